@@ -1,0 +1,49 @@
+-- Leases: the receipt that proves a claim, and the state that follows from the claims.
+--
+-- SQLSTATEs raised by the functions of this schema, beside PostgreSQL's own:
+--   QD001  the lease was lost: the receipt is not that of the latest claim
+--   QD002  no such event
+--   QD003  an argument is out of its range; the argument stands in the error's column field
+
+-- The receipt of an event's latest claim, null where it was never claimed. It names the event, the attempt, and
+-- the microsecond the attempt began: an attempt that was given back uncounted shares its number with the next.
+create or replace function agent.receipt(_id int8, _attempts int4, _claimed timestamptz[])
+returns text
+language sql immutable parallel safe
+set search_path to pg_catalog, pg_temp
+as $func$
+  select _id || '.' || _attempts || '.' || (extract(epoch from _claimed[cardinality(_claimed)]) * 1000000)::int8
+$func$;
+
+-- The same, of a row as claim_event returns it: select e.id, agent.receipt(e) from agent.claim_event() e
+create or replace function agent.receipt(_event agent.event)
+returns text
+language sql immutable parallel safe
+set search_path to pg_catalog, pg_temp
+as $func$
+  select agent.receipt(_event.id, _event.attempts, _event.claimed)
+$func$;
+
+-- The state of a waiting event at a time: ready, scheduled or leased.
+create or replace function agent.event_state(_event agent.event, _at timestamptz)
+returns text
+language sql immutable parallel safe
+set search_path to pg_catalog, pg_temp
+as $func$
+  select case
+    when _event.vt <= _at then 'ready'
+    when _event.attempts > 0 and _event.nacked_at is null then 'leased'
+    else 'scheduled'
+  end
+$func$;
+
+-- Raises QD003 for an argument that is out of its range. Volatile, lest the planner evaluate it ahead of its condition.
+create or replace function agent.refuse(_argument text, _reason text)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  raise exception '%: %', _argument, _reason using errcode = 'QD003', column = _argument, detail = _reason;
+end
+$func$;
