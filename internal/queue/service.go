@@ -4,10 +4,15 @@ package queue
 
 import (
 	"context"
-	"errors"
+	"crypto/rand"
+	"fmt"
+	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
 )
 
 const (
@@ -15,6 +20,12 @@ const (
 	DefaultMaxAttempts = 3
 	// DefaultInvisibleFor is the length of a lease.
 	DefaultInvisibleFor = 10 * time.Minute
+	// DefaultSweepInterval is the time between two sweeps of a running service.
+	DefaultSweepInterval = 10 * time.Second
+	// DefaultQueryTimeout bounds one listing or count.
+	DefaultQueryTimeout = 5 * time.Second
+	// DefaultMaxConns is the most connections a service opens.
+	DefaultMaxConns = 10
 	// DefaultPage and MaxPage bound the events of one page.
 	DefaultPage, MaxPage = 100, 1000
 	// MaxBatch is the most events that one call may insert, claim, ack or requeue.
@@ -28,39 +39,152 @@ const (
 // Config is what a Service needs to know. All but DatabaseURL may be zero.
 type Config struct {
 	DatabaseURL   string         // a PostgreSQL URL or keyword string, as libpq takes it; the schema is migrated
-	MaxConns      int            // connections at most; zero: what the URL's pool_max_conns says, else 10
+	SchemaVersion string         // the version CheckReady wants agent.version to have; empty: any
+	MaxConns      int            // connections at most; zero: what the URL's pool_max_conns says, else DefaultMaxConns
 	MaxAttempts   int            // default of claims and sweeps; zero: DefaultMaxAttempts
-	SweepInterval time.Duration  // time between sweeps of the service itself; zero: 10 s; negative: never
+	SweepInterval time.Duration  // time between sweeps of the service itself; zero: DefaultSweepInterval; negative: never
 	MaxVTAge      time.Duration  // those sweeps also expire what has been claimable longer; zero: by attempts alone
 	Retention     time.Duration  // history older than this (by event_ts) is dropped; zero: kept for ever
-	QueryTimeout  time.Duration  // bound of one listing or count; zero: 5 s
+	QueryTimeout  time.Duration  // bound of one listing or count; zero: DefaultQueryTimeout
 	PollInterval  time.Duration  // longest time a waiting claim relies on notifications alone; zero: 2 s
 	Logger        zerolog.Logger // zero: silent
 }
 
+func (c Config) withDefaults() Config {
+	if c.MaxAttempts == 0 {
+		c.MaxAttempts = DefaultMaxAttempts
+	}
+	if c.SweepInterval == 0 {
+		c.SweepInterval = DefaultSweepInterval
+	}
+	if c.QueryTimeout == 0 {
+		c.QueryTimeout = DefaultQueryTimeout
+	}
+	if c.PollInterval == 0 {
+		c.PollInterval = 2 * time.Second
+	}
+	return c
+}
+
 // Service is the queue. It is safe for concurrent use, and any number of them, in any number
 // of processes, may share one database.
-type Service struct{}
+type Service struct {
+	cfg      Config
+	pool     *pgxpool.Pool
+	name     string // tells this service's notifications from those of others
+	counters counters
+	notifier *notifier
 
-var errTODO = errors.New("todo")
+	mu          sync.Mutex
+	dispatchers map[string]*dispatcher // one per queue that has waiting claims
+	draining    bool
+	work        sync.WaitGroup // dispatchers under way
+}
 
 // Open returns a Service on a migrated database, and fails with ErrUnavailable when the
 // database cannot be reached. It starts no loops: see Run. Close it.
-func Open(ctx context.Context, cfg Config) (*Service, error) { return nil, errTODO }
+func Open(ctx context.Context, cfg Config) (*Service, error) {
+	pcfg, err := poolConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, pcfg)
+	if err != nil {
+		return nil, fmt.Errorf("opening the connection pool: %w", err)
+	}
+	s := &Service{
+		cfg:         cfg.withDefaults(),
+		pool:        pool,
+		name:        rand.Text(),
+		dispatchers: make(map[string]*dispatcher),
+	}
+	s.notifier = newNotifier(s)
+	if err := pool.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, wrap("connecting", err)
+	}
+	return s, nil
+}
+
+func poolConfig(cfg Config) (*pgxpool.Config, error) {
+	pcfg, err := pgxpool.ParseConfig(cfg.DatabaseURL)
+	if err != nil {
+		return nil, fmt.Errorf("reading the database URL: %w", err)
+	}
+	conn, err := pgx.ParseConfig(cfg.DatabaseURL)
+	if err != nil {
+		return nil, fmt.Errorf("reading the database URL: %w", err)
+	}
+	// pgx takes pool_max_conns out of the parameters it knows, so a plain parse tells whether it was given.
+	switch _, given := conn.RuntimeParams["pool_max_conns"]; {
+	case cfg.MaxConns > 0:
+		pcfg.MaxConns = int32(min(cfg.MaxConns, 10_000)) //nolint:gosec // bounded on this line
+	case !given:
+		pcfg.MaxConns = DefaultMaxConns
+	}
+	params := pcfg.ConnConfig.RuntimeParams
+	if params["application_name"] == "" {
+		params["application_name"] = "queued"
+	}
+	return pcfg, nil
+}
 
 // Run sweeps, looks after history and listens for notifications until ctx ends. A Service
 // that is not running still serves every call; its waiting claims then rely on polling.
-func (s *Service) Run(ctx context.Context) error { return errTODO }
+// Faults of the database are logged and tried again; Run returns nil once ctx has ended.
+func (s *Service) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.listen(ctx) })
+	g.Go(func() error { return s.notifier.run(ctx) })
+	if s.cfg.SweepInterval > 0 {
+		g.Go(func() error { return s.sweepLoop(ctx) })
+	}
+	g.Go(func() error { return s.upkeepLoop(ctx) })
+	if err := g.Wait(); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
 
 // Drain makes every waiting claim answer at once, empty if it must, and later ones not wait.
-func (s *Service) Drain() {}
+func (s *Service) Drain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.draining = true
+	for _, d := range s.dispatchers {
+		d.drain()
+	}
+}
 
 // Close drains, waits until the calls under way and what the service started have ended (or
 // ctx has), and closes the connections. Run must have returned.
-func (s *Service) Close(ctx context.Context) error { return errTODO }
+func (s *Service) Close(ctx context.Context) error {
+	s.Drain()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.work.Wait()
+		s.pool.Close()
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("closing the queue service: %w", ctx.Err())
+	}
+}
 
-// PoolStats describes the connection pool.
-func (s *Service) PoolStats() PoolStats { return PoolStats{} }
+// CheckReady returns nil when the database answers and its schema is the one this build needs.
+func (s *Service) CheckReady(ctx context.Context) error {
+	var version string
+	if err := s.pool.QueryRow(ctx, `select version from agent.version`).Scan(&version); err != nil {
+		return wrap("checking the schema's version", err)
+	}
+	if s.cfg.SchemaVersion != "" && version != s.cfg.SchemaVersion {
+		return fmt.Errorf("the schema is at version %s, this program needs %s", version, s.cfg.SchemaVersion)
+	}
+	return nil
+}
 
 // PoolStats describes the connection pool: connections in use, idle, and at most, and what
 // acquiring them has cost so far.
@@ -71,74 +195,26 @@ type PoolStats struct {
 	EmptyAcquireWaitTime time.Duration // how long those waited, in all
 }
 
-// CheckReady returns nil when the database answers and its schema is the one this build needs.
-func (s *Service) CheckReady(ctx context.Context) error { return errTODO }
-
-// Insert enqueues all of events or, on any error, none; results are in the order of events.
-// It fails with an *InvalidError or ErrUnrepresentable.
-func (s *Service) Insert(ctx context.Context, events []InsertParams) ([]Inserted, error) {
-	return nil, errTODO
+// PoolStats describes the connection pool.
+func (s *Service) PoolStats() PoolStats {
+	st := s.pool.Stat()
+	return PoolStats{
+		InUse:                st.AcquiredConns(),
+		Idle:                 st.IdleConns(),
+		Max:                  st.MaxConns(),
+		Acquires:             st.AcquireCount(),
+		EmptyAcquires:        st.EmptyAcquireCount(),
+		EmptyAcquireWaitTime: st.EmptyAcquireWaitTime(),
+	}
 }
 
-// Claim takes up to p.Limit events, waiting up to p.Wait for the first; none is no error.
-// When ctx ends during the call nothing stays claimed.
-func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) { return nil, errTODO }
-
-// Release undoes claims that never reached their client: the events are claimable again at once
-// and the attempts do not count. Leases that were lost meanwhile are passed over. It outlives ctx's
-// cancellation.
-func (s *Service) Release(ctx context.Context, leases []Lease) error { return errTODO }
-
-// Ack finishes each of leases on its own, as Done, or as Cancelled where nobody ever claimed
-// the event. Results are in the order of leases. A repeated ack with the receipt that succeeded succeeds again.
-func (s *Service) Ack(ctx context.Context, leases []Lease) ([]AckResult, error) { return nil, errTODO }
-
-// Nack gives a claimed event back, or with p.Final moves it to history. It fails with
-// ErrNotFound or ErrLeaseLost; repeated with the same receipt, it answers as it did.
-func (s *Service) Nack(ctx context.Context, p NackParams) (NackResult, error) {
-	return NackResult{}, errTODO
-}
-
-// Extend makes the lease last until invisibleFor from now and returns that time. It fails
-// with ErrNotFound or ErrLeaseLost.
-func (s *Service) Extend(ctx context.Context, l Lease, invisibleFor time.Duration) (time.Time, error) {
-	return time.Time{}, errTODO
-}
-
-// Sweep moves events to history as Expired and returns how many. No running lease is touched.
-func (s *Service) Sweep(ctx context.Context, p SweepParams) (int64, error) { return 0, errTODO }
-
-// List returns waiting events by (vt, id). It fails with ErrBadCursor or ErrQueryTimeout.
-func (s *Service) List(ctx context.Context, p ListParams) (Page, error) { return Page{}, errTODO }
-
-// Get returns one event, in its queue or in history. It fails with ErrNotFound.
-func (s *Service) Get(ctx context.Context, id int64) (Event, error) { return Event{}, errTODO }
-
-// History returns one page of history. It fails with ErrBadCursor or ErrQueryTimeout.
-func (s *Service) History(ctx context.Context, p HistoryParams) (Page, error) { return Page{}, errTODO }
-
-// HistoryStats counts history per bucket, empty buckets included, oldest first. The caller
-// keeps the number of buckets within MaxBuckets. It fails with ErrQueryTimeout.
-func (s *Service) HistoryStats(ctx context.Context, p StatsParams) ([]StatsBucket, error) {
-	return nil, errTODO
-}
-
-// Requeue copies one event of history back into its queue and returns the copy's id. It fails with ErrNotFound.
-func (s *Service) Requeue(ctx context.Context, id int64) (int64, error) { return 0, errTODO }
-
-// RequeueMatching requeues by filter. It fails with ErrQueryTimeout.
-func (s *Service) RequeueMatching(ctx context.Context, p RequeueParams) (RequeueResult, error) {
-	return RequeueResult{}, errTODO
-}
-
-// Queues describes every queue that holds an event, waiting or in history, by name.
-func (s *Service) Queues(ctx context.Context) ([]QueueStats, error) { return nil, errTODO }
-
-// Counters returns what this process has done since it started, by queue.
-func (s *Service) Counters() []Counters { return nil }
-
-// Counters counts events of one queue.
-type Counters struct {
-	Queue                                                              string
-	Inserted, Claimed, Released, Acked, Nacked, Failed, Expired, Requeued int64
+// bounded runs read with the statement timeout of listings and counts.
+func (s *Service) bounded(ctx context.Context, read func(pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		ms := max(1, s.cfg.QueryTimeout.Milliseconds())
+		if _, err := tx.Exec(ctx, fmt.Sprintf("set local statement_timeout = %d", ms)); err != nil {
+			return err
+		}
+		return read(tx)
+	})
 }

@@ -1,0 +1,229 @@
+package queue
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// claimTimeout bounds one claim statement. It is the dispatcher's own: a caller that gives up
+// does not take its neighbours along.
+const claimTimeout = 30 * time.Second
+
+// dispatcher claims for everyone in this process who waits on one queue. It runs while
+// there are waiters: each round takes those who ask for the same and makes one claim for
+// them all, so that a thousand waiting claims cost no more polling than one.
+type dispatcher struct {
+	svc   *Service
+	queue string
+	woken chan struct{} // holds a token when there may be something new
+
+	mu       sync.Mutex
+	waiters  []*waiter // in order of arrival
+	draining bool
+}
+
+// waiter is one Claim under way.
+type waiter struct {
+	params   ClaimParams
+	deadline time.Time
+	result   chan claimResult // of capacity one: answering never blocks
+}
+
+type claimResult struct {
+	events []Event
+	err    error
+}
+
+func newWaiter(p ClaimParams) *waiter {
+	return &waiter{params: p, deadline: time.Now().Add(p.Wait), result: make(chan claimResult, 1)}
+}
+
+// sharesClaim reports whether one statement can claim for both.
+func (w *waiter) sharesClaim(o *waiter) bool {
+	a, b := w.params, o.params
+	return a.MaxAttempts == b.MaxAttempts && a.InvisibleFor == b.InvisibleFor && a.Order == b.Order
+}
+
+// join adds a waiter to its queue's dispatcher, starting that if need be.
+func (s *Service) join(w *waiter) *dispatcher {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.dispatchers[w.params.Queue]
+	if d == nil {
+		d = &dispatcher{svc: s, queue: w.params.Queue, woken: make(chan struct{}, 1), draining: s.draining}
+		s.dispatchers[d.queue] = d
+		s.work.Add(1)
+		go d.run()
+	}
+	d.mu.Lock()
+	d.waiters = append(d.waiters, w)
+	d.mu.Unlock()
+	d.wake()
+	return d
+}
+
+// leave takes back a waiter whose caller has gone. What was claimed for it already is released.
+func (d *dispatcher) leave(w *waiter) {
+	d.mu.Lock()
+	d.remove(w)
+	d.mu.Unlock()
+	select {
+	case r := <-w.result:
+		d.release(r.events)
+	default:
+	}
+}
+
+// remove takes w off the list and reports whether it was there. The caller holds mu.
+func (d *dispatcher) remove(w *waiter) bool {
+	i := slices.Index(d.waiters, w)
+	if i >= 0 {
+		d.waiters = slices.Delete(d.waiters, i, i+1)
+	}
+	return i >= 0
+}
+
+func (d *dispatcher) wake() {
+	select {
+	case d.woken <- struct{}{}:
+	default:
+	}
+}
+
+func (d *dispatcher) drain() {
+	d.mu.Lock()
+	d.draining = true
+	d.mu.Unlock()
+	d.wake()
+}
+
+// run makes rounds until nobody waits any more.
+func (d *dispatcher) run() {
+	defer d.svc.work.Done()
+	// Only a round that looked ahead knows how long it is safe to sleep; the first one of a
+	// claim does without, since mostly it finds something.
+	lookAhead := false
+	for {
+		groups, more := d.groups()
+		if len(groups) == 0 {
+			if d.retire() {
+				return
+			}
+			continue
+		}
+		sleep := jittered(d.svc.cfg.PollInterval)
+		unserved := 0
+		for _, g := range groups {
+			next, waiting := d.serve(g, lookAhead)
+			unserved += waiting
+			if next != nil {
+				sleep = min(sleep, *next)
+			}
+		}
+		switch {
+		case more:
+		case unserved == 0:
+			lookAhead = false
+		case !lookAhead:
+			lookAhead = true
+		default:
+			d.sleep(sleep)
+		}
+	}
+}
+
+// groups parts the waiters into those that one statement can serve, and reports whether some had
+// to be left for another round. What woke the dispatcher before this is covered by the round.
+func (d *dispatcher) groups() (groups [][]*waiter, more bool) {
+	select {
+	case <-d.woken:
+	default:
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var limits []int
+	for _, w := range d.waiters {
+		i := slices.IndexFunc(groups, func(g []*waiter) bool { return g[0].sharesClaim(w) })
+		switch {
+		case i < 0:
+			groups, limits = append(groups, []*waiter{w}), append(limits, w.params.Limit)
+		case limits[i]+w.params.Limit <= MaxBatch:
+			groups[i], limits[i] = append(groups[i], w), limits[i]+w.params.Limit
+		default:
+			more = true
+		}
+	}
+	return groups, more
+}
+
+// serve makes one claim for a group and hands out what it found. It returns how long until the
+// next event becomes claimable by itself (nil: unknown, or none) and how many of the group go on waiting.
+func (d *dispatcher) serve(group []*waiter, lookAhead bool) (next *time.Duration, waiting int) {
+	p := group[0].params
+	p.Limit = 0
+	for _, w := range group {
+		p.Limit += w.params.Limit
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), claimTimeout)
+	defer cancel()
+	found, err := d.svc.claim(ctx, p, lookAhead)
+
+	d.mu.Lock()
+	now := time.Now()
+	for _, w := range group {
+		n := min(len(found.events), w.params.Limit)
+		if n == 0 && err == nil && now.Before(w.deadline) && !d.draining {
+			waiting++
+			continue
+		}
+		if d.remove(w) {
+			w.result <- claimResult{events: found.events[:n:n], err: err}
+			found.events = found.events[n:]
+		}
+	}
+	d.mu.Unlock()
+	d.release(found.events) // whoever these were for has gone
+	return found.next, waiting
+}
+
+// release gives back events that nobody is there to take.
+func (d *dispatcher) release(events []Event) {
+	leases := make([]Lease, len(events))
+	for i, e := range events {
+		leases[i] = Lease{ID: e.ID, Receipt: e.Receipt}
+	}
+	if err := d.svc.Release(context.Background(), leases); err != nil {
+		d.svc.cfg.Logger.Error().Err(err).Str("queue", d.queue).Int("events", len(events)).
+			Msg("claims could not be released: they stay leased until they run out")
+	}
+}
+
+// sleep returns after at most limit, or when the dispatcher is woken, or when a waiter's time is up.
+func (d *dispatcher) sleep(limit time.Duration) {
+	d.mu.Lock()
+	for _, w := range d.waiters {
+		limit = min(limit, time.Until(w.deadline))
+	}
+	d.mu.Unlock()
+	timer := time.NewTimer(max(limit, 0))
+	defer timer.Stop()
+	select {
+	case <-d.woken:
+	case <-timer.C:
+	}
+}
+
+// retire takes the dispatcher out of service, unless a waiter has come meanwhile.
+func (d *dispatcher) retire() bool {
+	d.svc.mu.Lock()
+	defer d.svc.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.waiters) > 0 {
+		return false
+	}
+	delete(d.svc.dispatchers, d.queue)
+	return true
+}

@@ -1,0 +1,92 @@
+package queue
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// eventColumns are the columns of get_event, list_events and list_history, in scanEvent's order.
+const eventColumns = `id, queue, event_ts, enqueued_at, attempts, vt, claimed, event, last_error, requeued_from,
+	coalesce(state, ''), coalesce(outcome, ''), finished_at, requeued_as`
+
+func scanEvent(row pgx.CollectableRow) (e Event, err error) {
+	err = row.Scan(&e.ID, &e.Queue, &e.EventTS, &e.EnqueuedAt, &e.Attempts, &e.VT, &e.Claimed, &e.Payload, &e.LastError, &e.RequeuedFrom,
+		&e.State, &e.Outcome, &e.FinishedAt, &e.RequeuedAs)
+	return e, err
+}
+
+// Get returns one event, in its queue or in history. It fails with ErrNotFound.
+func (s *Service) Get(ctx context.Context, id int64) (Event, error) {
+	rows, _ := s.pool.Query(ctx, `select `+eventColumns+` from agent.get_event($1)`, id)
+	events, err := pgx.CollectRows(rows, scanEvent)
+	if err == nil && len(events) == 0 {
+		return Event{}, ErrNotFound
+	}
+	if err != nil {
+		return Event{}, wrap("getting an event", err)
+	}
+	return events[0], nil
+}
+
+// List returns waiting events by (vt, id). It fails with ErrBadCursor or ErrQueryTimeout.
+func (s *Service) List(ctx context.Context, p ListParams) (Page, error) {
+	after, err := parseCursor("list", p.Cursor)
+	if err != nil {
+		return Page{}, err
+	}
+	limit := pageSize(p.Limit)
+	return s.page(ctx, "list", limit, func(e Event) time.Time { return e.VT },
+		`select `+eventColumns+` from agent.list_events(nullif($1, ''), nullif($2, ''), $3, $4, $5)`,
+		p.Queue, string(p.State), limit+1, after.ts, after.id)
+}
+
+// History returns one page of history. It fails with ErrBadCursor or ErrQueryTimeout.
+func (s *Service) History(ctx context.Context, p HistoryParams) (Page, error) {
+	before, err := parseCursor("history", p.Cursor)
+	if err != nil {
+		return Page{}, err
+	}
+	limit := pageSize(p.Limit)
+	return s.page(ctx, "history", limit, func(e Event) time.Time { return e.EventTS },
+		`select `+eventColumns+` from agent.list_history(nullif($1, ''), nullif($2, ''), $3, $4, $5, $6, $7, $8, $9)`,
+		p.Queue, string(p.Outcome), p.From, p.To, jsonArg(p.Contains), p.ID, limit+1, before.ts, before.id)
+}
+
+// page runs a listing that was asked for one event more than the page holds, to learn whether there is another page.
+func (s *Service) page(ctx context.Context, listing string, limit int, order func(Event) time.Time, sql string, args ...any) (Page, error) {
+	var events []Event
+	err := s.bounded(ctx, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, sql, args...)
+		var err error
+		events, err = pgx.CollectRows(rows, scanEvent)
+		return err
+	})
+	if err != nil {
+		return Page{}, wrap("listing events", err)
+	}
+	if len(events) <= limit {
+		return Page{Events: events}, nil
+	}
+	events = events[:limit]
+	last := events[limit-1]
+	return Page{Events: events, Next: newCursor(listing, order(last), last.ID)}, nil
+}
+
+func pageSize(limit int) int {
+	if limit == 0 {
+		return DefaultPage
+	}
+	return min(limit, MaxPage)
+}
+
+// jsonArg is a JSON argument for a statement: null when absent.
+func jsonArg(v json.RawMessage) *string {
+	if v == nil {
+		return nil
+	}
+	text := string(v)
+	return &text
+}

@@ -1,0 +1,163 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// channel is what agent.notify_queues notifies on. The payload is a queue's name, followed by
+// "|" and the sender's name when a service sent it.
+const channel = "agent_event"
+
+// notifyInterval is the shortest time between two notifications of one service: a notifying
+// commit takes a lock that all databases of the server share.
+const notifyInterval = 20 * time.Millisecond
+
+// listenRetry is the pause before the next try after the listening connection failed.
+const listenRetry = time.Second
+
+// wake tells the waiting claims on these queues, here and in other processes, that there may be something new.
+func (s *Service) wake(queues map[string]bool) {
+	if len(queues) == 0 {
+		return
+	}
+	s.mu.Lock()
+	for q := range queues {
+		if d := s.dispatchers[q]; d != nil {
+			d.wake()
+		}
+	}
+	s.mu.Unlock()
+	s.notifier.add(queues)
+}
+
+// wakeAll wakes every waiting claim of this process.
+func (s *Service) wakeAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.dispatchers {
+		d.wake()
+	}
+}
+
+// notifier tells other processes which queues have something new: at once when it has been
+// quiet, and everything that gathered since in one statement otherwise.
+type notifier struct {
+	svc   *Service
+	ready chan struct{} // holds a token when queues is not empty
+
+	mu     sync.Mutex
+	queues map[string]bool
+}
+
+func newNotifier(s *Service) *notifier {
+	return &notifier{svc: s, ready: make(chan struct{}, 1), queues: make(map[string]bool)}
+}
+
+func (n *notifier) add(queues map[string]bool) {
+	n.mu.Lock()
+	maps.Copy(n.queues, queues)
+	n.mu.Unlock()
+	select {
+	case n.ready <- struct{}{}:
+	default:
+	}
+}
+
+func (n *notifier) run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-n.ready:
+		}
+		n.mu.Lock()
+		names := slices.Collect(maps.Keys(n.queues))
+		clear(n.queues)
+		n.mu.Unlock()
+		if _, err := n.svc.pool.Exec(ctx, `select agent.notify_queues($1, $2)`, names, n.svc.name); err != nil && ctx.Err() == nil {
+			n.svc.cfg.Logger.Warn().Err(err).Msg("other processes could not be notified: their waiting claims will poll")
+		}
+		if !pause(ctx, notifyInterval) {
+			return nil
+		}
+	}
+}
+
+// listen wakes waiting claims on notifications from other processes and from SQL, until ctx ends.
+func (s *Service) listen(ctx context.Context) error {
+	for {
+		err := s.listenOnce(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		s.cfg.Logger.Warn().Err(err).Msg("not listening for notifications: waiting claims poll until the database answers")
+		if !pause(ctx, listenRetry) {
+			return nil
+		}
+	}
+}
+
+// listenOnce listens on a connection of its own until that fails.
+func (s *Service) listenOnce(ctx context.Context) error {
+	conn, err := pgx.ConnectConfig(ctx, s.pool.Config().ConnConfig)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = conn.Close(ctx) // there is nobody left to tell
+	}()
+	if _, err := conn.Exec(ctx, "listen "+channel); err != nil {
+		return err
+	}
+	s.wakeAll() // whatever was announced while nobody listened
+	for {
+		// A connection that died without a word is noticed by the ping.
+		wait, cancel := context.WithTimeout(ctx, 30*time.Second)
+		n, err := conn.WaitForNotification(wait)
+		cancel()
+		switch {
+		case err == nil:
+			s.heard(n.Payload)
+		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+			if err := conn.Ping(ctx); err != nil {
+				return err
+			}
+		default:
+			return err
+		}
+	}
+}
+
+func (s *Service) heard(payload string) {
+	queue, sender, _ := strings.Cut(payload, "|")
+	if sender == s.name {
+		return // its own waiters were woken already
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d := s.dispatchers[queue]; d != nil {
+		d.wake()
+	}
+}
+
+// pause waits for d and reports whether it passed before ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

@@ -1,0 +1,61 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// sqlstates maps what PostgreSQL and the functions of the schema raise to this package's
+// errors. QD... are the schema's own (sql/idempotent/002-lease.sql); the others are listed in
+// appendix A of PostgreSQL's manual.
+var sqlstates = map[string]error{
+	"QD001": ErrLeaseLost,
+	"QD002": ErrNotFound,
+	"QD003": ErrInvalid,
+	"22P05": ErrUnrepresentable, // untranslatable_character: \u0000
+	"22P02": ErrUnrepresentable, // invalid_text_representation: jsonb refuses the text
+	"22003": ErrUnrepresentable, // numeric_value_out_of_range
+	"54000": ErrUnrepresentable, // program_limit_exceeded: a jsonb too large
+	"22008": ErrInvalid,         // datetime_field_overflow
+	"57014": ErrQueryTimeout,    // query_canceled
+	"57P01": ErrUnavailable,     // admin_shutdown
+	"57P02": ErrUnavailable,     // crash_shutdown
+	"57P03": ErrUnavailable,     // cannot_connect_now
+	"53300": ErrUnavailable,     // too_many_connections
+	"25006": ErrUnavailable,     // read_only_sql_transaction: a standby, after a failover
+}
+
+// wrap turns an error of pgx into one that wraps an error of this package where there is a
+// fitting one, and says what was being done.
+func wrap(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		switch sentinel := sqlstates[pgErr.Code]; sentinel {
+		case nil:
+			return fmt.Errorf("%s: %w", doing, err)
+		case ErrInvalid:
+			return fmt.Errorf("%s: %w", doing, &InvalidError{Field: pgErr.ColumnName, Detail: cmp.Or(pgErr.Detail, pgErr.Message)})
+		default:
+			return fmt.Errorf("%s: %w: %w", doing, sentinel, err)
+		}
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	var connErr *pgconn.ConnectError
+	var netErr net.Error
+	if errors.As(err, &connErr) || errors.As(err, &netErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed) || pgconn.SafeToRetry(err) {
+		return fmt.Errorf("%s: %w: %w", doing, ErrUnavailable, err)
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}

@@ -1,0 +1,40 @@
+package queue
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// lately is the span that QueueStats counts what has finished over.
+const lately = time.Hour
+
+// Queues describes every queue that holds an event, waiting or in history, by name. It fails with ErrQueryTimeout.
+func (s *Service) Queues(ctx context.Context) ([]QueueStats, error) {
+	var queues []QueueStats
+	err := s.bounded(ctx, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, `
+			select queue, ready, scheduled, leased, oldest_ready_age, done_lately, expired_lately
+			from agent.queue_stats($1)`, lately)
+		var err error
+		queues, err = pgx.CollectRows(rows, pgx.RowToStructByPos[QueueStats])
+		return err
+	})
+	return queues, wrap("counting queues", err)
+}
+
+// HistoryStats counts history per bucket, empty buckets included, oldest first. The caller
+// keeps the number of buckets within MaxBuckets. It fails with ErrQueryTimeout.
+func (s *Service) HistoryStats(ctx context.Context, p StatsParams) ([]StatsBucket, error) {
+	var buckets []StatsBucket
+	err := s.bounded(ctx, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, `
+			select bucket, done, failed, expired, cancelled
+			from agent.history_stats($1, $2, $3, nullif($4, ''))`, p.Bucket, p.From, p.To, p.Queue)
+		var err error
+		buckets, err = pgx.CollectRows(rows, pgx.RowToStructByPos[StatsBucket])
+		return err
+	})
+	return buckets, wrap("counting history", err)
+}

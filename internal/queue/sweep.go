@@ -1,0 +1,94 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// sweepBatch is how many events one statement of a sweep expires, so that each commit stays short.
+const sweepBatch = 1000
+
+// Sweep moves events to history as Expired and returns how many. No running lease is touched.
+// When it fails midway, what it has expired so far stays so.
+func (s *Service) Sweep(ctx context.Context, p SweepParams) (int64, error) {
+	var total int64
+	for {
+		rows, _ := s.pool.Query(ctx, `select queue, expired from agent.expire_events($1, $2, nullif($3, ''), $4)`,
+			cmp.Or(p.MaxAttempts, s.cfg.MaxAttempts), p.MaxVTAge, p.Queue, sweepBatch)
+		var (
+			queue string
+			n     int64
+			batch int64
+		)
+		_, err := pgx.ForEachRow(rows, []any{&queue, &n}, func() error {
+			s.counters.add(queue, func(c *Counters) { c.Expired += n })
+			batch += n
+			return nil
+		})
+		if err != nil {
+			return total, wrap("sweeping", err)
+		}
+		total += batch
+		if batch < sweepBatch {
+			return total, nil
+		}
+	}
+}
+
+// sweepLoop sweeps now and then until ctx ends.
+func (s *Service) sweepLoop(ctx context.Context) error {
+	p := SweepParams{}
+	if s.cfg.MaxVTAge > 0 {
+		p.MaxVTAge = &s.cfg.MaxVTAge
+	}
+	for pause(ctx, jittered(s.cfg.SweepInterval)) {
+		n, err := s.Sweep(ctx, p)
+		if err != nil && ctx.Err() == nil {
+			s.cfg.Logger.Error().Err(err).Msg("sweep failed; the next one is due as usual")
+		}
+		if n > 0 {
+			s.cfg.Logger.Info().Int64("expired", n).Msg("swept")
+		}
+	}
+	return nil
+}
+
+// upkeepInterval is how often history's partitions and retention are seen to.
+const upkeepInterval = time.Hour
+
+// upkeepLoop sees to history at once and then hourly until ctx ends.
+func (s *Service) upkeepLoop(ctx context.Context) error {
+	for {
+		next := jittered(upkeepInterval)
+		if err := s.keepHistory(ctx); err != nil && ctx.Err() == nil {
+			next = jittered(time.Minute)
+			s.cfg.Logger.Error().Err(err).Msg("upkeep of history failed; it is tried again in a minute")
+		}
+		if !pause(ctx, next) {
+			return nil
+		}
+	}
+}
+
+func (s *Service) keepHistory(ctx context.Context) error {
+	var retention *time.Duration
+	if s.cfg.Retention > 0 {
+		retention = &s.cfg.Retention
+	}
+	rows, _ := s.pool.Query(ctx, `select action, name from agent.keep_history($1)`, retention)
+	var action, name string
+	_, err := pgx.ForEachRow(rows, []any{&action, &name}, func() error {
+		s.cfg.Logger.Info().Str("action", action).Str("what", name).Msg("history upkeep")
+		return nil
+	})
+	return wrap("keeping history", err)
+}
+
+// jittered spreads the loops of many processes: d, give or take a quarter.
+func jittered(d time.Duration) time.Duration {
+	return d*3/4 + rand.N(d/2+1) //nolint:gosec // jitter, no secret
+}
