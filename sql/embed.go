@@ -7,12 +7,11 @@ import (
 	"embed"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"io/fs"
 	"strings"
 )
 
-//go:generate go test -count=1 -run=^TestScriptsAreThoseOfTheirVersion$ . -record
+//go:generate go test -v -count=1 -run=^TestScriptsAreThoseOfTheirVersion$ . -record
 
 // FS holds the folders incremental and idempotent. They are embedded whole, so that a file with
 // a wrong name is an error at the first migration and not a script that never runs.
@@ -50,7 +49,7 @@ func digest(files fs.FS, names []string) (string, error) {
 			return "", err
 		}
 		_, _ = fmt.Fprintf(h, "%s %d\n", name, len(body)) // a hash takes every write
-		_, _ = io.WriteString(h, string(body))
+		_, _ = h.Write(body)
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
