@@ -19,12 +19,12 @@ func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 	p.Order = cmp.Or(p.Order, FIFO)
 
 	w := newWaiter(p)
-	d := s.join(w)
+	d := s.join(w) //nolint:contextcheck // the dispatcher serves many callers, and outlives each of them
 	select {
 	case r := <-w.result:
 		return r.events, r.err
 	case <-ctx.Done():
-		d.leave(w)
+		d.leave(w) //nolint:contextcheck // this context has ended; what was claimed for it must be released all the same
 		return nil, wrap("claiming events", ctx.Err())
 	}
 }

@@ -190,6 +190,9 @@ func (d *dispatcher) serve(group []*waiter, lookAhead bool) (next *time.Duration
 
 // release gives back events that nobody is there to take.
 func (d *dispatcher) release(events []Event) {
+	if len(events) == 0 {
+		return
+	}
 	leases := make([]Lease, len(events))
 	for i, e := range events {
 		leases[i] = Lease{ID: e.ID, Receipt: e.Receipt}

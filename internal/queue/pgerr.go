@@ -39,10 +39,11 @@ func wrap(doing string, err error) error {
 	}
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) {
-		switch sentinel := sqlstates[pgErr.Code]; sentinel {
-		case nil:
+		sentinel, known := sqlstates[pgErr.Code]
+		switch {
+		case !known:
 			return fmt.Errorf("%s: %w", doing, err)
-		case ErrInvalid:
+		case errors.Is(sentinel, ErrInvalid):
 			return fmt.Errorf("%s: %w", doing, &InvalidError{Field: pgErr.ColumnName, Detail: cmp.Or(pgErr.Detail, pgErr.Message)})
 		default:
 			return fmt.Errorf("%s: %w: %w", doing, sentinel, err)

@@ -26,8 +26,10 @@ const (
 	DefaultQueryTimeout = 5 * time.Second
 	// DefaultMaxConns is the most connections a service opens.
 	DefaultMaxConns = 10
-	// DefaultPage and MaxPage bound the events of one page.
-	DefaultPage, MaxPage = 100, 1000
+	// DefaultPage is how many events a page holds unless said otherwise.
+	DefaultPage = 100
+	// MaxPage is the most events one page holds.
+	MaxPage = 1000
 	// MaxBatch is the most events that one call may insert, claim, ack or requeue.
 	MaxBatch = 1000
 	// MaxWait is the longest a claim may wait.
@@ -118,7 +120,7 @@ func poolConfig(cfg Config) (*pgxpool.Config, error) {
 	// pgx takes pool_max_conns out of the parameters it knows, so a plain parse tells whether it was given.
 	switch _, given := conn.RuntimeParams["pool_max_conns"]; {
 	case cfg.MaxConns > 0:
-		pcfg.MaxConns = int32(min(cfg.MaxConns, 10_000)) //nolint:gosec // bounded on this line
+		pcfg.MaxConns = int32(min(cfg.MaxConns, 10_000))
 	case !given:
 		pcfg.MaxConns = DefaultMaxConns
 	}

@@ -1,0 +1,61 @@
+# `make` alone lists the targets. `make run` and `make test` do all their own set-up.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+TOOL := go tool -modfile=tools/go.mod
+# The packages to test and further flags of go test: make test PKG=./internal/queue ARGS='-run Fence -v'
+PKG ?= ./...
+ARGS ?=
+GOTEST := $(TOOL) gotestsum --format pkgname-and-test-fails -- -race -shuffle=on -timeout 10m $(ARGS) $(PKG)
+PGTEST := go run ./internal/pgtest/run
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: build ## Build and serve on 127.0.0.1:8080, with a private PostgreSQL unless QUEUED_DATABASE_URL is set
+	@exec bin/queued serve
+
+.PHONY: build
+build: ## Build bin/queued, static
+	@CGO_ENABLED=0 go build -trimpath -o bin/queued ./cmd/queued
+
+.PHONY: test
+test: test-plain test-timescale ## Test on plain PostgreSQL, then on PostgreSQL 17 with TimescaleDB in a container
+
+.PHONY: test-plain
+test-plain: ## Test on a plain PostgreSQL, private to the run
+	@$(PGTEST) -flavour plain -- $(GOTEST)
+
+.PHONY: test-timescale
+test-timescale: ## Test on PostgreSQL 17 with TimescaleDB, in a container
+	@$(PGTEST) -flavour timescale $(if $(CI),,-optional) -- $(GOTEST)
+
+.PHONY: fuzz
+fuzz: ## Fuzz each decoder for FUZZTIME (30s)
+	@for target in $$(grep -ho '^func Fuzz[A-Za-z]*' internal/http/*_test.go | cut -c6-); do \
+		go test ./internal/http -run '^$$' -fuzz "^$$target$$" -fuzztime $(or $(FUZZTIME),30s); done
+
+.PHONY: check
+check: ## Lint, formatting, modules: what CI runs after the tests
+	@$(TOOL) golangci-lint run
+	@$(TOOL) golangci-lint fmt --diff
+	@go mod tidy -diff
+	@go mod verify >/dev/null
+	@bash -n build/images .ci/run
+
+.PHONY: fmt
+fmt: ## Format the code
+	@$(TOOL) golangci-lint fmt
+
+.PHONY: image
+image: ## Build the images queued:dev and queued-postgres:17, and their base where no registry answers
+	@build/images
+
+.PHONY: clean
+clean: ## Remove what the other targets built
+	@rm -rf bin

@@ -1,0 +1,354 @@
+package queue_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/queue"
+)
+
+// neverPolls makes a service that depends on being woken: a poll would come too late for any test.
+func neverPolls(c *queue.Config) { c.PollInterval = time.Hour }
+
+func TestClaimTakesTheOldestVTFirst(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	ids := b.postN(t, "", 4)
+	b.exec(t, `update agent.event set vt = vt - interval '1 minute' where id = $1`, ids[2])
+	got := b.take(t, queue.ClaimParams{Limit: 10, InvisibleFor: time.Hour}, 4)
+	sameIDs(t, got, []int64{ids[2], ids[0], ids[1], ids[3]})
+	for _, e := range got {
+		near(t, "vt", e.VT, time.Now().Add(time.Hour))
+		if e.Attempts != 1 || len(e.Claimed) != 1 || e.Queue != queue.Default || e.Receipt == "" {
+			t.Errorf("claimed %+v", e)
+		}
+	}
+	b.take(t, queue.ClaimParams{Limit: 10}, 0)
+}
+
+func TestClaimReturnsPayloadsAsTheyAre(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	b.post(t, "", `{"a":[1.50,"é\u2028😀",null,true],"b":{"c":12345678901234567890.000000000000000001}}`)
+	var got, want any
+	if err := json.Unmarshal(b.takeOne(t).Payload, &got); err != nil {
+		t.Fatal(err)
+	}
+	_ = json.Unmarshal([]byte(`{"a":[1.50,"é\u2028😀",null,true],"b":{"c":12345678901234567890.000000000000000001}}`), &want)
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestClaimLeavesOtherQueuesAndExhaustedEventsAlone(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	b.post(t, "other", `{}`)
+	id := b.post(t, "", `{}`)[0]
+	b.exec(t, `update agent.event set attempts = 3 where id = $1`, id)
+	b.take(t, queue.ClaimParams{}, 0)
+	b.take(t, queue.ClaimParams{MaxAttempts: 4}, 1)
+	b.take(t, queue.ClaimParams{Queue: "other"}, 1)
+}
+
+func TestRandomClaimReachesEveryEventOnce(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	ids := b.postN(t, "", 40)
+	b.exec(t, `update agent.event set vt = vt - id * interval '1 s' where id % 2 = 0`)
+	var order []int64
+	for range ids {
+		order = append(order, b.take(t, queue.ClaimParams{Order: queue.Random}, 1)[0].ID)
+	}
+	b.take(t, queue.ClaimParams{Order: queue.Random}, 0)
+	sorted := slices.Sorted(slices.Values(order))
+	if fmt.Sprint(sorted) != fmt.Sprint(ids) {
+		t.Errorf("claimed %v, want all of %v", sorted, ids)
+	}
+	if fmt.Sprint(order) == fmt.Sprint(ids) {
+		t.Error("forty random claims came in order of id")
+	}
+}
+
+func TestRandomClaimGoesRoundForItsLimit(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	b.postN(t, "", 50)
+	b.take(t, queue.ClaimParams{Order: queue.Random, Limit: 50}, 50)
+}
+
+func TestWaitReturnsEmptyAtItsEnd(t *testing.T) {
+	t.Parallel()
+	b := open(t, neverPolls)
+	start := time.Now()
+	b.take(t, queue.ClaimParams{Wait: 50 * time.Millisecond}, 0)
+	if d := time.Since(start); d < 50*time.Millisecond || d > 10*time.Second {
+		t.Errorf("waited %v", d)
+	}
+}
+
+// whileWaiting starts a claim that waits, calls then once the claim is asleep, and returns what it claimed.
+func whileWaiting(t *testing.T, b bench, p queue.ClaimParams, then func()) []queue.Event {
+	t.Helper()
+	p.Wait = queue.MaxWait
+	type result struct {
+		events []queue.Event
+		err    error
+	}
+	done := make(chan result, 1)
+	go func() {
+		events, err := b.Claim(t.Context(), p)
+		done <- result{events, err}
+	}()
+	asleep(t, b)
+	then()
+	select {
+	case r := <-done:
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		return r.events
+	case <-time.After(30 * time.Second):
+		t.Fatal("the waiting claim was not woken")
+		return nil
+	}
+}
+
+// asleep returns when the service has looked ahead and found nothing: the statement that does so has been seen to run.
+func asleep(t *testing.T, b bench) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for time.Now().Before(deadline) {
+		if query[bool](t, b.sql, `
+			select exists (select from pg_catalog.pg_stat_activity
+				where datname = pg_catalog.current_database() and application_name = 'queued' and state = 'idle'
+				and query like '%agent.claim_events%')`) {
+			return
+		}
+	}
+	t.Fatal("no claim was seen to run")
+}
+
+func TestWaitEndsWhenAnEventIsPostedHere(t *testing.T) {
+	t.Parallel()
+	b := open(t, neverPolls)
+	if got := whileWaiting(t, b, queue.ClaimParams{}, func() { b.post(t, "", `{}`) }); len(got) != 1 {
+		t.Errorf("claimed %d events", len(got))
+	}
+}
+
+func TestWaitEndsWhenAnotherServicePosts(t *testing.T) {
+	t.Parallel()
+	b := open(t, neverPolls)
+	running(t, b.Service)
+	listening(t, b)
+	other := openOn(t, b.url, neverPolls)
+	running(t, other)
+	got := whileWaiting(t, b, queue.ClaimParams{}, func() {
+		if _, err := other.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{}`)}}); err != nil {
+			t.Error(err)
+		}
+	})
+	if len(got) != 1 {
+		t.Errorf("claimed %d events", len(got))
+	}
+}
+
+func TestWaitEndsWhenSQLEnqueues(t *testing.T) {
+	t.Parallel()
+	b := open(t, neverPolls)
+	running(t, b.Service)
+	listening(t, b)
+	got := whileWaiting(t, b, queue.ClaimParams{Queue: "mail"}, func() {
+		b.exec(t, `select agent.insert_event('{"by": "sql"}', 'mail')`)
+	})
+	if len(got) != 1 {
+		t.Errorf("claimed %d events", len(got))
+	}
+}
+
+func TestWaitEndsWhenPlainInsertIsFoundByPolling(t *testing.T) {
+	t.Parallel()
+	b := open(t, func(c *queue.Config) { c.PollInterval = 20 * time.Millisecond })
+	got := whileWaiting(t, b, queue.ClaimParams{}, func() { b.exec(t, `insert into agent.event (event) values ('{}')`) })
+	if len(got) != 1 {
+		t.Errorf("claimed %d events", len(got))
+	}
+}
+
+func TestWaitEndsWhenVTPasses(t *testing.T) {
+	t.Parallel()
+	b := open(t, neverPolls)
+	if _, err := b.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{}`), Delay: 300 * time.Millisecond}}); err != nil {
+		t.Fatal(err)
+	}
+	e := b.take(t, queue.ClaimParams{Wait: queue.MaxWait}, 1)[0]
+	if late := e.Claimed[0].Sub(e.EnqueuedAt) - 300*time.Millisecond; late < 0 || late > 20*time.Second {
+		t.Errorf("claimed %v after its time", late)
+	}
+}
+
+func TestWaitEndsWhenALeaseRunsOut(t *testing.T) {
+	t.Parallel()
+	b := open(t, neverPolls)
+	b.post(t, "", `{}`)
+	b.take(t, queue.ClaimParams{InvisibleFor: 200 * time.Millisecond}, 1)
+	if e := b.take(t, queue.ClaimParams{Wait: queue.MaxWait}, 1)[0]; e.Attempts != 2 {
+		t.Errorf("claimed as attempt %d", e.Attempts)
+	}
+}
+
+func TestNackWakesWaitingClaims(t *testing.T) {
+	t.Parallel()
+	b := open(t, neverPolls)
+	b.post(t, "", `{}`)
+	e := b.takeOne(t)
+	got := whileWaiting(t, b, queue.ClaimParams{}, func() {
+		if _, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(e)}); err != nil {
+			t.Error(err)
+		}
+	})
+	if len(got) != 1 {
+		t.Errorf("claimed %d events", len(got))
+	}
+}
+
+func TestDrainAnswersWaitingClaimsEmpty(t *testing.T) {
+	t.Parallel()
+	b := open(t, neverPolls)
+	if got := whileWaiting(t, b, queue.ClaimParams{}, b.Drain); len(got) != 0 {
+		t.Errorf("claimed %d events", len(got))
+	}
+	b.take(t, queue.ClaimParams{Wait: queue.MaxWait}, 0) // answers at once, or the test times out
+}
+
+func TestClaimOfACallerWhoLeavesTakesNothing(t *testing.T) {
+	t.Parallel()
+	b := open(t, neverPolls)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := b.Claim(ctx, queue.ClaimParams{Wait: queue.MaxWait})
+		done <- err
+	}()
+	asleep(t, b)
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("claim of a caller who left: %v", err)
+	}
+	b.post(t, "", `{}`)
+	if e := b.takeOne(t); e.Attempts != 1 {
+		t.Errorf("claimed as attempt %d", e.Attempts)
+	}
+}
+
+func TestClaimsOfCallersWhoLeaveAreNotCounted(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	const events, rounds = 20, 60
+	b.postN(t, "", events)
+	for i := range rounds { // leave at all sorts of moments of the claim
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*100*time.Microsecond)
+		got, err := b.Claim(ctx, queue.ClaimParams{Limit: events})
+		if err == nil {
+			leases := make([]queue.Lease, len(got))
+			for j, e := range got {
+				leases[j] = lease(e)
+			}
+			if err := b.Release(ctx, leases); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cancel()
+	}
+	// Releases of callers who left go on without them: a claim waits for its turn at each row, and until it can have all.
+	deadline := time.Now().Add(30 * time.Second)
+	for query[int](t, b.sql, `select count(*) from agent.event where vt <= now()`) < events {
+		if time.Now().After(deadline) {
+			t.Fatal("some events stayed leased")
+		}
+	}
+	for _, e := range b.take(t, queue.ClaimParams{Limit: events}, events) {
+		if e.Attempts != 1 || len(e.Claimed) != 1 {
+			t.Errorf("event %d was claimed as attempt %d (%v)", e.ID, e.Attempts, e.Claimed)
+		}
+	}
+}
+
+func TestManyWaitersShareWhatComes(t *testing.T) {
+	t.Parallel()
+	b := open(t, neverPolls)
+	const waiters = 200
+	results := make(chan []queue.Event, waiters)
+	for i := range waiters {
+		go func() {
+			events, err := b.Claim(t.Context(), queue.ClaimParams{Wait: queue.MaxWait, Limit: 1 + i%3, MaxAttempts: 3 + i%2})
+			if err != nil {
+				t.Error(err)
+			}
+			results <- events
+		}()
+	}
+	posted := 0
+	seen := make(map[int64]bool)
+	for range waiters {
+		// One more event than has been claimed is always there, so that somebody is always answered.
+		if posted <= len(seen) {
+			b.postN(t, "", 5)
+			posted += 5
+		}
+		events := <-results
+		if len(events) == 0 {
+			t.Error("a waiter was answered with nothing")
+		}
+		for _, e := range events {
+			if seen[e.ID] {
+				t.Errorf("event %d was claimed twice", e.ID)
+			}
+			seen[e.ID] = true
+		}
+	}
+}
+
+// listening returns when the service's listening session is there.
+func listening(t *testing.T, b bench) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for time.Now().Before(deadline) {
+		if query[bool](t, b.sql, `
+			select exists (select from pg_catalog.pg_stat_activity
+				where datname = pg_catalog.current_database() and query = 'listen agent_event' and state = 'idle')`) {
+			return
+		}
+	}
+	t.Fatal("nobody listens")
+}
+
+func TestClaimEventForSQLWorkers(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	ids := b.postN(t, "", 2)
+	for range ids {
+		rows, _ := b.sql.Query(t.Context(), `select e.id, e.attempts, e.vt > now() + interval '9 minutes' from agent.claim_event() e`)
+		n := 0
+		var id int64
+		var attempts int
+		var ahead bool
+		if _, err := pgx.ForEachRow(rows, []any{&id, &attempts, &ahead}, func() error { n++; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if n != 1 || attempts != 1 || !ahead || !slices.Contains(ids, id) {
+			t.Errorf("claim_event gave %d rows; id %d, attempts %d, vt ahead: %v", n, id, attempts, ahead)
+		}
+	}
+	if n := query[int](t, b.sql, `select count(*) from agent.claim_event()`); n != 0 {
+		t.Errorf("claim_event on an empty queue gave %d rows", n)
+	}
+}

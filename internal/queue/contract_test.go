@@ -1,0 +1,220 @@
+package queue_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/queued/queued/internal/pgtest"
+)
+
+// sqlBench is a plain session on a database of its own, as a SQL user has it.
+func sqlBench(t *testing.T) *pgx.Conn {
+	t.Helper()
+	return connect(t, pgtest.New(t).URL)
+}
+
+func TestSQLContractNamesTypesAndDefaults(t *testing.T) {
+	t.Parallel()
+	sql := sqlBench(t)
+	columns := query[string](t, sql, `
+		select string_agg(a.attname || ' ' || pg_catalog.format_type(a.atttypid, a.atttypmod), ', ' order by a.attnum)
+		from pg_catalog.pg_attribute a where a.attrelid = 'agent.event'::regclass and a.attnum between 1 and 6`)
+	want := "id bigint, event_ts timestamp with time zone, attempts integer, vt timestamp with time zone, " +
+		"claimed timestamp with time zone[], event jsonb"
+	if columns != want {
+		t.Errorf("agent.event begins with %s, want %s", columns, want)
+	}
+	if n := query[int](t, sql, `select count(*) from agent.version`); n != 1 {
+		t.Errorf("agent.version has %d rows", n)
+	}
+	for _, call := range []string{
+		`select agent.insert_event(_event => '{"a":1}')`,
+		`select * from agent.claim_event(_max_attempts => 3, _invisible_for => interval '10m')`,
+		`select agent.delete_event(_id => 1)`,
+		`select agent.delete_expired_events(_max_attempts => 3, _max_vt_age => interval '1h')`,
+		`select agent.to_timestamptz(1763700000.123456)`,
+		`select agent.to_timestamptz('1763700000.123456'::text)`,
+		`select agent.from_timestamptz(now())`,
+		`select agent.claim_event(3, interval '10m')`,
+		`select agent.delete_expired_events(3, interval '1h')`,
+	} {
+		if _, err := sql.Exec(t.Context(), call); err != nil {
+			t.Errorf("%s: %v", call, err)
+		}
+	}
+}
+
+func TestSQLFunctionsAreClosedToThePublicAndPinned(t *testing.T) {
+	t.Parallel()
+	sql := sqlBench(t)
+	loose := query[[]string](t, sql, `
+		select coalesce(array_agg(p.oid::regprocedure::text), '{}')
+		from pg_catalog.pg_proc p
+		join pg_catalog.pg_namespace n on n.oid = p.pronamespace
+		where n.nspname = 'agent'
+		and ( p.proowner <> n.nspowner
+		   or not exists (select from unnest(p.proconfig) c where c like 'search_path=%')
+		   or p.proacl is null
+		   or exists (select from pg_catalog.aclexplode(p.proacl) a where a.grantee = 0))`)
+	if len(loose) != 0 {
+		t.Errorf("owned by others, without a pinned search_path, or executable by all: %v", loose)
+	}
+}
+
+func TestEventTSComesFromThePayloadWithinBounds(t *testing.T) {
+	t.Parallel()
+	sql := sqlBench(t)
+	now := query[time.Time](t, sql, `select now()`)
+	epoch := now.Add(-time.Hour).Truncate(time.Microsecond)
+	for payload, want := range map[string]time.Time{
+		`{"event_ts":` + epochText(epoch) + `}`:                                     epoch,
+		`{"event_ts":"` + epochText(epoch) + `"}`:                                   epoch,
+		`{"event_ts":"` + epoch.UTC().Format(time.RFC3339Nano) + `"}`:               epoch,
+		`{"event_ts":"` + now.Add(-11*365*24*time.Hour).Format(time.RFC3339) + `"}`: now,
+		`{"event_ts":"` + now.Add(25*time.Hour).Format(time.RFC3339) + `"}`:         now,
+		`{"event_ts":1e300}`:                    now,
+		`{"event_ts":-1e300}`:                   now,
+		`{"event_ts":"99999999999999"}`:         now,
+		`{"event_ts":"NaN"}`:                    now,
+		`{"event_ts":"infinity"}`:               now,
+		`{"event_ts":"tomorrow"}`:               now,
+		`{"event_ts":"2026-13-45T99:99:99Z"}`:   now,
+		`{"event_ts":"2026-02-30T00:00:00Z"}`:   now,
+		`{"event_ts":true}`:                     now,
+		`{"event_ts":null}`:                     now,
+		`{"event_ts":{}}`:                       now,
+		`{"event_ts":["2026-01-01T00:00:00Z"]}`: now,
+		`{}`:                                    now,
+	} {
+		id := query[int64](t, sql, `select agent.insert_event($1::jsonb)`, payload)
+		got := query[time.Time](t, sql, `select event_ts from agent.event where id = $1`, id)
+		if d := got.Sub(want).Abs(); (want.Equal(now) && d > time.Minute) || (!want.Equal(now) && d > time.Microsecond) {
+			t.Errorf("%s was recorded as %v, want %v", payload, got, want)
+		}
+		if kept := query[bool](t, sql, `select event = $2::jsonb from agent.event where id = $1`, id, payload); !kept {
+			t.Errorf("%s was not kept as sent", payload)
+		}
+	}
+}
+
+// epochText is a time as epoch seconds with six decimals, the way Slack writes them.
+func epochText(ts time.Time) string {
+	return fmt.Sprintf("%d.%06d", ts.Unix(), ts.Nanosecond()/1000)
+}
+
+func TestTimestampsGoThereAndBack(t *testing.T) {
+	t.Parallel()
+	sql := sqlBench(t)
+	for _, check := range []string{
+		`select agent.from_timestamptz(agent.to_timestamptz(1763700000.123456)) = 1763700000.123456`,
+		`select agent.from_timestamptz(agent.to_timestamptz('1763700000.123456'::text)) = 1763700000.123456`,
+		`select agent.from_timestamptz(agent.to_timestamptz(-1.5)) = -1.5`,
+		`select agent.to_timestamptz('2026-11-21T10:00:00.25+02:00'::text) = timestamptz '2026-11-21 08:00:00.25+00'`,
+		`select agent.to_timestamptz(null::text) is null and agent.to_timestamptz(null::numeric) is null and agent.from_timestamptz(null) is null`,
+	} {
+		if !query[bool](t, sql, check) {
+			t.Errorf("not so: %s", check)
+		}
+	}
+}
+
+func TestSQLFunctionsRefuseBadArguments(t *testing.T) {
+	t.Parallel()
+	sql := sqlBench(t)
+	for call, state := range map[string]string{
+		`select agent.insert_event('[1]')`:                                       "QD003",
+		`select agent.insert_event(null)`:                                        "QD003",
+		`select agent.insert_event('{}', 'with space')`:                          "QD003",
+		`select agent.insert_event('{}', '')`:                                    "QD003",
+		`select agent.insert_event('{}', repeat('q', 129))`:                      "QD003",
+		`select agent.insert_event('{}', _delay => '-1s')`:                       "QD003",
+		`select agent.insert_event('{}', _delay => '1s', _vt => now())`:          "QD003",
+		`select agent.insert_event('{}', _vt => 'infinity')`:                     "QD003",
+		`insert into agent.event (event) values ('7')`:                           "23514",
+		`insert into agent.event (event, queue) values ('{}', 'a b')`:            "23514",
+		`select agent.claim_event(0)`:                                            "QD003",
+		`select agent.claim_event(null)`:                                         "QD003",
+		`select agent.claim_event(_invisible_for => '0s')`:                       "QD003",
+		`select agent.claim_events(_limit => 0)`:                                 "QD003",
+		`select agent.claim_events(_order => 'lifo')`:                            "QD003",
+		`select agent.delete_event(4711)`:                                        "QD002",
+		`select agent.nack_event(4711, 'x')`:                                     "QD002",
+		`select agent.extend_event(4711, 'x')`:                                   "QD002",
+		`select agent.requeue_event(4711)`:                                       "QD002",
+		`select agent.nack_event(4711, 'x', '-1s')`:                              "QD003",
+		`select agent.extend_event(4711, 'x', '0s')`:                             "QD003",
+		`select agent.delete_expired_events(0)`:                                  "QD003",
+		`select agent.delete_expired_events(3, '-1s')`:                           "QD003",
+		`select agent.list_events(_state => 'asleep')`:                           "QD003",
+		`select agent.list_history(_outcome => 'lost')`:                          "QD003",
+		`select agent.history_stats('1 month', now() - interval '1 day', now())`: "QD003",
+		`select agent.history_stats('1 hour', now(), now() - interval '1 day')`:  "QD003",
+		`select agent.requeue_events(_limit => 0)`:                               "QD003",
+		`select agent.keep_history('0s')`:                                        "QD003",
+		`select agent.to_timestamptz('soon'::text)`:                              "22007",
+	} {
+		_, err := sql.Exec(t.Context(), call)
+		var pgErr *pgconn.PgError
+		if !errors.As(err, &pgErr) || pgErr.Code != state {
+			t.Errorf("%s: %v, want SQLSTATE %s", call, err, state)
+		}
+	}
+	if n := query[int](t, sql, `select count(*) from agent.event`); n != 0 {
+		t.Errorf("%d events were stored all the same", n)
+	}
+}
+
+func TestEnqueueIsPartOfTheCallersTransaction(t *testing.T) {
+	t.Parallel()
+	url := pgtest.New(t).URL
+	sql, other := connect(t, url), connect(t, url)
+	tx, err := sql.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `select agent.insert_event('{"a":1}')`); err != nil {
+		t.Fatal(err)
+	}
+	if n := query[int](t, other, `select count(*) from agent.claim_event()`); n != 0 {
+		t.Error("an event was claimable before its transaction committed")
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := query[int](t, other, `select count(*) from agent.event`); n != 0 {
+		t.Error("an event outlived its transaction's rollback")
+	}
+}
+
+func TestLeastPrivilegedRoleCanOnlyEnqueue(t *testing.T) {
+	t.Parallel()
+	sql := sqlBench(t)
+	role := "enqueuer_" + query[string](t, sql, `select current_database()`)
+	for _, s := range []string{
+		`create role "` + role + `"`,
+		`grant usage on schema agent to "` + role + `"`,
+		`grant execute on function agent.insert_event to "` + role + `"`,
+		`set role "` + role + `"`,
+		`select agent.insert_event('{"a":1}')`,
+	} {
+		if _, err := sql.Exec(t.Context(), s); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+	for _, s := range []string{`select * from agent.event`, `select agent.claim_event()`, `delete from agent.event`} {
+		var pgErr *pgconn.PgError
+		if _, err := sql.Exec(t.Context(), s); !errors.As(err, &pgErr) || pgErr.Code != "42501" {
+			t.Errorf("%s: %v, want insufficient_privilege", s, err)
+		}
+	}
+	for _, s := range []string{`reset role`, `drop owned by "` + role + `"`, `drop role "` + role + `"`} {
+		if _, err := sql.Exec(t.Context(), s); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+}

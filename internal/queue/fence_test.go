@@ -1,0 +1,246 @@
+package queue_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/queued/queued/internal/queue"
+)
+
+// takenOver returns the lost lease of a first worker and the event as its second worker holds it.
+func takenOver(t *testing.T, b bench) (lost queue.Lease, owner queue.Event) {
+	t.Helper()
+	b.post(t, "", `{"a":1}`)
+	first := b.takeOne(t)
+	b.endLease(t, first.ID)
+	owner = b.takeOne(t)
+	if owner.ID != first.ID || owner.Receipt == first.Receipt {
+		t.Fatalf("second claim got event %d with receipt %s, the first %d with %s", owner.ID, owner.Receipt, first.ID, first.Receipt)
+	}
+	return lease(first), owner
+}
+
+// stillHeld fails the test unless the owner's lease is as it was and can be finished.
+func stillHeld(t *testing.T, b bench, owner queue.Event) {
+	t.Helper()
+	now := b.get(t, owner.ID)
+	if now.State != queue.Leased || !now.VT.Equal(owner.VT) || now.Attempts != owner.Attempts {
+		t.Errorf("the new owner's event became %+v, was %+v", now, owner)
+	}
+	if r := b.ack(t, lease(owner)); r.Err != nil || r.Outcome != queue.Done {
+		t.Errorf("the new owner's ack answered %+v", r)
+	}
+}
+
+func TestAckAfterLeaseTakenOverIsRefused(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	lost, owner := takenOver(t, b)
+	if r := b.ack(t, lost); !errors.Is(r.Err, queue.ErrLeaseLost) {
+		t.Errorf("ack with the lost lease answered %+v", r)
+	}
+	stillHeld(t, b, owner)
+	if r := b.ack(t, lost); !errors.Is(r.Err, queue.ErrLeaseLost) {
+		t.Errorf("ack with the lost lease after the owner's answered %+v", r)
+	}
+}
+
+func TestNackAfterLeaseTakenOverIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, final := range []bool{false, true} {
+		b := open(t, nil)
+		lost, owner := takenOver(t, b)
+		if _, err := b.Nack(t.Context(), queue.NackParams{Lease: lost, Final: final}); !errors.Is(err, queue.ErrLeaseLost) {
+			t.Errorf("nack (final %v) with the lost lease: %v", final, err)
+		}
+		stillHeld(t, b, owner)
+	}
+}
+
+func TestExtendAfterLeaseTakenOverIsRefused(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	lost, owner := takenOver(t, b)
+	if _, err := b.Extend(t.Context(), lost, time.Hour); !errors.Is(err, queue.ErrLeaseLost) {
+		t.Errorf("extend with the lost lease: %v", err)
+	}
+	stillHeld(t, b, owner)
+}
+
+func TestReleaseAfterLeaseTakenOverChangesNothing(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	lost, owner := takenOver(t, b)
+	if err := b.Release(t.Context(), []queue.Lease{lost}); err != nil {
+		t.Error(err)
+	}
+	stillHeld(t, b, owner)
+}
+
+func TestAckAfterLeaseEndedIsHonouredWhileNobodyClaimed(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	b.post(t, "", `{}`)
+	e := b.takeOne(t)
+	b.endLease(t, e.ID)
+	if r := b.ack(t, lease(e)); r.Err != nil || r.Outcome != queue.Done {
+		t.Errorf("ack answered %+v", r)
+	}
+}
+
+func TestAckRepeatedWithItsReceiptSucceeds(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	id := b.post(t, "", `{}`)[0]
+	e := b.takeOne(t)
+	for range 3 {
+		if r := b.ack(t, lease(e)); r.Err != nil || r.Outcome != queue.Done {
+			t.Errorf("ack answered %+v", r)
+		}
+	}
+	if n := query[int](t, b.sql, `select count(*) from agent.event_hist where id = $1`, id); n != 1 {
+		t.Errorf("%d rows in history", n)
+	}
+	if c := b.Counters(); len(c) != 1 || c[0].Acked != 1 {
+		t.Errorf("counted %+v, want one ack", c)
+	}
+}
+
+func TestAckAnswersEachEventOnItsOwn(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	ids := b.postN(t, "", 3)
+	claimed := b.take(t, queue.ClaimParams{Limit: 2}, 2)
+	results, err := b.Ack(t.Context(), []queue.Lease{
+		lease(claimed[1]),
+		{ID: 1 << 60},
+		{ID: claimed[0].ID, Receipt: claimed[1].Receipt}, // another event's
+		lease(claimed[1]), // twice in one call
+		{ID: ids[2]},      // unconditional, and never claimed
+		{ID: claimed[0].ID, Receipt: "nonsense"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []queue.AckResult{
+		{ID: claimed[1].ID, Outcome: queue.Done},
+		{ID: 1 << 60, Err: queue.ErrNotFound},
+		{ID: claimed[0].ID, Err: queue.ErrLeaseLost},
+		{ID: claimed[1].ID, Outcome: queue.Done},
+		{ID: ids[2], Outcome: queue.Cancelled},
+		{ID: claimed[0].ID, Err: queue.ErrLeaseLost},
+	}
+	for i := range want {
+		if results[i] != want[i] {
+			t.Errorf("result %d is %+v, want %+v", i, results[i], want[i])
+		}
+	}
+	if e := b.get(t, claimed[0].ID); e.State != queue.Leased {
+		t.Errorf("the refused event became %+v", e)
+	}
+}
+
+func TestNackGivesBackAndKeepsTheError(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	b.post(t, "", `{}`)
+	first := b.takeOne(t)
+	p := queue.NackParams{Lease: lease(first), Delay: time.Hour, Error: "no luck"}
+	r, err := b.Nack(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	near(t, "vt", r.VT, time.Now().Add(time.Hour))
+	e := b.get(t, first.ID)
+	if e.State != queue.Scheduled || e.LastError == nil || *e.LastError != "no luck" || e.Attempts != 1 {
+		t.Errorf("after the nack: %+v", e)
+	}
+
+	again, err := b.Nack(t.Context(), queue.NackParams{Lease: p.Lease})
+	if err != nil || !again.VT.Equal(r.VT) {
+		t.Errorf("repeated nack answered %+v, %v; the first %+v", again, err, r)
+	}
+	if _, err := b.Extend(t.Context(), p.Lease, time.Hour); !errors.Is(err, queue.ErrLeaseLost) {
+		t.Errorf("extend of a lease that was given back: %v", err)
+	}
+
+	b.endLease(t, first.ID)
+	if e := b.takeOne(t); e.Attempts != 2 || len(e.Claimed) != 2 || *e.LastError != "no luck" {
+		t.Errorf("second claim got %+v", e)
+	}
+}
+
+func TestFinalNackMovesToHistoryAsFailed(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	b.post(t, "", `{}`)
+	e := b.takeOne(t)
+	p := queue.NackParams{Lease: lease(e), Error: "hopeless", Final: true}
+	for range 2 {
+		r, err := b.Nack(t.Context(), p)
+		if err != nil || r.Outcome != queue.Failed {
+			t.Fatalf("final nack answered %+v, %v", r, err)
+		}
+	}
+	h := b.get(t, e.ID)
+	if h.Outcome != queue.Failed || h.LastError == nil || *h.LastError != "hopeless" || h.State != "" || h.FinishedAt == nil {
+		t.Errorf("history has %+v", h)
+	}
+	if r := b.ack(t, lease(e)); !errors.Is(r.Err, queue.ErrLeaseLost) {
+		t.Errorf("ack of a failed event answered %+v", r)
+	}
+}
+
+func TestExtendMovesTheLease(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	b.post(t, "", `{}`)
+	e := b.takeOne(t)
+	vt, err := b.Extend(t.Context(), lease(e), 3*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	near(t, "vt", vt, time.Now().Add(3*time.Hour))
+	if now := b.get(t, e.ID); now.State != queue.Leased || !now.VT.Equal(vt) {
+		t.Errorf("after the extension: %+v", now)
+	}
+}
+
+func TestLeaseCallsOnUnknownEventsSayNotFound(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	l := queue.Lease{ID: 4711, Receipt: "x"}
+	if _, err := b.Nack(t.Context(), queue.NackParams{Lease: l}); !errors.Is(err, queue.ErrNotFound) {
+		t.Errorf("nack: %v", err)
+	}
+	if _, err := b.Extend(t.Context(), l, time.Hour); !errors.Is(err, queue.ErrNotFound) {
+		t.Errorf("extend: %v", err)
+	}
+	if _, err := b.Get(t.Context(), l.ID); !errors.Is(err, queue.ErrNotFound) {
+		t.Errorf("get: %v", err)
+	}
+	if _, err := b.Requeue(t.Context(), l.ID); !errors.Is(err, queue.ErrNotFound) {
+		t.Errorf("requeue: %v", err)
+	}
+}
+
+func TestReleaseDoesNotCountTheAttempt(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	b.post(t, "", `{}`)
+	first := b.takeOne(t)
+	if err := b.Release(t.Context(), []queue.Lease{lease(first)}); err != nil {
+		t.Fatal(err)
+	}
+	if e := b.get(t, first.ID); e.State != queue.Ready || e.Attempts != 0 || len(e.Claimed) != 0 {
+		t.Errorf("after the release: %+v", e)
+	}
+	second := b.takeOne(t)
+	if second.Attempts != 1 || second.Receipt == first.Receipt {
+		t.Errorf("second claim is attempt %d with receipt %s; the first had %s", second.Attempts, second.Receipt, first.Receipt)
+	}
+	if r := b.ack(t, lease(first)); !errors.Is(r.Err, queue.ErrLeaseLost) {
+		t.Errorf("ack with the released receipt answered %+v", r)
+	}
+}
