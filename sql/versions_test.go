@@ -88,8 +88,8 @@ func verify(sums, version string, scripts fs.FS) error {
 		return fmt.Errorf("version %s is not in sql/%s yet: %w", version, sumsFile, errUnrecorded)
 	case last == version:
 		return fmt.Errorf("something under sql/incremental or sql/idempotent changed, but sql/VERSION still says %s: "+
-			"raise it, run go generate ./sql, and commit both with sql/%s. "+
-			"(Only if %[1]s was never released: delete its line there instead, and run go generate ./sql)", version, sumsFile)
+			"raise it, run go generate ./sql, and commit the two with sql/%s. "+
+			"(Only if %[1]s was never released: keep it, and record it anew: sed -i '/^%[1]s /d' sql/%[2]s && go generate ./sql)", version, sumsFile)
 	default:
 		return fmt.Errorf("sql/VERSION says %s, but sql/%s already holds %s: a version only rises", version, sumsFile, last)
 	}

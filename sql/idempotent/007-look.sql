@@ -148,6 +148,9 @@ begin
   where _outcome not in ('done', 'failed', 'expired', 'cancelled');
   perform agent.refuse('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
 
+  if _contains is not null then
+    perform set_config('enable_sort', 'on', true); -- until the function ends: an index on the payload, where there is one, gives no order
+  end if;
   return query execute
     ( select 'select * from ((' || string_agg(format(_sql, o.outcome, _filter, _order), ') union all (')
         || ')) h ' || _order || ' limit $1'
