@@ -1,0 +1,196 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/rs/zerolog"
+)
+
+// connectTimeout bounds the connection to each host, unless the URL's connect_timeout does.
+const connectTimeout = 10 * time.Second
+
+// connect opens the session of a migration. No setting outlives a transaction, so it may go
+// through a pooler.
+func connect(ctx context.Context, url string, log zerolog.Logger) (*pgx.Conn, error) {
+	// The pool's parser, as the service's URL may have settings of the pool.
+	pool, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, parseError(err)
+	}
+	cfg := pool.ConnConfig
+	cfg.RuntimeParams["application_name"] = "queued migrate"
+	cfg.RuntimeParams["client_encoding"] = "UTF8"
+	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
+	if cfg.ConnectTimeout == 0 {
+		cfg.ConnectTimeout = connectTimeout
+	}
+	cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		level := zerolog.DebugLevel
+		if n.SeverityUnlocalized == "WARNING" {
+			level = zerolog.WarnLevel
+		}
+		log.WithLevel(level).Str("sqlstate", n.Code).Msg(n.Message)
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, connectError{err}
+	}
+	return conn, nil
+}
+
+// connectError tells on one line what pgx tells on one for each address it tried. Passwords are not in it.
+type connectError struct{ err error }
+
+func (e connectError) Error() string {
+	return "cannot connect to the database: " + strings.Join(strings.Fields(e.err.Error()), " ")
+}
+
+func (e connectError) Unwrap() error { return e.err }
+
+// parseError says what is wrong with a database URL, without quoting what may be a password.
+func parseError(err error) error {
+	const takes = "it takes postgres://user:password@host:port/database?setting=value or the keyword form host=… user=… dbname=…"
+	// The parser's text is: cannot parse `the string, its passwords masked as far as it knows`: the reason
+	_, reason, found := strings.Cut(err.Error(), "`: ")
+	for rest := reason; found; {
+		reason = rest
+		_, rest, found = strings.Cut(rest, "`: ")
+	}
+	// The reason quotes pieces of the string when the string as a whole makes no sense.
+	if reason == "" || strings.HasPrefix(reason, "failed to parse as") {
+		return errors.New("the database URL cannot be parsed: " + takes)
+	}
+	return fmt.Errorf("the database URL cannot be used: %s: %s", reason, takes)
+}
+
+// state is what a database has, as the session's user sees it.
+type state struct {
+	user, database string
+	owner          string // of the schema agent; empty: there is no such schema
+	mayCreate      bool   // the user may create schemas
+	standby        bool
+	migrated       bool   // the runner's tables are there
+	version        string // empty: not migrated
+	applied        []applied
+}
+
+// The transactions of a migration. Nothing in them relies on a search_path.
+var (
+	beginReading = pgx.TxOptions{BeginQuery: "begin isolation level repeatable read, read only; " + emptySearchPath}
+	beginWriting = pgx.TxOptions{BeginQuery: "begin isolation level read committed, read write; " + emptySearchPath}
+)
+
+const emptySearchPath = "set local search_path to ''"
+
+// inspect reads the state, and fails if no migration could work on it, or if the user cannot read it.
+func inspect(ctx context.Context, tx pgx.Tx) (state, error) {
+	var s state
+	var serverNumber int
+	var server, encoding string
+	var hasObjects, hasVersion, hasMigration, mayRead bool
+	err := tx.QueryRow(ctx, `
+		select current_setting('server_version_num')::int4, current_setting('server_version'), current_setting('server_encoding')
+		, pg_is_in_recovery(), current_user::text, current_database()::text
+		, has_database_privilege(current_database(), 'create')
+		, coalesce(pg_get_userbyid(n.nspowner)::text, '')
+		, exists
+		  ( select from pg_depend d
+		    where d.refclassid = 'pg_namespace'::regclass and d.refobjid = n.oid
+		    and d.deptype = 'n' -- what is in it; settings such as default privileges are not
+		  )
+		, v.oid is not null, m.oid is not null
+		, coalesce(has_schema_privilege(n.oid, 'usage') and has_table_privilege(v.oid, 'select') and has_table_privilege(m.oid, 'select'), false)
+		from (values (true)) as always
+		left join pg_namespace n on n.nspname = 'agent'
+		left join pg_class v on v.relnamespace = n.oid and v.relkind = 'r' and v.relname = 'version'
+		left join pg_class m on m.relnamespace = n.oid and m.relkind = 'r' and m.relname = 'migration'
+	`).Scan(&serverNumber, &server, &encoding, &s.standby, &s.user, &s.database, &s.mayCreate, &s.owner,
+		&hasObjects, &hasVersion, &hasMigration, &mayRead)
+	if err != nil {
+		return state{}, fmt.Errorf("look at the database: %w", err)
+	}
+	if err := checkServer(serverNumber, server, encoding); err != nil {
+		return state{}, err
+	}
+	s.migrated = hasVersion && hasMigration
+	switch {
+	case !s.migrated && hasObjects:
+		return state{}, fmt.Errorf("the schema agent of database %q holds something else than queued's: "+
+			"it is not empty and has no tables agent.version and agent.migration; "+
+			"rename that schema, or use another database", s.database)
+	case !s.migrated:
+		return s, nil
+	case !mayRead:
+		user := pgx.Identifier{s.user}.Sanitize()
+		return state{}, fmt.Errorf("role %q may not read which version the database is at: as the owner, "+
+			"grant usage on schema agent to %s; grant select on agent.version, agent.migration to %[2]s", s.user, user)
+	}
+	if s.version, err = readVersion(ctx, tx); err != nil {
+		return state{}, err
+	}
+	if s.applied, err = readApplied(ctx, tx); err != nil {
+		return state{}, err
+	}
+	return s, nil
+}
+
+func readVersion(ctx context.Context, tx pgx.Tx) (string, error) {
+	var version string
+	err := tx.QueryRow(ctx, "select v.version from agent.version v").Scan(&version)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return "", errors.New("agent.version is empty, it should have one row: restore the database, or put back the version it was at")
+	case err != nil:
+		return "", fmt.Errorf("read agent.version: %w", err)
+	case compareVersions(version, "") == 0: // the empty string is not valid, and all that is not valid is equal
+		return "", fmt.Errorf("agent.version says %q, which is no version of queued", version)
+	}
+	return version, nil
+}
+
+func readApplied(ctx context.Context, tx pgx.Tx) ([]applied, error) {
+	rows, _ := tx.Query(ctx, "select m.name, m.checksum from agent.migration m order by m.name collate \"C\"") // CollectRows returns the error
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a applied, err error) {
+		err = row.Scan(&a.name, &a.checksum)
+		return a, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read agent.migration: %w", err)
+	}
+	return all, nil
+}
+
+// checkServer refuses servers that the schema does not work on.
+func checkServer(number int, version, encoding string) error {
+	if number < 14_00_00 {
+		return fmt.Errorf("PostgreSQL 14 or newer is needed, this is %s", version)
+	}
+	if encoding != "UTF8" { // events are JSON in UTF-8, and must come back as they were sent
+		return fmt.Errorf("a database with encoding UTF8 is needed, this one has %s: "+
+			"create it with: create database … encoding 'UTF8' template template0", encoding)
+	}
+	return nil
+}
+
+// mayMigrate fails unless the user may migrate. It fails with ErrNotOwner if somebody else may.
+func (s state) mayMigrate() error {
+	switch {
+	case s.standby:
+		return errors.New("a migration is due, and this server is a standby: migrate on the primary")
+	case s.owner == "" && !s.mayCreate:
+		user := pgx.Identifier{s.user}.Sanitize()
+		return fmt.Errorf("role %q may not create the schema agent in database %q: as a superuser or the database's owner, "+
+			"either grant create on database %s to %s, or create schema agent authorization %[4]s",
+			s.user, s.database, pgx.Identifier{s.database}.Sanitize(), user)
+	case s.owner != "" && s.owner != s.user:
+		return fmt.Errorf("%w: it belongs to %q, and this is %q: run queued migrate as %[2]q", ErrNotOwner, s.owner, s.user)
+	}
+	return nil
+}
