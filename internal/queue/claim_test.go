@@ -352,3 +352,19 @@ func TestClaimEventForSQLWorkers(t *testing.T) {
 		t.Errorf("claim_event on an empty queue gave %d rows", n)
 	}
 }
+
+func TestTimesFarAwayDoNotUpsetTheClock(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	for _, vt := range []time.Time{time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)} {
+		if _, err := b.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{}`), VT: &vt}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	queues, err := b.Queues(t.Context())
+	if err != nil || len(queues) != 1 || queues[0].OldestReadyAge == nil || *queues[0].OldestReadyAge < 200*365*24*time.Hour {
+		t.Errorf("%+v, %v", queues, err)
+	}
+	b.take(t, queue.ClaimParams{Wait: 50 * time.Millisecond}, 1)
+	b.take(t, queue.ClaimParams{Wait: 50 * time.Millisecond}, 0)
+}

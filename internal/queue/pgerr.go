@@ -37,6 +37,10 @@ func wrap(doing string, err error) error {
 	if err == nil {
 		return nil
 	}
+	var connErr *pgconn.ConnectError
+	if errors.As(err, &connErr) { // whatever the server's reason
+		return fmt.Errorf("%s: %w: %w", doing, ErrUnavailable, err)
+	}
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) {
 		sentinel, known := sqlstates[pgErr.Code]
@@ -52,9 +56,8 @@ func wrap(doing string, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	var connErr *pgconn.ConnectError
 	var netErr net.Error
-	if errors.As(err, &connErr) || errors.As(err, &netErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+	if errors.As(err, &netErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, net.ErrClosed) || pgconn.SafeToRetry(err) {
 		return fmt.Errorf("%s: %w: %w", doing, ErrUnavailable, err)
 	}

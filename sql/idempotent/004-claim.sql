@@ -144,7 +144,8 @@ as $func$
   select e from agent.claim_events(_queue, 1, _max_attempts, _invisible_for, 'random') e
 $func$;
 
--- How long until something of _queue may become claimable that is not so yet: null when nothing will by itself.
+-- How long until something of _queue may become claimable that is not so yet, an hour at most: null when nothing will
+-- by itself.
 create or replace function agent.next_vt(_queue text default 'default')
 returns interval
 language plpgsql volatile
@@ -159,7 +160,13 @@ as $func$
 declare
   _now timestamptz = clock_timestamp();
 begin
-  return (select e.vt - _now from agent.event e where e.queue = _queue and e.vt > _now order by e.vt, e.id limit 1);
+  return
+  ( select least(e.vt - _now, interval '1 hour')
+    from agent.event e
+    where e.queue = _queue and e.vt > _now
+    order by e.vt, e.id
+    limit 1
+  );
 end
 $func$;
 

@@ -24,7 +24,7 @@ begin
 end
 $func$;
 
--- Every queue with what waits in it by state, how long the oldest ready event has been claimable (null: none is), and
+-- Every queue with what waits in it by state, how long the oldest ready event has been claimable (null: none is; 100,000 days at most), and
 -- how many events left it as done and as expired within _lately.
 create or replace function agent.queue_stats(_lately interval default interval '1 hour')
 returns table
@@ -45,7 +45,7 @@ begin
     , count(*) filter (where agent_state.is_ready) as ready
     , count(*) filter (where not agent_state.is_ready and not agent_state.is_leased) as scheduled
     , count(*) filter (where not agent_state.is_ready and agent_state.is_leased) as leased
-    , _now - min(e.vt) filter (where agent_state.is_ready) as age
+    , least(_now - min(e.vt) filter (where agent_state.is_ready), interval '100000 days') as age
     from agent.event e
     cross join lateral (select e.vt <= _now, e.attempts > 0 and e.nacked_at is null) as agent_state (is_ready, is_leased)
     group by e.queue
