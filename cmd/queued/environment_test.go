@@ -1,0 +1,43 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestVariablesThatSetNothingAreNamedWithTheClosestThatDoes(t *testing.T) {
+	t.Parallel()
+	var grammar cli
+	src := newSource([]string{
+		"QUEUED_LISTEM=:1", "QUEUED_DATABASEURL=postgres://u:hunter2@h/d", "QUEUED_SWEEP_INTERVALL=1s", // typing errors
+		"QUEUED_LISTEN=:1", "QUEUED_NO_MIGRATE=1", // ours
+		"QUEUED_TEST_DATABASE_URL=x", "QUEUED_EMPTY=", "OTHER_LISTEM=:1", // none of our business
+		"QUEUED_PORT=tcp://10.0.0.1:80", "QUEUED_SERVICE_HOST=10.0.0.1", "QUEUED_SERVICE_PORT_HTTP=80", "QUEUED_PORT_80_TCP_ADDR=10.0.0.1",
+		"QUEUED_PORT_80_TCP=tcp://10.0.0.1:80",
+	})
+	parser, err := newParser(&grammar, src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []unknownVariable{
+		{"QUEUED_DATABASEURL", "QUEUED_DATABASE_URL"},
+		{"QUEUED_LISTEM", "QUEUED_LISTEN"},
+		{"QUEUED_SWEEP_INTERVALL", "QUEUED_SWEEP_INTERVAL"},
+	}
+	if diff := cmp.Diff(want, unknown(src, parser.Model), cmp.AllowUnexported(unknownVariable{})); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestDistanceIsTheNumberOfEdits(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		a, b string
+		want int
+	}{{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"kitten", "sitting", 3}, {"flaw", "lawn", 2}, {"same", "same", 0}} {
+		if got := distance(test.a, test.b); got != test.want {
+			t.Errorf("distance(%q, %q) = %d, want %d", test.a, test.b, got, test.want)
+		}
+	}
+}

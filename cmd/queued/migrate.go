@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/queued/queued/internal/migrate"
+	"github.com/queued/queued/sql"
+)
+
+// migrateCmd brings the schema up to date, as serve does at its start, and nothing else.
+type migrateCmd struct {
+	Status bool `help:"Show the versions of the database and of this program and what a migration would run; change nothing."`
+
+	databaseSettings `embed:""`
+	logSettings      `embed:""`
+}
+
+// Run migrates, or shows what it would do.
+func (c *migrateCmd) Run(ctx context.Context, p *process, src *source, app *kong.Kong) (err error) {
+	logger := c.logger(p.stderr, time.Now)
+	warnUnknown(logger, src, app.Model)
+	if c.Status {
+		fresh, err := c.unborn(src)
+		if err != nil {
+			return err
+		}
+		if fresh != "" {
+			_, err := fmt.Fprintf(p.stdout, "database  none yet; serve and migrate make it in %s\nprogram   %s\n", fresh, sql.Version())
+			return err
+		}
+	}
+	db, err := c.open(ctx, src, logger)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.close(ctx)) }()
+
+	cfg := migrate.Config{DatabaseURL: db.url, Logger: logger}
+	if c.Status {
+		status, err := migrate.Check(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		return printStatus(p.stdout, db, status)
+	}
+	status, err := migrate.Run(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	if !status.Due() {
+		_, err = fmt.Fprintf(p.stdout, "nothing to do: the database is at %s\n", status.Program)
+		return err
+	}
+	_, err = fmt.Fprintf(p.stdout, "migrated from %s to %s\n", orNone(status.Database), status.Program)
+	return err
+}
+
+// unborn is the folder where the private PostgreSQL would be made, when there is none yet: a
+// look at the status must not make it. It is empty in every other case.
+func (s *databaseSettings) unborn(src *source) (string, error) {
+	url, err := s.url(src)
+	if err != nil || url != "" {
+		return "", err
+	}
+	dir, err := s.dir()
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(filepath.Join(dir, "pg")); errors.Is(err, os.ErrNotExist) {
+		return dir, nil
+	}
+	return "", nil
+}
+
+// printStatus writes what a migration would find and do.
+func printStatus(w io.Writer, db *database, status migrate.Status) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintf(table, "database\t%s\t%s\n", orNone(status.Database), db.about)
+	_, _ = fmt.Fprintf(table, "program\t%s\t\n", status.Program)
+	if !status.Due() {
+		_, _ = fmt.Fprintf(table, "to run\tnothing\t\n")
+	}
+	for i, script := range status.Pending {
+		label := ""
+		if i == 0 {
+			label = "to run"
+		}
+		_, _ = fmt.Fprintf(table, "%s\t%s\t\n", label, script)
+	}
+	return table.Flush()
+}
+
+func orNone(version string) string {
+	if version == "" {
+		return "none"
+	}
+	return version
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestReadmeHasEverySetting holds the README's table of settings against the settings.
+func TestReadmeHasEverySetting(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := map[string]bool{}
+	for line := range strings.Lines(string(readme)) {
+		lines[strings.TrimSpace(line)] = true
+	}
+	table := settingsTable(t)
+	for _, row := range table {
+		if !lines[row] {
+			t.Errorf("README.md lacks the row\n%s", row)
+		}
+	}
+	if t.Failed() {
+		t.Logf("the whole table is:\n%s", strings.Join(table, "\n"))
+	}
+}
+
+// settingsTable is the table of all settings in Markdown, a row per line.
+func settingsTable(t *testing.T) []string {
+	t.Helper()
+	rows := []string{"| variable | flag | default | what it says |", "| --- | --- | --- | --- |"}
+	for _, flag := range serveFlags(t) {
+		text := "none"
+		switch note := flag.Tag.Get("default-note"); {
+		case note != "":
+			text = note
+		case flag.Default != "":
+			text = "`" + flag.Default + "`"
+		case flag.IsBool():
+			text = "`false`"
+		}
+		rows = append(rows, fmt.Sprintf("| `%s` | `--%s` | %s | %s |", envName(flag.Name), flag.Name, text, strings.TrimSuffix(flag.Help, ".")))
+	}
+	return rows
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	httpapi "github.com/queued/queued/internal/http"
+	"github.com/queued/queued/internal/queue"
+)
+
+// server is everything that runs while the queue is served.
+type server struct {
+	settings *settings
+	svc      *queue.Service
+	api      *httpapi.Server
+	db       *database
+	logger   zerolog.Logger
+}
+
+// errUnasked stands for the error of a part that ended without one, and without being told to.
+var errUnasked = errors.New("nobody asked it to")
+
+// run serves on listener until ctx ends or a part fails, then shuts down and returns what
+// failed. It calls ready once requests are answered.
+func (s *server) run(ctx context.Context, listener net.Listener, ready func()) error {
+	// The parts end in an order of their own, not all at once with ctx.
+	loopsCtx, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopLoops()
+	loops := start(func() error { return s.svc.Run(loopsCtx) })
+	door := s.api.HTTPServer()
+	door.WriteTimeout += s.settings.QueryTimeout // however long a query may take, it has to be answered
+	served := start(func() error { return door.Serve(listener) })
+	ready()
+
+	var failure error
+	select {
+	case <-ctx.Done():
+		s.logger.Info().Msg("stopping: finishing what is under way; a second signal ends it at once")
+	case <-loops.done:
+		failure = fmt.Errorf("the queue's loops ended: %w", cmp.Or(loops.err, errUnasked))
+	case <-served.done:
+		failure = fmt.Errorf("serving HTTP ended: %w", cmp.Or(served.err, errUnasked))
+	case <-s.db.died():
+		failure = s.db.server.Err()
+	}
+	if failure != nil {
+		s.logger.Error().Str("error", redact(failure.Error())).Msg("stopping because a part failed")
+	}
+
+	s.api.Drain()
+	if failure == nil {
+		select {
+		case <-time.After(s.settings.DrainDelay):
+		case <-s.db.died():
+		}
+	}
+	s.svc.Drain()
+	err := s.closeDoor(ctx, door)
+	<-served.done
+
+	stopLoops()
+	select {
+	case <-loops.done:
+	case <-time.After(closeTimeout):
+		err = errors.Join(err, fmt.Errorf("%w: the queue's loops did not end", errUnclean))
+	}
+	return errors.Join(failure, err)
+}
+
+// closeDoor lets the requests under way finish, and cuts off those that take too long.
+func (s *server) closeDoor(ctx context.Context, door *http.Server) error {
+	limit := s.settings.ShutdownTimeout
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	if err := door.Shutdown(ctx); err != nil {
+		_ = door.Close()
+		return fmt.Errorf("%w: requests still under way after %s were cut off (QUEUED_SHUTDOWN_TIMEOUT)", errUnclean, limit)
+	}
+	return nil
+}
+
+// part is something that runs beside others.
+type part struct {
+	done chan struct{} // closed when it has ended
+	err  error         // why; to be read after done
+}
+
+// start runs f as a part.
+func start(f func() error) *part {
+	p := &part{done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.err = f()
+	}()
+	return p
+}

@@ -1,0 +1,381 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/google/go-cmp/cmp"
+)
+
+// parse returns what args and environ come to, without running anything.
+func parse(t *testing.T, args, environ []string) (*cli, *source) {
+	t.Helper()
+	var grammar cli
+	src := newSource(environ)
+	parser, err := newParser(&grammar, src, kong.Writers(io.Discard, io.Discard))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		t.Fatalf("parsing %q: %v", args, err)
+	}
+	src.remember(parsed)
+	return &grammar, src
+}
+
+// runHere runs a command line in this process: for those that end before they open anything.
+// One that should have ended and serves instead is stopped, and has harmed nothing.
+func runHere(t *testing.T, args, environ []string) (code int, stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var out, errs bytes.Buffer
+	code = run(ctx, args, append([]string{"QUEUED_DATA_DIR=" + filepath.Join(t.TempDir(), "data")}, environ...), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestDefaultsAreWhatTheDocumentationSays(t *testing.T) {
+	t.Parallel()
+	grammar, src := parse(t, nil, nil)
+	if err := src.err(); err != nil {
+		t.Fatal(err)
+	}
+	want := settings{
+		httpSettings: httpSettings{
+			listenSettings:  listenSettings{Listen: "127.0.0.1:8080"},
+			ShutdownTimeout: 30 * time.Second,
+		},
+		queueSettings: queueSettings{MaxAttempts: 3, SweepInterval: 10 * time.Second},
+		limitSettings: limitSettings{
+			MaxBody: 1 << 20, MaxBatchBody: 8 << 20, MaxBatch: 1000, MaxDepth: 64, QueryTimeout: 5 * time.Second,
+		},
+		logSettings: logSettings{LogLevel: "info", LogFormat: "auto"},
+	}
+	if diff := cmp.Diff(want, grammar.Serve.settings, cmp.AllowUnexported(settings{}, httpSettings{})); diff != "" {
+		t.Errorf("defaults (-want +got):\n%s", diff)
+	}
+}
+
+func TestEverySettingIsReadFromItsVariableAndFromItsFlag(t *testing.T) {
+	t.Parallel()
+	given := map[string]string{
+		"database-url": "postgres://app@db/queued", "database-url-file": "/run/url", "data-dir": "/srv/queued", "no-migrate": "true",
+		"listen": "[::1]:9", "api-key": "k", "api-key-file": "/run/key", "drain-delay": "1s", "shutdown-timeout": "2s",
+		"max-attempts": "7", "sweep-interval": "3s", "max-vt-age": "4h", "history-retention": "720h",
+		"max-body": "64KiB", "max-batch-body": "2097152", "max-batch": "10", "max-depth": "9", "query-timeout": "250ms",
+		"max-conns": "20", "log-level": "DEBUG", "log-format": "json",
+	}
+	want := settings{
+		databaseSettings: databaseSettings{DatabaseURL: "postgres://app@db/queued", DatabaseURLFile: "/run/url", DataDir: "/srv/queued"},
+		NoMigrate:        true,
+		httpSettings: httpSettings{
+			listenSettings: listenSettings{Listen: "[::1]:9"}, APIKey: "k", APIKeyFile: "/run/key",
+			DrainDelay: time.Second, ShutdownTimeout: 2 * time.Second,
+		},
+		queueSettings: queueSettings{MaxAttempts: 7, SweepInterval: 3 * time.Second, MaxVTAge: 4 * time.Hour, HistoryRetention: 720 * time.Hour},
+		limitSettings: limitSettings{
+			MaxBody: 64 << 10, MaxBatchBody: 2 << 20, MaxBatch: 10, MaxDepth: 9, QueryTimeout: 250 * time.Millisecond, MaxConns: 20,
+		},
+		logSettings: logSettings{LogLevel: "debug", LogFormat: "json"},
+	}
+	var flags, environ []string
+	for flag, value := range given {
+		flags = append(flags, "--"+flag+"="+value)
+		environ = append(environ, envName(flag)+"="+value)
+	}
+	for _, flag := range serveFlags(t) {
+		if _, ok := given[flag.Name]; !ok {
+			t.Errorf("this test leaves --%s out", flag.Name)
+		}
+	}
+	for name, grammar := range map[string]func() (*cli, *source){
+		"variables": func() (*cli, *source) { return parse(t, nil, environ) },
+		"flags":     func() (*cli, *source) { return parse(t, flags, nil) },
+	} {
+		got, src := grammar()
+		if err := src.err(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff(want, got.Serve.settings, cmp.AllowUnexported(settings{}, httpSettings{})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// serveFlags are the settings of serve, in the order in which they are declared.
+func serveFlags(t *testing.T) []*kong.Flag {
+	t.Helper()
+	var grammar cli
+	parser, err := newParser(&grammar, newSource(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var flags []*kong.Flag
+	for _, command := range parser.Model.Leaves(false) {
+		if command.Name != "serve" {
+			continue
+		}
+		for _, flag := range command.Flags {
+			if isSetting(flag.Value) {
+				flags = append(flags, flag)
+			}
+		}
+	}
+	if len(flags) == 0 {
+		t.Fatal("serve has no settings")
+	}
+	return flags
+}
+
+func TestFlagWinsOverVariable(t *testing.T) {
+	t.Parallel()
+	grammar, src := parse(t, []string{"serve", "--max-attempts", "5"}, []string{"QUEUED_MAX_ATTEMPTS=9", "QUEUED_MAX_BATCH=8"})
+	if got := grammar.Serve.MaxAttempts; got != 5 {
+		t.Errorf("max attempts %d, want the flag's 5", got)
+	}
+	if got := src.name("max-attempts"); got != "--max-attempts" {
+		t.Errorf("it is called %s, want what the user wrote", got)
+	}
+	if got := src.name("max-batch"); got != "QUEUED_MAX_BATCH" {
+		t.Errorf("it is called %s, want what the user wrote", got)
+	}
+}
+
+func TestEmptyVariableCountsAsUnset(t *testing.T) {
+	t.Parallel()
+	grammar, src := parse(t, nil, []string{"QUEUED_LISTEN=", "QUEUED_API_KEY=", "QUEUED_DATABASE_URL=", "QUEUED_MAX_BODY=", "QUEUED_NO_MIGRATE="})
+	if err := src.err(); err != nil {
+		t.Fatal(err)
+	}
+	if got := grammar.Serve.Listen; got != "127.0.0.1:8080" {
+		t.Errorf("listen %q, want the default", got)
+	}
+	if src.given("api-key") || src.given("database-url") {
+		t.Error("an empty variable counts as given")
+	}
+}
+
+func TestWrongValueIsNamedWithWhatItGotAndWhatItTakes(t *testing.T) {
+	t.Parallel()
+	const duration, moreThanZero = `takes a duration such as "30s", "10m" or "720h"`, `takes a duration such as "30s", "10m" or "720h", more than zero`
+	tests := []struct{ flag, value, want string }{
+		{"sweep-interval", "10 minutes", `got "10 minutes"; takes a duration such as "30s" or "10m", or "off"`},
+		{"sweep-interval", "-5s", `got "-5s"; takes a duration such as "30s" or "10m", or "off"`},
+		{"max-vt-age", "1d", `got "1d"; ` + duration},
+		{"max-vt-age", "0s", `got "0s"; ` + moreThanZero},
+		{"history-retention", "30d", `got "30d"; ` + duration},
+		{"history-retention", "-1h", `got "-1h"; ` + moreThanZero},
+		{"query-timeout", "5", `got "5"; ` + duration},
+		{"shutdown-timeout", "soon", `got "soon"; ` + duration},
+		{"drain-delay", "-1s", `got "-1s"; ` + duration},
+		{"max-attempts", "0", `got "0"; takes a whole number from 1 to 2147483647`},
+		{"max-attempts", "3.5", `got "3.5"; takes a whole number from 1 to 2147483647`},
+		{"max-attempts", "99999999999999999999", `got "99999999999999999999"; takes a whole number from 1 to 2147483647`},
+		{"max-conns", "1", `got "1"; takes a whole number from 2 to 10000`},
+		{"max-batch", "1001", `got "1001"; takes a whole number from 1 to 1000`},
+		{"max-depth", "-1", `got "-1"; takes a whole number from 1 to 1000`},
+		{"max-body", "1MB", `got "1MB"; takes a number of bytes such as "65536", "512KiB" or "4MiB", up to 256MiB`},
+		{"max-body", "0", `got "0"; takes a number of bytes such as "65536", "512KiB" or "4MiB", up to 256MiB`},
+		{"max-body", "9223372036854775807KiB", `got "9223372036854775807KiB"; takes a number of bytes such as "65536", "512KiB" or "4MiB", up to 256MiB`},
+		{"max-batch-body", "2GiB", `got "2GiB"; takes a number of bytes such as "65536", "512KiB" or "4MiB", up to 1GiB`},
+		{"listen", "8080", `got "8080"; takes an address such as "127.0.0.1:8080", "[::1]:8080", "localhost:8080", or ":8080" for every interface`},
+		{"listen", "localhost", `got "localhost"; takes an address such as`},
+		{"listen", "::1:8080", `got "::1:8080"; takes an address such as`},
+		{"listen", "127.0.0.1:65536", `got "127.0.0.1:65536"; takes an address such as`},
+		{"listen", "127.0.0.1:http", `got "127.0.0.1:http"; takes an address such as`},
+		{"listen", "my host:80", `got "my host:80"; takes an address such as`},
+		{"listen", "http://localhost:8080", `got "http://localhost:8080"; takes an address such as`},
+		{"log-level", "verbose", `got "verbose"; takes trace, debug, info, warn or error`},
+		{"log-format", "xml", `got "xml"; takes auto, json or console`},
+		{"no-migrate", "maybe", `got "maybe"; takes true or false`},
+		{"api-key", "two words", `got a value that is not shown; takes one or more visible ASCII characters without spaces`},
+		{"api-key", "schlüssel", `got a value that is not shown; takes one or more visible ASCII characters without spaces`},
+		{"database-url", "localhost:5432/db", `got a value that is not shown, as it may hold a password; takes a URL such as "postgres://`},
+		{"database-url", "mysql://u:p@h/db", `got a value that is not shown, as it may hold a password; takes a URL such as "postgres://`},
+		{"database-url", "postgres://u@h/db?sslmode=maybe", `: failed to configure TLS (sslmode is invalid)`},
+		{"database-url", "postgres://u@h:port/db", `: invalid port`},
+		{"database-url", "postgres://u:a/b@h/db", `got a URL with an "@" where none belongs`},
+	}
+	for _, test := range tests {
+		t.Run(test.flag+"="+test.value, func(t *testing.T) {
+			t.Parallel()
+			name := envName(test.flag)
+			code, stdout, stderr := runHere(t, nil, []string{name + "=" + test.value})
+			if code != exitUsage || stdout != "" {
+				t.Errorf("as a variable: exit code %d, standard output %q; want %d and none", code, stdout, exitUsage)
+			}
+			if !strings.HasPrefix(stderr, "queued: "+name+": ") || !strings.Contains(stderr, test.want) {
+				t.Errorf("as a variable: %q does not name %s and say %q", stderr, name, test.want)
+			}
+			code, _, stderr = runHere(t, []string{"--" + test.flag + "=" + test.value}, nil)
+			if code != exitUsage || !strings.HasPrefix(stderr, "queued: --"+test.flag+": ") || !strings.Contains(stderr, test.want) {
+				t.Errorf("as a flag: exit code %d, %q does not name --%s and say %q", code, stderr, test.flag, test.want)
+			}
+		})
+	}
+}
+
+func TestEmptyFlagIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, flag := range serveFlags(t) {
+		code, _, stderr := runHere(t, []string{"--" + flag.Name + "="}, nil)
+		if want := "queued: --" + flag.Name + ": got nothing; takes "; code != exitUsage || !strings.HasPrefix(stderr, want) {
+			t.Errorf("exit code %d and %q, want %d and %q", code, stderr, exitUsage, want)
+		}
+	}
+}
+
+func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
+	t.Parallel()
+	code, _, stderr := runHere(t, []string{"serve", "--max-batch=none"}, []string{"QUEUED_LISTEN=here", "QUEUED_QUERY_TIMEOUT=5"})
+	if code != exitUsage {
+		t.Errorf("exit code %d, want %d", code, exitUsage)
+	}
+	for _, want := range []string{"3 settings are wrong", "\n  --max-batch: ", "\n  QUEUED_LISTEN: ", "\n  QUEUED_QUERY_TIMEOUT: "} {
+		if !strings.Contains(stderr, want) {
+			t.Errorf("%q does not contain %q", stderr, want)
+		}
+	}
+}
+
+func TestOtherCommandsAreNotStoppedByAWrongSettingOfServe(t *testing.T) {
+	t.Parallel()
+	code, stdout, stderr := runHere(t, []string{"version"}, []string{"QUEUED_SWEEP_INTERVAL=10 minutes"})
+	if code != exitOK || !strings.HasPrefix(stdout, "queued ") {
+		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
+	}
+}
+
+func TestUnknownFlagNamesTheClosest(t *testing.T) {
+	t.Parallel()
+	code, _, stderr := runHere(t, []string{"--listn", ":1"}, nil)
+	if code != exitUsage || !strings.Contains(stderr, `did you mean "--listen"?`) {
+		t.Errorf("exit code %d, %q", code, stderr)
+	}
+}
+
+func TestPasswordInTheWrongPlaceIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		{"postgres://u:hunter2@h/d"},
+		{"serve", "postgres://u:hunter2@h/d"},
+		{"serve", "--url=postgres://u:hunter2@h/d"},
+		{"serve", "password=hunter2"},
+		{"--no-migrate=postgres://u:hunter2@h/d"},
+	} {
+		code, _, stderr := runHere(t, args, nil)
+		if code != exitUsage || strings.Contains(stderr, "hunter2") {
+			t.Errorf("%v: exit code %d, %q", args, code, stderr)
+		}
+	}
+}
+
+func TestHelpShowsEverySettingAndNoValue(t *testing.T) {
+	t.Parallel()
+	const secret, password = "s3cr3t-key", "hunter2"
+	environ := []string{
+		"QUEUED_API_KEY=" + secret, "QUEUED_DATABASE_URL=postgres://u:" + password + "@h/db",
+		"QUEUED_SWEEP_INTERVAL=wrong", // help is what one turns to then
+	}
+	code, stdout, stderr := runHere(t, []string{"serve", "--help"}, environ)
+	if code != exitOK || stderr != "" {
+		t.Fatalf("exit code %d, %q", code, stderr)
+	}
+	for _, flag := range serveFlags(t) {
+		if !strings.Contains(stdout, "--"+flag.Name) || !strings.Contains(stdout, "$"+envName(flag.Name)) {
+			t.Errorf("--%s or %s is missing", flag.Name, envName(flag.Name))
+		}
+	}
+	code, top, _ := runHere(t, []string{"--help"}, environ)
+	if code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+	for _, want := range []string{"serve", "migrate", "healthcheck", "version", "Where to begin"} {
+		if !strings.Contains(top, want) {
+			t.Errorf("queued --help does not mention %q", want)
+		}
+	}
+	for _, hidden := range []string{secret, password} {
+		if strings.Contains(stdout+top, hidden) {
+			t.Errorf("help shows %q", hidden)
+		}
+	}
+}
+
+func TestSecretIsReadFromAFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(path, []byte("s3cr3t\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	grammar, src := parse(t, nil, []string{"QUEUED_API_KEY_FILE=" + path})
+	got, err := src.secret("api-key", grammar.Serve.APIKey, grammar.Serve.APIKeyFile, parseSecret)
+	if err != nil || got != "s3cr3t" {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+func TestWrongSecretFileIsRefusedBeforeAnythingIsOpened(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	tests := map[string]struct {
+		environ []string
+		want    string
+	}{
+		"both forms of the key": {
+			[]string{"QUEUED_API_KEY=k", "QUEUED_API_KEY_FILE=" + file("key", "k")},
+			"QUEUED_API_KEY and QUEUED_API_KEY_FILE are both set; set one of them",
+		},
+		"both forms of the URL": {
+			[]string{"QUEUED_DATABASE_URL=postgres://h/d", "QUEUED_DATABASE_URL_FILE=" + file("url", "postgres://h/d")},
+			"QUEUED_DATABASE_URL and QUEUED_DATABASE_URL_FILE are both set; set one of them",
+		},
+		"no such file": {
+			[]string{"QUEUED_API_KEY_FILE=" + filepath.Join(dir, "missing")}, "QUEUED_API_KEY_FILE: open ",
+		},
+		"empty file": {
+			[]string{"QUEUED_API_KEY_FILE=" + file("empty", "\n")}, "got nothing; takes",
+		},
+		"wrong URL in the file": {
+			[]string{"QUEUED_DATABASE_URL_FILE=" + file("wrong", "pgsql://u:hunter2@h/d")}, "got a value that is not shown",
+		},
+		"giant file": {
+			[]string{"QUEUED_API_KEY_FILE=" + file("giant", strings.Repeat("k", maxSecretFile+1))}, "more than any value needs",
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			code, _, stderr := runHere(t, []string{"serve"}, test.environ)
+			if code != exitUsage || !strings.Contains(stderr, test.want) || strings.Contains(stderr, "hunter2") {
+				t.Errorf("exit code %d and %q, want %d and %q", code, stderr, exitUsage, test.want)
+			}
+		})
+	}
+}
+
+func TestInterruptedCommandExitsAsShellsExpect(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var stderr bytes.Buffer
+	code := run(ctx, []string{"healthcheck"}, nil, io.Discard, &stderr)
+	if code != exitInterrupted || stderr.String() != "queued: interrupted\n" {
+		t.Errorf("exit code %d, %q", code, stderr.String())
+	}
+}
