@@ -251,11 +251,16 @@ func TestQueuesAreCounted(t *testing.T) {
 	if _, err := b.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{}`), Queue: "here", Delay: time.Hour}}); err != nil {
 		t.Fatal(err)
 	}
+	b.post(t, "busy", `{}`)
+	b.take(t, queue.ClaimParams{Queue: "busy"}, 1)
 	queues, err := b.Queues(t.Context())
-	if err != nil || len(queues) != 2 {
+	if err != nil || len(queues) != 3 {
 		t.Fatalf("%+v, %v", queues, err)
 	}
-	gone, here := queues[0], queues[1]
+	busy, gone, here := queues[0], queues[1], queues[2]
+	if want := (queue.QueueStats{Queue: "busy", Leased: 1}); busy != want {
+		t.Errorf("busy: %+v", busy)
+	}
 	if gone.Queue != "gone" || gone.Ready+gone.Scheduled+gone.Leased != 0 || gone.OldestReadyAge != nil || gone.DoneLately != 1 || gone.ExpiredLately != 1 {
 		t.Errorf("gone: %+v", gone)
 	}

@@ -45,7 +45,7 @@ begin
     , count(*) filter (where agent_state.is_ready) as ready
     , count(*) filter (where not agent_state.is_ready and not agent_state.is_leased) as scheduled
     , count(*) filter (where not agent_state.is_ready and agent_state.is_leased) as leased
-    , least(_now - min(e.vt) filter (where agent_state.is_ready), interval '100000 days') as age
+    , _now - min(e.vt) filter (where agent_state.is_ready) as age
     from agent.event e
     cross join lateral (select e.vt <= _now, e.attempts > 0 and e.nacked_at is null) as agent_state (is_ready, is_leased)
     group by e.queue
@@ -58,7 +58,9 @@ begin
     where h.finished_at > _now - _lately
     group by h.queue
   )
-  select n.name, coalesce(w.ready, 0), coalesce(w.scheduled, 0), coalesce(w.leased, 0), w.age, coalesce(f.done, 0), coalesce(f.expired, 0)
+  select n.name, coalesce(w.ready, 0), coalesce(w.scheduled, 0), coalesce(w.leased, 0)
+  , case when w.age is not null then least(w.age, interval '100000 days') end
+  , coalesce(f.done, 0), coalesce(f.expired, 0)
   from agent.queue_names() as n (name)
   left join waiting w on w.queue = n.name
   left join finished f on f.queue = n.name
