@@ -1,0 +1,220 @@
+package http
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+// Bodies that no call takes, for what is in them or for not being an object.
+var badBodies = map[string]string{
+	"broken":          `{"a":`,
+	"not JSON":        `a=1&b=2`,
+	"trailing bytes":  `{} x`,
+	"two values":      `{}{}`,
+	"deep":            strings.Repeat(`{"a":`, 100_000),
+	"deep and whole":  `{"a":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + `}`,
+	"duplicate names": `{"a":1,"a":2}`,
+	"NUL":             `{"a":"\u0000"}`,
+	"a bare NUL":      "{\"a\":\"\x00\"}",
+	"lone surrogate":  `{"a":"\ud800"}`,
+	"invalid UTF-8":   "{\"a\":\"\xc3\x28\"}",
+	"huge number":     `{"a":1e999999}`,
+	"huger number":    `{"a":-1E+99999999999999999999}`,
+	"tiny number":     `{"a":1e-99999999999999999999}`,
+	"array":           `[{}]`,
+	"string":          `"x"`,
+	"number":          `1`,
+	"null":            `null`,
+	"true":            `true`,
+}
+
+func TestBadBodiesAreProblemsAndStoreNothing(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	for _, r := range everyRoute(t) {
+		if !r.writes() {
+			continue
+		}
+		for name, body := range badBodies {
+			if got := h.try(r.method, r.path, body); got.status != 400 && got.status != 422 {
+				t.Errorf("%s: %s was answered %d %s", r.id, name, got.status, got.body)
+			}
+		}
+		if got := h.try(r.method, r.path, `{"`+strings.Repeat("a", 9<<20)+`":1}`); got.status != 413 {
+			t.Errorf("%s: a giant body was answered %d %s", r.id, got.status, got.body)
+		}
+		switch {
+		case r.id == "requeueMatching": // it is a body without a filter
+			h.try(r.method, r.path, "").wantProblem(validationFailed)
+		case r.body != "":
+			h.try(r.method, r.path, "").wantProblem(invalidJSON)
+			h.try(r.method, r.path, " \n").wantProblem(invalidJSON)
+		}
+		if r.id != "insert" {
+			h.try(r.method, r.path, `{"nonsense":1}`).wantProblem(validationFailed)
+		}
+	}
+	wantNoRow(h)
+}
+
+func wantNoRow(h *harness) {
+	h.t.Helper()
+	if n := h.count("select (select count(*) from agent.event) + (select count(*) from agent.event_hist)"); n != 0 {
+		h.t.Errorf("%d rows were stored", n)
+	}
+}
+
+func TestBadFieldsAreProblemsAndStoreNothing(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	long := strings.Repeat("q", 129)
+	for path, bodies := range map[string][]string{
+		"/events/batch": {
+			`{"events":{}}`, `{"events":[]}`, `{"events":[null]}`, `{"events":[{}]}`, `{"events":[{"event":[]}]}`, `{"events":[{"event":null}]}`,
+			`{"events":[{"event":"{}"}]}`, `{"events":[{"event":{},"queue":"a b"}]}`, `{"events":[{"event":{},"queue":"` + long + `"}]}`,
+			`{"events":[{"event":{},"delay":5}]}`, `{"events":[{"event":{},"delay":"-5s"}]}`, `{"events":[{"event":{},"delay":"10 minutes"}]}`,
+			`{"events":[{"event":{},"vt":1}]}`, `{"events":[{"event":{},"vt":"now"}]}`, `{"events":[{"event":{},"vt":"infinity"}]}`,
+			`{"events":[{"event":{},"delay":"1s","vt":"2026-01-01T00:00:00Z"}]}`, `{"events":[{"event":{}},{"event":{"a":"\u0000"}}]}`,
+			`{"events":[{"event":{}},{"event":{"a":1,"a":2}}]}`, `{"events":[{"event":{}},{"event":{"a":1e5000}}]}`, `{"events":[{"event":{},"x":1}]}`,
+			`{"events":[{"event":{},"vt":"9999-12-31T23:59:59-01:00"}]}`, `{"events":[{"event":{}}` + strings.Repeat(`,{"event":{}}`, 1000) + `]}`,
+		},
+		"/claim": {
+			`{"limit":-1}`, `{"limit":0}`, `{"limit":1001}`, `{"limit":"1"}`, `{"limit":1.5}`, `{"limit":18446744073709551616}`, `{"queue":null}`, `{"queue":""}`,
+			`{"wait":"61s"}`, `{"wait":"-1s"}`, `{"wait":"10 minutes"}`, `{"wait":3}`, `{"invisible_for":"0s"}`, `{"invisible_for":"100000h"}`, `{"max_attempts":0}`,
+			`{"max_attempts":2147483648}`, `{"order":"lifo"}`, `{"order":1}`, `{"queue":["a"]}`,
+		},
+		"/ack": {
+			`{"events":[]}`, `{"events":[{}]}`, `{"events":[{"id":0}]}`, `{"events":[{"id":-1}]}`, `{"events":[{"id":"1"}]}`, `{"events":[{"id":9223372036854775808}]}`,
+			`{"events":[{"id":1,"receipt":""}]}`, `{"events":[{"id":1,"receipt":7}]}`, `{"events":[{"id":1,"receipt":"\u0000"}]}`, `{"events":[{"id":1,"receipt":null}]}`,
+			`{"events":[{"id":1}` + strings.Repeat(`,{"id":1}`, 1000) + `]}`,
+		},
+		"/events/7/nack": {
+			`{}`, `{"receipt":""}`, `{"receipt":7}`, `{"receipt":"x","delay":"-1s"}`, `{"receipt":"x","delay":5}`, `{"receipt":"x","error":1}`, `{"receipt":"x","error":"\u0000"}`,
+			`{"receipt":"x","error":"\udfff"}`, `{"receipt":"x","final":"true"}`, `{"receipt":"x","error":"` + strings.Repeat("e", 65537) + `"}`,
+		},
+		"/events/7/extend": {`{}`, `{"receipt":"x","invisible_for":"0s"}`, `{"receipt":"x","invisible_for":"-1s"}`, `{"receipt":"x","invisible_for":"8761h"}`, `{"receipt":"x","invisible_for":60}`},
+		"/sweep":           {`{"max_attempts":0}`, `{"max_vt_age":"-1s"}`, `{"max_vt_age":3600}`, `{"max_vt_age":"1 hour"}`, `{"queue":"ä"}`, `{"max_attempts":null}`},
+		"/history/requeue": {
+			`{}`, `{"dry_run":true}`, `{"outcome":"gone"}`, `{"from":"yesterday"}`, `{"from":"2026-02-01T00:00:00Z","to":"2026-01-01T00:00:00Z"}`, `{"contains":[]}`, `{"contains":{"a":"\u0000"}}`,
+			`{"id":0}`, `{"id":9223372036854775808}`, `{"outcome":"done","limit":0}`, `{"outcome":"done","limit":-5}`, `{"outcome":"done","limit":1001}`, `{"outcome":"done","dry_run":1}`,
+		},
+	} {
+		for _, body := range bodies {
+			if got := h.try("POST", path, body); got.status != 400 && got.status != 422 {
+				t.Errorf("%s %.200s was answered %d %s", path, body, got.status, got.body)
+			}
+		}
+	}
+	wantNoRow(h)
+}
+
+func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	q := url.QueryEscape
+	for path, queries := range map[string][]string{
+		"/events": {
+			"limit=-1", "limit=0", "limit=1001", "limit=x", "limit=1e2", "limit=+1", "limit=", "limit=99999999999999999999", "limit=1&limit=2", "state=done", "state=", "queue=", "queue=a%20b",
+			"queue=" + strings.Repeat("q", 129), "queue=%00", "queue=%ff", "cursor=", "cursor=nonsense", "cursor=" + strings.Repeat("c", 2000), "%zz", "a;b", "Limit=1",
+		},
+		"/history": {
+			"outcome=ready", "from=yesterday", "from=2026-01-01", "from=2026-01-01T00:00:00", "to=1770091507", "from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z",
+			"from=2026-01-01T00:00:00+01:00", "contains=", "contains=x", "contains=[]", "contains=" + q(`{"a":1,"a":2}`), "contains=" + q(`{} {}`),
+			"id=0", "id=-1", "id=x", "id=9223372036854775808", "limit=1001", "cursor=bGlzdCAxIDE", "cursor=%00",
+		},
+		"/history/stats": {
+			"bucket=0s", "bucket=-1h", "bucket=1", "bucket=10%20minutes", "bucket=1ns", "bucket=9000h", "from=x", "to=x", "from=2100-01-01T00:00:00Z",
+			"bucket=1s&from=2026-01-01T00:00:00Z&to=2026-01-01T01:00:00Z", "from=0001-01-01T00:00:00Z", "from=0000-01-01T00:00:00Z",
+		},
+	} {
+		for _, query := range queries {
+			if got := h.try("GET", path+"?"+query, ""); got.status != 400 {
+				t.Errorf("GET %s?%s was answered %d %s", path, query, got.status, got.body)
+			}
+		}
+	}
+	for _, query := range []string{
+		"queue=", "queue=a%20b", "queue=a&queue=b", "queue=a%0A", "delay=10%20minutes", "delay=-1s", "delay=5", "delay=87601h", "delay=1s&vt=2026-01-01T00:00:00Z", "vt=now", "vt=infinity", "vt=2026-13-01T00:00:00Z",
+		"priority=1", "delay=1s&delay=2s",
+	} {
+		if got := h.try("POST", "/events?"+query, "{}"); got.status != 400 {
+			t.Errorf("POST /events?%s was answered %d %s", query, got.status, got.body)
+		}
+	}
+	for _, r := range everyRoute(t) {
+		if !strings.Contains(r.path, "/7") {
+			continue
+		}
+		for _, id := range []string{"0", "-1", "+7", "07", "7.0", "7e0", "x", "0x7", "%00", "%20", "9223372036854775808", strings.Repeat("9", 100)} {
+			got := h.try(r.method, strings.Replace(r.path, "/7", "/"+id, 1), r.body)
+			if p := got.wantProblem(invalidParameter); p.Errors[0].Pointer != "{id}" {
+				t.Errorf("%s of %s was answered %s", r.id, id, got.body)
+			}
+		}
+	}
+	for _, receipt := range []string{"", strings.Repeat("r", 257), "%00", "a&receipt=b"} {
+		h.try("DELETE", "/events/7?receipt="+receipt, "").wantProblem(invalidParameter)
+	}
+	wantNoRow(h)
+}
+
+func TestBodiesAreTakenForWhatTheyAre(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	for media, want := range map[string]int{
+		"":                                  201,
+		"application/json":                  201,
+		"Application/JSON; charset=UTF-8":   201,
+		"application/cloudevents+json":      201,
+		"text/plain":                        201,
+		"text/plain; charset=us-ascii":      201,
+		"application/x-www-form-urlencoded": 201,
+		"text/plain; charset=iso-8859-1":    415,
+		"multipart/form-data; boundary=x":   415,
+		"application/xml":                   415,
+		"text/html":                         415,
+		"json":                              415,
+		"a/b/c; ;;":                         415,
+	} {
+		h.with("Content-Type", media).try("POST", "/events", "{}").want(want)
+	}
+	h.with("Content-Encoding", "identity").try("POST", "/events", "{}").want(201)
+	h.with("Content-Encoding", "gzip").try("POST", "/events", "{}").wantProblem(unsupportedMediaType)
+	h.with("Content-Type", "application/xml").try("POST", "/claim", "").want(200) // there is no body to be of a type
+}
+
+func TestLargestBodiesAreTakenAndLargerOnesAreNot(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{http: func(cfg *Config) {
+		cfg.MaxBody, cfg.MaxBatchBody, cfg.MaxBatch, cfg.MaxDepth = 100, 300, 2, 3
+	}})
+	sized := func(n int) string { return `{"a":"` + strings.Repeat("x", n-8) + `"}` }
+	h.try("POST", "/events", sized(100)).want(201)
+	h.try("POST", "/events", sized(101)).wantProblem(bodyTooLarge)
+	h.try("POST", "/events/batch", `{"events":[{"event":`+sized(100)+`},{"event":`+sized(100)+`}]}`).want(201)
+	got := h.try("POST", "/events/batch", `{"events":[{"event":{}},{"event":`+sized(101)+`}]}`).wantProblem(bodyTooLarge)
+	if got.Errors[0].Pointer != "#/events/1/event" {
+		t.Errorf("got %+v", got)
+	}
+	h.try("POST", "/events/batch", sized(301)).wantProblem(bodyTooLarge)
+	h.try("POST", "/events/batch", `{"events":[{"event":{}},{"event":{}},{"event":{}}]}`).wantProblem(batchTooLarge)
+	h.try("POST", "/ack", `{"events":[{"id":1},{"id":2},{"id":3}]}`).wantProblem(batchTooLarge)
+	h.try("POST", "/events", `{"a":[[]]}`).want(201)
+	h.try("POST", "/events", `{"a":[[[]]]}`).wantProblem(tooDeep)
+
+	// A body of unknown length is stopped on the way.
+	r, err := http.NewRequestWithContext(t.Context(), "POST", h.url+"/events", struct{ *strings.Reader }{strings.NewReader(sized(101))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := h.http.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != 413 || r.ContentLength != 0 {
+		t.Errorf("a stream of 101 bytes was answered %d", resp.StatusCode)
+	}
+}

@@ -1,0 +1,62 @@
+package http
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/queued/queued/internal/queue"
+)
+
+type claimRequest struct {
+	Queue        string        `json:"queue" default:"default" validate:"queue"`
+	Limit        int           `json:"limit" default:"1" validate:"min=1,max=1000"`
+	MaxAttempts  int           `json:"max_attempts" validate:"min=1,max=2147483647"` // not given: the service's own
+	InvisibleFor time.Duration `json:"invisible_for" default:"10m" validate:"min=1us,max=8760h"`
+	Wait         time.Duration `json:"wait" default:"0s" validate:"min=0s,max=60s"`
+	Order        string        `json:"order" default:"fifo" validate:"oneof=fifo random"`
+}
+
+type claimResponse struct {
+	Events []event `json:"events"`
+
+	svc     *queue.Service
+	claimed []queue.Event
+}
+
+// releaseTime bounds giving back what nobody waits for any more.
+const releaseTime = 10 * time.Second
+
+// recall gives the claims back, their attempts not counted.
+func (resp claimResponse) recall(ctx context.Context) {
+	if len(resp.claimed) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
+	defer cancel()
+	leases := make([]queue.Lease, len(resp.claimed))
+	for i, e := range resp.claimed {
+		leases[i] = queue.Lease{ID: e.ID, Receipt: e.Receipt}
+	}
+	rec := ctx.Value(recordKey{}).(*record)
+	if err := resp.svc.Release(ctx, leases); err != nil {
+		rec.err = err // the leases run out by themselves
+		return
+	}
+	rec.note("released", len(leases))
+}
+
+func (s *Server) claim(r *http.Request, req claimRequest) (claimResponse, error) {
+	rec := recordOf(r)
+	rec.note("queue", req.Queue)
+	claimed, err := s.svc.Claim(r.Context(), queue.ClaimParams{
+		Queue:        req.Queue,
+		Limit:        req.Limit,
+		MaxAttempts:  req.MaxAttempts,
+		InvisibleFor: req.InvisibleFor,
+		Wait:         req.Wait,
+		Order:        queue.Order(req.Order),
+	})
+	rec.note("events", len(claimed))
+	return claimResponse{Events: eventsOf(claimed), svc: s.svc, claimed: claimed}, err
+}

@@ -1,0 +1,228 @@
+package http
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/legacy"
+	"github.com/go-chi/chi/v5"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/queued/queued/api"
+)
+
+// spec is api/openapi.yaml, loaded and held against the rules of OpenAPI 3.1, examples included.
+var spec = sync.OnceValues(func() (*openapi3.T, error) {
+	for _, media := range []string{"text/html", "text/css", "text/javascript", "image/png"} {
+		openapi3filter.RegisterBodyDecoder(media, openapi3filter.FileBodyDecoder)
+	}
+	doc, err := openapi3.NewLoader().LoadFromData(api.OpenAPI)
+	if err != nil {
+		return nil, err
+	}
+	return doc, doc.Validate(openapi3.NewLoader().Context,
+		openapi3.EnableExamplesValidation(), openapi3.EnableSchemaDefaultsValidation(),
+		openapi3.EnableSchemaFormatValidation(), openapi3.EnableSchemaPatternValidation(), openapi3.EnableMultiError())
+})
+
+// specRouter finds the operation of a request.
+var specRouter = sync.OnceValues(func() (routers.Router, error) {
+	doc, err := spec()
+	if err != nil {
+		return nil, err
+	}
+	return legacy.NewRouter(doc)
+})
+
+func loadSpec(t *testing.T) *openapi3.T {
+	t.Helper()
+	doc, err := spec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+// operations calls visit for every operation of the contract.
+func operations(doc *openapi3.T, visit func(method, path string, op *openapi3.Operation)) {
+	paths := doc.Paths.Map()
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		ops := paths[path].Operations()
+		for _, method := range slices.Sorted(maps.Keys(ops)) {
+			visit(method, path, ops[method])
+		}
+	}
+}
+
+// conform is a transport that fails the test when an answer is not one that the contract has for
+// the operation. It also notes which answers were seen.
+type conform struct {
+	t    testing.TB
+	next http.RoundTripper
+
+	mu   sync.Mutex
+	seen map[string]bool // "operationId status"
+}
+
+func (c *conform) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := c.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	_ = resp.Body.Close()
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	if err := c.check(r, resp, body); err != nil {
+		c.t.Errorf("%s %s was answered %d, which is not as the contract has it: %v\n%s", r.Method, r.URL, resp.StatusCode, err, body)
+	}
+	return resp, nil
+}
+
+func (c *conform) check(r *http.Request, resp *http.Response, body []byte) error {
+	router, err := specRouter()
+	if err != nil {
+		return err
+	}
+	bare := r.Clone(r.Context())
+	bare.URL.Scheme, bare.URL.Host, bare.Host = "", "", ""
+	bare.Body = nil
+	if bare.Method == http.MethodHead {
+		return nil // is GET without a body, which is not documented apart
+	}
+	route, params, err := router.FindRoute(bare)
+	if err == nil && strings.Count(route.Path, "/") != strings.Count(bare.URL.Path, "/") { // it overlooks a slash at the end
+		err = routers.ErrPathNotFound
+	}
+	if err != nil { // not an operation: it must say so
+		if resp.StatusCode != http.StatusNotFound && resp.StatusCode != http.StatusMethodNotAllowed && resp.StatusCode != http.StatusUnauthorized &&
+			resp.StatusCode != http.StatusMisdirectedRequest && resp.StatusCode != http.StatusForbidden {
+			return fmt.Errorf("no such operation: %w", err)
+		}
+		return nil
+	}
+	c.mu.Lock()
+	c.seen[fmt.Sprintf("%s %d", route.Operation.OperationID, resp.StatusCode)] = true
+	c.mu.Unlock()
+	return openapi3filter.ValidateResponse(r.Context(), &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: bare, PathParams: params, Route: route},
+		Status:                 resp.StatusCode,
+		Header:                 resp.Header,
+		Body:                   io.NopCloser(bytes.NewReader(body)),
+		Options:                &openapi3filter.Options{IncludeResponseStatus: true, MultiError: true},
+	})
+}
+
+// checkRequest holds a request that the server should take against the contract.
+func checkRequest(r *http.Request, body []byte) error {
+	router, err := specRouter()
+	if err != nil {
+		return err
+	}
+	bare := r.Clone(r.Context())
+	bare.URL.Scheme, bare.URL.Host, bare.Host = "", "", ""
+	bare.Body = io.NopCloser(bytes.NewReader(body))
+	route, params, err := router.FindRoute(bare)
+	if err != nil {
+		return err
+	}
+	return openapi3filter.ValidateRequest(r.Context(), &openapi3filter.RequestValidationInput{
+		Request:    bare,
+		PathParams: params,
+		Route:      route,
+		Options: &openapi3filter.Options{
+			MultiError:                        true,
+			SkipSettingDefaults:               true,
+			RejectWhenRequestBodyNotSpecified: true,
+			AuthenticationFunc:                openapi3filter.NoopAuthenticationFunc,
+		},
+	})
+}
+
+func TestContractIsValid(t *testing.T) {
+	t.Parallel()
+	loadSpec(t)
+}
+
+func TestContractHasEveryRouteAndTheServerEveryPath(t *testing.T) {
+	t.Parallel()
+	var documented, routed []string
+	operations(loadSpec(t), func(method, path string, _ *openapi3.Operation) {
+		documented = append(documented, method+" "+path)
+	})
+	err := chi.Walk(New(Config{}).handler.(chi.Routes), func(method, route string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
+		routed = append(routed, method+" "+route)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(documented)
+	slices.Sort(routed)
+	if diff := cmp.Diff(documented, routed); diff != "" {
+		t.Errorf("(-contract +server)\n%s", diff)
+	}
+}
+
+func TestContractHasAnExampleForEveryBody(t *testing.T) {
+	t.Parallel()
+	operations(loadSpec(t), func(method, path string, op *openapi3.Operation) {
+		if op.Summary == "" || len(op.Tags) != 1 {
+			t.Errorf("%s %s has no summary, or not one tag", method, path)
+		}
+		if op.RequestBody != nil {
+			for media, content := range op.RequestBody.Value.Content {
+				if len(content.Examples) == 0 {
+					t.Errorf("%s %s has no example of the request in %s", method, path, media)
+				}
+			}
+		}
+		for status, resp := range op.Responses.Map() {
+			for media, content := range resp.Value.Content {
+				if len(content.Examples) == 0 {
+					t.Errorf("%s %s has no example of %s in %s", method, path, status, media)
+				}
+			}
+		}
+		for _, p := range op.Parameters {
+			// The page at /docs fills in examples: fine where a value is needed, a trap where it is not.
+			if p.Value.Description == "" || (p.Value.Example != nil) != p.Value.Required || p.Value.Examples != nil {
+				t.Errorf("%s %s: parameter %s has no description, or an example without need, or none where it is needed", method, path, p.Value.Name)
+			}
+		}
+	})
+}
+
+// every kind that a client can get, in the order of the contract.
+var kinds = []kind{
+	invalidJSON, invalidParameter, unknownParameter, invalidCursor, unauthorized, crossOrigin, notFound, eventNotFound,
+	methodNotAllowed, leaseLost, bodyTooLarge, unsupportedMediaType, hostNotAllowed, validationFailed, unrepresentable, tooDeep,
+	batchTooLarge, internalError, queryTimeout, databaseUnavailable, notReady,
+}
+
+func TestContractHasEveryCode(t *testing.T) {
+	t.Parallel()
+	doc := loadSpec(t)
+	var codes []any
+	for _, k := range kinds {
+		codes = append(codes, k.code)
+		if row := fmt.Sprintf("| %d | `%s` |", k.status, k.code); !strings.Contains(doc.Info.Description, row) {
+			t.Errorf("the description has no row %q", row)
+		}
+	}
+	if diff := cmp.Diff(codes, doc.Components.Schemas["Problem"].Value.Properties["code"].Value.Enum); diff != "" {
+		t.Errorf("(-server +contract)\n%s", diff)
+	}
+}

@@ -1,0 +1,282 @@
+package http
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var testLimits = limits{body: 1 << 20, event: 1 << 20, items: 3, depth: 64}
+
+// decodeAs decodes a POST of body to target, as the endpoint of a Req does.
+func decodeAs[Req any](target, body string) (Req, error) {
+	var req Req
+	r := httptest.NewRequest(http.MethodPost, target, strings.NewReader(body))
+	r.SetPathValue("id", "7")
+	err := planOf[Req]().decode(httptest.NewRecorder(), r, testLimits, &req)
+	return req, err
+}
+
+// bad is what a problem says in short: its code, then pointers and details.
+func bad(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	p := problemOf(err)
+	lines := []string{p.kind.code}
+	if len(p.errors) == 0 {
+		lines = append(lines, p.detail)
+	}
+	for _, e := range p.errors {
+		lines = append(lines, e.Pointer+" "+e.Detail)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func nested(depth int) string {
+	return strings.Repeat(`{"a":`, depth-1) + "{}" + strings.Repeat("}", depth-1)
+}
+
+func TestEventsAreTakenOrRefusedWithTheReason(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ body, want string }{
+		"an object":                   {`{"a":[1,2.5,-3e2,"x",true,null,{"b":{}}]}`, "ok"},
+		"an empty object":             {` {} `, "ok"},
+		"escapes":                     {`{"a":"\\u0000 \n \" é 😀 \\\\u0000"}`, "ok"},
+		"the deepest nesting":         {nested(64), "ok"},
+		"a long number":               {`{"a":` + strings.Repeat("9", 5000) + `}`, "ok"},
+		"many small exponents":        {`{"a":[` + strings.Repeat("1e3,", 1000) + `1]}`, "ok"},
+		"nothing":                     {``, "invalid_json\nThe body is empty: it must be the event, a JSON object."},
+		"blanks":                      {" \n", "invalid_json\nThe body is empty: it must be the event, a JSON object."},
+		"cut off":                     {`{"a":1`, "invalid_json\nThe JSON ends in the middle."},
+		"cut off in a string":         {`{"a":"\u12`, "invalid_json\nThe JSON ends in the middle."},
+		"no JSON":                     {`a=b`, "invalid_json\nAt byte 0: invalid character 'a' at start of value."},
+		"broken within":               {`{"a":[1,}`, "invalid_json\nAt byte 7: invalid character ',' at start of value."},
+		"a trailing value":            {`{"a":1} {"b":2}`, "invalid_json\nThere must be one JSON value: more follows at byte 8."},
+		"trailing junk":               {"{}\n x", "invalid_json\nThere must be one JSON value: more follows at byte 4."},
+		"a trailing half":             {`{}{`, "invalid_json\nThere must be one JSON value: more follows at byte 2."},
+		"a duplicate name":            {`{"a":{"b":1,"b":2}}`, "invalid_json\n#/a/b appears twice in its object"},
+		"a duplicate escaped name":    {`{"a":1,"\u0061":2}`, "invalid_json\n#/a appears twice in its object"},
+		"invalid UTF-8":               {"{\"a\":\"\xff\"}", "invalid_json\nAt byte 6: invalid UTF-8."},
+		"a control character":         {"{\"a\":\"\x00\"}", `invalid_json` + "\n" + `At byte 6: invalid character '\x00' in string (expecting non-control character).`},
+		"a byte order mark":           {"\ufeff{}", "invalid_json\nAt byte 0: invalid character '\\ufeff' at start of value."},
+		"not a number":                {`{"a":NaN}`, "invalid_json\nAt byte 5: invalid character 'N' at start of value."},
+		"a leading zero":              {`{"a":01}`, "invalid_json\nAt byte 6: invalid character '1' after object value (expecting ',' or '}')."},
+		"an array":                    {`[{"a":1}]`, "validation_failed\n# must be a JSON object"},
+		"a string":                    {`"x"`, "validation_failed\n# must be a JSON object"},
+		"null":                        {`null`, "validation_failed\n# must be a JSON object"},
+		"NUL in a string":             {`{"a":{"b":["x\u0000"]}}`, "unrepresentable\n#/a/b/0 holds \\u0000, which PostgreSQL's text cannot"},
+		"NUL in a name":               {`{"\u0000":1}`, "unrepresentable\n#/%00 holds \\u0000, which PostgreSQL's text cannot"},
+		"NUL after a backslash":       {`{"a":"\\\u0000"}`, "unrepresentable\n#/a holds \\u0000, which PostgreSQL's text cannot"},
+		"a lone high surrogate":       {`{"a":"\ud800"}`, "unrepresentable\n#/a holds a lone surrogate, which no UTF-8 text can"},
+		"a lone low surrogate":        {`{"a":"\uDC00x"}`, "unrepresentable\n#/a holds a lone surrogate, which no UTF-8 text can"},
+		"half a pair":                 {`{"a":"\ud800\u0041"}`, "unrepresentable\n#/a holds a lone surrogate, which no UTF-8 text can"},
+		"a surrogate in a name":       {`{"x":{"\udc00":1}}`, "unrepresentable\n#/x holds a lone surrogate, which no UTF-8 text can"},
+		"too deep":                    {nested(65), "too_deep\n#" + strings.Repeat("/a", 64) + " is nested deeper than 64 levels"},
+		"too deep in arrays":          {`{"a":` + strings.Repeat("[", 100_000), "too_deep\n#/a" + strings.Repeat("/0", 63) + " is nested deeper than 64 levels"},
+		"a huge exponent":             {`{"a":1e999999999999999999999}`, "unrepresentable\n#/a is a number with too many digits when it is written out"},
+		"a tiny exponent":             {`{"a":{"b":-1.5E-999999999999}}`, "unrepresentable\n#/a/b is a number with too many digits when it is written out"},
+		"an exponent beyond reason":   {`{"a":1e1000}`, "unrepresentable\n#/a is a number with too many digits when it is written out"},
+		"more digits than numeric's":  {`{"a":` + strings.Repeat("9", 131_073) + `}`, "unrepresentable\n#/a is a number with too many digits when it is written out"},
+		"a fraction beyond numeric's": {`{"a":0.` + strings.Repeat("9", 16_384) + `}`, "unrepresentable\n#/a is a number with too many digits when it is written out"},
+		"exponents beyond the limit": {
+			`{"a":[` + strings.Repeat("1e999,", 2000) + `1]}`,
+			"unrepresentable\n#/a/1041 is the number with which this body, its numbers written out, exceeds 1048576 bytes",
+		},
+		"a long name in the way": {
+			`{"` + strings.Repeat("é", 1000) + `":"\u0000"}`,
+			"unrepresentable\n#/" + strings.Repeat("%C3%A9", 127) + "%E2%80%A6 holds \\u0000, which PostgreSQL's text cannot",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			req, err := decodeAs[insertRequest]("/events", tc.body)
+			if diff := cmp.Diff(tc.want, bad(err)); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			if err == nil && string(req.Event) != strings.TrimSpace(tc.body) {
+				t.Errorf("the event came out as %s", req.Event)
+			}
+		})
+	}
+}
+
+func TestBatchProblemsPointIntoTheirEvent(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ body, want string }{
+		"none":            {`{"events":[]}`, "validation_failed\n#/events must not be empty"},
+		"no member":       {`{}`, "validation_failed\n#/events is required"},
+		"no body":         {``, "invalid_json\nThe body is empty: it must be a JSON object with events."},
+		"an array":        {`[]`, "validation_failed\n# the body must be a JSON object"},
+		"null":            {`{"events":null}`, "validation_failed\n#/events must be an array"},
+		"items of a sort": {`{"events":[1,null]}`, "validation_failed\n#/events/0 must be a JSON object\n#/events/1 must be a JSON object"},
+		"too many":        {`{"events":[{"event":{}},{"event":{}},{"event":{}},{"event":{}}]}`, "batch_too_large\n#/events must have at most 3 elements"},
+		"every fault": {
+			`{"events":[{"event":{},"queue":"a b"},{"event":[],"delay":"10 minutes","vt":null},{"queue":"x","evnt":{}}],"x":[1]}`,
+			"validation_failed\n" +
+				"#/events/0/queue must be 1 to 128 of A–Z a–z 0–9 . _ : -\n" +
+				"#/events/1/event must be a JSON object\n" +
+				`#/events/1/delay "10 minutes" is not a duration: use a number with a unit, such as "90s" or "10m"` + "\n" +
+				`#/events/1/vt must be a time in a string, such as "2026-02-03T04:05:06Z", not null` + "\n" +
+				"#/events/2/evnt is no field here; known are event, queue, delay, vt\n" +
+				"#/events/2/event is required\n" +
+				"#/x is no field here; known are events",
+		},
+		"delay and vt":      {`{"events":[{"event":{},"delay":"1s","vt":"2026-01-01T00:00:00Z"}]}`, "validation_failed\n#/events/0/vt may not be given along with delay"},
+		"a deep one":        {`{"events":[{"event":{}},{"event":` + nested(65) + `}]}`, "too_deep\n#/events/1/event" + strings.Repeat("/a", 64) + " is nested deeper than 64 levels"},
+		"NUL in the third":  {`{"events":[{"event":{}},{"event":{}},{"event":{"a":{"b":"\u0000"}}}]}`, "unrepresentable\n#/events/2/event/a/b holds \\u0000, which PostgreSQL's text cannot"},
+		"a duplicate":       {`{"events":[{"event":{}, "event":{}}]}`, "invalid_json\n#/events/0/event appears twice in its object"},
+		"broken":            {`{"events":[{"event":{}},]}`, "invalid_json\nAt byte 23: invalid character ',' at start of value."},
+		"broken in between": {`{"events":[{"event":{}}}`, "invalid_json\nAt byte 23: invalid character '}' after array element (expecting ',' or ']')."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := decodeAs[insertBatchRequest]("/events/batch", tc.body)
+			if diff := cmp.Diff(tc.want, bad(err)); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestOptionsAreDecodedWithTheirDefaults(t *testing.T) {
+	t.Parallel()
+	defaults := claimRequest{Queue: "default", Limit: 1, InvisibleFor: 10 * time.Minute, Order: "fifo"}
+	for name, tc := range map[string]struct {
+		body string
+		want claimRequest
+	}{
+		"no body":    {"", defaults},
+		"no members": {"{}", defaults},
+		"all members": {
+			`{"queue":"a:b","limit":1000,"max_attempts":9,"invisible_for":"1h30m","wait":"60s","order":"random"}`,
+			claimRequest{"a:b", 1000, 9, 90 * time.Minute, time.Minute, "random"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := decodeAs[claimRequest]("/claim", tc.body)
+			if err != nil {
+				t.Fatal(bad(err))
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestOptionsOutOfRangeAreRefused(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ body, want string }{
+		"limit 0":           {`{"limit":0}`, "#/limit must be at least 1"},
+		"limit negative":    {`{"limit":-1}`, "#/limit must be at least 1"},
+		"limit too large":   {`{"limit":1001}`, "#/limit must be at most 1000"},
+		"limit huge":        {`{"limit":99999999999999999999}`, "#/limit must be at most 9223372036854775807"},
+		"limit minus huge":  {`{"limit":-99999999999999999999}`, "#/limit must be at least -9223372036854775808"},
+		"limit a fraction":  {`{"limit":1.0}`, "#/limit 1.0 is not an integer"},
+		"limit exponential": {`{"limit":1e2}`, "#/limit 1e2 is not an integer"},
+		"limit in a string": {`{"limit":"5"}`, `#/limit must be an integer, not "5"`},
+		"limit null":        {`{"limit":null}`, "#/limit must be an integer, not null"},
+		"limit a list":      {`{"limit":[[1]]}`, "#/limit must be an integer"},
+		"attempts too many": {`{"max_attempts":2147483648}`, "#/max_attempts must be at most 2147483647"},
+		"attempts 0":        {`{"max_attempts":0}`, "#/max_attempts must be at least 1"},
+		"wait a number":     {`{"wait":10}`, `#/wait must be a duration in a string, such as "90s" or "10m", not 10`},
+		"wait without unit": {`{"wait":"10"}`, `#/wait "10" is not a duration: use a number with a unit, such as "90s" or "10m"`},
+		"wait in words":     {`{"wait":"10 minutes"}`, `#/wait "10 minutes" is not a duration: use a number with a unit, such as "90s" or "10m"`},
+		"wait too long":     {`{"wait":"61s"}`, "#/wait must be at most 1m0s"},
+		"wait negative":     {`{"wait":"-1s"}`, "#/wait must be at least 0s"},
+		"wait overflowing":  {`{"wait":"9999999999h"}`, `#/wait "9999999999h" is not a duration: use a number with a unit, such as "90s" or "10m"`},
+		"lease of nothing":  {`{"invisible_for":"0s"}`, "#/invisible_for must be at least 1µs"},
+		"lease for ever":    {`{"invisible_for":"8761h"}`, "#/invisible_for must be at most 8760h0m0s"},
+		"unknown order":     {`{"order":"lifo"}`, "#/order must be one of fifo, random"},
+		"empty queue":       {`{"queue":""}`, "#/queue must be 1 to 128 of A–Z a–z 0–9 . _ : -"},
+		"long queue":        {`{"queue":"` + strings.Repeat("q", 129) + `"}`, "#/queue must be 1 to 128 of A–Z a–z 0–9 . _ : -"},
+		"queue with a line": {`{"queue":"a\n"}`, "#/queue must be 1 to 128 of A–Z a–z 0–9 . _ : -"},
+		"unknown":           {`{"lease":"1m","Limit":1}`, "#/lease is no field here; known are queue, limit, max_attempts, invisible_for, wait, order\n#/Limit is no field here; known are queue, limit, max_attempts, invisible_for, wait, order"},
+		"two at once":       {`{"limit":0,"queue":7}`, "#/limit must be at least 1\n#/queue must be a string, not 7"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := decodeAs[claimRequest]("/claim", tc.body)
+			if diff := cmp.Diff("validation_failed\n"+tc.want, bad(err)); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestLeaseRequestsNeedAReceipt(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ body, want string }{
+		"fine":           {`{"receipt":"7.1.2","error":"a\nb","delay":"0s","final":true}`, "ok"},
+		"none":           {`{}`, "validation_failed\n#/receipt is required"},
+		"no body":        {``, "invalid_json\nThe body is empty: it must be a JSON object with receipt, delay, error, final."},
+		"empty":          {`{"receipt":""}`, "validation_failed\n#/receipt must not be empty"},
+		"negative delay": {`{"receipt":"x","delay":"-1ns"}`, "validation_failed\n#/delay must be at least 0s"},
+		"long error":     {`{"receipt":"x","error":"` + strings.Repeat("é", 65537) + `"}`, "validation_failed\n#/error must be at most 65536 characters long"},
+		"NUL in error":   {`{"receipt":"x","error":"a\u0000"}`, "unrepresentable\n#/error holds \\u0000, which PostgreSQL's text cannot"},
+		"final in words": {`{"receipt":"x","final":"yes"}`, `validation_failed` + "\n" + `#/final must be true or false, not "yes"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := decodeAs[nackRequest]("/events/7/nack", tc.body)
+			if diff := cmp.Diff(tc.want, bad(err)); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestSweepByAttemptsAloneIsAskedForWithNull(t *testing.T) {
+	t.Parallel()
+	hour := time.Hour
+	for body, want := range map[string]*time.Duration{``: &hour, `{}`: &hour, `{"max_vt_age":null}`: nil} {
+		got, err := decodeAs[sweepRequest]("/sweep", body)
+		if err != nil {
+			t.Fatal(bad(err))
+		}
+		if diff := cmp.Diff(want, got.MaxVTAge); diff != "" {
+			t.Errorf("%s: (-want +got)\n%s", body, diff)
+		}
+	}
+}
+
+func TestRequeueByFilterNeedsAFilter(t *testing.T) {
+	t.Parallel()
+	const none = "validation_failed\n# must have a filter: one of queue, outcome, from, to, contains, id at least"
+	for body, want := range map[string]string{
+		``:                           none,
+		`{}`:                         none,
+		`{"dry_run":true,"limit":5}`: none,
+		`{"contains":{}}`:            "ok",
+		`{"outcome":"failed"}`:       "ok",
+		`{"id":0}`:                   "validation_failed\n#/id must be at least 1",
+		`{"from":"2026-01-02T00:00:00Z","to":"2026-01-02T01:00:00+01:00"}`: "validation_failed\n#/from must be before to",
+	} {
+		_, err := decodeAs[requeueMatchingRequest]("/history/requeue", body)
+		if diff := cmp.Diff(want, bad(err)); diff != "" {
+			t.Errorf("%s: (-want +got)\n%s", body, diff)
+		}
+	}
+}
+
+func TestOnlyTheFirstFaultsAreListed(t *testing.T) {
+	t.Parallel()
+	_, err := decodeAs[claimRequest]("/claim", `{`+manyUnknown(1000)+`}`)
+	if got := len(problemOf(err).errors); got != maxFieldErrors {
+		t.Errorf("%d faults are listed, want %d", got, maxFieldErrors)
+	}
+}
+
+func manyUnknown(n int) string {
+	var members []string
+	for i := range n {
+		members = append(members, `"x`+strings.Repeat("y", i)+`":1`)
+	}
+	return strings.Join(members, ",")
+}

@@ -1,0 +1,96 @@
+package http
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"strconv"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// endpoint makes a route of a handler: it decodes and validates the request as the tags of Req
+// say (see plan), calls handle, encodes what comes back, and only then writes.
+func endpoint[Req, Resp any](s *Server, lim limits, handle func(*http.Request, Req) (Resp, error)) http.HandlerFunc {
+	plan := planOf[Req]()
+	return func(w http.ResponseWriter, r *http.Request) {
+		var req Req
+		if err := plan.decode(w, r, lim, &req); err != nil {
+			fail(w, r, err)
+			return
+		}
+		resp, err := handle(r, req)
+		if err != nil {
+			fail(w, r, err)
+			return
+		}
+		s.reply(w, r, resp)
+	}
+}
+
+// nothing is the response of a call that answers 204.
+type nothing struct{}
+
+// created is a response that answers 201 and says where the new thing is.
+type created interface{ location() string }
+
+// recalled is a response that carries something which must not be lost: when it cannot be
+// delivered, recall takes it back. ctx may have ended.
+type recalled interface{ recall(ctx context.Context) }
+
+// reply answers r with resp.
+func (s *Server) reply(w http.ResponseWriter, r *http.Request, resp any) {
+	err := deliver(w, r, resp)
+	if err == nil {
+		return
+	}
+	if resp, ok := resp.(recalled); ok {
+		resp.recall(r.Context())
+	}
+	recordOf(r).note("undelivered", err.Error())
+	if recordOf(r).status == 0 {
+		fail(w, r, err)
+	}
+}
+
+// passThrough leaves the payloads of events as the database returned them, but for blanks.
+var passThrough = json.JoinOptions(
+	jsontext.PreserveRawStrings(true),
+	jsontext.AllowDuplicateNames(true), // it returns none, so there is no need to look
+	jsontext.AllowInvalidUTF8(true),
+)
+
+// deliver writes resp, and fails when it knows that the client did not get it. It cannot
+// always know: bytes that the kernel took may still be lost on the way.
+func deliver(w http.ResponseWriter, r *http.Request, resp any) error {
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	if _, ok := resp.(nothing); ok {
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	var body bytes.Buffer
+	if err := json.MarshalWrite(&body, resp, passThrough); err != nil {
+		return err
+	}
+	body.WriteByte('\n') // for whoever reads it in a terminal
+	if err := r.Context().Err(); err != nil {
+		return err
+	}
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(body.Len()))
+	status := http.StatusOK
+	if resp, ok := resp.(created); ok {
+		status = http.StatusCreated
+		if at := resp.location(); at != "" {
+			h.Set("Location", at)
+		}
+	}
+	w.WriteHeader(status)
+	if _, err := w.Write(body.Bytes()); err != nil {
+		return err
+	}
+	// Flushing brings out the error of a connection that broke while the answer was being made.
+	return http.NewResponseController(w).Flush()
+}

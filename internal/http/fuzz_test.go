@@ -1,0 +1,156 @@
+package http
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/pgtest"
+)
+
+// eventSeeds are bodies near the edges of what is taken.
+func eventSeeds() []string {
+	seeds := []string{
+		`{}`, ` {"a" : 1} `, `{"a":[1,2.50,-0,-3E+2,1e-7,true,false,null,"x",{"b":{}}]}`, `{"":""}`, `{"a":"\\u0000 \u00e9 \ud83d\ude00 \/ \b\f\n\r\t"}`,
+		"{\"\u2028\":\"\U0010ffff\ufffe\ufeff\"}", nested(64), `{"a":1e999}`, `{"a":-1.5e-990}`, `{"a":0e999}`, `{"a":0.0e-999}`, `{"a":-0}`, `{"a":-0.0}`,
+		`{"a":` + strings.Repeat("9", 131_072) + `}`, `{"a":0.` + strings.Repeat("9", 16_383) + `}`, `{"a":-` + strings.Repeat("8", 131_072) + `.` + strings.Repeat("7", 16_383) + `}`,
+		`{"a":` + strings.Repeat("9", 5000) + `e100}`, `{"a":0.` + strings.Repeat("0", 5000) + `1e-400}`, `{"a":` + strings.Repeat("9", 131_000) + `.5e72}`,
+		`{"a":0.` + strings.Repeat("1", 16_300) + `e-83}`, `{"event_ts":"\u0031770091506"}`, `{"` + strings.Repeat("k", 100_000) + `":1}`,
+		`{"a":[` + strings.Repeat("1e900,", 1000) + `1]}`,
+	}
+	for _, body := range badBodies {
+		if len(body) < 100_000 {
+			seeds = append(seeds, body)
+		}
+	}
+	return seeds
+}
+
+// pgHolds has PostgreSQL read text as jsonb and returns it as PostgreSQL writes it.
+func pgHolds(t *testing.T, conn *pgx.Conn, text string) string {
+	t.Helper()
+	var held string
+	if err := conn.QueryRow(t.Context(), `select $1::text::jsonb::text`, text).Scan(&held); err != nil {
+		t.Fatalf("PostgreSQL does not take an event that was accepted: %v\n%.500s", err, text)
+	}
+	return held
+}
+
+// checkEvent holds what the decoder does with body against PostgreSQL and encoding/json.
+func checkEvent(t *testing.T, conn *pgx.Conn, body string) {
+	t.Helper()
+	req, err := decodeAs[insertRequest]("/events", body)
+	if err != nil {
+		if p := problemOf(err); p.kind.status < 400 || p.kind.status > 422 || (p.detail == "" && len(p.errors) == 0) {
+			t.Errorf("%.500q was refused with %+v", body, p)
+		}
+		return
+	}
+	event := string(req.Event)
+	if !json.Valid(req.Event) || !utf8.ValidString(event) || event[0] != '{' {
+		t.Errorf("%.500q is no event", body)
+	}
+	if held := pgHolds(t, conn, event); len(held) > 2*len(event)+int(testLimits.body) {
+		t.Errorf("%.500q grew from %d to %d bytes", body, len(event), len(held))
+	}
+}
+
+func TestWhateverIsAcceptedPostgresHolds(t *testing.T) {
+	t.Parallel()
+	conn := start(t, settings{}).connect()
+	accepted := 0
+	for _, body := range eventSeeds() {
+		checkEvent(t, conn, body)
+		if _, err := decodeAs[insertRequest]("/events", body); err == nil {
+			accepted++
+		}
+	}
+	if accepted < 15 {
+		t.Errorf("only %d seeds were accepted", accepted)
+	}
+}
+
+// maxFuzzSeed keeps the fuzzer from spending its time on making large inputs smaller.
+const maxFuzzSeed = 1000
+
+// fuzzConn is one connection for all of a fuzzing worker's inputs, which come one after the other.
+var fuzzConn struct {
+	once sync.Once
+	conn *pgx.Conn
+}
+
+func FuzzEvent(f *testing.F) {
+	for _, seed := range eventSeeds() {
+		if len(seed) < maxFuzzSeed {
+			f.Add(seed)
+		}
+	}
+	database := pgtest.Empty(f).URL
+	f.Fuzz(func(t *testing.T, body string) {
+		fuzzConn.once.Do(func() {
+			conn, err := pgx.Connect(t.Context(), database)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fuzzConn.conn = conn
+		})
+		checkEvent(t, fuzzConn.conn, body)
+	})
+}
+
+// FuzzBatch: whatever comes, the decoder answers with a batch of whole events or with a problem of the client's.
+func FuzzBatch(f *testing.F) {
+	for _, seed := range eventSeeds() {
+		if len(seed) > maxFuzzSeed {
+			continue
+		}
+		f.Add(`{"events":[{"event":` + seed + `,"queue":"a","delay":"1s"}]}`)
+	}
+	f.Add(`{"events":[{"event":{},"vt":"2026-01-01T00:00:00Z"},{"x":[1,{"y":2}]}]}`)
+	f.Fuzz(func(t *testing.T, body string) {
+		req, err := decodeAs[insertBatchRequest]("/events/batch", body)
+		if err != nil {
+			if p := problemOf(err); p.kind.status < 400 || p.kind.status > 422 {
+				t.Errorf("%q was refused with %+v", body, p)
+			}
+			return
+		}
+		if len(req.Events) < 1 || len(req.Events) > testLimits.items {
+			t.Errorf("%d events", len(req.Events))
+		}
+		for _, item := range req.Events {
+			if !json.Valid(item.Event) || item.Event.Kind() != '{' || !queueName.MatchString(item.Queue) {
+				t.Errorf("%q has the item %+v", body, item)
+			}
+		}
+	})
+}
+
+// FuzzQuery: whatever the query string, the answer is a filter within its bounds or a problem of the client's.
+func FuzzQuery(f *testing.F) {
+	for _, seed := range []string{
+		"", "queue=a&outcome=done", "from=2026-01-01T00:00:00Z&to=2026-01-02T00:00:00%2B01:00", "contains=%7B%22a%22%3A1%7D", "id=1&limit=5&cursor=x", "limit=0", "%zz", "a;b", "contains=%7B%22a%22%3A%22%5Cu0000%22%7D",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, query string) {
+		var req listHistoryRequest
+		r := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/history", RawQuery: query}}
+		err := planOf[listHistoryRequest]().decode(nil, r, testLimits, &req)
+		if err != nil {
+			if p := problemOf(err); p.kind.status < 400 || p.kind.status > 422 {
+				t.Errorf("%q was refused with %+v", query, p)
+			}
+			return
+		}
+		if req.Limit < 1 || req.Limit > 1000 || (req.Queue != "" && !queueName.MatchString(req.Queue)) || (req.Contains != nil && !json.Valid(req.Contains)) {
+			t.Errorf("%q became %+v", query, req)
+		}
+	})
+}

@@ -1,0 +1,332 @@
+package http
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/rs/zerolog"
+
+	"github.com/queued/queued/internal/pgtest"
+	"github.com/queued/queued/internal/queue"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// A harness is a real server on a real service on a database of its own, and a client of it whose every
+// answer is held against the contract.
+type harness struct {
+	*client
+	db  *pgtest.DB
+	svc *queue.Service
+	srv *Server
+	log *logBuffer
+}
+
+// settings are what tests change; the zero value is an open server that does not sweep by itself.
+type settings struct {
+	http  func(*Config)
+	queue func(*queue.Config)
+	seen  map[string]bool // where to note the answers seen; nil: nowhere
+}
+
+func start(t *testing.T, set settings) *harness {
+	t.Helper()
+	h := &harness{db: pgtest.New(t), log: new(logBuffer)}
+	qcfg := queue.Config{DatabaseURL: h.db.URL, SweepInterval: -1, MaxConns: 4}
+	if set.queue != nil {
+		set.queue(&qcfg)
+	}
+	svc, err := queue.Open(t.Context(), qcfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.svc = svc
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	running := make(chan error, 1)
+	go func() { running <- svc.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-running; err != nil {
+			t.Errorf("running the service: %v", err)
+		}
+		if err := svc.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+
+	cfg := Config{Service: svc, Version: "1.2.3", Logger: zerolog.New(h.log).Level(zerolog.DebugLevel)}
+	if set.http != nil {
+		set.http(&cfg)
+	}
+	h.srv = New(cfg)
+	listener := httptest.NewUnstartedServer(nil)
+	listener.Config = h.srv.HTTPServer()
+	listener.Start()
+	transport := new(http.Transport)
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		listener.Close()
+	})
+	if set.seen == nil {
+		set.seen = make(map[string]bool)
+	}
+	h.client = &client{
+		t:    t,
+		url:  listener.URL,
+		http: &http.Client{Transport: &conform{t: t, next: transport, seen: set.seen}, CheckRedirect: noRedirect},
+	}
+	return h
+}
+
+func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// sql runs a statement in the test's database.
+func (h *harness) sql(statement string, args ...any) {
+	h.t.Helper()
+	conn := h.connect()
+	if _, err := conn.Exec(h.t.Context(), statement, args...); err != nil {
+		h.t.Fatalf("%s: %v", statement, err)
+	}
+}
+
+// count returns the number that a query finds.
+func (h *harness) count(query string, args ...any) (n int) {
+	h.t.Helper()
+	conn := h.connect()
+	if err := conn.QueryRow(h.t.Context(), query, args...).Scan(&n); err != nil {
+		h.t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+func (h *harness) connect() *pgx.Conn {
+	h.t.Helper()
+	conn, err := pgx.Connect(h.t.Context(), h.db.URL)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(h.t.Context())) })
+	return conn
+}
+
+// A client calls the server.
+type client struct {
+	t      *testing.T
+	url    string
+	http   *http.Client
+	header http.Header // goes along with every request
+}
+
+// with returns a client that sends a header field along: a name and its value.
+func (c *client) with(name, value string) *client {
+	changed := *c
+	changed.header = c.header.Clone()
+	if changed.header == nil {
+		changed.header = make(http.Header)
+	}
+	changed.header.Set(name, value)
+	return &changed
+}
+
+// An answer is a response, read to its end; the body without the newline at its end.
+type answer struct {
+	t      *testing.T
+	status int
+	header http.Header
+	body   string
+}
+
+func (c *client) request(ctx context.Context, method, path, body string) *http.Request {
+	c.t.Helper()
+	r, err := http.NewRequestWithContext(ctx, method, c.url+path, strings.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for name, values := range c.header {
+		r.Header[name] = values
+		if name == "Host" {
+			r.Host = values[0]
+		}
+	}
+	return r
+}
+
+// try makes a call that may not be as the contract has it.
+func (c *client) try(method, path, body string) answer {
+	c.t.Helper()
+	resp, err := c.http.Do(c.request(c.t.Context(), method, path, body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	content, err := io.ReadAll(resp.Body)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return answer{c.t, resp.StatusCode, resp.Header, strings.TrimSuffix(string(content), "\n")}
+}
+
+// call makes a call as the contract has it.
+func (c *client) call(method, path, body string) answer {
+	c.t.Helper()
+	if err := checkRequest(c.request(c.t.Context(), method, path, body), []byte(body)); err != nil {
+		c.t.Errorf("%s %s %s is not as the contract has it: %v", method, path, body, err)
+	}
+	return c.try(method, path, body)
+}
+
+// want fails the test unless the answer has this status.
+func (a answer) want(status int) answer {
+	a.t.Helper()
+	if a.status != status {
+		a.t.Fatalf("got %d, want %d: %s", a.status, status, a.body)
+	}
+	return a
+}
+
+// wantProblem fails the test unless the answer is a problem of this kind.
+func (a answer) wantProblem(k kind) document {
+	a.t.Helper()
+	a.want(k.status)
+	if got := a.header.Get("Content-Type"); got != "application/problem+json" {
+		a.t.Fatalf("a problem came as %s: %s", got, a.body)
+	}
+	p := decode[document](a)
+	if p.Code != k.code || p.Status != k.status || p.RequestID != a.header.Get("X-Request-Id") || p.Type != "urn:queued:problem:"+k.code {
+		a.t.Fatalf("got %s, want %s", a.body, k.code)
+	}
+	return p
+}
+
+// decode reads the answer's body, as a client in Go would.
+func decode[T any](a answer) (v T) {
+	a.t.Helper()
+	if err := json.Unmarshal([]byte(a.body), &v); err != nil {
+		a.t.Fatalf("%v: %s", err, a.body)
+	}
+	return v
+}
+
+// seenEvent is an event as a client reads it.
+type seenEvent struct {
+	ID           int64           `json:"id"`
+	Queue        string          `json:"queue"`
+	State        string          `json:"state"`
+	Outcome      string          `json:"outcome"`
+	EventTS      time.Time       `json:"event_ts"`
+	EnqueuedAt   time.Time       `json:"enqueued_at"`
+	Attempts     int             `json:"attempts"`
+	VT           time.Time       `json:"vt"`
+	Claimed      []time.Time     `json:"claimed"`
+	FinishedAt   *time.Time      `json:"finished_at"`
+	LastError    *string         `json:"last_error"`
+	RequeuedFrom *int64          `json:"requeued_from"`
+	RequeuedAs   *int64          `json:"requeued_as"`
+	Event        json.RawMessage `json:"event"`
+	Receipt      string          `json:"receipt"`
+}
+
+type seenPage struct {
+	Events []seenEvent `json:"events"`
+	Next   *string     `json:"next"`
+}
+
+// insert puts an event into the default queue and returns its id.
+func (c *client) insert(event string) int64 {
+	c.t.Helper()
+	return decode[seenEvent](c.call("POST", "/events", event).want(201)).ID
+}
+
+// claim claims as body says.
+func (c *client) claim(body string) []seenEvent {
+	c.t.Helper()
+	return decode[seenPage](c.call("POST", "/claim", body).want(200)).Events
+}
+
+// claimOne claims one event, which must be there.
+func (c *client) claimOne() seenEvent {
+	c.t.Helper()
+	events := c.claim("")
+	if len(events) != 1 {
+		c.t.Fatalf("claimed %d events, want 1", len(events))
+	}
+	return events[0]
+}
+
+// get returns an event, wherever it is.
+func (c *client) get(id int64) seenEvent {
+	c.t.Helper()
+	return decode[seenEvent](c.call("GET", fmt.Sprintf("/events/%d", id), "").want(200))
+}
+
+// logBuffer keeps lines of the log, and can be waited on.
+type logBuffer struct {
+	mu    sync.Mutex
+	lines []string
+	more  chan struct{} // closed at the next line
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lines = append(b.lines, string(bytes.TrimSpace(p)))
+	if b.more != nil {
+		close(b.more)
+		b.more = nil
+	}
+	return len(p), nil
+}
+
+// wait returns the first line that holds all of parts, once it is there.
+func (b *logBuffer) wait(t *testing.T, parts ...string) string {
+	t.Helper()
+	for seen := 0; ; {
+		b.mu.Lock()
+		for ; seen < len(b.lines); seen++ {
+			if holdsAll(b.lines[seen], parts) {
+				defer b.mu.Unlock()
+				return b.lines[seen]
+			}
+		}
+		if b.more == nil {
+			b.more = make(chan struct{})
+		}
+		more := b.more
+		b.mu.Unlock()
+		select {
+		case <-more:
+		case <-t.Context().Done():
+			t.Fatalf("the test ended before the log had a line with %q", parts)
+		case <-time.After(30 * time.Second):
+			t.Fatalf("the log has no line with %q:\n%s", parts, b)
+		}
+	}
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return strings.Join(b.lines, "\n")
+}
+
+func holdsAll(line string, parts []string) bool {
+	for _, part := range parts {
+		if !strings.Contains(line, part) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,86 @@
+package http
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/queued/queued/internal/queue"
+)
+
+type noRequest struct{}
+
+type healthResponse struct {
+	Status string `json:"status"`
+}
+
+// livez says that the process lives. A database that is down does not mend by a restart of this
+// process, so it does not matter here.
+func (s *Server) livez(*http.Request, noRequest) (healthResponse, error) {
+	return healthResponse{Status: "ok"}, nil
+}
+
+// readyTime bounds the look at the database: probes have short timeouts of their own.
+const readyTime = 3 * time.Second
+
+// readyz says whether it makes sense to send calls here.
+func (s *Server) readyz(r *http.Request, _ noRequest) (healthResponse, error) {
+	if s.draining.Load() {
+		return healthResponse{}, &problem{kind: notReady, detail: "The server is shutting down."}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), readyTime)
+	defer cancel()
+	err := s.svc.CheckReady(ctx)
+	switch {
+	case err == nil:
+		return healthResponse{Status: "ok"}, nil
+	case errors.Is(err, queue.ErrUnavailable):
+		return healthResponse{}, err
+	case errors.Is(err, context.DeadlineExceeded):
+		return healthResponse{}, &problem{kind: databaseUnavailable, detail: "The database does not answer."}
+	default:
+		recordOf(r).err = err
+		return healthResponse{}, &problem{kind: notReady, detail: "The database is not as this version needs it. The log has more."}
+	}
+}
+
+type versionResponse struct {
+	Version string `json:"version"`
+	Go      string `json:"go"`
+	Commit  string `json:"commit,omitzero"` // not recorded in every build
+}
+
+// versionOf gathers what is known of the running build.
+func versionOf(version string) versionResponse {
+	v := versionResponse{Version: version}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	v.Go = strings.TrimPrefix(info.GoVersion, "go")
+	if v.Version == "" {
+		v.Version = info.Main.Version
+	}
+	modified := ""
+	for _, setting := range info.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			v.Commit = setting.Value
+		case "vcs.modified":
+			if setting.Value == "true" {
+				modified = "+modified"
+			}
+		}
+	}
+	if v.Commit != "" {
+		v.Commit += modified
+	}
+	return v
+}
+
+func (s *Server) showVersion(*http.Request, noRequest) (versionResponse, error) {
+	return s.version, nil
+}

@@ -1,0 +1,115 @@
+package http
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/queued/queued/internal/queue"
+)
+
+// A filter selects events of history, in a query or in a body.
+type filter struct {
+	Queue    string         `name:"queue" validate:"queue"`
+	Outcome  string         `name:"outcome" validate:"oneof=done failed expired cancelled"`
+	From     *time.Time     `name:"from"`
+	To       *time.Time     `name:"to"`
+	Contains jsontext.Value `name:"contains"`
+	ID       *int64         `name:"id" validate:"min=1"`
+}
+
+func (f filter) check(report func(field, detail string)) { checkSpan(f.From, f.To, report) }
+
+// checkSpan refuses a span of time in which nothing can be.
+func checkSpan(from, to *time.Time, report func(field, detail string)) {
+	if from != nil && to != nil && !from.Before(*to) {
+		report("from", "must be before to")
+	}
+}
+
+func (f filter) empty() bool {
+	return f.Queue == "" && f.Outcome == "" && f.From == nil && f.To == nil && f.Contains == nil && f.ID == nil
+}
+
+func (f filter) params() queue.HistoryFilter {
+	return queue.HistoryFilter{
+		Queue:    f.Queue,
+		Outcome:  queue.Outcome(f.Outcome),
+		From:     f.From,
+		To:       f.To,
+		Contains: []byte(f.Contains),
+		ID:       f.ID,
+	}
+}
+
+type listHistoryRequest struct {
+	filter `in:"query"`
+	paging `in:"query"`
+}
+
+func (s *Server) listHistory(r *http.Request, req listHistoryRequest) (pageResponse, error) {
+	page, err := s.svc.History(r.Context(), queue.HistoryParams{
+		HistoryFilter: req.params(),
+		Limit:         req.Limit,
+		Cursor:        req.Cursor,
+	})
+	return pageOf(page), err
+}
+
+type historyStatsRequest struct {
+	Bucket time.Duration `query:"bucket" default:"1h" validate:"min=1s,max=8760h"`
+	From   *time.Time    `query:"from"`
+	To     *time.Time    `query:"to"`
+	Queue  string        `query:"queue" validate:"queue"`
+}
+
+// span is the time asked for: until now, and a day of it, unless said otherwise.
+func (req historyStatsRequest) span() (from, to time.Time) {
+	to = time.Now().UTC()
+	if req.To != nil {
+		to = *req.To
+	}
+	from = to.Add(-24 * time.Hour)
+	if req.From != nil {
+		from = *req.From
+	}
+	return from, to
+}
+
+func (req historyStatsRequest) check(report func(field, detail string)) {
+	from, to := req.span()
+	if !from.Before(to) {
+		checkSpan(&from, &to, report)
+		return
+	}
+	// Buckets are aligned to the epoch: the first and the last may lie outside in part. Seconds, since
+	// a Duration holds 292 years only.
+	if n := float64(to.Unix()-from.Unix())/req.Bucket.Seconds() + 1; n > queue.MaxBuckets {
+		report("bucket", fmt.Sprintf("is so small that there would be more than %d buckets from from to to", queue.MaxBuckets))
+	}
+}
+
+type historyStatsResponse struct {
+	Buckets []bucket `json:"buckets"`
+}
+
+// A bucket counts the events whose event_ts lies in the bucket's length of time from start on.
+type bucket struct {
+	Start     timestamp `json:"start"`
+	Done      int64     `json:"done"`
+	Failed    int64     `json:"failed"`
+	Expired   int64     `json:"expired"`
+	Cancelled int64     `json:"cancelled"`
+}
+
+func (s *Server) historyStats(r *http.Request, req historyStatsRequest) (historyStatsResponse, error) {
+	from, to := req.span()
+	stats, err := s.svc.HistoryStats(r.Context(), queue.StatsParams{Bucket: req.Bucket, From: from, To: to, Queue: req.Queue})
+	resp := historyStatsResponse{Buckets: make([]bucket, len(stats))}
+	for i, b := range stats {
+		resp.Buckets[i] = bucket{timestamp(b.Start), b.Done, b.Failed, b.Expired, b.Cancelled}
+	}
+	return resp, err
+}

@@ -1,0 +1,140 @@
+package http
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/rs/zerolog"
+)
+
+// A record gathers what is said about one request: in its line of the log and in the metrics.
+type record struct {
+	id     string
+	status int // 0 until the answer begins
+	bytes  int64
+	err    error // what the client was not told
+	fields []any // names and values, in turn
+}
+
+type recordKey struct{}
+
+// recordOf returns the record of r, which observe put there.
+func recordOf(r *http.Request) *record { return r.Context().Value(recordKey{}).(*record) }
+
+// note adds a field to the request's line of the log. Payloads, receipts and keys have no
+// place there.
+func (rec *record) note(name string, value any) { rec.fields = append(rec.fields, name, value) }
+
+// observe gives each request its id and its record, and says in one line of the log and in
+// the metrics how it went.
+func (s *Server) observe(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		rec := &record{id: requestID(r)}
+		h := w.Header()
+		h.Set("X-Request-Id", rec.id)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		r = r.WithContext(context.WithValue(r.Context(), recordKey{}, rec))
+		defer func() {
+			took := time.Since(start)
+			route := routeOf(r)
+			s.metrics.observe(route, r.Method, rec.status, took)
+			s.log.WithLevel(level(route, rec.status)).Err(rec.err).
+				Str("request_id", rec.id).Str("method", r.Method).Str("route", route).Int("status", rec.status).
+				Dur("duration_ms", took).Int64("bytes", rec.bytes).Fields(rec.fields).Msg("request")
+		}()
+		next.ServeHTTP(&writer{ResponseWriter: w, rec: rec}, r)
+	})
+}
+
+// routeOf is the pattern that r matched, never its path: there are few of them, and they hold
+// nothing of the caller's.
+func routeOf(r *http.Request) string {
+	if pattern := chi.RouteContext(r.Context()).RoutePattern(); pattern != "" {
+		return pattern
+	}
+	return "unmatched"
+}
+
+// level keeps the machines that look in every few seconds out of an ordinary log.
+func level(route string, status int) zerolog.Level {
+	switch {
+	case route == "/livez" || route == "/readyz" || route == "/metrics":
+		return zerolog.DebugLevel
+	case status >= http.StatusInternalServerError:
+		return zerolog.ErrorLevel
+	default:
+		return zerolog.InfoLevel
+	}
+}
+
+// requestID is what the caller named the request, if that is fit for a log, else a new id.
+func requestID(r *http.Request) string {
+	id := r.Header.Get("X-Request-Id")
+	if len(id) < 1 || len(id) > 128 {
+		return rand.Text()
+	}
+	for _, c := range []byte(id) {
+		if c <= ' ' || c >= 0x7f || c == '"' || c == '\\' || c == '<' || c == '>' {
+			return rand.Text()
+		}
+	}
+	return id
+}
+
+var errPanic = errors.New("the handler panicked")
+
+// rescue answers a panic with a problem and leaves its stack in the log.
+func (s *Server) rescue(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			cause := recover()
+			switch cause {
+			case nil:
+				return
+			case http.ErrAbortHandler:
+				panic(cause)
+			}
+			rec := recordOf(r)
+			s.log.Error().Str("request_id", rec.id).Any("panic", cause).Bytes("stack", debug.Stack()).Msg("panic")
+			if rec.status != 0 { // half an answer must not look like a whole one
+				panic(http.ErrAbortHandler)
+			}
+			fail(w, r, errPanic)
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// A writer notes in the record what is written through it.
+type writer struct {
+	http.ResponseWriter
+	rec *record
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *writer) WriteHeader(status int) {
+	if w.rec.status == 0 && status >= http.StatusOK {
+		w.rec.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (w *writer) Write(b []byte) (int, error) {
+	if w.rec.status == 0 {
+		w.rec.status = http.StatusOK
+	}
+	n, err := w.ResponseWriter.Write(b)
+	w.rec.bytes += int64(n)
+	return n, err
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -1,0 +1,111 @@
+package http
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+)
+
+func TestRequestIsOneLineOfTheLogWithoutWhatWasSent(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	id := h.with("X-Request-Id", "mine-1").try("POST", "/events?queue=mail", `{"password":"hunter2"}`).want(201).header.Get("X-Request-Id")
+	if id != "mine-1" {
+		t.Errorf("the request's id is %q", id)
+	}
+	line := h.log.wait(t, `"request_id":"mine-1"`)
+	var got map[string]any
+	if err := json.Unmarshal([]byte(line), &got); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]any{"level": "info", "message": "request", "method": "POST", "route": "/events", "status": 201.0, "queue": "mail", "id": 1.0} {
+		if got[name] != want {
+			t.Errorf("%s is %v, want %v", name, got[name], want)
+		}
+	}
+	if got["duration_ms"] == nil || got["bytes"] == nil {
+		t.Errorf("no duration or no bytes: %s", line)
+	}
+	h.try("DELETE", "/events/1?receipt=proof", "")
+	h.log.wait(t, `"method":"DELETE"`, `"route":"/events/{id}"`, `"status":409`, `"code":"lease_lost"`)
+	h.try("GET", "/history?contains=%7B%22password%22%3A%22hunter2%22%7D", "").want(200)
+	h.log.wait(t, `"route":"/history"`)
+	h.try("GET", "/hunter2", "")
+	h.log.wait(t, `"route":"unmatched"`, `"status":404`)
+	if log := h.log.String(); strings.Contains(log, "hunter2") || strings.Contains(log, "proof") {
+		t.Errorf("the log holds what was sent:\n%s", log)
+	}
+	for _, path := range []string{"/livez", "/readyz", "/metrics"} {
+		h.try("GET", path, "").want(200)
+		h.log.wait(t, `"level":"debug"`, `"route":"`+path+`"`)
+	}
+}
+
+func TestRequestIDsUnfitForALogAreReplaced(t *testing.T) {
+	t.Parallel()
+	s := New(Config{})
+	made := make(map[string]bool)
+	for _, id := range []string{"", "a b", `a"b`, "é", "a\tb", "a\x7f", "<script>", strings.Repeat("a", 129)} {
+		got := ask(t, s, func(http.ResponseWriter, *http.Request) {}, id).header.Get("X-Request-Id")
+		if got == id || len(got) < 20 || made[got] {
+			t.Errorf("request %q got the id %q", id, got)
+		}
+		made[got] = true
+	}
+	for _, id := range []string{"a", "req_1:2/3+4=5@6,7;8|9", strings.Repeat("a", 128)} {
+		if got := ask(t, s, func(http.ResponseWriter, *http.Request) {}, id).header.Get("X-Request-Id"); got != id {
+			t.Errorf("request %q got the id %q", id, got)
+		}
+	}
+}
+
+func TestPanicIsAProblemAndItsStackInTheLog(t *testing.T) {
+	t.Parallel()
+	log := new(logBuffer)
+	s := New(Config{Logger: zerolog.New(log)})
+	got := ask(t, s, func(http.ResponseWriter, *http.Request) { panic("secret text") }, "id-1")
+	got.wantProblem(internalError)
+	if strings.Contains(got.body, "secret") {
+		t.Errorf("the client sees %s", got.body)
+	}
+	log.wait(t, `"level":"error"`, `"request_id":"id-1"`, "secret text", "log_test.go")
+	log.wait(t, `"level":"error"`, `"request_id":"id-1"`, `"status":500`, `"message":"request"`)
+}
+
+func TestPanicAmidAnAnswerAbortsIt(t *testing.T) {
+	t.Parallel()
+	s := New(Config{})
+	for name, handler := range map[string]http.HandlerFunc{
+		"after the beginning": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte("half"))
+			panic("x")
+		},
+		"on purpose": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			defer func() {
+				if cause, ok := recover().(error); !ok || !errors.Is(cause, http.ErrAbortHandler) {
+					t.Errorf("the server got %v, want ErrAbortHandler", cause)
+				}
+			}()
+			ask(t, s, handler, "")
+		})
+	}
+}
+
+func TestInternalErrorsStayInTheLog(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	h.sql("alter schema agent rename to elsewhere")
+	got := h.try("GET", "/queues", "")
+	p := got.wantProblem(internalError)
+	if strings.Contains(got.body, "agent") {
+		t.Errorf("the client sees %s", got.body)
+	}
+	h.log.wait(t, p.RequestID, `"level":"error"`, "agent")
+}

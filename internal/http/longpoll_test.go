@@ -1,0 +1,189 @@
+package http
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// waiting starts a claim that waits, and returns where its answer will come.
+func (h *harness) waiting(body string) <-chan answer {
+	answers := make(chan answer, 1)
+	go func() {
+		defer close(answers)
+		answers <- h.call("POST", "/claim", body)
+	}()
+	return answers
+}
+
+func TestWaitingClaimIsAnsweredWhenAnEventComes(t *testing.T) {
+	t.Parallel()
+	for name, post := range map[string]func(h *harness){
+		"by HTTP": func(h *harness) { h.insert(`{"n":1}`) },
+		"by SQL":  func(h *harness) { h.sql(`select agent.insert_event('{"n":1}')`) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := start(t, settings{})
+			began := time.Now()
+			claim := h.waiting(`{"wait":"60s"}`)
+			post(h)
+			got := <-claim
+			if events := decode[seenPage](got.want(200)).Events; len(events) != 1 || string(events[0].Event) != `{"n":1}` {
+				t.Errorf("got %s", got.body)
+			}
+			if took := time.Since(began); took > 20*time.Second {
+				t.Errorf("the claim took %s", took)
+			}
+		})
+	}
+}
+
+func TestWaitingClaimIsAnsweredEmptyAtTheEndOfWait(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	began := time.Now()
+	if events := h.claim(`{"wait":"300ms"}`); len(events) != 0 {
+		t.Errorf("got %+v", events)
+	}
+	if took := time.Since(began); took < 300*time.Millisecond || took > 10*time.Second {
+		t.Errorf("a wait of 300ms took %s", took)
+	}
+}
+
+func TestDrainAnswersWaitingClaimsAndTurnsReadinessOff(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	h.call("GET", "/readyz", "").want(200)
+	claim := h.waiting(`{"wait":"60s"}`)
+	h.srv.Drain()
+	h.svc.Drain()
+	if got := <-claim; got.want(200).body != `{"events":[]}` {
+		t.Errorf("got %s", got.body)
+	}
+	h.call("GET", "/readyz", "").wantProblem(notReady)
+	h.call("GET", "/livez", "").want(200)
+	h.insert(`{}`)
+}
+
+func TestClientThatGoesAwayEndsItsWaitAndLosesNothing(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	ctx, leave := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	r := h.request(ctx, "POST", "/claim", `{"wait":"60s"}`)
+	go func() {
+		resp, err := h.http.Do(r)
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		gone <- err
+	}()
+	leave()
+	if err := <-gone; err == nil {
+		t.Fatal("the client got an answer")
+	}
+	id := h.insert(`{}`)
+	h.wantClaimable(id)
+}
+
+// wantClaimable claims the event as one that nobody has claimed before, by the next time it is free.
+func (h *harness) wantClaimable(id int64) {
+	h.t.Helper()
+	events := h.claim(`{"wait":"30s"}`)
+	if len(events) != 1 || events[0].ID != id || events[0].Attempts != 1 || len(events[0].Claimed) != 1 {
+		h.t.Errorf("after a claim that nobody took, the next one got %+v", events)
+	}
+}
+
+func TestConnectionResetDuringAClaimLosesNothing(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	host := strings.TrimPrefix(h.url, "http://")
+	for n := range 30 {
+		id := h.insert(`{}`)
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = fmt.Fprintf(conn, "POST /claim HTTP/1.1\r\nHost: x\r\nX-Request-Id: round-%d\r\nContent-Length: 0\r\n\r\n", n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.(*net.TCPConn).SetLinger(0); err != nil { // closing resets
+			t.Fatal(err)
+		}
+		_ = conn.Close()
+		// The reset may come before the claim, during it, or after the kernel took the answer.
+		line := h.log.wait(t, fmt.Sprintf(`"request_id":"round-%d"`, n))
+		if strings.Contains(line, `"status":200`) && !strings.Contains(line, "undelivered") {
+			if e := h.get(id); e.State != "leased" {
+				t.Errorf("round %d: the claim was answered, but the event is %+v", n, e)
+			}
+		} else {
+			h.wantClaimable(id)
+		}
+		h.call("DELETE", fmt.Sprintf("/events/%d", id), "").want(204)
+	}
+}
+
+// A torn is a connection that breaks when an answer is written or flushed.
+type torn struct {
+	header    http.Header
+	failWrite bool
+}
+
+func (w *torn) Header() http.Header { return w.header }
+func (w *torn) WriteHeader(int)     {}
+
+func (w *torn) Write(b []byte) (int, error) {
+	if w.failWrite {
+		return 0, syscall.EPIPE
+	}
+	return len(b), nil
+}
+
+func (w *torn) FlushError() error { return syscall.ECONNRESET }
+
+func TestAnswerThatCannotBeWrittenGivesItsClaimsBack(t *testing.T) {
+	t.Parallel()
+	for name, w := range map[string]*torn{
+		"writing fails":  {header: make(http.Header), failWrite: true},
+		"flushing fails": {header: make(http.Header)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := start(t, settings{})
+			id := h.insert(`{}`)
+			h.srv.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", "/claim", nil))
+			if e := h.get(id); e.State != "ready" || e.Attempts != 0 || len(e.Claimed) != 0 {
+				t.Errorf("the event is %+v", e)
+			}
+			h.wantClaimable(id)
+			h.log.wait(t, `"route":"/claim"`, `"released":1`, `"undelivered":`)
+			if metrics := h.call("GET", "/metrics", "").body; !strings.Contains(metrics, `queued_events_released_total{queue="default"} 1`) {
+				t.Errorf("the release is not counted:\n%s", metrics)
+			}
+		})
+	}
+}
+
+func TestLongWaitOutlivesTheTimeoutOfReading(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	server := httptest.NewUnstartedServer(h.srv.Handler())
+	server.Config.ReadTimeout = 100 * time.Millisecond
+	server.Start()
+	t.Cleanup(server.Close)
+	c := *h.client
+	c.url = server.URL
+	if events := c.claim(`{"wait":"500ms"}`); len(events) != 0 {
+		t.Errorf("got %+v", events)
+	}
+}

@@ -1,0 +1,144 @@
+package http
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/queued/queued/internal/queue"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", "problems", name+".json")
+	if *update {
+		if err := os.WriteFile(path, []byte(got+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got+"\n"); diff != "" {
+		t.Errorf("%s (-want +got)\n%s", path, diff)
+	}
+}
+
+// What clients see of each kind of problem is in testdata/problems; -update writes it anew.
+func TestProblemsReadAsTheyAlwaysDid(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	keyed := start(t, settings{http: func(cfg *Config) { cfg.APIKey = "secret" }})
+	local := start(t, settings{http: func(cfg *Config) { cfg.LoopbackOnly = true }})
+	id := h.insert(`{}`)
+	seen := make(map[string]bool)
+	for name, got := range map[string]answer{
+		"invalid_json":           h.try("POST", "/events", `{"a":1,}`),
+		"invalid_json-empty":     h.try("POST", "/events", ""),
+		"invalid_json-duplicate": h.try("POST", "/events", `{"a":{"b":1,"b":1}}`),
+		"invalid_parameter":      h.try("GET", "/history?limit=0&from=yesterday&contains=%7B%7D", ""),
+		"invalid_parameter-id":   h.try("GET", "/events/9223372036854775808", ""),
+		"unknown_parameter":      h.try("GET", "/events?que=mail", ""),
+		"invalid_cursor":         h.try("GET", "/history?cursor=x", ""),
+		"unauthorized":           keyed.try("POST", "/claim", ""),
+		"cross_origin":           h.with("Origin", "https://evil.example").try("POST", "/claim", ""),
+		"not_found":              h.try("GET", "/nothing", ""),
+		"event_not_found":        h.try("GET", "/events/4711", ""),
+		"method_not_allowed":     h.try("PUT", "/events", "{}"),
+		"lease_lost":             h.try("DELETE", fmt.Sprintf("/events/%d?receipt=x", id), ""),
+		"body_too_large":         h.try("POST", "/events", strings.Repeat(" ", 1<<20+1)),
+		"unsupported_media_type": h.with("Content-Type", "application/xml").try("POST", "/events", "<a/>"),
+		"host_not_allowed":       local.with("Host", "evil.example").try("GET", "/queues", ""),
+		"validation_failed":      h.try("POST", "/claim", `{"wait":"10 minutes","limit":0,"lease":"1m"}`),
+		"unrepresentable":        h.try("POST", "/events/batch", `{"events":[{"event":{}},{"event":{"a":{"b":"\u0000"}}}]}`),
+		"too_deep":               h.try("POST", "/events", nested(65)),
+		"batch_too_large":        h.try("POST", "/ack", `{"events":[{"id":1}`+strings.Repeat(`,{"id":1}`, 1000)+`]}`),
+		"internal":               failWith(t, errors.New("secret text")),
+		"query_timeout":          failWith(t, fmt.Errorf("listing: %w", queue.ErrQueryTimeout)),
+		"database_unavailable":   failWith(t, fmt.Errorf("claiming: %w: secret text", queue.ErrUnavailable)),
+		"validation_failed-late": failWith(t, fmt.Errorf("inserting: %w", &queue.InvalidError{Field: "vt", Detail: "must be finite"})),
+	} {
+		code, _, _ := strings.Cut(name, "-")
+		p := decode[document](got)
+		if p.Code != code || p.Status != got.status {
+			t.Errorf("%s came as %s", name, got.body)
+		}
+		seen[code] = true
+		golden(t, name, strings.Replace(got.body, p.RequestID, "REQUEST-ID", 1))
+	}
+	for _, k := range kinds {
+		if !seen[k.code] && k != notReady {
+			t.Errorf("%s has no golden file", k.code)
+		}
+	}
+}
+
+// failWith is the answer to a call that fails with err.
+func failWith(t *testing.T, err error) answer {
+	t.Helper()
+	return ask(t, New(Config{}), func(w http.ResponseWriter, r *http.Request) { fail(w, r, err) }, "")
+}
+
+func TestUnknownPathsAndMethodsAreProblems(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	for _, path := range []string{"/nothing", "/events/", "/events/1/", "/events/1/ack", "/EVENTS", "//events", "/history/1", "/docs/", "/docs/../events", "/favicon.ico"} {
+		h.try("GET", path, "").wantProblem(notFound)
+	}
+	for call, allow := range map[string]string{
+		"PUT /events": "GET, HEAD, POST", "DELETE /events": "GET, HEAD, POST", "PATCH /events/1": "GET, HEAD, DELETE", "GET /claim": "POST", "HEAD /claim": "POST",
+		"GET /events/1/nack": "POST", "GET /history/1/requeue": "POST", "POST /history": "GET, HEAD", "DELETE /history/stats": "GET, HEAD",
+		"POST /livez": "GET, HEAD", "OPTIONS /sweep": "POST", "BREW /sweep": "POST", "TRACE /": "GET, HEAD", "POST /docs/init.js": "GET, HEAD", "PUT /events/batch": "GET, HEAD, POST, DELETE",
+	} {
+		method, path, _ := strings.Cut(call, " ")
+		got := h.try(method, path, "")
+		if got.status != 405 || got.header.Get("Allow") != allow {
+			t.Errorf("%s was answered %d, Allow %q, want %q", call, got.status, got.header.Get("Allow"), allow)
+		}
+		if method != "HEAD" {
+			got.wantProblem(methodNotAllowed)
+		}
+	}
+}
+
+func TestHeadIsGetWithoutItsBody(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	for _, path := range []string{"/queues", "/livez", "/docs", "/openapi.yaml", "/metrics"} {
+		if got := h.try("HEAD", path, ""); got.status != 200 || got.body != "" || got.header.Get("Content-Type") == "" {
+			t.Errorf("HEAD %s was answered %d %q", path, got.status, got.body)
+		}
+	}
+	if got := h.try("HEAD", "/events/99", ""); got.status != 404 {
+		t.Errorf("HEAD of an unknown event was answered %d", got.status)
+	}
+}
+
+func TestBodyOfAGetIsNotLookedAt(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	h.try("GET", "/queues", `{"a`).want(200)
+}
+
+// ask has handler answer behind the server's own observe and rescue.
+func ask(t *testing.T, s *Server, handler http.HandlerFunc, requestID string) answer {
+	t.Helper()
+	w := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/somewhere?secret=1", nil)
+	if requestID != "" {
+		r.Header.Set("X-Request-Id", requestID)
+	}
+	s.observe(s.rescue(handler)).ServeHTTP(w, r)
+	return answer{t: t, status: w.Code, header: w.Header(), body: strings.TrimSuffix(w.Body.String(), "\n")}
+}

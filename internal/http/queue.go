@@ -1,0 +1,42 @@
+package http
+
+import (
+	"net/http"
+	"time"
+)
+
+type listQueuesRequest struct{}
+
+type listQueuesResponse struct {
+	Queues []queueStats `json:"queues"`
+}
+
+type queueStats struct {
+	Queue           string  `json:"queue"`
+	Ready           int64   `json:"ready"`
+	Scheduled       int64   `json:"scheduled"`
+	Leased          int64   `json:"leased"`
+	OldestReadyAge  *string `json:"oldest_ready_age"` // a duration; null when none is ready
+	DoneLastHour    int64   `json:"done_last_hour"`
+	ExpiredLastHour int64   `json:"expired_last_hour"`
+}
+
+func (s *Server) listQueues(r *http.Request, _ listQueuesRequest) (listQueuesResponse, error) {
+	stats, err := s.svc.Queues(r.Context())
+	resp := listQueuesResponse{Queues: make([]queueStats, len(stats))}
+	for i, q := range stats {
+		resp.Queues[i] = queueStats{
+			Queue:           q.Queue,
+			Ready:           q.Ready,
+			Scheduled:       q.Scheduled,
+			Leased:          q.Leased,
+			DoneLastHour:    q.DoneLately,
+			ExpiredLastHour: q.ExpiredLately,
+		}
+		if q.OldestReadyAge != nil {
+			age := q.OldestReadyAge.Round(time.Millisecond).String()
+			resp.Queues[i].OldestReadyAge = &age
+		}
+	}
+	return resp, err
+}

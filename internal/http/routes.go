@@ -1,0 +1,81 @@
+package http
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
+)
+
+// routes is every path there is. Each is in api/openapi.yaml, too, under the handler's name.
+func (s *Server) routes() http.Handler {
+	lim := limits{body: s.cfg.MaxBody, event: s.cfg.MaxBody, items: s.cfg.MaxBatch, depth: s.cfg.MaxDepth}
+	batch := lim
+	batch.body = s.cfg.MaxBatchBody
+
+	r := chi.NewRouter()
+	r.Use(s.observe, s.rescue, s.checkHost, s.authenticate, checkOrigin, middleware.GetHead)
+	r.NotFound(func(w http.ResponseWriter, r *http.Request) { fail(w, r, errNotFound) })
+	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) { fail(w, req, wrongMethod(r, req)) })
+
+	r.Post("/events", endpoint(s, lim, s.insert))
+	r.Post("/events/batch", endpoint(s, batch, s.insertBatch))
+	r.Get("/events", endpoint(s, lim, s.listEvents))
+	r.Get("/events/{id}", endpoint(s, lim, s.getEvent))
+
+	r.Post("/claim", endpoint(s, lim, s.claim))
+	r.Delete("/events/{id}", endpoint(s, lim, s.ack))
+	r.Post("/ack", endpoint(s, lim, s.ackBatch))
+	r.Post("/events/{id}/nack", endpoint(s, lim, s.nack))
+	r.Post("/events/{id}/extend", endpoint(s, lim, s.extend))
+	r.Post("/sweep", endpoint(s, lim, s.sweep))
+
+	r.Get("/history", endpoint(s, lim, s.listHistory))
+	r.Get("/history/stats", endpoint(s, lim, s.historyStats))
+	r.Post("/history/{id}/requeue", endpoint(s, lim, s.requeue))
+	r.Post("/history/requeue", endpoint(s, lim, s.requeueMatching))
+	r.Get("/queues", endpoint(s, lim, s.listQueues))
+
+	r.Get("/livez", endpoint(s, lim, s.livez))
+	r.Get("/readyz", endpoint(s, lim, s.readyz))
+	r.Get("/version", endpoint(s, lim, s.showVersion))
+	r.Get("/metrics", withoutParameters(s.metrics.handler.ServeHTTP))
+	r.Get("/openapi.yaml", withoutParameters(contract.ServeHTTP))
+	r.Get("/docs", withoutParameters(s.serveDocs))
+	r.Get("/docs/{asset}", withoutParameters(s.serveDocsAsset))
+	r.Get("/", withoutParameters(s.index))
+	return r
+}
+
+var errNotFound = &problem{kind: notFound, detail: "Every path is described at /docs and in /openapi.yaml."}
+
+// wrongMethod is the problem with a method that the path of req does not take.
+func wrongMethod(routes chi.Routes, req *http.Request) error {
+	var allowed []string
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+		if !routes.Match(chi.NewRouteContext(), method, req.URL.Path) {
+			continue
+		}
+		allowed = append(allowed, method)
+		if method == http.MethodGet {
+			allowed = append(allowed, http.MethodHead)
+		}
+	}
+	if len(allowed) == 0 { // chi knows some methods only, and looks no further for others
+		return errNotFound
+	}
+	list := strings.Join(allowed, ", ")
+	return &problem{kind: methodNotAllowed, detail: "It takes " + list + ".", header: http.Header{"Allow": {list}}}
+}
+
+// withoutParameters holds routes that are no endpoint to the rule that unknown parameters are an error.
+func withoutParameters(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if _, err := parseQuery(r, nil); err != nil {
+			fail(w, r, err)
+			return
+		}
+		next(w, r)
+	}
+}

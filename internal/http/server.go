@@ -1,0 +1,87 @@
+// Package http is the HTTP/JSON face of the queue: it decodes and validates requests, calls
+// queue.Service, and encodes what comes back. It holds no state of its own.
+package http
+
+import (
+	"cmp"
+	stdlog "log"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"github.com/queued/queued/internal/queue"
+)
+
+// Config is what a Server needs to know. All but Service may be zero.
+type Config struct {
+	Service      *queue.Service
+	APIKey       string               // what callers must present; empty: anyone may call
+	Version      string               // of the program, for /version; empty: what the build recorded
+	Logger       zerolog.Logger       // zero: silent
+	Registry     *prometheus.Registry // where the metrics are registered; nil: a registry of its own
+	MaxBody      int64                // bytes of a body, and of one event however it comes; zero: 1 MiB
+	MaxBatchBody int64                // bytes of the body of POST /events/batch; zero: 8 MiB
+	MaxBatch     int                  // elements of a batch; zero, or beyond what the queue takes: queue.MaxBatch
+	MaxDepth     int                  // how deeply an event may be nested, itself included; zero: 64
+	LoopbackOnly bool                 // listening on loopback without a key: answer only requests made to a loopback host
+}
+
+func (c Config) withDefaults() Config {
+	c.MaxBody = cmp.Or(c.MaxBody, 1<<20)
+	c.MaxBatchBody = cmp.Or(c.MaxBatchBody, 8<<20)
+	c.MaxBatch = min(cmp.Or(c.MaxBatch, queue.MaxBatch), queue.MaxBatch)
+	c.MaxDepth = cmp.Or(c.MaxDepth, 64)
+	if c.Registry == nil {
+		c.Registry = prometheus.NewRegistry()
+	}
+	return c
+}
+
+// Server answers the calls of api/openapi.yaml. It is safe for concurrent use.
+type Server struct {
+	cfg      Config
+	svc      *queue.Service
+	log      zerolog.Logger
+	metrics  *metrics
+	version  versionResponse
+	draining atomic.Bool
+	handler  http.Handler
+}
+
+// New returns a Server and registers its metrics on cfg.Registry, those of the Go runtime and
+// of the process included; a registry serves one Server.
+func New(cfg Config) *Server {
+	cfg = cfg.withDefaults()
+	s := &Server{cfg: cfg, svc: cfg.Service, log: cfg.Logger, version: versionOf(cfg.Version)}
+	s.metrics = newMetrics(cfg.Registry, cfg.Service, s.version)
+	s.handler = s.routes()
+	return s
+}
+
+// Handler returns the handler of every route.
+func (s *Server) Handler() http.Handler { return s.handler }
+
+// Drain makes /readyz answer 503 from now on, so that load balancers look elsewhere. Other
+// calls are answered as before. It may be repeated.
+func (s *Server) Drain() { s.draining.Store(true) }
+
+// HTTPServer returns a server of Handler with every timeout set: none is shorter than what the
+// longest call may take, and none is absent.
+func (s *Server) HTTPServer() *http.Server {
+	const (
+		bodyTime  = time.Minute      // the largest body over a slow line
+		replyTime = 30 * time.Second // the slowest query, and writing what it found
+	)
+	return &http.Server{
+		Handler:           s.handler,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       bodyTime,
+		WriteTimeout:      bodyTime + queue.MaxWait + replyTime,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          stdlog.New(s.log, "", 0),
+	}
+}

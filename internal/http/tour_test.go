@@ -1,0 +1,215 @@
+package http
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/queue"
+)
+
+// A route is an operation with a request for it that is well-formed.
+type route struct {
+	id, method, path, body string
+}
+
+// everyRoute makes a request for each operation of the contract.
+func everyRoute(t *testing.T) []route {
+	t.Helper()
+	bodies := map[string]string{
+		"insert":          `{"a":1}`,
+		"insertBatch":     `{"events":[{"event":{"a":1}}]}`,
+		"ackBatch":        `{"events":[{"id":7}]}`,
+		"nack":            `{"receipt":"7.1.1"}`,
+		"extend":          `{"receipt":"7.1.1"}`,
+		"requeueMatching": `{"outcome":"failed"}`,
+	}
+	var routes []route
+	operations(loadSpec(t), func(method, path string, op *openapi3.Operation) {
+		path = strings.NewReplacer("{id}", "7", "{asset}", "init.js").Replace(path)
+		routes = append(routes, route{op.OperationID, method, path, bodies[op.OperationID]})
+	})
+	return routes
+}
+
+func (r route) isHealth() bool { return r.path == "/livez" || r.path == "/readyz" }
+func (r route) writes() bool   { return r.method == "POST" || r.method == "DELETE" }
+
+// usesDatabase reports whether the call cannot be answered without the database.
+func (r route) usesDatabase() bool {
+	switch r.id {
+	case "livez", "readyz", "metrics", "showVersion", "openapi", "docs", "docsAsset", "index":
+		return false
+	default:
+		return true
+	}
+}
+
+// TestEveryDocumentedAnswerIsGiven provokes every status of every operation in the contract; and
+// whatever it gets is held against the contract.
+func TestEveryDocumentedAnswerIsGiven(t *testing.T) {
+	t.Parallel()
+	seen := make(map[string]bool)
+	routes := everyRoute(t)
+
+	open := start(t, settings{seen: seen})
+	tourSuccesses(open)
+	tourConflicts(open)
+	for _, r := range routes {
+		if got := open.try(r.method, r.path+"?nonsense=1", r.body).wantProblem(unknownParameter); len(got.Errors) != 1 {
+			t.Errorf("%s: got %+v", r.id, got)
+		}
+		if r.writes() {
+			open.with("Sec-Fetch-Site", "cross-site").try(r.method, r.path, r.body).wantProblem(crossOrigin)
+			open.with("Content-Type", "application/xml").try(r.method, r.path, "<a/>").wantProblem(unsupportedMediaType)
+			open.try(r.method, r.path, `[]`).wantProblem(validationFailed)
+			open.try(r.method, r.path, `{"a":"`+strings.Repeat("x", 9<<20)+`"}`).wantProblem(bodyTooLarge)
+		}
+	}
+
+	keyed := start(t, settings{seen: seen, http: func(cfg *Config) { cfg.APIKey = "secret" }})
+	local := start(t, settings{seen: seen, http: func(cfg *Config) { cfg.LoopbackOnly = true }})
+	for _, r := range routes {
+		if !r.isHealth() {
+			keyed.try(r.method, r.path, r.body).wantProblem(unauthorized)
+			local.with("Host", "evil.example").try(r.method, r.path, r.body).wantProblem(hostNotAllowed)
+		}
+	}
+
+	broken := start(t, settings{seen: seen, queue: func(cfg *queue.Config) { cfg.PollInterval = time.Hour }})
+	broken.sql("alter schema agent rename to elsewhere")
+	for _, r := range routes {
+		if r.usesDatabase() {
+			broken.try(r.method, r.path, r.body).wantProblem(internalError)
+		}
+	}
+	broken.try("GET", "/readyz", "").wantProblem(notReady)
+
+	away := start(t, settings{seen: seen})
+	cutOff(away)
+	for _, r := range routes {
+		if r.usesDatabase() {
+			if got := away.try(r.method, r.path, r.body); got.header.Get("Retry-After") == "" {
+				t.Errorf("%s: no Retry-After", r.id)
+			} else {
+				got.wantProblem(databaseUnavailable)
+			}
+		}
+	}
+	away.try("GET", "/readyz", "").wantProblem(databaseUnavailable)
+	away.try("GET", "/livez", "").want(200)
+
+	documented := make(map[string]bool)
+	operations(loadSpec(t), func(_, _ string, op *openapi3.Operation) {
+		for status := range op.Responses.Map() {
+			documented[op.OperationID+" "+status] = true
+		}
+	})
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(documented)), slices.Sorted(maps.Keys(seen))); diff != "" {
+		t.Errorf("(-documented +seen)\n%s", diff)
+	}
+}
+
+func tourSuccesses(h *harness) {
+	h.call("GET", "/history/stats", "").want(200)
+	id := h.insert(`{"n":1}`)
+	h.call("POST", "/events/batch", `{"events":[{"event":{"n":2},"delay":"1h"}]}`).want(201)
+	h.call("GET", "/events?state=ready", "").want(200)
+	h.call("GET", "/queues", "").want(200)
+	lease := h.claimOne()
+	h.call("POST", fmt.Sprintf("/events/%d/extend", id), fmt.Sprintf(`{"receipt":%q}`, lease.Receipt)).want(200)
+	h.call("POST", fmt.Sprintf("/events/%d/nack", id), fmt.Sprintf(`{"receipt":%q}`, lease.Receipt)).want(200)
+	h.call("DELETE", fmt.Sprintf("/events/%d", id), "").want(204)
+	h.call("GET", fmt.Sprintf("/events/%d", id), "").want(200)
+	h.call("GET", "/history?contains="+url.QueryEscape(`{"n":1}`), "").want(200)
+	h.call("GET", "/history?contains="+url.QueryEscape(`{"n":"\u0000"}`), "").wantProblem(unrepresentable)
+	copied := decode[seenEvent](h.call("POST", fmt.Sprintf("/history/%d/requeue", id), "").want(201)).ID
+	h.call("POST", "/history/requeue", `{"outcome":"done"}`).want(200)
+	h.call("POST", "/ack", fmt.Sprintf(`{"events":[{"id":%d}]}`, copied)).want(200)
+	h.call("POST", "/sweep", "").want(200)
+	for _, path := range []string{"/livez", "/readyz", "/version", "/metrics", "/"} {
+		h.call("GET", path, "").want(200)
+	}
+	h.with("Accept", "text/html").call("GET", "/", "").want(303)
+	paths := []string{"/openapi.yaml", "/docs"}
+	for name := range docsAssets {
+		paths = append(paths, "/docs/"+name)
+	}
+	for _, path := range paths {
+		etag := h.call("GET", path, "").want(200).header.Get("Etag")
+		h.with("If-None-Match", etag).call("GET", path, "").want(304)
+	}
+	h.call("GET", "/docs/nothing.js", "").wantProblem(notFound)
+}
+
+func tourConflicts(h *harness) {
+	id := h.insert(`{"n":3}`)
+	h.claimOne()
+	for at, k := range map[int64]kind{id: leaseLost, 1 << 60: eventNotFound} {
+		h.call("DELETE", fmt.Sprintf("/events/%d?receipt=x", at), "").wantProblem(k)
+		h.call("POST", fmt.Sprintf("/events/%d/nack", at), `{"receipt":"x"}`).wantProblem(k)
+		h.call("POST", fmt.Sprintf("/events/%d/extend", at), `{"receipt":"x"}`).wantProblem(k)
+	}
+	h.call("GET", "/events/1152921504606846976", "").wantProblem(eventNotFound)
+	h.call("POST", "/history/1152921504606846976/requeue", "").wantProblem(eventNotFound)
+}
+
+// cutOff ends every connection to the test's database and lets none in any more, and lets them
+// in again at the end of the test.
+func cutOff(h *harness) {
+	h.t.Helper()
+	cfg, err := pgx.ParseConfig(h.db.URL)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	database := cfg.Database
+	cfg.Database = "postgres"
+	ctx := context.WithoutCancel(h.t.Context())
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	name := pgx.Identifier{database}.Sanitize()
+	if _, err := conn.Exec(ctx, "alter database "+name+" allow_connections false"); err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() {
+		_, _ = conn.Exec(ctx, "alter database "+name+" allow_connections true")
+		_ = conn.Close(ctx)
+	})
+	if _, err := conn.Exec(ctx, "select pg_terminate_backend(pid) from pg_stat_activity where datname = $1 and pid <> pg_backend_pid()", database); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func TestQueryThatTakesTooLongIsAProblem(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{queue: func(cfg *queue.Config) { cfg.QueryTimeout = 50 * time.Millisecond }})
+	tx, err := h.connect().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range []string{"agent.event", "agent.event_hist"} {
+		if _, err := tx.Exec(t.Context(), "lock table "+table+" in access exclusive mode"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{"/events", "/history", "/history/stats", "/queues"} {
+		h.call("GET", path, "").wantProblem(queryTimeout)
+	}
+	h.call("POST", "/history/requeue", `{"outcome":"failed"}`).wantProblem(queryTimeout)
+	metrics := h.call("GET", "/metrics", "").want(http.StatusOK)
+	if !strings.Contains(metrics.body, "\nqueued_database_up 0\n") || !strings.Contains(metrics.body, "\ngo_goroutines ") {
+		t.Errorf("without an answer of the database the metrics are\n%s", metrics.body)
+	}
+}

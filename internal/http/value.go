@@ -1,0 +1,112 @@
+package http
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// The types a field of a request can have, beside string, int, int64 and bool.
+var (
+	durationType = reflect.TypeFor[time.Duration]()
+	timeType     = reflect.TypeFor[time.Time]()
+	payloadType  = reflect.TypeFor[jsontext.Value]()
+)
+
+// setText sets v to what text says, as it stands in a URL or in a JSON string. It returns
+// what is wrong with text, in words for the caller, or "".
+func setText(v reflect.Value, text string) string {
+	if v.Kind() == reflect.Pointer {
+		v.Set(reflect.New(v.Type().Elem()))
+		return setText(v.Elem(), text)
+	}
+	switch {
+	case v.Type() == durationType:
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return quote(text) + ` is not a duration: use a number with a unit, such as "90s" or "10m"`
+		}
+		v.SetInt(int64(d))
+	case v.Type() == timeType:
+		t, wrong := parseTime(text)
+		if wrong != "" {
+			return wrong
+		}
+		v.Set(reflect.ValueOf(t))
+	case v.Kind() == reflect.String:
+		v.SetString(text)
+	case v.CanInt():
+		return setInt(v, text)
+	default:
+		panic("no text is a " + v.Type().String())
+	}
+	return ""
+}
+
+// setInt takes plain decimal integers: no sign but a minus, no leading zeros, no exponent.
+func setInt(v reflect.Value, text string) string {
+	n, err := strconv.ParseInt(text, 10, 64)
+	switch {
+	case err == nil && strconv.FormatInt(n, 10) == text:
+		v.SetInt(n)
+		return ""
+	case n == math.MaxInt64 && isDigits(text):
+		return "must be at most " + strconv.Itoa(math.MaxInt64)
+	case n == math.MinInt64 && isDigits(text[1:]):
+		return "must be at least " + strconv.Itoa(math.MinInt64)
+	default:
+		return clip(text) + " is not an integer"
+	}
+}
+
+func isDigits(text string) bool { return strings.Trim(text, "0123456789") == "" }
+
+// parseTime takes RFC 3339, as long as its year is one that RFC 3339 can also write in UTC.
+func parseTime(text string) (t time.Time, wrong string) {
+	if err := t.UnmarshalText([]byte(text)); err != nil {
+		wrong = quote(text) + ` is not a time: use RFC 3339, such as "2026-02-03T04:05:06Z"`
+		if strings.Contains(text, " ") {
+			wrong += `, with a T between date and time; in a URL, "+" is written %2B`
+		}
+		return t, wrong
+	}
+	t = t.UTC()
+	if t.Year() < 1 || t.Year() > 9999 {
+		return t, quote(text) + " is out of range: the year in UTC must be 1 to 9999"
+	}
+	return t, ""
+}
+
+// timestamp writes a time as RFC 3339 in UTC, to the microsecond, which is as exact as the
+// database is.
+type timestamp time.Time
+
+// AppendText implements encoding.TextAppender.
+func (t timestamp) AppendText(b []byte) ([]byte, error) {
+	return time.Time(t).UTC().Truncate(time.Microsecond).AppendFormat(b, time.RFC3339Nano), nil
+}
+
+func timestamps(ts []time.Time) []timestamp {
+	out := make([]timestamp, len(ts))
+	for i, t := range ts {
+		out[i] = timestamp(t)
+	}
+	return out
+}
+
+// maxQuoted bounds what a problem repeats of what was sent.
+const maxQuoted = 64
+
+func clip(text string) string {
+	if len(text) > maxQuoted {
+		return strings.ToValidUTF8(text[:maxQuoted], "") + "…"
+	}
+	return text
+}
+
+func quote(text string) string { return fmt.Sprintf("%q", clip(text)) }
