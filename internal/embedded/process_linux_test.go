@@ -1,0 +1,44 @@
+package embedded
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+	"testing"
+)
+
+// onThreadThatEnds runs f on a thread of its own that is gone when it returns.
+func onThreadThatEnds(t *testing.T, f func()) {
+	t.Helper()
+	thread := make(chan int)
+	go func() {
+		runtime.LockOSThread()
+		if syscall.Gettid() == os.Getpid() {
+			// Go never ends the first thread. While it is held here, f gets another one.
+			defer runtime.UnlockOSThread()
+			onThreadThatEnds(t, f)
+			thread <- 0
+			return
+		}
+		f()
+		thread <- syscall.Gettid() // still locked, the thread ends with the goroutine
+	}()
+	if id := <-thread; id != 0 {
+		eventually(t, "the thread ended", func() bool { return !exists(fmt.Sprintf("/proc/self/task/%d", id)) })
+	}
+}
+
+func TestServerOutlivesTheThreadThatStartedIt(t *testing.T) {
+	t.Parallel()
+	dir := newCluster(t)
+	var server *Server
+	var err error
+	onThreadThatEnds(t, func() { server, err = Start(t.Context(), careless(dir)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(t, server) })
+	// Told to shut down, it would not let a session go on.
+	run(t, server.URL(), "select pg_sleep(0.3)")
+}

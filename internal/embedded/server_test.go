@@ -1,0 +1,298 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestStartMakesADatabaseFitForAQueue(t *testing.T) {
+	t.Parallel()
+	common.make(t)
+	server := common.server
+	for statement, want := range map[string]string{
+		"select current_database()":     "queued",
+		"select current_user":           "queued",
+		"show fsync":                    "on",
+		"show synchronous_commit":       "on",
+		"show full_page_writes":         "on",
+		"show data_checksums":           "on",
+		"show autovacuum":               "on",
+		"show server_encoding":          "UTF8",
+		"show timezone":                 "UTC",
+		"show max_connections":          "100",
+		"show shared_buffers":           "128MB",
+		"show shared_preload_libraries": "",
+		"select datcollate from pg_database where datname = current_database()": "C",
+	} {
+		if got := query(t, server.URL(), statement); got != want {
+			t.Errorf("%s: %q, want %q", statement, got, want)
+		}
+	}
+}
+
+func TestDataSurviveRestart(t *testing.T) {
+	t.Parallel()
+	dir := newCluster(t)
+	first := start(t, Config{DataDir: dir})
+	run(t, first.URL(), "create table kept as select 42 as n")
+	stop(t, first)
+	if exists(filepath.Join(dir, "pg", "postmaster.pid")) {
+		t.Error("the server was not shut down orderly")
+	}
+	second := start(t, Config{DataDir: dir})
+	if got := query(t, second.URL(), "select n::text from kept"); got != "42" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestSecondStartOnSameDirectoryIsRefused(t *testing.T) {
+	t.Parallel()
+	dir := newCluster(t)
+	other := startOwner(t, dir)
+	_, err := Start(t.Context(), Config{DataDir: dir})
+	if !errors.Is(err, ErrInUse) {
+		t.Fatalf("got %v", err)
+	}
+	mustSay(t, err, dir, strconv.Itoa(other.cmd.Process.Pid))
+	run(t, other.url, "select 1") // it was left alone
+}
+
+func TestDirectoryIsOneEvenUnderTwoNames(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	link := filepath.Join(dir, "link")
+	common.make(t)
+	if err := os.Symlink(string(common.server.dir), link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Start(t.Context(), careless(link)); !errors.Is(err, ErrInUse) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestDoneClosesWhenPostgresEndsByItself(t *testing.T) {
+	t.Parallel()
+	dir := newCluster(t)
+	server := start(t, careless(dir))
+	if err := server.Err(); err != nil {
+		t.Errorf("an error without an end: %v", err)
+	}
+	if err := syscall.Kill(server.process.pid(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-server.Done():
+	case <-time.After(20 * time.Second):
+		t.Fatal("it was not noticed")
+	}
+	mustSay(t, server.Err(), "ended by itself", "killed", "postgres.log")
+	stop(t, server)
+	stop(t, start(t, careless(dir))) // what Stop has left does not block a start
+}
+
+func TestStopDoesNotCloseDone(t *testing.T) {
+	t.Parallel()
+	server := start(t, careless(newCluster(t)))
+	stop(t, server)
+	stop(t, server) // and may be repeated
+	select {
+	case <-server.Done():
+		t.Error("Done is closed although the end was asked for")
+	default:
+	}
+	if err := server.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStopBreaksOpenSessions(t *testing.T) {
+	t.Parallel()
+	dir := newCluster(t)
+	server := start(t, careless(dir))
+	conn := connect(t, server.URL())
+	stop(t, server)
+	if err := conn.Ping(t.Context()); err == nil {
+		t.Error("the session lives on")
+	}
+	if left := remainsOf(dataDir(dir).pg()); len(left) > 0 {
+		t.Errorf("processes are left: %v", left)
+	}
+	if exists(dataDir(dir).run()) {
+		t.Error("the socket directory is left")
+	}
+}
+
+func TestStopOutOfTimeEndsAtOnceAndLosesNothing(t *testing.T) {
+	t.Parallel()
+	dir := newCluster(t)
+	server, err := Start(t.Context(), Config{DataDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, server.URL(), "create table kept as select 42 as n")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err = server.Stop(ctx)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if alive(server.process.pid()) {
+		t.Error("it is still running")
+	}
+	if got := query(t, start(t, Config{DataDir: dir}).URL(), "select n::text from kept"); got != "42" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestCancelledStartLeavesNothing(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	pg := dataDir(dir).pg()
+	for _, stage := range []struct {
+		name    string
+		reached func() bool
+	}{
+		{"before anything", func() bool { return true }},
+		{"in initdb", func() bool { return len(entries(t, dir+"/pg.new-*/PG_VERSION")) > 0 }},
+		{"when the cluster is made", func() bool { return exists(pg) }},
+		{"when the socket directory is made", func() bool { return exists(filepath.Join(dir, "run")) }},
+		{"when PostgreSQL starts", func() bool { return exists(filepath.Join(pg, "postmaster.pid")) }},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		watched := make(chan struct{})
+		go func() {
+			defer close(watched)
+			defer cancel()
+			for !stage.reached() && pause(ctx, time.Millisecond) == nil {
+			}
+		}()
+		server, err := Start(ctx, careless(dir))
+		cancel()
+		<-watched
+		if err == nil {
+			t.Logf("cancelled %s: too late", stage.name)
+			stop(t, server)
+			continue
+		}
+		t.Logf("cancelled %s: %v", stage.name, err)
+		if !errors.Is(err, context.Canceled) {
+			t.Error("the error is another one")
+		}
+		if left := remainsOf(pg); len(left) > 0 {
+			t.Errorf("processes are left: %v", left)
+		}
+		if left := entries(t, dir+"/pg.new-*"); len(left) > 0 {
+			t.Errorf("files are left: %v", left)
+		}
+		if exists(filepath.Join(dir, "run")) {
+			t.Error("the socket directory is left")
+		}
+	}
+	start(t, careless(dir))
+}
+
+func TestTerminalSignalsDoNotReachPostgres(t *testing.T) {
+	t.Parallel()
+	common.make(t)
+	server := common.server
+	group, err := syscall.Getpgid(server.process.pid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if group == syscall.Getpgrp() {
+		t.Error("PostgreSQL is in this process's group, to which a terminal's Ctrl-C goes")
+	}
+}
+
+func TestPostgresGetsNoSecretsOfTheProgram(t *testing.T) {
+	t.Setenv("QUEUED_API_KEY", "a secret")
+	t.Setenv("PGPORT", "1")
+	t.Setenv("LC_ALL", "no_such_locale")
+	server := start(t, careless(newCluster(t)))
+	if i := slices.IndexFunc(server.process.cmd.Env, func(v string) bool { return strings.HasPrefix(v, "QUEUED_") || strings.HasPrefix(v, "PGPORT") }); i >= 0 {
+		t.Errorf("it got %s", server.process.cmd.Env[i])
+	}
+}
+
+func TestSettingsReplaceTheDefaults(t *testing.T) {
+	t.Parallel()
+	server := start(t, Config{DataDir: newCluster(t), Settings: map[string]string{
+		"fsync": "off", "Synchronous_Commit": "off", "max_connections": "20", "search_path": `"a b", public`,
+	}})
+	for statement, want := range map[string]string{
+		"show fsync":              "off",
+		"show synchronous_commit": "off",
+		"show max_connections":    "20",
+		"show search_path":        `"a b", public`,
+		"show autovacuum":         "on",
+	} {
+		if got := query(t, server.URL(), statement); got != want {
+			t.Errorf("%s: %q, want %q", statement, got, want)
+		}
+	}
+}
+
+func TestSettingsThatOpenTheServerAreRefused(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(newDir(t), "data")
+	for _, name := range []string{
+		"listen_addresses", "LISTEN_ADDRESSES", "port", "unix_socket_directories", "unix_socket_permissions",
+		"hba_file", "ident_file", "config_file", "data_directory", "not a name", "listen-addresses", "",
+	} {
+		_, err := Start(t.Context(), Config{DataDir: dir, Settings: map[string]string{name: "*"}})
+		mustSay(t, err, name)
+	}
+	if exists(dir) {
+		t.Error("the directory was made")
+	}
+}
+
+func TestFailedStartShowsTheEndOfTheLog(t *testing.T) {
+	t.Parallel()
+	dir := newCluster(t)
+	_, err := Start(t.Context(), Config{DataDir: dir, Settings: map[string]string{"fsync": "off", "max_connections": "many"}})
+	mustSay(t, err, "max_connections", "many", filepath.Join(dir, "postgres.log"))
+	start(t, careless(dir)) // nothing is left that would block this
+}
+
+func TestErrorsKeepPayloadsOutOfTheLog(t *testing.T) {
+	t.Parallel()
+	common.make(t)
+	server := common.server
+	for _, statement := range []string{
+		"select 'payload'::jsonb",
+		"create temp table t (v text primary key); insert into t values ('payload'); insert into t values ('payload')",
+	} {
+		if err := execute(t.Context(), server.URL(), statement); err == nil {
+			t.Errorf("no error from %s", statement)
+		}
+	}
+	text := readLog(t, server.dir)
+	if !strings.Contains(text, "duplicate key") || strings.Contains(text, "payload") {
+		t.Errorf("the log is:\n%s", text)
+	}
+}
+
+func TestLongLogIsPutAside(t *testing.T) {
+	t.Parallel()
+	dir := newCluster(t)
+	log := filepath.Join(dir, "postgres.log")
+	if err := os.WriteFile(log, make([]byte, logLimit+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start(t, careless(dir))
+	if info, err := os.Stat(log); err != nil || info.Size() > 1<<20 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if !exists(log + ".1") {
+		t.Error("the long one is gone")
+	}
+}
