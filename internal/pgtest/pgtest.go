@@ -1,0 +1,209 @@
+// Package pgtest gives every test a PostgreSQL database of its own, cloned from a template that
+// is migrated once. A test package uses it through two lines:
+//
+//	func TestMain(m *testing.M) { pgtest.Main(m) }
+//
+//	db := pgtest.New(t) // in any test, parallel ones too
+//
+// The server is the one that QUEUED_TEST_DATABASE_URL names, or else one that is started for
+// this test binary alone, of the flavour that QUEUED_TEST_FLAVOUR asks for. The command in the folder
+// run starts one server for many test binaries. There is no way to go on without a server: then
+// the tests fail.
+package pgtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// The environment that tests read.
+const (
+	EnvURL     = "QUEUED_TEST_DATABASE_URL" // URL of a running server, whose user may create databases
+	EnvFlavour = "QUEUED_TEST_FLAVOUR"      // flavour of the server to start: Plain (the default) or Timescale
+	EnvFate    = "QUEUED_TEST_SERVER_FATE"  // what becomes of the server at EnvURL: FateEnds, or anything else: it stays
+)
+
+// FateEnds is the EnvFate of a server that ends with the tests, and every database with it.
+const FateEnds = "ends"
+
+const (
+	startLimit = 2 * time.Minute // for a server and for the template, on a busy machine
+	stopLimit  = 30 * time.Second
+	cloneLimit = time.Minute
+)
+
+// DB is a database that belongs to one test.
+type DB struct {
+	URL string // connects as the owner; search_path is empty unless the session sets it
+}
+
+// shared is the one server of this test binary, started when the first test asks for a database.
+var shared struct {
+	inMain   bool
+	start    sync.Once
+	server   *Server
+	err      error
+	template template
+	private  bool // started by this process
+}
+
+// Main runs the tests of a package and exits: with their code, or with 1 when they passed but left
+// goroutines behind or the server could not be stopped. It stops the server if it was started for them.
+func Main(m *testing.M) {
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	shared.inMain = true
+	code := m.Run()
+	if shared.private {
+		if err := stopShared(); err != nil {
+			_, _ = fmt.Fprintln(os.Stderr, "pgtest:", err)
+			code = max(code, 1)
+		}
+	}
+	// A failed test may well have been in the middle of something.
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			_, _ = fmt.Fprintln(os.Stderr, "pgtest: the tests left goroutines behind:", err)
+			code = 1
+		}
+	}
+	return code
+}
+
+// New returns a database with the schema as this program's migration makes it, and no events. It is
+// dropped at the end of the test, after whatever the test cleans up, whoever is connected; when the
+// test failed it is kept, and its URL logged.
+func New(tb testing.TB) *DB {
+	tb.Helper()
+	server := serverFor(tb)
+	ctx, cancel := context.WithTimeout(tb.Context(), startLimit)
+	defer cancel()
+	if err := shared.template.make(ctx, server); err != nil {
+		tb.Fatalf("making the template database: %s", err)
+	}
+	return newDB(tb, server, shared.template.name())
+}
+
+// Empty is like New, but there is nothing in the database: no schema, no extension.
+func Empty(tb testing.TB) *DB {
+	tb.Helper()
+	return newDB(tb, serverFor(tb), "template0")
+}
+
+// Flavour returns what the tests run on: Plain or Timescale. It panics when there is no server.
+func Flavour() string {
+	server, err := sharedServer()
+	if err != nil {
+		panic(err)
+	}
+	return server.Flavour
+}
+
+func newDB(tb testing.TB, server *Server, template string) *DB {
+	tb.Helper()
+	name := databaseName(tb.Name())
+	ctx, cancel := context.WithTimeout(tb.Context(), cloneLimit)
+	defer cancel()
+	if err := server.clone(ctx, name, template); err != nil {
+		tb.Fatalf("making a database for the test: %s", err)
+	}
+	db := &DB{URL: server.urlOf(name)}
+	tb.Cleanup(func() {
+		if tb.Failed() {
+			tb.Log(obituary(server, name, tb.Name()))
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), cloneLimit)
+		defer cancel()
+		if err := server.drop(ctx, name); err != nil {
+			tb.Errorf("dropping the test's database: %s", err)
+		}
+	})
+	return db
+}
+
+// obituary says where the database of a failed test is, or how to have it kept the next time.
+func obituary(server *Server, database, test string) string {
+	if !shared.private && os.Getenv(EnvFate) != FateEnds {
+		return fmt.Sprintf("the database of this test is kept: psql %q", server.urlOf(database))
+	}
+	dir, err := os.Getwd() // go test runs a package's tests in its folder
+	if err != nil {
+		dir = "PACKAGE"
+	}
+	return fmt.Sprintf("the database of this test, %s, goes with the server of this run. To keep one and look into it:\n"+
+		"\tgo run ./internal/pgtest/run -flavour %s -keep -- go test -run '^%s$' %s", server.urlOf(database), server.Flavour, test, dir)
+}
+
+func serverFor(tb testing.TB) *Server {
+	tb.Helper()
+	if !shared.inMain {
+		tb.Fatal("pgtest needs `func TestMain(m *testing.M) { pgtest.Main(m) }` in this package")
+	}
+	server, err := sharedServer()
+	if err != nil {
+		tb.Fatalf("no PostgreSQL to test on: %s", err)
+	}
+	return server
+}
+
+func sharedServer() (*Server, error) {
+	shared.start.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+		defer cancel()
+		if url := os.Getenv(EnvURL); url != "" {
+			shared.server, shared.err = Attach(ctx, url)
+			return
+		}
+		flavour := os.Getenv(EnvFlavour)
+		if flavour == "" {
+			flavour = Plain
+		}
+		if shared.server, shared.err = Start(ctx, flavour); shared.err == nil {
+			shared.private = true
+			stopOnSignal()
+		}
+	})
+	return shared.server, shared.err
+}
+
+// interrupted receives what would end this process without stopping its server.
+var interrupted = make(chan os.Signal, 1)
+
+// stopOnSignal makes an interrupted run stop its server before it ends the way it would have.
+func stopOnSignal() {
+	signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		sig, ok := <-interrupted
+		if !ok {
+			return
+		}
+		signal.Reset()
+		if err := stopServer(); err != nil {
+			_, _ = fmt.Fprintln(os.Stderr, "pgtest:", err)
+		}
+		_ = syscall.Kill(os.Getpid(), sig.(syscall.Signal))
+	}()
+}
+
+func stopShared() error {
+	signal.Stop(interrupted)
+	close(interrupted)
+	return stopServer()
+}
+
+func stopServer() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
+	defer cancel()
+	return shared.server.Stop(ctx)
+}

@@ -1,0 +1,168 @@
+package pgtest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/rs/zerolog"
+
+	"github.com/queued/queued/internal/embedded"
+)
+
+// The flavours of servers that the schema is made for.
+const (
+	Plain     = "plain"     // PostgreSQL as it comes
+	Timescale = "timescale" // with TimescaleDB preloaded
+)
+
+// Server is a PostgreSQL to run tests on.
+type Server struct {
+	URL     string // connects to a database to create others from
+	Flavour string // Plain or Timescale
+
+	stopOnce sync.Once
+	stop     func(context.Context) error
+	stopErr  error
+}
+
+// Start starts a server of the flavour, which does not care for its data: Plain from the machine's
+// binaries, in a temporary directory; Timescale as a container of the image that build/images makes.
+// Stop ends it. Should this process be killed before, a plain server ends with it (on Linux), a container
+// within the hour.
+func Start(ctx context.Context, flavour string) (*Server, error) {
+	switch flavour {
+	case Plain:
+		return startPlain(ctx)
+	case Timescale:
+		return startTimescale(ctx)
+	default:
+		return nil, fmt.Errorf("%s: no such flavour %q: it is %s or %s", EnvFlavour, flavour, Plain, Timescale)
+	}
+}
+
+// Attach returns the running server at a URL, which Stop leaves alone.
+func Attach(ctx context.Context, rawURL string) (*Server, error) {
+	if parsed, err := url.Parse(rawURL); err != nil || parsed.Scheme != "postgres" && parsed.Scheme != "postgresql" {
+		return nil, fmt.Errorf("%s: want a URL that begins with postgres://", EnvURL)
+	}
+	s := &Server{URL: rawURL, Flavour: Plain}
+	err := s.admin(ctx, func(conn *pgx.Conn) error {
+		// Of TimescaleDB's settings this one is there as soon as the library is preloaded, before any
+		// database has the extension, and everyone may see it.
+		var preloaded bool
+		err := conn.QueryRow(ctx, `select exists (select from pg_catalog.pg_settings
+			where name = 'timescaledb.max_background_workers')`).Scan(&preloaded)
+		if preloaded {
+			s.Flavour = Timescale
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", EnvURL, err)
+	}
+	return s, nil
+}
+
+// Stop ends a server that Start has started, with all its databases, whoever is connected. A call on a
+// stopped server returns what the first one did.
+func (s *Server) Stop(ctx context.Context) error {
+	s.stopOnce.Do(func() {
+		if s.stop != nil {
+			s.stopErr = s.stop(ctx)
+		}
+	})
+	return s.stopErr
+}
+
+// settings are those of every server that is started for tests: a crash may cost all data, which
+// makes a database per test cheap.
+func settings() map[string]string {
+	return map[string]string{
+		"fsync":              "off",
+		"full_page_writes":   "off",
+		"synchronous_commit": "off",
+		"max_connections":    "200", // several test binaries at once, each with several pools
+	}
+}
+
+func startPlain(ctx context.Context) (*Server, error) {
+	dir, err := os.MkdirTemp("", "queued-pgtest-")
+	if err != nil {
+		return nil, err
+	}
+	// Run as root, the server is another user, who has to get through.
+	err = os.Chmod(dir, 0o711) //nolint:gosec // The data directory inside keeps its own, narrower mode.
+	var server *embedded.Server
+	if err == nil {
+		server, err = embedded.Start(ctx, embedded.Config{
+			DataDir:  dir + "/data",
+			Settings: settings(),
+			Logger:   zerolog.New(os.Stderr).Level(zerolog.WarnLevel),
+		})
+	}
+	if err != nil {
+		_ = os.RemoveAll(dir)
+		return nil, err
+	}
+	return &Server{
+		URL:     server.URL(),
+		Flavour: Plain,
+		stop: func(ctx context.Context) error {
+			if err := server.Stop(ctx); err != nil {
+				return err
+			}
+			return os.RemoveAll(dir)
+		},
+	}, nil
+}
+
+// arguments returns settings the way the postgres program takes them.
+func arguments(settings map[string]string) []string {
+	var args []string
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		args = append(args, "-c", name+"="+settings[name])
+	}
+	return args
+}
+
+// urlOf returns the URL of another database on the server.
+func (s *Server) urlOf(database string) string {
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		panic(err) // Attach has looked, and Start makes its own
+	}
+	u.Path = "/" + database
+	// In a URL without a host the database may stand in the query as well, and would win.
+	query := u.Query()
+	query.Del("dbname")
+	query.Del("database")
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
+// admin calls f with a connection to the server's own database.
+func (s *Server) admin(ctx context.Context, f func(*pgx.Conn) error) error {
+	conn, err := pgx.Connect(ctx, s.URL)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	return f(conn)
+}
+
+// execAll runs statements in order, up to the first that fails.
+func execAll(ctx context.Context, conn *pgx.Conn, statements ...string) error {
+	for _, statement := range statements {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", strings.TrimSpace(statement), err)
+		}
+	}
+	return nil
+}
