@@ -30,7 +30,7 @@ func accountFor(d dataDir) (account, error) {
 	exists := err == nil
 	if uid := os.Geteuid(); uid != 0 {
 		if exists && ownerOf(info) != uid {
-			return account{}, fmt.Errorf("the cluster %s belongs to %s: run queued as that user, or choose another QUEUED_DATA_DIR", d.pg(), userName(ownerOf(info)))
+			return account{}, fmt.Errorf("the cluster %s belongs to %s: run queued as that user or as root, or choose another QUEUED_DATA_DIR", d.pg(), userName(ownerOf(info)))
 		}
 		home, _ := homeDir() // programs get by without
 		return account{uid: uid, gid: os.Getegid(), name: userName(uid), home: home}, nil

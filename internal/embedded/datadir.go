@@ -25,6 +25,28 @@ func (d dataDir) lockFile() string  { return filepath.Join(string(d), "queued.lo
 func (d dataDir) hbaFile() string   { return filepath.Join(string(d), "pg_hba.conf") }
 func (d dataDir) identFile() string { return filepath.Join(string(d), "pg_ident.conf") }
 
+// DefaultDataDir returns the directory used when none is configured: /var/lib/queued for root,
+// else one in the user's home (on Linux $XDG_DATA_HOME/queued or ~/.local/share/queued). It fails
+// when the user has no home directory.
+func DefaultDataDir() (string, error) {
+	return defaultDataDir(os.Geteuid(), os.Getenv, homeDir) //nolint:forbidigo // the default depends on the environment by definition
+}
+
+func defaultDataDir(euid int, getenv func(string) string, home func() (string, error)) (string, error) {
+	if euid == 0 {
+		return "/var/lib/queued", nil
+	}
+	// The XDG specification says that a relative path is to be ignored.
+	if base := getenv("XDG_DATA_HOME"); filepath.IsAbs(base) {
+		return filepath.Join(base, "queued"), nil
+	}
+	base, err := home()
+	if err != nil {
+		return "", fmt.Errorf("no default data directory: %w: set QUEUED_DATA_DIR", err)
+	}
+	return filepath.Join(base, filepath.FromSlash(userDataDir), "queued"), nil
+}
+
 // openDataDir returns the directory that path names, empty for the default, whether it exists or not.
 func openDataDir(path string) (dataDir, error) {
 	if path == "" {

@@ -4,10 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"syscall"
 )
+
+// ErrInUse is what Start returns when another process runs a server in the data directory.
+var ErrInUse = errors.New("the data directory is in use")
 
 // lock is a file lock. The kernel lets it go with the process that holds it, however that ends.
 type lock struct{ file *os.File }
@@ -38,6 +42,9 @@ func (l *lock) release() error {
 // lock is released: removing it would let two processes hold locks on two files of one name.
 func (d dataDir) lock() (*lock, error) {
 	file, err := d.open(d.lockFile(), os.O_RDWR, 0o600)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("lock the data directory: %w: run queued as the directory's owner, or choose another QUEUED_DATA_DIR", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("lock the data directory: %w", err)
 	}

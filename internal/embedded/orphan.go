@@ -1,7 +1,6 @@
 package embedded
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -60,17 +59,25 @@ func kill(pid int, sig syscall.Signal) error {
 	return nil
 }
 
-// postmasterPID returns what the first line of postmaster.pid says, 0 when there is none.
+// postmasterPID returns the number in postmaster.pid, 0 when there is none.
 func (d dataDir) postmasterPID() int {
-	file, err := os.Open(filepath.Join(d.pg(), "postmaster.pid"))
-	if err != nil {
-		return 0
-	}
-	defer func() { _ = file.Close() }()
-	line, _ := bufio.NewReader(file).ReadString('\n')
-	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	pid, err := strconv.Atoi(d.postmasterLine(1))
 	if err != nil || pid < 0 {
 		return 0
 	}
 	return pid
+}
+
+// saysReady reports whether the server has written that it takes connections. It may have been
+// another server.
+func (d dataDir) saysReady() bool { return d.postmasterLine(8) == "ready" }
+
+// postmasterLine returns a line of postmaster.pid, counted from 1, "" when it is not there.
+func (d dataDir) postmasterLine(number int) string {
+	text, _ := os.ReadFile(filepath.Join(d.pg(), "postmaster.pid"))
+	lines := strings.Split(string(text), "\n")
+	if number > len(lines) {
+		return ""
+	}
+	return strings.TrimSpace(lines[number-1])
 }

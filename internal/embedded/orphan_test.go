@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -106,8 +105,7 @@ func TestOrphanIsReplaced(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = orphan.stop(context.Background()) })
 	eventually(t, "it is ready", func() bool {
-		text, err := os.ReadFile(filepath.Join(dir.pg(), "postmaster.pid"))
-		return err == nil && strings.HasPrefix(string(text), strconv.Itoa(orphan.pid())+"\n") && strings.Contains(string(text), "ready")
+		return dir.postmasterPID() == orphan.pid() && dir.saysReady()
 	})
 
 	second := start(t, careless(string(dir)))

@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -196,15 +194,14 @@ func (s *Server) launch(ctx context.Context, programs programs, extra map[string
 // waitUntilReady returns when the database `queued` exists and can be connected to.
 func (s *Server) waitUntilReady(ctx context.Context) error {
 	for {
-		err := ensureDatabase(ctx, s.socket)
-		if err == nil {
-			return nil
-		}
-		if !isNotYet(err) {
-			if ctx.Err() != nil {
-				return fmt.Errorf("waiting for PostgreSQL in %s to start: %w", s.dir, ctx.Err())
+		if s.dir.saysReady() { // asked earlier, it logs an error
+			err := ensureDatabase(ctx, s.socket)
+			if err == nil {
+				return nil
 			}
-			return fmt.Errorf("PostgreSQL in %s was started but cannot be used: %w", s.dir, err)
+			if !isNotYet(err) {
+				return fmt.Errorf("PostgreSQL in %s was started but cannot be used: %w", s.dir, err)
+			}
 		}
 		select {
 		case <-s.process.ended:
@@ -285,29 +282,4 @@ func (s *Server) abandon(ctx context.Context) error {
 		removed = s.dir.dropSocketDir()
 	}
 	return errors.Join(stopped, removed, s.lock.release())
-}
-
-// ErrInUse is what Start returns when another process runs a server in the data directory.
-var ErrInUse = errors.New("the data directory is in use")
-
-// DefaultDataDir returns the directory used when none is configured: /var/lib/queued for root,
-// else one in the user's home (on Linux $XDG_DATA_HOME/queued or ~/.local/share/queued). It fails
-// when the user has no home directory.
-func DefaultDataDir() (string, error) {
-	return defaultDataDir(os.Geteuid(), os.Getenv, homeDir) //nolint:forbidigo // the default depends on the environment by definition
-}
-
-func defaultDataDir(euid int, getenv func(string) string, home func() (string, error)) (string, error) {
-	if euid == 0 {
-		return "/var/lib/queued", nil
-	}
-	// The XDG specification says that a relative path is to be ignored.
-	if base := getenv("XDG_DATA_HOME"); filepath.IsAbs(base) {
-		return filepath.Join(base, "queued"), nil
-	}
-	base, err := home()
-	if err != nil {
-		return "", fmt.Errorf("no default data directory: %w: set QUEUED_DATA_DIR", err)
-	}
-	return filepath.Join(base, filepath.FromSlash(userDataDir), "queued"), nil
 }

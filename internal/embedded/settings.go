@@ -47,7 +47,6 @@ func reserved(dir dataDir, socket socketDir) map[string]string {
 		"hba_file":                dir.hbaFile(),
 		"ident_file":              dir.identFile(),
 		"data_directory":          dir.pg(),
-		"external_pid_file":       "",
 	}
 }
 
@@ -56,7 +55,7 @@ var settingName = regexp.MustCompile(`^[a-z_][a-z0-9_.]*$`)
 // checkSettings refuses settings that cannot be passed on or are not the caller's to choose.
 func checkSettings(extra map[string]string) error {
 	own := reserved("", "")
-	own["config_file"] = ""
+	own["config_file"], own["external_pid_file"] = "", ""
 	for name, value := range extra {
 		switch _, taken := own[strings.ToLower(name)]; {
 		case taken:

@@ -7,7 +7,6 @@ import (
 	"mime"
 	"net/http"
 	"strings"
-	"time"
 )
 
 // readBody returns the body of r, nil when it is empty or blank. It takes what says it is JSON and,
@@ -25,9 +24,6 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 		}
 		return nil, &problem{kind: invalidJSON, detail: "The body did not arrive in full, or not in time.", header: http.Header{"Connection": {"close"}}}
 	}
-	// The deadline was for reading; left in place it would end a long poll. A connection that
-	// knows no deadlines needs none lifted.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	if len(bytes.TrimSpace(body.Bytes())) == 0 {
 		return nil, nil
 	}

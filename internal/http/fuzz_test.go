@@ -1,11 +1,11 @@
 package http
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"unicode/utf8"
 
@@ -79,29 +79,18 @@ func TestWhateverIsAcceptedPostgresHolds(t *testing.T) {
 // maxFuzzSeed keeps the fuzzer from spending its time on making large inputs smaller.
 const maxFuzzSeed = 1000
 
-// fuzzConn is one connection for all of a fuzzing worker's inputs, which come one after the other.
-var fuzzConn struct {
-	once sync.Once
-	conn *pgx.Conn
-}
-
 func FuzzEvent(f *testing.F) {
 	for _, seed := range eventSeeds() {
 		if len(seed) < maxFuzzSeed {
 			f.Add(seed)
 		}
 	}
-	database := pgtest.Empty(f).URL
-	f.Fuzz(func(t *testing.T, body string) {
-		fuzzConn.once.Do(func() {
-			conn, err := pgx.Connect(t.Context(), database)
-			if err != nil {
-				t.Fatal(err)
-			}
-			fuzzConn.conn = conn
-		})
-		checkEvent(t, fuzzConn.conn, body)
-	})
+	conn, err := pgx.Connect(f.Context(), pgtest.Empty(f).URL) // the inputs of one process come one after the other
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = conn.Close(context.WithoutCancel(f.Context())) })
+	f.Fuzz(func(t *testing.T, body string) { checkEvent(t, conn, body) })
 }
 
 // FuzzBatch: whatever comes, the decoder answers with a batch of whole events or with a problem of the client's.

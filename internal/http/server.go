@@ -78,7 +78,7 @@ func (s *Server) HTTPServer() *http.Server {
 	return &http.Server{
 		Handler:           s.handler,
 		ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout:       bodyTime,
+		ReadTimeout:       bodyTime, // net/http lifts it when the body has been read: waiting claims are not cut off
 		WriteTimeout:      bodyTime + queue.MaxWait + replyTime,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
