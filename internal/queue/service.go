@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
+	"golang.org/x/mod/semver"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -41,7 +42,7 @@ const (
 // Config is what a Service needs to know. All but DatabaseURL may be zero.
 type Config struct {
 	DatabaseURL   string         // a PostgreSQL URL or keyword string, as libpq takes it; the schema is migrated
-	SchemaVersion string         // the version CheckReady wants agent.version to have; empty: any
+	SchemaVersion string         // the version agent.version must have reached for CheckReady; empty: any
 	MaxConns      int            // connections at most; zero: what the URL's pool_max_conns says, else DefaultMaxConns
 	MaxAttempts   int            // default of claims and sweeps; zero: DefaultMaxAttempts
 	SweepInterval time.Duration  // time between sweeps of the service itself; zero: DefaultSweepInterval; negative: never
@@ -176,13 +177,14 @@ func (s *Service) Close(ctx context.Context) error {
 	}
 }
 
-// CheckReady returns nil when the database answers and its schema is the one this build needs.
+// CheckReady returns nil when the database answers and its schema has reached the version this
+// program needs. A later one will do: during a rolling upgrade the old processes go on serving.
 func (s *Service) CheckReady(ctx context.Context) error {
 	var version string
 	if err := s.pool.QueryRow(ctx, `select version from agent.version`).Scan(&version); err != nil {
 		return wrap("checking the schema's version", err)
 	}
-	if s.cfg.SchemaVersion != "" && version != s.cfg.SchemaVersion {
+	if s.cfg.SchemaVersion != "" && semver.Compare("v"+version, "v"+s.cfg.SchemaVersion) < 0 {
 		return fmt.Errorf("the schema is at version %s, this program needs %s", version, s.cfg.SchemaVersion)
 	}
 	return nil
