@@ -12,6 +12,8 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/queued/queued/sql"
 )
 
 // requests is what each operation decodes.
@@ -124,4 +126,11 @@ func text(v any) string {
 		return d.String()
 	}
 	return fmt.Sprint(v)
+}
+
+func TestContractSpeaksOfThisVersion(t *testing.T) {
+	t.Parallel()
+	if got := loadSpec(t).Info.Version; got != sql.Version() {
+		t.Errorf("api/openapi.yaml is of version %s, the program of %s", got, sql.Version())
+	}
 }

@@ -22,7 +22,7 @@ func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", "problems", name+".json")
 	if *update {
-		if err := os.WriteFile(path, []byte(got+"\n"), 0o600); err != nil {
+		if err := os.WriteFile(path, []byte(got+"\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -2,10 +2,12 @@ package pgtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -93,23 +95,17 @@ func settings() map[string]string {
 }
 
 func startPlain(ctx context.Context) (*Server, error) {
-	dir, err := os.MkdirTemp("", "queued-pgtest-")
+	dir, err := newDirectory(os.TempDir())
 	if err != nil {
 		return nil, err
 	}
-	// Run as root, the server is another user, who has to get through.
-	err = os.Chmod(dir, 0o711) //nolint:gosec // The data directory inside keeps its own, narrower mode.
-	var server *embedded.Server
-	if err == nil {
-		server, err = embedded.Start(ctx, embedded.Config{
-			DataDir:  dir + "/data",
-			Settings: settings(),
-			Logger:   zerolog.New(os.Stderr).Level(zerolog.WarnLevel),
-		})
-	}
+	server, err := embedded.Start(ctx, embedded.Config{
+		DataDir:  filepath.Join(dir.path, "data"),
+		Settings: settings(),
+		Logger:   zerolog.New(os.Stderr).Level(zerolog.WarnLevel),
+	})
 	if err != nil {
-		_ = os.RemoveAll(dir)
-		return nil, err
+		return nil, errors.Join(err, dir.remove())
 	}
 	return &Server{
 		URL:     server.URL(),
@@ -118,7 +114,7 @@ func startPlain(ctx context.Context) (*Server, error) {
 			if err := server.Stop(ctx); err != nil {
 				return err
 			}
-			return os.RemoveAll(dir)
+			return dir.remove()
 		},
 	}, nil
 }
