@@ -46,7 +46,7 @@ check: ## Lint, formatting, modules: what CI runs after the tests
 	@$(TOOL) golangci-lint fmt --diff
 	@go mod tidy -diff
 	@go mod verify >/dev/null
-	@bash -n build/images .ci/run
+	@for script in build/images build/postgres/entrypoint build/postgres/healthcheck .ci/run; do bash -n $$script; done
 
 .PHONY: fmt
 fmt: ## Format the code

@@ -30,7 +30,7 @@ func newDirectory(base string) (*directory, error) {
 		return nil, err
 	}
 	d := &directory{path: path}
-	if d.lock, err = os.Create(filepath.Join(path, lockName)); err == nil {
+	if d.lock, err = os.Create(filepath.Join(path, lockName)); err == nil { //nolint:gosec // In the directory just made.
 		err = tryLock(d.lock)
 	}
 	if err == nil {
@@ -70,10 +70,10 @@ func isAbandoned(path string) bool {
 	if err != nil || !info.IsDir() || time.Since(info.ModTime()) < newFor {
 		return false
 	}
-	lock, err := os.Open(filepath.Join(path, lockName))
+	lock, err := os.Open(filepath.Join(path, lockName)) //nolint:gosec // Opened to be locked, never read.
 	if err != nil {
 		return errors.Is(err, os.ErrNotExist) // its removal was cut short
 	}
-	defer lock.Close()
+	defer func() { _ = lock.Close() }()
 	return tryLock(lock) == nil
 }
