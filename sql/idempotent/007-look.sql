@@ -90,7 +90,7 @@ $func$;
 
 -- The conditions on h that these filters of history stand for, as SQL text, each led by "and". Values stand in it as
 -- literals, so that the planner leaves out the partitions that cannot matter. Private to the functions of this schema.
-create or replace function agent.history_filter(_queue text, _from timestamptz, _to timestamptz, _contains jsonb, _id int8)
+create or replace function agent.history_filter(_queue text, _from timestamptz, _to timestamptz, _contains jsonb)
 returns text
 language sql stable
 set search_path to pg_catalog, pg_temp
@@ -100,7 +100,6 @@ as $func$
   , case when _from is not null then format(' and h.event_ts >= %L', _from) end
   , case when _to is not null then format(' and h.event_ts < %L', _to) end
   , case when _contains is not null then format(' and h.event @> %L::jsonb', _contains) end
-  , case when _id is not null then format(' and h.id = %L', _id) end
   )
 $func$;
 
@@ -136,24 +135,38 @@ declare
     select h.id, h.queue, h.event_ts, h.enqueued_at, h.attempts, h.vt, h.claimed, h.event, h.last_error, h.requeued_from
     , null::text, h.outcome, h.finished_at, h.requeued_as
     from agent.event_hist h
-    where h.outcome = %L %s %s
+    where h.outcome = %L %s
+    order by h.event_ts desc, h.id desc
     limit $1
   $sql$;
-  _filter text = agent.history_filter(_queue, _from, _to, _contains, _id)
+  _filter text = agent.history_filter(_queue, _from, _to, _contains)
     || case when _before_ts is null then '' else format(' and h.event_ts <= %L and (h.event_ts, h.id) < (%1$L, %L)', _before_ts, _before_id) end;
-  -- One event needs no order, and asking for one would keep the planner off the index on id.
-  _order text = case when _id is null then 'order by h.event_ts desc, h.id desc' else '' end;
 begin
   perform agent.refuse('outcome', 'must be done, failed, expired or cancelled')
   where _outcome not in ('done', 'failed', 'expired', 'cancelled');
   perform agent.refuse('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
 
+  if _id is not null then
+    return query
+    select h.id, h.queue, h.event_ts, h.enqueued_at, h.attempts, h.vt, h.claimed, h.event, h.last_error, h.requeued_from
+    , null::text, h.outcome, h.finished_at, h.requeued_as
+    -- The offset keeps the other filters, and the indexes that fit them, out of the search.
+    from (select * from agent.event_hist h where h.id = _id offset 0) h
+    where (_queue is null or h.queue = _queue)
+    and (_outcome is null or h.outcome = _outcome)
+    and (_from is null or h.event_ts >= _from)
+    and (_to is null or h.event_ts < _to)
+    and (_contains is null or h.event @> _contains)
+    and (_before_ts is null or (h.event_ts, h.id) < (_before_ts, _before_id));
+    return;
+  end if;
+
   if _contains is not null then
     perform set_config('enable_sort', 'on', true); -- until the function ends: an index on the payload, where there is one, gives no order
   end if;
   return query execute
-    ( select 'select * from ((' || string_agg(format(_sql, o.outcome, _filter, _order), ') union all (')
-        || ')) h ' || _order || ' limit $1'
+    ( select 'select * from ((' || string_agg(format(_sql, o.outcome, _filter), ') union all (')
+        || ')) h order by h.event_ts desc, h.id desc limit $1'
       from unnest(array['done', 'failed', 'expired', 'cancelled']) as o (outcome)
       where _outcome is null or o.outcome = _outcome
     )

@@ -73,8 +73,9 @@ set search_path to pg_catalog, pg_temp
 as $func$
 #variable_conflict use_column
 declare
-  _where text = ' from agent.event_hist h where h.requeued_as is null' || agent.history_filter(_queue, _from, _to, _contains, _id)
-    || case when _outcome is null then '' else format(' and h.outcome = %L', _outcome) end;
+  _where text = ' from agent.event_hist h where h.requeued_as is null' || agent.history_filter(_queue, _from, _to, _contains)
+    || case when _outcome is null then '' else format(' and h.outcome = %L', _outcome) end
+    || case when _id is null then '' else format(' and h.id = %L', _id) end;
   _queues text[];
   _matched int8[];
   _chosen int8[];

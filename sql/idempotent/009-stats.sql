@@ -98,7 +98,7 @@ begin
       ) as c (bucket, done, failed, expired, cancelled) on c.bucket = b.bucket
       order by b.bucket
     $sql$
-  , agent.history_filter(_queue, _from, _to, null, null)
+  , agent.history_filter(_queue, _from, _to, null)
   )
   using _bucket, _from, _to;
 end
