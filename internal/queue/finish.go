@@ -10,7 +10,13 @@ import (
 
 // Ack finishes each of leases on its own, as Done, or as Cancelled where nobody ever claimed
 // the event. Results are in the order of leases. A repeated ack with the receipt that succeeded succeeds again.
+// Concurrent calls share statements.
 func (s *Service) Ack(ctx context.Context, leases []Lease) ([]AckResult, error) {
+	return s.acks.do(ctx, leases)
+}
+
+// ack finishes leases with one statement.
+func (s *Service) ack(ctx context.Context, leases []Lease) ([]AckResult, error) {
 	ids, receipts := columns(leases)
 	rows, _ := s.pool.Query(ctx, `select id, status, queue, repeated from agent.delete_events($1, $2)`, ids, receipts)
 	results, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r AckResult, err error) {

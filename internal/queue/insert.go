@@ -9,8 +9,14 @@ import (
 )
 
 // Insert enqueues all of events or, on any error, none; results are in the order of events.
-// It fails with an *InvalidError or ErrUnrepresentable.
+// It fails with an *InvalidError or ErrUnrepresentable, and with ErrUnavailable or ctx's error when it is
+// unknown whether the events were enqueued. Concurrent calls share statements.
 func (s *Service) Insert(ctx context.Context, events []InsertParams) ([]Inserted, error) {
+	return s.inserts.do(ctx, events)
+}
+
+// insert enqueues events with one statement.
+func (s *Service) insert(ctx context.Context, events []InsertParams) ([]Inserted, error) {
 	payloads := make([]string, len(events))
 	queues := make([]string, len(events))
 	delays := make([]*time.Duration, len(events))

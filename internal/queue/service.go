@@ -77,11 +77,13 @@ type Service struct {
 	name     string // tells this service's notifications from those of others
 	counters counters
 	notifier *notifier
+	inserts  *flusher[InsertParams, Inserted]
+	acks     *flusher[Lease, AckResult]
 
 	mu          sync.Mutex
 	dispatchers map[string]*dispatcher // one per queue that has waiting claims
 	draining    bool
-	work        sync.WaitGroup // dispatchers under way
+	work        sync.WaitGroup // dispatchers and flushes under way
 }
 
 // Open returns a Service on a migrated database, and fails with ErrUnavailable when the
@@ -102,6 +104,8 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		dispatchers: make(map[string]*dispatcher),
 	}
 	s.notifier = newNotifier(s)
+	s.inserts = &flusher[InsertParams, Inserted]{write: s.insert, size: func(e InsertParams) int { return len(e.Event) }, work: &s.work}
+	s.acks = &flusher[Lease, AckResult]{write: s.ack, size: func(Lease) int { return 0 }, work: &s.work}
 	if err := pool.Ping(ctx); err != nil {
 		pool.Close()
 		return nil, wrap("connecting", err)

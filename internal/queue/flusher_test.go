@@ -1,0 +1,204 @@
+package queue_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/queue"
+)
+
+// standstill makes every insert wait at the door of agent.event until the returned function lets them in.
+func standstill(t *testing.T, b bench) (letGo func()) {
+	t.Helper()
+	conn := connect(t, b.url)
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `lock table agent.event in access exclusive mode`); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// blocked returns the backend that waits at the door, once there is one.
+func blocked(t *testing.T, conn *pgx.Conn) int {
+	t.Helper()
+	for t.Context().Err() == nil {
+		pid := query[*int](t, conn, `
+			select max(pid) from pg_catalog.pg_stat_activity
+			where datname = pg_catalog.current_database() and application_name = 'queued' and wait_event_type = 'Lock'`)
+		if pid != nil {
+			return *pid
+		}
+	}
+	t.Fatal("nothing waits for the lock")
+	return 0
+}
+
+// insertOne enqueues one event and returns the call's error, when it has one, on the channel.
+func insertOne(ctx context.Context, b bench, payload string) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := b.Insert(ctx, []queue.InsertParams{{Event: json.RawMessage(payload)}})
+		done <- err
+	}()
+	return done
+}
+
+func TestConcurrentInsertsShareTheirCommits(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	const calls = 200
+	var all sync.WaitGroup
+	for i := range calls {
+		all.Go(func() {
+			in, err := b.Insert(t.Context(), []queue.InsertParams{
+				{Event: fmt.Appendf(nil, `{"call":%d,"part":0}`, i)}, {Event: fmt.Appendf(nil, `{"call":%d,"part":1}`, i)},
+			})
+			if err != nil || len(in) != 2 {
+				t.Errorf("insert answered %+v, %v", in, err)
+				return
+			}
+			for part, e := range in {
+				if got := b.get(t, e.ID); string(got.Payload) != fmt.Sprintf(`{"call": %d, "part": %d}`, i, part) {
+					t.Errorf("call %d was told that its part %d is event %d, which is %s", i, part, e.ID, got.Payload)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := query[int](t, b.sql, `select count(distinct xmin::text) from agent.event`); n >= calls {
+		t.Errorf("%d calls made %d commits", calls, n)
+	}
+}
+
+func TestPoisonedEventInASharedStatementFailsAlone(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	letGo := standstill(t, b)
+	first := insertOne(t.Context(), b, `{"first":true}`)
+	blocked(t, b.sql)
+	const calls, poisoned = 100, 37
+	var done [calls]<-chan error
+	for i := range calls {
+		payload := `{"ok":true}`
+		if i == poisoned {
+			payload = `{"bad":"\u0000"}`
+		}
+		done[i] = insertOne(t.Context(), b, payload)
+	}
+	letGo()
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	for i := range calls {
+		if err := <-done[i]; (i == poisoned) != errors.Is(err, queue.ErrUnrepresentable) || (i != poisoned && err != nil) {
+			t.Errorf("call %d: %v", i, err)
+		}
+	}
+	if n := query[int](t, b.sql, `select count(*) from agent.event`); n != calls {
+		t.Errorf("%d events are stored, want %d", n, calls)
+	}
+}
+
+func TestCallerWhoLeavesDoesNotTakeItsNeighboursAlong(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	letGo := standstill(t, b)
+	ctx, cancel := context.WithCancel(t.Context())
+	leaver := insertOne(ctx, b, `{"n":1}`)
+	blocked(t, b.sql)
+	neighbour := insertOne(t.Context(), b, `{"n":2}`)
+	cancel()
+	if err := <-leaver; !errors.Is(err, context.Canceled) {
+		t.Errorf("the caller who left: %v", err)
+	}
+	letGo()
+	if err := <-neighbour; err != nil {
+		t.Errorf("the neighbour: %v", err)
+	}
+}
+
+func TestLostConnectionInASharedStatementIsToldToAll(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	letGo := standstill(t, b)
+	lost := insertOne(t.Context(), b, `{"n":1}`)
+	pid := blocked(t, b.sql)
+	b.exec(t, `select pg_terminate_backend($1)`, pid)
+	if err := <-lost; !errors.Is(err, queue.ErrUnavailable) {
+		t.Errorf("the call whose connection was lost: %v", err)
+	}
+	later := insertOne(t.Context(), b, `{"n":2}`)
+	letGo()
+	if err := <-later; err != nil {
+		t.Errorf("a later call: %v", err)
+	}
+	if n := query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
+		t.Errorf("%d events are stored, want 1", n)
+	}
+}
+
+func TestCloseWaitsForTheFlushUnderWay(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	letGo := standstill(t, b)
+	call := insertOne(t.Context(), b, `{"n":1}`)
+	blocked(t, b.sql)
+	closed := make(chan error, 1)
+	go func() { closed <- b.Close(context.Background()) }()
+	letGo()
+	if err := <-call; err != nil {
+		t.Errorf("the insert: %v", err)
+	}
+	if err := <-closed; err != nil {
+		t.Errorf("close: %v", err)
+	}
+	if n := query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
+		t.Errorf("%d events are stored, want 1", n)
+	}
+}
+
+func TestConcurrentAcksOfTheSameEventsAgree(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	b.postN(t, "", 50)
+	claimed := b.take(t, queue.ClaimParams{Limit: 50}, 50)
+	forth, back := make([]queue.Lease, 50), make([]queue.Lease, 50)
+	for i, e := range claimed {
+		forth[i], back[49-i] = lease(e), lease(e)
+	}
+	other := openOn(t, b.url, nil) // another process, whose statements meet this one's
+	var all sync.WaitGroup
+	for i := range 20 {
+		for _, s := range []*queue.Service{b.Service, other} {
+			all.Go(func() {
+				leases := [][]queue.Lease{forth, back}[i%2]
+				results, err := s.Ack(t.Context(), leases)
+				if err != nil {
+					t.Error(err)
+				}
+				for j, r := range results {
+					if r.ID != leases[j].ID || r.Outcome != queue.Done || r.Err != nil {
+						t.Errorf("ack of %d answered %+v", leases[j].ID, r)
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	if n := query[int](t, b.sql, `select count(*) from agent.event_hist`); n != 50 {
+		t.Errorf("history has %d events, want 50", n)
+	}
+}
