@@ -70,25 +70,46 @@ func parseCount(text string, tag *kong.Tag) (any, error) {
 
 func parseDuration(text string, tag *kong.Tag) (any, error) {
 	d, err := time.ParseDuration(text)
-	if err == nil && (d > 0 || d == 0 && tag.Has("zero")) {
+	most := tagDuration(tag, "max", math.MaxInt64)
+	if err == nil && d <= most && (d > 0 || d == 0 && tag.Has("zero")) {
 		return d, nil
 	}
 	takes := `a duration such as "30s", "10m" or "720h"`
 	if err == nil && !tag.Has("zero") {
 		takes += ", more than zero"
 	}
+	if tag.Has("max") {
+		takes += ", up to " + tag.Get("max")
+	}
 	return nil, refuse(text, takes)
 }
 
-func parseInterval(text string, _ *kong.Tag) (any, error) {
+// tagDuration is the duration in a tag of a setting, or otherwise when there is no such tag.
+func tagDuration(tag *kong.Tag, name string, otherwise time.Duration) time.Duration {
+	if !tag.Has(name) {
+		return otherwise
+	}
+	d, err := time.ParseDuration(tag.Get(name))
+	if err != nil {
+		panic(err) // the tag is this program's own
+	}
+	return d
+}
+
+func parseInterval(text string, tag *kong.Tag) (any, error) {
 	d, err := time.ParseDuration(text)
+	least := tagDuration(tag, "min", 1)
 	switch {
 	case strings.EqualFold(text, "off") || err == nil && d == 0:
 		return time.Duration(-1), nil
-	case err == nil && d > 0:
+	case err == nil && d >= least:
 		return d, nil
 	}
-	return nil, refuse(text, `a duration such as "30s" or "10m", or "off"`)
+	takes := `a duration such as "30s" or "10m", `
+	if tag.Has("min") {
+		takes += "at least " + tag.Get("min") + ", "
+	}
+	return nil, refuse(text, takes+`or "off"`)
 }
 
 func parseSwitch(text string, _ *kong.Tag) (any, error) {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 // The exit codes of every command.
@@ -19,6 +20,9 @@ const (
 	exitInterrupted = 130 // a signal ended it before it was done; what shells report for SIGINT
 )
 
+// signalEcho is how soon after the first stop signal another one is taken for its echo.
+const signalEcho = 500 * time.Millisecond
+
 func main() {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
@@ -26,7 +30,11 @@ func main() {
 	go func() {
 		<-signals
 		cancel()
-		<-signals // whoever asks twice does not want to wait for the rest of the shutdown
+		// Whoever asks twice does not want to wait for the rest of the shutdown. But what stops a
+		// group of processes may signal each of them twice at once, and means it once.
+		for asked := time.Now(); time.Since(asked) < signalEcho; {
+			<-signals
+		}
 		os.Exit(exitInterrupted)
 	}()
 	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)) //nolint:forbidigo // from here on it is a parameter

@@ -39,19 +39,19 @@ type listenSettings struct {
 // queueSettings is how events live.
 type queueSettings struct {
 	MaxAttempts      int           `name:"max-attempts" type:"count" min:"1" max:"2147483647" placeholder:"N" default:"3" group:"queue" help:"How often an event is claimed before it expires, unless a call says otherwise."`
-	SweepInterval    time.Duration `name:"sweep-interval" type:"interval" placeholder:"DURATION" default:"10s" group:"queue" help:"Time between the sweeps that move used-up events to history; off or 0 for none."`
+	SweepInterval    time.Duration `name:"sweep-interval" type:"interval" min:"100ms" placeholder:"DURATION" default:"10s" group:"queue" help:"Time between the sweeps that move used-up events to history, at least 100ms; off or 0 for none."`
 	MaxVTAge         time.Duration `name:"max-vt-age" type:"duration" placeholder:"DURATION" default-note:"none: only used-up attempts expire events" group:"queue" help:"Sweeps also expire events that nobody claimed for this long after they could have been."`
 	HistoryRetention time.Duration `name:"history-retention" type:"duration" placeholder:"DURATION" default-note:"none: kept for ever" group:"queue" help:"Drop history older than this, such as 720h for 30 days."`
 }
 
 // limitSettings bounds what one call, or all of them, may take.
 type limitSettings struct {
-	MaxBody      int64         `name:"max-body" type:"size" max:"268435456" placeholder:"SIZE" default:"1MiB" group:"limits" help:"The largest body of a request that carries one event or none."`
-	MaxBatchBody int64         `name:"max-batch-body" type:"size" max:"1073741824" placeholder:"SIZE" default:"8MiB" group:"limits" help:"The largest body of a batch."`
-	MaxBatch     int           `name:"max-batch" type:"count" min:"1" max:"1000" placeholder:"N" default:"1000" group:"limits" help:"The most elements of one batch."`
-	MaxDepth     int           `name:"max-depth" type:"count" min:"1" max:"1000" placeholder:"N" default:"64" group:"limits" help:"How deep the JSON of a body may be nested."`
-	QueryTimeout time.Duration `name:"query-timeout" type:"duration" placeholder:"DURATION" default:"5s" group:"limits" help:"How long a listing, a count or a search of history may take."`
-	MaxConns     int           `name:"max-conns" type:"count" min:"2" max:"10000" placeholder:"N" default-note:"10, or what pool_max_conns in the database URL says" group:"limits" help:"The most connections to the database."`
+	MaxBody      int64         `name:"max-body" type:"size" max:"268435456" placeholder:"SIZE" default:"1MiB" group:"limits" help:"The largest body of a request that carries one event or none, up to 256MiB."`
+	MaxBatchBody int64         `name:"max-batch-body" type:"size" max:"1073741824" placeholder:"SIZE" default:"8MiB" group:"limits" help:"The largest body of a batch, up to 1GiB."`
+	MaxBatch     int           `name:"max-batch" type:"count" min:"1" max:"1000" placeholder:"N" default:"1000" group:"limits" help:"The most elements of one batch, up to 1000."`
+	MaxDepth     int           `name:"max-depth" type:"count" min:"1" max:"1000" placeholder:"N" default:"64" group:"limits" help:"How deep the JSON of a body may be nested, up to 1000 levels."`
+	QueryTimeout time.Duration `name:"query-timeout" type:"duration" max:"24h" placeholder:"DURATION" default:"5s" group:"limits" help:"How long a listing, a count or a search of history may take, up to 24h."`
+	MaxConns     int           `name:"max-conns" type:"count" min:"2" max:"10000" placeholder:"N" default-note:"10, or what pool_max_conns in the database URL says" group:"limits" help:"The most connections to the database, 2 to 10000."`
 }
 
 // logSettings is what is written to standard error.

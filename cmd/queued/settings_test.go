@@ -167,8 +167,10 @@ func TestWrongValueIsNamedWithWhatItGotAndWhatItTakes(t *testing.T) {
 	t.Parallel()
 	const duration, moreThanZero = `takes a duration such as "30s", "10m" or "720h"`, `takes a duration such as "30s", "10m" or "720h", more than zero`
 	tests := []struct{ flag, value, want string }{
-		{"sweep-interval", "10 minutes", `got "10 minutes"; takes a duration such as "30s" or "10m", or "off"`},
-		{"sweep-interval", "-5s", `got "-5s"; takes a duration such as "30s" or "10m", or "off"`},
+		{"sweep-interval", "10 minutes", `got "10 minutes"; takes a duration such as "30s" or "10m", at least 100ms, or "off"`},
+		{"sweep-interval", "99ms", `got "99ms"; takes a duration such as "30s" or "10m", at least 100ms, or "off"`},
+		{"sweep-interval", "-5s", `got "-5s"; takes a duration such as "30s" or "10m", at least 100ms, or "off"`},
+		{"query-timeout", "597h", `got "597h"; takes a duration such as "30s", "10m" or "720h", more than zero, up to 24h`},
 		{"max-vt-age", "1d", `got "1d"; ` + duration},
 		{"max-vt-age", "0s", `got "0s"; ` + moreThanZero},
 		{"history-retention", "30d", `got "30d"; ` + duration},

@@ -57,10 +57,29 @@ func TestSigtermTurnsReadinessOffBeforeTheDoorCloses(t *testing.T) {
 		t.Errorf("healthcheck: exit code %d, %q", code, check.output())
 	}
 
-	p.signal(syscall.SIGTERM)
+	until(t, "a second signal that is no echo of the first ends it", func() bool {
+		select {
+		case <-p.ended:
+			return true
+		default:
+			_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended since
+			return false
+		}
+	})
 	if code := p.wait(); code != exitInterrupted {
 		t.Errorf("exit code %d after the second signal, want %d", code, exitInterrupted)
 	}
+}
+
+func TestEchoOfTheStopSignalDoesNotCutTheStopShort(t *testing.T) {
+	t.Parallel()
+	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).URL, "QUEUED_DRAIN_DELAY=50ms")
+	p.signal(syscall.SIGTERM)
+	p.signal(syscall.SIGINT)
+	if code := p.wait(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+	p.waitFor("stopped")
 }
 
 func TestSigtermLetsARequestUnderWayFinish(t *testing.T) {

@@ -43,10 +43,10 @@ var sentinels = []struct {
 	detail string
 }{
 	{queue.ErrNotFound, eventNotFound, "No event has this id here: it never existed, has already left, or its history was dropped."},
-	{queue.ErrLeaseLost, leaseLost, "The receipt is not that of the event's latest claim: the lease ended and the event was claimed again or given back."},
+	{queue.ErrLeaseLost, leaseLost, "The receipt proves no lease any more: the event was claimed again, was given back, or has left its queue. Or it is another event's receipt."},
 	{queue.ErrUnrepresentable, unrepresentable, "PostgreSQL cannot hold the event as it is."},
 	{queue.ErrInvalid, validationFailed, "The database refused a value."},
 	{queue.ErrBadCursor, invalidCursor, "Pass the `next` of an earlier page of the same listing with the same filters, unchanged, or none for the first page."},
 	{queue.ErrQueryTimeout, queryTimeout, "The query ran into its time limit. Ask for less: narrow `from` and `to`, or filter by `queue`."},
-	{queue.ErrUnavailable, databaseUnavailable, "The database cannot be reached at the moment. Whether a write took effect may be unknown; reading and claiming may be retried safely."},
+	{queue.ErrUnavailable, databaseUnavailable, "The database cannot be reached, or has no room, at the moment. Whether a write took effect may be unknown; reading and claiming may be retried safely."},
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +19,10 @@ var (
 	payloadType  = reflect.TypeFor[jsontext.Value]()
 )
 
+// overlong matches a duration that is well written; time.ParseDuration fails on those that
+// exceed its 290 years only.
+var overlong = regexp.MustCompile(`^\+?([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$`)
+
 // setText sets v to what text says, as it stands in a URL or in a JSON string. It returns
 // what is wrong with text, in words for the caller, or "".
 func setText(v reflect.Value, text string) string {
@@ -28,7 +33,11 @@ func setText(v reflect.Value, text string) string {
 	switch {
 	case v.Type() == durationType:
 		d, err := time.ParseDuration(text)
-		if err != nil {
+		switch {
+		case err == nil:
+		case overlong.MatchString(text): // its bounds have the better words
+			d = math.MaxInt64
+		default:
 			return quote(text) + ` is not a duration: use a number with a unit, such as "90s" or "10m"`
 		}
 		v.SetInt(int64(d))

@@ -7,7 +7,8 @@ import "errors"
 var (
 	// ErrNotFound: no event has this id (in the queue, or in history, as the call says).
 	ErrNotFound = errors.New("no such event")
-	// ErrLeaseLost: the receipt is not that of the event's latest claim, or its lease was given back.
+	// ErrLeaseLost: the receipt is not that of the event's latest claim, its lease was given back, or the event
+	// has left its queue.
 	ErrLeaseLost = errors.New("the lease was lost")
 	// ErrInvalid: the database refused a value; the error is an *InvalidError.
 	ErrInvalid = errors.New("invalid value")
@@ -17,7 +18,7 @@ var (
 	ErrBadCursor = errors.New("not a cursor of this listing")
 	// ErrQueryTimeout: the statement took longer than Config.QueryTimeout.
 	ErrQueryTimeout = errors.New("the query took too long")
-	// ErrUnavailable: the database could not be reached, or the connection broke; whether a
+	// ErrUnavailable: the database could not be reached, the connection broke, or it has no room; whether a
 	// write was committed may be unknown.
 	ErrUnavailable = errors.New("the database is unavailable")
 )

@@ -27,7 +27,11 @@ var sqlstates = map[string]error{
 	"57P01": ErrUnavailable,     // admin_shutdown
 	"57P02": ErrUnavailable,     // crash_shutdown
 	"57P03": ErrUnavailable,     // cannot_connect_now
+	"53000": ErrUnavailable,     // insufficient_resources
+	"53100": ErrUnavailable,     // disk_full
+	"53200": ErrUnavailable,     // out_of_memory
 	"53300": ErrUnavailable,     // too_many_connections
+	"58030": ErrUnavailable,     // io_error
 	"25006": ErrUnavailable,     // read_only_sql_transaction: a standby, after a failover
 }
 
