@@ -368,3 +368,15 @@ func TestTimesFarAwayDoNotUpsetTheClock(t *testing.T) {
 	b.take(t, queue.ClaimParams{Wait: 50 * time.Millisecond}, 1)
 	b.take(t, queue.ClaimParams{Wait: 50 * time.Millisecond}, 0)
 }
+
+func TestLargeWaitingClaimDoesNotHoldUpOthers(t *testing.T) {
+	t.Parallel()
+	b := open(t, neverPolls)
+	got := whileWaiting(t, b, queue.ClaimParams{Limit: queue.MaxBatch}, func() {
+		b.take(t, queue.ClaimParams{}, 0) // answers at once, while the other one waits
+		b.post(t, "", `{}`)
+	})
+	if len(got) != 1 {
+		t.Errorf("claimed %d events", len(got))
+	}
+}

@@ -106,7 +106,7 @@ func (d *dispatcher) run() {
 	// claim does without, since mostly it finds something.
 	lookAhead := false
 	for {
-		groups, more := d.groups()
+		groups := d.groups()
 		if len(groups) == 0 {
 			if d.retire() {
 				return
@@ -114,10 +114,11 @@ func (d *dispatcher) run() {
 			continue
 		}
 		sleep := jittered(d.svc.cfg.PollInterval)
-		unserved := 0
+		unserved, more := 0, false
 		for _, g := range groups {
-			next, waiting := d.serve(g, lookAhead)
+			next, waiting, full := d.serve(g, lookAhead)
 			unserved += waiting
+			more = more || full && waiting > 0
 			if next != nil {
 				sleep = min(sleep, *next)
 			}
@@ -134,47 +135,46 @@ func (d *dispatcher) run() {
 	}
 }
 
-// groups parts the waiters into those that one statement can serve, and reports whether some had
-// to be left for another round. What woke the dispatcher before this is covered by the round.
-func (d *dispatcher) groups() (groups [][]*waiter, more bool) {
+// groups parts the waiters into those that one statement can serve. What woke the dispatcher
+// before this is covered by the round.
+func (d *dispatcher) groups() (groups [][]*waiter) {
 	select {
 	case <-d.woken:
 	default:
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var limits []int
 	for _, w := range d.waiters {
 		i := slices.IndexFunc(groups, func(g []*waiter) bool { return g[0].sharesClaim(w) })
-		switch {
-		case i < 0:
-			groups, limits = append(groups, []*waiter{w}), append(limits, w.params.Limit)
-		case limits[i]+w.params.Limit <= MaxBatch:
-			groups[i], limits[i] = append(groups[i], w), limits[i]+w.params.Limit
-		default:
-			more = true
+		if i < 0 {
+			groups = append(groups, []*waiter{w})
+		} else {
+			groups[i] = append(groups[i], w)
 		}
 	}
-	return groups, more
+	return groups
 }
 
 // serve makes one claim for a group and hands out what it found. It returns how long until the
-// next event becomes claimable by itself (nil: unknown, or none) and how many of the group go on waiting.
-func (d *dispatcher) serve(group []*waiter, lookAhead bool) (next *time.Duration, waiting int) {
+// next event becomes claimable by itself (nil: unknown, or none), how many of the group go on waiting, and whether
+// it found as many as one statement may: then there may be more at once for those who wait.
+func (d *dispatcher) serve(group []*waiter, lookAhead bool) (next *time.Duration, waiting int, full bool) {
 	p := group[0].params
 	p.Limit = 0
 	for _, w := range group {
 		p.Limit += w.params.Limit
 	}
+	p.Limit = min(p.Limit, MaxBatch)
 	ctx, cancel := context.WithTimeout(context.Background(), claimTimeout)
 	defer cancel()
 	found, err := d.svc.claim(ctx, p, lookAhead)
 
 	d.mu.Lock()
 	now := time.Now()
+	full = len(found.events) == MaxBatch
 	for _, w := range group {
 		n := min(len(found.events), w.params.Limit)
-		if n == 0 && err == nil && now.Before(w.deadline) && !d.draining {
+		if n == 0 && err == nil && (full || now.Before(w.deadline) && !d.draining) {
 			waiting++
 			continue
 		}
@@ -185,7 +185,7 @@ func (d *dispatcher) serve(group []*waiter, lookAhead bool) (next *time.Duration
 	}
 	d.mu.Unlock()
 	d.release(found.events) // whoever these were for has gone
-	return found.next, waiting
+	return found.next, waiting, full
 }
 
 // release gives back events that nobody is there to take.

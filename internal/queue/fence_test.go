@@ -244,3 +244,19 @@ func TestReleaseDoesNotCountTheAttempt(t *testing.T) {
 		t.Errorf("ack with the released receipt answered %+v", r)
 	}
 }
+
+func TestReleaseDoesNotReviveALeaseThatWasGivenBack(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	b.post(t, "", `{}`)
+	first := b.takeOne(t)
+	if _, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(first)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Release(t.Context(), []queue.Lease{lease(b.takeOne(t))}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Extend(t.Context(), lease(first), time.Hour); !errors.Is(err, queue.ErrLeaseLost) {
+		t.Errorf("extend of the lease that was given back: %v", err)
+	}
+}

@@ -18,6 +18,7 @@ var sqlstates = map[string]error{
 	"QD001": ErrLeaseLost,
 	"QD002": ErrNotFound,
 	"QD003": ErrInvalid,
+	"22021": ErrUnrepresentable, // character_not_in_repertoire: not UTF-8
 	"22P05": ErrUnrepresentable, // untranslatable_character: \u0000
 	"22P02": ErrUnrepresentable, // invalid_text_representation: jsonb refuses the text
 	"22003": ErrUnrepresentable, // numeric_value_out_of_range

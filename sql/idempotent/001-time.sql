@@ -50,7 +50,7 @@ declare
 begin
   case jsonb_typeof(_event -> 'event_ts')
     when 'number' then
-      _epoch = (_event ->> 'event_ts')::numeric;
+      _epoch = round((_event ->> 'event_ts')::numeric, 6);
       if abs(_epoch) < 1e12 then
         _ts = agent.to_timestamptz(_epoch);
       end if;

@@ -84,7 +84,7 @@ begin
   returning id, queue, vt;
 
   if _notify then
-    perform agent.notify_queues(array(select coalesce(q.name, 'default') from unnest(coalesce(_queues, array[null])) q (name)));
+    perform agent.notify_queues(array(select coalesce(q.name, 'default') from unnest(_events, _queues) q (event, name)));
   end if;
 end
 $func$;

@@ -105,6 +105,7 @@ create or replace function agent.random_start(_queue text, _now timestamptz)
 returns table (vt timestamptz, id int8)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
+set timezone to 'UTC' -- days of 24 hours: the place must not lie beyond the last one
 set plan_cache_mode to force_generic_plan
 set jit to off
 set enable_seqscan to off
@@ -197,6 +198,7 @@ begin
   set attempts = e.attempts - 1
     , vt = e.claimed[cardinality(e.claimed)] -- its old vt is gone; this is the closest past time to it
     , claimed = trim_array(e.claimed, 1)
+    , nacked_at = case when e.attempts > 1 then clock_timestamp() end -- the claim before this one is over for good
   where e.id = any(_mine)
   returning id, queue;
 end

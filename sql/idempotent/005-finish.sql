@@ -164,7 +164,9 @@ declare
 begin
   perform agent.refuse('delay', 'must not be negative') where not coalesce(_delay >= interval '0', false);
 
-  if _final and not exists (select from agent.event e where e.id = _id) then
+  -- Locked first: whoever is finishing it right now is waited for, and what they made of it is seen below.
+  perform from agent.event e where e.id = _id for update;
+  if not found and _final then
     return query
     select null::timestamptz, h.outcome, h.queue, true
     from agent.event_hist h

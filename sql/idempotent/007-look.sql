@@ -94,6 +94,7 @@ create or replace function agent.history_filter(_queue text, _from timestamptz, 
 returns text
 language sql stable
 set search_path to pg_catalog, pg_temp
+set datestyle to 'ISO' -- with an offset, where other styles write a zone's ambiguous name
 as $func$
   select concat
   ( case when _queue is not null then format(' and h.queue = %L', _queue) end
@@ -125,6 +126,7 @@ returns table
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set datestyle to 'ISO' -- as in history_filter
 set enable_seqscan to off -- a page is a range of an index, whatever the statistics say
 set enable_sort to off
 set jit to off            -- the two above make every plan look costly enough to compile

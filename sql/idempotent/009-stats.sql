@@ -75,6 +75,7 @@ returns table (bucket timestamptz, done int8, failed int8, expired int8, cancell
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set timezone to 'UTC' -- generate_series adds days of the session's zone, date_bin of 24 hours
 set jit to off
 as $func$
 #variable_conflict use_column
