@@ -77,7 +77,6 @@ func TestEventTSComesFromThePayloadWithinBounds(t *testing.T) {
 		`{"event_ts":"` + epoch.UTC().Format(time.RFC3339Nano) + `"}`:               epoch,
 		`{"event_ts":"` + now.Add(-11*365*24*time.Hour).Format(time.RFC3339) + `"}`: now,
 		`{"event_ts":"` + now.Add(25*time.Hour).Format(time.RFC3339) + `"}`:         now,
-		`{"event_ts":1e-2000}`:                                                      now,
 		`{"event_ts":1e300}`:                                                        now,
 		`{"event_ts":-1e300}`:                                                       now,
 		`{"event_ts":"99999999999999"}`:                                             now,
