@@ -3,6 +3,7 @@ package queue
 import (
 	"cmp"
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,44 +30,32 @@ func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 	}
 }
 
-// claimed is what one claim statement found: events in claim order and, when asked for, how
-// long until another event becomes claimable by itself (nil: none will).
-type claimed struct {
-	events []Event
-	next   *time.Duration
+// claim makes one claim that several callers may share.
+func (s *Service) claim(ctx context.Context, p ClaimParams) ([]Event, error) {
+	key := markKey{p.Queue, p.MaxAttempts}
+	pt := &part{claim: &p, from: s.marks.get(key)}
+	if err := s.flusher.do(ctx, pt); err != nil {
+		return nil, err
+	}
+	if p.Order == FIFO && len(pt.claimed) > 0 {
+		s.marks.advance(key, pt.priorVT)
+	}
+	return pt.claimed, nil
 }
 
-// claim runs one claim statement. With lookAhead it first asks for the next vt, in the same
-// round trip: what becomes claimable after that question but before the claim is claimed, and what becomes
-// claimable later is covered by the answer, so nothing falls between the two.
-func (s *Service) claim(ctx context.Context, p ClaimParams, lookAhead bool) (claimed, error) {
-	var found claimed
-	batch := new(pgx.Batch)
-	if lookAhead {
-		batch.Queue(`select agent.next_vt($1)`, p.Queue).QueryRow(func(row pgx.Row) error {
-			return row.Scan(&found.next)
-		})
-	}
-	batch.Queue(`
-		select e.id, e.queue, e.event_ts, e.enqueued_at, e.attempts, e.vt, e.claimed, e.event, e.last_error, e.requeued_from,
-			agent.receipt(e)
-		from agent.claim_events($1, $2, $3, $4, $5) e`,
-		p.Queue, p.Limit, p.MaxAttempts, p.InvisibleFor, string(p.Order)).Query(func(rows pgx.Rows) error {
-		var err error
-		found.events, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e Event, err error) {
-			err = row.Scan(&e.ID, &e.Queue, &e.EventTS, &e.EnqueuedAt, &e.Attempts, &e.VT, &e.Claimed, &e.Payload, &e.LastError,
-				&e.RequeuedFrom, &e.Receipt)
-			return e, err
-		})
-		return err
-	})
-	if err := s.pool.SendBatch(ctx, batch).Close(); err != nil {
-		return claimed{}, wrap("claiming events", err)
-	}
-	for range found.events {
-		s.counters.add(p.Queue, func(c *Counters) { c.Claimed++ })
-	}
-	return found, nil
+// nextVT returns how long until something of the queue becomes claimable that is not so yet; nil: nothing will by itself.
+func (s *Service) nextVT(ctx context.Context, queue string) (next *time.Duration, err error) {
+	err = s.pool.QueryRow(ctx, `select agent.next_vt($1)`, queue).Scan(&next)
+	return next, wrap("looking ahead", err)
+}
+
+// receiptOf is agent.receipt of an event that was just claimed.
+func receiptOf(e Event) string {
+	b := make([]byte, 0, 40)
+	b = strconv.AppendInt(b, e.ID, 10)
+	b = strconv.AppendInt(append(b, '.'), int64(e.Attempts), 10)
+	b = strconv.AppendInt(append(b, '.'), e.Claimed[len(e.Claimed)-1].UnixMicro(), 10)
+	return string(b)
 }
 
 // releaseTimeout bounds a release, which nobody waits for and which outlives its caller.
@@ -82,18 +71,18 @@ func (s *Service) Release(ctx context.Context, leases []Lease) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	ids, receipts := columns(leases)
-	rows, _ := s.pool.Query(ctx, `select queue from agent.release_events($1, $2)`, ids, receipts)
-	queues, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return wrap("releasing claims", err)
-	}
+	rows, _ := s.pool.Query(ctx, `select queue, vt from agent.release_events($1, $2)`, ids, receipts)
 	touched := make(map[string]bool)
-	for _, q := range queues {
-		s.counters.add(q, func(c *Counters) { c.Released++ })
-		touched[q] = true
-	}
+	var queue string
+	var vt time.Time
+	_, err := pgx.ForEachRow(rows, []any{&queue, &vt}, func() error {
+		s.counters.add(queue, func(c *Counters) { c.Released++ })
+		s.marks.lower(queue, vt)
+		touched[queue] = true
+		return nil
+	})
 	s.wake(touched)
-	return nil
+	return wrap("releasing claims", err)
 }
 
 // columns turns leases into the parallel arrays the SQL functions take; no receipt is null.

@@ -129,7 +129,7 @@ func asleep(t *testing.T, b bench) {
 		if query[bool](t, b.sql, `
 			select exists (select from pg_catalog.pg_stat_activity
 				where datname = pg_catalog.current_database() and application_name = 'queued' and state = 'idle'
-				and query like '%agent.claim_events%')`) {
+				and query like '%agent.take_events%')`) {
 			return
 		}
 	}

@@ -30,6 +30,17 @@ func (c *counters) add(queue string, count func(*Counters)) {
 	count(c.byQueue[queue])
 }
 
+// count adds what a flush did, by queue.
+func (c *counters) count(done map[string]Counters) {
+	for queue, n := range done {
+		c.add(queue, func(c *Counters) {
+			c.Inserted += n.Inserted
+			c.Claimed += n.Claimed
+			c.Acked += n.Acked
+		})
+	}
+}
+
 // Counters returns what this service has done since it was opened, by queue.
 func (s *Service) Counters() []Counters {
 	s.counters.mu.Lock()

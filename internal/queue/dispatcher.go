@@ -7,9 +7,15 @@ import (
 	"time"
 )
 
-// claimTimeout bounds one claim statement. It is the dispatcher's own: a caller that gives up
-// does not take its neighbours along.
-const claimTimeout = 30 * time.Second
+const (
+	// claimTimeout bounds one round. It is the dispatcher's own: a caller that gives up does not
+	// take its neighbours along.
+	claimTimeout = 30 * time.Second
+	// shortPoll is the time between polls where looking ahead takes too long to be done each time.
+	shortPoll = 250 * time.Millisecond
+	// longLook is how long looking ahead may take and still be done each time.
+	longLook = 10 * time.Millisecond
+)
 
 // dispatcher claims for everyone in this process who waits on one queue. It runs while
 // there are waiters: each round takes those who ask for the same and makes one claim for
@@ -18,6 +24,8 @@ type dispatcher struct {
 	svc   *Service
 	queue string
 	woken chan struct{} // holds a token when there may be something new
+
+	lookAgain time.Time // not to look ahead before
 
 	mu       sync.Mutex
 	waiters  []*waiter // in order of arrival
@@ -114,14 +122,14 @@ func (d *dispatcher) run() {
 			continue
 		}
 		sleep := jittered(d.svc.cfg.PollInterval)
+		if lookAhead {
+			sleep = min(sleep, d.lookAhead())
+		}
 		unserved, more := 0, false
 		for _, g := range groups {
-			next, waiting, full := d.serve(g, lookAhead)
+			waiting, full := d.serve(g)
 			unserved += waiting
 			more = more || full && waiting > 0
-			if next != nil {
-				sleep = min(sleep, *next)
-			}
 		}
 		switch {
 		case more:
@@ -155,10 +163,33 @@ func (d *dispatcher) groups() (groups [][]*waiter) {
 	return groups
 }
 
-// serve makes one claim for a group and hands out what it found. It returns how long until the
-// next event becomes claimable by itself (nil: unknown, or none), how many of the group go on waiting, and whether
-// it found as many as one statement may: then there may be more at once for those who wait.
-func (d *dispatcher) serve(group []*waiter, lookAhead bool) (next *time.Duration, waiting int, full bool) {
+// lookAhead returns how long it is safe to sleep if a claim after it finds nothing: what becomes claimable before
+// that claim is claimed, and what becomes so later is covered by the answer.
+func (d *dispatcher) lookAhead() time.Duration {
+	start := time.Now()
+	if start.Before(d.lookAgain) {
+		return shortPoll
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), claimTimeout)
+	defer cancel()
+	next, err := d.svc.nextVT(ctx, d.queue)
+	took := time.Since(start)
+	if took > longLook {
+		d.lookAgain = start.Add(lookShare * took)
+	}
+	switch {
+	case err != nil:
+		return shortPoll // the claim that follows says what is wrong
+	case next == nil:
+		return time.Hour
+	default:
+		return max(0, *next-took) // when the answer was made is not known
+	}
+}
+
+// serve makes one claim for a group and hands out what it found. It returns how many of the group go on waiting, and
+// whether it found as many as one statement may: then there may be more at once for those who wait.
+func (d *dispatcher) serve(group []*waiter) (waiting int, full bool) {
 	p := group[0].params
 	p.Limit = 0
 	for _, w := range group {
@@ -167,25 +198,25 @@ func (d *dispatcher) serve(group []*waiter, lookAhead bool) (next *time.Duration
 	p.Limit = min(p.Limit, MaxBatch)
 	ctx, cancel := context.WithTimeout(context.Background(), claimTimeout)
 	defer cancel()
-	found, err := d.svc.claim(ctx, p, lookAhead)
+	found, err := d.svc.claim(ctx, p)
 
 	d.mu.Lock()
 	now := time.Now()
-	full = len(found.events) == MaxBatch
+	full = len(found) == MaxBatch
 	for _, w := range group {
-		n := min(len(found.events), w.params.Limit)
+		n := min(len(found), w.params.Limit)
 		if n == 0 && err == nil && (full || now.Before(w.deadline) && !d.draining) {
 			waiting++
 			continue
 		}
 		if d.remove(w) {
-			w.result <- claimResult{events: found.events[:n:n], err: err}
-			found.events = found.events[n:]
+			w.result <- claimResult{events: found[:n:n], err: err}
+			found = found[n:]
 		}
 	}
 	d.mu.Unlock()
-	d.release(found.events) // whoever these were for has gone
-	return found.next, waiting, full
+	d.release(found) // whoever these were for has gone
+	return waiting, full
 }
 
 // release gives back events that nobody is there to take.

@@ -4,44 +4,34 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // Ack finishes each of leases on its own, as Done, or as Cancelled where nobody ever claimed
 // the event. Results are in the order of leases. A repeated ack with the receipt that succeeded succeeds again.
-// Concurrent calls share statements.
+// Concurrent calls share transactions.
 func (s *Service) Ack(ctx context.Context, leases []Lease) ([]AckResult, error) {
-	return s.acks.do(ctx, leases)
+	if len(leases) == 0 {
+		return nil, nil
+	}
+	p := &part{acks: leases}
+	if err := s.flusher.do(ctx, p); err != nil {
+		return nil, err
+	}
+	return p.acked, nil
 }
 
-// ack finishes leases with one statement.
-func (s *Service) ack(ctx context.Context, leases []Lease) ([]AckResult, error) {
-	ids, receipts := columns(leases)
-	rows, _ := s.pool.Query(ctx, `select id, status, queue, repeated from agent.delete_events($1, $2)`, ids, receipts)
-	results, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r AckResult, err error) {
-		var status string
-		var queue *string
-		var repeated bool
-		if err := row.Scan(&r.ID, &status, &queue, &repeated); err != nil {
-			return r, err
-		}
-		switch status {
-		case "not_found":
-			r.Err = ErrNotFound
-		case "lease_lost":
-			r.Err = ErrLeaseLost
-		case string(Done), string(Cancelled):
-			r.Outcome = Outcome(status)
-			if !repeated {
-				s.counters.add(*queue, func(c *Counters) { c.Acked++ })
-			}
-		default:
-			return r, fmt.Errorf("unknown status %q", status)
-		}
-		return r, nil
-	})
-	return results, wrap("acking events", err)
+// ackResult is what agent.delete_events means by a status.
+func ackResult(id int64, status string) (AckResult, error) {
+	switch status {
+	case string(Done), string(Cancelled):
+		return AckResult{ID: id, Outcome: Outcome(status)}, nil
+	case "not_found":
+		return AckResult{ID: id, Err: ErrNotFound}, nil
+	case "lease_lost":
+		return AckResult{ID: id, Err: ErrLeaseLost}, nil
+	default:
+		return AckResult{}, fmt.Errorf("unknown status %q", status)
+	}
 }
 
 // Nack gives a claimed event back, or with p.Final moves it to history. It fails with

@@ -1,142 +1,386 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// flushTimeout bounds one shared statement. It is the flusher's own: a caller that gives up
-// does not take its neighbours along.
-const flushTimeout = 30 * time.Second
+const (
+	// flushTimeout bounds one flush. It is the flusher's own: a caller that gives up does not take
+	// its neighbours along.
+	flushTimeout = 30 * time.Second
 
-// maxFlushBytes bounds the payloads that calls share a statement with, as a batch over HTTP is
-// bounded unless configured otherwise. A call that is larger has a statement to itself.
-const maxFlushBytes = 8 << 20
+	// maxFlushBytes bounds the payloads that calls share a flush with, as a batch over HTTP is
+	// bounded unless configured otherwise. A call that is larger has a flush to itself.
+	maxFlushBytes = 8 << 20
 
-// flusher lets concurrent calls of one kind share statements and commits. A flush starts
-// whenever none is under way and takes what has gathered since the last one began, so that a lone call
-// waits for nobody and a crowd pays for one commit. A caller is answered when its part is committed.
-//
-// There is one flush at a time: what gathers meanwhile makes the next one larger.
-type flusher[In, Out any] struct {
-	write func(context.Context, []In) ([]Out, error) // one statement, all or nothing, results in order
-	size  func(In) int                               // bytes of an item's payload
-	work  *sync.WaitGroup                            // counts the goroutine that flushes
+	// flushLockTimeout is how long a flush waits for a row that somebody else has locked. The part
+	// that needs the row then waits by itself, lest everyone wait with it.
+	flushLockTimeout = 100 * time.Millisecond
+
+	// crowd is how many events must wait for a further writer to be worth its while: two
+	// writers with half as much each do less than one.
+	crowd = 200
+
+	// writers is how many flushes there may be at once.
+	writers = 2
+)
+
+// flusher lets concurrent inserts, acks and claims share a transaction. A flush starts whenever a
+// writer is free and takes what has gathered since the last one began, so that a lone call waits for nobody and a crowd
+// pays for one round trip and one commit. A caller is answered when its part is committed.
+type flusher struct {
+	svc     *Service
+	pool    *pgxpool.Pool // a connection for each writer
+	writers int           // flushes at once, at most
+	work    *sync.WaitGroup
 
 	mu      sync.Mutex
-	waiting []*flushCall[In, Out] // in order of arrival
-	running bool
+	waiting []*part // in order of arrival
+	items   int     // events in waiting
+	running int     // writers at work
 }
 
-// flushCall is one caller's part: its items go into the same statement.
-type flushCall[In, Out any] struct {
-	items  []In
-	bytes  int
-	result chan flushResult[Out] // of capacity one: answering never blocks
-}
-
-type flushResult[Out any] struct {
-	items []Out
-	err   error
-}
-
-// do writes items and returns their results in order, or the error that kept all of them from being written.
-// When ctx ends first the items may be written or not.
-func (f *flusher[In, Out]) do(ctx context.Context, items []In) ([]Out, error) {
-	if len(items) == 0 {
-		return nil, nil
+// newFlusher returns a flusher with connections of its own, so that nothing which takes long stands in its way.
+func newFlusher(ctx context.Context, s *Service, pcfg *pgxpool.Config) (*flusher, error) {
+	pcfg = pcfg.Copy()
+	pcfg.MaxConns = writers
+	pcfg.MinConns = 0
+	pcfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, fmt.Sprintf("set lock_timeout = %d", flushLockTimeout.Milliseconds()))
+		return err
 	}
-	call := &flushCall[In, Out]{items: items, result: make(chan flushResult[Out], 1)}
-	for _, item := range items {
-		call.bytes += f.size(item)
+	pool, err := pgxpool.NewWithConfig(ctx, pcfg)
+	if err != nil {
+		return nil, fmt.Errorf("opening the writers' connections: %w", err)
+	}
+	return &flusher{svc: s, pool: pool, writers: writers, work: &s.work}, nil
+}
+
+// A part is what one call does in a flush: all of it, or nothing when it fails. It is made of one of
+// inserts, acks and claim.
+type part struct {
+	inserts []InsertParams
+	acks    []Lease
+	claim   *ClaimParams
+	from    time.Time // low-water mark of the claim; zero: none
+	bytes   int       // of payloads
+
+	// What came of it, to be read after done has been received from: in the order of inserts and acks.
+	inserted []Inserted
+	acked    []AckResult
+	claimed  []Event
+	priorVT  time.Time  // of the last of claimed
+	done     chan error // of capacity one: answering never blocks
+}
+
+func (p *part) size() int { return len(p.inserts) + len(p.acks) + 1 }
+
+// do has p flushed and returns the error that kept it from being. When ctx ends first, it may be
+// flushed or not, and its results must not be read.
+func (f *flusher) do(ctx context.Context, p *part) error {
+	p.done = make(chan error, 1)
+	for i := range p.inserts {
+		p.bytes += len(p.inserts[i].Event)
 	}
 	f.mu.Lock()
-	f.waiting = append(f.waiting, call)
-	if !f.running {
-		f.running = true
+	f.waiting = append(f.waiting, p)
+	f.items += p.size()
+	if f.running == 0 || f.running < f.writers && f.items >= crowd {
+		f.running++
 		f.work.Add(1)
-		go f.run()
+		go f.write() //nolint:contextcheck // it serves many callers, and outlives each of them
 	}
 	f.mu.Unlock()
 	select {
-	case r := <-call.result:
-		return r.items, r.err
+	case err := <-p.done:
+		return err
 	case <-ctx.Done():
-		f.forget(call)
-		return nil, ctx.Err()
+		f.forget(p)
+		return ctx.Err()
 	}
 }
 
-// forget takes back a call that is not being written yet.
-func (f *flusher[In, Out]) forget(call *flushCall[In, Out]) {
+// forget takes back a part that is not being flushed yet.
+func (f *flusher) forget(p *part) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if i := slices.Index(f.waiting, call); i >= 0 {
+	if i := slices.Index(f.waiting, p); i >= 0 {
 		f.waiting = slices.Delete(f.waiting, i, i+1)
+		f.items -= p.size()
 	}
 }
 
-// run flushes until nothing waits any more.
-func (f *flusher[In, Out]) run() {
+// write flushes until nothing waits any more.
+func (f *flusher) write() {
 	defer f.work.Done()
 	for {
-		calls := f.next()
-		if len(calls) == 0 {
+		parts := f.next()
+		if len(parts) == 0 {
 			return
 		}
-		f.flush(calls)
+		f.flush(parts)
 	}
 }
 
-// next takes the calls of the next flush: those that have waited longest, as far as the limits go.
-func (f *flusher[In, Out]) next() []*flushCall[In, Out] {
+// next takes the parts of the next flush: those that have waited longest, as far as the limits go.
+func (f *flusher) next() []*part {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, items, bytes := 0, 0, 0
-	for _, c := range f.waiting {
-		items, bytes = items+len(c.items), bytes+c.bytes
+	for _, p := range f.waiting {
+		items, bytes = items+p.size(), bytes+p.bytes
 		if n > 0 && (items > MaxBatch || bytes > maxFlushBytes) {
+			items -= p.size()
 			break
 		}
 		n++
 	}
-	calls := slices.Clone(f.waiting[:n])
+	parts := slices.Clone(f.waiting[:n])
 	f.waiting = slices.Delete(f.waiting, 0, n)
-	f.running = n > 0
-	return calls
+	f.items -= items
+	if n == 0 {
+		f.running--
+	}
+	return parts
 }
 
-// flush writes the calls in one statement and answers them. When the database refuses the
-// statement for what an item is, nothing of it was written, and the halves are tried by themselves, so that in the
-// end the bad call fails alone. When it is unknown what was written, all of them hear so.
-func (f *flusher[In, Out]) flush(calls []*flushCall[In, Out]) {
+// flush runs parts in one transaction and answers them. When the database refuses it for what a part is, nothing of
+// it was written, and the halves are tried by themselves, so that in the end the bad part fails alone. When it is
+// unknown what was written, all of them hear so.
+func (f *flusher) flush(parts []*part) {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
-	items := calls[0].items
-	if len(calls) > 1 {
-		items = slices.Clone(items)
-		for _, c := range calls[1:] {
-			items = append(items, c.items...)
-		}
-	}
-	results, err := f.write(ctx, items)
+	err := f.svc.runParts(ctx, f.pool, parts)
 	switch {
 	case err == nil:
-		for _, c := range calls {
-			n := len(c.items)
-			c.result <- flushResult[Out]{items: results[:n:n]}
-			results = results[n:]
+		for _, p := range parts {
+			p.done <- nil
 		}
-	case len(calls) > 1 && (errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnrepresentable)):
-		half := len(calls) / 2
-		f.flush(calls[:half])
-		f.flush(calls[half:])
+	case len(parts) > 1 && isRefused(err):
+		half := len(parts) / 2
+		f.flush(parts[:half])
+		f.flush(parts[half:])
+	case hasLost(err):
+		f.work.Add(1)
+		go func() {
+			defer f.work.Done()
+			ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+			defer cancel()
+			parts[0].done <- f.svc.runParts(ctx, f.svc.pool, parts)
+		}()
 	default:
-		for _, c := range calls {
-			c.result <- flushResult[Out]{err: err}
+		for _, p := range parts {
+			p.done <- err
 		}
 	}
+}
+
+// isRefused reports whether a transaction failed for what some part of it is, so that others may succeed without it.
+func isRefused(err error) bool {
+	return errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnrepresentable) || hasLost(err)
+}
+
+// hasLost reports whether a transaction lost against another one, and was undone for that: it waited too long for
+// a lock, or the two waited for each other.
+func hasLost(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && (pgErr.Code == "55P03" || pgErr.Code == "40P01") // lock_not_available, deadlock_detected
+}
+
+// runParts runs parts in one transaction and one round trip, and fills in what came of them. Acks come first and
+// claims last, so that a transaction holds hardly a lock when it may have to wait for one.
+func (s *Service) runParts(ctx context.Context, pool *pgxpool.Pool, parts []*part) error {
+	fl := flush{svc: s, batch: new(pgx.Batch)}
+	fl.queueAcks(parts)
+	fl.queueInserts(parts)
+	for _, p := range parts {
+		if p.claim != nil {
+			fl.queueClaim(p)
+		}
+	}
+	told, _ := s.notifier.due(fl.touched)
+	if len(told) > 0 {
+		fl.batch.Queue(notifySQL, slices.Collect(maps.Keys(told)), s.name)
+	}
+	if err := pool.SendBatch(ctx, fl.batch).Close(); err != nil {
+		s.notifier.add(told) // some of them by an earlier flush, which was committed
+		return wrap("writing to the queue", err)
+	}
+	if len(told) == 0 {
+		s.notifier.add(fl.touched)
+	}
+	s.counters.count(fl.counted)
+	for _, p := range parts {
+		for _, e := range p.inserts {
+			if e.VT != nil {
+				s.marks.lower(cmp.Or(e.Queue, Default), *e.VT)
+			}
+		}
+	}
+	s.wakeHere(fl.touched)
+	return nil
+}
+
+// flush is one transaction in the making.
+type flush struct {
+	svc     *Service
+	batch   *pgx.Batch
+	touched map[string]bool // queues that get something claimable
+	counted map[string]Counters
+}
+
+// add counts events of a queue, to be kept when the flush is committed.
+func (fl *flush) add(queue string, count func(*Counters)) {
+	if fl.counted == nil {
+		fl.counted = make(map[string]Counters, 1)
+	}
+	c := fl.counted[queue]
+	count(&c)
+	fl.counted[queue] = c
+}
+
+func (fl *flush) queueInserts(parts []*part) {
+	n := 0
+	for _, p := range parts {
+		n += len(p.inserts)
+	}
+	if n == 0 {
+		return
+	}
+	fl.touched = make(map[string]bool, 1)
+	events := make([]string, 0, n)
+	queues := make([]string, 0, n)
+	var delays []*time.Duration // nil, like vts, when nobody gives one: then they are not even looked at
+	var vts []*time.Time
+	for _, p := range parts {
+		for i := range p.inserts {
+			e := &p.inserts[i]
+			at := len(events)
+			events = append(events, string(e.Event))
+			queues = append(queues, cmp.Or(e.Queue, Default))
+			fl.touched[queues[at]] = true
+			switch {
+			case e.VT != nil:
+				if vts == nil {
+					vts = make([]*time.Time, n)
+				}
+				vts[at] = e.VT
+			case e.Delay != 0:
+				if delays == nil {
+					delays = make([]*time.Duration, n)
+				}
+				delays[at] = &e.Delay
+			}
+		}
+	}
+	// The waking is the service's own: a notifying commit takes a lock that the whole server shares.
+	fl.batch.Queue(`
+		select id, vt
+		from agent.insert_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], _notify => false)`,
+		events, queues, delays, vts).Query(func(rows pgx.Rows) error {
+		inserted := make([]Inserted, 0, n)
+		for rows.Next() {
+			in := Inserted{Queue: queues[len(inserted)]}
+			if err := rows.Scan(&in.ID, &in.VT); err != nil {
+				return err
+			}
+			fl.add(in.Queue, func(c *Counters) { c.Inserted++ })
+			inserted = append(inserted, in)
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+		for _, p := range parts {
+			k := len(p.inserts)
+			p.inserted, inserted = inserted[:k:k], inserted[k:]
+		}
+		return nil
+	})
+}
+
+// queueAcks finishes the acks of all parts in the order of their ids, so that no two transactions
+// wait for each other.
+func (fl *flush) queueAcks(parts []*part) {
+	type ack struct {
+		lease  *Lease
+		result *AckResult
+	}
+	var acks []ack
+	for _, p := range parts {
+		if len(p.acks) == 0 {
+			continue
+		}
+		p.acked = make([]AckResult, len(p.acks))
+		for i := range p.acks {
+			acks = append(acks, ack{&p.acks[i], &p.acked[i]})
+		}
+	}
+	if len(acks) == 0 {
+		return
+	}
+	slices.SortStableFunc(acks, func(a, b ack) int { return cmp.Compare(a.lease.ID, b.lease.ID) })
+	ids, receipts := make([]int64, len(acks)), make([]*string, len(acks))
+	for i, a := range acks {
+		ids[i] = a.lease.ID
+		if a.lease.Receipt != "" {
+			receipts[i] = &a.lease.Receipt
+		}
+	}
+	fl.batch.Queue(`select status, queue, repeated from agent.delete_events($1, $2)`, ids, receipts).Query(func(rows pgx.Rows) error {
+		for i := 0; rows.Next(); i++ {
+			var status string
+			var queue *string
+			var repeated bool
+			if err := rows.Scan(&status, &queue, &repeated); err != nil {
+				return err
+			}
+			result, err := ackResult(ids[i], status)
+			if err != nil {
+				return err
+			}
+			if result.Err == nil && !repeated {
+				fl.add(*queue, func(c *Counters) { c.Acked++ })
+			}
+			*acks[i].result = result
+		}
+		return rows.Err()
+	})
+}
+
+func (fl *flush) queueClaim(p *part) {
+	p.claimed = nil // what a flush that failed had found
+	from := &p.from
+	if from.IsZero() {
+		from = nil
+	}
+	fl.batch.Queue(`
+		select (t.event).id, (t.event).event_ts, (t.event).enqueued_at, (t.event).attempts, (t.event).vt, (t.event).claimed,
+			(t.event).event, (t.event).last_error, (t.event).requeued_from, t.prior_vt
+		from agent.take_events($1, $2, $3, $4, $5, $6) t`,
+		p.claim.Queue, p.claim.Limit, p.claim.MaxAttempts, p.claim.InvisibleFor, string(p.claim.Order), from).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			e := Event{Queue: p.claim.Queue}
+			if err := rows.Scan(&e.ID, &e.EventTS, &e.EnqueuedAt, &e.Attempts, &e.VT, &e.Claimed, &e.Payload, &e.LastError,
+				&e.RequeuedFrom, &p.priorVT); err != nil {
+				return err
+			}
+			e.Receipt = receiptOf(e)
+			p.claimed = append(p.claimed, e)
+		}
+		if n := int64(len(p.claimed)); n > 0 {
+			fl.add(p.claim.Queue, func(c *Counters) { c.Claimed += n })
+		}
+		return rows.Err()
+	})
 }

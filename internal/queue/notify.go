@@ -25,17 +25,22 @@ const listenRetry = time.Second
 
 // wake tells the waiting claims on these queues, here and in other processes, that there may be something new.
 func (s *Service) wake(queues map[string]bool) {
+	s.wakeHere(queues)
+	s.notifier.add(queues)
+}
+
+// wakeHere wakes the waiting claims on these queues in this process.
+func (s *Service) wakeHere(queues map[string]bool) {
 	if len(queues) == 0 {
 		return
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	for q := range queues {
 		if d := s.dispatchers[q]; d != nil {
 			d.wake()
 		}
 	}
-	s.mu.Unlock()
-	s.notifier.add(queues)
 }
 
 // wakeAll wakes every waiting claim of this process.
@@ -48,20 +53,28 @@ func (s *Service) wakeAll() {
 }
 
 // notifier tells other processes which queues have something new: at once when it has been
-// quiet, and everything that gathered since in one statement otherwise.
+// quiet, and everything that gathered since in one statement otherwise. A flush takes the notification along in
+// its own commit.
 type notifier struct {
 	svc   *Service
 	ready chan struct{} // holds a token when queues is not empty
 
 	mu     sync.Mutex
-	queues map[string]bool
+	queues map[string]bool // still to be told of
+	last   time.Time       // when the last notification was sent
 }
+
+const notifySQL = `select agent.notify_queues($1, $2)`
 
 func newNotifier(s *Service) *notifier {
 	return &notifier{svc: s, ready: make(chan struct{}, 1), queues: make(map[string]bool)}
 }
 
+// add has other processes told of queues, soon.
 func (n *notifier) add(queues map[string]bool) {
+	if len(queues) == 0 {
+		return
+	}
 	n.mu.Lock()
 	maps.Copy(n.queues, queues)
 	n.mu.Unlock()
@@ -71,6 +84,25 @@ func (n *notifier) add(queues map[string]bool) {
 	}
 }
 
+// due returns the queues to be told of now, together with more; none, and how long to wait, when it is too early for that.
+func (n *notifier) due(more map[string]bool) (due map[string]bool, wait time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.queues)+len(more) == 0 {
+		return nil, 0
+	}
+	now := time.Now()
+	if wait := n.last.Add(notifyInterval).Sub(now); wait > 0 {
+		return nil, wait
+	}
+	n.last = now
+	due = maps.Clone(n.queues)
+	clear(n.queues)
+	maps.Copy(due, more)
+	return due, 0
+}
+
+// run notifies until ctx ends.
 func (n *notifier) run(ctx context.Context) error {
 	for {
 		select {
@@ -78,15 +110,18 @@ func (n *notifier) run(ctx context.Context) error {
 			return nil
 		case <-n.ready:
 		}
-		n.mu.Lock()
-		names := slices.Collect(maps.Keys(n.queues))
-		clear(n.queues)
-		n.mu.Unlock()
-		if _, err := n.svc.pool.Exec(ctx, `select agent.notify_queues($1, $2)`, names, n.svc.name); err != nil && ctx.Err() == nil {
-			n.svc.cfg.Logger.Warn().Err(err).Msg("other processes could not be notified: their waiting claims will poll")
+		due, wait := n.due(nil)
+		for wait > 0 {
+			if !pause(ctx, wait) {
+				return nil
+			}
+			due, wait = n.due(nil)
 		}
-		if !pause(ctx, notifyInterval) {
-			return nil
+		if len(due) == 0 { // a flush was faster
+			continue
+		}
+		if _, err := n.svc.pool.Exec(ctx, notifySQL, slices.Collect(maps.Keys(due)), n.svc.name); err != nil && ctx.Err() == nil {
+			n.svc.cfg.Logger.Warn().Err(err).Msg("other processes could not be notified: their waiting claims will poll")
 		}
 	}
 }

@@ -77,8 +77,8 @@ type Service struct {
 	name     string // tells this service's notifications from those of others
 	counters counters
 	notifier *notifier
-	inserts  *flusher[InsertParams, Inserted]
-	acks     *flusher[Lease, AckResult]
+	flusher  *flusher
+	marks    marks
 
 	mu          sync.Mutex
 	dispatchers map[string]*dispatcher // one per queue that has waiting claims
@@ -104,10 +104,15 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		dispatchers: make(map[string]*dispatcher),
 	}
 	s.notifier = newNotifier(s)
-	s.inserts = &flusher[InsertParams, Inserted]{write: s.insert, size: func(e InsertParams) int { return len(e.Event) }, work: &s.work}
-	s.acks = &flusher[Lease, AckResult]{write: s.ack, size: func(Lease) int { return 0 }, work: &s.work}
+	s.marks = marks{byKey: make(map[markKey]*mark), off: true}
+	s.flusher, err = newFlusher(ctx, s, pcfg)
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
 	if err := pool.Ping(ctx); err != nil {
 		pool.Close()
+		s.flusher.pool.Close()
 		return nil, wrap("connecting", err)
 	}
 	return s, nil
@@ -147,6 +152,7 @@ func (s *Service) Run(ctx context.Context) error {
 		g.Go(func() error { return s.sweepLoop(ctx) })
 	}
 	g.Go(func() error { return s.upkeepLoop(ctx) })
+	g.Go(func() error { return s.lookBehindLoop(ctx) })
 	if err := g.Wait(); ctx.Err() == nil {
 		return err
 	}
@@ -171,6 +177,7 @@ func (s *Service) Close(ctx context.Context) error {
 	go func() {
 		defer close(done)
 		s.work.Wait()
+		s.flusher.pool.Close()
 		s.pool.Close()
 	}()
 	select {

@@ -29,61 +29,76 @@ $func$;
 
 -- Acks each event on its own: status is done or cancelled (nobody ever claimed it), not_found, or lease_lost. With a receipt
 -- the event must not have been claimed again since; without one (null) the ack is unconditional. An ack that repeats
--- the receipt that finished the event is done again. Rows are locked in id order, so concurrent calls cannot deadlock; results are in the order of _ids.
+-- the receipt that finished the event is done again, and marked as repeated. Results are in the order of _ids. Calls that give the ids
+-- in ascending order cannot deadlock with each other.
 create or replace function agent.delete_events(_ids int8[], _receipts text[] default null)
 returns table (id int8, status text, queue text, repeated boolean)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_hashjoin to off
+set enable_mergejoin to off
 as $func$
 #variable_conflict use_column
 declare
-  _held int8[];     -- the events found
-  _keys text[];     -- their receipts
   _finished int8[]; -- the events this call moves to history
   _outcomes text[];
   _queues text[];
-  _gone int8[];     -- the events found in history instead, with their last receipts and outcomes
-  _gone_keys text[];
-  _gone_outcomes text[];
 begin
-  select array_agg(l.id), array_agg(l.receipt) into _held, _keys
-  from
-  ( select e.id, agent.receipt(e)
-    from agent.event e
-    where e.id = any(_ids)
-    order by e.id
-    for update
-  ) as l (id, receipt);
+  if cardinality(_receipts) <> cardinality(_ids) then
+    perform agent.refuse('receipts', 'must be as many as the ids');
+  end if;
 
-  select array_agg(distinct a.id) into _finished
-  from unnest(_ids, _receipts) as a (id, receipt)
-  join unnest(_held, _keys) as l (id, receipt) on l.id = a.id and (a.receipt is null or a.receipt = l.receipt);
+  with gone as
+  ( delete from agent.event e
+    using unnest(_ids, _receipts) as a (id, receipt)
+    where e.id = a.id
+    and (a.receipt is null or a.receipt = agent.receipt(e.id, e.attempts, e.claimed))
+    returning e.*
+  )
+  , moved as
+  ( insert into agent.event_hist
+    ( id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, nacked_at, last_error, requeued_from
+    , outcome, finished_at
+    )
+    select
+      g.id, g.event_ts, g.attempts, g.vt, g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at, g.last_error, g.requeued_from
+    , case when g.attempts = 0 then 'cancelled' else 'done' end
+    , clock_timestamp()
+    from gone g
+    returning id, outcome, queue
+  )
+  select array_agg(m.id), array_agg(m.outcome), array_agg(m.queue) into _finished, _outcomes, _queues from moved m;
 
-  select array_agg(m.id), array_agg(m.outcome), array_agg(m.queue) into _finished, _outcomes, _queues
-  from agent.move_to_history(_finished, null) m;
+  if _finished = _ids then -- as nearly always
+    return query
+    select f.id, f.outcome, f.queue, false
+    from unnest(_finished, _outcomes, _queues) as f (id, outcome, queue);
+    return;
+  end if;
 
-  -- What is not in the queue may be in history, by this very receipt.
-  select array_agg(g.id), array_agg(agent.receipt(g.id, g.attempts, g.claimed)), array_agg(g.outcome)
-  into _gone, _gone_keys, _gone_outcomes
-  from agent.event_hist g
-  where g.id = any(array(select a.id from unnest(_ids) as a (id) where a.id <> all(coalesce(_held, '{}'))));
-
+  -- What was not finished is in history by this very receipt, or its lease was lost, or there is no such event.
   return query
   select
     a.id
   , case
-      when l.id is not null and (a.receipt is null or a.receipt = l.receipt) then f.outcome
-      when l.id is null and (a.receipt is null or g.id is null) then 'not_found'
-      when g.outcome = 'done' and g.receipt = a.receipt then 'done'
+      when a.is_finished and a.fits then a.outcome
+      when a.fits and a.outcome = 'done' and a.receipt is not null then 'done'
+      when a.receipt is null or a.outcome is null and not exists (select from agent.event e where e.id = a.id) then 'not_found'
       else 'lease_lost'
     end
-  , f.queue
-  , l.id is null
-  from unnest(_ids, _receipts) with ordinality as a (id, receipt, ord)
-  left join unnest(_held, _keys) as l (id, receipt) on l.id = a.id
-  left join unnest(_finished, _outcomes, _queues) as f (id, outcome, queue) on f.id = a.id
-  left join unnest(_gone, _gone_keys, _gone_outcomes) as g (id, receipt, outcome) on g.id = a.id
+  , a.queue
+  , not (a.is_finished and a.fits and row_number() over (partition by a.id, a.fits order by a.ord) = 1)
+  from
+  ( select n.id, n.receipt, n.ord, h.outcome, h.queue
+    , n.id = any(coalesce(_finished, '{}')) as is_finished
+    , h.id is not null and (n.receipt is null or n.receipt = agent.receipt(h.id, h.attempts, h.claimed)) as fits
+    from unnest(_ids, _receipts) with ordinality as n (id, receipt, ord)
+    left join agent.event_hist h on h.id = n.id
+  ) as a
   order by a.ord;
 end
 $func$;

@@ -40,19 +40,32 @@ declare
   _now timestamptz = clock_timestamp();
   _name text;
   _aged int8[];
-  _ids int8[];
+  _ids int8[] = '{}';
 begin
   perform agent.refuse('max_attempts', 'must be at least 1') where coalesce(_max_attempts, 0) < 1;
   perform agent.refuse('max_vt_age', 'must not be negative') where _max_vt_age < interval '0';
   perform agent.refuse('limit', 'must be at least 1') where _limit < 1;
 
-  _ids = array
-  ( select e.id
-    from agent.event e
-    where e.attempts > 0 and e.attempts >= _max_attempts and e.vt <= _now and (_queue is null or e.queue = _queue)
-    limit _limit
-    for update skip locked
-  );
+  if _max_attempts > 1 then
+    _ids = array
+    ( select e.id
+      from agent.event e
+      where e.attempts > 1 and e.attempts >= _max_attempts and e.vt <= _now and (_queue is null or e.queue = _queue)
+      limit _limit
+      for update skip locked
+    );
+  else -- the index of the attempts has none that were claimed once: all that is ready is looked through
+    for _name in select w.name from agent.waiting_queues() as w (name) where _queue is null or w.name = _queue loop
+      _ids = _ids || array
+      ( select e.id
+        from agent.event e
+        where e.queue = _name and e.vt <= _now and e.attempts > 0
+        order by e.vt, e.id
+        limit _limit - cardinality(_ids)
+        for update skip locked
+      );
+    end loop;
+  end if;
 
   if _max_vt_age is not null then
     for _name in select w.name from agent.waiting_queues() as w (name) where _queue is null or w.name = _queue loop

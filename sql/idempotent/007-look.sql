@@ -3,12 +3,8 @@
 -- All return the same columns: state is null on events in history; outcome, finished_at and requeued_as are null on
 -- events in their queue.
 
-drop function if exists agent.get_event(int8);
-drop function if exists agent.list_events(text, text, int4, timestamptz, int8);
-drop function if exists agent.list_history(text, text, timestamptz, timestamptz, jsonb, int8, int4, timestamptz, int8);
-
 -- One event, in its queue or in history; no row when there is none.
-create function agent.get_event(_id int8)
+create or replace function agent.get_event(_id int8)
 returns table
 ( id int8, queue text, event_ts timestamptz, enqueued_at timestamptz, attempts int4, vt timestamptz, claimed timestamptz[]
 , event jsonb, last_error text, requeued_from int8
@@ -39,7 +35,7 @@ end
 $func$;
 
 -- Up to _limit waiting events by (vt, id), after (_after_vt, _after_id), of _queue (null: all) and in _state (null: any).
-create function agent.list_events
+create or replace function agent.list_events
 ( _queue text default null
 , _state text default null
 , _limit int4 default 100
@@ -107,7 +103,7 @@ $func$;
 -- Up to _limit events of history, newest event_ts first, before (_before_ts, _before_id). Each filter may be null: the queue, the
 -- outcome, event_ts from (inclusive) and to (exclusive), a JSON object the event contains (as @> has it), the id.
 -- Per outcome this is one range of an index; only _contains has to read events that it does not return.
-create function agent.list_history
+create or replace function agent.list_history
 ( _queue text default null
 , _outcome text default null
 , _from timestamptz default null

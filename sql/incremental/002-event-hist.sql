@@ -12,12 +12,12 @@ declare
     , vt timestamptz not null
     , claimed timestamptz[] not null
     , event jsonb not null
-    , queue text not null
+    , queue text collate "C" not null
     , enqueued_at timestamptz not null
     , nacked_at timestamptz
     , last_error text
     , requeued_from int8
-    , outcome text not null
+    , outcome text collate "C" not null
     , finished_at timestamptz not null       -- when it left the queue
     , requeued_as int8                       -- the latest copy of it that went back into a queue
     , constraint event_hist_outcome check (outcome in ('done', 'failed', 'expired', 'cancelled'))
