@@ -29,8 +29,17 @@ type benchCmd struct {
 	Plot    string        `name:"plot" placeholder:"DIR" help:"Write charts there, as SVG."`
 	Quiet   bool          `name:"quiet" short:"q" help:"Do not say how it goes."`
 
-	Single bench.Single `cmd:"" help:"Whole lives of single events: post, claim, ack."`
-	Batch  bench.Batch  `cmd:"" help:"Whole lives of many events per request."`
+	Single     bench.Single   `cmd:"" help:"Whole lives of single events: post, claim, ack."`
+	Batch      bench.Batch    `cmd:"" help:"Whole lives of many events per request."`
+	Idle       bench.Idle     `cmd:"" help:"One lone request at a time, beside the same in SQL."`
+	Depth      bench.Depth    `cmd:"" help:"Claims from a deep backlog, beside a shallow one."`
+	Piles      bench.Piles    `cmd:"" help:"Claims beside events that are delayed, leased or in another queue."`
+	Snapshot   bench.Snapshot `cmd:"" help:"A steady load beside a session that holds an old snapshot."`
+	Claimers   bench.Claimers `cmd:"" help:"Many clients that wait for events, busy and idle."`
+	Wakeup     bench.Wakeup   `cmd:"" help:"How long a waiting claim takes to hear of an event."`
+	Soak       bench.Soak     `cmd:"" help:"Millions of lives: does the rate stay, what do the tables grow to."`
+	PayloadCmd bench.Payload  `cmd:"" name:"payload" help:"Events of several sizes, and what each step writes."`
+	Memory     bench.Memory   `cmd:"" help:"The server's memory under several loads."`
 }
 
 // Help follows the flags in --help.

@@ -128,4 +128,7 @@ func (c *conn) do(request []byte, wait time.Duration) (status int, body []byte, 
 	return c.answer.StatusCode(), c.answer.Body(), nil
 }
 
+// cut ends whatever is under way on the connection with an error, and whatever comes.
+func (c *conn) cut() { _ = c.net.Close() }
+
 func (c *conn) close() { _ = c.net.Close() }

@@ -98,7 +98,7 @@ func (a Account) OK() bool {
 }
 
 // settle adds up the run after its clean-up. It asks exists about each event that was posted and
-// never acked, up to a limit beyond which they count as lost: so many are not the doing of a broken connection.
+// never acked (nil: about none), up to a limit beyond which they count as lost: so many are not the doing of a broken connection.
 func (l *ledger) settle(exists func(id int64) (bool, error)) (Account, error) {
 	const maxAsked = 10_000
 	a := Account{
@@ -112,6 +112,9 @@ func (l *ledger) settle(exists func(id int64) (bool, error)) (Account, error) {
 		for i := range p.marks[markPosted] {
 			posted, acked := p.marks[markPosted][i].Load(), p.marks[markAcked][i].Load()
 			a.Strangers += int64(bits.OnesCount64((p.marks[markClaimed][i].Load() | acked) &^ posted))
+			if exists == nil {
+				continue
+			}
 			for missing := posted &^ acked; missing != 0; missing &= missing - 1 {
 				if asked++; asked > maxAsked {
 					a.Lost++
@@ -134,4 +137,13 @@ func (l *ledger) settle(exists func(id int64) (bool, error)) (Account, error) {
 	a.Unknown = min(a.Strangers, l.failedPosts.Load())
 	a.Strangers -= a.Unknown
 	return a, nil
+}
+
+// count adds up a run whose events are too many to ask for each: there should be as many, in queues and
+// history together, as were put in.
+func (l *ledger) count(there int64) Account {
+	a, _ := l.settle(nil)
+	a.Remaining = there - a.Acked
+	a.Lost = max(0, a.Posted-there)
+	return a
 }

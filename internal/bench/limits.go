@@ -54,3 +54,19 @@ func repeat(n int, t task) []task {
 	}
 	return tasks
 }
+
+// needDatabase refuses a server whose database is not known.
+func needDatabase(cfg Config, why string) error {
+	if cfg.URL != "" && cfg.DatabaseURL == "" {
+		return invalidf("%s: with --url it needs the --database-url of that server, too", why)
+	}
+	return nil
+}
+
+// needOwnServers refuses a server that was given.
+func needOwnServers(cfg Config, why string) error {
+	if cfg.URL != "" {
+		return invalidf("%s: it starts servers of its own, so leave --url out; --database-url says on which PostgreSQL", why)
+	}
+	return nil
+}

@@ -50,7 +50,8 @@ type Result struct {
 	Series      []Second           `json:"series,omitempty"`
 	Values      map[string]float64 `json:"values,omitempty"`
 
-	tally *tally
+	x    float64 // what the run differs from others in, for charts
+	line string  // which curve it belongs to
 }
 
 // Latency is a distribution, in milliseconds.
@@ -171,7 +172,6 @@ func newResult(label string) *Result {
 
 // fill sets what a run measured.
 func (r *Result) fill(t *tally, took time.Duration, before, after reading, hasDatabase bool) {
-	r.tally = t
 	r.Seconds = took.Seconds()
 	r.Lives = t.events[acking]
 	r.LivesPerS = float64(r.Lives) / took.Seconds()

@@ -34,22 +34,12 @@ func (s *session) measure(ctx context.Context, t trial) (*Result, error) {
 	if t.ledger == nil {
 		t.ledger = newLedger()
 	}
-	m := newMeter(len(t.tasks))
-	workers := make([]*worker, len(t.tasks))
-	defer func() {
-		for _, w := range workers {
-			if w != nil {
-				w.close()
-			}
-		}
-	}()
-	for i := range workers {
-		workers[i] = newWorker(t.server.at, t.queue, m, i, t.ledger)
-		if err := workers[i].connect(ctx); err != nil {
-			return nil, fmt.Errorf("connection %d of %d: %w", i+1, len(workers), err)
-		}
+	workers, err := hire(ctx, t.server, t.queue, len(t.tasks), t.ledger)
+	if err != nil {
+		return nil, err
 	}
-	result, err := s.watch(ctx, t, m, workers)
+	defer workers.close()
+	result, err := s.watch(ctx, t, workers)
 	if err != nil {
 		return nil, err
 	}
@@ -65,14 +55,14 @@ func (s *session) measure(ctx context.Context, t trial) (*Result, error) {
 }
 
 // watch lets the workers work through warm-up and measured time, and stops them.
-func (s *session) watch(ctx context.Context, t trial, m *meter, workers []*worker) (*Result, error) {
+func (s *session) watch(ctx context.Context, t trial, hired *crew) (*Result, error) {
 	working, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	// The workers end when they are told to; nothing returns before they have.
 	defer running.Wait()
 	defer stop()
 	for i, do := range t.tasks {
-		running.Go(func() { do(working, workers[i]) })
+		running.Go(func() { do(working, hired.workers[i]) })
 	}
 	failed := make(chan error, 1)
 	if t.during != nil {
@@ -82,11 +72,11 @@ func (s *session) watch(ctx context.Context, t trial, m *meter, workers []*worke
 			}
 		})
 	}
-	w := &watcher{session: s, trial: t, meter: m, failed: failed}
+	w := &watcher{session: s, trial: t, meter: hired.meter, failed: failed}
 	if err := w.pass(ctx, time.Now().Add(t.warmup), nil); err != nil {
 		return nil, err
 	}
-	m.take()
+	hired.meter.take()
 	before, err := t.server.read(ctx)
 	if err != nil {
 		return nil, err
@@ -97,7 +87,7 @@ func (s *session) watch(ctx context.Context, t trial, m *meter, workers []*worke
 	if err := w.pass(ctx, before.at.Add(t.duration), t.until); err != nil {
 		return nil, err
 	}
-	w.total.add(m.take())
+	w.total.add(hired.meter.take())
 	took := time.Since(before.at)
 	after, err := t.server.read(ctx)
 	if err != nil {

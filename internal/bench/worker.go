@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -17,10 +18,14 @@ const retryDelay = 100 * time.Millisecond
 type worker struct {
 	at     *endpoint
 	queue  string
-	conn   *conn // nil after a failure, until the next request
 	shard  *shard
 	ledger *ledger
 
+	mu   sync.Mutex
+	conn *conn // nil after a failure, until the next request; changed by the worker's goroutine alone, under mu
+	over bool  // interrupted
+
+	posted int64 // the event that the latest post made
 	buffer []byte
 	ids    []int64
 	leases []lease
@@ -35,12 +40,22 @@ func (w *worker) connect(ctx context.Context) error {
 	if w.conn != nil {
 		return nil
 	}
-	var err error
-	w.conn, err = dial(ctx, w.at)
-	return err
+	c, err := dial(ctx, w.at)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.conn = c
+	if w.over {
+		c.cut()
+	}
+	return nil
 }
 
 func (w *worker) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.conn != nil {
 		w.conn.close()
 		w.conn = nil
@@ -97,7 +112,19 @@ func (w *worker) post(ctx context.Context, request []byte, intended time.Time) b
 	}
 	w.shard.done(posting, took, 1)
 	w.ledger.post(id)
+	w.posted = id
 	return true
+}
+
+// interrupt cuts off the request under way, for those that may take long. Unlike the rest, it may be called from
+// elsewhere.
+func (w *worker) interrupt() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+	if w.conn != nil {
+		w.conn.cut()
+	}
 }
 
 // postBatch sends many events; request is from batchRequest.
