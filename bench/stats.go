@@ -1,0 +1,23 @@
+package main
+
+import "slices"
+
+// spread is the least, the middle and the greatest of a number's values in all rounds.
+type spread struct {
+	Min    float64 `json:"min"`
+	Median float64 `json:"median"`
+	Max    float64 `json:"max"`
+}
+
+func spreadOf(values []float64) spread {
+	if len(values) == 0 {
+		return spread{}
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	middle := len(sorted) / 2
+	median := sorted[middle]
+	if len(sorted)%2 == 0 {
+		median = (sorted[middle-1] + sorted[middle]) / 2
+	}
+	return spread{Min: sorted[0], Median: median, Max: sorted[len(sorted)-1]}
+}
