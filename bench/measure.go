@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -20,16 +21,16 @@ func measure(ctx context.Context, cfg *config, progress io.Writer) (*results, er
 	if _, err := s.urlOf(""); err != nil {
 		return nil, err
 	}
-	about, err := lookAround(ctx, s)
+	surroundings, err := lookAround(ctx, s)
 	if err != nil {
 		return nil, fmt.Errorf("the database server: %w", err)
 	}
-	if len(about.Careless) > 0 {
+	if len(surroundings.Careless) > 0 {
 		if !cfg.careless {
 			return nil, fmt.Errorf("this server may lose commits (%s): what is measured on it means nothing; --careless does it all the same",
-				strings.Join(about.Careless, ", "))
+				strings.Join(surroundings.Careless, ", "))
 		}
-		say("THIS SERVER MAY LOSE COMMITS: %s", strings.Join(about.Careless, ", "))
+		say("THIS SERVER MAY LOSE COMMITS: %s", strings.Join(surroundings.Careless, ", "))
 	}
 	program, remove, err := theProgram(ctx, cfg)
 	if err != nil {
@@ -41,30 +42,50 @@ func measure(ctx context.Context, cfg *config, progress io.Writer) (*results, er
 		return nil, err
 	}
 
-	found := &results{Started: time.Now().UTC().Truncate(time.Second), Machine: about, Rounds: cfg.rounds, Duration: cfg.duration.String(), parts: parts}
-	var failed error
+	found := &results{
+		Started: time.Now().UTC().Truncate(time.Second), Machine: surroundings, Rounds: cfg.rounds, Duration: cfg.duration.String(),
+	}
+	for _, p := range parts {
+		found.Parts = append(found.Parts, about{p.name, p.about, p.command})
+	}
+	err = runRounds(ctx, cfg, s, parts, found, say)
+	found.compare(bars)
+	for _, file := range cfg.peers {
+		found.compare(peerBars(file.name))
+	}
+	return found, err
+}
+
+// runRounds fills in the results. The error is that of a run cut short, or tells that parts have failed.
+func runRounds(ctx context.Context, cfg *config, s *server, parts []part, found *results, say func(string, ...any)) error {
 	for round := range cfg.rounds {
 		for _, p := range parts {
 			say("round %d of %d: %s", round+1, cfg.rounds, p.name)
 			got, err := p.measureOnce(ctx, s, cfg.duration)
 			if ctx.Err() != nil {
-				return found, errors.Join(failed, errors.New("interrupted"))
+				return errors.New("interrupted: the results are incomplete")
 			}
 			if err != nil {
 				say("  failed: %s", err)
-				failed = errors.Join(failed, fmt.Errorf("round %d: %w", round+1, err))
+				found.Failures = append(found.Failures, fmt.Sprintf("round %d: %s", round+1, err))
 			}
 			for _, n := range got.numbers {
 				say("  %-28s %12s %s", n.name, figure(n.value), n.unit)
 			}
+			for _, v := range got.verdicts {
+				say("  %-28s %12s wanted %s: %t", v.name, figure(v.value), v.bar, v.ok)
+			}
 			found.add(round, got)
 		}
 	}
-	return found, failed
+	if len(found.Failures) > 0 {
+		return fmt.Errorf("%d runs failed", len(found.Failures))
+	}
+	return nil
 }
 
 func partsOf(cfg *config, program string) ([]part, error) {
-	all := append(floor(cfg.pgbench, program).parts(), riverParts()...)
+	all := slices.Concat(floor(cfg.pgbench, program).parts(), riverParts(), (&queuedRun{program}).parts())
 	for _, file := range cfg.peers {
 		p, err := peer(cfg.pgbench, file)
 		if err != nil {

@@ -9,11 +9,18 @@ type spread struct {
 	Max    float64 `json:"max"`
 }
 
-func spreadOf(values []float64) spread {
-	if len(values) == 0 {
+// spreadOf leaves out the rounds that have no value.
+func spreadOf(rounds []*float64) spread {
+	var sorted []float64
+	for _, value := range rounds {
+		if value != nil {
+			sorted = append(sorted, *value)
+		}
+	}
+	if len(sorted) == 0 {
 		return spread{}
 	}
-	sorted := slices.Sorted(slices.Values(values))
+	slices.Sort(sorted)
 	middle := len(sorted) / 2
 	median := sorted[middle]
 	if len(sorted)%2 == 0 {
