@@ -80,7 +80,7 @@ func (s *scripted) run(ctx context.Context, l load, db database, duration time.D
 		return outcome{}, err
 	}
 	path := filepath.Join(dir, l.script)
-	if err := os.WriteFile(path, script, 0o600); err != nil {
+	if err := os.WriteFile(path, script, 0o600); err != nil { //nolint:gosec // In the folder just made.
 		return outcome{}, err
 	}
 	if err := db.server.settle(ctx); err != nil {
@@ -108,7 +108,7 @@ func peer(pgbench string, file peerFile) (*scripted, error) {
 		return nil, fmt.Errorf("--peer %s: there are no scripts for it in bench/%s", file.name, s.dir)
 	}
 	s.load = func(ctx context.Context, db database) error {
-		body, err := os.ReadFile(file.path)
+		body, err := os.ReadFile(file.path) //nolint:gosec // The operator names it.
 		if err != nil {
 			return err
 		}

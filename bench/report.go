@@ -59,7 +59,7 @@ func writeFiles(dir string, r *results) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "results.json"), append(body, '\n'), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "results.json"), append(body, '\n'), 0o600); err != nil { //nolint:gosec // The operator names the folder.
 		return err
 	}
 	var md strings.Builder

@@ -175,25 +175,26 @@ func (r *riverRun) refill(ctx context.Context) error {
 }
 
 func riverParts() []part {
-	make := func(name, about string, copies bool) part {
-		return part{
-			name: name, about: about,
-			command: "River " + riverVersion() + " through its client, as `river bench` does",
-			run: func(ctx context.Context, db database, duration time.Duration) (outcome, error) {
-				if err := db.server.settle(ctx); err != nil {
-					return outcome{}, err
-				}
-				rates, err := measureRiver(ctx, db.url, copies, duration)
-				return outcome{numbers: []number{
-					{name, rates.reported, "jobs/s"},
-					{name + ".whole", rates.whole, "jobs/s"},
-				}}, err
-			},
-		}
-	}
 	return []part{
-		make("river.bench", "River's own benchmark: jobs inserted by InsertMany, worked, completed", false),
-		make("river.copy", "the same, jobs inserted by COPY (InsertManyFast)", true),
+		riverPart("river.bench", "River's own benchmark: jobs inserted by InsertMany, worked, completed", false),
+		riverPart("river.copy", "the same, jobs inserted by COPY (InsertManyFast)", true),
+	}
+}
+
+func riverPart(name, about string, copies bool) part {
+	return part{
+		name: name, about: about,
+		command: "River " + riverVersion() + " through its client, as river bench does",
+		run: func(ctx context.Context, db database, duration time.Duration) (outcome, error) {
+			if err := db.server.settle(ctx); err != nil {
+				return outcome{}, err
+			}
+			rates, err := measureRiver(ctx, db.url, copies, duration)
+			return outcome{numbers: []number{
+				{name, rates.reported, "jobs/s"},
+				{name + ".whole", rates.whole, "jobs/s"},
+			}}, err
+		},
 	}
 }
 
