@@ -1,9 +1,6 @@
 package main
 
-import (
-	"cmp"
-	"strings"
-)
+import "strconv"
 
 // bar is what queued promises of the ratio of two numbers of the same round. Without a least it is shown for comparison.
 type bar struct {
@@ -16,10 +13,10 @@ type bar struct {
 
 // bars are those that take two parts. The others are judged by `queued bench` itself, which measures both sides.
 var bars = []bar{
-	{"single, 64 connections ÷ one-by-one floor", "queued.single.64", []string{"floor.one"}, 2.5, 0},
-	{"single, 256 connections ÷ one-by-one floor", "queued.single.256", []string{"floor.one"}, 3, 4},
-	{"batch ÷ River", "queued.batch", []string{"river.bench", "river.copy"}, 1, 1.5},
-	{"batch ÷ batch floor", "queued.batch", []string{"floor.batch", "floor.batch2"}, 0.5, 0.67},
+	{"single, 64 connections ÷ one-by-one floor", "single.64", []string{"floor.one"}, 2.5, 0},
+	{"single, 256 connections ÷ one-by-one floor", "single.256", []string{"floor.one"}, 3, 4},
+	{"batch ÷ River", "batch", []string{"river.bench", "river.copy"}, 1, 1.5},
+	{"batch ÷ batch floor", "batch", []string{"floor.batch", "floor.batch2"}, 0.5, 0.67},
 }
 
 // peerBars compare with a peer, which is no bar.
@@ -27,9 +24,9 @@ func peerBars(peer string) []bar {
 	return []bar{
 		{"one-by-one floor ÷ " + peer, "floor.one", []string{peer + ".one"}, 0, 0},
 		{"batch floor ÷ " + peer, "floor.batch", []string{peer + ".batch"}, 0, 0},
-		{"single, 64 connections ÷ " + peer + ", one by one", "queued.single.64", []string{peer + ".one"}, 0, 0},
-		{"single, 256 connections ÷ " + peer + ", one by one", "queued.single.256", []string{peer + ".one"}, 0, 0},
-		{"batch ÷ " + peer + ", in batches", "queued.batch", []string{peer + ".batch", peer + ".batch2"}, 0, 0},
+		{"single, 64 connections ÷ " + peer + ", one by one", "single.64", []string{peer + ".one"}, 0, 0},
+		{"single, 256 connections ÷ " + peer + ", one by one", "single.256", []string{peer + ".one"}, 0, 0},
+		{"batch ÷ " + peer + ", in batches", "batch", []string{peer + ".batch", peer + ".batch2"}, 0, 0},
 	}
 }
 
@@ -62,12 +59,20 @@ func (r *results) at(name string, round int) (float64, bool) {
 func (b *bar) holds(ratio float64) bool   { return ratio >= b.least }
 func (b *bar) reaches(ratio float64) bool { return ratio >= b.goal }
 
-func (b *bar) words() string     { return atLeast(b.least) }
-func (b *bar) goalWords() string { return atLeast(b.goal) }
-
-func atLeast(v float64) string {
-	if v == 0 {
+// words writes the bar; a bar of nothing is none.
+func (b *bar) words() string {
+	if b.least == 0 {
 		return ""
 	}
-	return "≥ " + cmp.Or(strings.TrimRight(strings.TrimRight(figure(v), "0"), "."), "0")
+	return atLeast(b.least)
 }
+
+func (b *bar) goalWords() string {
+	if b.goal == 0 {
+		return ""
+	}
+	return atLeast(b.goal)
+}
+
+func atLeast(v float64) string { return "≥ " + strconv.FormatFloat(v, 'f', -1, 64) }
+func atMost(v float64) string  { return "≤ " + strconv.FormatFloat(v, 'f', -1, 64) }

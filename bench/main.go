@@ -62,7 +62,7 @@ func parse(args []string, getenv func(string) string, stderr io.Writer) (*config
 	flags.StringVar(&cfg.queued, "queued", "", "measure this `program`; by default one is built from the folder above")
 	flags.StringVar(&cfg.pgbench, "pgbench", "pgbench", "the `program` pgbench")
 	flags.BoolVar(&cfg.careless, "careless", false, "measure on a server that may lose commits, too; the results say so")
-	flags.Func("only", "run these `parts` alone, comma-separated: a name or the beginning of one (floor, river, queued.single)", func(value string) error {
+	flags.Func("only", "run these `parts` alone, comma-separated: a name or the beginning of one (floor, river.copy, single)", func(value string) error {
 		cfg.only = append(cfg.only, strings.FieldsFunc(value, func(r rune) bool { return r == ',' })...)
 		return nil
 	})

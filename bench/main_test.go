@@ -35,12 +35,12 @@ func TestCommandLineIsRefusedWhereItMakesNoSense(t *testing.T) {
 
 func TestOnlyTakesNamesAndTheirBeginnings(t *testing.T) {
 	t.Parallel()
-	cfg, err := parse([]string{"--only", "floor,river.copy", "--only", "queued.single"}, func(string) string { return "postgres://" }, io.Discard)
+	cfg, err := parse([]string{"--only", "floor,river.copy", "--only", "single"}, func(string) string { return "postgres://" }, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for part, want := range map[string]bool{
-		"floor.one": true, "floor.batch": true, "river.copy": true, "river.bench": false, "queued.single.64": true, "queued.batch": false, "floors": false,
+		"floor.one": true, "floor.batch": true, "river.copy": true, "river.bench": false, "single.64": true, "batch": false, "floors": false,
 	} {
 		if got := cfg.wants(part); got != want {
 			t.Errorf("%s: got %t", part, got)

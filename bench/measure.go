@@ -85,7 +85,7 @@ func runRounds(ctx context.Context, cfg *config, s *server, parts []part, found 
 }
 
 func partsOf(cfg *config, program string) ([]part, error) {
-	all := slices.Concat(floor(cfg.pgbench, program).parts(), riverParts(), (&queuedRun{program}).parts())
+	all := slices.Concat(floor(cfg.pgbench, program).parts(), riverParts(), queuedParts(program))
 	for _, file := range cfg.peers {
 		p, err := peer(cfg.pgbench, file)
 		if err != nil {

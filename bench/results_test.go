@@ -47,13 +47,13 @@ func TestBarIsHeldOnlyWhenItIsInEveryRound(t *testing.T) {
 			t.Parallel()
 			values := map[string][]float64{}
 			if test.batch != nil {
-				values["queued.batch"] = test.batch
+				values["batch"] = test.batch
 			}
 			if test.river != nil {
 				values["river.bench"] = test.river
 			}
 			r := measured(t, values)
-			r.compare([]bar{{"batch ÷ River", "queued.batch", []string{"river.bench", "river.copy"}, 1, 1.5}})
+			r.compare([]bar{{"batch ÷ River", "batch", []string{"river.bench", "river.copy"}, 1, 1.5}})
 			got := ""
 			if len(r.Bars) > 0 {
 				got = r.Bars[0].Verdict
@@ -67,8 +67,8 @@ func TestBarIsHeldOnlyWhenItIsInEveryRound(t *testing.T) {
 
 func TestRatioIsToTheGreatestOfTheOtherSide(t *testing.T) {
 	t.Parallel()
-	r := measured(t, map[string][]float64{"queued.batch": {300, 300}, "river.bench": {100, 200}, "river.copy": {150, 100}})
-	r.compare([]bar{{"batch ÷ River", "queued.batch", []string{"river.bench", "river.copy"}, 1, 1.5}})
+	r := measured(t, map[string][]float64{"batch": {300, 300}, "river.bench": {100, 200}, "river.copy": {150, 100}})
+	r.compare([]bar{{"batch ÷ River", "batch", []string{"river.bench", "river.copy"}, 1, 1.5}})
 	if got := r.Bars[0]; *got.Rounds[0] != 2 || *got.Rounds[1] != 1.5 {
 		t.Errorf("got %v and %v", *got.Rounds[0], *got.Rounds[1])
 	}
@@ -118,18 +118,18 @@ func TestEveryBarIsOfPartsThatExist(t *testing.T) {
 
 func TestResultsAreWrittenWithEveryNumberAndBar(t *testing.T) {
 	t.Parallel()
-	r := measured(t, map[string][]float64{"queued.batch": {300, -1}, "river.bench": {100, 100}})
+	r := measured(t, map[string][]float64{"batch": {300, -1}, "river.bench": {100, 100}})
 	r.Machine = machine{CPU: "a | b", PostgreSQL: "17.1", Settings: map[string]string{"max_connections": "200"}}
 	r.compare(bars)
 	var md, table strings.Builder
 	writeMarkdown(&md, r)
 	writeTable(&table, r)
-	for _, want := range []string{`a \| b`, "`max_connections = 200`", "| `queued.batch` | 300.0 |", "| batch ÷ River | ≥ 1 | ≥ 1.5 | 3.000 |", verdictUnsure} {
+	for _, want := range []string{`a \| b`, "`max_connections = 200`", "| `batch` | 300.0 |", "| batch ÷ River | ≥ 1 | ≥ 1.5 | 3.000 |", verdictUnsure} {
 		if !strings.Contains(md.String(), want) {
 			t.Errorf("not in results.md: %s\n%s", want, md.String())
 		}
 	}
-	for _, want := range []string{"queued.batch", "batch ÷ River", verdictUnsure} {
+	for _, want := range []string{"batch", "batch ÷ River", verdictUnsure} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("not in the table: %s\n%s", want, table.String())
 		}
