@@ -34,7 +34,7 @@ func writeTable(w io.Writer, r *results) {
 		_, _ = fmt.Fprintf(w, "\nNOT DURABLE: %s. These numbers mean nothing.\n", strings.Join(r.Machine.Careless, ", "))
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprint(t, "\nnumber\tmedian\tleast\tgreatest\t\n")
+	_, _ = fmt.Fprint(t, "\nnumber\tmedian\tleast\tgreatest\tunit\n")
 	for _, s := range r.Numbers {
 		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", s.Name, figure(s.Median), figure(s.Min), figure(s.Max), s.Unit)
 	}
@@ -52,19 +52,19 @@ func writeTable(w io.Writer, r *results) {
 
 // writeFiles writes results.json and results.md to a folder, which is made.
 func writeFiles(dir string, r *results) error {
-	if err := os.MkdirAll(dir, 0o750); err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // Results are for everyone.
 		return err
 	}
 	body, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "results.json"), append(body, '\n'), 0o600); err != nil { //nolint:gosec // The operator names the folder.
+	if err := os.WriteFile(filepath.Join(dir, "results.json"), append(body, '\n'), 0o644); err != nil { //nolint:gosec // As above.
 		return err
 	}
 	var md strings.Builder
 	writeMarkdown(&md, r)
-	return os.WriteFile(filepath.Join(dir, "results.md"), []byte(md.String()), 0o600)
+	return os.WriteFile(filepath.Join(dir, "results.md"), []byte(md.String()), 0o644) //nolint:gosec // As above.
 }
 
 // writeMarkdown writes the results for a page.
@@ -74,7 +74,7 @@ func writeMarkdown(w io.Writer, r *results) {
 	if len(m.Careless) > 0 {
 		say("**Not durable: %s. These numbers mean nothing.**\n", strings.Join(m.Careless, ", "))
 	}
-	say("%s; %d rounds, in turns, %s for each part.\n", r.Started.Format("2006-01-02 15:04 MST"), r.Rounds, r.Duration)
+	say("Measured %s. Rounds: %d, the parts in turns; %s for each.\n", r.Started.Format("2006-01-02 15:04 MST"), r.Rounds, r.Duration)
 	say("| machine | |\n| --- | --- |")
 	say("| processor | %s, %d cores |", cell(m.CPU), m.Cores)
 	say("| memory | %.1f GiB |", float64(m.MemoryMiB)/1024)
