@@ -35,6 +35,7 @@ type load struct {
 // One by one and in batches, the same for the floor and each peer. A peer may lack any script.
 var loads = []load{
 	{"one", "whole lives one by one, in SQL", "one.sql", 8, 1},
+	{"silent", "whole lives one by one, in SQL, waking nobody", "silent.sql", 8, 1},
 	{"random", "whole lives one by one, in SQL, claimed at random", "random.sql", 8, 1},
 	{"batch", "whole lives by the hundred, in SQL", "batch.sql", 4, 100},
 	{"batch2", "whole lives by the hundred, in SQL, with 2 clients", "batch.sql", 2, 100},

@@ -7,7 +7,9 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -69,6 +71,50 @@ func lookAround(ctx context.Context, s *server) (machine, error) {
 		return err
 	})
 	return m, err
+}
+
+// lookFor is how long the processors are watched.
+const lookFor = 300 * time.Millisecond
+
+// busyShare returns the part of the processors that is in use while this program does nothing; 0 where the system does not tell.
+func busyShare(ctx context.Context) float64 {
+	idle, all := processorTimes("/proc/stat")
+	timer := time.NewTimer(lookFor)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	idleNow, allNow := processorTimes("/proc/stat")
+	if allNow <= all {
+		return 0
+	}
+	return 1 - (idleNow-idle)/(allNow-all)
+}
+
+// processorTimes returns how long all processors together were idle, and how long they were there, in ticks.
+func processorTimes(path string) (idle, all float64) {
+	body, err := os.ReadFile(path) //nolint:gosec // One of the kernel's.
+	if err != nil {
+		return 0, 0
+	}
+	line, _, _ := strings.Cut(string(body), "\n")
+	fields := strings.Fields(line)
+	// cpu user nice system idle iowait irq softirq steal, and then guests, which user has counted already.
+	if len(fields) < 9 || fields[0] != "cpu" {
+		return 0, 0
+	}
+	for i, field := range fields[1:9] {
+		ticks, err := strconv.ParseFloat(field, 64)
+		if err != nil {
+			return 0, 0
+		}
+		all += ticks
+		if i == 3 || i == 4 {
+			idle += ticks
+		}
+	}
+	return idle, all
 }
 
 // cpuModel returns the processor's name where the system tells it.

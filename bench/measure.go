@@ -56,6 +56,9 @@ func measure(ctx context.Context, cfg *config, progress io.Writer) (*results, er
 	return found, err
 }
 
+// quiet is how busy the processors of a machine to measure on may be with something else.
+const quiet = 0.1
+
 // runRounds fills in the results. The error is that of a run cut short, or tells that parts have failed.
 func runRounds(ctx context.Context, cfg *config, s *server, parts []part, found *results, say func(string, ...any)) error {
 	for round := range cfg.rounds {
@@ -68,6 +71,11 @@ func runRounds(ctx context.Context, cfg *config, s *server, parts []part, found 
 			if err != nil {
 				say("  failed: %s", err)
 				found.Failures = append(found.Failures, fmt.Sprintf("round %d: %s", round+1, err))
+			}
+			if got.busy > quiet {
+				note := fmt.Sprintf("round %d: %s: %.0f %% of the processors were busy before it began", round+1, p.name, 100*got.busy)
+				say("  %s", note)
+				found.Disturbed = append(found.Disturbed, note)
 			}
 			for _, n := range got.numbers {
 				say("  %-28s %12s %s", n.name, figure(n.value), n.unit)

@@ -25,6 +25,7 @@ type database struct {
 // outcome is what one run of a part has found.
 type outcome struct {
 	numbers  []number
+	busy     float64   // the part of the processors that something else used just before
 	verdicts []verdict // bars that the part's own program has judged, against what it measured beside
 }
 
@@ -45,6 +46,7 @@ type verdict struct {
 
 // measureOnce makes the part's database, runs the part, and drops the database.
 func (p *part) measureOnce(ctx context.Context, s *server, duration time.Duration) (result outcome, err error) {
+	busy := busyShare(ctx)
 	name := databaseName(p.name)
 	url, err := s.fresh(ctx, name)
 	if err != nil {
@@ -61,5 +63,6 @@ func (p *part) measureOnce(ctx context.Context, s *server, duration time.Duratio
 	if err != nil {
 		return outcome{}, fmt.Errorf("%s: %w", p.name, err)
 	}
+	result.busy = busy
 	return result, nil
 }

@@ -20,22 +20,22 @@ type workload struct {
 	name  string // the part's
 	about string
 	args  []string // of `queued bench`, the workload's name first
-	timed bool     // it takes --duration
+	timed bool     // it takes --duration; the others know how long they need
 }
 
 var workloads = []workload{
 	{"single.64", "whole lives one by one over HTTP, 64 connections", []string{"single", "--connections", "64"}, true},
 	{"single.256", "whole lives one by one over HTTP, 256 connections", []string{"single", "--connections", "256"}, true},
 	{"batch", "whole lives by the hundred over HTTP, 4 connections", []string{"batch", "--batch", "100", "--connections", "4"}, true},
-	{"idle", "a request to an idle server, against its statement alone", []string{"idle"}, true},
-	{"depth", "rate and latency with 1,000 and with 1,000,000 events waiting", []string{"depth"}, true},
-	{"piles", "the rate beside piles of delayed, leased and deleted events", []string{"piles"}, true},
-	{"snapshot", "the rate beside a session that holds an old snapshot", []string{"snapshot"}, true},
-	{"claimers", "the rate with few and with many claimers, and claims that wait", []string{"claimers"}, true},
-	{"wakeup", "how soon a waiting claim has a new event", []string{"wakeup"}, true},
-	{"soak", "whether the rate lasts", []string{"soak"}, true},
-	{"payload", "rates and WAL at several sizes of events", []string{"payload"}, true},
-	{"memory", "resident memory under full load, and with many waiting claims", []string{"memory"}, true},
+	{"idle", "a request to an idle server, against its statement alone", []string{"idle"}, false},
+	{"depth", "rate and latency with 1,000 and with 1,000,000 events waiting", []string{"depth"}, false},
+	{"piles", "the rate beside piles of delayed, leased and deleted events", []string{"piles"}, false},
+	{"snapshot", "the rate beside a session that holds an old snapshot", []string{"snapshot"}, false},
+	{"claimers", "the rate with few and with many claimers, and claims that wait", []string{"claimers"}, false},
+	{"wakeup", "how soon a waiting claim has a new event", []string{"wakeup"}, false},
+	{"soak", "whether the rate lasts", []string{"soak"}, false},
+	{"payload", "rates and WAL at several sizes of events", []string{"payload"}, false},
+	{"memory", "resident memory under full load, and with many waiting claims", []string{"memory"}, false},
 }
 
 // queuedParts makes a part of each workload.

@@ -45,6 +45,9 @@ func writeTable(w io.Writer, r *results) {
 		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", b.Name, figure(b.Median), figure(b.Min), figure(b.Max), b.Bar, b.Goal, b.Verdict)
 	}
 	_ = t.Flush()
+	if len(r.Disturbed) > 0 {
+		_, _ = fmt.Fprintf(w, "\nDISTURBED: the machine was busy with something else before %d runs of parts\n", len(r.Disturbed))
+	}
 	for _, failure := range r.Failures {
 		_, _ = fmt.Fprintf(w, "FAILED: %s\n", failure)
 	}
@@ -103,6 +106,12 @@ func writeMarkdown(w io.Writer, r *results) {
 	say("\n| part | measures | by |\n| --- | --- | --- |")
 	for _, p := range r.Parts {
 		say("| `%s` | %s | `%s` |", p.Name, cell(p.About), cell(p.Command))
+	}
+	if len(r.Disturbed) > 0 {
+		say("\nThe machine was busy with something else:\n")
+	}
+	for _, note := range r.Disturbed {
+		say("- %s", note)
 	}
 	for _, failure := range r.Failures {
 		say("\nFailed: %s", failure)

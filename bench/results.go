@@ -7,14 +7,15 @@ import (
 
 // results is everything that one run has found.
 type results struct {
-	Started  time.Time `json:"started"`
-	Machine  machine   `json:"machine"`
-	Rounds   int       `json:"rounds"`
-	Duration string    `json:"duration"` // of one run of a part
-	Parts    []about   `json:"parts"`
-	Numbers  []*series `json:"numbers"`
-	Bars     []*ratio  `json:"bars"`
-	Failures []string  `json:"failures,omitempty"`
+	Started   time.Time `json:"started"`
+	Machine   machine   `json:"machine"`
+	Rounds    int       `json:"rounds"`
+	Duration  string    `json:"duration"` // of one run of a part
+	Parts     []about   `json:"parts"`
+	Numbers   []*series `json:"numbers"`
+	Bars      []*ratio  `json:"bars"`
+	Failures  []string  `json:"failures,omitempty"`
+	Disturbed []string  `json:"disturbed,omitempty"` // by something else on the machine
 }
 
 // about is a part for the reader.
