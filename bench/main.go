@@ -7,6 +7,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -54,8 +55,7 @@ func parse(args []string, getenv func(string) string, stderr io.Writer) (*config
 	cfg := &config{}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.StringVar(&cfg.databaseURL, "database-url", getenv("QUEUED_TEST_DATABASE_URL"),
-		"the server: a superuser's `URL`; by default QUEUED_TEST_DATABASE_URL")
+	flags.StringVar(&cfg.databaseURL, "database-url", "", "the server: a superuser's `URL`; by default QUEUED_TEST_DATABASE_URL")
 	flags.IntVar(&cfg.rounds, "rounds", 3, "run each part `N` times, in turns")
 	flags.DurationVar(&cfg.duration, "duration", 10*time.Second, "how long one run of a part takes")
 	flags.StringVar(&cfg.out, "out", "", "write results.json and results.md to this `folder`")
@@ -77,6 +77,8 @@ func parse(args []string, getenv func(string) string, stderr io.Writer) (*config
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
+	// Not as the flag's default, which --help shows, password and all.
+	cfg.databaseURL = cmp.Or(cfg.databaseURL, getenv("QUEUED_TEST_DATABASE_URL"))
 	switch {
 	case flags.NArg() > 0:
 		return nil, fmt.Errorf("unexpected argument %q", flags.Arg(0))
