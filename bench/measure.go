@@ -80,9 +80,6 @@ func runRounds(ctx context.Context, cfg *config, s *server, parts []part, found 
 			for _, n := range got.numbers {
 				say("  %-28s %12s %s", n.name, figure(n.value), n.unit)
 			}
-			for _, v := range got.verdicts {
-				say("  %-28s %12s wanted %s: %t", v.name, figure(v.value), v.bar, v.ok)
-			}
 			found.add(round, got)
 		}
 	}

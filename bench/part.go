@@ -24,9 +24,8 @@ type database struct {
 
 // outcome is what one run of a part has found.
 type outcome struct {
-	numbers  []number
-	busy     float64   // the part of the processors that something else used just before
-	verdicts []verdict // bars that the part's own program has judged, against what it measured beside
+	numbers []number
+	busy    float64 // the part of the processors that something else used just before
 }
 
 // number is a measured value. Its name is unique in all parts.
@@ -34,14 +33,6 @@ type number struct {
 	name  string
 	value float64
 	unit  string
-}
-
-// verdict is a bar that was judged within one run.
-type verdict struct {
-	name  string
-	value float64
-	bar   string // such as "≤ 1.25"
-	ok    bool
 }
 
 // measureOnce makes the part's database, runs the part, and drops the database.

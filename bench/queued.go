@@ -14,8 +14,7 @@ import (
 	"time"
 )
 
-// workload is one of `queued bench`, which starts the servers it needs, on databases of their own, and judges the bars whose
-// both sides it measures.
+// workload is one of `queued bench`, which starts the servers it needs, on databases of their own.
 type workload struct {
 	name  string // the part's
 	about string
@@ -30,12 +29,12 @@ var workloads = []workload{
 	{"idle", "a request to an idle server, against its statement alone", []string{"idle"}, false},
 	{"depth", "rate and latency with 1,000 and with 1,000,000 events waiting", []string{"depth"}, false},
 	{"piles", "the rate beside piles of delayed, leased and deleted events", []string{"piles"}, false},
-	{"snapshot", "the rate beside a session that holds an old snapshot", []string{"snapshot"}, false},
-	{"claimers", "the rate with few and with many claimers, and claims that wait", []string{"claimers"}, false},
+	{"snapshot", "the rate beside a session that holds an old snapshot", []string{"snapshot", "--rate", "1000", "--before", "20s", "--hold", "90s", "--after", "20s"}, false},
+	{"claimers", "the rate with few and with many claimers, and claims that wait", []string{"claimers"}, true},
 	{"wakeup", "how soon a waiting claim has a new event", []string{"wakeup"}, false},
-	{"soak", "whether the rate lasts", []string{"soak"}, false},
-	{"payload", "rates and WAL at several sizes of events", []string{"payload"}, false},
-	{"memory", "resident memory under full load, and with many waiting claims", []string{"memory"}, false},
+	{"soak", "whether the rate lasts", []string{"soak", "--lives", "1000000"}, false},
+	{"payload", "rates and WAL at several sizes of events", []string{"payload"}, true},
+	{"memory", "resident memory under full load, and with many waiting claims", []string{"memory"}, true},
 }
 
 // queuedParts makes a part of each workload.

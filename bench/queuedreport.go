@@ -11,8 +11,10 @@ import (
 
 // queuedReport is what `queued bench --json` writes, as far as it is read here; queued's internal/bench has all of it.
 type queuedReport struct {
-	Results []queuedResult         `json:"results"`
-	Ratios  map[string]queuedRatio `json:"ratios"`
+	Results []queuedResult `json:"results"`
+	Ratios  map[string]struct {
+		Value float64 `json:"value"`
+	} `json:"ratios"`
 }
 
 type queuedResult struct {
@@ -35,15 +37,9 @@ type queuedResult struct {
 	Values map[string]float64 `json:"values"`
 }
 
-type queuedRatio struct {
-	Value float64  `json:"value"`
-	Bar   *float64 `json:"bar"`    // missing: nobody judges it
-	BarIs string   `json:"bar_is"` // least or most
-	OK    *bool    `json:"ok"`
-}
-
-// parseReport makes numbers of a report's results and verdicts of its ratios, named after the part. A rate is named like the
-// part itself; where there are several results, their labels tell them apart.
+// parseReport makes numbers of a report's results and ratios, named after the part. A rate is named like the part itself; where
+// there are several results, their labels tell them apart. The bars of queued bench are not looked at: those of this command
+// are of all rounds.
 func parseReport(partName string, body []byte) (outcome, error) {
 	var report queuedReport
 	if err := json.Unmarshal(body, &report); err != nil {
@@ -61,18 +57,7 @@ func parseReport(partName string, body []byte) (outcome, error) {
 		got.numbers = append(got.numbers, result.numbers(name)...)
 	}
 	for _, name := range slices.Sorted(maps.Keys(report.Ratios)) {
-		ratio := report.Ratios[name]
-		if (ratio.Bar == nil) != (ratio.OK == nil) || ratio.Bar != nil && ratio.BarIs != "least" && ratio.BarIs != "most" {
-			return outcome{}, fmt.Errorf("the report of queued bench: the ratio %q has no clear bar", name)
-		}
-		v := verdict{name: partName + ": " + name, value: ratio.Value, ok: true}
-		if ratio.Bar != nil {
-			v.bar, v.ok = atLeast(*ratio.Bar), *ratio.OK
-			if ratio.BarIs == "most" {
-				v.bar = atMost(*ratio.Bar)
-			}
-		}
-		got.verdicts = append(got.verdicts, v)
+		got.numbers = append(got.numbers, number{partName + ": " + name, report.Ratios[name].Value, ""})
 	}
 	return got, nil
 }

@@ -41,8 +41,6 @@ type ratio struct {
 	Rounds []*float64 `json:"rounds"`
 	spread
 	Verdict string `json:"verdict"`
-
-	held []bool // per round that was measured
 }
 
 // What became of a bar.
@@ -66,17 +64,6 @@ func (r *results) add(round int, got outcome) {
 		s.Rounds[round] = &n.value
 		s.spread = spreadOf(s.Rounds)
 	}
-	for _, v := range got.verdicts {
-		i := slices.IndexFunc(r.Bars, func(b *ratio) bool { return b.Name == v.name })
-		if i < 0 {
-			i = len(r.Bars)
-			r.Bars = append(r.Bars, &ratio{Name: v.name, Bar: v.bar, Rounds: make([]*float64, r.Rounds)})
-		}
-		b := r.Bars[i]
-		b.Rounds[round] = &v.value
-		b.held = append(b.held, v.ok)
-		b.judge(false)
-	}
 }
 
 func (r *results) series(name string) *series {
@@ -87,51 +74,16 @@ func (r *results) series(name string) *series {
 	return r.Numbers[i]
 }
 
-// compare judges the bars that two parts' numbers make together, round by round.
+// compare judges bars.
 func (r *results) compare(bars []bar) {
 	for _, b := range bars {
-		found := &ratio{Name: b.name, Bar: b.words(), Goal: b.goalWords(), Rounds: make([]*float64, r.Rounds)}
-		beyond := true
-		for round := range r.Rounds {
-			value, ok := b.in(r, round)
-			if !ok {
-				continue
-			}
-			found.Rounds[round] = &value
-			found.held = append(found.held, b.holds(value))
-			beyond = beyond && b.goal > 0 && b.reaches(value)
-		}
-		if len(found.held) == 0 {
-			continue // its parts were not asked for
-		}
-		found.judge(beyond)
-		r.Bars = append(r.Bars, found)
+		r.Bars = append(r.Bars, b.judge(r)...)
 	}
 }
 
-// judge sets the spread and the verdict. A bar is held when it is in every round.
-func (b *ratio) judge(beyondGoal bool) {
-	b.spread = spreadOf(b.Rounds)
-	missed := 0
-	for _, held := range b.held {
-		if !held {
-			missed++
-		}
-	}
-	switch {
-	case b.Bar == "":
-		b.Verdict = verdictUnjudged
-	case missed == len(b.held):
-		b.Verdict = verdictMissed
-	case missed > 0:
-		b.Verdict = verdictPartly
-	case len(b.held) < len(b.Rounds):
-		b.Verdict = verdictUnsure
-	case beyondGoal:
-		b.Verdict = verdictGoal
-	default:
-		b.Verdict = verdictHeld
-	}
+// ran tells whether a part was asked for.
+func (r *results) ran(part string) bool {
+	return slices.ContainsFunc(r.Parts, func(p about) bool { return p.Name == part })
 }
 
 // missed tells whether any bar was not held.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"maps"
 	"strings"
 	"testing"
 )
@@ -53,7 +54,7 @@ func TestBarIsHeldOnlyWhenItIsInEveryRound(t *testing.T) {
 				values["river.bench"] = test.river
 			}
 			r := measured(t, values)
-			r.compare([]bar{{"batch ÷ River", "batch", []string{"river.bench", "river.copy"}, 1, 1.5}})
+			r.compare([]bar{{part: "batch", name: "batch ÷ River", value: "batch", of: []string{"river.bench", "river.copy"}, least: 1, goal: 1.5}})
 			got := ""
 			if len(r.Bars) > 0 {
 				got = r.Bars[0].Verdict
@@ -68,7 +69,7 @@ func TestBarIsHeldOnlyWhenItIsInEveryRound(t *testing.T) {
 func TestRatioIsToTheGreatestOfTheOtherSide(t *testing.T) {
 	t.Parallel()
 	r := measured(t, map[string][]float64{"batch": {300, 300}, "river.bench": {100, 200}, "river.copy": {150, 100}})
-	r.compare([]bar{{"batch ÷ River", "batch", []string{"river.bench", "river.copy"}, 1, 1.5}})
+	r.compare([]bar{{part: "batch", name: "batch ÷ River", value: "batch", of: []string{"river.bench", "river.copy"}, least: 1, goal: 1.5}})
 	if got := r.Bars[0]; *got.Rounds[0] != 2 || *got.Rounds[1] != 1.5 {
 		t.Errorf("got %v and %v", *got.Rounds[0], *got.Rounds[1])
 	}
@@ -83,24 +84,78 @@ func TestPeersAreForComparisonOnly(t *testing.T) {
 	}
 }
 
-func TestVerdictsOfAProgramAreHeldOnlyInEveryRound(t *testing.T) {
+func TestBarOfOneNumberIsHeldInEveryRound(t *testing.T) {
 	t.Parallel()
-	r := &results{Rounds: 2}
-	r.add(0, outcome{verdicts: []verdict{{"depth: fifo rate", 1.1, "≤ 1.25", true}, {"depth: p99", 1, "≤ 1.25", true}}})
-	r.add(1, outcome{verdicts: []verdict{{"depth: fifo rate", 1.3, "≤ 1.25", false}, {"depth: p99", 1, "≤ 1.25", true}}})
-	if got := [2]string{r.Bars[0].Verdict, r.Bars[1].Verdict}; got != [2]string{verdictPartly, verdictHeld} {
-		t.Errorf("got %q", got)
+	depth := bar{part: "depth", name: "$1, ms", value: `depth GET (\S+) p99`, most: 50}
+	for name, test := range map[string]struct {
+		values map[string][]float64
+		want   map[string]string
+	}{
+		"held":          {map[string][]float64{"depth GET /queues p99": {50, 2}}, map[string]string{"/queues, ms": verdictHeld}},
+		"missed once":   {map[string][]float64{"depth GET /queues p99": {51, 2}}, map[string]string{"/queues, ms": verdictPartly}},
+		"each by its":   {map[string][]float64{"depth GET /a p99": {60}, "depth GET /b p99": {6}}, map[string]string{"/a, ms": verdictMissed, "/b, ms": verdictHeld}},
+		"whole names":   {map[string][]float64{"depth GET /queues p99 more": {2}}, map[string]string{"$1, ms": verdictUnsure}},
+		"not found":     {map[string][]float64{"depth": {2}}, map[string]string{"$1, ms": verdictUnsure}},
+		"failed always": {nil, map[string]string{"$1, ms": verdictUnsure}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := measured(t, test.values)
+			r.Rounds = max(r.Rounds, 1)
+			r.Parts = []about{{Name: "depth"}}
+			r.compare([]bar{depth})
+			got := map[string]string{}
+			for _, b := range r.Bars {
+				got[b.Name] = b.Verdict
+			}
+			if !maps.Equal(got, test.want) {
+				t.Errorf("got %v", got)
+			}
+		})
 	}
-	if !r.missed() {
-		t.Error("not missed")
+}
+
+func TestBarOfAPartThatWasNotAskedForIsLeftOut(t *testing.T) {
+	t.Parallel()
+	r := &results{Rounds: 1, Parts: []about{{Name: "floor.one"}}}
+	r.compare(bars)
+	if len(r.Bars) != 0 {
+		t.Errorf("got %v", r.Bars[0])
+	}
+}
+
+func TestBarWhoseNumbersAreMissingIsNotHeld(t *testing.T) {
+	t.Parallel()
+	for _, b := range bars {
+		r := &results{Rounds: 2, Parts: []about{{Name: b.part}}}
+		for _, of := range b.of {
+			part, _, _ := strings.Cut(of, " ")
+			r.Parts = append(r.Parts, about{Name: part})
+		}
+		r.compare([]bar{b})
+		if len(r.Bars) != 1 || r.Bars[0].Verdict != verdictUnsure || !r.missed() {
+			t.Errorf("%s: got %v", b.name, r.Bars)
+		}
+	}
+}
+
+func TestRatioIsToTheNumberOfTheSameKind(t *testing.T) {
+	t.Parallel()
+	r := measured(t, map[string][]float64{"at 9 (fifo)": {6}, "at 9 (random)": {8}, "at 1 (fifo)": {3}, "at 1 (random)": {2}})
+	r.compare([]bar{{part: "p", name: "$1", value: `at 9 \((\w+)\)`, of: []string{"at 1 ($1)"}, most: 3}})
+	got := map[string]float64{}
+	for _, b := range r.Bars {
+		got[b.Name] = b.Median
+	}
+	if want := map[string]float64{"fifo": 2, "random": 4}; !maps.Equal(got, want) {
+		t.Errorf("got %v", got)
 	}
 }
 
 func TestEveryBarIsOfPartsThatExist(t *testing.T) {
 	t.Parallel()
 	parts := map[string]bool{}
-	cfg := &config{}
-	all, err := partsOf(cfg, "queued")
+	all, err := partsOf(&config{}, "queued")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +163,12 @@ func TestEveryBarIsOfPartsThatExist(t *testing.T) {
 		parts[p.name] = true
 	}
 	for _, b := range bars {
-		for _, name := range append(b.of, b.value) {
+		names := []string{b.part}
+		for _, of := range b.of {
+			part, _, _ := strings.Cut(of, " ")
+			names = append(names, part)
+		}
+		for _, name := range names {
 			if !parts[name] {
 				t.Errorf("%s: there is no part %s", b.name, name)
 			}
