@@ -139,6 +139,56 @@ func TestBarWhoseNumbersAreMissingIsNotHeld(t *testing.T) {
 	}
 }
 
+// The names as they came from a run; each is judged by so many bars.
+func TestBarsFindTheNumbersOfTheWorkloads(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]int{
+		"single.64":                        1,
+		"single.64 life p99":               0,
+		"single.256":                       1,
+		"batch":                            2,
+		"batch life p50":                   0,
+		"idle: post_http_minus_sql_p50_ms": 1,
+		"idle post p50":                    0,
+		"depth (1000000 waiting, fifo) claim p99":                                                  1,
+		"depth (1000 waiting, fifo) claim p99":                                                     0,
+		"depth (1000000 waiting) GET /queues p99":                                                  1,
+		"depth (1000 waiting) GET /queues p99":                                                     0,
+		"depth: sql_claim_event: 1000000 waiting over 1000 waiting":                                1,
+		"depth: GET /metrics: 1000000 waiting over 1000 waiting":                                   0,
+		"piles: random_100: 1000000 in another queue over no pile beside 1000000 in another queue": 1,
+		"piles: GET /queues: 100000 leased over no pile beside 100000 leased":                      0,
+		"snapshot: hold over before":                                                               1,
+		"snapshot: last tenth of hold over before":                                                 1,
+		"snapshot: after over before":                                                              1,
+		"snapshot hold_life_p99_ms":                                                                1,
+		"snapshot after_life_p99_ms":                                                               1,
+		"snapshot before_life_p99_ms":                                                              0,
+		"claimers: 512 claimers over the best":                                                     1,
+		"claimers: 1 claimer over the best":                                                        0,
+		"claimers (1024 waiting, nothing comes) commits_per_s":                                     1,
+		"wakeup: two_processes_p50_over_a_commit":                                                  1,
+		"wakeup (two processes) to the claim p99":                                                  1,
+		"wakeup (bare commit) insert p99":                                                          0,
+		"soak: last tenth over first tenth":                                                        1,
+		"memory (64 connections) server_rss_max_mib":                                               1,
+		"memory (10000 waiting) server_rss_max_mib":                                                0,
+		"memory (batches of 65536 B) server_rss_max_mib":                                           0,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := measured(t, map[string][]float64{
+				name: {1}, "floor.one": {1}, "floor.batch": {1}, "river.bench": {1},
+				"depth (1000 waiting, fifo) claim p99": {1}, "snapshot before_life_p99_ms": {1},
+			})
+			r.compare(bars)
+			if len(r.Bars) != want {
+				t.Errorf("judged by %d bars", len(r.Bars))
+			}
+		})
+	}
+}
+
 func TestRatioIsToTheNumberOfTheSameKind(t *testing.T) {
 	t.Parallel()
 	r := measured(t, map[string][]float64{"at 9 (fifo)": {6}, "at 9 (random)": {8}, "at 1 (fifo)": {3}, "at 1 (random)": {2}})
