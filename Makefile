@@ -11,6 +11,10 @@ PKG ?= ./...
 ARGS ?=
 GOTEST := $(TOOL) gotestsum --format pkgname-and-test-fails -- -race -shuffle=on -timeout 10m $(ARGS) $(PKG)
 PGTEST := go run ./internal/pgtest/run
+# What make bench measures on, its further flags, and where its results go: see bench/README.md
+FLAVOUR ?= timescale
+BENCH ?=
+OUT ?= $(CURDIR)/bin/bench
 
 .PHONY: help
 help: ## List the targets
@@ -25,7 +29,7 @@ build: ## Build bin/queued, static
 	@CGO_ENABLED=0 go build -trimpath -o bin/queued ./cmd/queued
 
 .PHONY: test
-test: test-plain test-timescale ## Test on plain PostgreSQL, then on PostgreSQL 17 with TimescaleDB in a container
+test: test-plain test-timescale test-bench ## Test on plain PostgreSQL, then on PostgreSQL 17 with TimescaleDB in a container
 
 .PHONY: test-plain
 test-plain: ## Test on a plain PostgreSQL, private to the run
@@ -35,6 +39,14 @@ test-plain: ## Test on a plain PostgreSQL, private to the run
 test-timescale: ## Test on PostgreSQL 17 with TimescaleDB, in a container
 	@$(PGTEST) -flavour timescale $(if $(CI),,-optional) -- $(GOTEST)
 
+.PHONY: test-bench
+test-bench: ## Test the module bench/, which needs no PostgreSQL
+	@cd bench && go test -race -shuffle=on ./...
+
+.PHONY: bench
+bench: ## Measure queued, the floor under it and its peers side by side, on FLAVOUR (timescale) with BENCH='--rounds 3 …'
+	@$(PGTEST) -flavour $(FLAVOUR) -durable -- go run -C bench . --out $(OUT) $(BENCH)
+
 .PHONY: fuzz
 fuzz: ## Fuzz each decoder for FUZZTIME (30s)
 	@for target in $$(grep -ho '^func Fuzz[A-Za-z]*' internal/http/*_test.go | cut -c6-); do \
@@ -43,8 +55,10 @@ fuzz: ## Fuzz each decoder for FUZZTIME (30s)
 .PHONY: check
 check: ## Lint, formatting, modules: what CI runs after the tests
 	@$(TOOL) golangci-lint run
+	@cd bench && go tool -modfile=../tools/go.mod golangci-lint run --config ../.golangci.yml
 	@$(TOOL) golangci-lint fmt --diff
 	@go mod tidy -diff
+	@cd bench && go mod tidy -diff
 	@go mod verify >/dev/null
 	@for script in build/images build/postgres/entrypoint build/postgres/healthcheck .ci/run; do bash -n $$script; done
 

@@ -20,11 +20,12 @@ const (
 	imageTag  = "17"
 	imageUser = "999:999" // of the image's user postgres
 
-	// lifetime is when a container ends that nobody stopped, because its tests were killed.
-	lifetime = time.Hour
+	// lifetime is when a container ends that nobody stopped, because its tests were killed. A measurement on every
+	// workload takes longer than any test.
+	lifetime = 4 * time.Hour
 )
 
-func startTimescale(ctx context.Context) (*Server, error) {
+func startTimescale(ctx context.Context, settings map[string]string) (*Server, error) {
 	pool, err := dockertest.NewPool("")
 	if err != nil {
 		return nil, fmt.Errorf("docker: %w", err)
@@ -33,7 +34,7 @@ func startTimescale(ctx context.Context) (*Server, error) {
 		// A connection kept for reuse is a goroutine that nobody ends.
 		transport.DisableKeepAlives = true
 	}
-	container, err := runContainer(ctx, pool)
+	container, err := runContainer(ctx, pool, settings)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +50,7 @@ func startTimescale(ctx context.Context) (*Server, error) {
 }
 
 // runContainer starts the server the way docker-compose.yml does, so that the tests hold the image to that too.
-func runContainer(ctx context.Context, pool *dockertest.Pool) (*dockertest.Resource, error) {
+func runContainer(ctx context.Context, pool *dockertest.Pool, settings map[string]string) (*dockertest.Resource, error) {
 	if err := pool.Client.PingWithContext(ctx); err != nil {
 		return nil, fmt.Errorf("docker cannot be reached at %s, which the %s flavour needs: %w", pool.Client.Endpoint(), Timescale, err)
 	}
@@ -64,7 +65,7 @@ func runContainer(ctx context.Context, pool *dockertest.Pool) (*dockertest.Resou
 		Repository:  imageName,
 		Tag:         imageTag,
 		Env:         []string{"POSTGRES_PASSWORD=" + containerPassword},
-		Cmd:         arguments(settings()),
+		Cmd:         arguments(settings),
 		Labels:      map[string]string{"queued.pgtest": fmt.Sprint(os.Getpid())},
 		SecurityOpt: []string{"no-new-privileges"},
 		PortBindings: map[docker.Port][]docker.PortBinding{

@@ -37,13 +37,23 @@ type Server struct {
 // Start starts a server of the flavour, which does not care for its data: Plain from the machine's
 // binaries, in a temporary directory; Timescale as a container of the image that build/images makes.
 // Stop ends it. Should this process be killed before, a plain server ends with it (on Linux), a container
-// within the hour.
+// within hours.
 func Start(ctx context.Context, flavour string) (*Server, error) {
+	return start(ctx, flavour, careless())
+}
+
+// StartDurable starts a server as Start does, but one that keeps every commit through a crash, as PostgreSQL does unless told
+// otherwise: one to measure on.
+func StartDurable(ctx context.Context, flavour string) (*Server, error) {
+	return start(ctx, flavour, durable())
+}
+
+func start(ctx context.Context, flavour string, settings map[string]string) (*Server, error) {
 	switch flavour {
 	case Plain:
-		return startPlain(ctx)
+		return startPlain(ctx, settings)
 	case Timescale:
-		return startTimescale(ctx)
+		return startTimescale(ctx, settings)
 	default:
 		return nil, fmt.Errorf("%s: no such flavour %q: it is %s or %s", EnvFlavour, flavour, Plain, Timescale)
 	}
@@ -83,25 +93,37 @@ func (s *Server) Stop(ctx context.Context) error {
 	return s.stopErr
 }
 
-// settings are those of every server that is started for tests: a crash may cost all data, which
-// makes a database per test cheap.
-func settings() map[string]string {
+// maxConnections is enough for several test binaries at once, each with several pools.
+const maxConnections = "200"
+
+// careless are the settings of servers for tests: a crash may cost all data, which makes a database per test cheap.
+func careless() map[string]string {
 	return map[string]string{
 		"fsync":              "off",
 		"full_page_writes":   "off",
 		"synchronous_commit": "off",
-		"max_connections":    "200", // several test binaries at once, each with several pools
+		"max_connections":    maxConnections,
 	}
 }
 
-func startPlain(ctx context.Context) (*Server, error) {
+// durable are the settings of servers to measure on: PostgreSQL's defaults, spelled out where they make a commit last.
+func durable() map[string]string {
+	return map[string]string{
+		"fsync":              "on",
+		"full_page_writes":   "on",
+		"synchronous_commit": "on",
+		"max_connections":    maxConnections,
+	}
+}
+
+func startPlain(ctx context.Context, settings map[string]string) (*Server, error) {
 	dir, err := newDirectory(os.TempDir())
 	if err != nil {
 		return nil, err
 	}
 	server, err := embedded.Start(ctx, embedded.Config{
 		DataDir:  filepath.Join(dir.path, "data"),
-		Settings: settings(),
+		Settings: settings,
 		Logger:   zerolog.New(os.Stderr).Level(zerolog.WarnLevel),
 	})
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/queued/queued/internal/pgtest"
 )
 
-const usage = `usage: run [-flavour plain|timescale] [-optional] [-keep] -- COMMAND [ARGUMENT...]
+const usage = `usage: run [-flavour plain|timescale] [-durable] [-optional] [-keep] -- COMMAND [ARGUMENT...]
 
 Starts a PostgreSQL, runs the command with QUEUED_TEST_DATABASE_URL naming it, and stops it.
 Where QUEUED_TEST_DATABASE_URL is set already, that server is used if it is of the flavour,
@@ -33,6 +33,7 @@ func main() {
 // options is the command line.
 type options struct {
 	flavour  string
+	durable  bool
 	optional bool
 	keep     bool
 	command  []string
@@ -43,6 +44,7 @@ func run(args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet("run", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.StringVar(&opts.flavour, "flavour", pgtest.Plain, "which PostgreSQL: plain, or timescale (in a container, its image built when needed)")
+	flags.BoolVar(&opts.durable, "durable", false, "start a server that keeps its commits through a crash, to measure on")
 	flags.BoolVar(&opts.optional, "optional", false, "where the server cannot be had, say so, leave the command out and exit with 0; not when CI=true")
 	flags.BoolVar(&opts.keep, "keep", false, "when the command fails, keep the server with the failed tests' databases until interrupted")
 	flags.Usage = func() {

@@ -215,3 +215,26 @@ func TestKeptServerAnswersAfterAFailureUntilInterrupted(t *testing.T) {
 		t.Error("the server still answers")
 	}
 }
+
+func TestDurableServerKeepsItsCommits(t *testing.T) {
+	t.Parallel()
+	r := start(t, `trap "exit 0" TERM; echo ready; while :; do sleep 0.1; done`, "-durable")
+	r.waitFor(t, "ready")
+	conn, err := pgx.Connect(t.Context(), r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, setting := range []string{"fsync", "full_page_writes", "synchronous_commit"} {
+		var value string
+		if err := conn.QueryRow(t.Context(), `select current_setting($1)`, setting).Scan(&value); err != nil {
+			t.Fatal(err)
+		}
+		if value != "on" {
+			t.Errorf("%s is %s", setting, value)
+		}
+	}
+	if err := conn.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r.end(t, syscall.SIGTERM)
+}

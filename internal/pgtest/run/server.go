@@ -69,6 +69,9 @@ func (r *runner) start(ctx context.Context) (*pgtest.Server, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
+	if r.durable {
+		return pgtest.StartDurable(ctx, r.flavour)
+	}
 	return pgtest.Start(ctx, r.flavour)
 }
 
