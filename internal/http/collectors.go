@@ -18,6 +18,7 @@ type eventCollector struct {
 	done      []eventCounter
 	up        *prometheus.Desc
 	events    *prometheus.Desc
+	estimated *prometheus.Desc
 	oldestAge *prometheus.Desc
 }
 
@@ -46,6 +47,8 @@ func newEventCollector(svc *queue.Service) *eventCollector {
 			"1 when the database answered this scrape, else 0; the gauges of the queues are missing then.", nil, nil),
 		events: prometheus.NewDesc("queued_events",
 			"Events in their queue by state: ready, scheduled or leased. Every process on one database says the same.", []string{"queue", "state"}, nil),
+		estimated: prometheus.NewDesc("queued_events_estimated",
+			"1 when queued_events is an estimate, because more than some 100,000 events wait; else 0.", []string{"queue"}, nil),
 		oldestAge: prometheus.NewDesc("queued_oldest_ready_age_seconds",
 			"How long the longest-waiting ready event has been claimable; 0 when none is.", []string{"queue"}, nil),
 	}
@@ -58,6 +61,7 @@ func (c *eventCollector) Describe(ch chan<- *prometheus.Desc) {
 	}
 	ch <- c.up
 	ch <- c.events
+	ch <- c.estimated
 	ch <- c.oldestAge
 }
 
@@ -70,7 +74,7 @@ func (c *eventCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
 	defer cancel()
-	queues, err := c.svc.Queues(ctx)
+	queues, err := c.svc.Queues(ctx, 0)
 	if err != nil { // the other metrics are worth having at just such a time
 		ch <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, 0)
 		return
@@ -80,6 +84,11 @@ func (c *eventCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(c.events, prometheus.GaugeValue, float64(q.Ready), q.Queue, string(queue.Ready))
 		ch <- prometheus.MustNewConstMetric(c.events, prometheus.GaugeValue, float64(q.Scheduled), q.Queue, string(queue.Scheduled))
 		ch <- prometheus.MustNewConstMetric(c.events, prometheus.GaugeValue, float64(q.Leased), q.Queue, string(queue.Leased))
+		estimated := 0.0
+		if q.Estimated {
+			estimated = 1
+		}
+		ch <- prometheus.MustNewConstMetric(c.estimated, prometheus.GaugeValue, estimated, q.Queue)
 		var age time.Duration
 		if q.OldestReadyAge != nil {
 			age = *q.OldestReadyAge

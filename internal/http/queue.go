@@ -19,10 +19,11 @@ type queueStats struct {
 	OldestReadyAge  *string `json:"oldest_ready_age"` // a duration; null when none is ready
 	DoneLastHour    int64   `json:"done_last_hour"`
 	ExpiredLastHour int64   `json:"expired_last_hour"`
+	Estimated       bool    `json:"estimated"`
 }
 
 func (s *Server) listQueues(r *http.Request, _ listQueuesRequest) (listQueuesResponse, error) {
-	stats, err := s.svc.Queues(r.Context())
+	stats, err := s.svc.Queues(r.Context(), time.Hour)
 	resp := listQueuesResponse{Queues: make([]queueStats, len(stats))}
 	for i, q := range stats {
 		resp.Queues[i] = queueStats{
@@ -32,6 +33,7 @@ func (s *Server) listQueues(r *http.Request, _ listQueuesRequest) (listQueuesRes
 			Leased:          q.Leased,
 			DoneLastHour:    q.DoneLately,
 			ExpiredLastHour: q.ExpiredLately,
+			Estimated:       q.Estimated,
 		}
 		if q.OldestReadyAge != nil {
 			age := q.OldestReadyAge.Round(time.Millisecond).String()

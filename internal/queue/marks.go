@@ -10,8 +10,9 @@ import (
 // some session holds an old snapshot, PostgreSQL keeps the index entries of every event that was claimed since, and a scan
 // from the beginning walks over all of them each time.
 //
-// Marks follow the claims at a distance. What turns up behind one nevertheless (a long transaction commits an
-// event late, or SQL sets a vt in the past) is found by looking there now and then, outside of any claim.
+// Marks follow the claims at a distance, and are heeded only while walking there takes long. What turns up behind one
+// nevertheless (a long transaction commits an event late, or SQL sets a vt in the past) is found by looking there now
+// and then, outside of any claim.
 
 const (
 	// markGrace is how far a mark stays behind the latest claim: longer than it takes from an
@@ -19,6 +20,8 @@ const (
 	markGrace = 500 * time.Millisecond
 	// lookBehindInterval is the time between two looks behind a mark.
 	lookBehindInterval = time.Second
+	// longWalk is how long the database may look behind a mark before claims begin at the mark.
+	longWalk = time.Millisecond
 	// lookShare bounds the time spent looking behind marks and ahead for the next vt: a look that took 1 s is followed
 	// by a pause of at least this many seconds. Beside an old snapshot a look grows long.
 	lookShare = 20
@@ -35,6 +38,7 @@ type markKey struct {
 // mark is one low-water mark.
 type mark struct {
 	at       time.Time // by the database's clock; zero: unknown
+	heeded   bool
 	used     time.Time
 	nextLook time.Time
 }
@@ -46,15 +50,19 @@ type marks struct {
 	off   bool // nobody looks behind them
 }
 
-// get returns the mark of a queue, zero when there is none.
+// get returns where claims of a queue begin, zero for at its beginning.
 func (m *marks) get(key markKey) time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.off || m.byKey[key] == nil {
+	k := m.byKey[key]
+	if k == nil {
 		return time.Time{}
 	}
-	m.byKey[key].used = time.Now()
-	return m.byKey[key].at
+	k.used = time.Now()
+	if !k.heeded {
+		return time.Time{}
+	}
+	return k.at
 }
 
 // advance notes that everything up to vt was claimed.
@@ -103,11 +111,12 @@ func (m *marks) due() map[markKey]time.Time {
 	return due
 }
 
-// looked notes that a look behind a mark took so long.
-func (m *marks) looked(key markKey, took time.Duration) {
+// looked notes that a look behind a mark took so long in all, and the database so long for it.
+func (m *marks) looked(key markKey, took, walk time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if k := m.byKey[key]; k != nil {
+		k.heeded = walk > longWalk
 		k.nextLook = time.Now().Add(max(lookBehindInterval, lookShare*took))
 	}
 }
@@ -127,15 +136,17 @@ func (s *Service) lookBehindLoop(ctx context.Context) error {
 	for pause(ctx, jittered(lookBehindInterval)) {
 		for key, before := range s.marks.due() {
 			start := time.Now()
-			var vt *time.Time
-			err := s.pool.QueryRow(ctx, `select agent.oldest_vt($1, $2, $3)`, key.queue, key.maxAttempts, before).Scan(&vt)
-			s.marks.looked(key, time.Since(start))
+			var (
+				vt   *time.Time
+				walk time.Duration // zero after an error: the mark is not heeded then
+			)
+			err := s.pool.QueryRow(ctx, `select vt, took from agent.oldest_vt($1, $2, $3)`, key.queue, key.maxAttempts, before).Scan(&vt, &walk)
+			s.marks.looked(key, time.Since(start), walk)
 			switch {
 			case ctx.Err() != nil:
 				return nil
 			case err != nil:
 				s.cfg.Logger.Warn().Err(err).Str("queue", key.queue).Msg("could not look for events that turned up late; it is tried again")
-				s.marks.lower(key.queue, time.Time{}) // lest one is missed
 			case vt != nil:
 				s.marks.lower(key.queue, *vt)
 				s.wakeHere(map[string]bool{key.queue: true})

@@ -114,6 +114,7 @@ type QueueStats struct {
 	Queue                    string
 	Ready, Scheduled, Leased int64
 	OldestReadyAge           *time.Duration // how long the longest-waiting ready event has been claimable; nil: none is
-	DoneLately               int64          // left as done within the last hour
-	ExpiredLately            int64          // left as expired within the last hour
+	DoneLately               int64          // left as done lately
+	ExpiredLately            int64          // left as expired lately
+	Estimated                bool           // there is so much that some of the counts are estimates
 }

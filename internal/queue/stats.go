@@ -7,16 +7,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// lately is the span that QueueStats counts what has finished over.
-const lately = time.Hour
-
-// Queues describes every queue that holds an event, waiting or in history, by name. It fails with ErrQueryTimeout.
-func (s *Service) Queues(ctx context.Context) ([]QueueStats, error) {
+// Queues describes every queue that holds an event, waiting or in history, by name. What has finished
+// is counted over the time lately; zero: not at all. It fails with ErrQueryTimeout.
+func (s *Service) Queues(ctx context.Context, lately time.Duration) ([]QueueStats, error) {
 	var queues []QueueStats
 	err := s.bounded(ctx, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, `
-			select queue, ready, scheduled, leased, oldest_ready_age, done_lately, expired_lately
-			from agent.queue_stats($1)`, lately)
+			select queue, ready, scheduled, leased, oldest_ready_age, done_lately, expired_lately, estimated
+			from agent.queue_stats(nullif($1, interval '0'))`, lately)
 		var err error
 		queues, err = pgx.CollectRows(rows, pgx.RowToStructByPos[QueueStats])
 		return err

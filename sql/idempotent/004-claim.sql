@@ -183,9 +183,9 @@ end
 $func$;
 
 -- The vt of the oldest event of _queue that could be claimed with _max_attempts although its vt lies before _before: what a low-water
--- mark there hides. Null when nothing is hidden.
+-- mark there hides, null when nothing is hidden; and how long it took to find out.
 create or replace function agent.oldest_vt(_queue text, _max_attempts int4, _before timestamptz)
-returns timestamptz
+returns table (vt timestamptz, took interval)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -195,14 +195,17 @@ set enable_seqscan to off
 set enable_bitmapscan to off
 set enable_sort to off
 as $func$
+#variable_conflict use_column
+declare
+  _start timestamptz = clock_timestamp();
+  _vt timestamptz;
 begin
-  return
-  ( select e.vt
-    from agent.event e
-    where e.queue = _queue and e.vt < least(_before, clock_timestamp()) and e.attempts < _max_attempts
-    order by e.vt, e.id
-    limit 1
-  );
+  select e.vt into _vt
+  from agent.event e
+  where e.queue = _queue and e.vt < least(_before, _start) and e.attempts < _max_attempts
+  order by e.vt, e.id
+  limit 1;
+  return query select _vt, clock_timestamp() - _start;
 end
 $func$;
 

@@ -25,46 +25,174 @@ end
 $func$;
 
 -- Every queue with what waits in it by state, how long the oldest ready event has been claimable (null: none is; 100,000 days at most), and
--- how many events left it as done and as expired within _lately.
+-- how many events left it as done and as expired within _lately (null: not asked). Counting takes as long as there is to count, so
+-- counts are exact up to some 100,000 events that wait, and some 100,000 that left lately; beyond that the large ones are
+-- estimated from a random sample of the table's blocks, and estimated is true.
 create or replace function agent.queue_stats(_lately interval default interval '1 hour')
 returns table
 ( queue text, ready int8, scheduled int8, leased int8, oldest_ready_age interval, done_lately int8, expired_lately int8
+, estimated boolean
 )
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
 as $func$
 #variable_conflict use_column
 declare
   _now timestamptz = clock_timestamp();
 begin
   return query
-  with waiting as
-  ( select e.queue
-    , count(*) filter (where agent_state.is_ready) as ready
-    , count(*) filter (where not agent_state.is_ready and not agent_state.is_leased) as scheduled
-    , count(*) filter (where not agent_state.is_ready and agent_state.is_leased) as leased
-    , _now - min(e.vt) filter (where agent_state.is_ready) as age
-    from agent.event e
-    cross join lateral (select e.vt <= _now, e.attempts > 0 and e.nacked_at is null) as agent_state (is_ready, is_leased)
-    group by e.queue
-  )
-  , finished as
-  ( select h.queue
-    , count(*) filter (where h.outcome = 'done') as done
-    , count(*) filter (where h.outcome = 'expired') as expired
-    from agent.event_hist h
-    where h.finished_at > _now - _lately
-    group by h.queue
-  )
   select n.name, coalesce(w.ready, 0), coalesce(w.scheduled, 0), coalesce(w.leased, 0)
-  , case when w.age is not null then least(w.age, interval '100000 days') end
+  , ( select least(_now - e.vt, interval '100000 days')
+      from agent.event e
+      where e.queue = n.name and e.vt <= _now
+      order by e.vt, e.id
+      limit 1
+    )
   , coalesce(f.done, 0), coalesce(f.expired, 0)
+  , coalesce(w.estimated, false) or coalesce(f.estimated, false)
   from agent.queue_names() as n (name)
-  left join waiting w on w.queue = n.name
-  left join finished f on f.queue = n.name
+  left join agent.waiting_counts(_now) w on w.queue = n.name
+  left join
+  ( select c.queue, sum(c.done)::int8 as done, sum(c.expired)::int8 as expired, bool_or(c.estimated) as estimated
+    from agent.finished_counts(_now - _lately) c
+    group by c.queue
+  ) as f on f.queue = n.name
   order by n.name;
+end
+$func$;
+
+-- What waits, by queue and state. Private to the functions of this schema.
+create or replace function agent.waiting_counts(_now timestamptz)
+returns table (queue text, ready int8, scheduled int8, leased int8, estimated boolean)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+#variable_conflict use_column
+declare
+  _exact int8 = 100000; -- events counted one by one
+  _blocks float8 = pg_relation_size('agent.event') / current_setting('block_size')::int4;
+  _share float8 = least(1, 250 / greatest(_blocks, 1)); -- of the blocks in the sample
+begin
+  return query
+  with sample as materialized
+  ( select s.queue
+    , (s.ready / _share)::int8 as ready, (s.scheduled / _share)::int8 as scheduled, (s.leased / _share)::int8 as leased
+    , (s.ready + s.scheduled + s.leased) / _share as size
+    from
+    ( select e.queue
+      , count(*) filter (where e.vt <= _now) as ready
+      , count(*) filter (where e.vt > _now and not (e.attempts > 0 and e.nacked_at is null)) as scheduled
+      , count(*) filter (where e.vt > _now and e.attempts > 0 and e.nacked_at is null) as leased
+      from agent.event e tablesample system (100 * _share)
+      group by e.queue
+    ) as s
+  )
+  -- The small ones are counted, as far as that goes.
+  , sized as
+  ( select n.name, s.ready, s.scheduled, s.leased, coalesce(s.size, 0) as size
+    , sum(coalesce(s.size, 0)) over (order by s.size nulls first, n.name) <= _exact as is_counted
+    from agent.waiting_queues() as n (name)
+    left join sample s on s.queue = n.name
+  )
+  select z.name
+  , case when c.is_whole then c.ready else coalesce(z.ready, c.ready) end
+  , case when c.is_whole then c.scheduled else coalesce(z.scheduled, c.scheduled) end
+  , case when c.is_whole then c.leased else coalesce(z.leased, c.leased) end
+  , not c.is_whole
+  from sized z
+  cross join lateral
+  ( select z.is_counted and count(*) <= _exact
+    , count(*) filter (where o.vt <= _now)
+    , count(*) filter (where o.vt > _now and not o.is_leased)
+    , count(*) filter (where o.vt > _now and o.is_leased)
+    from
+    ( select e.vt, e.attempts > 0 and e.nacked_at is null as is_leased
+      from agent.event e
+      where e.queue = z.name
+      limit case when z.is_counted then _exact + 1 else 0 end
+    ) as o
+  ) as c (is_whole, ready, scheduled, leased);
+end
+$func$;
+
+-- What left as done and as expired after _since (null: nothing is asked), by queue. Private to the functions of this schema.
+create or replace function agent.finished_counts(_since timestamptz)
+returns table (queue text, done int8, expired int8, estimated boolean)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set jit to off
+as $func$
+#variable_conflict use_column
+declare
+  _exact int8 = 3000;   -- blocks that are counted, not sampled: some 100,000 events
+  _samples int8 = 200;  -- blocks otherwise
+  _tables regclass[] = '{}';
+  _starts int8[] = '{}';
+  _ends int8[] = '{}';
+  _total int8 = 0;
+  _table regclass;
+  _low int8;
+  _high int8;
+  _middle int8;
+  _end int8;
+  _at timestamptz;
+  _places tid[];
+begin
+  if _since is null then
+    return;
+  end if;
+
+  -- Rows are added at a table's end, so that its latest ones begin at a block that can be searched for by halves.
+  for _table in select i.inhrelid::regclass from pg_inherits i where i.inhparent = 'agent.event_hist'::regclass loop
+    _low = 0;
+    _end = pg_relation_size(_table) / current_setting('block_size')::int4;
+    _high = _end;
+    while _low < _high loop
+      _middle = (_low + _high) / 2;
+      execute format('select h.finished_at from only %s h where h.ctid >= %L limit 1', _table, format('(%s,0)', _middle)) into _at;
+      if _at <= _since then
+        _low = _middle + 1;
+      else
+        _high = _middle;
+      end if;
+    end loop;
+    if _low < _end then
+      _tables = _tables || _table;
+      _starts = _starts || _low;
+      _ends = _ends || _end;
+      _total = _total + _end - _low;
+    end if;
+  end loop;
+
+  if _total <= _exact then
+    return query
+    select h.queue, count(*) filter (where h.outcome = 'done'), count(*) filter (where h.outcome = 'expired'), false
+    from agent.event_hist h
+    where h.finished_at > _since
+    group by h.queue;
+    return;
+  end if;
+
+  for _i in 1 .. cardinality(_tables) loop
+    _high = least(_ends[_i] - _starts[_i], greatest(1, _samples * (_ends[_i] - _starts[_i]) / _total));
+    -- No row of history is so short that more than 70 go into a block of 8 kB.
+    select array_agg(format('(%s,%s)', b.block, o.place)::tid) into _places
+    from (select _starts[_i] + floor(random() * (_ends[_i] - _starts[_i]))::int8 from generate_series(1, _high)) as b (block)
+    cross join generate_series(1, 70 * current_setting('block_size')::int4 / 8192) as o (place);
+    return query execute format
+    ( 'select h.queue, (count(*) filter (where h.outcome = %L) * $3)::int8, (count(*) filter (where h.outcome = %L) * $3)::int8, true
+       from only %s h where h.ctid = any($1) and h.finished_at > $2 group by h.queue'
+    , 'done', 'expired', _tables[_i]
+    )
+    using _places, _since, (_ends[_i] - _starts[_i])::float8 / _high;
+  end loop;
 end
 $func$;
 
