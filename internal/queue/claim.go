@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,17 +31,64 @@ func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 	}
 }
 
-// claim makes one claim that several callers may share.
-func (s *Service) claim(ctx context.Context, p ClaimParams) ([]Event, error) {
+// claim makes one claim that several callers may share, and reports whether there was as much as it asked for: then
+// there may be more to claim at once. It returns fewer events than that when their payloads would be more than maxFlushBytes.
+func (s *Service) claim(ctx context.Context, p ClaimParams) (events []Event, full bool, err error) {
 	key := markKey{p.Queue, p.MaxAttempts}
 	pt := &part{claim: &p, from: s.marks.get(key)}
 	if err := s.flusher.do(ctx, pt); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if p.Order == FIFO && len(pt.claimed) > 0 {
 		s.marks.advance(key, pt.priorVT)
 	}
-	return pt.claimed, nil
+	full = len(pt.claimed)+len(pt.surplus) == p.Limit
+	if full {
+		s.fits.learn(p.Queue, len(pt.claimed), len(pt.surplus) > 0)
+	}
+	if len(pt.surplus) > 0 {
+		if err := s.Release(ctx, pt.surplus); err != nil {
+			s.logUnreleased(err, p.Queue, len(pt.surplus))
+		}
+	}
+	return pt.claimed, full, nil
+}
+
+// fits remembers how many events of the queues with large payloads one claim may ask for.
+type fits struct {
+	mu      sync.Mutex
+	byQueue map[string]int // less than MaxBatch
+}
+
+// get returns the most events of a queue that one claim may ask for.
+func (f *fits) get(queue string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return cmp.Or(f.byQueue[queue], MaxBatch)
+}
+
+// learn notes that n events were as many as fit, or that they all fitted.
+func (f *fits) learn(queue string, n int, overflowed bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch limit, limited := f.byQueue[queue]; {
+	case overflowed:
+		if f.byQueue == nil {
+			f.byQueue = make(map[string]int)
+		}
+		f.byQueue[queue] = n
+	case !limited:
+	case 2*n >= MaxBatch:
+		delete(f.byQueue, queue)
+	default:
+		f.byQueue[queue] = max(limit, 2*n)
+	}
+}
+
+// logUnreleased says that claims nobody got could not be undone.
+func (s *Service) logUnreleased(err error, queue string, events int) {
+	s.cfg.Logger.Error().Err(err).Str("queue", queue).Int("events", events).
+		Msg("claims could not be released: they stay leased until they run out")
 }
 
 // nextVT returns how long until something of the queue becomes claimable that is not so yet; nil: nothing will by itself.

@@ -195,14 +195,13 @@ func (d *dispatcher) serve(group []*waiter) (waiting int, full bool) {
 	for _, w := range group {
 		p.Limit += w.params.Limit
 	}
-	p.Limit = min(p.Limit, MaxBatch)
+	p.Limit = min(p.Limit, d.svc.fits.get(d.queue))
 	ctx, cancel := context.WithTimeout(context.Background(), claimTimeout)
 	defer cancel()
-	found, err := d.svc.claim(ctx, p)
+	found, full, err := d.svc.claim(ctx, p)
 
 	d.mu.Lock()
 	now := time.Now()
-	full = len(found) == MaxBatch
 	for _, w := range group {
 		n := min(len(found), w.params.Limit)
 		if n == 0 && err == nil && (full || now.Before(w.deadline) && !d.draining) {
@@ -229,8 +228,7 @@ func (d *dispatcher) release(events []Event) {
 		leases[i] = Lease{ID: e.ID, Receipt: e.Receipt}
 	}
 	if err := d.svc.Release(context.Background(), leases); err != nil {
-		d.svc.cfg.Logger.Error().Err(err).Str("queue", d.queue).Int("events", len(events)).
-			Msg("claims could not be released: they stay leased until they run out")
+		d.svc.logUnreleased(err, d.queue, len(events))
 	}
 }
 

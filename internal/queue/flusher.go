@@ -21,7 +21,7 @@ const (
 	flushTimeout = 30 * time.Second
 
 	// maxFlushBytes bounds the payloads that calls share a flush with, as a batch over HTTP is
-	// bounded unless configured otherwise. A call that is larger has a flush to itself.
+	// bounded unless configured otherwise, and those that one claim returns. A call that is larger has a flush to itself.
 	maxFlushBytes = 8 << 20
 
 	// flushLockTimeout is how long a flush waits for a row that somebody else has locked. The part
@@ -80,7 +80,8 @@ type part struct {
 	inserted []Inserted
 	acked    []AckResult
 	claimed  []Event
-	priorVT  time.Time  // of the last of claimed
+	surplus  []Lease    // claimed as well, but too large to hold
+	priorVT  time.Time  // of the last that was claimed
 	done     chan error // of capacity one: answering never blocks
 }
 
@@ -359,7 +360,7 @@ func (fl *flush) queueAcks(parts []*part) {
 }
 
 func (fl *flush) queueClaim(p *part) {
-	p.claimed = nil // what a flush that failed had found
+	p.claimed, p.surplus = nil, nil // what a flush that failed had found
 	from := &p.from
 	if from.IsZero() {
 		from = nil
@@ -369,6 +370,7 @@ func (fl *flush) queueClaim(p *part) {
 			(t.event).event, (t.event).last_error, (t.event).requeued_from, t.prior_vt
 		from agent.take_events($1, $2, $3, $4, $5, $6) t`,
 		p.claim.Queue, p.claim.Limit, p.claim.MaxAttempts, p.claim.InvisibleFor, string(p.claim.Order), from).Query(func(rows pgx.Rows) error {
+		bytes := 0
 		for rows.Next() {
 			e := Event{Queue: p.claim.Queue}
 			if err := rows.Scan(&e.ID, &e.EventTS, &e.EnqueuedAt, &e.Attempts, &e.VT, &e.Claimed, &e.Payload, &e.LastError,
@@ -376,9 +378,13 @@ func (fl *flush) queueClaim(p *part) {
 				return err
 			}
 			e.Receipt = receiptOf(e)
+			if bytes += len(e.Payload); bytes > maxFlushBytes && len(p.claimed) > 0 {
+				p.surplus = append(p.surplus, Lease{ID: e.ID, Receipt: e.Receipt})
+				continue
+			}
 			p.claimed = append(p.claimed, e)
 		}
-		if n := int64(len(p.claimed)); n > 0 {
+		if n := int64(len(p.claimed) + len(p.surplus)); n > 0 {
 			fl.add(p.claim.Queue, func(c *Counters) { c.Claimed += n })
 		}
 		return rows.Err()

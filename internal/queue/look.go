@@ -55,14 +55,29 @@ func (s *Service) History(ctx context.Context, p HistoryParams) (Page, error) {
 		p.Queue, string(p.Outcome), p.From, p.To, jsonArg(p.Contains), p.ID, limit+1, before.ts, before.id)
 }
 
-// page runs a listing that was asked for one event more than the page holds, to learn whether there is another page.
+// page runs a listing that was asked for one event more than the page holds, to learn whether there is another page. A page holds
+// fewer events when their payloads would be more than maxFlushBytes.
 func (s *Service) page(ctx context.Context, listing string, limit int, order func(Event) time.Time, sql string, args ...any) (Page, error) {
 	var events []Event
 	err := s.bounded(ctx, func(tx pgx.Tx) error {
-		rows, _ := tx.Query(ctx, sql, args...)
-		var err error
-		events, err = pgx.CollectRows(rows, scanEvent)
-		return err
+		rows, err := tx.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for bytes := 0; len(events) <= limit && rows.Next(); {
+			e, err := scanEvent(rows)
+			if err != nil {
+				return err
+			}
+			if bytes += len(e.Payload); bytes > maxFlushBytes && len(events) > 0 {
+				limit = len(events)
+				e.Payload = nil
+			}
+			events = append(events, e)
+		}
+		rows.Close()
+		return rows.Err()
 	})
 	if err != nil {
 		return Page{}, wrap("listing events", err)

@@ -79,6 +79,7 @@ type Service struct {
 	notifier *notifier
 	flusher  *flusher
 	marks    marks
+	fits     fits
 
 	mu          sync.Mutex
 	dispatchers map[string]*dispatcher // one per queue that has waiting claims

@@ -23,7 +23,8 @@ set jit to off
 set enable_seqscan to off
 set enable_bitmapscan to off
 set enable_sort to off
-set enable_nestloop to off
+set enable_hashjoin to off
+set enable_mergejoin to off
 as $func$
 #variable_conflict use_column
 declare
@@ -53,28 +54,22 @@ begin
 
   loop
     return query
-    with chosen as materialized
-    ( select e.ctid as place, e.id, e.vt
+    update agent.event e
+    set attempts = e.attempts + 1
+      , claimed = e.claimed || _now
+      , vt = _now + _invisible_for
+      , nacked_at = null
+    from
+    ( select e.ctid, e.vt
       from agent.event e
       where e.queue = _queue and e.attempts < _max_attempts
       and (e.vt, e.id) >= (_low_vt, _low_id) and (e.vt, e.id) <= (_high_vt, _high_id)
       order by e.vt, e.id
       limit _limit
       for update skip locked
-    )
-    , claimed as
-    ( update agent.event e
-      set attempts = e.attempts + 1
-        , claimed = e.claimed || _now
-        , vt = _now + _invisible_for
-        , nacked_at = null
-      where e.ctid = any(array(select c.place from chosen c))
-      returning e
-    )
-    select u.e, c.vt
-    from claimed u
-    join chosen c on c.id = (u.e).id
-    order by c.vt, c.id;
+    ) as chosen (place, vt)
+    where e.ctid = chosen.place
+    returning e, chosen.vt;
 
     get diagnostics _taken = row_count;
     _limit = _limit - _taken;

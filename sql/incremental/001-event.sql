@@ -17,6 +17,22 @@ create table agent.event
 , last_error text                                    -- what the latest nack said
 , requeued_from int8                                 -- the event in history this one is a copy of
 , constraint event_vt_is_finite check (isfinite(vt))
+)
+-- Each life of an event leaves two dead rows, so at some thousand lives a second the table is due for vacuum whenever
+-- autovacuum looks (once a minute by default). It must then be quick: unthrottled, and the size of the backlog counts
+-- little. Giving empty pages at the end back to the file system would take a lock that shuts everybody out, for pages
+-- that are needed again at once.
+with
+( autovacuum_vacuum_threshold = 10000
+, autovacuum_vacuum_scale_factor = 0.02
+, autovacuum_vacuum_cost_delay = 0
+, autovacuum_analyze_threshold = 10000
+, autovacuum_analyze_scale_factor = 0.1
+, vacuum_truncate = false
+, toast.autovacuum_vacuum_threshold = 10000
+, toast.autovacuum_vacuum_scale_factor = 0.02
+, toast.autovacuum_vacuum_cost_delay = 0
+, toast.vacuum_truncate = false
 );
 
 -- The claim's path: one queue's events in order, those not yet claimable never touched.
