@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -19,14 +20,28 @@ type decoder struct {
 	bad    []fieldError
 }
 
+// readers are decoders of tokens that nobody uses just now: a new one takes more memory than most bodies.
+var readers = sync.Pool{New: func() any { return new(jsontext.Decoder) }}
+
 func newDecoder(body []byte, lim limits) *decoder {
-	return &decoder{
+	d := &decoder{
 		body:   body,
 		limits: lim,
-		json:   jsontext.NewDecoder(bytes.NewBuffer(body)),
+		json:   readers.Get().(*jsontext.Decoder),
 		spare:  lim.body - int64(len(body)),
 	}
+	d.json.Reset(bytes.NewBuffer(body))
+	return d
 }
+
+// free gives back what others can use. What was decoded stays.
+func (d *decoder) free() {
+	d.json.Reset(nothingMore)
+	readers.Put(d.json)
+}
+
+// nothingMore keeps a decoder that is not in use from holding on to a body.
+var nothingMore = strings.NewReader("")
 
 // decodeEvent sets v to body, which must be an event.
 func decodeEvent(body []byte, lim limits, v reflect.Value) error {
@@ -34,6 +49,7 @@ func decodeEvent(body []byte, lim limits, v reflect.Value) error {
 		return &problem{kind: invalidJSON, detail: "The body is empty: it must be the event, a JSON object."}
 	}
 	d := newDecoder(body, lim)
+	defer d.free()
 	if err := d.event(v); err != nil {
 		return err
 	}
@@ -52,6 +68,7 @@ func decodeObject(body []byte, lim limits, v reflect.Value, fields []field) erro
 		body = []byte("{}")
 	}
 	d := newDecoder(body, lim)
+	defer d.free()
 	if err := d.object(v, fields, "the body"); err != nil {
 		return err
 	}

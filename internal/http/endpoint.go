@@ -61,25 +61,50 @@ var passThrough = json.JoinOptions(
 	jsontext.AllowInvalidUTF8(true),
 )
 
+// encode appends resp as JSON, and a line's end for whoever reads it in a terminal.
+func encode(b []byte, resp any) ([]byte, error) {
+	if resp, ok := resp.(appender); ok {
+		return append(resp.appendJSON(b), '\n'), nil
+	}
+	body := bytes.NewBuffer(b)
+	err := json.MarshalWrite(body, resp, passThrough)
+	body.WriteByte('\n')
+	return body.Bytes(), err
+}
+
+// Values of headers that many answers share. Nobody may change them.
+var (
+	noStore  = []string{"no-store"}
+	jsonType = []string{"application/json"}
+	noSniff  = []string{"nosniff"}
+	noPage   = []string{"default-src 'none'; frame-ancestors 'none'"}
+)
+
 // deliver writes resp, and fails when it knows that the client did not get it. It cannot
 // always know: bytes that the kernel took may still be lost on the way.
 func deliver(w http.ResponseWriter, r *http.Request, resp any) error {
 	h := w.Header()
-	h.Set("Cache-Control", "no-store")
+	h["Cache-Control"] = noStore
 	if _, ok := resp.(nothing); ok {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	var body bytes.Buffer
-	if err := json.MarshalWrite(&body, resp, passThrough); err != nil {
+	buffer := bodies.Get().(*[]byte)
+	body, err := encode((*buffer)[:0], resp)
+	defer func() {
+		if cap(body) <= maxPooled {
+			*buffer = body
+			bodies.Put(buffer)
+		}
+	}()
+	if err != nil {
 		return err
 	}
-	body.WriteByte('\n') // for whoever reads it in a terminal
 	if err := r.Context().Err(); err != nil {
 		return err
 	}
-	h.Set("Content-Type", "application/json")
-	h.Set("Content-Length", strconv.Itoa(body.Len()))
+	h["Content-Type"] = jsonType
+	h.Set("Content-Length", strconv.Itoa(len(body)))
 	status := http.StatusOK
 	if resp, ok := resp.(created); ok {
 		status = http.StatusCreated
@@ -88,7 +113,7 @@ func deliver(w http.ResponseWriter, r *http.Request, resp any) error {
 		}
 	}
 	w.WriteHeader(status)
-	if _, err := w.Write(body.Bytes()); err != nil {
+	if _, err := w.Write(body); err != nil {
 		return err
 	}
 	// Flushing brings out the error of a connection that broke while the answer was being made.

@@ -38,8 +38,8 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		rec := &record{id: requestID(r)}
 		h := w.Header()
 		h.Set("X-Request-Id", rec.id)
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		h["X-Content-Type-Options"] = noSniff
+		h["Content-Security-Policy"] = noPage
 		r = r.WithContext(context.WithValue(r.Context(), recordKey{}, rec))
 		defer func() {
 			took := time.Since(start)

@@ -80,6 +80,7 @@ func setChecked(f *field, v reflect.Value, text string) string {
 // setPayload sets v to text, which must be a JSON object like an event.
 func setPayload(v reflect.Value, text string, lim limits) error {
 	d := newDecoder([]byte(text), lim)
+	defer d.free()
 	if err := d.event(v); err != nil {
 		return err
 	}
