@@ -30,10 +30,7 @@ const (
 
 	// crowd is how many events must wait for a further writer to be worth its while: two
 	// writers with half as much each do less than one.
-	crowd = 200
-
-	// writers is how many flushes there may be at once.
-	writers = 2
+	crowd = 100
 )
 
 // flusher lets concurrent inserts, acks and claims share a transaction. A flush starts whenever a
@@ -51,11 +48,12 @@ type flusher struct {
 	running int     // writers at work
 }
 
-// newFlusher returns a flusher with connections of its own, so that nothing which takes long stands in its way.
-func newFlusher(ctx context.Context, s *Service, pcfg *pgxpool.Config) (*flusher, error) {
+// newFlusher returns a flusher with connections of its own, one for each writer, so that nothing which takes long stands in
+// its way.
+func newFlusher(ctx context.Context, s *Service, pcfg *pgxpool.Config, writers int32) (*flusher, error) {
 	pcfg = pcfg.Copy()
 	pcfg.MaxConns = writers
-	pcfg.MinConns = 0
+	pcfg.MinConns, pcfg.MinIdleConns = 0, 0
 	pcfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, fmt.Sprintf("set lock_timeout = %d", flushLockTimeout.Milliseconds()))
 		return err
@@ -64,7 +62,7 @@ func newFlusher(ctx context.Context, s *Service, pcfg *pgxpool.Config) (*flusher
 	if err != nil {
 		return nil, fmt.Errorf("opening the writers' connections: %w", err)
 	}
-	return &flusher{svc: s, pool: pool, writers: writers, work: &s.work}, nil
+	return &flusher{svc: s, pool: pool, writers: int(writers), work: &s.work}, nil
 }
 
 // A part is what one call does in a flush: all of it, or nothing when it fails. It is made of one of

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -43,7 +44,7 @@ const (
 type Config struct {
 	DatabaseURL   string         // a PostgreSQL URL or keyword string, as libpq takes it; the schema is migrated
 	SchemaVersion string         // the version agent.version must have reached for CheckReady; empty: any
-	MaxConns      int            // connections at most; zero: what the URL's pool_max_conns says, else DefaultMaxConns
+	MaxConns      int            // connections at most, two or more; zero: what the URL's pool_max_conns says, else DefaultMaxConns
 	MaxAttempts   int            // default of claims and sweeps; zero: DefaultMaxAttempts
 	SweepInterval time.Duration  // time between sweeps of the service itself; zero: DefaultSweepInterval; negative: never
 	MaxVTAge      time.Duration  // those sweeps also expire what has been claimable longer; zero: by attempts alone
@@ -94,6 +95,9 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	// As a flush keeps one of the database's processors busy, there may be one for each of ours, as far as that is known.
+	writers := min(max(2, int32(runtime.GOMAXPROCS(0))), pcfg.MaxConns/2)
+	pcfg.MaxConns -= writers
 	pool, err := pgxpool.NewWithConfig(ctx, pcfg)
 	if err != nil {
 		return nil, fmt.Errorf("opening the connection pool: %w", err)
@@ -106,7 +110,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	}
 	s.notifier = newNotifier(s)
 	s.marks = marks{byKey: make(map[markKey]*mark), off: true}
-	s.flusher, err = newFlusher(ctx, s, pcfg)
+	s.flusher, err = newFlusher(ctx, s, pcfg, writers)
 	if err != nil {
 		pool.Close()
 		return nil, err
@@ -135,6 +139,7 @@ func poolConfig(cfg Config) (*pgxpool.Config, error) {
 	case !given:
 		pcfg.MaxConns = DefaultMaxConns
 	}
+	pcfg.MaxConns = max(2, pcfg.MaxConns)
 	params := pcfg.ConnConfig.RuntimeParams
 	if params["application_name"] == "" {
 		params["application_name"] = "queued"
@@ -211,17 +216,18 @@ type PoolStats struct {
 	EmptyAcquireWaitTime time.Duration // how long those waited, in all
 }
 
-// PoolStats describes the connection pool.
-func (s *Service) PoolStats() PoolStats {
-	st := s.pool.Stat()
-	return PoolStats{
-		InUse:                st.AcquiredConns(),
-		Idle:                 st.IdleConns(),
-		Max:                  st.MaxConns(),
-		Acquires:             st.AcquireCount(),
-		EmptyAcquires:        st.EmptyAcquireCount(),
-		EmptyAcquireWaitTime: st.EmptyAcquireWaitTime(),
+// PoolStats describes the connections.
+func (s *Service) PoolStats() (sum PoolStats) {
+	for _, pool := range []*pgxpool.Pool{s.pool, s.flusher.pool} {
+		st := pool.Stat()
+		sum.InUse += st.AcquiredConns()
+		sum.Idle += st.IdleConns()
+		sum.Max += st.MaxConns()
+		sum.Acquires += st.AcquireCount()
+		sum.EmptyAcquires += st.EmptyAcquireCount()
+		sum.EmptyAcquireWaitTime += st.EmptyAcquireWaitTime()
 	}
+	return sum
 }
 
 // bounded runs read with the statement timeout of listings and counts.
