@@ -87,7 +87,7 @@ func Run(ctx context.Context, cfg Config, w Workload) (err error) {
 	if err := w.check(cfg); err != nil {
 		return err
 	}
-	s := &session{cfg: cfg, payload: newPayload(cfg.Payload), report: newReport(w)}
+	s := &session{cfg: cfg, payload: newPayload(cfg.Payload), report: newReport(cfg, w)}
 	if cfg.URL == "" {
 		if s.cluster, err = newCluster(cfg.DatabaseURL); err != nil {
 			return err

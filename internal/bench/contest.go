@@ -30,6 +30,7 @@ type side struct {
 	crew   *crew
 	sql    []*pgx.Conn
 	heats  map[string]*heat
+	x      float64           // what the sides differ in, for charts
 	looks  map[string]*tally // of /queues and /metrics
 }
 
@@ -37,6 +38,7 @@ type side struct {
 type heat struct {
 	tally *tally
 	took  time.Duration
+	rates []float64 // of each round
 }
 
 // discipline is a way to claim.
@@ -145,8 +147,10 @@ func (c *contest) turn(ctx context.Context, s *side, d discipline, counts bool) 
 			h = &heat{tally: newTally()}
 			s.heats[d.name] = h
 		}
+		t := s.crew.meter.take()
 		h.took += took
-		h.tally.add(s.crew.meter.take())
+		h.rates = append(h.rates, float64(t.events[claiming])/took.Seconds())
+		h.tally.add(t)
 	}
 	_, err = s.crew.ackAll(ctx, &held, maxBatch)
 	return err
@@ -212,10 +216,11 @@ func (c *contest) conclude(ctx context.Context, s *side, which []discipline, bar
 		result.Latency = map[string]Latency{"claim": latencyOf(h.tally.latency[claiming])}
 		result.Values["claims_per_s"] = h.rate()
 		result.Values["claimed"] = float64(claimed)
+		result.x, result.axis, result.line = s.x, "events waiting", d.name
 		result.Errors, result.EmptyClaims = h.tally.errors, h.tally.empty
 		c.report.add(result)
 		if s != first {
-			c.report.atLeast(fmt.Sprintf("%s: %s over %s", d.name, s.label, first.label), h.rate()/first.heats[d.name].rate(), bar)
+			c.report.atLeast(fmt.Sprintf("%s: %s over %s", d.name, s.label, first.label), h.over(first.heats[d.name]), bar)
 		}
 	}
 	result := newResult(s.label)
@@ -238,6 +243,16 @@ func (c *contest) conclude(ctx context.Context, s *side, which []discipline, bar
 }
 
 func (h *heat) rate() float64 { return float64(h.tally.events[claiming]) / h.took.Seconds() }
+
+// over is the rate by the other's: the median of the rounds' ratios, so that a round which something else disturbed
+// does not decide.
+func (h *heat) over(other *heat) float64 {
+	ratios := make([]float64, len(h.rates))
+	for i := range ratios {
+		ratios[i] = h.rates[i] / other.rates[i]
+	}
+	return median(ratios)
+}
 
 // close ends the sides and their servers.
 func (c *contest) close(ctx context.Context) {

@@ -100,11 +100,12 @@ func (w *Memory) large(s *session, srv *server, queue string) task {
 			if w.postBatch(ctx, post, size, time.Time{}) {
 				stock.Add(int64(size))
 			}
-			if stock.Load() < maxBatch {
+			if stock.Add(-maxBatch) < 0 { // another one may have been faster
+				stock.Add(maxBatch)
 				continue
 			}
 			leases, ok := w.claim(ctx, claim, 0)
-			stock.Add(-int64(len(leases)))
+			stock.Add(int64(maxBatch - len(leases)))
 			if ok && len(leases) > 0 {
 				w.ackBatch(ctx, leases)
 			}
