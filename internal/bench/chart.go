@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -121,25 +122,30 @@ func (r *Report) overParameter() []chart {
 }
 
 func (c chart) write(dir string) error {
+	const topPadding, legendWidth = 50, 190
 	top, ticks := 0.0, []float64{}
 	for _, l := range c.lines {
 		top = max(top, slices.Max(l.y))
 		ticks = append(ticks, l.x...)
 	}
-	if top == 0 {
-		top = 1
-	}
+	scale := ticksUpTo(max(top, 0.001))
+	top = scale[len(scale)-1].Value
 	grid := gochart.Style{StrokeColor: drawing.ColorFromHex("e0e0e0"), StrokeWidth: 1}
 	drawn := gochart.Chart{
 		Title: c.title, TitleStyle: gochart.Style{FontSize: 13}, Width: chartWidth, Height: chartHeight,
-		Background: gochart.Style{Padding: gochart.Box{Top: 50, Left: 20, Right: 30, Bottom: 20}},
+		Background: gochart.Style{Padding: gochart.Box{Top: topPadding, Left: 20, Right: 30, Bottom: 20}},
 		XAxis:      gochart.XAxis{Name: c.x, ValueFormatter: shortValue},
 		YAxis: gochart.YAxis{
 			Name: c.y, AxisType: gochart.YAxisSecondary, ValueFormatter: shortValue, GridMajorStyle: grid,
-			Range: &gochart.ContinuousRange{Min: 0, Max: top * 1.1},
+			Range: &gochart.ContinuousRange{Min: 0, Max: top}, Ticks: scale,
 		},
+		YAxisSecondary: gochart.YAxis{Style: gochart.Hidden()},
 	}
-	if c.log {
+	if !c.log {
+		drawn.XAxis.Ticks = ticksUpTo(slices.Max(ticks))
+		drawn.XAxis.Range = &gochart.ContinuousRange{Min: 0, Max: slices.Max(ticks)}
+		drawn.XAxis.Ticks = slices.DeleteFunc(drawn.XAxis.Ticks, func(t gochart.Tick) bool { return t.Value > slices.Max(ticks) })
+	} else {
 		slices.Sort(ticks)
 		drawn.XAxis.Range = &gochart.LogarithmicRange{}
 		for _, x := range slices.Compact(ticks) {
@@ -158,12 +164,13 @@ func (c chart) write(dir string) error {
 		drawn.Series = append(drawn.Series, gochart.ContinuousSeries{Name: l.name, Style: style, XValues: l.x, YValues: l.y})
 	}
 	if len(c.lines) > 1 {
-		drawn.Elements = []gochart.Renderable{gochart.LegendThin(&drawn)}
+		drawn.Background.Padding.Left += legendWidth
+		drawn.Elements = []gochart.Renderable{gochart.LegendLeft(&drawn)}
 	}
 	for _, x := range c.marks {
 		drawn.Series = append(drawn.Series, gochart.ContinuousSeries{
 			Style:   gochart.Style{StrokeColor: drawing.ColorFromHex("606060"), StrokeWidth: 1, StrokeDashArray: []float64{4, 4}},
-			XValues: []float64{x, x}, YValues: []float64{0, top * 1.1},
+			XValues: []float64{x, x}, YValues: []float64{0, top},
 		})
 	}
 	file, err := os.Create(filepath.Join(dir, c.file+".svg")) //nolint:gosec // the user names the folder
@@ -184,4 +191,24 @@ func shortValue(v any) string {
 		return strconv.FormatFloat(f, 'f', 0, 64)
 	}
 	return strconv.FormatFloat(f, 'f', 1, 64)
+}
+
+// ticksUpTo is places from 0 to at least top, at round numbers.
+func ticksUpTo(top float64) []gochart.Tick {
+	const about = 6
+	step := math.Pow(10, math.Floor(math.Log10(top/about)))
+	for _, factor := range []float64{1, 2, 5, 10} {
+		if step*factor >= top/about {
+			step *= factor
+			break
+		}
+	}
+	var ticks []gochart.Tick
+	for i := 0; ; i++ {
+		v := float64(i) * step
+		ticks = append(ticks, gochart.Tick{Value: v, Label: strconv.FormatFloat(v, 'g', 8, 64)})
+		if v >= top {
+			return ticks
+		}
+	}
 }
