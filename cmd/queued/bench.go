@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -52,8 +53,12 @@ shows what a workload takes.`
 // Run runs the workload that was chosen.
 func (c *benchCmd) Run(ctx context.Context, p *process, src *source, parsed *kong.Context) (err error) {
 	workload, ok := parsed.Selected().Target.Addr().Interface().(bench.Workload)
-	if !ok {
-		return errors.New("the workload is none of this program's")
+	if !ok { // bench alone
+		var names []string
+		for _, command := range parsed.Selected().Children {
+			names = append(names, command.Name)
+		}
+		return usagef("bench: which workload? It takes one of %s.\nRun \"queued bench --help\" to see what they are.", strings.Join(names, ", "))
 	}
 	cfg := bench.Config{
 		URL: c.URL, URL2: c.URL2, Environ: p.environ, Warmup: c.Warmup, Payload: c.Payload,

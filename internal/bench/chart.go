@@ -19,6 +19,12 @@ const (
 	logFrom = 20
 	// pointsUpTo is how many values a line may have for each to be marked.
 	pointsUpTo = 20
+
+	headHeight   = 50
+	legendHeight = 18
+	legendLeft   = 60
+	legendWidth  = 200 // of an entry
+	legendPerRow = (chartWidth - legendLeft) / legendWidth
 )
 
 // palette is Okabe and Ito's, which the colour-blind can tell apart.
@@ -122,7 +128,6 @@ func (r *Report) overParameter() []chart {
 }
 
 func (c chart) write(dir string) error {
-	const topPadding, legendWidth = 50, 190
 	top, ticks := 0.0, []float64{}
 	for _, l := range c.lines {
 		top = max(top, slices.Max(l.y))
@@ -132,8 +137,8 @@ func (c chart) write(dir string) error {
 	top = scale[len(scale)-1].Value
 	grid := gochart.Style{StrokeColor: drawing.ColorFromHex("e0e0e0"), StrokeWidth: 1}
 	drawn := gochart.Chart{
-		Title: c.title, TitleStyle: gochart.Style{FontSize: 13}, Width: chartWidth, Height: chartHeight,
-		Background: gochart.Style{Padding: gochart.Box{Top: topPadding, Left: 20, Right: 30, Bottom: 20}},
+		Width: chartWidth, Height: chartHeight,
+		Background: gochart.Style{Padding: gochart.Box{Top: headHeight + c.legendRows()*legendHeight, Left: 40, Right: 30, Bottom: 20}},
 		XAxis:      gochart.XAxis{Name: c.x, ValueFormatter: shortValue},
 		YAxis: gochart.YAxis{
 			Name: c.y, AxisType: gochart.YAxisSecondary, ValueFormatter: shortValue, GridMajorStyle: grid,
@@ -152,21 +157,14 @@ func (c chart) write(dir string) error {
 			drawn.XAxis.Ticks = append(drawn.XAxis.Ticks, gochart.Tick{Value: x, Label: shortValue(x)})
 		}
 	}
-	colours := palette()
 	for i, l := range c.lines {
-		style := gochart.Style{StrokeColor: colours[i%len(colours)], StrokeWidth: 2}
-		if i >= len(colours) {
-			style.StrokeDashArray = []float64{5, 3}
-		}
+		style := lineStyle(i)
 		if len(l.x) <= pointsUpTo {
 			style.DotColor, style.DotWidth = style.StrokeColor, 3
 		}
 		drawn.Series = append(drawn.Series, gochart.ContinuousSeries{Name: l.name, Style: style, XValues: l.x, YValues: l.y})
 	}
-	if len(c.lines) > 1 {
-		drawn.Background.Padding.Left += legendWidth
-		drawn.Elements = []gochart.Renderable{gochart.LegendLeft(&drawn)}
-	}
+	drawn.Elements = []gochart.Renderable{c.head}
 	for _, x := range c.marks {
 		drawn.Series = append(drawn.Series, gochart.ContinuousSeries{
 			Style:   gochart.Style{StrokeColor: drawing.ColorFromHex("606060"), StrokeWidth: 1, StrokeDashArray: []float64{4, 4}},
@@ -210,5 +208,50 @@ func ticksUpTo(top float64) []gochart.Tick {
 		if v >= top {
 			return ticks
 		}
+	}
+}
+
+// lineStyle is how the i-th line looks.
+func lineStyle(i int) gochart.Style {
+	colours := palette()
+	style := gochart.Style{StrokeColor: colours[i%len(colours)], StrokeWidth: 2}
+	if i >= len(colours) {
+		style.StrokeDashArray = []float64{5, 3}
+	}
+	return style
+}
+
+// legendRows is how many rows of names there are: none for a single line, which the title is enough for.
+func (c chart) legendRows() int {
+	if len(c.lines) < 2 {
+		return 0
+	}
+	return (len(c.lines) + legendPerRow - 1) / legendPerRow
+}
+
+// head writes the title and the names of the lines. The library's own legends lie over the title or the lines.
+func (c chart) head(r gochart.Renderer, _ gochart.Box, defaults gochart.Style) {
+	const titleSize, nameSize, titleBase, sample, gap = 13, 9, 28, 24, 6
+	r.ClearTextRotation() // the name of the y axis leaves it behind
+	write := func(text string, size float64, x, y int) {
+		r.SetFont(defaults.GetFont())
+		r.SetFontColor(drawing.ColorFromHex("303030"))
+		r.SetFontSize(size)
+		r.Text(text, x, y)
+	}
+	write(c.title, titleSize, legendLeft, titleBase)
+	if c.legendRows() == 0 {
+		return
+	}
+	for i, l := range c.lines {
+		x, y := legendLeft+i%legendPerRow*legendWidth, headHeight+i/legendPerRow*legendHeight
+		style := lineStyle(i)
+		r.SetStrokeColor(style.StrokeColor)
+		r.SetStrokeWidth(style.StrokeWidth)
+		r.SetStrokeDashArray(style.StrokeDashArray)
+		r.MoveTo(x, y-nameSize/2)
+		r.LineTo(x+sample, y-nameSize/2)
+		r.Stroke()
+		write(l.name, nameSize, x+sample+gap, y)
 	}
 }

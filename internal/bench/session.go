@@ -48,11 +48,11 @@ func (s *session) serve(ctx context.Context) (*server, error) {
 	if s.cfg.URL != "" {
 		return s.attach(ctx, s.cfg.URL)
 	}
-	s.progress.say("starting a server")
 	name, url, err := s.cluster.create(ctx)
 	if err != nil {
 		return nil, err
 	}
+	s.progress.say("starting a server on a new database, %s", name)
 	srv := &server{database: name}
 	s.opened = append(s.opened, srv)
 	if err := s.start(ctx, srv, url); err != nil {

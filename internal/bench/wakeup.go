@@ -21,7 +21,7 @@ type Wakeup struct {
 
 func (*Wakeup) name() string { return "wakeup" }
 
-func (w *Wakeup) check(cfg Config) error {
+func (w *Wakeup) check(Config) error {
 	if err := checkNumber("--rounds", w.Rounds, 1, 1_000_000); err != nil {
 		return err
 	}
