@@ -91,7 +91,7 @@ func TestEveryWorkloadMeasuresAndAccounts(t *testing.T) {
 		{&Payload{Sizes: []int{100, 3000}, Duration: short, Connections: 2, Batches: 1, Batch: 5, Events: 12}, 4, []string{
 			"3000 B, single over 100 B, single", "3000 B, batch over 100 B, batch",
 		}},
-		{&Memory{Connections: []int{2}, Waiting: 5, Large: 20_000, Batches: 1, Duration: short}, 4, nil},
+		{&Memory{Connections: []int{2}, Waiting: 5, Large: 500, Batches: 1, Duration: short}, 4, nil},
 	} {
 		t.Run(test.workload.name(), func(t *testing.T) {
 			t.Parallel()

@@ -55,6 +55,9 @@ func (w *Claimers) run(ctx context.Context, s *session) error {
 		best = max(best, result.LivesPerS)
 	}
 	for i, n := range w.Claimers {
+		if len(w.Claimers) == 1 {
+			break
+		}
 		s.report.compare(plural(n, "claimer")+" over the best", s.report.Results[i].LivesPerS/best)
 	}
 	if w.Waiting == 0 {

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -41,6 +42,10 @@ func (s *session) measure(ctx context.Context, t trial) (*Result, error) {
 	defer workers.close()
 	result, err := s.watch(ctx, t, workers)
 	if err != nil {
+		if result != nil { // hours may have gone into it
+			result.Label += " (not finished)"
+			s.report.add(result)
+		}
 		return nil, err
 	}
 	if t.keep {
@@ -84,17 +89,15 @@ func (s *session) watch(ctx context.Context, t trial, hired *crew) (*Result, err
 	w.result = newResult(t.label)
 	w.total = newTally()
 	w.began = before.at
-	if err := w.pass(ctx, before.at.Add(t.duration), t.until); err != nil {
-		return nil, err
-	}
+	passed := w.pass(ctx, before.at.Add(t.duration), t.until)
 	w.total.add(hired.meter.take())
 	took := time.Since(before.at)
-	after, err := t.server.read(ctx)
+	after, err := t.server.read(context.WithoutCancel(ctx))
 	if err != nil {
-		return nil, err
+		return nil, cmp.Or(passed, err)
 	}
 	w.result.fill(w.total, took, before, after, t.server.db != nil)
-	return w.result, nil
+	return w.result, passed
 }
 
 // watcher passes the time of a trial.
