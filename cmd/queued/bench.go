@@ -18,7 +18,6 @@ import (
 // benchCmd measures a server: one that runs, or one that it starts.
 type benchCmd struct {
 	URL             string `name:"url" placeholder:"URL" help:"The server to measure, such as http://127.0.0.1:8080; without it one is started, on a database of its own."`
-	URL2            string `name:"url2" placeholder:"URL" help:"A second server on the same database, for wakeup."`
 	APIKey          string `name:"api-key" type:"secret" placeholder:"KEY" help:"What the server wants as 'Authorization: Bearer KEY'."`
 	APIKeyFile      string `name:"api-key-file" type:"path" placeholder:"FILE" help:"A file that holds the API key."`
 	DatabaseURL     string `name:"database-url" type:"database-url" placeholder:"URL" default-note:"none: a private PostgreSQL that goes with the measurement" help:"With --url, the database behind that server, to look into. Without, where to make a database for the server that is started, and to drop it in the end."`
@@ -61,7 +60,7 @@ func (c *benchCmd) Run(ctx context.Context, p *process, src *source, parsed *kon
 		return usagef("bench: which workload? It takes one of %s.\nRun \"queued bench --help\" to see what they are.", strings.Join(names, ", "))
 	}
 	cfg := bench.Config{
-		URL: c.URL, URL2: c.URL2, Environ: p.environ, Warmup: c.Warmup, Payload: c.Payload,
+		URL: c.URL, Environ: p.environ, Warmup: c.Warmup, Payload: c.Payload,
 		JSON: c.JSON, Plot: c.Plot, Quiet: c.Quiet, Terminal: isTerminal(p.stderr), Output: p.stdout, Progress: p.stderr,
 	}
 	if cfg.APIKey, err = src.secret("api-key", c.APIKey, c.APIKeyFile, parseSecret); err != nil {

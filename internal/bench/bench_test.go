@@ -98,8 +98,8 @@ func TestEveryWorkloadMeasuresAndAccounts(t *testing.T) {
 			db := pgtest.New(t)
 			cfg, out := tiny(t, serve(t, db))
 			cfg.DatabaseURL = db.URL
-			if test.workload.name() == "wakeup" {
-				cfg.URL2 = serve(t, db)
+			if w, ok := test.workload.(*Wakeup); ok {
+				w.URL2 = serve(t, db)
 			}
 			if err := Run(t.Context(), cfg, test.workload); err != nil {
 				t.Fatalf("%v\n%s", err, out)
@@ -230,23 +230,24 @@ func TestMistakesAreExplained(t *testing.T) {
 		invalid  bool
 		says     string
 	}{
-		"no server answers":      {Config{URL: "http://127.0.0.1:1"}, single, false, "no server can be reached at 127.0.0.1:1"},
-		"no URL":                 {Config{URL: "localhost:8080"}, single, true, "is no URL of a server"},
-		"a path":                 {Config{URL: "http://localhost:8080/events"}, single, true, "has a path"},
-		"something else":         {Config{URL: stranger.URL}, single, false, "no queued that is ready"},
-		"no key":                 {Config{URL: locked}, single, false, "wants an API key"},
-		"wrong key":              {Config{URL: locked, APIKey: "wrong"}, single, false, "wants an API key"},
-		"not queued's database":  {Config{URL: url, DatabaseURL: empty.URL}, single, false, "is not queued's"},
-		"another database":       {Config{URL: url, DatabaseURL: other.URL}, single, false, "another database than the server's"},
-		"neither":                {Config{}, single, true, "neither a server nor a database"},
-		"a key for nobody":       {Config{DatabaseURL: one.URL, APIKey: "k"}, single, true, "--api-key"},
-		"no connections":         {Config{URL: url}, &Single{Duration: time.Second}, true, "--connections: got nothing"},
-		"a bad list":             {Config{URL: url}, &Single{Connections: []int{4, 0}, Duration: time.Second}, true, "--connections: got 0"},
-		"no time":                {Config{URL: url}, &Single{Connections: []int{4}}, true, "--duration: got 0s"},
-		"a batch too large":      {Config{URL: url}, &Batch{Batch: []int{1001}, Connections: []int{1}, Duration: 1}, true, "--batch: got 1001"},
-		"SQL without a database": {Config{URL: url}, &Idle{Rounds: 1}, true, "--database-url of that server"},
-		"depth of a given one":   {Config{URL: url}, &Depth{}, true, "leave --url out"},
-		"too many files":         {Config{URL: url}, &Memory{Connections: []int{1}, Waiting: 50_000, Batches: 1, Duration: 1}, true, "ulimit -Hn"},
+		"no server answers":        {Config{URL: "http://127.0.0.1:1"}, single, false, "no server can be reached at 127.0.0.1:1"},
+		"no URL":                   {Config{URL: "localhost:8080"}, single, true, "is no URL of a server"},
+		"a path":                   {Config{URL: "http://localhost:8080/events"}, single, true, "has a path"},
+		"something else":           {Config{URL: stranger.URL}, single, false, "no queued that is ready"},
+		"no key":                   {Config{URL: locked}, single, false, "wants an API key"},
+		"wrong key":                {Config{URL: locked, APIKey: "wrong"}, single, false, "wants an API key"},
+		"not queued's database":    {Config{URL: url, DatabaseURL: empty.URL}, single, false, "is not queued's"},
+		"another database":         {Config{URL: url, DatabaseURL: other.URL}, single, false, "another database than the server's"},
+		"neither":                  {Config{}, single, true, "neither a server nor a database"},
+		"a key for nobody":         {Config{DatabaseURL: one.URL, APIKey: "k"}, single, true, "--api-key"},
+		"no connections":           {Config{URL: url}, &Single{Duration: time.Second}, true, "--connections: got nothing"},
+		"a bad list":               {Config{URL: url}, &Single{Connections: []int{4, 0}, Duration: time.Second}, true, "--connections: got 0"},
+		"no time":                  {Config{URL: url}, &Single{Connections: []int{4}}, true, "--duration: got 0s"},
+		"a batch too large":        {Config{URL: url}, &Batch{Batch: []int{1001}, Connections: []int{1}, Duration: 1}, true, "--batch: got 1001"},
+		"SQL without a database":   {Config{URL: url}, &Idle{Rounds: 1}, true, "--database-url of that server"},
+		"a second without a first": {Config{DatabaseURL: one.URL}, &Wakeup{Rounds: 1, Waiters: 1, Gap: 1, URL2: url}, true, "--url2"},
+		"depth of a given one":     {Config{URL: url}, &Depth{}, true, "leave --url out"},
+		"too many files":           {Config{URL: url}, &Memory{Connections: []int{1}, Waiting: 50_000, Batches: 1, Duration: 1}, true, "ulimit -Hn"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

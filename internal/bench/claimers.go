@@ -138,15 +138,8 @@ func (w *Claimers) feed(ctx context.Context, s *session, srv *server, n int) (*R
 // idle measures what waiting claims cost while there is nothing to claim.
 func (w *Claimers) idle(ctx context.Context, s *session, srv *server) (*Result, error) {
 	queue := s.newQueue()
-	claim := claimRequest(srv.at, queue, 1, "", longWait)
 	result, err := s.measure(ctx, trial{
-		label: fmt.Sprintf("%d waiting, nothing comes", w.Waiting), server: srv, queue: queue,
-		tasks: repeat(w.Waiting, func(ctx context.Context, w *worker) {
-			defer context.AfterFunc(ctx, w.interrupt)()
-			for ctx.Err() == nil {
-				w.claim(ctx, claim, longWait)
-			}
-		}),
+		label: fmt.Sprintf("%d waiting, nothing comes", w.Waiting), server: srv, queue: queue, tasks: repeat(w.Waiting, s.waits(srv, queue)),
 		warmup: s.cfg.Warmup, duration: w.Duration,
 	})
 	if err != nil {
@@ -154,6 +147,17 @@ func (w *Claimers) idle(ctx context.Context, s *session, srv *server) (*Result, 
 	}
 	result.idle(srv.db != nil)
 	return result, nil
+}
+
+// waits has a claim wait for as long as it may, and then another.
+func (s *session) waits(srv *server, queue string) task {
+	claim := claimRequest(srv.at, queue, 1, "", longWait)
+	return func(ctx context.Context, w *worker) {
+		defer context.AfterFunc(ctx, w.interrupt)()
+		for ctx.Err() == nil {
+			w.claim(ctx, claim, longWait)
+		}
+	}
 }
 
 // idle restates costs per life, of which there were none, as costs per second.

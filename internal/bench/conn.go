@@ -106,7 +106,7 @@ func dial(ctx context.Context, at *endpoint) (*conn, error) {
 		}
 		raw = secured
 	}
-	return &conn{at: at, net: raw, reader: bufio.NewReaderSize(raw, 8<<10)}, nil
+	return &conn{at: at, net: raw, reader: bufio.NewReader(raw)}, nil
 }
 
 // do sends a prepared request and returns the answer, whose body is good until the next call. After
