@@ -17,17 +17,17 @@ import (
 
 // benchCmd measures a server: one that runs, or one that it starts.
 type benchCmd struct {
-	URL             string `name:"url" placeholder:"URL" help:"The server to measure, such as http://127.0.0.1:8080; without it one is started, on a database of its own."`
-	APIKey          string `name:"api-key" type:"secret" placeholder:"KEY" help:"What the server wants as 'Authorization: Bearer KEY'."`
-	APIKeyFile      string `name:"api-key-file" type:"path" placeholder:"FILE" help:"A file that holds the API key."`
-	DatabaseURL     string `name:"database-url" type:"database-url" placeholder:"URL" default-note:"none: a private PostgreSQL that goes with the measurement" help:"With --url, the database behind that server, to look into. Without, where to make a database for the server that is started, and to drop it in the end."`
-	DatabaseURLFile string `name:"database-url-file" type:"path" placeholder:"FILE" help:"A file that holds the database URL."`
+	URL             string `name:"url" group:"bench-target" placeholder:"URL" help:"The server to measure, such as http://127.0.0.1:8080; without it one is started, on a database of its own."`
+	APIKey          string `name:"api-key" group:"bench-target" type:"secret" placeholder:"KEY" help:"What the server wants as 'Authorization: Bearer KEY'."`
+	APIKeyFile      string `name:"api-key-file" group:"bench-target" type:"path" placeholder:"FILE" help:"A file that holds the API key."`
+	DatabaseURL     string `name:"database-url" group:"bench-target" type:"database-url" placeholder:"URL" default-note:"none: a private PostgreSQL that goes with the measurement" help:"With --url, the database behind that server, to look into. Without, where to make a database for the server that is started, and to drop it in the end."`
+	DatabaseURLFile string `name:"database-url-file" group:"bench-target" type:"path" placeholder:"FILE" help:"A file that holds the database URL."`
 
-	Warmup  time.Duration `name:"warmup" default:"2s" placeholder:"DURATION" help:"How long each measurement goes on before it counts."`
-	Payload int           `name:"payload" default:"100" placeholder:"BYTES" help:"The size of an event."`
-	JSON    string        `name:"json" placeholder:"FILE" help:"Write the report there as JSON, too."`
-	Plot    string        `name:"plot" placeholder:"DIR" help:"Write charts there, as SVG."`
-	Quiet   bool          `name:"quiet" short:"q" help:"Do not say how it goes."`
+	Warmup  time.Duration `name:"warmup" group:"bench-report" default:"2s" placeholder:"DURATION" help:"How long each measurement goes on before it counts."`
+	Payload int           `name:"payload" group:"bench-report" default:"100" placeholder:"BYTES" help:"The size of an event."`
+	JSON    string        `name:"json" group:"bench-report" placeholder:"FILE" help:"Write the report there as JSON, too."`
+	Plot    string        `name:"plot" group:"bench-report" placeholder:"DIR" help:"Write charts there, as SVG."`
+	Quiet   bool          `name:"quiet" group:"bench-report" short:"q" help:"Do not say how it goes."`
 
 	Single     bench.Single   `cmd:"" help:"Whole lives of single events: post, claim, ack."`
 	Batch      bench.Batch    `cmd:"" help:"Whole lives of many events per request."`

@@ -143,7 +143,7 @@ func (srv *server) sameDatabase(ctx context.Context, queue string) error {
 		return err
 	}
 	if !there {
-		return errors.New("--database-url: that is another database than the server's")
+		return errors.New("the database URL (--database-url or QUEUED_DATABASE_URL) leads to another database than the server's")
 	}
 	_, _, err = w.conn.do(srv.at.request("DELETE", fmt.Sprintf("/events/%d", id), nil), 0)
 	return err

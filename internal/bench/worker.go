@@ -63,8 +63,8 @@ func (w *worker) close() {
 	}
 }
 
-// ask sends a request that is to be answered with the status. Its time runs from the time given, or from
-// the sending if that is zero. Nothing but the fault comes back of an answer that is not as it should be.
+// ask sends a request, which may wait for so long at the server, and returns the answer's body if it has the status that
+// is wanted. Anything else is counted as a fault of this kind, and that is all that becomes of it.
 func (w *worker) ask(ctx context.Context, k kind, request []byte, want int, wait time.Duration) (body []byte, ok bool) {
 	if err := w.connect(ctx); err != nil {
 		w.fail(ctx, k, "connection")
