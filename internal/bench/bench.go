@@ -33,7 +33,8 @@
 //	}
 //
 // A claim that waits is timed with its wait. "lag" among the latencies is how late the client itself was with what a
-// schedule asked of it; it is part of the post's latency. WAL is that of the whole PostgreSQL server.
+// schedule asked of it; it is part of the post's latency. WAL is that of the whole PostgreSQL server; sessions report their
+// commits up to a second late.
 //
 // Whatever was not measured is left out. A ratio without a bar is there to be looked at.
 package bench

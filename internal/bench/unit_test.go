@@ -207,3 +207,54 @@ func TestTicksAreRound(t *testing.T) {
 		}
 	}
 }
+
+func TestSnapshotComparesItsPhases(t *testing.T) {
+	t.Parallel()
+	w := &Snapshot{Before: 10 * time.Second, Hold: 20 * time.Second, After: 5 * time.Second}
+	result := newResult("x")
+	for i := range 35 {
+		at := Second{Second: float64(i + 1), Lives: 100, LifeP99: 5}
+		switch {
+		case i >= 28 && i < 30:
+			at.Lives, at.LifeP99 = 20, 90
+		case i >= 10 && i < 30:
+			at.Lives = 95
+		}
+		result.Series = append(result.Series, at)
+	}
+	report := newReport(Config{}, w)
+	w.judge(report, result)
+	for name, want := range map[string]struct {
+		value float64
+		ok    bool
+	}{
+		"hold over before":               {(18*95 + 2*20) / 2000.0, false},
+		"last tenth of hold over before": {0.2, false},
+		"after over before":              {1, true},
+	} {
+		got, there := report.Ratios[name]
+		if !there || math.Abs(got.Value-want.value) > 1e-9 || *got.OK != want.ok || *got.Bar != flatBar {
+			t.Errorf("%s: got %+v, want %+v", name, got, want)
+		}
+	}
+	if got := result.Values["last_tenth_of_hold_life_p99_ms"]; got != 90 {
+		t.Errorf("the p99 in the last tenth is %g", got)
+	}
+}
+
+func TestRatiosKnowTheirBars(t *testing.T) {
+	t.Parallel()
+	r := newReport(Config{}, new(Single))
+	r.atLeast("least", 0.9, 0.9)
+	r.atMost("most", 1.1, 1)
+	r.compare("free", 7)
+	if got := r.Ratios["least"]; !*got.OK || got.BarIs != "least" {
+		t.Errorf("%+v", got)
+	}
+	if got := r.Ratios["most"]; *got.OK || got.BarIs != "most" {
+		t.Errorf("%+v", got)
+	}
+	if got := r.Ratios["free"]; got.OK != nil || got.Bar != nil {
+		t.Errorf("%+v", got)
+	}
+}
