@@ -92,6 +92,12 @@ func (c *contest) enter(ctx context.Context, label string, prepare func(ctx cont
 
 // run lets the sides compete and reports each, with ratios to the first.
 func (c *contest) run(ctx context.Context, which []discipline, bar float64) error {
+	c.progress.say("writing out what was loaded")
+	for _, s := range c.sides {
+		// Else it would be written during the first turns, and the side that has more would pay for it. Not every
+		// user may ask for this; then the rounds have to even it out.
+		_, _ = s.server.db.conn.Exec(ctx, checkpointStatement)
+	}
 	for _, d := range which {
 		for round := range c.rounds + 1 {
 			sides := slices.Clone(c.sides)
