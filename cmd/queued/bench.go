@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -16,18 +17,17 @@ import (
 
 // benchCmd measures a server: one that runs, or one that it starts.
 type benchCmd struct {
-	URL             string `name:"url" placeholder:"URL" help:"The server to measure, such as http://127.0.0.1:8080; without it one is started, on a database of its own."`
-	URL2            string `name:"url2" placeholder:"URL" help:"A second server on the same database, for wakeup."`
-	APIKey          string `name:"api-key" type:"secret" placeholder:"KEY" help:"What the server wants as 'Authorization: Bearer KEY'."`
-	APIKeyFile      string `name:"api-key-file" type:"path" placeholder:"FILE" help:"A file that holds the API key."`
-	DatabaseURL     string `name:"database-url" type:"database-url" placeholder:"URL" default-note:"none: a private PostgreSQL that goes with the measurement" help:"With --url, the database behind that server, to look into. Without, where to make a database for the server that is started, and to drop it in the end."`
-	DatabaseURLFile string `name:"database-url-file" type:"path" placeholder:"FILE" help:"A file that holds the database URL."`
+	URL             string `name:"url" group:"bench-target" placeholder:"URL" help:"The server to measure, such as http://127.0.0.1:8080; without it one is started, on a database of its own."`
+	APIKey          string `name:"api-key" group:"bench-target" type:"secret" placeholder:"KEY" help:"What the server wants as 'Authorization: Bearer KEY'."`
+	APIKeyFile      string `name:"api-key-file" group:"bench-target" type:"path" placeholder:"FILE" help:"A file that holds the API key."`
+	DatabaseURL     string `name:"database-url" group:"bench-target" type:"database-url" placeholder:"URL" default-note:"none: a private PostgreSQL that goes with the measurement" help:"With --url, the database behind that server, to look into. Without, where to make a database for the server that is started, and to drop it in the end."`
+	DatabaseURLFile string `name:"database-url-file" group:"bench-target" type:"path" placeholder:"FILE" help:"A file that holds the database URL."`
 
-	Warmup  time.Duration `name:"warmup" default:"2s" placeholder:"DURATION" help:"How long each measurement goes on before it counts."`
-	Payload int           `name:"payload" default:"100" placeholder:"BYTES" help:"The size of an event."`
-	JSON    string        `name:"json" placeholder:"FILE" help:"Write the report there as JSON, too."`
-	Plot    string        `name:"plot" placeholder:"DIR" help:"Write charts there, as SVG."`
-	Quiet   bool          `name:"quiet" short:"q" help:"Do not say how it goes."`
+	Warmup  time.Duration `name:"warmup" group:"bench-report" default:"2s" placeholder:"DURATION" help:"How long each measurement goes on before it counts."`
+	Payload int           `name:"payload" group:"bench-report" default:"100" placeholder:"BYTES" help:"The size of an event."`
+	JSON    string        `name:"json" group:"bench-report" placeholder:"FILE" help:"Write the report there as JSON, too."`
+	Plot    string        `name:"plot" group:"bench-report" placeholder:"DIR" help:"Write charts there, as SVG."`
+	Quiet   bool          `name:"quiet" group:"bench-report" short:"q" help:"Do not say how it goes."`
 
 	Single     bench.Single   `cmd:"" help:"Whole lives of single events: post, claim, ack."`
 	Batch      bench.Batch    `cmd:"" help:"Whole lives of many events per request."`
@@ -52,11 +52,15 @@ shows what a workload takes.`
 // Run runs the workload that was chosen.
 func (c *benchCmd) Run(ctx context.Context, p *process, src *source, parsed *kong.Context) (err error) {
 	workload, ok := parsed.Selected().Target.Addr().Interface().(bench.Workload)
-	if !ok {
-		return errors.New("the workload is none of this program's")
+	if !ok { // bench alone
+		var names []string
+		for _, command := range parsed.Selected().Children {
+			names = append(names, command.Name)
+		}
+		return usagef("bench: which workload? It takes one of %s.\nRun \"queued bench --help\" to see what they are.", strings.Join(names, ", "))
 	}
 	cfg := bench.Config{
-		URL: c.URL, URL2: c.URL2, Environ: p.environ, Warmup: c.Warmup, Payload: c.Payload,
+		URL: c.URL, Environ: p.environ, Warmup: c.Warmup, Payload: c.Payload,
 		JSON: c.JSON, Plot: c.Plot, Quiet: c.Quiet, Terminal: isTerminal(p.stderr), Output: p.stdout, Progress: p.stderr,
 	}
 	if cfg.APIKey, err = src.secret("api-key", c.APIKey, c.APIKeyFile, parseSecret); err != nil {

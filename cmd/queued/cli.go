@@ -58,7 +58,7 @@ func newParser(grammar *cli, src *source, options ...kong.Option) (*kong.Kong, e
 	return kong.New(grammar, append([]kong.Option{
 		kong.Name("queued"),
 		kong.Description(description),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, WrapUpperBound: 110}),
 		kong.ValueFormatter(helpText),
 		kong.Resolvers(src),
 		kong.ExplicitGroups([]kong.Group{
@@ -67,6 +67,8 @@ func newParser(grammar *cli, src *source, options ...kong.Option) (*kong.Kong, e
 			{Key: "queue", Title: "Queue:"},
 			{Key: "limits", Title: "Limits:"},
 			{Key: "log", Title: "Log:"},
+			{Key: "bench-target", Title: "What to measure:"},
+			{Key: "bench-report", Title: "How to measure and report it:"},
 		}),
 		mappers(src),
 	}, options...)...)
@@ -75,6 +77,9 @@ func newParser(grammar *cli, src *source, options ...kong.Option) (*kong.Kong, e
 // helpText is a setting's line in --help: what it does, its default, its variable.
 func helpText(value *kong.Value) string {
 	if !isSetting(value) {
+		if value.Flag != nil && value.Default != "" {
+			return strings.TrimSuffix(value.Help, ".") + " (default " + value.Default + ")."
+		}
 		return value.Help
 	}
 	notes := "$" + envName(value.Name)

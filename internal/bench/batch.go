@@ -41,6 +41,7 @@ func (w *Batch) run(ctx context.Context, s *session) error {
 			if err != nil {
 				return err
 			}
+			result.x, result.axis, result.line = float64(size), "events per request", plural(n, "connection")
 			s.report.add(result)
 		}
 	}

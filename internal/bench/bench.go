@@ -32,6 +32,10 @@
 //	  "ratios": {"name": {"value": 0.97, "bar": 0.9, "bar_is": "least", "ok": true}}
 //	}
 //
+// A claim that waits is timed with its wait. "lag" among the latencies is how late the client itself was with what a
+// schedule asked of it; it is part of the post's latency. WAL is that of the whole PostgreSQL server; sessions report their
+// commits up to a second late.
+//
 // Whatever was not measured is left out. A ratio without a bar is there to be looked at.
 package bench
 
@@ -49,7 +53,6 @@ var ErrBroken = errors.New("the events do not add up")
 // Config is what every workload is told.
 type Config struct {
 	URL    string // the server to measure; empty: one is started on a database of its own, made and dropped at DatabaseURL
-	URL2   string // a second server on the same database, for those workloads that measure between two
 	APIKey string // what the server wants; empty: nothing
 
 	// DatabaseURL is the database behind URL, to look into; or, without URL, a database on a server where
@@ -87,7 +90,7 @@ func Run(ctx context.Context, cfg Config, w Workload) (err error) {
 	if err := w.check(cfg); err != nil {
 		return err
 	}
-	s := &session{cfg: cfg, payload: newPayload(cfg.Payload), report: newReport(w)}
+	s := &session{cfg: cfg, payload: newPayload(cfg.Payload), report: newReport(cfg, w)}
 	if cfg.URL == "" {
 		if s.cluster, err = newCluster(cfg.DatabaseURL); err != nil {
 			return err
@@ -122,8 +125,6 @@ func (c Config) check() error {
 		return invalidf("--warmup: got %s; takes a duration, not negative", c.Warmup)
 	case c.URL == "" && c.DatabaseURL == "":
 		return invalidf("there is neither a server nor a database to measure")
-	case c.URL == "" && c.URL2 != "":
-		return invalidf("--url2: the second server needs a first one (--url)")
 	case c.URL == "" && c.APIKey != "":
 		return invalidf("--api-key: a key is for the server at --url, and there is none; the server that is started here wants no key")
 	}

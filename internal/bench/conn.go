@@ -79,7 +79,8 @@ func (e *endpoint) appendRequest(dst []byte, method, path string, body []byte) [
 }
 
 // conn is one keep-alive connection, used by one goroutine. The requests are prepared bytes, the
-// answers are read by fasthttp's parser, in place.
+// answers are read by fasthttp's parser, in place. A claim costs 13 µs of CPU so, the sockets of both ends included, and
+// 25 µs with net/http's client (BenchmarkRequest).
 type conn struct {
 	at       *endpoint
 	net      net.Conn
@@ -105,7 +106,7 @@ func dial(ctx context.Context, at *endpoint) (*conn, error) {
 		}
 		raw = secured
 	}
-	return &conn{at: at, net: raw, reader: bufio.NewReaderSize(raw, 8<<10)}, nil
+	return &conn{at: at, net: raw, reader: bufio.NewReader(raw)}, nil
 }
 
 // do sends a prepared request and returns the answer, whose body is good until the next call. After

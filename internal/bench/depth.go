@@ -36,6 +36,7 @@ func (w *Depth) run(ctx context.Context, s *session) error {
 	defer c.close(ctx)
 	for _, n := range w.Backlog {
 		if err := c.enter(ctx, fmt.Sprintf("%d waiting", n), func(ctx context.Context, side *side) error {
+			side.x = float64(max(n, 1))
 			return s.load(ctx, side.server, readyStatement, side.queue, n, side.ledger)
 		}); err != nil {
 			return err

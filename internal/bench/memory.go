@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Memory is what the server's memory grows to under several loads. It is the server's resident memory, so on a
-// server that was started here each load finds what the one before has left: the order is from small to large.
+// Memory is what the server's resident memory grows to under several loads. Go gives memory back slowly, so each load
+// gets a new server where servers are started; one that was given keeps what the loads before have left.
 type Memory struct {
 	Connections []int         `name:"connections" default:"64,256" sep:"," placeholder:"N" help:"How many clients live one life at a time; a list measures each."`
 	Waiting     int           `name:"waiting" default:"10000" placeholder:"N" help:"How many claims wait on an empty queue; 0 leaves that out."`
@@ -52,7 +52,12 @@ func (w *Memory) run(ctx context.Context, s *session) error {
 	start := newResult("at the start")
 	start.Values["server_rss_mib"] = float64(rss) / (1 << 20)
 	s.report.add(start)
-	for _, n := range w.Connections {
+	for i, n := range w.Connections {
+		if i > 0 {
+			if srv, err = s.renew(ctx, srv); err != nil {
+				return err
+			}
+		}
 		queue := s.newQueue()
 		if _, err := w.sample(ctx, s, trial{
 			label: plural(n, "connection"), server: srv, queue: queue, tasks: repeat(n, s.singles(srv, queue, nil)),
@@ -61,16 +66,12 @@ func (w *Memory) run(ctx context.Context, s *session) error {
 		}
 	}
 	if w.Waiting > 0 {
+		if srv, err = s.renew(ctx, srv); err != nil {
+			return err
+		}
 		queue := s.newQueue()
-		claim := claimRequest(srv.at, queue, 1, "", longWait)
 		result, err := w.sample(ctx, s, trial{
-			label: fmt.Sprintf("%d waiting", w.Waiting), server: srv, queue: queue,
-			tasks: repeat(w.Waiting, func(ctx context.Context, w *worker) {
-				defer context.AfterFunc(ctx, w.interrupt)()
-				for ctx.Err() == nil {
-					w.claim(ctx, claim, longWait)
-				}
-			}),
+			label: fmt.Sprintf("%d waiting", w.Waiting), server: srv, queue: queue, tasks: repeat(w.Waiting, s.waits(srv, queue)),
 		})
 		if err != nil {
 			return err
@@ -78,6 +79,9 @@ func (w *Memory) run(ctx context.Context, s *session) error {
 		result.idle(srv.db != nil)
 	}
 	if w.Large > 0 {
+		if srv, err = s.renew(ctx, srv); err != nil {
+			return err
+		}
 		queue := s.newQueue()
 		s.payload = newPayload(w.Large)
 		if _, err := w.sample(ctx, s, trial{
@@ -87,6 +91,17 @@ func (w *Memory) run(ctx context.Context, s *session) error {
 		}
 	}
 	return nil
+}
+
+// renew replaces a server that was started here by a new one, on a new database.
+func (s *session) renew(ctx context.Context, srv *server) (*server, error) {
+	if srv.child == nil {
+		return srv, nil
+	}
+	if err := s.release(ctx, srv); err != nil {
+		return nil, err
+	}
+	return s.serve(ctx)
 }
 
 // large posts as many events as go into one request, and as soon as there are 1,000 claims and acks them at once.
@@ -100,11 +115,12 @@ func (w *Memory) large(s *session, srv *server, queue string) task {
 			if w.postBatch(ctx, post, size, time.Time{}) {
 				stock.Add(int64(size))
 			}
-			if stock.Load() < maxBatch {
+			if stock.Add(-maxBatch) < 0 { // another one may have been faster
+				stock.Add(maxBatch)
 				continue
 			}
 			leases, ok := w.claim(ctx, claim, 0)
-			stock.Add(-int64(len(leases)))
+			stock.Add(int64(maxBatch - len(leases)))
 			if ok && len(leases) > 0 {
 				w.ackBatch(ctx, leases)
 			}

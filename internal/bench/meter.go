@@ -68,9 +68,13 @@ func (s *shard) late(by time.Duration) {
 
 // failed counts a request that did not go well.
 func (s *shard) failed(what string) {
+	const most = 50 // texts of others' making could be endless
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, known := s.tally.errors[what]; !known && len(s.tally.errors) >= most {
+		what = "others"
+	}
 	s.tally.errors[what]++
-	s.mu.Unlock()
 }
 
 // take returns everything since the last take.

@@ -61,7 +61,7 @@ func (w *Payload) run(ctx context.Context, s *session) error {
 			if err != nil {
 				return err
 			}
-			result.x, result.line = float64(size), mode.label
+			result.x, result.axis, result.line = float64(size), "bytes per event", mode.label
 			s.report.add(result)
 			if err := w.steps(ctx, s, srv, result, mode.n, mode.size); err != nil {
 				return err

@@ -20,7 +20,7 @@ type progress struct {
 }
 
 func newProgress(cfg Config) *progress {
-	p := &progress{w: cfg.Progress, terminal: cfg.Terminal, last: time.Now()}
+	p := &progress{w: cfg.Progress, terminal: cfg.Terminal}
 	if cfg.Quiet {
 		p.w = nil
 	}

@@ -50,8 +50,11 @@ type Result struct {
 	Series      []Second           `json:"series,omitempty"`
 	Values      map[string]float64 `json:"values,omitempty"`
 
-	x    float64 // what the run differs from others in, for charts
-	line string  // which curve it belongs to
+	// For charts: what the run differs from others in and what that is, the curve it belongs to, and when something changed.
+	x     float64
+	axis  string
+	line  string
+	marks []float64
 }
 
 // Latency is a distribution, in milliseconds.
@@ -97,9 +100,11 @@ type Ratio struct {
 	OK    *bool    `json:"ok,omitempty"`
 }
 
-func newReport(w Workload) *Report {
+func newReport(cfg Config, w Workload) *Report {
+	settings := settingsOf(w)
+	settings["warmup"], settings["payload"] = cfg.Warmup.String(), cfg.Payload
 	return &Report{
-		Workload: w.name(), Started: time.Now().UTC().Truncate(time.Second), Settings: settingsOf(w),
+		Workload: w.name(), Started: time.Now().UTC().Truncate(time.Second), Settings: settings,
 		Machine: Machine{CPUs: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version()},
 		Results: []*Result{}, Ratios: map[string]Ratio{},
 	}
@@ -153,6 +158,11 @@ func (s *session) publish() error {
 		return nil
 	}
 	s.report.table(s.cfg.Output)
+	if s.cfg.Plot != "" {
+		if err := s.report.charts(s.cfg.Plot); err != nil {
+			return err
+		}
+	}
 	if s.cfg.JSON == "" {
 		return nil
 	}

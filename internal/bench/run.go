@@ -1,7 +1,9 @@
 package bench
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -22,11 +24,10 @@ type trial struct {
 	until    func(*meter) bool                     // ends it before duration, when not nil; asked a few times a second
 	during   func(ctx context.Context) error       // runs beside the workers, when not nil
 	second   func(ctx context.Context, at *Second) // adds to a second of the series, when not nil
-	keep     bool                                  // no clean-up: the next trial goes on with the queue
 	ledger   *ledger                               // of an earlier trial on the same queue; nil: a new one
 }
 
-// check is how often a run looks after itself.
+// checkInterval is how often a run looks after itself.
 const checkInterval = 100 * time.Millisecond
 
 // measure runs a trial and returns what was measured. It is the report's business to judge it.
@@ -41,10 +42,11 @@ func (s *session) measure(ctx context.Context, t trial) (*Result, error) {
 	defer workers.close()
 	result, err := s.watch(ctx, t, workers)
 	if err != nil {
+		if result != nil { // hours may have gone into it
+			result.Label += " (not finished)"
+			s.report.add(result)
+		}
 		return nil, err
-	}
-	if t.keep {
-		return result, nil
 	}
 	account, err := s.settle(ctx, t)
 	if err != nil {
@@ -84,17 +86,15 @@ func (s *session) watch(ctx context.Context, t trial, hired *crew) (*Result, err
 	w.result = newResult(t.label)
 	w.total = newTally()
 	w.began = before.at
-	if err := w.pass(ctx, before.at.Add(t.duration), t.until); err != nil {
-		return nil, err
-	}
+	passed := w.pass(ctx, before.at.Add(t.duration), t.until)
 	w.total.add(hired.meter.take())
 	took := time.Since(before.at)
-	after, err := t.server.read(ctx)
+	after, err := t.server.read(context.WithoutCancel(ctx))
 	if err != nil {
-		return nil, err
+		return nil, cmp.Or(passed, err)
 	}
 	w.result.fill(w.total, took, before, after, t.server.db != nil)
-	return w.result, nil
+	return w.result, passed
 }
 
 // watcher passes the time of a trial.
@@ -113,39 +113,36 @@ type watcher struct {
 func (w *watcher) pass(ctx context.Context, end time.Time, enough func(*meter) bool) error {
 	tick := time.NewTicker(checkInterval)
 	defer tick.Stop()
+	timer := time.NewTimer(time.Until(end))
+	defer timer.Stop()
 	next := time.Now().Add(time.Second)
 	for {
-		timer := time.NewTimer(time.Until(end))
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return ctx.Err()
 		case err := <-w.failed:
-			timer.Stop()
 			return err
 		case <-w.trial.server.died():
-			timer.Stop()
 			return w.trial.server.child.failure()
 		case <-timer.C:
-			w.note(ctx)
+			w.note(ctx, true)
 			return nil
 		case now := <-tick.C:
-			timer.Stop()
 			if enough != nil && enough(w.meter) {
-				w.note(ctx)
+				w.note(ctx, true)
 				return nil
 			}
 			if now.Before(next) {
 				continue
 			}
 			next = next.Add(time.Second)
-			w.note(ctx)
+			w.note(ctx, false)
 		}
 	}
 }
 
 // note ends a second of the series and shows how it goes.
-func (w *watcher) note(ctx context.Context) {
+func (w *watcher) note(ctx context.Context, last bool) {
 	if w.began.IsZero() || !w.trial.series {
 		w.progress.counted(w.trial.label, w.meter.events(acking)+w.done(), w.began)
 		return
@@ -153,8 +150,10 @@ func (w *watcher) note(ctx context.Context) {
 	t := w.meter.take()
 	w.total.add(t)
 	at := newSecond(time.Since(w.began), t)
-	if n := len(w.result.Series); n > 0 && at.Second-w.result.Series[n-1].Second < 0.5 {
-		w.result.Series[n-1].Lives += at.Lives // the rest of the last second
+	if n := len(w.result.Series); last && n > 0 && at.Second-w.result.Series[n-1].Second < 0.5 {
+		// What is left over is no second of its own.
+		w.result.Series[n-1].Lives += at.Lives
+		w.result.Series[n-1].Second = at.Second
 		return
 	}
 	if w.trial.second != nil {
@@ -198,7 +197,8 @@ func (s *session) settle(ctx context.Context, t trial) (Account, error) {
 	}
 	return t.ledger.settle(func(id int64) (bool, error) {
 		_, err := t.server.get(ctx, fmt.Sprintf("/events/%d", id))
-		if status, ok := err.(*statusError); ok && status.status == 404 { //nolint:errorlint // get returns it as it is
+		var refused *statusError
+		if errors.As(err, &refused) && refused.status == 404 {
 			return false, nil
 		}
 		return err == nil, err

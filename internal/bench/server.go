@@ -107,10 +107,7 @@ func (c *child) drain(reader *os.File, serving chan<- string) {
 	defer tick.Stop()
 	for {
 		n, err := reader.Read(buffer)
-		c.mu.Lock()
-		c.tail = append(c.tail, buffer[max(0, n-tailSize):n]...)
-		c.tail = c.tail[max(0, len(c.tail)-tailSize):]
-		c.mu.Unlock()
+		c.keep(buffer[:n])
 		if serving != nil {
 			pending = append(pending, buffer[:n]...)
 			var url string
@@ -127,6 +124,18 @@ func (c *child) drain(reader *os.File, serving chan<- string) {
 		case <-c.ended: // what is left is read at once
 		}
 	}
+}
+
+// keep adds what matters of the log to the tail: not the lines about requests that went well.
+func (c *child) keep(log []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for line := range bytes.Lines(log) {
+		if !bytes.Contains(line, []byte(`"message":"request"`)) || bytes.Contains(line, []byte(`"level":"error"`)) {
+			c.tail = append(c.tail, line...)
+		}
+	}
+	c.tail = c.tail[max(0, len(c.tail)-tailSize):]
 }
 
 // servingURL looks for the line that says that the server serves, and returns what follows the lines it has read.

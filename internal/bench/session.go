@@ -48,11 +48,11 @@ func (s *session) serve(ctx context.Context) (*server, error) {
 	if s.cfg.URL != "" {
 		return s.attach(ctx, s.cfg.URL)
 	}
-	s.progress.say("starting a server")
 	name, url, err := s.cluster.create(ctx)
 	if err != nil {
 		return nil, err
 	}
+	s.progress.say("starting a server on a new database, %s", name)
 	srv := &server{database: name}
 	s.opened = append(s.opened, srv)
 	if err := s.start(ctx, srv, url); err != nil {
@@ -143,7 +143,7 @@ func (srv *server) sameDatabase(ctx context.Context, queue string) error {
 		return err
 	}
 	if !there {
-		return errors.New("--database-url: that is another database than the server's")
+		return errors.New("the database URL (--database-url or QUEUED_DATABASE_URL) leads to another database than the server's")
 	}
 	_, _, err = w.conn.do(srv.at.request("DELETE", fmt.Sprintf("/events/%d", id), nil), 0)
 	return err

@@ -47,6 +47,7 @@ func (w *Single) run(ctx context.Context, s *session) error {
 		if err != nil {
 			return err
 		}
+		result.x, result.axis = float64(n), "connections"
 		s.report.add(result)
 	}
 	return nil

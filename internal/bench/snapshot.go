@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -87,19 +88,21 @@ func (w *Snapshot) run(ctx context.Context, s *session) error {
 		return err
 	}
 	s.report.add(result)
-	return w.judge(s.report, result)
+	w.judge(s.report, result)
+	return nil
 }
 
 // judge compares the phases of the series.
-func (w *Snapshot) judge(r *Report, result *Result) error {
+func (w *Snapshot) judge(r *Report, result *Result) {
 	begin, end := w.Before.Seconds(), (w.Before + w.Hold).Seconds()
+	result.marks = []float64{begin, end}
 	phases := []struct {
 		name     string
 		from, to float64
 	}{
 		{"before", 0, begin},
 		{"hold", begin, end},
-		{"hold_last_tenth", end - w.Hold.Seconds()/10, end},
+		{"last tenth of hold", end - w.Hold.Seconds()/10, end},
 		{"after", end, end + w.After.Seconds() + 1},
 	}
 	rates := map[string]float64{}
@@ -119,14 +122,16 @@ func (w *Snapshot) judge(r *Report, result *Result) error {
 			continue
 		}
 		rates[phase.name] = lives / seconds
-		result.Values[phase.name+"_lives_per_s"] = lives / seconds
-		result.Values[phase.name+"_claim_p99_ms"] = median(claimP99)
-		result.Values[phase.name+"_life_p99_ms"] = median(lifeP99)
+		name := strings.ReplaceAll(phase.name, " ", "_")
+		result.Values[name+"_lives_per_s"] = lives / seconds
+		result.Values[name+"_claim_p99_ms"] = median(claimP99)
+		result.Values[name+"_life_p99_ms"] = median(lifeP99)
 	}
-	r.atLeast("hold over before", rates["hold"]/rates["before"], flatBar)
-	r.atLeast("last tenth of hold over before", rates["hold_last_tenth"]/rates["before"], flatBar)
-	r.atLeast("after over before", rates["after"]/rates["before"], flatBar)
-	return nil
+	for _, phase := range phases[1:] {
+		if rate, ok := rates[phase.name]; ok && rates["before"] > 0 {
+			r.atLeast(phase.name+" over before", rate/rates["before"], flatBar)
+		}
+	}
 }
 
 // holdSnapshot keeps a transaction open that has seen the table.

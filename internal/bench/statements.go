@@ -38,9 +38,10 @@ const (
 		cross join agent.insert_events(a.events, a.queues, a.delays, null, _notify => false) i`
 	leaseStatement = `select count(*) from agent.claim_events($1, $2, 3, interval '24 hours')`
 
-	vacuumOffStatement = `alter table agent.event set (autovacuum_enabled = off)`
-	countStatement     = `select (select count(*) from agent.event) + (select count(*) from agent.event_hist)`
-	snapshotStatement  = `select 1 from agent.event limit 1`
+	checkpointStatement = `checkpoint`
+	vacuumOffStatement  = `alter table agent.event set (autovacuum_enabled = off)`
+	countStatement      = `select (select count(*) from agent.event) + (select count(*) from agent.event_hist)`
+	snapshotStatement   = `select 1 from agent.event limit 1`
 
 	sizesStatement = `
 		select pg_relation_size('agent.event'), pg_indexes_size('agent.event'), pg_total_relation_size('agent.event')

@@ -141,7 +141,7 @@ func (r *Report) faults(w io.Writer) {
 	case ok:
 		_, _ = fmt.Fprintf(w, "accounted for: %d events posted, none lost, none twice", posted)
 		if remaining > 0 {
-			_, _ = fmt.Fprintf(w, " (%d without an answer, found)", remaining)
+			_, _ = fmt.Fprintf(w, " (%d of them still there)", remaining)
 		}
 		_, _ = fmt.Fprintln(w)
 	default:

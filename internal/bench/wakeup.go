@@ -16,12 +16,16 @@ import (
 type Wakeup struct {
 	Rounds  int           `name:"rounds" default:"100" placeholder:"N" help:"How many events each way gets."`
 	Gap     time.Duration `name:"gap" default:"50ms" help:"About how long after one event the next is posted."`
+	URL2    string        `name:"url2" placeholder:"URL" help:"With --url: a second server on the same database, to post at one and claim at the other. Without --url both are started."`
 	Waiters int           `name:"waiters" default:"4" placeholder:"N" help:"How many claims wait on each queue."`
 }
 
 func (*Wakeup) name() string { return "wakeup" }
 
 func (w *Wakeup) check(cfg Config) error {
+	if w.URL2 != "" && cfg.URL == "" {
+		return invalidf("--url2: the second server needs a first one (--url)")
+	}
 	if err := checkNumber("--rounds", w.Rounds, 1, 1_000_000); err != nil {
 		return err
 	}
@@ -36,7 +40,7 @@ func (w *Wakeup) run(ctx context.Context, s *session) error {
 	if err != nil {
 		return err
 	}
-	second, err := s.second(ctx, first)
+	second, err := s.second(ctx, first, w.URL2)
 	if err != nil {
 		return err
 	}
@@ -208,11 +212,11 @@ func (w *Wakeup) judge(ctx context.Context, s *session, ways []*way) error {
 	return nil
 }
 
-// second is another server on the same database, nil when there is none.
-func (s *session) second(ctx context.Context, first *server) (*server, error) {
+// second is another server on the same database: the one at url, or one that is started beside one that was; else nil.
+func (s *session) second(ctx context.Context, first *server, url string) (*server, error) {
 	switch {
-	case s.cfg.URL2 != "":
-		return s.attach(ctx, s.cfg.URL2)
+	case url != "":
+		return s.attach(ctx, url)
 	case first.child == nil:
 		return nil, nil
 	}

@@ -21,9 +21,10 @@ type worker struct {
 	shard  *shard
 	ledger *ledger
 
-	mu   sync.Mutex
-	conn *conn // nil after a failure, until the next request; changed by the worker's goroutine alone, under mu
-	over bool  // interrupted
+	mu      sync.Mutex
+	conn    *conn // nil after a failure, until the next request; changed by the worker's goroutine alone, under mu
+	over    bool  // interrupted
+	waiting bool  // a claim may be waiting at the server
 
 	posted int64 // the event that the latest post made
 	buffer []byte
@@ -47,7 +48,7 @@ func (w *worker) connect(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.conn = c
-	if w.over {
+	if w.over && w.waiting {
 		c.cut()
 	}
 	return nil
@@ -62,8 +63,8 @@ func (w *worker) close() {
 	}
 }
 
-// ask sends a request that is to be answered with the status. Its time runs from the time given, or from
-// the sending if that is zero. Nothing but the fault comes back of an answer that is not as it should be.
+// ask sends a request, which may wait for so long at the server, and returns the answer's body if it has the status that
+// is wanted. Anything else is counted as a fault of this kind, and that is all that becomes of it.
 func (w *worker) ask(ctx context.Context, k kind, request []byte, want int, wait time.Duration) (body []byte, ok bool) {
 	if err := w.connect(ctx); err != nil {
 		w.fail(ctx, k, "connection")
@@ -116,15 +117,23 @@ func (w *worker) post(ctx context.Context, request []byte, intended time.Time) b
 	return true
 }
 
-// interrupt cuts off the request under way, for those that may take long. Unlike the rest, it may be called from
-// elsewhere.
+// interrupt ends a claim that waits, and every later one at once. Other requests are soon over, and cutting
+// them off would leave open what became of them. Unlike the rest, it may be called from elsewhere.
 func (w *worker) interrupt() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.over = true
-	if w.conn != nil {
+	if w.waiting && w.conn != nil {
 		w.conn.cut()
 	}
+}
+
+// await notes that the next request may wait for long, unless the worker was interrupted.
+func (w *worker) await(waits bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting = waits
+	return !w.over
 }
 
 // postBatch sends many events; request is from batchRequest.
@@ -154,6 +163,12 @@ func (w *worker) postBatch(ctx context.Context, request []byte, n int, intended 
 
 // claim asks for events; request is from claimRequest. What it returns is good until the next request.
 func (w *worker) claim(ctx context.Context, request []byte, wait time.Duration) ([]lease, bool) {
+	if wait > 0 {
+		if !w.await(true) {
+			return nil, false
+		}
+		defer w.await(false)
+	}
 	start := time.Now()
 	body, ok := w.ask(ctx, claiming, request, 200, wait)
 	if !ok {
