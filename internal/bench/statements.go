@@ -12,13 +12,13 @@ import (
 // what the service says for a lone request, so that the difference in time is what HTTP and the service add.
 const (
 	postStatement = `
-		select id, queue, vt
+		select id, vt
 		from agent.insert_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], _notify => false)`
 	claimStatement = `
-		select e.id, e.queue, e.event_ts, e.enqueued_at, e.attempts, e.vt, e.claimed, e.event, e.last_error, e.requeued_from,
-			agent.receipt(e)
-		from agent.claim_events($1, $2, $3, $4, $5) e`
-	ackStatement = `select id, status, queue, repeated from agent.delete_events($1, $2)`
+		select (t.event).id, (t.event).event_ts, (t.event).enqueued_at, (t.event).attempts, (t.event).vt, (t.event).claimed,
+			(t.event).event, (t.event).last_error, (t.event).requeued_from, t.prior_vt
+		from agent.take_events($1, $2, $3, $4, $5, $6) t`
+	ackStatement = `select status, queue, repeated from agent.delete_events($1, $2)`
 
 	// What SQL users say.
 	insertOneStatement = `select agent.insert_event($1::text::jsonb, $2)`
@@ -59,25 +59,28 @@ const (
 // sqlPost enqueues one event as the service does.
 func sqlPost(ctx context.Context, conn *pgx.Conn, queue, payload string) (id int64, err error) {
 	var vt time.Time
-	rows, _ := conn.Query(ctx, postStatement, []string{payload}, []string{queue}, []*time.Duration{nil}, []*time.Time{nil})
-	_, err = pgx.ForEachRow(rows, []any{&id, &queue, &vt}, func() error { return nil })
+	rows, _ := conn.Query(ctx, postStatement, []string{payload}, []string{queue}, nil, nil)
+	_, err = pgx.ForEachRow(rows, []any{&id, &vt}, func() error { return nil })
 	return id, err
 }
 
 // sqlClaim claims one event as the service does. There is none when id is zero.
 func sqlClaim(ctx context.Context, conn *pgx.Conn, queue string) (id int64, receipt string, err error) {
 	var (
-		eventTS, enqueuedAt, vt time.Time
-		attempts                int32
-		claimed                 []time.Time
-		event                   []byte
-		lastError               *string
-		requeuedFrom            *int64
+		eventTS, enqueuedAt, vt, priorVT time.Time
+		attempts                         int32
+		claimed                          []time.Time
+		event                            []byte
+		lastError                        *string
+		requeuedFrom                     *int64
 	)
-	rows, _ := conn.Query(ctx, claimStatement, queue, 1, 3, 24*time.Hour, "fifo")
+	rows, _ := conn.Query(ctx, claimStatement, queue, 1, 3, 24*time.Hour, "fifo", nil)
 	_, err = pgx.ForEachRow(rows, []any{
-		&id, &queue, &eventTS, &enqueuedAt, &attempts, &vt, &claimed, &event, &lastError, &requeuedFrom, &receipt,
-	}, func() error { return nil })
+		&id, &eventTS, &enqueuedAt, &attempts, &vt, &claimed, &event, &lastError, &requeuedFrom, &priorVT,
+	}, func() error {
+		receipt = fmt.Sprintf("%d.%d.%d", id, attempts, claimed[len(claimed)-1].UnixMicro()) // as agent.receipt has it
+		return nil
+	})
 	return id, receipt, err
 }
 
@@ -87,7 +90,7 @@ func sqlAck(ctx context.Context, conn *pgx.Conn, id int64, receipt string) error
 	var queue *string
 	var repeated bool
 	rows, _ := conn.Query(ctx, ackStatement, []int64{id}, []*string{&receipt})
-	_, err := pgx.ForEachRow(rows, []any{&id, &status, &queue, &repeated}, func() error { return nil })
+	_, err := pgx.ForEachRow(rows, []any{&status, &queue, &repeated}, func() error { return nil })
 	if err == nil && status != "done" {
 		err = fmt.Errorf("event %d was acked in SQL and is %s", id, status)
 	}
