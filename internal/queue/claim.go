@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -31,58 +30,31 @@ func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 	}
 }
 
-// claim makes one claim that several callers may share, and reports whether there was as much as it asked for: then
-// there may be more to claim at once. It returns fewer events than that when their payloads would be more than maxFlushBytes.
-func (s *Service) claim(ctx context.Context, p ClaimParams) (events []Event, full bool, err error) {
-	key := markKey{p.Queue, p.MaxAttempts}
-	pt := &part{claim: &p, from: s.marks.get(key)}
-	if err := s.flusher.do(ctx, pt); err != nil {
-		return nil, false, err
+// newClaim returns a claim that several callers may share.
+func newClaim(s *Service, p ClaimParams) *part {
+	return &part{claim: &p, from: s.marks.get(markKey{p.Queue, p.MaxAttempts}), done: make(chan error, 1)}
+}
+
+// settle returns what a claim found that was flushed, and whether that was as much as it asked for: then there may be more to
+// claim at once. It returns fewer events than were claimed when their payloads would be more than maxFlushBytes.
+func (s *Service) settle(p *part) (events []Event, full bool) {
+	queue, n := p.claim.Queue, len(p.claimed)+len(p.surplus)
+	if n == 0 {
+		return nil, false
 	}
-	if p.Order == FIFO && len(pt.claimed) > 0 {
-		s.marks.advance(key, pt.priorVT)
+	if p.claim.Order == FIFO {
+		s.marks.advance(markKey{queue, p.claim.MaxAttempts}, p.priorVT)
 	}
-	full = len(pt.claimed)+len(pt.surplus) == p.Limit
+	full = n == p.claim.Limit
 	if full {
-		s.fits.learn(p.Queue, len(pt.claimed), len(pt.surplus) > 0)
+		s.fits.learn(queue, len(p.claimed), len(p.surplus) > 0)
 	}
-	if len(pt.surplus) > 0 {
-		if err := s.Release(ctx, pt.surplus); err != nil {
-			s.logUnreleased(err, p.Queue, len(pt.surplus))
+	if len(p.surplus) > 0 {
+		if err := s.Release(context.Background(), p.surplus); err != nil {
+			s.logUnreleased(err, queue, len(p.surplus))
 		}
 	}
-	return pt.claimed, full, nil
-}
-
-// fits remembers how many events of the queues with large payloads one claim may ask for.
-type fits struct {
-	mu      sync.Mutex
-	byQueue map[string]int // less than MaxBatch
-}
-
-// get returns the most events of a queue that one claim may ask for.
-func (f *fits) get(queue string) int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return cmp.Or(f.byQueue[queue], MaxBatch)
-}
-
-// learn notes that n events were as many as fit, or that they all fitted.
-func (f *fits) learn(queue string, n int, overflowed bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch limit, limited := f.byQueue[queue]; {
-	case overflowed:
-		if f.byQueue == nil {
-			f.byQueue = make(map[string]int)
-		}
-		f.byQueue[queue] = n
-	case !limited:
-	case 2*n >= MaxBatch:
-		delete(f.byQueue, queue)
-	default:
-		f.byQueue[queue] = max(limit, 2*n)
-	}
+	return p.claimed, full
 }
 
 // logUnreleased says that claims nobody got could not be undone.

@@ -30,6 +30,7 @@ type dispatcher struct {
 	mu       sync.Mutex
 	waiters  []*waiter // in order of arrival
 	draining bool
+	offer    *part // the claim that an insert may take along; see sleep
 }
 
 // waiter is one Claim under way.
@@ -114,6 +115,10 @@ func (d *dispatcher) run() {
 	// claim does without, since mostly it finds something.
 	lookAhead := false
 	for {
+		select {
+		case <-d.woken: // what that was about is covered by this round
+		default:
+		}
 		groups := d.groups()
 		if len(groups) == 0 {
 			if d.retire() {
@@ -143,13 +148,8 @@ func (d *dispatcher) run() {
 	}
 }
 
-// groups parts the waiters into those that one statement can serve. What woke the dispatcher
-// before this is covered by the round.
+// groups parts the waiters into those that one statement can serve.
 func (d *dispatcher) groups() (groups [][]*waiter) {
-	select {
-	case <-d.woken:
-	default:
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, w := range d.waiters {
@@ -190,16 +190,30 @@ func (d *dispatcher) lookAhead() time.Duration {
 // serve makes one claim for a group and hands out what it found. It returns how many of the group go on waiting, and
 // whether it found as many as one statement may: then there may be more at once for those who wait.
 func (d *dispatcher) serve(group []*waiter) (waiting int, full bool) {
+	p := d.claimFor(group)
+	ctx, cancel := context.WithTimeout(context.Background(), claimTimeout)
+	defer cancel()
+	err := d.svc.flusher.do(ctx, p)
+	return d.handOut(group, p, err)
+}
+
+// claimFor returns a claim for a whole group.
+func (d *dispatcher) claimFor(group []*waiter) *part {
 	p := group[0].params
 	p.Limit = 0
 	for _, w := range group {
 		p.Limit += w.params.Limit
 	}
 	p.Limit = min(p.Limit, d.svc.fits.get(d.queue))
-	ctx, cancel := context.WithTimeout(context.Background(), claimTimeout)
-	defer cancel()
-	found, full, err := d.svc.claim(ctx, p)
+	return newClaim(d.svc, p)
+}
 
+// handOut gives a group what was claimed for it.
+func (d *dispatcher) handOut(group []*waiter, p *part, err error) (waiting int, full bool) {
+	var found []Event
+	if err == nil {
+		found, full = d.svc.settle(p)
+	}
 	d.mu.Lock()
 	now := time.Now()
 	for _, w := range group {
@@ -232,19 +246,87 @@ func (d *dispatcher) release(events []Event) {
 	}
 }
 
-// sleep returns after at most limit, or when the dispatcher is woken, or when a waiter's time is up.
+// sleep returns after at most limit, or when the dispatcher is woken, or when a waiter's time is up. Meanwhile inserts
+// of this process may take the claim of the waiters along: what they bring is claimed in the same transaction, and
+// handed out a whole commit sooner than by waking the dispatcher.
 func (d *dispatcher) sleep(limit time.Duration) {
-	d.mu.Lock()
-	for _, w := range d.waiters {
-		limit = min(limit, time.Until(w.deadline))
+	until := time.Now().Add(limit)
+	for {
+		groups := d.groups()
+		if len(groups) == 0 {
+			return
+		}
+		var offer *part
+		if len(groups) == 1 {
+			offer = d.claimFor(groups[0])
+		}
+		d.mu.Lock()
+		for _, w := range d.waiters {
+			if w.deadline.Before(until) {
+				until = w.deadline
+			}
+		}
+		if d.draining || len(d.waiters) != total(groups) { // or somebody has come since
+			d.mu.Unlock()
+			return
+		}
+		d.offer = offer
+		d.mu.Unlock()
+
+		woken := d.wait(until)
+		d.mu.Lock()
+		taken := offer != nil && d.offer != offer
+		d.offer = nil
+		d.mu.Unlock()
+		if !taken {
+			return
+		}
+		if err := <-offer.done; err != nil {
+			return // the next round shows what is wrong
+		}
+		if waiting, full := d.handOut(groups[0], offer, nil); waiting == 0 || full || !woken {
+			return
+		}
 	}
-	d.mu.Unlock()
-	timer := time.NewTimer(max(limit, 0))
+}
+
+// wait returns at a time, or when the dispatcher is woken: then it reports true.
+func (d *dispatcher) wait(until time.Time) bool {
+	timer := time.NewTimer(max(time.Until(until), 0))
 	defer timer.Stop()
 	select {
 	case <-d.woken:
+		return true
 	case <-timer.C:
+		return false
 	}
+}
+
+// total is how many waiters there are in groups.
+func total(groups [][]*waiter) (n int) {
+	for _, g := range groups {
+		n += len(g)
+	}
+	return n
+}
+
+// takeOffer returns the claim of those who wait on a queue, for a flush that brings something, or nil.
+func (s *Service) takeOffer(queue string) *part {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.dispatchers[queue]
+	if d == nil {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	offer := d.offer
+	d.offer = nil
+	if offer != nil {
+		offer.offered = true
+		d.wake()
+	}
+	return offer
 }
 
 // retire takes the dispatcher out of service, unless a waiter has come meanwhile.

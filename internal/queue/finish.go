@@ -13,7 +13,7 @@ func (s *Service) Ack(ctx context.Context, leases []Lease) ([]AckResult, error) 
 	if len(leases) == 0 {
 		return nil, nil
 	}
-	p := &part{acks: leases}
+	p := &part{acks: leases, done: make(chan error, 1)}
 	if err := s.flusher.do(ctx, p); err != nil {
 		return nil, err
 	}

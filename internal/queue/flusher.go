@@ -72,6 +72,7 @@ type part struct {
 	acks    []Lease
 	claim   *ClaimParams
 	from    time.Time // low-water mark of the claim; zero: none
+	offered bool      // whether the claim came along with an insert
 	bytes   int       // of payloads
 
 	// What came of it, to be read after done has been received from: in the order of inserts and acks.
@@ -88,7 +89,6 @@ func (p *part) size() int { return len(p.inserts) + len(p.acks) + 1 }
 // do has p flushed and returns the error that kept it from being. When ctx ends first, it may be
 // flushed or not, and its results must not be read.
 func (f *flusher) do(ctx context.Context, p *part) error {
-	p.done = make(chan error, 1)
 	for i := range p.inserts {
 		p.bytes += len(p.inserts[i].Event)
 	}
@@ -160,6 +160,7 @@ func (f *flusher) next() []*part {
 func (f *flusher) flush(parts []*part) {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
+	parts = f.withOffers(parts)
 	err := f.svc.runParts(ctx, f.pool, parts)
 	switch {
 	case err == nil:
@@ -183,6 +184,28 @@ func (f *flusher) flush(parts []*part) {
 			p.done <- err
 		}
 	}
+}
+
+// withOffers adds the claims of those who wait for what parts insert.
+func (f *flusher) withOffers(parts []*part) []*part {
+	var asked map[string]bool
+	for _, p := range parts {
+		for i := range p.inserts {
+			e := &p.inserts[i]
+			queue := cmp.Or(e.Queue, Default)
+			if e.Delay != 0 || e.VT != nil || asked[queue] {
+				continue
+			}
+			if asked == nil {
+				asked = make(map[string]bool, 1)
+			}
+			asked[queue] = true
+			if offer := f.svc.takeOffer(queue); offer != nil {
+				parts = append(parts, offer)
+			}
+		}
+	}
+	return parts
 }
 
 // isRefused reports whether a transaction failed for what some part of it is, so that others may succeed without it.
@@ -227,6 +250,11 @@ func (s *Service) runParts(ctx context.Context, pool *pgxpool.Pool, parts []*par
 			}
 		}
 	}
+	for _, p := range parts {
+		if p.offered && !fl.later[p.claim.Queue] && len(p.claimed) < p.claim.Limit {
+			delete(fl.touched, p.claim.Queue) // those who wait have all there is
+		}
+	}
 	s.wakeHere(fl.touched)
 	return nil
 }
@@ -236,6 +264,7 @@ type flush struct {
 	svc     *Service
 	batch   *pgx.Batch
 	touched map[string]bool // queues that get something claimable
+	later   map[string]bool // queues that get something claimable later
 	counted map[string]Counters
 }
 
@@ -247,6 +276,13 @@ func (fl *flush) add(queue string, count func(*Counters)) {
 	c := fl.counted[queue]
 	count(&c)
 	fl.counted[queue] = c
+}
+
+func (fl *flush) claimableLater(queue string) {
+	if fl.later == nil {
+		fl.later = make(map[string]bool, 1)
+	}
+	fl.later[queue] = true
 }
 
 func (fl *flush) queueInserts(parts []*part) {
@@ -271,11 +307,13 @@ func (fl *flush) queueInserts(parts []*part) {
 			fl.touched[queues[at]] = true
 			switch {
 			case e.VT != nil:
+				fl.claimableLater(queues[at])
 				if vts == nil {
 					vts = make([]*time.Time, n)
 				}
 				vts[at] = e.VT
 			case e.Delay != 0:
+				fl.claimableLater(queues[at])
 				if delays == nil {
 					delays = make([]*time.Duration, n)
 				}

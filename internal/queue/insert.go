@@ -9,7 +9,7 @@ func (s *Service) Insert(ctx context.Context, events []InsertParams) ([]Inserted
 	if len(events) == 0 {
 		return nil, nil
 	}
-	p := &part{inserts: events}
+	p := &part{inserts: events, done: make(chan error, 1)}
 	if err := s.flusher.do(ctx, p); err != nil {
 		return nil, err
 	}

@@ -62,7 +62,7 @@ begin
     from
     ( select e.ctid, e.vt
       from agent.event e
-      where e.queue = _queue and e.attempts < _max_attempts
+      where e.queue = _queue and e.vt <= _now and e.attempts < _max_attempts
       and (e.vt, e.id) >= (_low_vt, _low_id) and (e.vt, e.id) <= (_high_vt, _high_id)
       order by e.vt, e.id
       limit _limit
@@ -111,9 +111,13 @@ begin
   end if;
   select e.vt into _last from agent.event e where e.queue = _queue and e.vt >= _from and e.vt <= _now order by e.vt desc, e.id desc limit 1;
   _vt = _first + random() * (_last - _first);
-  select e.vt, e.id into _vt, _low from agent.event e where e.queue = _queue and e.vt >= _vt order by e.vt, e.id limit 1;
+  select e.vt, e.id into _vt, _low from agent.event e where e.queue = _queue and e.vt >= _vt and e.vt <= _now order by e.vt, e.id limit 1;
+  if not found then -- it was claimed meanwhile
+    return query select _first, 0::int8;
+    return;
+  end if;
   select e.id into _high from agent.event e where e.queue = _queue and e.vt = _vt order by e.vt desc, e.id desc limit 1;
-  return query select _vt, _low + floor(random() * (_high - _low + 1))::int8;
+  return query select _vt, _low + floor(random() * (coalesce(_high, _low) - _low + 1))::int8;
 end
 $func$;
 
