@@ -96,7 +96,6 @@ func (d *decoder) object(v reflect.Value, fields []field, what string) error {
 	}
 	given := make([]bool, len(fields))
 	before := len(d.bad)
-	at := d.pointer()
 	for {
 		token, err := d.json.ReadToken()
 		if err != nil {
@@ -120,11 +119,11 @@ func (d *decoder) object(v reflect.Value, fields []field, what string) error {
 	}
 	for i, f := range fields {
 		if f.required && !given[i] {
-			d.reject(join(at, f.name), "is required")
+			d.reject(join(d.pointer(), f.name), "is required")
 		}
 	}
 	if c, ok := v.Addr().Interface().(checked); ok && len(d.bad) == before {
-		c.check(func(field, detail string) { d.reject(join(at, field), detail) })
+		c.check(func(field, detail string) { d.reject(join(d.pointer(), field), detail) })
 	}
 	return nil
 }
@@ -142,12 +141,13 @@ func (d *decoder) list(v reflect.Value, f *field) error {
 		if n == d.limits.items {
 			return inFields(batchTooLarge, fieldError{at, fmt.Sprintf("must have at most %d elements", n)})
 		}
-		item := reflect.New(v.Type().Elem()).Elem()
+		v.Grow(1)
+		v.SetLen(n + 1)
+		item := v.Index(n)
 		initialize(item, f.items)
 		if err := d.object(item, f.items, ""); err != nil {
 			return err
 		}
-		v.Set(reflect.Append(v, item))
 	}
 	if _, err := d.json.ReadToken(); err != nil {
 		return d.broken(err)

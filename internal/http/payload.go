@@ -25,7 +25,6 @@ func (d *decoder) event(v reflect.Value) error {
 		return err
 	}
 	start := d.json.InputOffset() - 1
-	at := d.pointer()
 	inside := d.json.StackDepth()
 	for d.json.StackDepth() >= inside {
 		if err := d.scan(inside); err != nil {
@@ -34,7 +33,7 @@ func (d *decoder) event(v reflect.Value) error {
 	}
 	event := d.body[start:d.json.InputOffset()]
 	if int64(len(event)) > d.limits.event {
-		return inFields(bodyTooLarge, fieldError{at, fmt.Sprintf("has %d bytes, an event may have %d at most", len(event), d.limits.event)})
+		return inFields(bodyTooLarge, fieldError{d.pointer(), fmt.Sprintf("has %d bytes, an event may have %d at most", len(event), d.limits.event)})
 	}
 	v.SetBytes(event)
 	return nil

@@ -409,7 +409,7 @@ func (fl *flush) queueClaim(p *part) {
 		bytes := 0
 		for rows.Next() {
 			e := Event{Queue: p.claim.Queue}
-			if err := rows.Scan(&e.ID, &e.EventTS, &e.EnqueuedAt, &e.Attempts, &e.VT, &e.Claimed, &e.Payload, &e.LastError,
+			if err := rows.Scan(&e.ID, &e.EventTS, &e.EnqueuedAt, &e.Attempts, &e.VT, &e.Claimed, (*[]byte)(&e.Payload), &e.LastError,
 				&e.RequeuedFrom, &p.priorVT); err != nil {
 				return err
 			}

@@ -13,7 +13,7 @@ const eventColumns = `id, queue, event_ts, enqueued_at, attempts, vt, claimed, e
 	coalesce(state, ''), coalesce(outcome, ''), finished_at, requeued_as`
 
 func scanEvent(row pgx.CollectableRow) (e Event, err error) {
-	err = row.Scan(&e.ID, &e.Queue, &e.EventTS, &e.EnqueuedAt, &e.Attempts, &e.VT, &e.Claimed, &e.Payload, &e.LastError, &e.RequeuedFrom,
+	err = row.Scan(&e.ID, &e.Queue, &e.EventTS, &e.EnqueuedAt, &e.Attempts, &e.VT, &e.Claimed, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
 		&e.State, &e.Outcome, &e.FinishedAt, &e.RequeuedAs)
 	return e, err
 }
