@@ -3,6 +3,7 @@ package queue
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -20,7 +21,11 @@ func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 	p.Order = cmp.Or(p.Order, FIFO)
 
 	w := newWaiter(p)
-	d := s.join(w) //nolint:contextcheck // the dispatcher serves many callers, and outlives each of them
+	d, err := s.join(w) //nolint:contextcheck // the dispatcher serves many callers, and outlives each of them
+	if err != nil {
+		return nil, fmt.Errorf("claiming events: %w", err)
+	}
+	defer s.work.Done()
 	select {
 	case r := <-w.result:
 		return r.events, r.err
@@ -35,7 +40,7 @@ func (s *Service) claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 	key := markKey{p.Queue, p.MaxAttempts}
 	pt := &part{claim: &p, from: s.marks.get(key)}
 	if err := s.flusher.do(ctx, pt); err != nil {
-		return nil, err
+		return nil, wrap("claiming events", err)
 	}
 	if p.Order == FIFO && len(pt.claimed) > 0 {
 		s.marks.advance(key, pt.priorVT)

@@ -43,12 +43,13 @@ type flusher struct {
 	svc     *Service
 	pool    *pgxpool.Pool // a connection for each writer
 	writers int           // flushes at once, at most
-	work    *sync.WaitGroup
+	work    sync.WaitGroup
 
 	mu      sync.Mutex
 	waiting []*part // in order of arrival
 	items   int     // events in waiting
 	running int     // writers at work
+	closed  bool
 }
 
 // newFlusher returns a flusher with connections of its own, so that nothing which takes long stands in its way.
@@ -64,7 +65,7 @@ func newFlusher(ctx context.Context, s *Service, pcfg *pgxpool.Config) (*flusher
 	if err != nil {
 		return nil, fmt.Errorf("opening the writers' connections: %w", err)
 	}
-	return &flusher{svc: s, pool: pool, writers: writers, work: &s.work}, nil
+	return &flusher{svc: s, pool: pool, writers: writers}, nil
 }
 
 // A part is what one call does in a flush: all of it, or nothing when it fails. It is made of one of
@@ -86,14 +87,18 @@ type part struct {
 
 func (p *part) size() int { return len(p.inserts) + len(p.acks) + 1 }
 
-// do has p flushed and returns the error that kept it from being. When ctx ends first, it may be
-// flushed or not, and its results must not be read.
+// do has p flushed and returns the error that kept it from being. When ctx ends first, inserts and acks may be
+// flushed or not, and their results must not be read. A claim is never left in the dark: what it took would stay leased.
 func (f *flusher) do(ctx context.Context, p *part) error {
 	p.done = make(chan error, 1)
 	for i := range p.inserts {
 		p.bytes += len(p.inserts[i].Event)
 	}
 	f.mu.Lock()
+	if f.closed {
+		f.mu.Unlock()
+		return fmt.Errorf("writing to the queue: %w", errClosed)
+	}
 	f.waiting = append(f.waiting, p)
 	f.items += p.size()
 	if f.running == 0 || f.running < f.writers && f.items >= crowd {
@@ -106,19 +111,32 @@ func (f *flusher) do(ctx context.Context, p *part) error {
 	case err := <-p.done:
 		return err
 	case <-ctx.Done():
-		f.forget(p)
+		if !f.forget(p) && p.claim != nil {
+			return <-p.done
+		}
 		return ctx.Err()
 	}
 }
 
-// forget takes back a part that is not being flushed yet.
-func (f *flusher) forget(p *part) {
+// forget takes back a part, unless it is being flushed already, and reports whether it did.
+func (f *flusher) forget(p *part) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if i := slices.Index(f.waiting, p); i >= 0 {
+	i := slices.Index(f.waiting, p)
+	if i >= 0 {
 		f.waiting = slices.Delete(f.waiting, i, i+1)
 		f.items -= p.size()
 	}
+	return i >= 0
+}
+
+// close refuses further parts, waits until those that are there have been answered, and closes the connections.
+func (f *flusher) close() {
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	f.work.Wait()
+	f.pool.Close()
 }
 
 // write flushes until nothing waits any more.

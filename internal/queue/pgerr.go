@@ -9,6 +9,7 @@ import (
 	"net"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/puddle/v2"
 )
 
 // sqlstates maps what PostgreSQL and the functions of the schema raise to this package's
@@ -41,6 +42,9 @@ var sqlstates = map[string]error{
 func wrap(doing string, err error) error {
 	if err == nil {
 		return nil
+	}
+	if errors.Is(err, puddle.ErrClosedPool) {
+		return fmt.Errorf("%s: %w: %w", doing, errClosed, err)
 	}
 	var connErr *pgconn.ConnectError
 	if errors.As(err, &connErr) { // whatever the server's reason
