@@ -44,6 +44,7 @@ type flusher struct {
 	pool    *pgxpool.Pool // a connection for each writer
 	writers int           // flushes at once, at most
 	work    sync.WaitGroup
+	alone   chan struct{} // holds a token for each part that waits for a lock by itself, on the service's own pool
 
 	mu      sync.Mutex
 	waiting []*part // in order of arrival
@@ -65,7 +66,7 @@ func newFlusher(ctx context.Context, s *Service, pcfg *pgxpool.Config) (*flusher
 	if err != nil {
 		return nil, fmt.Errorf("opening the writers' connections: %w", err)
 	}
-	return &flusher{svc: s, pool: pool, writers: writers}, nil
+	return &flusher{svc: s, pool: pool, writers: writers, alone: make(chan struct{}, max(1, s.pool.Config().MaxConns/2))}, nil
 }
 
 // A part is what one call does in a flush: all of it, or nothing when it fails. It is made of one of
@@ -191,12 +192,7 @@ func (f *flusher) flush(parts []*part) {
 		f.flush(parts[half:])
 	case hasLost(err):
 		f.work.Add(1)
-		go func() {
-			defer f.work.Done()
-			ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
-			defer cancel()
-			parts[0].done <- f.svc.runParts(ctx, f.svc.pool, parts)
-		}()
+		go f.flushAlone(parts[0]) //nolint:contextcheck // the one above bounds what happens in the writer
 	default:
 		for _, p := range parts {
 			p.done <- err
@@ -204,9 +200,35 @@ func (f *flusher) flush(parts []*part) {
 	}
 }
 
+// flushAlone runs a part that has to wait for somebody's lock. However many such parts there are, they leave half of the service's
+// connections to the other calls.
+func (f *flusher) flushAlone(p *part) {
+	defer f.work.Done()
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	select {
+	case f.alone <- struct{}{}:
+		defer func() { <-f.alone }()
+		p.done <- f.svc.runParts(ctx, f.svc.pool, []*part{p})
+	case <-ctx.Done():
+		p.done <- wrap("waiting for other locked events", ctx.Err())
+	}
+}
+
 // isRefused reports whether a transaction failed for what some part of it is, so that others may succeed without it.
 func isRefused(err error) bool {
-	return errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnrepresentable) || hasLost(err)
+	if errors.Is(err, ErrInvalid) || hasLost(err) {
+		return true
+	}
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || len(pgErr.Code) != 5 {
+		return false
+	}
+	switch pgErr.Code[:2] { // data exception, integrity constraint violation, program limit exceeded, raised by a trigger
+	case "22", "23", "54", "P0":
+		return true
+	}
+	return false
 }
 
 // hasLost reports whether a transaction lost against another one, and was undone for that: it waited too long for

@@ -24,6 +24,7 @@ var sqlstates = map[string]error{
 	"22P02": ErrUnrepresentable, // invalid_text_representation: jsonb refuses the text
 	"22003": ErrUnrepresentable, // numeric_value_out_of_range
 	"54000": ErrUnrepresentable, // program_limit_exceeded: a jsonb too large
+	"54001": ErrUnrepresentable, // statement_too_complex: a jsonb nested too deep
 	"22008": ErrInvalid,         // datetime_field_overflow
 	"57014": ErrQueryTimeout,    // query_canceled
 	"57P01": ErrUnavailable,     // admin_shutdown
