@@ -1,0 +1,22 @@
+package queue
+
+import "time"
+
+// Gathered returns how many calls wait for a writer.
+func Gathered(s *Service) int {
+	s.flusher.mu.Lock()
+	defer s.flusher.mu.Unlock()
+	return len(s.flusher.waiting)
+}
+
+// Mark returns where claims of a queue begin, zero for at its beginning.
+func Mark(s *Service, queue string) time.Time {
+	return s.marks.get(markKey{queue, s.cfg.MaxAttempts})
+}
+
+// Writers returns how many writers are at work.
+func Writers(s *Service) int {
+	s.flusher.mu.Lock()
+	defer s.flusher.mu.Unlock()
+	return s.flusher.running
+}
