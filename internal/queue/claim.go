@@ -38,7 +38,7 @@ func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 // claim makes one claim that several callers may share.
 func (s *Service) claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 	key := markKey{p.Queue, p.MaxAttempts}
-	pt := &part{claim: &p, from: s.marks.get(key)}
+	pt := &part{claim: &p, from: s.marks.begin(key)}
 	if err := s.flusher.do(ctx, pt); err != nil {
 		return nil, wrap("claiming events", err)
 	}

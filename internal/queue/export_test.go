@@ -11,7 +11,13 @@ func Gathered(s *Service) int {
 
 // Mark returns where claims of a queue begin, zero for at its beginning.
 func Mark(s *Service, queue string) time.Time {
-	return s.marks.get(markKey{queue, s.cfg.MaxAttempts})
+	s.marks.mu.Lock()
+	defer s.marks.mu.Unlock()
+	k := s.marks.byKey[markKey{queue, s.cfg.MaxAttempts}]
+	if k == nil || !k.heeded {
+		return time.Time{}
+	}
+	return k.at
 }
 
 // Writers returns how many writers are at work.

@@ -38,6 +38,7 @@ type markKey struct {
 // mark is one low-water mark.
 type mark struct {
 	at       time.Time // by the database's clock; zero: unknown
+	limit    time.Time // the claim under way must not raise it beyond, for it may not have seen what is there; zero: none
 	heeded   bool
 	used     time.Time
 	nextLook time.Time
@@ -50,8 +51,8 @@ type marks struct {
 	off   bool // nobody looks behind them
 }
 
-// get returns where claims of a queue begin, zero for at its beginning.
-func (m *marks) get(key markKey) time.Time {
+// begin returns where a claim of a queue begins, zero for at its beginning. There is one claim of a queue at a time.
+func (m *marks) begin(key markKey) time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := m.byKey[key]
@@ -59,6 +60,7 @@ func (m *marks) get(key markKey) time.Time {
 		return time.Time{}
 	}
 	k.used = time.Now()
+	k.limit = time.Time{}
 	if !k.heeded {
 		return time.Time{}
 	}
@@ -78,7 +80,11 @@ func (m *marks) advance(key markKey, vt time.Time) {
 	}
 	k := m.byKey[key]
 	k.used = now
-	if at := vt.Add(-markGrace); at.After(k.at) {
+	at := vt.Add(-markGrace)
+	if !k.limit.IsZero() && k.limit.Before(at) {
+		at = k.limit
+	}
+	if at.After(k.at) {
 		k.at = at
 	}
 }
@@ -88,8 +94,14 @@ func (m *marks) lower(queue string, vt time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for key, k := range m.byKey {
-		if key.queue == queue && vt.Before(k.at) {
+		if key.queue != queue {
+			continue
+		}
+		if vt.Before(k.at) {
 			k.at = vt
+		}
+		if k.limit.IsZero() || vt.Before(k.limit) {
+			k.limit = vt
 		}
 	}
 }
