@@ -28,7 +28,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 		select {
 		case <-t.Context().Done():
 			t.Fatalf("waited until %s, when the test ended", what)
-		case <-time.After(time.Millisecond):
+		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }
