@@ -66,7 +66,7 @@ begin
     ( update agent.event e
       set attempts = e.attempts + 1
         , claimed = e.claimed || _now
-        , vt = _now + _invisible_for
+        , vt = agent.later(_now, _invisible_for)
         , nacked_at = null
       where e.ctid = any(array(select c.place from chosen c))
       returning e
