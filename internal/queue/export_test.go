@@ -26,3 +26,6 @@ func Writers(s *Service) int {
 	defer s.flusher.mu.Unlock()
 	return s.flusher.running
 }
+
+// LookBehindEvery sets the time between two looks behind a mark, before s runs.
+func LookBehindEvery(s *Service, d time.Duration) { s.marks.every = d }

@@ -611,7 +611,7 @@ func TestAcksInAnyOrderNeverDeadlock(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)
 	other := openOn(t, b.url, nil)
-	const events, callers, rounds = 400, 24, 4
+	const events, callers, rounds = 300, 16, 4
 	for range rounds {
 		b.postN(t, "", events)
 		leases := make([]queue.Lease, events)

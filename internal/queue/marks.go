@@ -48,7 +48,8 @@ type mark struct {
 type marks struct {
 	mu    sync.Mutex
 	byKey map[markKey]*mark
-	off   bool // nobody looks behind them
+	off   bool          // nobody looks behind them
+	every time.Duration // time between two looks
 }
 
 // begin returns where a claim of a queue begins, zero for at its beginning. There is one claim of a queue at a time.
@@ -76,7 +77,7 @@ func (m *marks) advance(key markKey, vt time.Time) {
 	}
 	now := time.Now()
 	if m.byKey[key] == nil {
-		m.byKey[key] = &mark{nextLook: now.Add(lookBehindInterval)}
+		m.byKey[key] = &mark{nextLook: now.Add(m.every)}
 	}
 	k := m.byKey[key]
 	k.used = now
@@ -129,7 +130,7 @@ func (m *marks) looked(key markKey, took, walk time.Duration) {
 	defer m.mu.Unlock()
 	if k := m.byKey[key]; k != nil {
 		k.heeded = walk > longWalk
-		k.nextLook = time.Now().Add(max(lookBehindInterval, lookShare*took))
+		k.nextLook = time.Now().Add(max(m.every, lookShare*took))
 	}
 }
 
@@ -145,7 +146,7 @@ func (m *marks) enable(on bool) {
 func (s *Service) lookBehindLoop(ctx context.Context) error {
 	s.marks.enable(true)
 	defer s.marks.enable(false)
-	for pause(ctx, jittered(lookBehindInterval)) {
+	for pause(ctx, jittered(s.marks.every)) {
 		for key, before := range s.marks.due() {
 			start := time.Now()
 			var (

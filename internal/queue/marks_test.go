@@ -27,6 +27,13 @@ func walks(t *testing.T, b bench, took string) {
 		end`)
 }
 
+// looking makes the service run, and look behind its marks often.
+func looking(t *testing.T, b bench) {
+	t.Helper()
+	queue.LookBehindEvery(b.Service, 50*time.Millisecond)
+	running(t, b.Service)
+}
+
 // marked posts and claims until the default queue has a mark that is heeded and lies beyond a time of the database.
 func marked(t *testing.T, b bench, beyond time.Time) {
 	t.Helper()
@@ -62,7 +69,7 @@ func TestEventCommittedBehindTheMarkIsClaimedSoon(t *testing.T) {
 	t.Parallel()
 	b := open(t, neverPolls)
 	walks(t, b, "1 s")
-	running(t, b.Service)
+	looking(t, b)
 	listening(t, b)
 	tx, err := connect(t, b.url).Begin(t.Context())
 	if err != nil {
@@ -83,7 +90,7 @@ func TestVTSetBehindTheMarkBySQLIsClaimedSoon(t *testing.T) {
 	t.Parallel()
 	b := open(t, neverPolls)
 	walks(t, b, "1 s")
-	running(t, b.Service)
+	looking(t, b)
 	b.post(t, "", `{}`)
 	e := b.take(t, queue.ClaimParams{}, 1)[0]
 	marked(t, b, now(t, b.sql))
@@ -97,7 +104,7 @@ func TestWhatTheServicePutsBehindItsMarkIsClaimedAtOnce(t *testing.T) {
 	t.Parallel()
 	b := open(t, neverPolls)
 	walks(t, b, "1 s")
-	running(t, b.Service)
+	looking(t, b)
 	b.post(t, "", `{}`)
 	released := b.take(t, queue.ClaimParams{}, 1)[0]
 	marked(t, b, now(t, b.sql))
@@ -122,7 +129,7 @@ func TestClaimUnderWayDoesNotRaiseAMarkThatWasLowered(t *testing.T) {
 	t.Parallel()
 	b := open(t, neverPolls)
 	walks(t, b, "1 s")
-	running(t, b.Service)
+	looking(t, b)
 	marked(t, b, now(t, b.sql))
 	b.post(t, "", `{}`)
 	g := withGates(t, b)
@@ -155,7 +162,7 @@ func TestShortWalksLeaveNothingToAMark(t *testing.T) {
 	t.Parallel()
 	b := open(t, neverPolls)
 	walks(t, b, "0 s")
-	running(t, b.Service)
+	looking(t, b)
 	b.post(t, "", `{}`)
 	e := b.take(t, queue.ClaimParams{}, 1)[0]
 	eventually(t, "what came of the first look behind the mark is known", func() bool {
@@ -172,7 +179,7 @@ func TestShortWalksLeaveNothingToAMark(t *testing.T) {
 func TestMarksAreHeededBesideAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	b := open(t, neverPolls)
-	running(t, b.Service)
+	looking(t, b)
 	tx, err := connect(t, b.url).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
 		t.Fatal(err)

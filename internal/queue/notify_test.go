@@ -58,7 +58,7 @@ func TestOtherServicesAreWokenAtAnyRateByFewNotifications(t *testing.T) {
 	claimed := make(chan queue.Event)
 	var worker sync.WaitGroup
 	defer worker.Wait()
-	const total = 20 + 40 + 400
+	const total = 20 + 40 + 150
 	worker.Go(func() {
 		defer close(claimed)
 		for range total {
@@ -85,11 +85,11 @@ func TestOtherServicesAreWokenAtAnyRateByFewNotifications(t *testing.T) {
 		<-claimed
 	}
 	worker.Go(func() { // as many as there can be
-		for range 400 {
+		for range 150 {
 			send()
 		}
 	})
-	for range 400 {
+	for range 150 {
 		if _, ok := <-claimed; !ok {
 			t.FailNow()
 		}

@@ -105,7 +105,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		dispatchers: make(map[string]*dispatcher),
 	}
 	s.notifier = newNotifier(s)
-	s.marks = marks{byKey: make(map[markKey]*mark), off: true}
+	s.marks = marks{byKey: make(map[markKey]*mark), off: true, every: lookBehindInterval}
 	s.flusher, err = newFlusher(ctx, s, pcfg)
 	if err != nil {
 		pool.Close()
