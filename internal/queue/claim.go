@@ -3,6 +3,7 @@ package queue
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -20,7 +21,11 @@ func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 	p.Order = cmp.Or(p.Order, FIFO)
 
 	w := newWaiter(p)
-	d := s.join(w) //nolint:contextcheck // the dispatcher serves many callers, and outlives each of them
+	d, err := s.join(w) //nolint:contextcheck // the dispatcher serves many callers, and outlives each of them
+	if err != nil {
+		return nil, fmt.Errorf("claiming events: %w", err)
+	}
+	defer s.work.Done()
 	select {
 	case r := <-w.result:
 		return r.events, r.err
@@ -32,7 +37,7 @@ func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 
 // newClaim returns a claim that several callers may share.
 func newClaim(s *Service, p ClaimParams) *part {
-	return &part{claim: &p, from: s.marks.get(markKey{p.Queue, p.MaxAttempts}), done: make(chan error, 1)}
+	return &part{claim: &p, from: s.marks.begin(markKey{p.Queue, p.MaxAttempts}), done: make(chan error, 1)}
 }
 
 // settle returns what a claim found that was flushed, and whether that was as much as it asked for: then there may be more to

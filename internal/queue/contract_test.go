@@ -127,36 +127,44 @@ func TestSQLFunctionsRefuseBadArguments(t *testing.T) {
 	t.Parallel()
 	sql := sqlBench(t)
 	for call, state := range map[string]string{
-		`select agent.insert_event('[1]')`:                                       "QD003",
-		`select agent.insert_event(null)`:                                        "QD003",
-		`select agent.insert_event('{}', 'with space')`:                          "QD003",
-		`select agent.insert_event('{}', '')`:                                    "QD003",
-		`select agent.insert_event('{}', repeat('q', 129))`:                      "QD003",
-		`select agent.insert_event('{}', _delay => '-1s')`:                       "QD003",
-		`select agent.insert_event('{}', _delay => '1s', _vt => now())`:          "QD003",
-		`select agent.insert_event('{}', _vt => 'infinity')`:                     "QD003",
-		`insert into agent.event (event) values ('7')`:                           "QD003",
-		`insert into agent.event (event, queue) values ('{}', 'a b')`:            "QD003",
-		`select agent.claim_event(0)`:                                            "QD003",
-		`select agent.claim_event(null)`:                                         "QD003",
-		`select agent.claim_event(_invisible_for => '0s')`:                       "QD003",
-		`select agent.claim_events(_limit => 0)`:                                 "QD003",
-		`select agent.claim_events(_order => 'lifo')`:                            "QD003",
-		`select agent.delete_event(4711)`:                                        "QD002",
-		`select agent.nack_event(4711, 'x')`:                                     "QD002",
-		`select agent.extend_event(4711, 'x')`:                                   "QD002",
-		`select agent.requeue_event(4711)`:                                       "QD002",
-		`select agent.nack_event(4711, 'x', '-1s')`:                              "QD003",
-		`select agent.extend_event(4711, 'x', '0s')`:                             "QD003",
-		`select agent.delete_expired_events(0)`:                                  "QD003",
-		`select agent.delete_expired_events(3, '-1s')`:                           "QD003",
-		`select agent.list_events(_state => 'asleep')`:                           "QD003",
-		`select agent.list_history(_outcome => 'lost')`:                          "QD003",
-		`select agent.history_stats('1 month', now() - interval '1 day', now())`: "QD003",
-		`select agent.history_stats('1 hour', now(), now() - interval '1 day')`:  "QD003",
-		`select agent.requeue_events(_limit => 0)`:                               "QD003",
-		`select agent.keep_history('0s')`:                                        "QD003",
-		`select agent.to_timestamptz('soon'::text)`:                              "22007",
+		`select agent.insert_event('[1]')`:                                                                     "QD003",
+		`select agent.insert_event(null)`:                                                                      "QD003",
+		`select agent.insert_event('{}', 'with space')`:                                                        "QD003",
+		`select agent.insert_event('{}', '')`:                                                                  "QD003",
+		`select agent.insert_event('{}', repeat('q', 129))`:                                                    "QD003",
+		`select agent.insert_event('{}', _delay => '-1s')`:                                                     "QD003",
+		`select agent.insert_event('{}', _delay => '1s', _vt => now())`:                                        "QD003",
+		`select agent.insert_event('{}', _vt => 'infinity')`:                                                   "QD003",
+		`insert into agent.event (event) values ('7')`:                                                         "QD003",
+		`insert into agent.event (event, queue) values ('{}', 'a b')`:                                          "QD003",
+		`select agent.claim_event(0)`:                                                                          "QD003",
+		`select agent.claim_event(null)`:                                                                       "QD003",
+		`select agent.claim_event(_invisible_for => '0s')`:                                                     "QD003",
+		`select agent.claim_events(_limit => 0)`:                                                               "QD003",
+		`select agent.claim_events(_order => 'lifo')`:                                                          "QD003",
+		`select agent.delete_event(4711)`:                                                                      "QD002",
+		`select agent.nack_event(4711, 'x')`:                                                                   "QD002",
+		`select agent.extend_event(4711, 'x')`:                                                                 "QD002",
+		`select agent.requeue_event(4711)`:                                                                     "QD002",
+		`select agent.nack_event(4711, 'x', '-1s')`:                                                            "QD003",
+		`select agent.extend_event(4711, 'x', '0s')`:                                                           "QD003",
+		`select agent.delete_expired_events(0)`:                                                                "QD003",
+		`select agent.delete_expired_events(3, '-1s')`:                                                         "QD003",
+		`select agent.list_events(_state => 'asleep')`:                                                         "QD003",
+		`select agent.list_history(_outcome => 'lost')`:                                                        "QD003",
+		`select agent.history_stats('1 month', now() - interval '1 day', now())`:                               "QD003",
+		`select agent.history_stats('1 hour', now(), now() - interval '1 day')`:                                "QD003",
+		`select agent.requeue_events(_limit => 0)`:                                                             "QD003",
+		`select agent.delete_events(array[1, 2], array['x'])`:                                                  "QD003",
+		`select agent.insert_events(array['{}']::jsonb[], array['a', 'b'])`:                                    "QD003",
+		`select agent.insert_events(array['{}']::jsonb[], _delays => array['1 s', '1 s']::interval[])`:         "QD003",
+		`select agent.insert_events(array['{}']::jsonb[], _vts => array[now(), now()])`:                        "QD003",
+		`select agent.insert_events(null, array['a'])`:                                                         "QD003",
+		`select agent.insert_events(array['{}', '{}']::jsonb[], array['a', 'b c'])`:                            "QD003",
+		`select agent.insert_events(array['{}', '7']::jsonb[])`:                                                "QD003",
+		`select agent.insert_events(array['{}', '{}']::jsonb[], _vts => array[null, timestamptz '-infinity'])`: "QD003",
+		`select agent.keep_history('0s')`:                                                                      "QD003",
+		`select agent.to_timestamptz('soon'::text)`:                                                            "22007",
 	} {
 		_, err := sql.Exec(t.Context(), call)
 		var pgErr *pgconn.PgError
@@ -215,6 +223,85 @@ func TestLeastPrivilegedRoleCanOnlyEnqueue(t *testing.T) {
 	for _, s := range []string{`reset role`, `drop owned by "` + role + `"`, `drop role "` + role + `"`} {
 		if _, err := sql.Exec(t.Context(), s); err != nil {
 			t.Fatalf("%s: %v", s, err)
+		}
+	}
+}
+
+func TestEventTSThatIsAlmostNothingIsNow(t *testing.T) {
+	t.Parallel()
+	sql := sqlBench(t)
+	for _, ts := range []string{`1e-1000`, `-1e-1000`, `"1e-1000"`, `"0.000000000001"`} {
+		id := query[int64](t, sql, `select agent.insert_event($1::jsonb)`, `{"event_ts":`+ts+`}`)
+		if !query[bool](t, sql, `select event_ts = enqueued_at from agent.event where id = $1`, id) {
+			t.Errorf("the event_ts %s was not recorded as now", ts)
+		}
+	}
+}
+
+func TestUpdatesMayNotMakeAnEventWhatItCannotBe(t *testing.T) {
+	t.Parallel()
+	sql := sqlBench(t)
+	id := query[int64](t, sql, `select agent.insert_event('{"a":1}')`)
+	for column, value := range map[string]string{"event": `'[]'`, "queue": `'a b'`} {
+		_, err := sql.Exec(t.Context(), `update agent.event set `+column+` = `+value+` where id = $1`, id)
+		var pgErr *pgconn.PgError
+		if !errors.As(err, &pgErr) || pgErr.Code != "QD003" || pgErr.ColumnName != column {
+			t.Errorf("%s = %s: %v", column, value, err)
+		}
+	}
+}
+
+func TestSettingsOfASessionChangeNoTimes(t *testing.T) {
+	t.Parallel()
+	url := pgtest.New(t).URL
+	for _, set := range []string{
+		`set datestyle = 'SQL, DMY'`, `set datestyle = 'German'`, `set datestyle = 'Postgres, MDY'`, `set intervalstyle = 'iso_8601'`,
+		`set timezone = 'Europe/Berlin'`, `set timezone = 'America/New_York'`, `set timezone = 'Asia/Kathmandu'`, `set extra_float_digits = -15`,
+	} {
+		sql := connect(t, url)
+		if _, err := sql.Exec(t.Context(), set); err != nil {
+			t.Fatal(err)
+		}
+		// Local times that New York and Berlin had twice, or never.
+		for ts, epoch := range map[string]int64{
+			`"2025-03-30T02:30:00+01:00"`: 1743298200, `"2025-10-26T02:30:00+01:00"`: 1761442200, `"2025-10-26T02:30:00+02:00"`: 1761438600,
+			`"2025-11-02T01:30:00-04:00"`: 1762061400, `1762065000`: 1762065000, `"1762065000.000000"`: 1762065000,
+		} {
+			id := query[int64](t, sql, `select agent.insert_event($1::jsonb, 'ts')`, `{"event_ts":`+ts+`}`)
+			if got := query[int64](t, sql, `select extract(epoch from event_ts)::int8 from agent.event where id = $1`, id); got != epoch {
+				t.Errorf("%s: the event_ts %s was recorded as %d", set, ts, got)
+			}
+		}
+
+		const halfYear = 200 * 24 * 60 * 60 // some hour is missing on the way, or comes twice
+		id := query[int64](t, sql, `select agent.insert_event('{}', 'delayed', '200 days')`)
+		batch := query[int64](t, sql, `select id from agent.insert_events(array['{}']::jsonb[], array['delayed'], array['200 days']::interval[])`)
+		for _, id := range []int64{id, batch} {
+			if got := query[int64](t, sql, `select extract(epoch from vt - enqueued_at)::int8 from agent.event where id = $1`, id); got != halfYear {
+				t.Errorf("%s: 200 days of delay became %d s", set, got)
+			}
+		}
+		query[int64](t, sql, `select agent.insert_event('{}', 'claimed')`)
+		var receipt, want string
+		var leased int64
+		err := sql.QueryRow(t.Context(), `
+			select e.id, agent.receipt(e), e.id || '.1.' || (extract(epoch from e.claimed[1]) * 1000000)::int8, extract(epoch from e.vt - e.claimed[1])::int8
+			from agent.claim_event(_queue => 'claimed', _invisible_for => '200 days') e`).Scan(&id, &receipt, &want, &leased)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if receipt != want || leased != halfYear {
+			t.Errorf("%s: claimed for %d s with receipt %s, want %s", set, leased, receipt, want)
+		}
+		const ahead = `round(extract(epoch from vt - clock_timestamp()) / 60)::int8`
+		if got := query[int64](t, sql, `select `+ahead+` from agent.extend_event($1, $2, '200 days') vt`, id, receipt); got != halfYear/60 {
+			t.Errorf("%s: extended by %d min", set, got)
+		}
+		if got := query[int64](t, sql, `select `+ahead+` from agent.nack_event($1, $2, '200 days')`, id, receipt); got != halfYear/60 {
+			t.Errorf("%s: given back for %d min", set, got)
+		}
+		if got := query[string](t, sql, `select agent.delete_event($1, $2)`, id, receipt); got != "done" {
+			t.Errorf("%s: the ack answered %s", set, got)
 		}
 	}
 }

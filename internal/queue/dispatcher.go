@@ -55,10 +55,15 @@ func (w *waiter) sharesClaim(o *waiter) bool {
 	return a.MaxAttempts == b.MaxAttempts && a.InvisibleFor == b.InvisibleFor && a.Order == b.Order
 }
 
-// join adds a waiter to its queue's dispatcher, starting that if need be.
-func (s *Service) join(w *waiter) *dispatcher {
+// join adds a waiter to its queue's dispatcher, starting that if need be. Close waits until the waiter's caller
+// calls s.work.Done.
+func (s *Service) join(w *waiter) (*dispatcher, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return nil, errClosed
+	}
+	s.work.Add(1)
 	d := s.dispatchers[w.params.Queue]
 	if d == nil {
 		d = &dispatcher{svc: s, queue: w.params.Queue, woken: make(chan struct{}, 1), draining: s.draining}
@@ -70,7 +75,7 @@ func (s *Service) join(w *waiter) *dispatcher {
 	d.waiters = append(d.waiters, w)
 	d.mu.Unlock()
 	d.wake()
-	return d
+	return d, nil
 }
 
 // leave takes back a waiter whose caller has gone. What was claimed for it already is released.

@@ -1,6 +1,9 @@
 package queue
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // What a call can fail with. Every error of this package that a caller can do something about
 // wraps one of these; anything else is a fault of the system.
@@ -22,6 +25,9 @@ var (
 	// write was committed may be unknown.
 	ErrUnavailable = errors.New("the database is unavailable")
 )
+
+// errClosed is what a call gets that comes after Close.
+var errClosed = fmt.Errorf("%w: the service is closed", ErrUnavailable)
 
 // InvalidError is a value the database refused, in words for the caller.
 type InvalidError struct {

@@ -260,3 +260,67 @@ func TestReleaseDoesNotReviveALeaseThatWasGivenBack(t *testing.T) {
 		t.Errorf("extend of the lease that was given back: %v", err)
 	}
 }
+
+func TestFinalNackRepeatedDuringTheFirstOnesCommitSucceeds(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	b.post(t, "", `{}`)
+	e := b.takeOne(t)
+	tx, err := connect(t, b.url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `select agent.nack_event($1, $2, _error => 'first', _final => true)`, e.ID, e.Receipt); err != nil {
+		t.Fatal(err)
+	}
+	type answer struct {
+		result queue.NackResult
+		err    error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		r, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(e), Error: "second", Final: true})
+		done <- answer{r, err}
+	}()
+	blocked(t, b.sql)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if a := <-done; a.err != nil || a.result.Outcome != queue.Failed {
+		t.Errorf("the repeated nack answered %+v", a)
+	}
+	if h := b.get(t, e.ID); h.Outcome != queue.Failed || *h.LastError != "first" {
+		t.Errorf("history has %+v", h)
+	}
+}
+
+func TestTextThatIsNotUTF8IsUnrepresentable(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	b.post(t, "", `{}`)
+	e := b.takeOne(t)
+	const bad = "a\xffb"
+	for name, call := range map[string]func() error{
+		"insert": func() error {
+			_, err := b.Insert(t.Context(), []queue.InsertParams{{Event: []byte(`{}`), Queue: bad}})
+			return err
+		},
+		"payload": func() error {
+			_, err := b.Insert(t.Context(), []queue.InsertParams{{Event: []byte(`{"a":"` + bad + `"}`)}})
+			return err
+		},
+		"claim": func() error { _, err := b.Claim(t.Context(), queue.ClaimParams{Queue: bad}); return err },
+		"ack":   func() error { _, err := b.Ack(t.Context(), []queue.Lease{{ID: e.ID, Receipt: bad}}); return err },
+		"nack":  func() error { _, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(e), Error: bad}); return err },
+		"extend": func() error {
+			_, err := b.Extend(t.Context(), queue.Lease{ID: e.ID, Receipt: bad}, time.Hour)
+			return err
+		},
+		"release": func() error { return b.Release(t.Context(), []queue.Lease{{ID: e.ID, Receipt: bad}}) },
+	} {
+		if err := call(); !errors.Is(err, queue.ErrUnrepresentable) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	stillHeld(t, b, e)
+}

@@ -40,12 +40,14 @@ type flusher struct {
 	svc     *Service
 	pool    *pgxpool.Pool // a connection for each writer
 	writers int           // flushes at once, at most
-	work    *sync.WaitGroup
+	work    sync.WaitGroup
+	alone   chan struct{} // holds a token for each part that waits for a lock by itself, on the service's own pool
 
 	mu      sync.Mutex
 	waiting []*part // in order of arrival
 	items   int     // events in waiting
 	running int     // writers at work
+	closed  bool
 }
 
 // newFlusher returns a flusher with connections of its own, one for each writer, so that nothing which takes long stands in
@@ -62,7 +64,7 @@ func newFlusher(ctx context.Context, s *Service, pcfg *pgxpool.Config, writers i
 	if err != nil {
 		return nil, fmt.Errorf("opening the writers' connections: %w", err)
 	}
-	return &flusher{svc: s, pool: pool, writers: int(writers), work: &s.work}, nil
+	return &flusher{svc: s, pool: pool, writers: int(writers), alone: make(chan struct{}, max(1, s.pool.Config().MaxConns/2))}, nil
 }
 
 // A part is what one call does in a flush: all of it, or nothing when it fails. It is made of one of
@@ -84,15 +86,19 @@ type part struct {
 	done     chan error // of capacity one: answering never blocks
 }
 
-func (p *part) size() int { return len(p.inserts) + len(p.acks) + 1 }
+func (p *part) size() int { return max(1, len(p.inserts)+len(p.acks)) }
 
-// do has p flushed and returns the error that kept it from being. When ctx ends first, it may be
-// flushed or not, and its results must not be read.
+// do has p flushed and returns the error that kept it from being. When ctx ends first, inserts and acks may be
+// flushed or not, and their results must not be read. A claim is never left in the dark: what it took would stay leased.
 func (f *flusher) do(ctx context.Context, p *part) error {
 	for i := range p.inserts {
 		p.bytes += len(p.inserts[i].Event)
 	}
 	f.mu.Lock()
+	if f.closed {
+		f.mu.Unlock()
+		return fmt.Errorf("writing to the queue: %w", errClosed)
+	}
 	f.waiting = append(f.waiting, p)
 	f.items += p.size()
 	if f.running == 0 || f.running < f.writers && f.items >= crowd {
@@ -105,19 +111,32 @@ func (f *flusher) do(ctx context.Context, p *part) error {
 	case err := <-p.done:
 		return err
 	case <-ctx.Done():
-		f.forget(p)
+		if !f.forget(p) && p.claim != nil {
+			return <-p.done
+		}
 		return ctx.Err()
 	}
 }
 
-// forget takes back a part that is not being flushed yet.
-func (f *flusher) forget(p *part) {
+// forget takes back a part, unless it is being flushed already, and reports whether it did.
+func (f *flusher) forget(p *part) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if i := slices.Index(f.waiting, p); i >= 0 {
+	i := slices.Index(f.waiting, p)
+	if i >= 0 {
 		f.waiting = slices.Delete(f.waiting, i, i+1)
 		f.items -= p.size()
 	}
+	return i >= 0
+}
+
+// close refuses further parts, waits until those that are there have been answered, and closes the connections.
+func (f *flusher) close() {
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	f.work.Wait()
+	f.pool.Close()
 }
 
 // write flushes until nothing waits any more.
@@ -169,16 +188,11 @@ func (f *flusher) flush(parts []*part) {
 		}
 	case len(parts) > 1 && isRefused(err):
 		half := len(parts) / 2
-		f.flush(parts[:half])
+		f.flush(parts[:half:half]) // what it adds must not go over the others
 		f.flush(parts[half:])
 	case hasLost(err):
 		f.work.Add(1)
-		go func() {
-			defer f.work.Done()
-			ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
-			defer cancel()
-			parts[0].done <- f.svc.runParts(ctx, f.svc.pool, parts)
-		}()
+		go f.flushAlone(parts[0]) //nolint:contextcheck // the one above bounds what happens in the writer
 	default:
 		for _, p := range parts {
 			p.done <- err
@@ -208,9 +222,35 @@ func (f *flusher) withOffers(parts []*part) []*part {
 	return parts
 }
 
+// flushAlone runs a part that has to wait for somebody's lock. However many such parts there are, they leave half of the service's
+// connections to the other calls.
+func (f *flusher) flushAlone(p *part) {
+	defer f.work.Done()
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	select {
+	case f.alone <- struct{}{}:
+		defer func() { <-f.alone }()
+		p.done <- f.svc.runParts(ctx, f.svc.pool, []*part{p})
+	case <-ctx.Done():
+		p.done <- wrap("waiting for other locked events", ctx.Err())
+	}
+}
+
 // isRefused reports whether a transaction failed for what some part of it is, so that others may succeed without it.
 func isRefused(err error) bool {
-	return errors.Is(err, ErrInvalid) || errors.Is(err, ErrUnrepresentable) || hasLost(err)
+	if errors.Is(err, ErrInvalid) || hasLost(err) {
+		return true
+	}
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || len(pgErr.Code) != 5 {
+		return false
+	}
+	switch pgErr.Code[:2] { // data exception, integrity constraint violation, program limit exceeded, raised by a trigger
+	case "22", "23", "54", "P0":
+		return true
+	}
+	return false
 }
 
 // hasLost reports whether a transaction lost against another one, and was undone for that: it waited too long for

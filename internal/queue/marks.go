@@ -38,6 +38,7 @@ type markKey struct {
 // mark is one low-water mark.
 type mark struct {
 	at       time.Time // by the database's clock; zero: unknown
+	limit    time.Time // the claim under way must not raise it beyond, for it may not have seen what is there; zero: none
 	heeded   bool
 	used     time.Time
 	nextLook time.Time
@@ -47,11 +48,12 @@ type mark struct {
 type marks struct {
 	mu    sync.Mutex
 	byKey map[markKey]*mark
-	off   bool // nobody looks behind them
+	off   bool          // nobody looks behind them
+	every time.Duration // time between two looks
 }
 
-// get returns where claims of a queue begin, zero for at its beginning.
-func (m *marks) get(key markKey) time.Time {
+// begin returns where a claim of a queue begins, zero for at its beginning. There is one claim of a queue at a time.
+func (m *marks) begin(key markKey) time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := m.byKey[key]
@@ -59,6 +61,7 @@ func (m *marks) get(key markKey) time.Time {
 		return time.Time{}
 	}
 	k.used = time.Now()
+	k.limit = time.Time{}
 	if !k.heeded {
 		return time.Time{}
 	}
@@ -74,11 +77,15 @@ func (m *marks) advance(key markKey, vt time.Time) {
 	}
 	now := time.Now()
 	if m.byKey[key] == nil {
-		m.byKey[key] = &mark{nextLook: now.Add(lookBehindInterval)}
+		m.byKey[key] = &mark{nextLook: now.Add(m.every)}
 	}
 	k := m.byKey[key]
 	k.used = now
-	if at := vt.Add(-markGrace); at.After(k.at) {
+	at := vt.Add(-markGrace)
+	if !k.limit.IsZero() && k.limit.Before(at) {
+		at = k.limit
+	}
+	if at.After(k.at) {
 		k.at = at
 	}
 }
@@ -88,8 +95,14 @@ func (m *marks) lower(queue string, vt time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for key, k := range m.byKey {
-		if key.queue == queue && vt.Before(k.at) {
+		if key.queue != queue {
+			continue
+		}
+		if vt.Before(k.at) {
 			k.at = vt
+		}
+		if k.limit.IsZero() || vt.Before(k.limit) {
+			k.limit = vt
 		}
 	}
 }
@@ -117,7 +130,7 @@ func (m *marks) looked(key markKey, took, walk time.Duration) {
 	defer m.mu.Unlock()
 	if k := m.byKey[key]; k != nil {
 		k.heeded = walk > longWalk
-		k.nextLook = time.Now().Add(max(lookBehindInterval, lookShare*took))
+		k.nextLook = time.Now().Add(max(m.every, lookShare*took))
 	}
 }
 
@@ -133,7 +146,7 @@ func (m *marks) enable(on bool) {
 func (s *Service) lookBehindLoop(ctx context.Context) error {
 	s.marks.enable(true)
 	defer s.marks.enable(false)
-	for pause(ctx, jittered(lookBehindInterval)) {
+	for pause(ctx, jittered(s.marks.every)) {
 		for key, before := range s.marks.due() {
 			start := time.Now()
 			var (

@@ -9,6 +9,7 @@ import (
 	"net"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/puddle/v2"
 )
 
 // sqlstates maps what PostgreSQL and the functions of the schema raise to this package's
@@ -23,6 +24,7 @@ var sqlstates = map[string]error{
 	"22P02": ErrUnrepresentable, // invalid_text_representation: jsonb refuses the text
 	"22003": ErrUnrepresentable, // numeric_value_out_of_range
 	"54000": ErrUnrepresentable, // program_limit_exceeded: a jsonb too large
+	"54001": ErrUnrepresentable, // statement_too_complex: a jsonb nested too deep
 	"22008": ErrInvalid,         // datetime_field_overflow
 	"57014": ErrQueryTimeout,    // query_canceled
 	"57P01": ErrUnavailable,     // admin_shutdown
@@ -41,6 +43,9 @@ var sqlstates = map[string]error{
 func wrap(doing string, err error) error {
 	if err == nil {
 		return nil
+	}
+	if errors.Is(err, puddle.ErrClosedPool) {
+		return fmt.Errorf("%s: %w: %w", doing, errClosed, err)
 	}
 	var connErr *pgconn.ConnectError
 	if errors.As(err, &connErr) { // whatever the server's reason

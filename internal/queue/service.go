@@ -85,7 +85,8 @@ type Service struct {
 	mu          sync.Mutex
 	dispatchers map[string]*dispatcher // one per queue that has waiting claims
 	draining    bool
-	work        sync.WaitGroup // dispatchers and flushes under way
+	closed      bool           // nobody may join any more
+	work        sync.WaitGroup // claims under way, and dispatchers
 }
 
 // Open returns a Service on a migrated database, and fails with ErrUnavailable when the
@@ -109,7 +110,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		dispatchers: make(map[string]*dispatcher),
 	}
 	s.notifier = newNotifier(s)
-	s.marks = marks{byKey: make(map[markKey]*mark), off: true}
+	s.marks = marks{byKey: make(map[markKey]*mark), off: true, every: lookBehindInterval}
 	s.flusher, err = newFlusher(ctx, s, pcfg, writers)
 	if err != nil {
 		pool.Close()
@@ -169,6 +170,11 @@ func (s *Service) Run(ctx context.Context) error {
 func (s *Service) Drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.drain()
+}
+
+// drain is Drain for callers that hold mu.
+func (s *Service) drain() {
 	s.draining = true
 	for _, d := range s.dispatchers {
 		d.drain()
@@ -176,14 +182,17 @@ func (s *Service) Drain() {
 }
 
 // Close drains, waits until the calls under way and what the service started have ended (or
-// ctx has), and closes the connections. Run must have returned.
+// ctx has), and closes the connections. Run must have returned. Calls after Close fail with ErrUnavailable.
 func (s *Service) Close(ctx context.Context) error {
-	s.Drain()
+	s.mu.Lock()
+	s.closed = true
+	s.drain()
+	s.mu.Unlock()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		s.work.Wait()
-		s.flusher.pool.Close()
+		s.flusher.close()
 		s.pool.Close()
 	}()
 	select {

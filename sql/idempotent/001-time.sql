@@ -36,6 +36,13 @@ as $func$
   select extract(epoch from _ts)::numeric(20, 6)
 $func$;
 
+-- A time so much later, with days of 24 hours whatever the session's time zone. Without a search_path it can be inlined:
+-- see agent.receipt.
+create or replace function agent.later(_ts timestamptz, _by interval)
+returns timestamptz
+language sql immutable parallel safe
+return (_ts at time zone 'UTC' + _by) at time zone 'UTC';
+
 -- The event_ts of a payload: its member "event_ts" as a number or text that to_timestamptz takes, else
 -- now(). It comes from outside, so what lies beyond [now - 10 years, now + 1 day] is now() as well: a hostile
 -- value must not make partitions without end. Never fails.

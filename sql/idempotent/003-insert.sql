@@ -63,7 +63,7 @@ begin
   ( _event
   , case when _event ? 'event_ts' then agent.event_ts(_event) else now() end
   , coalesce(_queue, 'default')
-  , coalesce(_vt, now() + _delay, now())
+  , coalesce(_vt, agent.later(now(), _delay), now())
   )
   returning id into strict _id;
   perform agent.notify_queues(array[coalesce(_queue, 'default')]);
@@ -121,7 +121,7 @@ begin
     n.event
   , case when n.event ? 'event_ts' then agent.event_ts(n.event) else now() end
   , coalesce(n.queue, 'default')
-  , coalesce(n.vt, now() + n.delay, now())
+  , coalesce(n.vt, agent.later(now(), n.delay), now())
   from unnest(_events, _queues, _delays, _vts) with ordinality as n (event, queue, delay, vt, ord)
   order by n.ord
   returning id, queue, vt;

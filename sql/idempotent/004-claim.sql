@@ -57,7 +57,7 @@ begin
     update agent.event e
     set attempts = e.attempts + 1
       , claimed = e.claimed || _now
-      , vt = _now + _invisible_for
+      , vt = agent.later(_now, _invisible_for)
       , nacked_at = null
     from
     ( select e.ctid, e.vt

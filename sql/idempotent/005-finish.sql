@@ -202,7 +202,7 @@ begin
   end if;
   return query
   update agent.event e
-  set vt = _now + _delay, nacked_at = _now, last_error = coalesce(_error, e.last_error)
+  set vt = agent.later(_now, _delay), nacked_at = _now, last_error = coalesce(_error, e.last_error)
   where e.id = _id
   returning vt, null::text, queue, false;
   if _notify then
@@ -227,7 +227,7 @@ begin
   if _event.nacked_at is not null then
     perform agent.raise_lost(_id, 'lease_lost');
   end if;
-  update agent.event e set vt = clock_timestamp() + _invisible_for where e.id = _id returning e.vt into strict _event.vt;
+  update agent.event e set vt = agent.later(clock_timestamp(), _invisible_for) where e.id = _id returning e.vt into strict _event.vt;
   return _event.vt;
 end
 $func$;

@@ -1,0 +1,79 @@
+package queue_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/queued/queued/internal/queue"
+)
+
+// onTime fails the test unless an event was claimed at its time: when its delay, which stands in the payload, had passed, and not much later.
+func onTime(t *testing.T, e queue.Event, delay time.Duration) {
+	t.Helper()
+	if late := e.Claimed[0].Sub(e.EnqueuedAt) - delay; late < 0 || late > 5*time.Second {
+		t.Errorf("event %d was claimed %v after its time", e.ID, late)
+	}
+}
+
+// looksAheadSlowly makes it take long to find out when the next event becomes claimable.
+func looksAheadSlowly(t *testing.T, b bench) {
+	t.Helper()
+	b.exec(t, `alter function agent.next_vt rename to looks_ahead`)
+	b.exec(t, `
+		create function agent.next_vt(_queue text) returns interval language plpgsql as $$
+		begin
+			perform pg_catalog.pg_sleep(0.05);
+			return agent.looks_ahead(_queue);
+		end $$`)
+}
+
+func TestScheduledEventsAreClaimedOnTimeWhileAClaimWaits(t *testing.T) {
+	t.Parallel()
+	for name, prepare := range map[string]func(*testing.T, bench){
+		"quick look ahead": func(*testing.T, bench) {},
+		"slow look ahead":  looksAheadSlowly,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := open(t, neverPolls)
+			prepare(t, b)
+			delays := []time.Duration{300 * time.Millisecond, 50 * time.Millisecond, 150 * time.Millisecond}
+			var in []queue.Inserted
+			got := whileWaiting(t, b, queue.ClaimParams{}, func() {
+				params := make([]queue.InsertParams, len(delays))
+				for i, d := range delays {
+					params[i] = queue.InsertParams{Event: json.RawMessage(`{}`), Delay: d}
+				}
+				var err error
+				if in, err = b.Insert(t.Context(), params); err != nil {
+					t.Error(err)
+				}
+			})
+			if len(got) != 1 || len(in) != 3 {
+				t.Fatalf("inserted %+v, claimed %+v", in, got)
+			}
+			for range 2 {
+				got = append(got, b.take(t, queue.ClaimParams{Wait: queue.MaxWait}, 1)...)
+			}
+			sameIDs(t, got, []int64{in[1].ID, in[2].ID, in[0].ID})
+			for i, d := range []time.Duration{delays[1], delays[2], delays[0]} {
+				onTime(t, got[i], d)
+			}
+		})
+	}
+}
+
+func TestEventScheduledBySQLIsClaimedOnTime(t *testing.T) {
+	t.Parallel()
+	b := open(t, neverPolls)
+	running(t, b.Service)
+	listening(t, b)
+	got := whileWaiting(t, b, queue.ClaimParams{}, func() {
+		b.exec(t, `select agent.insert_event('{}', _delay => '100 ms')`)
+	})
+	if len(got) != 1 {
+		t.Fatalf("claimed %+v", got)
+	}
+	onTime(t, got[0], 100*time.Millisecond)
+}

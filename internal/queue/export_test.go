@@ -1,0 +1,31 @@
+package queue
+
+import "time"
+
+// Gathered returns how many calls wait for a writer.
+func Gathered(s *Service) int {
+	s.flusher.mu.Lock()
+	defer s.flusher.mu.Unlock()
+	return len(s.flusher.waiting)
+}
+
+// Mark returns where claims of a queue begin, zero for at its beginning.
+func Mark(s *Service, queue string) time.Time {
+	s.marks.mu.Lock()
+	defer s.marks.mu.Unlock()
+	k := s.marks.byKey[markKey{queue, s.cfg.MaxAttempts}]
+	if k == nil || !k.heeded {
+		return time.Time{}
+	}
+	return k.at
+}
+
+// Writers returns how many writers are at work.
+func Writers(s *Service) int {
+	s.flusher.mu.Lock()
+	defer s.flusher.mu.Unlock()
+	return s.flusher.running
+}
+
+// LookBehindEvery sets the time between two looks behind a mark, before s runs.
+func LookBehindEvery(s *Service, d time.Duration) { s.marks.every = d }

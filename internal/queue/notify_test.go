@@ -1,0 +1,115 @@
+package queue_test
+
+import (
+	"encoding/json"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/queue"
+)
+
+// heard returns a session that listens from now on.
+func heard(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn := connect(t, url)
+	if _, err := conn.Exec(t.Context(), `listen agent_event`); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// until returns the notifications that a session has heard before one of its own, by their queues.
+func until(t *testing.T, conn *pgx.Conn) map[string]int {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), `notify agent_event, 'the end'`); err != nil {
+		t.Fatal(err)
+	}
+	count := make(map[string]int)
+	for {
+		n, err := conn.WaitForNotification(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n.Payload == "the end" {
+			return count
+		}
+		name, _, _ := strings.Cut(n.Payload, "|")
+		count[name]++
+	}
+}
+
+func TestOtherServicesAreWokenAtAnyRateByFewNotifications(t *testing.T) {
+	t.Parallel()
+	b := open(t, neverPolls)
+	running(t, b.Service)
+	listening(t, b)
+	sender := openOn(t, b.url, neverPolls)
+	running(t, sender)
+	conn := heard(t, b.url)
+	send := func() {
+		if _, err := sender.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{}`)}}); err != nil {
+			t.Error(err)
+		}
+	}
+	claimed := make(chan queue.Event)
+	var worker sync.WaitGroup
+	defer worker.Wait()
+	const total = 20 + 40 + 150
+	worker.Go(func() {
+		defer close(claimed)
+		for range total {
+			events, err := b.Claim(t.Context(), queue.ClaimParams{Wait: queue.MaxWait})
+			if err != nil || len(events) != 1 {
+				t.Errorf("a waiting claim was not woken: it got %+v, %v", events, err)
+				return
+			}
+			claimed <- events[0]
+		}
+	})
+	start := time.Now()
+	slow := time.NewTicker(30 * time.Millisecond)
+	defer slow.Stop()
+	for range 20 { // each after more than the interval
+		<-slow.C
+		send()
+		<-claimed
+	}
+	for range 20 { // two within the interval: the second one's notification has to wait
+		send()
+		send()
+		<-claimed
+		<-claimed
+	}
+	worker.Go(func() { // as many as there can be
+		for range 150 {
+			send()
+		}
+	})
+	for range 150 {
+		if _, ok := <-claimed; !ok {
+			t.FailNow()
+		}
+	}
+	n, most := until(t, conn)[queue.Default], int(time.Since(start)/(20*time.Millisecond))+2
+	if n > most {
+		t.Errorf("%d notifications, want %d at most", n, most)
+	}
+}
+
+func TestShorterQueuesNotifyTheDefaultQueueToo(t *testing.T) {
+	t.Parallel()
+	sql := sqlBench(t)
+	if _, err := sql.Exec(t.Context(), `listen agent_event`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sql.Exec(t.Context(), `select agent.insert_events(array['{}', '{}']::jsonb[], array['a'])`); err != nil {
+		t.Fatal(err)
+	}
+	if got := until(t, sql); len(got) != 2 || got["a"] != 1 || got[queue.Default] != 1 {
+		t.Errorf("notified %v, want a and default", got)
+	}
+}

@@ -1,0 +1,176 @@
+package queue_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/queued/queued/internal/queue"
+)
+
+// load puts n events into a queue, of each of the states in turn.
+func load(t *testing.T, b bench, q string, n int, states ...queue.State) {
+	t.Helper()
+	b.exec(t, `
+		insert into agent.event (event, queue, vt, attempts, claimed)
+		select '{}', $1
+		, case when s.state = 'ready' then now() - interval '1 minute' else now() + interval '1 hour' end
+		, case when s.state = 'leased' then 1 else 0 end
+		, case when s.state = 'leased' then array[now()] else '{}' end
+		from generate_series(0, $2 - 1) i
+		cross join lateral (select ($3::text[])[1 + i % cardinality($3)]) s (state)`, q, n, states)
+}
+
+// past puts n events into history that ended some time ago, of each of the outcomes in turn.
+func past(t *testing.T, b bench, q string, ago time.Duration, n int, outcomes ...queue.Outcome) {
+	t.Helper()
+	b.exec(t, `
+		insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, outcome, finished_at)
+		select i, now(), 1, now(), array[now()], jsonb_build_object('x', repeat('x', 1700)), $1, now(), ($4::text[])[1 + i % cardinality($4)], now() - $2::interval
+		from generate_series(0, $3 - 1) i`, q, ago, n, outcomes)
+}
+
+// counted returns the statistics of one queue.
+func counted(t *testing.T, b bench, q string) queue.QueueStats {
+	t.Helper()
+	queues, err := b.Queues(t.Context(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(queues, func(s queue.QueueStats) bool { return s.Queue == q })
+	if i < 0 {
+		t.Fatalf("there is no queue %s among %+v", q, queues)
+	}
+	s := queues[i]
+	s.OldestReadyAge = nil
+	return s
+}
+
+// about fails the test unless the middle one of some estimates is within a fifth of the truth. A single one is off by more than that now and then.
+func about(t *testing.T, what string, truth int64, estimates []int64) {
+	t.Helper()
+	slices.Sort(estimates)
+	if e := estimates[len(estimates)/2]; e < truth*4/5 || e > truth*6/5 {
+		t.Errorf("%s: estimated at %v, there are %d", what, estimates, truth)
+	}
+}
+
+func TestCountsAreExactWithinTheBounds(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	if queues, err := b.Queues(t.Context(), time.Hour); err != nil || len(queues) != 0 {
+		t.Errorf("of nothing: %+v, %v", queues, err)
+	}
+	load(t, b, "a", 1, queue.Ready)
+	if got := counted(t, b, "a"); got != (queue.QueueStats{Queue: "a", Ready: 1}) {
+		t.Errorf("of one event: %+v", got)
+	}
+	load(t, b, "a", 10_000, queue.Ready, queue.Scheduled)
+	load(t, b, "a", 1_999, queue.Ready)
+	load(t, b, "b", 8_000, queue.Leased)
+	load(t, b, "b", 1, queue.Scheduled)
+	past(t, b, "b", 2*time.Hour, 100, queue.Done, queue.Expired)
+	past(t, b, "b", time.Minute, 60, queue.Done, queue.Failed, queue.Expired)
+	past(t, b, "b", time.Minute, 680, queue.Done)
+	past(t, b, "b", time.Minute, 10, queue.Expired)
+	past(t, b, "c", time.Minute, 9, queue.Expired)
+	for _, want := range []queue.QueueStats{
+		{Queue: "a", Ready: 7_000, Scheduled: 5_000},
+		{Queue: "b", Scheduled: 1, Leased: 8_000, DoneLately: 700, ExpiredLately: 30},
+		{Queue: "c", ExpiredLately: 9},
+	} {
+		if got := counted(t, b, want.Queue); got != want {
+			t.Errorf("counted %+v, want %+v", got, want)
+		}
+	}
+
+	b.exec(t, `delete from agent.event where queue <> 'b' or vt < now() + interval '30 minutes'`)
+	b.exec(t, `delete from agent.event where ctid not in (select e.ctid from agent.event e where e.queue = 'b' order by e.id limit 3)`)
+	b.exec(t, `delete from agent.event_hist where queue = 'b'`)
+	for range 2 {
+		for _, want := range []queue.QueueStats{{Queue: "b", Leased: 3}, {Queue: "c", ExpiredLately: 9}} {
+			if got := counted(t, b, want.Queue); got != want {
+				t.Errorf("after most were deleted: counted %+v, want %+v", got, want)
+			}
+		}
+		b.exec(t, `vacuum agent.event, agent.event_hist`)
+	}
+}
+
+func TestDeepQueueIsEstimatedAndThoseBesideItAreCounted(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	load(t, b, "small", 300, queue.Ready)
+	load(t, b, "deep", 300_000, queue.Ready, queue.Scheduled, queue.Leased, queue.Ready)
+	load(t, b, "small", 2_000, queue.Leased)
+	load(t, b, "lone", 1, queue.Scheduled)
+	var ready, scheduled, leased []int64
+	for range 5 {
+		deep := counted(t, b, "deep")
+		if !deep.Estimated {
+			t.Errorf("the deep queue: %+v", deep)
+		}
+		ready, scheduled, leased = append(ready, deep.Ready), append(scheduled, deep.Scheduled), append(leased, deep.Leased)
+		for _, want := range []queue.QueueStats{{Queue: "small", Ready: 300, Leased: 2_000}, {Queue: "lone", Scheduled: 1}} {
+			if got := counted(t, b, want.Queue); got != want {
+				t.Errorf("beside the deep queue: counted %+v, want %+v", got, want)
+			}
+		}
+	}
+	about(t, "ready", 150_000, ready)
+	about(t, "scheduled", 75_000, scheduled)
+	about(t, "leased", 75_000, leased)
+
+	// Nearly all of its blocks are empty now, and then no longer its own.
+	b.exec(t, `delete from agent.event where queue = 'deep' and (vt < now() or attempts > 0 or id % 75 <> 0)`)
+	left := query[int64](t, b.sql, `select count(*) from agent.event where queue = 'deep'`)
+	for range 2 {
+		if got := counted(t, b, "deep"); got != (queue.QueueStats{Queue: "deep", Scheduled: left}) || left == 0 {
+			t.Errorf("after most were deleted: counted %+v, want %d", got, left)
+		}
+		b.exec(t, `vacuum agent.event`)
+	}
+}
+
+func TestMuchThatEndedLatelyIsEstimated(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	past(t, b, "busy", 2*time.Hour, 8_000, queue.Done) // four to a block
+	past(t, b, "busy", 10*time.Minute, 16_000, queue.Done, queue.Done, queue.Expired, queue.Failed)
+	estimated := func() (done, expired []int64) {
+		for range 5 {
+			busy := counted(t, b, "busy")
+			if !busy.Estimated {
+				t.Errorf("counted %+v", busy)
+			}
+			done, expired = append(done, busy.DoneLately), append(expired, busy.ExpiredLately)
+		}
+		return done, expired
+	}
+	done, expired := estimated()
+	about(t, "done", 8_000, done)
+	about(t, "expired", 4_000, expired)
+
+	b.exec(t, `delete from agent.event_hist where id % 2 = 0`) // half of what is in each block
+	for range 2 {
+		done, expired = estimated()
+		about(t, "done, after half was deleted", 4_000, done)
+		about(t, "expired, after half was deleted", 0, expired)
+		b.exec(t, `vacuum agent.event_hist`)
+	}
+	b.exec(t, `delete from agent.event_hist where id < 15900`)
+	if got := counted(t, b, "busy"); got.DoneLately > 2_000 {
+		t.Errorf("after nearly all were deleted: %+v", got)
+	}
+}
+
+func TestShortestRowsOfHistoryAreAllInTheSample(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	b.exec(t, `
+		insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, outcome, finished_at)
+		select i, now(), 0, now(), '{}', '{}', 'q', now(), 'done', now() from generate_series(1, 1000) i`)
+	if n := query[int](t, b.sql, `select max(((h.ctid::text)::point)[1])::int from agent.event_hist h`); n > 70 {
+		t.Errorf("%d rows of history go into a block", n)
+	}
+}
