@@ -77,10 +77,10 @@ func (g gates) heldUp(t *testing.T) (pid int) {
 	return pid
 }
 
-// shut holds up a flush at gate n, so that what is called afterwards gathers behind it.
-func (g gates) shut(t *testing.T, n int) <-chan error {
+// shut holds up a flush at gate 1, so that what is called afterwards gathers behind it.
+func (g gates) shut(t *testing.T) <-chan error {
 	t.Helper()
-	first := insertOne(t.Context(), g.b, fmt.Sprintf(`{"gate":%d}`, n))
+	first := insertOne(t.Context(), g.b, `{"gate":1}`)
 	g.heldUp(t)
 	return first
 }
@@ -224,7 +224,7 @@ func TestPoisonInAMixedFlushFailsAlone(t *testing.T) {
 			b := open(t, nil)
 			c := prepare(t, b)
 			g := withGates(t, b)
-			first := g.shut(t, 1)
+			first := g.shut(t)
 			poisoned := make(chan error, 1)
 			go func() { poisoned <- poison(t.Context(), b) }()
 			c.call(t.Context(), b)
@@ -242,93 +242,116 @@ func TestPoisonInAMixedFlushFailsAlone(t *testing.T) {
 	}
 }
 
+// locked returns the lease of an event that some session keeps locked, and that session.
+func locked(t *testing.T, b bench) (queue.Lease, pgx.Tx) {
+	t.Helper()
+	b.post(t, "", `{}`)
+	held := lease(b.takeOne(t))
+	tx, err := connect(t, b.url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `select 1 from agent.event where id = $1 for update`, held.ID); err != nil {
+		t.Fatal(err)
+	}
+	return held, tx
+}
+
+type ackAnswer struct {
+	results []queue.AckResult
+	err     error
+}
+
+// acking acks one lease and returns what came of it, when something has, on the channel.
+func acking(t *testing.T, b bench, l queue.Lease) <-chan ackAnswer {
+	t.Helper()
+	done := make(chan ackAnswer, 1)
+	go func() {
+		results, err := b.Ack(t.Context(), []queue.Lease{l})
+		done <- ackAnswer{results, err}
+	}()
+	return done
+}
+
 func TestLockedEventHoldsUpNobodyButItsAck(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		holder string // what the holder of the lock does before committing
+	b := open(t, nil)
+	crowd := prepare(t, b)
+	held, tx := locked(t, b)
+	g := withGates(t, b)
+	first := g.shut(t)
+	waiting := acking(t, b, held)
+	crowd.call(t.Context(), b)
+	gathered(t, b, crowd.calls()+1)
+	g.open(t, 1)
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	crowd.all.Wait()
+	crowd.succeeded(t, b)
+	for range 3 { // once it waits by itself, it costs the others nothing
+		b.post(t, "", `{}`)
+		if r := b.ack(t, lease(b.takeOne(t))); r.Err != nil {
+			t.Errorf("ack beside the one that waits answered %+v", r)
+		}
+	}
+	blocked(t, b.sql)
+	select {
+	case a := <-waiting:
+		t.Errorf("the ack of the locked event answered %+v", a)
+	default:
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if a := <-waiting; a.err != nil || len(a.results) != 1 || a.results[0] != (queue.AckResult{ID: held.ID, Outcome: queue.Done}) {
+		t.Errorf("the ack answered %+v", a)
+	}
+}
+
+func TestAckThatWaitedForALockSeesWhatTheHolderDid(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	for _, c := range []struct {
+		holder string
 		want   queue.AckResult
 	}{
-		"looks":       {`select 1 from agent.event where id = $1`, queue.AckResult{Outcome: queue.Done}},
-		"acks":        {`select agent.delete_event($1)`, queue.AckResult{Outcome: queue.Done}},
-		"deletes":     {`delete from agent.event where id = $1`, queue.AckResult{Err: queue.ErrNotFound}},
-		"claims anew": {`update agent.event set attempts = attempts + 1, claimed = claimed || now() where id = $1`, queue.AckResult{Err: queue.ErrLeaseLost}},
+		{`select agent.delete_event($1)`, queue.AckResult{Outcome: queue.Done}},
+		{`delete from agent.event where id = $1`, queue.AckResult{Err: queue.ErrNotFound}},
+		{`update agent.event set attempts = attempts + 1, claimed = claimed || now() where id = $1`, queue.AckResult{Err: queue.ErrLeaseLost}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := open(t, nil)
-			crowd := prepare(t, b)
-			b.post(t, "", `{}`)
-			held := lease(b.takeOne(t))
-			tx, err := connect(t, b.url).Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := tx.Exec(t.Context(), `select 1 from agent.event where id = $1 for update`, held.ID); err != nil {
-				t.Fatal(err)
-			}
-
-			g := withGates(t, b)
-			first := g.shut(t, 1)
-			type answer struct {
-				results []queue.AckResult
-				err     error
-			}
-			waiting := make(chan answer, 1)
-			go func() {
-				results, err := b.Ack(t.Context(), []queue.Lease{held})
-				waiting <- answer{results, err}
-			}()
-			crowd.call(t.Context(), b)
-			gathered(t, b, crowd.calls()+1)
-			g.open(t, 1)
-			if err := <-first; err != nil {
-				t.Error(err)
-			}
-			crowd.all.Wait()
-			crowd.succeeded(t, b)
-			for range 3 { // once it waits by itself, it costs the others nothing
-				b.post(t, "", `{}`)
-				if r := b.ack(t, lease(b.takeOne(t))); r.Err != nil {
-					t.Errorf("ack beside the one that waits answered %+v", r)
-				}
-			}
-			blocked(t, b.sql)
-			select {
-			case a := <-waiting:
-				t.Errorf("the ack of the locked event answered %+v", a)
-			default:
-			}
-
-			if _, err := tx.Exec(t.Context(), c.holder, held.ID); err != nil {
-				t.Fatal(err)
-			}
-			if err := tx.Commit(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			c.want.ID = held.ID
-			if a := <-waiting; a.err != nil || len(a.results) != 1 || a.results[0] != c.want {
-				t.Errorf("the ack answered %+v, want %+v", a, c.want)
-			}
-		})
+		held, tx := locked(t, b)
+		waiting := acking(t, b, held)
+		blocked(t, b.sql)
+		if _, err := tx.Exec(t.Context(), c.holder, held.ID); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		c.want.ID = held.ID
+		if a := <-waiting; a.err != nil || len(a.results) != 1 || a.results[0] != c.want {
+			t.Errorf("after %s the ack answered %+v, want %+v", c.holder, a, c.want)
+		}
 	}
 }
 
 func TestManyLockedEventsLeaveRoomForOtherCalls(t *testing.T) {
 	t.Parallel()
 	b := open(t, func(c *queue.Config) { c.MaxConns = 3 })
-	const locked = 5
-	b.postN(t, "", locked+1)
-	claimed := b.take(t, queue.ClaimParams{Limit: locked + 1}, locked+1)
+	const many = 5
+	b.postN(t, "", many+1)
+	claimed := b.take(t, queue.ClaimParams{Limit: many + 1}, many+1)
 	tx, err := connect(t, b.url).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `select 1 from agent.event where id <> $1 for update`, claimed[locked].ID); err != nil {
+	if _, err := tx.Exec(t.Context(), `select 1 from agent.event where id <> $1 for update`, claimed[many].ID); err != nil {
 		t.Fatal(err)
 	}
 	var all sync.WaitGroup
 	var alone atomic.Int32
-	for _, e := range claimed[:locked] {
+	for _, e := range claimed[:many] {
 		all.Go(func() {
 			alone.Add(1)
 			results, err := b.Ack(t.Context(), []queue.Lease{lease(e)})
@@ -337,10 +360,10 @@ func TestManyLockedEventsLeaveRoomForOtherCalls(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "the acks wait by themselves", func() bool { return alone.Load() == locked && queue.Writers(b.Service) == 0 })
+	eventually(t, "the acks wait by themselves", func() bool { return alone.Load() == many && queue.Writers(b.Service) == 0 })
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if _, err := b.Nack(ctx, queue.NackParams{Lease: lease(claimed[locked])}); err != nil {
+	if _, err := b.Nack(ctx, queue.NackParams{Lease: lease(claimed[many])}); err != nil {
 		t.Errorf("a nack beside them: %v", err)
 	}
 	if err := tx.Commit(t.Context()); err != nil {
@@ -354,7 +377,7 @@ func TestLostConnectionInAMixedFlushIsToldToAll(t *testing.T) {
 	b := open(t, nil)
 	c := prepare(t, b)
 	g := withGates(t, b)
-	first := g.shut(t, 1)
+	first := g.shut(t)
 	last := insertOne(t.Context(), b, `{"gate":2}`)
 	c.call(t.Context(), b)
 	gathered(t, b, c.calls()+1)
@@ -389,7 +412,7 @@ func TestCallersWhoLeaveBeforeTheirFlushChangeNothing(t *testing.T) {
 	leavers, c := prepare(t, b), &crowd{inserts: 10}
 	c.inserted, c.errs = make([]queue.Inserted, c.inserts), make([]error, c.inserts)
 	g := withGates(t, b)
-	first := g.shut(t, 1)
+	first := g.shut(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	leavers.call(ctx, b)
 	gathered(t, b, leavers.calls())
@@ -440,7 +463,7 @@ func TestCallersWhoLeaveDuringTheirFlushLeaveNothingLeased(t *testing.T) {
 	leavers, c := prepare(t, b), &crowd{inserts: 10}
 	c.inserted, c.errs = make([]queue.Inserted, c.inserts), make([]error, c.inserts)
 	g := withGates(t, b)
-	first := g.shut(t, 1)
+	first := g.shut(t)
 	last := insertOne(t.Context(), b, `{"gate":2}`)
 	ctx, cancel := context.WithCancel(t.Context())
 	leavers.call(ctx, b)
@@ -474,7 +497,10 @@ func refused(t *testing.T, s *queue.Service) {
 	t.Helper()
 	ctx, l := t.Context(), queue.Lease{ID: 1, Receipt: "x"}
 	for name, call := range map[string]func() error{
-		"insert":  func() error { _, err := s.Insert(ctx, []queue.InsertParams{{Event: json.RawMessage(`{}`)}}); return err },
+		"insert": func() error {
+			_, err := s.Insert(ctx, []queue.InsertParams{{Event: json.RawMessage(`{}`)}})
+			return err
+		},
 		"claim":   func() error { _, err := s.Claim(ctx, queue.ClaimParams{Wait: queue.MaxWait}); return err },
 		"ack":     func() error { _, err := s.Ack(ctx, []queue.Lease{l}); return err },
 		"nack":    func() error { _, err := s.Nack(ctx, queue.NackParams{Lease: l}); return err },
@@ -498,7 +524,7 @@ func TestCloseAnswersEveryCallAndLosesNone(t *testing.T) {
 	b := open(t, nil)
 	c := prepare(t, b)
 	g := withGates(t, b)
-	first := g.shut(t, 1)
+	first := g.shut(t)
 	c.call(t.Context(), b)
 	gathered(t, b, c.calls())
 	closed := make(chan error, 1)

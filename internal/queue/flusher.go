@@ -192,7 +192,7 @@ func (f *flusher) flush(parts []*part) {
 		f.flush(parts[half:])
 	case hasLost(err):
 		f.work.Add(1)
-		go f.flushAlone(parts[0]) //nolint:contextcheck // the one above bounds what happens in the writer
+		go f.flushAlone(parts[0])
 	default:
 		for _, p := range parts {
 			p.done <- err

@@ -16,7 +16,7 @@ import (
 // then once more with a receipt that is used up. What they were told is held against each other and against history.
 func TestEveryEventIsFinishedOnceByWhoHoldsIt(t *testing.T) {
 	t.Parallel()
-	const events, workers = 5_000, 64
+	const events, workers = 4_000, 64
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	b := open(t, nil)

@@ -133,8 +133,7 @@ func TestClaimUnderWayDoesNotRaiseAMarkThatWasLowered(t *testing.T) {
 	marked(t, b, now(t, b.sql))
 	b.post(t, "", `{}`)
 	g := withGates(t, b)
-	first := insertOne(t.Context(), b, `{"gate":1}`)
-	g.heldUp(t)
+	first := g.shut(t)
 	var all sync.WaitGroup
 	all.Go(func() {
 		if events, err := b.Claim(t.Context(), queue.ClaimParams{}); err != nil || len(events) != 1 {
