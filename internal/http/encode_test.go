@@ -58,7 +58,11 @@ func TestResponsesThatWriteThemselvesAreWhatTheirTagsSay(t *testing.T) {
 		maybe(func() { page.Next = new(text()) })
 		one := some()
 		for _, resp := range []appender{
-			&one, claimResponse{Events: events}, page, insertBatchResponse{IDs: ids}, ackBatchResponse{Results: results},
+			&one,
+			claimResponse{Events: events},
+			page,
+			insertBatchResponse{IDs: ids},
+			ackBatchResponse{Results: results},
 			insertResponse{ID: r.Int64(), Queue: text(), VT: at()},
 		} {
 			var want bytes.Buffer
