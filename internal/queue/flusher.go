@@ -291,7 +291,7 @@ func (s *Service) runParts(ctx context.Context, pool *pgxpool.Pool, parts []*par
 		}
 	}
 	for _, p := range parts {
-		if p.offered && !fl.later[p.claim.Queue] && len(p.claimed) < p.claim.Limit {
+		if p.offered && !fl.later[p.claim.Queue] && len(p.claimed)+len(p.surplus) < p.claim.Limit {
 			delete(fl.touched, p.claim.Queue) // those who wait have all there is
 		}
 	}

@@ -4,12 +4,14 @@
 -- recognize what it sent itself.
 create or replace function agent.notify_queues(_queues text[], _sender text default '')
 returns void
-language sql volatile
+language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
-  select pg_notify('agent_event', q || case when _sender = '' then '' else '|' || _sender end)
-  from (select distinct unnest(_queues)) as d (q)
+begin
+  perform pg_notify('agent_event', q.name || case when _sender = '' then '' else '|' || _sender end)
+  from (select distinct unnest(_queues)) as q (name);
+end
 $func$;
 
 -- What event and queue may be is checked when they are written. As constraints they were checked again by every
@@ -66,7 +68,7 @@ begin
   , coalesce(_vt, agent.later(now(), _delay), now())
   )
   returning id into strict _id;
-  perform agent.notify_queues(array[coalesce(_queue, 'default')]);
+  perform pg_notify('agent_event', coalesce(_queue, 'default'));
   return _id;
 end
 $func$;
