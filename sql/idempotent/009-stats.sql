@@ -37,6 +37,7 @@ language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 set jit to off
+set max_parallel_workers_per_gather to 0 -- starting workers takes longer than the rest
 set enable_seqscan to off
 set enable_bitmapscan to off
 as $func$
@@ -71,6 +72,7 @@ returns table (queue text, ready int8, scheduled int8, leased int8, estimated bo
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set jit to off
+set max_parallel_workers_per_gather to 0 -- starting workers takes longer than the rest
 set enable_seqscan to off
 set enable_bitmapscan to off
 as $func$
@@ -128,11 +130,14 @@ returns table (queue text, done int8, expired int8, estimated boolean)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set jit to off
+set max_parallel_workers_per_gather to 0 -- starting workers takes longer than the rest
+set enable_seqscan to off
+set enable_bitmapscan to on -- the block-range index is for nothing else
 as $func$
 #variable_conflict use_column
 declare
   _exact int8 = 3000;   -- blocks that are counted, not sampled: some 100,000 events
-  _samples int8 = 200;  -- blocks otherwise
+  _samples int8 = 120;  -- blocks otherwise
   _tables regclass[] = '{}';
   _starts int8[] = '{}';
   _ends int8[] = '{}';
