@@ -29,3 +29,10 @@ func Writers(s *Service) int {
 
 // LookBehindEvery sets the time between two looks behind a mark, before s runs.
 func LookBehindEvery(s *Service, d time.Duration) { s.marks.every = d }
+
+// Closed reports whether s takes no more calls.
+func Closed(s *Service) bool {
+	s.flusher.mu.Lock()
+	defer s.flusher.mu.Unlock()
+	return s.flusher.closed
+}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
 
@@ -523,12 +524,14 @@ func TestCloseAnswersEveryCallAndLosesNone(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)
 	c := prepare(t, b)
+	c.claims, c.claimed = 0, nil // Close waits for those first of all
 	g := withGates(t, b)
 	first := g.shut(t)
 	c.call(t.Context(), b)
 	gathered(t, b, c.calls())
 	closed := make(chan error, 1)
 	go func() { closed <- b.Close(context.Background()) }()
+	eventually(t, "no more calls are taken", func() bool { return queue.Closed(b.Service) })
 	g.open(t, 1)
 	if err := <-closed; err != nil {
 		t.Errorf("close: %v", err)
@@ -635,7 +638,11 @@ func TestInsertsOfOneCallKeepTheirOrder(t *testing.T) {
 
 func TestAcksInAnyOrderNeverDeadlock(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	url := pgtest.New(t).URL
+	b := bench{url: url, sql: connect(t, url)}
+	// Found out before the waiting is given up.
+	b.exec(t, `do $$ begin execute pg_catalog.format('alter database %I set deadlock_timeout = ''5 ms''', pg_catalog.current_database()); end $$`)
+	b.Service = openOn(t, url, nil)
 	other := openOn(t, b.url, nil)
 	const events, callers, rounds = 300, 16, 4
 	for range rounds {

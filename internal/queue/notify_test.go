@@ -50,15 +50,15 @@ func TestOtherServicesAreWokenAtAnyRateByFewNotifications(t *testing.T) {
 	sender := openOn(t, b.url, neverPolls)
 	running(t, sender)
 	conn := heard(t, b.url)
-	send := func() {
-		if _, err := sender.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{}`)}}); err != nil {
+	send := func(q string) {
+		if _, err := sender.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{}`), Queue: q}}); err != nil {
 			t.Error(err)
 		}
 	}
 	claimed := make(chan queue.Event)
 	var worker sync.WaitGroup
 	defer worker.Wait()
-	const total = 20 + 40 + 150
+	const total = 20 + 20 + 150
 	worker.Go(func() {
 		defer close(claimed)
 		for range total {
@@ -75,18 +75,18 @@ func TestOtherServicesAreWokenAtAnyRateByFewNotifications(t *testing.T) {
 	defer slow.Stop()
 	for range 20 { // each after more than the interval
 		<-slow.C
-		send()
+		send(queue.Default)
 		<-claimed
 	}
-	for range 20 { // two within the interval: the second one's notification has to wait
-		send()
-		send()
-		<-claimed
+	for range 20 { // within the interval of another notification: this one has to wait
+		<-slow.C
+		send("other")
+		send(queue.Default)
 		<-claimed
 	}
 	worker.Go(func() { // as many as there can be
 		for range 150 {
-			send()
+			send(queue.Default)
 		}
 	})
 	for range 150 {
