@@ -271,32 +271,48 @@ func (s *Service) runParts(ctx context.Context, pool *pgxpool.Pool, parts []*par
 			fl.queueClaim(p)
 		}
 	}
-	told, _ := s.notifier.due(fl.touched)
+	// What those who wait here take along need not be told of. Whether they take all of it is known afterwards.
+	elsewhere := maps.Clone(fl.touched)
+	for _, p := range parts {
+		if p.offered {
+			delete(elsewhere, p.claim.Queue)
+		}
+	}
+	told, _ := s.notifier.due(elsewhere)
 	if len(told) > 0 {
 		fl.batch.Queue(notifySQL, slices.Collect(maps.Keys(told)), s.name)
 	}
 	if err := pool.SendBatch(ctx, fl.batch).Close(); err != nil {
-		s.notifier.add(told) // some of them by an earlier flush, which was committed
+		maps.DeleteFunc(told, func(queue string, _ bool) bool { return fl.touched[queue] })
+		s.notifier.add(told) // those of earlier flushes, which were committed
 		return wrap("writing to the queue", err)
 	}
-	if len(told) == 0 {
-		s.notifier.add(fl.touched)
-	}
+	fl.announce(parts, elsewhere, len(told) > 0)
+	return nil
+}
+
+// announce wakes those who wait for what was committed, and counts it.
+func (fl *flush) announce(parts []*part, elsewhere map[string]bool, told bool) {
+	s := fl.svc
 	s.counters.count(fl.counted)
 	for _, p := range parts {
-		for _, e := range p.inserts {
-			if e.VT != nil {
+		for i := range p.inserts {
+			if e := &p.inserts[i]; e.VT != nil {
 				s.marks.lower(cmp.Or(e.Queue, Default), *e.VT)
 			}
 		}
-	}
-	for _, p := range parts {
-		if p.offered && !fl.later[p.claim.Queue] && len(p.claimed)+len(p.surplus) < p.claim.Limit {
-			delete(fl.touched, p.claim.Queue) // those who wait have all there is
+		switch {
+		case !p.offered:
+		case fl.later[p.claim.Queue] || len(p.claimed)+len(p.surplus) == p.claim.Limit:
+			elsewhere[p.claim.Queue], told = true, false
+		default:
+			delete(fl.touched, p.claim.Queue) // those who waited have all there is
 		}
 	}
 	s.wakeHere(fl.touched)
-	return nil
+	if !told {
+		s.notifier.add(elsewhere)
+	}
 }
 
 // flush is one transaction in the making.

@@ -137,7 +137,8 @@ as $func$
 #variable_conflict use_column
 declare
   _exact int8 = 3000;   -- blocks that are counted, not sampled: some 100,000 events
-  _samples int8 = 120;  -- blocks otherwise
+  _samples int8 = 24;   -- runs of blocks otherwise
+  _length int8 = 4;     -- blocks of a run
   _tables regclass[] = '{}';
   _starts int8[] = '{}';
   _ends int8[] = '{}';
@@ -148,7 +149,6 @@ declare
   _middle int8;
   _end int8;
   _at timestamptz;
-  _places tid[];
 begin
   if _since is null then
     return;
@@ -186,17 +186,17 @@ begin
   end if;
 
   for _i in 1 .. cardinality(_tables) loop
-    _high = least(_ends[_i] - _starts[_i], greatest(1, _samples * (_ends[_i] - _starts[_i]) / _total));
-    -- No row of history is so short that more than 70 go into a block of 8 kB.
-    select array_agg(format('(%s,%s)', b.block, o.place)::tid) into _places
-    from (select _starts[_i] + floor(random() * (_ends[_i] - _starts[_i]))::int8 from generate_series(1, _high)) as b (block)
-    cross join generate_series(1, 70 * current_setting('block_size')::int4 / 8192) as o (place);
-    return query execute format
-    ( 'select h.queue, (count(*) filter (where h.outcome = %L) * $3)::int8, (count(*) filter (where h.outcome = %L) * $3)::int8, true
-       from only %s h where h.ctid = any($1) and h.finished_at > $2 group by h.queue'
-    , 'done', 'expired', _tables[_i]
-    )
-    using _places, _since, (_ends[_i] - _starts[_i])::float8 / _high;
+    _end = _ends[_i] - _starts[_i];
+    _high = ceil(_samples * _end / _total::float8);
+    for _run in 1 .. _high loop
+      _low = _starts[_i] + floor(random() * greatest(1, _end - _length + 1));
+      return query execute format
+      ( 'select h.queue, (count(*) filter (where h.outcome = %L) * $2)::int8, (count(*) filter (where h.outcome = %L) * $2)::int8, true
+         from only %s h where h.ctid >= %L and h.ctid < %L and h.finished_at > $1 group by h.queue'
+      , 'done', 'expired', _tables[_i], format('(%s,0)', _low), format('(%s,0)', _low + _length)
+      )
+      using _since, _end::float8 / (_high * least(_length, _end));
+    end loop;
   end loop;
 end
 $func$;
