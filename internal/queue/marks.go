@@ -20,8 +20,9 @@ const (
 	markGrace = 500 * time.Millisecond
 	// lookBehindInterval is the time between two looks behind a mark.
 	lookBehindInterval = time.Second
-	// longWalk is how long the database may look behind a mark before claims begin at the mark.
-	longWalk = time.Millisecond
+	// longWalk is how long the database may look behind a mark before claims begin at the mark: as long as a small claim takes
+	// in all. It is reached when some 50,000 events have been claimed since the last vacuum.
+	longWalk = 250 * time.Microsecond
 	// lookShare bounds the time spent looking behind marks and ahead for the next vt: a look that took 1 s is followed
 	// by a pause of at least this many seconds. Beside an old snapshot a look grows long.
 	lookShare = 20

@@ -13,6 +13,7 @@ returns table
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
 as $func$
 #variable_conflict use_column
 begin
