@@ -7,15 +7,9 @@ import (
 	"time"
 )
 
-const (
-	// claimTimeout bounds one round. It is the dispatcher's own: a caller that gives up does not
-	// take its neighbours along.
-	claimTimeout = 30 * time.Second
-	// shortPoll is the time between polls where looking ahead takes too long to be done each time.
-	shortPoll = 250 * time.Millisecond
-	// longLook is how long looking ahead may take and still be done each time.
-	longLook = 10 * time.Millisecond
-)
+// claimTimeout bounds one round. It is the dispatcher's own: a caller that gives up does not
+// take its neighbours along.
+const claimTimeout = 30 * time.Second
 
 // dispatcher claims for everyone in this process who waits on one queue. It runs while
 // there are waiters: each round takes those who ask for the same and makes one claim for
@@ -24,8 +18,6 @@ type dispatcher struct {
 	svc   *Service
 	queue string
 	woken chan struct{} // holds a token when there may be something new
-
-	lookAgain time.Time // not to look ahead before
 
 	mu       sync.Mutex
 	waiters  []*waiter // in order of arrival
@@ -133,7 +125,7 @@ func (d *dispatcher) run() {
 		}
 		sleep := jittered(d.svc.cfg.PollInterval)
 		if lookAhead {
-			sleep = min(sleep, d.lookAhead())
+			sleep = min(sleep, d.svc.lookAhead(d.queue))
 		}
 		unserved, more := 0, false
 		for _, g := range groups {
@@ -166,30 +158,6 @@ func (d *dispatcher) groups() (groups [][]*waiter) {
 		}
 	}
 	return groups
-}
-
-// lookAhead returns how long it is safe to sleep if a claim after it finds nothing: what becomes claimable before
-// that claim is claimed, and what becomes so later is covered by the answer.
-func (d *dispatcher) lookAhead() time.Duration {
-	start := time.Now()
-	if start.Before(d.lookAgain) {
-		return shortPoll
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), claimTimeout)
-	defer cancel()
-	next, err := d.svc.nextVT(ctx, d.queue)
-	took := time.Since(start)
-	if took > longLook {
-		d.lookAgain = start.Add(lookShare * took)
-	}
-	switch {
-	case err != nil:
-		return shortPoll // the claim that follows says what is wrong
-	case next == nil:
-		return time.Hour
-	default:
-		return max(0, *next-took) // when the answer was made is not known
-	}
 }
 
 // serve makes one claim for a group and hands out what it found. It returns how many of the group go on waiting, and

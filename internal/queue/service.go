@@ -81,6 +81,7 @@ type Service struct {
 	flusher  *flusher
 	marks    marks
 	fits     fits
+	lookouts lookouts
 
 	mu          sync.Mutex
 	dispatchers map[string]*dispatcher // one per queue that has waiting claims
