@@ -68,10 +68,11 @@ func (s *Service) logUnreleased(err error, queue string, events int) {
 		Msg("claims could not be released: they stay leased until they run out")
 }
 
-// nextVT returns how long until something of the queue becomes claimable that is not so yet; nil: nothing will by itself.
-func (s *Service) nextVT(ctx context.Context, queue string) (next *time.Duration, err error) {
-	err = s.pool.QueryRow(ctx, `select agent.next_vt($1)`, queue).Scan(&next)
-	return next, wrap("looking ahead", err)
+// nextVT returns how long until something of the queue becomes claimable that is not so yet (nil: nothing will by itself), and
+// how long the database looked for it.
+func (s *Service) nextVT(ctx context.Context, queue string) (next *time.Duration, took time.Duration, err error) {
+	err = s.pool.QueryRow(ctx, `select agent.next_vt($1), clock_timestamp() - statement_timestamp()`, queue).Scan(&next, &took)
+	return next, took, wrap("looking ahead", err)
 }
 
 // receiptOf is agent.receipt of an event that was just claimed.

@@ -36,3 +36,16 @@ func Closed(s *Service) bool {
 	defer s.flusher.mu.Unlock()
 	return s.flusher.closed
 }
+
+// Offers reports whether an insert into the queue would take the claim of those who wait along.
+func Offers(s *Service, queue string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.dispatchers[queue]
+	if d == nil {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.offer != nil
+}

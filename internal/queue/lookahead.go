@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// longLook is how long looking ahead may take and still be done by the dispatcher itself, each
+	// longLook is how long looking ahead may take the database and still be done by the dispatcher itself, each
 	// time before it goes to sleep. Beside an old snapshot it grows long: the entries of finished leases lie ahead.
-	longLook = 5 * time.Millisecond
+	longLook = time.Millisecond
 	// shortPoll is the time between polls where looking ahead takes longer.
 	shortPoll = 250 * time.Millisecond
 )
@@ -65,7 +65,7 @@ func (s *Service) look(queue string) (sleep time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), claimTimeout)
 	defer cancel()
 	start := time.Now()
-	next, err := s.nextVT(ctx, queue)
+	next, walk, err := s.nextVT(ctx, queue)
 	took := time.Since(start)
 	switch {
 	case err != nil:
@@ -78,7 +78,7 @@ func (s *Service) look(queue string) (sleep time.Duration) {
 
 	s.lookouts.mu.Lock()
 	defer s.lookouts.mu.Unlock()
-	if took <= longLook {
+	if walk <= longLook {
 		delete(s.lookouts.byQueue, queue)
 		return sleep
 	}

@@ -94,6 +94,46 @@ begin
 end
 $func$;
 
+-- What every batch of inserts does. An event with a lease, which needs no vt or delay then, is claimed as it arrives: somebody waits for
+-- it. Of such a one all is returned, as it is after the claim; of the others the event is null.
+create or replace function agent.add_events
+( _events jsonb[]
+, _queues text[]
+, _delays interval[]
+, _vts timestamptz[]
+, _leases interval[] default null
+)
+returns table (id int8, queue text, vt timestamptz, enqueued_at timestamptz, event_ts timestamptz, event jsonb, claimed timestamptz[])
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+begin
+  if greatest(cardinality(_queues), cardinality(_delays), cardinality(_vts), cardinality(_leases)) > coalesce(cardinality(_events), 0) then
+    perform agent.refuse('events', 'must not be fewer than the queues, delays or vts that go with them');
+  end if;
+  if _delays is not null or _vts is not null then
+    perform agent.check_times(_delays, _vts);
+  end if;
+
+  return query
+  insert into agent.event (event, event_ts, queue, vt, attempts, claimed)
+  select
+    n.event
+  , case when n.event ? 'event_ts' then agent.event_ts(n.event) else now() end
+  , coalesce(n.queue, 'default')
+  , coalesce(agent.later(_now, n.lease), n.vt, agent.later(now(), n.delay), now())
+  , case when n.lease is null then 0 else 1 end
+  , case when n.lease is null then '{}' else array[_now] end
+  from unnest(_events, _queues, _delays, _vts, _leases) with ordinality as n (event, queue, delay, vt, lease, ord)
+  order by n.ord
+  returning id, queue, vt, enqueued_at, event_ts, case when attempts > 0 then event end, claimed;
+end
+$func$;
+
 -- Enqueues _events, all or none, and returns ids in their order. The other arrays run along with it; a null array,
 -- an array that is shorter, or a null in one, stands for the default. _notify => false leaves the waking to the caller.
 create or replace function agent.insert_events
@@ -110,23 +150,7 @@ set search_path to pg_catalog, pg_temp
 as $func$
 #variable_conflict use_column
 begin
-  if greatest(cardinality(_queues), cardinality(_delays), cardinality(_vts)) > coalesce(cardinality(_events), 0) then
-    perform agent.refuse('events', 'must not be fewer than the queues, delays or vts that go with them');
-  end if;
-  if _delays is not null or _vts is not null then
-    perform agent.check_times(_delays, _vts);
-  end if;
-
-  return query
-  insert into agent.event (event, event_ts, queue, vt)
-  select
-    n.event
-  , case when n.event ? 'event_ts' then agent.event_ts(n.event) else now() end
-  , coalesce(n.queue, 'default')
-  , coalesce(n.vt, agent.later(now(), n.delay), now())
-  from unnest(_events, _queues, _delays, _vts) with ordinality as n (event, queue, delay, vt, ord)
-  order by n.ord
-  returning id, queue, vt;
+  return query select a.id, a.queue, a.vt from agent.add_events(_events, _queues, _delays, _vts) a;
 
   if _notify then
     perform agent.notify_queues(array(select coalesce(q.name, 'default') from unnest(_events, _queues) q (event, name)));
