@@ -3,7 +3,6 @@ package http
 import (
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -117,8 +116,7 @@ func (resp ackBatchResponse) appendJSON(b []byte) []byte {
 }
 
 func appendTime(b []byte, t timestamp) []byte {
-	b = append(b, '"')
-	b = time.Time(t).UTC().Truncate(time.Microsecond).AppendFormat(b, time.RFC3339Nano)
+	b, _ = t.AppendText(append(b, '"')) // it never fails
 	return append(b, '"')
 }
 

@@ -64,7 +64,7 @@ func (fl *flush) announce(parts []*part, elsewhere map[string]bool, told bool) {
 		switch {
 		case !p.offered:
 		case fl.later[p.claim.Queue] || len(p.claimed)+len(p.surplus) == p.claim.Limit:
-			elsewhere[p.claim.Queue], told = true, false
+			s.notifier.add(map[string]bool{p.claim.Queue: true})
 		default:
 			delete(fl.touched, p.claim.Queue) // those who waited have all there is
 		}

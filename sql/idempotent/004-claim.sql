@@ -83,8 +83,9 @@ begin
 end
 $func$;
 
--- A random place among the claimable events of _queue with a vt from _from on; no row when there are none. It is found with a handful of index look-ups at any depth: a random
--- vt between the first and the last, and, as a batch shares one vt, a random id among those that share it.
+-- A random place among the claimable events of _queue with a vt from _from on; no row when there are none. It is found
+-- with a handful of index look-ups at any depth: a random vt between the first and the last, and, as a batch shares one
+-- vt, a random id among those that share it.
 -- Events in sparse times are picked more often than those in dense ones; it spreads workers out, it is no fair draw.
 create or replace function agent.random_start(_queue text, _from timestamptz, _now timestamptz)
 returns table (vt timestamptz, id int8)
