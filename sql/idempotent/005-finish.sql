@@ -57,7 +57,7 @@ begin
   with gone as
   ( delete from agent.event e
     using unnest(_ids, _receipts) as a (id, receipt)
-    where e.id = any(_ids) -- the one way to the events: a table that was empty when it was last analyzed invites others
+    where e.id = any(_ids) -- the way to the events: by the join alone all of them would be read
     and e.id = a.id
     and (a.receipt is null or a.receipt = agent.receipt(e.id, e.attempts, e.claimed))
     returning e.*
