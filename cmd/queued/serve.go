@@ -96,6 +96,7 @@ func (c *serveCmd) serve(ctx context.Context, p *process, src *source, logger ze
 		SweepInterval: c.SweepInterval,
 		MaxVTAge:      c.MaxVTAge,
 		Retention:     c.HistoryRetention,
+		KeyRetention:  c.KeyRetention,
 		QueryTimeout:  c.QueryTimeout,
 		Logger:        logger,
 	})

@@ -42,6 +42,7 @@ type queueSettings struct {
 	SweepInterval    time.Duration `name:"sweep-interval" type:"interval" min:"100ms" placeholder:"DURATION" default:"10s" group:"queue" help:"Time between the sweeps that move used-up events to history, at least 100ms; off or 0 for none."`
 	MaxVTAge         time.Duration `name:"max-vt-age" type:"duration" placeholder:"DURATION" default-note:"none: only used-up attempts expire events" group:"queue" help:"Sweeps also expire events that nobody claimed for this long after they could have been."`
 	HistoryRetention time.Duration `name:"history-retention" type:"duration" placeholder:"DURATION" default-note:"none: kept for ever" group:"queue" help:"Drop history older than this, such as 720h for 30 days."`
+	KeyRetention     time.Duration `name:"key-retention" type:"duration" max:"87600h" placeholder:"DURATION" default:"24h" group:"queue" help:"How long an idempotency key stands for the event posted under it, up to 87600h."`
 }
 
 // limitSettings bounds what one call, or all of them, may take.

@@ -61,7 +61,7 @@ func TestBadBodiesAreProblemsAndStoreNothing(t *testing.T) {
 
 func wantNoRow(h *harness) {
 	h.t.Helper()
-	if n := h.count("select (select count(*) from agent.event) + (select count(*) from agent.event_hist)"); n != 0 {
+	if n := h.count("select (select count(*) from agent.event) + (select count(*) from agent.event_hist) + (select count(*) from agent.queue) + (select count(*) from agent.idempotency)"); n != 0 {
 		h.t.Errorf("%d rows were stored", n)
 	}
 }
@@ -78,12 +78,16 @@ func TestBadFieldsAreProblemsAndStoreNothing(t *testing.T) {
 			`{"events":[{"event":{},"vt":1}]}`, `{"events":[{"event":{},"vt":"now"}]}`, `{"events":[{"event":{},"vt":"infinity"}]}`,
 			`{"events":[{"event":{},"delay":"1s","vt":"2026-01-01T00:00:00Z"}]}`, `{"events":[{"event":{}},{"event":{"a":"\u0000"}}]}`,
 			`{"events":[{"event":{}},{"event":{"a":1,"a":2}}]}`, `{"events":[{"event":{}},{"event":{"a":1e5000}}]}`, `{"events":[{"event":{},"x":1}]}`,
+			`{"events":[{"event":{},"type":""}]}`, `{"events":[{"event":{},"type":1}]}`, `{"events":[{"event":{},"source":"\u0000"}]}`, `{"events":[{"event":{},"priority":"1"}]}`,
+			`{"events":[{"event":{},"priority":2147483648}]}`, `{"events":[{"event":{},"key":""}]}`, `{"events":[{"event":{},"key":"` + long + long + `"}]}`,
+			`{"events":[{"event":{},"max_attempts":0}]}`, `{"events":[{"event":{},"expires_at":"1h"}]}`, `{"events":[{"event":{},"occurrence":{}}]}`,
 			`{"events":[{"event":{},"vt":"9999-12-31T23:59:59-01:00"}]}`, `{"events":[{"event":{}}` + strings.Repeat(`,{"event":{}}`, 1000) + `]}`,
 		},
 		"/claim": {
 			`{"limit":-1}`, `{"limit":0}`, `{"limit":1001}`, `{"limit":"1"}`, `{"limit":1.5}`, `{"limit":18446744073709551616}`, `{"queue":null}`, `{"queue":""}`,
 			`{"wait":"61s"}`, `{"wait":"-1s"}`, `{"wait":"10 minutes"}`, `{"wait":3}`, `{"invisible_for":"0s"}`, `{"invisible_for":"100000h"}`, `{"max_attempts":0}`,
-			`{"max_attempts":2147483648}`, `{"order":"lifo"}`, `{"order":1}`, `{"queue":["a"]}`,
+			`{"max_attempts":2147483648}`, `{"order":"lifo"}`, `{"order":1}`, `{"queue":["a"]}`, `{"types":"a"}`, `{"types":[""]}`, `{"types":null}`, `{"exclude_ids":[0]}`, `{"exclude_ids":["1"]}`, `{"worker":""}`,
+			`{"worker":"\u0000"}`, `{"types":["\ud800"]}`,
 		},
 		"/ack": {
 			`{"events":[]}`, `{"events":[{}]}`, `{"events":[{"id":0}]}`, `{"events":[{"id":-1}]}`, `{"events":[{"id":"1"}]}`, `{"events":[{"id":9223372036854775808}]}`,
@@ -92,13 +96,15 @@ func TestBadFieldsAreProblemsAndStoreNothing(t *testing.T) {
 		},
 		"/events/7/nack": {
 			`{}`, `{"receipt":""}`, `{"receipt":7}`, `{"receipt":"x","delay":"-1s"}`, `{"receipt":"x","delay":5}`, `{"receipt":"x","error":1}`, `{"receipt":"x","error":"\u0000"}`,
-			`{"receipt":"x","error":"\udfff"}`, `{"receipt":"x","final":"true"}`, `{"receipt":"x","error":"` + strings.Repeat("e", 65537) + `"}`,
+			`{"receipt":"x","error":"\udfff"}`, `{"receipt":"x","final":"true"}`, `{"receipt":"x","retryable":"no"}`, `{"receipt":"x","retryable":null}`, `{"receipt":"x","error":"` + strings.Repeat("e", 65537) + `"}`,
 		},
+		"/events/7/ack":    {`{"receipt":""}`, `{"result":"\u0000"}`, `{"result":"` + strings.Repeat("r", 65536) + `"}`, `{"result":1e5000}`, `{"id":7}`},
 		"/events/7/extend": {`{}`, `{"receipt":"x","invisible_for":"0s"}`, `{"receipt":"x","invisible_for":"-1s"}`, `{"receipt":"x","invisible_for":"8761h"}`, `{"receipt":"x","invisible_for":60}`},
 		"/sweep":           {`{"max_attempts":0}`, `{"max_vt_age":"-1s"}`, `{"max_vt_age":3600}`, `{"max_vt_age":"1 hour"}`, `{"queue":"ä"}`, `{"max_attempts":null}`},
 		"/history/requeue": {
 			`{}`, `{"dry_run":true}`, `{"outcome":"gone"}`, `{"from":"yesterday"}`, `{"from":"2026-02-01T00:00:00Z","to":"2026-01-01T00:00:00Z"}`, `{"contains":[]}`, `{"contains":{"a":"\u0000"}}`,
 			`{"id":0}`, `{"id":9223372036854775808}`, `{"outcome":"done","limit":0}`, `{"outcome":"done","limit":-5}`, `{"outcome":"done","limit":1001}`, `{"outcome":"done","dry_run":1}`,
+			`{"type":""}`, `{"worker":1}`, `{"min_duration":"-1s"}`, `{"min_duration":5}`,
 		},
 	} {
 		for _, body := range bodies {
@@ -107,6 +113,22 @@ func TestBadFieldsAreProblemsAndStoreNothing(t *testing.T) {
 			}
 		}
 	}
+	for _, body := range []string{
+		`{"max_attempts":0}`, `{"max_attempts":"5"}`, `{"invisible_for":"0s"}`, `{"invisible_for":60}`, `{"backoff":{}}`, `{"backoff":{"kind":"linear"}}`, `{"backoff":{"kind":"x","base":"1s"}}`,
+		`{"backoff":{"kind":"linear","base":"-1s"}}`, `{"backoff":{"kind":"linear","base":"1s","jitter":2}}`, `{"backoff":{"kind":"linear","base":"1s","factor":0}}`, `{"paused":"yes"}`,
+		`{"history_retention":"0s"}`, `{"queue":"mail"}`,
+	} {
+		h.try("PUT", "/queues/mail", body).wantProblem(validationFailed)
+	}
+	for _, name := range []string{"a%20b", "%00", "%ff", "%C3%A4", long} {
+		for _, r := range []route{{method: "GET"}, {method: "PUT"}, {method: "POST", path: "/pause"}, {method: "POST", path: "/resume"}, {method: "POST", path: "/purge"}} {
+			if p := h.try(r.method, "/queues/"+name+r.path, "").wantProblem(invalidParameter); p.Errors[0].Pointer != "{name}" {
+				t.Errorf("%s %s%s was answered %+v", r.method, name, r.path, p)
+			}
+		}
+	}
+	h.with("X-Worker", strings.Repeat("w", 256)).try("POST", "/claim", "").wantProblem(invalidParameter)
+	h.with("Idempotency-Key", `"open`).try("POST", "/events", "{}").wantProblem(invalidParameter)
 	wantNoRow(h)
 }
 
@@ -122,8 +144,10 @@ func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
 		"/history": {
 			"outcome=ready", "from=yesterday", "from=2026-01-01", "from=2026-01-01T00:00:00", "to=1770091507", "from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z",
 			"from=2026-01-01T00:00:00+01:00", "contains=", "contains=x", "contains=[]", "contains=" + q(`{"a":1,"a":2}`), "contains=" + q(`{} {}`),
-			"id=0", "id=-1", "id=x", "id=9223372036854775808", "limit=1001", "cursor=bGlzdCAxIDE", "cursor=%00",
+			"id=0", "id=-1", "id=x", "id=9223372036854775808", "limit=1001", "type=", "type=%ff", "source=%00", "worker=" + strings.Repeat("w", 256),
+			"min_duration=-1s", "min_duration=5", "min_duration=87601h", "cursor=bGlzdCAxIDE", "cursor=%00",
 		},
+		"/stats/executions": {"type=%ff", "worker=%00", "worker=" + strings.Repeat("w", 256), "type=a&type=b", "queue=a"},
 		"/history/stats": {
 			"bucket=0s", "bucket=-1h", "bucket=1", "bucket=10%20minutes", "bucket=1ns", "bucket=9000h", "from=x", "to=x", "from=2100-01-01T00:00:00Z",
 			"bucket=1s&from=2026-01-01T00:00:00Z&to=2026-01-01T01:00:00Z", "from=0001-01-01T00:00:00Z", "from=0000-01-01T00:00:00Z",
@@ -137,7 +161,9 @@ func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
 	}
 	for _, query := range []string{
 		"queue=", "queue=a%20b", "queue=a&queue=b", "queue=a%0A", "delay=10%20minutes", "delay=-1s", "delay=5", "delay=87601h", "delay=1s&vt=2026-01-01T00:00:00Z", "vt=now", "vt=infinity", "vt=2026-13-01T00:00:00Z",
-		"priority=1", "delay=1s&delay=2s",
+		"nonsense=1", "delay=1s&delay=2s", "priority=", "priority=1.5", "priority=2147483648", "priority=-2147483649", "type=", "type=%00", "type=%ff", "type=" + strings.Repeat("t", 256),
+		"source=", "source=%ff", "source=" + strings.Repeat("s", 256), "key=", "key=%ff", "key=" + strings.Repeat("k", 256), "max_attempts=0", "max_attempts=-1", "max_attempts=2147483648",
+		"expires_at=tomorrow", "expires_at=infinity", "occurrence=1",
 	} {
 		if got := h.try("POST", "/events?"+query, "{}"); got.status != 400 {
 			t.Errorf("POST /events?%s was answered %d %s", query, got.status, got.body)

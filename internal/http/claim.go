@@ -1,6 +1,7 @@
 package http
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -12,9 +13,19 @@ type claimRequest struct {
 	Queue        string        `json:"queue" default:"default" validate:"queue"`
 	Limit        int           `json:"limit" default:"1" validate:"min=1,max=1000"`
 	MaxAttempts  int           `json:"max_attempts" validate:"min=1,max=2147483647"` // not given: the service's own
-	InvisibleFor time.Duration `json:"invisible_for" default:"10m" validate:"min=1us,max=8760h"`
+	InvisibleFor time.Duration `json:"invisible_for" validate:"min=1us,max=8760h"`   // not given: the queue's own
 	Wait         time.Duration `json:"wait" default:"0s" validate:"min=0s,max=60s"`
 	Order        string        `json:"order" default:"fifo" validate:"oneof=fifo random"`
+	Types        []string      `json:"types" validate:"max=100,dive,min=1,max=255"` // empty: whatever the type
+	ExcludeIDs   []int64       `json:"exclude_ids" validate:"max=1000,dive,min=1"`
+	Worker       string        `json:"worker" validate:"min=1,max=255"`
+	HeaderWorker string        `header:"X-Worker" validate:"min=1,max=255"`
+}
+
+func (req claimRequest) check(report func(field, detail string)) {
+	if req.Worker != "" && req.HeaderWorker != "" && req.Worker != req.HeaderWorker {
+		report("worker", "is another worker than the header X-Worker")
+	}
 }
 
 type claimResponse struct {
@@ -56,6 +67,9 @@ func (s *Server) claim(r *http.Request, req claimRequest) (claimResponse, error)
 		InvisibleFor: req.InvisibleFor,
 		Wait:         req.Wait,
 		Order:        queue.Order(req.Order),
+		Types:        req.Types,
+		ExcludeIDs:   req.ExcludeIDs,
+		Worker:       cmp.Or(req.Worker, req.HeaderWorker),
 	})
 	rec.note("events", len(claimed))
 	return claimResponse{Events: eventsOf(claimed), svc: s.svc, claimed: claimed}, err

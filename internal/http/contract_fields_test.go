@@ -25,6 +25,8 @@ var requests = map[string]*plan{
 	"claim":           planOf[claimRequest](),
 	"ack":             planOf[ackRequest](),
 	"ackBatch":        planOf[ackBatchRequest](),
+	"ackWithResult":   planOf[ackWithResultRequest](),
+	"listAttempts":    planOf[listAttemptsRequest](),
 	"nack":            planOf[nackRequest](),
 	"extend":          planOf[extendRequest](),
 	"sweep":           planOf[sweepRequest](),
@@ -33,6 +35,13 @@ var requests = map[string]*plan{
 	"requeue":         planOf[requeueRequest](),
 	"requeueMatching": planOf[requeueMatchingRequest](),
 	"listQueues":      planOf[listQueuesRequest](),
+	"getQueue":        planOf[queueRequest](),
+	"putQueue":        planOf[putQueueRequest](),
+	"pauseQueue":      planOf[queueRequest](),
+	"resumeQueue":     planOf[queueRequest](),
+	"purgeQueue":      planOf[queueRequest](),
+	"listExecutions":  planOf[listExecutionsRequest](),
+	"listProcesses":   planOf[listProcessesRequest](),
 }
 
 func TestContractHasTheFieldsOfEveryRequestAsTheServerTakesThem(t *testing.T) {
@@ -43,12 +52,12 @@ func TestContractHasTheFieldsOfEveryRequestAsTheServerTakesThem(t *testing.T) {
 			p = new(plan)
 		}
 		server := make(map[string]string)
-		for _, f := range slices.Concat(p.query, p.json) {
+		for _, f := range slices.Concat(p.query, p.header, p.json) {
 			describe(server, f.name, f)
 		}
 		contract := make(map[string]string)
 		for _, param := range op.Parameters {
-			if v := param.Value; v.In == "query" {
+			if v := param.Value; v.In == "query" || v.In == "header" {
 				schema := v.Schema
 				if schema == nil {
 					schema = v.Content["application/json"].Schema
@@ -85,8 +94,11 @@ func describe(into map[string]string, name string, f field) {
 		}
 	}
 	into[name] = said
-	for _, item := range f.items {
-		describe(into, name+"/"+item.name, item)
+	for _, part := range slices.Concat(f.items, f.members) {
+		describe(into, name+"/"+part.name, part)
+	}
+	if f.element != nil {
+		describe(into, name+"/*", *f.element)
 	}
 }
 
@@ -109,14 +121,22 @@ func describeSchema(into map[string]string, name string, schema *openapi3.Schema
 	if s.MaxLength != nil {
 		said += fmt.Sprintf(" max=%d", *s.MaxLength)
 	}
+	if s.MaxItems != nil && len(s.Items.Value.Properties) == 0 { // how many structs there may be is a limit of the server's
+		said += fmt.Sprintf(" max=%d", *s.MaxItems)
+	}
 	for _, value := range s.Enum {
 		said += fmt.Sprintf(" %v", value)
 	}
 	into[name] = said
+	parts := s
 	if s.Items != nil {
-		for _, item := range slices.Sorted(maps.Keys(s.Items.Value.Properties)) {
-			describeSchema(into, name+"/"+item, s.Items.Value.Properties[item], slices.Contains(s.Items.Value.Required, item))
+		parts = s.Items.Value
+		if len(parts.Properties) == 0 {
+			describeSchema(into, name+"/*", s.Items, false)
 		}
+	}
+	for _, part := range slices.Sorted(maps.Keys(parts.Properties)) {
+		describeSchema(into, name+"/"+part, parts.Properties[part], slices.Contains(parts.Required, part))
 	}
 }
 

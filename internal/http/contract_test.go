@@ -209,7 +209,7 @@ func TestContractHasAnExampleForEveryBody(t *testing.T) {
 var kinds = []kind{
 	invalidJSON, invalidParameter, unknownParameter, invalidCursor, unauthorized, crossOrigin, notFound, eventNotFound,
 	methodNotAllowed, leaseLost, bodyTooLarge, unsupportedMediaType, hostNotAllowed, validationFailed, unrepresentable, tooDeep,
-	batchTooLarge, internalError, queryTimeout, databaseUnavailable, notReady,
+	batchTooLarge, keyReused, internalError, queryTimeout, databaseUnavailable, notReady,
 }
 
 func TestContractHasEveryCode(t *testing.T) {

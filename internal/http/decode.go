@@ -158,18 +158,27 @@ func (d *decoder) list(v reflect.Value, f *field) error {
 
 // value reads the next value into v, the place of f.
 func (d *decoder) value(v reflect.Value, f *field) error {
+	if f.changing {
+		v = v.Addr().Interface().(changing).place()
+	}
 	switch {
 	case f.items != nil:
 		return d.list(v, f)
 	case v.Type() == payloadType:
 		return d.event(v)
+	case v.Type() == resultType:
+		return d.result(v)
+	case f.element != nil:
+		return d.elements(v, f)
+	case f.members != nil:
+		return d.nested(v, f)
 	}
 	switch d.json.PeekKind() {
 	case '{', '[':
-		d.reject(d.pointer(), "must be "+wanted(v.Type()))
 		if err := d.json.SkipValue(); err != nil {
 			return d.broken(err)
 		}
+		d.reject(d.pointer(), "must be "+wanted(v.Type()))
 		return nil
 	}
 	start := d.json.InputOffset()
@@ -182,24 +191,26 @@ func (d *decoder) value(v reflect.Value, f *field) error {
 		v.Set(reflect.New(v.Type().Elem()))
 		target = v.Elem()
 	}
-	isText := target.Kind() == reflect.String || target.Type() == durationType || target.Type() == timeType
 	wrong := ""
 	switch kind := token.Kind(); {
 	case kind == 'n' && f.nullable:
 		v.SetZero()
 		return nil
-	case kind == '"' && isText:
+	case kind == '"' && f.text:
 		text := token.String()
 		if strings.Contains(text, "\x00") {
 			return d.unfit(unrepresentable, `holds \u0000, which PostgreSQL's text cannot`)
 		}
 		wrong = setText(target, text)
-	case kind == '0' && target.CanInt() && !isText:
+	case kind == '0' && target.CanInt() && !f.text:
 		wrong = setInt(target, token.String())
+	case kind == '0' && target.Kind() == reflect.Float64:
+		n, _ := token.Float() // infinite when it is too large, which its rules refuse
+		target.SetFloat(n)
 	case (kind == 't' || kind == 'f') && target.Kind() == reflect.Bool:
 		target.SetBool(token.Bool())
 	default:
-		sent := bytes.TrimLeft(d.body[start:d.json.InputOffset()], blanks+":")
+		sent := bytes.TrimLeft(d.body[start:d.json.InputOffset()], blanks+":,")
 		wrong = "must be " + wanted(target.Type()) + ", not " + clip(string(sent))
 	}
 	if wrong != "" {

@@ -17,6 +17,7 @@ func decodeAs[Req any](target, body string) (Req, error) {
 	var req Req
 	r := httptest.NewRequest(http.MethodPost, target, strings.NewReader(body))
 	r.SetPathValue("id", "7")
+	r.SetPathValue("name", "mail")
 	err := planOf[Req]().decode(httptest.NewRecorder(), r, testLimits, &req)
 	return req, err
 }
@@ -122,7 +123,7 @@ func TestBatchProblemsPointIntoTheirEvent(t *testing.T) {
 				"#/events/1/event must be a JSON object\n" +
 				`#/events/1/delay "10 minutes" is not a duration: use a number with a unit, such as "90s" or "10m"` + "\n" +
 				`#/events/1/vt must be a time in a string, such as "2026-02-03T04:05:06Z", not null` + "\n" +
-				"#/events/2/evnt is no field here; known are event, queue, delay, vt\n" +
+				"#/events/2/evnt is no field here; known are event, queue, delay, vt, type, source, priority, key, max_attempts, expires_at\n" +
 				"#/events/2/event is required\n" +
 				"#/x is no field here; known are events",
 		},
@@ -145,7 +146,7 @@ func TestBatchProblemsPointIntoTheirEvent(t *testing.T) {
 
 func TestOptionsAreDecodedWithTheirDefaults(t *testing.T) {
 	t.Parallel()
-	defaults := claimRequest{Queue: "default", Limit: 1, InvisibleFor: 10 * time.Minute, Order: "fifo"}
+	defaults := claimRequest{Queue: "default", Limit: 1, Order: "fifo"}
 	for name, tc := range map[string]struct {
 		body string
 		want claimRequest
@@ -153,8 +154,8 @@ func TestOptionsAreDecodedWithTheirDefaults(t *testing.T) {
 		"no body":    {"", defaults},
 		"no members": {"{}", defaults},
 		"all members": {
-			`{"queue":"a:b","limit":1000,"max_attempts":9,"invisible_for":"1h30m","wait":"60s","order":"random"}`,
-			claimRequest{"a:b", 1000, 9, 90 * time.Minute, time.Minute, "random"},
+			`{"queue":"a:b","limit":1000,"max_attempts":9,"invisible_for":"1h30m","wait":"60s","order":"random","types":["a","b"],"exclude_ids":[3,5],"worker":"w"}`,
+			claimRequest{"a:b", 1000, 9, 90 * time.Minute, time.Minute, "random", []string{"a", "b"}, []int64{3, 5}, "w", ""},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -197,7 +198,15 @@ func TestOptionsOutOfRangeAreRefused(t *testing.T) {
 		"empty queue":       {`{"queue":""}`, "#/queue must be 1 to 128 of A–Z a–z 0–9 . _ : -"},
 		"long queue":        {`{"queue":"` + strings.Repeat("q", 129) + `"}`, "#/queue must be 1 to 128 of A–Z a–z 0–9 . _ : -"},
 		"queue with a line": {`{"queue":"a\n"}`, "#/queue must be 1 to 128 of A–Z a–z 0–9 . _ : -"},
-		"unknown":           {`{"lease":"1m","Limit":1}`, "#/lease is no field here; known are queue, limit, max_attempts, invisible_for, wait, order\n#/Limit is no field here; known are queue, limit, max_attempts, invisible_for, wait, order"},
+		"unknown":           {`{"lease":"1m","Limit":1}`, "#/lease is no field here; known are queue, limit, max_attempts, invisible_for, wait, order, types, exclude_ids, worker\n#/Limit is no field here; known are queue, limit, max_attempts, invisible_for, wait, order, types, exclude_ids, worker"},
+		"types no list":     {`{"types":"a"}`, "#/types must be an array"},
+		"types of another":  {`{"types":["a",1,null,{}]}`, "#/types/1 must be a string, not 1\n#/types/2 must be a string, not null\n#/types/3 must be a string"},
+		"an empty type":     {`{"types":["a",""]}`, "#/types/1 must not be empty"},
+		"a long type":       {`{"types":["` + strings.Repeat("é", 256) + `"]}`, "#/types/0 must be at most 255 characters long"},
+		"too many types":    {`{"types":["a"` + strings.Repeat(`,"a"`, 100) + `]}`, "#/types must be at most 100 elements long"},
+		"too many ids":      {`{"exclude_ids":[1` + strings.Repeat(`,1`, 1000) + `]}`, "#/exclude_ids must be at most 1000 elements long"},
+		"an id of nothing":  {`{"exclude_ids":[1,0,-1,"2",1.5]}`, "#/exclude_ids/1 must be at least 1\n#/exclude_ids/2 must be at least 1\n#/exclude_ids/3 must be an integer, not \"2\"\n#/exclude_ids/4 1.5 is not an integer"},
+		"an empty worker":   {`{"worker":""}`, "#/worker must not be empty"},
 		"two at once":       {`{"limit":0,"queue":7}`, "#/limit must be at least 1\n#/queue must be a string, not 7"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -210,12 +219,86 @@ func TestOptionsOutOfRangeAreRefused(t *testing.T) {
 	}
 }
 
+func TestListsAreTakenAsTheyStand(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]string{
+		`{"types":[],"exclude_ids":[ ]}`: "ok",
+		`{"types":["a" , "b"]}`:          "ok",
+		`{"types":["a",]}`:               "invalid_json\nAt byte 13: invalid character ',' at start of value.",
+		`{"types":["a"`:                  "invalid_json\nThe JSON ends in the middle.",
+		`{"types":["a"}`:                 "invalid_json\nAt byte 13: invalid character '}' after array element (expecting ',' or ']').",
+		`{"types":["a\u0000"]}`:          "unrepresentable\n#/types/0 holds \\u0000, which PostgreSQL's text cannot",
+	} {
+		if _, err := decodeAs[claimRequest]("/claim", body); bad(err) != want {
+			t.Errorf("%s: got %s, want %s", body, bad(err), want)
+		}
+	}
+}
+
+func TestPolicyIsDecodedWholeOrRefusedWithTheReason(t *testing.T) {
+	t.Parallel()
+	req, err := decodeAs[putQueueRequest]("/queues/mail", `{"max_attempts":5,"backoff":{"kind":"linear","base":"0s","factor":1.5,"max":"1h","jitter":0.25},"paused":true,"history_retention":null}`)
+	if err != nil {
+		t.Fatal(bad(err))
+	}
+	if b := req.Backoff; *req.MaxAttempts != 5 || !req.Paused || b.Kind != "linear" || b.Base != 0 || *b.Factor != 1.5 || *b.Max != time.Hour || b.Jitter != 0.25 {
+		t.Errorf("got %+v, backoff %+v", req, req.Backoff)
+	}
+	for body, want := range map[string]string{
+		``:                   "ok",
+		`{"backoff":null}`:   "ok",
+		`{"backoff":[]}`:     "validation_failed\n#/backoff must be a JSON object",
+		`{"backoff":"none"}`: "validation_failed\n#/backoff must be a JSON object",
+		`{"backoff":{}}`:     "validation_failed\n#/backoff/kind is required\n#/backoff/base is required",
+		`{"backoff":{"kind":"cubic","base":5,"step":1}}`: "validation_failed\n#/backoff/kind must be one of constant, linear, exponential\n" +
+			`#/backoff/base must be a duration in a string, such as "90s" or "10m", not 5` + "\n#/backoff/step is no field here; known are kind, base, factor, max, jitter",
+		`{"backoff":{"kind":"linear","base":"1s","factor":0.5,"jitter":1.5}}`:      "validation_failed\n#/backoff/factor must be at least 1\n#/backoff/jitter must be at most 1",
+		`{"backoff":{"kind":"linear","base":"1s","factor":1e999,"jitter":-1e999}}`: "validation_failed\n#/backoff/factor must be at most 1000\n#/backoff/jitter must be at least 0",
+		`{"backoff":{"kind":"linear","base":"1s","factor":"2"}}`:                   "validation_failed\n#/backoff/factor must be a number, not \"2\"",
+		`{"backoff":{"kind":"linear"`:                                              "invalid_json\nThe JSON ends in the middle.",
+		`{"max_attempts":0,"invisible_for":"0s","history_retention":"1ms"}`:        "validation_failed\n#/max_attempts must be at least 1\n#/invisible_for must be at least 1µs\n#/history_retention must be at least 1s",
+		`{"paused":null}`: "validation_failed\n#/paused must be true or false, not null",
+	} {
+		if _, err := decodeAs[putQueueRequest]("/queues/mail", body); bad(err) != want {
+			t.Errorf("%s: got %s, want %s", body, bad(err), want)
+		}
+	}
+}
+
+func TestResultsAreAnyJSONThatPostgresHolds(t *testing.T) {
+	t.Parallel()
+	for _, value := range []string{`null`, `true`, `-1.50`, `"a\"b"`, `[1, {"a": []}]`, `{}`, `{"a": {"b": [null]}}`, `"` + strings.Repeat("x", maxResult-2) + `"`} {
+		req, err := decodeAs[ackWithResultRequest]("/events/7/ack", `{ "result" : `+value+` , "receipt":"x"}`)
+		if err != nil || string(req.Result) != value {
+			t.Errorf("%.100s: got %.100s, %s", value, req.Result, bad(err))
+		}
+	}
+	for body, want := range map[string]string{
+		`{"result":}`:                   "invalid_json\nAt byte 10: missing value after object name.",
+		`{"result":[1}`:                 "invalid_json\nAt byte 12: invalid character '}' after array element (expecting ',' or ']').",
+		`{"result":{"a":1`:              "invalid_json\nThe JSON ends in the middle.",
+		`{"result":{"a":1,"a":2}}`:      "invalid_json\n#/result/a appears twice in its object",
+		`{"result":"\u0000"}`:           "unrepresentable\n#/result holds \\u0000, which PostgreSQL's text cannot",
+		`{"result":[1e1001]}`:           "unrepresentable\n#/result/0 is a number with too many digits when it is written out",
+		`{"result":` + nested(64) + `}`: "ok",
+		`{"result":` + nested(65) + `}`: "too_deep\n#/result" + strings.Repeat("/a", 64) + " is nested deeper than 64 levels",
+		`{"result":"` + strings.Repeat("x", maxResult-1) + `"}`: "validation_failed\n#/result has 65537 bytes, a result may have 65536 at most",
+	} {
+		if _, err := decodeAs[ackWithResultRequest]("/events/7/ack", body); bad(err) != want {
+			t.Errorf("%.100s: got %s, want %s", body, bad(err), want)
+		}
+	}
+	if req, err := decodeAs[ackWithResultRequest]("/events/7/ack", ""); err != nil || req.Result != nil {
+		t.Errorf("without a result it is %q, %s", req.Result, bad(err))
+	}
+}
+
 func TestLeaseRequestsNeedAReceipt(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ body, want string }{
 		"fine":           {`{"receipt":"7.1.2","error":"a\nb","delay":"0s","final":true}`, "ok"},
 		"none":           {`{}`, "validation_failed\n#/receipt is required"},
-		"no body":        {``, "invalid_json\nThe body is empty: it must be a JSON object with receipt, delay, error, final."},
+		"no body":        {``, "invalid_json\nThe body is empty: it must be a JSON object with receipt, delay, error, retryable, final."},
 		"empty":          {`{"receipt":""}`, "validation_failed\n#/receipt must not be empty"},
 		"negative delay": {`{"receipt":"x","delay":"-1ns"}`, "validation_failed\n#/delay must be at least 0s"},
 		"long error":     {`{"receipt":"x","error":"` + strings.Repeat("é", 65537) + `"}`, "validation_failed\n#/error must be at most 65536 characters long"},
@@ -248,7 +331,7 @@ func TestSweepByAttemptsAloneIsAskedForWithNull(t *testing.T) {
 
 func TestRequeueByFilterNeedsAFilter(t *testing.T) {
 	t.Parallel()
-	const none = "validation_failed\n# must have a filter: one of queue, outcome, from, to, contains, id at least"
+	const none = "validation_failed\n# must have a filter: one of queue, outcome, from, to, contains, id, type, source, worker, min_duration at least"
 	for body, want := range map[string]string{
 		``:                           none,
 		`{}`:                         none,

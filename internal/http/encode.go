@@ -28,6 +28,7 @@ func (e *event) appendJSON(b []byte) []byte {
 	if e.Outcome != "" {
 		b = appendText(append(b, `,"outcome":`...), string(e.Outcome))
 	}
+	b = e.appendJob(b)
 	b = appendTime(append(b, `,"event_ts":`...), e.EventTS)
 	b = appendTime(append(b, `,"enqueued_at":`...), e.EnqueuedAt)
 	b = strconv.AppendInt(append(b, `,"attempts":`...), int64(e.Attempts), 10)
@@ -40,11 +41,12 @@ func (e *event) appendJSON(b []byte) []byte {
 		b = appendTime(b, t)
 	}
 	b = append(b, ']')
-	if e.FinishedAt != nil {
-		b = appendTime(append(b, `,"finished_at":`...), *e.FinishedAt)
+	if e.Worker != "" {
+		b = appendText(append(b, `,"worker":`...), e.Worker)
 	}
-	if e.LastError != nil {
-		b = appendText(append(b, `,"last_error":`...), *e.LastError)
+	b = e.appendVerdict(b)
+	if e.Occurrence != nil {
+		b = appendCompact(append(b, `,"occurrence":`...), e.Occurrence)
 	}
 	if e.RequeuedFrom != nil {
 		b = strconv.AppendInt(append(b, `,"requeued_from":`...), *e.RequeuedFrom, 10)
@@ -57,6 +59,59 @@ func (e *event) appendJSON(b []byte) []byte {
 		b = appendText(append(b, `,"receipt":`...), e.Receipt)
 	}
 	return append(b, '}')
+}
+
+// appendJob appends what the event was posted with, beside its payload.
+func (e *event) appendJob(b []byte) []byte {
+	if e.Status != "" {
+		b = appendText(append(b, `,"status":`...), string(e.Status))
+	}
+	if e.Type != "" {
+		b = appendText(append(b, `,"type":`...), e.Type)
+	}
+	if e.Source != "" {
+		b = appendText(append(b, `,"source":`...), e.Source)
+	}
+	b = strconv.AppendInt(append(b, `,"priority":`...), int64(e.Priority), 10)
+	if e.Key != "" {
+		b = appendText(append(b, `,"key":`...), e.Key)
+	}
+	if e.MaxAttempts != nil {
+		b = strconv.AppendInt(append(b, `,"max_attempts":`...), int64(*e.MaxAttempts), 10)
+	}
+	if e.ExpiresAt != nil {
+		b = appendTime(append(b, `,"expires_at":`...), *e.ExpiresAt)
+	}
+	return b
+}
+
+// appendVerdict appends what came of the attempts.
+func (e *event) appendVerdict(b []byte) []byte {
+	if e.FirstAttemptedAt != nil {
+		b = appendTime(append(b, `,"first_attempted_at":`...), *e.FirstAttemptedAt)
+	}
+	if e.LastAttemptedAt != nil {
+		b = appendTime(append(b, `,"last_attempted_at":`...), *e.LastAttemptedAt)
+	}
+	if e.FinishedAt != nil {
+		b = appendTime(append(b, `,"finished_at":`...), *e.FinishedAt)
+	}
+	if e.ProcessingMS != nil {
+		b = e.ProcessingMS.appendTo(append(b, `,"processing_ms":`...))
+	}
+	if e.Result != nil {
+		b = appendCompact(append(b, `,"result":`...), e.Result)
+	}
+	if e.LastError != nil {
+		b = appendText(append(b, `,"last_error":`...), *e.LastError)
+	}
+	if e.ErrorCount != nil {
+		b = strconv.AppendInt(append(b, `,"error_count":`...), int64(*e.ErrorCount), 10)
+	}
+	if e.Retryable != nil {
+		b = strconv.AppendBool(append(b, `,"retryable":`...), *e.Retryable)
+	}
+	return b
 }
 
 func appendEvents(b []byte, events []event) []byte {

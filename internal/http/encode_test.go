@@ -22,6 +22,7 @@ func TestResponsesThatWriteThemselvesAreWhatTheirTagsSay(t *testing.T) {
 	payloads := []string{
 		`{}`, `{"a": 1}`, `{"a": [1, 2, {"b": "c, d: e"}], "quote \" , : {": "\\"}`, `{"a": "\\\" x ", "b": " "}`, `{"a": {}, "b": [], "c": null}`,
 	}
+	results := []string{`null`, `true`, `-1.50`, `"a b"`, `[1, "x , y", {"a": []}]`, `{"a": "b"}`}
 	text := func() string { return texts[r.IntN(len(texts))] }
 	at := func() timestamp { return timestamp(time.UnixMicro(r.Int64N(1 << 51)).In(time.FixedZone("", 3600))) }
 	maybe := func(set func()) {
@@ -42,17 +43,29 @@ func TestResponsesThatWriteThemselvesAreWhatTheirTagsSay(t *testing.T) {
 		maybe(func() { e.RequeuedFrom = new(r.Int64()) })
 		maybe(func() { e.RequeuedAs = new(r.Int64()) })
 		maybe(func() { e.Receipt = text() })
+		maybe(func() { e.Status = queue.Outcome(text()) })
+		maybe(func() { e.Type, e.Key = text(), text() })
+		maybe(func() { e.Source = text() })
+		maybe(func() { e.Priority = r.Int32() - 1<<30 })
+		maybe(func() { e.MaxAttempts, e.ErrorCount = new(r.Int32()), new(r.Int32()) })
+		maybe(func() { e.ExpiresAt = new(at()) })
+		maybe(func() { e.Worker = text() })
+		maybe(func() { e.FirstAttemptedAt, e.LastAttemptedAt = new(at()), new(at()) })
+		maybe(func() { e.ProcessingMS = new(milliseconds(r.Int64N(1 << r.IntN(60)))) })
+		maybe(func() { e.Result = jsontext.Value(results[r.IntN(len(results))]) })
+		maybe(func() { e.Retryable = new(r.IntN(2) == 0) })
+		maybe(func() { e.Occurrence = jsontext.Value(payloads[r.IntN(len(payloads))]) })
 		return e
 	}
 	for range 300 {
 		events := make([]event, r.IntN(3))
 		ids := make([]int64, len(events))
-		results := make([]ackResult, len(events))
+		acked := make([]ackResult, len(events))
 		for i := range events {
 			events[i] = some()
 			ids[i] = r.Int64()
-			results[i] = ackResult{ID: r.Int64(), Status: 204}
-			maybe(func() { results[i].Status, results[i].Code = 409, text() })
+			acked[i] = ackResult{ID: r.Int64(), Status: 204}
+			maybe(func() { acked[i].Status, acked[i].Code = 409, text() })
 		}
 		page := pageResponse{Events: events}
 		maybe(func() { page.Next = new(text()) })
@@ -62,7 +75,7 @@ func TestResponsesThatWriteThemselvesAreWhatTheirTagsSay(t *testing.T) {
 			claimResponse{Events: events},
 			page,
 			insertBatchResponse{IDs: ids},
-			ackBatchResponse{Results: results},
+			ackBatchResponse{Results: acked},
 			insertResponse{ID: r.Int64(), Queue: text(), VT: at()},
 		} {
 			var want bytes.Buffer

@@ -35,6 +35,9 @@ type nothing struct{}
 // created is a response that answers 201 and says where the new thing is.
 type created interface{ location() string }
 
+// replayable is a created response of a call that a key makes safe to repeat. A repetition is answered 200, and says so.
+type replayable interface{ replayed() bool }
+
 // recalled is a response that carries something which must not be lost: when it cannot be
 // delivered, recall takes it back. ctx may have ended.
 type recalled interface{ recall(ctx context.Context) }
@@ -111,6 +114,10 @@ func deliver(w http.ResponseWriter, r *http.Request, resp any) error {
 		if at := resp.location(); at != "" {
 			h.Set("Location", at)
 		}
+	}
+	if resp, ok := resp.(replayable); ok && resp.replayed() {
+		status = http.StatusOK
+		h.Set("Idempotency-Replayed", "true")
 	}
 	w.WriteHeader(status)
 	if _, err := w.Write(body); err != nil {

@@ -1,6 +1,7 @@
 package http
 
 import (
+	"cmp"
 	"net/http"
 	"strconv"
 	"time"
@@ -10,44 +11,78 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// An event as it goes over the wire. State is there while it waits, outcome and what follows
-// once it is in history, receipt when it was just claimed.
+// An event as it goes over the wire. State is there while it waits, outcome and what became of it once it is in
+// history, receipt when it was just claimed.
 type event struct {
-	ID           int64          `json:"id"`
-	Queue        string         `json:"queue"`
-	State        queue.State    `json:"state,omitzero"`
-	Outcome      queue.Outcome  `json:"outcome,omitzero"`
-	EventTS      timestamp      `json:"event_ts"`
-	EnqueuedAt   timestamp      `json:"enqueued_at"`
-	Attempts     int32          `json:"attempts"`
-	VT           timestamp      `json:"vt"`
-	Claimed      []timestamp    `json:"claimed"`
-	FinishedAt   *timestamp     `json:"finished_at,omitzero"`
-	LastError    *string        `json:"last_error,omitzero"`
-	RequeuedFrom *int64         `json:"requeued_from,omitzero"`
-	RequeuedAs   *int64         `json:"requeued_as,omitzero"`
-	Event        jsontext.Value `json:"event"`
-	Receipt      string         `json:"receipt,omitzero"`
+	ID               int64          `json:"id"`
+	Queue            string         `json:"queue"`
+	State            queue.State    `json:"state,omitzero"`
+	Outcome          queue.Outcome  `json:"outcome,omitzero"`
+	Status           queue.Outcome  `json:"status,omitzero"` // the outcome by the name that a job's has
+	Type             string         `json:"type,omitzero"`
+	Source           string         `json:"source,omitzero"`
+	Priority         int32          `json:"priority"`
+	Key              string         `json:"key,omitzero"`
+	MaxAttempts      *int32         `json:"max_attempts,omitzero"`
+	ExpiresAt        *timestamp     `json:"expires_at,omitzero"`
+	EventTS          timestamp      `json:"event_ts"`
+	EnqueuedAt       timestamp      `json:"enqueued_at"`
+	Attempts         int32          `json:"attempts"`
+	VT               timestamp      `json:"vt"`
+	Claimed          []timestamp    `json:"claimed"`
+	Worker           string         `json:"worker,omitzero"`
+	FirstAttemptedAt *timestamp     `json:"first_attempted_at,omitzero"`
+	LastAttemptedAt  *timestamp     `json:"last_attempted_at,omitzero"`
+	FinishedAt       *timestamp     `json:"finished_at,omitzero"`
+	ProcessingMS     *milliseconds  `json:"processing_ms,omitzero"`
+	Result           jsontext.Value `json:"result,omitzero"`
+	LastError        *string        `json:"last_error,omitzero"`
+	ErrorCount       *int32         `json:"error_count,omitzero"` // a claim does not look it up
+	Retryable        *bool          `json:"retryable,omitzero"`
+	Occurrence       jsontext.Value `json:"occurrence,omitzero"`
+	RequeuedFrom     *int64         `json:"requeued_from,omitzero"`
+	RequeuedAs       *int64         `json:"requeued_as,omitzero"`
+	Event            jsontext.Value `json:"event"`
+	Receipt          string         `json:"receipt,omitzero"`
 }
 
 func eventOf(e queue.Event) event {
-	return event{
+	out := event{
 		ID:           e.ID,
 		Queue:        e.Queue,
 		State:        e.State,
 		Outcome:      e.Outcome,
+		Status:       e.Outcome,
+		Type:         e.Type,
+		Source:       e.Source,
+		Priority:     e.Priority,
+		Key:          e.Key,
+		MaxAttempts:  e.MaxAttempts,
+		ExpiresAt:    (*timestamp)(e.ExpiresAt),
 		EventTS:      timestamp(e.EventTS),
 		EnqueuedAt:   timestamp(e.EnqueuedAt),
 		Attempts:     e.Attempts,
 		VT:           timestamp(e.VT),
 		Claimed:      timestamps(e.Claimed),
+		Worker:       e.Worker,
 		FinishedAt:   (*timestamp)(e.FinishedAt),
+		ProcessingMS: (*milliseconds)(e.Processing),
+		Result:       jsontext.Value(e.Result),
 		LastError:    e.LastError,
+		Retryable:    e.Retryable,
+		Occurrence:   jsontext.Value(e.Occurrence),
 		RequeuedFrom: e.RequeuedFrom,
 		RequeuedAs:   e.RequeuedAs,
 		Event:        jsontext.Value(e.Payload),
 		Receipt:      e.Receipt,
 	}
+	if e.Receipt == "" {
+		out.ErrorCount = &e.ErrorCount
+	}
+	if n := len(out.Claimed); e.Outcome != "" && n > 0 {
+		out.FirstAttemptedAt, out.LastAttemptedAt = &out.Claimed[0], &out.Claimed[n-1]
+	}
+	return out
 }
 
 func eventsOf(es []queue.Event) []event {
@@ -58,46 +93,80 @@ func eventsOf(es []queue.Event) []event {
 	return out
 }
 
-type insertRequest struct {
-	Event jsontext.Value `body:"event"`
-	Queue string         `query:"queue" default:"default" validate:"queue"`
-	Delay *time.Duration `query:"delay" validate:"min=0s,max=87600h"`
-	VT    *time.Time     `query:"vt"`
+// options are what an event is posted with, in the query or in the element of a batch.
+type options struct {
+	Queue       string         `name:"queue" default:"default" validate:"queue"`
+	Delay       *time.Duration `name:"delay" validate:"min=0s,max=87600h"`
+	VT          *time.Time     `name:"vt"`
+	Type        string         `name:"type" validate:"min=1,max=255"`
+	Source      string         `name:"source" validate:"min=1,max=255"`
+	Priority    int64          `name:"priority" default:"0" validate:"min=-2147483648,max=2147483647"`
+	Key         string         `name:"key" validate:"min=1,max=255"`
+	MaxAttempts int            `name:"max_attempts" validate:"min=1,max=2147483647"`
+	ExpiresAt   *time.Time     `name:"expires_at"`
 }
 
-func (req insertRequest) check(report func(field, detail string)) {
-	if req.Delay != nil && req.VT != nil {
+func (o options) check(report func(field, detail string)) {
+	if o.Delay != nil && o.VT != nil {
 		report("vt", "may not be given along with delay")
 	}
 }
 
-func (req insertRequest) params() queue.InsertParams {
-	p := queue.InsertParams{Event: []byte(req.Event), Queue: req.Queue, VT: req.VT}
-	if req.Delay != nil {
-		p.Delay = *req.Delay
+func (o options) params(event jsontext.Value) queue.InsertParams {
+	p := queue.InsertParams{
+		Event:       []byte(event),
+		Queue:       o.Queue,
+		VT:          o.VT,
+		Type:        o.Type,
+		Source:      o.Source,
+		Priority:    int32(o.Priority),
+		Key:         o.Key,
+		MaxAttempts: o.MaxAttempts,
+		ExpiresAt:   o.ExpiresAt,
+	}
+	if o.Delay != nil {
+		p.Delay = *o.Delay
 	}
 	return p
+}
+
+type insertRequest struct {
+	Event     jsontext.Value `body:"event"`
+	options   `in:"query"`
+	HeaderKey idempotencyKey `header:"Idempotency-Key" validate:"min=1,max=255"`
+}
+
+func (req insertRequest) check(report func(field, detail string)) {
+	req.options.check(report)
+	if req.Key != "" && req.HeaderKey != "" && req.Key != string(req.HeaderKey) {
+		report("key", "is another key than the header Idempotency-Key")
+	}
 }
 
 type insertResponse struct {
 	ID    int64     `json:"id"`
 	Queue string    `json:"queue"`
 	VT    timestamp `json:"vt"`
+
+	isReplay bool
 }
 
 func (resp insertResponse) location() string { return eventPath(resp.ID) }
+func (resp insertResponse) replayed() bool   { return resp.isReplay }
 
 func eventPath(id int64) string { return "/events/" + strconv.FormatInt(id, 10) }
 
 func (s *Server) insert(r *http.Request, req insertRequest) (insertResponse, error) {
 	recordOf(r).note("queue", req.Queue)
-	inserted, err := s.svc.Insert(r.Context(), []queue.InsertParams{req.params()})
+	params := req.params(req.Event)
+	params.Key = cmp.Or(params.Key, string(req.HeaderKey))
+	inserted, err := s.svc.Insert(r.Context(), []queue.InsertParams{params})
 	if err != nil {
 		return insertResponse{}, err
 	}
 	e := inserted[0]
 	recordOf(r).note("id", e.ID)
-	return insertResponse{ID: e.ID, Queue: e.Queue, VT: timestamp(e.VT)}, nil
+	return insertResponse{ID: e.ID, Queue: e.Queue, VT: timestamp(e.VT), isReplay: e.Replayed}, nil
 }
 
 type insertBatchRequest struct {
@@ -106,35 +175,41 @@ type insertBatchRequest struct {
 
 // A batchItem is what insertRequest is, with everything in the body.
 type batchItem struct {
-	Event jsontext.Value `json:"event" validate:"required"`
-	Queue string         `json:"queue" default:"default" validate:"queue"`
-	Delay *time.Duration `json:"delay" validate:"min=0s,max=87600h"`
-	VT    *time.Time     `json:"vt"`
+	Event   jsontext.Value `json:"event" validate:"required"`
+	options `in:"json"`
 }
-
-func (item batchItem) check(report func(field, detail string)) { insertRequest(item).check(report) }
 
 type insertBatchResponse struct {
 	IDs []int64 `json:"ids"`
+
+	isReplay bool // of every event
 }
 
-func (insertBatchResponse) location() string { return "" } // there are many
+func (insertBatchResponse) location() string    { return "" } // there are many
+func (resp insertBatchResponse) replayed() bool { return resp.isReplay }
+
+// errBatchKey is the problem with a key for a batch: its events are kept or replayed each on its own.
+var errBatchKey = inFields(invalidParameter, fieldError{"Idempotency-Key", "is for one event: give each event of a batch a key of its own, in its field key"})
 
 func (s *Server) insertBatch(r *http.Request, req insertBatchRequest) (insertBatchResponse, error) {
+	if len(r.Header.Values("Idempotency-Key")) > 0 {
+		return insertBatchResponse{}, errBatchKey
+	}
 	recordOf(r).note("events", len(req.Events))
 	params := make([]queue.InsertParams, len(req.Events))
 	for i, item := range req.Events {
-		params[i] = insertRequest(item).params()
+		params[i] = item.params(item.Event)
 	}
 	inserted, err := s.svc.Insert(r.Context(), params)
 	if err != nil {
 		return insertBatchResponse{}, err
 	}
-	ids := make([]int64, len(inserted))
+	resp := insertBatchResponse{IDs: make([]int64, len(inserted)), isReplay: true}
 	for i, e := range inserted {
-		ids[i] = e.ID
+		resp.IDs[i] = e.ID
+		resp.isReplay = resp.isReplay && e.Replayed
 	}
-	return insertBatchResponse{IDs: ids}, nil
+	return resp, nil
 }
 
 // A pageResponse is one page of a listing. Next is null on the last one.

@@ -87,8 +87,9 @@ func names(fields []field) string {
 
 // wanted names a type in words for the caller.
 func wanted(t reflect.Type) string {
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
+	t = indirect(t)
+	if isTextual(t) {
+		return reflect.New(t).Interface().(textual).wanted()
 	}
 	switch {
 	case t == durationType:
@@ -99,6 +100,8 @@ func wanted(t reflect.Type) string {
 		return "a string"
 	case t.Kind() == reflect.Bool:
 		return "true or false"
+	case t.Kind() == reflect.Float64:
+		return "a number"
 	default:
 		return "an integer"
 	}

@@ -237,6 +237,21 @@ type seenEvent struct {
 	RequeuedAs   *int64          `json:"requeued_as"`
 	Event        json.RawMessage `json:"event"`
 	Receipt      string          `json:"receipt"`
+
+	Type             string          `json:"type"`
+	Source           string          `json:"source"`
+	Priority         int             `json:"priority"`
+	Key              string          `json:"key"`
+	MaxAttempts      int             `json:"max_attempts"`
+	ExpiresAt        *time.Time      `json:"expires_at"`
+	Worker           string          `json:"worker"`
+	Status           string          `json:"status"`
+	Result           json.RawMessage `json:"result"`
+	Retryable        *bool           `json:"retryable"`
+	ErrorCount       *int            `json:"error_count"`
+	FirstAttemptedAt *time.Time      `json:"first_attempted_at"`
+	LastAttemptedAt  *time.Time      `json:"last_attempted_at"`
+	ProcessingMS     *float64        `json:"processing_ms"`
 }
 
 type seenPage struct {

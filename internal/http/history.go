@@ -18,6 +18,11 @@ type filter struct {
 	To       *time.Time     `name:"to"`
 	Contains jsontext.Value `name:"contains"`
 	ID       *int64         `name:"id" validate:"min=1"`
+
+	Type        string         `name:"type" validate:"min=1,max=255"`
+	Source      string         `name:"source" validate:"min=1,max=255"`
+	Worker      string         `name:"worker" validate:"min=1,max=255"`
+	MinDuration *time.Duration `name:"min_duration" validate:"min=0s,max=87600h"`
 }
 
 func (f filter) check(report func(field, detail string)) { checkSpan(f.From, f.To, report) }
@@ -30,7 +35,8 @@ func checkSpan(from, to *time.Time, report func(field, detail string)) {
 }
 
 func (f filter) empty() bool {
-	return f.Queue == "" && f.Outcome == "" && f.From == nil && f.To == nil && f.Contains == nil && f.ID == nil
+	return f.Queue == "" && f.Outcome == "" && f.From == nil && f.To == nil && f.Contains == nil && f.ID == nil &&
+		f.Type == "" && f.Source == "" && f.Worker == "" && f.MinDuration == nil
 }
 
 func (f filter) params() queue.HistoryFilter {
@@ -41,6 +47,11 @@ func (f filter) params() queue.HistoryFilter {
 		To:       f.To,
 		Contains: []byte(f.Contains),
 		ID:       f.ID,
+
+		Type:        f.Type,
+		Source:      f.Source,
+		Worker:      f.Worker,
+		MinDuration: f.MinDuration,
 	}
 }
 

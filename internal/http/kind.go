@@ -29,6 +29,7 @@ var (
 	unrepresentable      = kind{422, "unrepresentable", "PostgreSQL cannot hold a value of the body as it is"}
 	tooDeep              = kind{422, "too_deep", "The JSON is nested too deeply"}
 	batchTooLarge        = kind{422, "batch_too_large", "The batch has too many elements"}
+	keyReused            = kind{422, "idempotency_key_reused", "The idempotency key was used for another request"}
 	clientGone           = kind{499, "client_gone", "The client has gone"} // in the log only: nobody is there to read it
 	internalError        = kind{500, "internal", "Something went wrong in the server"}
 	queryTimeout         = kind{503, "query_timeout", "The query took too long"}
@@ -44,6 +45,7 @@ var sentinels = []struct {
 }{
 	{queue.ErrNotFound, eventNotFound, "No event has this id here: it never existed, has already left, or its history was dropped."},
 	{queue.ErrLeaseLost, leaseLost, "The receipt proves no lease any more: the event was claimed again, was given back, or has left its queue. Or it is another event's receipt."},
+	{queue.ErrKeyReused, keyReused, "Another request was made under this idempotency key. Use a new key for a new request."},
 	{queue.ErrUnrepresentable, unrepresentable, "PostgreSQL cannot hold the event as it is."},
 	{queue.ErrInvalid, validationFailed, "The database refused a value."},
 	{queue.ErrBadCursor, invalidCursor, "Pass the `next` of an earlier page of the same listing with the same filters, unchanged, or none for the first page."},

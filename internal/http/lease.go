@@ -14,11 +14,33 @@ type ackRequest struct {
 
 func (s *Server) ack(r *http.Request, req ackRequest) (nothing, error) {
 	recordOf(r).note("id", req.ID)
-	results, err := s.svc.Ack(r.Context(), []queue.Lease{{ID: req.ID, Receipt: req.Receipt}})
+	_, err := s.ackOne(r, queue.Ack{Lease: queue.Lease{ID: req.ID, Receipt: req.Receipt}})
+	return nothing{}, err
+}
+
+func (s *Server) ackOne(r *http.Request, ack queue.Ack) (queue.AckResult, error) {
+	results, err := s.svc.Ack(r.Context(), []queue.Ack{ack})
 	if err != nil {
-		return nothing{}, err
+		return queue.AckResult{}, err
 	}
-	return nothing{}, results[0].Err
+	return results[0], results[0].Err
+}
+
+type ackWithResultRequest struct {
+	ID      int64  `path:"id" validate:"min=1"`
+	Receipt string `json:"receipt" validate:"min=1,max=256"` // not given: whatever the lease
+	Result  result `json:"result"`
+}
+
+type ackWithResultResponse struct {
+	ID      int64         `json:"id"`
+	Outcome queue.Outcome `json:"outcome"`
+}
+
+func (s *Server) ackWithResult(r *http.Request, req ackWithResultRequest) (ackWithResultResponse, error) {
+	recordOf(r).note("id", req.ID)
+	acked, err := s.ackOne(r, queue.Ack{Lease: queue.Lease{ID: req.ID, Receipt: req.Receipt}, Result: []byte(req.Result)})
+	return ackWithResultResponse{ID: req.ID, Outcome: acked.Outcome}, err
 }
 
 type ackBatchRequest struct {
@@ -28,6 +50,7 @@ type ackBatchRequest struct {
 type ackItem struct {
 	ID      int64  `json:"id" validate:"required,min=1"`
 	Receipt string `json:"receipt" validate:"min=1,max=256"`
+	Result  result `json:"result"`
 }
 
 type ackBatchResponse struct {
@@ -43,11 +66,11 @@ type ackResult struct {
 
 func (s *Server) ackBatch(r *http.Request, req ackBatchRequest) (ackBatchResponse, error) {
 	recordOf(r).note("events", len(req.Events))
-	leases := make([]queue.Lease, len(req.Events))
+	acks := make([]queue.Ack, len(req.Events))
 	for i, item := range req.Events {
-		leases[i] = queue.Lease{ID: item.ID, Receipt: item.Receipt}
+		acks[i] = queue.Ack{Lease: queue.Lease{ID: item.ID, Receipt: item.Receipt}, Result: []byte(item.Result)}
 	}
-	results, err := s.svc.Ack(r.Context(), leases)
+	results, err := s.svc.Ack(r.Context(), acks)
 	if err != nil {
 		return ackBatchResponse{}, err
 	}
@@ -63,11 +86,12 @@ func (s *Server) ackBatch(r *http.Request, req ackBatchRequest) (ackBatchRespons
 }
 
 type nackRequest struct {
-	ID      int64         `path:"id" validate:"min=1"`
-	Receipt string        `json:"receipt" validate:"required,min=1,max=256"`
-	Delay   time.Duration `json:"delay" default:"0s" validate:"min=0s,max=87600h"`
-	Error   string        `json:"error" validate:"max=65536"`
-	Final   bool          `json:"final"`
+	ID        int64          `path:"id" validate:"min=1"`
+	Receipt   string         `json:"receipt" validate:"required,min=1,max=256"`
+	Delay     *time.Duration `json:"delay" validate:"min=0s,max=87600h"` // not given: the queue's own
+	Error     string         `json:"error" validate:"max=65536"`
+	Retryable *bool          `json:"retryable"`
+	Final     bool           `json:"final"`
 }
 
 // A nackResponse has a vt when the event is back in its queue, and an outcome when it is not.
@@ -80,10 +104,11 @@ type nackResponse struct {
 func (s *Server) nack(r *http.Request, req nackRequest) (nackResponse, error) {
 	recordOf(r).note("id", req.ID)
 	result, err := s.svc.Nack(r.Context(), queue.NackParams{
-		Lease: queue.Lease{ID: req.ID, Receipt: req.Receipt},
-		Delay: req.Delay,
-		Error: req.Error,
-		Final: req.Final,
+		Lease:     queue.Lease{ID: req.ID, Receipt: req.Receipt},
+		Delay:     req.Delay,
+		Error:     req.Error,
+		Retryable: req.Retryable,
+		Final:     req.Final,
 	})
 	resp := nackResponse{ID: req.ID, Outcome: result.Outcome}
 	if result.Outcome == "" {
@@ -95,7 +120,7 @@ func (s *Server) nack(r *http.Request, req nackRequest) (nackResponse, error) {
 type extendRequest struct {
 	ID           int64         `path:"id" validate:"min=1"`
 	Receipt      string        `json:"receipt" validate:"required,min=1,max=256"`
-	InvisibleFor time.Duration `json:"invisible_for" default:"10m" validate:"min=1us,max=8760h"`
+	InvisibleFor time.Duration `json:"invisible_for" validate:"min=1us,max=8760h"` // not given: the queue's own
 }
 
 type extendResponse struct {

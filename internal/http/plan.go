@@ -20,18 +20,22 @@ type limits struct {
 //
 //	path:"id"          the field is the {id} of the route
 //	query:"limit"      … a query parameter
+//	header:"If-Match"  … a header field
 //	json:"limit"       … a member of the body, which is then a JSON object
 //	body:"event"       … the body itself, which is then an event
 //	default:"100"      what the field is when it is not given
-//	validate:"min=1"   rules of the validator, for a value that is given; "required" means it must be
+//	validate:"min=1"   rules of the validator, for a value that is given; "required" means it must be; those
+//	                   after "dive" are for each element of a list
 //	null:"true"        null is a value, too
 //
-// An embedded struct is tagged in:"query" or in:"json"; its fields have their names as name:"…".
+// An embedded struct is tagged in:"query" or in:"json"; its fields have their names as name:"…". A field whose type
+// is a slice takes all lines of its header, any other field one. A field whose type implements textual reads itself
+// from its text, and one whose type is a change tells what is not given from what is null.
 //
 // A request with rules across its fields implements checked.
 type plan struct {
-	path, query, json []field
-	event             *field
+	path, query, header, json []field
+	event                     *field
 }
 
 // A field is one field of a request.
@@ -41,8 +45,13 @@ type field struct {
 	rules    string
 	required bool
 	nullable bool
+	changing bool          // it is a change
+	text     bool          // it is a string in JSON
+	isList   bool          // it is a slice: a header may give it in several lines
 	initial  reflect.Value // what it is when not given; invalid: zero
 	items    []field       // of the structs in a list, else nil
+	element  *field        // what each element of a list of plain values is, else nil
+	members  []field       // of the struct that it is, else nil
 }
 
 // checked is implemented by requests whose fields depend on each other. check calls report
@@ -67,7 +76,7 @@ func (p *plan) add(t reflect.Type, index []int, in string) {
 			continue
 		}
 		f, place := fieldOf(sf, at), in
-		for _, tag := range []string{"path", "query", "json", "body"} {
+		for _, tag := range []string{"path", "query", "header", "json", "body"} {
 			if name, ok := sf.Tag.Lookup(tag); ok {
 				f.name, place = name, tag
 			}
@@ -77,6 +86,8 @@ func (p *plan) add(t reflect.Type, index []int, in string) {
 			p.path = append(p.path, f)
 		case "query":
 			p.query = append(p.query, f)
+		case "header":
+			p.header = append(p.header, f)
 		case "json":
 			p.json = append(p.json, f)
 		case "body":
@@ -88,7 +99,14 @@ func (p *plan) add(t reflect.Type, index []int, in string) {
 }
 
 func fieldOf(sf reflect.StructField, index []int) field {
-	f := field{name: sf.Tag.Get("name"), index: index, nullable: sf.Tag.Get("null") == "true"}
+	f := field{
+		name:     sf.Tag.Get("name"),
+		index:    index,
+		nullable: sf.Tag.Get("null") == "true",
+		changing: reflect.PointerTo(sf.Type).Implements(changingType),
+		text:     isText(sf.Type),
+		isList:   indirect(sf.Type).Kind() == reflect.Slice,
+	}
 	for rule := range strings.SplitSeq(sf.Tag.Get("validate"), ",") {
 		switch {
 		case rule == "required":
@@ -110,6 +128,7 @@ func fieldOf(sf reflect.StructField, index []int) field {
 		items.add(t.Elem(), nil, "")
 		f.items = items.json
 	}
+	f.nest(sf.Type)
 	return f
 }
 
@@ -127,8 +146,12 @@ func (p *plan) decode(w http.ResponseWriter, r *http.Request, lim limits, req an
 	v := reflect.ValueOf(req).Elem()
 	initialize(v, p.path)
 	initialize(v, p.query)
+	initialize(v, p.header)
 	initialize(v, p.json)
-	if err := p.decodeURL(r, lim, v); err != nil {
+	if err := p.decodeHeader(r.Header, v); err != nil {
+		return err
+	}
+	if err := p.decodeURL(r, lim, v); err != nil { // checks the fields of a query, which may depend on the header's
 		return err
 	}
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {

@@ -17,7 +17,7 @@ import (
 const maxFieldErrors = 20
 
 // A fieldError is one bad field. Pointer says where it is: "#/a/b" in the body, "?name" for
-// a query parameter, "{name}" for a part of the path.
+// a query parameter, "{name}" for a part of the path, and the name itself for a header field.
 type fieldError struct {
 	Pointer string `json:"pointer"`
 	Detail  string `json:"detail"`

@@ -57,6 +57,7 @@ func TestProblemsReadAsTheyAlwaysDid(t *testing.T) {
 		"event_not_found":        h.try("GET", "/events/4711", ""),
 		"method_not_allowed":     h.try("PUT", "/events", "{}"),
 		"lease_lost":             h.try("DELETE", fmt.Sprintf("/events/%d?receipt=x", id), ""),
+		"idempotency_key_reused": failWith(t, fmt.Errorf("inserting: %w", queue.ErrKeyReused)),
 		"body_too_large":         h.try("POST", "/events", strings.Repeat(" ", 1<<20+1)),
 		"unsupported_media_type": h.with("Content-Type", "application/xml").try("POST", "/events", "<a/>"),
 		"host_not_allowed":       local.with("Host", "evil.example").try("GET", "/queues", ""),
@@ -93,7 +94,7 @@ func failWith(t *testing.T, err error) answer {
 func TestUnknownPathsAndMethodsAreProblems(t *testing.T) {
 	t.Parallel()
 	h := start(t, settings{})
-	for _, path := range []string{"/nothing", "/events/", "/events/1/", "/events/1/ack", "/EVENTS", "//events", "/history/1", "/docs/", "/docs/../events", "/favicon.ico"} {
+	for _, path := range []string{"/nothing", "/events/", "/events/1/", "/events/1/work", "/EVENTS", "//events", "/history/1", "/docs/", "/docs/../events", "/favicon.ico"} {
 		h.try("GET", path, "").wantProblem(notFound)
 	}
 	for call, allow := range map[string]string{

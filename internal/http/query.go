@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // decodeURL sets the fields of v that are in the path and in the query.
@@ -18,7 +19,11 @@ func (p *plan) decodeURL(r *http.Request, lim limits, v reflect.Value) error {
 	}
 	var bad []fieldError
 	for _, f := range p.path {
-		if wrong := setChecked(&f, v.FieldByIndex(f.index), r.PathValue(f.name)); wrong != "" {
+		text := r.PathValue(f.name)
+		if plain, err := url.PathUnescape(text); err == nil && r.URL.RawPath != "" { // the router then matched the path as it was sent
+			text = plain
+		}
+		if wrong := setChecked(&f, v.FieldByIndex(f.index), text); wrong != "" {
 			bad = append(bad, fieldError{"{" + f.name + "}", wrong})
 		}
 	}
@@ -70,6 +75,9 @@ func parseQuery(r *http.Request, known []field) (url.Values, error) {
 func setChecked(f *field, v reflect.Value, text string) string {
 	if strings.Contains(text, "\x00") {
 		return "holds a NUL character"
+	}
+	if !utf8.ValidString(text) {
+		return "is not valid UTF-8"
 	}
 	if wrong := setText(v, text); wrong != "" {
 		return wrong

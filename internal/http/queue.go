@@ -20,6 +20,7 @@ type queueStats struct {
 	DoneLastHour    int64   `json:"done_last_hour"`
 	ExpiredLastHour int64   `json:"expired_last_hour"`
 	Estimated       bool    `json:"estimated"`
+	Paused          bool    `json:"paused"`
 }
 
 func (s *Server) listQueues(r *http.Request, _ listQueuesRequest) (listQueuesResponse, error) {
@@ -34,6 +35,7 @@ func (s *Server) listQueues(r *http.Request, _ listQueuesRequest) (listQueuesRes
 			DoneLastHour:    q.DoneLately,
 			ExpiredLastHour: q.ExpiredLately,
 			Estimated:       q.Estimated,
+			Paused:          q.Paused,
 		}
 		if q.OldestReadyAge != nil {
 			age := q.OldestReadyAge.Round(time.Millisecond).String()

@@ -31,7 +31,7 @@ type requeueMatchingRequest struct {
 // check refuses a request without a filter: a stray empty POST must not bring back all of history.
 func (req requeueMatchingRequest) check(report func(field, detail string)) {
 	if req.empty() {
-		report("", "must have a filter: one of queue, outcome, from, to, contains, id at least")
+		report("", "must have a filter: one of queue, outcome, from, to, contains, id, type, source, worker, min_duration at least")
 	}
 	req.filter.check(report)
 }

@@ -57,6 +57,8 @@ func explain(e validator.FieldError) string {
 		return "must not be empty"
 	case e.Kind() == reflect.String:
 		limit += " characters long"
+	case e.Kind() == reflect.Slice:
+		limit += " elements long"
 	}
 	switch e.Tag() {
 	case "min":

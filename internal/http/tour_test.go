@@ -36,14 +36,14 @@ func everyRoute(t *testing.T) []route {
 	}
 	var routes []route
 	operations(loadSpec(t), func(method, path string, op *openapi3.Operation) {
-		path = strings.NewReplacer("{id}", "7", "{asset}", "init.js").Replace(path)
+		path = strings.NewReplacer("{id}", "7", "{name}", "mail", "{asset}", "init.js").Replace(path)
 		routes = append(routes, route{op.OperationID, method, path, bodies[op.OperationID]})
 	})
 	return routes
 }
 
 func (r route) isHealth() bool { return r.path == "/livez" || r.path == "/readyz" }
-func (r route) writes() bool   { return r.method == "POST" || r.method == "DELETE" }
+func (r route) writes() bool   { return r.method != "GET" }
 
 // usesDatabase reports whether the call cannot be answered without the database.
 func (r route) usesDatabase() bool {
@@ -65,6 +65,7 @@ func TestEveryDocumentedAnswerIsGiven(t *testing.T) {
 	open := start(t, settings{seen: seen})
 	tourSuccesses(open)
 	tourConflicts(open)
+	tourJobs(open)
 	for _, r := range routes {
 		if got := open.try(r.method, r.path+"?nonsense=1", r.body).wantProblem(unknownParameter); len(got.Errors) != 1 {
 			t.Errorf("%s: got %+v", r.id, got)
@@ -150,6 +151,31 @@ func tourSuccesses(h *harness) {
 		h.with("If-None-Match", etag).call("GET", path, "").want(304)
 	}
 	h.call("GET", "/docs/nothing.js", "").wantProblem(notFound)
+}
+
+func tourJobs(h *harness) {
+	for _, status := range []int{201, 200} {
+		h.with("Idempotency-Key", `"k1"`).call("POST", "/events?queue=work&type=a&source=s&priority=-1&max_attempts=2&expires_at=2100-01-01T00:00:00Z", `{"n":4}`).want(status)
+		h.call("POST", "/events/batch", `{"events":[{"event":{"n":5},"queue":"work","key":"k2","type":"b","source":"s","priority":1,"max_attempts":2,"expires_at":"2100-01-01T00:00:00Z"}]}`).want(status)
+	}
+	h.call("GET", "/events?queue=work", "").want(200)
+	e := h.claim(`{"queue":"work","types":["a"],"exclude_ids":[1],"worker":"w"}`)[0]
+	h.call("GET", fmt.Sprintf("/events/%d/attempts", e.ID), "").want(200)
+	h.call("POST", fmt.Sprintf("/events/%d/ack", e.ID), fmt.Sprintf(`{"receipt":%q,"result":[1]}`, e.Receipt)).want(200)
+	h.call("GET", "/history?type=a&source=s&worker=w&min_duration=0s", "").want(200)
+	h.call("PUT", "/queues/work", `{"max_attempts":5,"invisible_for":"1m","backoff":{"kind":"linear","base":"1s","factor":null,"max":null,"jitter":0.5},"history_retention":"720h"}`).want(200)
+	h.call("GET", "/queues/work", "").want(200)
+	for _, verb := range []string{"pause", "resume", "purge"} {
+		h.call("POST", "/queues/work/"+verb, "").want(200)
+	}
+	h.call("GET", "/stats/executions?type=a&worker=", "").want(200)
+	h.call("GET", "/stats/processes", "").want(200)
+
+	h.with("Idempotency-Key", "k1").call("POST", "/events?queue=work", `{"n":4}`).wantProblem(keyReused)
+	h.call("POST", "/events/batch", `{"events":[{"event":{},"queue":"work","key":"k1"}]}`).wantProblem(keyReused)
+	h.call("POST", fmt.Sprintf("/events/%d/ack", e.ID), `{"receipt":"x"}`).wantProblem(leaseLost)
+	h.call("POST", "/events/1152921504606846976/ack", `{"receipt":"x"}`).wantProblem(eventNotFound)
+	h.call("GET", "/events/1152921504606846976/attempts", "").wantProblem(eventNotFound)
 }
 
 func tourConflicts(h *harness) {

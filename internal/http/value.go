@@ -19,6 +19,59 @@ var (
 	payloadType  = reflect.TypeFor[jsontext.Value]()
 )
 
+// textual is a type of field that reads itself from a text, as it stands in a URL, in a header or in a JSON string.
+type textual interface {
+	// setText returns what is wrong with text, in words for the caller, or "".
+	setText(text string) string
+	// wanted says what the field takes, as in "must be …".
+	wanted() string
+}
+
+var textualType = reflect.TypeFor[textual]()
+
+func isTextual(t reflect.Type) bool { return reflect.PointerTo(t).Implements(textualType) }
+
+// isText reports whether a field of type t is a string in JSON.
+func isText(t reflect.Type) bool {
+	if c, ok := reflect.Zero(reflect.PointerTo(t)).Interface().(changing); ok {
+		t = c.holds()
+	}
+	t = indirect(t)
+	return t.Kind() == reflect.String || t == durationType || t == timeType || isTextual(t)
+}
+
+// indirect is the type that a pointer points to, or t itself.
+func indirect(t reflect.Type) reflect.Type {
+	if t.Kind() == reflect.Pointer {
+		return t.Elem()
+	}
+	return t
+}
+
+// A change is a field of a call that changes what is there: not given, it leaves the value alone; null, where that is a
+// value, takes it away.
+type change[T any] struct {
+	Given bool
+	To    *T // nil: null
+}
+
+// changing is what the decoder sees of a change.
+type changing interface {
+	place() reflect.Value
+	holds() reflect.Type
+}
+
+var changingType = reflect.TypeFor[changing]()
+
+// place notes that the field is given, and returns where its value goes.
+func (c *change[T]) place() reflect.Value {
+	c.Given = true
+	return reflect.ValueOf(&c.To).Elem()
+}
+
+// holds is the type of its value.
+func (*change[T]) holds() reflect.Type { return reflect.TypeFor[T]() }
+
 // overlong matches a duration that is well written; time.ParseDuration fails on those that
 // exceed its 290 years only.
 var overlong = regexp.MustCompile(`^\+?([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$`)
@@ -29,6 +82,9 @@ func setText(v reflect.Value, text string) string {
 	if v.Kind() == reflect.Pointer {
 		v.Set(reflect.New(v.Type().Elem()))
 		return setText(v.Elem(), text)
+	}
+	if t, ok := v.Addr().Interface().(textual); ok {
+		return t.setText(text)
 	}
 	switch {
 	case v.Type() == durationType:
@@ -99,6 +155,24 @@ type timestamp time.Time
 func (t timestamp) AppendText(b []byte) ([]byte, error) {
 	return time.Time(t).UTC().Truncate(time.Microsecond).AppendFormat(b, time.RFC3339Nano), nil
 }
+
+// duration writes a duration as requests have it.
+type duration time.Duration
+
+// AppendText implements encoding.TextAppender.
+func (d duration) AppendText(b []byte) ([]byte, error) {
+	return append(b, time.Duration(d).String()...), nil
+}
+
+// milliseconds writes a duration as their number, to the microsecond.
+type milliseconds time.Duration
+
+func (ms milliseconds) appendTo(b []byte) []byte {
+	return strconv.AppendFloat(b, float64(time.Duration(ms).Microseconds())/1000, 'f', -1, 64)
+}
+
+// MarshalJSON implements json.Marshaler.
+func (ms milliseconds) MarshalJSON() ([]byte, error) { return ms.appendTo(nil), nil }
 
 func timestamps(ts []time.Time) []timestamp {
 	out := make([]timestamp, len(ts))

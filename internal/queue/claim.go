@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -16,9 +17,9 @@ func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 	p.Queue = cmp.Or(p.Queue, Default)
 	p.Limit = min(cmp.Or(p.Limit, 1), MaxBatch)
 	p.MaxAttempts = cmp.Or(p.MaxAttempts, s.cfg.MaxAttempts)
-	p.InvisibleFor = cmp.Or(p.InvisibleFor, DefaultInvisibleFor)
 	p.Wait = min(p.Wait, MaxWait)
 	p.Order = cmp.Or(p.Order, FIFO)
+	p.Types = slices.Compact(slices.Sorted(slices.Values(p.Types))) // so that equal ones are seen to be equal
 
 	w := newWaiter(p)
 	d, err := s.join(w) //nolint:contextcheck // the dispatcher serves many callers, and outlives each of them
@@ -37,7 +38,7 @@ func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 
 // newClaim returns a claim that several callers may share.
 func newClaim(s *Service, p ClaimParams) *part {
-	return &part{claim: &p, from: s.marks.begin(markKey{p.Queue, p.MaxAttempts}), done: make(chan error, 1)}
+	return &part{claim: &p, from: s.marks.begin(&p), done: make(chan error, 1)}
 }
 
 // settle returns what a claim found that was flushed, and whether that was as much as it asked for: then there may be more to
@@ -47,8 +48,8 @@ func (s *Service) settle(p *part) (events []Event, full bool) {
 	if n == 0 {
 		return nil, false
 	}
-	if p.claim.Order == FIFO {
-		s.marks.advance(markKey{queue, p.claim.MaxAttempts}, p.priorVT)
+	if p.claim.Order == FIFO && len(p.claim.ExcludeIDs) == 0 {
+		s.marks.advance(p.claim, p.upTo)
 	}
 	full = n == p.claim.Limit
 	if full {
@@ -97,14 +98,14 @@ func (s *Service) Release(ctx context.Context, leases []Lease) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	ids, receipts := columns(leases)
-	rows, _ := s.pool.Query(ctx, `select queue, vt from agent.release_events($1, $2)`, ids, receipts)
+	rows, _ := s.pool.Query(ctx, `select queue, coalesce(type, ''), priority, vt from agent.release_events($1, $2)`, ids, receipts)
 	touched := make(map[string]bool)
-	var queue string
+	var l lane
 	var vt time.Time
-	_, err := pgx.ForEachRow(rows, []any{&queue, &vt}, func() error {
-		s.counters.add(queue, func(c *Counters) { c.Released++ })
-		s.marks.lower(queue, vt)
-		touched[queue] = true
+	_, err := pgx.ForEachRow(rows, []any{&l.queue, &l.typ, &l.priority, &vt}, func() error {
+		s.counters.add(l.queue, func(c *Counters) { c.Released++ })
+		s.marks.lower(l, vt)
+		touched[l.queue] = true
 		return nil
 	})
 	s.wake(touched)

@@ -138,7 +138,6 @@ func TestSQLFunctionsRefuseBadArguments(t *testing.T) {
 		`insert into agent.event (event) values ('7')`:                                                         "QD003",
 		`insert into agent.event (event, queue) values ('{}', 'a b')`:                                          "QD003",
 		`select agent.claim_event(0)`:                                                                          "QD003",
-		`select agent.claim_event(null)`:                                                                       "QD003",
 		`select agent.claim_event(_invisible_for => '0s')`:                                                     "QD003",
 		`select agent.claim_events(_limit => 0)`:                                                               "QD003",
 		`select agent.claim_events(_order => 'lifo')`:                                                          "QD003",

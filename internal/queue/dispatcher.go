@@ -44,7 +44,8 @@ func newWaiter(p ClaimParams) *waiter {
 // sharesClaim reports whether one statement can claim for both.
 func (w *waiter) sharesClaim(o *waiter) bool {
 	a, b := w.params, o.params
-	return a.MaxAttempts == b.MaxAttempts && a.InvisibleFor == b.InvisibleFor && a.Order == b.Order
+	return a.MaxAttempts == b.MaxAttempts && a.InvisibleFor == b.InvisibleFor && a.Order == b.Order &&
+		slices.Equal(a.Types, b.Types) && slices.Equal(a.ExcludeIDs, b.ExcludeIDs)
 }
 
 // join adds a waiter to its queue's dispatcher, starting that if need be. Close waits until the waiter's caller
@@ -174,11 +175,22 @@ func (d *dispatcher) serve(group []*waiter) (waiting int, full bool) {
 func (d *dispatcher) claimFor(group []*waiter) *part {
 	p := group[0].params
 	p.Limit = 0
+	named := false
 	for _, w := range group {
 		p.Limit += w.params.Limit
+		named = named || w.params.Worker != ""
 	}
 	p.Limit = min(p.Limit, d.svc.fits.get(d.queue))
-	return newClaim(d.svc, p)
+	claim := newClaim(d.svc, p)
+	if named {
+		claim.workers = make([]string, 0, p.Limit)
+		for _, w := range group {
+			for range min(w.params.Limit, p.Limit-len(claim.workers)) {
+				claim.workers = append(claim.workers, w.params.Worker)
+			}
+		}
+	}
+	return claim
 }
 
 // handOut gives a group what was claimed for it.
@@ -189,19 +201,25 @@ func (d *dispatcher) handOut(group []*waiter, p *part, err error) (waiting int, 
 	}
 	d.mu.Lock()
 	now := time.Now()
+	var unwanted []Event
 	for _, w := range group {
 		n := min(len(found), w.params.Limit)
 		if n == 0 && err == nil && (full || now.Before(w.deadline) && !d.draining) {
 			waiting++
 			continue
 		}
-		if d.remove(w) {
+		switch {
+		case d.remove(w):
 			w.result <- claimResult{events: found[:n:n], err: err}
-			found = found[n:]
+		case p.workers == nil:
+			continue // the next one takes them
+		default: // they bear the name of one who has gone
+			unwanted = append(unwanted, found[:n]...)
 		}
+		found = found[n:]
 	}
 	d.mu.Unlock()
-	d.release(found) // whoever these were for has gone
+	d.release(append(unwanted, found...))
 	return waiting, full
 }
 

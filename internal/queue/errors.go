@@ -13,6 +13,8 @@ var (
 	// ErrLeaseLost: the receipt is not that of the event's latest claim, its lease was given back, or the event
 	// has left its queue.
 	ErrLeaseLost = errors.New("the lease was lost")
+	// ErrKeyReused: the idempotency key stands for an event that was enqueued with another payload, or other options.
+	ErrKeyReused = errors.New("the idempotency key stands for another event")
 	// ErrInvalid: the database refused a value; the error is an *InvalidError.
 	ErrInvalid = errors.New("invalid value")
 	// ErrUnrepresentable: PostgreSQL cannot hold the event as it is.

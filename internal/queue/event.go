@@ -52,6 +52,17 @@ type Event struct {
 	// RequeuedFrom is the id in history this event was copied from.
 	RequeuedFrom *int64
 
+	Type, Source string // empty: not said
+	Priority     int32  // lower first
+	Key          string // idempotency key; empty: none
+	MaxAttempts  *int32 // claims at most, by the event's own account
+	ExpiresAt    *time.Time
+	Worker       string // who has, or had, the latest lease; empty: not said
+	// ErrorCount is how many attempts ended without success. It is zero on events that were just claimed: see Get.
+	ErrorCount int32
+	// Occurrence is the occurrence of a schedule that the event is: a JSON object, or nil.
+	Occurrence json.RawMessage
+
 	// Receipt proves the claim that returned this event; empty but on claimed events.
 	Receipt string
 
@@ -61,6 +72,12 @@ type Event struct {
 	// Outcome, FinishedAt and RequeuedAs are set on an event in history only.
 	Outcome    Outcome
 	FinishedAt *time.Time
+	// Retryable is whether another attempt might have succeeded, by the last nack's account; nil: not said.
+	Retryable *bool
+	// Result is what the ack said; nil: nothing.
+	Result json.RawMessage
+	// Processing is how long the last attempt took; nil unless Done or Failed.
+	Processing *time.Duration
 	// RequeuedAs is the id of the latest copy of this event that went back into a queue.
 	RequeuedAs *int64
 }

@@ -9,15 +9,15 @@ func Gathered(s *Service) int {
 	return len(s.flusher.waiting)
 }
 
-// Mark returns where claims of a queue begin, zero for at its beginning.
+// Mark returns where claims of a queue begin in the lane of priority zero, zero for at its beginning.
 func Mark(s *Service, queue string) time.Time {
 	s.marks.mu.Lock()
 	defer s.marks.mu.Unlock()
-	k := s.marks.byKey[markKey{queue, s.cfg.MaxAttempts}]
-	if k == nil || !k.heeded {
+	k := s.marks.byKey[markKey{queue, "", s.cfg.MaxAttempts}]
+	if k == nil || !k.heeded || k.byLane[0] == nil {
 		return time.Time{}
 	}
-	return k.at
+	return k.byLane[0].at
 }
 
 // Writers returns how many writers are at work.
@@ -49,3 +49,6 @@ func Offers(s *Service, queue string) bool {
 	defer d.mu.Unlock()
 	return d.offer != nil
 }
+
+// Waiting returns how many claims wait.
+func Waiting(s *Service) int { return s.waiting() }

@@ -112,14 +112,14 @@ func TestAckAnswersEachEventOnItsOwn(t *testing.T) {
 	b := open(t, nil)
 	ids := b.postN(t, "", 3)
 	claimed := b.take(t, queue.ClaimParams{Limit: 2}, 2)
-	results, err := b.Ack(t.Context(), []queue.Lease{
+	results, err := b.Ack(t.Context(), acks(
 		lease(claimed[1]),
-		{ID: 1 << 60},
-		{ID: claimed[0].ID, Receipt: claimed[1].Receipt}, // another event's
-		lease(claimed[1]), // twice in one call
-		{ID: ids[2]},      // unconditional, and never claimed
-		{ID: claimed[0].ID, Receipt: "nonsense"},
-	})
+		queue.Lease{ID: 1 << 60},
+		queue.Lease{ID: claimed[0].ID, Receipt: claimed[1].Receipt}, // another event's
+		lease(claimed[1]),       // twice in one call
+		queue.Lease{ID: ids[2]}, // unconditional, and never claimed
+		queue.Lease{ID: claimed[0].ID, Receipt: "nonsense"},
+	))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestNackGivesBackAndKeepsTheError(t *testing.T) {
 	b := open(t, nil)
 	b.post(t, "", `{}`)
 	first := b.takeOne(t)
-	p := queue.NackParams{Lease: lease(first), Delay: time.Hour, Error: "no luck"}
+	p := queue.NackParams{Lease: lease(first), Delay: new(time.Hour), Error: "no luck"}
 	r, err := b.Nack(t.Context(), p)
 	if err != nil {
 		t.Fatal(err)
@@ -310,7 +310,7 @@ func TestTextThatIsNotUTF8IsUnrepresentable(t *testing.T) {
 			return err
 		},
 		"claim": func() error { _, err := b.Claim(t.Context(), queue.ClaimParams{Queue: bad}); return err },
-		"ack":   func() error { _, err := b.Ack(t.Context(), []queue.Lease{{ID: e.ID, Receipt: bad}}); return err },
+		"ack":   func() error { _, err := b.Ack(t.Context(), acks(queue.Lease{ID: e.ID, Receipt: bad})); return err },
 		"nack":  func() error { _, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(e), Error: bad}); return err },
 		"extend": func() error {
 			_, err := b.Extend(t.Context(), queue.Lease{ID: e.ID, Receipt: bad}, time.Hour)

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Ack finishes each of leases on its own, as Done, or as Cancelled where nobody ever claimed
-// the event. Results are in the order of leases. A repeated ack with the receipt that succeeded succeeds again.
-// Concurrent calls share transactions.
-func (s *Service) Ack(ctx context.Context, leases []Lease) ([]AckResult, error) {
-	if len(leases) == 0 {
+// Ack finishes each of acks on its own, as Done, or as Cancelled where nobody ever claimed
+// the event. Results are in the order of acks. A repeated ack with the receipt that succeeded succeeds again, and
+// leaves the result in history as it is. Concurrent calls share transactions.
+func (s *Service) Ack(ctx context.Context, acks []Ack) ([]AckResult, error) {
+	if len(acks) == 0 {
 		return nil, nil
 	}
-	p := &part{acks: leases, done: make(chan error, 1)}
+	p := &part{acks: acks, done: make(chan error, 1)}
 	if err := s.flusher.do(ctx, p); err != nil {
 		return nil, err
 	}
@@ -34,7 +34,7 @@ func ackResult(id int64, status string) (AckResult, error) {
 	}
 }
 
-// Nack gives a claimed event back, or with p.Final moves it to history. It fails with
+// Nack gives a claimed event back, or moves it to history where p says so, or it was the last attempt. It fails with
 // ErrNotFound or ErrLeaseLost; repeated with the same receipt, it answers as it did.
 func (s *Service) Nack(ctx context.Context, p NackParams) (NackResult, error) {
 	var (
@@ -45,14 +45,14 @@ func (s *Service) Nack(ctx context.Context, p NackParams) (NackResult, error) {
 	)
 	err := s.pool.QueryRow(ctx, `
 		select vt, outcome, queue, repeated
-		from agent.nack_event($1, nullif($2, ''), $3, nullif($4, ''), $5, _notify => false)`,
-		p.ID, p.Receipt, p.Delay, p.Error, p.Final).Scan(&vt, &outcome, &queue, &repeated)
+		from agent.nack_event($1, nullif($2, ''), $3, nullif($4, ''), $5, _notify => false, _retryable => $6)`,
+		p.ID, p.Receipt, p.Delay, p.Error, p.Final, p.Retryable).Scan(&vt, &outcome, &queue, &repeated)
 	if err != nil {
 		return NackResult{}, wrap("nacking an event", err)
 	}
 	if !repeated {
 		s.counters.add(queue, func(c *Counters) {
-			if p.Final {
+			if outcome != nil {
 				c.Failed++
 			} else {
 				c.Nacked++
@@ -66,10 +66,19 @@ func (s *Service) Nack(ctx context.Context, p NackParams) (NackResult, error) {
 	return NackResult{VT: *vt}, nil
 }
 
-// Extend makes the lease last until invisibleFor from now and returns that time. It fails
-// with ErrNotFound or ErrLeaseLost.
+// Extend makes the lease last until invisibleFor from now (zero: as the queue's policy says, or DefaultInvisibleFor) and returns
+// that time. It fails with ErrNotFound or ErrLeaseLost.
 func (s *Service) Extend(ctx context.Context, l Lease, invisibleFor time.Duration) (time.Time, error) {
 	var vt time.Time
-	err := s.pool.QueryRow(ctx, `select agent.extend_event($1, nullif($2, ''), $3)`, l.ID, l.Receipt, invisibleFor).Scan(&vt)
+	err := s.pool.QueryRow(ctx, `select agent.extend_event($1, nullif($2, ''), $3)`, l.ID, l.Receipt, orNull(invisibleFor)).Scan(&vt)
 	return vt, wrap("extending a lease", err)
+}
+
+// orNull is a statement's argument: null for the zero value.
+func orNull[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
 }

@@ -3,7 +3,9 @@ package queue
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -16,7 +18,7 @@ import (
 func (s *Service) runParts(ctx context.Context, pool *pgxpool.Pool, parts []*part) error {
 	fl := flush{svc: s, batch: new(pgx.Batch)}
 	for _, p := range parts {
-		p.claimed, p.surplus, p.handed = nil, nil, 0 // what a flush that failed had found
+		p.claimed, p.surplus, p.upTo, p.handed = nil, nil, nil, 0 // what a flush that failed had found
 		if p.offered {
 			if fl.offers == nil {
 				fl.offers = make(map[string]*part, 1)
@@ -31,6 +33,7 @@ func (s *Service) runParts(ctx context.Context, pool *pgxpool.Pool, parts []*par
 			fl.queueClaim(p)
 		}
 	}
+	recorded := fl.queueRecord()
 	// What those who wait here take along need not be told of. Whether they take all of it is known afterwards.
 	elsewhere := maps.Clone(fl.touched)
 	for _, p := range parts {
@@ -45,6 +48,7 @@ func (s *Service) runParts(ctx context.Context, pool *pgxpool.Pool, parts []*par
 	if err := pool.SendBatch(ctx, fl.batch).Close(); err != nil {
 		maps.DeleteFunc(told, func(queue string, _ bool) bool { return fl.touched[queue] })
 		s.notifier.add(told) // those of earlier flushes, which were committed
+		s.executions.restore(recorded)
 		return wrap("writing to the queue", err)
 	}
 	fl.announce(parts, elsewhere, len(told) > 0)
@@ -55,12 +59,11 @@ func (s *Service) runParts(ctx context.Context, pool *pgxpool.Pool, parts []*par
 func (fl *flush) announce(parts []*part, elsewhere map[string]bool, told bool) {
 	s := fl.svc
 	s.counters.count(fl.counted)
+	s.executions.add(fl.finished)
+	for l, vt := range fl.lanes {
+		s.marks.lower(l, vt)
+	}
 	for _, p := range parts {
-		for i := range p.inserts {
-			if e := &p.inserts[i]; e.VT != nil {
-				s.marks.lower(cmp.Or(e.Queue, Default), *e.VT)
-			}
-		}
 		switch {
 		case !p.offered:
 		case fl.later[p.claim.Queue] || len(p.claimed)+len(p.surplus) == p.claim.Limit:
@@ -83,6 +86,10 @@ type flush struct {
 	later   map[string]bool  // queues that get something claimable later
 	offers  map[string]*part // claims that inserts into these queues take along
 	counted map[string]Counters
+	lanes   map[lane]time.Time // where something is inserted, and its earliest vt of those that were given; zero: none was
+
+	acks     bool // whether it has any
+	finished []execution
 }
 
 // add counts events of a queue, to be kept when the flush is committed.
@@ -102,6 +109,14 @@ func (fl *flush) claimableLater(queue string) {
 	fl.later[queue] = true
 }
 
+// An arrival is an event on its way into a queue, and who takes it as it arrives, if anybody does.
+type arrival struct {
+	*InsertParams
+	queue string
+	taker *part
+	slot  int // which one of the taker's it is
+}
+
 func (fl *flush) queueInserts(parts []*part) {
 	n := 0
 	for _, p := range parts {
@@ -111,72 +126,63 @@ func (fl *flush) queueInserts(parts []*part) {
 		return
 	}
 	fl.touched = make(map[string]bool, 1)
-	events := make([]string, 0, n)
-	queues := make([]string, 0, n)
-	var ( // nil when nobody asks for one: then they are not even looked at
-		delays []*time.Duration
-		vts    []*time.Time
-		leases []*time.Duration
-	)
-	takers := make(map[int]*part)
+	fl.lanes = make(map[lane]time.Time, 1)
+	arrivals := make([]arrival, 0, n)
 	for _, p := range parts {
 		for i := range p.inserts {
-			e := &p.inserts[i]
-			at := len(events)
-			events = append(events, string(e.Event))
-			queues = append(queues, cmp.Or(e.Queue, Default))
-			fl.touched[queues[at]] = true
-			switch {
-			case e.VT != nil:
-				fl.claimableLater(queues[at])
-				if vts == nil {
-					vts = make([]*time.Time, n)
-				}
-				vts[at] = e.VT
-			case e.Delay != 0:
-				fl.claimableLater(queues[at])
-				if delays == nil {
-					delays = make([]*time.Duration, n)
-				}
-				delays[at] = &e.Delay
-			default:
-				taker := fl.offers[queues[at]]
-				if taker == nil || taker.handed == taker.claim.Limit {
-					break
-				}
-				if leases == nil {
-					leases = make([]*time.Duration, n)
-				}
-				leases[at] = &taker.claim.InvisibleFor
-				takers[at] = taker
-				taker.handed++
+			arrivals = append(arrivals, arrival{InsertParams: &p.inserts[i], queue: cmp.Or(p.inserts[i].Queue, Default)})
+		}
+	}
+	fl.handOver(arrivals)
+
+	events := make([]string, n)
+	queues := make([]string, n)
+	var ( // nil when nobody asks for one: then they are not even looked at
+		delays  []*time.Duration
+		vts     []*time.Time
+		leases  []*time.Duration
+		workers []*string
+		options []*string
+	)
+	for i, a := range arrivals {
+		events[i], queues[i] = string(a.Event), a.queue
+		fl.touched[a.queue] = true
+		l := lane{a.queue, a.Type, a.Priority}
+		known, ok := fl.lanes[l]
+		switch {
+		case a.VT != nil:
+			fl.claimableLater(a.queue)
+			set(&vts, n, i, a.VT)
+			if known.IsZero() || a.VT.Before(known) {
+				fl.lanes[l] = *a.VT
 			}
+		case a.Delay != 0:
+			fl.claimableLater(a.queue)
+			set(&delays, n, i, &a.Delay)
+		case a.taker != nil:
+			set(&leases, n, i, &a.taker.claim.InvisibleFor)
+			if worker := a.worker(); worker != "" {
+				set(&workers, n, i, &worker)
+			}
+		}
+		if !ok && a.VT == nil {
+			fl.lanes[l] = time.Time{}
+		}
+		if option := a.options(); option != nil {
+			set(&options, n, i, option)
 		}
 	}
 	// The waking is the service's own: a notifying commit takes a lock that the whole server shares.
 	fl.batch.Queue(`
-		select id, vt, enqueued_at, event_ts, event, claimed
-		from agent.add_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[])`,
-		events, queues, delays, vts, leases).Query(func(rows pgx.Rows) error {
+		select id, vt, enqueued_at, event_ts, event, claimed, replayed
+		from agent.add_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8)`,
+		events, queues, delays, vts, leases, workers, options, fl.svc.cfg.KeyRetention).Query(func(rows pgx.Rows) error {
 		inserted := make([]Inserted, 0, n)
 		for rows.Next() {
-			in := Inserted{Queue: queues[len(inserted)]}
-			taker := takers[len(inserted)]
-			if taker == nil {
-				if err := rows.Scan(&in.ID, &in.VT, nil, nil, nil, nil); err != nil {
-					return err
-				}
-			} else {
-				e := Event{Queue: in.Queue, Attempts: 1}
-				if err := rows.Scan(&e.ID, &e.VT, &e.EnqueuedAt, &e.EventTS, (*[]byte)(&e.Payload), &e.Claimed); err != nil {
-					return err
-				}
-				e.Receipt = receiptOf(e)
-				in.ID, in.VT = e.ID, e.EnqueuedAt
-				taker.claimed, taker.priorVT = append(taker.claimed, e), e.EnqueuedAt
-				fl.add(in.Queue, func(c *Counters) { c.Claimed++ })
+			in, err := fl.arrived(rows, &arrivals[len(inserted)])
+			if err != nil {
+				return err
 			}
-			fl.add(in.Queue, func(c *Counters) { c.Inserted++ })
 			inserted = append(inserted, in)
 		}
 		if err := rows.Err(); err != nil {
@@ -190,11 +196,120 @@ func (fl *flush) queueInserts(parts []*part) {
 	})
 }
 
+// set puts v at i into values, which are n, or none as long as nothing was put there.
+func set[T any](values *[]*T, n, i int, v *T) {
+	if *values == nil {
+		*values = make([]*T, n)
+	}
+	(*values)[i] = v
+}
+
+// handOver gives those who wait what arrives for them, in the order in which they would claim it.
+func (fl *flush) handOver(arrivals []arrival) {
+	if len(fl.offers) == 0 {
+		return
+	}
+	order := make([]int, len(arrivals))
+	sorted := true
+	for i := range order {
+		order[i] = i
+		sorted = sorted && arrivals[i].Priority == arrivals[0].Priority
+	}
+	if !sorted {
+		slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(arrivals[i].Priority, arrivals[j].Priority) })
+	}
+	for _, i := range order {
+		a := &arrivals[i]
+		taker := fl.offers[a.queue]
+		if taker == nil || taker.handed == taker.claim.Limit || a.VT != nil || a.Delay != 0 || !taker.takes(a.Type) {
+			continue
+		}
+		a.taker, a.slot = taker, taker.handed
+		taker.handed++
+	}
+}
+
+// takes reports whether the claim is for events of a type.
+func (p *part) takes(typ string) bool {
+	return len(p.claim.Types) == 0 || slices.Contains(p.claim.Types, typ)
+}
+
+// worker is who takes the arrival.
+func (a *arrival) worker() string {
+	if a.slot < len(a.taker.workers) {
+		return a.taker.workers[a.slot]
+	}
+	return ""
+}
+
+// arrived reads what became of an arrival, and gives it to its taker.
+func (fl *flush) arrived(rows pgx.Rows, a *arrival) (Inserted, error) {
+	in := Inserted{Queue: a.queue}
+	if a.taker == nil {
+		if err := rows.Scan(&in.ID, &in.VT, nil, nil, nil, nil, &in.Replayed); err != nil {
+			return in, err
+		}
+	} else {
+		e := Event{Queue: in.Queue, Attempts: 1, Type: a.Type, Source: a.Source, Priority: a.Priority, Key: a.Key, ExpiresAt: a.ExpiresAt, Worker: a.worker()}
+		if a.MaxAttempts != 0 {
+			e.MaxAttempts = new(int32(min(a.MaxAttempts, math.MaxInt32)))
+		}
+		var enqueuedAt, eventTS *time.Time // null where the key was known
+		if err := rows.Scan(&e.ID, &e.VT, &enqueuedAt, &eventTS, (*[]byte)(&e.Payload), &e.Claimed, &in.Replayed); err != nil {
+			return in, err
+		}
+		in.ID, in.VT = e.ID, e.VT
+		if len(e.Claimed) > 0 { // else the queue is paused, or nothing was enqueued
+			e.EnqueuedAt, e.EventTS, e.Receipt = *enqueuedAt, *eventTS, receiptOf(e)
+			in.VT = e.EnqueuedAt
+			a.taker.claimed = append(a.taker.claimed, e)
+			a.taker.passed(e, e.EnqueuedAt)
+			fl.add(in.Queue, func(c *Counters) { c.Claimed++ })
+		}
+	}
+	if !in.Replayed {
+		fl.add(in.Queue, func(c *Counters) { c.Inserted++ })
+	}
+	return in, nil
+}
+
+// passed notes the vt that a claimed event had before.
+func (p *part) passed(e Event, vt time.Time) {
+	if p.upTo == nil {
+		p.upTo = make(map[lane]time.Time, 1)
+	}
+	l := lane{queue: e.Queue, priority: e.Priority}
+	if len(p.claim.Types) > 0 {
+		l.typ = e.Type
+	}
+	p.upTo[l] = vt
+}
+
+// options is what the event has beyond a payload, as agent.add_events takes it, or nil.
+func (e *InsertParams) options() *string {
+	if e.Type == "" && e.Source == "" && e.Priority == 0 && e.Key == "" && e.MaxAttempts == 0 && e.ExpiresAt == nil {
+		return nil
+	}
+	b, err := json.Marshal(struct {
+		Type        string     `json:"type,omitempty"`
+		Source      string     `json:"source,omitempty"`
+		Priority    int32      `json:"priority,omitempty"`
+		Key         string     `json:"key,omitempty"`
+		MaxAttempts int        `json:"max_attempts,omitempty"`
+		ExpiresAt   *time.Time `json:"expires_at,omitempty"`
+	}{e.Type, e.Source, e.Priority, e.Key, e.MaxAttempts, e.ExpiresAt})
+	text := string(b)
+	if err != nil { // a time that JSON has no way to write
+		text = `{"expires_at":"infinity"}` // which is refused
+	}
+	return &text
+}
+
 // queueAcks finishes the acks of all parts in the order of their ids, so that no two transactions
 // wait for each other.
 func (fl *flush) queueAcks(parts []*part) {
 	type ack struct {
-		lease  *Lease
+		*Ack
 		result *AckResult
 	}
 	var acks []ack
@@ -210,20 +325,29 @@ func (fl *flush) queueAcks(parts []*part) {
 	if len(acks) == 0 {
 		return
 	}
-	slices.SortStableFunc(acks, func(a, b ack) int { return cmp.Compare(a.lease.ID, b.lease.ID) })
+	fl.acks = true
+	slices.SortStableFunc(acks, func(a, b ack) int { return cmp.Compare(a.ID, b.ID) })
 	ids, receipts := make([]int64, len(acks)), make([]*string, len(acks))
+	var results []*string
 	for i, a := range acks {
-		ids[i] = a.lease.ID
-		if a.lease.Receipt != "" {
-			receipts[i] = &a.lease.Receipt
+		ids[i] = a.ID
+		if a.Receipt != "" {
+			receipts[i] = &a.Receipt
+		}
+		if a.Result != nil {
+			set(&results, len(acks), i, jsonArg(a.Result))
 		}
 	}
-	fl.batch.Queue(`select status, queue, repeated from agent.delete_events($1, $2)`, ids, receipts).Query(func(rows pgx.Rows) error {
+	fl.batch.Queue(`
+		select status, queue, repeated, coalesce(type, ''), coalesce(worker, ''), took
+		from agent.delete_events($1, $2, $3::text[]::jsonb[], _record => false)`, ids, receipts, results).Query(func(rows pgx.Rows) error {
 		for i := 0; rows.Next(); i++ {
 			var status string
 			var queue *string
 			var repeated bool
-			if err := rows.Scan(&status, &queue, &repeated); err != nil {
+			var done execution
+			var took *time.Duration
+			if err := rows.Scan(&status, &queue, &repeated, &done.typ, &done.worker, &took); err != nil {
 				return err
 			}
 			result, err := ackResult(ids[i], status)
@@ -232,6 +356,10 @@ func (fl *flush) queueAcks(parts []*part) {
 			}
 			if result.Err == nil && !repeated {
 				fl.add(*queue, func(c *Counters) { c.Acked++ })
+				if took != nil {
+					done.took = *took
+					fl.finished = append(fl.finished, done)
+				}
 			}
 			*acks[i].result = result
 		}
@@ -240,22 +368,24 @@ func (fl *flush) queueAcks(parts []*part) {
 }
 
 func (fl *flush) queueClaim(p *part) {
-	from := &p.from
-	if from.IsZero() {
-		from = nil
-	}
+	c := p.claim
 	fl.batch.Queue(`
 		select (t.event).id, (t.event).event_ts, (t.event).enqueued_at, (t.event).attempts, (t.event).vt, (t.event).claimed,
-			(t.event).event, (t.event).last_error, (t.event).requeued_from, t.prior_vt
-		from agent.take_events($1, $2, $3, $4, $5, $6) t`,
-		p.claim.Queue, p.claim.Limit, p.claim.MaxAttempts, p.claim.InvisibleFor, string(p.claim.Order), from).Query(func(rows pgx.Rows) error {
+			(t.event).event, (t.event).last_error, (t.event).requeued_from,
+			coalesce((t.event).type, ''), coalesce((t.event).source, ''), (t.event).priority, coalesce((t.event).key, ''), (t.event).max_attempts,
+			(t.event).expires_at, coalesce((t.event).worker, ''), (t.event).occurrence, t.prior_vt
+		from agent.take_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) t`,
+		c.Queue, c.Limit, c.MaxAttempts, orNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, p.workers,
+		p.from.lanes, p.from.types, p.from.marks).Query(func(rows pgx.Rows) error {
 		bytes := 0
 		for rows.Next() {
-			e := Event{Queue: p.claim.Queue}
-			if err := rows.Scan(&e.ID, &e.EventTS, &e.EnqueuedAt, &e.Attempts, &e.VT, &e.Claimed, (*[]byte)(&e.Payload), &e.LastError,
-				&e.RequeuedFrom, &p.priorVT); err != nil {
+			e := Event{Queue: c.Queue}
+			var priorVT time.Time
+			if err := rows.Scan(&e.ID, &e.EventTS, &e.EnqueuedAt, &e.Attempts, &e.VT, &e.Claimed, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
+				&e.Type, &e.Source, &e.Priority, &e.Key, &e.MaxAttempts, &e.ExpiresAt, &e.Worker, (*[]byte)(&e.Occurrence), &priorVT); err != nil {
 				return err
 			}
+			p.passed(e, priorVT)
 			e.Receipt = receiptOf(e)
 			if bytes += len(e.Payload); bytes > maxFlushBytes && len(p.claimed) > 0 {
 				p.surplus = append(p.surplus, Lease{ID: e.ID, Receipt: e.Receipt})
@@ -264,7 +394,7 @@ func (fl *flush) queueClaim(p *part) {
 			p.claimed = append(p.claimed, e)
 		}
 		if n := int64(len(p.claimed) + len(p.surplus)); n > 0 {
-			fl.add(p.claim.Queue, func(c *Counters) { c.Claimed += n })
+			fl.add(c.Queue, func(c *Counters) { c.Claimed += n })
 		}
 		return rows.Err()
 	})

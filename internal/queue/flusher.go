@@ -70,20 +70,21 @@ func newFlusher(ctx context.Context, s *Service, pcfg *pgxpool.Config, writers i
 // inserts, acks and claim.
 type part struct {
 	inserts []InsertParams
-	acks    []Lease
+	acks    []Ack
 	claim   *ClaimParams
-	from    time.Time // low-water mark of the claim; zero: none
-	offered bool      // whether the claim came along with an insert
-	handed  int       // events that are handed over to it as they are inserted
-	bytes   int       // of payloads
+	workers []string // who each event is claimed for, in order; nil: not said
+	from    marked   // where the claim begins
+	offered bool     // whether the claim came along with an insert
+	handed  int      // events that are handed over to it as they are inserted
+	bytes   int      // of payloads and results
 
 	// What came of it, to be read after done has been received from: in the order of inserts and acks.
 	inserted []Inserted
 	acked    []AckResult
 	claimed  []Event
-	surplus  []Lease    // claimed as well, but too large to hold
-	priorVT  time.Time  // of the last that was claimed
-	done     chan error // of capacity one: answering never blocks
+	surplus  []Lease            // claimed as well, but too large to hold
+	upTo     map[lane]time.Time // the vt that the last event claimed from each lane had before
+	done     chan error         // of capacity one: answering never blocks
 }
 
 func (p *part) size() int { return max(1, len(p.inserts)+len(p.acks)) }
@@ -93,6 +94,9 @@ func (p *part) size() int { return max(1, len(p.inserts)+len(p.acks)) }
 func (f *flusher) do(ctx context.Context, p *part) error {
 	for i := range p.inserts {
 		p.bytes += len(p.inserts[i].Event)
+	}
+	for i := range p.acks {
+		p.bytes += len(p.acks[i].Result)
 	}
 	f.mu.Lock()
 	if f.closed {
@@ -239,7 +243,7 @@ func (f *flusher) flushAlone(p *part) {
 
 // isRefused reports whether a transaction failed for what some part of it is, so that others may succeed without it.
 func isRefused(err error) bool {
-	if errors.Is(err, ErrInvalid) || hasLost(err) {
+	if errors.Is(err, ErrInvalid) || errors.Is(err, ErrKeyReused) || hasLost(err) {
 		return true
 	}
 	var pgErr *pgconn.PgError

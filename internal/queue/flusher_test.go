@@ -185,7 +185,7 @@ func TestConcurrentAcksOfTheSameEventsAgree(t *testing.T) {
 		for _, s := range []*queue.Service{b.Service, other} {
 			all.Go(func() {
 				leases := [][]queue.Lease{forth, back}[i%2]
-				results, err := s.Ack(t.Context(), leases)
+				results, err := s.Ack(t.Context(), acks(leases...))
 				if err != nil {
 					t.Error(err)
 				}

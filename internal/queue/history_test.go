@@ -80,7 +80,7 @@ func TestHistoryPagesReturnEachRowOnceWhileRowsAreAdded(t *testing.T) {
 		ids := b.postN(t, fmt.Sprint("q", i%2), 20)
 		b.exec(t, `update agent.event set event_ts = event_ts - $1 * interval '1 day'`, i)
 		want = append(want, ids...)
-		if _, err := b.Ack(t.Context(), leases(ids)); err != nil {
+		if _, err := b.Ack(t.Context(), acks(leases(ids)...)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -103,7 +103,7 @@ func TestHistoryPagesReturnEachRowOnceWhileRowsAreAdded(t *testing.T) {
 		cursor = page.Next
 		late := b.postN(t, "late", 3)
 		b.exec(t, `update agent.event set event_ts = now() - random() * interval '5 days'`)
-		if _, err := b.Ack(t.Context(), leases(late)); err != nil {
+		if _, err := b.Ack(t.Context(), acks(leases(late)...)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -296,7 +296,7 @@ func TestRequeueMatchingGoesOnWhereItStopped(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)
 	ids := b.postN(t, "a", 10)
-	if _, err := b.Ack(t.Context(), leases(ids)); err != nil {
+	if _, err := b.Ack(t.Context(), acks(leases(ids)...)); err != nil {
 		t.Fatal(err)
 	}
 	p := queue.RequeueParams{HistoryFilter: queue.HistoryFilter{Queue: "a", Outcome: queue.Cancelled}, Limit: 4}

@@ -65,7 +65,7 @@ func TestEveryEventIsFinishedOnceByWhoHoldsIt(t *testing.T) {
 			ended[at].Store(queue.Done)
 			finished.Add(1)
 			for range 1 + r.IntN(5)/4 {
-				results, err := s.Ack(t.Context(), []queue.Lease{lease(e)})
+				results, err := s.Ack(t.Context(), acks(lease(e)))
 				if err != nil || results[0].Err != nil || results[0].Outcome != queue.Done {
 					return errors.Join(err, fmt.Errorf("the ack of %d answered %+v", e.ID, results))
 				}

@@ -8,13 +8,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// eventColumns are the columns of get_event, list_events and list_history, in scanEvent's order.
+// eventColumns are those of agent.look, in scanEvent's order.
 const eventColumns = `id, queue, event_ts, enqueued_at, attempts, vt, claimed, event, last_error, requeued_from,
-	coalesce(state, ''), coalesce(outcome, ''), finished_at, requeued_as`
+	coalesce(state, ''), coalesce(outcome, ''), finished_at, requeued_as,
+	coalesce(type, ''), coalesce(source, ''), priority, coalesce(key, ''), max_attempts, expires_at, coalesce(worker, ''), error_count,
+	occurrence, retryable, result, processing`
 
 func scanEvent(row pgx.CollectableRow) (e Event, err error) {
 	err = row.Scan(&e.ID, &e.Queue, &e.EventTS, &e.EnqueuedAt, &e.Attempts, &e.VT, &e.Claimed, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
-		&e.State, &e.Outcome, &e.FinishedAt, &e.RequeuedAs)
+		&e.State, &e.Outcome, &e.FinishedAt, &e.RequeuedAs,
+		&e.Type, &e.Source, &e.Priority, &e.Key, &e.MaxAttempts, &e.ExpiresAt, &e.Worker, &e.ErrorCount,
+		(*[]byte)(&e.Occurrence), &e.Retryable, (*[]byte)(&e.Result), &e.Processing)
 	return e, err
 }
 
@@ -51,8 +55,10 @@ func (s *Service) History(ctx context.Context, p HistoryParams) (Page, error) {
 	}
 	limit := pageSize(p.Limit)
 	return s.page(ctx, "history", limit, func(e Event) time.Time { return e.EventTS },
-		`select `+eventColumns+` from agent.list_history(nullif($1, ''), nullif($2, ''), $3, $4, $5, $6, $7, $8, $9)`,
-		p.Queue, string(p.Outcome), p.From, p.To, jsonArg(p.Contains), p.ID, limit+1, before.ts, before.id)
+		`select `+eventColumns+` from agent.list_history(nullif($1, ''), nullif($2, ''), $3, $4, $5, $6, $7, $8, $9,
+			nullif($10, ''), nullif($11, ''), nullif($12, ''), $13)`,
+		p.Queue, string(p.Outcome), p.From, p.To, jsonArg(p.Contains), p.ID, limit+1, before.ts, before.id,
+		p.Type, p.Source, p.Worker, p.MinDuration)
 }
 
 // page runs a listing that was asked for one event more than the page holds, to learn whether there is another page. A page holds
@@ -70,9 +76,9 @@ func (s *Service) page(ctx context.Context, listing string, limit int, order fun
 			if err != nil {
 				return err
 			}
-			if bytes += len(e.Payload); bytes > maxFlushBytes && len(events) > 0 {
+			if bytes += len(e.Payload) + len(e.Result); bytes > maxFlushBytes && len(events) > 0 {
 				limit = len(events)
-				e.Payload = nil
+				e.Payload, e.Result = nil, nil
 			}
 			events = append(events, e)
 		}

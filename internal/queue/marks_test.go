@@ -16,13 +16,14 @@ import (
 func walks(t *testing.T, b bench, took string) {
 	t.Helper()
 	b.exec(t, `create sequence public.looks`)
-	b.exec(t, `alter function agent.oldest_vt rename to looks_behind`)
+	b.exec(t, `alter function agent.look_behind rename to looks_behind`)
 	b.exec(t, `
-		create function agent.oldest_vt(_queue text, _max_attempts int4, _before timestamptz)
-		returns table (vt timestamptz, took interval)
+		create function agent.look_behind(_queue text, _max_attempts int4, _types text[], _lanes int4[], _lane_types text[], _marks timestamptz[])
+		returns table (type text, priority int4, vt timestamptz, took interval)
 		language sql
 		begin atomic
-			select o.vt, interval '`+took+`' from agent.looks_behind(_queue, _max_attempts, _before) o
+			select o.type, o.priority, o.vt, interval '`+took+`'
+			from agent.looks_behind(_queue, _max_attempts, _types, _lanes, _lane_types, _marks) o
 			where pg_catalog.nextval('public.looks'::regclass) > 0;
 		end`)
 }

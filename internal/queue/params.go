@@ -11,23 +11,40 @@ type InsertParams struct {
 	Queue string          // empty: Default
 	Delay time.Duration   // from now until the event can be claimed; not negative
 	VT    *time.Time      // when the event can be claimed, instead of a delay
+
+	Type        string     // what kind of work it is, up to 255 characters; empty: none
+	Source      string     // where it comes from, up to 255 characters; empty: not said
+	Priority    int32      // lower first
+	Key         string     // idempotency key within the queue, up to 255 characters; empty: none
+	MaxAttempts int        // claims at most, whatever the queue's policy or a claim says; zero: not said
+	ExpiresAt   *time.Time // not to be claimed from here on; nil: never
 }
 
 // Inserted is what became of one InsertParams.
 type Inserted struct {
-	ID    int64
-	Queue string
-	VT    time.Time
+	ID       int64
+	Queue    string
+	VT       time.Time
+	Replayed bool // the key stood for this event already: nothing was enqueued
 }
 
 // ClaimParams says what to claim and for how long.
 type ClaimParams struct {
 	Queue        string        // empty: Default
 	Limit        int           // events at most; zero: 1
-	MaxAttempts  int           // events already claimed this often are left alone; zero: Config.MaxAttempts
-	InvisibleFor time.Duration // the length of the lease; zero: DefaultInvisibleFor
+	MaxAttempts  int           // events already claimed this often are left alone, unless they or the queue's policy say otherwise; zero: Config.MaxAttempts
+	InvisibleFor time.Duration // the length of the lease; zero: the queue's policy, or DefaultInvisibleFor
 	Wait         time.Duration // how long to hold on for the first event; zero: not at all
-	Order        Order         // empty: FIFO
+	Order        Order         // within a priority; empty: FIFO
+	Types        []string      // events of these types only; empty: whatever the type
+	ExcludeIDs   []int64       // none of these events
+	Worker       string        // who claims, up to 255 characters; empty: not said
+}
+
+// Ack finishes one claimed event.
+type Ack struct {
+	Lease
+	Result json.RawMessage // kept in history; nil: none
 }
 
 // AckResult is what became of one lease of an Ack.
@@ -40,13 +57,14 @@ type AckResult struct {
 // NackParams gives a claimed event back.
 type NackParams struct {
 	Lease
-	Delay time.Duration // from now until the event can be claimed again; not negative
-	Error string        // kept as the event's last error; empty: the last one stays
-	Final bool          // move it to history as Failed instead
+	Delay     *time.Duration // from now until the event can be claimed again; not negative; nil: as the queue's policy says, or at once
+	Error     string         // kept as the event's last error; empty: the last one stays
+	Final     bool           // move it to history as Failed instead
+	Retryable *bool          // whether another attempt might succeed; false: move it to history as Failed; nil: not said
 }
 
-// NackResult says where a nacked event went: Outcome is Failed after a final nack, otherwise
-// empty and VT says when the event can be claimed again.
+// NackResult says where a nacked event went: Outcome is Failed after a final nack, or one on the last attempt that the
+// event or its queue's policy allows, otherwise empty and VT says when the event can be claimed again.
 type NackResult struct {
 	VT      time.Time
 	Outcome Outcome
@@ -74,6 +92,9 @@ type HistoryFilter struct {
 	From, To *time.Time      // bounds of event_ts: From inclusive, To exclusive
 	Contains json.RawMessage // a JSON object the event contains, as jsonb's @> has it
 	ID       *int64
+
+	Type, Source, Worker string
+	MinDuration          *time.Duration // how long the last attempt took at least; only Done and Failed events have that
 }
 
 // HistoryParams asks for one page of history, newest event_ts first.
@@ -109,6 +130,87 @@ type RequeueResult struct {
 	Matched, Requeued int64
 }
 
+// The kinds of Backoff.
+const (
+	Constant    BackoffKind = "constant"    // Base each time
+	Linear      BackoffKind = "linear"      // Base, and Factor times Base more each time
+	Exponential BackoffKind = "exponential" // Base, and Factor times as long each time
+)
+
+// BackoffKind says how a delay grows from attempt to attempt.
+type BackoffKind string
+
+// Backoff says how long an event waits after an attempt that was nacked.
+type Backoff struct {
+	Kind   BackoffKind
+	Base   time.Duration  // the delay after the first attempt
+	Factor *float64       // 1 to 1000; nil: 2 for Exponential, else 1
+	Max    *time.Duration // the longest delay; nil: ten years
+	Jitter float64        // the share, 0 to 1, of the delay by which it varies either way
+}
+
+// Policy is what a queue says of its events. Each field that is nil leaves it to the calls, and to the service's defaults.
+type Policy struct {
+	Queue        string
+	MaxAttempts  *int           // claims of an event at most, unless the event has its own
+	InvisibleFor *time.Duration // the length of a lease when the claim does not say
+	Backoff      *Backoff       // nil: a nacked event is claimable again at once
+	Paused       bool           // takes events and hands out none
+	Retention    *time.Duration // how long history is kept, by event_ts; nil: as Config.Retention says
+	UpdatedAt    *time.Time     // nil: the queue has no policy
+}
+
+// Attempt is one claim of an event and how it ended.
+type Attempt struct {
+	Number    int32
+	Worker    string // empty: not said
+	StartedAt time.Time
+	EndedAt   *time.Time // nil: it is running
+	Outcome   AttemptOutcome
+	Error     *string
+}
+
+// AttemptOutcome is how an attempt ended.
+type AttemptOutcome string
+
+// The outcomes of an attempt.
+const (
+	AttemptRunning    AttemptOutcome = "running"
+	AttemptDone       AttemptOutcome = "done"
+	AttemptFailed     AttemptOutcome = "failed"      // nacked, and the event went to history
+	AttemptNacked     AttemptOutcome = "nacked"      // nacked, to be tried again
+	AttemptLeaseEnded AttemptOutcome = "lease_ended" // nobody finished it in time
+)
+
+// Execution is the statistics of the work on one type by one worker, each empty where unnamed. Only what ended as Done counts.
+type Execution struct {
+	Type, Worker                             string
+	Cycles                                   int64
+	Latest, Average, Fastest, Longest, Total time.Duration
+	LatestAt                                 time.Time
+}
+
+// Process is one running service, with its metrics by category: see the constants Metric….
+type Process struct {
+	ID, Name  string
+	UpdatedAt time.Time
+	Metrics   map[string]string
+}
+
+// The categories of a Process's metrics. Counts are since its start.
+const (
+	MetricVersion  = "version"
+	MetricStarted  = "started_at" // RFC 3339
+	MetricWaiting  = "waiting"    // claims that wait now
+	MetricPosted   = "posted"
+	MetricClaimed  = "claimed"
+	MetricAcked    = "acked"
+	MetricNacked   = "nacked"
+	MetricFailed   = "failed"
+	MetricExpired  = "expired"
+	MetricReleased = "released"
+)
+
 // QueueStats describes one queue.
 type QueueStats struct {
 	Queue                    string
@@ -117,4 +219,5 @@ type QueueStats struct {
 	DoneLately               int64          // left as done lately
 	ExpiredLately            int64          // left as expired lately
 	Estimated                bool           // there is so much that some of the counts are estimates
+	Paused                   bool           // it hands out nothing: see Pause
 }

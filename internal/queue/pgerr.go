@@ -19,6 +19,7 @@ var sqlstates = map[string]error{
 	"QD001": ErrLeaseLost,
 	"QD002": ErrNotFound,
 	"QD003": ErrInvalid,
+	"QD005": ErrKeyReused,
 	"22021": ErrUnrepresentable, // character_not_in_repertoire: not UTF-8
 	"22P05": ErrUnrepresentable, // untranslatable_character: \u0000
 	"22P02": ErrUnrepresentable, // invalid_text_representation: jsonb refuses the text

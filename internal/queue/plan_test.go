@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/queue"
 )
 
 // A plan that a session made while a table was nearly empty serves it until the table is analyzed again, however much has come
@@ -61,5 +63,55 @@ func TestSearchesByIDUseTheIndexOfTheIDsInTablesThatSeemEmpty(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// However many events of other lanes there are, and of the same one that are not claimable, a claim looks at hardly more than it takes.
+func TestClaimsWalkOverNoOthers(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	b.exec(t, `
+		insert into agent.event (event, vt, type, priority, attempts, claimed)
+		select '{}', now() + l.due, l.type, l.priority, l.attempts, case when l.attempts > 0 then array[now()] else '{}' end
+		from generate_series(1, 2000)
+		cross join
+		( values
+		  (interval '1 hour', 'mine', 0, 0)    -- scheduled
+		, (interval '1 hour', 'mine', 0, 1)    -- leased
+		, (interval '1 hour', 'mine', -5, 0)   -- of a lane that comes first
+		, (interval '1 hour', null, -6, 1)
+		, (interval '-1 hour', 'other', 0, 0)  -- of another type, and older
+		, (interval '-1 hour', 'other', 3, 0)  -- of a lane that comes later
+		) as l (due, type, priority, attempts)`)
+	mine := b.put(t, queue.InsertParams{Type: "mine"}, queue.InsertParams{Type: "mine"})
+	for name, claim := range map[string]string{
+		"typed":              `select id from agent.claim_events(_types => array['mine'])`,
+		"typed, random":      `select id from agent.claim_events(_types => array['mine'], _order => 'random')`,
+		"of several types":   `select id from agent.claim_events(_types => array['none', 'mine'])`,
+		"untyped":            `select id from agent.claim_events()`,
+		"untyped, random":    `select id from agent.claim_event()`,
+		"of what is to come": `select case when agent.next_vt() > interval '0' then 0 end`,
+	} {
+		tx, err := b.sql.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var id int64
+		if err := tx.QueryRow(t.Context(), claim).Scan(&id); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if strings.HasPrefix(name, "typed") && id != mine[0] && id != mine[1] {
+			t.Errorf("%s: claimed event %d", name, id)
+		}
+		var fetched int
+		if err := tx.QueryRow(t.Context(), `select idx_tup_fetch from pg_catalog.pg_stat_xact_user_tables where relid = 'agent.event'::regclass`).Scan(&fetched); err != nil {
+			t.Fatal(err)
+		}
+		if fetched < 1 || fetched > 200 {
+			t.Errorf("%s: %d events were fetched", name, fetched)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -29,8 +29,10 @@ func (s *Service) RequeueMatching(ctx context.Context, p RequeueParams) (Requeue
 	err := s.bounded(ctx, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, `
 			select queue, matched, requeued
-			from agent.requeue_events(nullif($1, ''), nullif($2, ''), $3, $4, $5, $6, $7, $8, _notify => false)`,
-			p.Queue, string(p.Outcome), p.From, p.To, jsonArg(p.Contains), p.ID, min(cmp.Or(p.Limit, MaxBatch), MaxBatch), p.DryRun)
+			from agent.requeue_events(nullif($1, ''), nullif($2, ''), $3, $4, $5, $6, $7, $8, _notify => false,
+				_type => nullif($9, ''), _source => nullif($10, ''), _worker => nullif($11, ''), _min_duration => $12)`,
+			p.Queue, string(p.Outcome), p.From, p.To, jsonArg(p.Contains), p.ID, min(cmp.Or(p.Limit, MaxBatch), MaxBatch), p.DryRun,
+			p.Type, p.Source, p.Worker, p.MinDuration)
 		var (
 			queue      string
 			matched, n int64

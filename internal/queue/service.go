@@ -24,6 +24,8 @@ const (
 	DefaultInvisibleFor = 10 * time.Minute
 	// DefaultSweepInterval is the time between two sweeps of a running service.
 	DefaultSweepInterval = 10 * time.Second
+	// DefaultKeyRetention is how long an idempotency key is remembered.
+	DefaultKeyRetention = 24 * time.Hour
 	// DefaultQueryTimeout bounds one listing or count.
 	DefaultQueryTimeout = 5 * time.Second
 	// DefaultMaxConns is the most connections a service opens.
@@ -50,6 +52,7 @@ type Config struct {
 	MaxVTAge      time.Duration  // those sweeps also expire what has been claimable longer; zero: by attempts alone
 	Retention     time.Duration  // history older than this (by event_ts) is dropped; zero: kept for ever
 	QueryTimeout  time.Duration  // bound of one listing or count; zero: DefaultQueryTimeout
+	KeyRetention  time.Duration  // how long an idempotency key is remembered; zero: DefaultKeyRetention
 	PollInterval  time.Duration  // longest time a waiting claim relies on notifications alone; zero: 2 s
 	Logger        zerolog.Logger // zero: silent
 }
@@ -63,6 +66,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.QueryTimeout == 0 {
 		c.QueryTimeout = DefaultQueryTimeout
+	}
+	if c.KeyRetention == 0 {
+		c.KeyRetention = DefaultKeyRetention
 	}
 	if c.PollInterval == 0 {
 		c.PollInterval = 2 * time.Second
@@ -82,6 +88,9 @@ type Service struct {
 	marks    marks
 	fits     fits
 	lookouts lookouts
+	started  time.Time
+
+	executions executions
 
 	mu          sync.Mutex
 	dispatchers map[string]*dispatcher // one per queue that has waiting claims
@@ -108,10 +117,11 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		cfg:         cfg.withDefaults(),
 		pool:        pool,
 		name:        rand.Text(),
+		started:     time.Now(),
 		dispatchers: make(map[string]*dispatcher),
 	}
 	s.notifier = newNotifier(s)
-	s.marks = marks{byKey: make(map[markKey]*mark), off: true, every: lookBehindInterval}
+	s.marks = marks{byKey: make(map[markKey]*laneMarks), off: true, every: lookBehindInterval}
 	s.flusher, err = newFlusher(ctx, s, pcfg, writers)
 	if err != nil {
 		pool.Close()
@@ -149,7 +159,7 @@ func poolConfig(cfg Config) (*pgxpool.Config, error) {
 	return pcfg, nil
 }
 
-// Run sweeps, looks after history and listens for notifications until ctx ends. A Service
+// Run sweeps, looks after history and statistics, reports this process's metrics and listens for notifications until ctx ends. A Service
 // that is not running still serves every call; its waiting claims then rely on polling.
 // Faults of the database are logged and tried again; Run returns nil once ctx has ended.
 func (s *Service) Run(ctx context.Context) error {
@@ -161,6 +171,8 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	g.Go(func() error { return s.upkeepLoop(ctx) })
 	g.Go(func() error { return s.lookBehindLoop(ctx) })
+	g.Go(func() error { return s.recordLoop(ctx) })
+	g.Go(func() error { return s.reportLoop(ctx) })
 	if err := g.Wait(); ctx.Err() == nil {
 		return err
 	}
@@ -194,6 +206,7 @@ func (s *Service) Close(ctx context.Context) error {
 		defer close(done)
 		s.work.Wait()
 		s.flusher.close()
+		s.recordLast(ctx)
 		s.pool.Close()
 	}()
 	select {

@@ -143,12 +143,21 @@ func (b bench) endLease(t *testing.T, id int64) {
 	b.exec(t, `update agent.event set vt = now() - interval '1 ms' where id = $1`, id)
 }
 
+// acks finishes leases without a result.
+func acks(leases ...queue.Lease) []queue.Ack {
+	all := make([]queue.Ack, len(leases))
+	for i, l := range leases {
+		all[i].Lease = l
+	}
+	return all
+}
+
 func lease(e queue.Event) queue.Lease { return queue.Lease{ID: e.ID, Receipt: e.Receipt} }
 
 // ack finishes one lease and returns its result.
 func (b bench) ack(t *testing.T, l queue.Lease) queue.AckResult {
 	t.Helper()
-	results, err := b.Ack(t.Context(), []queue.Lease{l})
+	results, err := b.Ack(t.Context(), acks(l))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ func (s *Service) Queues(ctx context.Context, lately time.Duration) ([]QueueStat
 	var queues []QueueStats
 	err := s.bounded(ctx, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, `
-			select queue, ready, scheduled, leased, oldest_ready_age, done_lately, expired_lately, estimated
+			select queue, ready, scheduled, leased, oldest_ready_age, done_lately, expired_lately, estimated, paused
 			from agent.queue_stats(nullif($1, interval '0'))`, lately)
 		var err error
 		queues, err = pgx.CollectRows(rows, pgx.RowToStructByPos[QueueStats])

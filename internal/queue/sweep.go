@@ -57,7 +57,20 @@ func (s *Service) sweepLoop(ctx context.Context) error {
 	return nil
 }
 
-// upkeepInterval is how often history's partitions and retention are seen to.
+// forget runs a statement that forgets up to $1 of what is no longer needed, and returns how many that were, until there are fewer.
+func (s *Service) forget(ctx context.Context, sql string) error {
+	for {
+		var n int64
+		if err := s.pool.QueryRow(ctx, sql, sweepBatch).Scan(&n); err != nil {
+			return wrap("forgetting", err)
+		}
+		if n < sweepBatch {
+			return nil
+		}
+	}
+}
+
+// upkeepInterval is how often history's partitions and retention, idempotency keys and the statistics of executions are seen to.
 const upkeepInterval = time.Hour
 
 // upkeepLoop sees to history at once and then hourly until ctx ends.
@@ -85,7 +98,16 @@ func (s *Service) keepHistory(ctx context.Context) error {
 		s.cfg.Logger.Info().Str("action", action).Str("what", name).Msg("history upkeep")
 		return nil
 	})
-	return wrap("keeping history", err)
+	if err != nil {
+		return wrap("keeping history", err)
+	}
+	for _, forget := range []string{`select agent.forget_history($1)`, `select agent.forget_keys($1)`} {
+		if err := s.forget(ctx, forget); err != nil {
+			return err
+		}
+	}
+	_, err = s.pool.Exec(ctx, `select agent.fold_executions()`)
+	return wrap("folding the statistics of executions", err)
 }
 
 // jittered spreads the loops of many processes: d, give or take a quarter.

@@ -4,6 +4,8 @@
 --   QD001  the lease was lost: the receipt is not that of the latest claim
 --   QD002  no such event
 --   QD003  an argument is out of its range; the argument stands in the error's column field
+--   QD004  the version that a change was meant for is not the latest
+--   QD005  the idempotency key stands for something else
 
 -- The receipt of an event's latest claim, null where it was never claimed. It names the event, the attempt, and
 -- the microsecond the attempt began: an attempt that was given back uncounted shares its number with the next.

@@ -35,10 +35,8 @@ with
 , toast.vacuum_truncate = false
 );
 
--- The claim's path: one queue's events in order, those not yet claimable never touched. The predicate always holds; it is there
--- because only a search that names a queue implies it. Without it, a plan made while the table was nearly empty may search
--- for ids in this index, which is to walk through all of it, dead entries included.
-create index event_queue_vt_id on agent.event (queue, vt, id) where queue is not null;
+-- The claim's path: one queue's events in order, those not yet claimable never touched.
+create index event_queue_vt_id on agent.event (queue, vt, id);
 
 -- The sweep's path: what was claimed more than once. Most events never get into it.
 create index event_attempts_vt on agent.event (attempts, vt) where attempts > 1;

@@ -59,10 +59,9 @@ $script$;
 -- An event by its id: a repeated ack, a look, a requeue.
 create index event_hist_id on agent.event_hist (id);
 
--- A page of history is one range of one of these two per outcome, however rare the outcome is. Their predicates keep them
--- out of searches by id, as that of event_queue_vt_id does.
-create index event_hist_outcome_ts on agent.event_hist (outcome, event_ts desc, id desc) where outcome is not null;
-create index event_hist_queue_outcome_ts on agent.event_hist (queue, outcome, event_ts desc, id desc) where queue is not null;
+-- A page of history is one range of one of these two per outcome, however rare the outcome is.
+create index event_hist_outcome_ts on agent.event_hist (outcome, event_ts desc, id desc);
+create index event_hist_queue_outcome_ts on agent.event_hist (queue, outcome, event_ts desc, id desc);
 
 -- What left lately. Rows arrive in this order, so a block-range index is exact enough and costs almost nothing.
 create index event_hist_finished_at on agent.event_hist using brin (finished_at) with (pages_per_range = 16, autosummarize = on);

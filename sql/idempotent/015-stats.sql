@@ -25,13 +25,13 @@ end
 $func$;
 
 -- Every queue with what waits in it by state, how long the oldest ready event has been claimable (null: none is; 100,000 days at most), and
--- how many events left it as done and as expired within _lately (null: not asked). Counting takes as long as there is to count, so
+-- how many events left it as done and as expired within _lately (null: not asked), and whether it is paused. Counting takes as long as there is to count, so
 -- counts are exact up to some 100,000 events that wait, and some 100,000 that left lately; beyond that the large ones are
 -- estimated from a random sample of the table's blocks, and estimated is true.
 create or replace function agent.queue_stats(_lately interval default interval '1 hour')
 returns table
 ( queue text, ready int8, scheduled int8, leased int8, oldest_ready_age interval, done_lately int8, expired_lately int8
-, estimated boolean
+, estimated boolean, paused boolean
 )
 language plpgsql volatile
 security definer
@@ -47,15 +47,22 @@ declare
 begin
   return query
   select n.name, coalesce(w.ready, 0), coalesce(w.scheduled, 0), coalesce(w.leased, 0)
-  , ( select least(_now - e.vt, interval '100000 days')
-      from agent.event e
-      where e.queue = n.name and e.vt <= _now
-      order by e.vt, e.id
-      limit 1
+  , ( select least(_now - min(o.vt), interval '100000 days')
+      from agent.lanes(n.name) as l
+      cross join lateral
+      ( select e.vt
+        from agent.event e
+        where e.queue = n.name and e.priority = l.priority and e.vt <= _now
+        order by e.vt, e.id
+        limit 1
+      ) as o
+      having count(*) > 0
     )
   , coalesce(f.done, 0), coalesce(f.expired, 0)
   , coalesce(w.estimated, false) or coalesce(f.estimated, false)
+  , coalesce(p.paused, false)
   from agent.queue_names() as n (name)
+  left join agent.queue p on p.name = n.name
   left join agent.waiting_counts(_now) w on w.queue = n.name
   left join
   ( select c.queue, sum(c.done)::int8 as done, sum(c.expired)::int8 as expired, bool_or(c.estimated) as estimated

@@ -1,15 +1,50 @@
 -- Looking: one event, what waits, and what history holds. Nothing here locks or changes a row.
 --
--- All return the same columns: state is null on events in history; outcome, finished_at and requeued_as are null on
--- events in their queue.
+-- All return agent.look: state is null on events in history; outcome, finished_at, requeued_as, retryable, result and processing, which is how
+-- long the last attempt took, are null on events in their queue. error_count is how many attempts ended without success.
+
+-- An event in its queue, as it looks at a time. Private to the functions of this schema.
+create or replace function agent.look_at(_event agent.event, _at timestamptz)
+returns agent.look
+language sql immutable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select row
+  ( _event.id, _event.queue, _event.event_ts, _event.enqueued_at, _event.attempts, _event.vt, _event.claimed
+  , _event.event, _event.last_error, _event.requeued_from
+  , agent.event_state(_event, _at), null, null, null
+  , _event.type, _event.source, _event.priority, _event.key, _event.max_attempts, _event.expires_at, _event.worker
+  , coalesce(jsonb_array_length(_event.past_attempts), 0)
+    + case when _event.attempts > 0 and _event.nacked_at is null and _event.vt <= _at then 1 else 0 end
+  , _event.occurrence, null, null, null
+  )::agent.look
+$func$;
+
+-- An event in history. Private to the functions of this schema.
+create or replace function agent.look_at(_event agent.event_hist)
+returns agent.look
+language sql immutable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select row
+  ( _event.id, _event.queue, _event.event_ts, _event.enqueued_at, _event.attempts, _event.vt, _event.claimed
+  , _event.event, _event.last_error, _event.requeued_from
+  , null, _event.outcome, _event.finished_at, _event.requeued_as
+  , _event.type, _event.source, _event.priority, _event.key, _event.max_attempts, _event.expires_at, _event.worker
+  , coalesce(jsonb_array_length(_event.past_attempts), 0)
+    + case
+        when _event.outcome = 'failed' then 1
+        when _event.outcome in ('expired', 'cancelled') and _event.attempts > 0 and _event.nacked_at is null then 1
+        else 0
+      end
+  , _event.occurrence, _event.retryable, _event.result
+  , case when _event.outcome in ('done', 'failed') then _event.finished_at - _event.claimed[cardinality(_event.claimed)] end
+  )::agent.look
+$func$;
 
 -- One event, in its queue or in history; no row when there is none.
 create or replace function agent.get_event(_id int8)
-returns table
-( id int8, queue text, event_ts timestamptz, enqueued_at timestamptz, attempts int4, vt timestamptz, claimed timestamptz[]
-, event jsonb, last_error text, requeued_from int8
-, state text, outcome text, finished_at timestamptz, requeued_as int8
-)
+returns setof agent.look
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -18,18 +53,18 @@ as $func$
 #variable_conflict use_column
 begin
   return query
-  select e.id, e.queue, e.event_ts, e.enqueued_at, e.attempts, e.vt, e.claimed, e.event, e.last_error, e.requeued_from
-  , agent.event_state(e, clock_timestamp()), null::text, null::timestamptz, null::int8
+  select v.*
   from agent.event e
+  cross join lateral agent.look_at(e, clock_timestamp()) as v
   where e.id = _id;
   if found then
     return;
   end if;
   -- A statement of its own: it sees the event if it moved to history since the one above looked.
   return query
-  select h.id, h.queue, h.event_ts, h.enqueued_at, h.attempts, h.vt, h.claimed, h.event, h.last_error, h.requeued_from
-  , null::text, h.outcome, h.finished_at, h.requeued_as
+  select v.*
   from agent.event_hist h
+  cross join lateral agent.look_at(h) as v
   where h.id = _id
   limit 1;
 end
@@ -43,11 +78,7 @@ create or replace function agent.list_events
 , _after_vt timestamptz default null
 , _after_id int8 default null
 )
-returns table
-( id int8, queue text, event_ts timestamptz, enqueued_at timestamptz, attempts int4, vt timestamptz, claimed timestamptz[]
-, event jsonb, last_error text, requeued_from int8
-, state text, outcome text, finished_at timestamptz, requeued_as int8
-)
+returns setof agent.look
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -67,19 +98,20 @@ begin
   perform agent.refuse('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
 
   return query
-  select e.id, e.queue, e.event_ts, e.enqueued_at, e.attempts, e.vt, e.claimed, e.event, e.last_error, e.requeued_from
-  , agent.event_state(e, _now), null::text, null::timestamptz, null::int8
+  select v.*
   from (select w.name from agent.waiting_queues() as w (name) where _queue is null union select _queue where _queue is not null) as q (name)
+  cross join lateral agent.lanes(q.name) as lane
   cross join lateral
-  ( select e.*
+  ( select e as event, e.vt, e.id
     from agent.event e
-    where e.queue = q.name
+    where e.queue = q.name and e.priority = lane.priority
     and e.vt > _above and e.vt <= _up_to
     and (e.vt, e.id) > (coalesce(_after_vt, '-infinity'), coalesce(_after_id, 0))
     and (_state is null or agent.event_state(e, _now) = _state)
     order by e.vt, e.id
     limit _limit
   ) e
+  cross join lateral agent.look_at(e.event, _now) as v
   order by e.vt, e.id
   limit _limit;
 end
@@ -87,7 +119,16 @@ $func$;
 
 -- The conditions on h that these filters of history stand for, as SQL text, each led by "and". Values stand in it as
 -- literals, so that the planner leaves out the partitions that cannot matter. Private to the functions of this schema.
-create or replace function agent.history_filter(_queue text, _from timestamptz, _to timestamptz, _contains jsonb)
+create or replace function agent.history_filter
+( _queue text
+, _from timestamptz
+, _to timestamptz
+, _contains jsonb
+, _type text default null
+, _source text default null
+, _worker text default null
+, _min_duration interval default null
+)
 returns text
 language sql stable
 set search_path to pg_catalog, pg_temp
@@ -98,12 +139,19 @@ as $func$
   , case when _from is not null then format(' and h.event_ts >= %L', _from) end
   , case when _to is not null then format(' and h.event_ts < %L', _to) end
   , case when _contains is not null then format(' and h.event @> %L::jsonb', _contains) end
+  , case when _type is not null then format(' and h.type = %L', _type) end
+  , case when _source is not null then format(' and h.source = %L', _source) end
+  , case when _worker is not null then format(' and h.worker = %L', _worker) end
+  , case when _min_duration is not null then
+      format(' and h.outcome in (''done'', ''failed'') and h.finished_at - h.claimed[cardinality(h.claimed)] >= %L', _min_duration)
+    end
   )
 $func$;
 
 -- Up to _limit events of history, newest event_ts first, before (_before_ts, _before_id). Each filter may be null: the queue, the
--- outcome, event_ts from (inclusive) and to (exclusive), a JSON object the event contains (as @> has it), the id.
--- Per outcome this is one range of an index; only _contains has to read events that it does not return.
+-- outcome, event_ts from (inclusive) and to (exclusive), a JSON object the event contains (as @> has it), the id, the type, the source, the
+-- worker of the last attempt, and how long that took at least. Per outcome this is one range of an index; only _contains and what comes
+-- after _id has to read events that it does not return.
 create or replace function agent.list_history
 ( _queue text default null
 , _outcome text default null
@@ -114,16 +162,17 @@ create or replace function agent.list_history
 , _limit int4 default 100
 , _before_ts timestamptz default null
 , _before_id int8 default null
+, _type text default null
+, _source text default null
+, _worker text default null
+, _min_duration interval default null
 )
-returns table
-( id int8, queue text, event_ts timestamptz, enqueued_at timestamptz, attempts int4, vt timestamptz, claimed timestamptz[]
-, event jsonb, last_error text, requeued_from int8
-, state text, outcome text, finished_at timestamptz, requeued_as int8
-)
+returns setof agent.look
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 set datestyle to 'ISO' -- as in history_filter
+set intervalstyle to 'postgres'
 set enable_seqscan to off -- a page is a range of an index, whatever the statistics say
 set enable_sort to off
 set jit to off            -- the two above make every plan look costly enough to compile
@@ -131,14 +180,13 @@ as $func$
 #variable_conflict use_column
 declare
   _sql text = $sql$
-    select h.id, h.queue, h.event_ts, h.enqueued_at, h.attempts, h.vt, h.claimed, h.event, h.last_error, h.requeued_from
-    , null::text, h.outcome, h.finished_at, h.requeued_as
+    select h as event, h.event_ts, h.id
     from agent.event_hist h
     where h.outcome = %L %s
     order by h.event_ts desc, h.id desc
     limit $1
   $sql$;
-  _filter text = agent.history_filter(_queue, _from, _to, _contains)
+  _filter text = agent.history_filter(_queue, _from, _to, _contains, _type, _source, _worker, _min_duration)
     || case when _before_ts is null then '' else format(' and h.event_ts <= %L and (h.event_ts, h.id) < (%1$L, %L)', _before_ts, _before_id) end;
 begin
   perform agent.refuse('outcome', 'must be done, failed, expired or cancelled')
@@ -146,17 +194,11 @@ begin
   perform agent.refuse('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
 
   if _id is not null then
-    return query
-    select h.id, h.queue, h.event_ts, h.enqueued_at, h.attempts, h.vt, h.claimed, h.event, h.last_error, h.requeued_from
-    , null::text, h.outcome, h.finished_at, h.requeued_as
-    -- The offset keeps the other filters, and the indexes that fit them, out of the search.
-    from (select * from agent.event_hist h where h.id = _id offset 0) h
-    where (_queue is null or h.queue = _queue)
-    and (_outcome is null or h.outcome = _outcome)
-    and (_from is null or h.event_ts >= _from)
-    and (_to is null or h.event_ts < _to)
-    and (_contains is null or h.event @> _contains)
-    and (_before_ts is null or (h.event_ts, h.id) < (_before_ts, _before_id));
+    return query execute
+      -- The offset keeps the other filters, and the indexes that fit them, out of the search.
+      'select v.* from (select * from agent.event_hist h where h.id = $1 offset 0) h cross join lateral agent.look_at(h.*) as v where true'
+        || _filter || case when _outcome is null then '' else format(' and h.outcome = %L', _outcome) end
+      using _id;
     return;
   end if;
 
@@ -164,8 +206,8 @@ begin
     perform set_config('enable_sort', 'on', true); -- until the function ends: an index on the payload, where there is one, gives no order
   end if;
   return query execute
-    ( select 'select * from ((' || string_agg(format(_sql, o.outcome, _filter), ') union all (')
-        || ')) h order by h.event_ts desc, h.id desc limit $1'
+    ( select 'select v.* from ((' || string_agg(format(_sql, o.outcome, _filter), ') union all (')
+        || ')) h cross join lateral agent.look_at(h.event) as v order by h.event_ts desc, h.id desc limit $1'
       from unnest(array['done', 'failed', 'expired', 'cancelled']) as o (outcome)
       where _outcome is null or o.outcome = _outcome
     )

@@ -103,4 +103,43 @@ begin
 end
 $func$;
 
+-- Deletes up to _limit events of history that are older, by event_ts, than their queue's policy lets them become, and returns how many.
+create or replace function agent.forget_history(_limit int4 default 1000)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off
+as $func$
+declare
+  _name text;
+  _retention interval;
+  _outcome text;
+  _deleted int8;
+  _total int8 = 0;
+begin
+  for _name, _retention, _outcome in
+    select q.name, q.history_retention, o.outcome
+    from agent.queue q
+    cross join unnest(array['done', 'failed', 'expired', 'cancelled']) as o (outcome)
+    where q.history_retention is not null
+  loop
+    delete from agent.event_hist h
+    where h.event_ts < now() - _retention
+    and (h.event_ts, h.id) in
+    ( select o.event_ts, o.id
+      from agent.event_hist o
+      where o.queue = _name and o.outcome = _outcome and o.event_ts < now() - _retention
+      order by o.event_ts, o.id
+      limit _limit - _total
+    );
+    get diagnostics _deleted = row_count;
+    _total = _total + _deleted;
+    exit when _total >= _limit;
+  end loop;
+  return _total;
+end
+$func$;
+
 select agent.keep_history();

@@ -12,8 +12,8 @@ declare
   _new int8[];
 begin
   with copied as
-  ( insert into agent.event (event, event_ts, queue, requeued_from)
-    select h.event, h.event_ts, h.queue, h.id
+  ( insert into agent.event (event, event_ts, queue, requeued_from, type, source, priority, max_attempts, occurrence)
+    select h.event, h.event_ts, h.queue, h.id, h.type, h.source, h.priority, h.max_attempts, h.occurrence
     from agent.event_hist h
     where h.id = any(_ids)
     order by h.event_ts, h.id
@@ -65,6 +65,10 @@ create or replace function agent.requeue_events
 , _limit int4 default 1000
 , _dry_run boolean default false
 , _notify boolean default true
+, _type text default null
+, _source text default null
+, _worker text default null
+, _min_duration interval default null
 )
 returns table (queue text, matched int8, requeued int8)
 language plpgsql volatile
@@ -73,7 +77,7 @@ set search_path to pg_catalog, pg_temp
 as $func$
 #variable_conflict use_column
 declare
-  _where text = ' from agent.event_hist h where h.requeued_as is null' || agent.history_filter(_queue, _from, _to, _contains)
+  _where text = ' from agent.event_hist h where h.requeued_as is null' || agent.history_filter(_queue, _from, _to, _contains, _type, _source, _worker, _min_duration)
     || case when _outcome is null then '' else format(' and h.outcome = %L', _outcome) end
     || case when _id is null then '' else format(' and h.id = %L', _id) end;
   _queues text[];

@@ -1,0 +1,354 @@
+package http
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// post puts an event into a queue with options as the query has them, and returns its id.
+func (c *client) post(options string) int64 {
+	c.t.Helper()
+	return decode[seenEvent](c.call("POST", "/events?"+options, `{}`).want(201)).ID
+}
+
+func ids(events []seenEvent) (ids []int64) {
+	for _, e := range events {
+		ids = append(ids, e.ID)
+	}
+	return ids
+}
+
+// seenAttempt is an attempt as a client reads it.
+type seenAttempt struct {
+	Attempt    int        `json:"attempt"`
+	Worker     string     `json:"worker"`
+	StartedAt  time.Time  `json:"started_at"`
+	EndedAt    *time.Time `json:"ended_at"`
+	DurationMS *float64   `json:"duration_ms"`
+	Outcome    string     `json:"outcome"`
+	Error      string     `json:"error"`
+}
+
+func (c *client) attempts(id int64) []seenAttempt {
+	c.t.Helper()
+	got := c.call("GET", fmt.Sprintf("/events/%d/attempts", id), "").want(200)
+	return decode[struct{ Attempts []seenAttempt }](got).Attempts
+}
+
+// nack gives a claimed event back with further fields of the body.
+func (c *client) nack(e seenEvent, fields string) answer {
+	c.t.Helper()
+	return c.call("POST", fmt.Sprintf("/events/%d/nack", e.ID), fmt.Sprintf(`{"receipt":%q%s}`, e.Receipt, fields)).want(200)
+}
+
+func (c *client) ack(e seenEvent, fields string) {
+	c.t.Helper()
+	c.call("POST", fmt.Sprintf("/events/%d/ack", e.ID), fmt.Sprintf(`{"receipt":%q%s}`, e.Receipt, fields)).want(200)
+}
+
+func TestJobIsShownAsItWasPosted(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	expires := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
+	at := expires.Format(time.RFC3339Nano)
+	h.post("type=mail%20é&source=shop&priority=-7&key=k1&max_attempts=4&expires_at=" + at)
+	h.call("POST", "/events/batch", `{"events":[{"event":{},"type":"mail é","source":"shop","priority":-7,"key":"k2","max_attempts":4,"expires_at":"`+at+`"}]}`).want(201)
+	check := func(what string, events []seenEvent, wantErrors bool) {
+		t.Helper()
+		if len(events) != 2 {
+			t.Fatalf("%s: there are %d events, want 2", what, len(events))
+		}
+		for i, e := range events {
+			if e.Type != "mail é" || e.Source != "shop" || e.Priority != -7 || e.Key != fmt.Sprintf("k%d", i+1) || e.MaxAttempts != 4 ||
+				e.ExpiresAt == nil || !e.ExpiresAt.Equal(expires) || (e.ErrorCount != nil) != wantErrors {
+				t.Errorf("%s: event %d is %+v", what, i, e)
+			}
+		}
+	}
+	list := func(path string) []seenEvent { return decode[seenPage](h.call("GET", path, "").want(200)).Events }
+	check("waiting", list("/events"), true)
+	claimed := h.claim(`{"limit":2}`)
+	check("claimed", claimed, false)
+	check("leased", []seenEvent{h.get(claimed[0].ID), h.get(claimed[1].ID)}, true)
+	for _, e := range claimed {
+		h.ack(e, "")
+	}
+	done := list("/history?type=mail%20%C3%A9")
+	check("done", []seenEvent{done[1], done[0]}, true)
+	copied := decode[seenEvent](h.call("POST", fmt.Sprintf("/history/%d/requeue", claimed[0].ID), "").want(201)).ID
+	if e := h.get(copied); e.Type != "mail é" || e.Source != "shop" || e.Priority != -7 || e.MaxAttempts != 4 || e.Key != "" || e.ExpiresAt != nil {
+		t.Errorf("its copy is %+v", e)
+	}
+	plain := h.get(h.insert(`{}`))
+	if plain.Type != "" || plain.Source != "" || plain.Priority != 0 || plain.MaxAttempts != 0 || plain.ExpiresAt != nil {
+		t.Errorf("an event without options is %+v", plain)
+	}
+}
+
+func TestClaimTakesTheLowestPriorityThenTheOldest(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	var want []int64
+	last, first := h.post("priority=2147483647"), h.post("priority=-2147483648")
+	want = append(want, first, h.post("priority=-1"), h.post("priority=0"), h.post(""), last)
+	if diff := cmp.Diff(want, ids(h.claim(`{"limit":10}`))); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestClaimTakesTheTypesItNamesAndNoEventItExcludes(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	a, b, none := h.post("type=a"), h.post("type=b"), h.post("")
+	a2, c := h.post("type=a&priority=1"), h.post("type=c")
+	for _, tc := range []struct {
+		body string
+		want []int64
+	}{
+		{`{"limit":10,"types":["d"]}`, nil},
+		{fmt.Sprintf(`{"limit":10,"types":["a","b"],"exclude_ids":[%d,%d]}`, a, c), []int64{b, a2}},
+		{fmt.Sprintf(`{"limit":10,"exclude_ids":[%d,4711]}`, none), []int64{a, c}},
+		{`{"limit":10,"types":[],"exclude_ids":[]}`, []int64{none}},
+	} {
+		if diff := cmp.Diff(tc.want, ids(h.claim(tc.body))); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", tc.body, diff)
+		}
+	}
+}
+
+func TestWaitingClaimIsAnsweredByItsTypesOnly(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	claim := h.waiting(`{"types":["b"],"wait":"60s"}`)
+	a, b := h.post("type=a"), h.post("type=b")
+	if diff := cmp.Diff([]int64{b}, ids(decode[seenPage]((<-claim).want(200)).Events)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if e := h.get(a); e.State != "ready" || e.Attempts != 0 {
+		t.Errorf("the event of another type is %+v", e)
+	}
+}
+
+func TestExpiredJobIsHandedToNobodyAndSwept(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	id := h.post("expires_at=2026-01-01T00:00:00Z")
+	if got := h.claim(""); len(got) != 0 {
+		t.Errorf("claimed %+v", got)
+	}
+	h.call("POST", "/sweep", `{"max_vt_age":null}`).want(200)
+	if e := h.get(id); e.Outcome != "expired" || e.Status != "expired" || *e.ErrorCount != 0 {
+		t.Errorf("the event is %+v", e)
+	}
+}
+
+func TestWorkerIsNamedByTheBodyOrTheHeader(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	for worker, claim := range map[string]func() []seenEvent{
+		"by body":   func() []seenEvent { return h.claim(`{"worker":"by body"}`) },
+		"by header": func() []seenEvent { return h.with("X-Worker", "by header").claim("") },
+		"by both":   func() []seenEvent { return h.with("X-Worker", "by both").claim(`{"worker":"by both"}`) },
+		"":          func() []seenEvent { return h.claim("") },
+	} {
+		id := h.insert(`{}`)
+		e := claim()[0]
+		if e.ID != id || e.Worker != worker || h.get(id).Worker != worker || h.attempts(id)[0].Worker != worker {
+			t.Errorf("%q claimed %+v", worker, e)
+		}
+	}
+	waiting := make(chan []seenEvent, 1)
+	go func() { waiting <- h.with("X-Worker", "in wait").claim(`{"wait":"60s"}`) }()
+	id := h.insert(`{}`)
+	if e := (<-waiting)[0]; e.Worker != "in wait" || h.get(id).Worker != "in wait" {
+		t.Errorf("a waiting worker claimed %+v", e)
+	}
+	p := h.with("X-Worker", "a").call("POST", "/claim", `{"worker":"b"}`).wantProblem(validationFailed)
+	if diff := cmp.Diff([]fieldError{{"#/worker", "is another worker than the header X-Worker"}}, p.Errors); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	h.with("X-Worker", "\xe4").try("POST", "/claim", "").wantProblem(invalidParameter)
+}
+
+func TestResultOfTheWorkIsInHistory(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	for _, result := range []string{`{"pages":3,"big":12345678901234567890.5}`, `[1,"a b",null]`, `"ä😀"`, `false`, `null`, `1.50`} {
+		id := h.insert(`{}`)
+		e := h.claimOne()
+		path := fmt.Sprintf("/events/%d/ack", id)
+		got := h.call("POST", path, fmt.Sprintf(`{"receipt":%q,"result":%s}`, e.Receipt, result)).want(200).body
+		if want := fmt.Sprintf(`{"id":%d,"outcome":"done"}`, id); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		h.call("POST", path, fmt.Sprintf(`{"receipt":%q,"result":"another"}`, e.Receipt)).want(200)
+		body := h.call("GET", fmt.Sprintf("/events/%d", id), "").want(200).body
+		if !sameJSON(t, string(decode[seenEvent](answer{t: t, body: body}).Result), result) || !strings.Contains(body, `"result":`) {
+			t.Errorf("the result %s is shown as %s", result, body)
+		}
+	}
+	first, second, third := h.insert(`{}`), h.insert(`{}`), h.insert(`{}`)
+	e := h.claim(`{"limit":3}`)
+	h.call("POST", "/ack", fmt.Sprintf(`{"events":[{"id":%d,"receipt":%q,"result":{"n":2}},{"id":%d,"receipt":%q},{"id":%d,"receipt":%q,"result":1}]}`,
+		second, e[1].Receipt, first, e[0].Receipt, third, e[2].Receipt)).want(200)
+	if a, b, c := h.get(first), h.get(second), h.get(third); a.Result != nil || string(b.Result) != `{"n":2}` || string(c.Result) != `1` {
+		t.Errorf("the results of a batch are %s, %s, %s", a.Result, b.Result, c.Result)
+	}
+	never := h.insert(`{}`)
+	if got := h.call("POST", fmt.Sprintf("/events/%d/ack", never), "").want(200).body; got != fmt.Sprintf(`{"id":%d,"outcome":"cancelled"}`, never) {
+		t.Errorf("an event that nobody claimed: %s", got)
+	}
+}
+
+func sameJSON(t *testing.T, a, b string) bool {
+	t.Helper()
+	return cmp.Equal(decode[any](answer{t: t, body: a}), decode[any](answer{t: t, body: b}))
+}
+
+func TestHistoryTellsHowAJobWent(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	id := h.post("type=a&max_attempts=9")
+	h.nack(h.claim(`{"worker":"w1"}`)[0], `,"error":"try later"`)
+	h.claim(`{"worker":"w2"}`)
+	h.sql("update agent.event set vt = now()") // the lease of w2 has ended
+	if e := h.get(id); *e.ErrorCount != 2 || *e.LastError != "try later" {
+		t.Errorf("between the attempts it is %+v", e)
+	}
+	h.claim(`{"worker":"w3"}`)
+	h.sql("update agent.event set claimed[3] = claimed[3] - interval '1500.25 milliseconds'")
+	last := h.get(id)
+	h.call("DELETE", fmt.Sprintf("/events/%d", id), "").want(204)
+
+	e := h.get(id)
+	if e.Status != "done" || e.Outcome != "done" || *e.ErrorCount != 2 || *e.LastError != "try later" || e.Worker != "w3" || e.Attempts != 3 ||
+		!e.FirstAttemptedAt.Equal(e.Claimed[0]) || !e.LastAttemptedAt.Equal(last.Claimed[2]) || e.Retryable != nil {
+		t.Errorf("the job is %+v", e)
+	}
+	if took := e.FinishedAt.Sub(*e.LastAttemptedAt); *e.ProcessingMS != float64(took.Microseconds())/1000 || took < 1500*time.Millisecond {
+		t.Errorf("it took %v ms, by its times %s", *e.ProcessingMS, took)
+	}
+	attempts := h.attempts(id)
+	var said []string
+	for i, a := range attempts {
+		said = append(said, strings.TrimSpace(fmt.Sprintf("%d %s %s %s", a.Attempt, a.Worker, a.Outcome, a.Error)))
+		if !a.StartedAt.Equal(e.Claimed[i]) || *a.DurationMS != float64(a.EndedAt.Sub(a.StartedAt).Microseconds())/1000 {
+			t.Errorf("attempt %d is %+v", i+1, a)
+		}
+	}
+	if diff := cmp.Diff([]string{"1 w1 nacked try later", "2 w2 lease_ended", "3 w3 done"}, said); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if !attempts[2].EndedAt.Equal(*e.FinishedAt) {
+		t.Errorf("the last attempt ended at %s, the job at %s", attempts[2].EndedAt, e.FinishedAt)
+	}
+}
+
+func TestAttemptUnderWayHasNoEnd(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	id := h.insert(`{}`)
+	if got := h.call("GET", fmt.Sprintf("/events/%d/attempts", id), "").want(200).body; got != `{"attempts":[]}` {
+		t.Errorf("before any attempt: %s", got)
+	}
+	h.claimOne()
+	if a := h.attempts(id)[0]; a.Outcome != "running" || a.EndedAt != nil || a.DurationMS != nil {
+		t.Errorf("the attempt is %+v", a)
+	}
+}
+
+func TestJobThatNobodyTriedHasNoTimesOfAttempts(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	id := h.insert(`{}`)
+	h.call("DELETE", fmt.Sprintf("/events/%d", id), "").want(204)
+	if e := h.get(id); e.Status != "cancelled" || *e.ErrorCount != 0 || e.FirstAttemptedAt != nil || e.LastAttemptedAt != nil || e.ProcessingMS != nil || e.Worker != "" {
+		t.Errorf("the job is %+v", e)
+	}
+}
+
+func TestNackThatIsNotRetryableGivesUp(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	for fields, want := range map[string]bool{
+		`,"retryable":false,"error":"no such mailbox"`:          false,
+		`,"final":true,"error":"no such mailbox"`:               false,
+		`,"final":true,"retryable":true,"error":"too late now"`: true,
+	} {
+		id := h.insert(`{}`)
+		e := h.claimOne()
+		for range 2 {
+			if got := h.nack(e, fields).body; got != fmt.Sprintf(`{"id":%d,"outcome":"failed"}`, id) {
+				t.Errorf("%s: %s", fields, got)
+			}
+		}
+		got := h.get(id)
+		if got.Status != "failed" || *got.ErrorCount != 1 || got.LastError == nil || got.Retryable == nil || *got.Retryable != want || got.ProcessingMS == nil {
+			t.Errorf("%s: the job is %+v", fields, got)
+		}
+		if a := h.attempts(id); len(a) != 1 || a[0].Outcome != "failed" || a[0].Error != *got.LastError {
+			t.Errorf("%s: its attempts are %+v", fields, a)
+		}
+	}
+	h.insert(`{}`)
+	e := h.claimOne()
+	h.nack(e, `,"retryable":true`)
+	if got := h.get(e.ID); got.State != "ready" {
+		t.Errorf("a job worth another attempt is %+v", got)
+	}
+}
+
+func TestNackOnTheLastAttemptGivesUp(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	id := h.post("max_attempts=2")
+	if got := decode[seenEvent](h.nack(h.claimOne(), `,"error":"first"`)); got.Outcome != "" {
+		t.Errorf("the first nack: %+v", got)
+	}
+	if got := decode[seenEvent](h.nack(h.claim(`{"max_attempts":1}`)[0], `,"error":"second"`)); got.Outcome != "failed" {
+		t.Errorf("the last nack: %+v", got)
+	}
+	if e := h.get(id); e.Outcome != "failed" || *e.ErrorCount != 2 || *e.LastError != "second" || e.Retryable == nil || !*e.Retryable {
+		t.Errorf("the job is %+v", e)
+	}
+}
+
+func TestHistoryIsFilteredByWhatIsSaidOfJobs(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	a, b, c := h.post("type=mail&source=shop"), h.post("type=mail&source=blog"), h.post("source=shop")
+	events := h.claim(`{"limit":2,"worker":"w1"}`)
+	h.sql("update agent.event set claimed[1] = claimed[1] - interval '1 minute' where id = $1", a)
+	h.call("DELETE", fmt.Sprintf("/events/%d", a), "").want(204)
+	h.nack(events[1], `,"final":true`)
+	h.claim(`{"worker":"w2"}`)
+	h.call("DELETE", fmt.Sprintf("/events/%d", c), "").want(204)
+	filters := map[string][]int64{
+		"type=mail":                {b, a},
+		"type=Mail":                nil,
+		"source=shop":              {c, a},
+		"worker=w1":                {b, a},
+		"worker=w3":                nil,
+		"min_duration=30s":         {a},
+		"min_duration=0s":          {c, b, a},
+		"min_duration=1h":          nil,
+		"type=mail&source=shop":    {a},
+		"worker=w1&outcome=failed": {b},
+		"queue=default&source=shop&id=" + fmt.Sprint(c): {c},
+	}
+	for query, want := range filters {
+		if diff := cmp.Diff(want, ids(decode[seenPage](h.call("GET", "/history?"+query, "").want(200)).Events)); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", query, diff)
+		}
+	}
+	for body, want := range map[string]int{`{"type":"mail"}`: 2, `{"source":"shop","worker":"w1"}`: 1, `{"worker":"w2"}`: 1, `{"min_duration":"30s"}`: 1} {
+		got := h.call("POST", "/history/requeue", strings.TrimSuffix(body, "}")+`,"dry_run":true}`).want(200).body
+		if got != fmt.Sprintf(`{"matched":%d,"requeued":0}`, want) {
+			t.Errorf("%s: %s, want %d", body, got, want)
+		}
+	}
+}

@@ -1,0 +1,251 @@
+package queue_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/queued/queued/internal/queue"
+)
+
+// put enqueues events and returns their ids.
+func (b bench) put(t *testing.T, events ...queue.InsertParams) []int64 {
+	t.Helper()
+	for i := range events {
+		if events[i].Event == nil {
+			events[i].Event = json.RawMessage(`{}`)
+		}
+	}
+	inserted, err := b.Insert(t.Context(), events)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := make([]int64, len(inserted))
+	for i, in := range inserted {
+		ids[i] = in.ID
+	}
+	return ids
+}
+
+func TestFieldsOfAJobComeBackFromEveryCall(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	expires := time.Now().Add(time.Hour).Truncate(time.Microsecond)
+	p := queue.InsertParams{Type: "mail", Source: "shop", Priority: -7, Key: "k", MaxAttempts: 9, ExpiresAt: &expires}
+	id := b.put(t, p)[0]
+	claimed := b.take(t, queue.ClaimParams{Worker: "w1"}, 1)[0]
+	waiting := b.get(t, id)
+	if r := b.ack(t, lease(claimed)); r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	for name, e := range map[string]queue.Event{"claim": claimed, "get": waiting, "history": b.get(t, id)} {
+		if e.Type != p.Type || e.Source != p.Source || e.Priority != p.Priority || e.Key != p.Key || e.MaxAttempts == nil || *e.MaxAttempts != 9 ||
+			e.ExpiresAt == nil || !e.ExpiresAt.Equal(expires) || e.Worker != "w1" {
+			t.Errorf("%s shows %+v", name, e)
+		}
+	}
+	handed, _ := handedOver(t, b, queue.ClaimParams{Worker: "w2", Types: []string{"mail"}}, queue.InsertParams{
+		Event: json.RawMessage(`{}`), Type: "mail", Source: "shop", Priority: 3, MaxAttempts: 2, ExpiresAt: &expires,
+	})
+	if len(handed) != 1 {
+		t.Fatalf("handed over %+v", handed)
+	}
+	stored := b.get(t, handed[0].ID)
+	for name, e := range map[string]queue.Event{"hand-over": handed[0], "get": stored} {
+		if e.Type != "mail" || e.Source != "shop" || e.Priority != 3 || *e.MaxAttempts != 2 || !e.ExpiresAt.Equal(expires) || e.Worker != "w2" {
+			t.Errorf("%s shows %+v", name, e)
+		}
+	}
+}
+
+func TestClaimsGoByPriorityThenVTThenID(t *testing.T) {
+	t.Parallel()
+	for _, typed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("typed=%t", typed), func(t *testing.T) {
+			t.Parallel()
+			b := open(t, nil)
+			early := time.Now().Add(-time.Hour)
+			p := queue.ClaimParams{Limit: 4}
+			types := []string{"", "", "", "", "", "", ""}
+			if typed {
+				p.Types = []string{"b", "a", "a"}
+				types = []string{"a", "b", "a", "b", "a", "b", "a"}
+			}
+			ids := b.put(t,
+				queue.InsertParams{Type: types[0], Priority: 5},
+				queue.InsertParams{Type: types[1]},
+				queue.InsertParams{Type: types[2]},
+				queue.InsertParams{Type: types[3], VT: &early},
+				queue.InsertParams{Type: types[4], Priority: -1},
+				queue.InsertParams{Type: types[5], Priority: -2147483648},
+				queue.InsertParams{Type: types[6], Priority: 2147483647},
+			)
+			sameIDs(t, b.take(t, p, 4), []int64{ids[5], ids[4], ids[3], ids[1]})
+			sameIDs(t, b.take(t, p, 3), []int64{ids[2], ids[0], ids[6]})
+		})
+	}
+}
+
+func TestClaimOfTypesLeavesOthersAlone(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	ids := b.put(t, queue.InsertParams{}, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "b"}, queue.InsertParams{Type: "c"}, queue.InsertParams{Type: "b"})
+	b.take(t, queue.ClaimParams{Types: []string{"d"}, Limit: 9}, 0)
+	sameIDs(t, b.take(t, queue.ClaimParams{Types: []string{"b"}, Limit: 9}, 2), []int64{ids[2], ids[4]})
+	if e := b.take(t, queue.ClaimParams{Types: []string{"c", "a"}, Limit: 1, Order: queue.Random}, 1)[0]; e.Type != "a" && e.Type != "c" {
+		t.Errorf("claimed %+v", e)
+	}
+	b.take(t, queue.ClaimParams{Types: []string{"c", "a"}, Limit: 9, Order: queue.Random}, 1)
+	sameIDs(t, b.take(t, queue.ClaimParams{Limit: 9}, 1), []int64{ids[0]})
+}
+
+func TestRandomClaimsOfTypesFindEverything(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	for i := range 40 {
+		vt := time.Now().Add(-time.Duration(i) * time.Second)
+		b.put(t, queue.InsertParams{Type: []string{"a", "b"}[i%2], Priority: int32(i % 3), VT: &vt})
+	}
+	seen := map[int64]bool{}
+	for range 40 {
+		seen[b.take(t, queue.ClaimParams{Types: []string{"a", "b"}, Order: queue.Random}, 1)[0].ID] = true
+	}
+	if len(seen) != 40 {
+		t.Errorf("%d of 40 events were claimed", len(seen))
+	}
+}
+
+func TestExcludedEventsAreLeftToOthers(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	ids := b.put(t, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "a"})
+	sameIDs(t, b.take(t, queue.ClaimParams{ExcludeIDs: ids[:1]}, 1), ids[1:2])
+	sameIDs(t, b.take(t, queue.ClaimParams{ExcludeIDs: ids[:1], Types: []string{"a"}, Limit: 9}, 1), ids[2:])
+	sameIDs(t, b.take(t, queue.ClaimParams{}, 1), ids[:1])
+}
+
+func TestAnEventsOwnMaxAttemptsCounts(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	ids := b.put(t, queue.InsertParams{MaxAttempts: 1}, queue.InsertParams{MaxAttempts: 5})
+	for range 3 {
+		b.take(t, queue.ClaimParams{Limit: 9, MaxAttempts: 2}, 2)
+		b.endLease(t, ids[1])
+		b.exec(t, `update agent.event set attempts = 0 where id = $1`, ids[0])
+		b.endLease(t, ids[0])
+	}
+	b.exec(t, `update agent.event set attempts = 1 where id = $1`, ids[0])
+	sameIDs(t, b.take(t, queue.ClaimParams{Limit: 9, MaxAttempts: 1}, 1), ids[1:])
+	b.endLease(t, ids[1])
+	if n, err := b.Sweep(t.Context(), queue.SweepParams{MaxAttempts: 2}); err != nil || n != 1 {
+		t.Errorf("swept %d, %v", n, err)
+	}
+	if e := b.get(t, ids[0]); e.Outcome != queue.Expired {
+		t.Errorf("the event that had its one attempt: %+v", e)
+	}
+	if e := b.get(t, ids[1]); e.State != queue.Ready {
+		t.Errorf("the event with an attempt left: %+v", e)
+	}
+}
+
+func TestEventIsNotClaimedAfterItsTimeAndExpires(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	past := time.Now().Add(-time.Minute)
+	ids := b.put(t, queue.InsertParams{ExpiresAt: &past, Type: "a"}, queue.InsertParams{Type: "a"}, queue.InsertParams{ExpiresAt: &past, Delay: time.Hour})
+	b.take(t, queue.ClaimParams{Limit: 9, Types: []string{"a"}}, 1)
+	b.take(t, queue.ClaimParams{Limit: 9}, 0)
+	handed, _ := handedOver(t, b, queue.ClaimParams{}, queue.InsertParams{Event: json.RawMessage(`{}`), ExpiresAt: &past}, queue.InsertParams{Event: json.RawMessage(`{}`)})
+	if len(handed) != 1 || handed[0].ExpiresAt != nil {
+		t.Errorf("handed over %+v", handed)
+	}
+	if n, err := b.Sweep(t.Context(), queue.SweepParams{}); err != nil || n != 3 {
+		t.Errorf("swept %d, %v", n, err)
+	}
+	if e := b.get(t, ids[2]); e.Outcome != queue.Expired {
+		t.Errorf("it is %+v", e)
+	}
+}
+
+func TestEachEventGoesToTheWorkerItWasClaimedFor(t *testing.T) {
+	t.Parallel()
+	b := open(t, neverPolls)
+	const workers, each = 20, 3
+	var all sync.WaitGroup
+	for i := range workers {
+		all.Go(func() {
+			name := fmt.Sprint("worker ", i)
+			events, err := b.Claim(t.Context(), queue.ClaimParams{Limit: each, Worker: name, Wait: queue.MaxWait})
+			if err != nil || len(events) == 0 {
+				t.Errorf("%s got %v, %v", name, events, err)
+			}
+			for _, e := range events {
+				if e.Worker != name {
+					t.Errorf("%s got an event of %s", name, e.Worker)
+				}
+				if got, err := b.Get(t.Context(), e.ID); err != nil || got.Worker != name {
+					t.Errorf("an event of %s is stored as of %q, %v", name, got.Worker, err)
+				}
+			}
+		})
+	}
+	eventually(t, "all wait", func() bool { return queue.Waiting(b.Service) == workers })
+	for range workers * each {
+		b.put(t, queue.InsertParams{})
+	}
+	all.Wait()
+}
+
+func TestPausedQueueTakesEventsAndHandsOutNothing(t *testing.T) {
+	t.Parallel()
+	b := open(t, neverPolls)
+	other := openOn(t, b.url, neverPolls)
+	if err := other.Pause(t.Context(), queue.Default); err != nil {
+		t.Fatal(err)
+	}
+	id := b.put(t, queue.InsertParams{Type: "a"})[0]
+	b.take(t, queue.ClaimParams{}, 0)
+	b.take(t, queue.ClaimParams{Types: []string{"a"}}, 0)
+	done := make(chan []queue.Event, 1)
+	go func() {
+		events, err := b.Claim(t.Context(), queue.ClaimParams{Wait: queue.MaxWait, Limit: 2})
+		if err != nil {
+			t.Error(err)
+		}
+		done <- events
+	}()
+	eventually(t, "the claim goes along with the next insert", func() bool { return queue.Offers(b.Service, queue.Default) })
+	b.put(t, queue.InsertParams{}) // which is not handed over
+	if e := b.get(t, id); e.State != queue.Ready {
+		t.Errorf("it is %s", e.State)
+	}
+	running(t, b.Service)
+	listening(t, b)
+	if err := other.Resume(t.Context(), queue.Default); err != nil {
+		t.Fatal(err)
+	}
+	if events := <-done; len(events) != 2 {
+		t.Errorf("claimed %+v", events)
+	}
+}
+
+func TestPurgeCancelsWhatNobodyHasALeaseOn(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	ids := b.put(t, queue.InsertParams{}, queue.InsertParams{}, queue.InsertParams{Delay: time.Hour}, queue.InsertParams{Queue: "other"})
+	b.takeOne(t)
+	if n, err := b.Purge(t.Context(), queue.Default); err != nil || n != 2 {
+		t.Errorf("purged %d, %v", n, err)
+	}
+	for i, want := range []queue.Outcome{"", queue.Cancelled, queue.Cancelled, ""} {
+		if e := b.get(t, ids[i]); e.Outcome != want {
+			t.Errorf("event %d is %+v", i, e)
+		}
+	}
+	if _, err := b.Purge(t.Context(), "no name"); !errors.Is(err, queue.ErrInvalid) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,149 @@
+-- Policies: what a queue says of its events' attempts, whether it is paused, and how long its history is kept.
+
+-- Sets the whole policy of a queue from an object with any of max_attempts, invisible_for, backoff {kind, base, factor, max, jitter}, paused and
+-- history_retention; what is left out has no value, or its default. Durations are intervals as text, kept in seconds. Raises QD003 for what makes no sense.
+create or replace function agent.put_queue(_name text, _policy jsonb)
+returns agent.queue
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _backoff jsonb = nullif(_policy -> 'backoff', 'null');
+  _row agent.queue;
+begin
+  perform agent.refuse('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -') where agent.is_name(_name) is not true;
+  perform agent.refuse(p.name, 'is not part of a policy')
+  from jsonb_object_keys(_policy) as p (name)
+  where p.name not in ('max_attempts', 'invisible_for', 'backoff', 'paused', 'history_retention')
+  limit 1;
+  perform agent.refuse('backoff', 'has no ' || quote_literal(p.name))
+  from jsonb_object_keys(_backoff) as p (name)
+  where p.name not in ('kind', 'base', 'factor', 'max', 'jitter')
+  limit 1;
+
+  _row.name = _name;
+  _row.max_attempts = (_policy ->> 'max_attempts')::int4;
+  _row.invisible_for = make_interval(secs => extract(epoch from (_policy ->> 'invisible_for')::interval)::float8);
+  _row.backoff_kind = _backoff ->> 'kind';
+  _row.backoff_base = make_interval(secs => extract(epoch from (_backoff ->> 'base')::interval)::float8);
+  _row.backoff_factor = coalesce((_backoff ->> 'factor')::float8, case _backoff ->> 'kind' when 'exponential' then 2 else 1 end);
+  _row.backoff_max = make_interval(secs => extract(epoch from (_backoff ->> 'max')::interval)::float8);
+  _row.backoff_jitter = coalesce((_backoff ->> 'jitter')::float8, 0);
+  _row.paused = coalesce((_policy ->> 'paused')::boolean, false);
+  _row.history_retention = make_interval(secs => extract(epoch from (_policy ->> 'history_retention')::interval)::float8);
+  _row.updated_at = clock_timestamp();
+  perform agent.refuse(c.argument, c.reason)
+  from
+  ( values
+    ('max_attempts', 'must be at least 1', _row.max_attempts < 1)
+  , ('invisible_for', 'must be more than nothing', _row.invisible_for <= interval '0')
+  , ('backoff/kind', 'must be constant, linear or exponential', _backoff is not null and coalesce(_row.backoff_kind, '') not in ('constant', 'linear', 'exponential'))
+  , ('backoff/base', 'must not be negative, and is needed', _backoff is not null and coalesce(_row.backoff_base, interval '-1') < interval '0')
+  , ('backoff/factor', 'must be 1 to 1000', _row.backoff_factor not between 1 and 1000)
+  , ('backoff/max', 'must not be negative', _row.backoff_max < interval '0')
+  , ('backoff/jitter', 'must be 0 to 1', _row.backoff_jitter not between 0 and 1)
+  , ('history_retention', 'must be more than nothing', _row.history_retention <= interval '0')
+  ) as c (argument, reason, is_bad)
+  where c.is_bad
+  limit 1;
+
+  insert into agent.queue as q select _row.*
+  on conflict (name) do update
+  set (max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, paused, history_retention, updated_at)
+    = ( excluded.max_attempts, excluded.invisible_for, excluded.backoff_kind, excluded.backoff_base, excluded.backoff_factor, excluded.backoff_max
+      , excluded.backoff_jitter, excluded.paused, excluded.history_retention, excluded.updated_at
+      );
+  perform agent.notify_queues(array[_name]) where not _row.paused; -- what waits there may be claimable now
+  return _row;
+end
+$func$;
+
+-- The policy of a queue; without one, a row with nothing but the name.
+create or replace function agent.get_queue(_name text)
+returns agent.queue
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _row agent.queue;
+begin
+  perform agent.refuse('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -') where agent.is_name(_name) is not true;
+  select q.* into _row from agent.queue q where q.name = _name;
+  if not found then
+    _row.name = _name;
+    _row.paused = false;
+  end if;
+  return _row;
+end
+$func$;
+
+-- Pauses a queue, or lets it go on. A paused queue takes events and hands out none.
+create or replace function agent.pause_queue(_name text, _paused boolean default true)
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent.refuse('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -') where agent.is_name(_name) is not true;
+  insert into agent.queue as q (name, paused) values (_name, _paused)
+  on conflict (name) do update set paused = excluded.paused, updated_at = clock_timestamp() where q.paused <> excluded.paused;
+  perform agent.notify_queues(array[_name]) where not _paused;
+end
+$func$;
+
+-- How long an event waits that was given back after so many attempts, by its queue's policy.
+create or replace function agent.backoff(_policy agent.queue, _attempts int4)
+returns interval
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _most float8 = coalesce(extract(epoch from _policy.backoff_max), 315360000); -- ten years, as for any delay
+  _delay float8 = extract(epoch from _policy.backoff_base);
+begin
+  if _policy.backoff_kind is null then
+    return interval '0';
+  end if;
+  _delay = case _policy.backoff_kind
+    when 'constant' then _delay
+    when 'linear' then _delay * (1 + _policy.backoff_factor * (_attempts - 1))
+    else case when _delay > 0 and (_attempts - 1) * ln(_policy.backoff_factor) + ln(_delay) > ln(greatest(_most, 1)) then _most -- it might overflow
+      else _delay * power(_policy.backoff_factor, _attempts - 1) end
+  end;
+  _delay = least(_delay, _most) * (1 + _policy.backoff_jitter * (2 * random() - 1));
+  return make_interval(secs => least(_delay, _most));
+end
+$func$;
+
+-- Moves up to _limit events of a queue that nobody has a lease on to history as cancelled, and returns how many.
+create or replace function agent.purge_queue(_name text, _limit int4 default 1000)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+declare
+  _now timestamptz = clock_timestamp();
+  _ids int8[];
+  _purged int8;
+begin
+  perform agent.refuse('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -') where agent.is_name(_name) is not true;
+  perform agent.refuse('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
+  _ids = array
+  ( select e.id
+    from agent.event e
+    where e.queue = _name and agent.event_state(e, _now) <> 'leased'
+    limit _limit
+    for update skip locked
+  );
+  select count(*) into _purged from agent.move_to_history(_ids, 'cancelled');
+  return _purged;
+end
+$func$;

@@ -1,0 +1,267 @@
+-- Enqueueing. Waiting claims everywhere are woken when the transaction commits.
+
+-- Tells every process that these queues have something new. A process adds "|" and its own name to
+-- recognize what it sent itself.
+create or replace function agent.notify_queues(_queues text[], _sender text default '')
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform pg_notify('agent_event', q.name || case when _sender = '' then '' else '|' || _sender end)
+  from (select distinct unnest(_queues)) as q (name);
+end
+$func$;
+
+-- What may be in a row is checked when it is written. As constraints these were checked again by every
+-- claim, which took most of its time, and read payloads that are stored out of line.
+create or replace function agent.check_event()
+returns trigger
+language plpgsql
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent.refuse(c.argument, c.reason)
+  from
+  ( values
+    ('event', 'must be a JSON object', jsonb_typeof(new.event) is distinct from 'object')
+  , ('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -', not agent.is_name(new.queue))
+  , ('type', 'must be 1 to 255 characters', length(new.type) not between 1 and 255)
+  , ('source', 'must be 1 to 255 characters', length(new.source) not between 1 and 255)
+  , ('key', 'must be 1 to 255 characters', length(new.key) not between 1 and 255)
+  , ('max_attempts', 'must be at least 1', new.max_attempts < 1)
+  , ('expires_at', 'must be finite', not isfinite(new.expires_at))
+  ) as c (argument, reason, is_bad)
+  where c.is_bad
+  limit 1;
+  return new;
+end
+$func$;
+
+-- Whether a queue may have this name. translate() leaves what is no letter of a name. A regular expression takes twenty times as long.
+create or replace function agent.is_name(_queue text)
+returns boolean
+language sql immutable parallel safe
+return octet_length(_queue) between 1 and 128
+  and translate(_queue, 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-', '') = '';
+
+create or replace trigger check_event
+before insert or update of event, queue, type, source, key, max_attempts, expires_at on agent.event
+for each row
+when
+( jsonb_typeof(new.event) is distinct from 'object'
+  or agent.is_name(new.queue) is not true
+  or length(new.type) not between 1 and 255
+  or length(new.source) not between 1 and 255
+  or length(new.key) not between 1 and 255
+  or new.max_attempts < 1
+  or not isfinite(new.expires_at)
+)
+execute function agent.check_event();
+
+-- Enqueues one event and returns its id. It can be claimed after _delay, or from _vt on; at once without either.
+-- event_ts is taken from the payload (see agent.event_ts). The same _key again in the same queue, within _key_retention, returns the id
+-- of the first event, or raises QD005 when anything else differs.
+create or replace function agent.insert_event
+( _event jsonb
+, _queue text default 'default'
+, _delay interval default null
+, _vt timestamptz default null
+, _type text default null
+, _source text default null
+, _priority int4 default 0
+, _key text default null
+, _max_attempts int4 default null
+, _expires_at timestamptz default null
+, _key_retention interval default interval '24 hours'
+)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _id int8;
+begin
+  if _delay is not null or _vt is not null then
+    perform agent.check_times(array[_delay], array[_vt]);
+  end if;
+  if _key is not null then
+    select a.id into strict _id
+    from agent.add_keyed_events
+    ( array[_event], array[_queue], array[_delay], array[_vt], null, null
+    , array
+      [ jsonb_strip_nulls(jsonb_build_object
+        ( 'type', _type, 'source', _source, 'priority', nullif(_priority, 0), 'key', _key
+        , 'max_attempts', _max_attempts, 'expires_at', _expires_at
+        ))
+      ]
+    , _key_retention
+    ) a;
+  else
+    insert into agent.event (event, event_ts, queue, vt, type, source, priority, max_attempts, expires_at)
+    values
+    ( _event
+    , case when _event ? 'event_ts' then agent.event_ts(_event) else now() end
+    , coalesce(_queue, 'default')
+    , coalesce(_vt, agent.later(now(), _delay), now())
+    , _type, _source, coalesce(_priority, 0), _max_attempts, _expires_at
+    )
+    returning id into strict _id;
+  end if;
+  perform pg_notify('agent_event', coalesce(_queue, 'default'));
+  return _id;
+end
+$func$;
+
+-- Refuses delays and vts that make no sense, alone or together. Private to the functions of this schema.
+create or replace function agent.check_times(_delays interval[], _vts timestamptz[])
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent.refuse(case when n.vt is null then 'delay' else 'vt' end, n.reason)
+  from
+  ( select a.vt, case
+      when a.delay is not null and a.vt is not null then 'give a delay or a vt, not both'
+      when a.delay < interval '0' then 'must not be negative'
+      when not isfinite(a.vt) then 'must be finite'
+    end
+    from unnest(_delays, _vts) as a (delay, vt)
+  ) as n (vt, reason)
+  where n.reason is not null
+  limit 1;
+end
+$func$;
+
+-- Refuses options that no event has. Private to the functions of this schema.
+create or replace function agent.check_options(_options jsonb[])
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent.refuse(o.name, 'is no option of an event')
+  from (select distinct jsonb_object_keys(u.option) from unnest(_options) as u (option)) as o (name)
+  where o.name not in ('type', 'source', 'priority', 'key', 'max_attempts', 'expires_at', 'occurrence')
+  limit 1;
+end
+$func$;
+
+-- The leases of events that are claimed as they arrive, each the policy's where it is '0': null where the queue is paused, or the event has had
+-- its time. Private to the functions of this schema.
+create or replace function agent.leases_of(_queues text[], _leases interval[], _options jsonb[])
+returns interval[]
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return array
+  ( select case
+      when p.paused or (n.option ->> 'expires_at')::timestamptz <= clock_timestamp() then null
+      when n.lease = interval '0' then coalesce(p.invisible_for, interval '10 minutes')
+      else n.lease
+    end
+    from unnest(_queues, _leases, _options) with ordinality as n (queue, lease, option, ord)
+    left join agent.queue p on p.name = n.queue and n.lease is not null
+    order by n.ord
+  );
+end
+$func$;
+
+-- What every batch of inserts does. _options, which runs along with the other arrays, holds what an event has beyond a payload, as an object: type, source,
+-- priority, key, max_attempts, expires_at, occurrence. An event with a lease ('0': as long as the queue's policy has it), which needs no vt or
+-- delay then, is claimed by its worker as it arrives: somebody waits for it. Of such a one all is returned, as it is after the claim; of the others
+-- the event is null, and of those whose key was known the vt is that of the first answer.
+create or replace function agent.add_events
+( _events jsonb[]
+, _queues text[]
+, _delays interval[]
+, _vts timestamptz[]
+, _leases interval[] default null
+, _workers text[] default null
+, _options jsonb[] default null
+, _key_retention interval default interval '24 hours'
+)
+returns table (id int8, queue text, vt timestamptz, enqueued_at timestamptz, event_ts timestamptz, event jsonb, claimed timestamptz[], replayed boolean)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+begin
+  if greatest(cardinality(_queues), cardinality(_delays), cardinality(_vts), cardinality(_leases), cardinality(_options)) > coalesce(cardinality(_events), 0) then
+    perform agent.refuse('events', 'must not be fewer than the queues, delays, vts or options that go with them');
+  end if;
+  if _delays is not null or _vts is not null then
+    perform agent.check_times(_delays, _vts);
+  end if;
+  if _leases is not null then
+    _leases = agent.leases_of(_queues, _leases, _options);
+  end if;
+  if _options is not null then
+    perform agent.check_options(_options);
+    if exists (select from unnest(_options) as o (option) where o.option ? 'key') then
+      return query select * from agent.add_keyed_events(_events, _queues, _delays, _vts, _leases, _workers, _options, _key_retention);
+      return;
+    end if;
+  end if;
+
+  return query
+  insert into agent.event
+  ( event, event_ts, queue, vt, attempts, claimed, worker
+  , type, source, priority, max_attempts, expires_at, occurrence
+  )
+  select
+    n.event
+  , case when n.event ? 'event_ts' then agent.event_ts(n.event) else now() end
+  , coalesce(n.queue, 'default')
+  , coalesce(agent.later(_now, n.lease), n.vt, agent.later(now(), n.delay), now())
+  , case when n.lease is null then 0 else 1 end
+  , case when n.lease is null then '{}' else array[_now] end
+  , case when n.lease is not null then n.worker end
+  , n.option ->> 'type'
+  , n.option ->> 'source'
+  , coalesce((n.option ->> 'priority')::int4, 0)
+  , (n.option ->> 'max_attempts')::int4
+  , (n.option ->> 'expires_at')::timestamptz
+  , n.option -> 'occurrence'
+  from unnest(_events, _queues, _delays, _vts, _leases, _workers, _options) with ordinality
+    as n (event, queue, delay, vt, lease, worker, option, ord)
+  order by n.ord
+  returning id, queue, vt, enqueued_at, event_ts, case when attempts > 0 then event end, claimed, false;
+end
+$func$;
+
+-- Enqueues _events, all or none, and returns ids in their order. The other arrays run along with it; a null array,
+-- an array that is shorter, or a null in one, stands for the default. _options are objects as add_events takes them.
+-- _notify => false leaves the waking to the caller.
+create or replace function agent.insert_events
+( _events jsonb[]
+, _queues text[] default null
+, _delays interval[] default null
+, _vts timestamptz[] default null
+, _notify boolean default true
+, _options jsonb[] default null
+, _key_retention interval default interval '24 hours'
+)
+returns table (id int8, queue text, vt timestamptz)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+begin
+  return query
+  select a.id, a.queue, a.vt
+  from agent.add_events(_events, _queues, _delays, _vts, _options => _options, _key_retention => _key_retention) a;
+
+  if _notify then
+    perform agent.notify_queues(array(select coalesce(q.name, 'default') from unnest(_events, _queues) q (event, name)));
+  end if;
+end
+$func$;
