@@ -93,6 +93,57 @@ func FuzzEvent(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body string) { checkEvent(t, conn, body) })
 }
 
+// resultSeeds are results near the edges of what is taken.
+func resultSeeds() []string {
+	return append(eventSeeds(), `null`, `true`, `"a\\u0000"`, `"\ud83d\ude00"`, `-0.0e5`, `1e999`, `[]`, `[[1],{"a":[null]}]`, ` [ 1 , 2 ] `, `,1`, `:1`, `1,"receipt":"x"`, `]`, `"`)
+}
+
+// checkResult holds what the decoder does with a result against PostgreSQL, and reports whether it was taken.
+func checkResult(t *testing.T, conn *pgx.Conn, value string) bool {
+	t.Helper()
+	req, err := decodeAs[ackWithResultRequest]("/events/7/ack", `{"result":`+value+`}`)
+	if err != nil {
+		if p := problemOf(err); p.kind.status < 400 || p.kind.status > 422 {
+			t.Errorf("%.500q was refused with %+v", value, p)
+		}
+		return false
+	}
+	if req.Result == nil || !json.Valid(req.Result) || len(req.Result) > maxResult {
+		t.Errorf("%.500q became %.500q", value, req.Result)
+		return false
+	}
+	pgHolds(t, conn, string(req.Result))
+	return true
+}
+
+func TestWhateverResultIsTakenPostgresHolds(t *testing.T) {
+	t.Parallel()
+	conn := start(t, settings{}).connect()
+	taken := 0
+	for _, value := range resultSeeds() {
+		if checkResult(t, conn, value) {
+			taken++
+		}
+	}
+	if taken < 15 {
+		t.Errorf("only %d seeds were taken", taken)
+	}
+}
+
+func FuzzResult(f *testing.F) {
+	for _, seed := range resultSeeds() {
+		if len(seed) < maxFuzzSeed {
+			f.Add(seed)
+		}
+	}
+	conn, err := pgx.Connect(f.Context(), pgtest.Empty(f).URL)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = conn.Close(context.WithoutCancel(f.Context())) })
+	f.Fuzz(func(t *testing.T, value string) { checkResult(t, conn, value) })
+}
+
 // FuzzBatch: whatever comes, the decoder answers with a batch of whole events or with a problem of the client's.
 func FuzzBatch(f *testing.F) {
 	for _, seed := range eventSeeds() {
