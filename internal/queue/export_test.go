@@ -52,3 +52,11 @@ func Offers(s *Service, queue string) bool {
 
 // Waiting returns how many claims wait.
 func Waiting(s *Service) int { return s.waiting() }
+
+// LanesAreKnown reports whether the next claim of a queue need not look for its lanes.
+func LanesAreKnown(s *Service, queue string) bool {
+	s.marks.mu.Lock()
+	defer s.marks.mu.Unlock()
+	k := s.marks.byKey[markKey{queue, "", s.cfg.MaxAttempts}]
+	return k != nil && k.known && !k.stale
+}

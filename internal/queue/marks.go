@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,12 +46,15 @@ type markKey struct {
 type laneMarks struct {
 	byLane   map[int32]*mark // by priority
 	heeded   bool
+	known    bool // somebody has looked which lanes there are, so that claims need not
+	stale    bool // somebody else has brought something since: the next claim looks for itself, unless marks are heeded
 	used     time.Time
 	nextLook time.Time
 }
 
 // mark is one low-water mark.
 type mark struct {
+	since time.Time // when the lane came to be known
 	at    time.Time // by the database's clock; zero: unknown
 	limit time.Time // the claim under way must not raise it beyond, for it may not have seen what is there; zero: none
 }
@@ -90,12 +94,11 @@ type marked struct {
 func (m *marks) begin(p *ClaimParams) (from marked) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	heeded := true
+	known, heeded := true, true
 	for _, typ := range typesOf(p) {
 		k := m.byKey[markKey{p.Queue, typ, p.MaxAttempts}]
 		if k == nil {
-			heeded = false
-			continue
+			return marked{}
 		}
 		k.used = time.Now()
 		for priority, at := range k.byLane {
@@ -103,20 +106,27 @@ func (m *marks) begin(p *ClaimParams) (from marked) {
 			from.add(priority, typ, at.at)
 		}
 		heeded = heeded && k.heeded
+		known = known && k.known && !k.stale
+		k.stale = false
 	}
 	if !heeded {
-		return marked{}
+		if !known {
+			return marked{}
+		}
+		from.marks = nil
 	}
 	return from
 }
 
+// add puts a lane where it belongs, in ascending order of priorities.
 func (m *marked) add(priority int32, typ string, at time.Time) {
-	m.lanes, m.types = append(m.lanes, priority), append(m.types, typ)
-	if at.IsZero() {
-		m.marks = append(m.marks, nil)
-	} else {
-		m.marks = append(m.marks, &at)
+	i, _ := slices.BinarySearch(m.lanes, priority)
+	m.lanes, m.types = slices.Insert(m.lanes, i, priority), slices.Insert(m.types, i, typ)
+	var mark *time.Time
+	if !at.IsZero() {
+		mark = &at
 	}
+	m.marks = slices.Insert(m.marks, i, mark)
 }
 
 // typesOf returns the types a claim has marks for.
@@ -161,7 +171,7 @@ func (m *marks) advance(p *ClaimParams, upTo map[lane]time.Time) {
 func (k *laneMarks) lane(priority int32) *mark {
 	at := k.byLane[priority]
 	if at == nil {
-		at = new(mark)
+		at = &mark{since: time.Now()}
 		k.byLane[priority] = at
 	}
 	return at
@@ -178,6 +188,17 @@ func (m *marks) lower(l lane, vt time.Time) {
 		at := k.lane(l.priority)
 		if !vt.IsZero() {
 			at.lower(vt)
+		}
+	}
+}
+
+// strange notes that somebody else has brought something to a queue, perhaps in a lane that is not known here.
+func (m *marks) strange(queue string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key, k := range m.byKey {
+		if key.queue == queue {
+			k.stale = true
 		}
 	}
 }
@@ -203,9 +224,9 @@ func (m *marks) due() map[markKey]marked {
 	return due
 }
 
-// looked notes that a look behind marks took so long in all, and the database so long for it, and what was found in each lane: the
+// looked notes that a look behind marks began at start and took the database so long, and what was found in each lane: the
 // oldest vt before its mark, or nil. It reports whether anything was hidden by a mark.
-func (m *marks) looked(key markKey, took, walk time.Duration, found map[int32]*time.Time) (hidden bool) {
+func (m *marks) looked(key markKey, start time.Time, walk time.Duration, found map[int32]*time.Time) (hidden bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k := m.byKey[key]
@@ -213,7 +234,14 @@ func (m *marks) looked(key markKey, took, walk time.Duration, found map[int32]*t
 		return false
 	}
 	k.heeded = walk > longWalk
-	k.nextLook = time.Now().Add(max(m.every, lookShare*took))
+	k.known = found != nil
+	now := time.Now()
+	k.nextLook = now.Add(max(m.every, lookShare*now.Sub(start)))
+	for priority, at := range k.byLane {
+		if _, ok := found[priority]; !ok && k.known && at.since.Before(start) {
+			delete(k.byLane, priority) // nothing is there any more
+		}
+	}
 	for priority, vt := range found {
 		_, known := k.byLane[priority]
 		at := k.lane(priority)
@@ -241,7 +269,7 @@ func (s *Service) lookBehindLoop(ctx context.Context) error {
 		for key, from := range s.marks.due() {
 			start := time.Now()
 			found, walk, err := s.lookBehind(ctx, key, from)
-			hidden := s.marks.looked(key, time.Since(start), walk, found)
+			hidden := s.marks.looked(key, start, walk, found)
 			switch {
 			case ctx.Err() != nil:
 				return nil

@@ -196,3 +196,29 @@ func TestMarksAreHeededBesideAnOldSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestLaneThatIsNewIsFound(t *testing.T) {
+	t.Parallel()
+	for name, insert := range map[string]string{
+		"by SQL that notifies": `select agent.insert_event('{}', _priority => -5)`,
+		"by SQL that does not": `insert into agent.event (event, priority) values ('{}', -5) returning id`,
+	} {
+		for _, took := range []string{"0 s", "1 s"} { // marks are not heeded, and are
+			t.Run(name+", looks take "+took, func(t *testing.T) {
+				t.Parallel()
+				b := open(t, neverPolls)
+				walks(t, b, took)
+				looking(t, b)
+				listening(t, b)
+				eventually(t, "the lanes are known", func() bool {
+					b.post(t, "", `{}`)
+					b.ack(t, lease(b.take(t, queue.ClaimParams{}, 1)[0]))
+					return queue.LanesAreKnown(b.Service, queue.Default)
+				})
+				soon(t, b, query[int64](t, b.sql, insert))
+				ids := b.put(t, queue.InsertParams{}, queue.InsertParams{Priority: -9}, queue.InsertParams{Priority: 3})
+				sameIDs(t, b.take(t, queue.ClaimParams{Limit: 3}, 3), []int64{ids[1], ids[0], ids[2]})
+			})
+		}
+	}
+}

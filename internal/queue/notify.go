@@ -178,6 +178,7 @@ func (s *Service) heard(payload string) {
 	if sender == s.name {
 		return // its own waiters were woken already
 	}
+	s.marks.strange(queue)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if d := s.dispatchers[queue]; d != nil {

@@ -217,3 +217,14 @@ func TestHistoryOfAQueueIsKeptAsItsPolicySays(t *testing.T) {
 		t.Errorf("left are %v", left)
 	}
 }
+
+func TestQueueWithNothingButAPolicyIsListed(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	b.policy(t, queue.Policy{Paused: true})
+	b.put(t, queue.InsertParams{Queue: "other"})
+	stats, err := b.Queues(t.Context(), 0)
+	if err != nil || len(stats) != 2 || stats[0].Queue != queue.Default || !stats[0].Paused || stats[1].Paused {
+		t.Errorf("listed are %+v, %v", stats, err)
+	}
+}

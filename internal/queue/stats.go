@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Queues describes every queue that holds an event, waiting or in history, by name. What has finished
+// Queues describes every queue that holds an event, waiting or in history, or has a policy, by name. What has finished
 // is counted over the time lately; zero: not at all. It fails with ErrQueryTimeout.
 func (s *Service) Queues(ctx context.Context, lately time.Duration) ([]QueueStats, error) {
 	var queues []QueueStats

@@ -10,9 +10,9 @@
 -- own, which count in any case; null _invisible_for is the policy's, or 10 minutes. _types null, or empty, stands for all. The n-th event
 -- taken goes to the n-th of _workers.
 --
--- _lanes and what runs along with it are low-water marks: in each lane (a priority; where _types are asked for, of one type), what has a vt before
--- the mark is not looked at, and nor are other lanes. While some session holds an old snapshot, what was claimed since it began stays in the
--- index, and each scan that begins in front of that has to walk over it.
+-- _lanes are the only ones to be looked at (a priority, in ascending order; where _types are asked for, of one type each), which spares looking for
+-- them, and _marks their low-water marks, or null: what has a vt before it is not looked at either. While some session holds an old snapshot, what was
+-- claimed since it began stays in the index, and each scan that begins in front of that has to walk over it.
 create or replace function agent.take_events
 ( _queue text
 , _limit int4
@@ -44,6 +44,7 @@ declare
   _paused boolean;
   _lane int4;
   _after int8 = -2147483649; -- the lane before the first
+  _nth int4 = 0;
   _bottom timestamptz = '-infinity';
   _low_vt timestamptz;
   _low_id int8;
@@ -81,11 +82,9 @@ begin
 
   loop -- from lane to lane
     if _lanes is not null then
-      select l.priority, coalesce(l.mark, '-infinity') into _lane, _bottom
-      from unnest(_lanes, _marks) as l (priority, mark)
-      where l.priority > _after
-      order by l.priority
-      limit 1;
+      _nth = _nth + 1;
+      _lane = _lanes[_nth];
+      _bottom = coalesce(_marks[_nth], '-infinity');
     elsif _after >= -2147483648 then
       select e.priority into _lane from agent.event e where e.queue = _queue and e.priority > _after order by e.priority limit 1;
     end if;

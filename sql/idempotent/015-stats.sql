@@ -1,6 +1,6 @@
 -- Counting: queues as they stand, and history over time.
 
--- The names of all queues that have an event, waiting or in history.
+-- The names of all queues that have an event, waiting or in history, or a policy.
 create or replace function agent.queue_names()
 returns setof text
 language plpgsql volatile
@@ -17,6 +17,7 @@ begin
     _queue = least
     ( (select e.queue from agent.event e where e.queue > _queue order by e.queue limit 1)
     , (select h.queue from agent.event_hist h where h.queue > _queue order by h.queue limit 1)
+    , (select q.name from agent.queue q where q.name > _queue order by q.name limit 1)
     );
     exit when _queue is null;
     return next _queue;
@@ -24,7 +25,7 @@ begin
 end
 $func$;
 
--- Every queue with what waits in it by state, how long the oldest ready event has been claimable (null: none is; 100,000 days at most), and
+-- Every queue (see agent.queue_names) with what waits in it by state, how long the oldest ready event has been claimable (null: none is; 100,000 days at most), and
 -- how many events left it as done and as expired within _lately (null: not asked), and whether it is paused. Counting takes as long as there is to count, so
 -- counts are exact up to some 100,000 events that wait, and some 100,000 that left lately; beyond that the large ones are
 -- estimated from a random sample of the table's blocks, and estimated is true.
