@@ -20,7 +20,7 @@ import (
 // for a machine that runs many of these at once under the race detector.
 const patience = 2 * time.Minute
 
-// program is a running queued, with what it has said so far.
+// program is a running queued, or something that runs beside it, with what it has said so far.
 type program struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -37,12 +37,32 @@ type program struct {
 // stopped at the end of the test.
 func startProgram(t *testing.T, args, environ []string) *program {
 	t.Helper()
-	p := &program{t: t, cmd: exec.Command(binary(t), args...), ended: make(chan struct{}), heard: make(chan struct{})}
+	p := &program{t: t, cmd: exec.Command(binary(t), args...)}
 	p.cmd.Env = append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(os.TempDir(), "nobody-has-this-home"),
 		"QUEUED_LISTEN=127.0.0.1:0", "QUEUED_LOG_FORMAT=json", "QUEUED_MAX_CONNS=4",
 	}, environ...)
 	p.cmd.Stdout = &p.stdout
+	p.start()
+	return p
+}
+
+// startBeside starts another program with a few variables of its own. All that it writes is heard. It and what it has started are
+// stopped at the end of the test.
+func startBeside(t *testing.T, environ []string, name string, args ...string) *program {
+	t.Helper()
+	p := &program{t: t, cmd: exec.Command(name, args...)}
+	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, environ...)
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.start()
+	return p
+}
+
+// start starts the program, to be stopped at the end of the test.
+func (p *program) start() {
+	t := p.t
+	t.Helper()
+	p.ended, p.heard = make(chan struct{}), make(chan struct{})
 	// A pipe of our own: exec's would have to be read to its end before Wait, and whatever the
 	// program leaves running could hold it open.
 	reader, writer, err := os.Pipe()
@@ -50,6 +70,9 @@ func startProgram(t *testing.T, args, environ []string) *program {
 		t.Fatal(err)
 	}
 	p.cmd.Stderr = writer
+	if p.cmd.Stdout == nil {
+		p.cmd.Stdout = writer
+	}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +103,6 @@ func startProgram(t *testing.T, args, environ []string) *program {
 			t.Logf("%s said:\n%s", strings.Join(p.cmd.Args[1:], " "), p.output())
 		}
 	})
-	return p
 }
 
 // serve starts the program and returns when it serves.
@@ -173,7 +195,11 @@ func (p *program) stop() {
 		return
 	default:
 	}
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	if p.cmd.SysProcAttr != nil { // the leader of a group
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGTERM)
+	} else {
+		_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	}
 	select {
 	case <-p.ended:
 	case <-time.After(patience):

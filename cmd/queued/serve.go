@@ -16,6 +16,7 @@ import (
 	httpapi "github.com/queued/queued/internal/http"
 	"github.com/queued/queued/internal/migrate"
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/schedule"
 	"github.com/queued/queued/sql"
 )
 
@@ -111,8 +112,20 @@ func (c *serveCmd) serve(ctx context.Context, p *process, src *source, logger ze
 		}
 	}()
 
+	schedules, err := schedule.Open(ctx, schedule.Config{
+		DatabaseURL:  db.url,
+		MisfireGrace: c.MisfireGrace,
+		QueryTimeout: c.QueryTimeout,
+		Logger:       logger,
+	})
+	if err != nil {
+		return fmt.Errorf("opening the schedules on %s: %w", db.about, err)
+	}
+	defer schedules.Close()
+
 	api := httpapi.New(httpapi.Config{
 		Service:      svc,
+		Schedules:    schedules,
 		APIKey:       key,
 		Version:      sql.Version(),
 		Logger:       logger,
@@ -122,7 +135,7 @@ func (c *serveCmd) serve(ctx context.Context, p *process, src *source, logger ze
 		MaxDepth:     c.MaxDepth,
 		LoopbackOnly: key == "", // without one nothing else is listened on
 	})
-	srv := &server{settings: &c.settings, svc: svc, api: api, db: db, logger: logger}
+	srv := &server{settings: &c.settings, svc: svc, schedules: schedules, api: api, db: db, logger: logger}
 	return srv.run(ctx, listener, func() {
 		logger.Info().Str("addr", tcp.String()).Str("url", localURL(tcp)).Str("database", db.about).
 			Bool("api_key", key != "").Msg("serving")

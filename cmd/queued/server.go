@@ -10,18 +10,21 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
 
 	httpapi "github.com/queued/queued/internal/http"
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/schedule"
 )
 
 // server is everything that runs while the queue is served.
 type server struct {
-	settings *settings
-	svc      *queue.Service
-	api      *httpapi.Server
-	db       *database
-	logger   zerolog.Logger
+	settings  *settings
+	svc       *queue.Service
+	schedules *schedule.Service
+	api       *httpapi.Server
+	db        *database
+	logger    zerolog.Logger
 }
 
 // errUnasked stands for the error of a part that ended without one, and without being told to.
@@ -33,7 +36,12 @@ func (s *server) run(ctx context.Context, listener net.Listener, ready func()) e
 	// The parts end in an order of their own, not all at once with ctx.
 	loopsCtx, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopLoops()
-	loops := start(func() error { return s.svc.Run(loopsCtx) })
+	loops := start(func() error {
+		g, ctx := errgroup.WithContext(loopsCtx)
+		g.Go(func() error { return s.svc.Run(ctx) })
+		g.Go(func() error { return s.schedules.Run(ctx) })
+		return g.Wait()
+	})
 	door := s.api.HTTPServer()
 	door.WriteTimeout += s.settings.QueryTimeout // however long a query may take, it has to be answered
 	served := start(func() error { return door.Serve(listener) })
@@ -44,7 +52,7 @@ func (s *server) run(ctx context.Context, listener net.Listener, ready func()) e
 	case <-ctx.Done():
 		s.logger.Info().Msg("stopping: finishing what is under way; a second signal ends it at once")
 	case <-loops.done:
-		failure = fmt.Errorf("the queue's loops ended: %w", cmp.Or(loops.err, errUnasked))
+		failure = fmt.Errorf("the loops ended: %w", cmp.Or(loops.err, errUnasked))
 	case <-served.done:
 		failure = fmt.Errorf("serving HTTP ended: %w", cmp.Or(served.err, errUnasked))
 	case <-s.db.died():
@@ -69,7 +77,7 @@ func (s *server) run(ctx context.Context, listener net.Listener, ready func()) e
 	select {
 	case <-loops.done:
 	case <-time.After(closeTimeout):
-		err = errors.Join(err, fmt.Errorf("%w: the queue's loops did not end", errUnclean))
+		err = errors.Join(err, fmt.Errorf("%w: the loops did not end", errUnclean))
 	}
 	return errors.Join(failure, err)
 }

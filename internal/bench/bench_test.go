@@ -16,6 +16,7 @@ import (
 	httpapi "github.com/queued/queued/internal/http"
 	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
+	scheduler "github.com/queued/queued/internal/schedule"
 )
 
 // serve runs a server in this process, as it is in production but for its pool.
@@ -37,8 +38,13 @@ func serve(t *testing.T, db *pgtest.DB) (url string) {
 			t.Error(err)
 		}
 	})
+	schedules, err := scheduler.Open(t.Context(), scheduler.Config{DatabaseURL: db.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(schedules.Close)
 	server := httptest.NewUnstartedServer(nil)
-	server.Config = httpapi.New(httpapi.Config{Service: svc, Version: "1.2.3"}).HTTPServer()
+	server.Config = httpapi.New(httpapi.Config{Service: svc, Schedules: schedules, Version: "1.2.3"}).HTTPServer()
 	server.Start()
 	t.Cleanup(server.Close)
 	return server.URL

@@ -46,7 +46,7 @@ func TestBadBodiesAreProblemsAndStoreNothing(t *testing.T) {
 			t.Errorf("%s: a giant body was answered %d %s", r.id, got.status, got.body)
 		}
 		switch {
-		case r.id == "requeueMatching": // it is a body without a filter
+		case r.id == "requeueMatching" || r.id == "previewSchedule": // it is a body without a filter, or without a time
 			h.try(r.method, r.path, "").wantProblem(validationFailed)
 		case r.body != "":
 			h.try(r.method, r.path, "").wantProblem(invalidJSON)
@@ -61,7 +61,9 @@ func TestBadBodiesAreProblemsAndStoreNothing(t *testing.T) {
 
 func wantNoRow(h *harness) {
 	h.t.Helper()
-	if n := h.count("select (select count(*) from agent.event) + (select count(*) from agent.event_hist) + (select count(*) from agent.queue) + (select count(*) from agent.idempotency)"); n != 0 {
+	n := h.count(`select (select count(*) from agent.event) + (select count(*) from agent.event_hist) + (select count(*) from agent.queue)
+		+ (select count(*) from agent.idempotency) + (select count(*) from agent.schedule) + (select count(*) from agent.owner)`)
+	if n != 0 {
 		h.t.Errorf("%d rows were stored", n)
 	}
 }

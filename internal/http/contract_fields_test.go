@@ -42,6 +42,21 @@ var requests = map[string]*plan{
 	"purgeQueue":      planOf[queueRequest](),
 	"listExecutions":  planOf[listExecutionsRequest](),
 	"listProcesses":   planOf[listProcessesRequest](),
+
+	"createSchedule":  planOf[createScheduleRequest](),
+	"listSchedules":   planOf[listSchedulesRequest](),
+	"previewSchedule": planOf[previewScheduleRequest](),
+	"getSchedule":     planOf[scheduleRequest](),
+	"patchSchedule":   planOf[patchScheduleRequest](),
+	"deleteSchedule":  planOf[deleteScheduleRequest](),
+	"pauseSchedule":   planOf[scheduleRequest](),
+	"resumeSchedule":  planOf[scheduleRequest](),
+	"runSchedule":     planOf[scheduleRequest](),
+	"listOccurrences": planOf[listOccurrencesRequest](),
+	"listOwners":      planOf[listOwnersRequest](),
+	"putOwner":        planOf[putOwnerRequest](),
+	"getOwner":        planOf[ownerRequest](),
+	"deleteOwner":     planOf[deleteOwnerRequest](),
 }
 
 func TestContractHasTheFieldsOfEveryRequestAsTheServerTakesThem(t *testing.T) {

@@ -208,7 +208,7 @@ func TestContractHasAnExampleForEveryBody(t *testing.T) {
 // every kind that a client can get, in the order of the contract.
 var kinds = []kind{
 	invalidJSON, invalidParameter, unknownParameter, invalidCursor, unauthorized, crossOrigin, notFound, eventNotFound,
-	methodNotAllowed, leaseLost, bodyTooLarge, unsupportedMediaType, hostNotAllowed, validationFailed, unrepresentable, tooDeep,
+	scheduleNotFound, ownerNotFound, methodNotAllowed, leaseLost, scheduleEnded, preconditionFailed, bodyTooLarge, unsupportedMediaType, hostNotAllowed, validationFailed, unrepresentable, tooDeep,
 	batchTooLarge, keyReused, internalError, queryTimeout, databaseUnavailable, notReady,
 }
 

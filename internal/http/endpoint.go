@@ -35,8 +35,14 @@ type nothing struct{}
 // created is a response that answers 201 and says where the new thing is.
 type created interface{ location() string }
 
+// found is a created response of a call that may find that what it makes was there before, which is answered 200.
+type found interface{ existed() bool }
+
 // replayable is a created response of a call that a key makes safe to repeat. A repetition is answered 200, and says so.
 type replayable interface{ replayed() bool }
+
+// versioned is a response about something that has a version, which callers may send back as If-Match.
+type versioned interface{ version() int64 }
 
 // recalled is a response that carries something which must not be lost: when it cannot be
 // delivered, recall takes it back. ctx may have ended.
@@ -115,9 +121,15 @@ func deliver(w http.ResponseWriter, r *http.Request, resp any) error {
 			h.Set("Location", at)
 		}
 	}
+	if resp, ok := resp.(found); ok && resp.existed() {
+		status = http.StatusOK
+	}
 	if resp, ok := resp.(replayable); ok && resp.replayed() {
 		status = http.StatusOK
 		h.Set("Idempotency-Replayed", "true")
+	}
+	if resp, ok := resp.(versioned); ok {
+		h.Set("ETag", entityTag(resp.version()))
 	}
 	w.WriteHeader(status)
 	if _, err := w.Write(body); err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/schedule"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -28,14 +29,17 @@ type harness struct {
 	*client
 	db  *pgtest.DB
 	svc *queue.Service
-	srv *Server
-	log *logBuffer
+
+	schedules *schedule.Service
+	srv       *Server
+	log       *logBuffer
 }
 
 // settings are what tests change; the zero value is an open server that does not sweep by itself.
 type settings struct {
 	http  func(*Config)
 	queue func(*queue.Config)
+	plans func(*schedule.Config)
 	seen  map[string]bool // where to note the answers seen; nil: nowhere
 }
 
@@ -51,20 +55,21 @@ func start(t *testing.T, set settings) *harness {
 		t.Fatal(err)
 	}
 	h.svc = svc
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	running := make(chan error, 1)
-	go func() { running <- svc.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-running; err != nil {
-			t.Errorf("running the service: %v", err)
-		}
-		if err := svc.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
+	keepRunning(t, svc.Run, svc.Close)
+	scfg := schedule.Config{DatabaseURL: h.db.URL}
+	if set.plans != nil {
+		set.plans(&scfg)
+	}
+	h.schedules, err = schedule.Open(t.Context(), scfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keepRunning(t, h.schedules.Run, func(context.Context) error {
+		h.schedules.Close()
+		return nil
 	})
 
-	cfg := Config{Service: svc, Version: "1.2.3", Logger: zerolog.New(h.log).Level(zerolog.DebugLevel)}
+	cfg := Config{Service: svc, Schedules: h.schedules, Version: "1.2.3", Logger: zerolog.New(h.log).Level(zerolog.DebugLevel)}
 	if set.http != nil {
 		set.http(&cfg)
 	}
@@ -86,6 +91,23 @@ func start(t *testing.T, set settings) *harness {
 		http: &http.Client{Transport: &conform{t: t, next: transport, seen: set.seen}, CheckRedirect: noRedirect},
 	}
 	return h
+}
+
+// keepRunning runs a service until the test ends, and closes it then.
+func keepRunning(t *testing.T, run, closeService func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	running := make(chan error, 1)
+	go func() { running <- run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-running; err != nil {
+			t.Errorf("running the service: %v", err)
+		}
+		if err := closeService(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -235,6 +257,7 @@ type seenEvent struct {
 	LastError    *string         `json:"last_error"`
 	RequeuedFrom *int64          `json:"requeued_from"`
 	RequeuedAs   *int64          `json:"requeued_as"`
+	Occurrence   map[string]any  `json:"occurrence"`
 	Event        json.RawMessage `json:"event"`
 	Receipt      string          `json:"receipt"`
 

@@ -1,6 +1,9 @@
 package http
 
-import "github.com/queued/queued/internal/queue"
+import (
+	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/schedule"
+)
 
 // A kind is one sort of problem. Its code is part of the API: clients branch on it, so it
 // never changes; title and status belong to it.
@@ -20,8 +23,12 @@ var (
 	crossOrigin          = kind{403, "cross_origin", "A web page of another origin may not make this call"}
 	notFound             = kind{404, "not_found", "There is no such path"}
 	eventNotFound        = kind{404, "event_not_found", "There is no such event"}
+	scheduleNotFound     = kind{404, "schedule_not_found", "There is no such schedule"}
+	ownerNotFound        = kind{404, "owner_not_found", "There is no such owner"}
 	methodNotAllowed     = kind{405, "method_not_allowed", "This path does not take this method"}
 	leaseLost            = kind{409, "lease_lost", "The lease was lost"}
+	scheduleEnded        = kind{409, "schedule_ended", "The schedule has ended"}
+	preconditionFailed   = kind{412, "precondition_failed", "It is not at the version that the call is for"}
 	bodyTooLarge         = kind{413, "body_too_large", "The body is too large"}
 	unsupportedMediaType = kind{415, "unsupported_media_type", "The body is not sent as JSON"}
 	hostNotAllowed       = kind{421, "host_not_allowed", "This server does not answer for that host"}
@@ -37,7 +44,14 @@ var (
 	notReady             = kind{503, "not_ready", "The server is not ready"}
 )
 
-// The one table from what the queue can fail with to what the client is told.
+// What the client is told of what the queue and the schedules both can fail with.
+const (
+	refusedDetail     = "The database refused a value."
+	cursorDetail      = "Pass the `next` of an earlier page of the same listing with the same filters, unchanged, or none for the first page."
+	unavailableDetail = "The database cannot be reached, or has no room, at the moment. Whether a write took effect may be unknown; reading and claiming may be retried safely."
+)
+
+// The one table from what the services can fail with to what the client is told.
 var sentinels = []struct {
 	err    error
 	kind   kind
@@ -47,8 +61,19 @@ var sentinels = []struct {
 	{queue.ErrLeaseLost, leaseLost, "The receipt proves no lease any more: the event was claimed again, was given back, or has left its queue. Or it is another event's receipt."},
 	{queue.ErrKeyReused, keyReused, "Another request was made under this idempotency key. Use a new key for a new request."},
 	{queue.ErrUnrepresentable, unrepresentable, "PostgreSQL cannot hold the event as it is."},
-	{queue.ErrInvalid, validationFailed, "The database refused a value."},
-	{queue.ErrBadCursor, invalidCursor, "Pass the `next` of an earlier page of the same listing with the same filters, unchanged, or none for the first page."},
+	{queue.ErrInvalid, validationFailed, refusedDetail},
+	{queue.ErrBadCursor, invalidCursor, cursorDetail},
 	{queue.ErrQueryTimeout, queryTimeout, "The query ran into its time limit. Ask for less: narrow `from` and `to`, or filter by `queue`."},
-	{queue.ErrUnavailable, databaseUnavailable, "The database cannot be reached, or has no room, at the moment. Whether a write took effect may be unknown; reading and claiming may be retried safely."},
+	{queue.ErrUnavailable, databaseUnavailable, unavailableDetail},
+
+	{schedule.ErrNotFound, scheduleNotFound, "No schedule has this id."},
+	{schedule.ErrOwnerNotFound, ownerNotFound, "No owner has this id."},
+	{schedule.ErrEnded, scheduleEnded, "It was cancelled, or it is completed and nothing more will come of it."},
+	{schedule.ErrStale, preconditionFailed, "It was changed since, or never had this version. Get it again, and decide anew."},
+	{schedule.ErrKeyReused, keyReused, "Another request was made under this idempotency key. Use a new key for a new request."},
+	{schedule.ErrUnrepresentable, unrepresentable, "PostgreSQL cannot hold a value as it is."},
+	{schedule.ErrInvalid, validationFailed, refusedDetail},
+	{schedule.ErrBadCursor, invalidCursor, cursorDetail},
+	{schedule.ErrQueryTimeout, queryTimeout, "The query ran into its time limit. Ask for less."},
+	{schedule.ErrUnavailable, databaseUnavailable, unavailableDetail},
 }

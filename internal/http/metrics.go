@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/schedule"
 )
 
 // metrics counts requests. What happens to events is counted by the queue; see eventCollector.
@@ -19,7 +20,7 @@ type metrics struct {
 	duration *prometheus.HistogramVec
 }
 
-func newMetrics(reg *prometheus.Registry, svc *queue.Service, build versionResponse) *metrics {
+func newMetrics(reg *prometheus.Registry, svc *queue.Service, schedules *schedule.Service, build versionResponse) *metrics {
 	m := &metrics{
 		handler: promhttp.HandlerFor(reg, promhttp.HandlerOpts{}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -41,7 +42,7 @@ func newMetrics(reg *prometheus.Registry, svc *queue.Service, build versionRespo
 	info.Set(1)
 	reg.MustRegister(
 		m.requests, m.duration, info,
-		newEventCollector(svc), newPoolCollector(svc),
+		newEventCollector(svc), newPoolCollector(svc), newScheduleCollector(schedules),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m

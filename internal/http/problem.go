@@ -1,7 +1,6 @@
 package http
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/schedule"
 )
 
 // maxFieldErrors bounds how many bad fields one problem lists.
@@ -55,12 +55,10 @@ func problemOf(err error) *problem {
 			continue
 		}
 		p := &problem{kind: s.kind, detail: s.detail}
-		var invalid *queue.InvalidError
-		if errors.As(err, &invalid) {
-			if invalid.Field != "" {
-				return inFields(s.kind, fieldError{"#/" + invalid.Field, invalid.Detail})
-			}
-			p.detail = cmp.Or(invalid.Detail, p.detail)
+		if field, detail := refused(err); field != "" {
+			return inFields(s.kind, fieldError{"#/" + field, detail})
+		} else if detail != "" {
+			p.detail = detail
 		}
 		if s.kind == databaseUnavailable {
 			p.header = http.Header{"Retry-After": {"1"}}
@@ -68,6 +66,20 @@ func problemOf(err error) *problem {
 		return p
 	}
 	return &problem{kind: internalError, detail: "The log has what happened, under this request_id."}
+}
+
+// refused says which field a service refused, if it knows, and why.
+func refused(err error) (field, detail string) {
+	var inQueue *queue.InvalidError
+	var inSchedule *schedule.InvalidError
+	switch {
+	case errors.As(err, &inQueue):
+		return inQueue.Field, inQueue.Detail
+	case errors.As(err, &inSchedule):
+		return inSchedule.Field, inSchedule.Detail
+	default:
+		return "", ""
+	}
 }
 
 // A document is a problem as it goes over the wire (RFC 9457).

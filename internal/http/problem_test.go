@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/schedule"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -55,8 +56,12 @@ func TestProblemsReadAsTheyAlwaysDid(t *testing.T) {
 		"cross_origin":           h.with("Origin", "https://evil.example").try("POST", "/claim", ""),
 		"not_found":              h.try("GET", "/nothing", ""),
 		"event_not_found":        h.try("GET", "/events/4711", ""),
+		"schedule_not_found":     h.try("GET", "/schedules/4711", ""),
+		"owner_not_found":        h.try("GET", "/owners/nobody", ""),
 		"method_not_allowed":     h.try("PUT", "/events", "{}"),
 		"lease_lost":             h.try("DELETE", fmt.Sprintf("/events/%d?receipt=x", id), ""),
+		"schedule_ended":         failWith(t, fmt.Errorf("pausing: %w", schedule.ErrEnded)),
+		"precondition_failed":    failWith(t, fmt.Errorf("changing: %w", schedule.ErrStale)),
 		"idempotency_key_reused": failWith(t, fmt.Errorf("inserting: %w", queue.ErrKeyReused)),
 		"body_too_large":         h.try("POST", "/events", strings.Repeat(" ", 1<<20+1)),
 		"unsupported_media_type": h.with("Content-Type", "application/xml").try("POST", "/events", "<a/>"),
@@ -68,6 +73,7 @@ func TestProblemsReadAsTheyAlwaysDid(t *testing.T) {
 		"internal":               failWith(t, errors.New("secret text")),
 		"query_timeout":          failWith(t, fmt.Errorf("listing: %w", queue.ErrQueryTimeout)),
 		"database_unavailable":   failWith(t, fmt.Errorf("claiming: %w: secret text", queue.ErrUnavailable)),
+		"validation_failed-zone": h.try("POST", "/schedules", `{"event":{},"at":"2027-03-28T09:00:00","timezone":"Europe/Atlantis"}`),
 		"validation_failed-late": failWith(t, fmt.Errorf("inserting: %w", &queue.InvalidError{Field: "vt", Detail: "must be finite"})),
 	} {
 		code, _, _ := strings.Cut(name, "-")

@@ -10,13 +10,17 @@ import (
 	"github.com/go-playground/validator/v10"
 )
 
-var queueName = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,128}$`)
+var (
+	queueName = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,128}$`)
+	ownerID   = regexp.MustCompile(`^[A-Za-z0-9._:@+-]{1,128}$`)
+)
 
 // validate knows the validator's rules and those of this API.
 var validate = func() *validator.Validate {
 	v := validator.New()
 	rules := map[string]validator.Func{
 		"queue": func(fl validator.FieldLevel) bool { return queueName.MatchString(fl.Field().String()) },
+		"owner": func(fl validator.FieldLevel) bool { return ownerID.MatchString(fl.Field().String()) },
 	}
 	for name, rule := range rules {
 		if err := v.RegisterValidation(name, rule); err != nil {
@@ -47,6 +51,8 @@ func explain(e validator.FieldError) string {
 	switch {
 	case e.Tag() == "queue":
 		return "must be 1 to 128 of A–Z a–z 0–9 . _ : -"
+	case e.Tag() == "owner":
+		return "must be 1 to 128 of A–Z a–z 0–9 . _ : @ + -"
 	case e.Tag() == "oneof":
 		return "must be one of " + strings.ReplaceAll(limit, " ", ", ")
 	case e.Type() == durationType:

@@ -1,5 +1,5 @@
 // Package http is the HTTP/JSON face of the queue: it decodes and validates requests, calls
-// queue.Service, and encodes what comes back. It holds no state of its own.
+// queue.Service or schedule.Service, and encodes what comes back. It holds no state of its own.
 package http
 
 import (
@@ -13,11 +13,13 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/schedule"
 )
 
-// Config is what a Server needs to know. All but Service may be zero.
+// Config is what a Server needs to know. All but Service and Schedules may be zero.
 type Config struct {
 	Service      *queue.Service
+	Schedules    *schedule.Service
 	APIKey       string               // what callers must present; empty: anyone may call
 	Version      string               // of the program, for /version; empty: what the build recorded
 	Logger       zerolog.Logger       // zero: silent
@@ -42,21 +44,22 @@ func (c Config) withDefaults() Config {
 
 // Server answers the calls of api/openapi.yaml. It is safe for concurrent use.
 type Server struct {
-	cfg      Config
-	svc      *queue.Service
-	log      zerolog.Logger
-	metrics  *metrics
-	version  versionResponse
-	draining atomic.Bool
-	handler  http.Handler
+	cfg       Config
+	svc       *queue.Service
+	schedules *schedule.Service
+	log       zerolog.Logger
+	metrics   *metrics
+	version   versionResponse
+	draining  atomic.Bool
+	handler   http.Handler
 }
 
 // New returns a Server and registers its metrics on cfg.Registry, those of the Go runtime and
 // of the process included; a registry serves one Server.
 func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
-	s := &Server{cfg: cfg, svc: cfg.Service, log: cfg.Logger, version: versionOf(cfg.Version)}
-	s.metrics = newMetrics(cfg.Registry, cfg.Service, s.version)
+	s := &Server{cfg: cfg, svc: cfg.Service, schedules: cfg.Schedules, log: cfg.Logger, version: versionOf(cfg.Version)}
+	s.metrics = newMetrics(cfg.Registry, cfg.Service, cfg.Schedules, s.version)
 	s.handler = s.routes()
 	return s
 }

@@ -33,10 +33,13 @@ func everyRoute(t *testing.T) []route {
 		"nack":            `{"receipt":"7.1.1"}`,
 		"extend":          `{"receipt":"7.1.1"}`,
 		"requeueMatching": `{"outcome":"failed"}`,
+		"createSchedule":  `{"event":{},"at":"2100-01-01T00:00:00","timezone":"Europe/Berlin"}`,
+		"previewSchedule": `{"cron":"@daily","timezone":"Europe/Berlin"}`,
+		"putOwner":        `{"timezone":"Europe/Berlin"}`,
 	}
 	var routes []route
 	operations(loadSpec(t), func(method, path string, op *openapi3.Operation) {
-		path = strings.NewReplacer("{id}", "7", "{name}", "mail", "{asset}", "init.js").Replace(path)
+		path = strings.NewReplacer("/owners/{id}", "/owners/ada", "{id}", "7", "{name}", "mail", "{asset}", "init.js").Replace(path)
 		routes = append(routes, route{op.OperationID, method, path, bodies[op.OperationID]})
 	})
 	return routes
@@ -65,6 +68,7 @@ func TestEveryDocumentedAnswerIsGiven(t *testing.T) {
 	open := start(t, settings{seen: seen})
 	tourSuccesses(open)
 	tourConflicts(open)
+	tourSchedules(open)
 	tourJobs(open)
 	for _, r := range routes {
 		if got := open.try(r.method, r.path+"?nonsense=1", r.body).wantProblem(unknownParameter); len(got.Errors) != 1 {

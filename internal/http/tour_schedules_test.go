@@ -1,0 +1,66 @@
+package http
+
+import (
+	"testing"
+	"time"
+
+	"github.com/queued/queued/internal/schedule"
+)
+
+// tourSchedules gets every answer about schedules and owners that the server gives by itself.
+func tourSchedules(h *harness) {
+	const body = `{"event":{"n":4},"owner":"ada","cron":"@yearly","idempotency_key":"k"}`
+	h.call("PUT", "/owners/ada", `{"timezone":"Europe/London"}`).want(201)
+	h.call("PUT", "/owners/ada", `{"timezone":"Europe/Paris","attributes":{"a":1}}`).want(200)
+	h.with("If-Match", `"99"`).call("PUT", "/owners/ada", `{"timezone":"Europe/Paris"}`).wantProblem(preconditionFailed)
+	h.call("GET", "/owners/ada", "").want(200)
+	h.call("GET", "/owners", "").want(200)
+	made := h.call("POST", "/schedules", body).want(201)
+	h.call("POST", "/schedules", body).want(200)
+	h.call("POST", "/schedules", `{"event":{},"cron":"@daily","timezone":"Europe/Berlin","idempotency_key":"k"}`).wantProblem(keyReused)
+	h.call("POST", "/schedules/preview", `{"cron":"@daily","timezone":"Europe/Berlin"}`).want(200)
+	h.call("GET", "/schedules", "").want(200)
+	at := made.header.Get("Location")
+	h.call("GET", at, "").want(200)
+	h.call("PATCH", at, `{"cron":"@monthly"}`).want(200)
+	h.with("If-Match", `"99"`).call("PATCH", at, `{"cron":"@daily"}`).wantProblem(preconditionFailed)
+	h.call("POST", at+"/pause", "").want(200)
+	h.call("POST", at+"/resume", "").want(200)
+	h.call("POST", at+"/run", "").want(201)
+	h.call("GET", at+"/occurrences", "").want(200)
+	h.with("If-Match", `"99"`).call("DELETE", at, "").wantProblem(preconditionFailed)
+	h.call("DELETE", at, "").want(204)
+	h.call("PATCH", at, `{"cron":"@daily"}`).wantProblem(scheduleEnded)
+	for _, verb := range []string{"/pause", "/resume", "/run"} {
+		h.call("POST", at+verb, "").wantProblem(scheduleEnded)
+	}
+	h.with("If-Match", `"99"`).call("DELETE", "/owners/ada", "").wantProblem(preconditionFailed)
+	h.call("DELETE", "/owners/ada", "").want(204)
+
+	const nowhere = "/schedules/1152921504606846976"
+	h.call("GET", nowhere, "").wantProblem(scheduleNotFound)
+	h.call("PATCH", nowhere, `{"name":"x"}`).wantProblem(scheduleNotFound)
+	h.call("DELETE", nowhere, "").wantProblem(scheduleNotFound)
+	h.call("GET", nowhere+"/occurrences", "").wantProblem(scheduleNotFound)
+	for _, verb := range []string{"/pause", "/resume", "/run"} {
+		h.call("POST", nowhere+verb, "").wantProblem(scheduleNotFound)
+	}
+	h.call("GET", "/owners/nobody", "").wantProblem(ownerNotFound)
+	h.call("DELETE", "/owners/nobody", "").wantProblem(ownerNotFound)
+}
+
+func TestListingOfSchedulesThatTakesTooLongIsAProblem(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{plans: func(cfg *schedule.Config) { cfg.QueryTimeout = 50 * time.Millisecond }})
+	tx, err := h.connect().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "lock table agent.schedule, agent.owner, agent.occurrence in access exclusive mode"); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/schedules", "/schedules/7/occurrences", "/owners"} {
+		h.call("GET", path, "").wantProblem(queryTimeout)
+	}
+	h.call("POST", "/schedules/preview", `{"owner":"ada","cron":"@daily"}`).wantProblem(queryTimeout)
+}

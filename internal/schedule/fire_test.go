@@ -1,0 +1,618 @@
+package schedule_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/schedule"
+)
+
+func TestOccurrenceBecomesAnEventThatSaysWhichItIs(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	s := b.create(t, schedule.Spec{At: moment(t, "2040-03-28T09:00:00"), Timezone: "Europe/Berlin", Queue: "q", Type: "greeting", Priority: 7, Event: json.RawMessage(`{"to":"Ada"}`)})
+	b.fire(t, 0)
+	b.exec(t, `update agent.schedule set next_at = now() - interval '1 s' where id = $1`, s.ID)
+	due := query[time.Time](t, b.sql, `select next_at from agent.schedule`)
+	b.fire(t, 1)
+	b.fire(t, 0)
+	var event string
+	if err := b.sql.QueryRow(t.Context(), `select concat_ws(' ', event, queue, type, priority, attempts, vt <= now(), occurrence) from agent.event`).Scan(&event); err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf(`{"to": "Ada"} q greeting 7 0 t {"nominal_at": "2040-03-28T09:00:00", "schedule_id": %d, "scheduled_for": "%s"}`, s.ID, due.UTC().Format("2006-01-02T15:04:05.999999Z"))
+	if event != want {
+		t.Errorf("got %s\nwant %s", event, want)
+	}
+	if got := b.get(t, s.ID); got.Status != schedule.Completed || got.NextAt != nil || got.Fired != 1 {
+		t.Errorf("after its only time: %+v", got)
+	}
+}
+
+func TestMisfirePolicyDecidesWhatWasMissed(t *testing.T) {
+	t.Parallel()
+	for misfire, want := range map[schedule.Misfire]struct{ fired, skipped int }{
+		"": {1, 4}, schedule.MisfireOnce: {1, 4}, schedule.MisfireAll: {5, 0}, schedule.MisfireSkip: {0, 5},
+	} {
+		t.Run(string(misfire), func(t *testing.T) {
+			t.Parallel()
+			b := open(t)
+			spec := hourly("UTC")
+			spec.Misfire = misfire
+			s := b.create(t, spec)
+			// The next is at a full hour within the hour to come: five hours back, five of them are over, the latest of them for up to an hour. At
+			// a full hour that one might be in time.
+			b.exec(t, `update agent.schedule set rule = to_char(clock_timestamp() at time zone 'UTC' - interval '10 min', 'MI') || ' * * * *'`)
+			b.exec(t, `update agent.schedule set next_local = date_trunc('minute', clock_timestamp() at time zone 'UTC' - interval '10 min' - interval '4 h')`)
+			b.exec(t, `update agent.schedule set next_at = next_local at time zone 'UTC'`)
+			b.fire(t, 1)
+			b.fire(t, 0)
+			past := b.past(t, s.ID)
+			fired, skipped := 0, 0
+			for _, o := range past {
+				switch o.Status {
+				case schedule.OccurrencePending:
+					fired++
+				case schedule.OccurrenceSkipped:
+					skipped++
+					if o.EventID != nil || o.FailureReason == nil {
+						t.Errorf("a skipped one: %+v", o)
+					}
+				}
+			}
+			if fired != want.fired || skipped != want.skipped || len(past) != 5 {
+				t.Fatalf("%d fired and %d were skipped of %d, want %+v", fired, skipped, len(past), want)
+			}
+			if want.fired == 1 && past[4].Status != schedule.OccurrencePending {
+				t.Errorf("it was not the latest that fired: %+v", past)
+			}
+			if n := query[int](t, b.sql, `select count(*) from agent.event`); n != want.fired {
+				t.Errorf("%d events, want %d", n, want.fired)
+			}
+			if got := b.get(t, s.ID); !got.NextAt.After(time.Now()) || got.Fired != int64(want.fired) {
+				t.Errorf("afterwards: %+v", got)
+			}
+		})
+	}
+}
+
+func TestOccurrenceThatIsLateWithinTheGraceFiresByEveryPolicy(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	for _, misfire := range []schedule.Misfire{schedule.MisfireOnce, schedule.MisfireAll, schedule.MisfireSkip} {
+		s := b.create(t, schedule.Spec{At: moment(t, "2040-01-01T00:00:00Z"), Misfire: misfire})
+		b.exec(t, `update agent.schedule set next_at = now() - interval '50 s' where id = $1`, s.ID)
+	}
+	b.fire(t, 3)
+	if n := query[int](t, b.sql, `select count(*) from agent.event`); n != 3 {
+		t.Errorf("%d of 3 fired", n)
+	}
+}
+
+func TestLongOutageIsCaughtUpWithInSteps(t *testing.T) {
+	t.Parallel()
+	for misfire, want := range map[schedule.Misfire]int{schedule.MisfireOnce: 1, schedule.MisfireAll: 2881} {
+		t.Run(string(misfire), func(t *testing.T) {
+			t.Parallel()
+			b := open(t)
+			s := b.create(t, schedule.Spec{Cron: "* * * * *", Timezone: "UTC", Misfire: misfire})
+			b.exec(t, `update agent.schedule set next_local = date_trunc('minute', clock_timestamp() at time zone 'UTC' - interval '2 days')`)
+			b.exec(t, `update agent.schedule set next_at = next_local at time zone 'UTC'`)
+			for range 10 {
+				ids, err := schedule.Fire(t.Context(), b.Service, 1000)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(ids) == 0 {
+					break
+				}
+			}
+			events := query[int](t, b.sql, `select count(*) from agent.event`)
+			all := query[int](t, b.sql, `select count(*) from agent.occurrence`)
+			// A minute more or less, and those that are not missed yet, come on top.
+			if events < want || events > want+2 || all < 2881 || all > 2883 {
+				t.Errorf("%d events of %d occurrences, want %d of 2881", events, all, want)
+			}
+			if missing := query[int](t, b.sql, `
+				select count(*) from (select nominal_at - lag(nominal_at) over (order by nominal_at) as d from agent.occurrence) o where d <> interval '1 minute'`); missing != 0 {
+				t.Errorf("%d times are missing among the occurrences", missing)
+			}
+			if got := b.get(t, s.ID); !got.NextAt.After(time.Now().Add(-time.Second)) {
+				t.Errorf("afterwards: %+v", got)
+			}
+		})
+	}
+}
+
+func TestCountAndEndsCompleteASchedule(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	counted := hourly("UTC")
+	counted.Count, counted.Misfire = 3, schedule.MisfireAll
+	ended := hourly("UTC")
+	until := time.Now().UTC().Truncate(time.Hour)
+	ended.Misfire, ended.Starts = schedule.MisfireAll, &schedule.Moment{Time: until.Add(-100 * time.Hour)}
+	ruled := schedule.Spec{RRule: "FREQ=HOURLY;COUNT=102", At: &schedule.Moment{Time: until.Add(-100 * time.Hour)}, Timezone: "UTC", Misfire: schedule.MisfireAll}
+	for name, c := range map[string]struct {
+		spec schedule.Spec
+		want int
+	}{"count": {counted, 3}, "ends": {ended, 5}, "the rule's count": {ruled, 6}} {
+		s := b.create(t, c.spec)
+		b.backBy(t, s.ID, 5*time.Hour)
+		if name == "ends" {
+			b.exec(t, `update agent.schedule set ends_local = $2 where id = $1`, s.ID, until)
+		}
+		if name == "the rule's count" {
+			b.exec(t, `update agent.schedule set next_local = next_local, next_at = next_at where id = $1`, s.ID)
+		}
+		for range 3 {
+			if _, err := schedule.Fire(t.Context(), b.Service, 1000); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := b.get(t, s.ID)
+		if name == "the rule's count" { // its last time is at the next full hour
+			if got.Status != schedule.Active || got.Fired != 5 {
+				t.Errorf("%s: %+v", name, got)
+			}
+			b.exec(t, `update agent.schedule set next_at = now() where id = $1`, s.ID)
+			b.fire(t, 1)
+			got = b.get(t, s.ID)
+		}
+		if got.Status != schedule.Completed || got.NextAt != nil || got.Fired != int64(c.want) {
+			t.Errorf("%s: %+v, want it completed after %d", name, got, c.want)
+		}
+	}
+}
+
+func TestTimeThatComesTwiceFiresOnceAndOneInAGapFires(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	for name, c := range map[string]struct {
+		spec schedule.Spec
+		from string
+		want []string
+	}{
+		"cron, a gap": {
+			schedule.Spec{Cron: "30 * * * *", Timezone: "America/New_York", Misfire: schedule.MisfireAll},
+			"2026-03-08T00:30:00",
+			[]string{"00:30=05:30", "01:30=06:30", "02:30=07:30", "03:30=07:30", "04:30=08:30"},
+		},
+		"rule, a gap": {
+			schedule.Spec{RRule: "FREQ=MINUTELY;INTERVAL=30", At: moment(t, "2026-01-01T00:00:00"), Timezone: "America/New_York", Misfire: schedule.MisfireAll},
+			"2026-03-08T01:30:00",
+			[]string{"01:30=06:30", "02:00=07:00", "03:00=07:00", "02:30=07:30", "03:30=07:30", "04:00=08:00"},
+		},
+		"cron, an overlap": {
+			schedule.Spec{Cron: "30 * * * *", Timezone: "America/New_York", Misfire: schedule.MisfireAll},
+			"2026-11-01T00:30:00",
+			[]string{"00:30=04:30", "01:30=05:30", "02:30=07:30", "03:30=08:30"},
+		},
+		"rule, an overlap, last": {
+			schedule.Spec{RRule: "FREQ=HOURLY", At: moment(t, "2026-01-01T00:30:00"), Timezone: "America/New_York", Misfire: schedule.MisfireAll, Overlap: schedule.OverlapLast},
+			"2026-11-01T00:30:00",
+			[]string{"00:30=04:30", "01:30=06:30", "02:30=07:30", "03:30=08:30"},
+		},
+	} {
+		s := b.create(t, c.spec)
+		b.nextAt(t, s.ID, c.from)
+		b.fire(t, 1)
+		if _, err := b.Pause(t.Context(), s.ID); err != nil { // or it goes on to this day
+			t.Fatal(err)
+		}
+		got := query[[]string](t, b.sql, `
+			select (array_agg(to_char(nominal_at, 'HH24:MI') || '=' || to_char(scheduled_for at time zone 'UTC', 'HH24:MI') order by scheduled_for, nominal_at))[:$2]
+			from agent.occurrence where schedule_id = $1`, s.ID, len(c.want))
+		if fmt.Sprint(got) != fmt.Sprint(c.want) {
+			t.Errorf("%s:\n got %v\nwant %v", name, got, c.want)
+		}
+	}
+}
+
+func TestKnownOccurrenceIsPassedOverNeverFiredTwice(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	s := b.create(t, schedule.Spec{Cron: "0 0 1 1 *", Timezone: "UTC"})
+	next := *s.NextLocal
+	b.exec(t, `insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status) values ($1, $2, now(), 'fired'), ($1, $2 + interval '1 year', now(), 'fired')`, s.ID, next)
+	b.exec(t, `update agent.schedule set next_at = now()`)
+	b.fire(t, 1)
+	if n := query[int](t, b.sql, `select count(*) from agent.event`); n != 0 {
+		t.Errorf("it became %d events again", n)
+	}
+	if got := b.get(t, s.ID); got.NextLocal.Year() != next.Year()+2 {
+		t.Errorf("next is %v, want that in two years", got.NextLocal)
+	}
+}
+
+func TestCrashBetweenTheStepsLeavesAllOrNothing(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	s := b.create(t, hourly("UTC"))
+	b.exec(t, `update agent.schedule set next_at = now()`)
+	before := b.get(t, s.ID)
+
+	// Held up after the schedules are locked and while their events are written, its session ends.
+	for _, table := range []string{"agent.occurrence", "agent.event"} {
+		blocker := connect(t, b.url)
+		tx, err := blocker.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), `lock table `+table+` in share mode`); err != nil {
+			t.Fatal(err)
+		}
+		failed := make(chan error, 1)
+		go func() {
+			_, err := schedule.Fire(context.WithoutCancel(t.Context()), b.Service, 1000)
+			failed <- err
+		}()
+		for query[int](t, b.sql, `
+			select count(pg_terminate_backend(l.pid)) from pg_locks l
+			join pg_database d on d.oid = l.database and d.datname = current_database()
+			where l.relation = $1::regclass and not l.granted`, table) == 0 {
+			if err := t.Context().Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := <-failed; !errors.Is(err, schedule.ErrUnavailable) {
+			t.Errorf("firing without a session: %v", err)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := query[int](t, b.sql, `select (select count(*) from agent.occurrence) + (select count(*) from agent.event)`); n != 0 {
+			t.Fatalf("%d rows of the transaction that failed", n)
+		}
+		if got := b.get(t, s.ID); !got.NextAt.Equal(*before.NextAt) || got.Fired != 0 {
+			t.Fatalf("after the failure: %+v", got)
+		}
+	}
+	b.fire(t, 1)
+	if n := query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
+		t.Errorf("%d events, want one", n)
+	}
+}
+
+func TestTwoServicesFireEachOccurrenceOnceThoughOneIsKilled(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	const n = 10_000
+	// The victim's sessions are known by their name.
+	u, err := url.Parse(b.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := u.Query()
+	q.Set("application_name", "victim")
+	u.RawQuery = q.Encode()
+	victim := openOn(t, u.String())
+
+	listener := connect(t, b.url)
+	if _, err := listener.Exec(t.Context(), `listen agent_event`); err != nil {
+		t.Fatal(err)
+	}
+	b.create(t, schedule.Spec{At: moment(t, "2040-01-01T00:00:00"), Timezone: "Europe/Berlin", Queue: "many"})
+	b.exec(t, `
+		insert into agent.schedule (queue, event, kind, at_local, timezone, zone, next_local, next_at)
+		select queue, event, kind, l, timezone, zone, l, l at time zone 'Europe/Berlin'
+		from agent.schedule, generate_series(1, $1) as i, lateral (select localtimestamp + i * interval '0.6 ms' + interval '500 ms' as l offset 0) as times`, n-1)
+	b.exec(t, `update agent.schedule set next_local = (next_at at time zone 'Europe/Berlin'), at_local = (next_at at time zone 'Europe/Berlin') where at_local < '2040-01-01'`)
+	b.exec(t, `update agent.schedule set next_at = now() where at_local = '2040-01-01'`)
+	running(t, b.Service)
+	stop := running(t, victim)
+
+	fired := func() int { return query[int](t, b.sql, `select count(*) from agent.occurrence`) }
+	killed := false
+	for fired() < n {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		_, err := listener.WaitForNotification(ctx)
+		cancel()
+		if err != nil {
+			t.Fatalf("%d of %d fired, then nothing: %v", fired(), n, err)
+		}
+		if !killed && fired() > n/4 {
+			killed = true
+			if query[int](t, b.sql, `select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and application_name = 'victim'`) == 0 {
+				t.Error("there was nothing to kill")
+			}
+			stop()
+		}
+	}
+	if !killed {
+		t.Error("all fired before one could be killed")
+	}
+	var events, distinct, late int
+	if err := b.sql.QueryRow(t.Context(), `
+		select count(*), count(distinct (occurrence ->> 'schedule_id', occurrence ->> 'nominal_at'))
+		, (select count(*) from agent.schedule where status <> 'completed') from agent.event`).Scan(&events, &distinct, &late); err != nil {
+		t.Fatal(err)
+	}
+	if events != n || distinct != n || late != 0 {
+		t.Errorf("%d events of %d occurrences, want %d; %d schedules are not completed", events, distinct, n, late)
+	}
+}
+
+func TestScheduleMadeForSoonFiresWithoutWaitingForAPoll(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	slow, err := schedule.Open(t.Context(), schedule.Config{DatabaseURL: b.url, PollInterval: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(slow.Close)
+	listener := connect(t, b.url)
+	if _, err := listener.Exec(t.Context(), `listen agent_event`); err != nil {
+		t.Fatal(err)
+	}
+	running(t, slow)
+	// It listens once a session of its own waits for a notification.
+	for query[int](t, b.sql, `select count(*) from pg_stat_activity where datname = current_database() and query = 'listen agent_schedule' and state = 'idle'`) == 0 {
+		if err := t.Context().Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.create(t, schedule.Spec{At: &schedule.Moment{Time: time.Now().Add(300 * time.Millisecond), IsInstant: true}})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := listener.WaitForNotification(ctx); err != nil {
+		t.Fatalf("it did not fire: %v", err)
+	}
+}
+
+func TestScheduleThatCannotFireIsOutOfTheOthersWay(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	bad, good := b.create(t, hourly("UTC")), b.create(t, hourly("UTC"))
+	b.exec(t, `update agent.schedule set rule = 'never' where id = $1`, bad.ID)
+	b.exec(t, `update agent.schedule set next_at = now() - id * interval '1 ms'`)
+	listener := connect(t, b.url)
+	if _, err := listener.Exec(t.Context(), `listen agent_event`); err != nil {
+		t.Fatal(err)
+	}
+	stop := running(t, b.Service)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := listener.WaitForNotification(ctx); err != nil {
+		t.Fatalf("the other one did not fire: %v", err)
+	}
+	for b.get(t, bad.ID).Status != schedule.Paused {
+		if err := ctx.Err(); err != nil {
+			t.Fatal("the bad one is not paused")
+		}
+	}
+	stop()
+	if got := b.get(t, good.ID); got.Fired != 1 || got.Status != schedule.Active {
+		t.Errorf("the good one: %+v", got)
+	}
+}
+
+// A million schedules that wait cost nothing: what is due is the front of an index, before any statistics and after.
+func TestWaitingSchedulesAreNotLookedAt(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	b.create(t, hourly("UTC"))
+	for _, analyze := range []string{`select 1`, `analyze agent.schedule`} {
+		b.exec(t, `
+			insert into agent.schedule (event, kind, rule, timezone, zone, next_local, next_at)
+			select event, kind, rule, timezone, zone, now() at time zone 'UTC' + i * interval '1 s' + interval '1 h', now() + i * interval '1 s' + interval '1 h'
+			from agent.schedule, generate_series(1, 20000) i where id = 1`)
+		b.exec(t, `update agent.schedule set next_at = now() - interval '1 s' where id <= 3`)
+		b.exec(t, analyze)
+		for _, statement := range []string{
+			`select s from agent.schedule s where s.status = 'active' and s.next_at is not null and s.next_at <= now() order by s.next_at, s.id limit 1000 for update skip locked`,
+			`select s.next_at from agent.schedule s where s.status = 'active' and s.next_at is not null order by s.next_at, s.id limit 1`,
+		} {
+			tx, err := b.sql.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec(t.Context(), `set local enable_seqscan to off; set local enable_bitmapscan to off; set local plan_cache_mode to force_generic_plan`); err != nil {
+				t.Fatal(err)
+			}
+			rows, err := tx.Query(t.Context(), `explain (analyze, costs off, timing off, summary off, buffers off) `+statement)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = tx.Rollback(t.Context())
+			plan := strings.Join(lines, "\n")
+			if !strings.Contains(plan, "schedule_due") || strings.Contains(plan, "Sort") || strings.Contains(plan, "Removed") || strings.Contains(plan, "Seq Scan") {
+				t.Errorf("%s:\n%s", statement, plan)
+			}
+		}
+		if n := query[int](t, b.sql, `select count(*) from agent.due_schedules()`); n != 3 {
+			t.Errorf("%d are due, want 3", n)
+		}
+	}
+}
+
+func TestOccurrencesFollowTheirEventsLife(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	spec := hourly("UTC")
+	spec.Misfire = schedule.MisfireAll
+	s := b.create(t, spec)
+	b.backBy(t, s.ID, 7*time.Hour)
+	b.fire(t, 1)
+	ids := query[[]int64](t, b.sql, `select array_agg(event_id order by nominal_at) from agent.occurrence`)
+	if len(ids) != 7 {
+		t.Fatalf("%d events, want 7", len(ids))
+	}
+	claim := func(id int64) string {
+		t.Helper()
+		b.exec(t, `update agent.event set attempts = attempts + 1, claimed = claimed || now(), nacked_at = null, vt = now() + interval '1 h' where id = $1`, id)
+		return query[string](t, b.sql, `select agent.receipt(e) from agent.event e where id = $1`, id)
+	}
+	claim(ids[1])
+	b.exec(t, `select agent.delete_event($1, $2)`, ids[2], claim(ids[2]))
+	b.exec(t, `select agent.nack_event($1, $2, _error => 'first')`, ids[3], claim(ids[3]))
+	b.exec(t, `select agent.nack_event($1, $2, _error => 'the receiver said 500', _final => true)`, ids[3], claim(ids[3]))
+	b.exec(t, `select agent.delete_event($1)`, ids[4])
+	b.exec(t, `select agent.move_to_history(array[$1::int8], 'expired')`, ids[5])
+	b.exec(t, `select agent.move_to_history(array[$1::int8], 'failed')`, ids[6])
+	b.exec(t, `select agent.requeue_event($1)`, ids[6])
+
+	want := []schedule.OccurrenceStatus{schedule.OccurrencePending, schedule.OccurrenceProcessing, schedule.OccurrenceCompleted, schedule.OccurrenceFailed, schedule.OccurrenceCancelled, schedule.OccurrenceFailed, schedule.OccurrencePending}
+	if got := b.statuses(t, s.ID); !slices.Equal(got, want) {
+		t.Fatalf("got %v\nwant %v", got, want)
+	}
+	past := b.past(t, s.ID)
+	if o := past[3]; o.FailureReason == nil || *o.FailureReason != "the receiver said 500" || o.RetryCount != 1 || o.ExecutedAt == nil || *o.EventID != ids[3] {
+		t.Errorf("the failed one: %+v", o)
+	}
+	if o := past[2]; o.ExecutedAt == nil || o.FailureReason != nil || o.RetryCount != 0 {
+		t.Errorf("the completed one: %+v", o)
+	}
+	if o := past[6]; *o.EventID == ids[6] || o.ExecutedAt != nil {
+		t.Errorf("the one that was put back: %+v", o)
+	}
+	if o := past[0]; !o.ScheduledFor.Equal(o.NominalAt) || o.FiredAt == nil || o.ExecutedAt != nil || o.ScheduleID != s.ID {
+		t.Errorf("the pending one: %+v", o)
+	}
+	if got := b.get(t, s.ID); got.Status != schedule.Active || !got.NextAt.After(time.Now()) {
+		t.Errorf("after a failed occurrence the schedule does not go on: %+v", got)
+	}
+
+	// In pages, and with those to come.
+	var seen []time.Time
+	p := schedule.OccurrencesParams{ID: s.ID, Limit: 2, Upcoming: 3}
+	for {
+		page, err := b.Occurrences(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range page.Past {
+			seen = append(seen, o.NominalAt)
+		}
+		next := b.get(t, s.ID).NextAt
+		if len(page.Upcoming) != 3 || !page.Upcoming[0].UTC.Equal(*next) || !page.Upcoming[2].UTC.Equal(next.Add(2*time.Hour)) {
+			t.Errorf("to come: %v, want three from %v on", page.Upcoming, next)
+		}
+		if p.Cursor = page.Next; p.Cursor == "" {
+			break
+		}
+	}
+	if len(seen) != 7 || !slices.IsSortedFunc(seen, func(a, b time.Time) int { return b.Compare(a) }) {
+		t.Errorf("pages have %v", seen)
+	}
+	if _, err := b.Occurrences(t.Context(), schedule.OccurrencesParams{ID: s.ID + 1}); !errors.Is(err, schedule.ErrNotFound) {
+		t.Errorf("of a schedule there is not: %v", err)
+	}
+}
+
+func TestPausedScheduleDoesNotFireAndTheMisfirePolicyDecidesWhenItIsResumed(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	s := b.create(t, hourly("UTC"))
+	for range 2 {
+		got, err := b.Pause(t.Context(), s.ID)
+		if err != nil || got.Status != schedule.Paused || got.Version != 2 {
+			t.Fatalf("paused: %+v, %v", got, err)
+		}
+	}
+	b.exec(t, `update agent.schedule set next_local = date_trunc('hour', now() at time zone 'UTC') - interval '3 h'`)
+	b.exec(t, `update agent.schedule set next_at = next_local at time zone 'UTC'`)
+	b.fire(t, 0)
+	for range 2 {
+		got, err := b.Resume(t.Context(), s.ID)
+		if err != nil || got.Status != schedule.Active || got.Version != 3 {
+			t.Fatalf("resumed: %+v, %v", got, err)
+		}
+	}
+	b.fire(t, 1)
+	statuses := b.statuses(t, s.ID)
+	if len(statuses) != 4 || statuses[0] != schedule.OccurrenceSkipped || statuses[3] != schedule.OccurrencePending {
+		t.Errorf("what was missed became %v", statuses)
+	}
+	if err := b.Delete(t.Context(), s.ID, nil); err != nil {
+		t.Fatal(err)
+	}
+	_, paused := b.Pause(t.Context(), s.ID)
+	_, resumed := b.Resume(t.Context(), s.ID)
+	_, ran := b.RunNow(t.Context(), s.ID)
+	for _, err := range []error{paused, resumed, ran} {
+		if !errors.Is(err, schedule.ErrEnded) {
+			t.Errorf("of a cancelled schedule: %v", err)
+		}
+	}
+}
+
+func TestExtraOccurrenceLeavesTheOthersAlone(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	spec := hourly("America/New_York")
+	spec.Count = 5
+	s := b.create(t, spec)
+	o, err := b.RunNow(t.Context(), s.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	past := b.past(t, s.ID)
+	if len(past) != 1 || !o.Manual || !past[0].Manual || o.Status != schedule.OccurrencePending || *past[0].EventID != *o.EventID || !past[0].NominalAt.Equal(o.NominalAt) {
+		t.Errorf("ran %+v, stored %+v", o, past)
+	}
+	if want := query[time.Time](t, b.sql, `select $1::timestamptz at time zone 'America/New_York'`, o.ScheduledFor); !o.NominalAt.Equal(want) {
+		t.Errorf("nominally at %v, want %v", o.NominalAt, want)
+	}
+	if got := b.get(t, s.ID); got.Fired != 0 || !got.NextAt.Equal(*s.NextAt) {
+		t.Errorf("the schedule: %+v", got)
+	}
+	if _, err := b.RunNow(t.Context(), s.ID+1); !errors.Is(err, schedule.ErrNotFound) {
+		t.Errorf("of a schedule there is not: %v", err)
+	}
+}
+
+func TestDeletedScheduleIsCancelledWithTheEventsThatNobodyClaimed(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	spec := hourly("UTC")
+	spec.Misfire = schedule.MisfireAll
+	s := b.create(t, spec)
+	b.backBy(t, s.ID, 3*time.Hour)
+	b.fire(t, 1)
+	b.exec(t, `update agent.event set attempts = 1, claimed = array[now()], vt = now() + interval '1 h' where id = (select min(id) from agent.event)`)
+	for range 2 {
+		if err := b.Delete(t.Context(), s.ID, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []schedule.OccurrenceStatus{schedule.OccurrenceProcessing, schedule.OccurrenceCancelled, schedule.OccurrenceCancelled, schedule.OccurrenceCancelled}
+	if got := b.statuses(t, s.ID); !slices.Equal(got, want) {
+		t.Errorf("got %v\nwant %v", got, want)
+	}
+	if n := query[int](t, b.sql, `select count(*) from agent.event_hist where outcome = 'cancelled'`); n != 2 {
+		t.Errorf("history has %d cancelled events, want 2", n)
+	}
+	if got := b.get(t, s.ID); got.Status != schedule.Cancelled || got.NextAt != nil || got.Version != s.Version+1 {
+		t.Errorf("afterwards: %+v", got)
+	}
+	if err := b.Delete(t.Context(), s.ID+1, nil); !errors.Is(err, schedule.ErrNotFound) {
+		t.Errorf("of a schedule there is not: %v", err)
+	}
+}
+
+func TestOldOccurrencesAreForgottenNotThoseAMoveCouldBringBack(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	b.exec(t, `insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status)
+		select 1, now() at time zone 'UTC' - d * interval '1 day', now() - d * interval '1 day', 'fired' from unnest(array[0, 1, 5, 50]) d`)
+	if n := query[int](t, b.sql, `select agent.keep_occurrences('3 days')`); n != 2 {
+		t.Errorf("%d were forgotten, want 2", n)
+	}
+	if _, err := b.sql.Exec(t.Context(), `select agent.keep_occurrences('1 day')`); err == nil || !strings.Contains(err.Error(), "QD003") {
+		t.Errorf("a short retention: %v", err)
+	}
+}

@@ -1,0 +1,190 @@
+package schedule_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/rs/zerolog"
+
+	"github.com/queued/queued/internal/pgtest"
+	"github.com/queued/queued/internal/schedule"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// bench is a service on a database of its own, with a session beside it that sees and bends what the service cannot.
+type bench struct {
+	*schedule.Service
+	url string
+	sql *pgx.Conn
+}
+
+func open(t *testing.T) bench {
+	t.Helper()
+	url := pgtest.New(t).URL
+	return bench{Service: openOn(t, url), url: url, sql: connect(t, url)}
+}
+
+func openOn(t *testing.T, url string) *schedule.Service {
+	t.Helper()
+	s, err := schedule.Open(t.Context(), schedule.Config{DatabaseURL: url, Logger: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.InfoLevel)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// running makes s.Run go until the test ends or the returned function is called.
+func running(t *testing.T, s *schedule.Service) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// exec runs a statement beside the service.
+func (b bench) exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	if _, err := b.sql.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// query returns the single value of a statement beside the service.
+func query[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
+	t.Helper()
+	var v T
+	if err := conn.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+// local reads a local time, instant an instant.
+func local(t *testing.T, s string) time.Time {
+	t.Helper()
+	at, err := time.Parse("2006-01-02T15:04:05", s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+func instant(t *testing.T, s string) time.Time {
+	t.Helper()
+	at, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+func moment(t *testing.T, s string) *schedule.Moment {
+	t.Helper()
+	m, err := schedule.ParseMoment(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &m
+}
+
+// hourly is a schedule that comes at every full hour of a zone.
+func hourly(zone string) schedule.Spec {
+	return schedule.Spec{Cron: "0 * * * *", Timezone: zone, Event: json.RawMessage(`{"kind":"hourly"}`)}
+}
+
+// create makes a schedule.
+func (b bench) create(t *testing.T, spec schedule.Spec) schedule.Schedule {
+	t.Helper()
+	if spec.Event == nil {
+		spec.Event = json.RawMessage(`{"n":1}`)
+	}
+	created, err := b.Create(t.Context(), schedule.CreateParams{Spec: spec})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return created.Schedule
+}
+
+// fire has what is due fire, and fails the test unless want schedules did.
+func (b bench) fire(t *testing.T, want int) {
+	t.Helper()
+	ids, err := schedule.Fire(t.Context(), b.Service, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(ids) != want {
+		t.Fatalf("%d schedules fired, want %d", len(ids), want)
+	}
+}
+
+// nextAt makes a schedule's next occurrence one of a local time, at the instant that is in its zone.
+func (b bench) nextAt(t *testing.T, id int64, at string) {
+	t.Helper()
+	b.exec(t, `update agent.schedule set next_local = $2, next_at = agent.resolve_local($2, zone, gap, overlap) where id = $1`, id, local(t, at))
+}
+
+// backBy moves a schedule's next occurrence back in time.
+func (b bench) backBy(t *testing.T, id int64, by time.Duration) {
+	t.Helper()
+	b.exec(t, `update agent.schedule set next_local = next_local - $2::interval, next_at = next_at - $2::interval where id = $1`, id, by)
+}
+
+func (b bench) get(t *testing.T, id int64) schedule.Schedule {
+	t.Helper()
+	s, err := b.Get(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// past returns the occurrences of a schedule, oldest first.
+func (b bench) past(t *testing.T, id int64) []schedule.Occurrence {
+	t.Helper()
+	o, err := b.Occurrences(t.Context(), schedule.OccurrencesParams{ID: id, Limit: schedule.MaxPage})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, j := 0, len(o.Past)-1; i < j; i, j = i+1, j-1 {
+		o.Past[i], o.Past[j] = o.Past[j], o.Past[i]
+	}
+	return o.Past
+}
+
+// statuses returns what became of a schedule's occurrences, oldest first.
+func (b bench) statuses(t *testing.T, id int64) []schedule.OccurrenceStatus {
+	t.Helper()
+	var statuses []schedule.OccurrenceStatus
+	for _, o := range b.past(t, id) {
+		statuses = append(statuses, o.Status)
+	}
+	return statuses
+}

@@ -1,0 +1,111 @@
+package schedule
+
+import (
+	"context"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const ownerColumns = `id, timezone, attributes, version, created_at, updated_at`
+
+func (o *Owner) fields() []any {
+	return []any{&o.ID, &o.Timezone, (*[]byte)(&o.Attributes), &o.Version, &o.CreatedAt, &o.UpdatedAt}
+}
+
+// isText reports whether PostgreSQL can hold s.
+func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
+
+// PutOwner makes an owner or replaces what there is of one. In a new zone all their schedules that have none of their own are resolved anew from the
+// same local times, in the same transaction: one whose time is over there and has not come yet comes now, none comes twice. It fails with
+// ErrStale and an *InvalidError.
+func (s *Service) PutOwner(ctx context.Context, p PutOwnerParams) (PutOwnerResult, error) {
+	var result PutOwnerResult
+	err := s.inTx(ctx, "putting an owner", func(tx pgx.Tx) error {
+		attributes := string(p.Attributes)
+		if p.Attributes == nil {
+			attributes = "{}"
+		}
+		var unresolved []int64
+		err := tx.QueryRow(ctx, `select `+ownerColumns+`, is_new, moved, unresolved from agent.put_owner($1, $2, $3, $4)`,
+			p.ID, p.Timezone, attributes, p.IfVersion).Scan(append(result.fields(), &result.Created, &result.Moved, &unresolved)...)
+		if err != nil {
+			return err
+		}
+		return s.replan(ctx, tx, unresolved)
+	})
+	if err != nil {
+		return PutOwnerResult{}, err
+	}
+	return result, nil
+}
+
+// GetOwner returns one owner. It fails with ErrOwnerNotFound.
+func (s *Service) GetOwner(ctx context.Context, id string) (Owner, error) {
+	var o Owner
+	err := s.pool.QueryRow(ctx, `select `+ownerColumns+` from agent.get_owner($1)`, id).Scan(o.fields()...)
+	if err != nil {
+		return Owner{}, wrap("getting an owner", err)
+	}
+	return o, nil
+}
+
+// ListOwners returns one page of owners by id. It fails with ErrBadCursor or ErrQueryTimeout.
+func (s *Service) ListOwners(ctx context.Context, p ListOwnersParams) (OwnerPage, error) {
+	after, err := parseCursor("owners", p.Cursor)
+	if err != nil {
+		return OwnerPage{}, err
+	}
+	var afterID *string
+	if after != nil {
+		afterID = &after.Name
+	}
+	limit := pageSize(p.Limit)
+	var page OwnerPage
+	err = s.bounded(ctx, "listing owners", func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, `select `+ownerColumns+` from agent.list_owners($1, $2)`, limit+1, afterID)
+		owners, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (o Owner, err error) { return o, row.Scan(o.fields()...) })
+		if len(owners) > limit {
+			owners = owners[:limit]
+			page.Next = cursor{Listing: "owners", Name: owners[limit-1].ID}.String()
+		}
+		page.Owners = owners
+		return err
+	})
+	if err != nil {
+		return OwnerPage{}, err
+	}
+	return page, nil
+}
+
+// DeleteOwner deletes an owner and cancels all their schedules, as Delete does, and returns how many. It fails with ErrOwnerNotFound,
+// and with ErrStale when ifVersion (nil: any) is not the owner's version.
+func (s *Service) DeleteOwner(ctx context.Context, id string, ifVersion *int64) (int64, error) {
+	var cancelled int64
+	err := s.pool.QueryRow(ctx, `select agent.delete_owner($1, $2)`, id, ifVersion).Scan(&cancelled)
+	return cancelled, wrap("deleting an owner", err)
+}
+
+// replan finds the next occurrences of schedules anew whose last one does not come any more.
+func (s *Service) replan(ctx context.Context, tx pgx.Tx, ids []int64) error {
+	for _, id := range ids {
+		r, err := one(ctx, tx, `select `+columns("s")+` from agent.get_schedule($1) s`, id)
+		if err != nil {
+			return err
+		}
+		d := &draft{row: r}
+		if err := tx.QueryRow(ctx, `select clock_timestamp(), agent.local_floor(clock_timestamp(), $1)`, r.Zone).Scan(&d.at, &d.floor); err != nil {
+			return err
+		}
+		if err := d.planAfter(ctx, tx, *r.NextLocal); err != nil {
+			return err
+		}
+		b := batch{}
+		b.next(id, d.NextLocal, d.NextAt)
+		if _, err := b.run(ctx, tx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

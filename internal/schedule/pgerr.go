@@ -1,0 +1,78 @@
+package schedule
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/puddle/v2"
+)
+
+// sqlstates maps what PostgreSQL and the functions of the schema raise to this package's
+// errors. QD... are the schema's own, listed where schedules are in sql/idempotent; the others are listed in
+// appendix A of PostgreSQL's manual.
+var sqlstates = map[string]error{
+	"QD003": ErrInvalid,
+	"QD004": ErrStale,
+	"QD005": ErrKeyReused,
+	"QD010": ErrNotFound,
+	"QD011": ErrOwnerNotFound,
+	"QD012": ErrEnded,
+	"22021": ErrUnrepresentable, // character_not_in_repertoire: not UTF-8
+	"22P05": ErrUnrepresentable, // untranslatable_character: \u0000
+	"22P02": ErrUnrepresentable, // invalid_text_representation: jsonb refuses the text
+	"22003": ErrUnrepresentable, // numeric_value_out_of_range
+	"54000": ErrUnrepresentable, // program_limit_exceeded: a jsonb too large
+	"54001": ErrUnrepresentable, // statement_too_complex: a jsonb nested too deep
+	"22008": ErrInvalid,         // datetime_field_overflow
+	"57014": ErrQueryTimeout,    // query_canceled
+	"57P01": ErrUnavailable,     // admin_shutdown
+	"57P02": ErrUnavailable,     // crash_shutdown
+	"57P03": ErrUnavailable,     // cannot_connect_now
+	"53000": ErrUnavailable,     // insufficient_resources
+	"53100": ErrUnavailable,     // disk_full
+	"53200": ErrUnavailable,     // out_of_memory
+	"53300": ErrUnavailable,     // too_many_connections
+	"58030": ErrUnavailable,     // io_error
+	"25006": ErrUnavailable,     // read_only_sql_transaction: a standby, after a failover
+}
+
+// wrap turns an error of pgx into one that wraps an error of this package where there is a
+// fitting one, and says what was being done.
+func wrap(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, puddle.ErrClosedPool) {
+		return fmt.Errorf("%s: %w: %w", doing, errClosed, err)
+	}
+	var connErr *pgconn.ConnectError
+	if errors.As(err, &connErr) { // whatever the server's reason
+		return fmt.Errorf("%s: %w: %w", doing, ErrUnavailable, err)
+	}
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		sentinel, known := sqlstates[pgErr.Code]
+		switch {
+		case !known:
+			return fmt.Errorf("%s: %w", doing, err)
+		case errors.Is(sentinel, ErrInvalid):
+			return fmt.Errorf("%s: %w", doing, &InvalidError{Field: pgErr.ColumnName, Detail: cmp.Or(pgErr.Detail, pgErr.Message)})
+		default:
+			return fmt.Errorf("%s: %w: %w", doing, sentinel, err)
+		}
+	}
+	if errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	var netErr net.Error
+	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &netErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed) || pgconn.SafeToRetry(err) {
+		return fmt.Errorf("%s: %w: %w", doing, ErrUnavailable, err)
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}

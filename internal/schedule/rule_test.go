@@ -1,0 +1,218 @@
+package schedule_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/queued/queued/internal/schedule"
+)
+
+func texts(times []time.Time) []string {
+	all := make([]string, len(times))
+	for i, at := range times {
+		all[i] = schedule.FormatLocal(at)
+	}
+	return all
+}
+
+func TestRecurrenceRulesYieldLocalTimes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		rule, start string
+		leap        schedule.Leap
+		from        string
+		want        []string
+	}{
+		{rule: "FREQ=DAILY", start: "2027-03-27T02:30:00", from: "2027-03-27T00:00:00", want: []string{"2027-03-27T02:30:00", "2027-03-28T02:30:00", "2027-03-29T02:30:00"}},
+		{rule: "RRULE:FREQ=WEEKLY;BYDAY=MO,FR;INTERVAL=2", start: "2027-01-04T09:00:00", from: "2047-01-01T00:00:00", want: []string{"2047-01-07T09:00:00", "2047-01-11T09:00:00", "2047-01-21T09:00:00"}},
+		{rule: "FREQ=DAILY;BYHOUR=9,8,9;COUNT=3", start: "2027-01-01T00:00:00", from: "2027-01-01T00:00:00", want: []string{"2027-01-01T08:00:00", "2027-01-01T09:00:00", "2027-01-02T08:00:00"}},
+		{rule: "FREQ=WEEKLY", start: "2027-01-06T09:00:00", from: "2027-02-01T00:00:00", want: []string{"2027-02-03T09:00:00"}},
+		{rule: "FREQ=MONTHLY;BYMONTHDAY=-1", start: "2027-01-31T08:00:00", from: "2028-02-01T00:00:00", want: []string{"2028-02-29T08:00:00", "2028-03-31T08:00:00"}},
+		{rule: "FREQ=MONTHLY", start: "2027-01-31T08:00:00", from: "2027-02-01T00:00:00", want: []string{"2027-03-31T08:00:00", "2027-05-31T08:00:00"}},
+		{rule: "FREQ=MONTHLY;INTERVAL=5", start: "1999-01-31T08:00:00", from: "2026-01-01T00:00:00", want: []string{"2026-07-31T08:00:00", "2026-12-31T08:00:00"}},
+		{rule: "FREQ=MONTHLY;BYDAY=-1FR", start: "2027-01-01T08:00:00", from: "2027-01-01T00:00:00", want: []string{"2027-01-29T08:00:00", "2027-02-26T08:00:00"}},
+		{rule: "FREQ=YEARLY", start: "1950-12-31T09:00:00", from: "2027-01-01T00:00:00", want: []string{"2027-12-31T09:00:00", "2028-12-31T09:00:00"}},
+		{rule: "FREQ=YEARLY;INTERVAL=7", start: "1600-05-05T09:00:00", from: "2027-01-01T00:00:00", want: []string{"2027-05-05T09:00:00", "2034-05-05T09:00:00"}},
+		{rule: "FREQ=YEARLY", start: "2024-02-29T09:00:00", from: "2025-01-01T00:00:00", want: []string{"2025-02-28T09:00:00", "2026-02-28T09:00:00", "2027-02-28T09:00:00", "2028-02-29T09:00:00"}},
+		{rule: "FREQ=YEARLY", leap: schedule.LeapMar1, start: "1904-02-29T09:00:00", from: "2026-01-01T00:00:00", want: []string{"2026-03-01T09:00:00", "2027-03-01T09:00:00", "2028-02-29T09:00:00"}},
+		{rule: "FREQ=YEARLY", leap: schedule.LeapSkip, start: "2024-02-29T09:00:00", from: "2025-01-01T00:00:00", want: []string{"2028-02-29T09:00:00", "2032-02-29T09:00:00"}},
+		{rule: "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=29", start: "2027-01-01T09:00:00", from: "2027-01-01T00:00:00", want: []string{"2027-02-28T09:00:00", "2028-02-29T09:00:00"}},
+		{rule: "FREQ=YEARLY;BYMONTH=2,3;BYMONTHDAY=29", start: "2027-01-01T09:00:00", from: "2027-01-01T00:00:00", want: []string{"2027-03-29T09:00:00", "2028-02-29T09:00:00"}},
+		{rule: "FREQ=DAILY;COUNT=3", start: "2027-01-01T09:00:00", from: "2027-01-02T00:00:00", want: []string{"2027-01-02T09:00:00", "2027-01-03T09:00:00"}},
+		{rule: "FREQ=DAILY;UNTIL=20270102", start: "2027-01-01T09:00:00", from: "2027-01-01T00:00:00", want: []string{"2027-01-01T09:00:00", "2027-01-02T09:00:00"}},
+		{rule: "FREQ=DAILY;UNTIL=20270102T085959", start: "2027-01-01T09:00:00", from: "2027-01-01T00:00:00", want: []string{"2027-01-01T09:00:00"}},
+		{rule: "FREQ=MINUTELY;INTERVAL=45", start: "1971-01-01T00:10:00", from: "2027-01-01T00:00:00", want: []string{"2027-01-01T00:10:00", "2027-01-01T00:55:00"}},
+		{rule: "FREQ=SECONDLY;BYHOUR=23;BYMONTH=2;BYMONTHDAY=29;BYDAY=MO", start: "1971-01-01T00:00:00", from: "2027-01-01T00:00:00", want: []string{"2044-02-29T23:00:00", "2044-02-29T23:00:01"}},
+		{rule: "FREQ=HOURLY;INTERVAL=5;BYDAY=SU", start: "2027-01-01T00:00:00", from: "2027-01-01T00:00:00", want: []string{"2027-01-03T02:00:00", "2027-01-03T07:00:00", "2027-01-03T12:00:00", "2027-01-03T17:00:00", "2027-01-03T22:00:00", "2027-01-10T04:00:00"}},
+	} {
+		got, err := schedule.LocalTimes(c.rule, local(t, c.start), c.leap, local(t, c.from), len(c.want))
+		if err != nil {
+			t.Errorf("%s: %v", c.rule, err)
+			continue
+		}
+		if fmt.Sprint(texts(got)) != fmt.Sprint(c.want) {
+			t.Errorf("%s from %s, leap %q:\n got %v\nwant %v", c.rule, c.start, c.leap, texts(got), c.want)
+		}
+	}
+}
+
+func TestRecurrenceRulesThatMakeNoSenseAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, rule := range []string{
+		"", "daily", "FREQ=FORTNIGHTLY", "INTERVAL=2", "FREQ=DAILY;INTERVAL=-1", "FREQ=DAILY;INTERVAL=1000001", "FREQ=DAILY;COUNT=10001", "FREQ=SECONDLY;BYHOUR=9;COUNT=1001", "FREQ=DAILY;COUNT=-1",
+		"FREQ=YEARLY;BYMONTH=13", "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30", "FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30", "FREQ=SECONDLY;BYMONTH=2;BYMONTHDAY=30",
+		"FREQ=SECONDLY;INTERVAL=60;BYSECOND=7", "FREQ=HOURLY;INTERVAL=24;BYHOUR=5", "FREQ=MINUTELY;INTERVAL=30;BYMINUTE=5", "FREQ=MONTHLY;BYDAY=53MO",
+		"FREQ=MONTHLY;BYDAY=-53MO", "FREQ=YEARLY;BYMONTH=12;BYDAY=53MO", "FREQ=WEEKLY;BYDAY=1MO", "FREQ=YEARLY;BYEASTER=-300", "FREQ=DAILY;BYSETPOS=1",
+		"FREQ=WEEKLY;BYWEEKNO=1", "DTSTART:20270101T000000\nRRULE:FREQ=DAILY", "FREQ=DAILY;DTSTART=20270101T000000", "FREQ=DAILY;UNTIL=20260101T000000",
+		"RRULE:FREQ=DAILY\nEXDATE:20270101T000000", "FREQ=DAILY;FOO=1", "FREQ=DAILY;",
+	} {
+		start := time.Now()
+		_, err := schedule.LocalTimes(rule, local(t, "2027-01-01T00:00:00"), "", local(t, "2027-01-01T00:00:00"), 1)
+		var invalid *schedule.InvalidError
+		if !errors.As(err, &invalid) || invalid.Field != "rrule" {
+			t.Errorf("%q: got %v, want it refused as rrule", rule, err)
+		}
+		if took := time.Since(start); took > 20*time.Second {
+			t.Errorf("%q took %s to refuse", rule, took)
+		}
+	}
+}
+
+// A rule that is followed from long after its start comes at the same times as one that is followed from its start.
+func TestRecurrenceRulesAreTheSameFromAnywhere(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 0))
+	t.Logf("seed %d", seed)
+	pick := func(parts ...string) string { return parts[random.IntN(len(parts))] }
+	for range 400 {
+		freq := pick("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY")
+		rule := "FREQ=" + freq + pick("", ";INTERVAL=2", ";INTERVAL=3", ";INTERVAL=5") + pick("", ";WKST=SU")
+		switch freq {
+		case "YEARLY":
+			rule += pick("", ";BYMONTH=1,6", ";BYYEARDAY=1,200,-1", ";BYWEEKNO=20,53", ";BYDAY=10MO,-1SU", ";BYMONTH=3;BYMONTHDAY=31,-1", ";BYMONTH=2;BYDAY=1FR;BYHOUR=3,4")
+		case "MONTHLY":
+			rule += pick("", ";BYMONTHDAY=1,15,31", ";BYDAY=2TU", ";BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1", ";BYMONTHDAY=-2;BYMONTH=2,8")
+		case "WEEKLY":
+			rule += pick("", ";BYDAY=SU,TU", ";BYDAY=MO;BYHOUR=1,2,3", ";BYMONTH=5")
+		case "DAILY":
+			rule += pick("", ";BYDAY=SA,SU", ";BYMONTHDAY=13", ";BYHOUR=6,18;BYMINUTE=0,30")
+		default:
+			rule += pick("", ";BYDAY=SA", ";BYMONTH=1;BYMONTHDAY=1")
+		}
+		start := time.Date(1999+random.IntN(10), time.Month(1+random.IntN(12)), 1+random.IntN(28)+random.IntN(2)*3, random.IntN(24), random.IntN(60), 0, 0, time.UTC)
+		all, err := schedule.LocalTimes(rule, start, "", start, 1500)
+		if err != nil {
+			if strings.Contains(err.Error(), "never") {
+				continue
+			}
+			t.Fatalf("%s from %s: %v", rule, start, err)
+		}
+		i := random.IntN(len(all))
+		from := all[i].Add(-time.Duration(random.IntN(2)) * time.Second)
+		got, err := schedule.LocalTimes(rule, start, "", from, len(all)-i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fmt.Sprint(texts(got)) != fmt.Sprint(texts(all[i:])) {
+			t.Errorf("%s from %s on, at %s:\n got %v\nwant %v", rule, schedule.FormatLocal(start), schedule.FormatLocal(from), texts(got)[:min(5, len(got))], texts(all[i:])[:min(5, len(all)-i)])
+		}
+	}
+}
+
+func TestCronExpressionsYieldLocalTimes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		cron, from string
+		want       []string
+	}{
+		{"30 2 * * *", "2027-03-27T02:30:00", []string{"2027-03-27T02:30:00", "2027-03-28T02:30:00"}},
+		{"*/15 9-17 * * MON-FRI", "2027-01-01T17:31:00", []string{"2027-01-01T17:45:00", "2027-01-04T09:00:00"}},
+		{"0 0 13 * FRI", "2027-01-01T00:00:00", []string{"2027-01-01T00:00:00", "2027-01-08T00:00:00", "2027-01-13T00:00:00", "2027-01-15T00:00:00"}},
+		{"0 9 29 2 *", "2027-01-01T00:00:00", []string{"2028-02-29T09:00:00", "2032-02-29T09:00:00"}},
+		{"*/20 * * * * *", "2027-01-01T00:00:01", []string{"2027-01-01T00:00:20", "2027-01-01T00:00:40", "2027-01-01T00:01:00"}},
+		{"@daily", "2027-01-01T00:00:01", []string{"2027-01-02T00:00:00"}},
+		{"@yearly", "2027-01-01T00:00:01", []string{"2028-01-01T00:00:00"}},
+	} {
+		got, err := schedule.CronTimes(c.cron, local(t, c.from), len(c.want))
+		if err != nil {
+			t.Errorf("%s: %v", c.cron, err)
+			continue
+		}
+		if fmt.Sprint(texts(got)) != fmt.Sprint(c.want) {
+			t.Errorf("%s: got %v, want %v", c.cron, texts(got), c.want)
+		}
+	}
+	for _, cron := range []string{"", "* * * *", "60 * * * *", "0 0 30 2 *", "@every 1h", "@reboot", "TZ=Europe/Berlin 0 9 * * *", "CRON_TZ=UTC 0 9 * * *", "1 2 3 4 5 6 7"} {
+		_, err := schedule.CronTimes(cron, local(t, "2027-01-01T00:00:00"), 1)
+		var invalid *schedule.InvalidError
+		if !errors.As(err, &invalid) || invalid.Field != "cron" {
+			t.Errorf("%q: got %v, want it refused as cron", cron, err)
+		}
+	}
+}
+
+func TestMomentsAreLocalOrInstants(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"2027-03-28T09:00:00":           "2027-03-28T09:00:00",
+		"2027-03-28T09:00":              "2027-03-28T09:00:00",
+		"2027-03-28T09:00:00.1234567":   "2027-03-28T09:00:00.123456",
+		"2027-03-28T09:00:00Z":          "2027-03-28T09:00:00Z",
+		"2027-03-28T09:00:00+02:00":     "2027-03-28T07:00:00Z",
+		"2027-03-28T09:00:00.5-03:30":   "2027-03-28T12:30:00.5Z",
+		"2028-02-29T00:00:00":           "2028-02-29T00:00:00",
+		"":                              "",
+		"2027-02-29T00:00:00":           "",
+		"2027-03-28":                    "",
+		"2027-03-28 09:00:00":           "",
+		"09:00":                         "",
+		"0000-01-01T00:00:00":           "",
+		"0001-01-01T00:00:00+02:00":     "",
+		"2027-03-28T24:00:00":           "",
+		"2027-03-28T09:00:00 Europe":    "",
+		"20270328T090000":               "",
+		"tomorrow":                      "",
+		"2027-03-28T09:00:00,5":         "",
+		"12027-03-28T09:00:00":          "",
+		"2027-03-28T09:00:00+02:00:00x": "",
+	} {
+		m, err := schedule.ParseMoment(text)
+		switch {
+		case want == "":
+			if !errors.Is(err, schedule.ErrInvalid) {
+				t.Errorf("%q: got %v, %v; want it refused", text, m, err)
+			}
+		case err != nil || m.String() != want:
+			t.Errorf("%q: got %v, %v; want %s", text, m, err, want)
+		}
+	}
+}
+
+// Whatever a rule says, it is refused, or followed without a panic and in order.
+func FuzzRecurrenceRule(f *testing.F) {
+	for _, rule := range []string{"FREQ=YEARLY;BYDAY=53SU,-53MO;BYWEEKNO=53", "FREQ=MONTHLY;BYDAY=5MO;BYSETPOS=-1", "FREQ=WEEKLY;WKST=SU;BYDAY=SA;INTERVAL=3", "FREQ=YEARLY;BYYEARDAY=-366,366;BYHOUR=0,23"} {
+		f.Add(rule, int64(0), int64(1_000_000_000))
+	}
+	f.Fuzz(func(t *testing.T, rule string, start, from int64) {
+		const last = 4_000_000_000
+		if start < -last || start > last || from < -last || from > last {
+			t.Skip()
+		}
+		stuck := time.AfterFunc(time.Minute, func() { panic("stuck at " + rule) })
+		defer stuck.Stop()
+		times, err := schedule.LocalTimes(rule, time.Unix(start, 0).UTC(), "", time.Unix(from, 0).UTC(), 5)
+		if err != nil && !errors.Is(err, schedule.ErrInvalid) {
+			t.Fatal(err)
+		}
+		for i := range times {
+			if times[i].Unix() < from || i > 0 && !times[i].After(times[i-1]) {
+				t.Fatalf("%s: %v from %d on", rule, texts(times), from)
+			}
+		}
+	})
+}

@@ -1,0 +1,440 @@
+-- Schedules: made, changed, and ended. Rules are expanded by the service; here their local times become instants.
+--
+-- SQLSTATEs raised beside those of 002-lease.sql:
+--   QD004  not at the version that was asked for
+--   QD005  the idempotency key stands for another request
+--   QD010  no such schedule
+--   QD011  no such owner
+--   QD012  the schedule has ended
+-- Locks are taken in one order, so that nobody waits in a circle: owner, zone_rule, schedules by id.
+
+-- What is to be known before a schedule's times can be: the zone it goes by (its own, else its owner's, or UTC for an instant), the time to
+-- begin at (_after, or null: now), the same in that zone, where to begin looking (see agent.local_floor), and _instants in that zone. The owner
+-- stays as they are until the transaction ends. Raises QD003 for a zone or owner there is not.
+create or replace function agent.schedule_zone(_timezone text, _owner text, _is_instant boolean, _after timestamptz, _instants timestamptz[])
+returns table (zone text, at timestamptz, local_at timestamp, floor timestamp, locals timestamp[])
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _zone text;
+  _at timestamptz = coalesce(_after, clock_timestamp());
+begin
+  if _owner is not null then
+    select o.timezone into _zone from agent.owner o where o.id = _owner for share;
+    if not found then
+      perform agent.refuse('owner', 'must be an owner that there is');
+    end if;
+  end if;
+  if _timezone is not null then
+    perform agent.check_zone(_timezone);
+    _zone = _timezone;
+  end if;
+  if _is_instant then
+    _zone = 'UTC';
+  elsif _zone is null then
+    perform agent.refuse('timezone', 'must be given, or an owner who has one');
+  end if;
+  return query
+  select _zone, _at, agent.local_time(_at, _zone), agent.local_floor(_at, _zone), array(select agent.local_time(i.at, _zone) from unnest(_instants) with ordinality as i (at, ord) order by i.ord);
+end
+$func$;
+
+-- Refuses a schedule that makes no sense. Private to the functions of this schema.
+create or replace function agent.check_schedule(_schedule agent.schedule)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent.refuse(c.argument, c.reason)
+  from
+  ( values
+    ('event', 'must be a JSON object', jsonb_typeof(_schedule.event) is distinct from 'object')
+  , ('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -', _schedule.queue !~ '^[A-Za-z0-9._:-]{1,128}$')
+  , ('type', 'must be 1 to 255 characters', length(_schedule.type) not between 1 and 255)
+  , ('name', 'must be 1 to 255 characters', length(_schedule.name) not between 1 and 255)
+  , ('idempotency_key', 'must be 1 to 255 characters', length(_schedule.idempotency_key) not between 1 and 255)
+  , ('misfire', 'must be once, all or skip', _schedule.misfire not in ('once', 'all', 'skip'))
+  , ('gap', 'must be forward, next or skip', _schedule.gap not in ('forward', 'next', 'skip'))
+  , ('overlap', 'must be first or last', _schedule.overlap not in ('first', 'last'))
+  , ('leap', 'must be feb28, mar1 or skip', _schedule.leap not in ('feb28', 'mar1', 'skip'))
+  , ('count', 'must be at least 1', _schedule."count" < 1)
+  ) as c (argument, reason, is_bad)
+  where c.is_bad
+  limit 1;
+end
+$func$;
+
+-- Wakes the firing loops where something is due before they would look by themselves. Private to the functions of this schema.
+create or replace function agent.notify_schedules(_next_at timestamptz)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if _next_at < clock_timestamp() + interval '2 seconds' then
+    perform pg_notify('agent_schedule', '');
+  end if;
+end
+$func$;
+
+-- Stores a schedule. _schedule has its columns by name; what is left out has its default. A _key makes that repeatable: with the same
+-- _hash it returns the schedule that is there, and raises QD005 with another. Whoever comes second waits until the first has committed.
+create or replace function agent.insert_schedule(_schedule jsonb, _key text default null, _hash text default null)
+returns table (schedule agent.schedule, replayed boolean)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _s agent.schedule = jsonb_populate_record(null::agent.schedule, _schedule);
+  _made agent.schedule;
+begin
+  _s.queue = coalesce(_s.queue, 'default');
+  _s.idempotency_key = _key;
+  perform agent.check_schedule(_s);
+  perform agent.use_zone(_s.zone);
+  insert into agent.schedule as s
+  ( name, owner, queue, type, priority, event, kind, rule, at_local, at_instant, timezone, zone
+  , gap, overlap, leap, misfire, starts_local, starts_at, ends_local, ends_at, last_local, "count"
+  , status, next_local, next_at, idempotency_key, request_hash
+  )
+  values
+  ( _s.name, _s.owner, _s.queue, _s.type, coalesce(_s.priority, 0), _s.event, _s.kind, _s.rule, _s.at_local, _s.at_instant, _s.timezone, _s.zone
+  , coalesce(_s.gap, 'forward'), coalesce(_s.overlap, 'first'), coalesce(_s.leap, 'feb28'), coalesce(_s.misfire, 'once')
+  , _s.starts_local, _s.starts_at, _s.ends_local, _s.ends_at, _s.last_local, _s."count"
+  , case when _s.next_at is null then 'completed' else 'active' end, _s.next_local, _s.next_at, _key, _hash
+  )
+  on conflict (idempotency_key) where idempotency_key is not null do nothing
+  returning s.* into _made;
+  if _made.id is not null then
+    perform agent.notify_schedules(_made.next_at);
+    return query select _made, false;
+    return;
+  end if;
+  select s.* into strict _made from agent.schedule s where s.idempotency_key = _key;
+  if _made.request_hash is distinct from _hash then
+    raise exception 'the idempotency key % stands for another request', _key
+      using errcode = 'QD005', column = 'idempotency_key', detail = 'stands for another schedule';
+  end if;
+  return query select _made, true;
+end
+$func$;
+
+-- Locks a schedule and, before, its owner, for a change, maybe to a zone of its own. Raises QD010 when there is none, QD004 when
+-- _if_version (null: any) is not its version, and QD003 for a zone there is not.
+create or replace function agent.lock_schedule(_id int8, _if_version int8 default null, _timezone text default null)
+returns agent.schedule
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _schedule agent.schedule;
+begin
+  perform from agent.owner o where o.id = (select s.owner from agent.schedule s where s.id = _id) for share;
+  if _timezone is not null then
+    perform agent.use_zone(_timezone);
+  end if;
+  select s.* into _schedule from agent.schedule s where s.id = _id for update;
+  if not found then
+    raise exception 'there is no schedule %', _id using errcode = 'QD010';
+  elsif _schedule.version <> _if_version then
+    perform agent.raise_stale('schedule ' || _id, _if_version);
+  end if;
+  return _schedule;
+end
+$func$;
+
+-- Raises QD012. Private to the functions of this schema.
+create or replace function agent.raise_ended(_schedule agent.schedule)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  raise exception 'schedule % is %', _schedule.id, _schedule.status using errcode = 'QD012';
+end
+$func$;
+
+-- Changes a schedule that the caller has locked: the columns in _changes, by name, become what they are there. A completed one that has a
+-- next time again is active. Raises QD012 when it is cancelled.
+create or replace function agent.update_schedule(_id int8, _changes jsonb)
+returns agent.schedule
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _s agent.schedule;
+begin
+  select s.* into strict _s from agent.schedule s where s.id = _id for update;
+  if _s.status = 'cancelled' then
+    perform agent.raise_ended(_s);
+  end if;
+  _s = jsonb_populate_record(_s, _changes);
+  perform agent.check_schedule(_s);
+  perform agent.use_zone(_s.zone);
+  if _s.next_at is null then
+    _s.status = 'completed';
+  elsif _s.status = 'completed' then
+    _s.status = 'active';
+  end if;
+  update agent.schedule s
+  set name = _s.name, queue = _s.queue, type = _s.type, priority = _s.priority, event = _s.event, kind = _s.kind, rule = _s.rule
+  , at_local = _s.at_local, at_instant = _s.at_instant, timezone = _s.timezone, zone = _s.zone
+  , gap = _s.gap, overlap = _s.overlap, leap = _s.leap, misfire = _s.misfire
+  , starts_local = _s.starts_local, starts_at = _s.starts_at, ends_local = _s.ends_local, ends_at = _s.ends_at
+  , last_local = _s.last_local, "count" = _s."count", status = _s.status, next_local = _s.next_local, next_at = _s.next_at
+  , version = s.version + 1, updated_at = now()
+  where s.id = _id
+  returning s.* into _s;
+  perform agent.notify_schedules(_s.next_at);
+  return _s;
+end
+$func$;
+
+-- One schedule. Raises QD010 when there is none.
+create or replace function agent.get_schedule(_id int8)
+returns agent.schedule
+language plpgsql stable
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _schedule agent.schedule;
+begin
+  select s.* into _schedule from agent.schedule s where s.id = _id;
+  if not found then
+    raise exception 'there is no schedule %', _id using errcode = 'QD010';
+  end if;
+  return _schedule;
+end
+$func$;
+
+-- Up to _limit schedules by id, after _after_id; or, those due before _due_before alone, by (next_at, id), after (_after_next_at, _after_id).
+-- Filters may be null.
+create or replace function agent.list_schedules
+( _owner text default null
+, _queue text default null
+, _status text default null
+, _due_before timestamptz default null
+, _limit int4 default 100
+, _after_next_at timestamptz default null
+, _after_id int8 default null
+)
+returns setof agent.schedule
+language plpgsql stable
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+as $func$
+declare
+  -- As text, so that the planner sees which filters there are.
+  _filter text = concat
+  ( case when _owner is not null then format(' and s.owner = %L', _owner) end
+  , case when _queue is not null then format(' and s.queue = %L', _queue) end
+  , case when _status is not null then format(' and s.status = %L', _status) end
+  );
+begin
+  perform agent.refuse('status', 'must be active, paused, completed or cancelled')
+  where _status not in ('active', 'paused', 'completed', 'cancelled');
+  if _due_before is not null then
+    return query execute
+      'select s.* from agent.schedule s where s.status = ''active'' and s.next_at is not null and s.next_at < $1' || _filter
+      || ' and (s.next_at, s.id) > ($2, $3) order by s.next_at, s.id limit $4'
+      using _due_before, coalesce(_after_next_at, '-infinity'), coalesce(_after_id, 0), _limit;
+    return;
+  end if;
+  return query execute 'select s.* from agent.schedule s where s.id > $1' || _filter || ' order by s.id limit $2'
+    using coalesce(_after_id, 0), _limit;
+end
+$func$;
+
+-- Pauses a schedule: nothing comes of it until it is resumed. Repeated it changes nothing. Raises QD010, and QD012 when it has ended.
+create or replace function agent.pause_schedule(_id int8)
+returns agent.schedule
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _s agent.schedule = agent.lock_schedule(_id);
+begin
+  if _s.status in ('completed', 'cancelled') then
+    perform agent.raise_ended(_s);
+  elsif _s.status = 'active' then
+    update agent.schedule s set status = 'paused', version = s.version + 1, updated_at = now() where s.id = _id returning s.* into _s;
+  end if;
+  return _s;
+end
+$func$;
+
+-- Resumes a paused schedule. What was missed is up to the misfire policy. Repeated it changes nothing. Raises QD010, and QD012 when it has ended.
+create or replace function agent.resume_schedule(_id int8)
+returns agent.schedule
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _s agent.schedule = agent.lock_schedule(_id);
+begin
+  if _s.status in ('completed', 'cancelled') then
+    perform agent.raise_ended(_s);
+  elsif _s.status = 'paused' then
+    update agent.schedule s set status = 'active', version = s.version + 1, updated_at = now() where s.id = _id returning s.* into _s;
+    perform agent.notify_schedules(_s.next_at);
+  end if;
+  return _s;
+end
+$func$;
+
+-- Cancels schedules for good: the occurrence that each was waiting for is recorded as cancelled, and those of its events that nobody ever
+-- claimed go to history as cancelled. Returns how many had not ended. Private to the functions of this schema.
+create or replace function agent.cancel_schedules(_ids int8[])
+returns int8
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _cancelled int8;
+  _first_event int8;
+begin
+  perform from agent.schedule s where s.id = any(_ids) order by s.id for update;
+  insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status, reason)
+  select s.id, s.next_local, s.next_at, 'cancelled', 'the schedule was cancelled'
+  from agent.schedule s
+  where s.id = any(_ids) and s.next_at is not null and s.status <> 'cancelled'
+  on conflict do nothing;
+
+  -- Events in their queue are looked for from the oldest one on, as most occurrences lie behind it.
+  select e.id into _first_event from agent.event e order by e.id limit 1;
+  perform agent.move_to_history
+  ( array
+    ( select e.id
+      from agent.occurrence o
+      join agent.event e on e.id = o.event_id
+      where o.schedule_id = any(_ids) and o.event_id >= _first_event and e.attempts = 0
+      order by e.id
+      for update of e
+    )
+  , 'cancelled'
+  );
+
+  update agent.schedule s
+  set status = 'cancelled', next_local = null, next_at = null, version = s.version + 1, updated_at = now()
+  where s.id = any(_ids) and s.status <> 'cancelled';
+  get diagnostics _cancelled = row_count;
+  return _cancelled;
+end
+$func$;
+
+-- Cancels one schedule, which stays to be looked at: see agent.cancel_schedules. Repeated it changes nothing. Raises QD010, and QD004 when
+-- _if_version (null: any) is not its version.
+create or replace function agent.delete_schedule(_id int8, _if_version int8 default null)
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent.lock_schedule(_id, _if_version);
+  perform agent.cancel_schedules(array[_id]);
+end
+$func$;
+
+-- Resolves the next occurrences of these schedules anew, from the same local times, by the rules of _zone (null: of the zone each has). One
+-- whose time in the new zone is over and that was not due yet is due now: it is neither lost nor late. Those of which nothing can be said here, as
+-- a gap swallows the time, or it is beyond the schedule's end, are returned as unresolved, and are for the service to plan. Private to the functions of this schema.
+create or replace function agent.move_schedules(_ids int8[], _zone text default null)
+returns table (moved int8, unresolved int8[])
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+begin
+  perform from agent.schedule s where s.id = any(_ids) order by s.id for update;
+  return query
+  with moving as materialized
+  ( select s.id, coalesce(_zone, s.zone) as zone, s.next_at, s.ends_at
+    , agent.resolve_local(s.next_local, coalesce(_zone, s.zone), s.gap, s.overlap) as at
+    from agent.schedule s
+    where s.id = any(_ids) and s.status in ('active', 'paused') and s.next_local is not null
+    and not (s.kind = 'once' and s.at_instant is not null)
+  )
+  , moved as
+  ( update agent.schedule s
+    set zone = m.zone, version = s.version + 1, updated_at = now()
+    , next_at = case
+        when m.at >= _now then m.at
+        when m.at is null or m.next_at <= _now then m.next_at
+        else _now
+      end
+    from moving m
+    where s.id = m.id
+    returning s.id, m.at is null or m.at > m.ends_at as is_unresolved, agent.notify_schedules(s.next_at)
+  )
+  , rest as -- the others go by the new zone, too, should they ever come to have a time again
+  ( update agent.schedule s
+    set zone = _zone
+    where s.id = any(_ids) and s.zone <> _zone and s.id not in (select m.id from moving m)
+    and not (s.kind = 'once' and s.at_instant is not null)
+  )
+  select count(*), coalesce(array_agg(m.id) filter (where m.is_unresolved), '{}') from moved m;
+end
+$func$;
+
+-- Holds the rules of every zone in use against what they were, and where they are others resolves all schedules of the zone anew. Zones whose
+-- rules changed after _since (null: never) are gone through again, for the sake of sessions that did not know. Does so by the rules as this session
+-- knows them: call it in a new one. Returns the zones that changed, see agent.move_schedules for moved and unresolved.
+create or replace function agent.check_zone_rules(_since timestamptz default null)
+returns table (zone text, changed_at timestamptz, moved int8, unresolved int8[])
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _rule agent.zone_rule;
+  _fingerprint text;
+  _from timestamptz = date_trunc('day', now());
+  _to timestamptz = date_trunc('day', now()) + interval '7305 days';
+begin
+  for _rule in select z.* from agent.zone_rule z order by z.zone for update loop
+    begin
+      _fingerprint = agent.zone_fingerprint(_rule.zone, _rule.sampled_from, _rule.sampled_to);
+    exception when invalid_parameter_value then
+      -- The server has lost the zone. What was resolved stays.
+      raise warning 'the database server does not know the time zone % any more', _rule.zone;
+      continue;
+    end;
+    if _fingerprint <> _rule.fingerprint then
+      _rule.changed_at = clock_timestamp();
+    end if;
+    update agent.zone_rule z
+    set changed_at = _rule.changed_at, checked_at = now(), sampled_from = _from, sampled_to = _to
+    , fingerprint = case
+        when z.sampled_from = _from and z.sampled_to = _to then _fingerprint
+        else agent.zone_fingerprint(_rule.zone, _from, _to)
+      end
+    where z.zone = _rule.zone;
+    if _fingerprint <> _rule.fingerprint or _rule.changed_at > _since then
+      return query
+      select _rule.zone, _rule.changed_at, m.moved, m.unresolved
+      from agent.move_schedules
+      ( array(select s.id from agent.schedule s where s.zone = _rule.zone and s.status in ('active', 'paused'))
+      ) m;
+      if _fingerprint <> _rule.fingerprint then
+        perform pg_notify('agent_schedule', 'zones');
+      end if;
+    end if;
+  end loop;
+end
+$func$;

@@ -1,0 +1,303 @@
+-- Occurrences: schedules that are due become events, each time once.
+
+-- When the next schedule is due, null when none ever is.
+create or replace function agent.next_due()
+returns interval
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+as $func$
+begin
+  return
+  ( select s.next_at - clock_timestamp()
+    from agent.schedule s
+    where s.status = 'active' and s.next_at is not null
+    order by s.next_at, s.id
+    limit 1
+  );
+end
+$func$;
+
+-- Locks up to _limit schedules that are due, oldest first, passing over those that another session has. is_plain tells those due when the zone's
+-- clocks show the local time, with no change of its offset near: what comes next of them is simply what comes next in local time. Of the
+-- others agent.schedule_position tells more.
+create or replace function agent.due_schedules(_limit int4 default 1000)
+returns table (schedule agent.schedule, now timestamptz, is_plain boolean)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set enable_bitmapscan to off
+set jit to off
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+begin
+  return query
+  with due as materialized
+  ( select s
+    from agent.schedule s
+    where s.status = 'active' and s.next_at is not null and s.next_at <= _now
+    order by s.next_at, s.id
+    limit _limit
+    for update skip locked
+  )
+  select d.s, _now, agent.local_time((d.s).next_at, (d.s).zone) = (d.s).next_local and agent.is_steady((d.s).next_at, (d.s).zone)
+  from due d;
+end
+$func$;
+
+-- Where a schedule's next occurrence stands among its others (at), and agent.local_floor of that.
+create or replace function agent.schedule_position(_id int8)
+returns table (at timestamptz, floor timestamp)
+language plpgsql stable
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _s agent.schedule = agent.get_schedule(_id);
+  _at timestamptz = coalesce(agent.resolve_local(_s.next_local, _s.zone, _s.gap, _s.overlap), _s.next_at);
+begin
+  return query select _at, agent.local_floor(_at, _s.zone);
+end
+$func$;
+
+-- Makes occurrences of schedules that the caller has locked into events, or, where _statuses says 'skipped', only records them; and sets for each schedule
+-- of _ids when it is due next (null: never, it is completed). An occurrence that happened before is passed over. Returns how many
+-- events came of it.
+create or replace function agent.fire_schedules
+( _schedule_ids int8[]
+, _nominals timestamp[]
+, _scheduled_for timestamptz[]
+, _statuses text[]
+, _ids int8[]
+, _next_locals timestamp[]
+, _next_ats timestamptz[]
+)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set enable_nestloop to off
+set enable_mergejoin to off
+set jit to off
+as $func$
+#variable_conflict use_column
+declare
+  _sequence regclass = pg_get_serial_sequence('agent.event', 'id');
+  _fired int8[];
+  _events int8[];
+  _nominal_at timestamp[];
+  _for timestamptz[];
+begin
+  with made as
+  ( insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, event_id, fired_at, status, reason)
+    select n.schedule_id, n.nominal_at, n.scheduled_for
+    , case when n.status = 'fired' then nextval(_sequence) end
+    , case when n.status = 'fired' then clock_timestamp() end
+    , n.status
+    , case when n.status = 'skipped' then 'it was missed, and the misfire policy had it not fire' end
+    from unnest(_schedule_ids, _nominals, _scheduled_for, _statuses) with ordinality as n (schedule_id, nominal_at, scheduled_for, status, ord)
+    order by n.ord
+    on conflict do nothing
+    returning schedule_id, event_id, nominal_at, scheduled_for
+  )
+  select array_agg(m.schedule_id), array_agg(m.event_id), array_agg(m.nominal_at), array_agg(m.scheduled_for)
+  into _fired, _events, _nominal_at, _for
+  from made m
+  where m.event_id is not null;
+
+  perform agent.add_occurrences(_fired, _events, _nominal_at, _for);
+
+  update agent.schedule s
+  set fired = s.fired + n.fired
+  , next_local = case when s.fired + n.fired >= s."count" then null else n.next_local end
+  , next_at = case when s.fired + n.fired >= s."count" then null else n.next_at end
+  , status = case when s.fired + n.fired >= s."count" or n.next_at is null then 'completed' else s.status end
+  from
+  ( select u.id, u.next_local, u.next_at, coalesce(f.fired, 0) as fired
+    from unnest(_ids, _next_locals, _next_ats) as u (id, next_local, next_at)
+    left join (select z.id, count(*) from unnest(_fired) as z (id) group by z.id) as f (id, fired) on f.id = u.id
+  ) as n
+  where s.id = any(_ids) -- the way to the schedules: by the join alone all of them would be read
+  and s.id = n.id;
+  return coalesce(cardinality(_fired), 0);
+end
+$func$;
+
+-- Enqueues the events of occurrences that are recorded, under these ids, and wakes those who wait for them. Private to the functions of this schema.
+create or replace function agent.add_occurrences(_schedule_ids int8[], _event_ids int8[], _nominals timestamp[], _scheduled_for timestamptz[])
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set enable_nestloop to off
+set enable_mergejoin to off
+set jit to off
+as $func$
+#variable_conflict use_column
+begin
+  insert into agent.event (id, event, event_ts, queue, type, priority, occurrence)
+  overriding system value
+  select n.event_id, s.event
+  , case when s.event ? 'event_ts' then agent.event_ts(s.event) else now() end
+  , s.queue, s.type, s.priority
+  , jsonb_build_object
+    ( 'schedule_id', n.schedule_id
+    , 'nominal_at', n.nominal_at
+    , 'scheduled_for', (to_jsonb(n.scheduled_for at time zone 'UTC') #>> '{}') || 'Z'
+    )
+  from unnest(_schedule_ids, _event_ids, _nominals, _scheduled_for) with ordinality as n (schedule_id, event_id, nominal_at, scheduled_for, ord)
+  join agent.schedule s on s.id = any(_schedule_ids) and s.id = n.schedule_id
+  order by n.ord;
+  perform agent.notify_queues(array(select s.queue from agent.schedule s where s.id = any(_schedule_ids)));
+end
+$func$;
+
+-- Has an extra occurrence now, whatever the schedule's times, and returns it as agent.list_occurrences does. Raises QD010, and QD012 when
+-- the schedule is cancelled.
+create or replace function agent.run_schedule(_id int8)
+returns table
+( schedule_id int8, nominal_at timestamp, is_manual boolean, scheduled_for timestamptz, status text, event_id int8
+, fired_at timestamptz, executed_at timestamptz, failure_reason text, retry_count int4
+)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _s agent.schedule = agent.lock_schedule(_id);
+  _now timestamptz = clock_timestamp();
+  _nominal timestamp;
+  _event int8 = nextval(pg_get_serial_sequence('agent.event', 'id'));
+begin
+  if _s.status = 'cancelled' then
+    perform agent.raise_ended(_s);
+  end if;
+  loop
+    _nominal = agent.local_time(_now, _s.zone);
+    insert into agent.occurrence (schedule_id, nominal_at, is_manual, scheduled_for, event_id, fired_at, status)
+    values (_id, _nominal, true, _now, _event, _now, 'fired')
+    on conflict do nothing;
+    exit when found;
+    _now = _now + interval '1 microsecond';
+  end loop;
+  perform agent.add_occurrences(array[_id], array[_event], array[_nominal], array[_now]);
+  return query
+  select _id, _nominal, true, _now, 'pending', _event, _now, null::timestamptz, null::text, 0;
+end
+$func$;
+
+-- What became of an occurrence's event: of its latest copy, when it was put back from history. Private to the functions of this schema.
+create or replace function agent.occurrence_event(_event_id int8)
+returns table (event_id int8, status text, executed_at timestamptz, failure_reason text, retry_count int4)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+as $func$
+#variable_conflict use_column
+declare
+  _id int8 = _event_id;
+  _copy int8;
+begin
+  loop
+    return query
+    select e.id, case when agent.event_state(e, clock_timestamp()) = 'leased' then 'processing' else 'pending' end
+    , null::timestamptz, null::text, greatest(e.attempts - 1, 0)
+    from agent.event e
+    where e.id = _id;
+    if found then
+      return;
+    end if;
+    -- A statement of its own: it sees the event if it moved to history since the one above looked.
+    select h.requeued_as into _copy from agent.event_hist h where h.id = _id;
+    if not found then
+      return query select _id, 'completed', null::timestamptz, null::text, 0;
+      return;
+    end if;
+    exit when _copy is null;
+    _id = _copy;
+  end loop;
+  return query
+  select h.id
+  , case h.outcome when 'done' then 'completed' when 'cancelled' then 'cancelled' else 'failed' end
+  , case when h.outcome <> 'cancelled' then h.finished_at end
+  , case h.outcome
+      when 'failed' then coalesce(h.last_error, 'the worker gave no reason')
+      when 'expired' then coalesce(h.last_error, 'the event expired')
+    end
+  , greatest(h.attempts - 1, 0)
+  from agent.event_hist h
+  where h.id = _id
+  limit 1;
+end
+$func$;
+
+-- Up to _limit occurrences of a schedule that have come or were passed over, latest first, before _before. status follows the event's life: pending,
+-- processing, completed (also once history has been dropped), failed, cancelled, or skipped. Raises QD010 when there is no such schedule.
+create or replace function agent.list_occurrences(_id int8, _limit int4 default 100, _before timestamp default null)
+returns table
+( schedule_id int8, nominal_at timestamp, is_manual boolean, scheduled_for timestamptz, status text, event_id int8
+, fired_at timestamptz, executed_at timestamptz, failure_reason text, retry_count int4
+)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off
+as $func$
+#variable_conflict use_column
+begin
+  perform agent.get_schedule(_id);
+  return query
+  select o.schedule_id, o.nominal_at, o.is_manual, o.scheduled_for
+  , coalesce(e.status, o.status), coalesce(e.event_id, o.event_id), o.fired_at, e.executed_at, coalesce(e.failure_reason, o.reason), coalesce(e.retry_count, 0)
+  from
+  ( select o.*
+    from agent.occurrence o
+    where o.schedule_id = _id and o.nominal_at < coalesce(_before, 'infinity')
+    order by o.nominal_at desc
+    limit _limit
+  ) as o
+  left join lateral agent.occurrence_event(o.event_id) e on o.event_id is not null
+  order by o.nominal_at desc;
+end
+$func$;
+
+-- Forgets occurrences that were due longer ago than _retention. Returns how many. To be called now and then; the service does hourly.
+create or replace function agent.keep_occurrences(_retention interval)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _deleted int8;
+begin
+  -- A zone's moves bring back no time older than two days.
+  perform agent.refuse('retention', 'must be at least two days') where not coalesce(_retention >= interval '2 days', false);
+  delete from agent.occurrence o where o.scheduled_for < now() - _retention;
+  get diagnostics _deleted = row_count;
+  return _deleted;
+end
+$func$;
+
+-- Takes a schedule out of the firing loops' way that cannot fire, as nobody else would get past it.
+create or replace function agent.park_schedule(_id int8)
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  update agent.schedule s set status = 'paused', version = s.version + 1, updated_at = now() where s.id = _id and s.status = 'active';
+end
+$func$;
