@@ -8,17 +8,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// What this package says to the database about events stands here, and nowhere else. The first three are word for word
+// What this package says to the database about events stands here, and nowhere else. The first three are
 // what the service says for a lone request, so that the difference in time is what HTTP and the service add.
 const (
 	postStatement = `
 		select id, vt
 		from agent.insert_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], _notify => false)`
 	claimStatement = `
-		select (t.event).id, (t.event).event_ts, (t.event).enqueued_at, (t.event).attempts, (t.event).vt, (t.event).claimed,
-			(t.event).event, (t.event).last_error, (t.event).requeued_from, t.prior_vt
-		from agent.take_events($1, $2, $3, $4, $5, $6) t`
-	ackStatement = `select status, queue, repeated from agent.delete_events($1, $2)`
+		select id, event_ts, enqueued_at, attempts, vt, claimed, event, last_error, requeued_from,
+			coalesce(type, ''), coalesce(source, ''), priority, coalesce(key, ''), max_attempts, expires_at, coalesce(worker, ''), occurrence, prior_vt
+		from agent.take_events($1, $2, $3, $4, $5)`
+	ackStatement = `
+		select status, queue, repeated, coalesce(type, ''), coalesce(worker, ''), took
+		from agent.delete_events($1, $2, null, _record => false)`
 
 	// What SQL users say.
 	insertOneStatement = `select agent.insert_event($1::text::jsonb, $2)`
@@ -73,10 +75,16 @@ func sqlClaim(ctx context.Context, conn *pgx.Conn, queue string) (id int64, rece
 		event                            []byte
 		lastError                        *string
 		requeuedFrom                     *int64
+		typ, source, key, worker         string
+		priority                         int32
+		maxAttempts                      *int32
+		expiresAt                        *time.Time
+		occurrence                       []byte
 	)
-	rows, _ := conn.Query(ctx, claimStatement, queue, 1, 3, 24*time.Hour, "fifo", nil)
+	rows, _ := conn.Query(ctx, claimStatement, queue, 1, 3, 24*time.Hour, "fifo")
 	_, err = pgx.ForEachRow(rows, []any{
-		&id, &eventTS, &enqueuedAt, &attempts, &vt, &claimed, &event, &lastError, &requeuedFrom, &priorVT,
+		&id, &eventTS, &enqueuedAt, &attempts, &vt, &claimed, &event, &lastError, &requeuedFrom,
+		&typ, &source, &priority, &key, &maxAttempts, &expiresAt, &worker, &occurrence, &priorVT,
 	}, func() error {
 		receipt = fmt.Sprintf("%d.%d.%d", id, attempts, claimed[len(claimed)-1].UnixMicro()) // as agent.receipt has it
 		return nil
@@ -89,8 +97,10 @@ func sqlAck(ctx context.Context, conn *pgx.Conn, id int64, receipt string) error
 	var status string
 	var queue *string
 	var repeated bool
+	var typ, worker string
+	var took *time.Duration
 	rows, _ := conn.Query(ctx, ackStatement, []int64{id}, []*string{&receipt})
-	_, err := pgx.ForEachRow(rows, []any{&status, &queue, &repeated}, func() error { return nil })
+	_, err := pgx.ForEachRow(rows, []any{&status, &queue, &repeated, &typ, &worker, &took}, func() error { return nil })
 	if err == nil && status != "done" {
 		err = fmt.Errorf("event %d was acked in SQL and is %s", id, status)
 	}

@@ -54,8 +54,13 @@ func (e *executions) add(done []execution) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	var key executionKey
+	var sum *executionSum
 	for _, d := range done {
-		e.sum(executionKey{d.typ, d.worker}).add(executionSum{cycles: 1, total: d.took, fastest: d.took, longest: d.took, latest: d.took})
+		if k := (executionKey{d.typ, d.worker}); sum == nil || k != key { // most often they are of one kind
+			key, sum = k, e.sum(k)
+		}
+		sum.add(executionSum{cycles: 1, total: d.took, fastest: d.took, longest: d.took, latest: d.took})
 	}
 }
 

@@ -86,6 +86,7 @@ type flush struct {
 	later   map[string]bool  // queues that get something claimable later
 	offers  map[string]*part // claims that inserts into these queues take along
 	counted map[string]Counters
+	noted   lane               // the last that was put into lanes
 	lanes   map[lane]time.Time // where something is inserted, and its earliest vt of those that were given; zero: none was
 
 	acks     bool // whether it has any
@@ -147,15 +148,11 @@ func (fl *flush) queueInserts(parts []*part) {
 	for i, a := range arrivals {
 		events[i], queues[i] = string(a.Event), a.queue
 		fl.touched[a.queue] = true
-		l := lane{a.queue, a.Type, a.Priority}
-		known, ok := fl.lanes[l]
+		fl.note(lane{a.queue, a.Type, a.Priority}, a.VT)
 		switch {
 		case a.VT != nil:
 			fl.claimableLater(a.queue)
 			set(&vts, n, i, a.VT)
-			if known.IsZero() || a.VT.Before(known) {
-				fl.lanes[l] = *a.VT
-			}
 		case a.Delay != 0:
 			fl.claimableLater(a.queue)
 			set(&delays, n, i, &a.Delay)
@@ -164,9 +161,6 @@ func (fl *flush) queueInserts(parts []*part) {
 			if worker := a.worker(); worker != "" {
 				set(&workers, n, i, &worker)
 			}
-		}
-		if !ok && a.VT == nil {
-			fl.lanes[l] = time.Time{}
 		}
 		if option := a.options(); option != nil {
 			set(&options, n, i, option)
@@ -194,6 +188,21 @@ func (fl *flush) queueInserts(parts []*part) {
 		}
 		return nil
 	})
+}
+
+// note remembers that something is inserted into a lane, claimable from vt on (nil: not said).
+func (fl *flush) note(l lane, vt *time.Time) {
+	if vt == nil && l == fl.noted {
+		return
+	}
+	known, ok := fl.lanes[l]
+	switch {
+	case vt != nil && (known.IsZero() || vt.Before(known)):
+		fl.lanes[l] = *vt
+	case !ok:
+		fl.lanes[l] = time.Time{}
+	}
+	fl.noted = l
 }
 
 // set puts v at i into values, which are n, or none as long as nothing was put there.
@@ -370,11 +379,9 @@ func (fl *flush) queueAcks(parts []*part) {
 func (fl *flush) queueClaim(p *part) {
 	c := p.claim
 	fl.batch.Queue(`
-		select (t.event).id, (t.event).event_ts, (t.event).enqueued_at, (t.event).attempts, (t.event).vt, (t.event).claimed,
-			(t.event).event, (t.event).last_error, (t.event).requeued_from,
-			coalesce((t.event).type, ''), coalesce((t.event).source, ''), (t.event).priority, coalesce((t.event).key, ''), (t.event).max_attempts,
-			(t.event).expires_at, coalesce((t.event).worker, ''), (t.event).occurrence, t.prior_vt
-		from agent.take_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) t`,
+		select id, event_ts, enqueued_at, attempts, vt, claimed, event, last_error, requeued_from,
+			coalesce(type, ''), coalesce(source, ''), priority, coalesce(key, ''), max_attempts, expires_at, coalesce(worker, ''), occurrence, prior_vt
+		from agent.take_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
 		c.Queue, c.Limit, c.MaxAttempts, orNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, p.workers,
 		p.from.lanes, p.from.types, p.from.marks).Query(func(rows pgx.Rows) error {
 		bytes := 0

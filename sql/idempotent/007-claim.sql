@@ -6,7 +6,8 @@
 -- A lane is what shares a queue and a priority, or a queue, a type and a priority: one range of an index, in the order of its events.
 -- Claims go from lane to lane, so that none walks over the events of another.
 
--- What every claim does. Beside each event comes the vt it had before. Null _max_attempts is 3, unless an event or its queue's policy has its
+-- What every claim does. It returns the columns of agent.event, and the vt that each event had before; not its row type, out of which
+-- each column would have to be taken by itself. Null _max_attempts is 3, unless an event or its queue's policy has its
 -- own, which count in any case; null _invisible_for is the policy's, or 10 minutes. _types null, or empty, stands for all. The n-th event
 -- taken goes to the n-th of _workers.
 --
@@ -26,7 +27,12 @@ create or replace function agent.take_events
 , _lane_types text[] default null
 , _marks timestamptz[] default null
 )
-returns table (event agent.event, prior_vt timestamptz)
+returns table
+( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
+, nacked_at timestamptz, last_error text, requeued_from int8
+, type text, source text, priority int4, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb
+, prior_vt timestamptz
+)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -75,7 +81,7 @@ begin
   end if;
   if cardinality(_types) > 0 then
     return query
-    select t.event, t.prior_vt
+    select t.*
     from agent.take_typed(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _marks) t;
     return;
   end if;
@@ -125,7 +131,7 @@ begin
         ) as l (place, vt)
       ) as chosen (place, vt, n)
       where e.ctid = chosen.place
-      returning e, chosen.vt;
+      returning e.*, chosen.vt;
 
       get diagnostics _taken = row_count;
       _limit = _limit - _taken;
@@ -205,7 +211,8 @@ language sql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
-  select t.event
+  select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
+  , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence
   from agent.take_events
   ( _queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids
   , case when _worker is not null then array_fill(_worker, array[least(_limit, 100000)]) end
@@ -227,7 +234,8 @@ security definer
 rows 1
 set search_path to pg_catalog, pg_temp
 as $func$
-  select t.event
+  select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
+  , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence
   from agent.take_events
   ( _queue, 1, _max_attempts, _invisible_for, 'random', _types
   , _workers => case when _worker is not null then array[_worker] end

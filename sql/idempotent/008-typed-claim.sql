@@ -15,7 +15,12 @@ create or replace function agent.take_typed
 , _lane_types text[]
 , _marks timestamptz[]
 )
-returns table (event agent.event, prior_vt timestamptz)
+returns table
+( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
+, nacked_at timestamptz, last_error text, requeued_from int8
+, type text, source text, priority int4, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb
+, prior_vt timestamptz
+)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
@@ -122,7 +127,7 @@ begin
           limit _limit
         ) as chosen (place, vt, n)
         where e.ctid = chosen.place
-        returning e, chosen.vt;
+        returning e.*, chosen.vt;
 
         get diagnostics _taken = row_count;
         _limit = _limit - _taken;
