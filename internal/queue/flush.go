@@ -314,6 +314,16 @@ func (e *InsertParams) options() *string {
 	return &text
 }
 
+// scanGiven scans a row, and leaves alone what is null there: most columns of most events are, and each has its price.
+func scanGiven(rows pgx.Rows, dest ...any) error {
+	for i, value := range rows.RawValues() {
+		if value == nil {
+			dest[i] = nil
+		}
+	}
+	return rows.Scan(dest...)
+}
+
 // queueAcks finishes the acks of all parts in the order of their ids, so that no two transactions
 // wait for each other.
 func (fl *flush) queueAcks(parts []*part) {
@@ -348,7 +358,7 @@ func (fl *flush) queueAcks(parts []*part) {
 		}
 	}
 	fl.batch.Queue(`
-		select status, queue, repeated, coalesce(type, ''), coalesce(worker, ''), took
+		select status, queue, repeated, type, worker, took
 		from agent.delete_events($1, $2, $3::text[]::jsonb[], _record => false)`, ids, receipts, results).Query(func(rows pgx.Rows) error {
 		for i := 0; rows.Next(); i++ {
 			var status string
@@ -356,7 +366,7 @@ func (fl *flush) queueAcks(parts []*part) {
 			var repeated bool
 			var done execution
 			var took *time.Duration
-			if err := rows.Scan(&status, &queue, &repeated, &done.typ, &done.worker, &took); err != nil {
+			if err := scanGiven(rows, &status, &queue, &repeated, &done.typ, &done.worker, &took); err != nil {
 				return err
 			}
 			result, err := ackResult(ids[i], status)
@@ -380,7 +390,7 @@ func (fl *flush) queueClaim(p *part) {
 	c := p.claim
 	fl.batch.Queue(`
 		select id, event_ts, enqueued_at, attempts, vt, claimed, event, last_error, requeued_from,
-			coalesce(type, ''), coalesce(source, ''), priority, coalesce(key, ''), max_attempts, expires_at, coalesce(worker, ''), occurrence, prior_vt
+			type, source, priority, key, max_attempts, expires_at, worker, occurrence, prior_vt
 		from agent.take_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
 		c.Queue, c.Limit, c.MaxAttempts, orNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, p.workers,
 		p.from.lanes, p.from.types, p.from.marks).Query(func(rows pgx.Rows) error {
@@ -388,7 +398,7 @@ func (fl *flush) queueClaim(p *part) {
 		for rows.Next() {
 			e := Event{Queue: c.Queue}
 			var priorVT time.Time
-			if err := rows.Scan(&e.ID, &e.EventTS, &e.EnqueuedAt, &e.Attempts, &e.VT, &e.Claimed, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
+			if err := scanGiven(rows, &e.ID, &e.EventTS, &e.EnqueuedAt, &e.Attempts, &e.VT, &e.Claimed, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
 				&e.Type, &e.Source, &e.Priority, &e.Key, &e.MaxAttempts, &e.ExpiresAt, &e.Worker, (*[]byte)(&e.Occurrence), &priorVT); err != nil {
 				return err
 			}
