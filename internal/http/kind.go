@@ -44,13 +44,6 @@ var (
 	notReady             = kind{503, "not_ready", "The server is not ready"}
 )
 
-// What the client is told of what the queue and the schedules both can fail with.
-const (
-	refusedDetail     = "The database refused a value."
-	cursorDetail      = "Pass the `next` of an earlier page of the same listing with the same filters, unchanged, or none for the first page."
-	unavailableDetail = "The database cannot be reached, or has no room, at the moment. Whether a write took effect may be unknown; reading and claiming may be retried safely."
-)
-
 // The one table from what the services can fail with to what the client is told.
 var sentinels = []struct {
 	err    error
@@ -59,21 +52,17 @@ var sentinels = []struct {
 }{
 	{queue.ErrNotFound, eventNotFound, "No event has this id here: it never existed, has already left, or its history was dropped."},
 	{queue.ErrLeaseLost, leaseLost, "The receipt proves no lease any more: the event was claimed again, was given back, or has left its queue. Or it is another event's receipt."},
-	{queue.ErrKeyReused, keyReused, "Another request was made under this idempotency key. Use a new key for a new request."},
-	{queue.ErrUnrepresentable, unrepresentable, "PostgreSQL cannot hold the event as it is."},
-	{queue.ErrInvalid, validationFailed, refusedDetail},
-	{queue.ErrBadCursor, invalidCursor, cursorDetail},
-	{queue.ErrQueryTimeout, queryTimeout, "The query ran into its time limit. Ask for less: narrow `from` and `to`, or filter by `queue`."},
-	{queue.ErrUnavailable, databaseUnavailable, unavailableDetail},
 
 	{schedule.ErrNotFound, scheduleNotFound, "No schedule has this id."},
 	{schedule.ErrOwnerNotFound, ownerNotFound, "No owner has this id."},
 	{schedule.ErrEnded, scheduleEnded, "It was cancelled, or it is completed and nothing more will come of it."},
 	{schedule.ErrStale, preconditionFailed, "It was changed since, or never had this version. Get it again, and decide anew."},
-	{schedule.ErrKeyReused, keyReused, "Another request was made under this idempotency key. Use a new key for a new request."},
-	{schedule.ErrUnrepresentable, unrepresentable, "PostgreSQL cannot hold a value as it is."},
-	{schedule.ErrInvalid, validationFailed, refusedDetail},
-	{schedule.ErrBadCursor, invalidCursor, cursorDetail},
-	{schedule.ErrQueryTimeout, queryTimeout, "The query ran into its time limit. Ask for less."},
-	{schedule.ErrUnavailable, databaseUnavailable, unavailableDetail},
+
+	// What both can fail with is the same error.
+	{queue.ErrKeyReused, keyReused, "Another request was made under this idempotency key. Use a new key for a new request."},
+	{queue.ErrUnrepresentable, unrepresentable, "PostgreSQL cannot hold a value as it is."},
+	{queue.ErrInvalid, validationFailed, "The database refused a value."},
+	{queue.ErrBadCursor, invalidCursor, "Pass the `next` of an earlier page of the same listing with the same filters, unchanged, or none for the first page."},
+	{queue.ErrQueryTimeout, queryTimeout, "The query ran into its time limit. Ask for less: narrow `from` and `to`, or filter by `queue`."},
+	{queue.ErrUnavailable, databaseUnavailable, "The database cannot be reached, or has no room, at the moment. Whether a write took effect may be unknown; reading and claiming may be retried safely."},
 }

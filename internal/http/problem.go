@@ -10,7 +10,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/queued/queued/internal/queue"
-	"github.com/queued/queued/internal/schedule"
 )
 
 // maxFieldErrors bounds how many bad fields one problem lists.
@@ -70,16 +69,11 @@ func problemOf(err error) *problem {
 
 // refused says which field a service refused, if it knows, and why.
 func refused(err error) (field, detail string) {
-	var inQueue *queue.InvalidError
-	var inSchedule *schedule.InvalidError
-	switch {
-	case errors.As(err, &inQueue):
-		return inQueue.Field, inQueue.Detail
-	case errors.As(err, &inSchedule):
-		return inSchedule.Field, inSchedule.Detail
-	default:
-		return "", ""
+	var invalid *queue.InvalidError
+	if errors.As(err, &invalid) {
+		return invalid.Field, invalid.Detail
 	}
+	return "", ""
 }
 
 // A document is a problem as it goes over the wire (RFC 9457).

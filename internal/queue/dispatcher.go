@@ -5,6 +5,9 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/queued/queued/internal/loop"
+	"github.com/queued/queued/internal/pg"
 )
 
 // claimTimeout bounds one round. It is the dispatcher's own: a caller that gives up does not
@@ -54,7 +57,7 @@ func (s *Service) join(w *waiter) (*dispatcher, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, errClosed
+		return nil, pg.ErrClosed
 	}
 	s.work.Add(1)
 	d := s.dispatchers[w.params.Queue]
@@ -124,7 +127,7 @@ func (d *dispatcher) run() {
 			}
 			continue
 		}
-		sleep := jittered(d.svc.cfg.PollInterval)
+		sleep := loop.Jittered(d.svc.cfg.PollInterval)
 		if lookAhead {
 			sleep = min(sleep, d.svc.lookAhead(d.queue))
 		}

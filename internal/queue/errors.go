@@ -2,7 +2,8 @@ package queue
 
 import (
 	"errors"
-	"fmt"
+
+	"github.com/queued/queued/internal/pg"
 )
 
 // What a call can fail with. Every error of this package that a caller can do something about
@@ -14,30 +15,27 @@ var (
 	// has left its queue.
 	ErrLeaseLost = errors.New("the lease was lost")
 	// ErrKeyReused: the idempotency key stands for an event that was enqueued with another payload, or other options.
-	ErrKeyReused = errors.New("the idempotency key stands for another event")
+	ErrKeyReused = pg.ErrKeyReused
 	// ErrInvalid: the database refused a value; the error is an *InvalidError.
-	ErrInvalid = errors.New("invalid value")
+	ErrInvalid = pg.ErrInvalid
 	// ErrUnrepresentable: PostgreSQL cannot hold the event as it is.
-	ErrUnrepresentable = errors.New("not representable in PostgreSQL")
+	ErrUnrepresentable = pg.ErrUnrepresentable
 	// ErrBadCursor: the cursor is not one that this listing returned.
-	ErrBadCursor = errors.New("not a cursor of this listing")
+	ErrBadCursor = pg.ErrBadCursor
 	// ErrQueryTimeout: the statement took longer than Config.QueryTimeout.
-	ErrQueryTimeout = errors.New("the query took too long")
+	ErrQueryTimeout = pg.ErrQueryTimeout
 	// ErrUnavailable: the database could not be reached, the connection broke, or it has no room; whether a
 	// write was committed may be unknown.
-	ErrUnavailable = errors.New("the database is unavailable")
+	ErrUnavailable = pg.ErrUnavailable
 )
 
-// errClosed is what a call gets that comes after Close.
-var errClosed = fmt.Errorf("%w: the service is closed", ErrUnavailable)
-
 // InvalidError is a value the database refused, in words for the caller.
-type InvalidError struct {
-	Field  string // the offending field as the HTTP API names it, empty when unknown
-	Detail string
+type InvalidError = pg.InvalidError
+
+// sqlstates are what the functions of the schema raise about events (sql/idempotent/002-lease.sql).
+var sqlstates = pg.States{
+	"QD001": ErrLeaseLost,
+	"QD002": ErrNotFound,
 }
 
-func (e *InvalidError) Error() string { return e.Field + ": " + e.Detail }
-
-// Unwrap makes errors.Is(err, ErrInvalid) true.
-func (e *InvalidError) Unwrap() error { return ErrInvalid }
+func wrap(doing string, err error) error { return sqlstates.Wrap(doing, err) }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/loop"
 )
 
 // recordInterval is the time between two updates of this process's statistics of executions. Until then they are kept here, and
@@ -145,7 +147,7 @@ func (s *Service) record(ctx context.Context, interval time.Duration) error {
 
 // recordLoop writes the statistics that no ack took along, until ctx ends.
 func (s *Service) recordLoop(ctx context.Context) error {
-	for pause(ctx, recordInterval) {
+	for loop.Pause(ctx, recordInterval) {
 		if err := s.record(ctx, 2*recordInterval); err != nil && ctx.Err() == nil {
 			s.cfg.Logger.Warn().Err(err).Msg("the statistics of executions could not be written; it is tried again")
 		}

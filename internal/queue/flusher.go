@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/queued/queued/internal/pg"
 )
 
 const (
@@ -101,7 +103,7 @@ func (f *flusher) do(ctx context.Context, p *part) error {
 	f.mu.Lock()
 	if f.closed {
 		f.mu.Unlock()
-		return fmt.Errorf("writing to the queue: %w", errClosed)
+		return fmt.Errorf("writing to the queue: %w", pg.ErrClosed)
 	}
 	f.waiting = append(f.waiting, p)
 	f.items += p.size()

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/loop"
 )
 
 // A low-water mark is a time before which a lane (a queue's events of one priority, or of one type and priority) has nothing
@@ -265,7 +267,7 @@ func (m *marks) enable(on bool) {
 func (s *Service) lookBehindLoop(ctx context.Context) error {
 	s.marks.enable(true)
 	defer s.marks.enable(false)
-	for pause(ctx, jittered(s.marks.every)) {
+	for loop.Pause(ctx, loop.Jittered(s.marks.every)) {
 		for key, from := range s.marks.due() {
 			start := time.Now()
 			found, walk, err := s.lookBehind(ctx, key, from)

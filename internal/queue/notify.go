@@ -2,14 +2,14 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/queued/queued/internal/loop"
+	"github.com/queued/queued/internal/pg"
 )
 
 // channel is what agent.notify_queues notifies on. The payload is a queue's name, followed by
@@ -19,9 +19,6 @@ const channel = "agent_event"
 // notifyInterval is the shortest time between two notifications of one service: a notifying
 // commit takes a lock that all databases of the server share.
 const notifyInterval = 20 * time.Millisecond
-
-// listenRetry is the pause before the next try after the listening connection failed.
-const listenRetry = time.Second
 
 // wake tells the waiting claims on these queues, here and in other processes, that there may be something new.
 func (s *Service) wake(queues map[string]bool) {
@@ -112,7 +109,7 @@ func (n *notifier) run(ctx context.Context) error {
 		}
 		due, wait := n.due(nil)
 		for wait > 0 {
-			if !pause(ctx, wait) {
+			if !loop.Pause(ctx, wait) {
 				return nil
 			}
 			due, wait = n.due(nil)
@@ -128,49 +125,16 @@ func (n *notifier) run(ctx context.Context) error {
 
 // listen wakes waiting claims on notifications from other processes and from SQL, until ctx ends.
 func (s *Service) listen(ctx context.Context) error {
-	for {
-		err := s.listenOnce(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		s.cfg.Logger.Warn().Err(err).Msg("not listening for notifications: waiting claims poll until the database answers")
-		if !pause(ctx, listenRetry) {
-			return nil
-		}
+	l := pg.Listener{
+		Config:  s.pool.Config().ConnConfig,
+		Channel: channel,
+		Begin:   s.wakeAll,
+		Heard:   s.heard,
+		Failed: func(err error) {
+			s.cfg.Logger.Warn().Err(err).Msg("not listening for notifications: waiting claims poll until the database answers")
+		},
 	}
-}
-
-// listenOnce listens on a connection of its own until that fails.
-func (s *Service) listenOnce(ctx context.Context) error {
-	conn, err := pgx.ConnectConfig(ctx, s.pool.Config().ConnConfig)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		_ = conn.Close(ctx) // there is nobody left to tell
-	}()
-	if _, err := conn.Exec(ctx, "listen "+channel); err != nil {
-		return err
-	}
-	s.wakeAll() // whatever was announced while nobody listened
-	for {
-		// A connection that died without a word is noticed by the ping.
-		wait, cancel := context.WithTimeout(ctx, 30*time.Second)
-		n, err := conn.WaitForNotification(wait)
-		cancel()
-		switch {
-		case err == nil:
-			s.heard(n.Payload)
-		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-			if err := conn.Ping(ctx); err != nil {
-				return err
-			}
-		default:
-			return err
-		}
-	}
+	return l.Run(ctx)
 }
 
 func (s *Service) heard(payload string) {
@@ -183,17 +147,5 @@ func (s *Service) heard(payload string) {
 	defer s.mu.Unlock()
 	if d := s.dispatchers[queue]; d != nil {
 		d.wake()
-	}
-}
-
-// pause waits for d and reports whether it passed before ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }

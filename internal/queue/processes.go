@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/loop"
 )
 
 const (
@@ -87,7 +89,7 @@ func (s *Service) reportLoop(ctx context.Context) error {
 		if err != nil && ctx.Err() == nil {
 			s.cfg.Logger.Warn().Err(err).Msg("this process's metrics could not be reported; the next report is due as usual")
 		}
-		if !pause(ctx, jittered(reportInterval)) {
+		if !loop.Pause(ctx, loop.Jittered(reportInterval)) {
 			break
 		}
 	}

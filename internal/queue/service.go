@@ -15,6 +15,8 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/mod/semver"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/queued/queued/internal/pg"
 )
 
 const (
@@ -255,11 +257,5 @@ func (s *Service) PoolStats() (sum PoolStats) {
 
 // bounded runs read with the statement timeout of listings and counts.
 func (s *Service) bounded(ctx context.Context, read func(pgx.Tx) error) error {
-	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		ms := max(1, s.cfg.QueryTimeout.Milliseconds())
-		if _, err := tx.Exec(ctx, fmt.Sprintf("set local statement_timeout = %d", ms)); err != nil {
-			return err
-		}
-		return read(tx)
-	})
+	return pg.Bounded(ctx, s.pool, s.cfg.QueryTimeout, read)
 }

@@ -3,10 +3,11 @@ package queue
 import (
 	"cmp"
 	"context"
-	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/loop"
 )
 
 // sweepBatch is how many events one statement of a sweep expires, so that each commit stays short.
@@ -45,7 +46,7 @@ func (s *Service) sweepLoop(ctx context.Context) error {
 	if s.cfg.MaxVTAge > 0 {
 		p.MaxVTAge = &s.cfg.MaxVTAge
 	}
-	for pause(ctx, jittered(s.cfg.SweepInterval)) {
+	for loop.Pause(ctx, loop.Jittered(s.cfg.SweepInterval)) {
 		n, err := s.Sweep(ctx, p)
 		if err != nil && ctx.Err() == nil {
 			s.cfg.Logger.Error().Err(err).Msg("sweep failed; the next one is due as usual")
@@ -76,12 +77,12 @@ const upkeepInterval = time.Hour
 // upkeepLoop sees to history at once and then hourly until ctx ends.
 func (s *Service) upkeepLoop(ctx context.Context) error {
 	for {
-		next := jittered(upkeepInterval)
+		next := loop.Jittered(upkeepInterval)
 		if err := s.keepHistory(ctx); err != nil && ctx.Err() == nil {
-			next = jittered(time.Minute)
+			next = loop.Jittered(time.Minute)
 			s.cfg.Logger.Error().Err(err).Msg("upkeep of history failed; it is tried again in a minute")
 		}
-		if !pause(ctx, next) {
+		if !loop.Pause(ctx, next) {
 			return nil
 		}
 	}
@@ -108,9 +109,4 @@ func (s *Service) keepHistory(ctx context.Context) error {
 	}
 	_, err = s.pool.Exec(ctx, `select agent.fold_executions()`)
 	return wrap("folding the statistics of executions", err)
-}
-
-// jittered spreads the loops of many processes: d, give or take a quarter.
-func jittered(d time.Duration) time.Duration {
-	return d*3/4 + rand.N(d/2+1) //nolint:gosec // jitter, no secret
 }

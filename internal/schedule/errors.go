@@ -2,7 +2,8 @@ package schedule
 
 import (
 	"errors"
-	"fmt"
+
+	"github.com/queued/queued/internal/pg"
 )
 
 // What a call can fail with. Every error of this package that a caller can do something about
@@ -15,32 +16,31 @@ var (
 	// ErrStale: the schedule or owner is not at the version that the call asked for.
 	ErrStale = errors.New("not at this version")
 	// ErrKeyReused: the idempotency key belongs to another request.
-	ErrKeyReused = errors.New("the idempotency key was used for another request")
+	ErrKeyReused = pg.ErrKeyReused
 	// ErrEnded: the schedule was cancelled, or is completed and has nothing to pause or resume.
 	ErrEnded = errors.New("the schedule has ended")
 	// ErrInvalid: a value is refused; the error is an *InvalidError.
-	ErrInvalid = errors.New("invalid value")
+	ErrInvalid = pg.ErrInvalid
 	// ErrUnrepresentable: PostgreSQL cannot hold a value as it is.
-	ErrUnrepresentable = errors.New("not representable in PostgreSQL")
+	ErrUnrepresentable = pg.ErrUnrepresentable
 	// ErrBadCursor: the cursor is not one that this listing returned.
-	ErrBadCursor = errors.New("not a cursor of this listing")
+	ErrBadCursor = pg.ErrBadCursor
 	// ErrQueryTimeout: the statement took longer than Config.QueryTimeout.
-	ErrQueryTimeout = errors.New("the query took too long")
+	ErrQueryTimeout = pg.ErrQueryTimeout
 	// ErrUnavailable: the database could not be reached, the connection broke, or it has no room; whether a
 	// write was committed may be unknown.
-	ErrUnavailable = errors.New("the database is unavailable")
+	ErrUnavailable = pg.ErrUnavailable
 )
 
-// errClosed is what a call gets that comes after Close.
-var errClosed = fmt.Errorf("%w: the service is closed", ErrUnavailable)
-
 // InvalidError is a value that is refused, in words for the caller.
-type InvalidError struct {
-	Field  string // the offending field as the HTTP API names it, empty when unknown
-	Detail string
+type InvalidError = pg.InvalidError
+
+// sqlstates are what the functions of the schema raise about schedules (sql/idempotent/021-schedule.sql).
+var sqlstates = pg.States{
+	"QD004": ErrStale,
+	"QD010": ErrNotFound,
+	"QD011": ErrOwnerNotFound,
+	"QD012": ErrEnded,
 }
 
-func (e *InvalidError) Error() string { return e.Field + ": " + e.Detail }
-
-// Unwrap makes errors.Is(err, ErrInvalid) true.
-func (e *InvalidError) Unwrap() error { return ErrInvalid }
+func wrap(doing string, err error) error { return sqlstates.Wrap(doing, err) }

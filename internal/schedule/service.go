@@ -9,7 +9,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -17,6 +16,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/queued/queued/internal/loop"
+	"github.com/queued/queued/internal/pg"
 )
 
 const (
@@ -125,7 +127,7 @@ func (s *Service) upkeepLoop(ctx context.Context) error {
 		if _, err := s.pool.Exec(ctx, `select agent.keep_occurrences($1)`, s.cfg.Retention); err != nil && ctx.Err() == nil {
 			s.cfg.Logger.Error().Err(err).Msg("old occurrences could not be forgotten; it is tried again in about an hour")
 		}
-		if !pause(ctx, jittered(upkeepInterval)) {
+		if !loop.Pause(ctx, loop.Jittered(upkeepInterval)) {
 			return nil
 		}
 	}
@@ -138,30 +140,7 @@ func (s *Service) inTx(ctx context.Context, doing string, do func(pgx.Tx) error)
 
 // bounded runs read with the statement timeout of listings.
 func (s *Service) bounded(ctx context.Context, doing string, read func(pgx.Tx) error) error {
-	return s.inTx(ctx, doing, func(tx pgx.Tx) error {
-		ms := max(1, s.cfg.QueryTimeout.Milliseconds())
-		if _, err := tx.Exec(ctx, fmt.Sprintf("set local statement_timeout = %d", ms)); err != nil {
-			return err
-		}
-		return read(tx)
-	})
+	return wrap(doing, pg.Bounded(ctx, s.pool, s.cfg.QueryTimeout, read))
 }
 
 func pageSize(limit int) int { return min(cmp.Or(limit, DefaultPage), MaxPage) }
-
-// jittered spreads the loops of many processes: d, give or take a quarter.
-func jittered(d time.Duration) time.Duration {
-	return d*3/4 + rand.N(d/2+1) //nolint:gosec // jitter, no secret
-}
-
-// pause waits for d and reports whether it passed before ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}

@@ -2,28 +2,27 @@ package schedule
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/loop"
+	"github.com/queued/queued/internal/pg"
 )
 
 // channel is what the functions of the schema notify on: with "zones" when the rules of a zone have changed, with nothing
 // when a schedule is due soon.
 const channel = "agent_schedule"
 
-// listenRetry is the pause before the next try after the listening connection failed.
-const listenRetry = time.Second
-
 // zoneLoop checks the rules of the zones in use at once and then now and then until ctx ends.
 func (s *Service) zoneLoop(ctx context.Context) error {
 	for {
-		next := jittered(s.cfg.ZoneInterval)
+		next := loop.Jittered(s.cfg.ZoneInterval)
 		if err := s.CheckZones(ctx); err != nil && ctx.Err() == nil {
-			next = min(next, jittered(time.Minute))
+			next = min(next, loop.Jittered(time.Minute))
 			s.cfg.Logger.Error().Err(err).Msg("the rules of the time zones could not be checked; it is tried again")
 		}
-		if !pause(ctx, next) {
+		if !loop.Pause(ctx, next) {
 			return nil
 		}
 	}
@@ -37,7 +36,7 @@ func (s *Service) CheckZones(ctx context.Context) error {
 	if err != nil {
 		return wrap("checking zones", err)
 	}
-	defer closeConn(ctx, conn)
+	defer pg.Close(ctx, conn)
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,51 +83,20 @@ func (s *Service) CheckZones(ctx context.Context) error {
 
 // listen hears of schedules that are due soon, and of zones, until ctx ends.
 func (s *Service) listen(ctx context.Context) error {
-	for {
-		err := s.listenOnce(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		s.cfg.Logger.Warn().Err(err).Msg("not listening for schedules: they are polled for until the database answers")
-		if !pause(ctx, listenRetry) {
-			return nil
-		}
-	}
-}
-
-// listenOnce listens on a connection of its own until that fails.
-func (s *Service) listenOnce(ctx context.Context) error {
-	conn, err := pgx.ConnectConfig(ctx, s.pool.Config().ConnConfig)
-	if err != nil {
-		return err
-	}
-	defer closeConn(ctx, conn)
-	if _, err := conn.Exec(ctx, "listen "+channel); err != nil {
-		return err
-	}
-	s.wake() // whatever was announced while nobody listened
-	for {
-		// A connection that died without a word is noticed by the ping.
-		wait, cancel := context.WithTimeout(ctx, 30*time.Second)
-		n, err := conn.WaitForNotification(wait)
-		cancel()
-		switch {
-		case err == nil && n.Payload == "zones":
-			s.pool.Reset()
-		case err == nil:
-			s.wake()
-		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-			if err := conn.Ping(ctx); err != nil {
-				return err
+	l := pg.Listener{
+		Config:  s.pool.Config().ConnConfig,
+		Channel: channel,
+		Begin:   s.wake,
+		Heard: func(payload string) {
+			if payload == "zones" {
+				s.pool.Reset()
+			} else {
+				s.wake()
 			}
-		default:
-			return err
-		}
+		},
+		Failed: func(err error) {
+			s.cfg.Logger.Warn().Err(err).Msg("not listening for schedules: they are polled for until the database answers")
+		},
 	}
-}
-
-func closeConn(ctx context.Context, conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	_ = conn.Close(ctx) // there is nobody left to tell
+	return l.Run(ctx)
 }

@@ -1,4 +1,4 @@
-package queue
+package pg
 
 import (
 	"cmp"
@@ -12,12 +12,12 @@ import (
 	"github.com/jackc/puddle/v2"
 )
 
-// sqlstates maps what PostgreSQL and the functions of the schema raise to this package's
-// errors. QD... are the schema's own (sql/idempotent/002-lease.sql); the others are listed in
-// appendix A of PostgreSQL's manual.
-var sqlstates = map[string]error{
-	"QD001": ErrLeaseLost,
-	"QD002": ErrNotFound,
+// States are the errors that a service has for SQLSTATEs of its own.
+type States map[string]error
+
+// common maps what PostgreSQL and the functions of the schema raise to this package's errors. QD... are the schema's own
+// (sql/idempotent/002-lease.sql); the others are listed in appendix A of PostgreSQL's manual.
+var common = States{
 	"QD003": ErrInvalid,
 	"QD005": ErrKeyReused,
 	"22021": ErrUnrepresentable, // character_not_in_repertoire: not UTF-8
@@ -39,14 +39,14 @@ var sqlstates = map[string]error{
 	"25006": ErrUnavailable,     // read_only_sql_transaction: a standby, after a failover
 }
 
-// wrap turns an error of pgx into one that wraps an error of this package where there is a
-// fitting one, and says what was being done.
-func wrap(doing string, err error) error {
+// Wrap turns an error of pgx into one that wraps an error of own or of this package where there is a
+// fitting one, and says what was being done. It is nil when err is.
+func (own States) Wrap(doing string, err error) error {
 	if err == nil {
 		return nil
 	}
 	if errors.Is(err, puddle.ErrClosedPool) {
-		return fmt.Errorf("%s: %w: %w", doing, errClosed, err)
+		return fmt.Errorf("%s: %w: %w", doing, ErrClosed, err)
 	}
 	var connErr *pgconn.ConnectError
 	if errors.As(err, &connErr) { // whatever the server's reason
@@ -54,7 +54,10 @@ func wrap(doing string, err error) error {
 	}
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) {
-		sentinel, known := sqlstates[pgErr.Code]
+		sentinel, known := own[pgErr.Code]
+		if !known {
+			sentinel, known = common[pgErr.Code]
+		}
 		switch {
 		case !known:
 			return fmt.Errorf("%s: %w", doing, err)
