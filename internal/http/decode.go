@@ -117,8 +117,8 @@ func (d *decoder) object(v reflect.Value, fields []field, what string) error {
 			return err
 		}
 	}
-	for i, f := range fields {
-		if f.required && !given[i] {
+	for i := range fields {
+		if f := &fields[i]; f.required && !given[i] {
 			d.reject(join(d.pointer(), f.name), "is required")
 		}
 	}
@@ -134,12 +134,17 @@ func (d *decoder) list(v reflect.Value, f *field) error {
 		return err
 	}
 	at := d.pointer()
+	start := d.json.InputOffset()
 	for n := 0; ; n++ {
 		if d.json.PeekKind() == ']' {
 			break
 		}
 		if n == d.limits.items {
 			return inFields(batchTooLarge, fieldError{at, fmt.Sprintf("must have at most %d elements", n)})
+		}
+		if n == 1 { // the others may be like the first
+			left := int64(len(d.body)) - d.json.InputOffset()
+			v.Grow(min(d.limits.items, 1+int(left/(d.json.InputOffset()-start))))
 		}
 		v.Grow(1)
 		v.SetLen(n + 1)

@@ -33,14 +33,7 @@ func (e *event) appendJSON(b []byte) []byte {
 	b = appendTime(append(b, `,"enqueued_at":`...), e.EnqueuedAt)
 	b = strconv.AppendInt(append(b, `,"attempts":`...), int64(e.Attempts), 10)
 	b = appendTime(append(b, `,"vt":`...), e.VT)
-	b = append(b, `,"claimed":[`...)
-	for i, t := range e.Claimed {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendTime(b, t)
-	}
-	b = append(b, ']')
+	b = e.Claimed.appendTo(append(b, `,"claimed":`...))
 	if e.Worker != "" {
 		b = appendText(append(b, `,"worker":`...), e.Worker)
 	}

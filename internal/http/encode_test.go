@@ -31,12 +31,12 @@ func TestResponsesThatWriteThemselvesAreWhatTheirTagsSay(t *testing.T) {
 		}
 	}
 	some := func() event {
-		e := event{ID: r.Int64(), Queue: text(), EventTS: at(), EnqueuedAt: at(), Attempts: r.Int32(), VT: at(), Claimed: []timestamp{}}
+		e := event{ID: r.Int64(), Queue: text(), EventTS: at(), EnqueuedAt: at(), Attempts: r.Int32(), VT: at(), Claimed: timestamps{}}
 		e.Event = jsontext.Value(payloads[r.IntN(len(payloads))])
 		maybe(func() { e.State = queue.State(text()) })
 		maybe(func() { e.Outcome = queue.Outcome(text()) })
 		for range r.IntN(3) {
-			e.Claimed = append(e.Claimed, at())
+			e.Claimed = append(e.Claimed, time.Time(at()))
 		}
 		maybe(func() { e.FinishedAt = new(at()) })
 		maybe(func() { e.LastError = new(text()) })

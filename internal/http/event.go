@@ -29,7 +29,7 @@ type event struct {
 	EnqueuedAt       timestamp      `json:"enqueued_at"`
 	Attempts         int32          `json:"attempts"`
 	VT               timestamp      `json:"vt"`
-	Claimed          []timestamp    `json:"claimed"`
+	Claimed          timestamps     `json:"claimed"`
 	Worker           string         `json:"worker,omitzero"`
 	FirstAttemptedAt *timestamp     `json:"first_attempted_at,omitzero"`
 	LastAttemptedAt  *timestamp     `json:"last_attempted_at,omitzero"`
@@ -46,7 +46,7 @@ type event struct {
 	Receipt          string         `json:"receipt,omitzero"`
 }
 
-func eventOf(e queue.Event) event {
+func eventOf(e *queue.Event) event {
 	out := event{
 		ID:           e.ID,
 		Queue:        e.Queue,
@@ -63,7 +63,7 @@ func eventOf(e queue.Event) event {
 		EnqueuedAt:   timestamp(e.EnqueuedAt),
 		Attempts:     e.Attempts,
 		VT:           timestamp(e.VT),
-		Claimed:      timestamps(e.Claimed),
+		Claimed:      e.Claimed,
 		Worker:       e.Worker,
 		FinishedAt:   (*timestamp)(e.FinishedAt),
 		ProcessingMS: (*milliseconds)(e.Processing),
@@ -79,16 +79,16 @@ func eventOf(e queue.Event) event {
 	if e.Receipt == "" {
 		out.ErrorCount = &e.ErrorCount
 	}
-	if n := len(out.Claimed); e.Outcome != "" && n > 0 {
-		out.FirstAttemptedAt, out.LastAttemptedAt = &out.Claimed[0], &out.Claimed[n-1]
+	if n := len(e.Claimed); e.Outcome != "" && n > 0 {
+		out.FirstAttemptedAt, out.LastAttemptedAt = (*timestamp)(&e.Claimed[0]), (*timestamp)(&e.Claimed[n-1])
 	}
 	return out
 }
 
 func eventsOf(es []queue.Event) []event {
 	out := make([]event, len(es))
-	for i, e := range es {
-		out[i] = eventOf(e)
+	for i := range es {
+		out[i] = eventOf(&es[i])
 	}
 	return out
 }
@@ -197,8 +197,8 @@ func (s *Server) insertBatch(r *http.Request, req insertBatchRequest) (insertBat
 	}
 	recordOf(r).note("events", len(req.Events))
 	params := make([]queue.InsertParams, len(req.Events))
-	for i, item := range req.Events {
-		params[i] = item.params(item.Event)
+	for i := range req.Events {
+		params[i] = req.Events[i].params(req.Events[i].Event)
 	}
 	inserted, err := s.svc.Insert(r.Context(), params)
 	if err != nil {
@@ -255,5 +255,5 @@ type getEventRequest struct {
 func (s *Server) getEvent(r *http.Request, req getEventRequest) (event, error) {
 	recordOf(r).note("id", req.ID)
 	e, err := s.svc.Get(r.Context(), req.ID)
-	return eventOf(e), err
+	return eventOf(&e), err
 }

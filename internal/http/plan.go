@@ -134,8 +134,8 @@ func fieldOf(sf reflect.StructField, index []int) field {
 
 // initialize sets what is not given to its default.
 func initialize(v reflect.Value, fields []field) {
-	for _, f := range fields {
-		if f.initial.IsValid() {
+	for i := range fields {
+		if f := &fields[i]; f.initial.IsValid() {
 			v.FieldByIndex(f.index).Set(f.initial)
 		}
 	}

@@ -3,24 +3,31 @@ package http
 import (
 	"errors"
 	"reflect"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/go-playground/validator/v10"
 )
 
-var (
-	queueName = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,128}$`)
-	ownerID   = regexp.MustCompile(`^[A-Za-z0-9._:@+-]{1,128}$`)
-)
+// isName reports whether text is a name of 1 to 128 letters, digits, and characters of others. A regular expression takes
+// ten times as long, and there is one for each event of a batch.
+func isName(text, others string) bool {
+	for _, c := range []byte(text) {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && strings.IndexByte(others, c) < 0 {
+			return false
+		}
+	}
+	return text != "" && len(text) <= 128
+}
+
+func isQueue(name string) bool { return isName(name, "._:-") }
 
 // validate knows the validator's rules and those of this API.
 var validate = func() *validator.Validate {
 	v := validator.New()
 	rules := map[string]validator.Func{
-		"queue": func(fl validator.FieldLevel) bool { return queueName.MatchString(fl.Field().String()) },
-		"owner": func(fl validator.FieldLevel) bool { return ownerID.MatchString(fl.Field().String()) },
+		"queue": func(fl validator.FieldLevel) bool { return isQueue(fl.Field().String()) },
+		"owner": func(fl validator.FieldLevel) bool { return isName(fl.Field().String(), "._:@+-") },
 	}
 	for name, rule := range rules {
 		if err := v.RegisterValidation(name, rule); err != nil {

@@ -174,13 +174,22 @@ func (ms milliseconds) appendTo(b []byte) []byte {
 // MarshalJSON implements json.Marshaler.
 func (ms milliseconds) MarshalJSON() ([]byte, error) { return ms.appendTo(nil), nil }
 
-func timestamps(ts []time.Time) []timestamp {
-	out := make([]timestamp, len(ts))
+// timestamps are written each as a timestamp is.
+type timestamps []time.Time
+
+func (ts timestamps) appendTo(b []byte) []byte {
+	b = append(b, '[')
 	for i, t := range ts {
-		out[i] = timestamp(t)
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendTime(b, timestamp(t))
 	}
-	return out
+	return append(b, ']')
 }
+
+// MarshalJSON implements json.Marshaler.
+func (ts timestamps) MarshalJSON() ([]byte, error) { return ts.appendTo(nil), nil }
 
 // maxQuoted bounds what a problem repeats of what was sent.
 const maxQuoted = 64

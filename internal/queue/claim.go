@@ -77,7 +77,7 @@ func (s *Service) nextVT(ctx context.Context, queue string) (next *time.Duration
 }
 
 // receiptOf is agent.receipt of an event that was just claimed.
-func receiptOf(e Event) string {
+func receiptOf(e *Event) string {
 	b := make([]byte, 0, 40)
 	b = strconv.AppendInt(b, e.ID, 10)
 	b = strconv.AppendInt(append(b, '.'), int64(e.Attempts), 10)

@@ -127,43 +127,56 @@ func TestSQLFunctionsRefuseBadArguments(t *testing.T) {
 	t.Parallel()
 	sql := sqlBench(t)
 	for call, state := range map[string]string{
-		`select agent.insert_event('[1]')`:                                                                     "QD003",
-		`select agent.insert_event(null)`:                                                                      "QD003",
-		`select agent.insert_event('{}', 'with space')`:                                                        "QD003",
-		`select agent.insert_event('{}', '')`:                                                                  "QD003",
-		`select agent.insert_event('{}', repeat('q', 129))`:                                                    "QD003",
-		`select agent.insert_event('{}', _delay => '-1s')`:                                                     "QD003",
-		`select agent.insert_event('{}', _delay => '1s', _vt => now())`:                                        "QD003",
-		`select agent.insert_event('{}', _vt => 'infinity')`:                                                   "QD003",
-		`insert into agent.event (event) values ('7')`:                                                         "QD003",
-		`insert into agent.event (event, queue) values ('{}', 'a b')`:                                          "QD003",
-		`select agent.claim_event(0)`:                                                                          "QD003",
-		`select agent.claim_event(_invisible_for => '0s')`:                                                     "QD003",
-		`select agent.claim_events(_limit => 0)`:                                                               "QD003",
-		`select agent.claim_events(_order => 'lifo')`:                                                          "QD003",
-		`select agent.delete_event(4711)`:                                                                      "QD002",
-		`select agent.nack_event(4711, 'x')`:                                                                   "QD002",
-		`select agent.extend_event(4711, 'x')`:                                                                 "QD002",
-		`select agent.requeue_event(4711)`:                                                                     "QD002",
-		`select agent.nack_event(4711, 'x', '-1s')`:                                                            "QD003",
-		`select agent.extend_event(4711, 'x', '0s')`:                                                           "QD003",
-		`select agent.delete_expired_events(0)`:                                                                "QD003",
-		`select agent.delete_expired_events(3, '-1s')`:                                                         "QD003",
-		`select agent.list_events(_state => 'asleep')`:                                                         "QD003",
-		`select agent.list_history(_outcome => 'lost')`:                                                        "QD003",
-		`select agent.history_stats('1 month', now() - interval '1 day', now())`:                               "QD003",
-		`select agent.history_stats('1 hour', now(), now() - interval '1 day')`:                                "QD003",
-		`select agent.requeue_events(_limit => 0)`:                                                             "QD003",
-		`select agent.delete_events(array[1, 2], array['x'])`:                                                  "QD003",
-		`select agent.insert_events(array['{}']::jsonb[], array['a', 'b'])`:                                    "QD003",
-		`select agent.insert_events(array['{}']::jsonb[], _delays => array['1 s', '1 s']::interval[])`:         "QD003",
-		`select agent.insert_events(array['{}']::jsonb[], _vts => array[now(), now()])`:                        "QD003",
-		`select agent.insert_events(null, array['a'])`:                                                         "QD003",
-		`select agent.insert_events(array['{}', '{}']::jsonb[], array['a', 'b c'])`:                            "QD003",
-		`select agent.insert_events(array['{}', '7']::jsonb[])`:                                                "QD003",
-		`select agent.insert_events(array['{}', '{}']::jsonb[], _vts => array[null, timestamptz '-infinity'])`: "QD003",
-		`select agent.keep_history('0s')`:                                                                      "QD003",
-		`select agent.to_timestamptz('soon'::text)`:                                                            "22007",
+		`select agent.insert_event('[1]')`:                                                                                    "QD003",
+		`select agent.insert_event(null)`:                                                                                     "QD003",
+		`select agent.insert_event('{}', 'with space')`:                                                                       "QD003",
+		`select agent.insert_event('{}', '')`:                                                                                 "QD003",
+		`select agent.insert_event('{}', repeat('q', 129))`:                                                                   "QD003",
+		`select agent.insert_event('{}', _delay => '-1s')`:                                                                    "QD003",
+		`select agent.insert_event('{}', _delay => '1s', _vt => now())`:                                                       "QD003",
+		`select agent.insert_event('{}', _vt => 'infinity')`:                                                                  "QD003",
+		`insert into agent.event (event) values ('7')`:                                                                        "QD003",
+		`insert into agent.event (event, queue) values ('{}', 'a b')`:                                                         "QD003",
+		`select agent.claim_event(0)`:                                                                                         "QD003",
+		`select agent.claim_event(_invisible_for => '0s')`:                                                                    "QD003",
+		`select agent.claim_events(_limit => 0)`:                                                                              "QD003",
+		`select agent.claim_events(_order => 'lifo')`:                                                                         "QD003",
+		`select agent.delete_event(4711)`:                                                                                     "QD002",
+		`select agent.nack_event(4711, 'x')`:                                                                                  "QD002",
+		`select agent.extend_event(4711, 'x')`:                                                                                "QD002",
+		`select agent.requeue_event(4711)`:                                                                                    "QD002",
+		`select agent.nack_event(4711, 'x', '-1s')`:                                                                           "QD003",
+		`select agent.extend_event(4711, 'x', '0s')`:                                                                          "QD003",
+		`select agent.delete_expired_events(0)`:                                                                               "QD003",
+		`select agent.delete_expired_events(3, '-1s')`:                                                                        "QD003",
+		`select agent.list_events(_state => 'asleep')`:                                                                        "QD003",
+		`select agent.list_history(_outcome => 'lost')`:                                                                       "QD003",
+		`select agent.history_stats('1 month', now() - interval '1 day', now())`:                                              "QD003",
+		`select agent.history_stats('1 hour', now(), now() - interval '1 day')`:                                               "QD003",
+		`select agent.requeue_events(_limit => 0)`:                                                                            "QD003",
+		`select agent.delete_events(array[1, 2], array['x'])`:                                                                 "QD003",
+		`select agent.insert_events(array['{}']::jsonb[], array['a', 'b'])`:                                                   "QD003",
+		`select agent.insert_events(array['{}']::jsonb[], _delays => array['1 s', '1 s']::interval[])`:                        "QD003",
+		`select agent.insert_events(array['{}']::jsonb[], _vts => array[now(), now()])`:                                       "QD003",
+		`select agent.insert_events(null, array['a'])`:                                                                        "QD003",
+		`select agent.insert_events(array['{}', '{}']::jsonb[], array['a', 'b c'])`:                                           "QD003",
+		`select agent.insert_events(array['{}', '7']::jsonb[])`:                                                               "QD003",
+		`select agent.insert_events(array['{}', '{}']::jsonb[], _vts => array[null, timestamptz '-infinity'])`:                "QD003",
+		`select agent.insert_events(array['{}']::jsonb[], _options => array['{"type": ""}']::jsonb[])`:                        "QD003",
+		`select agent.insert_events(array['{}']::jsonb[], _options => array[jsonb_build_object('source', repeat('s', 256))])`: "QD003",
+		`select agent.insert_events(array['{}']::jsonb[], _options => array['{"key": ""}']::jsonb[])`:                         "QD003",
+		`select agent.insert_events(array['{}']::jsonb[], _options => array['{"max_attempts": 0}']::jsonb[])`:                 "QD003",
+		`select agent.insert_events(array['{}']::jsonb[], _options => array['{"expires_at": "infinity"}']::jsonb[])`:          "QD003",
+		`select agent.insert_events(array['{}']::jsonb[], _options => array['{"colour": "red"}']::jsonb[])`:                   "QD003",
+		`select agent.insert_events(array['7']::jsonb[], _options => array['{"key": "k"}']::jsonb[])`:                         "QD003",
+		`select agent.insert_events(array['{}']::jsonb[], array['a b'], _options => array['{"key": "k"}']::jsonb[])`:          "QD003",
+		`select agent.insert_event('{}', _type => '')`:                                                                        "QD003",
+		`select agent.insert_event('{}', _max_attempts => 0)`:                                                                 "QD003",
+		`select agent.insert_event('{}', 'a b', _key => 'k')`:                                                                 "QD003",
+		`insert into agent.event (event, expires_at) values ('{}', 'infinity')`:                                               "QD003",
+		`insert into agent.event (event, source) values ('{}', '')`:                                                           "QD003",
+		`select agent.keep_history('0s')`:                                                                                     "QD003",
+		`select agent.to_timestamptz('soon'::text)`:                                                                           "22007",
 	} {
 		_, err := sql.Exec(t.Context(), call)
 		var pgErr *pgconn.PgError
@@ -173,6 +186,23 @@ func TestSQLFunctionsRefuseBadArguments(t *testing.T) {
 	}
 	if n := query[int](t, sql, `select count(*) from agent.event`); n != 0 {
 		t.Errorf("%d events were stored all the same", n)
+	}
+}
+
+func TestRowsAreCheckedAlsoAfterAFunctionThatCheckedItsOwn(t *testing.T) {
+	t.Parallel()
+	sql := sqlBench(t)
+	tx, err := sql.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, err := tx.Exec(t.Context(), `select count(*) from agent.insert_events(array['{}']::jsonb[])`); err != nil {
+		t.Fatal(err)
+	}
+	_, err = tx.Exec(t.Context(), `insert into agent.event (event) values ('7')`)
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); !ok || pgErr.Code != "QD003" || pgErr.ColumnName != "event" {
+		t.Errorf("got %v, want QD003", err)
 	}
 }
 

@@ -31,7 +31,7 @@ func (c *counters) add(queue string, count func(*Counters)) {
 }
 
 // count adds what a flush did, by queue.
-func (c *counters) count(done map[string]Counters) {
+func (c *counters) count(done map[string]*Counters) {
 	for queue, n := range done {
 		c.add(queue, func(c *Counters) {
 			c.Inserted += n.Inserted

@@ -85,7 +85,7 @@ type flush struct {
 	touched map[string]bool  // queues that get something claimable
 	later   map[string]bool  // queues that get something claimable later
 	offers  map[string]*part // claims that inserts into these queues take along
-	counted map[string]Counters
+	counted map[string]*Counters
 	noted   lane               // the last that was put into lanes
 	lanes   map[lane]time.Time // where something is inserted, and its earliest vt of those that were given; zero: none was
 
@@ -93,14 +93,17 @@ type flush struct {
 	finished []execution
 }
 
-// add counts events of a queue, to be kept when the flush is committed.
-func (fl *flush) add(queue string, count func(*Counters)) {
-	if fl.counted == nil {
-		fl.counted = make(map[string]Counters, 1)
-	}
+// count returns what the flush has done with a queue, to be kept when it is committed.
+func (fl *flush) count(queue string) *Counters {
 	c := fl.counted[queue]
-	count(&c)
-	fl.counted[queue] = c
+	if c == nil {
+		if fl.counted == nil {
+			fl.counted = make(map[string]*Counters, 1)
+		}
+		c = new(Counters)
+		fl.counted[queue] = c
+	}
+	return c
 }
 
 func (fl *flush) claimableLater(queue string) {
@@ -269,21 +272,21 @@ func (fl *flush) arrived(rows pgx.Rows, a *arrival) (Inserted, error) {
 		}
 		in.ID, in.VT = e.ID, e.VT
 		if len(e.Claimed) > 0 { // else the queue is paused, or nothing was enqueued
-			e.EnqueuedAt, e.EventTS, e.Receipt = *enqueuedAt, *eventTS, receiptOf(e)
+			e.EnqueuedAt, e.EventTS, e.Receipt = *enqueuedAt, *eventTS, receiptOf(&e)
 			in.VT = e.EnqueuedAt
 			a.taker.claimed = append(a.taker.claimed, e)
-			a.taker.passed(e, e.EnqueuedAt)
-			fl.add(in.Queue, func(c *Counters) { c.Claimed++ })
+			a.taker.passed(&e, e.EnqueuedAt)
+			fl.count(in.Queue).Claimed++
 		}
 	}
 	if !in.Replayed {
-		fl.add(in.Queue, func(c *Counters) { c.Inserted++ })
+		fl.count(in.Queue).Inserted++
 	}
 	return in, nil
 }
 
 // passed notes the vt that a claimed event had before.
-func (p *part) passed(e Event, vt time.Time) {
+func (p *part) passed(e *Event, vt time.Time) {
 	if p.upTo == nil {
 		p.upTo = make(map[lane]time.Time, 1)
 	}
@@ -314,8 +317,8 @@ func (e *InsertParams) options() *string {
 	return &text
 }
 
-// scanGiven scans a row, and leaves alone what is null there: most columns of most events are, and each has its price.
-func scanGiven(rows pgx.Rows, dest ...any) error {
+// scanGiven scans a row, and leaves alone what is null there: most columns of most events are, and each has its price. It uses up dest.
+func scanGiven(rows pgx.Rows, dest []any) error {
 	for i, value := range rows.RawValues() {
 		if value == nil {
 			dest[i] = nil
@@ -323,6 +326,9 @@ func scanGiven(rows pgx.Rows, dest ...any) error {
 	}
 	return rows.Scan(dest...)
 }
+
+// untimed is the time of an attempt that did not end with this ack.
+const untimed time.Duration = math.MinInt64
 
 // queueAcks finishes the acks of all parts in the order of their ids, so that no two transactions
 // wait for each other.
@@ -360,13 +366,14 @@ func (fl *flush) queueAcks(parts []*part) {
 	fl.batch.Queue(`
 		select status, queue, repeated, type, worker, took
 		from agent.delete_events($1, $2, $3::text[]::jsonb[], _record => false)`, ids, receipts, results).Query(func(rows pgx.Rows) error {
+		var status, queue string
+		var repeated bool
+		var done execution
+		dest := make([]any, 6)
 		for i := 0; rows.Next(); i++ {
-			var status string
-			var queue *string
-			var repeated bool
-			var done execution
-			var took *time.Duration
-			if err := scanGiven(rows, &status, &queue, &repeated, &done.typ, &done.worker, &took); err != nil {
+			queue, done = "", execution{took: untimed}
+			dest = append(dest[:0], &status, &queue, &repeated, &done.typ, &done.worker, &done.took)
+			if err := scanGiven(rows, dest); err != nil {
 				return err
 			}
 			result, err := ackResult(ids[i], status)
@@ -374,9 +381,8 @@ func (fl *flush) queueAcks(parts []*part) {
 				return err
 			}
 			if result.Err == nil && !repeated {
-				fl.add(*queue, func(c *Counters) { c.Acked++ })
-				if took != nil {
-					done.took = *took
+				fl.count(queue).Acked++
+				if done.took != untimed {
 					fl.finished = append(fl.finished, done)
 				}
 			}
@@ -395,23 +401,29 @@ func (fl *flush) queueClaim(p *part) {
 		c.Queue, c.Limit, c.MaxAttempts, orNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, p.workers,
 		p.from.lanes, p.from.types, p.from.marks).Query(func(rows pgx.Rows) error {
 		bytes := 0
+		var priorVT time.Time
+		dest := make([]any, 18)
 		for rows.Next() {
-			e := Event{Queue: c.Queue}
-			var priorVT time.Time
-			if err := scanGiven(rows, &e.ID, &e.EventTS, &e.EnqueuedAt, &e.Attempts, &e.VT, &e.Claimed, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
-				&e.Type, &e.Source, &e.Priority, &e.Key, &e.MaxAttempts, &e.ExpiresAt, &e.Worker, (*[]byte)(&e.Occurrence), &priorVT); err != nil {
+			if p.claimed == nil {
+				p.claimed = make([]Event, 0, min(c.Limit, 128))
+			}
+			n := len(p.claimed)
+			p.claimed = append(p.claimed, Event{Queue: c.Queue})
+			e := &p.claimed[n]
+			dest = append(dest[:0], &e.ID, &e.EventTS, &e.EnqueuedAt, &e.Attempts, &e.VT, &e.Claimed, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
+				&e.Type, &e.Source, &e.Priority, &e.Key, &e.MaxAttempts, &e.ExpiresAt, &e.Worker, (*[]byte)(&e.Occurrence), &priorVT)
+			if err := scanGiven(rows, dest); err != nil {
 				return err
 			}
 			p.passed(e, priorVT)
 			e.Receipt = receiptOf(e)
-			if bytes += len(e.Payload); bytes > maxFlushBytes && len(p.claimed) > 0 {
+			if bytes += len(e.Payload); bytes > maxFlushBytes && n > 0 {
 				p.surplus = append(p.surplus, Lease{ID: e.ID, Receipt: e.Receipt})
-				continue
+				p.claimed = p.claimed[:n]
 			}
-			p.claimed = append(p.claimed, e)
 		}
 		if n := int64(len(p.claimed) + len(p.surplus)); n > 0 {
-			fl.add(c.Queue, func(c *Counters) { c.Claimed += n })
+			fl.count(c.Queue).Claimed += n
 		}
 		return rows.Err()
 	})

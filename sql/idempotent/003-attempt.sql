@@ -1,27 +1,19 @@
 -- Attempts: the one under way is in the columns attempts, claimed and worker; those that ended without success are remembered in past_attempts.
 
--- One attempt that has ended, as an element of past_attempts: its number, who had it, when and how it ended ('nacked', 'lease_ended') and what was said.
-create or replace function agent.past_attempt(_event agent.event, _ended_at timestamptz, _outcome text, _error text default null)
+-- One attempt that has ended, as an element of past_attempts: its number, who had it, when and how it ended ('nacked', 'lease_ended') and what was
+-- said. It takes columns: a row would be put together for each event of a claim, needed or not.
+create or replace function agent.past_attempt(_attempt int4, _worker text, _ended_at timestamptz, _outcome text, _error text default null)
 returns jsonb
 language sql immutable parallel safe
 set search_path to pg_catalog, pg_temp
 as $func$
   select jsonb_strip_nulls(jsonb_build_object
-  ( 'attempt', _event.attempts
-  , 'worker', _event.worker
+  ( 'attempt', _attempt
+  , 'worker', _worker
   , 'ended_at', _ended_at at time zone 'UTC'
   , 'outcome', _outcome
   , 'error', _error
   ))
-$func$;
-
--- The past attempts of an event with the present one, whose lease ran out, as the last.
-create or replace function agent.with_lease_ended(_event agent.event)
-returns jsonb
-language sql immutable parallel safe
-set search_path to pg_catalog, pg_temp
-as $func$
-  select coalesce(_event.past_attempts, '[]') || agent.past_attempt(_event, _event.vt, 'lease_ended')
 $func$;
 
 -- Every attempt at an event, in its queue or in history, in their order: outcome is running, done, failed, nacked or lease_ended; ended_at is null

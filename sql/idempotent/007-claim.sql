@@ -47,7 +47,9 @@ as $func$
 #variable_conflict use_column
 declare
   _now timestamptz = clock_timestamp();
-  _paused boolean;
+  _paused boolean; -- what the queue's policy says
+  _own_max int4;
+  _own_time interval;
   _lane int4;
   _after int8 = -2147483649; -- the lane before the first
   _nth int4 = 0;
@@ -55,7 +57,6 @@ declare
   _low_vt timestamptz;
   _low_id int8;
   _high_vt timestamptz;
-  _high_id int8;
   _slot int4 = 0;
   _taken int4;
 begin
@@ -68,17 +69,20 @@ begin
   elsif coalesce(_order, '') not in ('fifo', 'random') then
     perform agent.refuse('order', 'must be fifo or random');
   end if;
-  -- The policy, and the first lane with it: each statement has its price.
-  select q.paused, coalesce(q.max_attempts, _max_attempts, 3), coalesce(_invisible_for, q.invisible_for, interval '10 minutes'), l.priority
-  into _paused, _max_attempts, _invisible_for, _lane
-  from (values (_queue)) as a (queue)
-  left join agent.queue q on q.name = a.queue
-  left join lateral
-  ( select e.priority from agent.event e where e.queue = a.queue and _lanes is null and coalesce(cardinality(_types), 0) = 0 order by e.priority limit 1
-  ) as l on true;
+  if _lanes is null and coalesce(cardinality(_types), 0) = 0 then -- the first lane with the policy: each statement has its price
+    select q.paused, q.max_attempts, q.invisible_for, l.priority
+    into _paused, _own_max, _own_time, _lane
+    from (values (_queue)) as a (queue)
+    left join agent.queue q on q.name = a.queue
+    left join lateral (select e.priority from agent.event e where e.queue = a.queue order by e.priority limit 1) as l on true;
+  else
+    select q.paused, q.max_attempts, q.invisible_for into _paused, _own_max, _own_time from agent.queue q where q.name = _queue;
+  end if;
   if _paused then
     return;
   end if;
+  _max_attempts = coalesce(_own_max, _max_attempts, 3);
+  _invisible_for = coalesce(_invisible_for, _own_time, interval '10 minutes');
   if cardinality(_types) > 0 then
     return query
     select t.*
@@ -100,7 +104,6 @@ begin
     _low_vt = _bottom;
     _low_id = 0;
     _high_vt = _now;
-    _high_id = 9223372036854775807;
     if _order = 'random' then
       select s.vt, s.id into _low_vt, _low_id from agent.random_start(_queue, _lane, _bottom, _now) s;
       continue when not found;
@@ -114,14 +117,14 @@ begin
         , vt = agent.later(_now, _invisible_for)
         , nacked_at = null
         , worker = _workers[_slot + chosen.n]
-        , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts else agent.with_lease_ended(e) end
+        , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
+            else coalesce(e.past_attempts, '[]') || agent.past_attempt(e.attempts, e.worker, e.vt, 'lease_ended') end
       from
       ( select l.place, l.vt, row_number() over ()
         from
         ( select e.ctid, e.vt
           from agent.event e
-          where e.queue = _queue and e.priority = _lane and e.vt <= _now
-          and (e.vt, e.id) >= (_low_vt, _low_id) and (e.vt, e.id) <= (_high_vt, _high_id)
+          where e.queue = _queue and e.priority = _lane and e.vt <= _high_vt and (e.vt, e.id) >= (_low_vt, _low_id)
           and e.attempts < coalesce(e.max_attempts, _max_attempts)
           and (e.expires_at is null or e.expires_at > _now)
           and (_exclude_ids is null or e.id <> all (_exclude_ids))
@@ -137,9 +140,7 @@ begin
       _limit = _limit - _taken;
       _slot = _slot + _taken;
       exit when _limit = 0 or (_low_vt, _low_id) <= (_bottom, 0);
-      -- Round to the front, up to where it began.
-      _high_vt = _low_vt;
-      _high_id = _low_id - 1;
+      _high_vt = _low_vt; -- round to the front, up to where it began
       _low_vt = _bottom;
       _low_id = 0;
     end loop;

@@ -80,7 +80,7 @@ begin
   set vt = agent.later(_now, coalesce(_delay, agent.backoff(_policy, e.attempts)))
     , nacked_at = _now
     , last_error = coalesce(_error, e.last_error)
-    , past_attempts = coalesce(e.past_attempts, '[]') || agent.past_attempt(e, _now, 'nacked', _error)
+    , past_attempts = coalesce(e.past_attempts, '[]') || agent.past_attempt(e.attempts, e.worker, _now, 'nacked', _error)
   where e.id = _id
   returning vt, null::text, queue, false;
   if _notify then
