@@ -19,8 +19,8 @@ const (
 			coalesce(type, ''), coalesce(source, ''), priority, coalesce(key, ''), max_attempts, expires_at, coalesce(worker, ''), occurrence, prior_vt
 		from agent.take_events($1, $2, $3, $4, $5)`
 	ackStatement = `
-		select status, queue, repeated, coalesce(type, ''), coalesce(worker, ''), took
-		from agent.delete_events($1, $2, null, _record => false)`
+		select ord, status, queue, repeated, coalesce(type, ''), coalesce(worker, ''), took
+		from agent.finish_events($1, $2)`
 
 	// What SQL users say.
 	insertOneStatement = `select agent.insert_event($1::text::jsonb, $2)`
@@ -94,13 +94,14 @@ func sqlClaim(ctx context.Context, conn *pgx.Conn, queue string) (id int64, rece
 
 // sqlAck finishes one event as the service does.
 func sqlAck(ctx context.Context, conn *pgx.Conn, id int64, receipt string) error {
+	var ord int
 	var status string
 	var queue *string
 	var repeated bool
 	var typ, worker string
 	var took *time.Duration
 	rows, _ := conn.Query(ctx, ackStatement, []int64{id}, []*string{&receipt})
-	_, err := pgx.ForEachRow(rows, []any{&status, &queue, &repeated, &typ, &worker, &took}, func() error { return nil })
+	_, err := pgx.ForEachRow(rows, []any{&ord, &status, &queue, &repeated, &typ, &worker, &took}, func() error { return nil })
 	if err == nil && status != "done" {
 		err = fmt.Errorf("event %d was acked in SQL and is %s", id, status)
 	}

@@ -3,6 +3,8 @@ package queue_test
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -203,6 +205,61 @@ func TestRowsAreCheckedAlsoAfterAFunctionThatCheckedItsOwn(t *testing.T) {
 	_, err = tx.Exec(t.Context(), `insert into agent.event (event) values ('7')`)
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); !ok || pgErr.Code != "QD003" || pgErr.ColumnName != "event" {
 		t.Errorf("got %v, want QD003", err)
+	}
+}
+
+func TestAcksOfOneCallAreEachForItself(t *testing.T) {
+	t.Parallel()
+	sql := sqlBench(t)
+	if _, err := sql.Exec(t.Context(), `select count(*) from agent.insert_events(array_fill('{}'::jsonb, array[4]))`); err != nil {
+		t.Fatal(err)
+	}
+	claimed := query[string](t, sql, `select agent.receipt(e) from agent.claim_event(_queue => 'default') e`)
+	id := query[int64](t, sql, `select split_part($1, '.', 1)::int8`, claimed)
+	rows, _ := sql.Query(t.Context(), `select id from agent.event where attempts = 0 order by id`)
+	free, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale := claimed + "0"
+	got := func() (answers []string) {
+		rows, _ := sql.Query(t.Context(), `select id || ' ' || status || ' ' || coalesce(queue, '-') || case when repeated then ' again' else '' end
+			from agent.delete_events($1, $2)`,
+			[]int64{4711, id, free[1], id, free[0], id, free[0]}, []*string{nil, &claimed, &stale, &claimed, nil, &stale, nil})
+		answers, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answers
+	}
+	lost := fmt.Sprintf("%d lease_lost", id)
+	want := []string{
+		"4711 not_found - again",
+		fmt.Sprintf("%d done default", id),
+		fmt.Sprintf("%d lease_lost - again", free[1]),
+		fmt.Sprintf("%d done default again", id),
+		fmt.Sprintf("%d cancelled default", free[0]),
+		lost + " default again",
+		fmt.Sprintf("%d cancelled default again", free[0]),
+	}
+	first := got()
+	// Of two that fit, either may be the one.
+	if strings.HasSuffix(first[1], "again") {
+		first[1], first[3] = first[3], first[1]
+	}
+	if strings.HasSuffix(first[4], "again") {
+		first[4], first[6] = first[6], first[4]
+	}
+	if !slices.Equal(first, want) {
+		t.Errorf("got %q, want %q", first, want)
+	}
+	want[1], want[4] = want[3], fmt.Sprintf("%d not_found default again", free[0])
+	want[6] = want[4]
+	if again := got(); !slices.Equal(again, want) {
+		t.Errorf("once more: got %q, want %q", again, want)
+	}
+	if n := query[int](t, sql, `select coalesce(sum(cycles), 0) from agent.execution`); n != 1 {
+		t.Errorf("%d executions were counted", n)
 	}
 }
 

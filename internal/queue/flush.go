@@ -364,29 +364,33 @@ func (fl *flush) queueAcks(parts []*part) {
 		}
 	}
 	fl.batch.Queue(`
-		select status, queue, repeated, type, worker, took
-		from agent.delete_events($1, $2, $3::text[]::jsonb[], _record => false)`, ids, receipts, results).Query(func(rows pgx.Rows) error {
+		select ord, status, queue, repeated, type, worker, took
+		from agent.finish_events($1, $2, $3::text[]::jsonb[])`, ids, receipts, results).Query(func(rows pgx.Rows) error {
+		var ord int
 		var status, queue string
 		var repeated bool
 		var done execution
-		dest := make([]any, 6)
-		for i := 0; rows.Next(); i++ {
+		dest := make([]any, 7)
+		for rows.Next() {
 			queue, done = "", execution{took: untimed}
-			dest = append(dest[:0], &status, &queue, &repeated, &done.typ, &done.worker, &done.took)
+			dest = append(dest[:0], &ord, &status, &queue, &repeated, &done.typ, &done.worker, &done.took)
 			if err := scanGiven(rows, dest); err != nil {
 				return err
 			}
-			result, err := ackResult(ids[i], status)
-			if err != nil {
+			result := acks[ord-1].result
+			if result.ID != 0 { // the first row counts
+				continue
+			}
+			var err error
+			if *result, err = ackResult(ids[ord-1], status); err != nil {
 				return err
 			}
-			if result.Err == nil && !repeated {
+			if !repeated {
 				fl.count(queue).Acked++
 				if done.took != untimed {
 					fl.finished = append(fl.finished, done)
 				}
 			}
-			*acks[i].result = result
 		}
 		return rows.Err()
 	})

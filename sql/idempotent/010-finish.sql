@@ -34,15 +34,12 @@ $func$;
 -- Acks each event on its own: status is done or cancelled (nobody ever claimed it), not_found, or lease_lost. With a receipt
 -- the event must not have been claimed again since; without one (null) the ack is unconditional. An ack that repeats
 -- the receipt that finished the event is done again, and marked as repeated; its result is passed over. Results (null: none) are kept in
--- history. Rows are in the order of _ids, and those that are done now have type, worker and the time since the claim. Calls that give the ids
--- in ascending order cannot deadlock with each other. _record => false leaves the statistics of executions to the caller.
-create or replace function agent.delete_events
-( _ids int8[]
-, _receipts text[] default null
-, _results jsonb[] default null
-, _record boolean default true
-)
-returns table (id int8, status text, queue text, repeated boolean, type text, worker text, took interval)
+-- history. ord says which of _ids a row is for. Those that are finished now come first, with type, worker and the time since the claim. If
+-- these are not all, there is another row for each of _ids, by what has become of it: of two with the same ord the first counts.
+-- Calls that give the ids in ascending order cannot deadlock with each other. The statistics of executions are left to the caller.
+-- Private to the functions of this schema and the service; for others there is delete_events.
+create or replace function agent.finish_events(_ids int8[], _receipts text[] default null, _results jsonb[] default null)
+returns table (ord int8, status text, queue text, repeated boolean, type text, worker text, took interval)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -55,12 +52,8 @@ set enable_mergejoin to off
 as $func$
 #variable_conflict use_column
 declare
-  _finished int8[]; -- the events this call moves to history
-  _outcomes text[];
-  _queues text[];
-  _types text[];
-  _workers text[];
-  _times interval[];
+  _begin timestamptz = clock_timestamp();
+  _finished int8;
 begin
   if cardinality(_receipts) <> cardinality(_ids) then
     perform agent.refuse('receipts', 'must be as many as the ids');
@@ -68,13 +61,14 @@ begin
     perform agent.refuse('results', 'must be as many as the ids');
   end if;
 
+  return query
   with gone as
   ( delete from agent.event e
-    using unnest(_ids, _receipts, _results) as a (id, receipt, result)
+    using unnest(_ids, _receipts, _results) with ordinality as a (id, receipt, result, ord)
     where e.id = any(_ids) -- the way to the events: by the join alone all of them would be read
     and e.id = a.id
     and (a.receipt is null or a.receipt = agent.receipt(e.id, e.attempts, e.claimed))
-    returning e.*, a.result
+    returning e.*, a.result, a.ord, clock_timestamp() as finished_at
   )
   , moved as
   ( insert into agent.event_hist
@@ -86,57 +80,64 @@ begin
       g.id, g.event_ts, g.attempts, g.vt, g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at, g.last_error, g.requeued_from
     , g.type, g.source, g.priority, g.key, g.max_attempts, g.expires_at, g.worker, g.past_attempts, g.occurrence
     , case when g.attempts = 0 then 'cancelled' else 'done' end
-    , clock_timestamp()
+    , g.finished_at
     , g.result
     from gone g
-    returning id, outcome, queue, type, worker, finished_at - claimed[cardinality(claimed)]
   )
-  select array_agg(m.id), array_agg(m.outcome), array_agg(m.queue), array_agg(m.type), array_agg(m.worker), array_agg(m.took)
-  into _finished, _outcomes, _queues, _types, _workers, _times
-  from moved m (id, outcome, queue, type, worker, took);
+  select g.ord, case when g.attempts = 0 then 'cancelled' else 'done' end, g.queue, false, g.type, g.worker
+  , g.finished_at - g.claimed[cardinality(g.claimed)]
+  from gone g;
 
-  if _record and _finished is not null then
-    perform agent.record_executions(_types, _workers, _times);
-  end if;
-  if _finished = _ids then -- as nearly always
-    return query
-    select f.id, f.outcome, f.queue, false, f.type, f.worker, f.took
-    from unnest(_finished, _outcomes, _queues, _types, _workers, _times) as f (id, outcome, queue, type, worker, took);
+  get diagnostics _finished = row_count;
+  if _finished = cardinality(_ids) then -- as nearly always
     return;
   end if;
 
   -- What was not finished is in history by this very receipt, or its lease was lost, or there is no such event.
   return query
   select
-    a.id
+    a.ord
   , case
-      when a.is_finished and a.fits then a.outcome
       when a.fits and a.outcome = 'done' and a.receipt is not null then 'done'
+      when a.fits and a.finished_at >= _begin then a.outcome -- by this call: it has the id twice
       when a.receipt is null or a.outcome is null and not exists (select from agent.event e where e.id = a.id) then 'not_found'
       else 'lease_lost'
     end
-  , a.queue
-  , not a.is_now
-  , case when a.is_now then a.type end
-  , case when a.is_now then a.worker end
-  , case when a.is_now then a.took end
+  , a.queue, true, null::text, null::text, null::interval
   from
-  ( select n.id, n.receipt, n.ord, n.outcome, n.queue, n.type, n.worker, n.took, n.is_finished, n.fits
-    , n.is_finished and n.fits and row_number() over (partition by n.id, n.fits order by n.ord) = 1 as is_now
-    from
-    ( select n.id, n.receipt, n.ord, h.outcome, h.queue, h.type, h.worker, h.finished_at - h.claimed[cardinality(h.claimed)] as took
-      , n.id = any(coalesce(_finished, '{}')) as is_finished
-      , h.id is not null and (n.receipt is null or n.receipt = agent.receipt(h.id, h.attempts, h.claimed)) as fits
-      from unnest(_ids, _receipts) with ordinality as n (id, receipt, ord)
-      left join agent.event_hist h on h.id = any(_ids) and h.id = n.id
-    ) as n
-  ) as a
-  order by a.ord;
+  ( select n.id, n.receipt, n.ord, h.outcome, h.queue, h.finished_at
+    , h.id is not null and (n.receipt is null or n.receipt = agent.receipt(h.id, h.attempts, h.claimed)) as fits
+    from unnest(_ids, _receipts) with ordinality as n (id, receipt, ord)
+    left join agent.event_hist h on h.id = any(_ids) and h.id = n.id
+  ) as a;
+end
+$func$;
+
+-- finish_events with one row for each of _ids, in their order; it counts the executions, too.
+create or replace function agent.delete_events(_ids int8[], _receipts text[] default null, _results jsonb[] default null)
+returns table (id int8, status text, queue text, repeated boolean, type text, worker text, took interval)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+begin
+  return query
+  with found as
+  ( select f.*, row_number() over () as n from agent.finish_events(_ids, _receipts, _results) f
+  )
+  , recorded as
+  ( select agent.record_executions(array_agg(f.type), array_agg(f.worker), array_agg(f.took)) from found f where not f.repeated having count(*) > 0
+  )
+  select distinct on (f.ord) _ids[f.ord], f.status, f.queue, f.repeated, f.type, f.worker, f.took
+  from found f
+  left join recorded on true -- so that it is done
+  order by f.ord, f.n;
 end
 $func$;
 
 -- Acks one event and returns its outcome: done, or cancelled when nobody ever claimed it. Raises QD002 when there
--- is no such event and QD001 when _receipt is not that of its latest claim. _result is kept in history. See delete_events.
+-- is no such event and QD001 when _receipt is not that of its latest claim. _result is kept in history. See finish_events.
 create or replace function agent.delete_event(_id int8, _receipt text default null, _result jsonb default null)
 returns text
 language plpgsql volatile
@@ -145,8 +146,17 @@ set search_path to pg_catalog, pg_temp
 as $func$
 declare
   _status text;
+  _repeated boolean;
+  _type text;
+  _worker text;
+  _took interval;
 begin
-  select d.status into strict _status from agent.delete_events(array[_id], array[_receipt], array[_result]) d;
+  select f.status, f.repeated, f.type, f.worker, f.took into strict _status, _repeated, _type, _worker, _took
+  from agent.finish_events(array[_id], array[_receipt], array[_result]) f
+  limit 1;
+  if not _repeated then
+    perform agent.record_executions(array[_type], array[_worker], array[_took]);
+  end if;
   perform agent.raise_lost(_id, _status);
   return _status;
 end
