@@ -112,8 +112,8 @@ func (d *dispatcher) drain() {
 // run makes rounds until nobody waits any more.
 func (d *dispatcher) run() {
 	defer d.svc.work.Done()
-	// Only a round that looked ahead knows how long it is safe to sleep; the first one of a
-	// claim does without, since mostly it finds something.
+	// Only a round that looked ahead knows how long it is safe to sleep; the first one of a claim, and the first one
+	// after it was woken, does without, since mostly it finds something.
 	lookAhead := false
 	for {
 		select {
@@ -144,7 +144,7 @@ func (d *dispatcher) run() {
 		case !lookAhead:
 			lookAhead = true
 		default:
-			d.sleep(sleep)
+			lookAhead = !d.sleep(sleep)
 		}
 	}
 }
@@ -242,13 +242,13 @@ func (d *dispatcher) release(events []Event) {
 
 // sleep returns after at most limit, or when the dispatcher is woken, or when a waiter's time is up. Meanwhile inserts
 // of this process may take the claim of the waiters along: what they bring is claimed in the same transaction, and
-// handed out a whole commit sooner than by waking the dispatcher.
-func (d *dispatcher) sleep(limit time.Duration) {
+// handed out a whole commit sooner than by waking the dispatcher. It reports whether anything happened meanwhile.
+func (d *dispatcher) sleep(limit time.Duration) bool {
 	until := time.Now().Add(limit)
 	for {
 		groups := d.groups()
 		if len(groups) == 0 {
-			return
+			return true
 		}
 		var offer *part
 		if len(groups) == 1 {
@@ -262,7 +262,7 @@ func (d *dispatcher) sleep(limit time.Duration) {
 		}
 		if d.draining || len(d.waiters) != total(groups) { // or somebody has come since
 			d.mu.Unlock()
-			return
+			return true
 		}
 		d.offer = offer
 		d.mu.Unlock()
@@ -273,13 +273,13 @@ func (d *dispatcher) sleep(limit time.Duration) {
 		d.offer = nil
 		d.mu.Unlock()
 		if !taken {
-			return
+			return woken
 		}
 		if err := <-offer.done; err != nil {
-			return // the next round shows what is wrong
+			return true // the next round shows what is wrong
 		}
 		if waiting, full := d.handOut(groups[0], offer, nil); waiting == 0 || full || !woken {
-			return
+			return true
 		}
 	}
 }

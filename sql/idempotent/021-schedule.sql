@@ -255,11 +255,10 @@ begin
 end
 $func$;
 
--- Pauses a schedule: nothing comes of it until it is resumed. Repeated it changes nothing. Raises QD010, and QD012 when it has ended.
-create or replace function agent.pause_schedule(_id int8)
+-- Gives a schedule that has not ended this status, active or paused; one that has it already is left alone. Private to the functions of this schema.
+create or replace function agent.switch_schedule(_id int8, _status text)
 returns agent.schedule
 language plpgsql volatile
-security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 declare
@@ -267,11 +266,21 @@ declare
 begin
   if _s.status in ('completed', 'cancelled') then
     perform agent.raise_ended(_s);
-  elsif _s.status = 'active' then
-    update agent.schedule s set status = 'paused', version = s.version + 1, updated_at = now() where s.id = _id returning s.* into _s;
+  elsif _s.status <> _status then
+    update agent.schedule s set status = _status, version = s.version + 1, updated_at = now() where s.id = _id returning s.* into _s;
   end if;
   return _s;
 end
+$func$;
+
+-- Pauses a schedule: nothing comes of it until it is resumed. Repeated it changes nothing. Raises QD010, and QD012 when it has ended.
+create or replace function agent.pause_schedule(_id int8)
+returns agent.schedule
+language sql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+  select s.* from agent.switch_schedule(_id, 'paused') s
 $func$;
 
 -- Resumes a paused schedule. What was missed is up to the misfire policy. Repeated it changes nothing. Raises QD010, and QD012 when it has ended.
@@ -282,14 +291,9 @@ security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 declare
-  _s agent.schedule = agent.lock_schedule(_id);
+  _s agent.schedule = agent.switch_schedule(_id, 'active');
 begin
-  if _s.status in ('completed', 'cancelled') then
-    perform agent.raise_ended(_s);
-  elsif _s.status = 'paused' then
-    update agent.schedule s set status = 'active', version = s.version + 1, updated_at = now() where s.id = _id returning s.* into _s;
-    perform agent.notify_schedules(_s.next_at);
-  end if;
+  perform agent.notify_schedules(_s.next_at);
   return _s;
 end
 $func$;
