@@ -147,9 +147,7 @@ func (c chart) write(dir string) error {
 		YAxisSecondary: gochart.YAxis{Style: gochart.Hidden()},
 	}
 	if !c.log {
-		drawn.XAxis.Ticks = ticksUpTo(slices.Max(ticks))
-		drawn.XAxis.Range = &gochart.ContinuousRange{Min: 0, Max: slices.Max(ticks)}
-		drawn.XAxis.Ticks = slices.DeleteFunc(drawn.XAxis.Ticks, func(t gochart.Tick) bool { return t.Value > slices.Max(ticks) })
+		drawn.XAxis.Ticks = ticksUpTo(slices.Max(ticks)) // the axis ends at the last of them
 	} else {
 		slices.Sort(ticks)
 		drawn.XAxis.Range = &gochart.LogarithmicRange{}
@@ -185,7 +183,7 @@ func (c chart) write(dir string) error {
 // shortValue labels an axis.
 func shortValue(v any) string {
 	f, _ := v.(float64)
-	if f >= 100 {
+	if f >= 100 || f == math.Trunc(f) {
 		return strconv.FormatFloat(f, 'f', 0, 64)
 	}
 	return strconv.FormatFloat(f, 'f', 1, 64)
