@@ -12,7 +12,7 @@ declare
   _backoff jsonb = nullif(_policy -> 'backoff', 'null');
   _row agent.queue;
 begin
-  perform agent.refuse('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -') where agent.is_name(_name) is not true;
+  perform agent.check_name(_name);
   perform agent.refuse(p.name, 'is not part of a policy')
   from jsonb_object_keys(_policy) as p (name)
   where p.name not in ('max_attempts', 'invisible_for', 'backoff', 'paused', 'history_retention')
@@ -69,7 +69,7 @@ as $func$
 declare
   _row agent.queue;
 begin
-  perform agent.refuse('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -') where agent.is_name(_name) is not true;
+  perform agent.check_name(_name);
   select q.* into _row from agent.queue q where q.name = _name;
   if not found then
     _row.name = _name;
@@ -87,7 +87,7 @@ security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  perform agent.refuse('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -') where agent.is_name(_name) is not true;
+  perform agent.check_name(_name);
   insert into agent.queue as q (name, paused) values (_name, _paused)
   on conflict (name) do update set paused = excluded.paused, updated_at = clock_timestamp() where q.paused <> excluded.paused;
   perform agent.notify_queues(array[_name]) where not _paused;
@@ -134,7 +134,7 @@ declare
   _ids int8[];
   _purged int8;
 begin
-  perform agent.refuse('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -') where agent.is_name(_name) is not true;
+  perform agent.check_name(_name);
   perform agent.refuse('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
   _ids = array
   ( select e.id

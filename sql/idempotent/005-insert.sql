@@ -21,6 +21,19 @@ language sql immutable parallel safe
 return octet_length(_queue) between 1 and 128
   and translate(_queue, 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-', '') = '';
 
+-- Refuses a name that no queue may have.
+create or replace function agent.check_name(_queue text)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if agent.is_name(_queue) is not true then
+    perform agent.refuse('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -');
+  end if;
+end
+$func$;
+
 -- Whether an event may have these values. Inlined where it is used, as agent.receipt() is.
 create or replace function agent.is_event
 ( _event jsonb

@@ -68,7 +68,7 @@ begin
     where e.id = any(_ids) -- the way to the events: by the join alone all of them would be read
     and e.id = a.id
     and (a.receipt is null or a.receipt = agent.receipt(e.id, e.attempts, e.claimed))
-    returning e.*, a.result, a.ord, clock_timestamp() as finished_at
+    returning e.*, a.result, a.ord, case when e.attempts = 0 then 'cancelled' else 'done' end as outcome, clock_timestamp() as finished_at
   )
   , moved as
   ( insert into agent.event_hist
@@ -79,13 +79,10 @@ begin
     select
       g.id, g.event_ts, g.attempts, g.vt, g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at, g.last_error, g.requeued_from
     , g.type, g.source, g.priority, g.key, g.max_attempts, g.expires_at, g.worker, g.past_attempts, g.occurrence
-    , case when g.attempts = 0 then 'cancelled' else 'done' end
-    , g.finished_at
-    , g.result
+    , g.outcome, g.finished_at, g.result
     from gone g
   )
-  select g.ord, case when g.attempts = 0 then 'cancelled' else 'done' end, g.queue, false, g.type, g.worker
-  , g.finished_at - g.claimed[cardinality(g.claimed)]
+  select g.ord, g.outcome, g.queue, false, g.type, g.worker, g.finished_at - g.claimed[cardinality(g.claimed)]
   from gone g;
 
   get diagnostics _finished = row_count;

@@ -49,13 +49,11 @@ language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
+  perform agent.check_values(_schedule.event, _schedule.queue, _schedule.type);
   perform agent.refuse(c.argument, c.reason)
   from
   ( values
-    ('event', 'must be a JSON object', jsonb_typeof(_schedule.event) is distinct from 'object')
-  , ('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -', _schedule.queue !~ '^[A-Za-z0-9._:-]{1,128}$')
-  , ('type', 'must be 1 to 255 characters', length(_schedule.type) not between 1 and 255)
-  , ('name', 'must be 1 to 255 characters', length(_schedule.name) not between 1 and 255)
+    ('name', 'must be 1 to 255 characters', length(_schedule.name) not between 1 and 255)
   , ('idempotency_key', 'must be 1 to 255 characters', length(_schedule.idempotency_key) not between 1 and 255)
   , ('misfire', 'must be once, all or skip', _schedule.misfire not in ('once', 'all', 'skip'))
   , ('gap', 'must be forward, next or skip', _schedule.gap not in ('forward', 'next', 'skip'))
