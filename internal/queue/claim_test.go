@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
 
@@ -126,7 +127,7 @@ func asleep(t *testing.T, b bench) {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for time.Now().Before(deadline) {
-		if query[bool](t, b.sql, `
+		if pgtest.Query[bool](t, b.sql, `
 			select exists (select from pg_catalog.pg_stat_activity
 				where datname = pg_catalog.current_database() and application_name = 'queued' and state = 'idle'
 				and query like '%agent.take_events%')`) {
@@ -270,7 +271,7 @@ func TestClaimsOfCallersWhoLeaveAreNotCounted(t *testing.T) {
 	}
 	// Releases of callers who left go on without them: a claim waits for its turn at each row, and until it can have all.
 	deadline := time.Now().Add(30 * time.Second)
-	for query[int](t, b.sql, `select count(*) from agent.event where vt <= now()`) < events {
+	for pgtest.Query[int](t, b.sql, `select count(*) from agent.event where vt <= now()`) < events {
 		if time.Now().After(deadline) {
 			t.Fatal("some events stayed leased")
 		}
@@ -322,7 +323,7 @@ func listening(t *testing.T, b bench) {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for time.Now().Before(deadline) {
-		if query[bool](t, b.sql, `
+		if pgtest.Query[bool](t, b.sql, `
 			select exists (select from pg_catalog.pg_stat_activity
 				where datname = pg_catalog.current_database() and query = 'listen agent_event' and state = 'idle')`) {
 			return
@@ -348,7 +349,7 @@ func TestClaimEventForSQLWorkers(t *testing.T) {
 			t.Errorf("claim_event gave %d rows; id %d, attempts %d, vt ahead: %v", n, id, attempts, ahead)
 		}
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.claim_event()`); n != 0 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.claim_event()`); n != 0 {
 		t.Errorf("claim_event on an empty queue gave %d rows", n)
 	}
 }

@@ -17,13 +17,13 @@ import (
 // sqlBench is a plain session on a database of its own, as a SQL user has it.
 func sqlBench(t *testing.T) *pgx.Conn {
 	t.Helper()
-	return connect(t, pgtest.New(t).URL)
+	return pgtest.Connect(t, pgtest.New(t).URL)
 }
 
 func TestSQLContractNamesTypesAndDefaults(t *testing.T) {
 	t.Parallel()
 	sql := sqlBench(t)
-	columns := query[string](t, sql, `
+	columns := pgtest.Query[string](t, sql, `
 		select string_agg(a.attname || ' ' || pg_catalog.format_type(a.atttypid, a.atttypmod), ', ' order by a.attnum)
 		from pg_catalog.pg_attribute a where a.attrelid = 'agent.event'::regclass and a.attnum between 1 and 6`)
 	want := "id bigint, event_ts timestamp with time zone, attempts integer, vt timestamp with time zone, " +
@@ -31,7 +31,7 @@ func TestSQLContractNamesTypesAndDefaults(t *testing.T) {
 	if columns != want {
 		t.Errorf("agent.event begins with %s, want %s", columns, want)
 	}
-	if n := query[int](t, sql, `select count(*) from agent.version`); n != 1 {
+	if n := pgtest.Query[int](t, sql, `select count(*) from agent.version`); n != 1 {
 		t.Errorf("agent.version has %d rows", n)
 	}
 	for _, call := range []string{
@@ -54,7 +54,7 @@ func TestSQLContractNamesTypesAndDefaults(t *testing.T) {
 func TestSQLFunctionsAreClosedToThePublicAndPinned(t *testing.T) {
 	t.Parallel()
 	sql := sqlBench(t)
-	loose := query[[]string](t, sql, `
+	loose := pgtest.Query[[]string](t, sql, `
 		select coalesce(array_agg(p.oid::regprocedure::text), '{}')
 		from pg_catalog.pg_proc p
 		join pg_catalog.pg_namespace n on n.oid = p.pronamespace
@@ -71,7 +71,7 @@ func TestSQLFunctionsAreClosedToThePublicAndPinned(t *testing.T) {
 func TestEventTSComesFromThePayloadWithinBounds(t *testing.T) {
 	t.Parallel()
 	sql := sqlBench(t)
-	now := query[time.Time](t, sql, `select now()`)
+	now := pgtest.Query[time.Time](t, sql, `select now()`)
 	epoch := now.Add(-time.Hour).Truncate(time.Microsecond)
 	for payload, want := range map[string]time.Time{
 		`{"event_ts":` + epochText(epoch) + `}`:                                     epoch,
@@ -93,12 +93,12 @@ func TestEventTSComesFromThePayloadWithinBounds(t *testing.T) {
 		`{"event_ts":["2026-01-01T00:00:00Z"]}`: now,
 		`{}`:                                    now,
 	} {
-		id := query[int64](t, sql, `select agent.insert_event($1::jsonb)`, payload)
-		got := query[time.Time](t, sql, `select event_ts from agent.event where id = $1`, id)
+		id := pgtest.Query[int64](t, sql, `select agent.insert_event($1::jsonb)`, payload)
+		got := pgtest.Query[time.Time](t, sql, `select event_ts from agent.event where id = $1`, id)
 		if d := got.Sub(want).Abs(); (want.Equal(now) && d > time.Minute) || (!want.Equal(now) && d > time.Microsecond) {
 			t.Errorf("%s was recorded as %v, want %v", payload, got, want)
 		}
-		if kept := query[bool](t, sql, `select event = $2::jsonb from agent.event where id = $1`, id, payload); !kept {
+		if kept := pgtest.Query[bool](t, sql, `select event = $2::jsonb from agent.event where id = $1`, id, payload); !kept {
 			t.Errorf("%s was not kept as sent", payload)
 		}
 	}
@@ -119,7 +119,7 @@ func TestTimestampsGoThereAndBack(t *testing.T) {
 		`select agent.to_timestamptz('2026-11-21T10:00:00.25+02:00'::text) = timestamptz '2026-11-21 08:00:00.25+00'`,
 		`select agent.to_timestamptz(null::text) is null and agent.to_timestamptz(null::numeric) is null and agent.from_timestamptz(null) is null`,
 	} {
-		if !query[bool](t, sql, check) {
+		if !pgtest.Query[bool](t, sql, check) {
 			t.Errorf("not so: %s", check)
 		}
 	}
@@ -186,7 +186,7 @@ func TestSQLFunctionsRefuseBadArguments(t *testing.T) {
 			t.Errorf("%s: %v, want SQLSTATE %s", call, err, state)
 		}
 	}
-	if n := query[int](t, sql, `select count(*) from agent.event`); n != 0 {
+	if n := pgtest.Query[int](t, sql, `select count(*) from agent.event`); n != 0 {
 		t.Errorf("%d events were stored all the same", n)
 	}
 }
@@ -214,8 +214,8 @@ func TestAcksOfOneCallAreEachForItself(t *testing.T) {
 	if _, err := sql.Exec(t.Context(), `select count(*) from agent.insert_events(array_fill('{}'::jsonb, array[4]))`); err != nil {
 		t.Fatal(err)
 	}
-	claimed := query[string](t, sql, `select agent.receipt(e) from agent.claim_event(_queue => 'default') e`)
-	id := query[int64](t, sql, `select split_part($1, '.', 1)::int8`, claimed)
+	claimed := pgtest.Query[string](t, sql, `select agent.receipt(e) from agent.claim_event(_queue => 'default') e`)
+	id := pgtest.Query[int64](t, sql, `select split_part($1, '.', 1)::int8`, claimed)
 	rows, _ := sql.Query(t.Context(), `select id from agent.event where attempts = 0 order by id`)
 	free, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
@@ -258,7 +258,7 @@ func TestAcksOfOneCallAreEachForItself(t *testing.T) {
 	if again := got(); !slices.Equal(again, want) {
 		t.Errorf("once more: got %q, want %q", again, want)
 	}
-	if n := query[int](t, sql, `select coalesce(sum(cycles), 0) from agent.execution`); n != 1 {
+	if n := pgtest.Query[int](t, sql, `select coalesce(sum(cycles), 0) from agent.execution`); n != 1 {
 		t.Errorf("%d executions were counted", n)
 	}
 }
@@ -266,7 +266,7 @@ func TestAcksOfOneCallAreEachForItself(t *testing.T) {
 func TestEnqueueIsPartOfTheCallersTransaction(t *testing.T) {
 	t.Parallel()
 	url := pgtest.New(t).URL
-	sql, other := connect(t, url), connect(t, url)
+	sql, other := pgtest.Connect(t, url), pgtest.Connect(t, url)
 	tx, err := sql.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -274,13 +274,13 @@ func TestEnqueueIsPartOfTheCallersTransaction(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `select agent.insert_event('{"a":1}')`); err != nil {
 		t.Fatal(err)
 	}
-	if n := query[int](t, other, `select count(*) from agent.claim_event()`); n != 0 {
+	if n := pgtest.Query[int](t, other, `select count(*) from agent.claim_event()`); n != 0 {
 		t.Error("an event was claimable before its transaction committed")
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := query[int](t, other, `select count(*) from agent.event`); n != 0 {
+	if n := pgtest.Query[int](t, other, `select count(*) from agent.event`); n != 0 {
 		t.Error("an event outlived its transaction's rollback")
 	}
 }
@@ -288,7 +288,7 @@ func TestEnqueueIsPartOfTheCallersTransaction(t *testing.T) {
 func TestLeastPrivilegedRoleCanOnlyEnqueue(t *testing.T) {
 	t.Parallel()
 	sql := sqlBench(t)
-	role := "enqueuer_" + query[string](t, sql, `select current_database()`)
+	role := "enqueuer_" + pgtest.Query[string](t, sql, `select current_database()`)
 	for _, s := range []string{
 		`create role "` + role + `"`,
 		`grant usage on schema agent to "` + role + `"`,
@@ -317,8 +317,8 @@ func TestEventTSThatIsAlmostNothingIsNow(t *testing.T) {
 	t.Parallel()
 	sql := sqlBench(t)
 	for _, ts := range []string{`1e-1000`, `-1e-1000`, `"1e-1000"`, `"0.000000000001"`} {
-		id := query[int64](t, sql, `select agent.insert_event($1::jsonb)`, `{"event_ts":`+ts+`}`)
-		if !query[bool](t, sql, `select event_ts = enqueued_at from agent.event where id = $1`, id) {
+		id := pgtest.Query[int64](t, sql, `select agent.insert_event($1::jsonb)`, `{"event_ts":`+ts+`}`)
+		if !pgtest.Query[bool](t, sql, `select event_ts = enqueued_at from agent.event where id = $1`, id) {
 			t.Errorf("the event_ts %s was not recorded as now", ts)
 		}
 	}
@@ -327,7 +327,7 @@ func TestEventTSThatIsAlmostNothingIsNow(t *testing.T) {
 func TestUpdatesMayNotMakeAnEventWhatItCannotBe(t *testing.T) {
 	t.Parallel()
 	sql := sqlBench(t)
-	id := query[int64](t, sql, `select agent.insert_event('{"a":1}')`)
+	id := pgtest.Query[int64](t, sql, `select agent.insert_event('{"a":1}')`)
 	for column, value := range map[string]string{"event": `'[]'`, "queue": `'a b'`} {
 		_, err := sql.Exec(t.Context(), `update agent.event set `+column+` = `+value+` where id = $1`, id)
 		var pgErr *pgconn.PgError
@@ -344,7 +344,7 @@ func TestSettingsOfASessionChangeNoTimes(t *testing.T) {
 		`set datestyle = 'SQL, DMY'`, `set datestyle = 'German'`, `set datestyle = 'Postgres, MDY'`, `set intervalstyle = 'iso_8601'`,
 		`set timezone = 'Europe/Berlin'`, `set timezone = 'America/New_York'`, `set timezone = 'Asia/Kathmandu'`, `set extra_float_digits = -15`,
 	} {
-		sql := connect(t, url)
+		sql := pgtest.Connect(t, url)
 		if _, err := sql.Exec(t.Context(), set); err != nil {
 			t.Fatal(err)
 		}
@@ -353,21 +353,21 @@ func TestSettingsOfASessionChangeNoTimes(t *testing.T) {
 			`"2025-03-30T02:30:00+01:00"`: 1743298200, `"2025-10-26T02:30:00+01:00"`: 1761442200, `"2025-10-26T02:30:00+02:00"`: 1761438600,
 			`"2025-11-02T01:30:00-04:00"`: 1762061400, `1762065000`: 1762065000, `"1762065000.000000"`: 1762065000,
 		} {
-			id := query[int64](t, sql, `select agent.insert_event($1::jsonb, 'ts')`, `{"event_ts":`+ts+`}`)
-			if got := query[int64](t, sql, `select extract(epoch from event_ts)::int8 from agent.event where id = $1`, id); got != epoch {
+			id := pgtest.Query[int64](t, sql, `select agent.insert_event($1::jsonb, 'ts')`, `{"event_ts":`+ts+`}`)
+			if got := pgtest.Query[int64](t, sql, `select extract(epoch from event_ts)::int8 from agent.event where id = $1`, id); got != epoch {
 				t.Errorf("%s: the event_ts %s was recorded as %d", set, ts, got)
 			}
 		}
 
 		const halfYear = 200 * 24 * 60 * 60 // some hour is missing on the way, or comes twice
-		id := query[int64](t, sql, `select agent.insert_event('{}', 'delayed', '200 days')`)
-		batch := query[int64](t, sql, `select id from agent.insert_events(array['{}']::jsonb[], array['delayed'], array['200 days']::interval[])`)
+		id := pgtest.Query[int64](t, sql, `select agent.insert_event('{}', 'delayed', '200 days')`)
+		batch := pgtest.Query[int64](t, sql, `select id from agent.insert_events(array['{}']::jsonb[], array['delayed'], array['200 days']::interval[])`)
 		for _, id := range []int64{id, batch} {
-			if got := query[int64](t, sql, `select extract(epoch from vt - enqueued_at)::int8 from agent.event where id = $1`, id); got != halfYear {
+			if got := pgtest.Query[int64](t, sql, `select extract(epoch from vt - enqueued_at)::int8 from agent.event where id = $1`, id); got != halfYear {
 				t.Errorf("%s: 200 days of delay became %d s", set, got)
 			}
 		}
-		query[int64](t, sql, `select agent.insert_event('{}', 'claimed')`)
+		pgtest.Query[int64](t, sql, `select agent.insert_event('{}', 'claimed')`)
 		var receipt, want string
 		var leased int64
 		err := sql.QueryRow(t.Context(), `
@@ -380,13 +380,13 @@ func TestSettingsOfASessionChangeNoTimes(t *testing.T) {
 			t.Errorf("%s: claimed for %d s with receipt %s, want %s", set, leased, receipt, want)
 		}
 		const ahead = `round(extract(epoch from vt - clock_timestamp()) / 60)::int8`
-		if got := query[int64](t, sql, `select `+ahead+` from agent.extend_event($1, $2, '200 days') vt`, id, receipt); got != halfYear/60 {
+		if got := pgtest.Query[int64](t, sql, `select `+ahead+` from agent.extend_event($1, $2, '200 days') vt`, id, receipt); got != halfYear/60 {
 			t.Errorf("%s: extended by %d min", set, got)
 		}
-		if got := query[int64](t, sql, `select `+ahead+` from agent.nack_event($1, $2, '200 days')`, id, receipt); got != halfYear/60 {
+		if got := pgtest.Query[int64](t, sql, `select `+ahead+` from agent.nack_event($1, $2, '200 days')`, id, receipt); got != halfYear/60 {
 			t.Errorf("%s: given back for %d min", set, got)
 		}
-		if got := query[string](t, sql, `select agent.delete_event($1, $2)`, id, receipt); got != "done" {
+		if got := pgtest.Query[string](t, sql, `select agent.delete_event($1, $2)`, id, receipt); got != "done" {
 			t.Errorf("%s: the ack answered %s", set, got)
 		}
 	}

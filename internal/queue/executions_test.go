@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
 
@@ -52,10 +53,10 @@ func TestAcksKeepTheStatisticsOfExecutions(t *testing.T) {
 	near(t, "the time of the latest", w.LatestAt, now(t, b.sql))
 
 	// What is left of processes and transactions that are no more is folded.
-	if n := query[int](t, b.sql, `select agent.fold_executions()`); n != 4 {
+	if n := pgtest.Query[int](t, b.sql, `select agent.fold_executions()`); n != 4 {
 		t.Errorf("%d rows were folded", n)
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.execution`); n != 3 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.execution`); n != 3 {
 		t.Errorf("%d rows are left", n)
 	}
 	folded := executions(t, b.Service)
@@ -78,7 +79,7 @@ func TestStatisticsAreWrittenWhenNoAckTakesThemAlong(t *testing.T) {
 	b.put(t, queue.InsertParams{Type: "a"})
 	b.ack(t, lease(b.takeOne(t)))
 	eventually(t, "the database has the statistics", func() bool {
-		return query[int](t, b.sql, `select count(*) from agent.execution`) == 1
+		return pgtest.Query[int](t, b.sql, `select count(*) from agent.execution`) == 1
 	})
 }
 
@@ -99,7 +100,7 @@ func TestCloseWritesTheStatistics(t *testing.T) {
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := query[int](t, b.sql, `select sum(cycles) from agent.execution`); n != 2 {
+	if n := pgtest.Query[int](t, b.sql, `select sum(cycles) from agent.execution`); n != 2 {
 		t.Errorf("%d executions are on record", n)
 	}
 }

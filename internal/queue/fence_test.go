@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
 
@@ -99,7 +100,7 @@ func TestAckRepeatedWithItsReceiptSucceeds(t *testing.T) {
 			t.Errorf("ack answered %+v", r)
 		}
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.event_hist where id = $1`, id); n != 1 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist where id = $1`, id); n != 1 {
 		t.Errorf("%d rows in history", n)
 	}
 	if c := b.Counters(); len(c) != 1 || c[0].Acked != 1 {
@@ -266,7 +267,7 @@ func TestFinalNackRepeatedDuringTheFirstOnesCommitSucceeds(t *testing.T) {
 	b := open(t, nil)
 	b.post(t, "", `{}`)
 	e := b.takeOne(t)
-	tx, err := connect(t, b.url).Begin(t.Context())
+	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

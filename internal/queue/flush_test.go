@@ -53,7 +53,7 @@ func withGates(t *testing.T, b bench) gates {
 			return new;
 		end $$`)
 	b.exec(t, `create trigger gate before insert on agent.event for each row when (new.event ? 'gate') execute function public.wait_at_gate()`)
-	return gates{b, connect(t, b.url)}
+	return gates{b, pgtest.Connect(t, b.url)}
 }
 
 func (g gates) open(t *testing.T, n int) {
@@ -67,7 +67,7 @@ func (g gates) open(t *testing.T, n int) {
 func (g gates) heldUp(t *testing.T) (pid int) {
 	t.Helper()
 	eventually(t, "a flush waits at a gate", func() bool {
-		p := query[*int](t, g.sql, `
+		p := pgtest.Query[*int](t, g.sql, `
 			select max(pid) from pg_catalog.pg_stat_activity
 			where datname = pg_catalog.current_database() and application_name = 'queued' and wait_event = 'PgSleep'`)
 		if p != nil {
@@ -166,10 +166,10 @@ func (c *crowd) succeeded(t *testing.T, b bench) {
 		return
 	}
 	for i, in := range c.inserted {
-		if n := query[int](t, b.sql, `select count(*) from agent.event where queue = 'new' and event = jsonb_build_object('n', $1::int)`, i); n != 1 {
+		if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where queue = 'new' and event = jsonb_build_object('n', $1::int)`, i); n != 1 {
 			t.Errorf("insert %d is there %d times", i, n)
 		}
-		if n := query[int](t, b.sql, `select count(*) from agent.event where id = $1 and event = jsonb_build_object('n', $2::int)`, in.ID, i); n != 1 {
+		if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where id = $1 and event = jsonb_build_object('n', $2::int)`, in.ID, i); n != 1 {
 			t.Errorf("insert %d was told the id %d, which is another event's", i, in.ID)
 		}
 	}
@@ -177,7 +177,7 @@ func (c *crowd) succeeded(t *testing.T, b bench) {
 		if r.ID != c.leases[i].ID || r.Outcome != queue.Done || r.Err != nil {
 			t.Errorf("ack of %d answered %+v", c.leases[i].ID, r)
 		}
-		if n := query[int](t, b.sql, `select count(*) from agent.event_hist where id = $1`, c.leases[i].ID); n != 1 {
+		if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist where id = $1`, c.leases[i].ID); n != 1 {
 			t.Errorf("acked event %d is in history %d times", c.leases[i].ID, n)
 		}
 	}
@@ -190,7 +190,7 @@ func (c *crowd) succeeded(t *testing.T, b bench) {
 			t.Errorf("after claim %d its event is %+v", i, e)
 		}
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.event where queue = 'acks'`); n != 0 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where queue = 'acks'`); n != 0 {
 		t.Errorf("%d acked events are still there", n)
 	}
 }
@@ -248,7 +248,7 @@ func locked(t *testing.T, b bench) (queue.Lease, pgx.Tx) {
 	t.Helper()
 	b.post(t, "", `{}`)
 	held := lease(b.takeOne(t))
-	tx, err := connect(t, b.url).Begin(t.Context())
+	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -343,7 +343,7 @@ func TestManyLockedEventsLeaveRoomForOtherCalls(t *testing.T) {
 	const many = 5
 	b.postN(t, "", many+1)
 	claimed := b.take(t, queue.ClaimParams{Limit: many + 1}, many+1)
-	tx, err := connect(t, b.url).Begin(t.Context())
+	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -393,13 +393,13 @@ func TestLostConnectionInAMixedFlushIsToldToAll(t *testing.T) {
 			t.Errorf("call %d: %v", i, err)
 		}
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.event where queue in ('new', 'default')`); n != 1 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where queue in ('new', 'default')`); n != 1 {
 		t.Errorf("%d events were stored, want the one of the flush before", n)
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.event_hist`); n != 0 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist`); n != 0 {
 		t.Errorf("%d events were acked", n)
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.event where queue like 'q%' and attempts > 0`); n != 0 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where queue like 'q%' and attempts > 0`); n != 0 {
 		t.Errorf("%d events were claimed", n)
 	}
 	c.call(t.Context(), b)
@@ -431,7 +431,7 @@ func TestCallersWhoLeaveBeforeTheirFlushChangeNothing(t *testing.T) {
 	}
 	c.all.Wait()
 	c.succeededInserts(t, b)
-	if n := query[int](t, b.sql, `select count(*) from agent.event_hist`); n != 0 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist`); n != 0 {
 		t.Errorf("%d events were acked", n)
 	}
 	nothingLeased(t, b, leavers.claims)
@@ -445,7 +445,7 @@ func (c *crowd) succeededInserts(t *testing.T, b bench) {
 			t.Errorf("insert %d: %v", i, err)
 		}
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.event where queue = 'new'`); n != c.inserts {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where queue = 'new'`); n != c.inserts {
 		t.Errorf("%d events are there, want %d", n, c.inserts)
 	}
 }
@@ -454,7 +454,7 @@ func (c *crowd) succeededInserts(t *testing.T, b bench) {
 func nothingLeased(t *testing.T, b bench, events int) {
 	t.Helper()
 	eventually(t, "no claim of those who left is left", func() bool {
-		return query[int](t, b.sql, `select count(*) from agent.event where queue like 'q%' and vt <= now() and attempts = 0 and claimed = '{}'`) == events
+		return pgtest.Query[int](t, b.sql, `select count(*) from agent.event where queue like 'q%' and vt <= now() and attempts = 0 and claimed = '{}'`) == events
 	})
 }
 
@@ -596,10 +596,10 @@ func TestCloseAmongCallsAcknowledgesNothingThatIsMissing(t *testing.T) {
 	}
 	refused(t, b.Service)
 	all.Wait()
-	if n := query[int](t, b.sql, `select count(*) from agent.event where id = any($1)`, inserted); n != len(inserted) || n == 0 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where id = any($1)`, inserted); n != len(inserted) || n == 0 {
 		t.Errorf("%d of %d inserts are there", n, len(inserted))
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.event_hist where id = any($1)`, acked); n != len(acked) || n == 0 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist where id = any($1)`, acked); n != len(acked) || n == 0 {
 		t.Errorf("%d of %d acks are in history", n, len(acked))
 	}
 }
@@ -628,7 +628,7 @@ func TestInsertsOfOneCallKeepTheirOrder(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := query[int](t, b.sql, `
+	if n := pgtest.Query[int](t, b.sql, `
 		select count(*)
 		from (select event ->> 'call', (event ->> 'n')::int, row_number() over (partition by event ->> 'call' order by id) - 1 from agent.event) e (call, n, at)
 		where n = at`); n != calls*events {
@@ -639,7 +639,7 @@ func TestInsertsOfOneCallKeepTheirOrder(t *testing.T) {
 func TestAcksInAnyOrderNeverDeadlock(t *testing.T) {
 	t.Parallel()
 	url := pgtest.New(t).URL
-	b := bench{url: url, sql: connect(t, url)}
+	b := bench{url: url, sql: pgtest.Connect(t, url)}
 	// Found out before the waiting is given up.
 	b.exec(t, `do $$ begin execute pg_catalog.format('alter database %I set deadlock_timeout = ''5 ms''', pg_catalog.current_database()); end $$`)
 	b.Service = openOn(t, url, nil)
@@ -676,7 +676,7 @@ func TestAcksInAnyOrderNeverDeadlock(t *testing.T) {
 		}
 		all.Wait()
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.event_hist`); n != rounds*events+1 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist`); n != rounds*events+1 {
 		t.Errorf("history has %d events, want %d", n, rounds*events+1)
 	}
 	// A session counts its deadlocks when it ends at the latest.
@@ -686,10 +686,10 @@ func TestAcksInAnyOrderNeverDeadlock(t *testing.T) {
 		}
 	}
 	eventually(t, "all sessions have ended", func() bool {
-		return query[int](t, b.sql, `
+		return pgtest.Query[int](t, b.sql, `
 			select count(*) from pg_catalog.pg_stat_activity where datname = pg_catalog.current_database() and application_name = 'queued'`) == 0
 	})
-	if n := query[int](t, b.sql, `select deadlocks from pg_catalog.pg_stat_database where datname = pg_catalog.current_database()`); n != 0 {
+	if n := pgtest.Query[int](t, b.sql, `select deadlocks from pg_catalog.pg_stat_database where datname = pg_catalog.current_database()`); n != 0 {
 		t.Errorf("%d deadlocks", n)
 	}
 }

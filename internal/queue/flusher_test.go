@@ -10,13 +10,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
 
 // standstill makes every insert wait at the door of agent.event until the returned function lets them in.
 func standstill(t *testing.T, b bench) (letGo func()) {
 	t.Helper()
-	conn := connect(t, b.url)
+	conn := pgtest.Connect(t, b.url)
 	tx, err := conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +36,7 @@ func standstill(t *testing.T, b bench) (letGo func()) {
 func blocked(t *testing.T, conn *pgx.Conn) int {
 	t.Helper()
 	for t.Context().Err() == nil {
-		pid := query[*int](t, conn, `
+		pid := pgtest.Query[*int](t, conn, `
 			select max(pid) from pg_catalog.pg_stat_activity
 			where datname = pg_catalog.current_database() and application_name = 'queued' and wait_event_type = 'Lock'`)
 		if pid != nil {
@@ -78,7 +79,7 @@ func TestConcurrentInsertsShareTheirCommits(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := query[int](t, b.sql, `select count(distinct xmin::text) from agent.event`); n >= calls {
+	if n := pgtest.Query[int](t, b.sql, `select count(distinct xmin::text) from agent.event`); n >= calls {
 		t.Errorf("%d calls made %d commits", calls, n)
 	}
 }
@@ -107,7 +108,7 @@ func TestPoisonedEventInASharedStatementFailsAlone(t *testing.T) {
 			t.Errorf("call %d: %v", i, err)
 		}
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.event`); n != calls {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != calls {
 		t.Errorf("%d events are stored, want %d", n, calls)
 	}
 }
@@ -145,7 +146,7 @@ func TestLostConnectionInASharedStatementIsToldToAll(t *testing.T) {
 	if err := <-later; err != nil {
 		t.Errorf("a later call: %v", err)
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
 		t.Errorf("%d events are stored, want 1", n)
 	}
 }
@@ -165,7 +166,7 @@ func TestCloseWaitsForTheFlushUnderWay(t *testing.T) {
 	if err := <-closed; err != nil {
 		t.Errorf("close: %v", err)
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
 		t.Errorf("%d events are stored, want 1", n)
 	}
 }
@@ -198,7 +199,7 @@ func TestConcurrentAcksOfTheSameEventsAgree(t *testing.T) {
 		}
 	}
 	all.Wait()
-	if n := query[int](t, b.sql, `select count(*) from agent.event_hist`); n != 50 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist`); n != 50 {
 		t.Errorf("history has %d events, want 50", n)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
 
@@ -49,7 +50,7 @@ func TestTheSameKeyAgainAnswersTheSameAndEnqueuesNothing(t *testing.T) {
 	if late := insert(keyed("x", `{"n":1}`))[0]; late.ID != e.ID || !late.Replayed {
 		t.Errorf("after it went to history: %+v", late)
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.event`); n != 3 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 3 {
 		t.Errorf("%d events wait", n)
 	}
 }
@@ -75,7 +76,7 @@ func TestAKeyWithAnythingElseDifferentIsRefused(t *testing.T) {
 			t.Errorf("another %s: %v", name, err)
 		}
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
 		t.Errorf("%d events wait", n)
 	}
 }
@@ -122,7 +123,7 @@ func TestManyAtOnceWithOneKeyMakeOneEvent(t *testing.T) {
 			t.Fatalf("round %d: %d of the calls enqueued an event", round, n)
 		}
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.event`); n != rounds {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != rounds {
 		t.Errorf("%d events wait, want %d", n, rounds)
 	}
 }
@@ -131,7 +132,7 @@ func TestAKeyIsForgottenAfterItsTime(t *testing.T) {
 	t.Parallel()
 	b := open(t, func(c *queue.Config) { c.KeyRetention = time.Hour })
 	first := b.put(t, keyed("k", `{"n":1}`))[0]
-	if left := query[time.Duration](t, b.sql, `select expires_at - now() from agent.idempotency`); left > time.Hour || left < 50*time.Minute {
+	if left := pgtest.Query[time.Duration](t, b.sql, `select expires_at - now() from agent.idempotency`); left > time.Hour || left < 50*time.Minute {
 		t.Errorf("the key is kept for %v", left)
 	}
 	b.exec(t, `update agent.idempotency set expires_at = now() - interval '1 s'`)
@@ -140,7 +141,7 @@ func TestAKeyIsForgottenAfterItsTime(t *testing.T) {
 		t.Error("a key whose time was over stood for its event still")
 	}
 	b.exec(t, `update agent.idempotency set expires_at = now() - interval '1 s'`)
-	if n := query[int](t, b.sql, `select agent.forget_keys()`); n != 1 {
+	if n := pgtest.Query[int](t, b.sql, `select agent.forget_keys()`); n != 1 {
 		t.Errorf("%d keys were forgotten", n)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
 
@@ -22,7 +23,7 @@ func TestEveryEventIsFinishedOnceByWhoHoldsIt(t *testing.T) {
 	b := open(t, nil)
 	other := openOn(t, b.url, nil)
 	b.exec(t, `select count(*) from agent.insert_events(array_fill(jsonb '{}', array[$1::int]))`, events)
-	first := query[int64](t, b.sql, `select min(id) from agent.event`)
+	first := pgtest.Query[int64](t, b.sql, `select min(id) from agent.event`)
 
 	// By an event's place: who holds it, how often it was given back, and how it ended.
 	var (
@@ -87,7 +88,7 @@ func TestEveryEventIsFinishedOnceByWhoHoldsIt(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.event`); n != 0 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 0 {
 		t.Errorf("%d events are still there", n)
 	}
 	rows, _ := b.sql.Query(t.Context(), `select id, outcome, attempts, cardinality(claimed) from agent.event_hist`)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
 
@@ -63,7 +64,7 @@ func soon(t *testing.T, b bench, id int64) queue.Event {
 
 func now(t *testing.T, conn *pgx.Conn) time.Time {
 	t.Helper()
-	return query[time.Time](t, conn, `select clock_timestamp()`)
+	return pgtest.Query[time.Time](t, conn, `select clock_timestamp()`)
 }
 
 func TestEventCommittedBehindTheMarkIsClaimedSoon(t *testing.T) {
@@ -72,7 +73,7 @@ func TestEventCommittedBehindTheMarkIsClaimedSoon(t *testing.T) {
 	walks(t, b, "1 s")
 	looking(t, b)
 	listening(t, b)
-	tx, err := connect(t, b.url).Begin(t.Context())
+	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +169,7 @@ func TestShortWalksLeaveNothingToAMark(t *testing.T) {
 	eventually(t, "what came of the first look behind the mark is known", func() bool {
 		b.post(t, "", `{}`)
 		b.ack(t, lease(b.take(t, queue.ClaimParams{}, 1)[0]))
-		return query[int](t, b.sql, `select last_value from public.looks`) > 1
+		return pgtest.Query[int](t, b.sql, `select last_value from public.looks`) > 1
 	})
 	b.exec(t, `update agent.event set vt = now() - interval '1 hour' where id = $1`, e.ID)
 	if again := b.take(t, queue.ClaimParams{}, 1)[0]; again.ID != e.ID {
@@ -180,7 +181,7 @@ func TestMarksAreHeededBesideAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	b := open(t, neverPolls)
 	looking(t, b)
-	tx, err := connect(t, b.url).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	tx, err := pgtest.Connect(t, b.url).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +192,7 @@ func TestMarksAreHeededBesideAnOldSnapshot(t *testing.T) {
 	b.exec(t, `select count(*) from agent.delete_events(array(select e.id from agent.event e order by e.id))`)
 	marked(t, b, time.Time{})
 	b.exec(t, `insert into agent.event (event, vt) values ('{}', now() - interval '2 minutes')`)
-	soon(t, b, query[int64](t, b.sql, `select max(id) from agent.event`))
+	soon(t, b, pgtest.Query[int64](t, b.sql, `select max(id) from agent.event`))
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +216,7 @@ func TestLaneThatIsNewIsFound(t *testing.T) {
 					b.ack(t, lease(b.take(t, queue.ClaimParams{}, 1)[0]))
 					return queue.LanesAreKnown(b.Service, queue.Default)
 				})
-				soon(t, b, query[int64](t, b.sql, insert))
+				soon(t, b, pgtest.Query[int64](t, b.sql, insert))
 				ids := b.put(t, queue.InsertParams{}, queue.InsertParams{Priority: -9}, queue.InsertParams{Priority: 3})
 				sameIDs(t, b.take(t, queue.ClaimParams{Limit: 3}, 3), []int64{ids[1], ids[0], ids[2]})
 			})

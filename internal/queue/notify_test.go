@@ -9,13 +9,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
 
 // heard returns a session that listens from now on.
 func heard(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
-	conn := connect(t, url)
+	conn := pgtest.Connect(t, url)
 	if _, err := conn.Exec(t.Context(), `listen agent_event`); err != nil {
 		t.Fatal(err)
 	}

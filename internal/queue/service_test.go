@@ -27,7 +27,7 @@ type bench struct {
 func open(t *testing.T, change func(*queue.Config)) bench {
 	t.Helper()
 	url := pgtest.New(t).URL
-	return bench{Service: openOn(t, url, change), url: url, sql: connect(t, url)}
+	return bench{Service: openOn(t, url, change), url: url, sql: pgtest.Connect(t, url)}
 }
 
 func openOn(t *testing.T, url string, change func(*queue.Config)) *queue.Service {
@@ -62,32 +62,12 @@ func running(t *testing.T, s *queue.Service) {
 	})
 }
 
-func connect(t *testing.T, url string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
-
 // exec runs a statement beside the service.
 func (b bench) exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
 	if _, err := b.sql.Exec(t.Context(), sql, args...); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// query returns the single value of a statement beside the service.
-func query[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
-	t.Helper()
-	var v T
-	if err := conn.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return v
 }
 
 // post enqueues payloads into a queue and returns their ids.

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
 
@@ -123,7 +124,7 @@ func TestDeepQueueIsEstimatedAndThoseBesideItAreCounted(t *testing.T) {
 
 	// Nearly all of its blocks are empty now, and then no longer its own.
 	b.exec(t, `delete from agent.event where queue = 'deep' and (vt < now() or attempts > 0 or id % 75 <> 0)`)
-	left := query[int64](t, b.sql, `select count(*) from agent.event where queue = 'deep'`)
+	left := pgtest.Query[int64](t, b.sql, `select count(*) from agent.event where queue = 'deep'`)
 	for range 2 {
 		if got := counted(t, b, "deep"); got != (queue.QueueStats{Queue: "deep", Scheduled: left}) || left == 0 {
 			t.Errorf("after most were deleted: counted %+v, want %d", got, left)
@@ -170,7 +171,7 @@ func TestShortestRowsOfHistoryAreAllInTheSample(t *testing.T) {
 	b.exec(t, `
 		insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, outcome, finished_at)
 		select i, now(), 0, now(), '{}', '{}', 'q', now(), 'done', now() from generate_series(1, 1000) i`)
-	if n := query[int](t, b.sql, `select max(((h.ctid::text)::point)[1])::int from agent.event_hist h`); n > 70 {
+	if n := pgtest.Query[int](t, b.sql, `select max(((h.ctid::text)::point)[1])::int from agent.event_hist h`); n > 70 {
 		t.Errorf("%d rows of history go into a block", n)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
 
@@ -29,17 +30,17 @@ func TestRetentionDropsWhatIsOlder(t *testing.T) {
 	if _, err := sql.Exec(t.Context(), `select agent.keep_history()`); err != nil {
 		t.Fatal(err)
 	}
-	if n := query[int](t, sql, `select count(*) from agent.event_hist`); n != 7 {
+	if n := pgtest.Query[int](t, sql, `select count(*) from agent.event_hist`); n != 7 {
 		t.Errorf("without a retention %d of 7 events are left", n)
 	}
 	if _, err := sql.Exec(t.Context(), `select agent.keep_history('30 days')`); err != nil {
 		t.Fatal(err)
 	}
 	// Whole weeks go at once, so an event may stay for up to seven days longer, but none goes early.
-	if n := query[int](t, sql, `select count(*) from agent.event_hist where event_ts > now() - interval '30 days'`); n != 4 {
+	if n := pgtest.Query[int](t, sql, `select count(*) from agent.event_hist where event_ts > now() - interval '30 days'`); n != 4 {
 		t.Errorf("%d of the 4 events within the retention are left", n)
 	}
-	if n := query[int](t, sql, `select count(*) from agent.event_hist where event_ts < now() - interval '38 days'`); n != 0 {
+	if n := pgtest.Query[int](t, sql, `select count(*) from agent.event_hist where event_ts < now() - interval '38 days'`); n != 0 {
 		t.Errorf("%d events beyond the retention are left", n)
 	}
 }
@@ -47,7 +48,7 @@ func TestRetentionDropsWhatIsOlder(t *testing.T) {
 func TestRetentionDropsWholePartitions(t *testing.T) {
 	t.Parallel()
 	sql := sqlBench(t)
-	if query[string](t, sql, `select agent.history_kind()`) == "partitioned" {
+	if pgtest.Query[string](t, sql, `select agent.history_kind()`) == "partitioned" {
 		if _, err := sql.Exec(t.Context(), `select agent.make_history_partition(now() - interval '60 days')`); err != nil {
 			t.Fatal(err)
 		}
@@ -55,14 +56,14 @@ func TestRetentionDropsWholePartitions(t *testing.T) {
 	aged(t, sql, 1, 60)
 	const partitions = `
 		select count(*) from pg_catalog.pg_inherits where inhparent = 'agent.event_hist'::regclass`
-	before := query[int](t, sql, partitions)
+	before := pgtest.Query[int](t, sql, partitions)
 	if before < 1 {
 		t.Fatalf("history has %d partitions", before)
 	}
 	if _, err := sql.Exec(t.Context(), `select agent.keep_history('30 days')`); err != nil {
 		t.Fatal(err)
 	}
-	if after := query[int](t, sql, partitions); after != before-1 {
+	if after := pgtest.Query[int](t, sql, partitions); after != before-1 {
 		t.Errorf("history has %d partitions, had %d", after, before)
 	}
 }
@@ -70,7 +71,7 @@ func TestRetentionDropsWholePartitions(t *testing.T) {
 func TestPartitionsAreMadeAheadAndTakeOverFromTheDefault(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)
-	if query[string](t, b.sql, `select agent.history_kind()`) != "partitioned" {
+	if pgtest.Query[string](t, b.sql, `select agent.history_kind()`) != "partitioned" {
 		return // a hypertable makes its chunks when they are needed
 	}
 	// As if nobody had seen to history for months: what comes in goes to the default partition.
@@ -81,12 +82,12 @@ func TestPartitionsAreMadeAheadAndTakeOverFromTheDefault(t *testing.T) {
 			end loop;
 		end $$`)
 	aged(t, b.sql, 1, 0)
-	if n := query[int](t, b.sql, `select count(*) from agent.event_hist_default`); n != 1 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist_default`); n != 1 {
 		t.Fatalf("the default partition holds %d events", n)
 	}
 	running(t, b.Service)
 	deadline := time.Now().Add(20 * time.Second)
-	for query[int](t, b.sql, `select count(*) from agent.event_hist_default`) != 0 {
+	for pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist_default`) != 0 {
 		if time.Now().After(deadline) {
 			t.Fatal("the event stayed in the default partition")
 		}
@@ -94,7 +95,7 @@ func TestPartitionsAreMadeAheadAndTakeOverFromTheDefault(t *testing.T) {
 	if h := b.get(t, 1); h.Outcome != queue.Done {
 		t.Errorf("the event became %+v", h)
 	}
-	if n := query[int](t, b.sql, `
+	if n := pgtest.Query[int](t, b.sql, `
 		select count(*) from pg_catalog.pg_class
 		where relname ~ '^event_hist_[0-9]{8}$' and to_date(right(relname, 8), 'YYYYMMDD') > now() + interval '14 days'`); n < 1 {
 		t.Error("no partition is ready for the weeks ahead")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/schedule"
 )
 
@@ -22,7 +23,7 @@ func TestOccurrenceBecomesAnEventThatSaysWhichItIs(t *testing.T) {
 	s := b.create(t, schedule.Spec{At: moment(t, "2040-03-28T09:00:00"), Timezone: "Europe/Berlin", Queue: "q", Type: "greeting", Priority: 7, Event: json.RawMessage(`{"to":"Ada"}`)})
 	b.fire(t, 0)
 	b.exec(t, `update agent.schedule set next_at = now() - interval '1 s' where id = $1`, s.ID)
-	due := query[time.Time](t, b.sql, `select next_at from agent.schedule`)
+	due := pgtest.Query[time.Time](t, b.sql, `select next_at from agent.schedule`)
 	b.fire(t, 1)
 	b.fire(t, 0)
 	var event string
@@ -75,7 +76,7 @@ func TestMisfirePolicyDecidesWhatWasMissed(t *testing.T) {
 			if want.fired == 1 && past[4].Status != schedule.OccurrencePending {
 				t.Errorf("it was not the latest that fired: %+v", past)
 			}
-			if n := query[int](t, b.sql, `select count(*) from agent.event`); n != want.fired {
+			if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != want.fired {
 				t.Errorf("%d events, want %d", n, want.fired)
 			}
 			if got := b.get(t, s.ID); !got.NextAt.After(time.Now()) || got.Fired != int64(want.fired) {
@@ -93,7 +94,7 @@ func TestOccurrenceThatIsLateWithinTheGraceFiresByEveryPolicy(t *testing.T) {
 		b.exec(t, `update agent.schedule set next_at = now() - interval '50 s' where id = $1`, s.ID)
 	}
 	b.fire(t, 3)
-	if n := query[int](t, b.sql, `select count(*) from agent.event`); n != 3 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 3 {
 		t.Errorf("%d of 3 fired", n)
 	}
 }
@@ -116,13 +117,13 @@ func TestLongOutageIsCaughtUpWithInSteps(t *testing.T) {
 					break
 				}
 			}
-			events := query[int](t, b.sql, `select count(*) from agent.event`)
-			all := query[int](t, b.sql, `select count(*) from agent.occurrence`)
+			events := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`)
+			all := pgtest.Query[int](t, b.sql, `select count(*) from agent.occurrence`)
 			// A minute more or less, and those that are not missed yet, come on top.
 			if events < want || events > want+2 || all < 2881 || all > 2883 {
 				t.Errorf("%d events of %d occurrences, want %d of 2881", events, all, want)
 			}
-			if missing := query[int](t, b.sql, `
+			if missing := pgtest.Query[int](t, b.sql, `
 				select count(*) from (select nominal_at - lag(nominal_at) over (order by nominal_at) as d from agent.occurrence) o where d <> interval '1 minute'`); missing != 0 {
 				t.Errorf("%d times are missing among the occurrences", missing)
 			}
@@ -209,7 +210,7 @@ func TestTimeThatComesTwiceFiresOnceAndOneInAGapFires(t *testing.T) {
 		if _, err := b.Pause(t.Context(), s.ID); err != nil { // or it goes on to this day
 			t.Fatal(err)
 		}
-		got := query[[]string](t, b.sql, `
+		got := pgtest.Query[[]string](t, b.sql, `
 			select (array_agg(to_char(nominal_at, 'HH24:MI') || '=' || to_char(scheduled_for at time zone 'UTC', 'HH24:MI') order by scheduled_for, nominal_at))[:$2]
 			from agent.occurrence where schedule_id = $1`, s.ID, len(c.want))
 		if fmt.Sprint(got) != fmt.Sprint(c.want) {
@@ -226,7 +227,7 @@ func TestKnownOccurrenceIsPassedOverNeverFiredTwice(t *testing.T) {
 	b.exec(t, `insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status) values ($1, $2, now(), 'fired'), ($1, $2 + interval '1 year', now(), 'fired')`, s.ID, next)
 	b.exec(t, `update agent.schedule set next_at = now()`)
 	b.fire(t, 1)
-	if n := query[int](t, b.sql, `select count(*) from agent.event`); n != 0 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 0 {
 		t.Errorf("it became %d events again", n)
 	}
 	if got := b.get(t, s.ID); got.NextLocal.Year() != next.Year()+2 {
@@ -243,7 +244,7 @@ func TestCrashBetweenTheStepsLeavesAllOrNothing(t *testing.T) {
 
 	// Held up after the schedules are locked and while their events are written, its session ends.
 	for _, table := range []string{"agent.occurrence", "agent.event"} {
-		blocker := connect(t, b.url)
+		blocker := pgtest.Connect(t, b.url)
 		tx, err := blocker.Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -256,7 +257,7 @@ func TestCrashBetweenTheStepsLeavesAllOrNothing(t *testing.T) {
 			_, err := schedule.Fire(context.WithoutCancel(t.Context()), b.Service, 1000)
 			failed <- err
 		}()
-		for query[int](t, b.sql, `
+		for pgtest.Query[int](t, b.sql, `
 			select count(pg_terminate_backend(l.pid)) from pg_locks l
 			join pg_database d on d.oid = l.database and d.datname = current_database()
 			where l.relation = $1::regclass and not l.granted`, table) == 0 {
@@ -270,7 +271,7 @@ func TestCrashBetweenTheStepsLeavesAllOrNothing(t *testing.T) {
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if n := query[int](t, b.sql, `select (select count(*) from agent.occurrence) + (select count(*) from agent.event)`); n != 0 {
+		if n := pgtest.Query[int](t, b.sql, `select (select count(*) from agent.occurrence) + (select count(*) from agent.event)`); n != 0 {
 			t.Fatalf("%d rows of the transaction that failed", n)
 		}
 		if got := b.get(t, s.ID); !got.NextAt.Equal(*before.NextAt) || got.Fired != 0 {
@@ -278,7 +279,7 @@ func TestCrashBetweenTheStepsLeavesAllOrNothing(t *testing.T) {
 		}
 	}
 	b.fire(t, 1)
-	if n := query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
 		t.Errorf("%d events, want one", n)
 	}
 }
@@ -297,7 +298,7 @@ func TestTwoServicesFireEachOccurrenceOnceThoughOneIsKilled(t *testing.T) {
 	u.RawQuery = q.Encode()
 	victim := openOn(t, u.String())
 
-	listener := connect(t, b.url)
+	listener := pgtest.Connect(t, b.url)
 	if _, err := listener.Exec(t.Context(), `listen agent_event`); err != nil {
 		t.Fatal(err)
 	}
@@ -311,7 +312,7 @@ func TestTwoServicesFireEachOccurrenceOnceThoughOneIsKilled(t *testing.T) {
 	running(t, b.Service)
 	stop := running(t, victim)
 
-	fired := func() int { return query[int](t, b.sql, `select count(*) from agent.occurrence`) }
+	fired := func() int { return pgtest.Query[int](t, b.sql, `select count(*) from agent.occurrence`) }
 	killed := false
 	for fired() < n {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -322,7 +323,7 @@ func TestTwoServicesFireEachOccurrenceOnceThoughOneIsKilled(t *testing.T) {
 		}
 		if !killed && fired() > n/4 {
 			killed = true
-			if query[int](t, b.sql, `select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and application_name = 'victim'`) == 0 {
+			if pgtest.Query[int](t, b.sql, `select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and application_name = 'victim'`) == 0 {
 				t.Error("there was nothing to kill")
 			}
 			stop()
@@ -350,13 +351,13 @@ func TestScheduleMadeForSoonFiresWithoutWaitingForAPoll(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(slow.Close)
-	listener := connect(t, b.url)
+	listener := pgtest.Connect(t, b.url)
 	if _, err := listener.Exec(t.Context(), `listen agent_event`); err != nil {
 		t.Fatal(err)
 	}
 	running(t, slow)
 	// It listens once a session of its own waits for a notification.
-	for query[int](t, b.sql, `select count(*) from pg_stat_activity where datname = current_database() and query = 'listen agent_schedule' and state = 'idle'`) == 0 {
+	for pgtest.Query[int](t, b.sql, `select count(*) from pg_stat_activity where datname = current_database() and query = 'listen agent_schedule' and state = 'idle'`) == 0 {
 		if err := t.Context().Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -375,7 +376,7 @@ func TestScheduleThatCannotFireIsOutOfTheOthersWay(t *testing.T) {
 	bad, good := b.create(t, hourly("UTC")), b.create(t, hourly("UTC"))
 	b.exec(t, `update agent.schedule set rule = 'never' where id = $1`, bad.ID)
 	b.exec(t, `update agent.schedule set next_at = now() - id * interval '1 ms'`)
-	listener := connect(t, b.url)
+	listener := pgtest.Connect(t, b.url)
 	if _, err := listener.Exec(t.Context(), `listen agent_event`); err != nil {
 		t.Fatal(err)
 	}
@@ -433,7 +434,7 @@ func TestWaitingSchedulesAreNotLookedAt(t *testing.T) {
 				t.Errorf("%s:\n%s", statement, plan)
 			}
 		}
-		if n := query[int](t, b.sql, `select count(*) from agent.due_schedules()`); n != 3 {
+		if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.due_schedules()`); n != 3 {
 			t.Errorf("%d are due, want 3", n)
 		}
 	}
@@ -447,14 +448,14 @@ func TestOccurrencesFollowTheirEventsLife(t *testing.T) {
 	s := b.create(t, spec)
 	b.backBy(t, s.ID, 7*time.Hour)
 	b.fire(t, 1)
-	ids := query[[]int64](t, b.sql, `select array_agg(event_id order by nominal_at) from agent.occurrence`)
+	ids := pgtest.Query[[]int64](t, b.sql, `select array_agg(event_id order by nominal_at) from agent.occurrence`)
 	if len(ids) != 7 {
 		t.Fatalf("%d events, want 7", len(ids))
 	}
 	claim := func(id int64) string {
 		t.Helper()
 		b.exec(t, `update agent.event set attempts = attempts + 1, claimed = claimed || now(), nacked_at = null, vt = now() + interval '1 h' where id = $1`, id)
-		return query[string](t, b.sql, `select agent.receipt(e) from agent.event e where id = $1`, id)
+		return pgtest.Query[string](t, b.sql, `select agent.receipt(e) from agent.event e where id = $1`, id)
 	}
 	claim(ids[1])
 	b.exec(t, `select agent.delete_event($1, $2)`, ids[2], claim(ids[2]))
@@ -564,7 +565,7 @@ func TestExtraOccurrenceLeavesTheOthersAlone(t *testing.T) {
 	if len(past) != 1 || !o.Manual || !past[0].Manual || o.Status != schedule.OccurrencePending || *past[0].EventID != *o.EventID || !past[0].NominalAt.Equal(o.NominalAt) {
 		t.Errorf("ran %+v, stored %+v", o, past)
 	}
-	if want := query[time.Time](t, b.sql, `select $1::timestamptz at time zone 'America/New_York'`, o.ScheduledFor); !o.NominalAt.Equal(want) {
+	if want := pgtest.Query[time.Time](t, b.sql, `select $1::timestamptz at time zone 'America/New_York'`, o.ScheduledFor); !o.NominalAt.Equal(want) {
 		t.Errorf("nominally at %v, want %v", o.NominalAt, want)
 	}
 	if got := b.get(t, s.ID); got.Fired != 0 || !got.NextAt.Equal(*s.NextAt) {
@@ -593,7 +594,7 @@ func TestDeletedScheduleIsCancelledWithTheEventsThatNobodyClaimed(t *testing.T) 
 	if got := b.statuses(t, s.ID); !slices.Equal(got, want) {
 		t.Errorf("got %v\nwant %v", got, want)
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.event_hist where outcome = 'cancelled'`); n != 2 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist where outcome = 'cancelled'`); n != 2 {
 		t.Errorf("history has %d cancelled events, want 2", n)
 	}
 	if got := b.get(t, s.ID); got.Status != schedule.Cancelled || got.NextAt != nil || got.Version != s.Version+1 {
@@ -609,7 +610,7 @@ func TestOldOccurrencesAreForgottenNotThoseAMoveCouldBringBack(t *testing.T) {
 	b := open(t)
 	b.exec(t, `insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status)
 		select 1, now() at time zone 'UTC' - d * interval '1 day', now() - d * interval '1 day', 'fired' from unnest(array[0, 1, 5, 50]) d`)
-	if n := query[int](t, b.sql, `select agent.keep_occurrences('3 days')`); n != 2 {
+	if n := pgtest.Query[int](t, b.sql, `select agent.keep_occurrences('3 days')`); n != 2 {
 		t.Errorf("%d were forgotten, want 2", n)
 	}
 	if _, err := b.sql.Exec(t.Context(), `select agent.keep_occurrences('1 day')`); err == nil || !strings.Contains(err.Error(), "QD003") {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/schedule"
 )
 
@@ -57,14 +58,14 @@ func TestOwnersMoveNeitherLosesAnOccurrenceNorFiresItTwice(t *testing.T) {
 			t.Parallel()
 			b := open(t)
 			b.owner(t, "ada", "Etc/GMT+10") // ten hours behind UTC
-			now := query[time.Time](t, b.sql, `select now() at time zone 'Etc/GMT+10'`)
+			now := pgtest.Query[time.Time](t, b.sql, `select now() at time zone 'Etc/GMT+10'`)
 			at := schedule.Moment{Time: now.Add(2 * time.Hour).Truncate(time.Second)}
 			s := b.create(t, schedule.Spec{Owner: "ada", RRule: "FREQ=DAILY", At: &at, Misfire: misfire})
 			b.fire(t, 0)
 
 			b.owner(t, "ada", "Etc/GMT-10") // east
 			b.fire(t, 1)
-			if n := query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
+			if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
 				t.Fatalf("after the move east there are %d events, want one", n)
 			}
 			if past := b.past(t, s.ID); len(past) != 1 || !past[0].NominalAt.Equal(at.Time) {
@@ -81,7 +82,7 @@ func TestOwnersMoveNeitherLosesAnOccurrenceNorFiresItTwice(t *testing.T) {
 			if got := b.get(t, s.ID); !got.NextLocal.Equal(at.Time.AddDate(0, 0, 1)) || got.NextAt.Before(time.Now().Add(25*time.Hour)) {
 				t.Errorf("after the move back: %v, at %v", got.NextLocal, got.NextAt)
 			}
-			if n := query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
+			if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
 				t.Errorf("after the move back there are %d events, want one", n)
 			}
 		})
@@ -93,7 +94,7 @@ func TestOwnersMoveIntoAGapThatIsSkippedPlansTheTimeAfter(t *testing.T) {
 	b := open(t)
 	b.owner(t, "ada", "Asia/Tokyo")
 	s := b.create(t, schedule.Spec{Owner: "ada", Cron: "30 2 * * *", Gap: schedule.GapSkip})
-	gap := query[time.Time](t, b.sql, `
+	gap := pgtest.Query[time.Time](t, b.sql, `
 		select date_trunc('day', at at time zone 'America/New_York') + interval '2 h 30 min'
 		from agent.zone_transitions('America/New_York', now() + interval '2 days', now() + interval '2 years', '7 days') where offset_after > offset_before limit 1`)
 	b.exec(t, `update agent.schedule set next_local = $1, next_at = $1::timestamp at time zone 'Asia/Tokyo'`, gap)
@@ -132,7 +133,7 @@ func TestDeletedOwnersSchedulesAreCancelled(t *testing.T) {
 	if got := fmt.Sprint(b.statuses(t, s.ID)); got != "[cancelled cancelled]" {
 		t.Errorf("ada's occurrences are %s", got)
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.event_hist where outcome = 'cancelled'`); n != 1 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist where outcome = 'cancelled'`); n != 1 {
 		t.Errorf("history has %d cancelled events, want 1", n)
 	}
 	if _, err := b.GetOwner(t.Context(), "ada"); !errors.Is(err, schedule.ErrOwnerNotFound) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/schedule"
 )
 
@@ -82,7 +83,7 @@ func TestSchedulesThatMakeNoSenseAreRefusedByField(t *testing.T) {
 			t.Errorf("%+v: got %v, want %s refused", c.spec, err, c.field)
 		}
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.schedule`); n != 0 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.schedule`); n != 0 {
 		t.Errorf("%d schedules were stored all the same", n)
 	}
 }
@@ -162,7 +163,7 @@ func TestPreviewFollowsTheClocksOfTheZone(t *testing.T) {
 			t.Errorf("%s:\n got %v\nwant %v", name, texts, c.want)
 		}
 	}
-	if n := query[int](t, b.sql, `select count(*) from agent.schedule`); n != 0 {
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.schedule`); n != 0 {
 		t.Errorf("previews stored %d schedules", n)
 	}
 }

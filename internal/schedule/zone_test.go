@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/pgtest"
 )
 
 func TestSpecialLocalTimesResolveExactly(t *testing.T) {
@@ -51,7 +53,7 @@ func TestSpecialLocalTimesResolveExactly(t *testing.T) {
 		{zone: "CET", local: "2027-07-01T12:00:00", withoutGapOrOverlap: "2027-07-01T10:00:00Z"},
 		{zone: "UTC", local: "2027-07-01T12:00:00", withoutGapOrOverlap: "2027-07-01T12:00:00Z"},
 	} {
-		if !query[bool](t, b.sql, `select exists (select from pg_timezone_names where name = $1)`, c.zone) {
+		if !pgtest.Query[bool](t, b.sql, `select exists (select from pg_timezone_names where name = $1)`, c.zone) {
 			t.Logf("the server does not know %s", c.zone)
 			continue
 		}
@@ -64,7 +66,7 @@ func TestSpecialLocalTimesResolveExactly(t *testing.T) {
 				case c.first != "":
 					want = map[string]string{"first": c.first, "last": c.last}[overlap]
 				}
-				got := query[*time.Time](t, b.sql, `select agent.resolve_local($1, $2, $3, $4)`, local(t, c.local), c.zone, gap, overlap)
+				got := pgtest.Query[*time.Time](t, b.sql, `select agent.resolve_local($1, $2, $3, $4)`, local(t, c.local), c.zone, gap, overlap)
 				if text := format(got); text != want {
 					t.Errorf("%s in %s, gap %s, overlap %s: got %q, want %q", c.local, c.zone, gap, overlap, text, want)
 				}
@@ -255,7 +257,7 @@ func agree(t *testing.T, conn *pgx.Conn, name string, loc *time.Location, all []
 func TestTransitionsAreFoundToTheSecond(t *testing.T) {
 	t.Parallel()
 	b := open(t)
-	got := query[[]time.Time](t, b.sql, `
+	got := pgtest.Query[[]time.Time](t, b.sql, `
 		select array_agg(at order by at) from agent.zone_transitions('America/New_York', '2026-01-01Z', '2028-01-01Z', '7 days')`)
 	want := []string{"2026-03-08T07:00:00Z", "2026-11-01T06:00:00Z", "2027-03-14T07:00:00Z", "2027-11-07T06:00:00Z"}
 	if len(got) != len(want) {
@@ -282,7 +284,7 @@ func TestZonesAreKnownByTheirNamesAlone(t *testing.T) {
 		t.Errorf("refused: %v", refused)
 	}
 	for _, name := range []string{"Etc/GMT+5", "America/Port-au-Prince", "EST5EDT"} {
-		if query[bool](t, b.sql, `select exists (select from pg_timezone_names where name = $1)`, name) && !query[bool](t, b.sql, `select agent.is_zone($1)`, name) {
+		if pgtest.Query[bool](t, b.sql, `select exists (select from pg_timezone_names where name = $1)`, name) && !pgtest.Query[bool](t, b.sql, `select agent.is_zone($1)`, name) {
 			t.Errorf("refused: %s", name)
 		}
 	}
@@ -291,11 +293,11 @@ func TestZonesAreKnownByTheirNamesAlone(t *testing.T) {
 		"FOO+3", "FOO3", "Foo/Bar+5", "<+03>-3", "PST", "CEST", "MSK", "default", "interval", "Europe", "Europe/", "Europe/Atlantis", "/etc/localtime", "../UTC", "./UTC", "UTC ", " UTC", "UTC\n",
 		"5", "+5", "zone.tab", "tzdata.zi", "leapseconds", strings.Repeat("A", 1000),
 	} {
-		if query[bool](t, b.sql, `select agent.is_zone($1)`, name) {
+		if pgtest.Query[bool](t, b.sql, `select agent.is_zone($1)`, name) {
 			t.Errorf("taken: %q", name)
 		}
 	}
-	if zone := query[string](t, b.sql, `select current_setting('timezone') from agent.is_zone('Asia/Tokyo')`); zone == "Asia/Tokyo" {
+	if zone := pgtest.Query[string](t, b.sql, `select current_setting('timezone') from agent.is_zone('Asia/Tokyo')`); zone == "Asia/Tokyo" {
 		t.Error("the session's time zone is another afterwards")
 	}
 }
