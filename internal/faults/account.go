@@ -1,0 +1,108 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// account is the user that the servers run as: this process's own, or for root, as whom PostgreSQL refuses to run,
+// postgres or nobody.
+type account struct {
+	credential *syscall.Credential // nil: this process's own
+}
+
+func findAccount() (account, error) {
+	if os.Geteuid() != 0 {
+		return account{}, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		found, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err := strconv.ParseUint(found.Uid, 10, 32)
+		if err != nil {
+			return account{}, err
+		}
+		gid, err := strconv.ParseUint(found.Gid, 10, 32)
+		if err != nil {
+			return account{}, err
+		}
+		return account{&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
+	}
+	return account{}, fmt.Errorf("this test runs as root, PostgreSQL does not, and there is neither a user postgres nor nobody")
+}
+
+// command prepares a program to be run as the account, in a session of its own and with a small environment.
+func (a account) command(ctx context.Context, environ []string, path string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, path, args...) //nolint:gosec // programs of PostgreSQL and PgBouncer
+	cmd.Dir = "/"
+	cmd.Env = append([]string{"LC_ALL=C", "TZ=UTC", "HOME=/", "PATH=" + os.Getenv("PATH")}, environ...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: a.credential}
+	cmd.WaitDelay = 5 * time.Second
+	return cmd
+}
+
+// own gives a file or directory to the account.
+func (a account) own(path string) error {
+	if a.credential == nil {
+		return nil
+	}
+	return os.Lchown(path, int(a.credential.Uid), int(a.credential.Gid))
+}
+
+// directory makes a directory of the account, in base or else among the temporary files, removed at the end of the test.
+func (a account) directory(t *testing.T, base string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(base, "queued-faults-") //nolint:usetesting // nobody but its owner can enter what t.TempDir makes
+	if err == nil {
+		err = a.own(dir)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("removing a server's directory: %v", err)
+		}
+	})
+	return dir
+}
+
+// binDir returns the directory of the newest PostgreSQL on this machine.
+func binDir() (string, error) {
+	patterns := []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin", "/opt/homebrew/opt/postgresql*/bin"}
+	best, bestVersion := "", -1
+	for _, pattern := range patterns {
+		dirs, _ := filepath.Glob(pattern)
+		for _, dir := range dirs {
+			var version int
+			if _, err := os.Stat(filepath.Join(dir, "initdb")); err != nil {
+				continue
+			}
+			_, _ = fmt.Sscanf(filepath.Base(filepath.Dir(dir)), "%d", &version)
+			if version > bestVersion {
+				best, bestVersion = dir, version
+			}
+		}
+	}
+	if best != "" {
+		return best, nil
+	}
+	path, err := exec.LookPath("initdb")
+	if err != nil {
+		return "", fmt.Errorf("the fault tests need PostgreSQL's programs on this machine (for example `apt-get install postgresql`)")
+	}
+	if path, err = filepath.EvalSymlinks(path); err != nil {
+		return "", err
+	}
+	return filepath.Dir(path), nil
+}

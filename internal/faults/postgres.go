@@ -1,0 +1,403 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	// startLimit bounds the start of a server, its recovery included, and its promotion, on a busy machine.
+	startLimit = 2 * time.Minute
+
+	superuser = "postgres"
+	ordinary  = "queued" // the role that owns the database of the same name
+)
+
+// Config is how a server is made. Its zero value is a server as PostgreSQL makes it.
+type Config struct {
+	Settings map[string]string // beside those every server gets; these win
+	Base     string            // the directory to make the server's own in; zero: that of temporary files
+	Environ  []string          // further variables for the server's processes
+}
+
+// Server is one PostgreSQL, on a TCP port of its own that it keeps when it is started again.
+type Server struct {
+	Port int
+
+	t        *testing.T
+	account  account
+	bin      string
+	dir      string // of the data
+	settings map[string]string
+	environ  []string
+	process  *process
+	frozen   bool
+}
+
+// Start makes a server and starts it. It ends with the test.
+func Start(t *testing.T, cfg Config) *Server {
+	t.Helper()
+	s := newServer(t, cfg)
+	s.run("initdb", "-D", s.dir, "--username", superuser, "--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions")
+	s.Start()
+	s.Exec("", `create role `+ordinary+` login`)
+	s.Exec("", `create database `+ordinary+` owner `+ordinary)
+	return s
+}
+
+func newServer(t *testing.T, cfg Config) *Server {
+	t.Helper()
+	s := &Server{t: t, Port: freePort(t), environ: cfg.Environ, settings: map[string]string{
+		"max_connections":             "200",
+		"wal_level":                   "replica",
+		"max_wal_senders":             "10",
+		"wal_keep_size":               "256MB",
+		"hot_standby":                 "on",
+		"wal_receiver_timeout":        "5s",
+		"wal_retrieve_retry_interval": "200ms",
+		"restart_after_crash":         "on",
+		"shared_buffers":              "32MB",
+		"log_line_prefix":             "%m [%p] ",
+	}}
+	maps.Copy(s.settings, cfg.Settings)
+	var err error
+	if s.account, err = findAccount(); err == nil {
+		s.bin, err = binDir()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent := s.account.directory(t, cfg.Base)
+	s.dir = filepath.Join(parent, "data")
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the server on port %d said last:\n%s", s.Port, s.LastLog())
+		}
+		if s.process != nil {
+			if err := s.process.kill(); err != nil {
+				t.Errorf("ending a server: %v", err)
+			}
+		}
+	})
+	return s
+}
+
+// freePort returns a TCP port that nobody listens on.
+func freePort(t *testing.T) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+// run runs one of PostgreSQL's programs to its end, which must be a good one.
+func (s *Server) run(program string, args ...string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	out, err := s.account.command(ctx, nil, filepath.Join(s.bin, program), args...).CombinedOutput()
+	if err != nil {
+		s.t.Fatalf("%s: %v\n%s", program, err, out)
+	}
+}
+
+// Start starts the server, which must not be running, and returns when it answers.
+func (s *Server) Start() {
+	s.t.Helper()
+	s.StartSlowly()
+	s.AwaitReady()
+}
+
+// StartSlowly starts the server and does not wait until it answers.
+func (s *Server) StartSlowly() {
+	s.t.Helper()
+	if s.process != nil && s.process.running() {
+		s.t.Fatal("the server is running already")
+	}
+	s.writeSettings()
+	log, err := os.OpenFile(s.logFile(), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = log.Close() }()
+	cmd := s.account.command(context.Background(), s.environ, filepath.Join(s.bin, "postgres"), "-D", s.dir)
+	cmd.Stdout, cmd.Stderr = log, log
+	if s.process, err = startProcess(cmd); err != nil {
+		s.t.Fatal(err)
+	}
+	s.frozen = false
+}
+
+// AwaitReady returns when the server answers.
+func (s *Server) AwaitReady() {
+	s.t.Helper()
+	s.await("answers", func(ctx context.Context) error {
+		conn, err := pgx.Connect(ctx, s.adminURL(""))
+		if err != nil {
+			return err
+		}
+		return conn.Close(ctx)
+	})
+}
+
+// await polls state until it has no error, or fails the test.
+func (s *Server) await(what string, state func(ctx context.Context) error) {
+	s.t.Helper()
+	deadline := time.Now().Add(startLimit)
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		err := state(ctx)
+		cancel()
+		switch {
+		case err == nil:
+			return
+		case !s.process.running():
+			s.t.Fatalf("the server on port %d has ended (%s); its log:\n%s", s.Port, s.process.cmd.ProcessState, s.LastLog())
+		case time.Now().After(deadline):
+			s.t.Fatalf("waited in vain until the server on port %d %s: %v", s.Port, what, err)
+		}
+		pause(20 * time.Millisecond)
+	}
+}
+
+// writeSettings writes postgresql.conf. What pg_basebackup has added is in postgresql.auto.conf, which counts after it.
+func (s *Server) writeSettings() {
+	s.t.Helper()
+	all := maps.Clone(s.settings)
+	all["listen_addresses"] = "127.0.0.1"
+	all["port"] = strconv.Itoa(s.Port)
+	all["unix_socket_directories"] = ""
+	var text strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		fmt.Fprintf(&text, "%s = '%s'\n", name, strings.ReplaceAll(all[name], "'", "''"))
+	}
+	if err := os.WriteFile(filepath.Join(s.dir, "postgresql.conf"), []byte(text.String()), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Set changes a setting for now and for later starts. Where the server runs, it is one that takes effect by a reload.
+func (s *Server) Set(name, value string) {
+	s.t.Helper()
+	s.settings[name] = value
+	s.writeSettings()
+	if s.process == nil || !s.process.running() {
+		return
+	}
+	if err := s.process.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		s.t.Fatal(err)
+	}
+	s.await("has reloaded "+name, func(ctx context.Context) error {
+		var now string
+		if err := s.queryRow(ctx, &now, `select setting from pg_catalog.pg_file_settings where name = $1 and error is null order by seqno desc limit 1`, name); err != nil {
+			return err
+		}
+		if err := s.queryRow(ctx, &now, `select pg_catalog.current_setting($1)`, name); err != nil {
+			return err
+		}
+		if now != value {
+			return fmt.Errorf("it is %q, not %q", now, value)
+		}
+		return nil
+	})
+}
+
+// Kill ends all processes of the server by SIGKILL, and returns when they are gone.
+func (s *Server) Kill() {
+	s.t.Helper()
+	if err := s.process.kill(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Freeze stops all processes of the server by SIGSTOP: its connections stay, and nothing answers on them.
+func (s *Server) Freeze() {
+	s.t.Helper()
+	if err := s.process.signalTree(syscall.SIGSTOP); err != nil {
+		s.t.Fatal(err)
+	}
+	s.frozen = true
+}
+
+// Thaw lets a frozen server go on.
+func (s *Server) Thaw() {
+	s.t.Helper()
+	if err := s.process.signalTree(syscall.SIGCONT); err != nil {
+		s.t.Fatal(err)
+	}
+	s.frozen = false
+}
+
+// Stop ends the server in order: a fast shutdown.
+func (s *Server) Stop() {
+	s.t.Helper()
+	if err := s.process.stop(syscall.SIGINT, startLimit); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Running reports whether the server has processes, frozen ones included.
+func (s *Server) Running() bool { return s.process != nil && s.process.running() }
+
+// URL connects to the database queued as the ordinary role that owns it. It names further servers after this one, in
+// their order; without a word on what kind of session is wanted.
+func (s *Server) URL(others ...*Server) string {
+	hosts := s.Addr()
+	for _, other := range others {
+		hosts += "," + other.Addr()
+	}
+	return "postgres://" + ordinary + "@" + hosts + "/" + ordinary + "?sslmode=disable"
+}
+
+// AdminURL connects to the database queued as a superuser.
+func (s *Server) AdminURL() string { return s.adminURL(ordinary) }
+
+func (s *Server) adminURL(database string) string {
+	if database == "" {
+		database = superuser
+	}
+	u := url.URL{Scheme: "postgres", User: url.User(superuser), Host: s.Addr(), Path: "/" + database, RawQuery: "sslmode=disable&connect_timeout=5"}
+	return u.String()
+}
+
+// Addr is where the server listens, host:port.
+func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.Port) }
+
+// Exec runs statements as a superuser in a database; "" is the server's own.
+func (s *Server) Exec(database, statements string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.adminURL(database))
+	if err == nil {
+		_, err = conn.PgConn().Exec(ctx, statements).ReadAll()
+		_ = conn.Close(ctx)
+	}
+	if err != nil {
+		s.t.Fatalf("%s: %v", statements, err)
+	}
+}
+
+// queryRow reads one value as a superuser.
+func (s *Server) queryRow(ctx context.Context, value any, query string, args ...any) error {
+	conn, err := pgx.Connect(ctx, s.adminURL(""))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	return conn.QueryRow(ctx, query, args...).Scan(value)
+}
+
+func (s *Server) logFile() string { return filepath.Join(filepath.Dir(s.dir), "log") }
+
+// LastLog returns the end of the server's log.
+func (s *Server) LastLog() string {
+	text, _ := os.ReadFile(s.logFile())
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-30):], "\n")
+}
+
+// Standby makes a standby of the server and starts it. It ends with the test.
+func (s *Server) Standby(cfg Config) *Server {
+	s.t.Helper()
+	standby := newServer(s.t, cfg)
+	standby.Follow(s)
+	return standby
+}
+
+// Follow makes the server, which must not be running, a standby of another: with that one's data, in the place of its own. It
+// returns when it has caught up.
+func (s *Server) Follow(primary *Server) {
+	s.t.Helper()
+	if err := os.RemoveAll(s.dir); err != nil {
+		s.t.Fatal(err)
+	}
+	connInfo := fmt.Sprintf("host=127.0.0.1 port=%d user=%s application_name=%s connect_timeout=3", primary.Port, superuser, s.name())
+	s.run("pg_basebackup", "-D", s.dir, "-d", connInfo, "--checkpoint=fast", "--no-sync", "-R", "-X", "stream")
+	s.settings["synchronous_standby_names"] = "" // its own, should it be promoted
+	s.Start()
+	primary.AwaitStandby(s)
+}
+
+// name is what the server calls itself as a standby.
+func (s *Server) name() string { return "standby_" + strconv.Itoa(s.Port) }
+
+// AwaitStandby returns when a standby streams and has caught up with what was written before the call.
+func (s *Server) AwaitStandby(standby *Server) {
+	s.t.Helper()
+	standby.await("has caught up", func(ctx context.Context) error {
+		var caughtUp bool
+		err := s.queryRow(ctx, &caughtUp, `
+			select pg_catalog.count(*) > 0 from pg_catalog.pg_stat_replication
+			where application_name = $1 and state = 'streaming' and flush_lsn >= pg_catalog.pg_current_wal_flush_lsn() - 1048576`, standby.name())
+		if err == nil && !caughtUp {
+			err = fmt.Errorf("it is behind")
+		}
+		return err
+	})
+}
+
+// RequireSync makes each commit wait for a standby, and returns when that one is in sync; nil ends that.
+func (s *Server) RequireSync(standby *Server) {
+	s.t.Helper()
+	if standby == nil {
+		s.Set("synchronous_standby_names", "")
+		return
+	}
+	s.Set("synchronous_standby_names", standby.name())
+	standby.await("is in sync", func(ctx context.Context) error {
+		var state string
+		err := s.queryRow(ctx, &state, `select sync_state from pg_catalog.pg_stat_replication where application_name = $1`, standby.name())
+		if err == nil && state != "sync" {
+			err = fmt.Errorf("it is %s", state)
+		}
+		return err
+	})
+}
+
+// Promote makes a standby a primary, and returns when it takes writes.
+func (s *Server) Promote() {
+	s.t.Helper()
+	s.run("pg_ctl", "promote", "-D", s.dir, "-w", "-t", strconv.Itoa(int(startLimit/time.Second)))
+	s.await("takes writes", func(ctx context.Context) error {
+		var recovering bool
+		err := s.queryRow(ctx, &recovering, `select pg_catalog.pg_is_in_recovery()`)
+		if err == nil && recovering {
+			err = fmt.Errorf("it is in recovery")
+		}
+		return err
+	})
+}
+
+// HoldBackStandbys stops the processes that send the log to standbys: what is committed from then on does not reach them.
+// It is for a primary that is about to be killed.
+func (s *Server) HoldBackStandbys() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	var pids []int32
+	if err := s.queryRow(ctx, &pids, `select coalesce(pg_catalog.array_agg(pid), '{}') from pg_catalog.pg_stat_replication`); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, pid := range pids {
+		if err := syscall.Kill(int(pid), syscall.SIGSTOP); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/queued/queued/internal/faults"
+)
+
+// query returns one value from a server.
+func query[T any](t *testing.T, url, statement string, args ...any) T {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	var value T
+	if err := conn.QueryRow(ctx, statement, args...).Scan(&value); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+	return value
+}
+
+// The harness itself: what is committed on a synchronous pair is on the standby when the primary is killed, and again after
+// the old primary has come back and the new one has been frozen.
+func TestPairFailsOverAndBack(t *testing.T) {
+	t.Parallel()
+	pair := faults.StartPair(t, faults.Synchronous, faults.Config{})
+	pair.Primary.Exec("queued", `create table n (n int)`)
+	for round, strike := range []func(){func() { pair.Primary.Kill() }, func() { pair.Primary.Freeze() }} {
+		pair.Primary.Exec("queued", `insert into n values (1)`)
+		strike()
+		pair.Failover()
+		if got := query[int](t, pair.Primary.AdminURL(), `select count(*) from n`); got != round+1 {
+			t.Errorf("round %d: the new primary has %d rows, want %d", round, got, round+1)
+		}
+		pair.Rejoin()
+	}
+	if got := query[bool](t, pair.Standby.URL(), `select pg_is_in_recovery()`); !got {
+		t.Error("the standby is none")
+	}
+	bouncer := faults.StartBouncer(t, pair.Primary, "transaction")
+	if got := query[string](t, bouncer.URL()+"&default_query_exec_mode=exec", `select current_user`); got != "queued" {
+		t.Errorf("PgBouncer connects as %s", got)
+	}
+}
+
+// What the standby was kept from getting is lost with an asynchronous failover, and the sequence goes back.
+func TestHeldBackCommitsAreLostWithAnAsynchronousFailover(t *testing.T) {
+	t.Parallel()
+	pair := faults.StartPair(t, faults.Asynchronous, faults.Config{})
+	pair.Primary.Exec("queued", `create table n (n int)`)
+	pair.Primary.AwaitStandby(pair.Standby)
+	pair.Primary.HoldBackStandbys()
+	pair.Primary.Exec("queued", `insert into n values (1)`)
+	pair.Primary.Kill()
+	pair.Failover()
+	if got := query[int](t, pair.Primary.AdminURL(), `select count(*) from n`); got != 0 {
+		t.Errorf("the new primary has %d rows, want none", got)
+	}
+}
+
+func TestFrozenServerAnswersNothingUntilItIsThawed(t *testing.T) {
+	t.Parallel()
+	server := faults.Start(t, faults.Config{})
+	conn, err := pgx.Connect(t.Context(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	server.Freeze()
+	answered := make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(t.Context(), `select 1`)
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		t.Errorf("a frozen server answered: %v", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	server.Thaw()
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+	server.Kill()
+	server.Start()
+	var pgErr *pgconn.PgError
+	if _, err := conn.Exec(t.Context(), `select 1`); err == nil || errors.As(err, &pgErr) && pgErr.Code != "57P01" {
+		t.Errorf("a session survived the kill of its server: %v", err)
+	}
+}
