@@ -3,8 +3,11 @@ package queue_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
 
@@ -89,5 +92,128 @@ func TestFailedAttemptEndsTheRecord(t *testing.T) {
 	got, err := b.Attempts(t.Context(), id)
 	if err != nil || len(got) != 1 || got[0].Outcome != queue.AttemptFailed || got[0].EndedAt == nil || *got[0].Error != "hopeless" {
 		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+// retry claims the event of the queue and nacks it n times, in as many transactions, and returns the bytes that its row takes then.
+func (b bench) retry(t *testing.T, id int64, n int, message string) (size int) {
+	t.Helper()
+	b.exec(t, `select set_config('test.message', $1, false)`, message)
+	b.exec(t, fmt.Sprintf(`
+		do $do$
+		begin
+			for _n in 1 .. %d loop
+				perform agent.nack_event(c.id, agent.receipt(c), _error => concat(c.attempts, ' ', current_setting('test.message')), _notify => false)
+				from agent.claim_events(_max_attempts => 1000000, _worker => 'w') c;
+				commit;
+			end loop;
+		end
+		$do$`, n))
+	return pgtest.Query[int](t, b.sql, `select pg_column_size(e.claimed) + pg_column_size(e.past_attempts::text) from agent.event e where id = $1`, id)
+}
+
+func TestAnEventMayBeTriedForEver(t *testing.T) {
+	t.Parallel()
+	b := open(t, func(c *queue.Config) { c.MaxAttempts = 1_000_000 })
+	id := b.put(t, queue.InsertParams{})[0]
+	const attempts, step = 10_000, 500
+	b.retry(t, id, 1, "first")
+	first := b.get(t, id).Claimed[0]
+	bound := 2 * b.retry(t, id, 199, strings.Repeat("x", 1000))
+	for done := 200; done < attempts; done += step {
+		if size := b.retry(t, id, min(step, attempts-done), strings.Repeat("x", 1000)); size > bound {
+			t.Fatalf("after %d attempts %d bytes are kept of them, after 200 it was half of %d", done+step, size, bound)
+		}
+	}
+
+	e := b.get(t, id)
+	if e.Attempts != attempts || e.ErrorCount != attempts || len(e.Claimed) != 100 || !e.Claimed[0].Equal(first) {
+		t.Errorf("%d attempts, %d errors, %d claims, the first at %v, want %v", e.Attempts, e.ErrorCount, len(e.Claimed), e.Claimed[0], first)
+	}
+	claimed := b.take(t, queue.ClaimParams{MaxAttempts: 1_000_000}, 1)[0]
+	if err := b.Release(t.Context(), []queue.Lease{lease(claimed)}); err != nil {
+		t.Fatal(err)
+	}
+	last := b.take(t, queue.ClaimParams{MaxAttempts: 1_000_000}, 1)[0]
+	if !last.Claimed[0].Equal(first) || len(last.Claimed) != 100 || last.Attempts != attempts+1 {
+		t.Errorf("after a release: %d attempts, %d claims", last.Attempts, len(last.Claimed))
+	}
+	check := func(at string, outcome queue.AttemptOutcome) {
+		t.Helper()
+		got, err := b.Attempts(t.Context(), id)
+		if err != nil || len(got) != 21 {
+			t.Fatalf("%s: %d attempts, %v", at, len(got), err)
+		}
+		for i, a := range got {
+			n := attempts + 1 - 20 + i
+			start := last.Claimed[len(last.Claimed)-21+i]
+			switch {
+			case int(a.Number) != n || !a.StartedAt.Equal(start):
+				t.Errorf("%s: attempt %d at %v, want %d at %v", at, a.Number, a.StartedAt, n, start)
+			case i == 20 && a.Outcome != outcome:
+				t.Errorf("%s: the last was %s", at, a.Outcome)
+			case i < 20 && (a.Outcome != queue.AttemptNacked || !strings.HasPrefix(*a.Error, fmt.Sprint(n, " x")) || a.EndedAt.Before(start)):
+				t.Errorf("%s: attempt %d: %+v", at, n, a)
+			}
+		}
+	}
+	check("while it runs", queue.AttemptRunning)
+	if result := b.ack(t, lease(last)); result.Err != nil {
+		t.Fatal(result.Err)
+	}
+	check("when it is done", queue.AttemptDone)
+	if e := b.get(t, id); e.ErrorCount != attempts || !e.Claimed[0].Equal(first) {
+		t.Errorf("in history: %d errors, first claimed at %v", e.ErrorCount, e.Claimed[0])
+	}
+}
+
+func TestLongErrorsOfManyAttemptsAreBounded(t *testing.T) {
+	t.Parallel()
+	b := open(t, func(c *queue.Config) { c.MaxAttempts = 1_000_000 })
+	id := b.put(t, queue.InsertParams{})[0]
+	long := strings.Repeat("x", 65_536-10)
+	if size := b.retry(t, id, 30, long); size > 300_000 {
+		t.Errorf("%d bytes are kept of 30 attempts", size)
+	}
+	got, err := b.Attempts(t.Context(), id)
+	if err != nil || len(got) < 3 || got[len(got)-1].Number != 30 {
+		t.Fatalf("%d attempts, %v", len(got), err)
+	}
+	for _, a := range got {
+		if len(*a.Error) < 65_000 {
+			t.Errorf("of the error of attempt %d %d bytes are left", a.Number, len(*a.Error))
+		}
+	}
+	if e := b.get(t, id); e.ErrorCount != 30 {
+		t.Errorf("%d errors are counted", e.ErrorCount)
+	}
+	_, err = b.Nack(t.Context(), queue.NackParams{Lease: lease(b.take(t, queue.ClaimParams{MaxAttempts: 1_000_000}, 1)[0]), Error: strings.Repeat("x", 65_537)})
+	if invalid := new(queue.InvalidError); !errors.As(err, &invalid) || invalid.Field != "error" {
+		t.Errorf("an error of 65,537 characters: %v", err)
+	}
+}
+
+func TestLeasesThatEndAgainAndAgainAreBounded(t *testing.T) {
+	t.Parallel()
+	b := open(t, func(c *queue.Config) { c.MaxAttempts = 1_000_000 })
+	for _, p := range []queue.ClaimParams{{}, {Types: []string{"t"}}} {
+		p.MaxAttempts = 1_000_000
+		p.Queue = fmt.Sprintf("q%d", len(p.Types))
+		id := b.put(t, queue.InsertParams{Queue: p.Queue, Type: "t"})[0]
+		var e queue.Event
+		for range 130 {
+			e = b.take(t, p, 1)[0]
+			b.endLease(t, id)
+		}
+		if n := pgtest.Query[int](t, b.sql, `select jsonb_array_length(past_attempts) from agent.event where id = $1`, id); n != 20 || len(e.Claimed) != 100 {
+			t.Errorf("%+v: %d past attempts and %d claims are kept", p, n, len(e.Claimed))
+		}
+		got, err := b.Attempts(t.Context(), id)
+		if err != nil || len(got) != 21 || got[0].Number != 110 || got[20].Number != 130 || got[0].Outcome != queue.AttemptLeaseEnded {
+			t.Errorf("%+v: %d attempts, %v", p, len(got), err)
+		}
+		if e := b.get(t, id); e.ErrorCount != 130 {
+			t.Errorf("%+v: %d errors", p, e.ErrorCount)
+		}
 	}
 }

@@ -113,12 +113,12 @@ begin
       return query
       update agent.event e
       set attempts = e.attempts + 1
-        , claimed = e.claimed || _now
+        , claimed = agent.append_claim(e.claimed, _now)
         , vt = agent.later(_now, _invisible_for)
         , nacked_at = null
         , worker = _workers[_slot + chosen.n]
         , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
-            else coalesce(e.past_attempts, '[]') || agent.past_attempt(e.attempts, e.worker, e.vt, 'lease_ended') end
+            else agent.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
       from
       ( select l.place, l.vt, row_number() over ()
         from

@@ -22,7 +22,8 @@ begin
 end
 $func$;
 
--- Gives a claimed event back: claimable again after _delay (null: as its queue's policy says, or at once), with _error as its last error. It moves
+-- Gives a claimed event back: claimable again after _delay (null: as its queue's policy says, or at once), with _error, of up to 65,536
+-- characters, as its last error. It moves
 -- to history as failed instead when it is _final, or not _retryable, or when it has had the attempts that the event or the policy
 -- gives it. Returns the new vt, or the outcome failed. Repeated with the same receipt it changes nothing and answers as it did.
 -- Raises QD001 and QD002 as delete_event does.
@@ -49,6 +50,7 @@ declare
   _for_good boolean = coalesce(_final, false) or not coalesce(_retryable, true);
 begin
   perform agent.refuse('delay', 'must not be negative') where _delay < interval '0';
+  perform agent.refuse('error', 'must be at most 65536 characters long') where length(_error) > 65536;
 
   -- Locked first: whoever is finishing it right now is waited for, and what they made of it is seen below.
   perform from agent.event e where e.id = _id for update;
@@ -80,7 +82,7 @@ begin
   set vt = agent.later(_now, coalesce(_delay, agent.backoff(_policy, e.attempts)))
     , nacked_at = _now
     , last_error = coalesce(_error, e.last_error)
-    , past_attempts = coalesce(e.past_attempts, '[]') || agent.past_attempt(e.attempts, e.worker, _now, 'nacked', _error)
+    , past_attempts = agent.append_attempt(e.past_attempts, e.attempts, e.worker, _now, 'nacked', _error)
   where e.id = _id
   returning vt, null::text, queue, false;
   if _notify then

@@ -14,8 +14,7 @@ as $func$
   , _event.event, _event.last_error, _event.requeued_from
   , agent.event_state(_event, _at), null, null, null
   , _event.type, _event.source, _event.priority, _event.key, _event.max_attempts, _event.expires_at, _event.worker
-  , coalesce(jsonb_array_length(_event.past_attempts), 0)
-    + case when _event.attempts > 0 and _event.nacked_at is null and _event.vt <= _at then 1 else 0 end
+  , agent.error_count(_event.attempts, _event.nacked_at, _event.vt, _at)
   , _event.occurrence, null, null, null
   )::agent.look
 $func$;
@@ -31,12 +30,7 @@ as $func$
   , _event.event, _event.last_error, _event.requeued_from
   , null, _event.outcome, _event.finished_at, _event.requeued_as
   , _event.type, _event.source, _event.priority, _event.key, _event.max_attempts, _event.expires_at, _event.worker
-  , coalesce(jsonb_array_length(_event.past_attempts), 0)
-    + case
-        when _event.outcome = 'failed' then 1
-        when _event.outcome in ('expired', 'cancelled') and _event.attempts > 0 and _event.nacked_at is null then 1
-        else 0
-      end
+  , case when _event.outcome = 'done' and _event.nacked_at is null then greatest(_event.attempts - 1, 0) else _event.attempts end
   , _event.occurrence, _event.retryable, _event.result
   , case when _event.outcome in ('done', 'failed') then _event.finished_at - _event.claimed[cardinality(_event.claimed)] end
   )::agent.look
