@@ -62,7 +62,7 @@ func TestBenchMeasuresAServerOfItsOwn(t *testing.T) {
 		t.Run(test.args[0], func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "report.json")
-			p := startProgram(t, append([]string{"bench", "--warmup=10ms", "--json", path}, test.args...), []string{"QUEUED_DATABASE_URL=" + db.URL})
+			p := startProgram(t, append([]string{"bench", "--warmup=10ms", "--json", path}, test.args...), []string{"QUEUED_DATABASE_URL=" + db.AdminURL})
 			if code := p.wait(); code != exitOK {
 				t.Fatalf("exit code %d:\n%s", code, p.output())
 			}
@@ -99,7 +99,7 @@ func TestBenchMeasuresAServerOfItsOwn(t *testing.T) {
 func TestBenchThatIsInterruptedCleansUp(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t)
-	p := startProgram(t, []string{"bench", "single", "--duration=1h"}, []string{"QUEUED_DATABASE_URL=" + db.URL})
+	p := startProgram(t, []string{"bench", "single", "--duration=1h"}, []string{"QUEUED_DATABASE_URL=" + db.AdminURL})
 	var name string
 	p.waitForLine("starting a server", func(line string) bool {
 		if made := madeDatabase.FindStringSubmatch(line); made != nil {

@@ -14,7 +14,7 @@ import (
 
 func TestOnlyTheOwnerMigrates(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Empty(t).URL
+	db := pgtest.Empty(t).AdminURL
 	scripts := tree("incremental/001-a.sql", "create table agent.a (id int)")
 	admin := connect(t, db)
 	owner, other := role(t, admin, "owner"), role(t, admin, "other")

@@ -29,7 +29,7 @@ type template struct {
 }
 
 func (tm *template) name() string {
-	return "queued_template_" + sql.Digest()[:12] + tm.suffix
+	return "queued_template_" + sql.Digest()[:12] + "_owned" + tm.suffix
 }
 
 // make makes the database unless it is there and complete. One that is not complete, because its
@@ -59,9 +59,12 @@ func (tm *template) make(ctx context.Context, server *Server) error {
 
 func (tm *template) makeAnew(ctx context.Context, server *Server, conn *pgx.Conn) error {
 	name := pgx.Identifier{tm.name()}.Sanitize()
+	if err := server.makeOwner(ctx, conn); err != nil {
+		return err
+	}
 	err := execAll(ctx, conn,
 		"drop database if exists "+name+" with (force)",
-		"create database "+name+" template template0",
+		"create database "+name+" template template0 owner "+ownerRole,
 		"alter database "+name+" set search_path = ''",
 	)
 	if err != nil {
@@ -74,7 +77,7 @@ func (tm *template) makeAnew(ctx context.Context, server *Server, conn *pgx.Conn
 			return err
 		}
 	}
-	if err := run(ctx, server.urlOf(tm.name())); err != nil {
+	if err := run(ctx, server.ownerURL(tm.name())); err != nil {
 		return err
 	}
 	// Nobody may be connected to a database that is copied. TimescaleDB's scheduler has come by
@@ -93,8 +96,11 @@ func (tm *template) makeAnew(ctx context.Context, server *Server, conn *pgx.Conn
 // clone makes a database as a copy of another.
 func (s *Server) clone(ctx context.Context, name, template string) error {
 	return s.admin(ctx, func(conn *pgx.Conn) error {
+		if err := s.makeOwner(ctx, conn); err != nil {
+			return err
+		}
 		database := pgx.Identifier{name}.Sanitize()
-		create := "create database " + database + " template " + pgx.Identifier{template}.Sanitize()
+		create := "create database " + database + " template " + pgx.Identifier{template}.Sanitize() + " owner " + ownerRole
 		err := execAll(ctx, conn, create)
 		// A background worker may still be about to leave.
 		for tries := 0; isInUse(err) && tries < 20; tries++ {

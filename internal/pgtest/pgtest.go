@@ -26,7 +26,7 @@ import (
 
 // The environment that tests read.
 const (
-	EnvURL     = "QUEUED_TEST_DATABASE_URL" // URL of a running server, whose user may create databases
+	EnvURL     = "QUEUED_TEST_DATABASE_URL" // URL of a running server, whose user may create databases and roles
 	EnvFlavour = "QUEUED_TEST_FLAVOUR"      // flavour of the server to start: Plain (the default) or Timescale
 	EnvFate    = "QUEUED_TEST_SERVER_FATE"  // what becomes of the server at EnvURL: FateEnds, or anything else: it stays
 )
@@ -40,9 +40,13 @@ const (
 	cloneLimit = time.Minute
 )
 
-// DB is a database that belongs to one test.
+// DB is a database that belongs to one test. Its search_path is empty unless the session sets it.
 type DB struct {
-	URL string // connects as the owner; search_path is empty unless the session sets it
+	// URL connects as the role that owns the database and the schema, and has no other right on the server: neither superuser,
+	// nor allowed to make roles or databases. It is what operators of a managed PostgreSQL have.
+	URL string
+	// AdminURL connects as the server's administrator, who may make roles.
+	AdminURL string
 }
 
 // shared is the one server of this test binary, started when the first test asks for a database.
@@ -117,7 +121,7 @@ func newDB(tb testing.TB, server *Server, template string) *DB {
 	if err := server.clone(ctx, name, template); err != nil {
 		tb.Fatalf("making a database for the test: %s", err)
 	}
-	db := &DB{URL: server.urlOf(name)}
+	db := &DB{URL: server.ownerURL(name), AdminURL: server.urlOf(name)}
 	tb.Cleanup(func() {
 		if tb.Failed() {
 			tb.Log(obituary(server, name, tb.Name()))

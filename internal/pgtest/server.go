@@ -165,6 +165,38 @@ func (s *Server) urlOf(database string) string {
 	return u.String()
 }
 
+// The role that owns the databases of tests, on every server. It has no other right; the password guards nothing.
+const (
+	ownerRole     = "queued_test_owner"
+	ownerPassword = "pgtest"
+)
+
+// ownerURL returns the URL of a database on the server for the role that owns it.
+func (s *Server) ownerURL(database string) string {
+	u, err := url.Parse(s.urlOf(database))
+	if err != nil {
+		panic(err) // urlOf made it
+	}
+	u.User = url.UserPassword(ownerRole, ownerPassword)
+	query := u.Query() // which may name the user as well, and would win
+	query.Del("user")
+	query.Del("password")
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
+// makeOwner makes the role that owns the databases of tests, unless another test binary has.
+func (s *Server) makeOwner(ctx context.Context, conn *pgx.Conn) error {
+	return execAll(ctx, conn, `do $do$
+		begin
+			perform pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('`+ownerRole+`', 0));
+			if not exists (select from pg_catalog.pg_roles where rolname = '`+ownerRole+`') then
+				create role `+ownerRole+` login password '`+ownerPassword+`';
+			end if;
+		end
+		$do$`)
+}
+
 // admin calls f with a connection to the server's own database.
 func (s *Server) admin(ctx context.Context, f func(*pgx.Conn) error) error {
 	conn, err := pgx.Connect(ctx, s.URL)

@@ -287,7 +287,7 @@ func TestEnqueueIsPartOfTheCallersTransaction(t *testing.T) {
 
 func TestLeastPrivilegedRoleCanOnlyEnqueue(t *testing.T) {
 	t.Parallel()
-	sql := sqlBench(t)
+	sql := pgtest.Connect(t, pgtest.New(t).AdminURL)
 	role := "enqueuer_" + pgtest.Query[string](t, sql, `select current_database()`)
 	for _, s := range []string{
 		`create role "` + role + `"`,
@@ -295,15 +295,25 @@ func TestLeastPrivilegedRoleCanOnlyEnqueue(t *testing.T) {
 		`grant execute on function agent.insert_event to "` + role + `"`,
 		`set role "` + role + `"`,
 		`select agent.insert_event('{"a":1}')`,
+		`set agent.checked to 'yes'`, // what once switched the rules off
 	} {
 		if _, err := sql.Exec(t.Context(), s); err != nil {
 			t.Fatalf("%s: %v", s, err)
 		}
 	}
-	for _, s := range []string{`select * from agent.event`, `select agent.claim_event()`, `delete from agent.event`} {
+	for s, want := range map[string]string{
+		`select * from agent.event`:                                               "42501", // insufficient_privilege
+		`select agent.claim_event()`:                                              "42501",
+		`delete from agent.event`:                                                 "42501",
+		`select agent.insert_event('[1]')`:                                        "QD003",
+		`select agent.insert_event('{}', 'no name')`:                              "QD003",
+		`select agent.insert_event('{}', _max_attempts => -1)`:                    "QD003",
+		`select agent.insert_event('{}', _expires_at => 'infinity')`:              "QD003",
+		`select agent.insert_event('{}', _key => 'k', _expires_at => 'infinity')`: "QD003",
+	} {
 		var pgErr *pgconn.PgError
-		if _, err := sql.Exec(t.Context(), s); !errors.As(err, &pgErr) || pgErr.Code != "42501" {
-			t.Errorf("%s: %v, want insufficient_privilege", s, err)
+		if _, err := sql.Exec(t.Context(), s); !errors.As(err, &pgErr) || pgErr.Code != want {
+			t.Errorf("%s: %v, want SQLSTATE %s", s, err, want)
 		}
 	}
 	for _, s := range []string{`reset role`, `drop owned by "` + role + `"`, `drop role "` + role + `"`} {

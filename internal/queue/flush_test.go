@@ -638,8 +638,9 @@ func TestInsertsOfOneCallKeepTheirOrder(t *testing.T) {
 
 func TestAcksInAnyOrderNeverDeadlock(t *testing.T) {
 	t.Parallel()
-	url := pgtest.New(t).URL
-	b := bench{url: url, sql: pgtest.Connect(t, url)}
+	db := pgtest.New(t)
+	url := db.URL
+	b := bench{url: url, sql: pgtest.Connect(t, db.AdminURL)}
 	// Found out before the waiting is given up.
 	b.exec(t, `do $$ begin execute pg_catalog.format('alter database %I set deadlock_timeout = ''5 ms''', pg_catalog.current_database()); end $$`)
 	b.Service = openOn(t, url, nil)

@@ -15,7 +15,6 @@ create or replace function agent.add_keyed_events
 returns table (id int8, queue text, vt timestamptz, enqueued_at timestamptz, event_ts timestamptz, event jsonb, claimed timestamptz[], replayed boolean)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
-set agent.checked to 'no' -- whatever its caller has
 as $func$
 #variable_conflict use_column
 declare
