@@ -60,7 +60,7 @@ check: ## Lint, formatting, modules: what CI runs after the tests
 	@go mod tidy -diff
 	@cd bench && go mod tidy -diff
 	@go mod verify >/dev/null
-	@for script in build/images build/postgres/entrypoint build/postgres/healthcheck .ci/run; do bash -n $$script; done
+	@for script in build/images build/smoke build/postgres/entrypoint build/postgres/healthcheck .ci/run; do bash -n $$script; done
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -69,6 +69,10 @@ fmt: ## Format the code
 .PHONY: image
 image: ## Build the images queued:dev and queued-postgres:17, and their base where no registry answers
 	@build/images
+
+.PHONY: smoke
+smoke: ## Build the images, start docker-compose.yml, walk one event through it with curl, take it down
+	@build/smoke
 
 .PHONY: clean
 clean: ## Remove what the other targets built
