@@ -58,6 +58,7 @@ func newFlusher(ctx context.Context, s *Service, pcfg *pgxpool.Config, writers i
 	pcfg.MaxConns = writers
 	pcfg.MinConns, pcfg.MinIdleConns = 0, 0
 	pcfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		pg.RegisterTypes(conn.TypeMap())
 		_, err := conn.Exec(ctx, fmt.Sprintf("set lock_timeout = %d", flushLockTimeout.Milliseconds()))
 		return err
 	}

@@ -3,9 +3,10 @@ package queue
 import (
 	"context"
 	"encoding/json"
-	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/pg"
 )
 
 // eventColumns are those of agent.look, in scanEvent's order.
@@ -14,18 +15,21 @@ const eventColumns = `id, queue, event_ts, enqueued_at, attempts, vt, claimed, e
 	coalesce(type, ''), coalesce(source, ''), priority, coalesce(key, ''), max_attempts, expires_at, coalesce(worker, ''), error_count,
 	occurrence, retryable, result, processing`
 
-func scanEvent(row pgx.CollectableRow) (e Event, err error) {
-	err = row.Scan(&e.ID, &e.Queue, &e.EventTS, &e.EnqueuedAt, &e.Attempts, &e.VT, &e.Claimed, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
+// scanEvent scans eventColumns, and what follows them into more.
+func scanEvent(row pgx.CollectableRow, more ...any) (e Event, err error) {
+	err = row.Scan(append([]any{
+		&e.ID, &e.Queue, &e.EventTS, &e.EnqueuedAt, &e.Attempts, &e.VT, &e.Claimed, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
 		&e.State, &e.Outcome, &e.FinishedAt, &e.RequeuedAs,
 		&e.Type, &e.Source, &e.Priority, &e.Key, &e.MaxAttempts, &e.ExpiresAt, &e.Worker, &e.ErrorCount,
-		(*[]byte)(&e.Occurrence), &e.Retryable, (*[]byte)(&e.Result), &e.Processing)
+		(*[]byte)(&e.Occurrence), &e.Retryable, (*[]byte)(&e.Result), &e.Processing,
+	}, more...)...)
 	return e, err
 }
 
 // Get returns one event, in its queue or in history. It fails with ErrNotFound.
 func (s *Service) Get(ctx context.Context, id int64) (Event, error) {
 	rows, _ := s.pool.Query(ctx, `select `+eventColumns+` from agent.get_event($1)`, id)
-	events, err := pgx.CollectRows(rows, scanEvent)
+	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Event, error) { return scanEvent(row) })
 	if err == nil && len(events) == 0 {
 		return Event{}, ErrNotFound
 	}
@@ -42,8 +46,8 @@ func (s *Service) List(ctx context.Context, p ListParams) (Page, error) {
 		return Page{}, err
 	}
 	limit := pageSize(p.Limit)
-	return s.page(ctx, "list", limit, func(e Event) time.Time { return e.VT },
-		`select `+eventColumns+` from agent.list_events(nullif($1, ''), nullif($2, ''), $3, $4, $5)`,
+	return s.page(ctx, "list", limit,
+		`select `+eventColumns+`, vt from agent.list_events(nullif($1, ''), nullif($2, ''), $3, $4, $5)`,
 		p.Queue, string(p.State), limit+1, after.ts, after.id)
 }
 
@@ -54,17 +58,18 @@ func (s *Service) History(ctx context.Context, p HistoryParams) (Page, error) {
 		return Page{}, err
 	}
 	limit := pageSize(p.Limit)
-	return s.page(ctx, "history", limit, func(e Event) time.Time { return e.EventTS },
-		`select `+eventColumns+` from agent.list_history(nullif($1, ''), nullif($2, ''), $3, $4, $5, $6, $7, $8, $9,
+	return s.page(ctx, "history", limit,
+		`select `+eventColumns+`, event_ts from agent.list_history(nullif($1, ''), nullif($2, ''), $3, $4, $5, $6, $7, $8, $9,
 			nullif($10, ''), nullif($11, ''), nullif($12, ''), $13)`,
 		p.Queue, string(p.Outcome), p.From, p.To, jsonArg(p.Contains), p.ID, limit+1, before.ts, before.id,
 		p.Type, p.Source, p.Worker, p.MinDuration)
 }
 
-// page runs a listing that was asked for one event more than the page holds, to learn whether there is another page. A page holds
-// fewer events when their payloads would be more than maxFlushBytes.
-func (s *Service) page(ctx context.Context, listing string, limit int, order func(Event) time.Time, sql string, args ...any) (Page, error) {
+// page runs a listing that was asked for one event more than the page holds, to learn whether there is another page. The column after those of the
+// event is the time that the listing is ordered by. A page holds fewer events when their payloads would be more than maxFlushBytes.
+func (s *Service) page(ctx context.Context, listing string, limit int, sql string, args ...any) (Page, error) {
 	var events []Event
+	var last pg.Timestamp // where the page ends
 	err := s.bounded(ctx, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, sql, args...)
 		if err != nil {
@@ -72,13 +77,17 @@ func (s *Service) page(ctx context.Context, listing string, limit int, order fun
 		}
 		defer rows.Close()
 		for bytes := 0; len(events) <= limit && rows.Next(); {
-			e, err := scanEvent(rows)
+			var at pg.Timestamp
+			e, err := scanEvent(rows, &at)
 			if err != nil {
 				return err
 			}
 			if bytes += len(e.Payload) + len(e.Result); bytes > maxFlushBytes && len(events) > 0 {
 				limit = len(events)
 				e.Payload, e.Result = nil, nil
+			}
+			if len(events) < limit {
+				last = at
 			}
 			events = append(events, e)
 		}
@@ -92,8 +101,7 @@ func (s *Service) page(ctx context.Context, listing string, limit int, order fun
 		return Page{Events: events}, nil
 	}
 	events = events[:limit]
-	last := events[limit-1]
-	return Page{Events: events, Next: newCursor(listing, order(last), last.ID)}, nil
+	return Page{Events: events, Next: newCursor(listing, last, events[limit-1].ID)}, nil
 }
 
 func pageSize(limit int) int {

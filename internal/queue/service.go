@@ -154,6 +154,7 @@ func poolConfig(cfg Config) (*pgxpool.Config, error) {
 		pcfg.MaxConns = DefaultMaxConns
 	}
 	pcfg.MaxConns = max(2, pcfg.MaxConns)
+	pcfg.AfterConnect = pg.AfterConnect
 	params := pcfg.ConnConfig.RuntimeParams
 	if params["application_name"] == "" {
 		params["application_name"] = "queued"

@@ -86,6 +86,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		return nil, fmt.Errorf("reading the database URL: %w", err)
 	}
 	pcfg.MaxConns = int32(min(cfg.MaxConns, 1000))
+	pcfg.AfterConnect = pg.AfterConnect
 	params := pcfg.ConnConfig.RuntimeParams
 	params["application_name"] = cmp.Or(params["application_name"], "queued")
 	pool, err := pgxpool.NewWithConfig(ctx, pcfg)
