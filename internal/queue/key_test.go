@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/queued/queued/internal/pgtest"
@@ -164,5 +166,276 @@ func TestKeyOfSQL(t *testing.T) {
 	var pgErr *pgconn.PgError
 	if _, err := insert(`{"n":2}`); !errors.As(err, &pgErr) || pgErr.Code != "QD005" {
 		t.Errorf("another payload: %v", err)
+	}
+}
+
+// insertAs enqueues under a key in a session of its own settings and returns the id, or the SQLSTATE of the error.
+func insertAs(t *testing.T, sql *pgx.Conn, settings, arguments string) (id int64, state string) {
+	t.Helper()
+	if _, err := sql.Exec(t.Context(), "reset all;"+settings); err != nil {
+		t.Fatalf("%s: %v", settings, err)
+	}
+	err := sql.QueryRow(t.Context(), "select agent.insert_event("+arguments+")").Scan(&id)
+	if pgErr := new(pgconn.PgError); errors.As(err, &pgErr) {
+		return 0, pgErr.Code
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	return id, ""
+}
+
+func TestKeysCompareValuesWhateverTheSessionAndTheNotation(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	const (
+		utc    = "set timezone to 'UTC'"
+		berlin = "set timezone to 'Europe/Berlin'"
+	)
+	for name, calls := range map[string][][2]string{
+		"vt in zones": {
+			{utc, `'{}', _vt => '2126-07-01 12:00+00'`},
+			{berlin, `'{}', _vt => '2126-07-01 14:00'`},
+			{"set timezone to 'Asia/Kathmandu'; set datestyle to 'German'", `'{}', _vt => '01.07.2126 12:00:00.000 UTC'`},
+		},
+		"expires_at in zones": {
+			{utc, `'{}', _expires_at => '2126-07-01 12:00:00.5+00'`},
+			{berlin, `'{}', _expires_at => '2126-07-01 14:00:00.500'`},
+			{"set datestyle to 'SQL, DMY'; set timezone to 'America/New_York'", `'{}', _expires_at => '01/07/2126 08:00:00.5'`},
+		},
+		"a day": {
+			{utc, `'{}', _delay => '24 hours'`},
+			{utc, `'{}', _delay => '1 day'`},
+			{"set intervalstyle to 'iso_8601'", `'{}', _delay => 'PT24H'`},
+			{"set intervalstyle to 'sql_standard'; " + berlin, `'{}', _delay => '86400 s'`},
+		},
+		"months":   {{utc, `'{}', _delay => '1 year'`}, {utc, `'{}', _delay => '12 months'`}},
+		"no delay": {{utc, `'{}'`}, {utc, `'{}', _delay => '0'`}, {utc, `'{}', _priority => 0`}},
+		"numbers": {
+			{utc, `'{"a":1.0,"b":[10,1.50,-0.0,{"c":100}],"s":"1.0"}'`},
+			{utc, `'{"b":[1e1,1.5,0,{"c":1.00e2}],"a":1.00,"s":"1.0"}'`},
+			{utc, `'{"s":"1.0","a":1,"b":[10.000,15e-1,0.0,{"c":100.0}],"a":1}'`},
+		},
+		"strings": {{utc, `'{"a \"1.0\" \\":1.0,"é\n":"\\\" 2.50"}'`}, {utc, `'{ "\u00e9\n" : "\\\" 2.50", "a \"1.0\" \\" : 1 }'`}},
+	} {
+		var first int64
+		for i, call := range calls {
+			id, state := insertAs(t, b.sql, call[0], call[1]+`, _key => '`+name+`'`)
+			if i == 0 {
+				first = id
+			}
+			if state != "" || id != first {
+				t.Errorf("%s, call %d: event %d %s, want event %d", name, i+1, id, state, first)
+			}
+		}
+	}
+}
+
+func TestKeysTellDifferentValuesApart(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	for i, call := range [][2]string{
+		{`'{"a":1.0}'`, `'{"a":1.01}'`},
+		{`'{"a":"1.0"}'`, `'{"a":"1.00"}'`},
+		{`'{"a":"1.0"}'`, `'{"a":1.0}'`},
+		{`'{"a":"\".50"}'`, `'{"a":"\".5"}'`},
+		{`'{"a":"\\","b":1.10}'`, `'{"a":"\\","b":1.1000001}'`},
+		{`'{"a":[1,[2]]}'`, `'{"a":[[1,2]]}'`},
+		{`'{"a":10}'`, `'{"a":100}'`},
+		{`'{"a":10.0}'`, `'{"a":1.00}'`},
+		{`'{"a":null}'`, `'{}'`},
+		{`'{}', _delay => '1 month'`, `'{}', _delay => '30 days'`},
+		{`'{}', _delay => '1 s'`, `'{}', _delay => '1.000001 s'`},
+		{`'{}', _vt => '2126-07-01 12:00+00'`, `'{}', _vt => '2126-07-01 12:00:00.000001+00'`},
+		{`'{}', _vt => '2126-07-01 12:00+00'`, `'{}', _expires_at => '2126-07-01 12:00+00'`},
+		{`'{}', _type => 'a', _source => 'b'`, `'{}', _type => 'b', _source => 'a'`},
+		{`'{}', _type => '1'`, `'{}', _max_attempts => 1`},
+	} {
+		key := fmt.Sprintf(`, _key => 'k%d'`, i)
+		if _, state := insertAs(t, b.sql, "", call[0]+key); state != "" {
+			t.Fatalf("%s: %s", call[0], state)
+		}
+		if id, state := insertAs(t, b.sql, "", call[1]+key); state != "QD005" {
+			t.Errorf("%s after %s: event %d %s", call[1], call[0], id, state)
+		}
+	}
+}
+
+func TestAKeyOfTheServiceIsTheSameFromSQL(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	at := time.Date(2126, 7, 1, 12, 0, 0, 500_000_000, time.UTC)
+	for i, c := range []struct {
+		params queue.InsertParams
+		sql    string
+	}{
+		{queue.InsertParams{Delay: 24 * time.Hour}, `'{"n":1}', _delay => '1 day'`},
+		{queue.InsertParams{VT: &at}, `'{"n":1.0}', _vt => '2126-07-01 14:00:00.5'`},
+		{queue.InsertParams{ExpiresAt: &at, Type: "t", Source: "s", Priority: -3, MaxAttempts: 5}, `'{"n":1}', _expires_at => '2126-07-01 14:00:00.5', _type => 't', _source => 's', _priority => -3, _max_attempts => 5`},
+		{queue.InsertParams{}, `'{"n":1}', _priority => 0`},
+	} {
+		c.params.Event, c.params.Key = json.RawMessage(`{"n":1}`), fmt.Sprintf("k%d", i)
+		id := b.put(t, c.params)[0]
+		if got, state := insertAs(t, b.sql, "set timezone to 'Europe/Berlin'", c.sql+`, _key => '`+c.params.Key+`'`); got != id {
+			t.Errorf("%s: event %d %s, want event %d", c.sql, got, state, id)
+		}
+		if i > 1 {
+			continue
+		}
+		// The server's own zone is another from here on, for new sessions.
+		b.exec(t, `do $$ begin execute format('alter database %I set timezone to ''Asia/Tokyo''', current_database()); end $$`)
+		if again := b.put(t, c.params)[0]; again != id {
+			t.Errorf("the same again is event %d, want %d", again, id)
+		}
+		other := openOn(t, b.url, nil)
+		if in, err := other.Insert(t.Context(), []queue.InsertParams{c.params}); err != nil || in[0].ID != id {
+			t.Errorf("from a session in another zone: %+v, %v; want event %d", in, err, id)
+		}
+	}
+}
+
+// asBefore gives the latest key the fingerprint that version 0.2.0 made of a request.
+func (b bench) asBefore(t *testing.T, event, option, delay, vt string) {
+	t.Helper()
+	b.exec(t, fmt.Sprintf(`update agent.idempotency
+		set fingerprint = md5(jsonb_build_array(%s::jsonb, %s::jsonb, %s::interval, %s::timestamptz)::text)
+		where event_id = (select max(event_id) from agent.idempotency)`, event, option, delay, vt))
+}
+
+func TestKeysOfTheVersionBeforeStandForTheSameRequests(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	const (
+		utc    = "set timezone to 'UTC'"
+		berlin = "set timezone to 'Europe/Berlin'"
+	)
+	for name, c := range map[string]struct {
+		event, arguments  string
+		option, delay, vt string // as they went into the fingerprint
+		same, different   string
+	}{
+		"plain": {`'{"n":1.0}'`, ``, `'{"key": "plain"}'`, `null`, `null`, `'{"n":1}'`, `'{"n":2}'`},
+		"vt": {
+			`'{}'`, `, _vt => '2126-07-01 12:00+00'`, `'{"key": "vt"}'`, `null`, `'2126-07-01 12:00+00'`,
+			`'{}', _vt => '2126-07-01 14:00+02'`, `'{}', _vt => '2126-07-01 14:00+00'`,
+		},
+		"delay": {`'{}'`, `, _delay => '1 day'`, `'{"key": "delay"}'`, `'1 day'`, `null`, `'{}', _delay => '24 hours'`, `'{}', _delay => '25 hours'`},
+		"options": {
+			`'{}'`, `, _type => 't', _priority => 3, _expires_at => '2126-07-01 12:00+00'`,
+			`'{"type": "t", "priority": 3, "key": "options", "expires_at": "2126-07-01T12:00:00+00:00"}'`, `null`, `null`,
+			`'{}', _type => 't', _priority => 3, _expires_at => '2126-07-01 14:00+02'`, `'{}', _type => 't', _priority => 4, _expires_at => '2126-07-01 14:00+02'`,
+		},
+	} {
+		key := `, _key => '` + name + `'`
+		first, state := insertAs(t, b.sql, utc, c.event+c.arguments+key)
+		if state != "" {
+			t.Fatal(name, state)
+		}
+		b.asBefore(t, c.event, c.option, c.delay, c.vt)
+		for _, at := range []string{"in its queue", "in history"} {
+			for _, zone := range []string{utc, berlin} {
+				for _, arguments := range []string{c.event + c.arguments, c.same} {
+					if id, state := insertAs(t, b.sql, zone, arguments+key); id != first {
+						t.Errorf("%s, %s, %s: event %d %s, want event %d", at, zone, arguments, id, state, first)
+					}
+				}
+				if id, state := insertAs(t, b.sql, zone, c.different+key); state != "QD005" {
+					t.Errorf("%s, %s, %s: event %d %s", at, zone, c.different, id, state)
+				}
+			}
+			b.exec(t, `select from agent.move_to_history(array[$1::int8], 'done')`, first)
+		}
+		b.exec(t, `delete from agent.event_hist`) // as history's retention does
+		if id, state := insertAs(t, b.sql, utc, c.event+c.arguments+key); id != first {
+			t.Errorf("without history, as it was: event %d %s, want event %d", id, state, first)
+		}
+	}
+}
+
+func TestAKeyThatExpiresWhileItIsAskedForIsNeverAnsweredWithNothing(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	other := pgtest.Connect(t, b.url)
+	begin := func(conn *pgx.Conn) pgx.Tx {
+		t.Helper()
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tx
+	}
+	insert := func(q interface {
+		QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	},
+	) (id *int64, err error) {
+		err = q.QueryRow(t.Context(), `select agent.insert_event('{}', _key => 'k')`).Scan(&id)
+		return id, err
+	}
+	first, err := insert(b.sql)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// Who got the first answer again holds the key until the end of the transaction.
+	tx := begin(b.sql)
+	if again, err := insert(tx); err != nil || *again != *first {
+		t.Fatal(again, err)
+	}
+	if _, err := other.Exec(t.Context(), `set lock_timeout to '100ms'; delete from agent.idempotency`); err == nil {
+		t.Error("the key was taken away while a call answered with it")
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	// Who finds the key being taken away waits, and enqueues.
+	b.exec(t, `update agent.idempotency set expires_at = now() - interval '1 s'`)
+	tx = begin(other)
+	if n := 0; tx.QueryRow(t.Context(), `select agent.forget_keys()`).Scan(&n) != nil || n != 1 {
+		t.Fatalf("%d keys were forgotten", n)
+	}
+	answered := make(chan error, 1)
+	var second *int64
+	go func() {
+		var err error
+		second, err = insert(b.sql)
+		answered <- err
+	}()
+	b.waitForLock(t)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-answered; err != nil || second == nil || *second == *first {
+		t.Fatal(second, err)
+	}
+
+	// A key that goes between the statements: what no lock allows, a trigger does, the first time.
+	b.exec(t, `
+		create table public.taken ();
+		create function public.take() returns trigger language plpgsql as $$
+		begin
+			if not exists (select from public.taken) then
+				insert into public.taken default values;
+				delete from agent.idempotency;
+			end if;
+			return null;
+		end $$;
+		create trigger take after insert on agent.idempotency for each statement execute function public.take()`)
+	third, err := insert(b.sql)
+	if err != nil || third == nil || *third <= *second {
+		t.Fatalf("the answer to a key that was taken away is %v, %v", third, err)
+	}
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where id = $1 and key = 'k'`, *third); n != 1 {
+		t.Errorf("%d events have the id", n)
+	}
+}
+
+// waitForLock returns when some session of the database waits for a lock.
+func (b bench) waitForLock(t *testing.T) {
+	t.Helper()
+	watcher := pgtest.Connect(t, b.url)
+	for !pgtest.Query[bool](t, watcher, `select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')`) {
+		if t.Context().Err() != nil {
+			t.Fatal("nobody waits for a lock")
+		}
 	}
 }

@@ -1,5 +1,76 @@
 -- Idempotency keys: the same request again makes no second event.
 
+-- A JSON value as text, the same for all that jsonb holds equal. The text of jsonb has names in one order and no blanks of its own; what is left are
+-- zeros at the end of a fraction.
+create or replace function agent.canonical_text(_value jsonb)
+returns text
+language plpgsql immutable strict parallel safe
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _text text = _value::text;
+begin
+  if _text !~ '[.][0-9]*0($|[^0-9])' then -- as nearly always
+    return _text;
+  end if;
+  -- Strings are matched first, and stay; outside of them a point stands in numbers only.
+  return regexp_replace(_text, '("(?:[^"\\]|\\.)*")|([.][0-9]*[1-9])0+(?![0-9])|[.]0+(?![0-9])', '\1\2', 'g');
+end
+$func$;
+
+-- What tells requests under one key apart: everything they say, by value. Numbers, instants and durations are the same however they are written; no
+-- delay is a delay of nothing, and a delay in months is not one in days. It depends on no setting of the session.
+create or replace function agent.fingerprint(_event jsonb, _option jsonb, _delay interval, _vt timestamptz)
+returns text
+language sql stable parallel safe
+return 'sha256:' || encode(sha256(convert_to(agent.canonical_text(jsonb_build_array
+( _event
+, _option ->> 'type'
+, _option ->> 'source'
+, coalesce((_option ->> 'priority')::int4, 0)
+, (_option ->> 'max_attempts')::int4
+, trim_scale(extract(epoch from (_option ->> 'expires_at')::timestamptz))
+, nullif(_option -> 'occurrence', 'null')
+, coalesce(extract(year from _delay) * 12 + extract(month from _delay), 0)
+, coalesce(trim_scale(extract(epoch from _delay)), 0)
+, trim_scale(extract(epoch from _vt))
+)), 'UTF8')), 'hex');
+
+-- Whether a request is the one of a fingerprint that version 0.2.0 or an earlier one made: the MD5 of the request as its session wrote it. If it is not that, the
+-- request is held against the event that came of the first one, which got _first_vt.
+create or replace function agent.is_same_request(_fingerprint text, _first_id int8, _first_vt timestamptz, _event jsonb, _option jsonb, _delay interval, _vt timestamptz)
+returns boolean
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+as $func$
+declare
+  _first record;
+begin
+  if length(_fingerprint) <> 32 then
+    return false;
+  elsif _fingerprint = md5(jsonb_build_array(_event, _option, _delay, _vt)::text) then
+    return true;
+  end if;
+  select e.event, e.enqueued_at, jsonb_build_object
+  ( 'type', e.type, 'source', e.source, 'priority', e.priority, 'max_attempts', e.max_attempts, 'expires_at', e.expires_at, 'occurrence', e.occurrence
+  ) as option into _first
+  from agent.event e
+  where e.id = _first_id;
+  if not found then
+    select h.event, h.enqueued_at, jsonb_build_object
+    ( 'type', h.type, 'source', h.source, 'priority', h.priority, 'max_attempts', h.max_attempts, 'expires_at', h.expires_at, 'occurrence', h.occurrence
+    ) as option into _first
+    from agent.event_hist h
+    where h.id = _first_id
+    limit 1;
+  end if;
+  return found
+    and agent.fingerprint(_first.event, _first.option, null, _first_vt)
+      = agent.fingerprint(_event, _option, null, coalesce(_vt, agent.later(_first.enqueued_at, coalesce(_delay, interval '0'))));
+end
+$func$;
+
 -- add_events where some events have a key. Of those with the same key in the same queue one is enqueued; the others get its id, if all they
 -- say is the same, and QD005 is raised if it is not. Whoever comes second waits until the first has committed. Private to the functions of this schema.
 create or replace function agent.add_keyed_events
@@ -19,50 +90,59 @@ as $func$
 #variable_conflict use_column
 declare
   _now timestamptz = clock_timestamp();
+  _keys text[];
   _fingerprints text[];
-  _ids int8[]; -- of the events to enqueue, null where a key stands for another one
+  _ids int8[];             -- of the events to enqueue, null where a key stands for another one
+  _first_ids int8[];       -- of the events that the keys stand for
+  _first_vts timestamptz[];
   _reused text;
+  _is_missing boolean;
 begin
   perform agent.refuse('key', 'must be 1 to 255 characters')
   from unnest(_options) as o (option)
   where length(o.option ->> 'key') not between 1 and 255;
   perform agent.refuse('key_retention', 'must be more than nothing') where not coalesce(_key_retention > interval '0', false);
 
-  _fingerprints = array
-  ( select case when n.option ? 'key' then md5(jsonb_build_array(n.event, n.option, n.delay, n.vt)::text) end
-    from unnest(_events, _options, _delays, _vts) with ordinality as n (event, option, delay, vt, ord)
-    order by n.ord
-  );
+  select array_agg(coalesce(n.queue, 'default') order by n.ord), array_agg(n.option ->> 'key' order by n.ord)
+  , array_agg(case when n.option ->> 'key' is not null then agent.fingerprint(n.event, n.option, n.delay, n.vt) end order by n.ord)
+  into _queues, _keys, _fingerprints
+  from unnest(_events, _queues, _options, _delays, _vts) with ordinality as n (event, queue, option, delay, vt, ord);
 
-  with asked as
-  ( select distinct on (1, 2) coalesce(n.queue, 'default') as queue, n.option ->> 'key' as key, n.ord, n.fingerprint
-    , coalesce(n.vt, agent.later(now(), n.delay), now()) as vt
-    from unnest(_queues, _options, _fingerprints, _delays, _vts) with ordinality as n (queue, option, fingerprint, delay, vt, ord)
-    where n.option ? 'key'
-    order by 1, 2, n.ord
-  )
-  , fresh as
-  ( insert into agent.idempotency as i (queue, key, fingerprint, event_id, vt, expires_at)
-    select a.queue, a.key, a.fingerprint, nextval('agent.event_id_seq'), a.vt, agent.later(_now, _key_retention)
-    from asked a
-    order by a.queue, a.key -- lest two calls wait for each other
-    on conflict (queue, key) do update
-    set fingerprint = excluded.fingerprint, event_id = excluded.event_id, vt = excluded.vt, expires_at = excluded.expires_at
-    where i.expires_at <= clock_timestamp()
-    returning i.queue, i.key, i.event_id
-  )
-  select array_agg(case when n.option ? 'key' then f.event_id else nextval('agent.event_id_seq') end order by n.ord) into _ids
-  from unnest(_events, _options) with ordinality as n (event, option, ord)
-  left join asked a on a.ord = n.ord
-  left join fresh f on f.queue = a.queue and f.key = a.key;
+  loop -- once, unless a key is taken away between the statements
+    with asked as
+    ( select distinct on (1, 2) n.queue, n.key, n.ord, n.fingerprint, coalesce(n.vt, agent.later(now(), n.delay), now()) as vt
+      from unnest(_queues, _keys, _fingerprints, _delays, _vts, _first_ids) with ordinality as n (queue, key, fingerprint, delay, vt, first_id, ord)
+      where n.key is not null and n.first_id is null
+      order by 1, 2, n.ord
+    )
+    , fresh as
+    ( insert into agent.idempotency as i (queue, key, fingerprint, event_id, vt, expires_at)
+      select a.queue, a.key, a.fingerprint, nextval('agent.event_id_seq'), a.vt, agent.later(_now, _key_retention)
+      from asked a
+      order by a.queue, a.key -- lest two calls wait for each other
+      on conflict (queue, key) do update
+      set fingerprint = excluded.fingerprint, event_id = excluded.event_id, vt = excluded.vt, expires_at = excluded.expires_at
+      where i.expires_at <= clock_timestamp()
+      returning i.queue, i.key, i.event_id
+    )
+    select array_agg(coalesce(n.id, f.event_id, case when n.key is null then nextval('agent.event_id_seq') end) order by n.ord) into _ids
+    from unnest(_keys, _ids) with ordinality as n (key, id, ord)
+    left join asked a on a.ord = n.ord
+    left join fresh f on f.queue = a.queue and f.key = a.key;
 
-  -- A statement of its own: it sees what others committed while the one above waited for them.
-  select n.option ->> 'key' into _reused
-  from unnest(_queues, _options, _fingerprints) as n (queue, option, fingerprint)
-  join agent.idempotency i on i.queue = coalesce(n.queue, 'default') and i.key = n.option ->> 'key'
-  where i.fingerprint <> n.fingerprint
-  limit 1;
-  if found then
+    -- A statement of its own: it sees what others committed while the one above waited for them.
+    select array_agg(i.event_id order by n.ord), array_agg(i.vt order by n.ord), bool_or(n.key is not null and i.event_id is null)
+    , min(n.key) filter
+      ( where i.fingerprint <> n.fingerprint
+        and not agent.is_same_request(i.fingerprint, i.event_id, i.vt, n.event, n.option, n.delay, n.vt)
+      )
+    into _first_ids, _first_vts, _is_missing, _reused
+    from unnest(_queues, _keys, _fingerprints, _events, _options, _delays, _vts) with ordinality
+      as n (queue, key, fingerprint, event, option, delay, vt, ord)
+    left join agent.idempotency i on i.queue = n.queue and i.key = n.key;
+    exit when not _is_missing;
+  end loop;
+  if _reused is not null then
     raise exception 'the idempotency key % stands for another event', quote_literal(_reused)
       using errcode = 'QD005', column = 'key', detail = 'stands for another event';
   end if;
@@ -78,7 +158,7 @@ begin
       n.id
     , n.event
     , case when n.event ? 'event_ts' then agent.event_ts(n.event) else now() end
-    , coalesce(n.queue, 'default')
+    , n.queue
     , coalesce(agent.later(_now, n.lease), n.vt, agent.later(now(), n.delay), now())
     , case when n.lease is null then 0 else 1 end
     , case when n.lease is null then '{}' else array[_now] end
@@ -86,23 +166,22 @@ begin
     , n.option ->> 'type'
     , n.option ->> 'source'
     , coalesce((n.option ->> 'priority')::int4, 0)
-    , n.option ->> 'key'
+    , n.key
     , (n.option ->> 'max_attempts')::int4
     , (n.option ->> 'expires_at')::timestamptz
     , n.option -> 'occurrence'
-    from unnest(_ids, _events, _queues, _delays, _vts, _leases, _workers, _options) with ordinality
-      as n (id, event, queue, delay, vt, lease, worker, option, ord)
+    from unnest(_ids, _events, _queues, _keys, _delays, _vts, _leases, _workers, _options) with ordinality
+      as n (id, event, queue, key, delay, vt, lease, worker, option, ord)
     where n.id is not null
     order by n.ord
     returning id, queue, vt, enqueued_at, event_ts, case when attempts > 0 then event end, claimed
   )
   select
-    coalesce(a.id, i.event_id), coalesce(n.queue, 'default'), coalesce(a.vt, i.vt)
+    coalesce(a.id, n.first_id), n.queue, coalesce(a.vt, n.first_vt)
   , a.enqueued_at, a.event_ts, a.event, a.claimed
   , a.id is null
-  from unnest(_ids, _queues, _options) with ordinality as n (id, queue, option, ord)
+  from unnest(_ids, _queues, _first_ids, _first_vts) with ordinality as n (id, queue, first_id, first_vt, ord)
   left join added a (id, queue, vt, enqueued_at, event_ts, event, claimed) on a.id = n.id
-  left join agent.idempotency i on i.queue = coalesce(n.queue, 'default') and i.key = n.option ->> 'key'
   order by n.ord;
 end
 $func$;
