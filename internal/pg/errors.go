@@ -22,6 +22,9 @@ var (
 	// ErrUnavailable: the database could not be reached, the connection broke, or it has no room; whether a
 	// write was committed may be unknown.
 	ErrUnavailable = errors.New("the database is unavailable")
+	// ErrUnconfirmed: the transaction is committed on the primary, but the wait for its synchronous standby was cancelled. Should the standby be
+	// promoted, it may be lost. It is an ErrUnavailable, as its outcome is unknown.
+	ErrUnconfirmed = fmt.Errorf("%w: the commit was not confirmed by the synchronous standby", ErrUnavailable)
 	// ErrClosed is what a call gets that comes after Close. It is an ErrUnavailable.
 	ErrClosed = fmt.Errorf("%w: the service is closed", ErrUnavailable)
 )

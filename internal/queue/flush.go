@@ -10,13 +10,17 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/queued/queued/internal/pg"
 )
 
 // runParts runs parts in one transaction and one round trip, and fills in what came of them. Acks come first and
 // claims last, so that a transaction holds hardly a lock when it may have to wait for one.
-func (s *Service) runParts(ctx context.Context, pool *pgxpool.Pool, parts []*part) error {
+func (s *Service) runParts(ctx context.Context, pool *pg.Pool, parts []*part) error {
 	fl := flush{svc: s, batch: new(pgx.Batch)}
+	if prologue := pool.Prologue(); prologue != "" {
+		fl.batch.Queue(prologue)
+	}
 	for _, p := range parts {
 		p.claimed, p.surplus, p.upTo, p.handed = nil, nil, nil, 0 // what a flush that failed had found
 		if p.offered {

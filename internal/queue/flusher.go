@@ -9,9 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/queued/queued/internal/pg"
 )
@@ -39,8 +37,8 @@ const (
 // pays for one round trip and one commit. A caller is answered when its part is committed.
 type flusher struct {
 	svc     *Service
-	pool    *pgxpool.Pool // a connection for each writer
-	writers int           // flushes at once, at most
+	pool    *pg.Pool // a connection for each writer
+	writers int      // flushes at once, at most
 	work    sync.WaitGroup
 	alone   chan struct{} // holds a token for each part that waits for a lock by itself, on the service's own pool
 
@@ -53,18 +51,10 @@ type flusher struct {
 
 // newFlusher returns a flusher with connections of its own, one for each writer, so that nothing which takes long stands in
 // its way.
-func newFlusher(ctx context.Context, s *Service, pcfg *pgxpool.Config, writers int32) (*flusher, error) {
-	pcfg = pcfg.Copy()
-	pcfg.MaxConns = writers
-	pcfg.MinConns, pcfg.MinIdleConns = 0, 0
-	pcfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		pg.RegisterTypes(conn.TypeMap())
-		_, err := conn.Exec(ctx, fmt.Sprintf("set lock_timeout = %d", flushLockTimeout.Milliseconds()))
-		return err
-	}
-	pool, err := pgxpool.NewWithConfig(ctx, pcfg)
+func newFlusher(ctx context.Context, s *Service, writers int32) (*flusher, error) {
+	pool, err := s.db.NewPool(ctx, pg.PoolConfig{MaxConns: int(writers), LockTimeout: flushLockTimeout})
 	if err != nil {
-		return nil, fmt.Errorf("opening the writers' connections: %w", err)
+		return nil, err
 	}
 	return &flusher{svc: s, pool: pool, writers: int(writers), alone: make(chan struct{}, max(1, s.pool.Config().MaxConns/2))}, nil
 }

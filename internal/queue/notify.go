@@ -123,18 +123,18 @@ func (n *notifier) run(ctx context.Context) error {
 	}
 }
 
-// listen wakes waiting claims on notifications from other processes and from SQL, until ctx ends.
-func (s *Service) listen(ctx context.Context) error {
-	l := pg.Listener{
-		Config:  s.pool.Config().ConnConfig,
-		Channel: channel,
-		Begin:   s.wakeAll,
-		Heard:   s.heard,
+// newListener returns what wakes waiting claims on notifications from other processes and from SQL.
+func (s *Service) newListener() *pg.Listener {
+	return &pg.Listener{
+		Database: s.db,
+		Pool:     s.pool,
+		Channel:  channel,
+		Begin:    s.wakeAll,
+		Heard:    s.heard,
 		Failed: func(err error) {
-			s.cfg.Logger.Warn().Err(err).Msg("not listening for notifications: waiting claims poll until the database answers")
+			s.cfg.Logger.Warn().Err(err).Msg("not listening for notifications: waiting claims poll until that is mended")
 		},
 	}
-	return l.Run(ctx)
 }
 
 func (s *Service) heard(payload string) {

@@ -3,6 +3,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
 	"golang.org/x/mod/semver"
 	"golang.org/x/sync/errgroup"
@@ -44,9 +44,10 @@ const (
 	MaxBuckets = 2000
 )
 
-// Config is what a Service needs to know. All but DatabaseURL may be zero.
+// Config is what a Service needs to know. All but DatabaseURL or Database may be zero.
 type Config struct {
 	DatabaseURL   string         // a PostgreSQL URL or keyword string, as libpq takes it; the schema is migrated
+	Database      *pg.Database   // goes before DatabaseURL
 	SchemaVersion string         // the version agent.version must have reached for CheckReady; empty: any
 	MaxConns      int            // connections at most, two or more; zero: what the URL's pool_max_conns says, else DefaultMaxConns
 	MaxAttempts   int            // default of claims and sweeps; zero: DefaultMaxAttempts
@@ -82,7 +83,9 @@ func (c Config) withDefaults() Config {
 // of processes, may share one database.
 type Service struct {
 	cfg      Config
-	pool     *pgxpool.Pool
+	db       *pg.Database
+	pool     *pg.Pool
+	listener *pg.Listener
 	name     string // tells this service's notifications from those of others
 	counters counters
 	notifier *notifier
@@ -104,27 +107,32 @@ type Service struct {
 // Open returns a Service on a migrated database, and fails with ErrUnavailable when the
 // database cannot be reached. It starts no loops: see Run. Close it.
 func Open(ctx context.Context, cfg Config) (*Service, error) {
-	pcfg, err := poolConfig(cfg)
+	db := cfg.Database
+	if db == nil {
+		var err error
+		if db, err = pg.Open(ctx, pg.Config{URL: cfg.DatabaseURL, Logger: cfg.Logger}); err != nil {
+			return nil, err
+		}
+	}
+	conns := int32(max(2, min(cmp.Or(cfg.MaxConns, db.MaxConns(), DefaultMaxConns), 10_000)))
+	// As a flush keeps one of the database's processors busy, there may be one for each of ours, as far as that is known.
+	writers := min(max(2, int32(runtime.GOMAXPROCS(0))), conns/2)
+	pool, err := db.NewPool(ctx, pg.PoolConfig{MaxConns: int(conns - writers)})
 	if err != nil {
 		return nil, err
 	}
-	// As a flush keeps one of the database's processors busy, there may be one for each of ours, as far as that is known.
-	writers := min(max(2, int32(runtime.GOMAXPROCS(0))), pcfg.MaxConns/2)
-	pcfg.MaxConns -= writers
-	pool, err := pgxpool.NewWithConfig(ctx, pcfg)
-	if err != nil {
-		return nil, fmt.Errorf("opening the connection pool: %w", err)
-	}
 	s := &Service{
 		cfg:         cfg.withDefaults(),
+		db:          db,
 		pool:        pool,
 		name:        rand.Text(),
 		started:     time.Now(),
 		dispatchers: make(map[string]*dispatcher),
 	}
 	s.notifier = newNotifier(s)
+	s.listener = s.newListener()
 	s.marks = marks{byKey: make(map[markKey]*laneMarks), off: true, every: lookBehindInterval}
-	s.flusher, err = newFlusher(ctx, s, pcfg, writers)
+	s.flusher, err = newFlusher(ctx, s, writers)
 	if err != nil {
 		pool.Close()
 		return nil, err
@@ -137,37 +145,12 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	return s, nil
 }
 
-func poolConfig(cfg Config) (*pgxpool.Config, error) {
-	pcfg, err := pgxpool.ParseConfig(cfg.DatabaseURL)
-	if err != nil {
-		return nil, fmt.Errorf("reading the database URL: %w", err)
-	}
-	conn, err := pgx.ParseConfig(cfg.DatabaseURL)
-	if err != nil {
-		return nil, fmt.Errorf("reading the database URL: %w", err)
-	}
-	// pgx takes pool_max_conns out of the parameters it knows, so a plain parse tells whether it was given.
-	switch _, given := conn.RuntimeParams["pool_max_conns"]; {
-	case cfg.MaxConns > 0:
-		pcfg.MaxConns = int32(min(cfg.MaxConns, 10_000))
-	case !given:
-		pcfg.MaxConns = DefaultMaxConns
-	}
-	pcfg.MaxConns = max(2, pcfg.MaxConns)
-	pcfg.AfterConnect = pg.AfterConnect
-	params := pcfg.ConnConfig.RuntimeParams
-	if params["application_name"] == "" {
-		params["application_name"] = "queued"
-	}
-	return pcfg, nil
-}
-
 // Run sweeps, looks after history and statistics, reports this process's metrics and listens for notifications until ctx ends. A Service
 // that is not running still serves every call; its waiting claims then rely on polling.
 // Faults of the database are logged and tried again; Run returns nil once ctx has ended.
 func (s *Service) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.listen(ctx) })
+	g.Go(func() error { return s.listener.Run(ctx) })
 	g.Go(func() error { return s.notifier.run(ctx) })
 	if s.cfg.SweepInterval > 0 {
 		g.Go(func() error { return s.sweepLoop(ctx) })
@@ -244,7 +227,7 @@ type PoolStats struct {
 
 // PoolStats describes the connections.
 func (s *Service) PoolStats() (sum PoolStats) {
-	for _, pool := range []*pgxpool.Pool{s.pool, s.flusher.pool} {
+	for _, pool := range []*pg.Pool{s.pool, s.flusher.pool} {
 		st := pool.Stat()
 		sum.InUse += st.AcquiredConns()
 		sum.Idle += st.IdleConns()

@@ -8,12 +8,10 @@ package schedule
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
@@ -40,9 +38,10 @@ const (
 	MinRetention = 48 * time.Hour
 )
 
-// Config is what a Service needs to know. All but DatabaseURL may be zero.
+// Config is what a Service needs to know. All but DatabaseURL or Database may be zero.
 type Config struct {
 	DatabaseURL  string         // a PostgreSQL URL or keyword string, as libpq takes it; the schema is migrated
+	Database     *pg.Database   // goes before DatabaseURL
 	MaxConns     int            // connections at most, two or more; zero: DefaultMaxConns
 	MisfireGrace time.Duration  // an occurrence that is later is missed; zero: DefaultMisfireGrace
 	PollInterval time.Duration  // longest time between two looks for what is due; zero: 1 s
@@ -68,7 +67,8 @@ func (c Config) withDefaults() Config {
 // number of processes, may share one database.
 type Service struct {
 	cfg   Config
-	pool  *pgxpool.Pool
+	db    *pg.Database
+	pool  *pg.Pool
 	wakes chan struct{} // holds a token when something may be due
 
 	counters counters
@@ -81,23 +81,22 @@ type Service struct {
 // database cannot be reached. It starts no loops: see Run. Close it.
 func Open(ctx context.Context, cfg Config) (*Service, error) {
 	cfg = cfg.withDefaults()
-	pcfg, err := pgxpool.ParseConfig(cfg.DatabaseURL)
-	if err != nil {
-		return nil, fmt.Errorf("reading the database URL: %w", err)
+	db := cfg.Database
+	if db == nil {
+		var err error
+		if db, err = pg.Open(ctx, pg.Config{URL: cfg.DatabaseURL, Logger: cfg.Logger}); err != nil {
+			return nil, err
+		}
 	}
-	pcfg.MaxConns = int32(min(cfg.MaxConns, 1000))
-	pcfg.AfterConnect = pg.AfterConnect
-	params := pcfg.ConnConfig.RuntimeParams
-	params["application_name"] = cmp.Or(params["application_name"], "queued")
-	pool, err := pgxpool.NewWithConfig(ctx, pcfg)
+	pool, err := db.NewPool(ctx, pg.PoolConfig{MaxConns: cfg.MaxConns})
 	if err != nil {
-		return nil, fmt.Errorf("opening the connection pool: %w", err)
+		return nil, err
 	}
 	if err := pool.Ping(ctx); err != nil {
 		pool.Close()
 		return nil, wrap("connecting", err)
 	}
-	return &Service{cfg: cfg, pool: pool, wakes: make(chan struct{}, 1)}, nil
+	return &Service{cfg: cfg, db: db, pool: pool, wakes: make(chan struct{}, 1)}, nil
 }
 
 // Close closes the connections, once the calls under way have ended. Run must have returned. Calls after Close fail with ErrUnavailable.

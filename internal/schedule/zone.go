@@ -32,11 +32,11 @@ func (s *Service) zoneLoop(ctx context.Context) error {
 // zone data, it resolves the next occurrences of the schedules in that zone anew, all in one transaction, and begins new sessions, as
 // each knows the rules that were there when it began. Run calls it at its start and hourly.
 func (s *Service) CheckZones(ctx context.Context) error {
-	conn, err := pgx.ConnectConfig(ctx, s.pool.Config().ConnConfig)
+	conn, err := s.db.Connect(ctx)
 	if err != nil {
 		return wrap("checking zones", err)
 	}
-	defer pg.Close(ctx, conn)
+	defer s.db.Close(ctx, conn)
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,9 +84,10 @@ func (s *Service) CheckZones(ctx context.Context) error {
 // listen hears of schedules that are due soon, and of zones, until ctx ends.
 func (s *Service) listen(ctx context.Context) error {
 	l := pg.Listener{
-		Config:  s.pool.Config().ConnConfig,
-		Channel: channel,
-		Begin:   s.wake,
+		Database: s.db,
+		Pool:     s.pool,
+		Channel:  channel,
+		Begin:    s.wake,
 		Heard: func(payload string) {
 			if payload == "zones" {
 				s.pool.Reset()
