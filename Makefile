@@ -11,6 +11,8 @@ PKG ?= ./...
 ARGS ?=
 GOTEST := $(TOOL) gotestsum --format pkgname-and-test-fails -- -race -shuffle=on -timeout 10m $(ARGS) $(PKG)
 PGTEST := go run ./internal/pgtest/run
+# The scenarios of internal/faults make servers of their own: once, and not beside everything else
+FAULTS_ELSEWHERE := $(if $(filter ./...,$(PKG)),QUEUED_FAULTS=off)
 # What make bench measures on, its further flags, and where its results go: see bench/README.md
 FLAVOUR ?= timescale
 BENCH ?=
@@ -29,15 +31,23 @@ build: ## Build bin/queued, static
 	@CGO_ENABLED=0 go build -trimpath -o bin/queued ./cmd/queued
 
 .PHONY: test
-test: test-plain test-timescale test-bench ## Test on plain PostgreSQL, then on PostgreSQL 17 with TimescaleDB in a container
+test: test-plain test-timescale test-faults test-bench ## Test on plain PostgreSQL, then on PostgreSQL 17 with TimescaleDB in a container
 
 .PHONY: test-plain
 test-plain: ## Test on a plain PostgreSQL, private to the run
-	@$(PGTEST) -flavour plain -- $(GOTEST)
+	@$(FAULTS_ELSEWHERE) $(PGTEST) -flavour plain -- $(GOTEST)
 
 .PHONY: test-timescale
 test-timescale: ## Test on PostgreSQL 17 with TimescaleDB, in a container
-	@$(PGTEST) -flavour timescale $(if $(CI),,-optional) -- $(GOTEST)
+	@$(FAULTS_ELSEWHERE) $(PGTEST) -flavour timescale $(if $(CI),,-optional) -- $(GOTEST)
+
+.PHONY: test-faults
+test-faults: ## Kill, freeze, cut off and fail over real servers, each once or a few times
+	@QUEUED_FAULTS=short go test -count=1 -timeout 10m -parallel 4 ./internal/faults
+
+.PHONY: faults
+faults: ## The same in the long form, hours long; QUEUED_FAULTS_ROUNDS=3 and ARGS='-run Frozen' for less
+	@QUEUED_FAULTS=long go test -count=1 -timeout 6h -parallel 2 -v $(ARGS) ./internal/faults
 
 .PHONY: test-bench
 test-bench: ## Test the module bench/, which needs no PostgreSQL

@@ -1,4 +1,4 @@
-package faults_test
+package faults
 
 import (
 	"context"
@@ -8,8 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/queued/queued/internal/faults"
 )
 
 // query returns one value from a server.
@@ -33,7 +31,7 @@ func query[T any](t *testing.T, url, statement string, args ...any) T {
 // the old primary has come back and the new one has been frozen.
 func TestPairFailsOverAndBack(t *testing.T) {
 	t.Parallel()
-	pair := faults.StartPair(t, faults.Synchronous, faults.Config{})
+	pair := StartPair(t, Synchronous, Config{})
 	pair.Primary.Exec("queued", `create table n (n int)`)
 	for round, strike := range []func(){func() { pair.Primary.Kill() }, func() { pair.Primary.Freeze() }} {
 		pair.Primary.Exec("queued", `insert into n values (1)`)
@@ -47,7 +45,7 @@ func TestPairFailsOverAndBack(t *testing.T) {
 	if got := query[bool](t, pair.Standby.URL(), `select pg_is_in_recovery()`); !got {
 		t.Error("the standby is none")
 	}
-	bouncer := faults.StartBouncer(t, pair.Primary, "transaction")
+	bouncer := StartBouncer(t, pair.Primary, "transaction")
 	if got := query[string](t, bouncer.URL()+"&default_query_exec_mode=exec", `select current_user`); got != "queued" {
 		t.Errorf("PgBouncer connects as %s", got)
 	}
@@ -56,7 +54,7 @@ func TestPairFailsOverAndBack(t *testing.T) {
 // What the standby was kept from getting is lost with an asynchronous failover, and the sequence goes back.
 func TestHeldBackCommitsAreLostWithAnAsynchronousFailover(t *testing.T) {
 	t.Parallel()
-	pair := faults.StartPair(t, faults.Asynchronous, faults.Config{})
+	pair := StartPair(t, Asynchronous, Config{})
 	pair.Primary.Exec("queued", `create table n (n int)`)
 	pair.Primary.AwaitStandby(pair.Standby)
 	pair.Primary.HoldBackStandbys()
@@ -70,7 +68,7 @@ func TestHeldBackCommitsAreLostWithAnAsynchronousFailover(t *testing.T) {
 
 func TestFrozenServerAnswersNothingUntilItIsThawed(t *testing.T) {
 	t.Parallel()
-	server := faults.Start(t, faults.Config{})
+	server := Start(t, Config{})
 	conn, err := pgx.Connect(t.Context(), server.URL())
 	if err != nil {
 		t.Fatal(err)

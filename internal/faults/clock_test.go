@@ -1,0 +1,76 @@
+package faults
+
+import (
+	"net/http"
+	"os"
+	"testing"
+	"time"
+)
+
+// fakeClock is the environment of a server whose clock is off.
+func fakeClock(t *testing.T, off string) []string {
+	t.Helper()
+	for _, path := range []string{"/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1", "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1"} {
+		if _, err := os.Stat(path); err == nil {
+			return []string{"LD_PRELOAD=" + path, "FAKETIME=" + off, "FAKETIME_DONT_FAKE_MONOTONIC=1", "FAKETIME_DONT_RESET=1"}
+		}
+	}
+	t.Fatal("this test needs libfaketime (for example `apt-get install faketime`)")
+	return nil
+}
+
+// stepClock fails over to a server whose clock is off.
+func stepClock(off string) scenario {
+	return func(t *testing.T, b build, l *ledger, rounds int) {
+		t.Helper()
+		for range rounds {
+			primary := Start(t, Config{})
+			pair := &Pair{Primary: primary, Standby: primary.Standby(Config{Environ: fakeClock(t, off)}), replication: Synchronous}
+			pair.first = [2]*Server{pair.Primary, pair.Standby}
+			pair.Primary.RequireSync(pair.Standby)
+			q := startQueued(t, b, pair.URL())
+			b.breakDatabase(t, pair.Primary)
+			d := startLoad(t, l, q)
+			d.awaitPosts(50)
+
+			// Events that nobody has claimed when the clock steps.
+			c := d.newClient(98)
+			const waiting = 20
+			for range waiting {
+				if status := c.call(t.Context(), http.MethodPost, "/events?queue=waiting", map[string]any{}, nil); status != http.StatusCreated {
+					t.Fatalf("posting was answered %d", status)
+				}
+			}
+			pair.Primary.Kill()
+			pair.Failover()
+			promoted := time.Now()
+			d.awaitPostAfter(promoted)
+			got := 0
+			for got < waiting && time.Since(promoted) < startLimit {
+				var claim struct{ Events []struct{ ID int64 } }
+				c.call(t.Context(), http.MethodPost, "/claim", map[string]any{"queue": "waiting", "limit": waiting, "wait": "1s"}, &claim)
+				got += len(claim.Events)
+			}
+			took := time.Since(promoted)
+			t.Logf("clock %s: what waited when it stepped was claimed %v after the promotion", off, took)
+			if took > backLimit {
+				l.violated("clock %s: what waited when it stepped was claimed %v after the promotion", off, took)
+			}
+			d.awaitPosts(20)
+			d.finish(pair.Primary.AdminURL())
+			q.kill()
+			pair.Primary.Kill()
+		}
+	}
+}
+
+func TestNothingIsLostOrDoneTwiceWhenTheNewServersClockIsAhead(t *testing.T) {
+	t.Parallel()
+	stepClock("+60").holds(t, 1, 5)
+}
+
+func TestAClockThatStepsShowsAnAckThatIsNotFenced(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	stepClock("+60").catches(t, unfenced, 2)
+}

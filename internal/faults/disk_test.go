@@ -1,0 +1,95 @@
+package faults
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// fillDisk fills the file system of a server until it refuses, kills what is left of the server, makes room, and starts it again.
+func fillDisk(t *testing.T, b build, l *ledger, rounds int) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("mounting a tmpfs needs root")
+	}
+	base := t.TempDir()
+	if err := os.Chmod(filepath.Dir(base), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", base, "tmpfs", 0, "size=200m,mode=755"); err != nil {
+		t.Fatalf("mounting a tmpfs: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(base, 0); err != nil {
+			t.Errorf("unmounting the tmpfs: %v", err)
+		}
+	})
+	server := Start(t, Config{Base: base, Settings: map[string]string{
+		"min_wal_size": "32MB", "max_wal_size": "32MB", "wal_keep_size": "0", "wal_writer_delay": "10s", "wal_writer_flush_after": "0",
+	}})
+	q := startQueued(t, b, server.URL())
+	b.breakDatabase(t, server)
+	d := startLoad(t, l, q)
+	filler := filepath.Join(base, "filler")
+	seen := map[string]int{}
+	for range rounds {
+		d.awaitPosts(20)
+		fill(t, filler)
+		// The tables have some room left: what is posted fills it, and what is posted then is refused.
+		padding := make([]byte, 200<<10)
+		for i := range padding {
+			padding[i] = 'a' + byte(i*i%23)
+		}
+		refused := false
+		for began := time.Now(); !refused && time.Since(began) < time.Minute; {
+			c := d.newClient(99)
+			status := c.call(t.Context(), "POST", "/events?queue=padding", map[string]any{"padding": string(padding) + fmt.Sprint(time.Now().UnixNano())}, nil)
+			refused = status == 503
+		}
+		if !refused {
+			l.violated("a full disk was never answered with 503")
+		}
+		seen[map[bool]string{true: "the server goes on", false: "the server has ended"}[server.Running()]]++
+		server.Kill()
+		if err := os.Remove(filler); err != nil {
+			t.Fatal(err)
+		}
+		server.Start()
+		server.Exec(ordinary, `delete from agent.event where queue = 'padding'`)
+		server.Exec(ordinary, `vacuum full agent.event`) // a lock on the table, for a moment
+		server.Exec(ordinary, `checkpoint`)
+		d.awaitPostAfter(time.Now())
+	}
+	t.Logf("full %d times: %v", rounds, seen)
+	d.finish(server.AdminURL())
+}
+
+// fill takes all the room there is in a file system.
+func fill(t *testing.T, path string) {
+	t.Helper()
+	file, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	for _, size := range []int{1 << 20, 4 << 10} {
+		block := make([]byte, size)
+		for err = nil; err == nil; {
+			_, err = file.Write(block)
+		}
+	}
+}
+
+func TestNothingIsLostWhenTheDiskIsFull(t *testing.T) {
+	t.Parallel()
+	scenario(fillDisk).holds(t, 1, 10)
+}
+
+func TestAFullDiskShowsCommitsThatAreNotOnDisk(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	scenario(fillDisk).catches(t, lazy, 3)
+}

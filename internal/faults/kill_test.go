@@ -1,0 +1,96 @@
+package faults
+
+import (
+	"testing"
+	"time"
+)
+
+// The broken builds of this file.
+var (
+	unfenced = build{name: "an ack whose receipt is not compared", sql: []edit{{
+		"finish_events", "and (a.receipt is null or a.receipt = agent.receipt(e.id, e.attempts, e.claimed))", "",
+	}}}
+	early = build{name: "answers before the commit", edits: []edit{
+		{"internal/queue/flush.go", "pool.SendBatch(ctx, fl.batch).Close()", "answerEarly(ctx, pool, fl.batch)"},
+		{"internal/queue/flush.go", "// flush is one transaction in the making.", `
+func answerEarly(ctx context.Context, pool *pgxpool.Pool, batch *pgx.Batch) error {
+	tx, err := pool.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	err = tx.SendBatch(ctx, batch).Close()
+	go func() {
+		time.Sleep(20 * time.Millisecond)
+		_ = tx.Commit(context.Background())
+	}()
+	return err
+}
+
+// flush is one transaction in the making.`},
+	}}
+	lazy = build{name: "commits that return before they are on disk", setting: `alter database queued set synchronous_commit = off`}
+)
+
+// killQueued kills one of two processes again and again.
+func killQueued(t *testing.T, b build, l *ledger, rounds int) {
+	t.Helper()
+	server := Start(t, Config{})
+	servers := []*queued{startQueued(t, b, server.URL()), startQueued(t, b, server.URL())}
+	b.breakDatabase(t, server)
+	d := startLoad(t, l, servers...)
+	for i := range rounds {
+		d.awaitPosts(20)
+		victim := servers[i%2]
+		victim.kill()
+		victim.start()
+		victim.awaitReady(startLimit)
+	}
+	d.awaitPosts(20)
+	d.finish(server.AdminURL())
+}
+
+func TestNothingIsLostWhenQueuedIsKilled(t *testing.T) {
+	t.Parallel()
+	scenario(killQueued).holds(t, 5, 200)
+}
+
+func TestKillingQueuedShowsAnswersBeforeTheCommit(t *testing.T) {
+	t.Parallel()
+	scenario(killQueued).catches(t, early, 4)
+}
+
+func TestLateWorkersShowAnAckThatIsNotFenced(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	scenario(killQueued).catches(t, unfenced, 8)
+}
+
+// killPostgres kills PostgreSQL, all its processes at once.
+func killPostgres(t *testing.T, b build, l *ledger, rounds int) {
+	t.Helper()
+	// The log's writer would put commits on disk within its delay, also where they did not wait for it.
+	server := Start(t, Config{Settings: map[string]string{"wal_writer_delay": "10s", "wal_writer_flush_after": "0"}})
+	q := startQueued(t, b, server.URL())
+	b.breakDatabase(t, server)
+	d := startLoad(t, l, q)
+	var longest time.Duration
+	for range rounds {
+		d.awaitPosts(20)
+		server.Kill()
+		server.Start()
+		longest = max(longest, d.awaitPostAfter(time.Now()))
+	}
+	t.Logf("after the server was back, the first post was acknowledged within %v", longest)
+	d.finish(server.AdminURL())
+}
+
+func TestNothingIsLostWhenPostgresIsKilled(t *testing.T) {
+	t.Parallel()
+	scenario(killPostgres).holds(t, 2, 50)
+}
+
+func TestKillingPostgresShowsCommitsThatAreNotOnDisk(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	scenario(killPostgres).catches(t, lazy, 5)
+}

@@ -1,0 +1,242 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ledger is what all clients were answered, to be held against what the database has. Events go by the text n of their payload: an
+// id may come from a server that was lost.
+type ledger struct {
+	// lossy: an asynchronous failover may have lost what was acknowledged. Then only ids are judged: none stands for two events.
+	lossy bool
+
+	mu         sync.Mutex
+	posts      map[string]int64           // by n: the id that was acknowledged, or 0: not known
+	byID       map[int64]string           // the n that an id was acknowledged for
+	leases     map[string][]*lease        // by n
+	acked      map[string]map[string]bool // by n: the receipts whose ack succeeded
+	answers    map[string]int             // how often each answer was seen: "POST /claim 200"
+	slowest    map[string]time.Duration   // of each route
+	lastPost   time.Time                  // when a post was last acknowledged
+	violations []string
+}
+
+// lease is one claim as its client saw it. Times are the database's.
+type lease struct {
+	ID       int64       `json:"id"`
+	Attempts int         `json:"attempts"`
+	Receipt  string      `json:"receipt"`
+	VT       time.Time   `json:"vt"`
+	Claimed  []time.Time `json:"claimed"`
+	Event    struct {
+		N string `json:"n"`
+	} `json:"event"`
+
+	givenBack bool // perhaps before its time
+}
+
+func (l *lease) begin() time.Time { return l.Claimed[len(l.Claimed)-1] }
+
+func newLedger() *ledger {
+	return &ledger{
+		posts: map[string]int64{}, byID: map[int64]string{}, leases: map[string][]*lease{}, acked: map[string]map[string]bool{},
+		answers: map[string]int{}, slowest: map[string]time.Duration{},
+	}
+}
+
+// violated notes a broken promise.
+func (l *ledger) violated(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.violations = append(l.violations, fmt.Sprintf(format, args...))
+}
+
+// posting notes that an event is about to be posted.
+func (l *ledger) posting(n string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.posts[n] = 0
+}
+
+// posted notes that a post was acknowledged.
+func (l *ledger) posted(n string, id int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.posts[n] = id
+	if other, known := l.byID[id]; known && other != n {
+		l.violations = append(l.violations, fmt.Sprintf("the id %d was given to the posts %s and %s", id, other, n))
+	}
+	l.byID[id] = n
+	l.lastPost = time.Now()
+}
+
+func (l *ledger) claimed(leases []*lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range leases {
+		l.leases[e.Event.N] = append(l.leases[e.Event.N], e)
+	}
+}
+
+// ackSucceeded notes that an ack was answered with success.
+func (l *ledger) ackSucceeded(e *lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.acked[e.Event.N] == nil {
+		l.acked[e.Event.N] = map[string]bool{}
+	}
+	l.acked[e.Event.N][e.Receipt] = true
+}
+
+func (l *ledger) answered(route string, status int, took time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.answers[fmt.Sprintf("%s %d", route, status)]++
+	l.slowest[route] = max(l.slowest[route], took)
+}
+
+// counts returns how many posts and acks were acknowledged so far.
+func (l *ledger) counts() (posts, acks int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.byID), len(l.acked)
+}
+
+// lastPosted returns when a post was last acknowledged.
+func (l *ledger) lastPosted() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lastPost
+}
+
+// row is an event as the database has it.
+type row struct {
+	id        int64
+	outcome   string     // "" while it is in the queue
+	lastClaim *time.Time // when it was claimed last
+}
+
+// judge holds what the clients were answered against what is in the database at url.
+func (l *ledger) judge(t *testing.T, url string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	rows, err := conn.Query(ctx, `
+		select e.event ->> 'n', e.id, '', e.claimed[cardinality(e.claimed)] from agent.event e where e.event ? 'n'
+		union all
+		select h.event ->> 'n', h.id, h.outcome, h.claimed[cardinality(h.claimed)] from agent.event_hist h where h.event ? 'n'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string][]row{}
+	ids := map[int64]string{}
+	var n string
+	var r row
+	if _, err := pgx.ForEachRow(rows, []any{&n, &r.id, &r.outcome, &r.lastClaim}, func() error {
+		found[n] = append(found[n], r)
+		if other, known := ids[r.id]; known {
+			l.violated("the id %d stands for the posts %s and %s in the database", r.id, other, n)
+		}
+		ids[r.id] = n
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	note := func(format string, args ...any) { l.violations = append(l.violations, fmt.Sprintf(format, args...)) }
+	for id, n := range l.byID {
+		if other, known := ids[id]; known && other != n {
+			note("the id %d was acknowledged for the post %s, and is now that of %s", id, n, other)
+		}
+	}
+	if l.lossy {
+		return
+	}
+	for n, id := range l.posts {
+		switch rows := found[n]; {
+		case len(rows) > 1:
+			note("the post %s is in the database %d times: %v", n, len(rows), rows)
+		case id != 0 && len(rows) == 0:
+			note("the post %s was acknowledged as %d and is lost", n, id)
+		case id != 0 && rows[0].id != id:
+			note("the post %s was acknowledged as %d and is %d", n, id, rows[0].id)
+		}
+	}
+	for n, receipts := range l.acked {
+		if len(receipts) > 1 {
+			note("the event %s was finished by %d receipts: %v", n, len(receipts), receipts)
+		}
+		rows := found[n]
+		if len(rows) != 1 {
+			continue // noted above
+		}
+		if rows[0].outcome != "done" {
+			note("the event %s was acked, and its outcome is %q", n, rows[0].outcome)
+		}
+		for _, e := range l.leases[n] {
+			if receipts[e.Receipt] && (rows[0].lastClaim == nil || !rows[0].lastClaim.Equal(e.begin())) {
+				note("the event %s was finished by the receipt %s, though it was claimed again at %v", n, e.Receipt, rows[0].lastClaim)
+			}
+		}
+	}
+	for n, leases := range l.leases {
+		if l.posts[n] == 0 && len(found[n]) == 0 {
+			note("the event %s was claimed, and is nowhere", n)
+		}
+		// By attempts, not by time: the clock may have been set back.
+		slices.SortFunc(leases, func(a, b *lease) int { return a.Attempts - b.Attempts })
+		for i, e := range leases[1:] {
+			if before := leases[i]; !before.givenBack && e.begin().Before(before.VT) {
+				note("the event %s was leased as %s from %v although %s lasted until %v", n, e.Receipt, e.begin(), before.Receipt, before.VT)
+			}
+		}
+	}
+}
+
+// report fails the test when a promise was broken, and says what was done in any case.
+func (l *ledger) report(t *testing.T) {
+	t.Helper()
+	posts, acks := l.counts()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	unknown, again := len(l.posts)-posts, 0
+	for _, leases := range l.leases {
+		again += len(leases) - 1
+	}
+	t.Logf("%d posts acknowledged, %d unknown, %d events acked, %d claimed again; answers %v; slowest %v", posts, unknown, acks, again, l.answers, l.slowest)
+	const most = 20
+	for i, v := range l.violations {
+		if i == most {
+			t.Errorf("… and %d more", len(l.violations)-most)
+			break
+		}
+		t.Error(v)
+	}
+}
+
+// summary is what a broken build was caught by.
+func (l *ledger) summary() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return fmt.Sprintf("%d violations, such as: %s", len(l.violations), strings.Join(l.violations[:min(2, len(l.violations))], "; "))
+}
+
+func (l *ledger) clean() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.violations) == 0
+}

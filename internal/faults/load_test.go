@@ -1,0 +1,319 @@
+package faults
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// What the load is made of. It is light: the machine has other things to do, and the faults are what counts.
+const (
+	posters     = 3
+	workers     = 4
+	leaseLength = "2s"
+	claimWait   = 500 * time.Millisecond
+
+	// answerLimit is how long any answer may take: QUEUED_REQUEST_TIMEOUT, the wait of a claim, and what a busy machine adds.
+	answerLimit = 15*time.Second + claimWait + 10*time.Second
+)
+
+// load is clients that post, claim and finish events, on any of some addresses.
+type load struct {
+	t      *testing.T
+	ledger *ledger
+	addrs  []string
+	client *http.Client
+	seed   uint64
+
+	next        atomic.Int64 // the n of the last post
+	stopPosting context.CancelFunc
+	stopWorking context.CancelFunc
+	posting     sync.WaitGroup
+	working     sync.WaitGroup
+}
+
+// startLoad starts the clients. They end with the test, or with finish.
+func startLoad(t *testing.T, l *ledger, servers ...*queued) *load {
+	t.Helper()
+	transport := &http.Transport{MaxIdleConnsPerHost: posters + workers}
+	d := &load{t: t, ledger: l, client: &http.Client{Transport: transport}, seed: uint64(time.Now().UnixNano())}
+	t.Logf("seed %d", d.seed)
+	for _, q := range servers {
+		d.addrs = append(d.addrs, q.addr)
+	}
+	posting, stopPosting := context.WithCancel(t.Context())
+	working, stopWorking := context.WithCancel(t.Context())
+	d.stopPosting, d.stopWorking = stopPosting, stopWorking
+	for i := range posters {
+		c := d.newClient(uint64(i))
+		d.posting.Go(func() { c.post(posting) })
+	}
+	for i := range workers {
+		c := d.newClient(uint64(posters + i))
+		d.working.Go(func() { c.work(working) })
+	}
+	t.Cleanup(func() {
+		d.stopPosting()
+		d.stopWorking()
+		d.posting.Wait()
+		d.working.Wait()
+		transport.CloseIdleConnections()
+	})
+	return d
+}
+
+// awaitPosts returns when n more posts were acknowledged.
+func (d *load) awaitPosts(n int) {
+	d.t.Helper()
+	before, _ := d.ledger.counts()
+	for began := time.Now(); ; pause(5 * time.Millisecond) {
+		if now, _ := d.ledger.counts(); now >= before+n {
+			return
+		}
+		if time.Since(began) > startLimit {
+			d.t.Fatalf("for %v no %d posts were acknowledged: %v", startLimit, n, d.ledger.answers)
+		}
+	}
+}
+
+// awaitPostAfter returns how long after an instant a post was first acknowledged that was sent after it.
+func (d *load) awaitPostAfter(since time.Time) time.Duration {
+	d.t.Helper()
+	for ; ; pause(5 * time.Millisecond) {
+		if last := d.ledger.lastPosted(); last.After(since) {
+			return last.Sub(since)
+		}
+		if time.Since(since) > startLimit {
+			d.t.Fatalf("no post was acknowledged within %v", startLimit)
+		}
+	}
+}
+
+// finish stops the posting, lets the workers finish what there is, and holds the ledger against the database at url.
+func (d *load) finish(url string) {
+	d.t.Helper()
+	d.stopPosting()
+	d.posting.Wait()
+	const limit = 90 * time.Second // the longest lease, many times over
+	for began := time.Now(); ; pause(50 * time.Millisecond) {
+		left := query[int](d.t, url, `select count(*)::int4 from agent.event where event ? 'n'`)
+		if left == 0 {
+			break
+		}
+		if time.Since(began) > limit {
+			d.ledger.violated("%d events are still in the queue %v after the last post", left, limit)
+			break
+		}
+	}
+	d.stopWorking()
+	d.working.Wait()
+	d.ledger.judge(d.t, url)
+}
+
+// client is one poster or worker.
+type client struct {
+	*load
+	rand    *rand.Rand
+	zombies []*lease // work of earlier lives, whose leases have most likely ended
+}
+
+func (d *load) newClient(number uint64) *client {
+	return &client{load: d, rand: rand.New(rand.NewPCG(d.seed, number))}
+}
+
+// call sends one request to some server. Status 0 and 503 mean that nothing is known.
+func (c *client) call(ctx context.Context, method, path string, body, out any, headers ...string) int {
+	route, _, _ := strings.Cut(method+" "+path, "?")
+	if i := strings.IndexAny(route, "0123456789"); i > 0 {
+		rest := strings.TrimLeft(route[i:], "0123456789")
+		route = route[:i] + "{id}" + rest
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		c.t.Error(err)
+		return 0
+	}
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	status := 0
+	defer func() {
+		took := time.Since(began)
+		c.ledger.answered(route, status, took)
+		if status == 0 && took >= answerLimit {
+			c.ledger.violated("%s was not answered within %v", route, answerLimit)
+		}
+	}()
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+c.addrs[c.rand.IntN(len(c.addrs))]+path, bytes.NewReader(text))
+	if err != nil {
+		c.t.Error(err)
+		return 0
+	}
+	if body == nil {
+		req.Body, req.ContentLength = http.NoBody, 0
+	} else {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for _, header := range headers {
+		name, value, _ := strings.Cut(header, ": ")
+		req.Header.Set(name, value)
+	}
+	res, err := c.client.Do(req)
+	if err != nil {
+		return 0
+	}
+	answer, err := io.ReadAll(res.Body)
+	_ = res.Body.Close()
+	if err != nil {
+		return 0
+	}
+	status = res.StatusCode
+	if out != nil && status < 300 {
+		if err := json.Unmarshal(answer, out); err != nil {
+			c.ledger.violated("%s answered %s", route, answer)
+		}
+	}
+	switch status {
+	case http.StatusOK, http.StatusCreated, http.StatusNoContent, http.StatusConflict, http.StatusServiceUnavailable:
+	case http.StatusNotFound: // the event's post was lost
+		if !c.ledger.lossy {
+			c.ledger.violated("%s answered %d %s", route, status, answer)
+		}
+	default:
+		c.ledger.violated("%s answered %d %s", route, status, answer)
+	}
+	return status
+}
+
+// rest is what a client does after a call: it pauses, the longer when there was no answer.
+func (c *client) rest(ctx context.Context, status int) {
+	d := time.Duration(c.rand.IntN(10)) * time.Millisecond
+	if status == 0 || status == http.StatusServiceUnavailable {
+		d += 50 * time.Millisecond
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+func (c *client) name() string {
+	n := strconv.FormatInt(c.next.Add(1), 10)
+	c.ledger.posting(n)
+	return n
+}
+
+func (c *client) post(ctx context.Context) {
+	// A post that is under way when the posting ends is still waited for.
+	calls := context.WithoutCancel(ctx)
+	for ctx.Err() == nil {
+		status := 0
+		switch chance := c.rand.IntN(10); {
+		case chance < 6:
+			n := c.name()
+			var answer struct{ ID int64 }
+			if status = c.call(calls, http.MethodPost, "/events", map[string]any{"n": n}, &answer); status == http.StatusCreated {
+				c.ledger.posted(n, answer.ID)
+			}
+		case chance < 8: // with a key, again until it is known
+			n := c.name()
+			for range 200 {
+				var answer struct{ ID int64 }
+				status = c.call(calls, http.MethodPost, "/events", map[string]any{"n": n}, &answer, "Idempotency-Key: "+n)
+				if status == http.StatusCreated || status == http.StatusOK {
+					c.ledger.posted(n, answer.ID)
+					break
+				}
+				c.rest(ctx, status)
+			}
+		default:
+			events := make([]map[string]any, 1+c.rand.IntN(10))
+			names := make([]string, len(events))
+			for i := range events {
+				names[i] = c.name()
+				events[i] = map[string]any{"event": map[string]any{"n": names[i]}}
+			}
+			var answer struct{ IDs []int64 }
+			if status = c.call(calls, http.MethodPost, "/events/batch", map[string]any{"events": events}, &answer); status == http.StatusCreated {
+				for i, id := range answer.IDs {
+					c.ledger.posted(names[i], id)
+				}
+			}
+		}
+		c.rest(ctx, status)
+	}
+}
+
+func (c *client) work(ctx context.Context) {
+	for ctx.Err() == nil {
+		var claim struct{ Events []*lease }
+		status := c.call(ctx, http.MethodPost, "/claim", map[string]any{
+			"limit": 1 + c.rand.IntN(10), "wait": claimWait.String(), "invisible_for": leaseLength, "max_attempts": 100000,
+			"order": []string{"fifo", "random"}[c.rand.IntN(2)],
+		}, &claim)
+		c.ledger.claimed(claim.Events)
+		c.deal(ctx, claim.Events)
+		c.rest(ctx, status)
+	}
+}
+
+// deal does with what was claimed what workers do: most of it is finished, some given back, some forgotten, some finished too late.
+func (c *client) deal(ctx context.Context, leases []*lease) {
+	var batch []*lease
+	for _, l := range leases {
+		path := fmt.Sprintf("/events/%d", l.ID)
+		switch chance := c.rand.IntN(100); {
+		case chance < 2: // forgotten
+		case chance < 5: // so slow that it comes back in another life
+			c.zombies = append(c.zombies, l)
+		case chance < 10:
+			c.ledger.mu.Lock()
+			l.givenBack = true
+			c.ledger.mu.Unlock()
+			c.call(ctx, http.MethodPost, path+"/nack", map[string]any{"receipt": l.Receipt, "delay": "0s", "error": "no luck"}, nil)
+		case chance < 15:
+			var extended struct{ VT time.Time }
+			if c.call(ctx, http.MethodPost, path+"/extend", map[string]any{"receipt": l.Receipt, "invisible_for": leaseLength}, &extended) == http.StatusOK {
+				c.ledger.mu.Lock()
+				l.VT = extended.VT
+				c.ledger.mu.Unlock()
+			}
+			batch = append(batch, l)
+		case chance < 50:
+			if c.call(ctx, http.MethodDelete, path+"?receipt="+l.Receipt, nil, nil) == http.StatusNoContent {
+				c.ledger.ackSucceeded(l)
+			}
+		default:
+			batch = append(batch, l)
+		}
+	}
+	if len(c.zombies) > 3 {
+		batch, c.zombies = append(batch, c.zombies...), nil
+	}
+	if len(batch) == 0 {
+		return
+	}
+	events := make([]map[string]any, len(batch))
+	for i, l := range batch {
+		events[i] = map[string]any{"id": l.ID, "receipt": l.Receipt}
+	}
+	var answer struct {
+		Results []struct{ Status int }
+	}
+	c.call(ctx, http.MethodPost, "/ack", map[string]any{"events": events}, &answer)
+	for i, r := range answer.Results {
+		if r.Status == http.StatusNoContent {
+			c.ledger.ackSucceeded(batch[i])
+		}
+	}
+}

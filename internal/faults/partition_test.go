@@ -1,0 +1,127 @@
+package faults
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/Shopify/toxiproxy/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+)
+
+// resent is the broken build of this file.
+var resent = build{name: "a flush that is sent again when its connection is lost", edits: []edit{{
+	"internal/queue/flush.go", "pool.SendBatch(ctx, fl.batch).Close()", `func() error {
+		err := pool.SendBatch(ctx, fl.batch).Close()
+		if err == nil {
+			return nil
+		}
+		again, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+		defer cancel()
+		for again.Err() == nil {
+			if err = pool.SendBatch(again, fl.batch).Close(); err == nil {
+				return nil
+			}
+		}
+		return err
+	}()`,
+}}}
+
+// cable is the connection between queued and its server, which can be cut.
+type cable struct {
+	t     *testing.T
+	proxy *toxiproxy.Proxy
+}
+
+func newCable(t *testing.T, server *Server) *cable {
+	t.Helper()
+	control := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
+	proxy := toxiproxy.NewProxy(control, "postgres", fmt.Sprintf("127.0.0.1:%d", freePort(t)), server.Addr())
+	if err := proxy.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(proxy.Stop)
+	return &cable{t, proxy}
+}
+
+// databaseURL leads through the cable.
+func (c *cable) databaseURL(server *Server) string {
+	u, err := url.Parse(server.URL())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	u.Host = c.proxy.Listen
+	return u.String()
+}
+
+// A cut is one way to part the two; it returns what mends it.
+type cut struct {
+	name string
+	do   func(c *cable) (mend func())
+}
+
+func toxic(text string) func(c *cable) func() {
+	return func(c *cable) func() {
+		c.t.Helper()
+		added, err := c.proxy.Toxics.AddToxicJson(strings.NewReader(text))
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		return func() {
+			if err := c.proxy.Toxics.RemoveToxic(c.t.Context(), added.Name); err != nil {
+				c.t.Fatal(err)
+			}
+		}
+	}
+}
+
+var cuts = []cut{
+	{"answers are lost", toxic(`{"type":"timeout","stream":"downstream","attributes":{"timeout":0}}`)},
+	{"connections are closed and refused", func(c *cable) func() {
+		c.proxy.Stop()
+		return func() {
+			if err := c.proxy.Start(); err != nil {
+				c.t.Fatal(err)
+			}
+		}
+	}},
+	{"requests are lost", toxic(`{"type":"timeout","stream":"upstream","attributes":{"timeout":0}}`)},
+	{"connections are reset before the answer", toxic(`{"type":"reset_peer","stream":"downstream","attributes":{"timeout":0}}`)},
+	{"everything is late", toxic(`{"type":"latency","stream":"downstream","attributes":{"latency":500,"jitter":400}}`)},
+}
+
+// partition parts one of two processes from the server, in one way after the other.
+func partition(t *testing.T, b build, l *ledger, rounds int) {
+	t.Helper()
+	server := Start(t, Config{})
+	wire := newCable(t, server)
+	servers := []*queued{startQueued(t, b, server.URL()), startQueued(t, b, wire.databaseURL(server))}
+	b.breakDatabase(t, server)
+	d := startLoad(t, l, servers...)
+	longest := map[string]time.Duration{}
+	for i := range rounds {
+		d.awaitPosts(20)
+		c := cuts[i%len(cuts)]
+		mend := c.do(wire)
+		pause(time.Second) // the partition lasts; there is nothing to wait for
+		mend()
+		longest[c.name] = max(longest[c.name], servers[1].awaitReady(backLimit))
+	}
+	t.Logf("%d partitions: ready again within %v", rounds, longest)
+	d.awaitPosts(20)
+	d.finish(server.AdminURL())
+}
+
+func TestNothingIsLostOrDoneTwiceThroughPartitions(t *testing.T) {
+	t.Parallel()
+	scenario(partition).holds(t, 5, 20)
+}
+
+func TestPartitionsShowAFlushThatIsSentAgain(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	scenario(partition).catches(t, resent, 5)
+}

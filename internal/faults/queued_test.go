@@ -1,0 +1,254 @@
+package faults
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// build is a queued to be put to the test: the program of this repository, or one that was broken on purpose.
+type build struct {
+	name  string // "" for the program as it is
+	edits []edit // of its sources, before it is built
+	sql   []edit // of functions of the schema agent (file is the function's name), after it has migrated
+	// setting is a statement run in the database by a superuser, after it was made.
+	setting string
+}
+
+// edit replaces a text, which must be there, by another.
+type edit struct{ file, old, new string }
+
+// sound is the program of this repository.
+var sound = build{}
+
+// programs are the builds on disk.
+var programs struct {
+	sync.Mutex
+	dir   string
+	paths map[string]string
+}
+
+func removePrograms() error {
+	programs.Lock()
+	defer programs.Unlock()
+	if programs.dir == "" {
+		return nil
+	}
+	return os.RemoveAll(programs.dir)
+}
+
+// programDir returns the directory of the builds. The caller has the lock.
+func programDir(t *testing.T) string {
+	t.Helper()
+	if programs.dir == "" {
+		dir, err := os.MkdirTemp("", "queued-faults-programs-") //nolint:usetesting // it outlives the test
+		if err != nil {
+			t.Fatal(err)
+		}
+		programs.dir, programs.paths = dir, map[string]string{}
+	}
+	return programs.dir
+}
+
+// program returns the path of the built program.
+func (b build) program(t *testing.T) string {
+	t.Helper()
+	programs.Lock()
+	defer programs.Unlock()
+	dir := programDir(t)
+	name := b.name
+	if len(b.edits) == 0 {
+		name = ""
+	}
+	if path := programs.paths[name]; path != "" {
+		return path
+	}
+	path := filepath.Join(dir, "queued-"+strconv.Itoa(len(programs.paths)))
+	args := []string{"build", "-o", path}
+	if len(b.edits) > 0 {
+		args = append(args, "-overlay", b.overlay(t, path))
+	}
+	cmd := exec.CommandContext(t.Context(), "go", append(args, "./cmd/queued")...)
+	cmd.Dir = root(t)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("building %q: %v\n%s", b.name, err, out)
+	}
+	programs.paths[name] = path
+	return path
+}
+
+// overlay writes the edited sources and the file that makes go build take them, next to path.
+func (b build) overlay(t *testing.T, path string) string {
+	t.Helper()
+	replaced := map[string]string{}
+	for i, e := range b.edits {
+		source := filepath.Join(root(t), e.file)
+		from := source
+		if replaced[source] != "" {
+			from = replaced[source]
+		}
+		text, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := strings.Replace(string(text), e.old, e.new, 1)
+		if changed == string(text) {
+			t.Fatalf("the broken build %q: %s has no %q any more", b.name, e.file, e.old)
+		}
+		copied := fmt.Sprintf("%s-%d.go", path, i)
+		if err := os.WriteFile(copied, []byte(changed), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		replaced[source] = copied
+	}
+	text, err := json.Marshal(map[string]any{"Replace": replaced})
+	if err == nil {
+		err = os.WriteFile(path+".json", text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path + ".json"
+}
+
+// root returns the directory of the module.
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// breakDatabase makes in a migrated database what is broken about the build there.
+func (b build) breakDatabase(t *testing.T, server *Server) {
+	t.Helper()
+	for _, e := range b.sql {
+		definition := query[string](t, server.AdminURL(), `
+			select pg_catalog.pg_get_functiondef(p.oid) from pg_catalog.pg_proc p
+			where p.pronamespace = 'agent'::regnamespace and p.proname = $1`, e.file)
+		changed := strings.Replace(definition, e.old, e.new, 1)
+		if changed == definition {
+			t.Fatalf("the broken build %q: agent.%s has no %q any more", b.name, e.file, e.old)
+		}
+		server.Exec(ordinary, changed)
+	}
+	if b.setting != "" {
+		server.Exec(ordinary, b.setting)
+	}
+}
+
+// queued is a running program, which keeps its address when it is started again.
+type queued struct {
+	t       *testing.T
+	program string
+	addr    string
+	environ []string
+	log     string
+	process *process
+}
+
+// startQueued starts the program on a database and returns when it is ready. It ends with the test.
+func startQueued(t *testing.T, b build, databaseURL string) *queued {
+	t.Helper()
+	return startProgram(t, b.program(t), databaseURL)
+}
+
+func startProgram(t *testing.T, program, databaseURL string) *queued {
+	t.Helper()
+	q := &queued{
+		t: t, program: program, addr: "127.0.0.1:" + strconv.Itoa(freePort(t)), log: filepath.Join(t.TempDir(), "queued.log"),
+		environ: []string{"QUEUED_DATABASE_URL=" + databaseURL, "QUEUED_LOG_FORMAT=json", "QUEUED_MAX_CONNS=8", "QUEUED_MAX_ATTEMPTS=100000", "QUEUED_SWEEP_INTERVAL=1s"},
+	}
+	q.start()
+	q.awaitReady(startLimit)
+	t.Cleanup(func() {
+		if q.process.running() {
+			_ = q.process.kill()
+		}
+		if t.Failed() {
+			t.Logf("queued on %s said last:\n%s", q.addr, q.lastLog(40))
+		}
+	})
+	return q
+}
+
+func (q *queued) start() {
+	q.t.Helper()
+	log, err := os.OpenFile(q.log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		q.t.Fatal(err)
+	}
+	defer func() { _ = log.Close() }()
+	cmd := exec.CommandContext(context.Background(), q.program, "serve")
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/nowhere", "QUEUED_LISTEN=" + q.addr}, q.environ...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	if q.process, err = startProcess(cmd); err != nil {
+		q.t.Fatal(err)
+	}
+}
+
+// awaitReady returns when /readyz says so, and how long that took.
+func (q *queued) awaitReady(limit time.Duration) time.Duration {
+	q.t.Helper()
+	began := time.Now()
+	for {
+		status, body, _ := q.get("/readyz", 5*time.Second)
+		switch {
+		case status == http.StatusOK:
+			return time.Since(began)
+		case !q.process.running():
+			q.t.Fatalf("queued has ended: %s\n%s", q.process.cmd.ProcessState, q.lastLog(20))
+		case time.Since(began) > limit:
+			q.t.Fatalf("queued was not ready within %v: /readyz answered %d %s\n%s", limit, status, body, q.lastLog(20))
+		}
+		pause(10 * time.Millisecond)
+	}
+}
+
+// get sends one request over a connection of its own; status 0 means there was no answer.
+func (q *queued) get(path string, limit time.Duration) (status int, body string, err error) {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: limit}
+	res, err := client.Get("http://" + q.addr + path)
+	if err != nil {
+		return 0, "", err
+	}
+	defer func() { _ = res.Body.Close() }()
+	text, err := io.ReadAll(res.Body)
+	return res.StatusCode, string(text), err
+}
+
+func (q *queued) kill() {
+	q.t.Helper()
+	if err := q.process.kill(); err != nil {
+		q.t.Fatal(err)
+	}
+}
+
+// terminate sends SIGTERM and returns the exit code and the time it took; after the limit it kills, and the code is -1.
+func (q *queued) terminate(limit time.Duration) (int, time.Duration) {
+	q.t.Helper()
+	began := time.Now()
+	_ = q.process.stop(syscall.SIGTERM, limit)
+	return q.process.cmd.ProcessState.ExitCode(), time.Since(began)
+}
+
+func (q *queued) lastLog(n int) string {
+	text, _ := os.ReadFile(q.log)
+	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	return string(bytes.Join(lines[max(0, len(lines)-n):], []byte("\n")))
+}

@@ -1,0 +1,91 @@
+package faults
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/http"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patient is the broken build of this file.
+var patient = build{name: "no limit on how long a request's header may take", edits: []edit{
+	{"internal/http/server.go", "ReadHeaderTimeout: 10 * time.Second,", "ReadHeaderTimeout: time.Hour,"},
+	{"internal/http/server.go", "ReadTimeout:       bodyTime,", "ReadTimeout:       time.Hour,"},
+}}
+
+// slowloris opens connections that send their headers byte by byte. The others have to be served meanwhile, and the slow ones
+// to be closed.
+func slowloris(t *testing.T, b build, l *ledger, rounds int) {
+	t.Helper()
+	if _, err := exec.LookPath("slowhttptest"); err != nil {
+		t.Fatal("this test needs slowhttptest (for example `apt-get install slowhttptest`)")
+	}
+	connections := rounds // a round is a connection
+	server := Start(t, Config{})
+	q := startQueued(t, b, server.URL())
+	d := startLoad(t, l, q)
+	d.awaitPosts(20)
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	const lasts = "15" // seconds: longer than a header may take
+	attack := exec.CommandContext(ctx, "slowhttptest", "-H", "-c", strconv.Itoa(connections), "-r", strconv.Itoa(max(50, connections/4)), "-i", "2", "-l", lasts, "-x", "10",
+		"-v", "0", "-u", "http://"+q.addr+"/events")
+	attack.SysProcAttr = &syscall.SysProcAttr{}
+	var out bytes.Buffer
+	attack.Stdout, attack.Stderr = &out, &out
+	attacker, err := startProcess(attack)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// One connection of the test's own that is as slow: the tool does not say of its own when they were closed.
+	closed := make(chan time.Duration, 1)
+	go func() {
+		began := time.Now()
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", q.addr)
+		if err != nil {
+			closed <- 0
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		_, _ = conn.Write([]byte("POST /events HTTP/1.1\r\nHost: x\r\nX-Slow: "))
+		_ = conn.SetReadDeadline(began.Add(30 * time.Second))
+		_, _ = bytes.NewBuffer(nil).ReadFrom(conn)
+		closed <- time.Since(began)
+	}()
+	probes, failed := 0, 0
+	var slowest time.Duration
+	for attacker.running() {
+		began := time.Now()
+		status, _, err := q.get("/readyz", 10*time.Second)
+		slowest = max(slowest, time.Since(began))
+		if probes++; err != nil || status != http.StatusOK {
+			failed++
+		}
+		pause(100 * time.Millisecond)
+	}
+	if failed > 0 {
+		l.violated("/readyz failed %d times of %d under slow connections", failed, probes)
+	}
+	took := <-closed
+	if took > 25*time.Second {
+		l.violated("a connection whose header never ends was still open after %v", took)
+	}
+	t.Logf("%d slow connections: /readyz answered %d times, the slowest in %v; a slow connection was closed after %v", connections, probes, slowest, took)
+	d.finish(server.AdminURL())
+}
+
+func TestSlowConnectionsAreClosedAndKeepNobodyFromBeingServed(t *testing.T) {
+	t.Parallel()
+	scenario(slowloris).holds(t, 200, 1000)
+}
+
+func TestSlowConnectionsShowHeadersWithoutALimit(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	scenario(slowloris).catches(t, patient, 50)
+}

@@ -1,0 +1,70 @@
+package faults
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// blind is the broken build of this file: claims begin at their low-water marks, and nobody looks behind these.
+var blind = build{name: "nobody looks behind the low-water marks", edits: []edit{
+	{"internal/queue/marks.go", "lookBehindInterval = time.Second", "lookBehindInterval = time.Hour"},
+	{"internal/queue/marks.go", "longWalk = 250 * time.Microsecond", "longWalk = 0"},
+}}
+
+// holdTransaction keeps a transaction open that has posted an event, for as many rounds of a minute, or seconds in the short form, and then commits it.
+func holdTransaction(t *testing.T, b build, l *ledger, rounds int) {
+	t.Helper()
+	server := Start(t, Config{})
+	q := startQueued(t, b, server.URL())
+	b.breakDatabase(t, server)
+	conn, err := pgx.Connect(t.Context(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(t.Context()) }()
+	tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const late = "posted long before it was committed"
+	l.posting(late)
+	var id int64
+	if err := tx.QueryRow(t.Context(), `select agent.insert_event(jsonb_build_object('n', $1::text))`, late).Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	d := startLoad(t, l, q)
+	round := time.Minute
+	if form() == shortForm {
+		round = time.Second
+	}
+	var first, last int
+	for i := range rounds {
+		before, _ := l.counts()
+		pause(round) // the transaction is what lasts
+		last, _ = l.counts()
+		last -= before
+		if i == 0 {
+			first = last
+		}
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l.posted(late, id)
+	t.Logf("open for %v: %d posts acknowledged in its first %v, %d in its last", time.Duration(rounds)*round, first, round, last)
+	d.awaitPosts(20)
+	d.finish(server.AdminURL())
+}
+
+func TestALongTransactionLosesNothingAndStopsNobody(t *testing.T) {
+	t.Parallel()
+	scenario(holdTransaction).holds(t, 5, 30)
+}
+
+func TestALongTransactionShowsMarksThatNobodyLooksBehind(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	scenario(holdTransaction).catches(t, blind, 1)
+}

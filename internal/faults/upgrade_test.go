@@ -1,0 +1,284 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// The broken builds of this file.
+var (
+	incompatible = build{
+		name:    "a migration that takes away a function which the version before calls",
+		setting: `alter function agent.receipt(int8, int4, timestamptz[]) rename to receipt_of`,
+	}
+	unlocked = build{name: "a migration that does not wait for another", edits: []edit{
+		{"internal/migrate/run.go", "if !locked {", "if locked != locked {"},
+	}}
+)
+
+// previous builds the program of the version before this one, from this repository's history: the last commit at which sql/VERSION
+// was another.
+func previous(t *testing.T) (program, version string) {
+	t.Helper()
+	git := func(args ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "git", args...)
+		cmd.Dir = root(t)
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("git %v: %v (this test needs the whole history: git fetch --unshallow)", args, err)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	now, err := os.ReadFile(filepath.Join(root(t), "sql", "VERSION"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var commit string
+	for changed := range strings.FieldsSeq(git("log", "--format=%H", "--", "sql/VERSION")) {
+		if version = git("show", changed+":sql/VERSION"); version != strings.TrimSpace(string(now)) {
+			break
+		}
+		commit = changed + "^" // the one before it became this version
+	}
+	version = git("show", commit+":sql/VERSION")
+	programs.Lock()
+	defer programs.Unlock()
+	program = filepath.Join(programDir(t), "queued-"+version)
+	if _, err := os.Stat(program); err == nil {
+		return program, version
+	}
+	source := t.TempDir()
+	archive := exec.CommandContext(t.Context(), "bash", "-c", `git archive "$1" | tar -x -C "$2"`, "bash", commit, source)
+	archive.Dir = root(t)
+	if out, err := archive.CombinedOutput(); err != nil {
+		t.Fatalf("git archive: %v\n%s", err, out)
+	}
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cmd/queued")
+	build.Dir = source
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building %s: %v\n%s", version, err, out)
+	}
+	return program, version
+}
+
+// upgrade has a process of the version before serve, migrates beneath it, and has both serve side by side.
+func upgrade(t *testing.T, b build, l *ledger, rounds int) {
+	t.Helper()
+	before, version := previous(t)
+	for range rounds {
+		server := Start(t, Config{})
+		old := startPrevious(t, before, server)
+		d := startLoad(t, l, old)
+		d.awaitPosts(50)
+		next := startQueued(t, b, server.URL()) // which migrates
+		b.breakDatabase(t, server)
+		both := startLoad(t, l, old, next)
+		both.next.Store(1_000_000) // names of its own
+		both.awaitPosts(200)
+		d.finish(server.AdminURL())
+		both.finish(server.AdminURL())
+		if code, took := old.terminate(startLimit); code != 0 {
+			l.violated("%s ended with exit code %d after %v", version, code, took)
+		}
+		next.kill()
+		server.Kill()
+	}
+}
+
+// startPrevious starts an older version, which may need more than an ordinary role to install.
+func startPrevious(t *testing.T, program string, server *Server) *queued {
+	t.Helper()
+	server.Exec("", `alter role `+ordinary+` superuser`)
+	q := startProgram(t, program, server.URL())
+	server.Exec("", `alter role `+ordinary+` nosuperuser`)
+	return q
+}
+
+func TestTwoVersionsServeSideBySide(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	scenario(upgrade).holds(t, 0, 3)
+}
+
+func TestTwoVersionsShowAFunctionThatWasTakenAway(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	scenario(upgrade).catches(t, incompatible, 1)
+}
+
+// catalog is what a migration makes, as text: each column, function, constraint, index, trigger and grant of the schema agent, and what was applied.
+const catalog = `
+	select string_agg(line, e'\n' order by line) from
+	( select format('column %s.%s %s %s %s', a.attrelid::regclass, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, pg_get_expr(d.adbin, d.adrelid)) as line
+	  from pg_attribute a join pg_class c on c.oid = a.attrelid left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+	  where c.relnamespace = 'agent'::regnamespace and a.attnum > 0 and not a.attisdropped and c.relname !~ '_p\d+|_\d{6,}|_w\d+'
+	  union all
+	  select 'relation ' || c.relname || ' ' || c.relkind::text || coalesce(c.relacl::text, '') from pg_class c where c.relnamespace = 'agent'::regnamespace and c.relname !~ '\d{4,}'
+	  union all
+	  select pg_get_functiondef(p.oid) || coalesce(p.proacl::text, '') from pg_proc p where p.pronamespace = 'agent'::regnamespace
+	  union all
+	  select 'constraint ' || c.conrelid::regclass || pg_get_constraintdef(c.oid) from pg_constraint c where c.connamespace = 'agent'::regnamespace and c.conname !~ '\d{4,}' and c.conrelid::regclass::text !~ '\d{4,}'
+	  union all
+	  select 'trigger ' || pg_get_triggerdef(g.oid) from pg_trigger g join pg_class c on c.oid = g.tgrelid where c.relnamespace = 'agent'::regnamespace and c.relname !~ '\d{4,}' and not g.tgisinternal
+	  union all
+	  select 'version ' || version from agent.version
+	  union all
+	  select 'migration ' || name || ' ' || encode(checksum, 'hex') from agent.migration
+	) as c`
+
+// stumble makes one statement of a migration fail: the one whose number is in public.stumble. All statements that define something
+// are counted, those of migrations that were rolled back too.
+const stumble = `
+	create table public.stumble (at int8);
+	insert into public.stumble values (0);
+	create sequence public.statements;
+	create function public.count_statement() returns event_trigger language plpgsql security definer set search_path to pg_catalog, pg_temp as $$
+	begin
+		if pg_catalog.nextval('public.statements') = (select at from public.stumble) then
+			raise exception 'stumbled on purpose';
+		end if;
+	end $$;
+	create event trigger stumble on ddl_command_end execute function public.count_statement()`
+
+// migrateAtOnce starts ten migrations of one database at once, one of whose statements fails: each in turn, or as many as there are rounds,
+// spread over all. One of the ten fails, and afterwards everything is as if nothing had.
+func migrateAtOnce(t *testing.T, b build, l *ledger, rounds int) {
+	t.Helper()
+	server := Start(t, Config{Settings: map[string]string{"max_locks_per_transaction": "256"}})
+	bases := []string{""}
+	if form() == longForm {
+		program, _ := previous(t)
+		server.Exec("", `create database previous owner `+ordinary)
+		server.Exec("", `alter role `+ordinary+` superuser`)
+		if err := migrateOne(t, program, server, "previous"); err != nil {
+			t.Fatal(err)
+		}
+		server.Exec("", `alter role `+ordinary+` nosuperuser`)
+		bases = append(bases, "previous")
+	}
+	for _, base := range bases {
+		m := migrations{t: t, b: b, l: l, server: server, base: base}
+		reference := m.database("reference", 0)
+		if err := migrateOne(t, b.program(t), server, reference); err != nil {
+			t.Fatal(err)
+		}
+		m.want = query[string](t, server.adminURL(reference), catalog)
+		statements := int(query[int64](t, server.adminURL(reference), `select last_value from public.statements`))
+		step := max(1, statements/rounds)
+		// Several at a time: where one of ten has failed, the others wait for seconds before they try again.
+		var all errgroup.Group
+		all.SetLimit(4)
+		tried := 0
+		for at := 1 + step/2; at <= statements; at += step {
+			tried++
+			all.Go(func() error {
+				m.stumbleAt(at)
+				return nil
+			})
+		}
+		_ = all.Wait()
+		t.Logf("from %q: %d of %d statements failed, in ten migrations at once each", base, tried, statements)
+	}
+}
+
+// migrations are those of databases that begin as base.
+type migrations struct {
+	t      *testing.T
+	b      build
+	l      *ledger
+	server *Server
+	base   string
+	want   string // the catalog in the end
+}
+
+// database makes one in which a statement fails.
+func (m *migrations) database(name string, at int) string {
+	name += "_" + m.base
+	template := ""
+	if m.base != "" {
+		template = " template " + m.base
+	}
+	m.server.Exec("", `create database `+name+` owner `+ordinary+template)
+	m.server.Exec(name, stumble)
+	m.server.Exec(name, fmt.Sprintf(`update public.stumble set at = %d`, at))
+	return name
+}
+
+// stumbleAt starts ten migrations at once, in which a statement fails once.
+func (m *migrations) stumbleAt(at int) {
+	name := m.database(fmt.Sprintf("d%d", at), at)
+	const processes = 10
+	var mu sync.Mutex
+	failed := []string{}
+	var all sync.WaitGroup
+	for range processes {
+		all.Go(func() {
+			if err := migrateOne(m.t, m.b.program(m.t), m.server, name); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failed = append(failed, err.Error())
+			}
+		})
+	}
+	all.Wait()
+	if len(failed) != 1 || !strings.Contains(failed[0], "stumbled on purpose") {
+		m.l.violated("statement %d failed once, and %d of %d migrations did: %.600q", at, len(failed), processes, failed)
+	}
+	if got := query[string](m.t, m.server.adminURL(name), catalog); got != m.want {
+		m.l.violated("after statement %d had failed, the schema is another: %s", at, difference(got, m.want))
+	}
+	m.server.Exec("", `drop database `+name+` with (force)`)
+}
+
+// migrateOne runs queued migrate on a database.
+func migrateOne(t *testing.T, program string, server *Server, database string) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "migrate")
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=/nowhere", "QUEUED_DATABASE_URL=" + strings.Replace(server.URL(), "/"+ordinary+"?", "/"+database+"?", 1)}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+// difference returns the first lines that only one of two texts has.
+func difference(got, want string) string {
+	had := map[string]bool{}
+	for line := range strings.Lines(want) {
+		had[line] = true
+	}
+	var extra []string
+	for line := range strings.Lines(got) {
+		if !had[line] {
+			extra = append(extra, line)
+		}
+		delete(had, line)
+	}
+	missing := make([]string, 0, len(had))
+	for line := range had {
+		missing = append(missing, line)
+	}
+	return fmt.Sprintf("it has %.300q, and lacks %.300q", extra, missing)
+}
+
+func TestMigrationsAtOnceSucceedThoughAnyStatementFails(t *testing.T) {
+	t.Parallel()
+	scenario(migrateAtOnce).holds(t, 2, 1000)
+}
+
+func TestMigrationsAtOnceShowAMissingLock(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	scenario(migrateAtOnce).catches(t, unlocked, 5)
+}
