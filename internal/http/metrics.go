@@ -42,7 +42,7 @@ func newMetrics(reg *prometheus.Registry, svc *queue.Service, schedules *schedul
 	info.Set(1)
 	reg.MustRegister(
 		m.requests, m.duration, info,
-		newEventCollector(svc), newPoolCollector(svc), newScheduleCollector(schedules),
+		newEventCollector(svc), newPoolCollector(svc), newUpkeepCollector(svc), newScheduleCollector(schedules),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m

@@ -60,3 +60,8 @@ func LanesAreKnown(s *Service, queue string) bool {
 	k := s.marks.byKey[markKey{queue, "", s.cfg.MaxAttempts}]
 	return k != nil && k.known && !k.stale
 }
+
+// UpkeepEvery sets the time between two rounds of upkeep, after one that failed, and between two tries of a step, before s runs.
+func UpkeepEvery(s *Service, every, retry, pause time.Duration) {
+	s.upkeep.every, s.upkeep.retry, s.upkeep.pause = every, retry, pause
+}

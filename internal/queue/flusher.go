@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -251,8 +252,17 @@ func isRefused(err error) bool {
 }
 
 // hasLost reports whether a transaction lost against another one, and was undone for that: it waited too long for
-// a lock, or the two waited for each other.
+// a lock, or the two waited for each other, or history got a partition for what was on its way into another one.
 func hasLost(err error) bool {
 	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && (pgErr.Code == "55P03" || pgErr.Code == "40P01") // lock_not_available, deadlock_detected
+	if !errors.As(err, &pgErr) {
+		return false
+	}
+	switch pgErr.Code {
+	case "55P03", "40P01": // lock_not_available, deadlock_detected
+		return true
+	case "23514": // check_violation: a partition's constraint
+		return pgErr.SchemaName == "agent" && strings.HasPrefix(pgErr.TableName, "event_hist_")
+	}
+	return false
 }

@@ -96,6 +96,7 @@ type Service struct {
 	started  time.Time
 
 	executions executions
+	upkeep     upkeep
 
 	mu          sync.Mutex
 	dispatchers map[string]*dispatcher // one per queue that has waiting claims
@@ -129,6 +130,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		started:     time.Now(),
 		dispatchers: make(map[string]*dispatcher),
 	}
+	s.upkeep = upkeep{every: upkeepInterval, retry: upkeepRetry, pause: time.Second}
 	s.notifier = newNotifier(s)
 	s.listener = s.newListener()
 	s.marks = marks{byKey: make(map[markKey]*laneMarks), off: true, every: lookBehindInterval}

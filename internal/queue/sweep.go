@@ -3,7 +3,6 @@ package queue
 import (
 	"cmp"
 	"context"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -56,57 +55,4 @@ func (s *Service) sweepLoop(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// forget runs a statement that forgets up to $1 of what is no longer needed, and returns how many that were, until there are fewer.
-func (s *Service) forget(ctx context.Context, sql string) error {
-	for {
-		var n int64
-		if err := s.pool.QueryRow(ctx, sql, sweepBatch).Scan(&n); err != nil {
-			return wrap("forgetting", err)
-		}
-		if n < sweepBatch {
-			return nil
-		}
-	}
-}
-
-// upkeepInterval is how often history's partitions and retention, idempotency keys and the statistics of executions are seen to.
-const upkeepInterval = time.Hour
-
-// upkeepLoop sees to history at once and then hourly until ctx ends.
-func (s *Service) upkeepLoop(ctx context.Context) error {
-	for {
-		next := loop.Jittered(upkeepInterval)
-		if err := s.keepHistory(ctx); err != nil && ctx.Err() == nil {
-			next = loop.Jittered(time.Minute)
-			s.cfg.Logger.Error().Err(err).Msg("upkeep of history failed; it is tried again in a minute")
-		}
-		if !loop.Pause(ctx, next) {
-			return nil
-		}
-	}
-}
-
-func (s *Service) keepHistory(ctx context.Context) error {
-	var retention *time.Duration
-	if s.cfg.Retention > 0 {
-		retention = &s.cfg.Retention
-	}
-	rows, _ := s.pool.Query(ctx, `select action, name from agent.keep_history($1)`, retention)
-	var action, name string
-	_, err := pgx.ForEachRow(rows, []any{&action, &name}, func() error {
-		s.cfg.Logger.Info().Str("action", action).Str("what", name).Msg("history upkeep")
-		return nil
-	})
-	if err != nil {
-		return wrap("keeping history", err)
-	}
-	for _, forget := range []string{`select agent.forget_history($1)`, `select agent.forget_keys($1)`} {
-		if err := s.forget(ctx, forget); err != nil {
-			return err
-		}
-	}
-	_, err = s.pool.Exec(ctx, `select agent.fold_executions()`)
-	return wrap("folding the statistics of executions", err)
 }

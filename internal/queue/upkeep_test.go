@@ -1,14 +1,39 @@
 package queue_test
 
 import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
+
+// logBuffer takes a log that is read while it is written.
+type logBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
 
 // aged puts an event into history whose event_ts lies so many days back.
 func aged(t *testing.T, conn *pgx.Conn, id int64, days int) {
@@ -68,36 +93,311 @@ func TestRetentionDropsWholePartitions(t *testing.T) {
 	}
 }
 
-func TestPartitionsAreMadeAheadAndTakeOverFromTheDefault(t *testing.T) {
-	t.Parallel()
-	b := open(t, nil)
-	if pgtest.Query[string](t, b.sql, `select agent.history_kind()`) != "partitioned" {
-		return // a hypertable makes its chunks when they are needed
-	}
-	// As if nobody had seen to history for months: what comes in goes to the default partition.
+// isPartitioned reports whether history is natively partitioned: a hypertable makes its chunks when they are needed.
+func isPartitioned(t *testing.T, b bench) bool {
+	t.Helper()
+	return pgtest.Query[string](t, b.sql, `select agent.history_kind()`) == "partitioned"
+}
+
+// unpartition drops the partitions of history, as if nobody had seen to it for months: what comes in goes to the default one.
+func unpartition(t *testing.T, b bench) {
+	t.Helper()
 	b.exec(t, `
 		do $$ declare p text; begin
 			for p in select c.oid::regclass from pg_catalog.pg_class c where c.relname ~ '^event_hist_[0-9]{8}$' loop
 				execute 'drop table ' || p;
 			end loop;
 		end $$`)
-	aged(t, b.sql, 1, 0)
-	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist_default`); n != 1 {
-		t.Fatalf("the default partition holds %d events", n)
-	}
-	running(t, b.Service)
-	deadline := time.Now().Add(20 * time.Second)
-	for pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist_default`) != 0 {
+}
+
+// await returns when a condition holds, and fails the test if that takes too long.
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !holds(); {
 		if time.Now().After(deadline) {
-			t.Fatal("the event stayed in the default partition")
+			t.Fatalf("waited in vain until %s", what)
 		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// weeksAhead counts the partitions for weeks that begin more than two days from now.
+const weeksAhead = `
+	select count(*) from pg_catalog.pg_inherits i join pg_catalog.pg_class c on c.oid = i.inhrelid
+	where i.inhparent = 'agent.event_hist'::regclass and c.relname ~ '^event_hist_[0-9]{8}$'
+	and to_date(right(c.relname, 8), 'YYYYMMDD') > now() + interval '2 days'`
+
+func TestPartitionsAreMadeAheadBesideAFullDefaultPartition(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	if !isPartitioned(t, b) {
+		return
+	}
+	unpartition(t, b)
+	aged(t, b.sql, 1, 0)
+	aged(t, b.sql, 2, 1000)
+	queue.UpkeepEvery(b.Service, time.Hour, 10*time.Millisecond, 10*time.Millisecond)
+	running(t, b.Service)
+	await(t, "partitions for the weeks ahead are made", func() bool { return pgtest.Query[int](t, b.sql, weeksAhead) >= 3 })
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist_default`); n != 2 {
+		t.Errorf("the default partition holds %d events, the two that came in for want of another one", n)
 	}
 	if h := b.get(t, 1); h.Outcome != queue.Done {
 		t.Errorf("the event became %+v", h)
 	}
 	if n := pgtest.Query[int](t, b.sql, `
-		select count(*) from pg_catalog.pg_class
-		where relname ~ '^event_hist_[0-9]{8}$' and to_date(right(relname, 8), 'YYYYMMDD') > now() + interval '14 days'`); n < 1 {
-		t.Error("no partition is ready for the weeks ahead")
+		select count(*) from pg_catalog.pg_constraint where conrelid = 'agent.event_hist_default'::regclass and contype = 'c' and conname like 'not%'`); n != 0 {
+		t.Errorf("%d constraints are left on the default partition", n)
+	}
+}
+
+func TestAddingAPartitionDoesNotReadTheDefaultOne(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	if !isPartitioned(t, b) {
+		return
+	}
+	unpartition(t, b)
+	aged(t, b.sql, 1, 0)
+	notices := make(chan string, 1000)
+	sql := listenToNotices(t, b.url, notices)
+	if _, err := sql.Exec(t.Context(), `set client_min_messages to debug1`); err != nil {
+		t.Fatal(err)
+	}
+	for steps := 0; ; steps++ {
+		var action, name string
+		err := sql.QueryRow(t.Context(), `select action, name from agent.prepare_history()`).Scan(&action, &name)
+		if errors.Is(err, pgx.ErrNoRows) && steps >= 9 {
+			break
+		}
+		if err != nil {
+			t.Fatalf("after %d steps: %v", steps, err)
+		}
+	}
+	close(notices)
+	implied := 0
+	for notice := range notices {
+		if strings.Contains(notice, "event_hist_default") && strings.Contains(notice, "is implied by existing constraints") {
+			implied++
+		}
+	}
+	if made := pgtest.Query[int](t, b.sql, weeksAhead); implied != made || made < 3 {
+		t.Errorf("%d partitions were added, %d of them without reading the default one", made, implied)
+	}
+}
+
+// listenToNotices returns a session whose notices go to a channel.
+func listenToNotices(t *testing.T, url string, notices chan<- string) *pgx.Conn {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { notices <- n.Message }
+	conn, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+func TestUpkeepDeletesOldEventsOfTheDefaultPartitionInBatches(t *testing.T) {
+	t.Parallel()
+	b := open(t, func(c *queue.Config) { c.Retention = 30 * 24 * time.Hour })
+	if !isPartitioned(t, b) {
+		return
+	}
+	b.exec(t, `
+		insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, outcome, finished_at)
+		select i, now() - make_interval(days => 60 - i / 2500 * 35), 1, now(), '{}', '{}', 'q', now(), 'done', now() from generate_series(0, 2999) i`)
+	for i, want := range []int{1000, 1000, 500, 0} {
+		if n := pgtest.Query[int](t, b.sql, `select agent.delete_old_history('30 days', 1000)`); n != want {
+			t.Errorf("batch %d deleted %d, want %d", i, n, want)
+		}
+	}
+	aged(t, b.sql, 5000, 50)
+	running(t, b.Service)
+	await(t, "the old event is gone", func() bool {
+		return pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist where event_ts < now() - interval '30 days'`) == 0
+	})
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist`); n != 500 {
+		t.Errorf("%d events are left, want the 500 within the retention", n)
+	}
+}
+
+// retained is a bench with partitions or chunks of eight and of twelve weeks ago, and a retention of thirty days that its upkeep tries again and again.
+func retained(t *testing.T, change func(*queue.Config)) bench {
+	t.Helper()
+	b := open(t, func(c *queue.Config) {
+		c.Retention = 30 * 24 * time.Hour
+		if change != nil {
+			change(c)
+		}
+	})
+	queue.UpkeepEvery(b.Service, 10*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond)
+	for i, days := range []int{84, 56} {
+		if isPartitioned(t, b) {
+			b.exec(t, `select agent.make_history_partition(now() - make_interval(days => $1))`, days)
+		}
+		aged(t, b.sql, int64(i), days)
+	}
+	return b
+}
+
+const oldParts = `select count(*) from agent.old_history('30 days')`
+
+func TestUpkeepWaitsForReadersAndNobodyWaitsForUpkeep(t *testing.T) {
+	t.Parallel()
+	b := retained(t, nil)
+	b.postN(t, "", 200)
+	reader, err := pgtest.Connect(t, b.url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reader.Exec(t.Context(), `select count(*) from agent.event_hist`); err != nil { // and the lock on all of it stays
+		t.Fatal(err)
+	}
+	running(t, b.Service)
+	await(t, "upkeep has met the lock", func() bool {
+		return pgtest.Query[bool](t, b.sql, `select exists (select from pg_catalog.pg_locks where not granted and mode = 'AccessExclusiveLock')`)
+	})
+	for range 200 { // acks go on, each after some ten milliseconds at most
+		if r := b.ack(t, lease(b.takeOne(t))); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+	if n := pgtest.Query[int](t, b.sql, oldParts); n != 2 {
+		t.Errorf("%d old parts are left while somebody reads them", n)
+	}
+	if err := reader.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the old parts are gone", func() bool { return pgtest.Query[int](t, b.sql, oldParts) == 0 })
+}
+
+func TestADropThatFailsStopsNothingElse(t *testing.T) {
+	t.Parallel()
+	var log logBuffer
+	b := retained(t, func(c *queue.Config) { c.Logger = zerolog.New(&log) })
+	if !isPartitioned(t, b) {
+		return // a view on a chunk goes with it
+	}
+	oldest := pgtest.Query[string](t, b.sql, `select o from agent.old_history('30 days') o limit 1`)
+	b.exec(t, `create view public.dependent as select id from `+oldest)
+	b.exec(t, `
+		do $$ declare p text; begin
+			select c.oid::regclass into p from pg_catalog.pg_class c where c.relname ~ '^event_hist_[0-9]{8}$' order by c.relname desc limit 1;
+			execute 'drop table ' || p;
+		end $$`)
+	ahead := pgtest.Query[int](t, b.sql, weeksAhead)
+	running(t, b.Service)
+	await(t, "the other part is gone", func() bool { return pgtest.Query[int](t, b.sql, oldParts) == 1 })
+	await(t, "the week ahead is there again", func() bool { return pgtest.Query[int](t, b.sql, weeksAhead) == ahead+1 })
+	await(t, "the failure is counted", func() bool {
+		return slices.ContainsFunc(b.Upkeep(), func(u queue.UpkeepStats) bool { return u.Task == "retention" && u.Failures > 0 })
+	})
+	await(t, "the failure is logged", func() bool {
+		return strings.Contains(log.String(), "upkeep failed") && strings.Contains(log.String(), oldest)
+	})
+	b.exec(t, `drop view public.dependent`)
+	await(t, "it is gone as well", func() bool { return pgtest.Query[int](t, b.sql, oldParts) == 0 })
+}
+
+func TestNobodyWhoMayConnectCanSuspendUpkeep(t *testing.T) {
+	t.Parallel()
+	b := retained(t, nil)
+	stranger, err := pgtest.Connect(t, b.url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"agent.keep_history", "agent.fold_executions"} {
+		if _, err := stranger.Exec(t.Context(), `select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($1, 0))`, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.exec(t, `insert into agent.execution values ('t', 'w', 'nobody''s', 1, '1 s', '1 s', '1 s', '1 s', now())`)
+	running(t, b.Service)
+	await(t, "the old parts are gone", func() bool { return pgtest.Query[int](t, b.sql, oldParts) == 0 })
+	await(t, "the executions are folded", func() bool {
+		return pgtest.Query[int](t, b.sql, `select count(*) from agent.execution where part = ''`) == 1
+	})
+}
+
+func TestSuspendedUpkeepIsLoggedAndCounted(t *testing.T) {
+	t.Parallel()
+	var log logBuffer
+	b := retained(t, func(c *queue.Config) { c.Logger = zerolog.New(&log) })
+	queue.UpkeepEvery(b.Service, 10*time.Millisecond, 10*time.Millisecond, time.Microsecond)
+	b.exec(t, `update agent.upkeep set done_at = now() - interval '1 day'`)
+	owner, err := pgtest.Connect(t, b.url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := owner.Exec(t.Context(), `select agent.lock_upkeep('retention')`); err != nil {
+		t.Fatal(err)
+	}
+	running(t, b.Service)
+	await(t, "it is logged", func() bool {
+		return strings.Contains(log.String(), `"task":"retention","age":"24h0m`) && strings.Contains(log.String(), "upkeep is suspended")
+	})
+	stats := func() queue.UpkeepStats {
+		i := slices.IndexFunc(b.Upkeep(), func(u queue.UpkeepStats) bool { return u.Task == "retention" })
+		return b.Upkeep()[i]
+	}
+	if u := stats(); u.Failures == 0 || time.Since(u.Done) < 23*time.Hour {
+		t.Errorf("it is counted as %+v", u)
+	}
+	if strings.Contains(log.String(), `"task":"keys","age"`) {
+		t.Error("what others could do is said to be suspended")
+	}
+	if err := owner.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "it is done again", func() bool { return time.Since(stats().Done) < time.Hour })
+	if n := pgtest.Query[int](t, b.sql, oldParts); n != 0 {
+		t.Errorf("%d old parts are left", n)
+	}
+}
+
+func TestAckThatWaitsWhileAPartitionIsMadeSucceeds(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	if !isPartitioned(t, b) {
+		return
+	}
+	unpartition(t, b)
+	ids := b.postN(t, "", 3)
+	events := b.take(t, queue.ClaimParams{Limit: 3}, 3)
+	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `select agent.make_history_partition(now())`); err != nil {
+		t.Fatal(err)
+	}
+	acks := make([]queue.Ack, len(events))
+	for i, e := range events {
+		acks[i] = queue.Ack{Lease: lease(e)}
+	}
+	done := make(chan error, 1)
+	go func() {
+		results, err := b.Ack(t.Context(), acks)
+		for _, r := range results {
+			err = errors.Join(err, r.Err)
+		}
+		done <- err
+	}()
+	await(t, "the acks wait for the partition", func() bool {
+		return pgtest.Query[bool](t, b.sql, `select exists (select from pg_catalog.pg_locks where not granted and relation = 'agent.event_hist_default'::regclass)`)
+	})
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if h := b.get(t, ids[0]); h.Outcome != queue.Done {
+		t.Errorf("the event became %+v", h)
 	}
 }

@@ -11,92 +11,352 @@ as $func$
   where c.oid = 'agent.event_hist'::regclass
 $func$;
 
--- Native partitioning only: makes the weekly partition that holds _at, unless it is there. Events that went to the default
--- partition for want of it move over. Returns whether it made one. Private to the functions of this schema.
+-- Keeps others from the same task of upkeep until the caller's transaction ends. Raises lock_not_available (55P03) where another session is at
+-- it. The lock is on a row that only the owner's functions reach: an advisory lock is anybody's to take who may connect. Private to the functions of this schema.
+create or replace function agent.lock_upkeep(_task text)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set lock_timeout to '2s' -- somebody else is making the row
+as $func$
+begin
+  perform from agent.upkeep u where u.task = _task for update nowait;
+  if not found then
+    insert into agent.upkeep (task) values (_task) on conflict do nothing;
+    perform from agent.upkeep u where u.task = _task for update nowait;
+  end if;
+end
+$func$;
+
+-- Notes that a task of upkeep was done to its end.
+create or replace function agent.note_upkeep(_task text)
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set lock_timeout to '2s'
+as $func$
+begin
+  insert into agent.upkeep as u (task, done_at) values (_task, clock_timestamp())
+  on conflict (task) do update set done_at = excluded.done_at;
+end
+$func$;
+
+-- The tasks of upkeep, and how long ago each was last done to its end; those that never were count from the migration that brought them.
+create or replace function agent.list_upkeep()
+returns table (task text, age interval)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return query select u.task, clock_timestamp() - u.done_at from agent.upkeep u order by u.task;
+end
+$func$;
+
+-- Takes the lock on a part of history that lets nobody else read or write it, and, for dropping it, on history itself. Whoever comes while
+-- that is waited for has to wait as well, each ack among them: hence it is not waited for longer than a few acks take, and raises
+-- lock_not_available (55P03) then. A vacuum that PostgreSQL started gives way only to who waits for longer than deadlock_timeout,
+-- which nobody else minds with the first lock. Private to the functions of this schema.
+create or replace function agent.lock_history_part(_part regclass, _with_history boolean)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set lock_timeout to '3s'
+as $func$
+begin
+  execute format('lock table only %s in share update exclusive mode', _part);
+  perform set_config('lock_timeout', '50ms', true);
+  if _with_history then
+    lock table only agent.event_hist in access exclusive mode;
+  end if;
+  execute format('lock table only %s in access exclusive mode', _part);
+end
+$func$;
+
+-- The start of the week of history that a time is in, of partition _week: a Monday. Private to the functions of this schema.
+create or replace function agent.history_week(_at timestamptz)
+returns timestamptz
+language sql immutable parallel safe
+set search_path to pg_catalog, pg_temp
+set timezone to 'UTC'
+as $func$
+  select date_bin(interval '7 days', _at, timestamptz '2001-01-01 00:00+00')
+$func$;
+
+-- The name of the partition of a week. Private to the functions of this schema.
+create or replace function agent.history_part(_week timestamptz)
+returns text
+language sql stable parallel safe
+set search_path to pg_catalog, pg_temp
+set timezone to 'UTC'
+as $func$
+  select 'event_hist_' || to_char(_week, 'YYYYMMDD')
+$func$;
+
+-- Whether the default partition holds events of a week. Private to the functions of this schema.
+create or replace function agent.default_holds(_week timestamptz)
+returns boolean
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off
+as $func$
+begin
+  return exists
+  ( select from unnest(array['done', 'failed', 'expired', 'cancelled']) as o (outcome)
+    where exists
+    ( select from agent.event_hist_default d
+      where d.outcome = o.outcome and d.event_ts >= _week and d.event_ts < _week + interval '168 hours'
+    )
+  );
+end
+$func$;
+
+-- Whether the default partition is empty, and quickly read to be sure: a vacuum has given back what was in it. Private to the functions of this schema.
+create or replace function agent.default_is_empty()
+returns boolean
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return pg_relation_size('agent.event_hist_default') < 8 * 1024 * 1024 and not exists (select from agent.event_hist_default);
+end
+$func$;
+
+-- Native partitioning only: makes the weekly partition that holds _at, unless it is there, and returns whether it made one. The default partition
+-- must not hold events of that week, and is read to be sure, unless a constraint says so. Private to the functions of this schema.
 create or replace function agent.make_history_partition(_at timestamptz)
 returns boolean
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set timezone to 'UTC'
-set lock_timeout to '2s' -- whoever waits for this lock has every ack waiting behind
 as $func$
 declare
-  _start timestamptz = date_bin(interval '7 days', _at, timestamptz '2001-01-01 00:00+00'); -- a Monday
-  _end timestamptz = _start + interval '7 days';
-  _name text = 'event_hist_' || to_char(_start, 'YYYYMMDD');
+  _week timestamptz = agent.history_week(_at);
+  _name text = agent.history_part(_week);
 begin
   if to_regclass('agent.' || _name) is not null then
     return false;
   end if;
   execute format('create table agent.%I (like agent.event_hist including defaults including constraints)', _name);
-  execute format
-  ( 'with moved as (delete from agent.event_hist_default where event_ts >= %L and event_ts < %L returning *) insert into agent.%I select * from moved'
-  , _start, _end, _name
-  );
-  execute format('alter table agent.event_hist attach partition agent.%I for values from (%L) to (%L)', _name, _start, _end);
+  perform agent.lock_history_part('agent.event_hist_default', false);
+  execute format('alter table agent.event_hist attach partition agent.%I for values from (%L) to (%L)', _name, _week, _week + interval '7 days');
+  execute format('alter table agent.event_hist_default drop constraint if exists %I', 'not_' || _name);
   return true;
 end
 $func$;
 
--- Sees to history: has partitions ready for the weeks around now, and drops what is older than _retention (null: nothing)
--- by event_ts, as whole chunks or partitions; what old event_ts brought into the default partition is deleted row by row.
--- Does nothing when another session is at it. Returns what it made and dropped, by name. To be called now and then; the service does hourly.
-create or replace function agent.keep_history(_retention interval default null)
+-- Takes the next step towards partitions for the weeks around now, up to four ahead, and returns what it did; no row when nothing is left to do. Each
+-- step is for a transaction of its own, and has the others wait for a moment at most. Raises lock_not_available (55P03) when it would have to wait,
+-- itself or for another session that is at it: it is to be called again then. Nothing is to be done of a hypertable.
+--
+-- PostgreSQL reads the whole default partition when one is added beside it, lest it hold events of that week, and all who come have to wait
+-- that long. For the weeks ahead a constraint says that it holds none, which is checked while others go on. Nothing ever comes in for these weeks (see
+-- agent.event_ts), or else the constraint would have it refused. The weeks that events come in for get a partition only
+-- while the default one is empty, as it is at first: what came in there for want of a partition stays there, until it is over age.
+create or replace function agent.prepare_history()
 returns table (action text, name text)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 set timezone to 'UTC'
-set lock_timeout to '2s'
+set lock_timeout to '3s' -- of what others do not mind; see agent.lock_history_part
 as $func$
 #variable_conflict use_column
 declare
-  _cutoff timestamptz = now() - _retention;
-  _at timestamptz;
+  _default regclass = to_regclass('agent.event_hist_default');
+  _is_empty boolean;
+  _is_valid boolean;
+  _week timestamptz;
+  _name text;
+begin
+  if agent.history_kind() = 'hypertable' then
+    return;
+  end if;
+  perform agent.lock_upkeep('partitions');
+  _is_empty = agent.default_is_empty();
+  for _week in
+    select agent.history_week(now()) + n * interval '7 days' from generate_series(-1, 4) as n
+  loop
+    _name = agent.history_part(_week);
+    continue when to_regclass('agent.' || _name) is not null;
+    if _is_empty then
+      perform agent.make_history_partition(_week);
+      return query select 'made', _name;
+      return;
+    end if;
+    continue when _week <= now() + interval '2 days';
+    select c.convalidated into _is_valid from pg_constraint c where c.conrelid = _default and c.conname = 'not_' || _name;
+    if not found then
+      continue when agent.default_holds(_week);
+      perform agent.lock_history_part(_default, false);
+      -- Written as PostgreSQL writes what an added partition has the default one keep to, so that it sees they are the same.
+      execute format
+      ( 'alter table agent.event_hist_default add constraint %I check (not (event_ts is not null and event_ts >= %L and event_ts < %L)) not valid'
+      , 'not_' || _name, _week, _week + interval '7 days'
+      );
+      return query select 'announced', _name;
+    elsif _is_valid then
+      perform agent.make_history_partition(_week);
+      return query select 'made', _name;
+    elsif agent.default_holds(_week) then -- something came in after all
+      perform agent.lock_history_part(_default, false);
+      execute format('alter table agent.event_hist_default drop constraint %I', 'not_' || _name);
+      continue;
+    else
+      execute format('alter table agent.event_hist_default validate constraint %I', 'not_' || _name);
+      return query select 'checked', _name;
+    end if;
+    return;
+  end loop;
+end
+$func$;
+
+-- The chunks or partitions of history all of whose events are older than _retention by event_ts, oldest first.
+create or replace function agent.old_history(_retention interval)
+returns setof text
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set timezone to 'UTC'
+as $func$
+begin
+  perform agent.refuse('retention', 'must be more than nothing') where not coalesce(_retention > interval '0', false);
+  if agent.history_kind() = 'hypertable' then
+    return query execute
+      'select format(''%I.%I'', c.chunk_schema, c.chunk_name) from timescaledb_information.chunks c
+       where c.hypertable_schema = ''agent'' and c.hypertable_name = ''event_hist'' and c.range_end <= $1
+       order by c.range_end'
+      using now() - _retention;
+    return;
+  end if;
+  return query
+  select 'agent.' || c.relname
+  from pg_inherits i
+  join pg_class c on c.oid = i.inhrelid
+  where i.inhparent = 'agent.event_hist'::regclass
+  and c.relname ~ '^event_hist_[0-9]{8}$'
+  and to_timestamp(right(c.relname, 8), 'YYYYMMDD') + interval '7 days' <= now() - _retention
+  order by c.relname;
+end
+$func$;
+
+-- Takes the next step in dropping one of what agent.old_history() names, and returns whether it is gone. Each step is for a transaction of its own, and has
+-- the others wait for a moment at most. Raises lock_not_available (55P03) when it would have to wait, itself or for another session that is
+-- at it: it is to be called again then.
+create or replace function agent.drop_history(_name text, _retention interval)
+returns boolean
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set timezone to 'UTC'
+set lock_timeout to '50ms' -- whoever waits for such a lock has every ack waiting behind
+as $func$
+declare
+  _part regclass = to_regclass(_name);
+begin
+  perform agent.lock_upkeep('retention');
+  if not exists (select from agent.old_history(_retention) o where o = _name) then
+    return true;
+  end if;
+  if agent.history_kind() = 'hypertable' then
+    execute
+      ( select format('select %I.drop_chunks(%L, older_than => $1, newer_than => $2)', n.nspname, 'agent.event_hist')
+        from pg_extension e join pg_namespace n on n.oid = e.extnamespace
+        where e.extname = 'timescaledb'
+      )
+      using
+        (select c.range_end from timescaledb_information.chunks c where format('%I.%I', c.chunk_schema, c.chunk_name) = _name)
+      , (select c.range_start from timescaledb_information.chunks c where format('%I.%I', c.chunk_schema, c.chunk_name) = _name);
+    return true;
+  end if;
+  if pg_relation_size(_part) > 0 then
+    -- The files go while only this partition is locked; without them, dropping it takes next to no time.
+    perform agent.lock_history_part(_part, false);
+    execute format('truncate %s', _part);
+    return false;
+  end if;
+  perform agent.lock_history_part(_part, true);
+  execute format('drop table %s', _part);
+  return true;
+end
+$func$;
+
+-- Deletes up to _limit events older than _retention by event_ts out of the default partition, and returns how many.
+create or replace function agent.delete_old_history(_retention interval, _limit int4 default 1000)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_sort to off
+set jit to off
+as $func$
+declare
+  _cutoff timestamptz;
+  _outcome text;
+  _deleted int8;
+  _total int8 = 0;
+begin
+  perform agent.refuse('retention', 'must be more than nothing') where not coalesce(_retention > interval '0', false);
+  if agent.history_kind() = 'hypertable' then
+    return 0;
+  end if;
+  _cutoff = now() - _retention;
+  foreach _outcome in array array['done', 'failed', 'expired', 'cancelled'] loop
+    delete from agent.event_hist_default d
+    where d.ctid = any (array
+    ( select o.ctid
+      from agent.event_hist_default o
+      where o.outcome = _outcome and o.event_ts < _cutoff
+      order by o.event_ts, o.id
+      limit _limit - _total
+      for update skip locked
+    ));
+    get diagnostics _deleted = row_count;
+    _total = _total + _deleted;
+    exit when _total >= _limit;
+  end loop;
+  return _total;
+end
+$func$;
+
+-- All of the upkeep of history in one transaction, which others may have to wait for: partitions for the weeks around now, and what is older
+-- than _retention (null: nothing) dropped, in whole chunks or partitions, and out of the default partition row by row. Returns what it made and dropped. The service does
+-- the same step by step: see agent.prepare_history, agent.drop_history and agent.delete_old_history. Raises lock_not_available (55P03) as these do.
+create or replace function agent.keep_history(_retention interval default null)
+returns table (action text, name text)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _step record;
   _name text;
   _deleted int8;
 begin
   perform agent.refuse('retention', 'must be more than nothing') where _retention <= interval '0';
-  if not pg_try_advisory_xact_lock(hashtextextended('agent.keep_history', 0)) then
-    return;
-  end if;
-
-  if agent.history_kind() = 'hypertable' then
-    if _retention is not null then
-      return query execute format
-      ( 'select %L, c::text from %I.drop_chunks(%L, older_than => $1) as c'
-      , 'dropped'
-      , (select n.nspname from pg_extension e join pg_namespace n on n.oid = e.extnamespace where e.extname = 'timescaledb')
-      , 'agent.event_hist'
-      )
-      using _cutoff;
-    end if;
-    return;
-  end if;
-
-  for _at in select w.at from generate_series(now() - interval '7 days', now() + interval '28 days', interval '7 days') as w (at) loop
-    if agent.make_history_partition(_at) then
-      return query select 'made', 'the partition of ' || _at::date;
+  loop
+    select p.action, p.name into _step from agent.prepare_history() p;
+    exit when not found;
+    if _step.action = 'made' then
+      return query select _step.action, _step.name;
     end if;
   end loop;
-
   if _retention is null then
     return;
   end if;
-  for _name in
-    select c.relname
-    from pg_inherits i
-    join pg_class c on c.oid = i.inhrelid
-    where i.inhparent = 'agent.event_hist'::regclass
-    and c.relname ~ '^event_hist_[0-9]{8}$'
-    and to_timestamp(right(c.relname, 8), 'YYYYMMDD') + interval '7 days' <= _cutoff
-  loop
-    execute format('drop table agent.%I', _name);
+
+  for _name in select o from agent.old_history(_retention) o loop
+    while not agent.drop_history(_name, _retention) loop
+    end loop;
     return query select 'dropped', _name;
   end loop;
-
-  delete from agent.event_hist_default where event_ts < _cutoff;
-  get diagnostics _deleted = row_count;
+  _deleted = agent.delete_old_history(_retention, 2147483647);
   if _deleted > 0 then
     return query select 'deleted', _deleted || ' rows of event_hist_default';
   end if;
@@ -123,7 +383,7 @@ begin
     select q.name, q.history_retention, o.outcome
     from agent.queue q
     cross join unnest(array['done', 'failed', 'expired', 'cancelled']) as o (outcome)
-    where q.history_retention is not null
+    where q.history_retention < interval '1000 years' -- no time lies that far back
   loop
     delete from agent.event_hist h
     where h.event_ts < now() - _retention
@@ -133,6 +393,7 @@ begin
       where o.queue = _name and o.outcome = _outcome and o.event_ts < now() - _retention
       order by o.event_ts, o.id
       limit _limit - _total
+      for update skip locked
     );
     get diagnostics _deleted = row_count;
     _total = _total + _deleted;
@@ -142,4 +403,13 @@ begin
 end
 $func$;
 
-select agent.keep_history();
+-- At first, or after an upgrade that finds nothing in the default partition. The rest is left to the service, which does it without being in the way.
+do $script$
+begin
+  if agent.history_kind() = 'partitioned' then
+    if agent.default_is_empty() then
+      perform agent.keep_history();
+    end if;
+  end if;
+end
+$script$;

@@ -1,0 +1,256 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/loop"
+)
+
+const (
+	// upkeepInterval is how often each task of upkeep is done.
+	upkeepInterval = time.Hour
+	// upkeepRetry is how long after a task has failed it is tried again.
+	upkeepRetry = time.Minute
+	// upkeepSuspended is how long a task may not have been done by anybody before that is logged: whoever does it notes so, and
+	// with this many processes on the database one of them gets to it.
+	upkeepSuspended = 3 * upkeepInterval
+	// upkeepTries is how often a step is tried that would have to wait for a lock, or for another process that is at it.
+	upkeepTries = 30
+	// upkeepBatch is how many rows one statement deletes, so that each commit stays short.
+	upkeepBatch = 1000
+)
+
+// An upkeepTask is something to be seen to now and then. It is done in steps, each in a transaction of its own, that have nobody
+// wait for longer than a moment. One that fails stops no other.
+type upkeepTask struct {
+	name string
+	do   func(context.Context) error
+}
+
+// upkeepTasks are the tasks of this service.
+func (s *Service) upkeepTasks() []upkeepTask {
+	tasks := []upkeepTask{{"partitions", s.prepareHistory}}
+	if s.cfg.Retention > 0 {
+		tasks = append(tasks, upkeepTask{"retention", s.dropOldHistory})
+	}
+	return append(tasks,
+		upkeepTask{"queue_history", func(ctx context.Context) error { return s.deleteBatches(ctx, `select agent.forget_history($1)`) }},
+		upkeepTask{"keys", func(ctx context.Context) error { return s.deleteBatches(ctx, `select agent.forget_keys($1)`) }},
+		upkeepTask{"executions", func(ctx context.Context) error {
+			return s.upkeepStep(ctx, func() error {
+				_, err := s.pool.Exec(ctx, `select agent.fold_executions()`)
+				return err
+			})
+		}},
+	)
+}
+
+// upkeep is what is known of the tasks.
+type upkeep struct {
+	every, retry time.Duration
+	pause        time.Duration // between two tries of a step, at most
+
+	mu     sync.Mutex
+	byTask map[string]*UpkeepStats
+}
+
+// UpkeepStats describes a task of upkeep.
+type UpkeepStats struct {
+	Task     string
+	Failures int64     // of this process
+	Done     time.Time // when any process last did it to its end, by this process's clock
+}
+
+// note counts a failure of a task (or nil), and when it was last done, if that is known.
+func (u *upkeep) note(task string, err error, done time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.byTask == nil {
+		u.byTask = make(map[string]*UpkeepStats)
+	}
+	stats := u.byTask[task]
+	if stats == nil {
+		stats = &UpkeepStats{Task: task}
+		u.byTask[task] = stats
+	}
+	if err != nil {
+		stats.Failures++
+	}
+	if !done.IsZero() {
+		stats.Done = done
+	}
+}
+
+// Upkeep describes the tasks of upkeep that this service has come to, by name.
+func (s *Service) Upkeep() []UpkeepStats {
+	s.upkeep.mu.Lock()
+	defer s.upkeep.mu.Unlock()
+	all := make([]UpkeepStats, 0, len(s.upkeep.byTask))
+	for _, task := range slices.Sorted(maps.Keys(s.upkeep.byTask)) {
+		all = append(all, *s.upkeep.byTask[task])
+	}
+	return all
+}
+
+// upkeepLoop does the tasks of upkeep at once and then hourly until ctx ends, those that fail again after a minute.
+func (s *Service) upkeepLoop(ctx context.Context) error {
+	due := s.upkeepTasks()
+	for {
+		var failed []upkeepTask
+		for _, task := range due {
+			if err := s.doUpkeep(ctx, task); err != nil {
+				failed = append(failed, task)
+			}
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		s.checkUpkeep(ctx)
+		pause := s.upkeep.every
+		due = s.upkeepTasks()
+		if len(failed) > 0 {
+			pause, due = s.upkeep.retry, failed
+		}
+		if !loop.Pause(ctx, loop.Jittered(pause)) {
+			return nil
+		}
+	}
+}
+
+// doUpkeep does one task, and notes what came of it.
+func (s *Service) doUpkeep(ctx context.Context, task upkeepTask) error {
+	err := task.do(ctx)
+	if err == nil {
+		_, err = s.pool.Exec(ctx, `select agent.note_upkeep($1)`, task.name)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	s.upkeep.note(task.name, err, time.Time{})
+	if err != nil {
+		s.cfg.Logger.Error().Err(wrap("upkeep", err)).Str("task", task.name).Msg("upkeep failed; it is tried again in a minute")
+	}
+	return err
+}
+
+// checkUpkeep looks how long ago each task was last done, by whatever process, and says so when that is too long.
+func (s *Service) checkUpkeep(ctx context.Context) {
+	rows, _ := s.pool.Query(ctx, `select task, age from agent.list_upkeep()`)
+	ages := make(map[string]time.Duration)
+	var task string
+	var age time.Duration
+	_, err := pgx.ForEachRow(rows, []any{&task, &age}, func() error {
+		ages[task] = age
+		return nil
+	})
+	if err != nil {
+		if ctx.Err() == nil {
+			s.cfg.Logger.Warn().Err(wrap("looking after upkeep", err)).Msg("when upkeep was last done is not known")
+		}
+		return
+	}
+	for _, own := range s.upkeepTasks() {
+		age, known := ages[own.name]
+		if !known {
+			continue
+		}
+		s.upkeep.note(own.name, nil, time.Now().Add(-age))
+		if age > upkeepSuspended {
+			s.cfg.Logger.Warn().Str("task", own.name).Str("age", age.Round(time.Second).String()).
+				Msg("upkeep is suspended: no process has done this task for long")
+		}
+	}
+}
+
+// upkeepStep runs a step of upkeep, again and again while it would have to wait.
+func (s *Service) upkeepStep(ctx context.Context, step func() error) error {
+	for try := 1; ; try++ {
+		err := step()
+		if err == nil || !hasLost(err) || try == upkeepTries || !loop.Pause(ctx, loop.Jittered(s.upkeep.pause)) {
+			return err
+		}
+	}
+}
+
+// prepareHistory has partitions ready for the weeks around now.
+func (s *Service) prepareHistory(ctx context.Context) error {
+	for {
+		var action, name string
+		err := s.upkeepStep(ctx, func() error {
+			return s.pool.QueryRow(ctx, `select action, name from agent.prepare_history()`).Scan(&action, &name)
+		})
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if action == "made" {
+			s.logUpkeep(action, name)
+		}
+	}
+}
+
+func (s *Service) logUpkeep(action, name string) {
+	s.cfg.Logger.Info().Str("action", action).Str("what", name).Msg("history upkeep")
+}
+
+// dropOldHistory drops what is older than the retention: chunks or partitions each by itself, and what is in the default partition in batches.
+func (s *Service) dropOldHistory(ctx context.Context) error {
+	rows, _ := s.pool.Query(ctx, `select o from agent.old_history($1) o`, s.cfg.Retention)
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, name := range names {
+		if err := s.dropHistory(ctx, name); err != nil {
+			failed = append(failed, fmt.Errorf("dropping %s: %w", name, err)) // the others go all the same
+			continue
+		}
+		s.logUpkeep("dropped", name)
+	}
+	failed = append(failed, s.deleteBatches(ctx, `select agent.delete_old_history($2, $1)`, s.cfg.Retention))
+	return errors.Join(failed...)
+}
+
+// dropHistory drops one chunk or partition.
+func (s *Service) dropHistory(ctx context.Context, name string) error {
+	for gone := false; !gone; {
+		err := s.upkeepStep(ctx, func() error {
+			return s.pool.QueryRow(ctx, `select agent.drop_history($1, $2)`, name, s.cfg.Retention).Scan(&gone)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deleteBatches runs a statement that deletes up to $1 rows and returns how many it did, until these are fewer. After each it pauses for as
+// long as that took, to leave the database to others.
+func (s *Service) deleteBatches(ctx context.Context, sql string, args ...any) error {
+	args = append([]any{upkeepBatch}, args...)
+	for {
+		var n int64
+		start := time.Now()
+		err := s.upkeepStep(ctx, func() error { return s.pool.QueryRow(ctx, sql, args...).Scan(&n) })
+		if err != nil {
+			return err
+		}
+		if n < upkeepBatch {
+			return nil
+		}
+		if !loop.Pause(ctx, time.Since(start)) {
+			return ctx.Err()
+		}
+	}
+}
