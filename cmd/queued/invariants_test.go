@@ -189,7 +189,7 @@ func (c *claimer) refusedOr(granted int, l *lease, status int) bool {
 func TestPromisesHoldUnderFire(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	environ := []string{"QUEUED_DATABASE_URL=" + db.URL, "QUEUED_MAX_ATTEMPTS=1000"}
+	environ := []string{"QUEUED_DATABASE_URL=" + db.ServiceURL, "QUEUED_MAX_ATTEMPTS=1000"}
 	servers := []*program{serve(t, nil, environ...), serve(t, nil, environ...)}
 	addrs := []string{servers[0].addr, servers[1].addr}
 	seed := uint64(time.Now().UnixNano())

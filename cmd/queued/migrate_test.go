@@ -26,7 +26,7 @@ func TestNoMigrateRefusesADatabaseThatIsDue(t *testing.T) {
 
 func TestNoMigrateServesADatabaseThatIsUpToDate(t *testing.T) {
 	t.Parallel()
-	serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).URL, "QUEUED_NO_MIGRATE=true")
+	serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL, "QUEUED_NO_MIGRATE=true")
 }
 
 func TestMigrateMigratesAndStatusChangesNothing(t *testing.T) {
@@ -66,7 +66,7 @@ func TestProgramOlderThanTheDatabaseIsRefused(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), `update agent.version set version = '999.0.0'`); err != nil {
 		t.Fatal(err)
 	}
-	p := startProgram(t, nil, []string{"QUEUED_DATABASE_URL=" + db.URL})
+	p := startProgram(t, nil, []string{"QUEUED_DATABASE_URL=" + db.ServiceURL})
 	if code := p.wait(); code != exitFailure || !strings.Contains(p.output(), "999.0.0") {
 		t.Errorf("exit code %d", code)
 	}

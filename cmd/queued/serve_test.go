@@ -20,7 +20,7 @@ import (
 
 func TestEventIsPostedClaimedAndFinished(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).URL)
+	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL)
 	p.want(http.StatusOK, http.MethodGet, "/readyz", "")
 	posted := p.want(http.StatusCreated, http.MethodPost, "/events", `{"hello":"world"}`).decode(t)
 	event := p.claimOne()
@@ -41,13 +41,13 @@ func TestEventIsPostedClaimedAndFinished(t *testing.T) {
 func TestEventsOutliveARestart(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	first := serve(t, nil, "QUEUED_DATABASE_URL="+db.URL)
+	first := serve(t, nil, "QUEUED_DATABASE_URL="+db.ServiceURL)
 	first.want(http.StatusCreated, http.MethodPost, "/events", `{"n":1}`)
 	first.signal(syscall.SIGINT)
 	if code := first.wait(); code != exitOK {
 		t.Errorf("exit code %d after SIGINT", code)
 	}
-	second := serve(t, []string{"serve"}, "QUEUED_DATABASE_URL="+db.URL)
+	second := serve(t, []string{"serve"}, "QUEUED_DATABASE_URL="+db.ServiceURL)
 	second.claimOne()
 }
 
@@ -61,7 +61,7 @@ func TestKeyIsWantedForEveryCallButTheHealthOnes(t *testing.T) {
 	for name, given := range map[string]string{"variable": "QUEUED_API_KEY=" + key, "file": "QUEUED_API_KEY_FILE=" + path} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).URL, "QUEUED_LISTEN=:0", given)
+			p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL, "QUEUED_LISTEN=:0", given)
 			_, port, err := net.SplitHostPort(p.addr)
 			if err != nil {
 				t.Fatal(err)
@@ -80,7 +80,7 @@ func TestKeyIsWantedForEveryCallButTheHealthOnes(t *testing.T) {
 func TestSecretsStayOutOfTheLog(t *testing.T) {
 	t.Parallel()
 	const key, password = "s3cr3t-k3y", "hunter2-hunter2"
-	db, err := url.Parse(pgtest.New(t).URL)
+	db, err := url.Parse(pgtest.New(t).ServiceURL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestSecretsStayOutOfTheLog(t *testing.T) {
 
 func TestMisspeltVariableIsWarnedAbout(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).URL, "QUEUED_MAX_ATTEMPT=9", "QUEUED_TEST_ANYTHING=1")
+	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL, "QUEUED_MAX_ATTEMPT=9", "QUEUED_TEST_ANYTHING=1")
 	warning := p.waitFor("this variable sets nothing; a typing error?")
 	if warning["variable"] != "QUEUED_MAX_ATTEMPT" || warning["closest"] != "QUEUED_MAX_ATTEMPTS" {
 		t.Errorf("the warning is %v", warning)
@@ -175,7 +175,7 @@ func TestTenProcessesStartedAtOnceMigrateOnce(t *testing.T) {
 
 func TestHealthcheckAsksTheServerThatTheVariablesDescribe(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).URL, "QUEUED_API_KEY=k")
+	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL, "QUEUED_API_KEY=k")
 	ready := startProgram(t, []string{"healthcheck"}, []string{"QUEUED_LISTEN=" + p.addr})
 	if code := ready.wait(); code != exitOK || ready.stdout.String() != "ready\n" {
 		t.Errorf("exit code %d, %q", code, ready.stdout.String())
@@ -190,7 +190,7 @@ func TestHealthcheckAsksTheServerThatTheVariablesDescribe(t *testing.T) {
 
 func TestWelcomeSaysWhatToTypeNext(t *testing.T) {
 	t.Parallel()
-	p := startProgram(t, nil, []string{"QUEUED_DATABASE_URL=" + pgtest.New(t).URL, "QUEUED_LOG_FORMAT=console"})
+	p := startProgram(t, nil, []string{"QUEUED_DATABASE_URL=" + pgtest.New(t).ServiceURL, "QUEUED_LOG_FORMAT=console"})
 	p.waitForLine("Ctrl-C", func(line string) bool { return strings.Contains(line, "Ctrl-C stops it") })
 	said := p.output()
 	for _, want := range []string{"queued is ready at http://127.0.0.1:", "/events", "/claim", "/docs"} {

@@ -19,7 +19,7 @@ import (
 func TestSigtermAnswersWaitingClaimsAtOnceAndEmpty(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+db.URL)
+	p := serve(t, nil, "QUEUED_DATABASE_URL="+db.ServiceURL)
 	claim := p.post("/claim", `{"wait":"60s"}`)
 	conn := connect(t, db.URL)
 	until(t, "the claim looked for events", func() bool { return claims(t, conn) > 0 })
@@ -39,7 +39,7 @@ func TestSigtermAnswersWaitingClaimsAtOnceAndEmpty(t *testing.T) {
 
 func TestSigtermTurnsReadinessOffBeforeTheDoorCloses(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).URL, "QUEUED_DRAIN_DELAY=1h")
+	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL, "QUEUED_DRAIN_DELAY=1h")
 	p.want(http.StatusOK, http.MethodGet, "/readyz", "")
 	p.signal(syscall.SIGTERM)
 	p.waitFor("stopping: finishing what is under way; a second signal ends it at once")
@@ -73,7 +73,7 @@ func TestSigtermTurnsReadinessOffBeforeTheDoorCloses(t *testing.T) {
 
 func TestEchoOfTheStopSignalDoesNotCutTheStopShort(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).URL, "QUEUED_DRAIN_DELAY=50ms")
+	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL, "QUEUED_DRAIN_DELAY=50ms")
 	p.signal(syscall.SIGTERM)
 	p.signal(syscall.SIGINT)
 	if code := p.wait(); code != exitOK {
@@ -84,7 +84,7 @@ func TestEchoOfTheStopSignalDoesNotCutTheStopShort(t *testing.T) {
 
 func TestSigtermLetsARequestUnderWayFinish(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).URL)
+	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL)
 	const event = `{"sent":"in two parts"}`
 	post := p.post("/events", event[:10], fmt.Sprintf("Content-Length: %d", len(event)))
 	p.want(http.StatusOK, http.MethodGet, "/livez", "") // by now the server has the other request as well
@@ -104,7 +104,7 @@ func TestSigtermLetsARequestUnderWayFinish(t *testing.T) {
 
 func TestRequestThatOutlastsTheShutdownTimeoutIsCutOff(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).URL, "QUEUED_SHUTDOWN_TIMEOUT=100ms")
+	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL, "QUEUED_SHUTDOWN_TIMEOUT=100ms")
 	post := p.post("/events", `{`, "Content-Length: 2")
 	p.want(http.StatusOK, http.MethodGet, "/livez", "")
 	p.signal(syscall.SIGTERM)

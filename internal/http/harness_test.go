@@ -46,7 +46,7 @@ type settings struct {
 func start(t *testing.T, set settings) *harness {
 	t.Helper()
 	h := &harness{db: pgtest.New(t), log: new(logBuffer)}
-	qcfg := queue.Config{DatabaseURL: h.db.URL, SweepInterval: -1, MaxConns: 4}
+	qcfg := queue.Config{DatabaseURL: h.db.ServiceURL, SweepInterval: -1, MaxConns: 4}
 	if set.queue != nil {
 		set.queue(&qcfg)
 	}
@@ -56,7 +56,7 @@ func start(t *testing.T, set settings) *harness {
 	}
 	h.svc = svc
 	keepRunning(t, svc.Run, svc.Close)
-	scfg := schedule.Config{DatabaseURL: h.db.URL}
+	scfg := schedule.Config{DatabaseURL: h.db.ServiceURL}
 	if set.plans != nil {
 		set.plans(&scfg)
 	}

@@ -29,7 +29,7 @@ type template struct {
 }
 
 func (tm *template) name() string {
-	return "queued_template_" + sql.Digest()[:12] + "_owned" + tm.suffix
+	return "queued_template_" + sql.Digest()[:12] + "_roles" + tm.suffix
 }
 
 // make makes the database unless it is there and complete. One that is not complete, because its
@@ -59,7 +59,7 @@ func (tm *template) make(ctx context.Context, server *Server) error {
 
 func (tm *template) makeAnew(ctx context.Context, server *Server, conn *pgx.Conn) error {
 	name := pgx.Identifier{tm.name()}.Sanitize()
-	if err := server.makeOwner(ctx, conn); err != nil {
+	if err := server.makeRoles(ctx, conn); err != nil {
 		return err
 	}
 	err := execAll(ctx, conn,
@@ -80,6 +80,11 @@ func (tm *template) makeAnew(ctx context.Context, server *Server, conn *pgx.Conn
 	if err := run(ctx, server.ownerURL(tm.name())); err != nil {
 		return err
 	}
+	if tm.migrate == nil {
+		if err := server.grantService(ctx, tm.name()); err != nil {
+			return err
+		}
+	}
 	// Nobody may be connected to a database that is copied. TimescaleDB's scheduler has come by
 	// itself; once the database is closed, it does not come back.
 	if err := execAll(ctx, conn, "alter database "+name+" with allow_connections false"); err != nil {
@@ -93,10 +98,20 @@ func (tm *template) makeAnew(ctx context.Context, server *Server, conn *pgx.Conn
 	return execAll(ctx, conn, "alter database "+name+" with is_template true")
 }
 
+// grantService lets the service's role run the service in a database, as its owner does it.
+func (s *Server) grantService(ctx context.Context, database string) error {
+	conn, err := pgx.Connect(ctx, s.ownerURL(database))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	return execAll(ctx, conn, "select agent.grant_service('"+serviceRole+"')")
+}
+
 // clone makes a database as a copy of another.
 func (s *Server) clone(ctx context.Context, name, template string) error {
 	return s.admin(ctx, func(conn *pgx.Conn) error {
-		if err := s.makeOwner(ctx, conn); err != nil {
+		if err := s.makeRoles(ctx, conn); err != nil {
 			return err
 		}
 		database := pgx.Identifier{name}.Sanitize()

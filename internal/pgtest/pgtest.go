@@ -45,6 +45,9 @@ type DB struct {
 	// URL connects as the role that owns the database and the schema, and has no other right on the server: neither superuser,
 	// nor allowed to make roles or databases. It is what operators of a managed PostgreSQL have.
 	URL string
+	// ServiceURL connects as a role that may run the service and do nothing else: see agent.grant_service. In an Empty database it may
+	// do nothing.
+	ServiceURL string
 	// AdminURL connects as the server's administrator, who may make roles.
 	AdminURL string
 }
@@ -122,6 +125,7 @@ func newDB(tb testing.TB, server *Server, template string) *DB {
 		tb.Fatalf("making a database for the test: %s", err)
 	}
 	db := &DB{URL: server.ownerURL(name), AdminURL: server.urlOf(name)}
+	db.ServiceURL = AsService(db.URL)
 	tb.Cleanup(func() {
 		if tb.Failed() {
 			tb.Log(obituary(server, name, tb.Name()))

@@ -165,19 +165,25 @@ func (s *Server) urlOf(database string) string {
 	return u.String()
 }
 
-// The role that owns the databases of tests, on every server. It has no other right; the password guards nothing.
+// The roles of tests, on every server: who owns the databases, and who runs the service in them. They have no other right; the password guards nothing.
 const (
-	ownerRole     = "queued_test_owner"
-	ownerPassword = "pgtest"
+	ownerRole    = "queued_test_owner"
+	serviceRole  = "queued_test_service"
+	rolePassword = "pgtest"
 )
 
 // ownerURL returns the URL of a database on the server for the role that owns it.
-func (s *Server) ownerURL(database string) string {
-	u, err := url.Parse(s.urlOf(database))
+func (s *Server) ownerURL(database string) string { return asRole(ownerRole, s.urlOf(database)) }
+
+// AsService returns the URL of a test's database for the role that may run the service and do nothing else: see agent.grant_service.
+func AsService(databaseURL string) string { return asRole(serviceRole, databaseURL) }
+
+func asRole(role, databaseURL string) string {
+	u, err := url.Parse(databaseURL)
 	if err != nil {
-		panic(err) // urlOf made it
+		panic(err) // a Server made it
 	}
-	u.User = url.UserPassword(ownerRole, ownerPassword)
+	u.User = url.UserPassword(role, rolePassword)
 	query := u.Query() // which may name the user as well, and would win
 	query.Del("user")
 	query.Del("password")
@@ -185,13 +191,17 @@ func (s *Server) ownerURL(database string) string {
 	return u.String()
 }
 
-// makeOwner makes the role that owns the databases of tests, unless another test binary has.
-func (s *Server) makeOwner(ctx context.Context, conn *pgx.Conn) error {
+// makeRoles makes the roles of tests, unless another test binary has.
+func (s *Server) makeRoles(ctx context.Context, conn *pgx.Conn) error {
 	return execAll(ctx, conn, `do $do$
 		begin
 			perform pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('`+ownerRole+`', 0));
 			if not exists (select from pg_catalog.pg_roles where rolname = '`+ownerRole+`') then
-				create role `+ownerRole+` login password '`+ownerPassword+`';
+				create role `+ownerRole+` login password '`+rolePassword+`';
+			end if;
+			if not exists (select from pg_catalog.pg_roles where rolname = '`+serviceRole+`') then
+				create role `+serviceRole+` login password '`+rolePassword+`';
+				grant `+serviceRole+` to `+ownerRole+`; -- that tests may see and end its sessions
 			end if;
 		end
 		$do$`)

@@ -21,7 +21,7 @@ func walks(t *testing.T, b bench, took string) {
 	b.exec(t, `
 		create function agent.look_behind(_queue text, _max_attempts int4, _types text[], _lanes int4[], _lane_types text[], _marks timestamptz[])
 		returns table (type text, priority int4, vt timestamptz, took interval)
-		language sql
+		language sql security definer
 		begin atomic
 			select o.type, o.priority, o.vt, interval '`+took+`'
 			from agent.looks_behind(_queue, _max_attempts, _types, _lanes, _lane_types, _marks) o

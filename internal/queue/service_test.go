@@ -30,9 +30,10 @@ func open(t *testing.T, change func(*queue.Config)) bench {
 	return bench{Service: openOn(t, url, change), url: url, sql: pgtest.Connect(t, url)}
 }
 
+// openOn returns another service on the database at url, as the role that services have.
 func openOn(t *testing.T, url string, change func(*queue.Config)) *queue.Service {
 	t.Helper()
-	cfg := queue.Config{DatabaseURL: url, Logger: zerolog.New(zerolog.NewTestWriter(t))}
+	cfg := queue.Config{DatabaseURL: pgtest.AsService(url), Logger: zerolog.New(zerolog.NewTestWriter(t))}
 	if change != nil {
 		change(&cfg)
 	}

@@ -346,7 +346,7 @@ func TestTwoServicesFireEachOccurrenceOnceThoughOneIsKilled(t *testing.T) {
 func TestScheduleMadeForSoonFiresWithoutWaitingForAPoll(t *testing.T) {
 	t.Parallel()
 	b := open(t)
-	slow, err := schedule.Open(t.Context(), schedule.Config{DatabaseURL: b.url, PollInterval: time.Hour})
+	slow, err := schedule.Open(t.Context(), schedule.Config{DatabaseURL: pgtest.AsService(b.url), PollInterval: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

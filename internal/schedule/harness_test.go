@@ -30,7 +30,7 @@ func open(t *testing.T) bench {
 
 func openOn(t *testing.T, url string) *schedule.Service {
 	t.Helper()
-	s, err := schedule.Open(t.Context(), schedule.Config{DatabaseURL: url, Logger: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.InfoLevel)})
+	s, err := schedule.Open(t.Context(), schedule.Config{DatabaseURL: pgtest.AsService(url), Logger: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.InfoLevel)})
 	if err != nil {
 		t.Fatal(err)
 	}

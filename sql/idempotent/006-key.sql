@@ -6,6 +6,7 @@ create or replace function agent.canonical_text(_value jsonb)
 returns text
 language plpgsql immutable strict parallel safe
 set search_path to pg_catalog, pg_temp
+set standard_conforming_strings to on
 as $func$
 declare
   _text text = _value::text;

@@ -165,6 +165,7 @@ $func$;
 create or replace function agent.local_floor(_at timestamptz, _zone text)
 returns timestamp
 language plpgsql stable
+security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 begin

@@ -20,3 +20,18 @@ alter table agent.queue
 -- Idempotency keys.
 
 -- Failover.
+
+-- Roles.
+
+-- agent.service_role: the roles that the service runs as. Each migration grants them what its version calls: see agent.grant_service().
+create table agent.service_role
+( name name primary key
+, granted_at timestamptz not null default now()
+);
+-- A role that could call what is for the service only was meant to run it: earlier versions had operators grant all functions.
+insert into agent.service_role (name)
+select distinct r.rolname
+from pg_catalog.pg_proc p
+cross join pg_catalog.aclexplode(p.proacl) a
+join pg_catalog.pg_roles r on r.oid = a.grantee
+where p.pronamespace = 'agent'::pg_catalog.regnamespace and p.proname = 'take_events' and a.grantee <> p.proowner;

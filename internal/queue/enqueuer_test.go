@@ -1,0 +1,240 @@
+package queue_test
+
+import (
+	"context"
+	"crypto/rand"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/pgtest"
+	"github.com/queued/queued/internal/queue"
+)
+
+// enqueuer makes a role that may use the schema and execute insert_event, and nothing else, and returns the URL it connects with.
+func enqueuer(t *testing.T, db *pgtest.DB) string {
+	t.Helper()
+	name := "queued_test_enqueuer_" + strings.ToLower(rand.Text())
+	admin := pgtest.Connect(t, db.AdminURL)
+	run := func(ctx context.Context, statements ...string) {
+		t.Helper()
+		for _, statement := range statements {
+			if _, err := admin.Exec(ctx, statement); err != nil {
+				t.Fatalf("%s: %v", statement, err)
+			}
+		}
+	}
+	run(t.Context(), "create role "+name+" login password 'pgtest'")
+	t.Cleanup(func() { run(context.Background(), "drop owned by "+name, "drop role "+name) })
+	owner := pgtest.Connect(t, db.URL)
+	if _, err := owner.Exec(t.Context(), "grant usage on schema agent to "+name+"; grant execute on function agent.insert_event to "+name); err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(name, "pgtest")
+	return u.String()
+}
+
+// refusedInserts are arguments of insert_event that no session may enqueue an event with.
+func refusedInserts() []string {
+	return []string{
+		`'[]'`, `'[{}]'`, `'1'`, `'"x"'`, `'null'`, `null`,
+		`'{}', ''`, `'{}', 'a b'`, `'{}', 'ü'`, `'{}', '` + strings.Repeat("q", 129) + `'`, `'{}', e'a\n'`,
+		`'{}', _max_attempts => 0`, `'{}', _max_attempts => -1`,
+		`'{}', _expires_at => 'infinity'`, `'{}', _expires_at => '-infinity'`,
+		`'{}', _vt => 'infinity'`, `'{}', _vt => '-infinity'`, `'{}', _delay => '-1 us'`, `'{}', _delay => '1 s', _vt => now()`,
+		`'{}', _delay => '300000 years'`,
+		`'{}', _type => ''`, `'{}', _type => repeat('t', 256)`, `'{}', _source => ''`, `'{}', _source => repeat('s', 256)`,
+		`'{}', _key => ''`, `'{}', _key => repeat('k', 256)`,
+		`'{}', _key => 'k', _key_retention => '0'`, `'{}', _key => 'k', _key_retention => '-1 s'`, `'{}', _key => 'k', _key_retention => null`,
+		`'[]', _key => 'k'`, `'{}', 'a b', _key => 'k'`, `'{}', _key => 'k', _max_attempts => -1`, `'{}', _key => 'k', _expires_at => 'infinity'`,
+		`'{}', _key => 'k', _type => ''`, `'{}', _key => 'k', _vt => 'infinity'`,
+	}
+}
+
+// hostileObjects are statements that any role may try, to stand in the way of what a function names.
+const hostileObjects = `
+	create function pg_temp.isfinite(timestamptz) returns boolean language sql as 'select true';
+	create function pg_temp.length(text) returns int4 language sql as 'select 1';
+	create function pg_temp.jsonb_typeof(jsonb) returns text language sql as 'select ''object''';
+	create function pg_temp.eq(text, text) returns boolean language sql as 'select true';
+	create operator pg_temp.= (leftarg = text, rightarg = text, function = pg_temp.eq);
+	create temporary table event (id int8, event jsonb);
+	create temporary table idempotency (queue text, key text);
+	create domain pg_temp.int4 as pg_catalog.int8;
+	create domain pg_temp.jsonb as pg_catalog.text;
+	create temporary sequence event_id_seq;`
+
+func TestARoleThatMayEnqueueCanDoNothingElse(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	hostile := pgtest.Connect(t, enqueuer(t, db))
+	owner := pgtest.Connect(t, db.URL)
+	functions := pgtest.Query[[]string](t, hostile, `select array_agg(p.oid::regprocedure::text) from pg_proc p
+		where p.pronamespace = 'agent'::regnamespace and p.proname <> 'insert_event' and has_function_privilege(p.oid, 'execute')`)
+	if len(functions) > 0 {
+		t.Errorf("it may execute %q", functions)
+	}
+	relations := pgtest.Query[[]string](t, hostile, `select array_agg(c.oid::regclass::text) from pg_class c
+		where c.relnamespace = 'agent'::regnamespace and c.relkind not in ('i', 'I', 'c', 'S')
+		and (has_table_privilege(c.oid, 'select, insert, update, delete, truncate, references, trigger') or has_any_column_privilege(c.oid, 'select, insert, update'))`)
+	if len(relations) > 0 {
+		t.Errorf("it may use %q", relations)
+	}
+	if _, err := hostile.Exec(t.Context(), `create table agent.mine ()`); err == nil {
+		t.Error("it made a table in the schema")
+	}
+	if n := pgtest.Query[int](t, owner, `select count(*) from agent.event`); n != 0 {
+		t.Errorf("there are %d events", n)
+	}
+}
+
+func TestNoSettingOfASessionSwitchesARuleOff(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	owner := pgtest.Connect(t, db.URL)
+	hostileURL := enqueuer(t, db)
+
+	// Every setting that a role may change, with each value of those that have few and the bounds of those that have many.
+	settings := pgtest.Query[[]string](t, pgtest.Connect(t, hostileURL), `
+		select array_agg(format('set %I to %L', s.name, v.value) order by s.name, v.value)
+		from pg_settings s
+		cross join lateral unnest
+		( case s.vartype when 'bool' then array['on', 'off'] when 'enum' then s.enumvals when 'string' then '{}' else array[s.min_val, s.max_val] end
+		) as v (value)
+		where s.context = 'user' and s.name not like '%timeout' and v.value is distinct from s.setting`)
+	settings = append(settings, "", hostileObjects,
+		"set agent.checked to 'yes'", "set agent.checked to 'no'", "set search_path to pg_temp, public", hostileObjects+"set search_path to pg_temp, pg_catalog, agent",
+		"set timezone to 'Asia/Kathmandu'", "set datestyle to 'SQL, DMY'", "set datestyle to 'German'", "set statement_timeout to '1 ms'", "set lock_timeout to '1 ms'",
+		"set transaction_isolation to serializable", "begin isolation level repeatable read", "begin isolation level serializable deferrable", "begin read only",
+		"set role none", "set session_replication_role to replica", "set timezone_abbreviations to 'Australia'", "set default_tablespace to ''", "set client_encoding to 'LATIN1'",
+	)
+	if len(settings) < 100 {
+		t.Fatalf("%d settings are tried", len(settings))
+	}
+	var first *int64
+	made := 0
+	for _, setting := range settings {
+		conn, err := pgx.Connect(t.Context(), hostileURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = conn.Exec(t.Context(), setting) // it may not be allowed
+		for _, arguments := range refusedInserts() {
+			if _, err := conn.Exec(t.Context(), "select agent.insert_event("+arguments+")"); err == nil {
+				t.Errorf("%s: select agent.insert_event(%s) was done", setting, arguments)
+			}
+			_, _ = conn.Exec(t.Context(), "rollback; "+setting)
+		}
+		// The same request, however it is written, whatever the session.
+		var id *int64
+		err = conn.QueryRow(t.Context(), `select agent.insert_event(jsonb_build_object('n', 1.50, 's', '"1.50'), 'keyed', _delay => '24 hours', _expires_at => '2126-01-01 00:00+00', _key => 'same')`).Scan(&id)
+		switch {
+		case err != nil && (conn.IsClosed() || strings.Contains(err.Error(), "25006") || strings.Contains(err.Error(), "57014")): // as the session asked for
+		case err != nil:
+			t.Errorf("%s: the honest request: %v", setting, err)
+		case id == nil:
+			t.Errorf("%s: the answer is nothing", setting)
+		case first == nil:
+			first = id
+			made++
+		case *id == *first:
+			made++
+		default:
+			t.Errorf("%s: the same request is another event", setting)
+		}
+		_, _ = conn.Exec(t.Context(), "commit")
+		_ = conn.Close(t.Context())
+	}
+	if made < len(settings)/2 {
+		t.Errorf("the honest request was done in %d of %d sessions only", made, len(settings))
+	}
+	if n := pgtest.Query[int](t, owner, `select count(*) from agent.event`); n != 1 {
+		t.Errorf("there are %d events, want 1", n)
+	}
+}
+
+func TestHonestEventsAreDeliveredBesideWhateverAnEnqueuerMayEnqueue(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := openOn(t, db.URL, nil)
+	b := bench{Service: s, url: db.URL, sql: pgtest.Connect(t, db.URL)}
+	running(t, s)
+	hostile := pgtest.Connect(t, enqueuer(t, db))
+	honest := make(map[int64]bool)
+	for _, q := range []string{"work", "other"} {
+		for _, id := range b.postN(t, q, 10) {
+			honest[id] = true
+		}
+	}
+	// The numbers of its arguments are as far out as each type goes. Where one is refused, nothing is enqueued.
+	for _, arguments := range []string{
+		`'{}', 'work', _vt => '4714-11-24 00:00:00+00 BC'`, `'{}', 'work', _vt => '294276-12-31 23:59:59.999999+00'`, `'{}', 'work', _delay => '200000 years'`,
+		`'{}', 'work', _vt => '4714-11-24 00:00:00+00 BC', _priority => -2147483648`, `'{}', 'work', _priority => 2147483647`,
+		`'{}', 'work', _expires_at => '290000-01-01'`, `'{}', 'work', _expires_at => '4714-11-24 00:00:00+00 BC'`,
+		`'{}', 'work', _max_attempts => 2147483647`, `'{}', 'work', _key => 'k', _key_retention => '290000 years'`, `'{}', 'work', _key => 'k2', _key_retention => '1 us'`,
+		`'{"event_ts": 1e300}', 'work'`, `'{"event_ts": -99999999999.9}', 'work'`, `'{"event_ts": "infinity"}', 'work'`, `'{"event_ts": "999999999999"}', 'work'`,
+		`'{"event_ts": "9999-99-99T99:99:99Z"}', 'work'`, `'{"event_ts": "0000-01-01T00:00:00Z"}', 'work'`, `'{"event_ts": [1]}', 'work'`,
+		`'{"event_ts": 1e-100000}', 'work'`, `'{"event_ts": "NaN"}', 'work'`, `'{"event_ts": {"a": "epoch"}}', 'work'`,
+		`jsonb_build_object('n', repeat('9', 100000)::numeric, 't', repeat(e'\u0001', 100000)), 'work'`,
+		`jsonb_build_object('text', repeat('x', 8000000)), 'work'`,
+		`('{"a":' || repeat('[', 3000) || repeat(']', 3000) || '}')::jsonb, 'work'`,
+		`'{}', 'work', _type => repeat(U&'\+01F600', 255), _source => repeat(U&'\+01F600', 255), _key => repeat(U&'\+01F600', 255)`,
+		`'{}', 'work', _type => e'\u0001\n', _source => e'\u0001\n', _key => e'\u0001\n'`,
+	} {
+		_, _ = hostile.Exec(t.Context(), "select agent.insert_event("+arguments+")")
+	}
+	for _, q := range []string{"work", "other"} {
+		for _, id := range b.postN(t, q, 10) {
+			honest[id] = true
+		}
+	}
+
+	for _, p := range []queue.ClaimParams{{Queue: "work", Limit: 1}, {Queue: "work", Limit: 7, Order: queue.Random}, {Queue: "work", Limit: 1000}, {Queue: "other", Limit: 1000}} {
+		for {
+			events, err := b.Claim(t.Context(), p)
+			if err != nil {
+				t.Fatalf("%+v: %v", p, err)
+			}
+			for _, e := range events {
+				if result := b.ack(t, lease(e)); result.Err != nil {
+					t.Errorf("event %d: %v", e.ID, result.Err)
+				}
+				delete(honest, e.ID)
+			}
+			if len(events) == 0 || p.Limit < 1000 {
+				break
+			}
+		}
+	}
+	if len(honest) > 0 {
+		t.Errorf("%d honest events were not delivered", len(honest))
+	}
+	for name, call := range map[string]func() error{
+		"sweep":   func() error { _, err := b.Sweep(t.Context(), queue.SweepParams{}); return err },
+		"list":    func() error { _, err := b.List(t.Context(), queue.ListParams{Limit: 1000}); return err },
+		"history": func() error { _, err := b.History(t.Context(), queue.HistoryParams{Limit: 1000}); return err },
+		"queues":  func() error { _, err := b.Queues(t.Context(), time.Hour); return err },
+		"requeue": func() error {
+			_, err := b.RequeueMatching(t.Context(), queue.RequeueParams{HistoryFilter: queue.HistoryFilter{Queue: "work"}})
+			return err
+		},
+		"stats": func() error {
+			_, err := b.HistoryStats(t.Context(), queue.StatsParams{Bucket: time.Hour, From: time.Now().Add(-24 * time.Hour), To: time.Now()})
+			return err
+		},
+	} {
+		if err := call(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where queue not in ('work', 'other')`); n != 0 {
+		t.Errorf("there are %d events elsewhere", n)
+	}
+}
