@@ -59,13 +59,19 @@ func (a account) own(path string) error {
 	return os.Lchown(path, int(a.credential.Uid), int(a.credential.Gid))
 }
 
-// directory makes a directory of the account, in base or else among the temporary files, removed at the end of the test.
-func (a account) directory(t *testing.T, base string) string {
-	t.Helper()
-	dir, err := os.MkdirTemp(base, "queued-faults-") //nolint:usetesting // nobody but its owner can enter what t.TempDir makes
+// newDirectory makes a directory of the account, in base or else among the temporary files.
+func (a account) newDirectory(base string) (string, error) {
+	dir, err := os.MkdirTemp(base, "queued-faults-")
 	if err == nil {
 		err = a.own(dir)
 	}
+	return dir, err
+}
+
+// directory makes one that is removed at the end of the test. Nobody else can enter what t.TempDir makes.
+func (a account) directory(t *testing.T, base string) string {
+	t.Helper()
+	dir, err := a.newDirectory(base)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"testing"
@@ -24,44 +25,80 @@ func stepClock(off string) scenario {
 	return func(t *testing.T, b build, l *ledger, rounds int) {
 		t.Helper()
 		for range rounds {
-			primary := Start(t, Config{})
-			pair := &Pair{Primary: primary, Standby: primary.Standby(Config{Environ: fakeClock(t, off)}), replication: Synchronous}
-			pair.first = [2]*Server{pair.Primary, pair.Standby}
-			pair.Primary.RequireSync(pair.Standby)
-			q := startQueued(t, b, pair.URL())
-			b.breakDatabase(t, pair.Primary)
-			d := startLoad(t, l, q)
-			d.awaitPosts(50)
-
-			// Events that nobody has claimed when the clock steps.
-			c := d.newClient(98)
-			const waiting = 20
-			for range waiting {
-				if status := c.call(t.Context(), http.MethodPost, "/events?queue=waiting", map[string]any{}, nil); status != http.StatusCreated {
-					t.Fatalf("posting was answered %d", status)
-				}
-			}
-			pair.Primary.Kill()
-			pair.Failover()
-			promoted := time.Now()
-			d.awaitPostAfter(promoted)
-			got := 0
-			for got < waiting && time.Since(promoted) < startLimit {
-				var claim struct{ Events []struct{ ID int64 } }
-				c.call(t.Context(), http.MethodPost, "/claim", map[string]any{"queue": "waiting", "limit": waiting, "wait": "1s"}, &claim)
-				got += len(claim.Events)
-			}
-			took := time.Since(promoted)
-			t.Logf("clock %s: what waited when it stepped was claimed %v after the promotion", off, took)
-			if took > backLimit {
-				l.violated("clock %s: what waited when it stepped was claimed %v after the promotion", off, took)
-			}
-			d.awaitPosts(20)
-			d.finish(pair.Primary.AdminURL())
-			q.kill()
-			pair.Primary.Kill()
+			one := newLedger() // of a database of its own
+			stepOnce(t, off, b, one)
+			l.add(one)
 		}
 	}
+}
+
+func stepOnce(t *testing.T, off string, b build, l *ledger) {
+	t.Helper()
+	primary := Start(t, Config{})
+	pair := &Pair{Primary: primary, Standby: primary.Standby(Config{Environ: fakeClock(t, off)}), replication: Synchronous}
+	pair.first = [2]*Server{pair.Primary, pair.Standby}
+	pair.Primary.RequireSync(pair.Standby)
+	q := startQueued(t, b, pair.URL())
+	b.breakDatabase(t, pair.Primary)
+	d := startLoad(t, l, q)
+	d.awaitPosts(50)
+
+	// Events that nobody has claimed when the clock steps.
+	c := d.newClient(98)
+	const waiting = 20
+	for range waiting {
+		if status := c.call(t.Context(), http.MethodPost, "/events?queue=waiting", map[string]any{}, nil); status != http.StatusCreated {
+			t.Fatalf("posting was answered %d", status)
+		}
+	}
+	// Leases that last, by the old clock, well beyond the failover.
+	const leased = 10
+	names := make([]map[string]any, leased)
+	for i := range names {
+		n := c.name()
+		names[i] = map[string]any{"event": map[string]any{"n": n}, "queue": "held"}
+	}
+	var ids struct{ IDs []int64 }
+	if status := c.call(t.Context(), http.MethodPost, "/events/batch", map[string]any{"events": names}, &ids); status != http.StatusCreated {
+		t.Fatalf("posting was answered %d", status)
+	}
+	held := claimHeld(t, c, leased)
+	if len(held) != leased {
+		t.Fatalf("claimed %d events, want %d", len(held), leased)
+	}
+	pair.Primary.Kill()
+	pair.Failover()
+	promoted := time.Now()
+	d.awaitPostAfter(promoted)
+	got := 0
+	for got < waiting && time.Since(promoted) < startLimit {
+		var claim struct{ Events []struct{ ID int64 } }
+		c.call(t.Context(), http.MethodPost, "/claim", map[string]any{"queue": "waiting", "limit": waiting, "wait": "1s"}, &claim)
+		got += len(claim.Events)
+	}
+	took := time.Since(promoted)
+	t.Logf("clock %s: what waited when it stepped was claimed %v after the promotion", off, took)
+	if took > backLimit {
+		l.violated("clock %s: what waited when it stepped was claimed %v after the promotion", off, took)
+	}
+	again := claimHeld(t, c, leased) // where the clock says that the leases have ended
+	for _, e := range append(held, again...) {
+		if c.call(t.Context(), http.MethodDelete, fmt.Sprintf("/events/%d?receipt=%s", e.ID, e.Receipt), nil, nil) == http.StatusNoContent {
+			l.ackSucceeded(e)
+		}
+	}
+	d.awaitPosts(20)
+	d.finish(pair.Primary.AdminURL())
+	q.kill()
+	pair.Primary.Kill()
+}
+
+func claimHeld(t *testing.T, c *client, limit int) []*lease {
+	t.Helper()
+	var claim struct{ Events []*lease }
+	c.call(t.Context(), http.MethodPost, "/claim", map[string]any{"queue": "held", "limit": limit, "invisible_for": "40s"}, &claim)
+	c.ledger.claimed(claim.Events)
+	return claim.Events
 }
 
 func TestNothingIsLostOrDoneTwiceWhenTheNewServersClockIsAhead(t *testing.T) {

@@ -10,11 +10,16 @@ const backLimit = 15 * time.Second
 
 // The broken builds of this file.
 var (
-	local = build{name: "commits that do not wait for the standby", setting: `alter database queued set synchronous_commit = local`}
+	local    = build{name: "commits that do not wait for the standby", setting: `alter database queued set synchronous_commit = local`}
+	trusting = build{name: "connections that wait a minute for a server", edits: []edit{
+		{"internal/pg/url.go", "ConnectTimeout = 3 * time.Second", "ConnectTimeout = time.Minute"},
+		{"internal/pg/database.go", "pingTimeout = 2 * time.Second", "pingTimeout = time.Minute"},
+		{"internal/queue/flusher.go", "flushTimeout = ", "flushTimeout = 6 * "},
+	}}
 )
 
 // failOver promotes the standby of a pair, after strike, again and again.
-func failOver(replication Replication, strike func(*Pair, *load)) scenario {
+func failOver(replication Replication, strike func(*Pair, *load)) scenario { //nolint:unparam // asynchronous ones follow
 	return func(t *testing.T, b build, l *ledger, rounds int) {
 		t.Helper()
 		l.lossy = replication == Asynchronous
@@ -23,7 +28,7 @@ func failOver(replication Replication, strike func(*Pair, *load)) scenario {
 		b.breakDatabase(t, pair.Primary)
 		d := startLoad(t, l, servers...)
 		var longest time.Duration
-		for range rounds {
+		for i := range rounds {
 			d.awaitPosts(20)
 			strike(pair, d)
 			pair.Failover()
@@ -32,7 +37,9 @@ func failOver(replication Replication, strike func(*Pair, *load)) scenario {
 			if back > backLimit {
 				l.violated("posts were taken again %v after the promotion", back)
 			}
-			pair.Rejoin()
+			if i+1 < rounds {
+				pair.Rejoin()
+			}
 		}
 		d.awaitPosts(20)
 		t.Logf("%d failovers: after the promotion, the first post was acknowledged within %v", rounds, longest)
@@ -47,6 +54,8 @@ func failOver(replication Replication, strike func(*Pair, *load)) scenario {
 
 func killPrimary(p *Pair, _ *load) { p.Primary.Kill() }
 
+func freezePrimary(p *Pair, _ *load) { p.Primary.Freeze() }
+
 // loseTail kills the primary after some of what it acknowledged was kept from the standby.
 func loseTail(p *Pair, d *load) {
 	p.Primary.HoldBackStandbys()
@@ -57,6 +66,17 @@ func loseTail(p *Pair, d *load) {
 func TestNothingIsLostWhenThePrimaryIsKilledAndTheStandbyPromoted(t *testing.T) {
 	t.Parallel()
 	failOver(Synchronous, killPrimary).holds(t, 1, 20)
+}
+
+func TestNothingIsLostWhenThePrimaryIsFrozenAndTheStandbyPromoted(t *testing.T) {
+	t.Parallel()
+	failOver(Synchronous, freezePrimary).holds(t, 1, 20)
+}
+
+func TestFrozenPrimariesShowConnectionsThatWaitTooLong(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	failOver(Synchronous, freezePrimary).catches(t, trusting, 2)
 }
 
 func TestFailoversShowCommitsThatDoNotWaitForTheStandby(t *testing.T) {

@@ -13,7 +13,7 @@ var (
 	early = build{name: "answers before the commit", edits: []edit{
 		{"internal/queue/flush.go", "pool.SendBatch(ctx, fl.batch).Close()", "answerEarly(ctx, pool, fl.batch)"},
 		{"internal/queue/flush.go", "// flush is one transaction in the making.", `
-func answerEarly(ctx context.Context, pool *pgxpool.Pool, batch *pgx.Batch) error {
+func answerEarly(ctx context.Context, pool interface{ Begin(context.Context) (pgx.Tx, error) }, batch *pgx.Batch) error {
 	tx, err := pool.Begin(ctx)
 	if err != nil {
 		return err

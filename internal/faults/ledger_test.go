@@ -27,6 +27,7 @@ type ledger struct {
 	slowest    map[string]time.Duration   // of each route
 	lastPost   time.Time                  // when a post was last acknowledged
 	violations []string
+	earlier    struct{ posts, unknown, acks, again int } // in other databases
 }
 
 // lease is one claim as its client saw it. Times are the database's.
@@ -49,6 +50,25 @@ func newLedger() *ledger {
 	return &ledger{
 		posts: map[string]int64{}, byID: map[int64]string{}, leases: map[string][]*lease{}, acked: map[string]map[string]bool{},
 		answers: map[string]int{}, slowest: map[string]time.Duration{},
+	}
+}
+
+// add takes over what a ledger of another database has, to be reported.
+func (l *ledger) add(other *ledger) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.violations = append(l.violations, other.violations...)
+	l.earlier.posts += len(other.byID)
+	l.earlier.unknown += len(other.posts) - len(other.byID)
+	l.earlier.acks += len(other.acked)
+	for answer, n := range other.answers {
+		l.answers[answer] += n
+	}
+	for route, took := range other.slowest {
+		l.slowest[route] = max(l.slowest[route], took)
+	}
+	for _, leases := range other.leases {
+		l.earlier.again += len(leases) - 1
 	}
 }
 
@@ -213,7 +233,8 @@ func (l *ledger) report(t *testing.T) {
 	posts, acks := l.counts()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	unknown, again := len(l.posts)-posts, 0
+	posts, acks = posts+l.earlier.posts, acks+l.earlier.acks
+	unknown, again := len(l.posts)-len(l.byID)+l.earlier.unknown, l.earlier.again
 	for _, leases := range l.leases {
 		again += len(leases) - 1
 	}

@@ -104,7 +104,10 @@ func (d *load) finish(url string) {
 	d.t.Helper()
 	d.stopPosting()
 	d.posting.Wait()
-	const limit = 90 * time.Second // the longest lease, many times over
+	limit := 90 * time.Second // the longest lease, many times over
+	if !d.ledger.clean() {
+		limit = 5 * time.Second // that something is wrong is known
+	}
 	for began := time.Now(); ; pause(50 * time.Millisecond) {
 		left := query[int](d.t, url, `select count(*)::int4 from agent.event where event ? 'n'`)
 		if left == 0 {
@@ -197,7 +200,7 @@ func (c *client) call(ctx context.Context, method, path string, body, out any, h
 
 // rest is what a client does after a call: it pauses, the longer when there was no answer.
 func (c *client) rest(ctx context.Context, status int) {
-	d := time.Duration(c.rand.IntN(10)) * time.Millisecond
+	d := time.Duration(c.rand.IntN(40)) * time.Millisecond
 	if status == 0 || status == http.StatusServiceUnavailable {
 		d += 50 * time.Millisecond
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -51,11 +52,59 @@ type Server struct {
 func Start(t *testing.T, cfg Config) *Server {
 	t.Helper()
 	s := newServer(t, cfg)
-	s.run("initdb", "-D", s.dir, "--username", superuser, "--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions")
+	s.copyTemplate()
 	s.Start()
-	s.Exec("", `create role `+ordinary+` login`)
-	s.Exec("", `create database `+ordinary+` owner `+ordinary)
 	return s
+}
+
+// template is the data of a server as Start makes it: initdb takes seconds of a busy machine, a copy does not. It is removed when no test
+// uses it any more.
+var template struct {
+	sync.Mutex
+	parent string
+	users  int
+}
+
+// copyTemplate gives the server the template's data, which it makes first where there are none.
+func (s *Server) copyTemplate() {
+	s.t.Helper()
+	template.Lock()
+	defer template.Unlock()
+	if template.users == 0 {
+		parent, err := s.account.newDirectory("")
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		template.parent = parent
+	}
+	template.users++
+	s.t.Cleanup(func() {
+		template.Lock()
+		defer template.Unlock()
+		if template.users--; template.users == 0 {
+			if err := os.RemoveAll(template.parent); err != nil {
+				s.t.Errorf("removing the template: %v", err)
+			}
+		}
+	})
+	data := filepath.Join(template.parent, "data")
+	if _, err := os.Stat(data); err != nil {
+		made := *s
+		made.dir, made.environ = filepath.Join(template.parent, "new"), nil
+		made.run("initdb", "-D", made.dir, "--username", superuser, "--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync", "--no-instructions")
+		made.Start()
+		made.Exec("", `create role `+ordinary+` login`)
+		made.Exec("", `create database `+ordinary+` owner `+ordinary)
+		made.Stop()
+		if err := os.Rename(made.dir, data); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	if out, err := s.account.command(ctx, nil, "cp", "-R", "-p", data, s.dir).CombinedOutput(); err != nil {
+		s.t.Fatalf("copying the template: %v\n%s", err, out)
+	}
 }
 
 func newServer(t *testing.T, cfg Config) *Server {

@@ -162,16 +162,18 @@ type queued struct {
 }
 
 // startQueued starts the program on a database and returns when it is ready. It ends with the test.
-func startQueued(t *testing.T, b build, databaseURL string) *queued {
+func startQueued(t *testing.T, b build, databaseURL string, environ ...string) *queued {
 	t.Helper()
-	return startProgram(t, b.program(t), databaseURL)
+	return startProgram(t, b.program(t), databaseURL, environ...)
 }
 
-func startProgram(t *testing.T, program, databaseURL string) *queued {
+func startProgram(t *testing.T, program, databaseURL string, environ ...string) *queued {
 	t.Helper()
 	q := &queued{
 		t: t, program: program, addr: "127.0.0.1:" + strconv.Itoa(freePort(t)), log: filepath.Join(t.TempDir(), "queued.log"),
-		environ: []string{"QUEUED_DATABASE_URL=" + databaseURL, "QUEUED_LOG_FORMAT=json", "QUEUED_MAX_CONNS=8", "QUEUED_MAX_ATTEMPTS=100000", "QUEUED_SWEEP_INTERVAL=1s"},
+		environ: append([]string{
+			"QUEUED_DATABASE_URL=" + databaseURL, "QUEUED_LOG_FORMAT=json", "QUEUED_MAX_CONNS=8", "QUEUED_MAX_ATTEMPTS=100000", "QUEUED_SWEEP_INTERVAL=1s",
+		}, environ...),
 	}
 	q.start()
 	q.awaitReady(startLimit)

@@ -7,9 +7,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// blind is the broken build of this file: claims begin at their low-water marks, and nobody looks behind these.
-var blind = build{name: "nobody looks behind the low-water marks", edits: []edit{
-	{"internal/queue/marks.go", "lookBehindInterval = time.Second", "lookBehindInterval = time.Hour"},
+// blind is the broken build of this file: claims begin at their low-water marks, and what is found behind these is forgotten.
+var blind = build{name: "what is behind a low-water mark is not claimed", edits: []edit{
+	{"internal/queue/marks.go", "if vt != nil && (!known || vt.Before(at.at)) {", "if vt != nil && !known {"},
 	{"internal/queue/marks.go", "longWalk = 250 * time.Microsecond", "longWalk = 0"},
 }}
 

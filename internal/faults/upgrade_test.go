@@ -75,22 +75,25 @@ func upgrade(t *testing.T, b build, l *ledger, rounds int) {
 	t.Helper()
 	before, version := previous(t)
 	for range rounds {
+		one := newLedger() // of a database of its own
 		server := Start(t, Config{})
 		old := startPrevious(t, before, server)
-		d := startLoad(t, l, old)
+		d := startLoad(t, one, old)
 		d.awaitPosts(50)
 		next := startQueued(t, b, server.URL()) // which migrates
 		b.breakDatabase(t, server)
-		both := startLoad(t, l, old, next)
+		both := startLoad(t, one, old, next)
 		both.next.Store(1_000_000) // names of its own
 		both.awaitPosts(200)
-		d.finish(server.AdminURL())
+		d.stopPosting()
+		d.posting.Wait()
 		both.finish(server.AdminURL())
 		if code, took := old.terminate(startLimit); code != 0 {
-			l.violated("%s ended with exit code %d after %v", version, code, took)
+			one.violated("%s ended with exit code %d after %v", version, code, took)
 		}
 		next.kill()
 		server.Kill()
+		l.add(one)
 	}
 }
 

@@ -1,0 +1,82 @@
+package faults
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// leaking is the broken build of this file.
+var leaking = build{name: "a lock timeout that stays in the pooler's session", edits: []edit{{
+	"internal/pg/pool.go", "` + quoted(value) + `, true)`", "` + quoted(value) + `, false)`",
+}}}
+
+// throughPooler serves through a PgBouncer, two processes at once, and looks at what other clients of it get.
+func throughPooler(mode string) scenario {
+	return func(t *testing.T, b build, l *ledger, rounds int) {
+		t.Helper()
+		server := Start(t, Config{})
+		bouncer := StartBouncer(t, server, mode, "default_pool_size = 40")
+		// The wake-ups of transaction mode come by a connection past the pooler.
+		environ := []string{"QUEUED_LISTEN_URL=" + server.URL()}
+		servers := []*queued{startQueued(t, b, bouncer.URL(), environ...), startQueued(t, b, bouncer.URL(), environ...)}
+		b.breakDatabase(t, server)
+		d := startLoad(t, l, servers...)
+		for range rounds {
+			d.awaitPosts(100)
+			checkSessions(t, bouncer, l)
+		}
+		d.finish(server.AdminURL())
+	}
+}
+
+// checkSessions looks for settings that queued has left in the sessions it shares with others.
+func checkSessions(t *testing.T, bouncer *Bouncer, l *ledger) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	const others = 12
+	conns := make([]*pgx.Conn, 0, others)
+	for range others {
+		conn, err := pgx.Connect(ctx, bouncer.URL()+"&default_query_exec_mode=exec")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close(ctx) }()
+		if _, err := conn.Exec(ctx, "begin"); err != nil { // each gets a session of its own
+			t.Fatal(err)
+		}
+		conns = append(conns, conn)
+	}
+	for _, conn := range conns {
+		var changed *string
+		err := conn.QueryRow(ctx, `
+			select string_agg(format('%s = %s', name, setting), ', ') from pg_catalog.pg_settings
+			where source = 'session' and name in ('lock_timeout', 'statement_timeout', 'idle_in_transaction_session_timeout', 'search_path', 'default_transaction_isolation', 'synchronous_commit', 'timezone')
+			and setting is distinct from reset_val`).Scan(&changed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if changed != nil {
+			l.violated("another client of the pooler gets a session with %s", *changed)
+		}
+	}
+}
+
+func TestPgBouncerInTransactionModeChangesNothing(t *testing.T) {
+	t.Parallel()
+	throughPooler("transaction").holds(t, 1, 10)
+}
+
+func TestPgBouncerInSessionModeChangesNothing(t *testing.T) {
+	t.Parallel()
+	throughPooler("session").holds(t, 1, 10)
+}
+
+func TestPgBouncerShowsASettingThatIsLeftInItsSessions(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	throughPooler("transaction").catches(t, leaking, 2)
+}

@@ -1,0 +1,60 @@
+package faults
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// unheard is the broken build of this file.
+var unheard = build{name: "a cancelled wait for the standby counts as a commit", edits: []edit{
+	{"internal/pg/unconfirmed.go", `n.Routine == "SyncRepWaitForLSN"`, `n.Routine == "none"`},
+}}
+
+// cancelWaits keeps the log from the standby and cancels the waits of those who commit, as an impatient operator does, and then loses the primary.
+func cancelWaits(t *testing.T, b build, l *ledger, rounds int) {
+	t.Helper()
+	pair := StartPair(t, Synchronous, Config{})
+	q := startQueued(t, b, pair.URL())
+	b.breakDatabase(t, pair.Primary)
+	d := startLoad(t, l, q)
+	for i := range rounds {
+		d.awaitPosts(20)
+		pair.Primary.HoldBackStandbys()
+		cancelled := 0
+		for began := time.Now(); cancelled < 10 && time.Since(began) < startLimit; pause(20 * time.Millisecond) {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			var n int
+			err := pair.Primary.queryRow(ctx, &n, `
+				select pg_catalog.count(pg_catalog.pg_cancel_backend(pid))::int4 from pg_catalog.pg_stat_activity
+				where wait_event = 'SyncRep' and usename = 'queued'`)
+			cancel()
+			if err != nil {
+				t.Fatal(err)
+			}
+			cancelled += n
+		}
+		if cancelled == 0 {
+			t.Fatal("nobody waited for the standby")
+		}
+		pair.Primary.Kill()
+		pair.Failover()
+		d.awaitPostAfter(time.Now())
+		if i+1 < rounds {
+			pair.Rejoin()
+		}
+	}
+	d.awaitPosts(20)
+	d.finish(pair.Primary.AdminURL())
+}
+
+func TestACancelledWaitForTheStandbyIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	scenario(cancelWaits).holds(t, 1, 10)
+}
+
+func TestCancelledWaitsShowThemselvesCountedAsCommits(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	scenario(cancelWaits).catches(t, unheard, 2)
+}
