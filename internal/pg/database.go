@@ -237,8 +237,10 @@ func look(ctx context.Context, conn *pgconn.PgConn) (timeline string, writable b
 func (db *Database) begun(conn *pgconn.PgConn, nc *netConn, timeline string, d *dialer) {
 	db.mu.Lock()
 	for known := range db.sessions {
-		if known.IsClosed() {
+		select {
+		case <-known.CleanupDone(): // not IsClosed, which is for who uses the connection
 			delete(db.sessions, known)
+		default:
 		}
 	}
 	s := session{epoch: db.epoch, timeline: timeline}
