@@ -401,3 +401,52 @@ func TestAckThatWaitsWhileAPartitionIsMadeSucceeds(t *testing.T) {
 		t.Errorf("the event became %+v", h)
 	}
 }
+
+func TestHistoryIsKeptForTheMinimumWhateverTheServiceAsksFor(t *testing.T) {
+	t.Parallel()
+	b := retained(t, nil)
+	aged(t, b.sql, 10, 56)
+	aged(t, b.sql, 11, 84)
+	b.exec(t, `select agent.set_minimum_retention('70 days')`)
+	b.exec(t, `insert into agent.queue (name, history_retention) select distinct queue, interval '1 hour' from agent.event_hist`)
+	service := pgtest.Connect(t, pgtest.AsService(b.url))
+	young := func() int {
+		t.Helper()
+		return pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist where event_ts > now() - interval '60 days'`)
+	}
+	before := young()
+	dropAll := func() {
+		t.Helper()
+		for {
+			name := pgtest.Query[*string](t, service, `select (select o from agent.old_history('1 us') o limit 1)`)
+			if name == nil {
+				break
+			}
+			for !pgtest.Query[bool](t, service, `select agent.drop_history($1, '1 us')`, *name) {
+			}
+		}
+		pgtest.Query[int](t, service, `select agent.delete_old_history('1 us', 1000)`)
+		pgtest.Query[int](t, service, `select agent.forget_history(1000)`)
+	}
+	dropAll()
+	if n := young(); n != before || n == 0 {
+		t.Errorf("%d of %d events that are younger than the minimum are left", n, before)
+	}
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist`); n != before {
+		t.Errorf("%d events that are older than the minimum are left", n-before)
+	}
+	_, err := b.PutPolicy(t.Context(), queue.Policy{Queue: "q", Retention: new(24 * time.Hour)})
+	if invalid := new(queue.InvalidError); !errors.As(err, &invalid) || invalid.Field != "history_retention" {
+		t.Errorf("a policy below the minimum: %v", err)
+	}
+	for _, call := range []string{`agent.set_minimum_retention(null)`, `agent.keep_history('1 us')`} {
+		if _, err := service.Exec(t.Context(), "select "+call); err == nil {
+			t.Errorf("the service's role could call %s", call)
+		}
+	}
+	b.exec(t, `select agent.set_minimum_retention(null)`)
+	dropAll()
+	if n := young(); n != 0 {
+		t.Errorf("without a minimum %d events are left", n)
+	}
+}

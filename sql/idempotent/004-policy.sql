@@ -1,5 +1,30 @@
 -- Policies: what a queue says of its events' attempts, whether it is paused, and how long its history is kept.
 
+-- Has history kept for so long at least, whatever the service and the policies of queues say; null: no minimum. Only for the owner of the schema.
+create or replace function agent.set_minimum_retention(_retention interval)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent.check_is_owner();
+  perform agent.refuse('retention', 'must be more than nothing, and 1000 years at most') where not _retention > interval '0' or _retention > interval '1000 years';
+  delete from agent.minimum_retention;
+  insert into agent.minimum_retention (retention) select _retention where _retention is not null;
+end
+$func$;
+
+-- Events of history with an event_ts before this may be deleted under a retention. Private to the functions of this schema.
+create or replace function agent.history_cutoff(_retention interval)
+returns timestamptz
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return least(now() - _retention, now() - (select m.retention from agent.minimum_retention m));
+end
+$func$;
+
 -- Sets the whole policy of a queue from an object with any of max_attempts, invisible_for, backoff {kind, base, factor, max, jitter}, paused and
 -- history_retention; what is left out has no value, or its default. Durations are intervals as text, kept in seconds. Raises QD003 for what makes no sense.
 create or replace function agent.put_queue(_name text, _policy jsonb)
@@ -44,6 +69,9 @@ begin
   , ('backoff/max', 'must not be negative', _row.backoff_max < interval '0')
   , ('backoff/jitter', 'must be 0 to 1', _row.backoff_jitter not between 0 and 1)
   , ('history_retention', 'must be more than nothing', _row.history_retention <= interval '0')
+  , ( 'history_retention', 'must not be shorter than the minimum that the owner of the database has set'
+    , _row.history_retention < (select m.retention from agent.minimum_retention m)
+    )
   ) as c (argument, reason, is_bad)
   where c.is_bad
   limit 1;

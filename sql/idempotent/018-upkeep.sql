@@ -228,7 +228,7 @@ begin
       'select format(''%I.%I'', c.chunk_schema, c.chunk_name) from timescaledb_information.chunks c
        where c.hypertable_schema = ''agent'' and c.hypertable_name = ''event_hist'' and c.range_end <= $1
        order by c.range_end'
-      using now() - _retention;
+      using agent.history_cutoff(_retention);
     return;
   end if;
   return query
@@ -237,7 +237,7 @@ begin
   join pg_class c on c.oid = i.inhrelid
   where i.inhparent = 'agent.event_hist'::regclass
   and c.relname ~ '^event_hist_[0-9]{8}$'
-  and to_timestamp(right(c.relname, 8), 'YYYYMMDD') + interval '7 days' <= now() - _retention
+  and to_timestamp(right(c.relname, 8), 'YYYYMMDD') + interval '7 days' <= agent.history_cutoff(_retention)
   order by c.relname;
 end
 $func$;
@@ -305,7 +305,7 @@ begin
   if agent.history_kind() = 'hypertable' then
     return 0;
   end if;
-  _cutoff = now() - _retention;
+  _cutoff = agent.history_cutoff(_retention);
   foreach _outcome in array array['done', 'failed', 'expired', 'cancelled'] loop
     delete from agent.event_hist_default d
     where d.ctid = any (array
@@ -375,6 +375,7 @@ as $func$
 declare
   _name text;
   _retention interval;
+  _cutoff timestamptz;
   _outcome text;
   _deleted int8;
   _total int8 = 0;
@@ -385,12 +386,13 @@ begin
     cross join unnest(array['done', 'failed', 'expired', 'cancelled']) as o (outcome)
     where q.history_retention < interval '1000 years' -- no time lies that far back
   loop
+    _cutoff = agent.history_cutoff(_retention);
     delete from agent.event_hist h
-    where h.event_ts < now() - _retention
+    where h.event_ts < _cutoff
     and (h.event_ts, h.id) in
     ( select o.event_ts, o.id
       from agent.event_hist o
-      where o.queue = _name and o.outcome = _outcome and o.event_ts < now() - _retention
+      where o.queue = _name and o.outcome = _outcome and o.event_ts < _cutoff
       order by o.event_ts, o.id
       limit _limit - _total
       for update skip locked

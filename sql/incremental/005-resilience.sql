@@ -28,6 +28,13 @@ create table agent.service_role
 ( name name primary key
 , granted_at timestamptz not null default now()
 );
+
+-- agent.minimum_retention: how long history is kept at least, whatever the service asks for. One row at most.
+create table agent.minimum_retention
+( retention interval not null check (retention > interval '0')
+, singleton boolean primary key default true check (singleton)
+);
+
 -- A role that could call what is for the service only was meant to run it: earlier versions had operators grant all functions.
 insert into agent.service_role (name)
 select distinct r.rolname
