@@ -91,6 +91,7 @@ begin
   end if;
 
   -- What was not finished is in history by this very receipt, or its lease was lost, or there is no such event.
+  perform agent.confirm_durably();
   return query
   select
     a.ord

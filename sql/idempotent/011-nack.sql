@@ -61,6 +61,7 @@ begin
     where h.id = _id and h.outcome = 'failed' and _receipt = agent.receipt(h.id, h.attempts, h.claimed)
     and (_for_good or coalesce(h.retryable, true)); -- that one ran out of attempts
     if found then
+      perform agent.confirm_durably();
       return;
     end if;
   end if;

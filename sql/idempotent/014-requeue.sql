@@ -87,6 +87,7 @@ begin
   perform agent.refuse('outcome', 'must be done, failed, expired or cancelled')
   where _outcome not in ('done', 'failed', 'expired', 'cancelled');
   perform agent.refuse('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
+  perform agent.confirm_durably() where not _dry_run; -- that what was put back before is passed over says that it was put back
 
   execute 'select array_agg(m.queue), array_agg(m.n) from (select h.queue, count(*)' || _where || ' group by h.queue) m (queue, n)'
     into _queues, _matched;

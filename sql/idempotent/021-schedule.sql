@@ -119,6 +119,7 @@ begin
     raise exception 'the idempotency key % stands for another request', _key
       using errcode = 'QD005', column = 'idempotency_key', detail = 'stands for another schedule';
   end if;
+  perform agent.confirm_durably();
   return query select _made, true;
 end
 $func$;

@@ -21,6 +21,28 @@ alter table agent.queue
 
 -- Failover.
 
+-- agent.server: the server that was seen to be the primary last, and the highest time that its clock was seen to show. One row.
+create table agent.server
+( is_only boolean primary key default true
+, timeline int8                            -- null: none was seen yet
+, clock timestamptz not null default clock_timestamp()
+, constraint server_is_only check (is_only)
+) with (fillfactor = 50);
+insert into agent.server default values;
+
+-- Nothing is ever in it: who moves the sequences ahead has it locked.
+create table agent.server_change ();
+
+-- The timeline that ids are given out on. A sequence, because that is outside of transactions: see agent.follow_timeline().
+create sequence agent.server_timeline as int8 minvalue 0 start 0;
+do $script$
+begin
+  perform pg_catalog.setval('agent.server_timeline', ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::int8);
+exception when insufficient_privilege or undefined_function or feature_not_supported then
+  null; -- see the triggers check_timeline
+end
+$script$;
+
 -- Roles.
 
 -- agent.service_role: the roles that the service runs as. Each migration grants them what its version calls: see agent.grant_service().
