@@ -5,40 +5,39 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
-)
 
-// connectTimeout bounds the connection to each host, unless the URL's connect_timeout does.
-const connectTimeout = 10 * time.Second
+	"github.com/queued/queued/internal/pg"
+)
 
 // connect opens the session of a migration. No setting outlives a transaction, so it may go
 // through a pooler.
 func connect(ctx context.Context, url string, log zerolog.Logger) (*pgx.Conn, error) {
 	// The pool's parser, as the service's URL may have settings of the pool.
-	pool, err := pgxpool.ParseConfig(url)
-	if err != nil {
+	if _, err := pgxpool.ParseConfig(url); err != nil {
 		return nil, parseError(err)
 	}
-	cfg := pool.ConnConfig
-	cfg.RuntimeParams["application_name"] = "queued migrate"
-	cfg.RuntimeParams["client_encoding"] = "UTF8"
-	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
-	if cfg.ConnectTimeout == 0 {
-		cfg.ConnectTimeout = connectTimeout
+	db, err := pg.Open(ctx, pg.Config{
+		URL:             url,
+		ApplicationName: "queued migrate",
+		IsUnprepared:    true,
+		Notices: func(n *pgconn.Notice) {
+			level := zerolog.DebugLevel
+			if n.SeverityUnlocalized == "WARNING" {
+				level = zerolog.WarnLevel
+			}
+			log.WithLevel(level).Str("sqlstate", n.Code).Msg(n.Message)
+		},
+		Logger: log,
+	})
+	if err != nil {
+		return nil, connectError{err}
 	}
-	cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
-		level := zerolog.DebugLevel
-		if n.SeverityUnlocalized == "WARNING" {
-			level = zerolog.WarnLevel
-		}
-		log.WithLevel(level).Str("sqlstate", n.Code).Msg(n.Message)
-	}
-	conn, err := pgx.ConnectConfig(ctx, cfg)
+	conn, err := db.Connect(ctx)
 	if err != nil {
 		return nil, connectError{err}
 	}

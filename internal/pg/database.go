@@ -19,10 +19,12 @@ const pingTimeout = 2 * time.Second
 
 // Config is what a Database needs to know. All but URL may be zero.
 type Config struct {
-	URL             string         // as libpq takes it, as a URL or as keywords; with the pool_… parameters of pgxpool
-	ListenURL       string         // where to listen for notifications when URL leads to a pooler; empty: URL
-	ApplicationName string         // unless the URL has an application_name; empty: queued
-	Logger          zerolog.Logger // zero: silent
+	URL             string               // as libpq takes it, as a URL or as keywords; with the pool_… parameters of pgxpool
+	ListenURL       string               // where to listen for notifications when URL leads to a pooler; empty: URL
+	ApplicationName string               // unless the URL has an application_name; empty: queued
+	IsUnprepared    bool                 // statements are not prepared, whatever stands between
+	Notices         func(*pgconn.Notice) // is told of the server's notices; nil: nobody is
+	Logger          zerolog.Logger       // zero: silent
 }
 
 // Database makes every connection of the service. A session that it returns is one where writing is allowed, unless the URL has a
@@ -69,20 +71,20 @@ func Open(ctx context.Context, cfg Config) (*Database, error) {
 		moved:    make(chan struct{}),
 	}
 	var err error
-	if db.main, db.direct, err = db.open(ctx, cfg.URL, cfg.ApplicationName); err != nil {
+	if db.main, db.direct, err = db.open(ctx, cfg.URL, cfg); err != nil {
 		return nil, err
 	}
 	db.listen = db.main
 	if cfg.ListenURL != "" {
 		var direct bool
-		if db.listen, direct, err = db.open(ctx, cfg.ListenURL, cfg.ApplicationName); err != nil {
+		if db.listen, direct, err = db.open(ctx, cfg.ListenURL, cfg); err != nil {
 			return nil, fmt.Errorf("the database of QUEUED_LISTEN_URL: %w", err)
 		}
 		if !direct {
 			db.log.Warn().Msg("QUEUED_LISTEN_URL leads to a pooler: in transaction mode nothing is heard through it")
 		}
 	}
-	if !db.direct {
+	if !db.direct && !cfg.IsUnprepared {
 		db.log.Warn().Bool("listen_url", cfg.ListenURL != "").Msg("a pooler stands between here and PostgreSQL: statements are not prepared, and the timeouts " +
 			"that the service needs are those of the role or the database, see docs/operations.md")
 	}
@@ -90,7 +92,7 @@ func Open(ctx context.Context, cfg Config) (*Database, error) {
 }
 
 // open makes the endpoint of a URL, and reports whether it leads to PostgreSQL itself.
-func (db *Database) open(ctx context.Context, text, application string) (e endpoint, direct bool, err error) {
+func (db *Database) open(ctx context.Context, text string, own Config) (e endpoint, direct bool, err error) {
 	if e.parsed, err = parse(text); err != nil {
 		return e, false, err
 	}
@@ -102,8 +104,8 @@ func (db *Database) open(ctx context.Context, text, application string) (e endpo
 	cfg.ConnectTimeout = timeout
 	e.dialer = newDialer(timeout, cfg.LookupFunc)
 	cfg.DialFunc, cfg.LookupFunc = e.dialer.dial, e.dialer.resolve
-	db.watch(&e)
-	setDefaults(cfg.RuntimeParams, map[string]string{"application_name": application})
+	db.watch(&e, own.Notices)
+	setDefaults(cfg.RuntimeParams, map[string]string{"application_name": own.ApplicationName})
 	setDefaults(cfg.RuntimeParams, pooledSettings())
 	plain := cfg.Copy()
 	setDefaults(cfg.RuntimeParams, sessionSettings())
@@ -128,9 +130,9 @@ func (db *Database) open(ctx context.Context, text, application string) (e endpo
 	direct = pid == conn.PgConn().PID() && pgErr == nil
 	if !direct {
 		*cfg = *plain
-		if !e.ownExecMode {
-			cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
-		}
+	}
+	if own.IsUnprepared || !direct && !e.ownExecMode {
+		cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
 	return e, direct, nil
 }
@@ -168,7 +170,7 @@ var errSilentSession = errors.New("the session began, but its first statement wa
 	"or a pooler in between has no server connection left (in session mode it needs one for each of this program's)")
 
 // watch has every session of an endpoint looked at before it is used, and its messages heeded.
-func (db *Database) watch(e *endpoint) {
+func (db *Database) watch(e *endpoint, notices func(*pgconn.Notice)) {
 	cfg := e.pool.ConnConfig
 	own := cfg.ValidateConnect // what the URL asks for
 	anyServer := e.anyServer
@@ -196,7 +198,12 @@ func (db *Database) watch(e *endpoint) {
 		db.begun(conn, nc, timeline, dialer)
 		return nil
 	}
-	cfg.OnNotice = noteUnconfirmed
+	cfg.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
+		noteUnconfirmed(conn, n)
+		if notices != nil {
+			notices(n)
+		}
+	}
 	closesOn := cfg.OnPgError
 	cfg.OnPgError = func(conn *pgconn.PgConn, pgErr *pgconn.PgError) bool {
 		if pgErr.Code == "25006" { // read_only_sql_transaction
@@ -317,8 +324,8 @@ func (db *Database) reset() {
 	}
 }
 
-// resets returns a channel that is closed by the next Reset.
-func (db *Database) resets() <-chan struct{} {
+// Resets returns a channel that is closed when connections are made anew the next time: by Reset, or because another server is the primary.
+func (db *Database) Resets() <-chan struct{} {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	return db.moved

@@ -73,7 +73,7 @@ func (l *Listener) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	moved := l.Database.resets()
+	moved := l.Database.Resets()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {

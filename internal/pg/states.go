@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/puddle/v2"
@@ -36,8 +37,14 @@ var common = States{
 	"53200": ErrUnavailable,     // out_of_memory
 	"53300": ErrUnavailable,     // too_many_connections
 	"58030": ErrUnavailable,     // io_error
+	"26000": ErrUnavailable,     // invalid_sql_statement_name: a pooler has led a prepared statement to another session
+	"42P05": ErrUnavailable,     // duplicate_prepared_statement: the same
+	"40001": ErrUnavailable,     // serialization_failure: by a default of the role or the database, behind a pooler; it may be repeated
 	"25006": ErrUnavailable,     // read_only_sql_transaction: a standby, after a failover
 }
+
+// IsUnavailable reports whether err says that the database could not be reached or had no room, so that it is worth trying again.
+func IsUnavailable(err error) bool { return errors.Is(States{}.Wrap("", err), ErrUnavailable) }
 
 // Wrap turns an error of pgx into one that wraps an error of own or of this package where there is a
 // fitting one, and says what was being done. It is nil when err is.
@@ -57,6 +64,9 @@ func (own States) Wrap(doing string, err error) error {
 		sentinel, known := own[pgErr.Code]
 		if !known {
 			sentinel, known = common[pgErr.Code]
+		}
+		if !known && strings.HasPrefix(pgErr.Code, "08") { // connection exceptions, and what poolers say
+			sentinel, known = ErrUnavailable, true
 		}
 		switch {
 		case !known:

@@ -27,6 +27,8 @@ var (
 	// ErrUnavailable: the database could not be reached, the connection broke, or it has no room; whether a
 	// write was committed may be unknown.
 	ErrUnavailable = pg.ErrUnavailable
+	// ErrNotSynchronous: commits wait for no standby, and Config.RequireSync wants them to.
+	ErrNotSynchronous = errors.New("commits wait for no synchronous standby")
 )
 
 // InvalidError is a value the database refused, in words for the caller.

@@ -18,7 +18,7 @@ import (
 const (
 	// flushTimeout bounds one flush. It is the flusher's own: a caller that gives up does not take
 	// its neighbours along.
-	flushTimeout = 30 * time.Second
+	flushTimeout = 10 * time.Second
 
 	// maxFlushBytes bounds the payloads that calls share a flush with, as a batch over HTTP is
 	// bounded unless configured otherwise, and those that one claim returns. A call that is larger has a flush to itself.
@@ -128,13 +128,12 @@ func (f *flusher) forget(p *part) bool {
 	return i >= 0
 }
 
-// close refuses further parts, waits until those that are there have been answered, and closes the connections.
+// close refuses further parts, and waits until those that are there have been answered.
 func (f *flusher) close() {
 	f.mu.Lock()
 	f.closed = true
 	f.mu.Unlock()
 	f.work.Wait()
-	f.pool.Close()
 }
 
 // write flushes until nothing waits any more.

@@ -263,6 +263,13 @@ func (m *marks) enable(on bool) {
 	clear(m.byKey)
 }
 
+// forget has every claim find its way by itself again: another clock may decide from now on.
+func (m *marks) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.byKey)
+}
+
 // lookBehindLoop looks behind the marks until ctx ends.
 func (s *Service) lookBehindLoop(ctx context.Context) error {
 	s.marks.enable(true)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
-	"golang.org/x/mod/semver"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/queued/queued/internal/pg"
@@ -49,6 +48,7 @@ type Config struct {
 	DatabaseURL   string         // a PostgreSQL URL or keyword string, as libpq takes it; the schema is migrated
 	Database      *pg.Database   // goes before DatabaseURL
 	SchemaVersion string         // the version agent.version must have reached for CheckReady; empty: any
+	RequireSync   bool           // CheckReady wants a server whose commits wait for a standby
 	MaxConns      int            // connections at most, two or more; zero: what the URL's pool_max_conns says, else DefaultMaxConns
 	MaxAttempts   int            // default of claims and sweeps; zero: DefaultMaxAttempts
 	SweepInterval time.Duration  // time between sweeps of the service itself; zero: DefaultSweepInterval; negative: never
@@ -91,6 +91,7 @@ type Service struct {
 	notifier *notifier
 	flusher  *flusher
 	marks    marks
+	server   server
 	fits     fits
 	lookouts lookouts
 	started  time.Time
@@ -140,8 +141,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		return nil, err
 	}
 	if err := pool.Ping(ctx); err != nil {
-		pool.Close()
-		s.flusher.pool.Close()
+		s.closePools(ctx)
 		return nil, wrap("connecting", err)
 	}
 	return s, nil
@@ -153,6 +153,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 func (s *Service) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.listener.Run(ctx) })
+	g.Go(func() error { return s.serverLoop(ctx) })
 	g.Go(func() error { return s.notifier.run(ctx) })
 	if s.cfg.SweepInterval > 0 {
 		g.Go(func() error { return s.sweepLoop(ctx) })
@@ -195,28 +196,27 @@ func (s *Service) Close(ctx context.Context) error {
 		s.work.Wait()
 		s.flusher.close()
 		s.recordLast(ctx)
-		s.pool.Close()
 	}()
+	defer s.closePools(ctx)
 	select {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("closing the queue service: %w", ctx.Err())
+		return fmt.Errorf("closing the queue service: calls are still under way: %w", ctx.Err())
 	}
 }
 
-// CheckReady returns nil when the database answers and its schema has reached the version this
-// program needs. A later one will do: during a rolling upgrade the old processes go on serving.
-func (s *Service) CheckReady(ctx context.Context) error {
-	var version string
-	if err := s.pool.QueryRow(ctx, `select version from agent.version`).Scan(&version); err != nil {
-		return wrap("checking the schema's version", err)
+// closePools closes the connections. A server that does not take leave of them loses nothing by it, so that they are not waited for longer than
+// ctx lasts.
+func (s *Service) closePools(ctx context.Context) {
+	for _, pool := range s.pools() {
+		if err := pool.CloseBy(ctx); err != nil {
+			s.cfg.Logger.Warn().Err(err).Msg("the database does not answer: its connections are dropped")
+		}
 	}
-	if s.cfg.SchemaVersion != "" && semver.Compare("v"+version, "v"+s.cfg.SchemaVersion) < 0 {
-		return fmt.Errorf("the schema is at version %s, this program needs %s", version, s.cfg.SchemaVersion)
-	}
-	return nil
 }
+
+func (s *Service) pools() []*pg.Pool { return []*pg.Pool{s.pool, s.flusher.pool} }
 
 // PoolStats describes the connection pool: connections in use, idle, and at most, and what
 // acquiring them has cost so far.
@@ -229,7 +229,7 @@ type PoolStats struct {
 
 // PoolStats describes the connections.
 func (s *Service) PoolStats() (sum PoolStats) {
-	for _, pool := range []*pg.Pool{s.pool, s.flusher.pool} {
+	for _, pool := range s.pools() {
 		st := pool.Stat()
 		sum.InUse += st.AcquiredConns()
 		sum.Idle += st.IdleConns()

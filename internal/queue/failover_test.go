@@ -1,0 +1,280 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/queued/queued/internal/faults"
+	"github.com/queued/queued/internal/migrate"
+	"github.com/queued/queued/internal/pgtest"
+	"github.com/queued/queued/internal/queue"
+)
+
+// quick makes servers of pairs that need not outlive the machine.
+var quick = faults.Config{Settings: map[string]string{"fsync": "off"}}
+
+// servePair migrates a pair and runs a service on it.
+func servePair(t *testing.T, pair *faults.Pair, cfg queue.Config) *queue.Service {
+	t.Helper()
+	if cfg.DatabaseURL == "" {
+		cfg.DatabaseURL = pair.URL()
+	}
+	if _, err := migrate.Run(t.Context(), migrate.Config{DatabaseURL: cfg.DatabaseURL}); err != nil {
+		t.Fatal(err)
+	}
+	pair.Primary.AwaitStandby(pair.Standby)
+	cfg.Logger = zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)
+	s, err := queue.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		<-done
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		_ = s.Close(ctx) // the server may be gone
+	})
+	return s
+}
+
+// insertUntil inserts until it succeeds, and returns the id and how long that took.
+func insertUntil(t *testing.T, s *queue.Service, limit time.Duration) (int64, time.Duration) {
+	t.Helper()
+	start := time.Now()
+	for {
+		in, err := s.Insert(t.Context(), []queue.InsertParams{{Event: []byte(`{}`)}})
+		if err == nil {
+			return in[0].ID, time.Since(start)
+		}
+		if time.Since(start) > limit {
+			t.Fatalf("no insert within %s: %v", limit, err)
+		}
+		time.Sleep(20 * time.Millisecond) //nolint:forbidigo // the database is down
+	}
+}
+
+func TestIDsAreNotGivenTwiceAfterAnAsynchronousFailover(t *testing.T) {
+	t.Parallel()
+	for _, way := range []string{"service", "sql"} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			pair := faults.StartPair(t, faults.Asynchronous, quick)
+			s := servePair(t, pair, queue.Config{})
+			insertUntil(t, s, time.Minute)
+			pair.Primary.AwaitStandby(pair.Standby)
+			pair.Primary.HoldBackStandbys()
+			given := make(map[int64]bool)
+			for range 200 {
+				id, _ := insertUntil(t, s, time.Minute)
+				given[id] = true
+			}
+			pair.Primary.Kill()
+			pair.Failover()
+			if way == "sql" {
+				conn := pgtest.Connect(t, pair.Primary.URL())
+				for range 300 {
+					id := pgtest.Query[int64](t, conn, `select agent.insert_event('{}')`)
+					if given[id] {
+						t.Fatalf("the id %d was given again", id)
+					}
+				}
+			}
+			for range 300 {
+				if id, _ := insertUntil(t, s, time.Minute); given[id] {
+					t.Fatalf("the id %d was given again", id)
+				}
+			}
+		})
+	}
+}
+
+func TestServiceIsBackSoonAfterThePrimaryIsFrozen(t *testing.T) {
+	t.Parallel()
+	pair := faults.StartPair(t, faults.Synchronous, quick)
+	s := servePair(t, pair, queue.Config{})
+	insertUntil(t, s, time.Minute)
+	if _, err := s.Insert(t.Context(), make([]queue.InsertParams, 0)); err != nil {
+		t.Fatal(err)
+	}
+	inserted := make(chan error, 1)
+	pair.Primary.Freeze()
+	go func() { // what is under way when it freezes must not keep the others waiting either
+		_, err := s.Insert(context.Background(), []queue.InsertParams{{Event: []byte(`{}`)}})
+		inserted <- err
+	}()
+	time.Sleep(time.Second) //nolint:forbidigo // the failover manager takes its time, too
+	pair.Failover()
+	_, took := insertUntil(t, s, time.Minute)
+	t.Logf("back after %s", took)
+	if took > 10*time.Second {
+		t.Errorf("back %s after the promotion, want 10 s at most", took)
+	}
+	<-inserted
+	start := time.Now()
+	for !s.Server().Hears {
+		if time.Since(start) > 20*time.Second {
+			t.Fatal("the listener has not followed")
+		}
+		time.Sleep(20 * time.Millisecond) //nolint:forbidigo // as above
+	}
+}
+
+func TestServiceLeavesAPrimaryThatTurnsReadOnly(t *testing.T) {
+	t.Parallel()
+	pair := faults.StartPair(t, faults.Synchronous, quick)
+	s := servePair(t, pair, queue.Config{})
+	insertUntil(t, s, time.Minute)
+	old := pair.Primary
+	pair.Failover()
+	old.Set("default_transaction_read_only", "on") // its sessions live on
+	_, took := insertUntil(t, s, time.Minute)
+	t.Logf("back after %s", took)
+	if took > 5*time.Second {
+		t.Errorf("back after %s, want 5 s at most", took)
+	}
+	if err := s.CheckReady(t.Context()); err != nil {
+		t.Errorf("not ready: %v", err)
+	}
+}
+
+func TestReadinessAsksForAServerThatTakesWrites(t *testing.T) {
+	t.Parallel()
+	server := faults.Start(t, quick)
+	if _, err := migrate.Run(t.Context(), migrate.Config{DatabaseURL: server.URL()}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := queue.Open(t.Context(), queue.Config{DatabaseURL: server.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close(context.Background()) })
+	if err := s.CheckReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	server.Set("default_transaction_read_only", "on")
+	if err := s.CheckReady(t.Context()); !errors.Is(err, queue.ErrUnavailable) {
+		t.Errorf("got %v, want ErrUnavailable", err)
+	}
+	server.Set("default_transaction_read_only", "off")
+	if err := s.CheckReady(t.Context()); err != nil {
+		t.Errorf("not ready again: %v", err)
+	}
+}
+
+func TestStandbyThatTheURLNamesFirstIsPassedOver(t *testing.T) {
+	t.Parallel()
+	pair := faults.StartPair(t, faults.Asynchronous, quick)
+	s := servePair(t, pair, queue.Config{DatabaseURL: pair.Standby.URL(pair.Primary)})
+	insertUntil(t, s, 5*time.Second)
+}
+
+func TestCommitThatNoStandbyConfirmedIsUnknown(t *testing.T) {
+	t.Parallel()
+	pair := faults.StartPair(t, faults.Synchronous, quick)
+	s := servePair(t, pair, queue.Config{MaxAttempts: 5})
+	ctx := t.Context()
+	first, _ := insertUntil(t, s, time.Minute)
+	second, _ := insertUntil(t, s, time.Minute)
+	claimed, err := s.Claim(ctx, queue.ClaimParams{Limit: 2})
+	if err != nil || len(claimed) != 2 {
+		t.Fatalf("%v, %v", claimed, err)
+	}
+	receipts := map[int64]string{claimed[0].ID: claimed[0].Receipt, claimed[1].ID: claimed[1].Receipt}
+
+	// Whoever operates the primary cancels the waits for a standby that has gone.
+	pair.Standby.Kill()
+	admin := pgtest.Connect(t, pair.Primary.AdminURL())
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			_, _ = admin.Exec(context.Background(), `select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'`)
+		}
+	}()
+	defer func() { close(stop); <-stopped }()
+
+	keyed := queue.InsertParams{Event: []byte(`{"n":1}`), Key: "k"}
+	for _, c := range []struct {
+		name string
+		call func() error
+	}{
+		{"insert", func() error { _, err := s.Insert(ctx, []queue.InsertParams{{Event: []byte(`{}`)}}); return err }},
+		{"keyed insert", func() error { _, err := s.Insert(ctx, []queue.InsertParams{keyed}); return err }},
+		{"replayed key", func() error { _, err := s.Insert(ctx, []queue.InsertParams{keyed}); return err }},
+		{"ack", func() error { _, err := s.Ack(ctx, []queue.Ack{{Lease: queue.Lease{ID: first, Receipt: receipts[first]}}}); return err }},
+		{"repeated ack", func() error { _, err := s.Ack(ctx, []queue.Ack{{Lease: queue.Lease{ID: first, Receipt: receipts[first]}}}); return err }},
+		{"extend", func() error {
+			_, err := s.Extend(ctx, queue.Lease{ID: second, Receipt: receipts[second]}, time.Hour)
+			return err
+		}},
+		{"nack", func() error {
+			_, err := s.Nack(ctx, queue.NackParams{Lease: queue.Lease{ID: second, Receipt: receipts[second]}, Final: true})
+			return err
+		}},
+		{"repeated nack", func() error {
+			_, err := s.Nack(ctx, queue.NackParams{Lease: queue.Lease{ID: second, Receipt: receipts[second]}, Final: true})
+			return err
+		}},
+		{"requeue", func() error { _, err := s.Requeue(ctx, first); return err }},
+		{"requeue by filter", func() error { _, err := s.RequeueMatching(ctx, queue.RequeueParams{HistoryFilter: queue.HistoryFilter{Outcome: queue.Failed}}); return err }},
+		{"repeated requeue by filter", func() error { _, err := s.RequeueMatching(ctx, queue.RequeueParams{HistoryFilter: queue.HistoryFilter{Outcome: queue.Failed}}); return err }},
+		{"pause", func() error { return s.Pause(ctx, "other") }},
+		{"repeated pause", func() error { return s.Pause(ctx, "other") }},
+		{"policy", func() error { _, err := s.PutPolicy(ctx, queue.Policy{Queue: "third"}); return err }},
+	} {
+		if err := c.call(); !errors.Is(err, queue.ErrUnavailable) {
+			t.Errorf("%s: got %v, want ErrUnavailable", c.name, err)
+		}
+	}
+	if _, err := s.Get(ctx, first); err != nil {
+		t.Errorf("what only reads: %v", err)
+	}
+}
+
+func TestReadyEventsStayReadyWhenTheNewPrimarysClockIsBehind(t *testing.T) {
+	t.Parallel()
+	pair := faults.StartPair(t, faults.Synchronous, quick)
+	s := servePair(t, pair, queue.Config{})
+	ready, _ := insertUntil(t, s, time.Minute)
+	in, err := s.Insert(t.Context(), []queue.InsertParams{{Event: []byte(`{}`), Delay: time.Hour}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As if the clock of this server had been a minute ahead all the time.
+	pair.Primary.Exec("queued", fmt.Sprintf(`
+		update agent.event set vt = vt + interval '1 minute', enqueued_at = enqueued_at + interval '1 minute' where id = %d;
+		update agent.server set clock = clock + interval '1 minute'`, ready))
+	pair.Primary.Kill()
+	pair.Failover()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for {
+		claimed, err := s.Claim(ctx, queue.ClaimParams{Limit: 10, Wait: time.Second})
+		if err == nil && len(claimed) > 0 {
+			if len(claimed) != 1 || claimed[0].ID != ready {
+				t.Errorf("claimed %v, want %d alone", claimed, ready)
+			}
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("not claimed: %v", err)
+		}
+	}
+	if e, err := s.Get(t.Context(), in[0].ID); err != nil || e.State != queue.Scheduled {
+		t.Errorf("what is delayed is %v, %v", e.State, err)
+	}
+}

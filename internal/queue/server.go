@@ -1,0 +1,174 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/mod/semver"
+
+	"github.com/queued/queued/internal/loop"
+	"github.com/queued/queued/internal/pg"
+)
+
+const (
+	// serverInterval is the time between two looks at which server is the primary, and what its clock shows.
+	serverInterval = 5 * time.Second
+	// noticeableSkew is how far two servers' clocks must differ to be worth a word.
+	noticeableSkew = time.Second
+)
+
+// server is what is known of the primary.
+type server struct {
+	mu       sync.Mutex
+	timeline int64         // 0: not known
+	at       time.Time     // the highest time that its clock has shown
+	seen     time.Time     // when that was, by this process's clock
+	behind   time.Duration // how far its clock was behind that of the primary before; negative: ahead
+	safety   *pg.Safety    // nil: not known
+}
+
+// ServerState is what is known of the database's server.
+type ServerState struct {
+	ClockBehind time.Duration // how far its clock was behind that of the primary before it, as this process saw it; negative: ahead
+	Safety      *pg.Safety    // its settings; nil: not known yet
+	IsPooled    bool          // a pooler stands between
+	Hears       bool          // notifications arrive
+}
+
+// Server describes the database's server, as far as it is known. It does not ask it.
+func (s *Service) Server() ServerState {
+	s.server.mu.Lock()
+	defer s.server.mu.Unlock()
+	return ServerState{ClockBehind: s.server.behind, Safety: s.server.safety, IsPooled: s.db.IsPooled(), Hears: s.listener.Hears()}
+}
+
+// expected returns the time that the clock of the primary should show now, nil when nothing is known of it.
+func (p *server) expected() *time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.at.IsZero() {
+		return nil
+	}
+	now := p.at.Add(time.Since(p.seen))
+	return &now
+}
+
+// lookAtServer tells the database which server it is on, learns its time and its settings, and begins anew what hangs on the clock when
+// another one is the primary.
+func (s *Service) lookAtServer(ctx context.Context) error {
+	var (
+		timeline int64
+		isFirst  bool
+		at       time.Time
+		behind   *time.Duration
+		pulled   int64
+	)
+	err := s.pool.QueryRow(ctx, `select timeline, is_new, at, behind, pulled from agent.note_server($1)`, s.server.expected()).
+		Scan(&timeline, &isFirst, &at, &behind, &pulled)
+	if err != nil {
+		return wrap("looking at the server", err)
+	}
+	safety, err := pg.ReadSafety(ctx, s.pool)
+	if err != nil {
+		return wrap("looking at the server's settings", err)
+	}
+
+	p := &s.server
+	p.mu.Lock()
+	before := p.timeline
+	isOther := before != 0 && before != timeline
+	if isOther && behind != nil {
+		p.behind = *behind
+	}
+	if isOther || at.After(p.at) {
+		p.at, p.seen = at, time.Now()
+	}
+	isChanged := p.safety == nil || *p.safety != safety || isOther
+	p.timeline, p.safety = timeline, &safety
+	skew := p.behind
+	p.mu.Unlock()
+
+	if isChanged {
+		s.warnOfSafety(safety)
+	}
+	if pulled > 0 {
+		s.cfg.Logger.Warn().Int64("events", pulled).Msg("the new primary's clock is behind: events that were claimable by the old one's are claimable now")
+	}
+	if !isOther {
+		return nil
+	}
+	s.cfg.Logger.Warn().Str("timeline", fmt.Sprintf("%08X", timeline)).Str("before", fmt.Sprintf("%08X", before)).Dur("clock_behind", skew).
+		Msg("another server is the primary; ids go on beyond those that may have been lost")
+	if skew.Abs() > noticeableSkew {
+		s.cfg.Logger.Warn().Dur("clock_behind", skew).Msg("the new primary's clock differs from the old one's: leases and delays end earlier or later by that much")
+	}
+	s.marks.forget()
+	s.wakeAll()
+	return nil
+}
+
+// warnOfSafety says which settings put what is committed at risk.
+func (s *Service) warnOfSafety(safety pg.Safety) {
+	for name, consequence := range safety.Unsafe() {
+		event := s.cfg.Logger.Warn()
+		if name == "synchronous_standby_names" && !s.cfg.RequireSync { // fine for many, and to be known
+			event = s.cfg.Logger.Info()
+		}
+		event.Str("setting", name).Msg("the server's settings put what is committed at risk: " + name + ", " + consequence)
+	}
+}
+
+// serverLoop looks at the server now and then, and at once when connections were made anew, until ctx ends.
+func (s *Service) serverLoop(ctx context.Context) error {
+	for {
+		resets := s.db.Resets()
+		err := func() error {
+			ctx, cancel := context.WithTimeout(ctx, serverInterval)
+			defer cancel()
+			return s.lookAtServer(ctx)
+		}()
+		pause := loop.Jittered(serverInterval)
+		if err != nil && ctx.Err() == nil {
+			pause = loop.Jittered(time.Second)
+			s.cfg.Logger.Warn().Err(err).Msg("the database does not say which server is the primary; it is asked again in a second")
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-resets:
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// CheckReady returns nil when the database answers, takes writes, and has a schema of the version this program needs. A later one will
+// do: during a rolling upgrade the old processes go on serving. With Config.RequireSync its commits must wait for a standby, too.
+func (s *Service) CheckReady(ctx context.Context) error {
+	var (
+		version    string
+		isReadOnly bool
+	)
+	err := s.pool.QueryRow(ctx, `select v.version, current_setting('transaction_read_only') = 'on' from agent.version v`).Scan(&version, &isReadOnly)
+	switch {
+	case err != nil:
+		return wrap("checking the schema's version", err)
+	case isReadOnly:
+		s.db.Reset()
+		return fmt.Errorf("%w: the server takes no writes", ErrUnavailable)
+	case s.cfg.SchemaVersion != "" && semver.Compare("v"+version, "v"+s.cfg.SchemaVersion) < 0:
+		return fmt.Errorf("the schema is at version %s, this program needs %s", version, s.cfg.SchemaVersion)
+	case !s.cfg.RequireSync:
+		return nil
+	}
+	safety, err := pg.ReadSafety(ctx, s.pool)
+	if err == nil && !safety.IsSynchronous() {
+		return ErrNotSynchronous
+	}
+	return wrap("checking the server's settings", err)
+}
