@@ -16,7 +16,7 @@ import (
 
 // connect opens the session of a migration. No setting outlives a transaction, so it may go
 // through a pooler.
-func connect(ctx context.Context, url string, log zerolog.Logger) (*pgx.Conn, error) {
+func connect(ctx context.Context, url string, isReadOnly bool, log zerolog.Logger) (*pgx.Conn, error) {
 	// The pool's parser, as the service's URL may have settings of the pool.
 	if _, err := pgxpool.ParseConfig(url); err != nil {
 		return nil, parseError(err)
@@ -24,6 +24,7 @@ func connect(ctx context.Context, url string, log zerolog.Logger) (*pgx.Conn, er
 	db, err := pg.Open(ctx, pg.Config{
 		URL:             url,
 		ApplicationName: "queued migrate",
+		IsReadOnly:      isReadOnly,
 		IsUnprepared:    true,
 		Notices: func(n *pgconn.Notice) {
 			level := zerolog.DebugLevel

@@ -60,7 +60,7 @@ func (s Status) Due() bool { return compareVersions(s.Database, s.Program) < 0 }
 // read agent.version and agent.migration. It fails with ErrProgramOlder, ErrScriptChanged or ErrBadScripts, or
 // when the database cannot be reached or is none that a migration could work on.
 func Check(ctx context.Context, cfg Config) (Status, error) {
-	m, err := open(ctx, cfg)
+	m, err := open(ctx, cfg, true)
 	if err != nil {
 		return Status{}, err
 	}
@@ -73,7 +73,7 @@ func Check(ctx context.Context, cfg Config) (Status, error) {
 // session is migrating it waits for it, and takes part only if something is left to do. On an
 // error the database is as it was; it fails with any error of this package.
 func Run(ctx context.Context, cfg Config) (Status, error) {
-	m, err := open(ctx, cfg)
+	m, err := open(ctx, cfg, false)
 	if err != nil {
 		return Status{}, err
 	}
@@ -101,8 +101,8 @@ type migrator struct {
 	log       zerolog.Logger
 }
 
-// open checks cfg and connects.
-func open(ctx context.Context, cfg Config) (*migrator, error) {
+// open checks cfg and connects, to a server that takes writes unless isReadOnly.
+func open(ctx context.Context, cfg Config, isReadOnly bool) (*migrator, error) {
 	m := &migrator{
 		program:   cmp.Or(cfg.Version, sql.Version()),
 		lockTries: cmp.Or(max(cfg.LockTries, 0), 10),
@@ -120,7 +120,7 @@ func open(ctx context.Context, cfg Config) (*migrator, error) {
 	if m.scripts, err = load(files); err != nil {
 		return nil, err
 	}
-	if m.conn, err = connect(ctx, cfg.DatabaseURL, cfg.Logger); err != nil {
+	if m.conn, err = connect(ctx, cfg.DatabaseURL, isReadOnly, cfg.Logger); err != nil {
 		return nil, err
 	}
 	return m, nil

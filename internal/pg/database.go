@@ -22,6 +22,7 @@ type Config struct {
 	URL             string               // as libpq takes it, as a URL or as keywords; with the pool_… parameters of pgxpool
 	ListenURL       string               // where to listen for notifications when URL leads to a pooler; empty: URL
 	ApplicationName string               // unless the URL has an application_name; empty: queued
+	IsReadOnly      bool                 // a server that takes no writes will do
 	IsUnprepared    bool                 // statements are not prepared, whatever stands between
 	Notices         func(*pgconn.Notice) // is told of the server's notices; nil: nobody is
 	Logger          zerolog.Logger       // zero: silent
@@ -97,6 +98,8 @@ func (db *Database) open(ctx context.Context, text string, own Config) (e endpoi
 		return e, false, err
 	}
 	cfg := e.pool.ConnConfig
+	_, setsReadOnly := cfg.RuntimeParams["default_transaction_read_only"] // the URL's own wish, and no sign of a standby
+	e.anyServer = e.anyServer || own.IsReadOnly || setsReadOnly
 	timeout := cfg.ConnectTimeout
 	if timeout == 0 {
 		timeout = ConnectTimeout

@@ -50,7 +50,8 @@ var SafetySettings = []string{"fsync", "full_page_writes", "synchronous_commit",
 // ReadSafety asks the server.
 func ReadSafety(ctx context.Context, q interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}) (s Safety, err error) {
+},
+) (s Safety, err error) {
 	err = q.QueryRow(ctx, `
 		select current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',
 			current_setting('synchronous_commit'), current_setting('synchronous_standby_names')`).

@@ -38,7 +38,9 @@ func servePair(t *testing.T, pair *faults.Pair, cfg queue.Config) *queue.Service
 	go func() { done <- s.Run(ctx) }()
 	t.Cleanup(func() {
 		stop()
-		<-done
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		_ = s.Close(ctx) // the server may be gone
@@ -118,7 +120,9 @@ func TestServiceIsBackSoonAfterThePrimaryIsFrozen(t *testing.T) {
 	if took > 10*time.Second {
 		t.Errorf("back %s after the promotion, want 10 s at most", took)
 	}
-	<-inserted
+	if err := <-inserted; err != nil && !errors.Is(err, queue.ErrUnavailable) {
+		t.Errorf("what was under way: %v", err)
+	}
 	start := time.Now()
 	for !s.Server().Hears {
 		if time.Since(start) > 20*time.Second {
@@ -215,8 +219,14 @@ func TestCommitThatNoStandbyConfirmedIsUnknown(t *testing.T) {
 		{"insert", func() error { _, err := s.Insert(ctx, []queue.InsertParams{{Event: []byte(`{}`)}}); return err }},
 		{"keyed insert", func() error { _, err := s.Insert(ctx, []queue.InsertParams{keyed}); return err }},
 		{"replayed key", func() error { _, err := s.Insert(ctx, []queue.InsertParams{keyed}); return err }},
-		{"ack", func() error { _, err := s.Ack(ctx, []queue.Ack{{Lease: queue.Lease{ID: first, Receipt: receipts[first]}}}); return err }},
-		{"repeated ack", func() error { _, err := s.Ack(ctx, []queue.Ack{{Lease: queue.Lease{ID: first, Receipt: receipts[first]}}}); return err }},
+		{"ack", func() error {
+			_, err := s.Ack(ctx, []queue.Ack{{Lease: queue.Lease{ID: first, Receipt: receipts[first]}}})
+			return err
+		}},
+		{"repeated ack", func() error {
+			_, err := s.Ack(ctx, []queue.Ack{{Lease: queue.Lease{ID: first, Receipt: receipts[first]}}})
+			return err
+		}},
 		{"extend", func() error {
 			_, err := s.Extend(ctx, queue.Lease{ID: second, Receipt: receipts[second]}, time.Hour)
 			return err
@@ -230,8 +240,14 @@ func TestCommitThatNoStandbyConfirmedIsUnknown(t *testing.T) {
 			return err
 		}},
 		{"requeue", func() error { _, err := s.Requeue(ctx, first); return err }},
-		{"requeue by filter", func() error { _, err := s.RequeueMatching(ctx, queue.RequeueParams{HistoryFilter: queue.HistoryFilter{Outcome: queue.Failed}}); return err }},
-		{"repeated requeue by filter", func() error { _, err := s.RequeueMatching(ctx, queue.RequeueParams{HistoryFilter: queue.HistoryFilter{Outcome: queue.Failed}}); return err }},
+		{"requeue by filter", func() error {
+			_, err := s.RequeueMatching(ctx, queue.RequeueParams{HistoryFilter: queue.HistoryFilter{Outcome: queue.Failed}})
+			return err
+		}},
+		{"repeated requeue by filter", func() error {
+			_, err := s.RequeueMatching(ctx, queue.RequeueParams{HistoryFilter: queue.HistoryFilter{Outcome: queue.Failed}})
+			return err
+		}},
 		{"pause", func() error { return s.Pause(ctx, "other") }},
 		{"repeated pause", func() error { return s.Pause(ctx, "other") }},
 		{"policy", func() error { _, err := s.PutPolicy(ctx, queue.Policy{Queue: "third"}); return err }},

@@ -45,6 +45,7 @@ as $func$
   , ('nack_event')
   , ('next_due')
   , ('next_vt')
+  , ('note_server')
   , ('note_upkeep')
   , ('notify_queues')
   , ('old_history')
