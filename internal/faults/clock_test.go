@@ -4,9 +4,15 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strings"
 	"testing"
 	"time"
 )
+
+// late is the broken build of this file.
+var late = build{name: "events that are left in the new server's future", sql: []edit{{
+	"note_server", "if _highest > _now then", "if false then",
+}}}
 
 // fakeClock is the environment of a server whose clock is off.
 func fakeClock(t *testing.T, off string) []string {
@@ -26,6 +32,7 @@ func stepClock(off string) scenario {
 		t.Helper()
 		for range rounds {
 			one := newLedger() // of a database of its own
+			one.clockSetBack = strings.HasPrefix(off, "-")
 			stepOnce(t, off, b, one)
 			l.add(one)
 		}
@@ -44,7 +51,7 @@ func stepOnce(t *testing.T, off string, b build, l *ledger) {
 	d.awaitPosts(50)
 
 	// Events that nobody has claimed when the clock steps.
-	c := d.newClient(98)
+	c := d.newClient(998)
 	const waiting = 20
 	for range waiting {
 		if status := c.call(t.Context(), http.MethodPost, "/events?queue=waiting", map[string]any{}, nil); status != http.StatusCreated {
@@ -104,6 +111,18 @@ func claimHeld(t *testing.T, c *client, limit int) []*lease {
 func TestNothingIsLostOrDoneTwiceWhenTheNewServersClockIsAhead(t *testing.T) {
 	t.Parallel()
 	stepClock("+60").holds(t, 1, 5)
+}
+
+func TestWhatWaitedIsClaimedAtOnceThoughTheNewServersClockIsBehind(t *testing.T) {
+	t.Parallel()
+	inLongForm(t) // leases of the old server take a minute to end
+	stepClock("-60").holds(t, 0, 5)
+}
+
+func TestAClockThatIsBehindShowsEventsLeftInTheFuture(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	stepClock("-60").catches(t, late, 1)
 }
 
 func TestAClockThatStepsShowsAnAckThatIsNotFenced(t *testing.T) {

@@ -10,7 +10,10 @@ const backLimit = 15 * time.Second
 
 // The broken builds of this file.
 var (
-	local    = build{name: "commits that do not wait for the standby", setting: `alter database queued set synchronous_commit = local`}
+	local   = build{name: "commits that do not wait for the standby", setting: `alter database queued set synchronous_commit = local`}
+	unmoved = build{name: "id sequences that are not moved ahead", sql: []edit{{
+		"follow_timeline", "perform setval(_sequence, nextval(_sequence) + 1048576);", "null;",
+	}}}
 	trusting = build{name: "connections that wait a minute for a server", edits: []edit{
 		{"internal/pg/url.go", "ConnectTimeout = 3 * time.Second", "ConnectTimeout = time.Minute"},
 		{"internal/pg/database.go", "pingTimeout = 2 * time.Second", "pingTimeout = time.Minute"},
@@ -19,7 +22,7 @@ var (
 )
 
 // failOver promotes the standby of a pair, after strike, again and again.
-func failOver(replication Replication, strike func(*Pair, *load)) scenario { //nolint:unparam // asynchronous ones follow
+func failOver(replication Replication, strike func(*Pair, *load)) scenario {
 	return func(t *testing.T, b build, l *ledger, rounds int) {
 		t.Helper()
 		l.lossy = replication == Asynchronous
@@ -83,4 +86,15 @@ func TestFailoversShowCommitsThatDoNotWaitForTheStandby(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
 	failOver(Synchronous, loseTail).catches(t, local, 3)
+}
+
+func TestIDsAreNeverGivenTwiceThoughThePrimaryIsLost(t *testing.T) {
+	t.Parallel()
+	failOver(Asynchronous, loseTail).holds(t, 1, 20)
+}
+
+func TestAsynchronousFailoversShowSequencesThatAreNotMovedAhead(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	failOver(Asynchronous, loseTail).catches(t, unmoved, 2)
 }

@@ -35,7 +35,9 @@ type load struct {
 	client *http.Client
 	seed   uint64
 
-	next        atomic.Int64 // the n of the last post
+	clients     uint64
+	next        atomic.Int64    // the n of the last post
+	context     context.Context // of the posting
 	stopPosting context.CancelFunc
 	stopWorking context.CancelFunc
 	posting     sync.WaitGroup
@@ -54,12 +56,11 @@ func startLoad(t *testing.T, l *ledger, servers ...*queued) *load {
 	posting, stopPosting := context.WithCancel(t.Context())
 	working, stopWorking := context.WithCancel(t.Context())
 	d.stopPosting, d.stopWorking = stopPosting, stopWorking
-	for i := range posters {
-		c := d.newClient(uint64(i))
-		d.posting.Go(func() { c.post(posting) })
-	}
-	for i := range workers {
-		c := d.newClient(uint64(posters + i))
+	d.context = posting
+	d.addPosters(posters, true)
+	for range workers {
+		d.clients++
+		c := d.newClient(d.clients)
 		d.working.Go(func() { c.work(working) })
 	}
 	t.Cleanup(func() {
@@ -70,6 +71,16 @@ func startLoad(t *testing.T, l *ledger, servers ...*queued) *load {
 		transport.CloseIdleConnections()
 	})
 	return d
+}
+
+// addPosters starts clients that post. Those that do not rest post as fast as they are answered.
+func (d *load) addPosters(n int, rest bool) {
+	for range n {
+		d.clients++
+		c := d.newClient(d.clients)
+		c.restless = !rest
+		d.posting.Go(func() { c.post(d.context) })
+	}
 }
 
 // awaitPosts returns when n more posts were acknowledged.
@@ -128,6 +139,8 @@ type client struct {
 	*load
 	rand    *rand.Rand
 	zombies []*lease // work of earlier lives, whose leases have most likely ended
+
+	restless bool
 }
 
 func (d *load) newClient(number uint64) *client {
@@ -201,6 +214,9 @@ func (c *client) call(ctx context.Context, method, path string, body, out any, h
 // rest is what a client does after a call: it pauses, the longer when there was no answer.
 func (c *client) rest(ctx context.Context, status int) {
 	d := time.Duration(c.rand.IntN(40)) * time.Millisecond
+	if c.restless {
+		d = 0
+	}
 	if status == 0 || status == http.StatusServiceUnavailable {
 		d += 50 * time.Millisecond
 	}

@@ -101,6 +101,7 @@ func partition(t *testing.T, b build, l *ledger, rounds int) {
 	servers := []*queued{startQueued(t, b, server.URL()), startQueued(t, b, wire.databaseURL(server))}
 	b.breakDatabase(t, server)
 	d := startLoad(t, l, servers...)
+	d.addPosters(2, false) // so that something is always under way
 	longest := map[string]time.Duration{}
 	for i := range rounds {
 		d.awaitPosts(20)
@@ -123,5 +124,5 @@ func TestNothingIsLostOrDoneTwiceThroughPartitions(t *testing.T) {
 func TestPartitionsShowAFlushThatIsSentAgain(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
-	scenario(partition).catches(t, resent, 5)
+	scenario(partition).catches(t, resent, 10)
 }
