@@ -116,12 +116,19 @@ func (c *serveCmd) serve(ctx context.Context, p *process, src *source, logger ze
 		DatabaseURL:  db.url,
 		MisfireGrace: c.MisfireGrace,
 		QueryTimeout: c.QueryTimeout,
+		Retention:    c.OccurrenceRetention,
 		Logger:       logger,
 	})
 	if err != nil {
 		return fmt.Errorf("opening the schedules on %s: %w", db.about, err)
 	}
-	defer schedules.Close()
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		if closeErr := schedules.Close(closing); closeErr != nil {
+			err = errors.Join(err, fmt.Errorf("%w: %w", errUnclean, closeErr))
+		}
+	}()
 
 	api := httpapi.New(httpapi.Config{
 		Service:      svc,

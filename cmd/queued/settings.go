@@ -38,12 +38,13 @@ type listenSettings struct {
 
 // queueSettings is how events live.
 type queueSettings struct {
-	MaxAttempts      int           `name:"max-attempts" type:"count" min:"1" max:"2147483647" placeholder:"N" default:"3" group:"queue" help:"How often an event is claimed before it expires, unless a call says otherwise."`
-	SweepInterval    time.Duration `name:"sweep-interval" type:"interval" min:"100ms" placeholder:"DURATION" default:"10s" group:"queue" help:"Time between the sweeps that move used-up events to history, at least 100ms; off or 0 for none."`
-	MaxVTAge         time.Duration `name:"max-vt-age" type:"duration" placeholder:"DURATION" default-note:"none: only used-up attempts expire events" group:"queue" help:"Sweeps also expire events that nobody claimed for this long after they could have been."`
-	HistoryRetention time.Duration `name:"history-retention" type:"duration" placeholder:"DURATION" default-note:"none: kept for ever" group:"queue" help:"Drop history older than this, such as 720h for 30 days."`
-	KeyRetention     time.Duration `name:"key-retention" type:"duration" max:"87600h" placeholder:"DURATION" default:"24h" group:"queue" help:"How long an idempotency key stands for the event posted under it, up to 87600h."`
-	MisfireGrace     time.Duration `name:"misfire-grace" type:"duration" placeholder:"DURATION" default:"1m" group:"queue" help:"How late an occurrence of a schedule may be and still fire as if in time; beyond it the schedule's misfire policy decides."`
+	MaxAttempts         int           `name:"max-attempts" type:"count" min:"1" max:"2147483647" placeholder:"N" default:"3" group:"queue" help:"How often an event is claimed before it expires, unless a call says otherwise."`
+	SweepInterval       time.Duration `name:"sweep-interval" type:"interval" min:"100ms" placeholder:"DURATION" default:"10s" group:"queue" help:"Time between the sweeps that move used-up events to history, at least 100ms; off or 0 for none."`
+	MaxVTAge            time.Duration `name:"max-vt-age" type:"duration" placeholder:"DURATION" default-note:"none: only used-up attempts expire events" group:"queue" help:"Sweeps also expire events that nobody claimed for this long after they could have been."`
+	HistoryRetention    time.Duration `name:"history-retention" type:"duration" placeholder:"DURATION" default-note:"none: kept for ever" group:"queue" help:"Drop history older than this, such as 720h for 30 days."`
+	KeyRetention        time.Duration `name:"key-retention" type:"duration" max:"87600h" placeholder:"DURATION" default:"24h" group:"queue" help:"How long an idempotency key stands for the event posted under it, up to 87600h."`
+	MisfireGrace        time.Duration `name:"misfire-grace" type:"duration" placeholder:"DURATION" default:"1m" group:"queue" help:"How late an occurrence of a schedule may be and still fire as if in time; beyond it the schedule's misfire policy decides."`
+	OccurrenceRetention time.Duration `name:"occurrence-retention" type:"interval" min:"48h" placeholder:"DURATION" default:"2160h" group:"queue" help:"How long what schedules did is kept, at least 48h; off or 0 for ever. It is what /schedules/{id}/occurrences shows, and what keeps an occurrence from coming twice."`
 }
 
 // limitSettings bounds what one call, or all of them, may take.
@@ -53,7 +54,7 @@ type limitSettings struct {
 	MaxBatch     int           `name:"max-batch" type:"count" min:"1" max:"1000" placeholder:"N" default:"1000" group:"limits" help:"The most elements of one batch, up to 1000."`
 	MaxDepth     int           `name:"max-depth" type:"count" min:"1" max:"1000" placeholder:"N" default:"64" group:"limits" help:"How deep the JSON of a body may be nested, up to 1000 levels."`
 	QueryTimeout time.Duration `name:"query-timeout" type:"duration" max:"24h" placeholder:"DURATION" default:"5s" group:"limits" help:"How long a listing, a count or a search of history may take, up to 24h."`
-	MaxConns     int           `name:"max-conns" type:"count" min:"2" max:"10000" placeholder:"N" default-note:"10, or what pool_max_conns in the database URL says" group:"limits" help:"The most connections to the database for events, 2 to 10000; schedules take up to five more."`
+	MaxConns     int           `name:"max-conns" type:"count" min:"2" max:"10000" placeholder:"N" default-note:"10, or what pool_max_conns in the database URL says" group:"limits" help:"The most connections to the database for events, 2 to 10000; schedules take up to eight more."`
 }
 
 // logSettings is what is written to standard error.

@@ -53,7 +53,7 @@ func TestDefaultsAreWhatTheDocumentationSays(t *testing.T) {
 			listenSettings:  listenSettings{Listen: "127.0.0.1:8080"},
 			ShutdownTimeout: 30 * time.Second,
 		},
-		queueSettings: queueSettings{MaxAttempts: 3, SweepInterval: 10 * time.Second, KeyRetention: 24 * time.Hour, MisfireGrace: time.Minute},
+		queueSettings: queueSettings{MaxAttempts: 3, SweepInterval: 10 * time.Second, KeyRetention: 24 * time.Hour, MisfireGrace: time.Minute, OccurrenceRetention: 2160 * time.Hour},
 		limitSettings: limitSettings{
 			MaxBody: 1 << 20, MaxBatchBody: 8 << 20, MaxBatch: 1000, MaxDepth: 64, QueryTimeout: 5 * time.Second,
 		},
@@ -69,7 +69,7 @@ func TestEverySettingIsReadFromItsVariableAndFromItsFlag(t *testing.T) {
 	given := map[string]string{
 		"database-url": "postgres://app@db/queued", "database-url-file": "/run/url", "data-dir": "/srv/queued", "no-migrate": "true",
 		"listen": "[::1]:9", "api-key": "k", "api-key-file": "/run/key", "drain-delay": "1s", "shutdown-timeout": "2s",
-		"max-attempts": "7", "sweep-interval": "3s", "max-vt-age": "4h", "history-retention": "720h", "key-retention": "48h", "misfire-grace": "5m",
+		"max-attempts": "7", "sweep-interval": "3s", "max-vt-age": "4h", "history-retention": "720h", "key-retention": "48h", "misfire-grace": "5m", "occurrence-retention": "49h",
 		"max-body": "64KiB", "max-batch-body": "2097152", "max-batch": "10", "max-depth": "9", "query-timeout": "250ms",
 		"max-conns": "20", "log-level": "DEBUG", "log-format": "json",
 	}
@@ -80,7 +80,7 @@ func TestEverySettingIsReadFromItsVariableAndFromItsFlag(t *testing.T) {
 			listenSettings: listenSettings{Listen: "[::1]:9"}, APIKey: "k", APIKeyFile: "/run/key",
 			DrainDelay: time.Second, ShutdownTimeout: 2 * time.Second,
 		},
-		queueSettings: queueSettings{MaxAttempts: 7, SweepInterval: 3 * time.Second, MaxVTAge: 4 * time.Hour, HistoryRetention: 720 * time.Hour, KeyRetention: 48 * time.Hour, MisfireGrace: 5 * time.Minute},
+		queueSettings: queueSettings{MaxAttempts: 7, SweepInterval: 3 * time.Second, MaxVTAge: 4 * time.Hour, HistoryRetention: 720 * time.Hour, KeyRetention: 48 * time.Hour, MisfireGrace: 5 * time.Minute, OccurrenceRetention: 49 * time.Hour},
 		limitSettings: limitSettings{
 			MaxBody: 64 << 10, MaxBatchBody: 2 << 20, MaxBatch: 10, MaxDepth: 9, QueryTimeout: 250 * time.Millisecond, MaxConns: 20,
 		},
@@ -177,6 +177,7 @@ func TestWrongValueIsNamedWithWhatItGotAndWhatItTakes(t *testing.T) {
 		{"history-retention", "-1h", `got "-1h"; ` + moreThanZero},
 		{"key-retention", "0s", `got "0s"; ` + moreThanZero + ", up to 87600h"},
 		{"misfire-grace", "0s", `got "0s"; ` + moreThanZero},
+		{"occurrence-retention", "47h", `got "47h"; takes a duration such as "30s" or "10m", at least 48h, or "off"`},
 		{"query-timeout", "5", `got "5"; ` + duration},
 		{"shutdown-timeout", "soon", `got "soon"; ` + duration},
 		{"drain-delay", "-1s", `got "-1s"; ` + duration},

@@ -42,7 +42,11 @@ func serve(t *testing.T, db *pgtest.DB) (url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(schedules.Close)
+	t.Cleanup(func() {
+		if err := schedules.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
 	server := httptest.NewUnstartedServer(nil)
 	server.Config = httpapi.New(httpapi.Config{Service: svc, Schedules: schedules, Version: "1.2.3"}).HTTPServer()
 	server.Start()

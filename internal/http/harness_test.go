@@ -64,10 +64,7 @@ func start(t *testing.T, set settings) *harness {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keepRunning(t, h.schedules.Run, func(context.Context) error {
-		h.schedules.Close()
-		return nil
-	})
+	keepRunning(t, h.schedules.Run, h.schedules.Close)
 
 	cfg := Config{Service: svc, Schedules: h.schedules, Version: "1.2.3", Logger: zerolog.New(h.log).Level(zerolog.DebugLevel)}
 	if set.http != nil {

@@ -14,64 +14,66 @@ import (
 
 // A scheduleBody is a schedule as it goes over the wire. What was not given, and nothing stands in for, is absent.
 type scheduleBody struct {
-	ID        int64            `json:"id"`
-	Name      string           `json:"name,omitzero"`
-	Owner     string           `json:"owner,omitzero"`
-	Queue     string           `json:"queue"`
-	Type      string           `json:"type,omitzero"`
-	Priority  int32            `json:"priority"`
-	Event     jsontext.Value   `json:"event"`
-	At        *moment          `json:"at,omitzero"`
-	RRule     string           `json:"rrule,omitzero"`
-	Cron      string           `json:"cron,omitzero"`
-	Timezone  string           `json:"timezone,omitzero"`
-	Starts    *moment          `json:"starts,omitzero"`
-	Ends      *moment          `json:"ends,omitzero"`
-	Count     int              `json:"count,omitzero"`
-	Gap       schedule.Gap     `json:"gap"`
-	Overlap   schedule.Overlap `json:"overlap"`
-	Leap      schedule.Leap    `json:"leap"`
-	Misfire   schedule.Misfire `json:"misfire"`
-	Kind      schedule.Kind    `json:"kind"`
-	Zone      string           `json:"zone"`
-	Status    schedule.Status  `json:"status"`
-	Fired     int64            `json:"fired"`
-	Version   int64            `json:"version"`
-	NextLocal *localTime       `json:"next_local"`
-	NextAt    *timestamp       `json:"next_at"`
-	CreatedAt timestamp        `json:"created_at"`
-	UpdatedAt timestamp        `json:"updated_at"`
+	ID           int64            `json:"id"`
+	Name         string           `json:"name,omitzero"`
+	Owner        string           `json:"owner,omitzero"`
+	Queue        string           `json:"queue"`
+	Type         string           `json:"type,omitzero"`
+	Priority     int32            `json:"priority"`
+	Event        jsontext.Value   `json:"event"`
+	At           *moment          `json:"at,omitzero"`
+	RRule        string           `json:"rrule,omitzero"`
+	Cron         string           `json:"cron,omitzero"`
+	Timezone     string           `json:"timezone,omitzero"`
+	Starts       *moment          `json:"starts,omitzero"`
+	Ends         *moment          `json:"ends,omitzero"`
+	Count        int              `json:"count,omitzero"`
+	Gap          schedule.Gap     `json:"gap"`
+	Overlap      schedule.Overlap `json:"overlap"`
+	Leap         schedule.Leap    `json:"leap"`
+	Misfire      schedule.Misfire `json:"misfire"`
+	Kind         schedule.Kind    `json:"kind"`
+	Zone         string           `json:"zone"`
+	Status       schedule.Status  `json:"status"`
+	StatusReason string           `json:"status_reason,omitzero"`
+	Fired        int64            `json:"fired"`
+	Version      int64            `json:"version"`
+	NextLocal    *localTime       `json:"next_local"`
+	NextAt       *timestamp       `json:"next_at"`
+	CreatedAt    timestamp        `json:"created_at"`
+	UpdatedAt    timestamp        `json:"updated_at"`
 }
 
 func scheduleOf(s schedule.Schedule) scheduleBody {
 	return scheduleBody{
-		ID:        s.ID,
-		Name:      s.Name,
-		Owner:     s.Owner,
-		Queue:     s.Queue,
-		Type:      s.Type,
-		Priority:  s.Priority,
-		Event:     jsontext.Value(s.Event),
-		At:        (*moment)(s.At),
-		RRule:     s.RRule,
-		Cron:      s.Cron,
-		Timezone:  s.Timezone,
-		Starts:    (*moment)(s.Starts),
-		Ends:      (*moment)(s.Ends),
-		Count:     s.Count,
-		Gap:       s.Gap,
-		Overlap:   s.Overlap,
-		Leap:      s.Leap,
-		Misfire:   s.Misfire,
-		Kind:      s.Kind,
-		Zone:      s.Zone,
-		Status:    s.Status,
-		Fired:     s.Fired,
-		Version:   s.Version,
-		NextLocal: (*localTime)(s.NextLocal),
-		NextAt:    (*timestamp)(s.NextAt),
-		CreatedAt: timestamp(s.CreatedAt),
-		UpdatedAt: timestamp(s.UpdatedAt),
+		ID:           s.ID,
+		Name:         s.Name,
+		Owner:        s.Owner,
+		Queue:        s.Queue,
+		Type:         s.Type,
+		Priority:     s.Priority,
+		Event:        jsontext.Value(s.Event),
+		At:           (*moment)(s.At),
+		RRule:        s.RRule,
+		Cron:         s.Cron,
+		Timezone:     s.Timezone,
+		Starts:       (*moment)(s.Starts),
+		Ends:         (*moment)(s.Ends),
+		Count:        s.Count,
+		Gap:          s.Gap,
+		Overlap:      s.Overlap,
+		Leap:         s.Leap,
+		Misfire:      s.Misfire,
+		Kind:         s.Kind,
+		Zone:         s.Zone,
+		Status:       s.Status,
+		StatusReason: s.StatusReason,
+		Fired:        s.Fired,
+		Version:      s.Version,
+		NextLocal:    (*localTime)(s.NextLocal),
+		NextAt:       (*timestamp)(s.NextAt),
+		CreatedAt:    timestamp(s.CreatedAt),
+		UpdatedAt:    timestamp(s.UpdatedAt),
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 
 // A scheduleCollector reports what this process made of the occurrences of schedules.
 type scheduleCollector struct {
-	schedules                *schedule.Service
-	fired, skipped, lateness *prometheus.Desc
+	schedules                        *schedule.Service
+	fired, skipped, faulty, lateness *prometheus.Desc
 }
 
 func newScheduleCollector(schedules *schedule.Service) *scheduleCollector {
@@ -17,6 +17,7 @@ func newScheduleCollector(schedules *schedule.Service) *scheduleCollector {
 		schedules: schedules,
 		fired:     prometheus.NewDesc("queued_schedules_fired_total", "Occurrences of schedules that became events by this process.", nil, nil),
 		skipped:   prometheus.NewDesc("queued_schedules_skipped_total", "Occurrences of schedules that were missed and recorded as skipped by this process.", nil, nil),
+		faulty:    prometheus.NewDesc("queued_schedules_faulty_total", "Schedules that could not fire and that this process paused for it.", nil, nil),
 		lateness:  prometheus.NewDesc("queued_schedule_lateness_seconds", "How long after its time an occurrence of a schedule became an event.", nil, nil),
 	}
 }
@@ -25,6 +26,7 @@ func newScheduleCollector(schedules *schedule.Service) *scheduleCollector {
 func (c *scheduleCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.fired
 	ch <- c.skipped
+	ch <- c.faulty
 	ch <- c.lateness
 }
 
@@ -37,5 +39,6 @@ func (c *scheduleCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(c.fired, prometheus.CounterValue, float64(counts.Fired))
 	ch <- prometheus.MustNewConstMetric(c.skipped, prometheus.CounterValue, float64(counts.Skipped))
+	ch <- prometheus.MustNewConstMetric(c.faulty, prometheus.CounterValue, float64(counts.Faulty))
 	ch <- prometheus.MustNewConstHistogram(c.lateness, uint64(counts.Fired), counts.TotalLate.Seconds(), buckets)
 }

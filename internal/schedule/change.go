@@ -3,51 +3,72 @@ package schedule
 import (
 	"context"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // Patch changes a schedule and returns it. When its times change, the next one is found anew from now on; in another zone it is the same local
 // time, which comes now if it is over there and has not come yet. It fails with ErrNotFound, ErrStale, ErrEnded and an *InvalidError.
 func (s *Service) Patch(ctx context.Context, p PatchParams) (Schedule, error) {
-	var changed Schedule
-	err := s.inTx(ctx, "changing a schedule", func(tx pgx.Tx) error {
-		before, err := one(ctx, tx, `select `+columns("s")+` from agent.lock_schedule($1, $2, nullif($3, '')) s`, p.ID, p.IfVersion, p.Timezone)
-		if err != nil {
-			return err
-		}
-		if before.Status == Cancelled {
-			return ErrEnded
-		}
-		spec := p.apply(before.Spec)
-		d, err := prepare(ctx, tx, spec, nil)
-		if err != nil {
-			return err
-		}
-		d.ID, d.Fired = before.ID, before.Fired
-		switch {
-		case p.changesTimes() || before.NextAt == nil && p.Count != nil:
-			err = d.planFirst(ctx, tx)
-		case d.Zone != before.Zone || d.Gap != before.Gap || d.Overlap != before.Overlap:
-			err = d.move(ctx, tx, before)
-		default:
-			d.NextLocal, d.NextAt, d.lastLocal = before.NextLocal, before.NextAt, before.lastLocal
-		}
-		if err != nil {
-			return err
-		}
-		if d.Count > 0 && d.Fired >= int64(d.Count) {
-			d.NextLocal, d.NextAt = nil, nil
-		}
-		record, err := d.record()
-		if err != nil {
-			return err
-		}
-		after, err := one(ctx, tx, `select `+columns("s")+` from agent.update_schedule($1, $2) s`, p.ID, record)
-		changed = after.Schedule
-		return err
+	var changed row
+	err := s.call(ctx, "changing a schedule", func(ctx context.Context) error {
+		return replanned(ctx, func() error {
+			var (
+				before row
+				nextAt *string // exactly, whatever it is
+				record string
+			)
+			err := s.plan(ctx, func(ctx context.Context) (err error) {
+				var sc scanner
+				err = s.pool.QueryRow(ctx, `select s.next_at::text, `+columns("s")+` from agent.get_schedule($1) s`, p.ID).Scan(append([]any{&nextAt}, sc.fields()...)...)
+				if err != nil {
+					return err
+				}
+				before = sc.result()
+				record, err = p.plan(ctx, s.pool, before)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			changed, err = one(ctx, s.pool, `select `+columns("s")+` from agent.update_schedule($1, $2, $3, $4::text::timestamptz, $5) s`,
+				p.ID, record, before.Version, nextAt, before.Fired)
+			return sqlstates.Wrap("storing it", err)
+		})
 	})
-	return changed, err
+	if err != nil {
+		return Schedule{}, err
+	}
+	return changed.Schedule, nil
+}
+
+// plan returns what agent.update_schedule is to make of a schedule.
+func (p PatchParams) plan(ctx context.Context, q querier, before row) (string, error) {
+	switch {
+	case p.IfVersion != nil && *p.IfVersion != before.Version:
+		return "", ErrStale
+	case before.Status == Cancelled:
+		return "", ErrEnded
+	}
+	steps := newSteps(ctx)
+	d, err := prepare(ctx, q, steps, p.apply(before.Spec), nil)
+	if err != nil {
+		return "", err
+	}
+	d.ID, d.Fired = before.ID, before.Fired
+	switch {
+	case p.changesTimes() || before.NextAt == nil && p.Count != nil || before.fault != "":
+		err = d.planFirst(ctx, q, steps)
+	case d.Zone != before.Zone || d.Gap != before.Gap || d.Overlap != before.Overlap || before.isUnplanned:
+		err = d.move(ctx, q, steps, before)
+	default:
+		d.NextLocal, d.NextAt, d.lastLocal = before.NextLocal, before.NextAt, before.lastLocal
+	}
+	if err != nil {
+		return "", err
+	}
+	if d.Count > 0 && d.Fired >= int64(d.Count) {
+		d.NextLocal, d.NextAt = nil, nil
+	}
+	return d.record()
 }
 
 // apply returns what spec becomes.
@@ -90,7 +111,7 @@ func (p PatchParams) changesTimes() bool {
 }
 
 // move resolves the next occurrence of before anew, as agent.move_schedules does.
-func (d *draft) move(ctx context.Context, q querier, before row) error {
+func (d *draft) move(ctx context.Context, q querier, s *steps, before row) error {
 	if before.NextAt == nil {
 		return nil
 	}
@@ -102,9 +123,12 @@ func (d *draft) move(ctx context.Context, q querier, before row) error {
 	if err != nil {
 		return err
 	}
+	if fault := answers[0].fault; fault != nil {
+		return &InvalidError{Field: "timezone", Detail: *fault}
+	}
 	at := answers[0].at
 	if ends := d.Ends.instant(); at == nil || ends != nil && at.After(*ends) {
-		return d.planAfter(ctx, q, *before.NextLocal)
+		return d.planAfter(ctx, q, s, *before.NextLocal)
 	}
 	if at.Before(d.at) {
 		if at = &d.at; !before.NextAt.After(d.at) {
@@ -116,29 +140,29 @@ func (d *draft) move(ctx context.Context, q querier, before row) error {
 }
 
 // planAfter sets the first occurrence from now on of a later local time.
-func (d *draft) planAfter(ctx context.Context, q querier, local time.Time) error {
+func (d *draft) planAfter(ctx context.Context, q querier, s *steps, local time.Time) error {
 	if after := local.Add(time.Microsecond); after.After(d.floor) {
 		d.floor = after
 	}
-	return d.planFirst(ctx, q)
+	return d.planFirst(ctx, q, s)
 }
 
 // Pause has nothing come of a schedule until it is resumed. Repeated it changes nothing. It fails with ErrNotFound and ErrEnded.
 func (s *Service) Pause(ctx context.Context, id int64) (Schedule, error) {
-	r, err := one(ctx, s.pool, `select `+columns("s")+` from agent.pause_schedule($1) s`, id)
-	return r.Schedule, wrap("pausing a schedule", err)
+	return s.one(ctx, "pausing a schedule", `select `+columns("s")+` from agent.pause_schedule($1) s`, id)
 }
 
-// Resume ends a pause. What was missed is up to the misfire policy. Repeated it changes nothing. It fails with ErrNotFound and ErrEnded.
+// Resume ends a pause, whoever began it. What was missed is up to the misfire policy. Repeated it changes nothing. It fails with ErrNotFound and ErrEnded.
 func (s *Service) Resume(ctx context.Context, id int64) (Schedule, error) {
-	r, err := one(ctx, s.pool, `select `+columns("s")+` from agent.resume_schedule($1) s`, id)
-	return r.Schedule, wrap("resuming a schedule", err)
+	return s.one(ctx, "resuming a schedule", `select `+columns("s")+` from agent.resume_schedule($1) s`, id)
 }
 
 // Delete cancels a schedule for good; it stays to be looked at. The occurrence it waited for is recorded as cancelled, and those of its events
 // that nobody ever claimed go to history as cancelled. Repeated it changes nothing. It fails with ErrNotFound, and with ErrStale
 // when ifVersion (nil: any) is not the schedule's version.
 func (s *Service) Delete(ctx context.Context, id int64, ifVersion *int64) error {
-	_, err := s.pool.Exec(ctx, `select agent.delete_schedule($1, $2)`, id, ifVersion)
-	return wrap("deleting a schedule", err)
+	return s.call(ctx, "deleting a schedule", func(ctx context.Context) error {
+		_, err := s.pool.Exec(ctx, `select agent.delete_schedule($1, $2)`, id, ifVersion)
+		return err
+	})
 }

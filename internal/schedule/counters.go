@@ -16,6 +16,7 @@ var LatenessBounds = [...]time.Duration{
 type Counters struct {
 	Fired   int64 // became events; extra ones are not counted
 	Skipped int64 // were missed, and recorded as skipped
+	Faulty  int64 // schedules that could not fire and were paused for it
 	// Lateness counts those that fired by how long after their time they were committed: up to each of LatenessBounds, those within a lower
 	// bound included.
 	Lateness  [len(LatenessBounds)]uint64
@@ -35,11 +36,21 @@ func (s *Service) Counters() Counters {
 	return s.counters.Counters
 }
 
-// add counts what was committed at a time by the database's clock.
-func (c *counters) add(b *batch, at time.Time) {
+// addFaulty counts schedules that were paused.
+func (c *counters) addFaulty(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.Faulty += int64(n)
+}
+
+// add counts what was committed at a time by the database's clock, of the schedules that were fired; nil: of all.
+func (c *counters) add(b *batch, fired []int64, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, status := range b.statuses {
+		if fired != nil && !slices.Contains(fired, b.scheduleIDs[i]) {
+			continue
+		}
 		if status != "fired" {
 			c.Skipped++
 			continue

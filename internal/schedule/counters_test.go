@@ -16,8 +16,8 @@ func TestCountersSayHowLateOccurrencesFired(t *testing.T) {
 		b.occurrence(1, Instant{UTC: at.Add(-late)}, true)
 	}
 	b.occurrence(1, Instant{UTC: at.Add(-time.Hour)}, false)
-	c.add(&b, at)
-	c.add(&batch{}, at)
+	c.add(&b, nil, at)
+	c.add(&batch{}, nil, at)
 	want := Counters{
 		Fired: 5, Skipped: 1, TotalLate: 48*time.Hour + 221*time.Millisecond,
 		Lateness: [len(LatenessBounds)]uint64{2, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4},

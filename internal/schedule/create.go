@@ -8,37 +8,43 @@ import (
 	"encoding/json"
 	"slices"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // Create makes a schedule. What comes before now is passed over, except that a single time that is over is left to the misfire policy. It fails
 // with an *InvalidError, and with ErrKeyReused when the key belongs to another request.
 func (s *Service) Create(ctx context.Context, p CreateParams) (Created, error) {
 	var created Created
-	err := s.inTx(ctx, "creating a schedule", func(tx pgx.Tx) error {
-		d, err := prepare(ctx, tx, p.Spec, nil)
-		if err != nil {
-			return err
-		}
-		if err := d.planFirst(ctx, tx); err != nil {
-			return err
-		}
-		record, err := d.record()
-		if err != nil {
-			return err
-		}
+	err := s.call(ctx, "creating a schedule", func(ctx context.Context) error {
 		var hash string
 		if p.IdempotencyKey != "" {
+			var err error
 			if hash, err = p.hash(); err != nil {
 				return err
 			}
 		}
-		var sc scanner
-		err = tx.QueryRow(ctx, `select i.replayed, `+columns("(i.schedule)")+` from agent.insert_schedule($1, nullif($2, ''), nullif($3, '')) i`,
-			record, p.IdempotencyKey, hash).Scan(append([]any{&created.Replayed}, sc.fields()...)...)
-		created.Schedule = sc.result().Schedule
-		return err
+		return replanned(ctx, func() error {
+			var record string
+			err := s.plan(ctx, func(ctx context.Context) error {
+				steps := newSteps(ctx)
+				d, err := prepare(ctx, s.pool, steps, p.Spec, nil)
+				if err != nil {
+					return err
+				}
+				if err := d.planFirst(ctx, s.pool, steps); err != nil {
+					return err
+				}
+				record, err = d.record()
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			var sc scanner
+			err = s.pool.QueryRow(ctx, `select i.replayed, `+columns("(i.schedule)")+` from agent.insert_schedule($1, nullif($2, ''), nullif($3, '')) i`,
+				record, p.IdempotencyKey, hash).Scan(append([]any{&created.Replayed}, sc.fields()...)...)
+			created.Schedule = sc.result().Schedule
+			return sqlstates.Wrap("storing it", err)
+		})
 	})
 	if err != nil {
 		return Created{}, err
@@ -49,11 +55,12 @@ func (s *Service) Create(ctx context.Context, p CreateParams) (Created, error) {
 // Preview returns when a schedule would come, storing nothing. It fails as Create does.
 func (s *Service) Preview(ctx context.Context, p PreviewParams) ([]Instant, error) {
 	var instants []Instant
-	err := s.bounded(ctx, "previewing a schedule", func(tx pgx.Tx) error {
+	err := s.plan(ctx, func(ctx context.Context) error {
 		if p.Event == nil {
 			p.Event = json.RawMessage(`{}`)
 		}
-		d, err := prepare(ctx, tx, p.Spec, p.After)
+		steps := newSteps(ctx)
+		d, err := prepare(ctx, s.pool, steps, p.Spec, p.After)
 		if err != nil {
 			return err
 		}
@@ -65,10 +72,10 @@ func (s *Service) Preview(ctx context.Context, p PreviewParams) ([]Instant, erro
 		if err != nil {
 			return err
 		}
-		instants, err = following(ctx, tx, l, position{d.at, lastTime}, d.floor, n)
-		return err
+		instants, err = following(ctx, s.pool, steps, l, position{d.at, lastTime}, d.floor, n)
+		return d.fieldOf(err)
 	})
-	return instants, err
+	return instants, wrap("previewing a schedule", err)
 }
 
 // draft is a schedule that is not stored yet, and what is known of now.
@@ -125,8 +132,23 @@ func (s *Spec) check() (Kind, error) {
 	return Once, nil
 }
 
-// prepare makes a draft of spec, at after or (nil) now, whose owner stays as they are until the transaction ends.
-func prepare(ctx context.Context, q querier, spec Spec, after *time.Time) (*draft, error) {
+// field is the field that a schedule's times come from, for errors.
+func (d *draft) field() string {
+	switch d.Kind {
+	case RRule:
+		return "rrule"
+	case Cron:
+		return "cron"
+	default:
+		return "at"
+	}
+}
+
+// fieldOf names that field in an *InvalidError that names none.
+func (d *draft) fieldOf(err error) error { return fieldOf(err, d.field()) }
+
+// prepare makes a draft of spec, at after or (nil) now. It fails with an *InvalidError where the spec makes no sense, or its rule never comes.
+func prepare(ctx context.Context, q querier, s *steps, spec Spec, after *time.Time) (*draft, error) {
 	kind, err := spec.check()
 	if err != nil {
 		return nil, err
@@ -159,8 +181,15 @@ func prepare(ctx context.Context, q querier, spec Spec, after *time.Time) (*draf
 		return nil, err
 	}
 	d.at = d.at.UTC()
-	if kind != RRule {
+	switch kind {
+	case Once:
 		return d, nil
+	case Cron:
+		r, err := parseCron(spec.Cron)
+		if err != nil {
+			return nil, err
+		}
+		return d, r.check(s, "cron", 0)
 	}
 
 	local := make([]*time.Time, len(asked))
@@ -171,8 +200,8 @@ func prepare(ctx context.Context, q querier, spec Spec, after *time.Time) (*draf
 	}
 	start := cmp.Or(local[0], local[1], &localAt).Truncate(time.Second)
 	d.At = &Moment{Time: start}
-	r, err := rec.starting(start, spec.Leap, local[2])
-	if err != nil {
+	r := rec.starting(start, spec.Leap, local[2])
+	if err := r.check(s, "rrule", rec.option.Count); err != nil {
 		return nil, err
 	}
 	if r.until.Before(lastTime) {
@@ -182,8 +211,8 @@ func prepare(ctx context.Context, q querier, spec Spec, after *time.Time) (*draf
 }
 
 // planFirst sets the first occurrence from now on that has not happened, or that of a single time, whenever it is.
-func (d *draft) planFirst(ctx context.Context, q querier) error {
-	d.NextLocal, d.NextAt = nil, nil
+func (d *draft) planFirst(ctx context.Context, q querier, s *steps) error {
+	d.NextLocal, d.NextAt, d.isUnplanned = nil, nil, false
 	if d.Count > 0 && d.Fired >= int64(d.Count) {
 		return nil
 	}
@@ -195,9 +224,9 @@ func (d *draft) planFirst(ctx context.Context, q querier) error {
 	if d.Kind == Once {
 		after, floor = position{}, time.Time{}
 	}
-	next, err := following(ctx, q, l, after, floor, 1)
+	next, err := following(ctx, q, s, l, after, floor, 1)
 	if err != nil {
-		return err
+		return d.fieldOf(err)
 	}
 	if len(next) > 0 {
 		d.NextLocal, d.NextAt = &next[0].Local, &next[0].UTC

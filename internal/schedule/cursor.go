@@ -3,16 +3,25 @@ package schedule
 import (
 	"encoding/base64"
 	"encoding/json"
-	"time"
+	"math"
+
+	"github.com/queued/queued/internal/pg"
 )
 
 // cursor is where a page ended, and of which listing it was.
 type cursor struct {
-	Listing string     `json:"l"`
-	At      *time.Time `json:"t,omitempty"` // the time the listing is ordered by, where it is
-	ID      int64      `json:"i,omitempty"`
-	Name    string     `json:"n,omitempty"`
+	Listing string        `json:"l"`
+	At      *pg.Timestamp `json:"t,omitempty"` // the time the listing is ordered by, where it is, exactly
+	ID      int64         `json:"i,omitempty"`
+	Name    string        `json:"n,omitempty"`
 }
+
+// minTimestamp and endTimestamp bound what a timestamptz holds, beside infinity: see MIN_TIMESTAMP and END_TIMESTAMP in PostgreSQL's
+// src/include/datatype/timestamp.h.
+const (
+	minTimestamp = -211_813_488_000_000_000
+	endTimestamp = 9_223_371_331_200_000_000
+)
 
 func (c cursor) String() string {
 	text, err := json.Marshal(c)
@@ -36,7 +45,8 @@ func parseCursor(listing, s string) (*cursor, error) {
 		return nil, ErrBadCursor
 	}
 	// PostgreSQL could not take them, and no page ends there.
-	if c.At != nil && (c.At.Year() < 1 || c.At.Year() > 9999) || !isText(c.Name) {
+	isTime := c.At == nil || *c.At == math.MinInt64 || *c.At == math.MaxInt64 || *c.At >= minTimestamp && *c.At < endTimestamp
+	if !isTime || !isText(c.Name) {
 		return nil, ErrBadCursor
 	}
 	return &c, nil

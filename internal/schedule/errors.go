@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/queued/queued/internal/pg"
 )
@@ -41,6 +42,17 @@ var sqlstates = pg.States{
 	"QD010": ErrNotFound,
 	"QD011": ErrOwnerNotFound,
 	"QD012": ErrEnded,
+	"QD013": errChanged,
+	"25P03": ErrUnavailable, // idle_in_transaction_session_timeout: this process stood still
 }
 
-func wrap(doing string, err error) error { return sqlstates.Wrap(doing, err) }
+// errChanged: what a plan was made from is not as it was. The plan is made anew.
+var errChanged = errors.New("changed since it was planned")
+
+// wrap says what was being done, and turns what PostgreSQL says into the errors above. One that was turned before stays as it is.
+func wrap(doing string, err error) error {
+	if errors.Is(err, ErrQueryTimeout) {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return sqlstates.Wrap(doing, err)
+}

@@ -5,39 +5,55 @@ import (
 	"time"
 )
 
-// Fire fires up to limit schedules that are due, in one transaction, and returns them.
-func Fire(ctx context.Context, s *Service, limit int) ([]int64, error) { return s.fire(ctx, limit) }
+// Fire fires up to limit schedules that are due, as far as there is time, and returns them.
+func Fire(ctx context.Context, s *Service, limit int) ([]int64, error) {
+	return s.fire(ctx, limit, nil)
+}
+
+// MaxSteps is the budget of one call.
+const MaxSteps = maxSteps
+
+// Times are times of a rule, and what it took to find them.
+type Times struct {
+	All   []time.Time
+	Steps int // that were taken
+}
 
 // LocalTimes returns up to n times of a recurrence rule from a time on, where it starts at start.
-func LocalTimes(text string, start time.Time, leap Leap, from time.Time, n int) ([]time.Time, error) {
+func LocalTimes(ctx context.Context, text string, start time.Time, leap Leap, from time.Time, n int) (Times, error) {
 	rec, err := parseRecurrence(text)
 	if err != nil {
-		return nil, err
+		return Times{}, err
 	}
-	r, err := rec.starting(start, leap, rec.until.local())
-	if err != nil {
-		return nil, err
-	}
-	return r.times(from, n), nil
+	r := rec.starting(start, leap, rec.until.local())
+	return r.times(ctx, "rrule", rec.option.Count, from, n)
 }
 
 // CronTimes returns up to n times of a cron expression from a time on.
-func CronTimes(text string, from time.Time, n int) ([]time.Time, error) {
+func CronTimes(ctx context.Context, text string, from time.Time, n int) (Times, error) {
 	r, err := parseCron(text)
 	if err != nil {
-		return nil, err
+		return Times{}, err
 	}
-	return r.times(from, n), nil
+	return r.times(ctx, "cron", 0, from, n)
 }
 
-func (r *rule) times(from time.Time, n int) (times []time.Time) {
-	next := r.from(from)
-	for len(times) < n {
-		t, ok := next()
+func (r *rule) times(ctx context.Context, field string, count int, from time.Time, n int) (times Times, err error) {
+	s := newSteps(ctx)
+	defer func() { times.Steps = maxSteps - s.left }()
+	if err := r.check(s, field, count); err != nil {
+		return times, err
+	}
+	next := r.from(s, from)
+	for len(times.All) < n {
+		t, ok, err := next()
+		if err != nil {
+			return times, fieldOf(err, field)
+		}
 		if !ok {
 			break
 		}
-		times = append(times, t)
+		times.All = append(times.All, t)
 	}
-	return times
+	return times, nil
 }

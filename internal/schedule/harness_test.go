@@ -1,6 +1,7 @@
 package schedule_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"testing"
@@ -30,11 +31,27 @@ func open(t *testing.T) bench {
 
 func openOn(t *testing.T, url string) *schedule.Service {
 	t.Helper()
-	s, err := schedule.Open(t.Context(), schedule.Config{DatabaseURL: pgtest.AsService(url), Logger: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.InfoLevel)})
+	return openWith(t, schedule.Config{DatabaseURL: url})
+}
+
+func openWith(t *testing.T, cfg schedule.Config) *schedule.Service {
+	t.Helper()
+	// A machine that is busy makes no test fail.
+	cfg.QueryTimeout = cmp.Or(cfg.QueryTimeout, time.Minute)
+	cfg.CallTimeout = cmp.Or(cfg.CallTimeout, 2*time.Minute)
+	cfg.DatabaseURL = pgtest.AsService(cfg.DatabaseURL)
+	cfg.Logger = zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.InfoLevel)
+	s, err := schedule.Open(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Close)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+		defer cancel()
+		if err := s.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
 	return s
 }
 

@@ -21,32 +21,33 @@ func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, 
 // same local times, in the same transaction: one whose time is over there and has not come yet comes now, none comes twice. It fails with
 // ErrStale and an *InvalidError.
 func (s *Service) PutOwner(ctx context.Context, p PutOwnerParams) (PutOwnerResult, error) {
-	var result PutOwnerResult
-	err := s.inTx(ctx, "putting an owner", func(tx pgx.Tx) error {
+	var (
+		result     PutOwnerResult
+		unresolved []int64
+	)
+	err := s.call(ctx, "putting an owner", func(ctx context.Context) error {
 		attributes := string(p.Attributes)
 		if p.Attributes == nil {
 			attributes = "{}"
 		}
-		var unresolved []int64
-		err := tx.QueryRow(ctx, `select `+ownerColumns+`, is_new, moved, unresolved from agent.put_owner($1, $2, $3, $4)`,
+		return s.pool.QueryRow(ctx, `select `+ownerColumns+`, is_new, moved, unresolved from agent.put_owner($1, $2, $3, $4)`,
 			p.ID, p.Timezone, attributes, p.IfVersion).Scan(append(result.fields(), &result.Created, &result.Moved, &unresolved)...)
-		if err != nil {
-			return err
-		}
-		return s.replan(ctx, tx, unresolved)
 	})
 	if err != nil {
 		return PutOwnerResult{}, err
 	}
+	s.replan(ctx, s.pool, unresolved)
 	return result, nil
 }
 
 // GetOwner returns one owner. It fails with ErrOwnerNotFound.
 func (s *Service) GetOwner(ctx context.Context, id string) (Owner, error) {
 	var o Owner
-	err := s.pool.QueryRow(ctx, `select `+ownerColumns+` from agent.get_owner($1)`, id).Scan(o.fields()...)
+	err := s.call(ctx, "getting an owner", func(ctx context.Context) error {
+		return s.pool.QueryRow(ctx, `select `+ownerColumns+` from agent.get_owner($1)`, id).Scan(o.fields()...)
+	})
 	if err != nil {
-		return Owner{}, wrap("getting an owner", err)
+		return Owner{}, err
 	}
 	return o, nil
 }
@@ -63,7 +64,7 @@ func (s *Service) ListOwners(ctx context.Context, p ListOwnersParams) (OwnerPage
 	}
 	limit := pageSize(p.Limit)
 	var page OwnerPage
-	err = s.bounded(ctx, "listing owners", func(tx pgx.Tx) error {
+	err = s.bounded(ctx, "listing owners", func(ctx context.Context, tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, `select `+ownerColumns+` from agent.list_owners($1, $2)`, limit+1, afterID)
 		owners, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (o Owner, err error) { return o, row.Scan(o.fields()...) })
 		if len(owners) > limit {
@@ -83,29 +84,28 @@ func (s *Service) ListOwners(ctx context.Context, p ListOwnersParams) (OwnerPage
 // and with ErrStale when ifVersion (nil: any) is not the owner's version.
 func (s *Service) DeleteOwner(ctx context.Context, id string, ifVersion *int64) (int64, error) {
 	var cancelled int64
-	err := s.pool.QueryRow(ctx, `select agent.delete_owner($1, $2)`, id, ifVersion).Scan(&cancelled)
-	return cancelled, wrap("deleting an owner", err)
+	err := s.call(ctx, "deleting an owner", func(ctx context.Context) error {
+		return s.pool.QueryRow(ctx, `select agent.delete_owner($1, $2)`, id, ifVersion).Scan(&cancelled)
+	})
+	return cancelled, err
 }
 
-// replan finds the next occurrences of schedules anew whose last one does not come any more.
-func (s *Service) replan(ctx context.Context, tx pgx.Tx, ids []int64) error {
+// replan finds the next occurrences of schedules whose last one does not come any more, as far as there is time. They are marked, so that what is
+// left undone here the firing loop does, of whichever process.
+func (s *Service) replan(ctx context.Context, q querier, ids []int64) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
+	defer cancel()
 	for _, id := range ids {
-		r, err := one(ctx, tx, `select `+columns("s")+` from agent.get_schedule($1) s`, id)
+		r, err := one(ctx, q, `select `+columns("s")+` from agent.get_schedule($1) s`, id)
+		if err == nil && r.isUnplanned {
+			var b batch
+			if err = s.planDue(ctx, q, &b, &due{row: r}, 1); err == nil {
+				_, err = b.runPlanned(ctx, q)
+			}
+		}
 		if err != nil {
-			return err
-		}
-		d := &draft{row: r}
-		if err := tx.QueryRow(ctx, `select clock_timestamp(), agent.local_floor(clock_timestamp(), $1)`, r.Zone).Scan(&d.at, &d.floor); err != nil {
-			return err
-		}
-		if err := d.planAfter(ctx, tx, *r.NextLocal); err != nil {
-			return err
-		}
-		b := batch{}
-		b.next(id, d.NextLocal, d.NextAt)
-		if _, err := b.run(ctx, tx); err != nil {
-			return err
+			s.cfg.Logger.Info().Err(err).Int64("schedule_id", id).Int("schedules", len(ids)).Msg("the next times of schedules are left for the firing loop to find")
+			return
 		}
 	}
-	return nil
 }

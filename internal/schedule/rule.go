@@ -1,6 +1,9 @@
 package schedule
 
 import (
+	"context"
+	"fmt"
+	"math/bits"
 	"slices"
 	"strings"
 	"time"
@@ -16,19 +19,16 @@ const (
 	// within days, and not in all its steps, is slower to follow.
 	maxRuleCount    = 10_000
 	maxPartialCount = 1000
-	// searchYears is how far a rule is followed for its next time: in 400 years the calendar repeats.
-	searchYears = 400
 )
 
 // lastTime is the last local time there is.
 var lastTime = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 
-// rule yields local times, which wear UTC's clothes. It knows no zone.
+// rule yields local times, which are held as a time.Time in UTC. It knows no zone.
 type rule struct {
-	at    *time.Time // the only one
-	cron  cron.Schedule
-	rrule *rrule.ROption // without COUNT and UNTIL, with everything that DTSTART stands for said
-	until time.Time      // none comes after
+	at      *time.Time // the only one
+	pattern *pattern
+	until   time.Time // none comes after
 }
 
 // onceRule is the rule of a single time.
@@ -36,26 +36,53 @@ func onceRule(at time.Time) *rule { return &rule{at: &at, until: lastTime} }
 
 // cronParser reads five fields, or six with seconds in front. A day fits when either its number or its weekday does, where both are
 // given, as POSIX has it.
-var cronParser = cron.MustNewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor | cron.DowOrDom).
-	WithMaxSearchYears(searchYears)
+var cronParser = cron.MustNewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor | cron.DowOrDom)
+
+// cronStar is the bit by which the library marks a field that was given as a star.
+const cronStar = 1 << 63
 
 // parseCron reads a cron expression. It fails with an *InvalidError.
 func parseCron(text string) (*rule, error) {
+	refuse := func(detail string) (*rule, error) { return nil, &InvalidError{Field: "cron", Detail: detail} }
 	if strings.Contains(text, "=") {
-		return nil, &InvalidError{Field: "cron", Detail: "takes its zone from timezone, not from the expression"}
+		return refuse("takes its zone from timezone, not from the expression")
 	}
 	parsed, err := cronParser.Parse(text)
 	if err != nil {
-		return nil, &InvalidError{Field: "cron", Detail: err.Error()}
+		return refuse(err.Error())
 	}
-	if _, ok := parsed.(*cron.SpecSchedule); !ok {
-		return nil, &InvalidError{Field: "cron", Detail: "must name times, not a distance between them"}
+	spec, ok := parsed.(*cron.SpecSchedule)
+	if !ok {
+		return refuse("must name times, not a distance between them")
 	}
-	r := &rule{cron: parsed, until: lastTime}
-	if _, ok := r.from(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))(); !ok {
-		return nil, &InvalidError{Field: "cron", Detail: "never comes"}
+	if len(spec.DomConstraints)+len(spec.DowConstraints)+len(spec.Year) > 0 {
+		return refuse("must have no L, W or #, and no years")
 	}
-	return r, nil
+	p := &pattern{
+		freq: rrule.DAILY, interval: 1, start: time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC).Unix(),
+		times: timesOf(numbersIn(spec.Hour, 0, 23), numbersIn(spec.Minute, 0, 59), numbersIn(spec.Second, 0, 59)),
+		days:  dayFilter{months: numbersOf(numbersIn(spec.Month, 1, 12)), isEither: true},
+	}
+	// A star lets every day pass: the other field alone decides.
+	if spec.Dom&cronStar == 0 {
+		p.days.monthDays = numbersOf(numbersIn(spec.Dom, 1, 31))
+	}
+	if spec.Dow&cronStar == 0 {
+		for _, day := range numbersIn(spec.Dow, 0, 6) { // 0 is Sunday
+			p.days.weekdays.add((day + 6) % 7)
+		}
+	}
+	return &rule{pattern: p, until: lastTime}, nil
+}
+
+// numbersIn returns the bits of a set that lie between two numbers.
+func numbersIn(set uint64, first, last int) (all []int) {
+	for set &^= cronStar; set != 0; set &= set - 1 {
+		if n := bits.TrailingZeros64(set); n >= first && n <= last {
+			all = append(all, n)
+		}
+	}
+	return all
 }
 
 // recurrence is a recurrence rule as it was written.
@@ -74,20 +101,26 @@ func parseRecurrence(text string) (*recurrence, error) {
 	if strings.Contains(upper, "DTSTART") || strings.ContainsAny(upper, "\r\n:") {
 		return refuse("must be a single RRULE; it starts at the schedule's at")
 	}
-	option, err := rrule.StrToROption(upper)
+	values := make(map[string]string)
+	for _, part := range strings.Split(upper, ";") {
+		name, value, _ := strings.Cut(part, "=")
+		if _, ok := values[name]; ok {
+			return refuse(name + " is given twice")
+		}
+		values[name] = value
+	}
+	option, err := rrule.StrToROption(upper) // it only reads; what it would expand with is never called
 	if err != nil {
 		return refuse(err.Error())
 	}
-	if _, err := rrule.NewRRule(*option); err != nil {
-		return refuse(err.Error())
-	}
 	rec := &recurrence{option: *option}
-	if strings.Contains(upper, "UNTIL=") {
-		_, value, _ := strings.Cut(upper, "UNTIL=")
-		value, _, _ = strings.Cut(value, ";")
+	if value, ok := values["UNTIL"]; ok {
 		m := Moment{Time: option.Until, IsInstant: strings.HasSuffix(value, "Z")}
 		if !strings.Contains(value, "T") { // a day, which is meant whole
 			m.Time = m.Time.Add(24*time.Hour - time.Second)
+		}
+		if m.Time.Year() < 1 || m.Time.Year() > 9999 {
+			return refuse("UNTIL must lie within the years 1 to 9999")
 		}
 		rec.until = &m
 	}
@@ -97,17 +130,44 @@ func parseRecurrence(text string) (*recurrence, error) {
 	return rec, nil
 }
 
-// unfit says what is wrong with a recurrence rule that the library takes: what RFC 5545 forbids (section 3.3.10), where the library may
-// panic, and what would take too long.
+// unfit says what is wrong with a recurrence rule: what RFC 5545 forbids (section 3.3.10), and what would take too long.
 func unfit(o *rrule.ROption) string {
+	for _, part := range []struct {
+		name        string
+		values      []int
+		least, most int
+		isSigned    bool
+	}{
+		{"BYSECOND", o.Bysecond, 0, 59, false},
+		{"BYMINUTE", o.Byminute, 0, 59, false},
+		{"BYHOUR", o.Byhour, 0, 23, false},
+		{"BYMONTHDAY", o.Bymonthday, 1, 31, true},
+		{"BYYEARDAY", o.Byyearday, 1, 366, true},
+		{"BYWEEKNO", o.Byweekno, 1, 53, true},
+		{"BYMONTH", o.Bymonth, 1, 12, false},
+		{"BYSETPOS", o.Bysetpos, 1, 366, true},
+	} {
+		for _, v := range part.values {
+			if v >= part.least && v <= part.most || part.isSigned && -v >= part.least && -v <= part.most {
+				continue
+			}
+			if part.isSigned {
+				return fmt.Sprintf("%s must be between %d and %d, or between -%d and -%d", part.name, part.least, part.most, part.least, part.most)
+			}
+			return fmt.Sprintf("%s must be between %d and %d", part.name, part.least, part.most)
+		}
+	}
 	ordinal, far := false, false
 	for _, day := range o.Byweekday {
+		if day.N() < -53 || day.N() > 53 {
+			return "the numbers of BYDAY must be between 1 and 53, or between -1 and -53"
+		}
 		ordinal = ordinal || day.N() != 0
 		far = far || day.N() > 5 || day.N() < -5
 	}
 	parts := len(o.Bymonth) + len(o.Byweekno) + len(o.Byyearday) + len(o.Bymonthday) + len(o.Byweekday) + len(o.Byhour) + len(o.Byminute) + len(o.Bysecond)
 	switch {
-	case o.Interval > maxInterval:
+	case o.Interval < 0 || o.Interval > maxInterval:
 		return "INTERVAL must be at most 1000000"
 	case o.Count < 0 || o.Count > maxRuleCount:
 		return "COUNT must be at most 10000"
@@ -133,28 +193,28 @@ func unfit(o *rrule.ROption) string {
 	return ""
 }
 
-// starting makes a rule of a recurrence that starts at a local time. 29 February every year is as leap has it. until is the
-// UNTIL in local terms. It fails with an *InvalidError when there is no such time.
-func (rec *recurrence) starting(start time.Time, leap Leap, until *time.Time) (*rule, error) {
-	o := rec.option
-	o.Dtstart = start.Truncate(time.Second)
-	o.Count = 0
-	o.Until = time.Time{}
-	o.Interval = max(1, o.Interval)
+// weekdayNumber returns 0 for Monday.
+func weekdayNumber(day rrule.Weekday) int { return day.Day() }
 
-	// What DTSTART stands for is said, so that the rule can be followed from elsewhere.
+// starting makes a rule of a recurrence that starts at a local time, without its COUNT. 29 February every year is as leap has it. until is the
+// UNTIL in local terms. That the rule comes at all is for rule.check to find out.
+func (rec *recurrence) starting(start time.Time, leap Leap, until *time.Time) *rule {
+	o := rec.option
+	start = start.Truncate(time.Second)
+
+	// What DTSTART stands for.
 	if len(o.Byweekno)+len(o.Byyearday)+len(o.Bymonthday)+len(o.Byweekday) == 0 {
 		switch o.Freq {
 		case rrule.YEARLY:
 			if len(o.Bymonth) == 0 {
-				o.Bymonth = []int{int(o.Dtstart.Month())}
+				o.Bymonth = []int{int(start.Month())}
 			}
-			o.Bymonthday = []int{o.Dtstart.Day()}
+			o.Bymonthday = []int{start.Day()}
 		case rrule.MONTHLY:
-			o.Bymonthday = []int{o.Dtstart.Day()}
+			o.Bymonthday = []int{start.Day()}
 		case rrule.WEEKLY:
 			days := []rrule.Weekday{rrule.SU, rrule.MO, rrule.TU, rrule.WE, rrule.TH, rrule.FR, rrule.SA}
-			o.Byweekday = []rrule.Weekday{days[o.Dtstart.Weekday()]}
+			o.Byweekday = []rrule.Weekday{days[start.Weekday()]}
 		}
 	}
 	if o.Freq == rrule.YEARLY && slices.Equal(o.Bymonth, []int{2}) && slices.Equal(o.Bymonthday, []int{29}) && len(o.Byweekno)+len(o.Byyearday)+len(o.Byweekday) == 0 {
@@ -166,172 +226,140 @@ func (rec *recurrence) starting(start time.Time, leap Leap, until *time.Time) (*
 			o.Bymonthday = []int{-1}
 		}
 	}
-	if !reachable(&o) {
-		return nil, &InvalidError{Field: "rrule", Detail: "never comes"}
+	if len(o.Byhour) == 0 && o.Freq < rrule.HOURLY {
+		o.Byhour = []int{start.Hour()}
+	}
+	if len(o.Byminute) == 0 && o.Freq < rrule.MINUTELY {
+		o.Byminute = []int{start.Minute()}
+	}
+	if len(o.Bysecond) == 0 && o.Freq < rrule.SECONDLY {
+		o.Bysecond = []int{start.Second()}
 	}
 
-	r := &rule{rrule: &o, until: lastTime}
+	p := &pattern{
+		freq: o.Freq, interval: int64(max(1, o.Interval)), start: start.Unix(), setPos: o.Bysetpos,
+		days: dayFilter{
+			months: numbersOf(o.Bymonth), monthDays: numbersOf(o.Bymonthday), yearDays: numbersOf(o.Byyearday), weeks: numbersOf(o.Byweekno),
+			weekStart: weekdayNumber(o.Wkst), nthOfYear: o.Freq == rrule.YEARLY && len(o.Bymonth) == 0,
+		},
+	}
+	for _, day := range o.Byweekday {
+		if day.N() == 0 {
+			p.days.weekdays.add(weekdayNumber(day))
+		} else {
+			p.days.nth[weekdayNumber(day)].add(day.N())
+			p.days.hasNth = true
+		}
+	}
+	switch o.Freq {
+	case rrule.HOURLY:
+		p.within(3600, timesOf([]int{0}, o.Byminute, o.Bysecond))
+	case rrule.MINUTELY:
+		p.within(60, timesOf([]int{0}, []int{0}, o.Bysecond))
+	case rrule.SECONDLY:
+		p.within(1, timesOf([]int{0}, []int{0}, []int{0}))
+	default:
+		p.times = timesOf(o.Byhour, o.Byminute, o.Bysecond)
+	}
+	p.hours, p.minutes, p.seconds = numbersOf(o.Byhour), numbersOf(o.Byminute), numbersOf(o.Bysecond)
+
+	r := &rule{pattern: p, until: lastTime}
 	if until != nil && until.Before(lastTime) {
 		r.until = *until
 	}
-	next := r.from(o.Dtstart)
-	last, ok := next()
-	if !ok {
-		return nil, &InvalidError{Field: "rrule", Detail: "never comes"}
-	}
-	for n := 1; n < rec.option.Count; n++ {
-		t, ok := next()
-		if !ok {
-			break
-		}
-		last = t
-	}
-	if rec.option.Count > 0 {
-		r.until = last
-	}
-	return r, nil
+	return r
 }
 
-// units are the lengths of frequencies in seconds, of those that have one.
-var units = map[rrule.Frequency]int64{rrule.WEEKLY: 7 * 86400, rrule.DAILY: 86400, rrule.HOURLY: 3600, rrule.MINUTELY: 60, rrule.SECONDLY: 1}
-
-// reachable reports whether the steps of a rule within days ever meet its BYHOUR, BYMINUTE and BYSECOND: the library would go on for ever.
-func reachable(o *rrule.ROption) bool {
-	if o.Freq < rrule.HOURLY {
-		return true
-	}
-	fits := func(allowed []int, v int64) bool { return len(allowed) == 0 || slices.Contains(allowed, int(v)) }
-	a, b := int64(o.Interval)*units[o.Freq], int64(86400)
-	for b != 0 {
-		a, b = b, a%b
-	}
-	start := int64(o.Dtstart.Hour()*3600 + o.Dtstart.Minute()*60 + o.Dtstart.Second())
-	for s := start % a; s < 86400; s += a {
-		if fits(o.Byhour, s/3600) && (o.Freq < rrule.MINUTELY || fits(o.Byminute, s/60%60)) && (o.Freq < rrule.SECONDLY || fits(o.Bysecond, s%60)) {
-			return true
+// within sets when a pattern comes within one of its periods, which are shorter than a day.
+func (p *pattern) within(unit int64, times timesOfDay) {
+	p.unit = unit
+	if len(p.setPos) > 0 {
+		for _, i := range positions(p.setPos, times.size()) {
+			p.offsets = append(p.offsets, times.at(i))
 		}
+		return
 	}
-	return false
+	for i := range times.size() {
+		p.offsets = append(p.offsets, times.at(i))
+	}
 }
 
-// from returns what yields the rule's times from t on, t included, until it says false.
-func (r *rule) from(t time.Time) func() (time.Time, bool) {
-	var next func() (time.Time, bool)
+// never says why a rule cannot come, as far as that can be told without going through it.
+func (p *pattern) never() string {
+	perDay := len(p.offsets)
+	if p.unit == 0 {
+		perDay = p.times.size()
+		if p.freq == rrule.DAILY && len(p.setPos) > 0 {
+			perDay = len(positions(p.setPos, perDay))
+		}
+	}
 	switch {
-	case r.at != nil:
+	case perDay == 0:
+		return "never comes: BYSETPOS asks for more than there is in each period of FREQ"
+	case !p.isReachable():
+		return "never comes: the steps of INTERVAL meet none of the times that BY... names"
+	}
+	return ""
+}
+
+// check makes sure that a rule comes at all, and sets the end that a COUNT (zero: none) is. It fails with an *InvalidError of field.
+func (r *rule) check(s *steps, field string, count int) error {
+	if r.at != nil {
+		return nil
+	}
+	if detail := r.pattern.never(); detail != "" {
+		return &InvalidError{Field: field, Detail: detail}
+	}
+	next := r.from(s, civil(r.pattern.start))
+	for n := range max(1, count) {
+		t, ok, err := next()
+		switch {
+		case err != nil:
+			return fieldOf(err, field)
+		case !ok && n == 0:
+			return &InvalidError{Field: field, Detail: "never comes"}
+		case !ok:
+			return nil
+		case n == count-1:
+			r.until = t
+		}
+	}
+	return nil
+}
+
+// fieldOf says which field an *InvalidError is about that names none.
+func fieldOf(err error, field string) error {
+	if invalid, ok := err.(*InvalidError); ok && invalid.Field == "" { //nolint:errorlint // it is not wrapped yet
+		return &InvalidError{Field: field, Detail: invalid.Detail}
+	}
+	return err
+}
+
+// from returns what yields the rule's times from t on, t included, until it says false. It fails when s is used up or ends.
+func (r *rule) from(s *steps, t time.Time) func() (time.Time, bool, error) {
+	if r.at != nil {
 		once := r.at
-		next = func() (time.Time, bool) {
-			if once == nil {
-				return time.Time{}, false
+		return func() (time.Time, bool, error) {
+			if once == nil || once.Before(t) {
+				return time.Time{}, false, nil
 			}
 			at := *once
 			once = nil
-			return at, true
+			return at, true, nil
 		}
-	case r.cron != nil:
-		at := t.Add(-time.Nanosecond)
-		next = func() (time.Time, bool) {
-			at = r.cron.Next(at)
-			return at, !at.IsZero()
-		}
-	case r.rrule.Freq >= rrule.HOURLY && len(r.rrule.Bymonth)+len(r.rrule.Bymonthday)+len(r.rrule.Byyearday)+len(r.rrule.Byweekday) > 0:
-		next = r.withinDays(t)
-	default:
-		next = iterate(*r.rrule, t, r.until)
 	}
-	least := t
-	return func() (time.Time, bool) {
-		for {
-			at, ok := next()
-			if !ok || at.After(r.until) {
-				return time.Time{}, false
-			}
-			if !at.Before(least) { // the library has what is named twice, as by BYHOUR=9,9, twice
-				least = at.Add(time.Nanosecond)
-				return at, true
-			}
-		}
+	from := t.Unix()
+	if t.Nanosecond() > 0 { // a rule has whole seconds
+		from++
+	}
+	w := r.pattern.from(s, from, r.until.Unix())
+	return func() (time.Time, bool, error) {
+		at, ok, err := w.following()
+		return civil(at), ok, err
 	}
 }
 
-// iterate follows a recurrence from about t on, beginning not later.
-func iterate(o rrule.ROption, t, until time.Time) func() (time.Time, bool) {
-	o.Dtstart = before(&o, t)
-	o.Until = until // never none: the library would make that 290 years
-	r, err := rrule.NewRRule(o)
-	if err != nil {
-		return func() (time.Time, bool) { return time.Time{}, false } // it was tried when it was parsed
-	}
-	return r.Iterator()
-}
-
-// before returns a start for a recurrence, one or two steps before t, from which it comes at the same times. As the library steps from the
-// start to the first time asked for, an old start would cost more each year.
-func before(o *rrule.ROption, t time.Time) time.Time {
-	start, interval := o.Dtstart, o.Interval
-	steps := func(distance int64, each int64) int64 { return max(0, distance/each-1) }
-	switch o.Freq {
-	case rrule.YEARLY:
-		n := steps(int64(t.Year()-start.Year()), int64(interval))
-		if n == 0 {
-			return start
-		}
-		return onDay(start, start.Year()+int(n)*interval, start.Month())
-	case rrule.MONTHLY:
-		n := steps(int64((t.Year()-start.Year())*12+int(t.Month())-int(start.Month())), int64(interval))
-		if n == 0 {
-			return start
-		}
-		months := int(start.Month()) - 1 + int(n)*interval
-		return onDay(start, start.Year()+months/12, time.Month(months%12+1))
-	default:
-		each := int64(interval) * units[o.Freq]
-		return time.Unix(start.Unix()+steps(t.Unix()-start.Unix(), each)*each, 0).UTC()
-	}
-}
-
-// onDay is t in another month, on a day that each has: where days are said, the start's own does not matter.
-func onDay(t time.Time, year int, month time.Month) time.Time {
-	return time.Date(year, month, min(t.Day(), 28), t.Hour(), t.Minute(), t.Second(), 0, time.UTC)
-}
-
-// withinDays follows a rule of hours, minutes or seconds that comes on some days only. The library would try each of its steps on the others.
-func (r *rule) withinDays(t time.Time) func() (time.Time, bool) {
-	start := r.rrule.Dtstart
-	if t.After(start) {
-		start = t
-	}
-	midnight := start.Truncate(24 * time.Hour)
-	days := iterate(rrule.ROption{
-		Freq: rrule.DAILY, Interval: 1, Dtstart: midnight,
-		Bymonth: r.rrule.Bymonth, Bymonthday: r.rrule.Bymonthday, Byyearday: r.rrule.Byyearday, Byweekday: r.rrule.Byweekday,
-	}, midnight, r.until)
-	within := *r.rrule
-	within.Bymonth, within.Bymonthday, within.Byyearday, within.Byweekday = nil, nil, nil, nil
-
-	var times func() (time.Time, bool)
-	var day time.Time
-	tries := 0
-	return func() (time.Time, bool) {
-		for {
-			if times != nil {
-				for {
-					at, ok := times()
-					if !ok {
-						break
-					}
-					if !at.Before(day) {
-						tries = 0
-						return at, true
-					}
-				}
-			}
-			var ok bool
-			if day, ok = days(); !ok || tries > searchYears*366 {
-				return time.Time{}, false
-			}
-			tries++
-			times = iterate(within, day, day.Add(24*time.Hour-time.Second))
-		}
-	}
+// after returns the rule's first time after t.
+func (r *rule) after(ctx context.Context, t time.Time, most int) (time.Time, bool, error) {
+	return r.from(&steps{ctx: ctx, left: most}, t.Add(time.Microsecond))()
 }

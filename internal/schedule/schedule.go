@@ -117,6 +117,8 @@ type Schedule struct {
 	NextAt    *time.Time // the instant that stands for now
 	CreatedAt time.Time
 	UpdatedAt time.Time
+	// StatusReason is why the service paused it, or what its row holds that no schedule can; empty: neither.
+	StatusReason string
 }
 
 // Occurrence is one time of a schedule that has come, or was passed over.

@@ -103,7 +103,7 @@ begin
   end if;
 
   for _change in
-    select t.at, t.offset_after from agent.zone_transitions(_zone, _from, _to, interval '30 minutes') t
+    select t.at, t.offset_after from agent.zone_transitions(_zone, _from, _to, interval '8 hours') t
     union all
     select 'infinity', interval '0'
     order by 1
@@ -124,10 +124,26 @@ begin
 end
 $func$;
 
--- Resolves many. Those that are not at all have a null instant; is_shifted tells those that a gap has moved, is_known those that are
--- occurrences of their schedule (null: of none) already, which happened or were passed over.
+-- What is wrong with a zone that a row names, null when the server knows it: an update or another server may have taken it away. Private to the
+-- functions of this schema.
+create or replace function agent.zone_fault(_zone text)
+returns text
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent.local_time('epoch', _zone);
+  return null;
+exception when data_exception then
+  return format('the database server does not know the time zone %s', left(_zone, 64));
+end
+$func$;
+
+-- Resolves many, each by itself. Those that are not at all have a null instant; is_shifted tells those that a gap has moved, is_known those that are
+-- occurrences of their schedule (null: of none) already, which happened or were passed over. Of those that a gap swallows, resume is the local
+-- time at which it ends. fault says why one can't be resolved.
 create or replace function agent.resolve_locals(_locals timestamp[], _zones text[], _gaps text[], _overlaps text[], _schedule_ids int8[] default null)
-returns table (at timestamptz, is_shifted boolean, is_known boolean)
+returns table (at timestamptz, is_shifted boolean, is_known boolean, resume timestamp, fault text)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -135,12 +151,18 @@ set enable_seqscan to off
 set jit to off
 as $func$
 #variable_conflict use_column
+declare
+  _unknown text[] = array(select z.zone from (select distinct u.zone from unnest(_zones) as u (zone)) as z where agent.zone_fault(z.zone) is not null);
 begin
   return query
   select r.at, coalesce(agent.local_time(r.at, n.zone) <> n.local, false)
   , exists (select from agent.occurrence o where o.schedule_id = n.schedule_id and o.nominal_at = n.local)
+  , case when r.at is null and n.zone <> all(_unknown) then agent.local_time(agent.resolve_local(n.local, n.zone, 'next'), n.zone) end
+  , case when n.zone = any(_unknown) then agent.zone_fault(n.zone) end
   from unnest(_locals, _zones, _gaps, _overlaps, _schedule_ids) with ordinality as n (local, zone, gap, overlap, schedule_id, ord)
-  cross join lateral (select agent.resolve_local(n.local, n.zone, n.gap, n.overlap) offset 0) as r (at)
+  cross join lateral
+  ( select case when n.zone <> all(_unknown) then agent.resolve_local(n.local, n.zone, n.gap, n.overlap) end offset 0
+  ) as r (at)
   order by n.ord;
 end
 $func$;

@@ -6,11 +6,12 @@
 --   QD010  no such schedule
 --   QD011  no such owner
 --   QD012  the schedule has ended
+--   QD013  the schedule or its owner was changed since it was planned
 -- Locks are taken in one order, so that nobody waits in a circle: owner, zone_rule, schedules by id.
 
 -- What is to be known before a schedule's times can be: the zone it goes by (its own, else its owner's, or UTC for an instant), the time to
--- begin at (_after, or null: now), the same in that zone, where to begin looking (see agent.local_floor), and _instants in that zone. The owner
--- stays as they are until the transaction ends. Raises QD003 for a zone or owner there is not.
+-- begin at (_after, or null: now), the same in that zone, where to begin looking (see agent.local_floor), and _instants in that zone. Nothing is locked:
+-- whoever stores what was planned by this names the zone, and is told if it is another by then. Raises QD003 for a zone or owner there is not.
 create or replace function agent.schedule_zone(_timezone text, _owner text, _is_instant boolean, _after timestamptz, _instants timestamptz[])
 returns table (zone text, at timestamptz, local_at timestamp, floor timestamp, locals timestamp[])
 language plpgsql volatile
@@ -23,9 +24,11 @@ declare
   _at timestamptz = coalesce(_after, clock_timestamp());
 begin
   if _owner is not null then
-    select o.timezone into _zone from agent.owner o where o.id = _owner for share;
+    select o.timezone into _zone from agent.owner o where o.id = _owner;
     if not found then
       perform agent.refuse('owner', 'must be an owner that there is');
+    elsif _timezone is null and not _is_instant then
+      perform agent.check_zone(_zone, 'owner');
     end if;
   end if;
   if _timezone is not null then
@@ -66,6 +69,28 @@ begin
 end
 $func$;
 
+-- Locks the owner of a schedule that was planned before. Raises QD003 when there is no such owner any more, and QD013 when the schedule goes by the
+-- owner's zone and that is another now. Private to the functions of this schema.
+create or replace function agent.check_owner(_schedule agent.schedule)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _zone text;
+begin
+  if _schedule.owner is null then
+    return;
+  end if;
+  select o.timezone into _zone from agent.owner o where o.id = _schedule.owner for share;
+  if not found then
+    perform agent.refuse('owner', 'must be an owner that there is');
+  elsif _schedule.timezone is null and not (_schedule.kind = 'once' and _schedule.at_instant is not null) and _schedule.zone <> _zone then
+    raise exception 'owner % has another zone by now', _schedule.owner using errcode = 'QD013';
+  end if;
+end
+$func$;
+
 -- Wakes the firing loops where something is due before they would look by themselves. Private to the functions of this schema.
 create or replace function agent.notify_schedules(_next_at timestamptz)
 returns void
@@ -79,7 +104,8 @@ begin
 end
 $func$;
 
--- Stores a schedule. _schedule has its columns by name; what is left out has its default. A _key makes that repeatable: with the same
+-- Stores a schedule. _schedule has its columns by name; what is left out has its default. Raises QD013 when its owner has another zone than it was
+-- planned by: plan it again. A _key makes that repeatable: with the same
 -- _hash it returns the schedule that is there, and raises QD005 with another. Whoever comes second waits until the first has committed.
 create or replace function agent.insert_schedule(_schedule jsonb, _key text default null, _hash text default null)
 returns table (schedule agent.schedule, replayed boolean)
@@ -95,6 +121,7 @@ begin
   _s.queue = coalesce(_s.queue, 'default');
   _s.idempotency_key = _key;
   perform agent.check_schedule(_s);
+  perform agent.check_owner(_s);
   perform agent.use_zone(_s.zone);
   insert into agent.schedule as s
   ( name, owner, queue, type, priority, event, kind, rule, at_local, at_instant, timezone, zone
@@ -160,24 +187,29 @@ begin
 end
 $func$;
 
--- Changes a schedule that the caller has locked: the columns in _changes, by name, become what they are there. A completed one that has a
--- next time again is active. Raises QD012 when it is cancelled.
-create or replace function agent.update_schedule(_id int8, _changes jsonb)
+-- Changes a schedule: the columns in _changes, by name, become what they are there. A completed one that has a next time again is active; one that the
+-- service had paused stays paused. With a _version, the schedule must be as it was planned from: at that version, next at _next_at, with so many
+-- fired. Raises QD010, QD012 when it is cancelled, and QD013 when it, or its owner's zone, is another by now: plan the change again.
+create or replace function agent.update_schedule(_id int8, _changes jsonb, _version int8 default null, _next_at timestamptz default null, _fired int8 default null)
 returns agent.schedule
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 declare
-  _s agent.schedule;
+  _s agent.schedule = agent.get_schedule(_id);
+  _planned agent.schedule = jsonb_populate_record(_s, _changes);
 begin
+  perform agent.check_owner(_planned);
+  perform agent.use_zone(_planned.zone);
   select s.* into strict _s from agent.schedule s where s.id = _id for update;
   if _s.status = 'cancelled' then
     perform agent.raise_ended(_s);
+  elsif _s.version <> _version or (_version is not null and (_s.next_at is distinct from _next_at or _s.fired <> _fired)) then
+    raise exception 'schedule % is another by now', _id using errcode = 'QD013';
   end if;
   _s = jsonb_populate_record(_s, _changes);
   perform agent.check_schedule(_s);
-  perform agent.use_zone(_s.zone);
   if _s.next_at is null then
     _s.status = 'completed';
   elsif _s.status = 'completed' then
@@ -189,7 +221,7 @@ begin
   , gap = _s.gap, overlap = _s.overlap, leap = _s.leap, misfire = _s.misfire
   , starts_local = _s.starts_local, starts_at = _s.starts_at, ends_local = _s.ends_local, ends_at = _s.ends_at
   , last_local = _s.last_local, "count" = _s."count", status = _s.status, next_local = _s.next_local, next_at = _s.next_at
-  , version = s.version + 1, updated_at = now()
+  , is_unplanned = _s.is_unplanned, version = s.version + 1, updated_at = now()
   where s.id = _id
   returning s.* into _s;
   perform agent.notify_schedules(_s.next_at);
@@ -266,7 +298,10 @@ begin
   if _s.status in ('completed', 'cancelled') then
     perform agent.raise_ended(_s);
   elsif _s.status <> _status then
-    update agent.schedule s set status = _status, version = s.version + 1, updated_at = now() where s.id = _id returning s.* into _s;
+    update agent.schedule s
+    set status = _status, status_reason = null, version = s.version + 1, updated_at = now()
+    where s.id = _id
+    returning s.* into _s;
   end if;
   return _s;
 end
@@ -330,7 +365,7 @@ begin
   );
 
   update agent.schedule s
-  set status = 'cancelled', next_local = null, next_at = null, version = s.version + 1, updated_at = now()
+  set status = 'cancelled', status_reason = null, next_local = null, next_at = null, is_unplanned = false, version = s.version + 1, updated_at = now()
   where s.id = any(_ids) and s.status <> 'cancelled';
   get diagnostics _cancelled = row_count;
   return _cancelled;
@@ -353,7 +388,8 @@ $func$;
 
 -- Resolves the next occurrences of these schedules anew, from the same local times, by the rules of _zone (null: of the zone each has). One
 -- whose time in the new zone is over and that was not due yet is due now: it is neither lost nor late. Those of which nothing can be said here, as
--- a gap swallows the time, or it is beyond the schedule's end, are returned as unresolved, and are for the service to plan. Private to the functions of this schema.
+-- a gap swallows the time, or it is beyond the schedule's end, are returned as unresolved: they are marked for the service to plan, and fire nothing
+-- before. One whose time can't be resolved at all is paused, with the reason. Private to the functions of this schema.
 create or replace function agent.move_schedules(_ids int8[], _zone text default null)
 returns table (moved int8, unresolved int8[])
 language plpgsql volatile
@@ -364,25 +400,37 @@ declare
   _now timestamptz = clock_timestamp();
 begin
   perform from agent.schedule s where s.id = any(_ids) order by s.id for update;
+  update agent.schedule s
+  set status = 'paused', status_reason = format('its next time, %s, is beyond the years 1 to 9999', s.next_local)
+  , zone = coalesce(_zone, s.zone), version = s.version + 1, updated_at = now()
+  where s.id = any(_ids) and s.status in ('active', 'paused') and not agent.is_in_range(s.next_local);
   return query
   with moving as materialized
   ( select s.id, coalesce(_zone, s.zone) as zone, s.next_at, s.ends_at
     , agent.resolve_local(s.next_local, coalesce(_zone, s.zone), s.gap, s.overlap) as at
-    from agent.schedule s
-    where s.id = any(_ids) and s.status in ('active', 'paused') and s.next_local is not null
-    and not (s.kind = 'once' and s.at_instant is not null)
+    from
+    ( select s.*
+      from agent.schedule s
+      where s.id = any(_ids) and s.status in ('active', 'paused') and s.next_local is not null and agent.is_in_range(s.next_local)
+      and not (s.kind = 'once' and s.at_instant is not null)
+      offset 0 -- lest a time be resolved before it is known to be in range
+    ) as s
+  )
+  , judged as
+  ( select m.*, m.at is null or coalesce(m.at > m.ends_at, false) as is_unresolved from moving m
   )
   , moved as
   ( update agent.schedule s
-    set zone = m.zone, version = s.version + 1, updated_at = now()
+    set zone = m.zone, version = s.version + 1, updated_at = now(), is_unplanned = m.is_unresolved
     , next_at = case
+        when m.is_unresolved then _now
         when m.at >= _now then m.at
-        when m.at is null or m.next_at <= _now then m.next_at
+        when m.next_at <= _now then m.next_at
         else _now
       end
-    from moving m
+    from judged m
     where s.id = m.id
-    returning s.id, m.at is null or m.at > m.ends_at as is_unresolved, agent.notify_schedules(s.next_at)
+    returning s.id, s.is_unplanned, agent.notify_schedules(s.next_at)
   )
   , rest as -- the others go by the new zone, too, should they ever come to have a time again
   ( update agent.schedule s
@@ -390,15 +438,22 @@ begin
     where s.id = any(_ids) and s.zone <> _zone and s.id not in (select m.id from moving m)
     and not (s.kind = 'once' and s.at_instant is not null)
   )
-  select count(*), coalesce(array_agg(m.id) filter (where m.is_unresolved), '{}') from moved m;
+  select count(*), coalesce(array_agg(m.id) filter (where m.is_unplanned), '{}') from moved m;
 end
 $func$;
 
+-- Whether a local time is one that schedules can have. Private to the functions of this schema.
+create or replace function agent.is_in_range(_local timestamp)
+returns boolean
+language sql immutable parallel safe
+return _local >= '0001-01-01'::timestamp and _local < '10000-01-01'::timestamp;
+
 -- Holds the rules of every zone in use against what they were, and where they are others resolves all schedules of the zone anew. Zones whose
 -- rules changed after _since (null: never) are gone through again, for the sake of sessions that did not know. Does so by the rules as this session
--- knows them: call it in a new one. Returns the zones that changed, see agent.move_schedules for moved and unresolved.
+-- knows them: call it in a new one. Returns the zones that changed, see agent.move_schedules for moved and unresolved; and, with a fault, those that could not
+-- be checked, as the server has lost them: what was resolved there stays, and their schedules are paused when they are due.
 create or replace function agent.check_zone_rules(_since timestamptz default null)
-returns table (zone text, changed_at timestamptz, moved int8, unresolved int8[])
+returns table (zone text, changed_at timestamptz, moved int8, unresolved int8[], fault text)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -409,35 +464,35 @@ declare
   _fingerprint text;
   _from timestamptz = date_trunc('day', now());
   _to timestamptz = date_trunc('day', now()) + interval '7305 days';
+  _moved int8;
+  _unresolved int8[];
 begin
   for _rule in select z.* from agent.zone_rule z order by z.zone for update loop
-    begin
+    begin -- each zone by itself: what is wrong with one undoes nothing but its own check
       _fingerprint = agent.zone_fingerprint(_rule.zone, _rule.sampled_from, _rule.sampled_to);
-    exception when invalid_parameter_value then
-      -- The server has lost the zone. What was resolved stays.
-      raise warning 'the database server does not know the time zone % any more', _rule.zone;
-      continue;
-    end;
-    if _fingerprint <> _rule.fingerprint then
-      _rule.changed_at = clock_timestamp();
-    end if;
-    update agent.zone_rule z
-    set changed_at = _rule.changed_at, checked_at = now(), sampled_from = _from, sampled_to = _to
-    , fingerprint = case
-        when z.sampled_from = _from and z.sampled_to = _to then _fingerprint
-        else agent.zone_fingerprint(_rule.zone, _from, _to)
-      end
-    where z.zone = _rule.zone;
-    if _fingerprint <> _rule.fingerprint or _rule.changed_at > _since then
-      return query
-      select _rule.zone, _rule.changed_at, m.moved, m.unresolved
-      from agent.move_schedules
-      ( array(select s.id from agent.schedule s where s.zone = _rule.zone and s.status in ('active', 'paused'))
-      ) m;
       if _fingerprint <> _rule.fingerprint then
-        perform pg_notify('agent_schedule', 'zones');
+        _rule.changed_at = clock_timestamp();
       end if;
-    end if;
+      update agent.zone_rule z
+      set changed_at = _rule.changed_at, checked_at = now(), sampled_from = _from, sampled_to = _to
+      , fingerprint = case
+          when z.sampled_from = _from and z.sampled_to = _to then _fingerprint
+          else agent.zone_fingerprint(_rule.zone, _from, _to)
+        end
+      where z.zone = _rule.zone;
+      if _fingerprint <> _rule.fingerprint or _rule.changed_at > _since then
+        select m.moved, m.unresolved into strict _moved, _unresolved
+        from agent.move_schedules
+        ( array(select s.id from agent.schedule s where s.zone = _rule.zone and s.status in ('active', 'paused'))
+        ) m;
+        return query select _rule.zone, _rule.changed_at, _moved, _unresolved, null::text;
+        if _fingerprint <> _rule.fingerprint then
+          perform pg_notify('agent_schedule', 'zones');
+        end if;
+      end if;
+    exception when data_exception then
+      return query select _rule.zone, null::timestamptz, 0::int8, '{}'::int8[], coalesce(agent.zone_fault(_rule.zone), sqlerrm);
+    end;
   end loop;
 end
 $func$;

@@ -19,11 +19,13 @@ begin
 end
 $func$;
 
--- Locks up to _limit schedules that are due, oldest first, passing over those that another session has. is_plain tells those due when the zone's
+-- Locks up to _limit schedules that are due, oldest first, passing over those that another session has. Nothing is worked out before they are locked, and
+-- nothing of one can fail another: fault says what is wrong with one that cannot fire. is_plain tells those due when the zone's
 -- clocks show the local time, with no change of its offset near: what comes next of them is simply what comes next in local time. Of the
--- others agent.schedule_position tells more.
-create or replace function agent.due_schedules(_limit int4 default 1000)
-returns table (schedule agent.schedule, now timestamptz, is_plain boolean)
+-- others agent.schedule_position tells more. A session that is then idle for 5 s is ended, so that a process that stands still does not hold
+-- them: what goes on between this and agent.fire_schedules takes milliseconds. With a _grace only those are locked that are due for no longer.
+create or replace function agent.due_schedules(_limit int4 default 1000, _grace interval default null)
+returns table (schedule agent.schedule, now timestamptz, is_plain boolean, fault text)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -35,22 +37,43 @@ as $func$
 #variable_conflict use_column
 declare
   _now timestamptz = clock_timestamp();
+  _first timestamptz = coalesce(_now - _grace, '-infinity');
 begin
+  perform set_config('idle_in_transaction_session_timeout', '5s', true)
+  where not current_setting('idle_in_transaction_session_timeout')::interval between interval '1 ms' and interval '5 s';
   return query
   with due as materialized
   ( select s
     from agent.schedule s
-    where s.status = 'active' and s.next_at is not null and s.next_at <= _now
+    where s.status = 'active' and s.next_at is not null and s.next_at <= _now and s.next_at >= _first
     order by s.next_at, s.id
     limit _limit
     for update skip locked
   )
-  select d.s, _now, agent.local_time((d.s).next_at, (d.s).zone) = (d.s).next_local and agent.is_steady((d.s).next_at, (d.s).zone)
-  from due d;
+  , zone as materialized
+  ( select z.zone, agent.zone_fault(z.zone) as fault
+    from (select distinct (d.s).zone from due d) as z
+  )
+  , judged as materialized
+  ( select d.s
+    , case when not (agent.is_in_range((d.s).next_local) and agent.is_in_range((d.s).next_at at time zone 'UTC'))
+        then format('its next time, %s, is beyond the years 1 to 9999', (d.s).next_local)
+      else z.fault end as fault
+    from due d
+    left join zone z on z.zone = (d.s).zone
+  )
+  select j.s, _now
+  , case when j.fault is null
+      then agent.local_time((j.s).next_at, (j.s).zone) = (j.s).next_local and agent.is_steady((j.s).next_at, (j.s).zone)
+    else false end
+  , j.fault
+  from judged j
+  order by (j.s).next_at, (j.s).id;
 end
 $func$;
 
--- Where a schedule's next occurrence stands among its others (at), and agent.local_floor of that.
+-- Where a schedule's next occurrence stands among its others (at), and agent.local_floor of that. Raises QD010, and QD003 for a zone that the server
+-- does not know any more.
 create or replace function agent.schedule_position(_id int8)
 returns table (at timestamptz, floor timestamp)
 language plpgsql stable
@@ -60,9 +83,43 @@ as $func$
 #variable_conflict use_column
 declare
   _s agent.schedule = agent.get_schedule(_id);
-  _at timestamptz = coalesce(agent.resolve_local(_s.next_local, _s.zone, _s.gap, _s.overlap), _s.next_at);
+  _at timestamptz;
 begin
+  perform agent.check_known(_s.zone);
+  _at = coalesce(agent.resolve_local(_s.next_local, _s.zone, _s.gap, _s.overlap), _s.next_at);
   return query select _at, agent.local_floor(_at, _s.zone);
+end
+$func$;
+
+-- Raises QD003 for a zone that the server does not know any more. Private to the functions of this schema.
+create or replace function agent.check_known(_zone text)
+returns void
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _fault text = agent.zone_fault(_zone);
+begin
+  if _fault is not null then
+    perform agent.refuse('timezone', _fault);
+  end if;
+end
+$func$;
+
+-- What is to be known before a schedule that is stored is planned anew: the time to begin at, which is _at or (null) now, and agent.local_floor of that in its zone.
+-- Raises QD003 for a zone that the server does not know any more.
+create or replace function agent.planning_start(_zone text, _at timestamptz default null)
+returns table (at timestamptz, floor timestamp)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _from timestamptz = coalesce(_at, clock_timestamp());
+begin
+  perform agent.check_known(_zone);
+  return query select _from, agent.local_floor(_from, _zone);
 end
 $func$;
 
@@ -120,6 +177,7 @@ begin
   , next_local = case when s.fired + n.fired >= s."count" then null else n.next_local end
   , next_at = case when s.fired + n.fired >= s."count" then null else n.next_at end
   , status = case when s.fired + n.fired >= s."count" or n.next_at is null then 'completed' else s.status end
+  , is_unplanned = false
   from
   ( select u.id, u.next_local, u.next_at, coalesce(f.fired, 0) as fired
     from unnest(_ids, _next_locals, _next_ats) as u (id, next_local, next_at)
@@ -128,6 +186,56 @@ begin
   where s.id = any(_ids) -- the way to the schedules: by the join alone all of them would be read
   and s.id = n.id;
   return coalesce(cardinality(_fired), 0);
+end
+$func$;
+
+-- Does what agent.fire_schedules does, for schedules that were planned without being locked: those of _ids that are not as they were then (at this version, next
+-- at this instant, with so many fired), or that another session has, are left alone. Returns those that were not.
+create or replace function agent.fire_planned_schedules
+( _schedule_ids int8[]
+, _nominals timestamp[]
+, _scheduled_for timestamptz[]
+, _statuses text[]
+, _ids int8[]
+, _next_locals timestamp[]
+, _next_ats timestamptz[]
+, _versions int8[]
+, _planned_ats timestamptz[]
+, _fired int8[]
+)
+returns int8[]
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set jit to off
+as $func$
+#variable_conflict use_column
+declare
+  _unchanged int8[];
+  _o record;
+  _n record;
+begin
+  select coalesce(array_agg(l.id), '{}') into _unchanged
+  from
+  ( select s.id
+    from agent.schedule s
+    join unnest(_ids, _versions, _planned_ats, _fired) as p (id, version, next_at, fired) on p.id = s.id
+    where s.id = any(_ids) and s.status in ('active', 'paused') and s.version = p.version and s.next_at = p.next_at and s.fired = p.fired
+    order by s.id
+    for update of s skip locked
+  ) as l;
+  select array_agg(o.id order by o.ord) as ids, array_agg(o.nominal order by o.ord) as nominals, array_agg(o.at order by o.ord) as ats, array_agg(o.status order by o.ord) as statuses
+  into _o
+  from unnest(_schedule_ids, _nominals, _scheduled_for, _statuses) with ordinality as o (id, nominal, at, status, ord)
+  where o.id = any(_unchanged);
+  select array_agg(n.id order by n.ord) as ids, array_agg(n.local order by n.ord) as locals, array_agg(n.at order by n.ord) as ats
+  into _n
+  from unnest(_ids, _next_locals, _next_ats) with ordinality as n (id, local, at, ord)
+  where n.id = any(_unchanged);
+  perform agent.fire_schedules(_o.ids, _o.nominals, _o.ats, _o.statuses, _n.ids, _n.locals, _n.ats);
+  return _unchanged;
 end
 $func$;
 
@@ -162,7 +270,7 @@ end
 $func$;
 
 -- Has an extra occurrence now, whatever the schedule's times, and returns it as agent.list_occurrences does. Raises QD010, and QD012 when
--- the schedule is cancelled.
+-- the schedule is cancelled, and QD003 for a zone that the server does not know any more.
 create or replace function agent.run_schedule(_id int8)
 returns table
 ( schedule_id int8, nominal_at timestamp, is_manual boolean, scheduled_for timestamptz, status text, event_id int8
@@ -182,6 +290,7 @@ begin
   if _s.status = 'cancelled' then
     perform agent.raise_ended(_s);
   end if;
+  perform agent.check_known(_s.zone);
   loop
     _nominal = agent.local_time(_now, _s.zone);
     insert into agent.occurrence (schedule_id, nominal_at, is_manual, scheduled_for, event_id, fired_at, status)
@@ -251,6 +360,7 @@ returns table
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_custom_plan -- whether there is a bound decides the way
 set enable_seqscan to off
 set jit to off
 as $func$
@@ -263,7 +373,7 @@ begin
   from
   ( select o.*
     from agent.occurrence o
-    where o.schedule_id = _id and o.nominal_at < coalesce(_before, 'infinity')
+    where o.schedule_id = _id and (_before is null or o.nominal_at < _before)
     order by o.nominal_at desc
     limit _limit
   ) as o
@@ -272,32 +382,44 @@ begin
 end
 $func$;
 
--- Forgets occurrences that were due longer ago than _retention. Returns how many. To be called now and then; the service does hourly.
-create or replace function agent.keep_occurrences(_retention interval)
+-- Forgets occurrences that were due longer ago than _retention, which is two days at least. Returns how many. To be called now and then; the service does hourly.
+-- With _blocks only so many blocks of the table are gone through, from _first_block on, so that each transaction is short; the result is null beyond the table's end. By
+-- blocks, as no index finds the oldest of what is left without walking over what has been deleted.
+create or replace function agent.keep_occurrences(_retention interval, _first_block int8 default 0, _blocks int8 default null)
 returns int8
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
 as $func$
 declare
+  _size int8 = pg_relation_size('agent.occurrence') / current_setting('block_size')::int8;
+  _end int8 = least(coalesce(_first_block + _blocks, _size), _size);
   _deleted int8;
 begin
   -- A zone's moves bring back no time older than two days.
   perform agent.refuse('retention', 'must be at least two days') where not coalesce(_retention >= interval '2 days', false);
-  delete from agent.occurrence o where o.scheduled_for < now() - _retention;
+  if _blocks is not null and _first_block >= _size then
+    return null;
+  end if;
+  delete from agent.occurrence o
+  where o.ctid >= format('(%s,0)', _first_block)::tid and o.ctid < format('(%s,0)', _end)::tid
+  and o.scheduled_for < now() - _retention;
   get diagnostics _deleted = row_count;
   return _deleted;
 end
 $func$;
 
--- Takes a schedule out of the firing loops' way that cannot fire, as nobody else would get past it.
-create or replace function agent.park_schedule(_id int8)
-returns void
-language plpgsql volatile
+-- Pauses schedules that cannot fire, each for its reason, which is shown until it is resumed. Returns those that were active till now.
+create or replace function agent.park_schedules(_ids int8[], _reasons text[])
+returns setof int8
+language sql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
-begin
-  update agent.schedule s set status = 'paused', version = s.version + 1, updated_at = now() where s.id = _id and s.status = 'active';
-end
+  update agent.schedule s
+  set status = 'paused', status_reason = left(p.reason, 1000), version = s.version + 1, updated_at = now()
+  from unnest(_ids, _reasons) as p (id, reason)
+  where s.id = p.id and s.status = 'active'
+  returning s.id
 $func$;

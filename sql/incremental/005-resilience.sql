@@ -1,8 +1,29 @@
 -- What keeps the promises under attack, overload and failover. Each section stands for itself.
 
+-- Functions that get other arguments or return something else have to go first. Who may execute them is remembered, and may do so again at the end
+-- of the migration: see the script of the privileges.
+create temporary table if not exists kept_grants (function name, grantee oid) on commit drop;
+insert into kept_grants (function, grantee)
+select distinct p.proname, a.grantee
+from pg_catalog.pg_proc p
+join pg_catalog.pg_namespace n on n.oid = p.pronamespace and n.nspname = 'agent'
+cross join pg_catalog.aclexplode(p.proacl) a
+where a.grantee not in (0, p.proowner) and a.privilege_type = 'EXECUTE';
+
 -- Events.
 
 -- Schedules.
+alter table agent.schedule
+  add status_reason text                         -- why the service paused it, null where it did not
+, add is_unplanned boolean not null default false -- its next local time does not come any more: the service has to find the one after it, and nothing fires before
+;
+
+drop function if exists agent.resolve_locals(timestamp[], text[], text[], text[], int8[]);
+drop function if exists agent.update_schedule(int8, jsonb);
+drop function if exists agent.check_zone_rules(timestamptz);
+drop function if exists agent.due_schedules(int4);
+drop function if exists agent.keep_occurrences(interval);
+drop function if exists agent.park_schedule(int8);
 
 -- History and queues.
 
