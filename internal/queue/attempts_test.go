@@ -95,7 +95,7 @@ func TestFailedAttemptEndsTheRecord(t *testing.T) {
 	}
 }
 
-// retry claims the event of the queue and nacks it n times, in as many transactions, and returns the bytes that its row takes then.
+// retry claims the event of the queue and nacks it n times, in some transactions, and returns the bytes that its row takes then.
 func (b bench) retry(t *testing.T, id int64, n int, message string) (size int) {
 	t.Helper()
 	b.exec(t, `select set_config('test.message', $1, false)`, message)
@@ -105,7 +105,9 @@ func (b bench) retry(t *testing.T, id int64, n int, message string) (size int) {
 			for _n in 1 .. %d loop
 				perform agent.nack_event(c.id, agent.receipt(c), _error => concat(c.attempts, ' ', current_setting('test.message')), _notify => false)
 				from agent.claim_events(_max_attempts => 1000000, _worker => 'w') c;
-				commit;
+				if mod(_n, 20) = 0 then
+					commit;
+				end if;
 			end loop;
 		end
 		$do$`, n))
