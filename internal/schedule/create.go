@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -15,10 +16,10 @@ import (
 func (s *Service) Create(ctx context.Context, p CreateParams) (Created, error) {
 	var created Created
 	err := s.call(ctx, "creating a schedule", func(ctx context.Context) error {
-		var hash string
+		var request, oldHash string
 		if p.IdempotencyKey != "" {
 			var err error
-			if hash, err = p.hash(); err != nil {
+			if request, oldHash, err = p.request(); err != nil {
 				return err
 			}
 		}
@@ -40,8 +41,8 @@ func (s *Service) Create(ctx context.Context, p CreateParams) (Created, error) {
 				return err
 			}
 			var sc scanner
-			err = s.pool.QueryRow(ctx, `select i.replayed, `+columns("(i.schedule)")+` from agent.insert_schedule($1, nullif($2, ''), nullif($3, '')) i`,
-				record, p.IdempotencyKey, hash).Scan(append([]any{&created.Replayed}, sc.fields()...)...)
+			err = s.pool.QueryRow(ctx, `select i.replayed, `+columns("(i.schedule)")+` from agent.insert_schedule($1, nullif($2, ''), nullif($3, '')::jsonb, nullif($4, '')) i`,
+				record, p.IdempotencyKey, request, oldHash).Scan(append([]any{&created.Replayed}, sc.fields()...)...)
 			created.Schedule = sc.result().Schedule
 			return sqlstates.Wrap("storing it", err)
 		})
@@ -85,14 +86,27 @@ type draft struct {
 	floor time.Time // local; what is before comes before at
 }
 
-// hash tells requests with one idempotency key apart.
-func (s Spec) hash() (string, error) {
+// request is what tells requests under one idempotency key apart, as JSON: everything they say, by value, with the defaults of what they leave out.
+// oldHash is what versions up to 0.2.0 stored: of the text, as it came.
+func (s Spec) request() (request, oldHash string, err error) {
 	text, err := json.Marshal(s)
 	if err != nil {
-		return "", &InvalidError{Field: "event", Detail: "must be a JSON object"}
+		return "", "", &InvalidError{Field: "event", Detail: "must be a JSON object"}
 	}
 	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:]), nil
+	_, _ = s.check() // which sets the defaults; what it refuses is refused before anything is stored
+	parts := strings.Split(strings.ToUpper(strings.TrimPrefix(strings.TrimSpace(s.RRule), "RRULE:")), ";")
+	slices.Sort(parts)
+	s.RRule, s.Cron = strings.Join(parts, ";"), strings.Join(strings.Fields(s.Cron), " ")
+	for _, m := range []**Moment{&s.At, &s.Starts, &s.Ends} {
+		if *m != nil {
+			*m = &Moment{Time: (*m).Time.UTC(), IsInstant: (*m).IsInstant}
+		}
+	}
+	if text, err = json.Marshal(s); err != nil {
+		return "", "", &InvalidError{Field: "event", Detail: "must be a JSON object"}
+	}
+	return string(text), hex.EncodeToString(sum[:]), nil
 }
 
 // check refuses what cannot be a schedule, and sets what was left out.

@@ -378,3 +378,62 @@ func TestListingFiltersAndPages(t *testing.T) {
 		t.Errorf("a status there is not: %v", err)
 	}
 }
+
+func TestIdempotencyKeysCompareValues(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	spec := func(change func(*schedule.Spec)) schedule.Spec {
+		s := schedule.Spec{
+			RRule: "FREQ=DAILY;INTERVAL=2", Timezone: "UTC", At: moment(t, "2126-07-01T12:00:00Z"), Starts: moment(t, "2126-07-01T12:00:00Z"),
+			Event: json.RawMessage(`{"a":1.0,"b":{"c":[10,1.50]}}`),
+		}
+		change(&s)
+		return s
+	}
+	first, err := b.Create(t.Context(), schedule.CreateParams{Spec: spec(func(*schedule.Spec) {}), IdempotencyKey: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*schedule.Spec){
+		"payload": func(s *schedule.Spec) { s.Event = json.RawMessage(`{ "b": {"c":[1e1,1.5]}, "a": 1 }`) },
+		"instants": func(s *schedule.Spec) {
+			s.At, s.Starts = moment(t, "2126-07-01T14:00:00+02:00"), moment(t, "2126-07-01T07:00:00-05:00")
+		},
+		"rule": func(s *schedule.Spec) { s.RRule = "RRULE:interval=2;freq=daily" },
+		"defaults": func(s *schedule.Spec) {
+			s.Queue, s.Misfire, s.Gap = "default", schedule.MisfireOnce, schedule.GapForward
+		},
+		"more defaults": func(s *schedule.Spec) { s.Overlap, s.Leap = schedule.OverlapFirst, schedule.LeapFeb28 },
+	} {
+		again, err := b.Create(t.Context(), schedule.CreateParams{Spec: spec(change), IdempotencyKey: "k"})
+		if err != nil || again.ID != first.ID || !again.Replayed {
+			t.Errorf("the same %s: schedule %d, %v", name, again.ID, err)
+		}
+	}
+	for name, change := range map[string]func(*schedule.Spec){
+		"payload": func(s *schedule.Spec) { s.Event = json.RawMessage(`{"a":"1.0","b":{"c":[10,1.50]}}`) },
+		"instant": func(s *schedule.Spec) { s.At = moment(t, "2126-07-01T12:00:01Z") },
+		"kind":    func(s *schedule.Spec) { s.At = moment(t, "2126-07-01T12:00:00") },
+		"rule":    func(s *schedule.Spec) { s.RRule = "FREQ=DAILY;INTERVAL=3" },
+		"misfire": func(s *schedule.Spec) { s.Misfire = schedule.MisfireAll },
+		"queue":   func(s *schedule.Spec) { s.Queue = "other" },
+	} {
+		if _, err := b.Create(t.Context(), schedule.CreateParams{Spec: spec(change), IdempotencyKey: "k"}); !errors.Is(err, schedule.ErrKeyReused) {
+			t.Errorf("another %s: %v", name, err)
+		}
+	}
+
+	// A key of version 0.2.0, whose hash was of the request's text.
+	text, err := json.Marshal(spec(func(*schedule.Spec) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.exec(t, `update agent.schedule set request_hash = encode(sha256($1::bytea), 'hex')`, text)
+	if again, err := b.Create(t.Context(), schedule.CreateParams{Spec: spec(func(*schedule.Spec) {}), IdempotencyKey: "k"}); err != nil || again.ID != first.ID {
+		t.Errorf("under a key of the version before: schedule %d, %v", again.ID, err)
+	}
+	other := spec(func(s *schedule.Spec) { s.Queue = "other" })
+	if _, err := b.Create(t.Context(), schedule.CreateParams{Spec: other, IdempotencyKey: "k"}); !errors.Is(err, schedule.ErrKeyReused) {
+		t.Errorf("another request under a key of the version before: %v", err)
+	}
+}

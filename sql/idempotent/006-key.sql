@@ -19,12 +19,18 @@ begin
 end
 $func$;
 
+-- A JSON value as a hash, the same for all that jsonb holds equal.
+create or replace function agent.hash_of(_value jsonb)
+returns text
+language sql immutable parallel safe
+return 'sha256:' || encode(sha256(convert_to(agent.canonical_text(_value), 'UTF8')), 'hex');
+
 -- What tells requests under one key apart: everything they say, by value. Numbers, instants and durations are the same however they are written; no
 -- delay is a delay of nothing, and a delay in months is not one in days. It depends on no setting of the session.
 create or replace function agent.fingerprint(_event jsonb, _option jsonb, _delay interval, _vt timestamptz)
 returns text
 language sql stable parallel safe
-return 'sha256:' || encode(sha256(convert_to(agent.canonical_text(jsonb_build_array
+return agent.hash_of(jsonb_build_array
 ( _event
 , _option ->> 'type'
 , _option ->> 'source'
@@ -35,7 +41,7 @@ return 'sha256:' || encode(sha256(convert_to(agent.canonical_text(jsonb_build_ar
 , coalesce(extract(year from _delay) * 12 + extract(month from _delay), 0)
 , coalesce(trim_scale(extract(epoch from _delay)), 0)
 , trim_scale(extract(epoch from _vt))
-)), 'UTF8')), 'hex');
+));
 
 -- Whether a request is the one of a fingerprint that version 0.2.0 or an earlier one made: the MD5 of the request as its session wrote it. If it is not that, the
 -- request is held against the event that came of the first one, which got _first_vt.

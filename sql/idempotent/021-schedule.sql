@@ -106,8 +106,9 @@ $func$;
 
 -- Stores a schedule. _schedule has its columns by name; what is left out has its default. Raises QD013 when its owner has another zone than it was
 -- planned by: plan it again. A _key makes that repeatable: with the same
--- _hash it returns the schedule that is there, and raises QD005 with another. Whoever comes second waits until the first has committed.
-create or replace function agent.insert_schedule(_schedule jsonb, _key text default null, _hash text default null)
+-- _request, by value, it returns the schedule that is there, and raises QD005 with another. Whoever comes second waits until the first has committed.
+-- _old_hash is what version 0.2.0 or an earlier one would have stored of the request.
+create or replace function agent.insert_schedule(_schedule jsonb, _key text default null, _request jsonb default null, _old_hash text default null)
 returns table (schedule agent.schedule, replayed boolean)
 language plpgsql volatile
 security definer
@@ -117,6 +118,7 @@ as $func$
 declare
   _s agent.schedule = jsonb_populate_record(null::agent.schedule, _schedule);
   _made agent.schedule;
+  _hash text = case when _key is not null then agent.hash_of(_request) end;
 begin
   _s.queue = coalesce(_s.queue, 'default');
   _s.idempotency_key = _key;
@@ -142,7 +144,7 @@ begin
     return;
   end if;
   select s.* into strict _made from agent.schedule s where s.idempotency_key = _key;
-  if _made.request_hash is distinct from _hash then
+  if _made.request_hash is distinct from _hash and not coalesce(_made.request_hash = _old_hash, false) then
     raise exception 'the idempotency key % stands for another request', _key
       using errcode = 'QD005', column = 'idempotency_key', detail = 'stands for another schedule';
   end if;

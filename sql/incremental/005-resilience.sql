@@ -19,6 +19,7 @@ alter table agent.schedule
 ;
 
 drop function if exists agent.resolve_locals(timestamp[], text[], text[], text[], int8[]);
+drop function if exists agent.insert_schedule(jsonb, text, text);
 drop function if exists agent.update_schedule(int8, jsonb);
 drop function if exists agent.check_zone_rules(timestamptz);
 drop function if exists agent.due_schedules(int4);
