@@ -9,14 +9,20 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// scrapeTime bounds what one scrape may ask of the database.
-const scrapeTime = 3 * time.Second
+const (
+	// scrapeTime bounds each of the two questions that a scrape asks of the database.
+	scrapeTime = 3 * time.Second
+	// maxQueueSeries is how many queues a metric has series for.
+	maxQueueSeries = 500
+)
 
 // An eventCollector reports what this process did with events, and how the queues stand.
 type eventCollector struct {
 	svc       *queue.Service
 	done      []eventCounter
 	up        *prometheus.Desc
+	counted   *prometheus.Desc
+	leftOut   *prometheus.Desc
 	events    *prometheus.Desc
 	estimated *prometheus.Desc
 	oldestAge *prometheus.Desc
@@ -45,6 +51,10 @@ func newEventCollector(svc *queue.Service) *eventCollector {
 		},
 		up: prometheus.NewDesc("queued_database_up",
 			"1 when the database answered this scrape, else 0; the gauges of the queues are missing then.", nil, nil),
+		counted: prometheus.NewDesc("queued_queues_counted",
+			"1 when the events of the queues could be counted for this scrape, else 0; the gauges of the queues are missing then.", nil, nil),
+		leftOut: prometheus.NewDesc("queued_queues_left_out",
+			"Queues that hold events or have a policy, and have no gauges of their own, because there are more than 500: so many at least. Those with the oldest ready events, and the most, have some.", nil, nil),
 		events: prometheus.NewDesc("queued_events",
 			"Events in their queue by state: ready, scheduled or leased. Every process on one database says the same.", []string{"queue", "state"}, nil),
 		estimated: prometheus.NewDesc("queued_events_estimated",
@@ -60,6 +70,8 @@ func (c *eventCollector) Describe(ch chan<- *prometheus.Desc) {
 		ch <- counter.desc
 	}
 	ch <- c.up
+	ch <- c.counted
+	ch <- c.leftOut
 	ch <- c.events
 	ch <- c.estimated
 	ch <- c.oldestAge
@@ -72,14 +84,23 @@ func (c *eventCollector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(counter.desc, prometheus.CounterValue, float64(counter.value(counts)), counts.Queue)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
-	defer cancel()
-	queues, err := c.svc.Queues(ctx, 0)
-	if err != nil { // the other metrics are worth having at just such a time
-		ch <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, 0)
+	// The other metrics are worth having at just such a time as one of these fails.
+	up := c.ask(c.svc.Ping)
+	ch <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, up)
+	if up == 0 {
 		return
 	}
-	ch <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, 1)
+	var queues []queue.QueueStats
+	var leftOut int64
+	counted := c.ask(func(ctx context.Context) (err error) {
+		queues, leftOut, err = c.svc.BusiestQueues(ctx, maxQueueSeries)
+		return err
+	})
+	ch <- prometheus.MustNewConstMetric(c.counted, prometheus.GaugeValue, counted)
+	if counted == 0 {
+		return
+	}
+	ch <- prometheus.MustNewConstMetric(c.leftOut, prometheus.GaugeValue, float64(leftOut))
 	for _, q := range queues {
 		ch <- prometheus.MustNewConstMetric(c.events, prometheus.GaugeValue, float64(q.Ready), q.Queue, string(queue.Ready))
 		ch <- prometheus.MustNewConstMetric(c.events, prometheus.GaugeValue, float64(q.Scheduled), q.Queue, string(queue.Scheduled))
@@ -95,6 +116,16 @@ func (c *eventCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 		ch <- prometheus.MustNewConstMetric(c.oldestAge, prometheus.GaugeValue, age.Seconds(), q.Queue)
 	}
+}
+
+// ask asks the database something, and returns 1 when it answered in time, else 0.
+func (*eventCollector) ask(question func(context.Context) error) float64 {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
+	defer cancel()
+	if question(ctx) != nil {
+		return 0
+	}
+	return 1
 }
 
 // newPoolCollector reports the use of the connection pool.

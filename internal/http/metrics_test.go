@@ -5,6 +5,10 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/queued/queued/internal/pgtest"
+	"github.com/queued/queued/internal/queue"
 )
 
 func TestMetricsCountRequestsByPatternAndEventsByQueue(t *testing.T) {
@@ -54,5 +58,62 @@ func TestMetricsCountRequestsByPatternAndEventsByQueue(t *testing.T) {
 	}
 	if strings.Contains(got, "coffee") {
 		t.Error("a path became a label")
+	}
+}
+
+func TestManyQueuesNeitherFillTheMetricsNorLookLikeAnOutage(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{})
+	h.sql(`insert into agent.event (event, queue) select '{}', 'q' || i from generate_series(1, 700) i`)
+	got := h.call("GET", "/metrics", "").want(200).body
+	for _, want := range []string{"queued_database_up 1", "queued_queues_counted 1", "queued_queues_left_out 200"} {
+		if !strings.Contains(got, "\n"+want+"\n") {
+			t.Errorf("the metrics do not say %s", want)
+		}
+	}
+	if n := strings.Count(got, "queued_oldest_ready_age_seconds{"); n != 500 {
+		t.Errorf("%d queues have series", n)
+	}
+
+	type page struct {
+		Queues []struct{ Queue string }
+		Next   *string
+	}
+	names := make(map[string]bool)
+	path := "/queues?limit=300"
+	for range 3 {
+		p := decode[page](h.call("GET", path, "").want(200))
+		for _, q := range p.Queues {
+			names[q.Queue] = true
+		}
+		if p.Next == nil {
+			break
+		}
+		path = "/queues?limit=300&cursor=" + *p.Next
+	}
+	if len(names) != 700 {
+		t.Errorf("the pages have %d queues", len(names))
+	}
+	h.call("GET", "/queues?cursor=x", "").wantProblem(invalidCursor)
+}
+
+func TestDatabaseIsUpThoughTheQueuesCannotBeCounted(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{queue: func(c *queue.Config) { c.QueryTimeout = 50 * time.Millisecond }})
+	tx, err := pgtest.Connect(t, h.db.URL).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `lock table agent.event in access exclusive mode`); err != nil {
+		t.Fatal(err)
+	}
+	got := h.call("GET", "/metrics", "").want(200).body
+	for _, want := range []string{"queued_database_up 1", "queued_queues_counted 0"} {
+		if !strings.Contains(got, "\n"+want+"\n") {
+			t.Errorf("the metrics do not say %s", want)
+		}
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }

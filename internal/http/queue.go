@@ -3,12 +3,17 @@ package http
 import (
 	"net/http"
 	"time"
+
+	"github.com/queued/queued/internal/queue"
 )
 
-type listQueuesRequest struct{}
+type listQueuesRequest struct {
+	paging `in:"query"`
+}
 
 type listQueuesResponse struct {
 	Queues []queueStats `json:"queues"`
+	Next   *string      `json:"next"` // null on the last page
 }
 
 type queueStats struct {
@@ -23,10 +28,13 @@ type queueStats struct {
 	Paused          bool    `json:"paused"`
 }
 
-func (s *Server) listQueues(r *http.Request, _ listQueuesRequest) (listQueuesResponse, error) {
-	stats, err := s.svc.Queues(r.Context(), time.Hour)
-	resp := listQueuesResponse{Queues: make([]queueStats, len(stats))}
-	for i, q := range stats {
+func (s *Server) listQueues(r *http.Request, req listQueuesRequest) (listQueuesResponse, error) {
+	page, err := s.svc.Queues(r.Context(), queue.QueuesParams{Lately: time.Hour, Limit: req.Limit, Cursor: req.Cursor})
+	resp := listQueuesResponse{Queues: make([]queueStats, len(page.Queues))}
+	if page.Next != "" {
+		resp.Next = &page.Next
+	}
+	for i, q := range page.Queues {
 		resp.Queues[i] = queueStats{
 			Queue:           q.Queue,
 			Ready:           q.Ready,

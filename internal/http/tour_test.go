@@ -239,7 +239,7 @@ func TestQueryThatTakesTooLongIsAProblem(t *testing.T) {
 	}
 	h.call("POST", "/history/requeue", `{"outcome":"failed"}`).wantProblem(queryTimeout)
 	metrics := h.call("GET", "/metrics", "").want(http.StatusOK)
-	if !strings.Contains(metrics.body, "\nqueued_database_up 0\n") || !strings.Contains(metrics.body, "\ngo_goroutines ") {
-		t.Errorf("without an answer of the database the metrics are\n%s", metrics.body)
+	if !strings.Contains(metrics.body, "\nqueued_queues_counted 0\n") || !strings.Contains(metrics.body, "\ngo_goroutines ") {
+		t.Errorf("when the queues cannot be counted the metrics are\n%s", metrics.body)
 	}
 }

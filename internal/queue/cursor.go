@@ -1,11 +1,13 @@
 package queue
 
 import (
+	"bytes"
 	"encoding/base64"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/queued/queued/internal/pg"
 )
@@ -69,7 +71,7 @@ func parseCursor(listing, cursor string) (position, error) {
 	return position{ts: &ts, id: &id}, nil
 }
 
-// encodeCursor writes the parts of a cursor of a listing, which have no blanks.
+// encodeCursor writes the parts of a cursor of a listing, of which only the last may have blanks.
 func encodeCursor(listing string, parts ...string) string {
 	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%s %s", listing, strings.Join(parts, " ")))
 }
@@ -80,8 +82,8 @@ func decodeCursor(listing, cursor string, n int) ([]string, error) {
 	if err != nil {
 		return nil, ErrBadCursor
 	}
-	parts := strings.Split(string(text), " ")
-	if len(parts) != n+1 || parts[0] != listing {
+	parts := strings.SplitN(string(text), " ", n+1)
+	if len(parts) != n+1 || parts[0] != listing || !utf8.Valid(text) || bytes.IndexByte(text, 0) >= 0 { // PostgreSQL could not take it
 		return nil, ErrBadCursor
 	}
 	return parts[1:], nil

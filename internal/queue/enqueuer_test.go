@@ -220,7 +220,7 @@ func TestHonestEventsAreDeliveredBesideWhateverAnEnqueuerMayEnqueue(t *testing.T
 		"sweep":   func() error { _, err := b.Sweep(t.Context(), queue.SweepParams{}); return err },
 		"list":    func() error { _, err := b.List(t.Context(), queue.ListParams{Limit: 1000}); return err },
 		"history": func() error { _, err := b.History(t.Context(), queue.HistoryParams{Limit: 1000}); return err },
-		"queues":  func() error { _, err := b.Queues(t.Context(), time.Hour); return err },
+		"queues":  func() error { _, err := b.queues(t, time.Hour); return err },
 		"requeue": func() error {
 			_, err := b.RequeueMatching(t.Context(), queue.RequeueParams{HistoryFilter: queue.HistoryFilter{Queue: "work"}})
 			return err

@@ -1,6 +1,9 @@
 package queue
 
-import "time"
+import (
+	"testing"
+	"time"
+)
 
 // Gathered returns how many calls wait for a writer.
 func Gathered(s *Service) int {
@@ -64,4 +67,25 @@ func LanesAreKnown(s *Service, queue string) bool {
 // UpkeepEvery sets the time between two rounds of upkeep, after one that failed, and between two tries of a step, before s runs.
 func UpkeepEvery(s *Service, every, retry, pause time.Duration) {
 	s.upkeep.every, s.upkeep.retry, s.upkeep.pause = every, retry, pause
+}
+
+// MarksAreOn returns when claims leave marks.
+func MarksAreOn(t *testing.T, s *Service) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); <-time.After(time.Millisecond) {
+		s.marks.mu.Lock()
+		off := s.marks.off
+		s.marks.mu.Unlock()
+		if !off {
+			return
+		}
+	}
+	t.Fatal("claims leave no marks")
+}
+
+// Marked returns how many queues, and types of theirs, have marks.
+func Marked(s *Service) int {
+	s.marks.mu.Lock()
+	defer s.marks.mu.Unlock()
+	return len(s.marks.byKey)
 }

@@ -29,10 +29,26 @@ func (f *fits) learn(queue string, n int, overflowed bool) {
 			f.byQueue = make(map[string]int)
 		}
 		f.byQueue[queue] = n
+		forgetAny(f.byQueue, maxRemembered, queue)
 	case !limited:
 	case 2*n >= MaxBatch:
 		delete(f.byQueue, queue)
 	default:
 		f.byQueue[queue] = max(limit, 2*n)
+	}
+}
+
+// maxRemembered is how many queues something is remembered of that is soon learnt anew.
+const maxRemembered = 1000
+
+// forgetAny takes entries out of m, but not that of queue, until there are at most so many.
+func forgetAny[V any](m map[string]V, most int, queue string) {
+	for other := range m {
+		if len(m) <= most {
+			return
+		}
+		if other != queue {
+			delete(m, other)
+		}
 	}
 }

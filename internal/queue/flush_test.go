@@ -510,7 +510,10 @@ func refused(t *testing.T, s *queue.Service) {
 		"sweep":   func() error { _, err := s.Sweep(ctx, queue.SweepParams{}); return err },
 		"get":     func() error { _, err := s.Get(ctx, 1); return err },
 		"list":    func() error { _, err := s.List(ctx, queue.ListParams{}); return err },
-		"queues":  func() error { _, err := s.Queues(ctx, time.Hour); return err },
+		"queues": func() error {
+			_, err := s.Queues(ctx, queue.QueuesParams{Lately: time.Hour, Limit: queue.MaxPage})
+			return err
+		},
 		"requeue": func() error { _, err := s.Requeue(ctx, 1); return err },
 		"ready":   func() error { return s.CheckReady(ctx) },
 	} {

@@ -253,7 +253,7 @@ func TestQueuesAreCounted(t *testing.T) {
 	}
 	b.post(t, "busy", `{}`)
 	b.take(t, queue.ClaimParams{Queue: "busy"}, 1)
-	queues, err := b.Queues(t.Context(), time.Hour)
+	queues, err := b.queues(t, time.Hour)
 	if err != nil || len(queues) != 3 {
 		t.Fatalf("%+v, %v", queues, err)
 	}

@@ -90,5 +90,6 @@ func (s *Service) look(queue string) (sleep time.Duration) {
 		s.lookouts.byQueue = make(map[string]*lookout)
 	}
 	s.lookouts.byQueue[queue] = l
+	forgetAny(s.lookouts.byQueue, maxRemembered, queue)
 	return sleep
 }

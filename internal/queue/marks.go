@@ -35,6 +35,8 @@ const (
 	markLife = 30 * time.Second
 	// maxLanes is how many lanes of a queue are worth marks. Claims find their way through more of them by themselves.
 	maxLanes = 100
+	// maxMarked is how many queues, and types of theirs, have marks at the same time.
+	maxMarked = 1000
 )
 
 // markKey names the marks of a queue's lanes, or of those of one of its types: what one claim may not take, because it was
@@ -150,6 +152,9 @@ func (m *marks) advance(p *ClaimParams, upTo map[lane]time.Time) {
 	for l, vt := range upTo {
 		key := markKey{p.Queue, l.typ, p.MaxAttempts}
 		k := m.byKey[key]
+		if k == nil && len(m.byKey) >= maxMarked {
+			continue
+		}
 		if k == nil {
 			k = &laneMarks{byLane: make(map[int32]*mark, 1), nextLook: now.Add(m.every)}
 			m.byKey[key] = k

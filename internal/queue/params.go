@@ -211,6 +211,19 @@ const (
 	MetricReleased = "released"
 )
 
+// QueuesParams asks for one page of the queues, by name.
+type QueuesParams struct {
+	Lately time.Duration // what has finished is counted over this time; zero: not at all
+	Limit  int           // zero: DefaultPage
+	Cursor string        // a QueuesPage.Next, or empty for the first page
+}
+
+// QueuesPage is one page of the queues. Next is the cursor of the following page, empty at the end.
+type QueuesPage struct {
+	Queues []QueueStats
+	Next   string
+}
+
 // QueueStats describes one queue.
 type QueueStats struct {
 	Queue                    string

@@ -224,7 +224,7 @@ func TestQueueWithNothingButAPolicyIsListed(t *testing.T) {
 	b := open(t, nil)
 	b.policy(t, queue.Policy{Paused: true})
 	b.put(t, queue.InsertParams{Queue: "other"})
-	stats, err := b.Queues(t.Context(), 0)
+	stats, err := b.queues(t, 0)
 	if err != nil || len(stats) != 2 || stats[0].Queue != queue.Default || !stats[0].Paused || stats[1].Paused {
 		t.Errorf("listed are %+v, %v", stats, err)
 	}

@@ -32,13 +32,7 @@ func processName() string {
 func (s *Service) metrics() (categories, values []string) {
 	var sum Counters
 	for _, c := range s.Counters() {
-		sum.Inserted += c.Inserted
-		sum.Claimed += c.Claimed
-		sum.Acked += c.Acked
-		sum.Nacked += c.Nacked
-		sum.Failed += c.Failed
-		sum.Expired += c.Expired
-		sum.Released += c.Released
+		sum.add(&c)
 	}
 	for _, m := range []struct {
 		category string

@@ -218,6 +218,12 @@ func (s *Service) closePools(ctx context.Context) {
 
 func (s *Service) pools() []*pg.Pool { return []*pg.Pool{s.pool, s.flusher.pool} }
 
+// Ping returns nil when the database answers.
+func (s *Service) Ping(ctx context.Context) error {
+	_, err := s.pool.Exec(ctx, `select 1`)
+	return wrap("asking the database for an answer", err)
+}
+
 // PoolStats describes the connection pool: connections in use, idle, and at most, and what
 // acquiring them has cost so far.
 type PoolStats struct {

@@ -17,22 +17,27 @@ const sweepBatch = 1000
 func (s *Service) Sweep(ctx context.Context, p SweepParams) (int64, error) {
 	var total int64
 	for {
-		rows, _ := s.pool.Query(ctx, `select queue, expired from agent.expire_events($1, $2, nullif($3, ''), $4)`,
+		rows, _ := s.pool.Query(ctx, `select queue, expired, put_off, coalesce(reason, '') from agent.expire_events($1, $2, nullif($3, ''), $4)`,
 			cmp.Or(p.MaxAttempts, s.cfg.MaxAttempts), p.MaxVTAge, p.Queue, sweepBatch)
 		var (
-			queue string
-			n     int64
-			batch int64
+			queue, reason string
+			n, putOff     int64
+			batch         int64
 		)
-		_, err := pgx.ForEachRow(rows, []any{&queue, &n}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&queue, &n, &putOff, &reason}, func() error {
+			batch += n + putOff
+			total += n
+			if putOff > 0 {
+				s.cfg.Logger.Error().Str("queue", queue).Str("reason", reason).
+					Msg("history does not take an event that is to expire: it is left alone for an hour")
+				return nil
+			}
 			s.counters.add(queue, func(c *Counters) { c.Expired += n })
-			batch += n
 			return nil
 		})
 		if err != nil {
 			return total, wrap("sweeping", err)
 		}
-		total += batch
 		if batch < sweepBatch {
 			return total, nil
 		}

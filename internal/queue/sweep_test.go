@@ -1,8 +1,12 @@
 package queue_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/queue"
 )
@@ -104,5 +108,77 @@ func TestRunningServiceSweepsByAgeWhenTold(t *testing.T) {
 	}
 	if e := b.get(t, ids[1]); e.State != queue.Ready {
 		t.Errorf("a young event became %+v", e)
+	}
+}
+
+func TestAPauseStopsTheClockOfTheAge(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	b.postN(t, "", 3)
+	b.postN(t, "busy", 1)
+	b.exec(t, `update agent.event set vt = now() - interval '2 hours'`)
+	hour := time.Hour
+	sweep := func(what string, p queue.SweepParams, want int64) {
+		t.Helper()
+		p.MaxVTAge = &hour
+		if n, err := b.Sweep(t.Context(), p); n != want || err != nil {
+			t.Errorf("%s: swept %d, %v, want %d", what, n, err, want)
+		}
+	}
+	if err := b.Pause(t.Context(), queue.Default); err != nil {
+		t.Fatal(err)
+	}
+	sweep("while it is paused", queue.SweepParams{Queue: queue.Default}, 0)
+	sweep("all queues", queue.SweepParams{}, 1) // the other one
+	for _, resume := range []func() error{
+		func() error { return b.Resume(t.Context(), queue.Default) },
+		func() error {
+			_, err := b.PutPolicy(t.Context(), queue.Policy{Queue: queue.Default})
+			return err
+		},
+	} {
+		if err := b.Pause(t.Context(), queue.Default); err != nil {
+			t.Fatal(err)
+		}
+		b.exec(t, `update agent.queue set resumed_at = now() - interval '2 hours'`)
+		if err := resume(); err != nil {
+			t.Fatal(err)
+		}
+		sweep("when it is resumed", queue.SweepParams{}, 0)
+	}
+	b.exec(t, `update agent.queue set resumed_at = now() - interval '61 minutes'`)
+	b.policy(t, queue.Policy{MaxAttempts: new(6)}) // which is no resuming
+	b.exec(t, `update agent.event set vt = now() where id in (select id from agent.event limit 1)`)
+	sweep("an hour later", queue.SweepParams{}, 2)
+}
+
+func TestAnEventThatHistoryDoesNotTakeStopsNoOther(t *testing.T) {
+	t.Parallel()
+	var log logBuffer
+	b := open(t, func(c *queue.Config) { c.Logger = zerolog.New(&log) })
+	ids := b.postN(t, "", 1000)
+	ids = append(ids, b.postN(t, "", 200)...)
+	b.exec(t, `update agent.event set attempts = 3, vt = now() - interval '1 minute'`)
+	bad := []int64{ids[3], ids[1100]}
+	b.exec(t, `create table public.bad (id int8)`)
+	b.exec(t, `insert into public.bad select unnest($1::int8[])`, bad)
+	b.exec(t, `
+		create function public.refuse() returns trigger language plpgsql as $$ begin
+			if exists (select from public.bad b where b.id = new.id) then raise exception 'no room for this one'; end if;
+			return new;
+		end $$`)
+	b.exec(t, `create trigger refuse before insert on agent.event_hist for each row execute function public.refuse()`)
+	for try, want := range []int64{1198, 0} {
+		if n, err := b.Sweep(t.Context(), queue.SweepParams{}); n != want || err != nil {
+			t.Errorf("sweep %d: swept %d, %v, want %d", try, n, err, want)
+		}
+	}
+	for _, id := range bad {
+		if e := b.get(t, id); e.State == "" || e.VT.Before(time.Now().Add(30*time.Minute)) {
+			t.Errorf("it became %+v", e)
+		}
+		if reason := fmt.Sprintf("event %d: no room for this one", id); !strings.Contains(log.String(), reason) {
+			t.Errorf("the log does not have %q", reason)
+		}
 	}
 }

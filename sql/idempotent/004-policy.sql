@@ -58,6 +58,7 @@ begin
   _row.paused = coalesce((_policy ->> 'paused')::boolean, false);
   _row.history_retention = make_interval(secs => extract(epoch from (_policy ->> 'history_retention')::interval)::float8);
   _row.updated_at = clock_timestamp();
+  _row.resumed_at = case when not _row.paused then _row.updated_at end; -- if it was paused
   perform agent.refuse(c.argument, c.reason)
   from
   ( values
@@ -78,9 +79,10 @@ begin
 
   insert into agent.queue as q select _row.*
   on conflict (name) do update
-  set (max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, paused, history_retention, updated_at)
+  set (max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, paused, history_retention, updated_at, resumed_at)
     = ( excluded.max_attempts, excluded.invisible_for, excluded.backoff_kind, excluded.backoff_base, excluded.backoff_factor, excluded.backoff_max
       , excluded.backoff_jitter, excluded.paused, excluded.history_retention, excluded.updated_at
+      , case when q.paused and not excluded.paused then excluded.resumed_at else q.resumed_at end
       );
   perform agent.notify_queues(array[_name]) where not _row.paused; -- what waits there may be claimable now
   return _row;
@@ -107,7 +109,8 @@ begin
 end
 $func$;
 
--- Pauses a queue, or lets it go on. A paused queue takes events and hands out none.
+-- Pauses a queue, or lets it go on. A paused queue takes events and hands out none. None of them gets over age meanwhile, see
+-- agent.expire_events; an end that an event has of its own (expires_at) comes all the same.
 create or replace function agent.pause_queue(_name text, _paused boolean default true)
 returns void
 language plpgsql volatile
@@ -117,7 +120,9 @@ as $func$
 begin
   perform agent.check_name(_name);
   insert into agent.queue as q (name, paused) values (_name, _paused)
-  on conflict (name) do update set paused = excluded.paused, updated_at = clock_timestamp() where q.paused <> excluded.paused;
+  on conflict (name) do update
+  set paused = excluded.paused, updated_at = clock_timestamp(), resumed_at = case when excluded.paused then q.resumed_at else clock_timestamp() end
+  where q.paused <> excluded.paused;
   perform agent.notify_queues(array[_name]) where not _paused;
 end
 $func$;

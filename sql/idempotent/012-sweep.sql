@@ -17,16 +17,45 @@ begin
 end
 $func$;
 
+-- The names of all queues with an event in them, or null when there are more than _most: then it takes less time to look at all
+-- events than at queue after queue. Private to the functions of this schema.
+create or replace function agent.few_queues(_most int4 default 1000)
+returns text[]
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set enable_bitmapscan to off
+set jit to off
+as $func$
+declare
+  _queue text = '';
+  _names text[] = '{}';
+begin
+  loop
+    select e.queue into _queue from agent.event e where e.queue > _queue order by e.queue limit 1;
+    if not found then
+      return _names;
+    elsif cardinality(_names) = _most then
+      return null;
+    end if;
+    _names = _names || _queue;
+  end loop;
+end
+$func$;
+
 -- Expires events that were claimed _max_attempts times (what the event or its queue's policy says goes before it), those whose expires_at has
 -- passed, and those that have been claimable for longer than _max_vt_age (null: whatever their age), in _queue or (null) all queues, up to
--- about _limit (null: all there are). An event whose last lease still runs is never taken. Returns how many went, by queue.
+-- about _limit (null: all there are). An event whose last lease still runs is never taken. A pause stops the clock of the age: nothing of a
+-- queue that is paused is over age, and once it is resumed the age counts from there at the earliest. Returns how many went, by queue.
+-- One that history does not take stops no other: it is left alone for an hour, and counted as put_off, with the reason.
 create or replace function agent.expire_events
 ( _max_attempts int4 default 3
 , _max_vt_age interval default interval '1 hour'
 , _queue text default null
 , _limit int4 default null
 )
-returns table (queue text, expired int8)
+returns table (queue text, expired int8, put_off int8, reason text)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -78,26 +107,87 @@ begin
   end loop;
 
   if _max_vt_age is not null then
-    for _name, _max in
-      select w.name, l.priority
-      from agent.waiting_queues() as w (name)
-      cross join lateral agent.lanes(w.name) as l
-      where _queue is null or w.name = _queue
-    loop
-      exit when cardinality(_ids) >= _limit;
-      _ids = _ids || array
-      ( select e.id
-        from agent.event e
-        where e.queue = _name and e.priority = _max and e.vt < _now - _max_vt_age and e.id <> all(_ids)
-        order by e.vt, e.id
-        limit _limit - cardinality(_ids)
-        for update skip locked
-      );
-    end loop;
+    _ids = _ids || agent.over_age(_ids, _queue, _now - _max_vt_age, _limit - cardinality(_ids));
   end if;
 
-  return query
-  select m.queue, count(*) from agent.move_to_history(_ids, 'expired') m group by m.queue;
+  begin
+    return query
+    select m.queue, count(*), 0::int8, null::text from agent.move_to_history(_ids, 'expired') m group by m.queue;
+  exception when data_exception or integrity_constraint_violation or program_limit_exceeded or raise_exception or feature_not_supported then
+    return query select x.* from agent.expire_each(_ids) x;
+  end;
+end
+$func$;
+
+-- Expires these events one by one, putting off those that history does not take. Private to the functions of this schema.
+create or replace function agent.expire_each(_ids int8[])
+returns table (queue text, expired int8, put_off int8, reason text)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+as $func$
+#variable_conflict use_column
+declare
+  _id int8;
+  _reason text;
+begin
+  foreach _id in array _ids loop
+    begin
+      return query select m.queue, 1::int8, 0::int8, null::text from agent.move_to_history(array[_id], 'expired') m;
+      continue;
+    exception when data_exception or integrity_constraint_violation or program_limit_exceeded or raise_exception or feature_not_supported then
+      _reason = format('event %s: %s', _id, sqlerrm);
+    end;
+    return query
+    update agent.event e
+    set vt = agent.later(clock_timestamp(), interval '1 hour')
+      , expires_at = case when e.expires_at <= clock_timestamp() then agent.later(clock_timestamp(), interval '1 hour') else e.expires_at end
+    where e.id = _id
+    returning e.queue, 0::int8, 1::int8, _reason;
+  end loop;
+end
+$func$;
+
+-- Up to _limit events that have been claimable since before _cutoff, but none of _ids, locked: of queues that were neither paused nor resumed since.
+-- Private to the functions of this schema, and planned under expire_events' settings.
+create or replace function agent.over_age(_ids int8[], _queue text, _cutoff timestamptz, _limit int4)
+returns int8[]
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _names text[] = case when _queue is null then agent.few_queues() else array[_queue] end;
+  _name text;
+  _lane int4;
+  _found int8[] = '{}';
+begin
+  if _names is null then
+    return array
+    ( select e.id
+      from agent.event e
+      where e.queue > '' and e.vt < _cutoff and e.id <> all(_ids)
+      and not exists (select from agent.queue q where q.name = e.queue and (q.paused or q.resumed_at > _cutoff))
+      limit _limit
+      for update of e skip locked
+    );
+  end if;
+  for _name, _lane in
+    select w.name, l.priority
+    from unnest(_names) as w (name)
+    cross join lateral agent.lanes(w.name) as l
+    where not exists (select from agent.queue q where q.name = w.name and (q.paused or q.resumed_at > _cutoff))
+  loop
+    exit when cardinality(_found) >= _limit;
+    _found = _found || array
+    ( select e.id
+      from agent.event e
+      where e.queue = _name and e.priority = _lane and e.vt < _cutoff and e.id <> all(_ids)
+      order by e.vt, e.id
+      limit _limit - cardinality(_found)
+      for update skip locked
+    );
+  end loop;
+  return _found;
 end
 $func$;
 
@@ -110,6 +200,7 @@ language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 declare
+  _names text[];
   _name text;
   _lane int4;
   _ids int8[] = '{}';
@@ -126,13 +217,28 @@ begin
     );
   end if;
   -- The index of the attempts has none that were claimed once: all that is ready is looked through.
+  _names = case
+    when _policied is not null and _queue <> _policied then '{}'
+    when coalesce(_policied, _queue) is null then agent.few_queues()
+    else array[coalesce(_policied, _queue)]
+  end;
+  if _names is null then
+    return array
+    ( select e.id
+      from agent.event e
+      where e.queue > '' and e.vt <= _now and e.attempts > 0 and e.max_attempts is null
+      and not exists (select from agent.queue q where q.name = e.queue and q.max_attempts is not null)
+      limit _limit
+      for update of e skip locked
+    );
+  end if;
   for _name, _lane in
     select w.name, l.priority
-    from agent.waiting_queues() as w (name)
+    from unnest(_names) as w (name)
     cross join lateral agent.lanes(w.name) as l
-    where (_queue is null or w.name = _queue)
-    and (w.name = _policied or _policied is null and not exists (select from agent.queue q where q.name = w.name and q.max_attempts is not null))
+    where w.name = _policied or _policied is null and not exists (select from agent.queue q where q.name = w.name and q.max_attempts is not null)
   loop
+    exit when cardinality(_ids) >= _limit;
     _ids = _ids || array
     ( select e.id
       from agent.event e

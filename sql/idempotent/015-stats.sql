@@ -1,7 +1,7 @@
 -- Counting: queues as they stand, and history over time.
 
--- The names of all queues that have an event, waiting or in history, or a policy.
-create or replace function agent.queue_names()
+-- The names of up to _limit queues (null: all) after _after that have an event, waiting or in history, or a policy.
+create or replace function agent.queue_names(_after text default null, _limit int4 default null)
 returns setof text
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -11,9 +11,10 @@ set enable_bitmapscan to off
 set jit to off
 as $func$
 declare
-  _queue text = '';
+  _queue text = coalesce(_after, '');
+  _n int4 = 0;
 begin
-  loop
+  while _n < _limit or _limit is null loop
     _queue = least
     ( (select e.queue from agent.event e where e.queue > _queue order by e.queue limit 1)
     , (select h.queue from agent.event_hist h where h.queue > _queue order by h.queue limit 1)
@@ -21,15 +22,21 @@ begin
     );
     exit when _queue is null;
     return next _queue;
+    _n = _n + 1;
   end loop;
 end
 $func$;
 
--- Every queue (see agent.queue_names) with what waits in it by state, how long the oldest ready event has been claimable (null: none is; 100,000 days at most), and
--- how many events left it as done and as expired within _lately (null: not asked), and whether it is paused. Counting takes as long as there is to count, so
--- counts are exact up to some 100,000 events that wait, and some 100,000 that left lately; beyond that the large ones are
+-- Up to _limit queues (null: all) after _after, by name (see agent.queue_names), or those of _names, with what waits in each by state, how long the oldest ready event has been
+-- claimable (null: none is; 100,000 days at most), and how many events left it as done and as expired within _lately (null: not asked), and whether it is paused.
+-- Counting takes as long as there is to count, so counts are exact up to some 100,000 events that wait, and some 100,000 that left lately; beyond that the large ones are
 -- estimated from a random sample of the table's blocks, and estimated is true.
-create or replace function agent.queue_stats(_lately interval default interval '1 hour')
+create or replace function agent.queue_stats
+( _lately interval default interval '1 hour'
+, _after text default null
+, _limit int4 default null
+, _names text[] default null
+)
 returns table
 ( queue text, ready int8, scheduled int8, leased int8, oldest_ready_age interval, done_lately int8, expired_lately int8
 , estimated boolean, paused boolean
@@ -46,6 +53,10 @@ as $func$
 declare
   _now timestamptz = clock_timestamp();
 begin
+  perform agent.refuse('limit', 'must be at least 1') where _limit < 1;
+  if _names is null then
+    _names = array(select n from agent.queue_names(_after, _limit) n);
+  end if;
   return query
   select n.name, coalesce(w.ready, 0), coalesce(w.scheduled, 0), coalesce(w.leased, 0)
   , ( select least(_now - min(o.vt), interval '100000 days')
@@ -62,20 +73,68 @@ begin
   , coalesce(f.done, 0), coalesce(f.expired, 0)
   , coalesce(w.estimated, false) or coalesce(f.estimated, false)
   , coalesce(p.paused, false)
-  from agent.queue_names() as n (name)
+  from unnest(_names) as n (name)
   left join agent.queue p on p.name = n.name
-  left join agent.waiting_counts(_now) w on w.queue = n.name
+  left join agent.waiting_counts(_now, _names) w on w.queue = n.name
   left join
   ( select c.queue, sum(c.done)::int8 as done, sum(c.expired)::int8 as expired, bool_or(c.estimated) as estimated
-    from agent.finished_counts(_now - _lately) c
+    from agent.finished_counts(_now - _lately, _names) c
     group by c.queue
   ) as f on f.queue = n.name
   order by n.name;
 end
 $func$;
 
--- What waits, by queue and state. Private to the functions of this schema.
-create or replace function agent.waiting_counts(_now timestamptz)
+-- The names of up to _limit queues that have an event waiting, or a policy, and how many of these there are in all: of more than _limit those whose oldest ready
+-- event is claimable the longest, and those with the most events, in turn. They are found in a sample of the table then, unless it is small, and
+-- total is how many queues were seen.
+create or replace function agent.busiest_queues(_limit int4 default 500)
+returns table (name text, total int8)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+set max_parallel_workers_per_gather to 0
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _share float8; -- of the blocks in the sample
+  _names text[];
+  _total int8;
+begin
+  perform agent.refuse('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
+  _names = agent.few_queues(_limit);
+  _total = cardinality(_names);
+  if _names is null then
+    _share = least(1, 2500 / greatest(pg_relation_size('agent.event') / current_setting('block_size')::float8, 1));
+    select array_agg(r.queue order by r.place, r.queue) filter (where r.place <= _limit), count(*) into _names, _total
+    from
+    ( select s.queue, row_number() over (order by least(s.by_age, s.by_size), s.by_age) as place
+      from
+      ( select c.queue
+        , row_number() over (order by c.oldest, c.n desc) as by_age
+        , row_number() over (order by c.n desc, c.oldest) as by_size
+        from
+        ( select e.queue, count(*) as n, min(e.vt) filter (where e.vt <= _now) as oldest
+          from agent.event e tablesample system (100 * _share)
+          group by e.queue
+        ) as c
+      ) as s
+    ) as r;
+  end if;
+  return query
+  select w.name, _total + (select count(*) from agent.queue q where q.name <> all (_names))
+  from
+  ( select n.name from unnest(_names) as n (name)
+    union all
+    ( select q.name from agent.queue q where q.name <> all (_names) order by q.name limit greatest(0, _limit - cardinality(_names)) )
+  ) as w;
+end
+$func$;
+
+-- What waits in these queues, by state. Private to the functions of this schema.
+create or replace function agent.waiting_counts(_now timestamptz, _names text[])
 returns table (queue text, ready int8, scheduled int8, leased int8, estimated boolean)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -108,7 +167,7 @@ begin
   , sized as
   ( select n.name, s.ready, s.scheduled, s.leased, coalesce(s.size, 0) as size
     , sum(coalesce(s.size, 0)) over (order by s.size nulls first, n.name) <= _exact as is_counted
-    from agent.waiting_queues() as n (name)
+    from unnest(_names) as n (name)
     left join sample s on s.queue = n.name
   )
   select z.name
@@ -132,8 +191,8 @@ begin
 end
 $func$;
 
--- What left as done and as expired after _since (null: nothing is asked), by queue. Private to the functions of this schema.
-create or replace function agent.finished_counts(_since timestamptz)
+-- What left these queues as done and as expired after _since (null: nothing is asked). Private to the functions of this schema.
+create or replace function agent.finished_counts(_since timestamptz, _names text[])
 returns table (queue text, done int8, expired int8, estimated boolean)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -188,7 +247,7 @@ begin
     return query
     select h.queue, count(*) filter (where h.outcome = 'done'), count(*) filter (where h.outcome = 'expired'), false
     from agent.event_hist h
-    where h.finished_at > _since
+    where h.finished_at > _since and h.queue = any (_names)
     group by h.queue;
     return;
   end if;
@@ -200,10 +259,10 @@ begin
       _low = _starts[_i] + floor(random() * greatest(1, _end - _length + 1));
       return query execute format
       ( 'select h.queue, (count(*) filter (where h.outcome = %L) * $2)::int8, (count(*) filter (where h.outcome = %L) * $2)::int8, true
-         from only %s h where h.ctid >= %L and h.ctid < %L and h.finished_at > $1 group by h.queue'
+         from only %s h where h.ctid >= %L and h.ctid < %L and h.finished_at > $1 and h.queue = any ($3) group by h.queue'
       , 'done', 'expired', _tables[_i], format('(%s,0)', _low), format('(%s,0)', _low + _length)
       )
-      using _since, _end::float8 / (_high * least(_length, _end));
+      using _since, _end::float8 / (_high * least(_length, _end)), _names;
     end loop;
   end loop;
 end

@@ -9,6 +9,7 @@ set search_path to pg_catalog, pg_temp
 as $func$
   values
     ('add_events')
+  , ('busiest_queues')
   , ('check_zone_rules')
   , ('delete_old_history')
   , ('delete_owner')

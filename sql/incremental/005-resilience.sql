@@ -10,6 +10,12 @@ join pg_catalog.pg_namespace n on n.oid = p.pronamespace and n.nspname = 'agent'
 cross join pg_catalog.aclexplode(p.proacl) a
 where a.grantee not in (0, p.proowner) and a.privilege_type = 'EXECUTE';
 
+drop function if exists agent.expire_events(int4, interval, text, int4);
+drop function if exists agent.queue_stats(interval);
+drop function if exists agent.waiting_counts(timestamptz);
+drop function if exists agent.finished_counts(timestamptz);
+drop function if exists agent.queue_names();
+
 -- Events.
 
 -- Schedules.

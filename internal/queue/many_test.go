@@ -1,0 +1,160 @@
+package queue_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/queued/queued/internal/pgtest"
+	"github.com/queued/queued/internal/queue"
+)
+
+// crowded is a bench with one event in each of so many queues, of which a hundred have a policy, too.
+func crowded(t *testing.T, queues int) bench {
+	t.Helper()
+	b := open(t, nil)
+	b.exec(t, `
+		insert into agent.event (event, queue, vt)
+		select '{}', 'q' || to_char(i, 'FM000000'), now() - make_interval(secs => i) from generate_series(1, $1::int) i`, queues)
+	b.exec(t, `insert into agent.queue (name) select 'policy' || to_char(i, 'FM000') from generate_series(1, 100) i`)
+	return b
+}
+
+func TestListingsOfManyQueuesAreQuick(t *testing.T) {
+	t.Parallel()
+	const n = 50_000
+	b := crowded(t, n)
+	b.exec(t, `update agent.event set vt = now() + interval '1 day' where queue in ('q000007', 'q000009')`)
+	b.exec(t, `update agent.event set attempts = 1 where queue = 'q000009'`)
+	start := time.Now()
+	for range 5 {
+		for state, want := range map[queue.State]string{"": "q050000", queue.Ready: "q050000", queue.Scheduled: "q000007", queue.Leased: "q000009"} {
+			page, err := b.List(t.Context(), queue.ListParams{State: state, Limit: 3})
+			if err != nil || len(page.Events) == 0 || page.Events[0].Queue != want {
+				t.Fatalf("%s: %+v, %v, want an event of %s", state, page, err, want)
+			}
+		}
+	}
+	if took := time.Since(start); took > 20*time.Second {
+		t.Errorf("twenty pages of all queues took %v", took)
+	}
+	page, err := b.List(t.Context(), queue.ListParams{Limit: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if page, err = b.List(t.Context(), queue.ListParams{Limit: 2, Cursor: page.Next}); err != nil || page.Events[0].Queue != "q049998" {
+		t.Errorf("the second page: %+v, %v", page, err)
+	}
+
+	if page, err := b.Queues(t.Context(), queue.QueuesParams{Lately: time.Hour, Limit: 1000}); err != nil || len(page.Queues) != 1000 || page.Next == "" {
+		t.Errorf("the first page of the queues has %d, %q, %v", len(page.Queues), page.Next, err)
+	}
+	busiest, leftOut, err := b.BusiestQueues(t.Context(), 500)
+	if err != nil || len(busiest) != 500 || leftOut != n+100-500 {
+		t.Errorf("%d queues are the busiest, %d are left out, %v", len(busiest), leftOut, err)
+	}
+}
+
+func TestQueuesArePaged(t *testing.T) {
+	t.Parallel()
+	b := crowded(t, 30)
+	past(t, b, "gone with a blank", time.Minute, 4, queue.Done)
+	var names []string
+	cursor := ""
+	for {
+		page, err := b.Queues(t.Context(), queue.QueuesParams{Lately: time.Hour, Limit: 7, Cursor: cursor})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range page.Queues {
+			names = append(names, q.Queue)
+			if q.Queue == "gone with a blank" && q.DoneLately != 4 || q.Queue == "q000030" && q.Ready != 1 {
+				t.Errorf("counted %+v", q)
+			}
+		}
+		if cursor = page.Next; cursor == "" {
+			break
+		}
+	}
+	if len(names) != 131 || !slices.IsSorted(names) || len(slices.Compact(names)) != 131 {
+		t.Errorf("the pages have %d queues: %v", len(names), names)
+	}
+	for _, bad := range []string{"x", "bGlzdCAxIDE", "cXVldWVz"} {
+		if _, err := b.Queues(t.Context(), queue.QueuesParams{Cursor: bad}); err == nil {
+			t.Errorf("the cursor %q is taken", bad)
+		}
+	}
+}
+
+func TestBusiestQueuesAreTheOldestAndTheLargest(t *testing.T) {
+	t.Parallel()
+	b := crowded(t, 2000)
+	b.exec(t, `update agent.event set vt = now() + interval '1 day' where queue > 'q000100'`)
+	b.exec(t, `insert into agent.event (event, queue, vt) select '{}', 'large', now() + interval '1 day' from generate_series(1, 300)`)
+	b.exec(t, `insert into agent.event (event, queue, vt) select '{}', 'old', now() - interval '1 day' from generate_series(1, 2)`)
+	busiest, leftOut, err := b.BusiestQueues(t.Context(), 10)
+	if err != nil || len(busiest) != 10 || leftOut != 2002+100-10 {
+		t.Fatalf("%d queues are the busiest, %d are left out, %v", len(busiest), leftOut, err)
+	}
+	for _, want := range []queue.QueueStats{{Queue: "large", Scheduled: 300}, {Queue: "old", Ready: 2}, {Queue: "q000100", Ready: 1}, {Queue: "q000099", Ready: 1}} {
+		i := slices.IndexFunc(busiest, func(q queue.QueueStats) bool { return q.Queue == want.Queue })
+		if i < 0 {
+			t.Errorf("%s is not among them: %+v", want.Queue, busiest)
+			continue
+		}
+		busiest[i].OldestReadyAge = nil
+		if busiest[i] != want {
+			t.Errorf("counted %+v, want %+v", busiest[i], want)
+		}
+	}
+}
+
+func TestWhatIsKeptOfQueuesInTheProcessIsBounded(t *testing.T) {
+	t.Parallel()
+	b := open(t, nil)
+	queue.LookBehindEvery(b.Service, time.Hour)
+	running(t, b.Service)
+	queue.MarksAreOn(t, b.Service)
+	const n = 2500
+	for batch := range n / 500 {
+		params := make([]queue.InsertParams, 500)
+		for i := range params {
+			params[i] = queue.InsertParams{Event: []byte(`{}`), Queue: fmt.Sprintf("q%d", 500*batch+i)}
+		}
+		if _, err := b.Insert(t.Context(), params); err != nil {
+			t.Fatal(err)
+		}
+		for i := range params {
+			b.take(t, queue.ClaimParams{Queue: params[i].Queue}, 1)
+		}
+	}
+	counters := b.Counters()
+	var inserted, claimed int64
+	for _, c := range counters {
+		inserted += c.Inserted
+		claimed += c.Claimed
+	}
+	if len(counters) != 501 || counters[0].Queue != queue.OtherQueues || inserted != n || claimed != n {
+		t.Errorf("%d queues have counters, the first is %q, in all %d were inserted and %d claimed", len(counters), counters[0].Queue, inserted, claimed)
+	}
+	if marked := queue.Marked(b.Service); marked > 1000 || marked < 500 {
+		t.Errorf("%d queues have marks", marked)
+	}
+}
+
+func TestSweepsOfManyQueuesFindWhatIsOverAge(t *testing.T) {
+	t.Parallel()
+	b := crowded(t, 2000)
+	age := 1990 * time.Second
+	if n, err := b.Sweep(t.Context(), queue.SweepParams{MaxVTAge: &age}); n < 10 || n > 60 || err != nil { // those of the first 10, and what time has passed
+		t.Errorf("swept %d by age, %v", n, err)
+	}
+	b.exec(t, `update agent.event set attempts = 1 where queue = 'q000100'`)
+	if n, err := b.Sweep(t.Context(), queue.SweepParams{MaxAttempts: 1}); n != 1 || err != nil {
+		t.Errorf("swept %d by attempts, %v", n, err)
+	}
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist where queue = 'q000100' and outcome = 'expired'`); n != 1 {
+		t.Error("another one than the one that was claimed")
+	}
+}
