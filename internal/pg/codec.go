@@ -66,6 +66,8 @@ func RegisterTypes(m *pgtype.Map) {
 		{Name: "_timestamp", OID: pgtype.TimestampArrayOID, Codec: arrayOf("timestamp", pgtype.TimestampOID, elementCodec{local})},
 		{Name: "_interval", OID: pgtype.IntervalArrayOID, Codec: arrayOf("interval", pgtype.IntervalOID, length)},
 	})
+	// Where a statement is not prepared, as behind a pooler, nothing else says what it is: it would be sent as a number.
+	m.RegisterDefaultPgType(Timestamp(0), "timestamptz")
 }
 
 func arrayOf(name string, oid uint32, element pgtype.Codec) pgtype.Codec {

@@ -1,6 +1,7 @@
 package pg_test
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -20,8 +21,16 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // connect returns a prepared connection that has results sent in binary, or as text.
 func connect(t *testing.T, url string, mode pgx.QueryExecMode) *pgx.Conn {
 	t.Helper()
-	conn := pgtest.Connect(t, url)
-	conn.Config().DefaultQueryExecMode = mode
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.DefaultQueryExecMode = mode
+	conn, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	if err := pg.AfterConnect(t.Context(), conn); err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +191,7 @@ func TestTimestampComesBackExactly(t *testing.T) {
 			"infinity", "-infinity", "294276-12-31 23:59:59.999999+00", "2026-07-01 12:30:15.123456+00", "1999-12-31 23:59:59.999999+00", "4713-01-01 00:00:00+00 BC",
 		} {
 			at := pgtest.Query[pg.Timestamp](t, conn, `select $1::text::timestamptz`, text)
-			if !pgtest.Query[bool](t, conn, `select $1::timestamptz = $2::text::timestamptz`, at, text) {
+			if !pgtest.Query[bool](t, conn, `select $1::timestamptz = $3::text::timestamptz and $2::timestamptz = $3::text::timestamptz`, at, &at, text) {
 				t.Errorf("%s: %s is not what comes back of it: %d", what, text, at)
 			}
 		}
