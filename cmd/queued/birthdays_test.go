@@ -121,7 +121,7 @@ func congratulated(receiver *program, name string) int {
 
 func TestBirthdaysAreGreetedOnceWhereverPeopleLive(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).URL)
+	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL)
 	receiver := startGreeters(t, p, "Grace")
 
 	// Alan's birthday is in hours, where he lives; where he moves to, it is in a moment.
@@ -181,7 +181,7 @@ func TestBirthdaysAreGreetedOnceWhereverPeopleLive(t *testing.T) {
 
 func TestBirthdayMovesWithItsOwnerInTheWeekBefore(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).URL)
+	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL)
 	soon := time.Now().UTC().AddDate(0, 0, 4)
 	p.liveIn("mary", "Asia/Tokyo")
 	mary := p.greet("mary", "Mary", "Jackson", leapYear+soon.Format("-01-02")+"T09:00:00")
@@ -201,7 +201,7 @@ func TestBirthdayMovesWithItsOwnerInTheWeekBefore(t *testing.T) {
 
 func TestBirthdayOnALeapDayComesEveryYear(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).URL)
+	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL)
 	p.liveIn("leap", "Europe/Berlin")
 	for leap, want := range map[string]string{
 		"feb28": "2096-02-29 2097-02-28 2098-02-28 2099-02-28 2100-02-28",
@@ -229,14 +229,14 @@ func TestMisfireGraceDecidesWhatIsLate(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	for grace, want := range map[string]string{"1h": "completed pending", "1ms": "completed skipped"} {
-		p := serve(t, nil, "QUEUED_DATABASE_URL="+db.URL, "QUEUED_MISFIRE_GRACE="+grace)
+		p := serve(t, nil, "QUEUED_DATABASE_URL="+db.ServiceURL, "QUEUED_MISFIRE_GRACE="+grace)
 		made := into[greeted](t, p.want(http.StatusCreated, http.MethodPost, "/schedules", `{"event":{},"at":"2100-01-01T00:00:00Z","misfire":"skip"}`))
 		stopped(p)
 		if _, err := connect(t, db.URL).Exec(t.Context(), `update agent.schedule set at_instant = late.at, next_at = late.at, next_local = late.at at time zone 'UTC'
 			from (select now() - interval '1 minute' as at) as late where id = $1`, made.ID); err != nil {
 			t.Fatal(err)
 		}
-		p = serve(t, nil, "QUEUED_DATABASE_URL="+db.URL, "QUEUED_MISFIRE_GRACE="+grace)
+		p = serve(t, nil, "QUEUED_DATABASE_URL="+db.ServiceURL, "QUEUED_MISFIRE_GRACE="+grace)
 		until(t, "what was missed is decided", func() bool { return p.greeted(made.ID).Status != "active" })
 		got := p.greeted(made.ID).Status
 		for _, o := range p.greetings(made.ID) {

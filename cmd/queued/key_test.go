@@ -85,7 +85,7 @@ func (p *poster) round(n int, among func()) (statuses map[int]int, bodies map[st
 func TestTwentyPostsOfOneKeyMakeOneEventThoughAProcessIsKilled(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	environ := []string{"QUEUED_DATABASE_URL=" + db.URL}
+	environ := []string{"QUEUED_DATABASE_URL=" + db.ServiceURL}
 	servers := []*program{serve(t, nil, environ...), serve(t, nil, environ...)}
 	transport := &http.Transport{MaxIdleConnsPerHost: keyClients}
 	defer transport.CloseIdleConnections()

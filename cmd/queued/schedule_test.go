@@ -23,10 +23,10 @@ func TestOldOccurrencesAreForgottenByTheProgram(t *testing.T) {
 		}
 		return n
 	}
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+db.URL)
+	p := serve(t, nil, "QUEUED_DATABASE_URL="+db.ServiceURL)
 	until(t, "what is older than 90 days is forgotten", func() bool { return left() == 3 })
 	p.stop()
-	p = serve(t, nil, "QUEUED_DATABASE_URL="+db.URL, "QUEUED_OCCURRENCE_RETENTION=48h")
+	p = serve(t, nil, "QUEUED_DATABASE_URL="+db.ServiceURL, "QUEUED_OCCURRENCE_RETENTION=48h")
 	until(t, "what is older than two days is forgotten", func() bool { return left() == 2 })
 	p.stop()
 }
@@ -34,7 +34,7 @@ func TestOldOccurrencesAreForgottenByTheProgram(t *testing.T) {
 // What a rule says ends no stop: such previews once ran on for minutes, clients and signals or not.
 func TestSigtermEndsTheProgramWhateverIsPreviewed(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).URL)
+	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL)
 	for _, rule := range []string{
 		`"rrule":"FREQ=SECONDLY;BYSECOND=0;BYSETPOS=2","at":"2027-01-01T00:00:00"`,
 		`"rrule":"FREQ=HOURLY;INTERVAL=999983;BYDAY=MO","at":"2027-01-01T00:00:00"`,

@@ -33,6 +33,10 @@ func TestEachMigrationGrantsTheServiceWhatItNeeds(t *testing.T) {
 		and has_table_privilege('%s', c.oid, 'select, insert, update, delete, truncate') order by 1`, granted)); !slices.Equal(got, []string{"migration", "version"}) {
 		t.Errorf("it may use the tables %q", got)
 	}
+	if got := column(t, owner, `select p.proname::text from pg_catalog.pg_proc p
+		where p.pronamespace = 'agent'::regnamespace and p.proname in (select agent.service_functions()) and not p.prosecdef order by 1`); len(got) > 0 {
+		t.Errorf("these do not run with the owner's rights, so that the service may not do what they do: %q", got)
+	}
 	for _, call := range []string{`agent.grant_service('%s')`, `agent.revoke_service('%s')`} {
 		if _, err := connect(t, withOption(t, db.AdminURL, "role", granted)).Exec(t.Context(), fmt.Sprintf("select "+call, `"`+granted+`"`)); err == nil {
 			t.Errorf("the role could call %s itself", call)

@@ -124,7 +124,7 @@ func TestCallsThatHangKeepNothingFromFiring(t *testing.T) {
 func TestCloseEndsThoughACallDoesNot(t *testing.T) {
 	t.Parallel()
 	b := open(t)
-	s, err := schedule.Open(t.Context(), schedule.Config{DatabaseURL: b.url, CallTimeout: time.Hour})
+	s, err := schedule.Open(t.Context(), schedule.Config{DatabaseURL: pgtest.AsService(b.url), CallTimeout: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
