@@ -8,7 +8,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -227,7 +226,7 @@ func (c *client) rest(ctx context.Context, status int) {
 }
 
 func (c *client) name() string {
-	n := strconv.FormatInt(c.next.Add(1), 10)
+	n := fmt.Sprintf("%d-%d", c.seed, c.next.Add(1)) // other loads may write into the same ledger
 	c.ledger.posting(n)
 	return n
 }

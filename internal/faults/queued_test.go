@@ -182,7 +182,7 @@ func startProgram(t *testing.T, program, databaseURL string, environ ...string) 
 			_ = q.process.kill()
 		}
 		if t.Failed() {
-			t.Logf("queued on %s said last:\n%s", q.addr, q.lastLog(40))
+			t.Logf("queued on %s said of errors:\n%s\nand last:\n%s", q.addr, q.errors(20), q.lastLog(20))
 		}
 	})
 	return q
@@ -247,6 +247,18 @@ func (q *queued) terminate(limit time.Duration) (int, time.Duration) {
 	began := time.Now()
 	_ = q.process.stop(syscall.SIGTERM, limit)
 	return q.process.cmd.ProcessState.ExitCode(), time.Since(began)
+}
+
+// errors returns the first lines of the log that tell of errors.
+func (q *queued) errors(n int) string {
+	text, _ := os.ReadFile(q.log)
+	var found []string
+	for line := range strings.Lines(string(text)) {
+		if len(found) < n && strings.Contains(line, `"level":"error"`) {
+			found = append(found, line)
+		}
+	}
+	return strings.Join(found, "")
 }
 
 func (q *queued) lastLog(n int) string {

@@ -83,7 +83,6 @@ func upgrade(t *testing.T, b build, l *ledger, rounds int) {
 		next := startQueued(t, b, server.URL()) // which migrates
 		b.breakDatabase(t, server)
 		both := startLoad(t, one, old, next)
-		both.next.Store(1_000_000) // names of its own
 		both.awaitPosts(200)
 		d.stopPosting()
 		d.posting.Wait()

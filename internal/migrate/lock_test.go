@@ -101,3 +101,34 @@ func TestLockLetGoWithoutMigrationIsTaken(t *testing.T) {
 		t.Errorf("got %+v, %v; want a migration", status, err)
 	}
 }
+
+// A transaction that has written to one table and then wants another, which a script changes first, meets no migration that waits for it.
+func TestMigrationDoesNotDeadlockWithTransactionsUnderWay(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t).URL
+	files := []string{"incremental/001-tables.sql", "create table agent.event (n int); create table agent.queue (n int)"}
+	if _, err := migrate.Run(t.Context(), migrate.Config{DatabaseURL: db, Scripts: tree(files...), Version: "0.1.0"}); err != nil {
+		t.Fatal(err)
+	}
+	files = append(files, "incremental/002-more.sql", "alter table agent.queue add m int; alter table agent.event add m int")
+
+	service := connect(t, db)
+	exec(t, service, "begin; insert into agent.event values (1)")
+	migrated := make(chan error, 1)
+	go func() {
+		_, err := migrate.Run(t.Context(), migrate.Config{DatabaseURL: db, Scripts: tree(files...), Version: "0.2.0"})
+		migrated <- err
+	}()
+	watcher := connect(t, db)
+	for query[int64](t, watcher, `select count(*) from pg_locks l where not l.granted and l.relation = 'agent.event'::regclass`) == 0 {
+		select {
+		case err := <-migrated:
+			t.Fatalf("the migration did not wait for the transaction: %v", err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	exec(t, service, "select from agent.queue; commit")
+	if err := <-migrated; err != nil {
+		t.Error(err)
+	}
+}

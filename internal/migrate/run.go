@@ -30,6 +30,37 @@ const (
 // in two. The text of the script is not part of the statement: the server would take positions for places in this one.
 const executeScript = "do $$begin execute current_setting('queued.script'); end$$"
 
+// lockTables locks the tables of the schema, all at once and before the first script. A script that has locked one and waits for the next could
+// otherwise meet a transaction of the service that holds that one and waits for the first: a deadlock, of which one of the two dies. What cannot be
+// had within a moment makes all be given back, so that this transaction is never in the way of one that it waits for. agent.event comes first, as most
+// transactions begin there. The tables that the runner itself writes are left to those who look at the version meanwhile.
+const lockTables = `
+do $$
+declare
+  _tables text;
+  _until timestamptz = pg_catalog.clock_timestamp() + interval '` + lockTimeout + `';
+begin
+  select pg_catalog.string_agg(pg_catalog.format('only %I.%I', 'agent', c.relname), ', ' order by c.relname <> 'event', c.relname)
+  into _tables
+  from pg_catalog.pg_class c
+  where c.relnamespace = 'agent'::pg_catalog.regnamespace and c.relkind in ('r', 'p') and not c.relispartition
+  and c.relname not in ('version', 'migration');
+  loop
+    exit when _tables is null;
+    begin
+      set local lock_timeout to '100ms';
+      execute 'lock table ' || _tables;
+      exit;
+    exception when lock_not_available or deadlock_detected then -- the locks are let go by now
+      if pg_catalog.clock_timestamp() > _until then
+        raise;
+      end if;
+      perform pg_catalog.pg_sleep(0.05 + 0.1 * pg_catalog.random());
+    end;
+  end loop;
+  set local lock_timeout to '` + lockTimeout + `';
+end$$`
+
 //go:embed bootstrap.sql
 var bootstrap string
 
@@ -170,6 +201,12 @@ func (m *migrator) runScripts(ctx context.Context, tx pgx.Tx, found state) error
 	pending, err := m.scripts.pending(done)
 	if err != nil {
 		return err
+	}
+	if _, err := tx.Exec(ctx, lockTables); err != nil {
+		if pgErr := new(pgconn.PgError); errors.As(err, &pgErr) && hint(pgErr) != "" {
+			err = fmt.Errorf("%w; hint: %s", err, hint(pgErr))
+		}
+		return fmt.Errorf("lock the tables of the schema agent: %w", err)
 	}
 	for _, s := range pending {
 		if err := m.runScript(ctx, tx, s); err != nil {
