@@ -32,7 +32,8 @@ end
 $func$;
 
 -- Acks each event on its own: status is done or cancelled (nobody ever claimed it), not_found, or lease_lost. With a receipt
--- the event must not have been claimed again since; without one (null) the ack is unconditional. An ack that repeats
+-- the event must not have been claimed again since; without one (null) the ack is unconditional. An ack whose receipt is that of the last claim is
+-- honoured as well when a sweep has expired the event meanwhile: it turns expired into done, in the statement that finds it expired. An ack that repeats
 -- the receipt that finished the event is done again, and marked as repeated; its result is passed over. Results (null: none) are kept in
 -- history. ord says which of _ids a row is for. Those that are finished now come first, with type, worker and the time since the claim. If
 -- these are not all, there is another row for each of _ids, by what has become of it: of two with the same ord the first counts.
@@ -90,24 +91,51 @@ begin
     return;
   end if;
 
+  -- What a sweep has expired was finished all the same. It is looked for after the statement above has waited for the sweep.
+  return query
+  update agent.event_hist h
+  set outcome = 'done', finished_at = clock_timestamp(), result = coalesce(a.result, h.result)
+  from unnest(_ids, _receipts, _results) with ordinality as a (id, receipt, result, ord)
+  where h.id = any(_ids) and h.id = a.id and h.outcome = 'expired' and h.attempts > 0
+  and a.receipt = agent.receipt(h.id, h.attempts, h.claimed)
+  returning a.ord, h.outcome, h.queue, false, h.type, h.worker, h.finished_at - h.claimed[cardinality(h.claimed)];
+
   -- What was not finished is in history by this very receipt, or its lease was lost, or there is no such event.
   perform agent.confirm_durably();
   return query
   select
     a.ord
   , case
-      when a.fits and a.outcome = 'done' and a.receipt is not null then 'done'
-      when a.fits and a.finished_at >= _begin then a.outcome -- by this call: it has the id twice
+      when a.fits and a.receipt is not null and a.outcome = 'done' then 'done'
+      -- The call has the id twice, and has finished it.
+      when a.fits and a.times > 1 and a.finished_at >= _begin and a.outcome in ('done', 'cancelled') then a.outcome
       when a.receipt is null or a.outcome is null and not exists (select from agent.event e where e.id = a.id) then 'not_found'
       else 'lease_lost'
     end
   , a.queue, true, null::text, null::text, null::interval
   from
-  ( select n.id, n.receipt, n.ord, h.outcome, h.queue, h.finished_at
+  ( select n.id, n.receipt, n.ord, count(*) over (partition by n.id) as times, h.outcome, h.queue, h.finished_at
     , h.id is not null and (n.receipt is null or n.receipt = agent.receipt(h.id, h.attempts, h.claimed)) as fits
     from unnest(_ids, _receipts) with ordinality as n (id, receipt, ord)
     left join agent.event_hist h on h.id = any(_ids) and h.id = n.id
   ) as a;
+end
+$func$;
+
+-- Which of these events are in their queue and locked by another transaction. Private to the service.
+create or replace function agent.locked_events(_ids int8[])
+returns setof int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+as $func$
+begin
+  return query
+  with free as materialized
+  ( select e.id from agent.event e where e.id = any(_ids) for update skip locked
+  )
+  select e.id from agent.event e where e.id = any(_ids) and e.id not in (select f.id from free f);
 end
 $func$;
 

@@ -1,7 +1,8 @@
 -- Leases that go on, or end without success.
 
 -- Locks a claimed event whose receipt the caller has, for a change of its lease. Raises QD002 when it is unknown, and
--- QD001 when it has been claimed again, or has left the queue. A null receipt fits any lease. Private to the functions of this schema.
+-- QD001 when it has been claimed again, or has left the queue. A null receipt fits any lease. A receipt that does not fit is refused before
+-- anything is locked: whoever holds the row is not waited for. Private to the functions of this schema.
 create or replace function agent.lock_lease(_id int8, _receipt text)
 returns agent.event
 language plpgsql volatile
@@ -11,6 +12,7 @@ as $func$
 declare
   _event agent.event;
 begin
+  perform agent.check_receipt(_id, _receipt);
   select e.* into _event from agent.event e where e.id = _id for update;
   if not found then
     perform agent.raise_lost(_id, case when exists (select from agent.event_hist h where h.id = _id) then 'lease_lost' else 'not_found' end);
@@ -19,6 +21,22 @@ begin
     perform agent.raise_lost(_id, 'lease_lost');
   end if;
   return _event;
+end
+$func$;
+
+-- Raises QD001 when the event is in its queue and the receipt is not that of its latest claim; locks nothing. Private to the functions of this
+-- schema.
+create or replace function agent.check_receipt(_id int8, _receipt text)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+as $func$
+begin
+  perform from agent.event e where e.id = _id and (e.attempts = 0 or _receipt <> agent.receipt(e.id, e.attempts, e.claimed));
+  if found then
+    perform agent.raise_lost(_id, 'lease_lost');
+  end if;
 end
 $func$;
 
@@ -52,7 +70,8 @@ begin
   perform agent.refuse('delay', 'must not be negative') where _delay < interval '0';
   perform agent.refuse('error', 'must be at most 65536 characters long') where length(_error) > 65536;
 
-  -- Locked first: whoever is finishing it right now is waited for, and what they made of it is seen below.
+  perform agent.check_receipt(_id, _receipt);
+  -- Whoever is finishing it right now is waited for, and what they made of it is seen below.
   perform from agent.event e where e.id = _id for update;
   if not found then
     return query
@@ -133,6 +152,7 @@ begin
   ( select e.id, agent.receipt(e)
     from agent.event e
     where e.id = any(_ids) and e.nacked_at is null
+    and (e.id, agent.receipt(e.id, e.attempts, e.claimed)) in (select n.id, n.receipt from unnest(_ids, _receipts) as n (id, receipt))
     order by e.id
     for update
   ) as l (id, receipt)
