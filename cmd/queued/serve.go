@@ -99,7 +99,9 @@ func (c *serveCmd) serve(ctx context.Context, p *process, src *source, logger ze
 		Retention:     c.HistoryRetention,
 		KeyRetention:  c.KeyRetention,
 		QueryTimeout:  c.QueryTimeout,
-		Logger:        logger,
+
+		MaxPendingBytes: int(c.MaxPending),
+		Logger:          logger,
 	})
 	if err != nil {
 		return fmt.Errorf("opening the queue on %s: %w", db.about, err)
@@ -131,16 +133,17 @@ func (c *serveCmd) serve(ctx context.Context, p *process, src *source, logger ze
 	}()
 
 	api := httpapi.New(httpapi.Config{
-		Service:      svc,
-		Schedules:    schedules,
-		APIKey:       key,
-		Version:      sql.Version(),
-		Logger:       logger,
-		MaxBody:      c.MaxBody,
-		MaxBatchBody: c.MaxBatchBody,
-		MaxBatch:     c.MaxBatch,
-		MaxDepth:     c.MaxDepth,
-		LoopbackOnly: key == "", // without one nothing else is listened on
+		Service:        svc,
+		Schedules:      schedules,
+		APIKey:         key,
+		Version:        sql.Version(),
+		Logger:         logger,
+		RequestTimeout: c.RequestTimeout,
+		MaxBody:        c.MaxBody,
+		MaxBatchBody:   c.MaxBatchBody,
+		MaxBatch:       c.MaxBatch,
+		MaxDepth:       c.MaxDepth,
+		LoopbackOnly:   key == "", // without one nothing else is listened on
 	})
 	srv := &server{settings: &c.settings, svc: svc, schedules: schedules, api: api, db: db, logger: logger}
 	return srv.run(ctx, listener, func() {

@@ -49,12 +49,14 @@ type queueSettings struct {
 
 // limitSettings bounds what one call, or all of them, may take.
 type limitSettings struct {
-	MaxBody      int64         `name:"max-body" type:"size" max:"268435456" placeholder:"SIZE" default:"1MiB" group:"limits" help:"The largest body of a request that carries one event or none, up to 256MiB."`
-	MaxBatchBody int64         `name:"max-batch-body" type:"size" max:"1073741824" placeholder:"SIZE" default:"8MiB" group:"limits" help:"The largest body of a batch, up to 1GiB."`
-	MaxBatch     int           `name:"max-batch" type:"count" min:"1" max:"1000" placeholder:"N" default:"1000" group:"limits" help:"The most elements of one batch, up to 1000."`
-	MaxDepth     int           `name:"max-depth" type:"count" min:"1" max:"1000" placeholder:"N" default:"64" group:"limits" help:"How deep the JSON of a body may be nested, up to 1000 levels."`
-	QueryTimeout time.Duration `name:"query-timeout" type:"duration" max:"24h" placeholder:"DURATION" default:"5s" group:"limits" help:"How long a listing, a count or a search of history may take, up to 24h."`
-	MaxConns     int           `name:"max-conns" type:"count" min:"2" max:"10000" placeholder:"N" default-note:"10, or what pool_max_conns in the database URL says" group:"limits" help:"The most connections to the database for events, 2 to 10000; schedules take up to eight more."`
+	MaxBody        int64         `name:"max-body" type:"size" max:"268435456" placeholder:"SIZE" default:"1MiB" group:"limits" help:"The largest body of a request that carries one event or none, up to 256MiB."`
+	MaxBatchBody   int64         `name:"max-batch-body" type:"size" max:"1073741824" placeholder:"SIZE" default:"8MiB" group:"limits" help:"The largest body of a batch, up to 1GiB."`
+	MaxBatch       int           `name:"max-batch" type:"count" min:"1" max:"1000" placeholder:"N" default:"1000" group:"limits" help:"The most elements of one batch, up to 1000."`
+	MaxDepth       int           `name:"max-depth" type:"count" min:"1" max:"1000" placeholder:"N" default:"64" group:"limits" help:"How deep the JSON of a body may be nested, up to 1000 levels."`
+	RequestTimeout time.Duration `name:"request-timeout" type:"duration" max:"24h" placeholder:"DURATION" default:"15s" group:"limits" help:"How long a request may take once it has been read, besides the time that a claim asks to wait; then it is answered 503, up to 24h."`
+	MaxPending     int64         `name:"max-pending" type:"size" max:"68719476736" placeholder:"SIZE" default:"64MiB" group:"limits" help:"How much may wait to be written to the database; beyond it calls are answered 503 overloaded at once, up to 64GiB."`
+	QueryTimeout   time.Duration `name:"query-timeout" type:"duration" max:"24h" placeholder:"DURATION" default:"5s" group:"limits" help:"How long a listing, a count or a search of history may take, up to 24h."`
+	MaxConns       int           `name:"max-conns" type:"count" min:"2" max:"10000" placeholder:"N" default-note:"16, or what pool_max_conns in the database URL says" group:"limits" help:"The most connections to the database for events, 2 to 10000, of which fewer than 7 count as 7; schedules take up to eight more, and listening two."`
 }
 
 // logSettings is what is written to standard error.

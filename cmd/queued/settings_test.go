@@ -56,6 +56,7 @@ func TestDefaultsAreWhatTheDocumentationSays(t *testing.T) {
 		queueSettings: queueSettings{MaxAttempts: 3, SweepInterval: 10 * time.Second, KeyRetention: 24 * time.Hour, MisfireGrace: time.Minute, OccurrenceRetention: 2160 * time.Hour},
 		limitSettings: limitSettings{
 			MaxBody: 1 << 20, MaxBatchBody: 8 << 20, MaxBatch: 1000, MaxDepth: 64, QueryTimeout: 5 * time.Second,
+			RequestTimeout: 15 * time.Second, MaxPending: 64 << 20,
 		},
 		logSettings: logSettings{LogLevel: "info", LogFormat: "auto"},
 	}
@@ -70,7 +71,7 @@ func TestEverySettingIsReadFromItsVariableAndFromItsFlag(t *testing.T) {
 		"database-url": "postgres://app@db/queued", "database-url-file": "/run/url", "data-dir": "/srv/queued", "no-migrate": "true",
 		"listen": "[::1]:9", "api-key": "k", "api-key-file": "/run/key", "drain-delay": "1s", "shutdown-timeout": "2s",
 		"max-attempts": "7", "sweep-interval": "3s", "max-vt-age": "4h", "history-retention": "720h", "key-retention": "48h", "misfire-grace": "5m", "occurrence-retention": "49h",
-		"max-body": "64KiB", "max-batch-body": "2097152", "max-batch": "10", "max-depth": "9", "query-timeout": "250ms",
+		"max-body": "64KiB", "max-batch-body": "2097152", "max-batch": "10", "max-depth": "9", "query-timeout": "250ms", "request-timeout": "4s", "max-pending": "2MiB",
 		"max-conns": "20", "log-level": "DEBUG", "log-format": "json",
 	}
 	want := settings{
@@ -83,6 +84,7 @@ func TestEverySettingIsReadFromItsVariableAndFromItsFlag(t *testing.T) {
 		queueSettings: queueSettings{MaxAttempts: 7, SweepInterval: 3 * time.Second, MaxVTAge: 4 * time.Hour, HistoryRetention: 720 * time.Hour, KeyRetention: 48 * time.Hour, MisfireGrace: 5 * time.Minute, OccurrenceRetention: 49 * time.Hour},
 		limitSettings: limitSettings{
 			MaxBody: 64 << 10, MaxBatchBody: 2 << 20, MaxBatch: 10, MaxDepth: 9, QueryTimeout: 250 * time.Millisecond, MaxConns: 20,
+			RequestTimeout: 4 * time.Second, MaxPending: 2 << 20,
 		},
 		logSettings: logSettings{LogLevel: "debug", LogFormat: "json"},
 	}

@@ -28,6 +28,8 @@ func (req claimRequest) check(report func(field, detail string)) {
 	}
 }
 
+func (req claimRequest) waits() time.Duration { return req.Wait }
+
 type claimResponse struct {
 	Events []event `json:"events"`
 

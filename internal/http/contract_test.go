@@ -209,7 +209,7 @@ func TestContractHasAnExampleForEveryBody(t *testing.T) {
 var kinds = []kind{
 	invalidJSON, invalidParameter, unknownParameter, invalidCursor, unauthorized, crossOrigin, notFound, eventNotFound,
 	scheduleNotFound, ownerNotFound, methodNotAllowed, leaseLost, scheduleEnded, preconditionFailed, bodyTooLarge, unsupportedMediaType, hostNotAllowed, validationFailed, unrepresentable, tooDeep,
-	batchTooLarge, keyReused, internalError, queryTimeout, databaseUnavailable, notReady,
+	batchTooLarge, keyReused, internalError, queryTimeout, databaseUnavailable, overloaded, locked, notReady,
 }
 
 func TestContractHasEveryCode(t *testing.T) {

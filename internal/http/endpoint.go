@@ -5,6 +5,7 @@ import (
 	"context"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -20,7 +21,14 @@ func endpoint[Req, Resp any](s *Server, lim limits, handle func(*http.Request, R
 			fail(w, r, err)
 			return
 		}
-		resp, err := handle(r, req)
+		limit := s.cfg.RequestTimeout
+		if req, ok := any(req).(waiting); ok {
+			limit += req.waits()
+		}
+		// The time of the body's arrival is bounded by the server's read timeout, and does not count.
+		ctx, cancel := context.WithTimeout(r.Context(), limit)
+		defer cancel()
+		resp, err := handle(r.WithContext(ctx), req)
 		if err != nil {
 			fail(w, r, err)
 			return
@@ -28,6 +36,9 @@ func endpoint[Req, Resp any](s *Server, lim limits, handle func(*http.Request, R
 		s.reply(w, r, resp)
 	}
 }
+
+// waiting is a request that asks to be held for so long before it is answered.
+type waiting interface{ waits() time.Duration }
 
 // nothing is the response of a call that answers 204.
 type nothing struct{}

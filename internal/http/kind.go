@@ -1,6 +1,8 @@
 package http
 
 import (
+	"context"
+
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
 )
@@ -41,6 +43,8 @@ var (
 	internalError        = kind{500, "internal", "Something went wrong in the server"}
 	queryTimeout         = kind{503, "query_timeout", "The query took too long"}
 	databaseUnavailable  = kind{503, "database_unavailable", "The database is unavailable"}
+	overloaded           = kind{503, "overloaded", "Overloaded"}
+	locked               = kind{503, "locked", "Locked by another transaction"}
 	notReady             = kind{503, "not_ready", "The server is not ready"}
 )
 
@@ -64,5 +68,8 @@ var sentinels = []struct {
 	{queue.ErrInvalid, validationFailed, "The database refused a value."},
 	{queue.ErrBadCursor, invalidCursor, "Pass the `next` of an earlier page of the same listing with the same filters, unchanged, or none for the first page."},
 	{queue.ErrQueryTimeout, queryTimeout, "The query ran into its time limit. Ask for less: narrow `from` and `to`, or filter by `queue`."},
+	{queue.ErrOverloaded, overloaded, "More calls wait for the database than this server takes in. Nothing was written; try again later, waiting longer each time."},
+	{queue.ErrLocked, locked, "Another transaction holds what this call needs, and did not end in time. Nothing was written; the same call may be made again."},
 	{queue.ErrUnavailable, databaseUnavailable, "The database cannot be reached, or has no room, at the moment. Whether a write took effect may be unknown; reading and claiming may be retried safely."},
+	{context.DeadlineExceeded, databaseUnavailable, "The database did not answer within QUEUED_REQUEST_TIMEOUT. Whether a write took effect may be unknown; reading and claiming may be retried safely."},
 }

@@ -46,7 +46,7 @@ func TestMetricsCountRequestsByPatternAndEventsByQueue(t *testing.T) {
 		`queued_events{queue="default",state="ready"} 0`,
 		`queued_oldest_ready_age_seconds{queue="default"} 0`,
 		`queued_database_up 1`,
-		`queued_pool_connections_max 4`,
+		`queued_pool_connections_max 7`,
 		`queued_pool_connections{state="in_use"}`,
 		`queued_build_info{`,
 		`process_open_fds`,

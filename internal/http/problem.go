@@ -59,7 +59,7 @@ func problemOf(err error) *problem {
 		} else if detail != "" {
 			p.detail = detail
 		}
-		if s.kind == databaseUnavailable {
+		if s.kind.status == http.StatusServiceUnavailable && s.kind != queryTimeout {
 			p.header = http.Header{"Retry-After": {"1"}}
 		}
 		return p

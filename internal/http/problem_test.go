@@ -73,6 +73,8 @@ func TestProblemsReadAsTheyAlwaysDid(t *testing.T) {
 		"internal":               failWith(t, errors.New("secret text")),
 		"query_timeout":          failWith(t, fmt.Errorf("listing: %w", queue.ErrQueryTimeout)),
 		"database_unavailable":   failWith(t, fmt.Errorf("claiming: %w: secret text", queue.ErrUnavailable)),
+		"overloaded":             failWith(t, fmt.Errorf("writing: %w", queue.ErrOverloaded)),
+		"locked":                 failWith(t, fmt.Errorf("nacking: %w: secret text", queue.ErrLocked)),
 		"validation_failed-zone": h.try("POST", "/schedules", `{"event":{},"at":"2027-03-28T09:00:00","timezone":"Europe/Atlantis"}`),
 		"validation_failed-late": failWith(t, fmt.Errorf("inserting: %w", &queue.InvalidError{Field: "vt", Detail: "must be finite"})),
 	} {

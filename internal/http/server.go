@@ -18,20 +18,26 @@ import (
 
 // Config is what a Server needs to know. All but Service and Schedules may be zero.
 type Config struct {
-	Service      *queue.Service
-	Schedules    *schedule.Service
-	APIKey       string               // what callers must present; empty: anyone may call
-	Version      string               // of the program, for /version; empty: what the build recorded
-	Logger       zerolog.Logger       // zero: silent
-	Registry     *prometheus.Registry // where the metrics are registered; nil: a registry of its own
-	MaxBody      int64                // bytes of a body, and of one event however it comes; zero: 1 MiB
-	MaxBatchBody int64                // bytes of the body of POST /events/batch; zero: 8 MiB
-	MaxBatch     int                  // elements of a batch; zero, or beyond what the queue takes: queue.MaxBatch
-	MaxDepth     int                  // how deeply an event may be nested, itself included; zero: 64
-	LoopbackOnly bool                 // listening on loopback without a key: answer only requests made to a loopback host
+	Service   *queue.Service
+	Schedules *schedule.Service
+	APIKey    string               // what callers must present; empty: anyone may call
+	Version   string               // of the program, for /version; empty: what the build recorded
+	Logger    zerolog.Logger       // zero: silent
+	Registry  *prometheus.Registry // where the metrics are registered; nil: a registry of its own
+	// RequestTimeout is how long a request may take once it has been read, besides the time that it asks to wait; zero: DefaultRequestTimeout.
+	RequestTimeout time.Duration
+	MaxBody        int64 // bytes of a body, and of one event however it comes; zero: 1 MiB
+	MaxBatchBody   int64 // bytes of the body of POST /events/batch; zero: 8 MiB
+	MaxBatch       int   // elements of a batch; zero, or beyond what the queue takes: queue.MaxBatch
+	MaxDepth       int   // how deeply an event may be nested, itself included; zero: 64
+	LoopbackOnly   bool  // listening on loopback without a key: answer only requests made to a loopback host
 }
 
+// DefaultRequestTimeout is how long a request may take.
+const DefaultRequestTimeout = 15 * time.Second
+
 func (c Config) withDefaults() Config {
+	c.RequestTimeout = cmp.Or(c.RequestTimeout, DefaultRequestTimeout)
 	c.MaxBody = cmp.Or(c.MaxBody, 1<<20)
 	c.MaxBatchBody = cmp.Or(c.MaxBatchBody, 8<<20)
 	c.MaxBatch = min(cmp.Or(c.MaxBatch, queue.MaxBatch), queue.MaxBatch)
@@ -76,13 +82,13 @@ func (s *Server) Drain() { s.draining.Store(true) }
 func (s *Server) HTTPServer() *http.Server {
 	const (
 		bodyTime  = time.Minute      // the largest body over a slow line
-		replyTime = 30 * time.Second // the slowest query, and writing what it found
+		replyTime = 30 * time.Second // writing the answer
 	)
 	return &http.Server{
 		Handler:           s.handler,
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       bodyTime, // net/http lifts it when the body has been read: waiting claims are not cut off
-		WriteTimeout:      bodyTime + queue.MaxWait + replyTime,
+		WriteTimeout:      bodyTime + queue.MaxWait + s.cfg.RequestTimeout + replyTime,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          stdlog.New(s.log, "", 0),

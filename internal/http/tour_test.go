@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/schedule"
 )
 
 // A route is an operation with a request for it that is well-formed.
@@ -241,5 +243,46 @@ func TestQueryThatTakesTooLongIsAProblem(t *testing.T) {
 	metrics := h.call("GET", "/metrics", "").want(http.StatusOK)
 	if !strings.Contains(metrics.body, "\nqueued_queues_counted 0\n") || !strings.Contains(metrics.body, "\ngo_goroutines ") {
 		t.Errorf("when the queues cannot be counted the metrics are\n%s", metrics.body)
+	}
+}
+
+func TestEveryCallIsAnsweredWithinItsTimeWhateverTheDatabaseDoes(t *testing.T) {
+	t.Parallel()
+	h := start(t, settings{
+		http:  func(cfg *Config) { cfg.RequestTimeout = 500 * time.Millisecond },
+		queue: func(cfg *queue.Config) { cfg.QueryTimeout, cfg.LockTimeout = time.Hour, time.Hour },
+		plans: func(cfg *schedule.Config) { cfg.QueryTimeout = time.Hour },
+	})
+	conn := h.connect()
+	if _, err := conn.Exec(t.Context(), `begin`); err != nil {
+		t.Fatal(err)
+	}
+	_, err := conn.Exec(t.Context(), `
+		do $$ declare name text; begin
+			for name in select c.oid::regclass from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+				where n.nspname = 'agent' and c.relkind in ('r', 'p')
+			loop
+				execute pg_catalog.format('lock table %s in access exclusive mode', name);
+			end loop;
+		end $$`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for _, r := range everyRoute(t) {
+		if !r.usesDatabase() || r.id == "previewSchedule" { // which reads no table
+			continue
+		}
+		all.Go(func() {
+			got := h.try(r.method, r.path, r.body)
+			if got.status != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" {
+				t.Errorf("%s: got %d with Retry-After %q, want 503: %s", r.id, got.status, got.header.Get("Retry-After"), got.body)
+			}
+		})
+	}
+	all.Wait() // none of them was ever let in
+	h.try("GET", "/livez", "").want(http.StatusOK)
+	if _, err := conn.Exec(t.Context(), `rollback`); err != nil {
+		t.Fatal(err)
 	}
 }

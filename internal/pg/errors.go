@@ -25,6 +25,9 @@ var (
 	// ErrUnconfirmed: the transaction is committed on the primary, but the wait for its synchronous standby was cancelled. Should the standby be
 	// promoted, it may be lost. It is an ErrUnavailable, as its outcome is unknown.
 	ErrUnconfirmed = fmt.Errorf("%w: the commit was not confirmed by the synchronous standby", ErrUnavailable)
+	// ErrLocked: the transaction waited too long for what another one holds, or lost against it in another way; nothing was written. It
+	// is an ErrUnavailable.
+	ErrLocked = fmt.Errorf("%w: locked by another transaction", ErrUnavailable)
 	// ErrClosed is what a call gets that comes after Close. It is an ErrUnavailable.
 	ErrClosed = fmt.Errorf("%w: the service is closed", ErrUnavailable)
 )

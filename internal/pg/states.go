@@ -39,7 +39,9 @@ var common = States{
 	"58030": ErrUnavailable,     // io_error
 	"26000": ErrUnavailable,     // invalid_sql_statement_name: a pooler has led a prepared statement to another session
 	"42P05": ErrUnavailable,     // duplicate_prepared_statement: the same
-	"40001": ErrUnavailable,     // serialization_failure: by a default of the role or the database, behind a pooler; it may be repeated
+	"55P03": ErrLocked,          // lock_not_available
+	"40P01": ErrLocked,          // deadlock_detected
+	"40001": ErrLocked,          // serialization_failure
 	"25006": ErrUnavailable,     // read_only_sql_transaction: a standby, after a failover
 }
 
@@ -86,4 +88,39 @@ func (own States) Wrap(doing string, err error) error {
 		return fmt.Errorf("%s: %w: %w", doing, ErrUnavailable, err)
 	}
 	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// Rejected reports whether a transaction failed for what a part of it is, or against another transaction, and wrote nothing: others may succeed without
+// that part.
+func Rejected(err error) bool {
+	if errors.Is(err, ErrInvalid) || errors.Is(err, ErrKeyReused) || LostRace(err) {
+		return true
+	}
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || len(pgErr.Code) != 5 {
+		return false
+	}
+	switch pgErr.Code[:2] { // data exception, integrity constraint violation, program limit exceeded, raised by a trigger
+	case "22", "23", "54", "P0":
+		return true
+	}
+	return false
+}
+
+// LostRace reports whether a transaction failed because of another one, or was cancelled, and wrote nothing: it may succeed when it is tried again by itself.
+func LostRace(err error) bool {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return false
+	}
+	switch pgErr.Code {
+	case "23514": // check_violation: history got a partition for what was on its way into another one
+		return pgErr.SchemaName == "agent" && strings.HasPrefix(pgErr.TableName, "event_hist_")
+	case "55P03", // lock_not_available: it waited too long for a lock
+		"40P01", // deadlock_detected
+		"40001", // serialization_failure
+		"57014": // query_canceled: by a statement_timeout of the role or the database, or by an administrator
+		return true
+	}
+	return false
 }

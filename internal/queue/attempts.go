@@ -8,7 +8,7 @@ import (
 
 // Attempts returns every attempt at an event, in its queue or in history, in their order. It fails with ErrNotFound.
 func (s *Service) Attempts(ctx context.Context, id int64) ([]Attempt, error) {
-	rows, _ := s.pool.Query(ctx, `
+	rows, _ := s.calls.Query(ctx, `
 		select attempt, coalesce(worker, ''), started_at, ended_at, outcome, error
 		from agent.list_attempts($1)`, id)
 	attempts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Attempt, err error) {

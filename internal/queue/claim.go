@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/pg"
 )
 
 // Claim takes up to p.Limit events, waiting up to p.Wait for the first; none is no error.
@@ -72,7 +74,7 @@ func (s *Service) logUnreleased(err error, queue string, events int) {
 // nextVT returns how long until something of the queue becomes claimable that is not so yet (nil: nothing will by itself), and
 // how long the database looked for it.
 func (s *Service) nextVT(ctx context.Context, queue string) (next *time.Duration, took time.Duration, err error) {
-	err = s.pool.QueryRow(ctx, `select agent.next_vt($1), clock_timestamp() - statement_timestamp()`, queue).Scan(&next, &took)
+	err = s.loops.QueryRow(ctx, `select agent.next_vt($1), clock_timestamp() - statement_timestamp()`, queue).Scan(&next, &took)
 	return next, took, wrap("looking ahead", err)
 }
 
@@ -98,15 +100,19 @@ func (s *Service) Release(ctx context.Context, leases []Lease) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	ids, receipts := columns(leases)
-	rows, _ := s.pool.Query(ctx, `select queue, coalesce(type, ''), priority, vt from agent.release_events($1, $2)`, ids, receipts)
 	touched := make(map[string]bool)
-	var l lane
-	var vt time.Time
-	_, err := pgx.ForEachRow(rows, []any{&l.queue, &l.typ, &l.priority, &vt}, func() error {
-		s.counters.add(l.queue, func(c *Counters) { c.Released++ })
-		s.marks.lower(l, vt)
-		touched[l.queue] = true
-		return nil
+	err := s.short(ctx, func(pool *pg.Pool) error {
+		return send(ctx, pool, `select queue, coalesce(type, ''), priority, vt from agent.release_events($1, $2)`, []any{ids, receipts}, func(rows pgx.Rows) error {
+			var l lane
+			var vt time.Time
+			_, err := pgx.ForEachRow(rows, []any{&l.queue, &l.typ, &l.priority, &vt}, func() error {
+				s.counters.add(l.queue, func(c *Counters) { c.Released++ })
+				s.marks.lower(l, vt)
+				touched[l.queue] = true
+				return nil
+			})
+			return err
+		})
 	})
 	s.wake(touched)
 	return wrap("releasing claims", err)

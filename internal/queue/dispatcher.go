@@ -10,10 +10,6 @@ import (
 	"github.com/queued/queued/internal/pg"
 )
 
-// claimTimeout bounds one round. It is the dispatcher's own: a caller that gives up does not
-// take its neighbours along.
-const claimTimeout = 30 * time.Second
-
 // dispatcher claims for everyone in this process who waits on one queue. It runs while
 // there are waiters: each round takes those who ask for the same and makes one claim for
 // them all, so that a thousand waiting claims cost no more polling than one.
@@ -131,12 +127,7 @@ func (d *dispatcher) run() {
 		if lookAhead {
 			sleep = min(sleep, d.svc.lookAhead(d.queue))
 		}
-		unserved, more := 0, false
-		for _, g := range groups {
-			waiting, full := d.serve(g)
-			unserved += waiting
-			more = more || full && waiting > 0
-		}
+		unserved, more := d.serve(groups)
 		switch {
 		case more:
 		case unserved == 0:
@@ -164,14 +155,24 @@ func (d *dispatcher) groups() (groups [][]*waiter) {
 	return groups
 }
 
-// serve makes one claim for a group and hands out what it found. It returns how many of the group go on waiting, and
-// whether it found as many as one statement may: then there may be more at once for those who wait.
-func (d *dispatcher) serve(group []*waiter) (waiting int, full bool) {
-	p := d.claimFor(group)
-	ctx, cancel := context.WithTimeout(context.Background(), claimTimeout)
-	defer cancel()
-	err := d.svc.flusher.do(ctx, p)
-	return d.handOut(group, p, err)
+// serve makes one claim for each group, all in one transaction unless they are many, and hands out what they found. It returns how many waiters go on
+// waiting, and whether a claim found as many as one statement may while some of its group wait: then there may be more at once.
+func (d *dispatcher) serve(groups [][]*waiter) (unserved int, more bool) {
+	parts := make([]*part, len(groups))
+	for i, g := range groups {
+		parts[i] = d.claimFor(g)
+	}
+	err := d.svc.flusher.add(parts...)
+	for i, p := range parts {
+		result := err
+		if err == nil {
+			result = <-p.done // within the limits of a flush
+		}
+		waiting, full := d.handOut(groups[i], p, result)
+		unserved += waiting
+		more = more || full && waiting > 0
+	}
+	return unserved, more
 }
 
 // claimFor returns a claim for a whole group.

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/queued/queued/internal/pg"
 )
@@ -29,6 +30,10 @@ var (
 	ErrUnavailable = pg.ErrUnavailable
 	// ErrNotSynchronous: commits wait for no standby, and Config.RequireSync wants them to.
 	ErrNotSynchronous = errors.New("commits wait for no synchronous standby")
+	// ErrLocked: another transaction holds what the call needs, and did not end in time; nothing was written. It is an ErrUnavailable.
+	ErrLocked = pg.ErrLocked
+	// ErrOverloaded: more calls wait for the database than the service takes in; nothing was written. It is an ErrUnavailable.
+	ErrOverloaded = fmt.Errorf("%w: too many calls wait for it", ErrUnavailable)
 )
 
 // InvalidError is a value the database refused, in words for the caller.

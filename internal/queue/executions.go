@@ -138,7 +138,7 @@ func (s *Service) record(ctx context.Context, interval time.Duration) error {
 	if len(sums) == 0 {
 		return nil
 	}
-	if _, err := s.pool.Exec(ctx, recordSQL, s.recordArgs(sums)...); err != nil {
+	if _, err := s.loops.Exec(ctx, recordSQL, s.recordArgs(sums)...); err != nil {
 		s.executions.restore(sums)
 		return wrap("recording executions", err)
 	}
@@ -170,7 +170,7 @@ func (s *Service) Executions(ctx context.Context, typ, worker *string) ([]Execut
 	if err := s.record(ctx, 0); err != nil {
 		return nil, err
 	}
-	rows, _ := s.pool.Query(ctx, `
+	rows, _ := s.calls.Query(ctx, `
 		select type, worker, cycles, latest, average, fastest, longest, total, latest_at
 		from agent.list_executions($1, $2)`, typ, worker)
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e Execution, err error) {

@@ -35,7 +35,7 @@ func ackResult(id int64, status string) (AckResult, error) {
 }
 
 // Nack gives a claimed event back, or moves it to history where p says so, or it was the last attempt. It fails with
-// ErrNotFound or ErrLeaseLost; repeated with the same receipt, it answers as it did.
+// ErrNotFound, ErrLeaseLost or ErrLocked; repeated with the same receipt, it answers as it did.
 func (s *Service) Nack(ctx context.Context, p NackParams) (NackResult, error) {
 	var (
 		vt       *time.Time
@@ -43,10 +43,10 @@ func (s *Service) Nack(ctx context.Context, p NackParams) (NackResult, error) {
 		queue    string
 		repeated bool
 	)
-	err := s.pool.QueryRow(ctx, `
+	err := s.row(ctx, `
 		select vt, outcome, queue, repeated
 		from agent.nack_event($1, nullif($2, ''), $3, nullif($4, ''), $5, _notify => false, _retryable => $6)`,
-		p.ID, p.Receipt, p.Delay, p.Error, p.Final, p.Retryable).Scan(&vt, &outcome, &queue, &repeated)
+		[]any{p.ID, p.Receipt, p.Delay, p.Error, p.Final, p.Retryable}, &vt, &outcome, &queue, &repeated)
 	if err != nil {
 		return NackResult{}, wrap("nacking an event", err)
 	}
@@ -67,10 +67,10 @@ func (s *Service) Nack(ctx context.Context, p NackParams) (NackResult, error) {
 }
 
 // Extend makes the lease last until invisibleFor from now (zero: as the queue's policy says, or DefaultInvisibleFor) and returns
-// that time. It fails with ErrNotFound or ErrLeaseLost.
+// that time. It fails with ErrNotFound, ErrLeaseLost or ErrLocked.
 func (s *Service) Extend(ctx context.Context, l Lease, invisibleFor time.Duration) (time.Time, error) {
 	var vt time.Time
-	err := s.pool.QueryRow(ctx, `select agent.extend_event($1, nullif($2, ''), $3)`, l.ID, l.Receipt, orNull(invisibleFor)).Scan(&vt)
+	err := s.row(ctx, `select agent.extend_event($1, nullif($2, ''), $3)`, []any{l.ID, l.Receipt, orNull(invisibleFor)}, &vt)
 	return vt, wrap("extending a lease", err)
 }
 

@@ -4,25 +4,29 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/queued/queued/internal/pg"
 )
 
 // runParts runs parts in one transaction and one round trip, and fills in what came of them. Acks come first and
-// claims last, so that a transaction holds hardly a lock when it may have to wait for one.
+// claims last, so that a transaction holds hardly a lock when it may have to wait for one. An error says that nothing was written, or that it
+// is unknown whether it was. What was written for a part and cannot be read concerns that part alone: see part.err.
 func (s *Service) runParts(ctx context.Context, pool *pg.Pool, parts []*part) error {
 	fl := flush{svc: s, batch: new(pgx.Batch)}
 	if prologue := pool.Prologue(); prologue != "" {
 		fl.batch.Queue(prologue)
 	}
 	for _, p := range parts {
-		p.claimed, p.surplus, p.upTo, p.handed = nil, nil, nil, 0 // what a flush that failed had found
+		p.claimed, p.surplus, p.upTo, p.handed, p.err = nil, nil, nil, 0, nil // what a flush that failed had found
 		if p.offered {
 			if fl.offers == nil {
 				fl.offers = make(map[string]*part, 1)
@@ -120,6 +124,7 @@ func (fl *flush) claimableLater(queue string) {
 // An arrival is an event on its way into a queue, and who takes it as it arrives, if anybody does.
 type arrival struct {
 	*InsertParams
+	part  *part // that inserts it
 	queue string
 	taker *part
 	slot  int // which one of the taker's it is
@@ -138,7 +143,7 @@ func (fl *flush) queueInserts(parts []*part) {
 	arrivals := make([]arrival, 0, n)
 	for _, p := range parts {
 		for i := range p.inserts {
-			arrivals = append(arrivals, arrival{InsertParams: &p.inserts[i], queue: cmp.Or(p.inserts[i].Queue, Default)})
+			arrivals = append(arrivals, arrival{InsertParams: &p.inserts[i], part: p, queue: cmp.Or(p.inserts[i].Queue, Default)})
 		}
 	}
 	fl.handOver(arrivals)
@@ -178,16 +183,20 @@ func (fl *flush) queueInserts(parts []*part) {
 		select id, vt, enqueued_at, event_ts, event, claimed, replayed
 		from agent.add_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8)`,
 		events, queues, delays, vts, leases, workers, options, fl.svc.cfg.KeyRetention).Query(func(rows pgx.Rows) error {
-		inserted := make([]Inserted, 0, n)
-		for rows.Next() {
-			in, err := fl.arrived(rows, &arrivals[len(inserted)])
-			if err != nil {
-				return err
+		r := newRowReader(rows)
+		inserted := make([]Inserted, n)
+		i := 0
+		for ; i < n && rows.Next(); i++ {
+			var err error
+			if inserted[i], err = fl.arrived(r, &arrivals[i]); err != nil {
+				arrivals[i].part.unreadable(err)
 			}
-			inserted = append(inserted, in)
 		}
 		if err := rows.Err(); err != nil {
 			return err
+		}
+		for ; i < n; i++ {
+			arrivals[i].part.unreadable(errNoAnswer)
 		}
 		for _, p := range parts {
 			k := len(p.inserts)
@@ -259,10 +268,10 @@ func (a *arrival) worker() string {
 }
 
 // arrived reads what became of an arrival, and gives it to its taker.
-func (fl *flush) arrived(rows pgx.Rows, a *arrival) (Inserted, error) {
+func (fl *flush) arrived(r *rowReader, a *arrival) (Inserted, error) {
 	in := Inserted{Queue: a.queue}
 	if a.taker == nil {
-		if err := rows.Scan(&in.ID, &in.VT, nil, nil, nil, nil, &in.Replayed); err != nil {
+		if err := r.read(&in.ID, &in.VT, nil, nil, nil, nil, &in.Replayed); err != nil {
 			return in, err
 		}
 	} else {
@@ -271,7 +280,8 @@ func (fl *flush) arrived(rows pgx.Rows, a *arrival) (Inserted, error) {
 			e.MaxAttempts = new(int32(min(a.MaxAttempts, math.MaxInt32)))
 		}
 		var enqueuedAt, eventTS *time.Time // null where the key was known
-		if err := rows.Scan(&e.ID, &e.VT, &enqueuedAt, &eventTS, (*[]byte)(&e.Payload), &e.Claimed, &in.Replayed); err != nil {
+		if err := r.read(&e.ID, &e.VT, &enqueuedAt, &eventTS, (*[]byte)(&e.Payload), &e.Claimed, &in.Replayed); err != nil {
+			a.taker.unreadable(err)
 			return in, err
 		}
 		in.ID, in.VT = e.ID, e.VT
@@ -282,6 +292,9 @@ func (fl *flush) arrived(rows pgx.Rows, a *arrival) (Inserted, error) {
 			a.taker.passed(&e, e.EnqueuedAt)
 			fl.count(in.Queue).Claimed++
 		}
+	}
+	if in.ID == 0 {
+		return in, errNoAnswer
 	}
 	if !in.Replayed {
 		fl.count(in.Queue).Inserted++
@@ -321,14 +334,50 @@ func (e *InsertParams) options() *string {
 	return &text
 }
 
-// scanGiven scans a row, and leaves alone what is null there: most columns of most events are, and each has its price. It uses up dest.
-func scanGiven(rows pgx.Rows, dest []any) error {
-	for i, value := range rows.RawValues() {
-		if value == nil {
-			dest[i] = nil
+// errNoAnswer is why a part's answer cannot be read that did not come.
+var errNoAnswer = errors.New("the database gave no answer for it")
+
+// unreadable notes that what was done for the part cannot be read, the first time why.
+func (p *part) unreadable(err error) {
+	if p.err == nil {
+		p.err = fmt.Errorf("%w: what was written cannot be read: %w", ErrUnavailable, err)
+	}
+}
+
+// A rowReader scans rows as pgx.Rows does, but a row that cannot be read does not end the reading of the others.
+type rowReader struct {
+	rows  pgx.Rows
+	types *pgtype.Map
+	plans []pgtype.ScanPlan // of each column, for the type of its destination
+}
+
+func newRowReader(rows pgx.Rows) *rowReader {
+	return &rowReader{rows: rows, types: rows.Conn().TypeMap()}
+}
+
+// read scans the row into dest, of the same types for each row. It passes over columns whose destination is nil, and leaves alone what is null in the
+// row: most columns of most events are, and each has its price.
+func (r *rowReader) read(dest ...any) error {
+	values := r.rows.RawValues()
+	if len(values) != len(dest) {
+		return fmt.Errorf("%d columns, want %d", len(values), len(dest))
+	}
+	if r.plans == nil {
+		r.plans = make([]pgtype.ScanPlan, len(dest))
+	}
+	for i, value := range values {
+		if value == nil || dest[i] == nil {
+			continue
+		}
+		if r.plans[i] == nil {
+			column := &r.rows.FieldDescriptions()[i]
+			r.plans[i] = r.types.PlanScan(column.DataTypeOID, column.Format, dest[i])
+		}
+		if err := r.plans[i].Scan(value, dest[i]); err != nil {
+			return fmt.Errorf("column %s: %w", r.rows.FieldDescriptions()[i].Name, err)
 		}
 	}
-	return rows.Scan(dest...)
+	return nil
 }
 
 // untimed is the time of an attempt that did not end with this ack.
@@ -339,6 +388,7 @@ const untimed time.Duration = math.MinInt64
 func (fl *flush) queueAcks(parts []*part) {
 	type ack struct {
 		*Ack
+		part   *part
 		result *AckResult
 	}
 	var acks []ack
@@ -348,7 +398,7 @@ func (fl *flush) queueAcks(parts []*part) {
 		}
 		p.acked = make([]AckResult, len(p.acks))
 		for i := range p.acks {
-			acks = append(acks, ack{&p.acks[i], &p.acked[i]})
+			acks = append(acks, ack{&p.acks[i], p, &p.acked[i]})
 		}
 	}
 	if len(acks) == 0 {
@@ -370,24 +420,24 @@ func (fl *flush) queueAcks(parts []*part) {
 	fl.batch.Queue(`
 		select ord, status, queue, repeated, type, worker, took
 		from agent.finish_events($1, $2, $3::text[]::jsonb[])`, ids, receipts, results).Query(func(rows pgx.Rows) error {
+		r := newRowReader(rows)
 		var ord int
 		var status, queue string
 		var repeated bool
 		var done execution
-		dest := make([]any, 7)
 		for rows.Next() {
-			queue, done = "", execution{took: untimed}
-			dest = append(dest[:0], &ord, &status, &queue, &repeated, &done.typ, &done.worker, &done.took)
-			if err := scanGiven(rows, dest); err != nil {
-				return err
-			}
-			result := acks[ord-1].result
-			if result.ID != 0 { // the first row counts
+			ord, status, queue, done = 0, "", "", execution{took: untimed}
+			err := r.read(&ord, &status, &queue, &repeated, &done.typ, &done.worker, &done.took)
+			if ord < 1 || ord > len(acks) || acks[ord-1].result.ID != 0 { // the first row counts
 				continue
 			}
-			var err error
-			if *result, err = ackResult(ids[ord-1], status); err != nil {
-				return err
+			a := acks[ord-1]
+			if err == nil {
+				*a.result, err = ackResult(a.ID, status)
+			}
+			if err != nil {
+				a.part.unreadable(err)
+				continue
 			}
 			if !repeated {
 				fl.count(queue).Acked++
@@ -396,21 +446,29 @@ func (fl *flush) queueAcks(parts []*part) {
 				}
 			}
 		}
-		return rows.Err()
+		if err := rows.Err(); err != nil {
+			return err
+		}
+		for _, a := range acks {
+			if a.result.ID == 0 {
+				a.part.unreadable(errNoAnswer)
+			}
+		}
+		return nil
 	})
 }
 
 func (fl *flush) queueClaim(p *part) {
 	c := p.claim
 	fl.batch.Queue(`
-		select id, event_ts, enqueued_at, attempts, vt, claimed, event, last_error, requeued_from,
+		select id, attempts, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
 			type, source, priority, key, max_attempts, expires_at, worker, occurrence, prior_vt
 		from agent.take_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
 		c.Queue, c.Limit, c.MaxAttempts, orNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, p.workers,
 		p.from.lanes, p.from.types, p.from.marks).Query(func(rows pgx.Rows) error {
-		bytes := 0
+		r := newRowReader(rows)
 		var priorVT time.Time
-		dest := make([]any, 18)
+		bytes := 0
 		for rows.Next() {
 			if p.claimed == nil {
 				p.claimed = make([]Event, 0, min(c.Limit, 128))
@@ -418,13 +476,16 @@ func (fl *flush) queueClaim(p *part) {
 			n := len(p.claimed)
 			p.claimed = append(p.claimed, Event{Queue: c.Queue})
 			e := &p.claimed[n]
-			dest = append(dest[:0], &e.ID, &e.EventTS, &e.EnqueuedAt, &e.Attempts, &e.VT, &e.Claimed, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
+			err := r.read(&e.ID, &e.Attempts, &e.Claimed, &e.EventTS, &e.EnqueuedAt, &e.VT, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
 				&e.Type, &e.Source, &e.Priority, &e.Key, &e.MaxAttempts, &e.ExpiresAt, &e.Worker, (*[]byte)(&e.Occurrence), &priorVT)
-			if err := scanGiven(rows, dest); err != nil {
-				return err
+			if len(e.Claimed) > 0 {
+				e.Receipt = receiptOf(e)
 			}
-			p.passed(e, priorVT)
-			e.Receipt = receiptOf(e)
+			if err != nil {
+				p.unreadable(fmt.Errorf("event %d: %w", e.ID, err))
+			} else {
+				p.passed(e, priorVT)
+			}
 			if bytes += len(e.Payload); bytes > maxFlushBytes && n > 0 {
 				p.surplus = append(p.surplus, Lease{ID: e.ID, Receipt: e.Receipt})
 				p.claimed = p.claimed[:n]

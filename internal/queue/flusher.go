@@ -3,61 +3,70 @@ package queue
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/queued/queued/internal/pg"
 )
 
 const (
 	// flushTimeout bounds one flush. It is the flusher's own: a caller that gives up does not take
-	// its neighbours along.
+	// its neighbours along. It is less than a request may take, so that those who wait behind it can still be answered.
 	flushTimeout = 10 * time.Second
 
 	// maxFlushBytes bounds the payloads that calls share a flush with, as a batch over HTTP is
 	// bounded unless configured otherwise, and those that one claim returns. A call that is larger has a flush to itself.
 	maxFlushBytes = 8 << 20
 
-	// flushLockTimeout is how long a flush waits for a row that somebody else has locked. The part
-	// that needs the row then waits by itself, lest everyone wait with it.
+	// flushLockTimeout is how long a flush waits for a row that somebody else has locked. The parts
+	// that may have to wait for it are then run apart, lest everyone wait with them.
 	flushLockTimeout = 100 * time.Millisecond
 
-	// crowd is how many events must wait for a further writer to be worth its while: two
+	// secondWriterThreshold is how many events must wait for a further writer to be worth its while: two
 	// writers with half as much each do less than one.
-	crowd = 100
+	secondWriterThreshold = 100
+
+	// maxPendingOperations is how many calls may wait to be written; Config.MaxPendingBytes bounds their bytes.
+	maxPendingOperations = 20_000
+
+	// itemOverhead is what an event or an ack takes in memory besides its payload, in bytes, about.
+	itemOverhead = 128
 )
 
 // flusher lets concurrent inserts, acks and claims share a transaction. A flush starts whenever a
-// writer is free and takes what has gathered since the last one began, so that a lone call waits for nobody and a crowd
-// pays for one round trip and one commit. A caller is answered when its part is committed.
+// writer is free and takes what has gathered since the last one began, so that a lone call waits for nobody and many
+// pay for one round trip and one commit. A caller is answered when its part is committed.
 type flusher struct {
 	svc     *Service
 	pool    *pg.Pool // a connection for each writer
 	writers int      // flushes at once, at most
 	work    sync.WaitGroup
-	alone   chan struct{} // holds a token for each part that waits for a lock by itself, on the service's own pool
+	apart   chan struct{} // holds a token for each part that is run apart
 
 	mu      sync.Mutex
 	waiting []*part // in order of arrival
 	items   int     // events in waiting
+	pending load    // of every part that is not answered yet: waiting, being flushed, or run apart
 	running int     // writers at work
 	closed  bool
 }
 
-// newFlusher returns a flusher with connections of its own, one for each writer, so that nothing which takes long stands in
-// its way.
-func newFlusher(ctx context.Context, s *Service, writers int32) (*flusher, error) {
-	pool, err := s.db.NewPool(ctx, pg.PoolConfig{MaxConns: int(writers), LockTimeout: flushLockTimeout})
-	if err != nil {
-		return nil, err
+// load is what parts ask of the process.
+type load struct {
+	operations int
+	bytes      int
+}
+
+func newFlusher(s *Service) *flusher {
+	return &flusher{
+		svc: s, pool: s.writers, writers: int(s.writers.Config().MaxConns),
+		apart: make(chan struct{}, max(1, s.calls.Config().MaxConns/2)),
 	}
-	return &flusher{svc: s, pool: pool, writers: int(writers), alone: make(chan struct{}, max(1, s.pool.Config().MaxConns/2))}, nil
 }
 
 // A part is what one call does in a flush: all of it, or nothing when it fails. It is made of one of
@@ -70,7 +79,7 @@ type part struct {
 	from    marked   // where the claim begins
 	offered bool     // whether the claim came along with an insert
 	handed  int      // events that are handed over to it as they are inserted
-	bytes   int      // of payloads and results
+	bytes   int      // of payloads and results, and what each takes besides
 
 	// What came of it, to be read after done has been received from: in the order of inserts and acks.
 	inserted []Inserted
@@ -78,33 +87,24 @@ type part struct {
 	claimed  []Event
 	surplus  []Lease            // claimed as well, but too large to hold
 	upTo     map[lane]time.Time // the vt that the last event claimed from each lane had before
+	err      error              // why what was committed for it could not be read; nil: it could
 	done     chan error         // of capacity one: answering never blocks
 }
 
 func (p *part) size() int { return max(1, len(p.inserts)+len(p.acks)) }
 
+// mayWait reports whether the part may have to wait for a lock of another transaction: on an event that it acks, or on a key that somebody else is
+// using for the first time.
+func (p *part) mayWait() bool {
+	return len(p.acks) > 0 || slices.ContainsFunc(p.inserts, func(e InsertParams) bool { return e.Key != "" })
+}
+
 // do has p flushed and returns the error that kept it from being. When ctx ends first, inserts and acks may be
-// flushed or not, and their results must not be read. A claim is never left in the dark: what it took would stay leased.
+// flushed or not, and their results must not be read. A claim is always waited for: what it took would stay leased unknown to anybody.
 func (f *flusher) do(ctx context.Context, p *part) error {
-	for i := range p.inserts {
-		p.bytes += len(p.inserts[i].Event)
+	if err := f.add(p); err != nil { //nolint:contextcheck // a flush serves many callers, and outlives each of them
+		return err
 	}
-	for i := range p.acks {
-		p.bytes += len(p.acks[i].Result)
-	}
-	f.mu.Lock()
-	if f.closed {
-		f.mu.Unlock()
-		return fmt.Errorf("writing to the queue: %w", pg.ErrClosed)
-	}
-	f.waiting = append(f.waiting, p)
-	f.items += p.size()
-	if f.running == 0 || f.running < f.writers && f.items >= crowd {
-		f.running++
-		f.work.Add(1)
-		go f.write() //nolint:contextcheck // it serves many callers, and outlives each of them
-	}
-	f.mu.Unlock()
 	select {
 	case err := <-p.done:
 		return err
@@ -112,7 +112,73 @@ func (f *flusher) do(ctx context.Context, p *part) error {
 		if !f.forget(p) && p.claim != nil {
 			return <-p.done
 		}
-		return ctx.Err()
+		return wrap("writing to the queue", ctx.Err())
+	}
+}
+
+// add has parts flushed, in one transaction if they are few. Each is answered through its done. It fails with ErrOverloaded when too much waits already.
+func (f *flusher) add(parts ...*part) error {
+	more := load{operations: len(parts)}
+	items := 0
+	for _, p := range parts {
+		p.bytes = p.size() * itemOverhead
+		for i := range p.inserts {
+			p.bytes += len(p.inserts[i].Event)
+		}
+		for i := range p.acks {
+			p.bytes += len(p.acks[i].Result)
+		}
+		more.bytes += p.bytes
+		items += p.size()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch sum := (load{f.pending.operations + more.operations, f.pending.bytes + more.bytes}); {
+	case f.closed:
+		return fmt.Errorf("writing to the queue: %w", pg.ErrClosed)
+	case f.pending.operations > 0 && (sum.operations > maxPendingOperations || sum.bytes > f.svc.cfg.MaxPendingBytes):
+		return fmt.Errorf("%w: %d calls with %d bytes wait to be written", ErrOverloaded, f.pending.operations, f.pending.bytes)
+	default:
+		f.pending = sum
+	}
+	f.waiting = append(f.waiting, parts...)
+	f.items += items
+	if f.running == 0 || f.running < f.writers && f.items >= secondWriterThreshold {
+		f.running++
+		f.work.Add(1)
+		go f.write()
+	}
+	return nil
+}
+
+// answer tells the caller of a part what became of it.
+func (f *flusher) answer(p *part, err error) {
+	f.mu.Lock()
+	f.pending.operations--
+	f.pending.bytes -= p.bytes
+	f.mu.Unlock()
+	if err == nil && p.err != nil {
+		err = p.err
+		f.releaseUnread(p)
+	}
+	p.done <- err
+}
+
+// releaseUnread gives back what a claim took whose answer cannot be read in full.
+func (f *flusher) releaseUnread(p *part) {
+	leases := p.surplus
+	for i := range p.claimed {
+		leases = append(leases, Lease{ID: p.claimed[i].ID, Receipt: p.claimed[i].Receipt})
+	}
+	leases = slices.DeleteFunc(leases, func(l Lease) bool { return l.Receipt == "" })
+	p.claimed, p.surplus = nil, nil
+	f.svc.cfg.Logger.Error().Err(p.err).Int("released", len(leases)).Msg("the answer of a committed transaction could not be read")
+	if len(leases) > 0 {
+		f.work.Go(func() {
+			if err := f.svc.Release(context.Background(), leases); err != nil {
+				f.svc.logUnreleased(err, p.claim.Queue, len(leases))
+			}
+		})
 	}
 }
 
@@ -124,8 +190,21 @@ func (f *flusher) forget(p *part) bool {
 	if i >= 0 {
 		f.waiting = slices.Delete(f.waiting, i, i+1)
 		f.items -= p.size()
+		f.pending.operations--
+		f.pending.bytes -= p.bytes
 	}
 	return i >= 0
+}
+
+// failWaiting answers every part that waits: behind a flush that took too long none would fare better.
+func (f *flusher) failWaiting(err error) {
+	f.mu.Lock()
+	waiting := f.waiting
+	f.waiting, f.items = nil, 0
+	f.mu.Unlock()
+	for _, p := range waiting {
+		f.answer(p, err)
+	}
 }
 
 // close refuses further parts, and waits until those that are there have been answered.
@@ -172,7 +251,7 @@ func (f *flusher) next() []*part {
 
 // flush runs parts in one transaction and answers them. When the database refuses it for what a part is, nothing of
 // it was written, and the halves are tried by themselves, so that in the end the bad part fails alone. When it is
-// unknown what was written, all of them hear so.
+// unknown what was written, all of them are answered so.
 func (f *flusher) flush(parts []*part) {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
@@ -181,20 +260,67 @@ func (f *flusher) flush(parts []*part) {
 	switch {
 	case err == nil:
 		for _, p := range parts {
-			p.done <- nil
+			f.answer(p, nil)
 		}
-	case len(parts) > 1 && isRefused(err):
+	case pg.LostRace(err):
+		f.flushAround(ctx, parts)
+	case len(parts) > 1 && pg.Rejected(err):
 		half := len(parts) / 2
 		f.flush(parts[:half:half]) // what it adds must not go over the others
 		f.flush(parts[half:])
-	case hasLost(err):
-		f.work.Add(1)
-		go f.flushAlone(parts[0])
 	default:
 		for _, p := range parts {
-			p.done <- err
+			f.answer(p, err)
+		}
+		if ctx.Err() != nil {
+			f.failWaiting(fmt.Errorf("writing to the queue: %w: it did not answer in %s, and nothing of this call was written", ErrUnavailable, flushTimeout))
 		}
 	}
+}
+
+// flushAround has the parts that may wait for a lock run apart, and goes on with the others.
+func (f *flusher) flushAround(ctx context.Context, parts []*part) {
+	apart := f.blocked(ctx, parts)
+	if len(apart) == 0 { // by a key, or by something that is not known here
+		apart = slices.DeleteFunc(slices.Clone(parts), func(p *part) bool { return !p.mayWait() })
+	}
+	if len(apart) == 0 {
+		apart = parts
+	}
+	rest := slices.DeleteFunc(slices.Clone(parts), func(p *part) bool { return slices.Contains(apart, p) })
+	for _, p := range apart {
+		f.work.Go(func() { f.flushAlone(p) }) //nolint:contextcheck // it has a time of its own
+	}
+	if len(rest) > 0 {
+		f.flush(rest) //nolint:contextcheck // it has a time of its own
+	}
+}
+
+// blocked returns the parts with an ack of an event that somebody else has locked.
+func (f *flusher) blocked(ctx context.Context, parts []*part) []*part {
+	owners := make(map[int64][]*part)
+	for _, p := range parts {
+		for i := range p.acks {
+			owners[p.acks[i].ID] = append(owners[p.acks[i].ID], p)
+		}
+	}
+	if len(owners) == 0 {
+		return nil
+	}
+	rows, _ := f.pool.Query(ctx, `select agent.locked_events($1)`, slices.Collect(maps.Keys(owners)))
+	locked, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil { // then all that may wait are run apart
+		return nil
+	}
+	var blocked []*part
+	for _, id := range locked {
+		for _, p := range owners[id] {
+			if !slices.Contains(blocked, p) {
+				blocked = append(blocked, p)
+			}
+		}
+	}
+	return blocked
 }
 
 // withOffers adds the claims of those who wait for what parts insert.
@@ -212,6 +338,9 @@ func (f *flusher) withOffers(parts []*part) []*part {
 			}
 			asked[queue] = true
 			if offer := f.svc.takeOffer(queue); offer != nil {
+				f.mu.Lock()
+				f.pending.operations++
+				f.mu.Unlock()
 				parts = append(parts, offer)
 			}
 		}
@@ -219,49 +348,19 @@ func (f *flusher) withOffers(parts []*part) []*part {
 	return parts
 }
 
-// flushAlone runs a part that has to wait for somebody's lock. However many such parts there are, they leave half of the service's
-// connections to the other calls.
+// flushAlone runs a part by itself: at once if nothing is in its way, else when it has waited for what is.
 func (f *flusher) flushAlone(p *part) {
-	defer f.work.Done()
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
-	select {
-	case f.alone <- struct{}{}:
-		defer func() { <-f.alone }()
-		p.done <- f.svc.runParts(ctx, f.svc.pool, []*part{p})
-	case <-ctx.Done():
-		p.done <- wrap("waiting for other locked events", ctx.Err())
-	}
-}
-
-// isRefused reports whether a transaction failed for what some part of it is, so that others may succeed without it.
-func isRefused(err error) bool {
-	if errors.Is(err, ErrInvalid) || errors.Is(err, ErrKeyReused) || hasLost(err) {
-		return true
-	}
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) || len(pgErr.Code) != 5 {
-		return false
-	}
-	switch pgErr.Code[:2] { // data exception, integrity constraint violation, program limit exceeded, raised by a trigger
-	case "22", "23", "54", "P0":
-		return true
-	}
-	return false
-}
-
-// hasLost reports whether a transaction lost against another one, and was undone for that: it waited too long for
-// a lock, or the two waited for each other, or history got a partition for what was on its way into another one.
-func hasLost(err error) bool {
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
-		return false
-	}
-	switch pgErr.Code {
-	case "55P03", "40P01": // lock_not_available, deadlock_detected
-		return true
-	case "23514": // check_violation: a partition's constraint
-		return pgErr.SchemaName == "agent" && strings.HasPrefix(pgErr.TableName, "event_hist_")
-	}
-	return false
+	f.answer(p, f.svc.short(ctx, func(pool *pg.Pool) error {
+		if pool == f.svc.calls { // half of which are left to the other calls, however many parts are run apart
+			select {
+			case f.apart <- struct{}{}:
+				defer func() { <-f.apart }()
+			case <-ctx.Done():
+				return wrap("writing to the queue", ctx.Err())
+			}
+		}
+		return f.svc.runParts(ctx, pool, []*part{p})
+	}))
 }

@@ -28,7 +28,7 @@ func scanEvent(row pgx.CollectableRow, more ...any) (e Event, err error) {
 
 // Get returns one event, in its queue or in history. It fails with ErrNotFound.
 func (s *Service) Get(ctx context.Context, id int64) (Event, error) {
-	rows, _ := s.pool.Query(ctx, `select `+eventColumns+` from agent.get_event($1)`, id)
+	rows, _ := s.calls.Query(ctx, `select `+eventColumns+` from agent.get_event($1)`, id)
 	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Event, error) { return scanEvent(row) })
 	if err == nil && len(events) == 0 {
 		return Event{}, ErrNotFound

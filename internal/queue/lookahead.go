@@ -10,6 +10,8 @@ const (
 	// longLook is how long looking ahead may take the database and still be done by the dispatcher itself, each
 	// time before it goes to sleep. Beside an old snapshot it grows long: the entries of finished leases lie ahead.
 	longLook = time.Millisecond
+	// lookTimeout bounds one look.
+	lookTimeout = 10 * time.Second
 	// shortPoll is the time between polls where looking ahead takes longer.
 	shortPoll = 250 * time.Millisecond
 )
@@ -62,7 +64,7 @@ func (s *Service) lookBeside(queue string) (sleep time.Duration, long bool) {
 
 // look asks the database when the next event of a queue becomes claimable, and notes when that took long.
 func (s *Service) look(queue string) (sleep time.Duration) {
-	ctx, cancel := context.WithTimeout(context.Background(), claimTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
 	start := time.Now()
 	next, walk, err := s.nextVT(ctx, queue)

@@ -306,7 +306,7 @@ func (s *Service) lookBehind(ctx context.Context, key markKey, from marked) (fou
 	} else {
 		types = []string{key.typ}
 	}
-	rows, _ := s.pool.Query(ctx, `select priority, vt, took from agent.look_behind($1, $2, $3, $4, $5, $6)`,
+	rows, _ := s.loops.Query(ctx, `select priority, vt, took from agent.look_behind($1, $2, $3, $4, $5, $6)`,
 		key.queue, key.maxAttempts, types, from.lanes, from.types, from.marks)
 	found = make(map[int32]*time.Time)
 	var priority int32

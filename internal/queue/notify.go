@@ -117,7 +117,7 @@ func (n *notifier) run(ctx context.Context) error {
 		if len(due) == 0 { // a flush was faster
 			continue
 		}
-		if _, err := n.svc.pool.Exec(ctx, notifySQL, slices.Collect(maps.Keys(due)), n.svc.name); err != nil && ctx.Err() == nil {
+		if _, err := n.svc.loops.Exec(ctx, notifySQL, slices.Collect(maps.Keys(due)), n.svc.name); err != nil && ctx.Err() == nil {
 			n.svc.cfg.Logger.Warn().Err(err).Msg("other processes could not be notified: their waiting claims will poll")
 		}
 	}
@@ -127,7 +127,7 @@ func (n *notifier) run(ctx context.Context) error {
 func (s *Service) newListener() *pg.Listener {
 	return &pg.Listener{
 		Database: s.db,
-		Pool:     s.pool,
+		Pool:     s.loops,
 		Channel:  channel,
 		Begin:    s.wakeAll,
 		Heard:    s.heard,

@@ -52,7 +52,7 @@ func (s *Service) PutPolicy(ctx context.Context, p Policy) (Policy, error) {
 	if err != nil { // a factor or jitter that is no number
 		return Policy{}, &InvalidError{Field: "backoff", Detail: "must be of finite numbers"}
 	}
-	put, err := scanPolicy(s.pool.QueryRow(ctx, `select `+policyColumns+` from agent.put_queue($1, $2)`, p.Queue, string(body)))
+	put, err := scanPolicy(s.loops.QueryRow(ctx, `select `+policyColumns+` from agent.put_queue($1, $2)`, p.Queue, string(body)))
 	if err != nil {
 		return Policy{}, wrap("setting a queue's policy", err)
 	}
@@ -69,19 +69,19 @@ func putInterval(object map[string]any, name string, d *time.Duration) {
 
 // GetPolicy returns the policy of a queue; one with nothing in it for a queue that has none.
 func (s *Service) GetPolicy(ctx context.Context, queue string) (Policy, error) {
-	p, err := scanPolicy(s.pool.QueryRow(ctx, `select `+policyColumns+` from agent.get_queue($1)`, queue))
+	p, err := scanPolicy(s.calls.QueryRow(ctx, `select `+policyColumns+` from agent.get_queue($1)`, queue))
 	return p, wrap("reading a queue's policy", err)
 }
 
 // Pause has a queue hand out nothing, at once and in every process, until Resume. Leases that run go on.
 func (s *Service) Pause(ctx context.Context, queue string) error {
-	_, err := s.pool.Exec(ctx, `select agent.pause_queue($1)`, queue)
+	_, err := s.loops.Exec(ctx, `select agent.pause_queue($1)`, queue)
 	return wrap("pausing a queue", err)
 }
 
 // Resume ends a pause.
 func (s *Service) Resume(ctx context.Context, queue string) error {
-	_, err := s.pool.Exec(ctx, `select agent.pause_queue($1, false)`, queue)
+	_, err := s.loops.Exec(ctx, `select agent.pause_queue($1, false)`, queue)
 	if err == nil {
 		s.wakeHere(map[string]bool{queue: true})
 	}
@@ -93,7 +93,7 @@ func (s *Service) Resume(ctx context.Context, queue string) error {
 func (s *Service) Purge(ctx context.Context, queue string) (total int64, err error) {
 	for {
 		var n int64
-		if err := s.pool.QueryRow(ctx, `select agent.purge_queue($1, $2)`, queue, purgeBatch).Scan(&n); err != nil {
+		if err := s.loops.QueryRow(ctx, `select agent.purge_queue($1, $2)`, queue, purgeBatch).Scan(&n); err != nil {
 			return total, wrap("purging a queue", err)
 		}
 		total += n

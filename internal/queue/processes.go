@@ -69,7 +69,7 @@ func (s *Service) waiting() (n int) {
 // report tells the database of this process's metrics.
 func (s *Service) report(ctx context.Context) error {
 	categories, values := s.metrics()
-	_, err := s.pool.Exec(ctx, `select agent.report_process($1, $2, $3, $4)`, s.name, processName(), categories, values)
+	_, err := s.loops.Exec(ctx, `select agent.report_process($1, $2, $3, $4)`, s.name, processName(), categories, values)
 	return wrap("reporting this process's metrics", err)
 }
 
@@ -78,7 +78,7 @@ func (s *Service) reportLoop(ctx context.Context) error {
 	for {
 		err := s.report(ctx)
 		if err == nil {
-			_, err = s.pool.Exec(ctx, `select agent.forget_processes(_alive => $1)`, processLife)
+			_, err = s.loops.Exec(ctx, `select agent.forget_processes(_alive => $1)`, processLife)
 		}
 		if err != nil && ctx.Err() == nil {
 			s.cfg.Logger.Warn().Err(err).Msg("this process's metrics could not be reported; the next report is due as usual")
@@ -89,7 +89,7 @@ func (s *Service) reportLoop(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	if _, err := s.pool.Exec(ctx, `select agent.forget_processes($1, $2)`, s.name, processLife); err != nil {
+	if _, err := s.loops.Exec(ctx, `select agent.forget_processes($1, $2)`, s.name, processLife); err != nil {
 		s.cfg.Logger.Warn().Err(err).Msg("this process could not take itself out of the list: it leaves that by itself")
 	}
 	return nil
@@ -100,7 +100,7 @@ func (s *Service) Processes(ctx context.Context) ([]Process, error) {
 	if err := s.report(ctx); err != nil {
 		return nil, err
 	}
-	rows, _ := s.pool.Query(ctx, `select id, process, category, value, updated_at from agent.list_processes($1)`, processLife)
+	rows, _ := s.loops.Query(ctx, `select id, process, category, value, updated_at from agent.list_processes($1)`, processLife)
 	var (
 		all             []Process
 		p               Process

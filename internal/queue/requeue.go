@@ -13,7 +13,7 @@ func (s *Service) Requeue(ctx context.Context, id int64) (int64, error) {
 		copied int64
 		queue  string
 	)
-	err := s.pool.QueryRow(ctx, `select id, queue from agent.requeue_event($1, _notify => false)`, id).Scan(&copied, &queue)
+	err := s.row(ctx, `select id, queue from agent.requeue_event($1, _notify => false)`, []any{id}, &copied, &queue)
 	if err != nil {
 		return 0, wrap("requeueing an event", err)
 	}

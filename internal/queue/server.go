@@ -65,12 +65,12 @@ func (s *Service) lookAtServer(ctx context.Context) error {
 		behind   *time.Duration
 		pulled   int64
 	)
-	err := s.pool.QueryRow(ctx, `select timeline, is_new, at, behind, pulled from agent.note_server($1)`, s.server.expected()).
+	err := s.loops.QueryRow(ctx, `select timeline, is_new, at, behind, pulled from agent.note_server($1)`, s.server.expected()).
 		Scan(&timeline, &isFirst, &at, &behind, &pulled)
 	if err != nil {
 		return wrap("looking at the server", err)
 	}
-	safety, err := pg.ReadSafety(ctx, s.pool)
+	safety, err := pg.ReadSafety(ctx, s.loops)
 	if err != nil {
 		return wrap("looking at the server's settings", err)
 	}
@@ -154,7 +154,7 @@ func (s *Service) CheckReady(ctx context.Context) error {
 		version    string
 		isReadOnly bool
 	)
-	err := s.pool.QueryRow(ctx, `select v.version, current_setting('transaction_read_only') = 'on' from agent.version v`).Scan(&version, &isReadOnly)
+	err := s.health.QueryRow(ctx, `select v.version, current_setting('transaction_read_only') = 'on' from agent.version v`).Scan(&version, &isReadOnly)
 	switch {
 	case err != nil:
 		return wrap("checking the schema's version", err)
@@ -166,7 +166,7 @@ func (s *Service) CheckReady(ctx context.Context) error {
 	case !s.cfg.RequireSync:
 		return nil
 	}
-	safety, err := pg.ReadSafety(ctx, s.pool)
+	safety, err := pg.ReadSafety(ctx, s.health)
 	if err == nil && !safety.IsSynchronous() {
 		return ErrNotSynchronous
 	}

@@ -3,11 +3,9 @@
 package queue
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
-	"runtime"
 	"sync"
 	"time"
 
@@ -29,8 +27,12 @@ const (
 	DefaultKeyRetention = 24 * time.Hour
 	// DefaultQueryTimeout bounds one listing or count.
 	DefaultQueryTimeout = 5 * time.Second
+	// DefaultLockTimeout is how long a call waits for what another transaction has locked. It is less than a request may take.
+	DefaultLockTimeout = 5 * time.Second
 	// DefaultMaxConns is the most connections a service opens.
-	DefaultMaxConns = 10
+	DefaultMaxConns = 16
+	// DefaultMaxPendingBytes bounds the events that wait to be written.
+	DefaultMaxPendingBytes = 64 << 20
 	// DefaultPage is how many events a page holds unless said otherwise.
 	DefaultPage = 100
 	// MaxPage is the most events one page holds.
@@ -45,19 +47,23 @@ const (
 
 // Config is what a Service needs to know. All but DatabaseURL or Database may be zero.
 type Config struct {
-	DatabaseURL   string         // a PostgreSQL URL or keyword string, as libpq takes it; the schema is migrated
-	Database      *pg.Database   // goes before DatabaseURL
-	SchemaVersion string         // the version agent.version must have reached for CheckReady; empty: any
-	RequireSync   bool           // CheckReady wants a server whose commits wait for a standby
-	MaxConns      int            // connections at most, two or more; zero: what the URL's pool_max_conns says, else DefaultMaxConns
-	MaxAttempts   int            // default of claims and sweeps; zero: DefaultMaxAttempts
-	SweepInterval time.Duration  // time between sweeps of the service itself; zero: DefaultSweepInterval; negative: never
-	MaxVTAge      time.Duration  // those sweeps also expire what has been claimable longer; zero: by attempts alone
-	Retention     time.Duration  // history older than this (by event_ts) is dropped; zero: kept for ever
-	QueryTimeout  time.Duration  // bound of one listing or count; zero: DefaultQueryTimeout
-	KeyRetention  time.Duration  // how long an idempotency key is remembered; zero: DefaultKeyRetention
-	PollInterval  time.Duration  // longest time a waiting claim relies on notifications alone; zero: 2 s
-	Logger        zerolog.Logger // zero: silent
+	DatabaseURL   string       // a PostgreSQL URL or keyword string, as libpq takes it; the schema is migrated
+	Database      *pg.Database // goes before DatabaseURL
+	SchemaVersion string       // the version agent.version must have reached for CheckReady; empty: any
+	RequireSync   bool         // CheckReady wants a server whose commits wait for a standby
+	MaxConns      int          // connections at most, fewer than 7 are 7; zero: what the URL's pool_max_conns says, else DefaultMaxConns
+	// MaxPendingBytes bounds the events that wait to be written, in bytes; beyond it inserts and acks fail with ErrOverloaded. Zero:
+	// DefaultMaxPendingBytes.
+	MaxPendingBytes int
+	MaxAttempts     int            // default of claims and sweeps; zero: DefaultMaxAttempts
+	SweepInterval   time.Duration  // time between sweeps of the service itself; zero: DefaultSweepInterval; negative: never
+	MaxVTAge        time.Duration  // those sweeps also expire what has been claimable longer; zero: by attempts alone
+	Retention       time.Duration  // history older than this (by event_ts) is dropped; zero: kept for ever
+	LockTimeout     time.Duration  // how long a call waits for what another transaction has locked; zero: DefaultLockTimeout
+	QueryTimeout    time.Duration  // bound of one listing or count; zero: DefaultQueryTimeout
+	KeyRetention    time.Duration  // how long an idempotency key is remembered; zero: DefaultKeyRetention
+	PollInterval    time.Duration  // longest time a waiting claim relies on notifications alone; zero: 2 s
+	Logger          zerolog.Logger // zero: silent
 }
 
 func (c Config) withDefaults() Config {
@@ -73,6 +79,12 @@ func (c Config) withDefaults() Config {
 	if c.KeyRetention == 0 {
 		c.KeyRetention = DefaultKeyRetention
 	}
+	if c.LockTimeout == 0 {
+		c.LockTimeout = DefaultLockTimeout
+	}
+	if c.MaxPendingBytes == 0 {
+		c.MaxPendingBytes = DefaultMaxPendingBytes
+	}
 	if c.PollInterval == 0 {
 		c.PollInterval = 2 * time.Second
 	}
@@ -82,9 +94,9 @@ func (c Config) withDefaults() Config {
 // Service is the queue. It is safe for concurrent use, and any number of them, in any number
 // of processes, may share one database.
 type Service struct {
-	cfg      Config
-	db       *pg.Database
-	pool     *pg.Pool
+	cfg Config
+	db  *pg.Database
+	pools
 	listener *pg.Listener
 	name     string // tells this service's notifications from those of others
 	counters counters
@@ -116,17 +128,15 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 			return nil, err
 		}
 	}
-	conns := int32(max(2, min(cmp.Or(cfg.MaxConns, db.MaxConns(), DefaultMaxConns), 10_000)))
-	// As a flush keeps one of the database's processors busy, there may be one for each of ours, as far as that is known.
-	writers := min(max(2, int32(runtime.GOMAXPROCS(0))), conns/2)
-	pool, err := db.NewPool(ctx, pg.PoolConfig{MaxConns: int(conns - writers)})
+	cfg = cfg.withDefaults()
+	pools, err := openPools(ctx, db, cfg)
 	if err != nil {
 		return nil, err
 	}
 	s := &Service{
-		cfg:         cfg.withDefaults(),
+		cfg:         cfg,
 		db:          db,
-		pool:        pool,
+		pools:       pools,
 		name:        rand.Text(),
 		started:     time.Now(),
 		dispatchers: make(map[string]*dispatcher),
@@ -135,12 +145,8 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	s.notifier = newNotifier(s)
 	s.listener = s.newListener()
 	s.marks = marks{byKey: make(map[markKey]*laneMarks), off: true, every: lookBehindInterval}
-	s.flusher, err = newFlusher(ctx, s, writers)
-	if err != nil {
-		pool.Close()
-		return nil, err
-	}
-	if err := pool.Ping(ctx); err != nil {
+	s.flusher = newFlusher(s)
+	if err := s.health.Ping(ctx); err != nil {
 		s.closePools(ctx)
 		return nil, wrap("connecting", err)
 	}
@@ -209,18 +215,16 @@ func (s *Service) Close(ctx context.Context) error {
 // closePools closes the connections. A server that does not take leave of them loses nothing by it, so that they are not waited for longer than
 // ctx lasts.
 func (s *Service) closePools(ctx context.Context) {
-	for _, pool := range s.pools() {
+	for _, pool := range s.all() {
 		if err := pool.CloseBy(ctx); err != nil {
 			s.cfg.Logger.Warn().Err(err).Msg("the database does not answer: its connections are dropped")
 		}
 	}
 }
 
-func (s *Service) pools() []*pg.Pool { return []*pg.Pool{s.pool, s.flusher.pool} }
-
 // Ping returns nil when the database answers.
 func (s *Service) Ping(ctx context.Context) error {
-	_, err := s.pool.Exec(ctx, `select 1`)
+	_, err := s.health.Exec(ctx, `select 1`)
 	return wrap("asking the database for an answer", err)
 }
 
@@ -235,7 +239,7 @@ type PoolStats struct {
 
 // PoolStats describes the connections.
 func (s *Service) PoolStats() (sum PoolStats) {
-	for _, pool := range s.pools() {
+	for _, pool := range s.all() {
 		st := pool.Stat()
 		sum.InUse += st.AcquiredConns()
 		sum.Idle += st.IdleConns()
@@ -249,5 +253,5 @@ func (s *Service) PoolStats() (sum PoolStats) {
 
 // bounded runs read with the statement timeout of listings and counts.
 func (s *Service) bounded(ctx context.Context, read func(pgx.Tx) error) error {
-	return pg.Bounded(ctx, s.pool, s.cfg.QueryTimeout, read)
+	return pg.Bounded(ctx, s.searches, s.cfg.QueryTimeout, read)
 }

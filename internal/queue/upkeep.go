@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/queued/queued/internal/loop"
+	"github.com/queued/queued/internal/pg"
 )
 
 const (
@@ -46,7 +47,7 @@ func (s *Service) upkeepTasks() []upkeepTask {
 		upkeepTask{"keys", func(ctx context.Context) error { return s.deleteBatches(ctx, `select agent.forget_keys($1)`) }},
 		upkeepTask{"executions", func(ctx context.Context) error {
 			return s.upkeepStep(ctx, func() error {
-				_, err := s.pool.Exec(ctx, `select agent.fold_executions()`)
+				_, err := s.loops.Exec(ctx, `select agent.fold_executions()`)
 				return err
 			})
 		}},
@@ -129,7 +130,7 @@ func (s *Service) upkeepLoop(ctx context.Context) error {
 func (s *Service) doUpkeep(ctx context.Context, task upkeepTask) error {
 	err := task.do(ctx)
 	if err == nil {
-		_, err = s.pool.Exec(ctx, `select agent.note_upkeep($1)`, task.name)
+		_, err = s.loops.Exec(ctx, `select agent.note_upkeep($1)`, task.name)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -143,7 +144,7 @@ func (s *Service) doUpkeep(ctx context.Context, task upkeepTask) error {
 
 // checkUpkeep looks how long ago each task was last done, by whatever process, and says so when that is too long.
 func (s *Service) checkUpkeep(ctx context.Context) {
-	rows, _ := s.pool.Query(ctx, `select task, age from agent.list_upkeep()`)
+	rows, _ := s.loops.Query(ctx, `select task, age from agent.list_upkeep()`)
 	ages := make(map[string]time.Duration)
 	var task string
 	var age time.Duration
@@ -174,7 +175,7 @@ func (s *Service) checkUpkeep(ctx context.Context) {
 func (s *Service) upkeepStep(ctx context.Context, step func() error) error {
 	for try := 1; ; try++ {
 		err := step()
-		if err == nil || !hasLost(err) || try == upkeepTries || !loop.Pause(ctx, loop.Jittered(s.upkeep.pause)) {
+		if err == nil || !pg.LostRace(err) || try == upkeepTries || !loop.Pause(ctx, loop.Jittered(s.upkeep.pause)) {
 			return err
 		}
 	}
@@ -185,7 +186,7 @@ func (s *Service) prepareHistory(ctx context.Context) error {
 	for {
 		var action, name string
 		err := s.upkeepStep(ctx, func() error {
-			return s.pool.QueryRow(ctx, `select action, name from agent.prepare_history()`).Scan(&action, &name)
+			return s.loops.QueryRow(ctx, `select action, name from agent.prepare_history()`).Scan(&action, &name)
 		})
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
@@ -205,7 +206,7 @@ func (s *Service) logUpkeep(action, name string) {
 
 // dropOldHistory drops what is older than the retention: chunks or partitions each by itself, and what is in the default partition in batches.
 func (s *Service) dropOldHistory(ctx context.Context) error {
-	rows, _ := s.pool.Query(ctx, `select o from agent.old_history($1) o`, s.cfg.Retention)
+	rows, _ := s.loops.Query(ctx, `select o from agent.old_history($1) o`, s.cfg.Retention)
 	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return err
@@ -226,7 +227,7 @@ func (s *Service) dropOldHistory(ctx context.Context) error {
 func (s *Service) dropHistory(ctx context.Context, name string) error {
 	for gone := false; !gone; {
 		err := s.upkeepStep(ctx, func() error {
-			return s.pool.QueryRow(ctx, `select agent.drop_history($1, $2)`, name, s.cfg.Retention).Scan(&gone)
+			return s.loops.QueryRow(ctx, `select agent.drop_history($1, $2)`, name, s.cfg.Retention).Scan(&gone)
 		})
 		if err != nil {
 			return err
@@ -242,7 +243,7 @@ func (s *Service) deleteBatches(ctx context.Context, sql string, args ...any) er
 	for {
 		var n int64
 		start := time.Now()
-		err := s.upkeepStep(ctx, func() error { return s.pool.QueryRow(ctx, sql, args...).Scan(&n) })
+		err := s.upkeepStep(ctx, func() error { return s.loops.QueryRow(ctx, sql, args...).Scan(&n) })
 		if err != nil {
 			return err
 		}

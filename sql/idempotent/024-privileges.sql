@@ -41,6 +41,7 @@ as $func$
   , ('list_processes')
   , ('list_schedules')
   , ('list_upkeep')
+  , ('locked_events')
   , ('look_behind')
   , ('nack_event')
   , ('next_due')
