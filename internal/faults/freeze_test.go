@@ -49,7 +49,7 @@ func runWorker(addr string) {
 	}
 	for {
 		var claim struct{ Events []*lease }
-		status := call(http.MethodPost, "/claim", `{"limit":20,"wait":"200ms","invisible_for":"`+leaseLength+`","max_attempts":100000}`, &claim)
+		status := call(http.MethodPost, "/claim", `{"limit":20,"wait":"200ms","invisible_for":"`+leaseTime.String()+`","max_attempts":100000}`, &claim)
 		if status != http.StatusOK {
 			pause(50 * time.Millisecond)
 		}

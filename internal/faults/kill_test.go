@@ -62,7 +62,7 @@ func TestKillingQueuedShowsAnswersBeforeTheCommit(t *testing.T) {
 func TestLateWorkersShowAnAckThatIsNotFenced(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
-	scenario(killQueued).catches(t, unfenced, 8)
+	scenario(killQueued).catches(t, unfenced, 20)
 }
 
 // killPostgres kills PostgreSQL, all its processes at once.

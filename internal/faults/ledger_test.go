@@ -43,7 +43,8 @@ type lease struct {
 		N string `json:"n"`
 	} `json:"event"`
 
-	givenBack bool // perhaps before its time
+	givenBack bool      // perhaps before its time
+	late      time.Time // when its worker, who is too slow, finishes it
 }
 
 func (l *lease) begin() time.Time { return l.Claimed[len(l.Claimed)-1] }

@@ -17,10 +17,10 @@ import (
 
 // What the load is made of. It is light: the machine has other things to do, and the faults are what counts.
 const (
-	posters     = 3
-	workers     = 4
-	leaseLength = "2s"
-	claimWait   = 500 * time.Millisecond
+	posters   = 3
+	workers   = 4
+	leaseTime = 2 * time.Second
+	claimWait = 500 * time.Millisecond
 
 	// answerLimit is how long any answer may take: QUEUED_REQUEST_TIMEOUT, the wait of a claim, and what a busy machine adds.
 	answerLimit = 15*time.Second + claimWait + 10*time.Second
@@ -137,7 +137,7 @@ func (d *load) finish(url string) {
 type client struct {
 	*load
 	rand    *rand.Rand
-	zombies []*lease // work of earlier lives, whose leases have most likely ended
+	zombies []*lease // work that is finished when its lease has long ended
 
 	restless bool
 }
@@ -276,7 +276,7 @@ func (c *client) work(ctx context.Context) {
 	for ctx.Err() == nil {
 		var claim struct{ Events []*lease }
 		status := c.call(ctx, http.MethodPost, "/claim", map[string]any{
-			"limit": 1 + c.rand.IntN(10), "wait": claimWait.String(), "invisible_for": leaseLength, "max_attempts": 100000,
+			"limit": 1 + c.rand.IntN(10), "wait": claimWait.String(), "invisible_for": leaseTime.String(), "max_attempts": 100000,
 			"order": []string{"fifo", "random"}[c.rand.IntN(2)],
 		}, &claim)
 		c.ledger.claimed(claim.Events)
@@ -292,7 +292,8 @@ func (c *client) deal(ctx context.Context, leases []*lease) {
 		path := fmt.Sprintf("/events/%d", l.ID)
 		switch chance := c.rand.IntN(100); {
 		case chance < 2: // forgotten
-		case chance < 5: // so slow that it comes back in another life
+		case chance < 5: // so slow that somebody else has it by then
+			l.late = time.Now().Add(2 * leaseTime)
 			c.zombies = append(c.zombies, l)
 		case chance < 10:
 			c.ledger.mu.Lock()
@@ -301,7 +302,7 @@ func (c *client) deal(ctx context.Context, leases []*lease) {
 			c.call(ctx, http.MethodPost, path+"/nack", map[string]any{"receipt": l.Receipt, "delay": "0s", "error": "no luck"}, nil)
 		case chance < 15:
 			var extended struct{ VT time.Time }
-			if c.call(ctx, http.MethodPost, path+"/extend", map[string]any{"receipt": l.Receipt, "invisible_for": leaseLength}, &extended) == http.StatusOK {
+			if c.call(ctx, http.MethodPost, path+"/extend", map[string]any{"receipt": l.Receipt, "invisible_for": leaseTime.String()}, &extended) == http.StatusOK {
 				c.ledger.mu.Lock()
 				l.VT = extended.VT
 				c.ledger.mu.Unlock()
@@ -315,8 +316,8 @@ func (c *client) deal(ctx context.Context, leases []*lease) {
 			batch = append(batch, l)
 		}
 	}
-	if len(c.zombies) > 3 {
-		batch, c.zombies = append(batch, c.zombies...), nil
+	for len(c.zombies) > 0 && time.Now().After(c.zombies[0].late) {
+		batch, c.zombies = append(batch, c.zombies[0]), c.zombies[1:]
 	}
 	if len(batch) == 0 {
 		return

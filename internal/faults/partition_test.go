@@ -16,15 +16,14 @@ import (
 var resent = build{name: "a flush that is sent again when its connection is lost", edits: []edit{{
 	"internal/queue/flush.go", "pool.SendBatch(ctx, fl.batch).Close()", `func() error {
 		err := pool.SendBatch(ctx, fl.batch).Close()
-		if err == nil {
-			return nil
-		}
 		again, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()
-		for again.Err() == nil {
-			if err = pool.SendBatch(again, fl.batch).Close(); err == nil {
-				return nil
+		for err != nil && again.Err() == nil {
+			same := new(pgx.Batch)
+			for _, q := range fl.batch.QueuedQueries {
+				same.QueuedQueries = append(same.QueuedQueries, &pgx.QueuedQuery{SQL: q.SQL, Arguments: q.Arguments, Fn: q.Fn})
 			}
+			err = pool.SendBatch(again, same).Close()
 		}
 		return err
 	}()`,
