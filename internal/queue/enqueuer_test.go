@@ -14,8 +14,8 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// enqueuer makes a role that may use the schema and execute insert_event, and nothing else, and returns the URL it connects with.
-func enqueuer(t *testing.T, db *pgtest.DB) string {
+// enqueuer makes a role that may use the schema and execute these functions, and nothing else, and returns the URL it connects with.
+func enqueuer(t *testing.T, db *pgtest.DB, functions string) string {
 	t.Helper()
 	name := "queued_test_enqueuer_" + strings.ToLower(rand.Text())
 	admin := pgtest.Connect(t, db.AdminURL)
@@ -30,7 +30,7 @@ func enqueuer(t *testing.T, db *pgtest.DB) string {
 	run(t.Context(), "create role "+name+" login password 'pgtest'")
 	t.Cleanup(func() { run(context.Background(), "drop owned by "+name, "drop role "+name) })
 	owner := pgtest.Connect(t, db.URL)
-	if _, err := owner.Exec(t.Context(), "grant usage on schema agent to "+name+"; grant execute on function agent.insert_event to "+name); err != nil {
+	if _, err := owner.Exec(t.Context(), "grant usage on schema agent to "+name+"; grant execute on function "+functions+" to "+name); err != nil {
 		t.Fatal(err)
 	}
 	u, err := url.Parse(db.URL)
@@ -58,6 +58,17 @@ func refusedInserts() []string {
 	}
 }
 
+// refusedBatches are arguments of insert_events that no session may enqueue events with.
+func refusedBatches() []string {
+	return []string{
+		`'{"[]"}'`, `array['{}', null]::jsonb[]`, `array['{}', '[]']::jsonb[]`, `'{"{}"}', '{a b}'`, `'{"{}"}', _delays => '{-1 s}'`, `'{"{}"}', _vts => '{infinity}'`,
+		`'{"{}"}', _options => array['{"max_attempts": -1}']::jsonb[]`, `'{"{}"}', _options => array['{"expires_at": "infinity"}']::jsonb[]`,
+		`'{"{}"}', _options => array['{"type": ""}']::jsonb[]`, `'{"{}"}', _options => array['{"key": "k", "max_attempts": 0}']::jsonb[]`,
+		`'{"{}"}', _options => array['{"key": ""}']::jsonb[]`, `'{"{}"}', _options => array['{"id": 1}']::jsonb[]`, `'{"{}"}', _options => array['5']::jsonb[]`,
+		`'{"[]"}', _options => array['{"key": "k"}']::jsonb[]`, `'{"{}"}', '{a b}', _options => array['{"key": "k"}']::jsonb[]`,
+	}
+}
+
 // hostileObjects are statements that any role may try, to stand in the way of what a function names.
 const hostileObjects = `
 	create function pg_temp.isfinite(timestamptz) returns boolean language sql as 'select true';
@@ -74,7 +85,7 @@ const hostileObjects = `
 func TestARoleThatMayEnqueueCanDoNothingElse(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	hostile := pgtest.Connect(t, enqueuer(t, db))
+	hostile := pgtest.Connect(t, enqueuer(t, db, "agent.insert_event"))
 	owner := pgtest.Connect(t, db.URL)
 	functions := pgtest.Query[[]string](t, hostile, `select array_agg(p.oid::regprocedure::text) from pg_proc p
 		where p.pronamespace = 'agent'::regnamespace and p.proname <> 'insert_event' and has_function_privilege(p.oid, 'execute')`)
@@ -99,7 +110,7 @@ func TestNoSettingOfASessionSwitchesARuleOff(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	owner := pgtest.Connect(t, db.URL)
-	hostileURL := enqueuer(t, db)
+	hostileURL := enqueuer(t, db, "agent.insert_event, agent.insert_events")
 
 	// Every setting that a role may change, with each value of those that have few and the bounds of those that have many.
 	settings := pgtest.Query[[]string](t, pgtest.Connect(t, hostileURL), `
@@ -126,11 +137,17 @@ func TestNoSettingOfASessionSwitchesARuleOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, _ = conn.Exec(t.Context(), setting) // it may not be allowed
-		for _, arguments := range refusedInserts() {
-			if _, err := conn.Exec(t.Context(), "select agent.insert_event("+arguments+")"); err == nil {
-				t.Errorf("%s: select agent.insert_event(%s) was done", setting, arguments)
+		try := func(function, arguments string) {
+			if _, err := conn.Exec(t.Context(), "select agent."+function+"("+arguments+")"); err == nil {
+				t.Errorf("%s: select agent.%s(%s) was done", setting, function, arguments)
 			}
 			_, _ = conn.Exec(t.Context(), "rollback; "+setting)
+		}
+		for _, arguments := range refusedInserts() {
+			try("insert_event", arguments)
+		}
+		for _, arguments := range refusedBatches() {
+			try("insert_events", arguments)
 		}
 		// The same request, however it is written, whatever the session.
 		var id *int64
@@ -166,7 +183,7 @@ func TestHonestEventsAreDeliveredBesideWhateverAnEnqueuerMayEnqueue(t *testing.T
 	s := openOn(t, db.URL, nil)
 	b := bench{Service: s, url: db.URL, sql: pgtest.Connect(t, db.URL)}
 	running(t, s)
-	hostile := pgtest.Connect(t, enqueuer(t, db))
+	hostile := pgtest.Connect(t, enqueuer(t, db, "agent.insert_event"))
 	honest := make(map[int64]bool)
 	for _, q := range []string{"work", "other"} {
 		for _, id := range b.postN(t, q, 10) {
