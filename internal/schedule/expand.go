@@ -13,7 +13,7 @@ import (
 // INTERVAL, leaping over what cannot fit; each day, step and time is counted.
 
 const (
-	// maxSteps bounds what is gone through for one call: a third of a second's work or less. It is every day of the next 8,000 years, and some.
+	// maxSteps bounds what is gone through for one call: half a second's work. It is every day until the year 9999, and some.
 	maxSteps = 4_000_000
 	// maxSearch bounds what is gone through for one next time. The calendar repeats after 400 years, which are 146,097 days. A rule that has nothing
 	// within so many days and steps has nothing.

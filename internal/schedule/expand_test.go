@@ -51,7 +51,7 @@ func TestHostileRulesAreRefusedOrFollowedWithinTheBudget(t *testing.T) {
 	t.Parallel()
 	start := local(t, "2027-01-01T00:00:00")
 	for _, c := range hostileRules {
-		times, err := schedule.LocalTimes(t.Context(), c.rule, start, "", start, schedule.MaxUpcoming)
+		times, err := schedule.LocalTimes(t.Context(), c.rule, start, "", start, 100)
 		var invalid *schedule.InvalidError
 		switch {
 		case c.refused == "" && errors.As(err, &invalid) && strings.Contains(invalid.Detail, "too long"): // so many of them
@@ -86,7 +86,7 @@ func TestRulesComeWhenAnIndependentExpansionHasThem(t *testing.T) {
 	t.Logf("seed %d", seed)
 	pick := func(parts ...string) string { return parts[random.IntN(len(parts))] }
 	compared := 0
-	for range 1500 {
+	for range 500 {
 		freq := pick("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
 		rule := "FREQ=" + freq + pick("", ";INTERVAL=2", ";INTERVAL=3", ";INTERVAL=7", ";INTERVAL=61") + pick("", ";WKST=SU", ";WKST=TH")
 		switch freq {
@@ -135,7 +135,7 @@ func TestRulesComeWhenAnIndependentExpansionHasThem(t *testing.T) {
 			}
 		}
 	}
-	if compared < 50_000 {
+	if compared < 15_000 {
 		t.Errorf("only %d times were compared", compared)
 	}
 }
