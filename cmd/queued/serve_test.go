@@ -99,7 +99,7 @@ func TestSecretsStayOutOfTheLog(t *testing.T) {
 	wrong.User = url.UserPassword("nobody-of-this-name", password)
 	wrong.Path = "/no-database-of-this-name"
 	wrong.RawQuery = "host=" + url.QueryEscape(filepath.Join(t.TempDir(), "nothing-here"))
-	q := startProgram(t, nil, []string{"QUEUED_DATABASE_URL=" + wrong.String(), "QUEUED_LOG_LEVEL=trace"})
+	q := startProgram(t, nil, []string{"QUEUED_DATABASE_URL=" + wrong.String(), "QUEUED_LOG_LEVEL=trace", "QUEUED_START_TIMEOUT=1s"})
 	if code := q.wait(); code != exitFailure {
 		t.Errorf("exit code %d without a database, want %d", code, exitFailure)
 	}

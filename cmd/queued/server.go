@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -17,12 +18,43 @@ import (
 	"github.com/queued/queued/internal/schedule"
 )
 
+// door is the HTTP server. It stands open from the start on, and lets requests in once there is somebody to serve them.
+type door struct {
+	server  *http.Server
+	handler atomic.Pointer[http.Handler]
+	served  *part
+}
+
+// openDoor serves on listener, at first what starting has to say.
+func openDoor(listener net.Listener, starting *httpapi.Server, queryTimeout time.Duration) *door {
+	d := &door{server: starting.HTTPServer()}
+	d.let(starting)
+	d.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*d.handler.Load()).ServeHTTP(w, r) })
+	d.server.WriteTimeout += queryTimeout // however long a query may take, it has to be answered
+	d.served = start(func() error { return d.server.Serve(listener) })
+	return d
+}
+
+// let has api answer from now on.
+func (d *door) let(api *httpapi.Server) {
+	handler := api.Handler()
+	d.handler.Store(&handler)
+}
+
+// shut cuts off whatever is still under way.
+func (d *door) shut() {
+	_ = d.server.Close() // nobody is there to be told
+	<-d.served.done
+}
+
 // server is everything that runs while the queue is served.
 type server struct {
 	settings  *settings
 	svc       *queue.Service
 	schedules *schedule.Service
 	api       *httpapi.Server
+	door      *door
+	closing   func() context.Context // how long what is closed after the door may take, in all
 	db        *database
 	logger    zerolog.Logger
 }
@@ -30,9 +62,9 @@ type server struct {
 // errUnasked stands for the error of a part that ended without one, and without being told to.
 var errUnasked = errors.New("nobody asked it to")
 
-// run serves on listener until ctx ends or a part fails, then shuts down and returns what
+// run serves until ctx ends or a part fails, then shuts down and returns what
 // failed. It calls ready once requests are answered.
-func (s *server) run(ctx context.Context, listener net.Listener, ready func()) error {
+func (s *server) run(ctx context.Context, ready func()) error {
 	// The parts end in an order of their own, not all at once with ctx.
 	loopsCtx, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopLoops()
@@ -42,9 +74,8 @@ func (s *server) run(ctx context.Context, listener net.Listener, ready func()) e
 		g.Go(func() error { return s.schedules.Run(ctx) })
 		return g.Wait()
 	})
-	door := s.api.HTTPServer()
-	door.WriteTimeout += s.settings.QueryTimeout // however long a query may take, it has to be answered
-	served := start(func() error { return door.Serve(listener) })
+	s.door.let(s.api)
+	served := s.door.served
 	ready()
 
 	var failure error
@@ -70,13 +101,13 @@ func (s *server) run(ctx context.Context, listener net.Listener, ready func()) e
 		}
 	}
 	s.svc.Drain()
-	err := s.closeDoor(ctx, door)
+	err := s.closeDoor(ctx, s.door.server)
 	<-served.done
 
 	stopLoops()
 	select {
 	case <-loops.done:
-	case <-time.After(closeTimeout):
+	case <-s.closing().Done():
 		err = errors.Join(err, fmt.Errorf("%w: the loops did not end", errUnclean))
 	}
 	return errors.Join(failure, err)

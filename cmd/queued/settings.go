@@ -7,7 +7,11 @@ import "time"
 // The zero value of a field without a default means that nobody set it.
 type settings struct {
 	databaseSettings `embed:""`
-	NoMigrate        bool `name:"no-migrate" type:"switch" group:"database" help:"Do not migrate the database at the start; exit with an error when a migration is due."`
+	ListenURL        string        `name:"listen-url" type:"database-url" placeholder:"URL" group:"database" default-note:"none: the database URL" help:"Where to listen for notifications when the database URL leads to a pooler: the same database, directly."`
+	ListenURLFile    string        `name:"listen-url-file" type:"path" placeholder:"FILE" group:"database" help:"A file that holds the URL to listen at."`
+	StartTimeout     time.Duration `name:"start-timeout" type:"duration" placeholder:"DURATION" default:"5m" group:"database" help:"How long to wait at the start for a database that cannot be reached; /livez says 200 and /readyz 503 meanwhile."`
+	RequireSync      bool          `name:"require-sync" type:"switch" group:"database" help:"Say 503 at /readyz as long as the database's commits wait for no synchronous standby."`
+	NoMigrate        bool          `name:"no-migrate" type:"switch" group:"database" help:"Do not migrate the database at the start; exit with an error when a migration is due."`
 
 	httpSettings  `embed:""`
 	queueSettings `embed:""`

@@ -37,6 +37,9 @@ func (s *Server) readyz(r *http.Request, _ noRequest) (healthResponse, error) {
 	switch {
 	case err == nil:
 		return healthResponse{Status: "ok"}, nil
+	case errors.Is(err, queue.ErrNotSynchronous):
+		recordOf(r).err = err
+		return healthResponse{}, &problem{kind: notReady, detail: "The database's commits wait for no synchronous standby, and QUEUED_REQUIRE_SYNC wants them to."}
 	case errors.Is(err, queue.ErrUnavailable):
 		return healthResponse{}, err
 	case errors.Is(err, context.DeadlineExceeded):

@@ -21,8 +21,25 @@ type metrics struct {
 }
 
 func newMetrics(reg *prometheus.Registry, svc *queue.Service, schedules *schedule.Service, build versionResponse) *metrics {
-	m := &metrics{
-		handler: promhttp.HandlerFor(reg, promhttp.HandlerOpts{}),
+	m := newRequestMetrics()
+	m.handler = promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name:        "queued_build_info",
+		Help:        "Always 1; the labels say which build this is.",
+		ConstLabels: prometheus.Labels{"version": build.Version, "go": build.Go, "commit": build.Commit},
+	})
+	info.Set(1)
+	reg.MustRegister(
+		m.requests, m.duration, info,
+		newEventCollector(svc), newPoolCollector(svc), newUpkeepCollector(svc), newScheduleCollector(schedules), newServerCollector(svc),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return m
+}
+
+// newRequestMetrics returns counters of requests that are registered nowhere.
+func newRequestMetrics() *metrics {
+	return &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "queued_http_requests_total",
 			Help: "Requests answered, by route, method and status; 499: the client went away first.",
@@ -34,18 +51,6 @@ func newMetrics(reg *prometheus.Registry, svc *queue.Service, schedules *schedul
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 65},
 		}, []string{"route", "method"}),
 	}
-	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name:        "queued_build_info",
-		Help:        "Always 1; the labels say which build this is.",
-		ConstLabels: prometheus.Labels{"version": build.Version, "go": build.Go, "commit": build.Commit},
-	})
-	info.Set(1)
-	reg.MustRegister(
-		m.requests, m.duration, info,
-		newEventCollector(svc), newPoolCollector(svc), newUpkeepCollector(svc), newScheduleCollector(schedules),
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	)
-	return m
 }
 
 // observe counts one request.

@@ -98,7 +98,9 @@ func (db *Database) open(ctx context.Context, text string, own Config) (e endpoi
 		return e, false, err
 	}
 	cfg := e.pool.ConnConfig
-	_, setsReadOnly := cfg.RuntimeParams["default_transaction_read_only"] // the URL's own wish, and no sign of a standby
+	// The URL's own wish is no sign of a standby.
+	_, setsReadOnly := cfg.RuntimeParams["default_transaction_read_only"]
+	setsReadOnly = setsReadOnly || strings.Contains(cfg.RuntimeParams["options"], "default_transaction_read_only")
 	e.anyServer = e.anyServer || own.IsReadOnly || setsReadOnly
 	timeout := cfg.ConnectTimeout
 	if timeout == 0 {

@@ -157,7 +157,7 @@ func (s *Service) recordLoop(ctx context.Context) error {
 
 // recordLast writes the statistics that are left. It outlives ctx's cancellation.
 func (s *Service) recordLast(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbyeTimeout)
 	defer cancel()
 	if err := s.record(ctx, 0); err != nil {
 		s.cfg.Logger.Warn().Err(err).Msg("the statistics of the latest executions are lost")

@@ -17,6 +17,8 @@ const (
 	reportInterval = 5 * time.Second
 	// processLife is how long a process counts as living after its last report.
 	processLife = 6 * reportInterval
+	// goodbyeTimeout bounds each of the statements that a process sends as it ends. None of them is worth waiting for longer.
+	goodbyeTimeout = 2 * time.Second
 )
 
 // processName tells people which process this is.
@@ -87,7 +89,7 @@ func (s *Service) reportLoop(ctx context.Context) error {
 			break
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbyeTimeout)
 	defer cancel()
 	if _, err := s.loops.Exec(ctx, `select agent.forget_processes($1, $2)`, s.name, processLife); err != nil {
 		s.cfg.Logger.Warn().Err(err).Msg("this process could not take itself out of the list: it leaves that by itself")

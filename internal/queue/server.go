@@ -31,17 +31,25 @@ type server struct {
 
 // ServerState is what is known of the database's server.
 type ServerState struct {
-	ClockBehind time.Duration // how far its clock was behind that of the primary before it, as this process saw it; negative: ahead
-	Safety      *pg.Safety    // its settings; nil: not known yet
-	IsPooled    bool          // a pooler stands between
-	Hears       bool          // notifications arrive
+	ClockBehind time.Duration   // how far its clock was behind that of the primary before it, as this process saw it; negative: ahead
+	Unsafe      map[string]bool // whether each of its settings that count for that puts what is committed at risk; nil: not known yet
+	IsPooled    bool            // a pooler stands between
+	Hears       bool            // notifications arrive
 }
 
 // Server describes the database's server, as far as it is known. It does not ask it.
 func (s *Service) Server() ServerState {
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
-	return ServerState{ClockBehind: s.server.behind, Safety: s.server.safety, IsPooled: s.db.IsPooled(), Hears: s.listener.Hears()}
+	state := ServerState{ClockBehind: s.server.behind, IsPooled: s.db.IsPooled(), Hears: s.listener.Hears()}
+	if s.server.safety != nil {
+		state.Unsafe = make(map[string]bool, len(pg.SafetySettings))
+		unsafe := s.server.safety.Unsafe()
+		for _, name := range pg.SafetySettings {
+			_, state.Unsafe[name] = unsafe[name]
+		}
+	}
+	return state
 }
 
 // expected returns the time that the clock of the primary should show now, nil when nothing is known of it.
