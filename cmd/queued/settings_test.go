@@ -49,6 +49,7 @@ func TestDefaultsAreWhatTheDocumentationSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := settings{
+		StartTimeout: 5 * time.Minute,
 		httpSettings: httpSettings{
 			listenSettings:  listenSettings{Listen: "127.0.0.1:8080"},
 			ShutdownTimeout: 30 * time.Second,
@@ -69,6 +70,7 @@ func TestEverySettingIsReadFromItsVariableAndFromItsFlag(t *testing.T) {
 	t.Parallel()
 	given := map[string]string{
 		"database-url": "postgres://app@db/queued", "database-url-file": "/run/url", "data-dir": "/srv/queued", "no-migrate": "true",
+		"listen-url": "postgres://app@direct/queued", "listen-url-file": "/run/listen", "start-timeout": "1m", "require-sync": "true",
 		"listen": "[::1]:9", "api-key": "k", "api-key-file": "/run/key", "drain-delay": "1s", "shutdown-timeout": "2s",
 		"max-attempts": "7", "sweep-interval": "3s", "max-vt-age": "4h", "history-retention": "720h", "key-retention": "48h", "misfire-grace": "5m", "occurrence-retention": "49h",
 		"max-body": "64KiB", "max-batch-body": "2097152", "max-batch": "10", "max-depth": "9", "query-timeout": "250ms", "request-timeout": "4s", "max-pending": "2MiB",
@@ -76,6 +78,10 @@ func TestEverySettingIsReadFromItsVariableAndFromItsFlag(t *testing.T) {
 	}
 	want := settings{
 		databaseSettings: databaseSettings{DatabaseURL: "postgres://app@db/queued", DatabaseURLFile: "/run/url", DataDir: "/srv/queued"},
+		ListenURL:        "postgres://app@direct/queued",
+		ListenURLFile:    "/run/listen",
+		StartTimeout:     time.Minute,
+		RequireSync:      true,
 		NoMigrate:        true,
 		httpSettings: httpSettings{
 			listenSettings: listenSettings{Listen: "[::1]:9"}, APIKey: "k", APIKeyFile: "/run/key",

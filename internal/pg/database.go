@@ -219,10 +219,10 @@ func (db *Database) watch(e *endpoint, notices func(*pgconn.Notice)) {
 	}
 }
 
-// silent says more of a first statement that was not answered.
+// silent says more of a first statement that was not answered. It does not wrap the timeout, which pgx would put in its place.
 func silent(err error) error {
 	if pgconn.Timeout(err) || errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%w: %w", errSilentSession, err)
+		return errSilentSession
 	}
 	return err
 }
