@@ -115,7 +115,7 @@ func (c *serveCmd) serve(ctx context.Context, p *process, src *source, logger ze
 		context.AfterFunc(closing, cancel)
 		return closing
 	})
-	defer func() {
+	defer func() { //nolint:contextcheck // closing is made of it, and outlives its end
 		if closeErr := closeServices(closing(), svc, schedules); closeErr != nil {
 			err = errors.Join(err, fmt.Errorf("%w: %w", errUnclean, closeErr))
 		}

@@ -71,8 +71,8 @@ func (db *Database) NewPool(ctx context.Context, cfg PoolConfig) (*Pool, error) 
 	return p, nil
 }
 
-// Prologue is a statement that each transaction of the pool has to begin with, empty when there is none: behind a pooler a session may be
-// another one in the next transaction, and settings must not stay in it.
+// Prologue is a statement that each batch of the pool has to begin with, empty when there is none: behind a pooler a session may be
+// another one in the next transaction, and settings must not stay in it. The other methods send it themselves.
 func (p *Pool) Prologue() string { return p.prologue }
 
 // Database returns where the pool's connections lead to.

@@ -34,6 +34,11 @@ func confirmed(conn *pgconn.PgConn, err error) error {
 
 // Exec is as pgxpool has it.
 func (p *Pool) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
+	if p.prologue != "" {
+		rows, _ := p.Query(ctx, sql, args...) // Err returns the error
+		rows.Close()
+		return rows.CommandTag(), rows.Err()
+	}
 	err = p.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 		tag, err = c.Exec(ctx, sql, args...)
 		return confirmed(c.Conn().PgConn(), err)
@@ -47,12 +52,34 @@ func (p *Pool) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 	if err != nil {
 		return failedRows{err: err}, err
 	}
+	if p.prologue != "" {
+		return p.queryAfterPrologue(ctx, c, sql, args)
+	}
 	rows, err := c.Query(ctx, sql, args...)
 	if err != nil {
 		c.Release()
 		return failedRows{err: err}, err
 	}
-	return &confirmedRows{Rows: rows, holder: holder{c}}, nil
+	return &confirmedRows{Rows: rows, holder: holder{conn: c}}, nil
+}
+
+// queryAfterPrologue runs a statement in one transaction, and one round trip, with the prologue.
+func (p *Pool) queryAfterPrologue(ctx context.Context, c *pgxpool.Conn, sql string, args []any) (pgx.Rows, error) {
+	b := new(pgx.Batch)
+	b.Queue(p.prologue)
+	b.Queue(sql, args...)
+	results := c.SendBatch(ctx, b)
+	_, err := results.Exec()
+	var rows pgx.Rows
+	if err == nil {
+		rows, err = results.Query()
+	}
+	if err != nil {
+		_ = results.Close() // it says the same
+		c.Release()
+		return failedRows{err: err}, err
+	}
+	return &confirmedRows{Rows: rows, batch: results, holder: holder{conn: c}}, nil
 }
 
 // QueryRow is as pgxpool has it.
@@ -67,7 +94,7 @@ func (p *Pool) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if err != nil {
 		return failedBatch{err: err}
 	}
-	return &confirmedBatch{BatchResults: c.SendBatch(ctx, b), holder: holder{c}}
+	return &confirmedBatch{BatchResults: c.SendBatch(ctx, b), holder: holder{conn: c}}
 }
 
 // Begin is as pgxpool has it.
@@ -84,7 +111,14 @@ func (p *Pool) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, erro
 		c.Release()
 		return nil, err
 	}
-	return &confirmedTx{Tx: tx, holder: holder{c}}, nil
+	if p.prologue != "" {
+		if _, err := tx.Exec(ctx, p.prologue); err != nil {
+			_ = tx.Rollback(ctx) // it says the same
+			c.Release()
+			return nil, err
+		}
+	}
+	return &confirmedTx{Tx: tx, holder: holder{conn: c}}, nil
 }
 
 // holder gives a connection back, once.
@@ -123,15 +157,21 @@ func (b *confirmedBatch) Close() error { return b.release(b.BatchResults.Close()
 type confirmedRows struct {
 	pgx.Rows
 	holder
-	err error
+	batch pgx.BatchResults // of which the rows are, or nil
+	err   error
 }
 
 // Close reads what is left of the rows.
 func (r *confirmedRows) Close() {
 	r.Rows.Close()
-	if r.conn != nil {
-		r.err = r.release(r.Rows.Err())
+	if r.conn == nil {
+		return
 	}
+	err := r.Rows.Err()
+	if r.batch != nil { // its commit comes after the rows
+		err = cmp.Or(err, r.batch.Close())
+	}
+	r.err = r.release(err)
 }
 
 // Next closes the rows after the last one.
