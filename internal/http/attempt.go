@@ -35,7 +35,7 @@ func attemptOf(a queue.Attempt) attempt {
 		Error:     a.Error,
 	}
 	if a.EndedAt != nil {
-		took := milliseconds(a.EndedAt.Sub(a.StartedAt))
+		took := milliseconds(max(a.EndedAt.Sub(a.StartedAt), 0))
 		out.DurationMS = &took
 	}
 	return out

@@ -57,24 +57,31 @@ func eventOf(e *queue.Event) event {
 		Source:       e.Source,
 		Priority:     e.Priority,
 		Key:          e.Key,
-		MaxAttempts:  e.MaxAttempts,
 		ExpiresAt:    (*timestamp)(e.ExpiresAt),
 		EventTS:      timestamp(e.EventTS),
 		EnqueuedAt:   timestamp(e.EnqueuedAt),
-		Attempts:     e.Attempts,
+		Attempts:     max(e.Attempts, 0),
 		VT:           timestamp(e.VT),
 		Claimed:      e.Claimed,
 		Worker:       e.Worker,
 		FinishedAt:   (*timestamp)(e.FinishedAt),
-		ProcessingMS: (*milliseconds)(e.Processing),
 		Result:       jsontext.Value(e.Result),
 		LastError:    e.LastError,
 		Retryable:    e.Retryable,
-		Occurrence:   jsontext.Value(e.Occurrence),
 		RequeuedFrom: e.RequeuedFrom,
 		RequeuedAs:   e.RequeuedAs,
 		Event:        jsontext.Value(e.Payload),
 		Receipt:      e.Receipt,
+	}
+	// What SQL wrote past the checks is answered as something that the contract has.
+	if e.MaxAttempts != nil && *e.MaxAttempts >= 1 {
+		out.MaxAttempts = e.MaxAttempts
+	}
+	if len(e.Occurrence) > 0 && e.Occurrence[0] == '{' {
+		out.Occurrence = jsontext.Value(e.Occurrence)
+	}
+	if e.Processing != nil {
+		out.ProcessingMS = new(milliseconds(max(*e.Processing, 0)))
 	}
 	if e.Receipt == "" {
 		out.ErrorCount = &e.ErrorCount

@@ -43,6 +43,18 @@ returns timestamptz
 language sql immutable parallel safe
 return (_ts at time zone 'UTC' + _by) at time zone 'UTC';
 
+-- The time from one to another, null where one of them is infinite. Inlined, as agent.later is.
+create or replace function agent.elapsed(_from timestamptz, _to timestamptz)
+returns interval
+language sql immutable parallel safe
+return case when isfinite(_from) and isfinite(_to) then _to - _from end;
+
+-- The nearest time from the year 1 to 9999: a hypertable has no room for all others. Inlined, as agent.later is.
+create or replace function agent.bounded_time(_ts timestamptz)
+returns timestamptz
+language sql immutable parallel safe
+return least(greatest(_ts, timestamptz '0001-01-01 00:00+00'), timestamptz '9999-12-31 23:59:59.999999+00');
+
 -- The event_ts of a payload: its member "event_ts" as a number or text that to_timestamptz takes, else
 -- now(). It comes from outside, so what lies beyond [now - 10 years, now + 1 day] is now() as well: a hostile
 -- value must not make partitions without end. Never fails.

@@ -7,14 +7,22 @@
 --   QD004  the version that a change was meant for is not the latest
 --   QD005  the idempotency key stands for something else
 
--- The receipt of an event's latest claim, null where it was never claimed. It names the event, the attempt, and
+-- The receipt of an event's latest claim, null where it was never claimed, or claimed holds no such time. It names the event, the attempt, and
 -- the microsecond the attempt began: an attempt that was given back uncounted shares its number with the next.
 -- A body after "return" is bound when it is created, so that it needs no search_path, and can be inlined for having none: that
 -- makes it sixty times as fast. Only what is truly immutable is inlined, hence "at time zone" and the casts.
 create or replace function agent.receipt(_id int8, _attempts int4, _claimed timestamptz[])
 returns text
 language sql immutable parallel safe
-return _id::text || '.' || _attempts::text || '.' || (extract(epoch from _claimed[cardinality(_claimed)] at time zone 'UTC') * 1000000)::int8::text;
+return case when _claimed[cardinality(_claimed)] between timestamptz '0001-01-01 00:00+00' and timestamptz '9999-12-31 00:00+00' then
+  _id::text || '.' || _attempts::text || '.' || (extract(epoch from _claimed[cardinality(_claimed)] at time zone 'UTC') * 1000000)::int8::text
+end;
+
+-- The length of a lease as a queue's policy has it, or about ten years, beyond which there may be no such time. Null stays null.
+create or replace function agent.bounded_lease(_lease interval)
+returns interval
+language sql immutable parallel safe
+return case when _lease > interval '3660 days' then interval '3660 days' else _lease end;
 
 -- The same, of a row as claim_event returns it: select e.id, agent.receipt(e) from agent.claim_event() e
 create or replace function agent.receipt(_event agent.event)

@@ -19,11 +19,21 @@ as $func$
   ))
 $func$;
 
+-- claimed as one list of times, whatever somebody wrote into it. Private to the functions of this schema.
+create or replace function agent.flat_claims(_claimed timestamptz[])
+returns timestamptz[]
+language sql immutable parallel safe
+set search_path to pg_catalog, pg_temp
+as $func$
+  select coalesce(array_agg(c.at order by c.n) filter (where isfinite(c.at)), '{}') from unnest(_claimed) with ordinality as c (at, n)
+$func$;
+
 -- claimed after another claim.
 create or replace function agent.append_claim(_claimed timestamptz[], _at timestamptz)
 returns timestamptz[]
 language sql immutable parallel safe
 return case
+  when array_ndims(_claimed) > 1 or array_lower(_claimed, 1) <> 1 then agent.flat_claims(_claimed) || _at
   when cardinality(_claimed) < 100 then _claimed || _at
   else _claimed[1] || _claimed[cardinality(_claimed) - 97:] || _at
 end;
@@ -34,7 +44,7 @@ returns timestamptz
 language sql immutable parallel safe
 return case
   when _attempt = 1 then _claimed[1]
-  when _attempt > _attempts - cardinality(_claimed) + 1 then _claimed[_attempt - _attempts + cardinality(_claimed)]
+  when _attempt > _attempts::int8 - cardinality(_claimed) + 1 and _attempt <= _attempts then _claimed[_attempt - _attempts + cardinality(_claimed)]
 end;
 
 -- past_attempts after another attempt, see agent.past_attempt(). Whatever it was before, it is an array then.
@@ -75,7 +85,34 @@ $func$;
 create or replace function agent.error_count(_attempts int4, _nacked_at timestamptz, _vt timestamptz, _at timestamptz)
 returns int4
 language sql immutable parallel safe
-return case when _attempts > 0 and _nacked_at is null and _vt > _at then _attempts - 1 else _attempts end;
+return case when _attempts > 0 and _nacked_at is null and _vt > _at then _attempts - 1 else greatest(_attempts, 0) end;
+
+-- The attempts of past_attempts. What is none is passed over: somebody else wrote it. Private to the functions of this schema.
+create or replace function agent.read_attempts(_past jsonb)
+returns table (attempt int4, worker text, ended_at timestamptz, outcome text, error text)
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+set timezone to 'UTC'
+as $func$
+#variable_conflict use_column
+declare
+  _element jsonb;
+begin
+  if jsonb_typeof(_past) is distinct from 'array' then
+    return;
+  end if;
+  for _element in select v from jsonb_array_elements(_past) v loop
+    begin
+      return query
+      select p.attempt, p.worker, p.ended_at at time zone 'UTC', case when p.outcome = 'nacked' then p.outcome else 'lease_ended' end, p.error
+      from jsonb_to_record(_element) as p (attempt int4, worker text, ended_at timestamp, outcome text, error text)
+      where p.attempt >= 1 and p.ended_at is not null;
+    exception when data_exception then
+      continue;
+    end;
+  end loop;
+end
+$func$;
 
 -- The attempts at an event, in its queue or in history, that it keeps (see above), in their order: outcome is running, done, failed, nacked or
 -- lease_ended; ended_at is null while it runs. No row for an event that was never claimed. Raises QD002 when there is no such event.
@@ -121,12 +158,11 @@ begin
   from
   ( select distinct on (k.attempt) k.attempt, k.worker, k.ended_at, k.outcome, k.error
     from
-    ( select p.attempt, p.worker, p.ended_at at time zone 'UTC' as ended_at, p.outcome, p.error
-      from jsonb_to_recordset(case when jsonb_typeof(_past) = 'array' then _past end)
-        as p (attempt int4, worker text, ended_at timestamp, outcome text, error text)
+    ( select p.attempt, p.worker, p.ended_at, p.outcome, p.error
+      from agent.read_attempts(_past) p
       union all
       select _attempts, _worker, _end, _outcome, _error
-      where not coalesce(_past @> jsonb_build_array(jsonb_build_object('attempt', _attempts)), false)
+      where _attempts >= 1 and not coalesce(_past @> jsonb_build_array(jsonb_build_object('attempt', _attempts)), false)
     ) as k
     order by k.attempt, k.ended_at desc
   ) as a

@@ -63,13 +63,13 @@ begin
   from
   ( values
     ('max_attempts', 'must be at least 1', _row.max_attempts < 1)
-  , ('invisible_for', 'must be more than nothing', _row.invisible_for <= interval '0')
+  , ('invisible_for', 'must be more than nothing, and at most ten years', _row.invisible_for <= interval '0' or _row.invisible_for > interval '3660 days')
   , ('backoff/kind', 'must be constant, linear or exponential', _backoff is not null and coalesce(_row.backoff_kind, '') not in ('constant', 'linear', 'exponential'))
   , ('backoff/base', 'must not be negative, and is needed', _backoff is not null and coalesce(_row.backoff_base, interval '-1') < interval '0')
   , ('backoff/factor', 'must be 1 to 1000', _row.backoff_factor not between 1 and 1000)
   , ('backoff/max', 'must not be negative', _row.backoff_max < interval '0')
   , ('backoff/jitter', 'must be 0 to 1', _row.backoff_jitter not between 0 and 1)
-  , ('history_retention', 'must be more than nothing', _row.history_retention <= interval '0')
+  , ('history_retention', 'must be more than nothing, and less than a thousand years', _row.history_retention <= interval '0' or _row.history_retention >= interval '1000 years')
   , ( 'history_retention', 'must not be shorter than the minimum that the owner of the database has set'
     , _row.history_retention < (select m.retention from agent.minimum_retention m)
     )
@@ -134,9 +134,10 @@ language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 declare
-  _most float8 = coalesce(extract(epoch from _policy.backoff_max), 315360000); -- ten years, as for any delay
+  _most float8 = least(extract(epoch from _policy.backoff_max), 315360000); -- ten years, as for any delay
   _delay float8 = extract(epoch from _policy.backoff_base);
 begin
+  _attempts = greatest(_attempts, 1);
   if _policy.backoff_kind is null then
     return interval '0';
   end if;
@@ -176,7 +177,11 @@ begin
     limit _limit
     for update skip locked
   );
-  select count(*) into _purged from agent.move_to_history(_ids, 'cancelled');
+  begin
+    select count(*) into _purged from agent.move_to_history(_ids, 'cancelled');
+  exception when data_exception or integrity_constraint_violation or program_limit_exceeded or raise_exception or feature_not_supported then
+    select coalesce(sum(x.moved), 0) into _purged from agent.move_each(_ids, 'cancelled') x; -- as a sweep does
+  end;
   return _purged;
 end
 $func$;

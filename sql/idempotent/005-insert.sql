@@ -216,7 +216,7 @@ begin
   return array
   ( select case
       when p.paused or (n.option ->> 'expires_at')::timestamptz <= clock_timestamp() then null
-      when n.lease = interval '0' then coalesce(p.invisible_for, interval '10 minutes')
+      when n.lease = interval '0' then coalesce(agent.bounded_lease(p.invisible_for), interval '10 minutes')
       else n.lease
     end
     from unnest(_queues, _leases, _options) with ordinality as n (queue, lease, option, ord)

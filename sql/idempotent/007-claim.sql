@@ -82,7 +82,7 @@ begin
     return;
   end if;
   _max_attempts = coalesce(_own_max, _max_attempts, 3);
-  _invisible_for = coalesce(_invisible_for, _own_time, interval '10 minutes');
+  _invisible_for = coalesce(_invisible_for, agent.bounded_lease(_own_time), interval '10 minutes');
   if cardinality(_types) > 0 then
     return query
     select t.*

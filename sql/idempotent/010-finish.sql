@@ -20,7 +20,7 @@ begin
   , outcome, finished_at, retryable
   )
   select
-    g.id, g.event_ts, g.attempts, g.vt, g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at
+    g.id, agent.bounded_time(g.event_ts), g.attempts, g.vt, g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at
   , coalesce(_error, g.last_error), g.requeued_from
   , g.type, g.source, g.priority, g.key, g.max_attempts, g.expires_at, g.worker, g.past_attempts, g.occurrence
   , coalesce(_outcome, case when g.attempts = 0 then 'cancelled' else 'done' end)
@@ -78,12 +78,12 @@ begin
     , outcome, finished_at, result
     )
     select
-      g.id, g.event_ts, g.attempts, g.vt, g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at, g.last_error, g.requeued_from
+      g.id, agent.bounded_time(g.event_ts), g.attempts, g.vt, g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at, g.last_error, g.requeued_from
     , g.type, g.source, g.priority, g.key, g.max_attempts, g.expires_at, g.worker, g.past_attempts, g.occurrence
     , g.outcome, g.finished_at, g.result
     from gone g
   )
-  select g.ord, g.outcome, g.queue, false, g.type, g.worker, g.finished_at - g.claimed[cardinality(g.claimed)]
+  select g.ord, g.outcome, g.queue, false, g.type, g.worker, agent.elapsed(g.claimed[cardinality(g.claimed)], g.finished_at)
   from gone g;
 
   get diagnostics _finished = row_count;

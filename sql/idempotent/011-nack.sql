@@ -128,7 +128,9 @@ begin
   if _event.nacked_at is not null then
     perform agent.raise_lost(_id, 'lease_lost');
   end if;
-  _invisible_for = coalesce(_invisible_for, (select q.invisible_for from agent.queue q where q.name = _event.queue), interval '10 minutes');
+  _invisible_for = coalesce
+  ( _invisible_for, (select agent.bounded_lease(q.invisible_for) from agent.queue q where q.name = _event.queue), interval '10 minutes'
+  );
   update agent.event e set vt = agent.later(clock_timestamp(), _invisible_for) where e.id = _id returning e.vt into strict _event.vt;
   return _event.vt;
 end

@@ -114,14 +114,14 @@ begin
     return query
     select m.queue, count(*), 0::int8, null::text from agent.move_to_history(_ids, 'expired') m group by m.queue;
   exception when data_exception or integrity_constraint_violation or program_limit_exceeded or raise_exception or feature_not_supported then
-    return query select x.* from agent.expire_each(_ids) x;
+    return query select x.* from agent.move_each(_ids, 'expired') x;
   end;
 end
 $func$;
 
--- Expires these events one by one, putting off those that history does not take. Private to the functions of this schema.
-create or replace function agent.expire_each(_ids int8[])
-returns table (queue text, expired int8, put_off int8, reason text)
+-- Moves these events to history one by one, putting off those that it does not take. Private to the functions of this schema.
+create or replace function agent.move_each(_ids int8[], _outcome text)
+returns table (queue text, moved int8, put_off int8, reason text)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set enable_seqscan to off
@@ -133,7 +133,7 @@ declare
 begin
   foreach _id in array _ids loop
     begin
-      return query select m.queue, 1::int8, 0::int8, null::text from agent.move_to_history(array[_id], 'expired') m;
+      return query select m.queue, 1::int8, 0::int8, null::text from agent.move_to_history(array[_id], _outcome) m;
       continue;
     exception when data_exception or integrity_constraint_violation or program_limit_exceeded or raise_exception or feature_not_supported then
       _reason = format('event %s: %s', _id, sqlerrm);

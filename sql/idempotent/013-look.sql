@@ -30,9 +30,9 @@ as $func$
   , _event.event, _event.last_error, _event.requeued_from
   , null, _event.outcome, _event.finished_at, _event.requeued_as
   , _event.type, _event.source, _event.priority, _event.key, _event.max_attempts, _event.expires_at, _event.worker
-  , case when _event.outcome = 'done' and _event.nacked_at is null then greatest(_event.attempts - 1, 0) else _event.attempts end
+  , greatest(case when _event.outcome = 'done' and _event.nacked_at is null and _event.attempts > 0 then _event.attempts - 1 else _event.attempts end, 0)
   , _event.occurrence, _event.retryable, _event.result
-  , case when _event.outcome in ('done', 'failed') then _event.finished_at - _event.claimed[cardinality(_event.claimed)] end
+  , case when _event.outcome in ('done', 'failed') then agent.elapsed(_event.claimed[cardinality(_event.claimed)], _event.finished_at) end
   )::agent.look
 $func$;
 
@@ -183,7 +183,7 @@ as $func$
   , case when _source is not null then format(' and h.source = %L', _source) end
   , case when _worker is not null then format(' and h.worker = %L', _worker) end
   , case when _min_duration is not null then
-      format(' and h.outcome in (''done'', ''failed'') and h.finished_at - h.claimed[cardinality(h.claimed)] >= %L', _min_duration)
+      format(' and h.outcome in (''done'', ''failed'') and agent.elapsed(h.claimed[cardinality(h.claimed)], h.finished_at) >= %L', _min_duration)
     end
   )
 $func$;

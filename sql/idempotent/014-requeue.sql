@@ -53,7 +53,7 @@ end
 $func$;
 
 -- Puts up to _limit events of history that match the filters (see list_history) back, oldest event_ts first, passing over those
--- that were put back before: the same call again goes on where the last one stopped. Returns by queue how many
+-- that were put back before, and those that no queue may have: the same call again goes on where the last one stopped. Returns by queue how many
 -- matched in all and how many of them went back; none do when _dry_run.
 create or replace function agent.requeue_events
 ( _queue text default null
@@ -93,7 +93,8 @@ begin
     into _queues, _matched;
   if not _dry_run then
     -- Locked, so that two calls at once do not put the same event back twice: the second sees it is marked.
-    execute 'select array_agg(c.id) from (select h.id' || _where || ' order by h.event_ts, h.id limit $1 for update) c'
+    execute 'select array_agg(c.id) from (select h.id' || _where
+      || ' and agent.is_event(h.event, h.queue, h.type, h.source, null, h.max_attempts) order by h.event_ts, h.id limit $1 for update) c'
       into _chosen using _limit;
   end if;
 

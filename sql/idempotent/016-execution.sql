@@ -57,6 +57,7 @@ begin
   , min(x.fastest), max(x.longest), sum(x.total), max(x.latest_at)
   from agent.execution x
   where (_type is null or x.type = _type) and (_worker is null or x.worker = _worker)
+  and x.cycles > 0 and x.total < interval '10000 years' -- others could not be summed up
   group by x.type, x.worker
   order by x.type, x.worker;
 end
@@ -85,7 +86,7 @@ begin
 
   with folded as
   ( delete from agent.execution x
-    where x.part <> '' and not exists (select from agent.process_metric m where m.id = x.part)
+    where x.part <> '' and not exists (select from agent.process_metric m where m.id = x.part) and x.total < interval '10000 years'
     returning x.*
   )
   , summed as
