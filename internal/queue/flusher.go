@@ -3,6 +3,7 @@ package queue
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -18,6 +19,10 @@ const (
 	// flushTimeout bounds one flush. It is the flusher's own: a caller that gives up does not take
 	// its neighbours along. It is less than a request may take, so that those who wait behind it can still be answered.
 	flushTimeout = 10 * time.Second
+
+	// hangs is how long a flush must have taken before it found the database unavailable for those who wait behind it to fail as well. A database
+	// that refuses at once may be back at the next try.
+	hangs = time.Second
 
 	// maxFlushBytes bounds the payloads that calls share a flush with, as a batch over HTTP is
 	// bounded unless configured otherwise, and those that one claim returns. A call that is larger has a flush to itself.
@@ -256,6 +261,7 @@ func (f *flusher) flush(parts []*part) {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
 	parts = f.withOffers(parts)
+	began := time.Now()
 	err := f.svc.runParts(ctx, f.pool, parts)
 	switch {
 	case err == nil:
@@ -272,8 +278,8 @@ func (f *flusher) flush(parts []*part) {
 		for _, p := range parts {
 			f.answer(p, err)
 		}
-		if ctx.Err() != nil {
-			f.failWaiting(fmt.Errorf("writing to the queue: %w: it did not answer in %s, and nothing of this call was written", ErrUnavailable, flushTimeout))
+		if errors.Is(err, ErrUnavailable) && time.Since(began) > hangs {
+			f.failWaiting(fmt.Errorf("writing to the queue: %w: it did not answer those before in time, and nothing of this call was written", ErrUnavailable))
 		}
 	}
 }

@@ -1,0 +1,107 @@
+package faults
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// hoarder is the broken build of this file.
+var hoarder = build{name: "no bound on what waits for the database", edits: []edit{
+	{"internal/queue/flusher.go", "sum.operations > maxPendingOperations || sum.bytes > f.svc.cfg.MaxPendingBytes", "false"},
+	{"internal/queue/flusher.go", "time.Since(began) > hangs", "time.Since(began) > time.Hour"},
+	{"internal/http/server.go", "const DefaultRequestTimeout = 15 * time.Second", "const DefaultRequestTimeout = time.Hour"},
+	{"cmd/queued/serve.go", "RequestTimeout: c.RequestTimeout,", "RequestTimeout: time.Hour,"},
+}}
+
+const (
+	refusalLimit = 20 * time.Second // of a request: 15 s, and what a busy machine adds
+	memoryLimit  = 400 << 20        // of the process, in bytes: the bodies that are being read come on top of what waits
+)
+
+// overload freezes the database and sends more than it will ever take. Every request has to be answered in time, with a 503 that says when to come
+// back; the process may not grow without end; and it serves again once the database does. A round is a batch of a megabyte and a single post.
+func overload(t *testing.T, b build, l *ledger, rounds int) {
+	t.Helper()
+	server := Start(t, Config{})
+	q := startQueued(t, b, server.URL())
+	batch := `{"events":[{"event":{"a":"` + strings.Repeat("x", 1<<20-200) + `"}}]}`
+	client := http.Client{Transport: &http.Transport{MaxConnsPerHost: 0, DisableKeepAlives: true}, Timeout: refusalLimit}
+	server.Freeze()
+	var (
+		all     sync.WaitGroup
+		mu      sync.Mutex
+		answers = map[string]int{}
+		slowest time.Duration
+	)
+	send := func(path, body string) {
+		began := time.Now()
+		res, err := client.Post("http://"+q.addr+path, "application/json", strings.NewReader(body))
+		took := time.Since(began)
+		mu.Lock()
+		defer mu.Unlock()
+		slowest = max(slowest, took)
+		if err != nil {
+			answers["none"]++
+			l.violated("a request was not answered within %v: %v", refusalLimit, err)
+			return
+		}
+		text, _ := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		answers[strconv.Itoa(res.StatusCode)]++
+		if res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") == "" {
+			l.violated("with the database frozen a request was answered %d %s", res.StatusCode, bytes.TrimSpace(text))
+		}
+	}
+	for range rounds {
+		all.Go(func() { send("/events/batch", batch) })
+		all.Go(func() { send("/events", `{}`) })
+	}
+	all.Wait()
+	peak := memoryPeak(t, q.process.cmd.Process.Pid)
+	if peak > memoryLimit {
+		l.violated("the process took %d MiB", peak>>20)
+	}
+	if status, body, err := q.get("/livez", refusalLimit); status != http.StatusOK {
+		l.violated("/livez: %d %s %v", status, body, err)
+	}
+	server.Thaw()
+	back := q.awaitReady(startLimit)
+	t.Logf("%d batches and %d posts: answers %v, the slowest after %v; %d MiB at most; ready %v after the database", rounds, rounds, answers, slowest, peak>>20, back)
+	d := startLoad(t, l, q)
+	d.awaitPosts(20)
+	d.finish(server.AdminURL())
+}
+
+// memoryPeak returns the most memory that a process has had resident, in bytes.
+func memoryPeak(t *testing.T, pid int) int {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(status), "VmHWM:")
+	kib, err := strconv.Atoi(strings.Fields(after)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kib << 10
+}
+
+func TestEveryRequestIsAnsweredThoughTheDatabaseIsFrozen(t *testing.T) {
+	t.Parallel()
+	scenario(overload).holds(t, 100, 400)
+}
+
+func TestAFrozenDatabaseShowsRequestsThatWaitForever(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	scenario(overload).catches(t, hoarder, 300)
+}
