@@ -53,7 +53,16 @@ func (s *Service) runParts(ctx context.Context, pool *pg.Pool, parts []*part) er
 	if len(told) > 0 {
 		fl.batch.Queue(notifySQL, slices.Collect(maps.Keys(told)), s.name)
 	}
-	if err := pool.SendBatch(ctx, fl.batch).Close(); err != nil {
+	err := pool.SendBatch(ctx, fl.batch).Close()
+	if errors.Is(err, pg.ErrUnconfirmed) { // it is committed, and everybody sees it; whether it lasts is what nobody knows
+		for _, p := range parts {
+			if p.claim == nil && p.err == nil { // a claim that is lost leaves its event to be claimed again
+				p.err = wrap("writing to the queue", err)
+			}
+		}
+		err = nil
+	}
+	if err != nil {
 		maps.DeleteFunc(told, func(queue string, _ bool) bool { return fl.touched[queue] })
 		s.notifier.add(told) // those of earlier flushes, which were committed
 		s.executions.restore(recorded)

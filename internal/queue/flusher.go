@@ -164,7 +164,9 @@ func (f *flusher) answer(p *part, err error) {
 	f.mu.Unlock()
 	if err == nil && p.err != nil {
 		err = p.err
-		f.releaseUnread(p)
+		if !errors.Is(err, pg.ErrUnconfirmed) {
+			f.releaseUnread(p)
+		}
 	}
 	p.done <- err
 }
