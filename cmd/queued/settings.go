@@ -60,7 +60,7 @@ type limitSettings struct {
 	RequestTimeout time.Duration `name:"request-timeout" type:"duration" max:"24h" placeholder:"DURATION" default:"15s" group:"limits" help:"How long a request may take once it has been read, besides the time that a claim asks to wait; then it is answered 503, up to 24h."`
 	MaxPending     int64         `name:"max-pending" type:"size" max:"68719476736" placeholder:"SIZE" default:"64MiB" group:"limits" help:"How much may wait to be written to the database; beyond it calls are answered 503 overloaded at once, up to 64GiB."`
 	QueryTimeout   time.Duration `name:"query-timeout" type:"duration" max:"24h" placeholder:"DURATION" default:"5s" group:"limits" help:"How long a listing, a count or a search of history may take, up to 24h."`
-	MaxConns       int           `name:"max-conns" type:"count" min:"2" max:"10000" placeholder:"N" default-note:"16, or what pool_max_conns in the database URL says" group:"limits" help:"The most connections to the database for events, 2 to 10000, of which fewer than 7 count as 7; schedules take up to eight more, and listening two."`
+	MaxConns       int           `name:"max-conns" type:"count" min:"2" max:"10000" placeholder:"N" default-note:"16, or what pool_max_conns in the database URL says" group:"limits" help:"The most connections to the database for events, 2 to 10000, of which fewer than 7 count as 7; schedules take up to eight more, and listening one."`
 }
 
 // logSettings is what is written to standard error.
