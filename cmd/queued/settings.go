@@ -44,7 +44,7 @@ type listenSettings struct {
 type queueSettings struct {
 	MaxAttempts         int           `name:"max-attempts" type:"count" min:"1" max:"2147483647" placeholder:"N" default:"3" group:"queue" help:"How often an event is claimed before it expires, unless a call says otherwise."`
 	SweepInterval       time.Duration `name:"sweep-interval" type:"interval" min:"100ms" placeholder:"DURATION" default:"10s" group:"queue" help:"Time between the sweeps that move used-up events to history, at least 100ms; off or 0 for none."`
-	MaxVTAge            time.Duration `name:"max-vt-age" type:"duration" placeholder:"DURATION" default-note:"none: only used-up attempts expire events" group:"queue" help:"Sweeps also expire events that nobody claimed for this long after they could have been."`
+	MaxVTAge            time.Duration `name:"max-vt-age" type:"duration" placeholder:"DURATION" default-note:"none: only used-up attempts expire events" group:"queue" help:"Sweeps also expire events that nobody claimed for this long after they could have been; a pause stops that clock."`
 	HistoryRetention    time.Duration `name:"history-retention" type:"duration" placeholder:"DURATION" default-note:"none: kept for ever" group:"queue" help:"Drop history older than this, such as 720h for 30 days."`
 	KeyRetention        time.Duration `name:"key-retention" type:"duration" max:"87600h" placeholder:"DURATION" default:"24h" group:"queue" help:"How long an idempotency key stands for the event posted under it, up to 87600h."`
 	MisfireGrace        time.Duration `name:"misfire-grace" type:"duration" placeholder:"DURATION" default:"1m" group:"queue" help:"How late an occurrence of a schedule may be and still fire as if in time; beyond it the schedule's misfire policy decides."`
