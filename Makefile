@@ -9,7 +9,7 @@ TOOL := go tool -modfile=tools/go.mod
 # The packages to test and further flags of go test: make test PKG=./internal/queue ARGS='-run Fence -v'
 PKG ?= ./...
 ARGS ?=
-GOTEST := $(TOOL) gotestsum --format pkgname-and-test-fails -- -race -shuffle=on -timeout 25m $(ARGS) $(PKG)
+GOTEST := $(TOOL) gotestsum --format pkgname-and-test-fails -- -race -shuffle=on -parallel 4 -timeout 25m $(ARGS) $(PKG)
 PGTEST := go run ./internal/pgtest/run
 # The scenarios of internal/faults make servers of their own: once, and not beside everything else
 FAULTS_ELSEWHERE := $(if $(filter ./...,$(PKG)),QUEUED_FAULTS=off)

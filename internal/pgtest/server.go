@@ -94,7 +94,7 @@ func (s *Server) Stop(ctx context.Context) error {
 }
 
 // maxConnections is enough for several test binaries at once, each with several pools.
-const maxConnections = "200"
+const maxConnections = "400"
 
 // careless are the settings of servers for tests: a crash may cost all data, which makes a database per test cheap.
 func careless() map[string]string {
