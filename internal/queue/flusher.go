@@ -121,7 +121,8 @@ func (f *flusher) do(ctx context.Context, p *part) error {
 	}
 }
 
-// add has parts flushed, in one transaction if they are few. Each is answered through its done. It fails with ErrOverloaded when too much waits already.
+// add has parts flushed, in one transaction if they are few. Each is answered through its done. It fails with ErrOverloaded when too much waits already;
+// claims are always let in, as there are few of them and they are what makes the backlog smaller.
 func (f *flusher) add(parts ...*part) error {
 	more := load{operations: len(parts)}
 	items := 0
@@ -141,7 +142,7 @@ func (f *flusher) add(parts ...*part) error {
 	switch sum := (load{f.pending.operations + more.operations, f.pending.bytes + more.bytes}); {
 	case f.closed:
 		return fmt.Errorf("writing to the queue: %w", pg.ErrClosed)
-	case f.pending.operations > 0 && (sum.operations > maxPendingOperations || sum.bytes > f.svc.cfg.MaxPendingBytes):
+	case parts[0].claim == nil && f.pending.operations > 0 && (sum.operations > maxPendingOperations || sum.bytes > f.svc.cfg.MaxPendingBytes):
 		return fmt.Errorf("%w: %d calls with %d bytes wait to be written", ErrOverloaded, f.pending.operations, f.pending.bytes)
 	default:
 		f.pending = sum

@@ -226,7 +226,16 @@ func TestOverloadIsAnsweredAtOnce(t *testing.T) {
 	if err := <-insertOne(t.Context(), b, payload); !errors.Is(err, queue.ErrOverloaded) {
 		t.Errorf("the insert beyond the bound: %v, want ErrOverloaded", err)
 	}
+	claimed := make(chan error, 1)
+	go func() {
+		_, err := b.Claim(t.Context(), queue.ClaimParams{Queue: "empty"})
+		claimed <- err
+	}()
+	gathered(t, b, 2)
 	g.open(t, 1)
+	if err := <-claimed; err != nil {
+		t.Errorf("the claim beyond the bound: %v", err)
+	}
 	for _, done := range []<-chan error{held, waits} {
 		if err := <-done; err != nil {
 			t.Errorf("the insert within the bound: %v", err)
