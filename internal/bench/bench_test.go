@@ -180,12 +180,12 @@ func TestSingleFillsTheReport(t *testing.T) {
 
 func TestLostEventFailsTheRun(t *testing.T) {
 	t.Parallel()
-	cfg, out := tiny(t, (&fakeQueue{loseEvery: 10}).serve(t))
-	err := Run(t.Context(), cfg, &Single{Connections: []int{2}, Duration: 50 * time.Millisecond})
+	cfg, out := tiny(t, (&fakeQueue{loseEvery: 3}).serve(t))
+	err := Run(t.Context(), cfg, &Single{Connections: []int{2}, Duration: time.Second})
 	if !errors.Is(err, ErrBroken) {
 		t.Fatalf("got %v\n%s", err, out)
 	}
-	if a := seen(t, cfg).Results[0].Account; a.Lost != a.Posted/10 || a.ClaimedTwice != 0 || a.Strangers != 0 {
+	if a := seen(t, cfg).Results[0].Account; a.Lost != a.Posted/3 || a.ClaimedTwice != 0 || a.Strangers != 0 {
 		t.Errorf("the account is %+v", *a)
 	}
 	if !strings.Contains(out.String(), "DO NOT ADD UP") {
@@ -195,12 +195,12 @@ func TestLostEventFailsTheRun(t *testing.T) {
 
 func TestEventGivenOutTwiceFailsTheRun(t *testing.T) {
 	t.Parallel()
-	cfg, _ := tiny(t, (&fakeQueue{repeatEvery: 7}).serve(t))
-	err := Run(t.Context(), cfg, &Single{Connections: []int{2}, Duration: 50 * time.Millisecond})
+	cfg, _ := tiny(t, (&fakeQueue{repeatEvery: 3}).serve(t))
+	err := Run(t.Context(), cfg, &Single{Connections: []int{2}, Duration: time.Second})
 	if !errors.Is(err, ErrBroken) {
 		t.Fatalf("got %v", err)
 	}
-	if a := seen(t, cfg).Results[0].Account; a.Lost != 0 || a.ClaimedTwice != a.Posted/7 || a.AckedTwice != a.Posted/7 {
+	if a := seen(t, cfg).Results[0].Account; a.Lost != 0 || a.ClaimedTwice != a.Posted/3 || a.AckedTwice != a.Posted/3 {
 		t.Errorf("the account is %+v", *a)
 	}
 }
