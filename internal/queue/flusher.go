@@ -104,8 +104,8 @@ func (p *part) mayWait() bool {
 	return len(p.acks) > 0 || slices.ContainsFunc(p.inserts, func(e InsertParams) bool { return e.Key != "" })
 }
 
-// do has p flushed and returns the error that kept it from being. When ctx ends first, inserts and acks may be
-// flushed or not, and their results must not be read. A claim is always waited for: what it took would stay leased unknown to anybody.
+// do has inserts or acks flushed and returns the error that kept them from being. When ctx ends first they may be
+// flushed or not, and their results must not be read.
 func (f *flusher) do(ctx context.Context, p *part) error {
 	if err := f.add(p); err != nil { //nolint:contextcheck // a flush serves many callers, and outlives each of them
 		return err
@@ -114,9 +114,7 @@ func (f *flusher) do(ctx context.Context, p *part) error {
 	case err := <-p.done:
 		return err
 	case <-ctx.Done():
-		if !f.forget(p) && p.claim != nil {
-			return <-p.done
-		}
+		f.forget(p)
 		return wrap("writing to the queue", ctx.Err())
 	}
 }
@@ -190,8 +188,8 @@ func (f *flusher) releaseUnread(p *part) {
 	}
 }
 
-// forget takes back a part, unless it is being flushed already, and reports whether it did.
-func (f *flusher) forget(p *part) bool {
+// forget takes back a part, unless it is being flushed already.
+func (f *flusher) forget(p *part) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	i := slices.Index(f.waiting, p)
@@ -201,7 +199,6 @@ func (f *flusher) forget(p *part) bool {
 		f.pending.operations--
 		f.pending.bytes -= p.bytes
 	}
-	return i >= 0
 }
 
 // failWaiting answers every part that waits: behind a flush that took too long none would fare better.
