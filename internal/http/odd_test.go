@@ -2,6 +2,7 @@ package http
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -22,9 +23,13 @@ func TestOddRowsAreAnsweredAsTheContractHasThem(t *testing.T) {
 			} else {
 				h.sql(`alter table agent.event disable trigger user`)
 			}
+			eventTS := "now()"
+			if value, ok := strings.CutPrefix(assignment, "event_ts = "); ok { // which an update cannot move to another chunk of a hypertable
+				eventTS = value
+			}
 			id := 1000*(n+1) + i
 			h.sql(`insert into `+table+` (id, event_ts, attempts, vt, claimed, event, queue, enqueued_at`+columns+`) overriding system value
-				values ($1, now(), 1, now(), array[now()], '{}', 'odd', now()`+values+`)`, id)
+				values ($1, `+eventTS+`, 1, now(), array[now()], '{}', 'odd', now()`+values+`)`, id)
 			h.sql(`update `+table+` set `+assignment+` where id = $1`, id)
 			h.call("GET", fmt.Sprintf("/events/%d", id), "").want(200)
 			h.call("GET", fmt.Sprintf("/events/%d/attempts", id), "").want(200)
