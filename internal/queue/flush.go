@@ -56,7 +56,7 @@ func (s *Service) runParts(ctx context.Context, pool *pg.Pool, parts []*part) er
 	err := pool.SendBatch(ctx, fl.batch).Close()
 	if errors.Is(err, pg.ErrUnconfirmed) { // it is committed, and everybody sees it; whether it lasts is what nobody knows
 		for _, p := range parts {
-			if p.claim == nil && p.err == nil { // a claim that is lost leaves its event to be claimed again
+			if p.err == nil { // a claim, too: were it lost with the primary, the event would have two leases at once
 				p.err = wrap("writing to the queue", err)
 			}
 		}

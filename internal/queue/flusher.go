@@ -163,22 +163,22 @@ func (f *flusher) answer(p *part, err error) {
 	f.mu.Unlock()
 	if err == nil && p.err != nil {
 		err = p.err
-		if !errors.Is(err, pg.ErrUnconfirmed) {
-			f.releaseUnread(p)
+		if !errors.Is(err, pg.ErrUnconfirmed) || len(p.claimed)+len(p.surplus) > 0 {
+			f.releaseUnanswered(p)
 		}
 	}
 	p.done <- err
 }
 
-// releaseUnread gives back what a claim took whose answer cannot be read in full.
-func (f *flusher) releaseUnread(p *part) {
+// releaseUnanswered gives back what a claim took whose answer cannot be read in full, or was not confirmed.
+func (f *flusher) releaseUnanswered(p *part) {
 	leases := p.surplus
 	for i := range p.claimed {
 		leases = append(leases, Lease{ID: p.claimed[i].ID, Receipt: p.claimed[i].Receipt})
 	}
 	leases = slices.DeleteFunc(leases, func(l Lease) bool { return l.Receipt == "" })
 	p.claimed, p.surplus = nil, nil
-	f.svc.cfg.Logger.Error().Err(p.err).Int("released", len(leases)).Msg("the answer of a committed transaction could not be read")
+	f.svc.cfg.Logger.Error().Err(p.err).Int("released", len(leases)).Msg("what a transaction has committed cannot be answered")
 	if len(leases) > 0 {
 		f.work.Go(func() {
 			if err := f.svc.Release(context.Background(), leases); err != nil {
