@@ -3,9 +3,14 @@ package http
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
 	"errors"
+	"net"
 	"net/http"
+	"net/netip"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -138,3 +143,88 @@ func (w *writer) Write(b []byte) (int, error) {
 
 // Unwrap lets http.ResponseController reach the connection.
 func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// authenticate wants the API key, where there is one, of every call but the health checks. Those who
+// read the docs in a browser may give it as the password of HTTP Basic.
+func (s *Server) authenticate(next http.Handler) http.Handler {
+	if s.cfg.APIKey == "" {
+		return next
+	}
+	// Hashes are of one length, so comparing them tells nothing of the key's.
+	want := sha256.Sum256([]byte(s.cfg.APIKey))
+	fits := func(key string) bool {
+		got := sha256.Sum256([]byte(key))
+		return subtle.ConstantTimeCompare(got[:], want[:]) == 1
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		scheme, key, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		_, password, basic := r.BasicAuth()
+		switch {
+		case isHealth(r),
+			strings.EqualFold(scheme, "Bearer") && fits(strings.TrimLeft(key, " ")),
+			basic && isForReading(r) && fits(password):
+			next.ServeHTTP(w, r)
+			return
+		}
+		challenges := []string{"Bearer"}
+		if isForReading(r) {
+			challenges = append(challenges, `Basic realm="queued", charset="UTF-8"`)
+		}
+		fail(w, r, &problem{
+			kind:   unauthorized,
+			detail: "Send the API key along: Authorization: Bearer KEY.",
+			header: http.Header{"Www-Authenticate": challenges},
+		})
+	})
+}
+
+func isHealth(r *http.Request) bool { return r.URL.Path == "/livez" || r.URL.Path == "/readyz" }
+
+// isForReading reports whether r is for a page that people open in a browser.
+func isForReading(r *http.Request) bool {
+	return r.URL.Path == "/openapi.yaml" || r.URL.Path == "/docs" || strings.HasPrefix(r.URL.Path, "/docs/")
+}
+
+// checkOrigin keeps web pages from calling through the browser of someone who can reach this server:
+// bodies are taken with content types that a page may send anywhere without asking first.
+func checkOrigin(next http.Handler) http.Handler {
+	protection := http.NewCrossOriginProtection()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := protection.Check(r); err != nil {
+			fail(w, r, &problem{kind: crossOrigin, detail: "The browser says that a page of another origin makes this call."})
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// checkHost answers, without a key on loopback, only requests that were made to a loopback host. A web
+// page can have its own name resolve to 127.0.0.1 (DNS rebinding), and is of the same origin then.
+func (s *Server) checkHost(next http.Handler) http.Handler {
+	if !s.cfg.LoopbackOnly {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// No browser sends a request without Host.
+		if r.Host == "" || isHealth(r) || isLoopback(r.Host) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		fail(w, r, &problem{
+			kind:   hostNotAllowed,
+			detail: "Without an API key this server answers for localhost, 127.0.0.0/8 and [::1] only, not for " + quote(r.Host) + ".",
+		})
+	})
+}
+
+func isLoopback(hostport string) bool {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil { // no port
+		host = strings.TrimSuffix(strings.TrimPrefix(hostport, "["), "]")
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback()
+}
