@@ -14,11 +14,9 @@ import (
 	"github.com/queued/queued/internal/pg"
 )
 
-// connect opens the session of a migration. No setting outlives a transaction, so it may go
-// through a pooler.
+// connect opens the session of a migration. No setting outlives a transaction, so it may go through a pooler.
 func connect(ctx context.Context, url string, isReadOnly bool, log zerolog.Logger) (*pgx.Conn, error) {
-	// The pool's parser, as the service's URL may have settings of the pool.
-	if _, err := pgxpool.ParseConfig(url); err != nil {
+	if _, err := pgxpool.ParseConfig(url); err != nil { // the pool's parser: the service's URL may have pool_ settings
 		return nil, parseError(err)
 	}
 	db, err := pg.Open(ctx, pg.Config{
@@ -45,7 +43,7 @@ func connect(ctx context.Context, url string, isReadOnly bool, log zerolog.Logge
 	return conn, nil
 }
 
-// connectError tells on one line what pgx tells on one for each address it tried. Passwords are not in it.
+// connectError is on one line, while pgx writes one for each address it tried. It shows no password.
 type connectError struct{ err error }
 
 func (e connectError) Error() string {
@@ -54,23 +52,21 @@ func (e connectError) Error() string {
 
 func (e connectError) Unwrap() error { return e.err }
 
-// parseError says what is wrong with a database URL, without quoting what may be a password.
+// parseError describes what is wrong with a database URL, without quoting what may be a password.
 func parseError(err error) error {
 	const takes = "it takes postgres://user:password@host:port/database?setting=value or the keyword form host=… user=… dbname=…"
 	// The parser's text is: cannot parse `the string, its passwords masked as far as it knows`: the reason
-	_, reason, found := strings.Cut(err.Error(), "`: ")
-	for rest := reason; found; {
-		reason = rest
-		_, rest, found = strings.Cut(rest, "`: ")
-	}
-	// The reason quotes pieces of the string when the string as a whole makes no sense.
-	if reason == "" || strings.HasPrefix(reason, "failed to parse as") {
+	text := err.Error()
+	last := strings.LastIndex(text, "`: ")
+	reason := text[last+len("`: "):]
+	// It quotes pieces of the string when the string as a whole cannot be parsed.
+	if last < 0 || strings.HasPrefix(reason, "failed to parse as") {
 		return errors.New("the database URL cannot be parsed: " + takes)
 	}
 	return fmt.Errorf("the database URL cannot be used: %s: %s", reason, takes)
 }
 
-// state is what a database has, as the session's user sees it.
+// state is the schema agent of a database, and what the session's user may do.
 type state struct {
 	user, database string
 	owner          string // of the schema agent; empty: there is no such schema
@@ -89,7 +85,7 @@ var (
 
 const emptySearchPath = "set local search_path to ''"
 
-// inspect reads the state, and fails if no migration could work on it, or if the user cannot read it.
+// inspect reads the state. It fails if no migration could run on the database, or if the user may not read its version.
 func inspect(ctx context.Context, tx pgx.Tx) (state, error) {
 	var s state
 	var serverNumber int
@@ -107,14 +103,14 @@ func inspect(ctx context.Context, tx pgx.Tx) (state, error) {
 		  )
 		, v.oid is not null, m.oid is not null
 		, coalesce(has_schema_privilege(n.oid, 'usage') and has_table_privilege(v.oid, 'select') and has_table_privilege(m.oid, 'select'), false)
-		from (values (true)) as always
+		from (values (true)) as one_row
 		left join pg_namespace n on n.nspname = 'agent'
 		left join pg_class v on v.relnamespace = n.oid and v.relkind = 'r' and v.relname = 'version'
 		left join pg_class m on m.relnamespace = n.oid and m.relkind = 'r' and m.relname = 'migration'
 	`).Scan(&serverNumber, &server, &encoding, &s.standby, &s.user, &s.database, &s.mayCreate, &s.owner,
 		&hasObjects, &hasVersion, &hasMigration, &mayRead)
 	if err != nil {
-		return state{}, fmt.Errorf("look at the database: %w", err)
+		return state{}, fmt.Errorf("inspect the database: %w", err)
 	}
 	if err := checkServer(serverNumber, server, encoding); err != nil {
 		return state{}, err
@@ -122,9 +118,8 @@ func inspect(ctx context.Context, tx pgx.Tx) (state, error) {
 	s.migrated = hasVersion && hasMigration
 	switch {
 	case !s.migrated && hasObjects:
-		return state{}, fmt.Errorf("the schema agent of database %q holds something else than queued's: "+
-			"it is not empty and has no tables agent.version and agent.migration; "+
-			"rename that schema, or use another database", s.database)
+		return state{}, fmt.Errorf("the schema agent of database %q holds something else than queued's: it is not empty and has no tables "+
+			"agent.version and agent.migration; rename that schema, or use another database", s.database)
 	case !s.migrated:
 		return s, nil
 	case !mayRead:
@@ -132,13 +127,10 @@ func inspect(ctx context.Context, tx pgx.Tx) (state, error) {
 		return state{}, fmt.Errorf("role %q may not read which version the database is at: as the owner, "+
 			"grant usage on schema agent to %s; grant select on agent.version, agent.migration to %[2]s", s.user, user)
 	}
-	if s.version, err = readVersion(ctx, tx); err != nil {
-		return state{}, err
+	if s.version, err = readVersion(ctx, tx); err == nil {
+		s.applied, err = readApplied(ctx, tx)
 	}
-	if s.applied, err = readApplied(ctx, tx); err != nil {
-		return state{}, err
-	}
-	return s, nil
+	return s, err
 }
 
 func readVersion(ctx context.Context, tx pgx.Tx) (string, error) {
@@ -167,7 +159,7 @@ func readApplied(ctx context.Context, tx pgx.Tx) ([]applied, error) {
 	return all, nil
 }
 
-// checkServer refuses servers that the schema does not work on.
+// checkServer fails for servers that the schema does not work on.
 func checkServer(number int, version, encoding string) error {
 	if number < 14_00_00 {
 		return fmt.Errorf("PostgreSQL 14 or newer is needed, this is %s", version)

@@ -106,6 +106,6 @@ func TestVersionOfTheProgramMustBeSemantic(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"v1.2.3", "one", "1.2.3.4"} {
 		_, err := migrate.Check(t.Context(), migrate.Config{Version: version})
-		wantError(t, err, nil, "no semantic version")
+		wantError(t, err, nil, "not a semantic version")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,63 +13,38 @@ import (
 )
 
 const (
-	// lockKey is the advisory lock of migrations. Everything that migrates a schema agent, in any
-	// version, uses this key.
+	// lockKey is the advisory lock of migrations. It is the same in every version.
 	lockKey = 31321898691465844
 
-	// pollInterval is how soon a process that waits for the lock sees that the work is done.
+	// pollInterval is how often a process that waits for the lock checks whether the migration is done.
 	pollInterval = 200 * time.Millisecond
 
-	// lockTimeout bounds how long a script waits for a table. All later users of the table queue up
-	// behind that wait, so it is shorter than the patience of clients, and longer than any
-	// statement of the service takes.
+	// lockTimeout bounds how long a script waits for a table. Later users of the table queue behind that wait, so it is shorter than the
+	// request timeout of clients, and longer than any statement of the service takes.
 	lockTimeout = "10s"
 )
 
-// executeScript runs the script in the setting queued.script. EXECUTE refuses to begin, commit or
-// roll back, so that a stray commit is an error before it can break the migration's one transaction
-// in two. The text of the script is not part of the statement: the server would take positions for places in this one.
+var (
+	//go:embed bootstrap.sql
+	bootstrap string
+	//go:embed lock_tables.sql
+	lockTables string
+)
+
+// setTimeouts removes the timeouts that the role or the database may have; some of them do not exist on every server.
+const setTimeouts = `
+	select set_config(name, '0', true) from pg_settings
+	where name in ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout');
+	set local lock_timeout to '` + lockTimeout + `';`
+
+// executeScript runs the script in the setting queued.script. EXECUTE refuses transaction control, so a stray commit is an error before it can
+// split the migration's transaction. The script is not part of the statement, so that error positions refer to the script.
 const executeScript = "do $$begin execute current_setting('queued.script'); end$$"
-
-// lockTables locks the tables of the schema, all at once and before the first script. A script that has locked one and waits for the next could
-// otherwise meet a transaction of the service that holds that one and waits for the first: a deadlock, of which one of the two dies. What cannot be
-// had within a moment makes all be given back, so that this transaction is never in the way of one that it waits for. agent.event comes first, as most
-// transactions begin there. The tables that the runner itself writes are left to those who look at the version meanwhile.
-const lockTables = `
-do $$
-declare
-  _tables text;
-  _until timestamptz = pg_catalog.clock_timestamp() + interval '` + lockTimeout + `';
-begin
-  select pg_catalog.string_agg(pg_catalog.format('only %I.%I', 'agent', c.relname), ', ' order by c.relname <> 'event', c.relname)
-  into _tables
-  from pg_catalog.pg_class c
-  where c.relnamespace = 'agent'::pg_catalog.regnamespace and c.relkind in ('r', 'p') and not c.relispartition
-  and c.relname not in ('version', 'migration');
-  loop
-    exit when _tables is null;
-    begin
-      set local lock_timeout to '100ms';
-      execute 'lock table ' || _tables;
-      exit;
-    exception when lock_not_available or deadlock_detected then -- the locks are let go by now
-      if pg_catalog.clock_timestamp() > _until then
-        raise;
-      end if;
-      perform pg_catalog.pg_sleep(0.05 + 0.1 * pg_catalog.random());
-    end;
-  end loop;
-  set local lock_timeout to '` + lockTimeout + `';
-end$$`
-
-//go:embed bootstrap.sql
-var bootstrap string
 
 var errLockHeld = errors.New("the migration lock is held by another session")
 
-// migrateLocked gets the lock and migrates, or goes on without once another session has. Each try is
-// a transaction of its own: none sits idle between two of them, in the way of the other session's
-// locks. It is given, and in the end returns, how the database was found last.
+// migrateLocked gets the lock and migrates, or returns once another session has migrated. Each try is a transaction of its own, so that none is
+// idle between two tries. It takes, and returns, how the database was found last.
 func (m *migrator) migrateLocked(ctx context.Context, status Status) (Status, error) {
 	started := time.Now()
 	for try := 1; ; try++ {
@@ -76,12 +52,11 @@ func (m *migrator) migrateLocked(ctx context.Context, status Status) (Status, er
 		if !errors.Is(err, errLockHeld) {
 			return migrated, err
 		}
-		if try >= m.lockTries {
-			return status, fmt.Errorf("%w: tried %d times in %v; %s", ErrLocked, try, time.Since(started).Round(time.Millisecond), m.holder(ctx))
+		if try >= m.cfg.LockTries {
+			return status, fmt.Errorf("%w: tried %d times in %v; %s", ErrLocked, try, time.Since(started).Round(time.Millisecond), m.lockHolder(ctx))
 		}
-		m.log.Info().Int("try", try).Int("tries", m.lockTries).Msg("another session is migrating the schema, waiting for it")
-		status, err = m.wait(ctx)
-		if err != nil || !status.Due() {
+		m.cfg.Logger.Info().Int("try", try).Int("tries", m.cfg.LockTries).Msg("another session is migrating the schema, waiting for it")
+		if status, err = m.wait(ctx); err != nil || !status.Due() {
 			return status, err
 		}
 	}
@@ -89,28 +64,24 @@ func (m *migrator) migrateLocked(ctx context.Context, status Status) (Status, er
 
 // wait returns after the delay between two tries, or as soon as no migration is due any more.
 func (m *migrator) wait(ctx context.Context) (Status, error) {
-	next := time.NewTimer(m.lockDelay)
-	defer next.Stop()
-	poll := time.NewTicker(min(pollInterval, m.lockDelay))
+	deadline := time.Now().Add(m.cfg.LockDelay)
+	poll := time.NewTicker(min(pollInterval, m.cfg.LockDelay))
 	defer poll.Stop()
 	for {
-		var last bool
 		select {
 		case <-ctx.Done():
-			return Status{Program: m.program}, ctx.Err()
-		case <-next.C:
-			last = true
+			return Status{Program: m.cfg.Version}, ctx.Err()
 		case <-poll.C:
 		}
 		status, _, err := m.gate(ctx)
-		if err != nil || !status.Due() || last {
+		if err != nil || !status.Due() || time.Now().After(deadline) {
 			return status, err
 		}
 	}
 }
 
-// holder says who holds the lock, as far as this session can see.
-func (m *migrator) holder(ctx context.Context) string {
+// lockHolder describes the session that holds the lock, as far as this one can see.
+func (m *migrator) lockHolder(ctx context.Context) string {
 	var pid int
 	var application string
 	err := m.conn.QueryRow(ctx, `
@@ -122,15 +93,14 @@ func (m *migrator) holder(ctx context.Context) string {
 		and (l.classid::int8 << 32 | l.objid::int8) = $1::int8
 	`, int64(lockKey)).Scan(&pid, &application)
 	if err != nil {
-		return "it is not to be seen who holds it, it may just have been let go"
+		return "its holder is unknown, the lock may have just been released"
 	}
 	return fmt.Sprintf("backend %d holds it (%s), see pg_stat_activity", pid, application)
 }
 
-// migrate does the whole migration if the lock is free and a migration still due. It fails with
-// errLockHeld if the lock is not free.
+// migrate runs the migration if the lock is free and it is still due. It fails with errLockHeld if the lock is not free.
 func (m *migrator) migrate(ctx context.Context) (Status, error) {
-	status := Status{Program: m.program}
+	status := Status{Program: m.cfg.Version}
 	started, committing := time.Now(), false
 	err := pgx.BeginTxFunc(ctx, m.conn, beginWriting, func(tx pgx.Tx) error {
 		var locked bool
@@ -151,62 +121,46 @@ func (m *migrator) migrate(ctx context.Context) (Status, error) {
 			return err
 		}
 		if err := m.runScripts(ctx, tx, found); err != nil {
-			return fmt.Errorf("the migration to %s failed, the database is as it was: %w", m.program, err)
+			return fmt.Errorf("the migration to %s failed, the database is as it was: %w", status.Program, err)
 		}
 		committing = true
 		return nil
 	})
-	if err != nil {
-		if pgErr := new(pgconn.PgError); committing && errors.As(err, &pgErr) {
-			err = fmt.Errorf("the migration to %s failed at its commit, the database is as it was: %w", m.program, err)
-		} else if committing {
-			err = fmt.Errorf("the migration to %s may or may not have been committed, look with queued migrate --status: %w", m.program, err)
-		}
-		return status, err
-	}
-	if status.Due() {
-		m.log.Info().Str("from", status.Database).Str("to", status.Program).Int("scripts", len(status.Pending)).
+	switch {
+	case err != nil && committing && errors.As(err, new(*pgconn.PgError)):
+		return status, fmt.Errorf("the migration to %s failed at its commit, the database is as it was: %w", status.Program, err)
+	case err != nil && committing:
+		return status, fmt.Errorf("the migration to %s may or may not have been committed, check with queued migrate --status: %w", status.Program, err)
+	case err == nil && status.Due():
+		m.cfg.Logger.Info().Str("from", status.Database).Str("to", status.Program).Int("scripts", len(status.Pending)).
 			Dur("took", time.Since(started)).Msg("the schema is migrated")
 	}
-	return status, nil
+	return status, err
 }
 
 // runScripts runs what is pending and sets the version. The transaction has the advisory lock.
 func (m *migrator) runScripts(ctx context.Context, tx pgx.Tx, found state) error {
-	// A migration takes the time it takes, whatever timeouts the role has; not all of these exist on all servers.
-	if _, err := tx.Exec(ctx, `
-		select set_config(name, '0', true) from pg_settings
-		where name in ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout');
-		set local lock_timeout to '`+lockTimeout+`';
-	`); err != nil {
-		return fmt.Errorf("set timeouts: %w", err)
-	}
+	type step struct{ doing, statements string }
+	steps := []step{{"set timeouts", setTimeouts}}
 	if found.owner == "" {
-		if _, err := tx.Exec(ctx, "create schema agent"); err != nil {
-			return fmt.Errorf("create the schema agent: %w", err)
-		}
+		steps = append(steps, step{"create the schema agent", "create schema agent"})
 	}
 	if !found.migrated {
-		if _, err := tx.Exec(ctx, bootstrap); err != nil {
-			return fmt.Errorf("create agent.version and agent.migration: %w", err)
+		steps = append(steps, step{"create agent.version and agent.migration", bootstrap})
+	}
+	steps = append(steps, step{"lock agent.migration", "lock table agent.migration in exclusive mode"}, step{"lock the tables of the schema agent", lockTables})
+	for _, s := range steps {
+		if _, err := tx.Exec(ctx, s.statements); err != nil {
+			return fmt.Errorf("%s: %w", s.doing, withHint(err))
 		}
 	}
-	if _, err := tx.Exec(ctx, "lock table agent.migration in exclusive mode"); err != nil {
-		return fmt.Errorf("lock agent.migration: %w", err)
-	}
-	done, err := readApplied(ctx, tx) // again: only now can nobody change it by hand
+	applied, err := readApplied(ctx, tx) // again: from here on nobody can change it by hand
 	if err != nil {
 		return err
 	}
-	pending, err := m.scripts.pending(done)
+	pending, err := m.scripts.pending(applied)
 	if err != nil {
 		return err
-	}
-	if _, err := tx.Exec(ctx, lockTables); err != nil {
-		if pgErr := new(pgconn.PgError); errors.As(err, &pgErr) && hint(pgErr) != "" {
-			err = fmt.Errorf("%w; hint: %s", err, hint(pgErr))
-		}
-		return fmt.Errorf("lock the tables of the schema agent: %w", err)
 	}
 	for _, s := range pending {
 		if err := m.runScript(ctx, tx, s); err != nil {
@@ -216,31 +170,82 @@ func (m *migrator) runScripts(ctx context.Context, tx pgx.Tx, found state) error
 	if _, err := tx.Exec(ctx, `
 		insert into agent.version (version) values ($1)
 		on conflict (singleton) do update set version = excluded.version, updated_at = excluded.updated_at
-	`, m.program); err != nil {
+	`, m.cfg.Version); err != nil {
 		return fmt.Errorf("set agent.version: %w", err)
 	}
 	return nil
 }
 
-// runScript runs one script, and remembers it if it is incremental.
+// runScript runs one script, and records it if it is incremental.
 func (m *migrator) runScript(ctx context.Context, tx pgx.Tx, s script) error {
-	if _, err := tx.Exec(ctx, emptySearchPath); err != nil { // the script before may have set another
-		return fmt.Errorf("%s: %w", s.path(), err)
-	}
-	if _, err := tx.Exec(ctx, "select set_config('queued.script', $1, true)", s.body); err != nil {
+	// The script before may have set another search_path.
+	if _, err := tx.Exec(ctx, `select set_config('search_path', '""', true), set_config('queued.script', $1, true)`, s.body); err != nil {
 		return fmt.Errorf("%s: %w", s.path(), err)
 	}
 	started := time.Now()
 	if _, err := tx.Exec(ctx, executeScript); err != nil {
-		return s.explain(err)
+		return s.locate(err)
 	}
 	took := time.Since(started)
 	if s.folder == incrementalFolder {
 		if _, err := tx.Exec(ctx, "insert into agent.migration (name, version, checksum, took) values ($1, $2, $3, $4)",
-			s.name, m.program, s.checksum[:], took); err != nil {
-			return fmt.Errorf("%s: remember it: %w", s.path(), err)
+			s.name, m.cfg.Version, s.checksum[:], took); err != nil {
+			return fmt.Errorf("%s: record it: %w", s.path(), err)
 		}
 	}
-	m.log.Info().Str("script", s.path()).Dur("took", took).Msg("migration script done")
+	m.cfg.Logger.Info().Str("script", s.path()).Dur("took", took).Msg("migration script done")
 	return nil
+}
+
+// locate adds to a failure of the script its line, and the detail, hint and context that the server gave.
+func (s script) locate(err error) error {
+	place, where := s.path(), ""
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		if line := s.line(pgErr); line > 0 {
+			place = fmt.Sprintf("%s, line %d", place, line)
+		}
+		// The context, innermost first, ends with what is the same for every script: that executeScript ran the body, quoted in full.
+		levels, _, _ := strings.Cut(pgErr.Where, s.body)
+		if last := strings.LastIndexByte(levels, '\n'); last > 0 {
+			where = "; where: " + strings.ReplaceAll(levels[:last], "\n", " < ")
+		}
+	}
+	return fmt.Errorf("%s: %w%s", place, withHint(err), where)
+}
+
+// line returns the line of the script that the server's error position is in, or 0 when there is none.
+func (s script) line(pgErr *pgconn.PgError) int {
+	// The position counts characters, from 1, in the failing statement or function body, which the server quotes.
+	quoted, position := pgErr.InternalQuery, int(pgErr.InternalPosition)
+	if position < 1 || strings.Count(s.body, quoted) != 1 {
+		return 0
+	}
+	before, _, _ := strings.Cut(s.body, quoted)
+	characters := []rune(quoted)
+	return 1 + strings.Count(before, "\n") + strings.Count(string(characters[:min(position-1, len(characters))]), "\n")
+}
+
+// withHint adds the server's detail and hint to an error, or a hint for what scripts are likely to run into.
+func withHint(err error) error {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return err
+	}
+	hint := pgErr.Hint
+	switch {
+	case hint != "":
+	case pgErr.Code == "0A000" && pgErr.Routine == "exec_stmt_dynexecute":
+		hint = "scripts are executed inside the migration's one transaction, which they may neither begin nor end"
+	case pgErr.Code == "55P03": // lock_not_available
+		hint = "another session has used the table for longer than " + lockTimeout + ", which is as long as a migration waits; " +
+			"look for long transactions in pg_stat_activity and try again"
+	}
+	if pgErr.Detail != "" {
+		err = fmt.Errorf("%w; detail: %s", err, pgErr.Detail)
+	}
+	if hint != "" {
+		err = fmt.Errorf("%w; hint: %s", err, hint)
+	}
+	return err
 }

@@ -19,12 +19,12 @@ func TestScriptsOutOfOrderAreRefused(t *testing.T) {
 	}{
 		{"good", []string{"incremental/001-a.sql", "incremental/002-b-2.sql", "idempotent/001-a.sql"}, ""},
 		{"one folder alone", []string{"idempotent/001-a.sql"}, ""},
-		{"other folders are nobody's business", []string{"incremental/001-a.sql", "docs/x.md"}, ""},
+		{"other folders are ignored", []string{"incremental/001-a.sql", "docs/x.md"}, ""},
 		{"no script at all", nil, "there are none"},
-		{"gap", []string{"incremental/001-a.sql", "incremental/003-b.sql"}, "there is no 002 before incremental/003-b.sql"},
-		{"gap at the start", []string{"idempotent/002-a.sql"}, "there is no 001 before idempotent/002-a.sql"},
-		{"zero", []string{"incremental/000-a.sql"}, "incremental/000-a.sql: numbers start at 001"},
-		{"number twice", []string{"incremental/001-a.sql", "incremental/001-b.sql"}, "incremental/001-b.sql has the same number as 001-a.sql"},
+		{"gap", []string{"incremental/001-a.sql", "incremental/003-b.sql"}, "incremental/003-b.sql must have the number 002"},
+		{"gap at the start", []string{"idempotent/002-a.sql"}, "idempotent/002-a.sql must have the number 001"},
+		{"zero", []string{"incremental/000-a.sql"}, "incremental/000-a.sql must have the number 001: numbers start at 001"},
+		{"number twice", []string{"incremental/001-a.sql", "incremental/001-b.sql"}, "incremental/001-b.sql must have the number 002: numbers start at 001, without gaps or duplicates"},
 		{"two digits", []string{"incremental/01-a.sql"}, "incremental/01-a.sql is not named"},
 		{"four digits", []string{"incremental/0001-a.sql"}, "is not named"},
 		{"upper case", []string{"incremental/001-A.sql"}, "is not named"},
@@ -53,7 +53,7 @@ func TestScriptsOutOfOrderAreRefused(t *testing.T) {
 	}
 }
 
-func TestScriptThatIsNoTextIsRefused(t *testing.T) {
+func TestScriptThatIsNotTextIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{"select 1; \x00", "select '\xff'"} {
 		_, err := load(fstest.MapFS{"incremental/001-a.sql": {Data: []byte(body)}})
@@ -69,8 +69,8 @@ func TestScriptsOfTheProgramAreInOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(all.incremental) == 0 || len(all.idempotent) == 0 {
-		t.Errorf("%d incremental and %d idempotent scripts are embedded", len(all.incremental), len(all.idempotent))
+	if first, last := all[0].folder, all[len(all)-1].folder; first != incrementalFolder || last != idempotentFolder {
+		t.Errorf("the first script is %s, the last is %s", first, last)
 	}
 }
 
