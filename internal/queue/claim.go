@@ -102,17 +102,16 @@ func (s *Service) Release(ctx context.Context, leases []Lease) error {
 	ids, receipts := columns(leases)
 	touched := make(map[string]bool)
 	err := s.short(ctx, func(pool *pg.Pool) error {
-		return send(ctx, pool, `select queue, coalesce(type, ''), priority, vt from agent.release_events($1, $2)`, []any{ids, receipts}, func(rows pgx.Rows) error {
-			var l lane
-			var vt time.Time
-			_, err := pgx.ForEachRow(rows, []any{&l.queue, &l.typ, &l.priority, &vt}, func() error {
-				s.counters.add(l.queue, func(c *Counters) { c.Released++ })
-				s.marks.lower(l, vt)
-				touched[l.queue] = true
-				return nil
-			})
-			return err
+		var l lane
+		var vt time.Time
+		rows, _ := pool.Query(ctx, `select queue, coalesce(type, ''), priority, vt from agent.release_events($1, $2)`, ids, receipts)
+		_, err := pgx.ForEachRow(rows, []any{&l.queue, &l.typ, &l.priority, &vt}, func() error {
+			s.counters.add(l.queue, func(c *Counters) { c.Released++ })
+			s.marks.lower(l, vt)
+			touched[l.queue] = true
+			return nil
 		})
+		return err
 	})
 	s.wake(touched)
 	return wrap("releasing claims", err)

@@ -41,19 +41,19 @@ func (s *Service) Get(ctx context.Context, id int64) (Event, error) {
 
 // List returns waiting events by (vt, id). It fails with ErrBadCursor or ErrQueryTimeout.
 func (s *Service) List(ctx context.Context, p ListParams) (Page, error) {
-	after, err := parseCursor("list", p.Cursor)
+	after, err := pg.ParseCursor("list", p.Cursor)
 	if err != nil {
 		return Page{}, err
 	}
 	limit := pageSize(p.Limit)
 	return s.page(ctx, "list", limit,
 		`select `+eventColumns+`, vt from agent.list_events(nullif($1, ''), nullif($2, ''), $3, $4, $5)`,
-		p.Queue, string(p.State), limit+1, after.ts, after.id)
+		p.Queue, string(p.State), limit+1, after.At, after.ID)
 }
 
 // History returns one page of history. It fails with ErrBadCursor or ErrQueryTimeout.
 func (s *Service) History(ctx context.Context, p HistoryParams) (Page, error) {
-	before, err := parseCursor("history", p.Cursor)
+	before, err := pg.ParseCursor("history", p.Cursor)
 	if err != nil {
 		return Page{}, err
 	}
@@ -61,7 +61,7 @@ func (s *Service) History(ctx context.Context, p HistoryParams) (Page, error) {
 	return s.page(ctx, "history", limit,
 		`select `+eventColumns+`, event_ts from agent.list_history(nullif($1, ''), nullif($2, ''), $3, $4, $5, $6, $7, $8, $9,
 			nullif($10, ''), nullif($11, ''), nullif($12, ''), $13)`,
-		p.Queue, string(p.Outcome), p.From, p.To, jsonArg(p.Contains), p.ID, limit+1, before.ts, before.id,
+		p.Queue, string(p.Outcome), p.From, p.To, jsonArg(p.Contains), p.ID, limit+1, before.At, before.ID,
 		p.Type, p.Source, p.Worker, p.MinDuration)
 }
 
@@ -101,7 +101,7 @@ func (s *Service) page(ctx context.Context, listing string, limit int, sql strin
 		return Page{Events: events}, nil
 	}
 	events = events[:limit]
-	return Page{Events: events, Next: newCursor(listing, last, events[limit-1].ID)}, nil
+	return Page{Events: events, Next: pg.Cursor{Listing: listing, At: &last, ID: &events[limit-1].ID}.String()}, nil
 }
 
 func pageSize(limit int) int {

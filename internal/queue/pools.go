@@ -7,8 +7,6 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/queued/queued/internal/pg"
 )
 
@@ -31,6 +29,7 @@ type pools struct {
 	loops    *pg.Pool // what the service does by itself, and sweeps and purges
 	health   *pg.Pool // whether the database answers
 
+	all     pg.Pools
 	waiting chan struct{} // holds a token for each call that waits for a lock
 }
 
@@ -50,30 +49,18 @@ func sharesOf(conns, processors int) shares {
 }
 
 // openPools makes the pools of a service.
-func openPools(ctx context.Context, db *pg.Database, cfg Config) (p pools, err error) {
-	s := sharesOf(cmp.Or(cfg.MaxConns, db.MaxConns(), DefaultMaxConns), runtime.GOMAXPROCS(0))
-	p.waiting = make(chan struct{}, maxLockWaiters)
-	for _, pool := range []struct {
-		to     **pg.Pool
-		config pg.PoolConfig
-	}{
-		{&p.writers, pg.PoolConfig{MaxConns: s.writers, LockTimeout: flushLockTimeout}},
-		{&p.calls, pg.PoolConfig{MaxConns: s.calls, LockTimeout: callLockTimeout}},
-		{&p.patient, pg.PoolConfig{MaxConns: s.patient, LockTimeout: cfg.LockTimeout}},
-		{&p.searches, pg.PoolConfig{MaxConns: s.searches}},
-		{&p.loops, pg.PoolConfig{MaxConns: s.loops}},
-		{&p.health, pg.PoolConfig{MaxConns: s.health}},
-	} {
-		if *pool.to, err = db.NewPool(ctx, pool.config); err != nil {
-			return p, err
-		}
-	}
-	return p, nil
-}
-
-// all are the pools there are.
-func (p *pools) all() []*pg.Pool {
-	return []*pg.Pool{p.writers, p.calls, p.patient, p.searches, p.loops, p.health}
+func (s *Service) openPools(ctx context.Context) (err error) {
+	n := sharesOf(cmp.Or(s.cfg.MaxConns, s.db.MaxConns(), DefaultMaxConns), runtime.GOMAXPROCS(0))
+	s.pools.waiting = make(chan struct{}, maxLockWaiters)
+	s.all, err = s.db.OpenPools(ctx,
+		pg.PoolSpec{To: &s.writers, Config: pg.PoolConfig{MaxConns: n.writers, LockTimeout: flushLockTimeout}},
+		pg.PoolSpec{To: &s.calls, Config: pg.PoolConfig{MaxConns: n.calls, LockTimeout: callLockTimeout}},
+		pg.PoolSpec{To: &s.patient, Config: pg.PoolConfig{MaxConns: n.patient, LockTimeout: s.cfg.LockTimeout}},
+		pg.PoolSpec{To: &s.searches, Config: pg.PoolConfig{MaxConns: n.searches}},
+		pg.PoolSpec{To: &s.loops, Config: pg.PoolConfig{MaxConns: n.loops}},
+		pg.PoolSpec{To: &s.health, Config: pg.PoolConfig{MaxConns: n.health}},
+	)
+	return err
 }
 
 // short makes a short call: run makes it on the connections of a pool, in one transaction. When it loses against another transaction there, nothing was
@@ -96,22 +83,5 @@ func (p *pools) short(ctx context.Context, run func(*pg.Pool) error) error {
 
 // row makes a short call that returns one row, and scans it into dest.
 func (p *pools) row(ctx context.Context, sql string, args []any, dest ...any) error {
-	return p.short(ctx, func(pool *pg.Pool) error {
-		return send(ctx, pool, sql, args, func(rows pgx.Rows) error {
-			if !rows.Next() {
-				return cmp.Or(rows.Err(), pgx.ErrNoRows)
-			}
-			return rows.Scan(dest...)
-		})
-	})
-}
-
-// send runs a statement as a transaction of its own under the settings of the pool, and has its rows read.
-func send(ctx context.Context, pool *pg.Pool, sql string, args []any, read func(pgx.Rows) error) error {
-	batch := new(pgx.Batch)
-	if prologue := pool.Prologue(); prologue != "" {
-		batch.Queue(prologue)
-	}
-	batch.Queue(sql, args...).Query(read)
-	return pool.SendBatch(ctx, batch).Close()
+	return p.short(ctx, func(pool *pg.Pool) error { return pool.QueryRow(ctx, sql, args...).Scan(dest...) })
 }

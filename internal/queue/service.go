@@ -129,17 +129,15 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		}
 	}
 	cfg = cfg.withDefaults()
-	pools, err := openPools(ctx, db, cfg)
-	if err != nil {
-		return nil, err
-	}
 	s := &Service{
 		cfg:         cfg,
 		db:          db,
-		pools:       pools,
 		name:        rand.Text(),
 		started:     time.Now(),
 		dispatchers: make(map[string]*dispatcher),
+	}
+	if err := s.openPools(ctx); err != nil {
+		return nil, err
 	}
 	s.upkeep = upkeep{every: upkeepInterval, retry: upkeepRetry, pause: time.Second}
 	s.notifier = newNotifier(s)
@@ -215,10 +213,8 @@ func (s *Service) Close(ctx context.Context) error {
 // closePools closes the connections. A server that does not take leave of them loses nothing by it, so that they are not waited for longer than
 // ctx lasts.
 func (s *Service) closePools(ctx context.Context) {
-	for _, pool := range s.all() {
-		if err := pool.CloseBy(ctx); err != nil {
-			s.cfg.Logger.Warn().Err(err).Msg("the database does not answer: its connections are dropped")
-		}
+	if err := s.all.CloseBy(ctx); err != nil {
+		s.cfg.Logger.Warn().Err(err).Msg("the database does not answer: its connections are dropped")
 	}
 }
 
@@ -228,28 +224,8 @@ func (s *Service) Ping(ctx context.Context) error {
 	return wrap("asking the database for an answer", err)
 }
 
-// PoolStats describes the connection pool: connections in use, idle, and at most, and what
-// acquiring them has cost so far.
-type PoolStats struct {
-	InUse, Idle, Max     int32
-	Acquires             int64         // connections handed out
-	EmptyAcquires        int64         // of those, how many had to wait for one
-	EmptyAcquireWaitTime time.Duration // how long those waited, in all
-}
-
 // PoolStats describes the connections.
-func (s *Service) PoolStats() (sum PoolStats) {
-	for _, pool := range s.all() {
-		st := pool.Stat()
-		sum.InUse += st.AcquiredConns()
-		sum.Idle += st.IdleConns()
-		sum.Max += st.MaxConns()
-		sum.Acquires += st.AcquireCount()
-		sum.EmptyAcquires += st.EmptyAcquireCount()
-		sum.EmptyAcquireWaitTime += st.EmptyAcquireWaitTime()
-	}
-	return sum
-}
+func (s *Service) PoolStats() pg.PoolStats { return s.all.Stats() }
 
 // bounded runs read with the statement timeout of listings and counts.
 func (s *Service) bounded(ctx context.Context, read func(pgx.Tx) error) error {

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/pg"
 )
 
 // statsColumns are those of agent.queue_stats, in the order of QueueStats.
@@ -12,18 +14,14 @@ const statsColumns = `queue, ready, scheduled, leased, oldest_ready_age, done_la
 // Queues describes the queues that hold an event, waiting or in history, or have a policy, by name. It fails with ErrBadCursor or
 // ErrQueryTimeout.
 func (s *Service) Queues(ctx context.Context, p QueuesParams) (QueuesPage, error) {
-	after := ""
-	if p.Cursor != "" {
-		parts, err := decodeCursor("queues", p.Cursor, 1)
-		if err != nil {
-			return QueuesPage{}, err
-		}
-		after = parts[0]
+	after, err := pg.ParseCursor("queues", p.Cursor)
+	if err != nil {
+		return QueuesPage{}, err
 	}
 	limit := pageSize(p.Limit)
 	var page QueuesPage
-	err := s.bounded(ctx, func(tx pgx.Tx) error {
-		rows, _ := tx.Query(ctx, `select `+statsColumns+` from agent.queue_stats(nullif($1, interval '0'), $2, $3)`, p.Lately, after, limit+1)
+	err = s.bounded(ctx, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, `select `+statsColumns+` from agent.queue_stats(nullif($1, interval '0'), coalesce($2, ''), $3)`, p.Lately, after.Name, limit+1)
 		var err error
 		page.Queues, err = pgx.CollectRows(rows, pgx.RowToStructByPos[QueueStats])
 		return err
@@ -33,7 +31,7 @@ func (s *Service) Queues(ctx context.Context, p QueuesParams) (QueuesPage, error
 	}
 	if len(page.Queues) > limit {
 		page.Queues = page.Queues[:limit]
-		page.Next = encodeCursor("queues", page.Queues[limit-1].Queue)
+		page.Next = pg.Cursor{Listing: "queues", Name: &page.Queues[limit-1].Queue}.String()
 	}
 	return page, nil
 }

@@ -37,22 +37,15 @@ func (s *Service) List(ctx context.Context, p ListParams) (Page, error) {
 	if p.DueBefore != nil {
 		listing = "due"
 	}
-	after, err := parseCursor(listing, p.Cursor)
+	after, err := pg.ParseCursor(listing, p.Cursor)
 	if err != nil {
 		return Page{}, err
-	}
-	var (
-		afterAt *pg.Timestamp
-		afterID *int64
-	)
-	if after != nil {
-		afterAt, afterID = after.At, &after.ID
 	}
 	limit := pageSize(p.Limit)
 	var found []row
 	err = s.bounded(ctx, "listing schedules", func(ctx context.Context, tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, `select `+columns("s")+` from agent.list_schedules(nullif($1, ''), nullif($2, ''), nullif($3, ''), $4, $5, $6, $7) s`,
-			p.Owner, p.Queue, string(p.Status), p.DueBefore, limit+1, afterAt, afterID)
+			p.Owner, p.Queue, string(p.Status), p.DueBefore, limit+1, after.At, after.ID)
 		var err error
 		found, err = pgx.CollectRows(rows, scanRow)
 		return err
@@ -64,7 +57,7 @@ func (s *Service) List(ctx context.Context, p ListParams) (Page, error) {
 	for i, r := range found {
 		if i == limit {
 			last := found[limit-1]
-			next := cursor{Listing: listing, ID: last.ID}
+			next := pg.Cursor{Listing: listing, ID: &last.ID}
 			if p.DueBefore != nil {
 				next.At = last.nextExact
 			}
@@ -86,13 +79,9 @@ func (o *Occurrence) fields() []any {
 // Occurrences returns a schedule's occurrences: one page of those that have come or were passed over, and those to come. It fails with
 // ErrNotFound, ErrBadCursor or ErrQueryTimeout.
 func (s *Service) Occurrences(ctx context.Context, p OccurrencesParams) (Occurrences, error) {
-	before, err := parseCursor("occurrences", p.Cursor)
+	before, err := pg.ParseCursor("occurrences", p.Cursor)
 	if err != nil {
 		return Occurrences{}, err
-	}
-	var beforeLocal *pg.Timestamp
-	if before != nil {
-		beforeLocal = before.At
 	}
 	limit := pageSize(p.Limit)
 	var (
@@ -101,7 +90,7 @@ func (s *Service) Occurrences(ctx context.Context, p OccurrencesParams) (Occurre
 	)
 	err = s.bounded(ctx, "listing occurrences", func(ctx context.Context, tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, `select `+occurrenceColumns+`, nominal_at at time zone 'UTC' from agent.list_occurrences($1, $2, $3::timestamptz at time zone 'UTC')`,
-			p.ID, limit+1, beforeLocal)
+			p.ID, limit+1, before.At)
 		var last pg.Timestamp // where the page ends, exactly
 		past, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (o Occurrence, err error) {
 			var nominalAt pg.Timestamp
@@ -116,7 +105,7 @@ func (s *Service) Occurrences(ctx context.Context, p OccurrencesParams) (Occurre
 		}
 		if limit < 0 {
 			past = past[:len(past)-1]
-			result.Next = cursor{Listing: "occurrences", At: &last}.String()
+			result.Next = pg.Cursor{Listing: "occurrences", At: &last}.String()
 		}
 		result.Past = past
 		r, err = one(ctx, tx, `select `+columns("s")+` from agent.get_schedule($1) s`, p.ID)

@@ -2,10 +2,10 @@ package schedule
 
 import (
 	"context"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/pg"
 )
 
 const ownerColumns = `id, timezone, attributes, version, created_at, updated_at`
@@ -13,9 +13,6 @@ const ownerColumns = `id, timezone, attributes, version, created_at, updated_at`
 func (o *Owner) fields() []any {
 	return []any{&o.ID, &o.Timezone, (*[]byte)(&o.Attributes), &o.Version, &o.CreatedAt, &o.UpdatedAt}
 }
-
-// isText reports whether PostgreSQL can hold s.
-func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
 // PutOwner makes an owner or replaces what there is of one. In a new zone all their schedules that have none of their own are resolved anew from the
 // same local times, in the same transaction: one whose time is over there and has not come yet comes now, none comes twice. It fails with
@@ -54,22 +51,18 @@ func (s *Service) GetOwner(ctx context.Context, id string) (Owner, error) {
 
 // ListOwners returns one page of owners by id. It fails with ErrBadCursor or ErrQueryTimeout.
 func (s *Service) ListOwners(ctx context.Context, p ListOwnersParams) (OwnerPage, error) {
-	after, err := parseCursor("owners", p.Cursor)
+	after, err := pg.ParseCursor("owners", p.Cursor)
 	if err != nil {
 		return OwnerPage{}, err
-	}
-	var afterID *string
-	if after != nil {
-		afterID = &after.Name
 	}
 	limit := pageSize(p.Limit)
 	var page OwnerPage
 	err = s.bounded(ctx, "listing owners", func(ctx context.Context, tx pgx.Tx) error {
-		rows, _ := tx.Query(ctx, `select `+ownerColumns+` from agent.list_owners($1, $2)`, limit+1, afterID)
+		rows, _ := tx.Query(ctx, `select `+ownerColumns+` from agent.list_owners($1, $2)`, limit+1, after.Name)
 		owners, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (o Owner, err error) { return o, row.Scan(o.fields()...) })
 		if len(owners) > limit {
 			owners = owners[:limit]
-			page.Next = cursor{Listing: "owners", Name: owners[limit-1].ID}.String()
+			page.Next = pg.Cursor{Listing: "owners", Name: &owners[limit-1].ID}.String()
 		}
 		page.Owners = owners
 		return err

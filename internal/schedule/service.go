@@ -85,6 +85,7 @@ type Service struct {
 	db    *pg.Database
 	pool  *pg.Pool      // for calls
 	loops *pg.Pool      // for the loops of Run
+	pools pg.Pools      // both
 	wakes chan struct{} // holds a token when something may be due
 
 	closed context.Context // ends when calls under way are to end
@@ -110,24 +111,21 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 			return nil, err
 		}
 	}
-	pool, err := db.NewPool(ctx, pg.PoolConfig{MaxConns: cfg.MaxConns})
+	s := &Service{cfg: cfg, db: db, wakes: make(chan struct{}, 1), postponed: make(map[int64]time.Time)}
+	var err error
+	s.pools, err = db.OpenPools(ctx,
+		pg.PoolSpec{To: &s.pool, Config: pg.PoolConfig{MaxConns: cfg.MaxConns}},
+		pg.PoolSpec{To: &s.loops, Config: pg.PoolConfig{MaxConns: loopConns}},
+	)
 	if err != nil {
 		return nil, err
 	}
-	loops, err := db.NewPool(ctx, pg.PoolConfig{MaxConns: loopConns})
-	if err != nil {
-		pool.Close()
-		return nil, err
-	}
-	if err := pool.Ping(ctx); err != nil {
-		loops.Close()
-		pool.Close()
+	if err := s.pool.Ping(ctx); err != nil {
+		_ = s.pools.CloseBy(ctx) // nothing is lost with them
 		return nil, wrap("connecting", err)
 	}
-	closed, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	return &Service{
-		cfg: cfg, db: db, pool: pool, loops: loops, wakes: make(chan struct{}, 1), closed: closed, cancel: cancel, postponed: make(map[int64]time.Time),
-	}, nil
+	s.closed, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	return s, nil
 }
 
 // closeGrace is how long calls that are told to end may take to do so.
@@ -137,13 +135,13 @@ const closeGrace = time.Second
 // them did not. Run must have returned. Calls after Close fail with ErrUnavailable.
 func (s *Service) Close(ctx context.Context) error {
 	defer s.cancel()
-	if errors.Join(s.loops.CloseBy(ctx), s.pool.CloseBy(ctx)) == nil {
+	if s.pools.CloseBy(ctx) == nil {
 		return nil
 	}
 	s.cancel()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
 	defer cancel()
-	if err := errors.Join(s.loops.CloseBy(ctx), s.pool.CloseBy(ctx)); err != nil {
+	if err := s.pools.CloseBy(ctx); err != nil {
 		return fmt.Errorf("closing the schedules: a call under way did not end: %w", err)
 	}
 	return nil

@@ -84,16 +84,10 @@ func (s *Service) CheckZones(ctx context.Context) error {
 	s.zones = now
 	if changed > 0 {
 		s.replan(ctx, conn, unresolved) // by this session, which knows the new rules
-		s.reset()
+		s.pools.Reset()
 		s.wake()
 	}
 	return nil
-}
-
-// reset has the pools begin new sessions.
-func (s *Service) reset() {
-	s.pool.Reset()
-	s.loops.Reset()
 }
 
 // listen hears of schedules that are due soon, and of zones, until ctx ends.
@@ -105,7 +99,7 @@ func (s *Service) listen(ctx context.Context) error {
 		Begin:    s.wake,
 		Heard: func(payload string) {
 			if payload == "zones" {
-				s.reset()
+				s.pools.Reset()
 			} else {
 				s.wake()
 			}
