@@ -13,9 +13,9 @@ GOTEST := $(TOOL) gotestsum --format pkgname-and-test-fails -- -race -shuffle=on
 PGTEST := go run ./internal/pgtest/run
 # The scenarios of internal/faults make servers of their own: once, and not beside everything else
 FAULTS_ELSEWHERE := $(if $(filter ./...,$(PKG)),QUEUED_FAULTS=off)
-# What make bench measures on, its further flags, and where its results go: see bench/README.md
+# What make bench measures on, what it measures, and where its report goes: see bench/README.md
 FLAVOUR ?= timescale
-BENCH ?=
+BENCH ?= suite
 OUT ?= $(CURDIR)/bin/bench
 
 .PHONY: help
@@ -50,12 +50,12 @@ faults: ## The same in the long form, hours long; QUEUED_FAULTS_ROUNDS=3 and ARG
 	@QUEUED_FAULTS=long go test -count=1 -timeout 6h -parallel 2 -v $(ARGS) ./internal/faults
 
 .PHONY: test-bench
-test-bench: ## Test the module bench/, which needs no PostgreSQL
-	@cd bench && go test -race -shuffle=on ./...
+test-bench: ## Test the module bench/, on a plain PostgreSQL that is private to the run
+	@$(PGTEST) -flavour plain -- go test -C bench -race -shuffle=on -parallel 4 -timeout 10m ./...
 
 .PHONY: bench
-bench: ## Measure queued, the floor under it and its peers side by side, on FLAVOUR (timescale) with BENCH='--rounds 3 …'
-	@$(PGTEST) -flavour $(FLAVOUR) -durable -- go run -C bench . --out $(OUT) $(BENCH)
+bench: ## Measure queued, the floor under it and its peers, on FLAVOUR (timescale); BENCH='suite --rounds 3 …', BENCH='single …'
+	@$(PGTEST) -flavour $(FLAVOUR) -durable -- go run -C bench ./cmd/queued-bench --out $(OUT) $(BENCH)
 
 .PHONY: fuzz
 fuzz: ## Fuzz each decoder for FUZZTIME (30s)

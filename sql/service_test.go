@@ -13,7 +13,7 @@ import (
 )
 
 // notService are folders, from the top of the repository, whose programs connect as the owner of the schema.
-var notService = []string{"internal/bench", "internal/faults", "internal/pgtest", "internal/migrate"}
+var notService = []string{"internal/faults", "internal/pgtest", "internal/migrate"}
 
 var (
 	calledFunction = regexp.MustCompile(`\bagent\.(\w+)\(`)

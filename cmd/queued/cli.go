@@ -21,7 +21,6 @@ type cli struct {
 	Serve       serveCmd       `cmd:"" default:"withargs" help:"Serve the queue over HTTP; what queued alone does."`
 	Migrate     migrateCmd     `cmd:"" help:"Bring the database's schema to this program's version."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Ask the server on this machine whether it is ready."`
-	Bench       benchCmd       `cmd:"" help:"Load a server and measure what it does."`
 	VersionCmd  versionCmd     `cmd:"" name:"version" help:"Show the version of the program and what it was built with."`
 }
 
@@ -67,8 +66,6 @@ func newParser(grammar *cli, src *source, options ...kong.Option) (*kong.Kong, e
 			{Key: "queue", Title: "Queue:"},
 			{Key: "limits", Title: "Limits:"},
 			{Key: "log", Title: "Log:"},
-			{Key: "bench-target", Title: "What to measure:"},
-			{Key: "bench-report", Title: "How to measure and report it:"},
 		}),
 		mappers(src),
 	}, options...)...)

@@ -1,0 +1,137 @@
+// Command queued-bench measures queued servers: one workload, or the whole suite with the floor under them, their peers and
+// the bars they have to reach. README.md in the module's folder says what is measured and how.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/queued/queued/bench/suite"
+	"github.com/queued/queued/bench/workloads"
+)
+
+// The exit codes.
+const (
+	exitOK          = 0
+	exitFailure     = 1 // something could not be measured, or events were lost or handed out twice
+	exitUsage       = 2
+	exitMissed      = 3 // everything was measured, and a bar was missed
+	exitInterrupted = 130
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)                                       // a second signal ends the program at once
+	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)) //nolint:forbidigo // from here on it is a parameter
+}
+
+// cli is the command line.
+type cli struct {
+	URL         string        `group:"What to measure:" placeholder:"URL" help:"A running server to measure, such as http://127.0.0.1:8080; without it servers are started as they are needed, each on a database of its own."`
+	APIKey      string        `group:"What to measure:" name:"api-key" placeholder:"KEY" help:"With --url: the API key of that server (QUEUED_API_KEY)."`
+	DatabaseURL string        `group:"What to measure:" placeholder:"URL" help:"Without --url: the PostgreSQL on which databases are made and dropped (QUEUED_TEST_DATABASE_URL). With --url: the database behind that server."`
+	Program     string        `group:"What to measure:" type:"existingfile" placeholder:"FILE" help:"The program queued to start as a server; by default one is built from the folder above."`
+	Warmup      time.Duration `group:"How to measure and report it:" default:"2s" help:"How long each measurement runs before it counts."`
+	Payload     int           `group:"How to measure and report it:" default:"100" placeholder:"BYTES" help:"The size of an event."`
+	Out         string        `group:"How to measure and report it:" type:"path" placeholder:"DIR" help:"Write the report to this folder too, as JSON, with charts as SVG."`
+	Quiet       bool          `group:"How to measure and report it:" short:"q" help:"Do not show progress."`
+
+	workloads.Commands `embed:""`
+	Suite              suite.Config `cmd:"" help:"Every workload, the floor under it and its peers, in rounds, judged by bars."`
+}
+
+const description = `Measures queued servers. An event is counted when it was inserted, claimed and acked. Each run accounts for every event in the
+end, and exits with 1 when one was lost or handed out twice.`
+
+// run runs the command that args name until it is done or ctx ends, and returns the exit code.
+func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	err := runCommand(ctx, args, environ, stdout, stderr)
+	var invalid *workloads.InvalidError
+	var missed suite.MissedError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &missed):
+		return exitMissed
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		_, _ = fmt.Fprintln(stderr, "queued-bench: interrupted")
+		return exitInterrupted
+	}
+	_, _ = fmt.Fprintln(stderr, "queued-bench:", err)
+	if errors.As(err, &invalid) {
+		return exitUsage
+	}
+	return exitFailure
+}
+
+func runCommand(ctx context.Context, args, environ []string, stdout, stderr io.Writer) (err error) {
+	var c cli
+	exited := false
+	parser, err := kong.New(&c,
+		kong.Name("queued-bench"), kong.Description(description), kong.Writers(stdout, stderr), kong.Exit(func(int) { exited = true }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, WrapUpperBound: 110}))
+	if err != nil {
+		return err
+	}
+	parsed, err := parser.Parse(args)
+	switch {
+	case exited: // --help was answered
+		return nil
+	case err != nil:
+		return workloads.Invalidf("%s", err)
+	}
+	cfg := workloads.Config{
+		URL: c.URL, APIKey: c.APIKey, DatabaseURL: c.DatabaseURL, Program: c.Program, Environ: environ,
+		Warmup: c.Warmup, Payload: c.Payload, Quiet: c.Quiet, Terminal: isTerminal(stderr), Output: stdout, Progress: stderr,
+	}
+	for _, variable := range environ {
+		switch name, value, _ := strings.Cut(variable, "="); {
+		case name == "QUEUED_TEST_DATABASE_URL" && c.URL == "" && c.DatabaseURL == "":
+			cfg.DatabaseURL = value
+		case name == "QUEUED_API_KEY" && c.URL != "" && c.APIKey == "":
+			cfg.APIKey = value
+		}
+	}
+	if c.Out != "" {
+		if err := os.MkdirAll(c.Out, 0o755); err != nil { //nolint:gosec // reports are for everyone
+			return err
+		}
+		cfg.JSON, cfg.Plot = filepath.Join(c.Out, "report.json"), c.Out
+	}
+	workload, isWorkload := parsed.Selected().Target.Addr().Interface().(workloads.Workload)
+	if err := cfg.Check(); err != nil {
+		return err
+	}
+	if cfg.Program == "" && cfg.URL == "" {
+		var remove func()
+		if cfg.Program, remove, err = workloads.Build(ctx, ".."); err != nil {
+			return err
+		}
+		defer remove()
+	}
+	if !isWorkload {
+		return c.Suite.Run(ctx, cfg, c.Out)
+	}
+	_, err = workloads.Run(ctx, cfg, workload)
+	return err
+}
+
+// isTerminal reports whether w is a terminal.
+func isTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
