@@ -1,85 +1,96 @@
 package embedded
 
 import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
-	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
 	"github.com/rs/zerolog"
+	"github.com/xi2/xz"
 )
 
-// oldest is the first major version of PostgreSQL that queued works on.
-const oldest = 14
+const (
+	oldestMajor  = 14 // the first major version of PostgreSQL that queued supports
+	mavenCentral = "https://repo1.maven.org/maven2"
+	fetchTimeout = 10 * time.Minute // for a download of some 30 MB
+	maxDownload  = 256 << 20        // bytes
+)
 
-// programs is the bin directory of a PostgreSQL server.
-type programs struct {
-	dir          string
+// fetchVersions are the builds of github.com/zonkyio/embedded-postgres-binaries to fetch, the preferred one first.
+var fetchVersions = []string{"18.3.0", "17.5.0", "16.9.0", "15.13.0", "14.18.0"}
+
+// installation is an installed PostgreSQL server.
+type installation struct {
+	binDir       string
 	major, minor int
 }
 
-func (p programs) path(name string) string { return filepath.Join(p.dir, name) }
-func (p programs) version() string         { return fmt.Sprintf("%d.%d", p.major, p.minor) }
+func (i installation) program(name string) string { return filepath.Join(i.binDir, name) }
+func (i installation) version() string            { return fmt.Sprintf("%d.%d", i.major, i.minor) }
 
-// machine is where PostgreSQL's programs come from. The zero value is the real one.
-type machine struct {
-	places     []string                           // patterns of bin directories; nil: PATH and the usual ones
-	cache      string                             // holds what was fetched
-	repository string                             // the URL of a Maven repository; "": Maven Central
-	versions   []embeddedpostgres.PostgresVersion // what can be fetched, the preferred one first
+// sources says where to look for PostgreSQL's programs. The zero value is for production.
+type sources struct {
+	binDirs    []string // patterns of bin directories; nil: PATH and the usual places
+	cache      string   // directory of fetched versions; empty: the user's cache directory
+	repository string   // URL of a Maven repository; empty: Maven Central
+	versions   []string // that can be fetched; nil: fetchVersions
 }
 
-// programs returns the programs to run a cluster of the given major version with, 0 for a new one:
-// the newest on the machine, else those fetched earlier, else those it fetches now.
-func (m machine) programs(ctx context.Context, a account, major int, cluster string, log zerolog.Logger) (programs, error) {
+// find returns an installation for a cluster of the given major version, 0 for a new cluster: the newest on the machine, else one
+// fetched earlier, else it fetches one.
+func (s sources) find(ctx context.Context, a account, major int, cluster string, log zerolog.Logger) (installation, error) {
 	var others []string
-	for _, dirs := range [][]string{m.installed(ctx), m.fetched()} {
-		found, refused, err := usable(ctx, a, dirs)
+	for _, dirs := range [][]string{s.installed(ctx), s.fetched()} {
+		found, rejected, err := usable(ctx, a, dirs)
 		if err != nil {
-			return programs{}, err
+			return installation{}, err
 		}
-		for _, p := range found {
-			if major == 0 || p.major == major {
-				return p, nil
+		for _, i := range found {
+			if major == 0 || i.major == major {
+				return i, nil
 			}
-			others = append(others, fmt.Sprintf("%s (%s)", p.version(), p.dir))
+			others = append(others, fmt.Sprintf("%s (%s)", i.version(), i.binDir))
 		}
-		others = append(others, refused...)
+		others = append(others, rejected...)
 	}
-	fetched, err := m.fetch(ctx, a, major, log)
-	if err == nil {
+	fetched, err := s.fetch(ctx, a, major, log)
+	switch {
+	case err == nil:
 		return fetched, nil
+	case ctx.Err() != nil:
+		return installation{}, fmt.Errorf("fetch PostgreSQL: %w", ctx.Err())
 	}
-	if ctx.Err() != nil {
-		return programs{}, fmt.Errorf("fetch PostgreSQL: %w", ctx.Err())
-	}
-	return programs{}, missing(major, cluster, others, err)
-}
-
-// missing explains to whoever starts queued what to install.
-func missing(major int, cluster string, others []string, cause error) error {
-	has := "none"
-	if len(others) > 0 {
-		has = strings.Join(others, ", ")
-	}
+	has := cmp.Or(strings.Join(others, ", "), "none")
 	if major == 0 {
-		return fmt.Errorf("queued needs PostgreSQL %d or newer; this machine has %s, and %w: install PostgreSQL %[1]d or newer (for example `apt-get install postgresql`), or set QUEUED_DATABASE_URL to a server of your own", oldest, has, cause)
+		return installation{}, fmt.Errorf("queued needs PostgreSQL %d or newer; this machine has %s, and %w: install PostgreSQL %[1]d or newer "+
+			"(for example `apt-get install postgresql`), or set QUEUED_DATABASE_URL to a server of your own", oldestMajor, has, err)
 	}
-	return fmt.Errorf("%s was made by PostgreSQL %d, and only that major version can open it; this machine has %s, and %w: install PostgreSQL %[2]d (for example `apt-get install postgresql-%[2]d`), choose another QUEUED_DATA_DIR, or set QUEUED_DATABASE_URL to a server of your own", cluster, major, has, cause)
+	return installation{}, fmt.Errorf("%s was made by PostgreSQL %d, and only that major version can open it; this machine has %s, and %w: "+
+		"install PostgreSQL %[2]d (for example `apt-get install postgresql-%[2]d`), choose another QUEUED_DATA_DIR, "+
+		"or set QUEUED_DATABASE_URL to a server of your own", cluster, major, has, err)
 }
 
 // installed returns the bin directories on this machine that may hold a server.
-func (m machine) installed(ctx context.Context) []string {
-	if m.places != nil {
-		return matches(m.places...)
+func (s sources) installed(ctx context.Context) []string {
+	if s.binDirs != nil {
+		return glob(s.binDirs...)
 	}
 	var dirs []string
 	for _, name := range []string{"postgres", "initdb"} {
@@ -92,7 +103,7 @@ func (m machine) installed(ctx context.Context) []string {
 	if out, err := exec.CommandContext(ctx, "pg_config", "--bindir").Output(); err == nil {
 		dirs = append(dirs, strings.TrimSpace(string(out)))
 	}
-	return append(dirs, matches(
+	return append(dirs, glob(
 		"/usr/lib/postgresql/*/bin",     // Debian, Ubuntu
 		"/usr/pgsql-*/bin",              // PostgreSQL's own packages for Red Hat and relatives
 		"/usr/lib/postgresql[0-9]*/bin", // SUSE
@@ -103,55 +114,62 @@ func (m machine) installed(ctx context.Context) []string {
 	)...)
 }
 
-func matches(patterns ...string) []string {
-	var dirs []string
-	for _, pattern := range patterns {
-		found, _ := filepath.Glob(pattern) // fails on a malformed pattern alone
-		dirs = append(dirs, found...)
+// fetched returns the bin directories of the versions that were fetched before.
+func (s sources) fetched() []string {
+	cache, err := s.cacheDir()
+	if err != nil {
+		return nil
 	}
-	return dirs
+	return glob(filepath.Join(escapeGlob(cache), "postgres-*", "bin"))
 }
 
-// escapeGlob returns a pattern that matches just path.
+func glob(patterns ...string) []string {
+	var paths []string
+	for _, pattern := range patterns {
+		found, _ := filepath.Glob(pattern) // the only error is a malformed pattern
+		paths = append(paths, found...)
+	}
+	return paths
+}
+
+// escapeGlob returns a pattern that matches path only.
 func escapeGlob(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
-// usable returns the servers among dirs that the account can run, the newest first, and says of
-// each server that it cannot use why. It fails when the account cannot run any program at all.
-func usable(ctx context.Context, a account, dirs []string) (found []programs, refused []string, err error) {
+// usable returns the servers among dirs that the account can run, the newest first, and a description of each one that it rejects.
+// It fails when the account cannot run any program at all.
+func usable(ctx context.Context, a account, dirs []string) (found []installation, rejected []string, err error) {
 	var seen []os.FileInfo
 	for _, dir := range dirs {
 		info, err := os.Stat(dir)
-		if err != nil || slices.ContainsFunc(seen, func(other os.FileInfo) bool { return os.SameFile(info, other) }) || !complete(dir) {
+		if err != nil || slices.ContainsFunc(seen, func(other os.FileInfo) bool { return os.SameFile(info, other) }) || !hasServer(dir) {
 			continue
 		}
 		seen = append(seen, info)
-		p, err := probe(ctx, a, dir)
+		i, err := inspect(ctx, a, dir)
 		switch {
 		case ctx.Err() != nil:
 			return nil, nil, ctx.Err()
 		case errors.Is(err, syscall.EPERM):
-			return nil, nil, fmt.Errorf("queued runs as root and PostgreSQL must not, but this process may not run programs as user %s: %w: run queued as an ordinary user", a.name, err)
+			return nil, nil, fmt.Errorf("queued runs as root and PostgreSQL must not, but this process may not run programs as user %s: %w: "+
+				"run queued as an ordinary user", a.name, err)
 		case err != nil:
-			refused = append(refused, fmt.Sprintf("one in %s that cannot be used (%v)", dir, err))
-		case p.major < oldest:
-			refused = append(refused, fmt.Sprintf("%s (%s)", p.version(), dir))
+			rejected = append(rejected, fmt.Sprintf("one in %s that cannot be used (%v)", dir, err))
+		case i.major < oldestMajor:
+			rejected = append(rejected, fmt.Sprintf("%s (%s)", i.version(), dir))
 		default:
-			found = append(found, p)
+			found = append(found, i)
 		}
 	}
-	slices.SortStableFunc(found, func(a, b programs) int {
-		if a.major != b.major {
-			return b.major - a.major
-		}
-		return b.minor - a.minor
+	slices.SortStableFunc(found, func(a, b installation) int {
+		return cmp.Or(b.major-a.major, b.minor-a.minor)
 	})
-	return found, refused, nil
+	return found, rejected, nil
 }
 
-// complete reports whether dir has what a server needs. A client's installation has less.
-func complete(dir string) bool {
+// hasServer reports whether dir holds the programs of a server. A client's installation lacks some.
+func hasServer(dir string) bool {
 	for _, name := range []string{"initdb", "postgres", "pg_ctl"} {
 		info, err := os.Stat(filepath.Join(dir, name))
 		if err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
@@ -161,24 +179,279 @@ func complete(dir string) bool {
 	return true
 }
 
-// versionText is what `postgres --version` says: "postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)", "… 18beta1".
+// versionText matches the output of `postgres --version`: "postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)", "… 18beta1".
 var versionText = regexp.MustCompile(`^postgres \(.*?\) (\d+)(?:\.(\d+))?`)
 
-// probe asks the server in dir for its version, as the account that is to run it.
-func probe(ctx context.Context, a account, dir string) (programs, error) {
-	p := programs{dir: dir}
-	out, err := a.command(ctx, p.path("postgres"), "--version").Output()
+// inspect asks the server in dir for its version, as the account that is to run it.
+func inspect(ctx context.Context, a account, dir string) (installation, error) {
+	i := installation{binDir: dir}
+	out, err := a.command(ctx, i.program("postgres"), "--version").Output()
 	if errors.Is(err, os.ErrPermission) && !errors.Is(err, syscall.EPERM) {
-		return p, fmt.Errorf("user %s may not run it", a.name)
+		return i, fmt.Errorf("user %s may not run it", a.name)
 	}
 	if err != nil {
-		return p, err
+		return i, err
 	}
 	version := versionText.FindStringSubmatch(string(out))
 	if version == nil {
-		return p, fmt.Errorf("it gives its version as %q", out)
+		return i, fmt.Errorf("it reports its version as %q", out)
 	}
-	p.major, _ = strconv.Atoi(version[1])
-	p.minor, _ = strconv.Atoi(version[2])
-	return p, nil
+	i.major, _ = strconv.Atoi(version[1])
+	i.minor, _ = strconv.Atoi(version[2])
+	return i, nil
+}
+
+// fetch downloads the PostgreSQL of the given major version, 0 for the preferred one, into the cache.
+func (s sources) fetch(ctx context.Context, a account, major int, log zerolog.Logger) (installation, error) {
+	versions := s.versions
+	if versions == nil {
+		versions = fetchVersions
+	}
+	at := slices.IndexFunc(versions, func(v string) bool { return major == 0 || strings.HasPrefix(v, strconv.Itoa(major)+".") })
+	if at < 0 {
+		return installation{}, fmt.Errorf("there is no PostgreSQL %d to fetch", major)
+	}
+	version, repository := versions[at], cmp.Or(s.repository, mavenCentral)
+	cache, err := s.cacheDir()
+	if err != nil {
+		return installation{}, fmt.Errorf("there is no directory to fetch one to: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	target := filepath.Join(cache, "postgres-"+version)
+	err = lockedIn(ctx, cache, func() error {
+		if hasServer(filepath.Join(target, "bin")) { // another process fetched it meanwhile
+			return nil
+		}
+		log.Info().Str("version", version).Str("from", repository).Msg("this machine has no PostgreSQL to use, fetching one")
+		return fetchTo(ctx, target, repository, version)
+	})
+	i := installation{}
+	if err == nil {
+		i, err = inspect(ctx, a, filepath.Join(target, "bin"))
+	}
+	if err == nil && major != 0 && i.major != major {
+		err = fmt.Errorf("the archive holds PostgreSQL %s", i.version())
+	}
+	if err != nil {
+		return installation{}, fmt.Errorf("fetching PostgreSQL %s from %s failed: %w", version, repository, err)
+	}
+	return i, nil
+}
+
+// cacheDir returns the directory for fetched versions.
+func (s sources) cacheDir() (string, error) {
+	if s.cache != "" {
+		return s.cache, nil
+	}
+	if os.Geteuid() == 0 {
+		return "/var/cache/queued", nil
+	}
+	if dir, err := os.UserCacheDir(); err == nil {
+		return filepath.Join(dir, "queued"), nil
+	}
+	home, err := homeDir()
+	return filepath.Join(home, ".cache", "queued"), err
+}
+
+// lockedIn makes the cache directory and runs do while no other process fetches into it.
+func lockedIn(ctx context.Context, cache string, do func() error) error {
+	if err := os.MkdirAll(cache, 0o755); err != nil { //nolint:gosec // the account that runs PostgreSQL reads it
+		return err
+	}
+	if os.Geteuid() == 0 { // that account is another one, which the umask may shut out
+		if err := os.Chmod(cache, 0o755); err != nil { //nolint:gosec // as above
+			return err
+		}
+	}
+	file, err := os.OpenFile(filepath.Join(cache, "lock"), os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // a file of the cache
+	if err != nil {
+		return err
+	}
+	for err = lock(file); errors.Is(err, errLocked); err = lock(file) {
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return errors.Join(err, file.Close())
+		}
+	}
+	if err == nil {
+		err = do()
+	}
+	return errors.Join(err, file.Close())
+}
+
+// fetchTo downloads a version and unpacks it as the directory target, completely or not at all. The caller holds the lock of the cache.
+func fetchTo(ctx context.Context, target, repository, version string) (err error) {
+	cache := filepath.Dir(target)
+	for _, abandoned := range glob(filepath.Join(escapeGlob(cache), "fetch-*")) { // by a process that was killed
+		if err := os.RemoveAll(abandoned); err != nil {
+			return err
+		}
+	}
+	staging, err := os.MkdirTemp(cache, "fetch-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(staging)) }()
+	artifact := "embedded-postgres-binaries-" + platform(ctx)
+	jar, err := download(ctx, fmt.Sprintf("%s/io/zonky/test/postgres/%s/%s/%[2]s-%[3]s.jar", repository, artifact, version))
+	if err != nil {
+		return err
+	}
+	unpacked := filepath.Join(staging, "postgres")
+	if err := unpack(ctx, jar, unpacked); err != nil {
+		return fmt.Errorf("unpacking the archive: %w", err)
+	}
+	if !hasServer(filepath.Join(unpacked, "bin")) {
+		return errors.New("the archive holds no PostgreSQL server")
+	}
+	waitForForks()
+	if err := os.RemoveAll(target); err != nil { // an incomplete one
+		return err
+	}
+	return os.Rename(unpacked, target)
+}
+
+// platform returns the repository's name for this machine, such as "linux-amd64", "linux-arm64v8-alpine" or "darwin-arm64v8".
+func platform(ctx context.Context) string {
+	name := runtime.GOOS + "-" + runtime.GOARCH
+	switch runtime.GOARCH {
+	case "arm64":
+		name += "v8"
+	case "arm": // uname says armv6l or armv7l
+		if out, err := exec.CommandContext(ctx, "uname", "-m").Output(); err == nil && len(out) > 4 {
+			name += "32" + string(out[3:5])
+		}
+	}
+	if _, err := os.Stat("/etc/alpine-release"); err == nil {
+		name += "-alpine"
+	}
+	return name
+}
+
+// download returns the file at url, and fails unless it has the SHA-256 checksum that the repository publishes beside it.
+func download(ctx context.Context, url string) ([]byte, error) {
+	published, err := get(ctx, url+".sha256")
+	if err != nil {
+		return nil, err
+	}
+	file, err := get(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	if got, want := fmt.Sprintf("%x", sha256.Sum256(file)), strings.ToLower(string(bytes.TrimSpace(published))); got != want {
+		return nil, fmt.Errorf("%s has the wrong checksum: its SHA-256 is %s, and the repository says %.100q", url, got, want)
+	}
+	return file, nil
+}
+
+// get returns the body of a successful response.
+func get(ctx context.Context, url string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Close = true // no connection is kept open
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s was answered %s", url, res.Status)
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(nil, res.Body, maxDownload))
+	if err != nil {
+		return nil, fmt.Errorf("downloading %s: %w", url, err)
+	}
+	return body, nil
+}
+
+// unpack makes dir from a jar: a zip archive of a tar archive that is compressed by xz.
+func unpack(ctx context.Context, jar []byte, dir string) error {
+	archive, err := zip.NewReader(bytes.NewReader(jar), int64(len(jar)))
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(archive.File, func(f *zip.File) bool { return strings.HasSuffix(f.Name, ".txz") })
+	if at < 0 {
+		return errors.New("it holds no .txz file")
+	}
+	compressed, err := archive.File[at].Open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = compressed.Close() }()
+	decompressed, err := xz.NewReader(compressed, 0)
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(dir) // no name in the archive leads out of it
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	files := tar.NewReader(decompressed)
+	for ctx.Err() == nil {
+		header, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = extract(root, header, files)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// extract makes one entry of a tar archive, readable by every user whatever the umask is.
+func extract(root *os.Root, header *tar.Header, content io.Reader) error {
+	name := filepath.Clean(header.Name)
+	if header.Typeflag == tar.TypeDir {
+		return makeDir(root, name)
+	}
+	if err := makeDir(root, filepath.Dir(name)); err != nil {
+		return err
+	}
+	switch header.Typeflag {
+	case tar.TypeReg:
+		file, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(file, content)
+		mode := os.FileMode(0o644)
+		if header.Mode&0o100 != 0 {
+			mode = 0o755
+		}
+		return errors.Join(err, file.Chmod(mode), file.Close())
+	case tar.TypeSymlink:
+		return root.Symlink(header.Linkname, name)
+	case tar.TypeLink:
+		return root.Link(filepath.Clean(header.Linkname), name)
+	}
+	return fmt.Errorf("%s is of the unexpected type %q", name, header.Typeflag)
+}
+
+// makeDir makes a directory and its missing parents.
+func makeDir(root *os.Root, name string) error {
+	err := root.MkdirAll(name, 0o755)
+	for ; err == nil; name = filepath.Dir(name) {
+		if err = root.Chmod(name, 0o755); name == "." {
+			break
+		}
+	}
+	return err
+}
+
+// waitForForks returns when files that were written before can be run. A child that another goroutine is starting holds them
+// open for writing until it has started, and Linux does not run a file that is open for writing.
+func waitForForks() {
+	syscall.ForkLock.RLock()
+	syscall.ForkLock.RUnlock() //nolint:staticcheck // only the wait matters
 }

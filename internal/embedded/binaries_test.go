@@ -1,18 +1,30 @@
 package embedded
 
 import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rs/zerolog"
 )
 
-// fakePrograms makes a bin directory whose postgres says that it is of a version.
-func fakePrograms(t *testing.T, dir, version string) {
+// fakeInstallation makes a bin directory whose postgres reports a version.
+func fakeInstallation(t *testing.T, dir, version string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -26,12 +38,12 @@ func fakePrograms(t *testing.T, dir, version string) {
 	waitForForks()
 }
 
-// nowhere is a machine without PostgreSQL whose repository has none either.
-func nowhere(t *testing.T) machine {
+// noSources returns a machine without PostgreSQL and a repository that has none.
+func noSources(t *testing.T) sources {
 	t.Helper()
 	repository := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(repository.Close)
-	return machine{places: []string{}, cache: filepath.Join(newDir(t), "cache"), repository: repository.URL}
+	return sources{binDirs: []string{}, cache: filepath.Join(newDir(t), "cache"), repository: repository.URL}
 }
 
 func TestNewestProgramsAreChosen(t *testing.T) {
@@ -40,10 +52,10 @@ func TestNewestProgramsAreChosen(t *testing.T) {
 	for place, version := range map[string]string{
 		"a": "9.6.24", "b": "13.22", "c": "14.19 (Debian 14.19-1)", "d": "17.2", "e": "17.10", "f": "18beta1", "g": "something else",
 	} {
-		fakePrograms(t, filepath.Join(dir, place), version)
+		fakeInstallation(t, filepath.Join(dir, place), version)
 	}
 	client := filepath.Join(dir, "client")
-	fakePrograms(t, client, "19.1")
+	fakeInstallation(t, client, "19.1")
 	if err := os.Remove(filepath.Join(client, "initdb")); err != nil {
 		t.Fatal(err)
 	}
@@ -51,16 +63,16 @@ func TestNewestProgramsAreChosen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := nowhere(t)
-	m.places = []string{filepath.Join(dir, "*")}
+	m := noSources(t)
+	m.binDirs = []string{filepath.Join(dir, "*")}
 	for major, want := range map[int]string{0: "f", 17: "e", 14: "c"} {
-		p, err := m.programs(t.Context(), a, major, "", zerolog.Nop())
-		if err != nil || filepath.Base(p.dir) != want {
+		p, err := m.find(t.Context(), a, major, "", zerolog.Nop())
+		if err != nil || filepath.Base(p.binDir) != want {
 			t.Errorf("for %d: %v, %v", major, p, err)
 		}
 	}
 	for _, major := range []int{13, 16, 19} {
-		if p, err := m.programs(t.Context(), a, major, "", zerolog.Nop()); err == nil {
+		if p, err := m.find(t.Context(), a, major, "", zerolog.Nop()); err == nil {
 			t.Errorf("for %d: %v", major, p)
 		}
 	}
@@ -68,7 +80,7 @@ func TestNewestProgramsAreChosen(t *testing.T) {
 
 func TestPostgresOfTheMachineIsFound(t *testing.T) {
 	t.Parallel()
-	if dirs := (machine{}).installed(t.Context()); len(dirs) == 0 {
+	if dirs := (sources{}).installed(t.Context()); len(dirs) == 0 {
 		t.Error("none was found")
 	}
 }
@@ -82,10 +94,10 @@ func TestWrongMajorIsExplained(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "data", "pg", "PG_VERSION"), []byte("16\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	fakePrograms(t, filepath.Join(dir, "bin"), "17.2")
-	cfg := careless(filepath.Join(dir, "data"))
-	cfg.machine = nowhere(t)
-	cfg.machine.places = []string{filepath.Join(dir, "bin")}
+	fakeInstallation(t, filepath.Join(dir, "bin"), "17.2")
+	cfg := noFsync(filepath.Join(dir, "data"))
+	cfg.sources = noSources(t)
+	cfg.sources.binDirs = []string{filepath.Join(dir, "bin")}
 	_, err := Start(t.Context(), cfg)
 	mustSay(t, err, filepath.Join(dir, "data", "pg"), "made by PostgreSQL 16", "17.2 ("+filepath.Join(dir, "bin"),
 		"fetching PostgreSQL 16", "apt-get install postgresql-16", "QUEUED_DATABASE_URL", "QUEUED_DATA_DIR")
@@ -94,10 +106,10 @@ func TestWrongMajorIsExplained(t *testing.T) {
 func TestNoBinariesTellsWhatToDo(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(newDir(t), "data")
-	cfg := careless(dir)
-	cfg.machine = nowhere(t)
+	cfg := noFsync(dir)
+	cfg.sources = noSources(t)
 	_, err := Start(t.Context(), cfg)
-	mustSay(t, err, "PostgreSQL 14 or newer", "apt-get install postgresql", "QUEUED_DATABASE_URL", cfg.machine.repository)
+	mustSay(t, err, "PostgreSQL 14 or newer", "apt-get install postgresql", "QUEUED_DATABASE_URL", cfg.sources.repository)
 	if exists(dir) {
 		t.Error("the data directory was made")
 	}
@@ -106,8 +118,8 @@ func TestNoBinariesTellsWhatToDo(t *testing.T) {
 func TestTooOldOrClosedProgramsAreNamed(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
-	fakePrograms(t, filepath.Join(dir, "old"), "13.4")
-	fakePrograms(t, filepath.Join(dir, "broken"), "13.4")
+	fakeInstallation(t, filepath.Join(dir, "old"), "13.4")
+	fakeInstallation(t, filepath.Join(dir, "broken"), "13.4")
 	if err := os.WriteFile(filepath.Join(dir, "broken", "postgres"), []byte("#!/bin/sh\nexit 3\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -115,15 +127,367 @@ func TestTooOldOrClosedProgramsAreNamed(t *testing.T) {
 	words := []string{"13.4 (" + filepath.Join(dir, "old"), filepath.Join(dir, "broken"), "exit status 3"}
 	if os.Geteuid() == 0 {
 		closed := filepath.Join(dir, "closed")
-		fakePrograms(t, closed, "17.1")
+		fakeInstallation(t, closed, "17.1")
 		if err := os.Chmod(closed, 0o700); err != nil {
 			t.Fatal(err)
 		}
 		words = append(words, closed, "may not run it")
 	}
-	cfg := careless(filepath.Join(dir, "data"))
-	cfg.machine = nowhere(t)
-	cfg.machine.places = []string{filepath.Join(dir, "*")}
+	cfg := noFsync(filepath.Join(dir, "data"))
+	cfg.sources = noSources(t)
+	cfg.sources.binDirs = []string{filepath.Join(dir, "*")}
 	_, err := Start(t.Context(), cfg)
 	mustSay(t, err, words...)
+}
+
+// repository serves this machine's PostgreSQL the way Maven Central serves others.
+type repository struct {
+	*httptest.Server
+	version   string
+	checksum  http.HandlerFunc
+	downloads atomic.Int32
+}
+
+func newRepository(t *testing.T, jar []byte, version string) *repository {
+	t.Helper()
+	r := &repository{version: version}
+	r.checksum = func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintf(w, "%x", sha256.Sum256(jar)) }
+	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		switch {
+		case !strings.HasPrefix(req.URL.Path, "/io/zonky/test/postgres/embedded-postgres-binaries-"+platform(req.Context())+"/"+version+"/"):
+			http.NotFound(w, req)
+		case strings.HasSuffix(req.URL.Path, "/embedded-postgres-binaries-"+platform(req.Context())+"-"+version+".jar"):
+			r.downloads.Add(1)
+			_, _ = w.Write(jar)
+		default:
+			r.checksum(w, req)
+		}
+	}))
+	t.Cleanup(r.Close)
+	return r
+}
+
+// sources returns a machine without PostgreSQL that can fetch from the repository.
+func (r *repository) sources(t *testing.T) sources {
+	t.Helper()
+	return sources{
+		binDirs:    []string{},
+		cache:      filepath.Join(newDir(t), "cache"),
+		repository: r.URL,
+		versions:   []string{r.version},
+	}
+}
+
+// localArchive returns an archive of the machine's server, and its version as the repository writes it.
+func localArchive(t *testing.T) ([]byte, string, installation) {
+	t.Helper()
+	a, err := accountFor(dataDir(newDir(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, _, err := usable(t.Context(), a, (sources{}).installed(t.Context()))
+	if err != nil || len(found) == 0 {
+		t.Fatalf("no PostgreSQL on this machine: %v", err)
+	}
+	files := map[string]string{}
+	for _, name := range []string{"initdb", "postgres", "pg_ctl"} {
+		// A script that runs the real program: a copy would look for its libraries beside itself.
+		files["bin/"+name] = "#!/bin/sh\nexec '" + found[0].program(name) + "' \"$@\"\n"
+	}
+	version := fmt.Sprintf("%d.%d.0", found[0].major, found[0].minor)
+	return pack(t, files), version, found[0]
+}
+
+func TestFetchedBinariesRunTheServer(t *testing.T) {
+	t.Parallel()
+	jar, version, _ := localArchive(t)
+	repository := newRepository(t, jar, version)
+	cfg := noFsync(newDir(t))
+	cfg.sources = repository.sources(t)
+	server := start(t, cfg)
+	run(t, server.URL(), "create table kept as select 42 as n")
+	if !strings.HasPrefix(server.process.cmd.Path, cfg.sources.cache) {
+		t.Errorf("it runs %s", server.process.cmd.Path)
+	}
+	stop(t, server)
+
+	// The next start needs the repository no more, and an existing cluster gets its own version.
+	repository.Close()
+	server = start(t, cfg)
+	if got := query(t, server.URL(), "select n::text from kept"); got != "42" {
+		t.Errorf("got %s", got)
+	}
+	if n := repository.downloads.Load(); n != 1 {
+		t.Errorf("it was fetched %d times", n)
+	}
+	for _, left := range entries(t, cfg.sources.cache+"/*") {
+		if name := filepath.Base(left); name != "lock" && name != "postgres-"+version {
+			t.Errorf("%s is left", left)
+		}
+	}
+}
+
+func TestFetchedBinariesMustBeOfTheClustersVersion(t *testing.T) {
+	t.Parallel()
+	jar, _, own := localArchive(t)
+	repository := newRepository(t, jar, "16.9.0")
+	dir := newDir(t)
+	if err := errors.Join(os.Mkdir(dir+"/pg", 0o700), os.WriteFile(dir+"/pg/PG_VERSION", []byte("16\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if own.major == 16 {
+		t.Skip("the machine's PostgreSQL is of the version that is to be another one")
+	}
+	cfg := noFsync(dir)
+	cfg.sources = repository.sources(t)
+	_, err := Start(t.Context(), cfg)
+	mustSay(t, err, "16.9.0", "the archive holds PostgreSQL "+own.version())
+}
+
+func TestConcurrentStartsFetchOnce(t *testing.T) {
+	t.Parallel()
+	jar, version, _ := localArchive(t)
+	repository := newRepository(t, jar, version)
+	m := repository.sources(t)
+	done := make(chan error)
+	for range 3 {
+		dir := newCluster(t)
+		go func() {
+			cfg := noFsync(dir)
+			cfg.sources = m
+			server, err := Start(t.Context(), cfg)
+			if err == nil {
+				err = server.Stop(t.Context())
+			}
+			done <- err
+		}()
+	}
+	for range 3 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := repository.downloads.Load(); n != 1 {
+		t.Errorf("it was fetched %d times", n)
+	}
+}
+
+func TestBadDownloadIsRefusedAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	jar, version, _ := localArchive(t)
+	for name, body := range map[string][]byte{
+		"no archive":        []byte("<html>log in to this network</html>"),
+		"cut short":         jar[:len(jar)/2],
+		"without a server":  pack(t, map[string]string{"bin/psql": "#!/bin/sh\n"}),
+		"of something else": pack(t, map[string]string{"bin/initdb": "", "bin/postgres": "#!/bin/sh\nexit 1\n", "bin/pg_ctl": ""}),
+	} {
+		cfg := noFsync(filepath.Join(newDir(t), "data"))
+		cfg.sources = newRepository(t, body, version).sources(t)
+		_, err := Start(t.Context(), cfg)
+		if err == nil {
+			t.Fatal(name)
+		}
+		t.Log(name)
+		mustSay(t, err, "fetching PostgreSQL", "QUEUED_DATABASE_URL")
+		if exists(cfg.DataDir) {
+			t.Error("the data directory was made")
+		}
+		if left := entries(t, cfg.sources.cache+"/fetch-*"); len(left) > 0 {
+			t.Errorf("%v is left", left)
+		}
+	}
+}
+
+func TestDownloadIsCheckedAgainstThePublishedChecksum(t *testing.T) {
+	t.Parallel()
+	jar, version, _ := localArchive(t)
+	for name, test := range map[string]struct {
+		checksum http.HandlerFunc
+		want     []string
+	}{
+		"wrong": {
+			checksum: func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(bytes.Repeat([]byte("0"), 64)) },
+			want:     []string{"wrong checksum", fmt.Sprintf("%x", sha256.Sum256(jar)), strings.Repeat("0", 64)},
+		},
+		"missing": {checksum: http.NotFound, want: []string{".jar.sha256 was answered 404 Not Found"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			repository := newRepository(t, jar, version)
+			repository.checksum = test.checksum
+			cfg := noFsync(filepath.Join(newDir(t), "data"))
+			cfg.sources = repository.sources(t)
+			_, err := Start(t.Context(), cfg)
+			mustSay(t, err, append(test.want, "fetching PostgreSQL "+version, "QUEUED_DATABASE_URL")...)
+			if left := entries(t, cfg.sources.cache+"/*"); len(left) != 1 { // the lock
+				t.Errorf("%v is left", left)
+			}
+		})
+	}
+}
+
+func TestInterruptedFetchLeavesNothing(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	released := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if strings.HasSuffix(req.URL.Path, ".jar") {
+			w.Header().Set("Content-Length", "1000")
+			_, _ = w.Write([]byte("the first bytes"))
+			cancel()
+			<-released
+		}
+	}))
+	defer server.Close()
+	defer close(released)
+	cfg := noFsync(newDir(t))
+	cfg.sources = sources{binDirs: []string{}, cache: newDir(t), repository: server.URL}
+	if _, err := Start(ctx, cfg); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if left := entries(t, cfg.sources.cache+"/*"); len(left) != 1 { // the lock
+		t.Errorf("%v is left", left)
+	}
+}
+
+func TestNextFetchRemovesWhatAKilledOneLeft(t *testing.T) {
+	t.Parallel()
+	jar, version, _ := localArchive(t)
+	cache := newDir(t)
+	if err := os.MkdirAll(filepath.Join(cache, "fetch-123", "postgres", "bin"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := fetchTo(t.Context(), filepath.Join(cache, "target"), newRepository(t, jar, version).URL, version); err != nil {
+		t.Fatal(err)
+	}
+	if left := entries(t, cache+"/fetch-*"); len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
+}
+
+func TestUnpackedFilesAreReadableByEverybody(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(newDir(t), "unpacked")
+	jar := pack(t, nil,
+		tar.Header{Name: "./lib/", Typeflag: tar.TypeDir, Mode: 0o700},
+		tar.Header{Name: "bin/postgres", Mode: 0o700},
+		tar.Header{Name: "share/deep/sample", Mode: 0o600},
+		tar.Header{Name: "bin/postmaster", Typeflag: tar.TypeSymlink, Linkname: "postgres"},
+		tar.Header{Name: "bin/hard", Typeflag: tar.TypeLink, Linkname: "bin/postgres"},
+	)
+	if err := unpack(t.Context(), jar, dir); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]fs.FileMode{
+		"": 0o755, "lib": 0o755, "bin": 0o755, "bin/postgres": 0o755, "bin/postmaster": 0o755, "bin/hard": 0o755,
+		"share": 0o755, "share/deep": 0o755, "share/deep/sample": 0o644,
+	} {
+		if got := mode(t, filepath.Join(dir, path)); got != want {
+			t.Errorf("%q has mode %s, want %s", path, got, want)
+		}
+	}
+}
+
+func TestNothingIsUnpackedOutsideTheDirectory(t *testing.T) {
+	t.Parallel()
+	for name, headers := range map[string][]tar.Header{
+		"a path with ..":       {{Name: "../outside"}},
+		"an absolute path":     {{Name: "/outside"}},
+		"through a link":       {{Name: "link", Typeflag: tar.TypeSymlink, Linkname: ".."}, {Name: "link/outside"}},
+		"a link as a file":     {{Name: "link", Typeflag: tar.TypeSymlink, Linkname: "../outside"}, {Name: "link"}},
+		"a hard link to it":    {{Name: "link", Typeflag: tar.TypeLink, Linkname: "../target"}},
+		"a device":             {{Name: "null", Typeflag: tar.TypeChar}},
+		"a chmod through link": {{Name: "link", Typeflag: tar.TypeSymlink, Linkname: ".."}, {Name: "link/", Typeflag: tar.TypeDir}},
+	} {
+		parent := newDir(t)
+		if err := os.WriteFile(filepath.Join(parent, "target"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := unpack(t.Context(), pack(t, nil, headers...), filepath.Join(parent, "dir")); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		if found := entries(t, parent+"/*"); len(found) != 2 {
+			t.Errorf("%s: it made %v", name, found)
+		}
+	}
+}
+
+// pack makes an archive like those of the repository: a tar archive, in xz, in a zip archive. It has executable files, by name, and
+// further entries without content.
+func pack(t *testing.T, files map[string]string, further ...tar.Header) []byte {
+	t.Helper()
+	var tarred, zipped bytes.Buffer
+	tw := tar.NewWriter(&tarred)
+	for name, content := range files {
+		further = append(further, tar.Header{Name: name, Mode: 0o755, Size: int64(len(content))})
+	}
+	for _, header := range further {
+		if err := tw.WriteHeader(&header); err != nil {
+			t.Fatal(err)
+		}
+		if header.Size == 0 {
+			continue
+		}
+		if _, err := io.WriteString(tw, files[header.Name]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	zw := zip.NewWriter(&zipped)
+	w, err := zw.Create("postgres-linux-x86_64.txz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(storedXZ(tarred.Bytes())); err != nil {
+		t.Fatal(err)
+	}
+	if err := zw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return zipped.Bytes()
+}
+
+// storedXZ wraps data as an .xz file of uncompressed chunks (The .xz File Format 1.2.1), so that
+// the test needs no compressor.
+func storedXZ(data []byte) []byte {
+	le := binary.LittleEndian
+	checked := func(b []byte) []byte { return le.AppendUint32(b, crc32.ChecksumIEEE(b)) }
+	varint := func(b []byte, n int) []byte { return binary.AppendUvarint(b, uint64(n)) }
+	flags := []byte{0, 1} // the check is CRC32
+
+	var out []byte
+	out = append(out, 0xFD, '7', 'z', 'X', 'Z', 0)
+	out = append(out, flags...)
+	out = le.AppendUint32(out, crc32.ChecksumIEEE(flags))
+
+	// Block header: 12 bytes, one filter, LZMA2 with a dictionary of 64 KiB, padding.
+	block := checked([]byte{2, 0, 0x21, 1, 8, 0, 0, 0})
+	for first, rest := byte(1), data; len(rest) > 0; first = 2 {
+		n := min(len(rest), 1<<16)
+		block = append(block, first, byte((n-1)>>8), byte(n-1))
+		block = append(block, rest[:n]...)
+		rest = rest[n:]
+	}
+	block = append(block, 0)
+	unpadded := len(block) + 4
+	for len(block)%4 != 0 {
+		block = append(block, 0)
+	}
+	block = le.AppendUint32(block, crc32.ChecksumIEEE(data))
+	out = append(out, block...)
+
+	index := []byte{0, 1}
+	index = varint(varint(index, unpadded), len(data))
+	for len(index)%4 != 0 {
+		index = append(index, 0)
+	}
+	index = checked(index)
+	out = append(out, index...)
+
+	footer := append(le.AppendUint32(nil, uint32(len(index)/4-1)), flags...)
+	out = le.AppendUint32(out, crc32.ChecksumIEEE(footer))
+	out = append(out, footer...)
+	return append(out, 'Y', 'Z')
 }

@@ -1,33 +1,37 @@
 package embedded
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/rs/zerolog"
 )
 
-// dataDir is the absolute path, free of symbolic links, of the directory that holds a server.
+// maxLogSize is the size in bytes from which a start renames postgres.log to postgres.log.1. PostgreSQL writes a few lines per start.
+const maxLogSize = 8 << 20
+
+// dataDir is the absolute path, without symbolic links, of the directory that holds a server.
 //
-// With root as the owner, only pg/ and run/ in it are given to the account that PostgreSQL runs
-// as. Everything that root itself writes stays in a directory where that account can change
-// nothing, so it cannot lead root's writes astray.
+// When root owns it, the account that runs PostgreSQL owns only pg/ and run/ in it. That account can change nothing else there, so it
+// cannot redirect what root writes.
 type dataDir string
 
-func (d dataDir) pg() string        { return filepath.Join(string(d), "pg") }
-func (d dataDir) run() string       { return filepath.Join(string(d), "run") }
-func (d dataDir) logFile() string   { return filepath.Join(string(d), "postgres.log") }
-func (d dataDir) lockFile() string  { return filepath.Join(string(d), "queued.lock") }
-func (d dataDir) hbaFile() string   { return filepath.Join(string(d), "pg_hba.conf") }
-func (d dataDir) identFile() string { return filepath.Join(string(d), "pg_ident.conf") }
+func (d dataDir) file(name string) string { return filepath.Join(string(d), name) }
+func (d dataDir) pg() string              { return d.file("pg") }
+func (d dataDir) run() string             { return d.file("run") }
+func (d dataDir) logFile() string         { return d.file("postgres.log") }
 
-// DefaultDataDir returns the directory used when none is configured: /var/lib/queued for root,
-// else one in the user's home (on Linux $XDG_DATA_HOME/queued or ~/.local/share/queued). It fails
-// when the user has no home directory.
+// DefaultDataDir returns the directory used when none is configured: /var/lib/queued for root, else one in the user's home (on Linux
+// $XDG_DATA_HOME/queued or ~/.local/share/queued). It fails when the user has no home directory.
 func DefaultDataDir() (string, error) {
 	return defaultDataDir(os.Geteuid(), os.Getenv, homeDir) //nolint:forbidigo // the default depends on the environment by definition
 }
@@ -47,39 +51,38 @@ func defaultDataDir(euid int, getenv func(string) string, home func() (string, e
 	return filepath.Join(base, filepath.FromSlash(userDataDir), "queued"), nil
 }
 
-// openDataDir returns the directory that path names, empty for the default, whether it exists or not.
+// openDataDir returns the directory at path, empty for the default, whether it exists or not.
 func openDataDir(path string) (dataDir, error) {
 	if path == "" {
-		def, err := DefaultDataDir()
-		if err != nil {
+		var err error
+		if path, err = DefaultDataDir(); err != nil {
 			return "", err
 		}
-		path = def
 	}
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return "", fmt.Errorf("the data directory %s: %w", path, err)
 	}
-	exists, rest := nearest(abs)
-	exists, err = filepath.EvalSymlinks(exists)
+	existing, rest := splitExisting(abs)
+	existing, err = filepath.EvalSymlinks(existing)
 	if err != nil {
 		return "", fmt.Errorf("the data directory %s: %w", path, err)
 	}
-	return dataDir(filepath.Join(exists, rest)), nil
+	return dataDir(filepath.Join(existing, rest)), nil
 }
 
-// nearest splits an absolute path into its longest part that exists and the rest.
-func nearest(path string) (exists, rest string) {
-	for exists = path; exists != filepath.Dir(exists); exists = filepath.Dir(exists) {
-		if _, err := os.Lstat(exists); !errors.Is(err, fs.ErrNotExist) {
+// splitExisting splits an absolute path into its longest part that exists and the rest.
+func splitExisting(path string) (existing, rest string) {
+	for existing = path; existing != filepath.Dir(existing); existing = filepath.Dir(existing) {
+		if _, err := os.Lstat(existing); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
-		rest = filepath.Join(filepath.Base(exists), rest)
+		rest = filepath.Join(filepath.Base(existing), rest)
 	}
-	return exists, rest
+	return existing, rest
 }
 
-// check refuses an existing directory in which others could tamper with the server.
+// check refuses an existing directory in which other users could change the server's files.
 func (d dataDir) check(a account) error {
 	info, err := os.Stat(string(d))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -100,18 +103,17 @@ func (d dataDir) check(a account) error {
 	return nil
 }
 
-// major returns the major version of the cluster's PostgreSQL, 0 when there is no cluster yet.
+// major returns the major version of the cluster, 0 when there is no cluster.
 func (d dataDir) major() (int, error) {
 	text, err := os.ReadFile(filepath.Join(d.pg(), "PG_VERSION"))
 	if errors.Is(err, fs.ErrNotExist) {
 		entries, err := os.ReadDir(d.pg())
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return 0, nil
-		case err != nil:
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return 0, fmt.Errorf("look for a PostgreSQL cluster: %w", err)
-		case len(entries) > 0:
-			return 0, fmt.Errorf("%s is no PostgreSQL cluster (it has no PG_VERSION) and is not empty: move it away, or choose another QUEUED_DATA_DIR", d.pg())
+		}
+		if len(entries) > 0 {
+			return 0, fmt.Errorf("%s is no PostgreSQL cluster (it has no PG_VERSION) and is not empty: move it away, "+
+				"or choose another QUEUED_DATA_DIR", d.pg())
 		}
 		return 0, nil
 	}
@@ -125,25 +127,22 @@ func (d dataDir) major() (int, error) {
 	return major, nil
 }
 
-// create makes the directory and its missing parents. What it makes is private; only where
-// PostgreSQL runs as another account can others pass through it, and still not list it.
+// create makes the directory and its missing parents. They are private; where PostgreSQL runs as another account, other users can
+// enter the directory and not list it.
 func (d dataDir) create(a account) error {
-	var missing []string
-	for path, rest := nearest(string(d)); rest != ""; {
-		var first string
-		first, rest, _ = strings.Cut(rest, string(filepath.Separator))
-		path = filepath.Join(path, first)
-		missing = append(missing, path)
-	}
-	for _, path := range missing {
+	path, rest := splitExisting(string(d))
+	for rest != "" {
+		var name string
+		name, rest, _ = strings.Cut(rest, string(filepath.Separator))
+		path = filepath.Join(path, name)
 		if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("make the data directory: %w: choose another QUEUED_DATA_DIR", err)
 		}
-		if !a.other {
-			continue
-		}
 		mode := fs.FileMode(0o755)
-		if path == string(d) {
+		switch {
+		case !a.other:
+			continue
+		case rest == "":
 			mode = 0o711
 		}
 		if err := os.Chmod(path, mode); err != nil {
@@ -153,54 +152,148 @@ func (d dataDir) create(a account) error {
 	return nil
 }
 
-// open opens or creates a private file that this program writes. A symbolic link in its place is
-// refused. What root makes in somebody else's directory belongs to that user.
-func (d dataDir) open(path string, flags int, mode fs.FileMode) (*os.File, error) {
-	file, err := os.OpenFile(path, flags|os.O_CREATE|syscall.O_NOFOLLOW, mode) //nolint:gosec // a file of the data directory
-	if err != nil {
-		return nil, err
+// open opens or makes a private file that this process writes, and refuses a symbolic link. A file that root makes belongs to the
+// directory's owner.
+func (d dataDir) open(name string, flags int) (*os.File, error) {
+	file, err := os.OpenFile(d.file(name), flags|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil || os.Geteuid() != 0 {
+		return file, err
 	}
-	if os.Geteuid() == 0 {
-		var info fs.FileInfo
-		if info, err = os.Stat(string(d)); err == nil {
-			err = file.Chown(ownerOf(info), -1)
-		}
-		if err != nil {
-			return nil, errors.Join(err, file.Close())
-		}
+	info, err := os.Stat(string(d))
+	if err == nil {
+		err = file.Chown(ownerOf(info), -1)
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
 	}
 	return file, nil
 }
 
-// write puts text into a file, all of it or none. Others may read the file.
-func (d dataDir) write(path, text string) error {
-	next := path + ".new"
-	file, err := d.open(next, os.O_WRONLY|os.O_TRUNC, 0o644)
+// write replaces a file, completely or not at all. Other users may read it.
+func (d dataDir) write(name, text string) error {
+	file, err := d.open(name+".new", os.O_WRONLY|os.O_TRUNC)
 	if err != nil {
 		return err
 	}
 	_, err = file.WriteString(text)
-	err = errors.Join(err, file.Chmod(0o644), file.Close()) // whatever the umask took away
+	if err := errors.Join(err, file.Chmod(0o644), file.Close()); err != nil {
+		return err
+	}
+	return os.Rename(d.file(name+".new"), d.file(name))
+}
+
+// ErrInUse is what Start returns when another process runs a server in the data directory.
+var ErrInUse = errors.New("the data directory is in use")
+
+// errLocked is what lock returns when another open file holds the lock.
+var errLocked = errors.New("locked")
+
+// lock locks an open file without waiting. The lock ends when the file is closed, at the latest with the process.
+func lock(file *os.File) error {
+	err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return errLocked
+	}
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", file.Name(), err)
+	}
+	return nil
+}
+
+// lock takes the directory for this process until the returned file is closed, or fails with ErrInUse. The file is never removed:
+// two processes could then hold locks on two files of the same name.
+func (d dataDir) lock() (*os.File, error) {
+	file, err := d.open("queued.lock", os.O_RDWR)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("lock the data directory: %w: run queued as the directory's owner, or choose another QUEUED_DATA_DIR", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock the data directory: %w", err)
+	}
+	err = lock(file)
+	if errors.Is(err, errLocked) {
+		holder := "another process"
+		if pid, err := io.ReadAll(io.LimitReader(file, 32)); err == nil && len(pid) > 0 {
+			holder = "process " + strings.TrimSpace(string(pid))
+		}
+		err = fmt.Errorf("%w: %s belongs to %s, which runs a server in it: stop that process, or choose another QUEUED_DATA_DIR", ErrInUse, d, holder)
+	} else if err == nil {
+		err = file.Truncate(0)
+		if err == nil {
+			_, err = fmt.Fprintf(file, "%d\n", os.Getpid())
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+// initialize makes the cluster. It has another name until it is complete, so that an interrupted start leaves nothing that looks like
+// a cluster.
+//
+// The locale is C: it sorts by bytes and is part of PostgreSQL, so that indexes stay valid when the system's libraries are upgraded or
+// the directory moves to another machine. Not every system has C.UTF-8.
+func (d dataDir) initialize(ctx context.Context, i installation, a account, extra map[string]string, log zerolog.Logger) error {
+	for _, incomplete := range glob(filepath.Join(escapeGlob(string(d)), "pg.new-*")) {
+		err := os.RemoveAll(incomplete) // what is still written to is left to the next start
+		log.Warn().Err(err).Str("directory", incomplete).Msg("discarded a cluster whose making was interrupted")
+	}
+	log.Info().Str("version", i.version()).Msg("making a new PostgreSQL cluster")
+	staging, err := os.MkdirTemp(string(d), "pg.new-")
+	if err != nil {
+		return fmt.Errorf("make the cluster: %w", err)
+	}
+	args := []string{
+		"-D", staging, "--username", userRole, "--auth-local", "peer", "--auth-host", "reject",
+		"--encoding", "UTF8", "--locale", "C", "--data-checksums", "--no-instructions",
+	}
+	if fsyncIsOff(extra) {
+		args = append(args, "--no-sync")
+	}
+	var output []byte
+	if err = a.takeOver(staging); err == nil {
+		output, err = runToEnd(a.command(ctx, i.program("initdb"), args...))
+	}
+	if err == nil {
+		_ = os.Remove(d.pg()) // an empty directory
+		err = os.Rename(staging, d.pg())
+	}
+	if err == nil {
+		err = syncDir(string(d))
+	}
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	err = fmt.Errorf("make the cluster: %s: %w", i.program("initdb"), err)
+	if text := lastLines(output); text != "" {
+		err = fmt.Errorf("%w; its output ends with:\n%s", err, text)
+	}
+	return errors.Join(err, os.RemoveAll(staging))
+}
+
+// syncDir makes a rename in dir survive a crash of the machine.
+func syncDir(dir string) error {
+	file, err := os.Open(dir) //nolint:gosec // the data directory
 	if err != nil {
 		return err
 	}
-	return os.Rename(next, path)
+	return errors.Join(file.Sync(), file.Close())
 }
 
-// adopt gives a cluster that root has put there, such as a restored copy, to the account
-// that PostgreSQL runs as.
+// adopt gives the account a cluster that root has put there, such as a restored copy.
 func (d dataDir) adopt(a account) error {
-	if !a.other {
-		return nil
-	}
 	info, err := os.Lstat(d.pg())
 	if err != nil {
 		return fmt.Errorf("the cluster: %w", err)
 	}
-	if ownerOf(info) == a.uid {
+	if !a.other || ownerOf(info) == a.uid {
 		return nil
 	}
-	root, err := os.OpenRoot(d.pg()) // so that no link leads out of it
+	root, err := os.OpenRoot(d.pg()) // no link leads out of it
 	if err == nil {
 		err = fs.WalkDir(root.FS(), ".", func(path string, _ fs.DirEntry, err error) error {
 			if err != nil {
@@ -216,6 +309,90 @@ func (d dataDir) adopt(a account) error {
 	return nil
 }
 
-func ownerOf(info fs.FileInfo) int {
-	return int(info.Sys().(*syscall.Stat_t).Uid)
+// makeSocketDir makes run/ anew. When its path is too long for a socket, run is a symbolic link to a temporary directory.
+func (d dataDir) makeSocketDir(ctx context.Context, i installation, a account) (socketDir, error) {
+	if err := d.removeSocketDir(); err != nil {
+		return "", err
+	}
+	if dir := socketDir(d.run()); dir.isUsable() {
+		if err := os.Mkdir(d.run(), 0o700); err != nil {
+			return "", fmt.Errorf("make the socket directory: %w", err)
+		}
+		return dir, a.takeOver(d.run())
+	}
+	for _, base := range []string{os.TempDir(), "/tmp"} {
+		// MkdirTemp appends up to ten digits.
+		if !socketDir(filepath.Join(base, "queued-0123456789")).isUsable() || !a.canEnter(ctx, i, base) {
+			continue
+		}
+		path, err := os.MkdirTemp(base, "queued-")
+		if err != nil {
+			return "", fmt.Errorf("make the socket directory: %w", err)
+		}
+		if err := errors.Join(a.takeOver(path), os.Symlink(path, d.run())); err != nil {
+			return "", errors.Join(fmt.Errorf("make the socket directory: %w", err), os.Remove(path))
+		}
+		return socketDir(path), nil
+	}
+	return "", fmt.Errorf("the path %s is too long for a socket, and so is that of the directory for temporary files: "+
+		"choose a shorter QUEUED_DATA_DIR or TMPDIR", d.run())
+}
+
+// removeSocketDir removes run/ and the temporary directory it may be a link to.
+func (d dataDir) removeSocketDir() error {
+	if target, err := os.Readlink(d.run()); err == nil {
+		// Not with RemoveAll: the link may be stale, and the path in use by somebody else.
+		socket := socketDir(target).socket()
+		for _, path := range []string{socket, socket + ".lock", target} {
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("remove the socket directory: %w", err)
+			}
+		}
+	}
+	if err := os.RemoveAll(d.run()); err != nil {
+		return fmt.Errorf("remove the socket directory: %w", err)
+	}
+	return nil
+}
+
+// openLog opens postgres.log for a new process and returns the offset where its part begins.
+func (d dataDir) openLog() (*os.File, int64, error) {
+	if info, err := os.Lstat(d.logFile()); err == nil && info.Size() > maxLogSize {
+		if err := os.Rename(d.logFile(), d.logFile()+".1"); err != nil {
+			return nil, 0, fmt.Errorf("rotate the PostgreSQL log: %w", err)
+		}
+	}
+	file, err := d.open("postgres.log", os.O_WRONLY|os.O_APPEND)
+	if err != nil {
+		return nil, 0, fmt.Errorf("the PostgreSQL log: %w", err)
+	}
+	from, err := file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, 0, errors.Join(fmt.Errorf("the PostgreSQL log: %w", err), file.Close())
+	}
+	return file, from, nil
+}
+
+// logTail returns the last lines of what was logged after an offset.
+func (d dataDir) logTail(from int64) string {
+	const size = 8 << 10
+	file, err := os.Open(d.logFile())
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = file.Close() }()
+	if info, err := file.Stat(); err == nil {
+		from = max(from, info.Size()-size)
+	}
+	text, err := io.ReadAll(io.NewSectionReader(file, from, size))
+	if err != nil {
+		return ""
+	}
+	return lastLines(text)
+}
+
+// lastLines returns the end of a program's output, for an error.
+func lastLines(output []byte) string {
+	lines := bytes.Split(bytes.TrimSpace(output), []byte("\n"))
+	return string(bytes.Join(lines[max(0, len(lines)-12):], []byte("\n")))
 }

@@ -20,7 +20,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Set in a copy of the test program, they make it something else than a test.
+// These variables have a child of the test program do something else than the tests.
 const (
 	envServe   = "EMBEDDED_TEST_SERVE"   // run a server in the directory named, until killed
 	envConnect = "EMBEDDED_TEST_CONNECT" // connect to the URL named
@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// fixture is a directory that several tests use, made by the first of them.
+// fixture is a data directory that several tests use, made by the first of them.
 type fixture struct {
 	once   sync.Once
 	dir    string
@@ -65,8 +65,8 @@ type fixture struct {
 }
 
 var (
-	common   fixture // a server that runs, with the defaults, for tests that leave it as it is
-	prepared fixture // a cluster to copy, which is cheaper than making one
+	common   fixture // a running server with the default settings, for tests that do not change it
+	prepared fixture // a cluster to copy, which takes less time than initdb
 )
 
 func (f *fixture) make(t *testing.T) {
@@ -99,7 +99,7 @@ func (f *fixture) close() error {
 	return err
 }
 
-// newCluster returns a directory with a cluster that has never been used.
+// newCluster returns a data directory with a new cluster.
 func newCluster(t *testing.T) string {
 	t.Helper()
 	prepared.make(t)
@@ -124,8 +124,7 @@ func newDeepCluster(t *testing.T) string {
 	return dir
 }
 
-// newDir returns a directory that is removed after the test. Unlike that of t.TempDir, a user
-// whom root runs PostgreSQL as can get to it.
+// newDir returns a directory that is removed after the test and that, unlike t.TempDir's, every user can enter.
 func newDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "embedded-test-") //nolint:usetesting // t.TempDir is closed to other users
@@ -158,8 +157,8 @@ func start(t *testing.T, cfg Config) *Server {
 	return server
 }
 
-// careless is a server whose data need not outlive the machine.
-func careless(dir string) Config {
+// noFsync configures a server that runs faster because its data need not survive a crash of the machine.
+func noFsync(dir string) Config {
 	return Config{DataDir: dir, Settings: map[string]string{"fsync": "off"}}
 }
 
@@ -232,25 +231,25 @@ func launchOwner(t *testing.T, dir string) (*owner, *bufio.Reader) {
 	o := &owner{cmd: cmd}
 	t.Cleanup(func() {
 		o.kill()
-		for _, pid := range remainsOf(dataDir(dir).pg()) {
+		for _, pid := range clusterProcesses(dataDir(dir).pg()) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	})
 	return o, bufio.NewReader(out)
 }
 
-// kill ends the process as kill -9 does, giving it no chance to do anything.
+// kill ends the process by SIGKILL.
 func (o *owner) kill() {
 	_ = o.cmd.Process.Kill()
 	_ = o.cmd.Wait()
 }
 
-// eventually waits until something outside this process has happened.
+// eventually waits until a condition holds that no signal announces.
 func eventually(t *testing.T, what string, happened func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !happened(); {
 		if time.Now().After(deadline) {
-			t.Fatalf("in 20 s it did not happen that %s", what)
+			t.Fatalf("timed out after 20 s: %s", what)
 		}
 		if err := pause(t.Context(), 5*time.Millisecond); err != nil {
 			t.Fatal(err)
@@ -283,7 +282,7 @@ func entries(t *testing.T, pattern string) []string {
 
 func alive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
 
-// mustSay fails the test when err does not have all the words that its reader needs.
+// mustSay fails the test unless the text of err contains all words.
 func mustSay(t *testing.T, err error, words ...string) {
 	t.Helper()
 	if err == nil {
@@ -309,6 +308,6 @@ func mode(t *testing.T, path string) fs.FileMode {
 func onlyRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("only for root is PostgreSQL run as another user")
+		t.Skip("needs root")
 	}
 }

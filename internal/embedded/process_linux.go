@@ -11,11 +11,11 @@ import (
 	"syscall"
 )
 
-// userDataDir is where a user's data are kept, under the home directory.
+// userDataDir is the directory for data in a user's home directory.
 const userDataDir = ".local/share"
 
-// tieToParent makes the child get sig when the thread that starts it ends.
-func tieToParent(attr *syscall.SysProcAttr, sig syscall.Signal) { attr.Pdeathsig = sig }
+// signalWithParent has the kernel send sig to the child when the thread that started it ends.
+func signalWithParent(attr *syscall.SysProcAttr, sig syscall.Signal) { attr.Pdeathsig = sig }
 
 // isPostmasterOf reports whether a process is a PostgreSQL running on the cluster.
 func isPostmasterOf(_ context.Context, pid int, cluster string) bool {
@@ -23,7 +23,7 @@ func isPostmasterOf(_ context.Context, pid int, cluster string) bool {
 	if program, err := os.Readlink(filepath.Join(proc, "exe")); err == nil {
 		return isPostgres(program) && worksIn(proc, cluster)
 	}
-	// In a container, root may not look into other users' processes, but may read how they were called.
+	// In a container, root may not look into other users' processes, but may read their command lines.
 	line, err := os.ReadFile(filepath.Join(proc, "cmdline")) //nolint:gosec // the kernel's file
 	if err != nil {
 		return false
@@ -33,33 +33,26 @@ func isPostmasterOf(_ context.Context, pid int, cluster string) bool {
 	return isPostgres(args[0]) && at >= 0 && at+1 < len(args) && args[at+1] == cluster
 }
 
-// remainsOf returns the processes of the cluster's PostgreSQL, whichever they are.
-func remainsOf(cluster string) []int {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil
-	}
+// clusterProcesses returns the ids of the PostgreSQL processes of a cluster.
+func clusterProcesses(cluster string) []int {
 	var pids []int
-	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
-		}
-		proc := filepath.Join("/proc", entry.Name())
-		if program, err := os.Readlink(filepath.Join(proc, "exe")); err == nil && isPostgres(program) && worksIn(proc, cluster) {
-			pids = append(pids, pid)
+	for _, proc := range glob("/proc/[1-9]*") {
+		program, err := os.Readlink(filepath.Join(proc, "exe"))
+		if err == nil && isPostgres(program) && worksIn(proc, cluster) {
+			if pid, err := strconv.Atoi(filepath.Base(proc)); err == nil {
+				pids = append(pids, pid)
+			}
 		}
 	}
 	return pids
 }
 
-// isPostgres goes by the name, to which the kernel adds " (deleted)" after an upgrade.
+// isPostgres compares the prefix only: the kernel appends " (deleted)" to the path after an upgrade.
 func isPostgres(program string) bool {
 	return strings.HasPrefix(filepath.Base(program), "postgres")
 }
 
-// worksIn reports whether the process has the cluster as its working directory, as every
-// process of a PostgreSQL has.
+// worksIn reports whether the cluster is the process's working directory, as it is for every process of a PostgreSQL server.
 func worksIn(proc, cluster string) bool {
 	cwd, err := os.Stat(filepath.Join(proc, "cwd"))
 	if err != nil {

@@ -15,7 +15,7 @@ func onThreadThatEnds(t *testing.T, f func()) {
 	go func() {
 		runtime.LockOSThread()
 		if syscall.Gettid() == os.Getpid() {
-			// Go never ends the first thread. While it is held here, f gets another one.
+			// Go never ends the main thread. While it is locked here, f runs on another one.
 			defer runtime.UnlockOSThread()
 			onThreadThatEnds(t, f)
 			thread <- 0
@@ -34,11 +34,11 @@ func TestServerOutlivesTheThreadThatStartedIt(t *testing.T) {
 	dir := newCluster(t)
 	var server *Server
 	var err error
-	onThreadThatEnds(t, func() { server, err = Start(t.Context(), careless(dir)) })
+	onThreadThatEnds(t, func() { server, err = Start(t.Context(), noFsync(dir)) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { stop(t, server) })
-	// Told to shut down, it would not let a session go on.
+	// A server that was told to shut down would break this session.
 	run(t, server.URL(), "select pg_sleep(0.3)")
 }

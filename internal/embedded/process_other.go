@@ -11,12 +11,11 @@ import (
 	"syscall"
 )
 
-// userDataDir is where a user's data are kept, under the home directory.
+// userDataDir is the directory for data in a user's home directory.
 const userDataDir = "Library/Application Support"
 
-// tieToParent does nothing: only Linux tells a child of its parent's death. What a killed
-// process leaves running is stopped by the next start.
-func tieToParent(*syscall.SysProcAttr, syscall.Signal) {}
+// signalWithParent does nothing: only Linux has this. The next start stops what a killed process leaves running.
+func signalWithParent(*syscall.SysProcAttr, syscall.Signal) {}
 
 // isPostmasterOf reports whether a process is a PostgreSQL running on the cluster.
 func isPostmasterOf(ctx context.Context, pid int, cluster string) bool {
@@ -24,10 +23,10 @@ func isPostmasterOf(ctx context.Context, pid int, cluster string) bool {
 	if err != nil {
 		return false
 	}
-	// Arguments are not separated reliably, but this program always gives the same ones first.
+	// ps does not separate arguments, but -D is always the first one.
 	program, args, found := strings.Cut(string(out), " -D ")
 	return found && filepath.Base(program) == "postgres" && strings.HasPrefix(args, cluster+" ")
 }
 
-// remainsOf returns the processes of the cluster's PostgreSQL that can be told apart: none.
-func remainsOf(string) []int { return nil }
+// clusterProcesses returns nil: the processes of one cluster cannot be told from those of another.
+func clusterProcesses(string) []int { return nil }

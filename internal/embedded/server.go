@@ -1,42 +1,46 @@
-// Package embedded runs a private PostgreSQL: found on the machine or fetched, kept in one
-// directory, reachable through a Unix socket alone, started and stopped with the program.
+// Package embedded runs a private PostgreSQL that is started and stopped with the program. Its programs are found on the machine or
+// fetched, all its files are in one directory, and it is reached through a Unix socket only.
+//
+// A Server has two goroutines, which both end with PostgreSQL: one waits for the child process (process.go), the other then reports an
+// end that Stop did not ask for.
 package embedded
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/rs/zerolog"
 )
 
 const (
-	// startLimit bounds a start, once it has its programs. It is long because a server
-	// that was killed replays its log first (at most max_wal_size, 1 GB, which takes a slow disk
-	// a minute or two), and giving up in the middle would only make the next start do it again.
-	startLimit = 5 * time.Minute
-	// quitLimit is how long an immediate shutdown may take. PostgreSQL kills what has not ended
-	// by itself after 5 seconds.
-	quitLimit = 15 * time.Second
-	// leftoverLimit is how long a start waits for what a dead server left in memory to go away.
-	leftoverLimit = 10 * time.Second
+	// startTimeout bounds a start, once the programs are there. A server that was killed first replays at most max_wal_size (1 GB) of
+	// its log, which takes a slow disk a minute or two; the next start would have to do it again.
+	startTimeout = 5 * time.Minute
+	// immediateShutdownTimeout is how long an immediate shutdown may take: after 5 seconds PostgreSQL kills its processes.
+	immediateShutdownTimeout = 15 * time.Second
+	// sharedMemoryTimeout is how long a start waits until the processes of a dead server have released its shared memory.
+	sharedMemoryTimeout = 10 * time.Second
 )
 
-// Config says where the server lives and how it is set up.
+// Config says where the server's files are and how it is set up.
 type Config struct {
-	// DataDir holds everything of this server: the cluster in pg/, the socket in run/,
-	// postgres.log and the lock. It is made when missing. Zero: DefaultDataDir().
+	// DataDir holds all files of this server: the cluster in pg/, the socket in run/, postgres.log and the lock. Start makes it when
+	// it is missing. Empty: DefaultDataDir().
 	DataDir string
-	// Settings are PostgreSQL settings beyond this package's own, or in place of them, by name.
-	// Those that decide how the server is reached cannot be set.
+	// Settings are PostgreSQL settings, by name, that are added to this package's own or replace them. Those that decide how the
+	// server is reached are refused.
 	Settings map[string]string
-	// Logger is told what is done. Zero: nothing is logged.
+	// Logger gets a line for each step. Zero: nothing is logged.
 	Logger zerolog.Logger
 
-	machine machine
+	sources sources
 }
 
 // Server is a running PostgreSQL that belongs to this process.
@@ -44,25 +48,24 @@ type Server struct {
 	log     zerolog.Logger
 	dir     dataDir
 	account account
-	lock    *lock
+	lock    *os.File // of the data directory
 	socket  socketDir
 	process *process
-	logFrom int64 // where in the log file the running process's part begins
+	logFrom int64 // offset in the log file where the part of the process begins
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards stopping and cause
 	stopping bool
 	cause    error
-	done     chan struct{}
-	watched  chan struct{} // closed when the goroutine that watches the process is gone
+	done     chan struct{} // closed when PostgreSQL has ended by itself
+	watched  chan struct{} // closed when the goroutine of watch has ended
 
 	stopOnce sync.Once
 	stopErr  error
 }
 
-// Start returns a running server with an empty or existing database `queued`, ready for
-// connections. It makes what is missing, and first stops a server that a killed process left
-// behind on the same directory. When ctx ends before that, or anything fails, nothing is left
-// running and the directory is free again; once Start has returned, ctx means nothing to the server.
+// Start returns a running server with the database `queued`, ready for connections. It makes what is missing, and first stops a server
+// that a killed process left running in the directory. When it fails or ctx ends, nothing is left running and the directory is free.
+// The server does not end with ctx.
 //
 // It fails with ErrInUse when another process runs a server in the directory.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
@@ -84,13 +87,13 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	programs, err := cfg.machine.programs(ctx, account, major, dir.pg(), cfg.Logger)
+	installation, err := cfg.sources.find(ctx, account, major, dir.pg(), cfg.Logger)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := account.checkAccess(ctx, programs, string(dir)); err != nil {
+	if err := account.checkAccess(ctx, installation, string(dir)); err != nil {
 		return nil, err
 	}
 	if err := dir.create(account); err != nil {
@@ -104,23 +107,22 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		done:    make(chan struct{}),
 		watched: make(chan struct{}),
 	}
-	if err := s.start(ctx, programs, major, cfg.Settings); err != nil {
-		// The context may be what ended the start, so the clean-up must not hang on it.
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), quitLimit)
+	if err := s.start(ctx, installation, major, cfg.Settings); err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), immediateShutdownTimeout)
 		defer cancel()
-		return nil, errors.Join(err, s.abandon(undo))
+		return nil, errors.Join(err, s.shutDown(ctx))
 	}
-	s.log.Info().Str("version", programs.version()).Str("programs", programs.dir).
+	s.log.Info().Str("version", installation.version()).Str("programs", installation.binDir).
 		Str("socket_dir", string(s.socket)).Int("pid", s.process.pid()).Msg("private PostgreSQL started")
 	return s, nil
 }
 
-func (s *Server) start(ctx context.Context, programs programs, major int, extra map[string]string) error {
+func (s *Server) start(ctx context.Context, i installation, major int, extra map[string]string) error {
 	var err error
 	if s.lock, err = s.dir.lock(); err != nil {
 		return err
 	}
-	// The programs were chosen before the directory was ours.
+	// The installation was chosen before the directory was locked.
 	switch now, err := s.dir.major(); {
 	case err != nil:
 		return err
@@ -132,7 +134,7 @@ func (s *Server) start(ctx context.Context, programs programs, major int, extra 
 		return err
 	}
 	if major == 0 {
-		err = s.dir.initialize(ctx, programs, s.account, extra, s.log)
+		err = s.dir.initialize(ctx, i, s.account, extra, s.log)
 	} else {
 		err = s.dir.adopt(s.account)
 	}
@@ -142,17 +144,15 @@ func (s *Server) start(ctx context.Context, programs programs, major int, extra 
 	if err := s.dir.writeAccessRules(ctx); err != nil {
 		return err
 	}
-	if s.socket, err = s.dir.makeSocketDir(ctx, programs, s.account); err != nil {
+	if s.socket, err = s.dir.makeSocketDir(ctx, i, s.account); err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(leftoverLimit); ; {
-		err = s.launch(ctx, programs, extra, stale)
-		// When postmaster.pid is still the dead server's, PostgreSQL has refused to start because
-		// processes of that server still hold its shared memory. They end on their own.
-		if err == nil || stale == 0 || s.dir.postmasterPID() != stale || time.Now().After(deadline) {
-			break
-		}
-		if pause(ctx, 250*time.Millisecond) != nil {
+	for deadline := time.Now().Add(sharedMemoryTimeout); ; {
+		err = s.launch(ctx, i, extra, stale)
+		// When postmaster.pid is still the dead server's, PostgreSQL has refused to start because processes of that server still hold
+		// its shared memory. They end by themselves.
+		if err == nil || stale == 0 || s.dir.postmasterPID() != stale || time.Now().After(deadline) ||
+			pause(ctx, 250*time.Millisecond) != nil {
 			break
 		}
 	}
@@ -164,42 +164,38 @@ func (s *Server) start(ctx context.Context, programs programs, major int, extra 
 }
 
 // launch starts postgres and waits until it answers.
-func (s *Server) launch(ctx context.Context, programs programs, extra map[string]string, stale int) error {
+func (s *Server) launch(ctx context.Context, i installation, extra map[string]string, stale int) error {
 	log, from, err := s.dir.openLog()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = log.Close() }() // postgres has its own
-	args := append([]string{"-D", s.dir.pg()}, arguments(s.dir, s.socket, extra)...)
-	// The context ends the start, not the server, so the command does not get it.
-	cmd := s.account.command(context.WithoutCancel(ctx), programs.path("postgres"), args...)
+	defer func() { _ = log.Close() }() // postgres has its own descriptor
+	args := append([]string{"-D", s.dir.pg()}, settingArguments(s.dir, s.socket, extra)...)
+	cmd := s.account.command(context.WithoutCancel(ctx), i.program("postgres"), args...) // ctx ends the start, not the server
 	cmd.Stdout, cmd.Stderr = log, log
 	if stale != 0 {
-		// The number in a dead server's postmaster.pid may meanwhile be that of any other process,
-		// which PostgreSQL would take for a running server. This is how pg_ctl tells it not to
-		// mind a certain number; the check that matters, of the shared memory, is made all the same.
+		// Another process may have the process id that a dead server left in postmaster.pid, and PostgreSQL would take it for a running
+		// server. This variable, which pg_ctl uses, has it ignore that id. It still checks whether the shared memory is in use.
 		cmd.Env = append(cmd.Env, fmt.Sprintf("PG_GRANDPARENT_PID=%d", stale))
 	}
-	// A terminal's Ctrl-C is for this program, which stops the server after its own work is done;
-	// should this program be killed, the server is to end like after Ctrl-C.
-	tieToParent(cmd.SysProcAttr, syscall.SIGINT)
-	process, err := startProcess(cmd)
+	signalWithParent(cmd.SysProcAttr, syscall.SIGINT) // a fast shutdown when this process is killed
+	s.process, err = startProcess(cmd)
 	if err != nil {
 		return fmt.Errorf("start %s: %w", cmd.Path, err)
 	}
-	s.process, s.logFrom = process, from
+	s.logFrom = from
 	return s.waitUntilReady(ctx)
 }
 
 // waitUntilReady returns when the database `queued` exists and can be connected to.
 func (s *Server) waitUntilReady(ctx context.Context) error {
 	for {
-		if s.dir.saysReady() { // asked earlier, it logs an error
+		if s.dir.isReady() { // connecting earlier logs an error
 			err := ensureDatabase(ctx, s.socket)
 			if err == nil {
 				return nil
 			}
-			if !isNotYet(err) {
+			if !isStarting(err) {
 				return fmt.Errorf("PostgreSQL in %s was started but cannot be used: %w", s.dir, err)
 			}
 		}
@@ -213,15 +209,16 @@ func (s *Server) waitUntilReady(ctx context.Context) error {
 	}
 }
 
-// exitError says why the process, which has ended, did.
+// exitError says how the process ended, with the end of its log.
 func (s *Server) exitError(what string) error {
 	text := s.dir.logTail(s.logFrom)
 	if text == "" {
 		text = "(nothing was logged)"
 	}
-	return fmt.Errorf("%s (%s); the end of %s:\n%s", what, s.process.state(), s.dir.logFile(), text)
+	return fmt.Errorf("%s (%s); the end of %s:\n%s", what, s.process.cmd.ProcessState, s.dir.logFile(), text)
 }
 
+// watch closes done when PostgreSQL ends by itself.
 func (s *Server) watch() {
 	defer close(s.watched)
 	<-s.process.ended
@@ -233,11 +230,11 @@ func (s *Server) watch() {
 	}
 }
 
-// URL returns the connection string of the database `queued`, for pgx and libpq alike. It holds
-// no secret: the server knows its user by the process that connects.
+// URL returns the connection string of the database `queued`, for pgx and libpq. It holds no secret: the server knows the user of the
+// process that connects.
 func (s *Server) URL() string { return s.socket.url(databaseName) }
 
-// Done returns a channel that is closed when PostgreSQL has ended by itself; Stop does not close it.
+// Done returns a channel that is closed when PostgreSQL has ended by itself. Stop does not close it.
 func (s *Server) Done() <-chan struct{} { return s.done }
 
 // Err returns why PostgreSQL ended by itself, with the end of its log, once Done is closed, and nil before.
@@ -247,39 +244,63 @@ func (s *Server) Err() error {
 	return s.cause
 }
 
-// Stop ends the server, breaking the connections that are left, and frees the directory. When
-// ctx ends first, the server is ended at once, which costs the next start a recovery but no
-// committed data, and the error wraps ctx's. A call on a stopped server returns what the first one did.
+// Stop shuts the server down, which breaks the connections that are left, and unlocks the directory. When ctx ends first, it shuts the
+// server down immediately, after which the next start needs a recovery and no committed data is lost, and returns an error that wraps
+// ctx's. Further calls return the result of the first one.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stopOnce.Do(func() {
 		s.mu.Lock()
 		s.stopping = true
 		s.mu.Unlock()
-		s.stopErr = s.abandon(ctx)
-		select {
-		case <-s.process.ended:
+		s.stopErr = s.shutDown(ctx)
+		if s.process.hasEnded() {
 			<-s.watched
 			s.log.Info().Msg("private PostgreSQL stopped")
-		default:
 		}
 	})
 	return s.stopErr
 }
 
-// abandon gives back whatever a start has got so far.
-func (s *Server) abandon(ctx context.Context) error {
-	var stopped error
+// shutDown ends the process and releases what start has acquired. The directory stays locked while the process runs.
+func (s *Server) shutDown(ctx context.Context) error {
+	var err error
 	if s.process != nil {
-		stopped = s.process.stop(ctx)
-		select {
-		case <-s.process.ended:
-		default:
-			return stopped // the directory stays locked as long as something may write into it
+		if err = s.process.stop(ctx); !s.process.hasEnded() {
+			return err
 		}
 	}
-	var removed error
 	if s.socket != "" {
-		removed = s.dir.dropSocketDir()
+		err = errors.Join(err, s.dir.removeSocketDir())
 	}
-	return errors.Join(stopped, removed, s.lock.release())
+	if s.lock != nil {
+		err = errors.Join(err, s.lock.Close())
+	}
+	return err
+}
+
+// ensureDatabase connects to the database, and makes it when there is none.
+func ensureDatabase(ctx context.Context, socket socketDir) error {
+	err := execute(ctx, socket.url(databaseName), "select 1")
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "3D000" { // invalid_catalog_name
+		return execute(ctx, socket.url("postgres"), "create database "+databaseName)
+	}
+	return err
+}
+
+func execute(ctx context.Context, url, statement string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, statement)
+	return errors.Join(err, conn.Close(ctx))
+}
+
+// isStarting reports whether a server that is starting may have caused err.
+func isStarting(err error) bool {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pgErr.Code == "57P03" // cannot_connect_now
+	}
+	_, isMalformed := errors.AsType[*pgconn.ParseConfigError](err)
+	return !isMalformed
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-func TestStartMakesADatabaseFitForAQueue(t *testing.T) {
+func TestStartMakesADurableDatabase(t *testing.T) {
 	t.Parallel()
 	common.make(t)
 	server := common.server
@@ -45,7 +45,7 @@ func TestDataSurviveRestart(t *testing.T) {
 	run(t, first.URL(), "create table kept as select 42 as n")
 	stop(t, first)
 	if exists(filepath.Join(dir, "pg", "postmaster.pid")) {
-		t.Error("the server was not shut down orderly")
+		t.Error("the server was not shut down")
 	}
 	second := start(t, Config{DataDir: dir})
 	if got := query(t, second.URL(), "select n::text from kept"); got != "42" {
@@ -62,10 +62,10 @@ func TestSecondStartOnSameDirectoryIsRefused(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	mustSay(t, err, dir, strconv.Itoa(other.cmd.Process.Pid))
-	run(t, other.url, "select 1") // it was left alone
+	run(t, other.url, "select 1") // the other server still runs
 }
 
-func TestDirectoryIsOneEvenUnderTwoNames(t *testing.T) {
+func TestDirectoryIsInUseUnderEveryName(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
 	link := filepath.Join(dir, "link")
@@ -73,7 +73,7 @@ func TestDirectoryIsOneEvenUnderTwoNames(t *testing.T) {
 	if err := os.Symlink(string(common.server.dir), link); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Start(t.Context(), careless(link)); !errors.Is(err, ErrInUse) {
+	if _, err := Start(t.Context(), noFsync(link)); !errors.Is(err, ErrInUse) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -81,7 +81,7 @@ func TestDirectoryIsOneEvenUnderTwoNames(t *testing.T) {
 func TestDoneClosesWhenPostgresEndsByItself(t *testing.T) {
 	t.Parallel()
 	dir := newCluster(t)
-	server := start(t, careless(dir))
+	server := start(t, noFsync(dir))
 	if err := server.Err(); err != nil {
 		t.Errorf("an error without an end: %v", err)
 	}
@@ -91,21 +91,21 @@ func TestDoneClosesWhenPostgresEndsByItself(t *testing.T) {
 	select {
 	case <-server.Done():
 	case <-time.After(20 * time.Second):
-		t.Fatal("it was not noticed")
+		t.Fatal("Done was not closed in 20 s")
 	}
 	mustSay(t, server.Err(), "ended by itself", "killed", "postgres.log")
 	stop(t, server)
-	stop(t, start(t, careless(dir))) // what Stop has left does not block a start
+	stop(t, start(t, noFsync(dir))) // the directory is unlocked
 }
 
 func TestStopDoesNotCloseDone(t *testing.T) {
 	t.Parallel()
-	server := start(t, careless(newCluster(t)))
+	server := start(t, noFsync(newCluster(t)))
 	stop(t, server)
 	stop(t, server) // and may be repeated
 	select {
 	case <-server.Done():
-		t.Error("Done is closed although the end was asked for")
+		t.Error("Done is closed after Stop")
 	default:
 	}
 	if err := server.Err(); err != nil {
@@ -116,13 +116,13 @@ func TestStopDoesNotCloseDone(t *testing.T) {
 func TestStopBreaksOpenSessions(t *testing.T) {
 	t.Parallel()
 	dir := newCluster(t)
-	server := start(t, careless(dir))
+	server := start(t, noFsync(dir))
 	conn := connect(t, server.URL())
 	stop(t, server)
 	if err := conn.Ping(t.Context()); err == nil {
-		t.Error("the session lives on")
+		t.Error("the session still works")
 	}
-	if left := remainsOf(dataDir(dir).pg()); len(left) > 0 {
+	if left := clusterProcesses(dataDir(dir).pg()); len(left) > 0 {
 		t.Errorf("processes are left: %v", left)
 	}
 	if exists(dataDir(dir).run()) {
@@ -130,7 +130,7 @@ func TestStopBreaksOpenSessions(t *testing.T) {
 	}
 }
 
-func TestStopOutOfTimeEndsAtOnceAndLosesNothing(t *testing.T) {
+func TestStopWithEndedContextLosesNoData(t *testing.T) {
 	t.Parallel()
 	dir := newCluster(t)
 	server, err := Start(t.Context(), Config{DataDir: dir})
@@ -174,7 +174,7 @@ func TestCancelledStartLeavesNothing(t *testing.T) {
 			for !stage.reached() && pause(ctx, time.Millisecond) == nil {
 			}
 		}()
-		server, err := Start(ctx, careless(dir))
+		server, err := Start(ctx, noFsync(dir))
 		cancel()
 		<-watched
 		if err == nil {
@@ -184,9 +184,9 @@ func TestCancelledStartLeavesNothing(t *testing.T) {
 		}
 		t.Logf("cancelled %s: %v", stage.name, err)
 		if !errors.Is(err, context.Canceled) {
-			t.Error("the error is another one")
+			t.Error("the error does not wrap context.Canceled")
 		}
-		if left := remainsOf(pg); len(left) > 0 {
+		if left := clusterProcesses(pg); len(left) > 0 {
 			t.Errorf("processes are left: %v", left)
 		}
 		if left := entries(t, dir+"/pg.new-*"); len(left) > 0 {
@@ -196,7 +196,7 @@ func TestCancelledStartLeavesNothing(t *testing.T) {
 			t.Error("the socket directory is left")
 		}
 	}
-	start(t, careless(dir))
+	start(t, noFsync(dir))
 }
 
 func TestTerminalSignalsDoNotReachPostgres(t *testing.T) {
@@ -216,7 +216,7 @@ func TestPostgresGetsNoSecretsOfTheProgram(t *testing.T) {
 	t.Setenv("QUEUED_API_KEY", "a secret")
 	t.Setenv("PGPORT", "1")
 	t.Setenv("LC_ALL", "no_such_locale")
-	server := start(t, careless(newCluster(t)))
+	server := start(t, noFsync(newCluster(t)))
 	if i := slices.IndexFunc(server.process.cmd.Env, func(v string) bool { return strings.HasPrefix(v, "QUEUED_") || strings.HasPrefix(v, "PGPORT") }); i >= 0 {
 		t.Errorf("it got %s", server.process.cmd.Env[i])
 	}
@@ -260,7 +260,7 @@ func TestFailedStartShowsTheEndOfTheLog(t *testing.T) {
 	dir := newCluster(t)
 	_, err := Start(t.Context(), Config{DataDir: dir, Settings: map[string]string{"fsync": "off", "max_connections": "many"}})
 	mustSay(t, err, "max_connections", "many", filepath.Join(dir, "postgres.log"))
-	start(t, careless(dir)) // nothing is left that would block this
+	start(t, noFsync(dir)) // the directory is unlocked
 }
 
 func TestErrorsKeepPayloadsOutOfTheLog(t *testing.T) {
@@ -281,18 +281,18 @@ func TestErrorsKeepPayloadsOutOfTheLog(t *testing.T) {
 	}
 }
 
-func TestLongLogIsPutAside(t *testing.T) {
+func TestLongLogIsRotated(t *testing.T) {
 	t.Parallel()
 	dir := newCluster(t)
 	log := filepath.Join(dir, "postgres.log")
-	if err := os.WriteFile(log, make([]byte, logLimit+1), 0o600); err != nil {
+	if err := os.WriteFile(log, make([]byte, maxLogSize+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	start(t, careless(dir))
+	start(t, noFsync(dir))
 	if info, err := os.Stat(log); err != nil || info.Size() > 1<<20 {
 		t.Errorf("%v, %v", info, err)
 	}
 	if !exists(log + ".1") {
-		t.Error("the long one is gone")
+		t.Error("the old log is gone")
 	}
 }

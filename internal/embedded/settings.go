@@ -1,17 +1,29 @@
 package embedded
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"net/url"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 )
 
-// defaults are the settings of every server that Config.Settings may replace. What is missing
-// is left to PostgreSQL. Those that protect the data are spelled out although they are its
-// defaults, so that nobody's postgresql.conf or ALTER SYSTEM can weaken them.
-func defaults() map[string]string {
+const (
+	databaseName = "queued"
+	userRole     = "queued" // the cluster's superuser
+	socketPort   = "5432"   // part of the socket's name; no port is opened
+	// maxSocketPath is the length that a socket's path can have on every system: sockaddr_un has room for 108 bytes on Linux and for
+	// 104 on macOS, one of them for the final NUL.
+	maxSocketPath = 103
+)
+
+// defaultSettings are the settings that Config.Settings may replace. Those that protect the data are PostgreSQL's defaults; they are
+// set here so that neither postgresql.conf nor ALTER SYSTEM can weaken them.
+func defaultSettings() map[string]string {
 	return map[string]string{
 		"fsync":              "on",
 		"synchronous_commit": "on",
@@ -21,7 +33,7 @@ func defaults() map[string]string {
 		"max_connections":          "100",
 		"autovacuum":               "on",
 		"jit":                      "off", // compiling costs more than the short statements of a queue
-		"shared_preload_libraries": "",    // a plain PostgreSQL, whatever is installed beside it
+		"shared_preload_libraries": "",
 		"cluster_name":             "queued",
 
 		"timezone":          "UTC",
@@ -29,36 +41,35 @@ func defaults() map[string]string {
 		"logging_collector": "off", // the log is postgres.log
 		"log_destination":   "stderr",
 		"log_checkpoints":   "off",
-		// Errors are the client's to report. With their statements and details they would carry
-		// payloads into a file that nobody thinks of as data.
+		// Statements and details of errors would write payloads into the log.
 		"log_min_error_statement": "panic",
 		"log_error_verbosity":     "terse",
 	}
 }
 
-// reserved are the settings that decide where the server lives and who can reach it.
-func reserved(dir dataDir, socket socketDir) map[string]string {
+// reservedSettings decide where the server's files are and who can reach it.
+func reservedSettings(dir dataDir, socket socketDir) map[string]string {
 	return map[string]string{
 		"listen_addresses":        "",
 		"port":                    socketPort,
 		"unix_socket_directories": `"` + strings.ReplaceAll(string(socket), `"`, `""`) + `"`,
 		"unix_socket_permissions": "0700",
 		"unix_socket_group":       "",
-		"hba_file":                dir.hbaFile(),
-		"ident_file":              dir.identFile(),
+		"hba_file":                dir.file("pg_hba.conf"),
+		"ident_file":              dir.file("pg_ident.conf"),
 		"data_directory":          dir.pg(),
 	}
 }
 
 var settingName = regexp.MustCompile(`^[a-z_][a-z0-9_.]*$`)
 
-// checkSettings refuses settings that cannot be passed on or are not the caller's to choose.
+// checkSettings refuses names and values that cannot be passed to PostgreSQL, and reserved settings.
 func checkSettings(extra map[string]string) error {
-	own := reserved("", "")
-	own["config_file"], own["external_pid_file"] = "", ""
+	reserved := reservedSettings("", "")
+	reserved["config_file"], reserved["external_pid_file"] = "", ""
 	for name, value := range extra {
-		switch _, taken := own[strings.ToLower(name)]; {
-		case taken:
+		switch _, isReserved := reserved[strings.ToLower(name)]; {
+		case isReserved:
 			return fmt.Errorf("the PostgreSQL setting %q cannot be chosen: a private server is reached through its data directory alone", name)
 		case !settingName.MatchString(strings.ToLower(name)):
 			return fmt.Errorf("%q is not the name of a PostgreSQL setting", name)
@@ -69,14 +80,13 @@ func checkSettings(extra map[string]string) error {
 	return nil
 }
 
-// arguments returns the settings as postgres takes them. The command line outranks
-// every file and ALTER SYSTEM.
-func arguments(dir dataDir, socket socketDir, extra map[string]string) []string {
-	settings := defaults()
+// settingArguments returns all settings as arguments of postgres, which override every file and ALTER SYSTEM.
+func settingArguments(dir dataDir, socket socketDir, extra map[string]string) []string {
+	settings := defaultSettings()
 	for name, value := range extra {
 		settings[strings.ToLower(name)] = value
 	}
-	maps.Copy(settings, reserved(dir, socket))
+	maps.Copy(settings, reservedSettings(dir, socket))
 	var args []string
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		args = append(args, "-c", name+"="+settings[name])
@@ -84,7 +94,7 @@ func arguments(dir dataDir, socket socketDir, extra map[string]string) []string 
 	return args
 }
 
-// fsyncIsOff reports whether the caller has said that the data need not outlive the machine.
+// fsyncIsOff reports whether the settings say that the data need not survive a crash of the machine.
 func fsyncIsOff(extra map[string]string) bool {
 	for name, value := range extra {
 		if strings.EqualFold(name, "fsync") {
@@ -92,4 +102,44 @@ func fsyncIsOff(extra map[string]string) bool {
 		}
 	}
 	return false
+}
+
+// writeAccessRules lets the user of this process in without a password: the kernel tells the server who connects (peer
+// authentication). Roles that an operator adds need a password.
+func (d dataDir) writeAccessRules(ctx context.Context) error {
+	name, err := ownName(ctx)
+	if err != nil {
+		return err
+	}
+	const header = "# Written at every start of queued.\n"
+	hba := header +
+		"local all         " + userRole + " peer map=queued\n" +
+		"local replication " + userRole + " peer map=queued\n" +
+		"local all         all    scram-sha-256\n"
+	ident := header + "queued \"" + name + "\" " + userRole + "\n"
+	if err := errors.Join(d.write("pg_hba.conf", hba), d.write("pg_ident.conf", ident)); err != nil {
+		return fmt.Errorf("write the access rules: %w", err)
+	}
+	return nil
+}
+
+// socketDir is the directory of the server's socket. Only the server's account and root can enter it.
+type socketDir string
+
+func (s socketDir) socket() string { return filepath.Join(string(s), ".s.PGSQL."+socketPort) }
+
+// isUsable reports whether the path is short enough for a socket, and not taken for a list of hosts.
+func (s socketDir) isUsable() bool {
+	return len(s.socket()) <= maxSocketPath && !strings.Contains(string(s), ",")
+}
+
+func (s socketDir) url(database string) string {
+	query := url.Values{"host": {string(s)}, "port": {socketPort}, "sslmode": {"disable"}}.Encode()
+	u := url.URL{
+		Scheme:   "postgres",
+		User:     url.User(userRole),
+		Path:     "/" + database,
+		RawQuery: strings.ReplaceAll(query, "+", "%20"), // libpq does not read "+" as a space
+	}
+	return u.String()
 }

@@ -20,14 +20,14 @@ import (
 func TestNoTCPPort(t *testing.T) {
 	t.Parallel()
 	dir := newCluster(t)
-	server := start(t, careless(dir))
+	server := start(t, noFsync(dir))
 	if got := query(t, server.URL(), "show listen_addresses"); got != "" {
 		t.Errorf("it listens on %q", got)
 	}
-	// What someone configures by SQL does not open it either.
+	// ALTER SYSTEM does not open a port either.
 	run(t, server.URL(), "alter system set listen_addresses = '*'")
 	stop(t, server)
-	server = start(t, careless(dir))
+	server = start(t, noFsync(dir))
 	if got := query(t, server.URL(), "show listen_addresses"); got != "" {
 		t.Errorf("it listens on %q", got)
 	}
@@ -47,7 +47,7 @@ func TestNoTCPPort(t *testing.T) {
 	for _, fd := range entries(t, filepath.Join(proc, "fd", "*")) {
 		target, err := os.Readlink(fd)
 		if errors.Is(err, fs.ErrPermission) {
-			t.Log("this process may not look into others, so their sockets were not checked")
+			t.Log("this process may not look into others, so their sockets are not checked")
 			return
 		}
 		if inode, ok := strings.CutPrefix(strings.TrimSuffix(target, "]"), "socket:["); err == nil && ok {
@@ -58,7 +58,7 @@ func TestNoTCPPort(t *testing.T) {
 		}
 	}
 	if sockets == 0 {
-		t.Error("no socket was seen, so nothing was checked")
+		t.Error("the server has no socket, so nothing was checked")
 	}
 }
 
@@ -87,9 +87,9 @@ func TestOtherUsersAreRefusedByTheServerToo(t *testing.T) {
 	t.Parallel()
 	onlyRoot(t)
 	dir := newCluster(t)
-	server := start(t, careless(dir))
-	// As if somebody had opened the directory, and with a program that they can run.
-	for _, path := range []string{string(server.socket), server.socket.file()} {
+	server := start(t, noFsync(dir))
+	// With the directory open to everybody, and a program that every user can run.
+	for _, path := range []string{string(server.socket), server.socket.socket()} {
 		if err := os.Chmod(path, 0o777); err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +127,7 @@ func TestOtherRolesNeedAPassword(t *testing.T) {
 	}
 	for _, user := range []*url.Userinfo{url.UserPassword("worker", "no"), url.User("worker"), url.User("open"), url.UserPassword("open", "x")} {
 		if err := execute(t.Context(), as(user), "select 1"); err == nil {
-			t.Errorf("%s was let in", user)
+			t.Errorf("%s could connect", user)
 		}
 	}
 }
@@ -135,7 +135,7 @@ func TestOtherRolesNeedAPassword(t *testing.T) {
 func TestDeepDataDirStillStarts(t *testing.T) {
 	t.Parallel()
 	dir := newDeepCluster(t)
-	server := start(t, careless(dir))
+	server := start(t, noFsync(dir))
 	run(t, server.URL(), "select 1")
 	socket, err := os.Readlink(filepath.Join(dir, "run"))
 	if err != nil {
@@ -154,10 +154,10 @@ func TestDeepTemporaryDirectoryIsNotUsed(t *testing.T) {
 	temp := filepath.Join(newDir(t), strings.Repeat("deep", 25))
 	dir := newDeepCluster(t)
 	t.Setenv("TMPDIR", temp)
-	run(t, start(t, careless(dir)).URL(), "select 1")
+	run(t, start(t, noFsync(dir)).URL(), "select 1")
 }
 
-func TestAwkwardDirectoryNamesAreNoTrouble(t *testing.T) {
+func TestDirectoryNamesMayHaveSpecialCharacters(t *testing.T) {
 	t.Parallel()
 	parent, dir := newDir(t), newCluster(t)
 	for _, name := range []string{"Application Support", "a,b", `"q" 'q'`, "[x]*?", "50%+1&c=d#e", "données\t1", `back\slash`} {
@@ -166,7 +166,7 @@ func TestAwkwardDirectoryNamesAreNoTrouble(t *testing.T) {
 			t.Fatal(err)
 		}
 		dir = next
-		server := start(t, careless(dir))
+		server := start(t, noFsync(dir))
 		if cfg, err := pgx.ParseConfig(server.URL()); err != nil || cfg.Host != string(server.socket) || cfg.User != "queued" || cfg.Database != "queued" {
 			t.Errorf("%s: %v, %v", server.URL(), cfg, err)
 		}

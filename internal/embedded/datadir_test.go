@@ -37,17 +37,17 @@ func TestClosedDirectoryIsNamed(t *testing.T) {
 		if err := errors.Join(os.MkdirAll(filepath.Join(closed, "open"), 0o755), os.Chmod(closed, 0o700)); err != nil {
 			t.Fatal(err)
 		}
-		_, err := Start(t.Context(), careless(at))
+		_, err := Start(t.Context(), noFsync(at))
 		mustSay(t, err, closed+" (drwx------", "chmod o+x "+closed, "QUEUED_DATA_DIR")
 		if made := entries(t, filepath.Join(closed, "open", "*")); len(made) > 0 {
 			t.Errorf("it made %v", made)
 		}
 	}
-	// The advice helps.
+	// Following the advice helps.
 	if err := os.Chmod(closed, 0o701); err != nil {
 		t.Fatal(err)
 	}
-	start(t, careless(filepath.Join(closed, "open", "data")))
+	start(t, noFsync(filepath.Join(closed, "open", "data")))
 }
 
 func TestRestoredClusterOfRootIsAdopted(t *testing.T) {
@@ -57,7 +57,7 @@ func TestRestoredClusterOfRootIsAdopted(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(dir, "pg", "global", "pg_control")); err != nil || ownerOf(info) != 0 {
 		t.Fatalf("%v, %v", info, err)
 	}
-	start(t, careless(dir))
+	start(t, noFsync(dir))
 }
 
 func TestRootRunsAnExistingClusterAsItsOwner(t *testing.T) {
@@ -68,7 +68,7 @@ func TestRootRunsAnExistingClusterAsItsOwner(t *testing.T) {
 	if err := dataDir(dir).adopt(account{uid: nobody, gid: nobody, other: true}); err != nil {
 		t.Fatal(err)
 	}
-	if server := start(t, careless(dir)); server.account.uid != nobody {
+	if server := start(t, noFsync(dir)); server.account.uid != nobody {
 		t.Errorf("it runs as %d", server.account.uid)
 	}
 }
@@ -80,7 +80,7 @@ func TestDirectoryOfSomebodyElseIsRefused(t *testing.T) {
 	if err := os.Chown(dir, 12345, -1); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Start(t.Context(), careless(dir))
+	_, err := Start(t.Context(), noFsync(dir))
 	mustSay(t, err, dir, "12345", "QUEUED_DATA_DIR")
 }
 
@@ -90,18 +90,18 @@ func TestDirectoryOpenToEverybodyIsRefused(t *testing.T) {
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Start(t.Context(), careless(dir))
+	_, err := Start(t.Context(), noFsync(dir))
 	mustSay(t, err, dir, "chmod o-w")
 }
 
-func TestDirectoryThatCannotBeIsExplained(t *testing.T) {
+func TestDirectoryThatCannotBeMadeIsNamed(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(newDir(t), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{file, filepath.Join(file, "below"), "/proc/queued"} {
-		_, err := Start(t.Context(), careless(dir))
+		_, err := Start(t.Context(), noFsync(dir))
 		mustSay(t, err, dir)
 	}
 }
@@ -134,7 +134,7 @@ func TestDefaultDataDirIsTheUsersOwn(t *testing.T) {
 	}
 }
 
-func TestHomeIsKnownWithoutTheVariable(t *testing.T) {
+func TestHomeDirectoryIsFoundWithoutHOME(t *testing.T) {
 	t.Setenv("HOME", "")
 	t.Setenv("XDG_DATA_HOME", "")
 	t.Setenv("XDG_CACHE_HOME", "")
@@ -142,5 +142,5 @@ func TestHomeIsKnownWithoutTheVariable(t *testing.T) {
 	if err != nil || !filepath.IsAbs(dir) {
 		t.Errorf("%q, %v", dir, err)
 	}
-	start(t, careless(newCluster(t)))
+	start(t, noFsync(newCluster(t)))
 }

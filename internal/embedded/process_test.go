@@ -15,7 +15,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-func TestDataSurviveKillOfTheOwner(t *testing.T) {
+func TestDataSurviveSIGKILLOfTheOwner(t *testing.T) {
 	t.Parallel()
 	dir := newCluster(t)
 	o := startOwner(t, dir)
@@ -27,7 +27,7 @@ func TestDataSurviveKillOfTheOwner(t *testing.T) {
 	}
 }
 
-func TestPostgresDiesWithItsOwner(t *testing.T) {
+func TestPostgresEndsWithItsOwner(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux tells a process of its parent's death")
@@ -38,38 +38,38 @@ func TestPostgresDiesWithItsOwner(t *testing.T) {
 	if !isPostmasterOf(t.Context(), pid, dataDir(dir).pg()) {
 		t.Fatalf("process %d is not the server", pid)
 	}
-	// The tie is to a thread; the busy-ness makes Go start and end some.
+	// The signal is sent when a thread ends; work makes Go start and end threads.
 	run(t, o.url, "select 1")
 	o.kill()
 	eventually(t, "PostgreSQL ended", func() bool { return !isPostmasterOf(t.Context(), pid, dataDir(dir).pg()) })
 	if exists(filepath.Join(dir, "pg", "postmaster.pid")) {
-		t.Error("it ended, but not orderly")
+		t.Error("it ended without a shutdown")
 	}
 }
 
-func TestDataSurviveKillOfOwnerAndServer(t *testing.T) {
+func TestDataSurviveSIGKILLOfOwnerAndServer(t *testing.T) {
 	t.Parallel()
 	dir := newCluster(t)
 	o := startOwner(t, dir)
-	if len(remainsOf(dataDir(dir).pg())) == 0 {
+	if len(clusterProcesses(dataDir(dir).pg())) == 0 {
 		t.Skip("this process may not look into others, so what a dead server leaves cannot be found")
 	}
 	run(t, o.url, "create table kept as select 42 as n")
-	// A session that is busy does not notice that its server is dead, and holds on to its memory.
+	// A busy session does not notice that its postmaster is dead, and holds its shared memory.
 	busy := connect(t, o.url)
 	ended := make(chan error, 1)
 	go func() {
-		_, err := busy.Exec(context.Background(), "do $$ begin loop end loop; end $$")
+		_, err := busy.Exec(context.Background(), "do $$ begin perform pg_advisory_lock(1); loop end loop; end $$")
 		ended <- err
 	}()
 	eventually(t, "the session is busy", func() bool {
-		return query(t, o.url, "select count(*)::text from pg_stat_activity where query like 'do %'") == "1"
+		return query(t, o.url, "select count(*)::text from pg_locks where locktype = 'advisory'") == "1"
 	})
 	if err := syscall.Kill(dataDir(dir).postmasterPID(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	o.kill()
-	// Stopped, it cannot end before PostgreSQL has once refused to start beside it.
+	// While it is stopped it cannot end, so PostgreSQL refuses to start at least once.
 	session := int(busy.PgConn().PID())
 	if err := syscall.Kill(session, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -93,11 +93,11 @@ func TestDataSurviveKillOfOwnerAndServer(t *testing.T) {
 func TestOrphanIsReplaced(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(newCluster(t))
-	first := start(t, careless(string(dir)))
+	first := start(t, noFsync(string(dir)))
 	run(t, first.URL(), "create table kept as select 42 as n")
 	stop(t, first)
 
-	// Nothing ties this one to its parent, as nothing does on systems other than Linux.
+	// No signal follows the end of this one's parent, as on systems other than Linux.
 	cmd := first.account.command(t.Context(), first.process.cmd.Path, "-D", dir.pg(), "-c", "listen_addresses=", "-c", "unix_socket_directories="+dir.pg())
 	orphan, err := startProcess(cmd)
 	if err != nil {
@@ -105,27 +105,27 @@ func TestOrphanIsReplaced(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = orphan.stop(context.Background()) })
 	eventually(t, "it is ready", func() bool {
-		return dir.postmasterPID() == orphan.pid() && dir.saysReady()
+		return dir.postmasterPID() == orphan.pid() && dir.isReady()
 	})
 
-	second := start(t, careless(string(dir)))
+	second := start(t, noFsync(string(dir)))
 	if got := query(t, second.URL(), "select n::text from kept"); got != "42" {
 		t.Errorf("got %s", got)
 	}
 	select {
 	case <-orphan.ended:
 	default:
-		t.Error("the orphan lives")
+		t.Error("the orphan still runs")
 	}
 	if log := readLog(t, dir); strings.Contains(log, "not properly shut down") {
-		t.Errorf("the orphan was not ended orderly; the log is:\n%s", log)
+		t.Errorf("the orphan was not shut down; the log is:\n%s", log)
 	}
 }
 
 func TestForeignProcessInPostmasterPIDDoesNotBlock(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(newCluster(t))
-	server := start(t, careless(string(dir)))
+	server := start(t, noFsync(string(dir)))
 	if err := syscall.Kill(server.process.pid(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -136,24 +136,24 @@ func TestForeignProcessInPostmasterPIDDoesNotBlock(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Only a process of its own user does PostgreSQL take for a server.
-	stranger, err := startProcess(server.account.command(t.Context(), "/bin/sleep", "1000"))
+	// PostgreSQL takes only a process of its own user for a server.
+	foreign, err := startProcess(server.account.command(t.Context(), "/bin/sleep", "1000"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = stranger.cmd.Process.Kill()
-		<-stranger.ended
+		_ = foreign.cmd.Process.Kill()
+		<-foreign.ended
 	})
 	_, rest, _ := strings.Cut(string(left), "\n")
-	text := fmt.Sprintf("%d\n%s", stranger.pid(), rest)
+	text := fmt.Sprintf("%d\n%s", foreign.pid(), rest)
 	if err := os.WriteFile(filepath.Join(dir.pg(), "postmaster.pid"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 
-	start(t, careless(string(dir)))
+	start(t, noFsync(string(dir)))
 	select {
-	case <-stranger.ended:
+	case <-foreign.ended:
 		t.Error("the other process was ended")
 	default:
 	}
@@ -189,40 +189,40 @@ func TestBrokenPostmasterPIDNamesNoProcess(t *testing.T) {
 	}
 }
 
-func TestHalfMadeClusterIsDiscarded(t *testing.T) {
+func TestIncompleteClusterIsDiscarded(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
 	o, _ := launchOwner(t, dir)
-	eventually(t, "half a cluster is made", func() bool { return len(entries(t, dir+"/pg.new-*/base/1")) > 0 })
+	eventually(t, "initdb has made some files", func() bool { return len(entries(t, dir+"/pg.new-*/base/1")) > 0 })
 	o.kill()
 	if exists(filepath.Join(dir, "pg")) {
-		t.Fatal("it was made before it could be interrupted")
+		t.Fatal("the cluster was complete before it could be interrupted")
 	}
 	start(t, Config{DataDir: dir})
-	eventually(t, "the half is gone", func() bool { return len(entries(t, dir+"/pg.new-*")) == 0 })
+	eventually(t, "the incomplete cluster is gone", func() bool { return len(entries(t, dir+"/pg.new-*")) == 0 })
 }
 
-func TestWhatIsNoClusterIsLeftAlone(t *testing.T) {
+func TestOtherFilesInPlaceOfAClusterAreKept(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
 	precious := filepath.Join(dir, "pg", "precious")
 	if err := errors.Join(os.Mkdir(filepath.Dir(precious), 0o700), os.WriteFile(precious, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Start(t.Context(), careless(dir))
+	_, err := Start(t.Context(), noFsync(dir))
 	mustSay(t, err, filepath.Dir(precious), "PG_VERSION")
 	if !exists(precious) {
-		t.Error("it is gone")
+		t.Error("the file is gone")
 	}
 }
 
-func TestEmptyClusterDirectoryIsFilled(t *testing.T) {
+func TestEmptyClusterDirectoryIsUsed(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
 	if err := os.Mkdir(filepath.Join(dir, "pg"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	start(t, careless(dir))
+	start(t, noFsync(dir))
 }
 
 func TestCrashLeavesNoSocketDirectoryBehind(t *testing.T) {
@@ -237,7 +237,7 @@ func TestCrashLeavesNoSocketDirectoryBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.kill()
-	start(t, careless(dir))
+	start(t, noFsync(dir))
 	if _, err := os.Stat(first); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%s: %v", first, err)
 	}
