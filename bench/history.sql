@@ -11,8 +11,8 @@ set client_min_messages = warning;
 
 truncate agent.event_hist;
 select count(*) as partitions_made from (
-  select agent.make_history_partition(now() - i * interval '7 days') from generate_series(0, 12) i
-  where agent.history_kind() = 'partitioned'
+  select agent_private.create_history_partition(now() - i * interval '7 days') from generate_series(0, 12) i
+  where agent_private.history_flavour() = 'partitioned'
 ) p \gset
 insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, outcome, finished_at)
 select
@@ -60,7 +60,7 @@ insert into calls (what, call, times) values
 , ('stats, 90 days by day', $$agent.history_stats('1 day', now() - interval '90 days', now())$$, 5);
 
 \echo
-select version() as server, agent.history_kind() as history \gx
+select version() as server, agent_private.history_flavour() as history \gx
 \echo right after loading:
 select m.* from calls c cross join lateral pg_temp.measure(c.what, c.call, c.times) m order by c.ord;
 analyze agent.event_hist;

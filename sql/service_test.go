@@ -30,14 +30,14 @@ func TestServiceRoleMayCallExactlyWhatTheServiceCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, body, _ := strings.Cut(string(script), "function agent.service_functions()")
+	_, body, _ := strings.Cut(string(script), "function agent_private.service_functions()")
 	body, _, _ = strings.Cut(body, "$func$;")
 	var listed []string
 	for _, match := range listedFunction.FindAllStringSubmatch(body, -1) {
 		listed = append(listed, match[1])
 	}
 	if !slices.IsSorted(listed) || len(listed) != strings.Count(body, "('") {
-		t.Errorf("%s: the list of agent.service_functions() is to be in order, one name a line", scripts[0])
+		t.Errorf("%s: the list of agent_private.service_functions() is to be in order, one name a line", scripts[0])
 	}
 
 	called := calledFunctions(t)
@@ -46,12 +46,12 @@ func TestServiceRoleMayCallExactlyWhatTheServiceCalls(t *testing.T) {
 	}
 	for _, name := range called {
 		if !slices.Contains(listed, name) {
-			t.Errorf("the service calls agent.%s, which its role may not: add it to agent.service_functions() in sql/%s", name, scripts[0])
+			t.Errorf("the service calls agent.%s, which its role may not: add it to agent_private.service_functions() in sql/%s", name, scripts[0])
 		}
 	}
 	for _, name := range listed {
 		if !slices.Contains(called, name) {
-			t.Errorf("the service does not call agent.%s: take it out of agent.service_functions() in sql/%s", name, scripts[0])
+			t.Errorf("the service does not call agent.%s: take it out of agent_private.service_functions() in sql/%s", name, scripts[0])
 		}
 	}
 }

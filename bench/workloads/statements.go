@@ -17,10 +17,10 @@ const (
 	claimStatement = `
 		select id, event_ts, enqueued_at, attempts, vt, claimed, event, last_error, requeued_from,
 			coalesce(type, ''), coalesce(source, ''), priority, coalesce(key, ''), max_attempts, expires_at, coalesce(worker, ''), occurrence, prior_vt
-		from agent.take_events($1, $2, $3, $4, $5)`
+		from agent.claim_from_watermarks($1, $2, $3, $4, $5)`
 	ackStatement = `
 		select ord, status, queue, repeated, coalesce(type, ''), coalesce(worker, ''), took
-		from agent.finish_events($1, $2)`
+		from agent.ack_events($1, $2)`
 
 	// What SQL users say.
 	insertOneStatement = `select agent.insert_event($1::text::jsonb, $2)`

@@ -11,7 +11,7 @@ import (
 
 // late is the broken build of this file.
 var late = build{name: "events that are left in the new server's future", sql: []edit{{
-	"note_server", "if _highest > _now then", "if false then",
+	"record_server", "if _highest > _now then", "if false then",
 }}}
 
 // fakeClock is the environment of a server whose clock is off.

@@ -8,7 +8,7 @@ import (
 // The broken builds of this file.
 var (
 	unfenced = build{name: "an ack whose receipt is not compared", sql: []edit{{
-		"finish_events", "and (a.receipt is null or a.receipt = agent.receipt(e.id, e.attempts, e.claimed))", "",
+		"ack_events", "and (a.receipt is null or a.receipt = agent.receipt(e.id, e.attempts, e.claimed))", "",
 	}}}
 	early = build{name: "answers before the commit", edits: []edit{
 		{"internal/queue/flush.go", "pool.SendBatch(ctx, fl.batch).Close()", "answerEarly(ctx, pool, fl.batch)"},

@@ -15,10 +15,11 @@ with n as
   where nspname !~ '^pg_|^information_schema$|timescaledb'
 )
 select line from
-( select format('schema %I %s %s', nspname, pg_get_userbyid(nspowner), nspacl) as line
+( select format('schema %I %s %s', nspname, pg_get_userbyid(nspowner), case when nspacl is not null then array(select a::text from unnest(nspacl) a order by 1) end) as line
   from n
   union all
-  select format('relation %s %s %s %s %s %s %s %s %s', c.relkind, c.oid::regclass, c.relpersistence, pg_get_userbyid(c.relowner), c.relacl
+  select format('relation %s %s %s %s %s %s %s %s %s', c.relkind, c.oid::regclass, c.relpersistence, pg_get_userbyid(c.relowner)
+  , case when c.relacl is not null then array(select a::text from unnest(c.relacl) a order by 1) end
   , c.reloptions, pg_get_expr(c.relpartbound, c.oid), pg_get_partkeydef(c.oid), case when c.relkind in ('v', 'm') then pg_get_viewdef(c.oid) end)
   from pg_class c join n on n.oid = c.relnamespace
   union all
@@ -36,7 +37,8 @@ select line from
   select format('index %s valid=%s', pg_get_indexdef(i.indexrelid), i.indisvalid)
   from pg_index i join pg_class c on c.oid = i.indexrelid join n on n.oid = c.relnamespace
   union all
-  select format('function %s %s %s %s', p.oid::regprocedure, pg_get_userbyid(p.proowner), p.proacl
+  select format('function %s %s %s %s', p.oid::regprocedure, pg_get_userbyid(p.proowner)
+  , case when p.proacl is not null then array(select a::text from unnest(p.proacl) a order by 1) end
   , case when p.prokind in ('f', 'p') then pg_get_functiondef(p.oid) end)
   from pg_proc p join n on n.oid = p.pronamespace
   where not exists (select from pg_depend e where e.classid = 'pg_proc'::regclass and e.objid = p.oid and e.deptype = 'e')

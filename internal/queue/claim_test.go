@@ -130,7 +130,7 @@ func asleep(t *testing.T, b bench) {
 		if pgtest.Query[bool](t, b.sql, `
 			select exists (select from pg_catalog.pg_stat_activity
 				where datname = pg_catalog.current_database() and application_name = 'queued' and state = 'idle'
-				and query like '%agent.take_events%')`) {
+				and query like '%agent.claim_from_watermarks%')`) {
 			return
 		}
 	}

@@ -53,7 +53,7 @@ func TestAcksKeepTheStatisticsOfExecutions(t *testing.T) {
 	near(t, "the time of the latest", w.LatestAt, now(t, b.sql))
 
 	// What is left of processes and transactions that are no more is folded.
-	if n := pgtest.Query[int](t, b.sql, `select agent.fold_executions()`); n != 4 {
+	if n := pgtest.Query[int](t, b.sql, `select agent.prune_executions()`); n != 4 {
 		t.Errorf("%d rows were folded", n)
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.execution`); n != 3 {
@@ -66,7 +66,7 @@ func TestAcksKeepTheStatisticsOfExecutions(t *testing.T) {
 		}
 	}
 	b.exec(t, `update agent.execution set latest_at = now() - interval '31 days' where worker = 'w'`)
-	b.exec(t, `select agent.fold_executions()`)
+	b.exec(t, `select agent.prune_executions()`)
 	if left := executions(t, b.Service); len(left) != 1 || left[0].Worker != "sql" {
 		t.Errorf("left are %+v", left)
 	}

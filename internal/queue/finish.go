@@ -20,7 +20,7 @@ func (s *Service) Ack(ctx context.Context, acks []Ack) ([]AckResult, error) {
 	return p.acked, nil
 }
 
-// ackResult is what agent.finish_events means by a status.
+// ackResult is what agent.ack_events means by a status.
 func ackResult(id int64, status string) (AckResult, error) {
 	switch status {
 	case string(Done), string(Cancelled):

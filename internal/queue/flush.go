@@ -190,7 +190,7 @@ func (fl *flush) queueInserts(parts []*part) {
 	// The waking is the service's own: a notifying commit takes a lock that the whole server shares.
 	fl.batch.Queue(`
 		select id, vt, enqueued_at, event_ts, event, claimed, replayed
-		from agent.add_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8)`,
+		from agent.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8)`,
 		events, queues, delays, vts, leases, workers, options, fl.svc.cfg.KeyRetention).Query(func(rows pgx.Rows) error {
 		r := newRowReader(rows)
 		inserted := make([]Inserted, n)
@@ -323,7 +323,7 @@ func (p *part) passed(e *Event, vt time.Time) {
 	p.upTo[l] = vt
 }
 
-// options is what the event has beyond a payload, as agent.add_events takes it, or nil.
+// options is what the event has beyond a payload, as agent.insert_and_claim_events takes it, or nil.
 func (e *InsertParams) options() *string {
 	if e.Type == "" && e.Source == "" && e.Priority == 0 && e.Key == "" && e.MaxAttempts == 0 && e.ExpiresAt == nil {
 		return nil
@@ -428,7 +428,7 @@ func (fl *flush) queueAcks(parts []*part) {
 	}
 	fl.batch.Queue(`
 		select ord, status, queue, repeated, type, worker, took
-		from agent.finish_events($1, $2, $3::text[]::jsonb[])`, ids, receipts, results).Query(func(rows pgx.Rows) error {
+		from agent.ack_events($1, $2, $3::text[]::jsonb[])`, ids, receipts, results).Query(func(rows pgx.Rows) error {
 		r := newRowReader(rows)
 		var ord int
 		var status, queue string
@@ -472,7 +472,7 @@ func (fl *flush) queueClaim(p *part) {
 	fl.batch.Queue(`
 		select id, attempts, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
 			type, source, priority, key, max_attempts, expires_at, worker, occurrence, prior_vt
-		from agent.take_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+		from agent.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
 		c.Queue, c.Limit, c.MaxAttempts, orNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, p.workers,
 		p.from.lanes, p.from.types, p.from.marks).Query(func(rows pgx.Rows) error {
 		r := newRowReader(rows)

@@ -33,7 +33,7 @@ func finish(t *testing.T, b bench, q string, eventTS time.Time) (done, failed, e
 func TestHistoryIsOfTheFlavourUnderTest(t *testing.T) {
 	t.Parallel()
 	want := map[string]string{"plain": "partitioned", "timescale": "hypertable"}[pgtest.Flavour()]
-	if got := pgtest.Query[string](t, sqlBench(t), `select agent.history_kind()`); got != want {
+	if got := pgtest.Query[string](t, sqlBench(t), `select agent_private.history_flavour()`); got != want {
 		t.Errorf("history is %s on %s, want %s", got, pgtest.Flavour(), want)
 	}
 }

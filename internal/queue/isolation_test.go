@@ -125,9 +125,9 @@ func TestAnswerThatCannotBeReadConcernsItsOwnCall(t *testing.T) {
 	b.postN(t, "acked", 2)
 	held := b.take(t, queue.ClaimParams{Queue: "acked", Limit: 2}, 2)
 	b.post(t, "claimed", `{"n":1}`)
-	b.exec(t, `alter function agent.finish_events rename to finish_events_as_it_is`)
+	b.exec(t, `alter function agent.ack_events rename to finish_events_as_it_is`)
 	b.exec(t, `
-		create function agent.finish_events(_ids int8[], _receipts text[] default null, _results jsonb[] default null)
+		create function agent.ack_events(_ids int8[], _receipts text[] default null, _results jsonb[] default null)
 		returns table (ord int8, status text, queue text, repeated boolean, type text, worker text, took interval)
 		language sql volatile set search_path to pg_catalog, pg_temp
 		as $$ select f.ord, case _ids[f.ord] when 1 then 'odd' else f.status end, f.queue, f.repeated, f.type, f.worker, f.took
@@ -168,13 +168,13 @@ func TestClaimThatCannotBeReadIsReleased(t *testing.T) {
 	t.Parallel()
 	b := open(t, nil)
 	b.post(t, "odd", `{"n":1}`, `{"n":2}`)
-	b.exec(t, `alter function agent.take_events rename to take_events_as_it_is`)
+	b.exec(t, `alter function agent.claim_from_watermarks rename to take_events_as_it_is`)
 	columns := func(priority string) string {
 		return `id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, nacked_at, last_error, requeued_from, type, source, ` + priority +
 			`, key, max_attempts, expires_at, worker, past_attempts, occurrence, prior_vt`
 	}
 	b.exec(t, `
-		create function agent.take_events(_queue text, _limit int4, _max_attempts int4, _invisible_for interval, _order text,
+		create function agent.claim_from_watermarks(_queue text, _limit int4, _max_attempts int4, _invisible_for interval, _order text,
 			_types text[] default null, _exclude_ids int8[] default null, _workers text[] default null, _lanes int4[] default null,
 			_lane_types text[] default null, _marks timestamptz[] default null)
 		returns table (id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz

@@ -143,7 +143,7 @@ func TestAKeyIsForgottenAfterItsTime(t *testing.T) {
 		t.Error("a key whose time was over stood for its event still")
 	}
 	b.exec(t, `update agent.idempotency set expires_at = now() - interval '1 s'`)
-	if n := pgtest.Query[int](t, b.sql, `select agent.forget_keys()`); n != 1 {
+	if n := pgtest.Query[int](t, b.sql, `select agent.prune_keys()`); n != 1 {
 		t.Errorf("%d keys were forgotten", n)
 	}
 }
@@ -342,7 +342,7 @@ func TestKeysOfTheVersionBeforeStandForTheSameRequests(t *testing.T) {
 					t.Errorf("%s, %s, %s: event %d %s", at, zone, c.different, id, state)
 				}
 			}
-			b.exec(t, `select from agent.move_to_history(array[$1::int8], 'done')`, first)
+			b.exec(t, `select from agent_private.move_to_history(array[$1::int8], 'done')`, first)
 		}
 		b.exec(t, `delete from agent.event_hist`) // as history's retention does
 		if id, state := insertAs(t, b.sql, utc, c.event+c.arguments+key); id != first {
@@ -390,7 +390,7 @@ func TestAKeyThatExpiresWhileItIsAskedForIsNeverAnsweredWithNothing(t *testing.T
 	// Who finds the key being taken away waits, and enqueues.
 	b.exec(t, `update agent.idempotency set expires_at = now() - interval '1 s'`)
 	tx = begin(other)
-	if n := 0; tx.QueryRow(t.Context(), `select agent.forget_keys()`).Scan(&n) != nil || n != 1 {
+	if n := 0; tx.QueryRow(t.Context(), `select agent.prune_keys()`).Scan(&n) != nil || n != 1 {
 		t.Fatalf("%d keys were forgotten", n)
 	}
 	answered := make(chan error, 1)

@@ -87,7 +87,7 @@ type marks struct {
 	every time.Duration // time between two looks
 }
 
-// marked are lanes and their marks, as agent.take_events has them; nil slices where a claim is to find its way by itself.
+// marked are lanes and their marks, as agent.claim_from_watermarks has them; nil slices where a claim is to find its way by itself.
 type marked struct {
 	lanes []int32
 	types []string
@@ -306,7 +306,7 @@ func (s *Service) lookBehind(ctx context.Context, key markKey, from marked) (fou
 	} else {
 		types = []string{key.typ}
 	}
-	rows, _ := s.loops.Query(ctx, `select priority, vt, took from agent.look_behind($1, $2, $3, $4, $5, $6)`,
+	rows, _ := s.loops.Query(ctx, `select priority, vt, took from agent.check_watermarks($1, $2, $3, $4, $5, $6)`,
 		key.queue, key.maxAttempts, types, from.lanes, from.types, from.marks)
 	found = make(map[int32]*time.Time)
 	var priority int32

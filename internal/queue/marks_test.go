@@ -17,9 +17,9 @@ import (
 func walks(t *testing.T, b bench, took string) {
 	t.Helper()
 	b.exec(t, `create sequence public.looks`)
-	b.exec(t, `alter function agent.look_behind rename to looks_behind`)
+	b.exec(t, `alter function agent.check_watermarks rename to looks_behind`)
 	b.exec(t, `
-		create function agent.look_behind(_queue text, _max_attempts int4, _types text[], _lanes int4[], _lane_types text[], _marks timestamptz[])
+		create function agent.check_watermarks(_queue text, _max_attempts int4, _types text[], _lanes int4[], _lane_types text[], _marks timestamptz[])
 		returns table (type text, priority int4, vt timestamptz, took interval)
 		language sql security definer
 		begin atomic

@@ -43,7 +43,7 @@ func TestListingsPageThroughTimesThatNoAnswerCanHold(t *testing.T) {
 	}
 	// A hypertable has no chunk for the others.
 	historyTimes := []string{"20000-01-01 00:00+00", "20000-01-01 00:00+00", "10000-01-01 00:00+00", "2026-01-01 00:00+00", "0001-01-01 00:00+00", "0044-03-15 00:00+00 BC"}
-	if pgtest.Query[string](t, b.sql, `select agent.history_kind()`) == "partitioned" {
+	if pgtest.Query[string](t, b.sql, `select agent_private.history_flavour()`) == "partitioned" {
 		historyTimes = slices.Concat([]string{"infinity", "infinity", "infinity"}, times, []string{"-infinity", "-infinity", "-infinity"})
 	}
 	b.exec(t, `insert into agent.event (event, vt) select '{}', a.at::timestamptz from unnest($1::text[]) a (at)`, times)

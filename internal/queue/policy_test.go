@@ -114,7 +114,7 @@ func TestJitterSpreadsTheDelayAndEndsAtTheMax(t *testing.T) {
 	b.policy(t, queue.Policy{Backoff: &queue.Backoff{Kind: queue.Constant, Base: 100 * time.Second, Jitter: 0.5, Max: new(120 * time.Second)}})
 	low, high := time.Hour, time.Duration(0)
 	for range 200 {
-		d := pgtest.Query[time.Duration](t, b.sql, `select agent.backoff(q, 1) from agent.queue q`)
+		d := pgtest.Query[time.Duration](t, b.sql, `select agent_private.backoff(q, 1) from agent.queue q`)
 		low, high = min(low, d), max(high, d)
 	}
 	if low < 50*time.Second || low > 60*time.Second || high != 120*time.Second {
@@ -208,10 +208,10 @@ func TestHistoryOfAQueueIsKeptAsItsPolicySays(t *testing.T) {
 		aged(t, b.sql, int64(i), days)
 	}
 	b.exec(t, `update agent.event_hist set queue = 'default' where id <> 3`)
-	if n := pgtest.Query[int](t, b.sql, `select agent.forget_history(1)`); n != 1 {
+	if n := pgtest.Query[int](t, b.sql, `select agent.prune_history(1)`); n != 1 {
 		t.Errorf("forgot %d events, asked for one", n)
 	}
-	if n := pgtest.Query[int](t, b.sql, `select agent.forget_history()`); n != 1 {
+	if n := pgtest.Query[int](t, b.sql, `select agent.prune_history()`); n != 1 {
 		t.Errorf("forgot %d events", n)
 	}
 	if left := pgtest.Query[[]int64](t, b.sql, `select array_agg(id order by id) from agent.event_hist`); len(left) != 2 || left[0] != 0 || left[1] != 3 {

@@ -80,7 +80,7 @@ func (s *Service) reportLoop(ctx context.Context) error {
 	for {
 		err := s.report(ctx)
 		if err == nil {
-			_, err = s.loops.Exec(ctx, `select agent.forget_processes(_alive => $1)`, processLife)
+			_, err = s.loops.Exec(ctx, `select agent.prune_processes(_alive => $1)`, processLife)
 		}
 		if err != nil && ctx.Err() == nil {
 			s.cfg.Logger.Warn().Err(err).Msg("this process's metrics could not be reported; the next report is due as usual")
@@ -91,7 +91,7 @@ func (s *Service) reportLoop(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbyeTimeout)
 	defer cancel()
-	if _, err := s.loops.Exec(ctx, `select agent.forget_processes($1, $2)`, s.name, processLife); err != nil {
+	if _, err := s.loops.Exec(ctx, `select agent.prune_processes($1, $2)`, s.name, processLife); err != nil {
 		s.cfg.Logger.Warn().Err(err).Msg("this process could not take itself out of the list: it leaves that by itself")
 	}
 	return nil

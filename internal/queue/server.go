@@ -73,7 +73,7 @@ func (s *Service) lookAtServer(ctx context.Context) error {
 		behind   *time.Duration
 		pulled   int64
 	)
-	err := s.loops.QueryRow(ctx, `select timeline, is_new, at, behind, pulled from agent.note_server($1)`, s.server.expected()).
+	err := s.loops.QueryRow(ctx, `select timeline, is_new, at, behind, pulled from agent.record_server($1)`, s.server.expected()).
 		Scan(&timeline, &isFirst, &at, &behind, &pulled)
 	if err != nil {
 		return wrap("looking at the server", err)

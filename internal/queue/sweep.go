@@ -17,7 +17,7 @@ const sweepBatch = 1000
 func (s *Service) Sweep(ctx context.Context, p SweepParams) (int64, error) {
 	var total int64
 	for {
-		rows, _ := s.loops.Query(ctx, `select queue, expired, put_off, coalesce(reason, '') from agent.expire_events($1, $2, nullif($3, ''), $4)`,
+		rows, _ := s.loops.Query(ctx, `select queue, expired, put_off, coalesce(reason, '') from agent.sweep_events($1, $2, nullif($3, ''), $4)`,
 			cmp.Or(p.MaxAttempts, s.cfg.MaxAttempts), p.MaxVTAge, p.Queue, sweepBatch)
 		var (
 			queue, reason string

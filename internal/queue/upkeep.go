@@ -43,11 +43,11 @@ func (s *Service) upkeepTasks() []upkeepTask {
 		tasks = append(tasks, upkeepTask{"retention", s.dropOldHistory})
 	}
 	return append(tasks,
-		upkeepTask{"queue_history", func(ctx context.Context) error { return s.deleteBatches(ctx, `select agent.forget_history($1)`) }},
-		upkeepTask{"keys", func(ctx context.Context) error { return s.deleteBatches(ctx, `select agent.forget_keys($1)`) }},
+		upkeepTask{"queue_history", func(ctx context.Context) error { return s.deleteBatches(ctx, `select agent.prune_history($1)`) }},
+		upkeepTask{"keys", func(ctx context.Context) error { return s.deleteBatches(ctx, `select agent.prune_keys($1)`) }},
 		upkeepTask{"executions", func(ctx context.Context) error {
 			return s.upkeepStep(ctx, func() error {
-				_, err := s.loops.Exec(ctx, `select agent.fold_executions()`)
+				_, err := s.loops.Exec(ctx, `select agent.prune_executions()`)
 				return err
 			})
 		}},
@@ -130,7 +130,7 @@ func (s *Service) upkeepLoop(ctx context.Context) error {
 func (s *Service) doUpkeep(ctx context.Context, task upkeepTask) error {
 	err := task.do(ctx)
 	if err == nil {
-		_, err = s.loops.Exec(ctx, `select agent.note_upkeep($1)`, task.name)
+		_, err = s.loops.Exec(ctx, `select agent.record_upkeep($1)`, task.name)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()

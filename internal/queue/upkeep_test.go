@@ -52,13 +52,13 @@ func TestRetentionDropsWhatIsOlder(t *testing.T) {
 	for i, days := range []int{0, 1, 5, 25, 45, 400, 3000} {
 		aged(t, sql, int64(i), days)
 	}
-	if _, err := sql.Exec(t.Context(), `select agent.keep_history()`); err != nil {
+	if _, err := sql.Exec(t.Context(), `select agent.maintain_history()`); err != nil {
 		t.Fatal(err)
 	}
 	if n := pgtest.Query[int](t, sql, `select count(*) from agent.event_hist`); n != 7 {
 		t.Errorf("without a retention %d of 7 events are left", n)
 	}
-	if _, err := sql.Exec(t.Context(), `select agent.keep_history('30 days')`); err != nil {
+	if _, err := sql.Exec(t.Context(), `select agent.maintain_history('30 days')`); err != nil {
 		t.Fatal(err)
 	}
 	// Whole weeks go at once, so an event may stay for up to seven days longer, but none goes early.
@@ -73,8 +73,8 @@ func TestRetentionDropsWhatIsOlder(t *testing.T) {
 func TestRetentionDropsWholePartitions(t *testing.T) {
 	t.Parallel()
 	sql := sqlBench(t)
-	if pgtest.Query[string](t, sql, `select agent.history_kind()`) == "partitioned" {
-		if _, err := sql.Exec(t.Context(), `select agent.make_history_partition(now() - interval '60 days')`); err != nil {
+	if pgtest.Query[string](t, sql, `select agent_private.history_flavour()`) == "partitioned" {
+		if _, err := sql.Exec(t.Context(), `select agent_private.create_history_partition(now() - interval '60 days')`); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -85,7 +85,7 @@ func TestRetentionDropsWholePartitions(t *testing.T) {
 	if before < 1 {
 		t.Fatalf("history has %d partitions", before)
 	}
-	if _, err := sql.Exec(t.Context(), `select agent.keep_history('30 days')`); err != nil {
+	if _, err := sql.Exec(t.Context(), `select agent.maintain_history('30 days')`); err != nil {
 		t.Fatal(err)
 	}
 	if after := pgtest.Query[int](t, sql, partitions); after != before-1 {
@@ -96,7 +96,7 @@ func TestRetentionDropsWholePartitions(t *testing.T) {
 // isPartitioned reports whether history is natively partitioned: a hypertable makes its chunks when they are needed.
 func isPartitioned(t *testing.T, b bench) bool {
 	t.Helper()
-	return pgtest.Query[string](t, b.sql, `select agent.history_kind()`) == "partitioned"
+	return pgtest.Query[string](t, b.sql, `select agent_private.history_flavour()`) == "partitioned"
 }
 
 // unpartition drops the partitions of history, as if nobody had seen to it for months: what comes in goes to the default one.
@@ -238,7 +238,7 @@ func retained(t *testing.T, change func(*queue.Config)) bench {
 	queue.UpkeepEvery(b.Service, 10*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond)
 	for i, days := range []int{84, 56} {
 		if isPartitioned(t, b) {
-			b.exec(t, `select agent.make_history_partition(now() - make_interval(days => $1))`, days)
+			b.exec(t, `select agent_private.create_history_partition(now() - make_interval(days => $1))`, days)
 		}
 		aged(t, b.sql, int64(i), days)
 	}
@@ -311,7 +311,7 @@ func TestNobodyWhoMayConnectCanSuspendUpkeep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"agent.keep_history", "agent.fold_executions"} {
+	for _, name := range []string{"agent.maintain_history", "agent.prune_executions"} {
 		if _, err := stranger.Exec(t.Context(), `select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($1, 0))`, name); err != nil {
 			t.Fatal(err)
 		}
@@ -334,7 +334,7 @@ func TestSuspendedUpkeepIsLoggedAndCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := owner.Exec(t.Context(), `select agent.lock_upkeep('retention')`); err != nil {
+	if _, err := owner.Exec(t.Context(), `select agent_private.lock_upkeep('retention')`); err != nil {
 		t.Fatal(err)
 	}
 	running(t, b.Service)
@@ -373,7 +373,7 @@ func TestAckThatWaitsWhileAPartitionIsMadeSucceeds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `select agent.make_history_partition(now())`); err != nil {
+	if _, err := tx.Exec(t.Context(), `select agent_private.create_history_partition(now())`); err != nil {
 		t.Fatal(err)
 	}
 	acks := make([]queue.Ack, len(events))
@@ -426,7 +426,7 @@ func TestHistoryIsKeptForTheMinimumWhateverTheServiceAsksFor(t *testing.T) {
 			}
 		}
 		pgtest.Query[int](t, service, `select agent.delete_old_history('1 us', 1000)`)
-		pgtest.Query[int](t, service, `select agent.forget_history(1000)`)
+		pgtest.Query[int](t, service, `select agent.prune_history(1000)`)
 	}
 	dropAll()
 	if n := young(); n != before || n == 0 {
@@ -439,7 +439,7 @@ func TestHistoryIsKeptForTheMinimumWhateverTheServiceAsksFor(t *testing.T) {
 	if invalid := new(queue.InvalidError); !errors.As(err, &invalid) || invalid.Field != "history_retention" {
 		t.Errorf("a policy below the minimum: %v", err)
 	}
-	for _, call := range []string{`agent.set_minimum_retention(null)`, `agent.keep_history('1 us')`} {
+	for _, call := range []string{`agent.set_minimum_retention(null)`, `agent.maintain_history('1 us')`} {
 		if _, err := service.Exec(t.Context(), "select "+call); err == nil {
 			t.Errorf("the service's role could call %s", call)
 		}

@@ -110,7 +110,7 @@ func (p PatchParams) changesTimes() bool {
 	return p.At != nil || p.RRule != nil || p.Cron != nil || p.Starts != nil || p.Ends != nil || p.Leap != nil
 }
 
-// move resolves the next occurrence of before anew, as agent.move_schedules does.
+// move resolves the next occurrence of before anew, as agent_private.move_schedules does.
 func (d *draft) move(ctx context.Context, q querier, s *steps, before row) error {
 	if before.NextAt == nil {
 		return nil

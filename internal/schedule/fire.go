@@ -92,7 +92,7 @@ func (b *batch) runPlanned(ctx context.Context, q querier) (fired []int64, err e
 	if len(b.ids) == 0 {
 		return nil, nil
 	}
-	err = q.QueryRow(ctx, `select agent.fire_planned_schedules($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+	err = q.QueryRow(ctx, `select agent.fire_schedules_if_unchanged($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
 		b.scheduleIDs, b.nominals, b.scheduledFor, b.statuses, b.ids, b.nextLocals, b.nextAts, b.versions, b.plannedAts, b.fired).Scan(&fired)
 	return fired, err
 }
@@ -251,7 +251,7 @@ func (s *Service) planDue(ctx context.Context, q querier, b *batch, d *due, n in
 	steps := newSteps(ctx)
 	if d.isUnplanned {
 		plan := &draft{row: d.row}
-		if err := q.QueryRow(ctx, `select at, floor from agent.planning_start($1)`, d.Zone).Scan(&plan.at, &plan.floor); err != nil {
+		if err := q.QueryRow(ctx, `select at, floor from agent.expansion_start($1)`, d.Zone).Scan(&plan.at, &plan.floor); err != nil {
 			return wrap("planning", err)
 		}
 		if err := plan.planAfter(ctx, q, steps, *d.NextLocal); err != nil {
@@ -287,7 +287,7 @@ func (s *Service) park(ctx context.Context, faulty map[int64]string) error {
 	for id, reason := range faulty {
 		ids, reasons = append(ids, id), append(reasons, reason)
 	}
-	rows, _ := s.loops.Query(ctx, `select agent.park_schedules($1, $2)`, ids, reasons)
+	rows, _ := s.loops.Query(ctx, `select agent.pause_faulty_schedules($1, $2)`, ids, reasons)
 	parked, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	for _, id := range parked {
 		s.cfg.Logger.Error().Int64("schedule_id", id).Str("reason", faulty[id]).Msg("a schedule cannot fire, and is paused until it is resumed")
@@ -337,7 +337,7 @@ func (s *Service) hasPostponed() bool {
 
 // lockDue locks schedules that are due.
 func lockDue(ctx context.Context, q querier, limit int, grace *time.Duration) ([]*due, error) {
-	rows, _ := q.Query(ctx, `select d.now, d.is_plain, d.fault, `+columns("(d.schedule)")+` from agent.due_schedules($1, $2) d`, limit, grace)
+	rows, _ := q.Query(ctx, `select d.now, d.is_plain, d.fault, `+columns("(d.schedule)")+` from agent.lock_due_schedules($1, $2) d`, limit, grace)
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (*due, error) {
 		var (
 			d     due

@@ -431,7 +431,7 @@ func TestWaitingSchedulesAreNotLookedAt(t *testing.T) {
 				t.Errorf("%s:\n%s", statement, plan)
 			}
 		}
-		if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.due_schedules()`); n != 3 {
+		if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.lock_due_schedules()`); n != 3 {
 			t.Errorf("%d are due, want 3", n)
 		}
 	}
@@ -459,8 +459,8 @@ func TestOccurrencesFollowTheirEventsLife(t *testing.T) {
 	b.exec(t, `select agent.nack_event($1, $2, _error => 'first')`, ids[3], claim(ids[3]))
 	b.exec(t, `select agent.nack_event($1, $2, _error => 'the receiver said 500', _final => true)`, ids[3], claim(ids[3]))
 	b.exec(t, `select agent.delete_event($1)`, ids[4])
-	b.exec(t, `select agent.move_to_history(array[$1::int8], 'expired')`, ids[5])
-	b.exec(t, `select agent.move_to_history(array[$1::int8], 'failed')`, ids[6])
+	b.exec(t, `select agent_private.move_to_history(array[$1::int8], 'expired')`, ids[5])
+	b.exec(t, `select agent_private.move_to_history(array[$1::int8], 'failed')`, ids[6])
 	b.exec(t, `select agent.requeue_event($1)`, ids[6])
 
 	want := []schedule.OccurrenceStatus{schedule.OccurrencePending, schedule.OccurrenceProcessing, schedule.OccurrenceCompleted, schedule.OccurrenceFailed, schedule.OccurrenceCancelled, schedule.OccurrenceFailed, schedule.OccurrencePending}
@@ -607,10 +607,10 @@ func TestOldOccurrencesAreForgottenNotThoseAMoveCouldBringBack(t *testing.T) {
 	b := open(t)
 	b.exec(t, `insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status)
 		select 1, now() at time zone 'UTC' - d * interval '1 day', now() - d * interval '1 day', 'fired' from unnest(array[0, 1, 5, 50]) d`)
-	if n := pgtest.Query[int](t, b.sql, `select agent.keep_occurrences('3 days')`); n != 2 {
+	if n := pgtest.Query[int](t, b.sql, `select agent.prune_occurrences('3 days')`); n != 2 {
 		t.Errorf("%d were forgotten, want 2", n)
 	}
-	if _, err := b.sql.Exec(t.Context(), `select agent.keep_occurrences('1 day')`); err == nil || !strings.Contains(err.Error(), "QD003") {
+	if _, err := b.sql.Exec(t.Context(), `select agent.prune_occurrences('1 day')`); err == nil || !strings.Contains(err.Error(), "QD003") {
 		t.Errorf("a short retention: %v", err)
 	}
 }

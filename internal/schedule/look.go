@@ -143,7 +143,7 @@ func upcoming(ctx context.Context, q querier, r row, n int) ([]Instant, error) {
 		return []Instant{first}, nil
 	}
 	var floor time.Time
-	if err := q.QueryRow(ctx, `select floor from agent.planning_start($1, $2)`, r.Zone, r.NextAt).Scan(&floor); err != nil {
+	if err := q.QueryRow(ctx, `select floor from agent.expansion_start($1, $2)`, r.Zone, r.NextAt).Scan(&floor); err != nil {
 		return nil, sqlstates.Wrap("planning", err)
 	}
 	rest, err := following(ctx, q, newSteps(ctx), l, position{first.UTC, first.Local}, floor, n-1)

@@ -96,7 +96,7 @@ func TestOwnersMoveIntoAGapThatIsSkippedPlansTheTimeAfter(t *testing.T) {
 	s := b.create(t, schedule.Spec{Owner: "ada", Cron: "30 2 * * *", Gap: schedule.GapSkip})
 	gap := pgtest.Query[time.Time](t, b.sql, `
 		select date_trunc('day', at at time zone 'America/New_York') + interval '2 h 30 min'
-		from agent.zone_transitions('America/New_York', now() + interval '2 days', now() + interval '2 years', '7 days') where offset_after > offset_before limit 1`)
+		from agent_private.zone_transitions('America/New_York', now() + interval '2 days', now() + interval '2 years', '7 days') where offset_after > offset_before limit 1`)
 	b.exec(t, `update agent.schedule set next_local = $1, next_at = $1::timestamp at time zone 'Asia/Tokyo'`, gap)
 	b.owner(t, "ada", "America/New_York")
 	got := b.get(t, s.ID)

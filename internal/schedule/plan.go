@@ -129,7 +129,7 @@ func following(ctx context.Context, q querier, s *steps, l line, after position,
 	}
 	if s := l.starts.instant(); s != nil && s.After(after.at) {
 		var from time.Time
-		if err := q.QueryRow(ctx, `select floor from agent.planning_start($1, $2)`, l.zone, s).Scan(&from); err != nil {
+		if err := q.QueryRow(ctx, `select floor from agent.expansion_start($1, $2)`, l.zone, s).Scan(&from); err != nil {
 			return nil, err
 		}
 		if from.After(floor) {

@@ -198,7 +198,7 @@ func (s *Service) Prune(ctx context.Context) (forgotten int64, err error) {
 	}
 	for block := int64(0); ; block += upkeepBlocks {
 		var n *int64
-		err := s.loops.QueryRow(ctx, `select agent.keep_occurrences($1, $2, $3)`, s.cfg.Retention, block, upkeepBlocks).Scan(&n)
+		err := s.loops.QueryRow(ctx, `select agent.prune_occurrences($1, $2, $3)`, s.cfg.Retention, block, upkeepBlocks).Scan(&n)
 		if err != nil {
 			return forgotten, wrap("forgetting old occurrences", err)
 		}

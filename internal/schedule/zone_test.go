@@ -258,7 +258,7 @@ func TestTransitionsAreFoundToTheSecond(t *testing.T) {
 	t.Parallel()
 	b := open(t)
 	got := pgtest.Query[[]time.Time](t, b.sql, `
-		select array_agg(at order by at) from agent.zone_transitions('America/New_York', '2026-01-01Z', '2028-01-01Z', '7 days')`)
+		select array_agg(at order by at) from agent_private.zone_transitions('America/New_York', '2026-01-01Z', '2028-01-01Z', '7 days')`)
 	want := []string{"2026-03-08T07:00:00Z", "2026-11-01T06:00:00Z", "2027-03-14T07:00:00Z", "2027-11-07T06:00:00Z"}
 	if len(got) != len(want) {
 		t.Fatalf("got %v, want %v", got, want)
@@ -277,14 +277,14 @@ func TestZonesAreKnownByTheirNamesAlone(t *testing.T) {
 	var refused []string
 	if err := b.sql.QueryRow(t.Context(), `
 		select coalesce(array_agg(name), '{}') from pg_timezone_names
-		where name !~ '^(posix|right)/|[0-9+-]' and name not in ('posixrules', 'Factory', 'localtime') and not agent.is_zone(name)`).Scan(&refused); err != nil {
+		where name !~ '^(posix|right)/|[0-9+-]' and name not in ('posixrules', 'Factory', 'localtime') and not agent_private.is_zone(name)`).Scan(&refused); err != nil {
 		t.Fatal(err)
 	}
 	if len(refused) > 0 {
 		t.Errorf("refused: %v", refused)
 	}
 	for _, name := range []string{"Etc/GMT+5", "America/Port-au-Prince", "EST5EDT"} {
-		if pgtest.Query[bool](t, b.sql, `select exists (select from pg_timezone_names where name = $1)`, name) && !pgtest.Query[bool](t, b.sql, `select agent.is_zone($1)`, name) {
+		if pgtest.Query[bool](t, b.sql, `select exists (select from pg_timezone_names where name = $1)`, name) && !pgtest.Query[bool](t, b.sql, `select agent_private.is_zone($1)`, name) {
 			t.Errorf("refused: %s", name)
 		}
 	}
@@ -293,11 +293,11 @@ func TestZonesAreKnownByTheirNamesAlone(t *testing.T) {
 		"FOO+3", "FOO3", "Foo/Bar+5", "<+03>-3", "PST", "CEST", "MSK", "default", "interval", "Europe", "Europe/", "Europe/Atlantis", "/etc/localtime", "../UTC", "./UTC", "UTC ", " UTC", "UTC\n",
 		"5", "+5", "zone.tab", "tzdata.zi", "leapseconds", strings.Repeat("A", 1000),
 	} {
-		if pgtest.Query[bool](t, b.sql, `select agent.is_zone($1)`, name) {
+		if pgtest.Query[bool](t, b.sql, `select agent_private.is_zone($1)`, name) {
 			t.Errorf("taken: %q", name)
 		}
 	}
-	if zone := pgtest.Query[string](t, b.sql, `select current_setting('timezone') from agent.is_zone('Asia/Tokyo')`); zone == "Asia/Tokyo" {
+	if zone := pgtest.Query[string](t, b.sql, `select current_setting('timezone') from agent_private.is_zone('Asia/Tokyo')`); zone == "Asia/Tokyo" {
 		t.Error("the session's time zone is another afterwards")
 	}
 }

@@ -38,19 +38,19 @@ $func$;
 
 -- A time so much later, with days of 24 hours whatever the session's time zone. Without a search_path it can be inlined:
 -- see agent.receipt.
-create or replace function agent.later(_ts timestamptz, _by interval)
+create or replace function agent_private.add_utc(_ts timestamptz, _by interval)
 returns timestamptz
 language sql immutable parallel safe
 return (_ts at time zone 'UTC' + _by) at time zone 'UTC';
 
--- The time from one to another, null where one of them is infinite. Inlined, as agent.later is.
-create or replace function agent.elapsed(_from timestamptz, _to timestamptz)
+-- The time from one to another, null where one of them is infinite. Inlined, as agent_private.add_utc is.
+create or replace function agent_private.elapsed(_from timestamptz, _to timestamptz)
 returns interval
 language sql immutable parallel safe
 return case when isfinite(_from) and isfinite(_to) then _to - _from end;
 
--- The nearest time from the year 1 to 9999: a hypertable has no room for all others. Inlined, as agent.later is.
-create or replace function agent.bounded_time(_ts timestamptz)
+-- The nearest time from the year 1 to 9999: a hypertable has no room for all others. Inlined, as agent_private.add_utc is.
+create or replace function agent_private.bounded_time(_ts timestamptz)
 returns timestamptz
 language sql immutable parallel safe
 return least(greatest(_ts, timestamptz '0001-01-01 00:00+00'), timestamptz '9999-12-31 23:59:59.999999+00');
@@ -58,7 +58,7 @@ return least(greatest(_ts, timestamptz '0001-01-01 00:00+00'), timestamptz '9999
 -- The event_ts of a payload: its member "event_ts" as a number or text that to_timestamptz takes, else
 -- now(). It comes from outside, so what lies beyond [now - 10 years, now + 1 day] is now() as well: a hostile
 -- value must not make partitions without end. Never fails.
-create or replace function agent.event_ts(_event jsonb)
+create or replace function agent_private.event_ts(_event jsonb)
 returns timestamptz
 language plpgsql stable parallel safe
 set search_path to pg_catalog, pg_temp

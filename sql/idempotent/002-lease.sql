@@ -19,7 +19,7 @@ return case when _claimed[cardinality(_claimed)] between timestamptz '0001-01-01
 end;
 
 -- The length of a lease as a queue's policy has it, or about ten years, beyond which there may be no such time. Null stays null.
-create or replace function agent.bounded_lease(_lease interval)
+create or replace function agent_private.bounded_lease(_lease interval)
 returns interval
 language sql immutable parallel safe
 return case when _lease > interval '3660 days' then interval '3660 days' else _lease end;
@@ -31,7 +31,7 @@ language sql immutable parallel safe
 return agent.receipt(_event.id, _event.attempts, _event.claimed);
 
 -- The state of a waiting event at a time: ready, scheduled or leased.
-create or replace function agent.event_state(_event agent.event, _at timestamptz)
+create or replace function agent_private.event_state(_event agent.event, _at timestamptz)
 returns text
 language sql immutable parallel safe
 return case
@@ -41,7 +41,7 @@ return case
 end;
 
 -- Raises QD003 for an argument that is out of its range. Volatile, lest the planner evaluate it ahead of its condition.
-create or replace function agent.refuse(_argument text, _reason text)
+create or replace function agent_private.raise_invalid(_argument text, _reason text)
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp

@@ -5,7 +5,7 @@
 
 -- One attempt that has ended, as an element of past_attempts: its number, who had it, when and how it ended ('nacked', 'lease_ended') and what was
 -- said. It takes columns: a row would be put together for each event of a claim, needed or not.
-create or replace function agent.past_attempt(_attempt int4, _worker text, _ended_at timestamptz, _outcome text, _error text default null)
+create or replace function agent_private.past_attempt(_attempt int4, _worker text, _ended_at timestamptz, _outcome text, _error text default null)
 returns jsonb
 language sql immutable parallel safe
 set search_path to pg_catalog, pg_temp
@@ -20,7 +20,7 @@ as $func$
 $func$;
 
 -- claimed as one list of times, whatever somebody wrote into it. Private to the functions of this schema.
-create or replace function agent.flat_claims(_claimed timestamptz[])
+create or replace function agent_private.flatten_claims(_claimed timestamptz[])
 returns timestamptz[]
 language sql immutable parallel safe
 set search_path to pg_catalog, pg_temp
@@ -29,17 +29,17 @@ as $func$
 $func$;
 
 -- claimed after another claim.
-create or replace function agent.append_claim(_claimed timestamptz[], _at timestamptz)
+create or replace function agent_private.append_claim(_claimed timestamptz[], _at timestamptz)
 returns timestamptz[]
 language sql immutable parallel safe
 return case
-  when array_ndims(_claimed) > 1 or array_lower(_claimed, 1) <> 1 then agent.flat_claims(_claimed) || _at
+  when array_ndims(_claimed) > 1 or array_lower(_claimed, 1) <> 1 then agent_private.flatten_claims(_claimed) || _at
   when cardinality(_claimed) < 100 then _claimed || _at
   else _claimed[1] || _claimed[cardinality(_claimed) - 97:] || _at
 end;
 
 -- When an attempt began, null where claimed has it no more.
-create or replace function agent.attempt_start(_attempts int4, _claimed timestamptz[], _attempt int4)
+create or replace function agent_private.attempt_start(_attempts int4, _claimed timestamptz[], _attempt int4)
 returns timestamptz
 language sql immutable parallel safe
 return case
@@ -47,8 +47,8 @@ return case
   when _attempt > _attempts::int8 - cardinality(_claimed) + 1 and _attempt <= _attempts then _claimed[_attempt - _attempts + cardinality(_claimed)]
 end;
 
--- past_attempts after another attempt, see agent.past_attempt(). Whatever it was before, it is an array then.
-create or replace function agent.append_attempt
+-- past_attempts after another attempt, see agent_private.past_attempt(). Whatever it was before, it is an array then.
+create or replace function agent_private.append_attempt
 ( _past jsonb
 , _attempt int4
 , _worker text
@@ -65,7 +65,7 @@ declare
   _max_size int4 = 262144; -- bytes
   _count int4;
 begin
-  _past = case when jsonb_typeof(_past) = 'array' then _past else '[]' end || agent.past_attempt(_attempt, _worker, _ended_at, _outcome, _error);
+  _past = case when jsonb_typeof(_past) = 'array' then _past else '[]' end || agent_private.past_attempt(_attempt, _worker, _ended_at, _outcome, _error);
   _count = jsonb_array_length(_past);
   if _count > _max_count + 1 then -- written by an earlier version
     select jsonb_agg(p.past order by p.n) into _past
@@ -82,13 +82,13 @@ end
 $func$;
 
 -- How many attempts ended without success, of an event in its queue as it looks at a time.
-create or replace function agent.error_count(_attempts int4, _nacked_at timestamptz, _vt timestamptz, _at timestamptz)
+create or replace function agent_private.error_count(_attempts int4, _nacked_at timestamptz, _vt timestamptz, _at timestamptz)
 returns int4
 language sql immutable parallel safe
 return case when _attempts > 0 and _nacked_at is null and _vt > _at then _attempts - 1 else greatest(_attempts, 0) end;
 
 -- The attempts of past_attempts. What is none is passed over: somebody else wrote it. Private to the functions of this schema.
-create or replace function agent.read_attempts(_past jsonb)
+create or replace function agent_private.read_attempts(_past jsonb)
 returns table (attempt int4, worker text, ended_at timestamptz, outcome text, error text)
 language plpgsql stable
 set search_path to pg_catalog, pg_temp
@@ -149,24 +149,24 @@ begin
     where h.id = _id
     limit 1;
     if not found then
-      perform agent.raise_lost(_id, 'not_found');
+      perform agent_private.raise_lease_error(_id, 'not_found');
     end if;
   end if;
 
   return query
-  select a.attempt, a.worker, agent.attempt_start(_attempts, _claimed, a.attempt), a.ended_at, a.outcome, a.error
+  select a.attempt, a.worker, agent_private.attempt_start(_attempts, _claimed, a.attempt), a.ended_at, a.outcome, a.error
   from
   ( select distinct on (k.attempt) k.attempt, k.worker, k.ended_at, k.outcome, k.error
     from
     ( select p.attempt, p.worker, p.ended_at, p.outcome, p.error
-      from agent.read_attempts(_past) p
+      from agent_private.read_attempts(_past) p
       union all
       select _attempts, _worker, _end, _outcome, _error
       where _attempts >= 1 and not coalesce(_past @> jsonb_build_array(jsonb_build_object('attempt', _attempts)), false)
     ) as k
     order by k.attempt, k.ended_at desc
   ) as a
-  where agent.attempt_start(_attempts, _claimed, a.attempt) is not null
+  where agent_private.attempt_start(_attempts, _claimed, a.attempt) is not null
   order by a.attempt;
 end
 $func$;

@@ -7,15 +7,15 @@ language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  perform agent.check_is_owner();
-  perform agent.refuse('retention', 'must be more than nothing, and 1000 years at most') where not _retention > interval '0' or _retention > interval '1000 years';
+  perform agent_private.check_is_owner();
+  perform agent_private.raise_invalid('retention', 'must be more than nothing, and 1000 years at most') where not _retention > interval '0' or _retention > interval '1000 years';
   delete from agent.minimum_retention;
   insert into agent.minimum_retention (retention) select _retention where _retention is not null;
 end
 $func$;
 
 -- Events of history with an event_ts before this may be deleted under a retention. Private to the functions of this schema.
-create or replace function agent.history_cutoff(_retention interval)
+create or replace function agent_private.history_cutoff(_retention interval)
 returns timestamptz
 language plpgsql stable
 set search_path to pg_catalog, pg_temp
@@ -37,12 +37,12 @@ declare
   _backoff jsonb = nullif(_policy -> 'backoff', 'null');
   _row agent.queue;
 begin
-  perform agent.check_name(_name);
-  perform agent.refuse(p.name, 'is not part of a policy')
+  perform agent_private.check_queue_name(_name);
+  perform agent_private.raise_invalid(p.name, 'is not part of a policy')
   from jsonb_object_keys(_policy) as p (name)
   where p.name not in ('max_attempts', 'invisible_for', 'backoff', 'paused', 'history_retention')
   limit 1;
-  perform agent.refuse('backoff', 'has no ' || quote_literal(p.name))
+  perform agent_private.raise_invalid('backoff', 'has no ' || quote_literal(p.name))
   from jsonb_object_keys(_backoff) as p (name)
   where p.name not in ('kind', 'base', 'factor', 'max', 'jitter')
   limit 1;
@@ -59,7 +59,7 @@ begin
   _row.history_retention = make_interval(secs => extract(epoch from (_policy ->> 'history_retention')::interval)::float8);
   _row.updated_at = clock_timestamp();
   _row.resumed_at = case when not _row.paused then _row.updated_at end; -- if it was paused
-  perform agent.refuse(c.argument, c.reason)
+  perform agent_private.raise_invalid(c.argument, c.reason)
   from
   ( values
     ('max_attempts', 'must be at least 1', _row.max_attempts < 1)
@@ -99,7 +99,7 @@ as $func$
 declare
   _row agent.queue;
 begin
-  perform agent.check_name(_name);
+  perform agent_private.check_queue_name(_name);
   select q.* into _row from agent.queue q where q.name = _name;
   if not found then
     _row.name = _name;
@@ -110,7 +110,7 @@ end
 $func$;
 
 -- Pauses a queue, or lets it go on. A paused queue takes events and hands out none. None of them gets over age meanwhile, see
--- agent.expire_events; an end that an event has of its own (expires_at) comes all the same.
+-- agent.sweep_events; an end that an event has of its own (expires_at) comes all the same.
 create or replace function agent.pause_queue(_name text, _paused boolean default true)
 returns void
 language plpgsql volatile
@@ -118,7 +118,7 @@ security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  perform agent.check_name(_name);
+  perform agent_private.check_queue_name(_name);
   insert into agent.queue as q (name, paused) values (_name, _paused)
   on conflict (name) do update
   set paused = excluded.paused, updated_at = clock_timestamp(), resumed_at = case when excluded.paused then q.resumed_at else clock_timestamp() end
@@ -128,7 +128,7 @@ end
 $func$;
 
 -- How long an event waits that was given back after so many attempts, by its queue's policy.
-create or replace function agent.backoff(_policy agent.queue, _attempts int4)
+create or replace function agent_private.backoff(_policy agent.queue, _attempts int4)
 returns interval
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -168,19 +168,19 @@ declare
   _ids int8[];
   _purged int8;
 begin
-  perform agent.check_name(_name);
-  perform agent.refuse('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
+  perform agent_private.check_queue_name(_name);
+  perform agent_private.raise_invalid('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
   _ids = array
   ( select e.id
     from agent.event e
-    where e.queue = _name and agent.event_state(e, _now) <> 'leased'
+    where e.queue = _name and agent_private.event_state(e, _now) <> 'leased'
     limit _limit
     for update skip locked
   );
   begin
-    select count(*) into _purged from agent.move_to_history(_ids, 'cancelled');
+    select count(*) into _purged from agent_private.move_to_history(_ids, 'cancelled');
   exception when data_exception or integrity_constraint_violation or program_limit_exceeded or raise_exception or feature_not_supported then
-    select coalesce(sum(x.moved), 0) into _purged from agent.move_each(_ids, 'cancelled') x; -- as a sweep does
+    select coalesce(sum(x.moved), 0) into _purged from agent_private.move_each_to_history(_ids, 'cancelled') x; -- as a sweep does
   end;
   return _purged;
 end

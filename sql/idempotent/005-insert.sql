@@ -15,27 +15,27 @@ end
 $func$;
 
 -- Whether a queue may have this name. translate() leaves what is no letter of a name. A regular expression takes twenty times as long.
-create or replace function agent.is_name(_queue text)
+create or replace function agent_private.is_queue_name(_queue text)
 returns boolean
 language sql immutable parallel safe
 return octet_length(_queue) between 1 and 128
   and translate(_queue, 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-', '') = '';
 
 -- Refuses a name that no queue may have.
-create or replace function agent.check_name(_queue text)
+create or replace function agent_private.check_queue_name(_queue text)
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  if agent.is_name(_queue) is not true then
-    perform agent.refuse('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -');
+  if agent_private.is_queue_name(_queue) is not true then
+    perform agent_private.raise_invalid('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -');
   end if;
 end
 $func$;
 
 -- Whether an event may have these values. Inlined where it is used, as agent.receipt() is.
-create or replace function agent.is_event
+create or replace function agent_private.is_valid_event
 ( _event jsonb
 , _queue text
 , _type text default null
@@ -47,15 +47,15 @@ create or replace function agent.is_event
 returns boolean
 language sql immutable parallel safe
 return coalesce(jsonb_typeof(_event) = 'object', false)
-  and coalesce(agent.is_name(_queue), false)
+  and coalesce(agent_private.is_queue_name(_queue), false)
   and coalesce(length(_type) between 1 and 255, true)
   and coalesce(length(_source) between 1 and 255, true)
   and coalesce(length(_key) between 1 and 255, true)
   and coalesce(_max_attempts >= 1, true)
   and coalesce(isfinite(_expires_at), true);
 
--- Raises QD003 for the first of these values that no event may have; _event when there is none. Volatile, as agent.refuse() is.
-create or replace function agent.check_values
+-- Raises QD003 for the first of these values that no event may have; _event when there is none. Volatile, as agent_private.raise_invalid() is.
+create or replace function agent_private.check_event_values
 ( _event jsonb
 , _queue text
 , _type text default null
@@ -69,11 +69,11 @@ language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  perform agent.refuse(c.argument, c.reason)
+  perform agent_private.raise_invalid(c.argument, c.reason)
   from
   ( values
     ('event', 'must be a JSON object', jsonb_typeof(_event) is distinct from 'object')
-  , ('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -', agent.is_name(_queue) is not true)
+  , ('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -', agent_private.is_queue_name(_queue) is not true)
   , ('type', 'must be 1 to 255 characters', length(_type) not between 1 and 255)
   , ('source', 'must be 1 to 255 characters', length(_source) not between 1 and 255)
   , ('key', 'must be 1 to 255 characters', length(_key) not between 1 and 255)
@@ -88,14 +88,15 @@ $func$;
 
 -- Checks what may be in a row when it is written, whoever writes it: no setting of the session switches this off. As constraints the rules were checked
 -- again by every claim, which took most of its time, and read payloads that are stored out of line.
-create or replace function agent.check_event()
+create or replace function agent_private.check_event()
 returns trigger
 language plpgsql
+security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  if not agent.is_event(new.event, new.queue, new.type, new.source, new.key, new.max_attempts, new.expires_at) then
-    perform agent.check_values(new.event, new.queue, new.type, new.source, new.key, new.max_attempts, new.expires_at);
+  if not agent_private.is_valid_event(new.event, new.queue, new.type, new.source, new.key, new.max_attempts, new.expires_at) then
+    perform agent_private.check_event_values(new.event, new.queue, new.type, new.source, new.key, new.max_attempts, new.expires_at);
   end if;
   return new;
 end
@@ -105,10 +106,10 @@ $func$;
 create or replace trigger check_event
 before insert or update of event, queue, type, source, key, max_attempts, expires_at on agent.event
 for each row
-execute function agent.check_event();
+execute function agent_private.check_event();
 
 -- Enqueues one event and returns its id. It can be claimed after _delay, or from _vt on; at once without either.
--- event_ts is taken from the payload (see agent.event_ts). The same _key again in the same queue, within _key_retention, returns the id
+-- event_ts is taken from the payload (see agent_private.event_ts). The same _key again in the same queue, within _key_retention, returns the id
 -- of the first event, or raises QD005 when anything else differs.
 create or replace function agent.insert_event
 ( _event jsonb
@@ -132,11 +133,11 @@ declare
   _id int8;
 begin
   if _delay is not null or _vt is not null then
-    perform agent.check_times(array[_delay], array[_vt]);
+    perform agent_private.check_event_times(array[_delay], array[_vt]);
   end if;
   if _key is not null then
     select a.id into strict _id
-    from agent.add_keyed_events
+    from agent_private.insert_keyed_events
     ( array[_event], array[_queue], array[_delay], array[_vt], null, null
     , array
       [ jsonb_strip_nulls(jsonb_build_object
@@ -150,9 +151,9 @@ begin
     insert into agent.event (event, event_ts, queue, vt, type, source, priority, max_attempts, expires_at)
     values
     ( _event
-    , case when _event ? 'event_ts' then agent.event_ts(_event) else now() end
+    , case when _event ? 'event_ts' then agent_private.event_ts(_event) else now() end
     , coalesce(_queue, 'default')
-    , coalesce(_vt, agent.later(now(), _delay), now())
+    , coalesce(_vt, agent_private.add_utc(now(), _delay), now())
     , _type, _source, coalesce(_priority, 0), _max_attempts, _expires_at
     )
     returning id into strict _id;
@@ -163,13 +164,13 @@ end
 $func$;
 
 -- Refuses delays and vts that make no sense, alone or together. Private to the functions of this schema.
-create or replace function agent.check_times(_delays interval[], _vts timestamptz[])
+create or replace function agent_private.check_event_times(_delays interval[], _vts timestamptz[])
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  perform agent.refuse(case when n.vt is null then 'delay' else 'vt' end, n.reason)
+  perform agent_private.raise_invalid(case when n.vt is null then 'delay' else 'vt' end, n.reason)
   from
   ( select a.vt, case
       when a.delay is not null and a.vt is not null then 'give a delay or a vt, not both'
@@ -184,30 +185,30 @@ end
 $func$;
 
 -- Refuses options that no event has, and values that none may have. Private to the functions of this schema.
-create or replace function agent.check_options(_options jsonb[])
+create or replace function agent_private.check_event_options(_options jsonb[])
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  perform agent.refuse(o.name, 'is no option of an event')
+  perform agent_private.raise_invalid(o.name, 'is no option of an event')
   from (select distinct jsonb_object_keys(u.option) from unnest(_options) as u (option)) as o (name)
   where o.name not in ('type', 'source', 'priority', 'key', 'max_attempts', 'expires_at', 'occurrence')
   limit 1;
 
-  perform agent.check_values('{}', 'default', o.type, o.source, o.key, o.max_attempts, o.expires_at)
+  perform agent_private.check_event_values('{}', 'default', o.type, o.source, o.key, o.max_attempts, o.expires_at)
   from
   ( select u.option ->> 'type', u.option ->> 'source', u.option ->> 'key', (u.option ->> 'max_attempts')::int4
     , (u.option ->> 'expires_at')::timestamptz
     from unnest(_options) as u (option)
   ) as o (type, source, key, max_attempts, expires_at)
-  where not agent.is_event('{}', 'default', o.type, o.source, o.key, o.max_attempts, o.expires_at);
+  where not agent_private.is_valid_event('{}', 'default', o.type, o.source, o.key, o.max_attempts, o.expires_at);
 end
 $func$;
 
 -- The leases of events that are claimed as they arrive, each the policy's where it is '0': null where the queue is paused, or the event has had
 -- its time. Private to the functions of this schema.
-create or replace function agent.leases_of(_queues text[], _leases interval[], _options jsonb[])
+create or replace function agent_private.leases_on_arrival(_queues text[], _leases interval[], _options jsonb[])
 returns interval[]
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -216,7 +217,7 @@ begin
   return array
   ( select case
       when p.paused or (n.option ->> 'expires_at')::timestamptz <= clock_timestamp() then null
-      when n.lease = interval '0' then coalesce(agent.bounded_lease(p.invisible_for), interval '10 minutes')
+      when n.lease = interval '0' then coalesce(agent_private.bounded_lease(p.invisible_for), interval '10 minutes')
       else n.lease
     end
     from unnest(_queues, _leases, _options) with ordinality as n (queue, lease, option, ord)
@@ -230,7 +231,7 @@ $func$;
 -- priority, key, max_attempts, expires_at, occurrence. An event with a lease ('0': as long as the queue's policy has it), which needs no vt or
 -- delay then, is claimed by its worker as it arrives: somebody waits for it. Of such a one all is returned, as it is after the claim; of the others
 -- the event is null, and of those whose key was known the vt is that of the first answer.
-create or replace function agent.add_events
+create or replace function agent.insert_and_claim_events
 ( _events jsonb[]
 , _queues text[]
 , _delays interval[]
@@ -250,18 +251,18 @@ declare
   _now timestamptz = clock_timestamp();
 begin
   if greatest(cardinality(_queues), cardinality(_delays), cardinality(_vts), cardinality(_leases), cardinality(_options)) > coalesce(cardinality(_events), 0) then
-    perform agent.refuse('events', 'must not be fewer than the queues, delays, vts or options that go with them');
+    perform agent_private.raise_invalid('events', 'must not be fewer than the queues, delays, vts or options that go with them');
   end if;
   if _delays is not null or _vts is not null then
-    perform agent.check_times(_delays, _vts);
+    perform agent_private.check_event_times(_delays, _vts);
   end if;
   if _leases is not null then
-    _leases = agent.leases_of(_queues, _leases, _options);
+    _leases = agent_private.leases_on_arrival(_queues, _leases, _options);
   end if;
   if _options is not null then
-    perform agent.check_options(_options);
+    perform agent_private.check_event_options(_options);
     if exists (select from unnest(_options) as o (option) where o.option ? 'key') then
-      return query select * from agent.add_keyed_events(_events, _queues, _delays, _vts, _leases, _workers, _options, _key_retention);
+      return query select * from agent_private.insert_keyed_events(_events, _queues, _delays, _vts, _leases, _workers, _options, _key_retention);
       return;
     end if;
   end if;
@@ -273,9 +274,9 @@ begin
   )
   select
     n.event
-  , case when n.event ? 'event_ts' then agent.event_ts(n.event) else now() end
+  , case when n.event ? 'event_ts' then agent_private.event_ts(n.event) else now() end
   , coalesce(n.queue, 'default')
-  , coalesce(agent.later(_now, n.lease), n.vt, agent.later(now(), n.delay), now())
+  , coalesce(agent_private.add_utc(_now, n.lease), n.vt, agent_private.add_utc(now(), n.delay), now())
   , case when n.lease is null then 0 else 1 end
   , case when n.lease is null then '{}' else array[_now] end
   , case when n.lease is not null then n.worker end
@@ -293,7 +294,7 @@ end
 $func$;
 
 -- Enqueues _events, all or none, and returns ids in their order. The other arrays run along with it; a null array,
--- an array that is shorter, or a null in one, stands for the default. _options are objects as add_events takes them.
+-- an array that is shorter, or a null in one, stands for the default. _options are objects as insert_and_claim_events takes them.
 -- _notify => false leaves the waking to the caller.
 create or replace function agent.insert_events
 ( _events jsonb[]
@@ -313,7 +314,7 @@ as $func$
 begin
   return query
   select a.id, a.queue, a.vt
-  from agent.add_events(_events, _queues, _delays, _vts, _options => _options, _key_retention => _key_retention) a;
+  from agent.insert_and_claim_events(_events, _queues, _delays, _vts, _options => _options, _key_retention => _key_retention) a;
 
   if _notify then
     perform agent.notify_queues(array(select coalesce(q.name, 'default') from unnest(_events, _queues) q (event, name)));

@@ -2,7 +2,7 @@
 
 -- A JSON value as text, the same for all that jsonb holds equal. The text of jsonb has names in one order and no blanks of its own; what is left are
 -- zeros at the end of a fraction.
-create or replace function agent.canonical_text(_value jsonb)
+create or replace function agent_private.canonical_text(_value jsonb)
 returns text
 language plpgsql immutable strict parallel safe
 set search_path to pg_catalog, pg_temp
@@ -20,17 +20,17 @@ end
 $func$;
 
 -- A JSON value as a hash, the same for all that jsonb holds equal.
-create or replace function agent.hash_of(_value jsonb)
+create or replace function agent_private.hash_json(_value jsonb)
 returns text
 language sql immutable parallel safe
-return 'sha256:' || encode(sha256(convert_to(agent.canonical_text(_value), 'UTF8')), 'hex');
+return 'sha256:' || encode(sha256(convert_to(agent_private.canonical_text(_value), 'UTF8')), 'hex');
 
 -- What tells requests under one key apart: everything they say, by value. Numbers, instants and durations are the same however they are written; no
 -- delay is a delay of nothing, and a delay in months is not one in days. It depends on no setting of the session.
-create or replace function agent.fingerprint(_event jsonb, _option jsonb, _delay interval, _vt timestamptz)
+create or replace function agent_private.request_fingerprint(_event jsonb, _option jsonb, _delay interval, _vt timestamptz)
 returns text
 language sql stable parallel safe
-return agent.hash_of(jsonb_build_array
+return agent_private.hash_json(jsonb_build_array
 ( _event
 , _option ->> 'type'
 , _option ->> 'source'
@@ -45,7 +45,7 @@ return agent.hash_of(jsonb_build_array
 
 -- Whether a request is the one of a fingerprint that version 0.2.0 or an earlier one made: the MD5 of the request as its session wrote it. If it is not that, the
 -- request is held against the event that came of the first one, which got _first_vt.
-create or replace function agent.is_same_request(_fingerprint text, _first_id int8, _first_vt timestamptz, _event jsonb, _option jsonb, _delay interval, _vt timestamptz)
+create or replace function agent_private.is_same_request(_fingerprint text, _first_id int8, _first_vt timestamptz, _event jsonb, _option jsonb, _delay interval, _vt timestamptz)
 returns boolean
 language plpgsql stable
 set search_path to pg_catalog, pg_temp
@@ -73,14 +73,14 @@ begin
     limit 1;
   end if;
   return found
-    and agent.fingerprint(_first.event, _first.option, null, _first_vt)
-      = agent.fingerprint(_event, _option, null, coalesce(_vt, agent.later(_first.enqueued_at, coalesce(_delay, interval '0'))));
+    and agent_private.request_fingerprint(_first.event, _first.option, null, _first_vt)
+      = agent_private.request_fingerprint(_event, _option, null, coalesce(_vt, agent_private.add_utc(_first.enqueued_at, coalesce(_delay, interval '0'))));
 end
 $func$;
 
--- add_events where some events have a key. Of those with the same key in the same queue one is enqueued; the others get its id, if all they
+-- insert_and_claim_events where some events have a key. Of those with the same key in the same queue one is enqueued; the others get its id, if all they
 -- say is the same, and QD005 is raised if it is not. Whoever comes second waits until the first has committed. Private to the functions of this schema.
-create or replace function agent.add_keyed_events
+create or replace function agent_private.insert_keyed_events
 ( _events jsonb[]
 , _queues text[]
 , _delays interval[]
@@ -105,26 +105,26 @@ declare
   _reused text;
   _is_missing boolean;
 begin
-  perform agent.refuse('key', 'must be 1 to 255 characters')
+  perform agent_private.raise_invalid('key', 'must be 1 to 255 characters')
   from unnest(_options) as o (option)
   where length(o.option ->> 'key') not between 1 and 255;
-  perform agent.refuse('key_retention', 'must be more than nothing') where not coalesce(_key_retention > interval '0', false);
+  perform agent_private.raise_invalid('key_retention', 'must be more than nothing') where not coalesce(_key_retention > interval '0', false);
 
   select array_agg(coalesce(n.queue, 'default') order by n.ord), array_agg(n.option ->> 'key' order by n.ord)
-  , array_agg(case when n.option ->> 'key' is not null then agent.fingerprint(n.event, n.option, n.delay, n.vt) end order by n.ord)
+  , array_agg(case when n.option ->> 'key' is not null then agent_private.request_fingerprint(n.event, n.option, n.delay, n.vt) end order by n.ord)
   into _queues, _keys, _fingerprints
   from unnest(_events, _queues, _options, _delays, _vts) with ordinality as n (event, queue, option, delay, vt, ord);
 
   loop -- once, unless a key is taken away between the statements
     with asked as
-    ( select distinct on (1, 2) n.queue, n.key, n.ord, n.fingerprint, coalesce(n.vt, agent.later(now(), n.delay), now()) as vt
+    ( select distinct on (1, 2) n.queue, n.key, n.ord, n.fingerprint, coalesce(n.vt, agent_private.add_utc(now(), n.delay), now()) as vt
       from unnest(_queues, _keys, _fingerprints, _delays, _vts, _first_ids) with ordinality as n (queue, key, fingerprint, delay, vt, first_id, ord)
       where n.key is not null and n.first_id is null
       order by 1, 2, n.ord
     )
     , fresh as
     ( insert into agent.idempotency as i (queue, key, fingerprint, event_id, vt, expires_at)
-      select a.queue, a.key, a.fingerprint, nextval('agent.event_id_seq'), a.vt, agent.later(_now, _key_retention)
+      select a.queue, a.key, a.fingerprint, nextval('agent.event_id_seq'), a.vt, agent_private.add_utc(_now, _key_retention)
       from asked a
       order by a.queue, a.key -- lest two calls wait for each other
       on conflict (queue, key) do update
@@ -141,7 +141,7 @@ begin
     select array_agg(i.event_id order by n.ord), array_agg(i.vt order by n.ord), bool_or(n.key is not null and i.event_id is null)
     , min(n.key) filter
       ( where i.fingerprint <> n.fingerprint
-        and not agent.is_same_request(i.fingerprint, i.event_id, i.vt, n.event, n.option, n.delay, n.vt)
+        and not agent_private.is_same_request(i.fingerprint, i.event_id, i.vt, n.event, n.option, n.delay, n.vt)
       )
     into _first_ids, _first_vts, _is_missing, _reused
     from unnest(_queues, _keys, _fingerprints, _events, _options, _delays, _vts) with ordinality
@@ -164,9 +164,9 @@ begin
     select
       n.id
     , n.event
-    , case when n.event ? 'event_ts' then agent.event_ts(n.event) else now() end
+    , case when n.event ? 'event_ts' then agent_private.event_ts(n.event) else now() end
     , n.queue
-    , coalesce(agent.later(_now, n.lease), n.vt, agent.later(now(), n.delay), now())
+    , coalesce(agent_private.add_utc(_now, n.lease), n.vt, agent_private.add_utc(now(), n.delay), now())
     , case when n.lease is null then 0 else 1 end
     , case when n.lease is null then '{}' else array[_now] end
     , case when n.lease is not null then n.worker end
@@ -194,7 +194,7 @@ end
 $func$;
 
 -- Forgets up to _limit keys whose time is over, and returns how many. To be called now and then; the service does with its sweeps.
-create or replace function agent.forget_keys(_limit int4 default 1000)
+create or replace function agent.prune_keys(_limit int4 default 1000)
 returns int8
 language plpgsql volatile
 security definer

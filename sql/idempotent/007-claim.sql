@@ -14,7 +14,7 @@
 -- _lanes are the only ones to be looked at (a priority, in ascending order; where _types are asked for, of one type each), which spares looking for
 -- them, and _marks their low-water marks, or null: what has a vt before it is not looked at either. While some session holds an old snapshot, what was
 -- claimed since it began stays in the index, and each scan that begins in front of that has to walk over it.
-create or replace function agent.take_events
+create or replace function agent.claim_from_watermarks
 ( _queue text
 , _limit int4
 , _max_attempts int4
@@ -61,13 +61,13 @@ declare
   _taken int4;
 begin
   if coalesce(_limit, 0) < 1 then
-    perform agent.refuse('limit', 'must be at least 1');
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
   elsif _max_attempts < 1 then
-    perform agent.refuse('max_attempts', 'must be at least 1');
+    perform agent_private.raise_invalid('max_attempts', 'must be at least 1');
   elsif not coalesce(_invisible_for > interval '0', true) then
-    perform agent.refuse('invisible_for', 'must be more than nothing');
+    perform agent_private.raise_invalid('invisible_for', 'must be more than nothing');
   elsif coalesce(_order, '') not in ('fifo', 'random') then
-    perform agent.refuse('order', 'must be fifo or random');
+    perform agent_private.raise_invalid('order', 'must be fifo or random');
   end if;
   if _lanes is null and coalesce(cardinality(_types), 0) = 0 then -- the first lane with the policy: each statement has its price
     select q.paused, q.max_attempts, q.invisible_for, l.priority
@@ -82,11 +82,11 @@ begin
     return;
   end if;
   _max_attempts = coalesce(_own_max, _max_attempts, 3);
-  _invisible_for = coalesce(_invisible_for, agent.bounded_lease(_own_time), interval '10 minutes');
+  _invisible_for = coalesce(_invisible_for, agent_private.bounded_lease(_own_time), interval '10 minutes');
   if cardinality(_types) > 0 then
     return query
     select t.*
-    from agent.take_typed(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _marks) t;
+    from agent_private.claim_events_of_types(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _marks) t;
     return;
   end if;
 
@@ -105,7 +105,7 @@ begin
     _low_id = 0;
     _high_vt = _now;
     if _order = 'random' then
-      select s.vt, s.id into _low_vt, _low_id from agent.random_start(_queue, _lane, _bottom, _now) s;
+      select s.vt, s.id into _low_vt, _low_id from agent_private.random_start(_queue, _lane, _bottom, _now) s;
       continue when not found;
     end if;
 
@@ -113,12 +113,12 @@ begin
       return query
       update agent.event e
       set attempts = e.attempts + 1
-        , claimed = agent.append_claim(e.claimed, _now)
-        , vt = agent.later(_now, _invisible_for)
+        , claimed = agent_private.append_claim(e.claimed, _now)
+        , vt = agent_private.add_utc(_now, _invisible_for)
         , nacked_at = null
         , worker = _workers[_slot + chosen.n]
         , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
-            else agent.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
+            else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
       from
       ( select l.place, l.vt, row_number() over ()
         from
@@ -153,7 +153,7 @@ $func$;
 -- with a handful of index look-ups at any depth: a random vt between the first and the last, and, as a batch shares one
 -- vt, a random id among those that share it.
 -- Events in sparse times are picked more often than those in dense ones; it spreads workers out, it is no fair draw.
-create or replace function agent.random_start(_queue text, _lane int4, _from timestamptz, _now timestamptz)
+create or replace function agent_private.random_start(_queue text, _lane int4, _from timestamptz, _now timestamptz)
 returns table (vt timestamptz, id int8)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -214,7 +214,7 @@ set search_path to pg_catalog, pg_temp
 as $func$
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
   , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence
-  from agent.take_events
+  from agent.claim_from_watermarks
   ( _queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids
   , case when _worker is not null then array_fill(_worker, array[least(_limit, 100000)]) end
   ) t
@@ -237,7 +237,7 @@ set search_path to pg_catalog, pg_temp
 as $func$
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
   , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence
-  from agent.take_events
+  from agent.claim_from_watermarks
   ( _queue, 1, _max_attempts, _invisible_for, 'random', _types
   , _workers => case when _worker is not null then array[_worker] end
   ) t

@@ -1,8 +1,8 @@
 -- Claiming some types only.
 
--- take_events of some types only: of one priority after the other, the oldest of all these types; or, at random, from a random time on
--- and then from the front. Private to the functions of this schema, and planned under take_events' settings.
-create or replace function agent.take_typed
+-- claim_from_watermarks of some types only: of one priority after the other, the oldest of all these types; or, at random, from a random time on
+-- and then from the front. Private to the functions of this schema, and planned under claim_from_watermarks' settings.
+create or replace function agent_private.claim_events_of_types
 ( _queue text
 , _limit int4
 , _max_attempts int4
@@ -103,12 +103,12 @@ begin
         return query
         update agent.event e
         set attempts = e.attempts + 1
-          , claimed = agent.append_claim(e.claimed, _now)
-          , vt = agent.later(_now, _invisible_for)
+          , claimed = agent_private.append_claim(e.claimed, _now)
+          , vt = agent_private.add_utc(_now, _invisible_for)
           , nacked_at = null
           , worker = _workers[_slot + chosen.n]
           , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
-              else agent.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
+              else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
         from
         ( select l.place, l.vt, row_number() over (order by l.vt, l.id)
           from unnest(_kinds, _bottoms) as k (type, bottom)

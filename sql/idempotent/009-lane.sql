@@ -2,7 +2,7 @@
 
 -- The lanes of _queue, of these types only or (null) whatever the type, found by leaping from one to the next.
 -- Private to the functions of this schema.
-create or replace function agent.lanes(_queue text, _types text[] default null)
+create or replace function agent_private.list_lanes(_queue text, _types text[] default null)
 returns table (type text, priority int4)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -59,7 +59,7 @@ declare
 begin
   return
   ( select least(min(n.vt) - _now, interval '1 hour')
-    from agent.lanes(_queue) as l
+    from agent_private.list_lanes(_queue) as l
     cross join lateral
     ( select e.vt
       from agent.event e
@@ -72,9 +72,9 @@ begin
 end
 $func$;
 
--- The lanes of _queue (see take_events), and in each the vt of the oldest event that could be claimed although it lies before the lane's
+-- The lanes of _queue (see claim_from_watermarks), and in each the vt of the oldest event that could be claimed although it lies before the lane's
 -- mark, and before now where it has none: what the marks hide. And how long it took to find out, in all.
-create or replace function agent.look_behind
+create or replace function agent.check_watermarks
 ( _queue text
 , _max_attempts int4
 , _types text[] default null
@@ -121,7 +121,7 @@ begin
       ) end
     )
     into _found_types, _found_lanes, _found_vts
-    from agent.lanes(_queue, _types) as l
+    from agent_private.list_lanes(_queue, _types) as l
     left join unnest(_lanes, _lane_types, _marks) as m (priority, type, mark)
       on m.priority = l.priority and m.type is not distinct from l.type;
     _took = least(_took, clock_timestamp() - _start);

@@ -2,7 +2,7 @@
 
 -- Moves events that the caller has locked to history with one outcome, or, where _outcome is null, as done, or as
 -- cancelled when nobody ever claimed them. Private to the functions of this schema.
-create or replace function agent.move_to_history(_ids int8[], _outcome text, _error text default null, _retryable boolean default null)
+create or replace function agent_private.move_to_history(_ids int8[], _outcome text, _error text default null, _retryable boolean default null)
 returns table (id int8, queue text, outcome text)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -20,7 +20,7 @@ begin
   , outcome, finished_at, retryable
   )
   select
-    g.id, agent.bounded_time(g.event_ts), g.attempts, g.vt, g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at
+    g.id, agent_private.bounded_time(g.event_ts), g.attempts, g.vt, g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at
   , coalesce(_error, g.last_error), g.requeued_from
   , g.type, g.source, g.priority, g.key, g.max_attempts, g.expires_at, g.worker, g.past_attempts, g.occurrence
   , coalesce(_outcome, case when g.attempts = 0 then 'cancelled' else 'done' end)
@@ -39,7 +39,7 @@ $func$;
 -- these are not all, there is another row for each of _ids, by what has become of it: of two with the same ord the first counts.
 -- Calls that give the ids in ascending order cannot deadlock with each other. The statistics of executions are left to the caller.
 -- Private to the functions of this schema and the service; for others there is delete_events.
-create or replace function agent.finish_events(_ids int8[], _receipts text[] default null, _results jsonb[] default null)
+create or replace function agent.ack_events(_ids int8[], _receipts text[] default null, _results jsonb[] default null)
 returns table (ord int8, status text, queue text, repeated boolean, type text, worker text, took interval)
 language plpgsql volatile
 security definer
@@ -57,9 +57,9 @@ declare
   _finished int8;
 begin
   if cardinality(_receipts) <> cardinality(_ids) then
-    perform agent.refuse('receipts', 'must be as many as the ids');
+    perform agent_private.raise_invalid('receipts', 'must be as many as the ids');
   elsif cardinality(_results) <> cardinality(_ids) then
-    perform agent.refuse('results', 'must be as many as the ids');
+    perform agent_private.raise_invalid('results', 'must be as many as the ids');
   end if;
 
   return query
@@ -78,12 +78,12 @@ begin
     , outcome, finished_at, result
     )
     select
-      g.id, agent.bounded_time(g.event_ts), g.attempts, g.vt, g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at, g.last_error, g.requeued_from
+      g.id, agent_private.bounded_time(g.event_ts), g.attempts, g.vt, g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at, g.last_error, g.requeued_from
     , g.type, g.source, g.priority, g.key, g.max_attempts, g.expires_at, g.worker, g.past_attempts, g.occurrence
     , g.outcome, g.finished_at, g.result
     from gone g
   )
-  select g.ord, g.outcome, g.queue, false, g.type, g.worker, agent.elapsed(g.claimed[cardinality(g.claimed)], g.finished_at)
+  select g.ord, g.outcome, g.queue, false, g.type, g.worker, agent_private.elapsed(g.claimed[cardinality(g.claimed)], g.finished_at)
   from gone g;
 
   get diagnostics _finished = row_count;
@@ -101,7 +101,7 @@ begin
   returning a.ord, h.outcome, h.queue, false, h.type, h.worker, h.finished_at - h.claimed[cardinality(h.claimed)];
 
   -- What was not finished is in history by this very receipt, or its lease was lost, or there is no such event.
-  perform agent.confirm_durably();
+  perform agent_private.confirm_durably();
   return query
   select
     a.ord
@@ -139,7 +139,7 @@ begin
 end
 $func$;
 
--- finish_events with one row for each of _ids, in their order; it counts the executions, too.
+-- ack_events with one row for each of _ids, in their order; it counts the executions, too.
 create or replace function agent.delete_events(_ids int8[], _receipts text[] default null, _results jsonb[] default null)
 returns table (id int8, status text, queue text, repeated boolean, type text, worker text, took interval)
 language plpgsql volatile
@@ -150,7 +150,7 @@ as $func$
 begin
   return query
   with found as
-  ( select f.*, row_number() over () as n from agent.finish_events(_ids, _receipts, _results) f
+  ( select f.*, row_number() over () as n from agent.ack_events(_ids, _receipts, _results) f
   )
   , recorded as
   ( select agent.record_executions(array_agg(f.type), array_agg(f.worker), array_agg(f.took)) from found f where not f.repeated having count(*) > 0
@@ -178,18 +178,18 @@ declare
   _took interval;
 begin
   select f.status, f.repeated, f.type, f.worker, f.took into strict _status, _repeated, _type, _worker, _took
-  from agent.finish_events(array[_id], array[_receipt], array[_result]) f
+  from agent.ack_events(array[_id], array[_receipt], array[_result]) f
   limit 1;
   if not _repeated then
     perform agent.record_executions(array[_type], array[_worker], array[_took]);
   end if;
-  perform agent.raise_lost(_id, _status);
+  perform agent_private.raise_lease_error(_id, _status);
   return _status;
 end
 $func$;
 
 -- Raises QD001 or QD002 for an event whose status is lease_lost or not_found.
-create or replace function agent.raise_lost(_id int8, _status text)
+create or replace function agent_private.raise_lease_error(_id int8, _status text)
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp

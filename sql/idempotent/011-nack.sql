@@ -3,7 +3,7 @@
 -- Locks a claimed event whose receipt the caller has, for a change of its lease. Raises QD002 when it is unknown, and
 -- QD001 when it has been claimed again, or has left the queue. A null receipt fits any lease. A receipt that does not fit is refused before
 -- anything is locked: whoever holds the row is not waited for. Private to the functions of this schema.
-create or replace function agent.lock_lease(_id int8, _receipt text)
+create or replace function agent_private.lock_lease(_id int8, _receipt text)
 returns agent.event
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -12,13 +12,13 @@ as $func$
 declare
   _event agent.event;
 begin
-  perform agent.check_receipt(_id, _receipt);
+  perform agent_private.check_receipt(_id, _receipt);
   select e.* into _event from agent.event e where e.id = _id for update;
   if not found then
-    perform agent.raise_lost(_id, case when exists (select from agent.event_hist h where h.id = _id) then 'lease_lost' else 'not_found' end);
+    perform agent_private.raise_lease_error(_id, case when exists (select from agent.event_hist h where h.id = _id) then 'lease_lost' else 'not_found' end);
   end if;
   if _event.attempts = 0 or _receipt <> agent.receipt(_event) then
-    perform agent.raise_lost(_id, 'lease_lost');
+    perform agent_private.raise_lease_error(_id, 'lease_lost');
   end if;
   return _event;
 end
@@ -26,7 +26,7 @@ $func$;
 
 -- Raises QD001 when the event is in its queue and the receipt is not that of its latest claim; locks nothing. Private to the functions of this
 -- schema.
-create or replace function agent.check_receipt(_id int8, _receipt text)
+create or replace function agent_private.check_receipt(_id int8, _receipt text)
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -35,7 +35,7 @@ as $func$
 begin
   perform from agent.event e where e.id = _id and (e.attempts = 0 or _receipt <> agent.receipt(e.id, e.attempts, e.claimed));
   if found then
-    perform agent.raise_lost(_id, 'lease_lost');
+    perform agent_private.raise_lease_error(_id, 'lease_lost');
   end if;
 end
 $func$;
@@ -67,10 +67,10 @@ declare
   _now timestamptz = clock_timestamp();
   _for_good boolean = coalesce(_final, false) or not coalesce(_retryable, true);
 begin
-  perform agent.refuse('delay', 'must not be negative') where _delay < interval '0';
-  perform agent.refuse('error', 'must be at most 65536 characters long') where length(_error) > 65536;
+  perform agent_private.raise_invalid('delay', 'must not be negative') where _delay < interval '0';
+  perform agent_private.raise_invalid('error', 'must be at most 65536 characters long') where length(_error) > 65536;
 
-  perform agent.check_receipt(_id, _receipt);
+  perform agent_private.check_receipt(_id, _receipt);
   -- Whoever is finishing it right now is waited for, and what they made of it is seen below.
   perform from agent.event e where e.id = _id for update;
   if not found then
@@ -80,17 +80,17 @@ begin
     where h.id = _id and h.outcome = 'failed' and _receipt = agent.receipt(h.id, h.attempts, h.claimed)
     and (_for_good or coalesce(h.retryable, true)); -- that one ran out of attempts
     if found then
-      perform agent.confirm_durably();
+      perform agent_private.confirm_durably();
       return;
     end if;
   end if;
 
-  _event = agent.lock_lease(_id, _receipt);
+  _event = agent_private.lock_lease(_id, _receipt);
   select q.* into _policy from agent.queue q where q.name = _event.queue;
   if _for_good or _event.nacked_at is null and _event.attempts >= coalesce(_event.max_attempts, _policy.max_attempts) then
     return query
     select null::timestamptz, m.outcome, m.queue, false
-    from agent.move_to_history(array[_id], 'failed', _error, coalesce(_retryable, not _for_good)) m;
+    from agent_private.move_to_history(array[_id], 'failed', _error, coalesce(_retryable, not _for_good)) m;
     return;
   end if;
   if _event.nacked_at is not null then
@@ -99,10 +99,10 @@ begin
   end if;
   return query
   update agent.event e
-  set vt = agent.later(_now, coalesce(_delay, agent.backoff(_policy, e.attempts)))
+  set vt = agent_private.add_utc(_now, coalesce(_delay, agent_private.backoff(_policy, e.attempts)))
     , nacked_at = _now
     , last_error = coalesce(_error, e.last_error)
-    , past_attempts = agent.append_attempt(e.past_attempts, e.attempts, e.worker, _now, 'nacked', _error)
+    , past_attempts = agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, _now, 'nacked', _error)
   where e.id = _id
   returning vt, null::text, queue, false;
   if _notify then
@@ -123,15 +123,15 @@ as $func$
 declare
   _event agent.event;
 begin
-  perform agent.refuse('invisible_for', 'must be more than nothing') where _invisible_for <= interval '0';
-  _event = agent.lock_lease(_id, _receipt);
+  perform agent_private.raise_invalid('invisible_for', 'must be more than nothing') where _invisible_for <= interval '0';
+  _event = agent_private.lock_lease(_id, _receipt);
   if _event.nacked_at is not null then
-    perform agent.raise_lost(_id, 'lease_lost');
+    perform agent_private.raise_lease_error(_id, 'lease_lost');
   end if;
   _invisible_for = coalesce
-  ( _invisible_for, (select agent.bounded_lease(q.invisible_for) from agent.queue q where q.name = _event.queue), interval '10 minutes'
+  ( _invisible_for, (select agent_private.bounded_lease(q.invisible_for) from agent.queue q where q.name = _event.queue), interval '10 minutes'
   );
-  update agent.event e set vt = agent.later(clock_timestamp(), _invisible_for) where e.id = _id returning e.vt into strict _event.vt;
+  update agent.event e set vt = agent_private.add_utc(clock_timestamp(), _invisible_for) where e.id = _id returning e.vt into strict _event.vt;
   return _event.vt;
 end
 $func$;

@@ -1,7 +1,7 @@
 -- Sweeping: what nobody will finish any more leaves for history as expired.
 
 -- The names of all queues with an event in them, found by leaping from one to the next in the index.
-create or replace function agent.waiting_queues()
+create or replace function agent_private.waiting_queues()
 returns setof text
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -19,7 +19,7 @@ $func$;
 
 -- The names of all queues with an event in them, or null when there are more than _most: then it takes less time to look at all
 -- events than at queue after queue. Private to the functions of this schema.
-create or replace function agent.few_queues(_most int4 default 1000)
+create or replace function agent_private.waiting_queues_if_few(_most int4 default 1000)
 returns text[]
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -49,7 +49,7 @@ $func$;
 -- about _limit (null: all there are). An event whose last lease still runs is never taken. A pause stops the clock of the age: nothing of a
 -- queue that is paused is over age, and once it is resumed the age counts from there at the earliest. Returns how many went, by queue.
 -- One that history does not take stops no other: it is left alone for an hour, and counted as put_off, with the reason.
-create or replace function agent.expire_events
+create or replace function agent.sweep_events
 ( _max_attempts int4 default 3
 , _max_vt_age interval default interval '1 hour'
 , _queue text default null
@@ -71,9 +71,9 @@ declare
   _max int4;
   _ids int8[];
 begin
-  perform agent.refuse('max_attempts', 'must be at least 1') where coalesce(_max_attempts, 0) < 1;
-  perform agent.refuse('max_vt_age', 'must not be negative') where _max_vt_age < interval '0';
-  perform agent.refuse('limit', 'must be at least 1') where _limit < 1;
+  perform agent_private.raise_invalid('max_attempts', 'must be at least 1') where coalesce(_max_attempts, 0) < 1;
+  perform agent_private.raise_invalid('max_vt_age', 'must not be negative') where _max_vt_age < interval '0';
+  perform agent_private.raise_invalid('limit', 'must be at least 1') where _limit < 1;
 
   -- What has its own end, each by an index of its own.
   _ids = array
@@ -88,7 +88,7 @@ begin
   ( select e.id
     from agent.event e
     where e.expires_at <= _now and (_queue is null or e.queue = _queue)
-    and agent.event_state(e, _now) <> 'leased' and e.id <> all(_ids)
+    and agent_private.event_state(e, _now) <> 'leased' and e.id <> all(_ids)
     order by e.expires_at
     limit _limit - cardinality(_ids)
     for update skip locked
@@ -103,24 +103,24 @@ begin
     select null, _max_attempts
   loop
     exit when cardinality(_ids) >= _limit;
-    _ids = _ids || agent.used_up(_name, _queue, _max, _limit - cardinality(_ids), _now);
+    _ids = _ids || agent_private.lock_exhausted(_name, _queue, _max, _limit - cardinality(_ids), _now);
   end loop;
 
   if _max_vt_age is not null then
-    _ids = _ids || agent.over_age(_ids, _queue, _now - _max_vt_age, _limit - cardinality(_ids));
+    _ids = _ids || agent_private.lock_over_age(_ids, _queue, _now - _max_vt_age, _limit - cardinality(_ids));
   end if;
 
   begin
     return query
-    select m.queue, count(*), 0::int8, null::text from agent.move_to_history(_ids, 'expired') m group by m.queue;
+    select m.queue, count(*), 0::int8, null::text from agent_private.move_to_history(_ids, 'expired') m group by m.queue;
   exception when data_exception or integrity_constraint_violation or program_limit_exceeded or raise_exception or feature_not_supported then
-    return query select x.* from agent.move_each(_ids, 'expired') x;
+    return query select x.* from agent_private.move_each_to_history(_ids, 'expired') x;
   end;
 end
 $func$;
 
 -- Moves these events to history one by one, putting off those that it does not take. Private to the functions of this schema.
-create or replace function agent.move_each(_ids int8[], _outcome text)
+create or replace function agent_private.move_each_to_history(_ids int8[], _outcome text)
 returns table (queue text, moved int8, put_off int8, reason text)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -133,15 +133,15 @@ declare
 begin
   foreach _id in array _ids loop
     begin
-      return query select m.queue, 1::int8, 0::int8, null::text from agent.move_to_history(array[_id], _outcome) m;
+      return query select m.queue, 1::int8, 0::int8, null::text from agent_private.move_to_history(array[_id], _outcome) m;
       continue;
     exception when data_exception or integrity_constraint_violation or program_limit_exceeded or raise_exception or feature_not_supported then
       _reason = format('event %s: %s', _id, sqlerrm);
     end;
     return query
     update agent.event e
-    set vt = agent.later(clock_timestamp(), interval '1 hour')
-      , expires_at = case when e.expires_at <= clock_timestamp() then agent.later(clock_timestamp(), interval '1 hour') else e.expires_at end
+    set vt = agent_private.add_utc(clock_timestamp(), interval '1 hour')
+      , expires_at = case when e.expires_at <= clock_timestamp() then agent_private.add_utc(clock_timestamp(), interval '1 hour') else e.expires_at end
     where e.id = _id
     returning e.queue, 0::int8, 1::int8, _reason;
   end loop;
@@ -149,14 +149,14 @@ end
 $func$;
 
 -- Up to _limit events that have been claimable since before _cutoff, but none of _ids, locked: of queues that were neither paused nor resumed since.
--- Private to the functions of this schema, and planned under expire_events' settings.
-create or replace function agent.over_age(_ids int8[], _queue text, _cutoff timestamptz, _limit int4)
+-- Private to the functions of this schema, and planned under sweep_events' settings.
+create or replace function agent_private.lock_over_age(_ids int8[], _queue text, _cutoff timestamptz, _limit int4)
 returns int8[]
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 declare
-  _names text[] = case when _queue is null then agent.few_queues() else array[_queue] end;
+  _names text[] = case when _queue is null then agent_private.waiting_queues_if_few() else array[_queue] end;
   _name text;
   _lane int4;
   _found int8[] = '{}';
@@ -174,7 +174,7 @@ begin
   for _name, _lane in
     select w.name, l.priority
     from unnest(_names) as w (name)
-    cross join lateral agent.lanes(w.name) as l
+    cross join lateral agent_private.list_lanes(w.name) as l
     where not exists (select from agent.queue q where q.name = w.name and (q.paused or q.resumed_at > _cutoff))
   loop
     exit when cardinality(_found) >= _limit;
@@ -193,8 +193,8 @@ $func$;
 
 -- Events without attempts of their own that were claimed _max times and whose last lease is over, locked: those of a queue that has a policy, or
 -- (_policied null) of the queues that have none, of _queue only unless it is null. Private to the functions of this schema, and planned under
--- expire_events' settings.
-create or replace function agent.used_up(_policied text, _queue text, _max int4, _limit int4, _now timestamptz)
+-- sweep_events' settings.
+create or replace function agent_private.lock_exhausted(_policied text, _queue text, _max int4, _limit int4, _now timestamptz)
 returns int8[]
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -219,7 +219,7 @@ begin
   -- The index of the attempts has none that were claimed once: all that is ready is looked through.
   _names = case
     when _policied is not null and _queue <> _policied then '{}'
-    when coalesce(_policied, _queue) is null then agent.few_queues()
+    when coalesce(_policied, _queue) is null then agent_private.waiting_queues_if_few()
     else array[coalesce(_policied, _queue)]
   end;
   if _names is null then
@@ -235,7 +235,7 @@ begin
   for _name, _lane in
     select w.name, l.priority
     from unnest(_names) as w (name)
-    cross join lateral agent.lanes(w.name) as l
+    cross join lateral agent_private.list_lanes(w.name) as l
     where w.name = _policied or _policied is null and not exists (select from agent.queue q where q.name = w.name and q.max_attempts is not null)
   loop
     exit when cardinality(_ids) >= _limit;
@@ -252,7 +252,7 @@ begin
 end
 $func$;
 
--- expire_events, and the number of all events that went.
+-- sweep_events, and the number of all events that went.
 create or replace function agent.delete_expired_events
 ( _max_attempts int4 default 3
 , _max_vt_age interval default interval '1 hour'
@@ -264,5 +264,5 @@ language sql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
-  select coalesce(sum(x.expired), 0)::int8 from agent.expire_events(_max_attempts, _max_vt_age, _queue, _limit) x
+  select coalesce(sum(x.expired), 0)::int8 from agent.sweep_events(_max_attempts, _max_vt_age, _queue, _limit) x
 $func$;

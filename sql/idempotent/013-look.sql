@@ -1,27 +1,27 @@
 -- Looking: one event, what waits, and what history holds. Nothing here locks or changes a row.
 --
--- All return agent.look: state is null on events in history; outcome, finished_at, requeued_as, retryable, result and processing, which is how
+-- All return agent.event_view: state is null on events in history; outcome, finished_at, requeued_as, retryable, result and processing, which is how
 -- long the last attempt took, are null on events in their queue. error_count is how many attempts ended without success.
 
 -- An event in its queue, as it looks at a time. Private to the functions of this schema.
-create or replace function agent.look_at(_event agent.event, _at timestamptz)
-returns agent.look
+create or replace function agent_private.event_view(_event agent.event, _at timestamptz)
+returns agent.event_view
 language sql immutable
 set search_path to pg_catalog, pg_temp
 as $func$
   select row
   ( _event.id, _event.queue, _event.event_ts, _event.enqueued_at, _event.attempts, _event.vt, _event.claimed
   , _event.event, _event.last_error, _event.requeued_from
-  , agent.event_state(_event, _at), null, null, null
+  , agent_private.event_state(_event, _at), null, null, null
   , _event.type, _event.source, _event.priority, _event.key, _event.max_attempts, _event.expires_at, _event.worker
-  , agent.error_count(_event.attempts, _event.nacked_at, _event.vt, _at)
+  , agent_private.error_count(_event.attempts, _event.nacked_at, _event.vt, _at)
   , _event.occurrence, null, null, null
-  )::agent.look
+  )::agent.event_view
 $func$;
 
 -- An event in history. Private to the functions of this schema.
-create or replace function agent.look_at(_event agent.event_hist)
-returns agent.look
+create or replace function agent_private.event_view(_event agent.event_hist)
+returns agent.event_view
 language sql immutable
 set search_path to pg_catalog, pg_temp
 as $func$
@@ -32,13 +32,13 @@ as $func$
   , _event.type, _event.source, _event.priority, _event.key, _event.max_attempts, _event.expires_at, _event.worker
   , greatest(case when _event.outcome = 'done' and _event.nacked_at is null and _event.attempts > 0 then _event.attempts - 1 else _event.attempts end, 0)
   , _event.occurrence, _event.retryable, _event.result
-  , case when _event.outcome in ('done', 'failed') then agent.elapsed(_event.claimed[cardinality(_event.claimed)], _event.finished_at) end
-  )::agent.look
+  , case when _event.outcome in ('done', 'failed') then agent_private.elapsed(_event.claimed[cardinality(_event.claimed)], _event.finished_at) end
+  )::agent.event_view
 $func$;
 
 -- One event, in its queue or in history; no row when there is none.
 create or replace function agent.get_event(_id int8)
-returns setof agent.look
+returns setof agent.event_view
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -49,7 +49,7 @@ begin
   return query
   select v.*
   from agent.event e
-  cross join lateral agent.look_at(e, clock_timestamp()) as v
+  cross join lateral agent_private.event_view(e, clock_timestamp()) as v
   where e.id = _id;
   if found then
     return;
@@ -58,7 +58,7 @@ begin
   return query
   select v.*
   from agent.event_hist h
-  cross join lateral agent.look_at(h) as v
+  cross join lateral agent_private.event_view(h) as v
   where h.id = _id
   limit 1;
 end
@@ -72,7 +72,7 @@ create or replace function agent.list_events
 , _after_vt timestamptz default null
 , _after_id int8 default null
 )
-returns setof agent.look
+returns setof agent.event_view
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -89,30 +89,30 @@ declare
   _up_to timestamptz = case when _state = 'ready' then _now else 'infinity' end;
   _names text[];
 begin
-  perform agent.refuse('state', 'must be ready, scheduled or leased') where _state not in ('ready', 'scheduled', 'leased');
-  perform agent.refuse('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
+  perform agent_private.raise_invalid('state', 'must be ready, scheduled or leased') where _state not in ('ready', 'scheduled', 'leased');
+  perform agent_private.raise_invalid('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
 
-  _names = case when _queue is null then agent.few_queues() else array[_queue] end;
+  _names = case when _queue is null then agent_private.waiting_queues_if_few() else array[_queue] end;
   if _names is null then
     return query
-    select v.* from agent.list_all_events(_state, _limit, coalesce(_after_vt, '-infinity'), coalesce(_after_id, 0), _above, _up_to, _now) v;
+    select v.* from agent_private.list_events_of_all_queues(_state, _limit, coalesce(_after_vt, '-infinity'), coalesce(_after_id, 0), _above, _up_to, _now) v;
     return;
   end if;
   return query
   select v.*
   from unnest(_names) as q (name)
-  cross join lateral agent.lanes(q.name) as lane
+  cross join lateral agent_private.list_lanes(q.name) as lane
   cross join lateral
   ( select e as event, e.vt, e.id
     from agent.event e
     where e.queue = q.name and e.priority = lane.priority
     and e.vt > _above and e.vt <= _up_to
     and (e.vt, e.id) > (coalesce(_after_vt, '-infinity'), coalesce(_after_id, 0))
-    and (_state is null or agent.event_state(e, _now) = _state)
+    and (_state is null or agent_private.event_state(e, _now) = _state)
     order by e.vt, e.id
     limit _limit
   ) e
-  cross join lateral agent.look_at(e.event, _now) as v
+  cross join lateral agent_private.event_view(e.event, _now) as v
   order by e.vt, e.id
   limit _limit;
 end
@@ -120,10 +120,10 @@ $func$;
 
 -- list_events of so many queues that going from one to the next would take longer than to read an index from end to end. Private to the functions of
 -- this schema, and planned under list_events' settings.
-create or replace function agent.list_all_events
+create or replace function agent_private.list_events_of_all_queues
 ( _state text, _limit int4, _after_vt timestamptz, _after_id int8, _above timestamptz, _up_to timestamptz, _now timestamptz
 )
-returns setof agent.look
+returns setof agent.event_view
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
@@ -135,7 +135,7 @@ begin
     _ids = array
     ( select e.id
       from agent.event e
-      where e.queue > '' and e.vt > _above and e.vt <= _up_to and (e.vt, e.id) > (_after_vt, _after_id) and agent.event_state(e, _now) = _state
+      where e.queue > '' and e.vt > _above and e.vt <= _up_to and (e.vt, e.id) > (_after_vt, _after_id) and agent_private.event_state(e, _now) = _state
       order by e.vt, e.id
       limit _limit
     );
@@ -151,7 +151,7 @@ begin
   return query
   select v.*
   from agent.event e
-  cross join lateral agent.look_at(e, _now) as v
+  cross join lateral agent_private.event_view(e, _now) as v
   where e.id = any (_ids)
   order by e.vt, e.id;
 end
@@ -159,7 +159,7 @@ $func$;
 
 -- The conditions on h that these filters of history stand for, as SQL text, each led by "and". Values stand in it as
 -- literals, so that the planner leaves out the partitions that cannot matter. Private to the functions of this schema.
-create or replace function agent.history_filter
+create or replace function agent_private.history_filter
 ( _queue text
 , _from timestamptz
 , _to timestamptz
@@ -183,7 +183,7 @@ as $func$
   , case when _source is not null then format(' and h.source = %L', _source) end
   , case when _worker is not null then format(' and h.worker = %L', _worker) end
   , case when _min_duration is not null then
-      format(' and h.outcome in (''done'', ''failed'') and agent.elapsed(h.claimed[cardinality(h.claimed)], h.finished_at) >= %L', _min_duration)
+      format(' and h.outcome in (''done'', ''failed'') and agent_private.elapsed(h.claimed[cardinality(h.claimed)], h.finished_at) >= %L', _min_duration)
     end
   )
 $func$;
@@ -207,7 +207,7 @@ create or replace function agent.list_history
 , _worker text default null
 , _min_duration interval default null
 )
-returns setof agent.look
+returns setof agent.event_view
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -226,17 +226,17 @@ declare
     order by h.event_ts desc, h.id desc
     limit $1
   $sql$;
-  _filter text = agent.history_filter(_queue, _from, _to, _contains, _type, _source, _worker, _min_duration)
+  _filter text = agent_private.history_filter(_queue, _from, _to, _contains, _type, _source, _worker, _min_duration)
     || case when _before_ts is null then '' else format(' and h.event_ts <= %L and (h.event_ts, h.id) < (%1$L, %L)', _before_ts, _before_id) end;
 begin
-  perform agent.refuse('outcome', 'must be done, failed, expired or cancelled')
+  perform agent_private.raise_invalid('outcome', 'must be done, failed, expired or cancelled')
   where _outcome not in ('done', 'failed', 'expired', 'cancelled');
-  perform agent.refuse('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
+  perform agent_private.raise_invalid('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
 
   if _id is not null then
     return query execute
       -- The offset keeps the other filters, and the indexes that fit them, out of the search.
-      'select v.* from (select * from agent.event_hist h where h.id = $1 offset 0) h cross join lateral agent.look_at(h.*) as v where true'
+      'select v.* from (select * from agent.event_hist h where h.id = $1 offset 0) h cross join lateral agent_private.event_view(h.*) as v where true'
         || _filter || case when _outcome is null then '' else format(' and h.outcome = %L', _outcome) end
       using _id;
     return;
@@ -247,7 +247,7 @@ begin
   end if;
   return query execute
     ( select 'select v.* from ((' || string_agg(format(_sql, o.outcome, _filter), ') union all (')
-        || ')) h cross join lateral agent.look_at(h.event) as v order by h.event_ts desc, h.id desc limit $1'
+        || ')) h cross join lateral agent_private.event_view(h.event) as v order by h.event_ts desc, h.id desc limit $1'
       from unnest(array['done', 'failed', 'expired', 'cancelled']) as o (outcome)
       where _outcome is null or o.outcome = _outcome
     )

@@ -1,7 +1,7 @@
 -- Requeueing: copies from history back into a queue, under new ids that remember the old ones.
 
 -- Copies these events of history, as yet unclaimed, into their queues. Private to the functions of this schema.
-create or replace function agent.requeue_rows(_ids int8[])
+create or replace function agent_private.requeue_rows(_ids int8[])
 returns table (old_id int8, new_id int8, queue text)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -41,9 +41,9 @@ as $func$
 declare
   _copy record;
 begin
-  select r.new_id, r.queue into _copy from agent.requeue_rows(array[_id]) r;
+  select r.new_id, r.queue into _copy from agent_private.requeue_rows(array[_id]) r;
   if not found then
-    perform agent.raise_lost(_id, 'not_found');
+    perform agent_private.raise_lease_error(_id, 'not_found');
   end if;
   if _notify then
     perform agent.notify_queues(array[_copy.queue]);
@@ -77,30 +77,30 @@ set search_path to pg_catalog, pg_temp
 as $func$
 #variable_conflict use_column
 declare
-  _where text = ' from agent.event_hist h where h.requeued_as is null' || agent.history_filter(_queue, _from, _to, _contains, _type, _source, _worker, _min_duration)
+  _where text = ' from agent.event_hist h where h.requeued_as is null' || agent_private.history_filter(_queue, _from, _to, _contains, _type, _source, _worker, _min_duration)
     || case when _outcome is null then '' else format(' and h.outcome = %L', _outcome) end
     || case when _id is null then '' else format(' and h.id = %L', _id) end;
   _queues text[];
   _matched int8[];
   _chosen int8[];
 begin
-  perform agent.refuse('outcome', 'must be done, failed, expired or cancelled')
+  perform agent_private.raise_invalid('outcome', 'must be done, failed, expired or cancelled')
   where _outcome not in ('done', 'failed', 'expired', 'cancelled');
-  perform agent.refuse('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
-  perform agent.confirm_durably() where not _dry_run; -- that what was put back before is passed over says that it was put back
+  perform agent_private.raise_invalid('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
+  perform agent_private.confirm_durably() where not _dry_run; -- that what was put back before is passed over says that it was put back
 
   execute 'select array_agg(m.queue), array_agg(m.n) from (select h.queue, count(*)' || _where || ' group by h.queue) m (queue, n)'
     into _queues, _matched;
   if not _dry_run then
     -- Locked, so that two calls at once do not put the same event back twice: the second sees it is marked.
     execute 'select array_agg(c.id) from (select h.id' || _where
-      || ' and agent.is_event(h.event, h.queue, h.type, h.source, null, h.max_attempts) order by h.event_ts, h.id limit $1 for update) c'
+      || ' and agent_private.is_valid_event(h.event, h.queue, h.type, h.source, null, h.max_attempts) order by h.event_ts, h.id limit $1 for update) c'
       into _chosen using _limit;
   end if;
 
   return query
   with copied as materialized
-  ( select r.queue, count(*) from agent.requeue_rows(_chosen) r group by r.queue
+  ( select r.queue, count(*) from agent_private.requeue_rows(_chosen) r group by r.queue
   )
   select m.queue, m.n, coalesce(c.n, 0)
   from unnest(_queues, _matched) as m (queue, n)

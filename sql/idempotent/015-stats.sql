@@ -1,7 +1,7 @@
 -- Counting: queues as they stand, and history over time.
 
 -- The names of up to _limit queues (null: all) after _after that have an event, waiting or in history, or a policy.
-create or replace function agent.queue_names(_after text default null, _limit int4 default null)
+create or replace function agent_private.queue_names(_after text default null, _limit int4 default null)
 returns setof text
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -27,7 +27,7 @@ begin
 end
 $func$;
 
--- Up to _limit queues (null: all) after _after, by name (see agent.queue_names), or those of _names, with what waits in each by state, how long the oldest ready event has been
+-- Up to _limit queues (null: all) after _after, by name (see agent_private.queue_names), or those of _names, with what waits in each by state, how long the oldest ready event has been
 -- claimable (null: none is; 100,000 days at most), and how many events left it as done and as expired within _lately (null: not asked), and whether it is paused.
 -- Counting takes as long as there is to count, so counts are exact up to some 100,000 events that wait, and some 100,000 that left lately; beyond that the large ones are
 -- estimated from a random sample of the table's blocks, and estimated is true.
@@ -53,14 +53,14 @@ as $func$
 declare
   _now timestamptz = clock_timestamp();
 begin
-  perform agent.refuse('limit', 'must be at least 1') where _limit < 1;
+  perform agent_private.raise_invalid('limit', 'must be at least 1') where _limit < 1;
   if _names is null then
-    _names = array(select n from agent.queue_names(_after, _limit) n);
+    _names = array(select n from agent_private.queue_names(_after, _limit) n);
   end if;
   return query
   select n.name, coalesce(w.ready, 0), coalesce(w.scheduled, 0), coalesce(w.leased, 0)
   , ( select least(_now - min(o.vt), interval '100000 days')
-      from agent.lanes(n.name) as l
+      from agent_private.list_lanes(n.name) as l
       cross join lateral
       ( select e.vt
         from agent.event e
@@ -75,10 +75,10 @@ begin
   , coalesce(p.paused, false)
   from unnest(_names) as n (name)
   left join agent.queue p on p.name = n.name
-  left join agent.waiting_counts(_now, _names) w on w.queue = n.name
+  left join agent_private.waiting_counts(_now, _names) w on w.queue = n.name
   left join
   ( select c.queue, sum(c.done)::int8 as done, sum(c.expired)::int8 as expired, bool_or(c.estimated) as estimated
-    from agent.finished_counts(_now - _lately, _names) c
+    from agent_private.finished_counts(_now - _lately, _names) c
     group by c.queue
   ) as f on f.queue = n.name
   order by n.name;
@@ -103,8 +103,8 @@ declare
   _names text[];
   _total int8;
 begin
-  perform agent.refuse('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
-  _names = agent.few_queues(_limit);
+  perform agent_private.raise_invalid('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
+  _names = agent_private.waiting_queues_if_few(_limit);
   _total = cardinality(_names);
   if _names is null then
     _share = least(1, 2500 / greatest(pg_relation_size('agent.event') / current_setting('block_size')::float8, 1));
@@ -134,7 +134,7 @@ end
 $func$;
 
 -- What waits in these queues, by state. Private to the functions of this schema.
-create or replace function agent.waiting_counts(_now timestamptz, _names text[])
+create or replace function agent_private.waiting_counts(_now timestamptz, _names text[])
 returns table (queue text, ready int8, scheduled int8, leased int8, estimated boolean)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -192,7 +192,7 @@ end
 $func$;
 
 -- What left these queues as done and as expired after _since (null: nothing is asked). Private to the functions of this schema.
-create or replace function agent.finished_counts(_since timestamptz, _names text[])
+create or replace function agent_private.finished_counts(_since timestamptz, _names text[])
 returns table (queue text, done int8, expired int8, estimated boolean)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -280,8 +280,8 @@ set jit to off
 as $func$
 #variable_conflict use_column
 begin
-  perform agent.refuse('bucket', 'must be at least a second and have no months') where _bucket is null or _bucket < interval '1 second' or extract(month from _bucket) <> 0 or extract(year from _bucket) <> 0;
-  perform agent.refuse('from', 'must be finite, and before to') where not coalesce(isfinite(_from) and isfinite(_to) and _from < _to, false);
+  perform agent_private.raise_invalid('bucket', 'must be at least a second and have no months') where _bucket is null or _bucket < interval '1 second' or extract(month from _bucket) <> 0 or extract(year from _bucket) <> 0;
+  perform agent_private.raise_invalid('from', 'must be finite, and before to') where not coalesce(isfinite(_from) and isfinite(_to) and _from < _to, false);
 
   return query execute format
   ( $sql$
@@ -299,7 +299,7 @@ begin
       ) as c (bucket, done, failed, expired, cancelled) on c.bucket = b.bucket
       order by b.bucket
     $sql$
-  , agent.history_filter(_queue, _from, _to, null)
+  , agent_private.history_filter(_queue, _from, _to, null)
   )
   using _bucket, _from, _to;
 end

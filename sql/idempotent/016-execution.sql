@@ -65,7 +65,7 @@ $func$;
 
 -- Folds the parts of transactions, and of processes that are no more, into one, and forgets workers that have finished nothing for _gone. Raises
 -- lock_not_available (55P03) when another session is at it. Returns how many rows went. To be called now and then; the service does.
-create or replace function agent.fold_executions(_gone interval default interval '30 days')
+create or replace function agent.prune_executions(_gone interval default interval '30 days')
 returns int8
 language plpgsql volatile
 security definer
@@ -75,8 +75,8 @@ declare
   _forgotten int8;
   _folded int8;
 begin
-  perform agent.refuse('gone', 'must be more than nothing') where not coalesce(_gone > interval '0', false);
-  perform agent.lock_upkeep('executions');
+  perform agent_private.raise_invalid('gone', 'must be more than nothing') where not coalesce(_gone > interval '0', false);
+  perform agent_private.lock_upkeep('executions');
 
   with latest as (select x.type, x.worker, max(x.latest_at) as at from agent.execution x group by x.type, x.worker)
   delete from agent.execution x

@@ -35,7 +35,7 @@ end
 $func$;
 
 -- Takes out a process that ends (_id), and those that have not reported for _alive.
-create or replace function agent.forget_processes(_id text default null, _alive interval default interval '30 seconds')
+create or replace function agent.prune_processes(_id text default null, _alive interval default interval '30 seconds')
 returns void
 language plpgsql volatile
 security definer

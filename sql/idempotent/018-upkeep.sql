@@ -1,7 +1,7 @@
 -- Upkeep of history: partitions ahead of time, and retention by whole chunks or partitions.
 
 -- What agent.event_hist is: 'hypertable' or 'partitioned'.
-create or replace function agent.history_kind()
+create or replace function agent_private.history_flavour()
 returns text
 language sql stable
 set search_path to pg_catalog, pg_temp
@@ -13,7 +13,7 @@ $func$;
 
 -- Keeps others from the same task of upkeep until the caller's transaction ends. Raises lock_not_available (55P03) where another session is at
 -- it. The lock is on a row that only the owner's functions reach: an advisory lock is anybody's to take who may connect. Private to the functions of this schema.
-create or replace function agent.lock_upkeep(_task text)
+create or replace function agent_private.lock_upkeep(_task text)
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -29,7 +29,7 @@ end
 $func$;
 
 -- Notes that a task of upkeep was done to its end.
-create or replace function agent.note_upkeep(_task text)
+create or replace function agent.record_upkeep(_task text)
 returns void
 language plpgsql volatile
 security definer
@@ -58,7 +58,7 @@ $func$;
 -- that is waited for has to wait as well, each ack among them: hence it is not waited for longer than a few acks take, and raises
 -- lock_not_available (55P03) then. A vacuum that PostgreSQL started gives way only to who waits for longer than deadlock_timeout,
 -- which nobody else minds with the first lock. Private to the functions of this schema.
-create or replace function agent.lock_history_part(_part regclass, _with_history boolean)
+create or replace function agent_private.lock_history_partition(_part regclass, _with_history boolean)
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -75,7 +75,7 @@ end
 $func$;
 
 -- The start of the week of history that a time is in, of partition _week: a Monday. Private to the functions of this schema.
-create or replace function agent.history_week(_at timestamptz)
+create or replace function agent_private.history_week(_at timestamptz)
 returns timestamptz
 language sql immutable parallel safe
 set search_path to pg_catalog, pg_temp
@@ -85,7 +85,7 @@ as $func$
 $func$;
 
 -- The name of the partition of a week. Private to the functions of this schema.
-create or replace function agent.history_part(_week timestamptz)
+create or replace function agent_private.history_partition_name(_week timestamptz)
 returns text
 language sql stable parallel safe
 set search_path to pg_catalog, pg_temp
@@ -95,7 +95,7 @@ as $func$
 $func$;
 
 -- Whether the default partition holds events of a week. Private to the functions of this schema.
-create or replace function agent.default_holds(_week timestamptz)
+create or replace function agent_private.default_partition_holds(_week timestamptz)
 returns boolean
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -114,7 +114,7 @@ end
 $func$;
 
 -- Whether the default partition is empty, and quickly read to be sure: a vacuum has given back what was in it. Private to the functions of this schema.
-create or replace function agent.default_is_empty()
+create or replace function agent_private.default_partition_is_empty()
 returns boolean
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -126,21 +126,21 @@ $func$;
 
 -- Native partitioning only: makes the weekly partition that holds _at, unless it is there, and returns whether it made one. The default partition
 -- must not hold events of that week, and is read to be sure, unless a constraint says so. Private to the functions of this schema.
-create or replace function agent.make_history_partition(_at timestamptz)
+create or replace function agent_private.create_history_partition(_at timestamptz)
 returns boolean
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set timezone to 'UTC'
 as $func$
 declare
-  _week timestamptz = agent.history_week(_at);
-  _name text = agent.history_part(_week);
+  _week timestamptz = agent_private.history_week(_at);
+  _name text = agent_private.history_partition_name(_week);
 begin
   if to_regclass('agent.' || _name) is not null then
     return false;
   end if;
   execute format('create table agent.%I (like agent.event_hist including defaults including constraints)', _name);
-  perform agent.lock_history_part('agent.event_hist_default', false);
+  perform agent_private.lock_history_partition('agent.event_hist_default', false);
   execute format('alter table agent.event_hist attach partition agent.%I for values from (%L) to (%L)', _name, _week, _week + interval '7 days');
   execute format('alter table agent.event_hist_default drop constraint if exists %I', 'not_' || _name);
   return true;
@@ -153,7 +153,7 @@ $func$;
 --
 -- PostgreSQL reads the whole default partition when one is added beside it, lest it hold events of that week, and all who come have to wait
 -- that long. For the weeks ahead a constraint says that it holds none, which is checked while others go on. Nothing ever comes in for these weeks (see
--- agent.event_ts), or else the constraint would have it refused. The weeks that events come in for get a partition only
+-- agent_private.event_ts), or else the constraint would have it refused. The weeks that events come in for get a partition only
 -- while the default one is empty, as it is at first: what came in there for want of a partition stays there, until it is over age.
 create or replace function agent.prepare_history()
 returns table (action text, name text)
@@ -161,7 +161,7 @@ language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 set timezone to 'UTC'
-set lock_timeout to '3s' -- of what others do not mind; see agent.lock_history_part
+set lock_timeout to '3s' -- of what others do not mind; see agent_private.lock_history_partition
 as $func$
 #variable_conflict use_column
 declare
@@ -171,26 +171,26 @@ declare
   _week timestamptz;
   _name text;
 begin
-  if agent.history_kind() = 'hypertable' then
+  if agent_private.history_flavour() = 'hypertable' then
     return;
   end if;
-  perform agent.lock_upkeep('partitions');
-  _is_empty = agent.default_is_empty();
+  perform agent_private.lock_upkeep('partitions');
+  _is_empty = agent_private.default_partition_is_empty();
   for _week in
-    select agent.history_week(now()) + n * interval '7 days' from generate_series(-1, 4) as n
+    select agent_private.history_week(now()) + n * interval '7 days' from generate_series(-1, 4) as n
   loop
-    _name = agent.history_part(_week);
+    _name = agent_private.history_partition_name(_week);
     continue when to_regclass('agent.' || _name) is not null;
     if _is_empty then
-      perform agent.make_history_partition(_week);
+      perform agent_private.create_history_partition(_week);
       return query select 'made', _name;
       return;
     end if;
     continue when _week <= now() + interval '2 days';
     select c.convalidated into _is_valid from pg_constraint c where c.conrelid = _default and c.conname = 'not_' || _name;
     if not found then
-      continue when agent.default_holds(_week);
-      perform agent.lock_history_part(_default, false);
+      continue when agent_private.default_partition_holds(_week);
+      perform agent_private.lock_history_partition(_default, false);
       -- Written as PostgreSQL writes what an added partition has the default one keep to, so that it sees they are the same.
       execute format
       ( 'alter table agent.event_hist_default add constraint %I check (not (event_ts is not null and event_ts >= %L and event_ts < %L)) not valid'
@@ -198,10 +198,10 @@ begin
       );
       return query select 'announced', _name;
     elsif _is_valid then
-      perform agent.make_history_partition(_week);
+      perform agent_private.create_history_partition(_week);
       return query select 'made', _name;
-    elsif agent.default_holds(_week) then -- something came in after all
-      perform agent.lock_history_part(_default, false);
+    elsif agent_private.default_partition_holds(_week) then -- something came in after all
+      perform agent_private.lock_history_partition(_default, false);
       execute format('alter table agent.event_hist_default drop constraint %I', 'not_' || _name);
       continue;
     else
@@ -222,13 +222,13 @@ set search_path to pg_catalog, pg_temp
 set timezone to 'UTC'
 as $func$
 begin
-  perform agent.refuse('retention', 'must be more than nothing') where not coalesce(_retention > interval '0', false);
-  if agent.history_kind() = 'hypertable' then
+  perform agent_private.raise_invalid('retention', 'must be more than nothing') where not coalesce(_retention > interval '0', false);
+  if agent_private.history_flavour() = 'hypertable' then
     return query execute
       'select format(''%I.%I'', c.chunk_schema, c.chunk_name) from timescaledb_information.chunks c
        where c.hypertable_schema = ''agent'' and c.hypertable_name = ''event_hist'' and c.range_end <= $1
        order by c.range_end'
-      using agent.history_cutoff(_retention);
+      using agent_private.history_cutoff(_retention);
     return;
   end if;
   return query
@@ -237,7 +237,7 @@ begin
   join pg_class c on c.oid = i.inhrelid
   where i.inhparent = 'agent.event_hist'::regclass
   and c.relname ~ '^event_hist_[0-9]{8}$'
-  and to_timestamp(right(c.relname, 8), 'YYYYMMDD') + interval '7 days' <= agent.history_cutoff(_retention)
+  and to_timestamp(right(c.relname, 8), 'YYYYMMDD') + interval '7 days' <= agent_private.history_cutoff(_retention)
   order by c.relname;
 end
 $func$;
@@ -256,11 +256,11 @@ as $func$
 declare
   _part regclass = to_regclass(_name);
 begin
-  perform agent.lock_upkeep('retention');
+  perform agent_private.lock_upkeep('retention');
   if not exists (select from agent.old_history(_retention) o where o = _name) then
     return true;
   end if;
-  if agent.history_kind() = 'hypertable' then
+  if agent_private.history_flavour() = 'hypertable' then
     execute
       ( select format('select %I.drop_chunks(%L, older_than => $1, newer_than => $2)', n.nspname, 'agent.event_hist')
         from pg_extension e join pg_namespace n on n.oid = e.extnamespace
@@ -273,11 +273,11 @@ begin
   end if;
   if pg_relation_size(_part) > 0 then
     -- The files go while only this partition is locked; without them, dropping it takes next to no time.
-    perform agent.lock_history_part(_part, false);
+    perform agent_private.lock_history_partition(_part, false);
     execute format('truncate %s', _part);
     return false;
   end if;
-  perform agent.lock_history_part(_part, true);
+  perform agent_private.lock_history_partition(_part, true);
   execute format('drop table %s', _part);
   return true;
 end
@@ -301,11 +301,11 @@ declare
   _deleted int8;
   _total int8 = 0;
 begin
-  perform agent.refuse('retention', 'must be more than nothing') where not coalesce(_retention > interval '0', false);
-  if agent.history_kind() = 'hypertable' then
+  perform agent_private.raise_invalid('retention', 'must be more than nothing') where not coalesce(_retention > interval '0', false);
+  if agent_private.history_flavour() = 'hypertable' then
     return 0;
   end if;
-  _cutoff = agent.history_cutoff(_retention);
+  _cutoff = agent_private.history_cutoff(_retention);
   foreach _outcome in array array['done', 'failed', 'expired', 'cancelled'] loop
     delete from agent.event_hist_default d
     where d.ctid = any (array
@@ -327,7 +327,7 @@ $func$;
 -- All of the upkeep of history in one transaction, which others may have to wait for: partitions for the weeks around now, and what is older
 -- than _retention (null: nothing) dropped, in whole chunks or partitions, and out of the default partition row by row. Returns what it made and dropped. The service does
 -- the same step by step: see agent.prepare_history, agent.drop_history and agent.delete_old_history. Raises lock_not_available (55P03) as these do.
-create or replace function agent.keep_history(_retention interval default null)
+create or replace function agent.maintain_history(_retention interval default null)
 returns table (action text, name text)
 language plpgsql volatile
 security definer
@@ -339,7 +339,7 @@ declare
   _name text;
   _deleted int8;
 begin
-  perform agent.refuse('retention', 'must be more than nothing') where _retention <= interval '0';
+  perform agent_private.raise_invalid('retention', 'must be more than nothing') where _retention <= interval '0';
   loop
     select p.action, p.name into _step from agent.prepare_history() p;
     exit when not found;
@@ -364,7 +364,7 @@ end
 $func$;
 
 -- Deletes up to _limit events of history that are older, by event_ts, than their queue's policy lets them become, and returns how many.
-create or replace function agent.forget_history(_limit int4 default 1000)
+create or replace function agent.prune_history(_limit int4 default 1000)
 returns int8
 language plpgsql volatile
 security definer
@@ -386,7 +386,7 @@ begin
     cross join unnest(array['done', 'failed', 'expired', 'cancelled']) as o (outcome)
     where q.history_retention < interval '1000 years' -- no time lies that far back
   loop
-    _cutoff = agent.history_cutoff(_retention);
+    _cutoff = agent_private.history_cutoff(_retention);
     delete from agent.event_hist h
     where h.event_ts < _cutoff
     and (h.event_ts, h.id) in
@@ -408,9 +408,9 @@ $func$;
 -- At first, or after an upgrade that finds nothing in the default partition. The rest is left to the service, which does it without being in the way.
 do $script$
 begin
-  if agent.history_kind() = 'partitioned' then
-    if agent.default_is_empty() then
-      perform agent.keep_history();
+  if agent_private.history_flavour() = 'partitioned' then
+    if agent_private.default_partition_is_empty() then
+      perform agent.maintain_history();
     end if;
   end if;
 end

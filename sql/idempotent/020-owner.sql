@@ -1,7 +1,7 @@
 -- Owners, and what their moves mean for their schedules.
 
 -- Makes an owner, or replaces what there is of one. In a new zone all their schedules that have none of their own are resolved anew, from
--- the same local times, in this transaction: see agent.move_schedules for moved and unresolved. Raises QD004 when _if_version
+-- the same local times, in this transaction: see agent_private.move_schedules for moved and unresolved. Raises QD004 when _if_version
 -- (null: any) is not the owner's version, and QD003.
 create or replace function agent.put_owner(_id text, _timezone text, _attributes jsonb default '{}', _if_version int8 default null)
 returns table
@@ -18,10 +18,10 @@ declare
   _owner agent.owner;
   _move record;
 begin
-  perform agent.refuse('id', 'must be 1 to 255 bytes') where octet_length(coalesce(_id, '')) not between 1 and 255;
-  perform agent.refuse('attributes', 'must be a JSON object') where jsonb_typeof(_attributes) is distinct from 'object';
+  perform agent_private.raise_invalid('id', 'must be 1 to 255 bytes') where octet_length(coalesce(_id, '')) not between 1 and 255;
+  perform agent_private.raise_invalid('attributes', 'must be a JSON object') where jsonb_typeof(_attributes) is distinct from 'object';
   select o.* into _before from agent.owner o where o.id = _id for update;
-  perform agent.use_zone(_timezone);
+  perform agent_private.watch_zone(_timezone);
 
   insert into agent.owner as o (id, timezone, attributes)
   select _id, _timezone, _attributes
@@ -31,13 +31,13 @@ begin
   where _if_version is null or o.version = _if_version
   returning o.* into _owner;
   if _owner.id is null then
-    perform agent.raise_stale('owner ' || _id, _if_version);
+    perform agent_private.raise_version_mismatch('owner ' || _id, _if_version);
   end if;
 
   -- Those that somebody else made of an owner who was not there yet have its zone as well.
   if _owner.version > 1 and _before.timezone is distinct from _owner.timezone then
     select * into strict _move
-    from agent.move_schedules
+    from agent_private.move_schedules
     ( array(select s.id from agent.schedule s where s.owner = _id and s.timezone is null), _owner.timezone
     );
   else
@@ -50,7 +50,7 @@ end
 $func$;
 
 -- Raises QD004. Private to the functions of this schema.
-create or replace function agent.raise_stale(_what text, _version int8)
+create or replace function agent_private.raise_version_mismatch(_what text, _version int8)
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -94,7 +94,7 @@ begin
 end
 $func$;
 
--- Deletes an owner and cancels all their schedules: see agent.cancel_schedules. Returns how many. Raises QD011 when there is no such
+-- Deletes an owner and cancels all their schedules: see agent_private.cancel_schedules. Returns how many. Raises QD011 when there is no such
 -- owner, and QD004 when _if_version (null: any) is not the owner's version.
 create or replace function agent.delete_owner(_id text, _if_version int8 default null)
 returns int8
@@ -109,9 +109,9 @@ begin
   if not found then
     raise exception 'there is no owner %', _id using errcode = 'QD011';
   elsif _owner.version <> _if_version then
-    perform agent.raise_stale('owner ' || _id, _if_version);
+    perform agent_private.raise_version_mismatch('owner ' || _id, _if_version);
   end if;
   delete from agent.owner o where o.id = _id;
-  return agent.cancel_schedules(array(select s.id from agent.schedule s where s.owner = _id));
+  return agent_private.cancel_schedules(array(select s.id from agent.schedule s where s.owner = _id));
 end
 $func$;

@@ -10,7 +10,7 @@
 -- Locks are taken in one order, so that nobody waits in a circle: owner, zone_rule, schedules by id.
 
 -- What is to be known before a schedule's times can be: the zone it goes by (its own, else its owner's, or UTC for an instant), the time to
--- begin at (_after, or null: now), the same in that zone, where to begin looking (see agent.local_floor), and _instants in that zone. Nothing is locked:
+-- begin at (_after, or null: now), the same in that zone, where to begin looking (see agent_private.local_floor), and _instants in that zone. Nothing is locked:
 -- whoever stores what was planned by this names the zone, and is told if it is another by then. Raises QD003 for a zone or owner there is not.
 create or replace function agent.schedule_zone(_timezone text, _owner text, _is_instant boolean, _after timestamptz, _instants timestamptz[])
 returns table (zone text, at timestamptz, local_at timestamp, floor timestamp, locals timestamp[])
@@ -26,34 +26,34 @@ begin
   if _owner is not null then
     select o.timezone into _zone from agent.owner o where o.id = _owner;
     if not found then
-      perform agent.refuse('owner', 'must be an owner that there is');
+      perform agent_private.raise_invalid('owner', 'must be an owner that there is');
     elsif _timezone is null and not _is_instant then
-      perform agent.check_zone(_zone, 'owner');
+      perform agent_private.check_zone(_zone, 'owner');
     end if;
   end if;
   if _timezone is not null then
-    perform agent.check_zone(_timezone);
+    perform agent_private.check_zone(_timezone);
     _zone = _timezone;
   end if;
   if _is_instant then
     _zone = 'UTC';
   elsif _zone is null then
-    perform agent.refuse('timezone', 'must be given, or an owner who has one');
+    perform agent_private.raise_invalid('timezone', 'must be given, or an owner who has one');
   end if;
   return query
-  select _zone, _at, agent.local_time(_at, _zone), agent.local_floor(_at, _zone), array(select agent.local_time(i.at, _zone) from unnest(_instants) with ordinality as i (at, ord) order by i.ord);
+  select _zone, _at, agent_private.local_time(_at, _zone), agent_private.local_floor(_at, _zone), array(select agent_private.local_time(i.at, _zone) from unnest(_instants) with ordinality as i (at, ord) order by i.ord);
 end
 $func$;
 
 -- Refuses a schedule that makes no sense. Private to the functions of this schema.
-create or replace function agent.check_schedule(_schedule agent.schedule)
+create or replace function agent_private.check_schedule(_schedule agent.schedule)
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  perform agent.check_values(_schedule.event, _schedule.queue, _schedule.type);
-  perform agent.refuse(c.argument, c.reason)
+  perform agent_private.check_event_values(_schedule.event, _schedule.queue, _schedule.type);
+  perform agent_private.raise_invalid(c.argument, c.reason)
   from
   ( values
     ('name', 'must be 1 to 255 characters', length(_schedule.name) not between 1 and 255)
@@ -71,7 +71,7 @@ $func$;
 
 -- Locks the owner of a schedule that was planned before. Raises QD003 when there is no such owner any more, and QD013 when the schedule goes by the
 -- owner's zone and that is another now. Private to the functions of this schema.
-create or replace function agent.check_owner(_schedule agent.schedule)
+create or replace function agent_private.lock_schedule_owner(_schedule agent.schedule)
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -84,7 +84,7 @@ begin
   end if;
   select o.timezone into _zone from agent.owner o where o.id = _schedule.owner for share;
   if not found then
-    perform agent.refuse('owner', 'must be an owner that there is');
+    perform agent_private.raise_invalid('owner', 'must be an owner that there is');
   elsif _schedule.timezone is null and not (_schedule.kind = 'once' and _schedule.at_instant is not null) and _schedule.zone <> _zone then
     raise exception 'owner % has another zone by now', _schedule.owner using errcode = 'QD013';
   end if;
@@ -92,7 +92,7 @@ end
 $func$;
 
 -- Wakes the firing loops where something is due before they would look by themselves. Private to the functions of this schema.
-create or replace function agent.notify_schedules(_next_at timestamptz)
+create or replace function agent_private.notify_schedules(_next_at timestamptz)
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -118,13 +118,13 @@ as $func$
 declare
   _s agent.schedule = jsonb_populate_record(null::agent.schedule, _schedule);
   _made agent.schedule;
-  _hash text = case when _key is not null then agent.hash_of(_request) end;
+  _hash text = case when _key is not null then agent_private.hash_json(_request) end;
 begin
   _s.queue = coalesce(_s.queue, 'default');
   _s.idempotency_key = _key;
-  perform agent.check_schedule(_s);
-  perform agent.check_owner(_s);
-  perform agent.use_zone(_s.zone);
+  perform agent_private.check_schedule(_s);
+  perform agent_private.lock_schedule_owner(_s);
+  perform agent_private.watch_zone(_s.zone);
   insert into agent.schedule as s
   ( name, owner, queue, type, priority, event, kind, rule, at_local, at_instant, timezone, zone
   , gap, overlap, leap, misfire, starts_local, starts_at, ends_local, ends_at, last_local, "count"
@@ -139,7 +139,7 @@ begin
   on conflict (idempotency_key) where idempotency_key is not null do nothing
   returning s.* into _made;
   if _made.id is not null then
-    perform agent.notify_schedules(_made.next_at);
+    perform agent_private.notify_schedules(_made.next_at);
     return query select _made, false;
     return;
   end if;
@@ -148,14 +148,14 @@ begin
     raise exception 'the idempotency key % stands for another request', _key
       using errcode = 'QD005', column = 'idempotency_key', detail = 'stands for another schedule';
   end if;
-  perform agent.confirm_durably();
+  perform agent_private.confirm_durably();
   return query select _made, true;
 end
 $func$;
 
 -- Locks a schedule and, before, its owner, for a change, maybe to a zone of its own. Raises QD010 when there is none, QD004 when
 -- _if_version (null: any) is not its version, and QD003 for a zone there is not.
-create or replace function agent.lock_schedule(_id int8, _if_version int8 default null, _timezone text default null)
+create or replace function agent_private.lock_schedule(_id int8, _if_version int8 default null, _timezone text default null)
 returns agent.schedule
 language plpgsql volatile
 security definer
@@ -166,20 +166,20 @@ declare
 begin
   perform from agent.owner o where o.id = (select s.owner from agent.schedule s where s.id = _id) for share;
   if _timezone is not null then
-    perform agent.use_zone(_timezone);
+    perform agent_private.watch_zone(_timezone);
   end if;
   select s.* into _schedule from agent.schedule s where s.id = _id for update;
   if not found then
     raise exception 'there is no schedule %', _id using errcode = 'QD010';
   elsif _schedule.version <> _if_version then
-    perform agent.raise_stale('schedule ' || _id, _if_version);
+    perform agent_private.raise_version_mismatch('schedule ' || _id, _if_version);
   end if;
   return _schedule;
 end
 $func$;
 
 -- Raises QD012. Private to the functions of this schema.
-create or replace function agent.raise_ended(_schedule agent.schedule)
+create or replace function agent_private.raise_schedule_ended(_schedule agent.schedule)
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -202,16 +202,16 @@ declare
   _s agent.schedule = agent.get_schedule(_id);
   _planned agent.schedule = jsonb_populate_record(_s, _changes);
 begin
-  perform agent.check_owner(_planned);
-  perform agent.use_zone(_planned.zone);
+  perform agent_private.lock_schedule_owner(_planned);
+  perform agent_private.watch_zone(_planned.zone);
   select s.* into strict _s from agent.schedule s where s.id = _id for update;
   if _s.status = 'cancelled' then
-    perform agent.raise_ended(_s);
+    perform agent_private.raise_schedule_ended(_s);
   elsif _s.version <> _version or (_version is not null and (_s.next_at is distinct from _next_at or _s.fired <> _fired)) then
     raise exception 'schedule % is another by now', _id using errcode = 'QD013';
   end if;
   _s = jsonb_populate_record(_s, _changes);
-  perform agent.check_schedule(_s);
+  perform agent_private.check_schedule(_s);
   if _s.next_at is null then
     _s.status = 'completed';
   elsif _s.status = 'completed' then
@@ -226,7 +226,7 @@ begin
   , is_unplanned = _s.is_unplanned, version = s.version + 1, updated_at = now()
   where s.id = _id
   returning s.* into _s;
-  perform agent.notify_schedules(_s.next_at);
+  perform agent_private.notify_schedules(_s.next_at);
   return _s;
 end
 $func$;
@@ -274,7 +274,7 @@ declare
   , case when _status is not null then format(' and s.status = %L', _status) end
   );
 begin
-  perform agent.refuse('status', 'must be active, paused, completed or cancelled')
+  perform agent_private.raise_invalid('status', 'must be active, paused, completed or cancelled')
   where _status not in ('active', 'paused', 'completed', 'cancelled');
   if _due_before is not null then
     return query execute
@@ -289,16 +289,16 @@ end
 $func$;
 
 -- Gives a schedule that has not ended this status, active or paused; one that has it already is left alone. Private to the functions of this schema.
-create or replace function agent.switch_schedule(_id int8, _status text)
+create or replace function agent_private.set_schedule_status(_id int8, _status text)
 returns agent.schedule
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 declare
-  _s agent.schedule = agent.lock_schedule(_id);
+  _s agent.schedule = agent_private.lock_schedule(_id);
 begin
   if _s.status in ('completed', 'cancelled') then
-    perform agent.raise_ended(_s);
+    perform agent_private.raise_schedule_ended(_s);
   elsif _s.status <> _status then
     update agent.schedule s
     set status = _status, status_reason = null, version = s.version + 1, updated_at = now()
@@ -316,7 +316,7 @@ language sql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
-  select s.* from agent.switch_schedule(_id, 'paused') s
+  select s.* from agent_private.set_schedule_status(_id, 'paused') s
 $func$;
 
 -- Resumes a paused schedule. What was missed is up to the misfire policy. Repeated it changes nothing. Raises QD010, and QD012 when it has ended.
@@ -327,16 +327,16 @@ security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 declare
-  _s agent.schedule = agent.switch_schedule(_id, 'active');
+  _s agent.schedule = agent_private.set_schedule_status(_id, 'active');
 begin
-  perform agent.notify_schedules(_s.next_at);
+  perform agent_private.notify_schedules(_s.next_at);
   return _s;
 end
 $func$;
 
 -- Cancels schedules for good: the occurrence that each was waiting for is recorded as cancelled, and those of its events that nobody ever
 -- claimed go to history as cancelled. Returns how many had not ended. Private to the functions of this schema.
-create or replace function agent.cancel_schedules(_ids int8[])
+create or replace function agent_private.cancel_schedules(_ids int8[])
 returns int8
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -354,7 +354,7 @@ begin
 
   -- Events in their queue are looked for from the oldest one on, as most occurrences lie behind it.
   select e.id into _first_event from agent.event e order by e.id limit 1;
-  perform agent.move_to_history
+  perform agent_private.move_to_history
   ( array
     ( select e.id
       from agent.occurrence o
@@ -374,7 +374,7 @@ begin
 end
 $func$;
 
--- Cancels one schedule, which stays to be looked at: see agent.cancel_schedules. Repeated it changes nothing. Raises QD010, and QD004 when
+-- Cancels one schedule, which stays to be looked at: see agent_private.cancel_schedules. Repeated it changes nothing. Raises QD010, and QD004 when
 -- _if_version (null: any) is not its version.
 create or replace function agent.delete_schedule(_id int8, _if_version int8 default null)
 returns void
@@ -383,8 +383,8 @@ security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  perform agent.lock_schedule(_id, _if_version);
-  perform agent.cancel_schedules(array[_id]);
+  perform agent_private.lock_schedule(_id, _if_version);
+  perform agent_private.cancel_schedules(array[_id]);
 end
 $func$;
 
@@ -392,7 +392,7 @@ $func$;
 -- whose time in the new zone is over and that was not due yet is due now: it is neither lost nor late. Those of which nothing can be said here, as
 -- a gap swallows the time, or it is beyond the schedule's end, are returned as unresolved: they are marked for the service to plan, and fire nothing
 -- before. One whose time can't be resolved at all is paused, with the reason. Private to the functions of this schema.
-create or replace function agent.move_schedules(_ids int8[], _zone text default null)
+create or replace function agent_private.move_schedules(_ids int8[], _zone text default null)
 returns table (moved int8, unresolved int8[])
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -405,7 +405,7 @@ begin
   update agent.schedule s
   set status = 'paused', status_reason = format('its next time, %s, is beyond the years 1 to 9999', s.next_local)
   , zone = coalesce(_zone, s.zone), version = s.version + 1, updated_at = now()
-  where s.id = any(_ids) and s.status in ('active', 'paused') and not agent.is_in_range(s.next_local);
+  where s.id = any(_ids) and s.status in ('active', 'paused') and not agent_private.is_representable_time(s.next_local);
   return query
   with moving as materialized
   ( select s.id, coalesce(_zone, s.zone) as zone, s.next_at, s.ends_at
@@ -413,7 +413,7 @@ begin
     from
     ( select s.*
       from agent.schedule s
-      where s.id = any(_ids) and s.status in ('active', 'paused') and s.next_local is not null and agent.is_in_range(s.next_local)
+      where s.id = any(_ids) and s.status in ('active', 'paused') and s.next_local is not null and agent_private.is_representable_time(s.next_local)
       and not (s.kind = 'once' and s.at_instant is not null)
       offset 0 -- lest a time be resolved before it is known to be in range
     ) as s
@@ -432,7 +432,7 @@ begin
       end
     from judged m
     where s.id = m.id
-    returning s.id, s.is_unplanned, agent.notify_schedules(s.next_at)
+    returning s.id, s.is_unplanned, agent_private.notify_schedules(s.next_at)
   )
   , rest as -- the others go by the new zone, too, should they ever come to have a time again
   ( update agent.schedule s
@@ -445,14 +445,14 @@ end
 $func$;
 
 -- Whether a local time is one that schedules can have. Private to the functions of this schema.
-create or replace function agent.is_in_range(_local timestamp)
+create or replace function agent_private.is_representable_time(_local timestamp)
 returns boolean
 language sql immutable parallel safe
 return _local >= '0001-01-01'::timestamp and _local < '10000-01-01'::timestamp;
 
 -- Holds the rules of every zone in use against what they were, and where they are others resolves all schedules of the zone anew. Zones whose
 -- rules changed after _since (null: never) are gone through again, for the sake of sessions that did not know. Does so by the rules as this session
--- knows them: call it in a new one. Returns the zones that changed, see agent.move_schedules for moved and unresolved; and, with a fault, those that could not
+-- knows them: call it in a new one. Returns the zones that changed, see agent_private.move_schedules for moved and unresolved; and, with a fault, those that could not
 -- be checked, as the server has lost them: what was resolved there stays, and their schedules are paused when they are due.
 create or replace function agent.check_zone_rules(_since timestamptz default null)
 returns table (zone text, changed_at timestamptz, moved int8, unresolved int8[], fault text)
@@ -471,7 +471,7 @@ declare
 begin
   for _rule in select z.* from agent.zone_rule z order by z.zone for update loop
     begin -- each zone by itself: what is wrong with one undoes nothing but its own check
-      _fingerprint = agent.zone_fingerprint(_rule.zone, _rule.sampled_from, _rule.sampled_to);
+      _fingerprint = agent_private.zone_fingerprint(_rule.zone, _rule.sampled_from, _rule.sampled_to);
       if _fingerprint <> _rule.fingerprint then
         _rule.changed_at = clock_timestamp();
       end if;
@@ -479,12 +479,12 @@ begin
       set changed_at = _rule.changed_at, checked_at = now(), sampled_from = _from, sampled_to = _to
       , fingerprint = case
           when z.sampled_from = _from and z.sampled_to = _to then _fingerprint
-          else agent.zone_fingerprint(_rule.zone, _from, _to)
+          else agent_private.zone_fingerprint(_rule.zone, _from, _to)
         end
       where z.zone = _rule.zone;
       if _fingerprint <> _rule.fingerprint or _rule.changed_at > _since then
         select m.moved, m.unresolved into strict _moved, _unresolved
-        from agent.move_schedules
+        from agent_private.move_schedules
         ( array(select s.id from agent.schedule s where s.zone = _rule.zone and s.status in ('active', 'paused'))
         ) m;
         return query select _rule.zone, _rule.changed_at, _moved, _unresolved, null::text;
@@ -493,7 +493,7 @@ begin
         end if;
       end if;
     exception when data_exception then
-      return query select _rule.zone, null::timestamptz, 0::int8, '{}'::int8[], coalesce(agent.zone_fault(_rule.zone), sqlerrm);
+      return query select _rule.zone, null::timestamptz, 0::int8, '{}'::int8[], coalesce(agent_private.zone_fault(_rule.zone), sqlerrm);
     end;
   end loop;
 end

@@ -24,7 +24,7 @@ $func$;
 -- clocks show the local time, with no change of its offset near: what comes next of them is simply what comes next in local time. Of the
 -- others agent.schedule_position tells more. A session that is then idle for 5 s is ended, so that a process that stands still does not hold
 -- them: what goes on between this and agent.fire_schedules takes milliseconds. With a _grace only those are locked that are due for no longer.
-create or replace function agent.due_schedules(_limit int4 default 1000, _grace interval default null)
+create or replace function agent.lock_due_schedules(_limit int4 default 1000, _grace interval default null)
 returns table (schedule agent.schedule, now timestamptz, is_plain boolean, fault text)
 language plpgsql volatile
 security definer
@@ -51,12 +51,12 @@ begin
     for update skip locked
   )
   , zone as materialized
-  ( select z.zone, agent.zone_fault(z.zone) as fault
+  ( select z.zone, agent_private.zone_fault(z.zone) as fault
     from (select distinct (d.s).zone from due d) as z
   )
   , judged as materialized
   ( select d.s
-    , case when not (agent.is_in_range((d.s).next_local) and agent.is_in_range((d.s).next_at at time zone 'UTC'))
+    , case when not (agent_private.is_representable_time((d.s).next_local) and agent_private.is_representable_time((d.s).next_at at time zone 'UTC'))
         then format('its next time, %s, is beyond the years 1 to 9999', (d.s).next_local)
       else z.fault end as fault
     from due d
@@ -64,7 +64,7 @@ begin
   )
   select j.s, _now
   , case when j.fault is null
-      then agent.local_time((j.s).next_at, (j.s).zone) = (j.s).next_local and agent.is_steady((j.s).next_at, (j.s).zone)
+      then agent_private.local_time((j.s).next_at, (j.s).zone) = (j.s).next_local and agent_private.is_steady((j.s).next_at, (j.s).zone)
     else false end
   , j.fault
   from judged j
@@ -72,7 +72,7 @@ begin
 end
 $func$;
 
--- Where a schedule's next occurrence stands among its others (at), and agent.local_floor of that. Raises QD010, and QD003 for a zone that the server
+-- Where a schedule's next occurrence stands among its others (at), and agent_private.local_floor of that. Raises QD010, and QD003 for a zone that the server
 -- does not know any more.
 create or replace function agent.schedule_position(_id int8)
 returns table (at timestamptz, floor timestamp)
@@ -85,30 +85,30 @@ declare
   _s agent.schedule = agent.get_schedule(_id);
   _at timestamptz;
 begin
-  perform agent.check_known(_s.zone);
+  perform agent_private.check_zone_known(_s.zone);
   _at = coalesce(agent.resolve_local(_s.next_local, _s.zone, _s.gap, _s.overlap), _s.next_at);
-  return query select _at, agent.local_floor(_at, _s.zone);
+  return query select _at, agent_private.local_floor(_at, _s.zone);
 end
 $func$;
 
 -- Raises QD003 for a zone that the server does not know any more. Private to the functions of this schema.
-create or replace function agent.check_known(_zone text)
+create or replace function agent_private.check_zone_known(_zone text)
 returns void
 language plpgsql stable
 set search_path to pg_catalog, pg_temp
 as $func$
 declare
-  _fault text = agent.zone_fault(_zone);
+  _fault text = agent_private.zone_fault(_zone);
 begin
   if _fault is not null then
-    perform agent.refuse('timezone', _fault);
+    perform agent_private.raise_invalid('timezone', _fault);
   end if;
 end
 $func$;
 
--- What is to be known before a schedule that is stored is planned anew: the time to begin at, which is _at or (null) now, and agent.local_floor of that in its zone.
+-- What is to be known before a schedule that is stored is planned anew: the time to begin at, which is _at or (null) now, and agent_private.local_floor of that in its zone.
 -- Raises QD003 for a zone that the server does not know any more.
-create or replace function agent.planning_start(_zone text, _at timestamptz default null)
+create or replace function agent.expansion_start(_zone text, _at timestamptz default null)
 returns table (at timestamptz, floor timestamp)
 language plpgsql volatile
 security definer
@@ -118,8 +118,8 @@ as $func$
 declare
   _from timestamptz = coalesce(_at, clock_timestamp());
 begin
-  perform agent.check_known(_zone);
-  return query select _from, agent.local_floor(_from, _zone);
+  perform agent_private.check_zone_known(_zone);
+  return query select _from, agent_private.local_floor(_from, _zone);
 end
 $func$;
 
@@ -170,7 +170,7 @@ begin
   from made m
   where m.event_id is not null;
 
-  perform agent.add_occurrences(_fired, _events, _nominal_at, _for);
+  perform agent_private.insert_occurrence_events(_fired, _events, _nominal_at, _for);
 
   update agent.schedule s
   set fired = s.fired + n.fired
@@ -191,7 +191,7 @@ $func$;
 
 -- Does what agent.fire_schedules does, for schedules that were planned without being locked: those of _ids that are not as they were then (at this version, next
 -- at this instant, with so many fired), or that another session has, are left alone. Returns those that were not.
-create or replace function agent.fire_planned_schedules
+create or replace function agent.fire_schedules_if_unchanged
 ( _schedule_ids int8[]
 , _nominals timestamp[]
 , _scheduled_for timestamptz[]
@@ -240,7 +240,7 @@ end
 $func$;
 
 -- Enqueues the events of occurrences that are recorded, under these ids, and wakes those who wait for them. Private to the functions of this schema.
-create or replace function agent.add_occurrences(_schedule_ids int8[], _event_ids int8[], _nominals timestamp[], _scheduled_for timestamptz[])
+create or replace function agent_private.insert_occurrence_events(_schedule_ids int8[], _event_ids int8[], _nominals timestamp[], _scheduled_for timestamptz[])
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -255,7 +255,7 @@ begin
   insert into agent.event (id, event, event_ts, queue, type, priority, occurrence)
   overriding system value
   select n.event_id, s.event
-  , case when s.event ? 'event_ts' then agent.event_ts(s.event) else now() end
+  , case when s.event ? 'event_ts' then agent_private.event_ts(s.event) else now() end
   , s.queue, s.type, s.priority
   , jsonb_build_object
     ( 'schedule_id', n.schedule_id
@@ -282,31 +282,31 @@ set search_path to pg_catalog, pg_temp
 as $func$
 #variable_conflict use_column
 declare
-  _s agent.schedule = agent.lock_schedule(_id);
+  _s agent.schedule = agent_private.lock_schedule(_id);
   _now timestamptz = clock_timestamp();
   _nominal timestamp;
   _event int8 = nextval(pg_get_serial_sequence('agent.event', 'id'));
 begin
   if _s.status = 'cancelled' then
-    perform agent.raise_ended(_s);
+    perform agent_private.raise_schedule_ended(_s);
   end if;
-  perform agent.check_known(_s.zone);
+  perform agent_private.check_zone_known(_s.zone);
   loop
-    _nominal = agent.local_time(_now, _s.zone);
+    _nominal = agent_private.local_time(_now, _s.zone);
     insert into agent.occurrence (schedule_id, nominal_at, is_manual, scheduled_for, event_id, fired_at, status)
     values (_id, _nominal, true, _now, _event, _now, 'fired')
     on conflict do nothing;
     exit when found;
     _now = _now + interval '1 microsecond';
   end loop;
-  perform agent.add_occurrences(array[_id], array[_event], array[_nominal], array[_now]);
+  perform agent_private.insert_occurrence_events(array[_id], array[_event], array[_nominal], array[_now]);
   return query
   select _id, _nominal, true, _now, 'pending', _event, _now, null::timestamptz, null::text, 0;
 end
 $func$;
 
 -- What became of an occurrence's event: of its latest copy, when it was put back from history. Private to the functions of this schema.
-create or replace function agent.occurrence_event(_event_id int8)
+create or replace function agent_private.occurrence_event(_event_id int8)
 returns table (event_id int8, status text, executed_at timestamptz, failure_reason text, retry_count int4)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -319,7 +319,7 @@ declare
 begin
   loop
     return query
-    select e.id, case when agent.event_state(e, clock_timestamp()) = 'leased' then 'processing' else 'pending' end
+    select e.id, case when agent_private.event_state(e, clock_timestamp()) = 'leased' then 'processing' else 'pending' end
     , null::timestamptz, null::text, greatest(e.attempts - 1, 0)
     from agent.event e
     where e.id = _id;
@@ -377,7 +377,7 @@ begin
     order by o.nominal_at desc
     limit _limit
   ) as o
-  left join lateral agent.occurrence_event(o.event_id) e on o.event_id is not null
+  left join lateral agent_private.occurrence_event(o.event_id) e on o.event_id is not null
   order by o.nominal_at desc;
 end
 $func$;
@@ -385,7 +385,7 @@ $func$;
 -- Forgets occurrences that were due longer ago than _retention, which is two days at least. Returns how many. To be called now and then; the service does hourly.
 -- With _blocks only so many blocks of the table are gone through, from _first_block on, so that each transaction is short; the result is null beyond the table's end. By
 -- blocks, as no index finds the oldest of what is left without walking over what has been deleted.
-create or replace function agent.keep_occurrences(_retention interval, _first_block int8 default 0, _blocks int8 default null)
+create or replace function agent.prune_occurrences(_retention interval, _first_block int8 default 0, _blocks int8 default null)
 returns int8
 language plpgsql volatile
 security definer
@@ -398,7 +398,7 @@ declare
   _deleted int8;
 begin
   -- A zone's moves bring back no time older than two days.
-  perform agent.refuse('retention', 'must be at least two days') where not coalesce(_retention >= interval '2 days', false);
+  perform agent_private.raise_invalid('retention', 'must be at least two days') where not coalesce(_retention >= interval '2 days', false);
   if _blocks is not null and _first_block >= _size then
     return null;
   end if;
@@ -411,7 +411,7 @@ end
 $func$;
 
 -- Pauses schedules that cannot fire, each for its reason, which is shown until it is resumed. Returns those that were active till now.
-create or replace function agent.park_schedules(_ids int8[], _reasons text[])
+create or replace function agent.pause_faulty_schedules(_ids int8[], _reasons text[])
 returns setof int8
 language sql volatile
 security definer

@@ -4,7 +4,7 @@
 -- were given out included: without more they would be given out again. And its clock may be another.
 
 -- The timeline of this server's WAL. Out of recovery only.
-create or replace function agent.timeline()
+create or replace function agent_private.current_timeline()
 returns int8
 language sql volatile
 set search_path to pg_catalog, pg_temp
@@ -13,7 +13,7 @@ return ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8;
 -- Moves all sequences of the schema ahead, by more than what can have been lost, when this server has another timeline than the one that ids were
 -- given out on so far. Sequences are in no transaction: what is done here holds at once, for everybody, whatever becomes of the caller's. Private to
 -- the functions of this schema.
-create or replace function agent.follow_timeline()
+create or replace function agent_private.advance_sequences()
 returns void
 language plpgsql volatile
 security definer
@@ -23,7 +23,7 @@ declare
   _sequence regclass;
 begin
   lock table agent.server_change in exclusive mode;
-  if agent.timeline() = (select s.last_value from agent.server_timeline s) then
+  if agent_private.current_timeline() = (select s.last_value from agent.server_timeline s) then
     return; -- somebody else was faster
   end if;
   for _sequence in
@@ -33,12 +33,12 @@ begin
   loop
     perform setval(_sequence, nextval(_sequence) + 1048576);
   end loop;
-  perform setval('agent.server_timeline', agent.timeline()); -- last: from here on nobody else looks
+  perform setval('agent.server_timeline', agent_private.current_timeline()); -- last: from here on nobody else looks
 end
 $func$;
 
 -- Runs before the statements that give out ids, whoever sends them.
-create or replace function agent.check_timeline()
+create or replace function agent_private.check_timeline()
 returns trigger
 language plpgsql
 security definer
@@ -46,7 +46,7 @@ set search_path to pg_catalog, pg_temp
 as $func$
 begin
   if ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 <> (select s.last_value from agent.server_timeline s) then
-    perform agent.follow_timeline();
+    perform agent_private.advance_sequences();
   end if;
   return null;
 end
@@ -54,10 +54,10 @@ $func$;
 
 do $script$
 begin
-  perform agent.timeline();
-  create or replace trigger check_timeline before insert on agent.event for each statement execute function agent.check_timeline();
-  create or replace trigger check_timeline before insert on agent.idempotency for each statement execute function agent.check_timeline();
-  create or replace trigger check_timeline before insert on agent.schedule for each statement execute function agent.check_timeline();
+  perform agent_private.current_timeline();
+  create or replace trigger check_timeline before insert on agent.event for each statement execute function agent_private.check_timeline();
+  create or replace trigger check_timeline before insert on agent.idempotency for each statement execute function agent_private.check_timeline();
+  create or replace trigger check_timeline before insert on agent.schedule for each statement execute function agent_private.check_timeline();
 exception when insufficient_privilege or undefined_function or feature_not_supported then
   raise warning 'this server does not tell its timeline: after an asynchronous failover ids may be given out twice (%)', sqlerrm;
 end
@@ -67,7 +67,7 @@ $script$;
 -- null when it knew none. On a new timeline whose clock is behind the highest time known, what had become claimable by the old clock is made claimable now:
 -- else it would be out of sight until the clock has caught up. Returns the timeline, whether it was new, the time, how far its clock is behind _seen
 -- (negative: ahead of it) and how many events were made claimable.
-create or replace function agent.note_server(_seen timestamptz default null)
+create or replace function agent.record_server(_seen timestamptz default null)
 returns table (timeline int8, is_new boolean, at timestamptz, behind interval, pulled int8)
 language plpgsql volatile
 security definer
@@ -81,7 +81,7 @@ as $func$
 declare
   _now timestamptz = clock_timestamp();
   _highest timestamptz;
-  _timeline int8 = agent.timeline();
+  _timeline int8 = agent_private.current_timeline();
   _queue text;
   _lane int4;
   _n int8;
@@ -89,7 +89,7 @@ declare
   _touched text[] = '{}';
 begin
   if _timeline <> (select s.last_value from agent.server_timeline s) then
-    perform agent.follow_timeline();
+    perform agent_private.advance_sequences();
   end if;
 
   update agent.server s set clock = greatest(s.clock, _now) where s.timeline = _timeline;
@@ -110,8 +110,8 @@ begin
   if _highest > _now then
     for _queue, _lane in
       select w.name, l.priority
-      from agent.waiting_queues() as w (name)
-      cross join lateral agent.lanes(w.name) as l
+      from agent_private.waiting_queues() as w (name)
+      cross join lateral agent_private.list_lanes(w.name) as l
     loop
       update agent.event e
       set vt = _now
@@ -138,7 +138,7 @@ $func$;
 -- To be called before an answer confirms what an earlier transaction did, and this one did not do again. Where commits wait for a standby, that
 -- transaction may have given up waiting: the caller's own commit, which comes after it, then waits for the standby, too. Private to the functions of
 -- this schema.
-create or replace function agent.confirm_durably()
+create or replace function agent_private.confirm_durably()
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp

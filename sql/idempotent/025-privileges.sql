@@ -1,37 +1,32 @@
--- Privileges. No function of this schema is for everyone: grant what a role needs (see docs/operations.md).
-revoke execute on all functions in schema agent from public;
+-- Privileges. No function of these schemas is for everyone: grant what a role needs (see docs/operations.md).
 
 -- The functions that the service calls, and with them all that its role may do. A test holds this list against the sources of the service, both ways.
-create or replace function agent.service_functions()
+create or replace function agent_private.service_functions()
 returns setof text
 language sql immutable
 set search_path to pg_catalog, pg_temp
 as $func$
   values
-    ('add_events')
+    ('ack_events')
   , ('busiest_queues')
+  , ('check_watermarks')
   , ('check_zone_rules')
+  , ('claim_from_watermarks')
   , ('delete_old_history')
   , ('delete_owner')
   , ('delete_schedule')
   , ('drop_history')
-  , ('due_schedules')
-  , ('expire_events')
+  , ('expansion_start')
   , ('extend_event')
-  , ('finish_events')
-  , ('fire_planned_schedules')
   , ('fire_schedules')
-  , ('fold_executions')
-  , ('forget_history')
-  , ('forget_keys')
-  , ('forget_processes')
+  , ('fire_schedules_if_unchanged')
   , ('get_event')
   , ('get_owner')
   , ('get_queue')
   , ('get_schedule')
   , ('history_stats')
+  , ('insert_and_claim_events')
   , ('insert_schedule')
-  , ('keep_occurrences')
   , ('list_attempts')
   , ('list_events')
   , ('list_executions')
@@ -41,25 +36,29 @@ as $func$
   , ('list_processes')
   , ('list_schedules')
   , ('list_upkeep')
+  , ('lock_due_schedules')
   , ('locked_events')
-  , ('look_behind')
   , ('nack_event')
   , ('next_due')
   , ('next_vt')
-  , ('note_server')
-  , ('note_upkeep')
   , ('notify_queues')
   , ('old_history')
-  , ('park_schedules')
+  , ('pause_faulty_schedules')
   , ('pause_queue')
   , ('pause_schedule')
-  , ('planning_start')
   , ('prepare_history')
+  , ('prune_executions')
+  , ('prune_history')
+  , ('prune_keys')
+  , ('prune_occurrences')
+  , ('prune_processes')
   , ('purge_queue')
   , ('put_owner')
   , ('put_queue')
   , ('queue_stats')
   , ('record_executions')
+  , ('record_server')
+  , ('record_upkeep')
   , ('release_events')
   , ('report_process')
   , ('requeue_event')
@@ -69,8 +68,33 @@ as $func$
   , ('run_schedule')
   , ('schedule_position')
   , ('schedule_zone')
-  , ('take_events')
+  , ('sweep_events')
   , ('update_schedule')
+$func$;
+
+-- The former names of functions that the service of version 0.3.0 calls: its processes run beside those of this version while a fleet is upgraded.
+create or replace function agent_private.former_service_functions()
+returns setof text
+language sql immutable
+set search_path to pg_catalog, pg_temp
+as $func$
+  values
+    ('add_events')
+  , ('due_schedules')
+  , ('expire_events')
+  , ('finish_events')
+  , ('fire_planned_schedules')
+  , ('fold_executions')
+  , ('forget_history')
+  , ('forget_keys')
+  , ('forget_processes')
+  , ('keep_occurrences')
+  , ('look_behind')
+  , ('note_server')
+  , ('note_upkeep')
+  , ('park_schedules')
+  , ('planning_start')
+  , ('take_events')
 $func$;
 
 -- Lets a role run the service, and nothing else, now and after each migration to come. Only for the owner of the schema.
@@ -80,9 +104,9 @@ language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  perform agent.check_is_owner();
+  perform agent_private.check_is_owner();
   insert into agent.service_role (name) select r.rolname from pg_roles r where r.oid = _role on conflict do nothing;
-  perform agent.grant_to_service_roles();
+  perform agent_private.grant_to_service_roles();
 end
 $func$;
 
@@ -93,7 +117,7 @@ language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  perform agent.check_is_owner();
+  perform agent_private.check_is_owner();
   delete from agent.service_role s using pg_roles r where r.oid = _role and s.name = r.rolname;
   execute format('revoke execute on all functions in schema agent from %s', _role);
   execute format('revoke select on agent.version, agent.migration from %s', _role);
@@ -102,7 +126,7 @@ end
 $func$;
 
 -- Raises 42501 unless the session may act as the owner of the schema. Private to the functions of this schema.
-create or replace function agent.check_is_owner()
+create or replace function agent_private.check_is_owner()
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -115,7 +139,7 @@ end
 $func$;
 
 -- Grants every role in agent.service_role that there is what the service needs. Private to the functions of this schema.
-create or replace function agent.grant_to_service_roles()
+create or replace function agent_private.grant_to_service_roles()
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -132,17 +156,21 @@ begin
   end if;
   select string_agg(p.oid::regprocedure::text, ', ') into strict _functions
   from pg_proc p
-  where p.pronamespace = 'agent'::regnamespace and p.proname in (select f.name from agent.service_functions() as f (name));
+  where p.pronamespace = 'agent'::regnamespace and p.proname in
+  ( select f.name from agent_private.service_functions() as f (name)
+    union all
+    select f.name from agent_private.former_service_functions() as f (name)
+  );
   execute format('grant usage on schema agent to %s', _roles);
   execute format('grant select on agent.version, agent.migration to %s', _roles);
   execute format('grant execute on function %s to %s', _functions, _roles);
 end
 $func$;
 
-revoke execute on function agent.service_functions(), agent.grant_service(regrole), agent.revoke_service(regrole), agent.check_is_owner()
-, agent.grant_to_service_roles() from public;
+revoke execute on all functions in schema agent, agent_private from public;
+revoke all on schema agent_private from public;
 
-select agent.grant_to_service_roles();
+select agent_private.grant_to_service_roles();
 
 -- Where a migration has dropped functions to give them other arguments, who might execute them may do so still.
 do $script$
