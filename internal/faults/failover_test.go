@@ -12,7 +12,7 @@ const backLimit = 15 * time.Second
 var (
 	local   = build{name: "commits that do not wait for the standby", setting: `alter database queued set synchronous_commit = local`}
 	unmoved = build{name: "id sequences that are not moved ahead", sql: []edit{{
-		"follow_timeline", "perform setval(_sequence, nextval(_sequence) + 1048576);", "null;",
+		"advance_sequences", "perform setval(_sequence, nextval(_sequence) + 1048576);", "null;",
 	}}}
 	trusting = build{name: "connections that wait a minute for a server", edits: []edit{
 		{"internal/pg/url.go", "ConnectTimeout = 3 * time.Second", "ConnectTimeout = time.Minute"},

@@ -22,7 +22,7 @@ import (
 type build struct {
 	name  string // "" for the program as it is
 	edits []edit // of its sources, before it is built
-	sql   []edit // of functions of the schema agent (file is the function's name), after it has migrated
+	sql   []edit // of functions in the database (file is the function's name), after it has migrated
 	// setting is a statement run in the database by a superuser, after it was made.
 	setting string
 }
@@ -139,10 +139,10 @@ func (b build) breakDatabase(t *testing.T, server *Server) {
 	for _, e := range b.sql {
 		definition := query[string](t, server.AdminURL(), `
 			select pg_catalog.pg_get_functiondef(p.oid) from pg_catalog.pg_proc p
-			where p.pronamespace = 'agent'::regnamespace and p.proname = $1`, e.file)
+			where p.pronamespace in ('agent'::regnamespace, 'agent_private'::regnamespace) and p.proname = $1`, e.file)
 		changed := strings.Replace(definition, e.old, e.new, 1)
 		if changed == definition {
-			t.Fatalf("the broken build %q: agent.%s has no %q any more", b.name, e.file, e.old)
+			t.Fatalf("the broken build %q: the function %s has no %q any more", b.name, e.file, e.old)
 		}
 		server.Exec(ordinary, changed)
 	}
