@@ -177,7 +177,7 @@ func TestSQLFunctionsRefuseBadArguments(t *testing.T) {
 		`select agent.insert_event('{}', 'a b', _key => 'k')`:                                                                 "QD003",
 		`insert into agent.event (event, expires_at) values ('{}', 'infinity')`:                                               "QD003",
 		`insert into agent.event (event, source) values ('{}', '')`:                                                           "QD003",
-		`select agent.maintain_history('0s')`:                                                                                     "QD003",
+		`select agent.maintain_history('0s')`:                                                                                 "QD003",
 		`select agent.to_timestamptz('soon'::text)`:                                                                           "22007",
 	} {
 		_, err := sql.Exec(t.Context(), call)
