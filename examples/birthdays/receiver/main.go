@@ -1,4 +1,4 @@
-// Receiver takes greetings over HTTP and prints each once, however often it is sent: it knows them by their Idempotency-Key.
+// Receiver accepts greetings over HTTP and prints each once, however often it is sent. The Idempotency-Key identifies a greeting.
 package main
 
 import (
@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// receiver remembers the keys of the greetings it has taken. One that is worth having keeps them on disk.
+// receiver keeps the keys of the greetings it has accepted in memory. A production receiver would keep them on disk.
 type receiver struct {
 	out    io.Writer
-	refuse string // the first name of whom it does not greet
+	refuse string // the first name of the person whose greetings it refuses
 
 	mu    sync.Mutex
 	taken map[string]bool // by key
@@ -53,7 +53,7 @@ func (rc *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("receiver", flag.ContinueOnError)
 	listen := flags.String("listen", "127.0.0.1:9000", "the address to listen on")
-	refuse := flags.String("refuse", "", "the first name of whom to answer 503 for")
+	refuse := flags.String("refuse", "", "the first name of the person whose greetings are answered 503")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
