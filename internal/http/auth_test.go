@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/queued/queued/internal/http/problem"
 )
 
 func TestEveryCallButTheHealthChecksNeedsTheKey(t *testing.T) {
@@ -20,7 +22,7 @@ func TestEveryCallButTheHealthChecksNeedsTheKey(t *testing.T) {
 		}
 		for _, wrong := range []string{"", "Bearer", "Bearer ", "Bearer s3cre", "Bearer s3crets", "Bearer S3CRET", "s3cret", "Basic s3cret", "Token s3cret", basic("wrong"), basic("")} {
 			got := h.with("Authorization", wrong).try(r.method, r.path, r.body)
-			got.wantProblem(unauthorized)
+			got.wantProblem(problem.Unauthorized)
 			challenges := got.header.Values("Www-Authenticate")
 			if challenges[0] != "Bearer" || slices.ContainsFunc(challenges, func(c string) bool { return strings.HasPrefix(c, "Basic") }) != strings.Contains(r.path+"/", "/docs/") && r.path != "/openapi.yaml" {
 				t.Errorf("%s is challenged with %q", r.id, challenges)
@@ -36,8 +38,8 @@ func TestEveryCallButTheHealthChecksNeedsTheKey(t *testing.T) {
 			t.Errorf("%s with the key as a password was answered %d", r.id, got.status)
 		}
 	}
-	h.try("GET", "/nothing", "").wantProblem(unauthorized)
-	h.with("Authorization", "Bearer s3cret").try("GET", "/nothing", "").wantProblem(notFound)
+	h.try("GET", "/nothing", "").wantProblem(problem.Unauthorized)
+	h.with("Authorization", "Bearer s3cret").try("GET", "/nothing", "").wantProblem(problem.NotFound)
 	if strings.Contains(h.log.String(), "s3cret") {
 		t.Error("the key is in the log")
 	}
@@ -49,10 +51,10 @@ func TestPagesOfOtherOriginsMayNotWrite(t *testing.T) {
 	h.with("Sec-Fetch-Site", "same-origin").try("POST", "/events", "{}").want(201)
 	h.with("Sec-Fetch-Site", "none").try("POST", "/events", "{}").want(201)
 	h.with("Origin", h.url).try("POST", "/events", "{}").want(201)
-	h.with("Sec-Fetch-Site", "cross-site").try("POST", "/events", "{}").wantProblem(crossOrigin)
-	h.with("Sec-Fetch-Site", "same-site").try("POST", "/claim", "").wantProblem(crossOrigin)
-	h.with("Origin", "https://evil.example").try("DELETE", "/events/1", "").wantProblem(crossOrigin)
-	h.with("Origin", "null").try("POST", "/sweep", "").wantProblem(crossOrigin)
+	h.with("Sec-Fetch-Site", "cross-site").try("POST", "/events", "{}").wantProblem(problem.CrossOrigin)
+	h.with("Sec-Fetch-Site", "same-site").try("POST", "/claim", "").wantProblem(problem.CrossOrigin)
+	h.with("Origin", "https://evil.example").try("DELETE", "/events/1", "").wantProblem(problem.CrossOrigin)
+	h.with("Origin", "null").try("POST", "/sweep", "").wantProblem(problem.CrossOrigin)
 	h.with("Origin", "https://evil.example").try("GET", "/queues", "").want(200) // without CORS the page cannot read it
 	if got := h.with("Origin", "https://evil.example").try("OPTIONS", "/events", ""); got.header.Get("Access-Control-Allow-Origin") != "" {
 		t.Errorf("a preflight was granted: %v", got.header)
@@ -66,8 +68,8 @@ func TestOnlyLoopbackHostsAreAnsweredOnLoopback(t *testing.T) {
 		h.with("Host", host).try("GET", "/queues", "").want(200)
 	}
 	for _, host := range []string{"evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.nip.io:8080", "10.0.0.1", "[::2]:80", "0.0.0.0:8080", "2130706433", "127.1"} {
-		h.with("Host", host).try("GET", "/queues", "").wantProblem(hostNotAllowed)
-		h.with("Host", host).try("GET", "/nothing", "").wantProblem(hostNotAllowed)
+		h.with("Host", host).try("GET", "/queues", "").wantProblem(problem.HostNotAllowed)
+		h.with("Host", host).try("GET", "/nothing", "").wantProblem(problem.HostNotAllowed)
 		h.with("Host", host).try("GET", "/livez", "").want(200)
 		h.with("Host", host).try("GET", "/readyz", "").want(200)
 	}

@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/queued/queued/internal/http/problem"
 )
 
 // Bodies that no call takes, for what is in them or for not being an object.
@@ -47,13 +49,13 @@ func TestBadBodiesAreProblemsAndStoreNothing(t *testing.T) {
 		}
 		switch {
 		case r.id == "requeueMatching" || r.id == "previewSchedule": // it is a body without a filter, or without a time
-			h.try(r.method, r.path, "").wantProblem(validationFailed)
+			h.try(r.method, r.path, "").wantProblem(problem.ValidationFailed)
 		case r.body != "":
-			h.try(r.method, r.path, "").wantProblem(invalidJSON)
-			h.try(r.method, r.path, " \n").wantProblem(invalidJSON)
+			h.try(r.method, r.path, "").wantProblem(problem.InvalidJSON)
+			h.try(r.method, r.path, " \n").wantProblem(problem.InvalidJSON)
 		}
 		if r.id != "insert" {
-			h.try(r.method, r.path, `{"nonsense":1}`).wantProblem(validationFailed)
+			h.try(r.method, r.path, `{"nonsense":1}`).wantProblem(problem.ValidationFailed)
 		}
 	}
 	wantNoRow(h)
@@ -120,17 +122,17 @@ func TestBadFieldsAreProblemsAndStoreNothing(t *testing.T) {
 		`{"backoff":{"kind":"linear","base":"-1s"}}`, `{"backoff":{"kind":"linear","base":"1s","jitter":2}}`, `{"backoff":{"kind":"linear","base":"1s","factor":0}}`, `{"paused":"yes"}`,
 		`{"history_retention":"0s"}`, `{"queue":"mail"}`,
 	} {
-		h.try("PUT", "/queues/mail", body).wantProblem(validationFailed)
+		h.try("PUT", "/queues/mail", body).wantProblem(problem.ValidationFailed)
 	}
 	for _, name := range []string{"a%20b", "%00", "%ff", "%C3%A4", long} {
 		for _, r := range []route{{method: "GET"}, {method: "PUT"}, {method: "POST", path: "/pause"}, {method: "POST", path: "/resume"}, {method: "POST", path: "/purge"}} {
-			if p := h.try(r.method, "/queues/"+name+r.path, "").wantProblem(invalidParameter); p.Errors[0].Pointer != "{name}" {
+			if p := h.try(r.method, "/queues/"+name+r.path, "").wantProblem(problem.InvalidParameter); p.Errors[0].Pointer != "{name}" {
 				t.Errorf("%s %s%s was answered %+v", r.method, name, r.path, p)
 			}
 		}
 	}
-	h.with("X-Worker", strings.Repeat("w", 256)).try("POST", "/claim", "").wantProblem(invalidParameter)
-	h.with("Idempotency-Key", `"open`).try("POST", "/events", "{}").wantProblem(invalidParameter)
+	h.with("X-Worker", strings.Repeat("w", 256)).try("POST", "/claim", "").wantProblem(problem.InvalidParameter)
+	h.with("Idempotency-Key", `"open`).try("POST", "/events", "{}").wantProblem(problem.InvalidParameter)
 	wantNoRow(h)
 }
 
@@ -177,13 +179,13 @@ func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
 		}
 		for _, id := range []string{"0", "-1", "+7", "07", "7.0", "7e0", "x", "0x7", "%00", "%20", "9223372036854775808", strings.Repeat("9", 100)} {
 			got := h.try(r.method, strings.Replace(r.path, "/7", "/"+id, 1), r.body)
-			if p := got.wantProblem(invalidParameter); p.Errors[0].Pointer != "{id}" {
+			if p := got.wantProblem(problem.InvalidParameter); p.Errors[0].Pointer != "{id}" {
 				t.Errorf("%s of %s was answered %s", r.id, id, got.body)
 			}
 		}
 	}
 	for _, receipt := range []string{"", strings.Repeat("r", 257), "%00", "a&receipt=b"} {
-		h.try("DELETE", "/events/7?receipt="+receipt, "").wantProblem(invalidParameter)
+		h.try("DELETE", "/events/7?receipt="+receipt, "").wantProblem(problem.InvalidParameter)
 	}
 	wantNoRow(h)
 }
@@ -209,7 +211,7 @@ func TestBodiesAreTakenForWhatTheyAre(t *testing.T) {
 		h.with("Content-Type", media).try("POST", "/events", "{}").want(want)
 	}
 	h.with("Content-Encoding", "identity").try("POST", "/events", "{}").want(201)
-	h.with("Content-Encoding", "gzip").try("POST", "/events", "{}").wantProblem(unsupportedMediaType)
+	h.with("Content-Encoding", "gzip").try("POST", "/events", "{}").wantProblem(problem.UnsupportedMediaType)
 	h.with("Content-Type", "application/xml").try("POST", "/claim", "").want(200) // there is no body to be of a type
 }
 
@@ -220,17 +222,17 @@ func TestLargestBodiesAreTakenAndLargerOnesAreNot(t *testing.T) {
 	}})
 	sized := func(n int) string { return `{"a":"` + strings.Repeat("x", n-8) + `"}` }
 	h.try("POST", "/events", sized(100)).want(201)
-	h.try("POST", "/events", sized(101)).wantProblem(bodyTooLarge)
+	h.try("POST", "/events", sized(101)).wantProblem(problem.BodyTooLarge)
 	h.try("POST", "/events/batch", `{"events":[{"event":`+sized(100)+`},{"event":`+sized(100)+`}]}`).want(201)
-	got := h.try("POST", "/events/batch", `{"events":[{"event":{}},{"event":`+sized(101)+`}]}`).wantProblem(bodyTooLarge)
+	got := h.try("POST", "/events/batch", `{"events":[{"event":{}},{"event":`+sized(101)+`}]}`).wantProblem(problem.BodyTooLarge)
 	if got.Errors[0].Pointer != "#/events/1/event" {
 		t.Errorf("got %+v", got)
 	}
-	h.try("POST", "/events/batch", sized(301)).wantProblem(bodyTooLarge)
-	h.try("POST", "/events/batch", `{"events":[{"event":{}},{"event":{}},{"event":{}}]}`).wantProblem(batchTooLarge)
-	h.try("POST", "/ack", `{"events":[{"id":1},{"id":2},{"id":3}]}`).wantProblem(batchTooLarge)
+	h.try("POST", "/events/batch", sized(301)).wantProblem(problem.BodyTooLarge)
+	h.try("POST", "/events/batch", `{"events":[{"event":{}},{"event":{}},{"event":{}}]}`).wantProblem(problem.BatchTooLarge)
+	h.try("POST", "/ack", `{"events":[{"id":1},{"id":2},{"id":3}]}`).wantProblem(problem.BatchTooLarge)
 	h.try("POST", "/events", `{"a":[[]]}`).want(201)
-	h.try("POST", "/events", `{"a":[[[]]]}`).wantProblem(tooDeep)
+	h.try("POST", "/events", `{"a":[[[]]]}`).wantProblem(problem.TooDeep)
 
 	// A body of unknown length is stopped on the way.
 	r, err := http.NewRequestWithContext(t.Context(), "POST", h.url+"/events", struct{ *strings.Reader }{strings.NewReader(sized(101))})

@@ -6,62 +6,54 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/queued/queued/internal/http/bind"
+	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 )
 
 type claimRequest struct {
-	Queue        string        `json:"queue" default:"default" validate:"queue"`
-	Limit        int           `json:"limit" default:"1" validate:"min=1,max=1000"`
+	Queue        string        `json:"queue" validate:"queue"`
+	Limit        int           `json:"limit" validate:"min=1,max=1000"`
 	MaxAttempts  int           `json:"max_attempts" validate:"min=1,max=2147483647"` // not given: the service's own
 	InvisibleFor time.Duration `json:"invisible_for" validate:"min=1us,max=8760h"`   // not given: the queue's own
-	Wait         time.Duration `json:"wait" default:"0s" validate:"min=0s,max=60s"`
-	Order        string        `json:"order" default:"fifo" validate:"oneof=fifo random"`
+	Wait         time.Duration `json:"wait" validate:"min=0s,max=60s"`
+	Order        string        `json:"order" validate:"oneof=fifo random"`
 	Types        []string      `json:"types" validate:"max=100,dive,min=1,max=255"` // empty: whatever the type
 	ExcludeIDs   []int64       `json:"exclude_ids" validate:"max=1000,dive,min=1"`
 	Worker       string        `json:"worker" validate:"min=1,max=255"`
 	HeaderWorker string        `header:"X-Worker" validate:"min=1,max=255"`
 }
 
-func (req claimRequest) check(report func(field, detail string)) {
+// SetDefaults implements bind.Defaulter.
+func (req *claimRequest) SetDefaults() { req.Queue, req.Limit, req.Order = "default", 1, "fifo" }
+
+// Check implements bind.Checker.
+func (req *claimRequest) Check(report func(field, detail string)) {
 	if req.Worker != "" && req.HeaderWorker != "" && req.Worker != req.HeaderWorker {
-		report("worker", "is another worker than the header X-Worker")
+		report("worker", "must be the same as the header X-Worker")
 	}
 }
 
-func (req claimRequest) waits() time.Duration { return req.Wait }
+func (req *claimRequest) waits() time.Duration { return req.Wait }
 
-type claimResponse struct {
-	Events []event `json:"events"`
+// releaseTimeout is how long releasing claims may take whose client has gone.
+const releaseTimeout = 10 * time.Second
 
-	svc     *queue.Service
-	claimed []queue.Event
-}
-
-// releaseTime bounds giving back what nobody waits for any more.
-const releaseTime = 10 * time.Second
-
-// recall gives the claims back, their attempts not counted.
-func (resp claimResponse) recall(ctx context.Context) {
-	if len(resp.claimed) == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
+// release undoes claims that their client never received.
+func (s *Server) release(ctx context.Context, log *accessLog, claimed []queue.Event) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	leases := make([]queue.Lease, len(resp.claimed))
-	for i, e := range resp.claimed {
-		leases[i] = queue.Lease{ID: e.ID, Receipt: e.Receipt}
-	}
-	rec := ctx.Value(recordKey{}).(*record)
-	if err := resp.svc.Release(ctx, leases); err != nil {
-		rec.err = err // the leases run out by themselves
+	leases := convert(claimed, func(e queue.Event) queue.Lease { return queue.Lease{ID: e.ID, Receipt: e.Receipt} })
+	if err := s.svc.Release(ctx, leases); err != nil {
+		log.err = err // the leases end by themselves
 		return
 	}
-	rec.note("released", len(leases))
+	log.add("released", len(leases))
 }
 
-func (s *Server) claim(r *http.Request, req claimRequest) (claimResponse, error) {
-	rec := recordOf(r)
-	rec.note("queue", req.Queue)
+func (s *Server) claim(r *http.Request, req claimRequest) (reply, error) {
+	log := logOf(r)
+	log.add("queue", req.Queue)
 	claimed, err := s.svc.Claim(r.Context(), queue.ClaimParams{
 		Queue:        req.Queue,
 		Limit:        req.Limit,
@@ -73,8 +65,12 @@ func (s *Server) claim(r *http.Request, req claimRequest) (claimResponse, error)
 		ExcludeIDs:   req.ExcludeIDs,
 		Worker:       cmp.Or(req.Worker, req.HeaderWorker),
 	})
-	rec.note("events", len(claimed))
-	return claimResponse{Events: eventsOf(claimed), svc: s.svc, claimed: claimed}, err
+	log.add("events", len(claimed))
+	rep := reply{body: eventsResponse{eventsOf(claimed)}}
+	if len(claimed) > 0 {
+		rep.undo = func(ctx context.Context) { s.release(ctx, log, claimed) }
+	}
+	return rep, err
 }
 
 type ackRequest struct {
@@ -82,10 +78,10 @@ type ackRequest struct {
 	Receipt string `query:"receipt" validate:"min=1,max=256"` // not given: whatever the lease
 }
 
-func (s *Server) ack(r *http.Request, req ackRequest) (nothing, error) {
-	recordOf(r).note("id", req.ID)
+func (s *Server) ack(r *http.Request, req ackRequest) (reply, error) {
+	logOf(r).add("id", req.ID)
 	_, err := s.ackOne(r, queue.Ack{Lease: queue.Lease{ID: req.ID, Receipt: req.Receipt}})
-	return nothing{}, err
+	return noContent, err
 }
 
 func (s *Server) ackOne(r *http.Request, ack queue.Ack) (queue.AckResult, error) {
@@ -97,9 +93,9 @@ func (s *Server) ackOne(r *http.Request, ack queue.Ack) (queue.AckResult, error)
 }
 
 type ackWithResultRequest struct {
-	ID      int64  `path:"id" validate:"min=1"`
-	Receipt string `json:"receipt" validate:"min=1,max=256"` // not given: whatever the lease
-	Result  result `json:"result"`
+	ID      int64      `path:"id" validate:"min=1"`
+	Receipt string     `json:"receipt" validate:"min=1,max=256"` // not given: whatever the lease
+	Result  bind.Value `json:"result"`
 }
 
 type ackWithResultResponse struct {
@@ -107,10 +103,10 @@ type ackWithResultResponse struct {
 	Outcome queue.Outcome `json:"outcome"`
 }
 
-func (s *Server) ackWithResult(r *http.Request, req ackWithResultRequest) (ackWithResultResponse, error) {
-	recordOf(r).note("id", req.ID)
+func (s *Server) ackWithResult(r *http.Request, req ackWithResultRequest) (reply, error) {
+	logOf(r).add("id", req.ID)
 	acked, err := s.ackOne(r, queue.Ack{Lease: queue.Lease{ID: req.ID, Receipt: req.Receipt}, Result: []byte(req.Result)})
-	return ackWithResultResponse{ID: req.ID, Outcome: acked.Outcome}, err
+	return reply{body: ackWithResultResponse{ID: req.ID, Outcome: acked.Outcome}}, err
 }
 
 type ackBatchRequest struct {
@@ -118,9 +114,9 @@ type ackBatchRequest struct {
 }
 
 type ackItem struct {
-	ID      int64  `json:"id" validate:"required,min=1"`
-	Receipt string `json:"receipt" validate:"min=1,max=256"`
-	Result  result `json:"result"`
+	ID      int64      `json:"id" validate:"required,min=1"`
+	Receipt string     `json:"receipt" validate:"min=1,max=256"`
+	Result  bind.Value `json:"result"`
 }
 
 type ackBatchResponse struct {
@@ -134,25 +130,25 @@ type ackResult struct {
 	Code   string `json:"code,omitzero"`
 }
 
-func (s *Server) ackBatch(r *http.Request, req ackBatchRequest) (ackBatchResponse, error) {
-	recordOf(r).note("events", len(req.Events))
+func (s *Server) ackBatch(r *http.Request, req ackBatchRequest) (reply, error) {
+	logOf(r).add("events", len(req.Events))
 	acks := make([]queue.Ack, len(req.Events))
 	for i, item := range req.Events {
 		acks[i] = queue.Ack{Lease: queue.Lease{ID: item.ID, Receipt: item.Receipt}, Result: []byte(item.Result)}
 	}
 	results, err := s.svc.Ack(r.Context(), acks)
 	if err != nil {
-		return ackBatchResponse{}, err
+		return reply{}, err
 	}
 	resp := ackBatchResponse{Results: make([]ackResult, len(results))}
 	for i, result := range results {
 		resp.Results[i] = ackResult{ID: result.ID, Status: http.StatusNoContent}
 		if result.Err != nil {
-			kind := problemOf(result.Err).kind
-			resp.Results[i].Status, resp.Results[i].Code = kind.status, kind.code
+			t := problem.Of(result.Err).Type
+			resp.Results[i].Status, resp.Results[i].Code = t.Status, t.Code
 		}
 	}
-	return resp, nil
+	return reply{body: resp}, nil
 }
 
 type nackRequest struct {
@@ -171,8 +167,8 @@ type nackResponse struct {
 	Outcome queue.Outcome `json:"outcome,omitzero"`
 }
 
-func (s *Server) nack(r *http.Request, req nackRequest) (nackResponse, error) {
-	recordOf(r).note("id", req.ID)
+func (s *Server) nack(r *http.Request, req nackRequest) (reply, error) {
+	logOf(r).add("id", req.ID)
 	result, err := s.svc.Nack(r.Context(), queue.NackParams{
 		Lease:     queue.Lease{ID: req.ID, Receipt: req.Receipt},
 		Delay:     req.Delay,
@@ -184,7 +180,7 @@ func (s *Server) nack(r *http.Request, req nackRequest) (nackResponse, error) {
 	if result.Outcome == "" {
 		resp.VT = (*timestamp)(&result.VT)
 	}
-	return resp, err
+	return reply{body: resp}, err
 }
 
 type extendRequest struct {
@@ -198,8 +194,8 @@ type extendResponse struct {
 	VT timestamp `json:"vt"`
 }
 
-func (s *Server) extend(r *http.Request, req extendRequest) (extendResponse, error) {
-	recordOf(r).note("id", req.ID)
+func (s *Server) extend(r *http.Request, req extendRequest) (reply, error) {
+	logOf(r).add("id", req.ID)
 	vt, err := s.svc.Extend(r.Context(), queue.Lease{ID: req.ID, Receipt: req.Receipt}, req.InvisibleFor)
-	return extendResponse{ID: req.ID, VT: timestamp(vt)}, err
+	return reply{body: extendResponse{ID: req.ID, VT: timestamp(vt)}}, err
 }

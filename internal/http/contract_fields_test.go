@@ -13,62 +13,85 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/sql"
 )
 
 // requests is what each operation decodes.
-var requests = map[string]*plan{
-	"insert":          planOf[insertRequest](),
-	"insertBatch":     planOf[insertBatchRequest](),
-	"listEvents":      planOf[listEventsRequest](),
-	"getEvent":        planOf[getEventRequest](),
-	"claim":           planOf[claimRequest](),
-	"ack":             planOf[ackRequest](),
-	"ackBatch":        planOf[ackBatchRequest](),
-	"ackWithResult":   planOf[ackWithResultRequest](),
-	"listAttempts":    planOf[listAttemptsRequest](),
-	"nack":            planOf[nackRequest](),
-	"extend":          planOf[extendRequest](),
-	"sweep":           planOf[sweepRequest](),
-	"listHistory":     planOf[listHistoryRequest](),
-	"historyStats":    planOf[historyStatsRequest](),
-	"requeue":         planOf[requeueRequest](),
-	"requeueMatching": planOf[requeueMatchingRequest](),
-	"listQueues":      planOf[listQueuesRequest](),
-	"getQueue":        planOf[queueRequest](),
-	"putQueue":        planOf[putQueueRequest](),
-	"pauseQueue":      planOf[queueRequest](),
-	"resumeQueue":     planOf[queueRequest](),
-	"purgeQueue":      planOf[queueRequest](),
-	"listExecutions":  planOf[listExecutionsRequest](),
-	"listProcesses":   planOf[listProcessesRequest](),
+var requests = map[string]request{
+	"insert":          requestOf[insertRequest](),
+	"insertBatch":     requestOf[insertBatchRequest](),
+	"listEvents":      requestOf[listEventsRequest](),
+	"getEvent":        requestOf[eventRequest](),
+	"claim":           requestOf[claimRequest](),
+	"ack":             requestOf[ackRequest](),
+	"ackBatch":        requestOf[ackBatchRequest](),
+	"ackWithResult":   requestOf[ackWithResultRequest](),
+	"listAttempts":    requestOf[eventRequest](),
+	"nack":            requestOf[nackRequest](),
+	"extend":          requestOf[extendRequest](),
+	"sweep":           requestOf[sweepRequest](),
+	"listHistory":     requestOf[listHistoryRequest](),
+	"historyStats":    requestOf[historyStatsRequest](),
+	"requeue":         requestOf[eventRequest](),
+	"requeueMatching": requestOf[requeueMatchingRequest](),
+	"listQueues":      requestOf[listQueuesRequest](),
+	"getQueue":        requestOf[queueRequest](),
+	"putQueue":        requestOf[putQueueRequest](),
+	"pauseQueue":      requestOf[queueRequest](),
+	"resumeQueue":     requestOf[queueRequest](),
+	"purgeQueue":      requestOf[queueRequest](),
+	"listExecutions":  requestOf[listExecutionsRequest](),
+	"listProcesses":   requestOf[noRequest](),
 
-	"createSchedule":  planOf[createScheduleRequest](),
-	"listSchedules":   planOf[listSchedulesRequest](),
-	"previewSchedule": planOf[previewScheduleRequest](),
-	"getSchedule":     planOf[scheduleRequest](),
-	"patchSchedule":   planOf[patchScheduleRequest](),
-	"deleteSchedule":  planOf[deleteScheduleRequest](),
-	"pauseSchedule":   planOf[scheduleRequest](),
-	"resumeSchedule":  planOf[scheduleRequest](),
-	"runSchedule":     planOf[scheduleRequest](),
-	"listOccurrences": planOf[listOccurrencesRequest](),
-	"listOwners":      planOf[listOwnersRequest](),
-	"putOwner":        planOf[putOwnerRequest](),
-	"getOwner":        planOf[ownerRequest](),
-	"deleteOwner":     planOf[deleteOwnerRequest](),
+	"createSchedule":  requestOf[createScheduleRequest](),
+	"listSchedules":   requestOf[listSchedulesRequest](),
+	"previewSchedule": requestOf[previewScheduleRequest](),
+	"getSchedule":     requestOf[scheduleRequest](),
+	"patchSchedule":   requestOf[patchScheduleRequest](),
+	"deleteSchedule":  requestOf[deleteScheduleRequest](),
+	"pauseSchedule":   requestOf[scheduleRequest](),
+	"resumeSchedule":  requestOf[scheduleRequest](),
+	"runSchedule":     requestOf[scheduleRequest](),
+	"listOccurrences": requestOf[listOccurrencesRequest](),
+	"listOwners":      requestOf[listOwnersRequest](),
+	"putOwner":        requestOf[putOwnerRequest](),
+	"getOwner":        requestOf[ownerRequest](),
+	"deleteOwner":     requestOf[deleteOwnerRequest](),
+}
+
+// A request is what an operation decodes: its fields, and its value when none is given.
+type request struct {
+	*bind.Binding
+	empty reflect.Value
+}
+
+func requestOf[Req any]() request {
+	return request{bind.New[Req](testLimits), withDefaults(reflect.TypeFor[Req]())}
+}
+
+func withDefaults(t reflect.Type) reflect.Value {
+	v := reflect.New(t)
+	if d, ok := v.Interface().(bind.Defaulter); ok {
+		d.SetDefaults()
+	}
+	return v.Elem()
 }
 
 func TestContractHasTheFieldsOfEveryRequestAsTheServerTakesThem(t *testing.T) {
 	t.Parallel()
 	operations(loadSpec(t), func(_, path string, op *openapi3.Operation) {
-		p := requests[op.OperationID]
-		if p == nil {
-			p = new(plan)
+		req, ok := requests[op.OperationID]
+		if !ok {
+			req = requestOf[noRequest]()
 		}
 		server := make(map[string]string)
-		for _, f := range slices.Concat(p.query, p.header, p.json) {
-			describe(server, f.name, f)
+		takesObject := false
+		for _, f := range slices.Concat(req.Params, req.Body) {
+			if f.In != "path" {
+				describe(server, f.Name, f, req.empty.FieldByIndex(f.Index))
+			}
+			takesObject = takesObject || f.In == "json"
 		}
 		contract := make(map[string]string)
 		for _, param := range op.Parameters {
@@ -80,7 +103,7 @@ func TestContractHasTheFieldsOfEveryRequestAsTheServerTakesThem(t *testing.T) {
 				describeSchema(contract, v.Name, schema, v.Required)
 			}
 		}
-		if op.RequestBody != nil && p.event == nil {
+		if op.RequestBody != nil && takesObject {
 			body := op.RequestBody.Value.Content["application/json"].Schema.Value
 			for name, schema := range body.Properties {
 				describeSchema(contract, name, schema, slices.Contains(body.Required, name))
@@ -93,12 +116,12 @@ func TestContractHasTheFieldsOfEveryRequestAsTheServerTakesThem(t *testing.T) {
 }
 
 // describe notes what the server says of a field: whether it is required, its default and, of an integer, its bounds.
-func describe(into map[string]string, name string, f field) {
-	said := fmt.Sprintf("required=%t", f.required)
-	if f.initial.IsValid() {
-		said += " default=" + text(reflect.Indirect(f.initial).Interface())
+func describe(into map[string]string, name string, f bind.Field, initial reflect.Value) {
+	said := fmt.Sprintf("required=%t", f.Required)
+	if initial.IsValid() && !initial.IsZero() {
+		said += " default=" + text(reflect.Indirect(initial).Interface())
 	}
-	for rule := range strings.SplitSeq(f.rules, ",") {
+	for rule := range strings.SplitSeq(f.Rules, ",") {
 		if bound, limit, _ := strings.Cut(rule, "="); bound == "min" || bound == "max" {
 			if _, err := strconv.Atoi(limit); err == nil {
 				said += " " + bound + "=" + limit
@@ -109,11 +132,17 @@ func describe(into map[string]string, name string, f field) {
 		}
 	}
 	into[name] = said
-	for _, part := range slices.Concat(f.items, f.members) {
-		describe(into, name+"/"+part.name, part)
+	members := f.Members
+	if f.Element != nil {
+		if members = f.Element.Members; members == nil {
+			describe(into, name+"/*", *f.Element, reflect.Value{})
+		}
 	}
-	if f.element != nil {
-		describe(into, name+"/*", *f.element)
+	if members != nil {
+		inner := initial.Type().Elem() // of a slice or of a pointer
+		for _, part := range members {
+			describe(into, name+"/"+part.Name, part, withDefaults(inner).FieldByIndex(part.Index))
+		}
 	}
 }
 
@@ -121,7 +150,7 @@ func describe(into map[string]string, name string, f field) {
 func describeSchema(into map[string]string, name string, schema *openapi3.SchemaRef, required bool) {
 	s := schema.Value
 	said := fmt.Sprintf("required=%t", required)
-	if s.Default != nil && s.Default != false { // which is what a bool is anyway
+	if s.Default != nil && !slices.Contains([]string{"false", "0", "0s"}, text(s.Default)) { // which fields are without a default, too
 		said += " default=" + text(s.Default)
 	}
 	if least := max(s.MinLength, s.MinItems); least > 0 {

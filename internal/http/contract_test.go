@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/queued/queued/api"
+	"github.com/queued/queued/internal/http/problem"
 )
 
 // spec is api/openapi.yaml, loaded and held against the rules of OpenAPI 3.1, examples included.
@@ -206,10 +207,10 @@ func TestContractHasAnExampleForEveryBody(t *testing.T) {
 }
 
 // every kind that a client can get, in the order of the contract.
-var kinds = []kind{
-	invalidJSON, invalidParameter, unknownParameter, invalidCursor, unauthorized, crossOrigin, notFound, eventNotFound,
-	scheduleNotFound, ownerNotFound, methodNotAllowed, leaseLost, scheduleEnded, preconditionFailed, bodyTooLarge, unsupportedMediaType, hostNotAllowed, validationFailed, unrepresentable, tooDeep,
-	batchTooLarge, keyReused, internalError, queryTimeout, databaseUnavailable, overloaded, locked, notReady,
+var kinds = []problem.Type{
+	problem.InvalidJSON, problem.InvalidParameter, problem.UnknownParameter, problem.InvalidCursor, problem.Unauthorized, problem.CrossOrigin, problem.NotFound, problem.EventNotFound,
+	problem.ScheduleNotFound, problem.OwnerNotFound, problem.MethodNotAllowed, problem.LeaseLost, problem.ScheduleEnded, problem.PreconditionFailed, problem.BodyTooLarge, problem.UnsupportedMediaType, problem.HostNotAllowed, problem.ValidationFailed, problem.Unrepresentable, problem.TooDeep,
+	problem.BatchTooLarge, problem.KeyReused, problem.Internal, problem.QueryTimeout, problem.DatabaseUnavailable, problem.Overloaded, problem.Locked, problem.NotReady,
 }
 
 func TestContractHasEveryCode(t *testing.T) {
@@ -217,8 +218,8 @@ func TestContractHasEveryCode(t *testing.T) {
 	doc := loadSpec(t)
 	var codes []any
 	for _, k := range kinds {
-		codes = append(codes, k.code)
-		if row := fmt.Sprintf("| %d | `%s` |", k.status, k.code); !strings.Contains(doc.Info.Description, row) {
+		codes = append(codes, k.Code)
+		if row := fmt.Sprintf("| %d | `%s` |", k.Status, k.Code); !strings.Contains(doc.Info.Description, row) {
 			t.Errorf("the description has no row %q", row)
 		}
 	}

@@ -8,9 +8,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/queued/queued/internal/http/bind"
+	"github.com/queued/queued/internal/http/problem"
 )
 
-var testLimits = limits{body: 1 << 20, event: 1 << 20, items: 3, depth: 64}
+var testLimits = bind.Limits{Body: 1 << 20, Event: 1 << 20, Items: 3, Depth: 64}
 
 // decodeAs decodes a POST of body to target, as the endpoint of a Req does.
 func decodeAs[Req any](target, body string) (Req, error) {
@@ -18,7 +21,7 @@ func decodeAs[Req any](target, body string) (Req, error) {
 	r := httptest.NewRequest(http.MethodPost, target, strings.NewReader(body))
 	r.SetPathValue("id", "7")
 	r.SetPathValue("name", "mail")
-	err := planOf[Req]().decode(httptest.NewRecorder(), r, testLimits, &req)
+	err := bind.New[Req](testLimits).Decode(httptest.NewRecorder(), r, &req)
 	return req, err
 }
 
@@ -27,12 +30,12 @@ func bad(err error) string {
 	if err == nil {
 		return "ok"
 	}
-	p := problemOf(err)
-	lines := []string{p.kind.code}
-	if len(p.errors) == 0 {
-		lines = append(lines, p.detail)
+	p := problem.Of(err)
+	lines := []string{p.Type.Code}
+	if len(p.Errors) == 0 {
+		lines = append(lines, p.Detail)
 	}
-	for _, e := range p.errors {
+	for _, e := range p.Errors {
 		lines = append(lines, e.Pointer+" "+e.Detail)
 	}
 	return strings.Join(lines, "\n")
@@ -51,46 +54,46 @@ func TestEventsAreTakenOrRefusedWithTheReason(t *testing.T) {
 		"the deepest nesting":         {nested(64), "ok"},
 		"a long number":               {`{"a":` + strings.Repeat("9", 5000) + `}`, "ok"},
 		"many small exponents":        {`{"a":[` + strings.Repeat("1e3,", 1000) + `1]}`, "ok"},
-		"nothing":                     {``, "invalid_json\nThe body is empty: it must be the event, a JSON object."},
-		"blanks":                      {" \n", "invalid_json\nThe body is empty: it must be the event, a JSON object."},
-		"cut off":                     {`{"a":1`, "invalid_json\nThe JSON ends in the middle."},
-		"cut off in a string":         {`{"a":"\u12`, "invalid_json\nThe JSON ends in the middle."},
+		"nothing":                     {``, "invalid_json\nThe body is empty; expected a JSON object."},
+		"blanks":                      {" \n", "invalid_json\nThe body is empty; expected a JSON object."},
+		"cut off":                     {`{"a":1`, "invalid_json\nThe JSON ends early."},
+		"cut off in a string":         {`{"a":"\u12`, "invalid_json\nThe JSON ends early."},
 		"no JSON":                     {`a=b`, "invalid_json\nAt byte 0: invalid character 'a' at start of value."},
 		"broken within":               {`{"a":[1,}`, "invalid_json\nAt byte 7: invalid character ',' at start of value."},
-		"a trailing value":            {`{"a":1} {"b":2}`, "invalid_json\nThere must be one JSON value: more follows at byte 8."},
-		"trailing junk":               {"{}\n x", "invalid_json\nThere must be one JSON value: more follows at byte 4."},
-		"a trailing half":             {`{}{`, "invalid_json\nThere must be one JSON value: more follows at byte 2."},
-		"a duplicate name":            {`{"a":{"b":1,"b":2}}`, "invalid_json\n#/a/b appears twice in its object"},
-		"a duplicate escaped name":    {`{"a":1,"\u0061":2}`, "invalid_json\n#/a appears twice in its object"},
+		"a trailing value":            {`{"a":1} {"b":2}`, "invalid_json\nThe body must be one JSON value, but more follows at byte 8."},
+		"trailing junk":               {"{}\n x", "invalid_json\nThe body must be one JSON value, but more follows at byte 4."},
+		"a trailing half":             {`{}{`, "invalid_json\nThe body must be one JSON value, but more follows at byte 2."},
+		"a duplicate name":            {`{"a":{"b":1,"b":2}}`, "invalid_json\n#/a/b duplicate name"},
+		"a duplicate escaped name":    {`{"a":1,"\u0061":2}`, "invalid_json\n#/a duplicate name"},
 		"invalid UTF-8":               {"{\"a\":\"\xff\"}", "invalid_json\nAt byte 6: invalid UTF-8."},
 		"a control character":         {"{\"a\":\"\x00\"}", `invalid_json` + "\n" + `At byte 6: invalid character '\x00' in string (expecting non-control character).`},
 		"a byte order mark":           {"\ufeff{}", "invalid_json\nAt byte 0: invalid character '\\ufeff' at start of value."},
 		"not a number":                {`{"a":NaN}`, "invalid_json\nAt byte 5: invalid character 'N' at start of value."},
 		"a leading zero":              {`{"a":01}`, "invalid_json\nAt byte 6: invalid character '1' after object value (expecting ',' or '}')."},
-		"an array":                    {`[{"a":1}]`, "validation_failed\n# must be a JSON object"},
-		"a string":                    {`"x"`, "validation_failed\n# must be a JSON object"},
-		"null":                        {`null`, "validation_failed\n# must be a JSON object"},
-		"NUL in a string":             {`{"a":{"b":["x\u0000"]}}`, "unrepresentable\n#/a/b/0 holds \\u0000, which PostgreSQL's text cannot"},
-		"NUL in a name":               {`{"\u0000":1}`, "unrepresentable\n#/%00 holds \\u0000, which PostgreSQL's text cannot"},
-		"NUL after a backslash":       {`{"a":"\\\u0000"}`, "unrepresentable\n#/a holds \\u0000, which PostgreSQL's text cannot"},
-		"a lone high surrogate":       {`{"a":"\ud800"}`, "unrepresentable\n#/a holds a lone surrogate, which no UTF-8 text can"},
-		"a lone low surrogate":        {`{"a":"\uDC00x"}`, "unrepresentable\n#/a holds a lone surrogate, which no UTF-8 text can"},
-		"half a pair":                 {`{"a":"\ud800\u0041"}`, "unrepresentable\n#/a holds a lone surrogate, which no UTF-8 text can"},
-		"a surrogate in a name":       {`{"x":{"\udc00":1}}`, "unrepresentable\n#/x holds a lone surrogate, which no UTF-8 text can"},
-		"too deep":                    {nested(65), "too_deep\n#" + strings.Repeat("/a", 64) + " is nested deeper than 64 levels"},
-		"too deep in arrays":          {`{"a":` + strings.Repeat("[", 100_000), "too_deep\n#/a" + strings.Repeat("/0", 63) + " is nested deeper than 64 levels"},
-		"a huge exponent":             {`{"a":1e999999999999999999999}`, "unrepresentable\n#/a is a number with too many digits when it is written out"},
-		"a tiny exponent":             {`{"a":{"b":-1.5E-999999999999}}`, "unrepresentable\n#/a/b is a number with too many digits when it is written out"},
-		"an exponent beyond reason":   {`{"a":1e1000}`, "unrepresentable\n#/a is a number with too many digits when it is written out"},
-		"more digits than numeric's":  {`{"a":` + strings.Repeat("9", 131_073) + `}`, "unrepresentable\n#/a is a number with too many digits when it is written out"},
-		"a fraction beyond numeric's": {`{"a":0.` + strings.Repeat("9", 16_384) + `}`, "unrepresentable\n#/a is a number with too many digits when it is written out"},
+		"an array":                    {`[{"a":1}]`, "validation_failed\n# must be a JSON object, not [{\"a\":1}]"},
+		"a string":                    {`"x"`, "validation_failed\n# must be a JSON object, not \"x\""},
+		"null":                        {`null`, "validation_failed\n# must be a JSON object, not null"},
+		"NUL in a string":             {`{"a":{"b":["x\u0000"]}}`, "unrepresentable\n#/a/b/0 contains \\u0000, which PostgreSQL cannot store"},
+		"NUL in a name":               {`{"\u0000":1}`, "unrepresentable\n#/%00 contains \\u0000, which PostgreSQL cannot store"},
+		"NUL after a backslash":       {`{"a":"\\\u0000"}`, "unrepresentable\n#/a contains \\u0000, which PostgreSQL cannot store"},
+		"a lone high surrogate":       {`{"a":"\ud800"}`, "unrepresentable\n#/a contains a lone surrogate, which UTF-8 cannot encode"},
+		"a lone low surrogate":        {`{"a":"\uDC00x"}`, "unrepresentable\n#/a contains a lone surrogate, which UTF-8 cannot encode"},
+		"half a pair":                 {`{"a":"\ud800\u0041"}`, "unrepresentable\n#/a contains a lone surrogate, which UTF-8 cannot encode"},
+		"a surrogate in a name":       {`{"x":{"\udc00":1}}`, "unrepresentable\n#/x contains a lone surrogate, which UTF-8 cannot encode"},
+		"too deep":                    {nested(65), "too_deep\n#" + strings.Repeat("/a", 64) + " must be nested at most 64 levels deep"},
+		"too deep in arrays":          {`{"a":` + strings.Repeat("[", 100_000), "too_deep\n#/a" + strings.Repeat("/0", 63) + " must be nested at most 64 levels deep"},
+		"a huge exponent":             {`{"a":1e999999999999999999999}`, "unrepresentable\n#/a is a number with too many digits when written out"},
+		"a tiny exponent":             {`{"a":{"b":-1.5E-999999999999}}`, "unrepresentable\n#/a/b is a number with too many digits when written out"},
+		"an exponent beyond reason":   {`{"a":1e1000}`, "unrepresentable\n#/a is a number with too many digits when written out"},
+		"more digits than numeric's":  {`{"a":` + strings.Repeat("9", 131_073) + `}`, "unrepresentable\n#/a is a number with too many digits when written out"},
+		"a fraction beyond numeric's": {`{"a":0.` + strings.Repeat("9", 16_384) + `}`, "unrepresentable\n#/a is a number with too many digits when written out"},
 		"exponents beyond the limit": {
 			`{"a":[` + strings.Repeat("1e999,", 2000) + `1]}`,
-			"unrepresentable\n#/a/1041 is the number with which this body, its numbers written out, exceeds 1048576 bytes",
+			"unrepresentable\n#/a/1041 is the number with which the body, its numbers written out, exceeds 1048576 bytes",
 		},
 		"a long name in the way": {
 			`{"` + strings.Repeat("é", 1000) + `":"\u0000"}`,
-			"unrepresentable\n#/" + strings.Repeat("%C3%A9", 127) + "%E2%80%A6 holds \\u0000, which PostgreSQL's text cannot",
+			"unrepresentable\n#/" + strings.Repeat("%C3%A9", 127) + "%E2%80%A6 contains \\u0000, which PostgreSQL cannot store",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -111,26 +114,26 @@ func TestBatchProblemsPointIntoTheirEvent(t *testing.T) {
 	for name, tc := range map[string]struct{ body, want string }{
 		"none":            {`{"events":[]}`, "validation_failed\n#/events must not be empty"},
 		"no member":       {`{}`, "validation_failed\n#/events is required"},
-		"no body":         {``, "invalid_json\nThe body is empty: it must be a JSON object with events."},
-		"an array":        {`[]`, "validation_failed\n# the body must be a JSON object"},
-		"null":            {`{"events":null}`, "validation_failed\n#/events must be an array"},
-		"items of a sort": {`{"events":[1,null]}`, "validation_failed\n#/events/0 must be a JSON object\n#/events/1 must be a JSON object"},
-		"too many":        {`{"events":[{"event":{}},{"event":{}},{"event":{}},{"event":{}}]}`, "batch_too_large\n#/events must have at most 3 elements"},
+		"no body":         {``, "invalid_json\nThe body is empty; expected a JSON object with events."},
+		"an array":        {`[]`, "validation_failed\n# must be a JSON object, not []"},
+		"null":            {`{"events":null}`, "validation_failed\n#/events must be an array, not null"},
+		"items of a sort": {`{"events":[1,null]}`, "validation_failed\n#/events/0 must be a JSON object, not 1\n#/events/1 must be a JSON object, not null"},
+		"too many":        {`{"events":[{"event":{}},{"event":{}},{"event":{}},{"event":{}}]}`, "batch_too_large\n#/events must be at most 3 elements long"},
 		"every fault": {
 			`{"events":[{"event":{},"queue":"a b"},{"event":[],"delay":"10 minutes","vt":null},{"queue":"x","evnt":{}}],"x":[1]}`,
 			"validation_failed\n" +
 				"#/events/0/queue must be 1 to 128 of A–Z a–z 0–9 . _ : -\n" +
-				"#/events/1/event must be a JSON object\n" +
-				`#/events/1/delay "10 minutes" is not a duration: use a number with a unit, such as "90s" or "10m"` + "\n" +
-				`#/events/1/vt must be a time in a string, such as "2026-02-03T04:05:06Z", not null` + "\n" +
-				"#/events/2/evnt is no field here; known are event, queue, delay, vt, type, source, priority, key, max_attempts, expires_at\n" +
+				"#/events/1/event must be a JSON object, not []\n" +
+				`#/events/1/delay must be a duration such as "90s" or "10m", not "10 minutes"` + "\n" +
+				`#/events/1/vt must be an RFC 3339 time such as "2026-02-03T04:05:06Z", not null` + "\n" +
+				"#/events/2/evnt unknown field; expected one of event, queue, delay, vt, type, source, priority, key, max_attempts, expires_at\n" +
 				"#/events/2/event is required\n" +
-				"#/x is no field here; known are events",
+				"#/x unknown field; expected one of events",
 		},
-		"delay and vt":      {`{"events":[{"event":{},"delay":"1s","vt":"2026-01-01T00:00:00Z"}]}`, "validation_failed\n#/events/0/vt may not be given along with delay"},
-		"a deep one":        {`{"events":[{"event":{}},{"event":` + nested(65) + `}]}`, "too_deep\n#/events/1/event" + strings.Repeat("/a", 64) + " is nested deeper than 64 levels"},
-		"NUL in the third":  {`{"events":[{"event":{}},{"event":{}},{"event":{"a":{"b":"\u0000"}}}]}`, "unrepresentable\n#/events/2/event/a/b holds \\u0000, which PostgreSQL's text cannot"},
-		"a duplicate":       {`{"events":[{"event":{}, "event":{}}]}`, "invalid_json\n#/events/0/event appears twice in its object"},
+		"delay and vt":      {`{"events":[{"event":{},"delay":"1s","vt":"2026-01-01T00:00:00Z"}]}`, "validation_failed\n#/events/0/vt must not be given together with delay"},
+		"a deep one":        {`{"events":[{"event":{}},{"event":` + nested(65) + `}]}`, "too_deep\n#/events/1/event" + strings.Repeat("/a", 64) + " must be nested at most 64 levels deep"},
+		"NUL in the third":  {`{"events":[{"event":{}},{"event":{}},{"event":{"a":{"b":"\u0000"}}}]}`, "unrepresentable\n#/events/2/event/a/b contains \\u0000, which PostgreSQL cannot store"},
+		"a duplicate":       {`{"events":[{"event":{}, "event":{}}]}`, "invalid_json\n#/events/0/event duplicate name"},
 		"broken":            {`{"events":[{"event":{}},]}`, "invalid_json\nAt byte 23: invalid character ',' at start of value."},
 		"broken in between": {`{"events":[{"event":{}}}`, "invalid_json\nAt byte 23: invalid character '}' after array element (expecting ',' or ']')."},
 	} {
@@ -179,33 +182,33 @@ func TestOptionsOutOfRangeAreRefused(t *testing.T) {
 		"limit too large":   {`{"limit":1001}`, "#/limit must be at most 1000"},
 		"limit huge":        {`{"limit":99999999999999999999}`, "#/limit must be at most 9223372036854775807"},
 		"limit minus huge":  {`{"limit":-99999999999999999999}`, "#/limit must be at least -9223372036854775808"},
-		"limit a fraction":  {`{"limit":1.0}`, "#/limit 1.0 is not an integer"},
-		"limit exponential": {`{"limit":1e2}`, "#/limit 1e2 is not an integer"},
+		"limit a fraction":  {`{"limit":1.0}`, "#/limit must be an integer, not 1.0"},
+		"limit exponential": {`{"limit":1e2}`, "#/limit must be an integer, not 1e2"},
 		"limit in a string": {`{"limit":"5"}`, `#/limit must be an integer, not "5"`},
 		"limit null":        {`{"limit":null}`, "#/limit must be an integer, not null"},
-		"limit a list":      {`{"limit":[[1]]}`, "#/limit must be an integer"},
+		"limit a list":      {`{"limit":[[1]]}`, "#/limit must be an integer, not [[1]]"},
 		"attempts too many": {`{"max_attempts":2147483648}`, "#/max_attempts must be at most 2147483647"},
 		"attempts 0":        {`{"max_attempts":0}`, "#/max_attempts must be at least 1"},
-		"wait a number":     {`{"wait":10}`, `#/wait must be a duration in a string, such as "90s" or "10m", not 10`},
-		"wait without unit": {`{"wait":"10"}`, `#/wait "10" is not a duration: use a number with a unit, such as "90s" or "10m"`},
-		"wait in words":     {`{"wait":"10 minutes"}`, `#/wait "10 minutes" is not a duration: use a number with a unit, such as "90s" or "10m"`},
+		"wait a number":     {`{"wait":10}`, `#/wait must be a duration such as "90s" or "10m", not 10`},
+		"wait without unit": {`{"wait":"10"}`, `#/wait must be a duration such as "90s" or "10m", not "10"`},
+		"wait in words":     {`{"wait":"10 minutes"}`, `#/wait must be a duration such as "90s" or "10m", not "10 minutes"`},
 		"wait too long":     {`{"wait":"61s"}`, "#/wait must be at most 1m0s"},
 		"wait negative":     {`{"wait":"-1s"}`, "#/wait must be at least 0s"},
-		"wait overflowing":  {`{"wait":"9999999999h"}`, `#/wait must be at most 1m0s`},
+		"wait overflowing":  {`{"wait":"9999999999h"}`, `#/wait must be a duration such as "90s" or "10m", not "9999999999h"`},
 		"lease of nothing":  {`{"invisible_for":"0s"}`, "#/invisible_for must be at least 1µs"},
 		"lease for ever":    {`{"invisible_for":"8761h"}`, "#/invisible_for must be at most 8760h0m0s"},
 		"unknown order":     {`{"order":"lifo"}`, "#/order must be one of fifo, random"},
 		"empty queue":       {`{"queue":""}`, "#/queue must be 1 to 128 of A–Z a–z 0–9 . _ : -"},
 		"long queue":        {`{"queue":"` + strings.Repeat("q", 129) + `"}`, "#/queue must be 1 to 128 of A–Z a–z 0–9 . _ : -"},
 		"queue with a line": {`{"queue":"a\n"}`, "#/queue must be 1 to 128 of A–Z a–z 0–9 . _ : -"},
-		"unknown":           {`{"lease":"1m","Limit":1}`, "#/lease is no field here; known are queue, limit, max_attempts, invisible_for, wait, order, types, exclude_ids, worker\n#/Limit is no field here; known are queue, limit, max_attempts, invisible_for, wait, order, types, exclude_ids, worker"},
-		"types no list":     {`{"types":"a"}`, "#/types must be an array"},
-		"types of another":  {`{"types":["a",1,null,{}]}`, "#/types/1 must be a string, not 1\n#/types/2 must be a string, not null\n#/types/3 must be a string"},
+		"unknown":           {`{"lease":"1m","Limit":1}`, "#/lease unknown field; expected one of queue, limit, max_attempts, invisible_for, wait, order, types, exclude_ids, worker\n#/Limit unknown field; expected one of queue, limit, max_attempts, invisible_for, wait, order, types, exclude_ids, worker"},
+		"types no list":     {`{"types":"a"}`, `#/types must be an array, not "a"`},
+		"types of another":  {`{"types":["a",1,null,{}]}`, "#/types/1 must be a string, not 1\n#/types/2 must be a string, not null\n#/types/3 must be a string, not {}"},
 		"an empty type":     {`{"types":["a",""]}`, "#/types/1 must not be empty"},
 		"a long type":       {`{"types":["` + strings.Repeat("é", 256) + `"]}`, "#/types/0 must be at most 255 characters long"},
 		"too many types":    {`{"types":["a"` + strings.Repeat(`,"a"`, 100) + `]}`, "#/types must be at most 100 elements long"},
 		"too many ids":      {`{"exclude_ids":[1` + strings.Repeat(`,1`, 1000) + `]}`, "#/exclude_ids must be at most 1000 elements long"},
-		"an id of nothing":  {`{"exclude_ids":[1,0,-1,"2",1.5]}`, "#/exclude_ids/1 must be at least 1\n#/exclude_ids/2 must be at least 1\n#/exclude_ids/3 must be an integer, not \"2\"\n#/exclude_ids/4 1.5 is not an integer"},
+		"an id of nothing":  {`{"exclude_ids":[1,0,-1,"2",1.5]}`, "#/exclude_ids/1 must be at least 1\n#/exclude_ids/2 must be at least 1\n#/exclude_ids/3 must be an integer, not \"2\"\n#/exclude_ids/4 must be an integer, not 1.5"},
 		"an empty worker":   {`{"worker":""}`, "#/worker must not be empty"},
 		"two at once":       {`{"limit":0,"queue":7}`, "#/limit must be at least 1\n#/queue must be a string, not 7"},
 	} {
@@ -225,9 +228,9 @@ func TestListsAreTakenAsTheyStand(t *testing.T) {
 		`{"types":[],"exclude_ids":[ ]}`: "ok",
 		`{"types":["a" , "b"]}`:          "ok",
 		`{"types":["a",]}`:               "invalid_json\nAt byte 13: invalid character ',' at start of value.",
-		`{"types":["a"`:                  "invalid_json\nThe JSON ends in the middle.",
+		`{"types":["a"`:                  "invalid_json\nThe JSON ends early.",
 		`{"types":["a"}`:                 "invalid_json\nAt byte 13: invalid character '}' after array element (expecting ',' or ']').",
-		`{"types":["a\u0000"]}`:          "unrepresentable\n#/types/0 holds \\u0000, which PostgreSQL's text cannot",
+		`{"types":["a\u0000"]}`:          "unrepresentable\n#/types/0 contains \\u0000, which PostgreSQL cannot store",
 	} {
 		if _, err := decodeAs[claimRequest]("/claim", body); bad(err) != want {
 			t.Errorf("%s: got %s, want %s", body, bad(err), want)
@@ -247,15 +250,15 @@ func TestPolicyIsDecodedWholeOrRefusedWithTheReason(t *testing.T) {
 	for body, want := range map[string]string{
 		``:                   "ok",
 		`{"backoff":null}`:   "ok",
-		`{"backoff":[]}`:     "validation_failed\n#/backoff must be a JSON object",
-		`{"backoff":"none"}`: "validation_failed\n#/backoff must be a JSON object",
+		`{"backoff":[]}`:     "validation_failed\n#/backoff must be a JSON object, not []",
+		`{"backoff":"none"}`: "validation_failed\n#/backoff must be a JSON object, not \"none\"",
 		`{"backoff":{}}`:     "validation_failed\n#/backoff/kind is required\n#/backoff/base is required",
 		`{"backoff":{"kind":"cubic","base":5,"step":1}}`: "validation_failed\n#/backoff/kind must be one of constant, linear, exponential\n" +
-			`#/backoff/base must be a duration in a string, such as "90s" or "10m", not 5` + "\n#/backoff/step is no field here; known are kind, base, factor, max, jitter",
+			`#/backoff/base must be a duration such as "90s" or "10m", not 5` + "\n#/backoff/step unknown field; expected one of kind, base, factor, max, jitter",
 		`{"backoff":{"kind":"linear","base":"1s","factor":0.5,"jitter":1.5}}`:      "validation_failed\n#/backoff/factor must be at least 1\n#/backoff/jitter must be at most 1",
 		`{"backoff":{"kind":"linear","base":"1s","factor":1e999,"jitter":-1e999}}`: "validation_failed\n#/backoff/factor must be at most 1000\n#/backoff/jitter must be at least 0",
 		`{"backoff":{"kind":"linear","base":"1s","factor":"2"}}`:                   "validation_failed\n#/backoff/factor must be a number, not \"2\"",
-		`{"backoff":{"kind":"linear"`:                                              "invalid_json\nThe JSON ends in the middle.",
+		`{"backoff":{"kind":"linear"`:                                              "invalid_json\nThe JSON ends early.",
 		`{"max_attempts":0,"invisible_for":"0s","history_retention":"1ms"}`:        "validation_failed\n#/max_attempts must be at least 1\n#/invisible_for must be at least 1µs\n#/history_retention must be at least 1s",
 		`{"paused":null}`: "validation_failed\n#/paused must be true or false, not null",
 	} {
@@ -267,7 +270,7 @@ func TestPolicyIsDecodedWholeOrRefusedWithTheReason(t *testing.T) {
 
 func TestResultsAreAnyJSONThatPostgresHolds(t *testing.T) {
 	t.Parallel()
-	for _, value := range []string{`null`, `true`, `-1.50`, `"a\"b"`, `[1, {"a": []}]`, `{}`, `{"a": {"b": [null]}}`, `"` + strings.Repeat("x", maxResult-2) + `"`} {
+	for _, value := range []string{`null`, `true`, `-1.50`, `"a\"b"`, `[1, {"a": []}]`, `{}`, `{"a": {"b": [null]}}`, `"` + strings.Repeat("x", bind.MaxValue-2) + `"`} {
 		req, err := decodeAs[ackWithResultRequest]("/events/7/ack", `{ "result" : `+value+` , "receipt":"x"}`)
 		if err != nil || string(req.Result) != value {
 			t.Errorf("%.100s: got %.100s, %s", value, req.Result, bad(err))
@@ -276,13 +279,13 @@ func TestResultsAreAnyJSONThatPostgresHolds(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"result":}`:                   "invalid_json\nAt byte 10: missing value after object name.",
 		`{"result":[1}`:                 "invalid_json\nAt byte 12: invalid character '}' after array element (expecting ',' or ']').",
-		`{"result":{"a":1`:              "invalid_json\nThe JSON ends in the middle.",
-		`{"result":{"a":1,"a":2}}`:      "invalid_json\n#/result/a appears twice in its object",
-		`{"result":"\u0000"}`:           "unrepresentable\n#/result holds \\u0000, which PostgreSQL's text cannot",
-		`{"result":[1e1001]}`:           "unrepresentable\n#/result/0 is a number with too many digits when it is written out",
+		`{"result":{"a":1`:              "invalid_json\nThe JSON ends early.",
+		`{"result":{"a":1,"a":2}}`:      "invalid_json\n#/result/a duplicate name",
+		`{"result":"\u0000"}`:           "unrepresentable\n#/result contains \\u0000, which PostgreSQL cannot store",
+		`{"result":[1e1001]}`:           "unrepresentable\n#/result/0 is a number with too many digits when written out",
 		`{"result":` + nested(64) + `}`: "ok",
-		`{"result":` + nested(65) + `}`: "too_deep\n#/result" + strings.Repeat("/a", 64) + " is nested deeper than 64 levels",
-		`{"result":"` + strings.Repeat("x", maxResult-1) + `"}`: "validation_failed\n#/result has 65537 bytes, a result may have 65536 at most",
+		`{"result":` + nested(65) + `}`: "too_deep\n#/result" + strings.Repeat("/a", 64) + " must be nested at most 64 levels deep",
+		`{"result":"` + strings.Repeat("x", bind.MaxValue-1) + `"}`: "validation_failed\n#/result must be at most 65536 bytes long, not 65537",
 	} {
 		if _, err := decodeAs[ackWithResultRequest]("/events/7/ack", body); bad(err) != want {
 			t.Errorf("%.100s: got %s, want %s", body, bad(err), want)
@@ -298,11 +301,11 @@ func TestLeaseRequestsNeedAReceipt(t *testing.T) {
 	for name, tc := range map[string]struct{ body, want string }{
 		"fine":           {`{"receipt":"7.1.2","error":"a\nb","delay":"0s","final":true}`, "ok"},
 		"none":           {`{}`, "validation_failed\n#/receipt is required"},
-		"no body":        {``, "invalid_json\nThe body is empty: it must be a JSON object with receipt, delay, error, retryable, final."},
+		"no body":        {``, "invalid_json\nThe body is empty; expected a JSON object with receipt."},
 		"empty":          {`{"receipt":""}`, "validation_failed\n#/receipt must not be empty"},
 		"negative delay": {`{"receipt":"x","delay":"-1ns"}`, "validation_failed\n#/delay must be at least 0s"},
 		"long error":     {`{"receipt":"x","error":"` + strings.Repeat("é", 65537) + `"}`, "validation_failed\n#/error must be at most 65536 characters long"},
-		"NUL in error":   {`{"receipt":"x","error":"a\u0000"}`, "unrepresentable\n#/error holds \\u0000, which PostgreSQL's text cannot"},
+		"NUL in error":   {`{"receipt":"x","error":"a\u0000"}`, "unrepresentable\n#/error contains \\u0000, which PostgreSQL cannot store"},
 		"final in words": {`{"receipt":"x","final":"yes"}`, `validation_failed` + "\n" + `#/final must be true or false, not "yes"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -331,7 +334,7 @@ func TestSweepByAttemptsAloneIsAskedForWithNull(t *testing.T) {
 
 func TestRequeueByFilterNeedsAFilter(t *testing.T) {
 	t.Parallel()
-	const none = "validation_failed\n# must have a filter: one of queue, outcome, from, to, contains, id, type, source, worker, min_duration at least"
+	const none = "validation_failed\n# must have a filter: at least one of queue, outcome, from, to, contains, id, type, source, worker, min_duration"
 	for body, want := range map[string]string{
 		``:                           none,
 		`{}`:                         none,
@@ -351,8 +354,8 @@ func TestRequeueByFilterNeedsAFilter(t *testing.T) {
 func TestOnlyTheFirstFaultsAreListed(t *testing.T) {
 	t.Parallel()
 	_, err := decodeAs[claimRequest]("/claim", `{`+manyUnknown(1000)+`}`)
-	if got := len(problemOf(err).errors); got != maxFieldErrors {
-		t.Errorf("%d faults are listed, want %d", got, maxFieldErrors)
+	if got := len(problem.Of(err).Errors); got != problem.MaxFieldErrors {
+		t.Errorf("%d faults are listed, want %d", got, problem.MaxFieldErrors)
 	}
 }
 

@@ -112,7 +112,7 @@ func (s *Server) index(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "docs", http.StatusSeeOther)
 		return
 	}
-	s.reply(w, r, indexResponse{Name: "queued", Version: s.version.Version, Docs: "/docs", OpenAPI: "/openapi.yaml"})
+	respond(w, r, reply{body: indexResponse{Name: "queued", Version: s.version.Version, Docs: "/docs", OpenAPI: "/openapi.yaml"}})
 }
 
 type indexResponse struct {

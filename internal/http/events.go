@@ -8,6 +8,8 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/queued/queued/internal/http/bind"
+	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 )
 
@@ -100,26 +102,35 @@ func eventsOf(es []queue.Event) []event {
 	return out
 }
 
+// An eventsResponse is what a claim returns.
+type eventsResponse struct {
+	Events []event `json:"events"`
+}
+
 // options are what an event is posted with, in the query or in the element of a batch.
 type options struct {
-	Queue       string         `name:"queue" default:"default" validate:"queue"`
+	Queue       string         `name:"queue" validate:"queue"`
 	Delay       *time.Duration `name:"delay" validate:"min=0s,max=87600h"`
 	VT          *time.Time     `name:"vt"`
 	Type        string         `name:"type" validate:"min=1,max=255"`
 	Source      string         `name:"source" validate:"min=1,max=255"`
-	Priority    int64          `name:"priority" default:"0" validate:"min=-2147483648,max=2147483647"`
+	Priority    int64          `name:"priority" validate:"min=-2147483648,max=2147483647"`
 	Key         string         `name:"key" validate:"min=1,max=255"`
 	MaxAttempts int            `name:"max_attempts" validate:"min=1,max=2147483647"`
 	ExpiresAt   *time.Time     `name:"expires_at"`
 }
 
-func (o options) check(report func(field, detail string)) {
+// SetDefaults implements bind.Defaulter.
+func (o *options) SetDefaults() { o.Queue = "default" }
+
+// Check implements bind.Checker.
+func (o *options) Check(report func(field, detail string)) {
 	if o.Delay != nil && o.VT != nil {
-		report("vt", "may not be given along with delay")
+		report("vt", "must not be given together with delay")
 	}
 }
 
-func (o options) params(event jsontext.Value) queue.InsertParams {
+func (o *options) params(event bind.Object) queue.InsertParams {
 	p := queue.InsertParams{
 		Event:       []byte(event),
 		Queue:       o.Queue,
@@ -138,15 +149,16 @@ func (o options) params(event jsontext.Value) queue.InsertParams {
 }
 
 type insertRequest struct {
-	Event     jsontext.Value `body:"event"`
+	Event     bind.Object `body:"event"`
 	options   `in:"query"`
 	HeaderKey idempotencyKey `header:"Idempotency-Key" validate:"min=1,max=255"`
 }
 
-func (req insertRequest) check(report func(field, detail string)) {
-	req.options.check(report)
+// Check implements bind.Checker.
+func (req *insertRequest) Check(report func(field, detail string)) {
+	req.options.Check(report)
 	if req.Key != "" && req.HeaderKey != "" && req.Key != string(req.HeaderKey) {
-		report("key", "is another key than the header Idempotency-Key")
+		report("key", "must be the same as the header Idempotency-Key")
 	}
 }
 
@@ -154,26 +166,21 @@ type insertResponse struct {
 	ID    int64     `json:"id"`
 	Queue string    `json:"queue"`
 	VT    timestamp `json:"vt"`
-
-	isReplay bool
 }
-
-func (resp insertResponse) location() string { return eventPath(resp.ID) }
-func (resp insertResponse) replayed() bool   { return resp.isReplay }
 
 func eventPath(id int64) string { return "/events/" + strconv.FormatInt(id, 10) }
 
-func (s *Server) insert(r *http.Request, req insertRequest) (insertResponse, error) {
-	recordOf(r).note("queue", req.Queue)
+func (s *Server) insert(r *http.Request, req insertRequest) (reply, error) {
+	logOf(r).add("queue", req.Queue)
 	params := req.params(req.Event)
 	params.Key = cmp.Or(params.Key, string(req.HeaderKey))
 	inserted, err := s.svc.Insert(r.Context(), []queue.InsertParams{params})
 	if err != nil {
-		return insertResponse{}, err
+		return reply{}, err
 	}
 	e := inserted[0]
-	recordOf(r).note("id", e.ID)
-	return insertResponse{ID: e.ID, Queue: e.Queue, VT: timestamp(e.VT), isReplay: e.Replayed}, nil
+	logOf(r).add("id", e.ID)
+	return created(insertResponse{ID: e.ID, Queue: e.Queue, VT: timestamp(e.VT)}, eventPath(e.ID), e.Replayed), nil
 }
 
 type insertBatchRequest struct {
@@ -182,41 +189,39 @@ type insertBatchRequest struct {
 
 // A batchItem is what insertRequest is, with everything in the body.
 type batchItem struct {
-	Event   jsontext.Value `json:"event" validate:"required"`
+	Event   bind.Object `json:"event" validate:"required"`
 	options `in:"json"`
 }
 
 type insertBatchResponse struct {
 	IDs []int64 `json:"ids"`
-
-	isReplay bool // of every event
 }
 
-func (insertBatchResponse) location() string    { return "" } // there are many
-func (resp insertBatchResponse) replayed() bool { return resp.isReplay }
+// errBatchKey is the problem with a key for a batch, whose events are replayed each on its own.
+var errBatchKey = problem.InFields(problem.InvalidParameter, problem.FieldError{
+	Pointer: "Idempotency-Key",
+	Detail:  "must not be sent with a batch; give each event a key of its own in its field key",
+})
 
-// errBatchKey is the problem with a key for a batch: its events are kept or replayed each on its own.
-var errBatchKey = inFields(invalidParameter, fieldError{"Idempotency-Key", "is for one event: give each event of a batch a key of its own, in its field key"})
-
-func (s *Server) insertBatch(r *http.Request, req insertBatchRequest) (insertBatchResponse, error) {
+func (s *Server) insertBatch(r *http.Request, req insertBatchRequest) (reply, error) {
 	if len(r.Header.Values("Idempotency-Key")) > 0 {
-		return insertBatchResponse{}, errBatchKey
+		return reply{}, errBatchKey
 	}
-	recordOf(r).note("events", len(req.Events))
+	logOf(r).add("events", len(req.Events))
 	params := make([]queue.InsertParams, len(req.Events))
 	for i := range req.Events {
 		params[i] = req.Events[i].params(req.Events[i].Event)
 	}
 	inserted, err := s.svc.Insert(r.Context(), params)
 	if err != nil {
-		return insertBatchResponse{}, err
+		return reply{}, err
 	}
-	resp := insertBatchResponse{IDs: make([]int64, len(inserted)), isReplay: true}
+	resp, replayed := insertBatchResponse{IDs: make([]int64, len(inserted))}, true
 	for i, e := range inserted {
 		resp.IDs[i] = e.ID
-		resp.isReplay = resp.isReplay && e.Replayed
+		replayed = replayed && e.Replayed
 	}
-	return resp, nil
+	return created(resp, "", replayed), nil
 }
 
 // A pageResponse is one page of a listing. Next is null on the last one.
@@ -225,19 +230,26 @@ type pageResponse struct {
 	Next   *string `json:"next"`
 }
 
-func pageOf(p queue.Page) pageResponse {
-	resp := pageResponse{Events: eventsOf(p.Events)}
-	if p.Next != "" {
-		resp.Next = &p.Next
+func pageOf(p queue.Page) reply {
+	return reply{body: pageResponse{Events: eventsOf(p.Events), Next: nextOf(p.Next)}}
+}
+
+// nextOf is the cursor of a page as listings write it: null on the last one.
+func nextOf(cursor string) *string {
+	if cursor == "" {
+		return nil
 	}
-	return resp
+	return &cursor
 }
 
 // paging is what every listing takes.
 type paging struct {
-	Limit  int    `name:"limit" default:"100" validate:"min=1,max=1000"`
+	Limit  int    `name:"limit" validate:"min=1,max=1000"`
 	Cursor string `name:"cursor" validate:"min=1,max=1024"`
 }
+
+// SetDefaults implements bind.Defaulter.
+func (p *paging) SetDefaults() { p.Limit = 100 }
 
 type listEventsRequest struct {
 	Queue  string `query:"queue" validate:"queue"`
@@ -245,7 +257,7 @@ type listEventsRequest struct {
 	paging `in:"query"`
 }
 
-func (s *Server) listEvents(r *http.Request, req listEventsRequest) (pageResponse, error) {
+func (s *Server) listEvents(r *http.Request, req listEventsRequest) (reply, error) {
 	page, err := s.svc.List(r.Context(), queue.ListParams{
 		Queue:  req.Queue,
 		State:  queue.State(req.State),
@@ -255,18 +267,15 @@ func (s *Server) listEvents(r *http.Request, req listEventsRequest) (pageRespons
 	return pageOf(page), err
 }
 
-type getEventRequest struct {
+type eventRequest struct {
 	ID int64 `path:"id" validate:"min=1"`
 }
 
-func (s *Server) getEvent(r *http.Request, req getEventRequest) (event, error) {
-	recordOf(r).note("id", req.ID)
+func (s *Server) getEvent(r *http.Request, req eventRequest) (reply, error) {
+	logOf(r).add("id", req.ID)
 	e, err := s.svc.Get(r.Context(), req.ID)
-	return eventOf(&e), err
-}
-
-type listAttemptsRequest struct {
-	ID int64 `path:"id" validate:"min=1"`
+	found := eventOf(&e)
+	return reply{body: &found}, err
 }
 
 type listAttemptsResponse struct {
@@ -300,12 +309,8 @@ func attemptOf(a queue.Attempt) attempt {
 	return out
 }
 
-func (s *Server) listAttempts(r *http.Request, req listAttemptsRequest) (listAttemptsResponse, error) {
-	recordOf(r).note("id", req.ID)
+func (s *Server) listAttempts(r *http.Request, req eventRequest) (reply, error) {
+	logOf(r).add("id", req.ID)
 	attempts, err := s.svc.Attempts(r.Context(), req.ID)
-	resp := listAttemptsResponse{Attempts: make([]attempt, len(attempts))}
-	for i, a := range attempts {
-		resp.Attempts[i] = attemptOf(a)
-	}
-	return resp, err
+	return reply{body: listAttemptsResponse{convert(attempts, attemptOf)}}, err
 }

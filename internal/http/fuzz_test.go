@@ -5,12 +5,15 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/internal/http/bind"
+	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/pgtest"
 )
 
@@ -47,7 +50,7 @@ func checkEvent(t *testing.T, conn *pgx.Conn, body string) {
 	t.Helper()
 	req, err := decodeAs[insertRequest]("/events", body)
 	if err != nil {
-		if p := problemOf(err); p.kind.status < 400 || p.kind.status > 422 || (p.detail == "" && len(p.errors) == 0) {
+		if p := problem.Of(err); p.Type.Status < 400 || p.Type.Status > 422 || (p.Detail == "" && len(p.Errors) == 0) {
 			t.Errorf("%.500q was refused with %+v", body, p)
 		}
 		return
@@ -56,7 +59,7 @@ func checkEvent(t *testing.T, conn *pgx.Conn, body string) {
 	if !json.Valid(req.Event) || !utf8.ValidString(event) || event[0] != '{' {
 		t.Errorf("%.500q is no event", body)
 	}
-	if held := pgHolds(t, conn, event); len(held) > 2*len(event)+int(testLimits.body) {
+	if held := pgHolds(t, conn, event); len(held) > 2*len(event)+int(testLimits.Body) {
 		t.Errorf("%.500q grew from %d to %d bytes", body, len(event), len(held))
 	}
 }
@@ -103,12 +106,12 @@ func checkResult(t *testing.T, conn *pgx.Conn, value string) bool {
 	t.Helper()
 	req, err := decodeAs[ackWithResultRequest]("/events/7/ack", `{"result":`+value+`}`)
 	if err != nil {
-		if p := problemOf(err); p.kind.status < 400 || p.kind.status > 422 {
+		if p := problem.Of(err); p.Type.Status < 400 || p.Type.Status > 422 {
 			t.Errorf("%.500q was refused with %+v", value, p)
 		}
 		return false
 	}
-	if req.Result == nil || !json.Valid(req.Result) || len(req.Result) > maxResult {
+	if req.Result == nil || !json.Valid(req.Result) || len(req.Result) > bind.MaxValue {
 		t.Errorf("%.500q became %.500q", value, req.Result)
 		return false
 	}
@@ -144,6 +147,8 @@ func FuzzResult(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value string) { checkResult(t, conn, value) })
 }
 
+var queueName = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,128}$`)
+
 // FuzzBatch: whatever comes, the decoder answers with a batch of whole events or with a problem of the client's.
 func FuzzBatch(f *testing.F) {
 	for _, seed := range eventSeeds() {
@@ -156,16 +161,16 @@ func FuzzBatch(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body string) {
 		req, err := decodeAs[insertBatchRequest]("/events/batch", body)
 		if err != nil {
-			if p := problemOf(err); p.kind.status < 400 || p.kind.status > 422 {
+			if p := problem.Of(err); p.Type.Status < 400 || p.Type.Status > 422 {
 				t.Errorf("%q was refused with %+v", body, p)
 			}
 			return
 		}
-		if len(req.Events) < 1 || len(req.Events) > testLimits.items {
+		if len(req.Events) < 1 || len(req.Events) > testLimits.Items {
 			t.Errorf("%d events", len(req.Events))
 		}
 		for _, item := range req.Events {
-			if !json.Valid(item.Event) || item.Event.Kind() != '{' || !isQueue(item.Queue) {
+			if !json.Valid(item.Event) || item.Event[0] != '{' || !queueName.MatchString(item.Queue) {
 				t.Errorf("%q has the item %+v", body, item)
 			}
 		}
@@ -182,14 +187,14 @@ func FuzzQuery(f *testing.F) {
 	f.Fuzz(func(t *testing.T, query string) {
 		var req listHistoryRequest
 		r := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/history", RawQuery: query}}
-		err := planOf[listHistoryRequest]().decode(nil, r, testLimits, &req)
+		err := bind.New[listHistoryRequest](testLimits).Decode(nil, r, &req)
 		if err != nil {
-			if p := problemOf(err); p.kind.status < 400 || p.kind.status > 422 {
+			if p := problem.Of(err); p.Type.Status < 400 || p.Type.Status > 422 {
 				t.Errorf("%q was refused with %+v", query, p)
 			}
 			return
 		}
-		if req.Limit < 1 || req.Limit > 1000 || (req.Queue != "" && !isQueue(req.Queue)) || (req.Contains != nil && !json.Valid(req.Contains)) {
+		if req.Limit < 1 || req.Limit > 1000 || (req.Queue != "" && !queueName.MatchString(req.Queue)) || (req.Contains != nil && !json.Valid(req.Contains)) {
 			t.Errorf("%q became %+v", query, req)
 		}
 	})

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
 
+	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
@@ -217,15 +218,15 @@ func (a answer) want(status int) answer {
 }
 
 // wantProblem fails the test unless the answer is a problem of this kind.
-func (a answer) wantProblem(k kind) document {
+func (a answer) wantProblem(k problem.Type) problem.Document {
 	a.t.Helper()
-	a.want(k.status)
+	a.want(k.Status)
 	if got := a.header.Get("Content-Type"); got != "application/problem+json" {
 		a.t.Fatalf("a problem came as %s: %s", got, a.body)
 	}
-	p := decode[document](a)
-	if p.Code != k.code || p.Status != k.status || p.RequestID != a.header.Get("X-Request-Id") || p.Type != "urn:queued:problem:"+k.code {
-		a.t.Fatalf("got %s, want %s", a.body, k.code)
+	p := decode[problem.Document](a)
+	if p.Code != k.Code || p.Status != k.Status || p.RequestID != a.header.Get("X-Request-Id") || p.Type != "urn:queued:problem:"+k.Code {
+		a.t.Fatalf("got %s, want %s", a.body, k.Code)
 	}
 	return p
 }

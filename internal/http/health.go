@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 )
 
@@ -19,34 +20,34 @@ type healthResponse struct {
 
 // livez says that the process lives. A database that is down does not mend by a restart of this
 // process, so it does not matter here.
-func (s *Server) livez(*http.Request, noRequest) (healthResponse, error) {
-	return healthResponse{Status: "ok"}, nil
+func (s *Server) livez(*http.Request, noRequest) (reply, error) {
+	return reply{body: healthResponse{Status: "ok"}}, nil
 }
 
 // readyTime bounds the look at the database: probes have short timeouts of their own.
 const readyTime = 3 * time.Second
 
 // readyz says whether it makes sense to send calls here.
-func (s *Server) readyz(r *http.Request, _ noRequest) (healthResponse, error) {
+func (s *Server) readyz(r *http.Request, _ noRequest) (reply, error) {
 	if s.draining.Load() {
-		return healthResponse{}, &problem{kind: notReady, detail: "The server is shutting down."}
+		return reply{}, problem.New(problem.NotReady, "The server is shutting down.")
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), readyTime)
 	defer cancel()
 	err := s.svc.CheckReady(ctx)
 	switch {
 	case err == nil:
-		return healthResponse{Status: "ok"}, nil
+		return reply{body: healthResponse{Status: "ok"}}, nil
 	case errors.Is(err, queue.ErrNotSynchronous):
-		recordOf(r).err = err
-		return healthResponse{}, &problem{kind: notReady, detail: "The database's commits wait for no synchronous standby, and QUEUED_REQUIRE_SYNC wants them to."}
+		logOf(r).err = err
+		return reply{}, problem.New(problem.NotReady, "The database's commits wait for no synchronous standby, which QUEUED_REQUIRE_SYNC requires.")
 	case errors.Is(err, queue.ErrUnavailable):
-		return healthResponse{}, err
+		return reply{}, err
 	case errors.Is(err, context.DeadlineExceeded):
-		return healthResponse{}, &problem{kind: databaseUnavailable, detail: "The database does not answer."}
+		return reply{}, problem.New(problem.DatabaseUnavailable, "The database does not answer.")
 	default:
-		recordOf(r).err = err
-		return healthResponse{}, &problem{kind: notReady, detail: "The database is not as this version needs it. The log has more."}
+		logOf(r).err = err
+		return reply{}, problem.New(problem.NotReady, "The database is not as this version needs it; the log says why.")
 	}
 }
 
@@ -84,6 +85,6 @@ func versionOf(version string) versionResponse {
 	return v
 }
 
-func (s *Server) showVersion(*http.Request, noRequest) (versionResponse, error) {
-	return s.version, nil
+func (s *Server) showVersion(*http.Request, noRequest) (reply, error) {
+	return reply{body: s.version}, nil
 }

@@ -5,19 +5,18 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
-
+	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/queue"
 )
 
 // A filter selects events of history, in a query or in a body.
 type filter struct {
-	Queue    string         `name:"queue" validate:"queue"`
-	Outcome  string         `name:"outcome" validate:"oneof=done failed expired cancelled"`
-	From     *time.Time     `name:"from"`
-	To       *time.Time     `name:"to"`
-	Contains jsontext.Value `name:"contains"`
-	ID       *int64         `name:"id" validate:"min=1"`
+	Queue    string      `name:"queue" validate:"queue"`
+	Outcome  string      `name:"outcome" validate:"oneof=done failed expired cancelled"`
+	From     *time.Time  `name:"from"`
+	To       *time.Time  `name:"to"`
+	Contains bind.Object `name:"contains"`
+	ID       *int64      `name:"id" validate:"min=1"`
 
 	Type        string         `name:"type" validate:"min=1,max=255"`
 	Source      string         `name:"source" validate:"min=1,max=255"`
@@ -25,7 +24,8 @@ type filter struct {
 	MinDuration *time.Duration `name:"min_duration" validate:"min=0s,max=87600h"`
 }
 
-func (f filter) check(report func(field, detail string)) { checkSpan(f.From, f.To, report) }
+// Check implements bind.Checker.
+func (f *filter) Check(report func(field, detail string)) { checkSpan(f.From, f.To, report) }
 
 // checkSpan refuses a span of time in which nothing can be.
 func checkSpan(from, to *time.Time, report func(field, detail string)) {
@@ -34,12 +34,12 @@ func checkSpan(from, to *time.Time, report func(field, detail string)) {
 	}
 }
 
-func (f filter) empty() bool {
+func (f *filter) empty() bool {
 	return f.Queue == "" && f.Outcome == "" && f.From == nil && f.To == nil && f.Contains == nil && f.ID == nil &&
 		f.Type == "" && f.Source == "" && f.Worker == "" && f.MinDuration == nil
 }
 
-func (f filter) params() queue.HistoryFilter {
+func (f *filter) params() queue.HistoryFilter {
 	return queue.HistoryFilter{
 		Queue:    f.Queue,
 		Outcome:  queue.Outcome(f.Outcome),
@@ -60,7 +60,7 @@ type listHistoryRequest struct {
 	paging `in:"query"`
 }
 
-func (s *Server) listHistory(r *http.Request, req listHistoryRequest) (pageResponse, error) {
+func (s *Server) listHistory(r *http.Request, req listHistoryRequest) (reply, error) {
 	page, err := s.svc.History(r.Context(), queue.HistoryParams{
 		HistoryFilter: req.params(),
 		Limit:         req.Limit,
@@ -70,14 +70,17 @@ func (s *Server) listHistory(r *http.Request, req listHistoryRequest) (pageRespo
 }
 
 type historyStatsRequest struct {
-	Bucket time.Duration `query:"bucket" default:"1h" validate:"min=1s,max=8760h"`
+	Bucket time.Duration `query:"bucket" validate:"min=1s,max=8760h"`
 	From   *time.Time    `query:"from"`
 	To     *time.Time    `query:"to"`
 	Queue  string        `query:"queue" validate:"queue"`
 }
 
+// SetDefaults implements bind.Defaulter.
+func (req *historyStatsRequest) SetDefaults() { req.Bucket = time.Hour }
+
 // span is the time asked for: until now, and a day of it, unless said otherwise.
-func (req historyStatsRequest) span() (from, to time.Time) {
+func (req *historyStatsRequest) span() (from, to time.Time) {
 	to = time.Now().UTC()
 	if req.To != nil {
 		to = *req.To
@@ -89,7 +92,8 @@ func (req historyStatsRequest) span() (from, to time.Time) {
 	return from, to
 }
 
-func (req historyStatsRequest) check(report func(field, detail string)) {
+// Check implements bind.Checker.
+func (req *historyStatsRequest) Check(report func(field, detail string)) {
 	from, to := req.span()
 	if !from.Before(to) {
 		checkSpan(&from, &to, report)
@@ -98,7 +102,7 @@ func (req historyStatsRequest) check(report func(field, detail string)) {
 	// Buckets are aligned to the epoch: the first and the last may lie outside in part. Seconds, since
 	// a Duration holds 292 years only.
 	if n := float64(to.Unix()-from.Unix())/req.Bucket.Seconds() + 1; n > queue.MaxBuckets {
-		report("bucket", fmt.Sprintf("is so small that there would be more than %d buckets from from to to", queue.MaxBuckets))
+		report("bucket", fmt.Sprintf("is too short: from and to would be more than %d buckets apart", queue.MaxBuckets))
 	}
 }
 
@@ -115,44 +119,39 @@ type bucket struct {
 	Cancelled int64     `json:"cancelled"`
 }
 
-func (s *Server) historyStats(r *http.Request, req historyStatsRequest) (historyStatsResponse, error) {
+func (s *Server) historyStats(r *http.Request, req historyStatsRequest) (reply, error) {
 	from, to := req.span()
 	stats, err := s.svc.HistoryStats(r.Context(), queue.StatsParams{Bucket: req.Bucket, From: from, To: to, Queue: req.Queue})
-	resp := historyStatsResponse{Buckets: make([]bucket, len(stats))}
-	for i, b := range stats {
-		resp.Buckets[i] = bucket{timestamp(b.Start), b.Done, b.Failed, b.Expired, b.Cancelled}
-	}
-	return resp, err
-}
-
-type requeueRequest struct {
-	ID int64 `path:"id" validate:"min=1"`
+	return reply{body: historyStatsResponse{convert(stats, func(b queue.StatsBucket) bucket {
+		return bucket{timestamp(b.Start), b.Done, b.Failed, b.Expired, b.Cancelled}
+	})}}, err
 }
 
 type requeueResponse struct {
 	ID int64 `json:"id"` // of the copy that waits now
 }
 
-func (resp requeueResponse) location() string { return eventPath(resp.ID) }
-
-func (s *Server) requeue(r *http.Request, req requeueRequest) (requeueResponse, error) {
-	recordOf(r).note("id", req.ID)
+func (s *Server) requeue(r *http.Request, req eventRequest) (reply, error) {
+	logOf(r).add("id", req.ID)
 	id, err := s.svc.Requeue(r.Context(), req.ID)
-	return requeueResponse{ID: id}, err
+	return created(requeueResponse{ID: id}, eventPath(id), false), err
 }
 
 type requeueMatchingRequest struct {
 	filter `in:"json"`
-	Limit  int  `json:"limit" default:"1000" validate:"min=1,max=1000"`
+	Limit  int  `json:"limit" validate:"min=1,max=1000"`
 	DryRun bool `json:"dry_run"`
 }
 
-// check refuses a request without a filter: a stray empty POST must not bring back all of history.
-func (req requeueMatchingRequest) check(report func(field, detail string)) {
+// SetDefaults implements bind.Defaulter.
+func (req *requeueMatchingRequest) SetDefaults() { req.Limit = 1000 }
+
+// Check refuses a request without a filter: an empty POST sent by mistake must not requeue all of history.
+func (req *requeueMatchingRequest) Check(report func(field, detail string)) {
 	if req.empty() {
-		report("", "must have a filter: one of queue, outcome, from, to, contains, id, type, source, worker, min_duration at least")
+		report("", "must have a filter: at least one of queue, outcome, from, to, contains, id, type, source, worker, min_duration")
 	}
-	req.filter.check(report)
+	req.filter.Check(report)
 }
 
 type requeueMatchingResponse struct {
@@ -160,32 +159,35 @@ type requeueMatchingResponse struct {
 	Requeued int64 `json:"requeued"`
 }
 
-func (s *Server) requeueMatching(r *http.Request, req requeueMatchingRequest) (requeueMatchingResponse, error) {
+func (s *Server) requeueMatching(r *http.Request, req requeueMatchingRequest) (reply, error) {
 	result, err := s.svc.RequeueMatching(r.Context(), queue.RequeueParams{
 		HistoryFilter: req.params(),
 		Limit:         req.Limit,
 		DryRun:        req.DryRun,
 	})
-	recordOf(r).note("events", result.Requeued)
-	return requeueMatchingResponse{Matched: result.Matched, Requeued: result.Requeued}, err
+	logOf(r).add("events", result.Requeued)
+	return reply{body: requeueMatchingResponse{Matched: result.Matched, Requeued: result.Requeued}}, err
 }
 
 type sweepRequest struct {
 	MaxAttempts int            `json:"max_attempts" validate:"min=1,max=2147483647"` // not given: the service's own
-	MaxVTAge    *time.Duration `json:"max_vt_age" default:"1h" null:"true" validate:"min=0s,max=87600h"`
+	MaxVTAge    *time.Duration `json:"max_vt_age" null:"true" validate:"min=0s,max=87600h"`
 	Queue       string         `json:"queue" validate:"queue"`
 }
+
+// SetDefaults implements bind.Defaulter.
+func (req *sweepRequest) SetDefaults() { req.MaxVTAge = new(time.Hour) }
 
 type sweepResponse struct {
 	Expired int64 `json:"expired"`
 }
 
-func (s *Server) sweep(r *http.Request, req sweepRequest) (sweepResponse, error) {
+func (s *Server) sweep(r *http.Request, req sweepRequest) (reply, error) {
 	expired, err := s.svc.Sweep(r.Context(), queue.SweepParams{
 		MaxAttempts: req.MaxAttempts,
 		MaxVTAge:    req.MaxVTAge,
 		Queue:       req.Queue,
 	})
-	recordOf(r).note("events", expired)
-	return sweepResponse{Expired: expired}, err
+	logOf(r).add("events", expired)
+	return reply{body: sweepResponse{Expired: expired}}, err
 }

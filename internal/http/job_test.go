@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/queued/queued/internal/http/problem"
 )
 
 // post puts an event into a queue with options as the query has them, and returns its id.
@@ -167,11 +169,11 @@ func TestWorkerIsNamedByTheBodyOrTheHeader(t *testing.T) {
 	if e := (<-waiting)[0]; e.Worker != "in wait" || h.get(id).Worker != "in wait" {
 		t.Errorf("a waiting worker claimed %+v", e)
 	}
-	p := h.with("X-Worker", "a").call("POST", "/claim", `{"worker":"b"}`).wantProblem(validationFailed)
-	if diff := cmp.Diff([]fieldError{{"#/worker", "is another worker than the header X-Worker"}}, p.Errors); diff != "" {
+	p := h.with("X-Worker", "a").call("POST", "/claim", `{"worker":"b"}`).wantProblem(problem.ValidationFailed)
+	if diff := cmp.Diff([]problem.FieldError{{Pointer: "#/worker", Detail: "must be the same as the header X-Worker"}}, p.Errors); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	h.with("X-Worker", "\xe4").try("POST", "/claim", "").wantProblem(invalidParameter)
+	h.with("X-Worker", "\xe4").try("POST", "/claim", "").wantProblem(problem.InvalidParameter)
 }
 
 func TestResultOfTheWorkIsInHistory(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/queued/queued/internal/http/problem"
 )
 
 // wantReplay fails the test unless the answer is that of first once more, and says so.
@@ -66,9 +68,9 @@ func TestAnotherRequestUnderTheSameKeyIsRefused(t *testing.T) {
 		"/events?key=k&priority=3&delay=1h&max_attempts=1":                  `{"a":1}`,
 		"/events?key=k&priority=3&delay=1h&expires_at=2100-01-01T00:00:00Z": `{"a":1}`,
 	} {
-		h.call("POST", path, body).wantProblem(keyReused)
+		h.call("POST", path, body).wantProblem(problem.KeyReused)
 	}
-	h.call("POST", "/events/batch", `{"events":[{"event":{"new":true}},{"event":{"a":2},"key":"k"}]}`).wantProblem(keyReused)
+	h.call("POST", "/events/batch", `{"events":[{"event":{"new":true}},{"event":{"a":2},"key":"k"}]}`).wantProblem(problem.KeyReused)
 	if n := h.count("select count(*) from agent.event"); n != 1 {
 		t.Errorf("there are %d events, want 1", n)
 	}
@@ -78,11 +80,11 @@ func TestAnotherRequestUnderTheSameKeyIsRefused(t *testing.T) {
 func TestKeyOfTheHeaderAndThatOfTheQueryMustBeOne(t *testing.T) {
 	t.Parallel()
 	h := start(t, settings{})
-	p := h.with("Idempotency-Key", `"a"`).call("POST", "/events?key=b", `{}`).wantProblem(invalidParameter)
-	if diff := cmp.Diff([]fieldError{{"?key", "is another key than the header Idempotency-Key"}}, p.Errors); diff != "" {
+	p := h.with("Idempotency-Key", `"a"`).call("POST", "/events?key=b", `{}`).wantProblem(problem.InvalidParameter)
+	if diff := cmp.Diff([]problem.FieldError{{Pointer: "?key", Detail: "must be the same as the header Idempotency-Key"}}, p.Errors); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	p = h.with("Idempotency-Key", `"a"`).call("POST", "/events/batch", `{"events":[{"event":{}}]}`).wantProblem(invalidParameter)
+	p = h.with("Idempotency-Key", `"a"`).call("POST", "/events/batch", `{"events":[{"event":{}}]}`).wantProblem(problem.InvalidParameter)
 	if p.Errors[0].Pointer != "Idempotency-Key" {
 		t.Errorf("a key for a batch: %+v", p)
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/queued/queued/internal/http/problem"
 )
 
 func TestInsertedEventIsWhereLocationSaysAsItWasSent(t *testing.T) {
@@ -72,7 +74,7 @@ func TestBatchIsStoredInOrderOrNotAtAll(t *testing.T) {
 	if e := h.get(ids[3]); !e.VT.Equal(vt) {
 		t.Errorf("vt is %s, want %s", e.VT, vt)
 	}
-	h.try("POST", "/events/batch", `{"events":[{"event":{}},{"event":{"a":"\u0000"}}]}`).wantProblem(unrepresentable)
+	h.try("POST", "/events/batch", `{"events":[{"event":{}},{"event":{"a":"\u0000"}}]}`).wantProblem(problem.Unrepresentable)
 	if n := h.count("select count(*) from agent.event"); n != 4 {
 		t.Errorf("there are %d events, want 4", n)
 	}
@@ -117,7 +119,7 @@ func TestAckEndsInHistoryAndMayBeRepeated(t *testing.T) {
 	if got := h.get(never); got.Outcome != "cancelled" {
 		t.Errorf("the deleted event is %+v", got)
 	}
-	h.call("DELETE", fmt.Sprintf("/events/%d", never), "").wantProblem(eventNotFound)
+	h.call("DELETE", fmt.Sprintf("/events/%d", never), "").wantProblem(problem.EventNotFound)
 }
 
 func TestLostLeaseIsRefusedAndTheNewOwnerUnaffected(t *testing.T) {
@@ -128,10 +130,10 @@ func TestLostLeaseIsRefusedAndTheNewOwnerUnaffected(t *testing.T) {
 	h.sql("update agent.event set vt = now() - interval '1 second'")
 	held := h.claimOne()
 	path := fmt.Sprintf("/events/%d", id)
-	h.call("DELETE", path+"?receipt="+lost.Receipt, "").wantProblem(leaseLost)
-	h.call("POST", path+"/nack", fmt.Sprintf(`{"receipt":%q}`, lost.Receipt)).wantProblem(leaseLost)
-	h.call("POST", path+"/nack", fmt.Sprintf(`{"receipt":%q,"final":true}`, lost.Receipt)).wantProblem(leaseLost)
-	h.call("POST", path+"/extend", fmt.Sprintf(`{"receipt":%q}`, lost.Receipt)).wantProblem(leaseLost)
+	h.call("DELETE", path+"?receipt="+lost.Receipt, "").wantProblem(problem.LeaseLost)
+	h.call("POST", path+"/nack", fmt.Sprintf(`{"receipt":%q}`, lost.Receipt)).wantProblem(problem.LeaseLost)
+	h.call("POST", path+"/nack", fmt.Sprintf(`{"receipt":%q,"final":true}`, lost.Receipt)).wantProblem(problem.LeaseLost)
+	h.call("POST", path+"/extend", fmt.Sprintf(`{"receipt":%q}`, lost.Receipt)).wantProblem(problem.LeaseLost)
 	if got := h.get(id); got.State != "leased" || got.Attempts != 2 || !got.VT.Equal(held.VT) {
 		t.Errorf("the event is %+v", got)
 	}
@@ -228,7 +230,7 @@ func TestListingsPageThroughEverythingOnce(t *testing.T) {
 		t.Errorf("history (-want +got)\n%s", diff)
 	}
 	next := *decode[seenPage](h.call("GET", "/history?limit=2", "").want(200)).Next
-	h.call("GET", "/events?cursor="+next, "").wantProblem(invalidCursor)
+	h.call("GET", "/events?cursor="+next, "").wantProblem(problem.InvalidCursor)
 }
 
 func TestHistoryIsFilteredByWhatTheQuerySays(t *testing.T) {

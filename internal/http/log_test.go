@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/rs/zerolog"
+
+	"github.com/queued/queued/internal/http/problem"
 )
 
 func TestRequestIsOneLineOfTheLogWithoutWhatWasSent(t *testing.T) {
@@ -68,7 +70,7 @@ func TestPanicIsAProblemAndItsStackInTheLog(t *testing.T) {
 	log := new(logBuffer)
 	s := New(Config{Logger: zerolog.New(log)})
 	got := ask(t, s, func(http.ResponseWriter, *http.Request) { panic("secret text") }, "id-1")
-	got.wantProblem(internalError)
+	got.wantProblem(problem.Internal)
 	if strings.Contains(got.body, "secret") {
 		t.Errorf("the client sees %s", got.body)
 	}
@@ -103,7 +105,7 @@ func TestInternalErrorsStayInTheLog(t *testing.T) {
 	h := start(t, settings{})
 	h.sql("alter schema agent rename to elsewhere")
 	got := h.try("GET", "/queues", "")
-	p := got.wantProblem(internalError)
+	p := got.wantProblem(problem.Internal)
 	if strings.Contains(got.body, "agent") {
 		t.Errorf("the client sees %s", got.body)
 	}

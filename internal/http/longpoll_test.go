@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/queued/queued/internal/http/problem"
 )
 
 // waiting starts a claim that waits, and returns where its answer will come.
@@ -67,7 +69,7 @@ func TestDrainAnswersWaitingClaimsAndTurnsReadinessOff(t *testing.T) {
 	if got := <-claim; got.want(200).body != `{"events":[]}` {
 		t.Errorf("got %s", got.body)
 	}
-	h.call("GET", "/readyz", "").wantProblem(notReady)
+	h.call("GET", "/readyz", "").wantProblem(problem.NotReady)
 	h.call("GET", "/livez", "").want(200)
 	h.insert(`{}`)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
@@ -94,7 +95,7 @@ func TestManyQueuesNeitherFillTheMetricsNorLookLikeAnOutage(t *testing.T) {
 	if len(names) != 700 {
 		t.Errorf("the pages have %d queues", len(names))
 	}
-	h.call("GET", "/queues?cursor=x", "").wantProblem(invalidCursor)
+	h.call("GET", "/queues?cursor=x", "").wantProblem(problem.InvalidCursor)
 }
 
 func TestDatabaseIsUpThoughTheQueuesCannotBeCounted(t *testing.T) {

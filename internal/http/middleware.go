@@ -15,10 +15,13 @@ import (
 
 	"github.com/go-chi/chi/v5"
 	"github.com/rs/zerolog"
+
+	"github.com/queued/queued/internal/http/bind"
+	"github.com/queued/queued/internal/http/problem"
 )
 
-// A record gathers what is said about one request: in its line of the log and in the metrics.
-type record struct {
+// An accessLog gathers what is said about one request: in its line of the log and in the metrics.
+type accessLog struct {
 	id     string
 	status int // 0 until the answer begins
 	bytes  int64
@@ -26,26 +29,26 @@ type record struct {
 	fields []any // names and values, in turn
 }
 
-type recordKey struct{}
+type accessLogKey struct{}
 
 // recordOf returns the record of r, which observe put there.
-func recordOf(r *http.Request) *record { return r.Context().Value(recordKey{}).(*record) }
+func logOf(r *http.Request) *accessLog { return r.Context().Value(accessLogKey{}).(*accessLog) }
 
-// note adds a field to the request's line of the log. Payloads, receipts and keys have no
+// add adds a field to the request's line of the log. Payloads, receipts and keys have no
 // place there.
-func (rec *record) note(name string, value any) { rec.fields = append(rec.fields, name, value) }
+func (rec *accessLog) add(name string, value any) { rec.fields = append(rec.fields, name, value) }
 
 // observe gives each request its id and its record, and says in one line of the log and in
 // the metrics how it went.
 func (s *Server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		rec := &record{id: requestID(r)}
+		rec := &accessLog{id: requestID(r)}
 		h := w.Header()
 		h.Set("X-Request-Id", rec.id)
 		h["X-Content-Type-Options"] = noSniff
 		h["Content-Security-Policy"] = noPage
-		r = r.WithContext(context.WithValue(r.Context(), recordKey{}, rec))
+		r = r.WithContext(context.WithValue(r.Context(), accessLogKey{}, rec))
 		defer func() {
 			took := time.Since(start)
 			route := routeOf(r)
@@ -106,7 +109,7 @@ func (s *Server) rescue(next http.Handler) http.Handler {
 			case http.ErrAbortHandler:
 				panic(cause)
 			}
-			rec := recordOf(r)
+			rec := logOf(r)
 			s.log.Error().Str("request_id", rec.id).Any("panic", cause).Bytes("stack", debug.Stack()).Msg("panic")
 			if rec.status != 0 { // half an answer must not look like a whole one
 				panic(http.ErrAbortHandler)
@@ -120,7 +123,7 @@ func (s *Server) rescue(next http.Handler) http.Handler {
 // A writer notes in the record what is written through it.
 type writer struct {
 	http.ResponseWriter
-	rec *record
+	rec *accessLog
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -170,11 +173,7 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 		if isForReading(r) {
 			challenges = append(challenges, `Basic realm="queued", charset="UTF-8"`)
 		}
-		fail(w, r, &problem{
-			kind:   unauthorized,
-			detail: "Send the API key along: Authorization: Bearer KEY.",
-			header: http.Header{"Www-Authenticate": challenges},
-		})
+		fail(w, r, problem.New(problem.Unauthorized, "Send the API key as Authorization: Bearer KEY.").With("Www-Authenticate", challenges...))
 	})
 }
 
@@ -191,7 +190,7 @@ func checkOrigin(next http.Handler) http.Handler {
 	protection := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := protection.Check(r); err != nil {
-			fail(w, r, &problem{kind: crossOrigin, detail: "The browser says that a page of another origin makes this call."})
+			fail(w, r, problem.New(problem.CrossOrigin, "The browser reports that a page of another origin makes this call."))
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -210,10 +209,8 @@ func (s *Server) checkHost(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		fail(w, r, &problem{
-			kind:   hostNotAllowed,
-			detail: "Without an API key this server answers for localhost, 127.0.0.0/8 and [::1] only, not for " + quote(r.Host) + ".",
-		})
+		fail(w, r, problem.New(problem.HostNotAllowed,
+			"Without an API key the host must be localhost, in 127.0.0.0/8 or [::1], not "+bind.Quote(r.Host)+"."))
 	})
 }
 

@@ -3,6 +3,8 @@ package http
 import (
 	"strings"
 	"testing"
+
+	"github.com/queued/queued/internal/http/problem"
 )
 
 func TestPartsOfThePathAreTakenAsTheyWereMeant(t *testing.T) {
@@ -15,6 +17,6 @@ func TestPartsOfThePathAreTakenAsTheyWereMeant(t *testing.T) {
 		}
 	}
 	for _, sent := range []string{"a%20b", "%00", "%C3%A4", strings.Repeat("a", 129)} {
-		h.try("PUT", "/owners/"+sent, `{"timezone":"Europe/London"}`).wantProblem(invalidParameter)
+		h.try("PUT", "/owners/"+sent, `{"timezone":"Europe/London"}`).wantProblem(problem.InvalidParameter)
 	}
 }

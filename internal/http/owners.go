@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/schedule"
 )
 
@@ -30,27 +31,15 @@ func ownerOf(o schedule.Owner) ownerBody {
 	}
 }
 
-func (o ownerBody) version() int64 { return o.Version }
-
 type putOwnerRequest struct {
-	ID         string         `path:"id" validate:"owner"`
-	IfMatch    *precondition  `header:"If-Match"`
-	Timezone   string         `json:"timezone" validate:"required,min=1,max=64"`
-	Attributes jsontext.Value `json:"attributes"`
+	ID         string        `path:"id" validate:"owner"`
+	IfMatch    *precondition `header:"If-Match"`
+	Timezone   string        `json:"timezone" validate:"required,min=1,max=64"`
+	Attributes bind.Object   `json:"attributes"`
 }
 
-// A putOwnerResponse is an owner, and whether it is new.
-type putOwnerResponse struct {
-	ownerBody
-
-	wasThere bool
-}
-
-func (resp putOwnerResponse) location() string { return "/owners/" + resp.ID }
-func (resp putOwnerResponse) existed() bool    { return resp.wasThere }
-
-func (s *Server) putOwner(r *http.Request, req putOwnerRequest) (putOwnerResponse, error) {
-	recordOf(r).note("owner", req.ID)
+func (s *Server) putOwner(r *http.Request, req putOwnerRequest) (reply, error) {
+	logOf(r).add("owner", req.ID)
 	p := schedule.PutOwnerParams{ID: req.ID, Timezone: req.Timezone, Attributes: []byte(req.Attributes)}
 	var put schedule.PutOwnerResult
 	attempt := func(version *int64) (err error) {
@@ -64,8 +53,12 @@ func (s *Server) putOwner(r *http.Request, req putOwnerRequest) (putOwnerRespons
 	} else {
 		err = req.IfMatch.try(attempt)
 	}
-	recordOf(r).note("moved", put.Moved)
-	return putOwnerResponse{ownerOf(put.Owner), !put.Created}, err
+	logOf(r).add("moved", put.Moved)
+	rep := reply{body: ownerOf(put.Owner), etag: entityTag(put.Version), location: "/owners/" + put.ID}
+	if put.Created {
+		rep.status = http.StatusCreated
+	}
+	return rep, err
 }
 
 // changeOwner makes attempt with the version that the owner has, which must be there, until nobody else was faster.
@@ -88,10 +81,10 @@ type ownerRequest struct {
 	ID string `path:"id" validate:"owner"`
 }
 
-func (s *Server) getOwner(r *http.Request, req ownerRequest) (ownerBody, error) {
-	recordOf(r).note("owner", req.ID)
+func (s *Server) getOwner(r *http.Request, req ownerRequest) (reply, error) {
+	logOf(r).add("owner", req.ID)
 	found, err := s.schedules.GetOwner(r.Context(), req.ID)
-	return ownerOf(found), err
+	return reply{body: ownerOf(found), etag: entityTag(found.Version)}, err
 }
 
 type listOwnersRequest struct {
@@ -103,13 +96,9 @@ type listOwnersResponse struct {
 	Next   *string     `json:"next"`
 }
 
-func (s *Server) listOwners(r *http.Request, req listOwnersRequest) (listOwnersResponse, error) {
+func (s *Server) listOwners(r *http.Request, req listOwnersRequest) (reply, error) {
 	page, err := s.schedules.ListOwners(r.Context(), schedule.ListOwnersParams{Limit: req.Limit, Cursor: req.Cursor})
-	resp := listOwnersResponse{Owners: make([]ownerBody, len(page.Owners)), Next: nextOf(page.Next)}
-	for i, o := range page.Owners {
-		resp.Owners[i] = ownerOf(o)
-	}
-	return resp, err
+	return reply{body: listOwnersResponse{convert(page.Owners, ownerOf), nextOf(page.Next)}}, err
 }
 
 type deleteOwnerRequest struct {
@@ -117,11 +106,11 @@ type deleteOwnerRequest struct {
 	IfMatch *precondition `header:"If-Match"`
 }
 
-func (s *Server) deleteOwner(r *http.Request, req deleteOwnerRequest) (nothing, error) {
-	recordOf(r).note("owner", req.ID)
-	return nothing{}, req.IfMatch.try(func(version *int64) error {
+func (s *Server) deleteOwner(r *http.Request, req deleteOwnerRequest) (reply, error) {
+	logOf(r).add("owner", req.ID)
+	return noContent, req.IfMatch.try(func(version *int64) error {
 		cancelled, err := s.schedules.DeleteOwner(r.Context(), req.ID, version)
-		recordOf(r).note("cancelled", cancelled)
+		logOf(r).add("cancelled", cancelled)
 		return err
 	})
 }

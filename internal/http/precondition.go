@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/schedule"
 )
 
@@ -15,43 +16,41 @@ type precondition []int64
 // maxVersions bounds how many versions a precondition names: each may have to be tried.
 const maxVersions = 16
 
-// setText takes a list of entity tags or *. A weak tag counts like a strong one: versions here tell exactly what callers have set. A tag that is
+// UnmarshalText takes a list of entity tags or *. A weak tag counts like a strong one: versions here tell exactly what callers have set. A tag that is
 // no version of anything matches nothing, and so does a list of nothing but such tags.
-func (p *precondition) setText(text string) string {
-	const wrong = ` is neither * nor a list of entity tags such as "3"`
-	rest := strings.TrimSpace(text)
+func (p *precondition) UnmarshalText(text []byte) error {
+	wrong := fmt.Errorf(`must be * or a list of entity tags such as "3", not %s`, bind.Quote(string(text)))
+	rest := strings.TrimSpace(string(text))
 	if rest == "*" {
 		*p = nil
-		return ""
+		return nil
 	}
 	*p = precondition{}
 	for {
 		rest = strings.TrimPrefix(strings.TrimLeft(rest, " \t"), "W/")
 		if !strings.HasPrefix(rest, `"`) {
-			return quote(text) + wrong
+			return wrong
 		}
 		tag, after, closed := strings.Cut(rest[1:], `"`)
 		if !closed {
-			return quote(text) + wrong
+			return wrong
 		}
 		if n, err := strconv.ParseInt(tag, 10, 64); err == nil && strconv.FormatInt(n, 10) == tag {
 			*p = append(*p, n)
 		}
 		if len(*p) > maxVersions {
-			return fmt.Sprintf("names more than %d versions", maxVersions)
+			return fmt.Errorf("must name at most %d versions", maxVersions)
 		}
 		after = strings.TrimLeft(after, " \t")
 		if after == "" {
-			return ""
+			return nil
 		}
 		var more bool
 		if rest, more = strings.CutPrefix(after, ","); !more {
-			return quote(text) + wrong
+			return wrong
 		}
 	}
 }
-
-func (*precondition) wanted() string { return "a list of entity tags" }
 
 // isAny reports whether p is *: met by whatever is there.
 func (p *precondition) isAny() bool { return p != nil && *p == nil }
@@ -71,5 +70,43 @@ func (p *precondition) try(attempt func(version *int64) error) error {
 	return err
 }
 
-// entityTag is the ETag of a version.
-func entityTag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
+// An idempotencyKey is a key that makes a call safe to repeat, as a header has it: a structured field's string, in quotes, or the
+// same without them.
+type idempotencyKey string
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (k *idempotencyKey) UnmarshalText(text []byte) error {
+	plain := strings.TrimSpace(string(text))
+	if strings.HasPrefix(plain, `"`) {
+		var ok bool
+		if plain, ok = unquote(plain); !ok {
+			return fmt.Errorf("must be a string in quotes or without any, not %s", bind.Quote(string(text)))
+		}
+	}
+	for _, c := range []byte(plain) {
+		if c < ' ' || c > '~' {
+			return errors.New("must be printable ASCII characters")
+		}
+	}
+	*k = idempotencyKey(plain)
+	return nil
+}
+
+// unquote reads a string of RFC 8941, section 3.3.3.
+func unquote(text string) (plain string, ok bool) {
+	var b strings.Builder
+	for i := 1; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			return b.String(), i == len(text)-1
+		case c != '\\':
+			b.WriteByte(c)
+		case i+1 < len(text) && (text[i+1] == '"' || text[i+1] == '\\'):
+			i++
+			b.WriteByte(text[i])
+		default:
+			return "", false
+		}
+	}
+	return "", false
+}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/schedule"
 )
 
@@ -18,7 +19,7 @@ func decodePrecondition(header http.Header) (preconditionRequest, error) {
 	var req preconditionRequest
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.Header = header
-	err := planOf[preconditionRequest]().decode(httptest.NewRecorder(), r, testLimits, &req)
+	err := bind.New[preconditionRequest](testLimits).Decode(httptest.NewRecorder(), r, &req)
 	return req, err
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
 )
@@ -79,7 +80,7 @@ func TestProblemsReadAsTheyAlwaysDid(t *testing.T) {
 		"validation_failed-late": failWith(t, fmt.Errorf("inserting: %w", &queue.InvalidError{Field: "vt", Detail: "must be finite"})),
 	} {
 		code, _, _ := strings.Cut(name, "-")
-		p := decode[document](got)
+		p := decode[problem.Document](got)
 		if p.Code != code || p.Status != got.status {
 			t.Errorf("%s came as %s", name, got.body)
 		}
@@ -87,8 +88,8 @@ func TestProblemsReadAsTheyAlwaysDid(t *testing.T) {
 		golden(t, name, strings.Replace(got.body, p.RequestID, "REQUEST-ID", 1))
 	}
 	for _, k := range kinds {
-		if !seen[k.code] && k != notReady {
-			t.Errorf("%s has no golden file", k.code)
+		if !seen[k.Code] && k != problem.NotReady {
+			t.Errorf("%s has no golden file", k.Code)
 		}
 	}
 }
@@ -103,7 +104,7 @@ func TestUnknownPathsAndMethodsAreProblems(t *testing.T) {
 	t.Parallel()
 	h := start(t, settings{})
 	for _, path := range []string{"/nothing", "/events/", "/events/1/", "/events/1/work", "/EVENTS", "//events", "/history/1", "/docs/", "/docs/../events", "/favicon.ico"} {
-		h.try("GET", path, "").wantProblem(notFound)
+		h.try("GET", path, "").wantProblem(problem.NotFound)
 	}
 	for call, allow := range map[string]string{
 		"PUT /events": "GET, HEAD, POST", "DELETE /events": "GET, HEAD, POST", "PATCH /events/1": "GET, HEAD, DELETE", "GET /claim": "POST", "HEAD /claim": "POST",
@@ -116,7 +117,7 @@ func TestUnknownPathsAndMethodsAreProblems(t *testing.T) {
 			t.Errorf("%s was answered %d, Allow %q, want %q", call, got.status, got.header.Get("Allow"), allow)
 		}
 		if method != "HEAD" {
-			got.wantProblem(methodNotAllowed)
+			got.wantProblem(problem.MethodNotAllowed)
 		}
 	}
 }

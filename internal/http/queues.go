@@ -29,29 +29,26 @@ type queueStats struct {
 	Paused          bool    `json:"paused"`
 }
 
-func (s *Server) listQueues(r *http.Request, req listQueuesRequest) (listQueuesResponse, error) {
+func queueStatsOf(q queue.QueueStats) queueStats {
+	out := queueStats{
+		Queue:           q.Queue,
+		Ready:           q.Ready,
+		Scheduled:       q.Scheduled,
+		Leased:          q.Leased,
+		DoneLastHour:    q.DoneLately,
+		ExpiredLastHour: q.ExpiredLately,
+		Estimated:       q.Estimated,
+		Paused:          q.Paused,
+	}
+	if q.OldestReadyAge != nil {
+		out.OldestReadyAge = new(q.OldestReadyAge.Round(time.Millisecond).String())
+	}
+	return out
+}
+
+func (s *Server) listQueues(r *http.Request, req listQueuesRequest) (reply, error) {
 	page, err := s.svc.Queues(r.Context(), queue.QueuesParams{Lately: time.Hour, Limit: req.Limit, Cursor: req.Cursor})
-	resp := listQueuesResponse{Queues: make([]queueStats, len(page.Queues))}
-	if page.Next != "" {
-		resp.Next = &page.Next
-	}
-	for i, q := range page.Queues {
-		resp.Queues[i] = queueStats{
-			Queue:           q.Queue,
-			Ready:           q.Ready,
-			Scheduled:       q.Scheduled,
-			Leased:          q.Leased,
-			DoneLastHour:    q.DoneLately,
-			ExpiredLastHour: q.ExpiredLately,
-			Estimated:       q.Estimated,
-			Paused:          q.Paused,
-		}
-		if q.OldestReadyAge != nil {
-			age := q.OldestReadyAge.Round(time.Millisecond).String()
-			resp.Queues[i].OldestReadyAge = &age
-		}
-	}
-	return resp, err
+	return reply{body: listQueuesResponse{convert(page.Queues, queueStatsOf), nextOf(page.Next)}}, err
 }
 
 type putQueueRequest struct {
@@ -120,32 +117,32 @@ func policyOf(p queue.Policy) policyResponse {
 	return resp
 }
 
-func (s *Server) putQueue(r *http.Request, req putQueueRequest) (policyResponse, error) {
-	recordOf(r).note("queue", req.Name)
+func (s *Server) putQueue(r *http.Request, req putQueueRequest) (reply, error) {
+	logOf(r).add("queue", req.Name)
 	p, err := s.svc.PutPolicy(r.Context(), req.policy())
-	return policyOf(p), err
+	return reply{body: policyOf(p)}, err
 }
 
 type queueRequest struct {
 	Name string `path:"name" validate:"queue"`
 }
 
-func (s *Server) getQueue(r *http.Request, req queueRequest) (policyResponse, error) {
-	recordOf(r).note("queue", req.Name)
+func (s *Server) getQueue(r *http.Request, req queueRequest) (reply, error) {
+	logOf(r).add("queue", req.Name)
 	p, err := s.svc.GetPolicy(r.Context(), req.Name)
-	return policyOf(p), err
+	return reply{body: policyOf(p)}, err
 }
 
-func (s *Server) pauseQueue(r *http.Request, req queueRequest) (policyResponse, error) {
+func (s *Server) pauseQueue(r *http.Request, req queueRequest) (reply, error) {
 	if err := s.svc.Pause(r.Context(), req.Name); err != nil {
-		return policyResponse{}, err
+		return reply{}, err
 	}
 	return s.getQueue(r, req)
 }
 
-func (s *Server) resumeQueue(r *http.Request, req queueRequest) (policyResponse, error) {
+func (s *Server) resumeQueue(r *http.Request, req queueRequest) (reply, error) {
 	if err := s.svc.Resume(r.Context(), req.Name); err != nil {
-		return policyResponse{}, err
+		return reply{}, err
 	}
 	return s.getQueue(r, req)
 }
@@ -154,11 +151,11 @@ type purgeQueueResponse struct {
 	Purged int64 `json:"purged"`
 }
 
-func (s *Server) purgeQueue(r *http.Request, req queueRequest) (purgeQueueResponse, error) {
-	recordOf(r).note("queue", req.Name)
+func (s *Server) purgeQueue(r *http.Request, req queueRequest) (reply, error) {
+	logOf(r).add("queue", req.Name)
 	purged, err := s.svc.Purge(r.Context(), req.Name)
-	recordOf(r).note("events", purged)
-	return purgeQueueResponse{Purged: purged}, err
+	logOf(r).add("events", purged)
+	return reply{body: purgeQueueResponse{Purged: purged}}, err
 }
 
 type listExecutionsRequest struct {
@@ -197,16 +194,10 @@ func executionOf(x queue.Execution) execution {
 	}
 }
 
-func (s *Server) listExecutions(r *http.Request, req listExecutionsRequest) (listExecutionsResponse, error) {
+func (s *Server) listExecutions(r *http.Request, req listExecutionsRequest) (reply, error) {
 	executions, err := s.svc.Executions(r.Context(), req.Type, req.Worker)
-	resp := listExecutionsResponse{Executions: make([]execution, len(executions))}
-	for i, x := range executions {
-		resp.Executions[i] = executionOf(x)
-	}
-	return resp, err
+	return reply{body: listExecutionsResponse{convert(executions, executionOf)}}, err
 }
-
-type listProcessesRequest struct{}
 
 type listProcessesResponse struct {
 	Processes []process `json:"processes"`
@@ -257,11 +248,7 @@ func processOf(p queue.Process) process {
 	return out
 }
 
-func (s *Server) listProcesses(r *http.Request, _ listProcessesRequest) (listProcessesResponse, error) {
+func (s *Server) listProcesses(r *http.Request, _ noRequest) (reply, error) {
 	processes, err := s.svc.Processes(r.Context())
-	resp := listProcessesResponse{Processes: make([]process, len(processes))}
-	for i, p := range processes {
-		resp.Processes[i] = processOf(p)
-	}
-	return resp, err
+	return reply{body: listProcessesResponse{convert(processes, processOf)}}, err
 }

@@ -6,13 +6,16 @@ import (
 
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
+
+	"github.com/queued/queued/internal/http/bind"
+	"github.com/queued/queued/internal/http/problem"
 )
 
 // routes is every path there is. Each is in api/openapi.yaml, too, under the handler's name.
 func (s *Server) routes() http.Handler {
-	lim := limits{body: s.cfg.MaxBody, event: s.cfg.MaxBody, items: s.cfg.MaxBatch, depth: s.cfg.MaxDepth}
+	lim := s.cfg.limits()
 	batch := lim
-	batch.body = s.cfg.MaxBatchBody
+	batch.Body = s.cfg.MaxBatchBody
 
 	r := chi.NewRouter()
 	r.Use(s.observe, s.rescue, s.checkHost, s.authenticate, checkOrigin, middleware.GetHead)
@@ -72,7 +75,7 @@ func (s *Server) routes() http.Handler {
 	return r
 }
 
-var errNotFound = &problem{kind: notFound, detail: "Every path is described at /docs and in /openapi.yaml."}
+var errNotFound = problem.New(problem.NotFound, "Every path is described at /docs and in /openapi.yaml.")
 
 // wrongMethod is the problem with a method that the path of req does not take.
 func wrongMethod(routes chi.Routes, req *http.Request) error {
@@ -90,13 +93,14 @@ func wrongMethod(routes chi.Routes, req *http.Request) error {
 		return errNotFound
 	}
 	list := strings.Join(allowed, ", ")
-	return &problem{kind: methodNotAllowed, detail: "It takes " + list + ".", header: http.Header{"Allow": {list}}}
+	return problem.New(problem.MethodNotAllowed, "Expected one of "+list+".").With("Allow", list)
 }
 
 // withoutParameters holds routes that are no endpoint to the rule that unknown parameters are an error.
 func withoutParameters(next http.HandlerFunc) http.HandlerFunc {
+	none := bind.New[noRequest](bind.Limits{})
 	return func(w http.ResponseWriter, r *http.Request) {
-		if _, err := parseQuery(r, nil); err != nil {
+		if err := none.Decode(w, r, new(noRequest)); err != nil {
 			fail(w, r, err)
 			return
 		}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/queued/queued/internal/http/problem"
 )
 
 // seenSchedule is a schedule as a client reads it.
@@ -254,7 +256,7 @@ func TestBadSchedulesAreRefusedWithTheFieldThatIsWrong(t *testing.T) {
 	for _, fields := range slices.Sorted(maps.Keys(badSchedules)) {
 		want := badSchedules[fields]
 		for path, body := range map[string]string{"/schedules": `{"event":{},` + fields + `}`, "/schedules/preview": `{` + fields + `}`} {
-			p := h.try("POST", path, body).wantProblem(validationFailed)
+			p := h.try("POST", path, body).wantProblem(problem.ValidationFailed)
 			if len(p.Errors) != 1 || p.Errors[0].Pointer != want {
 				t.Errorf("%s %s: got %+v, want %s", path, fields, p.Errors, want)
 			}
@@ -264,20 +266,20 @@ func TestBadSchedulesAreRefusedWithTheFieldThatIsWrong(t *testing.T) {
 		`{"event":{}}`, `{"cron":"@daily","timezone":"UTC"}`, `{"event":[],"cron":"@daily","timezone":"UTC"}`, `{"event":null,"cron":"@daily","timezone":"UTC"}`,
 		`{"event":{},"cron":"@daily","timezone":"UTC","idempotency_key":""}`, `{"event":{},"timezone":"UTC"}`,
 	} {
-		h.try("POST", "/schedules", body).wantProblem(validationFailed)
+		h.try("POST", "/schedules", body).wantProblem(problem.ValidationFailed)
 	}
 	for _, body := range []string{`{"n":0}`, `{"n":1001}`, `{"after":"2026-01-01T00:00:00"}`, `{"after":"now"}`} {
-		h.try("POST", "/schedules/preview", `{"cron":"@daily","timezone":"UTC",`+body[1:]).wantProblem(validationFailed)
+		h.try("POST", "/schedules/preview", `{"cron":"@daily","timezone":"UTC",`+body[1:]).wantProblem(problem.ValidationFailed)
 	}
 	for _, body := range []string{`{}`, `{"timezone":""}`, `{"timezone":"Local"}`, `{"timezone":"europe/london"}`, `{"timezone":"UTC","attributes":[]}`, `{"timezone":"UTC","name":"x"}`} {
-		h.try("PUT", "/owners/ada", body).wantProblem(validationFailed)
+		h.try("PUT", "/owners/ada", body).wantProblem(problem.ValidationFailed)
 	}
-	h.try("POST", "/schedules", `{"cron":"@daily","timezone":"UTC","event":{"a":"\u0000"}}`).wantProblem(unrepresentable)
-	h.with("Idempotency-Key", "a").try("POST", "/schedules", `{"cron":"@daily","timezone":"UTC","event":{},"idempotency_key":"b"}`).wantProblem(validationFailed)
-	h.with("Idempotency-Key", `"a`).try("POST", "/schedules", `{"cron":"@daily","timezone":"UTC","event":{}}`).wantProblem(invalidParameter)
+	h.try("POST", "/schedules", `{"cron":"@daily","timezone":"UTC","event":{"a":"\u0000"}}`).wantProblem(problem.Unrepresentable)
+	h.with("Idempotency-Key", "a").try("POST", "/schedules", `{"cron":"@daily","timezone":"UTC","event":{},"idempotency_key":"b"}`).wantProblem(problem.ValidationFailed)
+	h.with("Idempotency-Key", `"a`).try("POST", "/schedules", `{"cron":"@daily","timezone":"UTC","event":{}}`).wantProblem(problem.InvalidParameter)
 	wantNoRow(h)
 
-	hint := h.try("POST", "/schedules", `{"event":{},"cron":"@daily","timezone":"asia/tokyo"}`).wantProblem(validationFailed)
+	hint := h.try("POST", "/schedules", `{"event":{},"cron":"@daily","timezone":"asia/tokyo"}`).wantProblem(problem.ValidationFailed)
 	if !strings.Contains(hint.Detail, "must be written Asia/Tokyo") {
 		t.Errorf("a zone in the wrong case is answered %s", hint.Detail)
 	}
@@ -288,7 +290,7 @@ func TestBadSchedulesAreRefusedWithTheFieldThatIsWrong(t *testing.T) {
 		`{"name":""}`, `{"queue":null}`, `{"event":null}`, `{"event":[]}`, `{"priority":null}`, `{"gap":null}`, `{"timezone":""}`, `{"timezone":null}`, `{"timezone":"Local"}`, `{"cron":"x"}`, `{"rrule":"x"}`,
 		`{"cron":null}`, `{"count":0}`, `{"ends":"x"}`, `{"starts":"2035-01-02T00:00:00","ends":"2035-01-01T00:00:00"}`, `{"owner":"ada"}`, `{"nonsense":1}`, `{"version":7}`,
 	} {
-		h.try("PATCH", at, body).wantProblem(validationFailed)
+		h.try("PATCH", at, body).wantProblem(problem.ValidationFailed)
 	}
 	if after := h.call("GET", at, "").body; after != before {
 		t.Errorf("refused changes made\n%s of\n%s", after, before)
@@ -366,27 +368,27 @@ func TestStaleVersionChangesNothingAndOfTwoAtOnceOneWins(t *testing.T) {
 	}
 	before := h.call("GET", at, "").body
 	for _, header := range []string{`"1"`, `"0", "1"`, `"x"`} {
-		h.with("If-Match", header).call("PATCH", at, `{"priority":1}`).wantProblem(preconditionFailed)
-		h.with("If-Match", header).call("DELETE", at, "").wantProblem(preconditionFailed)
+		h.with("If-Match", header).call("PATCH", at, `{"priority":1}`).wantProblem(problem.PreconditionFailed)
+		h.with("If-Match", header).call("DELETE", at, "").wantProblem(problem.PreconditionFailed)
 	}
 	if after := h.call("GET", at, "").body; after != before {
 		t.Errorf("stale changes made\n%s of\n%s", after, before)
 	}
-	h.with("If-Match", "3").call("PATCH", at, `{"priority":1}`).wantProblem(invalidParameter)
+	h.with("If-Match", "3").call("PATCH", at, `{"priority":1}`).wantProblem(problem.InvalidParameter)
 	got := h.with("If-Match", `"1", W/`+tag).call("PATCH", at, `{"priority":1}`).want(200)
 	h.with("If-Match", "*").call("PATCH", at, `{"priority":2}`).want(200)
-	h.with("If-Match", got.header.Get("Etag")).call("DELETE", at, "").wantProblem(preconditionFailed)
+	h.with("If-Match", got.header.Get("Etag")).call("DELETE", at, "").wantProblem(problem.PreconditionFailed)
 	h.with("If-Match", "*").call("DELETE", at, "").want(204)
 	h.call("DELETE", at, "").want(204)
 
 	owner := h.with("If-Match", `*`).call("PUT", "/owners/ada", `{"timezone":"UTC"}`)
-	owner.wantProblem(preconditionFailed)
-	h.with("If-Match", `"1"`).call("PUT", "/owners/ada", `{"timezone":"UTC"}`).wantProblem(preconditionFailed)
+	owner.wantProblem(problem.PreconditionFailed)
+	h.with("If-Match", `"1"`).call("PUT", "/owners/ada", `{"timezone":"UTC"}`).wantProblem(problem.PreconditionFailed)
 	first := h.call("PUT", "/owners/ada", `{"timezone":"UTC"}`).want(201)
 	second := h.with("If-Match", first.header.Get("Etag")).call("PUT", "/owners/ada", `{"timezone":"Asia/Tokyo"}`).want(200)
-	h.with("If-Match", first.header.Get("Etag")).call("PUT", "/owners/ada", `{"timezone":"UTC"}`).wantProblem(preconditionFailed)
+	h.with("If-Match", first.header.Get("Etag")).call("PUT", "/owners/ada", `{"timezone":"UTC"}`).wantProblem(problem.PreconditionFailed)
 	h.with("If-Match", "*").call("PUT", "/owners/ada", `{"timezone":"Europe/Paris"}`).want(200)
-	h.with("If-Match", second.header.Get("Etag")).call("DELETE", "/owners/ada", "").wantProblem(preconditionFailed)
+	h.with("If-Match", second.header.Get("Etag")).call("DELETE", "/owners/ada", "").wantProblem(problem.PreconditionFailed)
 	h.with("If-Match", "*").call("DELETE", "/owners/ada", "").want(204)
 }
 
@@ -418,7 +420,7 @@ func TestScheduleOfOneKeyIsMadeOnce(t *testing.T) {
 	}
 	h.call("POST", "/schedules", body[:len(body)-1]+`,"idempotency_key":"the key"}`).want(200)
 	h.with("Idempotency-Key", "the key").call("POST", "/schedules", body[:len(body)-1]+`,"idempotency_key":"the key"}`).want(200)
-	h.with("Idempotency-Key", "the key").call("POST", "/schedules", strings.Replace(body, "1", "2", 1)).wantProblem(keyReused)
+	h.with("Idempotency-Key", "the key").call("POST", "/schedules", strings.Replace(body, "1", "2", 1)).wantProblem(problem.KeyReused)
 	h.call("POST", "/schedules", body).want(201)
 }
 
@@ -459,7 +461,7 @@ func TestSchedulesTakeTheirZoneFromTheirOwner(t *testing.T) {
 	if got := h.occurrences(theirs); len(got) != 1 || got[0].Status != "cancelled" || got[0].NominalAt != "2035-07-01T09:00:00" || got[0].EventID != nil {
 		t.Errorf("its owner gone, its occurrences are %+v", got)
 	}
-	h.call("GET", "/owners/ada@example.com", "").wantProblem(ownerNotFound)
+	h.call("GET", "/owners/ada@example.com", "").wantProblem(problem.OwnerNotFound)
 }
 
 func TestOccurrenceFollowsTheLifeOfItsEvent(t *testing.T) {
@@ -596,7 +598,7 @@ func TestSchedulesAreListedByWhatIsAskedForPageByPage(t *testing.T) {
 			t.Errorf("%s (-want +got)\n%s", query, diff)
 		}
 	}
-	h.call("GET", "/schedules?cursor=x", "").wantProblem(invalidCursor)
+	h.call("GET", "/schedules?cursor=x", "").wantProblem(problem.InvalidCursor)
 	for _, query := range []string{"limit=0", "limit=1001", "status=gone", "due_before=soon", "owner=", "queue=a%20b", "name=x"} {
 		if got := h.try("GET", "/schedules?"+query, ""); got.status != 400 {
 			t.Errorf("%s was answered %d %s", query, got.status, got.body)

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/schedule"
 )
 
@@ -78,15 +80,18 @@ func scheduleOf(s schedule.Schedule) scheduleBody {
 	}
 }
 
-func (s scheduleBody) version() int64 { return s.Version }
+// replyOf is the reply with a schedule.
+func replyOf(s schedule.Schedule) reply {
+	return reply{body: scheduleOf(s), etag: entityTag(s.Version)}
+}
 
 // A specification is what makes a schedule, but for its event.
 type specification struct {
 	Name     string  `name:"name" validate:"min=1,max=255"`
 	Owner    string  `name:"owner" validate:"owner"`
-	Queue    string  `name:"queue" default:"default" validate:"queue"`
+	Queue    string  `name:"queue" validate:"queue"`
 	Type     string  `name:"type" validate:"min=1,max=255"`
-	Priority int64   `name:"priority" default:"0" validate:"min=-2147483648,max=2147483647"`
+	Priority int64   `name:"priority" validate:"min=-2147483648,max=2147483647"`
 	At       *moment `name:"at"`
 	RRule    string  `name:"rrule" validate:"min=1,max=4096"`
 	Cron     string  `name:"cron" validate:"min=1,max=255"`
@@ -94,13 +99,18 @@ type specification struct {
 	Starts   *moment `name:"starts"`
 	Ends     *moment `name:"ends"`
 	Count    int     `name:"count" validate:"min=1,max=2147483647"`
-	Gap      string  `name:"gap" default:"forward" validate:"oneof=forward next skip"`
-	Overlap  string  `name:"overlap" default:"first" validate:"oneof=first last"`
-	Leap     string  `name:"leap" default:"feb28" validate:"oneof=feb28 mar1 skip"`
-	Misfire  string  `name:"misfire" default:"once" validate:"oneof=once all skip"`
+	Gap      string  `name:"gap" validate:"oneof=forward next skip"`
+	Overlap  string  `name:"overlap" validate:"oneof=first last"`
+	Leap     string  `name:"leap" validate:"oneof=feb28 mar1 skip"`
+	Misfire  string  `name:"misfire" validate:"oneof=once all skip"`
 }
 
-func (req specification) spec(event jsontext.Value) schedule.Spec {
+// SetDefaults implements bind.Defaulter.
+func (req *specification) SetDefaults() {
+	req.Queue, req.Gap, req.Overlap, req.Leap, req.Misfire = "default", "forward", "first", "feb28", "once"
+}
+
+func (req *specification) spec(event bind.Object) schedule.Spec {
 	return schedule.Spec{
 		Name:     req.Name,
 		Owner:    req.Owner,
@@ -124,49 +134,41 @@ func (req specification) spec(event jsontext.Value) schedule.Spec {
 
 type createScheduleRequest struct {
 	specification `in:"json"`
-	Event         jsontext.Value `json:"event" validate:"required"`
+	Event         bind.Object    `json:"event" validate:"required"`
 	Key           string         `json:"idempotency_key" validate:"min=1,max=255"`
 	HeaderKey     idempotencyKey `header:"Idempotency-Key" validate:"min=1,max=255"`
 }
 
-func (req createScheduleRequest) check(report func(field, detail string)) {
+// Check implements bind.Checker.
+func (req *createScheduleRequest) Check(report func(field, detail string)) {
 	if req.Key != "" && req.HeaderKey != "" && req.Key != string(req.HeaderKey) {
-		report("idempotency_key", "is another key than the header Idempotency-Key")
+		report("idempotency_key", "must be the same as the header Idempotency-Key")
 	}
 }
 
-type createScheduleResponse struct {
-	scheduleBody
-
-	isReplay bool
-}
-
-func (resp createScheduleResponse) location() string { return schedulePath(resp.ID) }
-func (resp createScheduleResponse) replayed() bool   { return resp.isReplay }
-
-func schedulePath(id int64) string { return "/schedules/" + strconv.FormatInt(id, 10) }
-
-func (s *Server) createSchedule(r *http.Request, req createScheduleRequest) (createScheduleResponse, error) {
-	recordOf(r).note("queue", req.Queue)
+func (s *Server) createSchedule(r *http.Request, req createScheduleRequest) (reply, error) {
+	logOf(r).add("queue", req.Queue)
 	made, err := s.schedules.Create(r.Context(), schedule.CreateParams{
 		Spec:           req.spec(req.Event),
 		IdempotencyKey: cmp.Or(req.Key, string(req.HeaderKey)),
 	})
 	if err != nil {
-		return createScheduleResponse{}, err
+		return reply{}, err
 	}
-	recordOf(r).note("schedule", made.ID)
-	return createScheduleResponse{scheduleOf(made.Schedule), made.Replayed}, nil
+	logOf(r).add("schedule", made.ID)
+	rep := created(scheduleOf(made.Schedule), "/schedules/"+strconv.FormatInt(made.ID, 10), made.Replayed)
+	rep.etag = entityTag(made.Version)
+	return rep, nil
 }
 
 type scheduleRequest struct {
 	ID int64 `path:"id" validate:"min=1"`
 }
 
-func (s *Server) getSchedule(r *http.Request, req scheduleRequest) (scheduleBody, error) {
-	recordOf(r).note("schedule", req.ID)
+func (s *Server) getSchedule(r *http.Request, req scheduleRequest) (reply, error) {
+	logOf(r).add("schedule", req.ID)
 	found, err := s.schedules.Get(r.Context(), req.ID)
-	return scheduleOf(found), err
+	return replyOf(found), err
 }
 
 type listSchedulesRequest struct {
@@ -182,7 +184,7 @@ type listSchedulesResponse struct {
 	Next      *string        `json:"next"`
 }
 
-func (s *Server) listSchedules(r *http.Request, req listSchedulesRequest) (listSchedulesResponse, error) {
+func (s *Server) listSchedules(r *http.Request, req listSchedulesRequest) (reply, error) {
 	page, err := s.schedules.List(r.Context(), schedule.ListParams{
 		Owner:     req.Owner,
 		Queue:     req.Queue,
@@ -191,32 +193,28 @@ func (s *Server) listSchedules(r *http.Request, req listSchedulesRequest) (listS
 		Limit:     req.Limit,
 		Cursor:    req.Cursor,
 	})
-	resp := listSchedulesResponse{Schedules: make([]scheduleBody, len(page.Schedules)), Next: nextOf(page.Next)}
-	for i, found := range page.Schedules {
-		resp.Schedules[i] = scheduleOf(found)
-	}
-	return resp, err
+	return reply{body: listSchedulesResponse{convert(page.Schedules, scheduleOf), nextOf(page.Next)}}, err
 }
 
 type patchScheduleRequest struct {
-	ID       int64          `path:"id" validate:"min=1"`
-	IfMatch  *precondition  `header:"If-Match"`
-	Name     change[string] `json:"name" null:"true" validate:"min=1,max=255"`
-	Queue    *string        `json:"queue" validate:"queue"`
-	Type     change[string] `json:"type" null:"true" validate:"min=1,max=255"`
-	Priority *int64         `json:"priority" validate:"min=-2147483648,max=2147483647"`
-	Event    jsontext.Value `json:"event"`
-	At       change[moment] `json:"at" null:"true"`
-	RRule    change[string] `json:"rrule" null:"true" validate:"min=1,max=4096"`
-	Cron     change[string] `json:"cron" null:"true" validate:"min=1,max=255"`
-	Timezone change[string] `json:"timezone" null:"true" validate:"min=1,max=64"`
-	Starts   change[moment] `json:"starts" null:"true"`
-	Ends     change[moment] `json:"ends" null:"true"`
-	Count    change[int]    `json:"count" null:"true" validate:"min=1,max=2147483647"`
-	Gap      *string        `json:"gap" validate:"oneof=forward next skip"`
-	Overlap  *string        `json:"overlap" validate:"oneof=first last"`
-	Leap     *string        `json:"leap" validate:"oneof=feb28 mar1 skip"`
-	Misfire  *string        `json:"misfire" validate:"oneof=once all skip"`
+	ID       int64         `path:"id" validate:"min=1"`
+	IfMatch  *precondition `header:"If-Match"`
+	Name     **string      `json:"name" validate:"min=1,max=255"`
+	Queue    *string       `json:"queue" validate:"queue"`
+	Type     **string      `json:"type" validate:"min=1,max=255"`
+	Priority *int64        `json:"priority" validate:"min=-2147483648,max=2147483647"`
+	Event    bind.Object   `json:"event"`
+	At       **moment      `json:"at"`
+	RRule    **string      `json:"rrule" validate:"min=1,max=4096"`
+	Cron     **string      `json:"cron" validate:"min=1,max=255"`
+	Timezone **string      `json:"timezone" validate:"min=1,max=64"`
+	Starts   **moment      `json:"starts"`
+	Ends     **moment      `json:"ends"`
+	Count    **int         `json:"count" validate:"min=1,max=2147483647"`
+	Gap      *string       `json:"gap" validate:"oneof=forward next skip"`
+	Overlap  *string       `json:"overlap" validate:"oneof=first last"`
+	Leap     *string       `json:"leap" validate:"oneof=feb28 mar1 skip"`
+	Misfire  *string       `json:"misfire" validate:"oneof=once all skip"`
 }
 
 func (req patchScheduleRequest) params() schedule.PatchParams {
@@ -225,12 +223,12 @@ func (req patchScheduleRequest) params() schedule.PatchParams {
 		Name:     orZero(req.Name),
 		Queue:    req.Queue,
 		Type:     orZero(req.Type),
-		At:       momentOrNil(req.At),
+		At:       momentChange(req.At),
 		RRule:    orZero(req.RRule),
 		Cron:     orZero(req.Cron),
 		Timezone: orZero(req.Timezone),
-		Starts:   momentOrNil(req.Starts),
-		Ends:     momentOrNil(req.Ends),
+		Starts:   momentChange(req.Starts),
+		Ends:     momentChange(req.Ends),
 		Count:    orZero(req.Count),
 		Gap:      (*schedule.Gap)(req.Gap),
 		Overlap:  (*schedule.Overlap)(req.Overlap),
@@ -238,33 +236,35 @@ func (req patchScheduleRequest) params() schedule.PatchParams {
 		Misfire:  (*schedule.Misfire)(req.Misfire),
 	}
 	if req.Priority != nil {
-		priority := int32(*req.Priority)
-		p.Priority = &priority
+		p.Priority = new(int32(*req.Priority))
 	}
 	if req.Event != nil {
-		p.Event = (*json.RawMessage)(&req.Event)
+		p.Event = new(json.RawMessage(req.Event))
 	}
 	return p
 }
 
-// orZero is the change in the service's words: nil when it is not given, the zero value for null.
-func orZero[T any](c change[T]) *T {
-	if !c.Given || c.To != nil {
-		return c.To
+// orZero is a change as the service has it: nil when it is not given, the zero value for null.
+func orZero[T any](change **T) *T {
+	switch {
+	case change == nil:
+		return nil
+	case *change == nil:
+		return new(T)
+	default:
+		return *change
 	}
-	return new(T)
 }
 
-func momentOrNil(c change[moment]) **schedule.Moment {
-	if !c.Given {
+func momentChange(change **moment) **schedule.Moment {
+	if change == nil {
 		return nil
 	}
-	to := (*schedule.Moment)(c.To)
-	return &to
+	return new((*schedule.Moment)(*change))
 }
 
-func (s *Server) patchSchedule(r *http.Request, req patchScheduleRequest) (scheduleBody, error) {
-	recordOf(r).note("schedule", req.ID)
+func (s *Server) patchSchedule(r *http.Request, req patchScheduleRequest) (reply, error) {
+	logOf(r).add("schedule", req.ID)
 	p := req.params()
 	var patched schedule.Schedule
 	err := req.IfMatch.try(func(version *int64) (err error) {
@@ -272,7 +272,7 @@ func (s *Server) patchSchedule(r *http.Request, req patchScheduleRequest) (sched
 		patched, err = s.schedules.Patch(r.Context(), p)
 		return err
 	})
-	return scheduleOf(patched), err
+	return replyOf(patched), err
 }
 
 type deleteScheduleRequest struct {
@@ -280,31 +280,23 @@ type deleteScheduleRequest struct {
 	IfMatch *precondition `header:"If-Match"`
 }
 
-func (s *Server) deleteSchedule(r *http.Request, req deleteScheduleRequest) (nothing, error) {
-	recordOf(r).note("schedule", req.ID)
-	return nothing{}, req.IfMatch.try(func(version *int64) error {
+func (s *Server) deleteSchedule(r *http.Request, req deleteScheduleRequest) (reply, error) {
+	logOf(r).add("schedule", req.ID)
+	return noContent, req.IfMatch.try(func(version *int64) error {
 		return s.schedules.Delete(r.Context(), req.ID, version)
 	})
 }
 
-func (s *Server) pauseSchedule(r *http.Request, req scheduleRequest) (scheduleBody, error) {
-	recordOf(r).note("schedule", req.ID)
+func (s *Server) pauseSchedule(r *http.Request, req scheduleRequest) (reply, error) {
+	logOf(r).add("schedule", req.ID)
 	paused, err := s.schedules.Pause(r.Context(), req.ID)
-	return scheduleOf(paused), err
+	return replyOf(paused), err
 }
 
-func (s *Server) resumeSchedule(r *http.Request, req scheduleRequest) (scheduleBody, error) {
-	recordOf(r).note("schedule", req.ID)
+func (s *Server) resumeSchedule(r *http.Request, req scheduleRequest) (reply, error) {
+	logOf(r).add("schedule", req.ID)
 	resumed, err := s.schedules.Resume(r.Context(), req.ID)
-	return scheduleOf(resumed), err
-}
-
-// nextOf is the cursor of a page as listings write it: null on the last one.
-func nextOf(cursor string) *string {
-	if cursor == "" {
-		return nil
-	}
-	return &cursor
+	return replyOf(resumed), err
 }
 
 // An occurrence of a schedule as it goes over the wire.
@@ -340,18 +332,18 @@ type instant struct {
 	UTC   timestamp `json:"utc"`
 }
 
-func instantsOf(found []schedule.Instant) []instant {
-	out := make([]instant, len(found))
-	for i, at := range found {
-		out[i] = instant{localTime(at.Local), timestamp(at.UTC)}
-	}
-	return out
-}
+func instantOf(at schedule.Instant) instant { return instant{localTime(at.Local), timestamp(at.UTC)} }
 
 type listOccurrencesRequest struct {
 	ID     int64 `path:"id" validate:"min=1"`
-	N      int   `query:"n" default:"10" validate:"min=0,max=1000"`
+	N      int   `query:"n" validate:"min=0,max=1000"`
 	paging `in:"query"`
+}
+
+// SetDefaults implements bind.Defaulter.
+func (req *listOccurrencesRequest) SetDefaults() {
+	req.N = 10
+	req.paging.SetDefaults()
 }
 
 type listOccurrencesResponse struct {
@@ -360,62 +352,56 @@ type listOccurrencesResponse struct {
 	Next        *string      `json:"next"`
 }
 
-func (s *Server) listOccurrences(r *http.Request, req listOccurrencesRequest) (listOccurrencesResponse, error) {
-	recordOf(r).note("schedule", req.ID)
+func (s *Server) listOccurrences(r *http.Request, req listOccurrencesRequest) (reply, error) {
+	logOf(r).add("schedule", req.ID)
 	found, err := s.schedules.Occurrences(r.Context(), schedule.OccurrencesParams{
 		ID:       req.ID,
 		Limit:    req.Limit,
 		Cursor:   req.Cursor,
 		Upcoming: req.N,
 	})
-	resp := listOccurrencesResponse{
-		Occurrences: make([]occurrence, len(found.Past)),
-		Upcoming:    instantsOf(found.Upcoming),
+	return reply{body: listOccurrencesResponse{
+		Occurrences: convert(found.Past, occurrenceOf),
+		Upcoming:    convert(found.Upcoming, instantOf),
 		Next:        nextOf(found.Next),
-	}
-	for i, o := range found.Past {
-		resp.Occurrences[i] = occurrenceOf(o)
-	}
-	return resp, err
+	}}, err
 }
 
-// A runScheduleResponse is an occurrence that was made just now.
-type runScheduleResponse struct {
-	occurrence
-}
-
-func (resp runScheduleResponse) location() string {
-	if resp.EventID == nil {
-		return ""
-	}
-	return eventPath(*resp.EventID)
-}
-
-func (s *Server) runSchedule(r *http.Request, req scheduleRequest) (runScheduleResponse, error) {
-	recordOf(r).note("schedule", req.ID)
+func (s *Server) runSchedule(r *http.Request, req scheduleRequest) (reply, error) {
+	logOf(r).add("schedule", req.ID)
 	made, err := s.schedules.RunNow(r.Context(), req.ID)
-	return runScheduleResponse{occurrenceOf(made)}, err
+	at := ""
+	if made.EventID != nil {
+		at = eventPath(*made.EventID)
+	}
+	return created(occurrenceOf(made), at, false), err
 }
 
 // A previewScheduleRequest is what createScheduleRequest is, and from when on to look at it.
 type previewScheduleRequest struct {
 	specification `in:"json"`
-	Event         jsontext.Value `json:"event"`
-	Key           string         `json:"idempotency_key" validate:"min=1,max=255"` // so that any schedule's body will do
-	After         *time.Time     `json:"after"`
-	N             int            `json:"n" default:"10" validate:"min=1,max=1000"`
+	Event         bind.Object `json:"event"`
+	Key           string      `json:"idempotency_key" validate:"min=1,max=255"` // so that any schedule's body will do
+	After         *time.Time  `json:"after"`
+	N             int         `json:"n" validate:"min=1,max=1000"`
+}
+
+// SetDefaults implements bind.Defaulter.
+func (req *previewScheduleRequest) SetDefaults() {
+	req.N = 10
+	req.specification.SetDefaults()
 }
 
 type previewScheduleResponse struct {
 	Instants []instant `json:"instants"`
 }
 
-func (s *Server) previewSchedule(r *http.Request, req previewScheduleRequest) (previewScheduleResponse, error) {
+func (s *Server) previewSchedule(r *http.Request, req previewScheduleRequest) (reply, error) {
 	found, err := s.schedules.Preview(r.Context(), schedule.PreviewParams{Spec: req.spec(req.Event), After: req.After, N: req.N})
-	return previewScheduleResponse{Instants: instantsOf(found)}, err
+	return reply{body: previewScheduleResponse{convert(found, instantOf)}}, err
 }
 
-// localTime writes a local date-time, which wears UTC's clothes, without a zone.
+// localTime writes a civil time, without a zone.
 type localTime time.Time
 
 // AppendText implements encoding.TextAppender.
@@ -423,21 +409,18 @@ func (t localTime) AppendText(b []byte) ([]byte, error) {
 	return append(b, schedule.FormatLocal(time.Time(t))...), nil
 }
 
-// A moment is a local date-time or an instant, as its text says.
+// A moment is a civil time or an instant, as its text says.
 type moment schedule.Moment
 
-func (m *moment) setText(text string) string {
-	parsed, err := schedule.ParseMoment(text)
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (m *moment) UnmarshalText(text []byte) error {
+	parsed, err := schedule.ParseMoment(string(text))
 	var invalid *schedule.InvalidError
 	if errors.As(err, &invalid) {
-		return invalid.Detail + ", not " + quote(text)
+		return fmt.Errorf("%s, not %s", invalid.Detail, bind.Quote(string(text)))
 	}
 	*m = moment(parsed)
-	return ""
-}
-
-func (*moment) wanted() string {
-	return `a local time or an instant in a string, such as "2027-03-28T09:00:00" or "2027-03-28T07:00:00Z"`
+	return err
 }
 
 // AppendText implements encoding.TextAppender.

@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/queued/queued/internal/http/bind"
+	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
 )
@@ -47,6 +49,10 @@ func (c Config) withDefaults() Config {
 		c.Registry = prometheus.NewRegistry()
 	}
 	return c
+}
+
+func (c Config) limits() bind.Limits {
+	return bind.Limits{Body: c.MaxBody, Event: c.MaxBody, Items: c.MaxBatch, Depth: c.MaxDepth}
 }
 
 // Server answers the calls of api/openapi.yaml. It is safe for concurrent use.
@@ -96,11 +102,7 @@ func (s *Server) HTTPServer() *http.Server {
 	}
 }
 
-var errStarting = &problem{
-	kind:   notReady,
-	detail: "The server is starting: it waits for the database, or migrates it. Try again.",
-	header: http.Header{"Retry-After": {"1"}},
-}
+var errStarting = problem.New(problem.NotReady, "The server is starting: it waits for the database, or migrates it. Retry.").With("Retry-After", "1")
 
 // Starting returns a Server for the time before there are services: /livez answers 200, and everything else 503. Of cfg it needs
 // neither Service nor Schedules.
@@ -113,7 +115,7 @@ func Starting(cfg Config) *Server {
 	refuse := func(w http.ResponseWriter, r *http.Request) { fail(w, r, errStarting) }
 	r.NotFound(refuse)
 	r.MethodNotAllowed(refuse)
-	r.Get("/livez", endpoint(s, limits{body: cfg.MaxBody, event: cfg.MaxBody, items: cfg.MaxBatch, depth: cfg.MaxDepth}, s.livez))
+	r.Get("/livez", endpoint(s, cfg.limits(), s.livez))
 	r.Get("/readyz", refuse)
 	s.handler = r
 	return s

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/schedule"
 )
 
@@ -12,41 +13,41 @@ func tourSchedules(h *harness) {
 	const body = `{"event":{"n":4},"owner":"ada","cron":"@yearly","idempotency_key":"k"}`
 	h.call("PUT", "/owners/ada", `{"timezone":"Europe/London"}`).want(201)
 	h.call("PUT", "/owners/ada", `{"timezone":"Europe/Paris","attributes":{"a":1}}`).want(200)
-	h.with("If-Match", `"99"`).call("PUT", "/owners/ada", `{"timezone":"Europe/Paris"}`).wantProblem(preconditionFailed)
+	h.with("If-Match", `"99"`).call("PUT", "/owners/ada", `{"timezone":"Europe/Paris"}`).wantProblem(problem.PreconditionFailed)
 	h.call("GET", "/owners/ada", "").want(200)
 	h.call("GET", "/owners", "").want(200)
 	made := h.call("POST", "/schedules", body).want(201)
 	h.call("POST", "/schedules", body).want(200)
-	h.call("POST", "/schedules", `{"event":{},"cron":"@daily","timezone":"Europe/Berlin","idempotency_key":"k"}`).wantProblem(keyReused)
+	h.call("POST", "/schedules", `{"event":{},"cron":"@daily","timezone":"Europe/Berlin","idempotency_key":"k"}`).wantProblem(problem.KeyReused)
 	h.call("POST", "/schedules/preview", `{"cron":"@daily","timezone":"Europe/Berlin"}`).want(200)
 	h.call("GET", "/schedules", "").want(200)
 	at := made.header.Get("Location")
 	h.call("GET", at, "").want(200)
 	h.call("PATCH", at, `{"cron":"@monthly"}`).want(200)
-	h.with("If-Match", `"99"`).call("PATCH", at, `{"cron":"@daily"}`).wantProblem(preconditionFailed)
+	h.with("If-Match", `"99"`).call("PATCH", at, `{"cron":"@daily"}`).wantProblem(problem.PreconditionFailed)
 	h.call("POST", at+"/pause", "").want(200)
 	h.call("POST", at+"/resume", "").want(200)
 	h.call("POST", at+"/run", "").want(201)
 	h.call("GET", at+"/occurrences", "").want(200)
-	h.with("If-Match", `"99"`).call("DELETE", at, "").wantProblem(preconditionFailed)
+	h.with("If-Match", `"99"`).call("DELETE", at, "").wantProblem(problem.PreconditionFailed)
 	h.call("DELETE", at, "").want(204)
-	h.call("PATCH", at, `{"cron":"@daily"}`).wantProblem(scheduleEnded)
+	h.call("PATCH", at, `{"cron":"@daily"}`).wantProblem(problem.ScheduleEnded)
 	for _, verb := range []string{"/pause", "/resume", "/run"} {
-		h.call("POST", at+verb, "").wantProblem(scheduleEnded)
+		h.call("POST", at+verb, "").wantProblem(problem.ScheduleEnded)
 	}
-	h.with("If-Match", `"99"`).call("DELETE", "/owners/ada", "").wantProblem(preconditionFailed)
+	h.with("If-Match", `"99"`).call("DELETE", "/owners/ada", "").wantProblem(problem.PreconditionFailed)
 	h.call("DELETE", "/owners/ada", "").want(204)
 
 	const nowhere = "/schedules/1152921504606846976"
-	h.call("GET", nowhere, "").wantProblem(scheduleNotFound)
-	h.call("PATCH", nowhere, `{"name":"x"}`).wantProblem(scheduleNotFound)
-	h.call("DELETE", nowhere, "").wantProblem(scheduleNotFound)
-	h.call("GET", nowhere+"/occurrences", "").wantProblem(scheduleNotFound)
+	h.call("GET", nowhere, "").wantProblem(problem.ScheduleNotFound)
+	h.call("PATCH", nowhere, `{"name":"x"}`).wantProblem(problem.ScheduleNotFound)
+	h.call("DELETE", nowhere, "").wantProblem(problem.ScheduleNotFound)
+	h.call("GET", nowhere+"/occurrences", "").wantProblem(problem.ScheduleNotFound)
 	for _, verb := range []string{"/pause", "/resume", "/run"} {
-		h.call("POST", nowhere+verb, "").wantProblem(scheduleNotFound)
+		h.call("POST", nowhere+verb, "").wantProblem(problem.ScheduleNotFound)
 	}
-	h.call("GET", "/owners/nobody", "").wantProblem(ownerNotFound)
-	h.call("DELETE", "/owners/nobody", "").wantProblem(ownerNotFound)
+	h.call("GET", "/owners/nobody", "").wantProblem(problem.OwnerNotFound)
+	h.call("DELETE", "/owners/nobody", "").wantProblem(problem.OwnerNotFound)
 }
 
 func TestListingOfSchedulesThatTakesTooLongIsAProblem(t *testing.T) {
@@ -60,7 +61,7 @@ func TestListingOfSchedulesThatTakesTooLongIsAProblem(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{"/schedules", "/schedules/7/occurrences", "/owners"} {
-		h.call("GET", path, "").wantProblem(queryTimeout)
+		h.call("GET", path, "").wantProblem(problem.QueryTimeout)
 	}
-	h.call("POST", "/schedules/preview", `{"owner":"ada","cron":"@daily"}`).wantProblem(queryTimeout)
+	h.call("POST", "/schedules/preview", `{"owner":"ada","cron":"@daily"}`).wantProblem(problem.QueryTimeout)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
 )
@@ -73,14 +74,14 @@ func TestEveryDocumentedAnswerIsGiven(t *testing.T) {
 	tourSchedules(open)
 	tourJobs(open)
 	for _, r := range routes {
-		if got := open.try(r.method, r.path+"?nonsense=1", r.body).wantProblem(unknownParameter); len(got.Errors) != 1 {
+		if got := open.try(r.method, r.path+"?nonsense=1", r.body).wantProblem(problem.UnknownParameter); len(got.Errors) != 1 {
 			t.Errorf("%s: got %+v", r.id, got)
 		}
 		if r.writes() {
-			open.with("Sec-Fetch-Site", "cross-site").try(r.method, r.path, r.body).wantProblem(crossOrigin)
-			open.with("Content-Type", "application/xml").try(r.method, r.path, "<a/>").wantProblem(unsupportedMediaType)
-			open.try(r.method, r.path, `[]`).wantProblem(validationFailed)
-			open.try(r.method, r.path, `{"a":"`+strings.Repeat("x", 9<<20)+`"}`).wantProblem(bodyTooLarge)
+			open.with("Sec-Fetch-Site", "cross-site").try(r.method, r.path, r.body).wantProblem(problem.CrossOrigin)
+			open.with("Content-Type", "application/xml").try(r.method, r.path, "<a/>").wantProblem(problem.UnsupportedMediaType)
+			open.try(r.method, r.path, `[]`).wantProblem(problem.ValidationFailed)
+			open.try(r.method, r.path, `{"a":"`+strings.Repeat("x", 9<<20)+`"}`).wantProblem(problem.BodyTooLarge)
 		}
 	}
 
@@ -88,8 +89,8 @@ func TestEveryDocumentedAnswerIsGiven(t *testing.T) {
 	local := start(t, settings{seen: seen, http: func(cfg *Config) { cfg.LoopbackOnly = true }})
 	for _, r := range routes {
 		if !r.isHealth() {
-			keyed.try(r.method, r.path, r.body).wantProblem(unauthorized)
-			local.with("Host", "evil.example").try(r.method, r.path, r.body).wantProblem(hostNotAllowed)
+			keyed.try(r.method, r.path, r.body).wantProblem(problem.Unauthorized)
+			local.with("Host", "evil.example").try(r.method, r.path, r.body).wantProblem(problem.HostNotAllowed)
 		}
 	}
 
@@ -97,10 +98,10 @@ func TestEveryDocumentedAnswerIsGiven(t *testing.T) {
 	broken.sql("alter schema agent rename to elsewhere")
 	for _, r := range routes {
 		if r.usesDatabase() {
-			broken.try(r.method, r.path, r.body).wantProblem(internalError)
+			broken.try(r.method, r.path, r.body).wantProblem(problem.Internal)
 		}
 	}
-	broken.try("GET", "/readyz", "").wantProblem(notReady)
+	broken.try("GET", "/readyz", "").wantProblem(problem.NotReady)
 
 	away := start(t, settings{seen: seen})
 	cutOff(away)
@@ -109,11 +110,11 @@ func TestEveryDocumentedAnswerIsGiven(t *testing.T) {
 			if got := away.try(r.method, r.path, r.body); got.header.Get("Retry-After") == "" {
 				t.Errorf("%s: no Retry-After", r.id)
 			} else {
-				got.wantProblem(databaseUnavailable)
+				got.wantProblem(problem.DatabaseUnavailable)
 			}
 		}
 	}
-	away.try("GET", "/readyz", "").wantProblem(databaseUnavailable)
+	away.try("GET", "/readyz", "").wantProblem(problem.DatabaseUnavailable)
 	away.try("GET", "/livez", "").want(200)
 
 	documented := make(map[string]bool)
@@ -139,7 +140,7 @@ func tourSuccesses(h *harness) {
 	h.call("DELETE", fmt.Sprintf("/events/%d", id), "").want(204)
 	h.call("GET", fmt.Sprintf("/events/%d", id), "").want(200)
 	h.call("GET", "/history?contains="+url.QueryEscape(`{"n":1}`), "").want(200)
-	h.call("GET", "/history?contains="+url.QueryEscape(`{"n":"\u0000"}`), "").wantProblem(unrepresentable)
+	h.call("GET", "/history?contains="+url.QueryEscape(`{"n":"\u0000"}`), "").wantProblem(problem.Unrepresentable)
 	copied := decode[seenEvent](h.call("POST", fmt.Sprintf("/history/%d/requeue", id), "").want(201)).ID
 	h.call("POST", "/history/requeue", `{"outcome":"done"}`).want(200)
 	h.call("POST", "/ack", fmt.Sprintf(`{"events":[{"id":%d}]}`, copied)).want(200)
@@ -156,7 +157,7 @@ func tourSuccesses(h *harness) {
 		etag := h.call("GET", path, "").want(200).header.Get("Etag")
 		h.with("If-None-Match", etag).call("GET", path, "").want(304)
 	}
-	h.call("GET", "/docs/nothing.js", "").wantProblem(notFound)
+	h.call("GET", "/docs/nothing.js", "").wantProblem(problem.NotFound)
 }
 
 func tourJobs(h *harness) {
@@ -177,23 +178,23 @@ func tourJobs(h *harness) {
 	h.call("GET", "/stats/executions?type=a&worker=", "").want(200)
 	h.call("GET", "/stats/processes", "").want(200)
 
-	h.with("Idempotency-Key", "k1").call("POST", "/events?queue=work", `{"n":4}`).wantProblem(keyReused)
-	h.call("POST", "/events/batch", `{"events":[{"event":{},"queue":"work","key":"k1"}]}`).wantProblem(keyReused)
-	h.call("POST", fmt.Sprintf("/events/%d/ack", e.ID), `{"receipt":"x"}`).wantProblem(leaseLost)
-	h.call("POST", "/events/1152921504606846976/ack", `{"receipt":"x"}`).wantProblem(eventNotFound)
-	h.call("GET", "/events/1152921504606846976/attempts", "").wantProblem(eventNotFound)
+	h.with("Idempotency-Key", "k1").call("POST", "/events?queue=work", `{"n":4}`).wantProblem(problem.KeyReused)
+	h.call("POST", "/events/batch", `{"events":[{"event":{},"queue":"work","key":"k1"}]}`).wantProblem(problem.KeyReused)
+	h.call("POST", fmt.Sprintf("/events/%d/ack", e.ID), `{"receipt":"x"}`).wantProblem(problem.LeaseLost)
+	h.call("POST", "/events/1152921504606846976/ack", `{"receipt":"x"}`).wantProblem(problem.EventNotFound)
+	h.call("GET", "/events/1152921504606846976/attempts", "").wantProblem(problem.EventNotFound)
 }
 
 func tourConflicts(h *harness) {
 	id := h.insert(`{"n":3}`)
 	h.claimOne()
-	for at, k := range map[int64]kind{id: leaseLost, 1 << 60: eventNotFound} {
+	for at, k := range map[int64]problem.Type{id: problem.LeaseLost, 1 << 60: problem.EventNotFound} {
 		h.call("DELETE", fmt.Sprintf("/events/%d?receipt=x", at), "").wantProblem(k)
 		h.call("POST", fmt.Sprintf("/events/%d/nack", at), `{"receipt":"x"}`).wantProblem(k)
 		h.call("POST", fmt.Sprintf("/events/%d/extend", at), `{"receipt":"x"}`).wantProblem(k)
 	}
-	h.call("GET", "/events/1152921504606846976", "").wantProblem(eventNotFound)
-	h.call("POST", "/history/1152921504606846976/requeue", "").wantProblem(eventNotFound)
+	h.call("GET", "/events/1152921504606846976", "").wantProblem(problem.EventNotFound)
+	h.call("POST", "/history/1152921504606846976/requeue", "").wantProblem(problem.EventNotFound)
 }
 
 // cutOff ends every connection to the test's database and lets none in any more, and lets them
@@ -237,9 +238,9 @@ func TestQueryThatTakesTooLongIsAProblem(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/events", "/history", "/history/stats", "/queues"} {
-		h.call("GET", path, "").wantProblem(queryTimeout)
+		h.call("GET", path, "").wantProblem(problem.QueryTimeout)
 	}
-	h.call("POST", "/history/requeue", `{"outcome":"failed"}`).wantProblem(queryTimeout)
+	h.call("POST", "/history/requeue", `{"outcome":"failed"}`).wantProblem(problem.QueryTimeout)
 	metrics := h.call("GET", "/metrics", "").want(http.StatusOK)
 	if !strings.Contains(metrics.body, "\nqueued_queues_counted 0\n") || !strings.Contains(metrics.body, "\ngo_goroutines ") {
 		t.Errorf("when the queues cannot be counted the metrics are\n%s", metrics.body)

@@ -1,4 +1,4 @@
-package http
+package bind
 
 import (
 	"bytes"
@@ -7,9 +7,11 @@ import (
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/queued/queued/internal/http/problem"
 )
 
-// Bounds of the numbers that events hold. numeric takes up to 131,072 digits before the point and
+// Bounds of the numbers in a payload. numeric takes up to 131,072 digits before the point and
 // 16,383 after it (PostgreSQL's manual, section 8.1.2), so numbers may be written out as far as that. jsonb writes
 // exponents out, too: a few bytes can become many, so those go less far.
 const (
@@ -18,50 +20,57 @@ const (
 	maxExpanded       = 1_000
 )
 
-// event reads the next value, which must be an event that jsonb can hold as it is, and sets v to its
-// bytes. All of it happens in one pass over the tokens.
-func (d *decoder) event(v reflect.Value) error {
-	if ok, err := d.opens('{', "", "a JSON object"); !ok {
-		return err
+// MaxValue is how many bytes a Value may have.
+const MaxValue = 64 << 10
+
+// payload reads the next value, which jsonb must be able to hold as it is, and sets v to its bytes: the place of f, an Object or a Value.
+// All of it happens in one pass over the tokens.
+func (d *decoder) payload(v reflect.Value, f *Field) error {
+	if f.kind == '{' && d.json.PeekKind() != '{' {
+		return d.mismatch(f.wants)
 	}
-	start := d.json.InputOffset() - 1
-	inside := d.json.StackDepth()
-	for d.json.StackDepth() >= inside {
+	start := d.json.InputOffset()
+	inside := d.json.StackDepth() + 1
+	for more := true; more; more = d.json.StackDepth() >= inside {
 		if err := d.scan(inside); err != nil {
 			return err
 		}
 	}
-	event := d.body[start:d.json.InputOffset()]
-	if int64(len(event)) > d.limits.event {
-		return inFields(bodyTooLarge, fieldError{d.pointer(), fmt.Sprintf("has %d bytes, an event may have %d at most", len(event), d.limits.event)})
+	sent := bytes.TrimLeft(d.body[start:d.json.InputOffset()], blanks+":,")
+	switch {
+	case f.kind == '{' && int64(len(sent)) > d.limits.Event:
+		return d.unstorable(problem.BodyTooLarge, fmt.Sprintf("must be at most %d bytes long, not %d", d.limits.Event, len(sent)))
+	case f.kind != '{' && len(sent) > MaxValue:
+		d.reject("", fmt.Sprintf("must be at most %d bytes long, not %d", MaxValue, len(sent)))
+		return nil
 	}
-	v.SetBytes(event)
+	v.SetBytes(sent)
 	return nil
 }
 
-// scan reads the next token of an event and makes sure that jsonb can hold it.
+// scan reads the next token of a payload and makes sure that jsonb can hold it.
 func (d *decoder) scan(inside int) error {
 	switch d.json.PeekKind() {
 	case '"':
 		raw, err := d.json.ReadValue()
 		if err != nil {
-			return d.broken(err)
+			return d.syntax(err)
 		}
 		if holdsNUL(raw) {
-			return d.unfit(unrepresentable, `holds \u0000, which PostgreSQL's text cannot`)
+			return d.unstorable(problem.Unrepresentable, `contains \u0000, which PostgreSQL cannot store`)
 		}
 	case '0':
 		raw, err := d.json.ReadValue()
 		if err != nil {
-			return d.broken(err)
+			return d.syntax(err)
 		}
 		return d.number(raw)
 	default:
 		if _, err := d.json.ReadToken(); err != nil {
-			return d.broken(err)
+			return d.syntax(err)
 		}
-		if d.json.StackDepth()-inside >= d.limits.depth {
-			return d.unfit(tooDeep, fmt.Sprintf("is nested deeper than %d levels", d.limits.depth))
+		if d.json.StackDepth()-inside >= d.limits.Depth {
+			return d.unstorable(problem.TooDeep, fmt.Sprintf("must be nested at most %d levels deep", d.limits.Depth))
 		}
 	}
 	return nil
@@ -90,11 +99,11 @@ func (d *decoder) number(raw jsontext.Value) error {
 	}
 	whole, fraction = whole+exponent, fraction-exponent
 	if whole > min(limitWhole, maxWholeDigits) || fraction > min(limitFraction, maxFractionDigits) {
-		return d.unfit(unrepresentable, "is a number with too many digits when it is written out")
+		return d.unstorable(problem.Unrepresentable, "is a number with too many digits when written out")
 	}
 	d.spare -= int64(max(0, max(whole, 1)+max(fraction, 0)-len(raw)))
 	if d.spare < 0 {
-		return d.unfit(unrepresentable, fmt.Sprintf("is the number with which this body, its numbers written out, exceeds %d bytes", d.limits.body))
+		return d.unstorable(problem.Unrepresentable, fmt.Sprintf("is the number with which the body, its numbers written out, exceeds %d bytes", d.limits.Body))
 	}
 	return nil
 }

@@ -1,0 +1,145 @@
+package bind
+
+import (
+	"encoding"
+	"errors"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/go-playground/validator/v10"
+)
+
+// set sets v, the place of f, to text, as it stands in a URL or in a header. It returns what is wrong with text, or "".
+func (f *Field) set(v reflect.Value, text string) string {
+	switch {
+	case strings.Contains(text, "\x00"):
+		return "must not contain a NUL character"
+	case !utf8.ValidString(text):
+		return "must be valid UTF-8"
+	}
+	return f.parse(allocate(v), text, Quote)
+}
+
+// allocate returns what v points to, anew at each level of pointers, or v itself.
+func allocate(v reflect.Value) reflect.Value {
+	for v.Kind() == reflect.Pointer {
+		v.Set(reflect.New(v.Type().Elem()))
+		v = v.Elem()
+	}
+	return v
+}
+
+// parse sets v to text and holds it against the rules of f. It returns what is wrong with text, or ""; show writes text for that.
+func (f *Field) parse(v reflect.Value, text string, show func(string) string) string {
+	var err error
+	switch p := v.Addr().Interface().(type) {
+	case *time.Duration:
+		*p, err = time.ParseDuration(text)
+	case *time.Time:
+		if err = p.UnmarshalText([]byte(text)); err != nil && strings.Contains(text, " ") {
+			return "must be " + f.wants + ", not " + show(text) + `; in a URL, write "+" as %2B`
+		}
+		if *p = p.UTC(); err == nil && (p.Year() < 1 || p.Year() > 9999) { // beyond that RFC 3339 cannot write it
+			return show(text) + " is out of range: the year in UTC must be 1 to 9999"
+		}
+	case encoding.TextUnmarshaler:
+		if err := p.UnmarshalText([]byte(text)); err != nil {
+			return err.Error()
+		}
+	case *float64:
+		*p, _ = strconv.ParseFloat(text, 64) // infinite when it is too large, which the rules refuse
+	default:
+		if v.Kind() == reflect.String {
+			v.SetString(text)
+			break
+		}
+		var n int64
+		n, err = strconv.ParseInt(text, 10, 64)
+		var plain [20]byte
+		switch {
+		case errors.Is(err, strconv.ErrRange) && n > 0:
+			return fmt.Sprintf("must be at most %d", n)
+		case errors.Is(err, strconv.ErrRange):
+			return fmt.Sprintf("must be at least %d", n)
+		case err == nil && string(strconv.AppendInt(plain[:0], n, 10)) != text: // a sign or zeros in front
+			err = strconv.ErrSyntax
+		}
+		v.SetInt(n)
+	}
+	if err != nil {
+		return "must be " + f.wants + ", not " + show(text)
+	}
+	return f.violation(v)
+}
+
+// maxQuoted is how many bytes of what was sent a problem repeats.
+const maxQuoted = 64
+
+func clip(text string) string {
+	if len(text) > maxQuoted {
+		return strings.ToValidUTF8(text[:maxQuoted], "") + "…"
+	}
+	return text
+}
+
+// Quote returns text in quotes, cut short, for a problem.
+func Quote(text string) string { return strconv.Quote(clip(text)) }
+
+// isName reports whether text is a name of 1 to 128 letters, digits, and characters of others. A regular expression takes
+// ten times as long, and there is one for each event of a batch.
+func isName(text, others string) bool {
+	for _, c := range []byte(text) {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && strings.IndexByte(others, c) < 0 {
+			return false
+		}
+	}
+	return text != "" && len(text) <= 128
+}
+
+// names has the rules for names, and which characters they take beside letters and digits.
+var names = map[string]string{"queue": "._:-", "owner": "._:@+-"}
+
+var validate = func() *validator.Validate {
+	v := validator.New()
+	for rule, others := range names {
+		if err := v.RegisterValidation(rule, func(fl validator.FieldLevel) bool { return isName(fl.Field().String(), others) }); err != nil {
+			panic(err)
+		}
+	}
+	return v
+}()
+
+// violation says which rule of f the value v breaks, or "".
+func (f *Field) violation(v reflect.Value) string {
+	if f.Rules == "" {
+		return ""
+	}
+	var broken validator.ValidationErrors
+	if !errors.As(validate.Var(v.Interface(), f.Rules), &broken) {
+		return ""
+	}
+	e := broken[0]
+	limit := e.Param()
+	if others, ok := names[e.Tag()]; ok {
+		return "must be 1 to 128 of A–Z a–z 0–9 " + strings.Join(strings.Split(others, ""), " ")
+	}
+	switch {
+	case e.Tag() == "oneof":
+		return "must be one of " + strings.ReplaceAll(limit, " ", ", ")
+	case e.Type() == durationType:
+		if d, err := time.ParseDuration(limit); err == nil {
+			limit = d.String()
+		}
+	case e.Tag() == "min" && limit == "1" && (e.Kind() == reflect.String || e.Kind() == reflect.Slice):
+		return "must not be empty"
+	case e.Kind() == reflect.String:
+		limit += " characters long"
+	case e.Kind() == reflect.Slice:
+		limit += " elements long"
+	}
+	return "must be at " + map[string]string{"min": "least ", "max": "most "}[e.Tag()] + limit
+}

@@ -1,0 +1,61 @@
+package problem
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/schedule"
+)
+
+// serviceErrors is the one table from the errors of the services to problems. What queue and schedule have in common is the same error.
+var serviceErrors = []struct {
+	err    error
+	typ    Type
+	detail string
+}{
+	{queue.ErrNotFound, EventNotFound, "No event has this id: it never existed, has already left its queue, or its history was dropped."},
+	{queue.ErrLeaseLost, LeaseLost, "The receipt is not that of a current lease: the event was claimed again, was given back, or has left its queue. Stop working on it."},
+
+	{schedule.ErrNotFound, ScheduleNotFound, "No schedule has this id."},
+	{schedule.ErrOwnerNotFound, OwnerNotFound, "No owner has this id."},
+	{schedule.ErrEnded, ScheduleEnded, "The schedule was cancelled or is completed. Create a new one."},
+	{schedule.ErrStale, PreconditionFailed, "The current version is none of those in If-Match. Get it again, and send its ETag."},
+
+	{queue.ErrKeyReused, KeyReused, "The idempotency key was used for a different request. Use a new key for a new request."},
+	{queue.ErrUnrepresentable, Unrepresentable, "PostgreSQL cannot store a value of the request."},
+	{queue.ErrInvalid, ValidationFailed, "The database refused a value."},
+	{queue.ErrBadCursor, InvalidCursor, "Send `next` of a page of the same listing with the same filters, unchanged, or no cursor for the first page."},
+	{queue.ErrQueryTimeout, QueryTimeout, "The query reached its time limit. Narrow `from` and `to`, or filter by `queue`."},
+	{queue.ErrOverloaded, Overloaded, "Too many calls wait for the database. Nothing was written; retry with growing pauses."},
+	{queue.ErrLocked, Locked, "Another transaction holds a lock and did not end in time. Nothing was written; retry."},
+	{queue.ErrUnavailable, DatabaseUnavailable, "The database cannot be reached, or is out of space. A write may have taken effect; reads and claims can be retried safely."},
+	{context.DeadlineExceeded, DatabaseUnavailable, "The database did not answer within QUEUED_REQUEST_TIMEOUT. A write may have taken effect; reads and claims can be retried safely."},
+}
+
+// Of returns what the client is told of err. An error that it does not know is an internal one, whose text stays in the log.
+func Of(err error) *Problem {
+	var p *Problem
+	if errors.As(err, &p) {
+		return p
+	}
+	for _, known := range serviceErrors {
+		if !errors.Is(err, known.err) {
+			continue
+		}
+		var invalid *queue.InvalidError
+		if errors.As(err, &invalid) && invalid.Field != "" {
+			return InFields(known.typ, FieldError{"#/" + invalid.Field, invalid.Detail})
+		}
+		p := New(known.typ, known.detail)
+		if invalid != nil && invalid.Detail != "" {
+			p.Detail = invalid.Detail
+		}
+		if known.typ.Status == http.StatusServiceUnavailable && known.typ != QueryTimeout {
+			p = p.With("Retry-After", "1")
+		}
+		return p
+	}
+	return New(Internal, "The server's log has the cause under this request_id.")
+}

@@ -1,0 +1,130 @@
+// Package problem has the error documents of the API (RFC 9457) and the one table from the errors of the services to them.
+package problem
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// A Type is a type of problem. Its code is part of the API and never changes: clients branch on it. Status and title belong to it.
+type Type struct {
+	Status int
+	Code   string
+	Title  string
+}
+
+// The types of problems that the API answers with. api/openapi.yaml lists the same codes.
+var (
+	InvalidJSON          = Type{400, "invalid_json", "Invalid JSON"}
+	InvalidParameter     = Type{400, "invalid_parameter", "Invalid parameter"}
+	UnknownParameter     = Type{400, "unknown_parameter", "Unknown parameter"}
+	InvalidCursor        = Type{400, "invalid_cursor", "Invalid cursor"}
+	Unauthorized         = Type{401, "unauthorized", "Unauthorized"}
+	CrossOrigin          = Type{403, "cross_origin", "Cross-origin request refused"}
+	NotFound             = Type{404, "not_found", "Path not found"}
+	EventNotFound        = Type{404, "event_not_found", "Event not found"}
+	ScheduleNotFound     = Type{404, "schedule_not_found", "Schedule not found"}
+	OwnerNotFound        = Type{404, "owner_not_found", "Owner not found"}
+	MethodNotAllowed     = Type{405, "method_not_allowed", "Method not allowed"}
+	LeaseLost            = Type{409, "lease_lost", "Lease lost"}
+	ScheduleEnded        = Type{409, "schedule_ended", "Schedule ended"}
+	PreconditionFailed   = Type{412, "precondition_failed", "Precondition failed"}
+	BodyTooLarge         = Type{413, "body_too_large", "Body too large"}
+	UnsupportedMediaType = Type{415, "unsupported_media_type", "Unsupported media type"}
+	HostNotAllowed       = Type{421, "host_not_allowed", "Host not allowed"}
+	ValidationFailed     = Type{422, "validation_failed", "Validation failed"}
+	Unrepresentable      = Type{422, "unrepresentable", "Value not representable in PostgreSQL"}
+	TooDeep              = Type{422, "too_deep", "JSON nested too deeply"}
+	BatchTooLarge        = Type{422, "batch_too_large", "Batch too large"}
+	KeyReused            = Type{422, "idempotency_key_reused", "Idempotency key reused"}
+	ClientGone           = Type{499, "client_gone", "Client gone"} // in the log only: the client has closed the connection
+	Internal             = Type{500, "internal", "Internal error"}
+	QueryTimeout         = Type{503, "query_timeout", "Query timeout"}
+	DatabaseUnavailable  = Type{503, "database_unavailable", "Database unavailable"}
+	Overloaded           = Type{503, "overloaded", "Server overloaded"}
+	Locked               = Type{503, "locked", "Locked by another transaction"}
+	NotReady             = Type{503, "not_ready", "Server not ready"}
+)
+
+// MaxFieldErrors is how many bad fields one problem lists.
+const MaxFieldErrors = 20
+
+// A FieldError is one bad field. Pointer says where it is: "#/a/b" in the body, "?name" for a query parameter, "{name}" for a part of
+// the path, and the name itself for a header field.
+type FieldError struct {
+	Pointer string `json:"pointer"`
+	Detail  string `json:"detail"`
+}
+
+// A Problem is an answer other than success: the error of a caller that knows what the client should read.
+type Problem struct {
+	Type   Type
+	Detail string
+	Errors []FieldError
+	Header http.Header // further header fields of the answer, usually nil
+}
+
+// New returns a problem whose detail is text.
+func New(t Type, text string) *Problem { return &Problem{Type: t, Detail: text} }
+
+// With adds a field to the header of the answer and returns p.
+func (p *Problem) With(name string, values ...string) *Problem {
+	if p.Header == nil {
+		p.Header = make(http.Header)
+	}
+	p.Header[name] = values
+	return p
+}
+
+// InFields returns the problem with the bad fields of a request, of which there is at least one; its detail is the first of them.
+func InFields(t Type, bad ...FieldError) *Problem {
+	detail := bad[0].Pointer + ": " + bad[0].Detail
+	if more := len(bad) - 1; more > 0 {
+		detail += fmt.Sprintf("; %d more in errors", more)
+	}
+	return &Problem{Type: t, Detail: detail + ".", Errors: bad}
+}
+
+// Error implements error.
+func (p *Problem) Error() string { return p.Type.Code + ": " + p.Detail }
+
+// A Document is a problem as it goes over the wire.
+type Document struct {
+	Type      string       `json:"type"`
+	Title     string       `json:"title"`
+	Status    int          `json:"status"`
+	Detail    string       `json:"detail"`
+	Code      string       `json:"code"`
+	RequestID string       `json:"request_id"`
+	Errors    []FieldError `json:"errors,omitempty"`
+}
+
+// Write answers with p.
+func (p *Problem) Write(w http.ResponseWriter, requestID string) {
+	body, err := json.Marshal(Document{
+		Type:      "urn:queued:problem:" + p.Type.Code,
+		Title:     p.Type.Title,
+		Status:    p.Type.Status,
+		Detail:    p.Detail,
+		Code:      p.Type.Code,
+		RequestID: requestID,
+		Errors:    p.Errors[:min(len(p.Errors), MaxFieldErrors)],
+	}, jsontext.AllowInvalidUTF8(true)) // details quote what was sent
+	if err != nil {
+		panic(err) // strings and an integer always encode
+	}
+	body = append(body, '\n')
+	h := w.Header()
+	for name, values := range p.Header {
+		h[name] = values
+	}
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(p.Type.Status)
+	_, _ = w.Write(body) // a client that has gone misses an error only
+}
