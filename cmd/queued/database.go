@@ -1,79 +1,110 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"net"
 	"net/url"
-	"regexp"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 
-	"github.com/alecthomas/kong"
 	"github.com/jackc/pgx/v5/pgxpool" //nolint:depguard // it only parses here; nothing is opened
+	"github.com/rs/zerolog"
+
+	"github.com/queued/queued/internal/embedded"
 )
 
-const takesDatabase = `a URL such as "postgres://user:password@host:5432/database", ` +
-	`or keywords such as "host=/run/postgresql dbname=queued"`
+// postgresStopTimeout bounds the stop of a private PostgreSQL, which writes a checkpoint.
+const postgresStopTimeout = time.Minute
 
-// parseDatabaseURL accepts what the driver accepts. Its errors never repeat the text, which may
-// hold a password, nor any part that a misplaced delimiter could have made of one.
-func parseDatabaseURL(text string, _ *kong.Tag) (any, error) {
-	if strings.TrimSpace(text) == "" {
-		return nil, refuse("", takesDatabase)
-	}
-	got := errors.New("got a value that is not shown, as it may hold a password; takes " + takesDatabase)
-	if isURL(text) && misplacedAt(text) {
-		return nil, errors.New(`got a URL with an "@" where none belongs; in a user's name, a password or any ` +
-			`other value "/" must be written as %2F, "?" as %3F, "#" as %23 and "@" as %40`)
-	}
-	if _, err := pgxpool.ParseConfig(text); err != nil {
-		_, detail, ok := strings.Cut(err.Error(), "`: ")
-		if !ok || strings.HasPrefix(detail, "failed to parse as") {
-			return nil, got
-		}
-		return nil, errors.New(got.Error() + ": " + detail)
-	}
-	return text, nil
+// database is the PostgreSQL of a command: the one of the database URL, or a private one.
+type database struct {
+	url    string
+	about  string           // for logs and errors, without secrets
+	server *embedded.Server // nil unless it is private
 }
 
-func isURL(text string) bool {
-	return strings.HasPrefix(text, "postgres://") || strings.HasPrefix(text, "postgresql://")
-}
-
-// misplacedAt says whether a URL has an "@" that does not end the user's name and password:
-// then a delimiter within the password has most likely cut it in two, and one half would pass
-// for a host, a port or a database, which are no secrets.
-func misplacedAt(text string) bool {
-	_, rest, _ := strings.Cut(text, "://")
-	if i := strings.IndexAny(rest, "@/?#"); i >= 0 && rest[i] == '@' {
-		rest = rest[i+1:]
+// open returns the database of these settings, and starts it when it is a private one.
+func (s *databaseSettings) open(ctx context.Context, logger zerolog.Logger) (*database, error) {
+	if s.DatabaseURL != "" {
+		return &database{url: s.DatabaseURL, about: describeDatabase(s.DatabaseURL)}, nil
 	}
-	return strings.Contains(rest, "@")
+	dir, err := s.dataDir()
+	if err != nil {
+		return nil, err
+	}
+	server, err := embedded.Start(ctx, embedded.Config{DataDir: dir, Logger: logger})
+	if err != nil {
+		return nil, fmt.Errorf("the private PostgreSQL: %w", err)
+	}
+	return &database{url: server.URL(), about: "the private PostgreSQL in " + dir, server: server}, nil
 }
 
-// describeDatabase says which database a valid text leads to, without its password and options.
+// dataDir returns the data directory of a private PostgreSQL.
+func (s *databaseSettings) dataDir() (string, error) {
+	if s.DataDir != "" {
+		return s.DataDir, nil
+	}
+	dir, err := embedded.DefaultDataDir()
+	if err != nil {
+		return "", usagef("%s, or QUEUED_DATABASE_URL to use an existing PostgreSQL", err)
+	}
+	return dir, nil
+}
+
+// missingDataDir returns the data directory of a private PostgreSQL that does not exist yet, otherwise nothing.
+func (s *databaseSettings) missingDataDir() (string, error) {
+	if s.DatabaseURL != "" {
+		return "", nil
+	}
+	dir, err := s.dataDir()
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(filepath.Join(dir, "pg")); errors.Is(err, os.ErrNotExist) {
+		return dir, nil
+	}
+	return "", nil
+}
+
+// ended returns a channel that is closed when a private PostgreSQL ends by itself.
+func (d *database) ended() <-chan struct{} {
+	if d.server == nil {
+		return nil
+	}
+	return d.server.Done()
+}
+
+// close stops a private PostgreSQL, also after ctx has ended.
+func (d *database) close(ctx context.Context) error {
+	if d.server == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), postgresStopTimeout)
+	defer cancel()
+	if err := d.server.Stop(ctx); err != nil {
+		return fmt.Errorf("%w: the private PostgreSQL: %w", errUnclean, err)
+	}
+	return nil
+}
+
+// describeDatabase returns a valid database URL without its password and options.
 func describeDatabase(text string) string {
 	cfg, err := pgxpool.ParseConfig(text)
 	if err != nil {
 		return "PostgreSQL"
 	}
 	conn := cfg.ConnConfig
-	if strings.HasPrefix(conn.Host, "/") || strings.HasPrefix(conn.Host, "@") {
+	if strings.HasPrefix(conn.Host, "/") || strings.HasPrefix(conn.Host, "@") { // a Unix socket
 		return "host=" + conn.Host + " user=" + conn.User + " dbname=" + conn.Database
 	}
 	shown := url.URL{
 		Scheme: "postgres", User: url.User(conn.User), Path: "/" + conn.Database,
-		Host: hostPort(conn.Host, int(conn.Port)),
+		Host: net.JoinHostPort(conn.Host, strconv.Itoa(int(conn.Port))),
 	}
 	return shown.String()
-}
-
-var (
-	urlPassword     = regexp.MustCompile(`(://)\S*@`)
-	keywordPassword = regexp.MustCompile(`(?i)(password\s*=\s*)('(?:[^'\\]|\\.)*'?|\S+)`)
-)
-
-// redact removes what looks like a password in a connection string from a text that others
-// wrote: the last line of defence, for text that should hold none.
-func redact(text string) string {
-	text = urlPassword.ReplaceAllString(text, "${1}xxxxx@")
-	return keywordPassword.ReplaceAllString(text, "${1}xxxxx")
 }

@@ -1,6 +1,11 @@
 package main
 
 import (
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -9,55 +14,190 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// foreign are the variables that bear our prefix and are none of our business: those of the
-// tests, and those that Kubernetes sets about a service that is called queued.
-var foreign = regexp.MustCompile(`^QUEUED_(TEST_.*|SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP)(_.*)?)$`)
+// envPrefix begins the name of every variable of this program.
+const envPrefix = "QUEUED_"
 
-// unknownVariable is a variable that has our prefix and sets nothing: most often a typing error.
-type unknownVariable struct {
-	name    string
-	closest string // the nearest of ours by spelling
+// maxSecretFile is the largest file of a secret, in bytes: more than any URL or key needs.
+const maxSecretFile = 64 << 10
+
+// envName returns the variable of a setting.
+func envName(flag string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// warnUnknown logs the variables that look like settings and are none.
-func warnUnknown(logger zerolog.Logger, src *source, app *kong.Application) {
-	for _, variable := range unknown(src, app) {
-		logger.Warn().Str("variable", variable.name).Str("closest", variable.closest).
-			Msg("this variable sets nothing; a typing error?")
-	}
+// isSetting reports whether a value can be set through the environment.
+func isSetting(value *kong.Value) bool {
+	return value.Flag != nil && kinds[value.Tag.Type].parse != nil
 }
 
-// unknown lists the variables of src that set nothing in any command, by name.
-func unknown(src *source, app *kong.Application) []unknownVariable {
-	known := settingNames(app)
-	var out []unknownVariable
-	for name, value := range src.env {
-		// QUEUED_PORT=tcp://… is Kubernetes' as well.
-		if slices.Contains(known, name) || foreign.MatchString(name) || name == "QUEUED_PORT" && strings.Contains(value, "://") {
-			continue
-		}
-		closest := slices.MinFunc(known, func(a, b string) int { return distance(name, a) - distance(name, b) })
-		out = append(out, unknownVariable{name: name, closest: closest})
-	}
-	slices.SortFunc(out, func(a, b unknownVariable) int { return strings.Compare(a.name, b.name) })
-	return out
-}
-
-// settingNames lists the variables of every command, sorted.
-func settingNames(app *kong.Application) []string {
-	var names []string
+// settingFlags returns the settings of every command. A setting of several commands has a flag of each.
+func settingFlags(app *kong.Application) []*kong.Flag {
+	var flags []*kong.Flag
 	for _, command := range app.Leaves(false) {
 		for _, flag := range command.Flags {
 			if isSetting(flag.Value) {
-				names = append(names, envName(flag.Name))
+				flags = append(flags, flag)
 			}
 		}
 	}
-	slices.Sort(names)
-	return slices.Compact(names)
+	return flags
 }
 
-// distance is Levenshtein's: how many letters to put in, take out or change to make a into b.
+// source reads settings from the environment. kong's own way would read the process's environment, repeat wrong values, which may be
+// secrets, and stop at the first of them.
+type source struct {
+	env   map[string]string // the variables of this program that are set
+	names map[string]string // by flag: the flag or variable that the user wrote
+	wrong []wrongSetting
+}
+
+type wrongSetting struct {
+	flag string
+	err  error
+}
+
+func newSource(environ []string) *source {
+	src := &source{env: map[string]string{}, names: map[string]string{}}
+	for _, entry := range environ {
+		// An empty variable counts as unset, because compose and unit files cannot leave one out.
+		if name, value, ok := strings.Cut(entry, "="); ok && value != "" && strings.HasPrefix(name, envPrefix) {
+			src.env[name] = value
+		}
+	}
+	return src
+}
+
+// resolve returns the variable of a setting that the command line left out. It is a kong.ResolverFunc.
+func (s *source) resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+	if value, ok := s.env[envName(flag.Name)]; ok && isSetting(flag.Value) {
+		return value, nil
+	}
+	return nil, nil
+}
+
+// name returns the flag or variable by which the user has given a setting.
+func (s *source) name(flag string) string { return cmp.Or(s.names[flag], envName(flag)) }
+
+// finish ends the parsing: it reports all wrong settings as one usageError, and reads the settings that are in files.
+func (s *source) finish(parsed *kong.Context) error {
+	for _, path := range parsed.Path {
+		switch {
+		case path.Flag == nil:
+		case path.Resolved:
+			s.names[path.Flag.Name] = envName(path.Flag.Name)
+		default:
+			s.names[path.Flag.Name] = "--" + path.Flag.Name
+		}
+	}
+	var text strings.Builder
+	if len(s.wrong) > 1 {
+		fmt.Fprintf(&text, "%d settings are wrong:\n  ", len(s.wrong))
+	}
+	for i, wrong := range s.wrong {
+		if i > 0 {
+			text.WriteString("\n  ")
+		}
+		fmt.Fprintf(&text, "%s: %s", s.name(wrong.flag), wrong.err)
+	}
+	if len(s.wrong) > 0 {
+		return &usageError{text: text.String()}
+	}
+	flags := parsed.Flags()
+	for _, file := range flags {
+		at := slices.IndexFunc(flags, func(f *kong.Flag) bool { return f.Name+"-file" == file.Name })
+		if at < 0 || file.Target.IsZero() {
+			continue
+		}
+		if err := s.readSecret(flags[at], file.Target.String()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readSecret sets a setting from the file at path.
+func (s *source) readSecret(flag *kong.Flag, path string) error {
+	fileName := s.name(flag.Name + "-file")
+	if _, isGiven := s.names[flag.Name]; isGiven {
+		return usagef("%s and %s are both set; set one of them", s.name(flag.Name), fileName)
+	}
+	file, err := os.Open(path) //nolint:gosec // the operator names the file
+	if err != nil {
+		return usagef("%s: %s", fileName, err)
+	}
+	defer func() { _ = file.Close() }()
+	content, err := io.ReadAll(io.LimitReader(file, maxSecretFile+1))
+	if err != nil {
+		return usagef("%s: %s", fileName, err)
+	}
+	if len(content) > maxSecretFile {
+		return usagef("%s: %s holds more than %d bytes, more than any value needs", fileName, path, maxSecretFile)
+	}
+	value, err := kinds[flag.Tag.Type].parse(strings.TrimSpace(string(content)), flag.Tag)
+	if err != nil {
+		return usagef("%s: in %s, %s", fileName, path, err)
+	}
+	flag.Target.Set(reflect.ValueOf(value))
+	return nil
+}
+
+// settingMapper is a kong.Mapper that parses a setting by its kind, and leaves errors to src.finish.
+type settingMapper struct{ src *source }
+
+// IsBoolFromValue has kong accept a switch without a value.
+func (m settingMapper) IsBoolFromValue(target reflect.Value) bool {
+	return target.Kind() == reflect.Bool
+}
+
+// Decode sets target to the next token.
+func (m settingMapper) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+	text := "true"
+	if !m.IsBoolFromValue(target) || ctx.Scan.Peek().Type == kong.FlagValueToken {
+		token, err := ctx.Scan.PopValue("value")
+		if err != nil {
+			return err
+		}
+		text = token.String()
+	}
+	value, err := kinds[ctx.Value.Tag.Type].parse(text, ctx.Value.Tag)
+	if err != nil {
+		m.src.wrong = append(m.src.wrong, wrongSetting{ctx.Value.Name, err})
+		return nil
+	}
+	target.Set(reflect.ValueOf(value).Convert(target.Type()))
+	return nil
+}
+
+// reservedVariables are variables with the prefix that are no settings: those of the tests, and those that Kubernetes sets for a
+// service that is called queued.
+var reservedVariables = regexp.MustCompile(`^QUEUED_(TEST_.*|SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP)(_.*)?)$`)
+
+// warnUnknown logs the variables that have the prefix and set nothing: most are typing errors.
+func (s *source) warnUnknown(logger zerolog.Logger, app *kong.Application) {
+	unknown := s.unknown(app)
+	for name, closest := range unknown {
+		logger.Warn().Str("variable", name).Str("closest", closest).Msg("this variable sets nothing; a typing error?")
+	}
+}
+
+// unknown returns the variables that set nothing in any command, each with the setting whose name is closest.
+func (s *source) unknown(app *kong.Application) map[string]string {
+	var known []string
+	for _, flag := range settingFlags(app) {
+		known = append(known, envName(flag.Name))
+	}
+	unknown := map[string]string{}
+	for name, value := range s.env {
+		// Kubernetes sets QUEUED_PORT=tcp://…, too.
+		if slices.Contains(known, name) || reservedVariables.MatchString(name) || name == "QUEUED_PORT" && strings.Contains(value, "://") {
+			continue
+		}
+		unknown[name] = slices.MinFunc(known, func(a, b string) int { return distance(name, a) - distance(name, b) })
+	}
+	return unknown
+}
+
+// distance is Levenshtein's: the number of letters to insert, delete or replace to turn a into b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -67,8 +207,7 @@ func distance(a, b string) int {
 		diagonal := row[0]
 		row[0] = i + 1
 		for j := range len(b) {
-			above := row[j+1]
-			cost := diagonal
+			above, cost := row[j+1], diagonal
 			if a[i] != b[j] {
 				cost++
 			}

@@ -5,20 +5,26 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/queued/queued/sql"
 )
 
-// healthcheckTimeout is less than the interval at which anyone would check.
+// healthcheckTimeout bounds a health check. It is shorter than the usual interval between two.
 const healthcheckTimeout = 5 * time.Second
 
 // healthcheckCmd asks the server on this machine whether it is ready, for images without curl.
 type healthcheckCmd struct {
-	listenSettings `embed:""`
+	listenSettings `embed:"" group:"http"`
 }
 
 // Run fails unless /readyz of the server at Listen answers 200.
-func (c *healthcheckCmd) Run(ctx context.Context, p *process, src *source) error {
+func (c *healthcheckCmd) Run(ctx context.Context, env *cliEnv, src *source) error {
 	tcp, err := resolve(ctx, c.Listen)
 	if err != nil {
 		return usagef("%s: got %q; %s", src.name("listen"), c.Listen, err)
@@ -33,8 +39,7 @@ func (c *healthcheckCmd) Run(ctx context.Context, p *process, src *source) error
 	if err != nil {
 		return err
 	}
-	// A transport of its own: no proxy stands between this program and its own machine.
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // unlike the default one, it uses no proxy
 	res, err := client.Do(req)
 	if err != nil {
 		return fmt.Errorf("not ready: %w", err)
@@ -44,6 +49,42 @@ func (c *healthcheckCmd) Run(ctx context.Context, p *process, src *source) error
 		body, _ := io.ReadAll(io.LimitReader(res.Body, 4<<10))
 		return fmt.Errorf("not ready: %s answered %s %s", target, res.Status, strings.TrimSpace(string(body)))
 	}
-	_, err = fmt.Fprintln(p.stdout, "ready")
+	_, err = fmt.Fprintln(env.stdout, "ready")
+	return err
+}
+
+// versionCmd shows the version.
+type versionCmd struct{}
+
+// Run writes the version to standard output.
+func (versionCmd) Run(env *cliEnv) error { return printVersion(env) }
+
+// versionFlag is --version.
+type versionFlag bool
+
+// IgnoreDefault keeps kong from running the default command when the flag is given.
+func (versionFlag) IgnoreDefault() {}
+
+// BeforeReset writes the version before anything else is parsed.
+func (versionFlag) BeforeReset(app *kong.Kong, env *cliEnv) error {
+	err := printVersion(env)
+	app.Exit(exitOK)
+	return err
+}
+
+func printVersion(env *cliEnv) error {
+	commit, changes := "unknown", ""
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, setting := range info.Settings {
+			switch {
+			case setting.Key == "vcs.revision":
+				commit = setting.Value
+			case setting.Key == "vcs.modified" && setting.Value == "true":
+				changes = " with changes"
+			}
+		}
+	}
+	_, err := fmt.Fprintf(env.stdout, "queued %s\ncommit %s%s\n%s %s/%s\n",
+		sql.Version(), commit, changes, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return err
 }

@@ -1,4 +1,4 @@
-// Command queued is a durable event queue with an HTTP/JSON front door, on PostgreSQL.
+// Command queued is a durable event queue with an HTTP/JSON API, on PostgreSQL.
 package main
 
 import (
@@ -8,8 +8,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/mattn/go-isatty"
+	"github.com/rs/zerolog"
 )
 
 // The exit codes of every command.
@@ -20,8 +25,9 @@ const (
 	exitInterrupted = 130 // a signal ended it before it was done; what shells report for SIGINT
 )
 
-// signalEcho is how soon after the first stop signal another one is taken for its echo.
-const signalEcho = 500 * time.Millisecond
+// signalGrace is the time after the first stop signal in which further ones are ignored: a process manager that signals a group of
+// processes may send each of them two at once.
+const signalGrace = 500 * time.Millisecond
 
 func main() {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -30,9 +36,7 @@ func main() {
 	go func() {
 		<-signals
 		cancel()
-		// Whoever asks twice does not want to wait for the rest of the shutdown. But what stops a
-		// group of processes may signal each of them twice at once, and means it once.
-		for asked := time.Now(); time.Since(asked) < signalEcho; {
+		for first := time.Now(); time.Since(first) < signalGrace; {
 			<-signals
 		}
 		os.Exit(exitInterrupted)
@@ -40,11 +44,9 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)) //nolint:forbidigo // from here on it is a parameter
 }
 
-// run parses args and environ ("NAME=value" strings), runs the command they name until it is
-// done or ctx ends, and returns the exit code.
+// run runs the command that args name until it is done or ctx ends, and returns the exit code. environ has "NAME=value" strings.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	proc := &process{environ: environ, stdout: stdout, stderr: stderr}
-	err := proc.run(ctx, args)
+	err := runCommand(ctx, args, &cliEnv{environ: environ, stdout: stdout, stderr: stderr})
 	var usage *usageError
 	switch {
 	case err == nil:
@@ -63,20 +65,140 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	}
 }
 
-// process is what a command sees of the process it runs in.
-type process struct {
+// cliEnv is what a command gets from its process.
+type cliEnv struct {
 	environ        []string
 	stdout, stderr io.Writer
 }
 
-// errReported ends a command whose failure stands in the log already.
+// errReported is the error of a command that has logged its failure.
 var errReported = errors.New("failed; see the log")
 
-// usageError is a mistake of whoever started the program.
+// usageError is an error in the command line or the settings.
 type usageError struct{ text string }
 
 func (e *usageError) Error() string { return e.text }
 
 func usagef(format string, args ...any) error {
 	return &usageError{text: fmt.Sprintf(format, args...)}
+}
+
+const description = `A durable event queue with an HTTP/JSON API, on PostgreSQL.
+
+Where to begin: run "queued" alone. It starts a private PostgreSQL, serves on ` +
+	`http://127.0.0.1:8080 and shows what to type next. To use an existing PostgreSQL, set QUEUED_DATABASE_URL.`
+
+// cli is the whole command line.
+type cli struct {
+	Version versionFlag `help:"Show the version and exit."`
+
+	Serve       serveCmd       `cmd:"" default:"withargs" help:"Serve the queue over HTTP; the default command."`
+	Migrate     migrateCmd     `cmd:"" help:"Bring the database's schema to this program's version."`
+	Healthcheck healthcheckCmd `cmd:"" help:"Ask the server on this machine whether it is ready."`
+	VersionCmd  versionCmd     `cmd:"" name:"version" help:"Show the version of the program and what it was built with."`
+}
+
+// runCommand parses args and the environment and runs the command.
+func runCommand(ctx context.Context, args []string, env *cliEnv) error {
+	var grammar cli
+	src := newSource(env.environ)
+	exited := false
+	parser, err := newParser(&grammar, src,
+		kong.Writers(env.stdout, env.stderr),
+		kong.Exit(func(int) { exited = true }),
+		kong.Bind(env, src),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+	)
+	if err != nil {
+		return fmt.Errorf("building the command line: %w", err)
+	}
+	parsed, err := parser.Parse(args)
+	if exited { // after --help or --version
+		return nil
+	}
+	if err != nil {
+		return usagef("%s\nRun \"queued --help\" or \"queued serve --help\" for the commands and flags.", err)
+	}
+	if err := src.finish(parsed); err != nil {
+		return err
+	}
+	return parsed.Run()
+}
+
+// newParser returns a parser that fills grammar from a command line and src.
+func newParser(grammar *cli, src *source, options ...kong.Option) (*kong.Kong, error) {
+	options = append([]kong.Option{
+		kong.Name("queued"),
+		kong.Description(description),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, WrapUpperBound: 110}),
+		kong.ValueFormatter(helpText),
+		kong.Resolvers(kong.ResolverFunc(src.resolve)),
+		kong.ExplicitGroups([]kong.Group{
+			{Key: "database", Title: "Database:"},
+			{Key: "http", Title: "HTTP:"},
+			{Key: "queue", Title: "Queue:"},
+			{Key: "limits", Title: "Limits:"},
+			{Key: "log", Title: "Log:"},
+		}),
+		kong.PostBuild(func(k *kong.Kong) error {
+			for _, flag := range settingFlags(k.Model) {
+				flag.Help = settingHelp[flag.Name]
+				if flag.PlaceHolder == "" {
+					flag.PlaceHolder = kinds[flag.Tag.Type].placeHolder
+				}
+			}
+			return nil
+		}),
+	}, options...)
+	for name := range kinds {
+		options = append(options, kong.NamedMapper(name, settingMapper{src}))
+	}
+	return kong.New(grammar, options...)
+}
+
+// helpText is a setting's text in --help: what it does, its default, its variable.
+func helpText(value *kong.Value) string {
+	if !isSetting(value) {
+		return value.Help
+	}
+	notes := "$" + envName(value.Name)
+	if value.Default != "" {
+		notes = "default " + value.Default + "; " + notes
+	}
+	if unset := value.Tag.Get("unset"); unset != "" {
+		notes = "default " + unset + "; " + notes
+	}
+	return strings.TrimSuffix(value.Help, ".") + " (" + notes + ")."
+}
+
+// isConsole reports whether log lines on w are formatted for people.
+func (s *logSettings) isConsole(w io.Writer) bool {
+	return s.LogFormat == "console" || s.LogFormat != "json" && isTerminal(w)
+}
+
+// logger returns a logger to w with times in UTC, to the millisecond.
+func (s *logSettings) logger(w io.Writer, now func() time.Time) zerolog.Logger {
+	level, err := zerolog.ParseLevel(s.LogLevel)
+	if err != nil {
+		level = zerolog.InfoLevel
+	}
+	if s.isConsole(w) {
+		w = zerolog.ConsoleWriter{
+			Out:     w,
+			NoColor: !isTerminal(w),
+			FormatTimestamp: func(timestamp any) string {
+				text, _ := timestamp.(string)
+				return strings.TrimSuffix(strings.Replace(text, "T", " ", 1), "Z")
+			},
+		}
+	}
+	addTime := zerolog.HookFunc(func(e *zerolog.Event, _ zerolog.Level, _ string) {
+		e.Str(zerolog.TimestampFieldName, now().UTC().Format("2006-01-02T15:04:05.000Z"))
+	})
+	return zerolog.New(w).Level(level).Hook(addTime)
+}
+
+func isTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	return ok && isatty.IsTerminal(file.Fd())
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"text/tabwriter"
 	"time"
 
@@ -20,25 +18,25 @@ import (
 type migrateCmd struct {
 	Status bool `help:"Show the versions of the database and of this program and what a migration would run; change nothing."`
 
-	databaseSettings `embed:""`
-	logSettings      `embed:""`
+	databaseSettings `embed:"" group:"database"`
+	logSettings      `embed:"" group:"log"`
 }
 
 // Run migrates, or shows what it would do.
-func (c *migrateCmd) Run(ctx context.Context, p *process, src *source, app *kong.Kong) (err error) {
-	logger := c.logger(p.stderr, time.Now)
-	warnUnknown(logger, src, app.Model)
+func (c *migrateCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.Kong) (err error) {
+	logger := c.logger(env.stderr, time.Now)
+	src.warnUnknown(logger, app.Model)
 	if c.Status {
-		fresh, err := c.unborn(src)
+		dir, err := c.missingDataDir() // a status must not make one
 		if err != nil {
 			return err
 		}
-		if fresh != "" {
-			_, err := fmt.Fprintf(p.stdout, "database  none yet; serve and migrate make it in %s\nprogram   %s\n", fresh, sql.Version())
+		if dir != "" {
+			_, err := fmt.Fprintf(env.stdout, "database  none yet; serve and migrate make it in %s\nprogram   %s\n", dir, sql.Version())
 			return err
 		}
 	}
-	db, err := c.open(ctx, src, logger)
+	db, err := c.open(ctx, logger)
 	if err != nil {
 		return err
 	}
@@ -50,38 +48,21 @@ func (c *migrateCmd) Run(ctx context.Context, p *process, src *source, app *kong
 		if err != nil {
 			return err
 		}
-		return printStatus(p.stdout, db, status)
+		return printStatus(env.stdout, db, status)
 	}
 	status, err := migrate.Run(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	if !status.Due() {
-		_, err = fmt.Fprintf(p.stdout, "nothing to do: the database is at %s\n", status.Program)
+		_, err = fmt.Fprintf(env.stdout, "nothing to do: the database is at %s\n", status.Program)
 		return err
 	}
-	_, err = fmt.Fprintf(p.stdout, "migrated from %s to %s\n", orNone(status.Database), status.Program)
+	_, err = fmt.Fprintf(env.stdout, "migrated from %s to %s\n", orNone(status.Database), status.Program)
 	return err
 }
 
-// unborn is the folder where the private PostgreSQL would be made, when there is none yet: a
-// look at the status must not make it. It is empty in every other case.
-func (s *databaseSettings) unborn(src *source) (string, error) {
-	url, err := s.url(src)
-	if err != nil || url != "" {
-		return "", err
-	}
-	dir, err := s.dir()
-	if err != nil {
-		return "", err
-	}
-	if _, err := os.Stat(filepath.Join(dir, "pg")); errors.Is(err, os.ErrNotExist) {
-		return dir, nil
-	}
-	return "", nil
-}
-
-// printStatus writes what a migration would find and do.
+// printStatus writes the versions and the scripts that a migration would run.
 func printStatus(w io.Writer, db *database, status migrate.Status) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintf(table, "database\t%s\t%s\n", orNone(status.Database), db.about)

@@ -29,13 +29,13 @@ func TestReadmeHasEverySetting(t *testing.T) {
 	}
 }
 
-// settingsTable is the table of all settings in Markdown, a row per line.
+// settingsTable returns the rows of a Markdown table of all settings.
 func settingsTable(t *testing.T) []string {
 	t.Helper()
 	rows := []string{"| variable | flag | default | what it says |", "| --- | --- | --- | --- |"}
 	for _, flag := range serveFlags(t) {
 		text := "none"
-		switch note := flag.Tag.Get("default-note"); {
+		switch note := flag.Tag.Get("unset"); {
 		case note != "":
 			text = note
 		case flag.Default != "":

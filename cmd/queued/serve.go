@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,11 +9,11 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/alecthomas/kong"
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
 
 	httpapi "github.com/queued/queued/internal/http"
 	"github.com/queued/queued/internal/migrate"
@@ -22,43 +23,40 @@ import (
 	"github.com/queued/queued/sql"
 )
 
-// closeTimeout is how long the loops and the connections may take to end, in all, once no request is under way, whatever
-// the database does.
+// closeTimeout bounds the time in which the loops end and the connections are closed, in all, after the last request.
 const closeTimeout = 10 * time.Second
 
-// gcPercent is how much the heap may grow between two collections: it is small, some 10 MB under full load, so that a fifteenth of
-// the processors' time is had for another 10 MB.
+// gcPercent is GOGC unless the environment sets it. The heap is small, some 10 MB under full load: another 10 MB save a fifteenth of
+// the processors' time.
 const gcPercent = 200
 
-// errUnclean is wrapped by whatever goes wrong during a shutdown.
-var errUnclean = errors.New("the stop was not clean")
+// The pause between two attempts to reach the database at the start doubles from minStartPause to maxStartPause.
+const (
+	minStartPause = 500 * time.Millisecond
+	maxStartPause = 5 * time.Second
+)
+
+var (
+	// errUnclean is wrapped by the errors of a shutdown.
+	errUnclean = errors.New("the stop was not clean")
+	// errUnexpectedExit stands for the error of a part that ended without one before the shutdown.
+	errUnexpectedExit = errors.New("it ended without an error before the shutdown")
+)
 
 // serveCmd serves the queue over HTTP until it is told to stop.
 type serveCmd struct {
 	settings `embed:""`
 }
 
-// Run serves until ctx ends, then drains. Mistakes in the settings are returned; whatever
-// fails later is logged.
-func (c *serveCmd) Run(ctx context.Context, p *process, src *source, app *kong.Kong) error {
-	key, err := src.secret("api-key", c.APIKey, c.APIKeyFile, parseSecret)
-	if err != nil {
-		return err
-	}
-	if _, err := c.url(src); err != nil { // before anything is opened
-		return err
-	}
-	listenURL, err := src.secret("listen-url", c.ListenURL, c.ListenURLFile, parseDatabaseURL)
-	if err != nil {
-		return err
-	}
-	if !slices.ContainsFunc(p.environ, func(entry string) bool { return strings.HasPrefix(entry, "GOGC=") }) {
+// Run serves until ctx ends, then shuts down. It returns usage errors and logs others.
+func (c *serveCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.Kong) error {
+	if !slices.ContainsFunc(env.environ, func(entry string) bool { return strings.HasPrefix(entry, "GOGC=") }) {
 		debug.SetGCPercent(gcPercent)
 	}
-	logger := c.logger(p.stderr, time.Now)
-	warnUnknown(logger, src, app.Model)
+	logger := c.logger(env.stderr, time.Now)
+	src.warnUnknown(logger, app.Model)
 
-	err = c.serve(ctx, p, src, logger, key, listenURL)
+	err := c.serve(ctx, env, src.name("listen"), logger)
 	var usage *usageError
 	switch {
 	case err == nil:
@@ -75,19 +73,19 @@ func (c *serveCmd) Run(ctx context.Context, p *process, src *source, app *kong.K
 	}
 }
 
-// serve opens everything in the order in which one thing needs the other, the port first so
-// that a second queued fails before it touches a database, and closes it in reverse.
-func (c *serveCmd) serve(ctx context.Context, p *process, src *source, logger zerolog.Logger, key, listenURL string) (err error) {
-	listener, err := listen(ctx, src.name("listen"), c.Listen, key != "")
+// serve opens the port, the database and the services, in this order, so that a second queued fails before it touches a database.
+// listenName is what the user called the setting Listen.
+func (c *serveCmd) serve(ctx context.Context, env *cliEnv, listenName string, logger zerolog.Logger) (err error) {
+	hasKey := c.APIKey != ""
+	listener, err := listen(ctx, listenName, c.Listen, hasKey)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = listener.Close() }() // closed already once it was served
 	tcp := listener.Addr().(*net.TCPAddr)
 	logger.Info().Str("version", sql.Version()).Str("addr", tcp.String()).Msg("starting")
 
 	httpConfig := httpapi.Config{
-		APIKey:         key,
+		APIKey:         c.APIKey,
 		Version:        sql.Version(),
 		Logger:         logger,
 		RequestTimeout: c.RequestTimeout,
@@ -95,57 +93,40 @@ func (c *serveCmd) serve(ctx context.Context, p *process, src *source, logger ze
 		MaxBatchBody:   c.MaxBatchBody,
 		MaxBatch:       c.MaxBatch,
 		MaxDepth:       c.MaxDepth,
-		LoopbackOnly:   key == "", // without one nothing else is listened on
+		LoopbackOnly:   !hasKey, // listen refuses any other address without a key
 	}
-	door := openDoor(listener, httpapi.Starting(httpConfig), c.QueryTimeout)
-	defer door.shut()
+	front := startHTTP(listener, httpapi.Starting(httpConfig), c.QueryTimeout)
+	defer front.close()
 
-	db, err := c.open(ctx, src, logger)
+	db, err := c.open(ctx, logger)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.close(ctx)) }()
 
-	svc, schedules, err := c.openServices(ctx, db, listenURL, logger)
+	svc, schedules, err := c.openServices(ctx, db, logger)
 	if err != nil {
 		return err
 	}
-	closing := sync.OnceValue(func() context.Context {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-		context.AfterFunc(closing, cancel)
-		return closing
-	})
-	defer func() { //nolint:contextcheck // closing is made of it, and outlives its end
-		if closeErr := closeServices(closing(), svc, schedules); closeErr != nil {
-			err = errors.Join(err, fmt.Errorf("%w: %w", errUnclean, closeErr))
-		}
-	}()
-
 	httpConfig.Service, httpConfig.Schedules = svc, schedules
-	srv := &server{
-		settings: &c.settings, svc: svc, schedules: schedules, api: httpapi.New(httpConfig), door: door, closing: closing, db: db, logger: logger,
+	s := &server{
+		settings: &c.settings, svc: svc, schedules: schedules, api: httpapi.New(httpConfig), http: front, db: db, logger: logger,
 	}
-	return srv.run(ctx, func() {
+	return s.run(ctx, func() {
 		logger.Info().Str("addr", tcp.String()).Str("url", localURL(tcp)).Str("database", db.about).
-			Bool("api_key", key != "").Msg("serving")
-		if c.forPeople(p.stderr) {
-			_, _ = fmt.Fprint(p.stderr, welcome(localURL(tcp), db.about, key != ""))
+			Bool("api_key", hasKey).Msg("serving")
+		if c.isConsole(env.stderr) {
+			_, _ = fmt.Fprint(env.stderr, welcome(localURL(tcp), db.about, hasKey))
 		}
 	})
 }
 
-// The pause between two tries to reach the database at the start grows from the first to the second of these.
-const (
-	shortestStartPause = 500 * time.Millisecond
-	longestStartPause  = 5 * time.Second
-)
-
-// openServices migrates the database and opens the services on it. While it cannot be reached, or there is no server that takes writes, it
-// tries again until the start's time limit. What has to be mended first, such as a wrong password, fails at once.
-func (c *serveCmd) openServices(ctx context.Context, db *database, listenURL string, logger zerolog.Logger) (*queue.Service, *schedule.Service, error) {
+// openServices migrates the database and opens the services on it. While the database cannot be reached, or none of its servers takes
+// writes, it tries again for StartTimeout. Permanent errors, such as a wrong password, are returned at once.
+func (c *serveCmd) openServices(ctx context.Context, db *database, logger zerolog.Logger) (*queue.Service, *schedule.Service, error) {
 	started := time.Now()
-	for pause := shortestStartPause; ; pause = min(2*pause, longestStartPause) {
-		svc, schedules, err := c.tryToOpen(ctx, db, listenURL, logger)
+	for pause := minStartPause; ; pause = min(2*pause, maxStartPause) {
+		svc, schedules, err := c.openServicesOnce(ctx, db, logger)
 		switch {
 		case err == nil, ctx.Err() != nil, pg.IsPermanent(err), !pg.IsUnavailable(err):
 			return svc, schedules, err
@@ -161,12 +142,12 @@ func (c *serveCmd) openServices(ctx context.Context, db *database, listenURL str
 	}
 }
 
-// tryToOpen is one try of openServices.
-func (c *serveCmd) tryToOpen(ctx context.Context, db *database, listenURL string, logger zerolog.Logger) (*queue.Service, *schedule.Service, error) {
+// openServicesOnce is one attempt of openServices.
+func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, logger zerolog.Logger) (*queue.Service, *schedule.Service, error) {
 	if err := c.migrate(ctx, db, logger); err != nil {
 		return nil, nil, err
 	}
-	connections, err := pg.Open(ctx, pg.Config{URL: db.url, ListenURL: listenURL, Logger: logger})
+	connections, err := pg.Open(ctx, pg.Config{URL: db.url, ListenURL: c.ListenURL, Logger: logger})
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening %s: %w", db.about, err)
 	}
@@ -203,15 +184,7 @@ func (c *serveCmd) tryToOpen(ctx context.Context, db *database, listenURL string
 	return svc, schedules, nil
 }
 
-// closeServices closes both until ctx ends at most, and fails when calls are still under way then.
-func closeServices(ctx context.Context, svc *queue.Service, schedules *schedule.Service) error {
-	closed := start(func() error { return schedules.Close(ctx) })
-	err := svc.Close(ctx)
-	<-closed.done
-	return errors.Join(closed.err, err)
-}
-
-// migrate brings the schema up to date, or with --no-migrate makes sure that it is.
+// migrate brings the schema up to date, or with --no-migrate checks that it is.
 func (c *serveCmd) migrate(ctx context.Context, db *database, logger zerolog.Logger) error {
 	cfg := migrate.Config{DatabaseURL: db.url, Logger: logger}
 	if !c.NoMigrate {
@@ -231,23 +204,107 @@ func (c *serveCmd) migrate(ctx context.Context, db *database, logger zerolog.Log
 	return nil
 }
 
-// welcome says where the server is and what to type next.
-func welcome(url, database string, key bool) string {
+// server is everything that runs while the queue is served.
+type server struct {
+	settings  *settings
+	svc       *queue.Service
+	schedules *schedule.Service
+	api       *httpapi.Server
+	http      *httpServer
+	db        *database
+	logger    zerolog.Logger
+}
+
+// run serves until ctx ends or a part fails, then shuts down, closes the services and returns what failed. It calls ready once
+// requests are served.
+func (s *server) run(ctx context.Context, ready func()) error {
+	ctx, stopped := context.WithoutCancel(ctx), ctx.Done() // the shutdown outlives the stop signal
+	loopsCtx, stopLoops := context.WithCancel(ctx)
+	defer stopLoops()
+	loops := start(func() error {
+		g, ctx := errgroup.WithContext(loopsCtx)
+		g.Go(func() error { return s.svc.Run(ctx) })
+		g.Go(func() error { return s.schedules.Run(ctx) })
+		return g.Wait()
+	})
+	s.http.setHandler(s.api)
+	ready()
+
+	var failure error
+	select {
+	case <-stopped:
+		s.logger.Info().Msg("stopping: finishing what is under way; a second signal ends it at once")
+	case <-loops.done:
+		failure = fmt.Errorf("the loops ended: %w", cmp.Or(loops.err, errUnexpectedExit))
+	case <-s.http.serving.done:
+		failure = fmt.Errorf("serving HTTP ended: %w", cmp.Or(s.http.serving.err, errUnexpectedExit))
+	case <-s.db.ended():
+		failure = s.db.server.Err()
+	}
+	if failure != nil {
+		s.logger.Error().Str("error", redact(failure.Error())).Msg("stopping because a part failed")
+	}
+
+	s.api.Drain()
+	if failure == nil {
+		select {
+		case <-time.After(s.settings.DrainDelay):
+		case <-s.db.ended():
+		}
+	}
+	s.svc.Drain()
+	err := s.http.shutdown(ctx, s.settings.ShutdownTimeout)
+
+	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
+	defer cancel()
+	stopLoops()
+	select {
+	case <-loops.done:
+	case <-ctx.Done():
+		err = errors.Join(err, fmt.Errorf("%w: the loops did not end", errUnclean))
+	}
+	schedulesClosed := start(func() error { return s.schedules.Close(ctx) })
+	closeErr := s.svc.Close(ctx)
+	<-schedulesClosed.done
+	if closeErr = errors.Join(schedulesClosed.err, closeErr); closeErr != nil {
+		err = errors.Join(err, fmt.Errorf("%w: %w", errUnclean, closeErr))
+	}
+	return errors.Join(failure, err)
+}
+
+// task is a function that runs in a goroutine of its own.
+type task struct {
+	done chan struct{} // closed when it has returned
+	err  error         // what it returned, to be read after done
+}
+
+// start runs f as a task.
+func start(f func() error) *task {
+	t := &task{done: make(chan struct{})}
+	go func() {
+		defer close(t.done)
+		t.err = f()
+	}()
+	return t
+}
+
+// welcome returns what to type next, for a terminal.
+func welcome(url, database string, hasKey bool) string {
 	header := ""
-	if key {
+	if hasKey {
 		header = ` -H "Authorization: Bearer $QUEUED_API_KEY"`
 	}
 	return strings.NewReplacer("URL", url, "DATABASE", database, "HEADER", header).Replace(`
   queued is ready at URL
   events are in DATABASE
 
-  Post an event, claim it, and finish it with the id and receipt that the claim shows:
+  Insert an event, claim it, and ack it with the id and receipt that the claim shows:
 
     curlHEADER -d '{"hello":"world"}' URL/events
     curlHEADER -X POST URL/claim
     curlHEADER -X DELETE 'URL/events/ID?receipt=RECEIPT'
 
-  All calls, to read and to try: URL/docs
+  API documentation, to try calls from: URL/docs
   Ctrl-C stops it; the events stay.
 
 `)

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// parse returns what args and environ come to, without running anything.
+// parse parses args and environ without running the command.
 func parse(t *testing.T, args, environ []string) (*cli, *source) {
 	t.Helper()
 	var grammar cli
@@ -24,15 +26,16 @@ func parse(t *testing.T, args, environ []string) (*cli, *source) {
 		t.Fatal(err)
 	}
 	parsed, err := parser.Parse(args)
-	if err != nil {
-		t.Fatalf("parsing %q: %v", args, err)
+	if err == nil {
+		err = src.finish(parsed)
 	}
-	src.remember(parsed)
+	if err != nil {
+		t.Fatalf("parsing %q with %q: %v", args, environ, err)
+	}
 	return &grammar, src
 }
 
-// runHere runs a command line in this process: for those that end before they open anything.
-// One that should have ended and serves instead is stopped, and has harmed nothing.
+// runHere runs a command line that ends before it opens anything, in this process.
 func runHere(t *testing.T, args, environ []string) (code int, stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -42,14 +45,14 @@ func runHere(t *testing.T, args, environ []string) (code int, stdout, stderr str
 	return code, out.String(), errs.String()
 }
 
-func TestDefaultsAreWhatTheDocumentationSays(t *testing.T) {
+// allowEmbedded has cmp compare the embedded structs, too.
+var allowEmbedded = cmp.AllowUnexported(settings{}, httpSettings{})
+
+func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	t.Parallel()
-	grammar, src := parse(t, nil, nil)
-	if err := src.err(); err != nil {
-		t.Fatal(err)
-	}
+	grammar, _ := parse(t, nil, nil)
 	want := settings{
-		StartTimeout: 5 * time.Minute,
+		serverSettings: serverSettings{StartTimeout: 5 * time.Minute},
 		httpSettings: httpSettings{
 			listenSettings:  listenSettings{Listen: "127.0.0.1:8080"},
 			ShutdownTimeout: 30 * time.Second,
@@ -61,7 +64,7 @@ func TestDefaultsAreWhatTheDocumentationSays(t *testing.T) {
 		},
 		logSettings: logSettings{LogLevel: "info", LogFormat: "auto"},
 	}
-	if diff := cmp.Diff(want, grammar.Serve.settings, cmp.AllowUnexported(settings{}, httpSettings{})); diff != "" {
+	if diff := cmp.Diff(want, grammar.Serve.settings, allowEmbedded); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)
 	}
 }
@@ -69,56 +72,64 @@ func TestDefaultsAreWhatTheDocumentationSays(t *testing.T) {
 func TestEverySettingIsReadFromItsVariableAndFromItsFlag(t *testing.T) {
 	t.Parallel()
 	given := map[string]string{
-		"database-url": "postgres://app@db/queued", "database-url-file": "/run/url", "data-dir": "/srv/queued", "no-migrate": "true",
-		"listen-url": "postgres://app@direct/queued", "listen-url-file": "/run/listen", "start-timeout": "1m", "require-sync": "true",
-		"listen": "[::1]:9", "api-key": "k", "api-key-file": "/run/key", "drain-delay": "1s", "shutdown-timeout": "2s",
-		"max-attempts": "7", "sweep-interval": "3s", "max-vt-age": "4h", "history-retention": "720h", "key-retention": "48h", "misfire-grace": "5m", "occurrence-retention": "49h",
-		"max-body": "64KiB", "max-batch-body": "2097152", "max-batch": "10", "max-depth": "9", "query-timeout": "250ms", "request-timeout": "4s", "max-pending": "2MiB",
-		"max-conns": "20", "log-level": "DEBUG", "log-format": "json",
+		"data-dir": "/srv/queued", "start-timeout": "1m", "require-sync": "true", "no-migrate": "true",
+		"listen": "[::1]:9", "drain-delay": "1s", "shutdown-timeout": "2s",
+		"max-attempts": "7", "sweep-interval": "3s", "max-vt-age": "4h", "history-retention": "720h", "key-retention": "48h",
+		"misfire-grace": "5m", "occurrence-retention": "49h",
+		"max-body": "64KiB", "max-batch-body": "2097152", "max-batch": "10", "max-depth": "9", "query-timeout": "250ms",
+		"request-timeout": "4s", "max-pending": "2MiB", "max-conns": "20", "log-level": "DEBUG", "log-format": "json",
+	}
+	secrets := map[string]string{
+		"database-url": "postgres://app@db/queued", "listen-url": "postgres://app@direct/queued", "api-key": "k",
 	}
 	want := settings{
-		databaseSettings: databaseSettings{DatabaseURL: "postgres://app@db/queued", DatabaseURLFile: "/run/url", DataDir: "/srv/queued"},
-		ListenURL:        "postgres://app@direct/queued",
-		ListenURLFile:    "/run/listen",
-		StartTimeout:     time.Minute,
-		RequireSync:      true,
-		NoMigrate:        true,
+		databaseSettings: databaseSettings{DatabaseURL: secrets["database-url"], DataDir: "/srv/queued"},
+		serverSettings:   serverSettings{ListenURL: secrets["listen-url"], StartTimeout: time.Minute, RequireSync: true, NoMigrate: true},
 		httpSettings: httpSettings{
-			listenSettings: listenSettings{Listen: "[::1]:9"}, APIKey: "k", APIKeyFile: "/run/key",
-			DrainDelay: time.Second, ShutdownTimeout: 2 * time.Second,
+			listenSettings: listenSettings{Listen: "[::1]:9"}, APIKey: secrets["api-key"], DrainDelay: time.Second, ShutdownTimeout: 2 * time.Second,
 		},
-		queueSettings: queueSettings{MaxAttempts: 7, SweepInterval: 3 * time.Second, MaxVTAge: 4 * time.Hour, HistoryRetention: 720 * time.Hour, KeyRetention: 48 * time.Hour, MisfireGrace: 5 * time.Minute, OccurrenceRetention: 49 * time.Hour},
+		queueSettings: queueSettings{
+			MaxAttempts: 7, SweepInterval: 3 * time.Second, MaxVTAge: 4 * time.Hour, HistoryRetention: 720 * time.Hour,
+			KeyRetention: 48 * time.Hour, MisfireGrace: 5 * time.Minute, OccurrenceRetention: 49 * time.Hour,
+		},
 		limitSettings: limitSettings{
 			MaxBody: 64 << 10, MaxBatchBody: 2 << 20, MaxBatch: 10, MaxDepth: 9, QueryTimeout: 250 * time.Millisecond, MaxConns: 20,
 			RequestTimeout: 4 * time.Second, MaxPending: 2 << 20,
 		},
 		logSettings: logSettings{LogLevel: "debug", LogFormat: "json"},
 	}
-	var flags, environ []string
-	for flag, value := range given {
-		flags = append(flags, "--"+flag+"="+value)
-		environ = append(environ, envName(flag)+"="+value)
+	direct, files := maps.Clone(given), maps.Clone(given)
+	for name, secret := range secrets {
+		direct[name] = secret
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte(secret+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		files[name+"-file"] = path
 	}
 	for _, flag := range serveFlags(t) {
-		if _, ok := given[flag.Name]; !ok {
+		if direct[flag.Name] == "" && files[flag.Name] == "" {
 			t.Errorf("this test leaves --%s out", flag.Name)
 		}
 	}
-	for name, grammar := range map[string]func() (*cli, *source){
-		"variables": func() (*cli, *source) { return parse(t, nil, environ) },
-		"flags":     func() (*cli, *source) { return parse(t, flags, nil) },
-	} {
-		got, src := grammar()
-		if err := src.err(); err != nil {
-			t.Errorf("%s: %v", name, err)
+	for name, given := range map[string]map[string]string{"direct": direct, "from files": files} {
+		var flags, environ []string
+		for flag, value := range given {
+			flags = append(flags, "--"+flag+"="+value)
+			environ = append(environ, envName(flag)+"="+value)
 		}
-		if diff := cmp.Diff(want, got.Serve.settings, cmp.AllowUnexported(settings{}, httpSettings{})); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
+		want := want
+		want.DatabaseURLFile, want.ListenURLFile, want.APIKeyFile = given["database-url-file"], given["listen-url-file"], given["api-key-file"]
+		for source, args := range map[string][2][]string{"variables": {nil, environ}, "flags": {flags, nil}} {
+			got, _ := parse(t, args[0], args[1])
+			if diff := cmp.Diff(want, got.Serve.settings, allowEmbedded); diff != "" {
+				t.Errorf("%s, %s (-want +got):\n%s", source, name, diff)
+			}
 		}
 	}
 }
 
-// serveFlags are the settings of serve, in the order in which they are declared.
+// serveFlags returns the settings of serve, in the order of their declaration.
 func serveFlags(t *testing.T) []*kong.Flag {
 	t.Helper()
 	var grammar cli
@@ -128,13 +139,8 @@ func serveFlags(t *testing.T) []*kong.Flag {
 	}
 	var flags []*kong.Flag
 	for _, command := range parser.Model.Leaves(false) {
-		if command.Name != "serve" {
-			continue
-		}
-		for _, flag := range command.Flags {
-			if isSetting(flag.Value) {
-				flags = append(flags, flag)
-			}
+		if command.Name == "serve" {
+			flags = slices.DeleteFunc(command.Flags, func(flag *kong.Flag) bool { return !isSetting(flag.Value) })
 		}
 	}
 	if len(flags) == 0 {
@@ -150,24 +156,22 @@ func TestFlagWinsOverVariable(t *testing.T) {
 		t.Errorf("max attempts %d, want the flag's 5", got)
 	}
 	if got := src.name("max-attempts"); got != "--max-attempts" {
-		t.Errorf("it is called %s, want what the user wrote", got)
+		t.Errorf("its name is %s, want the flag", got)
 	}
 	if got := src.name("max-batch"); got != "QUEUED_MAX_BATCH" {
-		t.Errorf("it is called %s, want what the user wrote", got)
+		t.Errorf("its name is %s, want the variable", got)
 	}
 }
 
 func TestEmptyVariableCountsAsUnset(t *testing.T) {
 	t.Parallel()
-	grammar, src := parse(t, nil, []string{"QUEUED_LISTEN=", "QUEUED_API_KEY=", "QUEUED_DATABASE_URL=", "QUEUED_MAX_BODY=", "QUEUED_NO_MIGRATE="})
-	if err := src.err(); err != nil {
-		t.Fatal(err)
+	want, _ := parse(t, nil, nil)
+	got, src := parse(t, nil, []string{"QUEUED_LISTEN=", "QUEUED_API_KEY=", "QUEUED_DATABASE_URL=", "QUEUED_MAX_BODY=", "QUEUED_NO_MIGRATE="})
+	if diff := cmp.Diff(want.Serve.settings, got.Serve.settings, allowEmbedded); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
-	if got := grammar.Serve.Listen; got != "127.0.0.1:8080" {
-		t.Errorf("listen %q, want the default", got)
-	}
-	if src.given("api-key") || src.given("database-url") {
-		t.Error("an empty variable counts as given")
+	if len(src.names) > 0 {
+		t.Errorf("the empty variables count as given: %v", src.names)
 	}
 }
 
@@ -296,7 +300,7 @@ func TestHelpShowsEverySettingAndNoValue(t *testing.T) {
 	const secret, password = "s3cr3t-key", "hunter2"
 	environ := []string{
 		"QUEUED_API_KEY=" + secret, "QUEUED_DATABASE_URL=postgres://u:" + password + "@h/db",
-		"QUEUED_SWEEP_INTERVAL=wrong", // help is what one turns to then
+		"QUEUED_SWEEP_INTERVAL=wrong", // help is shown all the same
 	}
 	code, stdout, stderr := runHere(t, []string{"serve", "--help"}, environ)
 	if code != exitOK || stderr != "" {
@@ -320,19 +324,6 @@ func TestHelpShowsEverySettingAndNoValue(t *testing.T) {
 		if strings.Contains(stdout+top, hidden) {
 			t.Errorf("help shows %q", hidden)
 		}
-	}
-}
-
-func TestSecretIsReadFromAFile(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(path, []byte("s3cr3t\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	grammar, src := parse(t, nil, []string{"QUEUED_API_KEY_FILE=" + path})
-	got, err := src.secret("api-key", grammar.Serve.APIKey, grammar.Serve.APIKeyFile, parseSecret)
-	if err != nil || got != "s3cr3t" {
-		t.Errorf("got %q, %v", got, err)
 	}
 }
 
