@@ -25,35 +25,31 @@ func LocalTimes(ctx context.Context, text string, start time.Time, leap Leap, fr
 	if err != nil {
 		return Times{}, err
 	}
-	r := rec.starting(start, leap, rec.until.local())
-	return r.times(ctx, "rrule", rec.option.Count, from, n)
+	return rec.series(start, leap, rec.until.local()).firstTimes(ctx, "rrule", rec.option.Count, from, n)
 }
 
 // CronTimes returns up to n times of a cron expression from a time on.
 func CronTimes(ctx context.Context, text string, from time.Time, n int) (Times, error) {
-	r, err := parseCron(text)
+	s, err := parseCron(text)
 	if err != nil {
 		return Times{}, err
 	}
-	return r.times(ctx, "cron", 0, from, n)
+	return s.firstTimes(ctx, "cron", 0, from, n)
 }
 
-func (r *rule) times(ctx context.Context, field string, count int, from time.Time, n int) (times Times, err error) {
-	s := newSteps(ctx)
-	defer func() { times.Steps = maxSteps - s.left }()
-	if err := r.check(s, field, count); err != nil {
+func (s *series) firstTimes(ctx context.Context, field string, count int, from time.Time, n int) (times Times, err error) {
+	b := newBudget(ctx)
+	defer func() { times.Steps = maxSteps - b.left }()
+	if err := s.check(b, field, count); err != nil {
 		return times, err
 	}
-	next := r.from(s, from)
-	for len(times.All) < n {
-		t, ok, err := next()
+	for at, err := range s.from(b, from) {
 		if err != nil {
 			return times, fieldOf(err, field)
 		}
-		if !ok {
+		if times.All = append(times.All, at); len(times.All) == n {
 			break
 		}
-		times.All = append(times.All, t)
 	}
 	return times, nil
 }

@@ -16,120 +16,113 @@ const (
 	// fireBatch is how many schedules fire in one transaction at most.
 	fireBatch = 1000
 	// simpleSteps is how many steps of a rule are taken for its next time while schedules are locked: ten years of days. What takes more is
-	// planned without a lock.
+	// expanded without a lock.
 	simpleSteps = 4000
-	// lockedTime is how long schedules are planned while they are locked. The rest of them are planned without a lock.
+	// lockedTime is how long schedules are expanded while they are locked. The rest of them are expanded without a lock.
 	lockedTime = 250 * time.Millisecond
-	// catchUp is how many occurrences of one schedule that was missed are gone through in one transaction, and
-	// catchUpBatch of all of them; plannedBatch is of how many schedules.
-	catchUp      = 1000
-	catchUpBatch = 10_000
-	plannedBatch = 100
-	// plannedTime is how long schedules are planned without a lock before others that are due are looked for.
-	plannedTime = time.Second
+	// unlockedTime is how long schedules are expanded without a lock before others that are due are looked for.
+	unlockedTime = time.Second
+	// unlockedBatch is how many of these are stored in one transaction, with maxMissed occurrences each, and maxMissedBatch in all.
+	unlockedBatch  = 100
+	maxMissed      = 1000
+	maxMissedBatch = 10_000
 	// fireTimeout bounds a statement of the firing loop, or a few.
 	fireTimeout = 10 * time.Second
-	// postponement is how long a schedule that could not be planned in time is left alone.
+	// postponement is how long a schedule that could not be expanded in time is left alone.
 	postponement = 10 * time.Second
-	// shortestRest is the least time between two looks, so that what is due meanwhile fires together.
-	shortestRest = 10 * time.Millisecond
-	// postponedRest is that time while there are schedules that are due and postponed.
-	postponedRest = 100 * time.Millisecond
+	// minPause is the least time between two looks, so that what is due meanwhile fires together.
+	minPause = 10 * time.Millisecond
+	// postponedPause is that time while there are schedules that are due and postponed.
+	postponedPause = 100 * time.Millisecond
 )
 
 // due is a schedule whose time has come.
 type due struct {
 	row
-	now     time.Time
-	isPlain bool // what comes next is simply what comes next in local time
-	line    line
+	now     time.Time // by the database's clock
+	isPlain bool      // no change of the zone's offset is near: its next occurrence is the next time of its series
 }
 
-// batch is what agent.fire_schedules is to do.
-type batch struct {
-	scheduleIDs  []int64
-	nominals     []time.Time
-	scheduledFor []time.Time
-	statuses     []string
-	ids          []int64
-	nextLocals   []*time.Time
-	nextAts      []*time.Time
-
-	// What those of ids were when they were planned, where they were not locked.
-	versions   []int64
-	plannedAts []*time.Time
-	fired      []int64
+// firing is what becomes of a schedule that is due.
+type firing struct {
+	*due
+	occurrences []firedOccurrence
+	next        *Instant // when it is due next; nil: never
 }
 
-// occurrence adds one that fires, or is skipped.
-func (b *batch) occurrence(id int64, at Instant, fires bool) {
-	status := "skipped"
-	if fires {
-		status = "fired"
+// firedOccurrence is one that fires, or is recorded as skipped.
+type firedOccurrence struct {
+	Instant
+	isSkipped bool
+}
+
+// fireLoop fires what is due until ctx ends.
+func (s *Service) fireLoop(ctx context.Context) error {
+	limit := fireBatch
+	alone := 0 // how many schedules are to fire alone, as one of them cannot fire
+	isBehind := false
+	for {
+		if isBehind { // what is in time does not wait for what was missed
+			if _, err := s.fire(ctx, fireBatch, &s.cfg.MisfireGrace); err != nil && ctx.Err() == nil {
+				s.cfg.Logger.Error().Err(err).Msg("what is due could not be fired; it is tried again")
+			}
+		}
+		ids, err := s.fire(ctx, limit, nil)
+		pause := time.Duration(0)
+		isBehind = len(ids) == fireBatch
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && isFault(err) && len(ids) > 1:
+			limit, alone = 1, len(ids)
+		case err != nil && isFault(err) && len(ids) == 1:
+			if err := s.pauseFaulty(ctx, map[int64]string{ids[0]: reason(err)}); err != nil {
+				pause = s.cfg.PollInterval
+			}
+		case err != nil:
+			s.cfg.Logger.Error().Err(err).Msg("what is due could not be fired; it is tried again")
+			pause = s.cfg.PollInterval
+		case s.hasPostponed():
+			pause = postponedPause
+		case len(ids) < limit:
+			pause = s.untilDue(ctx)
+		}
+		if alone--; alone <= 0 {
+			limit = fireBatch
+		}
+		if pause > 0 && !s.wait(ctx, pause) {
+			return nil
+		}
 	}
-	b.scheduleIDs = append(b.scheduleIDs, id)
-	b.nominals = append(b.nominals, at.Local)
-	b.scheduledFor = append(b.scheduledFor, at.UTC)
-	b.statuses = append(b.statuses, status)
 }
 
-// next sets when a schedule is due next; nil: never.
-func (b *batch) next(id int64, local, at *time.Time) {
-	b.ids = append(b.ids, id)
-	b.nextLocals = append(b.nextLocals, local)
-	b.nextAts = append(b.nextAts, at)
-}
-
-// run returns how many events came of it.
-func (b *batch) run(ctx context.Context, q querier) (n int64, err error) {
-	err = q.QueryRow(ctx, `select agent.fire_schedules($1, $2, $3, $4, $5, $6, $7)`,
-		b.scheduleIDs, b.nominals, b.scheduledFor, b.statuses, b.ids, b.nextLocals, b.nextAts).Scan(&n)
-	return n, err
-}
-
-// runPlanned does what was planned for schedules that are not locked, and returns those that are still as they were: nothing was done to the others.
-func (b *batch) runPlanned(ctx context.Context, q querier) (fired []int64, err error) {
-	if len(b.ids) == 0 {
-		return nil, nil
-	}
-	err = q.QueryRow(ctx, `select agent.fire_schedules_if_unchanged($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
-		b.scheduleIDs, b.nominals, b.scheduledFor, b.statuses, b.ids, b.nextLocals, b.nextAts, b.versions, b.plannedAts, b.fired).Scan(&fired)
-	return fired, err
-}
-
-// fire turns schedules that are due into events: of up to limit those that are in time, as nearly all are, in one short transaction, and then
-// the others, those that are in time first, for as long as plannedTime. With a grace (nil: none) it looks only for those that are due for no longer. It
-// returns the schedules it had to do with.
+// fire fires schedules that are due and returns their ids: of up to limit those that are in time, as nearly all are, in one short transaction, and then
+// the others for as long as unlockedTime, those that are in time first. With a grace (nil: none) it takes only those that are due for no longer.
 func (s *Service) fire(ctx context.Context, limit int, grace *time.Duration) (ids []int64, err error) {
-	ids, rest, err := s.fireDue(ctx, limit, grace)
+	ids, rest, err := s.fireLocked(ctx, limit, grace)
 	if err != nil {
 		return ids, err
 	}
-	slices.SortStableFunc(rest, func(a, b *due) int { return compareBool(s.isMissed(a.now, *a.NextAt), s.isMissed(b.now, *b.NextAt)) })
-	return ids, s.firePlanned(ctx, rest)
-}
-
-// compareBool has false come before true.
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	default:
-		return 1
+	var inTime, missed []*due
+	for _, d := range rest {
+		if s.isMissed(d.now, *d.NextAt) {
+			missed = append(missed, d)
+		} else {
+			inTime = append(inTime, d)
+		}
 	}
+	return ids, s.fireUnlocked(ctx, append(inTime, missed...))
 }
 
-// fireDue fires what is due and simple, in one transaction, and returns the others beside all that it had to do with. What cannot fire it pauses.
-func (s *Service) fireDue(ctx context.Context, limit int, grace *time.Duration) (ids []int64, rest []*due, err error) {
+// fireLocked fires what is due and simple, in one transaction, and pauses what cannot fire. It returns the ids of all that is due, and what is not simple.
+func (s *Service) fireLocked(ctx context.Context, limit int, grace *time.Duration) (ids []int64, rest []*due, err error) {
 	ctx, cancel := context.WithTimeout(ctx, fireTimeout)
 	defer cancel()
 	var (
-		b      batch
-		faulty = make(map[int64]string)
-		now    time.Time // by the database's clock, when it was
-		asked  time.Time // by this one's
+		firings []firing
+		faulty  = make(map[int64]string)
+		locked  time.Time // when they were locked by the database's clock
+		asked   time.Time // and by this process's
 	)
 	err = pgx.BeginFunc(ctx, s.loops, func(tx pgx.Tx) error {
 		asked = time.Now()
@@ -137,166 +130,312 @@ func (s *Service) fireDue(ctx context.Context, limit int, grace *time.Duration) 
 		if err != nil || len(dues) == 0 {
 			return err
 		}
-		now = dues[0].now
-		var sound []*due
+		locked = dues[0].now
+		var valid []*due
 		for _, d := range dues {
 			ids = append(ids, d.ID)
-			if d.line, err = d.row.line(); err != nil {
+			if err := d.parse(); err != nil {
 				faulty[d.ID] = reason(err)
 				continue
 			}
-			sound = append(sound, d)
+			valid = append(valid, d)
 		}
-		if rest, err = s.fireSimple(ctx, tx, &b, sound); err != nil {
+		if firings, rest, err = s.simpleFirings(ctx, tx, valid); err != nil || len(firings) == 0 {
 			return err
 		}
-		if len(b.ids) == 0 {
-			return nil
-		}
-		n, err := b.run(ctx, tx)
+		var events int64
+		err = tx.QueryRow(ctx, `select agent.fire_schedules($1, $2, $3, $4, $5, $6, $7)`, fireArguments(firings)...).Scan(&events)
 		if err == nil {
-			s.cfg.Logger.Debug().Int64("events", n).Int("schedules", len(b.ids)).Msg("fired")
+			s.cfg.Logger.Debug().Int64("events", events).Int("schedules", len(firings)).Msg("fired")
 		}
 		return err
 	})
 	if err != nil {
 		return ids, nil, wrap("firing schedules", err)
 	}
-	s.counters.add(&b, nil, now.Add(time.Since(asked)))
-	return ids, rest, s.park(ctx, faulty)
+	s.counters.add(firings, locked.Add(time.Since(asked)))
+	return ids, rest, s.pauseFaulty(ctx, faulty)
 }
 
-// firePlanned fires schedules that take planning: those that were missed, whose zone's clocks change, whose rule takes long to follow. None of
-// them is locked meanwhile; what has changed by the time it is stored is left for later. Nothing that is wrong with one keeps the others from firing.
-func (s *Service) firePlanned(ctx context.Context, dues []*due) error {
+// lockDue locks schedules that are due.
+func lockDue(ctx context.Context, q querier, limit int, grace *time.Duration) ([]*due, error) {
+	rows, _ := q.Query(ctx, `select d.now, d.is_plain, d.fault, `+columns("(d.schedule)")+` from agent.lock_due_schedules($1, $2) d`, limit, grace)
+	return pgx.CollectRows(rows, func(from pgx.CollectableRow) (*due, error) {
+		var d due
+		var fault *string
+		err := d.scan(from, &d.now, &d.isPlain, &fault)
+		if fault != nil {
+			d.fault = *fault
+		}
+		d.now = d.now.UTC()
+		return &d, err
+	})
+}
+
+// simpleFirings returns what becomes of those that are in time and whose next occurrence is simply the next time of their series, as nearly all are, and
+// the others as rest. It resolves all of them with one statement.
+func (s *Service) simpleFirings(ctx context.Context, q querier, dues []*due) (firings []firing, rest []*due, err error) {
+	var (
+		simple []*due
+		times  []civilTime
+	)
 	begun := time.Now()
-	for len(dues) > 0 && time.Since(begun) < plannedTime {
-		var (
-			b      batch
-			budget = catchUpBatch
-			faulty = make(map[int64]string)
-		)
-		for len(dues) > 0 && len(b.ids) < plannedBatch && budget > 0 && time.Since(begun) < plannedTime {
+	for _, d := range dues {
+		if !d.isPlain || d.isUnplanned || s.isMissed(d.now, *d.NextAt) || time.Since(begun) > lockedTime {
+			rest = append(rest, d)
+			continue
+		}
+		next, ok, err := d.series.after(ctx, *d.NextLocal, simpleSteps)
+		switch ends := d.Ends.local(); {
+		case err != nil:
+			rest = append(rest, d)
+		case !ok || ends != nil && next.After(*ends):
+			firings = append(firings, d.fires(nil))
+		default:
+			simple = append(simple, d)
+			times = append(times, civilTime{&d.row, next})
+		}
+	}
+	resolutions, err := resolve(ctx, q, times)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i, d := range simple {
+		r, ends := resolutions[i], d.Ends.instant()
+		if r.fault != nil || r.at == nil || r.isShifted || r.isKnown || !r.at.After(d.now) || ends != nil && r.at.After(*ends) {
+			rest = append(rest, d)
+			continue
+		}
+		firings = append(firings, d.fires(&Instant{times[i].at, *r.at}))
+	}
+	return firings, rest, nil
+}
+
+// fires returns the firing of the next occurrence alone.
+func (d *due) fires(next *Instant) firing {
+	return firing{d, []firedOccurrence{{Instant: Instant{*d.NextLocal, *d.NextAt}}}, next}
+}
+
+// fireUnlocked fires schedules that take longer to expand: those that were missed, are near a change of their zone's offset, or have a rule of many steps.
+// None of them is locked meanwhile; what has changed by the time it is stored is left for later. One that cannot fire is paused, and the others
+// fire nevertheless.
+func (s *Service) fireUnlocked(ctx context.Context, dues []*due) error {
+	begun := time.Now()
+	for len(dues) > 0 && time.Since(begun) < unlockedTime {
+		var firings []firing
+		budget := maxMissedBatch
+		faulty := make(map[int64]string)
+		for len(dues) > 0 && len(firings) < unlockedBatch && budget > 0 && time.Since(begun) < unlockedTime {
 			d := dues[0]
 			dues = dues[1:]
-			if s.isPostponed(d.ID) {
+			if time.Now().Before(s.postponed[d.ID]) {
 				continue
 			}
-			before := len(b.scheduleIDs)
-			err := s.plan(ctx, func(ctx context.Context) error { return s.planDue(ctx, s.loops, &b, d, max(1, min(catchUp, budget))) })
+			err := s.expand(ctx, s.loops, func(e *expander) error {
+				f, err := s.expandDue(e, d, min(maxMissed, budget))
+				if err == nil {
+					firings = append(firings, f)
+					budget -= len(f.occurrences)
+				}
+				return err
+			})
 			switch {
 			case err == nil:
-				budget -= len(b.scheduleIDs) - before
 			case ctx.Err() != nil:
 				return ctx.Err()
 			case isFault(err):
 				faulty[d.ID] = reason(err)
 			case errors.Is(err, ErrQueryTimeout):
-				s.postpone(d.ID)
-				s.cfg.Logger.Error().Err(err).Int64("schedule_id", d.ID).Stringer("after", postponement).Msg("a schedule could not be planned in time; it is tried again")
+				s.postponed[d.ID] = time.Now().Add(postponement)
+				s.cfg.Logger.Error().Err(err).Int64("schedule_id", d.ID).Stringer("after", postponement).Msg("a schedule could not be expanded in time; it is tried again")
 			default:
 				return err
 			}
 		}
-		if err := s.storePlanned(ctx, &b, faulty); err != nil {
+		if err := s.storeFirings(ctx, firings, faulty); err != nil {
 			return err
 		}
-		if err := s.park(ctx, faulty); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// storePlanned fires what was planned: all with one statement, or, where that is refused, each by itself. Those that are refused then it adds to faulty.
-func (s *Service) storePlanned(ctx context.Context, b *batch, faulty map[int64]string) error {
-	ctx, cancel := context.WithTimeout(ctx, fireTimeout)
-	defer cancel()
-	fired, err := b.runPlanned(ctx, s.loops)
-	if err == nil {
-		s.counters.add(b, append([]int64{}, fired...), time.Now()) // of what was missed the lateness need not be exact
-		return nil
-	}
-	if err = wrap("firing schedules", err); !isFault(err) {
-		return err
-	}
-	if len(b.ids) == 1 {
-		faulty[b.ids[0]] = reason(err)
-		return nil
-	}
-	for i := range b.ids {
-		if err := s.storePlanned(ctx, b.only(i), faulty); err != nil {
+		if err := s.pauseFaulty(ctx, faulty); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// only returns the part of a batch that is about one of its schedules.
-func (b *batch) only(i int) *batch {
-	one := &batch{
-		ids: b.ids[i : i+1], nextLocals: b.nextLocals[i : i+1], nextAts: b.nextAts[i : i+1],
-		versions: b.versions[i : i+1], plannedAts: b.plannedAts[i : i+1], fired: b.fired[i : i+1],
+// expandDue returns what becomes of a schedule that is due, of up to n of its occurrences. It fails with an *InvalidError when it cannot fire.
+func (s *Service) expandDue(e *expander, d *due, n int) (firing, error) {
+	if err := d.parse(); err != nil {
+		return firing{}, err
 	}
-	for j, id := range b.scheduleIDs {
-		if id == b.ids[i] {
-			one.occurrence(id, Instant{b.nominals[j], b.scheduledFor[j]}, b.statuses[j] == "fired")
-		}
-	}
-	return one
-}
-
-// planDue adds to b what becomes of a schedule that is due, of up to n of its occurrences. It fails with an *InvalidError when it cannot fire.
-func (s *Service) planDue(ctx context.Context, q querier, b *batch, d *due, n int) error {
-	steps := newSteps(ctx)
 	if d.isUnplanned {
-		plan := &draft{row: d.row}
-		if err := q.QueryRow(ctx, `select at, floor from agent.expansion_start($1)`, d.Zone).Scan(&plan.at, &plan.floor); err != nil {
-			return wrap("planning", err)
+		next := &draft{row: d.row}
+		if err := e.q.QueryRow(e.ctx, `select at, floor from agent.expansion_start($1)`, d.Zone).Scan(&next.at, &next.floor); err != nil {
+			return firing{}, wrap("expanding", err)
 		}
-		if err := plan.planAfter(ctx, q, steps, *d.NextLocal); err != nil {
-			return err
+		if err := e.setNextAfter(next, *d.NextLocal); err != nil || next.NextAt == nil {
+			return firing{due: d}, err
 		}
-		b.next(d.ID, plan.NextLocal, plan.NextAt)
-	} else {
-		at := position{local: *d.NextLocal} // of the next occurrence among the others
-		var floor time.Time
-		if err := q.QueryRow(ctx, `select at, floor from agent.schedule_position($1)`, d.ID).Scan(&at.at, &floor); err != nil {
-			return wrap("planning", err)
-		}
-		next, err := following(ctx, q, steps, d.line, at, floor, n)
-		if err != nil {
-			return err
-		}
-		s.settle(b, d, next, len(next) < n)
+		return firing{due: d, next: &Instant{*next.NextLocal, *next.NextAt}}, nil
 	}
-	b.versions = append(b.versions, d.Version)
-	b.plannedAts = append(b.plannedAts, d.NextAt)
-	b.fired = append(b.fired, d.Fired)
-	return nil
+	at := Instant{Local: *d.NextLocal} // of the next occurrence among the others
+	var floor time.Time
+	if err := e.q.QueryRow(e.ctx, `select at, floor from agent.schedule_position($1)`, d.ID).Scan(&at.UTC, &floor); err != nil {
+		return firing{}, wrap("expanding", err)
+	}
+	following, err := e.following(&d.row, at, floor, n)
+	if err != nil {
+		return firing{}, err
+	}
+	return s.applyMisfire(d, following, len(following) < n), nil
 }
 
-// park pauses schedules that cannot fire, each with its reason.
-func (s *Service) park(ctx context.Context, faulty map[int64]string) error {
-	if len(faulty) == 0 {
+// applyMisfire decides which occurrences of d fire: its next one and those of following that are due as well. isAll says that no more follow.
+func (s *Service) applyMisfire(d *due, following []Instant, isAll bool) firing {
+	dues := []Instant{{*d.NextLocal, *d.NextAt}}
+	for len(following) > 0 && !following[0].UTC.After(d.now) {
+		dues = append(dues, following[0])
+		following = following[1:]
+	}
+	f := firing{due: d}
+	switch {
+	case len(following) > 0:
+		f.next = &following[0]
+	case !isAll: // the last one waits for the next transaction, which knows what follows
+		f.next = &dues[len(dues)-1]
+		dues = dues[:len(dues)-1]
+	}
+
+	left := int64(math.MaxInt64)
+	if d.Count > 0 {
+		left = int64(d.Count) - d.Fired
+	}
+	for i, at := range dues {
+		later := f.next
+		if i+1 < len(dues) {
+			later = &dues[i+1]
+		}
+		isSkipped := false
+		if s.isMissed(d.now, at.UTC) {
+			switch d.Misfire {
+			case MisfireSkip:
+				isSkipped = true
+			case MisfireAll:
+			default: // only the latest of those that were missed fires
+				isSkipped = later != nil && s.isMissed(d.now, later.UTC)
+			}
+		}
+		if !isSkipped {
+			if left == 0 {
+				f.next = nil
+				break
+			}
+			left--
+		}
+		f.occurrences = append(f.occurrences, firedOccurrence{at, isSkipped})
+	}
+	return f
+}
+
+// isMissed reports whether an occurrence is so late that the misfire policy decides.
+func (s *Service) isMissed(now, at time.Time) bool { return now.Sub(at) > s.cfg.MisfireGrace }
+
+// storeFirings fires what was expanded without a lock: all with one statement, or, where that fails for one of them, each by itself. Those that fail then are
+// added to faulty.
+func (s *Service) storeFirings(ctx context.Context, firings []firing, faulty map[int64]string) error {
+	if len(firings) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, fireTimeout)
 	defer cancel()
-	ids, reasons := make([]int64, 0, len(faulty)), make([]string, 0, len(faulty))
-	for id, reason := range faulty {
-		ids, reasons = append(ids, id), append(reasons, reason)
+	stored, err := storeUnlocked(ctx, s.loops, firings)
+	switch err = wrap("firing schedules", err); {
+	case err == nil:
+		fired := slices.DeleteFunc(firings, func(f firing) bool { return !slices.Contains(stored, f.ID) })
+		s.counters.add(fired, time.Now()) // the lateness of what was missed need not be exact
+	case !isFault(err):
+		return err
+	case len(firings) == 1:
+		faulty[firings[0].ID] = reason(err)
+	default:
+		for i := range firings {
+			if err := s.storeFirings(ctx, firings[i:i+1], faulty); err != nil {
+				return err
+			}
+		}
 	}
-	rows, _ := s.loops.Query(ctx, `select agent.pause_faulty_schedules($1, $2)`, ids, reasons)
-	parked, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	for _, id := range parked {
-		s.cfg.Logger.Error().Int64("schedule_id", id).Str("reason", faulty[id]).Msg("a schedule cannot fire, and is paused until it is resumed")
+	return nil
+}
+
+// storeUnlocked fires schedules that are not locked, and returns those that have not changed since they were read: nothing is done to the others.
+func storeUnlocked(ctx context.Context, q querier, firings []firing) (fired []int64, err error) {
+	var (
+		versions, counts []int64
+		nextAts          []*time.Time
+	)
+	for _, f := range firings {
+		versions, nextAts, counts = append(versions, f.Version), append(nextAts, f.NextAt), append(counts, f.Fired)
 	}
-	s.counters.addFaulty(len(parked))
+	err = q.QueryRow(ctx, `select agent.fire_schedules_if_unchanged($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+		append(fireArguments(firings), versions, nextAts, counts)...).Scan(&fired)
+	return fired, err
+}
+
+// fireArguments returns the arrays that agent.fire_schedules takes.
+func fireArguments(firings []firing) []any {
+	var (
+		scheduleIDs, ids      []int64
+		nominalAts, scheduled []time.Time
+		statuses              []string
+		nextLocals, nextAts   []*time.Time
+	)
+	for _, f := range firings {
+		for _, o := range f.occurrences {
+			status := "fired"
+			if o.isSkipped {
+				status = "skipped"
+			}
+			scheduleIDs, nominalAts, scheduled, statuses = append(scheduleIDs, f.ID), append(nominalAts, o.Local), append(scheduled, o.UTC), append(statuses, status)
+		}
+		var nextLocal, nextAt *time.Time
+		if f.next != nil {
+			nextLocal, nextAt = &f.next.Local, &f.next.UTC
+		}
+		ids, nextLocals, nextAts = append(ids, f.ID), append(nextLocals, nextLocal), append(nextAts, nextAt)
+	}
+	return []any{scheduleIDs, nominalAts, scheduled, statuses, ids, nextLocals, nextAts}
+}
+
+// pauseFaulty pauses schedules that cannot fire, each with its reason.
+func (s *Service) pauseFaulty(ctx context.Context, reasons map[int64]string) error {
+	if len(reasons) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, fireTimeout)
+	defer cancel()
+	var ids []int64
+	var texts []string
+	for id, text := range reasons {
+		ids, texts = append(ids, id), append(texts, text)
+	}
+	rows, _ := s.loops.Query(ctx, `select agent.pause_faulty_schedules($1, $2)`, ids, texts)
+	paused, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	for _, id := range paused {
+		s.cfg.Logger.Error().Int64("schedule_id", id).Str("reason", reasons[id]).Msg("a schedule cannot fire, and is paused until it is resumed")
+	}
+	s.counters.addFaulty(len(paused))
 	return wrap("pausing schedules", err)
 }
 
-// reason is an error in words for those who look at a schedule that was paused for it.
+// isFault reports whether an error comes from the data of a schedule, and will come again: PostgreSQL or this package refuses it.
+func isFault(err error) bool {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return errors.Is(err, ErrInvalid)
+	}
+	return slices.Contains([]string{"22", "23", "54", "P0", "QD"}, pgErr.Code[:min(2, len(pgErr.Code))])
+}
+
+// reason returns an error as the StatusReason of the schedule that it pauses.
 func reason(err error) string {
 	var invalid *InvalidError
 	if errors.As(err, &invalid) {
@@ -309,24 +448,8 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// postpone leaves a schedule alone for a while.
-func (s *Service) postpone(id int64) {
-	s.postponedMu.Lock()
-	defer s.postponedMu.Unlock()
-	s.postponed[id] = time.Now().Add(postponement)
-}
-
-func (s *Service) isPostponed(id int64) bool {
-	s.postponedMu.Lock()
-	defer s.postponedMu.Unlock()
-	until, ok := s.postponed[id]
-	return ok && time.Now().Before(until)
-}
-
-// hasPostponed reports whether there are any, and forgets those whose time has come.
+// hasPostponed reports whether schedules are postponed, and forgets those whose time has come.
 func (s *Service) hasPostponed() bool {
-	s.postponedMu.Lock()
-	defer s.postponedMu.Unlock()
 	for id, until := range s.postponed {
 		if !time.Now().Before(until) {
 			delete(s.postponed, id)
@@ -335,183 +458,7 @@ func (s *Service) hasPostponed() bool {
 	return len(s.postponed) > 0
 }
 
-// lockDue locks schedules that are due.
-func lockDue(ctx context.Context, q querier, limit int, grace *time.Duration) ([]*due, error) {
-	rows, _ := q.Query(ctx, `select d.now, d.is_plain, d.fault, `+columns("(d.schedule)")+` from agent.lock_due_schedules($1, $2) d`, limit, grace)
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (*due, error) {
-		var (
-			d     due
-			sc    scanner
-			fault *string
-		)
-		if err := row.Scan(append([]any{&d.now, &d.isPlain, &fault}, sc.fields()...)...); err != nil {
-			return nil, err
-		}
-		d.row = sc.result()
-		d.now = d.now.UTC()
-		if fault != nil {
-			d.fault = *fault
-		}
-		return &d, nil
-	})
-}
-
-// fireSimple fires those that are in time and whose next time is simply the next of their rule, as nearly all are, with one statement for
-// all. It returns the others.
-func (s *Service) fireSimple(ctx context.Context, q querier, b *batch, dues []*due) (rest []*due, err error) {
-	var (
-		simple []*due
-		times  []localTime
-	)
-	begun := time.Now()
-	for _, d := range dues {
-		if !d.isPlain || d.isUnplanned || s.isMissed(d.now, *d.NextAt) || time.Since(begun) > lockedTime {
-			rest = append(rest, d)
-			continue
-		}
-		next, ok, err := d.line.rule.after(ctx, *d.NextLocal, simpleSteps)
-		if err != nil {
-			rest = append(rest, d)
-			continue
-		}
-		if e := d.line.ends.local(); !ok || e != nil && next.After(*e) {
-			b.occurrence(d.ID, Instant{*d.NextLocal, *d.NextAt}, true)
-			b.next(d.ID, nil, nil)
-			continue
-		}
-		simple = append(simple, d)
-		times = append(times, localTime{&d.line, next})
-	}
-	if len(simple) == 0 {
-		return rest, nil
-	}
-	answers, err := resolve(ctx, q, times)
-	if err != nil {
-		return nil, err
-	}
-	for i, d := range simple {
-		r := answers[i]
-		ends := d.line.ends.instant()
-		if r.fault != nil || r.at == nil || r.isShifted || r.isKnown || !r.at.After(d.now) || ends != nil && r.at.After(*ends) {
-			rest = append(rest, d)
-			continue
-		}
-		b.occurrence(d.ID, Instant{*d.NextLocal, *d.NextAt}, true)
-		b.next(d.ID, &times[i].at, r.at)
-	}
-	return rest, nil
-}
-
-// isMissed reports whether an occurrence is so late that the misfire policy decides.
-func (s *Service) isMissed(now, at time.Time) bool { return now.Sub(at) > s.cfg.MisfireGrace }
-
-// settle decides what becomes of the occurrences of d that are due: its next one and those of following that are not to come. isAll says
-// that no more follow.
-func (s *Service) settle(b *batch, d *due, following []Instant, isAll bool) {
-	dues := []Instant{{*d.NextLocal, *d.NextAt}}
-	for len(following) > 0 && !following[0].UTC.After(d.now) {
-		dues = append(dues, following[0])
-		following = following[1:]
-	}
-	var next *Instant
-	switch {
-	case len(following) > 0:
-		next = &following[0]
-	case !isAll: // the last one waits for the next transaction, which knows what follows
-		next = &dues[len(dues)-1]
-		dues = dues[:len(dues)-1]
-	}
-
-	left := int64(math.MaxInt64)
-	if d.Count > 0 {
-		left = int64(d.Count) - d.Fired
-	}
-	for i, at := range dues {
-		fires := true
-		if s.isMissed(d.now, at.UTC) {
-			switch d.Misfire {
-			case MisfireSkip:
-				fires = false
-			case MisfireAll:
-			default: // only the latest of those that were missed
-				if i+1 < len(dues) {
-					fires = !s.isMissed(d.now, dues[i+1].UTC)
-				} else {
-					fires = next == nil || !s.isMissed(d.now, next.UTC)
-				}
-			}
-		}
-		if fires && left == 0 {
-			next = nil
-			break
-		}
-		if fires {
-			left--
-		}
-		b.occurrence(d.ID, at, fires)
-	}
-	if next == nil {
-		b.next(d.ID, nil, nil)
-		return
-	}
-	b.next(d.ID, &next.Local, &next.UTC)
-}
-
-// fireLoop fires what is due until ctx ends.
-func (s *Service) fireLoop(ctx context.Context) error {
-	limit := fireBatch
-	alone := 0 // how many schedules are to fire alone, as one of them could not
-	isBehind := false
-	for {
-		if isBehind { // what has been missed takes its time; what has not should not be
-			if _, err := s.fire(ctx, fireBatch, &s.cfg.MisfireGrace); err != nil && ctx.Err() == nil {
-				s.cfg.Logger.Error().Err(err).Msg("what is due could not be fired; it is tried again")
-			}
-		}
-		ids, err := s.fire(ctx, limit, nil)
-		rest := time.Duration(0)
-		isBehind = len(ids) == fireBatch
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil && isFault(err) && len(ids) > 1:
-			limit, alone = 1, len(ids)
-		case err != nil && isFault(err) && len(ids) == 1:
-			if err := s.park(ctx, map[int64]string{ids[0]: reason(err)}); err != nil {
-				rest = s.cfg.PollInterval
-			}
-		case err != nil:
-			s.cfg.Logger.Error().Err(err).Msg("what is due could not be fired; it is tried again")
-			rest = s.cfg.PollInterval
-		case s.hasPostponed():
-			rest = postponedRest
-		case len(ids) < limit:
-			rest = s.untilDue(ctx)
-		}
-		if alone--; alone <= 0 {
-			limit = fireBatch
-		}
-		if rest > 0 && !s.rest(ctx, rest) {
-			return nil
-		}
-	}
-}
-
-// isFault reports whether an error is of a schedule's own making, and will come again: data that PostgreSQL or this package refuses.
-func isFault(err error) bool {
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
-		return errors.Is(err, ErrInvalid)
-	}
-	for _, class := range []string{"22", "23", "54", "P0", "QD"} {
-		if strings.HasPrefix(pgErr.Code, class) {
-			return true
-		}
-	}
-	return false
-}
-
-// untilDue returns how long there is nothing to do as far as is known, PollInterval at most.
+// untilDue returns how long nothing is due as far as is known, PollInterval at most.
 func (s *Service) untilDue(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, fireTimeout)
 	defer cancel()
@@ -519,11 +466,11 @@ func (s *Service) untilDue(ctx context.Context) time.Duration {
 	if err := s.loops.QueryRow(ctx, `select agent.next_due()`).Scan(&wait); err != nil || wait == nil {
 		return s.cfg.PollInterval
 	}
-	return max(shortestRest, min(*wait, s.cfg.PollInterval))
+	return max(minPause, min(*wait, s.cfg.PollInterval))
 }
 
-// rest waits for d, or until something may be due, and reports whether ctx goes on.
-func (s *Service) rest(ctx context.Context, d time.Duration) bool {
+// wait waits for d, or until something may be due, and reports whether ctx goes on.
+func (s *Service) wait(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -2,10 +2,13 @@ package schedule
 
 import (
 	"encoding/json"
+	"errors"
 	"time"
+
+	"github.com/queued/queued/internal/pg"
 )
 
-// Kind says how a schedule's times are given.
+// Kind is how a schedule's times are given.
 type Kind string
 
 // The kinds of schedules.
@@ -15,18 +18,18 @@ const (
 	Cron  Kind = "cron"  // by a cron expression
 )
 
-// Status is where a schedule stands.
+// Status is the status of a schedule.
 type Status string
 
 // The statuses of a schedule.
 const (
-	Active    Status = "active"    // yields events
-	Paused    Status = "paused"    // yields none until it is resumed
-	Completed Status = "completed" // nothing more will come of it, unless it is changed
-	Cancelled Status = "cancelled" // deleted, or its owner was; this is for good
+	Active    Status = "active"    // fires
+	Paused    Status = "paused"    // does not fire until it is resumed
+	Completed Status = "completed" // has no occurrence left, unless it is changed
+	Cancelled Status = "cancelled" // deleted, or its owner was; final
 )
 
-// Misfire says what becomes of occurrences that were missed: those still due Config.MisfireGrace after their time.
+// Misfire decides on missed occurrences: those still due Config.MisfireGrace after their time.
 type Misfire string
 
 // The policies for missed occurrences. What does not fire is recorded as skipped.
@@ -36,7 +39,7 @@ const (
 	MisfireSkip Misfire = "skip" // none fires
 )
 
-// Gap says when a local time comes that a zone leaves out.
+// Gap decides on a civil time that a zone leaves out.
 type Gap string
 
 // The policies for gaps.
@@ -46,7 +49,7 @@ const (
 	GapSkip    Gap = "skip"    // not at all
 )
 
-// Overlap says when a local time comes that a zone has twice.
+// Overlap decides on a civil time that a zone has twice.
 type Overlap string
 
 // The policies for overlaps.
@@ -55,7 +58,7 @@ const (
 	OverlapLast  Overlap = "last"
 )
 
-// Leap says when a yearly 29 February comes in a common year.
+// Leap decides on a yearly 29 February in a common year.
 type Leap string
 
 // The policies for 29 February.
@@ -65,38 +68,38 @@ const (
 	LeapSkip  Leap = "skip" // not at all
 )
 
-// OccurrenceStatus is what became of an occurrence, following its event's life.
+// OccurrenceStatus is the status of an occurrence, which follows its event.
 type OccurrenceStatus string
 
 // The statuses of an occurrence.
 const (
 	OccurrencePending    OccurrenceStatus = "pending"    // its event waits in the queue
-	OccurrenceProcessing OccurrenceStatus = "processing" // a worker has its event
+	OccurrenceProcessing OccurrenceStatus = "processing" // its event is leased
 	OccurrenceCompleted  OccurrenceStatus = "completed"  // its event was acked
 	OccurrenceFailed     OccurrenceStatus = "failed"     // its event failed for good, or expired
-	OccurrenceCancelled  OccurrenceStatus = "cancelled"  // before a worker had its event
-	OccurrenceSkipped    OccurrenceStatus = "skipped"    // missed, and the misfire policy had it not fire
+	OccurrenceCancelled  OccurrenceStatus = "cancelled"  // before its event was claimed
+	OccurrenceSkipped    OccurrenceStatus = "skipped"    // missed, and not fired by the misfire policy
 )
 
-// Spec is what a schedule is made of.
+// Spec is what a caller decides of a schedule.
 type Spec struct {
 	Name     string          // free text, empty: none
 	Owner    string          // an owner's id, empty: none
-	Queue    string          // where its events go, empty: the default queue
+	Queue    string          // of its events, empty: the default queue
 	Type     string          // of its events, empty: none
 	Priority int32           // of its events, lower first
 	Event    json.RawMessage // a JSON object, the payload of each event
 
-	// At is the time of a schedule that is neither RRule nor Cron. With an RRule it is where the rule starts (DTSTART). A Cron has none.
+	// At is the time of a schedule without RRule and Cron. With an RRule it is where the rule starts (DTSTART). A Cron has none.
 	At    *Moment
 	RRule string // a recurrence rule of RFC 5545, with or without the leading "RRULE:"
 	Cron  string // five fields, or six with seconds in front, or @hourly, @daily, @weekly, @monthly, @yearly
 
 	// Timezone is an IANA name; empty: the owner's. One of them is needed unless At is an instant.
 	Timezone string
-	Starts   *Moment // nothing comes before; nil: no bound
-	Ends     *Moment // nothing comes after; nil: no bound
-	Count    int     // as many occurrences become events, then it is completed; zero: no bound
+	Starts   *Moment // no occurrence before; nil: no bound
+	Ends     *Moment // no occurrence after; nil: no bound
+	Count    int     // completed after so many occurrences became events; zero: no bound
 
 	Misfire Misfire // empty: MisfireOnce
 	Gap     Gap     // empty: GapForward
@@ -104,44 +107,44 @@ type Spec struct {
 	Leap    Leap    // empty: LeapFeb28
 }
 
-// Schedule is a schedule as it is stored. Of its Spec, the policies and the queue are set even where they were not given.
+// Schedule is a schedule as it is stored. In its Spec the policies and the queue are always set.
 type Schedule struct {
 	ID int64
 	Spec
 	Kind      Kind
-	Zone      string // the zone it goes by: its own, or its owner's; "UTC" when At is an instant
+	Zone      string // its own zone, or its owner's; "UTC" when At is an instant
 	Status    Status
-	Fired     int64      // occurrences that became events, extra ones not counted
+	Fired     int64      // occurrences that became events, without those of RunNow
 	Version   int64      // grows with each change by a caller, of the schedule or of its owner's zone
-	NextLocal *time.Time // the next occurrence's nominal local time, in UTC's clothes; nil: there is none
-	NextAt    *time.Time // the instant that stands for now
+	NextLocal *time.Time // the civil time of the next occurrence; nil: there is none
+	NextAt    *time.Time // the instant that it is resolved to
 	CreatedAt time.Time
 	UpdatedAt time.Time
-	// StatusReason is why the service paused it, or what its row holds that no schedule can; empty: neither.
+	// StatusReason is why the service paused it, or what makes its row invalid; empty: neither.
 	StatusReason string
 }
 
-// Occurrence is one time of a schedule that has come, or was passed over.
+// Occurrence is one time of a schedule that has come, or was skipped.
 type Occurrence struct {
 	ScheduleID    int64
-	NominalAt     time.Time // local, in UTC's clothes; with ScheduleID it is the occurrence's key
-	Manual        bool      // an extra one, by RunNow
+	NominalAt     time.Time // its civil time, which with ScheduleID is its key
+	Manual        bool      // made by RunNow
 	ScheduledFor  time.Time // the instant it was due
 	Status        OccurrenceStatus
-	EventID       *int64     // the event it became; nil: none. The latest copy, when that was requeued
+	EventID       *int64     // its event, or that event's latest copy if it was requeued; nil: none
 	FiredAt       *time.Time // when it became an event
-	ExecutedAt    *time.Time // when its event was finished, with success or not
+	ExecutedAt    *time.Time // when its event's last attempt ended
 	FailureReason *string    // why it failed, was skipped or cancelled
 	RetryCount    int32      // attempts after the first
 }
 
-// Instant is a time to come: local, in UTC's clothes, and as an instant.
+// Instant is a time to come: the civil time and the instant that it is resolved to.
 type Instant struct {
 	Local time.Time
 	UTC   time.Time
 }
 
-// Owner is somebody whose schedules can take their zone from them.
+// Owner is a person or thing whose schedules can follow their time zone.
 type Owner struct {
 	ID         string
 	Timezone   string
@@ -149,4 +152,40 @@ type Owner struct {
 	Version    int64           // grows with each change
 	CreatedAt  time.Time
 	UpdatedAt  time.Time
+}
+
+// What a call can fail with. Every error of this package that a caller can do something about wraps one of these; anything else is a fault of
+// the system.
+var (
+	// ErrNotFound: no schedule has this id.
+	ErrNotFound = errors.New("no such schedule")
+	// ErrOwnerNotFound: no owner has this id.
+	ErrOwnerNotFound = errors.New("no such owner")
+	// ErrStale: the schedule or owner is not at the version that the call asked for.
+	ErrStale = errors.New("not at this version")
+	// ErrEnded: the schedule was cancelled, or is completed and has nothing to pause or resume.
+	ErrEnded = errors.New("the schedule has ended")
+
+	ErrKeyReused       = pg.ErrKeyReused       // the idempotency key belongs to another request
+	ErrInvalid         = pg.ErrInvalid         // a value is refused; the error is an *InvalidError
+	ErrUnrepresentable = pg.ErrUnrepresentable // PostgreSQL cannot hold a value as it is
+	ErrBadCursor       = pg.ErrBadCursor       // the cursor is not one that this listing returned
+	ErrQueryTimeout    = pg.ErrQueryTimeout    // a listing or an expansion took longer than Config.QueryTimeout
+	ErrUnavailable     = pg.ErrUnavailable     // the database cannot be used; whether a write was committed may be unknown
+)
+
+// InvalidError is a value that is refused, in words for the caller.
+type InvalidError = pg.InvalidError
+
+// errChanged: what an expansion was based on has changed since. It is expanded again.
+var errChanged = errors.New("changed since it was expanded")
+
+// sqlstates are what the functions of the schema raise about schedules, see sql/idempotent.
+var sqlstates = pg.States{
+	"QD004": ErrStale,
+	"QD010": ErrNotFound,
+	"QD011": ErrOwnerNotFound,
+	"QD012": ErrEnded,
+	"QD013": errChanged,
+	"25P03": ErrUnavailable, // idle_in_transaction_session_timeout: this process was stopped for a while
 }

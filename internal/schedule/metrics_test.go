@@ -7,17 +7,14 @@ import (
 
 func TestCountersSayHowLateOccurrencesFired(t *testing.T) {
 	t.Parallel()
-	var (
-		c counters
-		b batch
-	)
+	var c counters
 	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	f := firing{occurrences: []firedOccurrence{{Instant{UTC: at.Add(-time.Hour)}, true}}}
 	for _, late := range []time.Duration{-time.Second, 10 * time.Millisecond, 11 * time.Millisecond, 200 * time.Millisecond, 48 * time.Hour} {
-		b.occurrence(1, Instant{UTC: at.Add(-late)}, true)
+		f.occurrences = append(f.occurrences, firedOccurrence{Instant: Instant{UTC: at.Add(-late)}})
 	}
-	b.occurrence(1, Instant{UTC: at.Add(-time.Hour)}, false)
-	c.add(&b, nil, at)
-	c.add(&batch{}, nil, at)
+	c.add([]firing{f}, at)
+	c.add(nil, at)
 	want := Counters{
 		Fired: 5, Skipped: 1, TotalLate: 48*time.Hour + 221*time.Millisecond,
 		Lateness: [len(LatenessBounds)]uint64{2, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4},

@@ -1,0 +1,159 @@
+package schedule
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/loop"
+	"github.com/queued/queued/internal/pg"
+)
+
+// OccurrencesParams selects a schedule's occurrences.
+type OccurrencesParams struct {
+	ID       int64
+	Limit    int    // past ones at most; zero: DefaultPage
+	Cursor   string // an Occurrences.Next, or empty for the latest
+	Upcoming int    // how many of those to come; zero: none; MaxUpcoming at most
+}
+
+// Occurrences are the past ones of a schedule, latest first, and those to come as far as they are known today, soonest first. Next is the cursor of the
+// following page of the past, empty at the end.
+type Occurrences struct {
+	Past     []Occurrence
+	Next     string
+	Upcoming []Instant
+}
+
+// occurrenceColumns are the columns of agent.list_occurrences and agent.run_schedule, in the order of Occurrence.fields.
+const occurrenceColumns = `schedule_id, nominal_at, is_manual, scheduled_for, status, event_id, fired_at, executed_at, failure_reason, retry_count`
+
+func (o *Occurrence) fields() []any {
+	return []any{&o.ScheduleID, &o.NominalAt, &o.Manual, &o.ScheduledFor, &o.Status, &o.EventID, &o.FiredAt, &o.ExecutedAt, &o.FailureReason, &o.RetryCount}
+}
+
+// Occurrences returns a schedule's occurrences: one page of those that have come or were skipped, and those to come. It fails with ErrNotFound, ErrBadCursor or
+// ErrQueryTimeout.
+func (s *Service) Occurrences(ctx context.Context, p OccurrencesParams) (Occurrences, error) {
+	before, err := pg.ParseCursor("occurrences", p.Cursor)
+	if err != nil {
+		return Occurrences{}, err
+	}
+	limit := pageSize(p.Limit)
+	var (
+		result Occurrences
+		r      row
+	)
+	err = s.list(ctx, "listing occurrences", func(ctx context.Context, tx pgx.Tx) (err error) {
+		rows, _ := tx.Query(ctx, `select `+occurrenceColumns+`, nominal_at at time zone 'UTC' from agent.list_occurrences($1, $2, $3::timestamptz at time zone 'UTC')`,
+			p.ID, limit+1, before.At)
+		var exact []pg.Timestamp // each NominalAt as it is stored
+		result.Past, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (o Occurrence, err error) {
+			var nominalAt pg.Timestamp
+			err = row.Scan(append(o.fields(), &nominalAt)...)
+			exact = append(exact, nominalAt)
+			return o, err
+		})
+		if err != nil {
+			return err
+		}
+		if len(result.Past) > limit {
+			result.Past = result.Past[:limit]
+			result.Next = pg.Cursor{Listing: "occurrences", At: &exact[limit-1]}.String()
+		}
+		r, err = selectOne(ctx, tx, `select `+columns("s")+` from agent.get_schedule($1) s`, p.ID)
+		return err
+	})
+	if err != nil {
+		return Occurrences{}, err
+	}
+	if p.Upcoming > 0 && r.NextAt != nil && !r.isUnplanned {
+		err := s.expand(ctx, s.pool, func(e *expander) (err error) {
+			result.Upcoming, err = e.upcoming(&r, min(p.Upcoming, MaxUpcoming))
+			return err
+		})
+		if err != nil && !errors.Is(err, ErrInvalid) { // of a schedule that cannot be expanded none is known
+			return Occurrences{}, wrap("listing occurrences to come", err)
+		}
+	}
+	return result, nil
+}
+
+// upcoming returns up to n occurrences of a schedule to come, from its next one on.
+func (e *expander) upcoming(r *row, n int) ([]Instant, error) {
+	if r.Count > 0 {
+		n = min(n, r.Count-int(r.Fired))
+	}
+	if err := r.parse(); err != nil {
+		return nil, err
+	}
+	first := Instant{Local: *r.NextLocal, UTC: r.NextAt.UTC()}
+	if n <= 1 {
+		return []Instant{first}, nil
+	}
+	var floor time.Time
+	if err := e.q.QueryRow(e.ctx, `select floor from agent.expansion_start($1, $2)`, r.Zone, r.NextAt).Scan(&floor); err != nil {
+		return nil, err
+	}
+	rest, err := e.following(r, first, floor, n-1)
+	return append([]Instant{first}, rest...), err
+}
+
+// RunNow makes an extra occurrence of a schedule now, whatever its times. It fails with ErrNotFound, with ErrEnded when the schedule is cancelled, and with an
+// *InvalidError when the server does not know its zone any more.
+func (s *Service) RunNow(ctx context.Context, id int64) (o Occurrence, err error) {
+	err = s.call(ctx, "running a schedule", func(ctx context.Context) error {
+		return s.pool.QueryRow(ctx, `select `+occurrenceColumns+` from agent.run_schedule($1)`, id).Scan(o.fields()...)
+	})
+	return o, err
+}
+
+const (
+	// pruneInterval is how often old occurrences are pruned.
+	pruneInterval = time.Hour
+	// pruneBlocks is how much of their table one transaction goes through: some 2 MB, or about 20,000 of them.
+	pruneBlocks = 256
+	// prunePause is the time between two of these transactions, for others.
+	prunePause = 20 * time.Millisecond
+)
+
+// pruneLoop prunes old occurrences at once and then every pruneInterval until ctx ends.
+func (s *Service) pruneLoop(ctx context.Context) error {
+	for {
+		pruned, err := s.Prune(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			s.cfg.Logger.Error().Err(err).Msg("old occurrences could not be pruned; it is tried again in about an hour")
+		case pruned > 0:
+			s.cfg.Logger.Info().Int64("occurrences", pruned).Msg("pruned old occurrences")
+		}
+		if !loop.Pause(ctx, loop.Jittered(pruneInterval)) {
+			return nil
+		}
+	}
+}
+
+// Prune deletes the occurrences that were due longer ago than Config.Retention, in short transactions, and returns how many. Run calls it at its start
+// and hourly. Without a Retention it does nothing.
+func (s *Service) Prune(ctx context.Context) (pruned int64, err error) {
+	if s.cfg.Retention <= 0 {
+		return 0, nil
+	}
+	for block := int64(0); ; block += pruneBlocks {
+		var n *int64
+		err := s.loops.QueryRow(ctx, `select agent.prune_occurrences($1, $2, $3)`, s.cfg.Retention, block, pruneBlocks).Scan(&n)
+		if err != nil {
+			return pruned, wrap("pruning occurrences", err)
+		}
+		if n == nil {
+			return pruned, nil
+		}
+		if pruned += *n; *n > 0 && !loop.Pause(ctx, prunePause) {
+			return pruned, ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package schedule
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/loop"
+	"github.com/queued/queued/internal/pg"
+)
+
+// Moment is a civil time, whose zone is given elsewhere, or an instant.
+type Moment struct {
+	Time      time.Time // in UTC
+	IsInstant bool
+}
+
+// ParseMoment reads "2027-03-28T09:00:00" as a civil time, and the same with Z or an offset as an instant. Seconds may be left out, and may have a
+// fraction down to microseconds. Anything else, and a year beyond 1 to 9999, is an *InvalidError without a field.
+func ParseMoment(s string) (Moment, error) {
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04Z07:00", "2006-01-02T15:04:05", "2006-01-02T15:04"} {
+		m := Moment{IsInstant: strings.HasSuffix(layout, "07:00")}
+		t, err := time.Parse(layout, s)
+		if m.Time = t.UTC().Truncate(time.Microsecond); err != nil || !m.IsInstant && strings.Contains(s, ",") { // a decimal comma
+			continue
+		}
+		if m.Time.Year() < 1 || m.Time.Year() > 9999 {
+			return Moment{}, &InvalidError{Detail: "must lie within the years 1 to 9999"}
+		}
+		return m, nil
+	}
+	return Moment{}, &InvalidError{Detail: `must be a local date-time like 2027-03-28T09:00:00, or an instant like 2027-03-28T07:00:00Z`}
+}
+
+// String writes m as ParseMoment reads it.
+func (m Moment) String() string {
+	if m.IsInstant {
+		return m.Time.UTC().Format(time.RFC3339Nano)
+	}
+	return FormatLocal(m.Time)
+}
+
+// FormatLocal writes a civil time as RFC 3339 does, without an offset: 2027-03-28T09:00:00.
+func FormatLocal(t time.Time) string { return t.Format("2006-01-02T15:04:05.999999") }
+
+// local returns the civil time; nil: m is nil or an instant.
+func (m *Moment) local() *time.Time {
+	if m == nil || m.IsInstant {
+		return nil
+	}
+	return &m.Time
+}
+
+// instant returns the instant; nil: m is nil or a civil time.
+func (m *Moment) instant() *time.Time {
+	if m == nil || !m.IsInstant {
+		return nil
+	}
+	return &m.Time
+}
+
+// civilTime is a civil time to resolve by the zone and policies of a schedule.
+type civilTime struct {
+	*row
+	at time.Time
+}
+
+// resolution is what agent.resolve_locals returns for a civil time.
+type resolution struct {
+	at        *time.Time // the instant; nil: the time is skipped
+	isShifted bool       // a gap has moved it
+	isKnown   bool       // it is an occurrence already
+	resume    *time.Time // where it is skipped: the civil time at which the gap ends
+	fault     *string    // why it cannot be resolved
+}
+
+// resolve resolves civil times, each in its zone.
+func resolve(ctx context.Context, q querier, times []civilTime) ([]resolution, error) {
+	n := len(times)
+	if n == 0 {
+		return nil, nil
+	}
+	locals, zones, gaps, overlaps, ids := make([]time.Time, n), make([]string, n), make([]string, n), make([]string, n), make([]int64, n)
+	for i, t := range times {
+		locals[i], zones[i], gaps[i], overlaps[i], ids[i] = t.at, t.Zone, string(t.Gap), string(t.Overlap), t.ID
+	}
+	rows, _ := q.Query(ctx, `select at, is_shifted, is_known, resume, fault from agent.resolve_locals($1, $2, $3, $4, $5)`, locals, zones, gaps, overlaps, ids)
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r resolution, err error) {
+		err = row.Scan(&r.at, &r.isShifted, &r.isKnown, &r.resume, &r.fault)
+		if r.at != nil {
+			*r.at = r.at.UTC()
+		}
+		return r, err
+	})
+}
+
+// channel is what the functions of the schema notify on: with the payload "zones" when the rules of a zone have changed, with none when a schedule
+// is due soon.
+const channel = "agent_schedule"
+
+// zoneTimeout bounds one check of all zones in use. There are some 600 zones.
+const zoneTimeout = 5 * time.Minute
+
+// zoneLoop checks the rules of the zones in use at once and then every ZoneInterval until ctx ends.
+func (s *Service) zoneLoop(ctx context.Context) error {
+	for {
+		next := loop.Jittered(s.cfg.ZoneInterval)
+		if err := s.CheckZones(ctx); err != nil && ctx.Err() == nil {
+			next = min(next, loop.Jittered(time.Minute))
+			s.cfg.Logger.Error().Err(err).Msg("the rules of the time zones could not be checked; it is tried again")
+		}
+		if !loop.Pause(ctx, next) {
+			return nil
+		}
+	}
+}
+
+// CheckZones compares the database server's rules of every zone in use with what they were. Where an update of the server's time zone data has changed
+// them, it resolves the next occurrences of the schedules in that zone again, all in one transaction, and has the pools begin new sessions, as each
+// session knows the rules that were there when it began. A zone that the server does not know any more is logged, and the others are checked nevertheless.
+// Run calls it at its start and every ZoneInterval.
+func (s *Service) CheckZones(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, zoneTimeout)
+	defer cancel()
+	conn, err := s.db.Connect(ctx)
+	if err != nil {
+		return wrap("checking zones", err)
+	}
+	defer s.db.Close(ctx, conn)
+
+	s.zonesMu.Lock()
+	defer s.zonesMu.Unlock()
+	var since *time.Time
+	if !s.zones.IsZero() {
+		since = &s.zones
+	}
+	var (
+		now        time.Time
+		changed    int
+		unresolved []int64
+	)
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, `select clock_timestamp()`).Scan(&now); err != nil {
+			return err
+		}
+		rows, _ := tx.Query(ctx, `select zone, moved, unresolved, fault from agent.check_zone_rules($1)`, since)
+		var (
+			zone  string
+			moved int64
+			ids   []int64
+			fault *string
+		)
+		_, err := pgx.ForEachRow(rows, []any{&zone, &moved, &ids, &fault}, func() error {
+			if fault != nil {
+				s.cfg.Logger.Error().Str("zone", zone).Str("reason", *fault).Msg("the rules of a time zone could not be checked; its schedules are paused when they are due")
+				return nil
+			}
+			changed++
+			unresolved = append(unresolved, ids...)
+			s.cfg.Logger.Info().Str("zone", zone).Int64("schedules", moved).Msg("the rules of a time zone have changed; its schedules are resolved anew")
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return wrap("checking zones", err)
+	}
+	s.zones = now
+	if changed > 0 {
+		s.expandUnresolved(ctx, conn, unresolved) // by this session, which knows the new rules
+		s.pools.Reset()
+		s.wake()
+	}
+	return nil
+}
+
+// expandUnresolved finds the next occurrences of schedules whose next civil time is skipped in their new zone, as far as there is time. They are marked
+// in the database: what is left undone here, the firing loop of some process does.
+func (s *Service) expandUnresolved(ctx context.Context, q querier, ids []int64) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
+	defer cancel()
+	for _, id := range ids {
+		r, err := selectOne(ctx, q, `select `+columns("s")+` from agent.get_schedule($1) s`, id)
+		if err == nil && r.isUnplanned {
+			var f firing
+			if f, err = s.expandDue(newExpander(ctx, q), &due{row: r}, 1); err == nil {
+				_, err = storeUnlocked(ctx, q, []firing{f})
+			}
+		}
+		if err != nil {
+			s.cfg.Logger.Info().Err(err).Int64("schedule_id", id).Int("schedules", len(ids)).Msg("the next times of schedules are left for the firing loop to find")
+			return
+		}
+	}
+}
+
+// listen wakes the firing loop when a schedule is due soon, and resets the pools when the rules of a zone have changed, until ctx ends.
+func (s *Service) listen(ctx context.Context) error {
+	l := pg.Listener{
+		Database: s.db,
+		Pool:     s.loops,
+		Channel:  channel,
+		Begin:    s.wake,
+		Heard: func(payload string) {
+			if payload == "zones" {
+				s.pools.Reset()
+			} else {
+				s.wake()
+			}
+		},
+		Failed: func(err error) {
+			s.cfg.Logger.Warn().Err(err).Msg("not listening for schedules: they are polled for until the database answers")
+		},
+	}
+	return l.Run(ctx)
+}
