@@ -8,7 +8,9 @@ set search_path to pg_catalog, pg_temp
 as $func$
 begin
   perform agent_private.check_is_owner();
-  perform agent_private.raise_invalid('retention', 'must be more than nothing, and 1000 years at most') where not _retention > interval '0' or _retention > interval '1000 years';
+  if not _retention > interval '0' or _retention > interval '1000 years' then
+    perform agent_private.raise_invalid('retention', 'must be more than nothing, and 1000 years at most');
+  end if;
   delete from agent.minimum_retention;
   insert into agent.minimum_retention (retention) select _retention where _retention is not null;
 end
@@ -36,16 +38,15 @@ as $func$
 declare
   _backoff jsonb = nullif(_policy -> 'backoff', 'null');
   _row agent.queue;
+  _unknown text;
 begin
   perform agent_private.check_queue_name(_name);
-  perform agent_private.raise_invalid(p.name, 'is not part of a policy')
-  from jsonb_object_keys(_policy) as p (name)
-  where p.name not in ('max_attempts', 'invisible_for', 'backoff', 'paused', 'history_retention')
-  limit 1;
-  perform agent_private.raise_invalid('backoff', 'has no ' || quote_literal(p.name))
-  from jsonb_object_keys(_backoff) as p (name)
-  where p.name not in ('kind', 'base', 'factor', 'max', 'jitter')
-  limit 1;
+  for _unknown in select p from jsonb_object_keys(_policy) p where p not in ('max_attempts', 'invisible_for', 'backoff', 'paused', 'history_retention') loop
+    perform agent_private.raise_invalid(_unknown, 'is not part of a policy');
+  end loop;
+  for _unknown in select p from jsonb_object_keys(_backoff) p where p not in ('kind', 'base', 'factor', 'max', 'jitter') loop
+    perform agent_private.raise_invalid('backoff', 'has no ' || quote_literal(_unknown));
+  end loop;
 
   _row.name = _name;
   _row.max_attempts = (_policy ->> 'max_attempts')::int4;
@@ -59,23 +60,25 @@ begin
   _row.history_retention = make_interval(secs => extract(epoch from (_policy ->> 'history_retention')::interval)::float8);
   _row.updated_at = clock_timestamp();
   _row.resumed_at = case when not _row.paused then _row.updated_at end; -- if it was paused
-  perform agent_private.raise_invalid(c.argument, c.reason)
-  from
-  ( values
-    ('max_attempts', 'must be at least 1', _row.max_attempts < 1)
-  , ('invisible_for', 'must be more than nothing, and at most ten years', _row.invisible_for <= interval '0' or _row.invisible_for > interval '3660 days')
-  , ('backoff/kind', 'must be constant, linear or exponential', _backoff is not null and coalesce(_row.backoff_kind, '') not in ('constant', 'linear', 'exponential'))
-  , ('backoff/base', 'must not be negative, and is needed', _backoff is not null and coalesce(_row.backoff_base, interval '-1') < interval '0')
-  , ('backoff/factor', 'must be 1 to 1000', _row.backoff_factor not between 1 and 1000)
-  , ('backoff/max', 'must not be negative', _row.backoff_max < interval '0')
-  , ('backoff/jitter', 'must be 0 to 1', _row.backoff_jitter not between 0 and 1)
-  , ('history_retention', 'must be more than nothing, and less than a thousand years', _row.history_retention <= interval '0' or _row.history_retention >= interval '1000 years')
-  , ( 'history_retention', 'must not be shorter than the minimum that the owner of the database has set'
-    , _row.history_retention < (select m.retention from agent.minimum_retention m)
-    )
-  ) as c (argument, reason, is_bad)
-  where c.is_bad
-  limit 1;
+  if _row.max_attempts < 1 then
+    perform agent_private.raise_invalid('max_attempts', 'must be at least 1');
+  elsif _row.invisible_for <= interval '0' or _row.invisible_for > interval '3660 days' then
+    perform agent_private.raise_invalid('invisible_for', 'must be more than nothing, and at most ten years');
+  elsif _backoff is not null and coalesce(_row.backoff_kind, '') not in ('constant', 'linear', 'exponential') then
+    perform agent_private.raise_invalid('backoff/kind', 'must be constant, linear or exponential');
+  elsif _backoff is not null and coalesce(_row.backoff_base, interval '-1') < interval '0' then
+    perform agent_private.raise_invalid('backoff/base', 'must not be negative, and is needed');
+  elsif _row.backoff_factor not between 1 and 1000 then
+    perform agent_private.raise_invalid('backoff/factor', 'must be 1 to 1000');
+  elsif _row.backoff_max < interval '0' then
+    perform agent_private.raise_invalid('backoff/max', 'must not be negative');
+  elsif _row.backoff_jitter not between 0 and 1 then
+    perform agent_private.raise_invalid('backoff/jitter', 'must be 0 to 1');
+  elsif _row.history_retention <= interval '0' or _row.history_retention >= interval '1000 years' then
+    perform agent_private.raise_invalid('history_retention', 'must be more than nothing, and less than a thousand years');
+  elsif _row.history_retention < (select m.retention from agent.minimum_retention m) then
+    perform agent_private.raise_invalid('history_retention', 'must not be shorter than the minimum that the owner of the database has set');
+  end if;
 
   insert into agent.queue as q select _row.*
   on conflict (name) do update
@@ -84,7 +87,9 @@ begin
       , excluded.backoff_jitter, excluded.paused, excluded.history_retention, excluded.updated_at
       , case when q.paused and not excluded.paused then excluded.resumed_at else q.resumed_at end
       );
-  perform agent.notify_queues(array[_name]) where not _row.paused; -- what waits there may be claimable now
+  if not _row.paused then -- what waits there may be claimable now
+    perform agent.notify_queues(array[_name]);
+  end if;
   return _row;
 end
 $func$;
@@ -123,7 +128,9 @@ begin
   on conflict (name) do update
   set paused = excluded.paused, updated_at = clock_timestamp(), resumed_at = case when excluded.paused then q.resumed_at else clock_timestamp() end
   where q.paused <> excluded.paused;
-  perform agent.notify_queues(array[_name]) where not _paused;
+  if not _paused then
+    perform agent.notify_queues(array[_name]);
+  end if;
 end
 $func$;
 
@@ -169,7 +176,9 @@ declare
   _purged int8;
 begin
   perform agent_private.check_queue_name(_name);
-  perform agent_private.raise_invalid('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
+  if coalesce(_limit, 0) < 1 then
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
+  end if;
   _ids = array
   ( select e.id
     from agent.event e

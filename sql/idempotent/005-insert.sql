@@ -69,19 +69,21 @@ language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  perform agent_private.raise_invalid(c.argument, c.reason)
-  from
-  ( values
-    ('event', 'must be a JSON object', jsonb_typeof(_event) is distinct from 'object')
-  , ('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -', agent_private.is_queue_name(_queue) is not true)
-  , ('type', 'must be 1 to 255 characters', length(_type) not between 1 and 255)
-  , ('source', 'must be 1 to 255 characters', length(_source) not between 1 and 255)
-  , ('key', 'must be 1 to 255 characters', length(_key) not between 1 and 255)
-  , ('max_attempts', 'must be at least 1', _max_attempts < 1)
-  , ('expires_at', 'must be finite', not isfinite(_expires_at))
-  ) as c (argument, reason, is_bad)
-  where c.is_bad
-  limit 1;
+  if jsonb_typeof(_event) is distinct from 'object' then
+    perform agent_private.raise_invalid('event', 'must be a JSON object');
+  elsif agent_private.is_queue_name(_queue) is not true then
+    perform agent_private.raise_invalid('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -');
+  elsif length(_type) not between 1 and 255 then
+    perform agent_private.raise_invalid('type', 'must be 1 to 255 characters');
+  elsif length(_source) not between 1 and 255 then
+    perform agent_private.raise_invalid('source', 'must be 1 to 255 characters');
+  elsif length(_key) not between 1 and 255 then
+    perform agent_private.raise_invalid('key', 'must be 1 to 255 characters');
+  elsif _max_attempts < 1 then
+    perform agent_private.raise_invalid('max_attempts', 'must be at least 1');
+  elsif not isfinite(_expires_at) then
+    perform agent_private.raise_invalid('expires_at', 'must be finite');
+  end if;
   return _event;
 end
 $func$;
@@ -169,18 +171,24 @@ returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
+declare
+  _delay interval;
+  _vt timestamptz;
 begin
-  perform agent_private.raise_invalid(case when n.vt is null then 'delay' else 'vt' end, n.reason)
-  from
-  ( select a.vt, case
-      when a.delay is not null and a.vt is not null then 'give a delay or a vt, not both'
-      when a.delay < interval '0' then 'must not be negative'
-      when not isfinite(a.vt) then 'must be finite'
-    end
-    from unnest(_delays, _vts) as a (delay, vt)
-  ) as n (vt, reason)
-  where n.reason is not null
-  limit 1;
+  for _delay, _vt in
+    select t.delay, t.vt
+    from unnest(_delays, _vts) as t (delay, vt)
+    where t.delay is not null and t.vt is not null or t.delay < interval '0' or not isfinite(t.vt)
+    limit 1
+  loop
+    if _delay is not null and _vt is not null then
+      perform agent_private.raise_invalid('vt', 'give a delay or a vt, not both');
+    elsif _delay < interval '0' then
+      perform agent_private.raise_invalid('delay', 'must not be negative');
+    else
+      perform agent_private.raise_invalid('vt', 'must be finite');
+    end if;
+  end loop;
 end
 $func$;
 
@@ -190,11 +198,17 @@ returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
+declare
+  _unknown text;
 begin
-  perform agent_private.raise_invalid(o.name, 'is no option of an event')
-  from (select distinct jsonb_object_keys(u.option) from unnest(_options) as u (option)) as o (name)
+  select o.name into _unknown
+  from unnest(_options) as u (option)
+  cross join lateral jsonb_object_keys(u.option) as o (name)
   where o.name not in ('type', 'source', 'priority', 'key', 'max_attempts', 'expires_at', 'occurrence')
   limit 1;
+  if found then
+    perform agent_private.raise_invalid(_unknown, 'is no option of an event');
+  end if;
 
   perform agent_private.check_event_values('{}', 'default', o.type, o.source, o.key, o.max_attempts, o.expires_at)
   from

@@ -105,10 +105,11 @@ declare
   _reused text;
   _is_missing boolean;
 begin
-  perform agent_private.raise_invalid('key', 'must be 1 to 255 characters')
-  from unnest(_options) as o (option)
-  where length(o.option ->> 'key') not between 1 and 255;
-  perform agent_private.raise_invalid('key_retention', 'must be more than nothing') where not coalesce(_key_retention > interval '0', false);
+  if exists (select from unnest(_options) as o (option) where length(o.option ->> 'key') not between 1 and 255) then
+    perform agent_private.raise_invalid('key', 'must be 1 to 255 characters');
+  elsif not coalesce(_key_retention > interval '0', false) then
+    perform agent_private.raise_invalid('key_retention', 'must be more than nothing');
+  end if;
 
   select array_agg(coalesce(n.queue, 'default') order by n.ord), array_agg(n.option ->> 'key' order by n.ord)
   , array_agg(case when n.option ->> 'key' is not null then agent_private.request_fingerprint(n.event, n.option, n.delay, n.vt) end order by n.ord)

@@ -67,8 +67,11 @@ declare
   _now timestamptz = clock_timestamp();
   _for_good boolean = coalesce(_final, false) or not coalesce(_retryable, true);
 begin
-  perform agent_private.raise_invalid('delay', 'must not be negative') where _delay < interval '0';
-  perform agent_private.raise_invalid('error', 'must be at most 65536 characters long') where length(_error) > 65536;
+  if _delay < interval '0' then
+    perform agent_private.raise_invalid('delay', 'must not be negative');
+  elsif length(_error) > 65536 then
+    perform agent_private.raise_invalid('error', 'must be at most 65536 characters long');
+  end if;
 
   perform agent_private.check_receipt(_id, _receipt);
   -- Whoever is finishing it right now is waited for, and what they made of it is seen below.
@@ -123,7 +126,9 @@ as $func$
 declare
   _event agent.event;
 begin
-  perform agent_private.raise_invalid('invisible_for', 'must be more than nothing') where _invisible_for <= interval '0';
+  if _invisible_for <= interval '0' then
+    perform agent_private.raise_invalid('invisible_for', 'must be more than nothing');
+  end if;
   _event = agent_private.lock_lease(_id, _receipt);
   if _event.nacked_at is not null then
     perform agent_private.raise_lease_error(_id, 'lease_lost');

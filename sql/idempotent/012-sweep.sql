@@ -71,9 +71,13 @@ declare
   _max int4;
   _ids int8[];
 begin
-  perform agent_private.raise_invalid('max_attempts', 'must be at least 1') where coalesce(_max_attempts, 0) < 1;
-  perform agent_private.raise_invalid('max_vt_age', 'must not be negative') where _max_vt_age < interval '0';
-  perform agent_private.raise_invalid('limit', 'must be at least 1') where _limit < 1;
+  if coalesce(_max_attempts, 0) < 1 then
+    perform agent_private.raise_invalid('max_attempts', 'must be at least 1');
+  elsif _max_vt_age < interval '0' then
+    perform agent_private.raise_invalid('max_vt_age', 'must not be negative');
+  elsif _limit < 1 then
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
+  end if;
 
   -- What has its own end, each by an index of its own.
   _ids = array

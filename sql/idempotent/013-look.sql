@@ -89,8 +89,11 @@ declare
   _up_to timestamptz = case when _state = 'ready' then _now else 'infinity' end;
   _names text[];
 begin
-  perform agent_private.raise_invalid('state', 'must be ready, scheduled or leased') where _state not in ('ready', 'scheduled', 'leased');
-  perform agent_private.raise_invalid('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
+  if _state not in ('ready', 'scheduled', 'leased') then
+    perform agent_private.raise_invalid('state', 'must be ready, scheduled or leased');
+  elsif coalesce(_limit, 0) < 1 then
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
+  end if;
 
   _names = case when _queue is null then agent_private.waiting_queues_if_few() else array[_queue] end;
   if _names is null then
@@ -229,9 +232,11 @@ declare
   _filter text = agent_private.history_filter(_queue, _from, _to, _contains, _type, _source, _worker, _min_duration)
     || case when _before_ts is null then '' else format(' and h.event_ts <= %L and (h.event_ts, h.id) < (%1$L, %L)', _before_ts, _before_id) end;
 begin
-  perform agent_private.raise_invalid('outcome', 'must be done, failed, expired or cancelled')
-  where _outcome not in ('done', 'failed', 'expired', 'cancelled');
-  perform agent_private.raise_invalid('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
+  if _outcome not in ('done', 'failed', 'expired', 'cancelled') then
+    perform agent_private.raise_invalid('outcome', 'must be done, failed, expired or cancelled');
+  elsif coalesce(_limit, 0) < 1 then
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
+  end if;
 
   if _id is not null then
     return query execute

@@ -84,10 +84,14 @@ declare
   _matched int8[];
   _chosen int8[];
 begin
-  perform agent_private.raise_invalid('outcome', 'must be done, failed, expired or cancelled')
-  where _outcome not in ('done', 'failed', 'expired', 'cancelled');
-  perform agent_private.raise_invalid('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
-  perform agent_private.confirm_durably() where not _dry_run; -- that what was put back before is passed over says that it was put back
+  if _outcome not in ('done', 'failed', 'expired', 'cancelled') then
+    perform agent_private.raise_invalid('outcome', 'must be done, failed, expired or cancelled');
+  elsif coalesce(_limit, 0) < 1 then
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
+  end if;
+  if not _dry_run then -- that what was put back before is passed over says that it was put back
+    perform agent_private.confirm_durably();
+  end if;
 
   execute 'select array_agg(m.queue), array_agg(m.n) from (select h.queue, count(*)' || _where || ' group by h.queue) m (queue, n)'
     into _queues, _matched;

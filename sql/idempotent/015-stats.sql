@@ -53,7 +53,9 @@ as $func$
 declare
   _now timestamptz = clock_timestamp();
 begin
-  perform agent_private.raise_invalid('limit', 'must be at least 1') where _limit < 1;
+  if _limit < 1 then
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
+  end if;
   if _names is null then
     _names = array(select n from agent_private.queue_names(_after, _limit) n);
   end if;
@@ -103,7 +105,9 @@ declare
   _names text[];
   _total int8;
 begin
-  perform agent_private.raise_invalid('limit', 'must be at least 1') where coalesce(_limit, 0) < 1;
+  if coalesce(_limit, 0) < 1 then
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
+  end if;
   _names = agent_private.waiting_queues_if_few(_limit);
   _total = cardinality(_names);
   if _names is null then
@@ -280,8 +284,11 @@ set jit to off
 as $func$
 #variable_conflict use_column
 begin
-  perform agent_private.raise_invalid('bucket', 'must be at least a second and have no months') where _bucket is null or _bucket < interval '1 second' or extract(month from _bucket) <> 0 or extract(year from _bucket) <> 0;
-  perform agent_private.raise_invalid('from', 'must be finite, and before to') where not coalesce(isfinite(_from) and isfinite(_to) and _from < _to, false);
+  if _bucket is null or _bucket < interval '1 second' or extract(month from _bucket) <> 0 or extract(year from _bucket) <> 0 then
+    perform agent_private.raise_invalid('bucket', 'must be at least a second and have no months');
+  elsif not coalesce(isfinite(_from) and isfinite(_to) and _from < _to, false) then
+    perform agent_private.raise_invalid('from', 'must be finite, and before to');
+  end if;
 
   return query execute format
   ( $sql$

@@ -75,7 +75,9 @@ declare
   _forgotten int8;
   _folded int8;
 begin
-  perform agent_private.raise_invalid('gone', 'must be more than nothing') where not coalesce(_gone > interval '0', false);
+  if not coalesce(_gone > interval '0', false) then
+    perform agent_private.raise_invalid('gone', 'must be more than nothing');
+  end if;
   perform agent_private.lock_upkeep('executions');
 
   with latest as (select x.type, x.worker, max(x.latest_at) as at from agent.execution x group by x.type, x.worker)

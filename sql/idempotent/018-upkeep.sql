@@ -222,7 +222,9 @@ set search_path to pg_catalog, pg_temp
 set timezone to 'UTC'
 as $func$
 begin
-  perform agent_private.raise_invalid('retention', 'must be more than nothing') where not coalesce(_retention > interval '0', false);
+  if not coalesce(_retention > interval '0', false) then
+    perform agent_private.raise_invalid('retention', 'must be more than nothing');
+  end if;
   if agent_private.history_flavour() = 'hypertable' then
     return query execute
       'select format(''%I.%I'', c.chunk_schema, c.chunk_name) from timescaledb_information.chunks c
@@ -301,7 +303,9 @@ declare
   _deleted int8;
   _total int8 = 0;
 begin
-  perform agent_private.raise_invalid('retention', 'must be more than nothing') where not coalesce(_retention > interval '0', false);
+  if not coalesce(_retention > interval '0', false) then
+    perform agent_private.raise_invalid('retention', 'must be more than nothing');
+  end if;
   if agent_private.history_flavour() = 'hypertable' then
     return 0;
   end if;
@@ -339,7 +343,9 @@ declare
   _name text;
   _deleted int8;
 begin
-  perform agent_private.raise_invalid('retention', 'must be more than nothing') where _retention <= interval '0';
+  if _retention <= interval '0' then
+    perform agent_private.raise_invalid('retention', 'must be more than nothing');
+  end if;
   loop
     select p.action, p.name into _step from agent.prepare_history() p;
     exit when not found;

@@ -242,7 +242,9 @@ declare
 begin
   if not agent_private.is_zone(_zone) then
     select n.name into _meant from pg_timezone_names n where lower(n.name) = lower(_zone) and n.name <> _zone and n.name !~ '^(posix|right)/' limit 1;
-    perform agent_private.raise_invalid(_argument, format('must be written %s, as the IANA name is', _meant)) where _meant is not null;
+    if _meant is not null then
+      perform agent_private.raise_invalid(_argument, format('must be written %s, as the IANA name is', _meant));
+    end if;
     perform agent_private.raise_invalid(_argument, 'must be the IANA name of a time zone that the database server knows, like Europe/Berlin');
   end if;
 end

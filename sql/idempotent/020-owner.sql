@@ -18,8 +18,11 @@ declare
   _owner agent.owner;
   _move record;
 begin
-  perform agent_private.raise_invalid('id', 'must be 1 to 255 bytes') where octet_length(coalesce(_id, '')) not between 1 and 255;
-  perform agent_private.raise_invalid('attributes', 'must be a JSON object') where jsonb_typeof(_attributes) is distinct from 'object';
+  if octet_length(coalesce(_id, '')) not between 1 and 255 then
+    perform agent_private.raise_invalid('id', 'must be 1 to 255 bytes');
+  elsif jsonb_typeof(_attributes) is distinct from 'object' then
+    perform agent_private.raise_invalid('attributes', 'must be a JSON object');
+  end if;
   select o.* into _before from agent.owner o where o.id = _id for update;
   perform agent_private.watch_zone(_timezone);
 

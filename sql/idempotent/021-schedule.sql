@@ -53,19 +53,21 @@ set search_path to pg_catalog, pg_temp
 as $func$
 begin
   perform agent_private.check_event_values(_schedule.event, _schedule.queue, _schedule.type);
-  perform agent_private.raise_invalid(c.argument, c.reason)
-  from
-  ( values
-    ('name', 'must be 1 to 255 characters', length(_schedule.name) not between 1 and 255)
-  , ('idempotency_key', 'must be 1 to 255 characters', length(_schedule.idempotency_key) not between 1 and 255)
-  , ('misfire', 'must be once, all or skip', _schedule.misfire not in ('once', 'all', 'skip'))
-  , ('gap', 'must be forward, next or skip', _schedule.gap not in ('forward', 'next', 'skip'))
-  , ('overlap', 'must be first or last', _schedule.overlap not in ('first', 'last'))
-  , ('leap', 'must be feb28, mar1 or skip', _schedule.leap not in ('feb28', 'mar1', 'skip'))
-  , ('count', 'must be at least 1', _schedule."count" < 1)
-  ) as c (argument, reason, is_bad)
-  where c.is_bad
-  limit 1;
+  if length(_schedule.name) not between 1 and 255 then
+    perform agent_private.raise_invalid('name', 'must be 1 to 255 characters');
+  elsif length(_schedule.idempotency_key) not between 1 and 255 then
+    perform agent_private.raise_invalid('idempotency_key', 'must be 1 to 255 characters');
+  elsif _schedule.misfire not in ('once', 'all', 'skip') then
+    perform agent_private.raise_invalid('misfire', 'must be once, all or skip');
+  elsif _schedule.gap not in ('forward', 'next', 'skip') then
+    perform agent_private.raise_invalid('gap', 'must be forward, next or skip');
+  elsif _schedule.overlap not in ('first', 'last') then
+    perform agent_private.raise_invalid('overlap', 'must be first or last');
+  elsif _schedule.leap not in ('feb28', 'mar1', 'skip') then
+    perform agent_private.raise_invalid('leap', 'must be feb28, mar1 or skip');
+  elsif _schedule."count" < 1 then
+    perform agent_private.raise_invalid('count', 'must be at least 1');
+  end if;
 end
 $func$;
 
@@ -274,8 +276,9 @@ declare
   , case when _status is not null then format(' and s.status = %L', _status) end
   );
 begin
-  perform agent_private.raise_invalid('status', 'must be active, paused, completed or cancelled')
-  where _status not in ('active', 'paused', 'completed', 'cancelled');
+  if _status not in ('active', 'paused', 'completed', 'cancelled') then
+    perform agent_private.raise_invalid('status', 'must be active, paused, completed or cancelled');
+  end if;
   if _due_before is not null then
     return query execute
       'select s.* from agent.schedule s where s.status = ''active'' and s.next_at is not null and s.next_at < $1' || _filter

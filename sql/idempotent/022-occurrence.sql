@@ -39,8 +39,9 @@ declare
   _now timestamptz = clock_timestamp();
   _first timestamptz = coalesce(_now - _grace, '-infinity');
 begin
-  perform set_config('idle_in_transaction_session_timeout', '5s', true)
-  where not current_setting('idle_in_transaction_session_timeout')::interval between interval '1 ms' and interval '5 s';
+  if not current_setting('idle_in_transaction_session_timeout')::interval between interval '1 ms' and interval '5 s' then
+    perform set_config('idle_in_transaction_session_timeout', '5s', true);
+  end if;
   return query
   with due as materialized
   ( select s
@@ -398,7 +399,9 @@ declare
   _deleted int8;
 begin
   -- A zone's moves bring back no time older than two days.
-  perform agent_private.raise_invalid('retention', 'must be at least two days') where not coalesce(_retention >= interval '2 days', false);
+  if not coalesce(_retention >= interval '2 days', false) then
+    perform agent_private.raise_invalid('retention', 'must be at least two days');
+  end if;
   if _blocks is not null and _first_block >= _size then
     return null;
   end if;
