@@ -112,29 +112,3 @@ func TestUpgradedDatabaseHasTheObjectsAndGrantsOfANewOne(t *testing.T) {
 		})
 	}
 }
-
-func TestNobodyButTheOwnerMayUseWhatIsPrivate(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	owner := connect(t, db.URL)
-	if open := column(t, owner, `
-		select 'schema ' || n.nspacl::text from pg_namespace n
-		where n.nspname = 'agent_private' and exists (select from aclexplode(n.nspacl) a where a.grantee <> n.nspowner)
-		union all
-		select p.oid::regprocedure::text from pg_proc p
-		where p.pronamespace = 'agent_private'::regnamespace
-		and (p.proacl is null or exists (select from aclexplode(p.proacl) a where a.grantee <> p.proowner))`); len(open) > 0 {
-		t.Errorf("others may use %q", open)
-	}
-	if foreign := column(t, owner, `
-		select p.oid::regprocedure::text from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-		where n.nspname = 'agent_private' and p.proowner <> (select a.nspowner from pg_namespace a where a.nspname = 'agent')`); len(foreign) > 0 {
-		t.Errorf("these belong to somebody else than the schema agent does: %q", foreign)
-	}
-	if unpinned := column(t, owner, `
-		select p.oid::regprocedure::text from pg_proc p
-		where p.pronamespace = 'agent_private'::regnamespace and p.prosqlbody is null
-		and not exists (select from unnest(p.proconfig) c where c like 'search_path=%')`); len(unpinned) > 0 {
-		t.Errorf("these do not pin their search_path: %q", unpinned)
-	}
-}

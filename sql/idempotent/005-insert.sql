@@ -110,6 +110,54 @@ before insert or update of event, queue, type, source, key, max_attempts, expire
 for each row
 execute function agent_private.check_event();
 
+-- A new row of agent.event: every event that is inserted is made here, so that a column has one place. _now is the time of the call, which dates the
+-- claim of an event that is claimed as it arrives, for _lease by _worker. Without a search_path it can be inlined: see agent.receipt.
+create or replace function agent_private.new_event
+( _id int8
+, _now timestamptz
+, _event jsonb
+, _event_ts timestamptz         -- null: from the payload, see agent_private.event_ts
+, _queue text
+, _delay interval default null
+, _vt timestamptz default null
+, _lease interval default null
+, _worker text default null
+, _type text default null
+, _source text default null
+, _priority int4 default null
+, _key text default null
+, _max_attempts int4 default null
+, _expires_at timestamptz default null
+, _occurrence jsonb default null
+, _requeued_from int8 default null
+)
+returns setof agent.event
+language sql stable
+rows 1
+begin atomic
+  select
+    _id
+  , case when _event_ts is not null then _event_ts when _event ? 'event_ts' then agent_private.event_ts(_event) else now() end
+  , case when _lease is null then 0 else 1 end -- attempts
+  , coalesce(agent_private.add_utc(_now, _lease), _vt, agent_private.add_utc(now(), _delay), now())
+  , case when _lease is null then '{}' else array[_now] end -- claimed
+  , _event
+  , coalesce(_queue, 'default')
+  , now() -- enqueued_at
+  , null::timestamptz -- nacked_at
+  , null::text -- last_error
+  , _requeued_from
+  , _type
+  , _source
+  , coalesce(_priority, 0)
+  , _key
+  , _max_attempts
+  , _expires_at
+  , case when _lease is not null then _worker end
+  , null::jsonb -- past_attempts
+  , _occurrence;
+end;
+
 -- Enqueues one event and returns its id. It can be claimed after _delay, or from _vt on; at once without either.
 -- event_ts is taken from the payload (see agent_private.event_ts). The same _key again in the same queue, within _key_retention, returns the id
 -- of the first event, or raises QD005 when anything else differs.
@@ -150,14 +198,12 @@ begin
     , _key_retention
     ) a;
   else
-    insert into agent.event (event, event_ts, queue, vt, type, source, priority, max_attempts, expires_at)
-    values
-    ( _event
-    , case when _event ? 'event_ts' then agent_private.event_ts(_event) else now() end
-    , coalesce(_queue, 'default')
-    , coalesce(_vt, agent_private.add_utc(now(), _delay), now())
-    , _type, _source, coalesce(_priority, 0), _max_attempts, _expires_at
-    )
+    insert into agent.event overriding user value -- the id is the sequence's
+    select n.*
+    from agent_private.new_event
+    ( null, now(), _event, null, _queue, _delay, _vt
+    , _type => _type, _source => _source, _priority => _priority, _max_attempts => _max_attempts, _expires_at => _expires_at
+    ) n
     returning id into strict _id;
   end if;
   perform pg_notify('agent_event', coalesce(_queue, 'default'));
@@ -282,26 +328,15 @@ begin
   end if;
 
   return query
-  insert into agent.event
-  ( event, event_ts, queue, vt, attempts, claimed, worker
-  , type, source, priority, max_attempts, expires_at, occurrence
-  )
-  select
-    n.event
-  , case when n.event ? 'event_ts' then agent_private.event_ts(n.event) else now() end
-  , coalesce(n.queue, 'default')
-  , coalesce(agent_private.add_utc(_now, n.lease), n.vt, agent_private.add_utc(now(), n.delay), now())
-  , case when n.lease is null then 0 else 1 end
-  , case when n.lease is null then '{}' else array[_now] end
-  , case when n.lease is not null then n.worker end
-  , n.option ->> 'type'
-  , n.option ->> 'source'
-  , coalesce((n.option ->> 'priority')::int4, 0)
-  , (n.option ->> 'max_attempts')::int4
-  , (n.option ->> 'expires_at')::timestamptz
-  , n.option -> 'occurrence'
+  insert into agent.event overriding user value -- the ids are the sequence's
+  select e.*
   from unnest(_events, _queues, _delays, _vts, _leases, _workers, _options) with ordinality
     as n (event, queue, delay, vt, lease, worker, option, ord)
+  cross join lateral agent_private.new_event
+  ( null, _now, n.event, null, n.queue, n.delay, n.vt, n.lease, n.worker
+  , n.option ->> 'type', n.option ->> 'source', (n.option ->> 'priority')::int4, null, (n.option ->> 'max_attempts')::int4
+  , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence'
+  ) as e
   order by n.ord
   returning id, queue, vt, enqueued_at, event_ts, case when attempts > 0 then event end, claimed, false;
 end

@@ -157,29 +157,15 @@ begin
 
   return query
   with added as
-  ( insert into agent.event
-    ( id, event, event_ts, queue, vt, attempts, claimed, worker
-    , type, source, priority, key, max_attempts, expires_at, occurrence
-    )
-    overriding system value
-    select
-      n.id
-    , n.event
-    , case when n.event ? 'event_ts' then agent_private.event_ts(n.event) else now() end
-    , n.queue
-    , coalesce(agent_private.add_utc(_now, n.lease), n.vt, agent_private.add_utc(now(), n.delay), now())
-    , case when n.lease is null then 0 else 1 end
-    , case when n.lease is null then '{}' else array[_now] end
-    , case when n.lease is not null then n.worker end
-    , n.option ->> 'type'
-    , n.option ->> 'source'
-    , coalesce((n.option ->> 'priority')::int4, 0)
-    , n.key
-    , (n.option ->> 'max_attempts')::int4
-    , (n.option ->> 'expires_at')::timestamptz
-    , n.option -> 'occurrence'
+  ( insert into agent.event overriding system value
+    select e.*
     from unnest(_ids, _events, _queues, _keys, _delays, _vts, _leases, _workers, _options) with ordinality
       as n (id, event, queue, key, delay, vt, lease, worker, option, ord)
+    cross join lateral agent_private.new_event
+    ( n.id, _now, n.event, null, n.queue, n.delay, n.vt, n.lease, n.worker
+    , n.option ->> 'type', n.option ->> 'source', (n.option ->> 'priority')::int4, n.key, (n.option ->> 'max_attempts')::int4
+    , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence'
+    ) as e
     where n.id is not null
     order by n.ord
     returning id, queue, vt, enqueued_at, event_ts, case when attempts > 0 then event end, claimed

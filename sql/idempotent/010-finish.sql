@@ -1,33 +1,53 @@
 -- Finishing: the only ways out of agent.event, each into agent.event_hist with its outcome.
 
--- Moves events that the caller has locked to history with one outcome, or, where _outcome is null, as done, or as
--- cancelled when nobody ever claimed them. Private to the functions of this schema.
-create or replace function agent_private.move_to_history(_ids int8[], _outcome text, _error text default null, _retryable boolean default null)
-returns table (id int8, queue text, outcome text)
+-- Moves events from their queue to history: every event that goes into history does so here. An event whose receipt is given goes only if that is the
+-- receipt of its latest claim. _outcome null stands for done, or cancelled where nobody ever claimed the event. _error, unless it is null,
+-- replaces the event's last error. Returns the events that went: ord is their place in _ids, took the time since their claim.
+create or replace function agent_private.move_to_history
+( _ids int8[]
+, _outcome text
+, _error text default null
+, _retryable boolean default null
+, _receipts text[] default null
+, _results jsonb[] default null
+)
+returns table (ord int8, id int8, queue text, outcome text, type text, worker text, took interval)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
 set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_nestloop to off
+set enable_mergejoin to off
 as $func$
 #variable_conflict use_column
 begin
   return query
   with gone as
-  ( delete from agent.event e where e.id = any(_ids) returning e.*
+  ( delete from agent.event e
+    using unnest(_ids, _receipts, _results) with ordinality as a (id, receipt, result, ord)
+    where e.id = any(_ids) -- the way to the events: by the join alone all of them would be read
+    and e.id = a.id
+    and (a.receipt is null or a.receipt = agent.receipt(e.id, e.attempts, e.claimed))
+    returning e.*, a.result, a.ord, clock_timestamp() as finished_at
+    , case when _outcome is not null then _outcome when e.attempts = 0 then 'cancelled' else 'done' end as outcome
   )
-  insert into agent.event_hist
-  ( id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, nacked_at, last_error, requeued_from
-  , type, source, priority, key, max_attempts, expires_at, worker, past_attempts, occurrence
-  , outcome, finished_at, retryable
+  , moved as
+  ( insert into agent.event_hist
+    ( id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, nacked_at, last_error, requeued_from
+    , type, source, priority, key, max_attempts, expires_at, worker, past_attempts, occurrence
+    , outcome, finished_at, result, retryable
+    )
+    select
+      g.id, agent_private.bounded_time(g.event_ts), g.attempts, g.vt, g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at
+    , coalesce(_error, g.last_error), g.requeued_from
+    , g.type, g.source, g.priority, g.key, g.max_attempts, g.expires_at, g.worker, g.past_attempts, g.occurrence
+    , g.outcome, g.finished_at, g.result, _retryable
+    from gone g
   )
-  select
-    g.id, agent_private.bounded_time(g.event_ts), g.attempts, g.vt, g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at
-  , coalesce(_error, g.last_error), g.requeued_from
-  , g.type, g.source, g.priority, g.key, g.max_attempts, g.expires_at, g.worker, g.past_attempts, g.occurrence
-  , coalesce(_outcome, case when g.attempts = 0 then 'cancelled' else 'done' end)
-  , clock_timestamp()
-  , _retryable
-  from gone g
-  returning id, queue, outcome;
+  select g.ord, g.id, g.queue, g.outcome, g.type, g.worker, agent_private.elapsed(g.claimed[cardinality(g.claimed)], g.finished_at)
+  from gone g;
 end
 $func$;
 
@@ -63,28 +83,8 @@ begin
   end if;
 
   return query
-  with gone as
-  ( delete from agent.event e
-    using unnest(_ids, _receipts, _results) with ordinality as a (id, receipt, result, ord)
-    where e.id = any(_ids) -- the way to the events: by the join alone all of them would be read
-    and e.id = a.id
-    and (a.receipt is null or a.receipt = agent.receipt(e.id, e.attempts, e.claimed))
-    returning e.*, a.result, a.ord, case when e.attempts = 0 then 'cancelled' else 'done' end as outcome, clock_timestamp() as finished_at
-  )
-  , moved as
-  ( insert into agent.event_hist
-    ( id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, nacked_at, last_error, requeued_from
-    , type, source, priority, key, max_attempts, expires_at, worker, past_attempts, occurrence
-    , outcome, finished_at, result
-    )
-    select
-      g.id, agent_private.bounded_time(g.event_ts), g.attempts, g.vt, g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at, g.last_error, g.requeued_from
-    , g.type, g.source, g.priority, g.key, g.max_attempts, g.expires_at, g.worker, g.past_attempts, g.occurrence
-    , g.outcome, g.finished_at, g.result
-    from gone g
-  )
-  select g.ord, g.outcome, g.queue, false, g.type, g.worker, agent_private.elapsed(g.claimed[cardinality(g.claimed)], g.finished_at)
-  from gone g;
+  select m.ord, m.outcome, m.queue, false, m.type, m.worker, m.took
+  from agent_private.move_to_history(_ids, null, _receipts => _receipts, _results => _results) m;
 
   get diagnostics _finished = row_count;
   if _finished = cardinality(_ids) then -- as nearly always

@@ -12,9 +12,13 @@ declare
   _new int8[];
 begin
   with copied as
-  ( insert into agent.event (event, event_ts, queue, requeued_from, type, source, priority, max_attempts, occurrence)
-    select h.event, h.event_ts, h.queue, h.id, h.type, h.source, h.priority, h.max_attempts, h.occurrence
+  ( insert into agent.event overriding user value -- the ids are the sequence's
+    select e.*
     from agent.event_hist h
+    cross join lateral agent_private.new_event
+    ( null, now(), h.event, h.event_ts, h.queue
+    , _type => h.type, _source => h.source, _priority => h.priority, _max_attempts => h.max_attempts, _occurrence => h.occurrence, _requeued_from => h.id
+    ) as e
     where h.id = any(_ids)
     order by h.event_ts, h.id
     returning id, queue, requeued_from

@@ -253,18 +253,18 @@ set jit to off
 as $func$
 #variable_conflict use_column
 begin
-  insert into agent.event (id, event, event_ts, queue, type, priority, occurrence)
-  overriding system value
-  select n.event_id, s.event
-  , case when s.event ? 'event_ts' then agent_private.event_ts(s.event) else now() end
-  , s.queue, s.type, s.priority
-  , jsonb_build_object
+  insert into agent.event overriding system value
+  select e.*
+  from unnest(_schedule_ids, _event_ids, _nominals, _scheduled_for) with ordinality as n (schedule_id, event_id, nominal_at, scheduled_for, ord)
+  join agent.schedule s on s.id = any(_schedule_ids) and s.id = n.schedule_id
+  cross join lateral agent_private.new_event
+  ( n.event_id, now(), s.event, null, s.queue, _type => s.type, _priority => s.priority
+  , _occurrence => jsonb_build_object
     ( 'schedule_id', n.schedule_id
     , 'nominal_at', n.nominal_at
     , 'scheduled_for', (to_jsonb(n.scheduled_for at time zone 'UTC') #>> '{}') || 'Z'
     )
-  from unnest(_schedule_ids, _event_ids, _nominals, _scheduled_for) with ordinality as n (schedule_id, event_id, nominal_at, scheduled_for, ord)
-  join agent.schedule s on s.id = any(_schedule_ids) and s.id = n.schedule_id
+  ) as e
   order by n.ord;
   perform agent.notify_queues(array(select s.queue from agent.schedule s where s.id = any(_schedule_ids)));
 end

@@ -1,0 +1,96 @@
+package migrate_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/queued/queued/internal/pgtest"
+)
+
+func TestNobodyButTheOwnerMayUseTheSchemaAgentPrivate(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	owner := connect(t, db.URL)
+	if open := column(t, owner, `
+		select 'schema ' || n.nspacl::text from pg_namespace n
+		where n.nspname = 'agent_private' and exists (select from aclexplode(n.nspacl) a where a.grantee <> n.nspowner)
+		union all
+		select p.oid::regprocedure::text from pg_proc p
+		where p.pronamespace = 'agent_private'::regnamespace
+		and (p.proacl is null or exists (select from aclexplode(p.proacl) a where a.grantee <> p.proowner))`); len(open) > 0 {
+		t.Errorf("others may use %q", open)
+	}
+	if foreign := column(t, owner, `
+		select p.oid::regprocedure::text from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+		where n.nspname = 'agent_private' and p.proowner <> (select a.nspowner from pg_namespace a where a.nspname = 'agent')`); len(foreign) > 0 {
+		t.Errorf("these belong to somebody else than the schema agent does: %q", foreign)
+	}
+	if unpinned := column(t, owner, `
+		select p.oid::regprocedure::text from pg_proc p
+		where p.pronamespace = 'agent_private'::regnamespace and p.prosqlbody is null
+		and not exists (select from unnest(p.proconfig) c where c like 'search_path=%')`); len(unpinned) > 0 {
+		t.Errorf("these do not pin their search_path: %q", unpinned)
+	}
+}
+
+// eventValues are values for the columns of agent.event, as SQL: by name where the column's rules or a claim need a certain one, else by type.
+var eventValues = map[string]string{
+	"id": "17", "event": `'{"n": 1}'`, "queue": "'default'", "vt": "now() - interval '1 hour'", "attempts": "1", "max_attempts": "5",
+	"expires_at": "now() + interval '1 day'", "past_attempts": `'[{"attempt": 1}]'`,
+
+	"bigint": "4711", "integer": "7", "text": "'some text'", "jsonb": `'{"some": "JSON"}'`,
+	"timestamp with time zone": "now() - interval '2 hours'", "timestamp with time zone[]": "array[now() - interval '3 hours']",
+}
+
+func TestEachColumnOfAnEventReachesClaimsHistoryAndListings(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.New(t).URL)
+	exec(t, conn, "set search_path to ''")
+	columns := column(t, conn, `select a.attname::text from pg_catalog.pg_attribute a
+		where a.attrelid = 'agent.event'::regclass and a.attnum > 0 and not a.attisdropped order by a.attnum`)
+	types := column(t, conn, `select pg_catalog.format_type(a.atttypid, a.atttypmod) from pg_catalog.pg_attribute a
+		where a.attrelid = 'agent.event'::regclass and a.attnum > 0 and not a.attisdropped order by a.attnum`)
+	values := make([]string, len(columns))
+	for i, name := range columns {
+		value, ok := eventValues[name]
+		if !ok {
+			value, ok = eventValues[types[i]]
+		}
+		if !ok {
+			t.Fatalf("the column %s is of type %s: give it a value in eventValues", name, types[i])
+		}
+		values[i] = value
+	}
+	row := func(statement string) string {
+		t.Helper()
+		return query[string](t, conn, "select to_jsonb(r)::text from ("+statement+") r")
+	}
+	// same fails for each column whose value is not in both rows, but those that change on the way, or that are not shown.
+	same := func(what, before, after string, except ...string) {
+		t.Helper()
+		lost := column(t, conn, "select b.key from jsonb_each('"+before+"'::jsonb) b where ('"+after+"'::jsonb -> b.key) is distinct from b.value")
+		if lost = slices.DeleteFunc(lost, func(name string) bool { return slices.Contains(except, name) }); len(lost) > 0 {
+			t.Errorf("%s does not have these columns, or has other values in them: %q", what, lost)
+		}
+	}
+	// A listing has the state for nacked_at, and list_attempts has the past attempts.
+	notShown := []string{"nacked_at", "past_attempts"}
+
+	exec(t, conn, "insert into agent.event ("+strings.Join(columns, ", ")+") overriding system value values ("+strings.Join(values, ", ")+")")
+	inserted := row("select * from agent.event")
+	same("get_event", inserted, row("select * from agent.get_event(17)"), notShown...)
+	same("list_events", inserted, row("select * from agent.list_events()"), notShown...)
+
+	byClaim := []string{"attempts", "claimed", "vt", "nacked_at", "worker"}
+	same("claim_events", inserted, row("select * from agent.claim_events()"), byClaim...)
+	exec(t, conn, "update agent.event set vt = now()")
+	claimed := row("select * from agent.event")
+	same("claim_from_watermarks", claimed, row("select * from agent.claim_from_watermarks('default', 1, 5, null, 'fifo')"), append(byClaim, "past_attempts")...)
+
+	leased := row("select * from agent.event")
+	exec(t, conn, "select agent.delete_event(17)")
+	same("agent.event_hist", leased, row("select * from agent.event_hist"))
+	same("get_event of history", leased, row("select * from agent.get_event(17)"), notShown...)
+	same("list_history", leased, row("select * from agent.list_history()"), notShown...)
+}

@@ -1,0 +1,87 @@
+package sql
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var (
+	createdFunction    = regexp.MustCompile(`(?m)^create or replace function agent\.(\w+)`)
+	documentedFunction = regexp.MustCompile("`(\\w+)[(`]")
+)
+
+// created returns the names of the functions that scripts make in the schema agent, sorted.
+func created(t *testing.T, pattern string) []string {
+	t.Helper()
+	scripts, err := fs.Glob(FS, pattern)
+	if err != nil || len(scripts) == 0 {
+		t.Fatalf("scripts like %s: %q, %v", pattern, scripts, err)
+	}
+	var names []string
+	for _, script := range scripts {
+		body, err := fs.ReadFile(FS, script)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range createdFunction.FindAllStringSubmatch(string(body), -1) {
+			names = append(names, match[1])
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// section returns a section of docs/sql.md, from its heading to the next one.
+func section(t *testing.T, doc, heading string) string {
+	t.Helper()
+	_, body, found := strings.Cut(doc, "\n## "+heading+"\n")
+	if !found {
+		t.Fatalf("docs/sql.md has no section %q", heading)
+	}
+	body, _, _ = strings.Cut(body, "\n## ")
+	return body
+}
+
+func TestFunctionsOfTheSchemaAgentAreThoseOfItsDocumentation(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "docs", "sql.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := string(text)
+
+	var documented []string
+	for line := range strings.Lines(doc) { // the first column of the tables that have functions
+		if cells := strings.Split(line, " | "); strings.HasPrefix(line, "| `") && strings.Contains(cells[0], "(") {
+			for _, match := range documentedFunction.FindAllStringSubmatch(cells[0], -1) {
+				documented = append(documented, match[1])
+			}
+		}
+	}
+	for _, match := range documentedFunction.FindAllStringSubmatch(section(t, doc, "What the service calls"), -1) {
+		documented = append(documented, match[1])
+	}
+	documented = slices.DeleteFunc(documented, func(name string) bool { return name == "queued" })
+
+	former := created(t, "idempotent/*-former-names.sql")
+	for _, name := range created(t, "idempotent/*.sql") {
+		if !slices.Contains(documented, name) && !slices.Contains(former, name) {
+			t.Errorf("docs/sql.md does not have agent.%s: document it, or move it to agent_private", name)
+		}
+	}
+	for _, name := range documented {
+		if !slices.Contains(created(t, "idempotent/*.sql"), name) || slices.Contains(former, name) {
+			t.Errorf("docs/sql.md has agent.%s, which there is not", name)
+		}
+	}
+	for _, match := range documentedFunction.FindAllStringSubmatch(section(t, doc, "Former names"), -1) {
+		if name := match[1]; !slices.Contains(former, name) && !slices.Contains(documented, name) && name != "queued" {
+			t.Errorf("docs/sql.md has %s among the former names, which no script makes", name)
+		}
+	}
+}
