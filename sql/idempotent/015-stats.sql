@@ -195,7 +195,47 @@ begin
 end
 $func$;
 
--- What left these queues as done and as expired after _since (null: nothing is asked). Private to the functions of this schema.
+-- The blocks of each chunk or partition of history that have the events finished after _since. Events are appended, so that these are its last blocks, and
+-- the first of them is found by binary search.
+create or replace function agent_private.recent_history_blocks(_since timestamptz)
+returns table (part regclass, first_block int8, blocks int8)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _end int8;
+  _low int8;
+  _high int8;
+  _middle int8;
+  _finished_at timestamptz;
+begin
+  for part, _end in
+    select i.inhrelid::regclass, pg_relation_size(i.inhrelid) / current_setting('block_size')::int4
+    from pg_inherits i
+    where i.inhparent = 'agent.event_hist'::regclass
+  loop
+    _low = 0;
+    _high = _end;
+    while _low < _high loop
+      _middle = (_low + _high) / 2;
+      execute format('select h.finished_at from only %s h where h.ctid >= %L limit 1', part, format('(%s,0)', _middle)) into _finished_at;
+      if _finished_at <= _since then
+        _low = _middle + 1;
+      else
+        _high = _middle;
+      end if;
+    end loop;
+    first_block = _low;
+    blocks = _end - _low;
+    if blocks > 0 then
+      return next;
+    end if;
+  end loop;
+end
+$func$;
+
+-- How many events left these queues as done and as expired after _since; no row when it is null. Up to 3,000 blocks of history, some 100,000 events, are counted.
+-- Of more, about 24 runs of four blocks each are counted, at random places, and stand for the rest. A queue may have several rows, which the caller adds up.
 create or replace function agent_private.finished_counts(_since timestamptz, _names text[])
 returns table (queue text, done int8, expired int8, estimated boolean)
 language plpgsql volatile
@@ -207,68 +247,43 @@ set enable_bitmapscan to on -- the block-range index is for nothing else
 as $func$
 #variable_conflict use_column
 declare
-  _exact int8 = 3000;   -- blocks that are counted, not sampled: some 100,000 events
-  _samples int8 = 24;   -- runs of blocks otherwise
-  _length int8 = 4;     -- blocks of a run
-  _tables regclass[] = '{}';
-  _starts int8[] = '{}';
-  _ends int8[] = '{}';
-  _total int8 = 0;
-  _table regclass;
-  _low int8;
-  _high int8;
-  _middle int8;
-  _end int8;
-  _at timestamptz;
+  _max_counted int8 = 3000; -- blocks
+  _run_count int8 = 24;     -- of a sample of all of history
+  _run_length int8 = 4;     -- blocks
+  _part regclass;
+  _first_block int8;
+  _blocks int8;
+  _all_blocks int8;
+  _runs int8;
+  _start int8;
 begin
   if _since is null then
     return;
   end if;
 
-  -- Rows are added at a table's end, so that its latest ones begin at a block that can be searched for by halves.
-  for _table in select i.inhrelid::regclass from pg_inherits i where i.inhparent = 'agent.event_hist'::regclass loop
-    _low = 0;
-    _end = pg_relation_size(_table) / current_setting('block_size')::int4;
-    _high = _end;
-    while _low < _high loop
-      _middle = (_low + _high) / 2;
-      execute format('select h.finished_at from only %s h where h.ctid >= %L limit 1', _table, format('(%s,0)', _middle)) into _at;
-      if _at <= _since then
-        _low = _middle + 1;
-      else
-        _high = _middle;
-      end if;
+  for _part, _first_block, _blocks, _all_blocks in
+    select r.part, r.first_block, r.blocks, sum(r.blocks) over () from agent_private.recent_history_blocks(_since) r
+  loop
+    exit when _all_blocks <= _max_counted;
+    _runs = ceil(_run_count * _blocks / _all_blocks::float8);
+    for _run in 1 .. _runs loop
+      _start = _first_block + floor(random() * greatest(1, _blocks - _run_length + 1));
+      return query execute format
+      ( 'select h.queue, (count(*) filter (where h.outcome = %L) * $2)::int8, (count(*) filter (where h.outcome = %L) * $2)::int8, true
+         from only %s h where h.ctid >= %L and h.ctid < %L and h.finished_at > $1 and h.queue = any ($3) group by h.queue'
+      , 'done', 'expired', _part, format('(%s,0)', _start), format('(%s,0)', _start + _run_length)
+      )
+      using _since, _blocks::float8 / (_runs * least(_run_length, _blocks)), _names;
     end loop;
-    if _low < _end then
-      _tables = _tables || _table;
-      _starts = _starts || _low;
-      _ends = _ends || _end;
-      _total = _total + _end - _low;
-    end if;
   end loop;
 
-  if _total <= _exact then
+  if coalesce(_all_blocks, 0) <= _max_counted then
     return query
     select h.queue, count(*) filter (where h.outcome = 'done'), count(*) filter (where h.outcome = 'expired'), false
     from agent.event_hist h
     where h.finished_at > _since and h.queue = any (_names)
     group by h.queue;
-    return;
   end if;
-
-  for _i in 1 .. cardinality(_tables) loop
-    _end = _ends[_i] - _starts[_i];
-    _high = ceil(_samples * _end / _total::float8);
-    for _run in 1 .. _high loop
-      _low = _starts[_i] + floor(random() * greatest(1, _end - _length + 1));
-      return query execute format
-      ( 'select h.queue, (count(*) filter (where h.outcome = %L) * $2)::int8, (count(*) filter (where h.outcome = %L) * $2)::int8, true
-         from only %s h where h.ctid >= %L and h.ctid < %L and h.finished_at > $1 and h.queue = any ($3) group by h.queue'
-      , 'done', 'expired', _tables[_i], format('(%s,0)', _low), format('(%s,0)', _low + _length)
-      )
-      using _since, _end::float8 / (_high * least(_length, _end)), _names;
-    end loop;
-  end loop;
 end
 $func$;
 
