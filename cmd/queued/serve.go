@@ -93,6 +93,7 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, listenName string, lo
 		MaxBatchBody:   c.MaxBatchBody,
 		MaxBatch:       c.MaxBatch,
 		MaxDepth:       c.MaxDepth,
+		LogAll:         c.AccessLog == "all",
 		LoopbackOnly:   !hasKey, // listen refuses any other address without a key
 	}
 	front := startHTTP(listener, httpapi.Starting(httpConfig), c.QueryTimeout)

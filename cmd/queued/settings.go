@@ -55,6 +55,8 @@ type httpSettings struct {
 	DrainDelay time.Duration `type:"duration" zero:"" default:"0s"`
 	// ShutdownTimeout bounds the time that requests have after the close of the port.
 	ShutdownTimeout time.Duration `type:"duration" default:"30s"`
+	// AccessLog is which requests are logged at info: all, or all but successful busy calls that are not slow.
+	AccessLog string `type:"choice" choices:"slow,all" placeholder:"WHICH" default:"slow"`
 }
 
 // queueSettings are about events and schedules.
@@ -121,6 +123,9 @@ var settingHelp = map[string]string{
 	"api-key-file":     "A file that holds the API key.",
 	"drain-delay":      "How long to go on serving after a stop signal while /readyz answers 503, so that load balancers notice.",
 	"shutdown-timeout": "How long requests in progress may take to finish after a stop.",
+
+	"access-log": "Which requests to log at info: slow leaves out successful inserts, claims, acks, nacks, extends, health checks and scrapes " +
+		"that take less than a second beyond their wait, which are logged at debug; all leaves out none.",
 
 	"max-attempts":   "How often an event is claimed before it expires, unless its queue or its insert says otherwise.",
 	"sweep-interval": "Time between the sweeps that move exhausted events to history, at least 100ms; off or 0 for none.",

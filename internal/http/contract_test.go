@@ -15,7 +15,6 @@ import (
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/legacy"
-	"github.com/go-chi/chi/v5"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/queued/queued/api"
@@ -159,17 +158,14 @@ func TestContractIsValid(t *testing.T) {
 
 func TestContractHasEveryRouteAndTheServerEveryPath(t *testing.T) {
 	t.Parallel()
-	var documented, routed []string
+	routed := New(Config{}).routes().patterns
+	for i := range routed {
+		routed[i] = strings.TrimSuffix(routed[i], "{$}")
+	}
+	var documented []string
 	operations(loadSpec(t), func(method, path string, _ *openapi3.Operation) {
 		documented = append(documented, method+" "+path)
 	})
-	err := chi.Walk(New(Config{}).handler.(chi.Routes), func(method, route string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
-		routed = append(routed, method+" "+route)
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	slices.Sort(documented)
 	slices.Sort(routed)
 	if diff := cmp.Diff(documented, routed); diff != "" {

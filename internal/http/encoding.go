@@ -34,8 +34,8 @@ func encode(b []byte, body any) ([]byte, error) {
 	return buffer.Bytes(), err
 }
 
-// An appender writes its JSON itself: the same as json.Marshal does, as a test holds. These are the responses with events. For a claim of
-// 100 events that takes 0.1 ms of the processor, and json.Marshal 0.3 ms, of 0.6 ms for the whole request.
+// An appender writes its JSON itself: the same as json.Marshal does, as a test holds. For a claim of 100 events that takes 0.09 ms of the
+// processor, and json.Marshal 0.25 ms, of 0.63 ms for the whole request; for an insert json.Marshal is 3 % of it.
 type appender interface {
 	appendJSON(b []byte) []byte
 }
@@ -82,6 +82,14 @@ func (e *event) appendJSON(b []byte) []byte {
 	}
 	o.value("event", e.Event)
 	o.text("receipt", e.Receipt)
+	return append(o, '}')
+}
+
+func (resp insertResponse) appendJSON(b []byte) []byte {
+	o := object(append(b, '{'))
+	o.int("id", resp.ID)
+	o.text("queue", resp.Queue)
+	o.time("vt", &resp.VT)
 	return append(o, '}')
 }
 

@@ -47,6 +47,7 @@ func endpoint[Req any](s *Server, lim bind.Limits, handle func(*http.Request, Re
 		}
 		limit := s.cfg.RequestTimeout
 		if req, ok := any(&req).(waiting); ok {
+			logOf(r).wait = req.waits()
 			limit += req.waits()
 		}
 		// The time of the body's arrival is bounded by the server's read timeout, and does not count.

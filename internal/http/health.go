@@ -20,8 +20,8 @@ type healthResponse struct {
 
 // livez says that the process lives. A database that is down does not mend by a restart of this
 // process, so it does not matter here.
-func (s *Server) livez(*http.Request, noRequest) (reply, error) {
-	return reply{body: healthResponse{Status: "ok"}}, nil
+func (s *Server) livez(w http.ResponseWriter, r *http.Request) {
+	respond(w, r, reply{body: healthResponse{Status: "ok"}})
 }
 
 // readyTime bounds the look at the database: probes have short timeouts of their own.
@@ -85,6 +85,6 @@ func versionOf(version string) versionResponse {
 	return v
 }
 
-func (s *Server) showVersion(*http.Request, noRequest) (reply, error) {
-	return reply{body: s.version}, nil
+func (s *Server) showVersion(w http.ResponseWriter, r *http.Request) {
+	respond(w, r, reply{body: s.version})
 }

@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -24,7 +26,7 @@ func TestRequestIsOneLineOfTheLogWithoutWhatWasSent(t *testing.T) {
 	if err := json.Unmarshal([]byte(line), &got); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]any{"level": "info", "message": "request", "method": "POST", "route": "/events", "status": 201.0, "queue": "mail", "id": 1.0} {
+	for name, want := range map[string]any{"level": "debug", "message": "request", "method": "POST", "route": "/events", "status": 201.0, "queue": "mail", "id": 1.0} {
 		if got[name] != want {
 			t.Errorf("%s is %v, want %v", name, got[name], want)
 		}
@@ -110,4 +112,40 @@ func TestInternalErrorsStayInTheLog(t *testing.T) {
 		t.Errorf("the client sees %s", got.body)
 	}
 	h.log.wait(t, p.RequestID, `"level":"error"`, "agent")
+}
+
+func TestAccessLogLeavesOutSuccessfulBusyCalls(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		pattern string
+		log     accessLog
+		took    time.Duration
+		slow    zerolog.Level // with QUEUED_ACCESS_LOG=slow
+		all     zerolog.Level // with QUEUED_ACCESS_LOG=all
+	}{
+		"a successful insert":        {"POST /events", accessLog{status: 201}, time.Millisecond, zerolog.DebugLevel, zerolog.InfoLevel},
+		"a successful claim":         {"POST /claim", accessLog{status: 200, wait: time.Minute}, time.Minute, zerolog.DebugLevel, zerolog.InfoLevel},
+		"a successful ack":           {"DELETE /events/{id}", accessLog{status: 204}, time.Millisecond, zerolog.DebugLevel, zerolog.InfoLevel},
+		"a successful health check":  {"GET /livez", accessLog{status: 200}, time.Millisecond, zerolog.DebugLevel, zerolog.InfoLevel},
+		"a failed health check":      {"GET /readyz", accessLog{status: 503}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
+		"a slow insert":              {"POST /events", accessLog{status: 201}, time.Second, zerolog.InfoLevel, zerolog.InfoLevel},
+		"a claim slower than itself": {"POST /claim", accessLog{status: 200, wait: time.Minute}, 61 * time.Second, zerolog.InfoLevel, zerolog.InfoLevel},
+		"a refused ack":              {"POST /ack", accessLog{status: 422}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
+		"a client that disconnected": {"POST /claim", accessLog{status: 499}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
+		"a failed insert":            {"POST /events", accessLog{status: 503}, time.Millisecond, zerolog.ErrorLevel, zerolog.ErrorLevel},
+		"a listing":                  {"GET /events", accessLog{status: 200}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
+		"a change of a policy":       {"PUT /queues/{name}", accessLog{status: 200}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
+		"an unknown path":            {unmatched, accessLog{status: 404}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
+	} {
+		for all, want := range map[bool]zerolog.Level{false: tc.slow, true: tc.all} {
+			if got := New(Config{LogAll: all}).level(&tc.log, tc.pattern, tc.took); got != want {
+				t.Errorf("%s is logged at %s, want %s (all: %t)", name, got, want, all)
+			}
+		}
+	}
+	for pattern := range busyRoutes {
+		if !slices.Contains(New(Config{}).routes().patterns, pattern) {
+			t.Errorf("no route is %s", pattern)
+		}
+	}
 }

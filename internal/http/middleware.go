@@ -13,70 +13,103 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-chi/chi/v5"
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/problem"
 )
 
-// An accessLog gathers what is said about one request: in its line of the log and in the metrics.
+// An accessLog gathers what the log and the metrics say about one request. It is the request's http.ResponseWriter, too, to see what is
+// answered.
 type accessLog struct {
+	http.ResponseWriter
+
 	id     string
-	status int // 0 until the answer begins
+	start  time.Time
+	wait   time.Duration // how long the request asked to be held
+	status int           // 0 until the answer begins
 	bytes  int64
-	err    error // what the client was not told
-	fields []any // names and values, in turn
+	err    error  // what the client was not told
+	fields []any  // names and values, in turn
+	room   [8]any // of fields, so that most requests need no more
 }
 
 type accessLogKey struct{}
 
-// recordOf returns the record of r, which observe put there.
+// logOf returns the accessLog of r, which observe put there.
 func logOf(r *http.Request) *accessLog { return r.Context().Value(accessLogKey{}).(*accessLog) }
 
-// add adds a field to the request's line of the log. Payloads, receipts and keys have no
-// place there.
-func (rec *accessLog) add(name string, value any) { rec.fields = append(rec.fields, name, value) }
+// add adds a field to the request's line of the log. Payloads, receipts and keys have no place there.
+func (l *accessLog) add(name string, value any) { l.fields = append(l.fields, name, value) }
 
-// observe gives each request its id and its record, and says in one line of the log and in
-// the metrics how it went.
+// WriteHeader implements http.ResponseWriter.
+func (l *accessLog) WriteHeader(status int) {
+	if l.status == 0 && status >= http.StatusOK {
+		l.status = status
+	}
+	l.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (l *accessLog) Write(b []byte) (int, error) {
+	if l.status == 0 {
+		l.status = http.StatusOK
+	}
+	n, err := l.ResponseWriter.Write(b)
+	l.bytes += int64(n)
+	return n, err
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (l *accessLog) Unwrap() http.ResponseWriter { return l.ResponseWriter }
+
+// observe gives each request its id and its accessLog, answers panics, and says in one line of the log and in the metrics how the
+// request went.
 func (s *Server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		start := time.Now()
-		rec := &accessLog{id: requestID(r)}
+		l := &accessLog{ResponseWriter: w, start: time.Now(), id: requestID(r)}
+		l.fields = l.room[:0]
 		h := w.Header()
-		h.Set("X-Request-Id", rec.id)
+		h["X-Request-Id"] = []string{l.id}
 		h["X-Content-Type-Options"] = noSniff
 		h["Content-Security-Policy"] = noPage
-		r = r.WithContext(context.WithValue(r.Context(), accessLogKey{}, rec))
-		defer func() {
-			took := time.Since(start)
-			route := routeOf(r)
-			s.metrics.observe(route, r.Method, rec.status, took)
-			s.log.WithLevel(level(route, rec.status)).Err(rec.err).
-				Str("request_id", rec.id).Str("method", r.Method).Str("route", route).Int("status", rec.status).
-				Dur("duration_ms", took).Int64("bytes", rec.bytes).Fields(rec.fields).Msg("request")
-		}()
-		next.ServeHTTP(&writer{ResponseWriter: w, rec: rec}, r)
+		r = r.WithContext(context.WithValue(r.Context(), accessLogKey{}, l))
+		defer s.finish(l, r)
+		defer s.rescue(l, r)
+		next.ServeHTTP(l, r)
 	})
 }
 
-// routeOf is the pattern that r matched, never its path: there are few of them, and they hold
-// nothing of the caller's.
-func routeOf(r *http.Request) string {
-	if pattern := chi.RouteContext(r.Context()).RoutePattern(); pattern != "" {
-		return pattern
+// finish notes in the log and in the metrics how r went.
+func (s *Server) finish(l *accessLog, r *http.Request) {
+	took := time.Since(l.start)
+	// The route is the pattern that r matched, never its path: there are few of them, and they hold nothing of the caller's.
+	_, route, _ := strings.Cut(r.Pattern, " ")
+	if route = strings.TrimSuffix(route, "{$}"); route == "" {
+		route = "unmatched"
 	}
-	return "unmatched"
+	s.metrics.observe(route, r.Method, l.status, took)
+	s.log.WithLevel(s.level(l, r.Pattern, took)).Err(l.err).
+		Str("request_id", l.id).Str("method", r.Method).Str("route", route).Int("status", l.status).
+		Dur("duration_ms", took).Int64("bytes", l.bytes).Fields(l.fields).Msg("request")
 }
 
-// level keeps the machines that look in every few seconds out of an ordinary log.
-func level(route string, status int) zerolog.Level {
+// slowAfter is how long a request may take, beside the time that it asks to wait, before it counts as slow.
+const slowAfter = time.Second
+
+// busyRoutes are called for every event, or every few seconds: the log of all of them would be most of the log.
+var busyRoutes = map[string]bool{
+	"POST /events": true, "POST /events/batch": true, "POST /claim": true, "POST /ack": true, "POST /events/{id}/ack": true,
+	"DELETE /events/{id}": true, "POST /events/{id}/nack": true, "POST /events/{id}/extend": true,
+	"GET /livez": true, "GET /readyz": true, "GET /metrics": true,
+}
+
+func (s *Server) level(l *accessLog, pattern string, took time.Duration) zerolog.Level {
 	switch {
-	case route == "/livez" || route == "/readyz" || route == "/metrics":
-		return zerolog.DebugLevel
-	case status >= http.StatusInternalServerError:
+	case l.status >= http.StatusInternalServerError && !isHealth(strings.TrimPrefix(pattern, "GET ")):
 		return zerolog.ErrorLevel
+	case !s.cfg.LogAll && busyRoutes[pattern] && l.status < http.StatusBadRequest && took < l.wait+slowAfter:
+		return zerolog.DebugLevel
 	default:
 		return zerolog.InfoLevel
 	}
@@ -98,64 +131,31 @@ func requestID(r *http.Request) string {
 
 var errPanic = errors.New("the handler panicked")
 
-// rescue answers a panic with a problem and leaves its stack in the log.
-func (s *Server) rescue(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer func() {
-			cause := recover()
-			switch cause {
-			case nil:
-				return
-			case http.ErrAbortHandler:
-				panic(cause)
-			}
-			rec := logOf(r)
-			s.log.Error().Str("request_id", rec.id).Any("panic", cause).Bytes("stack", debug.Stack()).Msg("panic")
-			if rec.status != 0 { // half an answer must not look like a whole one
-				panic(http.ErrAbortHandler)
-			}
-			fail(w, r, errPanic)
-		}()
-		next.ServeHTTP(w, r)
-	})
-}
-
-// A writer notes in the record what is written through it.
-type writer struct {
-	http.ResponseWriter
-	rec *accessLog
-}
-
-// WriteHeader implements http.ResponseWriter.
-func (w *writer) WriteHeader(status int) {
-	if w.rec.status == 0 && status >= http.StatusOK {
-		w.rec.status = status
+// rescue, deferred, answers a panic with a problem and leaves its stack in the log.
+func (s *Server) rescue(l *accessLog, r *http.Request) {
+	cause := recover()
+	switch cause {
+	case nil:
+		return
+	case http.ErrAbortHandler:
+		panic(cause)
 	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-// Write implements http.ResponseWriter.
-func (w *writer) Write(b []byte) (int, error) {
-	if w.rec.status == 0 {
-		w.rec.status = http.StatusOK
+	s.log.Error().Str("request_id", l.id).Any("panic", cause).Bytes("stack", debug.Stack()).Msg("panic")
+	if l.status != 0 { // half an answer must not look like a whole one
+		panic(http.ErrAbortHandler)
 	}
-	n, err := w.ResponseWriter.Write(b)
-	w.rec.bytes += int64(n)
-	return n, err
+	fail(l, r, errPanic)
 }
 
-// Unwrap lets http.ResponseController reach the connection.
-func (w *writer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// authenticate wants the API key, where there is one, of every call but the health checks. Those who
-// read the docs in a browser may give it as the password of HTTP Basic.
+// authenticate requires the API key, where there is one, for every call but the health checks. Browsers may send it for the docs as the
+// password of HTTP Basic.
 func (s *Server) authenticate(next http.Handler) http.Handler {
 	if s.cfg.APIKey == "" {
 		return next
 	}
-	// Hashes are of one length, so comparing them tells nothing of the key's.
+	// Hashes have one length, so that the time of a comparison does not depend on the key's.
 	want := sha256.Sum256([]byte(s.cfg.APIKey))
-	fits := func(key string) bool {
+	valid := func(key string) bool {
 		got := sha256.Sum256([]byte(key))
 		return subtle.ConstantTimeCompare(got[:], want[:]) == 1
 	}
@@ -163,24 +163,24 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 		scheme, key, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 		_, password, basic := r.BasicAuth()
 		switch {
-		case isHealth(r),
-			strings.EqualFold(scheme, "Bearer") && fits(strings.TrimLeft(key, " ")),
-			basic && isForReading(r) && fits(password):
+		case isHealth(r.URL.Path),
+			strings.EqualFold(scheme, "Bearer") && valid(strings.TrimLeft(key, " ")),
+			basic && isDocs(r) && valid(password):
 			next.ServeHTTP(w, r)
 			return
 		}
 		challenges := []string{"Bearer"}
-		if isForReading(r) {
+		if isDocs(r) {
 			challenges = append(challenges, `Basic realm="queued", charset="UTF-8"`)
 		}
 		fail(w, r, problem.New(problem.Unauthorized, "Send the API key as Authorization: Bearer KEY.").With("Www-Authenticate", challenges...))
 	})
 }
 
-func isHealth(r *http.Request) bool { return r.URL.Path == "/livez" || r.URL.Path == "/readyz" }
+func isHealth(path string) bool { return path == "/livez" || path == "/readyz" }
 
-// isForReading reports whether r is for a page that people open in a browser.
-func isForReading(r *http.Request) bool {
+// isDocs reports whether r is for a page that people open in a browser.
+func isDocs(r *http.Request) bool {
 	return r.URL.Path == "/openapi.yaml" || r.URL.Path == "/docs" || strings.HasPrefix(r.URL.Path, "/docs/")
 }
 
@@ -205,7 +205,7 @@ func (s *Server) checkHost(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// No browser sends a request without Host.
-		if r.Host == "" || isHealth(r) || isLoopback(r.Host) {
+		if r.Host == "" || isHealth(r.URL.Path) || isLoopback(r.Host) {
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -141,7 +141,7 @@ func TestBodyOfAGetIsNotLookedAt(t *testing.T) {
 	h.try("GET", "/queues", `{"a`).want(200)
 }
 
-// ask has handler answer behind the server's own observe and rescue.
+// ask has handler answer behind the server's own observe.
 func ask(t *testing.T, s *Server, handler http.HandlerFunc, requestID string) answer {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -149,6 +149,6 @@ func ask(t *testing.T, s *Server, handler http.HandlerFunc, requestID string) an
 	if requestID != "" {
 		r.Header.Set("X-Request-Id", requestID)
 	}
-	s.observe(s.rescue(handler)).ServeHTTP(w, r)
+	s.observe(handler).ServeHTTP(w, r)
 	return answer{t: t, status: w.Code, header: w.Header(), body: strings.TrimSuffix(w.Body.String(), "\n")}
 }

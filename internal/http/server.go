@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
@@ -33,6 +32,7 @@ type Config struct {
 	MaxBatchBody   int64 // bytes of the body of POST /events/batch; zero: 8 MiB
 	MaxBatch       int   // elements of a batch; zero, or beyond what the queue takes: queue.MaxBatch
 	MaxDepth       int   // how deeply an event may be nested, itself included; zero: 64
+	LogAll         bool  // log every request at info; false: successful busy calls at debug
 	LoopbackOnly   bool  // listening on loopback without a key: answer only requests made to a loopback host
 }
 
@@ -73,7 +73,7 @@ func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
 	s := &Server{cfg: cfg, svc: cfg.Service, schedules: cfg.Schedules, log: cfg.Logger, version: versionOf(cfg.Version)}
 	s.metrics = newMetrics(cfg.Registry, cfg.Service, cfg.Schedules, s.version)
-	s.handler = s.routes()
+	s.handler = s.observe(s.checkHost(s.authenticate(checkOrigin(s.routes()))))
 	return s
 }
 
@@ -110,13 +110,11 @@ func Starting(cfg Config) *Server {
 	cfg.Registry = prometheus.NewRegistry() // of nobody's
 	cfg = cfg.withDefaults()
 	s := &Server{cfg: cfg, log: cfg.Logger, version: versionOf(cfg.Version), metrics: newRequestMetrics()}
-	r := chi.NewRouter()
-	r.Use(s.observe, s.rescue, s.checkHost)
 	refuse := func(w http.ResponseWriter, r *http.Request) { fail(w, r, errStarting) }
-	r.NotFound(refuse)
-	r.MethodNotAllowed(refuse)
-	r.Get("/livez", endpoint(s, cfg.limits(), s.livez))
-	r.Get("/readyz", refuse)
-	s.handler = r
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", refuse)
+	mux.HandleFunc("GET /readyz", refuse)
+	mux.HandleFunc("GET /livez", withoutParameters(s.livez))
+	s.handler = s.observe(s.checkHost(mux))
 	return s
 }

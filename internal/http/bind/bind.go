@@ -196,7 +196,7 @@ func (b *Binding) decodeParams(r *http.Request, v reflect.Value) error {
 		values, pointer, wrong := query[f.Name], "?"+f.Name, ""
 		switch f.In {
 		case "path":
-			values, pointer = []string{pathValue(r, f.Name)}, "{"+f.Name+"}"
+			values, pointer = []string{r.PathValue(f.Name)}, "{"+f.Name+"}"
 		case "header":
 			values, pointer = r.Header.Values(f.Name), f.Name
 			if len(values) > 1 && f.isSlice { // RFC 9110, section 5.3
@@ -226,14 +226,6 @@ func (b *Binding) decodeParams(r *http.Request, v reflect.Value) error {
 		})
 	}
 	return inFields(problem.InvalidParameter, bad)
-}
-
-func pathValue(r *http.Request, name string) string {
-	text := r.PathValue(name)
-	if plain, err := url.PathUnescape(text); err == nil && r.URL.RawPath != "" { // the router then matched the path as it was sent
-		return plain
-	}
-	return text
 }
 
 // parseQuery returns the query of r. An unknown parameter is an error: a misspelt filter must not become none.
