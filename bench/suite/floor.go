@@ -4,11 +4,19 @@ import (
 	"bytes"
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
 	"time"
+
+	"github.com/queued/queued/bench/report"
+	"github.com/queued/queued/bench/workloads"
 )
 
 //go:embed floor peers
@@ -18,9 +26,9 @@ var scripts embed.FS
 // peer.
 type scripted struct {
 	name    string // the beginning of its parts' names
-	dir     string // of its scripts, in this module
+	dir     string // of its scripts, in this package
 	pgbench string
-	load    func(ctx context.Context, db database) error // makes its schema
+	prepare func(ctx context.Context, p *workloads.Postgres, database string) error // makes its schema
 }
 
 // load is one script and how it is run.
@@ -29,91 +37,95 @@ type load struct {
 	about   string
 	script  string
 	clients int
-	lives   float64 // that one run of the script makes
+	events  float64 // of one run of the script
 }
 
 // One by one and in batches, the same for the floor and each peer. A peer may lack any script.
 var loads = []load{
-	{"one", "whole lives one by one, in SQL", "one.sql", 8, 1},
-	{"silent", "whole lives one by one, in SQL, waking nobody", "silent.sql", 8, 1},
-	{"random", "whole lives one by one, in SQL, claimed at random", "random.sql", 8, 1},
-	{"batch", "whole lives by the hundred, in SQL", "batch.sql", 4, 100},
-	{"batch2", "whole lives by the hundred, in SQL, with 2 clients", "batch.sql", 2, 100},
+	{"one", "single events in SQL", "one.sql", 8, 1},
+	{"silent", "single events in SQL, without NOTIFY", "silent.sql", 8, 1},
+	{"random", "single events in SQL, claimed at random", "random.sql", 8, 1},
+	{"batch", "batches of 100 events in SQL", "batch.sql", 4, 100},
+	{"batch2", "batches of 100 events in SQL, with 2 clients", "batch.sql", 2, 100},
 }
 
 func (s *scripted) parts() []part {
 	var parts []part
 	for _, l := range loads {
-		if _, err := scripts.ReadFile(s.dir + "/" + l.script); err != nil {
+		script, err := scripts.ReadFile(s.dir + "/" + l.script)
+		if err != nil {
 			continue
 		}
-		bench := pgbench{program: s.pgbench, script: "bench/suite/" + s.dir + "/" + l.script, clients: l.clients}
 		parts = append(parts, part{
-			name:    s.name + "." + l.name,
-			about:   l.about,
-			command: fmt.Sprintf("pgbench -n -M prepared -c %d -f %s", bench.clients, bench.script),
-			run: func(ctx context.Context, db database, duration time.Duration) (outcome, error) {
-				return s.run(ctx, l, db, duration)
+			Part: report.Part{
+				Name: s.name + "." + l.name, About: l.about,
+				Command: fmt.Sprintf("pgbench -n -M prepared -c %d -f bench/suite/%s/%s", l.clients, s.dir, l.script),
 			},
+			run: func(ctx context.Context, m *measuring) error { return s.run(ctx, m, l, script) },
 		})
 	}
 	return parts
 }
 
-func (s *scripted) run(ctx context.Context, l load, db database, duration time.Duration) (outcome, error) {
-	if err := s.load(ctx, db); err != nil {
-		return outcome{}, err
+func (s *scripted) run(ctx context.Context, m *measuring, l load, script []byte) (err error) {
+	name, url, err := m.postgres.Create(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.postgres.Drop(ctx, name)) }()
+	if err := s.prepare(ctx, m.postgres, name); err != nil {
+		return err
 	}
 	seed, err := scripts.ReadFile(s.dir + "/seed.sql")
 	if err != nil {
-		return outcome{}, err
+		return err
 	}
-	if err := db.server.execScript(ctx, db.name, string(seed)); err != nil {
-		return outcome{}, fmt.Errorf("seed.sql: %w", err)
+	if err := m.postgres.Exec(ctx, name, string(seed)); err != nil {
+		return fmt.Errorf("seed.sql: %w", err)
 	}
 	dir, err := os.MkdirTemp("", "queued-bench-")
 	if err != nil {
-		return outcome{}, err
+		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	script, err := scripts.ReadFile(s.dir + "/" + l.script)
-	if err != nil {
-		return outcome{}, err
-	}
 	path := filepath.Join(dir, l.script)
 	if err := os.WriteFile(path, script, 0o600); err != nil {
-		return outcome{}, err
+		return err
 	}
-	if err := db.server.settle(ctx); err != nil {
-		return outcome{}, err
+	if err := m.postgres.Checkpoint(ctx); err != nil {
+		return err
 	}
-	bench := pgbench{program: s.pgbench, url: db.url, script: path, clients: l.clients, duration: duration}
-	tps, err := bench.run(ctx)
-	if err != nil {
-		return outcome{}, err
+	tps, err := runPgbench(ctx, s.pgbench, append(pgbenchArgs(path, l.clients, m.duration), url))
+	if err == nil {
+		m.report.AddNumber(m.round, s.name+"."+l.name, tps*l.events, "events/s")
 	}
-	return outcome{numbers: []number{{s.name + "." + l.name, tps * l.lives, "lives/s"}}}, nil
+	return err
 }
 
 // floor is queued's own SQL without queued. program makes the schema.
 func floor(pgbench, program string) *scripted {
-	return &scripted{name: "floor", dir: "floor", pgbench: pgbench, load: func(ctx context.Context, db database) error {
-		return migrate(ctx, program, db.url)
+	return &scripted{name: "floor", dir: "floor", pgbench: pgbench, prepare: func(ctx context.Context, p *workloads.Postgres, database string) error {
+		cmd := exec.CommandContext(ctx, program, "migrate")
+		cmd.Env = []string{"QUEUED_DATABASE_URL=" + p.URL(database)}
+		if output, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("queued migrate: %w; the end of its output:\n%s", err, tail(output))
+		}
+		return nil
 	}}
 }
 
-// peer is a queue whose SQL the user has.
+// peer is a queue whose SQL is in the file path.
 func peer(pgbench, name, path string) (*scripted, error) {
 	s := &scripted{name: name, dir: "peers/" + name, pgbench: pgbench}
 	if _, err := scripts.ReadDir(s.dir); err != nil {
-		return nil, fmt.Errorf("--peer %s: there are no scripts for it in bench/suite/%s", name, s.dir)
+		return nil, workloads.Invalidf("--peer %s: there are no scripts for it in bench/suite/%s", name, s.dir)
 	}
-	s.load = func(ctx context.Context, db database) error {
-		body, err := os.ReadFile(path) //nolint:gosec // The operator names it.
+	s.prepare = func(ctx context.Context, p *workloads.Postgres, database string) error {
+		body, err := os.ReadFile(path) //nolint:gosec // the operator names it
 		if err != nil {
 			return err
 		}
-		if err := db.server.execScript(ctx, db.name, string(body)); err != nil {
+		if err := p.Exec(ctx, database, string(body)); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 		return nil
@@ -121,14 +133,49 @@ func peer(pgbench, name, path string) (*scripted, error) {
 	return s, nil
 }
 
-// migrate makes queued's schema with the program itself.
-func migrate(ctx context.Context, program, url string) error {
-	cmd := exec.CommandContext(ctx, program, "migrate")
-	cmd.Env = []string{"QUEUED_DATABASE_URL=" + url}
-	var output bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &output
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("queued migrate: %w; it said:\n%s", err, tail(output.String()))
+func pgbenchArgs(script string, clients int, duration time.Duration) []string {
+	return []string{
+		"--no-vacuum", "--protocol", "prepared", "--file", script,
+		"--client", strconv.Itoa(clients), "--jobs", strconv.Itoa(min(clients, runtime.NumCPU())),
+		"--time", strconv.Itoa(max(1, int(duration.Seconds()))),
 	}
-	return nil
+}
+
+// runPgbench returns how often the script ran in a second.
+func runPgbench(ctx context.Context, program string, args []string) (float64, error) {
+	cmd := exec.CommandContext(ctx, program, args...) //nolint:gosec // the operator names the program
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return 0, fmt.Errorf("pgbench: %w; the end of its output:\n%s", err, tail(stderr.Bytes()))
+	}
+	tps, err := parseTPS(stdout.String())
+	if err != nil {
+		return 0, fmt.Errorf("%w; the end of its output:\n%s\n%s", err, tail(stdout.Bytes()), tail(stderr.Bytes()))
+	}
+	return tps, nil
+}
+
+// The report of pgbench 14 and later.
+var (
+	tpsLine    = regexp.MustCompile(`(?m)^tps = ([0-9.]+) \(without initial connection time\)$`)
+	failedLine = regexp.MustCompile(`(?m)^number of failed transactions: ([0-9]+)`)
+)
+
+// parseTPS reads pgbench's report. A transaction that failed makes it an error: then the rest measured something else.
+func parseTPS(report string) (float64, error) {
+	if failed := failedLine.FindStringSubmatch(report); failed != nil && failed[1] != "0" {
+		return 0, fmt.Errorf("pgbench: %s transactions failed", failed[1])
+	}
+	found := tpsLine.FindStringSubmatch(report)
+	if found == nil {
+		return 0, errors.New("pgbench reported no rate")
+	}
+	return strconv.ParseFloat(found[1], 64)
+}
+
+// tail returns the last lines of a program's output.
+func tail(output []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(output)), "\n")
+	return strings.Join(lines[max(0, len(lines)-20):], "\n")
 }

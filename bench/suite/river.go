@@ -14,6 +14,8 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivermigrate"
+
+	"github.com/queued/queued/bench/report"
 )
 
 // What River's own benchmark (`river bench`, which cannot be imported) found best for itself.
@@ -185,17 +187,19 @@ func riverParts() []part {
 
 func riverPart(name, about string, copies bool) part {
 	return part{
-		name: name, about: about,
-		command: "River " + riverVersion() + " through its client, as river bench does",
-		run: func(ctx context.Context, db database, duration time.Duration) (outcome, error) {
-			if err := db.server.settle(ctx); err != nil {
-				return outcome{}, err
+		Part: report.Part{Name: name, About: about, Command: "River " + riverVersion() + " through its client, as river bench does"},
+		run: func(ctx context.Context, m *measuring) (err error) {
+			database, url, err := m.postgres.Create(ctx)
+			if err != nil {
+				return err
 			}
-			rates, err := measureRiver(ctx, db.url, copies, duration)
-			return outcome{numbers: []number{
-				{name, rates.reported, "jobs/s"},
-				{name + ".whole", rates.whole, "jobs/s"},
-			}}, err
+			defer func() { err = errors.Join(err, m.postgres.Drop(ctx, database)) }()
+			rates, err := measureRiver(ctx, url, copies, m.duration)
+			if err == nil {
+				m.report.AddNumber(m.round, name, rates.reported, "jobs/s")
+				m.report.AddNumber(m.round, name+".whole", rates.whole, "jobs/s")
+			}
+			return err
 		},
 	}
 }

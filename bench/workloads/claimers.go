@@ -2,43 +2,40 @@ package workloads
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/queued/queued/bench/load"
+	"github.com/queued/queued/bench/report"
 )
 
 // Claimers is many clients that claim with a wait from one queue, which others fill as fast as it is emptied; and what
 // many waiting claims cost while nothing comes.
 type Claimers struct {
-	Claimers []int         `name:"claimers" default:"1,8,64,256,512,1024" sep:"," placeholder:"N" help:"How many clients claim and ack, one event at a time; a list measures each."`
-	Duration time.Duration `name:"duration" default:"10s" help:"How long each measurement takes, after the warm-up."`
-	Feeders  int           `name:"feeders" default:"2" placeholder:"N" help:"How many clients post, 100 events at a time."`
-	Waiting  int           `name:"waiting" default:"1024" placeholder:"N" help:"How many claims wait on an empty queue for the idle cost; 0 leaves that out."`
+	Claimers []int         `default:"1,8,64,256,512,1024" placeholder:"N" help:"How many clients claim and ack, one event at a time; a list measures each."`
+	Duration time.Duration `default:"10s" help:"How long each measurement takes, after the warm-up."`
+	Feeders  int           `default:"2" placeholder:"N" help:"How many clients insert, 100 events at a time."`
+	Waiting  int           `default:"1024" placeholder:"N" help:"How many claims wait on an empty queue for the idle cost; 0 leaves that out."`
 }
 
 func (*Claimers) name() string { return "claimers" }
 
 func (w *Claimers) check(Config) error {
-	if err := checkList("--claimers", w.Claimers, 1, maxWorkers); err != nil {
+	if err := errors.Join(
+		inRange("--claimers", 1, maxClients, w.Claimers...),
+		inRange("--feeders", 1, 1000, w.Feeders),
+		inRange("--waiting", 0, maxClients, w.Waiting),
+		positive("--duration", w.Duration)); err != nil {
 		return err
 	}
-	if err := checkNumber("--feeders", w.Feeders, 1, 1000); err != nil {
-		return err
-	}
-	if err := checkNumber("--waiting", w.Waiting, 0, maxWorkers); err != nil {
-		return err
-	}
-	if err := checkFiles(max(w.Waiting, maxOf(w.Claimers)+w.Feeders)); err != nil {
-		return err
-	}
-	return checkDuration("--duration", w.Duration)
+	return enoughFiles(max(w.Waiting, slices.Max(w.Claimers)+w.Feeders))
 }
 
-const (
-	feedBatch = 100
-	// longWait is the longest that the server lets a claim wait.
-	longWait = time.Minute
-)
+// longWait is the longest that the server lets a claim wait.
+const longWait = time.Minute
 
 func (w *Claimers) run(ctx context.Context, s *session) error {
 	srv, err := s.serve(ctx)
@@ -51,49 +48,50 @@ func (w *Claimers) run(ctx context.Context, s *session) error {
 		if err != nil {
 			return err
 		}
-		s.report.add(result)
-		best = max(best, result.LivesPerS)
+		s.add(result)
+		best = max(best, result.EventsPerS)
 	}
-	for i, n := range w.Claimers {
-		if len(w.Claimers) == 1 {
-			break
+	if len(w.Claimers) > 1 {
+		for i, n := range w.Claimers {
+			s.compare(plural(n, "claimer")+" over the best", s.results[i].EventsPerS/best)
 		}
-		s.report.compare(plural(n, "claimer")+" over the best", s.report.Results[i].LivesPerS/best)
 	}
 	if w.Waiting == 0 {
 		return nil
 	}
 	// Sessions report their commits up to 10 s late (since PostgreSQL 15, when they turn idle), so those of the busy
 	// time would be counted here: a database of its own has none of them, and a server that was given has to wait.
-	if srv.child != nil {
+	if srv.process != nil {
 		if srv, err = s.serve(ctx); err != nil {
 			return err
 		}
 	} else if srv.db != nil {
-		s.progress.say("letting the database count what has been")
-		pause(ctx, reportDelay)
+		s.progress.show("waiting for the database to count what was done")
+		load.Pause(ctx, 11*time.Second)
 	}
-	result, err := w.idle(ctx, s, srv)
+	queue := s.newQueue()
+	result, err := s.measure(ctx, measurement{
+		label: fmt.Sprintf("%d waiting, nothing comes", w.Waiting), server: srv, queue: queue, tasks: repeat(w.Waiting, waits(srv, queue)),
+		duration: w.Duration,
+	})
 	if err != nil {
 		return err
 	}
-	s.report.add(result)
+	restateAsIdle(result)
+	s.add(result)
 	return nil
 }
 
-// reportDelay is how late sessions report, and a little more.
-const reportDelay = 11 * time.Second
-
 // feed measures n claimers at full speed.
-func (w *Claimers) feed(ctx context.Context, s *session, srv *server, n int) (*Result, error) {
+func (w *Claimers) feed(ctx context.Context, s *session, srv *server, n int) (*report.Result, error) {
+	const batch = 100
 	queue := s.newQueue()
-	batch := batchRequest(srv.at, queue, s.payload, feedBatch)
-	claim := claimRequest(srv.at, queue, 1, "", longWait)
+	insert, claim := srv.target.InsertBatchRequest(queue, s.payload, batch), srv.target.ClaimRequest(queue, 1, "", longWait)
 	// The feeders stay ahead, by enough that no claimer waits for long and by so little that the backlog is shallow.
 	var stock atomic.Int64
-	ahead := int64(2*n + 10*feedBatch)
+	ahead := int64(2*n + 10*batch)
 	room := make(chan struct{}, 1)
-	feeder := func(ctx context.Context, w *worker) {
+	feeder := func(ctx context.Context, c *load.Client) {
 		for ctx.Err() == nil {
 			if stock.Load() > ahead {
 				select {
@@ -102,17 +100,16 @@ func (w *Claimers) feed(ctx context.Context, s *session, srv *server, n int) (*R
 				}
 				continue
 			}
-			stock.Add(feedBatch)
-			if !w.postBatch(ctx, batch, feedBatch, time.Time{}) {
-				stock.Add(-feedBatch)
+			stock.Add(batch)
+			if _, ok := c.Insert(ctx, insert, time.Time{}); !ok {
+				stock.Add(-batch)
 			}
 		}
 	}
-	claimer := func(ctx context.Context, w *worker) {
-		defer context.AfterFunc(ctx, w.interrupt)()
+	claimer := func(ctx context.Context, c *load.Client) {
 		for ctx.Err() == nil {
-			leases, ok := w.claim(ctx, claim, longWait)
-			if !ok || len(leases) == 0 {
+			leases, _ := c.Claim(ctx, claim)
+			if len(leases) == 0 {
 				continue
 			}
 			if stock.Add(-1) <= ahead {
@@ -121,60 +118,25 @@ func (w *Claimers) feed(ctx context.Context, s *session, srv *server, n int) (*R
 				default:
 				}
 			}
-			w.ack(ctx, leases[0])
+			c.Ack(ctx, leases[0])
 		}
 	}
-	result, err := s.measure(ctx, trial{
+	result, err := s.measure(ctx, measurement{
 		label: plural(n, "claimer"), server: srv, queue: queue,
-		tasks:  append(repeat(n, claimer), repeat(w.Feeders, feeder)...),
-		warmup: s.cfg.Warmup, duration: w.Duration, series: s.cfg.Plot != "",
+		tasks: append(repeat(n, claimer), repeat(w.Feeders, feeder)...), duration: w.Duration,
 	})
 	if result != nil {
-		result.x, result.axis = float64(n), "claimers"
+		result.X, result.Axis = float64(n), "claimers"
 	}
 	return result, err
 }
 
-// idle measures what waiting claims cost while there is nothing to claim.
-func (w *Claimers) idle(ctx context.Context, s *session, srv *server) (*Result, error) {
-	queue := s.newQueue()
-	result, err := s.measure(ctx, trial{
-		label: fmt.Sprintf("%d waiting, nothing comes", w.Waiting), server: srv, queue: queue, tasks: repeat(w.Waiting, s.waits(srv, queue)),
-		warmup: s.cfg.Warmup, duration: w.Duration,
-	})
-	if err != nil {
-		return nil, err
-	}
-	result.idle(srv.db != nil)
-	return result, nil
-}
-
 // waits has a claim wait for as long as it may, and then another.
-func (s *session) waits(srv *server, queue string) task {
-	claim := claimRequest(srv.at, queue, 1, "", longWait)
-	return func(ctx context.Context, w *worker) {
-		defer context.AfterFunc(ctx, w.interrupt)()
+func waits(srv *server, queue string) task {
+	claim := srv.target.ClaimRequest(queue, 1, "", longWait)
+	return func(ctx context.Context, c *load.Client) {
 		for ctx.Err() == nil {
-			w.claim(ctx, claim, longWait)
+			c.Claim(ctx, claim)
 		}
 	}
-}
-
-// idle restates costs per life, of which there were none, as costs per second.
-func (r *Result) idle(hasDatabase bool) {
-	r.Values["server_cpu_percent"] = r.CPU.ServerPerLife / 1e6 / r.Seconds * 100
-	r.Values["client_cpu_percent"] = r.CPU.ClientPerLife / 1e6 / r.Seconds * 100
-	r.Values["server_rss_mib"] = float64(r.CPU.ServerRSS) / (1 << 20)
-	if hasDatabase {
-		r.Values["commits_per_s"] = r.Database.CommitsPerLife / r.Seconds // a statement outside a transaction commits
-		r.Values["wal_bytes_per_s"] = r.Database.WALPerLife / r.Seconds
-	}
-	r.Seconds, r.CPU, r.Database = 0, nil, nil
-}
-
-func maxOf(list []int) (most int) {
-	for _, n := range list {
-		most = max(most, n)
-	}
-	return most
 }

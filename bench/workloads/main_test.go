@@ -33,13 +33,13 @@ func runTests(m *testing.M) int {
 }
 
 // postgres is the server that the tests make their databases on.
-func postgres(t *testing.T) *cluster {
+func postgres(t *testing.T) *Postgres {
 	t.Helper()
 	url := os.Getenv("QUEUED_TEST_DATABASE_URL")
 	if url == "" {
 		t.Fatal("QUEUED_TEST_DATABASE_URL is not set: run this with make test-bench, which starts a PostgreSQL")
 	}
-	c, err := newCluster(url)
+	c, err := NewPostgres(url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,12 +50,12 @@ func postgres(t *testing.T) *cluster {
 func emptyDatabase(t *testing.T) (url string) {
 	t.Helper()
 	c := postgres(t)
-	name, url, err := c.create(t.Context())
+	name, url, err := c.Create(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := c.drop(context.WithoutCancel(t.Context()), name); err != nil {
+		if err := c.Drop(context.WithoutCancel(t.Context()), name); err != nil {
 			t.Error(err)
 		}
 	})
@@ -65,14 +65,14 @@ func emptyDatabase(t *testing.T) (url string) {
 // serve starts a server on a database, which the server's migration fills. It is stopped at the end of the test.
 func serve(t *testing.T, databaseURL string) (url string) {
 	t.Helper()
-	c, err := startChild(t.Context(), program, []string{"QUEUED_MAX_CONNS=4"}, databaseURL)
+	p, url, err := startProcess(t.Context(), program, []string{"QUEUED_MAX_CONNS=4"}, databaseURL, func(err error) { t.Error(err) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := c.stop(); err != nil {
+		if err := p.stop(); err != nil {
 			t.Error(err)
 		}
 	})
-	return c.url
+	return url
 }

@@ -6,11 +6,39 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/queued/queued/bench/load"
+	"github.com/queued/queued/bench/report"
 )
+
+// session is one workload at work.
+type session struct {
+	cfg         Config
+	postgres    *Postgres // where databases are made; nil with a server that was given
+	payload     []byte
+	report      *report.Report
+	results     []*report.Result
+	comparisons []comparedValue
+	progress    progress
+	cancel      context.CancelCauseFunc // of the workload, when a server ends by itself
+	opened      []*server
+	queues      int // how many were named
+}
+
+// comparedValue is a ratio or a difference of results.
+type comparedValue struct {
+	name  string
+	value float64
+}
+
+func (s *session) add(result *report.Result) { s.results = append(s.results, result) }
+
+func (s *session) compare(name string, value float64) {
+	s.comparisons = append(s.comparisons, comparedValue{name, value})
+}
 
 // minPayload is what an empty payload with its name takes, and a little more.
 const minPayload = 16
@@ -20,27 +48,21 @@ func newPayload(size int) []byte {
 	const head, foot = `{"d":"`, `"}`
 	raw := make([]byte, size)
 	_, _ = rand.Read(raw) // never fails
-	filling := base64.RawURLEncoding.EncodeToString(raw)[:size-len(head)-len(foot)]
-	return []byte(head + filling + foot)
+	return []byte(head + base64.RawURLEncoding.EncodeToString(raw)[:size-len(head)-len(foot)] + foot)
 }
 
-// session is one workload at work.
-type session struct {
-	cfg      Config
-	cluster  *cluster // where databases are made; nil with a server that was given
-	payload  []byte
-	report   *Report
-	progress *progress
-	opened   []*server
-	runs     int // names queues
+// newQueue names a queue that nobody else uses.
+func (s *session) newQueue() string {
+	s.queues++
+	return fmt.Sprintf("bench-%s-%d", strings.ToLower(rand.Text()[:8]), s.queues)
 }
 
 // server is a queued under load.
 type server struct {
-	at       *endpoint
+	target   *load.Target
 	db       *database // nil: not known
-	child    *child    // nil: it was there
-	database string    // to be dropped, unless it is empty
+	process  *process  // nil: it ran already
+	database string    // made for it, to be dropped; empty: none
 }
 
 // serve returns the server that was given, or starts one on a new database.
@@ -48,111 +70,98 @@ func (s *session) serve(ctx context.Context) (*server, error) {
 	if s.cfg.URL != "" {
 		return s.attach(ctx, s.cfg.URL)
 	}
-	name, url, err := s.cluster.create(ctx)
-	if err != nil {
-		return nil, err
-	}
-	s.progress.say("starting a server on a new database, %s", name)
-	srv := &server{database: name}
-	s.opened = append(s.opened, srv)
-	if err := s.start(ctx, srv, url); err != nil {
-		return nil, err
-	}
-	config, err := pgx.ParseConfig(url)
-	if err != nil {
-		return nil, errors.New("the database URL cannot be read")
-	}
-	if srv.db, err = openDatabase(ctx, config); err != nil {
-		return nil, err
-	}
-	return srv, s.look(ctx, srv)
+	return s.startOnNew(ctx, s.cfg.Program)
 }
 
-// start runs a queued for srv.
-func (s *session) start(ctx context.Context, srv *server, databaseURL string) (err error) {
-	if srv.child, err = startChild(ctx, s.cfg.Program, s.cfg.Environ, databaseURL); err != nil {
+func (s *session) startOnNew(ctx context.Context, program string) (*server, error) {
+	name, url, err := s.postgres.Create(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.progress.show("starting a server on a new database, %s", name)
+	srv := &server{database: name}
+	s.opened = append(s.opened, srv)
+	if err := s.start(ctx, srv, program, url); err != nil {
+		return nil, err
+	}
+	if srv.db, err = openDatabase(ctx, url); err != nil {
+		return nil, err
+	}
+	return srv, s.describe(ctx, srv)
+}
+
+// startSecond starts another server on the database of the first.
+func (s *session) startSecond(ctx context.Context, first *server) (*server, error) {
+	srv := new(server)
+	s.opened = append([]*server{srv}, s.opened...) // to be stopped before the database is dropped
+	return srv, s.start(ctx, srv, s.cfg.Program, s.postgres.URL(first.database))
+}
+
+func (s *session) start(ctx context.Context, srv *server, program, databaseURL string) (err error) {
+	var url string
+	if srv.process, url, err = startProcess(ctx, program, s.cfg.Environ, databaseURL, s.cancel); err != nil {
 		return err
 	}
-	srv.at, err = newEndpoint(srv.child.url, "")
+	srv.target, err = load.NewTarget(url, "")
 	return err
 }
 
 // attach looks at a server that runs already, and at its database if that was given.
 func (s *session) attach(ctx context.Context, url string) (*server, error) {
-	srv := new(server)
-	var err error
-	if srv.at, err = newEndpoint(url, s.cfg.APIKey); err != nil {
+	target, err := load.NewTarget(url, s.cfg.APIKey)
+	if err != nil {
 		return nil, &InvalidError{text: err.Error()}
 	}
+	srv := &server{target: target}
 	s.opened = append(s.opened, srv)
-	if _, err := srv.get(ctx, "/readyz"); err != nil {
+	if _, err := target.Get(ctx, "/readyz"); err != nil {
 		return nil, fmt.Errorf("there is no queued that is ready at %s: %w", url, err)
 	}
-	if s.cfg.DatabaseURL != "" {
-		config, err := pgx.ParseConfig(s.cfg.DatabaseURL)
-		if err != nil {
-			return nil, errors.New("the database URL cannot be read")
-		}
-		if srv.db, err = openDatabase(ctx, config); err != nil {
-			return nil, err
-		}
+	if err := s.describe(ctx, srv); err != nil || s.cfg.DatabaseURL == "" {
+		return srv, err
 	}
-	return srv, s.look(ctx, srv)
+	if srv.db, err = openDatabase(ctx, s.cfg.DatabaseURL); err != nil {
+		return nil, err
+	}
+	if err := s.describe(ctx, srv); err != nil {
+		return nil, err
+	}
+	return srv, s.sameDatabase(ctx, srv)
 }
 
-// look makes sure of a server before it is loaded, and notes what it is.
-func (s *session) look(ctx context.Context, srv *server) error {
-	body, err := srv.get(ctx, "/version")
+// describe notes in the report what a server is and runs on.
+func (s *session) describe(ctx context.Context, srv *server) error {
+	body, err := srv.target.Get(ctx, "/version")
 	if err != nil {
 		return err
 	}
-	version, _, ok := text(after(body, []byte(`"version":`)))
+	if s.report.Machine.Queued, err = load.Version(body); err != nil || srv.db == nil {
+		return err
+	}
+	return describe(ctx, srv.db.conn, &s.report.Machine)
+}
+
+// sameDatabase inserts an event and looks for it in the database.
+func (s *session) sameDatabase(ctx context.Context, srv *server) error {
+	queue := s.newQueue()
+	clients, err := load.Open(ctx, srv.target, queue, 1, load.NewAccount())
+	if err != nil {
+		return err
+	}
+	defer clients.Close()
+	ids, ok := clients.All[0].Insert(ctx, srv.target.InsertRequest(queue, s.payload), time.Time{})
 	if !ok {
-		return fmt.Errorf("what answers at %s is not queued: %w", srv.at.address, strange(body))
+		return fmt.Errorf("inserting an event: %v", clients.Meter.Take().Errors)
 	}
-	s.report.Machine.Queued = string(version)
-	if srv.db == nil {
-		return nil
-	}
-	if s.report.Machine.Postgres, err = srv.db.version(ctx); err != nil {
+	var exists bool
+	if err := srv.db.conn.QueryRow(ctx, existsStatement, ids[0], queue).Scan(&exists); err != nil {
 		return err
 	}
-	if srv.child != nil {
-		return nil
+	if !exists {
+		return errors.New("--database-url leads to another database than the server's")
 	}
-	return srv.sameDatabase(ctx, s.newQueue())
-}
-
-// sameDatabase posts an event and looks for it in the database.
-func (srv *server) sameDatabase(ctx context.Context, queue string) error {
-	w := newWorker(srv.at, queue, newMeter(1), 0, newLedger())
-	defer w.close()
-	if err := w.connect(ctx); err != nil {
-		return err
-	}
-	_, body, err := w.conn.do(postRequest(srv.at, queue, newPayload(minPayload)), 0)
-	if err != nil {
-		return err
-	}
-	id, err := scanID(body)
-	if err != nil {
-		return err
-	}
-	var there bool
-	if err := srv.db.conn.QueryRow(ctx, `select exists (select from agent.event where id = $1 and queue = $2)`, id, queue).Scan(&there); err != nil {
-		return err
-	}
-	if !there {
-		return errors.New("the database URL (--database-url) leads to another database than the server's")
-	}
-	_, _, err = w.conn.do(srv.at.request("DELETE", fmt.Sprintf("/events/%d", id), nil), 0)
+	_, err = load.Drain(ctx, srv.target, queue, clients.Account)
 	return err
-}
-
-// newQueue names a queue that nobody else uses.
-func (s *session) newQueue() string {
-	s.runs++
-	return fmt.Sprintf("bench-%s-%d", strings.ToLower(rand.Text()[:8]), s.runs)
 }
 
 // close ends what the session started, whether or not ctx has ended.
@@ -170,55 +179,53 @@ func (s *session) release(ctx context.Context, srv *server) (err error) {
 		srv.db.close(ctx)
 		srv.db = nil
 	}
-	if srv.child != nil {
-		err = srv.child.stop()
-		srv.child = nil
+	if srv.process != nil {
+		err = srv.process.stop()
+		srv.process = nil
 	}
 	if srv.database != "" {
-		err = errors.Join(err, s.cluster.drop(ctx, srv.database))
+		err = errors.Join(err, s.postgres.Drop(ctx, srv.database))
 		srv.database = ""
 	}
 	return err
 }
 
-// alive fails when a server that was started here has ended.
-func (srv *server) alive() error {
-	if srv.child == nil {
-		return nil
+// renew replaces a server that was started here by a new one, on a new database.
+func (s *session) renew(ctx context.Context, srv *server) (*server, error) {
+	if srv.process == nil {
+		return srv, nil
 	}
-	select {
-	case <-srv.child.ended:
-		return srv.child.failure()
-	default:
-		return nil
+	if err := s.release(ctx, srv); err != nil {
+		return nil, err
+	}
+	return s.serve(ctx)
+}
+
+// progress shows how a run goes: on a terminal in one line that is written over, elsewhere in a line now and then.
+type progress struct {
+	w        io.Writer // nil: silent
+	terminal bool
+	last     time.Time
+	open     bool // a line exists to be written over
+}
+
+func (p *progress) show(format string, args ...any) {
+	const interval = 10 * time.Second
+	switch line := fmt.Sprintf(format, args...); {
+	case p.w == nil:
+	case p.terminal:
+		_, _ = fmt.Fprintf(p.w, "\r\x1b[K%s", line)
+		p.open = true
+	case time.Since(p.last) >= interval:
+		_, _ = fmt.Fprintln(p.w, line)
+		p.last = time.Now()
 	}
 }
 
-// died is closed when a server that was started here ends; it is nil for any other.
-func (srv *server) died() <-chan struct{} {
-	if srv.child == nil {
-		return nil
+// end leaves the terminal clean.
+func (p *progress) end() {
+	if p.open {
+		_, _ = fmt.Fprint(p.w, "\r\x1b[K")
+		p.open = false
 	}
-	return srv.child.ended
-}
-
-// reading is a moment's counters, of which two make a difference.
-type reading struct {
-	at      time.Time
-	usage   usage
-	figures figures
-}
-
-func (srv *server) read(ctx context.Context) (r reading, err error) {
-	if srv.db != nil {
-		if r.figures, err = srv.db.figures(ctx); err != nil {
-			return r, err
-		}
-	}
-	if r.usage.server, r.usage.rss, err = srv.serverUsage(ctx); err != nil {
-		return r, err
-	}
-	r.usage.client = clientCPU()
-	r.at = time.Now()
-	return r, nil
 }

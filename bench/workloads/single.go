@@ -4,29 +4,31 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/queued/queued/bench/load"
 )
 
-// Single is whole lives of single events, each worker doing post, claim and ack in turn.
+// Single is single events, each client doing insert, claim and ack in turn.
 type Single struct {
-	Connections []int         `name:"connections" default:"64" sep:"," placeholder:"N" help:"How many clients, each with one connection; a list such as 1,8,64 measures each."`
-	Duration    time.Duration `name:"duration" default:"10s" help:"How long each measurement takes, after the warm-up."`
-	Rate        float64       `name:"rate" placeholder:"N" help:"Begin N lives per second on a schedule (an open loop) instead of as many as go; latency then counts from the time on the schedule."`
-	Poisson     bool          `name:"poisson" help:"With --rate: begin them at random times, as independent clients would, instead of evenly."`
+	Connections []int         `default:"64" placeholder:"N" help:"How many clients, each with one connection; a list such as 1,8,64 measures each."`
+	Duration    time.Duration `default:"10s" help:"How long each measurement takes, after the warm-up."`
+	Rate        float64       `placeholder:"N" help:"Insert N events a second as planned (an open loop), not as fast as possible; latency then counts from the plan."`
+	Poisson     bool          `help:"With --rate: at random times, as independent clients would, instead of evenly."`
 }
 
 func (*Single) name() string { return "single" }
 
 func (w *Single) check(Config) error {
-	if err := checkList("--connections", w.Connections, 1, maxWorkers); err != nil {
+	if err := inRange("--connections", 1, maxClients, w.Connections...); err != nil {
 		return err
 	}
 	if w.Rate < 0 {
-		return Invalidf("--rate: got %g; takes lives per second, more than zero", w.Rate)
+		return Invalidf("--rate: got %g; expected events a second, more than zero", w.Rate)
 	}
 	if w.Poisson && w.Rate == 0 {
-		return Invalidf("--poisson: arrivals need a --rate")
+		return Invalidf("--poisson: it needs a --rate")
 	}
-	return checkDuration("--duration", w.Duration)
+	return positive("--duration", w.Duration)
 }
 
 func (w *Single) run(ctx context.Context, s *session) error {
@@ -36,46 +38,98 @@ func (w *Single) run(ctx context.Context, s *session) error {
 	}
 	for _, n := range w.Connections {
 		label := plural(n, "connection")
+		var arrivals *load.Arrivals
 		if w.Rate > 0 {
 			label = fmt.Sprintf("%s at %g/s", label, w.Rate)
+			arrivals = load.NewArrivals(w.Rate, w.Poisson)
 		}
 		queue := s.newQueue()
-		result, err := s.measure(ctx, trial{
-			label: label, server: srv, queue: queue, tasks: repeat(n, s.singles(srv, queue, newSchedule(w.Rate, w.Poisson))),
-			warmup: s.cfg.Warmup, duration: w.Duration, series: s.cfg.Plot != "",
+		result, err := s.measure(ctx, measurement{
+			label: label, server: srv, queue: queue, tasks: repeat(n, s.singles(srv, queue, arrivals)), duration: w.Duration,
 		})
 		if err != nil {
 			return err
 		}
-		result.x, result.axis = float64(n), "connections"
-		s.report.add(result)
+		result.X, result.Axis = float64(n), "connections"
+		s.add(result)
 	}
 	return nil
 }
 
-// singles lives whole lives, one event after the other: as fast as it goes, or as the schedule has it.
-func (s *session) singles(srv *server, queue string, plan *schedule) task {
-	post := postRequest(srv.at, queue, s.payload)
-	claim := claimRequest(srv.at, queue, 1, "", 0)
-	return func(ctx context.Context, w *worker) {
+// singles takes one event after the other from insert to ack: as fast as possible, or as arrivals (nil: none) have planned.
+func (s *session) singles(srv *server, queue string, arrivals *load.Arrivals) task {
+	insert, claim := srv.target.InsertRequest(queue, s.payload), srv.target.ClaimRequest(queue, 1, "", 0)
+	return func(ctx context.Context, c *load.Client) {
 		for ctx.Err() == nil {
-			var intended time.Time
-			if plan != nil {
+			begin := time.Now()
+			if arrivals != nil {
 				var ok bool
-				if intended, ok = plan.wait(ctx, w); !ok {
+				if begin, ok = arrivals.Wait(ctx, c); !ok {
 					return
 				}
 			}
-			begin := orNow(intended)
-			if !w.post(ctx, post, intended) {
+			if _, ok := c.Insert(ctx, insert, begin); !ok {
 				continue
 			}
-			leases, ok := w.claim(ctx, claim, 0)
-			if !ok || len(leases) == 0 {
+			if leases, _ := c.Claim(ctx, claim); len(leases) > 0 && c.Ack(ctx, leases[0]) {
+				c.Add(load.EndToEnd, time.Since(begin), 1)
+			}
+		}
+	}
+}
+
+// Batch is many events in each request: POST /events/batch, POST /claim, POST /ack.
+type Batch struct {
+	Batch       []int         `default:"100" placeholder:"N" help:"Events in each request; a list measures each."`
+	Connections []int         `default:"4" placeholder:"N" help:"How many clients, each with one connection; a list measures each."`
+	Duration    time.Duration `default:"10s" help:"How long each measurement takes, after the warm-up."`
+}
+
+func (*Batch) name() string { return "batch" }
+
+func (w *Batch) check(Config) error {
+	if err := inRange("--batch", 1, maxBatch, w.Batch...); err != nil {
+		return err
+	}
+	if err := inRange("--connections", 1, maxClients, w.Connections...); err != nil {
+		return err
+	}
+	return positive("--duration", w.Duration)
+}
+
+func (w *Batch) run(ctx context.Context, s *session) error {
+	srv, err := s.serve(ctx)
+	if err != nil {
+		return err
+	}
+	for _, size := range w.Batch {
+		for _, n := range w.Connections {
+			queue := s.newQueue()
+			result, err := s.measure(ctx, measurement{
+				label: fmt.Sprintf("%s × %d", plural(n, "connection"), size), server: srv, queue: queue,
+				tasks: repeat(n, s.batches(srv, queue, size)), duration: w.Duration,
+			})
+			if err != nil {
+				return err
+			}
+			result.X, result.Axis, result.Curve = float64(size), "events in each request", plural(n, "connection")
+			s.add(result)
+		}
+	}
+	return nil
+}
+
+// batches takes many events at once from insert to ack.
+func (s *session) batches(srv *server, queue string, size int) task {
+	insert, claim := srv.target.InsertBatchRequest(queue, s.payload, size), srv.target.ClaimRequest(queue, size, "", 0)
+	return func(ctx context.Context, c *load.Client) {
+		for ctx.Err() == nil {
+			begin := time.Now()
+			if _, ok := c.Insert(ctx, insert, begin); !ok {
 				continue
 			}
-			if w.ack(ctx, leases[0]) {
-				w.shard.done(living, time.Since(begin), 1)
+			if leases, _ := c.Claim(ctx, claim); len(leases) > 0 && c.AckBatch(ctx, leases) {
+				c.Add(load.EndToEnd, time.Since(begin), len(leases))
 			}
 		}
 	}

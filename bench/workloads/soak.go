@@ -2,36 +2,35 @@ package workloads
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/queued/queued/bench/report"
 )
 
-// Soak is many lives at full rate, to see whether the rate stays and what the tables grow to.
+// Soak is many events at full rate, to see whether the rate lasts and how large the tables get.
 type Soak struct {
-	Lives       int64         `name:"lives" default:"5000000" placeholder:"N" help:"How many lives to live."`
-	Singles     int           `name:"singles" default:"0" placeholder:"N" help:"How many clients live one life at a time."`
-	Batches     int           `name:"batches" default:"4" placeholder:"N" help:"How many clients live many lives at once."`
-	Batch       int           `name:"batch" default:"100" placeholder:"N" help:"Events per request of the latter."`
-	Sizes       time.Duration `name:"sizes" default:"5s" help:"How often to look at the sizes of the tables, with a database."`
-	MaxDuration time.Duration `name:"max-duration" default:"6h" help:"End after this time in any case."`
+	Events      int64         `default:"5000000" placeholder:"N" help:"How many events to insert, claim and ack."`
+	Singles     int           `default:"0" placeholder:"N" help:"How many clients do so one event at a time."`
+	Batches     int           `default:"4" placeholder:"N" help:"How many clients do so with many at once."`
+	Batch       int           `default:"100" placeholder:"N" help:"Events in each request of the latter."`
+	Sizes       time.Duration `default:"5s" help:"How often to look at the sizes of the tables, with a database."`
+	MaxDuration time.Duration `default:"6h" help:"End after this time in any case."`
 }
 
 func (*Soak) name() string { return "soak" }
 
 func (w *Soak) check(Config) error {
-	if w.Lives < 10 {
-		return Invalidf("--lives: got %d; takes a whole number from 10 on", w.Lives)
+	if w.Events < 10 {
+		return Invalidf("--events: got %d; expected a whole number from 10 on", w.Events)
 	}
-	if w.Singles < 0 || w.Batches < 0 || w.Singles+w.Batches == 0 || w.Singles+w.Batches > maxWorkers {
-		return Invalidf("--singles, --batches: got %d and %d; takes whole numbers, at least one more than 0", w.Singles, w.Batches)
-	}
-	if err := checkNumber("--batch", w.Batch, 1, maxBatch); err != nil {
-		return err
-	}
-	if err := checkDuration("--sizes", w.Sizes); err != nil {
-		return err
-	}
-	return checkDuration("--max-duration", w.MaxDuration)
+	return errors.Join(
+		inRange("--singles, --batches", 0, maxClients, w.Singles, w.Batches),
+		inRange("--singles and --batches together", 1, maxClients, w.Singles+w.Batches),
+		inRange("--batch", 1, maxBatch, w.Batch),
+		positive("--sizes", w.Sizes),
+		positive("--max-duration", w.MaxDuration))
 }
 
 func (w *Soak) run(ctx context.Context, s *session) error {
@@ -40,26 +39,22 @@ func (w *Soak) run(ctx context.Context, s *session) error {
 		return err
 	}
 	queue := s.newQueue()
-	var lives int64 // of the seconds that are over
 	var looked time.Time
-	result, err := s.measure(ctx, trial{
-		label: fmt.Sprintf("%d lives", w.Lives), server: srv, queue: queue,
-		tasks:  append(repeat(w.Singles, s.singles(srv, queue, nil)), repeat(w.Batches, s.batches(srv, queue, w.Batch))...),
-		warmup: s.cfg.Warmup, duration: w.MaxDuration, series: true,
-		until: func(m *meter) bool { return lives+m.events(acking) >= w.Lives },
-		second: func(ctx context.Context, at *Second) {
-			lives += at.Lives
-			if srv.db == nil || time.Since(looked) < w.Sizes {
-				return
+	result, err := s.measure(ctx, measurement{
+		label: fmt.Sprintf("%d events", w.Events), server: srv, queue: queue,
+		tasks:    append(repeat(w.Singles, s.singles(srv, queue, nil)), repeat(w.Batches, s.batches(srv, queue, w.Batch))...),
+		duration: w.MaxDuration, events: w.Events,
+		second: func(ctx context.Context, at *report.Second) {
+			if srv.db != nil && time.Since(looked) >= w.Sizes {
+				looked = time.Now()
+				at.Values, _ = srv.db.sizes(ctx) // a look that fails leaves a gap
 			}
-			looked = time.Now()
-			at.Values, _ = srv.db.sizes(ctx) // a look that fails leaves a gap
 		},
 	})
 	if err != nil {
 		return err
 	}
-	s.report.add(result)
+	s.add(result)
 	if srv.db != nil {
 		if result.Values, err = srv.db.sizes(ctx); err != nil {
 			return err
@@ -67,54 +62,35 @@ func (w *Soak) run(ctx context.Context, s *session) error {
 	}
 	tenths := tenthsOf(result.Series)
 	for i, rate := range tenths {
-		result.Values[fmt.Sprintf("tenth_%02d_lives_per_s", i+1)] = rate
+		result.Values[fmt.Sprintf("tenth_%02d_events_per_s", i+1)] = rate
 	}
 	if tenths[0] > 0 {
-		s.report.atLeast("last tenth over first tenth", tenths[len(tenths)-1]/tenths[0], flatBar)
+		s.compare("last tenth over first tenth", tenths[len(tenths)-1]/tenths[0])
 	}
 	return nil
 }
 
-// tenthsOf is the rates of the first tenth of all lives, the second tenth, and so on. Within a second the lives are
+// tenthsOf is the rates of the first tenth of all events, the second tenth, and so on. Within a second the events are
 // taken to be evenly spread.
-func tenthsOf(series []Second) [10]float64 {
+func tenthsOf(series []report.Second) (rates [10]float64) {
 	var total float64
 	for _, at := range series {
-		total += float64(at.Lives)
+		total += float64(at.Events)
 	}
-	var ends [10]float64 // when each tenth was full
-	var lives, last float64
-	next := 0
+	var events, last, begin float64
+	tenth := 0
 	for _, at := range series {
-		n := float64(at.Lives)
-		for next < len(ends) && n > 0 && lives+n >= total*float64(next+1)/10 {
-			part := (total*float64(next+1)/10 - lives) / n
-			ends[next] = last + part*(at.Second-last)
-			next++
+		n := float64(at.Events)
+		for tenth < len(rates) && n > 0 && events+n >= total*float64(tenth+1)/10 {
+			end := last + (total*float64(tenth+1)/10-events)/n*(at.Second-last)
+			if end > begin {
+				rates[tenth] = total / 10 / (end - begin)
+			}
+			begin = end
+			tenth++
 		}
-		lives += n
+		events += n
 		last = at.Second
 	}
-	var rates [10]float64
-	begin := 0.0
-	for i, end := range ends {
-		if end > begin {
-			rates[i] = total / 10 / (end - begin)
-		}
-		begin = end
-	}
 	return rates
-}
-
-// sizes is how large the tables are, in MiB, and how many dead rows PostgreSQL knows of.
-func (db *database) sizes(ctx context.Context) (map[string]float64, error) {
-	var table, indexes, total, history, dead int64
-	if err := db.conn.QueryRow(ctx, sizesStatement).Scan(&table, &indexes, &total, &history, &dead); err != nil {
-		return nil, fmt.Errorf("asking for the sizes of the tables: %w", err)
-	}
-	const mib = 1 << 20
-	return map[string]float64{
-		"event_table_mib": float64(table) / mib, "event_indexes_mib": float64(indexes) / mib, "event_total_mib": float64(total) / mib,
-		"history_total_mib": float64(history) / mib, "event_dead_rows": float64(dead),
-	}, nil
 }

@@ -6,27 +6,29 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/bench/load"
 )
 
-// What this package says to the database about events stands here, and nowhere else. The first three are
-// what the service says for a lone request, so that the difference in time is what HTTP and the service add.
+// All SQL of this package stands here. The first three are what the service sends for a lone request, so that the difference
+// in time is what HTTP and the service add: TestStatementsAreTheServices compares them with its sources.
 const (
-	postStatement = `
-		select id, vt
-		from agent.insert_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], _notify => false)`
+	insertStatement = `
+		select id, vt, enqueued_at, event_ts, event, claimed, replayed
+		from agent.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8)`
 	claimStatement = `
-		select id, event_ts, enqueued_at, attempts, vt, claimed, event, last_error, requeued_from,
-			coalesce(type, ''), coalesce(source, ''), priority, coalesce(key, ''), max_attempts, expires_at, coalesce(worker, ''), occurrence, prior_vt
-		from agent.claim_from_watermarks($1, $2, $3, $4, $5)`
+		select id, attempts, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
+			type, source, priority, key, max_attempts, expires_at, worker, occurrence, prior_vt
+		from agent.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
 	ackStatement = `
-		select ord, status, queue, repeated, coalesce(type, ''), coalesce(worker, ''), took
-		from agent.ack_events($1, $2)`
+		select ord, status, queue, repeated, type, worker, took
+		from agent.ack_events($1, $2, $3::text[]::jsonb[])`
 
-	// What SQL users say.
+	// What SQL users send.
 	insertOneStatement = `select agent.insert_event($1::text::jsonb, $2)`
 	claimOneStatement  = `select e.id, agent.receipt(e) from agent.claim_event(3, interval '24 hours', $1) e`
 
-	// Backlogs, a statement per chunk. Events become claimable a microsecond after one another, as if posted in a
+	// Backlogs, a statement for each chunk. Events become claimable a microsecond after one another, as if inserted in a
 	// row, the newest of them now; those of the future lie between 1 and 2 hours ahead.
 	readyStatement = `
 		select min(i.id), max(i.id), count(*)
@@ -43,67 +45,65 @@ const (
 	checkpointStatement = `checkpoint`
 	vacuumOffStatement  = `alter table agent.event set (autovacuum_enabled = off)`
 	countStatement      = `select (select count(*) from agent.event) + (select count(*) from agent.event_hist)`
+	existsStatement     = `select exists (select from agent.event where id = $1 and queue = $2)`
 	snapshotStatement   = `select 1 from agent.event limit 1`
+	schemaStatement     = `select version from agent.version`
 
+	// Sessions report their commits up to a second late.
+	countersStatement = `
+		select (pg_current_wal_lsn() - '0/0')::int8, xact_commit
+		from pg_stat_database where datname = current_database()`
 	sizesStatement = `
 		select pg_relation_size('agent.event'), pg_indexes_size('agent.event'), pg_total_relation_size('agent.event')
 		, (select coalesce(sum(pg_total_relation_size(c.oid)), 0)::int8
 			from pg_class c join pg_namespace n on n.oid = c.relnamespace
 			where c.relkind = 'r' and (n.nspname = 'agent' and c.relname like 'event\_hist%' or n.nspname = '_timescaledb_internal'))
 		, coalesce((select n_dead_tup from pg_stat_user_tables where schemaname = 'agent' and relname = 'event'), 0)`
+	versionsStatement = `
+		select current_setting('server_version'), coalesce((
+			select default_version from pg_available_extensions
+			where name = 'timescaledb' and current_setting('shared_preload_libraries') like '%timescaledb%'), '')`
+	settingsStatement = `
+		select name, current_setting(name), source not in ('default', 'client', 'override') and setting is distinct from boot_val
+		from pg_settings
+		where name not like '%\_file' and name not in ('data_directory', 'unix_socket_directories', 'unix_socket_permissions', 'port')`
 
 	// A table like the queue's, to time a bare commit on.
-	likeStatement     = `create table %s (like agent.event including all)`
-	likeDropStatement = `drop table %s`
-	likeInsert        = `insert into %s (event, queue) values ($1::text::jsonb, $2)`
+	likeStatement     = `create table if not exists public.queued_bench (like agent.event including all)`
+	likeDropStatement = `drop table if exists public.queued_bench`
+	likeInsert        = `insert into public.queued_bench (event, queue) values ($1::text::jsonb, $2)`
 )
 
-// sqlPost enqueues one event as the service does.
-func sqlPost(ctx context.Context, conn *pgx.Conn, queue, payload string) (id int64, err error) {
-	var vt time.Time
-	rows, _ := conn.Query(ctx, postStatement, []string{payload}, []string{queue}, nil, nil)
-	_, err = pgx.ForEachRow(rows, []any{&id, &vt}, func() error { return nil })
-	return id, err
+// sqlInsert inserts one event as the service does.
+func sqlInsert(ctx context.Context, conn *pgx.Conn, queue, payload string) error {
+	rows, _ := conn.Query(ctx, insertStatement, []string{payload}, []string{queue}, nil, nil, nil, nil, nil, 24*time.Hour)
+	_, err := pgx.ForEachRow(rows, make([]any, 7), func() error { return nil })
+	return err
 }
 
-// sqlClaim claims one event as the service does. There is none when id is zero.
+// sqlClaim claims one event as the service does where it knows of no watermark. There is none when the id is zero.
 func sqlClaim(ctx context.Context, conn *pgx.Conn, queue string) (id int64, receipt string, err error) {
-	var (
-		eventTS, enqueuedAt, vt, priorVT time.Time
-		attempts                         int32
-		claimed                          []time.Time
-		event                            []byte
-		lastError                        *string
-		requeuedFrom                     *int64
-		typ, source, key, worker         string
-		priority                         int32
-		maxAttempts                      *int32
-		expiresAt                        *time.Time
-		occurrence                       []byte
-	)
-	rows, _ := conn.Query(ctx, claimStatement, queue, 1, 3, 24*time.Hour, "fifo")
-	_, err = pgx.ForEachRow(rows, []any{
-		&id, &eventTS, &enqueuedAt, &attempts, &vt, &claimed, &event, &lastError, &requeuedFrom,
-		&typ, &source, &priority, &key, &maxAttempts, &expiresAt, &worker, &occurrence, &priorVT,
-	}, func() error {
+	var attempts int32
+	var claimed []time.Time
+	columns := make([]any, 18)
+	columns[0], columns[1], columns[2] = &id, &attempts, &claimed
+	rows, _ := conn.Query(ctx, claimStatement, queue, 1, 3, 24*time.Hour, "fifo", nil, nil, nil, nil, nil, nil)
+	_, err = pgx.ForEachRow(rows, columns, func() error {
 		receipt = fmt.Sprintf("%d.%d.%d", id, attempts, claimed[len(claimed)-1].UnixMicro()) // as agent.receipt has it
 		return nil
 	})
 	return id, receipt, err
 }
 
-// sqlAck finishes one event as the service does.
+// sqlAck acks one event as the service does.
 func sqlAck(ctx context.Context, conn *pgx.Conn, id int64, receipt string) error {
-	var ord int
 	var status string
-	var queue *string
-	var repeated bool
-	var typ, worker string
-	var took *time.Duration
-	rows, _ := conn.Query(ctx, ackStatement, []int64{id}, []*string{&receipt})
-	_, err := pgx.ForEachRow(rows, []any{&ord, &status, &queue, &repeated, &typ, &worker, &took}, func() error { return nil })
+	columns := make([]any, 7)
+	columns[1] = &status
+	rows, _ := conn.Query(ctx, ackStatement, []int64{id}, []*string{&receipt}, nil)
+	_, err := pgx.ForEachRow(rows, columns, func() error { return nil })
 	if err == nil && status != "done" {
-		err = fmt.Errorf("event %d was acked in SQL and is %s", id, status)
+		err = fmt.Errorf("event %d was acked in SQL and is %q", id, status)
 	}
 	return err
 }
@@ -111,20 +111,20 @@ func sqlAck(ctx context.Context, conn *pgx.Conn, id int64, receipt string) error
 // loadChunk is how many events one statement loads.
 const loadChunk = 20_000
 
-// load puts n events into a queue by one of the statements for backlogs, and notes them in the ledger.
-func (s *session) load(ctx context.Context, srv *server, statement, queue string, n int, l *ledger) error {
+// load puts n events into a queue by one of the statements for backlogs, and notes them in the account.
+func (s *session) load(ctx context.Context, srv *server, statement, queue string, n int, a *load.Account) error {
 	for done := 0; done < n; {
-		s.progress.say("loading %d of %d events", done, n)
+		s.progress.show("loading %d of %d events", done, n)
 		chunk := min(loadChunk, n-done)
 		var first, last, count int64
 		if err := srv.db.conn.QueryRow(ctx, statement, string(s.payload), queue, chunk).Scan(&first, &last, &count); err != nil {
 			return fmt.Errorf("loading events: %w", err)
 		}
 		if last-first+1 != count {
-			return fmt.Errorf("loading events: somebody else uses the database that was made for this")
+			return fmt.Errorf("loading events: another program uses the database that was made for this")
 		}
 		for id := first; id <= last; id++ {
-			l.post(id)
+			a.Inserted(id)
 		}
 		done += chunk
 	}

@@ -2,22 +2,22 @@ package workloads
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
-	"github.com/jackc/pgx/v5"
+	"github.com/queued/queued/bench/load"
+	"github.com/queued/queued/bench/report"
 )
 
-// Wakeup is how long a waiting claim takes to hear of an event: from the sending of the post to the claim's answer.
+// Wakeup is how soon a waiting claim gets an event: from the sending of the insert to the claim's response.
 type Wakeup struct {
-	Rounds  int           `name:"rounds" default:"100" placeholder:"N" help:"How many events each way gets."`
-	Gap     time.Duration `name:"gap" default:"50ms" help:"About how long after one event the next is posted."`
-	URL2    string        `name:"url2" placeholder:"URL" help:"With --url: a second server on the same database, to post at one and claim at the other. Without --url both are started."`
-	Waiters int           `name:"waiters" default:"4" placeholder:"N" help:"How many claims wait on each queue."`
+	Rounds  int           `default:"100" placeholder:"N" help:"How many events each path gets."`
+	Gap     time.Duration `default:"50ms" help:"About how long after one event the next is inserted."`
+	URL2    string        `name:"url2" placeholder:"URL" help:"With --url: a second server on the same database, to claim at. Without --url both are started."`
+	Waiters int           `default:"4" placeholder:"N" help:"How many claims wait on each queue."`
 }
 
 func (*Wakeup) name() string { return "wakeup" }
@@ -26,257 +26,208 @@ func (w *Wakeup) check(cfg Config) error {
 	if w.URL2 != "" && cfg.URL == "" {
 		return Invalidf("--url2: the second server needs a first one (--url)")
 	}
-	if err := checkNumber("--rounds", w.Rounds, 1, 1_000_000); err != nil {
-		return err
-	}
-	if err := checkNumber("--waiters", w.Waiters, 1, 10_000); err != nil {
-		return err
-	}
-	return checkDuration("--gap", w.Gap)
+	return errors.Join(
+		inRange("--rounds", 1, 1_000_000, w.Rounds), inRange("--waiters", 1, 10_000, w.Waiters), positive("--gap", w.Gap))
+}
+
+// path is one way for an event to reach a waiting claim; or, without waiters, a commit to compare with.
+type path struct {
+	label   string
+	waiters *waiters
+	times   load.Histogram
+	insert  func(ctx context.Context) error
+	stop    func()
 }
 
 func (w *Wakeup) run(ctx context.Context, s *session) error {
-	first, err := s.serve(ctx)
-	if err != nil {
-		return err
-	}
-	second, err := s.second(ctx, first, w.URL2)
-	if err != nil {
-		return err
-	}
-	ways, end, err := w.prepare(ctx, s, first, second)
-	defer end()
+	paths, err := w.paths(ctx, s)
+	defer func() {
+		for _, p := range paths {
+			p.stop()
+		}
+	}()
 	if err != nil {
 		return err
 	}
 	const warmups = 5
 	for round := range w.Rounds + warmups {
-		s.progress.say("round %d of %d", round, w.Rounds)
-		for _, way := range ways {
+		s.progress.show("round %d of %d", round, w.Rounds)
+		for _, p := range paths {
 			gap := w.Gap/2 + time.Duration(rand.Int64N(int64(w.Gap))) //nolint:gosec // a load, not a secret
-			if !pause(ctx, gap) {
+			if !load.Pause(ctx, gap) {
 				return ctx.Err()
 			}
-			if err := first.alive(); err != nil {
-				return err
-			}
-			took, err := way.once(ctx)
+			begin := time.Now()
+			end, err := p.run(ctx)
 			if err != nil {
-				return fmt.Errorf("%s: %w", way.label, err)
+				return fmt.Errorf("%s: %w", p.label, err)
 			}
 			if round >= warmups {
-				_ = way.times.RecordValue(took.Microseconds())
+				p.times.Add(end.Sub(begin))
 			}
 		}
 	}
-	return w.judge(ctx, s, ways)
-}
-
-// way is one way for an event to reach a waiting claim.
-type way struct {
-	label string
-	times *hdrhistogram.Histogram
-	once  func(ctx context.Context) (time.Duration, error)
-	trial *trial // to account for; nil: nothing to
-}
-
-func (w *Wakeup) prepare(ctx context.Context, s *session, first, second *server) (ways []*way, end func(), err error) {
-	var ends []func()
-	end = func() {
-		for _, e := range ends {
-			e()
+	commit := paths[len(paths)-1].times.Latency()
+	for _, p := range paths {
+		result := &report.Result{Label: p.label}
+		l := p.times.Latency()
+		s.add(result)
+		if p.waiters == nil {
+			result.Latency = map[string]load.Latency{"commit": l}
+			continue
 		}
-	}
-	post := func(at *server, wt *waiting) (func(ctx context.Context) (time.Duration, error), error) {
-		poster, err := hire(ctx, at, wt.queue, 1, wt.ledger)
-		if err != nil {
-			return nil, err
-		}
-		ends = append(ends, poster.close)
-		request := postRequest(at.at, wt.queue, s.payload)
-		return func(ctx context.Context) (time.Duration, error) {
-			begin := time.Now()
-			if !poster.workers[0].post(ctx, request, begin) {
-				return 0, fmt.Errorf("the post failed: %v", poster.meter.take().errors)
-			}
-			return wt.answered(ctx, begin)
-		}, nil
-	}
-	add := func(label string, claims *server, how func(*waiting) (func(context.Context) (time.Duration, error), error)) error {
-		wt, err := s.wait(ctx, claims, w.Waiters)
-		if err != nil {
+		result.Latency = map[string]load.Latency{"insert to claim": l}
+		if result.Balance, err = s.drain(ctx, p.waiters.server, p.waiters.queue, p.waiters.clients.Account); err != nil {
 			return err
 		}
-		ends = append(ends, wt.end)
-		once, err := how(wt)
-		if err != nil {
-			return err
+		if paths[len(paths)-1].waiters == nil {
+			s.compare(p.label+" p50 over a commit", l.P50/commit.P50)
 		}
-		ways = append(ways, &way{
-			label: label, times: newHistogram(), once: once,
-			trial: &trial{label: label, server: claims, queue: wt.queue, ledger: wt.ledger},
-		})
-		return nil
-	}
-	if err := add("same process", first, func(wt *waiting) (func(context.Context) (time.Duration, error), error) {
-		return post(first, wt)
-	}); err != nil {
-		return ways, end, err
-	}
-	if second != nil {
-		if err := add("two processes", second, func(wt *waiting) (func(context.Context) (time.Duration, error), error) {
-			return post(first, wt)
-		}); err != nil {
-			return ways, end, err
-		}
-	}
-	if first.db == nil {
-		return ways, end, nil
-	}
-	conn, err := first.db.connect(ctx)
-	if err != nil {
-		return ways, end, err
-	}
-	ends = append(ends, func() { _ = conn.Close(context.WithoutCancel(ctx)) })
-	if err := add("plain SQL", first, func(wt *waiting) (func(context.Context) (time.Duration, error), error) {
-		return func(ctx context.Context) (time.Duration, error) {
-			begin := time.Now()
-			var id int64
-			if err := conn.QueryRow(ctx, insertOneStatement, string(s.payload), wt.queue).Scan(&id); err != nil {
-				return 0, err
-			}
-			wt.ledger.post(id)
-			return wt.answered(ctx, begin)
-		}, nil
-	}); err != nil {
-		return ways, end, err
-	}
-	commit, drop, err := bareCommit(ctx, conn, string(s.payload))
-	if err != nil {
-		return ways, end, err
-	}
-	ends = append([]func(){drop}, ends...) // before the connection
-	ways = append(ways, &way{label: "bare commit", times: newHistogram(), once: commit})
-	return ways, end, nil
-}
-
-// bareCommit times a one-row insert into a table like the queue's.
-func bareCommit(ctx context.Context, conn *pgx.Conn, payload string) (once func(context.Context) (time.Duration, error), drop func(), err error) {
-	var name string
-	if err := conn.QueryRow(ctx, `select 'public.queued_bench_' || pg_backend_pid()`).Scan(&name); err != nil {
-		return nil, nil, err
-	}
-	if _, err := conn.Exec(ctx, fmt.Sprintf(likeStatement, name)); err != nil {
-		return nil, nil, fmt.Errorf("a table to time a commit on: %w", err)
-	}
-	once = func(ctx context.Context) (time.Duration, error) {
-		begin := time.Now()
-		_, err := conn.Exec(ctx, fmt.Sprintf(likeInsert, name), payload, "bench")
-		return time.Since(begin), err
-	}
-	drop = func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		_, _ = conn.Exec(ctx, fmt.Sprintf(likeDropStatement, name)) // it may be gone with its database
-	}
-	return once, drop, nil
-}
-
-func (w *Wakeup) judge(ctx context.Context, s *session, ways []*way) error {
-	var commit float64
-	for _, way := range ways {
-		if way.trial == nil {
-			commit = latencyOf(way.times).P50
-		}
-	}
-	for _, way := range ways {
-		result := newResult(way.label)
-		l := latencyOf(way.times)
-		name := "to the claim"
-		if way.trial == nil {
-			name = "insert"
-		}
-		result.Latency = map[string]Latency{name: l}
-		if way.trial != nil {
-			account, err := s.settle(ctx, *way.trial)
-			if err != nil {
-				return err
-			}
-			result.Account = &account
-			if commit > 0 {
-				s.report.compare(strings.ReplaceAll(way.label, " ", "_")+"_p50_over_a_commit", l.P50/commit)
-			}
-		}
-		s.report.add(result)
 	}
 	return nil
 }
 
-// second is another server on the same database: the one at url, or one that is started beside one that was; else nil.
-func (s *session) second(ctx context.Context, first *server, url string) (*server, error) {
-	switch {
-	case url != "":
-		return s.attach(ctx, url)
-	case first.child == nil:
-		return nil, nil
+// run inserts an event and returns when the claim was answered with it.
+func (p *path) run(ctx context.Context) (time.Time, error) {
+	if err := p.insert(ctx); err != nil || p.waiters == nil {
+		return time.Now(), err
 	}
-	srv := new(server)
-	s.opened = append([]*server{srv}, s.opened...) // to be stopped before the database is dropped
-	return srv, s.start(ctx, srv, withDatabase(s.cluster.text, first.database))
+	ctx, cancel := context.WithTimeoutCause(ctx, longWait, fmt.Errorf("no waiting claim was answered within %s", longWait))
+	defer cancel()
+	select {
+	case at := <-p.waiters.claims:
+		return at, nil
+	case <-ctx.Done():
+		return time.Time{}, context.Cause(ctx)
+	}
 }
 
-// waiting is claims that wait on a queue and ack what they get.
-type waiting struct {
-	queue  string
-	ledger *ledger
-	claims chan time.Time // when each was answered with an event
-	end    func()
-}
-
-// wait has n claims wait on a new queue.
-func (s *session) wait(ctx context.Context, srv *server, n int) (*waiting, error) {
-	wt := &waiting{queue: s.newQueue(), ledger: newLedger(), claims: make(chan time.Time, n)}
-	workers, err := hire(ctx, srv, wt.queue, n, wt.ledger)
+// paths are what can be measured with what is known; the last one is the commit, where the database is known. Those that were made are
+// returned with an error, too.
+func (w *Wakeup) paths(ctx context.Context, s *session) (paths []*path, err error) {
+	first, err := s.serve(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := context.WithCancel(ctx)
-	request := claimRequest(srv.at, wt.queue, 1, "", longWait)
-	var group sync.WaitGroup
-	for _, w := range workers.workers {
-		group.Go(func() {
-			defer context.AfterFunc(ctx, w.interrupt)()
+	second := first
+	switch {
+	case w.URL2 != "":
+		second, err = s.attach(ctx, w.URL2)
+	case first.process != nil:
+		second, err = s.startSecond(ctx, first)
+	}
+	if err != nil {
+		return nil, err
+	}
+	add := func(label string, claims *server) (*path, error) {
+		wt, err := s.startWaiters(ctx, claims, w.Waiters)
+		if err != nil {
+			return nil, err
+		}
+		p := &path{label: label, waiters: wt, times: load.NewHistogram(), stop: wt.stop}
+		p.insert = func(ctx context.Context) error { return wt.insert(ctx, first, s.payload) }
+		paths = append(paths, p)
+		return p, nil
+	}
+	if _, err := add("same process", first); err != nil {
+		return paths, err
+	}
+	if second != first {
+		if _, err := add("two processes", second); err != nil {
+			return paths, err
+		}
+	}
+	if first.db == nil {
+		return paths, nil
+	}
+	inSQL, err := add("SQL", first)
+	if err != nil {
+		return paths, err
+	}
+	conn := first.db.conn
+	inSQL.insert = func(ctx context.Context) error {
+		var id int64
+		if err := conn.QueryRow(ctx, insertOneStatement, string(s.payload), inSQL.waiters.queue).Scan(&id); err != nil {
+			return err
+		}
+		inSQL.waiters.clients.Account.Inserted(id)
+		return nil
+	}
+	// A bare commit: one row, inserted into a table like the queue's.
+	if _, err := conn.Exec(ctx, likeStatement); err != nil {
+		return paths, fmt.Errorf("a table to time a commit on: %w", err)
+	}
+	return append(paths, &path{
+		label: "bare commit", times: load.NewHistogram(),
+		insert: func(ctx context.Context) error {
+			_, err := conn.Exec(ctx, likeInsert, string(s.payload), "bench")
+			return err
+		},
+		stop: func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			_, _ = conn.Exec(ctx, likeDropStatement) // it may be gone with its database
+		},
+	}), nil
+}
+
+// waiters are claims that wait on a queue of their own, and ack what they get.
+type waiters struct {
+	server   *server
+	queue    string
+	clients  *load.Clients
+	inserter *load.Clients  // one client, from the first insert on
+	claims   chan time.Time // when each was answered with an event
+	stop     func()
+}
+
+// startWaiters has n claims wait. They must be stopped.
+func (s *session) startWaiters(ctx context.Context, srv *server, n int) (*waiters, error) {
+	wt := &waiters{server: srv, queue: s.newQueue(), claims: make(chan time.Time, n)}
+	var err error
+	if wt.clients, err = load.Open(ctx, srv.target, wt.queue, n, load.NewAccount()); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	claim := srv.target.ClaimRequest(wt.queue, 1, "", longWait)
+	var running sync.WaitGroup
+	for _, c := range wt.clients.All {
+		running.Go(func() {
 			for ctx.Err() == nil {
-				leases, ok := w.claim(ctx, request, longWait)
-				if !ok || len(leases) == 0 {
+				leases, _ := c.Claim(ctx, claim)
+				if len(leases) == 0 {
 					continue
 				}
 				select {
 				case wt.claims <- time.Now():
-				default: // nobody waits for it: an event that came twice, which the ledger has
+				default: // nobody waits for it: an event that came twice, which the account has
 				}
-				w.ack(ctx, leases[0])
+				c.Ack(ctx, leases[0])
 			}
 		})
 	}
-	wt.end = sync.OnceFunc(func() {
-		stop()
-		group.Wait()
-		workers.close()
-	})
+	wt.stop = func() {
+		cancel()
+		running.Wait()
+		wt.clients.Close()
+		if wt.inserter != nil {
+			wt.inserter.Close()
+		}
+	}
 	return wt, nil
 }
 
-// answered returns the time from begin to the next answer with an event.
-func (wt *waiting) answered(ctx context.Context, begin time.Time) (time.Duration, error) {
-	timer := time.NewTimer(longWait)
-	defer timer.Stop()
-	select {
-	case at := <-wt.claims:
-		return at.Sub(begin), nil
-	case <-timer.C:
-		return 0, fmt.Errorf("no waiting claim was answered within %s", longWait)
-	case <-ctx.Done():
-		return 0, ctx.Err()
+// insert inserts an event at a server over HTTP, for these waiters.
+func (wt *waiters) insert(ctx context.Context, at *server, payload []byte) error {
+	if wt.inserter == nil {
+		clients, err := load.Open(ctx, at.target, wt.queue, 1, wt.clients.Account)
+		if err != nil {
+			return err
+		}
+		wt.inserter = clients
 	}
+	if _, ok := wt.inserter.All[0].Insert(ctx, at.target.InsertRequest(wt.queue, payload), time.Time{}); !ok {
+		return fmt.Errorf("the insert failed: %v", wt.inserter.Meter.Take().Errors)
+	}
+	return nil
 }

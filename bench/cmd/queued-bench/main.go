@@ -9,13 +9,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
 
+	"github.com/queued/queued/bench/report"
 	"github.com/queued/queued/bench/suite"
 	"github.com/queued/queued/bench/workloads"
 )
@@ -47,7 +47,7 @@ type cli struct {
 	Quiet       bool          `group:"How to measure and report it:" short:"q" help:"Do not show progress."`
 
 	workloads.Commands `embed:""`
-	Suite              suite.Config `cmd:"" help:"Every workload, the floor under it and its peers, in rounds, judged by bars."`
+	Suite              suite.Config `cmd:"" help:"The workloads, the floor under them and peers, in rounds, judged by bars."`
 }
 
 const description = `Measures queued servers. An event is counted when it was inserted, claimed and acked. Each run accounts for every event in the
@@ -57,19 +57,19 @@ end, and exits with 1 when one was lost or handed out twice.`
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	err := runCommand(ctx, args, environ, stdout, stderr)
 	var invalid *workloads.InvalidError
-	var missed suite.MissedError
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.As(err, &missed):
-		return exitMissed
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
 		_, _ = fmt.Fprintln(stderr, "queued-bench: interrupted")
 		return exitInterrupted
 	}
 	_, _ = fmt.Fprintln(stderr, "queued-bench:", err)
-	if errors.As(err, &invalid) {
+	switch {
+	case errors.As(err, &invalid):
 		return exitUsage
+	case errors.Is(err, report.ErrMissed):
+		return exitMissed
 	}
 	return exitFailure
 }
@@ -90,26 +90,8 @@ func runCommand(ctx context.Context, args, environ []string, stdout, stderr io.W
 	case err != nil:
 		return workloads.Invalidf("%s", err)
 	}
-	cfg := workloads.Config{
-		URL: c.URL, APIKey: c.APIKey, DatabaseURL: c.DatabaseURL, Program: c.Program, Environ: environ,
-		Warmup: c.Warmup, Payload: c.Payload, Quiet: c.Quiet, Terminal: isTerminal(stderr), Output: stdout, Progress: stderr,
-	}
-	for _, variable := range environ {
-		switch name, value, _ := strings.Cut(variable, "="); {
-		case name == "QUEUED_TEST_DATABASE_URL" && c.URL == "" && c.DatabaseURL == "":
-			cfg.DatabaseURL = value
-		case name == "QUEUED_API_KEY" && c.URL != "" && c.APIKey == "":
-			cfg.APIKey = value
-		}
-	}
-	if c.Out != "" {
-		if err := os.MkdirAll(c.Out, 0o755); err != nil { //nolint:gosec // reports are for everyone
-			return err
-		}
-		cfg.JSON, cfg.Plot = filepath.Join(c.Out, "report.json"), c.Out
-	}
-	workload, isWorkload := parsed.Selected().Target.Addr().Interface().(workloads.Workload)
-	if err := cfg.Check(); err != nil {
+	cfg, err := c.config(environ, stderr)
+	if err != nil {
 		return err
 	}
 	if cfg.Program == "" && cfg.URL == "" {
@@ -119,11 +101,42 @@ func runCommand(ctx context.Context, args, environ []string, stdout, stderr io.W
 		}
 		defer remove()
 	}
-	if !isWorkload {
-		return c.Suite.Run(ctx, cfg, c.Out)
+	var r *report.Report
+	if workload, ok := parsed.Selected().Target.Addr().Interface().(workloads.Workload); ok {
+		if r, err = workloads.Run(ctx, cfg, workload); r != nil {
+			r.Judge(report.Bars)
+		}
+	} else if r, err = c.Suite.Run(ctx, cfg); err == nil {
+		err = r.Missed()
 	}
-	_, err = workloads.Run(ctx, cfg, workload)
+	if r == nil || len(r.Numbers)+len(r.Failures) == 0 {
+		return err
+	}
+	r.Text(stdout)
+	if c.Out != "" {
+		err = errors.Join(err, r.Write(c.Out))
+	}
 	return err
+}
+
+// config is what the flags and the environment say of what to measure.
+func (c *cli) config(environ []string, stderr io.Writer) (workloads.Config, error) {
+	cfg := workloads.Config{
+		URL: c.URL, APIKey: c.APIKey, DatabaseURL: c.DatabaseURL, Program: c.Program, Environ: environ,
+		Warmup: c.Warmup, Payload: c.Payload, Progress: stderr, Terminal: isTerminal(stderr),
+	}
+	if c.Quiet {
+		cfg.Progress = nil
+	}
+	for _, variable := range environ {
+		switch name, value, _ := strings.Cut(variable, "="); {
+		case name == "QUEUED_TEST_DATABASE_URL" && c.URL == "" && c.DatabaseURL == "":
+			cfg.DatabaseURL = value
+		case name == "QUEUED_API_KEY" && c.URL != "" && c.APIKey == "":
+			cfg.APIKey = value
+		}
+	}
+	return cfg, cfg.Check()
 }
 
 // isTerminal reports whether w is a terminal.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/bench/report"
 	"github.com/queued/queued/bench/workloads"
 )
 
@@ -85,17 +86,21 @@ func hasDatabase(t *testing.T, name string) (there bool) {
 func TestWorkloadMeasuresAServerOfItsOwn(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		args   []string
-		ratios []string
+		args    []string
+		part    string
+		numbers []string
 	}{
-		{[]string{"single", "--connections", "2,3", "--duration=100ms"}, nil},
-		{[]string{"wakeup", "--rounds=2", "--gap=1ms"}, []string{"same_process_p50_over_a_commit", "two_processes_p50_over_a_commit"}},
-		{[]string{"depth", "--backlog=5,50", "--connections=2", "--claims=3", "--rounds=1"}, []string{
+		{[]string{"single", "--connections", "2,3", "--duration=100ms"}, "single", nil},
+		{[]string{"wakeup", "--rounds=2", "--gap=1ms"}, "wakeup", []string{"same process p50 over a commit", "two processes p50 over a commit"}},
+		{[]string{"depth", "--backlog=5,50", "--connections=2", "--claims=3", "--rounds=1"}, "depth", []string{
 			"fifo: 50 waiting over 5 waiting", "random_100: 50 waiting over 5 waiting", "sql_claim_event: 50 waiting over 5 waiting",
 			"GET /queues: 50 waiting over 5 waiting", "GET /metrics: 50 waiting over 5 waiting",
 		}},
-		{[]string{"piles", "--delayed=20", "--leased=10", "--other=0", "--connections=2", "--claims=3", "--rounds=1"}, []string{
-			"fifo: 20 delayed over no pile beside 20 delayed", "fifo: 10 leased over no pile beside 10 leased",
+		{[]string{"unclaimable", "--delayed=20", "--leased=10", "--other=0", "--connections=2", "--claims=3", "--rounds=1"}, "unclaimable", []string{
+			"fifo: 20 delayed over without 20 delayed", "fifo: 10 leased over without 10 leased",
+		}},
+		{[]string{"compare", "--programs", "a=" + program, "--programs", "b=" + program, "--rounds=2", "--duration=1s", "--connections=2"}, "single", []string{
+			"single: events/s, b ÷ a", "single: server CPU, b ÷ a", "batch: events/s, b ÷ a", "batch: insert p99, b ÷ a",
 		}},
 	} {
 		t.Run(test.args[0], func(t *testing.T) {
@@ -112,19 +117,19 @@ func TestWorkloadMeasuresAServerOfItsOwn(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var report workloads.Report
-			if err := json.Unmarshal(content, &report); err != nil {
+			var got report.Report
+			if err := json.Unmarshal(content, &got); err != nil {
 				t.Fatal(err)
 			}
-			if report.Workload != test.args[0] || len(report.Results) == 0 {
-				t.Errorf("the report is %+v", report)
+			if got.Parts[0].Name != test.part || len(got.Results) == 0 {
+				t.Errorf("the report is %+v", got)
 			}
-			for _, name := range test.ratios {
-				if report.Ratios[name].Value <= 0 {
-					t.Errorf("the ratio %q is missing among %v", name, report.Ratios)
+			for _, name := range test.numbers {
+				if !strings.Contains(stdout.String(), name) {
+					t.Errorf("the number %q is missing:\n%s", name, &stdout)
 				}
 			}
-			if !strings.Contains(stdout.String(), "none lost, none twice") {
+			if !strings.Contains(stdout.String(), "none lost, none handed out twice") {
 				t.Errorf("standard output:\n%s", &stdout)
 			}
 			made := madeDatabase.FindStringSubmatch(stderr.String())
@@ -169,13 +174,14 @@ func TestMistakesAreUsageErrors(t *testing.T) {
 		{[]string{"nonsense"}, "nonsense"},
 		{[]string{"single"}, "neither a server nor a database"},
 		{[]string{"single", "--connections=4,x"}, "--connections"},
-		{[]string{"single", "--url=localhost"}, "is no URL of a server"},
+		{[]string{"single", "--url=localhost"}, "is not the URL of a server"},
 		{[]string{"single", "--url=http://localhost", "--payload=1"}, "--payload: got 1"},
 		{[]string{"depth", "--url=http://localhost"}, "leave --url out"},
 		{[]string{"suite", "--url=http://localhost"}, "leave --url out"},
 		{[]string{"suite", url, "--rounds=0"}, "--rounds: got 0"},
 		{[]string{"suite", url, "--duration=10ms"}, "--duration: got 10ms"},
 		{[]string{"suite", url, "--peer=pgmq.sql"}, "--peer"},
+		{[]string{"compare", url, "--programs=a=b"}, "--programs: got 1"},
 	} {
 		var stderr output
 		code := run(t.Context(), append([]string{"--program", program}, test.args...), nil, new(bytes.Buffer), &stderr)
@@ -192,7 +198,7 @@ func TestHelpNamesEveryCommand(t *testing.T) {
 		t.Fatalf("exit code %d", code)
 	}
 	for _, name := range []string{
-		"single", "batch", "idle", "depth", "piles", "snapshot", "claimers", "wakeup", "soak", "payload", "memory", "suite",
+		"single", "batch", "idle", "depth", "unclaimable", "snapshot", "claimers", "wakeup", "soak", "payload", "memory", "compare", "suite",
 	} {
 		if !strings.Contains(stdout.String(), name+" ") {
 			t.Errorf("--help does not name %s:\n%s", name, &stdout)

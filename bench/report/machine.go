@@ -1,0 +1,82 @@
+package report
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+)
+
+func thisMachine() Machine {
+	m := Machine{
+		CPU: procField("/proc/cpuinfo", "model name"), Cores: runtime.NumCPU(),
+		System: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(),
+	}
+	var kib int
+	_, _ = fmt.Sscanf(procField("/proc/meminfo", "MemTotal"), "%d kB", &kib)
+	m.MemoryMiB = kib / 1024
+	return m
+}
+
+// BusyShare watches the processors for a moment, and returns the part of them that is in use while this program does nothing; 0 where
+// the system does not tell.
+func BusyShare(ctx context.Context) float64 {
+	const watch = 300 * time.Millisecond
+	idle, all := processorTimes("/proc/stat")
+	timer := time.NewTimer(watch)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	idleNow, allNow := processorTimes("/proc/stat")
+	if allNow <= all {
+		return 0
+	}
+	return 1 - (idleNow-idle)/(allNow-all)
+}
+
+// processorTimes returns how long all processors together were idle, and how long they existed, in ticks.
+func processorTimes(path string) (idle, all float64) {
+	body, err := os.ReadFile(path) //nolint:gosec // one of the kernel's
+	if err != nil {
+		return 0, 0
+	}
+	line, _, _ := strings.Cut(string(body), "\n")
+	fields := strings.Fields(line)
+	// cpu user nice system idle iowait irq softirq steal, and then guests, which user has counted already.
+	if len(fields) < 9 || fields[0] != "cpu" {
+		return 0, 0
+	}
+	for i, field := range fields[1:9] {
+		ticks, err := strconv.ParseFloat(field, 64)
+		if err != nil {
+			return 0, 0
+		}
+		all += ticks
+		if i == 3 || i == 4 {
+			idle += ticks
+		}
+	}
+	return idle, all
+}
+
+// procField returns the value of the first line "name : value" of a file, empty where there is none.
+func procField(path, name string) string {
+	file, err := os.Open(path) //nolint:gosec // one of the kernel's
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = file.Close() }()
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		if field, value, found := strings.Cut(lines.Text(), ":"); found && strings.TrimSpace(field) == name {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,98 @@
+package workloads
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/queued/queued/bench/report"
+)
+
+// Compare is several programs side by side: each serves a database of its own, on the same PostgreSQL, and they take turns, in an order
+// drawn by lot in each round, so that what else the machine does hits all alike.
+type Compare struct {
+	Programs    []string      `required:"" placeholder:"NAME=FILE" help:"The programs, such as before=/tmp/queued,after=bin/queued; each is compared with the first."`
+	Rounds      int           `default:"15" placeholder:"N" help:"How many turns each program gets with each load."`
+	Duration    time.Duration `default:"2s" help:"How long a turn takes, after the warm-up."`
+	Connections int           `default:"64" placeholder:"N" help:"How many clients insert, claim and ack one event at a time."`
+	Batch       int           `default:"100" placeholder:"N" help:"Events in each request of batches, over 4 connections."`
+}
+
+func (*Compare) name() string { return "compare" }
+
+func (w *Compare) check(cfg Config) error {
+	for _, program := range w.Programs {
+		if name, file, _ := strings.Cut(program, "="); name == "" || file == "" {
+			return Invalidf("--programs: got %q; expected NAME=FILE", program)
+		}
+	}
+	if len(w.Programs) < 2 {
+		return Invalidf("--programs: got %d; expected two or more, such as before=/tmp/queued,after=bin/queued", len(w.Programs))
+	}
+	return errors.Join(
+		needOwnServers(cfg),
+		inRange("--rounds", 1, 10_000, w.Rounds),
+		inRange("--connections", 1, maxClients, w.Connections),
+		inRange("--batch", 1, maxBatch, w.Batch),
+		positive("--duration", w.Duration))
+}
+
+func (w *Compare) run(ctx context.Context, s *session) error {
+	type side struct {
+		name   string
+		server *server
+	}
+	var sides []side
+	var versions []string
+	for _, program := range w.Programs {
+		name, file, _ := strings.Cut(program, "=")
+		srv, err := s.startOnNew(ctx, file)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		sides = append(sides, side{name, srv})
+		versions = append(versions, name+" "+s.report.Machine.Queued)
+	}
+	const batchClients = 4
+	loads := []struct {
+		name  string
+		tasks func(srv *server, queue string) []task
+	}{
+		{"single", func(srv *server, queue string) []task { return repeat(w.Connections, s.singles(srv, queue, nil)) }},
+		{"batch", func(srv *server, queue string) []task { return repeat(batchClients, s.batches(srv, queue, w.Batch)) }},
+	}
+	s.report.Machine.Queued = strings.Join(versions, ", ")
+	s.report.Rounds, s.report.Duration = w.Rounds, w.Duration.String()
+	s.report.Parts = []report.Part{
+		{Name: "single", About: fmt.Sprintf("single events over %d connections", w.Connections)},
+		{Name: "batch", About: fmt.Sprintf("batches of %d events over %d connections", w.Batch, batchClients)},
+	}
+	for round := range w.Rounds {
+		for _, l := range loads {
+			order := slices.Clone(sides)
+			rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] }) //nolint:gosec // an order, not a secret
+			for _, side := range order {
+				queue := s.newQueue()
+				result, err := s.measure(ctx, measurement{
+					label: side.name, server: side.server, queue: queue, tasks: l.tasks(side.server, queue), duration: w.Duration,
+				})
+				if err != nil {
+					return fmt.Errorf("round %d, %s, %s: %w", round+1, l.name, side.name, err)
+				}
+				result.Series = nil
+				s.report.Add(l.name, round, false, result)
+			}
+		}
+	}
+	slices.SortStableFunc(s.report.Numbers, func(a, b *report.Number) int { return strings.Compare(a.Name, b.Name) })
+	for _, side := range sides[1:] {
+		for _, l := range loads {
+			s.report.Judge(report.ProgramBars(l.name, side.name, sides[0].name))
+		}
+	}
+	return nil
+}

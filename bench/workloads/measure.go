@@ -1,0 +1,175 @@
+package workloads
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/queued/queued/bench/load"
+	"github.com/queued/queued/bench/report"
+)
+
+// task is what one client does until ctx ends.
+type task func(ctx context.Context, c *load.Client)
+
+// repeat is a task for n clients.
+func repeat(n int, t task) []task {
+	tasks := make([]task, n)
+	for i := range tasks {
+		tasks[i] = t
+	}
+	return tasks
+}
+
+// measurement is one measured run: clients on a server and a queue, each at its task.
+type measurement struct {
+	label    string
+	server   *server
+	queue    string
+	tasks    []task // one for each client
+	duration time.Duration
+	events   int64                                        // ends it before duration, when so many are acked; 0: never
+	during   func(ctx context.Context) error              // runs beside the clients, when not nil
+	second   func(ctx context.Context, at *report.Second) // adds to a second of the series, when not nil
+}
+
+// measure runs a measurement and returns its result.
+func (s *session) measure(ctx context.Context, m measurement) (*report.Result, error) {
+	clients, err := load.Open(ctx, m.server.target, m.queue, len(m.tasks), load.NewAccount())
+	if err != nil {
+		return nil, err
+	}
+	defer clients.Close()
+	result, err := s.observe(ctx, m, clients)
+	if err != nil {
+		if result != nil { // hours may have gone into it
+			result.Label += " (not finished)"
+			s.add(result)
+		}
+		return nil, err
+	}
+	result.Balance, err = s.drain(ctx, m.server, m.queue, clients.Account)
+	return result, err
+}
+
+// drain claims and acks what is left in a queue, and adds up all its events.
+func (s *session) drain(ctx context.Context, srv *server, queue string, a *load.Account) (*load.Balance, error) {
+	balance, err := load.Drain(ctx, srv.target, queue, a)
+	if err != nil {
+		return nil, fmt.Errorf("accounting for the events of %s: %w", queue, err)
+	}
+	return &balance, nil
+}
+
+// observe has the clients work through warm-up and measured time. The result is nil where nothing was measured.
+func (s *session) observe(ctx context.Context, m measurement, clients *load.Clients) (*report.Result, error) {
+	working, stop := context.WithCancelCause(ctx)
+	var running sync.WaitGroup
+	defer running.Wait() // nothing returns before the clients have ended
+	defer stop(nil)
+	for i, run := range m.tasks {
+		running.Go(func() { run(working, clients.All[i]) })
+	}
+	if m.during != nil {
+		running.Go(func() {
+			if err := m.during(working); err != nil && working.Err() == nil {
+				stop(err)
+			}
+		})
+	}
+	s.progress.show("%s: warming up", m.label)
+	if !load.Pause(working, s.cfg.Warmup) {
+		return nil, context.Cause(working)
+	}
+	clients.Meter.Take()
+	before, err := m.server.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	result := &report.Result{Label: m.label, Values: map[string]float64{}}
+	total := load.NewCounts()
+	deadline := before.at.Add(m.duration)
+	for end := before.at; end.Before(deadline) && working.Err() == nil && (m.events == 0 || total.Events[load.Ack] < m.events); {
+		if end = end.Add(time.Second); deadline.Sub(end) < time.Second/2 {
+			end = deadline // what is left over is no second of its own
+		}
+		load.Pause(working, time.Until(end))
+		counts := clients.Meter.Take()
+		total.Add(counts)
+		at := newSecond(time.Since(before.at), counts)
+		if m.second != nil {
+			m.second(ctx, &at)
+		}
+		result.Series = append(result.Series, at)
+		acked := total.Events[load.Ack]
+		s.progress.show("%s: %.0f s, %d events, %.0f/s", m.label, at.Second, acked, float64(acked)/max(at.Second, 0.001))
+	}
+	failure := context.Cause(working)
+	after, err := m.server.read(context.WithoutCancel(ctx))
+	if failure == nil && err != nil {
+		return nil, err
+	}
+	fill(result, total, before, after, m.server.db != nil)
+	return result, failure
+}
+
+// fill sets what a run measured.
+func fill(r *report.Result, counts *load.Counts, before, after reading, hasDatabase bool) {
+	r.Seconds = after.at.Sub(before.at).Seconds()
+	acked := counts.Events[load.Ack]
+	r.EventsPerS = float64(acked) / r.Seconds
+	r.Events, r.Latency = map[string]int64{}, latencies(counts)
+	for _, step := range []load.Step{load.Insert, load.Claim, load.Ack} {
+		r.Events[step.String()] = counts.Events[step]
+	}
+	r.EmptyClaims, r.Errors = counts.EmptyClaims, maps.Clone(counts.Errors)
+	// A run of claims alone, or of inserts alone, has no acks: then it is those that are counted.
+	events := float64(acked)
+	if acked == 0 {
+		events = float64(max(counts.Events[load.Insert], counts.Events[load.Claim], 1))
+	}
+	r.CPU = &report.CPU{
+		ClientPerEvent: float64((after.client - before.client).Microseconds()) / events,
+		ServerPerEvent: float64((after.server - before.server).Microseconds()) / events,
+		ServerRSS:      after.rss,
+	}
+	if hasDatabase {
+		r.Database = &report.Database{
+			WALPerEvent:     float64(after.wal-before.wal) / events,
+			CommitsPerEvent: float64(after.commits-before.commits) / events,
+		}
+	}
+}
+
+// latencies are those of the steps that were made.
+func latencies(counts *load.Counts) map[string]load.Latency {
+	all := map[string]load.Latency{}
+	for _, step := range load.Steps() {
+		if l := counts.Times[step].Latency(); l.Count > 0 {
+			all[step.String()] = l
+		}
+	}
+	return all
+}
+
+func newSecond(since time.Duration, counts *load.Counts) report.Second {
+	p99 := func(step load.Step) float64 { return counts.Times[step].Latency().P99 }
+	return report.Second{
+		Second: since.Seconds(), Events: counts.Events[load.Ack],
+		InsertP99: p99(load.Insert), ClaimP99: p99(load.Claim), AckP99: p99(load.Ack), EndToEndP99: p99(load.EndToEnd),
+	}
+}
+
+// restateAsIdle turns costs per event, of which there were none, into costs per second.
+func restateAsIdle(r *report.Result) {
+	r.Values["server_cpu_percent"] = r.CPU.ServerPerEvent / 1e6 / r.Seconds * 100
+	r.Values["client_cpu_percent"] = r.CPU.ClientPerEvent / 1e6 / r.Seconds * 100
+	r.Values["server_rss_mib"] = float64(r.CPU.ServerRSS) / (1 << 20)
+	if r.Database != nil {
+		r.Values["commits_per_s"] = r.Database.CommitsPerEvent / r.Seconds // a statement outside a transaction commits
+		r.Values["wal_bytes_per_s"] = r.Database.WALPerEvent / r.Seconds
+	}
+	r.Seconds, r.EventsPerS, r.CPU, r.Database = 0, 0, nil, nil
+}
