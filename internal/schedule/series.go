@@ -376,14 +376,17 @@ func (f *dayFilter) allows(day int64) bool {
 
 func (f *dayFilter) allowsWeekday(day int64, year int, month time.Month, monthDay int) bool {
 	weekday := weekdayOf(day)
-	if !f.hasNth {
-		return f.weekdays.allows(weekday)
+	nth := &f.nth[weekday]
+	if !f.hasNth || nth.size == 0 {
+		return f.weekdays.has(weekday) || !f.hasNth && f.weekdays.size == 0
 	}
-	at, length := monthDay-1, monthLength(year, month)
+	at, length := monthDay-1, 0
 	if f.nthOfYear {
 		at, length = int(day-firstOfYear(year)), yearLength(year)
+	} else {
+		length = monthLength(year, month)
 	}
-	return f.weekdays.has(weekday) || f.nth[weekday].has(at/7+1) || f.nth[weekday].has(-((length-1-at)/7 + 1))
+	return f.weekdays.has(weekday) || nth.has(at/7+1) || nth.has(-((length-1-at)/7 + 1))
 }
 
 // allowsWeek goes by the numbers of weeks: a week belongs to the year that its fourth day is in, as ISO 8601 has it.
@@ -441,7 +444,12 @@ func firstOfMonth(month int64) int64 {
 
 func firstOfYear(year int) int64 { return firstOfMonth(int64(year) * 12) }
 
-func yearLength(year int) int { return int(firstOfYear(year+1) - firstOfYear(year)) }
+func yearLength(year int) int {
+	if year%4 == 0 && (year%100 != 0 || year%400 == 0) {
+		return 366
+	}
+	return 365
+}
 
 func monthLength(year int, month time.Month) int {
 	return time.Date(year, month+1, 0, 0, 0, 0, 0, time.UTC).Day()
