@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// late is the broken build of this file.
-var late = build{name: "events that are left in the new server's future", sql: []edit{{
+// futureEventsLeft is the broken build of this file.
+var futureEventsLeft = build{name: "events that are left in the new server's future", sql: []edit{{
 	"record_server", "if _highest > _now then", "if false then",
 }}}
 
@@ -111,23 +111,23 @@ func claimHeld(t *testing.T, c *client, limit int) []*lease {
 func TestNothingIsLostOrDoneTwiceWhenTheNewServersClockIsAhead(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
-	stepClock("+60").holds(t, 0, 5)
+	runScenario(t, stepClock("+60"), 0, 5)
 }
 
 func TestWhatWaitedIsClaimedAtOnceThoughTheNewServersClockIsBehind(t *testing.T) {
 	t.Parallel()
 	inLongForm(t) // leases of the old server take a minute to end
-	stepClock("-60").holds(t, 0, 5)
+	runScenario(t, stepClock("-60"), 0, 5)
 }
 
 func TestAClockThatIsBehindShowsEventsLeftInTheFuture(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
-	stepClock("-60").catches(t, late, 1)
+	expectViolation(t, stepClock("-60"), futureEventsLeft, 1)
 }
 
 func TestAClockThatStepsShowsAnAckThatIsNotFenced(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
-	stepClock("+60").catches(t, unfenced, 2)
+	expectViolation(t, stepClock("+60"), ackUnfenced, 2)
 }

@@ -85,11 +85,11 @@ func fill(t *testing.T, path string) {
 
 func TestNothingIsLostWhenTheDiskIsFull(t *testing.T) {
 	t.Parallel()
-	scenario(fillDisk).holds(t, 1, 10)
+	runScenario(t, fillDisk, 1, 10)
 }
 
 func TestAFullDiskShowsCommitsThatAreNotOnDisk(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
-	scenario(fillDisk).catches(t, lazy, 3)
+	expectViolation(t, fillDisk, commitAsync, 3)
 }

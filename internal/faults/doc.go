@@ -1,9 +1,9 @@
-// Package faults puts the promises of queued to the test on real servers that are killed, frozen, cut off, filled up and failed
-// over. This part of it, the servers, serves the tests of other packages too:
+// Package faults tests the promises of queued on real servers that are killed, frozen, cut off, filled up and failed over. Its servers are used by the
+// tests of other packages, too:
 //
 //	server := faults.Start(t, faults.Config{})            // one PostgreSQL, on a TCP port of its own
 //	pair := faults.StartPair(t, faults.Synchronous)       // a primary and its standby
-//	bouncer := faults.StartBouncer(t, server, "transaction")
+//	pooler := faults.StartPooler(t, server, "transaction")
 //
 //	pair.Primary.Kill()                                   // or Freeze, and later Thaw
 //	pair.Failover()                                       // the standby is promoted

@@ -17,14 +17,14 @@ import (
 // workerAddr, in the environment, makes the test binary a worker of the queued there.
 const workerAddr = "QUEUED_FAULTS_WORKER"
 
-// said is a line of a worker's: what it has claimed, or which receipt was acked.
-type said struct {
+// workerLine is what a worker prints: what it has claimed, or which receipt was acked.
+type workerLine struct {
 	Claimed *lease `json:"claimed,omitempty"`
 	Acked   *lease `json:"acked,omitempty"`
 	Status  int    `json:"status,omitempty"` // of an answer that should not be
 }
 
-// runWorker claims and acks until its parent is gone, and says so line by line.
+// runWorker claims and acks until its parent is gone, and prints a line for each.
 func runWorker(addr string) {
 	client := &http.Client{Timeout: answerLimit}
 	out := json.NewEncoder(os.Stdout)
@@ -54,22 +54,22 @@ func runWorker(addr string) {
 			pause(50 * time.Millisecond)
 		}
 		for _, l := range claim.Events {
-			_ = out.Encode(said{Claimed: l})
+			_ = out.Encode(workerLine{Claimed: l})
 		}
 		for _, l := range claim.Events {
 			pause(20 * time.Millisecond) // its work
 			switch status := call(http.MethodDelete, fmt.Sprintf("/events/%d?receipt=%s", l.ID, l.Receipt), "", nil); status {
 			case http.StatusNoContent:
-				_ = out.Encode(said{Acked: l})
+				_ = out.Encode(workerLine{Acked: l})
 			case 0, http.StatusConflict, http.StatusServiceUnavailable:
 			default:
-				_ = out.Encode(said{Status: status})
+				_ = out.Encode(workerLine{Status: status})
 			}
 		}
 	}
 }
 
-// startWorker runs a worker in a process of its own, and notes in the ledger what it says. It ends with the test.
+// startWorker runs a worker in a process of its own, and records in the ledger what it prints. It ends with the test.
 func startWorker(t *testing.T, l *ledger, q *queued) *process {
 	t.Helper()
 	program, err := os.Executable()
@@ -94,9 +94,9 @@ func startWorker(t *testing.T, l *ledger, q *queued) *process {
 		defer close(read)
 		lines := bufio.NewScanner(reader)
 		for lines.Scan() {
-			var line said
+			var line workerLine
 			switch {
-			case json.Unmarshal(lines.Bytes(), &line) != nil: // cut off by the end
+			case json.Unmarshal(lines.Bytes(), &line) != nil: // truncated by its end
 			case line.Claimed != nil:
 				l.claimed([]*lease{line.Claimed})
 			case line.Acked != nil:
@@ -116,7 +116,7 @@ func startWorker(t *testing.T, l *ledger, q *queued) *process {
 	return worker
 }
 
-// freeze stops a worker and a queued in the middle of what they do, for longer than leases last, and lets them go on.
+// freeze stops a worker and a queued for longer than leases last, and lets them go on.
 func freeze(t *testing.T, b build, l *ledger, rounds int) {
 	t.Helper()
 	server := Start(t, Config{})
@@ -126,17 +126,17 @@ func freeze(t *testing.T, b build, l *ledger, rounds int) {
 	d := startLoad(t, l, servers...)
 	for i := range rounds {
 		d.awaitPosts(20)
-		struck := []*process{frozen[i%2]}
+		stopped := []*process{frozen[i%2]}
 		if i%2 == 1 {
-			struck = append(struck, servers[0].process)
+			stopped = append(stopped, servers[0].process)
 		}
-		for _, p := range struck {
+		for _, p := range stopped {
 			if err := p.signalTree(syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
 		}
 		pause(3 * time.Second) // leases end
-		for _, p := range struck {
+		for _, p := range stopped {
 			if err := p.signalTree(syscall.SIGCONT); err != nil {
 				t.Fatal(err)
 			}
@@ -153,11 +153,11 @@ func freeze(t *testing.T, b build, l *ledger, rounds int) {
 
 func TestNothingIsDoneTwiceByWorkersAndProcessesThatWereFrozen(t *testing.T) {
 	t.Parallel()
-	scenario(freeze).holds(t, 2, 20)
+	runScenario(t, freeze, 2, 20)
 }
 
 func TestFrozenWorkersShowAnAckThatIsNotFenced(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
-	scenario(freeze).catches(t, unfenced, 4)
+	expectViolation(t, freeze, ackUnfenced, 4)
 }

@@ -7,10 +7,10 @@ import (
 
 // The broken builds of this file.
 var (
-	unfenced = build{name: "an ack whose receipt is not compared", sql: []edit{{
+	ackUnfenced = build{name: "an ack whose receipt is not compared", sql: []edit{{
 		"ack_events", "and (a.receipt is null or a.receipt = agent.receipt(e.id, e.attempts, e.claimed))", "",
 	}}}
-	early = build{name: "answers before the commit", edits: []edit{
+	answerBeforeCommit = build{name: "answers before the commit", edits: []edit{
 		{"internal/queue/flush.go", "pool.SendBatch(ctx, fl.batch).Close()", "answerEarly(ctx, pool, fl.batch)"},
 		{"internal/queue/flush.go", "// flush is one transaction in the making.", `
 func answerEarly(ctx context.Context, pool interface{ Begin(context.Context) (pgx.Tx, error) }, batch *pgx.Batch) error {
@@ -28,7 +28,7 @@ func answerEarly(ctx context.Context, pool interface{ Begin(context.Context) (pg
 
 // flush is one transaction in the making.`},
 	}}
-	lazy = build{name: "commits that return before they are on disk", setting: `alter database queued set synchronous_commit = off`}
+	commitAsync = build{name: "commits that return before they are on disk", setting: `alter database queued set synchronous_commit = off`}
 )
 
 // killQueued kills one of two processes again and again.
@@ -51,19 +51,19 @@ func killQueued(t *testing.T, b build, l *ledger, rounds int) {
 
 func TestNothingIsLostWhenQueuedIsKilled(t *testing.T) {
 	t.Parallel()
-	scenario(killQueued).holds(t, 5, 200)
+	runScenario(t, killQueued, 5, 200)
 }
 
 func TestKillingQueuedShowsAnswersBeforeTheCommit(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
-	scenario(killQueued).catches(t, early, 6)
+	expectViolation(t, killQueued, answerBeforeCommit, 6)
 }
 
 func TestLateWorkersShowAnAckThatIsNotFenced(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
-	scenario(killQueued).catches(t, unfenced, 20)
+	expectViolation(t, killQueued, ackUnfenced, 20)
 }
 
 // killPostgres kills PostgreSQL, all its processes at once.
@@ -87,10 +87,10 @@ func killPostgres(t *testing.T, b build, l *ledger, rounds int) {
 
 func TestNothingIsLostWhenPostgresIsKilled(t *testing.T) {
 	t.Parallel()
-	scenario(killPostgres).holds(t, 2, 50)
+	runScenario(t, killPostgres, 2, 50)
 }
 
 func TestKillingPostgresShowsCommitsThatAreNotOnDisk(t *testing.T) {
 	t.Parallel()
-	scenario(killPostgres).catches(t, lazy, rounds(t, 2, 5))
+	expectViolation(t, killPostgres, commitAsync, rounds(t, 2, 5))
 }

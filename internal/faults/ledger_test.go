@@ -12,12 +12,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ledger is what all clients were answered, to be held against what the database has. Events go by the text n of their payload: an
-// id may come from a server that was lost.
+// ledger records what all clients were answered, to be compared with the database. It identifies events by the field n of their payload: an id may
+// come from a server that was lost.
 type ledger struct {
-	// lossy: an asynchronous failover may have lost what was acknowledged. Then only ids are judged: none stands for two events.
+	// lossy: an asynchronous failover may have lost what was acknowledged. Then only ids are checked: none belongs to two events.
 	lossy bool
-	// clockSetBack: the database's clock may have been set back, and a lease that begins before the one it follows is no sign of anything.
+	// clockSetBack: the database's clock may have been set back, and a lease may begin before the one it follows.
 	clockSetBack bool
 
 	mu         sync.Mutex
@@ -43,8 +43,8 @@ type lease struct {
 		N string `json:"n"`
 	} `json:"event"`
 
-	givenBack bool      // perhaps before its time
-	late      time.Time // when its worker, who is too slow, finishes it
+	nacked bool      // perhaps: its lease may have ended early
+	late   time.Time // when its slow worker acks it
 }
 
 func (l *lease) begin() time.Time { return l.Claimed[len(l.Claimed)-1] }
@@ -56,7 +56,7 @@ func newLedger() *ledger {
 	}
 }
 
-// add takes over what a ledger of another database has, to be reported.
+// add adds the ledger of another database, to be reported with this one.
 func (l *ledger) add(other *ledger) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,21 +75,21 @@ func (l *ledger) add(other *ledger) {
 	}
 }
 
-// violated notes a broken promise.
+// violated records that an invariant does not hold.
 func (l *ledger) violated(format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.violations = append(l.violations, fmt.Sprintf(format, args...))
 }
 
-// posting notes that an event is about to be posted.
+// posting records that an event is about to be posted.
 func (l *ledger) posting(n string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.posts[n] = 0
 }
 
-// posted notes that a post was acknowledged.
+// posted records that a post was acknowledged.
 func (l *ledger) posted(n string, id int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,7 +109,7 @@ func (l *ledger) claimed(leases []*lease) {
 	}
 }
 
-// ackSucceeded notes that an ack was answered with success.
+// ackSucceeded records that an ack was answered with success.
 func (l *ledger) ackSucceeded(e *lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,8 +147,8 @@ type row struct {
 	lastClaim *time.Time // when it was claimed last
 }
 
-// judge holds what the clients were answered against what is in the database at url.
-func (l *ledger) judge(t *testing.T, url string) {
+// check compares what the clients were answered with what is in the database at url.
+func (l *ledger) check(t *testing.T, url string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
 	defer cancel()
@@ -171,7 +171,7 @@ func (l *ledger) judge(t *testing.T, url string) {
 	if _, err := pgx.ForEachRow(rows, []any{&n, &r.id, &r.outcome, &r.lastClaim}, func() error {
 		found[n] = append(found[n], r)
 		if other, known := ids[r.id]; known {
-			l.violated("the id %d stands for the posts %s and %s in the database", r.id, other, n)
+			l.violated("the id %d belongs to the posts %s and %s in the database", r.id, other, n)
 		}
 		ids[r.id] = n
 		return nil
@@ -224,7 +224,7 @@ func (l *ledger) judge(t *testing.T, url string) {
 		slices.SortFunc(leases, func(a, b *lease) int { return a.Attempts - b.Attempts })
 		for i, e := range leases[1:] {
 			before := leases[i]
-			if before.givenBack || l.clockSetBack && e.begin().Before(before.begin()) {
+			if before.nacked || l.clockSetBack && e.begin().Before(before.begin()) {
 				continue
 			}
 			if e.begin().Before(before.VT) {
@@ -234,7 +234,7 @@ func (l *ledger) judge(t *testing.T, url string) {
 	}
 }
 
-// report fails the test when a promise was broken, and says what was done in any case.
+// report logs what was done, and fails the test when an invariant was violated.
 func (l *ledger) report(t *testing.T) {
 	t.Helper()
 	posts, acks := l.counts()
@@ -256,7 +256,7 @@ func (l *ledger) report(t *testing.T) {
 	}
 }
 
-// summary is what a broken build was caught by.
+// summary describes the violations.
 func (l *ledger) summary() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

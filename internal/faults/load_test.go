@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// What the load is made of. It is light: the machine has other things to do, and the faults are what counts.
+// The load is light: the faults are what is tested.
 const (
 	posters   = 3
 	workers   = 4
@@ -72,12 +72,12 @@ func startLoad(t *testing.T, l *ledger, servers ...*queued) *load {
 	return d
 }
 
-// addPosters starts clients that post. Those that do not rest post as fast as they are answered.
-func (d *load) addPosters(n int, rest bool) {
+// addPosters starts clients that post. Those that do not pause post as fast as they are answered.
+func (d *load) addPosters(n int, pauses bool) {
 	for range n {
 		d.clients++
 		c := d.newClient(d.clients)
-		c.restless = !rest
+		c.unthrottled = !pauses
 		d.posting.Go(func() { c.post(d.context) })
 	}
 }
@@ -109,14 +109,14 @@ func (d *load) awaitPostAfter(since time.Time) time.Duration {
 	}
 }
 
-// finish stops the posting, lets the workers finish what there is, and holds the ledger against the database at url.
+// finish stops the posting, lets the workers finish what there is, and checks the ledger against the database at url.
 func (d *load) finish(url string) {
 	d.t.Helper()
 	d.stopPosting()
 	d.posting.Wait()
 	limit := 90 * time.Second // the longest lease, many times over
 	if !d.ledger.clean() {
-		limit = 5 * time.Second // that something is wrong is known
+		limit = 5 * time.Second // a violation is known already
 	}
 	for began := time.Now(); ; pause(50 * time.Millisecond) {
 		left := query[int](d.t, url, `select count(*)::int4 from agent.event where event ? 'n'`)
@@ -130,16 +130,16 @@ func (d *load) finish(url string) {
 	}
 	d.stopWorking()
 	d.working.Wait()
-	d.ledger.judge(d.t, url)
+	d.ledger.check(d.t, url)
 }
 
 // client is one poster or worker.
 type client struct {
 	*load
-	rand    *rand.Rand
-	zombies []*lease // work that is finished when its lease has long ended
+	rand *rand.Rand
+	slow []*lease // leases whose events are acked long after they have ended
 
-	restless bool
+	unthrottled bool
 }
 
 func (d *load) newClient(number uint64) *client {
@@ -210,10 +210,10 @@ func (c *client) call(ctx context.Context, method, path string, body, out any, h
 	return status
 }
 
-// rest is what a client does after a call: it pauses, the longer when there was no answer.
-func (c *client) rest(ctx context.Context, status int) {
+// pause waits after a call, longer when there was no answer.
+func (c *client) pause(ctx context.Context, status int) {
 	d := time.Duration(c.rand.IntN(40)) * time.Millisecond
-	if c.restless {
+	if c.unthrottled {
 		d = 0
 	}
 	if status == 0 || status == http.StatusServiceUnavailable {
@@ -252,7 +252,7 @@ func (c *client) post(ctx context.Context) {
 					c.ledger.posted(n, answer.ID)
 					break
 				}
-				c.rest(ctx, status)
+				c.pause(ctx, status)
 			}
 		default:
 			events := make([]map[string]any, 1+c.rand.IntN(10))
@@ -268,7 +268,7 @@ func (c *client) post(ctx context.Context) {
 				}
 			}
 		}
-		c.rest(ctx, status)
+		c.pause(ctx, status)
 	}
 }
 
@@ -280,26 +280,26 @@ func (c *client) work(ctx context.Context) {
 			"order": []string{"fifo", "random"}[c.rand.IntN(2)],
 		}, &claim)
 		c.ledger.claimed(claim.Events)
-		c.deal(ctx, claim.Events)
-		c.rest(ctx, status)
+		c.handle(ctx, claim.Events)
+		c.pause(ctx, status)
 	}
 }
 
-// deal does with what was claimed what workers do: most of it is finished, some given back, some forgotten, some finished too late.
-func (c *client) deal(ctx context.Context, leases []*lease) {
+// handle acks most of what was claimed, nacks some, drops some, and acks some too late.
+func (c *client) handle(ctx context.Context, leases []*lease) {
 	var batch []*lease
 	for _, l := range leases {
 		path := fmt.Sprintf("/events/%d", l.ID)
 		switch chance := c.rand.IntN(100); {
-		case chance < 2: // forgotten
-		case chance < 5: // so slow that somebody else has it by then
+		case chance < 2: // dropped
+		case chance < 5: // acked once somebody else has claimed it
 			l.late = time.Now().Add(2 * leaseTime)
-			c.zombies = append(c.zombies, l)
+			c.slow = append(c.slow, l)
 		case chance < 10:
 			c.ledger.mu.Lock()
-			l.givenBack = true
+			l.nacked = true
 			c.ledger.mu.Unlock()
-			c.call(ctx, http.MethodPost, path+"/nack", map[string]any{"receipt": l.Receipt, "delay": "0s", "error": "no luck"}, nil)
+			c.call(ctx, http.MethodPost, path+"/nack", map[string]any{"receipt": l.Receipt, "delay": "0s", "error": "failed on purpose"}, nil)
 		case chance < 15:
 			var extended struct{ VT time.Time }
 			if c.call(ctx, http.MethodPost, path+"/extend", map[string]any{"receipt": l.Receipt, "invisible_for": leaseTime.String()}, &extended) == http.StatusOK {
@@ -316,8 +316,8 @@ func (c *client) deal(ctx context.Context, leases []*lease) {
 			batch = append(batch, l)
 		}
 	}
-	for len(c.zombies) > 0 && time.Now().After(c.zombies[0].late) {
-		batch, c.zombies = append(batch, c.zombies[0]), c.zombies[1:]
+	for len(c.slow) > 0 && time.Now().After(c.slow[0].late) {
+		batch, c.slow = append(batch, c.slow[0]), c.slow[1:]
 	}
 	if len(batch) == 0 {
 		return

@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// rounds is how often a scenario strikes.
+// rounds returns how often a scenario injects its faults.
 func rounds(t *testing.T, short, long int) int {
 	t.Helper()
 	if form() == shortForm {

@@ -12,8 +12,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// resent is the broken build of this file.
-var resent = build{name: "a flush that is sent again when its connection is lost", edits: []edit{{
+// transactionResent is the broken build of this file.
+var transactionResent = build{name: "a flush that is sent again when its connection is lost", edits: []edit{{
 	"internal/queue/flush.go", "pool.SendBatch(ctx, fl.batch).Close()", `func() error {
 		err := pool.SendBatch(ctx, fl.batch).Close()
 		again, cancel := context.WithTimeout(context.Background(), 3*time.Second)
@@ -29,13 +29,13 @@ var resent = build{name: "a flush that is sent again when its connection is lost
 	}()`,
 }}}
 
-// cable is the connection between queued and its server, which can be cut.
-type cable struct {
+// link is the network between queued and its server.
+type link struct {
 	t     *testing.T
 	proxy *toxiproxy.Proxy
 }
 
-func newCable(t *testing.T, server *Server) *cable {
+func newLink(t *testing.T, server *Server) *link {
 	t.Helper()
 	control := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
 	proxy := toxiproxy.NewProxy(control, "postgres", fmt.Sprintf("127.0.0.1:%d", freePort(t)), server.Addr())
@@ -43,11 +43,11 @@ func newCable(t *testing.T, server *Server) *cable {
 		t.Fatal(err)
 	}
 	t.Cleanup(proxy.Stop)
-	return &cable{t, proxy}
+	return &link{t, proxy}
 }
 
-// databaseURL leads through the cable.
-func (c *cable) databaseURL(server *Server) string {
+// databaseURL leads through the link.
+func (c *link) databaseURL(server *Server) string {
 	u, err := url.Parse(server.URL())
 	if err != nil {
 		c.t.Fatal(err)
@@ -56,14 +56,14 @@ func (c *cable) databaseURL(server *Server) string {
 	return u.String()
 }
 
-// A cut is one way to part the two; it returns what mends it.
-type cut struct {
+// A linkFault is one way to break a link; do returns what repairs it.
+type linkFault struct {
 	name string
-	do   func(c *cable) (mend func())
+	do   func(c *link) (repair func())
 }
 
-func toxic(text string) func(c *cable) func() {
-	return func(c *cable) func() {
+func toxic(text string) func(c *link) func() {
+	return func(c *link) func() {
 		c.t.Helper()
 		added, err := c.proxy.Toxics.AddToxicJson(strings.NewReader(text))
 		if err != nil {
@@ -77,9 +77,9 @@ func toxic(text string) func(c *cable) func() {
 	}
 }
 
-var cuts = []cut{
+var linkFaults = []linkFault{
 	{"answers are lost", toxic(`{"type":"timeout","stream":"downstream","attributes":{"timeout":0}}`)},
-	{"connections are closed and refused", func(c *cable) func() {
+	{"connections are closed and refused", func(c *link) func() {
 		c.proxy.Stop()
 		return func() {
 			if err := c.proxy.Start(); err != nil {
@@ -92,11 +92,11 @@ var cuts = []cut{
 	{"everything is late", toxic(`{"type":"latency","stream":"downstream","attributes":{"latency":500,"jitter":400}}`)},
 }
 
-// partition parts one of two processes from the server, in one way after the other.
+// partition separates one of two processes from the server, by one fault after the other.
 func partition(t *testing.T, b build, l *ledger, rounds int) {
 	t.Helper()
 	server := Start(t, Config{})
-	wire := newCable(t, server)
+	wire := newLink(t, server)
 	servers := []*queued{startQueued(t, b, server.URL()), startQueued(t, b, wire.databaseURL(server))}
 	b.breakDatabase(t, server)
 	d := startLoad(t, l, servers...)
@@ -104,11 +104,11 @@ func partition(t *testing.T, b build, l *ledger, rounds int) {
 	longest := map[string]time.Duration{}
 	for i := range rounds {
 		d.awaitPosts(20)
-		c := cuts[i%len(cuts)]
-		mend := c.do(wire)
+		fault := linkFaults[i%len(linkFaults)]
+		repair := fault.do(wire)
 		pause(time.Second) // the partition lasts; there is nothing to wait for
-		mend()
-		longest[c.name] = max(longest[c.name], servers[1].awaitReady(backLimit))
+		repair()
+		longest[fault.name] = max(longest[fault.name], servers[1].awaitReady(backLimit))
 	}
 	t.Logf("%d partitions: ready again within %v", rounds, longest)
 	d.awaitPosts(20)
@@ -117,11 +117,11 @@ func partition(t *testing.T, b build, l *ledger, rounds int) {
 
 func TestNothingIsLostOrDoneTwiceThroughPartitions(t *testing.T) {
 	t.Parallel()
-	scenario(partition).holds(t, 5, 20)
+	runScenario(t, partition, 5, 20)
 }
 
 func TestPartitionsShowAFlushThatIsSentAgain(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
-	scenario(partition).catches(t, resent, 10)
+	expectViolation(t, partition, transactionResent, 10)
 }

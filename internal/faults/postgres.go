@@ -27,7 +27,7 @@ const (
 	ordinary  = "queued" // the role that owns the database of the same name
 )
 
-// Config is how a server is made. Its zero value is a server as PostgreSQL makes it.
+// Config configures a server. Its zero value is a server with the defaults of PostgreSQL.
 type Config struct {
 	Settings map[string]string // beside those every server gets; these win
 	Base     string            // the directory to make the server's own in; zero: that of temporary files
@@ -39,7 +39,7 @@ type Server struct {
 	Port int
 
 	t        *testing.T
-	account  account
+	user     serverUser
 	bin      string
 	dir      string // of the data
 	settings map[string]string
@@ -48,7 +48,7 @@ type Server struct {
 	frozen   bool
 }
 
-// Start makes a server and starts it. It ends with the test.
+// Start creates a server and starts it. It ends with the test.
 func Start(t *testing.T, cfg Config) *Server {
 	t.Helper()
 	s := newServer(t, cfg)
@@ -71,7 +71,7 @@ func (s *Server) copyTemplate() {
 	template.Lock()
 	defer template.Unlock()
 	if template.users == 0 {
-		parent, err := s.account.newDirectory("")
+		parent, err := s.user.newDirectory("")
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -102,7 +102,7 @@ func (s *Server) copyTemplate() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	if out, err := s.account.command(ctx, nil, "cp", "-R", "-p", data, s.dir).CombinedOutput(); err != nil {
+	if out, err := s.user.command(ctx, nil, "cp", "-R", "-p", data, s.dir).CombinedOutput(); err != nil {
 		s.t.Fatalf("copying the template: %v\n%s", err, out)
 	}
 }
@@ -123,17 +123,17 @@ func newServer(t *testing.T, cfg Config) *Server {
 	}}
 	maps.Copy(s.settings, cfg.Settings)
 	var err error
-	if s.account, err = findAccount(); err == nil {
+	if s.user, err = findServerUser(); err == nil {
 		s.bin, err = binDir()
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	parent := s.account.directory(t, cfg.Base)
+	parent := s.user.directory(t, cfg.Base)
 	s.dir = filepath.Join(parent, "data")
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the server on port %d said last:\n%s", s.Port, s.LastLog())
+			t.Logf("the end of the log of the server on port %d:\n%s", s.Port, s.LastLog())
 		}
 		if s.process != nil {
 			if err := s.process.kill(); err != nil {
@@ -155,12 +155,12 @@ func freePort(t *testing.T) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// run runs one of PostgreSQL's programs to its end, which must be a good one.
+// run runs one of PostgreSQL's programs, which must succeed.
 func (s *Server) run(program string, args ...string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	out, err := s.account.command(ctx, nil, filepath.Join(s.bin, program), args...).CombinedOutput()
+	out, err := s.user.command(ctx, nil, filepath.Join(s.bin, program), args...).CombinedOutput()
 	if err != nil {
 		s.t.Fatalf("%s: %v\n%s", program, err, out)
 	}
@@ -169,12 +169,12 @@ func (s *Server) run(program string, args ...string) {
 // Start starts the server, which must not be running, and returns when it answers.
 func (s *Server) Start() {
 	s.t.Helper()
-	s.StartSlowly()
+	s.StartWithoutWaiting()
 	s.AwaitReady()
 }
 
-// StartSlowly starts the server and does not wait until it answers.
-func (s *Server) StartSlowly() {
+// StartWithoutWaiting starts the server and does not wait until it answers.
+func (s *Server) StartWithoutWaiting() {
 	s.t.Helper()
 	if s.process != nil && s.process.running() {
 		s.t.Fatal("the server is running already")
@@ -185,7 +185,7 @@ func (s *Server) StartSlowly() {
 		s.t.Fatal(err)
 	}
 	defer func() { _ = log.Close() }()
-	cmd := s.account.command(context.Background(), s.environ, filepath.Join(s.bin, "postgres"), "-D", s.dir)
+	cmd := s.user.command(context.Background(), s.environ, filepath.Join(s.bin, "postgres"), "-D", s.dir)
 	cmd.Stdout, cmd.Stderr = log, log
 	if s.process, err = startProcess(cmd); err != nil {
 		s.t.Fatal(err)
@@ -219,7 +219,7 @@ func (s *Server) await(what string, state func(ctx context.Context) error) {
 		case !s.process.running():
 			s.t.Fatalf("the server on port %d has ended (%s); its log:\n%s", s.Port, s.process.cmd.ProcessState, s.LastLog())
 		case time.Now().After(deadline):
-			s.t.Fatalf("waited in vain until the server on port %d %s: %v", s.Port, what, err)
+			s.t.Fatalf("timed out waiting until the server on port %d %s: %v", s.Port, what, err)
 		}
 		pause(20 * time.Millisecond)
 	}
@@ -305,7 +305,7 @@ func (s *Server) Stop() {
 func (s *Server) Running() bool { return s.process != nil && s.process.running() }
 
 // URL connects to the database queued as the ordinary role that owns it. It names further servers after this one, in
-// their order; without a word on what kind of session is wanted.
+// their order, and has no target_session_attrs.
 func (s *Server) URL(others ...*Server) string {
 	hosts := s.Addr()
 	for _, other := range others {
@@ -384,7 +384,7 @@ func (s *Server) Follow(primary *Server) {
 	primary.AwaitStandby(s)
 }
 
-// name is what the server calls itself as a standby.
+// name is the server's application_name as a standby.
 func (s *Server) name() string { return "standby_" + strconv.Itoa(s.Port) }
 
 // AwaitStandby returns when a standby streams and has caught up with what was written before the call.
@@ -434,9 +434,9 @@ func (s *Server) Promote() {
 	})
 }
 
-// HoldBackStandbys stops the processes that send the log to standbys: what is committed from then on does not reach them.
+// PauseReplication stops the processes that send the log to standbys: what is committed from then on does not reach them.
 // It is for a primary that is about to be killed.
-func (s *Server) HoldBackStandbys() {
+func (s *Server) PauseReplication() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// build is a queued to be put to the test: the program of this repository, or one that was broken on purpose.
+// build is a queued to be tested: the program of this repository, or one that was broken on purpose.
 type build struct {
 	name  string // "" for the program as it is
 	edits []edit // of its sources, before it is built
@@ -30,8 +30,8 @@ type build struct {
 // edit replaces a text, which must be there, by another.
 type edit struct{ file, old, new string }
 
-// sound is the program of this repository.
-var sound = build{}
+// unmodified is the program of this repository.
+var unmodified = build{}
 
 // programs are the builds on disk.
 var programs struct {
@@ -133,7 +133,7 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// breakDatabase makes in a migrated database what is broken about the build there.
+// breakDatabase changes a migrated database as the broken build says.
 func (b build) breakDatabase(t *testing.T, server *Server) {
 	t.Helper()
 	for _, e := range b.sql {
@@ -182,7 +182,7 @@ func startProgram(t *testing.T, program, databaseURL string, environ ...string) 
 			_ = q.process.kill()
 		}
 		if t.Failed() {
-			t.Logf("queued on %s said of errors:\n%s\nand last:\n%s", q.addr, q.errors(20), q.lastLog(20))
+			t.Logf("queued on %s logged the errors:\n%s\nand at last:\n%s", q.addr, q.errors(20), q.lastLog(20))
 		}
 	})
 	return q

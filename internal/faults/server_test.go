@@ -33,10 +33,10 @@ func TestPairFailsOverAndBack(t *testing.T) {
 	t.Parallel()
 	pair := StartPair(t, Synchronous, Config{})
 	pair.Primary.Exec("queued", `create table n (n int)`)
-	strikes := []func(){func() { pair.Primary.Kill() }, func() { pair.Primary.Freeze() }}
-	for round, strike := range strikes[:rounds(t, 1, 2)] {
+	faults := []func(){func() { pair.Primary.Kill() }, func() { pair.Primary.Freeze() }}
+	for round, fault := range faults[:rounds(t, 1, 2)] {
 		pair.Primary.Exec("queued", `insert into n values (1)`)
-		strike()
+		fault()
 		pair.Failover()
 		if got := query[int](t, pair.Primary.AdminURL(), `select count(*) from n`); got != round+1 {
 			t.Errorf("round %d: the new primary has %d rows, want %d", round, got, round+1)
@@ -44,10 +44,10 @@ func TestPairFailsOverAndBack(t *testing.T) {
 		pair.Rejoin()
 	}
 	if got := query[bool](t, pair.Standby.URL(), `select pg_is_in_recovery()`); !got {
-		t.Error("the standby is none")
+		t.Error("the standby is not in recovery")
 	}
-	bouncer := StartBouncer(t, pair.Primary, "transaction")
-	if got := query[string](t, bouncer.URL()+"&default_query_exec_mode=exec", `select current_user`); got != "queued" {
+	pooler := StartPooler(t, pair.Primary, "transaction")
+	if got := query[string](t, pooler.URL()+"&default_query_exec_mode=exec", `select current_user`); got != "queued" {
 		t.Errorf("PgBouncer connects as %s", got)
 	}
 }
@@ -58,7 +58,7 @@ func TestHeldBackCommitsAreLostWithAnAsynchronousFailover(t *testing.T) {
 	pair := StartPair(t, Asynchronous, Config{})
 	pair.Primary.Exec("queued", `create table n (n int)`)
 	pair.Primary.AwaitStandby(pair.Standby)
-	pair.Primary.HoldBackStandbys()
+	pair.Primary.PauseReplication()
 	pair.Primary.Exec("queued", `insert into n values (1)`)
 	pair.Primary.Kill()
 	pair.Failover()

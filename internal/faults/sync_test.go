@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// unheard is the broken build of this file.
-var unheard = build{name: "a cancelled wait for the standby counts as a commit", edits: []edit{
+// cancelledWaitCommits is the broken build of this file.
+var cancelledWaitCommits = build{name: "a cancelled wait for the standby counts as a commit", edits: []edit{
 	{"internal/pg/unconfirmed.go", `n.Routine == "SyncRepWaitForLSN"`, `n.Routine == "none"`},
 }}
 
@@ -20,7 +20,7 @@ func cancelWaits(t *testing.T, b build, l *ledger, rounds int) {
 	d := startLoad(t, l, q)
 	for i := range rounds {
 		d.awaitPosts(20)
-		pair.Primary.HoldBackStandbys()
+		pair.Primary.PauseReplication()
 		cancelled := 0
 		for began := time.Now(); cancelled < 10 && time.Since(began) < startLimit; pause(20 * time.Millisecond) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -50,11 +50,11 @@ func cancelWaits(t *testing.T, b build, l *ledger, rounds int) {
 
 func TestACancelledWaitForTheStandbyIsNoSuccess(t *testing.T) {
 	t.Parallel()
-	scenario(cancelWaits).holds(t, 1, 10)
+	runScenario(t, cancelWaits, 1, 10)
 }
 
 func TestCancelledWaitsShowThemselvesCountedAsCommits(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
-	scenario(cancelWaits).catches(t, unheard, 2)
+	expectViolation(t, cancelWaits, cancelledWaitCommits, 2)
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// blind is the broken build of this file: claims begin at their low-water marks, and what is found behind these is forgotten.
-var blind = build{name: "what is behind a low-water mark is not claimed", edits: []edit{
+// watermarksUnchecked is the broken build of this file: claims begin at their low-water marks, and what is found behind these is forgotten.
+var watermarksUnchecked = build{name: "what is behind a low-water mark is not claimed", edits: []edit{
 	{"internal/queue/marks.go", "if vt != nil && (!known || vt.Before(at.at)) {", "if vt != nil && !known {"},
 	{"internal/queue/marks.go", "longWalk = 250 * time.Microsecond", "longWalk = 0"},
 }}
@@ -60,11 +60,11 @@ func holdTransaction(t *testing.T, b build, l *ledger, rounds int) {
 
 func TestALongTransactionLosesNothingAndStopsNobody(t *testing.T) {
 	t.Parallel()
-	scenario(holdTransaction).holds(t, 5, 30)
+	runScenario(t, holdTransaction, 5, 30)
 }
 
 func TestALongTransactionShowsMarksThatNobodyLooksBehind(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
-	scenario(holdTransaction).catches(t, blind, 1)
+	expectViolation(t, holdTransaction, watermarksUnchecked, 1)
 }

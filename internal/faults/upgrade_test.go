@@ -15,11 +15,11 @@ import (
 
 // The broken builds of this file.
 var (
-	incompatible = build{
+	functionRemoved = build{
 		name:    "a migration that takes away a function which the version before calls",
 		setting: `alter function agent.receipt(int8, int4, timestamptz[]) rename to receipt_of`,
 	}
-	unlocked = build{name: "a migration that does not wait for another", edits: []edit{
+	migrationUnlocked = build{name: "a migration that does not wait for another", edits: []edit{
 		{"internal/migrate/run.go", "if !locked {", "if locked != locked {"},
 	}}
 )
@@ -108,13 +108,13 @@ func startPrevious(t *testing.T, program string, server *Server) *queued {
 func TestTwoVersionsServeSideBySide(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
-	scenario(upgrade).holds(t, 0, 3)
+	runScenario(t, upgrade, 0, 3)
 }
 
 func TestTwoVersionsShowAFunctionThatWasTakenAway(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
-	scenario(upgrade).catches(t, incompatible, 1)
+	expectViolation(t, upgrade, functionRemoved, 1)
 }
 
 // catalog is what a migration makes, as text: each column, function, constraint, index, trigger and grant of the schema agent, and what was applied.
@@ -137,19 +137,19 @@ const catalog = `
 	  select 'migration ' || name || ' ' || encode(checksum, 'hex') from agent.migration
 	) as c`
 
-// stumble makes one statement of a migration fail: the one whose number is in public.stumble. All statements that define something
+// failStatement makes one statement of a migration fail: the one whose number is in public.failing_statement. All statements that define something
 // are counted, those of migrations that were rolled back too.
-const stumble = `
-	create table public.stumble (at int8);
-	insert into public.stumble values (0);
+const failStatement = `
+	create table public.failing_statement (at int8);
+	insert into public.failing_statement values (0);
 	create sequence public.statements;
 	create function public.count_statement() returns event_trigger language plpgsql security definer set search_path to pg_catalog, pg_temp as $$
 	begin
-		if pg_catalog.nextval('public.statements') = (select at from public.stumble) then
-			raise exception 'stumbled on purpose';
+		if pg_catalog.nextval('public.statements') = (select at from public.failing_statement) then
+			raise exception 'failed on purpose';
 		end if;
 	end $$;
-	create event trigger stumble on ddl_command_end execute function public.count_statement()`
+	create event trigger fail_statement on ddl_command_end execute function public.count_statement()`
 
 // migrateAtOnce starts ten migrations of one database at once, one of whose statements fails: each in turn, or as many as there are rounds,
 // spread over all. One of the ten fails, and afterwards everything is as if nothing had.
@@ -183,7 +183,7 @@ func migrateAtOnce(t *testing.T, b build, l *ledger, rounds int) {
 		for at := 1 + step/2; at <= statements; at += step {
 			tried++
 			all.Go(func() error {
-				m.stumbleAt(at)
+				m.failAt(at)
 				return nil
 			})
 		}
@@ -210,13 +210,13 @@ func (m *migrations) database(name string, at int) string {
 		template = " template " + m.base
 	}
 	m.server.Exec("", `create database `+name+` owner `+ordinary+template)
-	m.server.Exec(name, stumble)
-	m.server.Exec(name, fmt.Sprintf(`update public.stumble set at = %d`, at))
+	m.server.Exec(name, failStatement)
+	m.server.Exec(name, fmt.Sprintf(`update public.failing_statement set at = %d`, at))
 	return name
 }
 
-// stumbleAt starts ten migrations at once, in which a statement fails once.
-func (m *migrations) stumbleAt(at int) {
+// failAt starts ten migrations at once, in which a statement fails once.
+func (m *migrations) failAt(at int) {
 	name := m.database(fmt.Sprintf("d%d", at), at)
 	const processes = 10
 	var mu sync.Mutex
@@ -232,7 +232,7 @@ func (m *migrations) stumbleAt(at int) {
 		})
 	}
 	all.Wait()
-	if len(failed) != 1 || !strings.Contains(failed[0], "stumbled on purpose") {
+	if len(failed) != 1 || !strings.Contains(failed[0], "failed on purpose") {
 		m.l.violated("statement %d failed once, and %d of %d migrations did: %.600q", at, len(failed), processes, failed)
 	}
 	if got := query[string](m.t, m.server.adminURL(name), catalog); got != m.want {
@@ -276,11 +276,11 @@ func difference(got, want string) string {
 
 func TestMigrationsAtOnceSucceedThoughAnyStatementFails(t *testing.T) {
 	t.Parallel()
-	scenario(migrateAtOnce).holds(t, 2, 1000)
+	runScenario(t, migrateAtOnce, 2, 1000)
 }
 
 func TestMigrationsAtOnceShowAMissingLock(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
-	scenario(migrateAtOnce).catches(t, unlocked, 5)
+	expectViolation(t, migrateAtOnce, migrationUnlocked, 5)
 }

@@ -73,7 +73,7 @@ func TestIDsAreNotGivenTwiceAfterAnAsynchronousFailover(t *testing.T) {
 			s := servePair(t, pair, queue.Config{})
 			insertUntil(t, s, time.Minute)
 			pair.Primary.AwaitStandby(pair.Standby)
-			pair.Primary.HoldBackStandbys()
+			pair.Primary.PauseReplication()
 			given := make(map[int64]bool)
 			for range 200 {
 				id, _ := insertUntil(t, s, time.Minute)

@@ -18,9 +18,9 @@ import (
 )
 
 // pooled opens a database through a pooler.
-func pooled(t *testing.T, bouncer *faults.Bouncer, listenURL string) *pg.Database {
+func pooled(t *testing.T, pooler *faults.Pooler, listenURL string) *pg.Database {
 	t.Helper()
-	db, err := pg.Open(t.Context(), pg.Config{URL: bouncer.URL(), ListenURL: listenURL, Logger: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)})
+	db, err := pg.Open(t.Context(), pg.Config{URL: pooler.URL(), ListenURL: listenURL, Logger: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,11 +31,11 @@ func TestServiceWorksBehindAPoolerInTransactionMode(t *testing.T) {
 	t.Parallel()
 	server := faults.Start(t, quick)
 	// Each transaction may get another session, and what one leaves behind is met by the next.
-	bouncer := faults.StartBouncer(t, server, "transaction", "default_pool_size = 3")
-	if _, err := migrate.Run(t.Context(), migrate.Config{DatabaseURL: bouncer.URL()}); err != nil {
+	pooler := faults.StartPooler(t, server, "transaction", "default_pool_size = 3")
+	if _, err := migrate.Run(t.Context(), migrate.Config{DatabaseURL: pooler.URL()}); err != nil {
 		t.Fatal(err)
 	}
-	db := pooled(t, bouncer, server.URL())
+	db := pooled(t, pooler, server.URL())
 	if !db.IsPooled() {
 		t.Fatal("the pooler was not found")
 	}
@@ -89,7 +89,7 @@ func TestServiceWorksBehindAPoolerInTransactionMode(t *testing.T) {
 	}
 
 	// Other clients of the pooler find the sessions as they would be without the service.
-	conn := pgtest.Connect(t, bouncer.URL()+"&default_query_exec_mode=exec")
+	conn := pgtest.Connect(t, pooler.URL()+"&default_query_exec_mode=exec")
 	for range 50 {
 		if got := pgtest.Query[string](t, conn, `select current_setting('lock_timeout') || ' ' || current_setting('statement_timeout')`); got != "0 0" {
 			t.Fatalf("a session of the pool has timeouts %s", got)
@@ -108,8 +108,8 @@ func TestServiceWorksBehindAPoolerInTransactionMode(t *testing.T) {
 func TestListenerSaysThatItHearsNothingThroughAPooler(t *testing.T) {
 	t.Parallel()
 	server := faults.Start(t, quick)
-	bouncer := faults.StartBouncer(t, server, "transaction")
-	db := pooled(t, bouncer, "")
+	pooler := faults.StartPooler(t, server, "transaction")
+	db := pooled(t, pooler, "")
 	pool, err := db.NewPool(t.Context(), pg.PoolConfig{MaxConns: 2})
 	if err != nil {
 		t.Fatal(err)
@@ -135,13 +135,13 @@ func TestListenerSaysThatItHearsNothingThroughAPooler(t *testing.T) {
 func TestPoolerWithoutAFreeConnectionIsAnErrorThatSaysSo(t *testing.T) {
 	t.Parallel()
 	server := faults.Start(t, quick)
-	bouncer := faults.StartBouncer(t, server, "session", "default_pool_size = 1", "reserve_pool_size = 0")
-	holder := pgtest.Connect(t, bouncer.URL())
+	pooler := faults.StartPooler(t, server, "session", "default_pool_size = 1", "reserve_pool_size = 0")
+	holder := pgtest.Connect(t, pooler.URL())
 	if _, err := holder.Exec(t.Context(), `select 1`); err != nil {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	_, err := pg.Open(t.Context(), pg.Config{URL: bouncer.URL()})
+	_, err := pg.Open(t.Context(), pg.Config{URL: pooler.URL()})
 	if !errors.Is(err, pg.ErrUnavailable) || !strings.Contains(err.Error(), "pooler") {
 		t.Errorf("got %v", err)
 	}

@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// account is the user that the servers run as: this process's own, or for root, as whom PostgreSQL refuses to run,
-// postgres or nobody.
-type account struct {
+// serverUser is the operating system's user that the servers run as: this process's own, or for root, as whom PostgreSQL refuses to run, postgres or
+// nobody.
+type serverUser struct {
 	credential *syscall.Credential // nil: this process's own
 }
 
-func findAccount() (account, error) {
+func findServerUser() (serverUser, error) {
 	if os.Geteuid() != 0 {
-		return account{}, nil
+		return serverUser{}, nil
 	}
 	for _, name := range []string{"postgres", "nobody"} {
 		found, err := user.Lookup(name)
@@ -30,48 +30,48 @@ func findAccount() (account, error) {
 		}
 		uid, err := strconv.ParseUint(found.Uid, 10, 32)
 		if err != nil {
-			return account{}, err
+			return serverUser{}, err
 		}
 		gid, err := strconv.ParseUint(found.Gid, 10, 32)
 		if err != nil {
-			return account{}, err
+			return serverUser{}, err
 		}
-		return account{&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
+		return serverUser{&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
 	}
-	return account{}, fmt.Errorf("this test runs as root, PostgreSQL does not, and there is neither a user postgres nor nobody")
+	return serverUser{}, fmt.Errorf("this test runs as root, PostgreSQL does not, and there is neither a user postgres nor nobody")
 }
 
-// command prepares a program to be run as the account, in a session of its own and with a small environment.
-func (a account) command(ctx context.Context, environ []string, path string, args ...string) *exec.Cmd {
+// command prepares a program to be run as the user, in a session of its own and with a small environment.
+func (u serverUser) command(ctx context.Context, environ []string, path string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, path, args...) //nolint:gosec // programs of PostgreSQL and PgBouncer
 	cmd.Dir = "/"
 	cmd.Env = append([]string{"LC_ALL=C", "TZ=UTC", "HOME=/", "PATH=" + os.Getenv("PATH")}, environ...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: a.credential}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: u.credential}
 	cmd.WaitDelay = 5 * time.Second
 	return cmd
 }
 
-// own gives a file or directory to the account.
-func (a account) own(path string) error {
-	if a.credential == nil {
+// chown gives a file or directory to the user.
+func (u serverUser) chown(path string) error {
+	if u.credential == nil {
 		return nil
 	}
-	return os.Lchown(path, int(a.credential.Uid), int(a.credential.Gid))
+	return os.Lchown(path, int(u.credential.Uid), int(u.credential.Gid))
 }
 
-// newDirectory makes a directory of the account, in base or else among the temporary files.
-func (a account) newDirectory(base string) (string, error) {
+// newDirectory makes a directory of the user, in base or else among the temporary files.
+func (u serverUser) newDirectory(base string) (string, error) {
 	dir, err := os.MkdirTemp(base, "queued-faults-")
 	if err == nil {
-		err = a.own(dir)
+		err = u.chown(dir)
 	}
 	return dir, err
 }
 
 // directory makes one that is removed at the end of the test. Nobody else can enter what t.TempDir makes.
-func (a account) directory(t *testing.T, base string) string {
+func (u serverUser) directory(t *testing.T, base string) string {
 	t.Helper()
-	dir, err := a.newDirectory(base)
+	dir, err := u.newDirectory(base)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,16 +15,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Bouncer is a PgBouncer before a server.
-type Bouncer struct {
+// Pooler is a PgBouncer in front of a server.
+type Pooler struct {
 	Port int
 
 	process *process
 }
 
-// StartBouncer starts a PgBouncer in a pool mode: session, transaction or statement. Further settings are lines of the section
+// StartPooler starts a PgBouncer in a pool mode: session, transaction or statement. Further settings are lines of the section
 // pgbouncer, such as "default_pool_size = 8". It ends with the test.
-func StartBouncer(t *testing.T, server *Server, mode string, settings ...string) *Bouncer {
+func StartPooler(t *testing.T, server *Server, mode string, settings ...string) *Pooler {
 	t.Helper()
 	program := "/usr/sbin/pgbouncer"
 	if _, err := os.Stat(program); err != nil {
@@ -32,8 +32,8 @@ func StartBouncer(t *testing.T, server *Server, mode string, settings ...string)
 			t.Fatal("this test needs PgBouncer (for example `apt-get install pgbouncer`)")
 		}
 	}
-	b := &Bouncer{Port: freePort(t)}
-	dir := server.account.directory(t, "")
+	p := &Pooler{Port: freePort(t)}
+	dir := server.user.directory(t, "")
 	users := filepath.Join(dir, "users.txt")
 	config := filepath.Join(dir, "pgbouncer.ini")
 	text := fmt.Sprintf(`[databases]
@@ -50,11 +50,11 @@ default_pool_size = 30
 server_login_retry = 1
 admin_users = %s
 %s
-`, server.Port, b.Port, users, mode, superuser, strings.Join(settings, "\n"))
+`, server.Port, p.Port, users, mode, superuser, strings.Join(settings, "\n"))
 	for path, content := range map[string]string{users: "\"" + superuser + "\" \"\"\n\"" + ordinary + "\" \"\"\n", config: text} {
 		err := os.WriteFile(path, []byte(content), 0o600)
 		if err == nil {
-			err = server.account.own(path)
+			err = server.user.chown(path)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -65,38 +65,38 @@ admin_users = %s
 		t.Fatal(err)
 	}
 	defer func() { _ = log.Close() }()
-	cmd := server.account.command(context.Background(), nil, program, config)
+	cmd := server.user.command(context.Background(), nil, program, config)
 	cmd.Stdout, cmd.Stderr = log, log
-	if b.process, err = startProcess(cmd); err != nil {
+	if p.process, err = startProcess(cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			said, _ := os.ReadFile(log.Name())
-			t.Logf("PgBouncer said:\n%.4000s", said)
+			logged, _ := os.ReadFile(log.Name())
+			t.Logf("PgBouncer logged:\n%.4000s", logged)
 		}
-		if err := b.process.stop(syscall.SIGTERM, 10*time.Second); err != nil {
+		if err := p.process.stop(syscall.SIGTERM, 10*time.Second); err != nil {
 			t.Error(err)
 		}
 	})
 	for deadline := time.Now().Add(startLimit); ; pause(20 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		conn, err := pgx.Connect(ctx, b.URL())
+		conn, err := pgx.Connect(ctx, p.URL())
 		if err == nil {
 			_ = conn.Close(ctx)
 		}
 		cancel()
 		if err == nil {
-			return b
+			return p
 		}
-		if !b.process.running() || time.Now().After(deadline) {
-			said, _ := os.ReadFile(log.Name())
-			t.Fatalf("PgBouncer does not answer: %v\n%s", err, said)
+		if !p.process.running() || time.Now().After(deadline) {
+			logged, _ := os.ReadFile(log.Name())
+			t.Fatalf("PgBouncer does not answer: %v\n%s", err, logged)
 		}
 	}
 }
 
 // URL connects to the database queued through PgBouncer, as the ordinary role that owns it.
-func (b *Bouncer) URL() string {
-	return "postgres://" + ordinary + "@127.0.0.1:" + strconv.Itoa(b.Port) + "/" + ordinary + "?sslmode=disable"
+func (p *Pooler) URL() string {
+	return "postgres://" + ordinary + "@127.0.0.1:" + strconv.Itoa(p.Port) + "/" + ordinary + "?sslmode=disable"
 }
