@@ -118,16 +118,16 @@ func waitUntilReady(ctx context.Context, s *Server, pool *dockertest.Pool, conta
 		}
 		state, err := pool.Client.InspectContainer(container.Container.ID)
 		if err != nil {
-			return fmt.Errorf("the container of the %s flavour is gone: %w", Timescale, err)
+			return fmt.Errorf("the container of the %s flavour has been removed: %w", Timescale, err)
 		}
 		select {
 		case <-tick.C:
 			if state.State.Running {
 				continue
 			}
-			return fmt.Errorf("the container of the %s flavour has ended with %d; it said:\n%s", Timescale, state.State.ExitCode, logs(pool, container))
+			return fmt.Errorf("the container of the %s flavour has ended with %d; its log:\n%s", Timescale, state.State.ExitCode, logs(pool, container))
 		case <-ctx.Done():
-			return fmt.Errorf("the container of the %s flavour does not answer: %w; it said:\n%s", Timescale, refused, logs(pool, container))
+			return fmt.Errorf("the container of the %s flavour does not answer: %w; its log:\n%s", Timescale, refused, logs(pool, container))
 		}
 	}
 }

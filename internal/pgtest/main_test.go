@@ -16,7 +16,7 @@ import (
 )
 
 // What a failing, leaking or interrupted run does can only be seen from outside. Such a test runs this
-// test binary again, for itself alone, and plays the other part there.
+// test binary again, for itself alone, and does the other part there.
 
 // inner is set in the run inside.
 const inner = "PGTEST_INNER"
@@ -62,7 +62,7 @@ func TestFailedTestKeepsItsDatabaseAndSaysWhere(t *testing.T) {
 		failWithOneEvent(t)
 	}
 	server := serverFor(t)
-	output := rerunToFailure(t, EnvURL+"="+server.URL, EnvFate+"=")
+	output := rerunToFailure(t, EnvURL+"="+server.URL, EnvLifetime+"=")
 	_, after, _ := strings.Cut(output, "is kept: psql \"")
 	url, _, found := strings.Cut(after, "\"")
 	if !found {
@@ -85,7 +85,7 @@ func TestFailedTestOnAServerThatEndsSaysHowToKeepIt(t *testing.T) {
 		failWithOneEvent(t)
 	}
 	server := serverFor(t)
-	output := rerunToFailure(t, EnvURL+"="+server.URL, EnvFate+"="+FateEnds)
+	output := rerunToFailure(t, EnvURL+"="+server.URL, EnvLifetime+"="+LifetimeOfTests)
 	if want := "-keep -- go test -run '^" + t.Name() + "$'"; !strings.Contains(output, want) {
 		t.Errorf("no %q in the output:\n%s", want, output)
 	}
@@ -145,7 +145,7 @@ func TestOwnServerEndsWithARunThatWasInterrupted(t *testing.T) {
 		}
 	}
 	if url == "" {
-		t.Fatalf("the run inside has no server; it said:\n%s\n(%v)", output, cmd.Wait())
+		t.Fatalf("the run inside has no server; its output:\n%s\n(%v)", output, cmd.Wait())
 	}
 	connect(t, url)
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {

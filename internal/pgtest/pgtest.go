@@ -7,8 +7,7 @@
 //
 // The server is the one that QUEUED_TEST_DATABASE_URL names, or else one that is started for
 // this test binary alone, of the flavour that QUEUED_TEST_FLAVOUR asks for. The command in the folder
-// run starts one server for many test binaries. There is no way to go on without a server: then
-// the tests fail.
+// run starts one server for many test binaries. Without a server the tests fail.
 package pgtest
 
 import (
@@ -21,18 +20,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 )
 
 // The environment that tests read.
 const (
-	EnvURL     = "QUEUED_TEST_DATABASE_URL" // URL of a running server, whose user may create databases and roles
-	EnvFlavour = "QUEUED_TEST_FLAVOUR"      // flavour of the server to start: Plain (the default) or Timescale
-	EnvFate    = "QUEUED_TEST_SERVER_FATE"  // what becomes of the server at EnvURL: FateEnds, or anything else: it stays
+	EnvURL      = "QUEUED_TEST_DATABASE_URL"    // URL of a running server, whose user may create databases and roles
+	EnvFlavour  = "QUEUED_TEST_FLAVOUR"         // flavour of the server to start: Plain (the default) or Timescale
+	EnvLifetime = "QUEUED_TEST_SERVER_LIFETIME" // of the server at EnvURL: LifetimeOfTests; anything else: it stays
 )
 
-// FateEnds is the EnvFate of a server that ends with the tests, and every database with it.
-const FateEnds = "ends"
+// LifetimeOfTests is the EnvLifetime of a server that ends with the tests, and every database with it.
+const LifetimeOfTests = "tests"
 
 const (
 	startLimit = 2 * time.Minute // for a server and for the template, on a busy machine
@@ -128,7 +128,7 @@ func newDB(tb testing.TB, server *Server, template string) *DB {
 	db.ServiceURL = AsService(db.URL)
 	tb.Cleanup(func() {
 		if tb.Failed() {
-			tb.Log(obituary(server, name, tb.Name()))
+			tb.Log(keptDatabaseHint(server, name, tb.Name()))
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), cloneLimit)
@@ -140,16 +140,16 @@ func newDB(tb testing.TB, server *Server, template string) *DB {
 	return db
 }
 
-// obituary says where the database of a failed test is, or how to have it kept the next time.
-func obituary(server *Server, database, test string) string {
-	if !shared.private && os.Getenv(EnvFate) != FateEnds {
+// keptDatabaseHint returns where the database of a failed test is, or how to keep it the next time.
+func keptDatabaseHint(server *Server, database, test string) string {
+	if !shared.private && os.Getenv(EnvLifetime) != LifetimeOfTests {
 		return fmt.Sprintf("the database of this test is kept: psql %q", server.urlOf(database))
 	}
 	dir, err := os.Getwd() // go test runs a package's tests in its folder
 	if err != nil {
 		dir = "PACKAGE"
 	}
-	return fmt.Sprintf("the database of this test, %s, goes with the server of this run. To keep one and look into it:\n"+
+	return fmt.Sprintf("the database of this test, %s, ends with the server of this run. To keep it and look into it:\n"+
 		"\tgo run ./internal/pgtest/run -flavour %s -keep -- go test -run '^%s$' %s", server.urlOf(database), server.Flavour, test, dir)
 }
 
@@ -214,4 +214,25 @@ func stopServer() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
 	defer cancel()
 	return shared.server.Stop(ctx)
+}
+
+// Connect returns a connection of its own, which the test's end closes.
+func Connect(tb testing.TB, url string) *pgx.Conn {
+	tb.Helper()
+	conn, err := pgx.Connect(tb.Context(), url)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// Query returns the single value of a statement.
+func Query[T any](tb testing.TB, conn *pgx.Conn, sql string, args ...any) T {
+	tb.Helper()
+	var v T
+	if err := conn.QueryRow(tb.Context(), sql, args...).Scan(&v); err != nil {
+		tb.Fatalf("%s: %v", sql, err)
+	}
+	return v
 }

@@ -34,16 +34,14 @@ type Server struct {
 	stopErr  error
 }
 
-// Start starts a server of the flavour, which does not care for its data: Plain from the machine's
-// binaries, in a temporary directory; Timescale as a container of the image that build/images makes.
-// Stop ends it. Should this process be killed before, a plain server ends with it (on Linux), a container
-// within hours.
+// Start starts a server of the flavour that may lose data in a crash: Plain from the machine's binaries, in a temporary directory; Timescale as a
+// container of the image that build/images makes. Stop ends it. If this process is killed before, a plain server ends with it (on Linux), a
+// container within hours.
 func Start(ctx context.Context, flavour string) (*Server, error) {
-	return start(ctx, flavour, careless())
+	return start(ctx, flavour, noFsync())
 }
 
-// StartDurable starts a server as Start does, but one that keeps every commit through a crash, as PostgreSQL does unless told
-// otherwise: one to measure on.
+// StartDurable starts a server as Start does, but one that keeps every commit through a crash: one to measure on.
 func StartDurable(ctx context.Context, flavour string) (*Server, error) {
 	return start(ctx, flavour, durable())
 }
@@ -96,8 +94,8 @@ func (s *Server) Stop(ctx context.Context) error {
 // maxConnections is enough for several test binaries at once, each with several pools.
 const maxConnections = "400"
 
-// careless are the settings of servers for tests: a crash may cost all data, which makes a database per test cheap.
-func careless() map[string]string {
+// noFsync returns the settings of servers for tests: a crash may lose all data, which makes a database per test cheap.
+func noFsync() map[string]string {
 	return map[string]string{
 		"fsync":              "off",
 		"full_page_writes":   "off",
@@ -106,7 +104,7 @@ func careless() map[string]string {
 	}
 }
 
-// durable are the settings of servers to measure on: PostgreSQL's defaults, spelled out where they make a commit last.
+// durable returns the settings of servers to measure on: PostgreSQL's defaults, as far as they make commits durable.
 func durable() map[string]string {
 	return map[string]string{
 		"fsync":              "on",

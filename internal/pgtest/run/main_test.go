@@ -60,7 +60,7 @@ func TestExitCodeIsTheCommands(t *testing.T) {
 	own := []string{pgtest.EnvURL + "=" + serverURL(t)}
 	for script, want := range map[string]int{"exit 0": 0, "exit 7": 7, "kill -KILL $$": 128 + 9} {
 		if got, output := runToEnd(t, command(t, own, "-flavour", pgtest.Flavour(), "--", "sh", "-c", script)); got != want {
-			t.Errorf("%s: got %d, want %d; it said:\n%s", script, got, want, output)
+			t.Errorf("%s: got %d, want %d; its output:\n%s", script, got, want, output)
 		}
 	}
 }
@@ -69,7 +69,7 @@ func TestWrongCommandLineIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{}, {"-flavour", "plain", "--"}, {"-unknown", "--", "true"}} {
 		if got, output := runToEnd(t, command(t, nil, args...)); got != 2 || !strings.Contains(output, "usage: run") {
-			t.Errorf("%q: got %d, want 2; it said:\n%s", args, got, output)
+			t.Errorf("%q: got %d, want 2; its output:\n%s", args, got, output)
 		}
 	}
 }
@@ -78,11 +78,11 @@ func TestUnknownCommandIsAFailure(t *testing.T) {
 	t.Parallel()
 	own := []string{pgtest.EnvURL + "=" + serverURL(t)}
 	if got, output := runToEnd(t, command(t, own, "-flavour", pgtest.Flavour(), "--", "/no/such/program")); got != 1 {
-		t.Errorf("got %d, want 1; it said:\n%s", got, output)
+		t.Errorf("got %d, want 1; its output:\n%s", got, output)
 	}
 }
 
-// Only a run that nobody will read as a full one may go on without a server.
+// Only a run that reports its tests as not run may succeed without a server.
 func TestWithoutAServer(t *testing.T) {
 	t.Parallel()
 	noDocker := []string{pgtest.EnvURL + "=", "DOCKER_HOST=unix:///no/such/socket"}
@@ -112,8 +112,8 @@ func TestWithoutAServer(t *testing.T) {
 			if strings.HasPrefix(output, "ran it") {
 				t.Error("the command was run")
 			}
-			if said := strings.Contains(output, "# NOT RUN"); said != (test.want == 0) {
-				t.Errorf("said to be left out: %t", said)
+			if skipped := strings.Contains(output, "# NOT RUN"); skipped != (test.want == 0) {
+				t.Errorf("reported as not run: %t", skipped)
 			}
 			if t.Failed() {
 				t.Log(output)
@@ -122,12 +122,12 @@ func TestWithoutAServer(t *testing.T) {
 	}
 }
 
-// running is a run whose command has told its server's URL.
+// running is a run whose command has printed its server's URL.
 type running struct {
 	cmd    *exec.Cmd
 	url    string
 	output *bufio.Scanner
-	said   string // so far
+	seen   string // of the output so far
 }
 
 // start starts a run with a plain server of its own.
@@ -152,12 +152,12 @@ func start(t *testing.T, script string, args ...string) *running {
 func (r *running) waitFor(t *testing.T, what string) string {
 	t.Helper()
 	for r.output.Scan() {
-		r.said += r.output.Text() + "\n"
+		r.seen += r.output.Text() + "\n"
 		if rest, found := strings.CutPrefix(r.output.Text(), what); found {
 			return rest
 		}
 	}
-	t.Fatalf("it ended without saying %q (%v); it said:\n%s", what, r.cmd.Wait(), r.said)
+	t.Fatalf("it ended before a line %q (%v); its output:\n%s", what, r.cmd.Wait(), r.seen)
 	return ""
 }
 
@@ -168,7 +168,7 @@ func (r *running) end(t *testing.T, sig syscall.Signal) int {
 		t.Fatal(err)
 	}
 	for r.output.Scan() {
-		r.said += r.output.Text() + "\n"
+		r.seen += r.output.Text() + "\n"
 	}
 	_ = r.cmd.Wait() // the exit code says how it ended
 	return r.cmd.ProcessState.ExitCode()
@@ -192,24 +192,33 @@ func TestSignalReachesTheCommandAndThenTheServerEnds(t *testing.T) {
 		t.Error("the command's server does not answer")
 	}
 	if got := r.end(t, syscall.SIGTERM); got != 9 {
-		t.Errorf("got %d, want the command's 9; it said:\n%s", got, r.said)
+		t.Errorf("got %d, want the command's 9; its output:\n%s", got, r.seen)
 	}
 	if answers(t, r.url) {
 		t.Error("the server still answers")
 	}
 }
 
+func TestInterruptThatTheCommandIgnoresIsAFailure(t *testing.T) {
+	t.Parallel()
+	r := start(t, `trap "exit 0" INT; echo ready; while :; do sleep 0.1; done`)
+	r.waitFor(t, "ready")
+	if got, want := r.end(t, syscall.SIGINT), 128+int(syscall.SIGINT); got != want {
+		t.Errorf("got %d, want %d; its output:\n%s", got, want, r.seen)
+	}
+}
+
 func TestKeptServerAnswersAfterAFailureUntilInterrupted(t *testing.T) {
 	t.Parallel()
 	r := start(t, "exit 3", "-keep")
-	if said := r.waitFor(t, "pgtest: kept until you press Ctrl-C"); !strings.Contains(said, r.url) {
-		t.Errorf("it does not say what is kept: %s", said)
+	if line := r.waitFor(t, "pgtest: kept until you press Ctrl-C"); !strings.Contains(line, r.url) {
+		t.Errorf("the URL of the kept server is missing: %s", line)
 	}
 	if !answers(t, r.url) {
 		t.Error("the kept server does not answer")
 	}
 	if got := r.end(t, syscall.SIGINT); got != 3 {
-		t.Errorf("got %d, want the command's 3; it said:\n%s", got, r.said)
+		t.Errorf("got %d, want the command's 3; its output:\n%s", got, r.seen)
 	}
 	if answers(t, r.url) {
 		t.Error("the server still answers")

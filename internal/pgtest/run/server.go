@@ -14,12 +14,8 @@ import (
 	"github.com/queued/queued/internal/pgtest"
 )
 
-// otherFlavourError: the user's own server is not one for this run.
-type otherFlavourError struct{ has string }
-
-func (e *otherFlavourError) Error() string {
-	return fmt.Sprintf("%s names a server of the %s flavour", pgtest.EnvURL, e.has)
-}
+// errOtherFlavour: the server at pgtest.EnvURL is not of the flavour for this run.
+var errOtherFlavour = errors.New(pgtest.EnvURL + " names a server of another flavour")
 
 // server returns the server to run on. A signal ends the wait for it.
 func (r *runner) server() (*pgtest.Server, error) {
@@ -37,12 +33,12 @@ func (r *runner) server() (*pgtest.Server, error) {
 	for {
 		select {
 		case got := <-ready:
-			if got.err == nil && r.interrupted {
+			if got.err == nil && r.interrupt != 0 {
 				return nil, errors.Join(context.Canceled, stop(got.server))
 			}
 			return got.server, got.err
-		case <-r.signals:
-			r.interrupted = true
+		case sig := <-r.signals:
+			r.interrupt = sig.(syscall.Signal)
 			cancel()
 		}
 	}
@@ -58,7 +54,7 @@ func (r *runner) start(ctx context.Context) (*pgtest.Server, error) {
 	if r.ownServer != "" {
 		server, err := pgtest.Attach(ctx, r.ownServer)
 		if err == nil && server.Flavour != r.flavour {
-			return nil, &otherFlavourError{has: server.Flavour}
+			return nil, fmt.Errorf("%w: %s", errOtherFlavour, server.Flavour)
 		}
 		return server, err
 	}
@@ -75,21 +71,20 @@ func (r *runner) start(ctx context.Context) (*pgtest.Server, error) {
 	return pgtest.Start(ctx, r.flavour)
 }
 
-// buildImage brings the image up to date, so that the tests never run on yesterday's. Without a
-// change since the last time it takes a second.
+// buildImage brings the image up to date. Without a change since the last time it takes a second.
 func (r *runner) buildImage(ctx context.Context) error {
 	root, err := moduleRoot()
 	if err != nil {
 		return err
 	}
-	r.say("building the image of the %s flavour (the first time takes a few minutes)", r.flavour)
+	r.print("building the image of the %s flavour (the first time takes a few minutes)", r.flavour)
 	cmd := exec.CommandContext(ctx, filepath.Join(root, "build", "images"), "postgres") //nolint:gosec // The repository's own script.
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("build/images postgres: %w; it said:\n%s", err, tail(output.Bytes(), 20))
+		return fmt.Errorf("build/images postgres: %w; its output:\n%s", err, tail(output.Bytes(), 20))
 	}
 	return nil
 }
