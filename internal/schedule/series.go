@@ -380,11 +380,9 @@ func (f *dayFilter) allowsWeekday(day int64, year int, month time.Month, monthDa
 	if !f.hasNth || nth.size == 0 {
 		return f.weekdays.has(weekday) || !f.hasNth && f.weekdays.size == 0
 	}
-	at, length := monthDay-1, 0
+	at, length := monthDay-1, monthLength(year, month)
 	if f.nthOfYear {
 		at, length = int(day-firstOfYear(year)), yearLength(year)
-	} else {
-		length = monthLength(year, month)
 	}
 	return f.weekdays.has(weekday) || nth.has(at/7+1) || nth.has(-((length-1-at)/7 + 1))
 }
