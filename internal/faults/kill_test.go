@@ -11,7 +11,7 @@ var (
 		"ack_events", "and (a.receipt is null or a.receipt = agent.receipt(e.id, e.attempts, e.claimed))", "",
 	}}}
 	answerBeforeCommit = build{name: "answers before the commit", edits: []edit{
-		{"internal/queue/flush.go", "pool.SendBatch(ctx, fl.batch).Close()", "answerEarly(ctx, pool, fl.batch)"},
+		{"internal/queue/flush.go", "pool.SendBatch(ctx, fl.batch)", "answerEarly(ctx, pool, fl.batch)"},
 		{"internal/queue/flush.go", "// flush is one transaction in the making.", `
 func answerEarly(ctx context.Context, pool interface{ Begin(context.Context) (pgx.Tx, error) }, batch *pgx.Batch) error {
 	tx, err := pool.Begin(ctx)

@@ -14,8 +14,8 @@ import (
 
 // transactionResent is the broken build of this file.
 var transactionResent = build{name: "a flush that is sent again when its connection is lost", edits: []edit{{
-	"internal/queue/flush.go", "pool.SendBatch(ctx, fl.batch).Close()", `func() error {
-		err := pool.SendBatch(ctx, fl.batch).Close()
+	"internal/queue/flush.go", "pool.SendBatch(ctx, fl.batch)", `func() error {
+		err := pool.SendBatch(ctx, fl.batch)
 		again, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()
 		for err != nil && again.Err() == nil {
@@ -23,7 +23,7 @@ var transactionResent = build{name: "a flush that is sent again when its connect
 			for _, q := range fl.batch.QueuedQueries {
 				same.QueuedQueries = append(same.QueuedQueries, &pgx.QueuedQuery{SQL: q.SQL, Arguments: q.Arguments, Fn: q.Fn})
 			}
-			err = pool.SendBatch(again, same).Close()
+			err = pool.SendBatch(again, same)
 		}
 		return err
 	}()`,

@@ -8,7 +8,7 @@ import (
 
 // cancelledWaitCommits is the broken build of this file.
 var cancelledWaitCommits = build{name: "a cancelled wait for the standby counts as a commit", edits: []edit{
-	{"internal/pg/unconfirmed.go", `n.Routine == "SyncRepWaitForLSN"`, `n.Routine == "none"`},
+	{"internal/pg/pool.go", `n.Routine == "SyncRepWaitForLSN"`, `n.Routine == "none"`},
 }}
 
 // cancelWaits keeps the log from the standby and cancels the waits of those who commit, as an impatient operator does, and then loses the primary.

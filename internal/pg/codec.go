@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// The earliest and the latest time that a timestamp is read as. RFC 3339 has years of four digits, from 1 on; a timestamptz goes from
-// 4713 BC to 294276 AD, and is infinite either way.
+// The earliest and the latest time that a timestamp is read as. Years of RFC 3339 have four digits; a timestamptz is from 4713 BC to
+// 294276 AD, or infinite.
 var (
 	MinTime = time.Date(1, time.January, 1, 0, 0, 0, 0, time.UTC) // the zero Time
 	MaxTime = time.Date(9999, time.December, 31, 23, 59, 59, 999_999_000, time.UTC)
@@ -31,25 +31,20 @@ var (
 	maxMicros = microsOf(MaxTime)
 )
 
-// microsOf returns a time as PostgreSQL counts it.
+// microsOf returns the microseconds of a time as PostgreSQL counts them.
 func microsOf(t time.Time) int64 {
 	return (t.Unix()-epochSeconds)*1_000_000 + int64(t.Nanosecond()/1000)
 }
 
-// clampTime returns a time within MinTime and MaxTime.
-func clampTime(t time.Time) time.Time {
-	switch {
-	case t.Before(MinTime):
-		return MinTime
-	case t.After(MaxTime):
-		return MaxTime
-	}
-	return t
+// timeOf returns the time of microseconds as PostgreSQL counts them.
+func timeOf(micros int64) time.Time {
+	seconds := micros / 1_000_000
+	return time.Unix(epochSeconds+seconds, (micros-seconds*1_000_000)*1000)
 }
 
-// AfterConnect prepares a connection: whatever a column holds can be read from it into a time.Time or a time.Duration. Times are read as the nearest
-// one from MinTime to MaxTime, intervals as the nearest duration, with months of 30 days and days of 24 hours; nulls in an array of
-// timestamps as MinTime. It is a hook of pgxpool.Config.
+// AfterConnect prepares a connection so that every value of a column can be read into a time.Time or a time.Duration. A time is read as
+// the nearest one from MinTime to MaxTime; an interval as the nearest duration, with months of 30 days and days of 24 hours; a null in an
+// array of timestamps as MinTime. It is a hook of pgxpool.Config.
 func AfterConnect(_ context.Context, conn *pgx.Conn) error {
 	RegisterTypes(conn.TypeMap())
 	return nil
@@ -57,16 +52,17 @@ func AfterConnect(_ context.Context, conn *pgx.Conn) error {
 
 // RegisterTypes does for a type map what AfterConnect does for a connection.
 func RegisterTypes(m *pgtype.Map) {
-	zoned, local, length := timestamptzCodec{new(pgtype.TimestamptzCodec)}, timestampCodec{new(pgtype.TimestampCodec)}, intervalCodec{}
+	zoned, local := timeCodec{new(pgtype.TimestamptzCodec), time.Local}, timeCodec{new(pgtype.TimestampCodec), time.UTC}
+	interval := intervalCodec{pgtype.IntervalCodec{}}
 	m.RegisterTypes([]*pgtype.Type{
 		{Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: zoned},
 		{Name: "timestamp", OID: pgtype.TimestampOID, Codec: local},
-		{Name: "interval", OID: pgtype.IntervalOID, Codec: length},
+		{Name: "interval", OID: pgtype.IntervalOID, Codec: interval},
 		{Name: "_timestamptz", OID: pgtype.TimestamptzArrayOID, Codec: arrayOf("timestamptz", pgtype.TimestamptzOID, elementCodec{zoned})},
 		{Name: "_timestamp", OID: pgtype.TimestampArrayOID, Codec: arrayOf("timestamp", pgtype.TimestampOID, elementCodec{local})},
-		{Name: "_interval", OID: pgtype.IntervalArrayOID, Codec: arrayOf("interval", pgtype.IntervalOID, length)},
+		{Name: "_interval", OID: pgtype.IntervalArrayOID, Codec: arrayOf("interval", pgtype.IntervalOID, interval)},
 	})
-	// Where a statement is not prepared, as behind a pooler, nothing else says what it is: it would be sent as a number.
+	// Where statements are not prepared, as behind a pooler, the type of a parameter is not known; without this it would be sent as a number.
 	m.RegisterDefaultPgType(Timestamp(0), "timestamptz")
 }
 
@@ -74,32 +70,28 @@ func arrayOf(name string, oid uint32, element pgtype.Codec) pgtype.Codec {
 	return &pgtype.ArrayCodec{ElementType: &pgtype.Type{Name: name, OID: oid, Codec: element}}
 }
 
-// timestamptzCodec reads every timestamptz into a *time.Time.
-type timestamptzCodec struct{ *pgtype.TimestamptzCodec }
+// scanFunc is a pgtype.ScanPlan.
+type scanFunc func(src []byte, dst any) error
 
-// PlanScan implements pgtype.Codec.
-func (c timestamptzCodec) PlanScan(m *pgtype.Map, oid uint32, format int16, target any) pgtype.ScanPlan {
-	if _, ok := target.(*time.Time); !ok {
-		return c.TimestamptzCodec.PlanScan(m, oid, format, target)
-	}
-	if format == pgtype.BinaryFormatCode {
-		return scanTime{location: time.Local}
-	}
-	return scanTimeText{c.TimestamptzCodec.PlanScan(m, oid, format, new(boundedTime))}
+// Scan calls f.
+func (f scanFunc) Scan(src []byte, dst any) error { return f(src, dst) }
+
+// timeCodec reads every timestamptz or timestamp into a *time.Time in a location.
+type timeCodec struct {
+	pgtype.Codec
+	location *time.Location
 }
 
-// timestampCodec reads every timestamp into a *time.Time in UTC.
-type timestampCodec struct{ *pgtype.TimestampCodec }
-
 // PlanScan implements pgtype.Codec.
-func (c timestampCodec) PlanScan(m *pgtype.Map, oid uint32, format int16, target any) pgtype.ScanPlan {
+func (c timeCodec) PlanScan(m *pgtype.Map, oid uint32, format int16, target any) pgtype.ScanPlan {
 	if _, ok := target.(*time.Time); !ok {
-		return c.TimestampCodec.PlanScan(m, oid, format, target)
+		return c.Codec.PlanScan(m, oid, format, target)
 	}
 	if format == pgtype.BinaryFormatCode {
-		return scanTime{location: time.UTC}
+		return scanTime{c.location}
 	}
-	return scanTimeText{c.TimestampCodec.PlanScan(m, oid, format, new(boundedTime))}
+	text := c.Codec.PlanScan(m, oid, format, new(boundedTime))
+	return scanFunc(func(src []byte, dst any) error { return text.Scan(src, (*boundedTime)(dst.(*time.Time))) })
 }
 
 // scanTime reads the eight bytes of a timestamp.
@@ -110,10 +102,8 @@ func (p scanTime) Scan(src []byte, dst any) error {
 	if len(src) != 8 {
 		return errNullTime
 	}
-	micros := int64(binary.BigEndian.Uint64(src))
-	micros = min(max(micros, minMicros), maxMicros)
-	seconds := micros / 1_000_000
-	t := time.Unix(epochSeconds+seconds, (micros-seconds*1_000_000)*1000)
+	micros := min(max(int64(binary.BigEndian.Uint64(src)), minMicros), maxMicros)
+	t := timeOf(micros)
 	if p.location != time.Local {
 		t = t.In(p.location)
 	}
@@ -121,62 +111,45 @@ func (p scanTime) Scan(src []byte, dst any) error {
 	return nil
 }
 
-// scanTimeText reads a timestamp's text with a plan for a boundedTime.
-type scanTimeText struct{ pgtype.ScanPlan }
+// elementCodec reads the elements of an array like timeCodec, and null as MinTime.
+type elementCodec struct{ timeCodec }
 
-// Scan implements pgtype.ScanPlan.
-func (p scanTimeText) Scan(src []byte, dst any) error {
-	return p.ScanPlan.Scan(src, (*boundedTime)(dst.(*time.Time)))
+// PlanScan implements pgtype.Codec.
+func (c elementCodec) PlanScan(m *pgtype.Map, oid uint32, format int16, target any) pgtype.ScanPlan {
+	plan := c.timeCodec.PlanScan(m, oid, format, target)
+	if _, ok := target.(*time.Time); !ok {
+		return plan
+	}
+	return scanFunc(func(src []byte, dst any) error {
+		if src == nil {
+			*dst.(*time.Time) = MinTime
+			return nil
+		}
+		return plan.Scan(src, dst)
+	})
 }
 
-// boundedTime takes what pgtype reads as a timestamp.
+// boundedTime is a time.Time that pgtype can set to any timestamp.
 type boundedTime time.Time
 
 // ScanTimestamptz implements pgtype.TimestamptzScanner.
 func (t *boundedTime) ScanTimestamptz(v pgtype.Timestamptz) error {
-	return t.set(v.Time, v.InfinityModifier, v.Valid)
+	return t.ScanTimestamp(pgtype.Timestamp(v))
 }
 
 // ScanTimestamp implements pgtype.TimestampScanner.
 func (t *boundedTime) ScanTimestamp(v pgtype.Timestamp) error {
-	return t.set(v.Time, v.InfinityModifier, v.Valid)
-}
-
-func (t *boundedTime) set(v time.Time, infinity pgtype.InfinityModifier, valid bool) error {
+	at := v.Time
 	switch {
-	case !valid:
+	case !v.Valid:
 		return errNullTime
-	case infinity == pgtype.Infinity:
-		v = MaxTime
-	case infinity == pgtype.NegativeInfinity:
-		v = MinTime
+	case v.InfinityModifier == pgtype.Infinity || v.InfinityModifier == pgtype.Finite && at.After(MaxTime):
+		at = MaxTime
+	case v.InfinityModifier == pgtype.NegativeInfinity || at.Before(MinTime):
+		at = MinTime
 	}
-	*t = boundedTime(clampTime(v))
+	*t = boundedTime(at)
 	return nil
-}
-
-// elementCodec is the codec of an array's elements, which may be null whatever they are scanned into.
-type elementCodec struct{ pgtype.Codec }
-
-// PlanScan implements pgtype.Codec.
-func (c elementCodec) PlanScan(m *pgtype.Map, oid uint32, format int16, target any) pgtype.ScanPlan {
-	plan := c.Codec.PlanScan(m, oid, format, target)
-	if _, ok := target.(*time.Time); ok && plan != nil {
-		return scanElement{plan}
-	}
-	return plan
-}
-
-// scanElement reads null as MinTime.
-type scanElement struct{ pgtype.ScanPlan }
-
-// Scan implements pgtype.ScanPlan.
-func (p scanElement) Scan(src []byte, dst any) error {
-	if src == nil {
-		*dst.(*time.Time) = MinTime
-		return nil
-	}
-	return p.ScanPlan.Scan(src, dst)
 }
 
 // intervalCodec reads every interval into a *time.Duration.
@@ -187,26 +160,22 @@ func (c intervalCodec) PlanScan(m *pgtype.Map, oid uint32, format int16, target 
 	if _, ok := target.(*time.Duration); !ok {
 		return c.IntervalCodec.PlanScan(m, oid, format, target)
 	}
-	return scanDuration{c.IntervalCodec.PlanScan(m, oid, format, new(boundedDuration))}
+	plan := c.IntervalCodec.PlanScan(m, oid, format, new(boundedDuration))
+	return scanFunc(func(src []byte, dst any) error {
+		d := (*boundedDuration)(dst.(*time.Duration))
+		switch string(src) { // as text; pgtype knows no infinite intervals, which came with PostgreSQL 17
+		case "infinity":
+			*d = math.MaxInt64
+		case "-infinity":
+			*d = math.MinInt64
+		default:
+			return plan.Scan(src, d)
+		}
+		return nil
+	})
 }
 
-// scanDuration reads an interval with a plan for a boundedDuration.
-type scanDuration struct{ pgtype.ScanPlan }
-
-// Scan implements pgtype.ScanPlan.
-func (p scanDuration) Scan(src []byte, dst any) error {
-	switch string(src) { // as text; pgtype knows no infinite intervals, which came with PostgreSQL 17
-	case "infinity":
-		*dst.(*time.Duration) = math.MaxInt64
-		return nil
-	case "-infinity":
-		*dst.(*time.Duration) = math.MinInt64
-		return nil
-	}
-	return p.ScanPlan.Scan(src, (*boundedDuration)(dst.(*time.Duration)))
-}
-
-// boundedDuration takes what pgtype reads as an interval.
+// boundedDuration is a time.Duration that pgtype can set to any interval.
 type boundedDuration time.Duration
 
 const (
@@ -219,7 +188,7 @@ func (d *boundedDuration) ScanInterval(v pgtype.Interval) error {
 	if !v.Valid {
 		return errNullInterval
 	}
-	// A float tells well enough what is beyond the 292 years of a Duration.
+	// A float is exact enough to detect what exceeds the 292 years of a Duration.
 	about := float64(v.Months)*microsPerMonth + float64(v.Days)*microsPerDay + float64(v.Microseconds)
 	switch {
 	case about >= math.MaxInt64/1000-1:
@@ -232,8 +201,7 @@ func (d *boundedDuration) ScanInterval(v pgtype.Interval) error {
 	return nil
 }
 
-// A Timestamp is a timestamptz exactly as PostgreSQL has it, infinite ones included: microseconds since 2000-01-01 UTC. It is for going
-// on where a listing ended.
+// A Timestamp is a timestamptz with its full range, infinity included: microseconds since 2000-01-01 UTC. It is for cursors.
 type Timestamp int64
 
 // ScanTimestamptz implements pgtype.TimestamptzScanner.
@@ -260,8 +228,7 @@ func (t Timestamp) TimestamptzValue() (pgtype.Timestamptz, error) {
 	case math.MinInt64:
 		v.InfinityModifier = pgtype.NegativeInfinity
 	default:
-		seconds := int64(t) / 1_000_000
-		v.Time = time.Unix(epochSeconds+seconds, (int64(t)-seconds*1_000_000)*1000)
+		v.Time = timeOf(int64(t))
 	}
 	return v, nil
 }

@@ -1,3 +1,9 @@
+// Package pg connects the services to PostgreSQL. It has what queue, schedule and migrate share: a Database that follows the primary
+// through failovers, Pools whose calls know whether a commit was confirmed, a Listener for notifications, the errors that SQLSTATEs
+// become, the reading of times and intervals, cursors of listings, and time limits of statements.
+//
+// A Database has no goroutine that lasts; a Listener has those of its Run. Database.mu is locked before dialer.mu, and never while a pool
+// is locked: pools are reset in goroutines of their own.
 package pg
 
 import (
@@ -14,53 +20,53 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// pingTimeout is how long a server may take to answer a session that asks whether it is there.
+// pingTimeout is how long a server may take to answer a ping.
 const pingTimeout = 2 * time.Second
 
-// Config is what a Database needs to know. All but URL may be zero.
+// Config configures a Database. All fields but URL may be zero.
 type Config struct {
-	URL             string               // as libpq takes it, as a URL or as keywords; with the pool_… parameters of pgxpool
-	ListenURL       string               // where to listen for notifications when URL leads to a pooler; empty: URL
+	URL             string               // a URL or keywords as libpq takes them, with the pool_… parameters of pgxpool
+	ListenURL       string               // for listeners, when URL leads to a pooler; empty: URL
 	ApplicationName string               // unless the URL has an application_name; empty: queued
-	IsReadOnly      bool                 // a server that takes no writes will do
-	IsUnprepared    bool                 // statements are not prepared, whatever stands between
-	Notices         func(*pgconn.Notice) // is told of the server's notices; nil: nobody is
-	Logger          zerolog.Logger       // zero: silent
+	IsReadOnly      bool                 // accepts a server that takes no writes
+	IsUnprepared    bool                 // never prepares statements
+	Notices         func(*pgconn.Notice) // gets the server's notices; nil: they are ignored
+	Logger          zerolog.Logger       // zero: nothing is logged
 }
 
-// Database makes every connection of the service. A session that it returns is one where writing is allowed, unless the URL has a
-// target_session_attrs of its own, and has the settings that the service relies on. When the primary changes, its pools leave the old one.
+// Database makes all connections of the program. Its sessions can write, unless the URL has a target_session_attrs, and have the settings
+// that the services rely on. When the primary changes, its pools leave the old one.
 //
-// It is safe for concurrent use. It holds no connection itself, and need not be closed.
+// It is safe for concurrent use. It holds no connection itself and need not be closed.
 type Database struct {
 	log    zerolog.Logger
-	direct bool // no pooler stands between
+	direct bool // no pooler is in between
 	main   endpoint
 	listen endpoint
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards the fields below
 	pools    map[*pgxpool.Pool]struct{}
 	sessions map[*pgconn.PgConn]session
-	epoch    int           // grows with each reset
-	moved    chan struct{} // closed by the next reset
-	timeline string        // of the server where the latest session began
+	resets   int           // number of resets
+	reset    chan struct{} // closed by the next reset
+	timeline string        // the latest one of all sessions
 }
 
-// endpoint is where connections lead to.
+// endpoint is a URL with the state of its connections.
 type endpoint struct {
-	parsed
+	parsedURL
 	dialer *dialer
 }
 
-// session is what is known of a live one.
+// session describes an open session.
 type session struct {
-	epoch    int
+	resets   int // number of resets before it
 	timeline string
 	address  string
 }
 
-// Open connects once, to learn what stands between, and returns a Database. It fails with ErrUnavailable when no server that takes
-// writes can be reached; IsPermanent tells whether trying again is of no use.
+// Open connects once, to detect a pooler, and returns a Database. It fails with ErrUnavailable when no server that takes writes can be
+// reached; IsPermanent reports whether another attempt would fail, too.
 func Open(ctx context.Context, cfg Config) (*Database, error) {
 	if cfg.ApplicationName == "" {
 		cfg.ApplicationName = "queued"
@@ -69,7 +75,7 @@ func Open(ctx context.Context, cfg Config) (*Database, error) {
 		log:      cfg.Logger,
 		pools:    make(map[*pgxpool.Pool]struct{}),
 		sessions: make(map[*pgconn.PgConn]session),
-		moved:    make(chan struct{}),
+		reset:    make(chan struct{}),
 	}
 	var err error
 	if db.main, db.direct, err = db.open(ctx, cfg.URL, cfg); err != nil {
@@ -82,23 +88,23 @@ func Open(ctx context.Context, cfg Config) (*Database, error) {
 			return nil, fmt.Errorf("the database of QUEUED_LISTEN_URL: %w", err)
 		}
 		if !direct {
-			db.log.Warn().Msg("QUEUED_LISTEN_URL leads to a pooler: in transaction mode nothing is heard through it")
+			db.log.Warn().Msg("QUEUED_LISTEN_URL leads to a pooler, which in transaction mode passes on no notifications")
 		}
 	}
 	if !db.direct && !cfg.IsUnprepared {
-		db.log.Warn().Bool("listen_url", cfg.ListenURL != "").Msg("a pooler stands between here and PostgreSQL: statements are not prepared, and the timeouts " +
-			"that the service needs are those of the role or the database, see docs/operations.md")
+		db.log.Warn().Bool("listen_url", cfg.ListenURL != "").Msg("the database URL leads to a pooler: statements are not prepared, and timeouts must be set " +
+			"for the role or the database, see docs/operations.md")
 	}
 	return db, nil
 }
 
-// open makes the endpoint of a URL, and reports whether it leads to PostgreSQL itself.
+// open makes the endpoint of a URL and reports whether it leads to PostgreSQL without a pooler.
 func (db *Database) open(ctx context.Context, text string, own Config) (e endpoint, direct bool, err error) {
-	if e.parsed, err = parse(text); err != nil {
+	if e.parsedURL, err = parseURL(text); err != nil {
 		return e, false, err
 	}
 	cfg := e.pool.ConnConfig
-	// The URL's own wish is no sign of a standby.
+	// A session that the URL makes read-only does not mean that the server is a standby.
 	_, setsReadOnly := cfg.RuntimeParams["default_transaction_read_only"]
 	setsReadOnly = setsReadOnly || strings.Contains(cfg.RuntimeParams["options"], "default_transaction_read_only")
 	e.anyServer = e.anyServer || own.IsReadOnly || setsReadOnly
@@ -109,7 +115,7 @@ func (db *Database) open(ctx context.Context, text string, own Config) (e endpoi
 	cfg.ConnectTimeout = timeout
 	e.dialer = newDialer(timeout, cfg.LookupFunc)
 	cfg.DialFunc, cfg.LookupFunc = e.dialer.dial, e.dialer.resolve
-	db.watch(&e, own.Notices)
+	db.addHooks(&e, own.Notices)
 	setDefaults(cfg.RuntimeParams, map[string]string{"application_name": own.ApplicationName})
 	setDefaults(cfg.RuntimeParams, pooledSettings())
 	plain := cfg.Copy()
@@ -121,7 +127,7 @@ func (db *Database) open(ctx context.Context, text string, own Config) (e endpoi
 		*cfg = *plain
 		conn, err = pgx.ConnectConfig(ctx, cfg)
 		if err == nil {
-			db.log.Info().Str("reason", pgErr.Message).Msg("the settings of a session are not taken at its start")
+			db.log.Info().Str("reason", pgErr.Message).Msg("the server or the pooler refuses settings at the start of a session")
 		}
 	}
 	if err != nil {
@@ -136,7 +142,7 @@ func (db *Database) open(ctx context.Context, text string, own Config) (e endpoi
 	if !direct {
 		*cfg = *plain
 	}
-	if own.IsUnprepared || !direct && !e.ownExecMode {
+	if own.IsUnprepared || !direct && !e.hasExecMode {
 		cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
 	return e, direct, nil
@@ -151,7 +157,7 @@ func setDefaults(params, defaults map[string]string) {
 	}
 }
 
-// permanent are the SQLSTATEs of a connection that no patience will make.
+// permanent are the SQLSTATEs of connection errors that do not go away by themselves.
 var permanent = map[string]bool{
 	"28P01": true, // invalid_password
 	"28000": true, // invalid_authorization_specification
@@ -159,8 +165,8 @@ var permanent = map[string]bool{
 	"42501": true, // insufficient_privilege
 }
 
-// IsPermanent reports whether connecting failed for a reason that has to be mended first: a wrong password, an unknown database, a
-// URL that makes no sense.
+// IsPermanent reports whether connecting failed for a reason that an operator has to remove: a wrong password, an unknown database, an
+// invalid URL.
 func IsPermanent(err error) bool {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) {
@@ -170,37 +176,37 @@ func IsPermanent(err error) bool {
 	return errors.As(err, &parseErr)
 }
 
-// errSilentSession is what connecting fails with when the session begins, and then its first statement is not answered.
-var errSilentSession = errors.New("the session began, but its first statement was not answered in time: the server hangs, " +
+// errSessionHangs is returned when a session began and its first statement was not answered.
+var errSessionHangs = errors.New("the session began, but its first statement was not answered in time: the server hangs, " +
 	"or a pooler in between has no server connection left (in session mode it needs one for each of this program's)")
 
-// watch has every session of an endpoint looked at before it is used, and its messages heeded.
-func (db *Database) watch(e *endpoint, notices func(*pgconn.Notice)) {
+// addHooks sets the hooks of the connections of an endpoint, which inspect each new session and the server's messages.
+func (db *Database) addHooks(e *endpoint, notices func(*pgconn.Notice)) {
 	cfg := e.pool.ConnConfig
-	own := cfg.ValidateConnect // what the URL asks for
+	urlsOwn := cfg.ValidateConnect // for a target_session_attrs of the URL
 	anyServer := e.anyServer
 	dialer := e.dialer
 	cfg.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		if own != nil {
-			if err := own(ctx, conn); err != nil {
-				return silent(err)
+		if urlsOwn != nil {
+			if err := urlsOwn(ctx, conn); err != nil {
+				return hangsIfTimeout(err)
 			}
 		}
-		timeline, writable, err := look(ctx, conn)
+		timeline, isWritable, err := inspect(ctx, conn)
 		if err != nil {
-			return silent(err)
+			return hangsIfTimeout(err)
 		}
 		nc := netConnOf(conn)
 		if nc != nil {
-			dialer.answered(nc.address, writable)
-			if err := nc.settle(); err != nil {
+			dialer.noteAnswer(nc.address, isWritable)
+			if err := nc.removeLimit(); err != nil {
 				return err
 			}
 		}
-		if !writable && own == nil && !anyServer {
+		if !isWritable && urlsOwn == nil && !anyServer {
 			return pgconn.ErrReadOnlyConnection
 		}
-		db.begun(conn, nc, timeline, dialer)
+		db.addSession(conn, nc, timeline, dialer)
 		return nil
 	}
 	cfg.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
@@ -212,30 +218,30 @@ func (db *Database) watch(e *endpoint, notices func(*pgconn.Notice)) {
 	closesOn := cfg.OnPgError
 	cfg.OnPgError = func(conn *pgconn.PgConn, pgErr *pgconn.PgError) bool {
 		if pgErr.Code == "25006" { // read_only_sql_transaction
-			db.leave(conn)
+			db.leaveServerOf(conn)
 			return false
 		}
 		return closesOn(conn, pgErr)
 	}
 }
 
-// silent says more of a first statement that was not answered. It does not wrap the timeout, which pgx would put in its place.
-func silent(err error) error {
+// hangsIfTimeout replaces a timeout by errSessionHangs. The result does not wrap the timeout, which pgx would return in its place.
+func hangsIfTimeout(err error) error {
 	if pgconn.Timeout(err) || errors.Is(err, context.DeadlineExceeded) {
-		return errSilentSession
+		return errSessionHangs
 	}
 	return err
 }
 
-// look returns the timeline of the server that conn leads to, empty where that is not to be learned, and whether one may write there.
-func look(ctx context.Context, conn *pgconn.PgConn) (timeline string, writable bool, err error) {
+// inspect returns the timeline of the server of conn, empty when it is unknown, and whether the session can write.
+func inspect(ctx context.Context, conn *pgconn.PgConn) (timeline string, isWritable bool, err error) {
 	const (
 		readOnly = `current_setting('transaction_read_only')`
 		both     = `select ` + readOnly + `, case when pg_is_in_recovery() then '' else left(pg_walfile_name(pg_current_wal_lsn()), 8) end`
 	)
 	results, err := conn.Exec(ctx, both).ReadAll()
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && !conn.IsClosed() { // a server that is PostgreSQL in most respects
+	if errors.As(err, &pgErr) && !conn.IsClosed() { // a server without these functions, which is compatible otherwise
 		results, err = conn.Exec(ctx, `select `+readOnly+`, ''`).ReadAll()
 	}
 	if err != nil {
@@ -245,27 +251,26 @@ func look(ctx context.Context, conn *pgconn.PgConn) (timeline string, writable b
 	return string(row[1]), string(row[0]) != "on", nil
 }
 
-// begun remembers a session. When it is on a newer timeline than those before, another server is the primary: the others are left.
-func (db *Database) begun(conn *pgconn.PgConn, nc *netConn, timeline string, d *dialer) {
+// addSession registers a session. When its timeline is newer than all others, its server has been promoted: the connections to other
+// servers are ended and the pools reset.
+func (db *Database) addSession(conn *pgconn.PgConn, nc *netConn, timeline string, d *dialer) {
 	db.mu.Lock()
 	for known := range db.sessions {
 		select {
-		case <-known.CleanupDone(): // not IsClosed, which is for who uses the connection
+		case <-known.CleanupDone(): // IsClosed is only for the user of the connection
 			delete(db.sessions, known)
 		default:
 		}
 	}
-	s := session{epoch: db.epoch, timeline: timeline}
+	address := ""
 	if nc != nil {
-		s.address = nc.address
+		address = nc.address
 	}
 	before := db.timeline
-	isNew := timeline != "" && before != "" && timeline > before // of eight hexadecimal digits each
-	if timeline > before {
-		db.timeline = timeline
-	}
+	db.timeline = max(before, timeline) // each has eight hexadecimal digits
+	isPromoted := before != "" && timeline > before
 	var stale []*netConn
-	if isNew {
+	if isPromoted {
 		for known, other := range db.sessions {
 			if other.timeline >= timeline {
 				continue
@@ -273,75 +278,74 @@ func (db *Database) begun(conn *pgconn.PgConn, nc *netConn, timeline string, d *
 			if old := netConnOf(known); old != nil {
 				stale = append(stale, old)
 			}
-			if other.address != s.address {
+			if other.address != address {
 				d.leave(other.address)
 			}
 		}
-		db.reset()
-		s.epoch = db.epoch
+		db.resetLocked()
 	}
-	db.sessions[conn] = s
+	db.sessions[conn] = session{resets: db.resets, timeline: timeline, address: address}
 	db.mu.Unlock()
 	for _, old := range stale {
-		old.endBy(time.Now())
+		old.limit(time.Now())
 	}
-	if isNew {
-		db.log.Warn().Str("server", s.address).Str("timeline", timeline).Str("before", before).Int("connections_ended", len(stale)).
+	if isPromoted {
+		db.log.Warn().Str("server", address).Str("timeline", timeline).Str("before", before).Int("connections_ended", len(stale)).
 			Msg("another server is the primary now")
 	}
 }
 
-// ended forgets a session that is being closed, and bounds its goodbye.
-func (db *Database) ended(conn *pgconn.PgConn) {
+// removeSession forgets a session that is being closed, and limits the time of closing it.
+func (db *Database) removeSession(conn *pgconn.PgConn) {
 	db.mu.Lock()
 	delete(db.sessions, conn)
 	db.mu.Unlock()
 	if nc := netConnOf(conn); nc != nil {
-		nc.endBy(time.Now().Add(closeTimeout))
+		nc.limit(time.Now().Add(closeTimeout))
 	}
 }
 
-// leave resets the pools because the server of conn takes no writes any more, unless that was done since conn was made.
-func (db *Database) leave(conn *pgconn.PgConn) {
+// leaveServerOf resets the pools because the server of conn no longer takes writes, unless there was a reset since conn was made.
+func (db *Database) leaveServerOf(conn *pgconn.PgConn) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	if s, ok := db.sessions[conn]; ok && s.epoch < db.epoch {
+	if s, ok := db.sessions[conn]; ok && s.resets < db.resets {
 		return
 	}
-	db.log.Warn().Msg("the server takes no writes any more: all connections to it are given up")
-	db.reset()
+	db.log.Warn().Msg("the server no longer takes writes: all connections to it are closed")
+	db.resetLocked()
 }
 
-// Reset has every connection be made anew: idle ones at once, the others when they are given back, those of the listeners, too.
+// Reset replaces all connections: idle ones at once, the others when they are released, and those of the listeners.
 func (db *Database) Reset() {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	db.reset()
+	db.resetLocked()
 }
 
-// reset is Reset for callers that hold mu.
-func (db *Database) reset() {
-	db.epoch++
-	close(db.moved)
-	db.moved = make(chan struct{})
+// resetLocked is Reset for callers that hold mu.
+func (db *Database) resetLocked() {
+	db.resets++
+	close(db.reset)
+	db.reset = make(chan struct{})
 	for pool := range db.pools {
-		go pool.Reset() // it may close connections while it holds its own lock
+		go pool.Reset() // it may close connections, which locks mu, while it holds its own lock
 	}
 }
 
-// Resets returns a channel that is closed when connections are made anew the next time: by Reset, or because another server is the primary.
+// Resets returns a channel that is closed by the next reset: a call of Reset, or a new primary.
 func (db *Database) Resets() <-chan struct{} {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	return db.moved
+	return db.reset
 }
 
-// IsPooled reports whether a pooler stands between the service and PostgreSQL.
+// IsPooled reports whether a pooler is between the program and PostgreSQL.
 func (db *Database) IsPooled() bool { return !db.direct }
 
 // MaxConns returns the URL's pool_max_conns, 0 when it has none.
 func (db *Database) MaxConns() int {
-	if !db.main.ownMaxConns {
+	if !db.main.hasMaxConns {
 		return 0
 	}
 	return int(db.main.pool.MaxConns)
@@ -352,7 +356,7 @@ func (db *Database) Connect(ctx context.Context) (*pgx.Conn, error) { return db.
 
 func (e *endpoint) connect(ctx context.Context) (*pgx.Conn, error) {
 	cfg := e.pool.ConnConfig.Copy()
-	e.dialer.order(cfg)
+	e.dialer.sortHosts(cfg)
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err == nil {
 		RegisterTypes(conn.TypeMap())
@@ -360,12 +364,20 @@ func (e *endpoint) connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, err
 }
 
-// ping asks a server whether it is there, and waits for pingTimeout at most.
+// Close closes a connection that Connect returned, also after ctx has ended.
+func (db *Database) Close(ctx context.Context, conn *pgx.Conn) {
+	db.removeSession(conn.PgConn())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	_ = conn.Close(ctx) // the connection is of no use any more
+}
+
+// ping checks that a server answers, within pingTimeout.
 func ping(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	return conn.Ping(ctx)
 }
 
-// quoted is a setting's value in a statement.
+// quoted returns a string literal.
 func quoted(value string) string { return "'" + strings.ReplaceAll(value, "'", "''") + "'" }

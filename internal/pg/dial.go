@@ -14,32 +14,34 @@ import (
 )
 
 const (
-	// tcpTimeout is how long a connection lives whose other side confirms nothing. It is for servers and networks that vanish: one that
-	// hangs goes on confirming what it is sent.
+	// tcpTimeout is how long sent data may be unacknowledged by TCP. It detects lost servers and networks. The kernel of a server that
+	// hangs still acknowledges.
 	tcpTimeout = 10 * time.Second
-	// closeTimeout is how long a server may take to say goodbye to a connection that is given up.
+	// closeTimeout bounds the closing of a connection.
 	closeTimeout = time.Second
-	// leftFor is how long the address of a server that was left for another is not dialled, to send it cancel requests among others.
-	leftFor = 15 * time.Second
+	// leaveFor is how long a server that has lost its role as primary is not dialled, not even for cancel requests.
+	leaveFor = 15 * time.Second
 )
 
-// dialer makes the network connections, and knows which of a URL's hosts answered last.
+// dialer makes the network connections of an endpoint, and knows which of its hosts answered last.
 type dialer struct {
-	timeout time.Duration // until a session must be ready
+	timeout time.Duration // for a connection, until its session is ready
 	net     net.Dialer
 	lookup  pgconn.LookupFunc
 
 	mu    sync.Mutex
-	hosts map[string][]string  // the addresses that a host was last resolved to
-	peers map[string]peerState // by address, as host:port or the path of a socket
+	hosts map[string][]string  // the IP addresses of each host when it was last resolved
+	peers map[string]peerState // by address: host:port or the path of a socket
 }
 
 // peerState is what is known of an address.
 type peerState struct {
-	pending time.Time // when the attempt began that nothing was heard of yet; zero: there is none
-	good    time.Time // when a session began there that may write
-	left    time.Time // when its server was left for another
+	pending  time.Time // when the first unanswered attempt began; zero: there is none
+	writable time.Time // when the latest session that can write began
+	left     time.Time // when its server was left for a new primary
 }
+
+func (p peerState) isLeft() bool { return !p.left.IsZero() && time.Since(p.left) < leaveFor }
 
 func newDialer(timeout time.Duration, lookup pgconn.LookupFunc) *dialer {
 	return &dialer{
@@ -55,13 +57,13 @@ func newDialer(timeout time.Duration, lookup pgconn.LookupFunc) *dialer {
 	}
 }
 
-var errLeft = errors.New("the server at this address was just left for another one")
+var errLeft = errors.New("the server at this address is no longer the primary")
 
-// dial opens a connection that ends by itself unless settle is called in time.
+// dial opens a connection with a limit on its deadlines, which removeLimit removes when the session is ready.
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	d.mu.Lock()
 	peer := d.peers[address]
-	if !peer.left.IsZero() && time.Since(peer.left) < leftFor {
+	if peer.isLeft() {
 		d.mu.Unlock()
 		return nil, errLeft
 	}
@@ -75,28 +77,27 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	if err != nil {
 		var timeout net.Error
 		if !errors.As(err, &timeout) || !timeout.Timeout() {
-			d.answered(address, false)
+			d.noteAnswer(address, false)
 		}
 		return nil, err
 	}
-	c := &netConn{Conn: inner, address: address}
-	c.bound = time.Now().Add(d.timeout)
-	return c, inner.SetDeadline(c.bound)
+	c := &netConn{Conn: inner, address: address, latest: time.Now().Add(d.timeout)}
+	return c, inner.SetDeadline(c.latest)
 }
 
-// answered notes that something was heard from an address, and whether one may write there.
-func (d *dialer) answered(address string, good bool) {
+// noteAnswer notes that an address has answered, and whether its server takes writes.
+func (d *dialer) noteAnswer(address string, isWritable bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	peer := d.peers[address]
 	peer.pending = time.Time{}
-	if good {
-		peer.good, peer.left = time.Now(), time.Time{}
+	if isWritable {
+		peer.writable, peer.left = time.Now(), time.Time{}
 	}
 	d.peers[address] = peer
 }
 
-// leave notes that the server at an address was left for another one.
+// leave has the server at an address not dialled for leaveFor.
 func (d *dialer) leave(address string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -105,7 +106,7 @@ func (d *dialer) leave(address string) {
 	d.peers[address] = peer
 }
 
-// resolve remembers what a host was resolved to.
+// resolve resolves a host and remembers the result for addresses.
 func (d *dialer) resolve(ctx context.Context, host string) ([]string, error) {
 	addrs, err := d.lookup(ctx, host)
 	if err == nil {
@@ -116,43 +117,41 @@ func (d *dialer) resolve(ctx context.Context, host string) ([]string, error) {
 	return addrs, err
 }
 
-// order puts the host that was good last to the front of cfg, and those that did not answer to its end.
-func (d *dialer) order(cfg *pgx.ConnConfig) {
+// sortHosts sorts the hosts of cfg: the one that was writable last comes first, those that did not answer come last.
+func (d *dialer) sortHosts(cfg *pgx.ConnConfig) {
 	if len(cfg.Fallbacks) == 0 {
 		return
 	}
 	hosts := append([]*pgconn.FallbackConfig{{Host: cfg.Host, Port: cfg.Port, TLSConfig: cfg.TLSConfig}}, cfg.Fallbacks...)
 	d.mu.Lock()
-	type rank struct {
-		isSilent bool
-		good     time.Time
-	}
-	rankOf := func(f *pgconn.FallbackConfig) (r rank) {
-		for _, address := range d.addresses(f) {
-			peer := d.peers[address]
-			r.isSilent = r.isSilent || !peer.pending.IsZero() && time.Since(peer.pending) > d.timeout/2 ||
-				!peer.left.IsZero() && time.Since(peer.left) < leftFor
-			if peer.good.After(r.good) {
-				r.good = peer.good
-			}
-		}
-		return r
-	}
+	defer d.mu.Unlock()
 	slices.SortStableFunc(hosts, func(a, b *pgconn.FallbackConfig) int {
-		x, y := rankOf(a), rankOf(b)
-		if x.isSilent != y.isSilent {
-			if x.isSilent {
+		silentA, writableA := d.hostState(a)
+		silentB, writableB := d.hostState(b)
+		if silentA != silentB {
+			if silentA {
 				return 1
 			}
 			return -1
 		}
-		return y.good.Compare(x.good)
+		return writableB.Compare(writableA)
 	})
-	d.mu.Unlock()
 	cfg.Host, cfg.Port, cfg.TLSConfig, cfg.Fallbacks = hosts[0].Host, hosts[0].Port, hosts[0].TLSConfig, hosts[1:]
 }
 
-// addresses returns those that a host of the URL is known to have. The caller holds mu.
+// hostState reports whether a host does not answer or was left, and when it was writable last. The caller holds mu.
+func (d *dialer) hostState(f *pgconn.FallbackConfig) (isSilent bool, writable time.Time) {
+	for _, address := range d.addresses(f) {
+		peer := d.peers[address]
+		isSilent = isSilent || peer.isLeft() || !peer.pending.IsZero() && time.Since(peer.pending) > d.timeout/2
+		if peer.writable.After(writable) {
+			writable = peer.writable
+		}
+	}
+	return isSilent, writable
+}
+
+// addresses returns the known addresses of a host of the URL. The caller holds mu.
 func (d *dialer) addresses(f *pgconn.FallbackConfig) []string {
 	if network, address := pgconn.NetworkAddress(f.Host, f.Port); network == "unix" {
 		return []string{address}
@@ -164,44 +163,44 @@ func (d *dialer) addresses(f *pgconn.FallbackConfig) []string {
 	return all
 }
 
-// netConn is a network connection whose end can be set for good.
+// netConn is a network connection with a limit on its deadlines.
 type netConn struct {
 	net.Conn
 	address string
 
-	mu    sync.Mutex
-	bound time.Time // no deadline is set beyond this; zero: any may be
+	mu     sync.Mutex
+	latest time.Time // the latest deadline; zero: no limit
 }
 
-// settle lifts the bound: the session is ready.
-func (c *netConn) settle() error {
+// removeLimit removes the limit and the deadline.
+func (c *netConn) removeLimit() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.bound = time.Time{}
+	c.latest = time.Time{}
 	return c.Conn.SetDeadline(time.Time{})
 }
 
-// endBy has the connection end at t at the latest, whatever deadlines are set.
-func (c *netConn) endBy(t time.Time) {
+// limit has the connection fail from t on, whatever deadlines are set.
+func (c *netConn) limit(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.bound.IsZero() || t.Before(c.bound) {
-		c.bound = t
+	if c.latest.IsZero() || t.Before(c.latest) {
+		c.latest = t
 	}
-	_ = c.Conn.SetDeadline(c.bound)
+	_ = c.Conn.SetDeadline(c.latest)
 }
 
-// SetDeadline sets a deadline within the bound.
+// SetDeadline sets a deadline within the limit.
 func (c *netConn) SetDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.bound.IsZero() && (t.IsZero() || t.After(c.bound)) {
-		t = c.bound
+	if !c.latest.IsZero() && (t.IsZero() || t.After(c.latest)) {
+		t = c.latest
 	}
 	return c.Conn.SetDeadline(t)
 }
 
-// netConnOf returns the network connection of a session, nil for one that was not made here.
+// netConnOf returns the network connection of a session, nil when no dialer has made it.
 func netConnOf(conn *pgconn.PgConn) *netConn {
 	inner := conn.Conn()
 	if tls, ok := inner.(interface{ NetConn() net.Conn }); ok {

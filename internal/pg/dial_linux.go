@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setUserTimeout has the kernel give up a connection whose other side has not confirmed what was sent for d.
+// setUserTimeout returns a net.Dialer.Control that has TCP end a connection whose sent data are unacknowledged for d.
 func setUserTimeout(d time.Duration) func(network, address string, c syscall.RawConn) error {
 	return func(network, _ string, c syscall.RawConn) error {
 		if network == "unix" {

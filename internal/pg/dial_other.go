@@ -7,5 +7,5 @@ import (
 	"time"
 )
 
-// setUserTimeout has no counterpart here: the keepalives find out.
+// setUserTimeout does nothing: only keepalives detect a lost server here.
 func setUserTimeout(time.Duration) func(network, address string, c syscall.RawConn) error { return nil }

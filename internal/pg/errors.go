@@ -1,13 +1,19 @@
-// Package pg is what every service on the database has in common: the errors that PostgreSQL's become, listening for
-// notifications, and statements with a time limit.
 package pg
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/puddle/v2"
 )
 
-// What a call to the database can fail with, whatever it is about.
+// The errors of calls to the database. Services have further ones of their own, see States.
 var (
 	// ErrInvalid: a value is refused; the error is an *InvalidError.
 	ErrInvalid = errors.New("invalid value")
@@ -19,20 +25,20 @@ var (
 	ErrBadCursor = errors.New("not a cursor of this listing")
 	// ErrQueryTimeout: the statement took longer than its time limit.
 	ErrQueryTimeout = errors.New("the query took too long")
-	// ErrUnavailable: the database could not be reached, the connection broke, or it has no room; whether a
-	// write was committed may be unknown.
+	// ErrUnavailable: the database could not be reached, the connection broke, or it has no room. It may be unknown whether a write was
+	// committed.
 	ErrUnavailable = errors.New("the database is unavailable")
-	// ErrUnconfirmed: the transaction is committed on the primary, but the wait for its synchronous standby was cancelled. Should the standby be
-	// promoted, it may be lost. It is an ErrUnavailable, as its outcome is unknown.
+	// ErrUnconfirmed: the transaction is committed on the primary, but the wait for the synchronous standby was cancelled, and a failover
+	// may lose it. It is an ErrUnavailable.
 	ErrUnconfirmed = fmt.Errorf("%w: the commit was not confirmed by the synchronous standby", ErrUnavailable)
-	// ErrLocked: the transaction waited too long for what another one holds, or lost against it in another way; nothing was written. It
-	// is an ErrUnavailable.
+	// ErrLocked: the transaction waited too long for a lock, or was rolled back because of another one; nothing was written. It is an
+	// ErrUnavailable.
 	ErrLocked = fmt.Errorf("%w: locked by another transaction", ErrUnavailable)
-	// ErrClosed is what a call gets that comes after Close. It is an ErrUnavailable.
+	// ErrClosed: the call came after Close. It is an ErrUnavailable.
 	ErrClosed = fmt.Errorf("%w: the service is closed", ErrUnavailable)
 )
 
-// InvalidError is a value that is refused, in words for the caller.
+// InvalidError is the error of a value that is refused, for the caller of the API.
 type InvalidError struct {
 	Field  string // the offending field as the HTTP API names it, empty when unknown
 	Detail string
@@ -42,3 +48,116 @@ func (e *InvalidError) Error() string { return e.Field + ": " + e.Detail }
 
 // Unwrap makes errors.Is(err, ErrInvalid) true.
 func (e *InvalidError) Unwrap() error { return ErrInvalid }
+
+// States maps SQLSTATEs to the errors of a service.
+type States map[string]error
+
+// common maps SQLSTATEs to this package's errors. QD... are the schema's own
+// (sql/idempotent/002-lease.sql); the others are listed in appendix A of PostgreSQL's manual.
+var common = States{
+	"QD003": ErrInvalid,
+	"QD005": ErrKeyReused,
+	"22021": ErrUnrepresentable, // character_not_in_repertoire: not UTF-8
+	"22P05": ErrUnrepresentable, // untranslatable_character: \u0000
+	"22P02": ErrUnrepresentable, // invalid_text_representation: jsonb refuses the text
+	"22003": ErrUnrepresentable, // numeric_value_out_of_range
+	"54000": ErrUnrepresentable, // program_limit_exceeded: a jsonb too large
+	"54001": ErrUnrepresentable, // statement_too_complex: a jsonb nested too deep
+	"22008": ErrInvalid,         // datetime_field_overflow
+	"57014": ErrQueryTimeout,    // query_canceled
+	"57P01": ErrUnavailable,     // admin_shutdown
+	"57P02": ErrUnavailable,     // crash_shutdown
+	"57P03": ErrUnavailable,     // cannot_connect_now
+	"53000": ErrUnavailable,     // insufficient_resources
+	"53100": ErrUnavailable,     // disk_full
+	"53200": ErrUnavailable,     // out_of_memory
+	"53300": ErrUnavailable,     // too_many_connections
+	"58030": ErrUnavailable,     // io_error
+	"26000": ErrUnavailable,     // invalid_sql_statement_name: a pooler has switched the session of a prepared statement
+	"42P05": ErrUnavailable,     // duplicate_prepared_statement: the same
+	"55P03": ErrLocked,          // lock_not_available
+	"40P01": ErrLocked,          // deadlock_detected
+	"40001": ErrLocked,          // serialization_failure
+	"25006": ErrUnavailable,     // read_only_sql_transaction: a standby, after a failover
+}
+
+// IsUnavailable reports whether Wrap would make an ErrUnavailable of err, which a later attempt may not meet.
+func IsUnavailable(err error) bool { return errors.Is(States{}.Wrap("", err), ErrUnavailable) }
+
+// Wrap returns an error that says what failed and wraps the error of own, or else of this package, for err. It is nil when err is.
+func (own States) Wrap(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, puddle.ErrClosedPool) {
+		return fmt.Errorf("%s: %w: %w", doing, ErrClosed, err)
+	}
+	var connErr *pgconn.ConnectError
+	if errors.As(err, &connErr) { // with any SQLSTATE
+		return fmt.Errorf("%s: %w: %w", doing, ErrUnavailable, err)
+	}
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		sentinel, known := own[pgErr.Code]
+		if !known {
+			sentinel, known = common[pgErr.Code]
+		}
+		switch {
+		case known && errors.Is(sentinel, ErrInvalid):
+			return fmt.Errorf("%s: %w", doing, &InvalidError{Field: pgErr.ColumnName, Detail: cmp.Or(pgErr.Detail, pgErr.Message)})
+		case known:
+			return fmt.Errorf("%s: %w: %w", doing, sentinel, err)
+		case strings.HasPrefix(pgErr.Code, "08"): // connection exceptions, which poolers raise, too
+			return fmt.Errorf("%s: %w: %w", doing, ErrUnavailable, err)
+		}
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	if errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	var netErr net.Error
+	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &netErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed) || pgconn.SafeToRetry(err) {
+		return fmt.Errorf("%s: %w: %w", doing, ErrUnavailable, err)
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// Rejected reports whether a transaction of several operations wrote nothing because of one of them, or of another transaction: the
+// other operations may succeed without that one.
+func Rejected(err error) bool {
+	if errors.Is(err, ErrInvalid) || errors.Is(err, ErrKeyReused) || LostRace(err) {
+		return true
+	}
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || len(pgErr.Code) != 5 {
+		return false
+	}
+	switch pgErr.Code[:2] {
+	case "22", // data exception
+		"23", // integrity constraint violation
+		"54", // program limit exceeded
+		"P0": // raised by a trigger
+		return true
+	}
+	return false
+}
+
+// LostRace reports whether a transaction wrote nothing because of another one, or because it was cancelled: it may succeed when it is
+// tried again.
+func LostRace(err error) bool {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return false
+	}
+	switch pgErr.Code {
+	case "23514": // check_violation: another transaction has attached a partition for a row that was to go into the default one
+		return pgErr.SchemaName == "agent" && strings.HasPrefix(pgErr.TableName, "event_hist_")
+	case "55P03", // lock_not_available
+		"40P01", // deadlock_detected
+		"40001", // serialization_failure
+		"57014": // query_canceled: by a statement_timeout of the role or the database, or by an administrator
+		return true
+	}
+	return false
+}

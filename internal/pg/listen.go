@@ -13,49 +13,48 @@ import (
 )
 
 const (
-	// listenRetry is the pause before the next try after the listening connection failed.
+	// listenRetry is the pause after the listening connection failed.
 	listenRetry = time.Second
-	// quietFor is how long nothing may be heard before the server is asked whether it is there: how soon a server that hangs is
-	// noticed, together with pingTimeout.
-	quietFor = 2 * time.Second
-	// listenTestInterval is the time between two tests of whether notifications are heard, and listenTestLimit how long one may take
-	// to arrive.
-	listenTestInterval = time.Minute
-	listenTestLimit    = 5 * time.Second
+	// pingAfter is the time without notifications after which the server is pinged. With pingTimeout it bounds how long a server that
+	// hangs goes unnoticed.
+	pingAfter = 2 * time.Second
+	// A Listener sends itself a notification every selfTestInterval, which must arrive within selfTestTimeout.
+	selfTestInterval = time.Minute
+	selfTestTimeout  = 5 * time.Second
 )
 
-// A Listener hears the notifications of one channel.
+// A Listener receives the notifications of one channel.
 type Listener struct {
 	Database *Database
-	Pool     *Pool // through which it notifies itself, to see whether it hears
+	Pool     *Pool // sends the notifications of the self-test
 	Channel  string
-	Begin    func()               // called each time it has begun to listen: what was announced before went unheard
-	Heard    func(payload string) // called for each notification
-	Failed   func(err error)      // called when the connection failed; it is made anew after a second
+	Started  func()               // called when it has begun to listen, also again: earlier notifications may be lost
+	Received func(payload string) // called for each notification
+	Failed   func(err error)      // called when the connection failed; the next one is made after a second
 
-	hears atomic.Bool
+	isReceiving atomic.Bool
 }
 
-// errDeaf is what a Listener fails with that does not hear its own notifications.
-var errDeaf = errors.New("a notification that was sent was not heard: the connection leads through a pooler in transaction mode; " +
+// errNotReceiving is the error of a failed self-test.
+var errNotReceiving = errors.New("a notification that was sent did not arrive: the connection leads through a pooler in transaction mode; " +
 	"set QUEUED_LISTEN_URL to a direct connection")
 
-// Hears reports whether notifications arrive, as far as is known.
-func (l *Listener) Hears() bool { return l.hears.Load() }
+// IsReceiving reports whether the latest self-test succeeded.
+func (l *Listener) IsReceiving() bool { return l.isReceiving.Load() }
 
 // Run listens until ctx ends, on a connection of its own.
 func (l *Listener) Run(ctx context.Context) error {
 	for {
-		err := l.once(ctx)
-		l.hears.Store(false)
+		err := l.listenOnce(ctx)
+		l.isReceiving.Store(false)
 		pause := listenRetry
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, errMoved):
+		case errors.Is(err, errReset):
 			continue
-		case errors.Is(err, errDeaf):
-			pause = listenTestInterval
+		case errors.Is(err, errNotReceiving):
+			pause = selfTestInterval
 		}
 		l.Failed(err)
 		if !loop.Pause(ctx, pause) {
@@ -64,27 +63,27 @@ func (l *Listener) Run(ctx context.Context) error {
 	}
 }
 
-// errMoved ends a connection because of Database.Reset.
-var errMoved = errors.New("all connections are made anew")
+// errReset ends a connection because of Database.Reset.
+var errReset = errors.New("the connections were reset")
 
-// once listens until the connection fails.
-func (l *Listener) once(ctx context.Context) error {
+// listenOnce listens until the connection fails.
+func (l *Listener) listenOnce(ctx context.Context) error {
 	conn, err := l.Database.listen.connect(ctx)
 	if err != nil {
 		return err
 	}
-	moved := l.Database.Resets()
+	reset := l.Database.Resets()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {
 		select {
-		case <-moved:
-			cancel(errMoved)
+		case <-reset:
+			cancel(errReset)
 		case <-ctx.Done():
 		}
 	}()
 	defer l.Database.Close(ctx, conn)
-	own := "agent_test_" + rand.Text() // others need not hear of tests
+	own := "agent_test_" + rand.Text() // a channel for the self-test only
 	if err := bounded(ctx, func(ctx context.Context) error {
 		if _, err := conn.Exec(ctx, "listen "+pgx.Identifier{own}.Sanitize(), pgx.QueryExecModeSimpleProtocol); err != nil {
 			return err
@@ -94,30 +93,30 @@ func (l *Listener) once(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	l.Begin()
+	l.Started()
 
 	var (
 		nextTest time.Time
-		sent     time.Time // when the test under way was sent; zero: none is
+		sent     time.Time // when the current self-test was sent; zero: there is none
 	)
 	for {
 		if sent.IsZero() && time.Now().After(nextTest) {
-			if err := l.notify(ctx, own); err == nil { // else the database has other troubles
+			if err := l.notify(ctx, own); err == nil { // other errors are not about listening
 				sent = time.Now()
 			}
-			nextTest = time.Now().Add(listenTestInterval)
+			nextTest = time.Now().Add(selfTestInterval)
 		}
-		wait, cancel := context.WithTimeout(ctx, quietFor)
+		wait, cancel := context.WithTimeout(ctx, pingAfter)
 		n, err := conn.WaitForNotification(wait)
 		cancel()
 		switch {
-		case errors.Is(context.Cause(ctx), errMoved):
-			return errMoved
+		case errors.Is(context.Cause(ctx), errReset):
+			return errReset
 		case err == nil && n.Channel == own:
 			sent = time.Time{}
-			l.hears.Store(true)
+			l.isReceiving.Store(true)
 		case err == nil:
-			l.Heard(n.Payload)
+			l.Received(n.Payload)
 		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 			if err := ping(ctx, conn); err != nil {
 				return err
@@ -125,8 +124,8 @@ func (l *Listener) once(ctx context.Context) error {
 		default:
 			return err
 		}
-		if !sent.IsZero() && time.Since(sent) > listenTestLimit {
-			return errDeaf
+		if !sent.IsZero() && time.Since(sent) > selfTestTimeout {
+			return errNotReceiving
 		}
 	}
 }
@@ -139,22 +138,9 @@ func (l *Listener) notify(ctx context.Context, channel string) error {
 	})
 }
 
-// bounded runs do within the time that connecting may take.
+// bounded runs do with ConnectTimeout as its time limit.
 func bounded(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, ConnectTimeout)
 	defer cancel()
 	return do(ctx)
-}
-
-// Close closes a connection that Connect returned, also after ctx has ended.
-func (db *Database) Close(ctx context.Context, conn *pgx.Conn) {
-	db.ended(conn.PgConn())
-	Close(ctx, conn)
-}
-
-// Close closes a connection, also after ctx has ended.
-func Close(ctx context.Context, conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-	defer cancel()
-	_ = conn.Close(ctx) // there is nobody left to tell
 }

@@ -1,6 +1,7 @@
 package pg
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -10,21 +11,21 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// PoolConfig is what a pool of connections is for. All may be zero.
+// PoolConfig configures a Pool. All fields may be zero.
 type PoolConfig struct {
-	MaxConns    int           // connections at most; zero: the URL's pool_max_conns, or pgxpool's default
-	LockTimeout time.Duration // bound of waiting for a lock, see Pool.Prologue; zero: none
+	MaxConns    int           // the most connections; zero: the URL's pool_max_conns, or pgxpool's default
+	LockTimeout time.Duration // how long a statement waits for a lock, see Pool.Prologue; zero: no limit
 }
 
-// A Pool is connections to the database. Beyond what pgxpool does, it knows of commits that the server could not confirm: a call that
-// made one fails with ErrUnavailable.
+// A Pool is a pgxpool.Pool whose calls fail with ErrUnconfirmed when they have committed a transaction without the confirmation of the
+// synchronous standby. All calls that can commit are replaced; Acquire and AcquireFunc are not to be used.
 type Pool struct {
 	*pgxpool.Pool
 	db       *Database
 	prologue string
 }
 
-// NewPool returns a pool of connections, none of which is made yet.
+// NewPool returns a pool without connections; it connects when it is used.
 func (db *Database) NewPool(ctx context.Context, cfg PoolConfig) (*Pool, error) {
 	pcfg := db.main.pool.Copy()
 	if cfg.MaxConns > 0 {
@@ -41,11 +42,11 @@ func (db *Database) NewPool(ctx context.Context, cfg PoolConfig) (*Pool, error) 
 		}
 	}
 	pcfg.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
-		db.main.dialer.order(c)
+		db.main.dialer.sortHosts(c)
 		return nil
 	}
 	pcfg.AfterConnect = AfterConnect
-	pcfg.BeforeClose = func(conn *pgx.Conn) { db.ended(conn.PgConn()) }
+	pcfg.BeforeClose = func(conn *pgx.Conn) { db.removeSession(conn.PgConn()) }
 	pcfg.ShouldPing = func(ctx context.Context, params pgxpool.ShouldPingParams) bool {
 		if params.IdleDuration <= time.Second {
 			return false
@@ -54,11 +55,11 @@ func (db *Database) NewPool(ctx context.Context, cfg PoolConfig) (*Pool, error) 
 		if err == nil || ctx.Err() != nil {
 			return false
 		}
-		if pgconn.Timeout(err) { // the others would each take as long to find out
+		if pgconn.Timeout(err) { // the pings of other connections would take as long
 			db.log.Warn().Msg("the database does not answer: its connections are made anew")
 			db.Reset()
 		}
-		return true // which fails at once, as the connection is closed by now
+		return true // which fails at once: the connection is closed
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, pcfg)
 	if err != nil {
@@ -71,14 +72,14 @@ func (db *Database) NewPool(ctx context.Context, cfg PoolConfig) (*Pool, error) 
 	return p, nil
 }
 
-// Prologue is a statement that each batch of the pool has to begin with, empty when there is none: behind a pooler a session may be
-// another one in the next transaction, and settings must not stay in it. The other methods send it themselves.
+// Prologue returns a statement that each batch must begin with, empty when there is none. It sets the lock timeout for one transaction:
+// behind a pooler the next one may be in another session, and a setting would stay in this one. The other methods send it themselves.
 func (p *Pool) Prologue() string { return p.prologue }
 
-// Database returns where the pool's connections lead to.
+// Database returns the database of the pool's connections.
 func (p *Pool) Database() *Database { return p.db }
 
-// Close closes the connections, once those in use have been given back.
+// Close closes the connections and waits for those in use.
 func (p *Pool) Close() {
 	p.db.mu.Lock()
 	delete(p.db.pools, p.Pool)
@@ -86,7 +87,7 @@ func (p *Pool) Close() {
 	p.Pool.Close()
 }
 
-// CloseBy is Close, but it waits until ctx ends at most, and then fails: the rest is closed as it is given back.
+// CloseBy is Close, and fails when ctx ends first. Connections in use are then closed when they are released.
 func (p *Pool) CloseBy(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
@@ -99,4 +100,223 @@ func (p *Pool) CloseBy(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("closing connections: %w", ctx.Err())
 	}
+}
+
+// Bounded runs read in a transaction whose statements may each take limit, at least a millisecond.
+func Bounded(ctx context.Context, pool *Pool, limit time.Duration, read func(pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, fmt.Sprintf("set local statement_timeout = %d", max(1, limit.Milliseconds()))); err != nil {
+			return err
+		}
+		return read(tx)
+	})
+}
+
+// unconfirmedKey marks a connection, in its CustomData, whose last commit was not confirmed.
+const unconfirmedKey = "queued.unconfirmed"
+
+// noteUnconfirmed marks the connection of a notice that a commit was not confirmed. PostgreSQL has no SQLSTATE for it: it is a WARNING,
+// 01000, of SyncRepWaitForLSN, whose text is translated and whose routine is not.
+func noteUnconfirmed(conn *pgconn.PgConn, n *pgconn.Notice) {
+	if n.Routine == "SyncRepWaitForLSN" {
+		conn.CustomData()[unconfirmedKey] = true
+	}
+}
+
+// lease is a connection of the pool in use.
+type lease struct{ conn *pgxpool.Conn }
+
+// release releases the connection, once. It returns err, or else ErrUnconfirmed when a commit of the connection was not confirmed.
+func (l *lease) release(err error) error {
+	if l.conn == nil {
+		return err
+	}
+	data := l.conn.Conn().PgConn().CustomData()
+	if _, isUnconfirmed := data[unconfirmedKey]; isUnconfirmed {
+		delete(data, unconfirmedKey)
+		err = cmp.Or(err, ErrUnconfirmed)
+	}
+	l.conn.Release()
+	l.conn = nil
+	return err
+}
+
+// Exec is pgxpool.Pool.Exec.
+func (p *Pool) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
+	if p.prologue != "" {
+		rows, _ := p.Query(ctx, sql, args...) // Err returns the error
+		rows.Close()
+		return rows.CommandTag(), rows.Err()
+	}
+	c, err := p.Acquire(ctx)
+	if err != nil {
+		return tag, err
+	}
+	l := lease{c}
+	tag, err = c.Exec(ctx, sql, args...)
+	return tag, l.release(err)
+}
+
+// Query is pgxpool.Pool.Query. An unconfirmed commit is reported when the rows are closed.
+func (p *Pool) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	c, err := p.Acquire(ctx)
+	if err != nil {
+		return &poolRows{err: err}, err
+	}
+	r := &poolRows{lease: lease{c}}
+	if p.prologue == "" {
+		r.Rows, err = c.Query(ctx, sql, args...)
+	} else { // in one transaction, and one round trip, with the prologue
+		b := new(pgx.Batch)
+		b.Queue(p.prologue)
+		b.Queue(sql, args...)
+		r.batch = c.SendBatch(ctx, b)
+		if _, err = r.batch.Exec(); err == nil {
+			r.Rows, err = r.batch.Query()
+		}
+		if err != nil {
+			_ = r.batch.Close() // it returns the same error
+		}
+	}
+	if err != nil {
+		r.Rows, r.err = nil, r.release(err)
+	}
+	return r, err
+}
+
+// QueryRow is pgxpool.Pool.QueryRow.
+func (p *Pool) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	rows, _ := p.Query(ctx, sql, args...) // Scan returns the error
+	return poolRow{rows}
+}
+
+// SendBatch sends a batch and calls the functions that were set for its results. Without a transaction of its own, the batch is
+// committed when it returns.
+func (p *Pool) SendBatch(ctx context.Context, b *pgx.Batch) error {
+	c, err := p.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	l := lease{c}
+	return l.release(c.SendBatch(ctx, b).Close())
+}
+
+// Begin is pgxpool.Pool.Begin.
+func (p *Pool) Begin(ctx context.Context) (pgx.Tx, error) { return p.BeginTx(ctx, pgx.TxOptions{}) }
+
+// BeginTx is pgxpool.Pool.BeginTx.
+func (p *Pool) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
+	c, err := p.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tx, err := c.BeginTx(ctx, options)
+	if err == nil && p.prologue != "" {
+		if _, err = tx.Exec(ctx, p.prologue); err != nil {
+			_ = tx.Rollback(ctx) // it returns the same error
+		}
+	}
+	if err != nil {
+		c.Release()
+		return nil, err
+	}
+	return &poolTx{Tx: tx, lease: lease{c}}, nil
+}
+
+type poolTx struct {
+	pgx.Tx
+	lease
+}
+
+// Commit commits the transaction. It fails with ErrUnconfirmed when that is done, but not confirmed.
+func (tx *poolTx) Commit(ctx context.Context) error { return tx.release(tx.Tx.Commit(ctx)) }
+
+// Rollback undoes the transaction, unless it has ended.
+func (tx *poolTx) Rollback(ctx context.Context) error { return tx.release(tx.Tx.Rollback(ctx)) }
+
+type poolRows struct {
+	pgx.Rows // nil when the statement was not sent
+	lease
+	batch pgx.BatchResults // that the rows are from, or nil
+	err   error
+}
+
+// Close reads the remaining rows.
+func (r *poolRows) Close() {
+	if r.conn == nil {
+		return
+	}
+	r.Rows.Close()
+	err := r.Rows.Err()
+	if r.batch != nil { // it commits after the rows
+		err = cmp.Or(err, r.batch.Close())
+	}
+	r.err = r.release(err)
+}
+
+// Next closes the rows after the last one.
+func (r *poolRows) Next() bool {
+	if r.Rows == nil {
+		return false
+	}
+	more := r.Rows.Next()
+	if !more {
+		r.Close()
+	}
+	return more
+}
+
+// Scan closes the rows when it fails.
+func (r *poolRows) Scan(dest ...any) error {
+	if r.Rows == nil {
+		return r.err
+	}
+	err := r.Rows.Scan(dest...)
+	if err != nil {
+		r.Close()
+	}
+	return err
+}
+
+// Values closes the rows when it fails.
+func (r *poolRows) Values() ([]any, error) {
+	if r.Rows == nil {
+		return nil, r.err
+	}
+	values, err := r.Rows.Values()
+	if err != nil {
+		r.Close()
+	}
+	return values, err
+}
+
+// Err returns the error of the statement, once the rows are closed.
+func (r *poolRows) Err() error {
+	if r.err != nil || r.Rows == nil {
+		return r.err
+	}
+	return r.Rows.Err()
+}
+
+// CommandTag returns the tag of the statement, once the rows are closed.
+func (r *poolRows) CommandTag() (tag pgconn.CommandTag) {
+	if r.Rows == nil {
+		return tag
+	}
+	return r.Rows.CommandTag()
+}
+
+type poolRow struct{ rows pgx.Rows }
+
+// Scan reads the first row. It fails with pgx.ErrNoRows when there is none.
+func (r poolRow) Scan(dest ...any) error {
+	defer r.rows.Close()
+	if !r.rows.Next() {
+		return cmp.Or(r.rows.Err(), pgx.ErrNoRows)
+	}
+	if err := r.rows.Scan(dest...); err != nil {
+		return err
+	}
+	r.rows.Close()
+	return r.rows.Err()
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Safety is what a server's settings say of how much a commit is worth.
+// Safety has the settings of a server that decide whether a commit survives a crash or a failover.
 type Safety struct {
 	Fsync             bool
 	FullPageWrites    bool
@@ -23,31 +23,31 @@ func (s Safety) IsSynchronous() bool {
 	return false
 }
 
-// Unsafe returns the settings under which what is committed may be lost, by name, with what follows from each.
+// Unsafe returns the settings, by name, under which commits may be lost, with the consequence of each.
 func (s Safety) Unsafe() map[string]string {
 	unsafe := make(map[string]string)
 	if !s.Fsync {
 		unsafe["fsync"] = "it is off: a crash of the machine may lose or corrupt everything"
 	}
 	if !s.FullPageWrites {
-		unsafe["full_page_writes"] = "it is off: a crash of the machine may corrupt what was being written"
+		unsafe["full_page_writes"] = "it is off: a crash of the machine may corrupt pages that were being written"
 	}
 	switch s.SynchronousCommit {
 	case "off":
-		unsafe["synchronous_commit"] = "it is off: a crash of the server loses what was committed last"
+		unsafe["synchronous_commit"] = "it is off: a crash of the server loses the latest commits"
 	case "local":
-		unsafe["synchronous_commit"] = "it is local: a failover loses what the standby has not received"
+		unsafe["synchronous_commit"] = "it is local: a failover loses commits that the standby has not received"
 	}
 	if s.StandbyNames == "" {
-		unsafe["synchronous_standby_names"] = "it is empty: a failover loses what the standby has not received"
+		unsafe["synchronous_standby_names"] = "it is empty: a failover loses commits that the standby has not received"
 	}
 	return unsafe
 }
 
-// SafetySettings are the names of the settings that Safety is about.
+// SafetySettings are the names of the settings in Safety.
 var SafetySettings = []string{"fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names"}
 
-// ReadSafety asks the server.
+// ReadSafety reads the settings of the server.
 func ReadSafety(ctx context.Context, q interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 },

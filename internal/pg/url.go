@@ -10,15 +10,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// ConnectTimeout bounds connecting to each host of a URL that has no connect_timeout of its own.
+// ConnectTimeout bounds connecting to each host of a URL without connect_timeout.
 const ConnectTimeout = 3 * time.Second
 
-// idleInTransactionTimeout is how long a session of the service may hold locks without a statement. A process that is stopped in the
-// middle of a transaction, or cut off from the network, holds up the others for no longer than this.
+// idleInTransactionTimeout is how long a process that is stopped, or cut off from the network, in the middle of a transaction can block
+// others.
 const idleInTransactionTimeout = 5 * time.Second
 
-// sessionSettings are what every session of the service relies on, whatever its role, its database or the server have as defaults. A
-// parameter of the URL goes before them.
+// sessionSettings are the settings that the services rely on. They override the defaults of the role, the database and the server, and
+// parameters of the URL override them.
 func sessionSettings() map[string]string {
 	return map[string]string{
 		"default_transaction_isolation":       "read committed",
@@ -29,7 +29,7 @@ func sessionSettings() map[string]string {
 	}
 }
 
-// pooledSettings are those of the session settings that PgBouncer keeps for each of its clients. It refuses others, or passes them over.
+// pooledSettings are further ones, which PgBouncer keeps for each client. It refuses or ignores all others.
 func pooledSettings() map[string]string {
 	return map[string]string{
 		"client_encoding":             "UTF8",
@@ -39,35 +39,36 @@ func pooledSettings() map[string]string {
 	}
 }
 
-// parsed is what a URL says, with the service's defaults.
-type parsed struct {
+// parsedURL is a database URL with the program's defaults.
+type parsedURL struct {
 	pool        *pgxpool.Config
 	anyServer   bool // the URL has target_session_attrs=any
-	ownExecMode bool // the URL has a default_query_exec_mode
-	ownMaxConns bool // the URL has a pool_max_conns
+	hasExecMode bool // the URL has a default_query_exec_mode
+	hasMaxConns bool // the URL has a pool_max_conns
 }
 
-// parse reads a URL or keywords as libpq takes them. Its errors may quote the text.
-func parse(text string) (parsed, error) {
+// parseURL parses a URL or keywords as libpq takes them. Its errors may quote the text.
+func parseURL(text string) (parsedURL, error) {
 	pool, err := pgxpool.ParseConfig(text)
 	if err != nil {
-		return parsed{}, fmt.Errorf("reading the database URL: %w", err)
+		return parsedURL{}, fmt.Errorf("parsing the database URL: %w", err)
 	}
-	p := parsed{pool: pool}
-	// What a URL leaves out is not to be seen in what the parser returns, but what it says goes before what is added.
+	p := parsedURL{pool: pool}
+	// The parser's result does not show whether a parameter was in the URL. Adding another value to the URL shows it, since the first
+	// value counts.
 	if other, err := pgx.ParseConfig(withDefault(text, "target_session_attrs", "read-write")); err == nil && other.ValidateConnect == nil {
 		p.anyServer = true
 	}
 	a, errA := pgx.ParseConfig(withDefault(text, "default_query_exec_mode", "exec"))
 	b, errB := pgx.ParseConfig(withDefault(text, "default_query_exec_mode", "simple_protocol"))
-	p.ownExecMode = errA == nil && errB == nil && a.DefaultQueryExecMode == b.DefaultQueryExecMode
-	if conn, err := pgx.ParseConfig(text); err == nil { // which does not know the pool's parameters
-		_, p.ownMaxConns = conn.RuntimeParams["pool_max_conns"]
+	p.hasExecMode = errA == nil && errB == nil && a.DefaultQueryExecMode == b.DefaultQueryExecMode
+	if conn, err := pgx.ParseConfig(text); err == nil { // it takes the parameters of pgxpool for settings
+		_, p.hasMaxConns = conn.RuntimeParams["pool_max_conns"]
 	}
 	return p, nil
 }
 
-// withDefault adds a parameter to a URL or to keywords that counts only when the text does not have it.
+// withDefault adds a parameter to a URL or to keywords that do not have it.
 func withDefault(text, name, value string) string {
 	if !strings.HasPrefix(text, "postgres://") && !strings.HasPrefix(text, "postgresql://") {
 		return name + "=" + value + " " + text // the last one counts

@@ -53,7 +53,7 @@ func (s *Service) runParts(ctx context.Context, pool *pg.Pool, parts []*part) er
 	if len(told) > 0 {
 		fl.batch.Queue(notifySQL, slices.Collect(maps.Keys(told)), s.name)
 	}
-	err := pool.SendBatch(ctx, fl.batch).Close()
+	err := pool.SendBatch(ctx, fl.batch)
 	if errors.Is(err, pg.ErrUnconfirmed) { // it is committed, and everybody sees it; whether it lasts is what nobody knows
 		for _, p := range parts {
 			if p.err == nil { // a claim, too: were it lost with the primary, the event would have two leases at once

@@ -129,8 +129,8 @@ func (s *Service) newListener() *pg.Listener {
 		Database: s.db,
 		Pool:     s.loops,
 		Channel:  channel,
-		Begin:    s.wakeAll,
-		Heard:    s.heard,
+		Started:  s.wakeAll,
+		Received: s.heard,
 		Failed: func(err error) {
 			s.cfg.Logger.Warn().Err(err).Msg("not listening for notifications: waiting claims poll until that is mended")
 		},

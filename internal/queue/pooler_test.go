@@ -116,14 +116,14 @@ func TestListenerSaysThatItHearsNothingThroughAPooler(t *testing.T) {
 	}
 	t.Cleanup(pool.Close)
 	failed := make(chan error, 10)
-	l := pg.Listener{Database: db, Pool: pool, Channel: "agent_event", Begin: func() {}, Heard: func(string) {}, Failed: func(err error) { failed <- err }}
+	l := pg.Listener{Database: db, Pool: pool, Channel: "agent_event", Started: func() {}, Received: func(string) {}, Failed: func(err error) { failed <- err }}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()
 	if err := <-failed; !strings.Contains(err.Error(), "QUEUED_LISTEN_URL") {
 		t.Errorf("it says %v", err)
 	}
-	if l.Hears() {
+	if l.IsReceiving() {
 		t.Error("it says that it hears")
 	}
 	stop()

@@ -41,7 +41,7 @@ type ServerState struct {
 func (s *Service) Server() ServerState {
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
-	state := ServerState{ClockBehind: s.server.behind, IsPooled: s.db.IsPooled(), Hears: s.listener.Hears()}
+	state := ServerState{ClockBehind: s.server.behind, IsPooled: s.db.IsPooled(), Hears: s.listener.IsReceiving()}
 	if s.server.safety != nil {
 		state.Unsafe = make(map[string]bool, len(pg.SafetySettings))
 		unsafe := s.server.safety.Unsafe()

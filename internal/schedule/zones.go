@@ -202,8 +202,8 @@ func (s *Service) listen(ctx context.Context) error {
 		Database: s.db,
 		Pool:     s.loops,
 		Channel:  channel,
-		Begin:    s.wake,
-		Heard: func(payload string) {
+		Started:  s.wake,
+		Received: func(payload string) {
 			if payload == "zones" {
 				s.pools.Reset()
 			} else {
