@@ -11,9 +11,9 @@ PKG ?= ./...
 ARGS ?=
 GOTEST := $(TOOL) gotestsum --format pkgname-and-test-fails -- -race -shuffle=on -parallel 4 -timeout 25m $(ARGS) $(PKG)
 PGTEST := go run ./internal/pgtest/run
-# The scenarios of internal/faults make servers of their own: once, and not beside everything else
+# The scenarios of internal/faults start servers of their own: they run once, and not at the same time as other tests
 FAULTS_ELSEWHERE := $(if $(filter ./...,$(PKG)),QUEUED_FAULTS=off)
-# What make bench measures on, what it measures, and where its report goes: see bench/README.md
+# For make bench: the flavour of PostgreSQL, what to measure, and the directory of the report; see bench/README.md
 FLAVOUR ?= timescale
 BENCH ?= suite
 OUT ?= $(CURDIR)/bin/bench
@@ -46,7 +46,7 @@ test-faults: ## Kill, freeze, cut off and fail over real servers, each once or a
 	@QUEUED_FAULTS=short go test -count=1 -timeout 10m -parallel 4 ./internal/faults
 
 .PHONY: faults
-faults: ## The same in the long form, hours long; QUEUED_FAULTS_ROUNDS=3 and ARGS='-run Frozen' for less
+faults: ## The same for hours; QUEUED_FAULTS_ROUNDS=3 and ARGS='-run Frozen' for fewer
 	@QUEUED_FAULTS=long go test -count=1 -timeout 6h -parallel 2 -v $(ARGS) ./internal/faults
 
 .PHONY: test-bench
@@ -54,7 +54,7 @@ test-bench: ## Test the module bench/, on a plain PostgreSQL that is private to 
 	@$(PGTEST) -flavour plain -- go test -C bench -race -shuffle=on -parallel 4 -timeout 10m ./...
 
 .PHONY: bench
-bench: ## Measure queued, the floor under it and its peers, on FLAVOUR (timescale); BENCH='suite --rounds 3 …', BENCH='single …'
+bench: ## Measure queued, its lower bound and its peers, on FLAVOUR (timescale); BENCH='suite --rounds 3 …', BENCH='single …'
 	@$(PGTEST) -flavour $(FLAVOUR) -durable -- go run -C bench ./cmd/queued-bench --out $(OUT) $(BENCH)
 
 .PHONY: fuzz
@@ -77,13 +77,13 @@ fmt: ## Format the code
 	@$(TOOL) golangci-lint fmt
 
 .PHONY: image
-image: ## Build the images queued:dev and queued-postgres:17, and their base where no registry answers
+image: ## Build the images queued:dev and queued-postgres:17, and their base image where no registry can be reached
 	@build/images
 
 .PHONY: smoke
-smoke: ## Build the images, start docker-compose.yml, walk one event through it with curl, take it down
+smoke: ## Build the images, start docker-compose.yml, insert, claim and ack an event with curl, take it down
 	@build/smoke
 
 .PHONY: clean
-clean: ## Remove what the other targets built
+clean: ## Remove bin/
 	@rm -rf bin
