@@ -8,7 +8,7 @@ import (
 // The broken builds of this file.
 var (
 	ackUnfenced = build{name: "an ack whose receipt is not compared", sql: []edit{{
-		"ack_events", "and (a.receipt is null or a.receipt = agent.receipt(e.id, e.attempts, e.claimed))", "",
+		"move_to_history", "and (a.receipt is null or a.receipt = agent.receipt(e.id, e.attempts, e.claimed))", "",
 	}}}
 	answerBeforeCommit = build{name: "answers before the commit", edits: []edit{
 		{"internal/queue/flush.go", "pool.SendBatch(ctx, fl.batch)", "answerEarly(ctx, pool, fl.batch)"},

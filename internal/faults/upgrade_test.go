@@ -17,7 +17,7 @@ import (
 var (
 	functionRemoved = build{
 		name:    "a migration that takes away a function which the version before calls",
-		setting: `alter function agent.receipt(int8, int4, timestamptz[]) rename to receipt_of`,
+		setting: `drop function agent.take_events`,
 	}
 	migrationUnlocked = build{name: "a migration that does not wait for another", edits: []edit{
 		{"internal/migrate/run.go", "if !locked {", "if locked != locked {"},
@@ -126,7 +126,7 @@ const catalog = `
 	  union all
 	  select 'relation ' || c.relname || ' ' || c.relkind::text || coalesce(c.relacl::text, '') from pg_class c where c.relnamespace = 'agent'::regnamespace and c.relname !~ '\d{4,}'
 	  union all
-	  select pg_get_functiondef(p.oid) || coalesce(p.proacl::text, '') from pg_proc p where p.pronamespace = 'agent'::regnamespace
+	  select pg_get_functiondef(p.oid) || coalesce(p.proacl::text, '') from pg_proc p where p.pronamespace in ('agent'::regnamespace, 'agent_private'::regnamespace)
 	  union all
 	  select 'constraint ' || c.conrelid::regclass || pg_get_constraintdef(c.oid) from pg_constraint c where c.connamespace = 'agent'::regnamespace and c.conname !~ '\d{4,}' and c.conrelid::regclass::text !~ '\d{4,}'
 	  union all

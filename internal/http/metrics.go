@@ -141,7 +141,7 @@ var (
 	poolWaited      = counter("queued_pool_acquire_wait_seconds_total", "Time spent waiting for connections.")
 
 	upkeepFailures = counter("queued_upkeep_failures_total",
-		"Failed rounds of an upkeep task in this process: partitions, retention, queue_history, keys or executions.", "task")
+		"Failed rounds of an upkeep task in this process: partitions, retention, queue_history, keys, executions or former_functions.", "task")
 	upkeepAge = gauge("queued_upkeep_age_seconds",
 		"Time since any process on this database last completed the upkeep task, as far as this one knows; it is due hourly.", "task")
 

@@ -90,6 +90,14 @@ func TestUpgradedDatabaseHasTheObjectsAndGrantsOfANewOne(t *testing.T) {
 			exec(t, before, `select agent.insert_event('{"n": 1}'), agent.insert_event('{"n": 2}')`)
 			exec(t, before, `select agent.delete_event(c.id, agent.receipt(c)) from agent.claim_event() c`)
 			run(t, migrate.Config{DatabaseURL: upgraded})
+			if n := query[int](t, before, `select agent.drop_former_functions()`); n != 0 {
+				t.Errorf("%d functions were dropped while calls that need them may be under way", n)
+			}
+			exec(t, before, `update agent.version set updated_at = now() - interval '11 minutes'`)
+			if n := query[int](t, before, `select agent.drop_former_functions()`); n == 0 {
+				t.Error("no functions of the former version were dropped")
+			}
+			exec(t, before, `delete from agent.upkeep where task = 'former_functions'`)
 
 			run(t, migrate.Config{DatabaseURL: fresh})
 			after := connect(t, fresh)

@@ -53,7 +53,7 @@ func (e *InvalidError) Unwrap() error { return ErrInvalid }
 type States map[string]error
 
 // common maps SQLSTATEs to this package's errors. QD... are the schema's own
-// (sql/idempotent/002-lease.sql); the others are listed in appendix A of PostgreSQL's manual.
+// (sql/idempotent/001-event.sql); the others are listed in appendix A of PostgreSQL's manual.
 var common = States{
 	"QD003": ErrInvalid,
 	"QD005": ErrKeyReused,

@@ -39,7 +39,7 @@ var (
 // InvalidError is a value the database refused, in words for the caller.
 type InvalidError = pg.InvalidError
 
-// sqlstates are what the functions of the schema raise about events (sql/idempotent/002-lease.sql).
+// sqlstates are what the functions of the schema raise about events (sql/idempotent/001-event.sql).
 var sqlstates = pg.States{
 	"QD001": ErrLeaseLost,
 	"QD002": ErrNotFound,

@@ -51,6 +51,12 @@ func (s *Service) upkeepTasks() []upkeepTask {
 				return err
 			})
 		}},
+		upkeepTask{"former_functions", func(ctx context.Context) error {
+			return s.upkeepStep(ctx, func() error {
+				_, err := s.loops.Exec(ctx, `select agent.drop_former_functions()`)
+				return err
+			})
+		}},
 	)
 }
 

@@ -21,7 +21,8 @@ exception when insufficient_privilege then
 end
 $script$;
 
--- Who may execute a function that is made anew below, or that gets another name, may do so again at the end of the migration: see the script of the privileges.
+-- Who may execute a function that is made anew below, or that gets another name, may do so again at the end of the migration: see the
+-- script of the privileges.
 create temporary table if not exists kept_grants (function name, grantee oid) on commit drop;
 insert into kept_grants (function, grantee)
 select distinct p.proname, a.grantee
@@ -53,47 +54,11 @@ join
   , ('take_events', 'claim_from_watermarks')
 ) as r (former_name, new_name) on r.former_name = k.function;
 
--- The script before this one looks for the roles that could run the service among those who may execute take_events, which an upgrade from 0.1.0 has
--- dropped by then.
+-- The script before this one looks for the roles that could run the service among those who may execute take_events, which an upgrade
+-- from 0.1.0 has dropped by then.
 insert into agent.service_role (name)
 select distinct r.rolname
 from kept_grants k
 join pg_catalog.pg_roles r on r.oid = k.grantee
 where k.function = 'take_events'
 on conflict do nothing;
-
--- What earlier versions had of internal functions in agent, in one statement, as they call each other. The triggers come back with their functions.
-drop trigger if exists check_event on agent.event;
-drop trigger if exists check_timeline on agent.event;
-drop trigger if exists check_timeline on agent.idempotency;
-drop trigger if exists check_timeline on agent.schedule;
-do $script$
-declare
-  _functions text;
-begin
-  select pg_catalog.string_agg(p.oid::pg_catalog.regprocedure::text, ', ') into _functions
-  from pg_catalog.pg_proc p
-  where p.pronamespace = 'agent'::pg_catalog.regnamespace
-  and p.proname = any (array
-  [
-    'add_keyed_events', 'add_occurrences', 'append_attempt', 'append_claim', 'attempt_start', 'backoff', 'bounded_lease',
-    'bounded_time', 'cancel_schedules', 'canonical_text', 'check_event', 'check_is_owner', 'check_known', 'check_name', 'check_options',
-    'check_owner', 'check_receipt', 'check_schedule', 'check_timeline', 'check_times', 'check_values', 'check_zone', 'confirm_durably',
-    'default_holds', 'default_is_empty', 'elapsed', 'error_count', 'event_state', 'event_ts', 'few_queues', 'fingerprint',
-    'finished_counts', 'flat_claims', 'follow_timeline', 'grant_to_service_roles', 'hash_of', 'history_cutoff', 'history_filter',
-    'history_kind', 'history_part', 'history_week', 'is_event', 'is_in_range', 'is_name', 'is_same_request', 'is_steady', 'is_zone',
-    'lanes', 'later', 'leases_of', 'list_all_events', 'local_by_setting', 'local_floor', 'local_time', 'lock_history_part',
-    'lock_lease', 'lock_schedule', 'lock_upkeep', 'look_at', 'make_history_partition', 'move_each', 'move_schedules', 'move_to_history',
-    'notify_schedules', 'occurrence_event', 'oldest_vt', 'over_age', 'park_schedule', 'past_attempt', 'queue_names', 'raise_ended',
-    'raise_lost', 'raise_stale', 'random_start', 'read_attempts', 'refuse', 'requeue_rows', 'service_functions', 'switch_schedule',
-    'take_typed', 'timeline', 'use_zone', 'used_up', 'utc_offset', 'waiting_counts', 'waiting_queues', 'zone_fault', 'zone_fingerprint',
-    'zone_transitions'
-  ]);
-  if _functions is not null then
-    execute 'drop function ' || _functions;
-  end if;
-end
-$script$;
-
--- An event as a listing shows it: named for what it is.
-alter type agent.look rename to event_view;

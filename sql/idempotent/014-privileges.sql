@@ -1,6 +1,6 @@
--- Privileges. No function of these schemas is for everyone: grant what a role needs (see docs/operations.md).
+-- Privileges: nobody but the owner may execute a function until it is granted. See docs/operations.md.
 
--- The functions that the service calls, and with them all that its role may do. A test holds this list against the sources of the service, both ways.
+-- The functions that the service calls, which are all that its role may execute. A test compares this list with the service's sources.
 create or replace function agent_private.service_functions()
 returns setof text
 language sql immutable
@@ -15,6 +15,7 @@ as $func$
   , ('delete_old_history')
   , ('delete_owner')
   , ('delete_schedule')
+  , ('drop_former_functions')
   , ('drop_history')
   , ('expansion_start')
   , ('extend_event')
@@ -72,7 +73,8 @@ as $func$
   , ('update_schedule')
 $func$;
 
--- The former names of functions that the service of version 0.3.0 calls: its processes run beside those of this version while a fleet is upgraded.
+-- The former names of functions that the service of version 0.3.0 calls: its processes run beside those of this version during an
+-- upgrade.
 create or replace function agent_private.former_service_functions()
 returns setof text
 language sql immutable
@@ -97,7 +99,7 @@ as $func$
   , ('take_events')
 $func$;
 
--- Lets a role run the service, and nothing else, now and after each migration to come. Only for the owner of the schema.
+-- Lets a role run the service, and nothing else, now and after each later migration. Only for the owner of the schema.
 create or replace function agent.grant_service(_role regrole)
 returns void
 language plpgsql volatile
@@ -110,7 +112,7 @@ begin
 end
 $func$;
 
--- Takes back what grant_service has given. Only for the owner of the schema.
+-- Revokes what grant_service has granted. Only for the owner of the schema.
 create or replace function agent.revoke_service(_role regrole)
 returns void
 language plpgsql volatile
@@ -125,7 +127,7 @@ begin
 end
 $func$;
 
--- Raises 42501 unless the session may act as the owner of the schema. Private to the functions of this schema.
+-- Raises 42501 unless the session may act as the owner of the schema.
 create or replace function agent_private.check_is_owner()
 returns void
 language plpgsql volatile
@@ -138,7 +140,7 @@ begin
 end
 $func$;
 
--- Grants every role in agent.service_role that there is what the service needs. Private to the functions of this schema.
+-- Grants what the service needs to every role in agent.service_role that exists.
 create or replace function agent_private.grant_to_service_roles()
 returns void
 language plpgsql volatile
@@ -172,7 +174,7 @@ revoke all on schema agent_private from public;
 
 select agent_private.grant_to_service_roles();
 
--- Where a migration has dropped functions to give them other arguments, who might execute them may do so still.
+-- Restores the privileges on functions that a script of this migration dropped to create them with other arguments.
 do $script$
 declare
   _statement text;

@@ -1,14 +1,14 @@
--- Zones: local times to instants, exactly. The server's own zone rules (pg_timezone_names) are the only ones, and agent.resolve_local
--- alone applies them, so that all processes of a fleet agree. A session reads a zone's rules once and keeps them: after
--- an update of the server's time zone data, sessions must begin anew to see it (see agent.check_zone_rules).
+-- Time zones: local times to instants, exactly. The server's own rules (pg_timezone_names) are the only ones, and only
+-- agent.resolve_local applies them, so that all processes agree. A session reads a zone's rules once and keeps them: after an update of
+-- the server's time zone data, only new sessions have the new rules (see agent.check_zone_rules).
 
--- The local time at an instant, of a zone whose name PostgreSQL might take for an abbreviation: "at time zone 'CET'" has no summer, but the setting
--- knows zones only. Private to the functions of this schema.
+-- The local time at an instant in a zone whose name PostgreSQL might read as an abbreviation: "at time zone 'CET'" has no summer time,
+-- but the setting knows only zones.
 create or replace function agent_private.local_by_setting(_at timestamptz, _zone text)
 returns timestamp
 language plpgsql stable
 set search_path to pg_catalog, pg_temp
-set timezone to 'UTC' -- so that what it was comes back
+set timezone to 'UTC' -- restored when the function ends
 as $func$
 begin
   perform set_config('timezone', _zone, true);
@@ -16,7 +16,8 @@ begin
 end
 $func$;
 
--- The local time of a zone at an instant. Without a search_path it can be inlined: see agent.receipt. No abbreviation has a slash.
+-- The local time at an instant in a zone. It has no search_path so that it can be inlined: see agent.receipt. No abbreviation has a
+-- slash.
 create or replace function agent_private.local_time(_at timestamptz, _zone text)
 returns timestamp
 language sql stable
@@ -31,7 +32,7 @@ returns interval
 language sql stable
 return agent_private.local_time(_at, _zone) - (_at at time zone 'UTC');
 
--- The changes of a zone's offset in (_from, _to], to the second. One is missed only where the offset changes and changes back within _step.
+-- The changes of a zone's offset in (_from, _to], to the second. A change is missed only if the offset changes back within _step.
 create or replace function agent_private.zone_transitions(_zone text, _from timestamptz, _to timestamptz, _step interval)
 returns table (at timestamptz, offset_before interval, offset_after interval)
 language plpgsql stable
@@ -51,7 +52,7 @@ begin
       _at = _high;
       continue;
     end if;
-    -- By halves: the offset is still the old one at _low, and another one at _high.
+    -- Binary search: the offset is the old one at _low and another one at _high.
     _low = _at;
     while _high - _low > interval '1 second' loop
       _middle = _low + make_interval(secs => floor(extract(epoch from _high - _low) / 2)::float8);
@@ -69,9 +70,9 @@ begin
 end
 $func$;
 
--- The instant at which a zone's clocks show _local. Where they do twice, _overlap is 'first' or 'last'. Where they never do, because they
--- leap over it, _gap is 'forward' (later by the length of the leap, as if it had not come yet), 'next' (the end of the leap) or 'skip' (null).
--- Exact for every zone, whatever the offsets and however they change, as long as no two changes within 8 hours undo each other.
+-- The instant at which clocks in a zone show _local. If they show it twice, _overlap says which instant: 'first' or 'last'. If they skip
+-- it, _gap says: 'forward' (later by the length of the gap), 'next' (the end of the gap) or 'skip' (null). Exact for every zone,
+-- whatever its offsets, unless two changes within 8 hours undo each other.
 create or replace function agent.resolve_local(_local timestamp, _zone text, _gap text default 'forward', _overlap text default 'first')
 returns timestamptz
 language plpgsql stable
@@ -80,7 +81,7 @@ set search_path to pg_catalog, pg_temp
 as $func$
 #variable_conflict use_column
 declare
-  -- No zone was ever 16 hours off: what _local can stand for lies within that of what it would be in UTC.
+  -- No zone was ever 16 hours off UTC, so the instant is within 16 hours of _local taken as UTC.
   _utc timestamptz = _local at time zone 'UTC';
   _from timestamptz = _utc - interval '16 hours';
   _to timestamptz = _utc + interval '16 hours';
@@ -94,7 +95,7 @@ begin
   if not coalesce(isfinite(_local), false) then
     perform agent_private.raise_invalid('local', 'must be finite');
   end if;
-  -- The same offset throughout: the clocks have gone on by as much as the time.
+  -- The usual case: the same offset in all of this time.
   if agent_private.local_time(_utc - interval '8 hours', _zone) = _first + interval '8 hours'
     and agent_private.local_time(_utc, _zone) = _first + interval '16 hours'
     and agent_private.local_time(_utc + interval '8 hours', _zone) = _first + interval '24 hours'
@@ -109,12 +110,12 @@ begin
     select 'infinity', interval '0'
     order by 1
   loop
-    -- By the offset in force from _since up to this change:
+    -- With the offset in force from _since to this change, the clocks show it:
     if _utc - _offset >= _since and _utc - _offset < _change.at then
       _found = _utc - _offset;
       exit when _overlap = 'first';
     end if;
-    -- Or the change leaps over it:
+    -- Or the change skips it:
     if _in_gap is null and _utc - _offset >= _change.at and _utc - _change.offset_after < _change.at then
       _in_gap = case _gap when 'forward' then _utc - _offset when 'next' then _change.at end;
     end if;
@@ -125,24 +126,9 @@ begin
 end
 $func$;
 
--- What is wrong with a zone that a row names, null when the server knows it: an update or another server may have taken it away. Private to the
--- functions of this schema.
-create or replace function agent_private.zone_fault(_zone text)
-returns text
-language plpgsql stable
-set search_path to pg_catalog, pg_temp
-as $func$
-begin
-  perform agent_private.local_time('epoch', _zone);
-  return null;
-exception when data_exception then
-  return format('the database server does not know the time zone %s', left(_zone, 64));
-end
-$func$;
-
--- Resolves many, each by itself. Those that are not at all have a null instant; is_shifted tells those that a gap has moved, is_known those that are
--- occurrences of their schedule (null: of none) already, which happened or were passed over. Of those that a gap swallows, resume is the local
--- time at which it ends. fault says why one can't be resolved.
+-- Resolves many local times, each on its own. at is null for a time that is skipped; is_shifted tells whether a gap has moved the time,
+-- is_known whether it is an occurrence of the schedule (null: none) already. For a time in a gap that is skipped, resume is the local
+-- time at which the gap ends. fault says why a time cannot be resolved.
 create or replace function agent.resolve_locals(_locals timestamp[], _zones text[], _gaps text[], _overlaps text[], _schedule_ids int8[] default null)
 returns table (at timestamptz, is_shifted boolean, is_known boolean, resume timestamp, fault text)
 language plpgsql volatile
@@ -153,7 +139,9 @@ set jit to off
 as $func$
 #variable_conflict use_column
 declare
-  _unknown text[] = array(select z.zone from (select distinct u.zone from unnest(_zones) as u (zone)) as z where agent_private.zone_fault(z.zone) is not null);
+  _unknown text[] = array
+  ( select z.zone from (select distinct u.zone from unnest(_zones) as u (zone)) as z where agent_private.zone_fault(z.zone) is not null
+  );
 begin
   return query
   select r.at, coalesce(agent_private.local_time(r.at, n.zone) <> n.local, false)
@@ -168,7 +156,21 @@ begin
 end
 $func$;
 
--- Whether a zone's offset stays as it is for 26 hours either way: no local time was ever moved further.
+-- What is wrong with the zone of a row, null if the server knows it: an update or another server may have removed it.
+create or replace function agent_private.zone_fault(_zone text)
+returns text
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent_private.local_time('epoch', _zone);
+  return null;
+exception when data_exception then
+  return format('the database server does not know the time zone %s', left(_zone, 64));
+end
+$func$;
+
+-- Whether a zone's offset stays the same for 26 hours before and after an instant: no local time was ever moved further.
 create or replace function agent_private.is_steady(_at timestamptz, _zone text)
 returns boolean
 language plpgsql stable
@@ -184,7 +186,7 @@ begin
 end
 $func$;
 
--- A local time such that all earlier ones come before _at by any policy.
+-- A local time such that all earlier ones come before _at, by any policy for gaps and overlaps.
 create or replace function agent_private.local_floor(_at timestamptz, _zone text)
 returns timestamp
 language plpgsql stable
@@ -202,14 +204,14 @@ begin
 end
 $func$;
 
--- Whether the server knows a zone by exactly this IANA name. pg_timezone_names would read hundreds of files, so it is asked only for names with a
--- digit or a sign, which might be POSIX's specification of a zone that nobody lives in ("FOO+3"). The setting takes others only when there
--- is a file for them, and shows them as they are written there. Private to the functions of this schema.
+-- Whether the server knows a zone by exactly this IANA name. pg_timezone_names reads hundreds of files, so it is queried only for names
+-- with a digit or a sign, which might be POSIX zone specifications ("FOO+3"). Other names are accepted by the setting only if there is a
+-- file for them, and it shows them as they are spelled there.
 create or replace function agent_private.is_zone(_zone text)
 returns boolean
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
-set timezone to 'UTC' -- so that what it was comes back
+set timezone to 'UTC' -- restored when the function ends
 as $func$
 begin
   if coalesce(_zone, '') !~ '^[A-Za-z][A-Za-z0-9_+/-]*$'
@@ -229,8 +231,8 @@ begin
 end
 $func$;
 
--- Refuses what is no IANA name of a zone that the server knows: names are exact, and POSIX's specifications, the abbreviations that are no
--- names, "Local" and the like are none.
+-- Raises QD003 unless _zone is the exact IANA name of a zone that the server knows. POSIX specifications, abbreviations, "Local" and the
+-- like are none.
 create or replace function agent_private.check_zone(_zone text, _argument text default 'timezone')
 returns void
 language plpgsql volatile
@@ -238,19 +240,22 @@ security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 declare
-  _meant text;
+  _exact_name text;
 begin
   if not agent_private.is_zone(_zone) then
-    select n.name into _meant from pg_timezone_names n where lower(n.name) = lower(_zone) and n.name <> _zone and n.name !~ '^(posix|right)/' limit 1;
-    if _meant is not null then
-      perform agent_private.raise_invalid(_argument, format('must be written %s, as the IANA name is', _meant));
+    select n.name into _exact_name
+    from pg_timezone_names n
+    where lower(n.name) = lower(_zone) and n.name <> _zone and n.name !~ '^(posix|right)/'
+    limit 1;
+    if _exact_name is not null then
+      perform agent_private.raise_invalid(_argument, format('must be written %s, as the IANA name is', _exact_name));
     end if;
     perform agent_private.raise_invalid(_argument, 'must be the IANA name of a time zone that the database server knows, like Europe/Berlin');
   end if;
 end
 $func$;
 
--- What a zone's rules make of the time between these two, as a hash.
+-- A hash of a zone's rules between two times.
 create or replace function agent_private.zone_fingerprint(_zone text, _from timestamptz, _to timestamptz)
 returns text
 language sql stable
@@ -264,7 +269,7 @@ as $func$
   ))
 $func$;
 
--- Checks a zone, and has its rules watched from now on. Private to the functions of this schema.
+-- Checks a zone as check_zone does, and records its rules, so that check_zone_rules sees when they change.
 create or replace function agent_private.watch_zone(_zone text, _argument text default 'timezone')
 returns void
 language plpgsql volatile

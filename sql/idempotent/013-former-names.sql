@@ -1,6 +1,49 @@
--- Former names of functions, for the sake of what was written for version 0.3.0: processes of that version, which go on running beside the first ones of
--- this version while a fleet is upgraded, and the SQL of users. Each does nothing but call the function that has taken its place, with its owner's
--- rights. They are removed with the next minor version, 0.5.0.
+-- Former names of functions, for the sake of what was written for version 0.3.0: processes of that version, which go on running beside
+-- the first ones of this version while a fleet is upgraded, and the SQL of users. Each does nothing but call the function that has taken
+-- its place, with its owner's rights. They are removed with the next minor version, 0.5.0.
+
+-- Drops the functions that earlier versions had in agent for their own use, and returns how many. They are in agent_private now. A call
+-- that is under way while a migration commits goes on with the former body of its function, which needs them: so they are kept until ten
+-- minutes after the migration, when all such calls have ended. Raises lock_not_available (55P03) while another session does it. The
+-- service calls it hourly.
+create or replace function agent.drop_former_functions()
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _functions text;
+  _count int8;
+begin
+  if exists (select from agent.version v where v.updated_at > now() - interval '10 minutes') then
+    return 0;
+  end if;
+  perform agent_private.lock_upkeep('former_functions');
+  select string_agg(p.oid::regprocedure::text, ', '), count(*) into _functions, _count
+  from pg_proc p
+  where p.pronamespace = 'agent'::regnamespace
+  and p.proname = any (array
+  [
+    'add_keyed_events', 'add_occurrences', 'append_attempt', 'append_claim', 'attempt_start', 'backoff', 'bounded_lease',
+    'bounded_time', 'cancel_schedules', 'canonical_text', 'check_event', 'check_is_owner', 'check_known', 'check_name', 'check_options',
+    'check_owner', 'check_receipt', 'check_schedule', 'check_timeline', 'check_times', 'check_values', 'check_zone', 'confirm_durably',
+    'default_holds', 'default_is_empty', 'elapsed', 'error_count', 'event_state', 'event_ts', 'few_queues', 'fingerprint',
+    'finished_counts', 'flat_claims', 'follow_timeline', 'grant_to_service_roles', 'hash_of', 'history_cutoff', 'history_filter',
+    'history_kind', 'history_part', 'history_week', 'is_event', 'is_in_range', 'is_name', 'is_same_request', 'is_steady', 'is_zone',
+    'lanes', 'later', 'leases_of', 'list_all_events', 'local_by_setting', 'local_floor', 'local_time', 'lock_history_part',
+    'lock_lease', 'lock_schedule', 'lock_upkeep', 'look_at', 'make_history_partition', 'move_each', 'move_schedules', 'move_to_history',
+    'notify_schedules', 'occurrence_event', 'oldest_vt', 'over_age', 'park_schedule', 'past_attempt', 'queue_names', 'raise_ended',
+    'raise_lost', 'raise_stale', 'random_start', 'read_attempts', 'refuse', 'requeue_rows', 'service_functions', 'switch_schedule',
+    'take_typed', 'timeline', 'use_zone', 'used_up', 'utc_offset', 'waiting_counts', 'waiting_queues', 'zone_fault', 'zone_fingerprint',
+    'zone_transitions'
+  ]);
+  if _count > 0 then
+    execute 'drop function ' || _functions; -- in one statement, as they depend on each other
+  end if;
+  return _count;
+end
+$func$;
 
 create or replace function agent.add_events
 ( _events jsonb[]
@@ -203,3 +246,4 @@ set search_path to pg_catalog, pg_temp
 as $func$
   select * from agent.claim_from_watermarks(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _marks)
 $func$;
+

@@ -11,9 +11,30 @@ import (
 )
 
 var (
-	createdFunction    = regexp.MustCompile(`(?m)^create or replace function agent\.(\w+)`)
-	documentedFunction = regexp.MustCompile("`(\\w+)[(`]")
+	createdFunction     = regexp.MustCompile(`(?m)^create or replace function agent\.(\w+)`)
+	signature           = regexp.MustCompile(`(?m)^create or replace function agent\.(\w+)\s*(\([^$]*?)\nlanguage `)
+	documentedSignature = regexp.MustCompile("(?m)`(\\w+)(\\([^`]*)`")
+	argumentName        = regexp.MustCompile(`\b_\w+`)
+	documentedFunction  = regexp.MustCompile("`(\\w+)[(`]")
 )
+
+// allScripts returns the text of all idempotent scripts.
+func allScripts(t *testing.T) string {
+	t.Helper()
+	scripts, err := fs.Glob(FS, "idempotent/*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, script := range scripts {
+		body, err := fs.ReadFile(FS, script)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(body)
+	}
+	return all.String()
+}
 
 // created returns the names of the functions that scripts make in the schema agent, sorted.
 func created(t *testing.T, pattern string) []string {
@@ -68,7 +89,20 @@ func TestFunctionsOfTheSchemaAgentAreThoseOfItsDocumentation(t *testing.T) {
 	}
 	documented = slices.DeleteFunc(documented, func(name string) bool { return name == "queued" })
 
+	signatures := map[string]string{} // of all functions of a name
+	for _, match := range signature.FindAllStringSubmatch(allScripts(t), -1) {
+		signatures[match[1]] += match[2]
+	}
+	for _, match := range documentedSignature.FindAllStringSubmatch(doc, -1) {
+		for _, argument := range argumentName.FindAllString(match[2], -1) {
+			if !regexp.MustCompile(`\b` + argument + `\b`).MatchString(signatures[match[1]]) {
+				t.Errorf("docs/sql.md has an argument %s of %s, which there is not", argument, match[1])
+			}
+		}
+	}
+
 	former := created(t, "idempotent/*-former-names.sql")
+	former = slices.DeleteFunc(former, func(name string) bool { return name == "drop_former_functions" })
 	for _, name := range created(t, "idempotent/*.sql") {
 		if !slices.Contains(documented, name) && !slices.Contains(former, name) {
 			t.Errorf("docs/sql.md does not have agent.%s: document it, or move it to agent_private", name)
@@ -83,5 +117,24 @@ func TestFunctionsOfTheSchemaAgentAreThoseOfItsDocumentation(t *testing.T) {
 		if name := match[1]; !slices.Contains(former, name) && !slices.Contains(documented, name) && name != "queued" {
 			t.Errorf("docs/sql.md has %s among the former names, which no script makes", name)
 		}
+	}
+}
+
+var (
+	insertIntoEvent   = regexp.MustCompile(`insert into agent\.event\b[^;]*`)
+	insertIntoHistory = regexp.MustCompile(`insert into agent\.event_hist\b`)
+)
+
+func TestEventsAndHistoryHaveOneWriterEach(t *testing.T) {
+	t.Parallel()
+	all := allScripts(t)
+	events := insertIntoEvent.FindAllString(all, -1)
+	for _, statement := range events {
+		if !strings.Contains(statement, "agent_private.new_event") {
+			t.Errorf("this does not take its rows from agent_private.new_event:\n%s", statement)
+		}
+	}
+	if history := insertIntoHistory.FindAllString(all, -1); len(events) == 0 || len(history) != 1 {
+		t.Errorf("%d statements insert into agent.event, want some; %d into agent.event_hist, want one", len(events), len(history))
 	}
 }

@@ -1,6 +1,6 @@
 -- Occurrences: schedules that are due become events, each time once.
 
--- When the next schedule is due, null when none ever is.
+-- How long until the next schedule is due, null if none is active.
 create or replace function agent.next_due()
 returns interval
 language plpgsql volatile
@@ -19,11 +19,13 @@ begin
 end
 $func$;
 
--- Locks up to _limit schedules that are due, oldest first, passing over those that another session has. Nothing is worked out before they are locked, and
--- nothing of one can fail another: fault says what is wrong with one that cannot fire. is_plain tells those due when the zone's
--- clocks show the local time, with no change of its offset near: what comes next of them is simply what comes next in local time. Of the
--- others agent.schedule_position tells more. A session that is then idle for 5 s is ended, so that a process that stands still does not hold
--- them: what goes on between this and agent.fire_schedules takes milliseconds. With a _grace only those are locked that are due for no longer.
+-- Locks up to _limit schedules that are due, oldest first, without those that another session has locked. Nothing is computed before
+-- they are locked, and no schedule can fail another: fault says why one cannot fire. is_plain tells whether the zone's clocks show the
+-- local time at the due time with no change of the offset near: then the next occurrence follows from local times alone; otherwise see
+-- schedule_position.
+--
+-- The session is ended if it is then idle for 5 s, so that a process that stalls does not keep the locks: what happens between this and
+-- fire_schedules takes milliseconds. With a _grace, only schedules that are due for no longer are locked.
 create or replace function agent.lock_due_schedules(_limit int4 default 1000, _grace interval default null)
 returns table (schedule agent.schedule, now timestamptz, is_plain boolean, fault text)
 language plpgsql volatile
@@ -55,7 +57,7 @@ begin
   ( select z.zone, agent_private.zone_fault(z.zone) as fault
     from (select distinct (d.s).zone from due d) as z
   )
-  , judged as materialized
+  , checked as materialized
   ( select d.s
     , case when not (agent_private.is_representable_time((d.s).next_local) and agent_private.is_representable_time((d.s).next_at at time zone 'UTC'))
         then format('its next time, %s, is beyond the years 1 to 9999', (d.s).next_local)
@@ -68,13 +70,13 @@ begin
       then agent_private.local_time((j.s).next_at, (j.s).zone) = (j.s).next_local and agent_private.is_steady((j.s).next_at, (j.s).zone)
     else false end
   , j.fault
-  from judged j
+  from checked j
   order by (j.s).next_at, (j.s).id;
 end
 $func$;
 
--- Where a schedule's next occurrence stands among its others (at), and agent_private.local_floor of that. Raises QD010, and QD003 for a zone that the server
--- does not know any more.
+-- Where a schedule's next occurrence stands among the others (at), and local_floor of that. Raises QD010, and QD003 for a zone that the
+-- server does not know any more.
 create or replace function agent.schedule_position(_id int8)
 returns table (at timestamptz, floor timestamp)
 language plpgsql stable
@@ -92,22 +94,7 @@ begin
 end
 $func$;
 
--- Raises QD003 for a zone that the server does not know any more. Private to the functions of this schema.
-create or replace function agent_private.check_zone_known(_zone text)
-returns void
-language plpgsql stable
-set search_path to pg_catalog, pg_temp
-as $func$
-declare
-  _fault text = agent_private.zone_fault(_zone);
-begin
-  if _fault is not null then
-    perform agent_private.raise_invalid('timezone', _fault);
-  end if;
-end
-$func$;
-
--- What is to be known before a schedule that is stored is planned anew: the time to begin at, which is _at or (null) now, and agent_private.local_floor of that in its zone.
+-- What is needed to expand a stored schedule again: the time to start from, _at or (null) now, and local_floor of that in its zone.
 -- Raises QD003 for a zone that the server does not know any more.
 create or replace function agent.expansion_start(_zone text, _at timestamptz default null)
 returns table (at timestamptz, floor timestamp)
@@ -124,9 +111,9 @@ begin
 end
 $func$;
 
--- Makes occurrences of schedules that the caller has locked into events, or, where _statuses says 'skipped', only records them; and sets for each schedule
--- of _ids when it is due next (null: never, it is completed). An occurrence that happened before is passed over. Returns how many
--- events came of it.
+-- Inserts the events of occurrences of schedules that the caller has locked, or, where the status is 'skipped', only records the
+-- occurrences; and sets for each schedule in _ids when it is due next (null: never, it is completed). An occurrence that exists is
+-- skipped. Returns how many events were inserted.
 create or replace function agent.fire_schedules
 ( _schedule_ids int8[]
 , _nominals timestamp[]
@@ -184,14 +171,14 @@ begin
     from unnest(_ids, _next_locals, _next_ats) as u (id, next_local, next_at)
     left join (select z.id, count(*) from unnest(_fired) as z (id) group by z.id) as f (id, fired) on f.id = u.id
   ) as n
-  where s.id = any(_ids) -- the way to the schedules: by the join alone all of them would be read
+  where s.id = any(_ids) -- finds the schedules by index; by the join alone all of them would be read
   and s.id = n.id;
   return coalesce(cardinality(_fired), 0);
 end
 $func$;
 
--- Does what agent.fire_schedules does, for schedules that were planned without being locked: those of _ids that are not as they were then (at this version, next
--- at this instant, with so many fired), or that another session has, are left alone. Returns those that were not.
+-- fire_schedules for schedules that were expanded without a lock: those of _ids that have changed since (another version, next time or
+-- number fired), or that another session has locked, are left alone. Returns those that were fired.
 create or replace function agent.fire_schedules_if_unchanged
 ( _schedule_ids int8[]
 , _nominals timestamp[]
@@ -227,7 +214,8 @@ begin
     order by s.id
     for update of s skip locked
   ) as l;
-  select array_agg(o.id order by o.ord) as ids, array_agg(o.nominal order by o.ord) as nominals, array_agg(o.at order by o.ord) as ats, array_agg(o.status order by o.ord) as statuses
+  select array_agg(o.id order by o.ord) as ids, array_agg(o.nominal order by o.ord) as nominals, array_agg(o.at order by o.ord) as ats
+  , array_agg(o.status order by o.ord) as statuses
   into _o
   from unnest(_schedule_ids, _nominals, _scheduled_for, _statuses) with ordinality as o (id, nominal, at, status, ord)
   where o.id = any(_unchanged);
@@ -240,38 +228,22 @@ begin
 end
 $func$;
 
--- Enqueues the events of occurrences that are recorded, under these ids, and wakes those who wait for them. Private to the functions of this schema.
-create or replace function agent_private.insert_occurrence_events(_schedule_ids int8[], _event_ids int8[], _nominals timestamp[], _scheduled_for timestamptz[])
-returns void
-language plpgsql volatile
+-- Pauses schedules that cannot fire, each with its reason, which is shown until it is resumed. Returns those that were active.
+create or replace function agent.pause_faulty_schedules(_ids int8[], _reasons text[])
+returns setof int8
+language sql volatile
+security definer
 set search_path to pg_catalog, pg_temp
-set plan_cache_mode to force_generic_plan
-set enable_seqscan to off
-set enable_nestloop to off
-set enable_mergejoin to off
-set jit to off
 as $func$
-#variable_conflict use_column
-begin
-  insert into agent.event overriding system value
-  select e.*
-  from unnest(_schedule_ids, _event_ids, _nominals, _scheduled_for) with ordinality as n (schedule_id, event_id, nominal_at, scheduled_for, ord)
-  join agent.schedule s on s.id = any(_schedule_ids) and s.id = n.schedule_id
-  cross join lateral agent_private.new_event
-  ( n.event_id, now(), s.event, null, s.queue, _type => s.type, _priority => s.priority
-  , _occurrence => jsonb_build_object
-    ( 'schedule_id', n.schedule_id
-    , 'nominal_at', n.nominal_at
-    , 'scheduled_for', (to_jsonb(n.scheduled_for at time zone 'UTC') #>> '{}') || 'Z'
-    )
-  ) as e
-  order by n.ord;
-  perform agent.notify_queues(array(select s.queue from agent.schedule s where s.id = any(_schedule_ids)));
-end
+  update agent.schedule s
+  set status = 'paused', status_reason = left(p.reason, 1000), version = s.version + 1, updated_at = now()
+  from unnest(_ids, _reasons) as p (id, reason)
+  where s.id = p.id and s.status = 'active'
+  returning s.id
 $func$;
 
--- Has an extra occurrence now, whatever the schedule's times, and returns it as agent.list_occurrences does. Raises QD010, and QD012 when
--- the schedule is cancelled, and QD003 for a zone that the server does not know any more.
+-- Fires an extra occurrence now, whatever the schedule's times, and returns it as list_occurrences does. Raises QD010, QD012 if the
+-- schedule is cancelled, and QD003 for a zone that the server does not know any more.
 create or replace function agent.run_schedule(_id int8)
 returns table
 ( schedule_id int8, nominal_at timestamp, is_manual boolean, scheduled_for timestamptz, status text, event_id int8
@@ -306,7 +278,99 @@ begin
 end
 $func$;
 
--- What became of an occurrence's event: of its latest copy, when it was put back from history. Private to the functions of this schema.
+-- Up to _limit past occurrences of a schedule, latest first, before _before. status follows the event: pending, processing, completed
+-- (also once its history has been dropped), failed, cancelled, or skipped. Raises QD010 if there is no such schedule.
+create or replace function agent.list_occurrences(_id int8, _limit int4 default 100, _before timestamp default null)
+returns table
+( schedule_id int8, nominal_at timestamp, is_manual boolean, scheduled_for timestamptz, status text, event_id int8
+, fired_at timestamptz, executed_at timestamptz, failure_reason text, retry_count int4
+)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_custom_plan -- the plan depends on whether _before is given
+set enable_seqscan to off
+set jit to off
+as $func$
+#variable_conflict use_column
+begin
+  perform agent.get_schedule(_id);
+  return query
+  select o.schedule_id, o.nominal_at, o.is_manual, o.scheduled_for
+  , coalesce(e.status, o.status), coalesce(e.event_id, o.event_id), o.fired_at, e.executed_at, coalesce(e.failure_reason, o.reason), coalesce(e.retry_count, 0)
+  from
+  ( select o.*
+    from agent.occurrence o
+    where o.schedule_id = _id and (_before is null or o.nominal_at < _before)
+    order by o.nominal_at desc
+    limit _limit
+  ) as o
+  left join lateral agent_private.occurrence_event(o.event_id) e on o.event_id is not null
+  order by o.nominal_at desc;
+end
+$func$;
+
+-- Deletes occurrences that were due longer ago than _retention, which is two days at least, and returns how many. With _blocks, only so
+-- many blocks of the table from _first_block on are read, so that each transaction is short; the result is null beyond the table's end.
+-- It goes by blocks because an index scan for the oldest would pass over all that was deleted before.
+create or replace function agent.prune_occurrences(_retention interval, _first_block int8 default 0, _blocks int8 default null)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+as $func$
+declare
+  _size int8 = pg_relation_size('agent.occurrence') / current_setting('block_size')::int8;
+  _end int8 = least(coalesce(_first_block + _blocks, _size), _size);
+  _deleted int8;
+begin
+  -- A change of zone cannot bring back a time that is older than two days.
+  if not coalesce(_retention >= interval '2 days', false) then
+    perform agent_private.raise_invalid('retention', 'must be at least two days');
+  end if;
+  if _blocks is not null and _first_block >= _size then
+    return null;
+  end if;
+  delete from agent.occurrence o
+  where o.ctid >= format('(%s,0)', _first_block)::tid and o.ctid < format('(%s,0)', _end)::tid
+  and o.scheduled_for < now() - _retention;
+  get diagnostics _deleted = row_count;
+  return _deleted;
+end
+$func$;
+
+-- Inserts the events of recorded occurrences, under these ids, and wakes the claims that wait for them.
+create or replace function agent_private.insert_occurrence_events(_schedule_ids int8[], _event_ids int8[], _nominals timestamp[], _scheduled_for timestamptz[])
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set enable_nestloop to off
+set enable_mergejoin to off
+set jit to off
+as $func$
+#variable_conflict use_column
+begin
+  insert into agent.event overriding system value
+  select e.*
+  from unnest(_schedule_ids, _event_ids, _nominals, _scheduled_for) with ordinality as n (schedule_id, event_id, nominal_at, scheduled_for, ord)
+  join agent.schedule s on s.id = any(_schedule_ids) and s.id = n.schedule_id
+  cross join lateral agent_private.new_event
+  ( n.event_id, now(), s.event, null, s.queue, _type => s.type, _priority => s.priority
+  , _occurrence => jsonb_build_object
+    ( 'schedule_id', n.schedule_id
+    , 'nominal_at', n.nominal_at
+    , 'scheduled_for', (to_jsonb(n.scheduled_for at time zone 'UTC') #>> '{}') || 'Z'
+    )
+  ) as e
+  order by n.ord;
+  perform agent.notify_queues(array(select s.queue from agent.schedule s where s.id = any(_schedule_ids)));
+end
+$func$;
+
+-- What became of an occurrence's event: of its latest copy, if it was requeued.
 create or replace function agent_private.occurrence_event(_event_id int8)
 returns table (event_id int8, status text, executed_at timestamptz, failure_reason text, retry_count int4)
 language plpgsql volatile
@@ -327,7 +391,7 @@ begin
     if found then
       return;
     end if;
-    -- A statement of its own: it sees the event if it moved to history since the one above looked.
+    -- A separate statement, so that it sees an event that moved to history since the one above.
     select h.requeued_as into _copy from agent.event_hist h where h.id = _id;
     if not found then
       return query select _id, 'completed', null::timestamptz, null::text, 0;
@@ -351,78 +415,17 @@ begin
 end
 $func$;
 
--- Up to _limit occurrences of a schedule that have come or were passed over, latest first, before _before. status follows the event's life: pending,
--- processing, completed (also once history has been dropped), failed, cancelled, or skipped. Raises QD010 when there is no such schedule.
-create or replace function agent.list_occurrences(_id int8, _limit int4 default 100, _before timestamp default null)
-returns table
-( schedule_id int8, nominal_at timestamp, is_manual boolean, scheduled_for timestamptz, status text, event_id int8
-, fired_at timestamptz, executed_at timestamptz, failure_reason text, retry_count int4
-)
-language plpgsql volatile
-security definer
+-- Raises QD003 for a zone that the server does not know any more.
+create or replace function agent_private.check_zone_known(_zone text)
+returns void
+language plpgsql stable
 set search_path to pg_catalog, pg_temp
-set plan_cache_mode to force_custom_plan -- whether there is a bound decides the way
-set enable_seqscan to off
-set jit to off
-as $func$
-#variable_conflict use_column
-begin
-  perform agent.get_schedule(_id);
-  return query
-  select o.schedule_id, o.nominal_at, o.is_manual, o.scheduled_for
-  , coalesce(e.status, o.status), coalesce(e.event_id, o.event_id), o.fired_at, e.executed_at, coalesce(e.failure_reason, o.reason), coalesce(e.retry_count, 0)
-  from
-  ( select o.*
-    from agent.occurrence o
-    where o.schedule_id = _id and (_before is null or o.nominal_at < _before)
-    order by o.nominal_at desc
-    limit _limit
-  ) as o
-  left join lateral agent_private.occurrence_event(o.event_id) e on o.event_id is not null
-  order by o.nominal_at desc;
-end
-$func$;
-
--- Forgets occurrences that were due longer ago than _retention, which is two days at least. Returns how many. To be called now and then; the service does hourly.
--- With _blocks only so many blocks of the table are gone through, from _first_block on, so that each transaction is short; the result is null beyond the table's end. By
--- blocks, as no index finds the oldest of what is left without walking over what has been deleted.
-create or replace function agent.prune_occurrences(_retention interval, _first_block int8 default 0, _blocks int8 default null)
-returns int8
-language plpgsql volatile
-security definer
-set search_path to pg_catalog, pg_temp
-set enable_seqscan to off
 as $func$
 declare
-  _size int8 = pg_relation_size('agent.occurrence') / current_setting('block_size')::int8;
-  _end int8 = least(coalesce(_first_block + _blocks, _size), _size);
-  _deleted int8;
+  _fault text = agent_private.zone_fault(_zone);
 begin
-  -- A zone's moves bring back no time older than two days.
-  if not coalesce(_retention >= interval '2 days', false) then
-    perform agent_private.raise_invalid('retention', 'must be at least two days');
+  if _fault is not null then
+    perform agent_private.raise_invalid('timezone', _fault);
   end if;
-  if _blocks is not null and _first_block >= _size then
-    return null;
-  end if;
-  delete from agent.occurrence o
-  where o.ctid >= format('(%s,0)', _first_block)::tid and o.ctid < format('(%s,0)', _end)::tid
-  and o.scheduled_for < now() - _retention;
-  get diagnostics _deleted = row_count;
-  return _deleted;
 end
-$func$;
-
--- Pauses schedules that cannot fire, each for its reason, which is shown until it is resumed. Returns those that were active till now.
-create or replace function agent.pause_faulty_schedules(_ids int8[], _reasons text[])
-returns setof int8
-language sql volatile
-security definer
-set search_path to pg_catalog, pg_temp
-as $func$
-  update agent.schedule s
-  set status = 'paused', status_reason = left(p.reason, 1000), version = s.version + 1, updated_at = now()
-  from unnest(_ids, _reasons) as p (id, reason)
-  where s.id = p.id and s.status = 'active'
-  returning s.id
 $func$;

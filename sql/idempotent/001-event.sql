@@ -1,0 +1,376 @@
+-- What an event is: its times, what its columns may hold, its receipt and state, and its attempts.
+--
+-- The functions of agent are for users and the service: see docs/sql.md. Those of agent_private are for the functions and triggers of
+-- agent alone. All pin their search_path, or have a body after "return" or "begin atomic", which is parsed when it is created.
+--
+-- SQLSTATEs raised by the functions, besides PostgreSQL's own:
+--   QD001  the lease was lost: the receipt is not that of the latest claim
+--   QD002  no such event
+--   QD003  an argument is out of its range; the error's column field names it, the detail says why
+--   QD004  the version that a change was meant for is not the latest
+--   QD005  the idempotency key stands for something else
+--   QD010  no such schedule
+--   QD011  no such owner
+--   QD012  the schedule has ended
+--   QD013  the schedule or its owner has changed since it was expanded
+
+-- Converts epoch seconds to a timestamp, to the microsecond. Raises 22008 when the result is out of timestamptz's range.
+create or replace function agent.to_timestamptz(_ts numeric)
+returns timestamptz
+language sql immutable strict parallel safe
+set search_path to pg_catalog, pg_temp
+as $func$
+  select to_timestamp(_ts::float8)
+$func$;
+
+-- Converts epoch seconds as text (as Slack writes them), or an RFC 3339 date-time, to a timestamp. Raises 22007 for any other text.
+create or replace function agent.to_timestamptz(_ts text)
+returns timestamptz
+language plpgsql immutable strict parallel safe
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if _ts ~ '^[+-]?[0-9]{1,12}([.][0-9]{0,12})?$' then
+    return to_timestamp(_ts::float8);
+  end if;
+  if _ts ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,12})?([Zz]|[+-][0-9]{2}:[0-9]{2})$' then
+    return _ts::timestamptz;
+  end if;
+  raise exception 'neither epoch seconds nor an RFC 3339 date-time: %', quote_literal(left(_ts, 64))
+    using errcode = 'invalid_datetime_format';
+end
+$func$;
+
+-- Converts a timestamp to epoch seconds with six decimals.
+create or replace function agent.from_timestamptz(_ts timestamptz)
+returns numeric
+language sql immutable strict parallel safe
+set search_path to pg_catalog, pg_temp
+as $func$
+  select extract(epoch from _ts)::numeric(20, 6)
+$func$;
+
+-- The event_ts of a payload: its member "event_ts" if that is a number or a text that to_timestamptz accepts, else now(). The member
+-- comes from outside, so a time out of [now - 10 years, now + 1 day] gives now() too: otherwise hostile values could create any number
+-- of partitions. Never fails.
+create or replace function agent_private.event_ts(_event jsonb)
+returns timestamptz
+language plpgsql stable parallel safe
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _ts timestamptz;
+  _epoch numeric;
+begin
+  case jsonb_typeof(_event -> 'event_ts')
+    when 'number' then
+      _epoch = round((_event ->> 'event_ts')::numeric, 6);
+      if abs(_epoch) < 1e12 then
+        _ts = agent.to_timestamptz(_epoch);
+      end if;
+    when 'string' then
+      begin
+        _ts = agent.to_timestamptz(_event ->> 'event_ts');
+      exception when data_exception then
+        _ts = null;
+      end;
+    else
+      _ts = null;
+  end case;
+  if _ts between now() - interval '10 years' and now() + interval '1 day' then
+    return _ts;
+  end if;
+  return now();
+end
+$func$;
+
+-- Adds an interval to a timestamp with days of 24 hours, whatever the session's time zone. It has no search_path so that it can be
+-- inlined: see agent.receipt.
+create or replace function agent_private.add_utc(_ts timestamptz, _by interval)
+returns timestamptz
+language sql immutable parallel safe
+return (_ts at time zone 'UTC' + _by) at time zone 'UTC';
+
+-- The time between two timestamps, null where one of them is infinite. Inlined, like add_utc.
+create or replace function agent_private.elapsed(_from timestamptz, _to timestamptz)
+returns interval
+language sql immutable parallel safe
+return case when isfinite(_from) and isfinite(_to) then _to - _from end;
+
+-- The nearest timestamp between the years 1 and 9999; a hypertable does not take others. Inlined, like add_utc.
+create or replace function agent_private.bounded_time(_ts timestamptz)
+returns timestamptz
+language sql immutable parallel safe
+return least(greatest(_ts, timestamptz '0001-01-01 00:00+00'), timestamptz '9999-12-31 23:59:59.999999+00');
+
+-- Raises QD003: an argument is out of its range.
+create or replace function agent_private.raise_invalid(_argument text, _reason text)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  raise exception '%: %', _argument, _reason using errcode = 'QD003', column = _argument, detail = _reason;
+end
+$func$;
+
+-- Raises QD001 for the status lease_lost and QD002 for not_found. Does nothing for other statuses.
+create or replace function agent_private.raise_lease_error(_id int8, _status text)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if _status = 'lease_lost' then
+    raise exception 'the lease on event % was lost', _id using errcode = 'QD001';
+  elsif _status = 'not_found' then
+    raise exception 'there is no event %', _id using errcode = 'QD002';
+  end if;
+end
+$func$;
+
+-- Whether a queue may have this name. translate() removes the allowed characters; a regular expression takes twenty times as long.
+create or replace function agent_private.is_queue_name(_queue text)
+returns boolean
+language sql immutable parallel safe
+return octet_length(_queue) between 1 and 128
+  and translate(_queue, 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-', '') = '';
+
+-- Raises QD003 for a name that no queue may have.
+create or replace function agent_private.check_queue_name(_queue text)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if agent_private.is_queue_name(_queue) is not true then
+    perform agent_private.raise_invalid('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -');
+  end if;
+end
+$func$;
+
+-- Whether an event may have these values. Inlined, like agent.receipt.
+create or replace function agent_private.is_valid_event
+( _event jsonb
+, _queue text
+, _type text default null
+, _source text default null
+, _key text default null
+, _max_attempts int4 default null
+, _expires_at timestamptz default null
+)
+returns boolean
+language sql immutable parallel safe
+return coalesce(jsonb_typeof(_event) = 'object', false)
+  and coalesce(agent_private.is_queue_name(_queue), false)
+  and coalesce(length(_type) between 1 and 255, true)
+  and coalesce(length(_source) between 1 and 255, true)
+  and coalesce(length(_key) between 1 and 255, true)
+  and coalesce(_max_attempts >= 1, true)
+  and coalesce(isfinite(_expires_at), true);
+
+-- Raises QD003 for the first of these values that no event may have. Returns _event if there is none.
+create or replace function agent_private.check_event_values
+( _event jsonb
+, _queue text
+, _type text default null
+, _source text default null
+, _key text default null
+, _max_attempts int4 default null
+, _expires_at timestamptz default null
+)
+returns jsonb
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if jsonb_typeof(_event) is distinct from 'object' then
+    perform agent_private.raise_invalid('event', 'must be a JSON object');
+  elsif agent_private.is_queue_name(_queue) is not true then
+    perform agent_private.raise_invalid('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -');
+  elsif length(_type) not between 1 and 255 then
+    perform agent_private.raise_invalid('type', 'must be 1 to 255 characters');
+  elsif length(_source) not between 1 and 255 then
+    perform agent_private.raise_invalid('source', 'must be 1 to 255 characters');
+  elsif length(_key) not between 1 and 255 then
+    perform agent_private.raise_invalid('key', 'must be 1 to 255 characters');
+  elsif _max_attempts < 1 then
+    perform agent_private.raise_invalid('max_attempts', 'must be at least 1');
+  elsif not isfinite(_expires_at) then
+    perform agent_private.raise_invalid('expires_at', 'must be finite');
+  end if;
+  return _event;
+end
+$func$;
+
+-- Trigger that checks the values of a row of agent.event, whoever writes it: no setting of a session disables it. As check constraints,
+-- the rules would be checked again by every claim, which took most of its time and read payloads that are stored out of line. It runs as
+-- the owner so that any role that may insert can.
+create or replace function agent_private.check_event()
+returns trigger
+language plpgsql
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if not agent_private.is_valid_event(new.event, new.queue, new.type, new.source, new.key, new.max_attempts, new.expires_at) then
+    perform agent_private.check_event_values(new.event, new.queue, new.type, new.source, new.key, new.max_attempts, new.expires_at);
+  end if;
+  return new;
+end
+$func$;
+
+-- It has no condition ("when"), because PostgreSQL parses and plans a condition again for each statement.
+create or replace trigger check_event
+before insert or update of event, queue, type, source, key, max_attempts, expires_at on agent.event
+for each row
+execute function agent_private.check_event();
+
+-- The receipt of an event's latest claim; null if the event was never claimed, or if claimed holds no such time. It names the event, the
+-- attempt and the microsecond at which the attempt began, because an attempt that was released shares its number with the next one. A
+-- body after "return" is parsed when the function is created, so it needs no search_path, and a function without settings can be
+-- inlined, which makes it sixty times as fast. Only immutable expressions are inlined, hence "at time zone" and the casts.
+create or replace function agent.receipt(_id int8, _attempts int4, _claimed timestamptz[])
+returns text
+language sql immutable parallel safe
+return case when _claimed[cardinality(_claimed)] between timestamptz '0001-01-01 00:00+00' and timestamptz '9999-12-31 00:00+00' then
+  _id::text || '.' || _attempts::text || '.' || (extract(epoch from _claimed[cardinality(_claimed)] at time zone 'UTC') * 1000000)::int8::text
+end;
+
+-- The receipt of a row as claim_event returns it: select e.id, agent.receipt(e) from agent.claim_event() e
+create or replace function agent.receipt(_event agent.event)
+returns text
+language sql immutable parallel safe
+return agent.receipt(_event.id, _event.attempts, _event.claimed);
+
+-- The state of a waiting event at a time: ready, scheduled or leased.
+create or replace function agent_private.event_state(_event agent.event, _at timestamptz)
+returns text
+language sql immutable parallel safe
+return case
+  when _event.vt <= _at then 'ready'
+  when _event.attempts > 0 and _event.nacked_at is null then 'leased'
+  else 'scheduled'
+end;
+
+-- The length of a lease by a queue's policy, at most about ten years, so that its end is a valid time. Null stays null.
+create or replace function agent_private.bounded_lease(_lease interval)
+returns interval
+language sql immutable parallel safe
+return case when _lease > interval '3660 days' then interval '3660 days' else _lease end;
+
+-- Attempts. The columns attempts, claimed and worker have the attempt under way; past_attempts has those that ended without success.
+-- Each claim and each nack writes the whole row, so what it keeps is bounded, and an event may have any number of attempts: claimed has
+-- the first claim and the latest 99, past_attempts the latest 20 attempts, fewer if they come to more than 256 KiB. attempts counts all
+-- of them.
+
+-- The finite times of claimed as a one-dimensional array that begins at 1, whatever was written into the column by hand.
+create or replace function agent_private.flatten_claims(_claimed timestamptz[])
+returns timestamptz[]
+language sql immutable parallel safe
+set search_path to pg_catalog, pg_temp
+as $func$
+  select coalesce(array_agg(c.at order by c.n) filter (where isfinite(c.at)), '{}') from unnest(_claimed) with ordinality as c (at, n)
+$func$;
+
+-- claimed after one more claim.
+create or replace function agent_private.append_claim(_claimed timestamptz[], _at timestamptz)
+returns timestamptz[]
+language sql immutable parallel safe
+return case
+  when array_ndims(_claimed) > 1 or array_lower(_claimed, 1) <> 1 then agent_private.flatten_claims(_claimed) || _at
+  when cardinality(_claimed) < 100 then _claimed || _at
+  else _claimed[1] || _claimed[cardinality(_claimed) - 97:] || _at
+end;
+
+-- When an attempt began, null if claimed does not hold that time any more.
+create or replace function agent_private.attempt_start(_attempts int4, _claimed timestamptz[], _attempt int4)
+returns timestamptz
+language sql immutable parallel safe
+return case
+  when _attempt = 1 then _claimed[1]
+  when _attempt > _attempts::int8 - cardinality(_claimed) + 1 and _attempt <= _attempts then _claimed[_attempt - _attempts + cardinality(_claimed)]
+end;
+
+-- An ended attempt as an element of past_attempts: its number, its worker, when and how it ended ('nacked', 'lease_ended') and the
+-- error. It takes columns instead of a row, because a row would be built for each claimed event, even where it is not needed.
+create or replace function agent_private.past_attempt(_attempt int4, _worker text, _ended_at timestamptz, _outcome text, _error text default null)
+returns jsonb
+language sql immutable parallel safe
+set search_path to pg_catalog, pg_temp
+as $func$
+  select jsonb_strip_nulls(jsonb_build_object
+  ( 'attempt', _attempt
+  , 'worker', _worker
+  , 'ended_at', _ended_at at time zone 'UTC'
+  , 'outcome', _outcome
+  , 'error', _error
+  ))
+$func$;
+
+-- past_attempts with one more attempt, see past_attempt. A value that is no array, written by hand, is replaced.
+create or replace function agent_private.append_attempt
+( _past jsonb
+, _attempt int4
+, _worker text
+, _ended_at timestamptz
+, _outcome text
+, _error text default null
+)
+returns jsonb
+language plpgsql stable parallel safe
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _max_count int4 = 20;
+  _max_size int4 = 262144; -- bytes
+  _count int4;
+begin
+  _past = case when jsonb_typeof(_past) = 'array' then _past else '[]' end || agent_private.past_attempt(_attempt, _worker, _ended_at, _outcome, _error);
+  _count = jsonb_array_length(_past);
+  if _count > _max_count + 1 then -- as earlier versions wrote it
+    select jsonb_agg(p.past order by p.n) into _past
+    from jsonb_array_elements(_past) with ordinality as p (past, n)
+    where p.n > _count - _max_count;
+    _count = _max_count;
+  end if;
+  while _count > _max_count or _count > 1 and pg_column_size(_past) > _max_size loop
+    _past = _past - 0;
+    _count = _count - 1;
+  end loop;
+  return _past;
+end
+$func$;
+
+-- How many attempts at a waiting event ended without success, at a time.
+create or replace function agent_private.error_count(_attempts int4, _nacked_at timestamptz, _vt timestamptz, _at timestamptz)
+returns int4
+language sql immutable parallel safe
+return case when _attempts > 0 and _nacked_at is null and _vt > _at then _attempts - 1 else greatest(_attempts, 0) end;
+
+-- The attempts in past_attempts. Elements that are no attempts, written by hand, are left out.
+create or replace function agent_private.read_attempts(_past jsonb)
+returns table (attempt int4, worker text, ended_at timestamptz, outcome text, error text)
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+set timezone to 'UTC'
+as $func$
+#variable_conflict use_column
+declare
+  _element jsonb;
+begin
+  if jsonb_typeof(_past) is distinct from 'array' then
+    return;
+  end if;
+  for _element in select v from jsonb_array_elements(_past) v loop
+    begin
+      return query
+      select p.attempt, p.worker, p.ended_at at time zone 'UTC', case when p.outcome = 'nacked' then p.outcome else 'lease_ended' end, p.error
+      from jsonb_to_record(_element) as p (attempt int4, worker text, ended_at timestamp, outcome text, error text)
+      where p.attempt >= 1 and p.ended_at is not null;
+    exception when data_exception then
+      continue;
+    end;
+  end loop;
+end
+$func$;

@@ -1,0 +1,484 @@
+-- Inserting events, and the idempotency keys that keep a repeated request from inserting a second event. Waiting claims are woken when
+-- the transaction commits.
+
+-- Makes a row of agent.event. All events are inserted from here, so each column has one place. An event with a _lease is claimed at _now
+-- by _worker. Inlined, like agent.receipt.
+create or replace function agent_private.new_event
+( _id int8
+, _now timestamptz
+, _event jsonb
+, _event_ts timestamptz         -- null: from the payload, see agent_private.event_ts
+, _queue text
+, _delay interval default null
+, _vt timestamptz default null
+, _lease interval default null
+, _worker text default null
+, _type text default null
+, _source text default null
+, _priority int4 default null
+, _key text default null
+, _max_attempts int4 default null
+, _expires_at timestamptz default null
+, _occurrence jsonb default null
+, _requeued_from int8 default null
+)
+returns setof agent.event
+language sql stable
+rows 1
+begin atomic
+  select
+    _id
+  , case when _event_ts is not null then _event_ts when _event ? 'event_ts' then agent_private.event_ts(_event) else now() end
+  , case when _lease is null then 0 else 1 end -- attempts
+  , coalesce(agent_private.add_utc(_now, _lease), _vt, agent_private.add_utc(now(), _delay), now())
+  , case when _lease is null then '{}' else array[_now] end -- claimed
+  , _event
+  , coalesce(_queue, 'default')
+  , now() -- enqueued_at
+  , null::timestamptz -- nacked_at
+  , null::text -- last_error
+  , _requeued_from
+  , _type
+  , _source
+  , coalesce(_priority, 0)
+  , _key
+  , _max_attempts
+  , _expires_at
+  , case when _lease is not null then _worker end
+  , null::jsonb -- past_attempts
+  , _occurrence;
+end;
+
+-- Inserts one event and returns its id. It can be claimed after _delay, or from _vt on, else at once. event_ts is taken from the
+-- payload, see agent_private.event_ts. The same _key again in the same queue, within _key_retention, returns the id of the first event,
+-- or raises QD005 if anything else differs.
+create or replace function agent.insert_event
+( _event jsonb
+, _queue text default 'default'
+, _delay interval default null
+, _vt timestamptz default null
+, _type text default null
+, _source text default null
+, _priority int4 default 0
+, _key text default null
+, _max_attempts int4 default null
+, _expires_at timestamptz default null
+, _key_retention interval default interval '24 hours'
+)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _id int8;
+begin
+  if _delay is not null or _vt is not null then
+    perform agent_private.check_event_times(array[_delay], array[_vt]);
+  end if;
+  if _key is not null then
+    select a.id into strict _id
+    from agent_private.insert_keyed_events
+    ( array[_event], array[_queue], array[_delay], array[_vt], null, null
+    , array
+      [ jsonb_strip_nulls(jsonb_build_object
+        ( 'type', _type, 'source', _source, 'priority', nullif(_priority, 0), 'key', _key
+        , 'max_attempts', _max_attempts, 'expires_at', _expires_at
+        ))
+      ]
+    , _key_retention
+    ) a;
+  else
+    insert into agent.event overriding user value -- the id is the sequence's
+    select n.*
+    from agent_private.new_event
+    ( null, now(), _event, null, _queue, _delay, _vt
+    , _type => _type, _source => _source, _priority => _priority, _max_attempts => _max_attempts, _expires_at => _expires_at
+    ) n
+    returning id into strict _id;
+  end if;
+  perform pg_notify('agent_event', coalesce(_queue, 'default'));
+  return _id;
+end
+$func$;
+
+-- Inserts _events, all or none, and returns their ids in order. The other arrays run parallel to it; a null array, a missing element or
+-- a null element stands for the default. For _options see insert_and_claim_events. With _notify => false the caller has to wake waiting
+-- claims, see notify_queues.
+create or replace function agent.insert_events
+( _events jsonb[]
+, _queues text[] default null
+, _delays interval[] default null
+, _vts timestamptz[] default null
+, _notify boolean default true
+, _options jsonb[] default null
+, _key_retention interval default interval '24 hours'
+)
+returns table (id int8, queue text, vt timestamptz)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+begin
+  return query
+  select a.id, a.queue, a.vt
+  from agent.insert_and_claim_events(_events, _queues, _delays, _vts, _options => _options, _key_retention => _key_retention) a;
+
+  if _notify then
+    perform agent.notify_queues(array(select coalesce(q.name, 'default') from unnest(_events, _queues) q (event, name)));
+  end if;
+end
+$func$;
+
+-- Inserts a batch of events for the service. Each element of _options is an object with any of type, source, priority, key,
+-- max_attempts, expires_at and occurrence. An event with a lease ('0': as long as the queue's policy says) is claimed by its worker as
+-- it is inserted, because a claim is waiting for it; it has no delay or vt. Returns all of a claimed event; of the others event is null,
+-- and of those whose key was known vt is that of the first answer.
+create or replace function agent.insert_and_claim_events
+( _events jsonb[]
+, _queues text[]
+, _delays interval[]
+, _vts timestamptz[]
+, _leases interval[] default null
+, _workers text[] default null
+, _options jsonb[] default null
+, _key_retention interval default interval '24 hours'
+)
+returns table (id int8, queue text, vt timestamptz, enqueued_at timestamptz, event_ts timestamptz, event jsonb, claimed timestamptz[], replayed boolean)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+begin
+  if greatest(cardinality(_queues), cardinality(_delays), cardinality(_vts), cardinality(_leases), cardinality(_options)) > coalesce(cardinality(_events), 0) then
+    perform agent_private.raise_invalid('events', 'must be at least as many as the queues, delays, vts, leases and options');
+  end if;
+  if _delays is not null or _vts is not null then
+    perform agent_private.check_event_times(_delays, _vts);
+  end if;
+  if _leases is not null then
+    _leases = agent_private.leases_on_arrival(_queues, _leases, _options);
+  end if;
+  if _options is not null then
+    perform agent_private.check_event_options(_options);
+    if exists (select from unnest(_options) as o (option) where o.option ? 'key') then
+      return query select * from agent_private.insert_keyed_events(_events, _queues, _delays, _vts, _leases, _workers, _options, _key_retention);
+      return;
+    end if;
+  end if;
+
+  return query
+  insert into agent.event overriding user value -- the ids are the sequence's
+  select e.*
+  from unnest(_events, _queues, _delays, _vts, _leases, _workers, _options) with ordinality
+    as n (event, queue, delay, vt, lease, worker, option, ord)
+  cross join lateral agent_private.new_event
+  ( null, _now, n.event, null, n.queue, n.delay, n.vt, n.lease, n.worker
+  , n.option ->> 'type', n.option ->> 'source', (n.option ->> 'priority')::int4, null, (n.option ->> 'max_attempts')::int4
+  , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence'
+  ) as e
+  order by n.ord
+  returning id, queue, vt, enqueued_at, event_ts, case when attempts > 0 then event end, claimed, false;
+end
+$func$;
+
+-- Wakes the claims that wait for these queues, in all processes, when the transaction commits. A process passes its name as _sender to
+-- recognize its own notifications: the payload is then the queue, "|" and the name.
+create or replace function agent.notify_queues(_queues text[], _sender text default '')
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform pg_notify('agent_event', q.name || case when _sender = '' then '' else '|' || _sender end)
+  from (select distinct unnest(_queues)) as q (name);
+end
+$func$;
+
+-- Raises QD003 for delays and vts that are out of range, or given together.
+create or replace function agent_private.check_event_times(_delays interval[], _vts timestamptz[])
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _delay interval;
+  _vt timestamptz;
+begin
+  for _delay, _vt in
+    select t.delay, t.vt
+    from unnest(_delays, _vts) as t (delay, vt)
+    where t.delay is not null and t.vt is not null or t.delay < interval '0' or not isfinite(t.vt)
+    limit 1
+  loop
+    if _delay is not null and _vt is not null then
+      perform agent_private.raise_invalid('vt', 'give a delay or a vt, not both');
+    elsif _delay < interval '0' then
+      perform agent_private.raise_invalid('delay', 'must not be negative');
+    else
+      perform agent_private.raise_invalid('vt', 'must be finite');
+    end if;
+  end loop;
+end
+$func$;
+
+-- Raises QD003 for options that events do not have, and for values that they may not have.
+create or replace function agent_private.check_event_options(_options jsonb[])
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _unknown text;
+begin
+  select o.name into _unknown
+  from unnest(_options) as u (option)
+  cross join lateral jsonb_object_keys(u.option) as o (name)
+  where o.name not in ('type', 'source', 'priority', 'key', 'max_attempts', 'expires_at', 'occurrence')
+  limit 1;
+  if found then
+    perform agent_private.raise_invalid(_unknown, 'is not an option of an event');
+  end if;
+
+  perform agent_private.check_event_values('{}', 'default', o.type, o.source, o.key, o.max_attempts, o.expires_at)
+  from
+  ( select u.option ->> 'type', u.option ->> 'source', u.option ->> 'key', (u.option ->> 'max_attempts')::int4
+    , (u.option ->> 'expires_at')::timestamptz
+    from unnest(_options) as u (option)
+  ) as o (type, source, key, max_attempts, expires_at)
+  where not agent_private.is_valid_event('{}', 'default', o.type, o.source, o.key, o.max_attempts, o.expires_at);
+end
+$func$;
+
+-- The lengths of the leases of events that are claimed as they are inserted. '0' stands for the length by the queue's policy. Null if
+-- the queue is paused, or the event has expired: then it is inserted without a claim.
+create or replace function agent_private.leases_on_arrival(_queues text[], _leases interval[], _options jsonb[])
+returns interval[]
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return array
+  ( select case
+      when p.paused or (n.option ->> 'expires_at')::timestamptz <= clock_timestamp() then null
+      when n.lease = interval '0' then coalesce(agent_private.bounded_lease(p.invisible_for), interval '10 minutes')
+      else n.lease
+    end
+    from unnest(_queues, _leases, _options) with ordinality as n (queue, lease, option, ord)
+    left join agent.queue p on p.name = n.queue and n.lease is not null
+    order by n.ord
+  );
+end
+$func$;
+
+-- insert_and_claim_events for batches in which some events have a key. Of the events with the same key and queue, one is inserted. The
+-- others get its id if they say the same, else QD005 is raised. A second call with a key waits until the first has committed.
+create or replace function agent_private.insert_keyed_events
+( _events jsonb[]
+, _queues text[]
+, _delays interval[]
+, _vts timestamptz[]
+, _leases interval[]
+, _workers text[]
+, _options jsonb[]
+, _key_retention interval
+)
+returns table (id int8, queue text, vt timestamptz, enqueued_at timestamptz, event_ts timestamptz, event jsonb, claimed timestamptz[], replayed boolean)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _keys text[];
+  _fingerprints text[];
+  _ids int8[];             -- of the events to insert, null where a key stands for an existing one
+  _first_ids int8[];       -- of the events that the keys stand for
+  _first_vts timestamptz[];
+  _reused_key text;
+  _is_missing boolean;
+begin
+  if exists (select from unnest(_options) as o (option) where length(o.option ->> 'key') not between 1 and 255) then
+    perform agent_private.raise_invalid('key', 'must be 1 to 255 characters');
+  elsif not coalesce(_key_retention > interval '0', false) then
+    perform agent_private.raise_invalid('key_retention', 'must be greater than zero');
+  end if;
+
+  select array_agg(coalesce(n.queue, 'default') order by n.ord), array_agg(n.option ->> 'key' order by n.ord)
+  , array_agg(case when n.option ->> 'key' is not null then agent_private.request_fingerprint(n.event, n.option, n.delay, n.vt) end order by n.ord)
+  into _queues, _keys, _fingerprints
+  from unnest(_events, _queues, _options, _delays, _vts) with ordinality as n (event, queue, option, delay, vt, ord);
+
+  loop -- repeats only if a key is deleted between the statements
+    with asked as
+    ( select distinct on (1, 2) n.queue, n.key, n.ord, n.fingerprint, coalesce(n.vt, agent_private.add_utc(now(), n.delay), now()) as vt
+      from unnest(_queues, _keys, _fingerprints, _delays, _vts, _first_ids) with ordinality as n (queue, key, fingerprint, delay, vt, first_id, ord)
+      where n.key is not null and n.first_id is null
+      order by 1, 2, n.ord
+    )
+    , fresh as
+    ( insert into agent.idempotency as i (queue, key, fingerprint, event_id, vt, expires_at)
+      select a.queue, a.key, a.fingerprint, nextval('agent.event_id_seq'), a.vt, agent_private.add_utc(_now, _key_retention)
+      from asked a
+      order by a.queue, a.key -- so that two calls cannot deadlock
+      on conflict (queue, key) do update
+      set fingerprint = excluded.fingerprint, event_id = excluded.event_id, vt = excluded.vt, expires_at = excluded.expires_at
+      where i.expires_at <= clock_timestamp()
+      returning i.queue, i.key, i.event_id
+    )
+    select array_agg(coalesce(n.id, f.event_id, case when n.key is null then nextval('agent.event_id_seq') end) order by n.ord) into _ids
+    from unnest(_keys, _ids) with ordinality as n (key, id, ord)
+    left join asked a on a.ord = n.ord
+    left join fresh f on f.queue = a.queue and f.key = a.key;
+
+    -- A separate statement, so that it sees what others committed while the one above waited for them.
+    select array_agg(i.event_id order by n.ord), array_agg(i.vt order by n.ord), bool_or(n.key is not null and i.event_id is null)
+    , min(n.key) filter
+      ( where i.fingerprint <> n.fingerprint
+        and not agent_private.is_same_request(i.fingerprint, i.event_id, i.vt, n.event, n.option, n.delay, n.vt)
+      )
+    into _first_ids, _first_vts, _is_missing, _reused_key
+    from unnest(_queues, _keys, _fingerprints, _events, _options, _delays, _vts) with ordinality
+      as n (queue, key, fingerprint, event, option, delay, vt, ord)
+    left join agent.idempotency i on i.queue = n.queue and i.key = n.key;
+    exit when not _is_missing;
+  end loop;
+  if _reused_key is not null then
+    raise exception 'the idempotency key % stands for another event', quote_literal(_reused_key)
+      using errcode = 'QD005', column = 'key', detail = 'stands for another event';
+  end if;
+
+  return query
+  with added as
+  ( insert into agent.event overriding system value
+    select e.*
+    from unnest(_ids, _events, _queues, _keys, _delays, _vts, _leases, _workers, _options) with ordinality
+      as n (id, event, queue, key, delay, vt, lease, worker, option, ord)
+    cross join lateral agent_private.new_event
+    ( n.id, _now, n.event, null, n.queue, n.delay, n.vt, n.lease, n.worker
+    , n.option ->> 'type', n.option ->> 'source', (n.option ->> 'priority')::int4, n.key, (n.option ->> 'max_attempts')::int4
+    , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence'
+    ) as e
+    where n.id is not null
+    order by n.ord
+    returning id, queue, vt, enqueued_at, event_ts, case when attempts > 0 then event end, claimed
+  )
+  select
+    coalesce(a.id, n.first_id), n.queue, coalesce(a.vt, n.first_vt)
+  , a.enqueued_at, a.event_ts, a.event, a.claimed
+  , a.id is null
+  from unnest(_ids, _queues, _first_ids, _first_vts) with ordinality as n (id, queue, first_id, first_vt, ord)
+  left join added a (id, queue, vt, enqueued_at, event_ts, event, claimed) on a.id = n.id
+  order by n.ord;
+end
+$func$;
+
+-- A JSON value as text, the same for all values that jsonb holds equal. jsonb's text orders the members of objects already; what can
+-- differ are the zeros at the end of a fraction.
+create or replace function agent_private.canonical_text(_value jsonb)
+returns text
+language plpgsql immutable strict parallel safe
+set search_path to pg_catalog, pg_temp
+set standard_conforming_strings to on
+as $func$
+declare
+  _text text = _value::text;
+begin
+  if _text !~ '[.][0-9]*0($|[^0-9])' then -- the usual case
+    return _text;
+  end if;
+  -- Strings match first and stay as they are; outside of strings, only numbers have a point.
+  return regexp_replace(_text, '("(?:[^"\\]|\\.)*")|([.][0-9]*[1-9])0+(?![0-9])|[.]0+(?![0-9])', '\1\2', 'g');
+end
+$func$;
+
+-- A hash of a JSON value, the same for all values that jsonb holds equal.
+create or replace function agent_private.hash_json(_value jsonb)
+returns text
+language sql immutable parallel safe
+return 'sha256:' || encode(sha256(convert_to(agent_private.canonical_text(_value), 'UTF8')), 'hex');
+
+-- A hash of what a request with an idempotency key says, by value: numbers, times and durations are the same however they are written,
+-- and no delay is a delay of zero. A delay in months differs from one in days. No setting of the session changes it.
+create or replace function agent_private.request_fingerprint(_event jsonb, _option jsonb, _delay interval, _vt timestamptz)
+returns text
+language sql stable parallel safe
+return agent_private.hash_json(jsonb_build_array
+( _event
+, _option ->> 'type'
+, _option ->> 'source'
+, coalesce((_option ->> 'priority')::int4, 0)
+, (_option ->> 'max_attempts')::int4
+, trim_scale(extract(epoch from (_option ->> 'expires_at')::timestamptz))
+, nullif(_option -> 'occurrence', 'null')
+, coalesce(extract(year from _delay) * 12 + extract(month from _delay), 0)
+, coalesce(trim_scale(extract(epoch from _delay)), 0)
+, trim_scale(extract(epoch from _vt))
+));
+
+-- Whether a request is the one that has a fingerprint of version 0.2.0 or earlier, which was the MD5 of the request as its session wrote
+-- it. If that differs, the request is compared with the event that the first request inserted, whose vt was _first_vt.
+create or replace function agent_private.is_same_request
+( _fingerprint text, _first_id int8, _first_vt timestamptz, _event jsonb, _option jsonb, _delay interval, _vt timestamptz
+)
+returns boolean
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+as $func$
+declare
+  _first record;
+begin
+  if length(_fingerprint) <> 32 then
+    return false;
+  elsif _fingerprint = md5(jsonb_build_array(_event, _option, _delay, _vt)::text) then
+    return true;
+  end if;
+  select e.event, e.enqueued_at, jsonb_build_object
+  ( 'type', e.type, 'source', e.source, 'priority', e.priority, 'max_attempts', e.max_attempts, 'expires_at', e.expires_at, 'occurrence', e.occurrence
+  ) as option into _first
+  from agent.event e
+  where e.id = _first_id;
+  if not found then
+    select h.event, h.enqueued_at, jsonb_build_object
+    ( 'type', h.type, 'source', h.source, 'priority', h.priority, 'max_attempts', h.max_attempts, 'expires_at', h.expires_at, 'occurrence', h.occurrence
+    ) as option into _first
+    from agent.event_hist h
+    where h.id = _first_id
+    limit 1;
+  end if;
+  return found
+    and agent_private.request_fingerprint(_first.event, _first.option, null, _first_vt)
+      = agent_private.request_fingerprint(_event, _option, null, coalesce(_vt, agent_private.add_utc(_first.enqueued_at, coalesce(_delay, interval '0'))));
+end
+$func$;
+
+-- Deletes up to _limit idempotency keys that have expired and returns how many. The service calls it now and then.
+create or replace function agent.prune_keys(_limit int4 default 1000)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+as $func$
+declare
+  _deleted int8;
+begin
+  delete from agent.idempotency i
+  where i.ctid = any (array
+  ( select o.ctid
+    from agent.idempotency o
+    where o.expires_at <= clock_timestamp()
+    order by o.expires_at
+    limit _limit
+    for update skip locked
+  ));
+  get diagnostics _deleted = row_count;
+  return _deleted;
+end
+$func$;

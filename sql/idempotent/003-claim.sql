@@ -1,0 +1,522 @@
+-- Claiming events: attempts + 1, now appended to claimed, vt moved to the end of the lease.
+--
+-- A claim's plan must not depend on statistics, which a new or fast-changing table lacks. So these functions disable the plans that do
+-- not use the index in its order, lock the rows in that order, and update them by their place (ctid).
+--
+-- A lane is the range of an index that has the events of one queue and priority, or of one queue, type and priority. Claims go from lane
+-- to lane, so that none has to pass over the events of another.
+
+-- Claims events for the service and for claim_events. Null _max_attempts is 3, unless the event or its queue's policy has its own, which
+-- take precedence in any case. Null _invisible_for is the policy's, or 10 minutes. _types null or empty stands for all types. The n-th
+-- event claimed goes to the n-th of _workers.
+--
+-- _lanes are the only lanes to scan, in ascending order of priority (with _types each lane has one type): the caller knows them, and
+-- this call need not look for them. _watermarks are the lanes' watermarks: events with an earlier vt are not seen. While a session holds
+-- an old snapshot, the index entries of what was claimed since remain, and a scan that begins before them has to pass over them all.
+--
+-- Returns the columns of agent.event after the claim, and prior_vt, the vt before it. It does not return the row type, because a caller
+-- would take each column out of it separately.
+create or replace function agent.claim_from_watermarks
+( _queue text
+, _limit int4
+, _max_attempts int4
+, _invisible_for interval
+, _order text
+, _types text[] default null
+, _exclude_ids int8[] default null
+, _workers text[] default null
+, _lanes int4[] default null
+, _lane_types text[] default null
+, _watermarks timestamptz[] default null
+)
+returns table
+( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
+, nacked_at timestamptz, last_error text, requeued_from int8
+, type text, source text, priority int4, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb
+, prior_vt timestamptz
+)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_sort to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _paused boolean; -- what the queue's policy says
+  _policy_max_attempts int4;
+  _policy_invisible_for interval;
+  _lane int4;
+  _after int8 = -2147483649; -- less than any lane
+  _nth int4 = 0;
+  _bottom timestamptz = '-infinity';
+  _low_vt timestamptz;
+  _low_id int8;
+  _high_vt timestamptz;
+  _slot int4 = 0;
+  _count int4;
+begin
+  if coalesce(_limit, 0) < 1 then
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
+  elsif _max_attempts < 1 then
+    perform agent_private.raise_invalid('max_attempts', 'must be at least 1');
+  elsif not coalesce(_invisible_for > interval '0', true) then
+    perform agent_private.raise_invalid('invisible_for', 'must be greater than zero');
+  elsif coalesce(_order, '') not in ('fifo', 'random') then
+    perform agent_private.raise_invalid('order', 'must be fifo or random');
+  end if;
+  if _lanes is null and coalesce(cardinality(_types), 0) = 0 then -- the first lane and the policy in one statement, which is cheaper than two
+    select q.paused, q.max_attempts, q.invisible_for, l.priority
+    into _paused, _policy_max_attempts, _policy_invisible_for, _lane
+    from (values (_queue)) as a (queue)
+    left join agent.queue q on q.name = a.queue
+    left join lateral (select e.priority from agent.event e where e.queue = a.queue order by e.priority limit 1) as l on true;
+  else
+    select q.paused, q.max_attempts, q.invisible_for into _paused, _policy_max_attempts, _policy_invisible_for from agent.queue q where q.name = _queue;
+  end if;
+  if _paused then
+    return;
+  end if;
+  _max_attempts = coalesce(_policy_max_attempts, _max_attempts, 3);
+  _invisible_for = coalesce(_invisible_for, agent_private.bounded_lease(_policy_invisible_for), interval '10 minutes');
+  if cardinality(_types) > 0 then
+    return query
+    select t.*
+    from agent_private.claim_events_of_types(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _watermarks) t;
+    return;
+  end if;
+
+  loop -- for each lane
+    if _lanes is not null then
+      _nth = _nth + 1;
+      _lane = _lanes[_nth];
+      _bottom = coalesce(_watermarks[_nth], '-infinity');
+    elsif _after >= -2147483648 then
+      select e.priority into _lane from agent.event e where e.queue = _queue and e.priority > _after order by e.priority limit 1;
+    end if;
+    exit when _lane is null;
+
+    _after = _lane;
+    _low_vt = _bottom;
+    _low_id = 0;
+    _high_vt = _now;
+    if _order = 'random' then
+      select s.vt, s.id into _low_vt, _low_id from agent_private.random_start(_queue, _lane, _bottom, _now) s;
+      continue when not found;
+    end if;
+
+    loop
+      return query
+      update agent.event e
+      set attempts = e.attempts + 1
+        , claimed = agent_private.append_claim(e.claimed, _now)
+        , vt = agent_private.add_utc(_now, _invisible_for)
+        , nacked_at = null
+        , worker = _workers[_slot + chosen.n]
+        , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
+            else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
+      from
+      ( select l.place, l.vt, row_number() over ()
+        from
+        ( select e.ctid, e.vt
+          from agent.event e
+          where e.queue = _queue and e.priority = _lane and e.vt <= _high_vt and (e.vt, e.id) >= (_low_vt, _low_id)
+          and e.attempts < coalesce(e.max_attempts, _max_attempts)
+          and (e.expires_at is null or e.expires_at > _now)
+          and (_exclude_ids is null or e.id <> all (_exclude_ids))
+          order by e.vt, e.id
+          limit _limit
+          for update skip locked
+        ) as l (place, vt)
+      ) as chosen (place, vt, n)
+      where e.ctid = chosen.place
+      returning e.*, chosen.vt;
+
+      get diagnostics _count = row_count;
+      _limit = _limit - _count;
+      _slot = _slot + _count;
+      exit when _limit = 0 or (_low_vt, _low_id) <= (_bottom, 0);
+      _high_vt = _low_vt; -- wrap around to the front, up to the random place
+      _low_vt = _bottom;
+      _low_id = 0;
+    end loop;
+    exit when _limit = 0;
+  end loop;
+end
+$func$;
+
+-- Claims up to _limit events of _queue that have fewer than _max_attempts attempts, by priority, the lowest number first, and within it
+-- by vt (_order 'fifo') or neighbours from a random place ('random'): of _types only (null: all), none of _exclude_ids, for _worker. The
+-- max_attempts of the event or its queue's policy take precedence. Events locked by other sessions are skipped. A paused queue gives
+-- none. Rows come in the order of the claim, as they are after it.
+create or replace function agent.claim_events
+( _queue text default 'default'
+, _limit int4 default 1
+, _max_attempts int4 default 3
+, _invisible_for interval default interval '10 minutes'
+, _order text default 'fifo'
+, _types text[] default null
+, _exclude_ids int8[] default null
+, _worker text default null
+)
+returns setof agent.event
+language sql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+  select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
+  , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence
+  from agent.claim_from_watermarks
+  ( _queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids
+  , case when _worker is not null then array_fill(_worker, array[least(_limit, 100000)]) end
+  ) t
+$func$;
+
+-- Claims one event at random, so that many SQL workers spread out. Returns no row if nothing is claimable. The receipt is
+-- agent.receipt(e). Like claim_events, it sees what was committed before it began.
+create or replace function agent.claim_event
+( _max_attempts int4 default 3
+, _invisible_for interval default interval '10 minutes'
+, _queue text default 'default'
+, _types text[] default null
+, _worker text default null
+)
+returns setof agent.event
+language sql volatile
+security definer
+rows 1
+set search_path to pg_catalog, pg_temp
+as $func$
+  select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
+  , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence
+  from agent.claim_from_watermarks
+  ( _queue, 1, _max_attempts, _invisible_for, 'random', _types
+  , _workers => case when _worker is not null then array[_worker] end
+  ) t
+$func$;
+
+-- A random place among the claimable events of a lane from _from on; no row if there is none. It takes a few index look-ups at any
+-- depth: a random vt between the first and the last, and, as the events of a batch share one vt, a random id among those that share it.
+-- Events in sparse times are chosen more often than those in dense ones; it spreads workers, it is no uniform draw.
+create or replace function agent_private.random_start(_queue text, _lane int4, _from timestamptz, _now timestamptz)
+returns table (vt timestamptz, id int8)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set timezone to 'UTC' -- days of 24 hours, so that the place is not beyond the last event
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_sort to off
+as $func$
+#variable_conflict use_column
+declare
+  _first timestamptz;
+  _last timestamptz;
+  _vt timestamptz;
+  _low int8;
+  _high int8;
+begin
+  select e.vt into _first from agent.event e
+  where e.queue = _queue and e.priority = _lane and e.vt >= _from and e.vt <= _now order by e.vt, e.id limit 1;
+  if not found then
+    return;
+  end if;
+  select e.vt into _last from agent.event e
+  where e.queue = _queue and e.priority = _lane and e.vt >= _from and e.vt <= _now order by e.vt desc, e.id desc limit 1;
+  _vt = _first + random() * (_last - _first);
+  select e.vt, e.id into _vt, _low from agent.event e
+  where e.queue = _queue and e.priority = _lane and e.vt >= _vt and e.vt <= _now order by e.vt, e.id limit 1;
+  if not found then -- the last event was claimed in between
+    return query select _first, 0::int8;
+    return;
+  end if;
+  select e.id into _high from agent.event e
+  where e.queue = _queue and e.priority = _lane and e.vt = _vt order by e.vt desc, e.id desc limit 1;
+  return query select _vt, _low + floor(random() * (coalesce(_high, _low) - _low + 1))::int8;
+end
+$func$;
+
+-- claim_from_watermarks for some types: for each priority, the oldest events of all these types; or, at random, from a random time on
+-- and then from the front. Planned under the settings of claim_from_watermarks.
+create or replace function agent_private.claim_events_of_types
+( _queue text
+, _limit int4
+, _max_attempts int4
+, _invisible_for interval
+, _order text
+, _types text[]
+, _exclude_ids int8[]
+, _workers text[]
+, _lanes int4[]
+, _lane_types text[]
+, _watermarks timestamptz[]
+)
+returns table
+( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
+, nacked_at timestamptz, last_error text, requeued_from int8
+, type text, source text, priority int4, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb
+, prior_vt timestamptz
+)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _lane int4;
+  _after int8 = -2147483649;
+  _scanned_types text[] = array(select distinct t.name from unnest(_types) as t (name) where t.name is not null);
+  _bottoms timestamptz[] = array_fill(timestamptz '-infinity', array[cardinality(_scanned_types)]);
+  _start timestamptz;
+  _low_vt timestamptz;
+  _low_id int8;
+  _high_vt timestamptz;
+  _stop_vt timestamptz; -- the place of the last of _limit events from _low_vt on
+  _stop_id int8;
+  _slot int4 = 0;
+  _count int4;
+begin
+  loop -- for each priority
+    if _lanes is null then
+      select min(l.priority) into _lane
+      from unnest(_scanned_types) as k (type)
+      cross join lateral
+      ( select e.priority from agent.event e where e.queue = _queue and e.type = k.type and e.priority > _after order by e.priority limit 1
+      ) as l;
+    else
+      select min(l.priority) into _lane from unnest(_lanes) as l (priority) where l.priority > _after;
+      select array_agg(l.type), array_agg(coalesce(l.watermark, '-infinity')) into _scanned_types, _bottoms
+      from unnest(_lanes, _lane_types, _watermarks) as l (priority, type, watermark)
+      where l.priority = _lane;
+    end if;
+    exit when _lane is null;
+
+    _after = _lane;
+    _start = '-infinity';
+    if _order = 'random' then
+      select min(f.vt) + random() * (max(l.vt) - min(f.vt)) into _start
+      from unnest(_scanned_types, _bottoms) as k (type, bottom)
+      cross join lateral
+      ( select e.vt from agent.event e
+        where e.queue = _queue and e.type = k.type and e.priority = _lane and e.vt >= k.bottom and e.vt <= _now
+        order by e.vt, e.id limit 1
+      ) as f
+      cross join lateral
+      ( select e.vt from agent.event e
+        where e.queue = _queue and e.type = k.type and e.priority = _lane and e.vt >= k.bottom and e.vt <= _now
+        order by e.vt desc, e.id desc limit 1
+      ) as l;
+      continue when _start is null;
+    end if;
+
+    _low_vt = _start;
+    _low_id = 0;
+    _high_vt = _now;
+    loop
+      -- How far _limit events reach, locked ones included. Locked events are skipped, and the next round continues from there.
+      select m.vt, m.id into _stop_vt, _stop_id
+      from
+      ( select l.vt, l.id
+        from unnest(_scanned_types, _bottoms) as k (type, bottom)
+        cross join lateral
+        ( select e.vt, e.id
+          from agent.event e
+          where e.queue = _queue and e.type = k.type and e.priority = _lane and e.vt <= _high_vt
+          and (e.vt, e.id) >= (greatest(k.bottom, _low_vt), _low_id)
+          and e.attempts < coalesce(e.max_attempts, _max_attempts)
+          and (e.expires_at is null or e.expires_at > _now)
+          and (_exclude_ids is null or e.id <> all (_exclude_ids))
+          order by e.vt, e.id
+          limit _limit
+        ) as l
+        order by l.vt, l.id
+        limit _limit
+      ) as m
+      order by m.vt desc, m.id desc
+      limit 1;
+
+      if found then
+        return query
+        update agent.event e
+        set attempts = e.attempts + 1
+          , claimed = agent_private.append_claim(e.claimed, _now)
+          , vt = agent_private.add_utc(_now, _invisible_for)
+          , nacked_at = null
+          , worker = _workers[_slot + chosen.n]
+          , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
+              else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
+        from
+        ( select l.place, l.vt, row_number() over (order by l.vt, l.id)
+          from unnest(_scanned_types, _bottoms) as k (type, bottom)
+          cross join lateral
+          ( select e.ctid, e.vt, e.id
+            from agent.event e
+            where e.queue = _queue and e.type = k.type and e.priority = _lane and e.vt <= _high_vt
+            and (e.vt, e.id) >= (greatest(k.bottom, _low_vt), _low_id) and (e.vt, e.id) <= (_stop_vt, _stop_id)
+            and e.attempts < coalesce(e.max_attempts, _max_attempts)
+            and (e.expires_at is null or e.expires_at > _now)
+            and (_exclude_ids is null or e.id <> all (_exclude_ids))
+            order by e.vt, e.id
+            limit _limit
+            for update skip locked
+          ) as l (place, vt, id)
+          order by l.vt, l.id
+          limit _limit
+        ) as chosen (place, vt, n)
+        where e.ctid = chosen.place
+        returning e.*, chosen.vt;
+
+        get diagnostics _count = row_count;
+        _limit = _limit - _count;
+        _slot = _slot + _count;
+        exit when _limit = 0;
+        _low_vt = _stop_vt;
+        _low_id = _stop_id + 1;
+      else
+        exit when _start = '-infinity';
+        _high_vt = _start; -- wrap around to the front
+        _start = '-infinity';
+        _low_vt = _start;
+        _low_id = 0;
+      end if;
+    end loop;
+    exit when _limit = 0;
+  end loop;
+end
+$func$;
+
+-- The lanes of _queue (see claim_from_watermarks) and, for each, the vt of the oldest claimable event before the lane's watermark, or
+-- before now if it has none: what a claim that starts at the watermark does not see. took is how long the search took in all.
+create or replace function agent.check_watermarks
+( _queue text
+, _max_attempts int4
+, _types text[] default null
+, _lanes int4[] default null
+, _lane_types text[] default null
+, _watermarks timestamptz[] default null
+)
+returns table (type text, priority int4, vt timestamptz, took interval)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_sort to off
+as $func$
+#variable_conflict use_column
+declare
+  _start timestamptz;
+  _took interval;
+  _max int4 = coalesce((select q.max_attempts from agent.queue q where q.name = _queue), _max_attempts, 3);
+  _found_types text[];
+  _found_lanes int4[];
+  _found_vts timestamptz[];
+begin
+  for _try in 1 .. 2 loop
+    _start = clock_timestamp();
+    select array_agg(l.type), array_agg(l.priority), array_agg
+    ( case when l.type is null then
+      ( select e.vt
+        from agent.event e
+        where e.queue = _queue and e.priority = l.priority and e.vt < least(m.watermark, _start)
+        and e.attempts < coalesce(e.max_attempts, _max) and (e.expires_at is null or e.expires_at > _start)
+        order by e.vt, e.id
+        limit 1
+      ) else
+      ( select e.vt
+        from agent.event e
+        where e.queue = _queue and e.type = l.type and e.priority = l.priority and e.vt < least(m.watermark, _start)
+        and e.attempts < coalesce(e.max_attempts, _max) and (e.expires_at is null or e.expires_at > _start)
+        order by e.vt, e.id
+        limit 1
+      ) end
+    )
+    into _found_types, _found_lanes, _found_vts
+    from agent_private.list_lanes(_queue, _types) as l
+    left join unnest(_lanes, _lane_types, _watermarks) as m (priority, type, watermark)
+      on m.priority = l.priority and m.type is not distinct from l.type;
+    _took = least(_took, clock_timestamp() - _start);
+    exit when _took > interval '5 ms'; -- a first run may include planning and loading pages
+  end loop;
+  return query select f.*, _took from unnest(_found_types, _found_lanes, _found_vts) as f;
+end
+$func$;
+
+-- How long until the next event of _queue that is not claimable yet becomes claimable, at most an hour. Null if there is none.
+create or replace function agent.next_vt(_queue text default 'default')
+returns interval
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_sort to off
+as $func$
+declare
+  _now timestamptz = clock_timestamp();
+begin
+  return
+  ( select least(min(n.vt) - _now, interval '1 hour')
+    from agent_private.list_lanes(_queue) as l
+    cross join lateral
+    ( select e.vt
+      from agent.event e
+      where e.queue = _queue and e.priority = l.priority and e.vt > _now
+      order by e.vt, e.id
+      limit 1
+    ) as n
+    having count(*) > 0
+  );
+end
+$func$;
+
+-- The lanes of _queue, of _types or (null) whatever the type, found by one index look-up each.
+create or replace function agent_private.list_lanes(_queue text, _types text[] default null)
+returns table (type text, priority int4)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_sort to off
+as $func$
+#variable_conflict use_column
+declare
+  _type text;
+  _lane int4;
+  _after int8;
+begin
+  if _types is null then
+    _after = -2147483649;
+    loop
+      select e.priority into _lane from agent.event e where e.queue = _queue and e.priority > _after order by e.priority limit 1;
+      exit when not found;
+      return query select null::text, _lane;
+      _after = _lane;
+    end loop;
+    return;
+  end if;
+  foreach _type in array _types loop
+    _after = -2147483649;
+    loop
+      select e.priority into _lane from agent.event e
+      where e.queue = _queue and e.type = _type and e.priority > _after order by e.priority limit 1;
+      exit when not found;
+      return query select _type, _lane;
+      _after = _lane;
+    end loop;
+  end loop;
+end
+$func$;

@@ -1,0 +1,437 @@
+-- Ending attempts and changing leases: ack, nack, extend, release. An event leaves its queue only through move_to_history, with its
+-- outcome.
+
+-- Acks events, each on its own: status is done, cancelled (never claimed), not_found or lease_lost. With a receipt, the event must not
+-- have been claimed again since; without one (null) the ack is unconditional.
+--
+-- An ack with the receipt of the last claim also turns the outcome of an event that a sweep expired into done. An ack repeated with the
+-- receipt that ended the event is done, too; it is marked as repeated, and its result is ignored. Results (null: none) are kept in
+-- history.
+--
+-- ord is the place in _ids. Events that are acked now come first, with type, worker and the time since the claim; if these are not all,
+-- there is a further row for each of _ids with what became of it, and of two rows with the same ord the first counts. Calls that give
+-- ids in ascending order cannot deadlock. The caller records the executions. For the service; other callers use delete_events.
+create or replace function agent.ack_events(_ids int8[], _receipts text[] default null, _results jsonb[] default null)
+returns table (ord int8, status text, queue text, repeated boolean, type text, worker text, took interval)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_nestloop to off
+set enable_mergejoin to off
+as $func$
+#variable_conflict use_column
+declare
+  _begin timestamptz = clock_timestamp();
+  _finished int8;
+begin
+  if cardinality(_receipts) <> cardinality(_ids) then
+    perform agent_private.raise_invalid('receipts', 'must be as many as the ids');
+  elsif cardinality(_results) <> cardinality(_ids) then
+    perform agent_private.raise_invalid('results', 'must be as many as the ids');
+  end if;
+
+  return query
+  select m.ord, m.outcome, m.queue, false, m.type, m.worker, m.took
+  from agent_private.move_to_history(_ids, null, _receipts => _receipts, _results => _results) m;
+
+  get diagnostics _finished = row_count;
+  if _finished = cardinality(_ids) then -- the usual case
+    return;
+  end if;
+
+  -- Events that a sweep has expired. A separate statement, because the one above has waited for the sweep.
+  return query
+  update agent.event_hist h
+  set outcome = 'done', finished_at = clock_timestamp(), result = coalesce(a.result, h.result)
+  from unnest(_ids, _receipts, _results) with ordinality as a (id, receipt, result, ord)
+  where h.id = any(_ids) and h.id = a.id and h.outcome = 'expired' and h.attempts > 0
+  and a.receipt = agent.receipt(h.id, h.attempts, h.claimed)
+  returning a.ord, h.outcome, h.queue, false, h.type, h.worker, h.finished_at - h.claimed[cardinality(h.claimed)];
+
+  -- The other events are in history with this receipt, or the lease was lost, or there is no such event.
+  perform agent_private.confirm_durably();
+  return query
+  select
+    a.ord
+  , case
+      when a.has_receipt and a.receipt is not null and a.outcome = 'done' then 'done'
+      -- _ids has the id twice, and this call has acked it.
+      when a.has_receipt and a.times > 1 and a.finished_at >= _begin and a.outcome in ('done', 'cancelled') then a.outcome
+      when a.receipt is null or a.outcome is null and not exists (select from agent.event e where e.id = a.id) then 'not_found'
+      else 'lease_lost'
+    end
+  , a.queue, true, null::text, null::text, null::interval
+  from
+  ( select n.id, n.receipt, n.ord, count(*) over (partition by n.id) as times, h.outcome, h.queue, h.finished_at
+    , h.id is not null and (n.receipt is null or n.receipt = agent.receipt(h.id, h.attempts, h.claimed)) as has_receipt
+    from unnest(_ids, _receipts) with ordinality as n (id, receipt, ord)
+    left join agent.event_hist h on h.id = any(_ids) and h.id = n.id
+  ) as a;
+end
+$func$;
+
+-- Acks events, see ack_events, with one row for each of _ids, in their order, and records the executions.
+create or replace function agent.delete_events(_ids int8[], _receipts text[] default null, _results jsonb[] default null)
+returns table (id int8, status text, queue text, repeated boolean, type text, worker text, took interval)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+begin
+  return query
+  with found as
+  ( select f.*, row_number() over () as n from agent.ack_events(_ids, _receipts, _results) f
+  )
+  , recorded as
+  ( select agent.record_executions(array_agg(f.type), array_agg(f.worker), array_agg(f.took)) from found f where not f.repeated having count(*) > 0
+  )
+  select distinct on (f.ord) _ids[f.ord], f.status, f.queue, f.repeated, f.type, f.worker, f.took
+  from found f
+  left join recorded on true -- so that it is executed
+  order by f.ord, f.n;
+end
+$func$;
+
+-- Acks one event, see ack_events, and returns its outcome: done, or cancelled if it was never claimed. Raises QD002 if there is no such
+-- event and QD001 if _receipt is not that of its latest claim. _result is kept in history.
+create or replace function agent.delete_event(_id int8, _receipt text default null, _result jsonb default null)
+returns text
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _status text;
+  _repeated boolean;
+  _type text;
+  _worker text;
+  _took interval;
+begin
+  select f.status, f.repeated, f.type, f.worker, f.took into strict _status, _repeated, _type, _worker, _took
+  from agent.ack_events(array[_id], array[_receipt], array[_result]) f
+  limit 1;
+  if not _repeated then
+    perform agent.record_executions(array[_type], array[_worker], array[_took]);
+  end if;
+  perform agent_private.raise_lease_error(_id, _status);
+  return _status;
+end
+$func$;
+
+-- The events among these that are in their queue and locked by another transaction.
+create or replace function agent.locked_events(_ids int8[])
+returns setof int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+as $func$
+begin
+  return query
+  with free as materialized
+  ( select e.id from agent.event e where e.id = any(_ids) for update skip locked
+  )
+  select e.id from agent.event e where e.id = any(_ids) and e.id not in (select f.id from free f);
+end
+$func$;
+
+-- Ends an attempt by failure: the event is claimable again after _delay (null: by its queue's policy, or at once), with _error, up to
+-- 65,536 characters, as its last error. It goes into history as failed if it is _final or not _retryable, or if it has had its
+-- max_attempts by the event or the policy. Returns the new vt, or the outcome failed. Repeated with the same receipt it changes nothing
+-- and answers the same. Raises QD001 and QD002 as delete_event does.
+create or replace function agent.nack_event
+( _id int8
+, _receipt text
+, _delay interval default null
+, _error text default null
+, _final boolean default false
+, _notify boolean default true
+, _retryable boolean default null
+)
+returns table (vt timestamptz, outcome text, queue text, repeated boolean)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+as $func$
+#variable_conflict use_column
+declare
+  _event agent.event;
+  _policy agent.queue;
+  _now timestamptz = clock_timestamp();
+  _is_final boolean = coalesce(_final, false) or not coalesce(_retryable, true);
+begin
+  if _delay < interval '0' then
+    perform agent_private.raise_invalid('delay', 'must not be negative');
+  elsif length(_error) > 65536 then
+    perform agent_private.raise_invalid('error', 'must be at most 65536 characters long');
+  end if;
+
+  perform agent_private.check_receipt(_id, _receipt);
+  -- Waits for a transaction that is ending the attempt, so that its outcome is seen below.
+  perform from agent.event e where e.id = _id for update;
+  if not found then
+    return query
+    select null::timestamptz, h.outcome, h.queue, true
+    from agent.event_hist h
+    where h.id = _id and h.outcome = 'failed' and _receipt = agent.receipt(h.id, h.attempts, h.claimed)
+    and (_is_final or coalesce(h.retryable, true)); -- false: it failed by its number of attempts
+    if found then
+      perform agent_private.confirm_durably();
+      return;
+    end if;
+  end if;
+
+  _event = agent_private.lock_lease(_id, _receipt);
+  select q.* into _policy from agent.queue q where q.name = _event.queue;
+  if _is_final or _event.nacked_at is null and _event.attempts >= coalesce(_event.max_attempts, _policy.max_attempts) then
+    return query
+    select null::timestamptz, m.outcome, m.queue, false
+    from agent_private.move_to_history(array[_id], 'failed', _error, coalesce(_retryable, not _is_final)) m;
+    return;
+  end if;
+  if _event.nacked_at is not null then
+    return query select _event.vt, null::text, _event.queue, true;
+    return;
+  end if;
+  return query
+  update agent.event e
+  set vt = agent_private.add_utc(_now, coalesce(_delay, agent_private.backoff(_policy, e.attempts)))
+    , nacked_at = _now
+    , last_error = coalesce(_error, e.last_error)
+    , past_attempts = agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, _now, 'nacked', _error)
+  where e.id = _id
+  returning vt, null::text, queue, false;
+  if _notify then
+    perform agent.notify_queues(array[_event.queue]);
+  end if;
+end
+$func$;
+
+-- Makes a lease last until _invisible_for from now (null: by its queue's policy, or 10 minutes), and returns that time. A lease that has
+-- ended is taken up again unless the event was claimed since; one that was nacked or released is lost. Raises QD001 and QD002 as
+-- delete_event does.
+create or replace function agent.extend_event(_id int8, _receipt text, _invisible_for interval default null)
+returns timestamptz
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+as $func$
+declare
+  _event agent.event;
+begin
+  if _invisible_for <= interval '0' then
+    perform agent_private.raise_invalid('invisible_for', 'must be greater than zero');
+  end if;
+  _event = agent_private.lock_lease(_id, _receipt);
+  if _event.nacked_at is not null then
+    perform agent_private.raise_lease_error(_id, 'lease_lost');
+  end if;
+  _invisible_for = coalesce
+  ( _invisible_for, (select agent_private.bounded_lease(q.invisible_for) from agent.queue q where q.name = _event.queue), interval '10 minutes'
+  );
+  update agent.event e set vt = agent_private.add_utc(clock_timestamp(), _invisible_for) where e.id = _id returning e.vt into strict _event.vt;
+  return _event.vt;
+end
+$func$;
+
+-- Undoes claims that never reached their client: the events are claimable at once, and the attempts do not count. Each event needs the
+-- receipt of its latest claim; events whose lease was lost or given back are skipped. Returns the events that were released.
+create or replace function agent.release_events(_ids int8[], _receipts text[])
+returns table (id int8, queue text, vt timestamptz, type text, priority int4)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+as $func$
+#variable_conflict use_column
+declare
+  _mine int8[];
+begin
+  select array_agg(l.id) into _mine
+  from
+  ( select e.id, agent.receipt(e)
+    from agent.event e
+    where e.id = any(_ids) and e.nacked_at is null
+    and (e.id, agent.receipt(e.id, e.attempts, e.claimed)) in (select n.id, n.receipt from unnest(_ids, _receipts) as n (id, receipt))
+    order by e.id
+    for update
+  ) as l (id, receipt)
+  join unnest(_ids, _receipts) as a (id, receipt) on a.id = l.id and a.receipt = l.receipt;
+
+  return query
+  update agent.event e
+  set attempts = e.attempts - 1
+    , vt = e.claimed[cardinality(e.claimed)] -- the old vt is not kept; this is the closest past time
+    , claimed = trim_array(e.claimed, 1)
+    , nacked_at = case when e.attempts > 1 then clock_timestamp() end -- the claim before this one has ended
+    , worker = e.past_attempts -> -1 ->> 'worker'
+  where e.id = any(_mine)
+  returning id, queue, vt, type, priority;
+end
+$func$;
+
+-- Moves events from their queue to history. All events enter history here. An event whose receipt is given moves only if that is the
+-- receipt of its latest claim. A null _outcome stands for done, or for cancelled where the event was never claimed. _error replaces the
+-- event's last error unless it is null. Returns the events that moved: ord is the place in _ids, took the time since the claim.
+create or replace function agent_private.move_to_history
+( _ids int8[]
+, _outcome text
+, _error text default null
+, _retryable boolean default null
+, _receipts text[] default null
+, _results jsonb[] default null
+)
+returns table (ord int8, id int8, queue text, outcome text, type text, worker text, took interval)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_nestloop to off
+set enable_mergejoin to off
+as $func$
+#variable_conflict use_column
+begin
+  return query
+  with gone as
+  ( delete from agent.event e
+    using unnest(_ids, _receipts, _results) with ordinality as a (id, receipt, result, ord)
+    where e.id = any(_ids) -- finds the events by index; by the join alone all of them would be read
+    and e.id = a.id
+    and (a.receipt is null or a.receipt = agent.receipt(e.id, e.attempts, e.claimed))
+    returning e.*, a.result, a.ord, clock_timestamp() as finished_at
+    , case when _outcome is not null then _outcome when e.attempts = 0 then 'cancelled' else 'done' end as outcome
+  )
+  , moved as
+  ( insert into agent.event_hist
+    ( id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, nacked_at, last_error, requeued_from
+    , type, source, priority, key, max_attempts, expires_at, worker, past_attempts, occurrence
+    , outcome, finished_at, result, retryable
+    )
+    select
+      g.id, agent_private.bounded_time(g.event_ts), g.attempts, g.vt, g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at
+    , coalesce(_error, g.last_error), g.requeued_from
+    , g.type, g.source, g.priority, g.key, g.max_attempts, g.expires_at, g.worker, g.past_attempts, g.occurrence
+    , g.outcome, g.finished_at, g.result, _retryable
+    from gone g
+  )
+  select g.ord, g.id, g.queue, g.outcome, g.type, g.worker, agent_private.elapsed(g.claimed[cardinality(g.claimed)], g.finished_at)
+  from gone g;
+end
+$func$;
+
+-- Moves events to history one by one. An event that history does not accept becomes invisible for an hour, and does not stop the others.
+create or replace function agent_private.move_each_to_history(_ids int8[], _outcome text)
+returns table (queue text, moved int8, put_off int8, reason text)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+as $func$
+#variable_conflict use_column
+declare
+  _id int8;
+  _reason text;
+begin
+  foreach _id in array _ids loop
+    begin
+      return query select m.queue, 1::int8, 0::int8, null::text from agent_private.move_to_history(array[_id], _outcome) m;
+      continue;
+    exception when data_exception or integrity_constraint_violation or program_limit_exceeded or raise_exception or feature_not_supported then
+      _reason = format('event %s: %s', _id, sqlerrm);
+    end;
+    return query
+    update agent.event e
+    set vt = agent_private.add_utc(clock_timestamp(), interval '1 hour')
+      , expires_at = case when e.expires_at <= clock_timestamp() then agent_private.add_utc(clock_timestamp(), interval '1 hour') else e.expires_at end
+    where e.id = _id
+    returning e.queue, 0::int8, 1::int8, _reason;
+  end loop;
+end
+$func$;
+
+-- Locks a claimed event for a change of its lease, and returns it. Raises QD002 if it is unknown, and QD001 if it was claimed again or
+-- has left its queue. A null receipt fits any lease. A wrong receipt is refused before the row is locked, so that it does not wait for
+-- whoever has the row locked.
+create or replace function agent_private.lock_lease(_id int8, _receipt text)
+returns agent.event
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+as $func$
+declare
+  _event agent.event;
+begin
+  perform agent_private.check_receipt(_id, _receipt);
+  select e.* into _event from agent.event e where e.id = _id for update;
+  if not found then
+    perform agent_private.raise_lease_error(_id, case when exists (select from agent.event_hist h where h.id = _id) then 'lease_lost' else 'not_found' end);
+  end if;
+  if _event.attempts = 0 or _receipt <> agent.receipt(_event) then
+    perform agent_private.raise_lease_error(_id, 'lease_lost');
+  end if;
+  return _event;
+end
+$func$;
+
+-- Raises QD001 if the event is in its queue and the receipt is not that of its latest claim. Locks nothing.
+create or replace function agent_private.check_receipt(_id int8, _receipt text)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+as $func$
+begin
+  perform from agent.event e where e.id = _id and (e.attempts = 0 or _receipt <> agent.receipt(e.id, e.attempts, e.claimed));
+  if found then
+    perform agent_private.raise_lease_error(_id, 'lease_lost');
+  end if;
+end
+$func$;
+
+-- The delay of an event that was nacked after so many attempts, by its queue's policy.
+create or replace function agent_private.backoff(_policy agent.queue, _attempts int4)
+returns interval
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _max_seconds float8 = least(extract(epoch from _policy.backoff_max), 315360000); -- ten years, as for any delay
+  _delay float8 = extract(epoch from _policy.backoff_base);
+begin
+  _attempts = greatest(_attempts, 1);
+  if _policy.backoff_kind is null then
+    return interval '0';
+  end if;
+  _delay = case _policy.backoff_kind
+    when 'constant' then _delay
+    when 'linear' then _delay * (1 + _policy.backoff_factor * (_attempts - 1))
+    else case when _delay > 0 and (_attempts - 1) * ln(_policy.backoff_factor) + ln(_delay) > ln(greatest(_max_seconds, 1)) then _max_seconds -- power() might overflow
+      else _delay * power(_policy.backoff_factor, _attempts - 1) end
+  end;
+  _delay = least(_delay, _max_seconds) * (1 + _policy.backoff_jitter * (2 * random() - 1));
+  return make_interval(secs => least(_delay, _max_seconds));
+end
+$func$;
+
+-- Makes the caller's commit wait for the standbys, if the server has synchronous ones. To be called before an answer confirms what an
+-- earlier transaction committed and this one did not repeat: the earlier transaction may have stopped waiting for its standby, and this
+-- commit comes after it.
+create or replace function agent_private.confirm_durably()
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if current_setting('synchronous_standby_names') <> '' then
+    perform pg_logical_emit_message(true, 'queued', '');
+  end if;
+end
+$func$;

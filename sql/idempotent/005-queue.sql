@@ -1,0 +1,389 @@
+-- Queues: their policies, pause, purge, and the sweep of exhausted and over-age events.
+
+-- Sets the whole policy of a queue from an object with any of max_attempts, invisible_for, backoff {kind, base, factor, max, jitter},
+-- paused and history_retention; what is left out has no value, or its default. Durations are intervals as text, stored in seconds.
+-- Raises QD003 for invalid values.
+create or replace function agent.put_queue(_name text, _policy jsonb)
+returns agent.queue
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _backoff jsonb = nullif(_policy -> 'backoff', 'null');
+  _row agent.queue;
+  _unknown text;
+begin
+  perform agent_private.check_queue_name(_name);
+  for _unknown in
+    select p from jsonb_object_keys(_policy) p where p not in ('max_attempts', 'invisible_for', 'backoff', 'paused', 'history_retention')
+  loop
+    perform agent_private.raise_invalid(_unknown, 'is not part of a policy');
+  end loop;
+  for _unknown in select p from jsonb_object_keys(_backoff) p where p not in ('kind', 'base', 'factor', 'max', 'jitter') loop
+    perform agent_private.raise_invalid('backoff', 'must not have ' || quote_literal(_unknown));
+  end loop;
+
+  _row.name = _name;
+  _row.max_attempts = (_policy ->> 'max_attempts')::int4;
+  _row.invisible_for = make_interval(secs => extract(epoch from (_policy ->> 'invisible_for')::interval)::float8);
+  _row.backoff_kind = _backoff ->> 'kind';
+  _row.backoff_base = make_interval(secs => extract(epoch from (_backoff ->> 'base')::interval)::float8);
+  _row.backoff_factor = coalesce((_backoff ->> 'factor')::float8, case _backoff ->> 'kind' when 'exponential' then 2 else 1 end);
+  _row.backoff_max = make_interval(secs => extract(epoch from (_backoff ->> 'max')::interval)::float8);
+  _row.backoff_jitter = coalesce((_backoff ->> 'jitter')::float8, 0);
+  _row.paused = coalesce((_policy ->> 'paused')::boolean, false);
+  _row.history_retention = make_interval(secs => extract(epoch from (_policy ->> 'history_retention')::interval)::float8);
+  _row.updated_at = clock_timestamp();
+  _row.resumed_at = case when not _row.paused then _row.updated_at end; -- used only if the queue was paused
+  if _row.max_attempts < 1 then
+    perform agent_private.raise_invalid('max_attempts', 'must be at least 1');
+  elsif _row.invisible_for <= interval '0' or _row.invisible_for > interval '3660 days' then
+    perform agent_private.raise_invalid('invisible_for', 'must be greater than zero, and at most ten years');
+  elsif _backoff is not null and coalesce(_row.backoff_kind, '') not in ('constant', 'linear', 'exponential') then
+    perform agent_private.raise_invalid('backoff/kind', 'must be constant, linear or exponential');
+  elsif _backoff is not null and coalesce(_row.backoff_base, interval '-1') < interval '0' then
+    perform agent_private.raise_invalid('backoff/base', 'is required, and must not be negative');
+  elsif _row.backoff_factor not between 1 and 1000 then
+    perform agent_private.raise_invalid('backoff/factor', 'must be 1 to 1000');
+  elsif _row.backoff_max < interval '0' then
+    perform agent_private.raise_invalid('backoff/max', 'must not be negative');
+  elsif _row.backoff_jitter not between 0 and 1 then
+    perform agent_private.raise_invalid('backoff/jitter', 'must be 0 to 1');
+  elsif _row.history_retention <= interval '0' or _row.history_retention >= interval '1000 years' then
+    perform agent_private.raise_invalid('history_retention', 'must be greater than zero, and less than 1000 years');
+  elsif _row.history_retention < (select m.retention from agent.minimum_retention m) then
+    perform agent_private.raise_invalid('history_retention', 'must not be shorter than the minimum that the owner of the database has set');
+  end if;
+
+  insert into agent.queue as q select _row.*
+  on conflict (name) do update
+  set (max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, paused, history_retention, updated_at, resumed_at)
+    = ( excluded.max_attempts, excluded.invisible_for, excluded.backoff_kind, excluded.backoff_base, excluded.backoff_factor, excluded.backoff_max
+      , excluded.backoff_jitter, excluded.paused, excluded.history_retention, excluded.updated_at
+      , case when q.paused and not excluded.paused then excluded.resumed_at else q.resumed_at end
+      );
+  if not _row.paused then -- its events may be claimable now
+    perform agent.notify_queues(array[_name]);
+  end if;
+  return _row;
+end
+$func$;
+
+-- The policy of a queue. If it has none, a row with nothing but the name.
+create or replace function agent.get_queue(_name text)
+returns agent.queue
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _row agent.queue;
+begin
+  perform agent_private.check_queue_name(_name);
+  select q.* into _row from agent.queue q where q.name = _name;
+  if not found then
+    _row.name = _name;
+    _row.paused = false;
+  end if;
+  return _row;
+end
+$func$;
+
+-- Pauses or resumes a queue. A paused queue accepts events and hands out none. Time during a pause does not count towards _max_vt_age of
+-- sweep_events; the expires_at of an event holds nevertheless.
+create or replace function agent.pause_queue(_name text, _paused boolean default true)
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent_private.check_queue_name(_name);
+  insert into agent.queue as q (name, paused) values (_name, _paused)
+  on conflict (name) do update
+  set paused = excluded.paused, updated_at = clock_timestamp(), resumed_at = case when excluded.paused then q.resumed_at else clock_timestamp() end
+  where q.paused <> excluded.paused;
+  if not _paused then
+    perform agent.notify_queues(array[_name]);
+  end if;
+end
+$func$;
+
+-- Moves up to _limit events of a queue that are not leased into history as cancelled and returns how many.
+create or replace function agent.purge_queue(_name text, _limit int4 default 1000)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+declare
+  _now timestamptz = clock_timestamp();
+  _ids int8[];
+  _purged int8;
+begin
+  perform agent_private.check_queue_name(_name);
+  if coalesce(_limit, 0) < 1 then
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
+  end if;
+  _ids = array
+  ( select e.id
+    from agent.event e
+    where e.queue = _name and agent_private.event_state(e, _now) <> 'leased'
+    limit _limit
+    for update skip locked
+  );
+  begin
+    select count(*) into _purged from agent_private.move_to_history(_ids, 'cancelled');
+  exception when data_exception or integrity_constraint_violation or program_limit_exceeded or raise_exception or feature_not_supported then
+    select coalesce(sum(x.moved), 0) into _purged from agent_private.move_each_to_history(_ids, 'cancelled') x; -- see sweep_events
+  end;
+  return _purged;
+end
+$func$;
+
+-- Expires events that were claimed _max_attempts times (the max_attempts of the event or its queue's policy take precedence), events
+-- whose expires_at has passed, and events that have been claimable for longer than _max_vt_age (null: any age), in _queue or (null) all
+-- queues, up to about _limit (null: all). A leased event is never expired. Events of a paused queue are never over age; after a pause,
+-- the age counts from its end at the earliest. Returns how many were expired, by queue. An event that history does not accept stops no
+-- other: it becomes invisible for an hour and is counted as put_off, with the reason.
+create or replace function agent.sweep_events
+( _max_attempts int4 default 3
+, _max_vt_age interval default interval '1 hour'
+, _queue text default null
+, _limit int4 default null
+)
+returns table (queue text, expired int8, put_off int8, reason text)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _name text;
+  _max int4;
+  _ids int8[];
+begin
+  if coalesce(_max_attempts, 0) < 1 then
+    perform agent_private.raise_invalid('max_attempts', 'must be at least 1');
+  elsif _max_vt_age < interval '0' then
+    perform agent_private.raise_invalid('max_vt_age', 'must not be negative');
+  elsif _limit < 1 then
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
+  end if;
+
+  -- Events with a max_attempts or an expires_at of their own, each by its own index.
+  _ids = array
+  ( select e.id
+    from agent.event e
+    where e.attempts >= e.max_attempts and e.vt <= _now and (_queue is null or e.queue = _queue)
+    order by e.vt
+    limit _limit
+    for update skip locked
+  );
+  _ids = _ids || array
+  ( select e.id
+    from agent.event e
+    where e.expires_at <= _now and (_queue is null or e.queue = _queue)
+    and agent_private.event_state(e, _now) <> 'leased' and e.id <> all(_ids)
+    order by e.expires_at
+    limit _limit - cardinality(_ids)
+    for update skip locked
+  );
+
+  -- Events that were claimed too often by their queue's policy, or else by the caller's limit.
+  for _name, _max in
+    select q.name, q.max_attempts
+    from agent.queue q
+    where q.max_attempts is not null and (_queue is null or q.name = _queue)
+    union all
+    select null, _max_attempts
+  loop
+    exit when cardinality(_ids) >= _limit;
+    _ids = _ids || agent_private.lock_exhausted(_name, _queue, _max, _limit - cardinality(_ids), _now);
+  end loop;
+
+  if _max_vt_age is not null then
+    _ids = _ids || agent_private.lock_over_age(_ids, _queue, _now - _max_vt_age, _limit - cardinality(_ids));
+  end if;
+
+  begin
+    return query
+    select m.queue, count(*), 0::int8, null::text from agent_private.move_to_history(_ids, 'expired') m group by m.queue;
+  exception when data_exception or integrity_constraint_violation or program_limit_exceeded or raise_exception or feature_not_supported then
+    return query select x.* from agent_private.move_each_to_history(_ids, 'expired') x;
+  end;
+end
+$func$;
+
+-- sweep_events, returning the number of all events that were expired.
+create or replace function agent.delete_expired_events
+( _max_attempts int4 default 3
+, _max_vt_age interval default interval '1 hour'
+, _queue text default null
+, _limit int4 default null
+)
+returns int8
+language sql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+  select coalesce(sum(x.expired), 0)::int8 from agent.sweep_events(_max_attempts, _max_vt_age, _queue, _limit) x
+$func$;
+
+-- Locks up to _limit events that have been claimable since before _cutoff, none of _ids, in queues that were neither paused nor resumed
+-- since, and returns their ids. Planned under the settings of sweep_events.
+create or replace function agent_private.lock_over_age(_ids int8[], _queue text, _cutoff timestamptz, _limit int4)
+returns int8[]
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _names text[] = case when _queue is null then agent_private.waiting_queues_if_few() else array[_queue] end;
+  _name text;
+  _lane int4;
+  _found int8[] = '{}';
+begin
+  if _names is null then
+    return array
+    ( select e.id
+      from agent.event e
+      where e.queue > '' and e.vt < _cutoff and e.id <> all(_ids)
+      and not exists (select from agent.queue q where q.name = e.queue and (q.paused or q.resumed_at > _cutoff))
+      limit _limit
+      for update of e skip locked
+    );
+  end if;
+  for _name, _lane in
+    select w.name, l.priority
+    from unnest(_names) as w (name)
+    cross join lateral agent_private.list_lanes(w.name) as l
+    where not exists (select from agent.queue q where q.name = w.name and (q.paused or q.resumed_at > _cutoff))
+  loop
+    exit when cardinality(_found) >= _limit;
+    _found = _found || array
+    ( select e.id
+      from agent.event e
+      where e.queue = _name and e.priority = _lane and e.vt < _cutoff and e.id <> all(_ids)
+      order by e.vt, e.id
+      limit _limit - cardinality(_found)
+      for update skip locked
+    );
+  end loop;
+  return _found;
+end
+$func$;
+
+-- Locks up to _limit events without a max_attempts of their own that were claimed _max times and whose last lease has ended, and returns
+-- their ids: those of the queue _queue_with_policy, which has a policy, or (null) of queues whose policy has no max_attempts; of _queue
+-- only unless it is null. Planned under the settings of sweep_events.
+create or replace function agent_private.lock_exhausted(_queue_with_policy text, _queue text, _max int4, _limit int4, _now timestamptz)
+returns int8[]
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _names text[];
+  _name text;
+  _lane int4;
+  _ids int8[] = '{}';
+begin
+  if _max > 1 then
+    return array
+    ( select e.id
+      from agent.event e
+      where e.attempts > 1 and e.attempts >= _max and e.vt <= _now and e.max_attempts is null
+      and (_queue is null or e.queue = _queue)
+      and (e.queue = _queue_with_policy or _queue_with_policy is null and not exists (select from agent.queue q where q.name = e.queue and q.max_attempts is not null))
+      limit _limit
+      for update of e skip locked
+    );
+  end if;
+  -- The index on attempts does not have events that were claimed once, so all ready events are read.
+  _names = case
+    when _queue_with_policy is not null and _queue <> _queue_with_policy then '{}'
+    when coalesce(_queue_with_policy, _queue) is null then agent_private.waiting_queues_if_few()
+    else array[coalesce(_queue_with_policy, _queue)]
+  end;
+  if _names is null then
+    return array
+    ( select e.id
+      from agent.event e
+      where e.queue > '' and e.vt <= _now and e.attempts > 0 and e.max_attempts is null
+      and not exists (select from agent.queue q where q.name = e.queue and q.max_attempts is not null)
+      limit _limit
+      for update of e skip locked
+    );
+  end if;
+  for _name, _lane in
+    select w.name, l.priority
+    from unnest(_names) as w (name)
+    cross join lateral agent_private.list_lanes(w.name) as l
+    where w.name = _queue_with_policy or _queue_with_policy is null and not exists (select from agent.queue q where q.name = w.name and q.max_attempts is not null)
+  loop
+    exit when cardinality(_ids) >= _limit;
+    _ids = _ids || array
+    ( select e.id
+      from agent.event e
+      where e.queue = _name and e.priority = _lane and e.vt <= _now and e.attempts > 0 and e.max_attempts is null
+      order by e.vt, e.id
+      limit _limit - cardinality(_ids)
+      for update skip locked
+    );
+  end loop;
+  return _ids;
+end
+$func$;
+
+-- The names of all queues that have events, found by one index look-up each.
+create or replace function agent_private.waiting_queues()
+returns setof text
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _queue text = '';
+begin
+  loop
+    select e.queue into _queue from agent.event e where e.queue > _queue order by e.queue limit 1;
+    exit when not found;
+    return next _queue;
+  end loop;
+end
+$func$;
+
+-- The names of all queues that have events, or null if there are more than _max_count: then reading all events is faster than going from
+-- queue to queue.
+create or replace function agent_private.waiting_queues_if_few(_max_count int4 default 1000)
+returns text[]
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set enable_bitmapscan to off
+set jit to off
+as $func$
+declare
+  _queue text = '';
+  _names text[] = '{}';
+begin
+  loop
+    select e.queue into _queue from agent.event e where e.queue > _queue order by e.queue limit 1;
+    if not found then
+      return _names;
+    elsif cardinality(_names) = _max_count then
+      return null;
+    end if;
+    _names = _names || _queue;
+  end loop;
+end
+$func$;

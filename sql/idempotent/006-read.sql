@@ -1,0 +1,439 @@
+-- Reading events: one, those that wait, and history; and requeueing from history.
+--
+-- Listings return the type agent.look: state is null for events in history; outcome, finished_at, requeued_as, retryable, result and
+-- processing, the duration of the last attempt, are null for events in their queue. error_count is how many attempts ended without
+-- success.
+
+-- An event in its queue as listings show it, at a time.
+create or replace function agent_private.event_view(_event agent.event, _at timestamptz)
+returns agent.look
+language sql immutable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select row
+  ( _event.id, _event.queue, _event.event_ts, _event.enqueued_at, _event.attempts, _event.vt, _event.claimed
+  , _event.event, _event.last_error, _event.requeued_from
+  , agent_private.event_state(_event, _at), null, null, null
+  , _event.type, _event.source, _event.priority, _event.key, _event.max_attempts, _event.expires_at, _event.worker
+  , agent_private.error_count(_event.attempts, _event.nacked_at, _event.vt, _at)
+  , _event.occurrence, null, null, null
+  )::agent.look
+$func$;
+
+-- An event in history as listings show it.
+create or replace function agent_private.event_view(_event agent.event_hist)
+returns agent.look
+language sql immutable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select row
+  ( _event.id, _event.queue, _event.event_ts, _event.enqueued_at, _event.attempts, _event.vt, _event.claimed
+  , _event.event, _event.last_error, _event.requeued_from
+  , null, _event.outcome, _event.finished_at, _event.requeued_as
+  , _event.type, _event.source, _event.priority, _event.key, _event.max_attempts, _event.expires_at, _event.worker
+  , greatest(case when _event.outcome = 'done' and _event.nacked_at is null and _event.attempts > 0 then _event.attempts - 1 else _event.attempts end, 0)
+  , _event.occurrence, _event.retryable, _event.result
+  , case when _event.outcome in ('done', 'failed') then agent_private.elapsed(_event.claimed[cardinality(_event.claimed)], _event.finished_at) end
+  )::agent.look
+$func$;
+
+-- One event, in its queue or in history; no row if there is none.
+create or replace function agent.get_event(_id int8)
+returns setof agent.look
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+as $func$
+#variable_conflict use_column
+begin
+  return query
+  select v.*
+  from agent.event e
+  cross join lateral agent_private.event_view(e, clock_timestamp()) as v
+  where e.id = _id;
+  if found then
+    return;
+  end if;
+  -- A separate statement, so that it sees an event that moved to history since the one above.
+  return query
+  select v.*
+  from agent.event_hist h
+  cross join lateral agent_private.event_view(h) as v
+  where h.id = _id
+  limit 1;
+end
+$func$;
+
+-- Up to _limit waiting events by (vt, id), after (_after_vt, _after_id), of _queue (null: all) and in _state (null: any).
+create or replace function agent.list_events
+( _queue text default null
+, _state text default null
+, _limit int4 default 100
+, _after_vt timestamptz default null
+, _after_id int8 default null
+)
+returns setof agent.look
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set enable_bitmapscan to off
+set jit to off
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  -- The state limits vt, so that only events in that range are read.
+  _above timestamptz = case when _state in ('scheduled', 'leased') then _now else '-infinity' end;
+  _up_to timestamptz = case when _state = 'ready' then _now else 'infinity' end;
+  _names text[];
+begin
+  if _state not in ('ready', 'scheduled', 'leased') then
+    perform agent_private.raise_invalid('state', 'must be ready, scheduled or leased');
+  elsif coalesce(_limit, 0) < 1 then
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
+  end if;
+
+  _names = case when _queue is null then agent_private.waiting_queues_if_few() else array[_queue] end;
+  if _names is null then
+    return query
+    select v.* from agent_private.list_events_of_all_queues(_state, _limit, coalesce(_after_vt, '-infinity'), coalesce(_after_id, 0), _above, _up_to, _now) v;
+    return;
+  end if;
+  return query
+  select v.*
+  from unnest(_names) as q (name)
+  cross join lateral agent_private.list_lanes(q.name) as lane
+  cross join lateral
+  ( select e as event, e.vt, e.id
+    from agent.event e
+    where e.queue = q.name and e.priority = lane.priority
+    and e.vt > _above and e.vt <= _up_to
+    and (e.vt, e.id) > (coalesce(_after_vt, '-infinity'), coalesce(_after_id, 0))
+    and (_state is null or agent_private.event_state(e, _now) = _state)
+    order by e.vt, e.id
+    limit _limit
+  ) e
+  cross join lateral agent_private.event_view(e.event, _now) as v
+  order by e.vt, e.id
+  limit _limit;
+end
+$func$;
+
+-- list_events over so many queues that reading an index from end to end is faster than going from queue to queue. Planned under the
+-- settings of list_events.
+create or replace function agent_private.list_events_of_all_queues
+( _state text, _limit int4, _after_vt timestamptz, _after_id int8, _above timestamptz, _up_to timestamptz, _now timestamptz
+)
+returns setof agent.look
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _ids int8[];
+begin
+  if _state in ('scheduled', 'leased') then
+    _ids = array
+    ( select e.id
+      from agent.event e
+      where e.queue > '' and e.vt > _above and e.vt <= _up_to and (e.vt, e.id) > (_after_vt, _after_id) and agent_private.event_state(e, _now) = _state
+      order by e.vt, e.id
+      limit _limit
+    );
+  else -- the index alone has what this needs
+    _ids = array
+    ( select e.id
+      from agent.event e
+      where e.queue > '' and e.vt > _above and e.vt <= _up_to and (e.vt, e.id) > (_after_vt, _after_id)
+      order by e.vt, e.id
+      limit _limit
+    );
+  end if;
+  return query
+  select v.*
+  from agent.event e
+  cross join lateral agent_private.event_view(e, _now) as v
+  where e.id = any (_ids)
+  order by e.vt, e.id;
+end
+$func$;
+
+-- The attempts at an event that it keeps, in its queue or in history, in order. outcome is running, done, failed, nacked or lease_ended;
+-- ended_at is null while the attempt runs. No row for an event that was never claimed. Raises QD002 if there is no such event.
+create or replace function agent.list_attempts(_id int8)
+returns table (attempt int4, worker text, started_at timestamptz, ended_at timestamptz, outcome text, error text)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+as $func$
+#variable_conflict use_column
+declare
+  _attempts int4;
+  _claimed timestamptz[];
+  _past jsonb;
+  _worker text;
+  _end timestamptz;    -- of the latest attempt, unless past_attempts has it
+  _outcome text;
+  _error text;
+begin
+  select e.attempts, e.claimed, e.past_attempts, e.worker, case when e.vt <= clock_timestamp() then e.vt end
+  , case when e.vt <= clock_timestamp() then 'lease_ended' else 'running' end
+  into _attempts, _claimed, _past, _worker, _end, _outcome
+  from agent.event e
+  where e.id = _id;
+  if not found then
+    -- A separate statement, so that it sees an event that moved to history since the one above.
+    select h.attempts, h.claimed, h.past_attempts, h.worker
+    , case when h.outcome in ('expired', 'cancelled') then h.vt else h.finished_at end
+    , case when h.outcome in ('expired', 'cancelled') then 'lease_ended' else h.outcome end
+    , case h.outcome when 'failed' then h.last_error end
+    into _attempts, _claimed, _past, _worker, _end, _outcome, _error
+    from agent.event_hist h
+    where h.id = _id
+    limit 1;
+    if not found then
+      perform agent_private.raise_lease_error(_id, 'not_found');
+    end if;
+  end if;
+
+  return query
+  select a.attempt, a.worker, agent_private.attempt_start(_attempts, _claimed, a.attempt), a.ended_at, a.outcome, a.error
+  from
+  ( select distinct on (k.attempt) k.attempt, k.worker, k.ended_at, k.outcome, k.error
+    from
+    ( select p.attempt, p.worker, p.ended_at, p.outcome, p.error
+      from agent_private.read_attempts(_past) p
+      union all
+      select _attempts, _worker, _end, _outcome, _error
+      where _attempts >= 1 and not coalesce(_past @> jsonb_build_array(jsonb_build_object('attempt', _attempts)), false)
+    ) as k
+    order by k.attempt, k.ended_at desc
+  ) as a
+  where agent_private.attempt_start(_attempts, _claimed, a.attempt) is not null
+  order by a.attempt;
+end
+$func$;
+
+-- Up to _limit events of history, newest event_ts first, before (_before_ts, _before_id). Each filter may be null: queue, outcome,
+-- event_ts from (inclusive) and to (exclusive), a JSON object that the event contains (as by @>), id, type, source, worker of the last
+-- attempt, and how long that attempt took at least. For each outcome, this reads one range of an index; only _contains and the filters
+-- after _id read events that are not returned.
+create or replace function agent.list_history
+( _queue text default null
+, _outcome text default null
+, _from timestamptz default null
+, _to timestamptz default null
+, _contains jsonb default null
+, _id int8 default null
+, _limit int4 default 100
+, _before_ts timestamptz default null
+, _before_id int8 default null
+, _type text default null
+, _source text default null
+, _worker text default null
+, _min_duration interval default null
+)
+returns setof agent.look
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set datestyle to 'ISO' -- as in history_filter
+set intervalstyle to 'postgres'
+set enable_seqscan to off -- a page is a range of an index, whatever the statistics say
+set enable_sort to off
+set jit to off            -- the two settings above make every plan look expensive enough to compile
+as $func$
+#variable_conflict use_column
+declare
+  _sql text = $sql$
+    select h as event, h.event_ts, h.id
+    from agent.event_hist h
+    where h.outcome = %L %s
+    order by h.event_ts desc, h.id desc
+    limit $1
+  $sql$;
+  _filter text = agent_private.history_filter(_queue, _from, _to, _contains, _type, _source, _worker, _min_duration)
+    || case when _before_ts is null then '' else format(' and h.event_ts <= %L and (h.event_ts, h.id) < (%1$L, %L)', _before_ts, _before_id) end;
+begin
+  if _outcome not in ('done', 'failed', 'expired', 'cancelled') then
+    perform agent_private.raise_invalid('outcome', 'must be done, failed, expired or cancelled');
+  elsif coalesce(_limit, 0) < 1 then
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
+  end if;
+
+  if _id is not null then
+    return query execute
+      -- The offset keeps the planner from using the other filters, and their indexes, for the search.
+      'select v.* from (select * from agent.event_hist h where h.id = $1 offset 0) h cross join lateral agent_private.event_view(h.*) as v where true'
+        || _filter || case when _outcome is null then '' else format(' and h.outcome = %L', _outcome) end
+      using _id;
+    return;
+  end if;
+
+  if _contains is not null then
+    perform set_config('enable_sort', 'on', true); -- until the function ends: an index on the payload, if there is one, has no order
+  end if;
+  return query execute
+    ( select 'select v.* from ((' || string_agg(format(_sql, o.outcome, _filter), ') union all (')
+        || ')) h cross join lateral agent_private.event_view(h.event) as v order by h.event_ts desc, h.id desc limit $1'
+      from unnest(array['done', 'failed', 'expired', 'cancelled']) as o (outcome)
+      where _outcome is null or o.outcome = _outcome
+    )
+    using _limit;
+end
+$func$;
+
+-- The conditions on h for these filters of history as SQL text, each with a leading "and". Values are literals in it, so that the
+-- planner leaves out the partitions that cannot match.
+create or replace function agent_private.history_filter
+( _queue text
+, _from timestamptz
+, _to timestamptz
+, _contains jsonb
+, _type text default null
+, _source text default null
+, _worker text default null
+, _min_duration interval default null
+)
+returns text
+language sql stable
+set search_path to pg_catalog, pg_temp
+set datestyle to 'ISO' -- writes offsets, where other styles write ambiguous names of zones
+as $func$
+  select concat
+  ( case when _queue is not null then format(' and h.queue = %L', _queue) end
+  , case when _from is not null then format(' and h.event_ts >= %L', _from) end
+  , case when _to is not null then format(' and h.event_ts < %L', _to) end
+  , case when _contains is not null then format(' and h.event @> %L::jsonb', _contains) end
+  , case when _type is not null then format(' and h.type = %L', _type) end
+  , case when _source is not null then format(' and h.source = %L', _source) end
+  , case when _worker is not null then format(' and h.worker = %L', _worker) end
+  , case when _min_duration is not null then
+      format(' and h.outcome in (''done'', ''failed'') and agent_private.elapsed(h.claimed[cardinality(h.claimed)], h.finished_at) >= %L', _min_duration)
+    end
+  )
+$func$;
+
+-- Requeues one event of history and returns the id of the copy. Raises QD002 if history has no such event.
+create or replace function agent.requeue_event(_id int8, _notify boolean default true)
+returns table (id int8, queue text)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _copy record;
+begin
+  select r.new_id, r.queue into _copy from agent_private.requeue_rows(array[_id]) r;
+  if not found then
+    perform agent_private.raise_lease_error(_id, 'not_found');
+  end if;
+  if _notify then
+    perform agent.notify_queues(array[_copy.queue]);
+  end if;
+  return query select _copy.new_id, _copy.queue;
+end
+$func$;
+
+-- Requeues up to _limit events of history that match the filters (see list_history), oldest event_ts first, without those requeued
+-- before and those that no queue may hold: repeating the call continues where the last one stopped. Returns by queue how many matched in
+-- all and how many were requeued; none are if _dry_run.
+create or replace function agent.requeue_events
+( _queue text default null
+, _outcome text default null
+, _from timestamptz default null
+, _to timestamptz default null
+, _contains jsonb default null
+, _id int8 default null
+, _limit int4 default 1000
+, _dry_run boolean default false
+, _notify boolean default true
+, _type text default null
+, _source text default null
+, _worker text default null
+, _min_duration interval default null
+)
+returns table (queue text, matched int8, requeued int8)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _where text = ' from agent.event_hist h where h.requeued_as is null'
+    || agent_private.history_filter(_queue, _from, _to, _contains, _type, _source, _worker, _min_duration)
+    || case when _outcome is null then '' else format(' and h.outcome = %L', _outcome) end
+    || case when _id is null then '' else format(' and h.id = %L', _id) end;
+  _queues text[];
+  _matched int8[];
+  _chosen int8[];
+begin
+  if _outcome not in ('done', 'failed', 'expired', 'cancelled') then
+    perform agent_private.raise_invalid('outcome', 'must be done, failed, expired or cancelled');
+  elsif coalesce(_limit, 0) < 1 then
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
+  end if;
+  if not _dry_run then -- the answer confirms that events left out were requeued before
+    perform agent_private.confirm_durably();
+  end if;
+
+  execute 'select array_agg(m.queue), array_agg(m.n) from (select h.queue, count(*)' || _where || ' group by h.queue) m (queue, n)'
+    into _queues, _matched;
+  if not _dry_run then
+    -- Locked, so that of two concurrent calls the second sees that the event was requeued.
+    execute 'select array_agg(c.id) from (select h.id' || _where
+      || ' and agent_private.is_valid_event(h.event, h.queue, h.type, h.source, null, h.max_attempts) order by h.event_ts, h.id limit $1 for update) c'
+      into _chosen using _limit;
+  end if;
+
+  return query
+  with copied as materialized
+  ( select r.queue, count(*) from agent_private.requeue_rows(_chosen) r group by r.queue
+  )
+  select m.queue, m.n, coalesce(c.n, 0)
+  from unnest(_queues, _matched) as m (queue, n)
+  left join copied as c (queue, n) on c.queue = m.queue;
+  if _notify and _chosen is not null then
+    perform agent.notify_queues(_queues);
+  end if;
+end
+$func$;
+
+-- Copies events of history that the caller has locked, or that nobody else requeues, into their queues.
+create or replace function agent_private.requeue_rows(_ids int8[])
+returns table (old_id int8, new_id int8, queue text)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+declare
+  _old int8[];
+  _new int8[];
+begin
+  with copied as
+  ( insert into agent.event overriding user value -- the ids are the sequence's
+    select e.*
+    from agent.event_hist h
+    cross join lateral agent_private.new_event
+    ( null, now(), h.event, h.event_ts, h.queue
+    , _type => h.type, _source => h.source, _priority => h.priority, _max_attempts => h.max_attempts, _occurrence => h.occurrence, _requeued_from => h.id
+    ) as e
+    where h.id = any(_ids)
+    order by h.event_ts, h.id
+    returning id, queue, requeued_from
+  )
+  select array_agg(c.requeued_from), array_agg(c.id) into _old, _new from copied c;
+
+  return query
+  update agent.event_hist h
+  set requeued_as = r.new_id
+  from unnest(_old, _new) as r (old_id, new_id)
+  where h.id = r.old_id and h.id = any(_old)
+  returning r.old_id, r.new_id, h.queue;
+end
+$func$;
