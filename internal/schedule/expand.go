@@ -186,17 +186,11 @@ func (e *expander) draft(spec Spec, after *time.Time) (*draft, error) {
 		}
 	}
 
-	// The instants whose civil times a recurrence needs.
-	bounds := []*Moment{spec.At, spec.Starts, rec.until}
-	var instants []time.Time
-	for _, m := range bounds {
-		if i := m.instant(); i != nil {
-			instants = append(instants, *i)
-		}
-	}
+	// A recurrence needs the civil times of instants.
+	instants := []*time.Time{spec.At.instant(), spec.Starts.instant(), rec.until.instant()}
 	var (
 		localAt time.Time
-		locals  []time.Time
+		locals  []*time.Time
 	)
 	err = e.q.QueryRow(e.ctx, `select zone, at, local_at, floor, locals from agent.schedule_zone(nullif($1, ''), nullif($2, ''), $3, $4, $5)`,
 		spec.Timezone, spec.Owner, kind == Once && spec.At.IsInstant, after, instants).Scan(&d.Zone, &d.at, &localAt, &d.floor, &locals)
@@ -215,15 +209,9 @@ func (e *expander) draft(spec Spec, after *time.Time) (*draft, error) {
 		return d, d.series.check(e.budget, "cron", 0)
 	}
 
-	local := make([]*time.Time, len(bounds))
-	for i, m := range bounds {
-		if local[i] = m.local(); m.instant() != nil {
-			local[i], locals = &locals[0], locals[1:]
-		}
-	}
-	start := cmp.Or(local[0], local[1], &localAt).Truncate(time.Second)
+	start := cmp.Or(spec.At.local(), locals[0], spec.Starts.local(), locals[1], &localAt).Truncate(time.Second)
 	d.At = &Moment{Time: start}
-	d.series = rec.series(start, spec.Leap, local[2])
+	d.series = rec.series(start, spec.Leap, cmp.Or(rec.until.local(), locals[2]))
 	if err := d.series.check(e.budget, "rrule", rec.option.Count); err != nil {
 		return nil, err
 	}

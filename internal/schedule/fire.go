@@ -58,8 +58,6 @@ type firedOccurrence struct {
 
 // fireLoop fires what is due until ctx ends.
 func (s *Service) fireLoop(ctx context.Context) error {
-	limit := fireBatch
-	alone := 0 // how many schedules are to fire alone, as one of them cannot fire
 	isBehind := false
 	for {
 		if isBehind { // what is in time does not wait for what was missed
@@ -67,28 +65,19 @@ func (s *Service) fireLoop(ctx context.Context) error {
 				s.cfg.Logger.Error().Err(err).Msg("what is due could not be fired; it is tried again")
 			}
 		}
-		ids, err := s.fire(ctx, limit, nil)
+		ids, err := s.fire(ctx, fireBatch, nil)
 		pause := time.Duration(0)
 		isBehind = len(ids) == fireBatch
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil && isFault(err) && len(ids) > 1:
-			limit, alone = 1, len(ids)
-		case err != nil && isFault(err) && len(ids) == 1:
-			if err := s.pauseFaulty(ctx, map[int64]string{ids[0]: reason(err)}); err != nil {
-				pause = s.cfg.PollInterval
-			}
 		case err != nil:
 			s.cfg.Logger.Error().Err(err).Msg("what is due could not be fired; it is tried again")
 			pause = s.cfg.PollInterval
 		case s.hasPostponed():
 			pause = postponedPause
-		case len(ids) < limit:
+		case len(ids) < fireBatch:
 			pause = s.untilDue(ctx)
-		}
-		if alone--; alone <= 0 {
-			limit = fireBatch
 		}
 		if pause > 0 && !s.wait(ctx, pause) {
 			return nil
@@ -119,6 +108,7 @@ func (s *Service) fireLocked(ctx context.Context, limit int, grace *time.Duratio
 	ctx, cancel := context.WithTimeout(ctx, fireTimeout)
 	defer cancel()
 	var (
+		valid   []*due
 		firings []firing
 		faulty  = make(map[int64]string)
 		locked  time.Time // when they were locked by the database's clock
@@ -131,7 +121,6 @@ func (s *Service) fireLocked(ctx context.Context, limit int, grace *time.Duratio
 			return err
 		}
 		locked = dues[0].now
-		var valid []*due
 		for _, d := range dues {
 			ids = append(ids, d.ID)
 			if err := d.parse(); err != nil {
@@ -150,7 +139,10 @@ func (s *Service) fireLocked(ctx context.Context, limit int, grace *time.Duratio
 		}
 		return err
 	})
-	if err != nil {
+	switch {
+	case err != nil && isFault(err): // of one of them: each is stored by itself
+		rest, firings = valid, nil
+	case err != nil:
 		return ids, nil, wrap("firing schedules", err)
 	}
 	s.counters.add(firings, locked.Add(time.Since(asked)))

@@ -57,9 +57,11 @@ func parseCron(text string) (*series, error) {
 		s.days.monthDays = numbersOf(bitsBetween(spec.Dom, 1, 31))
 	}
 	if spec.Dow&cronStar == 0 {
-		for _, day := range bitsBetween(spec.Dow, 0, 6) { // 0 is Sunday
-			s.days.weekdays.add((day + 6) % 7)
+		weekdays := bitsBetween(spec.Dow, 0, 6)
+		for i, day := range weekdays { // 0 is Sunday
+			weekdays[i] = (day + 6) % 7
 		}
+		s.days.weekdays = numbersOf(weekdays)
 	}
 	return s, nil
 }
@@ -199,13 +201,19 @@ func (rec *recurrence) series(start time.Time, leap Leap, until *time.Time) *ser
 		months: numbersOf(o.Bymonth), monthDays: numbersOf(o.Bymonthday), yearDays: numbersOf(o.Byyearday), weeks: numbersOf(o.Byweekno),
 		weekStart: o.Wkst.Day(), nthOfYear: o.Freq == rrule.YEARLY && len(o.Bymonth) == 0,
 	}
+	var weekdays []int
+	var nth [7][]int
 	for _, day := range o.Byweekday {
 		if day.N() == 0 {
-			s.days.weekdays.add(day.Day())
+			weekdays = append(weekdays, day.Day())
 		} else {
-			s.days.nth[day.Day()].add(day.N())
+			nth[day.Day()] = append(nth[day.Day()], day.N())
 			s.days.hasNth = true
 		}
+	}
+	s.days.weekdays = numbersOf(weekdays)
+	for day := range nth {
+		s.days.nth[day] = numbersOf(nth[day])
 	}
 	s.times = combine(o.Byhour, o.Byminute, o.Bysecond)
 	s.clock = [3]numbers{numbersOf(o.Byhour), numbersOf(o.Byminute), numbersOf(o.Bysecond)}

@@ -359,26 +359,26 @@ func (f *dayFilter) allows(day int64) bool {
 	}
 	isMonthDay := f.monthDays.allows(monthDay) || f.monthDays.has(monthDay-1-monthLength(year, month))
 	isWeekday := f.allowsWeekday(day, year, month, monthDay)
-	if f.isEither && f.monthDays.size > 0 && f.weekdays.size > 0 {
+	if f.isEither && f.monthDays != nil && f.weekdays != nil {
 		return isMonthDay || isWeekday
 	}
 	if !isMonthDay || !isWeekday {
 		return false
 	}
-	if f.yearDays.size > 0 {
+	if f.yearDays != nil {
 		yearDay := int(day-firstOfYear(year)) + 1
 		if !f.yearDays.has(yearDay) && !f.yearDays.has(yearDay-1-yearLength(year)) {
 			return false
 		}
 	}
-	return f.weeks.size == 0 || f.allowsWeek(day)
+	return f.weeks == nil || f.allowsWeek(day)
 }
 
 func (f *dayFilter) allowsWeekday(day int64, year int, month time.Month, monthDay int) bool {
 	weekday := weekdayOf(day)
-	nth := &f.nth[weekday]
-	if !f.hasNth || nth.size == 0 {
-		return f.weekdays.has(weekday) || !f.hasNth && f.weekdays.size == 0
+	nth := f.nth[weekday]
+	if nth == nil {
+		return f.weekdays.has(weekday) || !f.hasNth && f.weekdays == nil
 	}
 	at, length := monthDay-1, monthLength(year, month)
 	if f.nthOfYear {
@@ -396,30 +396,23 @@ func (f *dayFilter) allowsWeek(day int64) bool {
 	return f.weeks.has(week) || f.weeks.has(week-weeks-1)
 }
 
-// numbers is a set of whole numbers from -366 to 366. The zero value is empty.
-type numbers struct {
-	bits [12]uint64
-	size int
-}
+// numbers is a set of whole numbers from -366 to 366, nil when it is empty.
+type numbers []bool
 
 func numbersOf(all []int) (n numbers) {
 	for _, v := range all {
-		n.add(v)
+		if n == nil {
+			n = make(numbers, 2*366+1)
+		}
+		n[v+366] = true
 	}
 	return n
 }
 
-func (n *numbers) add(v int) {
-	if !n.has(v) {
-		n.bits[(v+366)/64] |= 1 << ((v + 366) % 64)
-		n.size++
-	}
-}
-
-func (n *numbers) has(v int) bool { return n.bits[(v+366)/64]&(1<<((v+366)%64)) != 0 }
+func (n numbers) has(v int) bool { return n != nil && n[v+366] }
 
 // allows reports whether v is in the set, or the set is empty.
-func (n *numbers) allows(v int) bool { return n.size == 0 || n.has(v) }
+func (n numbers) allows(v int) bool { return n == nil || n[v+366] }
 
 const secondsPerDay = 86400
 
