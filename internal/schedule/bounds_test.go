@@ -25,7 +25,7 @@ func ruled(t *testing.T, rule string) schedule.Spec {
 
 func TestNoRuleKeepsACallForLong(t *testing.T) {
 	t.Parallel()
-	b := open(t)
+	env := setup(t)
 	for _, c := range hostileRules {
 		if strings.Contains(c.rule, "COUNT") && !strings.Contains(c.rule, "INTERVAL=1439") { // one is enough of those that take the most steps
 			continue
@@ -38,11 +38,11 @@ func TestNoRuleKeepsACallForLong(t *testing.T) {
 			spec.Gap = gap
 			for what, call := range map[string]func() error{
 				"preview": func() error {
-					_, err := b.Preview(t.Context(), schedule.PreviewParams{Spec: spec, N: 20})
+					_, err := env.Preview(t.Context(), schedule.PreviewParams{Spec: spec, N: 20})
 					return err
 				},
 				"create": func() error {
-					_, err := b.Create(t.Context(), schedule.CreateParams{Spec: spec})
+					_, err := env.Create(t.Context(), schedule.CreateParams{Spec: spec})
 					return err
 				},
 			} {
@@ -62,23 +62,23 @@ func TestNoRuleKeepsACallForLong(t *testing.T) {
 	spec := ruled(t, "FREQ=SECONDLY;BYMONTH=3;BYMONTHDAY=8,9,10,11,12,13,14;BYDAY=SU;BYHOUR=2")
 	spec.Gap = schedule.GapSkip
 	var invalid *schedule.InvalidError
-	if _, err := b.Preview(t.Context(), schedule.PreviewParams{Spec: spec}); !errors.As(err, &invalid) || invalid.Field != "gap" {
+	if _, err := env.Preview(t.Context(), schedule.PreviewParams{Spec: spec}); !errors.As(err, &invalid) || invalid.Field != "gap" {
 		t.Errorf("a rule whose times all lie in gaps: %v", err)
 	}
-	b.makeDue(t)
-	b.fireAll(t)
+	env.makeDue(t)
+	env.fireAll(t)
 }
 
 func TestCallEndsWithItsCaller(t *testing.T) {
 	t.Parallel()
-	b := open(t)
+	env := setup(t)
 	spec := ruled(t, "FREQ=MINUTELY;INTERVAL=1439;BYDAY=MO;BYHOUR=1;BYMINUTE=2;COUNT=1000")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := b.Preview(ctx, schedule.PreviewParams{Spec: spec}); !errors.Is(err, context.Canceled) {
+	if _, err := env.Preview(ctx, schedule.PreviewParams{Spec: spec}); !errors.Is(err, context.Canceled) {
 		t.Errorf("preview without a caller: %v", err)
 	}
-	hasty := openWith(t, schedule.Config{DatabaseURL: b.url, QueryTimeout: time.Millisecond})
+	hasty := serviceWith(t, schedule.Config{DatabaseURL: env.url, QueryTimeout: time.Millisecond})
 	if _, err := hasty.Preview(t.Context(), schedule.PreviewParams{Spec: spec}); !errors.Is(err, schedule.ErrQueryTimeout) || errors.Is(err, schedule.ErrUnavailable) {
 		t.Errorf("preview beyond its time: %v", err)
 	}
@@ -88,9 +88,9 @@ func TestCallEndsWithItsCaller(t *testing.T) {
 }
 
 // locked takes a lock that the functions of the schema wait for, until the test ends.
-func (b bench) locked(t *testing.T, table string) (release func()) {
+func (env environment) locked(t *testing.T, table string) (release func()) {
 	t.Helper()
-	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
+	tx, err := pgtest.Connect(t, env.url).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,23 +102,23 @@ func (b bench) locked(t *testing.T, table string) (release func()) {
 
 func TestCallsThatHangKeepNothingFromFiring(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	release := b.locked(t, "agent.owner")
+	env := setup(t)
+	release := env.locked(t, "agent.owner")
 	defer release()
 	ended := make(chan error)
 	const calls = 3 * schedule.DefaultMaxConns
 	for range calls {
 		go func() {
-			_, err := b.GetOwner(t.Context(), "ada")
+			_, err := env.GetOwner(t.Context(), "ada")
 			ended <- err
 		}()
 	}
 	until(t, "all connections for calls are taken", func() bool {
-		return pgtest.Query[int](t, b.sql, `select count(*) from pg_locks where not granted and relation = 'agent.owner'::regclass`) == schedule.DefaultMaxConns
+		return pgtest.Query[int](t, env.sql, `select count(*) from pg_locks where not granted and relation = 'agent.owner'::regclass`) == schedule.DefaultMaxConns
 	})
-	b.exec(t, `insert into agent.schedule (event, kind, at_instant, zone, next_local, next_at) values ('{}', 'once', now(), 'UTC', now() at time zone 'UTC', now())`)
-	stop := running(t, b.Service)
-	until(t, "it fired", func() bool { return pgtest.Query[int](t, b.sql, `select count(*) from agent.occurrence`) == 1 })
+	env.exec(t, `insert into agent.schedule (event, kind, at_instant, zone, next_local, next_at) values ('{}', 'once', now(), 'UTC', now() at time zone 'UTC', now())`)
+	stop := running(t, env.Service)
+	until(t, "it fired", func() bool { return pgtest.Query[int](t, env.sql, `select count(*) from agent.occurrence`) == 1 })
 	stop()
 	release()
 	for range calls {
@@ -130,19 +130,19 @@ func TestCallsThatHangKeepNothingFromFiring(t *testing.T) {
 
 func TestCloseEndsThoughACallDoesNot(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	s, err := schedule.Open(t.Context(), schedule.Config{DatabaseURL: pgtest.AsService(b.url), CallTimeout: time.Hour})
+	env := setup(t)
+	s, err := schedule.Open(t.Context(), schedule.Config{DatabaseURL: pgtest.AsService(env.url), CallTimeout: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer b.locked(t, "agent.owner")()
+	defer env.locked(t, "agent.owner")()
 	ended := make(chan error, 1)
 	go func() {
 		_, err := s.GetOwner(t.Context(), "ada")
 		ended <- err
 	}()
 	until(t, "the call waits", func() bool {
-		return pgtest.Query[int](t, b.sql, `select count(*) from pg_locks where not granted and relation = 'agent.owner'::regclass`) == 1
+		return pgtest.Query[int](t, env.sql, `select count(*) from pg_locks where not granted and relation = 'agent.owner'::regclass`) == 1
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -159,9 +159,9 @@ func TestCloseEndsThoughACallDoesNot(t *testing.T) {
 
 func TestCallThatHangsIsAnsweredInTime(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	s := openWith(t, schedule.Config{DatabaseURL: b.url, CallTimeout: 50 * time.Millisecond, QueryTimeout: 50 * time.Millisecond})
-	defer b.locked(t, "agent.schedule, agent.owner")()
+	env := setup(t)
+	s := serviceWith(t, schedule.Config{DatabaseURL: env.url, CallTimeout: 50 * time.Millisecond, QueryTimeout: 50 * time.Millisecond})
+	defer env.locked(t, "agent.schedule, agent.owner")()
 	for what, call := range map[string]func() error{
 		"get":    func() error { _, err := s.Get(t.Context(), 1); return err },
 		"create": func() error { _, err := s.Create(t.Context(), schedule.CreateParams{Spec: hourly("UTC")}); return err },
@@ -188,10 +188,10 @@ func TestCallThatHangsIsAnsweredInTime(t *testing.T) {
 // A process that stands still while it fires (stopped, swapped out, its machine paused) holds its schedules until its session is ended.
 func TestSchedulesThatAFrozenProcessHoldsAreFiredByAnother(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	s := b.create(t, hourly("UTC"))
-	b.makeDue(t)
-	frozen := pgtest.Connect(t, b.url)
+	env := setup(t)
+	s := env.create(t, hourly("UTC"))
+	env.makeDue(t)
+	frozen := pgtest.Connect(t, env.url)
 	tx, err := frozen.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -199,8 +199,8 @@ func TestSchedulesThatAFrozenProcessHoldsAreFiredByAnother(t *testing.T) {
 	if n := pgtest.Query[int](t, tx.Conn(), `select count(*) from agent.lock_due_schedules()`); n != 1 {
 		t.Fatalf("%d are due", n)
 	}
-	stop := running(t, b.Service)
-	until(t, "it fired", func() bool { return b.get(t, s.ID).Fired == 1 })
+	stop := running(t, env.Service)
+	until(t, "it fired", func() bool { return env.get(t, s.ID).Fired == 1 })
 	stop()
 	if _, err := tx.Exec(t.Context(), `select 1`); err == nil {
 		t.Error("the session that stood still goes on")
@@ -210,21 +210,21 @@ func TestSchedulesThatAFrozenProcessHoldsAreFiredByAnother(t *testing.T) {
 // What a session was doing when it was ended is tried again.
 func TestFiringGoesOnWhenItsSessionIsEnded(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	s := b.create(t, hourly("UTC"))
-	release := b.locked(t, "agent.occurrence") // which firing waits for, with its schedules locked
-	b.makeDue(t)
-	stop := running(t, b.Service)
+	env := setup(t)
+	s := env.create(t, hourly("UTC"))
+	release := env.locked(t, "agent.occurrence") // which firing waits for, with its schedules locked
+	env.makeDue(t)
+	stop := running(t, env.Service)
 	until(t, "a session that fires was ended", func() bool {
-		return pgtest.Query[int](t, b.sql, `
+		return pgtest.Query[int](t, env.sql, `
 			select count(pg_terminate_backend(l.pid)) from pg_locks l
 			join pg_database d on d.oid = l.database and d.datname = current_database()
 			where l.relation = 'agent.occurrence'::regclass and not l.granted`) > 0
 	})
 	release()
-	until(t, "it fired", func() bool { return b.get(t, s.ID).Fired == 1 })
+	until(t, "it fired", func() bool { return env.get(t, s.ID).Fired == 1 })
 	stop()
-	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
+	if n := pgtest.Query[int](t, env.sql, `select count(*) from agent.event`); n != 1 {
 		t.Errorf("%d events, want one", n)
 	}
 }
@@ -232,64 +232,64 @@ func TestFiringGoesOnWhenItsSessionIsEnded(t *testing.T) {
 // However much was missed, and by however many, what is in time fires meanwhile, whether it is simple or takes planning.
 func TestMissedSchedulesDoNotHoldUpTheOthers(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	seconds := b.create(t, schedule.Spec{Cron: "* * * * * *", Timezone: "America/New_York"})
-	simple := b.create(t, schedule.Spec{At: moment(t, "2040-01-01T00:00:00Z")})
-	planned := b.create(t, schedule.Spec{At: moment(t, "2040-01-01T00:00:00Z")})
-	b.exec(t, `update agent.schedule set status = 'paused' where id = $1`, seconds.ID)
-	b.exec(t, `
+	env := setup(t)
+	seconds := env.create(t, schedule.Spec{Cron: "* * * * * *", Timezone: "America/New_York"})
+	simple := env.create(t, schedule.Spec{At: moment(t, "2040-01-01T00:00:00Z")})
+	planned := env.create(t, schedule.Spec{At: moment(t, "2040-01-01T00:00:00Z")})
+	env.exec(t, `update agent.schedule set status = 'paused' where id = $1`, seconds.ID)
+	env.exec(t, `
 		insert into agent.schedule (event, kind, rule, timezone, zone, next_local, next_at)
 		select event, kind, rule, timezone, zone, l, l at time zone zone
 		from agent.schedule, generate_series(1, 1500), lateral (select date_trunc('second', now() at time zone zone - interval '12 hours') as l offset 0) as times
 		where id = $1`, seconds.ID)
-	stop := running(t, b.Service)
-	until(t, "some of what was missed is recorded", func() bool { return pgtest.Query[bool](t, b.sql, `select exists (select from agent.occurrence)`) })
-	b.exec(t, `update agent.schedule set next_at = now(), next_local = now() at time zone 'UTC' where id = $1`, simple.ID)
-	b.exec(t, `update agent.schedule set next_at = now() where id = $1`, planned.ID)
-	until(t, "what is in time fired", func() bool { return b.get(t, simple.ID).Fired+b.get(t, planned.ID).Fired == 2 })
+	stop := running(t, env.Service)
+	until(t, "some of what was missed is recorded", func() bool { return pgtest.Query[bool](t, env.sql, `select exists (select from agent.occurrence)`) })
+	env.exec(t, `update agent.schedule set next_at = now(), next_local = now() at time zone 'UTC' where id = $1`, simple.ID)
+	env.exec(t, `update agent.schedule set next_at = now() where id = $1`, planned.ID)
+	until(t, "what is in time fired", func() bool { return env.get(t, simple.ID).Fired+env.get(t, planned.ID).Fired == 2 })
 	stop()
-	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.schedule where status = 'active' and next_at < now() - interval '1 min'`); n < 1000 {
+	if n := pgtest.Query[int](t, env.sql, `select count(*) from agent.schedule where status = 'active' and next_at < now() - interval '1 min'`); n < 1000 {
 		t.Errorf("only %d are still behind: that is too few to tell", n)
 	}
 }
 
 func TestOldOccurrencesAreForgottenBatchByBatch(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	b.exec(t, `insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status)
+	env := setup(t)
+	env.exec(t, `insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status)
 		select 1, now() at time zone 'UTC' - i * interval '1 hour', now() - i * interval '1 hour', 'fired' from generate_series(0, 49999) i`)
 	const want = 30 * 24
-	s := openWith(t, schedule.Config{DatabaseURL: b.url, Retention: 30 * 24 * time.Hour})
+	s := serviceWith(t, schedule.Config{DatabaseURL: env.url, Retention: 30 * 24 * time.Hour})
 	forgotten, err := s.Prune(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	left := pgtest.Query[int64](t, b.sql, `select count(*) from agent.occurrence`)
+	left := pgtest.Query[int64](t, env.sql, `select count(*) from agent.occurrence`)
 	if forgotten+left != 50_000 || left < want || left > want+1 {
 		t.Errorf("%d were forgotten and %d are left, want %d", forgotten, left, want)
 	}
-	if n := pgtest.Query[int](t, b.sql, `select count(distinct xmin::text) from agent.occurrence`); n != 1 {
+	if n := pgtest.Query[int](t, env.sql, `select count(distinct xmin::text) from agent.occurrence`); n != 1 {
 		t.Errorf("what is left was written by %d transactions", n)
 	}
 	// A batch is a part of the table: the second deletes nothing where the first did.
-	b.exec(t, `insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status)
+	env.exec(t, `insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status)
 		select 2, now() at time zone 'UTC' - i * interval '1 hour', now() - i * interval '1 hour', 'fired' from generate_series(0, 49999) i`)
-	first := pgtest.Query[int64](t, b.sql, `select agent.prune_occurrences('30 days', 0, 10)`)
-	again := pgtest.Query[int64](t, b.sql, `select agent.prune_occurrences('30 days', 0, 10)`)
+	first := pgtest.Query[int64](t, env.sql, `select agent.prune_occurrences('30 days', 0, 10)`)
+	again := pgtest.Query[int64](t, env.sql, `select agent.prune_occurrences('30 days', 0, 10)`)
 	if first > 2000 || again != 0 {
 		t.Errorf("ten blocks had %d, and then %d", first, again)
 	}
-	if end := pgtest.Query[*int64](t, b.sql, `select agent.prune_occurrences('30 days', 1000000, 10)`); end != nil {
+	if end := pgtest.Query[*int64](t, env.sql, `select agent.prune_occurrences('30 days', 1000000, 10)`); end != nil {
 		t.Errorf("beyond the end: %d", *end)
 	}
 
 	// Running, it does so by itself.
 	stop := running(t, s)
 	until(t, "they are forgotten", func() bool {
-		return pgtest.Query[int64](t, b.sql, `select count(*) from agent.occurrence`) <= 2*(want+1)
+		return pgtest.Query[int64](t, env.sql, `select count(*) from agent.occurrence`) <= 2*(want+1)
 	})
 	stop()
-	none := openWith(t, schedule.Config{DatabaseURL: b.url})
+	none := serviceWith(t, schedule.Config{DatabaseURL: env.url})
 	if n, err := none.Prune(t.Context()); n != 0 || err != nil {
 		t.Errorf("without a retention: %d, %v", n, err)
 	}
@@ -298,9 +298,9 @@ func TestOldOccurrencesAreForgottenBatchByBatch(t *testing.T) {
 // The way to what is old is through the table, block by block.
 func TestForgettingReadsOnlyItsBlocks(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	b.exec(t, `insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status) select i, now(), now(), 'fired' from generate_series(1, 20000) i`)
-	rows, err := b.sql.Query(t.Context(), `explain (costs off) delete from agent.occurrence o where o.ctid >= '(0,0)'::tid and o.ctid < '(10,0)'::tid and o.scheduled_for < now()`)
+	env := setup(t)
+	env.exec(t, `insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status) select i, now(), now(), 'fired' from generate_series(1, 20000) i`)
+	rows, err := env.sql.Query(t.Context(), `explain (costs off) delete from agent.occurrence o where o.ctid >= '(0,0)'::tid and o.ctid < '(10,0)'::tid and o.scheduled_for < now()`)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -122,15 +122,22 @@ func (e *expander) following(r *row, after Instant, floor time.Time, n int) ([]I
 func (e *expander) startFloor(r *row, after Instant, floor time.Time) (time.Time, error) {
 	starts := r.Starts.local()
 	if at := r.Starts.instant(); at != nil && at.After(after.UTC) {
-		starts = new(time.Time)
-		if err := e.q.QueryRow(e.ctx, `select floor from agent.expansion_start($1, $2)`, r.Zone, at).Scan(starts); err != nil {
+		_, first, err := e.start(r.Zone, at)
+		if err != nil {
 			return floor, err
 		}
+		starts = &first
 	}
 	if starts != nil && starts.After(floor) {
 		return *starts, nil
 	}
 	return floor, nil
+}
+
+// start returns at, or (nil) now, and a civil time of a zone before which all come before that.
+func (e *expander) start(zone string, at *time.Time) (from, floor time.Time, err error) {
+	err = e.q.QueryRow(e.ctx, `select at, floor from agent.expansion_start($1, $2)`, zone, at).Scan(&from, &floor)
+	return from, floor, wrap("expanding", err)
 }
 
 // take returns the first n civil times of a schedule from a time on, or fewer when there are no more.

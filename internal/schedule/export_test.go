@@ -5,10 +5,8 @@ import (
 	"time"
 )
 
-// Fire fires up to limit schedules that are due, as far as there is time, and returns them.
-func Fire(ctx context.Context, s *Service, limit int) ([]int64, error) {
-	return s.fire(ctx, limit, nil)
-}
+// Fire fires schedules that are due, as far as there is time, and returns them.
+func Fire(ctx context.Context, s *Service) ([]int64, error) { return s.fire(ctx, nil) }
 
 // MaxSteps is the budget of one call.
 const MaxSteps = maxSteps

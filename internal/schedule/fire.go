@@ -61,11 +61,11 @@ func (s *Service) fireLoop(ctx context.Context) error {
 	isBehind := false
 	for {
 		if isBehind { // what is in time does not wait for what was missed
-			if _, err := s.fire(ctx, fireBatch, &s.cfg.MisfireGrace); err != nil && ctx.Err() == nil {
+			if _, err := s.fire(ctx, &s.cfg.MisfireGrace); err != nil && ctx.Err() == nil {
 				s.cfg.Logger.Error().Err(err).Msg("what is due could not be fired; it is tried again")
 			}
 		}
-		ids, err := s.fire(ctx, fireBatch, nil)
+		ids, err := s.fire(ctx, nil)
 		pause := time.Duration(0)
 		isBehind = len(ids) == fireBatch
 		switch {
@@ -85,10 +85,10 @@ func (s *Service) fireLoop(ctx context.Context) error {
 	}
 }
 
-// fire fires schedules that are due and returns their ids: of up to limit those that are in time, as nearly all are, in one short transaction, and then
+// fire fires schedules that are due and returns their ids: of up to fireBatch those that are in time, as nearly all are, in one short transaction, and then
 // the others for as long as unlockedTime, those that are in time first. With a grace (nil: none) it takes only those that are due for no longer.
-func (s *Service) fire(ctx context.Context, limit int, grace *time.Duration) (ids []int64, err error) {
-	ids, rest, err := s.fireLocked(ctx, limit, grace)
+func (s *Service) fire(ctx context.Context, grace *time.Duration) (ids []int64, err error) {
+	ids, rest, err := s.fireLocked(ctx, grace)
 	if err != nil {
 		return ids, err
 	}
@@ -104,7 +104,7 @@ func (s *Service) fire(ctx context.Context, limit int, grace *time.Duration) (id
 }
 
 // fireLocked fires what is due and simple, in one transaction, and pauses what cannot fire. It returns the ids of all that is due, and what is not simple.
-func (s *Service) fireLocked(ctx context.Context, limit int, grace *time.Duration) (ids []int64, rest []*due, err error) {
+func (s *Service) fireLocked(ctx context.Context, grace *time.Duration) (ids []int64, rest []*due, err error) {
 	ctx, cancel := context.WithTimeout(ctx, fireTimeout)
 	defer cancel()
 	var (
@@ -116,7 +116,7 @@ func (s *Service) fireLocked(ctx context.Context, limit int, grace *time.Duratio
 	)
 	err = pgx.BeginFunc(ctx, s.loops, func(tx pgx.Tx) error {
 		asked = time.Now()
-		dues, err := lockDue(ctx, tx, limit, grace)
+		dues, err := lockDue(ctx, tx, grace)
 		if err != nil || len(dues) == 0 {
 			return err
 		}
@@ -150,8 +150,8 @@ func (s *Service) fireLocked(ctx context.Context, limit int, grace *time.Duratio
 }
 
 // lockDue locks schedules that are due.
-func lockDue(ctx context.Context, q querier, limit int, grace *time.Duration) ([]*due, error) {
-	rows, _ := q.Query(ctx, `select d.now, d.is_plain, d.fault, `+columns("(d.schedule)")+` from agent.lock_due_schedules($1, $2) d`, limit, grace)
+func lockDue(ctx context.Context, q querier, grace *time.Duration) ([]*due, error) {
+	rows, _ := q.Query(ctx, `select d.now, d.is_plain, d.fault, `+columns("(d.schedule)")+` from agent.lock_due_schedules($1, $2) d`, fireBatch, grace)
 	return pgx.CollectRows(rows, func(from pgx.CollectableRow) (*due, error) {
 		var d due
 		var fault *string
@@ -261,8 +261,9 @@ func (s *Service) expandDue(e *expander, d *due, n int) (firing, error) {
 	}
 	if d.isUnplanned {
 		next := &draft{row: d.row}
-		if err := e.q.QueryRow(e.ctx, `select at, floor from agent.expansion_start($1)`, d.Zone).Scan(&next.at, &next.floor); err != nil {
-			return firing{}, wrap("expanding", err)
+		var err error
+		if next.at, next.floor, err = e.start(d.Zone, nil); err != nil {
+			return firing{}, err
 		}
 		if err := e.setNextAfter(next, *d.NextLocal); err != nil || next.NextAt == nil {
 			return firing{due: d}, err

@@ -19,22 +19,22 @@ import (
 
 func TestOccurrenceBecomesAnEventThatSaysWhichItIs(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	s := b.create(t, schedule.Spec{At: moment(t, "2040-03-28T09:00:00"), Timezone: "Europe/Berlin", Queue: "q", Type: "greeting", Priority: 7, Event: json.RawMessage(`{"to":"Ada"}`)})
-	b.fire(t, 0)
-	b.exec(t, `update agent.schedule set next_at = now() - interval '1 s' where id = $1`, s.ID)
-	due := pgtest.Query[time.Time](t, b.sql, `select next_at from agent.schedule`)
-	b.fire(t, 1)
-	b.fire(t, 0)
+	env := setup(t)
+	s := env.create(t, schedule.Spec{At: moment(t, "2040-03-28T09:00:00"), Timezone: "Europe/Berlin", Queue: "q", Type: "greeting", Priority: 7, Event: json.RawMessage(`{"to":"Ada"}`)})
+	env.fire(t, 0)
+	env.exec(t, `update agent.schedule set next_at = now() - interval '1 s' where id = $1`, s.ID)
+	due := pgtest.Query[time.Time](t, env.sql, `select next_at from agent.schedule`)
+	env.fire(t, 1)
+	env.fire(t, 0)
 	var event string
-	if err := b.sql.QueryRow(t.Context(), `select concat_ws(' ', event, queue, type, priority, attempts, vt <= now(), occurrence) from agent.event`).Scan(&event); err != nil {
+	if err := env.sql.QueryRow(t.Context(), `select concat_ws(' ', event, queue, type, priority, attempts, vt <= now(), occurrence) from agent.event`).Scan(&event); err != nil {
 		t.Fatal(err)
 	}
 	want := fmt.Sprintf(`{"to": "Ada"} q greeting 7 0 t {"nominal_at": "2040-03-28T09:00:00", "schedule_id": %d, "scheduled_for": "%s"}`, s.ID, due.UTC().Format("2006-01-02T15:04:05.999999Z"))
 	if event != want {
 		t.Errorf("got %s\nwant %s", event, want)
 	}
-	if got := b.get(t, s.ID); got.Status != schedule.Completed || got.NextAt != nil || got.Fired != 1 {
+	if got := env.get(t, s.ID); got.Status != schedule.Completed || got.NextAt != nil || got.Fired != 1 {
 		t.Errorf("after its only time: %+v", got)
 	}
 }
@@ -46,18 +46,18 @@ func TestMisfirePolicyDecidesWhatWasMissed(t *testing.T) {
 	} {
 		t.Run(string(misfire), func(t *testing.T) {
 			t.Parallel()
-			b := open(t)
+			env := setup(t)
 			spec := hourly("UTC")
 			spec.Misfire = misfire
-			s := b.create(t, spec)
+			s := env.create(t, spec)
 			// The next is at a full hour within the hour to come: five hours back, five of them are over, the latest of them for up to an hour. At
 			// a full hour that one might be in time.
-			b.exec(t, `update agent.schedule set rule = to_char(clock_timestamp() at time zone 'UTC' - interval '10 min', 'MI') || ' * * * *'`)
-			b.exec(t, `update agent.schedule set next_local = date_trunc('minute', clock_timestamp() at time zone 'UTC' - interval '10 min' - interval '4 h')`)
-			b.exec(t, `update agent.schedule set next_at = next_local at time zone 'UTC'`)
-			b.fire(t, 1)
-			b.fire(t, 0)
-			past := b.past(t, s.ID)
+			env.exec(t, `update agent.schedule set rule = to_char(clock_timestamp() at time zone 'UTC' - interval '10 min', 'MI') || ' * * * *'`)
+			env.exec(t, `update agent.schedule set next_local = date_trunc('minute', clock_timestamp() at time zone 'UTC' - interval '10 min' - interval '4 h')`)
+			env.exec(t, `update agent.schedule set next_at = next_local at time zone 'UTC'`)
+			env.fire(t, 1)
+			env.fire(t, 0)
+			past := env.past(t, s.ID)
 			fired, skipped := 0, 0
 			for _, o := range past {
 				switch o.Status {
@@ -76,10 +76,10 @@ func TestMisfirePolicyDecidesWhatWasMissed(t *testing.T) {
 			if want.fired == 1 && past[4].Status != schedule.OccurrencePending {
 				t.Errorf("it was not the latest that fired: %+v", past)
 			}
-			if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != want.fired {
+			if n := pgtest.Query[int](t, env.sql, `select count(*) from agent.event`); n != want.fired {
 				t.Errorf("%d events, want %d", n, want.fired)
 			}
-			if got := b.get(t, s.ID); !got.NextAt.After(time.Now()) || got.Fired != int64(want.fired) {
+			if got := env.get(t, s.ID); !got.NextAt.After(time.Now()) || got.Fired != int64(want.fired) {
 				t.Errorf("afterwards: %+v", got)
 			}
 		})
@@ -88,13 +88,13 @@ func TestMisfirePolicyDecidesWhatWasMissed(t *testing.T) {
 
 func TestOccurrenceThatIsLateWithinTheGraceFiresByEveryPolicy(t *testing.T) {
 	t.Parallel()
-	b := open(t)
+	env := setup(t)
 	for _, misfire := range []schedule.Misfire{schedule.MisfireOnce, schedule.MisfireAll, schedule.MisfireSkip} {
-		s := b.create(t, schedule.Spec{At: moment(t, "2040-01-01T00:00:00Z"), Misfire: misfire})
-		b.exec(t, `update agent.schedule set next_at = now() - interval '50 s' where id = $1`, s.ID)
+		s := env.create(t, schedule.Spec{At: moment(t, "2040-01-01T00:00:00Z"), Misfire: misfire})
+		env.exec(t, `update agent.schedule set next_at = now() - interval '50 s' where id = $1`, s.ID)
 	}
-	b.fire(t, 3)
-	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 3 {
+	env.fire(t, 3)
+	if n := pgtest.Query[int](t, env.sql, `select count(*) from agent.event`); n != 3 {
 		t.Errorf("%d of 3 fired", n)
 	}
 }
@@ -104,12 +104,12 @@ func TestLongOutageIsCaughtUpWithInSteps(t *testing.T) {
 	for misfire, want := range map[schedule.Misfire]int{schedule.MisfireOnce: 1, schedule.MisfireAll: 2881} {
 		t.Run(string(misfire), func(t *testing.T) {
 			t.Parallel()
-			b := open(t)
-			s := b.create(t, schedule.Spec{Cron: "* * * * *", Timezone: "UTC", Misfire: misfire})
-			b.exec(t, `update agent.schedule set next_local = date_trunc('minute', clock_timestamp() at time zone 'UTC' - interval '2 days')`)
-			b.exec(t, `update agent.schedule set next_at = next_local at time zone 'UTC'`)
+			env := setup(t)
+			s := env.create(t, schedule.Spec{Cron: "* * * * *", Timezone: "UTC", Misfire: misfire})
+			env.exec(t, `update agent.schedule set next_local = date_trunc('minute', clock_timestamp() at time zone 'UTC' - interval '2 days')`)
+			env.exec(t, `update agent.schedule set next_at = next_local at time zone 'UTC'`)
 			for range 10 {
-				ids, err := schedule.Fire(t.Context(), b.Service, 1000)
+				ids, err := schedule.Fire(t.Context(), env.Service)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -117,17 +117,17 @@ func TestLongOutageIsCaughtUpWithInSteps(t *testing.T) {
 					break
 				}
 			}
-			events := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`)
-			all := pgtest.Query[int](t, b.sql, `select count(*) from agent.occurrence`)
+			events := pgtest.Query[int](t, env.sql, `select count(*) from agent.event`)
+			all := pgtest.Query[int](t, env.sql, `select count(*) from agent.occurrence`)
 			// A minute more or less, and those that are not missed yet, come on top.
 			if events < want || events > want+2 || all < 2881 || all > 2883 {
 				t.Errorf("%d events of %d occurrences, want %d of 2881", events, all, want)
 			}
-			if missing := pgtest.Query[int](t, b.sql, `
+			if missing := pgtest.Query[int](t, env.sql, `
 				select count(*) from (select nominal_at - lag(nominal_at) over (order by nominal_at) as d from agent.occurrence) o where d <> interval '1 minute'`); missing != 0 {
 				t.Errorf("%d times are missing among the occurrences", missing)
 			}
-			if got := b.get(t, s.ID); !got.NextAt.After(time.Now().Add(-time.Second)) {
+			if got := env.get(t, s.ID); !got.NextAt.After(time.Now().Add(-time.Second)) {
 				t.Errorf("afterwards: %+v", got)
 			}
 		})
@@ -136,7 +136,7 @@ func TestLongOutageIsCaughtUpWithInSteps(t *testing.T) {
 
 func TestCountAndEndsCompleteASchedule(t *testing.T) {
 	t.Parallel()
-	b := open(t)
+	env := setup(t)
 	counted := hourly("UTC")
 	counted.Count, counted.Misfire = 3, schedule.MisfireAll
 	ended := hourly("UTC")
@@ -147,27 +147,27 @@ func TestCountAndEndsCompleteASchedule(t *testing.T) {
 		spec schedule.Spec
 		want int
 	}{"count": {counted, 3}, "ends": {ended, 5}, "the rule's count": {ruled, 6}} {
-		s := b.create(t, c.spec)
-		b.backBy(t, s.ID, 5*time.Hour)
+		s := env.create(t, c.spec)
+		env.backBy(t, s.ID, 5*time.Hour)
 		if name == "ends" {
-			b.exec(t, `update agent.schedule set ends_local = $2 where id = $1`, s.ID, until)
+			env.exec(t, `update agent.schedule set ends_local = $2 where id = $1`, s.ID, until)
 		}
 		if name == "the rule's count" {
-			b.exec(t, `update agent.schedule set next_local = next_local, next_at = next_at where id = $1`, s.ID)
+			env.exec(t, `update agent.schedule set next_local = next_local, next_at = next_at where id = $1`, s.ID)
 		}
 		for range 3 {
-			if _, err := schedule.Fire(t.Context(), b.Service, 1000); err != nil {
+			if _, err := schedule.Fire(t.Context(), env.Service); err != nil {
 				t.Fatal(err)
 			}
 		}
-		got := b.get(t, s.ID)
+		got := env.get(t, s.ID)
 		if name == "the rule's count" { // its last time is at the next full hour
 			if got.Status != schedule.Active || got.Fired != 5 {
 				t.Errorf("%s: %+v", name, got)
 			}
-			b.exec(t, `update agent.schedule set next_at = now() where id = $1`, s.ID)
-			b.fire(t, 1)
-			got = b.get(t, s.ID)
+			env.exec(t, `update agent.schedule set next_at = now() where id = $1`, s.ID)
+			env.fire(t, 1)
+			got = env.get(t, s.ID)
 		}
 		if got.Status != schedule.Completed || got.NextAt != nil || got.Fired != int64(c.want) {
 			t.Errorf("%s: %+v, want it completed after %d", name, got, c.want)
@@ -177,7 +177,7 @@ func TestCountAndEndsCompleteASchedule(t *testing.T) {
 
 func TestTimeThatComesTwiceFiresOnceAndOneInAGapFires(t *testing.T) {
 	t.Parallel()
-	b := open(t)
+	env := setup(t)
 	for name, c := range map[string]struct {
 		spec schedule.Spec
 		from string
@@ -204,13 +204,13 @@ func TestTimeThatComesTwiceFiresOnceAndOneInAGapFires(t *testing.T) {
 			[]string{"00:30=04:30", "01:30=06:30", "02:30=07:30", "03:30=08:30"},
 		},
 	} {
-		s := b.create(t, c.spec)
-		b.nextAt(t, s.ID, c.from)
-		b.fire(t, 1)
-		if _, err := b.Pause(t.Context(), s.ID); err != nil { // or it goes on to this day
+		s := env.create(t, c.spec)
+		env.nextAt(t, s.ID, c.from)
+		env.fire(t, 1)
+		if _, err := env.Pause(t.Context(), s.ID); err != nil { // or it goes on to this day
 			t.Fatal(err)
 		}
-		got := pgtest.Query[[]string](t, b.sql, `
+		got := pgtest.Query[[]string](t, env.sql, `
 			select (array_agg(to_char(nominal_at, 'HH24:MI') || '=' || to_char(scheduled_for at time zone 'UTC', 'HH24:MI') order by scheduled_for, nominal_at))[:$2]
 			from agent.occurrence where schedule_id = $1`, s.ID, len(c.want))
 		if fmt.Sprint(got) != fmt.Sprint(c.want) {
@@ -221,30 +221,30 @@ func TestTimeThatComesTwiceFiresOnceAndOneInAGapFires(t *testing.T) {
 
 func TestKnownOccurrenceIsPassedOverNeverFiredTwice(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	s := b.create(t, schedule.Spec{Cron: "0 0 1 1 *", Timezone: "UTC"})
+	env := setup(t)
+	s := env.create(t, schedule.Spec{Cron: "0 0 1 1 *", Timezone: "UTC"})
 	next := *s.NextLocal
-	b.exec(t, `insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status) values ($1, $2, now(), 'fired'), ($1, $2 + interval '1 year', now(), 'fired')`, s.ID, next)
-	b.exec(t, `update agent.schedule set next_at = now()`)
-	b.fire(t, 1)
-	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 0 {
+	env.exec(t, `insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status) values ($1, $2, now(), 'fired'), ($1, $2 + interval '1 year', now(), 'fired')`, s.ID, next)
+	env.exec(t, `update agent.schedule set next_at = now()`)
+	env.fire(t, 1)
+	if n := pgtest.Query[int](t, env.sql, `select count(*) from agent.event`); n != 0 {
 		t.Errorf("it became %d events again", n)
 	}
-	if got := b.get(t, s.ID); got.NextLocal.Year() != next.Year()+2 {
+	if got := env.get(t, s.ID); got.NextLocal.Year() != next.Year()+2 {
 		t.Errorf("next is %v, want that in two years", got.NextLocal)
 	}
 }
 
 func TestCrashBetweenTheStepsLeavesAllOrNothing(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	s := b.create(t, hourly("UTC"))
-	b.exec(t, `update agent.schedule set next_at = now()`)
-	before := b.get(t, s.ID)
+	env := setup(t)
+	s := env.create(t, hourly("UTC"))
+	env.exec(t, `update agent.schedule set next_at = now()`)
+	before := env.get(t, s.ID)
 
 	// Held up after the schedules are locked and while their events are written, its session ends.
 	for _, table := range []string{"agent.occurrence", "agent.event"} {
-		blocker := pgtest.Connect(t, b.url)
+		blocker := pgtest.Connect(t, env.url)
 		tx, err := blocker.Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -254,10 +254,10 @@ func TestCrashBetweenTheStepsLeavesAllOrNothing(t *testing.T) {
 		}
 		failed := make(chan error, 1)
 		go func() {
-			_, err := schedule.Fire(context.WithoutCancel(t.Context()), b.Service, 1000)
+			_, err := schedule.Fire(context.WithoutCancel(t.Context()), env.Service)
 			failed <- err
 		}()
-		for pgtest.Query[int](t, b.sql, `
+		for pgtest.Query[int](t, env.sql, `
 			select count(pg_terminate_backend(l.pid)) from pg_locks l
 			join pg_database d on d.oid = l.database and d.datname = current_database()
 			where l.relation = $1::regclass and not l.granted`, table) == 0 {
@@ -271,60 +271,52 @@ func TestCrashBetweenTheStepsLeavesAllOrNothing(t *testing.T) {
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if n := pgtest.Query[int](t, b.sql, `select (select count(*) from agent.occurrence) + (select count(*) from agent.event)`); n != 0 {
+		if n := pgtest.Query[int](t, env.sql, `select (select count(*) from agent.occurrence) + (select count(*) from agent.event)`); n != 0 {
 			t.Fatalf("%d rows of the transaction that failed", n)
 		}
-		if got := b.get(t, s.ID); !got.NextAt.Equal(*before.NextAt) || got.Fired != 0 {
+		if got := env.get(t, s.ID); !got.NextAt.Equal(*before.NextAt) || got.Fired != 0 {
 			t.Fatalf("after the failure: %+v", got)
 		}
 	}
-	b.fire(t, 1)
-	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
+	env.fire(t, 1)
+	if n := pgtest.Query[int](t, env.sql, `select count(*) from agent.event`); n != 1 {
 		t.Errorf("%d events, want one", n)
 	}
 }
 
 func TestTwoServicesFireEachOccurrenceOnceThoughOneIsKilled(t *testing.T) {
 	t.Parallel()
-	b := open(t)
+	env := setup(t)
 	const n = 10_000
 	// The victim's sessions are known by their name.
-	u, err := url.Parse(b.url)
+	u, err := url.Parse(env.url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	q := u.Query()
 	q.Set("application_name", "victim")
 	u.RawQuery = q.Encode()
-	victim := openOn(t, u.String())
+	victim := serviceOn(t, u.String())
 
-	listener := pgtest.Connect(t, b.url)
-	if _, err := listener.Exec(t.Context(), `listen agent_event`); err != nil {
-		t.Fatal(err)
-	}
+	awaitEvent := env.listen(t)
 	// They are due within the next seconds, and in time: what is missed would be planned one by one.
-	b.exec(t, `
+	env.exec(t, `
 		insert into agent.schedule (queue, event, kind, at_local, timezone, zone, next_local, next_at)
 		select 'many', '{"n":1}', 'once', t.at at time zone 'Europe/Berlin', 'Europe/Berlin', 'Europe/Berlin', t.at at time zone 'Europe/Berlin', t.at
 		from generate_series(1, $1) as i, lateral (select clock_timestamp() + interval '500 ms' + i * interval '0.6 ms' as at offset 0) as t`, n)
-	if late := pgtest.Query[time.Duration](t, b.sql, `select now() - min(next_at) from agent.schedule`); late > schedule.DefaultMisfireGrace/2 {
+	if late := pgtest.Query[time.Duration](t, env.sql, `select now() - min(next_at) from agent.schedule`); late > schedule.DefaultMisfireGrace/2 {
 		t.Fatalf("the first was due %s ago before anybody could fire it", late)
 	}
-	running(t, b.Service)
+	running(t, env.Service)
 	stop := running(t, victim)
 
-	fired := func() int { return pgtest.Query[int](t, b.sql, `select count(*) from agent.occurrence`) }
+	fired := func() int { return pgtest.Query[int](t, env.sql, `select count(*) from agent.occurrence`) }
 	killed := false
 	for fired() < n {
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		_, err := listener.WaitForNotification(ctx)
-		cancel()
-		if err != nil {
-			t.Fatalf("%d of %d fired, then nothing: %v", fired(), n, err)
-		}
+		awaitEvent()
 		if !killed && fired() > n/4 {
 			killed = true
-			if pgtest.Query[int](t, b.sql, `select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and application_name = 'victim'`) == 0 {
+			if pgtest.Query[int](t, env.sql, `select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and application_name = 'victim'`) == 0 {
 				t.Error("there was nothing to kill")
 			}
 			stop()
@@ -334,7 +326,7 @@ func TestTwoServicesFireEachOccurrenceOnceThoughOneIsKilled(t *testing.T) {
 		t.Error("all fired before one could be killed")
 	}
 	var events, distinct, late int
-	if err := b.sql.QueryRow(t.Context(), `
+	if err := env.sql.QueryRow(t.Context(), `
 		select count(*), count(distinct (occurrence ->> 'schedule_id', occurrence ->> 'nominal_at'))
 		, (select count(*) from agent.schedule where status <> 'completed') from agent.event`).Scan(&events, &distinct, &late); err != nil {
 		t.Fatal(err)
@@ -346,50 +338,31 @@ func TestTwoServicesFireEachOccurrenceOnceThoughOneIsKilled(t *testing.T) {
 
 func TestScheduleMadeForSoonFiresWithoutWaitingForAPoll(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	slow := openWith(t, schedule.Config{DatabaseURL: b.url, PollInterval: time.Hour})
-	listener := pgtest.Connect(t, b.url)
-	if _, err := listener.Exec(t.Context(), `listen agent_event`); err != nil {
-		t.Fatal(err)
-	}
+	env := setup(t)
+	slow := serviceWith(t, schedule.Config{DatabaseURL: env.url, PollInterval: time.Hour})
+	awaitEvent := env.listen(t)
 	running(t, slow)
-	// It listens once a session of its own waits for a notification.
-	for pgtest.Query[int](t, b.sql, `select count(*) from pg_stat_activity where datname = current_database() and query = 'listen agent_schedule' and state = 'idle'`) == 0 {
-		if err := t.Context().Err(); err != nil {
-			t.Fatal(err)
-		}
+	soon := func() schedule.Spec {
+		return schedule.Spec{At: &schedule.Moment{Time: time.Now().Add(300 * time.Millisecond), IsInstant: true}}
 	}
-	b.create(t, schedule.Spec{At: &schedule.Moment{Time: time.Now().Add(300 * time.Millisecond), IsInstant: true}})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	if _, err := listener.WaitForNotification(ctx); err != nil {
-		t.Fatalf("it did not fire: %v", err)
-	}
+	env.create(t, soon())
+	awaitEvent() // by now it listens
+	env.create(t, soon())
+	awaitEvent()
 }
 
 func TestScheduleThatCannotFireIsOutOfTheOthersWay(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	bad, good := b.create(t, hourly("UTC")), b.create(t, hourly("UTC"))
-	b.exec(t, `update agent.schedule set rule = 'never' where id = $1`, bad.ID)
-	b.exec(t, `update agent.schedule set next_at = now() - id * interval '1 ms'`)
-	listener := pgtest.Connect(t, b.url)
-	if _, err := listener.Exec(t.Context(), `listen agent_event`); err != nil {
-		t.Fatal(err)
-	}
-	stop := running(t, b.Service)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	if _, err := listener.WaitForNotification(ctx); err != nil {
-		t.Fatalf("the other one did not fire: %v", err)
-	}
-	for b.get(t, bad.ID).Status != schedule.Paused {
-		if err := ctx.Err(); err != nil {
-			t.Fatal("the bad one is not paused")
-		}
-	}
+	env := setup(t)
+	bad, good := env.create(t, hourly("UTC")), env.create(t, hourly("UTC"))
+	env.exec(t, `update agent.schedule set rule = 'never' where id = $1`, bad.ID)
+	env.exec(t, `update agent.schedule set next_at = now() - id * interval '1 ms'`)
+	awaitEvent := env.listen(t)
+	stop := running(t, env.Service)
+	awaitEvent()
+	until(t, "the bad one is paused", func() bool { return env.get(t, bad.ID).Status == schedule.Paused })
 	stop()
-	if got := b.get(t, good.ID); got.Fired != 1 || got.Status != schedule.Active {
+	if got := env.get(t, good.ID); got.Fired != 1 || got.Status != schedule.Active {
 		t.Errorf("the good one: %+v", got)
 	}
 }
@@ -397,20 +370,20 @@ func TestScheduleThatCannotFireIsOutOfTheOthersWay(t *testing.T) {
 // A million schedules that wait cost nothing: what is due is the front of an index, before any statistics and after.
 func TestWaitingSchedulesAreNotLookedAt(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	b.create(t, hourly("UTC"))
+	env := setup(t)
+	env.create(t, hourly("UTC"))
 	for _, analyze := range []string{`select 1`, `analyze agent.schedule`} {
-		b.exec(t, `
+		env.exec(t, `
 			insert into agent.schedule (event, kind, rule, timezone, zone, next_local, next_at)
 			select event, kind, rule, timezone, zone, now() at time zone 'UTC' + i * interval '1 s' + interval '1 h', now() + i * interval '1 s' + interval '1 h'
 			from agent.schedule, generate_series(1, 20000) i where id = 1`)
-		b.exec(t, `update agent.schedule set next_at = now() - interval '1 s' where id <= 3`)
-		b.exec(t, analyze)
+		env.exec(t, `update agent.schedule set next_at = now() - interval '1 s' where id <= 3`)
+		env.exec(t, analyze)
 		for _, statement := range []string{
 			`select s from agent.schedule s where s.status = 'active' and s.next_at is not null and s.next_at <= now() order by s.next_at, s.id limit 1000 for update skip locked`,
 			`select s.next_at from agent.schedule s where s.status = 'active' and s.next_at is not null order by s.next_at, s.id limit 1`,
 		} {
-			tx, err := b.sql.Begin(t.Context())
+			tx, err := env.sql.Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -431,7 +404,7 @@ func TestWaitingSchedulesAreNotLookedAt(t *testing.T) {
 				t.Errorf("%s:\n%s", statement, plan)
 			}
 		}
-		if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.lock_due_schedules()`); n != 3 {
+		if n := pgtest.Query[int](t, env.sql, `select count(*) from agent.lock_due_schedules()`); n != 3 {
 			t.Errorf("%d are due, want 3", n)
 		}
 	}
@@ -439,35 +412,35 @@ func TestWaitingSchedulesAreNotLookedAt(t *testing.T) {
 
 func TestOccurrencesFollowTheirEventsLife(t *testing.T) {
 	t.Parallel()
-	b := open(t)
+	env := setup(t)
 	spec := hourly("UTC")
 	spec.Misfire = schedule.MisfireAll
-	s := b.create(t, spec)
-	b.backBy(t, s.ID, 7*time.Hour)
-	b.fire(t, 1)
-	ids := pgtest.Query[[]int64](t, b.sql, `select array_agg(event_id order by nominal_at) from agent.occurrence`)
+	s := env.create(t, spec)
+	env.backBy(t, s.ID, 7*time.Hour)
+	env.fire(t, 1)
+	ids := pgtest.Query[[]int64](t, env.sql, `select array_agg(event_id order by nominal_at) from agent.occurrence`)
 	if len(ids) != 7 {
 		t.Fatalf("%d events, want 7", len(ids))
 	}
 	claim := func(id int64) string {
 		t.Helper()
-		b.exec(t, `update agent.event set attempts = attempts + 1, claimed = claimed || now(), nacked_at = null, vt = now() + interval '1 h' where id = $1`, id)
-		return pgtest.Query[string](t, b.sql, `select agent.receipt(e) from agent.event e where id = $1`, id)
+		env.exec(t, `update agent.event set attempts = attempts + 1, claimed = claimed || now(), nacked_at = null, vt = now() + interval '1 h' where id = $1`, id)
+		return pgtest.Query[string](t, env.sql, `select agent.receipt(e) from agent.event e where id = $1`, id)
 	}
 	claim(ids[1])
-	b.exec(t, `select agent.delete_event($1, $2)`, ids[2], claim(ids[2]))
-	b.exec(t, `select agent.nack_event($1, $2, _error => 'first')`, ids[3], claim(ids[3]))
-	b.exec(t, `select agent.nack_event($1, $2, _error => 'the receiver said 500', _final => true)`, ids[3], claim(ids[3]))
-	b.exec(t, `select agent.delete_event($1)`, ids[4])
-	b.exec(t, `select agent_private.move_to_history(array[$1::int8], 'expired')`, ids[5])
-	b.exec(t, `select agent_private.move_to_history(array[$1::int8], 'failed')`, ids[6])
-	b.exec(t, `select agent.requeue_event($1)`, ids[6])
+	env.exec(t, `select agent.delete_event($1, $2)`, ids[2], claim(ids[2]))
+	env.exec(t, `select agent.nack_event($1, $2, _error => 'first')`, ids[3], claim(ids[3]))
+	env.exec(t, `select agent.nack_event($1, $2, _error => 'the receiver said 500', _final => true)`, ids[3], claim(ids[3]))
+	env.exec(t, `select agent.delete_event($1)`, ids[4])
+	env.exec(t, `select agent_private.move_to_history(array[$1::int8], 'expired')`, ids[5])
+	env.exec(t, `select agent_private.move_to_history(array[$1::int8], 'failed')`, ids[6])
+	env.exec(t, `select agent.requeue_event($1)`, ids[6])
 
 	want := []schedule.OccurrenceStatus{schedule.OccurrencePending, schedule.OccurrenceProcessing, schedule.OccurrenceCompleted, schedule.OccurrenceFailed, schedule.OccurrenceCancelled, schedule.OccurrenceFailed, schedule.OccurrencePending}
-	if got := b.statuses(t, s.ID); !slices.Equal(got, want) {
+	if got := env.statuses(t, s.ID); !slices.Equal(got, want) {
 		t.Fatalf("got %v\nwant %v", got, want)
 	}
-	past := b.past(t, s.ID)
+	past := env.past(t, s.ID)
 	if o := past[3]; o.FailureReason == nil || *o.FailureReason != "the receiver said 500" || o.RetryCount != 1 || o.ExecutedAt == nil || *o.EventID != ids[3] {
 		t.Errorf("the failed one: %+v", o)
 	}
@@ -480,7 +453,7 @@ func TestOccurrencesFollowTheirEventsLife(t *testing.T) {
 	if o := past[0]; !o.ScheduledFor.Equal(o.NominalAt) || o.FiredAt == nil || o.ExecutedAt != nil || o.ScheduleID != s.ID {
 		t.Errorf("the pending one: %+v", o)
 	}
-	if got := b.get(t, s.ID); got.Status != schedule.Active || !got.NextAt.After(time.Now()) {
+	if got := env.get(t, s.ID); got.Status != schedule.Active || !got.NextAt.After(time.Now()) {
 		t.Errorf("after a failed occurrence the schedule does not go on: %+v", got)
 	}
 
@@ -488,14 +461,14 @@ func TestOccurrencesFollowTheirEventsLife(t *testing.T) {
 	var seen []time.Time
 	p := schedule.OccurrencesParams{ID: s.ID, Limit: 2, Upcoming: 3}
 	for {
-		page, err := b.Occurrences(t.Context(), p)
+		page, err := env.Occurrences(t.Context(), p)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, o := range page.Past {
 			seen = append(seen, o.NominalAt)
 		}
-		next := b.get(t, s.ID).NextAt
+		next := env.get(t, s.ID).NextAt
 		if len(page.Upcoming) != 3 || !page.Upcoming[0].UTC.Equal(*next) || !page.Upcoming[2].UTC.Equal(next.Add(2*time.Hour)) {
 			t.Errorf("to come: %v, want three from %v on", page.Upcoming, next)
 		}
@@ -506,41 +479,41 @@ func TestOccurrencesFollowTheirEventsLife(t *testing.T) {
 	if len(seen) != 7 || !slices.IsSortedFunc(seen, func(a, b time.Time) int { return b.Compare(a) }) {
 		t.Errorf("pages have %v", seen)
 	}
-	if _, err := b.Occurrences(t.Context(), schedule.OccurrencesParams{ID: s.ID + 1}); !errors.Is(err, schedule.ErrNotFound) {
+	if _, err := env.Occurrences(t.Context(), schedule.OccurrencesParams{ID: s.ID + 1}); !errors.Is(err, schedule.ErrNotFound) {
 		t.Errorf("of a schedule there is not: %v", err)
 	}
 }
 
 func TestPausedScheduleDoesNotFireAndTheMisfirePolicyDecidesWhenItIsResumed(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	s := b.create(t, hourly("UTC"))
+	env := setup(t)
+	s := env.create(t, hourly("UTC"))
 	for range 2 {
-		got, err := b.Pause(t.Context(), s.ID)
+		got, err := env.Pause(t.Context(), s.ID)
 		if err != nil || got.Status != schedule.Paused || got.Version != 2 {
 			t.Fatalf("paused: %+v, %v", got, err)
 		}
 	}
-	b.exec(t, `update agent.schedule set next_local = date_trunc('hour', now() at time zone 'UTC') - interval '3 h'`)
-	b.exec(t, `update agent.schedule set next_at = next_local at time zone 'UTC'`)
-	b.fire(t, 0)
+	env.exec(t, `update agent.schedule set next_local = date_trunc('hour', now() at time zone 'UTC') - interval '3 h'`)
+	env.exec(t, `update agent.schedule set next_at = next_local at time zone 'UTC'`)
+	env.fire(t, 0)
 	for range 2 {
-		got, err := b.Resume(t.Context(), s.ID)
+		got, err := env.Resume(t.Context(), s.ID)
 		if err != nil || got.Status != schedule.Active || got.Version != 3 {
 			t.Fatalf("resumed: %+v, %v", got, err)
 		}
 	}
-	b.fire(t, 1)
-	statuses := b.statuses(t, s.ID)
+	env.fire(t, 1)
+	statuses := env.statuses(t, s.ID)
 	if len(statuses) != 4 || statuses[0] != schedule.OccurrenceSkipped || statuses[3] != schedule.OccurrencePending {
 		t.Errorf("what was missed became %v", statuses)
 	}
-	if err := b.Delete(t.Context(), s.ID, nil); err != nil {
+	if err := env.Delete(t.Context(), s.ID, nil); err != nil {
 		t.Fatal(err)
 	}
-	_, paused := b.Pause(t.Context(), s.ID)
-	_, resumed := b.Resume(t.Context(), s.ID)
-	_, ran := b.RunNow(t.Context(), s.ID)
+	_, paused := env.Pause(t.Context(), s.ID)
+	_, resumed := env.Resume(t.Context(), s.ID)
+	_, ran := env.RunNow(t.Context(), s.ID)
 	for _, err := range []error{paused, resumed, ran} {
 		if !errors.Is(err, schedule.ErrEnded) {
 			t.Errorf("of a cancelled schedule: %v", err)
@@ -550,67 +523,67 @@ func TestPausedScheduleDoesNotFireAndTheMisfirePolicyDecidesWhenItIsResumed(t *t
 
 func TestExtraOccurrenceLeavesTheOthersAlone(t *testing.T) {
 	t.Parallel()
-	b := open(t)
+	env := setup(t)
 	spec := hourly("America/New_York")
 	spec.Count = 5
-	s := b.create(t, spec)
-	o, err := b.RunNow(t.Context(), s.ID)
+	s := env.create(t, spec)
+	o, err := env.RunNow(t.Context(), s.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	past := b.past(t, s.ID)
+	past := env.past(t, s.ID)
 	if len(past) != 1 || !o.Manual || !past[0].Manual || o.Status != schedule.OccurrencePending || *past[0].EventID != *o.EventID || !past[0].NominalAt.Equal(o.NominalAt) {
 		t.Errorf("ran %+v, stored %+v", o, past)
 	}
-	if want := pgtest.Query[time.Time](t, b.sql, `select $1::timestamptz at time zone 'America/New_York'`, o.ScheduledFor); !o.NominalAt.Equal(want) {
+	if want := pgtest.Query[time.Time](t, env.sql, `select $1::timestamptz at time zone 'America/New_York'`, o.ScheduledFor); !o.NominalAt.Equal(want) {
 		t.Errorf("nominally at %v, want %v", o.NominalAt, want)
 	}
-	if got := b.get(t, s.ID); got.Fired != 0 || !got.NextAt.Equal(*s.NextAt) {
+	if got := env.get(t, s.ID); got.Fired != 0 || !got.NextAt.Equal(*s.NextAt) {
 		t.Errorf("the schedule: %+v", got)
 	}
-	if _, err := b.RunNow(t.Context(), s.ID+1); !errors.Is(err, schedule.ErrNotFound) {
+	if _, err := env.RunNow(t.Context(), s.ID+1); !errors.Is(err, schedule.ErrNotFound) {
 		t.Errorf("of a schedule there is not: %v", err)
 	}
 }
 
 func TestDeletedScheduleIsCancelledWithTheEventsThatNobodyClaimed(t *testing.T) {
 	t.Parallel()
-	b := open(t)
+	env := setup(t)
 	spec := hourly("UTC")
 	spec.Misfire = schedule.MisfireAll
-	s := b.create(t, spec)
-	b.backBy(t, s.ID, 3*time.Hour)
-	b.fire(t, 1)
-	b.exec(t, `update agent.event set attempts = 1, claimed = array[now()], vt = now() + interval '1 h' where id = (select min(id) from agent.event)`)
+	s := env.create(t, spec)
+	env.backBy(t, s.ID, 3*time.Hour)
+	env.fire(t, 1)
+	env.exec(t, `update agent.event set attempts = 1, claimed = array[now()], vt = now() + interval '1 h' where id = (select min(id) from agent.event)`)
 	for range 2 {
-		if err := b.Delete(t.Context(), s.ID, nil); err != nil {
+		if err := env.Delete(t.Context(), s.ID, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	want := []schedule.OccurrenceStatus{schedule.OccurrenceProcessing, schedule.OccurrenceCancelled, schedule.OccurrenceCancelled, schedule.OccurrenceCancelled}
-	if got := b.statuses(t, s.ID); !slices.Equal(got, want) {
+	if got := env.statuses(t, s.ID); !slices.Equal(got, want) {
 		t.Errorf("got %v\nwant %v", got, want)
 	}
-	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist where outcome = 'cancelled'`); n != 2 {
+	if n := pgtest.Query[int](t, env.sql, `select count(*) from agent.event_hist where outcome = 'cancelled'`); n != 2 {
 		t.Errorf("history has %d cancelled events, want 2", n)
 	}
-	if got := b.get(t, s.ID); got.Status != schedule.Cancelled || got.NextAt != nil || got.Version != s.Version+1 {
+	if got := env.get(t, s.ID); got.Status != schedule.Cancelled || got.NextAt != nil || got.Version != s.Version+1 {
 		t.Errorf("afterwards: %+v", got)
 	}
-	if err := b.Delete(t.Context(), s.ID+1, nil); !errors.Is(err, schedule.ErrNotFound) {
+	if err := env.Delete(t.Context(), s.ID+1, nil); !errors.Is(err, schedule.ErrNotFound) {
 		t.Errorf("of a schedule there is not: %v", err)
 	}
 }
 
 func TestOldOccurrencesAreForgottenNotThoseAMoveCouldBringBack(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	b.exec(t, `insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status)
+	env := setup(t)
+	env.exec(t, `insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status)
 		select 1, now() at time zone 'UTC' - d * interval '1 day', now() - d * interval '1 day', 'fired' from unnest(array[0, 1, 5, 50]) d`)
-	if n := pgtest.Query[int](t, b.sql, `select agent.prune_occurrences('3 days')`); n != 2 {
+	if n := pgtest.Query[int](t, env.sql, `select agent.prune_occurrences('3 days')`); n != 2 {
 		t.Errorf("%d were forgotten, want 2", n)
 	}
-	if _, err := b.sql.Exec(t.Context(), `select agent.prune_occurrences('1 day')`); err == nil || !strings.Contains(err.Error(), "QD003") {
+	if _, err := env.sql.Exec(t.Context(), `select agent.prune_occurrences('1 day')`); err == nil || !strings.Contains(err.Error(), "QD003") {
 		t.Errorf("a short retention: %v", err)
 	}
 }

@@ -16,27 +16,27 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// bench is a service on a database of its own, with a session beside it that sees and bends what the service cannot.
-type bench struct {
+// environment is a service on a database of its own, with a session of the owner's beside it.
+type environment struct {
 	*schedule.Service
 	url string
 	sql *pgx.Conn
 }
 
-func open(t *testing.T) bench {
+func setup(t *testing.T) environment {
 	t.Helper()
 	url := pgtest.New(t).URL
-	return bench{Service: openOn(t, url), url: url, sql: pgtest.Connect(t, url)}
+	return environment{Service: serviceOn(t, url), url: url, sql: pgtest.Connect(t, url)}
 }
 
-func openOn(t *testing.T, url string) *schedule.Service {
+func serviceOn(t *testing.T, url string) *schedule.Service {
 	t.Helper()
-	return openWith(t, schedule.Config{DatabaseURL: url})
+	return serviceWith(t, schedule.Config{DatabaseURL: url})
 }
 
-func openWith(t *testing.T, cfg schedule.Config) *schedule.Service {
+func serviceWith(t *testing.T, cfg schedule.Config) *schedule.Service {
 	t.Helper()
-	// A machine that is busy makes no test fail.
+	// On a busy machine no test fails by them.
 	cfg.QueryTimeout = cmp.Or(cfg.QueryTimeout, time.Minute)
 	cfg.CallTimeout = cmp.Or(cfg.CallTimeout, 2*time.Minute)
 	cfg.DatabaseURL = pgtest.AsService(cfg.DatabaseURL)
@@ -55,7 +55,7 @@ func openWith(t *testing.T, cfg schedule.Config) *schedule.Service {
 	return s
 }
 
-// running makes s.Run go until the test ends or the returned function is called.
+// running calls s.Run until the test ends or the returned function is called.
 func running(t *testing.T, s *schedule.Service) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -76,10 +76,10 @@ func running(t *testing.T, s *schedule.Service) (stop func()) {
 	return stop
 }
 
-// exec runs a statement beside the service.
-func (b bench) exec(t *testing.T, sql string, args ...any) {
+// exec runs a statement as the owner.
+func (env environment) exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
-	if _, err := b.sql.Exec(t.Context(), sql, args...); err != nil {
+	if _, err := env.sql.Exec(t.Context(), sql, args...); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
 }
@@ -117,23 +117,40 @@ func hourly(zone string) schedule.Spec {
 	return schedule.Spec{Cron: "0 * * * *", Timezone: zone, Event: json.RawMessage(`{"kind":"hourly"}`)}
 }
 
-// create makes a schedule.
-func (b bench) create(t *testing.T, spec schedule.Spec) schedule.Schedule {
+// listen returns a function that waits until an event is inserted.
+func (env environment) listen(t *testing.T) (awaitEvent func()) {
+	t.Helper()
+	conn := pgtest.Connect(t, env.url)
+	if _, err := conn.Exec(t.Context(), `listen agent_event`); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		if _, err := conn.WaitForNotification(ctx); err != nil {
+			t.Fatalf("waiting for an event: %v", err)
+		}
+	}
+}
+
+// create creates a schedule.
+func (env environment) create(t *testing.T, spec schedule.Spec) schedule.Schedule {
 	t.Helper()
 	if spec.Event == nil {
 		spec.Event = json.RawMessage(`{"n":1}`)
 	}
-	created, err := b.Create(t.Context(), schedule.CreateParams{Spec: spec})
+	created, err := env.Create(t.Context(), schedule.CreateParams{Spec: spec})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return created.Schedule
 }
 
-// fire has what is due fire, and fails the test unless want schedules did.
-func (b bench) fire(t *testing.T, want int) {
+// fire fires what is due, and fails the test unless that is want schedules.
+func (env environment) fire(t *testing.T, want int) {
 	t.Helper()
-	ids, err := schedule.Fire(t.Context(), b.Service, 1000)
+	ids, err := schedule.Fire(t.Context(), env.Service)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,20 +160,20 @@ func (b bench) fire(t *testing.T, want int) {
 }
 
 // nextAt makes a schedule's next occurrence one of a local time, at the instant that is in its zone.
-func (b bench) nextAt(t *testing.T, id int64, at string) {
+func (env environment) nextAt(t *testing.T, id int64, at string) {
 	t.Helper()
-	b.exec(t, `update agent.schedule set next_local = $2, next_at = agent.resolve_local($2, zone, gap, overlap) where id = $1`, id, local(t, at))
+	env.exec(t, `update agent.schedule set next_local = $2, next_at = agent.resolve_local($2, zone, gap, overlap) where id = $1`, id, local(t, at))
 }
 
 // backBy moves a schedule's next occurrence back in time.
-func (b bench) backBy(t *testing.T, id int64, by time.Duration) {
+func (env environment) backBy(t *testing.T, id int64, by time.Duration) {
 	t.Helper()
-	b.exec(t, `update agent.schedule set next_local = next_local - $2::interval, next_at = next_at - $2::interval where id = $1`, id, by)
+	env.exec(t, `update agent.schedule set next_local = next_local - $2::interval, next_at = next_at - $2::interval where id = $1`, id, by)
 }
 
-func (b bench) get(t *testing.T, id int64) schedule.Schedule {
+func (env environment) get(t *testing.T, id int64) schedule.Schedule {
 	t.Helper()
-	s, err := b.Get(t.Context(), id)
+	s, err := env.Get(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,9 +181,9 @@ func (b bench) get(t *testing.T, id int64) schedule.Schedule {
 }
 
 // past returns the occurrences of a schedule, oldest first.
-func (b bench) past(t *testing.T, id int64) []schedule.Occurrence {
+func (env environment) past(t *testing.T, id int64) []schedule.Occurrence {
 	t.Helper()
-	o, err := b.Occurrences(t.Context(), schedule.OccurrencesParams{ID: id, Limit: schedule.MaxPage})
+	o, err := env.Occurrences(t.Context(), schedule.OccurrencesParams{ID: id, Limit: schedule.MaxPage})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,10 +194,10 @@ func (b bench) past(t *testing.T, id int64) []schedule.Occurrence {
 }
 
 // statuses returns what became of a schedule's occurrences, oldest first.
-func (b bench) statuses(t *testing.T, id int64) []schedule.OccurrenceStatus {
+func (env environment) statuses(t *testing.T, id int64) []schedule.OccurrenceStatus {
 	t.Helper()
 	var statuses []schedule.OccurrenceStatus
-	for _, o := range b.past(t, id) {
+	for _, o := range env.past(t, id) {
 		statuses = append(statuses, o.Status)
 	}
 	return statuses

@@ -93,8 +93,8 @@ func (e *expander) upcoming(r *row, n int) ([]Instant, error) {
 	if n <= 1 {
 		return []Instant{first}, nil
 	}
-	var floor time.Time
-	if err := e.q.QueryRow(e.ctx, `select floor from agent.expansion_start($1, $2)`, r.Zone, r.NextAt).Scan(&floor); err != nil {
+	_, floor, err := e.start(r.Zone, r.NextAt)
+	if err != nil {
 		return nil, err
 	}
 	rest, err := e.following(r, first, floor, n-1)

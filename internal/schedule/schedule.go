@@ -11,68 +11,50 @@ import (
 // Kind is how a schedule's times are given.
 type Kind string
 
-// The kinds of schedules.
-const (
-	Once  Kind = "once"  // at one time
-	RRule Kind = "rrule" // by a recurrence rule of RFC 5545
-	Cron  Kind = "cron"  // by a cron expression
-)
-
 // Status is the status of a schedule.
 type Status string
 
-// The statuses of a schedule.
-const (
-	Active    Status = "active"    // fires
-	Paused    Status = "paused"    // does not fire until it is resumed
-	Completed Status = "completed" // has no occurrence left, unless it is changed
-	Cancelled Status = "cancelled" // deleted, or its owner was; final
-)
-
-// Misfire decides on missed occurrences: those still due Config.MisfireGrace after their time.
+// Misfire decides on missed occurrences: those still due Config.MisfireGrace after their time. What does not fire is recorded as skipped.
 type Misfire string
-
-// The policies for missed occurrences. What does not fire is recorded as skipped.
-const (
-	MisfireOnce Misfire = "once" // the latest of those missed fires now
-	MisfireAll  Misfire = "all"  // each fires now, in order
-	MisfireSkip Misfire = "skip" // none fires
-)
 
 // Gap decides on a civil time that a zone leaves out.
 type Gap string
 
-// The policies for gaps.
-const (
-	GapForward Gap = "forward" // later by the gap's length: 02:30 at 03:30
-	GapNext    Gap = "next"    // at the gap's end: 02:30 at 03:00
-	GapSkip    Gap = "skip"    // not at all
-)
-
 // Overlap decides on a civil time that a zone has twice.
 type Overlap string
-
-// The policies for overlaps.
-const (
-	OverlapFirst Overlap = "first"
-	OverlapLast  Overlap = "last"
-)
 
 // Leap decides on a yearly 29 February in a common year.
 type Leap string
 
-// The policies for 29 February.
-const (
-	LeapFeb28 Leap = "feb28"
-	LeapMar1  Leap = "mar1"
-	LeapSkip  Leap = "skip" // not at all
-)
-
 // OccurrenceStatus is the status of an occurrence, which follows its event.
 type OccurrenceStatus string
 
-// The statuses of an occurrence.
+// The values of these types, as HTTP and SQL have them.
 const (
+	Once  Kind = "once"  // at one time
+	RRule Kind = "rrule" // by a recurrence rule of RFC 5545
+	Cron  Kind = "cron"  // by a cron expression
+
+	Active    Status = "active"    // fires
+	Paused    Status = "paused"    // does not fire until it is resumed
+	Completed Status = "completed" // has no occurrence left, unless it is changed
+	Cancelled Status = "cancelled" // deleted, or its owner was; final
+
+	MisfireOnce Misfire = "once" // the latest of those missed fires now
+	MisfireAll  Misfire = "all"  // each fires now, in order
+	MisfireSkip Misfire = "skip" // none fires
+
+	GapForward Gap = "forward" // later by the gap's length: 02:30 at 03:30
+	GapNext    Gap = "next"    // at the gap's end: 02:30 at 03:00
+	GapSkip    Gap = "skip"    // not at all
+
+	OverlapFirst Overlap = "first"
+	OverlapLast  Overlap = "last"
+
+	LeapFeb28 Leap = "feb28"
+	LeapMar1  Leap = "mar1"
+	LeapSkip  Leap = "skip" // not at all
+
 	OccurrencePending    OccurrenceStatus = "pending"    // its event waits in the queue
 	OccurrenceProcessing OccurrenceStatus = "processing" // its event is leased
 	OccurrenceCompleted  OccurrenceStatus = "completed"  // its event was acked

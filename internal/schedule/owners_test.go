@@ -12,9 +12,9 @@ import (
 )
 
 // owner puts an owner into a zone.
-func (b bench) owner(t *testing.T, id, zone string) schedule.PutOwnerResult {
+func (env environment) owner(t *testing.T, id, zone string) schedule.PutOwnerResult {
 	t.Helper()
-	o, err := b.PutOwner(t.Context(), schedule.PutOwnerParams{ID: id, Timezone: zone})
+	o, err := env.PutOwner(t.Context(), schedule.PutOwnerParams{ID: id, Timezone: zone})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,29 +23,29 @@ func (b bench) owner(t *testing.T, id, zone string) schedule.PutOwnerResult {
 
 func TestOwnersMoveResolvesTheSameLocalTimesAnew(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	b.owner(t, "ada", "Europe/Berlin")
+	env := setup(t)
+	env.owner(t, "ada", "Europe/Berlin")
 	at := moment(t, "2040-01-10T09:00:00")
-	mine := b.create(t, schedule.Spec{Owner: "ada", At: at})
-	own := b.create(t, schedule.Spec{Owner: "ada", At: at, Timezone: "Asia/Tokyo"})
-	fixed := b.create(t, schedule.Spec{Owner: "ada", At: moment(t, "2040-01-10T08:00:00Z")})
-	done := b.create(t, schedule.Spec{Owner: "ada", At: at})
-	if err := b.Delete(t.Context(), done.ID, nil); err != nil {
+	mine := env.create(t, schedule.Spec{Owner: "ada", At: at})
+	own := env.create(t, schedule.Spec{Owner: "ada", At: at, Timezone: "Asia/Tokyo"})
+	fixed := env.create(t, schedule.Spec{Owner: "ada", At: moment(t, "2040-01-10T08:00:00Z")})
+	done := env.create(t, schedule.Spec{Owner: "ada", At: at})
+	if err := env.Delete(t.Context(), done.ID, nil); err != nil {
 		t.Fatal(err)
 	}
 	if format(mine.NextAt) != "2040-01-10T08:00:00Z" || mine.Zone != "Europe/Berlin" {
 		t.Fatalf("made: %+v", mine)
 	}
-	moved := b.owner(t, "ada", "America/New_York")
+	moved := env.owner(t, "ada", "America/New_York")
 	if moved.Created || moved.Moved != 1 || moved.Version != 2 {
 		t.Errorf("put: %+v", moved)
 	}
 	for id, want := range map[int64]string{mine.ID: "2040-01-10T14:00:00Z", own.ID: "2040-01-10T00:00:00Z", fixed.ID: "2040-01-10T08:00:00Z"} {
-		if got := b.get(t, id); format(got.NextAt) != want {
+		if got := env.get(t, id); format(got.NextAt) != want {
 			t.Errorf("schedule %d is next at %s, want %s", id, format(got.NextAt), want)
 		}
 	}
-	if got := b.get(t, mine.ID); got.Zone != "America/New_York" || schedule.FormatLocal(*got.NextLocal) != "2040-01-10T09:00:00" || got.Version != 2 || got.Timezone != "" {
+	if got := env.get(t, mine.ID); got.Zone != "America/New_York" || schedule.FormatLocal(*got.NextLocal) != "2040-01-10T09:00:00" || got.Version != 2 || got.Timezone != "" {
 		t.Errorf("moved: %+v", got)
 	}
 }
@@ -56,33 +56,33 @@ func TestOwnersMoveNeitherLosesAnOccurrenceNorFiresItTwice(t *testing.T) {
 	for _, misfire := range []schedule.Misfire{schedule.MisfireOnce, schedule.MisfireAll, schedule.MisfireSkip} {
 		t.Run(string(misfire), func(t *testing.T) {
 			t.Parallel()
-			b := open(t)
-			b.owner(t, "ada", "Etc/GMT+10") // ten hours behind UTC
-			now := pgtest.Query[time.Time](t, b.sql, `select now() at time zone 'Etc/GMT+10'`)
+			env := setup(t)
+			env.owner(t, "ada", "Etc/GMT+10") // ten hours behind UTC
+			now := pgtest.Query[time.Time](t, env.sql, `select now() at time zone 'Etc/GMT+10'`)
 			at := schedule.Moment{Time: now.Add(2 * time.Hour).Truncate(time.Second)}
-			s := b.create(t, schedule.Spec{Owner: "ada", RRule: "FREQ=DAILY", At: &at, Misfire: misfire})
-			b.fire(t, 0)
+			s := env.create(t, schedule.Spec{Owner: "ada", RRule: "FREQ=DAILY", At: &at, Misfire: misfire})
+			env.fire(t, 0)
 
-			b.owner(t, "ada", "Etc/GMT-10") // east
-			b.fire(t, 1)
-			if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
+			env.owner(t, "ada", "Etc/GMT-10") // east
+			env.fire(t, 1)
+			if n := pgtest.Query[int](t, env.sql, `select count(*) from agent.event`); n != 1 {
 				t.Fatalf("after the move east there are %d events, want one", n)
 			}
-			if past := b.past(t, s.ID); len(past) != 1 || !past[0].NominalAt.Equal(at.Time) {
+			if past := env.past(t, s.ID); len(past) != 1 || !past[0].NominalAt.Equal(at.Time) {
 				t.Fatalf("what came is %+v, want %v", past, at)
 			}
 			// What comes next comes by the new zone: at the same time tomorrow, which is in six hours.
-			got := b.get(t, s.ID)
+			got := env.get(t, s.ID)
 			if !got.NextLocal.Equal(at.Time.AddDate(0, 0, 1)) || got.NextAt.Before(time.Now().Add(5*time.Hour)) || got.NextAt.After(time.Now().Add(7*time.Hour)) {
 				t.Errorf("next: %v, at %v", got.NextLocal, got.NextAt)
 			}
 
-			b.owner(t, "ada", "Etc/GMT+10") // and back west, where it is still to come
-			b.fire(t, 0)
-			if got := b.get(t, s.ID); !got.NextLocal.Equal(at.Time.AddDate(0, 0, 1)) || got.NextAt.Before(time.Now().Add(25*time.Hour)) {
+			env.owner(t, "ada", "Etc/GMT+10") // and back west, where it is still to come
+			env.fire(t, 0)
+			if got := env.get(t, s.ID); !got.NextLocal.Equal(at.Time.AddDate(0, 0, 1)) || got.NextAt.Before(time.Now().Add(25*time.Hour)) {
 				t.Errorf("after the move back: %v, at %v", got.NextLocal, got.NextAt)
 			}
-			if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
+			if n := pgtest.Query[int](t, env.sql, `select count(*) from agent.event`); n != 1 {
 				t.Errorf("after the move back there are %d events, want one", n)
 			}
 		})
@@ -91,15 +91,15 @@ func TestOwnersMoveNeitherLosesAnOccurrenceNorFiresItTwice(t *testing.T) {
 
 func TestOwnersMoveIntoAGapThatIsSkippedPlansTheTimeAfter(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	b.owner(t, "ada", "Asia/Tokyo")
-	s := b.create(t, schedule.Spec{Owner: "ada", Cron: "30 2 * * *", Gap: schedule.GapSkip})
-	gap := pgtest.Query[time.Time](t, b.sql, `
+	env := setup(t)
+	env.owner(t, "ada", "Asia/Tokyo")
+	s := env.create(t, schedule.Spec{Owner: "ada", Cron: "30 2 * * *", Gap: schedule.GapSkip})
+	gap := pgtest.Query[time.Time](t, env.sql, `
 		select date_trunc('day', at at time zone 'America/New_York') + interval '2 h 30 min'
 		from agent_private.zone_transitions('America/New_York', now() + interval '2 days', now() + interval '2 years', '7 days') where offset_after > offset_before limit 1`)
-	b.exec(t, `update agent.schedule set next_local = $1, next_at = $1::timestamp at time zone 'Asia/Tokyo'`, gap)
-	b.owner(t, "ada", "America/New_York")
-	got := b.get(t, s.ID)
+	env.exec(t, `update agent.schedule set next_local = $1, next_at = $1::timestamp at time zone 'Asia/Tokyo'`, gap)
+	env.owner(t, "ada", "America/New_York")
+	got := env.get(t, s.ID)
 	if !got.NextLocal.Equal(gap.AddDate(0, 0, 1)) || got.Status != schedule.Active {
 		t.Errorf("next is %v, want the day after %v", got.NextLocal, gap)
 	}
@@ -107,79 +107,79 @@ func TestOwnersMoveIntoAGapThatIsSkippedPlansTheTimeAfter(t *testing.T) {
 
 func TestDeletedOwnersSchedulesAreCancelled(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	b.owner(t, "ada", "UTC")
-	b.owner(t, "bob", "UTC")
+	env := setup(t)
+	env.owner(t, "ada", "UTC")
+	env.owner(t, "bob", "UTC")
 	spec := hourly("")
 	spec.Owner, spec.Misfire = "ada", schedule.MisfireAll
-	s := b.create(t, spec)
+	s := env.create(t, spec)
 	spec.Owner = "bob"
-	other := b.create(t, spec)
-	b.backBy(t, s.ID, time.Hour)
-	b.fire(t, 1)
+	other := env.create(t, spec)
+	env.backBy(t, s.ID, time.Hour)
+	env.fire(t, 1)
 	stale := int64(7)
-	if _, err := b.DeleteOwner(t.Context(), "ada", &stale); !errors.Is(err, schedule.ErrStale) {
+	if _, err := env.DeleteOwner(t.Context(), "ada", &stale); !errors.Is(err, schedule.ErrStale) {
 		t.Errorf("a stale version: %v", err)
 	}
-	if n, err := b.DeleteOwner(t.Context(), "ada", nil); err != nil || n != 1 {
+	if n, err := env.DeleteOwner(t.Context(), "ada", nil); err != nil || n != 1 {
 		t.Fatalf("%d cancelled, %v", n, err)
 	}
-	if got := b.get(t, s.ID); got.Status != schedule.Cancelled {
+	if got := env.get(t, s.ID); got.Status != schedule.Cancelled {
 		t.Errorf("ada's: %+v", got)
 	}
-	if got := b.get(t, other.ID); got.Status != schedule.Active {
+	if got := env.get(t, other.ID); got.Status != schedule.Active {
 		t.Errorf("bob's: %+v", got)
 	}
-	if got := fmt.Sprint(b.statuses(t, s.ID)); got != "[cancelled cancelled]" {
+	if got := fmt.Sprint(env.statuses(t, s.ID)); got != "[cancelled cancelled]" {
 		t.Errorf("ada's occurrences are %s", got)
 	}
-	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist where outcome = 'cancelled'`); n != 1 {
+	if n := pgtest.Query[int](t, env.sql, `select count(*) from agent.event_hist where outcome = 'cancelled'`); n != 1 {
 		t.Errorf("history has %d cancelled events, want 1", n)
 	}
-	if _, err := b.GetOwner(t.Context(), "ada"); !errors.Is(err, schedule.ErrOwnerNotFound) {
+	if _, err := env.GetOwner(t.Context(), "ada"); !errors.Is(err, schedule.ErrOwnerNotFound) {
 		t.Errorf("after the deletion: %v", err)
 	}
-	if _, err := b.DeleteOwner(t.Context(), "ada", nil); !errors.Is(err, schedule.ErrOwnerNotFound) {
+	if _, err := env.DeleteOwner(t.Context(), "ada", nil); !errors.Is(err, schedule.ErrOwnerNotFound) {
 		t.Errorf("a second deletion: %v", err)
 	}
 }
 
 func TestOwnersAreKeptWithVersions(t *testing.T) {
 	t.Parallel()
-	b := open(t)
+	env := setup(t)
 	p := schedule.PutOwnerParams{ID: "ada", Timezone: "Europe/London", Attributes: json.RawMessage(`{"born": "1815-12-10"}`)}
 	one := int64(1)
 	p.IfVersion = &one
-	if _, err := b.PutOwner(t.Context(), p); !errors.Is(err, schedule.ErrStale) {
+	if _, err := env.PutOwner(t.Context(), p); !errors.Is(err, schedule.ErrStale) {
 		t.Errorf("a version of an owner there is not: %v", err)
 	}
 	p.IfVersion = nil
-	made, err := b.PutOwner(t.Context(), p)
+	made, err := env.PutOwner(t.Context(), p)
 	if err != nil || !made.Created || made.Version != 1 || string(made.Attributes) != `{"born": "1815-12-10"}` {
 		t.Fatalf("made %+v, %v", made, err)
 	}
 	p.IfVersion = &one
-	if changed, err := b.PutOwner(t.Context(), p); err != nil || changed.Created || changed.Version != 2 {
+	if changed, err := env.PutOwner(t.Context(), p); err != nil || changed.Created || changed.Version != 2 {
 		t.Errorf("changed %+v, %v", changed, err)
 	}
-	if _, err := b.PutOwner(t.Context(), p); !errors.Is(err, schedule.ErrStale) {
+	if _, err := env.PutOwner(t.Context(), p); !errors.Is(err, schedule.ErrStale) {
 		t.Errorf("a stale version: %v", err)
 	}
 	for field, p := range map[string]schedule.PutOwnerParams{
 		"timezone": {ID: "x", Timezone: "Local"}, "id": {Timezone: "UTC"}, "attributes": {ID: "x", Timezone: "UTC", Attributes: json.RawMessage(`[]`)},
 	} {
 		var invalid *schedule.InvalidError
-		if _, err := b.PutOwner(t.Context(), p); !errors.As(err, &invalid) || invalid.Field != field {
+		if _, err := env.PutOwner(t.Context(), p); !errors.As(err, &invalid) || invalid.Field != field {
 			t.Errorf("%+v: %v, want %s refused", p, err, field)
 		}
 	}
 	for _, id := range []string{"bob", "eve", "Zoë", "ida"} {
-		b.owner(t, id, "UTC")
+		env.owner(t, id, "UTC")
 	}
 	var got []string
 	list := schedule.ListOwnersParams{Limit: 2}
 	for {
-		page, err := b.ListOwners(t.Context(), list)
+		page, err := env.ListOwners(t.Context(), list)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -197,41 +197,41 @@ func TestOwnersAreKeptWithVersions(t *testing.T) {
 
 func TestChangedZoneRulesResolveWhatIsToCome(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	s := b.create(t, schedule.Spec{At: moment(t, "2040-07-01T09:00:00"), Timezone: "Europe/Berlin"})
-	other := b.create(t, schedule.Spec{At: moment(t, "2040-07-01T09:00:00"), Timezone: "Europe/Paris"})
+	env := setup(t)
+	s := env.create(t, schedule.Spec{At: moment(t, "2040-07-01T09:00:00"), Timezone: "Europe/Berlin"})
+	other := env.create(t, schedule.Spec{At: moment(t, "2040-07-01T09:00:00"), Timezone: "Europe/Paris"})
 	check := func() {
 		t.Helper()
-		if err := b.CheckZones(t.Context()); err != nil {
+		if err := env.CheckZones(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// As if the rules had been others when these were resolved.
-	b.exec(t, `update agent.schedule set next_at = next_at + interval '1 h'`)
+	env.exec(t, `update agent.schedule set next_at = next_at + interval '1 h'`)
 	check()
-	if got := b.get(t, s.ID); format(got.NextAt) != "2040-07-01T08:00:00Z" {
+	if got := env.get(t, s.ID); format(got.NextAt) != "2040-07-01T08:00:00Z" {
 		t.Errorf("with rules as they were it is next at %s, as nobody touched it", format(got.NextAt))
 	}
-	b.exec(t, `update agent.zone_rule set fingerprint = 'others' where zone = 'Europe/Berlin'`)
+	env.exec(t, `update agent.zone_rule set fingerprint = 'others' where zone = 'Europe/Berlin'`)
 	// A service that has looked before hears of it from the one that found out, and looks again.
-	late := openOn(t, b.url)
+	late := serviceOn(t, env.url)
 	if err := late.CheckZones(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.get(t, s.ID); format(got.NextAt) != "2040-07-01T07:00:00Z" || schedule.FormatLocal(*got.NextLocal) != "2040-07-01T09:00:00" {
+	if got := env.get(t, s.ID); format(got.NextAt) != "2040-07-01T07:00:00Z" || schedule.FormatLocal(*got.NextLocal) != "2040-07-01T09:00:00" {
 		t.Errorf("with other rules it is next at %s", format(got.NextAt))
 	}
-	if got := b.get(t, other.ID); format(got.NextAt) != "2040-07-01T08:00:00Z" {
+	if got := env.get(t, other.ID); format(got.NextAt) != "2040-07-01T08:00:00Z" {
 		t.Errorf("a schedule of another zone is next at %s", format(got.NextAt))
 	}
-	b.exec(t, `update agent.schedule set next_at = next_at + interval '1 h' where id = $1`, s.ID)
+	env.exec(t, `update agent.schedule set next_at = next_at + interval '1 h' where id = $1`, s.ID)
 	check()
-	if got := b.get(t, s.ID); format(got.NextAt) != "2040-07-01T07:00:00Z" {
+	if got := env.get(t, s.ID); format(got.NextAt) != "2040-07-01T07:00:00Z" {
 		t.Errorf("after the other service's check it is next at %s", format(got.NextAt))
 	}
-	b.exec(t, `update agent.schedule set next_at = next_at + interval '1 h' where id = $1`, s.ID)
+	env.exec(t, `update agent.schedule set next_at = next_at + interval '1 h' where id = $1`, s.ID)
 	check()
-	if got := b.get(t, s.ID); format(got.NextAt) != "2040-07-01T08:00:00Z" {
+	if got := env.get(t, s.ID); format(got.NextAt) != "2040-07-01T08:00:00Z" {
 		t.Errorf("without a new change it is next at %s", format(got.NextAt))
 	}
 }

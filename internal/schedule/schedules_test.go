@@ -14,7 +14,7 @@ import (
 
 func TestCreatedScheduleIsReadBackAsItWasMade(t *testing.T) {
 	t.Parallel()
-	b := open(t)
+	env := setup(t)
 	at := time.Now().UTC().AddDate(1, 0, 0).Truncate(time.Second)
 	spec := schedule.Spec{
 		Name: "greeting", Queue: "greetings", Type: "birthday", Priority: -3, Event: json.RawMessage(`{"to": "Ada"}`),
@@ -22,8 +22,8 @@ func TestCreatedScheduleIsReadBackAsItWasMade(t *testing.T) {
 		Starts: &schedule.Moment{Time: at.AddDate(0, -1, 0)}, Ends: &schedule.Moment{Time: at.AddDate(20, 0, 0), IsInstant: true}, Count: 4,
 		Misfire: schedule.MisfireAll, Gap: schedule.GapNext, Overlap: schedule.OverlapLast, Leap: schedule.LeapMar1,
 	}
-	made := b.create(t, spec)
-	got := b.get(t, made.ID)
+	made := env.create(t, spec)
+	got := env.get(t, made.ID)
 	if fmt.Sprintf("%+v", deref(made)) != fmt.Sprintf("%+v", deref(got)) {
 		t.Errorf("made %+v\n got %+v", deref(made), deref(got))
 	}
@@ -35,7 +35,7 @@ func TestCreatedScheduleIsReadBackAsItWasMade(t *testing.T) {
 	if got.Kind != schedule.RRule || got.Status != schedule.Active || got.Version != 1 || got.Zone != "Europe/Berlin" || !got.NextLocal.Equal(at) {
 		t.Errorf("got %+v", got)
 	}
-	if _, err := b.Get(t.Context(), made.ID+1); !errors.Is(err, schedule.ErrNotFound) {
+	if _, err := env.Get(t.Context(), made.ID+1); !errors.Is(err, schedule.ErrNotFound) {
 		t.Errorf("a schedule there is not: %v", err)
 	}
 }
@@ -47,7 +47,7 @@ func deref(s schedule.Schedule) []any {
 
 func TestSchedulesThatMakeNoSenseAreRefusedByField(t *testing.T) {
 	t.Parallel()
-	b := open(t)
+	env := setup(t)
 	at := moment(t, "2030-01-01T00:00:00")
 	event := json.RawMessage(`{}`)
 	for _, c := range []struct {
@@ -77,20 +77,20 @@ func TestSchedulesThatMakeNoSenseAreRefusedByField(t *testing.T) {
 		{"leap", schedule.Spec{Event: event, At: at, Timezone: "UTC", Leap: "year"}},
 		{"count", schedule.Spec{Event: event, At: at, Timezone: "UTC", Count: -1}},
 	} {
-		_, err := b.Create(t.Context(), schedule.CreateParams{Spec: c.spec})
+		_, err := env.Create(t.Context(), schedule.CreateParams{Spec: c.spec})
 		var invalid *schedule.InvalidError
 		if !errors.As(err, &invalid) || invalid.Field != c.field {
 			t.Errorf("%+v: got %v, want %s refused", c.spec, err, c.field)
 		}
 	}
-	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.schedule`); n != 0 {
+	if n := pgtest.Query[int](t, env.sql, `select count(*) from agent.schedule`); n != 0 {
 		t.Errorf("%d schedules were stored all the same", n)
 	}
 }
 
 func TestPreviewFollowsTheClocksOfTheZone(t *testing.T) {
 	t.Parallel()
-	b := open(t)
+	env := setup(t)
 	daily := schedule.Spec{RRule: "FREQ=DAILY", At: moment(t, "2026-01-01T02:30:00"), Timezone: "America/New_York"}
 	half := schedule.Spec{Cron: "0,30 2,3 * * *", Timezone: "America/New_York"}
 	with := func(s schedule.Spec, change func(*schedule.Spec)) schedule.Spec {
@@ -150,7 +150,7 @@ func TestPreviewFollowsTheClocksOfTheZone(t *testing.T) {
 		if name == "over" || name == "starts, ends" || name == "count" || name == "starts at an instant, ends locally" || name == "until an instant" {
 			n = 50 // there are no more
 		}
-		got, err := b.Preview(t.Context(), schedule.PreviewParams{Spec: c.spec, After: &after, N: n})
+		got, err := env.Preview(t.Context(), schedule.PreviewParams{Spec: c.spec, After: &after, N: n})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -163,14 +163,14 @@ func TestPreviewFollowsTheClocksOfTheZone(t *testing.T) {
 			t.Errorf("%s:\n got %v\nwant %v", name, texts, c.want)
 		}
 	}
-	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.schedule`); n != 0 {
+	if n := pgtest.Query[int](t, env.sql, `select count(*) from agent.schedule`); n != 0 {
 		t.Errorf("previews stored %d schedules", n)
 	}
 }
 
 func TestIdempotencyKeyMakesOneScheduleOfManyCalls(t *testing.T) {
 	t.Parallel()
-	b := open(t)
+	env := setup(t)
 	p := schedule.CreateParams{Spec: hourly("UTC"), IdempotencyKey: "k"}
 	var (
 		wg       sync.WaitGroup
@@ -180,7 +180,7 @@ func TestIdempotencyKeyMakesOneScheduleOfManyCalls(t *testing.T) {
 	)
 	for range 20 {
 		wg.Go(func() {
-			created, err := b.Create(t.Context(), p)
+			created, err := env.Create(t.Context(), p)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -197,17 +197,17 @@ func TestIdempotencyKeyMakesOneScheduleOfManyCalls(t *testing.T) {
 		t.Errorf("20 calls made %v, %d of them replayed", ids, replayed)
 	}
 	p.Queue = "other"
-	if _, err := b.Create(t.Context(), p); !errors.Is(err, schedule.ErrKeyReused) {
+	if _, err := env.Create(t.Context(), p); !errors.Is(err, schedule.ErrKeyReused) {
 		t.Errorf("another request under the key: %v", err)
 	}
 }
 
 func TestOfTwoPatchesOfOneVersionOneWins(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	s := b.create(t, hourly("UTC"))
+	env := setup(t)
+	s := env.create(t, hourly("UTC"))
 	for round := range 20 {
-		version := b.get(t, s.ID).Version
+		version := env.get(t, s.ID).Version
 		var (
 			wg   sync.WaitGroup
 			errs [4]error
@@ -216,11 +216,11 @@ func TestOfTwoPatchesOfOneVersionOneWins(t *testing.T) {
 			wg.Go(func() {
 				if i == 3 {
 					priority := int32(round)
-					_, errs[i] = b.Patch(t.Context(), schedule.PatchParams{ID: s.ID, IfVersion: &version, Priority: &priority})
+					_, errs[i] = env.Patch(t.Context(), schedule.PatchParams{ID: s.ID, IfVersion: &version, Priority: &priority})
 					return
 				}
 				name := fmt.Sprintf("%d.%d", round, i)
-				_, errs[i] = b.Patch(t.Context(), schedule.PatchParams{ID: s.ID, IfVersion: &version, Name: &name})
+				_, errs[i] = env.Patch(t.Context(), schedule.PatchParams{ID: s.ID, IfVersion: &version, Name: &name})
 			})
 		}
 		wg.Wait()
@@ -233,28 +233,28 @@ func TestOfTwoPatchesOfOneVersionOneWins(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if got := b.get(t, s.ID).Version; won != 1 || got != version+1 {
+		if got := env.get(t, s.ID).Version; won != 1 || got != version+1 {
 			t.Fatalf("%d of 4 patches of version %d won, it is at %d now", won, version, got)
 		}
 	}
 	stale := int64(1)
-	if err := b.Delete(t.Context(), s.ID, &stale); !errors.Is(err, schedule.ErrStale) || b.get(t, s.ID).Status != schedule.Active {
+	if err := env.Delete(t.Context(), s.ID, &stale); !errors.Is(err, schedule.ErrStale) || env.get(t, s.ID).Status != schedule.Active {
 		t.Errorf("a delete of a stale version: %v", err)
 	}
 }
 
 func TestPatchChangesWhatItNamesAndTheNextTimeWithIt(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	s := b.create(t, schedule.Spec{Cron: "0 9 * * *", Timezone: "Europe/Berlin", Name: "a"})
+	env := setup(t)
+	s := env.create(t, schedule.Spec{Cron: "0 9 * * *", Timezone: "Europe/Berlin", Name: "a"})
 	patch := func(p schedule.PatchParams) schedule.Schedule {
 		t.Helper()
 		p.ID = s.ID
-		changed, err := b.Patch(t.Context(), p)
+		changed, err := env.Patch(t.Context(), p)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := b.get(t, s.ID); got.Version != changed.Version || changed.Version <= s.Version {
+		if got := env.get(t, s.ID); got.Version != changed.Version || changed.Version <= s.Version {
 			t.Errorf("version %d after %d, stored %d", changed.Version, s.Version, got.Version)
 		}
 		s = changed
@@ -292,21 +292,21 @@ func TestPatchChangesWhatItNamesAndTheNextTimeWithIt(t *testing.T) {
 		t.Errorf("after the name was taken away: %+v", got)
 	}
 	bad := "often"
-	if _, err := b.Patch(t.Context(), schedule.PatchParams{ID: s.ID, Cron: &bad}); !errors.Is(err, schedule.ErrInvalid) {
+	if _, err := env.Patch(t.Context(), schedule.PatchParams{ID: s.ID, Cron: &bad}); !errors.Is(err, schedule.ErrInvalid) {
 		t.Errorf("a patch that makes no sense: %v", err)
 	}
-	if err := b.Delete(t.Context(), s.ID, nil); err != nil {
+	if err := env.Delete(t.Context(), s.ID, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Patch(t.Context(), schedule.PatchParams{ID: s.ID, Queue: &queue}); !errors.Is(err, schedule.ErrEnded) {
+	if _, err := env.Patch(t.Context(), schedule.PatchParams{ID: s.ID, Queue: &queue}); !errors.Is(err, schedule.ErrEnded) {
 		t.Errorf("a patch of a cancelled schedule: %v", err)
 	}
 }
 
 func TestListingFiltersAndPages(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	if _, err := b.PutOwner(t.Context(), schedule.PutOwnerParams{ID: "ada", Timezone: "Europe/London"}); err != nil {
+	env := setup(t)
+	if _, err := env.PutOwner(t.Context(), schedule.PutOwnerParams{ID: "ada", Timezone: "Europe/London"}); err != nil {
 		t.Fatal(err)
 	}
 	var all, ofAda, inQ []int64
@@ -319,7 +319,7 @@ func TestListingFiltersAndPages(t *testing.T) {
 		if i%3 == 0 {
 			spec.Queue = "q"
 		}
-		id := b.create(t, spec).ID
+		id := env.create(t, spec).ID
 		all = append(all, id)
 		if i%2 == 0 {
 			ofAda = append(ofAda, id)
@@ -328,7 +328,7 @@ func TestListingFiltersAndPages(t *testing.T) {
 			inQ = append(inQ, id)
 		}
 	}
-	if _, err := b.Pause(t.Context(), all[0]); err != nil {
+	if _, err := env.Pause(t.Context(), all[0]); err != nil {
 		t.Fatal(err)
 	}
 	far := time.Now().AddDate(2, 0, 0)
@@ -352,7 +352,7 @@ func TestListingFiltersAndPages(t *testing.T) {
 			p.Limit = limit
 			var got []int64
 			for pages := 0; pages < 20; pages++ {
-				page, err := b.List(t.Context(), p)
+				page, err := env.List(t.Context(), p)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -370,18 +370,18 @@ func TestListingFiltersAndPages(t *testing.T) {
 		}
 	}
 	for _, cursor := range []string{"x", "eyJsIjoib3duZXJzIn0", "AAAA"} {
-		if _, err := b.List(t.Context(), schedule.ListParams{Cursor: cursor}); !errors.Is(err, schedule.ErrBadCursor) {
+		if _, err := env.List(t.Context(), schedule.ListParams{Cursor: cursor}); !errors.Is(err, schedule.ErrBadCursor) {
 			t.Errorf("cursor %q: %v", cursor, err)
 		}
 	}
-	if _, err := b.List(t.Context(), schedule.ListParams{Status: "busy"}); !errors.Is(err, schedule.ErrInvalid) {
+	if _, err := env.List(t.Context(), schedule.ListParams{Status: "busy"}); !errors.Is(err, schedule.ErrInvalid) {
 		t.Errorf("a status there is not: %v", err)
 	}
 }
 
 func TestIdempotencyKeysCompareValues(t *testing.T) {
 	t.Parallel()
-	b := open(t)
+	env := setup(t)
 	spec := func(change func(*schedule.Spec)) schedule.Spec {
 		s := schedule.Spec{
 			RRule: "FREQ=DAILY;INTERVAL=2", Timezone: "UTC", At: moment(t, "2126-07-01T12:00:00Z"), Starts: moment(t, "2126-07-01T12:00:00Z"),
@@ -390,7 +390,7 @@ func TestIdempotencyKeysCompareValues(t *testing.T) {
 		change(&s)
 		return s
 	}
-	first, err := b.Create(t.Context(), schedule.CreateParams{Spec: spec(func(*schedule.Spec) {}), IdempotencyKey: "k"})
+	first, err := env.Create(t.Context(), schedule.CreateParams{Spec: spec(func(*schedule.Spec) {}), IdempotencyKey: "k"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -405,7 +405,7 @@ func TestIdempotencyKeysCompareValues(t *testing.T) {
 		},
 		"more defaults": func(s *schedule.Spec) { s.Overlap, s.Leap = schedule.OverlapFirst, schedule.LeapFeb28 },
 	} {
-		again, err := b.Create(t.Context(), schedule.CreateParams{Spec: spec(change), IdempotencyKey: "k"})
+		again, err := env.Create(t.Context(), schedule.CreateParams{Spec: spec(change), IdempotencyKey: "k"})
 		if err != nil || again.ID != first.ID || !again.Replayed {
 			t.Errorf("the same %s: schedule %d, %v", name, again.ID, err)
 		}
@@ -418,7 +418,7 @@ func TestIdempotencyKeysCompareValues(t *testing.T) {
 		"misfire": func(s *schedule.Spec) { s.Misfire = schedule.MisfireAll },
 		"queue":   func(s *schedule.Spec) { s.Queue = "other" },
 	} {
-		if _, err := b.Create(t.Context(), schedule.CreateParams{Spec: spec(change), IdempotencyKey: "k"}); !errors.Is(err, schedule.ErrKeyReused) {
+		if _, err := env.Create(t.Context(), schedule.CreateParams{Spec: spec(change), IdempotencyKey: "k"}); !errors.Is(err, schedule.ErrKeyReused) {
 			t.Errorf("another %s: %v", name, err)
 		}
 	}
@@ -428,12 +428,12 @@ func TestIdempotencyKeysCompareValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.exec(t, `update agent.schedule set request_hash = encode(sha256($1::bytea), 'hex')`, text)
-	if again, err := b.Create(t.Context(), schedule.CreateParams{Spec: spec(func(*schedule.Spec) {}), IdempotencyKey: "k"}); err != nil || again.ID != first.ID {
+	env.exec(t, `update agent.schedule set request_hash = encode(sha256($1::bytea), 'hex')`, text)
+	if again, err := env.Create(t.Context(), schedule.CreateParams{Spec: spec(func(*schedule.Spec) {}), IdempotencyKey: "k"}); err != nil || again.ID != first.ID {
 		t.Errorf("under a key of the version before: schedule %d, %v", again.ID, err)
 	}
 	other := spec(func(s *schedule.Spec) { s.Queue = "other" })
-	if _, err := b.Create(t.Context(), schedule.CreateParams{Spec: other, IdempotencyKey: "k"}); !errors.Is(err, schedule.ErrKeyReused) {
+	if _, err := env.Create(t.Context(), schedule.CreateParams{Spec: other, IdempotencyKey: "k"}); !errors.Is(err, schedule.ErrKeyReused) {
 		t.Errorf("another request under a key of the version before: %v", err)
 	}
 }

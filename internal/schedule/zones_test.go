@@ -16,7 +16,7 @@ import (
 
 func TestSpecialLocalTimesResolveExactly(t *testing.T) {
 	t.Parallel()
-	b := open(t)
+	env := setup(t)
 	for _, c := range []struct {
 		zone, local         string
 		forward, next       string // the instants by these policies, where the local time lies in a gap
@@ -53,7 +53,7 @@ func TestSpecialLocalTimesResolveExactly(t *testing.T) {
 		{zone: "CET", local: "2027-07-01T12:00:00", withoutGapOrOverlap: "2027-07-01T10:00:00Z"},
 		{zone: "UTC", local: "2027-07-01T12:00:00", withoutGapOrOverlap: "2027-07-01T12:00:00Z"},
 	} {
-		if !pgtest.Query[bool](t, b.sql, `select exists (select from pg_timezone_names where name = $1)`, c.zone) {
+		if !pgtest.Query[bool](t, env.sql, `select exists (select from pg_timezone_names where name = $1)`, c.zone) {
 			t.Logf("the server does not know %s", c.zone)
 			continue
 		}
@@ -66,7 +66,7 @@ func TestSpecialLocalTimesResolveExactly(t *testing.T) {
 				case c.first != "":
 					want = map[string]string{"first": c.first, "last": c.last}[overlap]
 				}
-				got := pgtest.Query[*time.Time](t, b.sql, `select agent.resolve_local($1, $2, $3, $4)`, local(t, c.local), c.zone, gap, overlap)
+				got := pgtest.Query[*time.Time](t, env.sql, `select agent.resolve_local($1, $2, $3, $4)`, local(t, c.local), c.zone, gap, overlap)
 				if text := format(got); text != want {
 					t.Errorf("%s in %s, gap %s, overlap %s: got %q, want %q", c.local, c.zone, gap, overlap, text, want)
 				}
@@ -142,12 +142,12 @@ func independently(loc *time.Location, local time.Time, gap, overlap string) *ti
 // agree is found out by their offsets around each of those changes, and once a month.
 func TestLocalTimesResolveAsAnIndependentComputationHasIt(t *testing.T) {
 	t.Parallel()
-	b := open(t)
+	env := setup(t)
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)
 
-	rows, err := b.sql.Query(t.Context(), `select name from pg_timezone_names where name !~ '^(posix|right)/' and name not in ('posixrules', 'Factory', 'localtime') order by 1`)
+	rows, err := env.sql.Query(t.Context(), `select name from pg_timezone_names where name !~ '^(posix|right)/' and name not in ('posixrules', 'Factory', 'localtime') order by 1`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestLocalTimesResolveAsAnIndependentComputationHasIt(t *testing.T) {
 		}
 		first, last := time.Date(1970, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2037, 12, 31, 0, 0, 0, 0, time.UTC)
 		all := segments(loc, first, last)
-		if !agree(t, b.sql, name, loc, all) {
+		if !agree(t, env.sql, name, loc, all) {
 			other[name] = true
 			continue
 		}
@@ -182,7 +182,7 @@ func TestLocalTimesResolveAsAnIndependentComputationHasIt(t *testing.T) {
 			locals = append(locals, at.Truncate(time.Second))
 		}
 		for _, policy := range [][2]string{{"forward", "first"}, {"next", "last"}, {"skip", "first"}} {
-			rows, err := b.sql.Query(t.Context(), `
+			rows, err := env.sql.Query(t.Context(), `
 				select agent.resolve_local(l, $2, $3, $4), (l at time zone $2) at time zone $2 = l and $2 like '%/%', l at time zone $2
 				from unnest($1::timestamp[]) with ordinality as u (l, ord) order by ord`, locals, name, policy[0], policy[1])
 			if err != nil {
@@ -256,8 +256,8 @@ func agree(t *testing.T, conn *pgx.Conn, name string, loc *time.Location, all []
 
 func TestTransitionsAreFoundToTheSecond(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	got := pgtest.Query[[]time.Time](t, b.sql, `
+	env := setup(t)
+	got := pgtest.Query[[]time.Time](t, env.sql, `
 		select array_agg(at order by at) from agent_private.zone_transitions('America/New_York', '2026-01-01Z', '2028-01-01Z', '7 days')`)
 	want := []string{"2026-03-08T07:00:00Z", "2026-11-01T06:00:00Z", "2027-03-14T07:00:00Z", "2027-11-07T06:00:00Z"}
 	if len(got) != len(want) {
@@ -273,9 +273,9 @@ func TestTransitionsAreFoundToTheSecond(t *testing.T) {
 // Every name that the server lists is one, and none of those that it takes all the same.
 func TestZonesAreKnownByTheirNamesAlone(t *testing.T) {
 	t.Parallel()
-	b := open(t)
+	env := setup(t)
 	var refused []string
-	if err := b.sql.QueryRow(t.Context(), `
+	if err := env.sql.QueryRow(t.Context(), `
 		select coalesce(array_agg(name), '{}') from pg_timezone_names
 		where name !~ '^(posix|right)/|[0-9+-]' and name not in ('posixrules', 'Factory', 'localtime') and not agent_private.is_zone(name)`).Scan(&refused); err != nil {
 		t.Fatal(err)
@@ -284,7 +284,7 @@ func TestZonesAreKnownByTheirNamesAlone(t *testing.T) {
 		t.Errorf("refused: %v", refused)
 	}
 	for _, name := range []string{"Etc/GMT+5", "America/Port-au-Prince", "EST5EDT"} {
-		if pgtest.Query[bool](t, b.sql, `select exists (select from pg_timezone_names where name = $1)`, name) && !pgtest.Query[bool](t, b.sql, `select agent_private.is_zone($1)`, name) {
+		if pgtest.Query[bool](t, env.sql, `select exists (select from pg_timezone_names where name = $1)`, name) && !pgtest.Query[bool](t, env.sql, `select agent_private.is_zone($1)`, name) {
 			t.Errorf("refused: %s", name)
 		}
 	}
@@ -293,11 +293,11 @@ func TestZonesAreKnownByTheirNamesAlone(t *testing.T) {
 		"FOO+3", "FOO3", "Foo/Bar+5", "<+03>-3", "PST", "CEST", "MSK", "default", "interval", "Europe", "Europe/", "Europe/Atlantis", "/etc/localtime", "../UTC", "./UTC", "UTC ", " UTC", "UTC\n",
 		"5", "+5", "zone.tab", "tzdata.zi", "leapseconds", strings.Repeat("A", 1000),
 	} {
-		if pgtest.Query[bool](t, b.sql, `select agent_private.is_zone($1)`, name) {
+		if pgtest.Query[bool](t, env.sql, `select agent_private.is_zone($1)`, name) {
 			t.Errorf("taken: %q", name)
 		}
 	}
-	if zone := pgtest.Query[string](t, b.sql, `select current_setting('timezone') from agent_private.is_zone('Asia/Tokyo')`); zone == "Asia/Tokyo" {
+	if zone := pgtest.Query[string](t, env.sql, `select current_setting('timezone') from agent_private.is_zone('Asia/Tokyo')`); zone == "Asia/Tokyo" {
 		t.Error("the session's time zone is another afterwards")
 	}
 }
