@@ -67,10 +67,9 @@ func (c *Config) Run(ctx context.Context, target workloads.Config) (*report.Repo
 	if err := c.check(target); err != nil {
 		return nil, err
 	}
-	say := func(format string, args ...any) {
-		if target.Progress != nil {
-			_, _ = fmt.Fprintf(target.Progress, format+"\n", args...)
-		}
+	say := func(string, ...any) {}
+	if progress := target.Progress; progress != nil {
+		say = func(format string, args ...any) { _, _ = fmt.Fprintf(progress, format+"\n", args...) }
 	}
 	parts, err := c.parts(target)
 	if err != nil {

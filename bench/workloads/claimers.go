@@ -2,7 +2,6 @@ package workloads
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -15,22 +14,15 @@ import (
 // Claimers is many clients that claim with a wait from one queue, which others fill as fast as it is emptied; and what
 // many waiting claims cost while nothing comes.
 type Claimers struct {
-	Claimers []int         `default:"1,8,64,256,512,1024" placeholder:"N" help:"How many clients claim and ack, one event at a time; a list measures each."`
+	Claimers []int         `default:"1,8,64,256,512,1024" placeholder:"N" help:"How many clients claim and ack; a list measures each."`
 	Duration time.Duration `default:"10s" help:"How long each measurement takes, after the warm-up."`
 	Feeders  int           `default:"2" placeholder:"N" help:"How many clients insert, 100 events at a time."`
-	Waiting  int           `default:"1024" placeholder:"N" help:"How many claims wait on an empty queue for the idle cost; 0 leaves that out."`
+	Waiting  int           `least:"0" default:"1024" placeholder:"N" help:"How many claims wait on an empty queue for the idle cost; 0 leaves that out."`
 }
 
 func (*Claimers) name() string { return "claimers" }
 
 func (w *Claimers) check(Config) error {
-	if err := errors.Join(
-		inRange("--claimers", 1, maxClients, w.Claimers...),
-		inRange("--feeders", 1, 1000, w.Feeders),
-		inRange("--waiting", 0, maxClients, w.Waiting),
-		positive("--duration", w.Duration)); err != nil {
-		return err
-	}
 	return enoughFiles(max(w.Waiting, slices.Max(w.Claimers)+w.Feeders))
 }
 
@@ -69,10 +61,8 @@ func (w *Claimers) run(ctx context.Context, s *session) error {
 		s.progress.show("waiting for the database to count what was done")
 		load.Pause(ctx, 11*time.Second)
 	}
-	queue := s.newQueue()
 	result, err := s.measure(ctx, measurement{
-		label: fmt.Sprintf("%d waiting, nothing comes", w.Waiting), server: srv, queue: queue, tasks: repeat(w.Waiting, waits(srv, queue)),
-		duration: w.Duration,
+		label: fmt.Sprintf("%d waiting, nothing comes", w.Waiting), server: srv, clients: []clients{waits(w.Waiting)}, duration: w.Duration,
 	})
 	if err != nil {
 		return err
@@ -85,32 +75,32 @@ func (w *Claimers) run(ctx context.Context, s *session) error {
 // feed measures n claimers at full speed.
 func (w *Claimers) feed(ctx context.Context, s *session, srv *server, n int) (*report.Result, error) {
 	const batch = 100
-	queue := s.newQueue()
-	insert, claim := srv.target.InsertBatchRequest(queue, s.payload, batch), srv.target.ClaimRequest(queue, 1, "", longWait)
 	// The feeders stay ahead, by enough that no claimer waits for long and by so little that the backlog is shallow.
 	var stock atomic.Int64
 	ahead := int64(2*n + 10*batch)
 	room := make(chan struct{}, 1)
-	feeder := func(ctx context.Context, c *load.Client) {
-		for ctx.Err() == nil {
+	feeders := clients{w.Feeders, func(srv *server, queue string) cycle {
+		insert := srv.target.InsertBatchRequest(queue, s.payload, batch)
+		return func(ctx context.Context, c *load.Client) {
 			if stock.Load() > ahead {
 				select {
 				case <-room:
 				case <-ctx.Done():
 				}
-				continue
+				return
 			}
 			stock.Add(batch)
 			if _, ok := c.Insert(ctx, insert, time.Time{}); !ok {
 				stock.Add(-batch)
 			}
 		}
-	}
-	claimer := func(ctx context.Context, c *load.Client) {
-		for ctx.Err() == nil {
+	}}
+	claimers := clients{n, func(srv *server, queue string) cycle {
+		claim := srv.target.ClaimRequest(queue, 1, "", longWait)
+		return func(ctx context.Context, c *load.Client) {
 			leases, _ := c.Claim(ctx, claim)
 			if len(leases) == 0 {
-				continue
+				return
 			}
 			if stock.Add(-1) <= ahead {
 				select {
@@ -120,23 +110,20 @@ func (w *Claimers) feed(ctx context.Context, s *session, srv *server, n int) (*r
 			}
 			c.Ack(ctx, leases[0])
 		}
-	}
-	result, err := s.measure(ctx, measurement{
-		label: plural(n, "claimer"), server: srv, queue: queue,
-		tasks: append(repeat(n, claimer), repeat(w.Feeders, feeder)...), duration: w.Duration,
-	})
+	}}
+	result, err := s.measure(ctx, measurement{label: plural(n, "claimer"), server: srv, clients: []clients{claimers, feeders}, duration: w.Duration})
 	if result != nil {
 		result.X, result.Axis = float64(n), "claimers"
 	}
 	return result, err
 }
 
-// waits has a claim wait for as long as it may, and then another.
-func waits(srv *server, queue string) task {
-	claim := srv.target.ClaimRequest(queue, 1, "", longWait)
-	return func(ctx context.Context, c *load.Client) {
-		for ctx.Err() == nil {
+// waits are clients each of whose claims wait for as long as they may.
+func waits(n int) clients {
+	return clients{n, func(srv *server, queue string) cycle {
+		claim := srv.target.ClaimRequest(queue, 1, "", longWait)
+		return func(ctx context.Context, c *load.Client) {
 			c.Claim(ctx, claim)
 		}
-	}
+	}}
 }

@@ -2,7 +2,6 @@ package workloads
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -15,11 +14,11 @@ import (
 // Compare is several programs side by side: each serves a database of its own, on the same PostgreSQL, and they take turns, in an order
 // drawn by lot in each round, so that what else the machine does hits all alike.
 type Compare struct {
-	Programs    []string      `required:"" placeholder:"NAME=FILE" help:"The programs, such as before=/tmp/queued,after=bin/queued; each is compared with the first."`
+	Programs    []string      `required:"" placeholder:"NAME=FILE" help:"Programs, the first of which the others are compared with."`
 	Rounds      int           `default:"15" placeholder:"N" help:"How many turns each program gets with each load."`
 	Duration    time.Duration `default:"2s" help:"How long a turn takes, after the warm-up."`
 	Connections int           `default:"64" placeholder:"N" help:"How many clients insert, claim and ack one event at a time."`
-	Batch       int           `default:"100" placeholder:"N" help:"Events in each request of batches, over 4 connections."`
+	Batch       int           `most:"1000" default:"100" placeholder:"N" help:"Events in each request of batches, over 4 connections."`
 }
 
 func (*Compare) name() string { return "compare" }
@@ -33,12 +32,7 @@ func (w *Compare) check(cfg Config) error {
 	if len(w.Programs) < 2 {
 		return Invalidf("--programs: got %d; expected two or more, such as before=/tmp/queued,after=bin/queued", len(w.Programs))
 	}
-	return errors.Join(
-		needOwnServers(cfg),
-		inRange("--rounds", 1, 10_000, w.Rounds),
-		inRange("--connections", 1, maxClients, w.Connections),
-		inRange("--batch", 1, maxBatch, w.Batch),
-		positive("--duration", w.Duration))
+	return needOwnServers(cfg)
 }
 
 func (w *Compare) run(ctx context.Context, s *session) error {
@@ -59,12 +53,9 @@ func (w *Compare) run(ctx context.Context, s *session) error {
 	}
 	const batchClients = 4
 	loads := []struct {
-		name  string
-		tasks func(srv *server, queue string) []task
-	}{
-		{"single", func(srv *server, queue string) []task { return repeat(w.Connections, s.singles(srv, queue, nil)) }},
-		{"batch", func(srv *server, queue string) []task { return repeat(batchClients, s.batches(srv, queue, w.Batch)) }},
-	}
+		name    string
+		clients clients
+	}{{"single", s.singles(w.Connections, nil)}, {"batch", s.batches(batchClients, w.Batch)}}
 	s.report.Machine.Queued = strings.Join(versions, ", ")
 	s.report.Rounds, s.report.Duration = w.Rounds, w.Duration.String()
 	s.report.Parts = []report.Part{
@@ -76,10 +67,7 @@ func (w *Compare) run(ctx context.Context, s *session) error {
 			order := slices.Clone(sides)
 			rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] }) //nolint:gosec // an order, not a secret
 			for _, side := range order {
-				queue := s.newQueue()
-				result, err := s.measure(ctx, measurement{
-					label: side.name, server: side.server, queue: queue, tasks: l.tasks(side.server, queue), duration: w.Duration,
-				})
+				result, err := s.measure(ctx, measurement{label: side.name, server: side.server, clients: []clients{l.clients}, duration: w.Duration})
 				if err != nil {
 					return fmt.Errorf("round %d, %s, %s: %w", round+1, l.name, side.name, err)
 				}

@@ -61,14 +61,6 @@ var claimModes = []claimMode{
 	{name: "sql_claim_event", limit: 1, sql: true},
 }
 
-func checkComparison(cfg Config, connections, claims, rounds int) error {
-	return errors.Join(
-		needOwnServers(cfg),
-		inRange("--connections", 1, 80, connections), // each is a session for SQL, too
-		inRange("--claims", 1, 1_000_000, claims),
-		inRange("--rounds", 1, 1000, rounds))
-}
-
 // addVariant makes a variant: a server on a new database that prepare puts into the state to be measured.
 func (c *comparison) addVariant(ctx context.Context, label string, prepare func(v *variant) error) error {
 	srv, err := c.serve(ctx)

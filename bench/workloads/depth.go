@@ -8,22 +8,19 @@ import (
 
 // Depth is claims from a deep backlog beside claims from a shallow one.
 type Depth struct {
-	Backlog     []int `default:"1000,1000000" placeholder:"N" help:"How many events wait besides those that are claimed; each is compared with the first."`
-	Connections int   `default:"16" placeholder:"N" help:"How many clients claim."`
-	Claims      int   `default:"2000" placeholder:"N" help:"How many events a turn claims; with claims of 100 it is five times as many."`
+	Backlog     []int `least:"0" most:"100000000" default:"1000,1000000" placeholder:"N" help:"Events that wait beside those that are claimed; each is compared with the first."`
+	Connections int   `most:"80" default:"16" placeholder:"N" help:"How many clients claim."`
+	Claims      int   `default:"2000" placeholder:"N" help:"Events that a turn claims; with claims of 100 five times as many."`
 	Rounds      int   `default:"5" placeholder:"N" help:"How many turns each backlog gets, alternately, for each way to claim."`
 }
 
 func (*Depth) name() string { return "depth" }
 
 func (w *Depth) check(cfg Config) error {
-	if err := checkComparison(cfg, w.Connections, w.Claims, w.Rounds); err != nil {
-		return err
-	}
 	if len(w.Backlog) < 2 {
 		return Invalidf("--backlog: got %d; expected two numbers or more to compare, such as 1000,1000000", w.Backlog)
 	}
-	return inRange("--backlog", 0, 100_000_000, w.Backlog...)
+	return needOwnServers(cfg)
 }
 
 func (w *Depth) run(ctx context.Context, s *session) error {
@@ -42,24 +39,21 @@ func (w *Depth) run(ctx context.Context, s *session) error {
 
 // Unclaimable is claims beside events that cannot be claimed, each kind of them beside none.
 type Unclaimable struct {
-	Delayed     int `default:"1000000" placeholder:"N" help:"How many events of the queue are not due yet; 0 leaves these out."`
-	Leased      int `default:"100000" placeholder:"N" help:"How many events of the queue are leased; 0 leaves these out."`
-	Other       int `default:"1000000" placeholder:"N" help:"How many events wait in another queue; 0 leaves these out."`
-	Connections int `default:"16" placeholder:"N" help:"How many clients claim."`
-	Claims      int `default:"2000" placeholder:"N" help:"How many events a turn claims; with claims of 100 it is five times as many."`
+	Delayed     int `least:"0" most:"100000000" default:"1000000" placeholder:"N" help:"How many events of the queue are not due yet; 0 leaves these out."`
+	Leased      int `least:"0" most:"100000000" default:"100000" placeholder:"N" help:"How many events of the queue are leased; 0 leaves these out."`
+	Other       int `least:"0" most:"100000000" default:"1000000" placeholder:"N" help:"How many events wait in another queue; 0 leaves these out."`
+	Connections int `most:"80" default:"16" placeholder:"N" help:"How many clients claim."`
+	Claims      int `default:"2000" placeholder:"N" help:"Events that a turn claims; with claims of 100 five times as many."`
 	Rounds      int `default:"5" placeholder:"N" help:"How many turns each side gets, alternately, for each way to claim."`
 }
 
 func (*Unclaimable) name() string { return "unclaimable" }
 
 func (w *Unclaimable) check(cfg Config) error {
-	if err := checkComparison(cfg, w.Connections, w.Claims, w.Rounds); err != nil {
-		return err
-	}
 	if w.Delayed+w.Leased+w.Other == 0 {
 		return Invalidf("--delayed, --leased and --other are all 0: there is nothing to compare")
 	}
-	return inRange("--delayed, --leased, --other", 0, 100_000_000, w.Delayed, w.Leased, w.Other)
+	return needOwnServers(cfg)
 }
 
 func (w *Unclaimable) run(ctx context.Context, s *session) error {

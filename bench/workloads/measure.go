@@ -11,24 +11,20 @@ import (
 	"github.com/queued/queued/bench/report"
 )
 
-// task is what one client does until ctx ends.
-type task func(ctx context.Context, c *load.Client)
+// cycle is what one client does again and again.
+type cycle func(ctx context.Context, c *load.Client)
 
-// repeat is a task for n clients.
-func repeat(n int, t task) []task {
-	tasks := make([]task, n)
-	for i := range tasks {
-		tasks[i] = t
-	}
-	return tasks
+// clients are n clients that do the same, which on makes for a queue of a server.
+type clients struct {
+	n  int
+	on func(srv *server, queue string) cycle
 }
 
-// measurement is one measured run: clients on a server and a queue, each at its task.
+// measurement is one measured run of clients on a server, on a queue of its own.
 type measurement struct {
 	label    string
 	server   *server
-	queue    string
-	tasks    []task // one for each client
+	clients  []clients
 	duration time.Duration
 	events   int64                                        // ends it before duration, when so many are acked; 0: never
 	during   func(ctx context.Context) error              // runs beside the clients, when not nil
@@ -37,12 +33,16 @@ type measurement struct {
 
 // measure runs a measurement and returns its result.
 func (s *session) measure(ctx context.Context, m measurement) (*report.Result, error) {
-	clients, err := load.Open(ctx, m.server.target, m.queue, len(m.tasks), load.NewAccount())
+	queue, n := s.newQueue(), 0
+	for _, c := range m.clients {
+		n += c.n
+	}
+	opened, err := load.Open(ctx, m.server.target, queue, n, load.NewAccount())
 	if err != nil {
 		return nil, err
 	}
-	defer clients.Close()
-	result, err := s.observe(ctx, m, clients)
+	defer opened.Close()
+	result, err := s.observe(ctx, m, queue, opened)
 	if err != nil {
 		if result != nil { // hours may have gone into it
 			result.Label += " (not finished)"
@@ -50,7 +50,7 @@ func (s *session) measure(ctx context.Context, m measurement) (*report.Result, e
 		}
 		return nil, err
 	}
-	result.Balance, err = s.drain(ctx, m.server, m.queue, clients.Account)
+	result.Balance, err = s.drain(ctx, m.server, queue, opened.Account)
 	return result, err
 }
 
@@ -64,13 +64,22 @@ func (s *session) drain(ctx context.Context, srv *server, queue string, a *load.
 }
 
 // observe has the clients work through warm-up and measured time. The result is nil where nothing was measured.
-func (s *session) observe(ctx context.Context, m measurement, clients *load.Clients) (*report.Result, error) {
+func (s *session) observe(ctx context.Context, m measurement, queue string, opened *load.Clients) (*report.Result, error) {
 	working, stop := context.WithCancelCause(ctx)
 	var running sync.WaitGroup
 	defer running.Wait() // nothing returns before the clients have ended
 	defer stop(nil)
-	for i, run := range m.tasks {
-		running.Go(func() { run(working, clients.All[i]) })
+	free := opened.All
+	for _, c := range m.clients {
+		run := c.on(m.server, queue)
+		for _, client := range free[:c.n] {
+			running.Go(func() {
+				for working.Err() == nil {
+					run(working, client)
+				}
+			})
+		}
+		free = free[c.n:]
 	}
 	if m.during != nil {
 		running.Go(func() {
@@ -83,7 +92,7 @@ func (s *session) observe(ctx context.Context, m measurement, clients *load.Clie
 	if !load.Pause(working, s.cfg.Warmup) {
 		return nil, context.Cause(working)
 	}
-	clients.Meter.Take()
+	opened.Meter.Take()
 	before, err := m.server.read(ctx)
 	if err != nil {
 		return nil, err
@@ -96,7 +105,7 @@ func (s *session) observe(ctx context.Context, m measurement, clients *load.Clie
 			end = deadline // what is left over is no second of its own
 		}
 		load.Pause(working, time.Until(end))
-		counts := clients.Meter.Take()
+		counts := opened.Meter.Take()
 		total.Add(counts)
 		at := newSecond(time.Since(before.at), counts)
 		if m.second != nil {

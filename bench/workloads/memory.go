@@ -2,7 +2,6 @@ package workloads
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -15,9 +14,9 @@ import (
 // Memory is what the server's resident memory grows to under several loads. Go gives memory back slowly, so each load
 // gets a new server where servers are started; one that was given keeps what the loads before have left.
 type Memory struct {
-	Connections []int         `default:"64,256" placeholder:"N" help:"How many clients insert, claim and ack one event at a time; a list measures each."`
-	Waiting     int           `default:"10000" placeholder:"N" help:"How many claims wait on an empty queue; 0 leaves that out."`
-	Large       int           `default:"65536" placeholder:"BYTES" help:"Size of events in batches near the limits: inserts of up to 8 MiB, claims of 1,000 events; 0: none."`
+	Connections []int         `default:"64,256" placeholder:"N" help:"Clients with one event at a time; a list measures each."`
+	Waiting     int           `least:"0" default:"10000" placeholder:"N" help:"Claims that wait on an empty queue; 0 leaves that out."`
+	Large       int           `least:"0" most:"1048576" default:"65536" placeholder:"BYTES" help:"Size of events in batches near the limits; 0 leaves these out."`
 	Batches     int           `default:"4" placeholder:"N" help:"How many clients send such batches."`
 	Duration    time.Duration `default:"10s" help:"How long each measurement takes, after the warm-up."`
 }
@@ -25,14 +24,6 @@ type Memory struct {
 func (*Memory) name() string { return "memory" }
 
 func (w *Memory) check(Config) error {
-	if err := errors.Join(
-		inRange("--connections", 1, maxClients, w.Connections...),
-		inRange("--waiting", 0, maxClients, w.Waiting),
-		inRange("--large", 0, 1<<20, w.Large),
-		inRange("--batches", 1, 1000, w.Batches),
-		positive("--duration", w.Duration)); err != nil {
-		return err
-	}
 	if w.Large > 0 && w.Large < minPayload {
 		return Invalidf("--large: got %d; expected bytes from %d", w.Large, minPayload)
 	}
@@ -51,16 +42,12 @@ func (w *Memory) run(ctx context.Context, s *session) error {
 	s.add(&report.Result{Label: "at the start", Values: map[string]float64{"server_rss_mib": float64(rss) / (1 << 20)}})
 
 	for _, n := range w.Connections {
-		if _, err := w.measure(ctx, s, plural(n, "connection"), func(srv *server, queue string) []task {
-			return repeat(n, s.singles(srv, queue, nil))
-		}); err != nil {
+		if _, err := w.measure(ctx, s, plural(n, "connection"), s.singles(n, nil)); err != nil {
 			return err
 		}
 	}
 	if w.Waiting > 0 {
-		result, err := w.measure(ctx, s, fmt.Sprintf("%d waiting", w.Waiting), func(srv *server, queue string) []task {
-			return repeat(w.Waiting, waits(srv, queue))
-		})
+		result, err := w.measure(ctx, s, fmt.Sprintf("%d waiting", w.Waiting), waits(w.Waiting))
 		if err != nil {
 			return err
 		}
@@ -68,18 +55,16 @@ func (w *Memory) run(ctx context.Context, s *session) error {
 	}
 	if w.Large > 0 {
 		s.payload = newPayload(w.Large)
-		if _, err := w.measure(ctx, s, fmt.Sprintf("batches of %d B", w.Large), func(srv *server, queue string) []task {
-			return repeat(w.Batches, w.largeBatches(s, srv, queue))
-		}); err != nil {
+		if _, err := w.measure(ctx, s, fmt.Sprintf("batches of %d B", w.Large), w.largeBatches(s)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// measure measures tasks on a new server, and the most memory that the server had meanwhile.
-func (w *Memory) measure(ctx context.Context, s *session, label string, tasks func(srv *server, queue string) []task) (*report.Result, error) {
-	srv, err := s.renew(ctx, s.opened[0])
+// measure measures clients on a new server, and the most memory that the server had meanwhile.
+func (w *Memory) measure(ctx context.Context, s *session, label string, c clients) (*report.Result, error) {
+	srv, err := s.renew(ctx, s.opened[len(s.opened)-1])
 	if err != nil {
 		return nil, err
 	}
@@ -88,9 +73,8 @@ func (w *Memory) measure(ctx context.Context, s *session, label string, tasks fu
 		interval = time.Second // each look is a page that the server writes
 	}
 	var most atomic.Int64
-	queue := s.newQueue()
 	result, err := s.measure(ctx, measurement{
-		label: label, server: srv, queue: queue, tasks: tasks(srv, queue), duration: w.Duration,
+		label: label, server: srv, clients: []clients{c}, duration: w.Duration,
 		during: func(ctx context.Context) error {
 			for load.Pause(ctx, interval) {
 				_, rss, err := srv.usage(ctx)
@@ -110,19 +94,19 @@ func (w *Memory) measure(ctx context.Context, s *session, label string, tasks fu
 	return result, nil
 }
 
-// largeBatches inserts as many events as go into one request, and as soon as there are 1,000 claims and acks them at once.
-func (w *Memory) largeBatches(s *session, srv *server, queue string) task {
-	size := max(1, min(maxBatch, (8<<20-1024)/(len(s.payload)+len(queue)+32)))
-	insert, claim := srv.target.InsertBatchRequest(queue, s.payload, size), srv.target.ClaimRequest(queue, maxBatch, "", 0)
-	var stock atomic.Int64
-	return func(ctx context.Context, c *load.Client) {
-		for ctx.Err() == nil {
+// largeBatches are clients that insert as many events as go into one request, and as soon as there are 1,000 claim and ack them at once.
+func (w *Memory) largeBatches(s *session) clients {
+	return clients{w.Batches, func(srv *server, queue string) cycle {
+		size := max(1, min(maxBatch, (8<<20-1024)/(len(s.payload)+len(queue)+32)))
+		insert, claim := srv.target.InsertBatchRequest(queue, s.payload, size), srv.target.ClaimRequest(queue, maxBatch, "", 0)
+		var stock atomic.Int64
+		return func(ctx context.Context, c *load.Client) {
 			if _, ok := c.Insert(ctx, insert, time.Time{}); ok {
 				stock.Add(int64(size))
 			}
 			if stock.Add(-maxBatch) < 0 { // another one may have been faster
 				stock.Add(maxBatch)
-				continue
+				return
 			}
 			leases, _ := c.Claim(ctx, claim)
 			stock.Add(int64(maxBatch - len(leases)))
@@ -130,5 +114,5 @@ func (w *Memory) largeBatches(s *session, srv *server, queue string) task {
 				c.AckBatch(ctx, leases)
 			}
 		}
-	}
+	}}
 }

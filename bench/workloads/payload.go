@@ -2,7 +2,6 @@ package workloads
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -12,23 +11,17 @@ import (
 
 // Payload is events of several sizes: rates, and what each step of an event writes.
 type Payload struct {
-	Sizes       []int         `default:"100,1024,65536" placeholder:"BYTES" help:"The sizes of events to measure."`
+	Sizes       []int         `least:"16" most:"1048576" default:"100,1024,65536" placeholder:"BYTES" help:"The sizes of events to measure."`
 	Duration    time.Duration `default:"10s" help:"How long each measurement takes, after the warm-up."`
 	Connections int           `default:"64" placeholder:"N" help:"How many clients insert, claim and ack one event at a time."`
 	Batches     int           `default:"4" placeholder:"N" help:"How many clients do so with many at once."`
-	Batch       int           `default:"100" placeholder:"N" help:"Events in each request of the latter; fewer where that would be more than 7 MiB."`
+	Batch       int           `most:"1000" default:"100" placeholder:"N" help:"Events in each request of the latter; fewer beyond 7 MiB."`
 	Events      int           `default:"2000" placeholder:"N" help:"How many events go through each step alone, to see what that step writes."`
 }
 
 func (*Payload) name() string { return "payload" }
 
-func (w *Payload) check(Config) error {
-	return errors.Join(
-		inRange("--sizes", minPayload, 1<<20, w.Sizes...),
-		inRange("--connections, --batches, --events", 1, maxClients, w.Connections, w.Batches, w.Events),
-		inRange("--batch", 1, maxBatch, w.Batch),
-		positive("--duration", w.Duration))
-}
+func (*Payload) check(Config) error { return nil }
 
 func (w *Payload) run(ctx context.Context, s *session) error {
 	const maxBytes = 7 << 20 // of a batch: the server takes 8 MiB
@@ -42,13 +35,12 @@ func (w *Payload) run(ctx context.Context, s *session) error {
 			label          string
 			batch, clients int
 		}{{"single", 1, w.Connections}, {"batch", max(1, min(w.Batch, maxBytes/size)), w.Batches}} {
-			queue := s.newQueue()
-			run := s.singles(srv, queue, nil)
+			run := s.singles(mode.clients, nil)
 			if mode.label == "batch" {
-				run = s.batches(srv, queue, mode.batch)
+				run = s.batches(mode.clients, mode.batch)
 			}
 			result, err := s.measure(ctx, measurement{
-				label: fmt.Sprintf("%d B, %s", size, mode.label), server: srv, queue: queue, tasks: repeat(mode.clients, run), duration: w.Duration,
+				label: fmt.Sprintf("%d B, %s", size, mode.label), server: srv, clients: []clients{run}, duration: w.Duration,
 			})
 			if err != nil {
 				return err
@@ -70,19 +62,19 @@ func (w *Payload) run(ctx context.Context, s *session) error {
 // stepsAlone takes events through insert, claim and ack one step at a time, and notes what each costs an event.
 func (w *Payload) stepsAlone(ctx context.Context, s *session, srv *server, result *report.Result, n, size int) error {
 	queue := s.newQueue()
-	clients, err := load.Open(ctx, srv.target, queue, n, load.NewAccount())
+	opened, err := load.Open(ctx, srv.target, queue, n, load.NewAccount())
 	if err != nil {
 		return err
 	}
-	defer clients.Close()
+	defer opened.Close()
 	var leases load.Leases
 	for _, step := range []struct {
 		name string
 		run  func() (time.Duration, error)
 	}{
-		{"insert", func() (time.Duration, error) { return clients.InsertAll(ctx, s.payload, size, w.Events) }},
-		{"claim", func() (time.Duration, error) { return clients.ClaimAll(ctx, size, "", w.Events, &leases) }},
-		{"ack", func() (time.Duration, error) { return clients.AckAll(ctx, &leases, size) }},
+		{"insert", func() (time.Duration, error) { return opened.InsertAll(ctx, s.payload, size, w.Events) }},
+		{"claim", func() (time.Duration, error) { return opened.ClaimAll(ctx, size, "", w.Events, &leases) }},
+		{"ack", func() (time.Duration, error) { return opened.AckAll(ctx, &leases, size) }},
 	} {
 		s.progress.show("%s: each step alone: %s", result.Label, step.name)
 		before, err := srv.read(ctx)
@@ -102,7 +94,7 @@ func (w *Payload) stepsAlone(ctx context.Context, s *session, srv *server, resul
 			result.Values[step.name+"_alone_wal_bytes"] = float64(after.wal-before.wal) / float64(w.Events)
 		}
 	}
-	balance, err := s.drain(ctx, srv, queue, clients.Account)
+	balance, err := s.drain(ctx, srv, queue, opened.Account)
 	if err == nil && !balance.OK() { // else the one of the run before stands for both
 		result.Balance = balance
 	}

@@ -2,7 +2,6 @@ package workloads
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -11,10 +10,10 @@ import (
 
 // Soak is many events at full rate, to see whether the rate lasts and how large the tables get.
 type Soak struct {
-	Events      int64         `default:"5000000" placeholder:"N" help:"How many events to insert, claim and ack."`
-	Singles     int           `default:"0" placeholder:"N" help:"How many clients do so one event at a time."`
-	Batches     int           `default:"4" placeholder:"N" help:"How many clients do so with many at once."`
-	Batch       int           `default:"100" placeholder:"N" help:"Events in each request of the latter."`
+	Events      int           `least:"10" most:"1000000000" default:"5000000" placeholder:"N" help:"How many events to insert, claim and ack."`
+	Singles     int           `least:"0" default:"0" placeholder:"N" help:"How many clients do so one event at a time."`
+	Batches     int           `least:"0" default:"4" placeholder:"N" help:"How many clients do so with many at once."`
+	Batch       int           `most:"1000" default:"100" placeholder:"N" help:"Events in each request of the latter."`
 	Sizes       time.Duration `default:"5s" help:"How often to look at the sizes of the tables, with a database."`
 	MaxDuration time.Duration `default:"6h" help:"End after this time in any case."`
 }
@@ -22,15 +21,10 @@ type Soak struct {
 func (*Soak) name() string { return "soak" }
 
 func (w *Soak) check(Config) error {
-	if w.Events < 10 {
-		return Invalidf("--events: got %d; expected a whole number from 10 on", w.Events)
+	if w.Singles+w.Batches == 0 {
+		return Invalidf("--singles and --batches are both 0: there are no clients")
 	}
-	return errors.Join(
-		inRange("--singles, --batches", 0, maxClients, w.Singles, w.Batches),
-		inRange("--singles and --batches together", 1, maxClients, w.Singles+w.Batches),
-		inRange("--batch", 1, maxBatch, w.Batch),
-		positive("--sizes", w.Sizes),
-		positive("--max-duration", w.MaxDuration))
+	return nil
 }
 
 func (w *Soak) run(ctx context.Context, s *session) error {
@@ -38,12 +32,11 @@ func (w *Soak) run(ctx context.Context, s *session) error {
 	if err != nil {
 		return err
 	}
-	queue := s.newQueue()
 	var looked time.Time
 	result, err := s.measure(ctx, measurement{
-		label: fmt.Sprintf("%d events", w.Events), server: srv, queue: queue,
-		tasks:    append(repeat(w.Singles, s.singles(srv, queue, nil)), repeat(w.Batches, s.batches(srv, queue, w.Batch))...),
-		duration: w.MaxDuration, events: w.Events,
+		label: fmt.Sprintf("%d events", w.Events), server: srv,
+		clients:  []clients{s.singles(w.Singles, nil), s.batches(w.Batches, w.Batch)},
+		duration: w.MaxDuration, events: int64(w.Events),
 		second: func(ctx context.Context, at *report.Second) {
 			if srv.db != nil && time.Since(looked) >= w.Sizes {
 				looked = time.Now()

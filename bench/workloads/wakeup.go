@@ -2,7 +2,6 @@ package workloads
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -16,7 +15,7 @@ import (
 type Wakeup struct {
 	Rounds  int           `default:"100" placeholder:"N" help:"How many events each path gets."`
 	Gap     time.Duration `default:"50ms" help:"About how long after one event the next is inserted."`
-	URL2    string        `name:"url2" placeholder:"URL" help:"With --url: a second server on the same database, to claim at. Without --url both are started."`
+	URL2    string        `name:"url2" placeholder:"URL" help:"With --url: a second server on the same database, to claim at."`
 	Waiters int           `default:"4" placeholder:"N" help:"How many claims wait on each queue."`
 }
 
@@ -26,8 +25,7 @@ func (w *Wakeup) check(cfg Config) error {
 	if w.URL2 != "" && cfg.URL == "" {
 		return Invalidf("--url2: the second server needs a first one (--url)")
 	}
-	return errors.Join(
-		inRange("--rounds", 1, 1_000_000, w.Rounds), inRange("--waiters", 1, 10_000, w.Waiters), positive("--gap", w.Gap))
+	return nil
 }
 
 // path is one way for an event to reach a waiting claim; or, without waiters, a commit to compare with.

@@ -16,7 +16,7 @@ import (
 	"io"
 	"reflect"
 	"regexp"
-	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -72,6 +72,10 @@ func Run(ctx context.Context, cfg Config, w Workload) (*report.Report, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
+	settings, err := settingsOf(w)
+	if err != nil {
+		return nil, err
+	}
 	if err := w.check(cfg); err != nil {
 		return nil, err
 	}
@@ -81,9 +85,8 @@ func Run(ctx context.Context, cfg Config, w Workload) (*report.Report, error) {
 		cfg: cfg, payload: newPayload(cfg.Payload), progress: progress{w: cfg.Progress, terminal: cfg.Terminal},
 		report: report.New(1, 0, report.Part{Name: w.name()}), cancel: cancel,
 	}
-	s.report.Settings = settingsOf(w)
-	s.report.Settings["warmup"], s.report.Settings["payload"] = cfg.Warmup.String(), cfg.Payload
-	var err error
+	s.report.Settings = settings
+	settings["warmup"], settings["payload"] = cfg.Warmup.String(), cfg.Payload
 	if cfg.URL == "" {
 		if s.postgres, err = NewPostgres(cfg.DatabaseURL); err != nil {
 			return nil, err
@@ -103,19 +106,52 @@ func Run(ctx context.Context, cfg Config, w Workload) (*report.Report, error) {
 	return s.report, errors.Join(err, s.report.Broken(), s.close(ctx))
 }
 
-// settingsOf is a workload's fields by their flags' names.
-func settingsOf(w Workload) map[string]any {
+// settingsOf is a workload's fields by their flags' names. It refuses numbers outside of the tags least (1 if there is none) and most, and
+// durations that are not more than zero.
+func settingsOf(w Workload) (map[string]any, error) {
+	const maxNumber = 1_000_000 // unless a tag says otherwise
 	words := regexp.MustCompile(`([a-z])([A-Z])`)
 	settings := map[string]any{}
 	v := reflect.ValueOf(w).Elem()
 	for i := range v.NumField() {
-		value := v.Field(i).Interface()
-		if d, ok := value.(time.Duration); ok {
-			value = d.String()
+		field := v.Type().Field(i)
+		flag := strings.ToLower(words.ReplaceAllString(field.Name, "$1-$2"))
+		settings[flag] = v.Field(i).Interface()
+		least, most := tagNumber(field, "least", 1), tagNumber(field, "most", maxNumber)
+		var numbers []int
+		switch value := settings[flag].(type) {
+		case time.Duration:
+			settings[flag] = value.String()
+			if value < time.Duration(least) {
+				return nil, Invalidf("--%s: got %s; expected a duration such as 10s, more than zero", flag, value)
+			}
+			continue
+		case float64:
+			if value < 0 {
+				return nil, Invalidf("--%s: got %g; expected a number, not negative", flag, value)
+			}
+			continue
+		case int:
+			numbers = []int{value}
+		case []int:
+			if numbers = value; len(value) == 0 {
+				return nil, Invalidf("--%s: got nothing; expected whole numbers from %d to %d, separated by commas", flag, least, most)
+			}
 		}
-		settings[strings.ToLower(words.ReplaceAllString(v.Type().Field(i).Name, "$1-$2"))] = value
+		for _, n := range numbers {
+			if n < least || n > most {
+				return nil, Invalidf("--%s: got %d; expected whole numbers from %d to %d", flag, n, least, most)
+			}
+		}
 	}
-	return settings
+	return settings, nil
+}
+
+func tagNumber(field reflect.StructField, tag string, otherwise int) int {
+	if n, err := strconv.Atoi(field.Tag.Get(tag)); err == nil {
+		return n
+	}
+	return otherwise
 }
 
 // InvalidError is a mistake in what was asked for.
@@ -143,29 +179,8 @@ func (c Config) Check() error {
 	return nil
 }
 
-const (
-	maxClients = 50_000 // more connections than one address can have to one port
-	maxBatch   = 1000   // the most events that the server takes at once
-)
-
-// inRange refuses an empty list, and numbers out of range.
-func inRange(flag string, least, most int, numbers ...int) error {
-	wrong := slices.IndexFunc(numbers, func(n int) bool { return n < least || n > most })
-	switch {
-	case len(numbers) == 0:
-		return Invalidf("%s: got nothing; expected whole numbers from %d to %d, separated by commas", flag, least, most)
-	case wrong >= 0:
-		return Invalidf("%s: got %d; expected whole numbers from %d to %d", flag, numbers[wrong], least, most)
-	}
-	return nil
-}
-
-func positive(flag string, d time.Duration) error {
-	if d <= 0 {
-		return Invalidf("%s: got %s; expected a duration such as 10s, more than zero", flag, d)
-	}
-	return nil
-}
+// maxBatch is the most events that the server takes at once.
+const maxBatch = 1000
 
 // needDatabase refuses a server whose database is not known.
 func needDatabase(cfg Config) error {

@@ -202,7 +202,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		"a batch too large":        {Config{URL: url}, &Batch{Batch: []int{1001}, Connections: []int{1}, Duration: 1}, true, "--batch: got 1001"},
 		"SQL without a database":   {Config{URL: url}, &Idle{Rounds: 1}, true, "--database-url of that server"},
 		"a second without a first": {Config{DatabaseURL: one}, &Wakeup{Rounds: 1, Waiters: 1, Gap: 1, URL2: url}, true, "--url2"},
-		"depth of a given one":     {Config{URL: url}, &Depth{}, true, "leave --url out"},
+		"depth of a given one":     {Config{URL: url}, &Depth{Backlog: []int{1, 2}, Connections: 1, Claims: 1, Rounds: 1}, true, "leave --url out"},
 		"too many files":           {Config{URL: url}, &Memory{Connections: []int{1}, Waiting: 50_000, Batches: 1, Duration: 1}, true, "ulimit -Hn"},
 	} {
 		t.Run(name, func(t *testing.T) {

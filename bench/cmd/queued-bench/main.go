@@ -37,14 +37,15 @@ func main() {
 
 // cli is the command line.
 type cli struct {
-	URL         string        `group:"What to measure:" placeholder:"URL" help:"A running server to measure, such as http://127.0.0.1:8080; without it servers are started as they are needed, each on a database of its own."`
-	APIKey      string        `group:"What to measure:" name:"api-key" placeholder:"KEY" help:"With --url: the API key of that server (QUEUED_API_KEY)."`
-	DatabaseURL string        `group:"What to measure:" placeholder:"URL" help:"Without --url: the PostgreSQL on which databases are made and dropped (QUEUED_TEST_DATABASE_URL). With --url: the database behind that server."`
-	Program     string        `group:"What to measure:" type:"existingfile" placeholder:"FILE" help:"The program queued to start as a server; by default one is built from the folder above."`
-	Warmup      time.Duration `group:"How to measure and report it:" default:"2s" help:"How long each measurement runs before it counts."`
-	Payload     int           `group:"How to measure and report it:" default:"100" placeholder:"BYTES" help:"The size of an event."`
-	Out         string        `group:"How to measure and report it:" type:"path" placeholder:"DIR" help:"Write the report to this folder too, as JSON, with charts as SVG."`
-	Quiet       bool          `group:"How to measure and report it:" short:"q" help:"Do not show progress."`
+	URL         string `group:"target" placeholder:"URL" help:"A running server, such as http://127.0.0.1:8080; without it servers are started."`
+	APIKey      string `group:"target" name:"api-key" placeholder:"KEY" help:"The API key of the server at --url (QUEUED_API_KEY)."`
+	DatabaseURL string `group:"target" placeholder:"URL" help:"Where databases are made (QUEUED_TEST_DATABASE_URL); with --url, the database behind it."`
+	Program     string `group:"target" type:"existingfile" placeholder:"FILE" help:"The program to start; by default built from the folder above."`
+
+	Warmup  time.Duration `group:"report" default:"2s" help:"How long each measurement runs before it counts."`
+	Payload int           `group:"report" default:"100" placeholder:"BYTES" help:"The size of an event."`
+	Out     string        `group:"report" type:"path" placeholder:"DIR" help:"Write the report to this folder too: JSON, Markdown, charts (SVG)."`
+	Quiet   bool          `group:"report" short:"q" help:"Do not show progress."`
 
 	workloads.Commands `embed:""`
 	Suite              suite.Config `cmd:"" help:"The workloads, the floor under them and peers, in rounds, judged by bars."`
@@ -79,6 +80,13 @@ func runCommand(ctx context.Context, args, environ []string, stdout, stderr io.W
 	exited := false
 	parser, err := kong.New(&c,
 		kong.Name("queued-bench"), kong.Description(description), kong.Writers(stdout, stderr), kong.Exit(func(int) { exited = true }),
+		kong.ExplicitGroups([]kong.Group{{Key: "target", Title: "What to measure:"}, {Key: "report", Title: "How to measure and report it:"}}),
+		kong.ValueFormatter(func(value *kong.Value) string {
+			if value.Default == "" {
+				return value.Help
+			}
+			return fmt.Sprintf("%s (default %s).", strings.TrimSuffix(value.Help, "."), value.Default)
+		}),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, WrapUpperBound: 110}))
 	if err != nil {
 		return err
