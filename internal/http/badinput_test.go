@@ -34,7 +34,7 @@ var badBodies = map[string]string{
 
 func TestBadBodiesAreProblemsAndStoreNothing(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	for _, r := range everyRoute(t) {
 		if !r.writes() {
 			continue
@@ -61,7 +61,7 @@ func TestBadBodiesAreProblemsAndStoreNothing(t *testing.T) {
 	wantNoRow(h)
 }
 
-func wantNoRow(h *harness) {
+func wantNoRow(h *environment) {
 	h.t.Helper()
 	n := h.count(`select (select count(*) from agent.event) + (select count(*) from agent.event_hist) + (select count(*) from agent.queue)
 		+ (select count(*) from agent.idempotency) + (select count(*) from agent.schedule) + (select count(*) from agent.owner)`)
@@ -72,7 +72,7 @@ func wantNoRow(h *harness) {
 
 func TestBadFieldsAreProblemsAndStoreNothing(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	long := strings.Repeat("q", 129)
 	for path, bodies := range map[string][]string{
 		"/events/batch": {
@@ -138,7 +138,7 @@ func TestBadFieldsAreProblemsAndStoreNothing(t *testing.T) {
 
 func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	q := url.QueryEscape
 	for path, queries := range map[string][]string{
 		"/events": {
@@ -192,7 +192,7 @@ func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
 
 func TestBodiesAreTakenForWhatTheyAre(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	for media, want := range map[string]int{
 		"":                                  201,
 		"application/json":                  201,
@@ -217,7 +217,7 @@ func TestBodiesAreTakenForWhatTheyAre(t *testing.T) {
 
 func TestLargestBodiesAreTakenAndLargerOnesAreNot(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{http: func(cfg *Config) {
+	h := setupWith(t, settings{http: func(cfg *Config) {
 		cfg.MaxBody, cfg.MaxBatchBody, cfg.MaxBatch, cfg.MaxDepth = 100, 300, 2, 3
 	}})
 	sized := func(n int) string { return `{"a":"` + strings.Repeat("x", n-8) + `"}` }

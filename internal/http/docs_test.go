@@ -13,7 +13,7 @@ import (
 
 func TestContractIsServedAsItIs(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	got := h.call("GET", "/openapi.yaml", "").want(200)
 	if got.body+"\n" != string(api.OpenAPI) || got.header.Get("Content-Type") != "application/yaml" {
 		t.Errorf("got %s, %d bytes", got.header.Get("Content-Type"), len(got.body))
@@ -24,7 +24,7 @@ func TestContractIsServedAsItIs(t *testing.T) {
 // here, and whatever the library may try, the page's policy lets the browser load and call this server alone.
 func TestDocsNeedNothingFromOutside(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	page := h.call("GET", "/docs", "").want(200)
 	script := h.call("GET", "/docs/init.js", "").want(200)
 	outside := regexp.MustCompile(`(?i)(https?:)?//[a-z0-9]|\bwss?:`)
@@ -60,7 +60,7 @@ func TestDocsNeedNothingFromOutside(t *testing.T) {
 
 func TestDocsAreServedCompressedOrPlain(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	plain := h.with("Accept-Encoding", "identity").call("GET", "/docs/swagger-ui.css", "").want(200)
 	packed := h.with("Accept-Encoding", "gzip, br").call("GET", "/docs/swagger-ui.css", "").want(200)
 	if packed.header.Get("Content-Encoding") != "gzip" || packed.header.Get("Etag") == plain.header.Get("Etag") {
@@ -84,7 +84,7 @@ func TestDocsAreServedCompressedOrPlain(t *testing.T) {
 
 func TestIndexSendsPeopleToTheDocs(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	got := h.with("Accept", "text/html,application/xhtml+xml,*/*;q=0.8").call("GET", "/", "").want(303)
 	if got.header.Get("Location") != "/docs" {
 		t.Errorf("Location is %q", got.header.Get("Location"))

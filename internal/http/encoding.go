@@ -25,7 +25,10 @@ var passThrough = json.JoinOptions(
 
 // encode appends body as JSON, and a newline for whoever reads it in a terminal.
 func encode(b []byte, body any) ([]byte, error) {
-	if body, ok := body.(appender); ok {
+	switch body := body.(type) {
+	case jsontext.Value: // encoded already
+		return append(append(b, body...), '\n'), nil
+	case appender:
 		return append(body.appendJSON(b), '\n'), nil
 	}
 	buffer := bytes.NewBuffer(b)
@@ -102,15 +105,6 @@ func (resp eventsResponse) appendJSON(b []byte) []byte {
 		b = resp.Events[i].appendJSON(b)
 	}
 	return append(b, ']', '}')
-}
-
-func (resp pageResponse) appendJSON(b []byte) []byte {
-	b = eventsResponse{resp.Events}.appendJSON(b)
-	b = append(b[:len(b)-1], `,"next":`...)
-	if resp.Next == nil {
-		return append(b, `null}`...)
-	}
-	return append(appendText(b, *resp.Next), '}')
 }
 
 // An object is a JSON object that is being written. Its methods append a member, but none that is empty or nil.

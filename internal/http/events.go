@@ -274,8 +274,7 @@ type eventRequest struct {
 func (s *Server) getEvent(r *http.Request, req eventRequest) (reply, error) {
 	logOf(r).add("id", req.ID)
 	e, err := s.svc.Get(r.Context(), req.ID)
-	found := eventOf(&e)
-	return reply{body: &found}, err
+	return reply{body: eventOf(&e)}, err
 }
 
 type listAttemptsResponse struct {

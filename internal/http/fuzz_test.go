@@ -66,7 +66,7 @@ func checkEvent(t *testing.T, conn *pgx.Conn, body string) {
 
 func TestWhateverIsAcceptedPostgresHolds(t *testing.T) {
 	t.Parallel()
-	conn := start(t, settings{}).connect()
+	conn := setup(t).connect()
 	accepted := 0
 	for _, body := range eventSeeds() {
 		checkEvent(t, conn, body)
@@ -121,7 +121,7 @@ func checkResult(t *testing.T, conn *pgx.Conn, value string) bool {
 
 func TestWhateverResultIsTakenPostgresHolds(t *testing.T) {
 	t.Parallel()
-	conn := start(t, settings{}).connect()
+	conn := setup(t).connect()
 	taken := 0
 	for _, value := range resultSeeds() {
 		if checkResult(t, conn, value) {

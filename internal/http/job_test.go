@@ -54,7 +54,7 @@ func (c *client) ack(e seenEvent, fields string) {
 
 func TestJobIsShownAsItWasPosted(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	expires := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
 	at := expires.Format(time.RFC3339Nano)
 	h.post("type=mail%20é&source=shop&priority=-7&key=k1&max_attempts=4&expires_at=" + at)
@@ -93,7 +93,7 @@ func TestJobIsShownAsItWasPosted(t *testing.T) {
 
 func TestClaimTakesTheLowestPriorityThenTheOldest(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	var want []int64
 	last, first := h.post("priority=2147483647"), h.post("priority=-2147483648")
 	want = append(want, first, h.post("priority=-1"), h.post("priority=0"), h.post(""), last)
@@ -104,7 +104,7 @@ func TestClaimTakesTheLowestPriorityThenTheOldest(t *testing.T) {
 
 func TestClaimTakesTheTypesItNamesAndNoEventItExcludes(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	a, b, none := h.post("type=a"), h.post("type=b"), h.post("")
 	a2, c := h.post("type=a&priority=1"), h.post("type=c")
 	for _, tc := range []struct {
@@ -124,7 +124,7 @@ func TestClaimTakesTheTypesItNamesAndNoEventItExcludes(t *testing.T) {
 
 func TestWaitingClaimIsAnsweredByItsTypesOnly(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	claim := h.waiting(`{"types":["b"],"wait":"60s"}`)
 	a, b := h.post("type=a"), h.post("type=b")
 	if diff := cmp.Diff([]int64{b}, ids(decode[seenPage]((<-claim).want(200)).Events)); diff != "" {
@@ -137,7 +137,7 @@ func TestWaitingClaimIsAnsweredByItsTypesOnly(t *testing.T) {
 
 func TestExpiredJobIsHandedToNobodyAndSwept(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	id := h.post("expires_at=2026-01-01T00:00:00Z")
 	if got := h.claim(""); len(got) != 0 {
 		t.Errorf("claimed %+v", got)
@@ -150,7 +150,7 @@ func TestExpiredJobIsHandedToNobodyAndSwept(t *testing.T) {
 
 func TestWorkerIsNamedByTheBodyOrTheHeader(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	for worker, claim := range map[string]func() []seenEvent{
 		"by body":   func() []seenEvent { return h.claim(`{"worker":"by body"}`) },
 		"by header": func() []seenEvent { return h.with("X-Worker", "by header").claim("") },
@@ -178,7 +178,7 @@ func TestWorkerIsNamedByTheBodyOrTheHeader(t *testing.T) {
 
 func TestResultOfTheWorkIsInHistory(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	for _, result := range []string{`{"pages":3,"big":12345678901234567890.5}`, `[1,"a b",null]`, `"ä😀"`, `false`, `null`, `1.50`} {
 		id := h.insert(`{}`)
 		e := h.claimOne()
@@ -213,7 +213,7 @@ func sameJSON(t *testing.T, a, b string) bool {
 
 func TestHistoryTellsHowAJobWent(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	id := h.post("type=a&max_attempts=9")
 	h.nack(h.claim(`{"worker":"w1"}`)[0], `,"error":"try later"`)
 	h.claim(`{"worker":"w2"}`)
@@ -252,7 +252,7 @@ func TestHistoryTellsHowAJobWent(t *testing.T) {
 
 func TestAttemptUnderWayHasNoEnd(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	id := h.insert(`{}`)
 	if got := h.call("GET", fmt.Sprintf("/events/%d/attempts", id), "").want(200).body; got != `{"attempts":[]}` {
 		t.Errorf("before any attempt: %s", got)
@@ -265,7 +265,7 @@ func TestAttemptUnderWayHasNoEnd(t *testing.T) {
 
 func TestJobThatNobodyTriedHasNoTimesOfAttempts(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	id := h.insert(`{}`)
 	h.call("DELETE", fmt.Sprintf("/events/%d", id), "").want(204)
 	if e := h.get(id); e.Status != "cancelled" || *e.ErrorCount != 0 || e.FirstAttemptedAt != nil || e.LastAttemptedAt != nil || e.ProcessingMS != nil || e.Worker != "" {
@@ -275,7 +275,7 @@ func TestJobThatNobodyTriedHasNoTimesOfAttempts(t *testing.T) {
 
 func TestNackThatIsNotRetryableGivesUp(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	for fields, want := range map[string]bool{
 		`,"retryable":false,"error":"no such mailbox"`:          false,
 		`,"final":true,"error":"no such mailbox"`:               false,
@@ -306,7 +306,7 @@ func TestNackThatIsNotRetryableGivesUp(t *testing.T) {
 
 func TestNackOnTheLastAttemptGivesUp(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	id := h.post("max_attempts=2")
 	if got := decode[seenEvent](h.nack(h.claimOne(), `,"error":"first"`)); got.Outcome != "" {
 		t.Errorf("the first nack: %+v", got)
@@ -321,7 +321,7 @@ func TestNackOnTheLastAttemptGivesUp(t *testing.T) {
 
 func TestHistoryIsFilteredByWhatIsSaidOfJobs(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	a, b, c := h.post("type=mail&source=shop"), h.post("type=mail&source=blog"), h.post("source=shop")
 	events := h.claim(`{"limit":2,"worker":"w1"}`)
 	h.sql("update agent.event set claimed[1] = claimed[1] - interval '1 minute' where id = $1", a)

@@ -14,7 +14,7 @@ import (
 
 func TestMetricsCountRequestsByPatternAndEventsByQueue(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	for range 3 {
 		h.insert(`{}`)
 	}
@@ -64,7 +64,7 @@ func TestMetricsCountRequestsByPatternAndEventsByQueue(t *testing.T) {
 
 func TestManyQueuesNeitherFillTheMetricsNorLookLikeAnOutage(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	h.sql(`insert into agent.event (event, queue) select '{}', 'q' || i from generate_series(1, 700) i`)
 	got := h.call("GET", "/metrics", "").want(200).body
 	for _, want := range []string{"queued_database_up 1", "queued_queues_counted 1", "queued_queues_left_out 200"} {
@@ -100,7 +100,7 @@ func TestManyQueuesNeitherFillTheMetricsNorLookLikeAnOutage(t *testing.T) {
 
 func TestDatabaseIsUpThoughTheQueuesCannotBeCounted(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{queue: func(c *queue.Config) { c.QueryTimeout = 50 * time.Millisecond }})
+	h := setupWith(t, settings{queue: func(c *queue.Config) { c.QueryTimeout = 50 * time.Millisecond }})
 	tx, err := pgtest.Connect(t, h.db.URL).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -101,7 +101,7 @@ const slowAfter = time.Second
 var busyRoutes = map[string]bool{
 	"POST /events": true, "POST /events/batch": true, "POST /claim": true, "POST /ack": true, "POST /events/{id}/ack": true,
 	"DELETE /events/{id}": true, "POST /events/{id}/nack": true, "POST /events/{id}/extend": true,
-	"GET /livez": true, "GET /readyz": true, "GET /metrics": true,
+	"GET /livez": true, "GET /readyz": true, "GET /metrics": true, "GET /version": true,
 }
 
 func (s *Server) level(l *accessLog, pattern string, took time.Duration) zerolog.Level {

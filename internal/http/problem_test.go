@@ -40,9 +40,9 @@ func golden(t *testing.T, name, got string) {
 // What clients see of each kind of problem is in testdata/problems; -update writes it anew.
 func TestProblemsReadAsTheyAlwaysDid(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
-	keyed := start(t, settings{http: func(cfg *Config) { cfg.APIKey = "secret" }})
-	local := start(t, settings{http: func(cfg *Config) { cfg.LoopbackOnly = true }})
+	h := setup(t)
+	keyed := setupWith(t, settings{http: func(cfg *Config) { cfg.APIKey = "secret" }})
+	local := setupWith(t, settings{http: func(cfg *Config) { cfg.LoopbackOnly = true }})
 	id := h.insert(`{}`)
 	seen := make(map[string]bool)
 	for name, got := range map[string]answer{
@@ -102,7 +102,7 @@ func failWith(t *testing.T, err error) answer {
 
 func TestUnknownPathsAndMethodsAreProblems(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	for _, path := range []string{"/nothing", "/events/", "/events/1/", "/events/1/work", "/EVENTS", "//events", "/history/1", "/docs/", "/docs/../events", "/favicon.ico"} {
 		h.try("GET", path, "").wantProblem(problem.NotFound)
 	}
@@ -124,7 +124,7 @@ func TestUnknownPathsAndMethodsAreProblems(t *testing.T) {
 
 func TestHeadIsGetWithoutItsBody(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	for _, path := range []string{"/queues", "/livez", "/docs", "/openapi.yaml", "/metrics"} {
 		if got := h.try("HEAD", path, ""); got.status != 200 || got.body != "" || got.header.Get("Content-Type") == "" {
 			t.Errorf("HEAD %s was answered %d %q", path, got.status, got.body)
@@ -137,7 +137,7 @@ func TestHeadIsGetWithoutItsBody(t *testing.T) {
 
 func TestBodyOfAGetIsNotLookedAt(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	h.try("GET", "/queues", `{"a`).want(200)
 }
 

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
@@ -63,8 +65,10 @@ type Server struct {
 	log       zerolog.Logger
 	metrics   *metrics
 	version   versionResponse
-	draining  atomic.Bool
-	handler   http.Handler
+
+	versionJSON jsontext.Value // of version
+	draining    atomic.Bool
+	handler     http.Handler
 }
 
 // New returns a Server and registers its metrics on cfg.Registry, those of the Go runtime and
@@ -72,6 +76,7 @@ type Server struct {
 func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
 	s := &Server{cfg: cfg, svc: cfg.Service, schedules: cfg.Schedules, log: cfg.Logger, version: versionOf(cfg.Version)}
+	s.versionJSON, _ = json.Marshal(s.version) // strings always encode
 	s.metrics = newMetrics(cfg.Registry, cfg.Service, cfg.Schedules, s.version)
 	s.handler = s.observe(s.checkHost(s.authenticate(checkOrigin(s.routes()))))
 	return s

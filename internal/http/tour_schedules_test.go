@@ -9,7 +9,7 @@ import (
 )
 
 // tourSchedules gets every answer about schedules and owners that the server gives by itself.
-func tourSchedules(h *harness) {
+func tourSchedules(h *environment) {
 	const body = `{"event":{"n":4},"owner":"ada","cron":"@yearly","idempotency_key":"k"}`
 	h.call("PUT", "/owners/ada", `{"timezone":"Europe/London"}`).want(201)
 	h.call("PUT", "/owners/ada", `{"timezone":"Europe/Paris","attributes":{"a":1}}`).want(200)
@@ -52,7 +52,7 @@ func tourSchedules(h *harness) {
 
 func TestListingOfSchedulesThatTakesTooLongIsAProblem(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{plans: func(cfg *schedule.Config) { cfg.QueryTimeout = 50 * time.Millisecond }})
+	h := setupWith(t, settings{plans: func(cfg *schedule.Config) { cfg.QueryTimeout = 50 * time.Millisecond }})
 	tx, err := h.connect().Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

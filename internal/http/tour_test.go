@@ -68,7 +68,7 @@ func TestEveryDocumentedAnswerIsGiven(t *testing.T) {
 	seen := make(map[string]bool)
 	routes := everyRoute(t)
 
-	open := start(t, settings{seen: seen})
+	open := setupWith(t, settings{seen: seen})
 	tourSuccesses(open)
 	tourConflicts(open)
 	tourSchedules(open)
@@ -85,8 +85,8 @@ func TestEveryDocumentedAnswerIsGiven(t *testing.T) {
 		}
 	}
 
-	keyed := start(t, settings{seen: seen, http: func(cfg *Config) { cfg.APIKey = "secret" }})
-	local := start(t, settings{seen: seen, http: func(cfg *Config) { cfg.LoopbackOnly = true }})
+	keyed := setupWith(t, settings{seen: seen, http: func(cfg *Config) { cfg.APIKey = "secret" }})
+	local := setupWith(t, settings{seen: seen, http: func(cfg *Config) { cfg.LoopbackOnly = true }})
 	for _, r := range routes {
 		if !r.isHealth() {
 			keyed.try(r.method, r.path, r.body).wantProblem(problem.Unauthorized)
@@ -94,7 +94,7 @@ func TestEveryDocumentedAnswerIsGiven(t *testing.T) {
 		}
 	}
 
-	broken := start(t, settings{seen: seen, queue: func(cfg *queue.Config) { cfg.PollInterval = time.Hour }})
+	broken := setupWith(t, settings{seen: seen, queue: func(cfg *queue.Config) { cfg.PollInterval = time.Hour }})
 	broken.sql("alter schema agent rename to elsewhere")
 	for _, r := range routes {
 		if r.usesDatabase() {
@@ -103,7 +103,7 @@ func TestEveryDocumentedAnswerIsGiven(t *testing.T) {
 	}
 	broken.try("GET", "/readyz", "").wantProblem(problem.NotReady)
 
-	away := start(t, settings{seen: seen})
+	away := setupWith(t, settings{seen: seen})
 	cutOff(away)
 	for _, r := range routes {
 		if r.usesDatabase() {
@@ -128,7 +128,7 @@ func TestEveryDocumentedAnswerIsGiven(t *testing.T) {
 	}
 }
 
-func tourSuccesses(h *harness) {
+func tourSuccesses(h *environment) {
 	h.call("GET", "/history/stats", "").want(200)
 	id := h.insert(`{"n":1}`)
 	h.call("POST", "/events/batch", `{"events":[{"event":{"n":2},"delay":"1h"}]}`).want(201)
@@ -160,7 +160,7 @@ func tourSuccesses(h *harness) {
 	h.call("GET", "/docs/nothing.js", "").wantProblem(problem.NotFound)
 }
 
-func tourJobs(h *harness) {
+func tourJobs(h *environment) {
 	for _, status := range []int{201, 200} {
 		h.with("Idempotency-Key", `"k1"`).call("POST", "/events?queue=work&type=a&source=s&priority=-1&max_attempts=2&expires_at=2100-01-01T00:00:00Z", `{"n":4}`).want(status)
 		h.call("POST", "/events/batch", `{"events":[{"event":{"n":5},"queue":"work","key":"k2","type":"b","source":"s","priority":1,"max_attempts":2,"expires_at":"2100-01-01T00:00:00Z"}]}`).want(status)
@@ -185,7 +185,7 @@ func tourJobs(h *harness) {
 	h.call("GET", "/events/1152921504606846976/attempts", "").wantProblem(problem.EventNotFound)
 }
 
-func tourConflicts(h *harness) {
+func tourConflicts(h *environment) {
 	id := h.insert(`{"n":3}`)
 	h.claimOne()
 	for at, k := range map[int64]problem.Type{id: problem.LeaseLost, 1 << 60: problem.EventNotFound} {
@@ -199,7 +199,7 @@ func tourConflicts(h *harness) {
 
 // cutOff ends every connection to the test's database and lets none in any more, and lets them
 // in again at the end of the test.
-func cutOff(h *harness) {
+func cutOff(h *environment) {
 	h.t.Helper()
 	cfg, err := pgx.ParseConfig(h.db.URL)
 	if err != nil {
@@ -227,7 +227,7 @@ func cutOff(h *harness) {
 
 func TestQueryThatTakesTooLongIsAProblem(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{queue: func(cfg *queue.Config) { cfg.QueryTimeout = 50 * time.Millisecond }})
+	h := setupWith(t, settings{queue: func(cfg *queue.Config) { cfg.QueryTimeout = 50 * time.Millisecond }})
 	tx, err := h.connect().Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -249,7 +249,7 @@ func TestQueryThatTakesTooLongIsAProblem(t *testing.T) {
 
 func TestEveryCallIsAnsweredWithinItsTimeWhateverTheDatabaseDoes(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{
+	h := setupWith(t, settings{
 		http:  func(cfg *Config) { cfg.RequestTimeout = 500 * time.Millisecond },
 		queue: func(cfg *queue.Config) { cfg.QueryTimeout, cfg.LockTimeout = time.Hour, time.Hour },
 		plans: func(cfg *schedule.Config) { cfg.QueryTimeout = time.Hour },

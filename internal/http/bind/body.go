@@ -26,19 +26,24 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	if r.ContentLength > limit {
 		return nil, bodyTooLarge(limit)
 	}
-	var body bytes.Buffer
-	body.Grow(int(max(0, r.ContentLength) + bytes.MinRead))
-	if _, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, limit)); err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			return nil, bodyTooLarge(limit)
-		}
-		return nil, problem.New(problem.InvalidJSON, "The body did not arrive in full, or not in time.").With("Connection", "close")
+	var body []byte
+	var err error
+	if r.ContentLength > 0 {
+		body = make([]byte, r.ContentLength)
+		_, err = io.ReadFull(r.Body, body)
+	} else {
+		body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	}
-	if len(bytes.TrimSpace(body.Bytes())) == 0 {
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, bodyTooLarge(limit)
+	case err != nil:
+		return nil, problem.New(problem.InvalidJSON, "The body did not arrive in full, or not in time.").With("Connection", "close")
+	case len(bytes.TrimSpace(body)) == 0:
 		return nil, nil
 	}
-	return body.Bytes(), checkMediaType(r.Header)
+	return body, checkMediaType(r.Header)
 }
 
 func bodyTooLarge(limit int64) error {

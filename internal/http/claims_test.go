@@ -15,7 +15,7 @@ import (
 )
 
 // waiting starts a claim that waits, and returns where its answer will come.
-func (h *harness) waiting(body string) <-chan answer {
+func (h *environment) waiting(body string) <-chan answer {
 	answers := make(chan answer, 1)
 	go func() {
 		defer close(answers)
@@ -26,13 +26,13 @@ func (h *harness) waiting(body string) <-chan answer {
 
 func TestWaitingClaimIsAnsweredWhenAnEventComes(t *testing.T) {
 	t.Parallel()
-	for name, post := range map[string]func(h *harness){
-		"by HTTP": func(h *harness) { h.insert(`{"n":1}`) },
-		"by SQL":  func(h *harness) { h.sql(`select agent.insert_event('{"n":1}')`) },
+	for name, post := range map[string]func(h *environment){
+		"by HTTP": func(h *environment) { h.insert(`{"n":1}`) },
+		"by SQL":  func(h *environment) { h.sql(`select agent.insert_event('{"n":1}')`) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := start(t, settings{})
+			h := setup(t)
 			began := time.Now()
 			claim := h.waiting(`{"wait":"60s"}`)
 			post(h)
@@ -49,7 +49,7 @@ func TestWaitingClaimIsAnsweredWhenAnEventComes(t *testing.T) {
 
 func TestWaitingClaimIsAnsweredEmptyAtTheEndOfWait(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	began := time.Now()
 	if events := h.claim(`{"wait":"300ms"}`); len(events) != 0 {
 		t.Errorf("got %+v", events)
@@ -61,7 +61,7 @@ func TestWaitingClaimIsAnsweredEmptyAtTheEndOfWait(t *testing.T) {
 
 func TestDrainAnswersWaitingClaimsAndTurnsReadinessOff(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	h.call("GET", "/readyz", "").want(200)
 	claim := h.waiting(`{"wait":"60s"}`)
 	h.srv.Drain()
@@ -76,7 +76,7 @@ func TestDrainAnswersWaitingClaimsAndTurnsReadinessOff(t *testing.T) {
 
 func TestClientThatGoesAwayEndsItsWaitAndLosesNothing(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	ctx, leave := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	r := h.request(ctx, "POST", "/claim", `{"wait":"60s"}`)
@@ -96,7 +96,7 @@ func TestClientThatGoesAwayEndsItsWaitAndLosesNothing(t *testing.T) {
 }
 
 // wantClaimable claims the event as one that nobody has claimed before, by the next time it is free.
-func (h *harness) wantClaimable(id int64) {
+func (h *environment) wantClaimable(id int64) {
 	h.t.Helper()
 	events := h.claim(`{"wait":"30s"}`)
 	if len(events) != 1 || events[0].ID != id || events[0].Attempts != 1 || len(events[0].Claimed) != 1 {
@@ -106,7 +106,7 @@ func (h *harness) wantClaimable(id int64) {
 
 func TestConnectionResetDuringAClaimLosesNothing(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	host := strings.TrimPrefix(h.url, "http://")
 	for n := range 30 {
 		id := h.insert(`{}`)
@@ -161,7 +161,7 @@ func TestAnswerThatCannotBeWrittenGivesItsClaimsBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := start(t, settings{})
+			h := setup(t)
 			id := h.insert(`{}`)
 			h.srv.Handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", "/claim", nil))
 			if e := h.get(id); e.State != "ready" || e.Attempts != 0 || len(e.Claimed) != 0 {
@@ -178,7 +178,7 @@ func TestAnswerThatCannotBeWrittenGivesItsClaimsBack(t *testing.T) {
 
 func TestLongWaitOutlivesTheTimeoutOfReading(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	server := httptest.NewUnstartedServer(h.srv.Handler())
 	server.Config.ReadTimeout = 100 * time.Millisecond
 	server.Start()

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 
 func TestInsertedEventIsWhereLocationSaysAsItWasSent(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	const payload = `{"text":"Zoë 😀 \\u0000 \"","big":12345678901234567890.123456789,"list":[1,null,true],"empty":{}}`
 	got := h.call("POST", "/events?queue=mail:1&delay=1h", payload).want(201)
 	inserted := decode[seenEvent](got)
@@ -41,7 +42,7 @@ func TestInsertedEventIsWhereLocationSaysAsItWasSent(t *testing.T) {
 
 func TestEventTSOfThePayloadIsWhenItHappened(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	at := time.Now().Add(-time.Hour).UTC().Truncate(time.Second)
 	for _, ts := range []string{
 		fmt.Sprintf("%d", at.Unix()), fmt.Sprintf("%q", fmt.Sprintf("%d.000000", at.Unix())), fmt.Sprintf("%q", at.In(time.FixedZone("", 3600)).Format(time.RFC3339)),
@@ -58,7 +59,7 @@ func TestEventTSOfThePayloadIsWhenItHappened(t *testing.T) {
 
 func TestBatchIsStoredInOrderOrNotAtAll(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	vt := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
 	ids := decode[insertBatchResponse](h.call("POST", "/events/batch",
 		`{"events":[{"event":{"n":0}},{"event":{"n":1},"queue":"b"},{"event":{"n":2},"delay":"1m"},{"event":{"n":3},"vt":"`+vt.Format(time.RFC3339Nano)+`"}]}`).want(201)).IDs
@@ -82,7 +83,7 @@ func TestBatchIsStoredInOrderOrNotAtAll(t *testing.T) {
 
 func TestClaimTakesTheOldestAndLeavesItToNobodyElse(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	first, second := h.insert(`{"n":1}`), h.insert(`{"n":2}`)
 	h.call("POST", "/events?queue=other", `{}`).want(201)
 	e := h.claim(`{"invisible_for":"1m"}`)[0]
@@ -102,7 +103,7 @@ func TestClaimTakesTheOldestAndLeavesItToNobodyElse(t *testing.T) {
 
 func TestAckEndsInHistoryAndMayBeRepeated(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	id := h.insert(`{}`)
 	e := h.claimOne()
 	path := fmt.Sprintf("/events/%d?receipt=%s", id, url.QueryEscape(e.Receipt))
@@ -124,7 +125,7 @@ func TestAckEndsInHistoryAndMayBeRepeated(t *testing.T) {
 
 func TestLostLeaseIsRefusedAndTheNewOwnerUnaffected(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	id := h.insert(`{}`)
 	lost := h.claimOne()
 	h.sql("update agent.event set vt = now() - interval '1 second'")
@@ -147,7 +148,7 @@ func TestLostLeaseIsRefusedAndTheNewOwnerUnaffected(t *testing.T) {
 
 func TestNackGivesBackWithItsErrorOrGivesUp(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	id := h.insert(`{}`)
 	e := h.claimOne()
 	path := fmt.Sprintf("/events/%d/nack", id)
@@ -171,7 +172,7 @@ func TestNackGivesBackWithItsErrorOrGivesUp(t *testing.T) {
 
 func TestExtendMovesTheEndOfTheLease(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	id := h.insert(`{}`)
 	e := h.claimOne()
 	got := decode[seenEvent](h.call("POST", fmt.Sprintf("/events/%d/extend", id), fmt.Sprintf(`{"receipt":%q,"invisible_for":"2h"}`, e.Receipt)).want(200))
@@ -182,7 +183,7 @@ func TestExtendMovesTheEndOfTheLease(t *testing.T) {
 
 func TestSweepExpiresByAgeUnlessToldNotTo(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	old := h.insert(`{}`)
 	h.insert(`{}`)
 	h.sql("update agent.event set vt = now() - interval '2 hours' where id = $1", old)
@@ -201,7 +202,7 @@ func TestSweepExpiresByAgeUnlessToldNotTo(t *testing.T) {
 
 func TestListingsPageThroughEverythingOnce(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	var want []int64
 	for n := range 7 {
 		want = append(want, h.insert(fmt.Sprintf(`{"n":%d}`, n)))
@@ -235,7 +236,7 @@ func TestListingsPageThroughEverythingOnce(t *testing.T) {
 
 func TestHistoryIsFilteredByWhatTheQuerySays(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	a := h.insert(`{"user":{"id":1},"event_ts":"` + time.Now().Add(-48*time.Hour).UTC().Format(time.RFC3339) + `"}`)
 	b := h.insert(`{"user":{"id":2}}`)
 	e := h.claim(`{"limit":2}`)
@@ -285,7 +286,7 @@ type historyStatsResponseSeen struct {
 
 func TestRequeuedEventRemembersItsOrigin(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	id := h.insert(`{"n":1}`)
 	h.call("DELETE", fmt.Sprintf("/events/%d", id), "").want(204)
 	dry := h.call("POST", "/history/requeue", `{"outcome":"cancelled","contains":{"n":1},"dry_run":true}`).want(200).body
@@ -309,7 +310,7 @@ func TestRequeuedEventRemembersItsOrigin(t *testing.T) {
 
 func TestQueuesAreCountedByState(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	h.insert(`{}`)
 	h.claimOne()
 	h.insert(`{}`)
@@ -331,5 +332,183 @@ func TestQueuesAreCountedByState(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// Rows that SQL wrote past the checks are answered as the contract has it: the client holds every answer against that.
+func TestOddRowsAreAnsweredAsTheContractHasThem(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	odd := []string{
+		"attempts = -5", "max_attempts = 0", "claimed = '{null,infinity}'", "claimed = '{{-infinity,null}}'", "past_attempts = '5'",
+		`past_attempts = '[7,{"attempt":1,"ended_at":"-infinity","outcome":"odd"}]'`, "occurrence = '5'", "type = ''", "worker = ''",
+		"event_ts = '20000-01-01Z'", "enqueued_at = '-infinity'", "expires_at = 'infinity'",
+	}
+	for i, assignment := range odd {
+		for n, table := range []string{"agent.event", "agent.event_hist"} {
+			columns, values := "", ""
+			if table == "agent.event_hist" {
+				columns, values = ", outcome, finished_at, result", ", 'done', 'infinity', '5'"
+			} else {
+				h.sql(`alter table agent.event disable trigger user`)
+			}
+			eventTS := "now()"
+			if value, ok := strings.CutPrefix(assignment, "event_ts = "); ok { // which an update cannot move to another chunk of a hypertable
+				eventTS = value
+			}
+			id := 1000*(n+1) + i
+			h.sql(`insert into `+table+` (id, event_ts, attempts, vt, claimed, event, queue, enqueued_at`+columns+`) overriding system value
+				values ($1, `+eventTS+`, 1, now(), array[now()], '{}', 'odd', now()`+values+`)`, id)
+			h.sql(`update `+table+` set `+assignment+` where id = $1`, id)
+			h.call("GET", fmt.Sprintf("/events/%d", id), "").want(200)
+			h.call("GET", fmt.Sprintf("/events/%d/attempts", id), "").want(200)
+		}
+	}
+	for _, path := range []string{"/events", "/events?queue=odd&state=ready", "/history", "/history?queue=odd&min_duration=1s", "/queues", "/history/stats"} {
+		h.call("GET", path, "").want(200)
+	}
+	if got := len(h.claim(`{"queue":"odd","limit":100,"max_attempts":100}`)); got != len(odd)-1 { // but the one whose own attempts are used up
+		t.Errorf("claimed %d", got)
+	}
+}
+
+// wantReplay fails the test unless the answer is that of first once more, and says so.
+func (a answer) wantReplay(first answer) {
+	a.t.Helper()
+	a.want(200)
+	if a.body != first.body || a.header.Get("Location") != first.header.Get("Location") || a.header.Get("Idempotency-Replayed") != "true" {
+		a.t.Errorf("a repetition was answered %s at %q, replayed %q; the first call %s at %q",
+			a.body, a.header.Get("Location"), a.header.Get("Idempotency-Replayed"), first.body, first.header.Get("Location"))
+	}
+}
+
+func TestSameRequestUnderTheSameKeyMakesOneEvent(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	const path = "/events?queue=work&type=a"
+	first := h.with("Idempotency-Key", `"order-1"`).call("POST", path, `{"a":1,"b":[2]}`).want(201)
+	if first.header.Get("Idempotency-Replayed") != "" {
+		t.Error("the first call says that it is a repetition")
+	}
+	again := func() {
+		h.with("Idempotency-Key", `"order-1"`).call("POST", path, `{"a":1,"b":[2]}`).wantReplay(first)
+		h.with("Idempotency-Key", `order-1`).call("POST", path, `{ "b" : [2], "a" : 1 }`).wantReplay(first)
+		h.call("POST", path+"&key=order-1", `{"a":1,"b":[2]}`).wantReplay(first)
+		h.with("Idempotency-Key", `order-1`).call("POST", path+"&key=order-1", `{"a":1,"b":[2]}`).wantReplay(first)
+	}
+	again()
+	e := h.claim(`{"queue":"work"}`)[0]
+	if e.Key != "order-1" {
+		t.Errorf("claimed %+v", e)
+	}
+	again()
+	h.call("DELETE", fmt.Sprintf("/events/%d?receipt=%s", e.ID, e.Receipt), "").want(204)
+	again() // though the event is in history
+	if got := h.get(e.ID); got.Outcome != "done" || got.Key != "order-1" {
+		t.Errorf("the event is %+v", got)
+	}
+	if n := h.count("select count(*) from agent.event where queue = $1", "work"); n != 0 {
+		t.Errorf("%d events wait", n)
+	}
+	h.with("Idempotency-Key", "order-1").call("POST", "/events?queue=other&type=a", `{"a":1,"b":[2]}`).want(201)
+	h.sql("update agent.idempotency set expires_at = now() - interval '1 second'")
+	if later := h.with("Idempotency-Key", "order-1").call("POST", path, `{"a":1,"b":[2]}`).want(201); later.body == first.body {
+		t.Error("a key whose time is over still stands for its event")
+	}
+}
+
+func TestAnotherRequestUnderTheSameKeyIsRefused(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	first := h.call("POST", "/events?key=k&priority=3&delay=1h", `{"a":1}`).want(201)
+	for path, body := range map[string]string{
+		"/events?key=k&priority=3&delay=1h":                                 `{"a":2}`,
+		"/events?key=k&priority=4&delay=1h":                                 `{"a":1}`,
+		"/events?key=k&priority=3":                                          `{"a":1}`,
+		"/events?key=k&priority=3&delay=1h&type=a":                          `{"a":1}`,
+		"/events?key=k&priority=3&delay=1h&source=a":                        `{"a":1}`,
+		"/events?key=k&priority=3&delay=1h&max_attempts=1":                  `{"a":1}`,
+		"/events?key=k&priority=3&delay=1h&expires_at=2100-01-01T00:00:00Z": `{"a":1}`,
+	} {
+		h.call("POST", path, body).wantProblem(problem.KeyReused)
+	}
+	h.call("POST", "/events/batch", `{"events":[{"event":{"new":true}},{"event":{"a":2},"key":"k"}]}`).wantProblem(problem.KeyReused)
+	if n := h.count("select count(*) from agent.event"); n != 1 {
+		t.Errorf("there are %d events, want 1", n)
+	}
+	h.call("POST", "/events?key=k&priority=3&delay=1h", `{"a":1}`).wantReplay(first)
+}
+
+func TestKeyOfTheHeaderAndThatOfTheQueryMustBeOne(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	p := h.with("Idempotency-Key", `"a"`).call("POST", "/events?key=b", `{}`).wantProblem(problem.InvalidParameter)
+	if diff := cmp.Diff([]problem.FieldError{{Pointer: "?key", Detail: "must be the same as the header Idempotency-Key"}}, p.Errors); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	p = h.with("Idempotency-Key", `"a"`).call("POST", "/events/batch", `{"events":[{"event":{}}]}`).wantProblem(problem.InvalidParameter)
+	if p.Errors[0].Pointer != "Idempotency-Key" {
+		t.Errorf("a key for a batch: %+v", p)
+	}
+	wantNoRow(h)
+}
+
+func TestEachEventOfABatchHasItsOwnKey(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	post := func(events string) ([]int64, answer) {
+		t.Helper()
+		got := h.call("POST", "/events/batch", `{"events":[`+events+`]}`)
+		return decode[insertBatchResponse](got).IDs, got
+	}
+	ids, got := post(`{"event":{"n":1},"key":"k1"},{"event":{"n":2},"key":"k2"}`)
+	if got.want(201).header.Get("Idempotency-Replayed") != "" {
+		t.Error("the first batch says that it is a repetition")
+	}
+	again, got := post(`{"event":{"n":2},"key":"k2"},{"event":{"n":1},"key":"k1"}`)
+	if got.want(200).header.Get("Idempotency-Replayed") != "true" || again[0] != ids[1] || again[1] != ids[0] {
+		t.Errorf("a batch of what was there got %v, replayed %q; it was %v", again, got.header.Get("Idempotency-Replayed"), ids)
+	}
+	mixed, got := post(`{"event":{"n":3}},{"event":{"n":2},"key":"k2"},{"event":{"n":4},"key":"k4"},{"event":{"n":4},"key":"k4"}`)
+	if got.want(201).header.Get("Idempotency-Replayed") != "" || mixed[1] != ids[1] || mixed[2] != mixed[3] || mixed[0] == mixed[2] {
+		t.Errorf("a mixed batch got %v, replayed %q", mixed, got.header.Get("Idempotency-Replayed"))
+	}
+	if n := h.count("select count(*) from agent.event"); n != 4 {
+		t.Errorf("there are %d events, want 4", n)
+	}
+	if string(h.get(mixed[0]).Event) != `{"n":3}` || string(h.get(mixed[2]).Event) != `{"n":4}` {
+		t.Error("the ids are not in the order of the events")
+	}
+}
+
+func TestTwentyPostsOfOneKeyAtOnceMakeOneEvent(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	for round := range 20 {
+		answers := make([]answer, 20)
+		var posts sync.WaitGroup
+		for i := range answers {
+			posts.Go(func() {
+				answers[i] = h.with("Idempotency-Key", fmt.Sprintf("round-%d", round)).try("POST", "/events", fmt.Sprintf(`{"round":%d}`, round))
+			})
+		}
+		posts.Wait()
+		first := 0
+		for _, got := range answers {
+			if got.status == 201 {
+				first++
+			} else {
+				got.want(200)
+			}
+			if got.body != answers[0].body {
+				t.Fatalf("round %d: got %s and %s", round, got.body, answers[0].body)
+			}
+		}
+		if first != 1 {
+			t.Errorf("round %d: %d posts were the first", round, first)
+		}
+	}
+	if n := h.count("select count(*) from agent.event"); n != 20 {
+		t.Errorf("there are %d events, want 20", n)
 	}
 }

@@ -24,9 +24,9 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// A harness is a real server on a real service on a database of its own, and a client of it whose every
+// An environment is a real server on a real service on a database of its own, and a client of it whose every
 // answer is held against the contract.
-type harness struct {
+type environment struct {
 	*client
 	db  *pgtest.DB
 	svc *queue.Service
@@ -44,9 +44,16 @@ type settings struct {
 	seen  map[string]bool // where to note the answers seen; nil: nowhere
 }
 
-func start(t *testing.T, set settings) *harness {
+// setup starts an open server that does not sweep by itself.
+func setup(t *testing.T) *environment {
 	t.Helper()
-	h := &harness{db: pgtest.New(t), log: new(logBuffer)}
+	return setupWith(t, settings{})
+}
+
+// setupWith starts a server with these settings.
+func setupWith(t *testing.T, set settings) *environment {
+	t.Helper()
+	h := &environment{db: pgtest.New(t), log: new(logBuffer)}
 	qcfg := queue.Config{DatabaseURL: h.db.ServiceURL, SweepInterval: -1, MaxConns: 4}
 	if set.queue != nil {
 		set.queue(&qcfg)
@@ -111,7 +118,7 @@ func keepRunning(t *testing.T, run, closeService func(context.Context) error) {
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // sql runs a statement in the test's database.
-func (h *harness) sql(statement string, args ...any) {
+func (h *environment) sql(statement string, args ...any) {
 	h.t.Helper()
 	conn := h.connect()
 	if _, err := conn.Exec(h.t.Context(), statement, args...); err != nil {
@@ -120,7 +127,7 @@ func (h *harness) sql(statement string, args ...any) {
 }
 
 // count returns the number that a query finds.
-func (h *harness) count(query string, args ...any) (n int) {
+func (h *environment) count(query string, args ...any) (n int) {
 	h.t.Helper()
 	conn := h.connect()
 	if err := conn.QueryRow(h.t.Context(), query, args...).Scan(&n); err != nil {
@@ -129,7 +136,7 @@ func (h *harness) count(query string, args ...any) (n int) {
 	return n
 }
 
-func (h *harness) connect() *pgx.Conn {
+func (h *environment) connect() *pgx.Conn {
 	h.t.Helper()
 	conn, err := pgx.Connect(h.t.Context(), h.db.URL)
 	if err != nil {

@@ -112,7 +112,7 @@ func (c *client) occurrences(at string) []seenOccurrence {
 
 func TestScheduleIsKeptAsItWasGiven(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	h.call("PUT", "/owners/ada", `{"timezone":"Europe/London"}`).want(201)
 	got := h.call("POST", "/schedules", `{"name":"Ada's birthday","owner":"ada","queue":"greetings","type":"greeting","priority":-3,"event":{"a":[1,"ä"]},
 		"at":"1815-12-10T09:00:00","rrule":"FREQ=YEARLY","timezone":"America/New_York","starts":"2035-01-01T00:00:00","ends":"2040-01-01T00:00:00Z","count":4,
@@ -150,7 +150,7 @@ func TestScheduleIsKeptAsItWasGiven(t *testing.T) {
 
 func TestPreviewSaysWhenAScheduleWouldFire(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	h.call("PUT", "/owners/lord", `{"timezone":"Australia/Lord_Howe"}`).want(201)
 	for name, tc := range map[string]struct{ body, want string }{
 		"a gap moves forward": {
@@ -252,7 +252,7 @@ var badSchedules = map[string]string{
 
 func TestBadSchedulesAreRefusedWithTheFieldThatIsWrong(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	for _, fields := range slices.Sorted(maps.Keys(badSchedules)) {
 		want := badSchedules[fields]
 		for path, body := range map[string]string{"/schedules": `{"event":{},` + fields + `}`, "/schedules/preview": `{` + fields + `}`} {
@@ -299,7 +299,7 @@ func TestBadSchedulesAreRefusedWithTheFieldThatIsWrong(t *testing.T) {
 
 func TestPatchChangesWhatIsGivenAndNullTakesItAway(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	h.call("PUT", "/owners/ada", `{"timezone":"Asia/Tokyo"}`).want(201)
 	made, at := h.plan(`{"name":"n","owner":"ada","type":"t","priority":5,"event":{"a":1},"at":"2035-07-01T09:00:00","timezone":"Europe/Berlin","count":3,"ends":"2040-01-01T00:00:00"}`)
 	if got := made.next(); got != "2035-07-01T09:00:00 2035-07-01T07:00:00Z" {
@@ -339,7 +339,7 @@ func TestPatchChangesWhatIsGivenAndNullTakesItAway(t *testing.T) {
 
 func TestStaleVersionChangesNothingAndOfTwoAtOnceOneWins(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	made, at := h.plan(`{"event":{},"cron":"@yearly","timezone":"UTC"}`)
 	tag := fmt.Sprintf(`"%d"`, made.Version)
 	for round := range 10 {
@@ -394,7 +394,7 @@ func TestStaleVersionChangesNothingAndOfTwoAtOnceOneWins(t *testing.T) {
 
 func TestScheduleOfOneKeyIsMadeOnce(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	const body = `{"event":{"a":1},"cron":"@yearly","timezone":"UTC"}`
 	var mu sync.Mutex
 	made, ids := 0, map[int64]int{}
@@ -426,7 +426,7 @@ func TestScheduleOfOneKeyIsMadeOnce(t *testing.T) {
 
 func TestSchedulesTakeTheirZoneFromTheirOwner(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	owner := h.call("PUT", "/owners/ada@example.com", `{"timezone":"Europe/London","attributes":{"first_name":"Ada"}}`).want(201)
 	if got := decode[seenOwner](owner); owner.header.Get("Location") != "/owners/ada@example.com" || got.Attributes["first_name"] != "Ada" {
 		t.Errorf("the owner is at %s: %s", owner.header.Get("Location"), owner.body)
@@ -466,7 +466,7 @@ func TestSchedulesTakeTheirZoneFromTheirOwner(t *testing.T) {
 
 func TestOccurrenceFollowsTheLifeOfItsEvent(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	_, at := h.plan(`{"queue":"greetings","event":{"to":"Ada"},"cron":"0 9 10 12 *","timezone":"Europe/London"}`)
 	ran := h.call("POST", at+"/run", "").want(201)
 	extra := decode[seenOccurrence](ran)
@@ -509,7 +509,7 @@ func TestOccurrenceFollowsTheLifeOfItsEvent(t *testing.T) {
 
 func TestDueScheduleBecomesAnEventThatSaysWhose(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	due := time.Now().UTC().Add(-time.Second).Format("2006-01-02T15:04:05")
 	made, at := h.plan(fmt.Sprintf(`{"queue":"greetings","type":"greeting","priority":2,"event":{"to":"Ada"},"at":%q,"timezone":"UTC"}`, due))
 	got := h.claim(`{"queue":"greetings","wait":"30s"}`)
@@ -546,7 +546,7 @@ func TestDueScheduleBecomesAnEventThatSaysWhose(t *testing.T) {
 
 func TestPausedScheduleKeepsStill(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	made, at := h.plan(`{"event":{},"at":"2035-07-01T09:00:00Z"}`)
 	for range 2 { // repeating it is fine
 		if got := decode[seenSchedule](h.call("POST", at+"/pause", "").want(200)); got.Status != "paused" {
@@ -565,7 +565,7 @@ func TestPausedScheduleKeepsStill(t *testing.T) {
 
 func TestSchedulesAreListedByWhatIsAskedForPageByPage(t *testing.T) {
 	t.Parallel()
-	h := start(t, settings{})
+	h := setup(t)
 	h.call("PUT", "/owners/ada", `{"timezone":"UTC"}`).want(201)
 	h.call("PUT", "/owners/grace", `{"timezone":"UTC"}`).want(201)
 	var ids []int64
@@ -628,5 +628,19 @@ func TestSchedulesAreListedByWhatIsAskedForPageByPage(t *testing.T) {
 	slices.Reverse(found)
 	if diff := cmp.Diff(ran, found); diff != "" {
 		t.Errorf("occurrences (-want +got)\n%s", diff)
+	}
+}
+
+func TestPartsOfThePathAreTakenAsTheyWereMeant(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	for sent, want := range map[string]string{"ada%40example.com": "ada@example.com", "a%2Bb": "a+b", "c+d": "c+d", "%61da": "ada"} {
+		got := decode[seenOwner](h.try("PUT", "/owners/"+sent, `{"timezone":"Europe/London"}`).want(201))
+		if got.ID != want {
+			t.Errorf("%s became %s", sent, got.ID)
+		}
+	}
+	for _, sent := range []string{"a%20b", "%00", "%C3%A4", strings.Repeat("a", 129)} {
+		h.try("PUT", "/owners/"+sent, `{"timezone":"Europe/London"}`).wantProblem(problem.InvalidParameter)
 	}
 }

@@ -1,6 +1,7 @@
 package http
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/schedule"
 )
 
 var testLimits = bind.Limits{Body: 1 << 20, Event: 1 << 20, Items: 3, Depth: 64}
@@ -365,4 +367,200 @@ func manyUnknown(n int) string {
 		members = append(members, `"x`+strings.Repeat("y", i)+`":1`)
 	}
 	return strings.Join(members, ",")
+}
+
+type headerRequest struct {
+	Key   idempotencyKey `header:"Idempotency-Key" validate:"min=1,max=8"`
+	Plain string         `header:"X-Plain" validate:"max=3"`
+}
+
+func decodeHeader(header http.Header) (headerRequest, error) {
+	var req headerRequest
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.Header = header
+	err := bind.New[headerRequest](testLimits).Decode(httptest.NewRecorder(), r, &req)
+	return req, err
+}
+
+func TestIdempotencyKeyIsTakenInQuotesAndWithout(t *testing.T) {
+	t.Parallel()
+	for sent, want := range map[string]string{
+		`abc`:       `abc`,
+		`"abc"`:     `abc`,
+		` "a b" `:   `a b`,
+		`"a\"\\b"`:  `a"\b`,
+		`a"b`:       `a"b`,
+		`a, b`:      `a, b`,
+		`"abc`:      "invalid_parameter\nIdempotency-Key must be a string in quotes or without any, not \"\\\"abc\"",
+		`"abc"x`:    "invalid_parameter\nIdempotency-Key must be a string in quotes or without any, not \"\\\"abc\\\"x\"",
+		`"a\bc"`:    "invalid_parameter\nIdempotency-Key must be a string in quotes or without any, not \"\\\"a\\\\bc\\\"\"",
+		`"abc\`:     "invalid_parameter\nIdempotency-Key must be a string in quotes or without any, not \"\\\"abc\\\\\"",
+		`""`:        "invalid_parameter\nIdempotency-Key must not be empty",
+		``:          "invalid_parameter\nIdempotency-Key must not be empty",
+		`123456789`: "invalid_parameter\nIdempotency-Key must be at most 8 characters long",
+		"\xc3\xa4":  "invalid_parameter\nIdempotency-Key must be printable ASCII characters",
+		"a\x00b":    "invalid_parameter\nIdempotency-Key must not contain a NUL character",
+	} {
+		req, err := decodeHeader(http.Header{"Idempotency-Key": {sent}})
+		got := string(req.Key)
+		if err != nil {
+			got = bad(err)
+		}
+		if got != want {
+			t.Errorf("%q: got %q, want %q", sent, got, want)
+		}
+	}
+}
+
+func TestHeadersAreFieldsLikeOthers(t *testing.T) {
+	t.Parallel()
+	req, err := decodeHeader(http.Header{"X-Plain": {"a"}})
+	if err != nil || req.Plain != "a" {
+		t.Fatalf("got %+v, %v", req, err)
+	}
+	if _, err := decodeHeader(http.Header{"X-Plain": {"a", "b"}}); bad(err) != "invalid_parameter\nX-Plain must be given once" {
+		t.Errorf("got %s", bad(err))
+	}
+	if _, err := decodeHeader(http.Header{"X-Plain": {"abcd"}}); bad(err) != "invalid_parameter\nX-Plain must be at most 3 characters long" {
+		t.Errorf("got %s", bad(err))
+	}
+}
+
+type changeRequest struct {
+	Text **string       `json:"text" validate:"min=2"`
+	N    **int          `json:"n" validate:"min=1"`
+	Wait *time.Duration `json:"wait"`
+}
+
+func TestChangeTellsWhatIsNotGivenFromNull(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]string{
+		`{}`:                     "",
+		`{"text":null,"n":null}`: "text:null n:null ",
+		`{"text":"ab","n":2}`:    "text:ab n:2 ",
+		`{"wait":"90s"}`:         "wait:1m30s ",
+		`{"text":"a","n":0}`:     "validation_failed\n#/text must be at least 2 characters long\n#/n must be at least 1",
+		`{"text":1,"n":"2"}`:     "validation_failed\n#/text must be a string, not 1\n#/n must be an integer, not \"2\"",
+		`{"wait":null}`:          `validation_failed` + "\n" + `#/wait must be a duration such as "90s" or "10m", not null`,
+	} {
+		req, err := decodeAs[changeRequest]("/", body)
+		got := said("text", req.Text) + said("n", req.N)
+		if req.Wait != nil {
+			got += "wait:" + req.Wait.String() + " "
+		}
+		if err != nil {
+			got = bad(err)
+		}
+		if got != want {
+			t.Errorf("%s: got %s, want %s", body, got, want)
+		}
+	}
+}
+
+func said[T any](name string, c **T) string {
+	switch {
+	case c == nil:
+		return ""
+	case *c == nil:
+		return name + ":null "
+	default:
+		return fmt.Sprintf("%s:%v ", name, **c)
+	}
+}
+
+type preconditionRequest struct {
+	IfMatch *precondition `header:"If-Match"`
+}
+
+func decodePrecondition(header http.Header) (preconditionRequest, error) {
+	var req preconditionRequest
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.Header = header
+	err := bind.New[preconditionRequest](testLimits).Decode(httptest.NewRecorder(), r, &req)
+	return req, err
+}
+
+func TestIfMatchTriesTheVersionsItNames(t *testing.T) {
+	t.Parallel()
+	const there = 3
+	many := strings.Repeat(`"1",`, maxVersions) + `"3"`
+	for sent, want := range map[string]string{
+		``:               "[any]",
+		`*`:              "[any]",
+		` * `:            "[any]",
+		`"3"`:            "[3]",
+		`W/"3"`:          "[3]",
+		`"1", "3","4"`:   "[1 3]",
+		`"1"`:            "[1] stale",
+		`"1" , "2"`:      "[1 2] stale",
+		`"x"`:            "[] stale",
+		`"03", "+3", ""`: "[] stale",
+		`3`:              `?`,
+		`"3`:             `?`,
+		`"3",`:           `?`,
+		`"3" "4"`:        `?`,
+		`*, "3"`:         `?`,
+		`w/"3"`:          `?`,
+		many:             `?`,
+		"\"1\"\n\"3\"":   "[1 3]", // in two lines
+	} {
+		header := http.Header{"If-Match": strings.Split(sent, "\n")}
+		if sent == "" {
+			header = nil
+		}
+		req, err := decodePrecondition(header)
+		got := "?"
+		if err == nil {
+			tried := []any{}
+			err = req.IfMatch.try(func(version *int64) error {
+				if version == nil {
+					tried = append(tried, "any")
+					return nil
+				}
+				if tried = append(tried, *version); *version != there {
+					return fmt.Errorf("changing: %w", schedule.ErrStale)
+				}
+				return nil
+			})
+			got = fmt.Sprint(tried)
+			if err != nil {
+				got += " stale"
+			}
+		}
+		if got != want {
+			t.Errorf("If-Match: %.40s: got %s, want %s", sent, got, want)
+		}
+	}
+}
+
+type momentRequest struct {
+	At **moment `json:"at"`
+}
+
+func TestMomentIsALocalTimeOrAnInstant(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]string{
+		`{"at":"2027-03-28T09:00:00"}`:       "2027-03-28T09:00:00",
+		`{"at":"2027-03-28T09:00"}`:          "2027-03-28T09:00:00",
+		`{"at":"2027-03-28T09:00:00Z"}`:      "2027-03-28T09:00:00Z",
+		`{"at":"2027-03-28T09:00:00+02:00"}`: "2027-03-28T07:00:00Z",
+		`{"at":null}`:                        "null",
+		`{}`:                                 "",
+		`{"at":"9:00"}`:                      "validation_failed\n#/at must be a local date-time like 2027-03-28T09:00:00, or an instant like 2027-03-28T07:00:00Z, not \"9:00\"",
+		`{"at":5}`:                           `validation_failed` + "\n" + `#/at must be a string, not 5`,
+	} {
+		req, err := decodeAs[momentRequest]("/", body)
+		got := ""
+		switch {
+		case err != nil:
+			got = bad(err)
+		case req.At != nil && *req.At != nil:
+			got = schedule.Moment(**req.At).String()
+		case req.At != nil:
+			got = "null"
+		}
+		if got != want {
+			t.Errorf("%s: got %s, want %s", body, got, want)
+		}
+	}
 }
