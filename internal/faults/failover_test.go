@@ -17,7 +17,7 @@ var (
 	longConnectTimeout = build{name: "connections that wait a minute for a server", edits: []edit{
 		{"internal/pg/url.go", "ConnectTimeout = 3 * time.Second", "ConnectTimeout = time.Minute"},
 		{"internal/pg/database.go", "pingTimeout = 2 * time.Second", "pingTimeout = time.Minute"},
-		{"internal/queue/flusher.go", "flushTimeout = ", "flushTimeout = 6 * "},
+		{"internal/queue/write.go", "commitTimeout = ", "commitTimeout = 6 * "},
 	}}
 )
 

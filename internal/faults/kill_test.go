@@ -11,8 +11,8 @@ var (
 		"move_to_history", "and (a.receipt is null or a.receipt = agent.receipt(e.id, e.attempts, e.claimed))", "",
 	}}}
 	answerBeforeCommit = build{name: "answers before the commit", edits: []edit{
-		{"internal/queue/flush.go", "pool.SendBatch(ctx, fl.batch)", "answerEarly(ctx, pool, fl.batch)"},
-		{"internal/queue/flush.go", "// flush is one transaction in the making.", `
+		{"internal/queue/transaction.go", "pool.SendBatch(ctx, tx.batch)", "answerEarly(ctx, pool, tx.batch)"},
+		{"internal/queue/transaction.go", "// transaction is one group commit in the making.", `
 func answerEarly(ctx context.Context, pool interface{ Begin(context.Context) (pgx.Tx, error) }, batch *pgx.Batch) error {
 	tx, err := pool.Begin(ctx)
 	if err != nil {
@@ -26,7 +26,7 @@ func answerEarly(ctx context.Context, pool interface{ Begin(context.Context) (pg
 	return err
 }
 
-// flush is one transaction in the making.`},
+// transaction is one group commit in the making.`},
 	}}
 	commitAsync = build{name: "commits that return before they are on disk", setting: `alter database queued set synchronous_commit = off`}
 )

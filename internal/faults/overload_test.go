@@ -15,8 +15,8 @@ import (
 
 // unboundedPending is the broken build of this file.
 var unboundedPending = build{name: "no bound on what waits for the database", edits: []edit{
-	{"internal/queue/flusher.go", "sum.operations > maxPendingOperations || sum.bytes > f.svc.cfg.MaxPendingBytes", "false"},
-	{"internal/queue/flusher.go", "time.Since(began) > hangs", "time.Since(began) > time.Hour"},
+	{"internal/groupcommit/groupcommit.go", "c.pending+len(ops) > c.cfg.MaxPending || c.pendingBytes+bytes > c.cfg.MaxPendingBytes", "false"},
+	{"internal/groupcommit/groupcommit.go", "time.Since(began) > c.cfg.HangThreshold", "time.Since(began) > time.Hour"},
 	{"internal/http/server.go", "const DefaultRequestTimeout = 15 * time.Second", "const DefaultRequestTimeout = time.Hour"},
 	{"cmd/queued/serve.go", "RequestTimeout: c.RequestTimeout,", "RequestTimeout: time.Hour,"},
 }}

@@ -13,14 +13,14 @@ import (
 )
 
 // transactionResent is the broken build of this file.
-var transactionResent = build{name: "a flush that is sent again when its connection is lost", edits: []edit{{
-	"internal/queue/flush.go", "pool.SendBatch(ctx, fl.batch)", `func() error {
-		err := pool.SendBatch(ctx, fl.batch)
+var transactionResent = build{name: "a group commit that is sent again when its connection is lost", edits: []edit{{
+	"internal/queue/transaction.go", "pool.SendBatch(ctx, tx.batch)", `func() error {
+		err := pool.SendBatch(ctx, tx.batch)
 		again, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()
 		for err != nil && again.Err() == nil {
 			same := new(pgx.Batch)
-			for _, q := range fl.batch.QueuedQueries {
+			for _, q := range tx.batch.QueuedQueries {
 				same.QueuedQueries = append(same.QueuedQueries, &pgx.QueuedQuery{SQL: q.SQL, Arguments: q.Arguments, Fn: q.Fn})
 			}
 			err = pool.SendBatch(again, same)

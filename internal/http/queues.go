@@ -231,7 +231,7 @@ func processOf(p queue.Process) process {
 		ID:            p.ID,
 		Process:       p.Name,
 		Version:       p.Metrics[queue.MetricVersion],
-		Posted:        count(queue.MetricPosted),
+		Posted:        count(queue.MetricInserted),
 		Claimed:       count(queue.MetricClaimed),
 		Acked:         count(queue.MetricAcked),
 		Nacked:        count(queue.MetricNacked),

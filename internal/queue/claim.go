@@ -3,18 +3,19 @@ package queue
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
+	"github.com/queued/queued/internal/groupcommit"
 	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/watermark"
 )
 
-// Claim takes up to p.Limit events, waiting up to p.Wait for the first; none is no error.
-// When ctx ends during the call nothing stays claimed.
+// Claim claims up to p.Limit events, waiting up to p.Wait for the first; none is no error. When ctx ends during the call nothing stays claimed.
 func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 	p.Queue = cmp.Or(p.Queue, Default)
 	p.Limit = min(cmp.Or(p.Limit, 1), MaxBatch)
@@ -23,8 +24,8 @@ func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 	p.Order = cmp.Or(p.Order, FIFO)
 	p.Types = slices.Compact(slices.Sorted(slices.Values(p.Types))) // so that equal ones are seen to be equal
 
-	w := newWaiter(p)
-	d, err := s.join(w) //nolint:contextcheck // the dispatcher serves many callers, and outlives each of them
+	w := &waiter{params: p, deadline: time.Now().Add(p.Wait), result: make(chan claimResult, 1)}
+	d, err := s.join(w)
 	if err != nil {
 		return nil, fmt.Errorf("claiming events: %w", err)
 	}
@@ -38,44 +39,94 @@ func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 	}
 }
 
-// newClaim returns a claim that several callers may share.
-func newClaim(s *Service, p ClaimParams) *part {
-	return &part{claim: &p, from: s.marks.begin(&p), done: make(chan error, 1)}
+// claim is what one statement claims for the waiters of a queue.
+type claim struct {
+	ClaimParams
+	workers []string        // whom each event is claimed for, in order; nil: not said
+	start   watermark.Start // where the scan begins
+	isOffer bool            // it goes along with an insert
+	found
 }
 
-// settle returns what a claim found that was flushed, and whether that was as much as it asked for: then there may be more to
-// claim at once. It returns fewer events than were claimed when their payloads would be more than maxFlushBytes.
-func (s *Service) settle(p *part) (events []Event, full bool) {
-	queue, n := p.claim.Queue, len(p.claimed)+len(p.surplus)
-	if n == 0 {
-		return nil, false
+// found is what came of a claim.
+type found struct {
+	handedOver int // inserts of the same transaction that go to the claim, instead of a scan
+	events     []Event
+	surplus    []Lease                      // claimed as well, but too large to hold
+	through    map[watermark.Lane]time.Time // the vt that the last event claimed from each lane had before
+}
+
+// count returns how many events the claim has a lease on.
+func (f *found) count() int { return len(f.events) + len(f.surplus) }
+
+// newClaim returns the operation of a claim, which several callers may share.
+func (s *Service) newClaim(p ClaimParams, workers []string) *operation {
+	c := &claim{ClaimParams: p, workers: workers}
+	c.start = s.watermarks.Begin(time.Now(), c.sharedMarks())
+	return &operation{Ticket: groupcommit.NewTicket(1, itemOverhead), claim: c}
+}
+
+func (c *claim) sharedMarks() watermark.Claims {
+	return watermark.Claims{Queue: c.Queue, Types: c.Types, MaxAttempts: c.MaxAttempts}
+}
+
+// noteThrough notes the vt that a claimed event had before.
+func (c *claim) noteThrough(e *Event, vt time.Time) {
+	if c.through == nil {
+		c.through = make(map[watermark.Lane]time.Time, 1)
 	}
-	if p.claim.Order == FIFO && len(p.claim.ExcludeIDs) == 0 {
-		s.marks.advance(p.claim, p.upTo)
+	lane := watermark.Lane{Queue: e.Queue, Priority: e.Priority}
+	if len(c.Types) > 0 {
+		lane.Type = e.Type
 	}
-	full = n == p.claim.Limit
+	c.through[lane] = vt
+}
+
+// finishClaim returns what a claim found that was committed, and whether that was as much as it asked for: then there may be more to claim at
+// once. It returns fewer events than were claimed when their payloads would be more than maxCommitBytes, and none when some cannot be read or their
+// commit was not confirmed: the rest is released.
+func (s *Service) finishClaim(op *operation) (events []Event, full bool, err error) {
+	c := op.claim
+	if op.err != nil {
+		released := append(LeasesOf(c.events), c.surplus...)
+		if len(released) > 0 || !errors.Is(op.err, pg.ErrUnconfirmed) {
+			s.cfg.Logger.Error().Err(op.err).Int("released", len(released)).Msg("what a transaction has committed cannot be answered")
+		}
+		s.work.Go(func() { s.releaseUndelivered(c.Queue, released) })
+		return nil, false, op.err
+	}
+	if c.count() == 0 {
+		return nil, false, nil
+	}
+	if c.Order == FIFO && len(c.ExcludeIDs) == 0 {
+		s.watermarks.NoteClaimedThrough(time.Now(), c.sharedMarks(), c.through)
+	}
+	full = c.count() == c.Limit
 	if full {
-		s.fits.learn(queue, len(p.claimed), len(p.surplus) > 0)
+		s.claimSizes.learn(c.Queue, len(c.events), len(c.surplus) > 0)
 	}
-	if len(p.surplus) > 0 {
-		if err := s.Release(context.Background(), p.surplus); err != nil {
-			s.logUnreleased(err, queue, len(p.surplus))
+	s.releaseUndelivered(c.Queue, c.surplus)
+	return c.events, full, nil
+}
+
+// LeasesOf returns the leases of claimed events.
+func LeasesOf(events []Event) []Lease {
+	leases := make([]Lease, 0, len(events))
+	for i := range events {
+		if events[i].Receipt != "" {
+			leases = append(leases, Lease{ID: events[i].ID, Receipt: events[i].Receipt})
 		}
 	}
-	return p.claimed, full
+	return leases
 }
 
-// logUnreleased says that claims nobody got could not be undone.
-func (s *Service) logUnreleased(err error, queue string, events int) {
-	s.cfg.Logger.Error().Err(err).Str("queue", queue).Int("events", events).
-		Msg("claims could not be released: they stay leased until they run out")
-}
-
-// nextVT returns how long until something of the queue becomes claimable that is not so yet (nil: nothing will by itself), and
-// how long the database looked for it.
-func (s *Service) nextVT(ctx context.Context, queue string) (next *time.Duration, took time.Duration, err error) {
-	err = s.loops.QueryRow(ctx, `select agent.next_vt($1), clock_timestamp() - statement_timestamp()`, queue).Scan(&next, &took)
-	return next, took, wrap("looking ahead", err)
+// releaseUndelivered releases claims that no caller gets.
+func (s *Service) releaseUndelivered(queue string, leases []Lease) {
+	leases = slices.DeleteFunc(leases, func(l Lease) bool { return l.Receipt == "" }) // it could not be read
+	if err := s.Release(context.Background(), leases); err != nil {
+		s.cfg.Logger.Error().Err(err).Str("queue", queue).Int("events", len(leases)).
+			Msg("claims could not be released: they stay leased until they run out")
+	}
 }
 
 // receiptOf is agent.receipt of an event that was just claimed.
@@ -87,44 +138,50 @@ func receiptOf(e *Event) string {
 	return string(b)
 }
 
-// releaseTimeout bounds a release, which nobody waits for and which outlives its caller.
-const releaseTimeout = 10 * time.Second
-
-// Release undoes claims that never reached their client: the events are claimable again at once
-// and the attempts do not count. Leases that were lost meanwhile are passed over. It outlives ctx's
-// cancellation.
-func (s *Service) Release(ctx context.Context, leases []Lease) error {
-	if len(leases) == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
-	defer cancel()
-	ids, receipts := columns(leases)
-	touched := make(map[string]bool)
-	err := s.short(ctx, func(pool *pg.Pool) error {
-		var l lane
-		var vt time.Time
-		rows, _ := pool.Query(ctx, `select queue, coalesce(type, ''), priority, vt from agent.release_events($1, $2)`, ids, receipts)
-		_, err := pgx.ForEachRow(rows, []any{&l.queue, &l.typ, &l.priority, &vt}, func() error {
-			s.counters.add(l.queue, func(c *Counters) { c.Released++ })
-			s.marks.lower(l, vt)
-			touched[l.queue] = true
-			return nil
-		})
-		return err
-	})
-	s.wake(touched)
-	return wrap("releasing claims", err)
+// claimSizeLimits remembers how many events one claim may ask for of the queues with large payloads, so that what it finds stays within
+// maxCommitBytes.
+type claimSizeLimits struct {
+	mu      sync.Mutex
+	byQueue map[string]int // less than MaxBatch
 }
 
-// columns turns leases into the parallel arrays the SQL functions take; no receipt is null.
-func columns(leases []Lease) (ids []int64, receipts []*string) {
-	ids, receipts = make([]int64, len(leases)), make([]*string, len(leases))
-	for i := range leases {
-		ids[i] = leases[i].ID
-		if leases[i].Receipt != "" {
-			receipts[i] = &leases[i].Receipt
+// get returns the most events of a queue that one claim may ask for.
+func (l *claimSizeLimits) get(queue string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return cmp.Or(l.byQueue[queue], MaxBatch)
+}
+
+// learn notes that n events were as many as one claim may return, or that they were not too many.
+func (l *claimSizeLimits) learn(queue string, n int, tooMany bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch limit, limited := l.byQueue[queue]; {
+	case tooMany:
+		remember(&l.byQueue, queue, n)
+	case !limited:
+	case 2*n >= MaxBatch:
+		delete(l.byQueue, queue)
+	default:
+		l.byQueue[queue] = max(limit, 2*n)
+	}
+}
+
+// maxRemembered is how many queues something is remembered of that is soon learnt anew.
+const maxRemembered = 1000
+
+// remember puts a queue's value into m, and takes others out while there are more than maxRemembered.
+func remember[V any](m *map[string]V, queue string, v V) {
+	if *m == nil {
+		*m = make(map[string]V)
+	}
+	(*m)[queue] = v
+	for other := range *m {
+		if len(*m) <= maxRemembered {
+			return
+		}
+		if other != queue {
+			delete(*m, other)
 		}
 	}
-	return ids, receipts
 }

@@ -129,7 +129,7 @@ func TestLivingProcessesAreListedWithTheirMetrics(t *testing.T) {
 			continue
 		}
 		found = true
-		for category, want := range map[string]int{queue.MetricPosted: 2, queue.MetricClaimed: 1, queue.MetricAcked: 1, queue.MetricFailed: 0, queue.MetricWaiting: 0} {
+		for category, want := range map[string]int{queue.MetricInserted: 2, queue.MetricClaimed: 1, queue.MetricAcked: 1, queue.MetricFailed: 0, queue.MetricWaiting: 0} {
 			if p.Metrics[category] != strconv.Itoa(want) {
 				t.Errorf("%s is %q, want %d", category, p.Metrics[category], want)
 			}

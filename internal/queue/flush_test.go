@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
@@ -73,7 +74,8 @@ func (g gates) heldUp(t *testing.T) (pid int) {
 		if p != nil {
 			pid = *p
 		}
-		return p != nil && queue.Gathered(g.b.Service) == 0
+		calls, _ := queue.Gathered(g.b.Service)
+		return p != nil && calls == 0
 	})
 	return pid
 }
@@ -89,7 +91,10 @@ func (g gates) shut(t *testing.T) <-chan error {
 // gathered returns when so many calls wait for a writer.
 func gathered(t *testing.T, b bench, calls int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d calls wait for a writer", calls), func() bool { return queue.Gathered(b.Service) >= calls })
+	eventually(t, fmt.Sprintf("%d calls wait for a writer", calls), func() bool {
+		waiting, _ := queue.Gathered(b.Service)
+		return waiting >= calls
+	})
 }
 
 // crowd is many calls of all kinds at once: inserts, acks, and one claim from each of some queues. There are few enough for
@@ -361,7 +366,10 @@ func TestManyLockedEventsLeaveRoomForOtherCalls(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "the acks wait by themselves", func() bool { return alone.Load() == many && queue.Writers(b.Service) == 0 })
+	eventually(t, "the acks wait by themselves", func() bool {
+		_, writers := queue.Gathered(b.Service)
+		return alone.Load() == many && writers == 0
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if _, err := b.Nack(ctx, queue.NackParams{Lease: lease(claimed[many])}); err != nil {
@@ -534,7 +542,12 @@ func TestCloseAnswersEveryCallAndLosesNone(t *testing.T) {
 	gathered(t, b, c.calls())
 	closed := make(chan error, 1)
 	go func() { closed <- b.Close(context.Background()) }()
-	eventually(t, "no more calls are taken", func() bool { return queue.Closed(b.Service) })
+	eventually(t, "no more calls are taken", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err := b.Ack(ctx, acks(queue.Lease{ID: 1}))
+		return errors.Is(err, pg.ErrClosed)
+	})
 	g.open(t, 1)
 	if err := <-closed; err != nil {
 		t.Errorf("close: %v", err)

@@ -29,11 +29,18 @@ func walks(t *testing.T, b bench, took string) {
 		end`)
 }
 
-// looking makes the service run, and look behind its marks often.
-func looking(t *testing.T, b bench) {
+// looking opens a bench whose service runs, never polls, and looks behind its marks often; looks take as long as took says, unless that is empty.
+func looking(t *testing.T, took string) bench {
 	t.Helper()
-	queue.LookBehindEvery(b.Service, 50*time.Millisecond)
+	b := open(t, func(c *queue.Config) {
+		neverPolls(c)
+		c.WatermarkInterval = 50 * time.Millisecond
+	})
+	if took != "" {
+		walks(t, b, took)
+	}
 	running(t, b.Service)
+	return b
 }
 
 // marked posts and claims until the default queue has a mark that is heeded and lies beyond a time of the database.
@@ -44,7 +51,8 @@ func marked(t *testing.T, b bench, beyond time.Time) {
 		for _, e := range b.take(t, queue.ClaimParams{}, 1) {
 			b.ack(t, lease(e))
 		}
-		return queue.Mark(b.Service, queue.Default).After(beyond)
+		mark, _ := queue.Watermark(b.Service, queue.Default)
+		return mark.After(beyond)
 	})
 }
 
@@ -69,9 +77,7 @@ func now(t *testing.T, conn *pgx.Conn) time.Time {
 
 func TestEventCommittedBehindTheMarkIsClaimedSoon(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
-	walks(t, b, "1 s")
-	looking(t, b)
+	b := looking(t, "1 s")
 	listening(t, b)
 	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
 	if err != nil {
@@ -90,9 +96,7 @@ func TestEventCommittedBehindTheMarkIsClaimedSoon(t *testing.T) {
 
 func TestVTSetBehindTheMarkBySQLIsClaimedSoon(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
-	walks(t, b, "1 s")
-	looking(t, b)
+	b := looking(t, "1 s")
 	b.post(t, "", `{}`)
 	e := b.take(t, queue.ClaimParams{}, 1)[0]
 	marked(t, b, now(t, b.sql))
@@ -104,9 +108,7 @@ func TestVTSetBehindTheMarkBySQLIsClaimedSoon(t *testing.T) {
 
 func TestWhatTheServicePutsBehindItsMarkIsClaimedAtOnce(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
-	walks(t, b, "1 s")
-	looking(t, b)
+	b := looking(t, "1 s")
 	b.post(t, "", `{}`)
 	released := b.take(t, queue.ClaimParams{}, 1)[0]
 	marked(t, b, now(t, b.sql))
@@ -129,9 +131,7 @@ func TestWhatTheServicePutsBehindItsMarkIsClaimedAtOnce(t *testing.T) {
 
 func TestClaimUnderWayDoesNotRaiseAMarkThatWasLowered(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
-	walks(t, b, "1 s")
-	looking(t, b)
+	b := looking(t, "1 s")
 	marked(t, b, now(t, b.sql))
 	b.post(t, "", `{}`)
 	g := withGates(t, b)
@@ -161,9 +161,7 @@ func TestClaimUnderWayDoesNotRaiseAMarkThatWasLowered(t *testing.T) {
 
 func TestShortWalksLeaveNothingToAMark(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
-	walks(t, b, "0 s")
-	looking(t, b)
+	b := looking(t, "0 s")
 	b.post(t, "", `{}`)
 	e := b.take(t, queue.ClaimParams{}, 1)[0]
 	eventually(t, "what came of the first look behind the mark is known", func() bool {
@@ -179,8 +177,7 @@ func TestShortWalksLeaveNothingToAMark(t *testing.T) {
 
 func TestMarksAreHeededBesideAnOldSnapshot(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
-	looking(t, b)
+	b := looking(t, "")
 	tx, err := pgtest.Connect(t, b.url).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
 		t.Fatal(err)
@@ -207,14 +204,13 @@ func TestLaneThatIsNewIsFound(t *testing.T) {
 		for _, took := range []string{"0 s", "1 s"} { // marks are not heeded, and are
 			t.Run(name+", looks take "+took, func(t *testing.T) {
 				t.Parallel()
-				b := open(t, neverPolls)
-				walks(t, b, took)
-				looking(t, b)
+				b := looking(t, took)
 				listening(t, b)
 				eventually(t, "the lanes are known", func() bool {
 					b.post(t, "", `{}`)
 					b.ack(t, lease(b.take(t, queue.ClaimParams{}, 1)[0]))
-					return queue.LanesAreKnown(b.Service, queue.Default)
+					_, known := queue.Watermark(b.Service, queue.Default)
+					return known
 				})
 				soon(t, b, pgtest.Query[int64](t, b.sql, insert))
 				ids := b.put(t, queue.InsertParams{}, queue.InsertParams{Priority: -9}, queue.InsertParams{Priority: 3})

@@ -12,12 +12,12 @@ import (
 	"github.com/queued/queued/internal/pg"
 )
 
-// channel is what agent.notify_queues notifies on. The payload is a queue's name, followed by
-// "|" and the sender's name when a service sent it.
+// channel is what agent.notify_queues notifies on. The payload is a queue's name, followed by "|" and the sender's name when a service sent it.
 const channel = "agent_event"
 
-// notifyInterval is the shortest time between two notifications of one service: a notifying
-// commit takes a lock that all databases of the server share.
+const notifySQL = `select agent.notify_queues($1, $2)`
+
+// notifyInterval is the shortest time between two notifications of one service: a notifying commit takes a lock that all databases of the server share.
 const notifyInterval = 20 * time.Millisecond
 
 // wake tells the waiting claims on these queues, here and in other processes, that there may be something new.
@@ -33,8 +33,8 @@ func (s *Service) wakeHere(queues map[string]bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for q := range queues {
-		if d := s.dispatchers[q]; d != nil {
+	for queue := range queues {
+		if d := s.dispatchers[queue]; d != nil {
 			d.wake()
 		}
 	}
@@ -49,25 +49,22 @@ func (s *Service) wakeAll() {
 	}
 }
 
-// notifier tells other processes which queues have something new: at once when it has been
-// quiet, and everything that gathered since in one statement otherwise. A flush takes the notification along in
-// its own commit.
+// notifier tells other processes which queues have something new: at once when there was no notification for a while, and everything that gathered
+// since in one statement otherwise. A group commit takes the notification along.
 type notifier struct {
 	svc   *Service
 	ready chan struct{} // holds a token when queues is not empty
 
 	mu     sync.Mutex
-	queues map[string]bool // still to be told of
+	queues map[string]bool // that other processes have not been notified of
 	last   time.Time       // when the last notification was sent
 }
-
-const notifySQL = `select agent.notify_queues($1, $2)`
 
 func newNotifier(s *Service) *notifier {
 	return &notifier{svc: s, ready: make(chan struct{}, 1), queues: make(map[string]bool)}
 }
 
-// add has other processes told of queues, soon.
+// add has other processes be notified of queues, soon.
 func (n *notifier) add(queues map[string]bool) {
 	if len(queues) == 0 {
 		return
@@ -81,7 +78,7 @@ func (n *notifier) add(queues map[string]bool) {
 	}
 }
 
-// due returns the queues to be told of now, together with more; none, and how long to wait, when it is too early for that.
+// due returns the queues to notify of now, together with more; none, and how long to wait, when it is too early for that.
 func (n *notifier) due(more map[string]bool) (due map[string]bool, wait time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -114,7 +111,7 @@ func (n *notifier) run(ctx context.Context) error {
 			}
 			due, wait = n.due(nil)
 		}
-		if len(due) == 0 { // a flush was faster
+		if len(due) == 0 { // a group commit was faster
 			continue
 		}
 		if _, err := n.svc.loops.Exec(ctx, notifySQL, slices.Collect(maps.Keys(due)), n.svc.name); err != nil && ctx.Err() == nil {
@@ -130,22 +127,15 @@ func (s *Service) newListener() *pg.Listener {
 		Pool:     s.loops,
 		Channel:  channel,
 		Started:  s.wakeAll,
-		Received: s.heard,
+		Received: func(payload string) {
+			queue, sender, _ := strings.Cut(payload, "|")
+			if sender != s.name { // whose waiters were woken already
+				s.watermarks.MarkStale(queue)
+				s.wakeHere(map[string]bool{queue: true})
+			}
+		},
 		Failed: func(err error) {
 			s.cfg.Logger.Warn().Err(err).Msg("not listening for notifications: waiting claims poll until that is mended")
 		},
-	}
-}
-
-func (s *Service) heard(payload string) {
-	queue, sender, _ := strings.Cut(payload, "|")
-	if sender == s.name {
-		return // its own waiters were woken already
-	}
-	s.marks.strange(queue)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if d := s.dispatchers[queue]; d != nil {
-		d.wake()
 	}
 }

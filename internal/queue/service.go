@@ -1,126 +1,109 @@
-// Package queue is what a caller can do with events: enqueue, claim, finish, give back, sweep,
-// look at and requeue them. It calls the functions of the schema agent and knows nothing of HTTP.
 package queue
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
+	"golang.org/x/mod/semver"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/queued/queued/internal/groupcommit"
 	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/watermark"
 )
 
+// Defaults and bounds.
 const (
-	// DefaultMaxAttempts is how often an event is claimed before a sweep expires it.
-	DefaultMaxAttempts = 3
-	// DefaultInvisibleFor is the length of a lease.
-	DefaultInvisibleFor = 10 * time.Minute
-	// DefaultSweepInterval is the time between two sweeps of a running service.
-	DefaultSweepInterval = 10 * time.Second
-	// DefaultKeyRetention is how long an idempotency key is remembered.
-	DefaultKeyRetention = 24 * time.Hour
-	// DefaultQueryTimeout bounds one listing or count.
-	DefaultQueryTimeout = 5 * time.Second
-	// DefaultLockTimeout is how long a call waits for what another transaction has locked. It is less than a request may take.
-	DefaultLockTimeout = 5 * time.Second
-	// DefaultMaxConns is the most connections a service opens.
-	DefaultMaxConns = 16
-	// DefaultMaxPendingBytes bounds the events that wait to be written.
-	DefaultMaxPendingBytes = 64 << 20
-	// DefaultPage is how many events a page holds unless said otherwise.
-	DefaultPage = 100
-	// MaxPage is the most events one page holds.
-	MaxPage = 1000
-	// MaxBatch is the most events that one call may insert, claim, ack or requeue.
-	MaxBatch = 1000
-	// MaxWait is the longest a claim may wait.
-	MaxWait = time.Minute
-	// MaxBuckets is the most time buckets one call may ask for.
-	MaxBuckets = 2000
+	DefaultMaxAttempts     = 3                // claims of an event before a sweep expires it
+	DefaultInvisibleFor    = 10 * time.Minute // the length of a lease
+	DefaultSweepInterval   = 10 * time.Second // between two sweeps of a running service
+	DefaultKeyRetention    = 24 * time.Hour   // how long an idempotency key is remembered
+	DefaultQueryTimeout    = 5 * time.Second  // of one listing or count
+	DefaultLockTimeout     = 5 * time.Second  // how long a call waits for what another transaction has locked; less than a request may take
+	DefaultMaxConns        = 16               // connections of a service
+	DefaultMaxPendingBytes = 64 << 20         // of events that wait to be written
+	DefaultPollInterval    = 2 * time.Second  // how long a waiting claim relies on notifications alone
+	DefaultPage            = 100              // events of a page unless said otherwise
+	MaxPage                = 1000             // events of a page
+	MaxBatch               = 1000             // events that one call may insert, claim, ack or requeue
+	MaxWait                = time.Minute      // of a claim
+	MaxBuckets             = 2000             // time buckets that one call may ask for
 )
 
-// Config is what a Service needs to know. All but DatabaseURL or Database may be zero.
+// Config is what a Service needs to know. All but DatabaseURL or Database may be zero; what zero means is said where it is not "none".
 type Config struct {
-	DatabaseURL   string       // a PostgreSQL URL or keyword string, as libpq takes it; the schema is migrated
-	Database      *pg.Database // goes before DatabaseURL
-	SchemaVersion string       // the version agent.version must have reached for CheckReady; empty: any
-	RequireSync   bool         // CheckReady wants a server whose commits wait for a standby
-	MaxConns      int          // connections at most, fewer than 7 are 7; zero: what the URL's pool_max_conns says, else DefaultMaxConns
-	// MaxPendingBytes bounds the events that wait to be written, in bytes; beyond it inserts and acks fail with ErrOverloaded. Zero:
-	// DefaultMaxPendingBytes.
-	MaxPendingBytes int
-	MaxAttempts     int            // default of claims and sweeps; zero: DefaultMaxAttempts
-	SweepInterval   time.Duration  // time between sweeps of the service itself; zero: DefaultSweepInterval; negative: never
-	MaxVTAge        time.Duration  // those sweeps also expire what has been claimable longer; zero: by attempts alone
-	Retention       time.Duration  // history older than this (by event_ts) is dropped; zero: kept for ever
-	LockTimeout     time.Duration  // how long a call waits for what another transaction has locked; zero: DefaultLockTimeout
-	QueryTimeout    time.Duration  // bound of one listing or count; zero: DefaultQueryTimeout
-	KeyRetention    time.Duration  // how long an idempotency key is remembered; zero: DefaultKeyRetention
-	PollInterval    time.Duration  // longest time a waiting claim relies on notifications alone; zero: 2 s
-	Logger          zerolog.Logger // zero: silent
+	DatabaseURL       string         // a PostgreSQL URL or keyword string, as libpq takes it; the schema is migrated
+	Database          *pg.Database   // goes before DatabaseURL
+	SchemaVersion     string         // the version agent.version must have reached for CheckReady; empty: any
+	RequireSync       bool           // CheckReady wants a server whose commits wait for a standby
+	MaxConns          int            // connections at most, fewer than 7 are 7; zero: what the URL's pool_max_conns says, else DefaultMaxConns
+	MaxPendingBytes   int            // events that wait to be written; beyond it inserts and acks fail with ErrOverloaded; zero: DefaultMaxPendingBytes
+	MaxAttempts       int            // default of claims and sweeps; zero: DefaultMaxAttempts
+	SweepInterval     time.Duration  // time between sweeps of the service itself; zero: DefaultSweepInterval; negative: never
+	MaxVTAge          time.Duration  // those sweeps also expire what has been claimable longer; zero: by attempts alone
+	Retention         time.Duration  // history older than this (by event_ts) is dropped; zero: kept for ever
+	LockTimeout       time.Duration  // how long a call waits for what another transaction has locked; zero: DefaultLockTimeout
+	QueryTimeout      time.Duration  // bound of one listing or count; zero: DefaultQueryTimeout
+	KeyRetention      time.Duration  // how long an idempotency key is remembered; zero: DefaultKeyRetention
+	PollInterval      time.Duration  // longest time a waiting claim relies on notifications alone; zero: DefaultPollInterval
+	WatermarkInterval time.Duration  // time between two scans below a watermark; zero: a second
+	UpkeepInterval    time.Duration  // time between two rounds of upkeep; zero: an hour
+	UpkeepRetry       time.Duration  // time after which a failed task of upkeep is tried again; zero: a minute
+	UpkeepStepRetry   time.Duration  // time after which a step of upkeep is tried again that would have had to wait; zero: a second
+	Logger            zerolog.Logger // zero: silent
 }
 
 func (c Config) withDefaults() Config {
-	if c.MaxAttempts == 0 {
-		c.MaxAttempts = DefaultMaxAttempts
-	}
-	if c.SweepInterval == 0 {
-		c.SweepInterval = DefaultSweepInterval
-	}
-	if c.QueryTimeout == 0 {
-		c.QueryTimeout = DefaultQueryTimeout
-	}
-	if c.KeyRetention == 0 {
-		c.KeyRetention = DefaultKeyRetention
-	}
-	if c.LockTimeout == 0 {
-		c.LockTimeout = DefaultLockTimeout
-	}
-	if c.MaxPendingBytes == 0 {
-		c.MaxPendingBytes = DefaultMaxPendingBytes
-	}
-	if c.PollInterval == 0 {
-		c.PollInterval = 2 * time.Second
-	}
+	c.MaxPendingBytes = cmp.Or(c.MaxPendingBytes, DefaultMaxPendingBytes)
+	c.MaxAttempts = cmp.Or(c.MaxAttempts, DefaultMaxAttempts)
+	c.SweepInterval = cmp.Or(c.SweepInterval, DefaultSweepInterval)
+	c.LockTimeout = cmp.Or(c.LockTimeout, DefaultLockTimeout)
+	c.QueryTimeout = cmp.Or(c.QueryTimeout, DefaultQueryTimeout)
+	c.KeyRetention = cmp.Or(c.KeyRetention, DefaultKeyRetention)
+	c.PollInterval = cmp.Or(c.PollInterval, DefaultPollInterval)
+	c.WatermarkInterval = cmp.Or(c.WatermarkInterval, time.Second)
+	c.UpkeepInterval = cmp.Or(c.UpkeepInterval, time.Hour)
+	c.UpkeepRetry = cmp.Or(c.UpkeepRetry, time.Minute)
+	c.UpkeepStepRetry = cmp.Or(c.UpkeepStepRetry, time.Second)
 	return c
 }
 
-// Service is the queue. It is safe for concurrent use, and any number of them, in any number
-// of processes, may share one database.
+// Service is the queue. It is safe for concurrent use, and any number of them, in any number of processes, may share one database.
 type Service struct {
 	cfg Config
 	db  *pg.Database
 	pools
-	listener *pg.Listener
-	name     string // tells this service's notifications from those of others
-	counters counters
-	notifier *notifier
-	flusher  *flusher
-	marks    marks
-	server   server
-	fits     fits
-	lookouts lookouts
-	started  time.Time
-
+	listener   *pg.Listener
+	name       string // tells this service's notifications from those of others
+	started    time.Time
+	notifier   *notifier
+	commits    *groupcommit.Committer[*operation]
+	watermarks *watermark.Set
+	claimSizes claimSizeLimits
+	slow       slowNextDue
+	server     server
+	counters   counters
 	executions executions
 	upkeep     upkeep
 
 	mu          sync.Mutex
 	dispatchers map[string]*dispatcher // one per queue that has waiting claims
 	draining    bool
-	closed      bool           // nobody may join any more
-	work        sync.WaitGroup // claims under way, and dispatchers
+	closed      bool           // no claim may join any more
+	work        sync.WaitGroup // claims under way, dispatchers, and what they have started
 }
 
-// Open returns a Service on a migrated database, and fails with ErrUnavailable when the
-// database cannot be reached. It starts no loops: see Run. Close it.
+// Open returns a Service on a migrated database, and fails with ErrUnavailable when the database cannot be reached. It starts no loops: see Run.
+// Close it.
 func Open(ctx context.Context, cfg Config) (*Service, error) {
+	cfg = cfg.withDefaults()
 	db := cfg.Database
 	if db == nil {
 		var err error
@@ -128,22 +111,20 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 			return nil, err
 		}
 	}
-	cfg = cfg.withDefaults()
 	s := &Service{
 		cfg:         cfg,
 		db:          db,
 		name:        rand.Text(),
 		started:     time.Now(),
+		watermarks:  watermark.New(cfg.WatermarkInterval),
 		dispatchers: make(map[string]*dispatcher),
 	}
 	if err := s.openPools(ctx); err != nil {
 		return nil, err
 	}
-	s.upkeep = upkeep{every: upkeepInterval, retry: upkeepRetry, pause: time.Second}
 	s.notifier = newNotifier(s)
 	s.listener = s.newListener()
-	s.marks = marks{byKey: make(map[markKey]*laneMarks), off: true, every: lookBehindInterval}
-	s.flusher = newFlusher(s)
+	s.commits = s.newCommitter()
 	if err := s.health.Ping(ctx); err != nil {
 		s.closePools(ctx)
 		return nil, wrap("connecting", err)
@@ -152,20 +133,19 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 }
 
 // Run sweeps, looks after history and statistics, reports this process's metrics and listens for notifications until ctx ends. A Service
-// that is not running still serves every call; its waiting claims then rely on polling.
-// Faults of the database are logged and tried again; Run returns nil once ctx has ended.
+// that is not running still serves every call; its waiting claims then rely on polling. Faults of the database are logged and tried again; Run
+// returns nil once ctx has ended.
 func (s *Service) Run(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.listener.Run(ctx) })
-	g.Go(func() error { return s.serverLoop(ctx) })
-	g.Go(func() error { return s.notifier.run(ctx) })
-	if s.cfg.SweepInterval > 0 {
-		g.Go(func() error { return s.sweepLoop(ctx) })
+	loops := []func(context.Context) error{
+		s.listener.Run, s.notifier.run, s.serverLoop, s.upkeepLoop, s.watermarkLoop, s.recordLoop, s.reportLoop,
 	}
-	g.Go(func() error { return s.upkeepLoop(ctx) })
-	g.Go(func() error { return s.lookBehindLoop(ctx) })
-	g.Go(func() error { return s.recordLoop(ctx) })
-	g.Go(func() error { return s.reportLoop(ctx) })
+	if s.cfg.SweepInterval > 0 {
+		loops = append(loops, s.sweepLoop)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for _, loop := range loops {
+		g.Go(func() error { return loop(ctx) })
+	}
 	if err := g.Wait(); ctx.Err() == nil {
 		return err
 	}
@@ -187,8 +167,8 @@ func (s *Service) drain() {
 	}
 }
 
-// Close drains, waits until the calls under way and what the service started have ended (or
-// ctx has), and closes the connections. Run must have returned. Calls after Close fail with ErrUnavailable.
+// Close drains, waits until the calls under way and what the service started have ended (or ctx has), and closes the connections. Run must have
+// returned. Calls after Close fail with ErrUnavailable.
 func (s *Service) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
@@ -198,7 +178,7 @@ func (s *Service) Close(ctx context.Context) error {
 	go func() {
 		defer close(done)
 		s.work.Wait()
-		s.flusher.close()
+		s.commits.Close()
 		s.recordLast(ctx)
 	}()
 	defer s.closePools(ctx)
@@ -210,13 +190,85 @@ func (s *Service) Close(ctx context.Context) error {
 	}
 }
 
-// closePools closes the connections. A server that does not take leave of them loses nothing by it, so that they are not waited for longer than
-// ctx lasts.
+const (
+	// callLockTimeout is how long a short call waits for a lock on the connections that it shares with all others. Then it waits for
+	// Config.LockTimeout on one where only such calls wait.
+	callLockTimeout = 10 * time.Millisecond
+	// maxLockWaiters is how many calls may wait for locks at a time.
+	maxLockWaiters = 200
+	// minConns is how many connections the pools have at least, together.
+	minConns = 7
+)
+
+// pools are the connections of a service, apart by what they are for, so that nothing which takes long stands in the way of something else.
+type pools struct {
+	writers  *pg.Pool // the group commit's, a connection for each writer
+	calls    *pg.Pool // short calls about single events and queues: nack, extend, release, get
+	patient  *pg.Pool // such calls, and operations of group commits, that have to wait for a lock of another transaction
+	searches *pg.Pool // listings, searches and counts, each of them as long as Config.QueryTimeout
+	loops    *pg.Pool // what the service does by itself, and sweeps and purges
+	health   *pg.Pool // whether the database answers
+
+	all         pg.Pools
+	lockWaiters chan struct{} // holds a token for each call that waits for a lock
+}
+
+// openPools divides the connections among the pools. As a commit keeps one of the database's processors busy, there may be a writer for each of
+// ours, as far as that is known, in two fifths of the connections.
+func (s *Service) openPools(ctx context.Context) (err error) {
+	conns := max(cmp.Or(s.cfg.MaxConns, s.db.MaxConns(), DefaultMaxConns), minConns)
+	writers := min(max(2, runtime.GOMAXPROCS(0)), conns*2/5)
+	rest := conns - writers - 1 // health has one
+	share := func(i int) int { return (rest + 3 - i) / 4 }
+	s.lockWaiters = make(chan struct{}, maxLockWaiters)
+	s.all, err = s.db.OpenPools(ctx,
+		pg.PoolSpec{To: &s.writers, Config: pg.PoolConfig{MaxConns: writers, LockTimeout: commitLockTimeout}},
+		pg.PoolSpec{To: &s.calls, Config: pg.PoolConfig{MaxConns: share(0), LockTimeout: callLockTimeout}},
+		pg.PoolSpec{To: &s.searches, Config: pg.PoolConfig{MaxConns: share(1)}},
+		pg.PoolSpec{To: &s.loops, Config: pg.PoolConfig{MaxConns: share(2)}},
+		pg.PoolSpec{To: &s.patient, Config: pg.PoolConfig{MaxConns: share(3), LockTimeout: s.cfg.LockTimeout}},
+		pg.PoolSpec{To: &s.health, Config: pg.PoolConfig{MaxConns: 1}},
+	)
+	return err
+}
+
+// closePools closes the connections. A server that does not answer their goodbye loses nothing, so that nobody waits longer than ctx lasts.
 func (s *Service) closePools(ctx context.Context) {
 	if err := s.all.CloseBy(ctx); err != nil {
 		s.cfg.Logger.Warn().Err(err).Msg("the database does not answer: its connections are dropped")
 	}
 }
+
+// short makes a short call: run makes it on the connections of a pool, in one transaction. When it loses against another transaction there, nothing was
+// written, and it is made once more where it may wait. It fails with ErrLocked when it has waited too long, and with ErrOverloaded when too many wait.
+func (p *pools) short(ctx context.Context, run func(*pg.Pool) error) error {
+	err := run(p.calls)
+	if !pg.LostRace(err) {
+		return err
+	}
+	select {
+	case p.lockWaiters <- struct{}{}:
+		defer func() { <-p.lockWaiters }()
+		return run(p.patient)
+	case <-ctx.Done():
+		return ctx.Err()
+	default:
+		return fmt.Errorf("%w: %d calls wait for locks", ErrOverloaded, maxLockWaiters)
+	}
+}
+
+// row makes a short call that returns one row, and scans it into dest.
+func (p *pools) row(ctx context.Context, sql string, args []any, dest ...any) error {
+	return p.short(ctx, func(pool *pg.Pool) error { return pool.QueryRow(ctx, sql, args...).Scan(dest...) })
+}
+
+// bounded runs read in a transaction with the statement timeout of listings and counts.
+func (s *Service) bounded(ctx context.Context, read func(pgx.Tx) error) error {
+	return pg.Bounded(ctx, s.searches, s.cfg.QueryTimeout, read)
+}
+
+// PoolStats describes the connections.
+func (s *Service) PoolStats() pg.PoolStats { return s.all.Stats() }
 
 // Ping returns nil when the database answers.
 func (s *Service) Ping(ctx context.Context) error {
@@ -224,10 +276,28 @@ func (s *Service) Ping(ctx context.Context) error {
 	return wrap("asking the database for an answer", err)
 }
 
-// PoolStats describes the connections.
-func (s *Service) PoolStats() pg.PoolStats { return s.all.Stats() }
-
-// bounded runs read with the statement timeout of listings and counts.
-func (s *Service) bounded(ctx context.Context, read func(pgx.Tx) error) error {
-	return pg.Bounded(ctx, s.searches, s.cfg.QueryTimeout, read)
+// CheckReady returns nil when the database answers, takes writes, and has a schema of the version this program needs. A later one will
+// do: during a rolling upgrade the old processes go on serving. With Config.RequireSync its commits must wait for a standby, too.
+func (s *Service) CheckReady(ctx context.Context) error {
+	var (
+		version    string
+		isReadOnly bool
+	)
+	err := s.health.QueryRow(ctx, `select v.version, current_setting('transaction_read_only') = 'on' from agent.version v`).Scan(&version, &isReadOnly)
+	switch {
+	case err != nil:
+		return wrap("checking the schema's version", err)
+	case isReadOnly:
+		s.db.Reset()
+		return fmt.Errorf("%w: the server takes no writes", ErrUnavailable)
+	case s.cfg.SchemaVersion != "" && semver.Compare("v"+version, "v"+s.cfg.SchemaVersion) < 0:
+		return fmt.Errorf("the schema is at version %s, this program needs %s", version, s.cfg.SchemaVersion)
+	case !s.cfg.RequireSync:
+		return nil
+	}
+	safety, err := pg.ReadSafety(ctx, s.health)
+	if err == nil && !safety.IsSynchronous() {
+		return ErrNotSynchronous
+	}
+	return wrap("checking the server's settings", err)
 }

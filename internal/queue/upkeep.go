@@ -16,21 +16,17 @@ import (
 )
 
 const (
-	// upkeepInterval is how often each task of upkeep is done.
-	upkeepInterval = time.Hour
-	// upkeepRetry is how long after a task has failed it is tried again.
-	upkeepRetry = time.Minute
 	// upkeepSuspended is how long a task may not have been done by anybody before that is logged: whoever does it notes so, and
 	// with this many processes on the database one of them gets to it.
-	upkeepSuspended = 3 * upkeepInterval
+	upkeepSuspended = 3 * time.Hour
 	// upkeepTries is how often a step is tried that would have to wait for a lock, or for another process that is at it.
 	upkeepTries = 30
 	// upkeepBatch is how many rows one statement deletes, so that each commit stays short.
 	upkeepBatch = 1000
 )
 
-// An upkeepTask is something to be seen to now and then. It is done in steps, each in a transaction of its own, that have nobody
-// wait for longer than a moment. One that fails stops no other.
+// An upkeepTask is done now and then, in steps, each in a transaction of its own, that have nobody wait for longer than a moment. One that fails
+// stops no other.
 type upkeepTask struct {
 	name string
 	do   func(context.Context) error
@@ -62,9 +58,6 @@ func (s *Service) upkeepTasks() []upkeepTask {
 
 // upkeep is what is known of the tasks.
 type upkeep struct {
-	every, retry time.Duration
-	pause        time.Duration // between two tries of a step, at most
-
 	mu     sync.Mutex
 	byTask map[string]*UpkeepStats
 }
@@ -121,10 +114,10 @@ func (s *Service) upkeepLoop(ctx context.Context) error {
 			return nil
 		}
 		s.checkUpkeep(ctx)
-		pause := s.upkeep.every
+		pause := s.cfg.UpkeepInterval
 		due = s.upkeepTasks()
 		if len(failed) > 0 {
-			pause, due = s.upkeep.retry, failed
+			pause, due = s.cfg.UpkeepRetry, failed
 		}
 		if !loop.Pause(ctx, loop.Jittered(pause)) {
 			return nil
@@ -150,28 +143,26 @@ func (s *Service) doUpkeep(ctx context.Context, task upkeepTask) error {
 
 // checkUpkeep looks how long ago each task was last done, by whatever process, and says so when that is too long.
 func (s *Service) checkUpkeep(ctx context.Context) {
+	type done struct {
+		Task string
+		Age  time.Duration
+	}
 	rows, _ := s.loops.Query(ctx, `select task, age from agent.list_upkeep()`)
-	ages := make(map[string]time.Duration)
-	var task string
-	var age time.Duration
-	_, err := pgx.ForEachRow(rows, []any{&task, &age}, func() error {
-		ages[task] = age
-		return nil
-	})
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[done])
 	if err != nil {
 		if ctx.Err() == nil {
 			s.cfg.Logger.Warn().Err(wrap("looking after upkeep", err)).Msg("when upkeep was last done is not known")
 		}
 		return
 	}
-	for _, own := range s.upkeepTasks() {
-		age, known := ages[own.name]
-		if !known {
+	own := s.upkeepTasks()
+	for _, done := range all {
+		if !slices.ContainsFunc(own, func(task upkeepTask) bool { return task.name == done.Task }) {
 			continue
 		}
-		s.upkeep.note(own.name, nil, time.Now().Add(-age))
-		if age > upkeepSuspended {
-			s.cfg.Logger.Warn().Str("task", own.name).Str("age", age.Round(time.Second).String()).
+		s.upkeep.note(done.Task, nil, time.Now().Add(-done.Age))
+		if done.Age > upkeepSuspended {
+			s.cfg.Logger.Warn().Str("task", done.Task).Str("age", done.Age.Round(time.Second).String()).
 				Msg("upkeep is suspended: no process has done this task for long")
 		}
 	}
@@ -181,7 +172,7 @@ func (s *Service) checkUpkeep(ctx context.Context) {
 func (s *Service) upkeepStep(ctx context.Context, step func() error) error {
 	for try := 1; ; try++ {
 		err := step()
-		if err == nil || !pg.LostRace(err) || try == upkeepTries || !loop.Pause(ctx, loop.Jittered(s.upkeep.pause)) {
+		if err == nil || !pg.LostRace(err) || try == upkeepTries || !loop.Pause(ctx, loop.Jittered(s.cfg.UpkeepStepRetry)) {
 			return err
 		}
 	}

@@ -129,14 +129,13 @@ const weeksAhead = `
 
 func TestPartitionsAreMadeAheadBesideAFullDefaultPartition(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := open(t, func(c *queue.Config) { c.UpkeepRetry, c.UpkeepStepRetry = 10*time.Millisecond, 10*time.Millisecond })
 	if !isPartitioned(t, b) {
 		return
 	}
 	unpartition(t, b)
 	aged(t, b.sql, 1, 0)
 	aged(t, b.sql, 2, 1000)
-	queue.UpkeepEvery(b.Service, time.Hour, 10*time.Millisecond, 10*time.Millisecond)
 	running(t, b.Service)
 	await(t, "partitions for the weeks ahead are made", func() bool { return pgtest.Query[int](t, b.sql, weeksAhead) >= 3 })
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist_default`); n != 2 {
@@ -231,11 +230,11 @@ func retained(t *testing.T, change func(*queue.Config)) bench {
 	t.Helper()
 	b := open(t, func(c *queue.Config) {
 		c.Retention = 30 * 24 * time.Hour
+		c.UpkeepInterval, c.UpkeepRetry, c.UpkeepStepRetry = 10*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
 		if change != nil {
 			change(c)
 		}
 	})
-	queue.UpkeepEvery(b.Service, 10*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond)
 	for i, days := range []int{84, 56} {
 		if isPartitioned(t, b) {
 			b.exec(t, `select agent_private.create_history_partition(now() - make_interval(days => $1))`, days)
@@ -327,8 +326,7 @@ func TestNobodyWhoMayConnectCanSuspendUpkeep(t *testing.T) {
 func TestSuspendedUpkeepIsLoggedAndCounted(t *testing.T) {
 	t.Parallel()
 	var log logBuffer
-	b := retained(t, func(c *queue.Config) { c.Logger = zerolog.New(&log) })
-	queue.UpkeepEvery(b.Service, 10*time.Millisecond, 10*time.Millisecond, time.Microsecond)
+	b := retained(t, func(c *queue.Config) { c.Logger, c.UpkeepStepRetry = zerolog.New(&log), time.Microsecond })
 	b.exec(t, `update agent.upkeep set done_at = now() - interval '1 day'`)
 	owner, err := pgtest.Connect(t, b.url).Begin(t.Context())
 	if err != nil {

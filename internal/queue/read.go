@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 
@@ -39,6 +40,13 @@ func (s *Service) Get(ctx context.Context, id int64) (Event, error) {
 	return events[0], nil
 }
 
+// Attempts returns every attempt at an event, in its queue or in history, in their order. It fails with ErrNotFound.
+func (s *Service) Attempts(ctx context.Context, id int64) ([]Attempt, error) {
+	rows, _ := s.calls.Query(ctx, `select attempt, coalesce(worker, ''), started_at, ended_at, outcome, error from agent.list_attempts($1)`, id)
+	attempts, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Attempt])
+	return attempts, wrap("listing attempts", err)
+}
+
 // List returns waiting events by (vt, id). It fails with ErrBadCursor or ErrQueryTimeout.
 func (s *Service) List(ctx context.Context, p ListParams) (Page, error) {
 	after, err := pg.ParseCursor("list", p.Cursor)
@@ -66,7 +74,7 @@ func (s *Service) History(ctx context.Context, p HistoryParams) (Page, error) {
 }
 
 // page runs a listing that was asked for one event more than the page holds, to learn whether there is another page. The column after those of the
-// event is the time that the listing is ordered by. A page holds fewer events when their payloads would be more than maxFlushBytes.
+// event is the time that the listing is ordered by. A page holds fewer events when their payloads would be more than maxCommitBytes.
 func (s *Service) page(ctx context.Context, listing string, limit int, sql string, args ...any) (Page, error) {
 	var events []Event
 	var last pg.Timestamp // where the page ends
@@ -82,7 +90,7 @@ func (s *Service) page(ctx context.Context, listing string, limit int, sql strin
 			if err != nil {
 				return err
 			}
-			if bytes += len(e.Payload) + len(e.Result); bytes > maxFlushBytes && len(events) > 0 {
+			if bytes += len(e.Payload) + len(e.Result); bytes > maxCommitBytes && len(events) > 0 {
 				limit = len(events)
 				e.Payload, e.Result = nil, nil
 			}
@@ -104,18 +112,81 @@ func (s *Service) page(ctx context.Context, listing string, limit int, sql strin
 	return Page{Events: events, Next: pg.Cursor{Listing: listing, At: &last, ID: &events[limit-1].ID}.String()}, nil
 }
 
-func pageSize(limit int) int {
-	if limit == 0 {
-		return DefaultPage
-	}
-	return min(limit, MaxPage)
-}
+func pageSize(limit int) int { return min(cmp.Or(limit, DefaultPage), MaxPage) }
 
 // jsonArg is a JSON argument for a statement: null when absent.
 func jsonArg(v json.RawMessage) *string {
 	if v == nil {
 		return nil
 	}
-	text := string(v)
-	return &text
+	return new(string(v))
+}
+
+// statsColumns are those of agent.queue_stats, in the order of QueueStats.
+const statsColumns = `queue, ready, scheduled, leased, oldest_ready_age, done_lately, expired_lately, estimated, paused`
+
+// Queues describes the queues that hold an event, waiting or in history, or have a policy, by name. It fails with ErrBadCursor or
+// ErrQueryTimeout.
+func (s *Service) Queues(ctx context.Context, p QueuesParams) (page QueuesPage, err error) {
+	after, err := pg.ParseCursor("queues", p.Cursor)
+	if err != nil {
+		return page, err
+	}
+	limit := pageSize(p.Limit)
+	page.Queues, err = collect[QueueStats](ctx, s, `select `+statsColumns+` from agent.queue_stats(nullif($1, interval '0'), coalesce($2, ''), $3)`,
+		p.Lately, after.Name, limit+1)
+	if err != nil {
+		return QueuesPage{}, wrap("counting queues", err)
+	}
+	if len(page.Queues) > limit {
+		page.Queues = page.Queues[:limit]
+		page.Next = pg.Cursor{Listing: "queues", Name: &page.Queues[limit-1].Queue}.String()
+	}
+	return page, nil
+}
+
+// collect runs a listing or count, and returns its rows as structs whose fields are its columns in order.
+func collect[T any](ctx context.Context, s *Service, sql string, args ...any) (all []T, err error) {
+	err = s.bounded(ctx, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, sql, args...)
+		all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+		return err
+	})
+	return all, err
+}
+
+// BusiestQueues describes up to limit queues, by name: those that hold a waiting event, or have a policy, or that this service has had to do with lately. When
+// these are more, they are those that have been waiting longest or hold the most. It says of how many it leaves out, at least.
+// It fails with ErrQueryTimeout.
+func (s *Service) BusiestQueues(ctx context.Context, limit int) (queues []QueueStats, leftOut int64, err error) {
+	type busy struct {
+		Name  string
+		Total int64
+	}
+	busiest, err := collect[busy](ctx, s, `select name, total from agent.busiest_queues($1)`, limit)
+	if err != nil {
+		return nil, 0, wrap("counting queues", err)
+	}
+	names := make([]string, 0, limit)
+	known := make(map[string]bool, len(busiest))
+	for _, b := range busiest {
+		names = append(names, b.Name)
+		known[b.Name] = true
+		leftOut = b.Total - int64(len(busiest))
+	}
+	for _, c := range s.Counters() {
+		if len(names) < limit && c.Queue != OtherQueues && !known[c.Queue] {
+			names = append(names, c.Queue)
+		}
+	}
+	queues, err = collect[QueueStats](ctx, s, `select `+statsColumns+` from agent.queue_stats(null, _names => $1)`, names)
+	return queues, leftOut, wrap("counting queues", err)
+}
+
+// HistoryStats counts history per bucket, empty buckets included, oldest first. The caller keeps the number of buckets within MaxBuckets. It fails
+// with ErrQueryTimeout.
+func (s *Service) HistoryStats(ctx context.Context, p StatsParams) ([]StatsBucket, error) {
+	buckets, err := collect[StatsBucket](ctx, s, `select bucket, done, failed, expired, cancelled from agent.history_stats($1, $2, $3, nullif($4, ''))`,
+		p.Bucket, p.From, p.To, p.Queue)
+	return buckets, wrap("counting history", err)
 }

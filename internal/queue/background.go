@@ -6,11 +6,75 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/mod/semver"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/queued/queued/internal/loop"
 	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/watermark"
 )
+
+// sweepLoop sweeps now and then until ctx ends.
+func (s *Service) sweepLoop(ctx context.Context) error {
+	p := SweepParams{MaxVTAge: orNull(s.cfg.MaxVTAge)}
+	for loop.Pause(ctx, loop.Jittered(s.cfg.SweepInterval)) {
+		n, err := s.Sweep(ctx, p)
+		if err != nil && ctx.Err() == nil {
+			s.cfg.Logger.Error().Err(err).Msg("sweep failed; the next one is due as usual")
+		}
+		if n > 0 {
+			s.cfg.Logger.Info().Int64("expired", n).Msg("swept")
+		}
+	}
+	return nil
+}
+
+// watermarkLoop scans below the watermarks until ctx ends.
+func (s *Service) watermarkLoop(ctx context.Context) error {
+	s.watermarks.Enable(true)
+	defer s.watermarks.Enable(false)
+	for loop.Pause(ctx, loop.Jittered(s.cfg.WatermarkInterval)) {
+		for scope, start := range s.watermarks.DueScans(time.Now()) {
+			scan, err := s.scanBelow(ctx, scope, start)
+			hidden := s.watermarks.NoteScan(scope, scan)
+			switch {
+			case ctx.Err() != nil:
+				return nil
+			case err != nil:
+				s.cfg.Logger.Warn().Err(err).Str("queue", scope.Queue).Msg("could not look for events that turned up late; it is tried again")
+			case hidden:
+				s.wakeHere(map[string]bool{scope.Queue: true})
+			}
+		}
+	}
+	return nil
+}
+
+// scanBelow finds the oldest claimable vt below the watermark of each lane.
+func (s *Service) scanBelow(ctx context.Context, scope watermark.Scope, start watermark.Start) (scan watermark.Scan, err error) {
+	var types []string
+	if scope.Type == "" {
+		start.Types = nil
+	} else {
+		types = []string{scope.Type}
+	}
+	scan.Began = time.Now()
+	rows, _ := s.loops.Query(ctx, `select priority, vt, took from agent.check_watermarks($1, $2, $3, $4, $5, $6)`,
+		scope.Queue, scope.MaxAttempts, types, start.Priorities, start.Types, start.Marks)
+	found := make(map[int32]*time.Time)
+	var priority int32
+	var vt *time.Time
+	_, err = pgx.ForEachRow(rows, []any{&priority, &vt, &scan.Took}, func() error {
+		found[priority] = vt
+		return nil
+	})
+	scan.Ended = time.Now()
+	if err != nil {
+		scan.Took = 0 // the watermarks are not active then
+	} else {
+		scan.Found = found
+	}
+	return scan, err
+}
 
 const (
 	// serverInterval is the time between two looks at which server is the primary, and what its clock shows.
@@ -112,7 +176,7 @@ func (s *Service) lookAtServer(ctx context.Context) error {
 	if skew.Abs() > noticeableSkew {
 		s.cfg.Logger.Warn().Dur("clock_behind", skew).Msg("the new primary's clock differs from the old one's: leases and delays end earlier or later by that much")
 	}
-	s.marks.forget()
+	s.watermarks.Forget()
 	s.wakeAll()
 	return nil
 }
@@ -153,30 +217,4 @@ func (s *Service) serverLoop(ctx context.Context) error {
 			return nil
 		}
 	}
-}
-
-// CheckReady returns nil when the database answers, takes writes, and has a schema of the version this program needs. A later one will
-// do: during a rolling upgrade the old processes go on serving. With Config.RequireSync its commits must wait for a standby, too.
-func (s *Service) CheckReady(ctx context.Context) error {
-	var (
-		version    string
-		isReadOnly bool
-	)
-	err := s.health.QueryRow(ctx, `select v.version, current_setting('transaction_read_only') = 'on' from agent.version v`).Scan(&version, &isReadOnly)
-	switch {
-	case err != nil:
-		return wrap("checking the schema's version", err)
-	case isReadOnly:
-		s.db.Reset()
-		return fmt.Errorf("%w: the server takes no writes", ErrUnavailable)
-	case s.cfg.SchemaVersion != "" && semver.Compare("v"+version, "v"+s.cfg.SchemaVersion) < 0:
-		return fmt.Errorf("the schema is at version %s, this program needs %s", version, s.cfg.SchemaVersion)
-	case !s.cfg.RequireSync:
-		return nil
-	}
-	safety, err := pg.ReadSafety(ctx, s.health)
-	if err == nil && !safety.IsSynchronous() {
-		return ErrNotSynchronous
-	}
-	return wrap("checking the server's settings", err)
 }

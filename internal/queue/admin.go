@@ -1,0 +1,175 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// moveBatch is how many events one statement of a sweep or a purge moves, so that each commit stays short.
+const moveBatch = 1000
+
+// policyColumns are those of agent.queue, in scanPolicy's order.
+const policyColumns = `name, max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, coalesce(backoff_jitter, 0), paused,
+	history_retention, updated_at`
+
+func scanPolicy(row pgx.Row) (p Policy, err error) {
+	var b struct {
+		Backoff
+		kind *BackoffKind
+		base *time.Duration
+	}
+	err = row.Scan(&p.Queue, &p.MaxAttempts, &p.InvisibleFor, &b.kind, &b.base, &b.Factor, &b.Max, &b.Jitter, &p.Paused, &p.Retention, &p.UpdatedAt)
+	if err == nil && b.kind != nil {
+		b.Kind, b.Base = *b.kind, *b.base
+		p.Backoff = &b.Backoff
+	}
+	return p, err
+}
+
+// PutPolicy sets the whole policy of p.Queue, at once for every process, and returns it with its defaults filled in. It fails with an *InvalidError.
+func (s *Service) PutPolicy(ctx context.Context, p Policy) (Policy, error) {
+	policy := map[string]any{"paused": p.Paused}
+	if p.MaxAttempts != nil {
+		policy["max_attempts"] = *p.MaxAttempts
+	}
+	putInterval(policy, "invisible_for", p.InvisibleFor)
+	putInterval(policy, "history_retention", p.Retention)
+	if b := p.Backoff; b != nil {
+		backoff := map[string]any{"kind": b.Kind, "jitter": b.Jitter}
+		putInterval(backoff, "base", &b.Base)
+		putInterval(backoff, "max", b.Max)
+		if b.Factor != nil {
+			backoff["factor"] = *b.Factor
+		}
+		policy["backoff"] = backoff
+	}
+	body, err := json.Marshal(policy)
+	if err != nil { // a factor or jitter that is no number
+		return Policy{}, &InvalidError{Field: "backoff", Detail: "must be of finite numbers"}
+	}
+	put, err := scanPolicy(s.loops.QueryRow(ctx, `select `+policyColumns+` from agent.put_queue($1, $2)`, p.Queue, string(body)))
+	if err != nil {
+		return Policy{}, wrap("setting a queue's policy", err)
+	}
+	s.wakeHere(map[string]bool{p.Queue: true})
+	return put, nil
+}
+
+// putInterval puts a duration into an object as PostgreSQL reads it.
+func putInterval(object map[string]any, name string, d *time.Duration) {
+	if d != nil {
+		object[name] = strconv.FormatFloat(d.Seconds(), 'f', 6, 64) + " s"
+	}
+}
+
+// GetPolicy returns the policy of a queue; one with nothing in it for a queue that has none.
+func (s *Service) GetPolicy(ctx context.Context, queue string) (Policy, error) {
+	p, err := scanPolicy(s.calls.QueryRow(ctx, `select `+policyColumns+` from agent.get_queue($1)`, queue))
+	return p, wrap("reading a queue's policy", err)
+}
+
+// Pause has a queue hand out nothing, at once and in every process, until Resume. Leases that run go on.
+func (s *Service) Pause(ctx context.Context, queue string) error {
+	_, err := s.loops.Exec(ctx, `select agent.pause_queue($1)`, queue)
+	return wrap("pausing a queue", err)
+}
+
+// Resume ends a pause.
+func (s *Service) Resume(ctx context.Context, queue string) error {
+	_, err := s.loops.Exec(ctx, `select agent.pause_queue($1, false)`, queue)
+	if err == nil {
+		s.wakeHere(map[string]bool{queue: true})
+	}
+	return wrap("resuming a queue", err)
+}
+
+// Purge moves every event of a queue that nobody has a lease on to history as Cancelled, and returns how many. When it fails
+// midway, what it has moved so far stays so.
+func (s *Service) Purge(ctx context.Context, queue string) (total int64, err error) {
+	for {
+		var n int64
+		if err := s.loops.QueryRow(ctx, `select agent.purge_queue($1, $2)`, queue, moveBatch).Scan(&n); err != nil {
+			return total, wrap("purging a queue", err)
+		}
+		total += n
+		if n < moveBatch {
+			return total, nil
+		}
+	}
+}
+
+// Sweep moves events to history as Expired and returns how many. No running lease is touched. When it fails midway, what it has expired so far
+// stays so.
+func (s *Service) Sweep(ctx context.Context, p SweepParams) (total int64, err error) {
+	for {
+		rows, _ := s.loops.Query(ctx, `select queue, expired, put_off, coalesce(reason, '') from agent.sweep_events($1, $2, nullif($3, ''), $4)`,
+			cmp.Or(p.MaxAttempts, s.cfg.MaxAttempts), p.MaxVTAge, p.Queue, moveBatch)
+		var (
+			queue, reason string
+			n, putOff     int64
+			batch         int64
+		)
+		_, err := pgx.ForEachRow(rows, []any{&queue, &n, &putOff, &reason}, func() error {
+			batch += n + putOff
+			total += n
+			if putOff > 0 {
+				s.cfg.Logger.Error().Str("queue", queue).Str("reason", reason).
+					Msg("history does not take an event that is to expire: it is left alone for an hour")
+				return nil
+			}
+			s.counters.add(queue, Counters{Expired: n})
+			return nil
+		})
+		if err != nil {
+			return total, wrap("sweeping", err)
+		}
+		if batch < moveBatch {
+			return total, nil
+		}
+	}
+}
+
+// Requeue copies one event of history back into its queue and returns the copy's id. It fails with ErrNotFound.
+func (s *Service) Requeue(ctx context.Context, id int64) (copied int64, err error) {
+	var queue string
+	err = s.row(ctx, `select id, queue from agent.requeue_event($1, _notify => false)`, []any{id}, &copied, &queue)
+	if err != nil {
+		return 0, wrap("requeueing an event", err)
+	}
+	s.counters.add(queue, Counters{Requeued: 1})
+	s.wake(map[string]bool{queue: true})
+	return copied, nil
+}
+
+// RequeueMatching requeues by filter. It fails with ErrQueryTimeout, and then has requeued nothing.
+func (s *Service) RequeueMatching(ctx context.Context, p RequeueParams) (result RequeueResult, err error) {
+	type requeued struct {
+		Queue             string
+		Matched, Requeued int64
+	}
+	byQueue, err := collect[requeued](ctx, s, `
+		select queue, matched, requeued
+		from agent.requeue_events(nullif($1, ''), nullif($2, ''), $3, $4, $5, $6, $7, $8, _notify => false,
+			_type => nullif($9, ''), _source => nullif($10, ''), _worker => nullif($11, ''), _min_duration => $12)`,
+		p.Queue, string(p.Outcome), p.From, p.To, jsonArg(p.Contains), p.ID, min(cmp.Or(p.Limit, MaxBatch), MaxBatch), p.DryRun,
+		p.Type, p.Source, p.Worker, p.MinDuration)
+	if err != nil {
+		return RequeueResult{}, wrap("requeueing events", err)
+	}
+	touched := make(map[string]bool)
+	for _, q := range byQueue {
+		result.Matched += q.Matched
+		result.Requeued += q.Requeued
+		if q.Requeued > 0 {
+			s.counters.add(q.Queue, Counters{Requeued: q.Requeued})
+			touched[q.Queue] = true
+		}
+	}
+	s.wake(touched)
+	return result, nil
+}

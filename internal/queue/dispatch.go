@@ -1,0 +1,427 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/queued/queued/internal/loop"
+	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/watermark"
+)
+
+// dispatcher claims for everyone in this process who waits on one queue. It runs while there are waiters: each round takes those who ask for the
+// same and makes one claim for them all, so that a thousand waiting claims cost no more polling than one.
+type dispatcher struct {
+	svc   *Service
+	queue string
+	woken chan struct{} // holds a token when there may be something new
+
+	mu       sync.Mutex
+	waiters  []*waiter // in order of arrival
+	draining bool
+	offer    *operation // the claim that an insert may take along; see sleep
+}
+
+// waiter is one Claim under way.
+type waiter struct {
+	params   ClaimParams
+	deadline time.Time
+	result   chan claimResult // of capacity one: answering never blocks
+}
+
+type claimResult struct {
+	events []Event
+	err    error
+}
+
+// sharesClaim reports whether one statement can claim for both.
+func (w *waiter) sharesClaim(o *waiter) bool {
+	a, b := &w.params, &o.params
+	return a.MaxAttempts == b.MaxAttempts && a.InvisibleFor == b.InvisibleFor && a.Order == b.Order &&
+		slices.Equal(a.Types, b.Types) && slices.Equal(a.ExcludeIDs, b.ExcludeIDs)
+}
+
+// join adds a waiter to its queue's dispatcher, starting that if need be. Close waits until the waiter's caller calls s.work.Done.
+func (s *Service) join(w *waiter) (*dispatcher, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, pg.ErrClosed
+	}
+	s.work.Add(1)
+	d := s.dispatchers[w.params.Queue]
+	if d == nil {
+		d = &dispatcher{svc: s, queue: w.params.Queue, woken: make(chan struct{}, 1), draining: s.draining}
+		s.dispatchers[d.queue] = d
+		s.work.Go(d.run)
+	}
+	d.mu.Lock()
+	d.waiters = append(d.waiters, w)
+	d.mu.Unlock()
+	d.wake()
+	return d, nil
+}
+
+// leave takes back a waiter whose caller has gone. What was claimed for it already is released.
+func (d *dispatcher) leave(w *waiter) {
+	d.mu.Lock()
+	d.remove(w)
+	d.mu.Unlock()
+	select {
+	case r := <-w.result:
+		d.svc.releaseUndelivered(d.queue, LeasesOf(r.events))
+	default:
+	}
+}
+
+// remove takes w off the list and reports whether it was there. The caller holds mu.
+func (d *dispatcher) remove(w *waiter) bool {
+	i := slices.Index(d.waiters, w)
+	if i >= 0 {
+		d.waiters = slices.Delete(d.waiters, i, i+1)
+	}
+	return i >= 0
+}
+
+func (d *dispatcher) wake() {
+	select {
+	case d.woken <- struct{}{}:
+	default:
+	}
+}
+
+func (d *dispatcher) drain() {
+	d.mu.Lock()
+	d.draining = true
+	d.mu.Unlock()
+	d.wake()
+}
+
+// run makes rounds until nobody waits any more.
+func (d *dispatcher) run() {
+	// Only a round that looked ahead knows how long it is safe to sleep; the first one of a claim, and the first one after it was woken, does
+	// without, since mostly it finds something.
+	lookAhead := false
+	for {
+		select {
+		case <-d.woken: // what that was about is covered by this round
+		default:
+		}
+		groups := d.groups()
+		if len(groups) == 0 {
+			if d.retire() {
+				return
+			}
+			continue
+		}
+		sleep := loop.Jittered(d.svc.cfg.PollInterval)
+		if lookAhead {
+			sleep = min(sleep, d.svc.lookAhead(d.queue))
+		}
+		unserved, more := d.serve(groups)
+		switch {
+		case more:
+		case unserved == 0:
+			lookAhead = false
+		case !lookAhead:
+			lookAhead = true
+		default:
+			lookAhead = !d.sleep(sleep)
+		}
+	}
+}
+
+// retire takes the dispatcher out of service, unless a waiter has come meanwhile.
+func (d *dispatcher) retire() bool {
+	d.svc.mu.Lock()
+	defer d.svc.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.waiters) > 0 {
+		return false
+	}
+	delete(d.svc.dispatchers, d.queue)
+	return true
+}
+
+// groups returns the waiters, grouped by what one statement can serve.
+func (d *dispatcher) groups() (groups [][]*waiter) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, w := range d.waiters {
+		i := slices.IndexFunc(groups, func(g []*waiter) bool { return g[0].sharesClaim(w) })
+		if i < 0 {
+			groups = append(groups, []*waiter{w})
+		} else {
+			groups[i] = append(groups[i], w)
+		}
+	}
+	return groups
+}
+
+// serve makes one claim for each group, all in one transaction unless they are many, and hands out what they found. It returns how many waiters go on
+// waiting, and whether a claim found as many as one statement may while some of its group wait: then there may be more at once.
+func (d *dispatcher) serve(groups [][]*waiter) (unserved int, more bool) {
+	claims := make([]*operation, len(groups))
+	for i, g := range groups {
+		claims[i] = d.claimFor(g)
+	}
+	err := d.svc.commits.Start(claims...)
+	for i, op := range claims {
+		result := err
+		if err == nil {
+			result = op.Wait() // within the limits of a commit
+		}
+		waiting, full := d.handOut(groups[i], op, result)
+		unserved += waiting
+		more = more || full && waiting > 0
+	}
+	return unserved, more
+}
+
+// claimFor returns a claim for a whole group.
+func (d *dispatcher) claimFor(group []*waiter) *operation {
+	p := group[0].params
+	p.Limit = 0
+	named := false
+	for _, w := range group {
+		p.Limit += w.params.Limit
+		named = named || w.params.Worker != ""
+	}
+	p.Limit = min(p.Limit, d.svc.claimSizes.get(d.queue))
+	var workers []string
+	if named {
+		workers = make([]string, 0, p.Limit)
+		for _, w := range group {
+			workers = append(workers, slices.Repeat([]string{w.params.Worker}, min(w.params.Limit, p.Limit-len(workers)))...)
+		}
+	}
+	return d.svc.newClaim(p, workers)
+}
+
+// handOut gives a group what was claimed for it, or the error. It returns how many go on waiting, and whether the claim found as much as it asked for.
+func (d *dispatcher) handOut(group []*waiter, op *operation, err error) (waiting int, full bool) {
+	var found []Event
+	if err == nil {
+		found, full, err = d.svc.finishClaim(op)
+	}
+	d.mu.Lock()
+	now := time.Now()
+	var unwanted []Event
+	for _, w := range group {
+		n := min(len(found), w.params.Limit)
+		if n == 0 && err == nil && (full || now.Before(w.deadline) && !d.draining) {
+			waiting++
+			continue
+		}
+		switch {
+		case d.remove(w):
+			w.result <- claimResult{events: found[:n:n], err: err}
+		case op.claim.workers == nil:
+			continue // the next one gets them
+		default: // they bear the name of one who has gone
+			unwanted = append(unwanted, found[:n]...)
+		}
+		found = found[n:]
+	}
+	d.mu.Unlock()
+	d.svc.releaseUndelivered(d.queue, LeasesOf(append(unwanted, found...)))
+	return waiting, full
+}
+
+// sleep returns after at most limit, or when the dispatcher is woken, or when a waiter's time is up. Meanwhile inserts of this process may take the
+// claim of the waiters along: what they bring is claimed in the same transaction, and handed out a whole commit sooner than by waking the
+// dispatcher. It reports whether anything happened meanwhile.
+func (d *dispatcher) sleep(limit time.Duration) bool {
+	until := time.Now().Add(limit)
+	for {
+		groups := d.groups()
+		if len(groups) == 0 {
+			return true
+		}
+		var offer *operation
+		if len(groups) == 1 {
+			offer = d.claimFor(groups[0])
+			offer.claim.isOffer = true
+		}
+		grouped := 0
+		for _, g := range groups {
+			grouped += len(g)
+		}
+		d.mu.Lock()
+		for _, w := range d.waiters {
+			if w.deadline.Before(until) {
+				until = w.deadline
+			}
+		}
+		if d.draining || len(d.waiters) != grouped { // or somebody has come since
+			d.mu.Unlock()
+			return true
+		}
+		d.offer = offer
+		d.mu.Unlock()
+
+		woken := d.wait(until)
+		d.mu.Lock()
+		isTaken := offer != nil && d.offer != offer
+		d.offer = nil
+		d.mu.Unlock()
+		if !isTaken {
+			return woken
+		}
+		if err := offer.Wait(); err != nil {
+			return true // the next round shows what is wrong
+		}
+		if waiting, full := d.handOut(groups[0], offer, nil); waiting == 0 || full || !woken {
+			return true
+		}
+	}
+}
+
+// wait returns at a time, or when the dispatcher is woken: then it reports true.
+func (d *dispatcher) wait(until time.Time) bool {
+	timer := time.NewTimer(max(time.Until(until), 0))
+	defer timer.Stop()
+	select {
+	case <-d.woken:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// offersFor returns the claims of those who wait for what operations insert, to go along with them.
+func (s *Service) offersFor(ops []*operation) (offers []*operation) {
+	var asked map[string]bool
+	for _, op := range ops {
+		for i := range op.inserts {
+			e := &op.inserts[i]
+			queue := cmp.Or(e.Queue, Default)
+			if e.Delay != 0 || e.VT != nil || asked[queue] {
+				continue
+			}
+			if asked == nil {
+				asked = make(map[string]bool, 1)
+			}
+			asked[queue] = true
+			if offer := s.takeOffer(queue); offer != nil {
+				offers = append(offers, offer)
+			}
+		}
+	}
+	return offers
+}
+
+// takeOffer returns the claim of those who wait on a queue, or nil.
+func (s *Service) takeOffer(queue string) *operation {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.dispatchers[queue]
+	if d == nil {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	offer := d.offer
+	d.offer = nil
+	if offer != nil {
+		d.wake()
+	}
+	return offer
+}
+
+// waiting returns how many claims wait.
+func (s *Service) waiting() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.dispatchers {
+		d.mu.Lock()
+		n += len(d.waiters)
+		d.mu.Unlock()
+	}
+	return n
+}
+
+const (
+	// longLookAhead is how long looking ahead may take the database and still be done by the dispatcher itself, each time before it goes to
+	// sleep. Beside an old snapshot it grows long: the entries of finished leases lie ahead.
+	longLookAhead = time.Millisecond
+	// lookAheadTimeout bounds one look ahead.
+	lookAheadTimeout = 10 * time.Second
+	// shortPoll is the time between polls where looking ahead takes longer.
+	shortPoll = 250 * time.Millisecond
+)
+
+// slowNextDue is when the next events become claimable in the queues where finding out takes long.
+type slowNextDue struct {
+	mu      sync.Mutex
+	byQueue map[string]*nextDue
+}
+
+type nextDue struct {
+	due     time.Time // when the next event becomes claimable; zero: none was seen
+	again   time.Time // not to look before
+	looking bool
+}
+
+// lookAhead returns how long it is safe to sleep if a claim after it finds nothing: what becomes claimable before that claim is claimed, and what
+// becomes so later is covered by the answer. In a queue where looking takes long, a goroutine does it beside the claims.
+func (s *Service) lookAhead(queue string) time.Duration {
+	s.slow.mu.Lock()
+	n := s.slow.byQueue[queue]
+	if n == nil {
+		s.slow.mu.Unlock()
+		return s.queryNextDue(queue)
+	}
+	defer s.slow.mu.Unlock()
+	now := time.Now()
+	if !n.looking && now.After(n.again) {
+		n.looking = true
+		s.work.Go(func() {
+			if s.queryNextDue(queue) < shortPoll {
+				s.wakeHere(map[string]bool{queue: true})
+			}
+		})
+	}
+	if n.due.After(now) {
+		return min(shortPoll, n.due.Sub(now))
+	}
+	return shortPoll
+}
+
+// queryNextDue asks the database how long until the next event of a queue becomes claimable, and notes when that took long.
+func (s *Service) queryNextDue(queue string) (sleep time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookAheadTimeout)
+	defer cancel()
+	start := time.Now()
+	var (
+		next     *time.Duration // nil: nothing will by itself
+		scanTook time.Duration
+	)
+	err := s.loops.QueryRow(ctx, `select agent.next_vt($1), clock_timestamp() - statement_timestamp()`, queue).Scan(&next, &scanTook)
+	took := time.Since(start)
+	switch {
+	case err != nil:
+		sleep = shortPoll // the claim that follows says what is wrong
+	case next == nil:
+		sleep = time.Hour
+	default:
+		sleep = max(0, *next-took) // when the answer was made is not known
+	}
+
+	s.slow.mu.Lock()
+	defer s.slow.mu.Unlock()
+	if scanTook <= longLookAhead {
+		delete(s.slow.byQueue, queue)
+		return sleep
+	}
+	n := &nextDue{again: time.Now().Add(watermark.ScanShare * took)}
+	if next != nil {
+		n.due = start.Add(*next)
+	}
+	remember(&s.slow.byQueue, queue, n)
+	return sleep
+}

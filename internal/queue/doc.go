@@ -1,0 +1,38 @@
+// Package queue is what a caller can do with events: insert, claim, ack, nack, extend, release, sweep, requeue, purge, list and count them, and
+// set the policies of queues. It calls the functions of the schema agent and knows nothing of HTTP.
+//
+// # Files
+//
+//	types.go        events, parameters, results and errors
+//	service.go      Config with its defaults, connections, Open, Run, Drain, Close, readiness
+//	write.go        Insert and Ack: operations of the group commit
+//	transaction.go  the SQL of one group commit: acks, inserts, claims, statistics, notification
+//	claim.go        Claim, and what is known of a claim's result
+//	dispatch.go     the dispatcher of a queue, its waiters, and how long it may sleep
+//	notify.go       waking waiters here and in other processes
+//	lease.go        Nack, Extend, Release
+//	read.go         Get, List, History, Attempts, counts
+//	admin.go        policies, pause, purge, requeue, sweep
+//	upkeep.go       partitions, retention, pruning of history, keys and statistics
+//	background.go   the other loops: sweeps, watermark scans, the watch of the server
+//	statistics.go   counters, executions, and the report of this process
+//
+// # Goroutines
+//
+// Run starts one for each loop: the listener for notifications, the notifier, the watch of the server, sweeps, upkeep, watermark scans, the recording of
+// executions and the report of this process. A queue has a dispatcher while claims wait for it. The group commit has its writers, see
+// package groupcommit. A dispatcher whose queue is slow to look ahead in has one goroutine that does it. Close waits for all of them.
+//
+// # State and locks
+//
+// Service.mu guards the dispatchers and whether the service is draining or closed; dispatcher.mu guards the waiters of one queue and the claim that
+// it offers. Whoever takes both takes Service.mu first. The other state has a lock of its own each, which is held during no call: the
+// notifier, the watermarks, the group commit, the counters, the executions, the upkeep, the claim size limits, slowNextDue, and what is known
+// of the server. No lock is held during a call of the database.
+//
+// In a transaction acks come first, in the order of ids, then inserts, and claims last, so that it holds hardly a lock when it may have to wait for one.
+//
+// # Decisions
+//
+// docs/decisions: 001 receipts, 004 group commit, 005 watermarks, 006 cost of a row, 007 lanes, 008 statistics.
+package queue

@@ -1,0 +1,317 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/loop"
+)
+
+// Counters counts events of one queue.
+type Counters struct {
+	Queue                                                                 string
+	Inserted, Claimed, Released, Acked, Nacked, Failed, Expired, Requeued int64
+}
+
+// add counts what another one did.
+func (c *Counters) add(o Counters) {
+	c.Inserted += o.Inserted
+	c.Claimed += o.Claimed
+	c.Released += o.Released
+	c.Acked += o.Acked
+	c.Nacked += o.Nacked
+	c.Failed += o.Failed
+	c.Expired += o.Expired
+	c.Requeued += o.Requeued
+}
+
+const (
+	// maxCounted is how many queues have counters of their own: those that something happened in the latest.
+	maxCounted = 500
+	// OtherQueues stands for all queues that have no counters of their own any more. No queue can have this name.
+	OtherQueues = "(other)"
+)
+
+// counters counts events by queue since the service was opened.
+type counters struct {
+	mu      sync.Mutex
+	byQueue map[string]*counted
+	others  Counters // what those that were dropped had counted
+	adds    int64    // how often something was added
+}
+
+type counted struct {
+	Counters
+	used int64 // the latest of counters.adds
+}
+
+// add counts what was done with a queue.
+func (c *counters) add(queue string, done Counters) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.byQueue == nil {
+		c.byQueue = make(map[string]*counted)
+	}
+	n := c.byQueue[queue]
+	if n == nil {
+		n = &counted{Counters: Counters{Queue: queue}}
+		c.byQueue[queue] = n
+	}
+	n.add(done)
+	c.adds++
+	n.used = c.adds
+	if len(c.byQueue) <= maxCounted {
+		return
+	}
+	oldest := n
+	for _, other := range c.byQueue {
+		if other.used < oldest.used {
+			oldest = other
+		}
+	}
+	delete(c.byQueue, oldest.Queue)
+	c.others.add(oldest.Counters)
+	c.others.Queue = OtherQueues
+}
+
+// Counters returns what this service has done since it was opened, by queue. Of the queues that it has had to do with the latest 500 are
+// there, the others together as OtherQueues: one that comes back counts from zero again.
+func (s *Service) Counters() []Counters {
+	s.counters.mu.Lock()
+	defer s.counters.mu.Unlock()
+	all := make([]Counters, 0, len(s.counters.byQueue)+1)
+	if s.counters.others.Queue != "" {
+		all = append(all, s.counters.others)
+	}
+	for _, n := range s.counters.byQueue {
+		all = append(all, n.Counters)
+	}
+	slices.SortFunc(all, func(a, b Counters) int { return strings.Compare(a.Queue, b.Queue) })
+	return all
+}
+
+const (
+	// recordInterval is the time between two updates of this process's statistics of executions. Until then they are kept here, and then taken
+	// along by an ack.
+	recordInterval = time.Second
+	// reportInterval is the time between two reports of this process's metrics.
+	reportInterval = 5 * time.Second
+	// processLife is how long a process counts as living after its last report.
+	processLife = 6 * reportInterval
+	// goodbyeTimeout bounds each of the statements that a process sends as it ends. None of them is worth waiting for longer.
+	goodbyeTimeout = 2 * time.Second
+)
+
+// executionKey names a row of the statistics of executions.
+type executionKey struct{ typ, worker string }
+
+// executionSum is what a row of the statistics gains by attempts that ended well.
+type executionSum struct {
+	cycles                          int64
+	total, fastest, longest, latest time.Duration
+}
+
+// addExecution adds attempts that ended later than those that sums has of the key.
+func addExecution(sums map[executionKey]*executionSum, key executionKey, later executionSum) {
+	sum := sums[key]
+	if sum == nil {
+		sums[key] = &later
+		return
+	}
+	sum.cycles += later.cycles
+	sum.total += later.total
+	sum.fastest = min(sum.fastest, later.fastest)
+	sum.longest = max(sum.longest, later.longest)
+	sum.latest = later.latest
+}
+
+// executions are those that the database does not know of yet.
+type executions struct {
+	mu      sync.Mutex
+	sums    map[executionKey]*executionSum
+	written time.Time
+}
+
+// add counts executions.
+func (e *executions) add(sums map[executionKey]*executionSum) {
+	if len(sums) == 0 {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.sums == nil {
+		e.sums = make(map[executionKey]*executionSum)
+	}
+	for key, sum := range sums {
+		addExecution(e.sums, key, *sum)
+	}
+}
+
+// take returns what is to be written, or nothing when that was done within interval.
+func (e *executions) take(interval time.Duration) map[executionKey]*executionSum {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.sums) == 0 || time.Since(e.written) < interval {
+		return nil
+	}
+	sums := e.sums
+	e.sums, e.written = nil, time.Now()
+	return sums
+}
+
+// restore takes back what could not be written.
+func (e *executions) restore(sums map[executionKey]*executionSum) {
+	if len(sums) == 0 {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for key, later := range e.sums {
+		addExecution(sums, key, *later)
+	}
+	e.sums = sums
+}
+
+const recordSQL = `select agent.record_executions($1, $2, $3, $4, $5, $6, $7, $8)`
+
+func (s *Service) recordArgs(sums map[executionKey]*executionSum) []any {
+	var (
+		types, workers                  []string
+		total, fastest, longest, latest []time.Duration
+		cycles                          []int64
+	)
+	for key, sum := range sums {
+		types, workers = append(types, key.typ), append(workers, key.worker)
+		total, fastest, longest, latest = append(total, sum.total), append(fastest, sum.fastest), append(longest, sum.longest), append(latest, sum.latest)
+		cycles = append(cycles, sum.cycles)
+	}
+	return []any{types, workers, total, s.name, cycles, fastest, longest, latest}
+}
+
+// record writes the statistics of executions, unless that was done within interval.
+func (s *Service) record(ctx context.Context, interval time.Duration) error {
+	sums := s.executions.take(interval)
+	if len(sums) == 0 {
+		return nil
+	}
+	if _, err := s.loops.Exec(ctx, recordSQL, s.recordArgs(sums)...); err != nil {
+		s.executions.restore(sums)
+		return wrap("recording executions", err)
+	}
+	return nil
+}
+
+// recordLoop writes the statistics that no ack took along, until ctx ends.
+func (s *Service) recordLoop(ctx context.Context) error {
+	for loop.Pause(ctx, recordInterval) {
+		if err := s.record(ctx, 2*recordInterval); err != nil && ctx.Err() == nil {
+			s.cfg.Logger.Warn().Err(err).Msg("the statistics of executions could not be written; it is tried again")
+		}
+	}
+	return nil
+}
+
+// recordLast writes the statistics that are left. It outlives ctx's cancellation.
+func (s *Service) recordLast(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbyeTimeout)
+	defer cancel()
+	if err := s.record(ctx, 0); err != nil {
+		s.cfg.Logger.Warn().Err(err).Msg("the statistics of the latest executions are lost")
+	}
+}
+
+// Executions returns the statistics of executions by type and worker, of one type or worker only unless that is nil. What other processes
+// have finished is there about two seconds later at most.
+func (s *Service) Executions(ctx context.Context, typ, worker *string) ([]Execution, error) {
+	if err := s.record(ctx, 0); err != nil {
+		return nil, err
+	}
+	rows, _ := s.calls.Query(ctx, `
+		select type, worker, cycles, latest, average, fastest, longest, total, latest_at
+		from agent.list_executions($1, $2)`, typ, worker)
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Execution])
+	return all, wrap("reading the statistics of executions", err)
+}
+
+// report tells the database of this process's metrics.
+func (s *Service) report(ctx context.Context) error {
+	var sum Counters
+	for _, c := range s.Counters() {
+		sum.add(c)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	count := func(n int64) string { return strconv.FormatInt(n, 10) }
+	var categories, values []string
+	for _, m := range [][2]string{
+		{MetricVersion, s.cfg.SchemaVersion},
+		{MetricStarted, s.started.UTC().Format(time.RFC3339Nano)},
+		{MetricWaiting, strconv.Itoa(s.waiting())},
+		{MetricInserted, count(sum.Inserted)},
+		{MetricClaimed, count(sum.Claimed)},
+		{MetricAcked, count(sum.Acked)},
+		{MetricNacked, count(sum.Nacked)},
+		{MetricFailed, count(sum.Failed)},
+		{MetricExpired, count(sum.Expired)},
+		{MetricReleased, count(sum.Released)},
+	} {
+		categories, values = append(categories, m[0]), append(values, m[1])
+	}
+	name := fmt.Sprintf("%s:%d", host, os.Getpid()) // tells people which process this is
+	_, err = s.loops.Exec(ctx, `select agent.report_process($1, $2, $3, $4)`, s.name, name, categories, values)
+	return wrap("reporting this process's metrics", err)
+}
+
+// reportLoop reports until ctx ends, takes out processes that died without a word, and then this one.
+func (s *Service) reportLoop(ctx context.Context) error {
+	for {
+		err := s.report(ctx)
+		if err == nil {
+			_, err = s.loops.Exec(ctx, `select agent.prune_processes(_alive => $1)`, processLife)
+		}
+		if err != nil && ctx.Err() == nil {
+			s.cfg.Logger.Warn().Err(err).Msg("this process's metrics could not be reported; the next report is due as usual")
+		}
+		if !loop.Pause(ctx, loop.Jittered(reportInterval)) {
+			break
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbyeTimeout)
+	defer cancel()
+	if _, err := s.loops.Exec(ctx, `select agent.prune_processes($1, $2)`, s.name, processLife); err != nil {
+		s.cfg.Logger.Warn().Err(err).Msg("this process could not take itself out of the list: it leaves that by itself")
+	}
+	return nil
+}
+
+// Processes returns the processes that live, this one as it stands.
+func (s *Service) Processes(ctx context.Context) ([]Process, error) {
+	if err := s.report(ctx); err != nil {
+		return nil, err
+	}
+	rows, _ := s.loops.Query(ctx, `select id, process, category, value, updated_at from agent.list_processes($1)`, processLife)
+	var (
+		all             []Process
+		p               Process
+		category, value string
+	)
+	_, err := pgx.ForEachRow(rows, []any{&p.ID, &p.Name, &category, &value, &p.UpdatedAt}, func() error {
+		if len(all) == 0 || all[len(all)-1].ID != p.ID {
+			p.Metrics = make(map[string]string)
+			all = append(all, p)
+		}
+		all[len(all)-1].Metrics[category] = value
+		return nil
+	})
+	return all, wrap("listing processes", err)
+}

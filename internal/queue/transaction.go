@@ -1,0 +1,493 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/watermark"
+)
+
+// transaction is one group commit in the making.
+type transaction struct {
+	svc     *Service
+	batch   *pgx.Batch
+	inserts []pendingInsert
+	offers  map[string]*operation        // by queue: the claims that its inserts take along
+	touched map[string]bool              // queues that get something claimable
+	later   map[string]bool              // queues that get something claimable later
+	lanes   map[watermark.Lane]time.Time // where something is inserted, and its earliest vt of those that were given; zero: none was
+	counts  map[string]*Counters
+	acked   map[executionKey]*executionSum // the attempts that acks have ended
+}
+
+// pendingInsert is an event on its way into a queue, and the claim that gets it at once, if one does.
+type pendingInsert struct {
+	*InsertParams
+	op     *operation // that inserts it
+	result *Inserted
+	queue  string
+	waiter *operation // the claim; nil: none
+	slot   int        // its place among the events of the claim
+}
+
+// commit runs operations in one transaction and one round trip, and fills in what came of them. An error says that nothing was written, or that it is
+// unknown whether it was. What was committed for an operation and cannot be read concerns that operation alone: see operation.err.
+func (s *Service) commit(ctx context.Context, pool *pg.Pool, ops []*operation) error {
+	tx := transaction{
+		svc: s, batch: new(pgx.Batch), offers: make(map[string]*operation), touched: make(map[string]bool), later: make(map[string]bool),
+		lanes: make(map[watermark.Lane]time.Time), counts: make(map[string]*Counters), acked: make(map[executionKey]*executionSum),
+	}
+	if prologue := pool.Prologue(); prologue != "" {
+		tx.batch.Queue(prologue)
+	}
+	for _, op := range ops {
+		op.err = nil
+		if op.claim != nil {
+			op.claim.found = found{} // by a commit that failed
+			if op.claim.isOffer {
+				tx.offers[op.claim.Queue] = op
+			}
+		}
+	}
+	hasAcks := tx.queueAcks(ops)
+	tx.queueInserts(ops)
+	for _, op := range ops {
+		if op.claim != nil && op.claim.handedOver == 0 {
+			tx.queueClaim(op)
+		}
+	}
+	var recorded map[executionKey]*executionSum
+	if hasAcks {
+		if recorded = s.executions.take(recordInterval); len(recorded) > 0 {
+			tx.batch.Queue(recordSQL, s.recordArgs(recorded)...)
+		}
+	}
+	// Other processes need not hear of what offers take here. Whether they take all of it is known afterwards.
+	elsewhere := maps.Clone(tx.touched)
+	for queue := range tx.offers {
+		delete(elsewhere, queue)
+	}
+	notified, _ := s.notifier.due(elsewhere)
+	if len(notified) > 0 {
+		tx.batch.Queue(notifySQL, slices.Collect(maps.Keys(notified)), s.name)
+	}
+	err := pool.SendBatch(ctx, tx.batch)
+	if errors.Is(err, pg.ErrUnconfirmed) { // it is committed, and everybody sees it; whether it lasts is what nobody knows
+		for _, op := range ops {
+			if op.err == nil { // a claim, too: were it lost with the primary, the event would have two leases at once
+				op.err = wrap("writing to the queue", err)
+			}
+		}
+		err = nil
+	}
+	if err != nil {
+		maps.DeleteFunc(notified, func(queue string, _ bool) bool { return tx.touched[queue] })
+		s.notifier.add(notified) // those of earlier commits
+		s.executions.restore(recorded)
+		return wrap("writing to the queue", err)
+	}
+	if len(notified) > 0 {
+		elsewhere = nil
+	}
+	tx.announce(elsewhere)
+	return nil
+}
+
+// announce counts what was committed, and wakes those who wait for it, in other processes on the given queues.
+func (tx *transaction) announce(elsewhere map[string]bool) {
+	s := tx.svc
+	for queue, n := range tx.counts {
+		s.counters.add(queue, *n)
+	}
+	s.executions.add(tx.acked)
+	for lane, vt := range tx.lanes {
+		s.watermarks.Lower(time.Now(), lane, vt)
+	}
+	for queue, op := range tx.offers {
+		if tx.later[queue] || op.claim.count() == op.claim.Limit {
+			s.notifier.add(map[string]bool{queue: true})
+		} else {
+			delete(tx.touched, queue) // the waiters have all there is
+		}
+	}
+	s.wakeHere(tx.touched)
+	s.notifier.add(elsewhere)
+}
+
+// count returns what the transaction has done with a queue.
+func (tx *transaction) count(queue string) *Counters {
+	c := tx.counts[queue]
+	if c == nil {
+		c = new(Counters)
+		tx.counts[queue] = c
+	}
+	return c
+}
+
+func (tx *transaction) queueInserts(ops []*operation) {
+	n := 0
+	for _, op := range ops {
+		n += len(op.inserts)
+	}
+	if n == 0 {
+		return
+	}
+	tx.inserts = make([]pendingInsert, 0, n)
+	for _, op := range ops {
+		op.inserted = make([]Inserted, len(op.inserts))
+		for i := range op.inserts {
+			tx.inserts = append(tx.inserts, pendingInsert{
+				InsertParams: &op.inserts[i], op: op, result: &op.inserted[i], queue: cmp.Or(op.inserts[i].Queue, Default),
+			})
+		}
+	}
+	tx.assignToWaiters()
+
+	events := make([]string, n)
+	queues := make([]string, n)
+	var ( // nil when nobody asks for one: then they are not even looked at
+		delays  []*time.Duration
+		vts     []*time.Time
+		leases  []*time.Duration
+		workers []*string
+		options []*string
+	)
+	for i, in := range tx.inserts {
+		events[i], queues[i] = string(in.Event), in.queue
+		tx.touched[in.queue] = true
+		tx.noteLane(watermark.Lane{Queue: in.queue, Type: in.Type, Priority: in.Priority}, in.VT)
+		switch {
+		case in.VT != nil:
+			tx.later[in.queue] = true
+			set(&vts, n, i, in.VT)
+		case in.Delay != 0:
+			tx.later[in.queue] = true
+			set(&delays, n, i, &in.Delay)
+		case in.waiter != nil:
+			set(&leases, n, i, &in.waiter.claim.InvisibleFor)
+			set(&workers, n, i, orNull(in.worker()))
+		}
+		if option := in.options(); option != nil {
+			set(&options, n, i, option)
+		}
+	}
+	// The service wakes waiters itself: a notifying commit takes a lock that the whole server shares.
+	tx.batch.Queue(`
+		select id, vt, enqueued_at, event_ts, event, claimed, replayed
+		from agent.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8)`,
+		events, queues, delays, vts, leases, workers, options, tx.svc.cfg.KeyRetention).Query(func(rows pgx.Rows) error {
+		r := newRowReader(rows)
+		i := 0
+		for ; i < n && rows.Next(); i++ {
+			if err := tx.readInserted(r, &tx.inserts[i]); err != nil {
+				tx.inserts[i].op.unreadable(err)
+			}
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+		for ; i < n; i++ {
+			tx.inserts[i].op.unreadable(errNoAnswer)
+		}
+		return nil
+	})
+}
+
+// noteLane notes that something is inserted into a lane, claimable from vt on (nil: not said).
+func (tx *transaction) noteLane(lane watermark.Lane, vt *time.Time) {
+	earliest, known := tx.lanes[lane]
+	switch {
+	case vt != nil && (earliest.IsZero() || vt.Before(earliest)):
+		tx.lanes[lane] = *vt
+	case !known:
+		tx.lanes[lane] = time.Time{}
+	}
+}
+
+// set puts v at i into values, which are n, or none as long as nothing was put there.
+func set[T any](values *[]*T, n, i int, v *T) {
+	if v == nil {
+		return
+	}
+	if *values == nil {
+		*values = make([]*T, n)
+	}
+	(*values)[i] = v
+}
+
+// assignToWaiters gives the claims that wait what is inserted for them, in the order in which they would claim it.
+func (tx *transaction) assignToWaiters() {
+	if len(tx.offers) == 0 {
+		return
+	}
+	order := make([]*pendingInsert, len(tx.inserts))
+	for i := range order {
+		order[i] = &tx.inserts[i]
+	}
+	slices.SortStableFunc(order, func(a, b *pendingInsert) int { return cmp.Compare(a.Priority, b.Priority) })
+	for _, in := range order {
+		op := tx.offers[in.queue]
+		if op == nil || in.VT != nil || in.Delay != 0 || op.claim.handedOver == op.claim.Limit {
+			continue
+		}
+		if types := op.claim.Types; len(types) > 0 && !slices.Contains(types, in.Type) {
+			continue
+		}
+		in.waiter, in.slot = op, op.claim.handedOver
+		op.claim.handedOver++
+	}
+}
+
+// worker is whom the event is claimed for.
+func (in *pendingInsert) worker() string {
+	if in.slot < len(in.waiter.claim.workers) {
+		return in.waiter.claim.workers[in.slot]
+	}
+	return ""
+}
+
+// readInserted reads what became of an insert, and gives the event to its waiter.
+func (tx *transaction) readInserted(r *rowReader, in *pendingInsert) error {
+	result := in.result
+	result.Queue = in.queue
+	if in.waiter == nil {
+		if err := r.read(&result.ID, &result.VT, nil, nil, nil, nil, &result.Replayed); err != nil {
+			return err
+		}
+	} else {
+		e := Event{
+			Queue: in.queue, Attempts: 1, Type: in.Type, Source: in.Source, Priority: in.Priority, Key: in.Key, ExpiresAt: in.ExpiresAt, Worker: in.worker(),
+		}
+		if in.MaxAttempts != 0 {
+			e.MaxAttempts = new(int32(min(in.MaxAttempts, math.MaxInt32)))
+		}
+		// Where the key was known these are null.
+		if err := r.read(&e.ID, &e.VT, &e.EnqueuedAt, &e.EventTS, (*[]byte)(&e.Payload), &e.Claimed, &result.Replayed); err != nil {
+			in.waiter.unreadable(err)
+			return err
+		}
+		result.ID, result.VT = e.ID, e.VT
+		if len(e.Claimed) > 0 { // else the queue is paused, or nothing was inserted
+			e.Receipt = receiptOf(&e)
+			result.VT = e.EnqueuedAt
+			in.waiter.claim.events = append(in.waiter.claim.events, e)
+			in.waiter.claim.noteThrough(&e, e.EnqueuedAt)
+			tx.count(in.queue).Claimed++
+		}
+	}
+	if result.ID == 0 {
+		return errNoAnswer
+	}
+	if !result.Replayed {
+		tx.count(in.queue).Inserted++
+	}
+	return nil
+}
+
+// options is what the event has beyond a payload, as agent.insert_and_claim_events takes it, or nil.
+func (e *InsertParams) options() *string {
+	if e.Type == "" && e.Source == "" && e.Priority == 0 && e.Key == "" && e.MaxAttempts == 0 && e.ExpiresAt == nil {
+		return nil
+	}
+	b, err := json.Marshal(struct {
+		Type        string     `json:"type,omitempty"`
+		Source      string     `json:"source,omitempty"`
+		Priority    int32      `json:"priority,omitempty"`
+		Key         string     `json:"key,omitempty"`
+		MaxAttempts int        `json:"max_attempts,omitempty"`
+		ExpiresAt   *time.Time `json:"expires_at,omitempty"`
+	}{e.Type, e.Source, e.Priority, e.Key, e.MaxAttempts, e.ExpiresAt})
+	if err != nil { // a time that JSON has no way to write
+		b = []byte(`{"expires_at":"infinity"}`) // which is refused
+	}
+	return new(string(b))
+}
+
+// untimed is the time of an attempt that did not end with this ack.
+const untimed time.Duration = math.MinInt64
+
+// queueAcks acks the events of all operations in the order of their ids, so that no two transactions wait for each other. It reports whether
+// there are any.
+func (tx *transaction) queueAcks(ops []*operation) bool {
+	type pendingAck struct {
+		*Ack
+		op     *operation
+		result *AckResult
+	}
+	var acks []pendingAck
+	for _, op := range ops {
+		if len(op.acks) > 0 {
+			op.acked = make([]AckResult, len(op.acks))
+		}
+		for i := range op.acks {
+			acks = append(acks, pendingAck{&op.acks[i], op, &op.acked[i]})
+		}
+	}
+	if len(acks) == 0 {
+		return false
+	}
+	slices.SortStableFunc(acks, func(a, b pendingAck) int { return cmp.Compare(a.ID, b.ID) })
+	ids, receipts := make([]int64, len(acks)), make([]*string, len(acks))
+	var results []*string
+	for i, a := range acks {
+		ids[i] = a.ID
+		if a.Receipt != "" {
+			receipts[i] = &a.Receipt
+		}
+		set(&results, len(acks), i, jsonArg(a.Result))
+	}
+	tx.batch.Queue(`
+		select ord, status, queue, repeated, type, worker, took
+		from agent.ack_events($1, $2, $3::text[]::jsonb[])`, ids, receipts, results).Query(func(rows pgx.Rows) error {
+		r := newRowReader(rows)
+		var (
+			ord           int
+			status, queue string
+			repeated      bool
+			key           executionKey
+			took          time.Duration
+		)
+		for rows.Next() {
+			ord, status, queue, key, took = 0, "", "", executionKey{}, untimed
+			err := r.read(&ord, &status, &queue, &repeated, &key.typ, &key.worker, &took)
+			if ord < 1 || ord > len(acks) || acks[ord-1].result.ID != 0 { // the first row counts
+				continue
+			}
+			a := acks[ord-1]
+			if err == nil {
+				*a.result, err = ackResult(a.ID, status)
+			}
+			if err != nil {
+				a.op.unreadable(err)
+				continue
+			}
+			if !repeated {
+				tx.count(queue).Acked++
+				if took != untimed {
+					addExecution(tx.acked, key, executionSum{cycles: 1, total: took, fastest: took, longest: took, latest: took})
+				}
+			}
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+		for _, a := range acks {
+			if a.result.ID == 0 {
+				a.op.unreadable(errNoAnswer)
+			}
+		}
+		return nil
+	})
+	return true
+}
+
+// ackResult is what agent.ack_events means by a status.
+func ackResult(id int64, status string) (AckResult, error) {
+	switch status {
+	case string(Done), string(Cancelled):
+		return AckResult{ID: id, Outcome: Outcome(status)}, nil
+	case "not_found":
+		return AckResult{ID: id, Err: ErrNotFound}, nil
+	case "lease_lost":
+		return AckResult{ID: id, Err: ErrLeaseLost}, nil
+	default:
+		return AckResult{}, fmt.Errorf("unknown status %q", status)
+	}
+}
+
+func (tx *transaction) queueClaim(op *operation) {
+	c := op.claim
+	tx.batch.Queue(`
+		select id, attempts, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
+			type, source, priority, key, max_attempts, expires_at, worker, occurrence, prior_vt
+		from agent.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+		c.Queue, c.Limit, c.MaxAttempts, orNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, c.workers,
+		c.start.Priorities, c.start.Types, c.start.Marks).Query(func(rows pgx.Rows) error {
+		r := newRowReader(rows)
+		var priorVT time.Time
+		bytes := 0
+		for rows.Next() {
+			if c.events == nil {
+				c.events = make([]Event, 0, min(c.Limit, 128))
+			}
+			n := len(c.events)
+			c.events = append(c.events, Event{Queue: c.Queue})
+			e := &c.events[n]
+			err := r.read(&e.ID, &e.Attempts, &e.Claimed, &e.EventTS, &e.EnqueuedAt, &e.VT, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
+				&e.Type, &e.Source, &e.Priority, &e.Key, &e.MaxAttempts, &e.ExpiresAt, &e.Worker, (*[]byte)(&e.Occurrence), &priorVT)
+			if len(e.Claimed) > 0 {
+				e.Receipt = receiptOf(e)
+			}
+			if err != nil {
+				op.unreadable(fmt.Errorf("event %d: %w", e.ID, err))
+			} else {
+				c.noteThrough(e, priorVT)
+			}
+			if bytes += len(e.Payload); bytes > maxCommitBytes && n > 0 {
+				c.surplus = append(c.surplus, Lease{ID: e.ID, Receipt: e.Receipt})
+				c.events = c.events[:n]
+			}
+		}
+		if n := c.count(); n > 0 {
+			tx.count(c.Queue).Claimed += int64(n)
+		}
+		return rows.Err()
+	})
+}
+
+// errNoAnswer is why an operation cannot be answered for which the database returned no row.
+var errNoAnswer = errors.New("the database gave no answer for it")
+
+// unreadable notes that what was done for the operation cannot be read, the first time why.
+func (op *operation) unreadable(err error) {
+	if op.err == nil {
+		op.err = fmt.Errorf("%w: what was written cannot be read: %w", ErrUnavailable, err)
+	}
+}
+
+// A rowReader scans rows as pgx.Rows does, but a row that cannot be read does not end the reading of the others.
+type rowReader struct {
+	rows  pgx.Rows
+	types *pgtype.Map
+	plans []pgtype.ScanPlan // of each column, for the type of its destination
+}
+
+func newRowReader(rows pgx.Rows) *rowReader {
+	return &rowReader{rows: rows, types: rows.Conn().TypeMap()}
+}
+
+// read scans the row into dest, of the same types for each row. It passes over columns whose destination is nil, and leaves alone what is null in the
+// row: most columns of most events are, and each has its price.
+func (r *rowReader) read(dest ...any) error {
+	values := r.rows.RawValues()
+	if len(values) != len(dest) {
+		return fmt.Errorf("%d columns, want %d", len(values), len(dest))
+	}
+	if r.plans == nil {
+		r.plans = make([]pgtype.ScanPlan, len(dest))
+	}
+	for i, value := range values {
+		if value == nil || dest[i] == nil {
+			continue
+		}
+		column := &r.rows.FieldDescriptions()[i]
+		if r.plans[i] == nil {
+			r.plans[i] = r.types.PlanScan(column.DataTypeOID, column.Format, dest[i])
+		}
+		if err := r.plans[i].Scan(value, dest[i]); err != nil {
+			return fmt.Errorf("column %s: %w", column.Name, err)
+		}
+	}
+	return nil
+}

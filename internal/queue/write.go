@@ -1,0 +1,176 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/groupcommit"
+	"github.com/queued/queued/internal/pg"
+)
+
+const (
+	// commitTimeout bounds one group commit. It is less than a request may take, so that those who wait behind it can still be answered.
+	commitTimeout = 10 * time.Second
+	// hangThreshold is how long a commit must have taken before it found the database unavailable for those who wait behind it to fail as
+	// well. A database that refuses at once may be back at the next try.
+	hangThreshold = time.Second
+	// maxCommitBytes bounds the payloads that calls share a commit with, as a batch over HTTP is bounded unless configured otherwise, and
+	// those that one claim or one page returns.
+	maxCommitBytes = 8 << 20
+	// commitLockTimeout is how long a commit waits for a row that another transaction has locked. The operations that may have to wait for it are
+	// then committed apart, lest all others wait with them.
+	commitLockTimeout = 100 * time.Millisecond
+	// secondWriterThreshold is how many events must wait for a second writer to be worth its while: two with half as much each do less than one.
+	secondWriterThreshold = 100
+	// maxPendingOperations is how many calls may wait to be written; Config.MaxPendingBytes bounds their bytes.
+	maxPendingOperations = 20_000
+	// itemOverhead is what an event or an ack takes in memory besides its payload, in bytes, about.
+	itemOverhead = 128
+)
+
+// operation is what one call does in a group commit: its inserts, its acks, or a claim.
+type operation struct {
+	groupcommit.Ticket
+	inserts []InsertParams
+	acks    []Ack
+	claim   *claim
+
+	// What came of it, to be read once it has an answer: in the order of inserts and acks.
+	inserted []Inserted
+	acked    []AckResult
+	err      error // why what was committed for it could not be read, or was not confirmed; nil: it could, and was
+}
+
+// Insert inserts all of events or, on any error, none; results are in the order of events. It fails with an *InvalidError, ErrKeyReused or
+// ErrUnrepresentable, with ErrOverloaded, and with ErrUnavailable or ctx's error when it is unknown whether the events were inserted.
+func (s *Service) Insert(ctx context.Context, events []InsertParams) ([]Inserted, error) {
+	if len(events) == 0 {
+		return nil, nil
+	}
+	bytes := len(events) * itemOverhead
+	for i := range events {
+		bytes += len(events[i].Event)
+	}
+	op := &operation{Ticket: groupcommit.NewTicket(len(events), bytes), inserts: events}
+	if err := s.write(ctx, op); err != nil {
+		return nil, err
+	}
+	return op.inserted, nil
+}
+
+// Ack acks each of acks on its own: events go into history as Done, or as Cancelled where nobody ever claimed the event. Results are in the order of
+// acks. A repeated ack with the receipt that succeeded succeeds again, and leaves the result in history as it is. It fails with an
+// *InvalidError, ErrUnrepresentable, ErrOverloaded or ErrUnavailable.
+func (s *Service) Ack(ctx context.Context, acks []Ack) ([]AckResult, error) {
+	if len(acks) == 0 {
+		return nil, nil
+	}
+	bytes := len(acks) * itemOverhead
+	for i := range acks {
+		bytes += len(acks[i].Result)
+	}
+	op := &operation{Ticket: groupcommit.NewTicket(len(acks), bytes), acks: acks}
+	if err := s.write(ctx, op); err != nil {
+		return nil, err
+	}
+	return op.acked, nil
+}
+
+// write has inserts or acks committed.
+func (s *Service) write(ctx context.Context, op *operation) error {
+	err := s.commits.Do(ctx, op)
+	switch {
+	case err == nil && op.err != nil:
+		if !errors.Is(op.err, pg.ErrUnconfirmed) {
+			s.cfg.Logger.Error().Err(op.err).Msg("what a transaction has committed cannot be answered")
+		}
+		return op.err
+	case err != nil && errors.Is(err, ctx.Err()):
+		return wrap("writing to the queue", err)
+	}
+	return err
+}
+
+// newCommitter returns the group commit of inserts, acks and claims. Claims are let in however much is pending, as there are few of them and they
+// are what makes the backlog smaller.
+func (s *Service) newCommitter() *groupcommit.Committer[*operation] {
+	apart := make(chan struct{}, max(1, s.calls.Config().MaxConns/2)) // half of the connections are left to other calls
+	return groupcommit.New(groupcommit.Config[*operation]{
+		Writers:         int(s.writers.Config().MaxConns),
+		WriterItems:     secondWriterThreshold,
+		MaxItems:        MaxBatch,
+		MaxBytes:        maxCommitBytes,
+		MaxPending:      maxPendingOperations,
+		MaxPendingBytes: s.cfg.MaxPendingBytes,
+		Timeout:         commitTimeout,
+		HangThreshold:   hangThreshold,
+		Commit: func(ctx context.Context, ops []*operation) error {
+			return s.commit(ctx, s.writers, ops)
+		},
+		CommitApart: func(ctx context.Context, op *operation) error {
+			return s.short(ctx, func(pool *pg.Pool) error {
+				if pool == s.calls {
+					select {
+					case apart <- struct{}{}:
+						defer func() { <-apart }()
+					case <-ctx.Done():
+						return wrap("writing to the queue", ctx.Err())
+					}
+				}
+				return s.commit(ctx, pool, []*operation{op})
+			})
+		},
+		Contended: s.contended,
+		Join:      s.offersFor,
+		Judge: func(err error) groupcommit.Verdict {
+			switch {
+			case pg.LostRace(err):
+				return groupcommit.LostRace
+			case pg.Rejected(err):
+				return groupcommit.Rejected
+			case errors.Is(err, ErrUnavailable):
+				return groupcommit.Unavailable
+			}
+			return groupcommit.Failed
+		},
+		Overloaded: ErrOverloaded,
+		Closed:     fmt.Errorf("writing to the queue: %w", pg.ErrClosed),
+		BehindUnavailable: fmt.Errorf("writing to the queue: %w: it did not answer those before in time, and nothing of this call was written",
+			ErrUnavailable),
+	})
+}
+
+// contended returns the operations with an ack of an event that another transaction has locked. When there is none, or it cannot be known, these are
+// all that may have to wait for a lock: those with acks, and those with keys, which another transaction may be using for the first time.
+func (s *Service) contended(ctx context.Context, ops []*operation) []*operation {
+	byEvent := make(map[int64][]*operation)
+	for _, op := range ops {
+		for i := range op.acks {
+			byEvent[op.acks[i].ID] = append(byEvent[op.acks[i].ID], op)
+		}
+	}
+	var contended []*operation
+	if len(byEvent) > 0 {
+		rows, _ := s.writers.Query(ctx, `select agent.locked_events($1)`, slices.Collect(maps.Keys(byEvent)))
+		locked, _ := pgx.CollectRows(rows, pgx.RowTo[int64]) // none after an error
+		for _, id := range locked {
+			for _, op := range byEvent[id] {
+				if !slices.Contains(contended, op) {
+					contended = append(contended, op)
+				}
+			}
+		}
+	}
+	if len(contended) > 0 {
+		return contended
+	}
+	return slices.DeleteFunc(slices.Clone(ops), func(op *operation) bool {
+		return len(op.acks) == 0 && !slices.ContainsFunc(op.inserts, func(e InsertParams) bool { return e.Key != "" })
+	})
+}
