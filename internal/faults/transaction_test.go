@@ -10,7 +10,7 @@ import (
 // watermarksUnchecked is the broken build of this file: claims begin at their low-water marks, and what is found behind these is forgotten.
 var watermarksUnchecked = build{name: "what is behind a low-water mark is not claimed", edits: []edit{
 	{"internal/watermark/watermark.go", "if vt != nil && (!known || vt.Before(l.mark)) {", "if vt != nil && !known {"},
-	{"internal/watermark/watermark.go", "longScan = 250 * time.Microsecond", "longScan = 0"},
+	{"internal/queue/service.go", "defaultWatermarkScanTime = 250 * time.Microsecond", "defaultWatermarkScanTime = 1"},
 }}
 
 // holdTransaction keeps a transaction open that has posted an event, for as many rounds of a minute, or seconds in the short form, and then commits it.

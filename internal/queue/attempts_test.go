@@ -13,7 +13,7 @@ import (
 
 func TestEveryAttemptIsOnRecord(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	id := b.put(t, queue.InsertParams{Type: "t"})[0]
 	claim := func(worker string) queue.Event {
 		return b.take(t, queue.ClaimParams{MaxAttempts: 100, Worker: worker}, 1)[0]
@@ -72,7 +72,7 @@ func TestEveryAttemptIsOnRecord(t *testing.T) {
 
 func TestAttemptsOfAnEventThatNobodyClaimedOrThatIsUnknown(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	id := b.put(t, queue.InsertParams{})[0]
 	if got, err := b.Attempts(t.Context(), id); err != nil || len(got) != 0 {
 		t.Errorf("got %+v, %v", got, err)
@@ -84,7 +84,7 @@ func TestAttemptsOfAnEventThatNobodyClaimedOrThatIsUnknown(t *testing.T) {
 
 func TestFailedAttemptEndsTheRecord(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	id := b.put(t, queue.InsertParams{})[0]
 	if _, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(b.takeOne(t)), Error: "hopeless", Final: true}); err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestFailedAttemptEndsTheRecord(t *testing.T) {
 }
 
 // retry claims the event of the queue and nacks it n times, in some transactions, and returns the bytes that its row takes then.
-func (b bench) retry(t *testing.T, id int64, n int, message string) (size int) {
+func (b env) retry(t *testing.T, id int64, n int, message string) (size int) {
 	t.Helper()
 	b.exec(t, `select set_config('test.message', $1, false)`, message)
 	b.exec(t, fmt.Sprintf(`
@@ -116,7 +116,7 @@ func (b bench) retry(t *testing.T, id int64, n int, message string) (size int) {
 
 func TestAnEventMayBeTriedForEver(t *testing.T) {
 	t.Parallel()
-	b := open(t, func(c *queue.Config) { c.MaxAttempts = 1_000_000 })
+	b := setup(t, func(c *queue.Config) { c.MaxAttempts = 1_000_000 })
 	id := b.put(t, queue.InsertParams{})[0]
 	const attempts, step = 10_000, 500
 	b.retry(t, id, 1, "first")
@@ -171,7 +171,7 @@ func TestAnEventMayBeTriedForEver(t *testing.T) {
 
 func TestLongErrorsOfManyAttemptsAreBounded(t *testing.T) {
 	t.Parallel()
-	b := open(t, func(c *queue.Config) { c.MaxAttempts = 1_000_000 })
+	b := setup(t, func(c *queue.Config) { c.MaxAttempts = 1_000_000 })
 	id := b.put(t, queue.InsertParams{})[0]
 	long := strings.Repeat("x", 65_536-10)
 	if size := b.retry(t, id, 30, long); size > 300_000 {
@@ -197,7 +197,7 @@ func TestLongErrorsOfManyAttemptsAreBounded(t *testing.T) {
 
 func TestLeasesThatEndAgainAndAgainAreBounded(t *testing.T) {
 	t.Parallel()
-	b := open(t, func(c *queue.Config) { c.MaxAttempts = 1_000_000 })
+	b := setup(t, func(c *queue.Config) { c.MaxAttempts = 1_000_000 })
 	for _, p := range []queue.ClaimParams{{}, {Types: []string{"t"}}} {
 		p.MaxAttempts = 1_000_000
 		p.Queue = fmt.Sprintf("q%d", len(p.Types))

@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,7 +21,7 @@ func neverPolls(c *queue.Config) { c.PollInterval = time.Hour }
 
 func TestClaimTakesTheOldestVTFirst(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	ids := b.postN(t, "", 4)
 	b.exec(t, `update agent.event set vt = vt - interval '1 minute' where id = $1`, ids[2])
 	got := b.take(t, queue.ClaimParams{Limit: 10, InvisibleFor: time.Hour}, 4)
@@ -36,7 +37,7 @@ func TestClaimTakesTheOldestVTFirst(t *testing.T) {
 
 func TestClaimReturnsPayloadsAsTheyAre(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.post(t, "", `{"a":[1.50,"é\u2028😀",null,true],"b":{"c":12345678901234567890.000000000000000001}}`)
 	var got, want any
 	if err := json.Unmarshal(b.takeOne(t).Payload, &got); err != nil {
@@ -50,7 +51,7 @@ func TestClaimReturnsPayloadsAsTheyAre(t *testing.T) {
 
 func TestClaimLeavesOtherQueuesAndExhaustedEventsAlone(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.post(t, "other", `{}`)
 	id := b.post(t, "", `{}`)[0]
 	b.exec(t, `update agent.event set attempts = 3 where id = $1`, id)
@@ -61,7 +62,7 @@ func TestClaimLeavesOtherQueuesAndExhaustedEventsAlone(t *testing.T) {
 
 func TestRandomClaimReachesEveryEventOnce(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	ids := b.postN(t, "", 40)
 	b.exec(t, `update agent.event set vt = vt - id * interval '1 s' where id % 2 = 0`)
 	var order []int64
@@ -80,14 +81,14 @@ func TestRandomClaimReachesEveryEventOnce(t *testing.T) {
 
 func TestRandomClaimGoesRoundForItsLimit(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.postN(t, "", 50)
 	b.take(t, queue.ClaimParams{Order: queue.Random, Limit: 50}, 50)
 }
 
 func TestWaitReturnsEmptyAtItsEnd(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
+	b := setup(t, neverPolls)
 	start := time.Now()
 	b.take(t, queue.ClaimParams{Wait: 50 * time.Millisecond}, 0)
 	if d := time.Since(start); d < 50*time.Millisecond || d > 10*time.Second {
@@ -96,7 +97,7 @@ func TestWaitReturnsEmptyAtItsEnd(t *testing.T) {
 }
 
 // whileWaiting starts a claim that waits, calls then once the claim is asleep, and returns what it claimed.
-func whileWaiting(t *testing.T, b bench, p queue.ClaimParams, then func()) []queue.Event {
+func whileWaiting(t *testing.T, b env, p queue.ClaimParams, then func()) []queue.Event {
 	t.Helper()
 	p.Wait = queue.MaxWait
 	type result struct {
@@ -108,7 +109,7 @@ func whileWaiting(t *testing.T, b bench, p queue.ClaimParams, then func()) []que
 		events, err := b.Claim(t.Context(), p)
 		done <- result{events, err}
 	}()
-	asleep(t, b)
+	asleep(t, b, p.Queue)
 	then()
 	select {
 	case r := <-done:
@@ -122,24 +123,15 @@ func whileWaiting(t *testing.T, b bench, p queue.ClaimParams, then func()) []que
 	}
 }
 
-// asleep returns when the service has looked ahead and found nothing: the statement that does so has been seen to run.
-func asleep(t *testing.T, b bench) {
+// asleep returns when claims have found nothing in a queue and wait for inserts.
+func asleep(t *testing.T, b env, q string) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for time.Now().Before(deadline) {
-		if pgtest.Query[bool](t, b.sql, `
-			select exists (select from pg_catalog.pg_stat_activity
-				where datname = pg_catalog.current_database() and application_name = 'queued' and state = 'idle'
-				and query like '%agent.claim_from_watermarks%')`) {
-			return
-		}
-	}
-	t.Fatal("no claim was seen to run")
+	eventually(t, "the claim waits for inserts", func() bool { return queue.Offers(b.Service, cmp.Or(q, queue.Default)) })
 }
 
 func TestWaitEndsWhenAnEventIsPostedHere(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
+	b := setup(t, neverPolls)
 	if got := whileWaiting(t, b, queue.ClaimParams{}, func() { b.post(t, "", `{}`) }); len(got) != 1 {
 		t.Errorf("claimed %d events", len(got))
 	}
@@ -147,10 +139,10 @@ func TestWaitEndsWhenAnEventIsPostedHere(t *testing.T) {
 
 func TestWaitEndsWhenAnotherServicePosts(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
+	b := setup(t, neverPolls)
 	running(t, b.Service)
 	listening(t, b)
-	other := openOn(t, b.url, neverPolls)
+	other := anotherService(t, b.url, neverPolls)
 	running(t, other)
 	got := whileWaiting(t, b, queue.ClaimParams{}, func() {
 		if _, err := other.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{}`)}}); err != nil {
@@ -164,7 +156,7 @@ func TestWaitEndsWhenAnotherServicePosts(t *testing.T) {
 
 func TestWaitEndsWhenSQLEnqueues(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
+	b := setup(t, neverPolls)
 	running(t, b.Service)
 	listening(t, b)
 	got := whileWaiting(t, b, queue.ClaimParams{Queue: "mail"}, func() {
@@ -177,7 +169,7 @@ func TestWaitEndsWhenSQLEnqueues(t *testing.T) {
 
 func TestWaitEndsWhenPlainInsertIsFoundByPolling(t *testing.T) {
 	t.Parallel()
-	b := open(t, func(c *queue.Config) { c.PollInterval = 20 * time.Millisecond })
+	b := setup(t, func(c *queue.Config) { c.PollInterval = 20 * time.Millisecond })
 	got := whileWaiting(t, b, queue.ClaimParams{}, func() { b.exec(t, `insert into agent.event (event) values ('{}')`) })
 	if len(got) != 1 {
 		t.Errorf("claimed %d events", len(got))
@@ -186,7 +178,7 @@ func TestWaitEndsWhenPlainInsertIsFoundByPolling(t *testing.T) {
 
 func TestWaitEndsWhenVTPasses(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
+	b := setup(t, neverPolls)
 	if _, err := b.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{}`), Delay: 300 * time.Millisecond}}); err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +190,7 @@ func TestWaitEndsWhenVTPasses(t *testing.T) {
 
 func TestWaitEndsWhenALeaseRunsOut(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
+	b := setup(t, neverPolls)
 	b.post(t, "", `{}`)
 	b.take(t, queue.ClaimParams{InvisibleFor: 200 * time.Millisecond}, 1)
 	if e := b.take(t, queue.ClaimParams{Wait: queue.MaxWait}, 1)[0]; e.Attempts != 2 {
@@ -208,7 +200,7 @@ func TestWaitEndsWhenALeaseRunsOut(t *testing.T) {
 
 func TestNackWakesWaitingClaims(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
+	b := setup(t, neverPolls)
 	b.post(t, "", `{}`)
 	e := b.takeOne(t)
 	got := whileWaiting(t, b, queue.ClaimParams{}, func() {
@@ -223,7 +215,7 @@ func TestNackWakesWaitingClaims(t *testing.T) {
 
 func TestDrainAnswersWaitingClaimsEmpty(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
+	b := setup(t, neverPolls)
 	if got := whileWaiting(t, b, queue.ClaimParams{}, b.Drain); len(got) != 0 {
 		t.Errorf("claimed %d events", len(got))
 	}
@@ -232,14 +224,14 @@ func TestDrainAnswersWaitingClaimsEmpty(t *testing.T) {
 
 func TestClaimOfACallerWhoLeavesTakesNothing(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
+	b := setup(t, neverPolls)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
 		_, err := b.Claim(ctx, queue.ClaimParams{Wait: queue.MaxWait})
 		done <- err
 	}()
-	asleep(t, b)
+	asleep(t, b, "")
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("claim of a caller who left: %v", err)
@@ -252,7 +244,7 @@ func TestClaimOfACallerWhoLeavesTakesNothing(t *testing.T) {
 
 func TestClaimsOfCallersWhoLeaveAreNotCounted(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	const events, rounds = 20, 60
 	b.postN(t, "", events)
 	for i := range rounds { // leave at all sorts of moments of the claim
@@ -285,7 +277,7 @@ func TestClaimsOfCallersWhoLeaveAreNotCounted(t *testing.T) {
 
 func TestManyWaitersShareWhatComes(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
+	b := setup(t, neverPolls)
 	const waiters = 200
 	results := make(chan []queue.Event, waiters)
 	for i := range waiters {
@@ -319,7 +311,7 @@ func TestManyWaitersShareWhatComes(t *testing.T) {
 }
 
 // listening returns when the service's listening session is there.
-func listening(t *testing.T, b bench) {
+func listening(t *testing.T, b env) {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for time.Now().Before(deadline) {
@@ -334,7 +326,7 @@ func listening(t *testing.T, b bench) {
 
 func TestClaimEventForSQLWorkers(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	ids := b.postN(t, "", 2)
 	for range ids {
 		rows, _ := b.sql.Query(t.Context(), `select e.id, e.attempts, e.vt > now() + interval '9 minutes' from agent.claim_event() e`)
@@ -356,7 +348,7 @@ func TestClaimEventForSQLWorkers(t *testing.T) {
 
 func TestTimesFarAwayDoNotUpsetTheClock(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	for _, vt := range []time.Time{time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)} {
 		if _, err := b.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{}`), VT: &vt}}); err != nil {
 			t.Fatal(err)
@@ -372,7 +364,7 @@ func TestTimesFarAwayDoNotUpsetTheClock(t *testing.T) {
 
 func TestLargeWaitingClaimDoesNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
+	b := setup(t, neverPolls)
 	got := whileWaiting(t, b, queue.ClaimParams{Limit: queue.MaxBatch}, func() {
 		b.take(t, queue.ClaimParams{}, 0) // answers at once, while the other one waits
 		b.post(t, "", `{}`)

@@ -264,7 +264,12 @@ func (d *dispatcher) sleep(limit time.Duration) bool {
 		d.offer = offer
 		d.mu.Unlock()
 
-		woken := d.wait(until)
+		woken := false
+		select {
+		case <-d.woken:
+			woken = true
+		case <-time.After(time.Until(until)):
+		}
 		d.mu.Lock()
 		isTaken := offer != nil && d.offer != offer
 		d.offer = nil
@@ -281,56 +286,30 @@ func (d *dispatcher) sleep(limit time.Duration) bool {
 	}
 }
 
-// wait returns at a time, or when the dispatcher is woken: then it reports true.
-func (d *dispatcher) wait(until time.Time) bool {
-	timer := time.NewTimer(max(time.Until(until), 0))
-	defer timer.Stop()
-	select {
-	case <-d.woken:
-		return true
-	case <-timer.C:
-		return false
+// takeOffers takes the claims of those who wait for what operations insert, to be committed with them.
+func (s *Service) takeOffers(ops []*operation) (offers []*operation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.dispatchers) == 0 {
+		return nil
 	}
-}
-
-// offersFor returns the claims of those who wait for what operations insert, to go along with them.
-func (s *Service) offersFor(ops []*operation) (offers []*operation) {
-	var asked map[string]bool
 	for _, op := range ops {
 		for i := range op.inserts {
 			e := &op.inserts[i]
-			queue := cmp.Or(e.Queue, Default)
-			if e.Delay != 0 || e.VT != nil || asked[queue] {
+			d := s.dispatchers[cmp.Or(e.Queue, Default)]
+			if d == nil || e.Delay != 0 || e.VT != nil {
 				continue
 			}
-			if asked == nil {
-				asked = make(map[string]bool, 1)
+			d.mu.Lock()
+			if d.offer != nil {
+				offers = append(offers, d.offer)
+				d.offer = nil
+				d.wake()
 			}
-			asked[queue] = true
-			if offer := s.takeOffer(queue); offer != nil {
-				offers = append(offers, offer)
-			}
+			d.mu.Unlock()
 		}
 	}
 	return offers
-}
-
-// takeOffer returns the claim of those who wait on a queue, or nil.
-func (s *Service) takeOffer(queue string) *operation {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	d := s.dispatchers[queue]
-	if d == nil {
-		return nil
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	offer := d.offer
-	d.offer = nil
-	if offer != nil {
-		d.wake()
-	}
-	return offer
 }
 
 // waiting returns how many claims wait.
@@ -346,16 +325,14 @@ func (s *Service) waiting() (n int) {
 }
 
 const (
-	// longLookAhead is how long looking ahead may take the database and still be done by the dispatcher itself, each time before it goes to
-	// sleep. Beside an old snapshot it grows long: the entries of finished leases lie ahead.
-	longLookAhead = time.Millisecond
 	// lookAheadTimeout bounds one look ahead.
 	lookAheadTimeout = 10 * time.Second
 	// shortPoll is the time between polls where looking ahead takes longer.
 	shortPoll = 250 * time.Millisecond
 )
 
-// slowNextDue is when the next events become claimable in the queues where finding out takes long.
+// slowNextDue is when the next events become claimable in the queues where finding out takes longer than Config.LookAheadTime, as it does beside an
+// old snapshot: the entries of leases that have ended lie ahead.
 type slowNextDue struct {
 	mu      sync.Mutex
 	byQueue map[string]*nextDue
@@ -414,7 +391,7 @@ func (s *Service) queryNextDue(queue string) (sleep time.Duration) {
 
 	s.slow.mu.Lock()
 	defer s.slow.mu.Unlock()
-	if scanTook <= longLookAhead {
+	if scanTook <= s.cfg.LookAheadTime {
 		delete(s.slow.byQueue, queue)
 		return sleep
 	}

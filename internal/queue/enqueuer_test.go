@@ -180,8 +180,8 @@ func TestNoSettingOfASessionSwitchesARuleOff(t *testing.T) {
 func TestHonestEventsAreDeliveredBesideWhateverAnEnqueuerMayEnqueue(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	s := openOn(t, db.URL, nil)
-	b := bench{Service: s, url: db.URL, sql: pgtest.Connect(t, db.URL)}
+	s := anotherService(t, db.URL, nil)
+	b := env{Service: s, url: db.URL, sql: pgtest.Connect(t, db.URL)}
 	running(t, s)
 	hostile := pgtest.Connect(t, enqueuer(t, db, "agent.insert_event"))
 	honest := make(map[int64]bool)

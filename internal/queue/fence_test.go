@@ -10,7 +10,7 @@ import (
 )
 
 // takenOver returns the lost lease of a first worker and the event as its second worker holds it.
-func takenOver(t *testing.T, b bench) (lost queue.Lease, owner queue.Event) {
+func takenOver(t *testing.T, b env) (lost queue.Lease, owner queue.Event) {
 	t.Helper()
 	b.post(t, "", `{"a":1}`)
 	first := b.takeOne(t)
@@ -23,7 +23,7 @@ func takenOver(t *testing.T, b bench) (lost queue.Lease, owner queue.Event) {
 }
 
 // stillHeld fails the test unless the owner's lease is as it was and can be finished.
-func stillHeld(t *testing.T, b bench, owner queue.Event) {
+func stillHeld(t *testing.T, b env, owner queue.Event) {
 	t.Helper()
 	now := b.get(t, owner.ID)
 	if now.State != queue.Leased || !now.VT.Equal(owner.VT) || now.Attempts != owner.Attempts {
@@ -36,7 +36,7 @@ func stillHeld(t *testing.T, b bench, owner queue.Event) {
 
 func TestAckAfterLeaseTakenOverIsRefused(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	lost, owner := takenOver(t, b)
 	if r := b.ack(t, lost); !errors.Is(r.Err, queue.ErrLeaseLost) {
 		t.Errorf("ack with the lost lease answered %+v", r)
@@ -50,7 +50,7 @@ func TestAckAfterLeaseTakenOverIsRefused(t *testing.T) {
 func TestNackAfterLeaseTakenOverIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, final := range []bool{false, true} {
-		b := open(t, nil)
+		b := setup(t, nil)
 		lost, owner := takenOver(t, b)
 		if _, err := b.Nack(t.Context(), queue.NackParams{Lease: lost, Final: final}); !errors.Is(err, queue.ErrLeaseLost) {
 			t.Errorf("nack (final %v) with the lost lease: %v", final, err)
@@ -61,7 +61,7 @@ func TestNackAfterLeaseTakenOverIsRefused(t *testing.T) {
 
 func TestExtendAfterLeaseTakenOverIsRefused(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	lost, owner := takenOver(t, b)
 	if _, err := b.Extend(t.Context(), lost, time.Hour); !errors.Is(err, queue.ErrLeaseLost) {
 		t.Errorf("extend with the lost lease: %v", err)
@@ -71,7 +71,7 @@ func TestExtendAfterLeaseTakenOverIsRefused(t *testing.T) {
 
 func TestReleaseAfterLeaseTakenOverChangesNothing(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	lost, owner := takenOver(t, b)
 	if err := b.Release(t.Context(), []queue.Lease{lost}); err != nil {
 		t.Error(err)
@@ -81,7 +81,7 @@ func TestReleaseAfterLeaseTakenOverChangesNothing(t *testing.T) {
 
 func TestAckAfterLeaseEndedIsHonouredWhileNobodyClaimed(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.post(t, "", `{}`)
 	e := b.takeOne(t)
 	b.endLease(t, e.ID)
@@ -92,7 +92,7 @@ func TestAckAfterLeaseEndedIsHonouredWhileNobodyClaimed(t *testing.T) {
 
 func TestAckRepeatedWithItsReceiptSucceeds(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	id := b.post(t, "", `{}`)[0]
 	e := b.takeOne(t)
 	for range 3 {
@@ -110,7 +110,7 @@ func TestAckRepeatedWithItsReceiptSucceeds(t *testing.T) {
 
 func TestAckAnswersEachEventOnItsOwn(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	ids := b.postN(t, "", 3)
 	claimed := b.take(t, queue.ClaimParams{Limit: 2}, 2)
 	results, err := b.Ack(t.Context(), acks(
@@ -144,7 +144,7 @@ func TestAckAnswersEachEventOnItsOwn(t *testing.T) {
 
 func TestNackGivesBackAndKeepsTheError(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.post(t, "", `{}`)
 	first := b.takeOne(t)
 	p := queue.NackParams{Lease: lease(first), Delay: new(time.Hour), Error: "no luck"}
@@ -174,7 +174,7 @@ func TestNackGivesBackAndKeepsTheError(t *testing.T) {
 
 func TestFinalNackMovesToHistoryAsFailed(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.post(t, "", `{}`)
 	e := b.takeOne(t)
 	p := queue.NackParams{Lease: lease(e), Error: "hopeless", Final: true}
@@ -195,7 +195,7 @@ func TestFinalNackMovesToHistoryAsFailed(t *testing.T) {
 
 func TestExtendMovesTheLease(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.post(t, "", `{}`)
 	e := b.takeOne(t)
 	vt, err := b.Extend(t.Context(), lease(e), 3*time.Hour)
@@ -210,7 +210,7 @@ func TestExtendMovesTheLease(t *testing.T) {
 
 func TestLeaseCallsOnUnknownEventsSayNotFound(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	l := queue.Lease{ID: 4711, Receipt: "x"}
 	if _, err := b.Nack(t.Context(), queue.NackParams{Lease: l}); !errors.Is(err, queue.ErrNotFound) {
 		t.Errorf("nack: %v", err)
@@ -228,7 +228,7 @@ func TestLeaseCallsOnUnknownEventsSayNotFound(t *testing.T) {
 
 func TestReleaseDoesNotCountTheAttempt(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.post(t, "", `{}`)
 	first := b.takeOne(t)
 	if err := b.Release(t.Context(), []queue.Lease{lease(first)}); err != nil {
@@ -248,7 +248,7 @@ func TestReleaseDoesNotCountTheAttempt(t *testing.T) {
 
 func TestReleaseDoesNotReviveALeaseThatWasGivenBack(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.post(t, "", `{}`)
 	first := b.takeOne(t)
 	if _, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(first)}); err != nil {
@@ -264,7 +264,7 @@ func TestReleaseDoesNotReviveALeaseThatWasGivenBack(t *testing.T) {
 
 func TestFinalNackRepeatedDuringTheFirstOnesCommitSucceeds(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.post(t, "", `{}`)
 	e := b.takeOne(t)
 	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
@@ -297,7 +297,7 @@ func TestFinalNackRepeatedDuringTheFirstOnesCommitSucceeds(t *testing.T) {
 
 func TestTextThatIsNotUTF8IsUnrepresentable(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.post(t, "", `{}`)
 	e := b.takeOne(t)
 	const bad = "a\xffb"

@@ -9,7 +9,7 @@ import (
 )
 
 // handedOver returns what a claim that waits is given of the events that are inserted in one call, and what the insert returned.
-func handedOver(t *testing.T, b bench, p queue.ClaimParams, events ...queue.InsertParams) (claimed []queue.Event, inserted []queue.Inserted) {
+func handedOver(t *testing.T, b env, p queue.ClaimParams, events ...queue.InsertParams) (claimed []queue.Event, inserted []queue.Inserted) {
 	t.Helper()
 	p.Wait = queue.MaxWait
 	done := make(chan []queue.Event, 1)
@@ -21,7 +21,7 @@ func handedOver(t *testing.T, b bench, p queue.ClaimParams, events ...queue.Inse
 		}
 		done <- events
 	}()
-	eventually(t, "the claim goes along with the next insert", func() bool { return queue.Offers(b.Service, queue.Default) })
+	asleep(t, b, "")
 	inserted, err := b.Insert(t.Context(), events)
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +31,7 @@ func handedOver(t *testing.T, b bench, p queue.ClaimParams, events ...queue.Inse
 
 func TestEventIsClaimedAsItArrivesWhereAClaimWaits(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
+	b := setup(t, neverPolls)
 	claimed, inserted := handedOver(t, b, queue.ClaimParams{InvisibleFor: time.Hour},
 		queue.InsertParams{Event: json.RawMessage(`{"b": 1e2, "a": "x"}`)})
 	if len(claimed) != 1 || claimed[0].ID != inserted[0].ID {
@@ -59,7 +59,7 @@ func TestEventIsClaimedAsItArrivesWhereAClaimWaits(t *testing.T) {
 
 func TestClaimThatWaitsTakesNoMoreThanItsLimitOfWhatArrives(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
+	b := setup(t, neverPolls)
 	var events []queue.InsertParams
 	for range 5 {
 		events = append(events, queue.InsertParams{Event: json.RawMessage(`{}`)})

@@ -13,7 +13,7 @@ import (
 )
 
 // finish brings one event to each outcome, all four with the same event_ts, and returns their ids.
-func finish(t *testing.T, b bench, q string, eventTS time.Time) (done, failed, expired, cancelled int64) {
+func finish(t *testing.T, b env, q string, eventTS time.Time) (done, failed, expired, cancelled int64) {
 	t.Helper()
 	ids := b.post(t, q, `{"user":{"id":1},"n":1}`, `{"user":{"id":2},"n":2}`, `{"user":{"id":1},"n":3}`, `{"n":4}`)
 	b.exec(t, `update agent.event set event_ts = $1 where id = any($2)`, eventTS, ids)
@@ -40,7 +40,7 @@ func TestHistoryIsOfTheFlavourUnderTest(t *testing.T) {
 
 func TestHistoryFilters(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	now := time.Now()
 	between := now.Add(-time.Minute)
 	done, failed, expired, cancelled := finish(t, b, "a", now.Add(-time.Hour))
@@ -74,7 +74,7 @@ func TestHistoryFilters(t *testing.T) {
 
 func TestHistoryPagesReturnEachRowOnceWhileRowsAreAdded(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	var want []int64
 	for i := range 5 {
 		ids := b.postN(t, fmt.Sprint("q", i%2), 20)
@@ -129,7 +129,7 @@ func leases(ids []int64) []queue.Lease {
 
 func TestListPagesByStateAndQueue(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	ready := b.postN(t, "a", 5)
 	b.postN(t, "b", 5)
 	leasedEvents := b.take(t, queue.ClaimParams{Queue: "b", Limit: 5}, 5)
@@ -181,7 +181,7 @@ func TestListPagesByStateAndQueue(t *testing.T) {
 
 func TestCursorsOfOtherListingsAreRefused(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.postN(t, "", 2)
 	page, err := b.List(t.Context(), queue.ListParams{Limit: 1})
 	if err != nil || page.Next == "" {
@@ -196,7 +196,7 @@ func TestCursorsOfOtherListingsAreRefused(t *testing.T) {
 
 func TestHistoryQueryTimeoutIsItsOwnError(t *testing.T) {
 	t.Parallel()
-	b := open(t, func(c *queue.Config) { c.QueryTimeout = time.Millisecond })
+	b := setup(t, func(c *queue.Config) { c.QueryTimeout = time.Millisecond })
 	b.exec(t, `
 		insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, outcome, finished_at)
 		select i, now(), 1, now(), '{}', jsonb_build_object('n', i), 'q', now(), 'done', now() from generate_series(1, 50000) i`)
@@ -208,7 +208,7 @@ func TestHistoryQueryTimeoutIsItsOwnError(t *testing.T) {
 
 func TestHistoryStatsCountEveryBucket(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	at := func(text string) time.Time {
 		ts, err := time.Parse(time.RFC3339, text)
 		if err != nil {
@@ -243,7 +243,7 @@ func TestHistoryStatsCountEveryBucket(t *testing.T) {
 
 func TestQueuesAreCounted(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	finish(t, b, "gone", time.Now())
 	b.postN(t, "here", 5)
 	b.take(t, queue.ClaimParams{Queue: "here"}, 1)
@@ -271,7 +271,7 @@ func TestQueuesAreCounted(t *testing.T) {
 
 func TestRequeueRemembersItsOrigin(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	_, failed, _, _ := finish(t, b, "a", time.Now())
 	id, err := b.Requeue(t.Context(), failed)
 	if err != nil {
@@ -294,7 +294,7 @@ func TestRequeueRemembersItsOrigin(t *testing.T) {
 
 func TestRequeueMatchingGoesOnWhereItStopped(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	ids := b.postN(t, "a", 10)
 	if _, err := b.Ack(t.Context(), acks(leases(ids)...)); err != nil {
 		t.Fatal(err)

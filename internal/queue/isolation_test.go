@@ -19,7 +19,7 @@ import (
 // The trouble of one call stays its own: what it waits for, what it asks too much of, what cannot be read of its answer.
 
 // expiredLease returns the lease of an event that a sweep has expired since.
-func expiredLease(t *testing.T, b bench) queue.Lease {
+func expiredLease(t *testing.T, b env) queue.Lease {
 	t.Helper()
 	b.post(t, "", `{}`)
 	l := lease(b.takeOne(t))
@@ -32,7 +32,7 @@ func expiredLease(t *testing.T, b bench) queue.Lease {
 
 func TestAckAfterASweepIsHonoured(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	l := expiredLease(t, b)
 	stale := queue.Lease{ID: l.ID, Receipt: strings.Replace(l.Receipt, ".1.", ".2.", 1)}
 	if r := b.ack(t, stale); !errors.Is(r.Err, queue.ErrLeaseLost) {
@@ -57,7 +57,7 @@ func TestAckAfterASweepIsHonoured(t *testing.T) {
 
 func TestAckAfterAFinalNackIsRefused(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.post(t, "", `{}`)
 	l := lease(b.takeOne(t))
 	if _, err := b.Nack(t.Context(), queue.NackParams{Lease: l, Final: true}); err != nil {
@@ -75,7 +75,7 @@ func TestAckThatWaitsMeanwhileAnotherCallFinishesAnEventIsAnsweredAsItIs(t *test
 		`select agent.nack_event(2, $$%s$$, _final => true)`: "1 done, 2 lease_lost",
 		`select agent.delete_event(2)`:                       "1 done, 2 done",
 	} {
-		b := open(t, nil)
+		b := setup(t, nil)
 		b.postN(t, "", 2)
 		first, second := b.takeOne(t), b.takeOne(t)
 		b.endLease(t, second.ID)
@@ -121,7 +121,7 @@ func errorText(err error) string {
 
 func TestAnswerThatCannotBeReadConcernsItsOwnCall(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.postN(t, "acked", 2)
 	held := b.take(t, queue.ClaimParams{Queue: "acked", Limit: 2}, 2)
 	b.post(t, "claimed", `{"n":1}`)
@@ -166,7 +166,7 @@ func TestAnswerThatCannotBeReadConcernsItsOwnCall(t *testing.T) {
 
 func TestClaimThatCannotBeReadIsReleased(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.post(t, "odd", `{"n":1}`, `{"n":2}`)
 	b.exec(t, `alter function agent.claim_from_watermarks rename to take_events_as_it_is`)
 	columns := func(priority string) string {
@@ -194,7 +194,7 @@ func TestClaimThatCannotBeReadIsReleased(t *testing.T) {
 
 func TestManyKindsOfWorkersOnOneQueueShareTheirClaims(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
+	b := setup(t, neverPolls)
 	running(t, b.Service)
 	listening(t, b)
 	const kinds = 40
@@ -217,7 +217,7 @@ func TestManyKindsOfWorkersOnOneQueueShareTheirClaims(t *testing.T) {
 
 func TestOverloadIsAnsweredAtOnce(t *testing.T) {
 	t.Parallel()
-	b := open(t, func(c *queue.Config) { c.MaxPendingBytes = 4000 })
+	b := setup(t, func(c *queue.Config) { c.MaxPendingBytes = 4000 })
 	g := withGates(t, b)
 	held := g.shut(t)
 	payload := fmt.Sprintf(`{"a":%q}`, strings.Repeat("x", 2000))
@@ -251,7 +251,7 @@ func TestOverloadIsAnsweredAtOnce(t *testing.T) {
 
 func TestSearchesDoNotDelayLeasesAndHealth(t *testing.T) {
 	t.Parallel()
-	b := open(t, func(c *queue.Config) { c.QueryTimeout = time.Minute })
+	b := setup(t, func(c *queue.Config) { c.QueryTimeout = time.Minute })
 	b.post(t, "", `{}`)
 	l := lease(b.takeOne(t))
 	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
@@ -297,7 +297,7 @@ func TestSearchesDoNotDelayLeasesAndHealth(t *testing.T) {
 
 func TestStaleReceiptIsRefusedWithoutWaitingForALock(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	held, tx := locked(t, b)
 	stale := queue.Lease{ID: held.ID, Receipt: held.Receipt + "1"}
 	for name, call := range map[string]func() error{
@@ -316,7 +316,7 @@ func TestStaleReceiptIsRefusedWithoutWaitingForALock(t *testing.T) {
 
 func TestLockedEventDelaysNoOtherLease(t *testing.T) {
 	t.Parallel()
-	b := open(t, func(c *queue.Config) { c.LockTimeout = time.Second })
+	b := setup(t, func(c *queue.Config) { c.LockTimeout = time.Second })
 	b.post(t, "", `{}`)
 	free := lease(b.takeOne(t))
 	held, tx := locked(t, b)
@@ -354,8 +354,8 @@ func TestLockedEventDelaysNoOtherLease(t *testing.T) {
 
 func TestKeyInUseHoldsUpNobodyButItsInsert(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
-	crowd := prepare(t, b)
+	b := setup(t, nil)
+	mixedCalls := prepare(t, b)
 	g := withGates(t, b)
 	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
 	if err != nil {
@@ -370,14 +370,14 @@ func TestKeyInUseHoldsUpNobodyButItsInsert(t *testing.T) {
 		_, err := b.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{"by":"sql"}`), Key: "k"}})
 		keyed <- err
 	}()
-	crowd.call(t.Context(), b)
-	gathered(t, b, crowd.calls()+1)
+	mixedCalls.call(t.Context(), b)
+	gathered(t, b, mixedCalls.calls()+1)
 	g.open(t, 1)
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
-	crowd.all.Wait()
-	crowd.succeeded(t, b)
+	mixedCalls.all.Wait()
+	mixedCalls.succeeded(t, b)
 	select {
 	case err := <-keyed:
 		t.Errorf("the insert under the key in use answered %v", err)
@@ -401,7 +401,7 @@ func TestStatementTimeoutAndIsolationOfTheDatabaseDoNotReachTheService(t *testin
 			t.Fatal(err)
 		}
 	}
-	b := bench{Service: openOn(t, db.URL, nil), url: db.URL, sql: admin}
+	b := env{Service: anotherService(t, db.URL, nil), url: db.URL, sql: admin}
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {

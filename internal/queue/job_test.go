@@ -12,7 +12,7 @@ import (
 )
 
 // put enqueues events and returns their ids.
-func (b bench) put(t *testing.T, events ...queue.InsertParams) []int64 {
+func (b env) put(t *testing.T, events ...queue.InsertParams) []int64 {
 	t.Helper()
 	for i := range events {
 		if events[i].Event == nil {
@@ -32,7 +32,7 @@ func (b bench) put(t *testing.T, events ...queue.InsertParams) []int64 {
 
 func TestFieldsOfAJobComeBackFromEveryCall(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	expires := time.Now().Add(time.Hour).Truncate(time.Microsecond)
 	p := queue.InsertParams{Type: "mail", Source: "shop", Priority: -7, Key: "k", MaxAttempts: 9, ExpiresAt: &expires}
 	id := b.put(t, p)[0]
@@ -66,7 +66,7 @@ func TestClaimsGoByPriorityThenVTThenID(t *testing.T) {
 	for _, typed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("typed=%t", typed), func(t *testing.T) {
 			t.Parallel()
-			b := open(t, nil)
+			b := setup(t, nil)
 			early := time.Now().Add(-time.Hour)
 			p := queue.ClaimParams{Limit: 4}
 			types := []string{"", "", "", "", "", "", ""}
@@ -91,7 +91,7 @@ func TestClaimsGoByPriorityThenVTThenID(t *testing.T) {
 
 func TestClaimOfTypesLeavesOthersAlone(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	ids := b.put(t, queue.InsertParams{}, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "b"}, queue.InsertParams{Type: "c"}, queue.InsertParams{Type: "b"})
 	b.take(t, queue.ClaimParams{Types: []string{"d"}, Limit: 9}, 0)
 	sameIDs(t, b.take(t, queue.ClaimParams{Types: []string{"b"}, Limit: 9}, 2), []int64{ids[2], ids[4]})
@@ -104,7 +104,7 @@ func TestClaimOfTypesLeavesOthersAlone(t *testing.T) {
 
 func TestRandomClaimsOfTypesFindEverything(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	for i := range 40 {
 		vt := time.Now().Add(-time.Duration(i) * time.Second)
 		b.put(t, queue.InsertParams{Type: []string{"a", "b"}[i%2], Priority: int32(i % 3), VT: &vt})
@@ -120,7 +120,7 @@ func TestRandomClaimsOfTypesFindEverything(t *testing.T) {
 
 func TestExcludedEventsAreLeftToOthers(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	ids := b.put(t, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "a"})
 	sameIDs(t, b.take(t, queue.ClaimParams{ExcludeIDs: ids[:1]}, 1), ids[1:2])
 	sameIDs(t, b.take(t, queue.ClaimParams{ExcludeIDs: ids[:1], Types: []string{"a"}, Limit: 9}, 1), ids[2:])
@@ -129,7 +129,7 @@ func TestExcludedEventsAreLeftToOthers(t *testing.T) {
 
 func TestAnEventsOwnMaxAttemptsCounts(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	ids := b.put(t, queue.InsertParams{MaxAttempts: 1}, queue.InsertParams{MaxAttempts: 5})
 	for range 3 {
 		b.take(t, queue.ClaimParams{Limit: 9, MaxAttempts: 2}, 2)
@@ -153,7 +153,7 @@ func TestAnEventsOwnMaxAttemptsCounts(t *testing.T) {
 
 func TestEventIsNotClaimedAfterItsTimeAndExpires(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	past := time.Now().Add(-time.Minute)
 	ids := b.put(t, queue.InsertParams{ExpiresAt: &past, Type: "a"}, queue.InsertParams{Type: "a"}, queue.InsertParams{ExpiresAt: &past, Delay: time.Hour})
 	b.take(t, queue.ClaimParams{Limit: 9, Types: []string{"a"}}, 1)
@@ -172,7 +172,7 @@ func TestEventIsNotClaimedAfterItsTimeAndExpires(t *testing.T) {
 
 func TestEachEventGoesToTheWorkerItWasClaimedFor(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
+	b := setup(t, neverPolls)
 	const workers, each = 20, 3
 	var all sync.WaitGroup
 	for i := range workers {
@@ -201,8 +201,8 @@ func TestEachEventGoesToTheWorkerItWasClaimedFor(t *testing.T) {
 
 func TestPausedQueueTakesEventsAndHandsOutNothing(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
-	other := openOn(t, b.url, neverPolls)
+	b := setup(t, neverPolls)
+	other := anotherService(t, b.url, neverPolls)
 	if err := other.Pause(t.Context(), queue.Default); err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func TestPausedQueueTakesEventsAndHandsOutNothing(t *testing.T) {
 		}
 		done <- events
 	}()
-	eventually(t, "the claim goes along with the next insert", func() bool { return queue.Offers(b.Service, queue.Default) })
+	asleep(t, b, "")
 	b.put(t, queue.InsertParams{}) // which is not handed over
 	if e := b.get(t, id); e.State != queue.Ready {
 		t.Errorf("it is %s", e.State)
@@ -234,7 +234,7 @@ func TestPausedQueueTakesEventsAndHandsOutNothing(t *testing.T) {
 
 func TestPurgeCancelsWhatNobodyHasALeaseOn(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	ids := b.put(t, queue.InsertParams{}, queue.InsertParams{}, queue.InsertParams{Delay: time.Hour}, queue.InsertParams{Queue: "other"})
 	b.takeOne(t)
 	if n, err := b.Purge(t.Context(), queue.Default); err != nil || n != 2 {

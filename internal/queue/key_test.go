@@ -22,7 +22,7 @@ func keyed(key, payload string) queue.InsertParams {
 
 func TestTheSameKeyAgainAnswersTheSameAndEnqueuesNothing(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	insert := func(events ...queue.InsertParams) []queue.Inserted {
 		t.Helper()
 		in, err := b.Insert(t.Context(), events)
@@ -59,7 +59,7 @@ func TestTheSameKeyAgainAnswersTheSameAndEnqueuesNothing(t *testing.T) {
 
 func TestAKeyWithAnythingElseDifferentIsRefused(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	first := queue.InsertParams{Event: json.RawMessage(`{"n":1}`), Key: "k", Type: "t"}
 	b.put(t, first)
 	for name, change := range map[string]func(*queue.InsertParams){
@@ -85,8 +85,8 @@ func TestAKeyWithAnythingElseDifferentIsRefused(t *testing.T) {
 
 func TestManyAtOnceWithOneKeyMakeOneEvent(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
-	other := openOn(t, b.url, nil)
+	b := setup(t, nil)
+	other := anotherService(t, b.url, nil)
 	const rounds, callers = 50, 20
 	for round := range rounds {
 		key := fmt.Sprint("round ", round)
@@ -132,7 +132,7 @@ func TestManyAtOnceWithOneKeyMakeOneEvent(t *testing.T) {
 
 func TestAKeyIsForgottenAfterItsTime(t *testing.T) {
 	t.Parallel()
-	b := open(t, func(c *queue.Config) { c.KeyRetention = time.Hour })
+	b := setup(t, func(c *queue.Config) { c.KeyRetention = time.Hour })
 	first := b.put(t, keyed("k", `{"n":1}`))[0]
 	if left := pgtest.Query[time.Duration](t, b.sql, `select expires_at - now() from agent.idempotency`); left > time.Hour || left < 50*time.Minute {
 		t.Errorf("the key is kept for %v", left)
@@ -186,7 +186,7 @@ func insertAs(t *testing.T, sql *pgx.Conn, settings, arguments string) (id int64
 
 func TestKeysCompareValuesWhateverTheSessionAndTheNotation(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	const (
 		utc    = "set timezone to 'UTC'"
 		berlin = "set timezone to 'Europe/Berlin'"
@@ -232,7 +232,7 @@ func TestKeysCompareValuesWhateverTheSessionAndTheNotation(t *testing.T) {
 
 func TestKeysTellDifferentValuesApart(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	for i, call := range [][2]string{
 		{`'{"a":1.0}'`, `'{"a":1.01}'`},
 		{`'{"a":"1.0"}'`, `'{"a":"1.00"}'`},
@@ -262,7 +262,7 @@ func TestKeysTellDifferentValuesApart(t *testing.T) {
 
 func TestAKeyOfTheServiceIsTheSameFromSQL(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	at := time.Date(2126, 7, 1, 12, 0, 0, 500_000_000, time.UTC)
 	for i, c := range []struct {
 		params queue.InsertParams
@@ -286,7 +286,7 @@ func TestAKeyOfTheServiceIsTheSameFromSQL(t *testing.T) {
 		if again := b.put(t, c.params)[0]; again != id {
 			t.Errorf("the same again is event %d, want %d", again, id)
 		}
-		other := openOn(t, b.url, nil)
+		other := anotherService(t, b.url, nil)
 		if in, err := other.Insert(t.Context(), []queue.InsertParams{c.params}); err != nil || in[0].ID != id {
 			t.Errorf("from a session in another zone: %+v, %v; want event %d", in, err, id)
 		}
@@ -294,7 +294,7 @@ func TestAKeyOfTheServiceIsTheSameFromSQL(t *testing.T) {
 }
 
 // asBefore gives the latest key the fingerprint that version 0.2.0 made of a request.
-func (b bench) asBefore(t *testing.T, event, option, delay, vt string) {
+func (b env) asBefore(t *testing.T, event, option, delay, vt string) {
 	t.Helper()
 	b.exec(t, fmt.Sprintf(`update agent.idempotency
 		set fingerprint = md5(jsonb_build_array(%s::jsonb, %s::jsonb, %s::interval, %s::timestamptz)::text)
@@ -303,7 +303,7 @@ func (b bench) asBefore(t *testing.T, event, option, delay, vt string) {
 
 func TestKeysOfTheVersionBeforeStandForTheSameRequests(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	const (
 		utc    = "set timezone to 'UTC'"
 		berlin = "set timezone to 'Europe/Berlin'"
@@ -353,7 +353,7 @@ func TestKeysOfTheVersionBeforeStandForTheSameRequests(t *testing.T) {
 
 func TestAKeyThatExpiresWhileItIsAskedForIsNeverAnsweredWithNothing(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	other := pgtest.Connect(t, b.url)
 	begin := func(conn *pgx.Conn) pgx.Tx {
 		t.Helper()
@@ -430,7 +430,7 @@ func TestAKeyThatExpiresWhileItIsAskedForIsNeverAnsweredWithNothing(t *testing.T
 }
 
 // waitForLock returns when some session of the database waits for a lock.
-func (b bench) waitForLock(t *testing.T) {
+func (b env) waitForLock(t *testing.T) {
 	t.Helper()
 	watcher := pgtest.Connect(t, b.url)
 	for !pgtest.Query[bool](t, watcher, `select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')`) {

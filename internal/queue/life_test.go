@@ -20,8 +20,8 @@ func TestEveryEventIsFinishedOnceByWhoHoldsIt(t *testing.T) {
 	const events, workers = 4_000, 64
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	b := open(t, nil)
-	other := openOn(t, b.url, nil)
+	b := setup(t, nil)
+	other := anotherService(t, b.url, nil)
 	b.exec(t, `select count(*) from agent.insert_events(array_fill(jsonb '{}', array[$1::int]))`, events)
 	first := pgtest.Query[int64](t, b.sql, `select min(id) from agent.event`)
 

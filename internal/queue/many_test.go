@@ -10,10 +10,10 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// crowded is a bench with one event in each of so many queues, of which a hundred have a policy, too.
-func crowded(t *testing.T, queues int) bench {
+// manyQueues is an env with one event in each of so many queues, of which a hundred have a policy, too.
+func manyQueues(t *testing.T, queues int) env {
 	t.Helper()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.exec(t, `
 		insert into agent.event (event, queue, vt)
 		select '{}', 'q' || to_char(i, 'FM000000'), now() - make_interval(secs => i) from generate_series(1, $1::int) i`, queues)
@@ -24,7 +24,7 @@ func crowded(t *testing.T, queues int) bench {
 func TestListingsOfManyQueuesAreQuick(t *testing.T) {
 	t.Parallel()
 	const n = 50_000
-	b := crowded(t, n)
+	b := manyQueues(t, n)
 	b.exec(t, `update agent.event set vt = now() + interval '1 day' where queue in ('q000007', 'q000009')`)
 	b.exec(t, `update agent.event set attempts = 1 where queue = 'q000009'`)
 	start := time.Now()
@@ -58,7 +58,7 @@ func TestListingsOfManyQueuesAreQuick(t *testing.T) {
 
 func TestQueuesArePaged(t *testing.T) {
 	t.Parallel()
-	b := crowded(t, 30)
+	b := manyQueues(t, 30)
 	past(t, b, "gone with a blank", time.Minute, 4, queue.Done)
 	var names []string
 	cursor := ""
@@ -89,7 +89,7 @@ func TestQueuesArePaged(t *testing.T) {
 
 func TestBusiestQueuesAreTheOldestAndTheLargest(t *testing.T) {
 	t.Parallel()
-	b := crowded(t, 2000)
+	b := manyQueues(t, 2000)
 	b.exec(t, `update agent.event set vt = now() + interval '1 day' where queue > 'q000100'`)
 	b.exec(t, `insert into agent.event (event, queue, vt) select '{}', 'large', now() + interval '1 day' from generate_series(1, 300)`)
 	b.exec(t, `insert into agent.event (event, queue, vt) select '{}', 'old', now() - interval '1 day' from generate_series(1, 2)`)
@@ -112,7 +112,7 @@ func TestBusiestQueuesAreTheOldestAndTheLargest(t *testing.T) {
 
 func TestWhatIsKeptOfQueuesInTheProcessIsBounded(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	const n = 2500
 	for batch := range n / 500 {
 		params := make([]queue.InsertParams, 500)
@@ -139,7 +139,7 @@ func TestWhatIsKeptOfQueuesInTheProcessIsBounded(t *testing.T) {
 
 func TestSweepsOfManyQueuesFindWhatIsOverAge(t *testing.T) {
 	t.Parallel()
-	b := crowded(t, 2000)
+	b := manyQueues(t, 2000)
 	age := 1990 * time.Second
 	if n, err := b.Sweep(t.Context(), queue.SweepParams{MaxVTAge: &age}); n < 10 || n > 60 || err != nil { // those of the first 10, and what time has passed
 		t.Errorf("swept %d by age, %v", n, err)

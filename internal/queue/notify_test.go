@@ -45,10 +45,10 @@ func until(t *testing.T, conn *pgx.Conn) map[string]int {
 
 func TestOtherServicesAreWokenAtAnyRateByFewNotifications(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
+	b := setup(t, neverPolls)
 	running(t, b.Service)
 	listening(t, b)
-	sender := openOn(t, b.url, neverPolls)
+	sender := anotherService(t, b.url, neverPolls)
 	running(t, sender)
 	conn := heard(t, b.url)
 	send := func(q string) {

@@ -36,7 +36,7 @@ func pages(t *testing.T, list func(cursor string) (queue.Page, error)) (ids []in
 
 func TestListingsPageThroughTimesThatNoAnswerCanHold(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	times := []string{
 		"294276-12-31 23:59:59.999999+00", "20000-01-01 00:00+00", "20000-01-01 00:00+00", "10000-01-01 00:00+00", "2026-01-01 00:00+00",
 		"0001-01-01 00:00+00", "0044-03-15 00:00+00 BC", "0044-03-15 00:00+00 BC", "4713-01-01 00:00+00 BC",
@@ -96,7 +96,7 @@ var historyOddities = []string{
 }
 
 // spoil writes good events, and one of each of the oddities that SQL can write past the checks, into the queue or history; it returns the ids of the odd ones.
-func spoil(t *testing.T, b bench, table string, assignments []string) (ids []int64) {
+func spoil(t *testing.T, b env, table string, assignments []string) (ids []int64) {
 	t.Helper()
 	columns, values := "", ""
 	if table == "agent.event_hist" {
@@ -128,7 +128,7 @@ func spoil(t *testing.T, b bench, table string, assignments []string) (ids []int
 
 func TestOddRowsAreShown(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	waiting := spoil(t, b, "agent.event", slices.Concat(oddities, waitingOddities))
 	for _, q := range []string{"", "odd"} {
 		for _, state := range []queue.State{"", queue.Ready} {
@@ -182,7 +182,7 @@ func TestOddRowsAreShown(t *testing.T) {
 func TestOddRowsAreClaimedAndFinishedLikeOthers(t *testing.T) {
 	t.Parallel()
 	for _, p := range []queue.ClaimParams{{}, {Types: []string{"t"}}, {Order: queue.Random}} {
-		b := open(t, nil)
+		b := setup(t, nil)
 		ids := spoil(t, b, "agent.event", slices.Concat(waitingOddities, oddities))
 		if p.Types != nil {
 			b.exec(t, `alter table agent.event disable trigger user`)
@@ -211,7 +211,7 @@ func TestOddRowsAreClaimedAndFinishedLikeOthers(t *testing.T) {
 
 func TestOddRowsAreSweptPurgedAndPutBackLikeOthers(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	n := int64(len(spoil(t, b, "agent.event", slices.Concat(oddities, waitingOddities))))
 	age := time.Second
 	if swept, err := b.Sweep(t.Context(), queue.SweepParams{MaxVTAge: &age}); swept != n || err != nil {
@@ -246,7 +246,7 @@ func TestOddRowsAreSweptPurgedAndPutBackLikeOthers(t *testing.T) {
 
 func TestAnOddPolicyStopsNothingButItself(t *testing.T) {
 	t.Parallel()
-	b := open(t, func(c *queue.Config) { c.Retention = 30 * 24 * time.Hour })
+	b := setup(t, func(c *queue.Config) { c.Retention = 30 * 24 * time.Hour })
 	b.exec(t, `
 		insert into agent.queue (name, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, history_retention)
 		values ('odd', '178000000 years', 'exponential', '178000000 years', 1000, '178000000 years', 1, '178000000 years')`)

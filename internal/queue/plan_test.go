@@ -69,7 +69,7 @@ func TestSearchesByIDUseTheIndexOfTheIDsInTablesThatSeemEmpty(t *testing.T) {
 // However many events of other lanes there are, and of the same one that are not claimable, a claim looks at hardly more than it takes.
 func TestClaimsWalkOverNoOthers(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.exec(t, `
 		insert into agent.event (event, vt, type, priority, attempts, claimed)
 		select '{}', now() + l.due, l.type, l.priority, l.attempts, case when l.attempts > 0 then array[now()] else '{}' end

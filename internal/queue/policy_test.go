@@ -10,7 +10,7 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-func (b bench) policy(t *testing.T, p queue.Policy) queue.Policy {
+func (b env) policy(t *testing.T, p queue.Policy) queue.Policy {
 	t.Helper()
 	p.Queue = queue.Default
 	put, err := b.PutPolicy(t.Context(), p)
@@ -22,7 +22,7 @@ func (b bench) policy(t *testing.T, p queue.Policy) queue.Policy {
 
 func TestPolicyIsKeptWhole(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	want := queue.Policy{
 		MaxAttempts: new(4), InvisibleFor: new(90 * time.Second), Retention: new(60 * 24 * time.Hour), Paused: true,
 		Backoff: &queue.Backoff{Kind: queue.Exponential, Base: 1500 * time.Millisecond, Factor: new(3.0), Max: new(time.Hour), Jitter: 0.25},
@@ -46,7 +46,7 @@ func TestPolicyIsKeptWhole(t *testing.T) {
 
 func TestPolicyThatMakesNoSenseIsRefused(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	backoff := queue.Backoff{Kind: queue.Constant, Base: time.Second}
 	for field, p := range map[string]queue.Policy{
 		"max_attempts":      {MaxAttempts: new(0)},
@@ -85,7 +85,7 @@ func TestNackWaitsAsThePolicySays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := open(t, nil)
+			b := setup(t, nil)
 			b.policy(t, queue.Policy{Backoff: &c.backoff})
 			id := b.put(t, queue.InsertParams{})[0]
 			for i, want := range c.want {
@@ -110,7 +110,7 @@ func TestNackWaitsAsThePolicySays(t *testing.T) {
 
 func TestJitterSpreadsTheDelayAndEndsAtTheMax(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.policy(t, queue.Policy{Backoff: &queue.Backoff{Kind: queue.Constant, Base: 100 * time.Second, Jitter: 0.5, Max: new(120 * time.Second)}})
 	low, high := time.Hour, time.Duration(0)
 	for range 200 {
@@ -134,7 +134,7 @@ func TestNackOnTheLastAttemptFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := open(t, nil)
+			b := setup(t, nil)
 			b.policy(t, queue.Policy{MaxAttempts: c.policy})
 			id := b.put(t, queue.InsertParams{MaxAttempts: c.event})[0]
 			if r, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(b.takeOne(t)), Error: "first"}); err != nil || r.Outcome != "" {
@@ -159,7 +159,7 @@ func TestNackOnTheLastAttemptFails(t *testing.T) {
 
 func TestNackOfWhatCannotSucceedFails(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	id := b.put(t, queue.InsertParams{})[0]
 	p := queue.NackParams{Lease: lease(b.takeOne(t)), Error: "never", Retryable: new(false)}
 	for range 2 {
@@ -177,7 +177,7 @@ func TestNackOfWhatCannotSucceedFails(t *testing.T) {
 
 func TestLeaseThatRunsOutCountsAsThePolicySays(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.policy(t, queue.Policy{MaxAttempts: new(5), InvisibleFor: new(time.Hour)})
 	id := b.put(t, queue.InsertParams{})[0]
 	for range 5 {
@@ -202,7 +202,7 @@ func TestLeaseThatRunsOutCountsAsThePolicySays(t *testing.T) {
 
 func TestHistoryOfAQueueIsKeptAsItsPolicySays(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.policy(t, queue.Policy{Retention: new(48 * time.Hour)})
 	for i, days := range []int{1, 3, 4, 30} {
 		aged(t, b.sql, int64(i), days)
@@ -221,7 +221,7 @@ func TestHistoryOfAQueueIsKeptAsItsPolicySays(t *testing.T) {
 
 func TestQueueWithNothingButAPolicyIsListed(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.policy(t, queue.Policy{Paused: true})
 	b.put(t, queue.InsertParams{Queue: "other"})
 	stats, err := b.queues(t, 0)

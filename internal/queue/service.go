@@ -37,6 +37,9 @@ const (
 	MaxBuckets             = 2000             // time buckets that one call may ask for
 )
 
+// defaultWatermarkScanTime is about what a small claim takes in all. A scan takes as long when some 50,000 events have been claimed since the last vacuum.
+const defaultWatermarkScanTime = 250 * time.Microsecond
+
 // Config is what a Service needs to know. All but DatabaseURL or Database may be zero; what zero means is said where it is not "none".
 type Config struct {
 	DatabaseURL       string         // a PostgreSQL URL or keyword string, as libpq takes it; the schema is migrated
@@ -54,6 +57,8 @@ type Config struct {
 	KeyRetention      time.Duration  // how long an idempotency key is remembered; zero: DefaultKeyRetention
 	PollInterval      time.Duration  // longest time a waiting claim relies on notifications alone; zero: DefaultPollInterval
 	WatermarkInterval time.Duration  // time between two scans below a watermark; zero: a second
+	WatermarkScanTime time.Duration  // claims begin at watermarks while such scans take the database longer; zero: 250 µs; negative: always
+	LookAheadTime     time.Duration  // a waiting claim does not wait for a look ahead that takes the database longer; zero: 1 ms; negative: for none
 	UpkeepInterval    time.Duration  // time between two rounds of upkeep; zero: an hour
 	UpkeepRetry       time.Duration  // time after which a failed task of upkeep is tried again; zero: a minute
 	UpkeepStepRetry   time.Duration  // time after which a step of upkeep is tried again that would have had to wait; zero: a second
@@ -69,6 +74,8 @@ func (c Config) withDefaults() Config {
 	c.KeyRetention = cmp.Or(c.KeyRetention, DefaultKeyRetention)
 	c.PollInterval = cmp.Or(c.PollInterval, DefaultPollInterval)
 	c.WatermarkInterval = cmp.Or(c.WatermarkInterval, time.Second)
+	c.WatermarkScanTime = cmp.Or(c.WatermarkScanTime, defaultWatermarkScanTime)
+	c.LookAheadTime = cmp.Or(c.LookAheadTime, time.Millisecond)
 	c.UpkeepInterval = cmp.Or(c.UpkeepInterval, time.Hour)
 	c.UpkeepRetry = cmp.Or(c.UpkeepRetry, time.Minute)
 	c.UpkeepStepRetry = cmp.Or(c.UpkeepStepRetry, time.Second)
@@ -116,7 +123,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		db:          db,
 		name:        rand.Text(),
 		started:     time.Now(),
-		watermarks:  watermark.New(cfg.WatermarkInterval),
+		watermarks:  watermark.New(cfg.WatermarkInterval, cfg.WatermarkScanTime),
 		dispatchers: make(map[string]*dispatcher),
 	}
 	if err := s.openPools(ctx); err != nil {

@@ -3,6 +3,7 @@ package queue_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -16,22 +17,22 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// bench is a service on a database of its own, with a session beside it that sees and bends what the service cannot.
-type bench struct {
+// env is a service on a database of its own, with a session beside it that sees and bends what the service cannot.
+type env struct {
 	*queue.Service
 	url string
 	sql *pgx.Conn
 }
 
-// open returns a bench; change, if not nil, changes the service's configuration.
-func open(t *testing.T, change func(*queue.Config)) bench {
+// setup returns an env; change, if not nil, changes the service's configuration.
+func setup(t *testing.T, change func(*queue.Config)) env {
 	t.Helper()
 	url := pgtest.New(t).URL
-	return bench{Service: openOn(t, url, change), url: url, sql: pgtest.Connect(t, url)}
+	return env{Service: anotherService(t, url, change), url: url, sql: pgtest.Connect(t, url)}
 }
 
-// openOn returns another service on the database at url, as the role that services have.
-func openOn(t *testing.T, url string, change func(*queue.Config)) *queue.Service {
+// anotherService returns another service on the database at url, as the role that services have.
+func anotherService(t *testing.T, url string, change func(*queue.Config)) *queue.Service {
 	t.Helper()
 	cfg := queue.Config{DatabaseURL: pgtest.AsService(url), Logger: zerolog.New(zerolog.NewTestWriter(t))}
 	if change != nil {
@@ -64,7 +65,7 @@ func running(t *testing.T, s *queue.Service) {
 }
 
 // exec runs a statement beside the service.
-func (b bench) exec(t *testing.T, sql string, args ...any) {
+func (b env) exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
 	if _, err := b.sql.Exec(t.Context(), sql, args...); err != nil {
 		t.Fatal(err)
@@ -72,7 +73,7 @@ func (b bench) exec(t *testing.T, sql string, args ...any) {
 }
 
 // post enqueues payloads into a queue and returns their ids.
-func (b bench) post(t *testing.T, q string, payloads ...string) []int64 {
+func (b env) post(t *testing.T, q string, payloads ...string) []int64 {
 	t.Helper()
 	params := make([]queue.InsertParams, len(payloads))
 	for i, p := range payloads {
@@ -90,7 +91,7 @@ func (b bench) post(t *testing.T, q string, payloads ...string) []int64 {
 }
 
 // postN enqueues n numbered events.
-func (b bench) postN(t *testing.T, q string, n int) []int64 {
+func (b env) postN(t *testing.T, q string, n int) []int64 {
 	t.Helper()
 	payloads := make([]string, n)
 	for i := range payloads {
@@ -100,7 +101,7 @@ func (b bench) postN(t *testing.T, q string, n int) []int64 {
 }
 
 // take claims and fails the test unless it gets want events.
-func (b bench) take(t *testing.T, p queue.ClaimParams, want int) []queue.Event {
+func (b env) take(t *testing.T, p queue.ClaimParams, want int) []queue.Event {
 	t.Helper()
 	events, err := b.Claim(t.Context(), p)
 	if err != nil {
@@ -113,13 +114,13 @@ func (b bench) take(t *testing.T, p queue.ClaimParams, want int) []queue.Event {
 }
 
 // takeOne claims one event of the default queue.
-func (b bench) takeOne(t *testing.T) queue.Event {
+func (b env) takeOne(t *testing.T) queue.Event {
 	t.Helper()
 	return b.take(t, queue.ClaimParams{MaxAttempts: 100}, 1)[0]
 }
 
 // endLease makes every lease on an event run out, by the clock that counts: the database's.
-func (b bench) endLease(t *testing.T, id int64) {
+func (b env) endLease(t *testing.T, id int64) {
 	t.Helper()
 	b.exec(t, `update agent.event set vt = now() - interval '1 ms' where id = $1`, id)
 }
@@ -136,7 +137,7 @@ func acks(leases ...queue.Lease) []queue.Ack {
 func lease(e queue.Event) queue.Lease { return queue.Lease{ID: e.ID, Receipt: e.Receipt} }
 
 // ack finishes one lease and returns its result.
-func (b bench) ack(t *testing.T, l queue.Lease) queue.AckResult {
+func (b env) ack(t *testing.T, l queue.Lease) queue.AckResult {
 	t.Helper()
 	results, err := b.Ack(t.Context(), acks(l))
 	if err != nil {
@@ -149,7 +150,7 @@ func (b bench) ack(t *testing.T, l queue.Lease) queue.AckResult {
 }
 
 // get looks an event up.
-func (b bench) get(t *testing.T, id int64) queue.Event {
+func (b env) get(t *testing.T, id int64) queue.Event {
 	t.Helper()
 	e, err := b.Get(t.Context(), id)
 	if err != nil {
@@ -173,5 +174,24 @@ func near(t *testing.T, what string, got, want time.Time) {
 	t.Helper()
 	if d := got.Sub(want).Abs(); d > 20*time.Second {
 		t.Errorf("%s is %v, want about %v", what, got, want)
+	}
+}
+
+func TestReadyOnTheSchemaNeededOrALaterOne(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *queue.Config) { c.SchemaVersion = "1.10.0" })
+	for version, ready := range map[string]bool{"1.10.0": true, "1.10.1": true, "2.0.0": true, "1.9.0": false, "0.1.0": false} {
+		b.exec(t, `update agent.version set version = $1`, version)
+		if err := b.CheckReady(t.Context()); (err == nil) != ready {
+			t.Errorf("schema at %s: %v", version, err)
+		}
+	}
+}
+
+func TestOpenWithoutADatabaseSaysUnavailable(t *testing.T) {
+	t.Parallel()
+	_, err := queue.Open(t.Context(), queue.Config{DatabaseURL: "postgres://nobody@/none?host=" + t.TempDir()})
+	if !errors.Is(err, queue.ErrUnavailable) {
+		t.Errorf("open: %v", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // load puts n events into a queue, of each of the states in turn.
-func load(t *testing.T, b bench, q string, n int, states ...queue.State) {
+func load(t *testing.T, b env, q string, n int, states ...queue.State) {
 	t.Helper()
 	b.exec(t, `
 		insert into agent.event (event, queue, vt, attempts, claimed)
@@ -23,7 +23,7 @@ func load(t *testing.T, b bench, q string, n int, states ...queue.State) {
 }
 
 // past puts n events into history that ended some time ago, of each of the outcomes in turn.
-func past(t *testing.T, b bench, q string, ago time.Duration, n int, outcomes ...queue.Outcome) {
+func past(t *testing.T, b env, q string, ago time.Duration, n int, outcomes ...queue.Outcome) {
 	t.Helper()
 	b.exec(t, `
 		insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, outcome, finished_at)
@@ -32,7 +32,7 @@ func past(t *testing.T, b bench, q string, ago time.Duration, n int, outcomes ..
 }
 
 // queues returns the statistics of all queues.
-func (b bench) queues(t *testing.T, lately time.Duration) ([]queue.QueueStats, error) {
+func (b env) queues(t *testing.T, lately time.Duration) ([]queue.QueueStats, error) {
 	t.Helper()
 	page, err := b.Queues(t.Context(), queue.QueuesParams{Lately: lately, Limit: queue.MaxPage})
 	if page.Next != "" {
@@ -42,7 +42,7 @@ func (b bench) queues(t *testing.T, lately time.Duration) ([]queue.QueueStats, e
 }
 
 // counted returns the statistics of one queue.
-func counted(t *testing.T, b bench, q string) queue.QueueStats {
+func counted(t *testing.T, b env, q string) queue.QueueStats {
 	t.Helper()
 	queues, err := b.queues(t, time.Hour)
 	if err != nil {
@@ -68,7 +68,7 @@ func about(t *testing.T, what string, truth int64, estimates []int64) {
 
 func TestCountsAreExactWithinTheBounds(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	if queues, err := b.queues(t, time.Hour); err != nil || len(queues) != 0 {
 		t.Errorf("of nothing: %+v, %v", queues, err)
 	}
@@ -110,7 +110,7 @@ func TestCountsAreExactWithinTheBounds(t *testing.T) {
 
 func TestDeepQueueIsEstimatedAndThoseBesideItAreCounted(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	load(t, b, "small", 300, queue.Ready)
 	load(t, b, "deep", 160_000, queue.Ready, queue.Scheduled, queue.Leased, queue.Ready)
 	load(t, b, "small", 2_000, queue.Leased)
@@ -145,7 +145,7 @@ func TestDeepQueueIsEstimatedAndThoseBesideItAreCounted(t *testing.T) {
 
 func TestMuchThatEndedLatelyIsEstimated(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	past(t, b, "busy", 2*time.Hour, 8_000, queue.Done) // four to a block
 	past(t, b, "busy", 10*time.Minute, 16_000, queue.Done, queue.Done, queue.Expired, queue.Failed)
 	estimated := func() (done, expired []int64) {
@@ -177,7 +177,7 @@ func TestMuchThatEndedLatelyIsEstimated(t *testing.T) {
 
 func TestShortestRowsOfHistoryAreAllInTheSample(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.exec(t, `
 		insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, outcome, finished_at)
 		select i, now(), 0, now(), '{}', '{}', 'q', now(), 'done', now() from generate_series(1, 1000) i`)

@@ -13,7 +13,7 @@ import (
 
 func TestSweepNeverTakesARunningLease(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.post(t, "", `{}`)
 	e := b.take(t, queue.ClaimParams{MaxAttempts: 1}, 1)[0]
 	b.exec(t, `update agent.event set enqueued_at = now() - interval '1 year', claimed = array[now() - interval '1 year']`)
@@ -33,7 +33,7 @@ func TestSweepNeverTakesARunningLease(t *testing.T) {
 
 func TestSweepExpiresByAttemptsAndByAge(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	ids := b.postN(t, "", 5)
 	b.exec(t, `update agent.event set attempts = 3 where id = $1`, ids[0])
 	b.exec(t, `update agent.event set vt = now() - interval '2 hours' where id = $1`, ids[1])
@@ -69,7 +69,7 @@ func TestSweepExpiresByAttemptsAndByAge(t *testing.T) {
 
 func TestSweepOfManyTakesThemAll(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.exec(t, `insert into agent.event (event, attempts) select '{}', 5 from generate_series(1, 2500)`)
 	if n, err := b.Sweep(t.Context(), queue.SweepParams{}); n != 2500 || err != nil {
 		t.Errorf("swept %d, %v", n, err)
@@ -78,7 +78,7 @@ func TestSweepOfManyTakesThemAll(t *testing.T) {
 
 func TestRunningServiceSweepsByAttemptsOnly(t *testing.T) {
 	t.Parallel()
-	b := open(t, func(c *queue.Config) { c.SweepInterval = 10 * time.Millisecond })
+	b := setup(t, func(c *queue.Config) { c.SweepInterval = 10 * time.Millisecond })
 	ids := b.postN(t, "", 2)
 	b.exec(t, `update agent.event set vt = now() - interval '1 year'`)
 	b.exec(t, `update agent.event set attempts = 3 where id = $1`, ids[0])
@@ -96,7 +96,7 @@ func TestRunningServiceSweepsByAttemptsOnly(t *testing.T) {
 
 func TestRunningServiceSweepsByAgeWhenTold(t *testing.T) {
 	t.Parallel()
-	b := open(t, func(c *queue.Config) { c.SweepInterval, c.MaxVTAge = 10*time.Millisecond, time.Hour })
+	b := setup(t, func(c *queue.Config) { c.SweepInterval, c.MaxVTAge = 10*time.Millisecond, time.Hour })
 	ids := b.postN(t, "", 2)
 	b.exec(t, `update agent.event set vt = now() - interval '2 hours' where id = $1`, ids[0])
 	running(t, b.Service)
@@ -113,7 +113,7 @@ func TestRunningServiceSweepsByAgeWhenTold(t *testing.T) {
 
 func TestAPauseStopsTheClockOfTheAge(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.postN(t, "", 3)
 	b.postN(t, "busy", 1)
 	b.exec(t, `update agent.event set vt = now() - interval '2 hours'`)
@@ -155,7 +155,7 @@ func TestAPauseStopsTheClockOfTheAge(t *testing.T) {
 func TestAnEventThatHistoryDoesNotTakeStopsNoOther(t *testing.T) {
 	t.Parallel()
 	var log logBuffer
-	b := open(t, func(c *queue.Config) { c.Logger = zerolog.New(&log) })
+	b := setup(t, func(c *queue.Config) { c.Logger = zerolog.New(&log) })
 	ids := b.postN(t, "", 1000)
 	ids = append(ids, b.postN(t, "", 200)...)
 	b.exec(t, `update agent.event set attempts = 3, vt = now() - interval '1 minute'`)

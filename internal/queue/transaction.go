@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/watermark"
@@ -187,7 +186,7 @@ func (tx *transaction) queueInserts(ops []*operation) {
 		select id, vt, enqueued_at, event_ts, event, claimed, replayed
 		from agent.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8)`,
 		events, queues, delays, vts, leases, workers, options, tx.svc.cfg.KeyRetention).Query(func(rows pgx.Rows) error {
-		r := newRowReader(rows)
+		r := pg.NewRowReader(rows)
 		i := 0
 		for ; i < n && rows.Next(); i++ {
 			if err := tx.readInserted(r, &tx.inserts[i]); err != nil {
@@ -258,11 +257,11 @@ func (in *pendingInsert) worker() string {
 }
 
 // readInserted reads what became of an insert, and gives the event to its waiter.
-func (tx *transaction) readInserted(r *rowReader, in *pendingInsert) error {
+func (tx *transaction) readInserted(r *pg.RowReader, in *pendingInsert) error {
 	result := in.result
 	result.Queue = in.queue
 	if in.waiter == nil {
-		if err := r.read(&result.ID, &result.VT, nil, nil, nil, nil, &result.Replayed); err != nil {
+		if err := r.Read(&result.ID, &result.VT, nil, nil, nil, nil, &result.Replayed); err != nil {
 			return err
 		}
 	} else {
@@ -273,7 +272,7 @@ func (tx *transaction) readInserted(r *rowReader, in *pendingInsert) error {
 			e.MaxAttempts = new(int32(min(in.MaxAttempts, math.MaxInt32)))
 		}
 		// Where the key was known these are null.
-		if err := r.read(&e.ID, &e.VT, &e.EnqueuedAt, &e.EventTS, (*[]byte)(&e.Payload), &e.Claimed, &result.Replayed); err != nil {
+		if err := r.Read(&e.ID, &e.VT, &e.EnqueuedAt, &e.EventTS, (*[]byte)(&e.Payload), &e.Claimed, &result.Replayed); err != nil {
 			in.waiter.unreadable(err)
 			return err
 		}
@@ -350,7 +349,7 @@ func (tx *transaction) queueAcks(ops []*operation) bool {
 	tx.batch.Queue(`
 		select ord, status, queue, repeated, type, worker, took
 		from agent.ack_events($1, $2, $3::text[]::jsonb[])`, ids, receipts, results).Query(func(rows pgx.Rows) error {
-		r := newRowReader(rows)
+		r := pg.NewRowReader(rows)
 		var (
 			ord           int
 			status, queue string
@@ -360,7 +359,7 @@ func (tx *transaction) queueAcks(ops []*operation) bool {
 		)
 		for rows.Next() {
 			ord, status, queue, key, took = 0, "", "", executionKey{}, untimed
-			err := r.read(&ord, &status, &queue, &repeated, &key.typ, &key.worker, &took)
+			err := r.Read(&ord, &status, &queue, &repeated, &key.typ, &key.worker, &took)
 			if ord < 1 || ord > len(acks) || acks[ord-1].result.ID != 0 { // the first row counts
 				continue
 			}
@@ -414,7 +413,7 @@ func (tx *transaction) queueClaim(op *operation) {
 		from agent.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
 		c.Queue, c.Limit, c.MaxAttempts, orNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, c.workers,
 		c.start.Priorities, c.start.Types, c.start.Marks).Query(func(rows pgx.Rows) error {
-		r := newRowReader(rows)
+		r := pg.NewRowReader(rows)
 		var priorVT time.Time
 		bytes := 0
 		for rows.Next() {
@@ -424,7 +423,7 @@ func (tx *transaction) queueClaim(op *operation) {
 			n := len(c.events)
 			c.events = append(c.events, Event{Queue: c.Queue})
 			e := &c.events[n]
-			err := r.read(&e.ID, &e.Attempts, &e.Claimed, &e.EventTS, &e.EnqueuedAt, &e.VT, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
+			err := r.Read(&e.ID, &e.Attempts, &e.Claimed, &e.EventTS, &e.EnqueuedAt, &e.VT, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
 				&e.Type, &e.Source, &e.Priority, &e.Key, &e.MaxAttempts, &e.ExpiresAt, &e.Worker, (*[]byte)(&e.Occurrence), &priorVT)
 			if len(e.Claimed) > 0 {
 				e.Receipt = receiptOf(e)
@@ -454,40 +453,4 @@ func (op *operation) unreadable(err error) {
 	if op.err == nil {
 		op.err = fmt.Errorf("%w: what was written cannot be read: %w", ErrUnavailable, err)
 	}
-}
-
-// A rowReader scans rows as pgx.Rows does, but a row that cannot be read does not end the reading of the others.
-type rowReader struct {
-	rows  pgx.Rows
-	types *pgtype.Map
-	plans []pgtype.ScanPlan // of each column, for the type of its destination
-}
-
-func newRowReader(rows pgx.Rows) *rowReader {
-	return &rowReader{rows: rows, types: rows.Conn().TypeMap()}
-}
-
-// read scans the row into dest, of the same types for each row. It passes over columns whose destination is nil, and leaves alone what is null in the
-// row: most columns of most events are, and each has its price.
-func (r *rowReader) read(dest ...any) error {
-	values := r.rows.RawValues()
-	if len(values) != len(dest) {
-		return fmt.Errorf("%d columns, want %d", len(values), len(dest))
-	}
-	if r.plans == nil {
-		r.plans = make([]pgtype.ScanPlan, len(dest))
-	}
-	for i, value := range values {
-		if value == nil || dest[i] == nil {
-			continue
-		}
-		column := &r.rows.FieldDescriptions()[i]
-		if r.plans[i] == nil {
-			r.plans[i] = r.types.PlanScan(column.DataTypeOID, column.Format, dest[i])
-		}
-		if err := r.plans[i].Scan(value, dest[i]); err != nil {
-			return fmt.Errorf("column %s: %w", column.Name, err)
-		}
-	}
-	return nil
 }

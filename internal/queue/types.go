@@ -44,50 +44,37 @@ const (
 
 // Event is one event with its bookkeeping, in its queue or in history.
 type Event struct {
-	ID         int64
-	Queue      string
-	EventTS    time.Time // the payload's own event_ts, else the time it was enqueued
-	EnqueuedAt time.Time
-	Attempts   int32 // claims so far
-	VT         time.Time
-	Claimed    []time.Time // when each attempt began
-	Payload    json.RawMessage
-	LastError  *string // what the latest nack said
-	// RequeuedFrom is the id in history this event was copied from.
-	RequeuedFrom *int64
+	ID           int64
+	Queue        string
+	EventTS      time.Time // the payload's own event_ts, else EnqueuedAt
+	EnqueuedAt   time.Time // when it was inserted
+	Attempts     int32     // claims so far
+	VT           time.Time
+	Claimed      []time.Time // when each attempt began
+	Payload      json.RawMessage
+	LastError    *string         // of the latest nack
+	RequeuedFrom *int64          // the id in history that it was copied from
+	Type, Source string          // empty: not said
+	Priority     int32           // lower first
+	Key          string          // idempotency key; empty: none
+	MaxAttempts  *int32          // claims at most, by the event's own account
+	ExpiresAt    *time.Time      // nil: never
+	Worker       string          // who has, or had, the latest lease; empty: not said
+	ErrorCount   int32           // attempts that ended without success; zero on events that were just claimed: see Get
+	Occurrence   json.RawMessage // the occurrence of a schedule that the event is: a JSON object, or nil
+	Receipt      string          // the proof of the claim that returned this event; empty but on claimed events
+	State        State           // empty in history
 
-	Type, Source string // empty: not said
-	Priority     int32  // lower first
-	Key          string // idempotency key; empty: none
-	MaxAttempts  *int32 // claims at most, by the event's own account
-	ExpiresAt    *time.Time
-	Worker       string // who has, or had, the latest lease; empty: not said
-	// ErrorCount is how many attempts ended without success. It is zero on events that were just claimed: see Get.
-	ErrorCount int32
-	// Occurrence is the occurrence of a schedule that the event is: a JSON object, or nil.
-	Occurrence json.RawMessage
-
-	// Receipt proves the claim that returned this event; empty but on claimed events.
-	Receipt string
-
-	// State is set on an event in its queue, empty on one in history.
-	State State
-
-	// Outcome, FinishedAt and RequeuedAs are set on an event in history only.
+	// In history only.
 	Outcome    Outcome
 	FinishedAt *time.Time
-	// Retryable is whether another attempt might have succeeded, by the last nack's account; nil: not said.
-	Retryable *bool
-	// Result is what the ack said; nil: nothing.
-	Result json.RawMessage
-	// Processing is how long the last attempt took; nil unless Done or Failed.
-	Processing *time.Duration
-	// RequeuedAs is the id of the latest copy of this event that went back into a queue.
-	RequeuedAs *int64
+	Retryable  *bool           // whether another attempt might have succeeded, by the last nack's account; nil: not said
+	Result     json.RawMessage // of the ack; nil: none
+	Processing *time.Duration  // how long the last attempt took; nil unless Done or Failed
+	RequeuedAs *int64          // the id of the latest copy of this event that went back into a queue
 }
 
-// Lease names a claimed event and the receipt of its claim. An empty receipt stands for
-// whatever lease there is: the call is then unconditional.
+// Lease names a claimed event and the receipt of its claim. With an empty receipt a call is about whatever lease there is.
 type Lease struct {
 	ID      int64
 	Receipt string
@@ -135,7 +122,7 @@ type ClaimParams struct {
 	Worker       string        // who claims, up to 255 characters; empty: not said
 }
 
-// Ack finishes one claimed event.
+// Ack acks one claimed event.
 type Ack struct {
 	Lease
 	Result json.RawMessage // kept in history; nil: none
@@ -148,7 +135,7 @@ type AckResult struct {
 	Err     error   // nil, ErrNotFound or ErrLeaseLost
 }
 
-// NackParams gives a claimed event back.
+// NackParams nacks one claimed event.
 type NackParams struct {
 	Lease
 	Delay     *time.Duration // from now until the event can be claimed again; not negative; nil: as the queue's policy says, or at once
@@ -329,33 +316,20 @@ type QueueStats struct {
 	Paused                   bool           // it hands out nothing: see Pause
 }
 
-// What a call can fail with. Every error of this package that a caller can do something about
-// wraps one of these; anything else is a fault of the system.
+// What a call can fail with. Every error of this package that a caller can do something about wraps one of these; anything else is a fault of the
+// system. ErrLocked and ErrOverloaded are ErrUnavailable, too, and nothing was written.
 var (
-	// ErrNotFound: no event has this id (in the queue, or in history, as the call says).
-	ErrNotFound = errors.New("no such event")
-	// ErrLeaseLost: the receipt is not that of the event's latest claim, its lease was given back, or the event
-	// has left its queue.
-	ErrLeaseLost = errors.New("the lease was lost")
-	// ErrKeyReused: the idempotency key stands for an event that was inserted with another payload, or other options.
-	ErrKeyReused = pg.ErrKeyReused
-	// ErrInvalid: the database refused a value; the error is an *InvalidError.
-	ErrInvalid = pg.ErrInvalid
-	// ErrUnrepresentable: PostgreSQL cannot hold the event as it is.
-	ErrUnrepresentable = pg.ErrUnrepresentable
-	// ErrBadCursor: the cursor is not one that this listing returned.
-	ErrBadCursor = pg.ErrBadCursor
-	// ErrQueryTimeout: the statement took longer than Config.QueryTimeout.
-	ErrQueryTimeout = pg.ErrQueryTimeout
-	// ErrUnavailable: the database could not be reached, the connection broke, or it has no room; whether a
-	// write was committed may be unknown.
-	ErrUnavailable = pg.ErrUnavailable
-	// ErrNotSynchronous: commits wait for no standby, and Config.RequireSync wants them to.
-	ErrNotSynchronous = errors.New("commits wait for no synchronous standby")
-	// ErrLocked: another transaction holds what the call needs, and did not end in time; nothing was written. It is an ErrUnavailable.
-	ErrLocked = pg.ErrLocked
-	// ErrOverloaded: more calls wait for the database than the service takes in; nothing was written. It is an ErrUnavailable.
-	ErrOverloaded = fmt.Errorf("%w: too many calls wait for it", ErrUnavailable)
+	ErrNotFound        = errors.New("no such event")                                  // no event has this id, in the queue or in history, as the call says
+	ErrLeaseLost       = errors.New("the lease was lost")                             // the receipt is not that of the latest claim, was released, or the event has left its queue
+	ErrKeyReused       = pg.ErrKeyReused                                              // the idempotency key stands for an event with another payload or other options
+	ErrInvalid         = pg.ErrInvalid                                                // the database refused a value; the error is an *InvalidError
+	ErrUnrepresentable = pg.ErrUnrepresentable                                        // PostgreSQL cannot hold the event as it is
+	ErrBadCursor       = pg.ErrBadCursor                                              // the cursor is not one that this listing returned
+	ErrQueryTimeout    = pg.ErrQueryTimeout                                           // the statement took longer than Config.QueryTimeout
+	ErrUnavailable     = pg.ErrUnavailable                                            // no connection, a broken one, or no room; whether a write was committed may be unknown
+	ErrNotSynchronous  = errors.New("commits wait for no synchronous standby")        // and Config.RequireSync wants them to
+	ErrLocked          = pg.ErrLocked                                                 // another transaction holds what the call needs, and did not end in time
+	ErrOverloaded      = fmt.Errorf("%w: too many calls wait for it", ErrUnavailable) // more than the service takes in
 )
 
 // InvalidError is a value the database refused, in words for the caller.

@@ -41,18 +41,8 @@ func (s *Service) upkeepTasks() []upkeepTask {
 	return append(tasks,
 		upkeepTask{"queue_history", func(ctx context.Context) error { return s.deleteBatches(ctx, `select agent.prune_history($1)`) }},
 		upkeepTask{"keys", func(ctx context.Context) error { return s.deleteBatches(ctx, `select agent.prune_keys($1)`) }},
-		upkeepTask{"executions", func(ctx context.Context) error {
-			return s.upkeepStep(ctx, func() error {
-				_, err := s.loops.Exec(ctx, `select agent.prune_executions()`)
-				return err
-			})
-		}},
-		upkeepTask{"former_functions", func(ctx context.Context) error {
-			return s.upkeepStep(ctx, func() error {
-				_, err := s.loops.Exec(ctx, `select agent.drop_former_functions()`)
-				return err
-			})
-		}},
+		upkeepTask{"executions", s.oneStep(`select agent.prune_executions()`)},
+		upkeepTask{"former_functions", s.oneStep(`select agent.drop_former_functions()`)},
 	)
 }
 
@@ -168,33 +158,52 @@ func (s *Service) checkUpkeep(ctx context.Context) {
 	}
 }
 
-// upkeepStep runs a step of upkeep, again and again while it would have to wait.
-func (s *Service) upkeepStep(ctx context.Context, step func() error) error {
-	for try := 1; ; try++ {
-		err := step()
-		if err == nil || !pg.LostRace(err) || try == upkeepTries || !loop.Pause(ctx, loop.Jittered(s.cfg.UpkeepStepRetry)) {
+// steps runs the steps of a task until one is the last. It repeats a step that would have to wait, and pauses after each for as long as it took, to
+// leave the database to others.
+func (s *Service) steps(ctx context.Context, step func() (isLast bool, err error)) error {
+	tries := 1
+	for {
+		start := time.Now()
+		isLast, err := step()
+		pause := time.Since(start)
+		switch {
+		case pg.LostRace(err) && tries < upkeepTries:
+			tries++
+			pause = loop.Jittered(s.cfg.UpkeepStepRetry)
+		case err != nil || isLast:
 			return err
+		default:
+			tries = 1
 		}
+		if !loop.Pause(ctx, pause) {
+			return ctx.Err()
+		}
+	}
+}
+
+// oneStep returns what runs a statement as the one step of a task.
+func (s *Service) oneStep(sql string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		return s.steps(ctx, func() (bool, error) {
+			_, err := s.loops.Exec(ctx, sql)
+			return true, err
+		})
 	}
 }
 
 // prepareHistory has partitions ready for the weeks around now.
 func (s *Service) prepareHistory(ctx context.Context) error {
-	for {
+	return s.steps(ctx, func() (bool, error) {
 		var action, name string
-		err := s.upkeepStep(ctx, func() error {
-			return s.loops.QueryRow(ctx, `select action, name from agent.prepare_history()`).Scan(&action, &name)
-		})
+		err := s.loops.QueryRow(ctx, `select action, name from agent.prepare_history()`).Scan(&action, &name)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
+			return true, nil
 		}
-		if err != nil {
-			return err
-		}
-		if action == "made" {
+		if err == nil && action == "made" {
 			s.logUpkeep(action, name)
 		}
-	}
+		return false, err
+	})
 }
 
 func (s *Service) logUpkeep(action, name string) {
@@ -210,7 +219,11 @@ func (s *Service) dropOldHistory(ctx context.Context) error {
 	}
 	var failed []error
 	for _, name := range names {
-		if err := s.dropHistory(ctx, name); err != nil {
+		err := s.steps(ctx, func() (gone bool, err error) {
+			err = s.loops.QueryRow(ctx, `select agent.drop_history($1, $2)`, name, s.cfg.Retention).Scan(&gone)
+			return gone, err
+		})
+		if err != nil {
 			failed = append(failed, fmt.Errorf("dropping %s: %w", name, err)) // the others go all the same
 			continue
 		}
@@ -220,35 +233,12 @@ func (s *Service) dropOldHistory(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// dropHistory drops one chunk or partition.
-func (s *Service) dropHistory(ctx context.Context, name string) error {
-	for gone := false; !gone; {
-		err := s.upkeepStep(ctx, func() error {
-			return s.loops.QueryRow(ctx, `select agent.drop_history($1, $2)`, name, s.cfg.Retention).Scan(&gone)
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// deleteBatches runs a statement that deletes up to $1 rows and returns how many it did, until these are fewer. After each it pauses for as
-// long as that took, to leave the database to others.
+// deleteBatches runs a statement that deletes up to $1 rows and returns how many it did, until these are fewer.
 func (s *Service) deleteBatches(ctx context.Context, sql string, args ...any) error {
 	args = append([]any{upkeepBatch}, args...)
-	for {
+	return s.steps(ctx, func() (bool, error) {
 		var n int64
-		start := time.Now()
-		err := s.upkeepStep(ctx, func() error { return s.loops.QueryRow(ctx, sql, args...).Scan(&n) })
-		if err != nil {
-			return err
-		}
-		if n < upkeepBatch {
-			return nil
-		}
-		if !loop.Pause(ctx, time.Since(start)) {
-			return ctx.Err()
-		}
-	}
+		err := s.loops.QueryRow(ctx, sql, args...).Scan(&n)
+		return n < upkeepBatch, err
+	})
 }

@@ -94,13 +94,13 @@ func TestRetentionDropsWholePartitions(t *testing.T) {
 }
 
 // isPartitioned reports whether history is natively partitioned: a hypertable makes its chunks when they are needed.
-func isPartitioned(t *testing.T, b bench) bool {
+func isPartitioned(t *testing.T, b env) bool {
 	t.Helper()
 	return pgtest.Query[string](t, b.sql, `select agent_private.history_flavour()`) == "partitioned"
 }
 
 // unpartition drops the partitions of history, as if nobody had seen to it for months: what comes in goes to the default one.
-func unpartition(t *testing.T, b bench) {
+func unpartition(t *testing.T, b env) {
 	t.Helper()
 	b.exec(t, `
 		do $$ declare p text; begin
@@ -129,7 +129,7 @@ const weeksAhead = `
 
 func TestPartitionsAreMadeAheadBesideAFullDefaultPartition(t *testing.T) {
 	t.Parallel()
-	b := open(t, func(c *queue.Config) { c.UpkeepRetry, c.UpkeepStepRetry = 10*time.Millisecond, 10*time.Millisecond })
+	b := setup(t, func(c *queue.Config) { c.UpkeepRetry, c.UpkeepStepRetry = 10*time.Millisecond, 10*time.Millisecond })
 	if !isPartitioned(t, b) {
 		return
 	}
@@ -152,7 +152,7 @@ func TestPartitionsAreMadeAheadBesideAFullDefaultPartition(t *testing.T) {
 
 func TestAddingAPartitionDoesNotReadTheDefaultOne(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	if !isPartitioned(t, b) {
 		return
 	}
@@ -203,7 +203,7 @@ func listenToNotices(t *testing.T, url string, notices chan<- string) *pgx.Conn 
 
 func TestUpkeepDeletesOldEventsOfTheDefaultPartitionInBatches(t *testing.T) {
 	t.Parallel()
-	b := open(t, func(c *queue.Config) { c.Retention = 30 * 24 * time.Hour })
+	b := setup(t, func(c *queue.Config) { c.Retention = 30 * 24 * time.Hour })
 	if !isPartitioned(t, b) {
 		return
 	}
@@ -225,10 +225,10 @@ func TestUpkeepDeletesOldEventsOfTheDefaultPartitionInBatches(t *testing.T) {
 	}
 }
 
-// retained is a bench with partitions or chunks of eight and of twelve weeks ago, and a retention of thirty days that its upkeep tries again and again.
-func retained(t *testing.T, change func(*queue.Config)) bench {
+// retained is an env with partitions or chunks of eight and of twelve weeks ago, and a retention of thirty days that its upkeep tries again and again.
+func retained(t *testing.T, change func(*queue.Config)) env {
 	t.Helper()
-	b := open(t, func(c *queue.Config) {
+	b := setup(t, func(c *queue.Config) {
 		c.Retention = 30 * 24 * time.Hour
 		c.UpkeepInterval, c.UpkeepRetry, c.UpkeepStepRetry = 10*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
 		if change != nil {
@@ -360,7 +360,7 @@ func TestSuspendedUpkeepIsLoggedAndCounted(t *testing.T) {
 
 func TestAckThatWaitsWhileAPartitionIsMadeSucceeds(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	if !isPartitioned(t, b) {
 		return
 	}

@@ -127,7 +127,7 @@ func (s *Service) newCommitter() *groupcommit.Committer[*operation] {
 			})
 		},
 		Contended: s.contended,
-		Join:      s.offersFor,
+		Join:      s.takeOffers,
 		Judge: func(err error) groupcommit.Verdict {
 			switch {
 			case pg.LostRace(err):

@@ -18,9 +18,6 @@ import (
 const (
 	// grace is how far a watermark stays behind the latest claim: longer than it takes from an insert's beginning, which is its vt, to its commit.
 	grace = 500 * time.Millisecond
-	// longScan is how long the database may scan below watermarks before they become active: as long as a small claim takes in all. It is
-	// reached when some 50,000 events have been claimed since the last vacuum.
-	longScan = 250 * time.Microsecond
 	// ScanShare bounds the time spent on scans outside of claims: one that took 1 s is followed by a pause of at least this many seconds.
 	ScanShare = 20
 	// idleLimit is how long the watermarks of a queue that nobody claims from are kept.
@@ -60,7 +57,8 @@ type Start struct {
 
 // Set is the watermarks of a service. It is safe for concurrent use. Times are those of this process's clock, vts those of the database's.
 type Set struct {
-	interval time.Duration // between two scans of a scope
+	interval  time.Duration // between two scans of a scope
+	threshold time.Duration // of the time that a scan takes the database
 
 	mu      sync.Mutex
 	byScope map[Scope]*scopeMarks
@@ -79,14 +77,15 @@ type scopeMarks struct {
 
 // lane is one watermark.
 type lane struct {
-	since time.Time // when the lane came to be known
+	since time.Time // when the lane came to be known, or something was inserted into it the last time
 	mark  time.Time // zero: unknown
 	limit time.Time // the claim under way must not raise the mark beyond, for it may not have seen what is there; zero: none
 }
 
-// New returns a Set for scans that are an interval apart. It has no watermarks before Enable.
-func New(interval time.Duration) *Set {
-	return &Set{interval: interval, byScope: make(map[Scope]*scopeMarks)}
+// New returns a Set for scans that are an interval apart. Its watermarks are active when these take the database longer than threshold. It has no
+// watermarks before Enable.
+func New(interval, threshold time.Duration) *Set {
+	return &Set{interval: interval, threshold: threshold, byScope: make(map[Scope]*scopeMarks)}
 }
 
 // Enable switches watermarks on or off, and forgets those there are. Without scans there must be none.
@@ -217,6 +216,7 @@ func (s *Set) Lower(now time.Time, in Lane, vt time.Time) {
 			continue
 		}
 		l := sc.lane(now, in.Priority)
+		l.since = now
 		if !vt.IsZero() {
 			l.lower(vt)
 		}
@@ -267,7 +267,7 @@ func (s *Set) NoteScan(of Scope, scan Scan) (hidden bool) {
 	if sc == nil {
 		return false
 	}
-	sc.active = scan.Took > longScan
+	sc.active = scan.Took > s.threshold
 	sc.known = scan.Found != nil
 	sc.nextScan = scan.Ended.Add(max(s.interval, ScanShare*scan.Ended.Sub(scan.Began)))
 	for priority, l := range sc.lanes {

@@ -27,7 +27,7 @@ type env struct {
 
 func setup(t *testing.T) *env {
 	t.Helper()
-	e := &env{t: t, Set: watermark.New(interval), now: time.Unix(1000, 0), claims: watermark.Claims{Queue: "q", MaxAttempts: 3}}
+	e := &env{t: t, Set: watermark.New(interval, time.Millisecond), now: time.Unix(1000, 0), claims: watermark.Claims{Queue: "q", MaxAttempts: 3}}
 	e.Enable(true)
 	return e
 }
@@ -185,18 +185,20 @@ func TestStaleLanesAreLookedForOnce(t *testing.T) {
 	e.begins([]int32{0})
 }
 
-func TestEmptyLaneIsForgotten(t *testing.T) {
+func TestLaneIsForgottenWhenAScanFindsItEmptyAndNothingWasInsertedSince(t *testing.T) {
 	t.Parallel()
 	e := setup(t)
-	e.claim(e.now, 0, 7)
+	e.claim(e.now, 0, 7, 8)
 	e.now = e.now.Add(interval)
 	began := e.now
 	e.now = e.now.Add(interval)
-	e.Lower(e.now, watermark.Lane{Queue: "q", Priority: 9}, time.Time{}) // after the scan began
+	for _, p := range []int32{8, 9} { // after the scan began, which did not see it
+		e.Lower(e.now, watermark.Lane{Queue: "q", Priority: p}, time.Time{})
+	}
 	for scope := range e.DueScans(e.now) {
 		e.NoteScan(scope, watermark.Scan{Began: began, Ended: e.now, Took: short, Found: map[int32]*time.Time{0: nil}})
 	}
-	e.begins([]int32{0, 9})
+	e.begins([]int32{0, 8, 9})
 }
 
 func TestScansTakeABoundedShareOfTheTime(t *testing.T) {

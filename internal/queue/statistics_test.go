@@ -21,8 +21,8 @@ func executions(t *testing.T, s *queue.Service) []queue.Execution {
 
 func TestAcksKeepTheStatisticsOfExecutions(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
-	other := openOn(t, b.url, nil)
+	b := setup(t, nil)
+	other := anotherService(t, b.url, nil)
 	b.put(t, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "a"}, queue.InsertParams{}, queue.InsertParams{Type: "a"})
 	for i, s := range []*queue.Service{b.Service, other, b.Service, b.Service} {
 		events, err := s.Claim(t.Context(), queue.ClaimParams{Worker: "w"})
@@ -74,7 +74,7 @@ func TestAcksKeepTheStatisticsOfExecutions(t *testing.T) {
 
 func TestStatisticsAreWrittenWhenNoAckTakesThemAlong(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	running(t, b.Service)
 	b.put(t, queue.InsertParams{Type: "a"})
 	b.ack(t, lease(b.takeOne(t)))
@@ -85,8 +85,8 @@ func TestStatisticsAreWrittenWhenNoAckTakesThemAlong(t *testing.T) {
 
 func TestCloseWritesTheStatistics(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
-	s := openOn(t, b.url, nil)
+	b := setup(t, nil)
+	s := anotherService(t, b.url, nil)
 	b.put(t, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "a"})
 	for range 2 {
 		events, err := s.Claim(t.Context(), queue.ClaimParams{})
@@ -107,8 +107,8 @@ func TestCloseWritesTheStatistics(t *testing.T) {
 
 func TestLivingProcessesAreListedWithTheirMetrics(t *testing.T) {
 	t.Parallel()
-	b := open(t, func(c *queue.Config) { c.SchemaVersion = "0.0.1" })
-	other := openOn(t, b.url, nil)
+	b := setup(t, func(c *queue.Config) { c.SchemaVersion = "0.0.1" })
+	other := anotherService(t, b.url, nil)
 	ctx, stop := context.WithCancel(t.Context())
 	stopped := make(chan error, 1)
 	go func() { stopped <- other.Run(ctx) }()

@@ -12,42 +12,28 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// walks makes every look behind a mark report that it took so long, whatever it took: how busy this machine is must not
-// decide whether marks are heeded.
-func walks(t *testing.T, b bench, took string) {
-	t.Helper()
-	b.exec(t, `create sequence public.looks`)
-	b.exec(t, `alter function agent.check_watermarks rename to looks_behind`)
-	b.exec(t, `
-		create function agent.check_watermarks(_queue text, _max_attempts int4, _types text[], _lanes int4[], _lane_types text[], _marks timestamptz[])
-		returns table (type text, priority int4, vt timestamptz, took interval)
-		language sql security definer
-		begin atomic
-			select o.type, o.priority, o.vt, interval '`+took+`'
-			from agent.looks_behind(_queue, _max_attempts, _types, _lanes, _lane_types, _marks) o
-			where pg_catalog.nextval('public.looks'::regclass) > 0;
-		end`)
-}
+// Whether claims begin at watermarks, whatever scans take: how busy this machine is must not decide.
+const (
+	always = -1
+	never  = time.Hour
+)
 
-// looking opens a bench whose service runs, never polls, and looks behind its marks often; looks take as long as took says, unless that is empty.
-func looking(t *testing.T, took string) bench {
+// withWatermarks returns an env whose service runs, never polls, and scans below its watermarks often. They are active when scans take longer than scanTime.
+func withWatermarks(t *testing.T, scanTime time.Duration) env {
 	t.Helper()
-	b := open(t, func(c *queue.Config) {
+	b := setup(t, func(c *queue.Config) {
 		neverPolls(c)
-		c.WatermarkInterval = 50 * time.Millisecond
+		c.WatermarkInterval, c.WatermarkScanTime = 50*time.Millisecond, scanTime
 	})
-	if took != "" {
-		walks(t, b, took)
-	}
 	running(t, b.Service)
 	return b
 }
 
-// marked posts and claims until the default queue has a mark that is heeded and lies beyond a time of the database.
-func marked(t *testing.T, b bench, beyond time.Time) {
+// raiseWatermark posts and claims until claims of the default queue begin at a watermark beyond a time of the database.
+func raiseWatermark(t *testing.T, b env, beyond time.Time) {
 	t.Helper()
-	eventually(t, "claims begin at a mark", func() bool {
-		b.post(t, "", `{"pushes":"the mark"}`)
+	eventually(t, "claims begin at a watermark", func() bool {
+		b.post(t, "", `{"raises":"the watermark"}`)
 		for _, e := range b.take(t, queue.ClaimParams{}, 1) {
 			b.ack(t, lease(e))
 		}
@@ -56,8 +42,8 @@ func marked(t *testing.T, b bench, beyond time.Time) {
 	})
 }
 
-// soon fails the test unless a waiting claim gets the event within seconds.
-func soon(t *testing.T, b bench, id int64) queue.Event {
+// claimedSoon fails the test unless a waiting claim gets the event within seconds.
+func claimedSoon(t *testing.T, b env, id int64) queue.Event {
 	t.Helper()
 	start := time.Now()
 	e := b.take(t, queue.ClaimParams{Wait: queue.MaxWait}, 1)[0]
@@ -75,9 +61,9 @@ func now(t *testing.T, conn *pgx.Conn) time.Time {
 	return pgtest.Query[time.Time](t, conn, `select clock_timestamp()`)
 }
 
-func TestEventCommittedBehindTheMarkIsClaimedSoon(t *testing.T) {
+func TestEventCommittedBelowTheWatermarkIsClaimedSoon(t *testing.T) {
 	t.Parallel()
-	b := looking(t, "1 s")
+	b := withWatermarks(t, always)
 	listening(t, b)
 	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
 	if err != nil {
@@ -87,31 +73,31 @@ func TestEventCommittedBehindTheMarkIsClaimedSoon(t *testing.T) {
 	if err := tx.QueryRow(t.Context(), `select agent.insert_event('{"late":true}')`).Scan(&late); err != nil {
 		t.Fatal(err)
 	}
-	marked(t, b, now(t, b.sql))
+	raiseWatermark(t, b, now(t, b.sql))
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	soon(t, b, late)
+	claimedSoon(t, b, late)
 }
 
-func TestVTSetBehindTheMarkBySQLIsClaimedSoon(t *testing.T) {
+func TestVTSetBelowTheWatermarkBySQLIsClaimedSoon(t *testing.T) {
 	t.Parallel()
-	b := looking(t, "1 s")
+	b := withWatermarks(t, always)
 	b.post(t, "", `{}`)
 	e := b.take(t, queue.ClaimParams{}, 1)[0]
-	marked(t, b, now(t, b.sql))
+	raiseWatermark(t, b, now(t, b.sql))
 	b.exec(t, `update agent.event set vt = now() - interval '1 hour' where id = $1`, e.ID)
-	if again := soon(t, b, e.ID); again.Attempts != 2 {
+	if again := claimedSoon(t, b, e.ID); again.Attempts != 2 {
 		t.Errorf("claimed as attempt %d", again.Attempts)
 	}
 }
 
-func TestWhatTheServicePutsBehindItsMarkIsClaimedAtOnce(t *testing.T) {
+func TestWhatTheServicePutsBelowItsWatermarkIsClaimedAtOnce(t *testing.T) {
 	t.Parallel()
-	b := looking(t, "1 s")
+	b := withWatermarks(t, always)
 	b.post(t, "", `{}`)
 	released := b.take(t, queue.ClaimParams{}, 1)[0]
-	marked(t, b, now(t, b.sql))
+	raiseWatermark(t, b, now(t, b.sql))
 	if err := b.Release(t.Context(), []queue.Lease{lease(released)}); err != nil {
 		t.Fatal(err)
 	}
@@ -129,10 +115,10 @@ func TestWhatTheServicePutsBehindItsMarkIsClaimedAtOnce(t *testing.T) {
 	}
 }
 
-func TestClaimUnderWayDoesNotRaiseAMarkThatWasLowered(t *testing.T) {
+func TestClaimUnderWayDoesNotRaiseAWatermarkThatWasLowered(t *testing.T) {
 	t.Parallel()
-	b := looking(t, "1 s")
-	marked(t, b, now(t, b.sql))
+	b := withWatermarks(t, always)
+	raiseWatermark(t, b, now(t, b.sql))
 	b.post(t, "", `{}`)
 	g := withGates(t, b)
 	first := g.shut(t)
@@ -159,15 +145,16 @@ func TestClaimUnderWayDoesNotRaiseAMarkThatWasLowered(t *testing.T) {
 	}
 }
 
-func TestShortWalksLeaveNothingToAMark(t *testing.T) {
+func TestShortScansLeaveWatermarksInactive(t *testing.T) {
 	t.Parallel()
-	b := looking(t, "0 s")
+	b := withWatermarks(t, never)
 	b.post(t, "", `{}`)
 	e := b.take(t, queue.ClaimParams{}, 1)[0]
-	eventually(t, "what came of the first look behind the mark is known", func() bool {
+	eventually(t, "a scan has been made", func() bool {
 		b.post(t, "", `{}`)
 		b.ack(t, lease(b.take(t, queue.ClaimParams{}, 1)[0]))
-		return pgtest.Query[int](t, b.sql, `select last_value from public.looks`) > 1
+		_, knowsLanes := queue.Watermark(b.Service, queue.Default)
+		return knowsLanes
 	})
 	b.exec(t, `update agent.event set vt = now() - interval '1 hour' where id = $1`, e.ID)
 	if again := b.take(t, queue.ClaimParams{}, 1)[0]; again.ID != e.ID {
@@ -175,9 +162,9 @@ func TestShortWalksLeaveNothingToAMark(t *testing.T) {
 	}
 }
 
-func TestMarksAreHeededBesideAnOldSnapshot(t *testing.T) {
+func TestWatermarksAreActiveBesideAnOldSnapshot(t *testing.T) {
 	t.Parallel()
-	b := looking(t, "")
+	b := withWatermarks(t, 0)
 	tx, err := pgtest.Connect(t, b.url).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
 		t.Fatal(err)
@@ -187,9 +174,9 @@ func TestMarksAreHeededBesideAnOldSnapshot(t *testing.T) {
 	}
 	b.exec(t, `insert into agent.event (event, vt) select '{}', now() - interval '1 minute' from generate_series(1, 30000)`)
 	b.exec(t, `select count(*) from agent.delete_events(array(select e.id from agent.event e order by e.id))`)
-	marked(t, b, time.Time{})
+	raiseWatermark(t, b, time.Time{})
 	b.exec(t, `insert into agent.event (event, vt) values ('{}', now() - interval '2 minutes')`)
-	soon(t, b, pgtest.Query[int64](t, b.sql, `select max(id) from agent.event`))
+	claimedSoon(t, b, pgtest.Query[int64](t, b.sql, `select max(id) from agent.event`))
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -201,10 +188,10 @@ func TestLaneThatIsNewIsFound(t *testing.T) {
 		"by SQL that notifies": `select agent.insert_event('{}', _priority => -5)`,
 		"by SQL that does not": `insert into agent.event (event, priority) values ('{}', -5) returning id`,
 	} {
-		for _, took := range []string{"0 s", "1 s"} { // marks are not heeded, and are
-			t.Run(name+", looks take "+took, func(t *testing.T) {
+		for use, scanTime := range map[string]time.Duration{"watermarks are active": always, "watermarks are not active": never} {
+			t.Run(name+", "+use, func(t *testing.T) {
 				t.Parallel()
-				b := looking(t, took)
+				b := withWatermarks(t, scanTime)
 				listening(t, b)
 				eventually(t, "the lanes are known", func() bool {
 					b.post(t, "", `{}`)
@@ -212,7 +199,7 @@ func TestLaneThatIsNewIsFound(t *testing.T) {
 					_, known := queue.Watermark(b.Service, queue.Default)
 					return known
 				})
-				soon(t, b, pgtest.Query[int64](t, b.sql, insert))
+				claimedSoon(t, b, pgtest.Query[int64](t, b.sql, insert))
 				ids := b.put(t, queue.InsertParams{}, queue.InsertParams{Priority: -9}, queue.InsertParams{Priority: 3})
 				sameIDs(t, b.take(t, queue.ClaimParams{Limit: 3}, 3), []int64{ids[1], ids[0], ids[2]})
 			})

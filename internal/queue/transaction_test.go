@@ -35,14 +35,14 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// gates holds up flushes at events of the form {"gate": n} until gate n is opened. It is no lock that they wait for: a
-// flush gives up on those soon.
+// gates holds up commits at events of the form {"gate": n} until gate n is opened. It is no lock that they wait for: a
+// commit gives up on those soon.
 type gates struct {
-	b   bench
+	b   env
 	sql *pgx.Conn
 }
 
-func withGates(t *testing.T, b bench) gates {
+func withGates(t *testing.T, b env) gates {
 	t.Helper()
 	b.exec(t, `create table public.gate (n int)`)
 	b.exec(t, `
@@ -67,7 +67,7 @@ func (g gates) open(t *testing.T, n int) {
 // heldUp returns the backend that waits at a gate, once there is one and nothing else waits for it to be started.
 func (g gates) heldUp(t *testing.T) (pid int) {
 	t.Helper()
-	eventually(t, "a flush waits at a gate", func() bool {
+	eventually(t, "a commit waits at a gate", func() bool {
 		p := pgtest.Query[*int](t, g.sql, `
 			select max(pid) from pg_catalog.pg_stat_activity
 			where datname = pg_catalog.current_database() and application_name = 'queued' and wait_event = 'PgSleep'`)
@@ -80,7 +80,7 @@ func (g gates) heldUp(t *testing.T) (pid int) {
 	return pid
 }
 
-// shut holds up a flush at gate 1, so that what is called afterwards gathers behind it.
+// shut holds up a commit at gate 1, so that what is called afterwards gathers behind it.
 func (g gates) shut(t *testing.T) <-chan error {
 	t.Helper()
 	first := insertOne(t.Context(), g.b, `{"gate":1}`)
@@ -89,7 +89,7 @@ func (g gates) shut(t *testing.T) <-chan error {
 }
 
 // gathered returns when so many calls wait for a writer.
-func gathered(t *testing.T, b bench, calls int) {
+func gathered(t *testing.T, b env, calls int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d calls wait for a writer", calls), func() bool {
 		waiting, _ := queue.Gathered(b.Service)
@@ -97,9 +97,9 @@ func gathered(t *testing.T, b bench, calls int) {
 	})
 }
 
-// crowd is many calls of all kinds at once: inserts, acks, and one claim from each of some queues. There are few enough for
+// mixedCalls is many calls of all kinds at once: inserts, acks, and one claim from each of some queues. There are few enough for
 // one writer.
-type crowd struct {
+type mixedCalls struct {
 	inserts, acks, claims int
 
 	leases  []queue.Lease // to be acked, one by each call
@@ -112,10 +112,10 @@ type crowd struct {
 	errs     []error // of inserts, acks, claims, in this order
 }
 
-// prepare makes what the crowd is going to ack and claim.
-func prepare(t *testing.T, b bench) *crowd {
+// prepare makes what the mixedCalls is going to ack and claim.
+func prepare(t *testing.T, b env) *mixedCalls {
 	t.Helper()
-	c := &crowd{inserts: 36, acks: 36, claims: 20}
+	c := &mixedCalls{inserts: 36, acks: 36, claims: 20}
 	b.postN(t, "acks", c.acks)
 	for _, e := range b.take(t, queue.ClaimParams{Queue: "acks", Limit: c.acks}, c.acks) {
 		c.leases = append(c.leases, lease(e))
@@ -130,10 +130,10 @@ func prepare(t *testing.T, b bench) *crowd {
 	return c
 }
 
-func (c *crowd) calls() int { return c.inserts + c.acks + c.claims }
+func (c *mixedCalls) calls() int { return c.inserts + c.acks + c.claims }
 
 // call makes all calls. Insert i is of the payload {"n": i}.
-func (c *crowd) call(ctx context.Context, b bench) {
+func (c *mixedCalls) call(ctx context.Context, b env) {
 	for i := range c.inserts {
 		c.all.Go(func() {
 			in, err := b.Insert(ctx, []queue.InsertParams{{Event: fmt.Appendf(nil, `{"n":%d}`, i), Queue: "new"}})
@@ -160,7 +160,7 @@ func (c *crowd) call(ctx context.Context, b bench) {
 }
 
 // succeeded fails the test unless every call did what it was to do, once.
-func (c *crowd) succeeded(t *testing.T, b bench) {
+func (c *mixedCalls) succeeded(t *testing.T, b env) {
 	t.Helper()
 	for i, err := range c.errs {
 		if err != nil {
@@ -200,47 +200,47 @@ func (c *crowd) succeeded(t *testing.T, b bench) {
 	}
 }
 
-func TestPoisonInAMixedFlushFailsAlone(t *testing.T) {
+func TestBadOperationInAMixedCommitFailsAlone(t *testing.T) {
 	t.Parallel()
-	for name, poison := range map[string]func(context.Context, bench) error{
-		"insert": func(ctx context.Context, b bench) error {
+	for name, makeBad := range map[string]func(context.Context, env) error{
+		"insert": func(ctx context.Context, b env) error {
 			_, err := b.Insert(ctx, []queue.InsertParams{{Event: json.RawMessage(`{"n":1e400000}`)}})
 			return err
 		},
-		"insert nested too deep": func(ctx context.Context, b bench) error {
+		"insert nested too deep": func(ctx context.Context, b env) error {
 			deep := slices.Concat([]byte(`{"n":`), slices.Repeat([]byte("["), 50_000), slices.Repeat([]byte("]"), 50_000), []byte("}"))
 			_, err := b.Insert(ctx, []queue.InsertParams{{Event: deep}})
 			return err
 		},
-		"insert into no queue": func(ctx context.Context, b bench) error {
+		"insert into no queue": func(ctx context.Context, b env) error {
 			_, err := b.Insert(ctx, []queue.InsertParams{{Event: json.RawMessage(`{}`), Queue: "a b"}})
 			return err
 		},
-		"ack": func(ctx context.Context, b bench) error {
+		"ack": func(ctx context.Context, b env) error {
 			_, err := b.Ack(ctx, acks(queue.Lease{ID: 1, Receipt: "\xff"}))
 			return err
 		},
-		"claim": func(ctx context.Context, b bench) error {
+		"claim": func(ctx context.Context, b env) error {
 			_, err := b.Claim(ctx, queue.ClaimParams{Queue: "\xff"})
 			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := open(t, nil)
+			b := setup(t, nil)
 			c := prepare(t, b)
 			g := withGates(t, b)
 			first := g.shut(t)
-			poisoned := make(chan error, 1)
-			go func() { poisoned <- poison(t.Context(), b) }()
+			bad := make(chan error, 1)
+			go func() { bad <- makeBad(t.Context(), b) }()
 			c.call(t.Context(), b)
 			gathered(t, b, c.calls()+1)
 			g.open(t, 1)
 			if err := <-first; err != nil {
 				t.Error(err)
 			}
-			if err := <-poisoned; !errors.Is(err, queue.ErrUnrepresentable) && !errors.Is(err, queue.ErrInvalid) {
-				t.Errorf("the poisoned call: %v", err)
+			if err := <-bad; !errors.Is(err, queue.ErrUnrepresentable) && !errors.Is(err, queue.ErrInvalid) {
+				t.Errorf("the bad call: %v", err)
 			}
 			c.all.Wait()
 			c.succeeded(t, b)
@@ -249,7 +249,7 @@ func TestPoisonInAMixedFlushFailsAlone(t *testing.T) {
 }
 
 // locked returns the lease of an event that some session keeps locked, and that session.
-func locked(t *testing.T, b bench) (queue.Lease, pgx.Tx) {
+func locked(t *testing.T, b env) (queue.Lease, pgx.Tx) {
 	t.Helper()
 	b.post(t, "", `{}`)
 	held := lease(b.takeOne(t))
@@ -269,7 +269,7 @@ type ackAnswer struct {
 }
 
 // acking acks one lease and returns what came of it, when something has, on the channel.
-func acking(t *testing.T, b bench, l queue.Lease) <-chan ackAnswer {
+func acking(t *testing.T, b env, l queue.Lease) <-chan ackAnswer {
 	t.Helper()
 	done := make(chan ackAnswer, 1)
 	go func() {
@@ -281,20 +281,20 @@ func acking(t *testing.T, b bench, l queue.Lease) <-chan ackAnswer {
 
 func TestLockedEventHoldsUpNobodyButItsAck(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
-	crowd := prepare(t, b)
+	b := setup(t, nil)
+	mixedCalls := prepare(t, b)
 	held, tx := locked(t, b)
 	g := withGates(t, b)
 	first := g.shut(t)
 	waiting := acking(t, b, held)
-	crowd.call(t.Context(), b)
-	gathered(t, b, crowd.calls()+1)
+	mixedCalls.call(t.Context(), b)
+	gathered(t, b, mixedCalls.calls()+1)
 	g.open(t, 1)
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
-	crowd.all.Wait()
-	crowd.succeeded(t, b)
+	mixedCalls.all.Wait()
+	mixedCalls.succeeded(t, b)
 	for range 3 { // once it waits by itself, it costs the others nothing
 		b.post(t, "", `{}`)
 		if r := b.ack(t, lease(b.takeOne(t))); r.Err != nil {
@@ -317,7 +317,7 @@ func TestLockedEventHoldsUpNobodyButItsAck(t *testing.T) {
 
 func TestAckThatWaitedForALockSeesWhatTheHolderDid(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	for _, c := range []struct {
 		holder string
 		want   queue.AckResult
@@ -344,7 +344,7 @@ func TestAckThatWaitedForALockSeesWhatTheHolderDid(t *testing.T) {
 
 func TestManyLockedEventsLeaveRoomForOtherCalls(t *testing.T) {
 	t.Parallel()
-	b := open(t, func(c *queue.Config) { c.MaxConns = 3 })
+	b := setup(t, func(c *queue.Config) { c.MaxConns = 3 })
 	const many = 5
 	b.postN(t, "", many+1)
 	claimed := b.take(t, queue.ClaimParams{Limit: many + 1}, many+1)
@@ -381,9 +381,9 @@ func TestManyLockedEventsLeaveRoomForOtherCalls(t *testing.T) {
 	all.Wait()
 }
 
-func TestLostConnectionInAMixedFlushIsToldToAll(t *testing.T) {
+func TestLostConnectionInAMixedCommitIsToldToAll(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	c := prepare(t, b)
 	g := withGates(t, b)
 	first := g.shut(t)
@@ -402,7 +402,7 @@ func TestLostConnectionInAMixedFlushIsToldToAll(t *testing.T) {
 		}
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where queue in ('new', 'default')`); n != 1 {
-		t.Errorf("%d events were stored, want the one of the flush before", n)
+		t.Errorf("%d events were stored, want the one of the commit before", n)
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist`); n != 0 {
 		t.Errorf("%d events were acked", n)
@@ -415,10 +415,10 @@ func TestLostConnectionInAMixedFlushIsToldToAll(t *testing.T) {
 	c.succeeded(t, b)
 }
 
-func TestCallersWhoLeaveBeforeTheirFlushChangeNothing(t *testing.T) {
+func TestCallersWhoLeaveBeforeTheirCommitChangeNothing(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
-	leavers, c := prepare(t, b), &crowd{inserts: 10}
+	b := setup(t, nil)
+	leavers, c := prepare(t, b), &mixedCalls{inserts: 10}
 	c.inserted, c.errs = make([]queue.Inserted, c.inserts), make([]error, c.inserts)
 	g := withGates(t, b)
 	first := g.shut(t)
@@ -446,7 +446,7 @@ func TestCallersWhoLeaveBeforeTheirFlushChangeNothing(t *testing.T) {
 }
 
 // succeededInserts fails the test unless all inserts are there, and no other ones.
-func (c *crowd) succeededInserts(t *testing.T, b bench) {
+func (c *mixedCalls) succeededInserts(t *testing.T, b env) {
 	t.Helper()
 	for i, err := range c.errs[:c.inserts] {
 		if err != nil {
@@ -459,7 +459,7 @@ func (c *crowd) succeededInserts(t *testing.T, b bench) {
 }
 
 // nothingLeased waits until none of so many events of the claims' queues is leased or counted.
-func nothingLeased(t *testing.T, b bench, events int) {
+func nothingLeased(t *testing.T, b env, events int) {
 	t.Helper()
 	eventually(t, "no claim of those who left is left", func() bool {
 		return pgtest.Query[int](t, b.sql, `select count(*) from agent.event where queue like 'q%' and vt <= now() and attempts = 0 and claimed = '{}'`) == events
@@ -468,8 +468,8 @@ func nothingLeased(t *testing.T, b bench, events int) {
 
 func TestCallersWhoLeaveDuringTheirFlushLeaveNothingLeased(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
-	leavers, c := prepare(t, b), &crowd{inserts: 10}
+	b := setup(t, nil)
+	leavers, c := prepare(t, b), &mixedCalls{inserts: 10}
 	c.inserted, c.errs = make([]queue.Inserted, c.inserts), make([]error, c.inserts)
 	g := withGates(t, b)
 	first := g.shut(t)
@@ -533,7 +533,7 @@ func refused(t *testing.T, s *queue.Service) {
 
 func TestCloseAnswersEveryCallAndLosesNone(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	c := prepare(t, b)
 	c.claims, c.claimed = 0, nil // Close waits for those first of all
 	g := withGates(t, b)
@@ -557,12 +557,12 @@ func TestCloseAnswersEveryCallAndLosesNone(t *testing.T) {
 	}
 	c.all.Wait()
 	refused(t, b.Service)
-	c.succeeded(t, bench{Service: openOn(t, b.url, nil), url: b.url, sql: b.sql})
+	c.succeeded(t, env{Service: anotherService(t, b.url, nil), url: b.url, sql: b.sql})
 }
 
 func TestCloseAmongCallsAcknowledgesNothingThatIsMissing(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.postN(t, "old", 500)
 	var (
 		all      sync.WaitGroup
@@ -622,7 +622,7 @@ func TestCloseAmongCallsAcknowledgesNothingThatIsMissing(t *testing.T) {
 
 func TestInsertsOfOneCallKeepTheirOrder(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	const calls, events = 50, 20
 	var all sync.WaitGroup
 	for c := range calls {
@@ -656,11 +656,11 @@ func TestAcksInAnyOrderNeverDeadlock(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	url := db.URL
-	b := bench{url: url, sql: pgtest.Connect(t, db.AdminURL)}
+	b := env{url: url, sql: pgtest.Connect(t, db.AdminURL)}
 	// Found out before the waiting is given up.
 	b.exec(t, `do $$ begin execute pg_catalog.format('alter database %I set deadlock_timeout = ''5 ms''', pg_catalog.current_database()); end $$`)
-	b.Service = openOn(t, url, nil)
-	other := openOn(t, b.url, nil)
+	b.Service = anotherService(t, url, nil)
+	other := anotherService(t, b.url, nil)
 	// Whoever is the first of the week makes history's chunk, for which TimescaleDB locks the table in between.
 	b.postN(t, "", 1)
 	b.ack(t, lease(b.takeOne(t)))

@@ -14,8 +14,8 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// standstill makes every insert wait at the door of agent.event until the returned function lets them in.
-func standstill(t *testing.T, b bench) (letGo func()) {
+// lockEvents locks agent.event until the returned function is called: inserts wait.
+func lockEvents(t *testing.T, b env) (unlock func()) {
 	t.Helper()
 	conn := pgtest.Connect(t, b.url)
 	tx, err := conn.Begin(t.Context())
@@ -32,7 +32,7 @@ func standstill(t *testing.T, b bench) (letGo func()) {
 	}
 }
 
-// blocked returns the backend that waits at the door, once there is one.
+// blocked returns the backend that waits for the lock, once there is one.
 func blocked(t *testing.T, conn *pgx.Conn) int {
 	t.Helper()
 	for t.Context().Err() == nil {
@@ -48,7 +48,7 @@ func blocked(t *testing.T, conn *pgx.Conn) int {
 }
 
 // insertOne enqueues one event and returns the call's error, when it has one, on the channel.
-func insertOne(ctx context.Context, b bench, payload string) <-chan error {
+func insertOne(ctx context.Context, b env, payload string) <-chan error {
 	done := make(chan error, 1)
 	go func() {
 		_, err := b.Insert(ctx, []queue.InsertParams{{Event: json.RawMessage(payload)}})
@@ -59,7 +59,7 @@ func insertOne(ctx context.Context, b bench, payload string) <-chan error {
 
 func TestConcurrentInsertsShareTheirCommits(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	const calls = 200
 	var all sync.WaitGroup
 	for i := range calls {
@@ -84,27 +84,27 @@ func TestConcurrentInsertsShareTheirCommits(t *testing.T) {
 	}
 }
 
-func TestPoisonedEventInASharedStatementFailsAlone(t *testing.T) {
+func TestBadEventInASharedStatementFailsAlone(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
-	letGo := standstill(t, b)
+	b := setup(t, nil)
+	unlock := lockEvents(t, b)
 	first := insertOne(t.Context(), b, `{"first":true}`)
 	blocked(t, b.sql)
-	const calls, poisoned = 100, 37
+	const calls, bad = 100, 37
 	var done [calls]<-chan error
 	for i := range calls {
 		payload := `{"ok":true}`
-		if i == poisoned {
+		if i == bad {
 			payload = `{"bad":"\u0000"}`
 		}
 		done[i] = insertOne(t.Context(), b, payload)
 	}
-	letGo()
+	unlock()
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
 	for i := range calls {
-		if err := <-done[i]; (i == poisoned) != errors.Is(err, queue.ErrUnrepresentable) || (i != poisoned && err != nil) {
+		if err := <-done[i]; (i == bad) != errors.Is(err, queue.ErrUnrepresentable) || (i != bad && err != nil) {
 			t.Errorf("call %d: %v", i, err)
 		}
 	}
@@ -115,8 +115,8 @@ func TestPoisonedEventInASharedStatementFailsAlone(t *testing.T) {
 
 func TestCallerWhoLeavesDoesNotTakeItsNeighboursAlong(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
-	letGo := standstill(t, b)
+	b := setup(t, nil)
+	unlock := lockEvents(t, b)
 	ctx, cancel := context.WithCancel(t.Context())
 	leaver := insertOne(ctx, b, `{"n":1}`)
 	blocked(t, b.sql)
@@ -125,7 +125,7 @@ func TestCallerWhoLeavesDoesNotTakeItsNeighboursAlong(t *testing.T) {
 	if err := <-leaver; !errors.Is(err, context.Canceled) {
 		t.Errorf("the caller who left: %v", err)
 	}
-	letGo()
+	unlock()
 	if err := <-neighbour; err != nil {
 		t.Errorf("the neighbour: %v", err)
 	}
@@ -133,8 +133,8 @@ func TestCallerWhoLeavesDoesNotTakeItsNeighboursAlong(t *testing.T) {
 
 func TestLostConnectionInASharedStatementIsToldToAll(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
-	letGo := standstill(t, b)
+	b := setup(t, nil)
+	unlock := lockEvents(t, b)
 	lost := insertOne(t.Context(), b, `{"n":1}`)
 	pid := blocked(t, b.sql)
 	b.exec(t, `select pg_terminate_backend($1)`, pid)
@@ -142,7 +142,7 @@ func TestLostConnectionInASharedStatementIsToldToAll(t *testing.T) {
 		t.Errorf("the call whose connection was lost: %v", err)
 	}
 	later := insertOne(t.Context(), b, `{"n":2}`)
-	letGo()
+	unlock()
 	if err := <-later; err != nil {
 		t.Errorf("a later call: %v", err)
 	}
@@ -151,15 +151,15 @@ func TestLostConnectionInASharedStatementIsToldToAll(t *testing.T) {
 	}
 }
 
-func TestCloseWaitsForTheFlushUnderWay(t *testing.T) {
+func TestCloseWaitsForTheCommitUnderWay(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
-	letGo := standstill(t, b)
+	b := setup(t, nil)
+	unlock := lockEvents(t, b)
 	call := insertOne(t.Context(), b, `{"n":1}`)
 	blocked(t, b.sql)
 	closed := make(chan error, 1)
 	go func() { closed <- b.Close(context.Background()) }()
-	letGo()
+	unlock()
 	if err := <-call; err != nil {
 		t.Errorf("the insert: %v", err)
 	}
@@ -173,14 +173,14 @@ func TestCloseWaitsForTheFlushUnderWay(t *testing.T) {
 
 func TestConcurrentAcksOfTheSameEventsAgree(t *testing.T) {
 	t.Parallel()
-	b := open(t, nil)
+	b := setup(t, nil)
 	b.postN(t, "", 50)
 	claimed := b.take(t, queue.ClaimParams{Limit: 50}, 50)
 	forth, back := make([]queue.Lease, 50), make([]queue.Lease, 50)
 	for i, e := range claimed {
 		forth[i], back[49-i] = lease(e), lease(e)
 	}
-	other := openOn(t, b.url, nil) // another process, whose statements meet this one's
+	other := anotherService(t, b.url, nil) // another process, whose statements meet this one's
 	var all sync.WaitGroup
 	for i := range 20 {
 		for _, s := range []*queue.Service{b.Service, other} {

@@ -16,28 +16,15 @@ func onTime(t *testing.T, e queue.Event, delay time.Duration) {
 	}
 }
 
-// looksAheadSlowly makes it take long to find out when the next event becomes claimable.
-func looksAheadSlowly(t *testing.T, b bench) {
-	t.Helper()
-	b.exec(t, `alter function agent.next_vt rename to looks_ahead`)
-	b.exec(t, `
-		create function agent.next_vt(_queue text) returns interval language plpgsql as $$
-		begin
-			perform pg_catalog.pg_sleep(0.05);
-			return agent.looks_ahead(_queue);
-		end $$`)
-}
-
 func TestScheduledEventsAreClaimedOnTimeWhileAClaimWaits(t *testing.T) {
 	t.Parallel()
-	for name, prepare := range map[string]func(*testing.T, bench){
-		"quick look ahead": func(*testing.T, bench) {},
-		"slow look ahead":  looksAheadSlowly,
-	} {
+	for name, lookAheadTime := range map[string]time.Duration{"that waits for looks ahead": time.Hour, "that does not": -1} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := open(t, neverPolls)
-			prepare(t, b)
+			b := setup(t, func(c *queue.Config) {
+				neverPolls(c)
+				c.LookAheadTime = lookAheadTime
+			})
 			delays := []time.Duration{300 * time.Millisecond, 50 * time.Millisecond, 150 * time.Millisecond}
 			var in []queue.Inserted
 			got := whileWaiting(t, b, queue.ClaimParams{}, func() {
@@ -66,7 +53,7 @@ func TestScheduledEventsAreClaimedOnTimeWhileAClaimWaits(t *testing.T) {
 
 func TestEventScheduledBySQLIsClaimedOnTime(t *testing.T) {
 	t.Parallel()
-	b := open(t, neverPolls)
+	b := setup(t, neverPolls)
 	running(t, b.Service)
 	listening(t, b)
 	got := whileWaiting(t, b, queue.ClaimParams{}, func() {
