@@ -1,6 +1,7 @@
 package http
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-chi/chi/v5"
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/http/bind"
@@ -32,9 +34,31 @@ type accessLog struct {
 	err    error  // what the client was not told
 	fields []any  // names and values, in turn
 	room   [8]any // of fields, so that most requests need no more
+
+	route chi.Context
+	ctx   requestContext
+}
+
+// A requestContext is the context of a request, with its accessLog and its route. It is part of the accessLog, so that a request has one
+// allocation and one copy for all of them.
+type requestContext struct {
+	context.Context
+	log *accessLog
 }
 
 type accessLogKey struct{}
+
+// Value implements context.Context.
+func (c *requestContext) Value(key any) any {
+	switch key {
+	case accessLogKey{}:
+		return c.log
+	case chi.RouteCtxKey:
+		return &c.log.route
+	default:
+		return c.Context.Value(key)
+	}
+}
 
 // logOf returns the accessLog of r, which observe put there.
 func logOf(r *http.Request) *accessLog { return r.Context().Value(accessLogKey{}).(*accessLog) }
@@ -65,7 +89,7 @@ func (l *accessLog) Unwrap() http.ResponseWriter { return l.ResponseWriter }
 
 // observe gives each request its id and its accessLog, answers panics, and says in one line of the log and in the metrics how the
 // request went.
-func (s *Server) observe(next http.Handler) http.Handler {
+func (s *Server) observe(routes chi.Routes, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		l := &accessLog{ResponseWriter: w, start: time.Now(), id: requestID(r)}
 		l.fields = l.room[:0]
@@ -73,7 +97,9 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		h["X-Request-Id"] = []string{l.id}
 		h["X-Content-Type-Options"] = noSniff
 		h["Content-Security-Policy"] = noPage
-		r = r.WithContext(context.WithValue(r.Context(), accessLogKey{}, l))
+		l.route.Routes = routes
+		l.ctx = requestContext{r.Context(), l}
+		r = r.WithContext(&l.ctx) //nolint:contextcheck // it inherits from the context of r
 		defer s.finish(l, r)
 		defer s.rescue(l, r)
 		next.ServeHTTP(l, r)
@@ -84,12 +110,9 @@ func (s *Server) observe(next http.Handler) http.Handler {
 func (s *Server) finish(l *accessLog, r *http.Request) {
 	took := time.Since(l.start)
 	// The route is the pattern that r matched, never its path: there are few of them, and they hold nothing of the caller's.
-	_, route, _ := strings.Cut(r.Pattern, " ")
-	if route = strings.TrimSuffix(route, "{$}"); route == "" {
-		route = "unmatched"
-	}
+	route := cmp.Or(r.Pattern, "unmatched")
 	s.metrics.observe(route, r.Method, l.status, took)
-	s.log.WithLevel(s.level(l, r.Pattern, took)).Err(l.err).
+	s.log.WithLevel(s.level(l, r.Method+" "+r.Pattern, took)).Err(l.err).
 		Str("request_id", l.id).Str("method", r.Method).Str("route", route).Int("status", l.status).
 		Dur("duration_ms", took).Int64("bytes", l.bytes).Fields(l.fields).Msg("request")
 }

@@ -149,6 +149,6 @@ func ask(t *testing.T, s *Server, handler http.HandlerFunc, requestID string) an
 	if requestID != "" {
 		r.Header.Set("X-Request-Id", requestID)
 	}
-	s.observe(handler).ServeHTTP(w, r)
+	s.observe(nil, handler).ServeHTTP(w, r)
 	return answer{t: t, status: w.Code, header: w.Header(), body: strings.TrimSuffix(w.Body.String(), "\n")}
 }

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/prometheus/client_golang/prometheus"
@@ -78,7 +80,8 @@ func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, svc: cfg.Service, schedules: cfg.Schedules, log: cfg.Logger, version: versionOf(cfg.Version)}
 	s.versionJSON, _ = json.Marshal(s.version) // strings always encode
 	s.metrics = newMetrics(cfg.Registry, cfg.Service, cfg.Schedules, s.version)
-	s.handler = s.observe(s.checkHost(s.authenticate(checkOrigin(s.routes()))))
+	routes := s.routes()
+	s.handler = s.observe(routes, s.checkHost(s.authenticate(checkOrigin(routes))))
 	return s
 }
 
@@ -116,10 +119,12 @@ func Starting(cfg Config) *Server {
 	cfg = cfg.withDefaults()
 	s := &Server{cfg: cfg, log: cfg.Logger, version: versionOf(cfg.Version), metrics: newRequestMetrics()}
 	refuse := func(w http.ResponseWriter, r *http.Request) { fail(w, r, errStarting) }
-	mux := http.NewServeMux()
-	mux.HandleFunc("/", refuse)
-	mux.HandleFunc("GET /readyz", refuse)
-	mux.HandleFunc("GET /livez", withoutParameters(s.livez))
-	s.handler = s.observe(s.checkHost(mux))
+	r := chi.NewRouter()
+	r.Use(middleware.GetHead)
+	r.NotFound(refuse)
+	r.MethodNotAllowed(refuse)
+	r.Get("/livez", withoutParameters(s.livez))
+	r.Get("/readyz", refuse)
+	s.handler = s.observe(r, s.checkHost(r))
 	return s
 }

@@ -196,7 +196,11 @@ func (b *Binding) decodeParams(r *http.Request, v reflect.Value) error {
 		values, pointer, wrong := query[f.Name], "?"+f.Name, ""
 		switch f.In {
 		case "path":
-			values, pointer = []string{r.PathValue(f.Name)}, "{"+f.Name+"}"
+			value := r.PathValue(f.Name)
+			if r.URL.RawPath != "" { // then chi matches that, and its values are escaped
+				value, _ = url.PathUnescape(value) // it was valid when it was parsed
+			}
+			values, pointer = []string{value}, "{"+f.Name+"}"
 		case "header":
 			values, pointer = r.Header.Values(f.Name), f.Name
 			if len(values) > 1 && f.isSlice { // RFC 9110, section 5.3
