@@ -1,0 +1,98 @@
+// Package queued_test holds CONTRIBUTING.md to the tree that it describes.
+package queued_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// contributing returns the text under a heading of CONTRIBUTING.md.
+func contributing(t *testing.T, heading string) string {
+	t.Helper()
+	text, err := os.ReadFile("CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
+	if !found {
+		t.Fatalf("CONTRIBUTING.md has no heading %q", heading)
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	return section
+}
+
+func TestMapNamesEveryPackage(t *testing.T) {
+	t.Parallel()
+	var packages []string
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (strings.HasPrefix(entry.Name(), ".") && path != "." || entry.Name() == "testdata" || entry.Name() == "bin"):
+			return fs.SkipDir
+		case strings.HasSuffix(path, ".go") && filepath.Dir(path) != ".":
+			packages = append(packages, filepath.ToSlash(filepath.Dir(path))+"/")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mapped []string
+	for line := range strings.Lines(contributing(t, "Map")) {
+		if path, _, _ := strings.Cut(line, " "); strings.HasSuffix(path, "/") {
+			mapped = append(mapped, path)
+		}
+	}
+	for _, path := range slices.Compact(slices.Sorted(slices.Values(packages))) {
+		if !slices.Contains(mapped, path) {
+			t.Errorf("%s is not on the map", path)
+		}
+	}
+	for _, path := range mapped {
+		if _, err := os.Stat(path); err != nil {
+			t.Errorf("the map names %s: %v", path, err)
+		}
+	}
+}
+
+// A row of "Where to find" is | what | `file`: `text in it` |.
+func TestPlacesToFindThingsExist(t *testing.T) {
+	t.Parallel()
+	place := regexp.MustCompile("`([^`]+)`: `([^`]+)`")
+	places := place.FindAllStringSubmatch(contributing(t, "Where to find"), -1)
+	if len(places) < 5 {
+		t.Fatalf("%d places, want at least 5", len(places))
+	}
+	for _, p := range places {
+		text, err := os.ReadFile(p[1])
+		if err != nil {
+			t.Error(err)
+		} else if !strings.Contains(string(text), p[2]) {
+			t.Errorf("%s does not contain %q", p[1], p[2])
+		}
+	}
+}
+
+func TestGlossaryHasAtMostFortyTerms(t *testing.T) {
+	t.Parallel()
+	seen := make(map[string]bool)
+	for line := range strings.Lines(contributing(t, "Glossary")) {
+		term, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " |")
+		if !strings.HasPrefix(line, "| ") || term == "term" || strings.HasPrefix(term, "---") {
+			continue
+		}
+		if seen[term] {
+			t.Errorf("%q has two meanings", term)
+		}
+		seen[term] = true
+	}
+	if len(seen) == 0 || len(seen) > 40 {
+		t.Errorf("%d terms, want 1 to 40", len(seen))
+	}
+}
