@@ -25,7 +25,9 @@ select line from
   union all
   select format('column %s.%I %s %s notnull=%s default=%s identity=%s generated=%s storage=%s compression=%s statistics=%s %s %s', c.oid::regclass, a.attname
   , a.attnum, format_type(a.atttypid, a.atttypmod), a.attnotnull, pg_get_expr(d.adbin, d.adrelid), a.attidentity, a.attgenerated
-  , a.attstorage, a.attcompression, coalesce(a.attstattarget, -1), a.attoptions, a.attacl)
+  , a.attstorage, a.attcompression, coalesce(a.attstattarget, -1)
+  , array(select o from unnest(a.attoptions) o where o !~ '^pg_attver=') -- which some builds of PostgreSQL number each column by
+  , a.attacl)
   from pg_class c join n on n.oid = c.relnamespace
   join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
   left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
