@@ -14,16 +14,16 @@ import (
 	"github.com/queued/queued/internal/schedule"
 )
 
-// generous is far less than what the rules of these tests took, and far more than they take.
+// generous is far more than an expansion within the budget takes.
 const generous = 30 * time.Second
 
-// ruled makes a schedule's spec of a rule.
+// ruled returns a spec with a recurrence rule.
 func ruled(t *testing.T, rule string) schedule.Spec {
 	t.Helper()
 	return schedule.Spec{RRule: rule, At: moment(t, "2027-01-01T00:00:00"), Timezone: "America/New_York", Event: json.RawMessage(`{}`)}
 }
 
-func TestNoRuleKeepsACallForLong(t *testing.T) {
+func TestHostileRulesAreBoundedInTime(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
 	for _, c := range hostileRules {
@@ -78,16 +78,16 @@ func TestCallEndsWithItsCaller(t *testing.T) {
 	if _, err := env.Preview(ctx, schedule.PreviewParams{Spec: spec}); !errors.Is(err, context.Canceled) {
 		t.Errorf("preview without a caller: %v", err)
 	}
-	hasty := serviceWith(t, schedule.Config{DatabaseURL: env.url, QueryTimeout: time.Millisecond})
-	if _, err := hasty.Preview(t.Context(), schedule.PreviewParams{Spec: spec}); !errors.Is(err, schedule.ErrQueryTimeout) || errors.Is(err, schedule.ErrUnavailable) {
+	impatient := serviceWith(t, schedule.Config{DatabaseURL: env.url, QueryTimeout: time.Millisecond})
+	if _, err := impatient.Preview(t.Context(), schedule.PreviewParams{Spec: spec}); !errors.Is(err, schedule.ErrQueryTimeout) || errors.Is(err, schedule.ErrUnavailable) {
 		t.Errorf("preview beyond its time: %v", err)
 	}
-	if _, err := hasty.Create(t.Context(), schedule.CreateParams{Spec: spec}); !errors.Is(err, schedule.ErrQueryTimeout) {
+	if _, err := impatient.Create(t.Context(), schedule.CreateParams{Spec: spec}); !errors.Is(err, schedule.ErrQueryTimeout) {
 		t.Errorf("create beyond its time: %v", err)
 	}
 }
 
-// locked takes a lock that the functions of the schema wait for, until the test ends.
+// locked takes a lock that the functions of the schema wait for, until release is called.
 func (env environment) locked(t *testing.T, table string) (release func()) {
 	t.Helper()
 	tx, err := pgtest.Connect(t, env.url).Begin(t.Context())
@@ -100,7 +100,7 @@ func (env environment) locked(t *testing.T, table string) (release func()) {
 	return func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }
 }
 
-func TestCallsThatHangKeepNothingFromFiring(t *testing.T) {
+func TestHangingCallsDoNotStopFiring(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
 	release := env.locked(t, "agent.owner")
@@ -128,7 +128,7 @@ func TestCallsThatHangKeepNothingFromFiring(t *testing.T) {
 	}
 }
 
-func TestCloseEndsThoughACallDoesNot(t *testing.T) {
+func TestCloseReturnsWhileACallHangs(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
 	s, err := schedule.Open(t.Context(), schedule.Config{DatabaseURL: pgtest.AsService(env.url), CallTimeout: time.Hour})
@@ -185,7 +185,7 @@ func TestCallThatHangsIsAnsweredInTime(t *testing.T) {
 	}
 }
 
-// A process that stands still while it fires (stopped, swapped out, its machine paused) holds its schedules until its session is ended.
+// A process that is stopped while it fires holds its schedules until the server ends its session.
 func TestSchedulesThatAFrozenProcessHoldsAreFiredByAnother(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
@@ -229,13 +229,13 @@ func TestFiringGoesOnWhenItsSessionIsEnded(t *testing.T) {
 	}
 }
 
-// However much was missed, and by however many, what is in time fires meanwhile, whether it is simple or takes planning.
+// However much was missed, what is in time fires meanwhile, whether its next time is simple or not.
 func TestMissedSchedulesDoNotHoldUpTheOthers(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
 	seconds := env.create(t, schedule.Spec{Cron: "* * * * * *", Timezone: "America/New_York"})
 	simple := env.create(t, schedule.Spec{At: moment(t, "2040-01-01T00:00:00Z")})
-	planned := env.create(t, schedule.Spec{At: moment(t, "2040-01-01T00:00:00Z")})
+	nearChange := env.create(t, schedule.Spec{At: moment(t, "2040-01-01T00:00:00Z")})
 	env.exec(t, `update agent.schedule set status = 'paused' where id = $1`, seconds.ID)
 	env.exec(t, `
 		insert into agent.schedule (event, kind, rule, timezone, zone, next_local, next_at)
@@ -245,15 +245,15 @@ func TestMissedSchedulesDoNotHoldUpTheOthers(t *testing.T) {
 	stop := running(t, env.Service)
 	until(t, "some of what was missed is recorded", func() bool { return pgtest.Query[bool](t, env.sql, `select exists (select from agent.occurrence)`) })
 	env.exec(t, `update agent.schedule set next_at = now(), next_local = now() at time zone 'UTC' where id = $1`, simple.ID)
-	env.exec(t, `update agent.schedule set next_at = now() where id = $1`, planned.ID)
-	until(t, "what is in time fired", func() bool { return env.get(t, simple.ID).Fired+env.get(t, planned.ID).Fired == 2 })
+	env.exec(t, `update agent.schedule set next_at = now() where id = $1`, nearChange.ID)
+	until(t, "what is in time fired", func() bool { return env.get(t, simple.ID).Fired+env.get(t, nearChange.ID).Fired == 2 })
 	stop()
 	if n := pgtest.Query[int](t, env.sql, `select count(*) from agent.schedule where status = 'active' and next_at < now() - interval '1 min'`); n < 1000 {
 		t.Errorf("only %d are still behind: that is too few to tell", n)
 	}
 }
 
-func TestOldOccurrencesAreForgottenBatchByBatch(t *testing.T) {
+func TestOldOccurrencesArePrunedInBatches(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
 	env.exec(t, `insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status)
@@ -295,8 +295,7 @@ func TestOldOccurrencesAreForgottenBatchByBatch(t *testing.T) {
 	}
 }
 
-// The way to what is old is through the table, block by block.
-func TestForgettingReadsOnlyItsBlocks(t *testing.T) {
+func TestPruningReadsOnlyItsBlocks(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
 	env.exec(t, `insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status) select i, now(), now(), 'fired' from generate_series(1, 20000) i`)

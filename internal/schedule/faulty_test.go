@@ -33,7 +33,7 @@ func (env environment) fireAll(t *testing.T) {
 }
 
 // An update of the operating system may take a zone away (tzdata-legacy), as may a restore to another server.
-func TestScheduleOfAZoneThatTheServerLostStopsNothingButItself(t *testing.T) {
+func TestUnknownZonePausesOnlyItsSchedules(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
 	lost := env.create(t, hourly("America/New_York"))
@@ -97,7 +97,7 @@ func TestScheduleOfAZoneThatTheServerLostStopsNothingButItself(t *testing.T) {
 	}
 }
 
-func TestZoneThatTheServerLostKeepsNoOtherFromBeingChecked(t *testing.T) {
+func TestUnknownZoneDoesNotStopTheCheckOfOthers(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
 	env.owner(t, "ada", "Europe/Berlin")
@@ -138,8 +138,8 @@ func TestZoneThatTheServerLostKeepsNoOtherFromBeingChecked(t *testing.T) {
 	}
 }
 
-// Rows that no call makes, but that the columns can hold: written by hand, or by a version to come.
-func TestRowThatCannotBeReadStopsNothingButItself(t *testing.T) {
+// Rows that no call makes, but that the columns can hold: written by hand, or by a later version.
+func TestInvalidRowPausesOnlyItself(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
 	bad := map[string]int64{}
@@ -231,7 +231,7 @@ func TestRowThatCannotBeReadStopsNothingButItself(t *testing.T) {
 	}
 }
 
-func TestOccurrencesPageThroughTimesThatNoAnswerCanHold(t *testing.T) {
+func TestOccurrencesPageThroughUnrepresentableTimes(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
 	s := env.create(t, hourly("UTC"))
@@ -255,8 +255,8 @@ func TestOccurrencesPageThroughTimesThatNoAnswerCanHold(t *testing.T) {
 	}
 }
 
-// What has to be planned anew is marked, so that nobody fires it before, and planned by whoever comes by.
-func TestScheduleThatIsToBePlannedFiresNothingBefore(t *testing.T) {
+// A schedule whose next time is unresolved is marked, so that no process fires it before one has expanded it.
+func TestUnresolvedScheduleFiresNothingUntilItIsExpanded(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
 	s := env.create(t, hourly("UTC"))
@@ -269,14 +269,14 @@ func TestScheduleThatIsToBePlannedFiresNothingBefore(t *testing.T) {
 		t.Errorf("%d fired", n)
 	}
 	if got := env.get(t, s.ID); !got.NextLocal.After(*s.NextLocal) || got.Status != schedule.Active || got.Fired != 0 {
-		t.Errorf("planned: %+v", got)
+		t.Errorf("expanded: %+v", got)
 	}
 	if got := env.get(t, gone.ID); got.Status != schedule.Completed || got.NextAt != nil {
-		t.Errorf("planned beyond its end: %+v", got)
+		t.Errorf("expanded beyond its end: %+v", got)
 	}
 }
 
-func TestChangesOfWhatAPlanWasMadeFromHaveItPlannedAgain(t *testing.T) {
+func TestExpansionIsRepeatedWhenItsScheduleChanges(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
 	s := env.create(t, hourly("UTC"))
@@ -308,7 +308,7 @@ func TestChangesOfWhatAPlanWasMadeFromHaveItPlannedAgain(t *testing.T) {
 	env.owner(t, "ada", "UTC")
 	record := `{"event":{},"owner":"ada","kind":"cron","rule":"@daily","zone":"Asia/Tokyo","next_local":"2040-01-01T00:00:00","next_at":"2040-01-01T00:00:00Z"}`
 	if _, err := env.sql.Exec(t.Context(), `select agent.insert_schedule($1)`, record); err == nil || !strings.Contains(err.Error(), "QD013") {
-		t.Errorf("a plan by the zone an owner had: %v", err)
+		t.Errorf("an expansion by the zone an owner had: %v", err)
 	}
 	done := make(chan error, 1)
 	go func() {

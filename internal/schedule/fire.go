@@ -140,7 +140,7 @@ func (s *Service) fireLocked(ctx context.Context, grace *time.Duration) (ids []i
 		return err
 	})
 	switch {
-	case err != nil && isFault(err): // of one of them: each is stored by itself
+	case err != nil && isFault(err) && len(valid) > 0: // of one of them: each is expanded and stored by itself
 		rest, firings = valid, nil
 	case err != nil:
 		return ids, nil, wrap("firing schedules", err)

@@ -219,7 +219,7 @@ func TestTimeThatComesTwiceFiresOnceAndOneInAGapFires(t *testing.T) {
 	}
 }
 
-func TestKnownOccurrenceIsPassedOverNeverFiredTwice(t *testing.T) {
+func TestKnownOccurrenceIsNeverFiredTwice(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
 	s := env.create(t, schedule.Spec{Cron: "0 0 1 1 *", Timezone: "UTC"})
@@ -299,7 +299,7 @@ func TestTwoServicesFireEachOccurrenceOnceThoughOneIsKilled(t *testing.T) {
 	victim := serviceOn(t, u.String())
 
 	awaitEvent := env.listen(t)
-	// They are due within the next seconds, and in time: what is missed would be planned one by one.
+	// They are due within the next seconds, and in time: what is missed is expanded one by one.
 	env.exec(t, `
 		insert into agent.schedule (queue, event, kind, at_local, timezone, zone, next_local, next_at)
 		select 'many', '{"n":1}', 'once', t.at at time zone 'Europe/Berlin', 'Europe/Berlin', 'Europe/Berlin', t.at at time zone 'Europe/Berlin', t.at
@@ -351,7 +351,7 @@ func TestScheduleMadeForSoonFiresWithoutWaitingForAPoll(t *testing.T) {
 	awaitEvent()
 }
 
-func TestScheduleThatCannotFireIsOutOfTheOthersWay(t *testing.T) {
+func TestFaultyScheduleDoesNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
 	bad, good := env.create(t, hourly("UTC")), env.create(t, hourly("UTC"))
@@ -368,7 +368,7 @@ func TestScheduleThatCannotFireIsOutOfTheOthersWay(t *testing.T) {
 }
 
 // A million schedules that wait cost nothing: what is due is the front of an index, before any statistics and after.
-func TestWaitingSchedulesAreNotLookedAt(t *testing.T) {
+func TestFiringReadsOnlyDueSchedules(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
 	env.create(t, hourly("UTC"))
@@ -575,7 +575,7 @@ func TestDeletedScheduleIsCancelledWithTheEventsThatNobodyClaimed(t *testing.T) 
 	}
 }
 
-func TestOldOccurrencesAreForgottenNotThoseAMoveCouldBringBack(t *testing.T) {
+func TestPruningKeepsOccurrencesThatAChangeOfZoneCouldBringBack(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
 	env.exec(t, `insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status)

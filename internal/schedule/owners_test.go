@@ -89,7 +89,7 @@ func TestOwnersMoveNeitherLosesAnOccurrenceNorFiresItTwice(t *testing.T) {
 	}
 }
 
-func TestOwnersMoveIntoAGapThatIsSkippedPlansTheTimeAfter(t *testing.T) {
+func TestOwnersMoveIntoASkippedGapFindsTheTimeAfter(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
 	env.owner(t, "ada", "Asia/Tokyo")

@@ -72,7 +72,7 @@ func TestRecurrenceRulesYieldLocalTimes(t *testing.T) {
 	}
 }
 
-func TestRecurrenceRulesThatMakeNoSenseAreRefused(t *testing.T) {
+func TestInvalidRecurrenceRulesAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, rule := range []string{
 		"", "daily", "FREQ=FORTNIGHTLY", "INTERVAL=2", "FREQ=DAILY;INTERVAL=-1", "FREQ=DAILY;INTERVAL=1000001", "FREQ=DAILY;COUNT=10001", "FREQ=SECONDLY;BYHOUR=9;COUNT=1001", "FREQ=DAILY;COUNT=-1",
@@ -95,7 +95,7 @@ func TestRecurrenceRulesThatMakeNoSenseAreRefused(t *testing.T) {
 }
 
 // A rule that is followed from long after its start comes at the same times as one that is followed from its start.
-func TestRecurrenceRulesAreTheSameFromAnywhere(t *testing.T) {
+func TestRecurrenceRulesYieldTheSameTimesFromAnyStart(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))

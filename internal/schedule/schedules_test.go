@@ -45,7 +45,7 @@ func deref(s schedule.Schedule) []any {
 	return []any{s.ID, s.Name, *s.At, *s.Starts, *s.Ends, *s.NextLocal, s.NextAt.UTC(), s.Version, s.CreatedAt.UTC(), s.UpdatedAt.UTC(), s.Kind, s.Status, s.Gap}
 }
 
-func TestSchedulesThatMakeNoSenseAreRefusedByField(t *testing.T) {
+func TestInvalidSchedulesAreRefusedByField(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
 	at := moment(t, "2030-01-01T00:00:00")

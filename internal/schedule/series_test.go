@@ -14,8 +14,8 @@ import (
 	"github.com/queued/queued/internal/schedule"
 )
 
-// hostileRules are rules that the library that once expanded them followed without end, or nearly so, and others of their kinds. refused is a part of
-// why a rule is refused; empty: it is taken.
+// hostileRules are rules that take rrule-go very long or for ever, and similar ones. refused is a part of the error that a rule is refused with; empty: it is
+// accepted.
 var hostileRules = []struct{ rule, refused string }{
 	{"FREQ=SECONDLY;BYSECOND=0;BYSETPOS=2", "BYSETPOS"},
 	{"FREQ=MINUTELY;BYSECOND=0,30;BYSETPOS=3", "BYSETPOS"},
@@ -47,7 +47,7 @@ var hostileRules = []struct{ rule, refused string }{
 	{"FREQ=YEARLY;BYMONTH=1;BYHOUR=0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23;BYMINUTE=0,1,2,3,4,5,6,7,8,9;BYSECOND=0,1,2,3,4,5,6,7,8,9;BYSETPOS=-1,366", ""},
 }
 
-func TestHostileRulesAreRefusedOrFollowedWithinTheBudget(t *testing.T) {
+func TestHostileRulesAreRefusedOrExpandedWithinTheBudget(t *testing.T) {
 	t.Parallel()
 	start := local(t, "2027-01-01T00:00:00")
 	for _, c := range hostileRules {
@@ -77,7 +77,7 @@ func TestExpansionEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// The library is a witness: it expands no rule outside of this test. Left out is what it is wrong about: numbers of weeks at the turn of the
+// rrule-go is the reference; it expands rules in tests only. Left out is what it is wrong about: numbers of weeks at the turn of the
 // year (see below), weekdays with and without a number together, and BYSETPOS within a first week that began before the start.
 func TestRulesComeWhenAnIndependentExpansionHasThem(t *testing.T) {
 	t.Parallel()
@@ -118,11 +118,11 @@ func TestRulesComeWhenAnIndependentExpansionHasThem(t *testing.T) {
 			t.Fatal(err)
 		}
 		option.Dtstart, option.Until = start, start.AddDate(3, 0, 0) // so that it ends
-		witness, err := rrule.NewRRule(*option)
+		reference, err := rrule.NewRRule(*option)
 		if err != nil {
 			t.Fatal(err)
 		}
-		next := witness.Iterator()
+		next := reference.Iterator()
 		for i := range got {
 			want, ok := next()
 			if !ok {
@@ -130,7 +130,7 @@ func TestRulesComeWhenAnIndependentExpansionHasThem(t *testing.T) {
 			}
 			compared++
 			if !got[i].Equal(want) {
-				t.Errorf("%s from %s: time %d is %s, the witness has %s", rule, start, i, got[i], want)
+				t.Errorf("%s from %s: time %d is %s, the reference has %s", rule, start, i, got[i], want)
 				break
 			}
 		}
@@ -198,21 +198,21 @@ func TestCronExpressionsComeWhenAnIndependentExpansionHasThem(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", expression, err)
 		}
-		witness, err := parser.Parse(expression)
+		reference, err := parser.Parse(expression)
 		if err != nil {
 			t.Fatal(err)
 		}
 		at := start.Add(-time.Second)
 		for i := range 50 {
-			if at = witness.Next(at); !got[i].Equal(at) {
-				t.Errorf("%s from %s: time %d is %s, the witness has %s", expression, start, i, got[i], at)
+			if at = reference.Next(at); !got[i].Equal(at) {
+				t.Errorf("%s from %s: time %d is %s, the reference has %s", expression, start, i, got[i], at)
 				break
 			}
 		}
 	}
 }
 
-// Whatever a rule says, it is refused, or followed within the budget, without a panic and in order.
+// Any rule is refused, or expanded within the budget, in order and without a panic.
 func FuzzRecurrenceRule(f *testing.F) {
 	for _, rule := range []string{"FREQ=YEARLY;BYDAY=53SU,-53MO;BYWEEKNO=53", "FREQ=MONTHLY;BYDAY=5MO;BYSETPOS=-1", "FREQ=WEEKLY;WKST=SU;BYDAY=SA;INTERVAL=3", "FREQ=YEARLY;BYYEARDAY=-366,366;BYHOUR=0,23"} {
 		f.Add(rule, int64(0), int64(1_000_000_000))
