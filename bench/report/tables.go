@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -177,7 +178,7 @@ func (r *Report) Markdown(w io.Writer) {
 	if unsafe := r.unsafe(); unsafe != "" {
 		say("**%s**\n", unsafe)
 	}
-	say("Measured %s. Rounds: %d, the parts in turns. Duration of each: %s\n", r.Started.Format("2006-01-02 15:04 MST"), r.Rounds, r.Duration)
+	say("Measured %s, in %d rounds, the parts in turns, %s each.\n", r.Started.Format("2006-01-02 15:04 MST"), r.Rounds, cmp.Or(r.Duration, "as long as needed"))
 	m := r.Machine
 	var settings []string
 	for _, name := range sortedKeys(m.Settings) {

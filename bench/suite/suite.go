@@ -19,7 +19,7 @@ import (
 // Config is what to measure, by the flags of its command.
 type Config struct {
 	Rounds   int               `default:"3" placeholder:"N" help:"How often each part is run; the parts take turns."`
-	Duration time.Duration     `default:"10s" help:"How long one run of a part takes, without its preparation; some parts take what they need."`
+	Duration time.Duration     `default:"10s" help:"How long one run of a part takes, without its preparation; some parts take as long as they need."`
 	Only     []string          `placeholder:"PART" help:"Run these parts alone: names, or the first words of names, such as floor,river.copy,single."`
 	Peers    map[string]string `name:"peer" placeholder:"NAME=FILE" help:"Measure a peer too: its SQL to load, with the scripts of suite/peers/NAME."`
 	Pgbench  string            `default:"pgbench" placeholder:"FILE" help:"The program pgbench."`
@@ -123,7 +123,7 @@ func (c *Config) Run(ctx context.Context, target workloads.Config) (*report.Repo
 
 func (c *Config) parts(target workloads.Config) ([]part, error) {
 	all := slices.Concat(floor(c.Pgbench, target.Program).parts(), riverParts())
-	for _, w := range timedWorkloads {
+	for _, w := range workloadParts {
 		all = append(all, w.part())
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Peers)) {
@@ -145,10 +145,10 @@ type workload struct {
 	name  string // the part's
 	about string
 	args  string // of the command line, the workload's name first
-	timed bool   // it takes --duration; the others know how long they need
+	timed bool   // it has a flag --duration
 }
 
-var timedWorkloads = []workload{
+var workloadParts = []workload{
 	{"single.64", "single events over HTTP, 64 connections", "single --connections 64", true},
 	{"single.256", "single events over HTTP, 256 connections", "single --connections 256", true},
 	{"batch", "batches of 100 events over HTTP, 4 connections", "batch --batch 100 --connections 4", true},

@@ -11,7 +11,7 @@ import (
 
 func TestWorkloadsAreParsedWithTheDurationIfTheyTakeIt(t *testing.T) {
 	t.Parallel()
-	for _, w := range timedWorkloads {
+	for _, w := range workloadParts {
 		if _, err := w.parse(3 * time.Second); err != nil {
 			t.Errorf("%s: %s", w.name, err)
 		}

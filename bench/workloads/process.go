@@ -46,7 +46,7 @@ func Build(ctx context.Context, root string) (program string, remove func(), err
 // process is a queued that this program has started.
 type process struct {
 	cmd      *exec.Cmd
-	log      *os.File // its standard error: a file, so that nobody has to read along
+	log      *os.File // its standard error: a file, which costs the load generator nothing
 	ended    chan struct{}
 	stopping atomic.Bool
 }
@@ -158,7 +158,7 @@ func (p *process) stop() error {
 	}
 	select {
 	case <-p.ended:
-		return nil // its failure has been told
+		return nil // failed was called
 	default:
 	}
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {

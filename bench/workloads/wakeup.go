@@ -198,7 +198,7 @@ func (s *session) startWaiters(ctx context.Context, srv *server, n int) (*waiter
 				}
 				select {
 				case wt.claims <- time.Now():
-				default: // nobody waits for it: an event that came twice, which the account has
+				default: // an event that came twice, which the account has
 				}
 				c.Ack(ctx, leases[0])
 			}

@@ -24,7 +24,7 @@ import (
 	"github.com/queued/queued/bench/report"
 )
 
-// Config is what every workload is told.
+// Config says what to measure, for every workload.
 type Config struct {
 	URL    string // the server to measure; empty: servers are started, on databases of their own, made and dropped at DatabaseURL
 	APIKey string // what the server at URL requires; empty: nothing
