@@ -140,12 +140,12 @@ func (c *Committer[O]) forget(op O) {
 	if i := slices.Index(c.waiting, op); i >= 0 {
 		c.waiting = slices.Delete(c.waiting, i, i+1)
 		c.waitingItems -= op.ticket().items
-		c.settled(op)
+		c.removePending(op)
 	}
 }
 
-// settled takes an operation off the pending ones. The caller holds mu.
-func (c *Committer[O]) settled(op O) {
+// removePending takes an operation off the pending ones. The caller holds mu.
+func (c *Committer[O]) removePending(op O) {
 	c.pending--
 	c.pendingBytes -= op.ticket().bytes
 }
@@ -265,7 +265,7 @@ func (c *Committer[O]) failWaiting() {
 func (c *Committer[O]) answer(ops []O, err error) {
 	c.mu.Lock()
 	for _, op := range ops {
-		c.settled(op)
+		c.removePending(op)
 	}
 	c.mu.Unlock()
 	for _, op := range ops {

@@ -36,19 +36,13 @@ func (req *claimRequest) Check(report func(field, detail string)) {
 
 func (req *claimRequest) waits() time.Duration { return req.Wait }
 
-// releaseTimeout is how long releasing claims may take whose client has gone.
-const releaseTimeout = 10 * time.Second
-
 // release undoes claims that their client never received.
 func (s *Server) release(ctx context.Context, log *accessLog, claimed []queue.Event) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
-	defer cancel()
-	leases := convert(claimed, func(e queue.Event) queue.Lease { return queue.Lease{ID: e.ID, Receipt: e.Receipt} })
-	if err := s.svc.Release(ctx, leases); err != nil {
+	if err := s.svc.Release(ctx, queue.LeasesOf(claimed)); err != nil {
 		log.err = err // the leases end by themselves
 		return
 	}
-	log.add("released", len(leases))
+	log.add("released", len(claimed))
 }
 
 func (s *Server) claim(r *http.Request, req claimRequest) (reply, error) {

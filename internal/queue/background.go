@@ -13,7 +13,7 @@ import (
 	"github.com/queued/queued/internal/watermark"
 )
 
-// sweepLoop sweeps now and then until ctx ends.
+// sweepLoop sweeps every SweepInterval until ctx ends.
 func (s *Service) sweepLoop(ctx context.Context) error {
 	p := SweepParams{MaxVTAge: orNull(s.cfg.MaxVTAge)}
 	for loop.Pause(ctx, loop.Jittered(s.cfg.SweepInterval)) {
@@ -77,9 +77,9 @@ func (s *Service) scanBelow(ctx context.Context, scope watermark.Scope, start wa
 }
 
 const (
-	// serverInterval is the time between two looks at which server is the primary, and what its clock shows.
+	// serverInterval is the time between two checks of which server is the primary, and what its clock shows.
 	serverInterval = 5 * time.Second
-	// noticeableSkew is how far two servers' clocks must differ to be worth a word.
+	// noticeableSkew is how far two servers' clocks must differ for a warning.
 	noticeableSkew = time.Second
 )
 
@@ -127,9 +127,9 @@ func (p *server) expected() *time.Time {
 	return &now
 }
 
-// lookAtServer tells the database which server it is on, learns its time and its settings, and begins anew what hangs on the clock when
-// another one is the primary.
-func (s *Service) lookAtServer(ctx context.Context) error {
+// checkServer records which server is the primary, and reads its time and its settings. When it is another one than before, watermarks are forgotten,
+// as they are times of the other's clock, and all waiting claims try again.
+func (s *Service) checkServer(ctx context.Context) error {
 	var (
 		timeline int64
 		isFirst  bool
@@ -181,7 +181,7 @@ func (s *Service) lookAtServer(ctx context.Context) error {
 	return nil
 }
 
-// warnOfSafety says which settings put what is committed at risk.
+// warnOfSafety logs which settings put commits at risk.
 func (s *Service) warnOfSafety(safety pg.Safety) {
 	for name, consequence := range safety.Unsafe() {
 		event := s.cfg.Logger.Warn()
@@ -192,14 +192,14 @@ func (s *Service) warnOfSafety(safety pg.Safety) {
 	}
 }
 
-// serverLoop looks at the server now and then, and at once when connections were made anew, until ctx ends.
+// serverLoop checks the server every serverInterval, and at once when connections were made anew, until ctx ends.
 func (s *Service) serverLoop(ctx context.Context) error {
 	for {
 		resets := s.db.Resets()
 		err := func() error {
 			ctx, cancel := context.WithTimeout(ctx, serverInterval)
 			defer cancel()
-			return s.lookAtServer(ctx)
+			return s.checkServer(ctx)
 		}()
 		pause := loop.Jittered(serverInterval)
 		if err != nil && ctx.Err() == nil {

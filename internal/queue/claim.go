@@ -88,7 +88,7 @@ func (c *claim) noteThrough(e *Event, vt time.Time) {
 func (s *Service) finishClaim(op *operation) (events []Event, full bool, err error) {
 	c := op.claim
 	if op.err != nil {
-		released := append(LeasesOf(c.events), c.surplus...)
+		released := slices.DeleteFunc(append(LeasesOf(c.events), c.surplus...), func(l Lease) bool { return l.Receipt == "" }) // it could not be read
 		if len(released) > 0 || !errors.Is(op.err, pg.ErrUnconfirmed) {
 			s.cfg.Logger.Error().Err(op.err).Int("released", len(released)).Msg("what a transaction has committed cannot be answered")
 		}
@@ -111,18 +111,15 @@ func (s *Service) finishClaim(op *operation) (events []Event, full bool, err err
 
 // LeasesOf returns the leases of claimed events.
 func LeasesOf(events []Event) []Lease {
-	leases := make([]Lease, 0, len(events))
+	leases := make([]Lease, len(events))
 	for i := range events {
-		if events[i].Receipt != "" {
-			leases = append(leases, Lease{ID: events[i].ID, Receipt: events[i].Receipt})
-		}
+		leases[i] = Lease{ID: events[i].ID, Receipt: events[i].Receipt}
 	}
 	return leases
 }
 
 // releaseUndelivered releases claims that no caller gets.
 func (s *Service) releaseUndelivered(queue string, leases []Lease) {
-	leases = slices.DeleteFunc(leases, func(l Lease) bool { return l.Receipt == "" }) // it could not be read
 	if err := s.Release(context.Background(), leases); err != nil {
 		s.cfg.Logger.Error().Err(err).Str("queue", queue).Int("events", len(leases)).
 			Msg("claims could not be released: they stay leased until they run out")

@@ -239,7 +239,7 @@ func (s *Service) openPools(ctx context.Context) (err error) {
 	return err
 }
 
-// closePools closes the connections. A server that does not answer their goodbye loses nothing, so that nobody waits longer than ctx lasts.
+// closePools closes the connections, by the end of ctx: a server that does not answer then loses nothing.
 func (s *Service) closePools(ctx context.Context) {
 	if err := s.all.CloseBy(ctx); err != nil {
 		s.cfg.Logger.Warn().Err(err).Msg("the database does not answer: its connections are dropped")

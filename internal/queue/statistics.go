@@ -106,8 +106,8 @@ const (
 	reportInterval = 5 * time.Second
 	// processLife is how long a process counts as living after its last report.
 	processLife = 6 * reportInterval
-	// goodbyeTimeout bounds each of the statements that a process sends as it ends. None of them is worth waiting for longer.
-	goodbyeTimeout = 2 * time.Second
+	// finalTimeout bounds each of the statements that a process sends as it ends.
+	finalTimeout = 2 * time.Second
 )
 
 // executionKey names a row of the statistics of executions.
@@ -221,7 +221,7 @@ func (s *Service) recordLoop(ctx context.Context) error {
 
 // recordLast writes the statistics that are left. It outlives ctx's cancellation.
 func (s *Service) recordLast(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbyeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalTimeout)
 	defer cancel()
 	if err := s.record(ctx, 0); err != nil {
 		s.cfg.Logger.Warn().Err(err).Msg("the statistics of the latest executions are lost")
@@ -241,7 +241,7 @@ func (s *Service) Executions(ctx context.Context, typ, worker *string) ([]Execut
 	return all, wrap("reading the statistics of executions", err)
 }
 
-// report tells the database of this process's metrics.
+// report writes this process's metrics to the database.
 func (s *Service) report(ctx context.Context) error {
 	var sum Counters
 	for _, c := range s.Counters() {
@@ -272,7 +272,7 @@ func (s *Service) report(ctx context.Context) error {
 	return wrap("reporting this process's metrics", err)
 }
 
-// reportLoop reports until ctx ends, takes out processes that died without a word, and then this one.
+// reportLoop reports and prunes processes that no longer do, until ctx ends. Then it prunes this one.
 func (s *Service) reportLoop(ctx context.Context) error {
 	for {
 		err := s.report(ctx)
@@ -286,7 +286,7 @@ func (s *Service) reportLoop(ctx context.Context) error {
 			break
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbyeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalTimeout)
 	defer cancel()
 	if _, err := s.loops.Exec(ctx, `select agent.prune_processes($1, $2)`, s.name, processLife); err != nil {
 		s.cfg.Logger.Warn().Err(err).Msg("this process could not take itself out of the list: it leaves that by itself")

@@ -16,10 +16,9 @@ import (
 )
 
 const (
-	// upkeepSuspended is how long a task may not have been done by anybody before that is logged: whoever does it notes so, and
-	// with this many processes on the database one of them gets to it.
+	// upkeepSuspended is how long a task may not have been done by any process before that is logged.
 	upkeepSuspended = 3 * time.Hour
-	// upkeepTries is how often a step is tried that would have to wait for a lock, or for another process that is at it.
+	// upkeepTries is how often a step is tried that would have to wait for a lock, or for another process that does it.
 	upkeepTries = 30
 	// upkeepBatch is how many rows one statement deletes, so that each commit stays short.
 	upkeepBatch = 1000

@@ -24,7 +24,7 @@ const (
 	// those that one claim or one page returns.
 	maxCommitBytes = 8 << 20
 	// commitLockTimeout is how long a commit waits for a row that another transaction has locked. The operations that may have to wait for it are
-	// then committed apart, lest all others wait with them.
+	// then committed apart, so that the others do not wait with them.
 	commitLockTimeout = 100 * time.Millisecond
 	// secondWriterThreshold is how many events must wait for a second writer to be worth its while: two with half as much each do less than one.
 	secondWriterThreshold = 100
@@ -97,8 +97,8 @@ func (s *Service) write(ctx context.Context, op *operation) error {
 	return err
 }
 
-// newCommitter returns the group commit of inserts, acks and claims. Claims are let in however much is pending, as there are few of them and they
-// are what makes the backlog smaller.
+// newCommitter returns the group commit of inserts, acks and claims. Claims are never refused for what is pending: there are few
+// of them, and they make the backlog smaller.
 func (s *Service) newCommitter() *groupcommit.Committer[*operation] {
 	apart := make(chan struct{}, max(1, s.calls.Config().MaxConns/2)) // half of the connections are left to other calls
 	return groupcommit.New(groupcommit.Config[*operation]{
