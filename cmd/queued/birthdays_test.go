@@ -14,13 +14,13 @@ import (
 	"github.com/queued/queued/internal/pgtest"
 )
 
-// birthdays is the directory of the worked example in docs/schedules.md: the worker and the receiver of its greetings.
+// birthdays is the directory of the example in docs/schedules.md: a worker that sends greetings and their receiver.
 const birthdays = "../../examples/birthdays"
 
-// leapYear is one in which anybody can have been born on any day.
+// leapYear is a year that has every day.
 const leapYear = "1988"
 
-// greeted is a person's yearly greeting, as the API shows it.
+// greeted is the schedule of a yearly greeting in the API.
 type greeted struct {
 	ID        int64     `json:"id"`
 	Status    string    `json:"status"`
@@ -29,7 +29,7 @@ type greeted struct {
 	NextAt    time.Time `json:"next_at"`
 }
 
-// greeting is one occurrence of it.
+// greeting is an occurrence of the schedule.
 type greeting struct {
 	NominalAt     string `json:"nominal_at"`
 	Status        string `json:"status"`
@@ -38,7 +38,7 @@ type greeting struct {
 	RetryCount    int    `json:"retry_count"`
 }
 
-// greet schedules a yearly greeting on a birthday, a local time, in whatever zone the owner is.
+// greet creates a schedule for every birthday, a civil time in the zone of the owner.
 func (p *program) greet(owner, first, last, birthday string) greeted {
 	p.t.Helper()
 	body := fmt.Sprintf(`{"owner":%q,"queue":"greetings","event":{"first_name":%q,"last_name":%q},"at":%q,"rrule":"FREQ=YEARLY"}`, owner, first, last, birthday)
@@ -64,7 +64,7 @@ func (p *program) greetings(id int64) []greeting {
 	return into[page](p.t, p.want(http.StatusOK, http.MethodGet, fmt.Sprintf("/schedules/%d/occurrences", id), "")).Occurrences
 }
 
-// becomes waits for the one greeting of a schedule to have a status, and returns it.
+// becomes waits until the only occurrence of a schedule has a status, and returns it.
 func (p *program) becomes(status string, id int64) (got greeting) {
 	p.t.Helper()
 	until(p.t, fmt.Sprintf("the greeting of schedule %d is %s", id, status), func() bool {
@@ -88,7 +88,7 @@ func into[T any](t *testing.T, a answer) (v T) {
 	return v
 }
 
-// born is the birthday of somebody who was born years ago at a time that comes again in a moment, in the given zone.
+// born returns a birthday in leapYear whose civil time is a moment from now in a zone.
 func born(t *testing.T, zone string, moment time.Duration) string {
 	t.Helper()
 	there, err := time.LoadLocation(zone)
@@ -98,7 +98,7 @@ func born(t *testing.T, zone string, moment time.Duration) string {
 	return leapYear + time.Now().In(there).Add(moment+time.Second).Format("-01-02T15:04:05")
 }
 
-// startGreeters starts the receiver, which has nothing for those of the first name refused, and the worker.
+// startGreeters starts the receiver, which refuses greetings to the first name refused, and the worker.
 func startGreeters(t *testing.T, p *program, refused string) (receiver *program) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "receiver")
@@ -119,12 +119,12 @@ func congratulated(receiver *program, name string) int {
 	return strings.Count(receiver.output(), "happy birthday, "+name+"!")
 }
 
-func TestBirthdaysAreGreetedOnceWhereverPeopleLive(t *testing.T) {
+func TestYearlySchedulesFireOnceInEveryZone(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL)
+	p := setup(t)
 	receiver := startGreeters(t, p, "Grace")
 
-	// Alan's birthday is in hours, where he lives; where he moves to, it is in a moment.
+	// Alan's birthday is hours away in his zone, and a moment away in the zone that he moves to.
 	p.liveIn("alan", "Europe/London")
 	alan := p.greet("alan", "Alan", "Turing", born(t, "Asia/Tokyo", 8*time.Second))
 	if wait := time.Until(alan.NextAt); wait < 7*time.Hour {
@@ -162,12 +162,12 @@ func TestBirthdaysAreGreetedOnceWhereverPeopleLive(t *testing.T) {
 		t.Errorf("history has %v", outcome)
 	}
 
-	// Back in London it is hours until the time at which Alan was greeted in Tokyo.
+	// In London the civil time of the greeting in Tokyo is hours away.
 	p.liveIn("alan", "Europe/London")
 	if next := p.greeted(alan.ID); next.NextLocal[:4] <= alan.NextLocal[:4] {
 		t.Errorf("back in London, Alan is greeted again at %s", next.NextLocal)
 	}
-	// A worker that was cut off before it could acknowledge sends a greeting again.
+	// A worker that was interrupted before its ack sends the greeting again.
 	sent := p.becomes("completed", ada.ID)
 	p.want(http.StatusCreated, http.MethodPost, fmt.Sprintf("/history/%d/requeue", sent.EventID), "")
 	receiver.waitForLine("a repetition", func(line string) bool { return strings.HasPrefix(line, "had ") })
@@ -179,9 +179,9 @@ func TestBirthdaysAreGreetedOnceWhereverPeopleLive(t *testing.T) {
 	}
 }
 
-func TestBirthdayMovesWithItsOwnerInTheWeekBefore(t *testing.T) {
+func TestOccurrenceMovesWithItsOwnersZone(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL)
+	p := setup(t)
 	soon := time.Now().UTC().AddDate(0, 0, 4)
 	p.liveIn("mary", "Asia/Tokyo")
 	mary := p.greet("mary", "Mary", "Jackson", leapYear+soon.Format("-01-02")+"T09:00:00")
@@ -199,9 +199,9 @@ func TestBirthdayMovesWithItsOwnerInTheWeekBefore(t *testing.T) {
 	}
 }
 
-func TestBirthdayOnALeapDayComesEveryYear(t *testing.T) {
+func TestYearlyScheduleOfALeapDayFiresEveryYear(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL)
+	p := setup(t)
 	p.liveIn("leap", "Europe/Berlin")
 	for leap, want := range map[string]string{
 		"feb28": "2096-02-29 2097-02-28 2098-02-28 2099-02-28 2100-02-28",

@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// dataDir is a folder for a private PostgreSQL. As root, PostgreSQL runs as another user, who has
-// to be let through.
+// dataDir returns a data directory that the account of a private PostgreSQL can enter.
 func dataDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -21,13 +20,13 @@ func dataDir(t *testing.T) string {
 	return filepath.Join(dir, "data")
 }
 
-// servePrivate serves from a private PostgreSQL.
+// servePrivate serves with a private PostgreSQL.
 func servePrivate(t *testing.T, dir string) *program {
 	t.Helper()
 	return serve(t, nil, "QUEUED_DATA_DIR="+dir)
 }
 
-func TestPrivatePostgresKeepsEventsOverARestartAndAKill(t *testing.T) {
+func TestPrivatePostgresKeepsEventsThroughRestartAndSIGKILL(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
 	first := servePrivate(t, dir)
@@ -74,7 +73,7 @@ func TestSecondProcessOnTheSameDataDirIsRefused(t *testing.T) {
 	first.want(http.StatusOK, http.MethodGet, "/readyz", "")
 }
 
-func TestDeathOfThePrivatePostgresEndsTheProgram(t *testing.T) {
+func TestEndOfThePrivatePostgresEndsTheProgram(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
 	p := servePrivate(t, dir)

@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestVariablesThatSetNothingAreNamedWithTheClosestThatDoes(t *testing.T) {
+func TestUnknownVariableIsReportedWithTheClosestSetting(t *testing.T) {
 	t.Parallel()
 	var grammar cli
 	src := newSource([]string{

@@ -11,7 +11,7 @@ import (
 	"github.com/queued/queued/internal/faults"
 )
 
-// quickServer is one whose data need not outlive the machine.
+// quickServer configures a server that does not sync its data to disk.
 var quickServer = faults.Config{Settings: map[string]string{"fsync": "off"}}
 
 func TestStartWaitsForADatabaseThatTakesWrites(t *testing.T) {
@@ -36,7 +36,7 @@ func TestStartWaitsForADatabaseThatTakesWrites(t *testing.T) {
 	}
 }
 
-func TestStopWhileItWaitsForTheDatabaseIsClean(t *testing.T) {
+func TestStopDuringTheWaitForTheDatabaseIsClean(t *testing.T) {
 	t.Parallel()
 	p := startProgram(t, nil, []string{"QUEUED_DATABASE_URL=postgres://queued@" + closedAddress(t) + "/queued"})
 	p.waitFor("waiting for the database")
@@ -46,7 +46,7 @@ func TestStopWhileItWaitsForTheDatabaseIsClean(t *testing.T) {
 	}
 }
 
-func TestStartGivesUpAfterItsTimeLimit(t *testing.T) {
+func TestStartFailsAfterStartTimeout(t *testing.T) {
 	t.Parallel()
 	p := startProgram(t, nil, []string{"QUEUED_DATABASE_URL=postgres://queued@" + closedAddress(t) + "/queued", "QUEUED_START_TIMEOUT=1s"})
 	if code := p.wait(); code != exitFailure || !strings.Contains(p.output(), "QUEUED_START_TIMEOUT") {
@@ -54,7 +54,7 @@ func TestStartGivesUpAfterItsTimeLimit(t *testing.T) {
 	}
 }
 
-func TestStartFailsAtOnceForWhatHasToBeMendedFirst(t *testing.T) {
+func TestStartFailsAtOnceOnAPermanentError(t *testing.T) {
 	t.Parallel()
 	server := faults.Start(t, quickServer)
 	p := startProgram(t, nil, []string{"QUEUED_DATABASE_URL=" + strings.Replace(server.URL(), "/queued?", "/another?", 1), "QUEUED_START_TIMEOUT=1h"})
@@ -63,7 +63,7 @@ func TestStartFailsAtOnceForWhatHasToBeMendedFirst(t *testing.T) {
 	}
 }
 
-// closedAddress is where nobody listens.
+// closedAddress returns an address on which nothing listens.
 func closedAddress(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -74,7 +74,7 @@ func closedAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-func TestStopKeepsItsBoundWhileTheDatabaseHangs(t *testing.T) {
+func TestStopIsBoundedWhileTheDatabaseHangs(t *testing.T) {
 	t.Parallel()
 	server := faults.Start(t, quickServer)
 	p := serve(t, nil, "QUEUED_DATABASE_URL="+server.URL(), "QUEUED_SHUTDOWN_TIMEOUT=5s")
@@ -93,7 +93,7 @@ func TestStopKeepsItsBoundWhileTheDatabaseHangs(t *testing.T) {
 	}
 }
 
-func TestReadinessWantsAStandbyWhereOneIsRequired(t *testing.T) {
+func TestRequireSyncMakesReadinessNeedAStandby(t *testing.T) {
 	t.Parallel()
 	pair := faults.StartPair(t, faults.Asynchronous, quickServer)
 	p := serve(t, nil, "QUEUED_DATABASE_URL="+pair.URL(), "QUEUED_REQUIRE_SYNC=true")

@@ -19,7 +19,7 @@ import (
 	"github.com/queued/queued/internal/pgtest"
 )
 
-// What the test of the promises under fire is made of: events, claimers, and what befalls them.
+// The size of the invariants test.
 const (
 	fireEvents   = 10_000
 	fireClaimers = 16
@@ -37,7 +37,7 @@ type lease struct {
 	ended *time.Time // when it was given back before its time, at the earliest
 }
 
-// history is what all clients saw, to be judged at the end.
+// history records the responses to all clients.
 type history struct {
 	mu       sync.Mutex
 	leases   map[int64][]*lease
@@ -63,7 +63,7 @@ func (h *history) acked(l *lease) {
 	h.finished[l.ID][l.Receipt] = true
 }
 
-// claimer is one worker, which now and then dies over its work, is late, or gives up.
+// claimer is a worker that sometimes abandons its events, is late with them, or nacks them.
 type claimer struct {
 	t       *testing.T
 	history *history
@@ -73,7 +73,7 @@ type claimer struct {
 	zombies []*lease // work of earlier lives, whose leases have most likely ended
 }
 
-// call sends one request to some server, and to another one for as long as there is no answer.
+// call sends a request to one server after the other until there is a response.
 func (c *claimer) call(ctx context.Context, method, path string, body, out any) int {
 	var text []byte
 	if body != nil {
@@ -128,7 +128,7 @@ func (c *claimer) work(ctx context.Context) {
 	}
 }
 
-// finish deals with what was claimed, one way or another.
+// finish acks, nacks or abandons a claimed event.
 func (c *claimer) finish(ctx context.Context, leases []*lease) {
 	var batch []*lease
 	for _, l := range leases {
@@ -176,7 +176,7 @@ func (c *claimer) ack(ctx context.Context, batch []*lease) {
 	}
 }
 
-// refusedOr reports whether a call on a lease was granted. It may be refused as lost; nothing else.
+// refusedOr reports whether a call on a lease succeeded. The only error allowed is that the lease is lost.
 func (c *claimer) refusedOr(granted int, l *lease, status int) bool {
 	if status != granted && status != http.StatusConflict && status != 0 {
 		c.t.Errorf("a call on the lease %s was answered %d", l.Receipt, status)
@@ -184,9 +184,9 @@ func (c *claimer) refusedOr(granted int, l *lease, status int) bool {
 	return status == granted
 }
 
-// Two processes, one of which is killed again and again, sixteen claimers that die, hang up, come
-// back too late and give back: nothing is lost, nothing is finished twice, and no event is leased twice at a time.
-func TestPromisesHoldUnderFire(t *testing.T) {
+// With two processes, one of which is killed repeatedly, and sixteen claimers that abandon events, hang up, are late and nack, no event is
+// lost, acked twice, or leased twice at a time.
+func TestInvariantsHoldUnderKillsAndLateWorkers(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	environ := []string{"QUEUED_DATABASE_URL=" + db.ServiceURL, "QUEUED_MAX_ATTEMPTS=1000"}
@@ -207,7 +207,7 @@ func TestPromisesHoldUnderFire(t *testing.T) {
 		}
 	}
 
-	ctx, stop := context.WithTimeout(t.Context(), patience)
+	ctx, stop := context.WithTimeout(t.Context(), waitTimeout)
 	defer stop()
 	var claimers sync.WaitGroup
 	transport := &http.Transport{MaxIdleConnsPerHost: fireClaimers}
@@ -228,7 +228,7 @@ func TestPromisesHoldUnderFire(t *testing.T) {
 	select {
 	case <-h.all:
 	case <-ctx.Done():
-		t.Errorf("after %v only %d of %d events are finished", patience, h.count(), fireEvents)
+		t.Errorf("after %v only %d of %d events are finished", waitTimeout, h.count(), fireEvents)
 	}
 	stop()
 	claimers.Wait()
@@ -246,7 +246,7 @@ func (h *history) count() int {
 
 func (h *history) done() bool { return h.count() == fireEvents }
 
-// judge holds what the clients saw against the promises.
+// judge checks the recorded responses against the invariants.
 func (h *history) judge(t *testing.T) {
 	t.Helper()
 	retried := 0
@@ -275,7 +275,7 @@ func (h *history) judge(t *testing.T) {
 	t.Logf("%d events, %d further claims of the same event", len(h.leases), retried)
 }
 
-// judgeDatabase holds what the database has against the promises.
+// judgeDatabase checks the database against the invariants.
 func judgeDatabase(t *testing.T, url string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)

@@ -31,7 +31,7 @@ func TestLogLinesAreInUTCToTheMillisecond(t *testing.T) {
 	}
 }
 
-func TestWelcomeNamesNoSecretAndTheKeyOnlyWhenThereIsOne(t *testing.T) {
+func TestWelcomeHasTheHeaderOfTheKeyOnlyWithAKey(t *testing.T) {
 	t.Parallel()
 	open := welcome("http://127.0.0.1:1", "x", false)
 	if strings.Contains(open, "Authorization") || !strings.Contains(open, "http://127.0.0.1:1/events") {

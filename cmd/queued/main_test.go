@@ -13,15 +13,14 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// built is the program on disk. It is built for the first test that needs it and removed
-// after the last one that holds it; a later one builds it again, from Go's cache.
+// built is the program on disk. The first test that needs it builds it, and the last one that uses it removes it.
 var built struct {
 	sync.Mutex
 	dir   string
 	users int
 }
 
-// binary returns the path of the program as a user would have it, until the test ends.
+// binary returns the path of the built program, which exists until the test ends.
 func binary(t *testing.T) string {
 	t.Helper()
 	built.Lock()

@@ -26,7 +26,7 @@ func TestNoMigrateRefusesADatabaseThatIsDue(t *testing.T) {
 
 func TestNoMigrateServesADatabaseThatIsUpToDate(t *testing.T) {
 	t.Parallel()
-	serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL, "QUEUED_NO_MIGRATE=true")
+	setup(t, "QUEUED_NO_MIGRATE=true")
 }
 
 func TestMigrateMigratesAndStatusChangesNothing(t *testing.T) {

@@ -14,13 +14,14 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/queued/queued/internal/pgtest"
 )
 
-// patience is how long a test waits for a signal of the program before it gives up on it: long,
-// for a machine that runs many of these at once under the race detector.
-const patience = 2 * time.Minute
+// waitTimeout bounds every wait of a test. It is long, for a busy machine and the race detector.
+const waitTimeout = 2 * time.Minute
 
-// program is a running queued, or something that runs beside it, with what it has said so far.
+// program is a running queued, or another program, with its output.
 type program struct {
 	t      *testing.T
 	cmd    *exec.Cmd
@@ -29,12 +30,11 @@ type program struct {
 	stdout bytes.Buffer // to be read after ended
 
 	mu    sync.Mutex
-	said  []string      // lines of standard error
-	heard chan struct{} // closed at the next line, and then another
+	lines  []string      // lines of standard error
+	nextLine chan struct{} // closed at the next line, and then another
 }
 
-// startProgram starts the program with args, and environ on top of what every test needs. It is
-// stopped at the end of the test.
+// startProgram starts queued with args and environ, until the end of the test.
 func startProgram(t *testing.T, args, environ []string) *program {
 	t.Helper()
 	p := &program{t: t, cmd: exec.Command(binary(t), args...)}
@@ -47,8 +47,7 @@ func startProgram(t *testing.T, args, environ []string) *program {
 	return p
 }
 
-// startBeside starts another program with a few variables of its own. All that it writes is heard. It and what it has started are
-// stopped at the end of the test.
+// startBeside starts another program, and records its standard output, too. It and its children are stopped at the end of the test.
 func startBeside(t *testing.T, environ []string, name string, args ...string) *program {
 	t.Helper()
 	p := &program{t: t, cmd: exec.Command(name, args...)}
@@ -58,13 +57,12 @@ func startBeside(t *testing.T, environ []string, name string, args ...string) *p
 	return p
 }
 
-// start starts the program, to be stopped at the end of the test.
+// start starts the program, until the end of the test.
 func (p *program) start() {
 	t := p.t
 	t.Helper()
-	p.ended, p.heard = make(chan struct{}), make(chan struct{})
-	// A pipe of our own: exec's would have to be read to its end before Wait, and whatever the
-	// program leaves running could hold it open.
+	p.ended, p.nextLine = make(chan struct{}), make(chan struct{})
+	// Not StderrPipe: it must be read to its end before Wait, and a child of the program could keep it open.
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -77,15 +75,15 @@ func (p *program) start() {
 		t.Fatal(err)
 	}
 	_ = writer.Close()
-	listened := make(chan struct{})
+	copied := make(chan struct{})
 	go func() {
-		defer close(listened)
+		defer close(copied)
 		defer func() { _ = reader.Close() }()
-		lines := bufio.NewReader(reader)
+		output := bufio.NewReader(reader)
 		for {
-			line, err := lines.ReadString('\n')
+			line, err := output.ReadString('\n')
 			if line != "" {
-				p.hear(strings.TrimSuffix(line, "\n"))
+				p.addLine(strings.TrimSuffix(line, "\n"))
 			}
 			if err != nil {
 				return
@@ -94,18 +92,24 @@ func (p *program) start() {
 	}()
 	go func() {
 		_ = p.cmd.Wait()
-		<-listened
+		<-copied
 		close(p.ended)
 	}()
 	t.Cleanup(func() {
 		p.stop()
 		if t.Failed() {
-			t.Logf("%s said:\n%s", strings.Join(p.cmd.Args[1:], " "), p.output())
+			t.Logf("output of %s:\n%s", strings.Join(p.cmd.Args[1:], " "), p.output())
 		}
 	})
 }
 
-// serve starts the program and returns when it serves.
+// setup serves a new database.
+func setup(t *testing.T, environ ...string) *program {
+	t.Helper()
+	return serve(t, nil, append([]string{"QUEUED_DATABASE_URL=" + pgtest.New(t).ServiceURL}, environ...)...)
+}
+
+// serve starts queued and returns when it serves.
 func serve(t *testing.T, args []string, environ ...string) *program {
 	t.Helper()
 	p := startProgram(t, args, environ)
@@ -113,22 +117,22 @@ func serve(t *testing.T, args []string, environ ...string) *program {
 	return p
 }
 
-func (p *program) hear(line string) {
+func (p *program) addLine(line string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.said = append(p.said, line)
-	close(p.heard)
-	p.heard = make(chan struct{})
+	p.lines = append(p.lines, line)
+	close(p.nextLine)
+	p.nextLine = make(chan struct{})
 }
 
-// output is everything the program has written to standard error.
+// output returns what the program has written to standard error.
 func (p *program) output() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return strings.Join(p.said, "\n")
+	return strings.Join(p.lines, "\n")
 }
 
-// waitFor returns the fields of the first log line with this message, once there is one.
+// waitFor waits for a log line with a message and returns its fields.
 func (p *program) waitFor(message string) map[string]any {
 	p.t.Helper()
 	var fields map[string]any
@@ -139,31 +143,31 @@ func (p *program) waitFor(message string) map[string]any {
 	return fields
 }
 
-// waitForLine returns when the program has written a line that is the one, which is called what.
-func (p *program) waitForLine(what string, isTheOne func(line string) bool) {
+// waitForLine waits for a line; what describes it.
+func (p *program) waitForLine(what string, matches func(line string) bool) {
 	p.t.Helper()
-	late := time.After(patience)
+	late := time.After(waitTimeout)
 	for from := 0; ; {
 		p.mu.Lock()
-		said, heard := p.said, p.heard
+		lines, nextLine := p.lines, p.nextLine
 		p.mu.Unlock()
-		for ; from < len(said); from++ {
-			if isTheOne(said[from]) {
+		for ; from < len(lines); from++ {
+			if matches(lines[from]) {
 				return
 			}
 		}
 		select {
-		case <-heard:
+		case <-nextLine:
 			continue
 		case <-late:
-			p.t.Fatalf("the program did not say %q", what)
-		case <-p.ended: // and then has said all it ever will
+			p.t.Fatalf("the program did not write the line %q", what)
+		case <-p.ended: // its output is complete
 		}
 		p.mu.Lock()
-		over := len(p.said) == from
+		over := len(p.lines) == from
 		p.mu.Unlock()
 		if over {
-			p.t.Fatalf("the program ended (%s) and never said %q", p.cmd.ProcessState, what)
+			p.t.Fatalf("the program ended (%s) without the line %q", p.cmd.ProcessState, what)
 		}
 	}
 }
@@ -182,13 +186,13 @@ func (p *program) wait() int {
 	select {
 	case <-p.ended:
 		return p.cmd.ProcessState.ExitCode()
-	case <-time.After(patience):
-		p.t.Fatal("the program does not end")
+	case <-time.After(waitTimeout):
+		p.t.Fatal("the program did not end in time")
 		return 0
 	}
 }
 
-// stop ends the program in any case.
+// stop ends the program by SIGTERM, or by SIGKILL when that fails.
 func (p *program) stop() {
 	select {
 	case <-p.ended:
@@ -202,19 +206,19 @@ func (p *program) stop() {
 	}
 	select {
 	case <-p.ended:
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		_ = p.cmd.Process.Kill()
 		<-p.ended
 	}
 }
 
-// answer is what the program answered to a request.
+// answer is a response.
 type answer struct {
 	status int
 	body   string
 }
 
-// decode returns the answer's body as JSON.
+// decode decodes the body.
 func (a answer) decode(t *testing.T) map[string]any {
 	t.Helper()
 	var out map[string]any
@@ -235,7 +239,7 @@ func (p *program) send(method, path, body string, headers ...string) (answer, er
 		name, value, _ := strings.Cut(header, ": ")
 		req.Header.Set(name, value)
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: waitTimeout}
 	res, err := client.Do(req)
 	if err != nil {
 		return answer{}, err
@@ -245,7 +249,7 @@ func (p *program) send(method, path, body string, headers ...string) (answer, er
 	return answer{res.StatusCode, string(text)}, err
 }
 
-// want sends one request and returns the answer, which must have the status.
+// want sends one request and returns its response, which must have the status.
 func (p *program) want(status int, method, path, body string, headers ...string) answer {
 	p.t.Helper()
 	got, err := p.send(method, path, body, headers...)
@@ -258,21 +262,21 @@ func (p *program) want(status int, method, path, body string, headers ...string)
 	return got
 }
 
-// until polls state, which has no way to tell when it becomes true, and which is called what.
+// until waits until state is true, which no signal announces; what describes it.
 func until(t *testing.T, what string, state func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for late := time.After(patience); !state(); {
+	for late := time.After(waitTimeout); !state(); {
 		select {
 		case <-tick.C:
 		case <-late:
-			t.Fatalf("waited in vain: %s", what)
+			t.Fatalf("timed out: %s", what)
 		}
 	}
 }
 
-// claimOne claims the one event there is.
+// claimOne claims the only event.
 func (p *program) claimOne() map[string]any {
 	p.t.Helper()
 	events, _ := p.want(http.StatusOK, http.MethodPost, "/claim", "{}").decode(p.t)["events"].([]any)

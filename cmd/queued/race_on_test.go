@@ -2,5 +2,5 @@
 
 package main
 
-// raceFlag builds the program as the tests were built.
+// raceFlag is the flag of go build by which the tests were built.
 const raceFlag = "-race"

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestReadmeHasEverySetting holds the README's table of settings against the settings.
+// TestReadmeHasEverySetting compares the README's table with the settings.
 func TestReadmeHasEverySetting(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("../../README.md")

@@ -18,9 +18,9 @@ import (
 	"github.com/queued/queued/sql"
 )
 
-func TestEventIsPostedClaimedAndFinished(t *testing.T) {
+func TestEventIsInsertedClaimedAndAcked(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL)
+	p := setup(t)
 	p.want(http.StatusOK, http.MethodGet, "/readyz", "")
 	posted := p.want(http.StatusCreated, http.MethodPost, "/events", `{"hello":"world"}`).decode(t)
 	event := p.claimOne()
@@ -38,7 +38,7 @@ func TestEventIsPostedClaimedAndFinished(t *testing.T) {
 	}
 }
 
-func TestEventsOutliveARestart(t *testing.T) {
+func TestEventsSurviveARestart(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	first := serve(t, nil, "QUEUED_DATABASE_URL="+db.ServiceURL)
@@ -51,7 +51,7 @@ func TestEventsOutliveARestart(t *testing.T) {
 	second.claimOne()
 }
 
-func TestKeyIsWantedForEveryCallButTheHealthOnes(t *testing.T) {
+func TestEveryCallExceptHealthNeedsTheKey(t *testing.T) {
 	t.Parallel()
 	const key = "s3cr3t-k3y"
 	path := filepath.Join(t.TempDir(), "key")
@@ -61,7 +61,7 @@ func TestKeyIsWantedForEveryCallButTheHealthOnes(t *testing.T) {
 	for name, given := range map[string]string{"variable": "QUEUED_API_KEY=" + key, "file": "QUEUED_API_KEY_FILE=" + path} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL, "QUEUED_LISTEN=:0", given)
+			p := setup(t, "QUEUED_LISTEN=:0", given)
 			_, port, err := net.SplitHostPort(p.addr)
 			if err != nil {
 				t.Fatal(err)
@@ -77,14 +77,14 @@ func TestKeyIsWantedForEveryCallButTheHealthOnes(t *testing.T) {
 	}
 }
 
-func TestSecretsStayOutOfTheLog(t *testing.T) {
+func TestSecretsAreNotLogged(t *testing.T) {
 	t.Parallel()
 	const key, password = "s3cr3t-k3y", "hunter2-hunter2"
 	db, err := url.Parse(pgtest.New(t).ServiceURL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Where the server asks for a password, this one is wrong; that must not be logged either.
+	// A server that asks for a password refuses this one, which must not be logged either.
 	query := db.Query()
 	query.Set("sslpassword", password)
 	right := *db
@@ -114,9 +114,9 @@ func TestSecretsStayOutOfTheLog(t *testing.T) {
 	}
 }
 
-func TestMisspeltVariableIsWarnedAbout(t *testing.T) {
+func TestMisspeltVariableIsLogged(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL, "QUEUED_MAX_ATTEMPT=9", "QUEUED_TEST_ANYTHING=1")
+	p := setup(t, "QUEUED_MAX_ATTEMPT=9", "QUEUED_TEST_ANYTHING=1")
 	warning := p.waitFor("this variable sets nothing; a typing error?")
 	if warning["variable"] != "QUEUED_MAX_ATTEMPT" || warning["closest"] != "QUEUED_MAX_ATTEMPTS" {
 		t.Errorf("the warning is %v", warning)
@@ -126,7 +126,7 @@ func TestMisspeltVariableIsWarnedAbout(t *testing.T) {
 	}
 }
 
-func TestTakenPortEndsTheStartBeforeTheDatabaseIsTouched(t *testing.T) {
+func TestPortInUseFailsTheStartBeforeTheDatabaseIsUsed(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t)
 	listener, err := listen(t.Context(), "--listen", "127.0.0.1:0", false)
@@ -173,9 +173,9 @@ func TestTenProcessesStartedAtOnceMigrateOnce(t *testing.T) {
 	}
 }
 
-func TestHealthcheckAsksTheServerThatTheVariablesDescribe(t *testing.T) {
+func TestHealthcheckUsesTheListenSetting(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL, "QUEUED_API_KEY=k")
+	p := setup(t, "QUEUED_API_KEY=k")
 	ready := startProgram(t, []string{"healthcheck"}, []string{"QUEUED_LISTEN=" + p.addr})
 	if code := ready.wait(); code != exitOK || ready.stdout.String() != "ready\n" {
 		t.Errorf("exit code %d, %q", code, ready.stdout.String())
@@ -188,7 +188,7 @@ func TestHealthcheckAsksTheServerThatTheVariablesDescribe(t *testing.T) {
 	}
 }
 
-func TestWelcomeSaysWhatToTypeNext(t *testing.T) {
+func TestWelcomeShowsTheFirstCalls(t *testing.T) {
 	t.Parallel()
 	p := startProgram(t, nil, []string{"QUEUED_DATABASE_URL=" + pgtest.New(t).ServiceURL, "QUEUED_LOG_FORMAT=console"})
 	p.waitForLine("Ctrl-C", func(line string) bool { return strings.Contains(line, "Ctrl-C stops it") })
@@ -200,7 +200,7 @@ func TestWelcomeSaysWhatToTypeNext(t *testing.T) {
 	}
 }
 
-func TestVersionIsTheSchemasAndTheCompilers(t *testing.T) {
+func TestVersionShowsSchemaAndGoVersion(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"version"}, {"--version"}} {
 		code, stdout, _ := runHere(t, args, nil)
@@ -210,7 +210,7 @@ func TestVersionIsTheSchemasAndTheCompilers(t *testing.T) {
 	}
 }
 
-// connect returns a session of the test's own.
+// connect returns a connection to a database.
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
@@ -221,7 +221,7 @@ func connect(t *testing.T, url string) *pgx.Conn {
 	return conn
 }
 
-// schemaVersion is the version of the schema in a database, empty when there is none.
+// schemaVersion returns the version of a database's schema, empty when there is none.
 func schemaVersion(t *testing.T, url string) (version string) {
 	t.Helper()
 	conn := connect(t, url)

@@ -38,7 +38,7 @@ func parse(t *testing.T, args, environ []string) (*cli, *source) {
 // runHere runs a command line that ends before it opens anything, in this process.
 func runHere(t *testing.T, args, environ []string) (code int, stdout, stderr string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	var out, errs bytes.Buffer
 	code = run(ctx, args, append([]string{"QUEUED_DATA_DIR=" + filepath.Join(t.TempDir(), "data")}, environ...), &out, &errs)
@@ -69,7 +69,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	}
 }
 
-func TestEverySettingIsReadFromItsVariableAndFromItsFlag(t *testing.T) {
+func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 	t.Parallel()
 	given := map[string]string{
 		"data-dir": "/srv/queued", "start-timeout": "1m", "require-sync": "true", "no-migrate": "true",
@@ -176,7 +176,7 @@ func TestEmptyVariableCountsAsUnset(t *testing.T) {
 	}
 }
 
-func TestWrongValueIsNamedWithWhatItGotAndWhatItTakes(t *testing.T) {
+func TestWrongValueIsReportedWithAllowedValues(t *testing.T) {
 	t.Parallel()
 	const duration, moreThanZero = `takes a duration such as "30s", "10m" or "720h"`, `takes a duration such as "30s", "10m" or "720h", more than zero`
 	tests := []struct{ flag, value, want string }{
@@ -251,7 +251,7 @@ func TestEmptyFlagIsRefused(t *testing.T) {
 	}
 }
 
-func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
+func TestAllWrongSettingsAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	code, _, stderr := runHere(t, []string{"serve", "--max-batch=none"}, []string{"QUEUED_LISTEN=here", "QUEUED_QUERY_TIMEOUT=5"})
 	if code != exitUsage {
@@ -264,7 +264,7 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 	}
 }
 
-func TestOtherCommandsAreNotStoppedByAWrongSettingOfServe(t *testing.T) {
+func TestOtherCommandsIgnoreWrongSettingsOfServe(t *testing.T) {
 	t.Parallel()
 	code, stdout, stderr := runHere(t, []string{"version"}, []string{"QUEUED_SWEEP_INTERVAL=10 minutes"})
 	if code != exitOK || !strings.HasPrefix(stdout, "queued ") {
@@ -272,7 +272,7 @@ func TestOtherCommandsAreNotStoppedByAWrongSettingOfServe(t *testing.T) {
 	}
 }
 
-func TestUnknownFlagNamesTheClosest(t *testing.T) {
+func TestUnknownFlagIsReportedWithTheClosest(t *testing.T) {
 	t.Parallel()
 	code, _, stderr := runHere(t, []string{"--listn", ":1"}, nil)
 	if code != exitUsage || !strings.Contains(stderr, `did you mean "--listen"?`) {
@@ -328,7 +328,7 @@ func TestHelpShowsEverySettingAndNoValue(t *testing.T) {
 	}
 }
 
-func TestWrongSecretFileIsRefusedBeforeAnythingIsOpened(t *testing.T) {
+func TestWrongSecretFileIsAUsageError(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := func(name, content string) string {
@@ -374,7 +374,7 @@ func TestWrongSecretFileIsRefusedBeforeAnythingIsOpened(t *testing.T) {
 	}
 }
 
-func TestInterruptedCommandExitsAsShellsExpect(t *testing.T) {
+func TestInterruptedCommandExitsWith130(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

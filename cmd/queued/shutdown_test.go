@@ -16,7 +16,7 @@ import (
 	"github.com/queued/queued/internal/pgtest"
 )
 
-func TestSigtermAnswersWaitingClaimsAtOnceAndEmpty(t *testing.T) {
+func TestSIGTERMAnswersWaitingClaimsAtOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := serve(t, nil, "QUEUED_DATABASE_URL="+db.ServiceURL)
@@ -37,9 +37,9 @@ func TestSigtermAnswersWaitingClaimsAtOnceAndEmpty(t *testing.T) {
 	}
 }
 
-func TestSigtermTurnsReadinessOffBeforeTheDoorCloses(t *testing.T) {
+func TestSIGTERMTurnsReadinessOffBeforeThePortCloses(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL, "QUEUED_DRAIN_DELAY=1h")
+	p := setup(t, "QUEUED_DRAIN_DELAY=1h")
 	p.want(http.StatusOK, http.MethodGet, "/readyz", "")
 	p.signal(syscall.SIGTERM)
 	p.waitFor("stopping: finishing what is under way; a second signal ends it at once")
@@ -71,9 +71,9 @@ func TestSigtermTurnsReadinessOffBeforeTheDoorCloses(t *testing.T) {
 	}
 }
 
-func TestEchoOfTheStopSignalDoesNotCutTheStopShort(t *testing.T) {
+func TestSecondSignalWithinTheGracePeriodIsIgnored(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL, "QUEUED_DRAIN_DELAY=50ms")
+	p := setup(t, "QUEUED_DRAIN_DELAY=50ms")
 	p.signal(syscall.SIGTERM)
 	p.signal(syscall.SIGINT)
 	if code := p.wait(); code != exitOK {
@@ -82,9 +82,9 @@ func TestEchoOfTheStopSignalDoesNotCutTheStopShort(t *testing.T) {
 	p.waitFor("stopped")
 }
 
-func TestSigtermLetsARequestUnderWayFinish(t *testing.T) {
+func TestSIGTERMLetsRequestsInProgressFinish(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL)
+	p := setup(t)
 	const event = `{"sent":"in two parts"}`
 	post := p.post("/events", event[:10], fmt.Sprintf("Content-Length: %d", len(event)))
 	p.want(http.StatusOK, http.MethodGet, "/livez", "") // by now the server has the other request as well
@@ -102,9 +102,9 @@ func TestSigtermLetsARequestUnderWayFinish(t *testing.T) {
 	}
 }
 
-func TestRequestThatOutlastsTheShutdownTimeoutIsCutOff(t *testing.T) {
+func TestRequestIsCutOffAfterShutdownTimeout(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL, "QUEUED_SHUTDOWN_TIMEOUT=100ms")
+	p := setup(t, "QUEUED_SHUTDOWN_TIMEOUT=100ms")
 	post := p.post("/events", `{`, "Content-Length: 2")
 	p.want(http.StatusOK, http.MethodGet, "/livez", "")
 	p.signal(syscall.SIGTERM)
@@ -117,7 +117,7 @@ func TestRequestThatOutlastsTheShutdownTimeoutIsCutOff(t *testing.T) {
 	_ = post.conn.Close()
 }
 
-// claims is how many sessions of the database have last looked for events to claim.
+// claims returns the number of sessions whose latest statement was a claim.
 func claims(t *testing.T, conn *pgx.Conn) (n int) {
 	t.Helper()
 	err := conn.QueryRow(t.Context(), `select count(*) from pg_catalog.pg_stat_activity
@@ -128,22 +128,21 @@ func claims(t *testing.T, conn *pgx.Conn) (n int) {
 	return n
 }
 
-// exchange is a request on a connection of its own, written by hand.
+// exchange is a request that is written piece by piece, on a connection of its own.
 type exchange struct {
 	p    *program
 	conn net.Conn
 }
 
-// post sends the head of a POST and the first part of its body. The length of that is the
-// whole length unless a header says otherwise.
+// post sends the head of a POST and the first part of its body, which is the whole body unless a header sets another length.
 func (p *program) post(path, body string, headers ...string) *exchange {
 	p.t.Helper()
-	conn, err := (&net.Dialer{Timeout: patience}).DialContext(p.t.Context(), "tcp", p.addr)
+	conn, err := (&net.Dialer{Timeout: waitTimeout}).DialContext(p.t.Context(), "tcp", p.addr)
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(waitTimeout))
 	if len(headers) == 0 {
 		headers = []string{fmt.Sprintf("Content-Length: %d", len(body))}
 	}
@@ -160,7 +159,7 @@ func (x *exchange) write(text string) {
 	}
 }
 
-// finish reads the answer.
+// finish reads the response.
 func (x *exchange) finish() answer {
 	defer func() { _ = x.conn.Close() }()
 	res, err := http.ReadResponse(bufio.NewReader(x.conn), nil)

@@ -18,15 +18,14 @@ import (
 	"github.com/queued/queued/internal/pgtest"
 )
 
-// What the test of idempotency keys is made of: in each round so many clients post one key at once, and every so many rounds a process
-// is killed among them.
+// In each round keyClients insert under one key at once, and a process is killed every roundsToKill rounds.
 const (
 	keyRounds    = 200
 	keyClients   = 20
 	roundsToKill = 20
 )
 
-// poster posts events, each for as long as it takes to get an answer.
+// poster inserts events and repeats each request until there is a response.
 type poster struct {
 	t      *testing.T
 	client *http.Client
@@ -34,7 +33,7 @@ type poster struct {
 	broken atomic.Int64
 }
 
-// post returns the status and the body of the first answer that there is to event under key.
+// post returns the status and the body of the first response to an insert under key.
 func (p *poster) post(key, event string) (int, string) {
 	for at := rand.IntN(len(p.addrs)); p.t.Context().Err() == nil; at = (at + 1) % len(p.addrs) {
 		req, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, "http://"+p.addrs[at]+"/events?queue=orders", strings.NewReader(event))
@@ -58,7 +57,7 @@ func (p *poster) post(key, event string) (int, string) {
 	return 0, ""
 }
 
-// round has all clients post the same event under the same key, and calls among when the first of them has got its answer.
+// round has all clients insert the same event under the same key, and calls among after the first response.
 func (p *poster) round(n int, among func()) (statuses map[int]int, bodies map[string]int) {
 	statuses, bodies = make(map[int]int), make(map[string]int)
 	var mu sync.Mutex
@@ -80,16 +79,16 @@ func (p *poster) round(n int, among func()) (statuses map[int]int, bodies map[st
 	return statuses, bodies
 }
 
-// Twenty clients post one key at once, 200 times, to two processes of which one is killed among them again and again: each key makes one event,
-// and everybody is told the same of it.
-func TestTwentyPostsOfOneKeyMakeOneEventThoughAProcessIsKilled(t *testing.T) {
+// Twenty clients insert under one key at once, 200 times, through two processes, one of which is killed repeatedly: each key inserts one
+// event, and all responses are the same.
+func TestConcurrentInsertsUnderOneKeyInsertOneEventThroughSIGKILL(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	environ := []string{"QUEUED_DATABASE_URL=" + db.ServiceURL}
 	servers := []*program{serve(t, nil, environ...), serve(t, nil, environ...)}
 	transport := &http.Transport{MaxIdleConnsPerHost: keyClients}
 	defer transport.CloseIdleConnections()
-	p := &poster{t: t, client: &http.Client{Transport: transport, Timeout: patience}, addrs: []string{servers[0].addr, servers[1].addr}}
+	p := &poster{t: t, client: &http.Client{Transport: transport, Timeout: waitTimeout}, addrs: []string{servers[0].addr, servers[1].addr}}
 	for n := range keyRounds {
 		killed := n%roundsToKill == roundsToKill/2
 		statuses, bodies := p.round(n, func() {

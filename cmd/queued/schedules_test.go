@@ -9,7 +9,7 @@ import (
 	"github.com/queued/queued/internal/pgtest"
 )
 
-func TestOldOccurrencesAreForgottenByTheProgram(t *testing.T) {
+func TestOldOccurrencesArePruned(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	conn := connect(t, db.URL)
@@ -31,10 +31,10 @@ func TestOldOccurrencesAreForgottenByTheProgram(t *testing.T) {
 	p.stop()
 }
 
-// What a rule says ends no stop: such previews once ran on for minutes, clients and signals or not.
-func TestSigtermEndsTheProgramWhateverIsPreviewed(t *testing.T) {
+// Without a limit, each of these previews runs for minutes.
+func TestSIGTERMInterruptsPreviews(t *testing.T) {
 	t.Parallel()
-	p := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL)
+	p := setup(t)
 	for _, rule := range []string{
 		`"rrule":"FREQ=SECONDLY;BYSECOND=0;BYSETPOS=2","at":"2027-01-01T00:00:00"`,
 		`"rrule":"FREQ=HOURLY;INTERVAL=999983;BYDAY=MO","at":"2027-01-01T00:00:00"`,

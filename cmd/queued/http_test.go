@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestListeningBeyondLoopbackWithoutAKeyIsRefusedWithBothWaysOut(t *testing.T) {
+func TestOtherAddressThanLoopbackNeedsAKey(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{":0", "0.0.0.0:0", "[::]:0", "192.0.2.1:8080", "[2001:db8::1]:8080", "[::ffff:192.0.2.1]:80"} {
 		t.Run(address, func(t *testing.T) {
@@ -24,7 +24,7 @@ func TestListeningBeyondLoopbackWithoutAKeyIsRefusedWithBothWaysOut(t *testing.T
 	}
 }
 
-func TestLoopbackNeedsNoKey(t *testing.T) {
+func TestLoopbackAddressNeedsNoKey(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"127.0.0.1:0", "127.8.9.1:0", "localhost:0", "[::1]:0", "[::ffff:127.0.0.1]:0"} {
 		listener, err := listen(t.Context(), "--listen", address, false)
@@ -43,7 +43,7 @@ func TestLoopbackNeedsNoKey(t *testing.T) {
 	}
 }
 
-func TestEveryInterfaceIsListenedOnWithAKey(t *testing.T) {
+func TestEveryInterfaceIsAllowedWithAKey(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{":0", "0.0.0.0:0"} {
 		listener, err := listen(t.Context(), "--listen", address, true)
@@ -62,7 +62,7 @@ func TestEveryInterfaceIsListenedOnWithAKey(t *testing.T) {
 	}
 }
 
-func TestTakenPortIsNamed(t *testing.T) {
+func TestPortInUseIsReported(t *testing.T) {
 	t.Parallel()
 	first, err := listen(t.Context(), "--listen", "127.0.0.1:0", false)
 	if err != nil {
@@ -76,7 +76,7 @@ func TestTakenPortIsNamed(t *testing.T) {
 	}
 }
 
-func TestHostThatCannotBeFoundIsNamed(t *testing.T) {
+func TestUnknownHostIsReported(t *testing.T) {
 	t.Parallel()
 	_, err := listen(t.Context(), "--listen", "no-such-host.invalid:80", false)
 	if err == nil || !strings.Contains(err.Error(), `--listen: got "no-such-host.invalid:80"; the host cannot be found`) {
