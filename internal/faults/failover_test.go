@@ -15,7 +15,7 @@ var (
 		"advance_sequences", "perform setval(_sequence, nextval(_sequence) + 1048576);", "null;",
 	}}}
 	longConnectTimeout = build{name: "connections that wait a minute for a server", edits: []edit{
-		{"internal/pg/url.go", "ConnectTimeout = 3 * time.Second", "ConnectTimeout = time.Minute"},
+		{"internal/pg/database.go", "ConnectTimeout = 3 * time.Second", "ConnectTimeout = time.Minute"},
 		{"internal/pg/database.go", "pingTimeout = 2 * time.Second", "pingTimeout = time.Minute"},
 		{"internal/queue/write.go", "commitTimeout = ", "commitTimeout = 6 * "},
 	}}

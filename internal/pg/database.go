@@ -10,6 +10,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -22,6 +24,35 @@ import (
 
 // pingTimeout is how long a server may take to answer a ping.
 const pingTimeout = 2 * time.Second
+
+// ConnectTimeout bounds connecting to each host of a URL without connect_timeout.
+const ConnectTimeout = 3 * time.Second
+
+// idleInTransactionTimeout is how long a process that is stopped, or cut off from the network, in the middle of a transaction can block
+// others.
+const idleInTransactionTimeout = 5 * time.Second
+
+// sessionSettings are the settings that the services rely on. They override the defaults of the role, the database and the server, and
+// parameters of the URL override them.
+func sessionSettings() map[string]string {
+	return map[string]string{
+		"default_transaction_isolation":       "read committed",
+		"statement_timeout":                   "0",
+		"lock_timeout":                        "0",
+		"idle_in_transaction_session_timeout": fmt.Sprint(idleInTransactionTimeout.Milliseconds()),
+		"intervalstyle":                       "postgres",
+	}
+}
+
+// pooledSettings are further ones, which PgBouncer keeps for each client. It refuses or ignores all others.
+func pooledSettings() map[string]string {
+	return map[string]string{
+		"client_encoding":             "UTF8",
+		"datestyle":                   "ISO, MDY",
+		"timezone":                    "UTC",
+		"standard_conforming_strings": "on",
+	}
+}
 
 // Config configures a Database. All fields but URL may be zero.
 type Config struct {
@@ -54,8 +85,11 @@ type Database struct {
 
 // endpoint is a URL with the state of its connections.
 type endpoint struct {
-	parsedURL
-	dialer *dialer
+	pool        *pgxpool.Config
+	anyServer   bool // the URL has target_session_attrs=any
+	hasExecMode bool // the URL has a default_query_exec_mode
+	hasMaxConns bool // the URL has a pool_max_conns
+	dialer      *dialer
 }
 
 // session describes an open session.
@@ -100,7 +134,7 @@ func Open(ctx context.Context, cfg Config) (*Database, error) {
 
 // open makes the endpoint of a URL and reports whether it leads to PostgreSQL without a pooler.
 func (db *Database) open(ctx context.Context, text string, own Config) (e endpoint, direct bool, err error) {
-	if e.parsedURL, err = parseURL(text); err != nil {
+	if e, err = parseURL(text); err != nil {
 		return e, false, err
 	}
 	cfg := e.pool.ConnConfig
@@ -146,6 +180,29 @@ func (db *Database) open(ctx context.Context, text string, own Config) (e endpoi
 		cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
 	return e, direct, nil
+}
+
+// quotedValue matches a value in keywords that may have spaces.
+var quotedValue = regexp.MustCompile(`'(?:[^'\\]|\\.)*'`)
+
+// parseURL parses a URL or keywords as libpq takes them. Its errors may quote the text.
+func parseURL(text string) (endpoint, error) {
+	pool, err := pgxpool.ParseConfig(text)
+	if err != nil {
+		return endpoint{}, fmt.Errorf("parsing the database URL: %w", err)
+	}
+	has := func(name string) bool { // pool does not show whether a parameter is in the URL or has a default
+		return regexp.MustCompile(`(^|\s)` + name + `\s*=`).MatchString(quotedValue.ReplaceAllString(text, "''"))
+	}
+	if u, err := url.Parse(text); err == nil && u.Scheme != "" {
+		has = u.Query().Has
+	}
+	return endpoint{
+		pool:        pool,
+		anyServer:   has("target_session_attrs") && pool.ConnConfig.ValidateConnect == nil,
+		hasExecMode: has("default_query_exec_mode"),
+		hasMaxConns: has("pool_max_conns"),
+	}, nil
 }
 
 // setDefaults adds parameters that are not there.
