@@ -60,15 +60,15 @@ func openDataDir(path string) (dataDir, error) {
 		}
 	}
 	abs, err := filepath.Abs(path)
+	if err == nil {
+		existing, rest := splitExisting(abs)
+		existing, err = filepath.EvalSymlinks(existing)
+		abs = filepath.Join(existing, rest)
+	}
 	if err != nil {
 		return "", fmt.Errorf("the data directory %s: %w", path, err)
 	}
-	existing, rest := splitExisting(abs)
-	existing, err = filepath.EvalSymlinks(existing)
-	if err != nil {
-		return "", fmt.Errorf("the data directory %s: %w", path, err)
-	}
-	return dataDir(filepath.Join(existing, rest)), nil
+	return dataDir(abs), nil
 }
 
 // splitExisting splits an absolute path into its longest part that exists and the rest.
@@ -106,25 +106,24 @@ func (d dataDir) check(a account) error {
 // major returns the major version of the cluster, 0 when there is no cluster.
 func (d dataDir) major() (int, error) {
 	text, err := os.ReadFile(filepath.Join(d.pg(), "PG_VERSION"))
-	if errors.Is(err, fs.ErrNotExist) {
-		entries, err := os.ReadDir(d.pg())
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return 0, fmt.Errorf("look for a PostgreSQL cluster: %w", err)
+	if err == nil {
+		major, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err != nil {
+			return 0, fmt.Errorf("%s holds no version that queued knows: %q", filepath.Join(d.pg(), "PG_VERSION"), text)
 		}
-		if len(entries) > 0 {
+		return major, nil
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		var files []fs.DirEntry
+		if files, err = os.ReadDir(d.pg()); len(files) > 0 {
 			return 0, fmt.Errorf("%s is no PostgreSQL cluster (it has no PG_VERSION) and is not empty: move it away, "+
 				"or choose another QUEUED_DATA_DIR", d.pg())
 		}
-		return 0, nil
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0, fmt.Errorf("look for a PostgreSQL cluster: %w", err)
 	}
-	major, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		return 0, fmt.Errorf("%s holds no version that queued knows: %q", filepath.Join(d.pg(), "PG_VERSION"), text)
-	}
-	return major, nil
+	return 0, nil
 }
 
 // create makes the directory and its missing parents. They are private; where PostgreSQL runs as another account, other users can
@@ -136,7 +135,7 @@ func (d dataDir) create(a account) error {
 		name, rest, _ = strings.Cut(rest, string(filepath.Separator))
 		path = filepath.Join(path, name)
 		if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("make the data directory: %w: choose another QUEUED_DATA_DIR", err)
+			return err
 		}
 		mode := fs.FileMode(0o755)
 		switch {
@@ -146,7 +145,7 @@ func (d dataDir) create(a account) error {
 			mode = 0o711
 		}
 		if err := os.Chmod(path, mode); err != nil {
-			return fmt.Errorf("make the data directory: %w", err)
+			return err
 		}
 	}
 	return nil
@@ -316,7 +315,7 @@ func (d dataDir) makeSocketDir(ctx context.Context, i installation, a account) (
 	}
 	if dir := socketDir(d.run()); dir.isUsable() {
 		if err := os.Mkdir(d.run(), 0o700); err != nil {
-			return "", fmt.Errorf("make the socket directory: %w", err)
+			return "", err
 		}
 		return dir, a.takeOver(d.run())
 	}
@@ -327,10 +326,10 @@ func (d dataDir) makeSocketDir(ctx context.Context, i installation, a account) (
 		}
 		path, err := os.MkdirTemp(base, "queued-")
 		if err != nil {
-			return "", fmt.Errorf("make the socket directory: %w", err)
+			return "", err
 		}
 		if err := errors.Join(a.takeOver(path), os.Symlink(path, d.run())); err != nil {
-			return "", errors.Join(fmt.Errorf("make the socket directory: %w", err), os.Remove(path))
+			return "", errors.Join(err, os.Remove(path))
 		}
 		return socketDir(path), nil
 	}
@@ -345,30 +344,25 @@ func (d dataDir) removeSocketDir() error {
 		socket := socketDir(target).socket()
 		for _, path := range []string{socket, socket + ".lock", target} {
 			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("remove the socket directory: %w", err)
+				return err
 			}
 		}
 	}
-	if err := os.RemoveAll(d.run()); err != nil {
-		return fmt.Errorf("remove the socket directory: %w", err)
-	}
-	return nil
+	return os.RemoveAll(d.run())
 }
 
 // openLog opens postgres.log for a new process and returns the offset where its part begins.
-func (d dataDir) openLog() (*os.File, int64, error) {
+func (d dataDir) openLog() (file *os.File, from int64, err error) {
 	if info, err := os.Lstat(d.logFile()); err == nil && info.Size() > maxLogSize {
 		if err := os.Rename(d.logFile(), d.logFile()+".1"); err != nil {
-			return nil, 0, fmt.Errorf("rotate the PostgreSQL log: %w", err)
+			return nil, 0, err
 		}
 	}
-	file, err := d.open("postgres.log", os.O_WRONLY|os.O_APPEND)
-	if err != nil {
-		return nil, 0, fmt.Errorf("the PostgreSQL log: %w", err)
+	if file, err = d.open("postgres.log", os.O_WRONLY|os.O_APPEND); err != nil {
+		return nil, 0, err
 	}
-	from, err := file.Seek(0, io.SeekEnd)
-	if err != nil {
-		return nil, 0, errors.Join(fmt.Errorf("the PostgreSQL log: %w", err), file.Close())
+	if from, err = file.Seek(0, io.SeekEnd); err != nil {
+		return nil, 0, errors.Join(err, file.Close())
 	}
 	return file, from, nil
 }

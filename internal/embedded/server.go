@@ -97,7 +97,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	if err := dir.create(account); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make the data directory: %w: choose another QUEUED_DATA_DIR", err)
 	}
 
 	s := &Server{
@@ -145,7 +145,7 @@ func (s *Server) start(ctx context.Context, i installation, major int, extra map
 		return err
 	}
 	if s.socket, err = s.dir.makeSocketDir(ctx, i, s.account); err != nil {
-		return err
+		return fmt.Errorf("make the socket directory: %w", err)
 	}
 	for deadline := time.Now().Add(sharedMemoryTimeout); ; {
 		err = s.launch(ctx, i, extra, stale)
@@ -167,7 +167,7 @@ func (s *Server) start(ctx context.Context, i installation, major int, extra map
 func (s *Server) launch(ctx context.Context, i installation, extra map[string]string, stale int) error {
 	log, from, err := s.dir.openLog()
 	if err != nil {
-		return err
+		return fmt.Errorf("open the PostgreSQL log: %w", err)
 	}
 	defer func() { _ = log.Close() }() // postgres has its own descriptor
 	args := append([]string{"-D", s.dir.pg()}, settingArguments(s.dir, s.socket, extra)...)
