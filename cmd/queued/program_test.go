@@ -29,8 +29,8 @@ type program struct {
 	ended  chan struct{}
 	stdout bytes.Buffer // to be read after ended
 
-	mu    sync.Mutex
-	lines  []string      // lines of standard error
+	mu       sync.Mutex
+	lines    []string      // lines of standard error
 	nextLine chan struct{} // closed at the next line, and then another
 }
 
