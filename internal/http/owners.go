@@ -1,7 +1,6 @@
 package http
 
 import (
-	"errors"
 	"net/http"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -40,41 +39,19 @@ type putOwnerRequest struct {
 
 func (s *Server) putOwner(r *http.Request, req putOwnerRequest) (reply, error) {
 	logOf(r).add("owner", req.ID)
-	p := schedule.PutOwnerParams{ID: req.ID, Timezone: req.Timezone, Attributes: []byte(req.Attributes)}
-	var put schedule.PutOwnerResult
-	attempt := func(version *int64) (err error) {
-		p.IfVersion = version
-		put, err = s.schedules.PutOwner(r.Context(), p)
-		return err
-	}
-	var err error
-	if req.IfMatch.isAny() {
-		err = s.changeOwner(r, req.ID, attempt)
-	} else {
-		err = req.IfMatch.try(attempt)
-	}
+	put, err := s.schedules.PutOwner(r.Context(), schedule.PutOwnerParams{
+		ID:         req.ID,
+		Timezone:   req.Timezone,
+		Attributes: []byte(req.Attributes),
+		IfVersions: req.IfMatch.versions(),
+		IfExists:   req.IfMatch.isAny(),
+	})
 	logOf(r).add("moved", put.Moved)
 	rep := reply{body: ownerOf(put.Owner), etag: entityTag(put.Version), location: "/owners/" + put.ID}
 	if put.Created {
 		rep.status = http.StatusCreated
 	}
 	return rep, err
-}
-
-// changeOwner makes attempt with the version that the owner has, which must be there, until nobody else was faster.
-func (s *Server) changeOwner(r *http.Request, id string, attempt func(version *int64) error) error {
-	for {
-		o, err := s.schedules.GetOwner(r.Context(), id)
-		if errors.Is(err, schedule.ErrOwnerNotFound) {
-			return schedule.ErrStale
-		}
-		if err != nil {
-			return err
-		}
-		if err := attempt(&o.Version); !errors.Is(err, schedule.ErrStale) {
-			return err
-		}
-	}
 }
 
 type ownerRequest struct {
@@ -108,9 +85,7 @@ type deleteOwnerRequest struct {
 
 func (s *Server) deleteOwner(r *http.Request, req deleteOwnerRequest) (reply, error) {
 	logOf(r).add("owner", req.ID)
-	return noContent, req.IfMatch.try(func(version *int64) error {
-		cancelled, err := s.schedules.DeleteOwner(r.Context(), req.ID, version)
-		logOf(r).add("cancelled", cancelled)
-		return err
-	})
+	cancelled, err := s.schedules.DeleteOwner(r.Context(), req.ID, req.IfMatch.versions())
+	logOf(r).add("cancelled", cancelled)
+	return noContent, err
 }

@@ -7,13 +7,12 @@ import (
 	"strings"
 
 	"github.com/queued/queued/internal/http/bind"
-	"github.com/queued/queued/internal/schedule"
 )
 
 // A precondition is an If-Match: the versions of which the thing must have one, or none for any version there is.
 type precondition []int64
 
-// maxVersions bounds how many versions a precondition names: each may have to be tried.
+// maxVersions bounds how many versions a precondition names.
 const maxVersions = 16
 
 // UnmarshalText takes a list of entity tags or *. A weak tag counts like a strong one: versions here tell exactly what callers have set. A tag that is
@@ -55,19 +54,12 @@ func (p *precondition) UnmarshalText(text []byte) error {
 // isAny reports whether p is *: met by whatever is there.
 func (p *precondition) isAny() bool { return p != nil && *p == nil }
 
-// try makes attempt with each version that p names until one is not refused as stale; with nil, which stands for any, when there
-// is no precondition, or one that any version meets.
-func (p *precondition) try(attempt func(version *int64) error) error {
-	if p == nil || p.isAny() {
-		return attempt(nil)
+// versions returns those that p names; nil: any, or there is no precondition.
+func (p *precondition) versions() []int64 {
+	if p == nil {
+		return nil
 	}
-	err := schedule.ErrStale
-	for _, version := range *p {
-		if err = attempt(&version); !errors.Is(err, schedule.ErrStale) {
-			break
-		}
-	}
-	return err
+	return *p
 }
 
 // An idempotencyKey is a key that makes a call safe to repeat, as a header has it: a structured field's string, in quotes, or the

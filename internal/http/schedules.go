@@ -219,21 +219,22 @@ type patchScheduleRequest struct {
 
 func (req patchScheduleRequest) params() schedule.PatchParams {
 	p := schedule.PatchParams{
-		ID:       req.ID,
-		Name:     orZero(req.Name),
-		Queue:    req.Queue,
-		Type:     orZero(req.Type),
-		At:       momentChange(req.At),
-		RRule:    orZero(req.RRule),
-		Cron:     orZero(req.Cron),
-		Timezone: orZero(req.Timezone),
-		Starts:   momentChange(req.Starts),
-		Ends:     momentChange(req.Ends),
-		Count:    orZero(req.Count),
-		Gap:      (*schedule.Gap)(req.Gap),
-		Overlap:  (*schedule.Overlap)(req.Overlap),
-		Leap:     (*schedule.Leap)(req.Leap),
-		Misfire:  (*schedule.Misfire)(req.Misfire),
+		ID:         req.ID,
+		IfVersions: req.IfMatch.versions(),
+		Name:       orZero(req.Name),
+		Queue:      req.Queue,
+		Type:       orZero(req.Type),
+		At:         momentChange(req.At),
+		RRule:      orZero(req.RRule),
+		Cron:       orZero(req.Cron),
+		Timezone:   orZero(req.Timezone),
+		Starts:     momentChange(req.Starts),
+		Ends:       momentChange(req.Ends),
+		Count:      orZero(req.Count),
+		Gap:        (*schedule.Gap)(req.Gap),
+		Overlap:    (*schedule.Overlap)(req.Overlap),
+		Leap:       (*schedule.Leap)(req.Leap),
+		Misfire:    (*schedule.Misfire)(req.Misfire),
 	}
 	if req.Priority != nil {
 		p.Priority = new(int32(*req.Priority))
@@ -265,13 +266,7 @@ func momentChange(change **moment) **schedule.Moment {
 
 func (s *Server) patchSchedule(r *http.Request, req patchScheduleRequest) (reply, error) {
 	logOf(r).add("schedule", req.ID)
-	p := req.params()
-	var patched schedule.Schedule
-	err := req.IfMatch.try(func(version *int64) (err error) {
-		p.IfVersion = version
-		patched, err = s.schedules.Patch(r.Context(), p)
-		return err
-	})
+	patched, err := s.schedules.Patch(r.Context(), req.params())
 	return replyOf(patched), err
 }
 
@@ -282,9 +277,7 @@ type deleteScheduleRequest struct {
 
 func (s *Server) deleteSchedule(r *http.Request, req deleteScheduleRequest) (reply, error) {
 	logOf(r).add("schedule", req.ID)
-	return noContent, req.IfMatch.try(func(version *int64) error {
-		return s.schedules.Delete(r.Context(), req.ID, version)
-	})
+	return noContent, s.schedules.Delete(r.Context(), req.ID, req.IfMatch.versions())
 }
 
 func (s *Server) pauseSchedule(r *http.Request, req scheduleRequest) (reply, error) {

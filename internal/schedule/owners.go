@@ -14,7 +14,8 @@ type PutOwnerParams struct {
 	ID         string
 	Timezone   string          // an IANA name
 	Attributes json.RawMessage // a JSON object; nil: {}
-	IfVersion  *int64          // the version it must have; nil: any, or none yet
+	IfVersions []int64         // the versions of which it must have one; nil: any, or it is new
+	IfExists   bool            // it must not be new
 }
 
 // PutOwnerResult is what PutOwner returns.
@@ -55,8 +56,8 @@ func (s *Service) PutOwner(ctx context.Context, p PutOwnerParams) (PutOwnerResul
 		if p.Attributes == nil {
 			attributes = "{}"
 		}
-		return s.pool.QueryRow(ctx, `select `+ownerColumns+`, is_new, moved, unresolved from agent.put_owner($1, $2, $3, $4)`,
-			p.ID, p.Timezone, attributes, p.IfVersion).Scan(append(result.fields(), &result.Created, &result.Moved, &unresolved)...)
+		return s.pool.QueryRow(ctx, `select `+ownerColumns+`, is_new, moved, unresolved from agent.put_owner_if_match($1, $2, $3, $4, $5)`,
+			p.ID, p.Timezone, attributes, p.IfVersions, p.IfExists).Scan(append(result.fields(), &result.Created, &result.Moved, &unresolved)...)
 	})
 	if err != nil {
 		return PutOwnerResult{}, err
@@ -95,11 +96,11 @@ func (s *Service) ListOwners(ctx context.Context, p ListOwnersParams) (OwnerPage
 }
 
 // DeleteOwner deletes an owner and cancels all their schedules, as Delete does, and returns how many. It fails with ErrOwnerNotFound, and with ErrStale
-// when ifVersion (nil: any) is not the owner's version.
-func (s *Service) DeleteOwner(ctx context.Context, id string, ifVersion *int64) (int64, error) {
+// when ifVersions (nil: any) has not the owner's version.
+func (s *Service) DeleteOwner(ctx context.Context, id string, ifVersions []int64) (int64, error) {
 	var cancelled int64
 	err := s.call(ctx, "deleting an owner", func(ctx context.Context) error {
-		return s.pool.QueryRow(ctx, `select agent.delete_owner($1, $2)`, id, ifVersion).Scan(&cancelled)
+		return s.pool.QueryRow(ctx, `select agent.delete_owner_if_match($1, $2)`, id, ifVersions).Scan(&cancelled)
 	})
 	return cancelled, err
 }

@@ -118,7 +118,7 @@ func TestDeletedOwnersSchedulesAreCancelled(t *testing.T) {
 	env.backBy(t, s.ID, time.Hour)
 	env.fire(t, 1)
 	stale := int64(7)
-	if _, err := env.DeleteOwner(t.Context(), "ada", &stale); !errors.Is(err, schedule.ErrStale) {
+	if _, err := env.DeleteOwner(t.Context(), "ada", []int64{stale}); !errors.Is(err, schedule.ErrStale) {
 		t.Errorf("a stale version: %v", err)
 	}
 	if n, err := env.DeleteOwner(t.Context(), "ada", nil); err != nil || n != 1 {
@@ -149,16 +149,16 @@ func TestOwnersAreKeptWithVersions(t *testing.T) {
 	env := setup(t)
 	p := schedule.PutOwnerParams{ID: "ada", Timezone: "Europe/London", Attributes: json.RawMessage(`{"born": "1815-12-10"}`)}
 	one := int64(1)
-	p.IfVersion = &one
+	p.IfVersions = []int64{one}
 	if _, err := env.PutOwner(t.Context(), p); !errors.Is(err, schedule.ErrStale) {
 		t.Errorf("a version of an owner there is not: %v", err)
 	}
-	p.IfVersion = nil
+	p.IfVersions = nil
 	made, err := env.PutOwner(t.Context(), p)
 	if err != nil || !made.Created || made.Version != 1 || string(made.Attributes) != `{"born": "1815-12-10"}` {
 		t.Fatalf("made %+v, %v", made, err)
 	}
-	p.IfVersion = &one
+	p.IfVersions = []int64{one}
 	if changed, err := env.PutOwner(t.Context(), p); err != nil || changed.Created || changed.Version != 2 {
 		t.Errorf("changed %+v, %v", changed, err)
 	}

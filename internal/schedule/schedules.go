@@ -217,8 +217,8 @@ func (s *Service) List(ctx context.Context, p ListParams) (Page, error) {
 //
 // A new RRule removes the Cron, a new Cron removes the RRule and At, a new At removes the Cron, and an empty RRule leaves At as the only time.
 type PatchParams struct {
-	ID        int64
-	IfVersion *int64 // the version it must have; nil: any
+	ID         int64
+	IfVersions []int64 // the versions of which it must have one; nil: any
 
 	Name     *string
 	Queue    *string
@@ -275,7 +275,7 @@ func (s *Service) Patch(ctx context.Context, p PatchParams) (Schedule, error) {
 // draft returns what a schedule becomes.
 func (p PatchParams) draft(e *expander, before row) (*draft, error) {
 	switch {
-	case p.IfVersion != nil && *p.IfVersion != before.Version:
+	case p.IfVersions != nil && !slices.Contains(p.IfVersions, before.Version):
 		return nil, ErrStale
 	case before.Status == Cancelled:
 		return nil, ErrEnded
@@ -345,10 +345,11 @@ func (s *Service) Resume(ctx context.Context, id int64) (Schedule, error) {
 }
 
 // Delete cancels a schedule for good; it can still be read. Its next occurrence is recorded as cancelled, and those of its events that nobody ever claimed go to
-// history as cancelled. Repeated, it changes nothing. It fails with ErrNotFound, and with ErrStale when ifVersion (nil: any) is not the schedule's version.
-func (s *Service) Delete(ctx context.Context, id int64, ifVersion *int64) error {
+// history as cancelled. Repeated, it changes nothing. It fails with ErrNotFound, and with ErrStale when ifVersions (nil: any) has not the
+// schedule's version.
+func (s *Service) Delete(ctx context.Context, id int64, ifVersions []int64) error {
 	return s.call(ctx, "deleting a schedule", func(ctx context.Context) error {
-		_, err := s.pool.Exec(ctx, `select agent.delete_schedule($1, $2)`, id, ifVersion)
+		_, err := s.pool.Exec(ctx, `select agent.delete_schedule_if_match($1, $2)`, id, ifVersions)
 		return err
 	})
 }

@@ -216,11 +216,11 @@ func TestOfTwoPatchesOfOneVersionOneWins(t *testing.T) {
 			wg.Go(func() {
 				if i == 3 {
 					priority := int32(round)
-					_, errs[i] = env.Patch(t.Context(), schedule.PatchParams{ID: s.ID, IfVersion: &version, Priority: &priority})
+					_, errs[i] = env.Patch(t.Context(), schedule.PatchParams{ID: s.ID, IfVersions: []int64{version}, Priority: &priority})
 					return
 				}
 				name := fmt.Sprintf("%d.%d", round, i)
-				_, errs[i] = env.Patch(t.Context(), schedule.PatchParams{ID: s.ID, IfVersion: &version, Name: &name})
+				_, errs[i] = env.Patch(t.Context(), schedule.PatchParams{ID: s.ID, IfVersions: []int64{version}, Name: &name})
 			})
 		}
 		wg.Wait()
@@ -238,7 +238,7 @@ func TestOfTwoPatchesOfOneVersionOneWins(t *testing.T) {
 		}
 	}
 	stale := int64(1)
-	if err := env.Delete(t.Context(), s.ID, &stale); !errors.Is(err, schedule.ErrStale) || env.get(t, s.ID).Status != schedule.Active {
+	if err := env.Delete(t.Context(), s.ID, []int64{stale}); !errors.Is(err, schedule.ErrStale) || env.get(t, s.ID).Status != schedule.Active {
 		t.Errorf("a delete of a stale version: %v", err)
 	}
 }

@@ -3,9 +3,9 @@
 -- Locks are taken in one order, so that no two sessions wait for each other: owner, zone_rule, schedules by id.
 
 -- Creates or replaces an owner. If the zone changes, all schedules of the owner without a zone of their own are resolved again from the
--- same local times, in this transaction: see move_schedules for moved and unresolved. Raises QD004 if _if_version (null: any) is not the
--- owner's version, and QD003.
-create or replace function agent.put_owner(_id text, _timezone text, _attributes jsonb default '{}', _if_version int8 default null)
+-- same local times, in this transaction: see move_schedules for moved and unresolved. Raises QD004 if _if_versions (null: any) has not
+-- the owner's version, or if there is no owner and it is given or _if_exists is true, and QD003.
+create or replace function agent.put_owner_if_match(_id text, _timezone text, _attributes jsonb, _if_versions int8[], _if_exists boolean)
 returns table
 ( id text, timezone text, attributes jsonb, version int8, created_at timestamptz, updated_at timestamptz
 , is_new boolean, moved int8, unresolved int8[]
@@ -30,13 +30,13 @@ begin
 
   insert into agent.owner as o (id, timezone, attributes)
   select _id, _timezone, _attributes
-  where _before.id is not null or _if_version is null
+  where _before.id is not null or (_if_versions is null and not _if_exists)
   on conflict on constraint owner_pkey do update
   set timezone = excluded.timezone, attributes = excluded.attributes, version = o.version + 1, updated_at = now()
-  where _if_version is null or o.version = _if_version
+  where _if_versions is null or o.version = any(_if_versions)
   returning o.* into _owner;
   if _owner.id is null then
-    perform agent_private.raise_version_mismatch('owner ' || _id, _if_version);
+    perform agent_private.raise_version_mismatch('owner ' || _id, _if_versions);
   end if;
 
   -- A new owner's schedules, which other sessions created in between, have this zone already.
@@ -89,8 +89,8 @@ end
 $func$;
 
 -- Deletes an owner and cancels all their schedules, see cancel_schedules. Returns how many. Raises QD011 if there is no such owner, and
--- QD004 if _if_version (null: any) is not the owner's version.
-create or replace function agent.delete_owner(_id text, _if_version int8 default null)
+-- QD004 if _if_versions (null: any) has not the owner's version.
+create or replace function agent.delete_owner_if_match(_id text, _if_versions int8[])
 returns int8
 language plpgsql volatile
 security definer
@@ -102,8 +102,8 @@ begin
   select o.* into _owner from agent.owner o where o.id = _id for update;
   if not found then
     raise exception 'there is no owner %', _id using errcode = 'QD011';
-  elsif _owner.version <> _if_version then
-    perform agent_private.raise_version_mismatch('owner ' || _id, _if_version);
+  elsif not _owner.version = any(_if_versions) then
+    perform agent_private.raise_version_mismatch('owner ' || _id, _if_versions);
   end if;
   delete from agent.owner o where o.id = _id;
   return agent_private.cancel_schedules(array(select s.id from agent.schedule s where s.owner = _id));
@@ -354,14 +354,26 @@ security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  perform agent_private.lock_schedule(_id, _if_version);
+  perform agent.delete_schedule_if_match(_id, case when _if_version is not null then array[_if_version] end);
+end
+$func$;
+
+-- The same with the versions of which the schedule must have one; null: any.
+create or replace function agent.delete_schedule_if_match(_id int8, _if_versions int8[])
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent_private.lock_schedule(_id, _if_versions);
   perform agent_private.cancel_schedules(array[_id]);
 end
 $func$;
 
 -- Locks a schedule and, before it, its owner, for a change, possibly to another zone. Raises QD010 if there is no such schedule, QD004
--- if _if_version (null: any) is not its version, and QD003 for an unknown zone.
-create or replace function agent_private.lock_schedule(_id int8, _if_version int8 default null, _timezone text default null)
+-- if _if_versions (null: any) has not its version, and QD003 for an unknown zone.
+create or replace function agent_private.lock_schedule(_id int8, _if_versions int8[] default null, _timezone text default null)
 returns agent.schedule
 language plpgsql volatile
 security definer
@@ -377,8 +389,8 @@ begin
   select s.* into _schedule from agent.schedule s where s.id = _id for update;
   if not found then
     raise exception 'there is no schedule %', _id using errcode = 'QD010';
-  elsif _schedule.version <> _if_version then
-    perform agent_private.raise_version_mismatch('schedule ' || _id, _if_version);
+  elsif not _schedule.version = any(_if_versions) then
+    perform agent_private.raise_version_mismatch('schedule ' || _id, _if_versions);
   end if;
   return _schedule;
 end
@@ -609,12 +621,12 @@ end
 $func$;
 
 -- Raises QD004.
-create or replace function agent_private.raise_version_mismatch(_what text, _version int8)
+create or replace function agent_private.raise_version_mismatch(_what text, _versions int8[])
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  raise exception '% is not at version %', _what, _version using errcode = 'QD004';
+  raise exception '% is at none of the versions %', _what, _versions using errcode = 'QD004';
 end
 $func$;

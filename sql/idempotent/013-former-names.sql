@@ -247,3 +247,23 @@ as $func$
   select * from agent.claim_from_watermarks(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _marks)
 $func$;
 
+create or replace function agent.put_owner(_id text, _timezone text, _attributes jsonb default '{}', _if_version int8 default null)
+returns table
+( id text, timezone text, attributes jsonb, version int8, created_at timestamptz, updated_at timestamptz
+, is_new boolean, moved int8, unresolved int8[]
+)
+language sql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+  select * from agent.put_owner_if_match(_id, _timezone, _attributes, case when _if_version is not null then array[_if_version] end, false)
+$func$;
+
+create or replace function agent.delete_owner(_id text, _if_version int8 default null)
+returns int8
+language sql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+  select agent.delete_owner_if_match(_id, case when _if_version is not null then array[_if_version] end)
+$func$;

@@ -13,8 +13,8 @@ as $func$
   , ('check_zone_rules')
   , ('claim_from_watermarks')
   , ('delete_old_history')
-  , ('delete_owner')
-  , ('delete_schedule')
+  , ('delete_owner_if_match')
+  , ('delete_schedule_if_match')
   , ('drop_former_functions')
   , ('drop_history')
   , ('expansion_start')
@@ -54,7 +54,7 @@ as $func$
   , ('prune_occurrences')
   , ('prune_processes')
   , ('purge_queue')
-  , ('put_owner')
+  , ('put_owner_if_match')
   , ('put_queue')
   , ('queue_stats')
   , ('record_executions')
@@ -82,6 +82,8 @@ set search_path to pg_catalog, pg_temp
 as $func$
   values
     ('add_events')
+  , ('delete_owner')
+  , ('delete_schedule')
   , ('due_schedules')
   , ('expire_events')
   , ('finish_events')
@@ -96,6 +98,7 @@ as $func$
   , ('note_upkeep')
   , ('park_schedules')
   , ('planning_start')
+  , ('put_owner')
   , ('take_events')
 $func$;
 
