@@ -14,13 +14,13 @@ import (
 type reply struct {
 	status   int // zero: 200
 	body     any
-	location string // where what was created is; empty: it says nothing
+	location string // path of what was created; empty: no Location
 	etag     string
 	replayed bool // the request was a repetition of one that was answered before
 	undo     func(context.Context)
 }
 
-// noContent is the reply of a call that has nothing to say.
+// noContent is the reply of a call without a result.
 var noContent = reply{status: http.StatusNoContent}
 
 // created is the reply of a call that made what is at location, or that made it when it was first made.
@@ -128,7 +128,7 @@ func write(w http.ResponseWriter, r *http.Request, rep reply) error {
 		return err
 	}
 	if rep.undo == nil {
-		return nil // net/http flushes, and nobody needs to know whether that fails
+		return nil // net/http flushes; a failure of that needs no answer
 	}
 	// Flushing brings out the error of a connection that broke while the answer was being made.
 	return http.NewResponseController(w).Flush()
@@ -137,7 +137,7 @@ func write(w http.ResponseWriter, r *http.Request, rep reply) error {
 // fail answers r with the problem that err is. When the client has gone it ends the request without an answer.
 func fail(w http.ResponseWriter, r *http.Request, err error) {
 	log := logOf(r)
-	if r.Context().Err() != nil { // whatever failed, nobody is there to read of it
+	if r.Context().Err() != nil { // the client cannot read an answer any more
 		log.status = problem.ClientGone.Status
 		panic(http.ErrAbortHandler)
 	}

@@ -18,8 +18,7 @@ type healthResponse struct {
 	Status string `json:"status"`
 }
 
-// livez says that the process lives. A database that is down does not mend by a restart of this
-// process, so it does not matter here.
+// livez reports that the process runs. It does not look at the database: a restart of this process would not repair that.
 func (s *Server) livez(w http.ResponseWriter, r *http.Request) {
 	respond(w, r, reply{body: healthResponse{Status: "ok"}})
 }
@@ -27,7 +26,7 @@ func (s *Server) livez(w http.ResponseWriter, r *http.Request) {
 // readyTime bounds the look at the database: probes have short timeouts of their own.
 const readyTime = 3 * time.Second
 
-// readyz says whether it makes sense to send calls here.
+// readyz reports whether calls can be answered.
 func (s *Server) readyz(r *http.Request, _ noRequest) (reply, error) {
 	if s.draining.Load() {
 		return reply{}, problem.New(problem.NotReady, "The server is shutting down.")

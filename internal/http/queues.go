@@ -83,7 +83,7 @@ func (req putQueueRequest) policy() queue.Policy {
 	return p
 }
 
-// A policyResponse is what a queue says of its events; null is what it leaves to the calls, or to the service.
+// A policyResponse is the policy of a queue. Null is what is left to the calls, or to the service.
 type policyResponse struct {
 	Queue        string         `json:"queue"`
 	MaxAttempts  *int           `json:"max_attempts"`

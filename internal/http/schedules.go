@@ -2,6 +2,7 @@ package http
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -165,10 +166,13 @@ type scheduleRequest struct {
 	ID int64 `path:"id" validate:"min=1"`
 }
 
-func (s *Server) getSchedule(r *http.Request, req scheduleRequest) (reply, error) {
-	logOf(r).add("schedule", req.ID)
-	found, err := s.schedules.Get(r.Context(), req.ID)
-	return replyOf(found), err
+// oneSchedule is the handler of a call that takes the id of a schedule and returns the schedule.
+func oneSchedule(call func(context.Context, int64) (schedule.Schedule, error)) func(*http.Request, scheduleRequest) (reply, error) {
+	return func(r *http.Request, req scheduleRequest) (reply, error) {
+		logOf(r).add("schedule", req.ID)
+		found, err := call(r.Context(), req.ID)
+		return replyOf(found), err
+	}
 }
 
 type listSchedulesRequest struct {
@@ -278,18 +282,6 @@ type deleteScheduleRequest struct {
 func (s *Server) deleteSchedule(r *http.Request, req deleteScheduleRequest) (reply, error) {
 	logOf(r).add("schedule", req.ID)
 	return noContent, s.schedules.Delete(r.Context(), req.ID, req.IfMatch.versions())
-}
-
-func (s *Server) pauseSchedule(r *http.Request, req scheduleRequest) (reply, error) {
-	logOf(r).add("schedule", req.ID)
-	paused, err := s.schedules.Pause(r.Context(), req.ID)
-	return replyOf(paused), err
-}
-
-func (s *Server) resumeSchedule(r *http.Request, req scheduleRequest) (reply, error) {
-	logOf(r).add("schedule", req.ID)
-	resumed, err := s.schedules.Resume(r.Context(), req.ID)
-	return replyOf(resumed), err
 }
 
 // An occurrence of a schedule as it goes over the wire.

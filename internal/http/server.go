@@ -115,7 +115,7 @@ var errStarting = problem.New(problem.NotReady, "The server is starting: it wait
 // Starting returns a Server for the time before there are services: /livez answers 200, and everything else 503. Of cfg it needs
 // neither Service nor Schedules.
 func Starting(cfg Config) *Server {
-	cfg.Registry = prometheus.NewRegistry() // of nobody's
+	cfg.Registry = prometheus.NewRegistry() // which is not served
 	cfg = cfg.withDefaults()
 	s := &Server{cfg: cfg, log: cfg.Logger, version: versionOf(cfg.Version), metrics: newRequestMetrics()}
 	refuse := func(w http.ResponseWriter, r *http.Request) { fail(w, r, errStarting) }

@@ -17,8 +17,8 @@ import (
 	"github.com/queued/queued/internal/http/problem"
 )
 
-// readBody returns the body of r, nil when it is empty or blank. It takes what says that it is JSON and, since curl says so by default,
-// what says that it is a form or text; decoding then shows whether it is JSON.
+// readBody returns the body of r, nil when it is empty or blank. It takes content types of JSON, of text, and of forms, which curl sends by
+// default; decoding then shows whether it is JSON.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	if r.ContentLength == 0 {
 		return nil, nil
