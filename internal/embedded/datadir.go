@@ -340,7 +340,7 @@ func (d dataDir) makeSocketDir(ctx context.Context, i installation, a account) (
 // removeSocketDir removes run/ and the temporary directory it may be a link to.
 func (d dataDir) removeSocketDir() error {
 	if target, err := os.Readlink(d.run()); err == nil {
-		// Not with RemoveAll: the link may be stale, and the path in use by somebody else.
+		// Not with RemoveAll: the link may be stale, and the path in use by another process.
 		socket := socketDir(target).socket()
 		for _, path := range []string{socket, socket + ".lock", target} {
 			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -39,7 +39,7 @@ type Config[O Operation] struct {
 	Commit            func(ctx context.Context, ops []O) error
 	CommitApart       func(ctx context.Context, op O) error  // commits an operation that lost a race, and may wait for locks
 	Contended         func(ctx context.Context, ops []O) []O // those of a commit that lost a race which need a lock; none: all of them
-	Join              func(ops []O) []O                      // operations that nobody has added, to be committed with ops; nil: none
+	Join              func(ops []O) []O                      // further operations to commit with ops; nil: none
 	Judge             func(error) Verdict                    // what an error of Commit means
 	Overloaded        error                                  // what Do fails with beyond MaxPending or MaxPendingBytes
 	Closed            error                                  // what Do and Start fail with after Close
@@ -95,7 +95,7 @@ func (c *Committer[O]) Do(ctx context.Context, op O) error {
 	case err := <-op.ticket().done:
 		return err
 	case <-ctx.Done():
-		c.forget(op)
+		c.withdraw(op)
 		return ctx.Err()
 	}
 }
@@ -133,8 +133,8 @@ func size[O Operation](ops []O) (items, bytes int) {
 	return items, bytes
 }
 
-// forget takes back an operation, unless it is being committed already.
-func (c *Committer[O]) forget(op O) {
+// withdraw removes an operation that waits. One that is being committed stays.
+func (c *Committer[O]) withdraw(op O) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if i := slices.Index(c.waiting, op); i >= 0 {
@@ -261,7 +261,7 @@ func (c *Committer[O]) failWaiting() {
 	c.answer(waiting, c.cfg.BehindUnavailable)
 }
 
-// answer tells the callers of operations what became of them.
+// answer ends operations with the result of their commit.
 func (c *Committer[O]) answer(ops []O, err error) {
 	c.mu.Lock()
 	for _, op := range ops {

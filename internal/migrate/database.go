@@ -171,7 +171,7 @@ func checkServer(number int, version, encoding string) error {
 	return nil
 }
 
-// mayMigrate fails unless the user may migrate. It fails with ErrNotOwner if somebody else may.
+// mayMigrate fails unless the user may migrate. It fails with ErrNotOwner if another role may.
 func (s state) mayMigrate() error {
 	switch {
 	case s.standby:

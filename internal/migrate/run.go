@@ -154,7 +154,7 @@ func (m *migrator) runScripts(ctx context.Context, tx pgx.Tx, found state) error
 			return fmt.Errorf("%s: %w", s.doing, withHint(err))
 		}
 	}
-	applied, err := readApplied(ctx, tx) // again: from here on nobody can change it by hand
+	applied, err := readApplied(ctx, tx) // again: it is locked now
 	if err != nil {
 		return err
 	}

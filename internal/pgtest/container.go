@@ -20,7 +20,7 @@ const (
 	imageTag  = "17"
 	imageUser = "999:999" // of the image's user postgres
 
-	// lifetime is when a container ends that nobody stopped, because its tests were killed. A measurement on every
+	// lifetime is when a container ends whose tests were killed before they stopped it. A measurement on every
 	// workload takes longer than any test.
 	lifetime = 4 * time.Hour
 )
@@ -31,7 +31,7 @@ func startTimescale(ctx context.Context, settings map[string]string) (*Server, e
 		return nil, fmt.Errorf("docker: %w", err)
 	}
 	if transport, ok := pool.Client.HTTPClient.Transport.(*http.Transport); ok {
-		// A connection kept for reuse is a goroutine that nobody ends.
+		// An idle connection would leak a goroutine.
 		transport.DisableKeepAlives = true
 	}
 	container, err := runContainer(ctx, pool, settings)

@@ -55,7 +55,7 @@ func tryLock(file *os.File) error {
 	return syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 }
 
-// removeAbandoned removes what it can. What it cannot, such as another user's, is nobody's concern here.
+// removeAbandoned removes what it can. It passes over the others, such as those of other users.
 func removeAbandoned(base string) {
 	paths, _ := filepath.Glob(filepath.Join(base, directoryPrefix+"*"))
 	for _, path := range paths {

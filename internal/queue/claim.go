@@ -48,7 +48,7 @@ type claim struct {
 	found
 }
 
-// found is what came of a claim.
+// found is the result of a claim.
 type found struct {
 	handedOver int // inserts of the same transaction that go to the claim, instead of a scan
 	events     []Event

@@ -100,7 +100,7 @@ func (d *dispatcher) drain() {
 	d.wake()
 }
 
-// run makes rounds until nobody waits any more.
+// run claims in rounds until there are no waiters.
 func (d *dispatcher) run() {
 	// Only a round that looked ahead knows how long it is safe to sleep; the first one of a claim, and the first one after it was woken, does
 	// without, since mostly it finds something.
@@ -257,7 +257,7 @@ func (d *dispatcher) sleep(limit time.Duration) bool {
 				until = w.deadline
 			}
 		}
-		if d.draining || len(d.waiters) != grouped { // or somebody has come since
+		if d.draining || len(d.waiters) != grouped { // or a waiter has joined since
 			d.mu.Unlock()
 			return true
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/queued/queued/internal/watermark"
 )
 
-// releaseTimeout bounds a release, which nobody waits for and which outlives its caller.
+// releaseTimeout bounds a release. It runs after its caller has gone.
 const releaseTimeout = 10 * time.Second
 
 // Nack makes a claimed event wait again, or moves it to history where p says so, or it was the last attempt. It fails with ErrNotFound, ErrLeaseLost or

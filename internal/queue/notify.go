@@ -135,7 +135,7 @@ func (s *Service) newListener() *pg.Listener {
 			}
 		},
 		Failed: func(err error) {
-			s.cfg.Logger.Warn().Err(err).Msg("not listening for notifications: waiting claims poll until that is mended")
+			s.cfg.Logger.Warn().Err(err).Msg("not listening for notifications: waiting claims poll until the connection is back")
 		},
 	}
 }

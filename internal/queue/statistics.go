@@ -289,7 +289,7 @@ func (s *Service) reportLoop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalTimeout)
 	defer cancel()
 	if _, err := s.loops.Exec(ctx, `select agent.prune_processes($1, $2)`, s.name, processLife); err != nil {
-		s.cfg.Logger.Warn().Err(err).Msg("this process could not take itself out of the list: it leaves that by itself")
+		s.cfg.Logger.Warn().Err(err).Msg("could not remove this process from the list of processes: its entry expires by itself")
 	}
 	return nil
 }

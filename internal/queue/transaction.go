@@ -40,7 +40,7 @@ type pendingInsert struct {
 	slot   int        // its place among the events of the claim
 }
 
-// commit runs operations in one transaction and one round trip, and fills in what came of them. An error says that nothing was written, or that it is
+// commit runs operations in one transaction and one round trip, and fills in their results. An error says that nothing was written, or that it is
 // unknown whether it was. What was committed for an operation and cannot be read concerns that operation alone: see operation.err.
 func (s *Service) commit(ctx context.Context, pool *pg.Pool, ops []*operation) error {
 	tx := transaction{
@@ -82,7 +82,7 @@ func (s *Service) commit(ctx context.Context, pool *pg.Pool, ops []*operation) e
 		tx.batch.Queue(notifySQL, slices.Collect(maps.Keys(notified)), s.name)
 	}
 	err := pool.SendBatch(ctx, tx.batch)
-	if errors.Is(err, pg.ErrUnconfirmed) { // it is committed, and everybody sees it; whether it lasts is what nobody knows
+	if errors.Is(err, pg.ErrUnconfirmed) { // it is committed and visible, and may be lost by a failover
 		for _, op := range ops {
 			if op.err == nil { // a claim, too: were it lost with the primary, the event would have two leases at once
 				op.err = wrap("writing to the queue", err)
@@ -155,7 +155,7 @@ func (tx *transaction) queueInserts(ops []*operation) {
 
 	events := make([]string, n)
 	queues := make([]string, n)
-	var ( // nil when nobody asks for one: then they are not even looked at
+	var ( // nil when no event has one, which spares the database reading them
 		delays  []*time.Duration
 		vts     []*time.Time
 		leases  []*time.Duration

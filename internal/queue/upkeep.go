@@ -24,7 +24,7 @@ const (
 	upkeepBatch = 1000
 )
 
-// An upkeepTask is done now and then, in steps, each in a transaction of its own, that have nobody wait for longer than a moment. One that fails
+// An upkeepTask is done now and then, in steps, each in a short transaction of its own. One that fails
 // stops no other.
 type upkeepTask struct {
 	name string
@@ -114,7 +114,7 @@ func (s *Service) upkeepLoop(ctx context.Context) error {
 	}
 }
 
-// doUpkeep does one task, and notes what came of it.
+// doUpkeep does one task, and records its result.
 func (s *Service) doUpkeep(ctx context.Context, task upkeepTask) error {
 	err := task.do(ctx)
 	if err == nil {

@@ -141,7 +141,7 @@ func (s *Service) newCommitter() *groupcommit.Committer[*operation] {
 		},
 		Overloaded: ErrOverloaded,
 		Closed:     fmt.Errorf("writing to the queue: %w", pg.ErrClosed),
-		BehindUnavailable: fmt.Errorf("writing to the queue: %w: it did not answer those before in time, and nothing of this call was written",
+		BehindUnavailable: fmt.Errorf("writing to the queue: %w: it did not answer an earlier commit in time, and nothing of this call was written",
 			ErrUnavailable),
 	})
 }

@@ -20,7 +20,7 @@ const (
 	grace = 500 * time.Millisecond
 	// ScanShare bounds the time spent on scans outside of claims: one that took 1 s is followed by a pause of at least this many seconds.
 	ScanShare = 20
-	// idleLimit is how long the watermarks of a queue that nobody claims from are kept.
+	// idleLimit is how long the watermarks of a queue without claims are kept.
 	idleLimit = 30 * time.Second
 	// maxLanes is how many lanes of a queue have watermarks. Claims find their way through more of them by themselves.
 	maxLanes = 100
