@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,39 +18,39 @@ import (
 
 // account is the user that PostgreSQL runs as.
 type account struct {
-	uid, gid   int
-	name, home string
-	other      bool // not the user of this process, which is root
+	uid, gid int
+	name     string
+	other    bool // not the user of this process, which is root
 }
 
 // accountFor returns the account for the server in d: the user of this process, unless that is root, as which PostgreSQL refuses
 // to run. For root it is the owner of an existing cluster, else the user postgres, else nobody.
 func accountFor(d dataDir) (account, error) {
-	info, err := os.Lstat(d.pg())
-	exists := err == nil
-	if uid := os.Geteuid(); uid != 0 {
-		if exists && ownerOf(info) != uid {
-			return account{}, fmt.Errorf("the cluster %s belongs to %s: run queued as that user or as root, or choose another QUEUED_DATA_DIR",
-				d.pg(), userName(ownerOf(info)))
+	uid := os.Geteuid()
+	a := account{uid: uid, gid: os.Getegid()}
+	if info, err := os.Lstat(d.pg()); err == nil {
+		a.uid = ownerOf(info)
+		if a.other = uid == 0 && a.uid != 0; a.other {
+			a.gid = int(info.Sys().(*syscall.Stat_t).Gid)
 		}
-		home, _ := homeDir() // PostgreSQL does without
-		return account{uid: uid, gid: os.Getegid(), name: userName(uid), home: home}, nil
 	}
-	if exists && ownerOf(info) != 0 {
-		stat := info.Sys().(*syscall.Stat_t)
-		return account{uid: int(stat.Uid), gid: int(stat.Gid), name: userName(int(stat.Uid)), home: "/", other: true}, nil
+	a.name = userName(a.uid)
+	if a.uid != uid && !a.other {
+		return a, fmt.Errorf("the cluster %s belongs to %s: run queued as that user or as root, or choose another QUEUED_DATA_DIR", d.pg(), a.name)
+	}
+	if a.uid != 0 {
+		return a, nil
 	}
 	for _, name := range []string{"postgres", "nobody"} {
 		if u, err := user.Lookup(name); err == nil {
-			uid, uidErr := strconv.Atoi(u.Uid)
-			gid, gidErr := strconv.Atoi(u.Gid)
-			if err := errors.Join(uidErr, gidErr); err != nil {
-				return account{}, fmt.Errorf("the user %s: %w", name, err)
+			a = account{name: name, other: true}
+			if _, err := fmt.Sscan(u.Uid+" "+u.Gid, &a.uid, &a.gid); err != nil {
+				return a, fmt.Errorf("the user %s: %w", name, err)
 			}
-			return account{uid: uid, gid: gid, name: name, home: u.HomeDir, other: true}, nil
+			return a, nil
 		}
 	}
-	return account{}, errors.New("PostgreSQL does not run as root, and this machine has neither a user postgres nor nobody to run it as: " +
+	return a, errors.New("PostgreSQL does not run as root, and this machine has neither a user postgres nor nobody to run it as: " +
 		"make one (for example `useradd --system postgres`), or run queued as an ordinary user")
 }
 
@@ -58,18 +59,40 @@ func accountFor(d dataDir) (account, error) {
 func (a account) command(ctx context.Context, path string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, path, args...) //nolint:gosec // a program of PostgreSQL
 	cmd.Dir = "/"                                  // PostgreSQL complains about a working directory that it cannot enter
-	cmd.Env = []string{"LC_ALL=C", "TZ=UTC", "HOME=" + a.home, "USER=" + a.name}
-	for _, name := range []string{"PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"} {
+	cmd.Env = []string{"LC_ALL=C", "TZ=UTC", "USER=" + a.name}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	passed := []string{"PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"}
+	if !a.other {
+		passed = append(passed, "HOME")
+	} else {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
+	}
+	for _, name := range passed {
 		if value, ok := os.LookupEnv(name); ok { //nolint:forbidigo // passed on, not acted upon
 			cmd.Env = append(cmd.Env, name+"="+value)
 		}
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if a.other {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
-	}
-	cmd.WaitDelay = 5 * time.Second
 	return cmd
+}
+
+// run runs a program in the directory dir and returns its output, whose end is also in the error. The program and those that it
+// starts do not outlive ctx, nor on Linux this process.
+func (a account) run(ctx context.Context, dir, path string, args ...string) (output []byte, err error) {
+	runtime.LockOSThread() // see startProcess
+	defer runtime.UnlockOSThread()
+	cmd := a.command(ctx, path, args...)
+	cmd.Dir = dir
+	cmd.WaitDelay = 5 * time.Second
+	signalWithParent(cmd.SysProcAttr, syscall.SIGKILL)
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // the process group
+	output, err = cmd.CombinedOutput()
+	if err != nil && ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if text := lastLines(output); err != nil && text != "" {
+		err = fmt.Errorf("%w; its output ends with:\n%s", err, text)
+	}
+	return output, err
 }
 
 // takeOver makes the account the owner of a file or directory.
@@ -86,28 +109,18 @@ func (a account) canEnter(ctx context.Context, i installation, dir string) bool 
 	if !a.other {
 		return true
 	}
-	cmd := a.command(ctx, i.program("postgres"), "--version")
-	cmd.Dir = dir
-	return cmd.Run() == nil
+	_, err := a.run(ctx, dir, i.program("postgres"), "--version")
+	return err == nil
 }
 
 // checkAccess fails when the account cannot enter dir, or its nearest parent that exists, and names the first closed directory.
 func (a account) checkAccess(ctx context.Context, i installation, dir string) error {
-	dir, _ = splitExisting(dir)
-	if a.canEnter(ctx, i, dir) {
-		return nil
+	closed := ""
+	for path, _ := splitExisting(dir); path != closed && !a.canEnter(ctx, i, path); path = filepath.Dir(path) {
+		closed = path
 	}
-	closed := dir
-	for parent := filepath.Dir(dir); ; parent = filepath.Dir(parent) {
-		if !a.canEnter(ctx, i, parent) {
-			closed = parent
-		}
-		if parent == filepath.Dir(parent) {
-			break
-		}
-	}
-	if err := ctx.Err(); err != nil {
-		return err
+	if closed == "" || ctx.Err() != nil {
+		return ctx.Err()
 	}
 	mode := ""
 	if info, err := os.Stat(closed); err == nil {

@@ -44,6 +44,7 @@ type installation struct {
 
 func (i installation) program(name string) string { return filepath.Join(i.binDir, name) }
 func (i installation) version() string            { return fmt.Sprintf("%d.%d", i.major, i.minor) }
+func (i installation) String() string             { return i.version() + " (" + i.binDir + ")" }
 
 // sources says where to look for PostgreSQL's programs. The zero value is for production.
 type sources struct {
@@ -56,9 +57,9 @@ type sources struct {
 // find returns an installation for a cluster of the given major version, 0 for a new cluster: the newest on the machine, else one
 // fetched earlier, else it fetches one.
 func (s sources) find(ctx context.Context, a account, major int, cluster string, log zerolog.Logger) (installation, error) {
-	var others []string
+	var rejected []string
 	for _, dirs := range [][]string{s.installed(ctx), s.fetched()} {
-		found, rejected, err := usable(ctx, a, dirs)
+		found, unusable, err := usable(ctx, a, dirs)
 		if err != nil {
 			return installation{}, err
 		}
@@ -66,25 +67,25 @@ func (s sources) find(ctx context.Context, a account, major int, cluster string,
 			if major == 0 || i.major == major {
 				return i, nil
 			}
-			others = append(others, fmt.Sprintf("%s (%s)", i.version(), i.binDir))
+			rejected = append(rejected, i.String())
 		}
-		others = append(others, rejected...)
+		rejected = append(rejected, unusable...)
 	}
-	fetched, err := s.fetch(ctx, a, major, log)
-	switch {
-	case err == nil:
-		return fetched, nil
-	case ctx.Err() != nil:
+	i, err := s.fetch(ctx, a, major, log)
+	if err == nil {
+		return i, nil
+	}
+	if ctx.Err() != nil {
 		return installation{}, fmt.Errorf("fetch PostgreSQL: %w", ctx.Err())
 	}
-	has := cmp.Or(strings.Join(others, ", "), "none")
-	if major == 0 {
-		return installation{}, fmt.Errorf("queued needs PostgreSQL %d or newer; this machine has %s, and %w: install PostgreSQL %[1]d or newer "+
-			"(for example `apt-get install postgresql`), or set QUEUED_DATABASE_URL to a server of your own", oldestMajor, has, err)
+	needed := fmt.Sprintf("queued needs PostgreSQL %d or newer", oldestMajor)
+	advice := fmt.Sprintf("install PostgreSQL %d or newer (for example `apt-get install postgresql`)", oldestMajor)
+	if major != 0 {
+		needed = fmt.Sprintf("%s was made by PostgreSQL %d, and only that major version can open it", cluster, major)
+		advice = fmt.Sprintf("install PostgreSQL %d (for example `apt-get install postgresql-%[1]d`), choose another QUEUED_DATA_DIR,", major)
 	}
-	return installation{}, fmt.Errorf("%s was made by PostgreSQL %d, and only that major version can open it; this machine has %s, and %w: "+
-		"install PostgreSQL %[2]d (for example `apt-get install postgresql-%[2]d`), choose another QUEUED_DATA_DIR, "+
-		"or set QUEUED_DATABASE_URL to a server of your own", cluster, major, has, err)
+	return installation{}, fmt.Errorf("%s; this machine has %s, and %w: %s or set QUEUED_DATABASE_URL to a server of your own",
+		needed, cmp.Or(strings.Join(rejected, ", "), "none"), err, advice)
 }
 
 // installed returns the bin directories on this machine that may hold a server.
@@ -157,7 +158,7 @@ func usable(ctx context.Context, a account, dirs []string) (found []installation
 		case err != nil:
 			rejected = append(rejected, fmt.Sprintf("one in %s that cannot be used (%v)", dir, err))
 		case i.major < oldestMajor:
-			rejected = append(rejected, fmt.Sprintf("%s (%s)", i.version(), dir))
+			rejected = append(rejected, i.String())
 		default:
 			found = append(found, i)
 		}
@@ -180,12 +181,12 @@ func hasServer(dir string) bool {
 }
 
 // versionText matches the output of `postgres --version`: "postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)", "… 18beta1".
-var versionText = regexp.MustCompile(`^postgres \(.*?\) (\d+)(?:\.(\d+))?`)
+var versionText = regexp.MustCompile(`(?m)^postgres \(.*?\) (\d+)(?:\.(\d+))?`)
 
 // inspect asks the server in dir for its version, as the account that is to run it.
 func inspect(ctx context.Context, a account, dir string) (installation, error) {
 	i := installation{binDir: dir}
-	out, err := a.command(ctx, i.program("postgres"), "--version").Output()
+	out, err := a.run(ctx, "/", i.program("postgres"), "--version")
 	if errors.Is(err, os.ErrPermission) && !errors.Is(err, syscall.EPERM) {
 		return i, fmt.Errorf("user %s may not run it", a.name)
 	}
@@ -216,18 +217,12 @@ func (s sources) fetch(ctx context.Context, a account, major int, log zerolog.Lo
 	if err != nil {
 		return installation{}, fmt.Errorf("there is no directory to fetch one to: %w", err)
 	}
+	log.Info().Str("version", version).Str("from", repository).Msg("this machine has no PostgreSQL to use, fetching one")
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	target := filepath.Join(cache, "postgres-"+version)
-	err = lockedIn(ctx, cache, func() error {
-		if hasServer(filepath.Join(target, "bin")) { // another process fetched it meanwhile
-			return nil
-		}
-		log.Info().Str("version", version).Str("from", repository).Msg("this machine has no PostgreSQL to use, fetching one")
-		return fetchTo(ctx, target, repository, version)
-	})
 	i := installation{}
-	if err == nil {
+	if err = fetchTo(ctx, target, repository, version); err == nil {
 		i, err = inspect(ctx, a, filepath.Join(target, "bin"))
 	}
 	if err == nil && major != 0 && i.major != major {
@@ -237,6 +232,64 @@ func (s sources) fetch(ctx context.Context, a account, major int, log zerolog.Lo
 		return installation{}, fmt.Errorf("fetching PostgreSQL %s from %s failed: %w", version, repository, err)
 	}
 	return i, nil
+}
+
+// fetchTo downloads a version and unpacks it as the directory target in the cache, completely or not at all.
+func fetchTo(ctx context.Context, target, repository, version string) error {
+	cache := filepath.Dir(target)
+	file, err := lockCache(ctx, cache)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	if hasServer(filepath.Join(target, "bin")) { // another process fetched it meanwhile
+		return nil
+	}
+	staging := filepath.Join(cache, "fetch")
+	if err := os.RemoveAll(staging); err != nil { // left by a process that was killed
+		return err
+	}
+	artifact := "embedded-postgres-binaries-" + platform(ctx)
+	jar, err := download(ctx, fmt.Sprintf("%s/io/zonky/test/postgres/%s/%s/%[2]s-%[3]s.jar", repository, artifact, version))
+	if err != nil {
+		return err
+	}
+	err = unpack(ctx, jar, staging)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("unpacking the archive: %w", err)
+	case !hasServer(filepath.Join(staging, "bin")):
+		err = errors.New("the archive holds no PostgreSQL server")
+	default:
+		waitForForks()
+		err = errors.Join(os.RemoveAll(target), os.Rename(staging, target)) // the old target is incomplete
+	}
+	return errors.Join(err, os.RemoveAll(staging))
+}
+
+// lockCache makes the cache directory and waits until no other process fetches into it. The lock ends when the file is closed.
+func lockCache(ctx context.Context, cache string) (*os.File, error) {
+	if err := os.MkdirAll(cache, 0o755); err != nil { //nolint:gosec // the account that runs PostgreSQL reads it
+		return nil, err
+	}
+	if os.Geteuid() == 0 { // that account is another one, which the umask may shut out
+		if err := os.Chmod(cache, 0o755); err != nil { //nolint:gosec // as above
+			return nil, err
+		}
+	}
+	file, err := os.OpenFile(filepath.Join(cache, "lock"), os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // a file of the cache
+	if err != nil {
+		return nil, err
+	}
+	for err = lock(file); errors.Is(err, syscall.EWOULDBLOCK); err = lock(file) {
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return nil, errors.Join(err, file.Close())
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
 }
 
 // cacheDir returns the directory for fetched versions.
@@ -252,63 +305,6 @@ func (s sources) cacheDir() (string, error) {
 	}
 	home, err := homeDir()
 	return filepath.Join(home, ".cache", "queued"), err
-}
-
-// lockedIn makes the cache directory and runs do while no other process fetches into it.
-func lockedIn(ctx context.Context, cache string, do func() error) error {
-	if err := os.MkdirAll(cache, 0o755); err != nil { //nolint:gosec // the account that runs PostgreSQL reads it
-		return err
-	}
-	if os.Geteuid() == 0 { // that account is another one, which the umask may shut out
-		if err := os.Chmod(cache, 0o755); err != nil { //nolint:gosec // as above
-			return err
-		}
-	}
-	file, err := os.OpenFile(filepath.Join(cache, "lock"), os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // a file of the cache
-	if err != nil {
-		return err
-	}
-	for err = lock(file); errors.Is(err, errLocked); err = lock(file) {
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
-			return errors.Join(err, file.Close())
-		}
-	}
-	if err == nil {
-		err = do()
-	}
-	return errors.Join(err, file.Close())
-}
-
-// fetchTo downloads a version and unpacks it as the directory target, completely or not at all. The caller holds the lock of the cache.
-func fetchTo(ctx context.Context, target, repository, version string) (err error) {
-	cache := filepath.Dir(target)
-	for _, abandoned := range glob(filepath.Join(escapeGlob(cache), "fetch-*")) { // by a process that was killed
-		if err := os.RemoveAll(abandoned); err != nil {
-			return err
-		}
-	}
-	staging, err := os.MkdirTemp(cache, "fetch-")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(staging)) }()
-	artifact := "embedded-postgres-binaries-" + platform(ctx)
-	jar, err := download(ctx, fmt.Sprintf("%s/io/zonky/test/postgres/%s/%s/%[2]s-%[3]s.jar", repository, artifact, version))
-	if err != nil {
-		return err
-	}
-	unpacked := filepath.Join(staging, "postgres")
-	if err := unpack(ctx, jar, unpacked); err != nil {
-		return fmt.Errorf("unpacking the archive: %w", err)
-	}
-	if !hasServer(filepath.Join(unpacked, "bin")) {
-		return errors.New("the archive holds no PostgreSQL server")
-	}
-	waitForForks()
-	if err := os.RemoveAll(target); err != nil { // an incomplete one
-		return err
-	}
-	return os.Rename(unpacked, target)
 }
 
 // platform returns the repository's name for this machine, such as "linux-amd64", "linux-arm64v8-alpine" or "darwin-arm64v8".

@@ -292,7 +292,7 @@ func TestBadDownloadIsRefusedAndLeavesNothing(t *testing.T) {
 		if exists(cfg.DataDir) {
 			t.Error("the data directory was made")
 		}
-		if left := entries(t, cfg.sources.cache+"/fetch-*"); len(left) > 0 {
+		if left := entries(t, cfg.sources.cache+"/fetch*"); len(left) > 0 {
 			t.Errorf("%v is left", left)
 		}
 	}
@@ -354,13 +354,13 @@ func TestNextFetchRemovesWhatAKilledOneLeft(t *testing.T) {
 	t.Parallel()
 	jar, version, _ := localArchive(t)
 	cache := newDir(t)
-	if err := os.MkdirAll(filepath.Join(cache, "fetch-123", "postgres", "bin"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(cache, "fetch", "bin", "old"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := fetchTo(t.Context(), filepath.Join(cache, "target"), newRepository(t, jar, version).URL, version); err != nil {
 		t.Fatal(err)
 	}
-	if left := entries(t, cache+"/fetch-*"); len(left) > 0 {
+	if left := entries(t, cache+"/fetch*"); len(left) > 0 {
 		t.Errorf("%v is left", left)
 	}
 }

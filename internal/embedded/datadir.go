@@ -12,8 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-
-	"github.com/rs/zerolog"
 )
 
 // maxLogSize is the size in bytes from which a start renames postgres.log to postgres.log.1. PostgreSQL writes a few lines per start.
@@ -105,50 +103,41 @@ func (d dataDir) check(a account) error {
 
 // major returns the major version of the cluster, 0 when there is no cluster.
 func (d dataDir) major() (int, error) {
-	text, err := os.ReadFile(filepath.Join(d.pg(), "PG_VERSION"))
-	if err == nil {
-		major, err := strconv.Atoi(strings.TrimSpace(string(text)))
-		if err != nil {
-			return 0, fmt.Errorf("%s holds no version that queued knows: %q", filepath.Join(d.pg(), "PG_VERSION"), text)
-		}
-		return major, nil
-	}
+	file := filepath.Join(d.pg(), "PG_VERSION")
+	text, err := os.ReadFile(file) //nolint:gosec // a file of the data directory
 	if errors.Is(err, fs.ErrNotExist) {
 		var files []fs.DirEntry
 		if files, err = os.ReadDir(d.pg()); len(files) > 0 {
 			return 0, fmt.Errorf("%s is no PostgreSQL cluster (it has no PG_VERSION) and is not empty: move it away, "+
 				"or choose another QUEUED_DATA_DIR", d.pg())
 		}
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			return 0, nil
+		}
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil {
 		return 0, fmt.Errorf("look for a PostgreSQL cluster: %w", err)
 	}
-	return 0, nil
+	major, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return 0, fmt.Errorf("%s holds no version that queued knows: %q", file, text)
+	}
+	return major, nil
 }
 
 // create makes the directory and its missing parents. They are private; where PostgreSQL runs as another account, other users can
 // enter the directory and not list it.
 func (d dataDir) create(a account) error {
-	path, rest := splitExisting(string(d))
-	for rest != "" {
-		var name string
-		name, rest, _ = strings.Cut(rest, string(filepath.Separator))
-		path = filepath.Join(path, name)
-		if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-		mode := fs.FileMode(0o755)
-		switch {
-		case !a.other:
-			continue
-		case rest == "":
-			mode = 0o711
-		}
-		if err := os.Chmod(path, mode); err != nil {
+	existing, rest := splitExisting(string(d))
+	if err := os.MkdirAll(string(d), 0o700); err != nil || rest == "" || !a.other {
+		return err
+	}
+	for parent := filepath.Dir(string(d)); len(parent) > len(existing); parent = filepath.Dir(parent) {
+		if err := os.Chmod(parent, 0o755); err != nil { //nolint:gosec // the account enters it
 			return err
 		}
 	}
-	return nil
+	return os.Chmod(string(d), 0o711) //nolint:gosec // the account enters it
 }
 
 // open opens or makes a private file that this process writes, and refuses a symbolic link. A file that root makes belongs to the
@@ -184,20 +173,9 @@ func (d dataDir) write(name, text string) error {
 // ErrInUse is what Start returns when another process runs a server in the data directory.
 var ErrInUse = errors.New("the data directory is in use")
 
-// errLocked is what lock returns when another open file holds the lock.
-var errLocked = errors.New("locked")
-
-// lock locks an open file without waiting. The lock ends when the file is closed, at the latest with the process.
-func lock(file *os.File) error {
-	err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return errLocked
-	}
-	if err != nil {
-		return fmt.Errorf("lock %s: %w", file.Name(), err)
-	}
-	return nil
-}
+// lock locks an open file without waiting, or fails with EWOULDBLOCK. The lock ends when the file is closed, at the latest with the
+// process.
+func lock(file *os.File) error { return syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) }
 
 // lock takes the directory for this process until the returned file is closed, or fails with ErrInUse. The file is never removed:
 // two processes could then hold locks on two files of the same name.
@@ -209,69 +187,69 @@ func (d dataDir) lock() (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the data directory: %w", err)
 	}
-	err = lock(file)
-	if errors.Is(err, errLocked) {
+	if err = lock(file); errors.Is(err, syscall.EWOULDBLOCK) {
 		holder := "another process"
 		if pid, err := io.ReadAll(io.LimitReader(file, 32)); err == nil && len(pid) > 0 {
 			holder = "process " + strings.TrimSpace(string(pid))
 		}
 		err = fmt.Errorf("%w: %s belongs to %s, which runs a server in it: stop that process, or choose another QUEUED_DATA_DIR", ErrInUse, d, holder)
-	} else if err == nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	if err == nil {
 		err = file.Truncate(0)
-		if err == nil {
-			_, err = fmt.Fprintf(file, "%d\n", os.Getpid())
-		}
+	}
+	if err == nil {
+		_, err = fmt.Fprintf(file, "%d\n", os.Getpid())
 	}
 	if err != nil {
-		return nil, errors.Join(err, file.Close())
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", file.Name(), err), file.Close())
 	}
 	return file, nil
 }
 
 // initialize makes the cluster. It has another name until it is complete, so that an interrupted start leaves nothing that looks like
 // a cluster.
-//
-// The locale is C: it sorts by bytes and is part of PostgreSQL, so that indexes stay valid when the system's libraries are upgraded or
-// the directory moves to another machine. Not every system has C.UTF-8.
-func (d dataDir) initialize(ctx context.Context, i installation, a account, extra map[string]string, log zerolog.Logger) error {
-	for _, incomplete := range glob(filepath.Join(escapeGlob(string(d)), "pg.new-*")) {
+func (s *Server) initialize(ctx context.Context) error {
+	for _, incomplete := range glob(filepath.Join(escapeGlob(string(s.dir)), "pg.new-*")) {
 		err := os.RemoveAll(incomplete) // what is still written to is left to the next start
-		log.Warn().Err(err).Str("directory", incomplete).Msg("discarded a cluster whose making was interrupted")
+		s.log.Warn().Err(err).Str("directory", incomplete).Msg("discarded a cluster whose making was interrupted")
 	}
-	log.Info().Str("version", i.version()).Msg("making a new PostgreSQL cluster")
-	staging, err := os.MkdirTemp(string(d), "pg.new-")
+	s.log.Info().Str("version", s.installation.version()).Msg("making a new PostgreSQL cluster")
+	staging, err := os.MkdirTemp(string(s.dir), "pg.new-")
+	if err == nil {
+		err = s.account.takeOver(staging)
+	}
+	if err == nil {
+		err = s.runInitdb(ctx, staging)
+	}
+	if err == nil {
+		_ = os.Remove(s.dir.pg()) // an empty directory
+		err = os.Rename(staging, s.dir.pg())
+	}
+	if err == nil {
+		err = syncDir(string(s.dir))
+	}
 	if err != nil {
-		return fmt.Errorf("make the cluster: %w", err)
+		return errors.Join(fmt.Errorf("make the cluster: %w", err), os.RemoveAll(staging))
 	}
+	return nil
+}
+
+// runInitdb makes a cluster in dir. Its locale is C, which sorts by bytes and is part of PostgreSQL, so that indexes stay valid when
+// the system's libraries are upgraded or the directory moves to another machine; not every system has C.UTF-8.
+func (s *Server) runInitdb(ctx context.Context, dir string) error {
 	args := []string{
-		"-D", staging, "--username", userRole, "--auth-local", "peer", "--auth-host", "reject",
+		"-D", dir, "--username", userRole, "--auth-local", "peer", "--auth-host", "reject",
 		"--encoding", "UTF8", "--locale", "C", "--data-checksums", "--no-instructions",
 	}
-	if fsyncIsOff(extra) {
+	if isOff(s.settings["fsync"]) {
 		args = append(args, "--no-sync")
 	}
-	var output []byte
-	if err = a.takeOver(staging); err == nil {
-		output, err = runToEnd(a.command(ctx, i.program("initdb"), args...))
+	initdb := s.installation.program("initdb")
+	if _, err := s.account.run(ctx, "/", initdb, args...); err != nil {
+		return fmt.Errorf("%s: %w", initdb, err)
 	}
-	if err == nil {
-		_ = os.Remove(d.pg()) // an empty directory
-		err = os.Rename(staging, d.pg())
-	}
-	if err == nil {
-		err = syncDir(string(d))
-	}
-	if err == nil {
-		return nil
-	}
-	if ctx.Err() != nil {
-		err = ctx.Err()
-	}
-	err = fmt.Errorf("make the cluster: %s: %w", i.program("initdb"), err)
-	if text := lastLines(output); text != "" {
-		err = fmt.Errorf("%w; its output ends with:\n%s", err, text)
-	}
-	return errors.Join(err, os.RemoveAll(staging))
+	return nil
 }
 
 // syncDir makes a rename in dir survive a crash of the machine.
@@ -286,23 +264,20 @@ func syncDir(dir string) error {
 // adopt gives the account a cluster that root has put there, such as a restored copy.
 func (d dataDir) adopt(a account) error {
 	info, err := os.Lstat(d.pg())
-	if err != nil {
-		return fmt.Errorf("the cluster: %w", err)
-	}
-	if !a.other || ownerOf(info) == a.uid {
-		return nil
+	if err != nil || !a.other || ownerOf(info) == a.uid {
+		return err
 	}
 	root, err := os.OpenRoot(d.pg()) // no link leads out of it
-	if err == nil {
-		err = fs.WalkDir(root.FS(), ".", func(path string, _ fs.DirEntry, err error) error {
-			if err != nil {
-				return err
-			}
-			return root.Lchown(path, a.uid, a.gid)
-		})
-		err = errors.Join(err, root.Close())
-	}
 	if err != nil {
+		return err
+	}
+	err = fs.WalkDir(root.FS(), ".", func(path string, _ fs.DirEntry, err error) error {
+		if err == nil {
+			err = root.Lchown(path, a.uid, a.gid)
+		}
+		return err
+	})
+	if err := errors.Join(err, root.Close()); err != nil {
 		return fmt.Errorf("give the cluster to user %s: %w", a.name, err)
 	}
 	return nil
@@ -367,7 +342,7 @@ func (d dataDir) openLog() (file *os.File, from int64, err error) {
 	return file, from, nil
 }
 
-// logTail returns the last lines of what was logged after an offset.
+// logTail returns the last lines of what was logged after an offset, empty when the log cannot be read.
 func (d dataDir) logTail(from int64) string {
 	const size = 8 << 10
 	file, err := os.Open(d.logFile())
@@ -375,13 +350,8 @@ func (d dataDir) logTail(from int64) string {
 		return ""
 	}
 	defer func() { _ = file.Close() }()
-	if info, err := file.Stat(); err == nil {
-		from = max(from, info.Size()-size)
-	}
-	text, err := io.ReadAll(io.NewSectionReader(file, from, size))
-	if err != nil {
-		return ""
-	}
+	end, _ := file.Seek(0, io.SeekEnd)
+	text, _ := io.ReadAll(io.NewSectionReader(file, max(from, end-size), size))
 	return lastLines(text)
 }
 

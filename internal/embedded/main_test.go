@@ -257,6 +257,11 @@ func eventually(t *testing.T, what string, happened func() bool) {
 	}
 }
 
+func postmasterPID(dir string) int {
+	pid, _ := dataDir(dir).postmaster()
+	return pid
+}
+
 func readLog(t *testing.T, dir dataDir) string {
 	t.Helper()
 	text, err := os.ReadFile(dir.logFile())

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"github.com/rs/zerolog"
 )
 
 func TestDataSurviveSIGKILLOfTheOwner(t *testing.T) {
@@ -34,7 +32,7 @@ func TestPostgresEndsWithItsOwner(t *testing.T) {
 	}
 	dir := newCluster(t)
 	o := startOwner(t, dir)
-	pid := dataDir(dir).postmasterPID()
+	pid := postmasterPID(dir)
 	if !isPostmasterOf(t.Context(), pid, dataDir(dir).pg()) {
 		t.Fatalf("process %d is not the server", pid)
 	}
@@ -65,7 +63,7 @@ func TestDataSurviveSIGKILLOfOwnerAndServer(t *testing.T) {
 	eventually(t, "the session is busy", func() bool {
 		return query(t, o.url, "select count(*)::text from pg_locks where locktype = 'advisory'") == "1"
 	})
-	if err := syscall.Kill(dataDir(dir).postmasterPID(), syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(postmasterPID(dir), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	o.kill()
@@ -105,16 +103,15 @@ func TestOrphanIsReplaced(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = orphan.stop(context.Background()) })
 	eventually(t, "it is ready", func() bool {
-		return dir.postmasterPID() == orphan.pid() && dir.isReady()
+		pid, ready := dir.postmaster()
+		return pid == orphan.pid() && ready
 	})
 
 	second := start(t, noFsync(string(dir)))
 	if got := query(t, second.URL(), "select n::text from kept"); got != "42" {
 		t.Errorf("got %s", got)
 	}
-	select {
-	case <-orphan.ended:
-	default:
+	if !orphan.hasEnded() {
 		t.Error("the orphan still runs")
 	}
 	if log := readLog(t, dir); strings.Contains(log, "not properly shut down") {
@@ -152,10 +149,8 @@ func TestForeignProcessInPostmasterPIDDoesNotBlock(t *testing.T) {
 	}
 
 	start(t, noFsync(string(dir)))
-	select {
-	case <-foreign.ended:
+	if foreign.hasEnded() {
 		t.Error("the other process was ended")
-	default:
 	}
 }
 
@@ -180,11 +175,11 @@ func TestBrokenPostmasterPIDNamesNoProcess(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir.pg(), "postmaster.pid"), []byte(c.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := dir.postmasterPID(); got != c.want {
+		if got := postmasterPID(string(dir)); got != c.want {
 			t.Errorf("%q: %d, want %d", c.text, got, c.want)
 		}
 	}
-	if _, err := dir.stopOrphans(t.Context(), zerolog.Nop()); err != nil {
+	if _, err := (&Server{dir: dir}).stopOrphans(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -233,7 +228,7 @@ func TestCrashLeavesNoSocketDirectoryBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Kill(dataDir(dir).postmasterPID(), syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(postmasterPID(dir), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	o.kill()

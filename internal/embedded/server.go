@@ -1,11 +1,11 @@
 // Package embedded runs a private PostgreSQL that is started and stopped with the program. Its programs are found on the machine or
 // fetched, all its files are in one directory, and it is reached through a Unix socket only.
 //
-// A Server has two goroutines, which both end with PostgreSQL: one waits for the child process (process.go), the other then reports an
-// end that Stop did not ask for.
+// A Server has two goroutines: one waits for the child process (process.go), the other for its end or for Stop, whichever comes first.
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,18 +45,19 @@ type Config struct {
 
 // Server is a running PostgreSQL that belongs to this process.
 type Server struct {
-	log     zerolog.Logger
-	dir     dataDir
-	account account
-	lock    *os.File // of the data directory
-	socket  socketDir
-	process *process
-	logFrom int64 // offset in the log file where the part of the process begins
+	log          zerolog.Logger
+	dir          dataDir
+	account      account
+	installation installation
+	settings     map[string]string
+	lock         *os.File // of the data directory
+	socket       socketDir
+	process      *process
+	logFrom      int64 // offset in the log file where the part of the process begins
 
-	mu       sync.Mutex // guards stopping and cause
-	stopping bool
-	cause    error
 	done     chan struct{} // closed when PostgreSQL has ended by itself
+	cause    error         // why; written before done is closed
+	stopping chan struct{} // closed by Stop
 	watched  chan struct{} // closed when the goroutine of watch has ended
 
 	stopOnce sync.Once
@@ -69,56 +70,49 @@ type Server struct {
 //
 // It fails with ErrInUse when another process runs a server in the directory.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
-	if err := checkSettings(cfg.Settings); err != nil {
+	s := &Server{done: make(chan struct{}), stopping: make(chan struct{}), watched: make(chan struct{})}
+	var err error
+	if s.settings, err = withDefaults(cfg.Settings); err != nil {
 		return nil, err
 	}
-	dir, err := openDataDir(cfg.DataDir)
+	if s.dir, err = openDataDir(cfg.DataDir); err != nil {
+		return nil, err
+	}
+	s.log = cfg.Logger.With().Str("data_dir", string(s.dir)).Logger()
+	if s.account, err = accountFor(s.dir); err != nil {
+		return nil, err
+	}
+	if err := s.dir.check(s.account); err != nil {
+		return nil, err
+	}
+	major, err := s.dir.major()
 	if err != nil {
 		return nil, err
 	}
-	account, err := accountFor(dir)
-	if err != nil {
-		return nil, err
-	}
-	if err := dir.check(account); err != nil {
-		return nil, err
-	}
-	major, err := dir.major()
-	if err != nil {
-		return nil, err
-	}
-	installation, err := cfg.sources.find(ctx, account, major, dir.pg(), cfg.Logger)
-	if err != nil {
+	if s.installation, err = cfg.sources.find(ctx, s.account, major, s.dir.pg(), cfg.Logger); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := account.checkAccess(ctx, installation, string(dir)); err != nil {
-		return nil, err
-	}
-	if err := dir.create(account); err != nil {
-		return nil, fmt.Errorf("make the data directory: %w: choose another QUEUED_DATA_DIR", err)
-	}
-
-	s := &Server{
-		log:     cfg.Logger.With().Str("data_dir", string(dir)).Logger(),
-		dir:     dir,
-		account: account,
-		done:    make(chan struct{}),
-		watched: make(chan struct{}),
-	}
-	if err := s.start(ctx, installation, major, cfg.Settings); err != nil {
+	if err := s.start(ctx, major); err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), immediateShutdownTimeout)
 		defer cancel()
 		return nil, errors.Join(err, s.shutDown(ctx))
 	}
-	s.log.Info().Str("version", installation.version()).Str("programs", installation.binDir).
+	s.log.Info().Str("version", s.installation.version()).Str("programs", s.installation.binDir).
 		Str("socket_dir", string(s.socket)).Int("pid", s.process.pid()).Msg("private PostgreSQL started")
 	return s, nil
 }
 
-func (s *Server) start(ctx context.Context, i installation, major int, extra map[string]string) error {
-	var err error
+// start makes and locks what the server needs, and starts it. The major version is that of the existing cluster, 0 for none.
+func (s *Server) start(ctx context.Context, major int) error {
+	err := s.account.checkAccess(ctx, s.installation, string(s.dir))
+	if err != nil {
+		return err
+	}
+	if err := s.dir.create(s.account); err != nil {
+		return fmt.Errorf("make the data directory: %w: choose another QUEUED_DATA_DIR", err)
+	}
 	if s.lock, err = s.dir.lock(); err != nil {
 		return err
 	}
@@ -129,12 +123,12 @@ func (s *Server) start(ctx context.Context, i installation, major int, extra map
 	case now != major:
 		return fmt.Errorf("%s was changed by another process during the start: try again", s.dir)
 	}
-	stale, err := s.dir.stopOrphans(ctx, s.log)
+	stale, err := s.stopOrphans(ctx)
 	if err != nil {
 		return err
 	}
 	if major == 0 {
-		err = s.dir.initialize(ctx, i, s.account, extra, s.log)
+		err = s.initialize(ctx)
 	} else {
 		err = s.dir.adopt(s.account)
 	}
@@ -144,34 +138,32 @@ func (s *Server) start(ctx context.Context, i installation, major int, extra map
 	if err := s.dir.writeAccessRules(ctx); err != nil {
 		return err
 	}
-	if s.socket, err = s.dir.makeSocketDir(ctx, i, s.account); err != nil {
+	if s.socket, err = s.dir.makeSocketDir(ctx, s.installation, s.account); err != nil {
 		return fmt.Errorf("make the socket directory: %w", err)
 	}
 	for deadline := time.Now().Add(sharedMemoryTimeout); ; {
-		err = s.launch(ctx, i, extra, stale)
+		if err = s.launch(ctx, stale); err == nil {
+			go s.watch()
+			return nil
+		}
 		// When postmaster.pid is still the dead server's, PostgreSQL has refused to start because processes of that server still hold
 		// its shared memory. They end by themselves.
-		if err == nil || stale == 0 || s.dir.postmasterPID() != stale || time.Now().After(deadline) ||
-			pause(ctx, 250*time.Millisecond) != nil {
-			break
+		pid, _ := s.dir.postmaster()
+		if stale == 0 || pid != stale || time.Now().After(deadline) || pause(ctx, 250*time.Millisecond) != nil {
+			return err
 		}
 	}
-	if err != nil {
-		return err
-	}
-	go s.watch()
-	return nil
 }
 
 // launch starts postgres and waits until it answers.
-func (s *Server) launch(ctx context.Context, i installation, extra map[string]string, stale int) error {
+func (s *Server) launch(ctx context.Context, stale int) error {
 	log, from, err := s.dir.openLog()
 	if err != nil {
 		return fmt.Errorf("open the PostgreSQL log: %w", err)
 	}
 	defer func() { _ = log.Close() }() // postgres has its own descriptor
-	args := append([]string{"-D", s.dir.pg()}, settingArguments(s.dir, s.socket, extra)...)
-	cmd := s.account.command(context.WithoutCancel(ctx), i.program("postgres"), args...) // ctx ends the start, not the server
+	args := append([]string{"-D", s.dir.pg()}, settingArguments(s.settings, s.dir, s.socket)...)
+	cmd := s.account.command(context.WithoutCancel(ctx), s.installation.program("postgres"), args...) // ctx ends the start, not the server
 	cmd.Stdout, cmd.Stderr = log, log
 	if stale != 0 {
 		// Another process may have the process id that a dead server left in postmaster.pid, and PostgreSQL would take it for a running
@@ -179,18 +171,18 @@ func (s *Server) launch(ctx context.Context, i installation, extra map[string]st
 		cmd.Env = append(cmd.Env, fmt.Sprintf("PG_GRANDPARENT_PID=%d", stale))
 	}
 	signalWithParent(cmd.SysProcAttr, syscall.SIGINT) // a fast shutdown when this process is killed
-	s.process, err = startProcess(cmd)
+	process, err := startProcess(cmd)
 	if err != nil {
 		return fmt.Errorf("start %s: %w", cmd.Path, err)
 	}
-	s.logFrom = from
+	s.process, s.logFrom = process, from
 	return s.waitUntilReady(ctx)
 }
 
 // waitUntilReady returns when the database `queued` exists and can be connected to.
 func (s *Server) waitUntilReady(ctx context.Context) error {
 	for {
-		if s.dir.isReady() { // connecting earlier logs an error
+		if _, ready := s.dir.postmaster(); ready { // connecting earlier logs an error
 			err := ensureDatabase(ctx, s.socket)
 			if err == nil {
 				return nil
@@ -211,22 +203,18 @@ func (s *Server) waitUntilReady(ctx context.Context) error {
 
 // exitError says how the process ended, with the end of its log.
 func (s *Server) exitError(what string) error {
-	text := s.dir.logTail(s.logFrom)
-	if text == "" {
-		text = "(nothing was logged)"
-	}
+	text := cmp.Or(s.dir.logTail(s.logFrom), "(nothing was logged)")
 	return fmt.Errorf("%s (%s); the end of %s:\n%s", what, s.process.cmd.ProcessState, s.dir.logFile(), text)
 }
 
-// watch closes done when PostgreSQL ends by itself.
+// watch closes done when PostgreSQL ends before Stop is called.
 func (s *Server) watch() {
 	defer close(s.watched)
-	<-s.process.ended
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.stopping {
+	select {
+	case <-s.process.ended:
 		s.cause = s.exitError("PostgreSQL ended by itself")
 		close(s.done)
+	case <-s.stopping:
 	}
 }
 
@@ -239,9 +227,12 @@ func (s *Server) Done() <-chan struct{} { return s.done }
 
 // Err returns why PostgreSQL ended by itself, with the end of its log, once Done is closed, and nil before.
 func (s *Server) Err() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.cause
+	select {
+	case <-s.done:
+		return s.cause
+	default:
+		return nil
+	}
 }
 
 // Stop shuts the server down, which breaks the connections that are left, and unlocks the directory. When ctx ends first, it shuts the
@@ -249,12 +240,10 @@ func (s *Server) Err() error {
 // ctx's. Further calls return the result of the first one.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stopOnce.Do(func() {
-		s.mu.Lock()
-		s.stopping = true
-		s.mu.Unlock()
+		close(s.stopping)
+		<-s.watched // an end from here on is not PostgreSQL's own
 		s.stopErr = s.shutDown(ctx)
 		if s.process.hasEnded() {
-			<-s.watched
 			s.log.Info().Msg("private PostgreSQL stopped")
 		}
 	})
@@ -298,9 +287,7 @@ func execute(ctx context.Context, url, statement string) error {
 
 // isStarting reports whether a server that is starting may have caused err.
 func isStarting(err error) bool {
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return pgErr.Code == "57P03" // cannot_connect_now
-	}
 	_, isMalformed := errors.AsType[*pgconn.ParseConfigError](err)
-	return !isMalformed
+	pgErr, isAnswer := errors.AsType[*pgconn.PgError](err)
+	return !isMalformed && (!isAnswer || pgErr.Code == "57P03") // cannot_connect_now
 }

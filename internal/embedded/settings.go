@@ -63,29 +63,29 @@ func reservedSettings(dir dataDir, socket socketDir) map[string]string {
 
 var settingName = regexp.MustCompile(`^[a-z_][a-z0-9_.]*$`)
 
-// checkSettings refuses names and values that cannot be passed to PostgreSQL, and reserved settings.
-func checkSettings(extra map[string]string) error {
-	reserved := reservedSettings("", "")
+// withDefaults returns the default settings with those of a Config, by their names in lower case. It refuses reserved settings, and
+// names and values that cannot be passed to PostgreSQL.
+func withDefaults(extra map[string]string) (map[string]string, error) {
+	settings, reserved := defaultSettings(), reservedSettings("", "")
 	reserved["config_file"], reserved["external_pid_file"] = "", ""
-	for name, value := range extra {
-		switch _, isReserved := reserved[strings.ToLower(name)]; {
+	for given, value := range extra {
+		name := strings.ToLower(given)
+		switch _, isReserved := reserved[name]; {
 		case isReserved:
-			return fmt.Errorf("the PostgreSQL setting %q cannot be chosen: a private server is reached through its data directory alone", name)
-		case !settingName.MatchString(strings.ToLower(name)):
-			return fmt.Errorf("%q is not the name of a PostgreSQL setting", name)
+			return nil, fmt.Errorf("the PostgreSQL setting %q cannot be chosen: a private server is reached through its data directory alone", given)
+		case !settingName.MatchString(name):
+			return nil, fmt.Errorf("%q is not the name of a PostgreSQL setting", given)
 		case strings.ContainsRune(value, 0):
-			return fmt.Errorf("the PostgreSQL setting %s has a NUL in its value", name)
+			return nil, fmt.Errorf("the PostgreSQL setting %s has a NUL in its value", given)
 		}
+		settings[name] = value
 	}
-	return nil
+	return settings, nil
 }
 
-// settingArguments returns all settings as arguments of postgres, which override every file and ALTER SYSTEM.
-func settingArguments(dir dataDir, socket socketDir, extra map[string]string) []string {
-	settings := defaultSettings()
-	for name, value := range extra {
-		settings[strings.ToLower(name)] = value
-	}
+// settingArguments returns settings and the reserved ones as arguments of postgres, which override every file and ALTER SYSTEM.
+func settingArguments(settings map[string]string, dir dataDir, socket socketDir) []string {
+	settings = maps.Clone(settings)
 	maps.Copy(settings, reservedSettings(dir, socket))
 	var args []string
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
@@ -94,14 +94,9 @@ func settingArguments(dir dataDir, socket socketDir, extra map[string]string) []
 	return args
 }
 
-// fsyncIsOff reports whether the settings say that the data need not survive a crash of the machine.
-func fsyncIsOff(extra map[string]string) bool {
-	for name, value := range extra {
-		if strings.EqualFold(name, "fsync") {
-			return slices.Contains([]string{"off", "false", "no", "0"}, strings.ToLower(value))
-		}
-	}
-	return false
+// isOff reports whether the value of a boolean setting is false.
+func isOff(value string) bool {
+	return slices.Contains([]string{"off", "false", "no", "0"}, strings.ToLower(value))
 }
 
 // writeAccessRules lets the user of this process in without a password: the kernel tells the server who connects (peer
