@@ -78,12 +78,22 @@ func (p *process) kill() error {
 	if !p.running() {
 		return nil
 	}
+	deadline := time.Now().Add(time.Minute)
+	// A child forked after the list was made would survive its parent: a stopped process forks none.
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	for !isStopped(p.cmd.Process.Pid) {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("process %d does not stop", p.cmd.Process.Pid)
+		}
+		pause(time.Millisecond)
+	}
 	pids := p.tree()
 	if err := p.signalTree(syscall.SIGKILL); err != nil {
 		return err
 	}
 	<-p.ended
-	deadline := time.Now().Add(time.Minute)
 	for _, pid := range pids {
 		for !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 			if time.Now().After(deadline) {
