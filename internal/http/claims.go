@@ -12,20 +12,25 @@ import (
 )
 
 type claimRequest struct {
+	claimOptions
+	HeaderWorker string `header:"X-Worker" validate:"min=1,max=255"`
+}
+
+// claimOptions are what the body of a claim has.
+type claimOptions struct {
 	Queue        string        `json:"queue" validate:"queue"`
 	Limit        int           `json:"limit" validate:"min=1,max=1000"`
 	MaxAttempts  int           `json:"max_attempts" validate:"min=1,max=2147483647"` // not given: the service's own
 	InvisibleFor time.Duration `json:"invisible_for" validate:"min=1us,max=8760h"`   // not given: the queue's own
 	Wait         time.Duration `json:"wait" validate:"min=0s,max=60s"`
-	Order        string        `json:"order" validate:"oneof=fifo random"`
+	Order        queue.Order   `json:"order" validate:"oneof=fifo random"`
 	Types        []string      `json:"types" validate:"max=100,dive,min=1,max=255"` // empty: whatever the type
 	ExcludeIDs   []int64       `json:"exclude_ids" validate:"max=1000,dive,min=1"`
 	Worker       string        `json:"worker" validate:"min=1,max=255"`
-	HeaderWorker string        `header:"X-Worker" validate:"min=1,max=255"`
 }
 
 // SetDefaults implements bind.Defaulter.
-func (req *claimRequest) SetDefaults() { req.Queue, req.Limit, req.Order = "default", 1, "fifo" }
+func (req *claimRequest) SetDefaults() { req.Queue, req.Limit, req.Order = "default", 1, queue.FIFO }
 
 // Check implements bind.Checker.
 func (req *claimRequest) Check(report func(field, detail string)) {
@@ -48,17 +53,8 @@ func (s *Server) release(ctx context.Context, log *accessLog, claimed []queue.Ev
 func (s *Server) claim(r *http.Request, req claimRequest) (reply, error) {
 	log := logOf(r)
 	log.add("queue", req.Queue)
-	claimed, err := s.svc.Claim(r.Context(), queue.ClaimParams{
-		Queue:        req.Queue,
-		Limit:        req.Limit,
-		MaxAttempts:  req.MaxAttempts,
-		InvisibleFor: req.InvisibleFor,
-		Wait:         req.Wait,
-		Order:        queue.Order(req.Order),
-		Types:        req.Types,
-		ExcludeIDs:   req.ExcludeIDs,
-		Worker:       cmp.Or(req.Worker, req.HeaderWorker),
-	})
+	req.Worker = cmp.Or(req.Worker, req.HeaderWorker)
+	claimed, err := s.svc.Claim(r.Context(), queue.ClaimParams(req.claimOptions))
 	log.add("events", len(claimed))
 	rep := reply{body: eventsResponse{eventsOf(claimed)}}
 	if len(claimed) > 0 {

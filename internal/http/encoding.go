@@ -8,6 +8,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/queued/queued/internal/schedule"
 )
 
 // bodies are buffers for responses.
@@ -16,14 +18,22 @@ var bodies = sync.Pool{New: func() any { return new([]byte) }}
 // maxPooled is the largest buffer worth keeping.
 const maxPooled = 64 << 10
 
-// passThrough leaves the payloads of events as the database returned them, but for blanks.
-var passThrough = json.JoinOptions(
+// encoding writes times as timestamp does and durations as requests have them, and leaves the payloads of events as the database returned
+// them, without blanks between tokens.
+var encoding = json.JoinOptions(
 	jsontext.PreserveRawStrings(true),
 	jsontext.AllowDuplicateNames(true), // jsonb has none, so there is no need to look
 	jsontext.AllowInvalidUTF8(true),
+	json.WithMarshalers(json.JoinMarshalers(
+		json.MarshalToFunc(func(enc *jsontext.Encoder, t time.Time) error { return json.MarshalEncode(enc, timestamp(t)) }),
+		json.MarshalToFunc(func(enc *jsontext.Encoder, d time.Duration) error { return enc.WriteToken(jsontext.String(d.String())) }),
+		json.MarshalToFunc(func(enc *jsontext.Encoder, m schedule.Moment) error {
+			return enc.WriteToken(jsontext.String(m.String()))
+		}),
+	)),
 )
 
-// encode appends body as JSON, and a newline for whoever reads it in a terminal.
+// encode appends body as JSON, and a newline, which terminals need.
 func encode(b []byte, body any) ([]byte, error) {
 	switch body := body.(type) {
 	case jsontext.Value: // encoded already
@@ -32,7 +42,7 @@ func encode(b []byte, body any) ([]byte, error) {
 		return append(body.appendJSON(b), '\n'), nil
 	}
 	buffer := bytes.NewBuffer(b)
-	err := json.MarshalWrite(buffer, body, passThrough)
+	err := json.MarshalWrite(buffer, body, encoding)
 	buffer.WriteByte('\n')
 	return buffer.Bytes(), err
 }
@@ -199,14 +209,6 @@ func (ts timestamps) appendTo(b []byte) []byte {
 // MarshalJSON implements json.Marshaler.
 func (ts timestamps) MarshalJSON() ([]byte, error) { return ts.appendTo(nil), nil }
 
-// duration writes a duration as requests have it.
-type duration time.Duration
-
-// AppendText implements encoding.TextAppender.
-func (d duration) AppendText(b []byte) ([]byte, error) {
-	return append(b, time.Duration(d).String()...), nil
-}
-
 // milliseconds writes a duration as their number, to the microsecond.
 type milliseconds time.Duration
 
@@ -216,6 +218,11 @@ func (ms milliseconds) appendTo(b []byte) []byte {
 
 // MarshalJSON implements json.Marshaler.
 func (ms milliseconds) MarshalJSON() ([]byte, error) { return ms.appendTo(nil), nil }
+
+// listOf is the reply with a list under name, of what of makes of each element of from.
+func listOf[A, B any](name string, from []A, of func(A) B) reply {
+	return reply{body: map[string][]B{name: convert(from, of)}}
+}
 
 // convert returns what of makes of each element of from.
 func convert[A, B any](from []A, of func(A) B) []B {

@@ -68,7 +68,7 @@ func TestResponsesThatWriteThemselvesAreWhatTheirTagsSay(t *testing.T) {
 			eventsResponse{events},
 		} {
 			var want bytes.Buffer
-			if err := json.MarshalWrite(&want, resp, passThrough); err != nil {
+			if err := json.MarshalWrite(&want, resp, encoding); err != nil {
 				t.Fatal(err)
 			}
 			if got := string(resp.appendJSON(nil)); got != want.String() {

@@ -2,13 +2,13 @@ package http
 
 import (
 	"cmp"
+	"encoding/json"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 )
@@ -114,7 +114,7 @@ type options struct {
 	VT          *time.Time     `name:"vt"`
 	Type        string         `name:"type" validate:"min=1,max=255"`
 	Source      string         `name:"source" validate:"min=1,max=255"`
-	Priority    int64          `name:"priority" validate:"min=-2147483648,max=2147483647"`
+	Priority    int32          `name:"priority" validate:"min=-2147483648,max=2147483647"`
 	Key         string         `name:"key" validate:"min=1,max=255"`
 	MaxAttempts int            `name:"max_attempts" validate:"min=1,max=2147483647"`
 	ExpiresAt   *time.Time     `name:"expires_at"`
@@ -130,14 +130,14 @@ func (o *options) Check(report func(field, detail string)) {
 	}
 }
 
-func (o *options) params(event bind.Object) queue.InsertParams {
+func (o *options) params(event json.RawMessage) queue.InsertParams {
 	p := queue.InsertParams{
-		Event:       []byte(event),
+		Event:       event,
 		Queue:       o.Queue,
 		VT:          o.VT,
 		Type:        o.Type,
 		Source:      o.Source,
-		Priority:    int32(o.Priority),
+		Priority:    o.Priority,
 		Key:         o.Key,
 		MaxAttempts: o.MaxAttempts,
 		ExpiresAt:   o.ExpiresAt,
@@ -149,7 +149,7 @@ func (o *options) params(event bind.Object) queue.InsertParams {
 }
 
 type insertRequest struct {
-	Event     bind.Object `body:"event"`
+	Event     json.RawMessage `body:"event"`
 	options   `in:"query"`
 	HeaderKey idempotencyKey `header:"Idempotency-Key" validate:"min=1,max=255"`
 }
@@ -189,7 +189,7 @@ type insertBatchRequest struct {
 
 // A batchItem is what insertRequest is, with everything in the body.
 type batchItem struct {
-	Event   bind.Object `json:"event" validate:"required"`
+	Event   json.RawMessage `json:"event" validate:"required"`
 	options `in:"json"`
 }
 
@@ -252,18 +252,13 @@ type paging struct {
 func (p *paging) SetDefaults() { p.Limit = 100 }
 
 type listEventsRequest struct {
-	Queue  string `query:"queue" validate:"queue"`
-	State  string `query:"state" validate:"oneof=ready scheduled leased"`
+	Queue  string      `query:"queue" validate:"queue"`
+	State  queue.State `query:"state" validate:"oneof=ready scheduled leased"`
 	paging `in:"query"`
 }
 
 func (s *Server) listEvents(r *http.Request, req listEventsRequest) (reply, error) {
-	page, err := s.svc.List(r.Context(), queue.ListParams{
-		Queue:  req.Queue,
-		State:  queue.State(req.State),
-		Limit:  req.Limit,
-		Cursor: req.Cursor,
-	})
+	page, err := s.svc.List(r.Context(), queue.ListParams{Queue: req.Queue, State: req.State, Limit: req.Limit, Cursor: req.Cursor})
 	return pageOf(page), err
 }
 
@@ -275,10 +270,6 @@ func (s *Server) getEvent(r *http.Request, req eventRequest) (reply, error) {
 	logOf(r).add("id", req.ID)
 	e, err := s.svc.Get(r.Context(), req.ID)
 	return reply{body: eventOf(&e)}, err
-}
-
-type listAttemptsResponse struct {
-	Attempts []attempt `json:"attempts"`
 }
 
 // An attempt is one claim of an event. It has no end while it runs.
@@ -311,5 +302,5 @@ func attemptOf(a queue.Attempt) attempt {
 func (s *Server) listAttempts(r *http.Request, req eventRequest) (reply, error) {
 	logOf(r).add("id", req.ID)
 	attempts, err := s.svc.Attempts(r.Context(), req.ID)
-	return reply{body: listAttemptsResponse{convert(attempts, attemptOf)}}, err
+	return listOf("attempts", attempts, attemptOf), err
 }

@@ -1,27 +1,27 @@
 package http
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
 	"time"
 
-	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/queue"
 )
 
 // A filter selects events of history, in a query or in a body.
 type filter struct {
-	Queue    string      `name:"queue" validate:"queue"`
-	Outcome  string      `name:"outcome" validate:"oneof=done failed expired cancelled"`
-	From     *time.Time  `name:"from"`
-	To       *time.Time  `name:"to"`
-	Contains bind.Object `name:"contains"`
-	ID       *int64      `name:"id" validate:"min=1"`
-
-	Type        string         `name:"type" validate:"min=1,max=255"`
-	Source      string         `name:"source" validate:"min=1,max=255"`
-	Worker      string         `name:"worker" validate:"min=1,max=255"`
-	MinDuration *time.Duration `name:"min_duration" validate:"min=0s,max=87600h"`
+	Queue       string          `name:"queue" validate:"queue"`
+	Outcome     queue.Outcome   `name:"outcome" validate:"oneof=done failed expired cancelled"`
+	From        *time.Time      `name:"from"`
+	To          *time.Time      `name:"to"`
+	Contains    json.RawMessage `name:"contains"`
+	ID          *int64          `name:"id" validate:"min=1"`
+	Type        string          `name:"type" validate:"min=1,max=255"`
+	Source      string          `name:"source" validate:"min=1,max=255"`
+	Worker      string          `name:"worker" validate:"min=1,max=255"`
+	MinDuration *time.Duration  `name:"min_duration" validate:"min=0s,max=87600h"`
 }
 
 // Check implements bind.Checker.
@@ -34,38 +34,14 @@ func checkSpan(from, to *time.Time, report func(field, detail string)) {
 	}
 }
 
-func (f *filter) empty() bool {
-	return f.Queue == "" && f.Outcome == "" && f.From == nil && f.To == nil && f.Contains == nil && f.ID == nil &&
-		f.Type == "" && f.Source == "" && f.Worker == "" && f.MinDuration == nil
-}
-
-func (f *filter) params() queue.HistoryFilter {
-	return queue.HistoryFilter{
-		Queue:    f.Queue,
-		Outcome:  queue.Outcome(f.Outcome),
-		From:     f.From,
-		To:       f.To,
-		Contains: []byte(f.Contains),
-		ID:       f.ID,
-
-		Type:        f.Type,
-		Source:      f.Source,
-		Worker:      f.Worker,
-		MinDuration: f.MinDuration,
-	}
-}
-
 type listHistoryRequest struct {
 	filter `in:"query"`
 	paging `in:"query"`
 }
 
 func (s *Server) listHistory(r *http.Request, req listHistoryRequest) (reply, error) {
-	page, err := s.svc.History(r.Context(), queue.HistoryParams{
-		HistoryFilter: req.params(),
-		Limit:         req.Limit,
-		Cursor:        req.Cursor,
-	})
+	filter := queue.HistoryFilter(req.filter)
+	page, err := s.svc.History(r.Context(), queue.HistoryParams{HistoryFilter: filter, Limit: req.Limit, Cursor: req.Cursor})
 	return pageOf(page), err
 }
 
@@ -106,13 +82,9 @@ func (req *historyStatsRequest) Check(report func(field, detail string)) {
 	}
 }
 
-type historyStatsResponse struct {
-	Buckets []bucket `json:"buckets"`
-}
-
 // A bucket counts the events whose event_ts lies in the bucket's length of time from start on.
 type bucket struct {
-	Start     timestamp `json:"start"`
+	Start     time.Time `json:"start"`
 	Done      int64     `json:"done"`
 	Failed    int64     `json:"failed"`
 	Expired   int64     `json:"expired"`
@@ -122,9 +94,7 @@ type bucket struct {
 func (s *Server) historyStats(r *http.Request, req historyStatsRequest) (reply, error) {
 	from, to := req.span()
 	stats, err := s.svc.HistoryStats(r.Context(), queue.StatsParams{Bucket: req.Bucket, From: from, To: to, Queue: req.Queue})
-	return reply{body: historyStatsResponse{convert(stats, func(b queue.StatsBucket) bucket {
-		return bucket{timestamp(b.Start), b.Done, b.Failed, b.Expired, b.Cancelled}
-	})}}, err
+	return listOf("buckets", stats, func(b queue.StatsBucket) bucket { return bucket(b) }), err
 }
 
 type requeueResponse struct {
@@ -148,7 +118,7 @@ func (req *requeueMatchingRequest) SetDefaults() { req.Limit = 1000 }
 
 // Check refuses a request without a filter: an empty POST sent by mistake must not requeue all of history.
 func (req *requeueMatchingRequest) Check(report func(field, detail string)) {
-	if req.empty() {
+	if reflect.ValueOf(req.filter).IsZero() {
 		report("", "must have a filter: at least one of queue, outcome, from, to, contains, id, type, source, worker, min_duration")
 	}
 	req.filter.Check(report)
@@ -160,13 +130,10 @@ type requeueMatchingResponse struct {
 }
 
 func (s *Server) requeueMatching(r *http.Request, req requeueMatchingRequest) (reply, error) {
-	result, err := s.svc.RequeueMatching(r.Context(), queue.RequeueParams{
-		HistoryFilter: req.params(),
-		Limit:         req.Limit,
-		DryRun:        req.DryRun,
-	})
+	filter := queue.HistoryFilter(req.filter)
+	result, err := s.svc.RequeueMatching(r.Context(), queue.RequeueParams{HistoryFilter: filter, Limit: req.Limit, DryRun: req.DryRun})
 	logOf(r).add("events", result.Requeued)
-	return reply{body: requeueMatchingResponse{Matched: result.Matched, Requeued: result.Requeued}}, err
+	return reply{body: requeueMatchingResponse(result)}, err
 }
 
 type sweepRequest struct {
@@ -183,11 +150,7 @@ type sweepResponse struct {
 }
 
 func (s *Server) sweep(r *http.Request, req sweepRequest) (reply, error) {
-	expired, err := s.svc.Sweep(r.Context(), queue.SweepParams{
-		MaxAttempts: req.MaxAttempts,
-		MaxVTAge:    req.MaxVTAge,
-		Queue:       req.Queue,
-	})
+	expired, err := s.svc.Sweep(r.Context(), queue.SweepParams(req))
 	logOf(r).add("events", expired)
 	return reply{body: sweepResponse{Expired: expired}}, err
 }

@@ -1,40 +1,30 @@
 package http
 
 import (
+	"encoding/json"
 	"net/http"
+	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
-
-	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/schedule"
 )
 
 // An ownerBody is an owner as it goes over the wire.
 type ownerBody struct {
-	ID         string         `json:"id"`
-	Timezone   string         `json:"timezone"`
-	Attributes jsontext.Value `json:"attributes"`
-	Version    int64          `json:"version"`
-	CreatedAt  timestamp      `json:"created_at"`
-	UpdatedAt  timestamp      `json:"updated_at"`
+	ID         string          `json:"id"`
+	Timezone   string          `json:"timezone"`
+	Attributes json.RawMessage `json:"attributes"`
+	Version    int64           `json:"version"`
+	CreatedAt  time.Time       `json:"created_at"`
+	UpdatedAt  time.Time       `json:"updated_at"`
 }
 
-func ownerOf(o schedule.Owner) ownerBody {
-	return ownerBody{
-		ID:         o.ID,
-		Timezone:   o.Timezone,
-		Attributes: jsontext.Value(o.Attributes),
-		Version:    o.Version,
-		CreatedAt:  timestamp(o.CreatedAt),
-		UpdatedAt:  timestamp(o.UpdatedAt),
-	}
-}
+func ownerOf(o schedule.Owner) ownerBody { return ownerBody(o) }
 
 type putOwnerRequest struct {
-	ID         string        `path:"id" validate:"owner"`
-	IfMatch    *precondition `header:"If-Match"`
-	Timezone   string        `json:"timezone" validate:"required,min=1,max=64"`
-	Attributes bind.Object   `json:"attributes"`
+	ID         string          `path:"id" validate:"owner"`
+	IfMatch    *precondition   `header:"If-Match"`
+	Timezone   string          `json:"timezone" validate:"required,min=1,max=64"`
+	Attributes json.RawMessage `json:"attributes"`
 }
 
 func (s *Server) putOwner(r *http.Request, req putOwnerRequest) (reply, error) {
@@ -42,7 +32,7 @@ func (s *Server) putOwner(r *http.Request, req putOwnerRequest) (reply, error) {
 	put, err := s.schedules.PutOwner(r.Context(), schedule.PutOwnerParams{
 		ID:         req.ID,
 		Timezone:   req.Timezone,
-		Attributes: []byte(req.Attributes),
+		Attributes: req.Attributes,
 		IfVersions: req.IfMatch.versions(),
 		IfExists:   req.IfMatch.isAny(),
 	})

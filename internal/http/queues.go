@@ -1,6 +1,7 @@
 package http
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 	"time"
@@ -18,32 +19,22 @@ type listQueuesResponse struct {
 }
 
 type queueStats struct {
-	Queue           string  `json:"queue"`
-	Ready           int64   `json:"ready"`
-	Scheduled       int64   `json:"scheduled"`
-	Leased          int64   `json:"leased"`
-	OldestReadyAge  *string `json:"oldest_ready_age"` // a duration; null when none is ready
-	DoneLastHour    int64   `json:"done_last_hour"`
-	ExpiredLastHour int64   `json:"expired_last_hour"`
-	Estimated       bool    `json:"estimated"`
-	Paused          bool    `json:"paused"`
+	Queue          string         `json:"queue"`
+	Ready          int64          `json:"ready"`
+	Scheduled      int64          `json:"scheduled"`
+	Leased         int64          `json:"leased"`
+	OldestReadyAge *time.Duration `json:"oldest_ready_age"` // null when none is ready
+	DoneLately     int64          `json:"done_last_hour"`
+	ExpiredLately  int64          `json:"expired_last_hour"`
+	Estimated      bool           `json:"estimated"`
+	Paused         bool           `json:"paused"`
 }
 
 func queueStatsOf(q queue.QueueStats) queueStats {
-	out := queueStats{
-		Queue:           q.Queue,
-		Ready:           q.Ready,
-		Scheduled:       q.Scheduled,
-		Leased:          q.Leased,
-		DoneLastHour:    q.DoneLately,
-		ExpiredLastHour: q.ExpiredLately,
-		Estimated:       q.Estimated,
-		Paused:          q.Paused,
-	}
 	if q.OldestReadyAge != nil {
-		out.OldestReadyAge = new(q.OldestReadyAge.Round(time.Millisecond).String())
+		q.OldestReadyAge = new(q.OldestReadyAge.Round(time.Millisecond))
 	}
-	return out
+	return queueStats(q)
 }
 
 func (s *Server) listQueues(r *http.Request, req listQueuesRequest) (reply, error) {
@@ -55,66 +46,44 @@ type putQueueRequest struct {
 	Name         string         `path:"name" validate:"queue"`
 	MaxAttempts  *int           `json:"max_attempts" null:"true" validate:"min=1,max=2147483647"`
 	InvisibleFor *time.Duration `json:"invisible_for" null:"true" validate:"min=1us,max=8760h"`
-	Backoff      *backoffMember `json:"backoff" null:"true"`
+	Backoff      *backoff       `json:"backoff" null:"true"`
 	Paused       bool           `json:"paused"`
 	Retention    *time.Duration `json:"history_retention" null:"true" validate:"min=1s,max=876000h"`
 }
 
-// A backoffMember is how a policy has a backoff: see queue.Backoff.
-type backoffMember struct {
-	Kind   string         `json:"kind" validate:"required,oneof=constant linear exponential"`
-	Base   time.Duration  `json:"base" validate:"required,min=0s,max=87600h"`
-	Factor *float64       `json:"factor" null:"true" validate:"min=1,max=1000"`
-	Max    *time.Duration `json:"max" null:"true" validate:"min=0s,max=87600h"`
-	Jitter float64        `json:"jitter" validate:"min=0,max=1"`
+// A backoff is that of a policy: see queue.Backoff.
+type backoff struct {
+	Kind   queue.BackoffKind `json:"kind" validate:"required,oneof=constant linear exponential"`
+	Base   time.Duration     `json:"base" validate:"required,min=0s,max=87600h"`
+	Factor *float64          `json:"factor" null:"true" validate:"min=1,max=1000"`
+	Max    *time.Duration    `json:"max" null:"true" validate:"min=0s,max=87600h"`
+	Jitter float64           `json:"jitter" validate:"min=0,max=1"`
 }
 
 func (req putQueueRequest) policy() queue.Policy {
-	p := queue.Policy{
+	return queue.Policy{
 		Queue:        req.Name,
 		MaxAttempts:  req.MaxAttempts,
 		InvisibleFor: req.InvisibleFor,
+		Backoff:      (*queue.Backoff)(req.Backoff),
 		Paused:       req.Paused,
 		Retention:    req.Retention,
 	}
-	if b := req.Backoff; b != nil {
-		p.Backoff = &queue.Backoff{Kind: queue.BackoffKind(b.Kind), Base: b.Base, Factor: b.Factor, Max: b.Max, Jitter: b.Jitter}
-	}
-	return p
 }
 
 // A policyResponse is the policy of a queue. Null is what is left to the calls, or to the service.
 type policyResponse struct {
 	Queue        string         `json:"queue"`
 	MaxAttempts  *int           `json:"max_attempts"`
-	InvisibleFor *duration      `json:"invisible_for"`
-	Backoff      *policyBackoff `json:"backoff"`
+	InvisibleFor *time.Duration `json:"invisible_for"`
+	Backoff      *backoff       `json:"backoff"`
 	Paused       bool           `json:"paused"`
-	Retention    *duration      `json:"history_retention"`
-	UpdatedAt    *timestamp     `json:"updated_at"`
-}
-
-type policyBackoff struct {
-	Kind   queue.BackoffKind `json:"kind"`
-	Base   duration          `json:"base"`
-	Factor *float64          `json:"factor"`
-	Max    *duration         `json:"max"`
-	Jitter float64           `json:"jitter"`
+	Retention    *time.Duration `json:"history_retention"`
+	UpdatedAt    *time.Time     `json:"updated_at"`
 }
 
 func policyOf(p queue.Policy) policyResponse {
-	resp := policyResponse{
-		Queue:        p.Queue,
-		MaxAttempts:  p.MaxAttempts,
-		InvisibleFor: (*duration)(p.InvisibleFor),
-		Paused:       p.Paused,
-		Retention:    (*duration)(p.Retention),
-		UpdatedAt:    (*timestamp)(p.UpdatedAt),
-	}
-	if b := p.Backoff; b != nil {
-		resp.Backoff = &policyBackoff{Kind: b.Kind, Base: duration(b.Base), Factor: b.Factor, Max: (*duration)(b.Max), Jitter: b.Jitter}
-	}
-	return resp
+	return policyResponse{p.Queue, p.MaxAttempts, p.InvisibleFor, (*backoff)(p.Backoff), p.Paused, p.Retention, p.UpdatedAt}
 }
 
 func (s *Server) putQueue(r *http.Request, req putQueueRequest) (reply, error) {
@@ -133,18 +102,14 @@ func (s *Server) getQueue(r *http.Request, req queueRequest) (reply, error) {
 	return reply{body: policyOf(p)}, err
 }
 
-func (s *Server) pauseQueue(r *http.Request, req queueRequest) (reply, error) {
-	if err := s.svc.Pause(r.Context(), req.Name); err != nil {
-		return reply{}, err
+// changeQueue is the handler of a call that changes a queue's policy and returns it.
+func (s *Server) changeQueue(change func(context.Context, string) error) func(*http.Request, queueRequest) (reply, error) {
+	return func(r *http.Request, req queueRequest) (reply, error) {
+		if err := change(r.Context(), req.Name); err != nil {
+			return reply{}, err
+		}
+		return s.getQueue(r, req)
 	}
-	return s.getQueue(r, req)
-}
-
-func (s *Server) resumeQueue(r *http.Request, req queueRequest) (reply, error) {
-	if err := s.svc.Resume(r.Context(), req.Name); err != nil {
-		return reply{}, err
-	}
-	return s.getQueue(r, req)
 }
 
 type purgeQueueResponse struct {
@@ -161,10 +126,6 @@ func (s *Server) purgeQueue(r *http.Request, req queueRequest) (reply, error) {
 type listExecutionsRequest struct {
 	Type   *string `query:"type" validate:"max=255"` // empty: what has no type
 	Worker *string `query:"worker" validate:"max=255"`
-}
-
-type listExecutionsResponse struct {
-	Executions []execution `json:"executions"`
 }
 
 // An execution is the statistics of the work on one type by one worker.
@@ -196,11 +157,7 @@ func executionOf(x queue.Execution) execution {
 
 func (s *Server) listExecutions(r *http.Request, req listExecutionsRequest) (reply, error) {
 	executions, err := s.svc.Executions(r.Context(), req.Type, req.Worker)
-	return reply{body: listExecutionsResponse{convert(executions, executionOf)}}, err
-}
-
-type listProcessesResponse struct {
-	Processes []process `json:"processes"`
+	return listOf("executions", executions, executionOf), err
 }
 
 // A process is one running service and what it counted since its start.
@@ -250,5 +207,5 @@ func processOf(p queue.Process) process {
 
 func (s *Server) listProcesses(r *http.Request, _ noRequest) (reply, error) {
 	processes, err := s.svc.Processes(r.Context())
-	return reply{body: listProcessesResponse{convert(processes, processOf)}}, err
+	return listOf("processes", processes, processOf), err
 }

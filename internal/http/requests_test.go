@@ -151,7 +151,7 @@ func TestBatchProblemsPointIntoTheirEvent(t *testing.T) {
 
 func TestOptionsAreDecodedWithTheirDefaults(t *testing.T) {
 	t.Parallel()
-	defaults := claimRequest{Queue: "default", Limit: 1, Order: "fifo"}
+	defaults := claimRequest{claimOptions: claimOptions{Queue: "default", Limit: 1, Order: "fifo"}}
 	for name, tc := range map[string]struct {
 		body string
 		want claimRequest
@@ -160,7 +160,7 @@ func TestOptionsAreDecodedWithTheirDefaults(t *testing.T) {
 		"no members": {"{}", defaults},
 		"all members": {
 			`{"queue":"a:b","limit":1000,"max_attempts":9,"invisible_for":"1h30m","wait":"60s","order":"random","types":["a","b"],"exclude_ids":[3,5],"worker":"w"}`,
-			claimRequest{"a:b", 1000, 9, 90 * time.Minute, time.Minute, "random", []string{"a", "b"}, []int64{3, 5}, "w", ""},
+			claimRequest{claimOptions: claimOptions{"a:b", 1000, 9, 90 * time.Minute, time.Minute, "random", []string{"a", "b"}, []int64{3, 5}, "w"}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestOptionsAreDecodedWithTheirDefaults(t *testing.T) {
 			if err != nil {
 				t.Fatal(bad(err))
 			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
+			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(claimRequest{})); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
@@ -523,7 +523,7 @@ func TestIfMatchNamesVersions(t *testing.T) {
 }
 
 type momentRequest struct {
-	At **moment `json:"at"`
+	At **schedule.Moment `json:"at"`
 }
 
 func TestMomentIsALocalTimeOrAnInstant(t *testing.T) {
@@ -544,7 +544,7 @@ func TestMomentIsALocalTimeOrAnInstant(t *testing.T) {
 		case err != nil:
 			got = bad(err)
 		case req.At != nil && *req.At != nil:
-			got = schedule.Moment(**req.At).String()
+			got = (**req.At).String()
 		case req.At != nil:
 			got = "null"
 		}

@@ -4,80 +4,43 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"net/http"
 	"strconv"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
-
-	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/schedule"
 )
 
 // A scheduleBody is a schedule as it goes over the wire. What was not given, and nothing stands in for, is absent.
 type scheduleBody struct {
-	ID           int64            `json:"id"`
-	Name         string           `json:"name,omitzero"`
-	Owner        string           `json:"owner,omitzero"`
-	Queue        string           `json:"queue"`
-	Type         string           `json:"type,omitzero"`
-	Priority     int32            `json:"priority"`
-	Event        jsontext.Value   `json:"event"`
-	At           *moment          `json:"at,omitzero"`
-	RRule        string           `json:"rrule,omitzero"`
-	Cron         string           `json:"cron,omitzero"`
-	Timezone     string           `json:"timezone,omitzero"`
-	Starts       *moment          `json:"starts,omitzero"`
-	Ends         *moment          `json:"ends,omitzero"`
-	Count        int              `json:"count,omitzero"`
-	Gap          schedule.Gap     `json:"gap"`
-	Overlap      schedule.Overlap `json:"overlap"`
-	Leap         schedule.Leap    `json:"leap"`
-	Misfire      schedule.Misfire `json:"misfire"`
-	Kind         schedule.Kind    `json:"kind"`
-	Zone         string           `json:"zone"`
-	Status       schedule.Status  `json:"status"`
-	StatusReason string           `json:"status_reason,omitzero"`
-	Fired        int64            `json:"fired"`
-	Version      int64            `json:"version"`
-	NextLocal    *localTime       `json:"next_local"`
-	NextAt       *timestamp       `json:"next_at"`
-	CreatedAt    timestamp        `json:"created_at"`
-	UpdatedAt    timestamp        `json:"updated_at"`
+	ID int64 `json:"id"`
+	specification
+	Kind         schedule.Kind   `json:"kind"`
+	Zone         string          `json:"zone"`
+	Status       schedule.Status `json:"status"`
+	StatusReason string          `json:"status_reason,omitzero"`
+	Fired        int64           `json:"fired"`
+	Version      int64           `json:"version"`
+	NextLocal    *localTime      `json:"next_local"`
+	NextAt       *time.Time      `json:"next_at"`
+	CreatedAt    time.Time       `json:"created_at"`
+	UpdatedAt    time.Time       `json:"updated_at"`
 }
 
 func scheduleOf(s schedule.Schedule) scheduleBody {
 	return scheduleBody{
-		ID:           s.ID,
-		Name:         s.Name,
-		Owner:        s.Owner,
-		Queue:        s.Queue,
-		Type:         s.Type,
-		Priority:     s.Priority,
-		Event:        jsontext.Value(s.Event),
-		At:           (*moment)(s.At),
-		RRule:        s.RRule,
-		Cron:         s.Cron,
-		Timezone:     s.Timezone,
-		Starts:       (*moment)(s.Starts),
-		Ends:         (*moment)(s.Ends),
-		Count:        s.Count,
-		Gap:          s.Gap,
-		Overlap:      s.Overlap,
-		Leap:         s.Leap,
-		Misfire:      s.Misfire,
-		Kind:         s.Kind,
-		Zone:         s.Zone,
-		Status:       s.Status,
-		StatusReason: s.StatusReason,
-		Fired:        s.Fired,
-		Version:      s.Version,
-		NextLocal:    (*localTime)(s.NextLocal),
-		NextAt:       (*timestamp)(s.NextAt),
-		CreatedAt:    timestamp(s.CreatedAt),
-		UpdatedAt:    timestamp(s.UpdatedAt),
+		ID:            s.ID,
+		specification: specification(s.Spec),
+		Kind:          s.Kind,
+		Zone:          s.Zone,
+		Status:        s.Status,
+		StatusReason:  s.StatusReason,
+		Fired:         s.Fired,
+		Version:       s.Version,
+		NextLocal:     (*localTime)(s.NextLocal),
+		NextAt:        s.NextAt,
+		CreatedAt:     s.CreatedAt,
+		UpdatedAt:     s.UpdatedAt,
 	}
 }
 
@@ -86,24 +49,25 @@ func replyOf(s schedule.Schedule) reply {
 	return reply{body: scheduleOf(s), etag: entityTag(s.Version)}
 }
 
-// A specification is what makes a schedule, but for its event.
+// A specification is a schedule.Spec in a request and in a response.
 type specification struct {
-	Name     string  `name:"name" validate:"min=1,max=255"`
-	Owner    string  `name:"owner" validate:"owner"`
-	Queue    string  `name:"queue" validate:"queue"`
-	Type     string  `name:"type" validate:"min=1,max=255"`
-	Priority int64   `name:"priority" validate:"min=-2147483648,max=2147483647"`
-	At       *moment `name:"at"`
-	RRule    string  `name:"rrule" validate:"min=1,max=4096"`
-	Cron     string  `name:"cron" validate:"min=1,max=255"`
-	Timezone string  `name:"timezone" validate:"min=1,max=64"`
-	Starts   *moment `name:"starts"`
-	Ends     *moment `name:"ends"`
-	Count    int     `name:"count" validate:"min=1,max=2147483647"`
-	Gap      string  `name:"gap" validate:"oneof=forward next skip"`
-	Overlap  string  `name:"overlap" validate:"oneof=first last"`
-	Leap     string  `name:"leap" validate:"oneof=feb28 mar1 skip"`
-	Misfire  string  `name:"misfire" validate:"oneof=once all skip"`
+	Name     string           `json:"name,omitzero" validate:"min=1,max=255"`
+	Owner    string           `json:"owner,omitzero" validate:"owner"`
+	Queue    string           `json:"queue" validate:"queue"`
+	Type     string           `json:"type,omitzero" validate:"min=1,max=255"`
+	Priority int32            `json:"priority" validate:"min=-2147483648,max=2147483647"`
+	Event    json.RawMessage  `json:"event"`
+	At       *schedule.Moment `json:"at,omitzero"`
+	RRule    string           `json:"rrule,omitzero" validate:"min=1,max=4096"`
+	Cron     string           `json:"cron,omitzero" validate:"min=1,max=255"`
+	Timezone string           `json:"timezone,omitzero" validate:"min=1,max=64"`
+	Starts   *schedule.Moment `json:"starts,omitzero"`
+	Ends     *schedule.Moment `json:"ends,omitzero"`
+	Count    int              `json:"count,omitzero" validate:"min=1,max=2147483647"`
+	Misfire  schedule.Misfire `json:"misfire" validate:"oneof=once all skip"`
+	Gap      schedule.Gap     `json:"gap" validate:"oneof=forward next skip"`
+	Overlap  schedule.Overlap `json:"overlap" validate:"oneof=first last"`
+	Leap     schedule.Leap    `json:"leap" validate:"oneof=feb28 mar1 skip"`
 }
 
 // SetDefaults implements bind.Defaulter.
@@ -111,31 +75,8 @@ func (req *specification) SetDefaults() {
 	req.Queue, req.Gap, req.Overlap, req.Leap, req.Misfire = "default", "forward", "first", "feb28", "once"
 }
 
-func (req *specification) spec(event bind.Object) schedule.Spec {
-	return schedule.Spec{
-		Name:     req.Name,
-		Owner:    req.Owner,
-		Queue:    req.Queue,
-		Type:     req.Type,
-		Priority: int32(req.Priority),
-		Event:    []byte(event),
-		At:       (*schedule.Moment)(req.At),
-		RRule:    req.RRule,
-		Cron:     req.Cron,
-		Timezone: req.Timezone,
-		Starts:   (*schedule.Moment)(req.Starts),
-		Ends:     (*schedule.Moment)(req.Ends),
-		Count:    req.Count,
-		Gap:      schedule.Gap(req.Gap),
-		Overlap:  schedule.Overlap(req.Overlap),
-		Leap:     schedule.Leap(req.Leap),
-		Misfire:  schedule.Misfire(req.Misfire),
-	}
-}
-
 type createScheduleRequest struct {
-	specification `in:"json"`
-	Event         bind.Object    `json:"event" validate:"required"`
+	specification `require:"event"`
 	Key           string         `json:"idempotency_key" validate:"min=1,max=255"`
 	HeaderKey     idempotencyKey `header:"Idempotency-Key" validate:"min=1,max=255"`
 }
@@ -150,7 +91,7 @@ func (req *createScheduleRequest) Check(report func(field, detail string)) {
 func (s *Server) createSchedule(r *http.Request, req createScheduleRequest) (reply, error) {
 	logOf(r).add("queue", req.Queue)
 	made, err := s.schedules.Create(r.Context(), schedule.CreateParams{
-		Spec:           req.spec(req.Event),
+		Spec:           schedule.Spec(req.specification),
 		IdempotencyKey: cmp.Or(req.Key, string(req.HeaderKey)),
 	})
 	if err != nil {
@@ -176,10 +117,10 @@ func oneSchedule(call func(context.Context, int64) (schedule.Schedule, error)) f
 }
 
 type listSchedulesRequest struct {
-	Owner     string     `query:"owner" validate:"owner"`
-	Queue     string     `query:"queue" validate:"queue"`
-	Status    string     `query:"status" validate:"oneof=active paused completed cancelled"`
-	DueBefore *time.Time `query:"due_before"`
+	Owner     string          `query:"owner" validate:"owner"`
+	Queue     string          `query:"queue" validate:"queue"`
+	Status    schedule.Status `query:"status" validate:"oneof=active paused completed cancelled"`
+	DueBefore *time.Time      `query:"due_before"`
 	paging    `in:"query"`
 }
 
@@ -192,7 +133,7 @@ func (s *Server) listSchedules(r *http.Request, req listSchedulesRequest) (reply
 	page, err := s.schedules.List(r.Context(), schedule.ListParams{
 		Owner:     req.Owner,
 		Queue:     req.Queue,
-		Status:    schedule.Status(req.Status),
+		Status:    req.Status,
 		DueBefore: req.DueBefore,
 		Limit:     req.Limit,
 		Cursor:    req.Cursor,
@@ -201,52 +142,47 @@ func (s *Server) listSchedules(r *http.Request, req listSchedulesRequest) (reply
 }
 
 type patchScheduleRequest struct {
-	ID       int64         `path:"id" validate:"min=1"`
-	IfMatch  *precondition `header:"If-Match"`
-	Name     **string      `json:"name" validate:"min=1,max=255"`
-	Queue    *string       `json:"queue" validate:"queue"`
-	Type     **string      `json:"type" validate:"min=1,max=255"`
-	Priority *int64        `json:"priority" validate:"min=-2147483648,max=2147483647"`
-	Event    bind.Object   `json:"event"`
-	At       **moment      `json:"at"`
-	RRule    **string      `json:"rrule" validate:"min=1,max=4096"`
-	Cron     **string      `json:"cron" validate:"min=1,max=255"`
-	Timezone **string      `json:"timezone" validate:"min=1,max=64"`
-	Starts   **moment      `json:"starts"`
-	Ends     **moment      `json:"ends"`
-	Count    **int         `json:"count" validate:"min=1,max=2147483647"`
-	Gap      *string       `json:"gap" validate:"oneof=forward next skip"`
-	Overlap  *string       `json:"overlap" validate:"oneof=first last"`
-	Leap     *string       `json:"leap" validate:"oneof=feb28 mar1 skip"`
-	Misfire  *string       `json:"misfire" validate:"oneof=once all skip"`
+	ID       int64             `path:"id" validate:"min=1"`
+	IfMatch  *precondition     `header:"If-Match"`
+	Name     **string          `json:"name" validate:"min=1,max=255"`
+	Queue    *string           `json:"queue" validate:"queue"`
+	Type     **string          `json:"type" validate:"min=1,max=255"`
+	Priority *int32            `json:"priority" validate:"min=-2147483648,max=2147483647"`
+	Event    *json.RawMessage  `json:"event"`
+	At       **schedule.Moment `json:"at"`
+	RRule    **string          `json:"rrule" validate:"min=1,max=4096"`
+	Cron     **string          `json:"cron" validate:"min=1,max=255"`
+	Timezone **string          `json:"timezone" validate:"min=1,max=64"`
+	Starts   **schedule.Moment `json:"starts"`
+	Ends     **schedule.Moment `json:"ends"`
+	Count    **int             `json:"count" validate:"min=1,max=2147483647"`
+	Gap      *schedule.Gap     `json:"gap" validate:"oneof=forward next skip"`
+	Overlap  *schedule.Overlap `json:"overlap" validate:"oneof=first last"`
+	Leap     *schedule.Leap    `json:"leap" validate:"oneof=feb28 mar1 skip"`
+	Misfire  *schedule.Misfire `json:"misfire" validate:"oneof=once all skip"`
 }
 
 func (req patchScheduleRequest) params() schedule.PatchParams {
-	p := schedule.PatchParams{
+	return schedule.PatchParams{
 		ID:         req.ID,
 		IfVersions: req.IfMatch.versions(),
 		Name:       orZero(req.Name),
 		Queue:      req.Queue,
 		Type:       orZero(req.Type),
-		At:         momentChange(req.At),
+		Priority:   req.Priority,
+		Event:      req.Event,
+		At:         req.At,
 		RRule:      orZero(req.RRule),
 		Cron:       orZero(req.Cron),
 		Timezone:   orZero(req.Timezone),
-		Starts:     momentChange(req.Starts),
-		Ends:       momentChange(req.Ends),
+		Starts:     req.Starts,
+		Ends:       req.Ends,
 		Count:      orZero(req.Count),
-		Gap:        (*schedule.Gap)(req.Gap),
-		Overlap:    (*schedule.Overlap)(req.Overlap),
-		Leap:       (*schedule.Leap)(req.Leap),
-		Misfire:    (*schedule.Misfire)(req.Misfire),
+		Gap:        req.Gap,
+		Overlap:    req.Overlap,
+		Leap:       req.Leap,
+		Misfire:    req.Misfire,
 	}
-	if req.Priority != nil {
-		p.Priority = new(int32(*req.Priority))
-	}
-	if req.Event != nil {
-		p.Event = new(json.RawMessage(req.Event))
-	}
-	return p
 }
 
 // orZero is a change as the service has it: nil when it is not given, the zero value for null.
@@ -259,13 +195,6 @@ func orZero[T any](change **T) *T {
 	default:
 		return *change
 	}
-}
-
-func momentChange(change **moment) **schedule.Moment {
-	if change == nil {
-		return nil
-	}
-	return new((*schedule.Moment)(*change))
 }
 
 func (s *Server) patchSchedule(r *http.Request, req patchScheduleRequest) (reply, error) {
@@ -364,11 +293,10 @@ func (s *Server) runSchedule(r *http.Request, req scheduleRequest) (reply, error
 
 // A previewScheduleRequest is what createScheduleRequest is, and from when on to look at it.
 type previewScheduleRequest struct {
-	specification `in:"json"`
-	Event         bind.Object `json:"event"`
-	Key           string      `json:"idempotency_key" validate:"min=1,max=255"` // so that any schedule's body will do
-	After         *time.Time  `json:"after"`
-	N             int         `json:"n" validate:"min=1,max=1000"`
+	specification
+	Key   string     `json:"idempotency_key" validate:"min=1,max=255"` // ignored, so that the body of any schedule can be sent
+	After *time.Time `json:"after"`
+	N     int        `json:"n" validate:"min=1,max=1000"`
 }
 
 // SetDefaults implements bind.Defaulter.
@@ -377,13 +305,9 @@ func (req *previewScheduleRequest) SetDefaults() {
 	req.specification.SetDefaults()
 }
 
-type previewScheduleResponse struct {
-	Instants []instant `json:"instants"`
-}
-
 func (s *Server) previewSchedule(r *http.Request, req previewScheduleRequest) (reply, error) {
-	found, err := s.schedules.Preview(r.Context(), schedule.PreviewParams{Spec: req.spec(req.Event), After: req.After, N: req.N})
-	return reply{body: previewScheduleResponse{convert(found, instantOf)}}, err
+	found, err := s.schedules.Preview(r.Context(), schedule.PreviewParams{Spec: schedule.Spec(req.specification), After: req.After, N: req.N})
+	return listOf("instants", found, instantOf), err
 }
 
 // localTime writes a civil time, without a zone.
@@ -392,23 +316,4 @@ type localTime time.Time
 // AppendText implements encoding.TextAppender.
 func (t localTime) AppendText(b []byte) ([]byte, error) {
 	return append(b, schedule.FormatLocal(time.Time(t))...), nil
-}
-
-// A moment is a civil time or an instant, as its text says.
-type moment schedule.Moment
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (m *moment) UnmarshalText(text []byte) error {
-	parsed, err := schedule.ParseMoment(string(text))
-	var invalid *schedule.InvalidError
-	if errors.As(err, &invalid) {
-		return fmt.Errorf("%s, not %s", invalid.Detail, bind.Quote(string(text)))
-	}
-	*m = moment(parsed)
-	return err
-}
-
-// AppendText implements encoding.TextAppender.
-func (m moment) AppendText(b []byte) ([]byte, error) {
-	return append(b, schedule.Moment(m).String()...), nil
 }

@@ -34,6 +34,12 @@ func ParseMoment(s string) (Moment, error) {
 	return Moment{}, &InvalidError{Detail: `must be a local date-time like 2027-03-28T09:00:00, or an instant like 2027-03-28T07:00:00Z`}
 }
 
+// UnmarshalText reads text as ParseMoment does.
+func (m *Moment) UnmarshalText(text []byte) (err error) {
+	*m, err = ParseMoment(string(text))
+	return err
+}
+
 // String writes m as ParseMoment reads it.
 func (m Moment) String() string {
 	if m.IsInstant {

@@ -3,6 +3,7 @@ package bind
 
 import (
 	"encoding"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -20,13 +21,10 @@ import (
 // Limits bound what one request may hold.
 type Limits struct {
 	Body  int64 // bytes of the body
-	Event int64 // bytes of an Object
+	Event int64 // bytes of a json.RawMessage
 	Items int   // elements of a list of objects
-	Depth int   // nesting of an Object or a Value, itself included
+	Depth int   // nesting of a json.RawMessage or a Value, itself included
 }
-
-// An Object is a JSON object as it was sent, which jsonb can hold as it is.
-type Object []byte
 
 // A Value is any JSON value as it was sent, which jsonb can hold as it is, of MaxValue bytes at most. Nil is none.
 type Value []byte
@@ -37,13 +35,16 @@ type Value []byte
 //	query:"limit"      … a query parameter
 //	header:"If-Match"  … a header field
 //	json:"limit"       … a member of the body, which is then a JSON object
-//	body:"event"       … the body itself, an Object
+//	body:"event"       … the body itself, a json.RawMessage
 //	validate:"min=1"   rules of the validator, for a value that is given; "required" means that it must be; those after "dive" are
 //	                   for each element of a list
 //	null:"true"        null is a value, too
 //
-// An embedded struct is tagged in:"query" or in:"json"; its fields have their names as name:"…". A pointer is nil when the field is not
-// given; a pointer to a pointer also tells that from null, which is a pointer to nil.
+// A json.RawMessage is a JSON object as it was sent, which jsonb can hold as it is. A pointer is nil when the field is not given; a
+// pointer to a pointer also tells that from null, which is a pointer to nil.
+//
+// The fields of an embedded struct with the tag in:"query" or in:"json" have their names as name:"…". The tag require:"event" of an
+// embedded struct makes its field of that name required.
 type Binding struct {
 	Params []Field // of the path, the query and the header
 	Body   []Field // the members of the body
@@ -88,40 +89,42 @@ func New[Req any](lim Limits) *Binding {
 	return b
 }
 
-func (b *Binding) add(t reflect.Type, index []int, in string) {
+// add adds the fields of t, a struct that is embedded with the tag outer.
+func (b *Binding) add(t reflect.Type, index []int, outer reflect.StructTag) {
 	for i := range t.NumField() {
 		sf := t.Field(i)
 		at := append(slices.Clone(index), i)
 		if sf.Anonymous {
-			b.add(sf.Type, at, sf.Tag.Get("in"))
+			b.add(sf.Type, at, sf.Tag)
 			continue
 		}
 		f := newField(sf.Type, sf.Tag.Get("validate"))
-		f.Name, f.In, f.Index = sf.Tag.Get("name"), in, at
-		f.nullable = f.nullable || sf.Tag.Get("null") == "true"
+		f.Name, f.In, f.Index = sf.Tag.Get("name"), outer.Get("in"), at
 		for _, place := range []string{"path", "query", "header", "json", "body"} {
-			if name, ok := sf.Tag.Lookup(place); ok {
-				f.Name, f.In = name, place
+			if tag, ok := sf.Tag.Lookup(place); ok {
+				f.Name, _, _ = strings.Cut(tag, ",")
+				f.In = place
 			}
 		}
+		f.nullable = f.nullable || sf.Tag.Get("null") == "true"
+		f.Required = f.Required || f.Name == outer.Get("require")
 		switch f.In {
 		case "json":
 			b.Body = append(b.Body, f)
 		case "body":
 			b.object = &f
-		case "":
-			panic(fmt.Sprintf("%s.%s is nowhere in a request", t, sf.Name))
-		case "query":
-			b.query = append(b.query, f)
-			fallthrough
-		default:
+		case "path", "header":
 			b.Params = append(b.Params, f)
+		case "query":
+			b.Params, b.query = append(b.Params, f), append(b.query, f)
+		default:
+			panic(fmt.Sprintf("%s.%s is nowhere in a request", t, sf.Name))
 		}
 	}
 }
 
 var (
-	objectType          = reflect.TypeFor[Object]()
+	objectType          = reflect.TypeFor[json.RawMessage]()
 	valueType           = reflect.TypeFor[Value]()
 	durationType        = reflect.TypeFor[time.Duration]()
 	timeType            = reflect.TypeFor[time.Time]()
@@ -218,7 +221,7 @@ func (b *Binding) decodeParams(r *http.Request, v reflect.Value) error {
 				return err
 			}
 		default:
-			wrong = f.set(v.FieldByIndex(f.Index), values[0])
+			wrong = f.setParam(v.FieldByIndex(f.Index), values[0])
 		}
 		if wrong != "" {
 			bad = append(bad, problem.FieldError{Pointer: pointer, Detail: wrong})
@@ -259,7 +262,7 @@ func inFields(t problem.Type, bad []problem.FieldError) error {
 }
 
 func find(fields []Field, name string) int {
-	for i := range fields {
+	for i := range fields { // not slices.IndexFunc, which copies each
 		if fields[i].Name == name {
 			return i
 		}

@@ -3,7 +3,6 @@ package bind
 import (
 	"encoding"
 	"errors"
-	"fmt"
 	"reflect"
 	"strconv"
 	"strings"
@@ -11,17 +10,19 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-playground/validator/v10"
+
+	"github.com/queued/queued/internal/queue"
 )
 
-// set sets v, the place of f, to text, as it stands in a URL or in a header. It returns what is wrong with text, or "".
-func (f *Field) set(v reflect.Value, text string) string {
+// setParam sets v, the place of f, to text, as it stands in a URL or in a header. It returns what is wrong with text, or "".
+func (f *Field) setParam(v reflect.Value, text string) string {
 	switch {
 	case strings.Contains(text, "\x00"):
 		return "must not contain a NUL character"
 	case !utf8.ValidString(text):
 		return "must be valid UTF-8"
 	}
-	return f.parse(allocate(v), text, Quote)
+	return f.set(allocate(v), text, Quote)
 }
 
 // allocate returns what v points to, anew at each level of pointers, or v itself.
@@ -33,8 +34,8 @@ func allocate(v reflect.Value) reflect.Value {
 	return v
 }
 
-// parse sets v to text and holds it against the rules of f. It returns what is wrong with text, or ""; show writes text for that.
-func (f *Field) parse(v reflect.Value, text string, show func(string) string) string {
+// set sets v to text and holds it against the rules of f. It returns what is wrong with text, or ""; show writes text for that.
+func (f *Field) set(v reflect.Value, text string, show func(string) string) string {
 	var err error
 	switch p := v.Addr().Interface().(type) {
 	case *time.Duration:
@@ -48,6 +49,9 @@ func (f *Field) parse(v reflect.Value, text string, show func(string) string) st
 		}
 	case encoding.TextUnmarshaler:
 		if err := p.UnmarshalText([]byte(text)); err != nil {
+			if invalid, ok := errors.AsType[*queue.InvalidError](err); ok {
+				return invalid.Detail + ", not " + show(text)
+			}
 			return err.Error()
 		}
 	case *float64:
@@ -58,14 +62,14 @@ func (f *Field) parse(v reflect.Value, text string, show func(string) string) st
 			break
 		}
 		var n int64
-		n, err = strconv.ParseInt(text, 10, 64)
-		var plain [20]byte
+		n, err = strconv.ParseInt(text, 10, v.Type().Bits())
+		plain := strconv.FormatInt(n, 10)
 		switch {
 		case errors.Is(err, strconv.ErrRange) && n > 0:
-			return fmt.Sprintf("must be at most %d", n)
+			return "must be at most " + plain
 		case errors.Is(err, strconv.ErrRange):
-			return fmt.Sprintf("must be at least %d", n)
-		case err == nil && string(strconv.AppendInt(plain[:0], n, 10)) != text: // a sign or zeros in front
+			return "must be at least " + plain
+		case err == nil && plain != text: // a sign or zeros in front
 			err = strconv.ErrSyntax
 		}
 		v.SetInt(n)
@@ -118,28 +122,30 @@ func (f *Field) violation(v reflect.Value) string {
 	if f.Rules == "" {
 		return ""
 	}
-	var broken validator.ValidationErrors
-	if !errors.As(validate.Var(v.Interface(), f.Rules), &broken) {
+	broken, ok := errors.AsType[validator.ValidationErrors](validate.Var(v.Interface(), f.Rules))
+	if !ok {
 		return ""
 	}
 	e := broken[0]
-	limit := e.Param()
-	if others, ok := names[e.Tag()]; ok {
-		return "must be 1 to 128 of A–Z a–z 0–9 " + strings.Join(strings.Split(others, ""), " ")
+	limit, bound := e.Param(), "must be at most "
+	if e.Tag() == "min" {
+		bound = "must be at least "
 	}
+	isText, isList := e.Kind() == reflect.String, e.Kind() == reflect.Slice
 	switch {
+	case names[e.Tag()] != "":
+		return "must be 1 to 128 of A–Z a–z 0–9 " + strings.Join(strings.Split(names[e.Tag()], ""), " ")
 	case e.Tag() == "oneof":
 		return "must be one of " + strings.ReplaceAll(limit, " ", ", ")
 	case e.Type() == durationType:
-		if d, err := time.ParseDuration(limit); err == nil {
-			limit = d.String()
-		}
-	case e.Tag() == "min" && limit == "1" && (e.Kind() == reflect.String || e.Kind() == reflect.Slice):
+		d, _ := time.ParseDuration(limit) // the validator has parsed it
+		limit = d.String()
+	case e.Tag() == "min" && limit == "1" && (isText || isList):
 		return "must not be empty"
-	case e.Kind() == reflect.String:
+	case isText:
 		limit += " characters long"
-	case e.Kind() == reflect.Slice:
+	case isList:
 		limit += " elements long"
 	}
-	return "must be at " + map[string]string{"min": "least ", "max": "most "}[e.Tag()] + limit
+	return bound + limit
 }
