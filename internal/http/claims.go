@@ -24,7 +24,7 @@ type claimOptions struct {
 	InvisibleFor time.Duration `json:"invisible_for" validate:"min=1us,max=8760h"`   // not given: the queue's own
 	Wait         time.Duration `json:"wait" validate:"min=0s,max=60s"`
 	Order        queue.Order   `json:"order" validate:"oneof=fifo random"`
-	Types        []string      `json:"types" validate:"max=100,dive,min=1,max=255"` // empty: whatever the type
+	Types        []string      `json:"types" validate:"max=100,dive,min=1,max=255"` // empty: of any type
 	ExcludeIDs   []int64       `json:"exclude_ids" validate:"max=1000,dive,min=1"`
 	Worker       string        `json:"worker" validate:"min=1,max=255"`
 }
@@ -56,7 +56,7 @@ func (s *Server) claim(r *http.Request, req claimRequest) (reply, error) {
 	req.Worker = cmp.Or(req.Worker, req.HeaderWorker)
 	claimed, err := s.svc.Claim(r.Context(), queue.ClaimParams(req.claimOptions))
 	log.add("events", len(claimed))
-	rep := reply{body: eventsResponse{eventsOf(claimed)}}
+	rep := reply{body: eventList(claimed)}
 	if len(claimed) > 0 {
 		rep.undo = func(ctx context.Context) { s.release(ctx, log, claimed) }
 	}
@@ -65,7 +65,7 @@ func (s *Server) claim(r *http.Request, req claimRequest) (reply, error) {
 
 type ackRequest struct {
 	ID      int64  `path:"id" validate:"min=1"`
-	Receipt string `query:"receipt" validate:"min=1,max=256"` // not given: whatever the lease
+	Receipt string `query:"receipt" validate:"min=1,max=256"` // not given: any lease
 }
 
 func (s *Server) ack(r *http.Request, req ackRequest) (reply, error) {
@@ -84,7 +84,7 @@ func (s *Server) ackOne(r *http.Request, ack queue.Ack) (queue.AckResult, error)
 
 type ackWithResultRequest struct {
 	ID      int64      `path:"id" validate:"min=1"`
-	Receipt string     `json:"receipt" validate:"min=1,max=256"` // not given: whatever the lease
+	Receipt string     `json:"receipt" validate:"min=1,max=256"` // not given: any lease
 	Result  bind.Value `json:"result"`
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
 )
 
@@ -47,11 +48,15 @@ func encode(b []byte, body any) ([]byte, error) {
 	return buffer.Bytes(), err
 }
 
-// An appender writes its JSON itself: the same as json.Marshal does, as a test holds. For a claim of 100 events that takes 0.09 ms of the
-// processor, and json.Marshal 0.25 ms, of 0.63 ms for the whole request; for an insert json.Marshal is 3 % of it.
+// An appender writes its JSON itself, as json.Marshal would: a test holds it against tags. For a claim of 100 events that takes 0.09 ms of
+// the processor, and json.Marshal 0.25 ms, of 0.63 ms for the whole request; for an insert json.Marshal is 3 % of it.
 type appender interface {
 	appendJSON(b []byte) []byte
 }
+
+// An event as it goes over the wire: with its state while it waits, with its outcome once it is in history, and with a receipt when it
+// was just claimed.
+type event queue.Event
 
 func (e *event) appendJSON(b []byte) []byte {
 	o := object(append(b, '{'))
@@ -59,44 +64,82 @@ func (e *event) appendJSON(b []byte) []byte {
 	o.text("queue", e.Queue)
 	o.text("state", string(e.State))
 	o.text("outcome", string(e.Outcome))
-	o.text("status", string(e.Status))
+	o.text("status", string(e.Outcome)) // the outcome by the name that a job's has
 	o.text("type", e.Type)
 	o.text("source", e.Source)
 	o.int("priority", int64(e.Priority))
 	o.text("key", e.Key)
-	o.optionalInt("max_attempts", e.MaxAttempts)
+	// What SQL wrote past the checks is answered as something that the contract has.
+	if e.MaxAttempts != nil && *e.MaxAttempts >= 1 {
+		o.int("max_attempts", int64(*e.MaxAttempts))
+	}
 	o.time("expires_at", e.ExpiresAt)
 	o.time("event_ts", &e.EventTS)
 	o.time("enqueued_at", &e.EnqueuedAt)
-	o.int("attempts", int64(e.Attempts))
+	o.int("attempts", int64(max(e.Attempts, 0)))
 	o.time("vt", &e.VT)
-	o = e.Claimed.appendTo(o.name("claimed"))
+	o = appendTimes(o.name("claimed"), e.Claimed)
 	o.text("worker", e.Worker)
-	o.time("first_attempted_at", e.FirstAttemptedAt)
-	o.time("last_attempted_at", e.LastAttemptedAt)
+	if n := len(e.Claimed); e.Outcome != "" && n > 0 {
+		o.time("first_attempted_at", &e.Claimed[0])
+		o.time("last_attempted_at", &e.Claimed[n-1])
+	}
 	o.time("finished_at", e.FinishedAt)
-	if e.ProcessingMS != nil {
-		o = e.ProcessingMS.appendTo(o.name("processing_ms"))
+	if e.Processing != nil {
+		o = milliseconds(max(*e.Processing, 0)).appendTo(o.name("processing_ms"))
 	}
 	o.value("result", e.Result)
 	if e.LastError != nil {
 		o = appendText(o.name("last_error"), *e.LastError)
 	}
-	o.optionalInt("error_count", e.ErrorCount)
+	if e.Receipt == "" { // a claim does not look it up
+		o.int("error_count", int64(e.ErrorCount))
+	}
 	if e.Retryable != nil {
 		o = strconv.AppendBool(o.name("retryable"), *e.Retryable)
 	}
-	o.value("occurrence", e.Occurrence)
+	if len(e.Occurrence) > 0 && e.Occurrence[0] == '{' {
+		o.value("occurrence", e.Occurrence)
+	}
 	if e.RequeuedFrom != nil {
 		o.int("requeued_from", *e.RequeuedFrom)
 	}
 	if e.RequeuedAs != nil {
 		o.int("requeued_as", *e.RequeuedAs)
 	}
-	o.value("event", e.Event)
+	o.value("event", e.Payload)
 	o.text("receipt", e.Receipt)
 	return append(o, '}')
 }
+
+// An eventList is what a claim returns.
+type eventList []queue.Event
+
+func (es eventList) appendJSON(b []byte) []byte {
+	b = append(b, `{"events":[`...)
+	for i := range es {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = (*event)(&es[i]).appendJSON(b)
+	}
+	return append(b, ']', '}')
+}
+
+// An eventPage is one page of a listing of events. Its next is null on the last one.
+type eventPage queue.Page
+
+func (p eventPage) appendJSON(b []byte) []byte {
+	b = eventList(p.Events).appendJSON(b)
+	b = append(b[:len(b)-1], `,"next":`...)
+	if p.Next == "" {
+		return append(b, "null}"...)
+	}
+	return append(appendText(b, p.Next), '}')
+}
+
+// An insertResponse is what an insert returns.
+type insertResponse queue.Inserted
 
 func (resp insertResponse) appendJSON(b []byte) []byte {
 	o := object(append(b, '{'))
@@ -104,17 +147,6 @@ func (resp insertResponse) appendJSON(b []byte) []byte {
 	o.text("queue", resp.Queue)
 	o.time("vt", &resp.VT)
 	return append(o, '}')
-}
-
-func (resp eventsResponse) appendJSON(b []byte) []byte {
-	b = append(b, `{"events":[`...)
-	for i := range resp.Events {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = resp.Events[i].appendJSON(b)
-	}
-	return append(b, ']', '}')
 }
 
 // An object is a JSON object that is being written. Its methods append a member, but none that is empty or nil.
@@ -131,19 +163,13 @@ func (o *object) name(name string) []byte {
 
 func (o *object) int(name string, n int64) { *o = strconv.AppendInt(o.name(name), n, 10) }
 
-func (o *object) optionalInt(name string, n *int32) {
-	if n != nil {
-		o.int(name, int64(*n))
-	}
-}
-
 func (o *object) text(name, text string) {
 	if text != "" {
 		*o = appendText(o.name(name), text)
 	}
 }
 
-func (o *object) time(name string, t *timestamp) {
+func (o *object) time(name string, t *time.Time) {
 	if t != nil {
 		*o = appendTime(o.name(name), *t)
 	}
@@ -151,7 +177,7 @@ func (o *object) time(name string, t *timestamp) {
 
 // value appends a JSON value without the blanks between its tokens. They are the only blanks outside of strings, and the value is
 // valid: it comes from the database.
-func (o *object) value(name string, value jsontext.Value) {
+func (o *object) value(name string, value []byte) {
 	if value == nil {
 		return
 	}
@@ -179,8 +205,8 @@ func appendText(b []byte, text string) []byte {
 	return b
 }
 
-func appendTime(b []byte, t timestamp) []byte {
-	b, _ = t.AppendText(append(b, '"')) // it never fails
+func appendTime(b []byte, t time.Time) []byte {
+	b, _ = timestamp(t).AppendText(append(b, '"')) // it never fails
 	return append(b, '"')
 }
 
@@ -192,22 +218,16 @@ func (t timestamp) AppendText(b []byte) ([]byte, error) {
 	return time.Time(t).UTC().Truncate(time.Microsecond).AppendFormat(b, time.RFC3339Nano), nil
 }
 
-// timestamps are written each as a timestamp is.
-type timestamps []time.Time
-
-func (ts timestamps) appendTo(b []byte) []byte {
+func appendTimes(b []byte, times []time.Time) []byte {
 	b = append(b, '[')
-	for i, t := range ts {
+	for i, t := range times {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendTime(b, timestamp(t))
+		b = appendTime(b, t)
 	}
 	return append(b, ']')
 }
-
-// MarshalJSON implements json.Marshaler.
-func (ts timestamps) MarshalJSON() ([]byte, error) { return ts.appendTo(nil), nil }
 
 // milliseconds writes a duration as their number, to the microsecond.
 type milliseconds time.Duration

@@ -81,7 +81,7 @@ func respond(w http.ResponseWriter, r *http.Request, rep reply) {
 	}
 }
 
-// Values of headers that many answers share. Nobody may change them.
+// Values of headers that many answers share. They are read only.
 var (
 	noStore  = []string{"no-store"}
 	jsonType = []string{"application/json"}

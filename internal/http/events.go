@@ -7,105 +7,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 )
-
-// An event as it goes over the wire. State is there while it waits, outcome and what became of it once it is in
-// history, receipt when it was just claimed.
-type event struct {
-	ID               int64          `json:"id"`
-	Queue            string         `json:"queue"`
-	State            queue.State    `json:"state,omitzero"`
-	Outcome          queue.Outcome  `json:"outcome,omitzero"`
-	Status           queue.Outcome  `json:"status,omitzero"` // the outcome by the name that a job's has
-	Type             string         `json:"type,omitzero"`
-	Source           string         `json:"source,omitzero"`
-	Priority         int32          `json:"priority"`
-	Key              string         `json:"key,omitzero"`
-	MaxAttempts      *int32         `json:"max_attempts,omitzero"`
-	ExpiresAt        *timestamp     `json:"expires_at,omitzero"`
-	EventTS          timestamp      `json:"event_ts"`
-	EnqueuedAt       timestamp      `json:"enqueued_at"`
-	Attempts         int32          `json:"attempts"`
-	VT               timestamp      `json:"vt"`
-	Claimed          timestamps     `json:"claimed"`
-	Worker           string         `json:"worker,omitzero"`
-	FirstAttemptedAt *timestamp     `json:"first_attempted_at,omitzero"`
-	LastAttemptedAt  *timestamp     `json:"last_attempted_at,omitzero"`
-	FinishedAt       *timestamp     `json:"finished_at,omitzero"`
-	ProcessingMS     *milliseconds  `json:"processing_ms,omitzero"`
-	Result           jsontext.Value `json:"result,omitzero"`
-	LastError        *string        `json:"last_error,omitzero"`
-	ErrorCount       *int32         `json:"error_count,omitzero"` // a claim does not look it up
-	Retryable        *bool          `json:"retryable,omitzero"`
-	Occurrence       jsontext.Value `json:"occurrence,omitzero"`
-	RequeuedFrom     *int64         `json:"requeued_from,omitzero"`
-	RequeuedAs       *int64         `json:"requeued_as,omitzero"`
-	Event            jsontext.Value `json:"event"`
-	Receipt          string         `json:"receipt,omitzero"`
-}
-
-func eventOf(e *queue.Event) event {
-	out := event{
-		ID:           e.ID,
-		Queue:        e.Queue,
-		State:        e.State,
-		Outcome:      e.Outcome,
-		Status:       e.Outcome,
-		Type:         e.Type,
-		Source:       e.Source,
-		Priority:     e.Priority,
-		Key:          e.Key,
-		ExpiresAt:    (*timestamp)(e.ExpiresAt),
-		EventTS:      timestamp(e.EventTS),
-		EnqueuedAt:   timestamp(e.EnqueuedAt),
-		Attempts:     max(e.Attempts, 0),
-		VT:           timestamp(e.VT),
-		Claimed:      e.Claimed,
-		Worker:       e.Worker,
-		FinishedAt:   (*timestamp)(e.FinishedAt),
-		Result:       jsontext.Value(e.Result),
-		LastError:    e.LastError,
-		Retryable:    e.Retryable,
-		RequeuedFrom: e.RequeuedFrom,
-		RequeuedAs:   e.RequeuedAs,
-		Event:        jsontext.Value(e.Payload),
-		Receipt:      e.Receipt,
-	}
-	// What SQL wrote past the checks is answered as something that the contract has.
-	if e.MaxAttempts != nil && *e.MaxAttempts >= 1 {
-		out.MaxAttempts = e.MaxAttempts
-	}
-	if len(e.Occurrence) > 0 && e.Occurrence[0] == '{' {
-		out.Occurrence = jsontext.Value(e.Occurrence)
-	}
-	if e.Processing != nil {
-		out.ProcessingMS = new(milliseconds(max(*e.Processing, 0)))
-	}
-	if e.Receipt == "" {
-		out.ErrorCount = &e.ErrorCount
-	}
-	if n := len(e.Claimed); e.Outcome != "" && n > 0 {
-		out.FirstAttemptedAt, out.LastAttemptedAt = (*timestamp)(&e.Claimed[0]), (*timestamp)(&e.Claimed[n-1])
-	}
-	return out
-}
-
-func eventsOf(es []queue.Event) []event {
-	out := make([]event, len(es))
-	for i := range es {
-		out[i] = eventOf(&es[i])
-	}
-	return out
-}
-
-// An eventsResponse is what a claim returns.
-type eventsResponse struct {
-	Events []event `json:"events"`
-}
 
 // options are what an event is posted with, in the query or in the element of a batch.
 type options struct {
@@ -162,12 +66,6 @@ func (req *insertRequest) Check(report func(field, detail string)) {
 	}
 }
 
-type insertResponse struct {
-	ID    int64     `json:"id"`
-	Queue string    `json:"queue"`
-	VT    timestamp `json:"vt"`
-}
-
 func eventPath(id int64) string { return "/events/" + strconv.FormatInt(id, 10) }
 
 func (s *Server) insert(r *http.Request, req insertRequest) (reply, error) {
@@ -180,7 +78,7 @@ func (s *Server) insert(r *http.Request, req insertRequest) (reply, error) {
 	}
 	e := inserted[0]
 	logOf(r).add("id", e.ID)
-	return created(insertResponse{ID: e.ID, Queue: e.Queue, VT: timestamp(e.VT)}, eventPath(e.ID), e.Replayed), nil
+	return created(insertResponse(e), eventPath(e.ID), e.Replayed), nil
 }
 
 type insertBatchRequest struct {
@@ -224,16 +122,6 @@ func (s *Server) insertBatch(r *http.Request, req insertBatchRequest) (reply, er
 	return created(resp, "", replayed), nil
 }
 
-// A pageResponse is one page of a listing. Next is null on the last one.
-type pageResponse struct {
-	Events []event `json:"events"`
-	Next   *string `json:"next"`
-}
-
-func pageOf(p queue.Page) reply {
-	return reply{body: pageResponse{Events: eventsOf(p.Events), Next: nextOf(p.Next)}}
-}
-
 // nextOf is the cursor of a page as listings write it: null on the last one.
 func nextOf(cursor string) *string {
 	if cursor == "" {
@@ -259,7 +147,7 @@ type listEventsRequest struct {
 
 func (s *Server) listEvents(r *http.Request, req listEventsRequest) (reply, error) {
 	page, err := s.svc.List(r.Context(), queue.ListParams{Queue: req.Queue, State: req.State, Limit: req.Limit, Cursor: req.Cursor})
-	return pageOf(page), err
+	return reply{body: eventPage(page)}, err
 }
 
 type eventRequest struct {
@@ -269,7 +157,7 @@ type eventRequest struct {
 func (s *Server) getEvent(r *http.Request, req eventRequest) (reply, error) {
 	logOf(r).add("id", req.ID)
 	e, err := s.svc.Get(r.Context(), req.ID)
-	return reply{body: eventOf(&e)}, err
+	return reply{body: (*event)(&e)}, err
 }
 
 // An attempt is one claim of an event. It has no end while it runs.

@@ -51,7 +51,7 @@ func (p *precondition) UnmarshalText(text []byte) error {
 	}
 }
 
-// isAny reports whether p is *: met by whatever is there.
+// isAny reports whether p is *, which any version meets.
 func (p *precondition) isAny() bool { return p != nil && *p == nil }
 
 // versions returns those that p names; nil: any, or there is no precondition.

@@ -42,7 +42,7 @@ type listHistoryRequest struct {
 func (s *Server) listHistory(r *http.Request, req listHistoryRequest) (reply, error) {
 	filter := queue.HistoryFilter(req.filter)
 	page, err := s.svc.History(r.Context(), queue.HistoryParams{HistoryFilter: filter, Limit: req.Limit, Cursor: req.Cursor})
-	return pageOf(page), err
+	return reply{body: eventPage(page)}, err
 }
 
 type historyStatsRequest struct {

@@ -31,7 +31,7 @@ type accessLog struct {
 	wait   time.Duration // how long the request asked to be held
 	status int           // 0 until the answer begins
 	bytes  int64
-	err    error  // what the client was not told
+	err    error  // the cause of an answer of 500 or above, for the log only
 	fields []any  // names and values, in turn
 	room   [8]any // of fields, so that most requests need no more
 

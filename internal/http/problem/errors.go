@@ -34,7 +34,7 @@ var serviceErrors = []struct {
 	{context.DeadlineExceeded, DatabaseUnavailable, "The database did not answer within QUEUED_REQUEST_TIMEOUT. A write may have taken effect; reads and claims can be retried safely."},
 }
 
-// Of returns what the client is told of err. An error that it does not know is an internal one, whose text stays in the log.
+// Of returns the problem that err is answered with. An error outside the table is an internal error, whose text is in the log only.
 func Of(err error) *Problem {
 	var p *Problem
 	if errors.As(err, &p) {
