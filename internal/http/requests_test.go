@@ -544,7 +544,7 @@ func TestMomentIsALocalTimeOrAnInstant(t *testing.T) {
 		case err != nil:
 			got = bad(err)
 		case req.At != nil && *req.At != nil:
-			got = (**req.At).String()
+			got = (*req.At).String()
 		case req.At != nil:
 			got = "null"
 		}

@@ -53,7 +53,7 @@ func checkMediaType(h http.Header) error {
 	}
 	given = cmp.Or(given, "application/json")
 	media, params, err := mime.ParseMediaType(given)
-	detail := ""
+	var detail string
 	switch {
 	case h.Get("Content-Encoding") != "" && !strings.EqualFold(h.Get("Content-Encoding"), "identity"):
 		detail = "The body must be sent without Content-Encoding."

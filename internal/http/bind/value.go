@@ -11,7 +11,7 @@ import (
 
 	"github.com/go-playground/validator/v10"
 
-	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/http/problem"
 )
 
 // setParam sets v, the place of f, to text, as it stands in a URL or in a header. It returns what is wrong with text, or "".
@@ -49,8 +49,8 @@ func (f *Field) set(v reflect.Value, text string, show func(string) string) stri
 		}
 	case encoding.TextUnmarshaler:
 		if err := p.UnmarshalText([]byte(text)); err != nil {
-			if invalid, ok := errors.AsType[*queue.InvalidError](err); ok {
-				return invalid.Detail + ", not " + show(text)
+			if p := problem.Of(err); p.Type == problem.ValidationFailed { // the error of a service says what it expects
+				return p.Detail + ", not " + show(text)
 			}
 			return err.Error()
 		}
