@@ -30,7 +30,7 @@ func children(pid int) []int {
 // isStopped reports whether a process is stopped or has ended.
 func isStopped(pid int) bool {
 	state, _ := status(pid)
-	return state == "" || strings.Contains("TtZX", state)
+	return state == "" || strings.ContainsAny(state, "TtZX")
 }
 
 // status returns the state of a process, as in proc_pid_stat(5), and its parent. The state of no process is empty.
