@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/queued/queued/internal/loop"
 )
 
 const (
@@ -57,7 +55,7 @@ func (l *Listener) Run(ctx context.Context) error {
 			pause = selfTestInterval
 		}
 		l.Failed(err)
-		if !loop.Pause(ctx, pause) {
+		if !Pause(ctx, pause) {
 			return nil
 		}
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/queued/queued/internal/loop"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/watermark"
 )
@@ -16,7 +15,7 @@ import (
 // sweepLoop sweeps every SweepInterval until ctx ends.
 func (s *Service) sweepLoop(ctx context.Context) error {
 	p := SweepParams{MaxVTAge: orNull(s.cfg.MaxVTAge)}
-	for loop.Pause(ctx, loop.Jittered(s.cfg.SweepInterval)) {
+	for pg.Pause(ctx, pg.Jittered(s.cfg.SweepInterval)) {
 		n, err := s.Sweep(ctx, p)
 		if err != nil && ctx.Err() == nil {
 			s.cfg.Logger.Error().Err(err).Msg("sweep failed; the next one is due as usual")
@@ -32,7 +31,7 @@ func (s *Service) sweepLoop(ctx context.Context) error {
 func (s *Service) watermarkLoop(ctx context.Context) error {
 	s.watermarks.Enable(true)
 	defer s.watermarks.Enable(false)
-	for loop.Pause(ctx, loop.Jittered(s.cfg.WatermarkInterval)) {
+	for pg.Pause(ctx, pg.Jittered(s.cfg.WatermarkInterval)) {
 		for scope, start := range s.watermarks.DueScans(time.Now()) {
 			scan, err := s.scanBelow(ctx, scope, start)
 			hidden := s.watermarks.NoteScan(scope, scan)
@@ -201,9 +200,9 @@ func (s *Service) serverLoop(ctx context.Context) error {
 			defer cancel()
 			return s.checkServer(ctx)
 		}()
-		pause := loop.Jittered(serverInterval)
+		pause := pg.Jittered(serverInterval)
 		if err != nil && ctx.Err() == nil {
-			pause = loop.Jittered(time.Second)
+			pause = pg.Jittered(time.Second)
 			s.cfg.Logger.Warn().Err(err).Msg("the database does not say which server is the primary; it is asked again in a second")
 		}
 		timer := time.NewTimer(pause)

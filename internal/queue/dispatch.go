@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queued/queued/internal/loop"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/watermark"
 )
@@ -117,7 +116,7 @@ func (d *dispatcher) run() {
 			}
 			continue
 		}
-		sleep := loop.Jittered(d.svc.cfg.PollInterval)
+		sleep := pg.Jittered(d.svc.cfg.PollInterval)
 		if lookAhead {
 			sleep = min(sleep, d.svc.lookAhead(d.queue))
 		}

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queued/queued/internal/loop"
 	"github.com/queued/queued/internal/pg"
 )
 
@@ -106,7 +105,7 @@ func (n *notifier) run(ctx context.Context) error {
 		}
 		due, wait := n.due(nil)
 		for wait > 0 {
-			if !loop.Pause(ctx, wait) {
+			if !pg.Pause(ctx, wait) {
 				return nil
 			}
 			due, wait = n.due(nil)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/queued/queued/internal/loop"
+	"github.com/queued/queued/internal/pg"
 )
 
 // Counters counts events of one queue.
@@ -211,7 +211,7 @@ func (s *Service) record(ctx context.Context, interval time.Duration) error {
 
 // recordLoop writes the statistics that no ack took along, until ctx ends.
 func (s *Service) recordLoop(ctx context.Context) error {
-	for loop.Pause(ctx, recordInterval) {
+	for pg.Pause(ctx, recordInterval) {
 		if err := s.record(ctx, 2*recordInterval); err != nil && ctx.Err() == nil {
 			s.cfg.Logger.Warn().Err(err).Msg("the statistics of executions could not be written; it is tried again")
 		}
@@ -282,7 +282,7 @@ func (s *Service) reportLoop(ctx context.Context) error {
 		if err != nil && ctx.Err() == nil {
 			s.cfg.Logger.Warn().Err(err).Msg("this process's metrics could not be reported; the next report is due as usual")
 		}
-		if !loop.Pause(ctx, loop.Jittered(reportInterval)) {
+		if !pg.Pause(ctx, pg.Jittered(reportInterval)) {
 			break
 		}
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/queued/queued/internal/loop"
 	"github.com/queued/queued/internal/pg"
 )
 
@@ -108,7 +107,7 @@ func (s *Service) upkeepLoop(ctx context.Context) error {
 		if len(failed) > 0 {
 			pause, due = s.cfg.UpkeepRetry, failed
 		}
-		if !loop.Pause(ctx, loop.Jittered(pause)) {
+		if !pg.Pause(ctx, pg.Jittered(pause)) {
 			return nil
 		}
 	}
@@ -168,13 +167,13 @@ func (s *Service) steps(ctx context.Context, step func() (isLast bool, err error
 		switch {
 		case pg.LostRace(err) && tries < upkeepTries:
 			tries++
-			pause = loop.Jittered(s.cfg.UpkeepStepRetry)
+			pause = pg.Jittered(s.cfg.UpkeepStepRetry)
 		case err != nil || isLast:
 			return err
 		default:
 			tries = 1
 		}
-		if !loop.Pause(ctx, pause) {
+		if !pg.Pause(ctx, pause) {
 			return ctx.Err()
 		}
 	}

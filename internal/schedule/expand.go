@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/queued/queued/internal/loop"
+	"github.com/queued/queued/internal/pg"
 )
 
 // querier is a transaction, a connection, or a pool.
@@ -288,7 +288,7 @@ func retryChanged(ctx context.Context, do func() error) error {
 		if !errors.Is(err, errChanged) {
 			return err
 		}
-		if !loop.Pause(ctx, loop.Jittered(time.Duration(tries)*time.Millisecond)) {
+		if !pg.Pause(ctx, pg.Jittered(time.Duration(tries)*time.Millisecond)) {
 			return fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/queued/queued/internal/loop"
 	"github.com/queued/queued/internal/pg"
 )
 
@@ -131,7 +130,7 @@ func (s *Service) pruneLoop(ctx context.Context) error {
 		case pruned > 0:
 			s.cfg.Logger.Info().Int64("occurrences", pruned).Msg("pruned old occurrences")
 		}
-		if !loop.Pause(ctx, loop.Jittered(pruneInterval)) {
+		if !pg.Pause(ctx, pg.Jittered(pruneInterval)) {
 			return nil
 		}
 	}
@@ -152,7 +151,7 @@ func (s *Service) Prune(ctx context.Context) (pruned int64, err error) {
 		if n == nil {
 			return pruned, nil
 		}
-		if pruned += *n; *n > 0 && !loop.Pause(ctx, prunePause) {
+		if pruned += *n; *n > 0 && !pg.Pause(ctx, prunePause) {
 			return pruned, ctx.Err()
 		}
 	}

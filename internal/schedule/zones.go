@@ -7,7 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/queued/queued/internal/loop"
 	"github.com/queued/queued/internal/pg"
 )
 
@@ -112,12 +111,12 @@ const zoneTimeout = 5 * time.Minute
 // zoneLoop checks the rules of the zones in use at once and then every ZoneInterval until ctx ends.
 func (s *Service) zoneLoop(ctx context.Context) error {
 	for {
-		next := loop.Jittered(s.cfg.ZoneInterval)
+		next := pg.Jittered(s.cfg.ZoneInterval)
 		if err := s.CheckZones(ctx); err != nil && ctx.Err() == nil {
-			next = min(next, loop.Jittered(time.Minute))
+			next = min(next, pg.Jittered(time.Minute))
 			s.cfg.Logger.Error().Err(err).Msg("the rules of the time zones could not be checked; it is tried again")
 		}
-		if !loop.Pause(ctx, next) {
+		if !pg.Pause(ctx, next) {
 			return nil
 		}
 	}

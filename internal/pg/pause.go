@@ -1,5 +1,4 @@
-// Package loop is for what is done again and again until a context ends.
-package loop
+package pg
 
 import (
 	"context"
@@ -7,7 +6,7 @@ import (
 	"time"
 )
 
-// Pause waits for d and reports whether it passed before ctx ended.
+// Pause waits for d and reports whether it passed before ctx ended. It is for loops that ask the database again and again.
 func Pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -19,7 +18,7 @@ func Pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Jittered spreads the loops of many processes: d, give or take a quarter.
+// Jittered returns d, give or take a quarter, so that the loops of many processes do not ask at the same time.
 func Jittered(d time.Duration) time.Duration {
 	return d*3/4 + rand.N(d/2+1) //nolint:gosec // jitter, no secret
 }
