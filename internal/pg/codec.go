@@ -1,13 +1,11 @@
 package pg
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"math"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
@@ -42,24 +40,20 @@ func timeOf(micros int64) time.Time {
 	return time.Unix(epochSeconds+seconds, (micros-seconds*1_000_000)*1000)
 }
 
-// AfterConnect prepares a connection so that every value of a column can be read into a time.Time or a time.Duration. A time is read as
-// the nearest one from MinTime to MaxTime; an interval as the nearest duration, with months of 30 days and days of 24 hours; a null in an
-// array of timestamps as MinTime. It is a hook of pgxpool.Config.
-func AfterConnect(_ context.Context, conn *pgx.Conn) error {
-	RegisterTypes(conn.TypeMap())
-	return nil
-}
-
-// RegisterTypes does for a type map what AfterConnect does for a connection.
+// RegisterTypes sets up the type map of a connection so that every value of a column can be read into a time.Time or a time.Duration. A
+// time is read as the nearest one from MinTime to MaxTime; an interval as the nearest duration, with months of 30 days and days of 24
+// hours; a null in an array of timestamps as MinTime.
 func RegisterTypes(m *pgtype.Map) {
-	zoned, local := timeCodec{new(pgtype.TimestamptzCodec), time.Local}, timeCodec{new(pgtype.TimestampCodec), time.UTC}
+	zoned, local := timeCodec{Codec: new(pgtype.TimestamptzCodec), location: time.Local}, timeCodec{Codec: new(pgtype.TimestampCodec), location: time.UTC}
+	zonedElement, localElement := zoned, local
+	zonedElement.readsNull, localElement.readsNull = true, true
 	interval := intervalCodec{pgtype.IntervalCodec{}}
 	m.RegisterTypes([]*pgtype.Type{
 		{Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: zoned},
 		{Name: "timestamp", OID: pgtype.TimestampOID, Codec: local},
 		{Name: "interval", OID: pgtype.IntervalOID, Codec: interval},
-		{Name: "_timestamptz", OID: pgtype.TimestamptzArrayOID, Codec: arrayOf("timestamptz", pgtype.TimestamptzOID, elementCodec{zoned})},
-		{Name: "_timestamp", OID: pgtype.TimestampArrayOID, Codec: arrayOf("timestamp", pgtype.TimestampOID, elementCodec{local})},
+		{Name: "_timestamptz", OID: pgtype.TimestamptzArrayOID, Codec: arrayOf("timestamptz", pgtype.TimestamptzOID, zonedElement)},
+		{Name: "_timestamp", OID: pgtype.TimestampArrayOID, Codec: arrayOf("timestamp", pgtype.TimestampOID, localElement)},
 		{Name: "_interval", OID: pgtype.IntervalArrayOID, Codec: arrayOf("interval", pgtype.IntervalOID, interval)},
 	})
 	// Where statements are not prepared, as behind a pooler, the type of a parameter is not known; without this it would be sent as a number.
@@ -79,7 +73,8 @@ func (f scanFunc) Scan(src []byte, dst any) error { return f(src, dst) }
 // timeCodec reads every timestamptz or timestamp into a *time.Time in a location.
 type timeCodec struct {
 	pgtype.Codec
-	location *time.Location
+	location  *time.Location
+	readsNull bool // as MinTime
 }
 
 // PlanScan implements pgtype.Codec.
@@ -88,45 +83,37 @@ func (c timeCodec) PlanScan(m *pgtype.Map, oid uint32, format int16, target any)
 		return c.Codec.PlanScan(m, oid, format, target)
 	}
 	if format == pgtype.BinaryFormatCode {
-		return scanTime{c.location}
+		return scanFunc(c.scanBinary)
 	}
 	text := c.Codec.PlanScan(m, oid, format, new(boundedTime))
-	return scanFunc(func(src []byte, dst any) error { return text.Scan(src, (*boundedTime)(dst.(*time.Time))) })
+	return scanFunc(func(src []byte, dst any) error {
+		if src == nil {
+			return c.scanNull(dst)
+		}
+		return text.Scan(src, (*boundedTime)(dst.(*time.Time)))
+	})
 }
 
-// scanTime reads the eight bytes of a timestamp.
-type scanTime struct{ location *time.Location }
-
-// Scan implements pgtype.ScanPlan.
-func (p scanTime) Scan(src []byte, dst any) error {
+// scanBinary reads the eight bytes of a timestamp.
+func (c timeCodec) scanBinary(src []byte, dst any) error {
 	if len(src) != 8 {
-		return errNullTime
+		return c.scanNull(dst)
 	}
 	micros := min(max(int64(binary.BigEndian.Uint64(src)), minMicros), maxMicros)
 	t := timeOf(micros)
-	if p.location != time.Local {
-		t = t.In(p.location)
+	if c.location != time.Local {
+		t = t.In(c.location)
 	}
 	*dst.(*time.Time) = t
 	return nil
 }
 
-// elementCodec reads the elements of an array like timeCodec, and null as MinTime.
-type elementCodec struct{ timeCodec }
-
-// PlanScan implements pgtype.Codec.
-func (c elementCodec) PlanScan(m *pgtype.Map, oid uint32, format int16, target any) pgtype.ScanPlan {
-	plan := c.timeCodec.PlanScan(m, oid, format, target)
-	if _, ok := target.(*time.Time); !ok {
-		return plan
+func (c timeCodec) scanNull(dst any) error {
+	if !c.readsNull {
+		return errNullTime
 	}
-	return scanFunc(func(src []byte, dst any) error {
-		if src == nil {
-			*dst.(*time.Time) = MinTime
-			return nil
-		}
-		return plan.Scan(src, dst)
-	})
+	*dst.(*time.Time) = MinTime
+	return nil
 }
 
 // boundedTime is a time.Time that pgtype can set to any timestamp.

@@ -31,9 +31,7 @@ func connect(t *testing.T, url string, mode pgx.QueryExecMode) *pgx.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
-	if err := pg.AfterConnect(t.Context(), conn); err != nil {
-		t.Fatal(err)
-	}
+	pg.RegisterTypes(conn.TypeMap())
 	return conn
 }
 

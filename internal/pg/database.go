@@ -77,10 +77,10 @@ type Database struct {
 
 	mu       sync.Mutex // guards the fields below
 	pools    map[*pgxpool.Pool]struct{}
-	sessions map[*pgconn.PgConn]session
-	resets   int           // number of resets
-	reset    chan struct{} // closed by the next reset
-	timeline string        // the latest one of all sessions
+	sessions map[*netConn]session // open ones
+	resets   int                  // number of resets
+	reset    chan struct{}        // closed by the next reset
+	timeline string               // the latest one of all sessions
 }
 
 // endpoint is a URL with the state of its connections.
@@ -96,7 +96,6 @@ type endpoint struct {
 type session struct {
 	resets   int // number of resets before it
 	timeline string
-	address  string
 }
 
 // Open connects once, to detect a pooler, and returns a Database. It fails with ErrUnavailable when no server that takes writes can be
@@ -108,7 +107,7 @@ func Open(ctx context.Context, cfg Config) (*Database, error) {
 	db := &Database{
 		log:      cfg.Logger,
 		pools:    make(map[*pgxpool.Pool]struct{}),
-		sessions: make(map[*pgconn.PgConn]session),
+		sessions: make(map[*netConn]session),
 		reset:    make(chan struct{}),
 	}
 	var err error
@@ -147,7 +146,7 @@ func (db *Database) open(ctx context.Context, text string, own Config) (e endpoi
 		timeout = ConnectTimeout
 	}
 	cfg.ConnectTimeout = timeout
-	e.dialer = newDialer(timeout, cfg.LookupFunc)
+	e.dialer = newDialer(timeout, cfg.LookupFunc, db.removeSession)
 	cfg.DialFunc, cfg.LookupFunc = e.dialer.dial, e.dialer.resolve
 	db.addHooks(&e, own.Notices)
 	setDefaults(cfg.RuntimeParams, map[string]string{"application_name": own.ApplicationName})
@@ -254,16 +253,14 @@ func (db *Database) addHooks(e *endpoint, notices func(*pgconn.Notice)) {
 			return hangsIfTimeout(err)
 		}
 		nc := netConnOf(conn)
-		if nc != nil {
-			dialer.noteAnswer(nc.address, isWritable)
-			if err := nc.removeLimit(); err != nil {
-				return err
-			}
+		dialer.noteAnswer(nc.address, isWritable)
+		if err := nc.removeLimit(); err != nil {
+			return err
 		}
 		if !isWritable && urlsOwn == nil && !anyServer {
 			return pgconn.ErrReadOnlyConnection
 		}
-		db.addSession(conn, nc, timeline, dialer)
+		db.addSession(nc, timeline, dialer)
 		return nil
 	}
 	cfg.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
@@ -310,63 +307,54 @@ func inspect(ctx context.Context, conn *pgconn.PgConn) (timeline string, isWrita
 
 // addSession registers a session. When its timeline is newer than all others, its server has been promoted: the connections to other
 // servers are ended and the pools reset.
-func (db *Database) addSession(conn *pgconn.PgConn, nc *netConn, timeline string, d *dialer) {
+func (db *Database) addSession(nc *netConn, timeline string, d *dialer) {
 	db.mu.Lock()
-	for known := range db.sessions {
-		select {
-		case <-known.CleanupDone(): // IsClosed is only for the user of the connection
-			delete(db.sessions, known)
-		default:
-		}
-	}
-	address := ""
-	if nc != nil {
-		address = nc.address
-	}
 	before := db.timeline
 	db.timeline = max(before, timeline) // each has eight hexadecimal digits
 	isPromoted := before != "" && timeline > before
 	var stale []*netConn
 	if isPromoted {
-		for known, other := range db.sessions {
+		for old, other := range db.sessions {
 			if other.timeline >= timeline {
 				continue
 			}
-			if old := netConnOf(known); old != nil {
-				stale = append(stale, old)
-			}
-			if other.address != address {
-				d.leave(other.address)
+			stale = append(stale, old)
+			if old.address != nc.address {
+				d.leave(old.address)
 			}
 		}
 		db.resetLocked()
 	}
-	db.sessions[conn] = session{resets: db.resets, timeline: timeline, address: address}
+	db.sessions[nc] = session{resets: db.resets, timeline: timeline}
 	db.mu.Unlock()
 	for _, old := range stale {
 		old.limit(time.Now())
 	}
 	if isPromoted {
-		db.log.Warn().Str("server", address).Str("timeline", timeline).Str("before", before).Int("connections_ended", len(stale)).
+		db.log.Warn().Str("server", nc.address).Str("timeline", timeline).Str("before", before).Int("connections_ended", len(stale)).
 			Msg("another server is the primary now")
 	}
 }
 
-// removeSession forgets a session that is being closed, and limits the time of closing it.
-func (db *Database) removeSession(conn *pgconn.PgConn) {
+// removeSession forgets the session of a connection.
+func (db *Database) removeSession(nc *netConn) {
 	db.mu.Lock()
-	delete(db.sessions, conn)
-	db.mu.Unlock()
-	if nc := netConnOf(conn); nc != nil {
-		nc.limit(time.Now().Add(closeTimeout))
-	}
+	defer db.mu.Unlock()
+	delete(db.sessions, nc)
+}
+
+// beginClose forgets a session that is being closed, and limits the time of closing it.
+func (db *Database) beginClose(conn *pgx.Conn) {
+	nc := netConnOf(conn.PgConn())
+	db.removeSession(nc)
+	nc.limit(time.Now().Add(closeTimeout))
 }
 
 // leaveServerOf resets the pools because the server of conn no longer takes writes, unless there was a reset since conn was made.
 func (db *Database) leaveServerOf(conn *pgconn.PgConn) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	if s, ok := db.sessions[conn]; ok && s.resets < db.resets {
+	if s, ok := db.sessions[netConnOf(conn)]; ok && s.resets < db.resets {
 		return
 	}
 	db.log.Warn().Msg("the server no longer takes writes: all connections to it are closed")
@@ -423,7 +411,7 @@ func (e *endpoint) connect(ctx context.Context) (*pgx.Conn, error) {
 
 // Close closes a connection that Connect returned, also after ctx has ended.
 func (db *Database) Close(ctx context.Context, conn *pgx.Conn) {
-	db.removeSession(conn.PgConn())
+	db.beginClose(conn)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	_ = conn.Close(ctx) // the connection is of no use any more

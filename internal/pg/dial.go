@@ -28,6 +28,7 @@ type dialer struct {
 	timeout time.Duration // for a connection, until its session is ready
 	net     net.Dialer
 	lookup  pgconn.LookupFunc
+	closed  func(*netConn) // called for each connection before it is closed
 
 	mu    sync.Mutex
 	hosts map[string][]string  // the IP addresses of each host when it was last resolved
@@ -43,7 +44,7 @@ type peerState struct {
 
 func (p peerState) isLeft() bool { return !p.left.IsZero() && time.Since(p.left) < leaveFor }
 
-func newDialer(timeout time.Duration, lookup pgconn.LookupFunc) *dialer {
+func newDialer(timeout time.Duration, lookup pgconn.LookupFunc, closed func(*netConn)) *dialer {
 	return &dialer{
 		timeout: timeout,
 		net: net.Dialer{
@@ -52,6 +53,7 @@ func newDialer(timeout time.Duration, lookup pgconn.LookupFunc) *dialer {
 			Control:         setUserTimeout(tcpTimeout),
 		},
 		lookup: lookup,
+		closed: closed,
 		hosts:  make(map[string][]string),
 		peers:  make(map[string]peerState),
 	}
@@ -61,18 +63,16 @@ var errLeft = errors.New("the server at this address is no longer the primary")
 
 // dial opens a connection with a limit on its deadlines, which removeLimit removes when the session is ready.
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	d.mu.Lock()
-	peer := d.peers[address]
-	if peer.isLeft() {
-		d.mu.Unlock()
+	isLeft := false
+	d.update(address, func(peer *peerState) {
+		isLeft = peer.isLeft()
+		if !isLeft && peer.pending.IsZero() {
+			peer.pending = time.Now()
+		}
+	})
+	if isLeft {
 		return nil, errLeft
 	}
-	if peer.pending.IsZero() {
-		peer.pending = time.Now()
-	}
-	d.peers[address] = peer
-	d.mu.Unlock()
-
 	inner, err := d.net.DialContext(ctx, network, address)
 	if err != nil {
 		var timeout net.Error
@@ -81,28 +81,31 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 		}
 		return nil, err
 	}
-	c := &netConn{Conn: inner, address: address, latest: time.Now().Add(d.timeout)}
+	c := &netConn{Conn: inner, address: address, closed: d.closed, latest: time.Now().Add(d.timeout)}
 	return c, inner.SetDeadline(c.latest)
 }
 
 // noteAnswer notes that an address has answered, and whether its server takes writes.
 func (d *dialer) noteAnswer(address string, isWritable bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	peer := d.peers[address]
-	peer.pending = time.Time{}
-	if isWritable {
-		peer.writable, peer.left = time.Now(), time.Time{}
-	}
-	d.peers[address] = peer
+	d.update(address, func(peer *peerState) {
+		peer.pending = time.Time{}
+		if isWritable {
+			peer.writable, peer.left = time.Now(), time.Time{}
+		}
+	})
 }
 
 // leave has the server at an address not dialled for leaveFor.
 func (d *dialer) leave(address string) {
+	d.update(address, func(peer *peerState) { peer.left = time.Now() })
+}
+
+// update changes what is known of an address.
+func (d *dialer) update(address string, change func(*peerState)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	peer := d.peers[address]
-	peer.left = time.Now()
+	change(&peer)
 	d.peers[address] = peer
 }
 
@@ -167,6 +170,7 @@ func (d *dialer) addresses(f *pgconn.FallbackConfig) []string {
 type netConn struct {
 	net.Conn
 	address string
+	closed  func(*netConn)
 
 	mu     sync.Mutex
 	latest time.Time // the latest deadline; zero: no limit
@@ -200,12 +204,17 @@ func (c *netConn) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
-// netConnOf returns the network connection of a session, nil when no dialer has made it.
+// Close closes the connection.
+func (c *netConn) Close() error {
+	c.closed(c)
+	return c.Conn.Close()
+}
+
+// netConnOf returns the network connection of a session, which a dialer has made.
 func netConnOf(conn *pgconn.PgConn) *netConn {
 	inner := conn.Conn()
 	if tls, ok := inner.(interface{ NetConn() net.Conn }); ok {
 		inner = tls.NetConn()
 	}
-	c, _ := inner.(*netConn)
-	return c
+	return inner.(*netConn)
 }

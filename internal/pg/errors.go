@@ -89,38 +89,41 @@ func (own States) Wrap(doing string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, puddle.ErrClosedPool) {
-		return fmt.Errorf("%s: %w: %w", doing, ErrClosed, err)
-	}
-	var connErr *pgconn.ConnectError
-	if errors.As(err, &connErr) { // with any SQLSTATE
-		return fmt.Errorf("%s: %w: %w", doing, ErrUnavailable, err)
-	}
+	sentinel := own.sentinelOf(err)
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
-		sentinel, known := own[pgErr.Code]
-		if !known {
-			sentinel, known = common[pgErr.Code]
-		}
-		switch {
-		case known && errors.Is(sentinel, ErrInvalid):
-			return fmt.Errorf("%s: %w", doing, &InvalidError{Field: pgErr.ColumnName, Detail: cmp.Or(pgErr.Detail, pgErr.Message)})
-		case known:
-			return fmt.Errorf("%s: %w: %w", doing, sentinel, err)
-		case strings.HasPrefix(pgErr.Code, "08"): // connection exceptions, which poolers raise, too
-			return fmt.Errorf("%s: %w: %w", doing, ErrUnavailable, err)
-		}
+	switch {
+	case sentinel == nil:
 		return fmt.Errorf("%s: %w", doing, err)
+	case errors.Is(sentinel, ErrInvalid) && errors.As(err, &pgErr):
+		return fmt.Errorf("%s: %w", doing, &InvalidError{Field: pgErr.ColumnName, Detail: cmp.Or(pgErr.Detail, pgErr.Message)})
 	}
-	if errors.Is(err, context.Canceled) {
-		return fmt.Errorf("%s: %w", doing, err)
+	return fmt.Errorf("%s: %w: %w", doing, sentinel, err)
+}
+
+// sentinelOf returns the error of own, or else of this package, for err, and nil when there is none.
+func (own States) sentinelOf(err error) error {
+	var (
+		connErr *pgconn.ConnectError
+		pgErr   *pgconn.PgError
+		netErr  net.Error
+	)
+	switch {
+	case errors.Is(err, puddle.ErrClosedPool):
+		return ErrClosed
+	case errors.As(err, &connErr): // with any SQLSTATE
+		return ErrUnavailable
+	case errors.As(err, &pgErr):
+		if strings.HasPrefix(pgErr.Code, "08") { // connection exceptions, which poolers raise, too
+			return ErrUnavailable
+		}
+		return cmp.Or(own[pgErr.Code], common[pgErr.Code])
+	case errors.Is(err, context.Canceled):
+		return nil
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &netErr), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
+		errors.Is(err, net.ErrClosed), pgconn.SafeToRetry(err):
+		return ErrUnavailable
 	}
-	var netErr net.Error
-	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &netErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, net.ErrClosed) || pgconn.SafeToRetry(err) {
-		return fmt.Errorf("%s: %w: %w", doing, ErrUnavailable, err)
-	}
-	return fmt.Errorf("%s: %w", doing, err)
+	return nil
 }
 
 // Rejected reports whether a transaction of several operations wrote nothing because of one of them, or of another transaction: the
@@ -150,14 +153,9 @@ func LostRace(err error) bool {
 	if !errors.As(err, &pgErr) {
 		return false
 	}
-	switch pgErr.Code {
-	case "23514": // check_violation: another transaction has attached a partition for a row that was to go into the default one
+	if pgErr.Code == "23514" { // check_violation: another transaction has attached a partition for a row that was to go into the default one
 		return pgErr.SchemaName == "agent" && strings.HasPrefix(pgErr.TableName, "event_hist_")
-	case "55P03", // lock_not_available
-		"40P01", // deadlock_detected
-		"40001", // serialization_failure
-		"57014": // query_canceled: by a statement_timeout of the role or the database, or by an administrator
-		return true
 	}
-	return false
+	// A statement_timeout of the role or the database, or an administrator, may have cancelled it.
+	return errors.Is(common[pgErr.Code], ErrLocked) || errors.Is(common[pgErr.Code], ErrQueryTimeout)
 }

@@ -45,8 +45,11 @@ func (db *Database) NewPool(ctx context.Context, cfg PoolConfig) (*Pool, error) 
 		db.main.dialer.sortHosts(c)
 		return nil
 	}
-	pcfg.AfterConnect = AfterConnect
-	pcfg.BeforeClose = func(conn *pgx.Conn) { db.removeSession(conn.PgConn()) }
+	pcfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		RegisterTypes(conn.TypeMap())
+		return nil
+	}
+	pcfg.BeforeClose = db.beginClose
 	pcfg.ShouldPing = func(ctx context.Context, params pgxpool.ShouldPingParams) bool {
 		if params.IdleDuration <= time.Second {
 			return false
@@ -75,9 +78,6 @@ func (db *Database) NewPool(ctx context.Context, cfg PoolConfig) (*Pool, error) 
 // Prologue returns a statement that each batch must begin with, empty when there is none. It sets the lock timeout for one transaction:
 // behind a pooler the next one may be in another session, and a setting would stay in this one. The other methods send it themselves.
 func (p *Pool) Prologue() string { return p.prologue }
-
-// Database returns the database of the pool's connections.
-func (p *Pool) Database() *Database { return p.db }
 
 // Close closes the connections and waits for those in use.
 func (p *Pool) Close() {
@@ -254,7 +254,7 @@ func (r *poolRows) Close() {
 	r.err = r.release(err)
 }
 
-// Next closes the rows after the last one.
+// Next closes the rows after the last one, and after one that could not be read.
 func (r *poolRows) Next() bool {
 	if r.Rows == nil {
 		return false
@@ -264,30 +264,6 @@ func (r *poolRows) Next() bool {
 		r.Close()
 	}
 	return more
-}
-
-// Scan closes the rows when it fails.
-func (r *poolRows) Scan(dest ...any) error {
-	if r.Rows == nil {
-		return r.err
-	}
-	err := r.Rows.Scan(dest...)
-	if err != nil {
-		r.Close()
-	}
-	return err
-}
-
-// Values closes the rows when it fails.
-func (r *poolRows) Values() ([]any, error) {
-	if r.Rows == nil {
-		return nil, r.err
-	}
-	values, err := r.Rows.Values()
-	if err != nil {
-		r.Close()
-	}
-	return values, err
 }
 
 // Err returns the error of the statement, once the rows are closed.

@@ -380,7 +380,7 @@ type row struct {
 	endsLocal, endsInstant     *time.Time
 }
 
-// columns returns the columns of agent.schedule that row.scan reads, of a row that is called of. They can be read whatever the row holds: see pg.AfterConnect
+// columns returns the columns of agent.schedule that row.scan reads, of a row that is called of. They can be read whatever the row holds: see pg.RegisterTypes
 // for its times.
 func columns(of string) string {
 	return fmt.Sprintf(`%[1]s.id, coalesce(%[1]s.name, ''), coalesce(%[1]s.owner, ''), coalesce(%[1]s.queue, ''), coalesce(%[1]s.type, ''), coalesce(%[1]s.priority, 0),
