@@ -78,7 +78,7 @@ func (s *source) resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, e
 // name returns the flag or variable by which the user has given a setting.
 func (s *source) name(flag string) string { return cmp.Or(s.names[flag], envName(flag)) }
 
-// finish ends the parsing: it reports all wrong settings as one usageError, and reads the settings that are in files.
+// finish ends the parsing: it reads the settings that are in files, and reports all wrong settings as one usageError.
 func (s *source) finish(parsed *kong.Context) error {
 	for _, path := range parsed.Path {
 		switch {
@@ -89,19 +89,6 @@ func (s *source) finish(parsed *kong.Context) error {
 			s.names[path.Flag.Name] = "--" + path.Flag.Name
 		}
 	}
-	var text strings.Builder
-	if len(s.wrong) > 1 {
-		fmt.Fprintf(&text, "%d settings are wrong:\n  ", len(s.wrong))
-	}
-	for i, wrong := range s.wrong {
-		if i > 0 {
-			text.WriteString("\n  ")
-		}
-		fmt.Fprintf(&text, "%s: %s", s.name(wrong.flag), wrong.err)
-	}
-	if len(s.wrong) > 0 {
-		return &usageError{text: text.String()}
-	}
 	flags := parsed.Flags()
 	for _, file := range flags {
 		at := slices.IndexFunc(flags, func(f *kong.Flag) bool { return f.Name+"-file" == file.Name })
@@ -109,33 +96,42 @@ func (s *source) finish(parsed *kong.Context) error {
 			continue
 		}
 		if err := s.readSecret(flags[at], file.Target.String()); err != nil {
-			return err
+			s.wrong = append(s.wrong, wrongSetting{file.Name, err})
 		}
 	}
-	return nil
+	var lines []string
+	for _, wrong := range s.wrong {
+		lines = append(lines, s.name(wrong.flag)+": "+wrong.err.Error())
+	}
+	switch len(lines) {
+	case 0:
+		return nil
+	case 1:
+		return usagef("%s", lines[0])
+	}
+	return usagef("%d settings are wrong:\n  %s", len(lines), strings.Join(lines, "\n  "))
 }
 
 // readSecret sets a setting from the file at path.
 func (s *source) readSecret(flag *kong.Flag, path string) error {
-	fileName := s.name(flag.Name + "-file")
-	if _, isGiven := s.names[flag.Name]; isGiven {
-		return usagef("%s and %s are both set; set one of them", s.name(flag.Name), fileName)
+	if name, isGiven := s.names[flag.Name]; isGiven {
+		return fmt.Errorf("%s is set, too; set one of them", name)
 	}
 	file, err := os.Open(path) //nolint:gosec // the operator names the file
 	if err != nil {
-		return usagef("%s: %s", fileName, err)
+		return err
 	}
 	defer func() { _ = file.Close() }()
 	content, err := io.ReadAll(io.LimitReader(file, maxSecretFile+1))
 	if err != nil {
-		return usagef("%s: %s", fileName, err)
+		return err
 	}
 	if len(content) > maxSecretFile {
-		return usagef("%s: %s holds more than %d bytes, more than any value needs", fileName, path, maxSecretFile)
+		return fmt.Errorf("%s holds more than %d bytes, more than any value needs", path, maxSecretFile)
 	}
 	value, err := kinds[flag.Tag.Type].parse(strings.TrimSpace(string(content)), flag.Tag)
 	if err != nil {
-		return usagef("%s: in %s, %s", fileName, path, err)
+		return fmt.Errorf("in %s, %w", path, err)
 	}
 	flag.Target.Set(reflect.ValueOf(value))
 	return nil

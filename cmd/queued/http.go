@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"strconv"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -58,7 +57,7 @@ func (s *httpServer) close() {
 // listen opens an address that the user has set by the flag or variable name. Without an API key it refuses an address that other
 // machines can reach, before it opens the port.
 func listen(ctx context.Context, name, address string, hasKey bool) (*net.TCPListener, error) {
-	tcp, err := resolve(ctx, address)
+	tcp, err := resolve(address)
 	if err != nil {
 		return nil, usagef("%s: got %q; %s", name, address, err)
 	}
@@ -81,33 +80,13 @@ func listen(ctx context.Context, name, address string, hasKey bool) (*net.TCPLis
 	return listener.(*net.TCPListener), nil
 }
 
-// resolve looks up the host of an address, once, so that the address that is checked is the one that is used. The IP is nil for every
-// interface.
-func resolve(ctx context.Context, address string) (*net.TCPAddr, error) {
-	host, portText, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, err
-	}
-	port, err := strconv.ParseUint(portText, 10, 16)
-	if err != nil {
-		return nil, err
-	}
-	tcp := &net.TCPAddr{Port: int(port)}
-	if host == "" {
-		return tcp, nil
-	}
-	addrs, err := net.DefaultResolver.LookupIPAddr(ctx, host)
+// resolve looks up the host of an address, once, so that the address that is checked is the one that is used. Where a name has both, it
+// prefers IPv4, as net.Listen does. The IP is nil for every interface.
+func resolve(address string) (*net.TCPAddr, error) {
+	tcp, err := net.ResolveTCPAddr("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("the host cannot be found: %w", err)
 	}
-	best := addrs[0]
-	for _, addr := range addrs { // as net.Listen does, prefer IPv4 where a name has both
-		if addr.IP.To4() != nil {
-			best = addr
-			break
-		}
-	}
-	tcp.IP, tcp.Zone = best.IP, best.Zone
 	return tcp, nil
 }
 

@@ -4,7 +4,7 @@ import "time"
 
 // settings are the settings of serve. Each field is a flag, named after the field, and an environment variable, named after the flag
 // in capitals with QUEUED_ before it. settingHelp has its text in --help and the README. The tag type is its kind (see kinds), which
-// the tags min, max, zero and choices narrow; the tag unset is the note on a default that is none of its values.
+// the tags min, max, off and choices narrow; the tag unset is the note on a default that is none of its values.
 type settings struct {
 	databaseSettings `embed:"" group:"database"`
 	serverSettings   `embed:"" group:"database"`
@@ -52,7 +52,7 @@ type httpSettings struct {
 	// APIKeyFile holds the API key; src.finish reads it into APIKey.
 	APIKeyFile string `type:"path"`
 	// DrainDelay is the time between a stop signal and the close of the port.
-	DrainDelay time.Duration `type:"duration" zero:"" default:"0s"`
+	DrainDelay time.Duration `type:"duration" min:"0s" default:"0s"`
 	// ShutdownTimeout bounds the time that requests have after the close of the port.
 	ShutdownTimeout time.Duration `type:"duration" default:"30s"`
 	// AccessLog is which requests are logged at info: all, or all but successful busy calls that are not slow.
@@ -64,7 +64,7 @@ type queueSettings struct {
 	// MaxAttempts is the number of claims of an event whose queue and whose insert do not say otherwise.
 	MaxAttempts int `type:"count" min:"1" max:"2147483647" default:"3"`
 	// SweepInterval is the time between two sweeps; negative: none.
-	SweepInterval time.Duration `type:"interval" min:"100ms" default:"10s"`
+	SweepInterval time.Duration `type:"duration" min:"100ms" off:"" default:"10s"`
 	// MaxVTAge is the time after its vt at which an event expires; zero: never.
 	MaxVTAge time.Duration `type:"duration" unset:"none: only exhausted attempts expire events"`
 	// HistoryRetention is the age at which history is pruned; zero: never.
@@ -74,15 +74,15 @@ type queueSettings struct {
 	// MisfireGrace is how late an occurrence may fire without being misfired.
 	MisfireGrace time.Duration `type:"duration" default:"1m"`
 	// OccurrenceRetention is the age at which occurrences are pruned; negative: never.
-	OccurrenceRetention time.Duration `type:"interval" min:"48h" default:"2160h"`
+	OccurrenceRetention time.Duration `type:"duration" min:"48h" off:"" default:"2160h"`
 }
 
 // limitSettings bound what requests use.
 type limitSettings struct {
 	// MaxBody is the size in bytes of a request body other than a batch.
-	MaxBody int64 `type:"size" max:"268435456" default:"1MiB"`
+	MaxBody int64 `type:"size" max:"256MiB" default:"1MiB"`
 	// MaxBatchBody is the size in bytes of a batch's body.
-	MaxBatchBody int64 `type:"size" max:"1073741824" default:"8MiB"`
+	MaxBatchBody int64 `type:"size" max:"1GiB" default:"8MiB"`
 	// MaxBatch is the number of elements of a batch.
 	MaxBatch int `type:"count" min:"1" max:"1000" default:"1000"`
 	// MaxDepth is the number of levels of nested JSON.
@@ -90,7 +90,7 @@ type limitSettings struct {
 	// RequestTimeout bounds a request, besides the wait that it asks for.
 	RequestTimeout time.Duration `type:"duration" max:"24h" default:"15s"`
 	// MaxPending is the number of bytes that may wait for their group commit.
-	MaxPending int64 `type:"size" max:"68719476736" default:"64MiB"`
+	MaxPending int64 `type:"size" max:"64GiB" default:"64MiB"`
 	// QueryTimeout bounds a listing, a count or a search of history.
 	QueryTimeout time.Duration `type:"duration" max:"24h" default:"5s"`
 	// MaxConns is the number of connections of the queue; zero: the URL's pool_max_conns, or 16.

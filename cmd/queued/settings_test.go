@@ -180,9 +180,9 @@ func TestWrongValueIsReportedWithAllowedValues(t *testing.T) {
 	t.Parallel()
 	const duration, moreThanZero = `takes a duration such as "30s", "10m" or "720h"`, `takes a duration such as "30s", "10m" or "720h", more than zero`
 	tests := []struct{ flag, value, want string }{
-		{"sweep-interval", "10 minutes", `got "10 minutes"; takes a duration such as "30s" or "10m", at least 100ms, or "off"`},
-		{"sweep-interval", "99ms", `got "99ms"; takes a duration such as "30s" or "10m", at least 100ms, or "off"`},
-		{"sweep-interval", "-5s", `got "-5s"; takes a duration such as "30s" or "10m", at least 100ms, or "off"`},
+		{"sweep-interval", "10 minutes", `got "10 minutes"; takes a duration such as "30s", "10m" or "720h", at least 100ms, or "off"`},
+		{"sweep-interval", "99ms", `got "99ms"; takes a duration such as "30s", "10m" or "720h", at least 100ms, or "off"`},
+		{"sweep-interval", "-5s", `got "-5s"; takes a duration such as "30s", "10m" or "720h", at least 100ms, or "off"`},
 		{"query-timeout", "597h", `got "597h"; takes a duration such as "30s", "10m" or "720h", more than zero, up to 24h`},
 		{"max-vt-age", "1d", `got "1d"; ` + duration},
 		{"max-vt-age", "0s", `got "0s"; ` + moreThanZero},
@@ -190,7 +190,7 @@ func TestWrongValueIsReportedWithAllowedValues(t *testing.T) {
 		{"history-retention", "-1h", `got "-1h"; ` + moreThanZero},
 		{"key-retention", "0s", `got "0s"; ` + moreThanZero + ", up to 87600h"},
 		{"misfire-grace", "0s", `got "0s"; ` + moreThanZero},
-		{"occurrence-retention", "47h", `got "47h"; takes a duration such as "30s" or "10m", at least 48h, or "off"`},
+		{"occurrence-retention", "47h", `got "47h"; takes a duration such as "30s", "10m" or "720h", at least 48h, or "off"`},
 		{"query-timeout", "5", `got "5"; ` + duration},
 		{"shutdown-timeout", "soon", `got "soon"; ` + duration},
 		{"drain-delay", "-1s", `got "-1s"; ` + duration},
@@ -344,11 +344,11 @@ func TestWrongSecretFileIsAUsageError(t *testing.T) {
 	}{
 		"both forms of the key": {
 			[]string{"QUEUED_API_KEY=k", "QUEUED_API_KEY_FILE=" + file("key", "k")},
-			"QUEUED_API_KEY and QUEUED_API_KEY_FILE are both set; set one of them",
+			"QUEUED_API_KEY_FILE: QUEUED_API_KEY is set, too; set one of them",
 		},
 		"both forms of the URL": {
 			[]string{"QUEUED_DATABASE_URL=postgres://h/d", "QUEUED_DATABASE_URL_FILE=" + file("url", "postgres://h/d")},
-			"QUEUED_DATABASE_URL and QUEUED_DATABASE_URL_FILE are both set; set one of them",
+			"QUEUED_DATABASE_URL_FILE: QUEUED_DATABASE_URL is set, too; set one of them",
 		},
 		"no such file": {
 			[]string{"QUEUED_API_KEY_FILE=" + filepath.Join(dir, "missing")}, "QUEUED_API_KEY_FILE: open ",

@@ -28,8 +28,7 @@ var kinds = map[string]kind{
 	"choice":       {parseChoice, ""},            // one of the tag choices
 	"count":        {parseCount, "N"},            // a whole number from the tag min to max
 	"database-url": {parseDatabaseURL, "URL"},    // never shown
-	"duration":     {parseDuration, "DURATION"},  // more than zero, or with the tag zero also zero; up to the tag max
-	"interval":     {parseInterval, "DURATION"},  // a duration from the tag min on, or off, which is negative
+	"duration":     {parseDuration, "DURATION"},  // from the tag min, or else more than zero, to the tag max; with the tag off also off
 	"listen":       {parseListenAddr, "ADDRESS"}, // host:port
 	"path":         {parsePath, "FILE"},          //
 	"secret":       {parseSecret, "KEY"},         // never shown
@@ -61,38 +60,38 @@ func parseChoice(text string, tag *kong.Tag) (any, error) {
 }
 
 func parseCount(text string, tag *kong.Tag) (any, error) {
-	least, most := tagInt(tag, "min"), tagInt(tag, "max")
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < least || n > most {
-		return nil, refuse(text, fmt.Sprintf("a whole number from %d to %d", least, most))
+	n, err := parseInt(text)
+	if err != nil || n < bound(tag, "min", parseInt, 0) || n > bound(tag, "max", parseInt, math.MaxInt64) {
+		return nil, refuse(text, "a whole number from "+tag.Get("min")+" to "+tag.Get("max"))
 	}
 	return n, nil
 }
 
+func parseInt(text string) (int64, error) { return strconv.ParseInt(text, 10, 64) }
+
+// parseDuration returns -1 for off.
 func parseDuration(text string, tag *kong.Tag) (any, error) {
 	d, err := time.ParseDuration(text)
-	if err == nil && d <= tagDuration(tag, "max", math.MaxInt64) && (d > 0 || d == 0 && tag.Has("zero")) {
+	if tag.Has("off") && (err == nil && d == 0 || strings.EqualFold(text, "off")) {
+		return time.Duration(-1), nil
+	}
+	if err == nil && d >= bound(tag, "min", time.ParseDuration, 1) && d <= bound(tag, "max", time.ParseDuration, math.MaxInt64) {
 		return d, nil
 	}
 	takes := `a duration such as "30s", "10m" or "720h"`
-	if err == nil && !tag.Has("zero") {
+	switch {
+	case tag.Has("min"):
+		takes += ", at least " + tag.Get("min")
+	case err == nil:
 		takes += ", more than zero"
 	}
 	if tag.Has("max") {
 		takes += ", up to " + tag.Get("max")
 	}
-	return nil, refuse(text, takes)
-}
-
-func parseInterval(text string, tag *kong.Tag) (any, error) {
-	d, err := time.ParseDuration(text)
-	switch {
-	case strings.EqualFold(text, "off") || err == nil && d == 0:
-		return time.Duration(-1), nil
-	case err == nil && d >= tagDuration(tag, "min", 1):
-		return d, nil
+	if tag.Has("off") {
+		takes += `, or "off"`
 	}
-	return nil, refuse(text, fmt.Sprintf(`a duration such as "30s" or "10m", at least %s, or "off"`, tag.Get("min")))
+	return nil, refuse(text, takes)
 }
 
 func parseSwitch(text string, _ *kong.Tag) (any, error) {
@@ -123,29 +122,28 @@ func parseSecret(text string, _ *kong.Tag) (any, error) {
 	return text, nil
 }
 
-// sizeUnits are the suffixes of a size. There are no decimal units, because people disagree on what 1 MB is.
-var sizeUnits = []sizeUnit{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"", 1}}
-
-type sizeUnit struct {
-	suffix string
-	bytes  int64
+func parseSize(text string, tag *kong.Tag) (any, error) {
+	n, err := parseBytes(text)
+	if err != nil || n > bound(tag, "max", parseBytes, math.MaxInt64) {
+		return nil, refuse(text, `a number of bytes such as "65536", "512KiB" or "4MiB", up to `+tag.Get("max"))
+	}
+	return n, nil
 }
 
-func parseSize(text string, tag *kong.Tag) (any, error) {
-	most := tagInt(tag, "max")
-	for _, unit := range sizeUnits {
-		number, ok := strings.CutSuffix(text, unit.suffix)
-		if !ok {
-			continue
-		}
-		n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
-		if err != nil || n < 1 || n > most/unit.bytes {
+// parseBytes returns a number of bytes, more than zero. There are no decimal units, because people disagree on what 1 MB is.
+func parseBytes(text string) (int64, error) {
+	unit := int64(1)
+	for i, suffix := range []string{"KiB", "MiB", "GiB"} {
+		if number, ok := strings.CutSuffix(text, suffix); ok {
+			text, unit = number, 1<<(10*(i+1))
 			break
 		}
-		return n * unit.bytes, nil
 	}
-	unit := sizeUnits[slices.IndexFunc(sizeUnits, func(u sizeUnit) bool { return most%u.bytes == 0 })]
-	return nil, refuse(text, fmt.Sprintf(`a number of bytes such as "65536", "512KiB" or "4MiB", up to %d%s`, most/unit.bytes, unit.suffix))
+	n, err := parseInt(strings.TrimSpace(text))
+	if err == nil && (n < 1 || n > math.MaxInt64/unit) {
+		err = strconv.ErrRange
+	}
+	return n * unit, err
 }
 
 // hostname matches a name by RFC 1123, with the underscore that container networks use.
@@ -212,23 +210,14 @@ func redact(text string) string {
 	return keywordPassword.ReplaceAllString(text, "${1}xxxxx")
 }
 
-// tagInt returns the number in a tag. It panics when there is none, which is a mistake in settings.go.
-func tagInt(tag *kong.Tag, name string) int64 {
-	n, err := strconv.ParseInt(tag.Get(name), 10, 64)
-	if err != nil {
-		panic("tag " + name + ": " + err.Error())
-	}
-	return n
-}
-
-// tagDuration returns the duration in a tag, or absent when there is no such tag. It panics like tagInt.
-func tagDuration(tag *kong.Tag, name string, absent time.Duration) time.Duration {
+// bound returns the value in a tag, or absent when there is no such tag. It panics when parse refuses it, a mistake in settings.go.
+func bound[T any](tag *kong.Tag, name string, parse func(string) (T, error), absent T) T {
 	if !tag.Has(name) {
 		return absent
 	}
-	d, err := time.ParseDuration(tag.Get(name))
+	value, err := parse(tag.Get(name))
 	if err != nil {
 		panic("tag " + name + ": " + err.Error())
 	}
-	return d
+	return value
 }
