@@ -51,7 +51,7 @@ func (s *databaseSettings) dataDir() (string, error) {
 	}
 	dir, err := embedded.DefaultDataDir()
 	if err != nil {
-		return "", usagef("%s, or QUEUED_DATABASE_URL to use an existing PostgreSQL", err)
+		return "", usagef("%s", err)
 	}
 	return dir, nil
 }

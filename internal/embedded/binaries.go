@@ -1,3 +1,5 @@
+//go:build unix
+
 package embedded
 
 import (
@@ -269,21 +271,20 @@ func fetchTo(ctx context.Context, target, repository, version string) error {
 
 // lockCache makes the cache directory and waits until no other process fetches into it. The lock ends when the file is closed.
 func lockCache(ctx context.Context, cache string) (*os.File, error) {
-	if err := os.MkdirAll(cache, 0o755); err != nil { //nolint:gosec // the account that runs PostgreSQL reads it
-		return nil, err
+	err := os.MkdirAll(cache, 0o755) //nolint:gosec // the account that runs PostgreSQL reads it
+	if err == nil && os.Geteuid() == 0 {
+		err = os.Chmod(cache, 0o755) //nolint:gosec // that account is another one, which the umask may shut out
 	}
-	if os.Geteuid() == 0 { // that account is another one, which the umask may shut out
-		if err := os.Chmod(cache, 0o755); err != nil { //nolint:gosec // as above
-			return nil, err
-		}
+	if err != nil {
+		return nil, err
 	}
 	file, err := os.OpenFile(filepath.Join(cache, "lock"), os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // a file of the cache
 	if err != nil {
 		return nil, err
 	}
 	for err = lock(file); errors.Is(err, syscall.EWOULDBLOCK); err = lock(file) {
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
-			return nil, errors.Join(err, file.Close())
+		if err = pause(ctx, 100*time.Millisecond); err != nil {
+			break
 		}
 	}
 	if err != nil {

@@ -1,3 +1,5 @@
+//go:build unix
+
 package embedded
 
 import (
@@ -44,7 +46,7 @@ func defaultDataDir(euid int, getenv func(string) string, home func() (string, e
 	}
 	base, err := home()
 	if err != nil {
-		return "", fmt.Errorf("no default data directory: %w: set QUEUED_DATA_DIR", err)
+		return "", fmt.Errorf("no default data directory: %w: set QUEUED_DATA_DIR, or QUEUED_DATABASE_URL to use an existing PostgreSQL", err)
 	}
 	return filepath.Join(base, filepath.FromSlash(userDataDir), "queued"), nil
 }
@@ -289,10 +291,7 @@ func (d dataDir) makeSocketDir(ctx context.Context, i installation, a account) (
 		return "", err
 	}
 	if dir := socketDir(d.run()); dir.isUsable() {
-		if err := os.Mkdir(d.run(), 0o700); err != nil {
-			return "", err
-		}
-		return dir, a.takeOver(d.run())
+		return dir, errors.Join(os.Mkdir(d.run(), 0o700), a.takeOver(d.run()))
 	}
 	for _, base := range []string{os.TempDir(), "/tmp"} {
 		// MkdirTemp appends up to ten digits.

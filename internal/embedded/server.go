@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package embedded runs a private PostgreSQL that is started and stopped with the program. Its programs are found on the machine or
 // fetched, all its files are in one directory, and it is reached through a Unix socket only.
 //

@@ -1,0 +1,40 @@
+//go:build !unix
+
+package embedded
+
+import (
+	"context"
+	"errors"
+
+	"github.com/rs/zerolog"
+)
+
+var errUnsupported = errors.New("a private PostgreSQL needs a Unix system: set QUEUED_DATABASE_URL to use an existing PostgreSQL")
+
+// Config has the fields that it has on Unix; none is used.
+type Config struct {
+	DataDir  string
+	Settings map[string]string
+	Logger   zerolog.Logger
+}
+
+// Server never runs.
+type Server struct{}
+
+// DefaultDataDir fails.
+func DefaultDataDir() (string, error) { return "", errUnsupported }
+
+// Start fails.
+func Start(context.Context, Config) (*Server, error) { return nil, errUnsupported }
+
+// URL returns nothing.
+func (*Server) URL() string { return "" }
+
+// Done returns nil.
+func (*Server) Done() <-chan struct{} { return nil }
+
+// Err returns nil.
+func (*Server) Err() error { return nil }
+
+// Stop does nothing.
+func (*Server) Stop(context.Context) error { return nil }
