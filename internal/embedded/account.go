@@ -38,7 +38,8 @@ func accountFor(d dataDir) (account, error) {
 	}
 	a.name = userName(a.uid)
 	if a.uid != uid && !a.other {
-		return a, fmt.Errorf("the cluster %s belongs to %s: run queued as that user or as root, or choose another QUEUED_DATA_DIR", d.pg(), a.name)
+		return a, fmt.Errorf("the cluster %s belongs to %s: run queued as that user or as root, or choose another QUEUED_DATA_DIR",
+			d.pg(), a.name)
 	}
 	if a.uid != 0 {
 		return a, nil
@@ -77,8 +78,8 @@ func (a account) command(ctx context.Context, path string, args ...string) *exec
 	return cmd
 }
 
-// run runs a program in the directory dir and returns its output, whose end is also in the error. The program and those that it
-// starts do not outlive ctx, nor on Linux this process.
+// run runs a program in the directory dir and returns its output, whose end is also in the error. The end of ctx kills the program and
+// those that it has started; on Linux the end of this process kills the program.
 func (a account) run(ctx context.Context, dir, path string, args ...string) (output []byte, err error) {
 	runtime.LockOSThread() // see startProcess
 	defer runtime.UnlockOSThread()
@@ -105,8 +106,7 @@ func (a account) takeOver(path string) error {
 	return os.Lchown(path, a.uid, a.gid)
 }
 
-// canEnter reports whether the account can use dir as a working directory. It runs a program there, because access control lists and
-// security modules count, too.
+// canEnter reports whether the account can run a program in dir, which access control lists and security modules decide, too.
 func (a account) canEnter(ctx context.Context, i installation, dir string) bool {
 	if !a.other {
 		return true

@@ -21,8 +21,7 @@ const maxLogSize = 8 << 20
 
 // dataDir is the absolute path, without symbolic links, of the directory that holds a server.
 //
-// When root owns it, the account that runs PostgreSQL owns only pg/ and run/ in it. That account can change nothing else there, so it
-// cannot redirect what root writes.
+// When root owns it, the account that runs PostgreSQL owns only pg/ and run/ in it, so it cannot redirect what root writes elsewhere.
 type dataDir string
 
 func (d dataDir) file(name string) string { return filepath.Join(string(d), name) }
@@ -194,7 +193,8 @@ func (d dataDir) lock() (*os.File, error) {
 		if pid, err := io.ReadAll(io.LimitReader(file, 32)); err == nil && len(pid) > 0 {
 			holder = "process " + strings.TrimSpace(string(pid))
 		}
-		err = fmt.Errorf("%w: %s belongs to %s, which runs a server in it: stop that process, or choose another QUEUED_DATA_DIR", ErrInUse, d, holder)
+		err = fmt.Errorf("%w: %s belongs to %s, which runs a server in it: stop that process, or choose another QUEUED_DATA_DIR",
+			ErrInUse, d, holder)
 		return nil, errors.Join(err, file.Close())
 	}
 	if err == nil {

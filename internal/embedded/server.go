@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// startTimeout bounds a start, once the programs are there. A server that was killed first replays at most max_wal_size (1 GB) of
-	// its log, which takes a slow disk a minute or two; the next start would have to do it again.
+	// startTimeout bounds a start, once the programs are there. After a crash PostgreSQL first replays at most max_wal_size (1 GB) of its
+	// log, which takes a slow disk a minute or two.
 	startTimeout = 5 * time.Minute
 	// immediateShutdownTimeout is how long an immediate shutdown may take: after 5 seconds PostgreSQL kills its processes.
 	immediateShutdownTimeout = 15 * time.Second
@@ -36,8 +36,7 @@ type Config struct {
 	// DataDir holds all files of this server: the cluster in pg/, the socket in run/, postgres.log and the lock. Start makes it when
 	// it is missing. Empty: DefaultDataDir().
 	DataDir string
-	// Settings are PostgreSQL settings, by name, that are added to this package's own or replace them. Those that decide how the
-	// server is reached are refused.
+	// Settings are PostgreSQL settings, by name, for this server. Those that decide how it is reached are refused.
 	Settings map[string]string
 	// Logger gets a line for each step. Zero: nothing is logged.
 	Logger zerolog.Logger

@@ -23,8 +23,8 @@ const (
 	maxSocketPath = 103
 )
 
-// defaultSettings are the settings that Config.Settings may replace. Those that protect the data are PostgreSQL's defaults; they are
-// set here so that neither postgresql.conf nor ALTER SYSTEM can weaken them.
+// defaultSettings are the settings that Config.Settings may replace. Those that are PostgreSQL's defaults are set here so that neither
+// postgresql.conf nor ALTER SYSTEM can change them.
 func defaultSettings() map[string]string {
 	return map[string]string{
 		"fsync":              "on",
