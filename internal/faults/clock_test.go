@@ -108,25 +108,25 @@ func claimHeld(t *testing.T, c *client, limit int) []*lease {
 	return claim.Events
 }
 
-func TestNothingIsLostOrDoneTwiceWhenTheNewServersClockIsAhead(t *testing.T) {
+func TestNothingIsLostOrDoneTwiceWhenNewPrimaryClockIsAhead(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
 	runScenario(t, stepClock("+60"), 0, 5)
 }
 
-func TestWhatWaitedIsClaimedAtOnceThoughTheNewServersClockIsBehind(t *testing.T) {
+func TestReadyEventsAreClaimedAtOnceWhenNewPrimaryClockIsBehind(t *testing.T) {
 	t.Parallel()
 	inLongForm(t) // leases of the old server take a minute to end
 	runScenario(t, stepClock("-60"), 0, 5)
 }
 
-func TestAClockThatIsBehindShowsEventsLeftInTheFuture(t *testing.T) {
+func TestBrokenBuildWithEventsLeftInFutureIsCaught(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
 	expectViolation(t, stepClock("-60"), futureEventsLeft, 1)
 }
 
-func TestAClockThatStepsShowsAnAckThatIsNotFenced(t *testing.T) {
+func TestBrokenBuildWithUnfencedAckIsCaughtByClockStep(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
 	expectViolation(t, stepClock("+60"), ackUnfenced, 2)

@@ -88,7 +88,7 @@ func TestNothingIsLostWhenTheDiskIsFull(t *testing.T) {
 	runScenario(t, fillDisk, 1, 10)
 }
 
-func TestAFullDiskShowsCommitsThatAreNotOnDisk(t *testing.T) {
+func TestBrokenBuildWithAsyncCommitIsCaughtByFullDisk(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
 	expectViolation(t, fillDisk, commitAsync, 3)

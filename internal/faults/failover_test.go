@@ -66,34 +66,34 @@ func killUnreplicated(p *Pair, d *load) {
 	p.Primary.Kill()
 }
 
-func TestNothingIsLostWhenThePrimaryIsKilledAndTheStandbyPromoted(t *testing.T) {
+func TestNothingIsLostWhenPrimaryIsKilledAndStandbyPromoted(t *testing.T) {
 	t.Parallel()
 	runScenario(t, failOver(Synchronous, killPrimary), 1, 20)
 }
 
-func TestNothingIsLostWhenThePrimaryIsFrozenAndTheStandbyPromoted(t *testing.T) {
+func TestNothingIsLostWhenPrimaryIsFrozenAndStandbyPromoted(t *testing.T) {
 	t.Parallel()
 	runScenario(t, failOver(Synchronous, freezePrimary), 1, 20)
 }
 
-func TestFrozenPrimariesShowConnectionsThatWaitTooLong(t *testing.T) {
+func TestBrokenBuildWithLongConnectTimeoutIsCaught(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
 	expectViolation(t, failOver(Synchronous, freezePrimary), longConnectTimeout, 2)
 }
 
-func TestFailoversShowCommitsThatDoNotWaitForTheStandby(t *testing.T) {
+func TestBrokenBuildWithLocalCommitIsCaught(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
 	expectViolation(t, failOver(Synchronous, killUnreplicated), commitLocal, 3)
 }
 
-func TestIDsAreNeverGivenTwiceThoughThePrimaryIsLost(t *testing.T) {
+func TestIDsAreNotReusedAfterAsynchronousFailover(t *testing.T) {
 	t.Parallel()
 	runScenario(t, failOver(Asynchronous, killUnreplicated), 1, 20)
 }
 
-func TestAsynchronousFailoversShowSequencesThatAreNotMovedAhead(t *testing.T) {
+func TestBrokenBuildWithoutSequenceAdvanceIsCaught(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
 	expectViolation(t, failOver(Asynchronous, killUnreplicated), sequencesNotAdvanced, 2)

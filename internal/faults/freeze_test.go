@@ -151,12 +151,12 @@ func freeze(t *testing.T, b build, l *ledger, rounds int) {
 	d.finish(server.AdminURL())
 }
 
-func TestNothingIsDoneTwiceByWorkersAndProcessesThatWereFrozen(t *testing.T) {
+func TestNothingIsDoneTwiceByFrozenWorkersAndProcesses(t *testing.T) {
 	t.Parallel()
 	runScenario(t, freeze, 2, 20)
 }
 
-func TestFrozenWorkersShowAnAckThatIsNotFenced(t *testing.T) {
+func TestBrokenBuildWithUnfencedAckIsCaughtByFrozenWorkers(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
 	expectViolation(t, freeze, ackUnfenced, 4)

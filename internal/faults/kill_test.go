@@ -54,13 +54,13 @@ func TestNothingIsLostWhenQueuedIsKilled(t *testing.T) {
 	runScenario(t, killQueued, 5, 200)
 }
 
-func TestKillingQueuedShowsAnswersBeforeTheCommit(t *testing.T) {
+func TestBrokenBuildWithAnswerBeforeCommitIsCaught(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
 	expectViolation(t, killQueued, answerBeforeCommit, 6)
 }
 
-func TestLateWorkersShowAnAckThatIsNotFenced(t *testing.T) {
+func TestBrokenBuildWithUnfencedAckIsCaughtByQueuedKill(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
 	expectViolation(t, killQueued, ackUnfenced, 20)
@@ -90,7 +90,7 @@ func TestNothingIsLostWhenPostgresIsKilled(t *testing.T) {
 	runScenario(t, killPostgres, 2, 50)
 }
 
-func TestKillingPostgresShowsCommitsThatAreNotOnDisk(t *testing.T) {
+func TestBrokenBuildWithAsyncCommitIsCaughtByPostgresKill(t *testing.T) {
 	t.Parallel()
 	expectViolation(t, killPostgres, commitAsync, rounds(t, 2, 5))
 }

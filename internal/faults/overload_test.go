@@ -95,12 +95,12 @@ func memoryPeak(t *testing.T, pid int) int {
 	return kib << 10
 }
 
-func TestEveryRequestIsAnsweredThoughTheDatabaseIsFrozen(t *testing.T) {
+func TestEveryRequestIsAnsweredWhileDatabaseIsFrozen(t *testing.T) {
 	t.Parallel()
 	runScenario(t, overload, 100, 400)
 }
 
-func TestAFrozenDatabaseShowsRequestsThatWaitForever(t *testing.T) {
+func TestBrokenBuildWithUnboundedPendingIsCaught(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
 	expectViolation(t, overload, unboundedPending, 300)

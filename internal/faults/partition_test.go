@@ -115,12 +115,12 @@ func partition(t *testing.T, b build, l *ledger, rounds int) {
 	d.finish(server.AdminURL())
 }
 
-func TestNothingIsLostOrDoneTwiceThroughPartitions(t *testing.T) {
+func TestNothingIsLostOrDoneTwiceDuringPartitions(t *testing.T) {
 	t.Parallel()
 	runScenario(t, partition, 5, 20)
 }
 
-func TestPartitionsShowAFlushThatIsSentAgain(t *testing.T) {
+func TestBrokenBuildWithResentTransactionIsCaught(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
 	expectViolation(t, partition, transactionResent, 10)

@@ -65,17 +65,17 @@ func checkSessions(t *testing.T, pooler *Pooler, l *ledger) {
 	}
 }
 
-func TestPgBouncerInTransactionModeChangesNothing(t *testing.T) {
+func TestNothingIsLostThroughPgBouncerInTransactionMode(t *testing.T) {
 	t.Parallel()
 	runScenario(t, throughPooler("transaction"), 1, 10)
 }
 
-func TestPgBouncerInSessionModeChangesNothing(t *testing.T) {
+func TestNothingIsLostThroughPgBouncerInSessionMode(t *testing.T) {
 	t.Parallel()
 	runScenario(t, throughPooler("session"), 1, 10)
 }
 
-func TestPgBouncerShowsASettingThatIsLeftInItsSessions(t *testing.T) {
+func TestBrokenBuildWithSessionLockTimeoutIsCaught(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
 	expectViolation(t, throughPooler("transaction"), lockTimeoutLeft, 2)

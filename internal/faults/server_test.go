@@ -53,7 +53,7 @@ func TestPairFailsOverAndBack(t *testing.T) {
 }
 
 // What the standby was kept from getting is lost with an asynchronous failover, and the sequence goes back.
-func TestHeldBackCommitsAreLostWithAnAsynchronousFailover(t *testing.T) {
+func TestUnreplicatedCommitsAreLostInAsynchronousFailover(t *testing.T) {
 	t.Parallel()
 	pair := StartPair(t, Asynchronous, Config{})
 	pair.Primary.Exec("queued", `create table n (n int)`)
@@ -67,7 +67,7 @@ func TestHeldBackCommitsAreLostWithAnAsynchronousFailover(t *testing.T) {
 	}
 }
 
-func TestFrozenServerAnswersNothingUntilItIsThawed(t *testing.T) {
+func TestFrozenServerDoesNotAnswerUntilUnfrozen(t *testing.T) {
 	t.Parallel()
 	server := Start(t, Config{})
 	conn, err := pgx.Connect(t.Context(), server.URL())

@@ -79,12 +79,12 @@ func slowloris(t *testing.T, b build, l *ledger, rounds int) {
 	d.finish(server.AdminURL())
 }
 
-func TestSlowConnectionsAreClosedAndKeepNobodyFromBeingServed(t *testing.T) {
+func TestSlowConnectionsAreClosedAndDoNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	runScenario(t, slowloris, 200, 1000)
 }
 
-func TestSlowConnectionsShowHeadersWithoutALimit(t *testing.T) {
+func TestBrokenBuildWithoutHeaderTimeoutIsCaught(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
 	expectViolation(t, slowloris, noHeaderTimeout, 50)

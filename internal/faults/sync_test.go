@@ -48,12 +48,12 @@ func cancelWaits(t *testing.T, b build, l *ledger, rounds int) {
 	d.finish(pair.Primary.AdminURL())
 }
 
-func TestACancelledWaitForTheStandbyIsNoSuccess(t *testing.T) {
+func TestCommitWithCancelledStandbyWaitIsNotAcknowledged(t *testing.T) {
 	t.Parallel()
 	runScenario(t, cancelWaits, 1, 10)
 }
 
-func TestCancelledWaitsShowThemselvesCountedAsCommits(t *testing.T) {
+func TestBrokenBuildWithCancelledWaitAsCommitIsCaught(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
 	expectViolation(t, cancelWaits, cancelledWaitCommits, 2)

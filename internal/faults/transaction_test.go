@@ -58,12 +58,12 @@ func holdTransaction(t *testing.T, b build, l *ledger, rounds int) {
 	d.finish(server.AdminURL())
 }
 
-func TestALongTransactionLosesNothingAndStopsNobody(t *testing.T) {
+func TestLongTransactionLosesNothingAndBlocksNobody(t *testing.T) {
 	t.Parallel()
 	runScenario(t, holdTransaction, 5, 30)
 }
 
-func TestALongTransactionShowsMarksThatNobodyLooksBehind(t *testing.T) {
+func TestBrokenBuildWithoutScanBelowWatermarkIsCaught(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
 	expectViolation(t, holdTransaction, watermarksUnchecked, 1)

@@ -111,7 +111,7 @@ func TestTwoVersionsServeSideBySide(t *testing.T) {
 	runScenario(t, upgrade, 0, 3)
 }
 
-func TestTwoVersionsShowAFunctionThatWasTakenAway(t *testing.T) {
+func TestBrokenBuildWithRemovedFunctionIsCaught(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
 	expectViolation(t, upgrade, functionRemoved, 1)
@@ -274,12 +274,12 @@ func difference(got, want string) string {
 	return fmt.Sprintf("it has %.300q, and lacks %.300q", extra, missing)
 }
 
-func TestMigrationsAtOnceSucceedThoughAnyStatementFails(t *testing.T) {
+func TestConcurrentMigrationsSucceedWhenAnyStatementFails(t *testing.T) {
 	t.Parallel()
 	runScenario(t, migrateAtOnce, 2, 1000)
 }
 
-func TestMigrationsAtOnceShowAMissingLock(t *testing.T) {
+func TestBrokenBuildWithoutMigrationLockIsCaught(t *testing.T) {
 	t.Parallel()
 	inLongForm(t)
 	expectViolation(t, migrateAtOnce, migrationUnlocked, 5)

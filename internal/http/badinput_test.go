@@ -190,7 +190,7 @@ func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
 	wantNoRow(h)
 }
 
-func TestBodiesAreTakenForWhatTheyAre(t *testing.T) {
+func TestBodiesAreReadByTheirContentType(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	for media, want := range map[string]int{
@@ -215,7 +215,7 @@ func TestBodiesAreTakenForWhatTheyAre(t *testing.T) {
 	h.with("Content-Type", "application/xml").try("POST", "/claim", "").want(200) // there is no body to be of a type
 }
 
-func TestLargestBodiesAreTakenAndLargerOnesAreNot(t *testing.T) {
+func TestBodiesAboveTheLimitAreRefused(t *testing.T) {
 	t.Parallel()
 	h := setupWith(t, settings{http: func(cfg *Config) {
 		cfg.MaxBody, cfg.MaxBatchBody, cfg.MaxBatch, cfg.MaxDepth = 100, 300, 2, 3

@@ -24,7 +24,7 @@ func (h *environment) waiting(body string) <-chan answer {
 	return answers
 }
 
-func TestWaitingClaimIsAnsweredWhenAnEventComes(t *testing.T) {
+func TestWaitingClaimIsAnsweredWhenAnEventIsInserted(t *testing.T) {
 	t.Parallel()
 	for name, post := range map[string]func(h *environment){
 		"by HTTP": func(h *environment) { h.insert(`{"n":1}`) },
@@ -74,7 +74,7 @@ func TestDrainAnswersWaitingClaimsAndTurnsReadinessOff(t *testing.T) {
 	h.insert(`{}`)
 }
 
-func TestClientThatGoesAwayEndsItsWaitAndLosesNothing(t *testing.T) {
+func TestDisconnectedClientEndsItsWaitAndLosesNothing(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	ctx, leave := context.WithCancel(t.Context())
@@ -153,7 +153,7 @@ func (w *torn) Write(b []byte) (int, error) {
 
 func (w *torn) FlushError() error { return syscall.ECONNRESET }
 
-func TestAnswerThatCannotBeWrittenGivesItsClaimsBack(t *testing.T) {
+func TestClaimsAreReleasedWhenTheResponseCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	for name, w := range map[string]*torn{
 		"writing fails":  {header: make(http.Header), failWrite: true},
@@ -176,7 +176,7 @@ func TestAnswerThatCannotBeWrittenGivesItsClaimsBack(t *testing.T) {
 	}
 }
 
-func TestLongWaitOutlivesTheTimeoutOfReading(t *testing.T) {
+func TestLongWaitIsNotCutOffByTheReadTimeout(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	server := httptest.NewUnstartedServer(h.srv.Handler())

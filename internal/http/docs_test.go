@@ -11,7 +11,7 @@ import (
 	"github.com/queued/queued/api"
 )
 
-func TestContractIsServedAsItIs(t *testing.T) {
+func TestContractIsServedUnchanged(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	got := h.call("GET", "/openapi.yaml", "").want(200)
@@ -20,9 +20,9 @@ func TestContractIsServedAsItIs(t *testing.T) {
 	}
 }
 
-// TestDocsNeedNothingFromOutside: the page's own parts name no other host, everything they name is
+// TestDocsLoadNothingFromOtherHosts: the page's own parts name no other host, everything they name is
 // here, and whatever the library may try, the page's policy lets the browser load and call this server alone.
-func TestDocsNeedNothingFromOutside(t *testing.T) {
+func TestDocsLoadNothingFromOtherHosts(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	page := h.call("GET", "/docs", "").want(200)
@@ -82,7 +82,7 @@ func TestDocsAreServedCompressedOrPlain(t *testing.T) {
 	}
 }
 
-func TestIndexSendsPeopleToTheDocs(t *testing.T) {
+func TestIndexRedirectsBrowsersToTheDocs(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	got := h.with("Accept", "text/html,application/xhtml+xml,*/*;q=0.8").call("GET", "/", "").want(303)

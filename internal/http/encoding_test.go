@@ -12,7 +12,7 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-func TestResponsesThatWriteThemselvesAreWhatTheirTagsSay(t *testing.T) {
+func TestHandWrittenEncodersMatchTheJSONTags(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -15,7 +15,7 @@ import (
 	"github.com/queued/queued/internal/http/problem"
 )
 
-func TestInsertedEventIsWhereLocationSaysAsItWasSent(t *testing.T) {
+func TestInsertedEventIsReturnedUnchangedAtItsLocation(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	const payload = `{"text":"Zoë 😀 \\u0000 \"","big":12345678901234567890.123456789,"list":[1,null,true],"empty":{}}`
@@ -40,7 +40,7 @@ func TestInsertedEventIsWhereLocationSaysAsItWasSent(t *testing.T) {
 	}
 }
 
-func TestEventTSOfThePayloadIsWhenItHappened(t *testing.T) {
+func TestEventTSIsReadFromThePayload(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	at := time.Now().Add(-time.Hour).UTC().Truncate(time.Second)
@@ -81,7 +81,7 @@ func TestBatchIsStoredInOrderOrNotAtAll(t *testing.T) {
 	}
 }
 
-func TestClaimTakesTheOldestAndLeavesItToNobodyElse(t *testing.T) {
+func TestClaimLeasesTheOldestEvent(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	first, second := h.insert(`{"n":1}`), h.insert(`{"n":2}`)
@@ -101,7 +101,7 @@ func TestClaimTakesTheOldestAndLeavesItToNobodyElse(t *testing.T) {
 	}
 }
 
-func TestAckEndsInHistoryAndMayBeRepeated(t *testing.T) {
+func TestAckMovesTheEventIntoHistoryAndCanBeRepeated(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	id := h.insert(`{}`)
@@ -123,7 +123,7 @@ func TestAckEndsInHistoryAndMayBeRepeated(t *testing.T) {
 	h.call("DELETE", fmt.Sprintf("/events/%d", never), "").wantProblem(problem.EventNotFound)
 }
 
-func TestLostLeaseIsRefusedAndTheNewOwnerUnaffected(t *testing.T) {
+func TestLostLeaseIsRefusedAndTheNewLeaseUnaffected(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	id := h.insert(`{}`)
@@ -146,7 +146,7 @@ func TestLostLeaseIsRefusedAndTheNewOwnerUnaffected(t *testing.T) {
 	}
 }
 
-func TestNackGivesBackWithItsErrorOrGivesUp(t *testing.T) {
+func TestNackReturnsTheEventToItsQueueOrFailsIt(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	id := h.insert(`{}`)
@@ -181,7 +181,7 @@ func TestExtendMovesTheEndOfTheLease(t *testing.T) {
 	}
 }
 
-func TestSweepExpiresByAgeUnlessToldNotTo(t *testing.T) {
+func TestSweepExpiresByAgeUnlessItIsNull(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	old := h.insert(`{}`)
@@ -200,7 +200,7 @@ func TestSweepExpiresByAgeUnlessToldNotTo(t *testing.T) {
 	}
 }
 
-func TestListingsPageThroughEverythingOnce(t *testing.T) {
+func TestListingsReturnEachEventOnce(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	var want []int64
@@ -234,7 +234,7 @@ func TestListingsPageThroughEverythingOnce(t *testing.T) {
 	h.call("GET", "/events?cursor="+next, "").wantProblem(problem.InvalidCursor)
 }
 
-func TestHistoryIsFilteredByWhatTheQuerySays(t *testing.T) {
+func TestHistoryIsFilteredByTheQuery(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	a := h.insert(`{"user":{"id":1},"event_ts":"` + time.Now().Add(-48*time.Hour).UTC().Format(time.RFC3339) + `"}`)
@@ -284,7 +284,7 @@ type historyStatsResponseSeen struct {
 	} `json:"buckets"`
 }
 
-func TestRequeuedEventRemembersItsOrigin(t *testing.T) {
+func TestRequeuedCopyNamesItsOriginal(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	id := h.insert(`{"n":1}`)
@@ -336,7 +336,7 @@ func TestQueuesAreCountedByState(t *testing.T) {
 }
 
 // Rows that SQL wrote past the checks are answered as the contract has it: the client holds every answer against that.
-func TestOddRowsAreAnsweredAsTheContractHasThem(t *testing.T) {
+func TestInvalidRowsAreReturnedInTheContractsForm(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	odd := []string{
@@ -382,7 +382,7 @@ func (a answer) wantReplay(first answer) {
 	}
 }
 
-func TestSameRequestUnderTheSameKeyMakesOneEvent(t *testing.T) {
+func TestSameRequestUnderTheSameKeyInsertsOneEvent(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	const path = "/events?queue=work&type=a"
@@ -417,7 +417,7 @@ func TestSameRequestUnderTheSameKeyMakesOneEvent(t *testing.T) {
 	}
 }
 
-func TestAnotherRequestUnderTheSameKeyIsRefused(t *testing.T) {
+func TestDifferentRequestUnderTheSameKeyIsRefused(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	first := h.call("POST", "/events?key=k&priority=3&delay=1h", `{"a":1}`).want(201)
@@ -439,7 +439,7 @@ func TestAnotherRequestUnderTheSameKeyIsRefused(t *testing.T) {
 	h.call("POST", "/events?key=k&priority=3&delay=1h", `{"a":1}`).wantReplay(first)
 }
 
-func TestKeyOfTheHeaderAndThatOfTheQueryMustBeOne(t *testing.T) {
+func TestKeysInHeaderAndQueryMustBeEqual(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	p := h.with("Idempotency-Key", `"a"`).call("POST", "/events?key=b", `{}`).wantProblem(problem.InvalidParameter)
@@ -481,7 +481,7 @@ func TestEachEventOfABatchHasItsOwnKey(t *testing.T) {
 	}
 }
 
-func TestTwentyPostsOfOneKeyAtOnceMakeOneEvent(t *testing.T) {
+func TestConcurrentInsertsUnderOneKeyInsertOneEvent(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	for round := range 20 {

@@ -64,7 +64,7 @@ func checkEvent(t *testing.T, conn *pgx.Conn, body string) {
 	}
 }
 
-func TestWhateverIsAcceptedPostgresHolds(t *testing.T) {
+func TestPostgresStoresEveryAcceptedEvent(t *testing.T) {
 	t.Parallel()
 	conn := setup(t).connect()
 	accepted := 0
@@ -119,7 +119,7 @@ func checkResult(t *testing.T, conn *pgx.Conn, value string) bool {
 	return true
 }
 
-func TestWhateverResultIsTakenPostgresHolds(t *testing.T) {
+func TestPostgresStoresEveryAcceptedResult(t *testing.T) {
 	t.Parallel()
 	conn := setup(t).connect()
 	taken := 0

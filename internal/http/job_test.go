@@ -52,7 +52,7 @@ func (c *client) ack(e seenEvent, fields string) {
 	c.call("POST", fmt.Sprintf("/events/%d/ack", e.ID), fmt.Sprintf(`{"receipt":%q%s}`, e.Receipt, fields)).want(200)
 }
 
-func TestJobIsShownAsItWasPosted(t *testing.T) {
+func TestJobIsReturnedAsInserted(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	expires := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
@@ -102,7 +102,7 @@ func TestClaimTakesTheLowestPriorityThenTheOldest(t *testing.T) {
 	}
 }
 
-func TestClaimTakesTheTypesItNamesAndNoEventItExcludes(t *testing.T) {
+func TestClaimIsLimitedByTypesAndExcludedIDs(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	a, b, none := h.post("type=a"), h.post("type=b"), h.post("")
@@ -122,7 +122,7 @@ func TestClaimTakesTheTypesItNamesAndNoEventItExcludes(t *testing.T) {
 	}
 }
 
-func TestWaitingClaimIsAnsweredByItsTypesOnly(t *testing.T) {
+func TestWaitingClaimGetsOnlyItsTypes(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	claim := h.waiting(`{"types":["b"],"wait":"60s"}`)
@@ -135,7 +135,7 @@ func TestWaitingClaimIsAnsweredByItsTypesOnly(t *testing.T) {
 	}
 }
 
-func TestExpiredJobIsHandedToNobodyAndSwept(t *testing.T) {
+func TestExpiredJobIsNotClaimedAndIsSwept(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	id := h.post("expires_at=2026-01-01T00:00:00Z")
@@ -148,7 +148,7 @@ func TestExpiredJobIsHandedToNobodyAndSwept(t *testing.T) {
 	}
 }
 
-func TestWorkerIsNamedByTheBodyOrTheHeader(t *testing.T) {
+func TestWorkerIsReadFromTheBodyOrTheHeader(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	for worker, claim := range map[string]func() []seenEvent{
@@ -176,7 +176,7 @@ func TestWorkerIsNamedByTheBodyOrTheHeader(t *testing.T) {
 	h.with("X-Worker", "\xe4").try("POST", "/claim", "").wantProblem(problem.InvalidParameter)
 }
 
-func TestResultOfTheWorkIsInHistory(t *testing.T) {
+func TestResultOfAnAckIsStoredInHistory(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	for _, result := range []string{`{"pages":3,"big":12345678901234567890.5}`, `[1,"a b",null]`, `"ä😀"`, `false`, `null`, `1.50`} {
@@ -211,7 +211,7 @@ func sameJSON(t *testing.T, a, b string) bool {
 	return cmp.Equal(decode[any](answer{t: t, body: a}), decode[any](answer{t: t, body: b}))
 }
 
-func TestHistoryTellsHowAJobWent(t *testing.T) {
+func TestHistoryHasTheAttemptsAndTimesOfAJob(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	id := h.post("type=a&max_attempts=9")
@@ -250,7 +250,7 @@ func TestHistoryTellsHowAJobWent(t *testing.T) {
 	}
 }
 
-func TestAttemptUnderWayHasNoEnd(t *testing.T) {
+func TestRunningAttemptHasNoEnd(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	id := h.insert(`{}`)
@@ -263,7 +263,7 @@ func TestAttemptUnderWayHasNoEnd(t *testing.T) {
 	}
 }
 
-func TestJobThatNobodyTriedHasNoTimesOfAttempts(t *testing.T) {
+func TestUnclaimedJobHasNoAttemptTimes(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	id := h.insert(`{}`)
@@ -273,7 +273,7 @@ func TestJobThatNobodyTriedHasNoTimesOfAttempts(t *testing.T) {
 	}
 }
 
-func TestNackThatIsNotRetryableGivesUp(t *testing.T) {
+func TestNackThatIsNotRetryableFailsTheEvent(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	for fields, want := range map[string]bool{
@@ -304,7 +304,7 @@ func TestNackThatIsNotRetryableGivesUp(t *testing.T) {
 	}
 }
 
-func TestNackOnTheLastAttemptGivesUp(t *testing.T) {
+func TestNackOnTheLastAttemptFailsTheEvent(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	id := h.post("max_attempts=2")
@@ -319,7 +319,7 @@ func TestNackOnTheLastAttemptGivesUp(t *testing.T) {
 	}
 }
 
-func TestHistoryIsFilteredByWhatIsSaidOfJobs(t *testing.T) {
+func TestHistoryIsFilteredByJobFields(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	a, b, c := h.post("type=mail&source=shop"), h.post("type=mail&source=blog"), h.post("source=shop")

@@ -62,7 +62,7 @@ func TestMetricsCountRequestsByPatternAndEventsByQueue(t *testing.T) {
 	}
 }
 
-func TestManyQueuesNeitherFillTheMetricsNorLookLikeAnOutage(t *testing.T) {
+func TestMetricsOfManyQueuesAreBounded(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.sql(`insert into agent.event (event, queue) select '{}', 'q' || i from generate_series(1, 700) i`)
@@ -98,7 +98,7 @@ func TestManyQueuesNeitherFillTheMetricsNorLookLikeAnOutage(t *testing.T) {
 	h.call("GET", "/queues?cursor=x", "").wantProblem(problem.InvalidCursor)
 }
 
-func TestDatabaseIsUpThoughTheQueuesCannotBeCounted(t *testing.T) {
+func TestDatabaseIsReportedUpWhenQueuesCannotBeCounted(t *testing.T) {
 	t.Parallel()
 	h := setupWith(t, settings{queue: func(c *queue.Config) { c.QueryTimeout = 50 * time.Millisecond }})
 	tx, err := pgtest.Connect(t, h.db.URL).Begin(t.Context())

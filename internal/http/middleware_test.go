@@ -15,7 +15,7 @@ import (
 	"github.com/queued/queued/internal/http/problem"
 )
 
-func TestRequestIsOneLineOfTheLogWithoutWhatWasSent(t *testing.T) {
+func TestRequestIsLoggedInOneLineWithoutItsBody(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	id := h.with("X-Request-Id", "mine-1").try("POST", "/events?queue=mail", `{"password":"hunter2"}`).want(201).header.Get("X-Request-Id")
@@ -50,7 +50,7 @@ func TestRequestIsOneLineOfTheLogWithoutWhatWasSent(t *testing.T) {
 	}
 }
 
-func TestRequestIDsUnfitForALogAreReplaced(t *testing.T) {
+func TestInvalidRequestIDsAreReplaced(t *testing.T) {
 	t.Parallel()
 	s := New(Config{})
 	made := make(map[string]bool)
@@ -68,7 +68,7 @@ func TestRequestIDsUnfitForALogAreReplaced(t *testing.T) {
 	}
 }
 
-func TestPanicIsAProblemAndItsStackInTheLog(t *testing.T) {
+func TestPanicIsAProblemAndItsStackIsLogged(t *testing.T) {
 	t.Parallel()
 	log := new(logBuffer)
 	s := New(Config{Logger: zerolog.New(log)})
@@ -81,7 +81,7 @@ func TestPanicIsAProblemAndItsStackInTheLog(t *testing.T) {
 	log.wait(t, `"level":"error"`, `"request_id":"id-1"`, `"status":500`, `"message":"request"`)
 }
 
-func TestPanicAmidAnAnswerAbortsIt(t *testing.T) {
+func TestPanicDuringAResponseAbortsIt(t *testing.T) {
 	t.Parallel()
 	s := New(Config{})
 	for name, handler := range map[string]http.HandlerFunc{
@@ -103,7 +103,7 @@ func TestPanicAmidAnAnswerAbortsIt(t *testing.T) {
 	}
 }
 
-func TestInternalErrorsStayInTheLog(t *testing.T) {
+func TestInternalErrorsAreLoggedButNotSent(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.sql("alter schema agent rename to elsewhere")
@@ -115,7 +115,7 @@ func TestInternalErrorsStayInTheLog(t *testing.T) {
 	h.log.wait(t, p.RequestID, `"level":"error"`, "agent")
 }
 
-func TestAccessLogLeavesOutSuccessfulBusyCalls(t *testing.T) {
+func TestAccessLogOmitsSuccessfulFrequentCalls(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		pattern string
@@ -151,7 +151,7 @@ func TestAccessLogLeavesOutSuccessfulBusyCalls(t *testing.T) {
 	}
 }
 
-func TestEveryCallButTheHealthChecksNeedsTheKey(t *testing.T) {
+func TestEveryCallExceptHealthChecksRequiresTheKey(t *testing.T) {
 	t.Parallel()
 	h := setupWith(t, settings{http: func(cfg *Config) { cfg.APIKey = "s3cret" }})
 	basic := func(password string) string {
@@ -187,7 +187,7 @@ func TestEveryCallButTheHealthChecksNeedsTheKey(t *testing.T) {
 	}
 }
 
-func TestPagesOfOtherOriginsMayNotWrite(t *testing.T) {
+func TestCrossOriginWritesAreRefused(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.with("Sec-Fetch-Site", "same-origin").try("POST", "/events", "{}").want(201)
@@ -203,7 +203,7 @@ func TestPagesOfOtherOriginsMayNotWrite(t *testing.T) {
 	}
 }
 
-func TestOnlyLoopbackHostsAreAnsweredOnLoopback(t *testing.T) {
+func TestServerOnLoopbackAnswersOnlyLoopbackHosts(t *testing.T) {
 	t.Parallel()
 	h := setupWith(t, settings{http: func(cfg *Config) { cfg.LoopbackOnly = true }})
 	for _, host := range []string{"localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:8080", "127.9.8.7:1", "[::1]", "[::1]:8080", "[::ffff:127.0.0.1]:80"} {

@@ -38,7 +38,7 @@ func golden(t *testing.T, name, got string) {
 }
 
 // What clients see of each kind of problem is in testdata/problems; -update writes it anew.
-func TestProblemsReadAsTheyAlwaysDid(t *testing.T) {
+func TestProblemDocumentsAreUnchanged(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	keyed := setupWith(t, settings{http: func(cfg *Config) { cfg.APIKey = "secret" }})
@@ -135,7 +135,7 @@ func TestHeadIsGetWithoutItsBody(t *testing.T) {
 	}
 }
 
-func TestBodyOfAGetIsNotLookedAt(t *testing.T) {
+func TestBodyOfAGetIsIgnored(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.try("GET", "/queues", `{"a`).want(200)

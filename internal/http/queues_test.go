@@ -9,7 +9,7 @@ import (
 
 const wholePolicy = `{"max_attempts":3,"invisible_for":"2m","backoff":{"kind":"exponential","base":"10s","factor":3,"max":"20s","jitter":0},"paused":false,"history_retention":"720h"}`
 
-func TestPolicyIsKeptWholeAndReplacedWhole(t *testing.T) {
+func TestPolicyIsStoredAndReplacedWhole(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	const none = `{"queue":"work","max_attempts":null,"invisible_for":null,"backoff":null,"paused":false,"history_retention":null,"updated_at":null}`
@@ -39,7 +39,7 @@ func TestPolicyIsKeptWholeAndReplacedWhole(t *testing.T) {
 	}
 }
 
-func TestPolicyDecidesWhatCallsDoNotSay(t *testing.T) {
+func TestPolicySuppliesWhatCallsOmit(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	id := h.post("queue=work") // the policy comes after it
@@ -81,7 +81,7 @@ func TestPolicyDecidesWhatCallsDoNotSay(t *testing.T) {
 	waits(`,"delay":"1s"`, time.Second)
 }
 
-func TestLeaseThatRunsOutUsesThePolicysCount(t *testing.T) {
+func TestEndedLeaseUsesThePolicysMaxAttempts(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/queues/work", `{"max_attempts":1}`).want(200)
@@ -101,7 +101,7 @@ func TestLeaseThatRunsOutUsesThePolicysCount(t *testing.T) {
 	}
 }
 
-func TestPausedQueueTakesEventsAndHandsOutNone(t *testing.T) {
+func TestPausedQueueAcceptsInsertsButNoClaims(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	before := h.post("queue=work")
@@ -144,7 +144,7 @@ func TestPausedQueueTakesEventsAndHandsOutNone(t *testing.T) {
 	}
 }
 
-func TestPurgeLeavesNothingButWhatIsLeased(t *testing.T) {
+func TestPurgeKeepsOnlyLeasedEvents(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	leased := h.post("queue=work")
@@ -246,7 +246,7 @@ func TestExecutionsAreCountedByTypeAndWorker(t *testing.T) {
 	}
 }
 
-func TestProcessesShowWhatEachDid(t *testing.T) {
+func TestProcessesAreListedWithTheirCounts(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.insert(`{}`)
@@ -270,7 +270,7 @@ func TestProcessesShowWhatEachDid(t *testing.T) {
 	}
 }
 
-func TestProcessOfAnotherVersionIsShownAsFarAsItSays(t *testing.T) {
+func TestProcessOfAnotherVersionIsListedWithWhatItReports(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.sql(`select agent.report_process('other', 'elsewhere:1', '{posted,version,novelty}', '{7,9.9.9,x}')`)

@@ -47,7 +47,7 @@ func nested(depth int) string {
 	return strings.Repeat(`{"a":`, depth-1) + "{}" + strings.Repeat("}", depth-1)
 }
 
-func TestEventsAreTakenOrRefusedWithTheReason(t *testing.T) {
+func TestEventsAreAcceptedOrRefusedWithAReason(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ body, want string }{
 		"an object":                   {`{"a":[1,2.5,-3e2,"x",true,null,{"b":{}}]}`, "ok"},
@@ -111,7 +111,7 @@ func TestEventsAreTakenOrRefusedWithTheReason(t *testing.T) {
 	}
 }
 
-func TestBatchProblemsPointIntoTheirEvent(t *testing.T) {
+func TestBatchProblemsPointToTheirEvent(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ body, want string }{
 		"none":            {`{"events":[]}`, "validation_failed\n#/events must not be empty"},
@@ -224,7 +224,7 @@ func TestOptionsOutOfRangeAreRefused(t *testing.T) {
 	}
 }
 
-func TestListsAreTakenAsTheyStand(t *testing.T) {
+func TestListsAreDecodedUnchanged(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]string{
 		`{"types":[],"exclude_ids":[ ]}`: "ok",
@@ -240,7 +240,7 @@ func TestListsAreTakenAsTheyStand(t *testing.T) {
 	}
 }
 
-func TestPolicyIsDecodedWholeOrRefusedWithTheReason(t *testing.T) {
+func TestPolicyIsDecodedOrRefusedWithAReason(t *testing.T) {
 	t.Parallel()
 	req, err := decodeAs[putQueueRequest]("/queues/mail", `{"max_attempts":5,"backoff":{"kind":"linear","base":"0s","factor":1.5,"max":"1h","jitter":0.25},"paused":true,"history_retention":null}`)
 	if err != nil {
@@ -270,7 +270,7 @@ func TestPolicyIsDecodedWholeOrRefusedWithTheReason(t *testing.T) {
 	}
 }
 
-func TestResultsAreAnyJSONThatPostgresHolds(t *testing.T) {
+func TestResultsAreAnyJSONThatPostgresStores(t *testing.T) {
 	t.Parallel()
 	for _, value := range []string{`null`, `true`, `-1.50`, `"a\"b"`, `[1, {"a": []}]`, `{}`, `{"a": {"b": [null]}}`, `"` + strings.Repeat("x", bind.MaxValue-2) + `"`} {
 		req, err := decodeAs[ackWithResultRequest]("/events/7/ack", `{ "result" : `+value+` , "receipt":"x"}`)
@@ -298,7 +298,7 @@ func TestResultsAreAnyJSONThatPostgresHolds(t *testing.T) {
 	}
 }
 
-func TestLeaseRequestsNeedAReceipt(t *testing.T) {
+func TestLeaseRequestsRequireAReceipt(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ body, want string }{
 		"fine":           {`{"receipt":"7.1.2","error":"a\nb","delay":"0s","final":true}`, "ok"},
@@ -320,7 +320,7 @@ func TestLeaseRequestsNeedAReceipt(t *testing.T) {
 	}
 }
 
-func TestSweepByAttemptsAloneIsAskedForWithNull(t *testing.T) {
+func TestSweepWithNullAgeSweepsByAttemptsOnly(t *testing.T) {
 	t.Parallel()
 	hour := time.Hour
 	for body, want := range map[string]*time.Duration{``: &hour, `{}`: &hour, `{"max_vt_age":null}`: nil} {
@@ -334,7 +334,7 @@ func TestSweepByAttemptsAloneIsAskedForWithNull(t *testing.T) {
 	}
 }
 
-func TestRequeueByFilterNeedsAFilter(t *testing.T) {
+func TestRequeueByFilterRequiresAFilter(t *testing.T) {
 	t.Parallel()
 	const none = "validation_failed\n# must have a filter: at least one of queue, outcome, from, to, contains, id, type, source, worker, min_duration"
 	for body, want := range map[string]string{
@@ -353,7 +353,7 @@ func TestRequeueByFilterNeedsAFilter(t *testing.T) {
 	}
 }
 
-func TestOnlyTheFirstFaultsAreListed(t *testing.T) {
+func TestOnlyTheFirstFieldErrorsAreListed(t *testing.T) {
 	t.Parallel()
 	_, err := decodeAs[claimRequest]("/claim", `{`+manyUnknown(1000)+`}`)
 	if got := len(problem.Of(err).Errors); got != problem.MaxFieldErrors {
@@ -382,7 +382,7 @@ func decodeHeader(header http.Header) (headerRequest, error) {
 	return req, err
 }
 
-func TestIdempotencyKeyIsTakenInQuotesAndWithout(t *testing.T) {
+func TestIdempotencyKeyIsAcceptedWithAndWithoutQuotes(t *testing.T) {
 	t.Parallel()
 	for sent, want := range map[string]string{
 		`abc`:       `abc`,
@@ -412,7 +412,7 @@ func TestIdempotencyKeyIsTakenInQuotesAndWithout(t *testing.T) {
 	}
 }
 
-func TestHeadersAreFieldsLikeOthers(t *testing.T) {
+func TestHeadersAreValidatedLikeOtherFields(t *testing.T) {
 	t.Parallel()
 	req, err := decodeHeader(http.Header{"X-Plain": {"a"}})
 	if err != nil || req.Plain != "a" {
@@ -432,7 +432,7 @@ type changeRequest struct {
 	Wait *time.Duration `json:"wait"`
 }
 
-func TestChangeTellsWhatIsNotGivenFromNull(t *testing.T) {
+func TestPatchDistinguishesAbsentFieldsFromNull(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]string{
 		`{}`:                     "",
@@ -480,7 +480,7 @@ func decodePrecondition(header http.Header) (preconditionRequest, error) {
 	return req, err
 }
 
-func TestIfMatchNamesVersions(t *testing.T) {
+func TestIfMatchIsParsedIntoVersions(t *testing.T) {
 	t.Parallel()
 	tooMany := strings.Repeat(`"1",`, maxVersions) + `"3"`
 	for sent, want := range map[string]string{

@@ -110,7 +110,7 @@ func (c *client) occurrences(at string) []seenOccurrence {
 	return decode[pageOfMany](c.call("GET", at+"/occurrences", "").want(200)).Occurrences
 }
 
-func TestScheduleIsKeptAsItWasGiven(t *testing.T) {
+func TestScheduleIsStoredAsGiven(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/owners/ada", `{"timezone":"Europe/London"}`).want(201)
@@ -148,7 +148,7 @@ func TestScheduleIsKeptAsItWasGiven(t *testing.T) {
 	}
 }
 
-func TestPreviewSaysWhenAScheduleWouldFire(t *testing.T) {
+func TestPreviewReturnsOccurrences(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/owners/lord", `{"timezone":"Australia/Lord_Howe"}`).want(201)
@@ -250,7 +250,7 @@ var badSchedules = map[string]string{
 	`"cron":"@daily","timezone":"Europe/Berlin","name":"` + strings.Repeat("n", 256) + `"`:                      "#/name",
 }
 
-func TestBadSchedulesAreRefusedWithTheFieldThatIsWrong(t *testing.T) {
+func TestInvalidSchedulesAreRefusedNamingTheField(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	for _, fields := range slices.Sorted(maps.Keys(badSchedules)) {
@@ -297,7 +297,7 @@ func TestBadSchedulesAreRefusedWithTheFieldThatIsWrong(t *testing.T) {
 	}
 }
 
-func TestPatchChangesWhatIsGivenAndNullTakesItAway(t *testing.T) {
+func TestPatchChangesGivenFieldsAndNullRemovesThem(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/owners/ada", `{"timezone":"Asia/Tokyo"}`).want(201)
@@ -337,7 +337,7 @@ func TestPatchChangesWhatIsGivenAndNullTakesItAway(t *testing.T) {
 	}
 }
 
-func TestStaleVersionChangesNothingAndOfTwoAtOnceOneWins(t *testing.T) {
+func TestStaleVersionIsRefusedAndOneConcurrentChangeSucceeds(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	made, at := h.plan(`{"event":{},"cron":"@yearly","timezone":"UTC"}`)
@@ -392,7 +392,7 @@ func TestStaleVersionChangesNothingAndOfTwoAtOnceOneWins(t *testing.T) {
 	h.with("If-Match", "*").call("DELETE", "/owners/ada", "").want(204)
 }
 
-func TestScheduleOfOneKeyIsMadeOnce(t *testing.T) {
+func TestScheduleUnderOneKeyIsCreatedOnce(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	const body = `{"event":{"a":1},"cron":"@yearly","timezone":"UTC"}`
@@ -424,7 +424,7 @@ func TestScheduleOfOneKeyIsMadeOnce(t *testing.T) {
 	h.call("POST", "/schedules", body).want(201)
 }
 
-func TestSchedulesTakeTheirZoneFromTheirOwner(t *testing.T) {
+func TestSchedulesFollowTheirOwnersZone(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	owner := h.call("PUT", "/owners/ada@example.com", `{"timezone":"Europe/London","attributes":{"first_name":"Ada"}}`).want(201)
@@ -464,7 +464,7 @@ func TestSchedulesTakeTheirZoneFromTheirOwner(t *testing.T) {
 	h.call("GET", "/owners/ada@example.com", "").wantProblem(problem.OwnerNotFound)
 }
 
-func TestOccurrenceFollowsTheLifeOfItsEvent(t *testing.T) {
+func TestOccurrenceStatusFollowsItsEvent(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	_, at := h.plan(`{"queue":"greetings","event":{"to":"Ada"},"cron":"0 9 10 12 *","timezone":"Europe/London"}`)
@@ -507,7 +507,7 @@ func TestOccurrenceFollowsTheLifeOfItsEvent(t *testing.T) {
 	}
 }
 
-func TestDueScheduleBecomesAnEventThatSaysWhose(t *testing.T) {
+func TestDueScheduleInsertsAnEventWithItsOccurrence(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	due := time.Now().UTC().Add(-time.Second).Format("2006-01-02T15:04:05")
@@ -544,7 +544,7 @@ func TestDueScheduleBecomesAnEventThatSaysWhose(t *testing.T) {
 	}
 }
 
-func TestPausedScheduleKeepsStill(t *testing.T) {
+func TestPausedScheduleDoesNotFire(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	made, at := h.plan(`{"event":{},"at":"2035-07-01T09:00:00Z"}`)
@@ -563,7 +563,7 @@ func TestPausedScheduleKeepsStill(t *testing.T) {
 	}
 }
 
-func TestSchedulesAreListedByWhatIsAskedForPageByPage(t *testing.T) {
+func TestSchedulesAreListedByFilterInPages(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/owners/ada", `{"timezone":"UTC"}`).want(201)
@@ -631,7 +631,7 @@ func TestSchedulesAreListedByWhatIsAskedForPageByPage(t *testing.T) {
 	}
 }
 
-func TestPartsOfThePathAreTakenAsTheyWereMeant(t *testing.T) {
+func TestPathParametersAreUnescaped(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	for sent, want := range map[string]string{"ada%40example.com": "ada@example.com", "a%2Bb": "a+b", "c+d": "c+d", "%61da": "ada"} {

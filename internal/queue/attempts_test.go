@@ -11,12 +11,12 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-func TestEveryAttemptIsOnRecord(t *testing.T) {
+func TestEveryAttemptIsRecorded(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	id := b.put(t, queue.InsertParams{Type: "t"})[0]
+	id := b.insertEvents(t, queue.InsertParams{Type: "t"})[0]
 	claim := func(worker string) queue.Event {
-		return b.take(t, queue.ClaimParams{MaxAttempts: 100, Worker: worker}, 1)[0]
+		return b.claim(t, queue.ClaimParams{MaxAttempts: 100, Worker: worker}, 1)[0]
 	}
 	if _, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(claim("a")), Error: "first"}); err != nil {
 		t.Fatal(err)
@@ -70,10 +70,10 @@ func TestEveryAttemptIsOnRecord(t *testing.T) {
 	}
 }
 
-func TestAttemptsOfAnEventThatNobodyClaimedOrThatIsUnknown(t *testing.T) {
+func TestAttemptsOfUnclaimedAndUnknownEvents(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	id := b.put(t, queue.InsertParams{})[0]
+	id := b.insertEvents(t, queue.InsertParams{})[0]
 	if got, err := b.Attempts(t.Context(), id); err != nil || len(got) != 0 {
 		t.Errorf("got %+v, %v", got, err)
 	}
@@ -82,11 +82,11 @@ func TestAttemptsOfAnEventThatNobodyClaimedOrThatIsUnknown(t *testing.T) {
 	}
 }
 
-func TestFailedAttemptEndsTheRecord(t *testing.T) {
+func TestFailedAttemptIsTheLastOneRecorded(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	id := b.put(t, queue.InsertParams{})[0]
-	if _, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(b.takeOne(t)), Error: "hopeless", Final: true}); err != nil {
+	id := b.insertEvents(t, queue.InsertParams{})[0]
+	if _, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(b.claimOne(t)), Error: "hopeless", Final: true}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := b.Attempts(t.Context(), id)
@@ -95,7 +95,7 @@ func TestFailedAttemptEndsTheRecord(t *testing.T) {
 	}
 }
 
-// retry claims the event of the queue and nacks it n times, in some transactions, and returns the bytes that its row takes then.
+// retry claims and nacks the event n times, in a few transactions, and returns the size of its row in bytes.
 func (b env) retry(t *testing.T, id int64, n int, message string) (size int) {
 	t.Helper()
 	b.exec(t, `select set_config('test.message', $1, false)`, message)
@@ -114,17 +114,17 @@ func (b env) retry(t *testing.T, id int64, n int, message string) (size int) {
 	return pgtest.Query[int](t, b.sql, `select pg_column_size(e.claimed) + pg_column_size(e.past_attempts::text) from agent.event e where id = $1`, id)
 }
 
-func TestAnEventMayBeTriedForEver(t *testing.T) {
+func TestStorageOfManyAttemptsIsBounded(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.MaxAttempts = 1_000_000 })
-	id := b.put(t, queue.InsertParams{})[0]
+	id := b.insertEvents(t, queue.InsertParams{})[0]
 	const attempts, step = 10_000, 500
 	b.retry(t, id, 1, "first")
 	first := b.get(t, id).Claimed[0]
 	bound := 2 * b.retry(t, id, 199, strings.Repeat("x", 1000))
 	for done := 200; done < attempts; done += step {
 		if size := b.retry(t, id, min(step, attempts-done), strings.Repeat("x", 1000)); size > bound {
-			t.Fatalf("after %d attempts %d bytes are kept of them, after 200 it was half of %d", done+step, size, bound)
+			t.Fatalf("after %d attempts, %d bytes are stored, want at most %d, twice as many as after 200", done+step, size, bound)
 		}
 	}
 
@@ -132,11 +132,11 @@ func TestAnEventMayBeTriedForEver(t *testing.T) {
 	if e.Attempts != attempts || e.ErrorCount != attempts || len(e.Claimed) != 100 || !e.Claimed[0].Equal(first) {
 		t.Errorf("%d attempts, %d errors, %d claims, the first at %v, want %v", e.Attempts, e.ErrorCount, len(e.Claimed), e.Claimed[0], first)
 	}
-	claimed := b.take(t, queue.ClaimParams{MaxAttempts: 1_000_000}, 1)[0]
+	claimed := b.claim(t, queue.ClaimParams{MaxAttempts: 1_000_000}, 1)[0]
 	if err := b.Release(t.Context(), []queue.Lease{lease(claimed)}); err != nil {
 		t.Fatal(err)
 	}
-	last := b.take(t, queue.ClaimParams{MaxAttempts: 1_000_000}, 1)[0]
+	last := b.claim(t, queue.ClaimParams{MaxAttempts: 1_000_000}, 1)[0]
 	if !last.Claimed[0].Equal(first) || len(last.Claimed) != 100 || last.Attempts != attempts+1 {
 		t.Errorf("after a release: %d attempts, %d claims", last.Attempts, len(last.Claimed))
 	}
@@ -153,7 +153,7 @@ func TestAnEventMayBeTriedForEver(t *testing.T) {
 			case int(a.Number) != n || !a.StartedAt.Equal(start):
 				t.Errorf("%s: attempt %d at %v, want %d at %v", at, a.Number, a.StartedAt, n, start)
 			case i == 20 && a.Outcome != outcome:
-				t.Errorf("%s: the last was %s", at, a.Outcome)
+				t.Errorf("%s: the last attempt was %s", at, a.Outcome)
 			case i < 20 && (a.Outcome != queue.AttemptNacked || !strings.HasPrefix(*a.Error, fmt.Sprint(n, " x")) || a.EndedAt.Before(start)):
 				t.Errorf("%s: attempt %d: %+v", at, n, a)
 			}
@@ -169,13 +169,13 @@ func TestAnEventMayBeTriedForEver(t *testing.T) {
 	}
 }
 
-func TestLongErrorsOfManyAttemptsAreBounded(t *testing.T) {
+func TestStorageOfLongErrorsIsBounded(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.MaxAttempts = 1_000_000 })
-	id := b.put(t, queue.InsertParams{})[0]
+	id := b.insertEvents(t, queue.InsertParams{})[0]
 	long := strings.Repeat("x", 65_536-10)
 	if size := b.retry(t, id, 30, long); size > 300_000 {
-		t.Errorf("%d bytes are kept of 30 attempts", size)
+		t.Errorf("%d bytes are stored for 30 attempts", size)
 	}
 	got, err := b.Attempts(t.Context(), id)
 	if err != nil || len(got) < 3 || got[len(got)-1].Number != 30 {
@@ -183,32 +183,32 @@ func TestLongErrorsOfManyAttemptsAreBounded(t *testing.T) {
 	}
 	for _, a := range got {
 		if len(*a.Error) < 65_000 {
-			t.Errorf("of the error of attempt %d %d bytes are left", a.Number, len(*a.Error))
+			t.Errorf("the error of attempt %d has %d bytes", a.Number, len(*a.Error))
 		}
 	}
 	if e := b.get(t, id); e.ErrorCount != 30 {
 		t.Errorf("%d errors are counted", e.ErrorCount)
 	}
-	_, err = b.Nack(t.Context(), queue.NackParams{Lease: lease(b.take(t, queue.ClaimParams{MaxAttempts: 1_000_000}, 1)[0]), Error: strings.Repeat("x", 65_537)})
+	_, err = b.Nack(t.Context(), queue.NackParams{Lease: lease(b.claim(t, queue.ClaimParams{MaxAttempts: 1_000_000}, 1)[0]), Error: strings.Repeat("x", 65_537)})
 	if invalid := new(queue.InvalidError); !errors.As(err, &invalid) || invalid.Field != "error" {
 		t.Errorf("an error of 65,537 characters: %v", err)
 	}
 }
 
-func TestLeasesThatEndAgainAndAgainAreBounded(t *testing.T) {
+func TestStorageOfManyEndedLeasesIsBounded(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.MaxAttempts = 1_000_000 })
 	for _, p := range []queue.ClaimParams{{}, {Types: []string{"t"}}} {
 		p.MaxAttempts = 1_000_000
 		p.Queue = fmt.Sprintf("q%d", len(p.Types))
-		id := b.put(t, queue.InsertParams{Queue: p.Queue, Type: "t"})[0]
+		id := b.insertEvents(t, queue.InsertParams{Queue: p.Queue, Type: "t"})[0]
 		var e queue.Event
 		for range 130 {
-			e = b.take(t, p, 1)[0]
+			e = b.claim(t, p, 1)[0]
 			b.endLease(t, id)
 		}
 		if n := pgtest.Query[int](t, b.sql, `select jsonb_array_length(past_attempts) from agent.event where id = $1`, id); n != 20 || len(e.Claimed) != 100 {
-			t.Errorf("%+v: %d past attempts and %d claims are kept", p, n, len(e.Claimed))
+			t.Errorf("%+v: %d past attempts and %d claims are stored", p, n, len(e.Claimed))
 		}
 		got, err := b.Attempts(t.Context(), id)
 		if err != nil || len(got) != 21 || got[0].Number != 110 || got[20].Number != 130 || got[0].Outcome != queue.AttemptLeaseEnded {

@@ -16,31 +16,31 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// neverPolls makes a service that depends on being woken: a poll would come too late for any test.
+// neverPolls configures a service whose waiters are only woken by events: its first poll is after an hour.
 func neverPolls(c *queue.Config) { c.PollInterval = time.Hour }
 
 func TestClaimTakesTheOldestVTFirst(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	ids := b.postN(t, "", 4)
+	ids := b.insertN(t, "", 4)
 	b.exec(t, `update agent.event set vt = vt - interval '1 minute' where id = $1`, ids[2])
-	got := b.take(t, queue.ClaimParams{Limit: 10, InvisibleFor: time.Hour}, 4)
-	sameIDs(t, got, []int64{ids[2], ids[0], ids[1], ids[3]})
+	got := b.claim(t, queue.ClaimParams{Limit: 10, InvisibleFor: time.Hour}, 4)
+	checkIDs(t, got, []int64{ids[2], ids[0], ids[1], ids[3]})
 	for _, e := range got {
-		near(t, "vt", e.VT, time.Now().Add(time.Hour))
+		checkNear(t, "vt", e.VT, time.Now().Add(time.Hour))
 		if e.Attempts != 1 || len(e.Claimed) != 1 || e.Queue != queue.Default || e.Receipt == "" {
 			t.Errorf("claimed %+v", e)
 		}
 	}
-	b.take(t, queue.ClaimParams{Limit: 10}, 0)
+	b.claim(t, queue.ClaimParams{Limit: 10}, 0)
 }
 
-func TestClaimReturnsPayloadsAsTheyAre(t *testing.T) {
+func TestClaimReturnsPayloadsUnchanged(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	b.post(t, "", `{"a":[1.50,"é\u2028😀",null,true],"b":{"c":12345678901234567890.000000000000000001}}`)
+	b.insert(t, "", `{"a":[1.50,"é\u2028😀",null,true],"b":{"c":12345678901234567890.000000000000000001}}`)
 	var got, want any
-	if err := json.Unmarshal(b.takeOne(t).Payload, &got); err != nil {
+	if err := json.Unmarshal(b.claimOne(t).Payload, &got); err != nil {
 		t.Fatal(err)
 	}
 	_ = json.Unmarshal([]byte(`{"a":[1.50,"é\u2028😀",null,true],"b":{"c":12345678901234567890.000000000000000001}}`), &want)
@@ -49,27 +49,27 @@ func TestClaimReturnsPayloadsAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestClaimLeavesOtherQueuesAndExhaustedEventsAlone(t *testing.T) {
+func TestClaimSkipsOtherQueuesAndExhaustedEvents(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	b.post(t, "other", `{}`)
-	id := b.post(t, "", `{}`)[0]
+	b.insert(t, "other", `{}`)
+	id := b.insert(t, "", `{}`)[0]
 	b.exec(t, `update agent.event set attempts = 3 where id = $1`, id)
-	b.take(t, queue.ClaimParams{}, 0)
-	b.take(t, queue.ClaimParams{MaxAttempts: 4}, 1)
-	b.take(t, queue.ClaimParams{Queue: "other"}, 1)
+	b.claim(t, queue.ClaimParams{}, 0)
+	b.claim(t, queue.ClaimParams{MaxAttempts: 4}, 1)
+	b.claim(t, queue.ClaimParams{Queue: "other"}, 1)
 }
 
 func TestRandomClaimReachesEveryEventOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	ids := b.postN(t, "", 40)
+	ids := b.insertN(t, "", 40)
 	b.exec(t, `update agent.event set vt = vt - id * interval '1 s' where id % 2 = 0`)
 	var order []int64
 	for range ids {
-		order = append(order, b.take(t, queue.ClaimParams{Order: queue.Random}, 1)[0].ID)
+		order = append(order, b.claim(t, queue.ClaimParams{Order: queue.Random}, 1)[0].ID)
 	}
-	b.take(t, queue.ClaimParams{Order: queue.Random}, 0)
+	b.claim(t, queue.ClaimParams{Order: queue.Random}, 0)
 	sorted := slices.Sorted(slices.Values(order))
 	if fmt.Sprint(sorted) != fmt.Sprint(ids) {
 		t.Errorf("claimed %v, want all of %v", sorted, ids)
@@ -79,24 +79,24 @@ func TestRandomClaimReachesEveryEventOnce(t *testing.T) {
 	}
 }
 
-func TestRandomClaimGoesRoundForItsLimit(t *testing.T) {
+func TestRandomClaimWrapsAroundToReachItsLimit(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	b.postN(t, "", 50)
-	b.take(t, queue.ClaimParams{Order: queue.Random, Limit: 50}, 50)
+	b.insertN(t, "", 50)
+	b.claim(t, queue.ClaimParams{Order: queue.Random, Limit: 50}, 50)
 }
 
-func TestWaitReturnsEmptyAtItsEnd(t *testing.T) {
+func TestClaimWithoutEventsReturnsEmptyWhenItsWaitEnds(t *testing.T) {
 	t.Parallel()
 	b := setup(t, neverPolls)
 	start := time.Now()
-	b.take(t, queue.ClaimParams{Wait: 50 * time.Millisecond}, 0)
+	b.claim(t, queue.ClaimParams{Wait: 50 * time.Millisecond}, 0)
 	if d := time.Since(start); d < 50*time.Millisecond || d > 10*time.Second {
 		t.Errorf("waited %v", d)
 	}
 }
 
-// whileWaiting starts a claim that waits, calls then once the claim is asleep, and returns what it claimed.
+// whileWaiting starts a waiting claim, calls then once the claim waits, and returns the events it claimed.
 func whileWaiting(t *testing.T, b env, p queue.ClaimParams, then func()) []queue.Event {
 	t.Helper()
 	p.Wait = queue.MaxWait
@@ -109,7 +109,7 @@ func whileWaiting(t *testing.T, b env, p queue.ClaimParams, then func()) []queue
 		events, err := b.Claim(t.Context(), p)
 		done <- result{events, err}
 	}()
-	asleep(t, b, p.Queue)
+	awaitWaitingClaim(t, b, p.Queue)
 	then()
 	select {
 	case r := <-done:
@@ -123,27 +123,27 @@ func whileWaiting(t *testing.T, b env, p queue.ClaimParams, then func()) []queue
 	}
 }
 
-// asleep returns when claims have found nothing in a queue and wait for inserts.
-func asleep(t *testing.T, b env, q string) {
+// awaitWaitingClaim returns when a claim has found nothing in a queue and waits for inserts.
+func awaitWaitingClaim(t *testing.T, b env, q string) {
 	t.Helper()
 	eventually(t, "the claim waits for inserts", func() bool { return queue.Offers(b.Service, cmp.Or(q, queue.Default)) })
 }
 
-func TestWaitEndsWhenAnEventIsPostedHere(t *testing.T) {
+func TestWaitEndsWhenThisServiceInserts(t *testing.T) {
 	t.Parallel()
 	b := setup(t, neverPolls)
-	if got := whileWaiting(t, b, queue.ClaimParams{}, func() { b.post(t, "", `{}`) }); len(got) != 1 {
+	if got := whileWaiting(t, b, queue.ClaimParams{}, func() { b.insert(t, "", `{}`) }); len(got) != 1 {
 		t.Errorf("claimed %d events", len(got))
 	}
 }
 
-func TestWaitEndsWhenAnotherServicePosts(t *testing.T) {
+func TestWaitEndsWhenAnotherServiceInserts(t *testing.T) {
 	t.Parallel()
 	b := setup(t, neverPolls)
-	running(t, b.Service)
-	listening(t, b)
+	runService(t, b.Service)
+	awaitListening(t, b)
 	other := anotherService(t, b.url, neverPolls)
-	running(t, other)
+	runService(t, other)
 	got := whileWaiting(t, b, queue.ClaimParams{}, func() {
 		if _, err := other.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{}`)}}); err != nil {
 			t.Error(err)
@@ -154,11 +154,11 @@ func TestWaitEndsWhenAnotherServicePosts(t *testing.T) {
 	}
 }
 
-func TestWaitEndsWhenSQLEnqueues(t *testing.T) {
+func TestWaitEndsWhenSQLInserts(t *testing.T) {
 	t.Parallel()
 	b := setup(t, neverPolls)
-	running(t, b.Service)
-	listening(t, b)
+	runService(t, b.Service)
+	awaitListening(t, b)
 	got := whileWaiting(t, b, queue.ClaimParams{Queue: "mail"}, func() {
 		b.exec(t, `select agent.insert_event('{"by": "sql"}', 'mail')`)
 	})
@@ -182,18 +182,18 @@ func TestWaitEndsWhenVTPasses(t *testing.T) {
 	if _, err := b.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{}`), Delay: 300 * time.Millisecond}}); err != nil {
 		t.Fatal(err)
 	}
-	e := b.take(t, queue.ClaimParams{Wait: queue.MaxWait}, 1)[0]
+	e := b.claim(t, queue.ClaimParams{Wait: queue.MaxWait}, 1)[0]
 	if late := e.Claimed[0].Sub(e.EnqueuedAt) - 300*time.Millisecond; late < 0 || late > 20*time.Second {
-		t.Errorf("claimed %v after its time", late)
+		t.Errorf("claimed %v after its vt", late)
 	}
 }
 
-func TestWaitEndsWhenALeaseRunsOut(t *testing.T) {
+func TestWaitEndsWhenALeaseEnds(t *testing.T) {
 	t.Parallel()
 	b := setup(t, neverPolls)
-	b.post(t, "", `{}`)
-	b.take(t, queue.ClaimParams{InvisibleFor: 200 * time.Millisecond}, 1)
-	if e := b.take(t, queue.ClaimParams{Wait: queue.MaxWait}, 1)[0]; e.Attempts != 2 {
+	b.insert(t, "", `{}`)
+	b.claim(t, queue.ClaimParams{InvisibleFor: 200 * time.Millisecond}, 1)
+	if e := b.claim(t, queue.ClaimParams{Wait: queue.MaxWait}, 1)[0]; e.Attempts != 2 {
 		t.Errorf("claimed as attempt %d", e.Attempts)
 	}
 }
@@ -201,8 +201,8 @@ func TestWaitEndsWhenALeaseRunsOut(t *testing.T) {
 func TestNackWakesWaitingClaims(t *testing.T) {
 	t.Parallel()
 	b := setup(t, neverPolls)
-	b.post(t, "", `{}`)
-	e := b.takeOne(t)
+	b.insert(t, "", `{}`)
+	e := b.claimOne(t)
 	got := whileWaiting(t, b, queue.ClaimParams{}, func() {
 		if _, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(e)}); err != nil {
 			t.Error(err)
@@ -219,10 +219,10 @@ func TestDrainAnswersWaitingClaimsEmpty(t *testing.T) {
 	if got := whileWaiting(t, b, queue.ClaimParams{}, b.Drain); len(got) != 0 {
 		t.Errorf("claimed %d events", len(got))
 	}
-	b.take(t, queue.ClaimParams{Wait: queue.MaxWait}, 0) // answers at once, or the test times out
+	b.claim(t, queue.ClaimParams{Wait: queue.MaxWait}, 0) // returns at once, or the test times out
 }
 
-func TestClaimOfACallerWhoLeavesTakesNothing(t *testing.T) {
+func TestCancelledClaimClaimsNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t, neverPolls)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -231,23 +231,23 @@ func TestClaimOfACallerWhoLeavesTakesNothing(t *testing.T) {
 		_, err := b.Claim(ctx, queue.ClaimParams{Wait: queue.MaxWait})
 		done <- err
 	}()
-	asleep(t, b, "")
+	awaitWaitingClaim(t, b, "")
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("claim of a caller who left: %v", err)
+		t.Errorf("the cancelled claim: %v", err)
 	}
-	b.post(t, "", `{}`)
-	if e := b.takeOne(t); e.Attempts != 1 {
+	b.insert(t, "", `{}`)
+	if e := b.claimOne(t); e.Attempts != 1 {
 		t.Errorf("claimed as attempt %d", e.Attempts)
 	}
 }
 
-func TestClaimsOfCallersWhoLeaveAreNotCounted(t *testing.T) {
+func TestCancelledClaimsDoNotCountAsAttempts(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	const events, rounds = 20, 60
-	b.postN(t, "", events)
-	for i := range rounds { // leave at all sorts of moments of the claim
+	b.insertN(t, "", events)
+	for i := range rounds { // cancel at different moments of the claim
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*100*time.Microsecond)
 		got, err := b.Claim(ctx, queue.ClaimParams{Limit: events})
 		if err == nil {
@@ -261,21 +261,21 @@ func TestClaimsOfCallersWhoLeaveAreNotCounted(t *testing.T) {
 		}
 		cancel()
 	}
-	// Releases of callers who left go on without them: a claim waits for its turn at each row, and until it can have all.
+	// Releases continue after their calls are cancelled.
 	deadline := time.Now().Add(30 * time.Second)
 	for pgtest.Query[int](t, b.sql, `select count(*) from agent.event where vt <= now()`) < events {
 		if time.Now().After(deadline) {
-			t.Fatal("some events stayed leased")
+			t.Fatal("some events are still leased")
 		}
 	}
-	for _, e := range b.take(t, queue.ClaimParams{Limit: events}, events) {
+	for _, e := range b.claim(t, queue.ClaimParams{Limit: events}, events) {
 		if e.Attempts != 1 || len(e.Claimed) != 1 {
 			t.Errorf("event %d was claimed as attempt %d (%v)", e.ID, e.Attempts, e.Claimed)
 		}
 	}
 }
 
-func TestManyWaitersShareWhatComes(t *testing.T) {
+func TestManyWaitersShareNewEvents(t *testing.T) {
 	t.Parallel()
 	b := setup(t, neverPolls)
 	const waiters = 200
@@ -292,14 +292,14 @@ func TestManyWaitersShareWhatComes(t *testing.T) {
 	posted := 0
 	seen := make(map[int64]bool)
 	for range waiters {
-		// One more event than has been claimed is always there, so that somebody is always answered.
+		// There is always an event that has not been claimed, so that some claim returns.
 		if posted <= len(seen) {
-			b.postN(t, "", 5)
+			b.insertN(t, "", 5)
 			posted += 5
 		}
 		events := <-results
 		if len(events) == 0 {
-			t.Error("a waiter was answered with nothing")
+			t.Error("a waiting claim returned no events")
 		}
 		for _, e := range events {
 			if seen[e.ID] {
@@ -310,8 +310,8 @@ func TestManyWaitersShareWhatComes(t *testing.T) {
 	}
 }
 
-// listening returns when the service's listening session is there.
-func listening(t *testing.T, b env) {
+// awaitListening returns when the service's session listens for notifications.
+func awaitListening(t *testing.T, b env) {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for time.Now().Before(deadline) {
@@ -321,13 +321,13 @@ func listening(t *testing.T, b env) {
 			return
 		}
 	}
-	t.Fatal("nobody listens")
+	t.Fatal("no session listens")
 }
 
 func TestClaimEventForSQLWorkers(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	ids := b.postN(t, "", 2)
+	ids := b.insertN(t, "", 2)
 	for range ids {
 		rows, _ := b.sql.Query(t.Context(), `select e.id, e.attempts, e.vt > now() + interval '9 minutes' from agent.claim_event() e`)
 		n := 0
@@ -338,15 +338,15 @@ func TestClaimEventForSQLWorkers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n != 1 || attempts != 1 || !ahead || !slices.Contains(ids, id) {
-			t.Errorf("claim_event gave %d rows; id %d, attempts %d, vt ahead: %v", n, id, attempts, ahead)
+			t.Errorf("claim_event returned %d rows; id %d, attempts %d, vt ahead: %v", n, id, attempts, ahead)
 		}
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.claim_event()`); n != 0 {
-		t.Errorf("claim_event on an empty queue gave %d rows", n)
+		t.Errorf("claim_event on an empty queue returned %d rows", n)
 	}
 }
 
-func TestTimesFarAwayDoNotUpsetTheClock(t *testing.T) {
+func TestExtremeTimesAreClaimedAndCountedCorrectly(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	for _, vt := range []time.Time{time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)} {
@@ -358,16 +358,16 @@ func TestTimesFarAwayDoNotUpsetTheClock(t *testing.T) {
 	if err != nil || len(queues) != 1 || queues[0].OldestReadyAge == nil || *queues[0].OldestReadyAge < 200*365*24*time.Hour {
 		t.Errorf("%+v, %v", queues, err)
 	}
-	b.take(t, queue.ClaimParams{Wait: 50 * time.Millisecond}, 1)
-	b.take(t, queue.ClaimParams{Wait: 50 * time.Millisecond}, 0)
+	b.claim(t, queue.ClaimParams{Wait: 50 * time.Millisecond}, 1)
+	b.claim(t, queue.ClaimParams{Wait: 50 * time.Millisecond}, 0)
 }
 
-func TestLargeWaitingClaimDoesNotHoldUpOthers(t *testing.T) {
+func TestLargeWaitingClaimDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	b := setup(t, neverPolls)
 	got := whileWaiting(t, b, queue.ClaimParams{Limit: queue.MaxBatch}, func() {
-		b.take(t, queue.ClaimParams{}, 0) // answers at once, while the other one waits
-		b.post(t, "", `{}`)
+		b.claim(t, queue.ClaimParams{}, 0) // returns at once, while the other claim waits
+		b.insert(t, "", `{}`)
 	})
 	if len(got) != 1 {
 		t.Errorf("claimed %d events", len(got))

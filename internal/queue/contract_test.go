@@ -51,7 +51,7 @@ func TestSQLContractNamesTypesAndDefaults(t *testing.T) {
 	}
 }
 
-func TestSQLFunctionsAreClosedToThePublicAndPinned(t *testing.T) {
+func TestSQLFunctionsAreNotPublicAndPinSearchPath(t *testing.T) {
 	t.Parallel()
 	sql := sqlBench(t)
 	loose := pgtest.Query[[]string](t, sql, `
@@ -109,7 +109,7 @@ func epochText(ts time.Time) string {
 	return fmt.Sprintf("%d.%06d", ts.Unix(), ts.Nanosecond()/1000)
 }
 
-func TestTimestampsGoThereAndBack(t *testing.T) {
+func TestTimestampsRoundTrip(t *testing.T) {
 	t.Parallel()
 	sql := sqlBench(t)
 	for _, check := range []string{
@@ -187,11 +187,11 @@ func TestSQLFunctionsRefuseBadArguments(t *testing.T) {
 		}
 	}
 	if n := pgtest.Query[int](t, sql, `select count(*) from agent.event`); n != 0 {
-		t.Errorf("%d events were stored all the same", n)
+		t.Errorf("%d events were stored by refused calls", n)
 	}
 }
 
-func TestRowsAreCheckedAlsoAfterAFunctionThatCheckedItsOwn(t *testing.T) {
+func TestPlainInsertIsCheckedAfterInsertEventsInTheSameTransaction(t *testing.T) {
 	t.Parallel()
 	sql := sqlBench(t)
 	tx, err := sql.Begin(t.Context())
@@ -208,7 +208,7 @@ func TestRowsAreCheckedAlsoAfterAFunctionThatCheckedItsOwn(t *testing.T) {
 	}
 }
 
-func TestAcksOfOneCallAreEachForItself(t *testing.T) {
+func TestAcksOfOneCallAreIndependent(t *testing.T) {
 	t.Parallel()
 	sql := sqlBench(t)
 	if _, err := sql.Exec(t.Context(), `select count(*) from agent.insert_events(array_fill('{}'::jsonb, array[4]))`); err != nil {
@@ -243,7 +243,7 @@ func TestAcksOfOneCallAreEachForItself(t *testing.T) {
 		fmt.Sprintf("%d cancelled default again", free[0]),
 	}
 	first := got()
-	// Of two that fit, either may be the one.
+	// Of two acks of the same lease, either can be the first.
 	if strings.HasSuffix(first[1], "again") {
 		first[1], first[3] = first[3], first[1]
 	}
@@ -256,14 +256,14 @@ func TestAcksOfOneCallAreEachForItself(t *testing.T) {
 	want[1], want[4] = want[3], fmt.Sprintf("%d not_found default again", free[0])
 	want[6] = want[4]
 	if again := got(); !slices.Equal(again, want) {
-		t.Errorf("once more: got %q, want %q", again, want)
+		t.Errorf("repeated: got %q, want %q", again, want)
 	}
 	if n := pgtest.Query[int](t, sql, `select coalesce(sum(cycles), 0) from agent.execution`); n != 1 {
 		t.Errorf("%d executions were counted", n)
 	}
 }
 
-func TestEnqueueIsPartOfTheCallersTransaction(t *testing.T) {
+func TestInsertIsPartOfTheCallersTransaction(t *testing.T) {
 	t.Parallel()
 	url := pgtest.New(t).URL
 	sql, other := pgtest.Connect(t, url), pgtest.Connect(t, url)
@@ -285,7 +285,7 @@ func TestEnqueueIsPartOfTheCallersTransaction(t *testing.T) {
 	}
 }
 
-func TestLeastPrivilegedRoleCanOnlyEnqueue(t *testing.T) {
+func TestLeastPrivilegedRoleCanOnlyInsert(t *testing.T) {
 	t.Parallel()
 	sql := pgtest.Connect(t, pgtest.New(t).AdminURL)
 	role := "enqueuer_" + pgtest.Query[string](t, sql, `select current_database()`)
@@ -295,7 +295,7 @@ func TestLeastPrivilegedRoleCanOnlyEnqueue(t *testing.T) {
 		`grant execute on function agent.insert_event to "` + role + `"`,
 		`set role "` + role + `"`,
 		`select agent.insert_event('{"a":1}')`,
-		`set agent.checked to 'yes'`, // what once switched the rules off
+		`set agent.checked to 'yes'`, // an earlier version skipped the checks with it
 	} {
 		if _, err := sql.Exec(t.Context(), s); err != nil {
 			t.Fatalf("%s: %v", s, err)
@@ -323,7 +323,7 @@ func TestLeastPrivilegedRoleCanOnlyEnqueue(t *testing.T) {
 	}
 }
 
-func TestEventTSThatIsAlmostNothingIsNow(t *testing.T) {
+func TestEventTSNearZeroIsNow(t *testing.T) {
 	t.Parallel()
 	sql := sqlBench(t)
 	for _, ts := range []string{`1e-1000`, `-1e-1000`, `"1e-1000"`, `"0.000000000001"`} {
@@ -334,7 +334,7 @@ func TestEventTSThatIsAlmostNothingIsNow(t *testing.T) {
 	}
 }
 
-func TestUpdatesMayNotMakeAnEventWhatItCannotBe(t *testing.T) {
+func TestUpdateToAnInvalidEventIsRefused(t *testing.T) {
 	t.Parallel()
 	sql := sqlBench(t)
 	id := pgtest.Query[int64](t, sql, `select agent.insert_event('{"a":1}')`)
@@ -347,7 +347,7 @@ func TestUpdatesMayNotMakeAnEventWhatItCannotBe(t *testing.T) {
 	}
 }
 
-func TestSettingsOfASessionChangeNoTimes(t *testing.T) {
+func TestSessionSettingsDoNotChangeTimes(t *testing.T) {
 	t.Parallel()
 	url := pgtest.New(t).URL
 	for _, set := range []string{
@@ -358,7 +358,7 @@ func TestSettingsOfASessionChangeNoTimes(t *testing.T) {
 		if _, err := sql.Exec(t.Context(), set); err != nil {
 			t.Fatal(err)
 		}
-		// Local times that New York and Berlin had twice, or never.
+		// Local times that New York or Berlin had twice or never.
 		for ts, epoch := range map[string]int64{
 			`"2025-03-30T02:30:00+01:00"`: 1743298200, `"2025-10-26T02:30:00+01:00"`: 1761442200, `"2025-10-26T02:30:00+02:00"`: 1761438600,
 			`"2025-11-02T01:30:00-04:00"`: 1762061400, `1762065000`: 1762065000, `"1762065000.000000"`: 1762065000,
@@ -369,7 +369,7 @@ func TestSettingsOfASessionChangeNoTimes(t *testing.T) {
 			}
 		}
 
-		const halfYear = 200 * 24 * 60 * 60 // some hour is missing on the way, or comes twice
+		const halfYear = 200 * 24 * 60 * 60 // includes a change of daylight saving time
 		id := pgtest.Query[int64](t, sql, `select agent.insert_event('{}', 'delayed', '200 days')`)
 		batch := pgtest.Query[int64](t, sql, `select id from agent.insert_events(array['{}']::jsonb[], array['delayed'], array['200 days']::interval[])`)
 		for _, id := range []int64{id, batch} {
@@ -394,10 +394,10 @@ func TestSettingsOfASessionChangeNoTimes(t *testing.T) {
 			t.Errorf("%s: extended by %d min", set, got)
 		}
 		if got := pgtest.Query[int64](t, sql, `select `+ahead+` from agent.nack_event($1, $2, '200 days')`, id, receipt); got != halfYear/60 {
-			t.Errorf("%s: given back for %d min", set, got)
+			t.Errorf("%s: nacked with a delay of %d min", set, got)
 		}
 		if got := pgtest.Query[string](t, sql, `select agent.delete_event($1, $2)`, id, receipt); got != "done" {
-			t.Errorf("%s: the ack answered %s", set, got)
+			t.Errorf("%s: the ack returned %s", set, got)
 		}
 	}
 }

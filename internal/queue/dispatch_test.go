@@ -8,11 +8,11 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// onTime fails the test unless an event was claimed at its time: when its delay, which stands in the payload, had passed, and not much later.
-func onTime(t *testing.T, e queue.Event, delay time.Duration) {
+// checkOnTime fails the test unless an event was claimed after its delay, and not much later.
+func checkOnTime(t *testing.T, e queue.Event, delay time.Duration) {
 	t.Helper()
 	if late := e.Claimed[0].Sub(e.EnqueuedAt) - delay; late < 0 || late > 5*time.Second {
-		t.Errorf("event %d was claimed %v after its time", e.ID, late)
+		t.Errorf("event %d was claimed %v after its vt", e.ID, late)
 	}
 }
 
@@ -41,11 +41,11 @@ func TestScheduledEventsAreClaimedOnTimeWhileAClaimWaits(t *testing.T) {
 				t.Fatalf("inserted %+v, claimed %+v", in, got)
 			}
 			for range 2 {
-				got = append(got, b.take(t, queue.ClaimParams{Wait: queue.MaxWait}, 1)...)
+				got = append(got, b.claim(t, queue.ClaimParams{Wait: queue.MaxWait}, 1)...)
 			}
-			sameIDs(t, got, []int64{in[1].ID, in[2].ID, in[0].ID})
+			checkIDs(t, got, []int64{in[1].ID, in[2].ID, in[0].ID})
 			for i, d := range []time.Duration{delays[1], delays[2], delays[0]} {
-				onTime(t, got[i], d)
+				checkOnTime(t, got[i], d)
 			}
 		})
 	}
@@ -54,13 +54,13 @@ func TestScheduledEventsAreClaimedOnTimeWhileAClaimWaits(t *testing.T) {
 func TestEventScheduledBySQLIsClaimedOnTime(t *testing.T) {
 	t.Parallel()
 	b := setup(t, neverPolls)
-	running(t, b.Service)
-	listening(t, b)
+	runService(t, b.Service)
+	awaitListening(t, b)
 	got := whileWaiting(t, b, queue.ClaimParams{}, func() {
 		b.exec(t, `select agent.insert_event('{}', _delay => '100 ms')`)
 	})
 	if len(got) != 1 {
 		t.Fatalf("claimed %+v", got)
 	}
-	onTime(t, got[0], 100*time.Millisecond)
+	checkOnTime(t, got[0], 100*time.Millisecond)
 }

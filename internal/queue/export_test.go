@@ -6,11 +6,11 @@ import (
 	"github.com/queued/queued/internal/watermark"
 )
 
-// Gathered returns how many calls wait for a writer, and how many writers are at work.
-func Gathered(s *Service) (calls, writers int) { return s.commits.Waiting() }
+// PendingCalls returns how many calls wait for a writer, and how many writers run.
+func PendingCalls(s *Service) (calls, writers int) { return s.commits.Waiting() }
 
-// Watermark returns where claims of a queue begin in the lane of priority zero, zero for at its beginning, and whether they know the queue's lanes.
-// No claim of the queue may be under way.
+// Watermark returns the watermark of a queue's lane of priority 0 (zero: none), and whether the lanes of the queue are known.
+// No claim of the queue may be running.
 func Watermark(s *Service, queue string) (mark time.Time, knowsLanes bool) {
 	start := s.watermarks.Begin(time.Now(), watermark.Claims{Queue: queue, MaxAttempts: s.cfg.MaxAttempts})
 	for i, priority := range start.Priorities {
@@ -21,7 +21,7 @@ func Watermark(s *Service, queue string) (mark time.Time, knowsLanes bool) {
 	return mark, start.Priorities != nil
 }
 
-// Offers reports whether an insert into the queue would take the claim of those who wait along.
+// Offers reports whether an insert into the queue would claim for the queue's waiters in its own transaction.
 func Offers(s *Service, queue string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -34,5 +34,5 @@ func Offers(s *Service, queue string) bool {
 	return d.offer != nil
 }
 
-// Waiting returns how many claims wait.
+// Waiting returns how many claims wait for events.
 func Waiting(s *Service) int { return s.waiting() }

@@ -15,7 +15,7 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// quick makes servers of pairs that need not outlive the machine.
+// quick configures servers without durability: their data need not survive the machine.
 var quick = faults.Config{Settings: map[string]string{"fsync": "off"}}
 
 // servePair migrates a pair and runs a service on it.
@@ -64,7 +64,7 @@ func insertUntil(t *testing.T, s *queue.Service, limit time.Duration) (int64, ti
 	}
 }
 
-func TestIDsAreNotGivenTwiceAfterAnAsynchronousFailover(t *testing.T) {
+func TestIDsAreNotReusedAfterAsynchronousFailover(t *testing.T) {
 	t.Parallel()
 	for _, way := range []string{"service", "sql"} {
 		t.Run(way, func(t *testing.T) {
@@ -86,20 +86,20 @@ func TestIDsAreNotGivenTwiceAfterAnAsynchronousFailover(t *testing.T) {
 				for range 300 {
 					id := pgtest.Query[int64](t, conn, `select agent.insert_event('{}')`)
 					if given[id] {
-						t.Fatalf("the id %d was given again", id)
+						t.Fatalf("the id %d was used twice", id)
 					}
 				}
 			}
 			for range 300 {
 				if id, _ := insertUntil(t, s, time.Minute); given[id] {
-					t.Fatalf("the id %d was given again", id)
+					t.Fatalf("the id %d was used twice", id)
 				}
 			}
 		})
 	}
 }
 
-func TestServiceIsBackSoonAfterThePrimaryIsFrozen(t *testing.T) {
+func TestServiceRecoversSoonAfterPrimaryIsFrozen(t *testing.T) {
 	t.Parallel()
 	pair := faults.StartPair(t, faults.Synchronous, quick)
 	s := servePair(t, pair, queue.Config{})
@@ -109,11 +109,11 @@ func TestServiceIsBackSoonAfterThePrimaryIsFrozen(t *testing.T) {
 	}
 	inserted := make(chan error, 1)
 	pair.Primary.Freeze()
-	go func() { // what is under way when it freezes must not keep the others waiting either
+	go func() { // a call that is running during the freeze must not delay others
 		_, err := s.Insert(context.Background(), []queue.InsertParams{{Event: []byte(`{}`)}})
 		inserted <- err
 	}()
-	time.Sleep(time.Second) //nolint:forbidigo // the failover manager takes its time, too
+	time.Sleep(time.Second) //nolint:forbidigo // as long as a failover manager may take
 	pair.Failover()
 	_, took := insertUntil(t, s, time.Minute)
 	t.Logf("back after %s", took)
@@ -121,25 +121,25 @@ func TestServiceIsBackSoonAfterThePrimaryIsFrozen(t *testing.T) {
 		t.Errorf("back %s after the promotion, want 10 s at most", took)
 	}
 	if err := <-inserted; err != nil && !errors.Is(err, queue.ErrUnavailable) {
-		t.Errorf("what was under way: %v", err)
+		t.Errorf("the call that was running: %v", err)
 	}
 	start := time.Now()
 	for !s.Server().Hears {
 		if time.Since(start) > 20*time.Second {
-			t.Fatal("the listener has not followed")
+			t.Fatal("the listener has not reconnected")
 		}
 		time.Sleep(20 * time.Millisecond) //nolint:forbidigo // as above
 	}
 }
 
-func TestServiceLeavesAPrimaryThatTurnsReadOnly(t *testing.T) {
+func TestServiceReconnectsWhenPrimaryBecomesReadOnly(t *testing.T) {
 	t.Parallel()
 	pair := faults.StartPair(t, faults.Synchronous, quick)
 	s := servePair(t, pair, queue.Config{})
 	insertUntil(t, s, time.Minute)
 	old := pair.Primary
 	pair.Failover()
-	old.Set("default_transaction_read_only", "on") // its sessions live on
+	old.Set("default_transaction_read_only", "on") // its sessions stay open
 	_, took := insertUntil(t, s, time.Minute)
 	t.Logf("back after %s", took)
 	if took > 5*time.Second {
@@ -150,7 +150,7 @@ func TestServiceLeavesAPrimaryThatTurnsReadOnly(t *testing.T) {
 	}
 }
 
-func TestReadinessAsksForAServerThatTakesWrites(t *testing.T) {
+func TestReadinessRequiresAWritableServer(t *testing.T) {
 	t.Parallel()
 	server := faults.Start(t, quick)
 	if _, err := migrate.Run(t.Context(), migrate.Config{DatabaseURL: server.URL()}); err != nil {
@@ -170,18 +170,18 @@ func TestReadinessAsksForAServerThatTakesWrites(t *testing.T) {
 	}
 	server.Set("default_transaction_read_only", "off")
 	if err := s.CheckReady(t.Context()); err != nil {
-		t.Errorf("not ready again: %v", err)
+		t.Errorf("still not ready: %v", err)
 	}
 }
 
-func TestStandbyThatTheURLNamesFirstIsPassedOver(t *testing.T) {
+func TestStandbyNamedFirstInURLIsSkipped(t *testing.T) {
 	t.Parallel()
 	pair := faults.StartPair(t, faults.Asynchronous, quick)
 	s := servePair(t, pair, queue.Config{DatabaseURL: pair.Standby.URL(pair.Primary)})
 	insertUntil(t, s, 5*time.Second)
 }
 
-func TestCommitThatNoStandbyConfirmedIsUnknown(t *testing.T) {
+func TestCommitWithoutStandbyConfirmationIsUnavailable(t *testing.T) {
 	t.Parallel()
 	pair := faults.StartPair(t, faults.Synchronous, quick)
 	s := servePair(t, pair, queue.Config{MaxAttempts: 5})
@@ -194,7 +194,7 @@ func TestCommitThatNoStandbyConfirmedIsUnknown(t *testing.T) {
 	}
 	receipts := map[int64]string{claimed[0].ID: claimed[0].Receipt, claimed[1].ID: claimed[1].Receipt}
 
-	// Whoever operates the primary cancels the waits for a standby that has gone.
+	// As when an operator cancels the waits for a standby that is gone.
 	pair.Standby.Kill()
 	admin := pgtest.Connect(t, pair.Primary.AdminURL())
 	stop, stopped := make(chan struct{}), make(chan struct{})
@@ -257,14 +257,14 @@ func TestCommitThatNoStandbyConfirmedIsUnknown(t *testing.T) {
 		}
 	}
 	if events, err := s.Claim(ctx, queue.ClaimParams{Limit: 1}); !errors.Is(err, queue.ErrUnavailable) {
-		t.Errorf("a claim returned %v, %v: were it lost with the primary, the event would have two leases", events, err)
+		t.Errorf("a claim returned %v, %v; if it were lost with the primary, the event would get two leases", events, err)
 	}
 	if _, err := s.Get(ctx, first); err != nil {
-		t.Errorf("what only reads: %v", err)
+		t.Errorf("a read-only call: %v", err)
 	}
 }
 
-func TestReadyEventsStayReadyWhenTheNewPrimarysClockIsBehind(t *testing.T) {
+func TestReadyEventsStayReadyWhenNewPrimaryClockIsBehind(t *testing.T) {
 	t.Parallel()
 	pair := faults.StartPair(t, faults.Synchronous, quick)
 	s := servePair(t, pair, queue.Config{})
@@ -273,7 +273,7 @@ func TestReadyEventsStayReadyWhenTheNewPrimarysClockIsBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// As if the clock of this server had been a minute ahead all the time.
+	// As if the clock of this server had always been a minute ahead.
 	pair.Primary.Exec("queued", fmt.Sprintf(`
 		update agent.event set vt = vt + interval '1 minute', enqueued_at = enqueued_at + interval '1 minute' where id = %d;
 		update agent.server set clock = clock + interval '1 minute'`, ready))
@@ -285,7 +285,7 @@ func TestReadyEventsStayReadyWhenTheNewPrimarysClockIsBehind(t *testing.T) {
 		claimed, err := s.Claim(ctx, queue.ClaimParams{Limit: 10, Wait: time.Second})
 		if err == nil && len(claimed) > 0 {
 			if len(claimed) != 1 || claimed[0].ID != ready {
-				t.Errorf("claimed %v, want %d alone", claimed, ready)
+				t.Errorf("claimed %v, want only %d", claimed, ready)
 			}
 			break
 		}
@@ -294,6 +294,6 @@ func TestReadyEventsStayReadyWhenTheNewPrimarysClockIsBehind(t *testing.T) {
 		}
 	}
 	if e, err := s.Get(t.Context(), in[0].ID); err != nil || e.State != queue.Scheduled {
-		t.Errorf("what is delayed is %v, %v", e.State, err)
+		t.Errorf("the delayed event is %v, %v", e.State, err)
 	}
 }

@@ -9,28 +9,28 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// takenOver returns the lost lease of a first worker and the event as its second worker holds it.
+// takenOver returns the lost lease of a first worker and the event as the second worker claimed it.
 func takenOver(t *testing.T, b env) (lost queue.Lease, owner queue.Event) {
 	t.Helper()
-	b.post(t, "", `{"a":1}`)
-	first := b.takeOne(t)
+	b.insert(t, "", `{"a":1}`)
+	first := b.claimOne(t)
 	b.endLease(t, first.ID)
-	owner = b.takeOne(t)
+	owner = b.claimOne(t)
 	if owner.ID != first.ID || owner.Receipt == first.Receipt {
 		t.Fatalf("second claim got event %d with receipt %s, the first %d with %s", owner.ID, owner.Receipt, first.ID, first.Receipt)
 	}
 	return lease(first), owner
 }
 
-// stillHeld fails the test unless the owner's lease is as it was and can be finished.
-func stillHeld(t *testing.T, b env, owner queue.Event) {
+// checkStillHeld fails the test unless the second worker's lease is unchanged and can be acked.
+func checkStillHeld(t *testing.T, b env, owner queue.Event) {
 	t.Helper()
 	now := b.get(t, owner.ID)
 	if now.State != queue.Leased || !now.VT.Equal(owner.VT) || now.Attempts != owner.Attempts {
-		t.Errorf("the new owner's event became %+v, was %+v", now, owner)
+		t.Errorf("the event under the new lease is %+v, was %+v", now, owner)
 	}
 	if r := b.ack(t, lease(owner)); r.Err != nil || r.Outcome != queue.Done {
-		t.Errorf("the new owner's ack answered %+v", r)
+		t.Errorf("the ack with the new lease returned %+v", r)
 	}
 }
 
@@ -39,11 +39,11 @@ func TestAckAfterLeaseTakenOverIsRefused(t *testing.T) {
 	b := setup(t, nil)
 	lost, owner := takenOver(t, b)
 	if r := b.ack(t, lost); !errors.Is(r.Err, queue.ErrLeaseLost) {
-		t.Errorf("ack with the lost lease answered %+v", r)
+		t.Errorf("ack with the lost lease returned %+v", r)
 	}
-	stillHeld(t, b, owner)
+	checkStillHeld(t, b, owner)
 	if r := b.ack(t, lost); !errors.Is(r.Err, queue.ErrLeaseLost) {
-		t.Errorf("ack with the lost lease after the owner's answered %+v", r)
+		t.Errorf("ack with the lost lease after the ack with the new one returned %+v", r)
 	}
 }
 
@@ -55,7 +55,7 @@ func TestNackAfterLeaseTakenOverIsRefused(t *testing.T) {
 		if _, err := b.Nack(t.Context(), queue.NackParams{Lease: lost, Final: final}); !errors.Is(err, queue.ErrLeaseLost) {
 			t.Errorf("nack (final %v) with the lost lease: %v", final, err)
 		}
-		stillHeld(t, b, owner)
+		checkStillHeld(t, b, owner)
 	}
 }
 
@@ -66,7 +66,7 @@ func TestExtendAfterLeaseTakenOverIsRefused(t *testing.T) {
 	if _, err := b.Extend(t.Context(), lost, time.Hour); !errors.Is(err, queue.ErrLeaseLost) {
 		t.Errorf("extend with the lost lease: %v", err)
 	}
-	stillHeld(t, b, owner)
+	checkStillHeld(t, b, owner)
 }
 
 func TestReleaseAfterLeaseTakenOverChangesNothing(t *testing.T) {
@@ -76,28 +76,28 @@ func TestReleaseAfterLeaseTakenOverChangesNothing(t *testing.T) {
 	if err := b.Release(t.Context(), []queue.Lease{lost}); err != nil {
 		t.Error(err)
 	}
-	stillHeld(t, b, owner)
+	checkStillHeld(t, b, owner)
 }
 
-func TestAckAfterLeaseEndedIsHonouredWhileNobodyClaimed(t *testing.T) {
+func TestAckAfterLeaseEndedSucceedsUntilTheNextClaim(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	b.post(t, "", `{}`)
-	e := b.takeOne(t)
+	b.insert(t, "", `{}`)
+	e := b.claimOne(t)
 	b.endLease(t, e.ID)
 	if r := b.ack(t, lease(e)); r.Err != nil || r.Outcome != queue.Done {
-		t.Errorf("ack answered %+v", r)
+		t.Errorf("ack returned %+v", r)
 	}
 }
 
 func TestAckRepeatedWithItsReceiptSucceeds(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	id := b.post(t, "", `{}`)[0]
-	e := b.takeOne(t)
+	id := b.insert(t, "", `{}`)[0]
+	e := b.claimOne(t)
 	for range 3 {
 		if r := b.ack(t, lease(e)); r.Err != nil || r.Outcome != queue.Done {
-			t.Errorf("ack answered %+v", r)
+			t.Errorf("ack returned %+v", r)
 		}
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist where id = $1`, id); n != 1 {
@@ -108,11 +108,11 @@ func TestAckRepeatedWithItsReceiptSucceeds(t *testing.T) {
 	}
 }
 
-func TestAckAnswersEachEventOnItsOwn(t *testing.T) {
+func TestAckReturnsAResultForEachEvent(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	ids := b.postN(t, "", 3)
-	claimed := b.take(t, queue.ClaimParams{Limit: 2}, 2)
+	ids := b.insertN(t, "", 3)
+	claimed := b.claim(t, queue.ClaimParams{Limit: 2}, 2)
 	results, err := b.Ack(t.Context(), acks(
 		lease(claimed[1]),
 		queue.Lease{ID: 1 << 60},
@@ -138,21 +138,21 @@ func TestAckAnswersEachEventOnItsOwn(t *testing.T) {
 		}
 	}
 	if e := b.get(t, claimed[0].ID); e.State != queue.Leased {
-		t.Errorf("the refused event became %+v", e)
+		t.Errorf("the event whose ack was refused is %+v", e)
 	}
 }
 
-func TestNackGivesBackAndKeepsTheError(t *testing.T) {
+func TestNackReturnsTheEventToItsQueueAndStoresTheError(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	b.post(t, "", `{}`)
-	first := b.takeOne(t)
+	b.insert(t, "", `{}`)
+	first := b.claimOne(t)
 	p := queue.NackParams{Lease: lease(first), Delay: new(time.Hour), Error: "no luck"}
 	r, err := b.Nack(t.Context(), p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	near(t, "vt", r.VT, time.Now().Add(time.Hour))
+	checkNear(t, "vt", r.VT, time.Now().Add(time.Hour))
 	e := b.get(t, first.ID)
 	if e.State != queue.Scheduled || e.LastError == nil || *e.LastError != "no luck" || e.Attempts != 1 {
 		t.Errorf("after the nack: %+v", e)
@@ -160,14 +160,14 @@ func TestNackGivesBackAndKeepsTheError(t *testing.T) {
 
 	again, err := b.Nack(t.Context(), queue.NackParams{Lease: p.Lease})
 	if err != nil || !again.VT.Equal(r.VT) {
-		t.Errorf("repeated nack answered %+v, %v; the first %+v", again, err, r)
+		t.Errorf("the repeated nack returned %+v, %v; the first %+v", again, err, r)
 	}
 	if _, err := b.Extend(t.Context(), p.Lease, time.Hour); !errors.Is(err, queue.ErrLeaseLost) {
-		t.Errorf("extend of a lease that was given back: %v", err)
+		t.Errorf("extend of a nacked lease: %v", err)
 	}
 
 	b.endLease(t, first.ID)
-	if e := b.takeOne(t); e.Attempts != 2 || len(e.Claimed) != 2 || *e.LastError != "no luck" {
+	if e := b.claimOne(t); e.Attempts != 2 || len(e.Claimed) != 2 || *e.LastError != "no luck" {
 		t.Errorf("second claim got %+v", e)
 	}
 }
@@ -175,13 +175,13 @@ func TestNackGivesBackAndKeepsTheError(t *testing.T) {
 func TestFinalNackMovesToHistoryAsFailed(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	b.post(t, "", `{}`)
-	e := b.takeOne(t)
+	b.insert(t, "", `{}`)
+	e := b.claimOne(t)
 	p := queue.NackParams{Lease: lease(e), Error: "hopeless", Final: true}
 	for range 2 {
 		r, err := b.Nack(t.Context(), p)
 		if err != nil || r.Outcome != queue.Failed {
-			t.Fatalf("final nack answered %+v, %v", r, err)
+			t.Fatalf("the final nack returned %+v, %v", r, err)
 		}
 	}
 	h := b.get(t, e.ID)
@@ -189,26 +189,26 @@ func TestFinalNackMovesToHistoryAsFailed(t *testing.T) {
 		t.Errorf("history has %+v", h)
 	}
 	if r := b.ack(t, lease(e)); !errors.Is(r.Err, queue.ErrLeaseLost) {
-		t.Errorf("ack of a failed event answered %+v", r)
+		t.Errorf("ack of a failed event returned %+v", r)
 	}
 }
 
 func TestExtendMovesTheLease(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	b.post(t, "", `{}`)
-	e := b.takeOne(t)
+	b.insert(t, "", `{}`)
+	e := b.claimOne(t)
 	vt, err := b.Extend(t.Context(), lease(e), 3*time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	near(t, "vt", vt, time.Now().Add(3*time.Hour))
+	checkNear(t, "vt", vt, time.Now().Add(3*time.Hour))
 	if now := b.get(t, e.ID); now.State != queue.Leased || !now.VT.Equal(vt) {
 		t.Errorf("after the extension: %+v", now)
 	}
 }
 
-func TestLeaseCallsOnUnknownEventsSayNotFound(t *testing.T) {
+func TestLeaseCallsOnUnknownEventsReturnNotFound(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	l := queue.Lease{ID: 4711, Receipt: "x"}
@@ -229,44 +229,44 @@ func TestLeaseCallsOnUnknownEventsSayNotFound(t *testing.T) {
 func TestReleaseDoesNotCountTheAttempt(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	b.post(t, "", `{}`)
-	first := b.takeOne(t)
+	b.insert(t, "", `{}`)
+	first := b.claimOne(t)
 	if err := b.Release(t.Context(), []queue.Lease{lease(first)}); err != nil {
 		t.Fatal(err)
 	}
 	if e := b.get(t, first.ID); e.State != queue.Ready || e.Attempts != 0 || len(e.Claimed) != 0 {
 		t.Errorf("after the release: %+v", e)
 	}
-	second := b.takeOne(t)
+	second := b.claimOne(t)
 	if second.Attempts != 1 || second.Receipt == first.Receipt {
 		t.Errorf("second claim is attempt %d with receipt %s; the first had %s", second.Attempts, second.Receipt, first.Receipt)
 	}
 	if r := b.ack(t, lease(first)); !errors.Is(r.Err, queue.ErrLeaseLost) {
-		t.Errorf("ack with the released receipt answered %+v", r)
+		t.Errorf("ack with the released receipt returned %+v", r)
 	}
 }
 
-func TestReleaseDoesNotReviveALeaseThatWasGivenBack(t *testing.T) {
+func TestReleaseDoesNotRestoreANackedLease(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	b.post(t, "", `{}`)
-	first := b.takeOne(t)
+	b.insert(t, "", `{}`)
+	first := b.claimOne(t)
 	if _, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(first)}); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Release(t.Context(), []queue.Lease{lease(b.takeOne(t))}); err != nil {
+	if err := b.Release(t.Context(), []queue.Lease{lease(b.claimOne(t))}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.Extend(t.Context(), lease(first), time.Hour); !errors.Is(err, queue.ErrLeaseLost) {
-		t.Errorf("extend of the lease that was given back: %v", err)
+		t.Errorf("extend of the nacked lease: %v", err)
 	}
 }
 
 func TestFinalNackRepeatedDuringTheFirstOnesCommitSucceeds(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	b.post(t, "", `{}`)
-	e := b.takeOne(t)
+	b.insert(t, "", `{}`)
+	e := b.claimOne(t)
 	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -283,12 +283,12 @@ func TestFinalNackRepeatedDuringTheFirstOnesCommitSucceeds(t *testing.T) {
 		r, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(e), Error: "second", Final: true})
 		done <- answer{r, err}
 	}()
-	blocked(t, b.sql)
+	awaitLockWait(t, b.sql)
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if a := <-done; a.err != nil || a.result.Outcome != queue.Failed {
-		t.Errorf("the repeated nack answered %+v", a)
+		t.Errorf("the repeated nack returned %+v", a)
 	}
 	if h := b.get(t, e.ID); h.Outcome != queue.Failed || *h.LastError != "first" {
 		t.Errorf("history has %+v", h)
@@ -298,8 +298,8 @@ func TestFinalNackRepeatedDuringTheFirstOnesCommitSucceeds(t *testing.T) {
 func TestTextThatIsNotUTF8IsUnrepresentable(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	b.post(t, "", `{}`)
-	e := b.takeOne(t)
+	b.insert(t, "", `{}`)
+	e := b.claimOne(t)
 	const bad = "a\xffb"
 	for name, call := range map[string]func() error{
 		"insert": func() error {
@@ -323,5 +323,5 @@ func TestTextThatIsNotUTF8IsUnrepresentable(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	stillHeld(t, b, e)
+	checkStillHeld(t, b, e)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// handedOver returns what a claim that waits is given of the events that are inserted in one call, and what the insert returned.
-func handedOver(t *testing.T, b env, p queue.ClaimParams, events ...queue.InsertParams) (claimed []queue.Event, inserted []queue.Inserted) {
+// insertWhileWaiting inserts events in one call while a claim waits, and returns what the claim and the insert returned.
+func insertWhileWaiting(t *testing.T, b env, p queue.ClaimParams, events ...queue.InsertParams) (claimed []queue.Event, inserted []queue.Inserted) {
 	t.Helper()
 	p.Wait = queue.MaxWait
 	done := make(chan []queue.Event, 1)
@@ -21,7 +21,7 @@ func handedOver(t *testing.T, b env, p queue.ClaimParams, events ...queue.Insert
 		}
 		done <- events
 	}()
-	asleep(t, b, "")
+	awaitWaitingClaim(t, b, "")
 	inserted, err := b.Insert(t.Context(), events)
 	if err != nil {
 		t.Fatal(err)
@@ -29,10 +29,10 @@ func handedOver(t *testing.T, b env, p queue.ClaimParams, events ...queue.Insert
 	return <-done, inserted
 }
 
-func TestEventIsClaimedAsItArrivesWhereAClaimWaits(t *testing.T) {
+func TestInsertedEventGoesToAWaitingClaim(t *testing.T) {
 	t.Parallel()
 	b := setup(t, neverPolls)
-	claimed, inserted := handedOver(t, b, queue.ClaimParams{InvisibleFor: time.Hour},
+	claimed, inserted := insertWhileWaiting(t, b, queue.ClaimParams{InvisibleFor: time.Hour},
 		queue.InsertParams{Event: json.RawMessage(`{"b": 1e2, "a": "x"}`)})
 	if len(claimed) != 1 || claimed[0].ID != inserted[0].ID {
 		t.Fatalf("claimed %+v of %+v", claimed, inserted)
@@ -47,7 +47,7 @@ func TestEventIsClaimedAsItArrivesWhereAClaimWaits(t *testing.T) {
 		t.Errorf("claimed %+v, stored %+v", e, stored)
 	}
 	if !inserted[0].VT.Equal(e.EnqueuedAt) {
-		t.Errorf("the insert was told it can be claimed from %v on, it arrived at %v", inserted[0].VT, e.EnqueuedAt)
+		t.Errorf("the insert returned the vt %v, but the event was inserted at %v", inserted[0].VT, e.EnqueuedAt)
 	}
 	if c := b.Counters(); len(c) != 1 || c[0].Inserted != 1 || c[0].Claimed != 1 {
 		t.Errorf("counted %+v", c)
@@ -57,7 +57,7 @@ func TestEventIsClaimedAsItArrivesWhereAClaimWaits(t *testing.T) {
 	}
 }
 
-func TestClaimThatWaitsTakesNoMoreThanItsLimitOfWhatArrives(t *testing.T) {
+func TestWaitingClaimGetsNoMoreThanItsLimit(t *testing.T) {
 	t.Parallel()
 	b := setup(t, neverPolls)
 	var events []queue.InsertParams
@@ -65,7 +65,7 @@ func TestClaimThatWaitsTakesNoMoreThanItsLimitOfWhatArrives(t *testing.T) {
 		events = append(events, queue.InsertParams{Event: json.RawMessage(`{}`)})
 	}
 	events[0].Delay = time.Hour
-	claimed, inserted := handedOver(t, b, queue.ClaimParams{Limit: 2}, events...)
+	claimed, inserted := insertWhileWaiting(t, b, queue.ClaimParams{Limit: 2}, events...)
 	if len(claimed) != 2 || claimed[0].ID != inserted[1].ID || claimed[1].ID != inserted[2].ID {
 		t.Fatalf("claimed %+v of %+v", claimed, inserted)
 	}
@@ -74,7 +74,7 @@ func TestClaimThatWaitsTakesNoMoreThanItsLimitOfWhatArrives(t *testing.T) {
 			t.Errorf("event %d is %s, want %s", i, got.State, want)
 		}
 	}
-	if rest := b.take(t, queue.ClaimParams{Limit: 9}, 2); rest[0].ID != inserted[3].ID || rest[1].ID != inserted[4].ID {
+	if rest := b.claim(t, queue.ClaimParams{Limit: 9}, 2); rest[0].ID != inserted[3].ID || rest[1].ID != inserted[4].ID {
 		t.Errorf("the rest is %+v", rest)
 	}
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// finish brings one event to each outcome, all four with the same event_ts, and returns their ids.
+// finish gives one event each outcome, all four with the same event_ts, and returns their ids.
 func finish(t *testing.T, b env, q string, eventTS time.Time) (done, failed, expired, cancelled int64) {
 	t.Helper()
-	ids := b.post(t, q, `{"user":{"id":1},"n":1}`, `{"user":{"id":2},"n":2}`, `{"user":{"id":1},"n":3}`, `{"n":4}`)
+	ids := b.insert(t, q, `{"user":{"id":1},"n":1}`, `{"user":{"id":2},"n":2}`, `{"user":{"id":1},"n":3}`, `{"n":4}`)
 	b.exec(t, `update agent.event set event_ts = $1 where id = any($2)`, eventTS, ids)
-	claimed := b.take(t, queue.ClaimParams{Queue: q, Limit: 3}, 3)
+	claimed := b.claim(t, queue.ClaimParams{Queue: q, Limit: 3}, 3)
 	b.ack(t, lease(claimed[0]))
 	if _, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(claimed[1]), Final: true}); err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestHistoryFilters(t *testing.T) {
 			continue
 		}
 		t.Log(name)
-		sameIDs(t, page.Events, c.want) // all four of one post share an event_ts, so their ids decide
+		checkIDs(t, page.Events, c.want) // ordered by id, because their event_ts are equal
 	}
 }
 
@@ -77,7 +77,7 @@ func TestHistoryPagesReturnEachRowOnceWhileRowsAreAdded(t *testing.T) {
 	b := setup(t, nil)
 	var want []int64
 	for i := range 5 {
-		ids := b.postN(t, fmt.Sprint("q", i%2), 20)
+		ids := b.insertN(t, fmt.Sprint("q", i%2), 20)
 		b.exec(t, `update agent.event set event_ts = event_ts - $1 * interval '1 day'`, i)
 		want = append(want, ids...)
 		if _, err := b.Ack(t.Context(), acks(leases(ids)...)); err != nil {
@@ -101,7 +101,7 @@ func TestHistoryPagesReturnEachRowOnceWhileRowsAreAdded(t *testing.T) {
 			t.Fatal("the pages do not end")
 		}
 		cursor = page.Next
-		late := b.postN(t, "late", 3)
+		late := b.insertN(t, "late", 3)
 		b.exec(t, `update agent.event set event_ts = now() - random() * interval '5 days'`)
 		if _, err := b.Ack(t.Context(), acks(leases(late)...)); err != nil {
 			t.Fatal(err)
@@ -130,9 +130,9 @@ func leases(ids []int64) []queue.Lease {
 func TestListPagesByStateAndQueue(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	ready := b.postN(t, "a", 5)
-	b.postN(t, "b", 5)
-	leasedEvents := b.take(t, queue.ClaimParams{Queue: "b", Limit: 5}, 5)
+	ready := b.insertN(t, "a", 5)
+	b.insertN(t, "b", 5)
+	leasedEvents := b.claim(t, queue.ClaimParams{Queue: "b", Limit: 5}, 5)
 	in, err := b.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{}`), Queue: "a", Delay: time.Hour}})
 	if err != nil {
 		t.Fatal(err)
@@ -182,7 +182,7 @@ func TestListPagesByStateAndQueue(t *testing.T) {
 func TestCursorsOfOtherListingsAreRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	b.postN(t, "", 2)
+	b.insertN(t, "", 2)
 	page, err := b.List(t.Context(), queue.ListParams{Limit: 1})
 	if err != nil || page.Next == "" {
 		t.Fatalf("%+v, %v", page, err)
@@ -202,7 +202,7 @@ func TestHistoryQueryTimeoutIsItsOwnError(t *testing.T) {
 		select i, now(), 1, now(), '{}', jsonb_build_object('n', i), 'q', now(), 'done', now() from generate_series(1, 50000) i`)
 	_, err := b.History(t.Context(), queue.HistoryParams{HistoryFilter: queue.HistoryFilter{Contains: json.RawMessage(`{"n":-1}`)}})
 	if !errors.Is(err, queue.ErrQueryTimeout) {
-		t.Errorf("an endless search ended with %v", err)
+		t.Errorf("a search without end returned %v", err)
 	}
 }
 
@@ -245,14 +245,14 @@ func TestQueuesAreCounted(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	finish(t, b, "gone", time.Now())
-	b.postN(t, "here", 5)
-	b.take(t, queue.ClaimParams{Queue: "here"}, 1)
+	b.insertN(t, "here", 5)
+	b.claim(t, queue.ClaimParams{Queue: "here"}, 1)
 	b.exec(t, `update agent.event set vt = vt - interval '1 hour' where vt <= now()`)
 	if _, err := b.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{}`), Queue: "here", Delay: time.Hour}}); err != nil {
 		t.Fatal(err)
 	}
-	b.post(t, "busy", `{}`)
-	b.take(t, queue.ClaimParams{Queue: "busy"}, 1)
+	b.insert(t, "busy", `{}`)
+	b.claim(t, queue.ClaimParams{Queue: "busy"}, 1)
 	queues, err := b.queues(t, time.Hour)
 	if err != nil || len(queues) != 3 {
 		t.Fatalf("%+v, %v", queues, err)
@@ -269,7 +269,7 @@ func TestQueuesAreCounted(t *testing.T) {
 	}
 }
 
-func TestRequeueRemembersItsOrigin(t *testing.T) {
+func TestRequeuedCopyNamesItsOriginal(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	_, failed, _, _ := finish(t, b, "a", time.Now())
@@ -283,19 +283,19 @@ func TestRequeueRemembersItsOrigin(t *testing.T) {
 	}
 	old := b.get(t, failed)
 	if old.Outcome != queue.Failed || old.RequeuedAs == nil || *old.RequeuedAs != id || string(old.Payload) != string(e.Payload) || !old.EventTS.Equal(e.EventTS) {
-		t.Errorf("the original became %+v", old)
+		t.Errorf("the original is %+v", old)
 	}
-	claimed := b.take(t, queue.ClaimParams{Queue: "a"}, 1)[0]
+	claimed := b.claim(t, queue.ClaimParams{Queue: "a"}, 1)[0]
 	b.ack(t, lease(claimed))
 	if h := b.get(t, id); h.Outcome != queue.Done || h.RequeuedFrom == nil || *h.RequeuedFrom != failed {
 		t.Errorf("the copy ended as %+v", h)
 	}
 }
 
-func TestRequeueMatchingGoesOnWhereItStopped(t *testing.T) {
+func TestRequeueMatchingContinuesWhereItStopped(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	ids := b.postN(t, "a", 10)
+	ids := b.insertN(t, "a", 10)
 	if _, err := b.Ack(t.Context(), acks(leases(ids)...)); err != nil {
 		t.Fatal(err)
 	}
@@ -312,11 +312,11 @@ func TestRequeueMatchingGoesOnWhereItStopped(t *testing.T) {
 	} {
 		p.DryRun = step.dryRun
 		if got, err := b.RequeueMatching(t.Context(), p); err != nil || got != step.want {
-			t.Errorf("requeue answered %+v, %v; want %+v", got, err, step.want)
+			t.Errorf("requeue returned %+v, %v; want %+v", got, err, step.want)
 		}
 	}
 	var origins []int64
-	for _, e := range b.take(t, queue.ClaimParams{Queue: "a", Limit: 100}, 10) {
+	for _, e := range b.claim(t, queue.ClaimParams{Queue: "a", Limit: 100}, 10) {
 		origins = append(origins, *e.RequeuedFrom)
 	}
 	if fmt.Sprint(origins) != fmt.Sprint(ids) {

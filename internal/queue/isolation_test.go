@@ -16,13 +16,13 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// The trouble of one call stays its own: what it waits for, what it asks too much of, what cannot be read of its answer.
+// A call that waits, overloads the service or cannot be read does not affect other calls.
 
-// expiredLease returns the lease of an event that a sweep has expired since.
+// expiredLease returns the lease of an event that a sweep has expired.
 func expiredLease(t *testing.T, b env) queue.Lease {
 	t.Helper()
-	b.post(t, "", `{}`)
-	l := lease(b.takeOne(t))
+	b.insert(t, "", `{}`)
+	l := lease(b.claimOne(t))
 	b.endLease(t, l.ID)
 	if n, err := b.Sweep(t.Context(), queue.SweepParams{MaxAttempts: 1}); n != 1 || err != nil {
 		t.Fatalf("the sweep expired %d, %v", n, err)
@@ -30,21 +30,21 @@ func expiredLease(t *testing.T, b env) queue.Lease {
 	return l
 }
 
-func TestAckAfterASweepIsHonoured(t *testing.T) {
+func TestAckAfterASweepSucceeds(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	l := expiredLease(t, b)
 	stale := queue.Lease{ID: l.ID, Receipt: strings.Replace(l.Receipt, ".1.", ".2.", 1)}
 	if r := b.ack(t, stale); !errors.Is(r.Err, queue.ErrLeaseLost) {
-		t.Errorf("the ack with another receipt answered %+v", r)
+		t.Errorf("the ack with another receipt returned %+v", r)
 	}
 	if r := b.ack(t, queue.Lease{ID: l.ID}); !errors.Is(r.Err, queue.ErrNotFound) {
-		t.Errorf("the unconditional ack of an expired event answered %+v", r)
+		t.Errorf("the unconditional ack of an expired event returned %+v", r)
 	}
 	for range 2 { // the second repeats the first
 		results, err := b.Ack(t.Context(), []queue.Ack{{Lease: l, Result: json.RawMessage(`{"a":1}`)}})
 		if err != nil || results[0].Err != nil || results[0].Outcome != queue.Done {
-			t.Fatalf("the ack answered %+v, %v", results, err)
+			t.Fatalf("the ack returned %+v, %v", results, err)
 		}
 	}
 	if e := b.get(t, l.ID); e.Outcome != queue.Done || string(e.Result) != `{"a": 1}` {
@@ -58,17 +58,17 @@ func TestAckAfterASweepIsHonoured(t *testing.T) {
 func TestAckAfterAFinalNackIsRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	b.post(t, "", `{}`)
-	l := lease(b.takeOne(t))
+	b.insert(t, "", `{}`)
+	l := lease(b.claimOne(t))
 	if _, err := b.Nack(t.Context(), queue.NackParams{Lease: l, Final: true}); err != nil {
 		t.Fatal(err)
 	}
 	if r := b.ack(t, l); !errors.Is(r.Err, queue.ErrLeaseLost) {
-		t.Errorf("the ack answered %+v", r)
+		t.Errorf("the ack returned %+v", r)
 	}
 }
 
-func TestAckThatWaitsMeanwhileAnotherCallFinishesAnEventIsAnsweredAsItIs(t *testing.T) {
+func TestAckBehindAnotherCallReportsTheStateItLeft(t *testing.T) {
 	t.Parallel()
 	for finish, want := range map[string]string{
 		`select agent.delete_expired_events(1)`:              "1 done, 2 done",
@@ -76,8 +76,8 @@ func TestAckThatWaitsMeanwhileAnotherCallFinishesAnEventIsAnsweredAsItIs(t *test
 		`select agent.delete_event(2)`:                       "1 done, 2 done",
 	} {
 		b := setup(t, nil)
-		b.postN(t, "", 2)
-		first, second := b.takeOne(t), b.takeOne(t)
+		b.insertN(t, "", 2)
+		first, second := b.claimOne(t), b.claimOne(t)
 		b.endLease(t, second.ID)
 		tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
 		if err != nil {
@@ -107,7 +107,7 @@ func TestAckThatWaitsMeanwhileAnotherCallFinishesAnEventIsAnsweredAsItIs(t *test
 			t.Fatal(err)
 		}
 		if got := <-answered; got != want {
-			t.Errorf("beside %s: got %s, want %s", finish, got, want)
+			t.Errorf("during %s: got %s, want %s", finish, got, want)
 		}
 	}
 }
@@ -119,12 +119,12 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-func TestAnswerThatCannotBeReadConcernsItsOwnCall(t *testing.T) {
+func TestUnreadableResultFailsOnlyItsOwnCall(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	b.postN(t, "acked", 2)
-	held := b.take(t, queue.ClaimParams{Queue: "acked", Limit: 2}, 2)
-	b.post(t, "claimed", `{"n":1}`)
+	b.insertN(t, "acked", 2)
+	held := b.claim(t, queue.ClaimParams{Queue: "acked", Limit: 2}, 2)
+	b.insert(t, "claimed", `{"n":1}`)
 	b.exec(t, `alter function agent.ack_events rename to finish_events_as_it_is`)
 	b.exec(t, `
 		create function agent.ack_events(_ids int8[], _receipts text[] default null, _results jsonb[] default null)
@@ -132,8 +132,8 @@ func TestAnswerThatCannotBeReadConcernsItsOwnCall(t *testing.T) {
 		language sql volatile set search_path to pg_catalog, pg_temp
 		as $$ select f.ord, case _ids[f.ord] when 1 then 'odd' else f.status end, f.queue, f.repeated, f.type, f.worker, f.took
 			from agent.finish_events_as_it_is(_ids, _receipts, _results) f $$`)
-	g := withGates(t, b)
-	first := g.shut(t)
+	g := blockCommits(t, b)
+	first := g.blockFirst(t)
 	var (
 		all                                 sync.WaitGroup
 		oddErr, ackErr, insertErr, claimErr error
@@ -144,30 +144,30 @@ func TestAnswerThatCannotBeReadConcernsItsOwnCall(t *testing.T) {
 	all.Go(func() { acked, ackErr = b.Ack(t.Context(), acks(lease(held[1]))) })
 	all.Go(func() { _, insertErr = b.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{}`)}}) })
 	all.Go(func() { claimed, claimErr = b.Claim(t.Context(), queue.ClaimParams{Queue: "claimed"}) })
-	gathered(t, b, 4)
-	g.open(t, 1)
+	awaitPending(t, b, 4)
+	g.unblock(t, 1)
 	all.Wait()
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
 	if !errors.Is(oddErr, queue.ErrUnavailable) {
-		t.Errorf("the ack that cannot be read: %v, want it unknown", oddErr)
+		t.Errorf("the ack with an unreadable result: %v, want ErrUnavailable", oddErr)
 	}
 	if ackErr != nil || len(acked) != 1 || acked[0].Outcome != queue.Done {
-		t.Errorf("the ack beside it answered %+v, %v", acked, ackErr)
+		t.Errorf("another ack returned %+v, %v", acked, ackErr)
 	}
 	if insertErr != nil {
-		t.Errorf("the insert beside it: %v", insertErr)
+		t.Errorf("another insert: %v", insertErr)
 	}
 	if claimErr != nil || len(claimed) != 1 {
-		t.Errorf("the claim beside it: %+v, %v", claimed, claimErr)
+		t.Errorf("another claim: %+v, %v", claimed, claimErr)
 	}
 }
 
-func TestClaimThatCannotBeReadIsReleased(t *testing.T) {
+func TestUnreadableClaimIsReleased(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	b.post(t, "odd", `{"n":1}`, `{"n":2}`)
+	b.insert(t, "odd", `{"n":1}`, `{"n":2}`)
 	b.exec(t, `alter function agent.claim_from_watermarks rename to take_events_as_it_is`)
 	columns := func(priority string) string {
 		return `id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, nacked_at, last_error, requeued_from, type, source, ` + priority +
@@ -185,60 +185,60 @@ func TestClaimThatCannotBeReadIsReleased(t *testing.T) {
 		as $$ select `+columns(`case when event ->> 'n' = '1' then 'none' else priority::text end`)+` from agent.take_events_as_it_is(_queue, _limit, _max_attempts, _invisible_for, _order,
 			_types, _exclude_ids, _workers, _lanes, _lane_types, _marks) $$`)
 	if events, err := b.Claim(t.Context(), queue.ClaimParams{Queue: "odd", Limit: 2}); !errors.Is(err, queue.ErrUnavailable) {
-		t.Fatalf("the claim answered %+v, %v", events, err)
+		t.Fatalf("the claim returned %+v, %v", events, err)
 	}
-	eventually(t, "what was claimed is released", func() bool {
+	eventually(t, "the claimed event is released", func() bool {
 		return pgtest.Query[bool](t, b.sql, `select bool_and(attempts = 0 and vt <= now()) from agent.event`)
 	})
 }
 
-func TestManyKindsOfWorkersOnOneQueueShareTheirClaims(t *testing.T) {
+func TestClaimsOfDifferentTypesShareTransactions(t *testing.T) {
 	t.Parallel()
 	b := setup(t, neverPolls)
-	running(t, b.Service)
-	listening(t, b)
+	runService(t, b.Service)
+	awaitListening(t, b)
 	const kinds = 40
 	var all sync.WaitGroup
 	for i := range kinds {
 		all.Go(func() {
 			events, err := b.Claim(t.Context(), queue.ClaimParams{Types: []string{fmt.Sprint(i)}, Wait: time.Minute})
 			if err != nil || len(events) != 1 || events[0].Type != fmt.Sprint(i) {
-				t.Errorf("the claim of type %d answered %+v, %v", i, events, err)
+				t.Errorf("the claim of type %d returned %+v, %v", i, events, err)
 			}
 		})
 	}
-	eventually(t, "all wait", func() bool { return queue.Waiting(b.Service) == kinds })
+	eventually(t, "all claims wait", func() bool { return queue.Waiting(b.Service) == kinds })
 	b.exec(t, `select from agent.insert_events(array_fill('{}'::jsonb, array[$1::int]), _options => (select array_agg(jsonb_build_object('type', (n - 1)::text)) from generate_series(1, $1::int) n))`, kinds)
 	all.Wait()
 	if n := pgtest.Query[int](t, b.sql, `select count(distinct xmin::text) from agent.event`); n > kinds/4 {
-		t.Errorf("the claims took %d transactions, want them to share", n)
+		t.Errorf("the claims used %d transactions, want them to share some", n)
 	}
 }
 
-func TestOverloadIsAnsweredAtOnce(t *testing.T) {
+func TestOverloadIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.MaxPendingBytes = 4000 })
-	g := withGates(t, b)
-	held := g.shut(t)
+	g := blockCommits(t, b)
+	held := g.blockFirst(t)
 	payload := fmt.Sprintf(`{"a":%q}`, strings.Repeat("x", 2000))
 	waits := insertOne(t.Context(), b, payload)
-	gathered(t, b, 1)
+	awaitPending(t, b, 1)
 	if err := <-insertOne(t.Context(), b, payload); !errors.Is(err, queue.ErrOverloaded) {
-		t.Errorf("the insert beyond the bound: %v, want ErrOverloaded", err)
+		t.Errorf("the insert above the limit: %v, want ErrOverloaded", err)
 	}
 	claimed := make(chan error, 1)
 	go func() {
 		_, err := b.Claim(t.Context(), queue.ClaimParams{Queue: "empty"})
 		claimed <- err
 	}()
-	gathered(t, b, 2)
-	g.open(t, 1)
+	awaitPending(t, b, 2)
+	g.unblock(t, 1)
 	if err := <-claimed; err != nil {
-		t.Errorf("the claim beyond the bound: %v", err)
+		t.Errorf("the claim above the limit: %v", err)
 	}
 	for _, done := range []<-chan error{held, waits} {
 		if err := <-done; err != nil {
-			t.Errorf("the insert within the bound: %v", err)
+			t.Errorf("the insert below the limit: %v", err)
 		}
 	}
 	if err := <-insertOne(t.Context(), b, payload); err != nil {
@@ -249,11 +249,11 @@ func TestOverloadIsAnsweredAtOnce(t *testing.T) {
 	}
 }
 
-func TestSearchesDoNotDelayLeasesAndHealth(t *testing.T) {
+func TestSearchesDoNotDelayLeaseCallsAndHealthChecks(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.QueryTimeout = time.Minute })
-	b.post(t, "", `{}`)
-	l := lease(b.takeOne(t))
+	b.insert(t, "", `{}`)
+	l := lease(b.claimOne(t))
 	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -270,7 +270,7 @@ func TestSearchesDoNotDelayLeasesAndHealth(t *testing.T) {
 		})
 	}
 	go func() { searches.Wait(); close(ended) }()
-	blocked(t, b.sql)
+	awaitLockWait(t, b.sql)
 	if _, err := b.Extend(t.Context(), l, time.Hour); err != nil {
 		t.Errorf("extend: %v", err)
 	}
@@ -285,7 +285,7 @@ func TestSearchesDoNotDelayLeasesAndHealth(t *testing.T) {
 	}
 	select {
 	case <-ended:
-		t.Error("the searches did not stand in the way")
+		t.Error("the searches ended before the other calls")
 	default:
 	}
 	cancel()
@@ -298,7 +298,7 @@ func TestSearchesDoNotDelayLeasesAndHealth(t *testing.T) {
 func TestStaleReceiptIsRefusedWithoutWaitingForALock(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	held, tx := locked(t, b)
+	held, tx := lockEvent(t, b)
 	stale := queue.Lease{ID: held.ID, Receipt: held.Receipt + "1"}
 	for name, call := range map[string]func() error{
 		"nack":   func() error { _, err := b.Nack(t.Context(), queue.NackParams{Lease: stale}); return err },
@@ -317,9 +317,9 @@ func TestStaleReceiptIsRefusedWithoutWaitingForALock(t *testing.T) {
 func TestLockedEventDelaysNoOtherLease(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.LockTimeout = time.Second })
-	b.post(t, "", `{}`)
-	free := lease(b.takeOne(t))
-	held, tx := locked(t, b)
+	b.insert(t, "", `{}`)
+	free := lease(b.claimOne(t))
+	held, tx := lockEvent(t, b)
 	const calls = 10
 	var waiting sync.WaitGroup
 	answers := make(chan error, calls)
@@ -329,10 +329,10 @@ func TestLockedEventDelaysNoOtherLease(t *testing.T) {
 			answers <- err
 		})
 	}
-	blocked(t, b.sql)
+	awaitLockWait(t, b.sql)
 	for range 10 {
 		if _, err := b.Extend(t.Context(), free, time.Hour); err != nil {
-			t.Errorf("extend beside them: %v", err)
+			t.Errorf("extend during the nacks: %v", err)
 		}
 	}
 	if n := len(answers); n == calls {
@@ -352,11 +352,11 @@ func TestLockedEventDelaysNoOtherLease(t *testing.T) {
 	}
 }
 
-func TestKeyInUseHoldsUpNobodyButItsInsert(t *testing.T) {
+func TestKeyInUseDelaysOnlyItsOwnInsert(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	mixedCalls := prepare(t, b)
-	g := withGates(t, b)
+	mixedCalls := newMixedCalls(t, b)
+	g := blockCommits(t, b)
 	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -364,23 +364,23 @@ func TestKeyInUseHoldsUpNobodyButItsInsert(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `select agent.insert_event('{"by":"sql"}', _key => 'k')`); err != nil {
 		t.Fatal(err)
 	}
-	first := g.shut(t)
+	first := g.blockFirst(t)
 	keyed := make(chan error, 1)
 	go func() {
 		_, err := b.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{"by":"sql"}`), Key: "k"}})
 		keyed <- err
 	}()
 	mixedCalls.call(t.Context(), b)
-	gathered(t, b, mixedCalls.calls()+1)
-	g.open(t, 1)
+	awaitPending(t, b, mixedCalls.calls()+1)
+	g.unblock(t, 1)
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
 	mixedCalls.all.Wait()
-	mixedCalls.succeeded(t, b)
+	mixedCalls.check(t, b)
 	select {
 	case err := <-keyed:
-		t.Errorf("the insert under the key in use answered %v", err)
+		t.Errorf("the insert under the key in use returned %v", err)
 	default:
 	}
 	if err := tx.Commit(t.Context()); err != nil {
@@ -391,7 +391,7 @@ func TestKeyInUseHoldsUpNobodyButItsInsert(t *testing.T) {
 	}
 }
 
-func TestStatementTimeoutAndIsolationOfTheDatabaseDoNotReachTheService(t *testing.T) {
+func TestServiceOverridesTheDatabasesTimeoutAndIsolation(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	admin := pgtest.Connect(t, db.AdminURL)

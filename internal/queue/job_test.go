@@ -11,8 +11,8 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// put enqueues events and returns their ids.
-func (b env) put(t *testing.T, events ...queue.InsertParams) []int64 {
+// insertEvents inserts events and returns their ids.
+func (b env) insertEvents(t *testing.T, events ...queue.InsertParams) []int64 {
 	t.Helper()
 	for i := range events {
 		if events[i].Event == nil {
@@ -30,13 +30,13 @@ func (b env) put(t *testing.T, events ...queue.InsertParams) []int64 {
 	return ids
 }
 
-func TestFieldsOfAJobComeBackFromEveryCall(t *testing.T) {
+func TestJobFieldsAreReturnedByEveryCall(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	expires := time.Now().Add(time.Hour).Truncate(time.Microsecond)
 	p := queue.InsertParams{Type: "mail", Source: "shop", Priority: -7, Key: "k", MaxAttempts: 9, ExpiresAt: &expires}
-	id := b.put(t, p)[0]
-	claimed := b.take(t, queue.ClaimParams{Worker: "w1"}, 1)[0]
+	id := b.insertEvents(t, p)[0]
+	claimed := b.claim(t, queue.ClaimParams{Worker: "w1"}, 1)[0]
 	waiting := b.get(t, id)
 	if r := b.ack(t, lease(claimed)); r.Err != nil {
 		t.Fatal(r.Err)
@@ -44,19 +44,19 @@ func TestFieldsOfAJobComeBackFromEveryCall(t *testing.T) {
 	for name, e := range map[string]queue.Event{"claim": claimed, "get": waiting, "history": b.get(t, id)} {
 		if e.Type != p.Type || e.Source != p.Source || e.Priority != p.Priority || e.Key != p.Key || e.MaxAttempts == nil || *e.MaxAttempts != 9 ||
 			e.ExpiresAt == nil || !e.ExpiresAt.Equal(expires) || e.Worker != "w1" {
-			t.Errorf("%s shows %+v", name, e)
+			t.Errorf("%s returned %+v", name, e)
 		}
 	}
-	handed, _ := handedOver(t, b, queue.ClaimParams{Worker: "w2", Types: []string{"mail"}}, queue.InsertParams{
+	handed, _ := insertWhileWaiting(t, b, queue.ClaimParams{Worker: "w2", Types: []string{"mail"}}, queue.InsertParams{
 		Event: json.RawMessage(`{}`), Type: "mail", Source: "shop", Priority: 3, MaxAttempts: 2, ExpiresAt: &expires,
 	})
 	if len(handed) != 1 {
-		t.Fatalf("handed over %+v", handed)
+		t.Fatalf("claimed %+v", handed)
 	}
 	stored := b.get(t, handed[0].ID)
 	for name, e := range map[string]queue.Event{"hand-over": handed[0], "get": stored} {
 		if e.Type != "mail" || e.Source != "shop" || e.Priority != 3 || *e.MaxAttempts != 2 || !e.ExpiresAt.Equal(expires) || e.Worker != "w2" {
-			t.Errorf("%s shows %+v", name, e)
+			t.Errorf("%s returned %+v", name, e)
 		}
 	}
 }
@@ -74,7 +74,7 @@ func TestClaimsGoByPriorityThenVTThenID(t *testing.T) {
 				p.Types = []string{"b", "a", "a"}
 				types = []string{"a", "b", "a", "b", "a", "b", "a"}
 			}
-			ids := b.put(t,
+			ids := b.insertEvents(t,
 				queue.InsertParams{Type: types[0], Priority: 5},
 				queue.InsertParams{Type: types[1]},
 				queue.InsertParams{Type: types[2]},
@@ -83,94 +83,94 @@ func TestClaimsGoByPriorityThenVTThenID(t *testing.T) {
 				queue.InsertParams{Type: types[5], Priority: -2147483648},
 				queue.InsertParams{Type: types[6], Priority: 2147483647},
 			)
-			sameIDs(t, b.take(t, p, 4), []int64{ids[5], ids[4], ids[3], ids[1]})
-			sameIDs(t, b.take(t, p, 3), []int64{ids[2], ids[0], ids[6]})
+			checkIDs(t, b.claim(t, p, 4), []int64{ids[5], ids[4], ids[3], ids[1]})
+			checkIDs(t, b.claim(t, p, 3), []int64{ids[2], ids[0], ids[6]})
 		})
 	}
 }
 
-func TestClaimOfTypesLeavesOthersAlone(t *testing.T) {
+func TestClaimOfTypesSkipsOtherTypes(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	ids := b.put(t, queue.InsertParams{}, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "b"}, queue.InsertParams{Type: "c"}, queue.InsertParams{Type: "b"})
-	b.take(t, queue.ClaimParams{Types: []string{"d"}, Limit: 9}, 0)
-	sameIDs(t, b.take(t, queue.ClaimParams{Types: []string{"b"}, Limit: 9}, 2), []int64{ids[2], ids[4]})
-	if e := b.take(t, queue.ClaimParams{Types: []string{"c", "a"}, Limit: 1, Order: queue.Random}, 1)[0]; e.Type != "a" && e.Type != "c" {
+	ids := b.insertEvents(t, queue.InsertParams{}, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "b"}, queue.InsertParams{Type: "c"}, queue.InsertParams{Type: "b"})
+	b.claim(t, queue.ClaimParams{Types: []string{"d"}, Limit: 9}, 0)
+	checkIDs(t, b.claim(t, queue.ClaimParams{Types: []string{"b"}, Limit: 9}, 2), []int64{ids[2], ids[4]})
+	if e := b.claim(t, queue.ClaimParams{Types: []string{"c", "a"}, Limit: 1, Order: queue.Random}, 1)[0]; e.Type != "a" && e.Type != "c" {
 		t.Errorf("claimed %+v", e)
 	}
-	b.take(t, queue.ClaimParams{Types: []string{"c", "a"}, Limit: 9, Order: queue.Random}, 1)
-	sameIDs(t, b.take(t, queue.ClaimParams{Limit: 9}, 1), []int64{ids[0]})
+	b.claim(t, queue.ClaimParams{Types: []string{"c", "a"}, Limit: 9, Order: queue.Random}, 1)
+	checkIDs(t, b.claim(t, queue.ClaimParams{Limit: 9}, 1), []int64{ids[0]})
 }
 
-func TestRandomClaimsOfTypesFindEverything(t *testing.T) {
+func TestRandomClaimsOfTypesFindEveryEvent(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	for i := range 40 {
 		vt := time.Now().Add(-time.Duration(i) * time.Second)
-		b.put(t, queue.InsertParams{Type: []string{"a", "b"}[i%2], Priority: int32(i % 3), VT: &vt})
+		b.insertEvents(t, queue.InsertParams{Type: []string{"a", "b"}[i%2], Priority: int32(i % 3), VT: &vt})
 	}
 	seen := map[int64]bool{}
 	for range 40 {
-		seen[b.take(t, queue.ClaimParams{Types: []string{"a", "b"}, Order: queue.Random}, 1)[0].ID] = true
+		seen[b.claim(t, queue.ClaimParams{Types: []string{"a", "b"}, Order: queue.Random}, 1)[0].ID] = true
 	}
 	if len(seen) != 40 {
 		t.Errorf("%d of 40 events were claimed", len(seen))
 	}
 }
 
-func TestExcludedEventsAreLeftToOthers(t *testing.T) {
+func TestExcludedEventsAreNotClaimed(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	ids := b.put(t, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "a"})
-	sameIDs(t, b.take(t, queue.ClaimParams{ExcludeIDs: ids[:1]}, 1), ids[1:2])
-	sameIDs(t, b.take(t, queue.ClaimParams{ExcludeIDs: ids[:1], Types: []string{"a"}, Limit: 9}, 1), ids[2:])
-	sameIDs(t, b.take(t, queue.ClaimParams{}, 1), ids[:1])
+	ids := b.insertEvents(t, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "a"})
+	checkIDs(t, b.claim(t, queue.ClaimParams{ExcludeIDs: ids[:1]}, 1), ids[1:2])
+	checkIDs(t, b.claim(t, queue.ClaimParams{ExcludeIDs: ids[:1], Types: []string{"a"}, Limit: 9}, 1), ids[2:])
+	checkIDs(t, b.claim(t, queue.ClaimParams{}, 1), ids[:1])
 }
 
-func TestAnEventsOwnMaxAttemptsCounts(t *testing.T) {
+func TestMaxAttemptsOfTheEventOverridesTheClaim(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	ids := b.put(t, queue.InsertParams{MaxAttempts: 1}, queue.InsertParams{MaxAttempts: 5})
+	ids := b.insertEvents(t, queue.InsertParams{MaxAttempts: 1}, queue.InsertParams{MaxAttempts: 5})
 	for range 3 {
-		b.take(t, queue.ClaimParams{Limit: 9, MaxAttempts: 2}, 2)
+		b.claim(t, queue.ClaimParams{Limit: 9, MaxAttempts: 2}, 2)
 		b.endLease(t, ids[1])
 		b.exec(t, `update agent.event set attempts = 0 where id = $1`, ids[0])
 		b.endLease(t, ids[0])
 	}
 	b.exec(t, `update agent.event set attempts = 1 where id = $1`, ids[0])
-	sameIDs(t, b.take(t, queue.ClaimParams{Limit: 9, MaxAttempts: 1}, 1), ids[1:])
+	checkIDs(t, b.claim(t, queue.ClaimParams{Limit: 9, MaxAttempts: 1}, 1), ids[1:])
 	b.endLease(t, ids[1])
 	if n, err := b.Sweep(t.Context(), queue.SweepParams{MaxAttempts: 2}); err != nil || n != 1 {
 		t.Errorf("swept %d, %v", n, err)
 	}
 	if e := b.get(t, ids[0]); e.Outcome != queue.Expired {
-		t.Errorf("the event that had its one attempt: %+v", e)
+		t.Errorf("the event without an attempt left: %+v", e)
 	}
 	if e := b.get(t, ids[1]); e.State != queue.Ready {
 		t.Errorf("the event with an attempt left: %+v", e)
 	}
 }
 
-func TestEventIsNotClaimedAfterItsTimeAndExpires(t *testing.T) {
+func TestEventIsNotClaimedAfterExpiresAtAndIsSwept(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	past := time.Now().Add(-time.Minute)
-	ids := b.put(t, queue.InsertParams{ExpiresAt: &past, Type: "a"}, queue.InsertParams{Type: "a"}, queue.InsertParams{ExpiresAt: &past, Delay: time.Hour})
-	b.take(t, queue.ClaimParams{Limit: 9, Types: []string{"a"}}, 1)
-	b.take(t, queue.ClaimParams{Limit: 9}, 0)
-	handed, _ := handedOver(t, b, queue.ClaimParams{}, queue.InsertParams{Event: json.RawMessage(`{}`), ExpiresAt: &past}, queue.InsertParams{Event: json.RawMessage(`{}`)})
+	ids := b.insertEvents(t, queue.InsertParams{ExpiresAt: &past, Type: "a"}, queue.InsertParams{Type: "a"}, queue.InsertParams{ExpiresAt: &past, Delay: time.Hour})
+	b.claim(t, queue.ClaimParams{Limit: 9, Types: []string{"a"}}, 1)
+	b.claim(t, queue.ClaimParams{Limit: 9}, 0)
+	handed, _ := insertWhileWaiting(t, b, queue.ClaimParams{}, queue.InsertParams{Event: json.RawMessage(`{}`), ExpiresAt: &past}, queue.InsertParams{Event: json.RawMessage(`{}`)})
 	if len(handed) != 1 || handed[0].ExpiresAt != nil {
-		t.Errorf("handed over %+v", handed)
+		t.Errorf("claimed %+v", handed)
 	}
 	if n, err := b.Sweep(t.Context(), queue.SweepParams{}); err != nil || n != 3 {
 		t.Errorf("swept %d, %v", n, err)
 	}
 	if e := b.get(t, ids[2]); e.Outcome != queue.Expired {
-		t.Errorf("it is %+v", e)
+		t.Errorf("the event is %+v", e)
 	}
 }
 
-func TestEachEventGoesToTheWorkerItWasClaimedFor(t *testing.T) {
+func TestEachWorkerGetsTheEventsClaimedInItsName(t *testing.T) {
 	t.Parallel()
 	b := setup(t, neverPolls)
 	const workers, each = 20, 3
@@ -184,31 +184,31 @@ func TestEachEventGoesToTheWorkerItWasClaimedFor(t *testing.T) {
 			}
 			for _, e := range events {
 				if e.Worker != name {
-					t.Errorf("%s got an event of %s", name, e.Worker)
+					t.Errorf("%s got an event claimed by %s", name, e.Worker)
 				}
 				if got, err := b.Get(t.Context(), e.ID); err != nil || got.Worker != name {
-					t.Errorf("an event of %s is stored as of %q, %v", name, got.Worker, err)
+					t.Errorf("an event claimed by %s is stored with the worker %q, %v", name, got.Worker, err)
 				}
 			}
 		})
 	}
-	eventually(t, "all wait", func() bool { return queue.Waiting(b.Service) == workers })
+	eventually(t, "all claims wait", func() bool { return queue.Waiting(b.Service) == workers })
 	for range workers * each {
-		b.put(t, queue.InsertParams{})
+		b.insertEvents(t, queue.InsertParams{})
 	}
 	all.Wait()
 }
 
-func TestPausedQueueTakesEventsAndHandsOutNothing(t *testing.T) {
+func TestPausedQueueAcceptsInsertsButNoClaims(t *testing.T) {
 	t.Parallel()
 	b := setup(t, neverPolls)
 	other := anotherService(t, b.url, neverPolls)
 	if err := other.Pause(t.Context(), queue.Default); err != nil {
 		t.Fatal(err)
 	}
-	id := b.put(t, queue.InsertParams{Type: "a"})[0]
-	b.take(t, queue.ClaimParams{}, 0)
-	b.take(t, queue.ClaimParams{Types: []string{"a"}}, 0)
+	id := b.insertEvents(t, queue.InsertParams{Type: "a"})[0]
+	b.claim(t, queue.ClaimParams{}, 0)
+	b.claim(t, queue.ClaimParams{Types: []string{"a"}}, 0)
 	done := make(chan []queue.Event, 1)
 	go func() {
 		events, err := b.Claim(t.Context(), queue.ClaimParams{Wait: queue.MaxWait, Limit: 2})
@@ -217,13 +217,13 @@ func TestPausedQueueTakesEventsAndHandsOutNothing(t *testing.T) {
 		}
 		done <- events
 	}()
-	asleep(t, b, "")
-	b.put(t, queue.InsertParams{}) // which is not handed over
+	awaitWaitingClaim(t, b, "")
+	b.insertEvents(t, queue.InsertParams{}) // which is not claimed
 	if e := b.get(t, id); e.State != queue.Ready {
-		t.Errorf("it is %s", e.State)
+		t.Errorf("the event is %s", e.State)
 	}
-	running(t, b.Service)
-	listening(t, b)
+	runService(t, b.Service)
+	awaitListening(t, b)
 	if err := other.Resume(t.Context(), queue.Default); err != nil {
 		t.Fatal(err)
 	}
@@ -232,11 +232,11 @@ func TestPausedQueueTakesEventsAndHandsOutNothing(t *testing.T) {
 	}
 }
 
-func TestPurgeCancelsWhatNobodyHasALeaseOn(t *testing.T) {
+func TestPurgeCancelsEventsWithoutALease(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	ids := b.put(t, queue.InsertParams{}, queue.InsertParams{}, queue.InsertParams{Delay: time.Hour}, queue.InsertParams{Queue: "other"})
-	b.takeOne(t)
+	ids := b.insertEvents(t, queue.InsertParams{}, queue.InsertParams{}, queue.InsertParams{Delay: time.Hour}, queue.InsertParams{Queue: "other"})
+	b.claimOne(t)
 	if n, err := b.Purge(t.Context(), queue.Default); err != nil || n != 2 {
 		t.Errorf("purged %d, %v", n, err)
 	}

@@ -20,7 +20,7 @@ func keyed(key, payload string) queue.InsertParams {
 	return queue.InsertParams{Event: json.RawMessage(payload), Key: key}
 }
 
-func TestTheSameKeyAgainAnswersTheSameAndEnqueuesNothing(t *testing.T) {
+func TestRepeatedKeyReturnsTheSameEventAndInsertsNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	insert := func(events ...queue.InsertParams) []queue.Inserted {
@@ -38,30 +38,30 @@ func TestTheSameKeyAgainAnswersTheSameAndEnqueuesNothing(t *testing.T) {
 		t.Errorf("first %+v, again %+v", first, again)
 	}
 	if elsewhere := insert(queue.InsertParams{Event: delayed.Event, Key: "k", Queue: "other"})[0]; elsewhere.ID == first.ID || elsewhere.Replayed {
-		t.Errorf("another queue's key: %+v", elsewhere)
+		t.Errorf("the same key in another queue: %+v", elsewhere)
 	}
 	batch := insert(keyed("x", `{"n":1}`), queue.InsertParams{Event: json.RawMessage(`{"n":2}`)}, delayed, keyed("x", `{"n":1}`))
 	if batch[0].Replayed || batch[1].Replayed || !batch[2].Replayed || batch[2].ID != first.ID || !batch[3].Replayed || batch[3].ID != batch[0].ID {
 		t.Errorf("the batch: %+v", batch)
 	}
-	e := b.take(t, queue.ClaimParams{}, 1)[0]
+	e := b.claim(t, queue.ClaimParams{}, 1)[0]
 	if e.ID != batch[0].ID || e.Key != "x" {
 		t.Errorf("claimed %+v", e)
 	}
 	b.ack(t, lease(e))
 	if late := insert(keyed("x", `{"n":1}`))[0]; late.ID != e.ID || !late.Replayed {
-		t.Errorf("after it went to history: %+v", late)
+		t.Errorf("after the event moved into history: %+v", late)
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 3 {
-		t.Errorf("%d events wait", n)
+		t.Errorf("%d events are in the queue", n)
 	}
 }
 
-func TestAKeyWithAnythingElseDifferentIsRefused(t *testing.T) {
+func TestKeyReusedForADifferentRequestIsRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	first := queue.InsertParams{Event: json.RawMessage(`{"n":1}`), Key: "k", Type: "t"}
-	b.put(t, first)
+	b.insertEvents(t, first)
 	for name, change := range map[string]func(*queue.InsertParams){
 		"payload":      func(p *queue.InsertParams) { p.Event = json.RawMessage(`{"n":2}`) },
 		"type":         func(p *queue.InsertParams) { p.Type = "" },
@@ -75,15 +75,15 @@ func TestAKeyWithAnythingElseDifferentIsRefused(t *testing.T) {
 		p := first
 		change(&p)
 		if _, err := b.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{}`)}, p}); !errors.Is(err, queue.ErrKeyReused) {
-			t.Errorf("another %s: %v", name, err)
+			t.Errorf("a different %s: %v", name, err)
 		}
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
-		t.Errorf("%d events wait", n)
+		t.Errorf("%d events are in the queue", n)
 	}
 }
 
-func TestManyAtOnceWithOneKeyMakeOneEvent(t *testing.T) {
+func TestConcurrentInsertsUnderOneKeyInsertOneEvent(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	other := anotherService(t, b.url, nil)
@@ -97,7 +97,7 @@ func TestManyAtOnceWithOneKeyMakeOneEvent(t *testing.T) {
 			s := []*queue.Service{b.Service, other}[i%2]
 			all.Go(func() {
 				payload := `{"n":1}`
-				if i == 7 { // which may come first
+				if i == 7 { // can be the first
 					payload = `{"n":7}`
 				}
 				in, err := s.Insert(t.Context(), []queue.InsertParams{keyed(key, payload)})
@@ -122,7 +122,7 @@ func TestManyAtOnceWithOneKeyMakeOneEvent(t *testing.T) {
 			id = max(id, ids[i])
 		}
 		if n != 1 {
-			t.Fatalf("round %d: %d of the calls enqueued an event", round, n)
+			t.Fatalf("round %d: %d calls inserted an event, want one", round, n)
 		}
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != rounds {
@@ -130,25 +130,25 @@ func TestManyAtOnceWithOneKeyMakeOneEvent(t *testing.T) {
 	}
 }
 
-func TestAKeyIsForgottenAfterItsTime(t *testing.T) {
+func TestKeyIsPrunedAfterItsRetention(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.KeyRetention = time.Hour })
-	first := b.put(t, keyed("k", `{"n":1}`))[0]
+	first := b.insertEvents(t, keyed("k", `{"n":1}`))[0]
 	if left := pgtest.Query[time.Duration](t, b.sql, `select expires_at - now() from agent.idempotency`); left > time.Hour || left < 50*time.Minute {
-		t.Errorf("the key is kept for %v", left)
+		t.Errorf("the key expires in %v", left)
 	}
 	b.exec(t, `update agent.idempotency set expires_at = now() - interval '1 s'`)
-	second := b.put(t, keyed("k", `{"n":2}`))[0]
+	second := b.insertEvents(t, keyed("k", `{"n":2}`))[0]
 	if second == first {
-		t.Error("a key whose time was over stood for its event still")
+		t.Error("an expired key was replayed")
 	}
 	b.exec(t, `update agent.idempotency set expires_at = now() - interval '1 s'`)
 	if n := pgtest.Query[int](t, b.sql, `select agent.prune_keys()`); n != 1 {
-		t.Errorf("%d keys were forgotten", n)
+		t.Errorf("%d keys were pruned", n)
 	}
 }
 
-func TestKeyOfSQL(t *testing.T) {
+func TestKeyIsReplayedFromSQL(t *testing.T) {
 	t.Parallel()
 	sql := sqlBench(t)
 	insert := func(payload string) (int64, error) {
@@ -161,7 +161,7 @@ func TestKeyOfSQL(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, err := insert(`{"n":1}`); err != nil || again != first {
-		t.Errorf("again: %d, %v", again, err)
+		t.Errorf("the repeated call: %d, %v", again, err)
 	}
 	var pgErr *pgconn.PgError
 	if _, err := insert(`{"n":2}`); !errors.As(err, &pgErr) || pgErr.Code != "QD005" {
@@ -169,7 +169,7 @@ func TestKeyOfSQL(t *testing.T) {
 	}
 }
 
-// insertAs enqueues under a key in a session of its own settings and returns the id, or the SQLSTATE of the error.
+// insertAs inserts in a session with these settings and returns the id, or the SQLSTATE of the error.
 func insertAs(t *testing.T, sql *pgx.Conn, settings, arguments string) (id int64, state string) {
 	t.Helper()
 	if _, err := sql.Exec(t.Context(), "reset all;"+settings); err != nil {
@@ -184,7 +184,7 @@ func insertAs(t *testing.T, sql *pgx.Conn, settings, arguments string) (id int64
 	return id, ""
 }
 
-func TestKeysCompareValuesWhateverTheSessionAndTheNotation(t *testing.T) {
+func TestKeysCompareValuesInAnySessionAndNotation(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	const (
@@ -230,7 +230,7 @@ func TestKeysCompareValuesWhateverTheSessionAndTheNotation(t *testing.T) {
 	}
 }
 
-func TestKeysTellDifferentValuesApart(t *testing.T) {
+func TestKeysDistinguishDifferentValues(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	for i, call := range [][2]string{
@@ -260,7 +260,7 @@ func TestKeysTellDifferentValuesApart(t *testing.T) {
 	}
 }
 
-func TestAKeyOfTheServiceIsTheSameFromSQL(t *testing.T) {
+func TestKeysAreTheSameForTheServiceAndSQL(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	at := time.Date(2126, 7, 1, 12, 0, 0, 500_000_000, time.UTC)
@@ -274,17 +274,17 @@ func TestAKeyOfTheServiceIsTheSameFromSQL(t *testing.T) {
 		{queue.InsertParams{}, `'{"n":1}', _priority => 0`},
 	} {
 		c.params.Event, c.params.Key = json.RawMessage(`{"n":1}`), fmt.Sprintf("k%d", i)
-		id := b.put(t, c.params)[0]
+		id := b.insertEvents(t, c.params)[0]
 		if got, state := insertAs(t, b.sql, "set timezone to 'Europe/Berlin'", c.sql+`, _key => '`+c.params.Key+`'`); got != id {
 			t.Errorf("%s: event %d %s, want event %d", c.sql, got, state, id)
 		}
 		if i > 1 {
 			continue
 		}
-		// The server's own zone is another from here on, for new sessions.
+		// From here on, new sessions have another time zone.
 		b.exec(t, `do $$ begin execute format('alter database %I set timezone to ''Asia/Tokyo''', current_database()); end $$`)
-		if again := b.put(t, c.params)[0]; again != id {
-			t.Errorf("the same again is event %d, want %d", again, id)
+		if again := b.insertEvents(t, c.params)[0]; again != id {
+			t.Errorf("the repeated insert returned event %d, want %d", again, id)
 		}
 		other := anotherService(t, b.url, nil)
 		if in, err := other.Insert(t.Context(), []queue.InsertParams{c.params}); err != nil || in[0].ID != id {
@@ -293,15 +293,15 @@ func TestAKeyOfTheServiceIsTheSameFromSQL(t *testing.T) {
 	}
 }
 
-// asBefore gives the latest key the fingerprint that version 0.2.0 made of a request.
-func (b env) asBefore(t *testing.T, event, option, delay, vt string) {
+// setPreviousFingerprint gives the latest key the fingerprint that version 0.2.0 computed for a request.
+func (b env) setPreviousFingerprint(t *testing.T, event, option, delay, vt string) {
 	t.Helper()
 	b.exec(t, fmt.Sprintf(`update agent.idempotency
 		set fingerprint = md5(jsonb_build_array(%s::jsonb, %s::jsonb, %s::interval, %s::timestamptz)::text)
 		where event_id = (select max(event_id) from agent.idempotency)`, event, option, delay, vt))
 }
 
-func TestKeysOfTheVersionBeforeStandForTheSameRequests(t *testing.T) {
+func TestKeysOfThePreviousVersionAreReplayed(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	const (
@@ -310,7 +310,7 @@ func TestKeysOfTheVersionBeforeStandForTheSameRequests(t *testing.T) {
 	)
 	for name, c := range map[string]struct {
 		event, arguments  string
-		option, delay, vt string // as they went into the fingerprint
+		option, delay, vt string // in the form of the fingerprint
 		same, different   string
 	}{
 		"plain": {`'{"n":1.0}'`, ``, `'{"key": "plain"}'`, `null`, `null`, `'{"n":1}'`, `'{"n":2}'`},
@@ -330,7 +330,7 @@ func TestKeysOfTheVersionBeforeStandForTheSameRequests(t *testing.T) {
 		if state != "" {
 			t.Fatal(name, state)
 		}
-		b.asBefore(t, c.event, c.option, c.delay, c.vt)
+		b.setPreviousFingerprint(t, c.event, c.option, c.delay, c.vt)
 		for _, at := range []string{"in its queue", "in history"} {
 			for _, zone := range []string{utc, berlin} {
 				for _, arguments := range []string{c.event + c.arguments, c.same} {
@@ -344,14 +344,14 @@ func TestKeysOfTheVersionBeforeStandForTheSameRequests(t *testing.T) {
 			}
 			b.exec(t, `select from agent_private.move_to_history(array[$1::int8], 'done')`, first)
 		}
-		b.exec(t, `delete from agent.event_hist`) // as history's retention does
+		b.exec(t, `delete from agent.event_hist`) // as pruning does
 		if id, state := insertAs(t, b.sql, utc, c.event+c.arguments+key); id != first {
-			t.Errorf("without history, as it was: event %d %s, want event %d", id, state, first)
+			t.Errorf("without the event in history: event %d %s, want event %d", id, state, first)
 		}
 	}
 }
 
-func TestAKeyThatExpiresWhileItIsAskedForIsNeverAnsweredWithNothing(t *testing.T) {
+func TestKeyPrunedDuringAReplayStillReturnsAnEvent(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	other := pgtest.Connect(t, b.url)
@@ -375,23 +375,23 @@ func TestAKeyThatExpiresWhileItIsAskedForIsNeverAnsweredWithNothing(t *testing.T
 		t.Fatal(err)
 	}
 
-	// Who got the first answer again holds the key until the end of the transaction.
+	// A replay locks the key until its transaction ends.
 	tx := begin(b.sql)
 	if again, err := insert(tx); err != nil || *again != *first {
 		t.Fatal(again, err)
 	}
 	if _, err := other.Exec(t.Context(), `set lock_timeout to '100ms'; delete from agent.idempotency`); err == nil {
-		t.Error("the key was taken away while a call answered with it")
+		t.Error("the key was pruned during a replay")
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 
-	// Who finds the key being taken away waits, and enqueues.
+	// A call that finds the key being pruned waits, and then inserts.
 	b.exec(t, `update agent.idempotency set expires_at = now() - interval '1 s'`)
 	tx = begin(other)
 	if n := 0; tx.QueryRow(t.Context(), `select agent.prune_keys()`).Scan(&n) != nil || n != 1 {
-		t.Fatalf("%d keys were forgotten", n)
+		t.Fatalf("%d keys were pruned", n)
 	}
 	answered := make(chan error, 1)
 	var second *int64
@@ -408,7 +408,7 @@ func TestAKeyThatExpiresWhileItIsAskedForIsNeverAnsweredWithNothing(t *testing.T
 		t.Fatal(second, err)
 	}
 
-	// A key that goes between the statements: what no lock allows, a trigger does, the first time.
+	// A trigger deletes the key between the statements of the first call, which locks prevent otherwise.
 	b.exec(t, `
 		create table public.taken ();
 		create function public.take() returns trigger language plpgsql as $$
@@ -422,20 +422,20 @@ func TestAKeyThatExpiresWhileItIsAskedForIsNeverAnsweredWithNothing(t *testing.T
 		create trigger take after insert on agent.idempotency for each statement execute function public.take()`)
 	third, err := insert(b.sql)
 	if err != nil || third == nil || *third <= *second {
-		t.Fatalf("the answer to a key that was taken away is %v, %v", third, err)
+		t.Fatalf("the call whose key was deleted returned %v, %v", third, err)
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where id = $1 and key = 'k'`, *third); n != 1 {
-		t.Errorf("%d events have the id", n)
+		t.Errorf("%d events have the returned id", n)
 	}
 }
 
-// waitForLock returns when some session of the database waits for a lock.
+// waitForLock returns when a session of the database waits for a lock.
 func (b env) waitForLock(t *testing.T) {
 	t.Helper()
 	watcher := pgtest.Connect(t, b.url)
 	for !pgtest.Query[bool](t, watcher, `select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')`) {
 		if t.Context().Err() != nil {
-			t.Fatal("nobody waits for a lock")
+			t.Fatal("no session waits for a lock")
 		}
 	}
 }

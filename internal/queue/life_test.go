@@ -13,9 +13,9 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// TestEveryEventIsFinishedOnceByWhoHoldsIt has many workers of two services claim one event at a time and ack, nack or release it at random, now and
-// then once more with a receipt that is used up. What they were told is held against each other and against history.
-func TestEveryEventIsFinishedOnceByWhoHoldsIt(t *testing.T) {
+// TestEveryEventIsFinishedOnceByItsLeaseHolder runs many workers of two services, which claim one event at a time and ack, nack or release it at random, and sometimes
+// repeat the call with an old receipt. The results are compared with each other and with history.
+func TestEveryEventIsFinishedOnceByItsLeaseHolder(t *testing.T) {
 	t.Parallel()
 	const events, workers = 4_000, 64
 	seed := rand.Uint64()
@@ -25,7 +25,7 @@ func TestEveryEventIsFinishedOnceByWhoHoldsIt(t *testing.T) {
 	b.exec(t, `select count(*) from agent.insert_events(array_fill(jsonb '{}', array[$1::int]))`, events)
 	first := pgtest.Query[int64](t, b.sql, `select min(id) from agent.event`)
 
-	// By an event's place: who holds it, how often it was given back, and how it ended.
+	// For each event: its holder, how often it was nacked, and its outcome.
 	var (
 		held     [events]atomic.Bool
 		nacked   [events]atomic.Int32
@@ -40,13 +40,13 @@ func TestEveryEventIsFinishedOnceByWhoHoldsIt(t *testing.T) {
 		}
 		e, at := got[0], got[0].ID-first
 		if !held[at].CompareAndSwap(false, true) {
-			return fmt.Errorf("event %d was claimed while somebody held it", e.ID)
+			return fmt.Errorf("event %d was claimed during another lease", e.ID)
 		}
 		if o := ended[at].Load(); o != nil {
 			return fmt.Errorf("event %d was claimed after it was %v", e.ID, o)
 		}
 		if n := nacked[at].Load(); e.Attempts != n+1 || len(e.Claimed) != int(n)+1 {
-			return fmt.Errorf("event %d was given back %d times and claimed as attempt %d (%v)", e.ID, n, e.Attempts, e.Claimed)
+			return fmt.Errorf("event %d was nacked %d times and claimed as attempt %d (%v)", e.ID, n, e.Attempts, e.Claimed)
 		}
 		switch n := r.IntN(10); {
 		case n == 0:
@@ -68,7 +68,7 @@ func TestEveryEventIsFinishedOnceByWhoHoldsIt(t *testing.T) {
 			for range 1 + r.IntN(5)/4 {
 				results, err := s.Ack(t.Context(), acks(lease(e)))
 				if err != nil || results[0].Err != nil || results[0].Outcome != queue.Done {
-					return errors.Join(err, fmt.Errorf("the ack of %d answered %+v", e.ID, results))
+					return errors.Join(err, fmt.Errorf("the ack of %d returned %+v", e.ID, results))
 				}
 			}
 			return nil
@@ -89,7 +89,7 @@ func TestEveryEventIsFinishedOnceByWhoHoldsIt(t *testing.T) {
 		return
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 0 {
-		t.Errorf("%d events are still there", n)
+		t.Errorf("%d events are still in the queue", n)
 	}
 	rows, _ := b.sql.Query(t.Context(), `select id, outcome, attempts, cardinality(claimed) from agent.event_hist`)
 	defer rows.Close()
@@ -108,7 +108,7 @@ func TestEveryEventIsFinishedOnceByWhoHoldsIt(t *testing.T) {
 		}
 		seen[id] = true
 		if at := id - first; outcome != ended[at].Load() || attempts != nacked[at].Load()+1 || claimed != attempts {
-			t.Errorf("event %d is %s in history after %d attempts (%d claims); its workers made it %v after giving it back %d times",
+			t.Errorf("event %d is %s in history after %d attempts (%d claims); its workers made it %v after %d nacks",
 				id, outcome, attempts, claimed, ended[at].Load(), nacked[at].Load())
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// heard returns a session that listens from now on.
-func heard(t *testing.T, url string) *pgx.Conn {
+// listen returns a session that listens for notifications.
+func listen(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
 	conn := pgtest.Connect(t, url)
 	if _, err := conn.Exec(t.Context(), `listen agent_event`); err != nil {
@@ -23,8 +23,8 @@ func heard(t *testing.T, url string) *pgx.Conn {
 	return conn
 }
 
-// until returns the notifications that a session has heard before one of its own, by their queues.
-func until(t *testing.T, conn *pgx.Conn) map[string]int {
+// received returns the number of notifications received so far, by queue.
+func received(t *testing.T, conn *pgx.Conn) map[string]int {
 	t.Helper()
 	if _, err := conn.Exec(t.Context(), `notify agent_event, 'the end'`); err != nil {
 		t.Fatal(err)
@@ -43,14 +43,14 @@ func until(t *testing.T, conn *pgx.Conn) map[string]int {
 	}
 }
 
-func TestOtherServicesAreWokenAtAnyRateByFewNotifications(t *testing.T) {
+func TestFewNotificationsWakeOtherServicesAtAnyInsertRate(t *testing.T) {
 	t.Parallel()
 	b := setup(t, neverPolls)
-	running(t, b.Service)
-	listening(t, b)
+	runService(t, b.Service)
+	awaitListening(t, b)
 	sender := anotherService(t, b.url, neverPolls)
-	running(t, sender)
-	conn := heard(t, b.url)
+	runService(t, sender)
+	conn := listen(t, b.url)
 	send := func(q string) {
 		if _, err := sender.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{}`), Queue: q}}); err != nil {
 			t.Error(err)
@@ -74,18 +74,18 @@ func TestOtherServicesAreWokenAtAnyRateByFewNotifications(t *testing.T) {
 	start := time.Now()
 	slow := time.NewTicker(30 * time.Millisecond)
 	defer slow.Stop()
-	for range 20 { // each after more than the interval
+	for range 20 { // each more than the interval after the last
 		<-slow.C
 		send(queue.Default)
 		<-claimed
 	}
-	for range 20 { // within the interval of another notification: this one has to wait
+	for range 20 { // within the interval after another notification, so this one is delayed
 		<-slow.C
 		send("other")
 		send(queue.Default)
 		<-claimed
 	}
-	worker.Go(func() { // as many as there can be
+	worker.Go(func() { // as fast as possible
 		for range 150 {
 			send(queue.Default)
 		}
@@ -95,13 +95,13 @@ func TestOtherServicesAreWokenAtAnyRateByFewNotifications(t *testing.T) {
 			t.FailNow()
 		}
 	}
-	n, most := until(t, conn)[queue.Default], int(time.Since(start)/(20*time.Millisecond))+2
+	n, most := received(t, conn)[queue.Default], int(time.Since(start)/(20*time.Millisecond))+2
 	if n > most {
 		t.Errorf("%d notifications, want %d at most", n, most)
 	}
 }
 
-func TestShorterQueuesNotifyTheDefaultQueueToo(t *testing.T) {
+func TestEventsWithoutAQueueNotifyTheDefaultQueue(t *testing.T) {
 	t.Parallel()
 	sql := sqlBench(t)
 	if _, err := sql.Exec(t.Context(), `listen agent_event`); err != nil {
@@ -110,7 +110,7 @@ func TestShorterQueuesNotifyTheDefaultQueueToo(t *testing.T) {
 	if _, err := sql.Exec(t.Context(), `select agent.insert_events(array['{}', '{}']::jsonb[], array['a'])`); err != nil {
 		t.Fatal(err)
 	}
-	if got := until(t, sql); len(got) != 2 || got["a"] != 1 || got[queue.Default] != 1 {
+	if got := received(t, sql); len(got) != 2 || got["a"] != 1 || got[queue.Default] != 1 {
 		t.Errorf("notified %v, want a and default", got)
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// A plan that a session made while a table was nearly empty serves it until the table is analyzed again, however much has come
-// and gone since. So a search by id must not find the indexes that keep an order attractive, not even then.
-func TestSearchesByIDUseTheIndexOfTheIDsInTablesThatSeemEmpty(t *testing.T) {
+// A session uses a plan made for a nearly empty table until the table is analyzed again, however much the table has grown.
+// Such a plan of a search by id must use the index of ids, too, and not an index that supports an order.
+func TestSearchByIDUsesTheIDIndexWhenPlannedForEmptyTables(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]string{
 		"never analyzed": `select 1`,
@@ -55,7 +55,7 @@ func TestSearchesByIDUseTheIndexOfTheIDsInTablesThatSeemEmpty(t *testing.T) {
 				plan := strings.Join(lines, "\n")
 				for _, order := range []string{"queue_vt_id", "outcome_ts"} {
 					if strings.Contains(plan, order) {
-						t.Errorf("%s goes by an index that keeps an order:\n%s", statement, plan)
+						t.Errorf("%s does not use the index of ids:\n%s", statement, plan)
 					}
 				}
 				if _, err := sql.Exec(t.Context(), `deallocate lookup`); err != nil {
@@ -66,8 +66,8 @@ func TestSearchesByIDUseTheIndexOfTheIDsInTablesThatSeemEmpty(t *testing.T) {
 	}
 }
 
-// However many events of other lanes there are, and of the same one that are not claimable, a claim looks at hardly more than it takes.
-func TestClaimsWalkOverNoOthers(t *testing.T) {
+// A claim fetches few events beyond those it claims, however many are in other lanes or not claimable.
+func TestClaimScansNoOtherEvents(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	b.exec(t, `
@@ -83,14 +83,14 @@ func TestClaimsWalkOverNoOthers(t *testing.T) {
 		, (interval '-1 hour', 'other', 0, 0)  -- of another type, and older
 		, (interval '-1 hour', 'other', 3, 0)  -- of a lane that comes later
 		) as l (due, type, priority, attempts)`)
-	mine := b.put(t, queue.InsertParams{Type: "mine"}, queue.InsertParams{Type: "mine"})
+	mine := b.insertEvents(t, queue.InsertParams{Type: "mine"}, queue.InsertParams{Type: "mine"})
 	for name, claim := range map[string]string{
-		"typed":              `select id from agent.claim_events(_types => array['mine'])`,
-		"typed, random":      `select id from agent.claim_events(_types => array['mine'], _order => 'random')`,
-		"of several types":   `select id from agent.claim_events(_types => array['none', 'mine'])`,
-		"untyped":            `select id from agent.claim_events()`,
-		"untyped, random":    `select id from agent.claim_event()`,
-		"of what is to come": `select case when agent.next_vt() > interval '0' then 0 end`,
+		"typed":            `select id from agent.claim_events(_types => array['mine'])`,
+		"typed, random":    `select id from agent.claim_events(_types => array['mine'], _order => 'random')`,
+		"of several types": `select id from agent.claim_events(_types => array['none', 'mine'])`,
+		"untyped":          `select id from agent.claim_events()`,
+		"untyped, random":  `select id from agent.claim_event()`,
+		"next vt":          `select case when agent.next_vt() > interval '0' then 0 end`,
 	} {
 		tx, err := b.sql.Begin(t.Context())
 		if err != nil {

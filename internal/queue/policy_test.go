@@ -20,7 +20,7 @@ func (b env) policy(t *testing.T, p queue.Policy) queue.Policy {
 	return put
 }
 
-func TestPolicyIsKeptWhole(t *testing.T) {
+func TestPolicyIsStoredAndReplacedWhole(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	want := queue.Policy{
@@ -37,14 +37,14 @@ func TestPolicyIsKeptWhole(t *testing.T) {
 		t.Errorf("got %+v, %+v", got, got.Backoff)
 	}
 	if got := b.policy(t, queue.Policy{}); got.MaxAttempts != nil || got.InvisibleFor != nil || got.Backoff != nil || got.Paused || got.Retention != nil {
-		t.Errorf("what is left out stays: %+v", got)
+		t.Errorf("omitted fields were kept: %+v", got)
 	}
 	if none, err := b.GetPolicy(t.Context(), "never"); err != nil || none.UpdatedAt != nil || none.Queue != "never" {
 		t.Errorf("a queue without a policy: %+v, %v", none, err)
 	}
 }
 
-func TestPolicyThatMakesNoSenseIsRefused(t *testing.T) {
+func TestInvalidPolicyIsRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	backoff := queue.Backoff{Kind: queue.Constant, Base: time.Second}
@@ -65,11 +65,11 @@ func TestPolicyThatMakesNoSenseIsRefused(t *testing.T) {
 		}
 	}
 	if _, err := b.PutPolicy(t.Context(), queue.Policy{Queue: "no name"}); !errors.Is(err, queue.ErrInvalid) {
-		t.Errorf("a name that is none: %v", err)
+		t.Errorf("an invalid name: %v", err)
 	}
 }
 
-func TestNackWaitsAsThePolicySays(t *testing.T) {
+func TestNackDelayFollowsThePolicysBackoff(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		backoff queue.Backoff
@@ -87,28 +87,28 @@ func TestNackWaitsAsThePolicySays(t *testing.T) {
 			t.Parallel()
 			b := setup(t, nil)
 			b.policy(t, queue.Policy{Backoff: &c.backoff})
-			id := b.put(t, queue.InsertParams{})[0]
+			id := b.insertEvents(t, queue.InsertParams{})[0]
 			for i, want := range c.want {
-				e := b.takeOne(t)
+				e := b.claimOne(t)
 				before := now(t, b.sql)
 				r, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(e), Error: "no"})
 				if err != nil {
 					t.Fatal(err)
 				}
 				if d := r.VT.Sub(before) - want; d < 0 || d > 20*time.Second {
-					t.Errorf("after attempt %d it waits %v, want %v", i+1, r.VT.Sub(before), want)
+					t.Errorf("after attempt %d, the delay is %v, want %v", i+1, r.VT.Sub(before), want)
 				}
 				b.endLease(t, id)
 			}
-			e := b.takeOne(t)
+			e := b.claimOne(t)
 			if r, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(e), Delay: new(time.Duration(0))}); err != nil || r.VT.After(now(t, b.sql)) {
-				t.Errorf("a delay that is given counts: %+v, %v", r, err)
+				t.Errorf("a nack with a delay: %+v, %v", r, err)
 			}
 		})
 	}
 }
 
-func TestJitterSpreadsTheDelayAndEndsAtTheMax(t *testing.T) {
+func TestJitterVariesTheDelayUpToTheMaximum(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	b.policy(t, queue.Policy{Backoff: &queue.Backoff{Kind: queue.Constant, Base: 100 * time.Second, Jitter: 0.5, Max: new(120 * time.Second)}})
@@ -122,7 +122,7 @@ func TestJitterSpreadsTheDelayAndEndsAtTheMax(t *testing.T) {
 	}
 }
 
-func TestNackOnTheLastAttemptFails(t *testing.T) {
+func TestNackOnTheLastAttemptFailsTheEvent(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		policy *int
@@ -136,12 +136,12 @@ func TestNackOnTheLastAttemptFails(t *testing.T) {
 			t.Parallel()
 			b := setup(t, nil)
 			b.policy(t, queue.Policy{MaxAttempts: c.policy})
-			id := b.put(t, queue.InsertParams{MaxAttempts: c.event})[0]
-			if r, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(b.takeOne(t)), Error: "first"}); err != nil || r.Outcome != "" {
+			id := b.insertEvents(t, queue.InsertParams{MaxAttempts: c.event})[0]
+			if r, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(b.claimOne(t)), Error: "first"}); err != nil || r.Outcome != "" {
 				t.Fatalf("the first nack: %+v, %v", r, err)
 			}
-			last := queue.NackParams{Lease: lease(b.takeOne(t)), Error: "second"}
-			for range 2 { // the second time is a repetition
+			last := queue.NackParams{Lease: lease(b.claimOne(t)), Error: "second"}
+			for range 2 { // the second is a repetition
 				if r, err := b.Nack(t.Context(), last); err != nil || r.Outcome != queue.Failed {
 					t.Errorf("the last nack: %+v, %v", r, err)
 				}
@@ -157,11 +157,11 @@ func TestNackOnTheLastAttemptFails(t *testing.T) {
 	}
 }
 
-func TestNackOfWhatCannotSucceedFails(t *testing.T) {
+func TestNackThatIsNotRetryableFailsTheEvent(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	id := b.put(t, queue.InsertParams{})[0]
-	p := queue.NackParams{Lease: lease(b.takeOne(t)), Error: "never", Retryable: new(false)}
+	id := b.insertEvents(t, queue.InsertParams{})[0]
+	p := queue.NackParams{Lease: lease(b.claimOne(t)), Error: "never", Retryable: new(false)}
 	for range 2 {
 		if r, err := b.Nack(t.Context(), p); err != nil || r.Outcome != queue.Failed {
 			t.Errorf("nacked: %+v, %v", r, err)
@@ -171,61 +171,61 @@ func TestNackOfWhatCannotSucceedFails(t *testing.T) {
 		t.Errorf("in history: %+v", e)
 	}
 	if _, err := b.Nack(t.Context(), queue.NackParams{Lease: p.Lease}); !errors.Is(err, queue.ErrLeaseLost) {
-		t.Errorf("a nack that wants it back: %v", err)
+		t.Errorf("a nack without final: %v", err)
 	}
 }
 
-func TestLeaseThatRunsOutCountsAsThePolicySays(t *testing.T) {
+func TestEndedLeasesCountTowardsThePolicysMaxAttempts(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	b.policy(t, queue.Policy{MaxAttempts: new(5), InvisibleFor: new(time.Hour)})
-	id := b.put(t, queue.InsertParams{})[0]
+	id := b.insertEvents(t, queue.InsertParams{})[0]
 	for range 5 {
-		e := b.take(t, queue.ClaimParams{MaxAttempts: 1}, 1)[0]
-		near(t, "the end of the lease", e.VT, now(t, b.sql).Add(time.Hour))
+		e := b.claim(t, queue.ClaimParams{MaxAttempts: 1}, 1)[0]
+		checkNear(t, "the end of the lease", e.VT, now(t, b.sql).Add(time.Hour))
 		b.endLease(t, id)
 		if n, err := b.Sweep(t.Context(), queue.SweepParams{MaxAttempts: 1}); err != nil || n != 0 && e.Attempts < 5 {
 			t.Fatalf("swept %d after attempt %d, %v", n, e.Attempts, err)
 		}
 	}
 	if e := b.get(t, id); e.Outcome != queue.Expired || e.ErrorCount != 5 {
-		t.Errorf("it is %+v", e)
+		t.Errorf("the event is %+v", e)
 	}
-	handed, _ := handedOver(t, b, queue.ClaimParams{}, queue.InsertParams{Event: json.RawMessage(`{}`)})
-	near(t, "the end of a lease on what was handed over", handed[0].VT, now(t, b.sql).Add(time.Hour))
+	handed, _ := insertWhileWaiting(t, b, queue.ClaimParams{}, queue.InsertParams{Event: json.RawMessage(`{}`)})
+	checkNear(t, "the end of a lease on what was handed over", handed[0].VT, now(t, b.sql).Add(time.Hour))
 	vt, err := b.Extend(t.Context(), lease(handed[0]), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	near(t, "the end of a lease that was extended", vt, now(t, b.sql).Add(time.Hour))
+	checkNear(t, "the end of a lease that was extended", vt, now(t, b.sql).Add(time.Hour))
 }
 
-func TestHistoryOfAQueueIsKeptAsItsPolicySays(t *testing.T) {
+func TestHistoryIsPrunedByThePolicysRetention(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	b.policy(t, queue.Policy{Retention: new(48 * time.Hour)})
 	for i, days := range []int{1, 3, 4, 30} {
-		aged(t, b.sql, int64(i), days)
+		insertOldHistory(t, b.sql, int64(i), days)
 	}
 	b.exec(t, `update agent.event_hist set queue = 'default' where id <> 3`)
 	if n := pgtest.Query[int](t, b.sql, `select agent.prune_history(1)`); n != 1 {
-		t.Errorf("forgot %d events, asked for one", n)
+		t.Errorf("pruned %d events, want 1", n)
 	}
 	if n := pgtest.Query[int](t, b.sql, `select agent.prune_history()`); n != 1 {
-		t.Errorf("forgot %d events", n)
+		t.Errorf("pruned %d events", n)
 	}
 	if left := pgtest.Query[[]int64](t, b.sql, `select array_agg(id order by id) from agent.event_hist`); len(left) != 2 || left[0] != 0 || left[1] != 3 {
-		t.Errorf("left are %v", left)
+		t.Errorf("the remaining events are %v", left)
 	}
 }
 
-func TestQueueWithNothingButAPolicyIsListed(t *testing.T) {
+func TestQueueWithOnlyAPolicyIsListed(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	b.policy(t, queue.Policy{Paused: true})
-	b.put(t, queue.InsertParams{Queue: "other"})
+	b.insertEvents(t, queue.InsertParams{Queue: "other"})
 	stats, err := b.queues(t, 0)
 	if err != nil || len(stats) != 2 || stats[0].Queue != queue.Default || !stats[0].Paused || stats[1].Paused {
-		t.Errorf("listed are %+v, %v", stats, err)
+		t.Errorf("got %+v, %v", stats, err)
 	}
 }

@@ -30,7 +30,7 @@ func pooled(t *testing.T, pooler *faults.Pooler, listenURL string) *pg.Database 
 func TestServiceWorksBehindAPoolerInTransactionMode(t *testing.T) {
 	t.Parallel()
 	server := faults.Start(t, quick)
-	// Each transaction may get another session, and what one leaves behind is met by the next.
+	// Each transaction can get another session, with the settings that the previous one left.
 	pooler := faults.StartPooler(t, server, "transaction", "default_pool_size = 3")
 	if _, err := migrate.Run(t.Context(), migrate.Config{DatabaseURL: pooler.URL()}); err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestServiceWorksBehindAPoolerInTransactionMode(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	running(t, s)
+	runService(t, s)
 
 	ctx := t.Context()
 	errs := make(chan error)
@@ -88,24 +88,24 @@ func TestServiceWorksBehindAPoolerInTransactionMode(t *testing.T) {
 		}
 	}
 
-	// Other clients of the pooler find the sessions as they would be without the service.
+	// The service must leave no settings behind in the pooler's sessions.
 	conn := pgtest.Connect(t, pooler.URL()+"&default_query_exec_mode=exec")
 	for range 50 {
 		if got := pgtest.Query[string](t, conn, `select current_setting('lock_timeout') || ' ' || current_setting('statement_timeout')`); got != "0 0" {
-			t.Fatalf("a session of the pool has timeouts %s", got)
+			t.Fatalf("a session of the pooler has the timeouts %s", got)
 		}
 	}
 
 	deadline := time.Now().Add(30 * time.Second)
 	for !s.Server().Hears {
 		if time.Now().After(deadline) {
-			t.Fatal("the listener does not hear through the direct connection")
+			t.Fatal("the listener receives nothing through the direct connection")
 		}
-		time.Sleep(20 * time.Millisecond) //nolint:forbidigo // there is no signal for it
+		time.Sleep(20 * time.Millisecond) //nolint:forbidigo // there is no event to wait for
 	}
 }
 
-func TestListenerSaysThatItHearsNothingThroughAPooler(t *testing.T) {
+func TestListenerReportsMissingNotificationsBehindAPooler(t *testing.T) {
 	t.Parallel()
 	server := faults.Start(t, quick)
 	pooler := faults.StartPooler(t, server, "transaction")
@@ -121,10 +121,10 @@ func TestListenerSaysThatItHearsNothingThroughAPooler(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- l.Run(ctx) }()
 	if err := <-failed; !strings.Contains(err.Error(), "QUEUED_LISTEN_URL") {
-		t.Errorf("it says %v", err)
+		t.Errorf("the listener reports %v", err)
 	}
 	if l.IsReceiving() {
-		t.Error("it says that it hears")
+		t.Error("the listener reports that it receives notifications")
 	}
 	stop()
 	if err := <-done; err != nil {
@@ -132,7 +132,7 @@ func TestListenerSaysThatItHearsNothingThroughAPooler(t *testing.T) {
 	}
 }
 
-func TestPoolerWithoutAFreeConnectionIsAnErrorThatSaysSo(t *testing.T) {
+func TestPoolerWithoutAFreeConnectionFailsWithAClearError(t *testing.T) {
 	t.Parallel()
 	server := faults.Start(t, quick)
 	pooler := faults.StartPooler(t, server, "session", "default_pool_size = 1", "reserve_pool_size = 0")

@@ -17,21 +17,21 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// env is a service on a database of its own, with a session beside it that sees and bends what the service cannot.
+// env is a service on its own database, and a superuser's session to inspect and change that database.
 type env struct {
 	*queue.Service
 	url string
 	sql *pgx.Conn
 }
 
-// setup returns an env; change, if not nil, changes the service's configuration.
+// setup returns an env. change, if not nil, modifies the service's configuration.
 func setup(t *testing.T, change func(*queue.Config)) env {
 	t.Helper()
 	url := pgtest.New(t).URL
 	return env{Service: anotherService(t, url, change), url: url, sql: pgtest.Connect(t, url)}
 }
 
-// anotherService returns another service on the database at url, as the role that services have.
+// anotherService returns another service on the database at url.
 func anotherService(t *testing.T, url string, change func(*queue.Config)) *queue.Service {
 	t.Helper()
 	cfg := queue.Config{DatabaseURL: pgtest.AsService(url), Logger: zerolog.New(zerolog.NewTestWriter(t))}
@@ -50,8 +50,8 @@ func anotherService(t *testing.T, url string, change func(*queue.Config)) *queue
 	return s
 }
 
-// running makes s.Run go until the test ends.
-func running(t *testing.T, s *queue.Service) {
+// runService runs s.Run until the test ends.
+func runService(t *testing.T, s *queue.Service) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -64,7 +64,7 @@ func running(t *testing.T, s *queue.Service) {
 	})
 }
 
-// exec runs a statement beside the service.
+// exec runs a statement in the session of the env.
 func (b env) exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
 	if _, err := b.sql.Exec(t.Context(), sql, args...); err != nil {
@@ -72,8 +72,8 @@ func (b env) exec(t *testing.T, sql string, args ...any) {
 	}
 }
 
-// post enqueues payloads into a queue and returns their ids.
-func (b env) post(t *testing.T, q string, payloads ...string) []int64 {
+// insert inserts payloads into a queue and returns the ids.
+func (b env) insert(t *testing.T, q string, payloads ...string) []int64 {
 	t.Helper()
 	params := make([]queue.InsertParams, len(payloads))
 	for i, p := range payloads {
@@ -90,18 +90,18 @@ func (b env) post(t *testing.T, q string, payloads ...string) []int64 {
 	return ids
 }
 
-// postN enqueues n numbered events.
-func (b env) postN(t *testing.T, q string, n int) []int64 {
+// insertN inserts n numbered events.
+func (b env) insertN(t *testing.T, q string, n int) []int64 {
 	t.Helper()
 	payloads := make([]string, n)
 	for i := range payloads {
 		payloads[i] = fmt.Sprintf(`{"n":%d}`, i)
 	}
-	return b.post(t, q, payloads...)
+	return b.insert(t, q, payloads...)
 }
 
-// take claims and fails the test unless it gets want events.
-func (b env) take(t *testing.T, p queue.ClaimParams, want int) []queue.Event {
+// claim claims events, and fails the test unless it gets want of them.
+func (b env) claim(t *testing.T, p queue.ClaimParams, want int) []queue.Event {
 	t.Helper()
 	events, err := b.Claim(t.Context(), p)
 	if err != nil {
@@ -113,19 +113,19 @@ func (b env) take(t *testing.T, p queue.ClaimParams, want int) []queue.Event {
 	return events
 }
 
-// takeOne claims one event of the default queue.
-func (b env) takeOne(t *testing.T) queue.Event {
+// claimOne claims one event from the default queue.
+func (b env) claimOne(t *testing.T) queue.Event {
 	t.Helper()
-	return b.take(t, queue.ClaimParams{MaxAttempts: 100}, 1)[0]
+	return b.claim(t, queue.ClaimParams{MaxAttempts: 100}, 1)[0]
 }
 
-// endLease makes every lease on an event run out, by the clock that counts: the database's.
+// endLease ends the lease on an event, by moving its vt.
 func (b env) endLease(t *testing.T, id int64) {
 	t.Helper()
 	b.exec(t, `update agent.event set vt = now() - interval '1 ms' where id = $1`, id)
 }
 
-// acks finishes leases without a result.
+// acks returns acks of leases, without results.
 func acks(leases ...queue.Lease) []queue.Ack {
 	all := make([]queue.Ack, len(leases))
 	for i, l := range leases {
@@ -136,7 +136,7 @@ func acks(leases ...queue.Lease) []queue.Ack {
 
 func lease(e queue.Event) queue.Lease { return queue.Lease{ID: e.ID, Receipt: e.Receipt} }
 
-// ack finishes one lease and returns its result.
+// ack acks one lease and returns the result.
 func (b env) ack(t *testing.T, l queue.Lease) queue.AckResult {
 	t.Helper()
 	results, err := b.Ack(t.Context(), acks(l))
@@ -144,12 +144,12 @@ func (b env) ack(t *testing.T, l queue.Lease) queue.AckResult {
 		t.Fatal(err)
 	}
 	if len(results) != 1 || results[0].ID != l.ID {
-		t.Fatalf("ack of %d answered %+v", l.ID, results)
+		t.Fatalf("ack of %d returned %+v", l.ID, results)
 	}
 	return results[0]
 }
 
-// get looks an event up.
+// get returns an event.
 func (b env) get(t *testing.T, id int64) queue.Event {
 	t.Helper()
 	e, err := b.Get(t.Context(), id)
@@ -159,7 +159,7 @@ func (b env) get(t *testing.T, id int64) queue.Event {
 	return e
 }
 
-func sameIDs(t *testing.T, events []queue.Event, want []int64) {
+func checkIDs(t *testing.T, events []queue.Event, want []int64) {
 	t.Helper()
 	got := make([]int64, len(events))
 	for i, e := range events {
@@ -170,7 +170,7 @@ func sameIDs(t *testing.T, events []queue.Event, want []int64) {
 	}
 }
 
-func near(t *testing.T, what string, got, want time.Time) {
+func checkNear(t *testing.T, what string, got, want time.Time) {
 	t.Helper()
 	if d := got.Sub(want).Abs(); d > 20*time.Second {
 		t.Errorf("%s is %v, want about %v", what, got, want)

@@ -19,17 +19,17 @@ func executions(t *testing.T, s *queue.Service) []queue.Execution {
 	return all
 }
 
-func TestAcksKeepTheStatisticsOfExecutions(t *testing.T) {
+func TestAcksUpdateTheExecutionStatistics(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	other := anotherService(t, b.url, nil)
-	b.put(t, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "a"}, queue.InsertParams{}, queue.InsertParams{Type: "a"})
+	b.insertEvents(t, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "a"}, queue.InsertParams{}, queue.InsertParams{Type: "a"})
 	for i, s := range []*queue.Service{b.Service, other, b.Service, b.Service} {
 		events, err := s.Claim(t.Context(), queue.ClaimParams{Worker: "w"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The claim's time, as if it had taken so many seconds.
+		// As if the event had been claimed this many seconds ago.
 		b.exec(t, `update agent.event set claimed = array[clock_timestamp() - make_interval(secs => $2)] where id = $1`, events[0].ID, 10*(i+1))
 		if r, err := s.Ack(t.Context(), acks(queue.Lease{ID: events[0].ID})); err != nil || r[0].Err != nil {
 			t.Fatal(r, err)
@@ -37,7 +37,7 @@ func TestAcksKeepTheStatisticsOfExecutions(t *testing.T) {
 	}
 	b.exec(t, `select agent.delete_event(e.id) from agent.claim_event(_worker => 'sql') e`)
 
-	executions(t, other) // which writes what it has
+	executions(t, other) // writes what the other service has counted
 	got := executions(t, b.Service)
 	if len(got) != 3 {
 		t.Fatalf("got %+v", got)
@@ -50,9 +50,9 @@ func TestAcksKeepTheStatisticsOfExecutions(t *testing.T) {
 		w.Total.Round(time.Second) != 60*time.Second || w.Average.Round(time.Second) != 20*time.Second || w.Latest.Round(time.Second) != 30*time.Second {
 		t.Errorf("got %+v", w)
 	}
-	near(t, "the time of the latest", w.LatestAt, now(t, b.sql))
+	checkNear(t, "the time of the latest", w.LatestAt, now(t, b.sql))
 
-	// What is left of processes and transactions that are no more is folded.
+	// Rows of ended processes and transactions are folded.
 	if n := pgtest.Query[int](t, b.sql, `select agent.prune_executions()`); n != 4 {
 		t.Errorf("%d rows were folded", n)
 	}
@@ -62,22 +62,22 @@ func TestAcksKeepTheStatisticsOfExecutions(t *testing.T) {
 	folded := executions(t, b.Service)
 	for i := range got {
 		if got[i].Cycles != folded[i].Cycles || got[i].Total != folded[i].Total || got[i].Latest != folded[i].Latest || !got[i].LatestAt.Equal(folded[i].LatestAt) {
-			t.Errorf("was %+v, is %+v", got[i], folded[i])
+			t.Errorf("before folding %+v, after %+v", got[i], folded[i])
 		}
 	}
 	b.exec(t, `update agent.execution set latest_at = now() - interval '31 days' where worker = 'w'`)
 	b.exec(t, `select agent.prune_executions()`)
 	if left := executions(t, b.Service); len(left) != 1 || left[0].Worker != "sql" {
-		t.Errorf("left are %+v", left)
+		t.Errorf("the remaining rows are %+v", left)
 	}
 }
 
-func TestStatisticsAreWrittenWhenNoAckTakesThemAlong(t *testing.T) {
+func TestStatisticsAreWrittenWithoutFurtherAcks(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	running(t, b.Service)
-	b.put(t, queue.InsertParams{Type: "a"})
-	b.ack(t, lease(b.takeOne(t)))
+	runService(t, b.Service)
+	b.insertEvents(t, queue.InsertParams{Type: "a"})
+	b.ack(t, lease(b.claimOne(t)))
 	eventually(t, "the database has the statistics", func() bool {
 		return pgtest.Query[int](t, b.sql, `select count(*) from agent.execution`) == 1
 	})
@@ -87,7 +87,7 @@ func TestCloseWritesTheStatistics(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	s := anotherService(t, b.url, nil)
-	b.put(t, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "a"})
+	b.insertEvents(t, queue.InsertParams{Type: "a"}, queue.InsertParams{Type: "a"})
 	for range 2 {
 		events, err := s.Claim(t.Context(), queue.ClaimParams{})
 		if err != nil {
@@ -105,15 +105,15 @@ func TestCloseWritesTheStatistics(t *testing.T) {
 	}
 }
 
-func TestLivingProcessesAreListedWithTheirMetrics(t *testing.T) {
+func TestRunningProcessesAreListedWithTheirMetrics(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.SchemaVersion = "0.0.1" })
 	other := anotherService(t, b.url, nil)
 	ctx, stop := context.WithCancel(t.Context())
 	stopped := make(chan error, 1)
 	go func() { stopped <- other.Run(ctx) }()
-	b.put(t, queue.InsertParams{}, queue.InsertParams{})
-	b.ack(t, lease(b.takeOne(t)))
+	b.insertEvents(t, queue.InsertParams{}, queue.InsertParams{})
+	b.ack(t, lease(b.claimOne(t)))
 	processes := func() []queue.Process {
 		t.Helper()
 		all, err := b.Processes(t.Context())
@@ -140,12 +140,12 @@ func TestLivingProcessesAreListedWithTheirMetrics(t *testing.T) {
 		}
 	}
 	if !found {
-		t.Errorf("listed are %+v", processes())
+		t.Errorf("the processes are %+v", processes())
 	}
 	b.exec(t, `select agent.report_process('dead', 'host:1', array['posted'], array['7'])`)
 	b.exec(t, `update agent.process_metric set updated_at = now() - interval '1 hour' where id = 'dead'`)
 	if n := len(processes()); n != 2 {
-		t.Errorf("%d processes are listed beside a dead one", n)
+		t.Errorf("%d processes are listed with a dead one", n)
 	}
 	stop()
 	if err := <-stopped; err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// load puts n events into a queue, of each of the states in turn.
-func load(t *testing.T, b env, q string, n int, states ...queue.State) {
+// loadQueue inserts n events into a queue, with each of the states in turn.
+func loadQueue(t *testing.T, b env, q string, n int, states ...queue.State) {
 	t.Helper()
 	b.exec(t, `
 		insert into agent.event (event, queue, vt, attempts, claimed)
@@ -22,8 +22,8 @@ func load(t *testing.T, b env, q string, n int, states ...queue.State) {
 		cross join lateral (select ($3::text[])[1 + i % cardinality($3)]) s (state)`, q, n, states)
 }
 
-// past puts n events into history that ended some time ago, of each of the outcomes in turn.
-func past(t *testing.T, b env, q string, ago time.Duration, n int, outcomes ...queue.Outcome) {
+// loadHistory inserts n events into history that ended this long ago, with each of the outcomes in turn.
+func loadHistory(t *testing.T, b env, q string, ago time.Duration, n int, outcomes ...queue.Outcome) {
 	t.Helper()
 	b.exec(t, `
 		insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, outcome, finished_at)
@@ -41,8 +41,8 @@ func (b env) queues(t *testing.T, lately time.Duration) ([]queue.QueueStats, err
 	return page.Queues, err
 }
 
-// counted returns the statistics of one queue.
-func counted(t *testing.T, b env, q string) queue.QueueStats {
+// statsOf returns the statistics of one queue.
+func statsOf(t *testing.T, b env, q string) queue.QueueStats {
 	t.Helper()
 	queues, err := b.queues(t, time.Hour)
 	if err != nil {
@@ -57,12 +57,12 @@ func counted(t *testing.T, b env, q string) queue.QueueStats {
 	return s
 }
 
-// about fails the test unless the middle one of some estimates is within a fifth of the truth. A single one is off by more than that now and then.
-func about(t *testing.T, what string, truth int64, estimates []int64) {
+// checkEstimate fails the test unless the median of the estimates is within a fifth of the truth. A single estimate can be further off.
+func checkEstimate(t *testing.T, what string, truth int64, estimates []int64) {
 	t.Helper()
 	slices.Sort(estimates)
 	if e := estimates[len(estimates)/2]; e < truth*4/5 || e > truth*6/5 {
-		t.Errorf("%s: estimated at %v, there are %d", what, estimates, truth)
+		t.Errorf("%s: the estimates are %v, want about %d", what, estimates, truth)
 	}
 }
 
@@ -70,27 +70,27 @@ func TestCountsAreExactWithinTheBounds(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	if queues, err := b.queues(t, time.Hour); err != nil || len(queues) != 0 {
-		t.Errorf("of nothing: %+v, %v", queues, err)
+		t.Errorf("without events: %+v, %v", queues, err)
 	}
-	load(t, b, "a", 1, queue.Ready)
-	if got := counted(t, b, "a"); got != (queue.QueueStats{Queue: "a", Ready: 1}) {
-		t.Errorf("of one event: %+v", got)
+	loadQueue(t, b, "a", 1, queue.Ready)
+	if got := statsOf(t, b, "a"); got != (queue.QueueStats{Queue: "a", Ready: 1}) {
+		t.Errorf("with one event: %+v", got)
 	}
-	load(t, b, "a", 10_000, queue.Ready, queue.Scheduled)
-	load(t, b, "a", 1_999, queue.Ready)
-	load(t, b, "b", 8_000, queue.Leased)
-	load(t, b, "b", 1, queue.Scheduled)
-	past(t, b, "b", 2*time.Hour, 100, queue.Done, queue.Expired)
-	past(t, b, "b", time.Minute, 60, queue.Done, queue.Failed, queue.Expired)
-	past(t, b, "b", time.Minute, 680, queue.Done)
-	past(t, b, "b", time.Minute, 10, queue.Expired)
-	past(t, b, "c", time.Minute, 9, queue.Expired)
+	loadQueue(t, b, "a", 10_000, queue.Ready, queue.Scheduled)
+	loadQueue(t, b, "a", 1_999, queue.Ready)
+	loadQueue(t, b, "b", 8_000, queue.Leased)
+	loadQueue(t, b, "b", 1, queue.Scheduled)
+	loadHistory(t, b, "b", 2*time.Hour, 100, queue.Done, queue.Expired)
+	loadHistory(t, b, "b", time.Minute, 60, queue.Done, queue.Failed, queue.Expired)
+	loadHistory(t, b, "b", time.Minute, 680, queue.Done)
+	loadHistory(t, b, "b", time.Minute, 10, queue.Expired)
+	loadHistory(t, b, "c", time.Minute, 9, queue.Expired)
 	for _, want := range []queue.QueueStats{
 		{Queue: "a", Ready: 7_000, Scheduled: 5_000},
 		{Queue: "b", Scheduled: 1, Leased: 8_000, DoneLately: 700, ExpiredLately: 30},
 		{Queue: "c", ExpiredLately: 9},
 	} {
-		if got := counted(t, b, want.Queue); got != want {
+		if got := statsOf(t, b, want.Queue); got != want {
 			t.Errorf("counted %+v, want %+v", got, want)
 		}
 	}
@@ -100,57 +100,57 @@ func TestCountsAreExactWithinTheBounds(t *testing.T) {
 	b.exec(t, `delete from agent.event_hist where queue = 'b'`)
 	for range 2 {
 		for _, want := range []queue.QueueStats{{Queue: "b", Leased: 3}, {Queue: "c", ExpiredLately: 9}} {
-			if got := counted(t, b, want.Queue); got != want {
-				t.Errorf("after most were deleted: counted %+v, want %+v", got, want)
+			if got := statsOf(t, b, want.Queue); got != want {
+				t.Errorf("after most events were deleted: got %+v, want %+v", got, want)
 			}
 		}
 		b.exec(t, `vacuum agent.event, agent.event_hist`)
 	}
 }
 
-func TestDeepQueueIsEstimatedAndThoseBesideItAreCounted(t *testing.T) {
+func TestDeepQueueIsEstimatedAndOthersAreCounted(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	load(t, b, "small", 300, queue.Ready)
-	load(t, b, "deep", 160_000, queue.Ready, queue.Scheduled, queue.Leased, queue.Ready)
-	load(t, b, "small", 2_000, queue.Leased)
-	load(t, b, "lone", 1, queue.Scheduled)
+	loadQueue(t, b, "small", 300, queue.Ready)
+	loadQueue(t, b, "deep", 160_000, queue.Ready, queue.Scheduled, queue.Leased, queue.Ready)
+	loadQueue(t, b, "small", 2_000, queue.Leased)
+	loadQueue(t, b, "lone", 1, queue.Scheduled)
 	var ready, scheduled, leased []int64
 	for range 5 {
-		deep := counted(t, b, "deep")
+		deep := statsOf(t, b, "deep")
 		if !deep.Estimated {
 			t.Errorf("the deep queue: %+v", deep)
 		}
 		ready, scheduled, leased = append(ready, deep.Ready), append(scheduled, deep.Scheduled), append(leased, deep.Leased)
 		for _, want := range []queue.QueueStats{{Queue: "small", Ready: 300, Leased: 2_000}, {Queue: "lone", Scheduled: 1}} {
-			if got := counted(t, b, want.Queue); got != want {
-				t.Errorf("beside the deep queue: counted %+v, want %+v", got, want)
+			if got := statsOf(t, b, want.Queue); got != want {
+				t.Errorf("another queue: got %+v, want %+v", got, want)
 			}
 		}
 	}
-	about(t, "ready", 80_000, ready)
-	about(t, "scheduled", 40_000, scheduled)
-	about(t, "leased", 40_000, leased)
+	checkEstimate(t, "ready", 80_000, ready)
+	checkEstimate(t, "scheduled", 40_000, scheduled)
+	checkEstimate(t, "leased", 40_000, leased)
 
-	// Nearly all of its blocks are empty now, and then no longer its own.
+	// Nearly all blocks of the table are empty now, and are removed by the vacuum.
 	b.exec(t, `delete from agent.event where queue = 'deep' and (vt < now() or attempts > 0 or id % 75 <> 0)`)
 	left := pgtest.Query[int64](t, b.sql, `select count(*) from agent.event where queue = 'deep'`)
 	for range 2 {
-		if got := counted(t, b, "deep"); got != (queue.QueueStats{Queue: "deep", Scheduled: left}) || left == 0 {
-			t.Errorf("after most were deleted: counted %+v, want %d", got, left)
+		if got := statsOf(t, b, "deep"); got != (queue.QueueStats{Queue: "deep", Scheduled: left}) || left == 0 {
+			t.Errorf("after most events were deleted: got %+v, want %d", got, left)
 		}
 		b.exec(t, `vacuum agent.event`)
 	}
 }
 
-func TestMuchThatEndedLatelyIsEstimated(t *testing.T) {
+func TestLargeRecentHistoryIsEstimated(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	past(t, b, "busy", 2*time.Hour, 8_000, queue.Done) // four to a block
-	past(t, b, "busy", 10*time.Minute, 16_000, queue.Done, queue.Done, queue.Expired, queue.Failed)
+	loadHistory(t, b, "busy", 2*time.Hour, 8_000, queue.Done) // four to a block
+	loadHistory(t, b, "busy", 10*time.Minute, 16_000, queue.Done, queue.Done, queue.Expired, queue.Failed)
 	estimated := func() (done, expired []int64) {
 		for range 5 {
-			busy := counted(t, b, "busy")
+			busy := statsOf(t, b, "busy")
 			if !busy.Estimated {
 				t.Errorf("counted %+v", busy)
 			}
@@ -159,29 +159,29 @@ func TestMuchThatEndedLatelyIsEstimated(t *testing.T) {
 		return done, expired
 	}
 	done, expired := estimated()
-	about(t, "done", 8_000, done)
-	about(t, "expired", 4_000, expired)
+	checkEstimate(t, "done", 8_000, done)
+	checkEstimate(t, "expired", 4_000, expired)
 
-	b.exec(t, `delete from agent.event_hist where id % 2 = 0`) // half of what is in each block
+	b.exec(t, `delete from agent.event_hist where id % 2 = 0`) // half of the rows of each block
 	for range 2 {
 		done, expired = estimated()
-		about(t, "done, after half was deleted", 4_000, done)
-		about(t, "expired, after half was deleted", 0, expired)
+		checkEstimate(t, "done, after half was deleted", 4_000, done)
+		checkEstimate(t, "expired, after half was deleted", 0, expired)
 		b.exec(t, `vacuum agent.event_hist`)
 	}
 	b.exec(t, `delete from agent.event_hist where id < 15900`)
-	if got := counted(t, b, "busy"); got.DoneLately > 2_000 {
-		t.Errorf("after nearly all were deleted: %+v", got)
+	if got := statsOf(t, b, "busy"); got.DoneLately > 2_000 {
+		t.Errorf("after nearly all events were deleted: %+v", got)
 	}
 }
 
-func TestShortestRowsOfHistoryAreAllInTheSample(t *testing.T) {
+func TestBlockOfHistoryHoldsAtMost70Rows(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	b.exec(t, `
 		insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, outcome, finished_at)
 		select i, now(), 0, now(), '{}', '{}', 'q', now(), 'done', now() from generate_series(1, 1000) i`)
 	if n := pgtest.Query[int](t, b.sql, `select max(((h.ctid::text)::point)[1])::int from agent.event_hist h`); n > 70 {
-		t.Errorf("%d rows of history go into a block", n)
+		t.Errorf("a block of history holds %d rows, want at most 70", n)
 	}
 }

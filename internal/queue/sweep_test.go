@@ -11,11 +11,11 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-func TestSweepNeverTakesARunningLease(t *testing.T) {
+func TestSweepSkipsRunningLeases(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	b.post(t, "", `{}`)
-	e := b.take(t, queue.ClaimParams{MaxAttempts: 1}, 1)[0]
+	b.insert(t, "", `{}`)
+	e := b.claim(t, queue.ClaimParams{MaxAttempts: 1}, 1)[0]
 	b.exec(t, `update agent.event set enqueued_at = now() - interval '1 year', claimed = array[now() - interval '1 year']`)
 	age := time.Duration(0)
 	sweep := queue.SweepParams{MaxAttempts: 1, MaxVTAge: &age}
@@ -34,7 +34,7 @@ func TestSweepNeverTakesARunningLease(t *testing.T) {
 func TestSweepExpiresByAttemptsAndByAge(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	ids := b.postN(t, "", 5)
+	ids := b.insertN(t, "", 5)
 	b.exec(t, `update agent.event set attempts = 3 where id = $1`, ids[0])
 	b.exec(t, `update agent.event set vt = now() - interval '2 hours' where id = $1`, ids[1])
 	b.exec(t, `update agent.event set vt = now() + interval '2 hours', attempts = 9 where id = $1`, ids[2])
@@ -67,7 +67,7 @@ func TestSweepExpiresByAttemptsAndByAge(t *testing.T) {
 	}
 }
 
-func TestSweepOfManyTakesThemAll(t *testing.T) {
+func TestSweepExpiresEveryExhaustedEvent(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	b.exec(t, `insert into agent.event (event, attempts) select '{}', 5 from generate_series(1, 2500)`)
@@ -79,10 +79,10 @@ func TestSweepOfManyTakesThemAll(t *testing.T) {
 func TestRunningServiceSweepsByAttemptsOnly(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.SweepInterval = 10 * time.Millisecond })
-	ids := b.postN(t, "", 2)
+	ids := b.insertN(t, "", 2)
 	b.exec(t, `update agent.event set vt = now() - interval '1 year'`)
 	b.exec(t, `update agent.event set attempts = 3 where id = $1`, ids[0])
-	running(t, b.Service)
+	runService(t, b.Service)
 	deadline := time.Now().Add(20 * time.Second)
 	for b.get(t, ids[0]).Outcome != queue.Expired {
 		if time.Now().After(deadline) {
@@ -90,16 +90,16 @@ func TestRunningServiceSweepsByAttemptsOnly(t *testing.T) {
 		}
 	}
 	if e := b.get(t, ids[1]); e.State != queue.Ready {
-		t.Errorf("an old event that was never claimed became %+v", e)
+		t.Errorf("an old event that was never claimed is %+v", e)
 	}
 }
 
-func TestRunningServiceSweepsByAgeWhenTold(t *testing.T) {
+func TestRunningServiceSweepsByAgeWhenConfigured(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.SweepInterval, c.MaxVTAge = 10*time.Millisecond, time.Hour })
-	ids := b.postN(t, "", 2)
+	ids := b.insertN(t, "", 2)
 	b.exec(t, `update agent.event set vt = now() - interval '2 hours' where id = $1`, ids[0])
-	running(t, b.Service)
+	runService(t, b.Service)
 	deadline := time.Now().Add(20 * time.Second)
 	for b.get(t, ids[0]).Outcome != queue.Expired {
 		if time.Now().After(deadline) {
@@ -107,15 +107,15 @@ func TestRunningServiceSweepsByAgeWhenTold(t *testing.T) {
 		}
 	}
 	if e := b.get(t, ids[1]); e.State != queue.Ready {
-		t.Errorf("a young event became %+v", e)
+		t.Errorf("a young event is %+v", e)
 	}
 }
 
-func TestAPauseStopsTheClockOfTheAge(t *testing.T) {
+func TestEventsOfAPausedQueueDoNotAge(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	b.postN(t, "", 3)
-	b.postN(t, "busy", 1)
+	b.insertN(t, "", 3)
+	b.insertN(t, "busy", 1)
 	b.exec(t, `update agent.event set vt = now() - interval '2 hours'`)
 	hour := time.Hour
 	sweep := func(what string, p queue.SweepParams, want int64) {
@@ -147,17 +147,17 @@ func TestAPauseStopsTheClockOfTheAge(t *testing.T) {
 		sweep("when it is resumed", queue.SweepParams{}, 0)
 	}
 	b.exec(t, `update agent.queue set resumed_at = now() - interval '61 minutes'`)
-	b.policy(t, queue.Policy{MaxAttempts: new(6)}) // which is no resuming
+	b.policy(t, queue.Policy{MaxAttempts: new(6)}) // which does not resume the queue
 	b.exec(t, `update agent.event set vt = now() where id in (select id from agent.event limit 1)`)
 	sweep("an hour later", queue.SweepParams{}, 2)
 }
 
-func TestAnEventThatHistoryDoesNotTakeStopsNoOther(t *testing.T) {
+func TestEventRefusedByHistoryDoesNotStopTheSweep(t *testing.T) {
 	t.Parallel()
 	var log logBuffer
 	b := setup(t, func(c *queue.Config) { c.Logger = zerolog.New(&log) })
-	ids := b.postN(t, "", 1000)
-	ids = append(ids, b.postN(t, "", 200)...)
+	ids := b.insertN(t, "", 1000)
+	ids = append(ids, b.insertN(t, "", 200)...)
 	b.exec(t, `update agent.event set attempts = 3, vt = now() - interval '1 minute'`)
 	bad := []int64{ids[3], ids[1100]}
 	b.exec(t, `create table public.bad (id int8)`)
@@ -175,7 +175,7 @@ func TestAnEventThatHistoryDoesNotTakeStopsNoOther(t *testing.T) {
 	}
 	for _, id := range bad {
 		if e := b.get(t, id); e.State == "" || e.VT.Before(time.Now().Add(30*time.Minute)) {
-			t.Errorf("it became %+v", e)
+			t.Errorf("the event is %+v", e)
 		}
 		if reason := fmt.Sprintf("event %d: no room for this one", id); !strings.Contains(log.String(), reason) {
 			t.Errorf("the log does not have %q", reason)

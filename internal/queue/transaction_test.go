@@ -19,91 +19,91 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// eventually waits until what it is told of is so.
+// eventually waits until a condition holds, and fails the test after 20 s.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for !is() {
 		if time.Now().After(deadline) {
-			t.Fatalf("in vain waited until %s", what)
+			t.Fatalf("timed out waiting until %s", what)
 		}
 		select {
 		case <-t.Context().Done():
-			t.Fatalf("waited until %s, when the test ended", what)
+			t.Fatalf("the test ended while waiting until %s", what)
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }
 
-// gates holds up commits at events of the form {"gate": n} until gate n is opened. It is no lock that they wait for: a
-// commit gives up on those soon.
-type gates struct {
+// commitBlocker delays commits of events of the form {"block": n} until unblock(n). They do not wait for a lock, because a
+// commit gives up waiting for a lock soon.
+type commitBlocker struct {
 	b   env
 	sql *pgx.Conn
 }
 
-func withGates(t *testing.T, b env) gates {
+func blockCommits(t *testing.T, b env) commitBlocker {
 	t.Helper()
-	b.exec(t, `create table public.gate (n int)`)
+	b.exec(t, `create table public.unblocked (n int)`)
 	b.exec(t, `
-		create function public.wait_at_gate() returns trigger language plpgsql as $$
+		create function public.wait_until_unblocked() returns trigger language plpgsql as $$
 		begin
-			while not exists (select from public.gate g where g.n = (new.event ->> 'gate')::int) loop
+			while not exists (select from public.unblocked u where u.n = (new.event ->> 'block')::int) loop
 				perform pg_catalog.pg_sleep(0.002);
 			end loop;
 			return new;
 		end $$`)
-	b.exec(t, `create trigger gate before insert on agent.event for each row when (new.event ? 'gate') execute function public.wait_at_gate()`)
-	return gates{b, pgtest.Connect(t, b.url)}
+	b.exec(t, `create trigger block before insert on agent.event for each row when (new.event ? 'block') execute function public.wait_until_unblocked()`)
+	return commitBlocker{b, pgtest.Connect(t, b.url)}
 }
 
-func (g gates) open(t *testing.T, n int) {
+func (g commitBlocker) unblock(t *testing.T, n int) {
 	t.Helper()
-	if _, err := g.sql.Exec(t.Context(), `insert into public.gate values ($1)`, n); err != nil {
+	if _, err := g.sql.Exec(t.Context(), `insert into public.unblocked values ($1)`, n); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// heldUp returns the backend that waits at a gate, once there is one and nothing else waits for it to be started.
-func (g gates) heldUp(t *testing.T) (pid int) {
+// awaitBlocked waits until a commit is blocked and no other call is pending, and returns the backend of the commit.
+func (g commitBlocker) awaitBlocked(t *testing.T) (pid int) {
 	t.Helper()
-	eventually(t, "a commit waits at a gate", func() bool {
+	eventually(t, "a commit is blocked", func() bool {
 		p := pgtest.Query[*int](t, g.sql, `
 			select max(pid) from pg_catalog.pg_stat_activity
 			where datname = pg_catalog.current_database() and application_name = 'queued' and wait_event = 'PgSleep'`)
 		if p != nil {
 			pid = *p
 		}
-		calls, _ := queue.Gathered(g.b.Service)
+		calls, _ := queue.PendingCalls(g.b.Service)
 		return p != nil && calls == 0
 	})
 	return pid
 }
 
-// shut holds up a commit at gate 1, so that what is called afterwards gathers behind it.
-func (g gates) shut(t *testing.T) <-chan error {
+// blockFirst blocks a commit until unblock(1), so that later calls share the next commit.
+func (g commitBlocker) blockFirst(t *testing.T) <-chan error {
 	t.Helper()
-	first := insertOne(t.Context(), g.b, `{"gate":1}`)
-	g.heldUp(t)
+	first := insertOne(t.Context(), g.b, `{"block":1}`)
+	g.awaitBlocked(t)
 	return first
 }
 
-// gathered returns when so many calls wait for a writer.
-func gathered(t *testing.T, b env, calls int) {
+// awaitPending returns when this many calls wait for a writer.
+func awaitPending(t *testing.T, b env, calls int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d calls wait for a writer", calls), func() bool {
-		waiting, _ := queue.Gathered(b.Service)
+		waiting, _ := queue.PendingCalls(b.Service)
 		return waiting >= calls
 	})
 }
 
-// mixedCalls is many calls of all kinds at once: inserts, acks, and one claim from each of some queues. There are few enough for
+// mixedCalls are many concurrent calls: inserts, acks, and one claim from each of several queues. There are few enough for
 // one writer.
 type mixedCalls struct {
 	inserts, acks, claims int
 
-	leases  []queue.Lease // to be acked, one by each call
-	waiting []int64       // one in each of the claims' queues
+	leases  []queue.Lease // to ack, one in each call
+	waiting []int64       // one event in each queue that is claimed from
 
 	all      sync.WaitGroup
 	inserted []queue.Inserted
@@ -112,16 +112,16 @@ type mixedCalls struct {
 	errs     []error // of inserts, acks, claims, in this order
 }
 
-// prepare makes what the mixedCalls is going to ack and claim.
-func prepare(t *testing.T, b env) *mixedCalls {
+// newMixedCalls inserts the events that the calls will ack and claim.
+func newMixedCalls(t *testing.T, b env) *mixedCalls {
 	t.Helper()
 	c := &mixedCalls{inserts: 36, acks: 36, claims: 20}
-	b.postN(t, "acks", c.acks)
-	for _, e := range b.take(t, queue.ClaimParams{Queue: "acks", Limit: c.acks}, c.acks) {
+	b.insertN(t, "acks", c.acks)
+	for _, e := range b.claim(t, queue.ClaimParams{Queue: "acks", Limit: c.acks}, c.acks) {
 		c.leases = append(c.leases, lease(e))
 	}
 	for i := range c.claims {
-		c.waiting = append(c.waiting, b.post(t, fmt.Sprintf("q%d", i), `{}`)...)
+		c.waiting = append(c.waiting, b.insert(t, fmt.Sprintf("q%d", i), `{}`)...)
 	}
 	c.inserted = make([]queue.Inserted, c.inserts)
 	c.acked = make([]queue.AckResult, c.acks)
@@ -132,7 +132,7 @@ func prepare(t *testing.T, b env) *mixedCalls {
 
 func (c *mixedCalls) calls() int { return c.inserts + c.acks + c.claims }
 
-// call makes all calls. Insert i is of the payload {"n": i}.
+// call starts all calls. Insert i has the payload {"n": i}.
 func (c *mixedCalls) call(ctx context.Context, b env) {
 	for i := range c.inserts {
 		c.all.Go(func() {
@@ -159,8 +159,8 @@ func (c *mixedCalls) call(ctx context.Context, b env) {
 	}
 }
 
-// succeeded fails the test unless every call did what it was to do, once.
-func (c *mixedCalls) succeeded(t *testing.T, b env) {
+// check fails the test unless every call succeeded and took effect exactly once.
+func (c *mixedCalls) check(t *testing.T, b env) {
 	t.Helper()
 	for i, err := range c.errs {
 		if err != nil {
@@ -172,18 +172,18 @@ func (c *mixedCalls) succeeded(t *testing.T, b env) {
 	}
 	for i, in := range c.inserted {
 		if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where queue = 'new' and event = jsonb_build_object('n', $1::int)`, i); n != 1 {
-			t.Errorf("insert %d is there %d times", i, n)
+			t.Errorf("insert %d was stored %d times, want once", i, n)
 		}
 		if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where id = $1 and event = jsonb_build_object('n', $2::int)`, in.ID, i); n != 1 {
-			t.Errorf("insert %d was told the id %d, which is another event's", i, in.ID)
+			t.Errorf("insert %d returned the id %d of another event", i, in.ID)
 		}
 	}
 	for i, r := range c.acked {
 		if r.ID != c.leases[i].ID || r.Outcome != queue.Done || r.Err != nil {
-			t.Errorf("ack of %d answered %+v", c.leases[i].ID, r)
+			t.Errorf("ack of %d returned %+v", c.leases[i].ID, r)
 		}
 		if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist where id = $1`, c.leases[i].ID); n != 1 {
-			t.Errorf("acked event %d is in history %d times", c.leases[i].ID, n)
+			t.Errorf("acked event %d is in history %d times, want once", c.leases[i].ID, n)
 		}
 	}
 	for i, events := range c.claimed {
@@ -192,11 +192,11 @@ func (c *mixedCalls) succeeded(t *testing.T, b env) {
 			continue
 		}
 		if e := b.get(t, c.waiting[i]); e.Attempts != 1 || e.State != queue.Leased {
-			t.Errorf("after claim %d its event is %+v", i, e)
+			t.Errorf("after claim %d, the event is %+v", i, e)
 		}
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where queue = 'acks'`); n != 0 {
-		t.Errorf("%d acked events are still there", n)
+		t.Errorf("%d acked events are still in the queue", n)
 	}
 }
 
@@ -212,7 +212,7 @@ func TestBadOperationInAMixedCommitFailsAlone(t *testing.T) {
 			_, err := b.Insert(ctx, []queue.InsertParams{{Event: deep}})
 			return err
 		},
-		"insert into no queue": func(ctx context.Context, b env) error {
+		"insert into an invalid queue": func(ctx context.Context, b env) error {
 			_, err := b.Insert(ctx, []queue.InsertParams{{Event: json.RawMessage(`{}`), Queue: "a b"}})
 			return err
 		},
@@ -228,14 +228,14 @@ func TestBadOperationInAMixedCommitFailsAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t, nil)
-			c := prepare(t, b)
-			g := withGates(t, b)
-			first := g.shut(t)
+			c := newMixedCalls(t, b)
+			g := blockCommits(t, b)
+			first := g.blockFirst(t)
 			bad := make(chan error, 1)
 			go func() { bad <- makeBad(t.Context(), b) }()
 			c.call(t.Context(), b)
-			gathered(t, b, c.calls()+1)
-			g.open(t, 1)
+			awaitPending(t, b, c.calls()+1)
+			g.unblock(t, 1)
 			if err := <-first; err != nil {
 				t.Error(err)
 			}
@@ -243,16 +243,16 @@ func TestBadOperationInAMixedCommitFailsAlone(t *testing.T) {
 				t.Errorf("the bad call: %v", err)
 			}
 			c.all.Wait()
-			c.succeeded(t, b)
+			c.check(t, b)
 		})
 	}
 }
 
-// locked returns the lease of an event that some session keeps locked, and that session.
-func locked(t *testing.T, b env) (queue.Lease, pgx.Tx) {
+// lockEvent returns the lease of an event and a transaction that holds a lock on the event.
+func lockEvent(t *testing.T, b env) (queue.Lease, pgx.Tx) {
 	t.Helper()
-	b.post(t, "", `{}`)
-	held := lease(b.takeOne(t))
+	b.insert(t, "", `{}`)
+	held := lease(b.claimOne(t))
 	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -268,8 +268,8 @@ type ackAnswer struct {
 	err     error
 }
 
-// acking acks one lease and returns what came of it, when something has, on the channel.
-func acking(t *testing.T, b env, l queue.Lease) <-chan ackAnswer {
+// startAck acks one lease and sends the result on the channel.
+func startAck(t *testing.T, b env, l queue.Lease) <-chan ackAnswer {
 	t.Helper()
 	done := make(chan ackAnswer, 1)
 	go func() {
@@ -279,43 +279,43 @@ func acking(t *testing.T, b env, l queue.Lease) <-chan ackAnswer {
 	return done
 }
 
-func TestLockedEventHoldsUpNobodyButItsAck(t *testing.T) {
+func TestLockedEventDelaysOnlyItsOwnAck(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	mixedCalls := prepare(t, b)
-	held, tx := locked(t, b)
-	g := withGates(t, b)
-	first := g.shut(t)
-	waiting := acking(t, b, held)
+	mixedCalls := newMixedCalls(t, b)
+	held, tx := lockEvent(t, b)
+	g := blockCommits(t, b)
+	first := g.blockFirst(t)
+	waiting := startAck(t, b, held)
 	mixedCalls.call(t.Context(), b)
-	gathered(t, b, mixedCalls.calls()+1)
-	g.open(t, 1)
+	awaitPending(t, b, mixedCalls.calls()+1)
+	g.unblock(t, 1)
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
 	mixedCalls.all.Wait()
-	mixedCalls.succeeded(t, b)
-	for range 3 { // once it waits by itself, it costs the others nothing
-		b.post(t, "", `{}`)
-		if r := b.ack(t, lease(b.takeOne(t))); r.Err != nil {
-			t.Errorf("ack beside the one that waits answered %+v", r)
+	mixedCalls.check(t, b)
+	for range 3 { // the waiting ack is on its own by now and does not delay others
+		b.insert(t, "", `{}`)
+		if r := b.ack(t, lease(b.claimOne(t))); r.Err != nil {
+			t.Errorf("ack during the waiting ack returned %+v", r)
 		}
 	}
-	blocked(t, b.sql)
+	awaitLockWait(t, b.sql)
 	select {
 	case a := <-waiting:
-		t.Errorf("the ack of the locked event answered %+v", a)
+		t.Errorf("the ack of the locked event returned %+v", a)
 	default:
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if a := <-waiting; a.err != nil || len(a.results) != 1 || a.results[0] != (queue.AckResult{ID: held.ID, Outcome: queue.Done}) {
-		t.Errorf("the ack answered %+v", a)
+		t.Errorf("the ack returned %+v", a)
 	}
 }
 
-func TestAckThatWaitedForALockSeesWhatTheHolderDid(t *testing.T) {
+func TestAckAfterALockWaitSeesTheHoldersChange(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	for _, c := range []struct {
@@ -326,9 +326,9 @@ func TestAckThatWaitedForALockSeesWhatTheHolderDid(t *testing.T) {
 		{`delete from agent.event where id = $1`, queue.AckResult{Err: queue.ErrNotFound}},
 		{`update agent.event set attempts = attempts + 1, claimed = claimed || now() where id = $1`, queue.AckResult{Err: queue.ErrLeaseLost}},
 	} {
-		held, tx := locked(t, b)
-		waiting := acking(t, b, held)
-		blocked(t, b.sql)
+		held, tx := lockEvent(t, b)
+		waiting := startAck(t, b, held)
+		awaitLockWait(t, b.sql)
 		if _, err := tx.Exec(t.Context(), c.holder, held.ID); err != nil {
 			t.Fatal(err)
 		}
@@ -337,17 +337,17 @@ func TestAckThatWaitedForALockSeesWhatTheHolderDid(t *testing.T) {
 		}
 		c.want.ID = held.ID
 		if a := <-waiting; a.err != nil || len(a.results) != 1 || a.results[0] != c.want {
-			t.Errorf("after %s the ack answered %+v, want %+v", c.holder, a, c.want)
+			t.Errorf("after %s the ack returned %+v, want %+v", c.holder, a, c.want)
 		}
 	}
 }
 
-func TestManyLockedEventsLeaveRoomForOtherCalls(t *testing.T) {
+func TestManyLockedEventsDoNotBlockOtherCalls(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.MaxConns = 3 })
 	const many = 5
-	b.postN(t, "", many+1)
-	claimed := b.take(t, queue.ClaimParams{Limit: many + 1}, many+1)
+	b.insertN(t, "", many+1)
+	claimed := b.claim(t, queue.ClaimParams{Limit: many + 1}, many+1)
 	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -362,18 +362,18 @@ func TestManyLockedEventsLeaveRoomForOtherCalls(t *testing.T) {
 			alone.Add(1)
 			results, err := b.Ack(t.Context(), acks(lease(e)))
 			if err != nil || results[0].Outcome != queue.Done {
-				t.Errorf("ack of an event that was locked answered %+v, %v", results, err)
+				t.Errorf("ack of a locked event returned %+v, %v", results, err)
 			}
 		})
 	}
-	eventually(t, "the acks wait by themselves", func() bool {
-		_, writers := queue.Gathered(b.Service)
+	eventually(t, "the acks wait outside of the group commits", func() bool {
+		_, writers := queue.PendingCalls(b.Service)
 		return alone.Load() == many && writers == 0
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if _, err := b.Nack(ctx, queue.NackParams{Lease: lease(claimed[many])}); err != nil {
-		t.Errorf("a nack beside them: %v", err)
+		t.Errorf("nack during the waiting acks: %v", err)
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
@@ -381,20 +381,20 @@ func TestManyLockedEventsLeaveRoomForOtherCalls(t *testing.T) {
 	all.Wait()
 }
 
-func TestLostConnectionInAMixedCommitIsToldToAll(t *testing.T) {
+func TestLostConnectionFailsEveryCallOfAMixedCommit(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	c := prepare(t, b)
-	g := withGates(t, b)
-	first := g.shut(t)
-	last := insertOne(t.Context(), b, `{"gate":2}`)
+	c := newMixedCalls(t, b)
+	g := blockCommits(t, b)
+	first := g.blockFirst(t)
+	last := insertOne(t.Context(), b, `{"block":2}`)
 	c.call(t.Context(), b)
-	gathered(t, b, c.calls()+1)
-	g.open(t, 1)
+	awaitPending(t, b, c.calls()+1)
+	g.unblock(t, 1)
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
-	b.exec(t, `select pg_terminate_backend($1)`, g.heldUp(t))
+	b.exec(t, `select pg_terminate_backend($1)`, g.awaitBlocked(t))
 	c.all.Wait()
 	for i, err := range append(c.errs, <-last) {
 		if !errors.Is(err, queue.ErrUnavailable) {
@@ -402,7 +402,7 @@ func TestLostConnectionInAMixedCommitIsToldToAll(t *testing.T) {
 		}
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where queue in ('new', 'default')`); n != 1 {
-		t.Errorf("%d events were stored, want the one of the commit before", n)
+		t.Errorf("%d events were stored, want only the one of the previous commit", n)
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist`); n != 0 {
 		t.Errorf("%d events were acked", n)
@@ -412,41 +412,41 @@ func TestLostConnectionInAMixedCommitIsToldToAll(t *testing.T) {
 	}
 	c.call(t.Context(), b)
 	c.all.Wait()
-	c.succeeded(t, b)
+	c.check(t, b)
 }
 
-func TestCallersWhoLeaveBeforeTheirCommitChangeNothing(t *testing.T) {
+func TestCallsCancelledBeforeTheirCommitChangeNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	leavers, c := prepare(t, b), &mixedCalls{inserts: 10}
+	leavers, c := newMixedCalls(t, b), &mixedCalls{inserts: 10}
 	c.inserted, c.errs = make([]queue.Inserted, c.inserts), make([]error, c.inserts)
-	g := withGates(t, b)
-	first := g.shut(t)
+	g := blockCommits(t, b)
+	first := g.blockFirst(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	leavers.call(ctx, b)
-	gathered(t, b, leavers.calls())
+	awaitPending(t, b, leavers.calls())
 	cancel()
 	leavers.all.Wait()
 	for i, err := range leavers.errs {
 		if !errors.Is(err, context.Canceled) {
-			t.Errorf("call %d of those who left: %v", i, err)
+			t.Errorf("cancelled call %d: %v", i, err)
 		}
 	}
 	c.call(t.Context(), b)
-	g.open(t, 1)
+	g.unblock(t, 1)
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
 	c.all.Wait()
-	c.succeededInserts(t, b)
+	c.checkInserts(t, b)
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist`); n != 0 {
 		t.Errorf("%d events were acked", n)
 	}
-	nothingLeased(t, b, leavers.claims)
+	awaitNothingLeased(t, b, leavers.claims)
 }
 
-// succeededInserts fails the test unless all inserts are there, and no other ones.
-func (c *mixedCalls) succeededInserts(t *testing.T, b env) {
+// checkInserts fails the test unless exactly the inserts of the calls are stored.
+func (c *mixedCalls) checkInserts(t *testing.T, b env) {
 	t.Helper()
 	for i, err := range c.errs[:c.inserts] {
 		if err != nil {
@@ -454,55 +454,55 @@ func (c *mixedCalls) succeededInserts(t *testing.T, b env) {
 		}
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where queue = 'new'`); n != c.inserts {
-		t.Errorf("%d events are there, want %d", n, c.inserts)
+		t.Errorf("%d events are stored, want %d", n, c.inserts)
 	}
 }
 
-// nothingLeased waits until none of so many events of the claims' queues is leased or counted.
-func nothingLeased(t *testing.T, b env, events int) {
+// awaitNothingLeased waits until none of this many events is leased and none of their attempts counts.
+func awaitNothingLeased(t *testing.T, b env, events int) {
 	t.Helper()
-	eventually(t, "no claim of those who left is left", func() bool {
+	eventually(t, "every cancelled claim is released", func() bool {
 		return pgtest.Query[int](t, b.sql, `select count(*) from agent.event where queue like 'q%' and vt <= now() and attempts = 0 and claimed = '{}'`) == events
 	})
 }
 
-func TestCallersWhoLeaveDuringTheirFlushLeaveNothingLeased(t *testing.T) {
+func TestClaimsCancelledDuringTheirCommitAreReleased(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	leavers, c := prepare(t, b), &mixedCalls{inserts: 10}
+	leavers, c := newMixedCalls(t, b), &mixedCalls{inserts: 10}
 	c.inserted, c.errs = make([]queue.Inserted, c.inserts), make([]error, c.inserts)
-	g := withGates(t, b)
-	first := g.shut(t)
-	last := insertOne(t.Context(), b, `{"gate":2}`)
+	g := blockCommits(t, b)
+	first := g.blockFirst(t)
+	last := insertOne(t.Context(), b, `{"block":2}`)
 	ctx, cancel := context.WithCancel(t.Context())
 	leavers.call(ctx, b)
-	gathered(t, b, leavers.calls()+1)
-	g.open(t, 1)
+	awaitPending(t, b, leavers.calls()+1)
+	g.unblock(t, 1)
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
-	g.heldUp(t)
+	g.awaitBlocked(t)
 	cancel()
 	leavers.all.Wait()
 	for i, err := range leavers.errs {
 		if !errors.Is(err, context.Canceled) {
-			t.Errorf("call %d of those who left: %v", i, err)
+			t.Errorf("cancelled call %d: %v", i, err)
 		}
 	}
 	b.exec(t, `update agent.event set queue = 'leavers' where queue = 'new'`)
-	g.open(t, 2)
+	g.unblock(t, 2)
 	if err := <-last; err != nil {
-		t.Errorf("the neighbour: %v", err)
+		t.Errorf("the other call of the commit: %v", err)
 	}
 	b.exec(t, `update agent.event set queue = 'leavers' where queue = 'new'`)
 	c.call(t.Context(), b)
 	c.all.Wait()
-	c.succeededInserts(t, b)
-	nothingLeased(t, b, leavers.claims)
+	c.checkInserts(t, b)
+	awaitNothingLeased(t, b, leavers.claims)
 }
 
-// refused fails the test unless every kind of call fails with ErrUnavailable.
-func refused(t *testing.T, s *queue.Service) {
+// checkUnavailable fails the test unless every kind of call fails with ErrUnavailable.
+func checkUnavailable(t *testing.T, s *queue.Service) {
 	t.Helper()
 	ctx, l := t.Context(), queue.Lease{ID: 1, Receipt: "x"}
 	for name, call := range map[string]func() error{
@@ -526,7 +526,7 @@ func refused(t *testing.T, s *queue.Service) {
 		"ready":   func() error { return s.CheckReady(ctx) },
 	} {
 		if err := call(); !errors.Is(err, queue.ErrUnavailable) {
-			t.Errorf("%s of a service that is closed: %v", name, err)
+			t.Errorf("%s on a closed service: %v", name, err)
 		}
 	}
 }
@@ -534,21 +534,21 @@ func refused(t *testing.T, s *queue.Service) {
 func TestCloseAnswersEveryCallAndLosesNone(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	c := prepare(t, b)
-	c.claims, c.claimed = 0, nil // Close waits for those first of all
-	g := withGates(t, b)
-	first := g.shut(t)
+	c := newMixedCalls(t, b)
+	c.claims, c.claimed = 0, nil // Close waits for claims first
+	g := blockCommits(t, b)
+	first := g.blockFirst(t)
 	c.call(t.Context(), b)
-	gathered(t, b, c.calls())
+	awaitPending(t, b, c.calls())
 	closed := make(chan error, 1)
 	go func() { closed <- b.Close(context.Background()) }()
-	eventually(t, "no more calls are taken", func() bool {
+	eventually(t, "new calls are refused", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
 		_, err := b.Ack(ctx, acks(queue.Lease{ID: 1}))
 		return errors.Is(err, pg.ErrClosed)
 	})
-	g.open(t, 1)
+	g.unblock(t, 1)
 	if err := <-closed; err != nil {
 		t.Errorf("close: %v", err)
 	}
@@ -556,14 +556,14 @@ func TestCloseAnswersEveryCallAndLosesNone(t *testing.T) {
 		t.Error(err)
 	}
 	c.all.Wait()
-	refused(t, b.Service)
-	c.succeeded(t, env{Service: anotherService(t, b.url, nil), url: b.url, sql: b.sql})
+	checkUnavailable(t, b.Service)
+	c.check(t, env{Service: anotherService(t, b.url, nil), url: b.url, sql: b.sql})
 }
 
-func TestCloseAmongCallsAcknowledgesNothingThatIsMissing(t *testing.T) {
+func TestEveryCallAcknowledgedDuringCloseIsStored(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	b.postN(t, "old", 500)
+	b.insertN(t, "old", 500)
 	var (
 		all      sync.WaitGroup
 		mu       sync.Mutex
@@ -594,7 +594,7 @@ func TestCloseAmongCallsAcknowledgesNothingThatIsMissing(t *testing.T) {
 				}
 				if err != nil {
 					if !errors.Is(err, queue.ErrUnavailable) {
-						t.Errorf("a call beside Close: %v", err)
+						t.Errorf("a call during Close: %v", err)
 					}
 					return
 				}
@@ -610,13 +610,13 @@ func TestCloseAmongCallsAcknowledgesNothingThatIsMissing(t *testing.T) {
 	if err := b.Close(context.Background()); err != nil {
 		t.Error(err)
 	}
-	refused(t, b.Service)
+	checkUnavailable(t, b.Service)
 	all.Wait()
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where id = any($1)`, inserted); n != len(inserted) || n == 0 {
-		t.Errorf("%d of %d inserts are there", n, len(inserted))
+		t.Errorf("%d of %d acknowledged inserts are stored", n, len(inserted))
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist where id = any($1)`, acked); n != len(acked) || n == 0 {
-		t.Errorf("%d of %d acks are in history", n, len(acked))
+		t.Errorf("%d of %d acknowledged acks are in history", n, len(acked))
 	}
 }
 
@@ -638,7 +638,7 @@ func TestInsertsOfOneCallKeepTheirOrder(t *testing.T) {
 			}
 			for i := range in {
 				if i > 0 && in[i].ID <= in[i-1].ID || in[i].Queue != params[i].Queue {
-					t.Errorf("insert %d of a call answered %+v, the one before %+v", i, in[i], in[max(i-1, 0)])
+					t.Errorf("insert %d of a call returned %+v, the previous one %+v", i, in[i], in[max(i-1, 0)])
 				}
 			}
 		})
@@ -648,7 +648,7 @@ func TestInsertsOfOneCallKeepTheirOrder(t *testing.T) {
 		select count(*)
 		from (select event ->> 'call', (event ->> 'n')::int, row_number() over (partition by event ->> 'call' order by id) - 1 from agent.event) e (call, n, at)
 		where n = at`); n != calls*events {
-		t.Errorf("%d of %d events are in the place their call gave them", n, calls*events)
+		t.Errorf("%d of %d events are in the order of their call", n, calls*events)
 	}
 }
 
@@ -657,18 +657,18 @@ func TestAcksInAnyOrderNeverDeadlock(t *testing.T) {
 	db := pgtest.New(t)
 	url := db.URL
 	b := env{url: url, sql: pgtest.Connect(t, db.AdminURL)}
-	// Found out before the waiting is given up.
+	// Shorter than the lock timeout, so that deadlocks are detected.
 	b.exec(t, `do $$ begin execute pg_catalog.format('alter database %I set deadlock_timeout = ''5 ms''', pg_catalog.current_database()); end $$`)
 	b.Service = anotherService(t, url, nil)
 	other := anotherService(t, b.url, nil)
-	// Whoever is the first of the week makes history's chunk, for which TimescaleDB locks the table in between.
-	b.postN(t, "", 1)
-	b.ack(t, lease(b.takeOne(t)))
+	// The first ack of a week creates a chunk of history, for which TimescaleDB locks the table.
+	b.insertN(t, "", 1)
+	b.ack(t, lease(b.claimOne(t)))
 	const events, callers, rounds = 300, 16, 4
 	for range rounds {
-		b.postN(t, "", events)
+		b.insertN(t, "", events)
 		leases := make([]queue.Lease, events)
-		for i, e := range b.take(t, queue.ClaimParams{Limit: events}, events) {
+		for i, e := range b.claim(t, queue.ClaimParams{Limit: events}, events) {
 			leases[i] = lease(e)
 		}
 		var all sync.WaitGroup
@@ -685,7 +685,7 @@ func TestAcksInAnyOrderNeverDeadlock(t *testing.T) {
 					}
 					for j, r := range results {
 						if r.ID != chunk[j].ID || r.Outcome != queue.Done || r.Err != nil {
-							t.Errorf("ack of %d answered %+v", chunk[j].ID, r)
+							t.Errorf("ack of %d returned %+v", chunk[j].ID, r)
 						}
 					}
 				}
@@ -696,7 +696,7 @@ func TestAcksInAnyOrderNeverDeadlock(t *testing.T) {
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist`); n != rounds*events+1 {
 		t.Errorf("history has %d events, want %d", n, rounds*events+1)
 	}
-	// A session counts its deadlocks when it ends at the latest.
+	// A session reports its deadlocks at the latest when it ends.
 	for _, s := range []*queue.Service{b.Service, other} {
 		if err := s.Close(t.Context()); err != nil {
 			t.Error(err)

@@ -17,7 +17,7 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// logBuffer takes a log that is read while it is written.
+// logBuffer is a log that can be read while it is written.
 type logBuffer struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -35,8 +35,8 @@ func (l *logBuffer) String() string {
 	return l.text.String()
 }
 
-// aged puts an event into history whose event_ts lies so many days back.
-func aged(t *testing.T, conn *pgx.Conn, id int64, days int) {
+// insertOldHistory inserts an event into history with an event_ts this many days ago.
+func insertOldHistory(t *testing.T, conn *pgx.Conn, id int64, days int) {
 	t.Helper()
 	_, err := conn.Exec(t.Context(), `
 		insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, outcome, finished_at)
@@ -46,27 +46,27 @@ func aged(t *testing.T, conn *pgx.Conn, id int64, days int) {
 	}
 }
 
-func TestRetentionDropsWhatIsOlder(t *testing.T) {
+func TestRetentionPrunesOlderEvents(t *testing.T) {
 	t.Parallel()
 	sql := sqlBench(t)
 	for i, days := range []int{0, 1, 5, 25, 45, 400, 3000} {
-		aged(t, sql, int64(i), days)
+		insertOldHistory(t, sql, int64(i), days)
 	}
 	if _, err := sql.Exec(t.Context(), `select agent.maintain_history()`); err != nil {
 		t.Fatal(err)
 	}
 	if n := pgtest.Query[int](t, sql, `select count(*) from agent.event_hist`); n != 7 {
-		t.Errorf("without a retention %d of 7 events are left", n)
+		t.Errorf("without a retention, %d of 7 events remain", n)
 	}
 	if _, err := sql.Exec(t.Context(), `select agent.maintain_history('30 days')`); err != nil {
 		t.Fatal(err)
 	}
-	// Whole weeks go at once, so an event may stay for up to seven days longer, but none goes early.
+	// Whole weeks are dropped at once, so an event can stay up to seven days longer, but is never dropped early.
 	if n := pgtest.Query[int](t, sql, `select count(*) from agent.event_hist where event_ts > now() - interval '30 days'`); n != 4 {
-		t.Errorf("%d of the 4 events within the retention are left", n)
+		t.Errorf("%d of the 4 events within the retention remain", n)
 	}
 	if n := pgtest.Query[int](t, sql, `select count(*) from agent.event_hist where event_ts < now() - interval '38 days'`); n != 0 {
-		t.Errorf("%d events beyond the retention are left", n)
+		t.Errorf("%d events beyond the retention remain", n)
 	}
 }
 
@@ -78,7 +78,7 @@ func TestRetentionDropsWholePartitions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	aged(t, sql, 1, 60)
+	insertOldHistory(t, sql, 1, 60)
 	const partitions = `
 		select count(*) from pg_catalog.pg_inherits where inhparent = 'agent.event_hist'::regclass`
 	before := pgtest.Query[int](t, sql, partitions)
@@ -93,13 +93,13 @@ func TestRetentionDropsWholePartitions(t *testing.T) {
 	}
 }
 
-// isPartitioned reports whether history is natively partitioned: a hypertable makes its chunks when they are needed.
+// isPartitioned reports whether history is natively partitioned. A hypertable creates its chunks on demand.
 func isPartitioned(t *testing.T, b env) bool {
 	t.Helper()
 	return pgtest.Query[string](t, b.sql, `select agent_private.history_flavour()`) == "partitioned"
 }
 
-// unpartition drops the partitions of history, as if nobody had seen to it for months: what comes in goes to the default one.
+// unpartition drops the partitions of history, as if upkeep had not run for months: new events go to the default partition.
 func unpartition(t *testing.T, b env) {
 	t.Helper()
 	b.exec(t, `
@@ -110,12 +110,12 @@ func unpartition(t *testing.T, b env) {
 		end $$`)
 }
 
-// await returns when a condition holds, and fails the test if that takes too long.
+// await waits until a condition holds, and fails the test if that takes too long.
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !holds(); {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain until %s", what)
+			t.Fatalf("timed out waiting until %s", what)
 		}
 		<-time.After(5 * time.Millisecond)
 	}
@@ -127,37 +127,37 @@ const weeksAhead = `
 	where i.inhparent = 'agent.event_hist'::regclass and c.relname ~ '^event_hist_[0-9]{8}$'
 	and to_date(right(c.relname, 8), 'YYYYMMDD') > now() + interval '2 days'`
 
-func TestPartitionsAreMadeAheadBesideAFullDefaultPartition(t *testing.T) {
+func TestPartitionsAreCreatedAheadWhenTheDefaultPartitionHasRows(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.UpkeepRetry, c.UpkeepStepRetry = 10*time.Millisecond, 10*time.Millisecond })
 	if !isPartitioned(t, b) {
 		return
 	}
 	unpartition(t, b)
-	aged(t, b.sql, 1, 0)
-	aged(t, b.sql, 2, 1000)
-	running(t, b.Service)
-	await(t, "partitions for the weeks ahead are made", func() bool { return pgtest.Query[int](t, b.sql, weeksAhead) >= 3 })
+	insertOldHistory(t, b.sql, 1, 0)
+	insertOldHistory(t, b.sql, 2, 1000)
+	runService(t, b.Service)
+	await(t, "partitions for the weeks ahead exist", func() bool { return pgtest.Query[int](t, b.sql, weeksAhead) >= 3 })
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist_default`); n != 2 {
-		t.Errorf("the default partition holds %d events, the two that came in for want of another one", n)
+		t.Errorf("the default partition has %d events, want the two without another partition", n)
 	}
 	if h := b.get(t, 1); h.Outcome != queue.Done {
-		t.Errorf("the event became %+v", h)
+		t.Errorf("the event is %+v", h)
 	}
 	if n := pgtest.Query[int](t, b.sql, `
 		select count(*) from pg_catalog.pg_constraint where conrelid = 'agent.event_hist_default'::regclass and contype = 'c' and conname like 'not%'`); n != 0 {
-		t.Errorf("%d constraints are left on the default partition", n)
+		t.Errorf("%d constraints remain on the default partition", n)
 	}
 }
 
-func TestAddingAPartitionDoesNotReadTheDefaultOne(t *testing.T) {
+func TestAddingAPartitionDoesNotScanTheDefaultPartition(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	if !isPartitioned(t, b) {
 		return
 	}
 	unpartition(t, b)
-	aged(t, b.sql, 1, 0)
+	insertOldHistory(t, b.sql, 1, 0)
 	notices := make(chan string, 1000)
 	sql := listenToNotices(t, b.url, notices)
 	if _, err := sql.Exec(t.Context(), `set client_min_messages to debug1`); err != nil {
@@ -181,11 +181,11 @@ func TestAddingAPartitionDoesNotReadTheDefaultOne(t *testing.T) {
 		}
 	}
 	if made := pgtest.Query[int](t, b.sql, weeksAhead); implied != made || made < 3 {
-		t.Errorf("%d partitions were added, %d of them without reading the default one", made, implied)
+		t.Errorf("%d partitions were added, %d of them without a scan of the default partition", made, implied)
 	}
 }
 
-// listenToNotices returns a session whose notices go to a channel.
+// listenToNotices returns a session that sends its notices to a channel.
 func listenToNotices(t *testing.T, url string, notices chan<- string) *pgx.Conn {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(url)
@@ -215,18 +215,18 @@ func TestUpkeepDeletesOldEventsOfTheDefaultPartitionInBatches(t *testing.T) {
 			t.Errorf("batch %d deleted %d, want %d", i, n, want)
 		}
 	}
-	aged(t, b.sql, 5000, 50)
-	running(t, b.Service)
-	await(t, "the old event is gone", func() bool {
+	insertOldHistory(t, b.sql, 5000, 50)
+	runService(t, b.Service)
+	await(t, "the old event is pruned", func() bool {
 		return pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist where event_ts < now() - interval '30 days'`) == 0
 	})
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist`); n != 500 {
-		t.Errorf("%d events are left, want the 500 within the retention", n)
+		t.Errorf("%d events remain, want the 500 within the retention", n)
 	}
 }
 
-// retained is an env with partitions or chunks of eight and of twelve weeks ago, and a retention of thirty days that its upkeep tries again and again.
-func retained(t *testing.T, change func(*queue.Config)) env {
+// setupRetention is an env with partitions or chunks from eight and twelve weeks ago, a retention of thirty days, and frequent upkeep.
+func setupRetention(t *testing.T, change func(*queue.Config)) env {
 	t.Helper()
 	b := setup(t, func(c *queue.Config) {
 		c.Retention = 30 * 24 * time.Hour
@@ -239,48 +239,48 @@ func retained(t *testing.T, change func(*queue.Config)) env {
 		if isPartitioned(t, b) {
 			b.exec(t, `select agent_private.create_history_partition(now() - make_interval(days => $1))`, days)
 		}
-		aged(t, b.sql, int64(i), days)
+		insertOldHistory(t, b.sql, int64(i), days)
 	}
 	return b
 }
 
 const oldParts = `select count(*) from agent.old_history('30 days')`
 
-func TestUpkeepWaitsForReadersAndNobodyWaitsForUpkeep(t *testing.T) {
+func TestUpkeepWaitsForReadersWithoutBlockingCalls(t *testing.T) {
 	t.Parallel()
-	b := retained(t, nil)
-	b.postN(t, "", 200)
+	b := setupRetention(t, nil)
+	b.insertN(t, "", 200)
 	reader, err := pgtest.Connect(t, b.url).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := reader.Exec(t.Context(), `select count(*) from agent.event_hist`); err != nil { // and the lock on all of it stays
+	if _, err := reader.Exec(t.Context(), `select count(*) from agent.event_hist`); err != nil { // the transaction keeps its lock on the table
 		t.Fatal(err)
 	}
-	running(t, b.Service)
-	await(t, "upkeep has met the lock", func() bool {
+	runService(t, b.Service)
+	await(t, "upkeep waits for the lock", func() bool {
 		return pgtest.Query[bool](t, b.sql, `select exists (select from pg_catalog.pg_locks where not granted and mode = 'AccessExclusiveLock')`)
 	})
-	for range 200 { // acks go on, each after some ten milliseconds at most
-		if r := b.ack(t, lease(b.takeOne(t))); r.Err != nil {
+	for range 200 { // acks are not blocked
+		if r := b.ack(t, lease(b.claimOne(t))); r.Err != nil {
 			t.Fatal(r.Err)
 		}
 	}
 	if n := pgtest.Query[int](t, b.sql, oldParts); n != 2 {
-		t.Errorf("%d old parts are left while somebody reads them", n)
+		t.Errorf("%d old partitions remain during the read, want 2", n)
 	}
 	if err := reader.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the old parts are gone", func() bool { return pgtest.Query[int](t, b.sql, oldParts) == 0 })
+	await(t, "the old partitions are dropped", func() bool { return pgtest.Query[int](t, b.sql, oldParts) == 0 })
 }
 
-func TestADropThatFailsStopsNothingElse(t *testing.T) {
+func TestFailedDropDoesNotStopOtherUpkeep(t *testing.T) {
 	t.Parallel()
 	var log logBuffer
-	b := retained(t, func(c *queue.Config) { c.Logger = zerolog.New(&log) })
+	b := setupRetention(t, func(c *queue.Config) { c.Logger = zerolog.New(&log) })
 	if !isPartitioned(t, b) {
-		return // a view on a chunk goes with it
+		return // dropping a chunk drops its views, too
 	}
 	oldest := pgtest.Query[string](t, b.sql, `select o from agent.old_history('30 days') o limit 1`)
 	b.exec(t, `create view public.dependent as select id from `+oldest)
@@ -290,9 +290,9 @@ func TestADropThatFailsStopsNothingElse(t *testing.T) {
 			execute 'drop table ' || p;
 		end $$`)
 	ahead := pgtest.Query[int](t, b.sql, weeksAhead)
-	running(t, b.Service)
-	await(t, "the other part is gone", func() bool { return pgtest.Query[int](t, b.sql, oldParts) == 1 })
-	await(t, "the week ahead is there again", func() bool { return pgtest.Query[int](t, b.sql, weeksAhead) == ahead+1 })
+	runService(t, b.Service)
+	await(t, "the other partition is dropped", func() bool { return pgtest.Query[int](t, b.sql, oldParts) == 1 })
+	await(t, "the partition of the week ahead exists again", func() bool { return pgtest.Query[int](t, b.sql, weeksAhead) == ahead+1 })
 	await(t, "the failure is counted", func() bool {
 		return slices.ContainsFunc(b.Upkeep(), func(u queue.UpkeepStats) bool { return u.Task == "retention" && u.Failures > 0 })
 	})
@@ -300,12 +300,12 @@ func TestADropThatFailsStopsNothingElse(t *testing.T) {
 		return strings.Contains(log.String(), "upkeep failed") && strings.Contains(log.String(), oldest)
 	})
 	b.exec(t, `drop view public.dependent`)
-	await(t, "it is gone as well", func() bool { return pgtest.Query[int](t, b.sql, oldParts) == 0 })
+	await(t, "the partition is dropped, too", func() bool { return pgtest.Query[int](t, b.sql, oldParts) == 0 })
 }
 
-func TestNobodyWhoMayConnectCanSuspendUpkeep(t *testing.T) {
+func TestUnprivilegedRoleCannotSuspendUpkeep(t *testing.T) {
 	t.Parallel()
-	b := retained(t, nil)
+	b := setupRetention(t, nil)
 	stranger, err := pgtest.Connect(t, b.url).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -316,8 +316,8 @@ func TestNobodyWhoMayConnectCanSuspendUpkeep(t *testing.T) {
 		}
 	}
 	b.exec(t, `insert into agent.execution values ('t', 'w', 'nobody''s', 1, '1 s', '1 s', '1 s', '1 s', now())`)
-	running(t, b.Service)
-	await(t, "the old parts are gone", func() bool { return pgtest.Query[int](t, b.sql, oldParts) == 0 })
+	runService(t, b.Service)
+	await(t, "the old partitions are dropped", func() bool { return pgtest.Query[int](t, b.sql, oldParts) == 0 })
 	await(t, "the executions are folded", func() bool {
 		return pgtest.Query[int](t, b.sql, `select count(*) from agent.execution where part = ''`) == 1
 	})
@@ -326,7 +326,7 @@ func TestNobodyWhoMayConnectCanSuspendUpkeep(t *testing.T) {
 func TestSuspendedUpkeepIsLoggedAndCounted(t *testing.T) {
 	t.Parallel()
 	var log logBuffer
-	b := retained(t, func(c *queue.Config) { c.Logger, c.UpkeepStepRetry = zerolog.New(&log), time.Microsecond })
+	b := setupRetention(t, func(c *queue.Config) { c.Logger, c.UpkeepStepRetry = zerolog.New(&log), time.Microsecond })
 	b.exec(t, `update agent.upkeep set done_at = now() - interval '1 day'`)
 	owner, err := pgtest.Connect(t, b.url).Begin(t.Context())
 	if err != nil {
@@ -335,8 +335,8 @@ func TestSuspendedUpkeepIsLoggedAndCounted(t *testing.T) {
 	if _, err := owner.Exec(t.Context(), `select agent_private.lock_upkeep('retention')`); err != nil {
 		t.Fatal(err)
 	}
-	running(t, b.Service)
-	await(t, "it is logged", func() bool {
+	runService(t, b.Service)
+	await(t, "the suspension is logged", func() bool {
 		return strings.Contains(log.String(), `"task":"retention","age":"24h0m`) && strings.Contains(log.String(), "upkeep is suspended")
 	})
 	stats := func() queue.UpkeepStats {
@@ -344,29 +344,29 @@ func TestSuspendedUpkeepIsLoggedAndCounted(t *testing.T) {
 		return b.Upkeep()[i]
 	}
 	if u := stats(); u.Failures == 0 || time.Since(u.Done) < 23*time.Hour {
-		t.Errorf("it is counted as %+v", u)
+		t.Errorf("the statistics are %+v", u)
 	}
 	if strings.Contains(log.String(), `"task":"keys","age"`) {
-		t.Error("what others could do is said to be suspended")
+		t.Error("a task that is not suspended was reported as suspended")
 	}
 	if err := owner.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "it is done again", func() bool { return time.Since(stats().Done) < time.Hour })
+	await(t, "the task is done again", func() bool { return time.Since(stats().Done) < time.Hour })
 	if n := pgtest.Query[int](t, b.sql, oldParts); n != 0 {
-		t.Errorf("%d old parts are left", n)
+		t.Errorf("%d old partitions remain", n)
 	}
 }
 
-func TestAckThatWaitsWhileAPartitionIsMadeSucceeds(t *testing.T) {
+func TestAckDuringTheCreationOfAPartitionSucceeds(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	if !isPartitioned(t, b) {
 		return
 	}
 	unpartition(t, b)
-	ids := b.postN(t, "", 3)
-	events := b.take(t, queue.ClaimParams{Limit: 3}, 3)
+	ids := b.insertN(t, "", 3)
+	events := b.claim(t, queue.ClaimParams{Limit: 3}, 3)
 	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -386,7 +386,7 @@ func TestAckThatWaitsWhileAPartitionIsMadeSucceeds(t *testing.T) {
 		}
 		done <- err
 	}()
-	await(t, "the acks wait for the partition", func() bool {
+	await(t, "the acks wait for the lock", func() bool {
 		return pgtest.Query[bool](t, b.sql, `select exists (select from pg_catalog.pg_locks where not granted and relation = 'agent.event_hist_default'::regclass)`)
 	})
 	if err := tx.Commit(t.Context()); err != nil {
@@ -396,15 +396,15 @@ func TestAckThatWaitsWhileAPartitionIsMadeSucceeds(t *testing.T) {
 		t.Error(err)
 	}
 	if h := b.get(t, ids[0]); h.Outcome != queue.Done {
-		t.Errorf("the event became %+v", h)
+		t.Errorf("the event is %+v", h)
 	}
 }
 
-func TestHistoryIsKeptForTheMinimumWhateverTheServiceAsksFor(t *testing.T) {
+func TestMinimumRetentionLimitsTheServicesRetention(t *testing.T) {
 	t.Parallel()
-	b := retained(t, nil)
-	aged(t, b.sql, 10, 56)
-	aged(t, b.sql, 11, 84)
+	b := setupRetention(t, nil)
+	insertOldHistory(t, b.sql, 10, 56)
+	insertOldHistory(t, b.sql, 11, 84)
 	b.exec(t, `select agent.set_minimum_retention('70 days')`)
 	b.exec(t, `insert into agent.queue (name, history_retention) select distinct queue, interval '1 hour' from agent.event_hist`)
 	service := pgtest.Connect(t, pgtest.AsService(b.url))
@@ -428,10 +428,10 @@ func TestHistoryIsKeptForTheMinimumWhateverTheServiceAsksFor(t *testing.T) {
 	}
 	dropAll()
 	if n := young(); n != before || n == 0 {
-		t.Errorf("%d of %d events that are younger than the minimum are left", n, before)
+		t.Errorf("%d of %d events younger than the minimum remain", n, before)
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist`); n != before {
-		t.Errorf("%d events that are older than the minimum are left", n-before)
+		t.Errorf("%d events older than the minimum remain", n-before)
 	}
 	_, err := b.PutPolicy(t.Context(), queue.Policy{Queue: "q", Retention: new(24 * time.Hour)})
 	if invalid := new(queue.InvalidError); !errors.As(err, &invalid) || invalid.Field != "history_retention" {
@@ -439,12 +439,12 @@ func TestHistoryIsKeptForTheMinimumWhateverTheServiceAsksFor(t *testing.T) {
 	}
 	for _, call := range []string{`agent.set_minimum_retention(null)`, `agent.maintain_history('1 us')`} {
 		if _, err := service.Exec(t.Context(), "select "+call); err == nil {
-			t.Errorf("the service's role could call %s", call)
+			t.Errorf("the service's role can call %s", call)
 		}
 	}
 	b.exec(t, `select agent.set_minimum_retention(null)`)
 	dropAll()
 	if n := young(); n != 0 {
-		t.Errorf("without a minimum %d events are left", n)
+		t.Errorf("without a minimum, %d events remain", n)
 	}
 }

@@ -12,29 +12,29 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// Whether claims begin at watermarks, whatever scans take: how busy this machine is must not decide.
+// Scan times that make watermarks always or never active, however busy the machine is.
 const (
 	always = -1
 	never  = time.Hour
 )
 
-// withWatermarks returns an env whose service runs, never polls, and scans below its watermarks often. They are active when scans take longer than scanTime.
+// withWatermarks returns an env whose service never polls, and often scans below its watermarks. These are active when scans take longer than scanTime.
 func withWatermarks(t *testing.T, scanTime time.Duration) env {
 	t.Helper()
 	b := setup(t, func(c *queue.Config) {
 		neverPolls(c)
 		c.WatermarkInterval, c.WatermarkScanTime = 50*time.Millisecond, scanTime
 	})
-	running(t, b.Service)
+	runService(t, b.Service)
 	return b
 }
 
-// raiseWatermark posts and claims until claims of the default queue begin at a watermark beyond a time of the database.
+// raiseWatermark inserts and claims until the watermark of the default queue is later than a time.
 func raiseWatermark(t *testing.T, b env, beyond time.Time) {
 	t.Helper()
-	eventually(t, "claims begin at a watermark", func() bool {
-		b.post(t, "", `{"raises":"the watermark"}`)
-		for _, e := range b.take(t, queue.ClaimParams{}, 1) {
+	eventually(t, "claims start at a watermark", func() bool {
+		b.insert(t, "", `{"raises":"the watermark"}`)
+		for _, e := range b.claim(t, queue.ClaimParams{}, 1) {
 			b.ack(t, lease(e))
 		}
 		mark, _ := queue.Watermark(b.Service, queue.Default)
@@ -46,7 +46,7 @@ func raiseWatermark(t *testing.T, b env, beyond time.Time) {
 func claimedSoon(t *testing.T, b env, id int64) queue.Event {
 	t.Helper()
 	start := time.Now()
-	e := b.take(t, queue.ClaimParams{Wait: queue.MaxWait}, 1)[0]
+	e := b.claim(t, queue.ClaimParams{Wait: queue.MaxWait}, 1)[0]
 	if e.ID != id {
 		t.Errorf("claimed event %d, want %d", e.ID, id)
 	}
@@ -64,7 +64,7 @@ func now(t *testing.T, conn *pgx.Conn) time.Time {
 func TestEventCommittedBelowTheWatermarkIsClaimedSoon(t *testing.T) {
 	t.Parallel()
 	b := withWatermarks(t, always)
-	listening(t, b)
+	awaitListening(t, b)
 	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -83,8 +83,8 @@ func TestEventCommittedBelowTheWatermarkIsClaimedSoon(t *testing.T) {
 func TestVTSetBelowTheWatermarkBySQLIsClaimedSoon(t *testing.T) {
 	t.Parallel()
 	b := withWatermarks(t, always)
-	b.post(t, "", `{}`)
-	e := b.take(t, queue.ClaimParams{}, 1)[0]
+	b.insert(t, "", `{}`)
+	e := b.claim(t, queue.ClaimParams{}, 1)[0]
 	raiseWatermark(t, b, now(t, b.sql))
 	b.exec(t, `update agent.event set vt = now() - interval '1 hour' where id = $1`, e.ID)
 	if again := claimedSoon(t, b, e.ID); again.Attempts != 2 {
@@ -92,17 +92,17 @@ func TestVTSetBelowTheWatermarkBySQLIsClaimedSoon(t *testing.T) {
 	}
 }
 
-func TestWhatTheServicePutsBelowItsWatermarkIsClaimedAtOnce(t *testing.T) {
+func TestEventReturnedBelowTheWatermarkByTheServiceIsClaimedAtOnce(t *testing.T) {
 	t.Parallel()
 	b := withWatermarks(t, always)
-	b.post(t, "", `{}`)
-	released := b.take(t, queue.ClaimParams{}, 1)[0]
+	b.insert(t, "", `{}`)
+	released := b.claim(t, queue.ClaimParams{}, 1)[0]
 	raiseWatermark(t, b, now(t, b.sql))
 	if err := b.Release(t.Context(), []queue.Lease{lease(released)}); err != nil {
 		t.Fatal(err)
 	}
-	if e := b.take(t, queue.ClaimParams{}, 1)[0]; e.ID != released.ID || e.Attempts != 1 {
-		t.Errorf("claimed %+v, want what was released", e)
+	if e := b.claim(t, queue.ClaimParams{}, 1)[0]; e.ID != released.ID || e.Attempts != 1 {
+		t.Errorf("claimed %+v, want the released event", e)
 	}
 
 	past := time.Now().Add(-time.Hour)
@@ -110,22 +110,22 @@ func TestWhatTheServicePutsBelowItsWatermarkIsClaimedAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e := b.take(t, queue.ClaimParams{}, 1)[0]; e.ID != in[0].ID {
+	if e := b.claim(t, queue.ClaimParams{}, 1)[0]; e.ID != in[0].ID {
 		t.Errorf("claimed event %d, want %d", e.ID, in[0].ID)
 	}
 }
 
-func TestClaimUnderWayDoesNotRaiseAWatermarkThatWasLowered(t *testing.T) {
+func TestRunningClaimDoesNotRaiseALoweredWatermark(t *testing.T) {
 	t.Parallel()
 	b := withWatermarks(t, always)
 	raiseWatermark(t, b, now(t, b.sql))
-	b.post(t, "", `{}`)
-	g := withGates(t, b)
-	first := g.shut(t)
+	b.insert(t, "", `{}`)
+	g := blockCommits(t, b)
+	first := g.blockFirst(t)
 	var all sync.WaitGroup
 	all.Go(func() {
 		if events, err := b.Claim(t.Context(), queue.ClaimParams{}); err != nil || len(events) != 1 {
-			t.Errorf("a claim beside the insert got %+v, %v", events, err)
+			t.Errorf("a claim during the insert returned %+v, %v", events, err)
 		}
 	})
 	past := time.Now().Add(-time.Hour)
@@ -134,13 +134,13 @@ func TestClaimUnderWayDoesNotRaiseAWatermarkThatWasLowered(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	gathered(t, b, 2)
-	g.open(t, 1)
+	awaitPending(t, b, 2)
+	g.unblock(t, 1)
 	all.Wait()
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
-	if e := b.take(t, queue.ClaimParams{}, 1)[0]; string(e.Payload) != `{"past": true}` {
+	if e := b.claim(t, queue.ClaimParams{}, 1)[0]; string(e.Payload) != `{"past": true}` {
 		t.Errorf("claimed %s", e.Payload)
 	}
 }
@@ -148,21 +148,21 @@ func TestClaimUnderWayDoesNotRaiseAWatermarkThatWasLowered(t *testing.T) {
 func TestShortScansLeaveWatermarksInactive(t *testing.T) {
 	t.Parallel()
 	b := withWatermarks(t, never)
-	b.post(t, "", `{}`)
-	e := b.take(t, queue.ClaimParams{}, 1)[0]
-	eventually(t, "a scan has been made", func() bool {
-		b.post(t, "", `{}`)
-		b.ack(t, lease(b.take(t, queue.ClaimParams{}, 1)[0]))
+	b.insert(t, "", `{}`)
+	e := b.claim(t, queue.ClaimParams{}, 1)[0]
+	eventually(t, "a scan is done", func() bool {
+		b.insert(t, "", `{}`)
+		b.ack(t, lease(b.claim(t, queue.ClaimParams{}, 1)[0]))
 		_, knowsLanes := queue.Watermark(b.Service, queue.Default)
 		return knowsLanes
 	})
 	b.exec(t, `update agent.event set vt = now() - interval '1 hour' where id = $1`, e.ID)
-	if again := b.take(t, queue.ClaimParams{}, 1)[0]; again.ID != e.ID {
+	if again := b.claim(t, queue.ClaimParams{}, 1)[0]; again.ID != e.ID {
 		t.Errorf("claimed event %d, want %d", again.ID, e.ID)
 	}
 }
 
-func TestWatermarksAreActiveBesideAnOldSnapshot(t *testing.T) {
+func TestWatermarksAreActiveWhileAnOldSnapshotIsOpen(t *testing.T) {
 	t.Parallel()
 	b := withWatermarks(t, 0)
 	tx, err := pgtest.Connect(t, b.url).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
@@ -182,7 +182,7 @@ func TestWatermarksAreActiveBesideAnOldSnapshot(t *testing.T) {
 	}
 }
 
-func TestLaneThatIsNewIsFound(t *testing.T) {
+func TestNewLaneIsClaimed(t *testing.T) {
 	t.Parallel()
 	for name, insert := range map[string]string{
 		"by SQL that notifies": `select agent.insert_event('{}', _priority => -5)`,
@@ -192,16 +192,16 @@ func TestLaneThatIsNewIsFound(t *testing.T) {
 			t.Run(name+", "+use, func(t *testing.T) {
 				t.Parallel()
 				b := withWatermarks(t, scanTime)
-				listening(t, b)
+				awaitListening(t, b)
 				eventually(t, "the lanes are known", func() bool {
-					b.post(t, "", `{}`)
-					b.ack(t, lease(b.take(t, queue.ClaimParams{}, 1)[0]))
+					b.insert(t, "", `{}`)
+					b.ack(t, lease(b.claim(t, queue.ClaimParams{}, 1)[0]))
 					_, known := queue.Watermark(b.Service, queue.Default)
 					return known
 				})
 				claimedSoon(t, b, pgtest.Query[int64](t, b.sql, insert))
-				ids := b.put(t, queue.InsertParams{}, queue.InsertParams{Priority: -9}, queue.InsertParams{Priority: 3})
-				sameIDs(t, b.take(t, queue.ClaimParams{Limit: 3}, 3), []int64{ids[1], ids[0], ids[2]})
+				ids := b.insertEvents(t, queue.InsertParams{}, queue.InsertParams{Priority: -9}, queue.InsertParams{Priority: 3})
+				checkIDs(t, b.claim(t, queue.ClaimParams{Limit: 3}, 3), []int64{ids[1], ids[0], ids[2]})
 			})
 		}
 	}

@@ -32,8 +32,8 @@ func lockEvents(t *testing.T, b env) (unlock func()) {
 	}
 }
 
-// blocked returns the backend that waits for the lock, once there is one.
-func blocked(t *testing.T, conn *pgx.Conn) int {
+// awaitLockWait waits until a backend waits for a lock, and returns that backend.
+func awaitLockWait(t *testing.T, conn *pgx.Conn) int {
 	t.Helper()
 	for t.Context().Err() == nil {
 		pid := pgtest.Query[*int](t, conn, `
@@ -43,11 +43,11 @@ func blocked(t *testing.T, conn *pgx.Conn) int {
 			return *pid
 		}
 	}
-	t.Fatal("nothing waits for the lock")
+	t.Fatal("no backend waits for the lock")
 	return 0
 }
 
-// insertOne enqueues one event and returns the call's error, when it has one, on the channel.
+// insertOne inserts one event and sends the call's error, or nil, on the channel.
 func insertOne(ctx context.Context, b env, payload string) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -57,7 +57,7 @@ func insertOne(ctx context.Context, b env, payload string) <-chan error {
 	return done
 }
 
-func TestConcurrentInsertsShareTheirCommits(t *testing.T) {
+func TestConcurrentInsertsShareCommits(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	const calls = 200
@@ -68,12 +68,12 @@ func TestConcurrentInsertsShareTheirCommits(t *testing.T) {
 				{Event: fmt.Appendf(nil, `{"call":%d,"part":0}`, i)}, {Event: fmt.Appendf(nil, `{"call":%d,"part":1}`, i)},
 			})
 			if err != nil || len(in) != 2 {
-				t.Errorf("insert answered %+v, %v", in, err)
+				t.Errorf("insert returned %+v, %v", in, err)
 				return
 			}
 			for part, e := range in {
 				if got := b.get(t, e.ID); string(got.Payload) != fmt.Sprintf(`{"call": %d, "part": %d}`, i, part) {
-					t.Errorf("call %d was told that its part %d is event %d, which is %s", i, part, e.ID, got.Payload)
+					t.Errorf("call %d got for its event %d the id %d, which has the payload %s", i, part, e.ID, got.Payload)
 				}
 			}
 		})
@@ -84,12 +84,12 @@ func TestConcurrentInsertsShareTheirCommits(t *testing.T) {
 	}
 }
 
-func TestBadEventInASharedStatementFailsAlone(t *testing.T) {
+func TestBadEventInAGroupCommitFailsAlone(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	unlock := lockEvents(t, b)
 	first := insertOne(t.Context(), b, `{"first":true}`)
-	blocked(t, b.sql)
+	awaitLockWait(t, b.sql)
 	const calls, bad = 100, 37
 	var done [calls]<-chan error
 	for i := range calls {
@@ -113,30 +113,30 @@ func TestBadEventInASharedStatementFailsAlone(t *testing.T) {
 	}
 }
 
-func TestCallerWhoLeavesDoesNotTakeItsNeighboursAlong(t *testing.T) {
+func TestCancelledInsertDoesNotCancelOthersInItsCommit(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	unlock := lockEvents(t, b)
 	ctx, cancel := context.WithCancel(t.Context())
 	leaver := insertOne(ctx, b, `{"n":1}`)
-	blocked(t, b.sql)
+	awaitLockWait(t, b.sql)
 	neighbour := insertOne(t.Context(), b, `{"n":2}`)
 	cancel()
 	if err := <-leaver; !errors.Is(err, context.Canceled) {
-		t.Errorf("the caller who left: %v", err)
+		t.Errorf("the cancelled call: %v", err)
 	}
 	unlock()
 	if err := <-neighbour; err != nil {
-		t.Errorf("the neighbour: %v", err)
+		t.Errorf("the other call of the commit: %v", err)
 	}
 }
 
-func TestLostConnectionInASharedStatementIsToldToAll(t *testing.T) {
+func TestLostConnectionFailsEveryInsertOfTheCommit(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	unlock := lockEvents(t, b)
 	lost := insertOne(t.Context(), b, `{"n":1}`)
-	pid := blocked(t, b.sql)
+	pid := awaitLockWait(t, b.sql)
 	b.exec(t, `select pg_terminate_backend($1)`, pid)
 	if err := <-lost; !errors.Is(err, queue.ErrUnavailable) {
 		t.Errorf("the call whose connection was lost: %v", err)
@@ -151,12 +151,12 @@ func TestLostConnectionInASharedStatementIsToldToAll(t *testing.T) {
 	}
 }
 
-func TestCloseWaitsForTheCommitUnderWay(t *testing.T) {
+func TestCloseWaitsForTheRunningCommit(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	unlock := lockEvents(t, b)
 	call := insertOne(t.Context(), b, `{"n":1}`)
-	blocked(t, b.sql)
+	awaitLockWait(t, b.sql)
 	closed := make(chan error, 1)
 	go func() { closed <- b.Close(context.Background()) }()
 	unlock()
@@ -174,13 +174,13 @@ func TestCloseWaitsForTheCommitUnderWay(t *testing.T) {
 func TestConcurrentAcksOfTheSameEventsAgree(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	b.postN(t, "", 50)
-	claimed := b.take(t, queue.ClaimParams{Limit: 50}, 50)
+	b.insertN(t, "", 50)
+	claimed := b.claim(t, queue.ClaimParams{Limit: 50}, 50)
 	forth, back := make([]queue.Lease, 50), make([]queue.Lease, 50)
 	for i, e := range claimed {
 		forth[i], back[49-i] = lease(e), lease(e)
 	}
-	other := anotherService(t, b.url, nil) // another process, whose statements meet this one's
+	other := anotherService(t, b.url, nil) // another process, whose acks conflict with this one's
 	var all sync.WaitGroup
 	for i := range 20 {
 		for _, s := range []*queue.Service{b.Service, other} {
@@ -192,7 +192,7 @@ func TestConcurrentAcksOfTheSameEventsAgree(t *testing.T) {
 				}
 				for j, r := range results {
 					if r.ID != leases[j].ID || r.Outcome != queue.Done || r.Err != nil {
-						t.Errorf("ack of %d answered %+v", leases[j].ID, r)
+						t.Errorf("ack of %d returned %+v", leases[j].ID, r)
 					}
 				}
 			})

@@ -12,9 +12,9 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// Rows that nobody could have written by a call: by hand, as the owner, or by a restore that leaves the triggers out.
+// Rows that no call can write, but the owner can, or a restore without triggers.
 
-// pages returns the ids of all pages of a listing, of two events each.
+// pages returns the ids on all pages of a listing.
 func pages(t *testing.T, list func(cursor string) (queue.Page, error)) (ids []int64) {
 	t.Helper()
 	cursor := ""
@@ -30,11 +30,11 @@ func pages(t *testing.T, list func(cursor string) (queue.Page, error)) (ids []in
 			return ids
 		}
 	}
-	t.Fatalf("a hundred pages, and no end: %v", ids)
+	t.Fatalf("the listing has more than 100 pages: %v", ids)
 	return nil
 }
 
-func TestListingsPageThroughTimesThatNoAnswerCanHold(t *testing.T) {
+func TestListingsPageThroughTimesOutOfRange(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	times := []string{
@@ -69,8 +69,8 @@ func TestListingsPageThroughTimesThatNoAnswerCanHold(t *testing.T) {
 	}
 }
 
-// oddities are values that rows may have which were written past the checks, as assignments to columns.
-var oddities = []string{
+// invalidValues are assignments that bypass the checks of the columns.
+var invalidValues = []string{
 	"attempts = -5", "attempts = -2147483648", "attempts = 2147483647", "max_attempts = 0", "max_attempts = -2147483648",
 	"priority = -2147483648", "priority = 2147483647", "id = -7",
 	"claimed = '{null}'", "claimed = '{{2026-01-01 00:00Z,null},{2026-01-01 00:00Z,2026-01-01 00:00Z}}'", "claimed = '{{2026-01-01 00:00Z}}'",
@@ -78,7 +78,7 @@ var oddities = []string{
 	"claimed = '{294276-12-31 23:59Z}'", "claimed = '{4713-01-01 00:00Z BC}'",
 	"claimed = array_fill(null::timestamptz, array[150])", "claimed = array_fill(timestamptz '2026-01-01 00:00Z', array[2, 100])",
 	"past_attempts = '{}'", "past_attempts = '5'", "past_attempts = 'null'", `past_attempts = '[1,"x",{},null,[]]'`, `past_attempts = '[{"attempt":"x"}]'`,
-	`past_attempts = '[{"attempt":1e300,"ended_at":"never","outcome":5}]'`, `past_attempts = '[{"attempt":1,"ended_at":"infinity","outcome":"odd","worker":{},"error":[]}]'`,
+	`past_attempts = '[{"attempt":1e300,"ended_at":"never","outcome":5}]'`, `past_attempts = '[{"attempt":1,"ended_at":"infinity","outcome":"invalid","worker":{},"error":[]}]'`,
 	`past_attempts = (select jsonb_agg('x'::text) from generate_series(1, 200))`,
 	"occurrence = '5'", "occurrence = '[]'", "occurrence = 'null'", "event = '5'", "event = '[]'", "event = 'null'",
 	"event_ts = '20000-01-01Z'", "event_ts = '0044-03-15Z BC'", "enqueued_at = 'infinity'", "enqueued_at = '-infinity'",
@@ -86,17 +86,17 @@ var oddities = []string{
 	"type = ''", "worker = ''", "key = ''", "source = ''", "last_error = ''", "requeued_from = -1",
 }
 
-// waitingOddities are some more, of events in their queue. A hypertable holds no such rows.
-var waitingOddities = []string{"event_ts = 'infinity'", "event_ts = '-infinity'", "event_ts = '294276-12-31 23:59Z'", "event_ts = '4713-01-01 00:00Z BC'"}
+// invalidQueueValues are further ones for events in a queue. A hypertable cannot store them.
+var invalidQueueValues = []string{"event_ts = 'infinity'", "event_ts = '-infinity'", "event_ts = '294276-12-31 23:59Z'", "event_ts = '4713-01-01 00:00Z BC'"}
 
-// historyOddities are some more, of events in history.
-var historyOddities = []string{
+// invalidHistoryValues are further ones for events in history.
+var invalidHistoryValues = []string{
 	"finished_at = 'infinity'", "finished_at = '-infinity'", "finished_at = '294276-12-31 23:59Z'", "vt = 'infinity'", "vt = '-infinity'",
 	"result = '5'", "requeued_as = -1", "retryable = true",
 }
 
-// spoil writes good events, and one of each of the oddities that SQL can write past the checks, into the queue or history; it returns the ids of the odd ones.
-func spoil(t *testing.T, b env, table string, assignments []string) (ids []int64) {
+// insertInvalidRows inserts one event with each of the assignments into a queue or into history, and returns the ids.
+func insertInvalidRows(t *testing.T, b env, table string, assignments []string) (ids []int64) {
 	t.Helper()
 	columns, values := "", ""
 	if table == "agent.event_hist" {
@@ -109,14 +109,14 @@ func spoil(t *testing.T, b env, table string, assignments []string) (ids []int64
 		eventTS := "now()"
 		column, value, _ := strings.Cut(assignment, " = ")
 		switch column {
-		case "event_ts": // which decides where a row of history is
+		case "event_ts": // the partition key of history
 			eventTS, assignment = value, "attempts = 1"
 		case "id":
 			id, assignment = pgtest.Query[int64](t, b.sql, `select `+value+`::int8`), "attempts = 1"
 		}
 		b.exec(t, `
 			insert into `+table+` (id, event_ts, attempts, vt, claimed, event, queue, enqueued_at`+columns+`) overriding system value
-			values ($1, `+eventTS+`, 1, now() - interval '1 minute', array[now() - interval '2 minutes'], '{}', 'odd', now()`+values+`)`, id)
+			values ($1, `+eventTS+`, 1, now() - interval '1 minute', array[now() - interval '2 minutes'], '{}', 'invalid', now()`+values+`)`, id)
 		b.exec(t, `update `+table+` set `+assignment+` where id = $1`, id)
 		ids = append(ids, id)
 	}
@@ -126,11 +126,11 @@ func spoil(t *testing.T, b env, table string, assignments []string) (ids []int64
 	return ids
 }
 
-func TestOddRowsAreShown(t *testing.T) {
+func TestInvalidRowsAreReturned(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	waiting := spoil(t, b, "agent.event", slices.Concat(oddities, waitingOddities))
-	for _, q := range []string{"", "odd"} {
+	waiting := insertInvalidRows(t, b, "agent.event", slices.Concat(invalidValues, invalidQueueValues))
+	for _, q := range []string{"", "invalid"} {
 		for _, state := range []queue.State{"", queue.Ready} {
 			page, err := b.List(t.Context(), queue.ListParams{Queue: q, State: state, Limit: queue.MaxPage})
 			if err != nil || len(page.Events) != len(waiting) {
@@ -150,19 +150,19 @@ func TestOddRowsAreShown(t *testing.T) {
 			}
 		}
 	}
-	look(waiting, slices.Concat(oddities, waitingOddities))
+	look(waiting, slices.Concat(invalidValues, invalidQueueValues))
 	if _, err := b.queues(t, time.Hour); err != nil {
 		t.Error(err)
 	}
 	b.exec(t, `delete from agent.event`)
 
-	what := slices.Concat(oddities, historyOddities)
-	gone := spoil(t, b, "agent.event_hist", what)
+	what := slices.Concat(invalidValues, invalidHistoryValues)
+	gone := insertInvalidRows(t, b, "agent.event_hist", what)
 	look(gone, what)
 	long := time.Hour
 	for _, p := range []queue.HistoryParams{
 		{Limit: queue.MaxPage},
-		{Limit: queue.MaxPage, HistoryFilter: queue.HistoryFilter{Queue: "odd", Outcome: queue.Done}},
+		{Limit: queue.MaxPage, HistoryFilter: queue.HistoryFilter{Queue: "invalid", Outcome: queue.Done}},
 		{Limit: queue.MaxPage, HistoryFilter: queue.HistoryFilter{Contains: json.RawMessage(`{}`)}},
 		{Limit: queue.MaxPage, HistoryFilter: queue.HistoryFilter{MinDuration: &long}},
 	} {
@@ -179,17 +179,17 @@ func TestOddRowsAreShown(t *testing.T) {
 	}
 }
 
-func TestOddRowsAreClaimedAndFinishedLikeOthers(t *testing.T) {
+func TestInvalidRowsAreClaimedAndFinished(t *testing.T) {
 	t.Parallel()
 	for _, p := range []queue.ClaimParams{{}, {Types: []string{"t"}}, {Order: queue.Random}} {
 		b := setup(t, nil)
-		ids := spoil(t, b, "agent.event", slices.Concat(waitingOddities, oddities))
+		ids := insertInvalidRows(t, b, "agent.event", slices.Concat(invalidQueueValues, invalidValues))
 		if p.Types != nil {
 			b.exec(t, `alter table agent.event disable trigger user`)
 			b.exec(t, `update agent.event set type = 't'`)
 		}
-		p.Queue, p.Limit, p.MaxAttempts = "odd", 1000, 100
-		events := b.take(t, p, len(ids)-3) // but those whose own attempts are used up
+		p.Queue, p.Limit, p.MaxAttempts = "invalid", 1000, 100
+		events := b.claim(t, p, len(ids)-3) // without those that have used up their own max_attempts
 		for i, e := range events {
 			var err error
 			switch i % 4 {
@@ -209,18 +209,18 @@ func TestOddRowsAreClaimedAndFinishedLikeOthers(t *testing.T) {
 	}
 }
 
-func TestOddRowsAreSweptPurgedAndPutBackLikeOthers(t *testing.T) {
+func TestInvalidRowsAreSweptPurgedAndRequeued(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	n := int64(len(spoil(t, b, "agent.event", slices.Concat(oddities, waitingOddities))))
+	n := int64(len(insertInvalidRows(t, b, "agent.event", slices.Concat(invalidValues, invalidQueueValues))))
 	age := time.Second
 	if swept, err := b.Sweep(t.Context(), queue.SweepParams{MaxVTAge: &age}); swept != n || err != nil {
 		t.Errorf("swept %d of %d, %v", swept, n, err)
 	}
-	refused := int64(0) // what no queue may have
-	for _, oddity := range oddities {
+	refused := int64(0) // events that cannot be requeued
+	for _, assignment := range invalidValues {
 		for _, refusal := range []string{"max_attempts", "event = ", "type = ''", "source = ''"} {
-			if strings.HasPrefix(oddity, refusal) {
+			if strings.HasPrefix(assignment, refusal) {
 				refused++
 			}
 		}
@@ -228,53 +228,53 @@ func TestOddRowsAreSweptPurgedAndPutBackLikeOthers(t *testing.T) {
 	for try, want := range []int64{n - refused, 0} {
 		result, err := b.RequeueMatching(t.Context(), queue.RequeueParams{})
 		if result.Requeued != want || err != nil {
-			t.Errorf("try %d: %+v, %v, want %d put back", try, result, err, want)
+			t.Errorf("call %d: %+v, %v, want %d requeued", try, result, err, want)
 		}
 	}
 	bad := pgtest.Query[int64](t, b.sql, `select id from agent.event_hist where event = '5'`)
 	if _, err := b.Requeue(t.Context(), bad); !errors.Is(err, queue.ErrInvalid) {
-		t.Errorf("one that no queue may have is put back: %v", err)
+		t.Errorf("an invalid event was requeued: %v", err)
 	}
-	if purged, err := b.Purge(t.Context(), "odd"); purged != n-refused || err != nil {
+	if purged, err := b.Purge(t.Context(), "invalid"); purged != n-refused || err != nil {
 		t.Errorf("purged %d of %d, %v", purged, n-refused, err)
 	}
-	spoil(t, b, "agent.event", []string{"claimed = '{{2026-01-01Z,null}}'", "occurrence = '5'"})
-	if purged, err := b.Purge(t.Context(), "odd"); purged != 2 || err != nil {
+	insertInvalidRows(t, b, "agent.event", []string{"claimed = '{{2026-01-01Z,null}}'", "occurrence = '5'"})
+	if purged, err := b.Purge(t.Context(), "invalid"); purged != 2 || err != nil {
 		t.Errorf("purged %d, %v", purged, err)
 	}
 }
 
-func TestAnOddPolicyStopsNothingButItself(t *testing.T) {
+func TestExtremePolicyStopsNeitherUpkeepNorCalls(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.Retention = 30 * 24 * time.Hour })
 	b.exec(t, `
 		insert into agent.queue (name, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, history_retention)
-		values ('odd', '178000000 years', 'exponential', '178000000 years', 1000, '178000000 years', 1, '178000000 years')`)
+		values ('invalid', '178000000 years', 'exponential', '178000000 years', 1000, '178000000 years', 1, '178000000 years')`)
 	b.exec(t, `insert into agent.queue (name, history_retention) values ('short', '1 day')`)
-	aged(t, b.sql, 1, 10)
+	insertOldHistory(t, b.sql, 1, 10)
 	b.exec(t, `update agent.event_hist set queue = 'short'`)
 	b.exec(t, `insert into agent.execution values ('t', 'w', '', 0, '178000000 years', '0', '0', '0', now()), ('u', 'w', 'gone', 1, '178000000 years', '0', '0', '0', now()), ('u', 'w', 'gone too', 1, '178000000 years', '0', '0', '0', now())`)
-	running(t, b.Service)
-	await(t, "the history of the other queue is gone", func() bool { return pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist`) == 0 })
-	await(t, "the executions are seen to", func() bool {
+	runService(t, b.Service)
+	await(t, "the history of the other queue is pruned", func() bool { return pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist`) == 0 })
+	await(t, "the executions are folded", func() bool {
 		return slices.ContainsFunc(b.Upkeep(), func(u queue.UpkeepStats) bool { return u.Task == "executions" && u.Failures == 0 && !u.Done.IsZero() })
 	})
 	if all, err := b.Executions(t.Context(), nil, nil); err != nil || len(all) != 0 {
 		t.Errorf("%+v, %v", all, err)
 	}
-	policy, err := b.GetPolicy(t.Context(), "odd")
+	policy, err := b.GetPolicy(t.Context(), "invalid")
 	if err != nil || policy.Retention == nil {
 		t.Errorf("%+v, %v", policy, err)
 	}
-	b.postN(t, "odd", 1)
-	e := b.take(t, queue.ClaimParams{Queue: "odd"}, 1)[0]
+	b.insertN(t, "invalid", 1)
+	e := b.claim(t, queue.ClaimParams{Queue: "invalid"}, 1)[0]
 	if _, err := b.Extend(t.Context(), lease(e), 0); err != nil {
 		t.Error(err)
 	}
 	if _, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(e)}); err != nil {
 		t.Error(err)
 	}
-	waiting := whileWaiting(t, b, queue.ClaimParams{Queue: "odd", MaxAttempts: 9}, func() { b.postN(t, "odd", 1) })
+	waiting := whileWaiting(t, b, queue.ClaimParams{Queue: "invalid", MaxAttempts: 9}, func() { b.insertN(t, "invalid", 1) })
 	if len(waiting) != 1 {
 		t.Errorf("claimed %+v", waiting)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// manyQueues is an env with one event in each of so many queues, of which a hundred have a policy, too.
+// manyQueues is an env with one event in each of this many queues, a hundred of which also have a policy.
 func manyQueues(t *testing.T, queues int) env {
 	t.Helper()
 	b := setup(t, nil)
@@ -21,7 +21,7 @@ func manyQueues(t *testing.T, queues int) env {
 	return b
 }
 
-func TestListingsOfManyQueuesAreQuick(t *testing.T) {
+func TestListingsOfManyQueuesAreFast(t *testing.T) {
 	t.Parallel()
 	const n = 50_000
 	b := manyQueues(t, n)
@@ -52,14 +52,14 @@ func TestListingsOfManyQueuesAreQuick(t *testing.T) {
 	}
 	busiest, leftOut, err := b.BusiestQueues(t.Context(), 500)
 	if err != nil || len(busiest) != 500 || leftOut != n+100-500 {
-		t.Errorf("%d queues are the busiest, %d are left out, %v", len(busiest), leftOut, err)
+		t.Errorf("got %d busiest queues, %d others, %v", len(busiest), leftOut, err)
 	}
 }
 
 func TestQueuesArePaged(t *testing.T) {
 	t.Parallel()
 	b := manyQueues(t, 30)
-	past(t, b, "gone with a blank", time.Minute, 4, queue.Done)
+	loadHistory(t, b, "gone with a blank", time.Minute, 4, queue.Done)
 	var names []string
 	cursor := ""
 	for {
@@ -82,7 +82,7 @@ func TestQueuesArePaged(t *testing.T) {
 	}
 	for _, bad := range []string{"x", "bGlzdCAxIDE", "cXVldWVz"} {
 		if _, err := b.Queues(t.Context(), queue.QueuesParams{Cursor: bad}); err == nil {
-			t.Errorf("the cursor %q is taken", bad)
+			t.Errorf("the cursor %q was accepted", bad)
 		}
 	}
 }
@@ -95,12 +95,12 @@ func TestBusiestQueuesAreTheOldestAndTheLargest(t *testing.T) {
 	b.exec(t, `insert into agent.event (event, queue, vt) select '{}', 'old', now() - interval '1 day' from generate_series(1, 2)`)
 	busiest, leftOut, err := b.BusiestQueues(t.Context(), 10)
 	if err != nil || len(busiest) != 10 || leftOut != 2002+100-10 {
-		t.Fatalf("%d queues are the busiest, %d are left out, %v", len(busiest), leftOut, err)
+		t.Fatalf("got %d busiest queues, %d others, %v", len(busiest), leftOut, err)
 	}
 	for _, want := range []queue.QueueStats{{Queue: "large", Scheduled: 300}, {Queue: "old", Ready: 2}, {Queue: "q000100", Ready: 1}, {Queue: "q000099", Ready: 1}} {
 		i := slices.IndexFunc(busiest, func(q queue.QueueStats) bool { return q.Queue == want.Queue })
 		if i < 0 {
-			t.Errorf("%s is not among them: %+v", want.Queue, busiest)
+			t.Errorf("%s is missing: %+v", want.Queue, busiest)
 			continue
 		}
 		busiest[i].OldestReadyAge = nil
@@ -110,7 +110,7 @@ func TestBusiestQueuesAreTheOldestAndTheLargest(t *testing.T) {
 	}
 }
 
-func TestWhatIsKeptOfQueuesInTheProcessIsBounded(t *testing.T) {
+func TestMemoryPerQueueIsBounded(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	const n = 2500
@@ -123,7 +123,7 @@ func TestWhatIsKeptOfQueuesInTheProcessIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range params {
-			b.take(t, queue.ClaimParams{Queue: params[i].Queue}, 1)
+			b.claim(t, queue.ClaimParams{Queue: params[i].Queue}, 1)
 		}
 	}
 	counters := b.Counters()
@@ -137,11 +137,11 @@ func TestWhatIsKeptOfQueuesInTheProcessIsBounded(t *testing.T) {
 	}
 }
 
-func TestSweepsOfManyQueuesFindWhatIsOverAge(t *testing.T) {
+func TestSweepOfManyQueuesFindsOverAgeEvents(t *testing.T) {
 	t.Parallel()
 	b := manyQueues(t, 2000)
 	age := 1990 * time.Second
-	if n, err := b.Sweep(t.Context(), queue.SweepParams{MaxVTAge: &age}); n < 10 || n > 60 || err != nil { // those of the first 10, and what time has passed
+	if n, err := b.Sweep(t.Context(), queue.SweepParams{MaxVTAge: &age}); n < 10 || n > 60 || err != nil { // the first 10, and those that came of age meanwhile
 		t.Errorf("swept %d by age, %v", n, err)
 	}
 	b.exec(t, `update agent.event set attempts = 1 where queue = 'q000100'`)
@@ -149,6 +149,6 @@ func TestSweepsOfManyQueuesFindWhatIsOverAge(t *testing.T) {
 		t.Errorf("swept %d by attempts, %v", n, err)
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist where queue = 'q000100' and outcome = 'expired'`); n != 1 {
-		t.Error("another one than the one that was claimed")
+		t.Error("the sweep expired another event than the exhausted one")
 	}
 }

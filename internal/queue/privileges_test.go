@@ -14,8 +14,8 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// enqueuer makes a role that may use the schema and execute these functions, and nothing else, and returns the URL it connects with.
-func enqueuer(t *testing.T, db *pgtest.DB, functions string) string {
+// insertingRole creates a role that can only use the schema and execute these functions, and returns its connection URL.
+func insertingRole(t *testing.T, db *pgtest.DB, functions string) string {
 	t.Helper()
 	name := "queued_test_enqueuer_" + strings.ToLower(rand.Text())
 	admin := pgtest.Connect(t, db.AdminURL)
@@ -41,7 +41,7 @@ func enqueuer(t *testing.T, db *pgtest.DB, functions string) string {
 	return u.String()
 }
 
-// refusedInserts are arguments of insert_event that no session may enqueue an event with.
+// refusedInserts are arguments that insert_event must refuse in every session.
 func refusedInserts() []string {
 	return []string{
 		`'[]'`, `'[{}]'`, `'1'`, `'"x"'`, `'null'`, `null`,
@@ -58,7 +58,7 @@ func refusedInserts() []string {
 	}
 }
 
-// refusedBatches are arguments of insert_events that no session may enqueue events with.
+// refusedBatches are arguments that insert_events must refuse in every session.
 func refusedBatches() []string {
 	return []string{
 		`'{"[]"}'`, `array['{}', null]::jsonb[]`, `array['{}', '[]']::jsonb[]`, `'{"{}"}', '{a b}'`, `'{"{}"}', _delays => '{-1 s}'`, `'{"{}"}', _vts => '{infinity}'`,
@@ -69,7 +69,7 @@ func refusedBatches() []string {
 	}
 }
 
-// hostileObjects are statements that any role may try, to stand in the way of what a function names.
+// hostileObjects are statements with which a role can try to shadow objects that the functions use.
 const hostileObjects = `
 	create function pg_temp.isfinite(timestamptz) returns boolean language sql as 'select true';
 	create function pg_temp.length(text) returns int4 language sql as 'select 1';
@@ -82,37 +82,37 @@ const hostileObjects = `
 	create domain pg_temp.jsonb as pg_catalog.text;
 	create temporary sequence event_id_seq;`
 
-func TestARoleThatMayEnqueueCanDoNothingElse(t *testing.T) {
+func TestInsertingRoleCanDoNothingElse(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	hostile := pgtest.Connect(t, enqueuer(t, db, "agent.insert_event"))
+	hostile := pgtest.Connect(t, insertingRole(t, db, "agent.insert_event"))
 	owner := pgtest.Connect(t, db.URL)
 	functions := pgtest.Query[[]string](t, hostile, `select array_agg(p.oid::regprocedure::text) from pg_proc p
 		where p.pronamespace = 'agent'::regnamespace and p.proname <> 'insert_event' and has_function_privilege(p.oid, 'execute')`)
 	if len(functions) > 0 {
-		t.Errorf("it may execute %q", functions)
+		t.Errorf("the role can execute %q", functions)
 	}
 	relations := pgtest.Query[[]string](t, hostile, `select array_agg(c.oid::regclass::text) from pg_class c
 		where c.relnamespace = 'agent'::regnamespace and c.relkind not in ('i', 'I', 'c', 'S')
 		and (has_table_privilege(c.oid, 'select, insert, update, delete, truncate, references, trigger') or has_any_column_privilege(c.oid, 'select, insert, update'))`)
 	if len(relations) > 0 {
-		t.Errorf("it may use %q", relations)
+		t.Errorf("the role can use %q", relations)
 	}
 	if _, err := hostile.Exec(t.Context(), `create table agent.mine ()`); err == nil {
-		t.Error("it made a table in the schema")
+		t.Error("the role created a table in the schema")
 	}
 	if n := pgtest.Query[int](t, owner, `select count(*) from agent.event`); n != 0 {
-		t.Errorf("there are %d events", n)
+		t.Errorf("%d events are stored", n)
 	}
 }
 
-func TestNoSettingOfASessionSwitchesARuleOff(t *testing.T) {
+func TestNoSessionSettingDisablesAValidation(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	owner := pgtest.Connect(t, db.URL)
-	hostileURL := enqueuer(t, db, "agent.insert_event, agent.insert_events")
+	hostileURL := insertingRole(t, db, "agent.insert_event, agent.insert_events")
 
-	// Every setting that a role may change, with each value of those that have few and the bounds of those that have many.
+	// Every setting that a role can change, with each of its values, or with its bounds.
 	settings := pgtest.Query[[]string](t, pgtest.Connect(t, hostileURL), `
 		select array_agg(format('set %I to %L', s.name, v.value) order by s.name, v.value)
 		from pg_settings s
@@ -127,7 +127,7 @@ func TestNoSettingOfASessionSwitchesARuleOff(t *testing.T) {
 		"set role none", "set session_replication_role to replica", "set timezone_abbreviations to 'Australia'", "set default_tablespace to ''", "set client_encoding to 'LATIN1'",
 	)
 	if len(settings) < 100 {
-		t.Fatalf("%d settings are tried", len(settings))
+		t.Fatalf("only %d settings were found", len(settings))
 	}
 	var first *int64
 	made := 0
@@ -136,10 +136,10 @@ func TestNoSettingOfASessionSwitchesARuleOff(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = conn.Exec(t.Context(), setting) // it may not be allowed
+		_, _ = conn.Exec(t.Context(), setting) // can be forbidden
 		try := func(function, arguments string) {
 			if _, err := conn.Exec(t.Context(), "select agent."+function+"("+arguments+")"); err == nil {
-				t.Errorf("%s: select agent.%s(%s) was done", setting, function, arguments)
+				t.Errorf("%s: select agent.%s(%s) succeeded", setting, function, arguments)
 			}
 			_, _ = conn.Exec(t.Context(), "rollback; "+setting)
 		}
@@ -149,48 +149,48 @@ func TestNoSettingOfASessionSwitchesARuleOff(t *testing.T) {
 		for _, arguments := range refusedBatches() {
 			try("insert_events", arguments)
 		}
-		// The same request, however it is written, whatever the session.
+		// The same request in other notations must be replayed in every session.
 		var id *int64
 		err = conn.QueryRow(t.Context(), `select agent.insert_event(jsonb_build_object('n', 1.50, 's', '"1.50'), 'keyed', _delay => '24 hours', _expires_at => '2126-01-01 00:00+00', _key => 'same')`).Scan(&id)
 		switch {
-		case err != nil && (conn.IsClosed() || strings.Contains(err.Error(), "25006") || strings.Contains(err.Error(), "57014")): // as the session asked for
+		case err != nil && (conn.IsClosed() || strings.Contains(err.Error(), "25006") || strings.Contains(err.Error(), "57014")): // caused by the setting
 		case err != nil:
-			t.Errorf("%s: the honest request: %v", setting, err)
+			t.Errorf("%s: the valid request: %v", setting, err)
 		case id == nil:
-			t.Errorf("%s: the answer is nothing", setting)
+			t.Errorf("%s: the valid request returned null", setting)
 		case first == nil:
 			first = id
 			made++
 		case *id == *first:
 			made++
 		default:
-			t.Errorf("%s: the same request is another event", setting)
+			t.Errorf("%s: the repeated request inserted another event", setting)
 		}
 		_, _ = conn.Exec(t.Context(), "commit")
 		_ = conn.Close(t.Context())
 	}
 	if made < len(settings)/2 {
-		t.Errorf("the honest request was done in %d of %d sessions only", made, len(settings))
+		t.Errorf("the valid request succeeded in only %d of %d sessions", made, len(settings))
 	}
 	if n := pgtest.Query[int](t, owner, `select count(*) from agent.event`); n != 1 {
 		t.Errorf("there are %d events, want 1", n)
 	}
 }
 
-func TestHonestEventsAreDeliveredBesideWhateverAnEnqueuerMayEnqueue(t *testing.T) {
+func TestHostileInsertsDoNotBlockOtherEvents(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	s := anotherService(t, db.URL, nil)
 	b := env{Service: s, url: db.URL, sql: pgtest.Connect(t, db.URL)}
-	running(t, s)
-	hostile := pgtest.Connect(t, enqueuer(t, db, "agent.insert_event"))
+	runService(t, s)
+	hostile := pgtest.Connect(t, insertingRole(t, db, "agent.insert_event"))
 	honest := make(map[int64]bool)
 	for _, q := range []string{"work", "other"} {
-		for _, id := range b.postN(t, q, 10) {
+		for _, id := range b.insertN(t, q, 10) {
 			honest[id] = true
 		}
 	}
-	// The numbers of its arguments are as far out as each type goes. Where one is refused, nothing is enqueued.
+	// Numeric arguments are the extremes of their types. A refused call inserts nothing.
 	for _, arguments := range []string{
 		`'{}', 'work', _vt => '4714-11-24 00:00:00+00 BC'`, `'{}', 'work', _vt => '294276-12-31 23:59:59.999999+00'`, `'{}', 'work', _delay => '200000 years'`,
 		`'{}', 'work', _vt => '4714-11-24 00:00:00+00 BC', _priority => -2147483648`, `'{}', 'work', _priority => 2147483647`,
@@ -208,7 +208,7 @@ func TestHonestEventsAreDeliveredBesideWhateverAnEnqueuerMayEnqueue(t *testing.T
 		_, _ = hostile.Exec(t.Context(), "select agent.insert_event("+arguments+")")
 	}
 	for _, q := range []string{"work", "other"} {
-		for _, id := range b.postN(t, q, 10) {
+		for _, id := range b.insertN(t, q, 10) {
 			honest[id] = true
 		}
 	}
@@ -231,7 +231,7 @@ func TestHonestEventsAreDeliveredBesideWhateverAnEnqueuerMayEnqueue(t *testing.T
 		}
 	}
 	if len(honest) > 0 {
-		t.Errorf("%d honest events were not delivered", len(honest))
+		t.Errorf("%d valid events were not claimed", len(honest))
 	}
 	for name, call := range map[string]func() error{
 		"sweep":   func() error { _, err := b.Sweep(t.Context(), queue.SweepParams{}); return err },
@@ -252,6 +252,6 @@ func TestHonestEventsAreDeliveredBesideWhateverAnEnqueuerMayEnqueue(t *testing.T
 		}
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where queue not in ('work', 'other')`); n != 0 {
-		t.Errorf("there are %d events elsewhere", n)
+		t.Errorf("%d events are in other queues", n)
 	}
 }

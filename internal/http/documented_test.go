@@ -225,7 +225,7 @@ func cutOff(h *environment) {
 	}
 }
 
-func TestQueryThatTakesTooLongIsAProblem(t *testing.T) {
+func TestSlowQueryIsAProblem(t *testing.T) {
 	t.Parallel()
 	h := setupWith(t, settings{queue: func(cfg *queue.Config) { cfg.QueryTimeout = 50 * time.Millisecond }})
 	tx, err := h.connect().Begin(t.Context())
@@ -247,7 +247,7 @@ func TestQueryThatTakesTooLongIsAProblem(t *testing.T) {
 	}
 }
 
-func TestEveryCallIsAnsweredWithinItsTimeWhateverTheDatabaseDoes(t *testing.T) {
+func TestEveryCallIsAnsweredInTimeWhenTheDatabaseHangs(t *testing.T) {
 	t.Parallel()
 	h := setupWith(t, settings{
 		http:  func(cfg *Config) { cfg.RequestTimeout = 500 * time.Millisecond },
