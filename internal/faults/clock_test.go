@@ -10,11 +10,11 @@ import (
 )
 
 // futureEventsLeft is the broken build of this file.
-var futureEventsLeft = build{name: "events that are left in the new server's future", sql: []edit{{
+var futureEventsLeft = build{name: "events whose vt is in the future of the new server", sql: []edit{{
 	"record_server", "if _highest > _now then", "if false then",
 }}}
 
-// fakeClock is the environment of a server whose clock is off.
+// fakeClock is the environment of a server whose clock is offset.
 func fakeClock(t *testing.T, off string) []string {
 	t.Helper()
 	for _, path := range []string{"/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1", "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1"} {
@@ -26,7 +26,7 @@ func fakeClock(t *testing.T, off string) []string {
 	return nil
 }
 
-// stepClock fails over to a server whose clock is off.
+// stepClock fails over to a server whose clock is offset.
 func stepClock(off string) scenario {
 	return func(t *testing.T, b build, l *ledger, rounds int) {
 		t.Helper()
@@ -48,17 +48,17 @@ func stepOnce(t *testing.T, off string, b build, l *ledger) {
 	q := startQueued(t, b, pair.URL())
 	b.breakDatabase(t, pair.Primary)
 	d := startLoad(t, l, q)
-	d.awaitPosts(50)
+	d.awaitInserts(50)
 
-	// Events that nobody has claimed when the clock steps.
+	// Events that are ready when the clock steps.
 	c := d.newClient(998)
 	const waiting = 20
 	for range waiting {
 		if status := c.call(t.Context(), http.MethodPost, "/events?queue=waiting", map[string]any{}, nil); status != http.StatusCreated {
-			t.Fatalf("posting was answered %d", status)
+			t.Fatalf("inserting returned %d", status)
 		}
 	}
-	// Leases that last, by the old clock, well beyond the failover.
+	// Leases that, by the old clock, end long after the failover.
 	const leased = 10
 	names := make([]map[string]any, leased)
 	for i := range names {
@@ -67,7 +67,7 @@ func stepOnce(t *testing.T, off string, b build, l *ledger) {
 	}
 	var ids struct{ IDs []int64 }
 	if status := c.call(t.Context(), http.MethodPost, "/events/batch", map[string]any{"events": names}, &ids); status != http.StatusCreated {
-		t.Fatalf("posting was answered %d", status)
+		t.Fatalf("inserting returned %d", status)
 	}
 	held := claimHeld(t, c, leased)
 	if len(held) != leased {
@@ -76,7 +76,7 @@ func stepOnce(t *testing.T, off string, b build, l *ledger) {
 	pair.Primary.Kill()
 	pair.Failover()
 	promoted := time.Now()
-	d.awaitPostAfter(promoted)
+	d.awaitInsertAfter(promoted)
 	got := 0
 	for got < waiting && time.Since(promoted) < startLimit {
 		var claim struct{ Events []struct{ ID int64 } }
@@ -84,17 +84,17 @@ func stepOnce(t *testing.T, off string, b build, l *ledger) {
 		got += len(claim.Events)
 	}
 	took := time.Since(promoted)
-	t.Logf("clock %s: what waited when it stepped was claimed %v after the promotion", off, took)
-	if took > backLimit {
-		l.violated("clock %s: what waited when it stepped was claimed %v after the promotion", off, took)
+	t.Logf("clock %s: the ready events were claimed %v after the promotion", off, took)
+	if took > recoveryLimit {
+		l.violated("clock %s: the ready events were claimed %v after the promotion", off, took)
 	}
-	again := claimHeld(t, c, leased) // where the clock says that the leases have ended
+	again := claimHeld(t, c, leased) // if the leases have ended by the new clock
 	for _, e := range append(held, again...) {
 		if c.call(t.Context(), http.MethodDelete, fmt.Sprintf("/events/%d?receipt=%s", e.ID, e.Receipt), nil, nil) == http.StatusNoContent {
 			l.ackSucceeded(e)
 		}
 	}
-	d.awaitPosts(20)
+	d.awaitInserts(20)
 	d.finish(pair.Primary.AdminURL())
 	q.kill()
 	pair.Primary.Kill()

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// fillDisk fills the file system of a server until it refuses, kills what is left of the server, makes room, and starts it again.
+// fillDisk fills the file system of a server until an insert is refused, kills the server, frees space, and starts it again.
 func fillDisk(t *testing.T, b build, l *ledger, rounds int) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -36,9 +36,9 @@ func fillDisk(t *testing.T, b build, l *ledger, rounds int) {
 	filler := filepath.Join(base, "filler")
 	seen := map[string]int{}
 	for range rounds {
-		d.awaitPosts(20)
+		d.awaitInserts(20)
 		fill(t, filler)
-		// The tables have some room left: what is posted fills it, and what is posted then is refused.
+		// The tables still have free space, which inserts fill before one is refused.
 		padding := make([]byte, 200<<10)
 		for i := range padding {
 			padding[i] = 'a' + byte(i*i%23)
@@ -50,9 +50,9 @@ func fillDisk(t *testing.T, b build, l *ledger, rounds int) {
 			refused = status == 503
 		}
 		if !refused {
-			l.violated("a full disk was never answered with 503")
+			l.violated("with the disk full, no insert returned 503")
 		}
-		seen[map[bool]string{true: "the server goes on", false: "the server has ended"}[server.Running()]]++
+		seen[map[bool]string{true: "the server was running", false: "the server had ended"}[server.Running()]]++
 		server.Kill()
 		if err := os.Remove(filler); err != nil {
 			t.Fatal(err)
@@ -61,13 +61,13 @@ func fillDisk(t *testing.T, b build, l *ledger, rounds int) {
 		server.Exec(ordinary, `delete from agent.event where queue = 'padding'`)
 		server.Exec(ordinary, `vacuum full agent.event`) // a lock on the table, for a moment
 		server.Exec(ordinary, `checkpoint`)
-		d.awaitPostAfter(time.Now())
+		d.awaitInsertAfter(time.Now())
 	}
 	t.Logf("full %d times: %v", rounds, seen)
 	d.finish(server.AdminURL())
 }
 
-// fill takes all the room there is in a file system.
+// fill uses up the space of a file system.
 func fill(t *testing.T, path string) {
 	t.Helper()
 	file, err := os.Create(path)

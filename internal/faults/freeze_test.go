@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// workerAddr, in the environment, makes the test binary a worker of the queued there.
+// workerAddr is an environment variable with the address of a queued. With it, the test binary runs as a worker.
 const workerAddr = "QUEUED_FAULTS_WORKER"
 
-// workerLine is what a worker prints: what it has claimed, or which receipt was acked.
+// workerLine is a line of a worker's output: a claimed event, an acked one, or an unexpected status.
 type workerLine struct {
 	Claimed *lease `json:"claimed,omitempty"`
 	Acked   *lease `json:"acked,omitempty"`
-	Status  int    `json:"status,omitempty"` // of an answer that should not be
+	Status  int    `json:"status,omitempty"` // unexpected
 }
 
-// runWorker claims and acks until its parent is gone, and prints a line for each.
+// runWorker claims and acks until its parent ends, and prints a line for each.
 func runWorker(addr string) {
 	client := &http.Client{Timeout: answerLimit}
 	out := json.NewEncoder(os.Stdout)
@@ -69,7 +69,7 @@ func runWorker(addr string) {
 	}
 }
 
-// startWorker runs a worker in a process of its own, and records in the ledger what it prints. It ends with the test.
+// startWorker runs a worker in its own process and records its output in the ledger. It ends with the test.
 func startWorker(t *testing.T, l *ledger, q *queued) *process {
 	t.Helper()
 	program, err := os.Executable()
@@ -96,13 +96,13 @@ func startWorker(t *testing.T, l *ledger, q *queued) *process {
 		for lines.Scan() {
 			var line workerLine
 			switch {
-			case json.Unmarshal(lines.Bytes(), &line) != nil: // truncated by its end
+			case json.Unmarshal(lines.Bytes(), &line) != nil: // truncated, because the worker was killed
 			case line.Claimed != nil:
 				l.claimed([]*lease{line.Claimed})
 			case line.Acked != nil:
 				l.ackSucceeded(line.Acked)
 			default:
-				l.violated("a worker's ack was answered %d", line.Status)
+				l.violated("a worker's ack returned %d", line.Status)
 			}
 		}
 	}()
@@ -116,7 +116,7 @@ func startWorker(t *testing.T, l *ledger, q *queued) *process {
 	return worker
 }
 
-// freeze stops a worker and a queued for longer than leases last, and lets them go on.
+// freeze stops a worker and a queued for longer than a lease, and resumes them.
 func freeze(t *testing.T, b build, l *ledger, rounds int) {
 	t.Helper()
 	server := Start(t, Config{})
@@ -125,7 +125,7 @@ func freeze(t *testing.T, b build, l *ledger, rounds int) {
 	frozen := []*process{startWorker(t, l, servers[0]), startWorker(t, l, servers[1])}
 	d := startLoad(t, l, servers...)
 	for i := range rounds {
-		d.awaitPosts(20)
+		d.awaitInserts(20)
 		stopped := []*process{frozen[i%2]}
 		if i%2 == 1 {
 			stopped = append(stopped, servers[0].process)
@@ -142,8 +142,8 @@ func freeze(t *testing.T, b build, l *ledger, rounds int) {
 			}
 		}
 	}
-	d.awaitPosts(20)
-	for _, worker := range frozen { // what they hold is claimed again by the others
+	d.awaitInserts(20)
+	for _, worker := range frozen { // others claim their events again
 		if err := worker.kill(); err != nil {
 			t.Fatal(err)
 		}

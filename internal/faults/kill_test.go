@@ -31,7 +31,7 @@ func answerEarly(ctx context.Context, pool interface{ Begin(context.Context) (pg
 	commitAsync = build{name: "commits that return before they are on disk", setting: `alter database queued set synchronous_commit = off`}
 )
 
-// killQueued kills one of two processes again and again.
+// killQueued kills each of two processes in turn.
 func killQueued(t *testing.T, b build, l *ledger, rounds int) {
 	t.Helper()
 	server := Start(t, Config{})
@@ -39,13 +39,13 @@ func killQueued(t *testing.T, b build, l *ledger, rounds int) {
 	b.breakDatabase(t, server)
 	d := startLoad(t, l, servers...)
 	for i := range rounds {
-		d.awaitPosts(20)
+		d.awaitInserts(20)
 		victim := servers[i%2]
 		victim.kill()
 		victim.start()
 		victim.awaitReady(startLimit)
 	}
-	d.awaitPosts(20)
+	d.awaitInserts(20)
 	d.finish(server.AdminURL())
 }
 
@@ -66,22 +66,22 @@ func TestBrokenBuildWithUnfencedAckIsCaughtByQueuedKill(t *testing.T) {
 	expectViolation(t, killQueued, ackUnfenced, 20)
 }
 
-// killPostgres kills PostgreSQL, all its processes at once.
+// killPostgres kills all processes of PostgreSQL.
 func killPostgres(t *testing.T, b build, l *ledger, rounds int) {
 	t.Helper()
-	// The log's writer would put commits on disk within its delay, also where they did not wait for it.
+	// The WAL writer must not write commits to disk that did not wait for it.
 	server := Start(t, Config{Settings: map[string]string{"wal_writer_delay": "10s", "wal_writer_flush_after": "0"}})
 	q := startQueued(t, b, server.URL())
 	b.breakDatabase(t, server)
 	d := startLoad(t, l, q)
 	var longest time.Duration
 	for range rounds {
-		d.awaitPosts(20)
+		d.awaitInserts(20)
 		server.Kill()
 		server.Start()
-		longest = max(longest, d.awaitPostAfter(time.Now()))
+		longest = max(longest, d.awaitInsertAfter(time.Now()))
 	}
-	t.Logf("after the server was back, the first post was acknowledged within %v", longest)
+	t.Logf("the first insert succeeded within %v of the restart", longest)
 	d.finish(server.AdminURL())
 }
 

@@ -12,24 +12,24 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ledger records what all clients were answered, to be compared with the database. It identifies events by the field n of their payload: an id may
-// come from a server that was lost.
+// ledger records the responses to all clients, and compares them with the database. It identifies events by the field n of their payload, because ids
+// can come from a server that was lost.
 type ledger struct {
-	// lossy: an asynchronous failover may have lost what was acknowledged. Then only ids are checked: none belongs to two events.
+	// lossy: an asynchronous failover may have lost acknowledged events. Then the ledger only checks that no id belongs to two events.
 	lossy bool
-	// clockSetBack: the database's clock may have been set back, and a lease may begin before the one it follows.
+	// clockSetBack: the database's clock may have been set back, so a lease may begin before the previous one.
 	clockSetBack bool
 
 	mu         sync.Mutex
-	posts      map[string]int64           // by n: the id that was acknowledged, or 0: not known
-	byID       map[int64]string           // the n that an id was acknowledged for
+	inserts    map[string]int64           // by n: the id of the successful insert, or 0 if unknown
+	byID       map[int64]string           // the n of each acknowledged id
 	leases     map[string][]*lease        // by n
-	acked      map[string]map[string]bool // by n: the receipts whose ack succeeded
-	answers    map[string]int             // how often each answer was seen: "POST /claim 200"
+	acked      map[string]map[string]bool // by n: the receipts of successful acks
+	answers    map[string]int             // the number of each response, such as "POST /claim 200"
 	slowest    map[string]time.Duration   // of each route
-	lastPost   time.Time                  // when a post was last acknowledged
+	lastInsert time.Time                  // time of the latest successful insert
 	violations []string
-	earlier    struct{ posts, unknown, acks, again int } // in other databases
+	earlier    struct{ inserts, unknown, acks, again int } // in other databases
 }
 
 // lease is one claim as its client saw it. Times are the database's.
@@ -43,15 +43,15 @@ type lease struct {
 		N string `json:"n"`
 	} `json:"event"`
 
-	nacked bool      // perhaps: its lease may have ended early
-	late   time.Time // when its slow worker acks it
+	nacked bool      // or may be nacked: the lease may have ended early
+	late   time.Time // when a slow worker acks it
 }
 
 func (l *lease) begin() time.Time { return l.Claimed[len(l.Claimed)-1] }
 
 func newLedger() *ledger {
 	return &ledger{
-		posts: map[string]int64{}, byID: map[int64]string{}, leases: map[string][]*lease{}, acked: map[string]map[string]bool{},
+		inserts: map[string]int64{}, byID: map[int64]string{}, leases: map[string][]*lease{}, acked: map[string]map[string]bool{},
 		answers: map[string]int{}, slowest: map[string]time.Duration{},
 	}
 }
@@ -61,8 +61,8 @@ func (l *ledger) add(other *ledger) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.violations = append(l.violations, other.violations...)
-	l.earlier.posts += len(other.byID)
-	l.earlier.unknown += len(other.posts) - len(other.byID)
+	l.earlier.inserts += len(other.byID)
+	l.earlier.unknown += len(other.inserts) - len(other.byID)
 	l.earlier.acks += len(other.acked)
 	for answer, n := range other.answers {
 		l.answers[answer] += n
@@ -82,23 +82,23 @@ func (l *ledger) violated(format string, args ...any) {
 	l.violations = append(l.violations, fmt.Sprintf(format, args...))
 }
 
-// posting records that an event is about to be posted.
-func (l *ledger) posting(n string) {
+// inserting records that an event is about to be inserted.
+func (l *ledger) inserting(n string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.posts[n] = 0
+	l.inserts[n] = 0
 }
 
-// posted records that a post was acknowledged.
-func (l *ledger) posted(n string, id int64) {
+// inserted records that an insert succeeded.
+func (l *ledger) inserted(n string, id int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.posts[n] = id
+	l.inserts[n] = id
 	if other, known := l.byID[id]; known && other != n {
-		l.violations = append(l.violations, fmt.Sprintf("the id %d was given to the posts %s and %s", id, other, n))
+		l.violations = append(l.violations, fmt.Sprintf("the inserts %[2]s and %[3]s got the same id %[1]d", id, other, n))
 	}
 	l.byID[id] = n
-	l.lastPost = time.Now()
+	l.lastInsert = time.Now()
 }
 
 func (l *ledger) claimed(leases []*lease) {
@@ -109,7 +109,7 @@ func (l *ledger) claimed(leases []*lease) {
 	}
 }
 
-// ackSucceeded records that an ack was answered with success.
+// ackSucceeded records that an ack succeeded.
 func (l *ledger) ackSucceeded(e *lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,28 +126,28 @@ func (l *ledger) answered(route string, status int, took time.Duration) {
 	l.slowest[route] = max(l.slowest[route], took)
 }
 
-// counts returns how many posts and acks were acknowledged so far.
-func (l *ledger) counts() (posts, acks int) {
+// counts returns how many inserts and acks have succeeded.
+func (l *ledger) counts() (inserts, acks int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.byID), len(l.acked)
 }
 
-// lastPosted returns when a post was last acknowledged.
-func (l *ledger) lastPosted() time.Time {
+// lastInserted returns when an insert last succeeded.
+func (l *ledger) lastInserted() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.lastPost
+	return l.lastInsert
 }
 
-// row is an event as the database has it.
+// row is an event in the database.
 type row struct {
 	id        int64
 	outcome   string     // "" while it is in the queue
-	lastClaim *time.Time // when it was claimed last
+	lastClaim *time.Time // time of the latest claim
 }
 
-// check compares what the clients were answered with what is in the database at url.
+// check compares the responses to the clients with the database at url.
 func (l *ledger) check(t *testing.T, url string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
@@ -171,7 +171,7 @@ func (l *ledger) check(t *testing.T, url string) {
 	if _, err := pgx.ForEachRow(rows, []any{&n, &r.id, &r.outcome, &r.lastClaim}, func() error {
 		found[n] = append(found[n], r)
 		if other, known := ids[r.id]; known {
-			l.violated("the id %d belongs to the posts %s and %s in the database", r.id, other, n)
+			l.violated("the id %d belongs to the events %s and %s in the database", r.id, other, n)
 		}
 		ids[r.id] = n
 		return nil
@@ -183,20 +183,20 @@ func (l *ledger) check(t *testing.T, url string) {
 	note := func(format string, args ...any) { l.violations = append(l.violations, fmt.Sprintf(format, args...)) }
 	for id, n := range l.byID {
 		if other, known := ids[id]; known && other != n {
-			note("the id %d was acknowledged for the post %s, and is now that of %s", id, n, other)
+			note("the id %d was returned for the event %s, but belongs to %s", id, n, other)
 		}
 	}
 	if l.lossy {
 		return
 	}
-	for n, id := range l.posts {
+	for n, id := range l.inserts {
 		switch rows := found[n]; {
 		case len(rows) > 1:
-			note("the post %s is in the database %d times: %v", n, len(rows), rows)
+			note("the event %s is in the database %d times: %v", n, len(rows), rows)
 		case id != 0 && len(rows) == 0:
-			note("the post %s was acknowledged as %d and is lost", n, id)
+			note("the event %s was acknowledged with the id %d and is lost", n, id)
 		case id != 0 && rows[0].id != id:
-			note("the post %s was acknowledged as %d and is %d", n, id, rows[0].id)
+			note("the event %s was acknowledged with the id %d, but has the id %d", n, id, rows[0].id)
 		}
 	}
 	for n, receipts := range l.acked {
@@ -208,7 +208,7 @@ func (l *ledger) check(t *testing.T, url string) {
 			continue // noted above
 		}
 		if rows[0].outcome != "done" {
-			note("the event %s was acked, and its outcome is %q", n, rows[0].outcome)
+			note("the event %s was acked, but its outcome is %q", n, rows[0].outcome)
 		}
 		for _, e := range l.leases[n] {
 			if receipts[e.Receipt] && (rows[0].lastClaim == nil || !rows[0].lastClaim.Equal(e.begin())) {
@@ -217,8 +217,8 @@ func (l *ledger) check(t *testing.T, url string) {
 		}
 	}
 	for n, leases := range l.leases {
-		if l.posts[n] == 0 && len(found[n]) == 0 {
-			note("the event %s was claimed, and is nowhere", n)
+		if l.inserts[n] == 0 && len(found[n]) == 0 {
+			note("the event %s was claimed, but is not in the database", n)
 		}
 		// By attempts, not by time: the clock may have been set back.
 		slices.SortFunc(leases, func(a, b *lease) int { return a.Attempts - b.Attempts })
@@ -228,24 +228,24 @@ func (l *ledger) check(t *testing.T, url string) {
 				continue
 			}
 			if e.begin().Before(before.VT) {
-				note("the event %s was leased as %s from %v although %s lasted until %v", n, e.Receipt, e.begin(), before.Receipt, before.VT)
+				note("the event %s was leased with the receipt %s from %v, but the lease of %s lasted until %v", n, e.Receipt, e.begin(), before.Receipt, before.VT)
 			}
 		}
 	}
 }
 
-// report logs what was done, and fails the test when an invariant was violated.
+// report logs the counts, and fails the test if an invariant was violated.
 func (l *ledger) report(t *testing.T) {
 	t.Helper()
-	posts, acks := l.counts()
+	inserts, acks := l.counts()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	posts, acks = posts+l.earlier.posts, acks+l.earlier.acks
-	unknown, again := len(l.posts)-len(l.byID)+l.earlier.unknown, l.earlier.again
+	inserts, acks = inserts+l.earlier.inserts, acks+l.earlier.acks
+	unknown, again := len(l.inserts)-len(l.byID)+l.earlier.unknown, l.earlier.again
 	for _, leases := range l.leases {
 		again += len(leases) - 1
 	}
-	t.Logf("%d posts acknowledged, %d unknown, %d events acked, %d claimed again; answers %v; slowest %v", posts, unknown, acks, again, l.answers, l.slowest)
+	t.Logf("%d inserts succeeded, %d are unknown, %d events acked, %d claimed again; responses %v; slowest %v", inserts, unknown, acks, again, l.answers, l.slowest)
 	const most = 20
 	for i, v := range l.violations {
 		if i == most {

@@ -15,18 +15,18 @@ import (
 	"time"
 )
 
-// The load is light: the faults are what is tested.
+// The load is light, because the tests are about faults.
 const (
-	posters   = 3
+	inserters = 3
 	workers   = 4
 	leaseTime = 2 * time.Second
 	claimWait = 500 * time.Millisecond
 
-	// answerLimit is how long any answer may take: QUEUED_REQUEST_TIMEOUT, the wait of a claim, and what a busy machine adds.
+	// answerLimit bounds every response: QUEUED_REQUEST_TIMEOUT, the wait of a claim, and 10 s for a busy machine.
 	answerLimit = 15*time.Second + claimWait + 10*time.Second
 )
 
-// load is clients that post, claim and finish events, on any of some addresses.
+// load is a set of clients that insert, claim and finish events, at several addresses.
 type load struct {
 	t      *testing.T
 	ledger *ledger
@@ -34,56 +34,56 @@ type load struct {
 	client *http.Client
 	seed   uint64
 
-	clients     uint64
-	next        atomic.Int64    // the n of the last post
-	context     context.Context // of the posting
-	stopPosting context.CancelFunc
-	stopWorking context.CancelFunc
-	posting     sync.WaitGroup
-	working     sync.WaitGroup
+	clients       uint64
+	next          atomic.Int64    // the n of the latest insert
+	context       context.Context // of the inserters
+	stopInserting context.CancelFunc
+	stopWorking   context.CancelFunc
+	inserting sync.WaitGroup
+	working       sync.WaitGroup
 }
 
 // startLoad starts the clients. They end with the test, or with finish.
 func startLoad(t *testing.T, l *ledger, servers ...*queued) *load {
 	t.Helper()
-	transport := &http.Transport{MaxIdleConnsPerHost: posters + workers}
+	transport := &http.Transport{MaxIdleConnsPerHost: inserters + workers}
 	d := &load{t: t, ledger: l, client: &http.Client{Transport: transport}, seed: uint64(time.Now().UnixNano())}
 	t.Logf("seed %d", d.seed)
 	for _, q := range servers {
 		d.addrs = append(d.addrs, q.addr)
 	}
-	posting, stopPosting := context.WithCancel(t.Context())
+	inserting, stopInserting := context.WithCancel(t.Context())
 	working, stopWorking := context.WithCancel(t.Context())
-	d.stopPosting, d.stopWorking = stopPosting, stopWorking
-	d.context = posting
-	d.addPosters(posters, true)
+	d.stopInserting, d.stopWorking = stopInserting, stopWorking
+	d.context = inserting
+	d.addInserters(inserters, true)
 	for range workers {
 		d.clients++
 		c := d.newClient(d.clients)
 		d.working.Go(func() { c.work(working) })
 	}
 	t.Cleanup(func() {
-		d.stopPosting()
+		d.stopInserting()
 		d.stopWorking()
-		d.posting.Wait()
+		d.inserting.Wait()
 		d.working.Wait()
 		transport.CloseIdleConnections()
 	})
 	return d
 }
 
-// addPosters starts clients that post. Those that do not pause post as fast as they are answered.
-func (d *load) addPosters(n int, pauses bool) {
+// addInserters starts clients that insert. Without pauses, they insert as fast as they get responses.
+func (d *load) addInserters(n int, pauses bool) {
 	for range n {
 		d.clients++
 		c := d.newClient(d.clients)
 		c.unthrottled = !pauses
-		d.posting.Go(func() { c.post(d.context) })
+		d.inserting.Go(func() { c.insert(d.context) })
 	}
 }
 
-// awaitPosts returns when n more posts were acknowledged.
-func (d *load) awaitPosts(n int) {
+// awaitInserts returns when n more inserts have succeeded.
+func (d *load) awaitInserts(n int) {
 	d.t.Helper()
 	before, _ := d.ledger.counts()
 	for began := time.Now(); ; pause(5 * time.Millisecond) {
@@ -91,30 +91,30 @@ func (d *load) awaitPosts(n int) {
 			return
 		}
 		if time.Since(began) > startLimit {
-			d.t.Fatalf("for %v no %d posts were acknowledged: %v", startLimit, n, d.ledger.answers)
+			d.t.Fatalf("within %v fewer than %d inserts succeeded: %v", startLimit, n, d.ledger.answers)
 		}
 	}
 }
 
-// awaitPostAfter returns how long after an instant a post was first acknowledged that was sent after it.
-func (d *load) awaitPostAfter(since time.Time) time.Duration {
+// awaitInsertAfter waits for a successful insert after an instant, and returns how long after it that was.
+func (d *load) awaitInsertAfter(since time.Time) time.Duration {
 	d.t.Helper()
 	for ; ; pause(5 * time.Millisecond) {
-		if last := d.ledger.lastPosted(); last.After(since) {
+		if last := d.ledger.lastInserted(); last.After(since) {
 			return last.Sub(since)
 		}
 		if time.Since(since) > startLimit {
-			d.t.Fatalf("no post was acknowledged within %v", startLimit)
+			d.t.Fatalf("no insert succeeded within %v", startLimit)
 		}
 	}
 }
 
-// finish stops the posting, lets the workers finish what there is, and checks the ledger against the database at url.
+// finish stops the inserters, waits until the workers have emptied the queue, and compares the ledger with the database at url.
 func (d *load) finish(url string) {
 	d.t.Helper()
-	d.stopPosting()
-	d.posting.Wait()
-	limit := 90 * time.Second // the longest lease, many times over
+	d.stopInserting()
+	d.inserting.Wait()
+	limit := 90 * time.Second // many times the longest lease
 	if !d.ledger.clean() {
 		limit = 5 * time.Second // a violation is known already
 	}
@@ -124,7 +124,7 @@ func (d *load) finish(url string) {
 			break
 		}
 		if time.Since(began) > limit {
-			d.ledger.violated("%d events are still in the queue %v after the last post", left, limit)
+			d.ledger.violated("%d events are still in the queue %v after the last insert", left, limit)
 			break
 		}
 	}
@@ -133,11 +133,11 @@ func (d *load) finish(url string) {
 	d.ledger.check(d.t, url)
 }
 
-// client is one poster or worker.
+// client is one inserter or worker.
 type client struct {
 	*load
 	rand *rand.Rand
-	slow []*lease // leases whose events are acked long after they have ended
+	slow []*lease // leases whose events are acked long after the leases have ended
 
 	unthrottled bool
 }
@@ -146,7 +146,7 @@ func (d *load) newClient(number uint64) *client {
 	return &client{load: d, rand: rand.New(rand.NewPCG(d.seed, number))}
 }
 
-// call sends one request to some server. Status 0 and 503 mean that nothing is known.
+// call sends one request to one of the servers. After status 0 or 503 it is unknown whether the request took effect.
 func (c *client) call(ctx context.Context, method, path string, body, out any, headers ...string) int {
 	route, _, _ := strings.Cut(method+" "+path, "?")
 	if i := strings.IndexAny(route, "0123456789"); i > 0 {
@@ -166,7 +166,7 @@ func (c *client) call(ctx context.Context, method, path string, body, out any, h
 		took := time.Since(began)
 		c.ledger.answered(route, status, took)
 		if status == 0 && took >= answerLimit {
-			c.ledger.violated("%s was not answered within %v", route, answerLimit)
+			c.ledger.violated("%s got no response within %v", route, answerLimit)
 		}
 	}()
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+c.addrs[c.rand.IntN(len(c.addrs))]+path, bytes.NewReader(text))
@@ -195,22 +195,22 @@ func (c *client) call(ctx context.Context, method, path string, body, out any, h
 	status = res.StatusCode
 	if out != nil && status < 300 {
 		if err := json.Unmarshal(answer, out); err != nil {
-			c.ledger.violated("%s answered %s", route, answer)
+			c.ledger.violated("%s returned %s", route, answer)
 		}
 	}
 	switch status {
 	case http.StatusOK, http.StatusCreated, http.StatusNoContent, http.StatusConflict, http.StatusServiceUnavailable:
-	case http.StatusNotFound: // the event's post was lost
+	case http.StatusNotFound: // the insert of the event was lost
 		if !c.ledger.lossy {
-			c.ledger.violated("%s answered %d %s", route, status, answer)
+			c.ledger.violated("%s returned %d %s", route, status, answer)
 		}
 	default:
-		c.ledger.violated("%s answered %d %s", route, status, answer)
+		c.ledger.violated("%s returned %d %s", route, status, answer)
 	}
 	return status
 }
 
-// pause waits after a call, longer when there was no answer.
+// pause waits after a call, longer after a failure.
 func (c *client) pause(ctx context.Context, status int) {
 	d := time.Duration(c.rand.IntN(40)) * time.Millisecond
 	if c.unthrottled {
@@ -226,13 +226,13 @@ func (c *client) pause(ctx context.Context, status int) {
 }
 
 func (c *client) name() string {
-	n := fmt.Sprintf("%d-%d", c.seed, c.next.Add(1)) // other loads may write into the same ledger
-	c.ledger.posting(n)
+	n := fmt.Sprintf("%d-%d", c.seed, c.next.Add(1)) // other loads may use the same ledger
+	c.ledger.inserting(n)
 	return n
 }
 
-func (c *client) post(ctx context.Context) {
-	// A post that is under way when the posting ends is still waited for.
+func (c *client) insert(ctx context.Context) {
+	// An insert that is running when the load ends is completed.
 	calls := context.WithoutCancel(ctx)
 	for ctx.Err() == nil {
 		status := 0
@@ -241,15 +241,15 @@ func (c *client) post(ctx context.Context) {
 			n := c.name()
 			var answer struct{ ID int64 }
 			if status = c.call(calls, http.MethodPost, "/events", map[string]any{"n": n}, &answer); status == http.StatusCreated {
-				c.ledger.posted(n, answer.ID)
+				c.ledger.inserted(n, answer.ID)
 			}
-		case chance < 8: // with a key, again until it is known
+		case chance < 8: // with a key, repeated until the result is known
 			n := c.name()
 			for range 200 {
 				var answer struct{ ID int64 }
 				status = c.call(calls, http.MethodPost, "/events", map[string]any{"n": n}, &answer, "Idempotency-Key: "+n)
 				if status == http.StatusCreated || status == http.StatusOK {
-					c.ledger.posted(n, answer.ID)
+					c.ledger.inserted(n, answer.ID)
 					break
 				}
 				c.pause(ctx, status)
@@ -264,7 +264,7 @@ func (c *client) post(ctx context.Context) {
 			var answer struct{ IDs []int64 }
 			if status = c.call(calls, http.MethodPost, "/events/batch", map[string]any{"events": events}, &answer); status == http.StatusCreated {
 				for i, id := range answer.IDs {
-					c.ledger.posted(names[i], id)
+					c.ledger.inserted(names[i], id)
 				}
 			}
 		}
@@ -285,14 +285,14 @@ func (c *client) work(ctx context.Context) {
 	}
 }
 
-// handle acks most of what was claimed, nacks some, drops some, and acks some too late.
+// handle acks most of the claimed events, nacks some, drops some, and acks some too late.
 func (c *client) handle(ctx context.Context, leases []*lease) {
 	var batch []*lease
 	for _, l := range leases {
 		path := fmt.Sprintf("/events/%d", l.ID)
 		switch chance := c.rand.IntN(100); {
 		case chance < 2: // dropped
-		case chance < 5: // acked once somebody else has claimed it
+		case chance < 5: // acked after another client has claimed it
 			l.late = time.Now().Add(2 * leaseTime)
 			c.slow = append(c.slow, l)
 		case chance < 10:

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// How much is run: by QUEUED_FAULTS, and in the long form by QUEUED_FAULTS_ROUNDS instead of each scenario's own number.
+// QUEUED_FAULTS selects one of these. In the long form, QUEUED_FAULTS_ROUNDS replaces each scenario's number of rounds.
 const (
 	shortForm = "short"
 	longForm  = "long"
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	}
 	switch form() {
 	case noForm:
-		_, _ = fmt.Fprintln(os.Stderr, "faults: QUEUED_FAULTS=off, nothing is run")
+		_, _ = fmt.Fprintln(os.Stderr, "faults: QUEUED_FAULTS=off, no tests are run")
 		return
 	case shortForm, longForm:
 	default:

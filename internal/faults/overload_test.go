@@ -14,7 +14,7 @@ import (
 )
 
 // unboundedPending is the broken build of this file.
-var unboundedPending = build{name: "no bound on what waits for the database", edits: []edit{
+var unboundedPending = build{name: "no limit on calls that wait for the database", edits: []edit{
 	{"internal/groupcommit/groupcommit.go", "c.pending+len(ops) > c.cfg.MaxPending || c.pendingBytes+bytes > c.cfg.MaxPendingBytes", "false"},
 	{"internal/groupcommit/groupcommit.go", "time.Since(began) > c.cfg.HangThreshold", "time.Since(began) > time.Hour"},
 	{"internal/http/server.go", "const DefaultRequestTimeout = 15 * time.Second", "const DefaultRequestTimeout = time.Hour"},
@@ -22,12 +22,12 @@ var unboundedPending = build{name: "no bound on what waits for the database", ed
 }}
 
 const (
-	refusalLimit = 20 * time.Second // of a request: 15 s, and what a busy machine adds
-	memoryLimit  = 400 << 20        // of the process, in bytes: the bodies that are being read come on top of what waits
+	refusalLimit = 20 * time.Second // for a request: 15 s, and 5 s for a busy machine
+	memoryLimit  = 400 << 20        // for the process, in bytes: includes bodies that are being read
 )
 
-// overload freezes the database and sends more than queued may keep in memory. Every request has to be answered in time, with a 503 and Retry-After; the
-// memory of the process is bounded; and it serves again once the database does. A round is a batch of a megabyte and a single post.
+// overload freezes the database and sends more than queued may hold in memory. Every request must get a 503 with Retry-After in time; the
+// memory of the process must stay bounded; and it must serve again once the database does. A round is a batch of a megabyte and an insert.
 func overload(t *testing.T, b build, l *ledger, rounds int) {
 	t.Helper()
 	server := Start(t, Config{})
@@ -57,7 +57,7 @@ func overload(t *testing.T, b build, l *ledger, rounds int) {
 		_ = res.Body.Close()
 		answers[strconv.Itoa(res.StatusCode)]++
 		if res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") == "" {
-			l.violated("with the database frozen a request was answered %d %s", res.StatusCode, bytes.TrimSpace(text))
+			l.violated("with the database frozen, a request returned %d %s", res.StatusCode, bytes.TrimSpace(text))
 		}
 	}
 	for range rounds {
@@ -72,15 +72,15 @@ func overload(t *testing.T, b build, l *ledger, rounds int) {
 	if status, body, err := q.get("/livez", refusalLimit); status != http.StatusOK {
 		l.violated("/livez: %d %s %v", status, body, err)
 	}
-	server.Thaw()
+	server.Unfreeze()
 	back := q.awaitReady(startLimit)
-	t.Logf("%d batches and %d posts: answers %v, the slowest after %v; %d MiB at most; ready %v after the database", rounds, rounds, answers, slowest, peak>>20, back)
+	t.Logf("%d batches and %d inserts: statuses %v, the slowest after %v; %d MiB at most; ready %v after the database", rounds, rounds, answers, slowest, peak>>20, back)
 	d := startLoad(t, l, q)
-	d.awaitPosts(20)
+	d.awaitInserts(20)
 	d.finish(server.AdminURL())
 }
 
-// memoryPeak returns the most memory that a process has had resident, in bytes.
+// memoryPeak returns the peak resident memory of a process, in bytes.
 func memoryPeak(t *testing.T, pid int) int {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -2,13 +2,13 @@ package faults
 
 import "testing"
 
-// Replication says when a primary's commits return.
+// Replication determines when a primary's commits return.
 type Replication bool
 
 // The kinds of replication.
 const (
 	Asynchronous Replication = false // without waiting for the standby
-	Synchronous  Replication = true  // when the standby has them on its disk
+	Synchronous  Replication = true  // after the standby has written them to its disk
 )
 
 // Pair is a primary and its standby. A failover changes which server is which.
@@ -31,11 +31,11 @@ func StartPair(t *testing.T, replication Replication, cfg Config) *Pair {
 	return p
 }
 
-// URL connects to the database queued as the ordinary role that owns it, on whichever of the two servers it reaches
-// first, in the order in which they were made.
+// URL connects to the database queued as the ordinary role that owns it, on the first of the two servers that answers,
+// in the order of their creation.
 func (p *Pair) URL() string { return p.first[0].URL(p.first[1]) }
 
-// Failover promotes the standby, whatever state the primary is in: kill or freeze it first. The servers change places, and
+// Failover promotes the standby, after the primary was killed or frozen. The servers swap roles, and
 // the new primary is asynchronous until Rejoin.
 func (p *Pair) Failover() {
 	p.Standby.t.Helper()
@@ -43,8 +43,8 @@ func (p *Pair) Failover() {
 	p.Primary, p.Standby = p.Standby, p.Primary
 }
 
-// Rejoin ends what is left of the old primary and makes it the standby of the new one, with the replication that the pair began with.
-// What the old primary alone had is gone then.
+// Rejoin kills the old primary and makes it the standby of the new one, with the pair's initial replication.
+// Data that only the old primary had is lost.
 func (p *Pair) Rejoin() {
 	p.Standby.t.Helper()
 	p.Standby.Kill()

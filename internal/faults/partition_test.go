@@ -13,7 +13,7 @@ import (
 )
 
 // transactionResent is the broken build of this file.
-var transactionResent = build{name: "a group commit that is sent again when its connection is lost", edits: []edit{{
+var transactionResent = build{name: "a group commit that is sent again after its connection is lost", edits: []edit{{
 	"internal/queue/transaction.go", "pool.SendBatch(ctx, tx.batch)", `func() error {
 		err := pool.SendBatch(ctx, tx.batch)
 		again, cancel := context.WithTimeout(context.Background(), 3*time.Second)
@@ -46,7 +46,7 @@ func newLink(t *testing.T, server *Server) *link {
 	return &link{t, proxy}
 }
 
-// databaseURL leads through the link.
+// databaseURL is the URL of the server through the link.
 func (c *link) databaseURL(server *Server) string {
 	u, err := url.Parse(server.URL())
 	if err != nil {
@@ -56,7 +56,7 @@ func (c *link) databaseURL(server *Server) string {
 	return u.String()
 }
 
-// A linkFault is one way to break a link; do returns what repairs it.
+// A linkFault breaks a link; do returns a function that repairs it.
 type linkFault struct {
 	name string
 	do   func(c *link) (repair func())
@@ -89,10 +89,10 @@ var linkFaults = []linkFault{
 	}},
 	{"requests are lost", toxic(`{"type":"timeout","stream":"upstream","attributes":{"timeout":0}}`)},
 	{"connections are reset before the answer", toxic(`{"type":"reset_peer","stream":"downstream","attributes":{"timeout":0}}`)},
-	{"everything is late", toxic(`{"type":"latency","stream":"downstream","attributes":{"latency":500,"jitter":400}}`)},
+	{"answers are delayed", toxic(`{"type":"latency","stream":"downstream","attributes":{"latency":500,"jitter":400}}`)},
 }
 
-// partition separates one of two processes from the server, by one fault after the other.
+// partition separates one of two processes from the server, with each of the link faults in turn.
 func partition(t *testing.T, b build, l *ledger, rounds int) {
 	t.Helper()
 	server := Start(t, Config{})
@@ -100,18 +100,18 @@ func partition(t *testing.T, b build, l *ledger, rounds int) {
 	servers := []*queued{startQueued(t, b, server.URL()), startQueued(t, b, wire.databaseURL(server))}
 	b.breakDatabase(t, server)
 	d := startLoad(t, l, servers...)
-	d.addPosters(2, false) // so that something is always under way
+	d.addInserters(2, false) // so that some call is always running
 	longest := map[string]time.Duration{}
 	for i := range rounds {
-		d.awaitPosts(20)
+		d.awaitInserts(20)
 		fault := linkFaults[i%len(linkFaults)]
 		repair := fault.do(wire)
-		pause(time.Second) // the partition lasts; there is nothing to wait for
+		pause(time.Second) // the duration of the partition
 		repair()
-		longest[fault.name] = max(longest[fault.name], servers[1].awaitReady(backLimit))
+		longest[fault.name] = max(longest[fault.name], servers[1].awaitReady(recoveryLimit))
 	}
 	t.Logf("%d partitions: ready again within %v", rounds, longest)
-	d.awaitPosts(20)
+	d.awaitInserts(20)
 	d.finish(server.AdminURL())
 }
 

@@ -13,26 +13,26 @@ var lockTimeoutLeft = build{name: "a lock timeout that stays in the pooler's ses
 	"internal/pg/pool.go", "` + quoted(value) + `, true)`", "` + quoted(value) + `, false)`",
 }}}
 
-// throughPooler serves through a PgBouncer, two processes at once, and looks at what other clients of it get.
+// throughPooler runs two processes behind a PgBouncer and checks the sessions that other clients of the pooler get.
 func throughPooler(mode string) scenario {
 	return func(t *testing.T, b build, l *ledger, rounds int) {
 		t.Helper()
 		server := Start(t, Config{})
 		pooler := StartPooler(t, server, mode, "default_pool_size = 40")
-		// The wake-ups of transaction mode come by a connection past the pooler.
+		// Transaction mode does not support LISTEN, so notifications need a direct connection.
 		environ := []string{"QUEUED_LISTEN_URL=" + server.URL()}
 		servers := []*queued{startQueued(t, b, pooler.URL(), environ...), startQueued(t, b, pooler.URL(), environ...)}
 		b.breakDatabase(t, server)
 		d := startLoad(t, l, servers...)
 		for range rounds {
-			d.awaitPosts(100)
+			d.awaitInserts(100)
 			checkSessions(t, pooler, l)
 		}
 		d.finish(server.AdminURL())
 	}
 }
 
-// checkSessions looks for settings that queued has left in the sessions it shares with others.
+// checkSessions checks that queued has left no settings in the sessions it shares with others.
 func checkSessions(t *testing.T, pooler *Pooler, l *ledger) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -45,7 +45,7 @@ func checkSessions(t *testing.T, pooler *Pooler, l *ledger) {
 			t.Fatal(err)
 		}
 		defer func() { _ = conn.Close(ctx) }()
-		if _, err := conn.Exec(ctx, "begin"); err != nil { // each gets a session of its own
+		if _, err := conn.Exec(ctx, "begin"); err != nil { // occupies a session
 			t.Fatal(err)
 		}
 		conns = append(conns, conn)
@@ -60,7 +60,7 @@ func checkSessions(t *testing.T, pooler *Pooler, l *ledger) {
 			t.Fatal(err)
 		}
 		if changed != nil {
-			l.violated("another client of the pooler gets a session with %s", *changed)
+			l.violated("another client of the pooler got a session with %s", *changed)
 		}
 	}
 }

@@ -29,7 +29,7 @@ const (
 
 // Config configures a server. Its zero value is a server with the defaults of PostgreSQL.
 type Config struct {
-	Settings map[string]string // beside those every server gets; these win
+	Settings map[string]string // in addition to those of every server, which they override
 	Base     string            // the directory to make the server's own in; zero: that of temporary files
 	Environ  []string          // further variables for the server's processes
 }
@@ -57,7 +57,7 @@ func Start(t *testing.T, cfg Config) *Server {
 	return s
 }
 
-// template is the data of a server as Start makes it: initdb takes seconds of a busy machine, a copy does not. It is removed when no test
+// template is the data directory of a new server, because a copy is faster than initdb. It is removed when no test
 // uses it any more.
 var template struct {
 	sync.Mutex
@@ -65,7 +65,7 @@ var template struct {
 	users  int
 }
 
-// copyTemplate gives the server the template's data, which it makes first where there are none.
+// copyTemplate copies the template's data to the server, and creates the template if there is none.
 func (s *Server) copyTemplate() {
 	s.t.Helper()
 	template.Lock()
@@ -225,7 +225,7 @@ func (s *Server) await(what string, state func(ctx context.Context) error) {
 	}
 }
 
-// writeSettings writes postgresql.conf. What pg_basebackup has added is in postgresql.auto.conf, which counts after it.
+// writeSettings writes postgresql.conf. pg_basebackup writes postgresql.auto.conf, which overrides it.
 func (s *Server) writeSettings() {
 	s.t.Helper()
 	all := maps.Clone(s.settings)
@@ -241,7 +241,7 @@ func (s *Server) writeSettings() {
 	}
 }
 
-// Set changes a setting for now and for later starts. Where the server runs, it is one that takes effect by a reload.
+// Set changes a setting, now and for later starts. If the server runs, the setting must take effect by a reload.
 func (s *Server) Set(name, value string) {
 	s.t.Helper()
 	s.settings[name] = value
@@ -275,7 +275,7 @@ func (s *Server) Kill() {
 	}
 }
 
-// Freeze stops all processes of the server by SIGSTOP: its connections stay, and nothing answers on them.
+// Freeze stops all processes of the server by SIGSTOP: its connections stay open, without answers.
 func (s *Server) Freeze() {
 	s.t.Helper()
 	if err := s.process.signalTree(syscall.SIGSTOP); err != nil {
@@ -284,8 +284,8 @@ func (s *Server) Freeze() {
 	s.frozen = true
 }
 
-// Thaw lets a frozen server go on.
-func (s *Server) Thaw() {
+// Unfreeze resumes a frozen server.
+func (s *Server) Unfreeze() {
 	s.t.Helper()
 	if err := s.process.signalTree(syscall.SIGCONT); err != nil {
 		s.t.Fatal(err)
@@ -293,7 +293,7 @@ func (s *Server) Thaw() {
 	s.frozen = false
 }
 
-// Stop ends the server in order: a fast shutdown.
+// Stop shuts the server down, in PostgreSQL's fast mode.
 func (s *Server) Stop() {
 	s.t.Helper()
 	if err := s.process.stop(syscall.SIGINT, startLimit); err != nil {
@@ -370,7 +370,7 @@ func (s *Server) Standby(cfg Config) *Server {
 	return standby
 }
 
-// Follow makes the server, which must not be running, a standby of another: with that one's data, in the place of its own. It
+// Follow replaces the data of the server, which must not be running, and makes it a standby of another. It
 // returns when it has caught up.
 func (s *Server) Follow(primary *Server) {
 	s.t.Helper()
@@ -379,7 +379,7 @@ func (s *Server) Follow(primary *Server) {
 	}
 	connInfo := fmt.Sprintf("host=127.0.0.1 port=%d user=%s application_name=%s connect_timeout=3", primary.Port, superuser, s.name())
 	s.run("pg_basebackup", "-D", s.dir, "-d", connInfo, "--checkpoint=fast", "--no-sync", "-R", "-X", "stream")
-	s.settings["synchronous_standby_names"] = "" // its own, should it be promoted
+	s.settings["synchronous_standby_names"] = "" // for after a promotion
 	s.Start()
 	primary.AwaitStandby(s)
 }
@@ -387,7 +387,7 @@ func (s *Server) Follow(primary *Server) {
 // name is the server's application_name as a standby.
 func (s *Server) name() string { return "standby_" + strconv.Itoa(s.Port) }
 
-// AwaitStandby returns when a standby streams and has caught up with what was written before the call.
+// AwaitStandby returns when a standby has received everything written before the call.
 func (s *Server) AwaitStandby(standby *Server) {
 	s.t.Helper()
 	standby.await("has caught up", func(ctx context.Context) error {
@@ -434,8 +434,8 @@ func (s *Server) Promote() {
 	})
 }
 
-// PauseReplication stops the processes that send the log to standbys: what is committed from then on does not reach them.
-// It is for a primary that is about to be killed.
+// PauseReplication stops the processes that send the log to standbys, so that later commits do not reach them.
+// Use it before a primary is killed.
 func (s *Server) PauseReplication() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)

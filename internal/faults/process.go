@@ -16,7 +16,7 @@ type process struct {
 	ended chan struct{} // closed when the child is gone and reaped
 }
 
-// startProcess starts cmd, which ends with this process where the system can do that.
+// startProcess starts cmd. On Linux, cmd ends with this process.
 func startProcess(cmd *exec.Cmd) (*process, error) {
 	p := &process{cmd: cmd, ended: make(chan struct{})}
 	tieToParent(cmd.SysProcAttr)
@@ -97,7 +97,7 @@ func (p *process) kill() error {
 	for _, pid := range pids {
 		for !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 			if time.Now().After(deadline) {
-				return fmt.Errorf("process %d was killed and is still there", pid)
+				return fmt.Errorf("process %d was killed but still exists", pid)
 			}
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 			pause(5 * time.Millisecond)
@@ -122,5 +122,5 @@ func (p *process) stop(sig syscall.Signal, limit time.Duration) error {
 	}
 }
 
-// pause waits where the state of another process has to be polled.
+// pause waits between polls of another process's state.
 func pause(d time.Duration) { <-time.After(d) }

@@ -18,16 +18,16 @@ import (
 	"time"
 )
 
-// build is a queued to be tested: the program of this repository, or one that was broken on purpose.
+// build is a program under test: that of this repository, or one that is broken on purpose.
 type build struct {
-	name  string // "" for the program as it is
+	name  string // "" for the unmodified program
 	edits []edit // of its sources, before it is built
 	sql   []edit // of functions in the database (file is the function's name), after it has migrated
 	// setting is a statement run in the database by a superuser, after it was made.
 	setting string
 }
 
-// edit replaces a text, which must be there, by another.
+// edit replaces a text, which must exist, by another.
 type edit struct{ file, old, new string }
 
 // unmodified is the program of this repository.
@@ -89,7 +89,7 @@ func (b build) program(t *testing.T) string {
 	return path
 }
 
-// overlay writes the edited sources and the file that makes go build take them, next to path.
+// overlay writes the edited sources and the overlay file for go build, next to path.
 func (b build) overlay(t *testing.T, path string) string {
 	t.Helper()
 	replaced := map[string]string{}
@@ -105,7 +105,7 @@ func (b build) overlay(t *testing.T, path string) string {
 		}
 		changed := strings.Replace(string(text), e.old, e.new, 1)
 		if changed == string(text) {
-			t.Fatalf("the broken build %q: %s has no %q any more", b.name, e.file, e.old)
+			t.Fatalf("the broken build %q: %s does not contain %q", b.name, e.file, e.old)
 		}
 		copied := fmt.Sprintf("%s-%d.go", path, i)
 		if err := os.WriteFile(copied, []byte(changed), 0o600); err != nil {
@@ -133,7 +133,7 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// breakDatabase changes a migrated database as the broken build says.
+// breakDatabase applies the database changes of a broken build to a migrated database.
 func (b build) breakDatabase(t *testing.T, server *Server) {
 	t.Helper()
 	for _, e := range b.sql {
@@ -142,7 +142,7 @@ func (b build) breakDatabase(t *testing.T, server *Server) {
 			where p.pronamespace in ('agent'::regnamespace, 'agent_private'::regnamespace) and p.proname = $1`, e.file)
 		changed := strings.Replace(definition, e.old, e.new, 1)
 		if changed == definition {
-			t.Fatalf("the broken build %q: the function %s has no %q any more", b.name, e.file, e.old)
+			t.Fatalf("the broken build %q: the function %s does not contain %q", b.name, e.file, e.old)
 		}
 		server.Exec(ordinary, changed)
 	}
@@ -151,7 +151,7 @@ func (b build) breakDatabase(t *testing.T, server *Server) {
 	}
 }
 
-// queued is a running program, which keeps its address when it is started again.
+// queued is a running program, which keeps its address across restarts.
 type queued struct {
 	t       *testing.T
 	program string
@@ -182,7 +182,7 @@ func startProgram(t *testing.T, program, databaseURL string, environ ...string) 
 			_ = q.process.kill()
 		}
 		if t.Failed() {
-			t.Logf("queued on %s logged the errors:\n%s\nand at last:\n%s", q.addr, q.errors(20), q.lastLog(20))
+			t.Logf("queued on %s logged the errors:\n%s\nand its last lines are:\n%s", q.addr, q.errors(20), q.lastLog(20))
 		}
 	})
 	return q
@@ -204,7 +204,7 @@ func (q *queued) start() {
 	}
 }
 
-// awaitReady returns when /readyz says so, and how long that took.
+// awaitReady waits until /readyz returns 200, and returns how long that took.
 func (q *queued) awaitReady(limit time.Duration) time.Duration {
 	q.t.Helper()
 	began := time.Now()
@@ -216,13 +216,13 @@ func (q *queued) awaitReady(limit time.Duration) time.Duration {
 		case !q.process.running():
 			q.t.Fatalf("queued has ended: %s\n%s", q.process.cmd.ProcessState, q.lastLog(20))
 		case time.Since(began) > limit:
-			q.t.Fatalf("queued was not ready within %v: /readyz answered %d %s\n%s", limit, status, body, q.lastLog(20))
+			q.t.Fatalf("queued was not ready within %v: /readyz returned %d %s\n%s", limit, status, body, q.lastLog(20))
 		}
 		pause(10 * time.Millisecond)
 	}
 }
 
-// get sends one request over a connection of its own; status 0 means there was no answer.
+// get sends one request over a new connection. Status 0 means that there was no response.
 func (q *queued) get(path string, limit time.Duration) (status int, body string, err error) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: limit}
 	res, err := client.Get("http://" + q.addr + path)
@@ -241,7 +241,7 @@ func (q *queued) kill() {
 	}
 }
 
-// terminate sends SIGTERM and returns the exit code and the time it took; after the limit it kills, and the code is -1.
+// terminate sends SIGTERM and returns the exit code and the time it took. After the limit it kills the process, and the code is -1.
 func (q *queued) terminate(limit time.Duration) (int, time.Duration) {
 	q.t.Helper()
 	began := time.Now()
@@ -249,7 +249,7 @@ func (q *queued) terminate(limit time.Duration) (int, time.Duration) {
 	return q.process.cmd.ProcessState.ExitCode(), time.Since(began)
 }
 
-// errors returns the first lines of the log that tell of errors.
+// errors returns the first log lines of level error.
 func (q *queued) errors(n int) string {
 	text, _ := os.ReadFile(q.log)
 	var found []string

@@ -31,7 +31,7 @@ func expectViolation(t *testing.T, s scenario, b build, rounds int) {
 	t.Logf("the broken build %q: %s", b.name, l.summary())
 }
 
-// What a broken build changes must exist. The long form tests that it violates an invariant.
+// The texts that the broken builds replace must exist. The long form tests that each build violates an invariant.
 func TestBrokenBuildsCanBeMade(t *testing.T) {
 	t.Parallel()
 	scripts, err := filepath.Glob(filepath.Join(root(t), "sql", "idempotent", "*.sql"))
@@ -53,12 +53,12 @@ func TestBrokenBuildsCanBeMade(t *testing.T) {
 		for _, e := range b.edits {
 			text, err := os.ReadFile(filepath.Join(root(t), e.file))
 			if err != nil || !strings.Contains(string(text), e.old) {
-				t.Errorf("the broken build %q: %s has no %q any more (%v)", b.name, e.file, e.old, err)
+				t.Errorf("the broken build %q: %s does not contain %q (%v)", b.name, e.file, e.old, err)
 			}
 		}
 		for _, e := range b.sql {
 			if !strings.Contains(functions.String(), e.old) {
-				t.Errorf("the broken build %q: no function has %q any more", b.name, e.old)
+				t.Errorf("the broken build %q: no function contains %q", b.name, e.old)
 			}
 		}
 	}

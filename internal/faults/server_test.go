@@ -27,8 +27,8 @@ func query[T any](t *testing.T, url, statement string, args ...any) T {
 	return value
 }
 
-// The harness itself: what is committed on a synchronous pair is on the standby when the primary is killed, and again after
-// the old primary has come back and the new one has been frozen.
+// Tests the harness: commits on a synchronous pair are on the standby when the primary is killed, and again after
+// the old primary has rejoined and the new one is frozen.
 func TestPairFailsOverAndBack(t *testing.T) {
 	t.Parallel()
 	pair := StartPair(t, Synchronous, Config{})
@@ -52,7 +52,7 @@ func TestPairFailsOverAndBack(t *testing.T) {
 	}
 }
 
-// What the standby was kept from getting is lost with an asynchronous failover, and the sequence goes back.
+// Tests the harness: commits that did not reach the standby are lost in an asynchronous failover.
 func TestUnreplicatedCommitsAreLostInAsynchronousFailover(t *testing.T) {
 	t.Parallel()
 	pair := StartPair(t, Asynchronous, Config{})
@@ -86,7 +86,7 @@ func TestFrozenServerDoesNotAnswerUntilUnfrozen(t *testing.T) {
 		t.Errorf("a frozen server answered: %v", err)
 	case <-time.After(300 * time.Millisecond):
 	}
-	server.Thaw()
+	server.Unfreeze()
 	if err := <-answered; err != nil {
 		t.Error(err)
 	}
@@ -94,6 +94,6 @@ func TestFrozenServerDoesNotAnswerUntilUnfrozen(t *testing.T) {
 	server.Start()
 	var pgErr *pgconn.PgError
 	if _, err := conn.Exec(t.Context(), `select 1`); err == nil || errors.As(err, &pgErr) && pgErr.Code != "57P01" {
-		t.Errorf("a session survived the kill of its server: %v", err)
+		t.Errorf("a session continued after its server was killed: %v", err)
 	}
 }

@@ -18,8 +18,8 @@ var noHeaderTimeout = build{name: "no limit on how long a request's header may t
 	{"internal/http/server.go", "ReadTimeout:       bodyTime,", "ReadTimeout:       time.Hour,"},
 }}
 
-// slowloris opens connections that send their headers byte by byte. The others have to be served meanwhile, and the slow ones
-// to be closed.
+// slowloris opens connections that send their headers byte by byte. Other connections must be served meanwhile, and the slow ones
+// must be closed.
 func slowloris(t *testing.T, b build, l *ledger, rounds int) {
 	t.Helper()
 	if _, err := exec.LookPath("slowhttptest"); err != nil {
@@ -29,10 +29,10 @@ func slowloris(t *testing.T, b build, l *ledger, rounds int) {
 	server := Start(t, Config{})
 	q := startQueued(t, b, server.URL())
 	d := startLoad(t, l, q)
-	d.awaitPosts(20)
+	d.awaitInserts(20)
 	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
 	defer cancel()
-	const lasts = "15" // seconds: longer than a header may take
+	const lasts = "15" // seconds: longer than the header timeout
 	attack := exec.CommandContext(ctx, "slowhttptest", "-H", "-c", strconv.Itoa(connections), "-r", strconv.Itoa(max(50, connections/4)), "-i", "2", "-l", lasts, "-x", "10",
 		"-v", "0", "-u", "http://"+q.addr+"/events")
 	attack.SysProcAttr = &syscall.SysProcAttr{}
@@ -42,7 +42,7 @@ func slowloris(t *testing.T, b build, l *ledger, rounds int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// One connection of the test's own that is as slow: the tool does not say of its own when they were closed.
+	// One slow connection of the test itself, because slowhttptest does not report when its connections are closed.
 	closed := make(chan time.Duration, 1)
 	go func() {
 		began := time.Now()
@@ -69,13 +69,13 @@ func slowloris(t *testing.T, b build, l *ledger, rounds int) {
 		pause(100 * time.Millisecond)
 	}
 	if failed > 0 {
-		l.violated("/readyz failed %d times of %d under slow connections", failed, probes)
+		l.violated("/readyz failed %d of %d times during slow connections", failed, probes)
 	}
 	took := <-closed
 	if took > 25*time.Second {
-		l.violated("a connection whose header never ends was still open after %v", took)
+		l.violated("a connection without the end of its header was still open after %v", took)
 	}
-	t.Logf("%d slow connections: /readyz answered %d times, the slowest in %v; a slow connection was closed after %v", connections, probes, slowest, took)
+	t.Logf("%d slow connections: %d calls of /readyz, the slowest in %v; a slow connection was closed after %v", connections, probes, slowest, took)
 	d.finish(server.AdminURL())
 }
 

@@ -11,7 +11,7 @@ var cancelledWaitCommits = build{name: "a cancelled wait for the standby counts 
 	{"internal/pg/pool.go", `n.Routine == "SyncRepWaitForLSN"`, `n.Routine == "none"`},
 }}
 
-// cancelWaits keeps the log from the standby and cancels the waits of those who commit, as an impatient operator does, and then loses the primary.
+// cancelWaits pauses replication, cancels the waits of commits for the standby, as an operator can, and then kills the primary.
 func cancelWaits(t *testing.T, b build, l *ledger, rounds int) {
 	t.Helper()
 	pair := StartPair(t, Synchronous, Config{})
@@ -19,7 +19,7 @@ func cancelWaits(t *testing.T, b build, l *ledger, rounds int) {
 	b.breakDatabase(t, pair.Primary)
 	d := startLoad(t, l, q)
 	for i := range rounds {
-		d.awaitPosts(20)
+		d.awaitInserts(20)
 		pair.Primary.PauseReplication()
 		cancelled := 0
 		for began := time.Now(); cancelled < 10 && time.Since(began) < startLimit; pause(20 * time.Millisecond) {
@@ -35,16 +35,16 @@ func cancelWaits(t *testing.T, b build, l *ledger, rounds int) {
 			cancelled += n
 		}
 		if cancelled == 0 {
-			t.Fatal("nobody waited for the standby")
+			t.Fatal("no commit waited for the standby")
 		}
 		pair.Primary.Kill()
 		pair.Failover()
-		d.awaitPostAfter(time.Now())
+		d.awaitInsertAfter(time.Now())
 		if i+1 < rounds {
 			pair.Rejoin()
 		}
 	}
-	d.awaitPosts(20)
+	d.awaitInserts(20)
 	d.finish(pair.Primary.AdminURL())
 }
 

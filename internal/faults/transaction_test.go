@@ -7,13 +7,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// watermarksUnchecked is the broken build of this file: claims begin at their low-water marks, and what is found behind these is forgotten.
-var watermarksUnchecked = build{name: "what is behind a low-water mark is not claimed", edits: []edit{
+// watermarksUnchecked is the broken build of this file: claims start at watermarks, and events found below these are not claimed.
+var watermarksUnchecked = build{name: "events below a watermark are not claimed", edits: []edit{
 	{"internal/watermark/watermark.go", "if vt != nil && (!known || vt.Before(l.mark)) {", "if vt != nil && !known {"},
 	{"internal/queue/service.go", "defaultWatermarkScanTime = 250 * time.Microsecond", "defaultWatermarkScanTime = 1"},
 }}
 
-// holdTransaction keeps a transaction open that has posted an event, for as many rounds of a minute, or seconds in the short form, and then commits it.
+// holdTransaction inserts an event in a transaction that stays open for the given minutes (seconds in the short form) and then commits.
 func holdTransaction(t *testing.T, b build, l *ledger, rounds int) {
 	t.Helper()
 	server := Start(t, Config{})
@@ -28,8 +28,8 @@ func holdTransaction(t *testing.T, b build, l *ledger, rounds int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const late = "posted long before it was committed"
-	l.posting(late)
+	const late = "inserted long before its commit"
+	l.inserting(late)
 	var id int64
 	if err := tx.QueryRow(t.Context(), `select agent.insert_event(jsonb_build_object('n', $1::text))`, late).Scan(&id); err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func holdTransaction(t *testing.T, b build, l *ledger, rounds int) {
 	var first, last int
 	for i := range rounds {
 		before, _ := l.counts()
-		pause(round) // the transaction is what lasts
+		pause(round) // keeps the transaction open
 		last, _ = l.counts()
 		last -= before
 		if i == 0 {
@@ -52,9 +52,9 @@ func holdTransaction(t *testing.T, b build, l *ledger, rounds int) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	l.posted(late, id)
-	t.Logf("open for %v: %d posts acknowledged in its first %v, %d in its last", time.Duration(rounds)*round, first, round, last)
-	d.awaitPosts(20)
+	l.inserted(late, id)
+	t.Logf("open for %v: %d inserts succeeded in the first %v, %d in the last", time.Duration(rounds)*round, first, round, last)
+	d.awaitInserts(20)
 	d.finish(server.AdminURL())
 }
 

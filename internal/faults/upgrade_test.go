@@ -16,16 +16,16 @@ import (
 // The broken builds of this file.
 var (
 	functionRemoved = build{
-		name:    "a migration that takes away a function which the version before calls",
+		name:    "a migration that drops a function of the previous version",
 		setting: `drop function agent.take_events`,
 	}
-	migrationUnlocked = build{name: "a migration that does not wait for another", edits: []edit{
+	migrationUnlocked = build{name: "a migration that does not wait for another one", edits: []edit{
 		{"internal/migrate/run.go", "if !locked {", "if locked != locked {"},
 	}}
 )
 
-// previous builds the program of the version before this one, from this repository's history: the last commit at which sql/VERSION
-// was another.
+// previous builds the program of the previous version, from the last commit of this repository at which sql/VERSION
+// had another value.
 func previous(t *testing.T) (program, version string) {
 	t.Helper()
 	git := func(args ...string) string {
@@ -47,7 +47,7 @@ func previous(t *testing.T) (program, version string) {
 		if version = git("show", changed+":sql/VERSION"); version != strings.TrimSpace(string(now)) {
 			break
 		}
-		commit = changed + "^" // the one before it became this version
+		commit = changed + "^" // the last commit before this version
 	}
 	version = git("show", commit+":sql/VERSION")
 	programs.Lock()
@@ -70,7 +70,7 @@ func previous(t *testing.T) (program, version string) {
 	return program, version
 }
 
-// upgrade has a process of the version before serve, migrates beneath it, and has both serve side by side.
+// upgrade starts a process of the previous version, migrates its database, and runs both versions side by side.
 func upgrade(t *testing.T, b build, l *ledger, rounds int) {
 	t.Helper()
 	before, version := previous(t)
@@ -79,13 +79,13 @@ func upgrade(t *testing.T, b build, l *ledger, rounds int) {
 		server := Start(t, Config{})
 		old := startPrevious(t, before, server)
 		d := startLoad(t, one, old)
-		d.awaitPosts(50)
-		next := startQueued(t, b, server.URL()) // which migrates
+		d.awaitInserts(50)
+		next := startQueued(t, b, server.URL()) // migrates the database
 		b.breakDatabase(t, server)
 		both := startLoad(t, one, old, next)
-		both.awaitPosts(200)
-		d.stopPosting()
-		d.posting.Wait()
+		both.awaitInserts(200)
+		d.stopInserting()
+		d.inserting.Wait()
 		both.finish(server.AdminURL())
 		if code, took := old.terminate(startLimit); code != 0 {
 			one.violated("%s ended with exit code %d after %v", version, code, took)
@@ -96,7 +96,7 @@ func upgrade(t *testing.T, b build, l *ledger, rounds int) {
 	}
 }
 
-// startPrevious starts an older version, which may need more than an ordinary role to install.
+// startPrevious starts an older version, as a superuser in case its installation needs one.
 func startPrevious(t *testing.T, program string, server *Server) *queued {
 	t.Helper()
 	server.Exec("", `alter role `+ordinary+` superuser`)
@@ -117,7 +117,7 @@ func TestBrokenBuildWithRemovedFunctionIsCaught(t *testing.T) {
 	expectViolation(t, upgrade, functionRemoved, 1)
 }
 
-// catalog is what a migration makes, as text: each column, function, constraint, index, trigger and grant of the schema agent, and what was applied.
+// catalog returns the result of a migration as text: the columns, functions, constraints, triggers and grants of the schema, and the applied migrations.
 const catalog = `
 	select string_agg(line, e'\n' order by line) from
 	( select format('column %s.%s %s %s %s', a.attrelid::regclass, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, pg_get_expr(d.adbin, d.adrelid)) as line
@@ -137,8 +137,8 @@ const catalog = `
 	  select 'migration ' || name || ' ' || encode(checksum, 'hex') from agent.migration
 	) as c`
 
-// failStatement makes one statement of a migration fail: the one whose number is in public.failing_statement. All statements that define something
-// are counted, those of migrations that were rolled back too.
+// failStatement makes one statement of a migration fail: the one whose number is in public.failing_statement. All data definition statements
+// count, including those that were rolled back.
 const failStatement = `
 	create table public.failing_statement (at int8);
 	insert into public.failing_statement values (0);
@@ -151,8 +151,8 @@ const failStatement = `
 	end $$;
 	create event trigger fail_statement on ddl_command_end execute function public.count_statement()`
 
-// migrateAtOnce starts ten migrations of one database at once, one of whose statements fails: each in turn, or as many as there are rounds,
-// spread over all. One of the ten fails, and afterwards everything is as if nothing had.
+// migrateAtOnce starts ten concurrent migrations of one database in which one statement fails: each in turn, or as many as there are rounds,
+// evenly spread. One of the ten must fail, and the resulting schema must be the same as without a failure.
 func migrateAtOnce(t *testing.T, b build, l *ledger, rounds int) {
 	t.Helper()
 	server := Start(t, Config{Settings: map[string]string{"max_locks_per_transaction": "256"}})
@@ -176,7 +176,7 @@ func migrateAtOnce(t *testing.T, b build, l *ledger, rounds int) {
 		m.want = query[string](t, server.adminURL(reference), catalog)
 		statements := int(query[int64](t, server.adminURL(reference), `select last_value from public.statements`))
 		step := max(1, statements/rounds)
-		// Several at a time: where one of ten has failed, the others wait for seconds before they try again.
+		// Several at a time, because after a failure the other migrations wait for seconds.
 		var all errgroup.Group
 		all.SetLimit(4)
 		tried := 0
@@ -188,21 +188,21 @@ func migrateAtOnce(t *testing.T, b build, l *ledger, rounds int) {
 			})
 		}
 		_ = all.Wait()
-		t.Logf("from %q: %d of %d statements failed, in ten migrations at once each", base, tried, statements)
+		t.Logf("from %q: %d of %d statements failed, each in ten concurrent migrations", base, tried, statements)
 	}
 }
 
-// migrations are those of databases that begin as base.
+// migrations are migrations of databases that are copies of base.
 type migrations struct {
 	t      *testing.T
 	b      build
 	l      *ledger
 	server *Server
 	base   string
-	want   string // the catalog in the end
+	want   string // the expected catalog
 }
 
-// database makes one in which a statement fails.
+// database creates a database in which a statement fails.
 func (m *migrations) database(name string, at int) string {
 	name += "_" + m.base
 	template := ""
@@ -215,7 +215,7 @@ func (m *migrations) database(name string, at int) string {
 	return name
 }
 
-// failAt starts ten migrations at once, in which a statement fails once.
+// failAt starts ten concurrent migrations in which a statement fails once.
 func (m *migrations) failAt(at int) {
 	name := m.database(fmt.Sprintf("d%d", at), at)
 	const processes = 10
@@ -233,10 +233,10 @@ func (m *migrations) failAt(at int) {
 	}
 	all.Wait()
 	if len(failed) != 1 || !strings.Contains(failed[0], "failed on purpose") {
-		m.l.violated("statement %d failed once, and %d of %d migrations did: %.600q", at, len(failed), processes, failed)
+		m.l.violated("statement %d failed once, but %d of %d migrations failed: %.600q", at, len(failed), processes, failed)
 	}
 	if got := query[string](m.t, m.server.adminURL(name), catalog); got != m.want {
-		m.l.violated("after statement %d had failed, the schema is another: %s", at, difference(got, m.want))
+		m.l.violated("after the failure of statement %d, the schema differs: %s", at, difference(got, m.want))
 	}
 	m.server.Exec("", `drop database `+name+` with (force)`)
 }
@@ -271,7 +271,7 @@ func difference(got, want string) string {
 	for line := range had {
 		missing = append(missing, line)
 	}
-	return fmt.Sprintf("it has %.300q, and lacks %.300q", extra, missing)
+	return fmt.Sprintf("it has %.300q and lacks %.300q", extra, missing)
 }
 
 func TestConcurrentMigrationsSucceedWhenAnyStatementFails(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// serverUser is the operating system's user that the servers run as: this process's own, or for root, as whom PostgreSQL refuses to run, postgres or
+// serverUser is the operating system's user of the servers: that of this process or, since PostgreSQL refuses to run as root, postgres or
 // nobody.
 type serverUser struct {
 	credential *syscall.Credential // nil: this process's own
@@ -51,7 +51,7 @@ func (u serverUser) command(ctx context.Context, environ []string, path string, 
 	return cmd
 }
 
-// chown gives a file or directory to the user.
+// chown changes the owner of a file or directory to the user.
 func (u serverUser) chown(path string) error {
 	if u.credential == nil {
 		return nil
@@ -59,7 +59,7 @@ func (u serverUser) chown(path string) error {
 	return os.Lchown(path, int(u.credential.Uid), int(u.credential.Gid))
 }
 
-// newDirectory makes a directory of the user, in base or else among the temporary files.
+// newDirectory creates a directory owned by the user, in base or in the directory for temporary files.
 func (u serverUser) newDirectory(base string) (string, error) {
 	dir, err := os.MkdirTemp(base, "queued-faults-")
 	if err == nil {
@@ -68,7 +68,7 @@ func (u serverUser) newDirectory(base string) (string, error) {
 	return dir, err
 }
 
-// directory makes one that is removed at the end of the test. Nobody else can enter what t.TempDir makes.
+// directory creates one that is removed at the end of the test. Other users cannot enter the directories of t.TempDir.
 func (u serverUser) directory(t *testing.T, base string) string {
 	t.Helper()
 	dir, err := u.newDirectory(base)

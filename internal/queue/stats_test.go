@@ -132,7 +132,7 @@ func TestDeepQueueIsEstimatedAndOthersAreCounted(t *testing.T) {
 	checkEstimate(t, "scheduled", 40_000, scheduled)
 	checkEstimate(t, "leased", 40_000, leased)
 
-	// Nearly all blocks of the table are empty now, and are removed by the vacuum.
+	// Nearly all blocks of the table are empty now.
 	b.exec(t, `delete from agent.event where queue = 'deep' and (vt < now() or attempts > 0 or id % 75 <> 0)`)
 	left := pgtest.Query[int64](t, b.sql, `select count(*) from agent.event where queue = 'deep'`)
 	for range 2 {
