@@ -9,7 +9,7 @@ import (
 	"github.com/queued/queued/internal/http/problem"
 )
 
-// Bodies that no call takes, for what is in them or for not being an object.
+// Bodies that every call refuses.
 var badBodies = map[string]string{
 	"broken":          `{"a":`,
 	"not JSON":        `a=1&b=2`,
@@ -41,14 +41,14 @@ func TestBadBodiesAreProblemsAndStoreNothing(t *testing.T) {
 		}
 		for name, body := range badBodies {
 			if got := h.try(r.method, r.path, body); got.status != 400 && got.status != 422 {
-				t.Errorf("%s: %s was answered %d %s", r.id, name, got.status, got.body)
+				t.Errorf("%s: %s returned %d %s", r.id, name, got.status, got.body)
 			}
 		}
 		if got := h.try(r.method, r.path, `{"`+strings.Repeat("a", 9<<20)+`":1}`); got.status != 413 {
-			t.Errorf("%s: a giant body was answered %d %s", r.id, got.status, got.body)
+			t.Errorf("%s: a too large body returned %d %s", r.id, got.status, got.body)
 		}
 		switch {
-		case r.id == "requeueMatching" || r.id == "previewSchedule": // it is a body without a filter, or without a time
+		case r.id == "requeueMatching" || r.id == "previewSchedule": // {} lacks a filter, or a time
 			h.try(r.method, r.path, "").wantProblem(problem.ValidationFailed)
 		case r.body != "":
 			h.try(r.method, r.path, "").wantProblem(problem.InvalidJSON)
@@ -113,7 +113,7 @@ func TestBadFieldsAreProblemsAndStoreNothing(t *testing.T) {
 	} {
 		for _, body := range bodies {
 			if got := h.try("POST", path, body); got.status != 400 && got.status != 422 {
-				t.Errorf("%s %.200s was answered %d %s", path, body, got.status, got.body)
+				t.Errorf("%s %.200s returned %d %s", path, body, got.status, got.body)
 			}
 		}
 	}
@@ -127,7 +127,7 @@ func TestBadFieldsAreProblemsAndStoreNothing(t *testing.T) {
 	for _, name := range []string{"a%20b", "%00", "%ff", "%C3%A4", long} {
 		for _, r := range []route{{method: "GET"}, {method: "PUT"}, {method: "POST", path: "/pause"}, {method: "POST", path: "/resume"}, {method: "POST", path: "/purge"}} {
 			if p := h.try(r.method, "/queues/"+name+r.path, "").wantProblem(problem.InvalidParameter); p.Errors[0].Pointer != "{name}" {
-				t.Errorf("%s %s%s was answered %+v", r.method, name, r.path, p)
+				t.Errorf("%s %s%s returned %+v", r.method, name, r.path, p)
 			}
 		}
 	}
@@ -159,7 +159,7 @@ func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
 	} {
 		for _, query := range queries {
 			if got := h.try("GET", path+"?"+query, ""); got.status != 400 {
-				t.Errorf("GET %s?%s was answered %d %s", path, query, got.status, got.body)
+				t.Errorf("GET %s?%s returned %d %s", path, query, got.status, got.body)
 			}
 		}
 	}
@@ -170,7 +170,7 @@ func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
 		"expires_at=tomorrow", "expires_at=infinity", "occurrence=1",
 	} {
 		if got := h.try("POST", "/events?"+query, "{}"); got.status != 400 {
-			t.Errorf("POST /events?%s was answered %d %s", query, got.status, got.body)
+			t.Errorf("POST /events?%s returned %d %s", query, got.status, got.body)
 		}
 	}
 	for _, r := range everyRoute(t) {
@@ -180,7 +180,7 @@ func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
 		for _, id := range []string{"0", "-1", "+7", "07", "7.0", "7e0", "x", "0x7", "%00", "%20", "9223372036854775808", strings.Repeat("9", 100)} {
 			got := h.try(r.method, strings.Replace(r.path, "/7", "/"+id, 1), r.body)
 			if p := got.wantProblem(problem.InvalidParameter); p.Errors[0].Pointer != "{id}" {
-				t.Errorf("%s of %s was answered %s", r.id, id, got.body)
+				t.Errorf("%s of %s returned %s", r.id, id, got.body)
 			}
 		}
 	}
@@ -212,7 +212,7 @@ func TestBodiesAreReadByTheirContentType(t *testing.T) {
 	}
 	h.with("Content-Encoding", "identity").try("POST", "/events", "{}").want(201)
 	h.with("Content-Encoding", "gzip").try("POST", "/events", "{}").wantProblem(problem.UnsupportedMediaType)
-	h.with("Content-Type", "application/xml").try("POST", "/claim", "").want(200) // there is no body to be of a type
+	h.with("Content-Type", "application/xml").try("POST", "/claim", "").want(200) // without a body, the type does not matter
 }
 
 func TestBodiesAboveTheLimitAreRefused(t *testing.T) {
@@ -234,7 +234,7 @@ func TestBodiesAboveTheLimitAreRefused(t *testing.T) {
 	h.try("POST", "/events", `{"a":[[]]}`).want(201)
 	h.try("POST", "/events", `{"a":[[[]]]}`).wantProblem(problem.TooDeep)
 
-	// A body of unknown length is stopped on the way.
+	// A body of unknown length is refused while it is read.
 	r, err := http.NewRequestWithContext(t.Context(), "POST", h.url+"/events", struct{ *strings.Reader }{strings.NewReader(sized(101))})
 	if err != nil {
 		t.Fatal(err)
@@ -245,6 +245,6 @@ func TestBodiesAboveTheLimitAreRefused(t *testing.T) {
 	}
 	_ = resp.Body.Close()
 	if resp.StatusCode != 413 || r.ContentLength != 0 {
-		t.Errorf("a stream of 101 bytes was answered %d", resp.StatusCode)
+		t.Errorf("a stream of 101 bytes returned %d", resp.StatusCode)
 	}
 }

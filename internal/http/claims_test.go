@@ -14,7 +14,7 @@ import (
 	"github.com/queued/queued/internal/http/problem"
 )
 
-// waiting starts a claim that waits, and returns where its answer will come.
+// waiting starts a waiting claim, and returns a channel with its response.
 func (h *environment) waiting(body string) <-chan answer {
 	answers := make(chan answer, 1)
 	go func() {
@@ -89,18 +89,18 @@ func TestDisconnectedClientEndsItsWaitAndLosesNothing(t *testing.T) {
 	}()
 	leave()
 	if err := <-gone; err == nil {
-		t.Fatal("the client got an answer")
+		t.Fatal("the client got a response")
 	}
 	id := h.insert(`{}`)
 	h.wantClaimable(id)
 }
 
-// wantClaimable claims the event as one that nobody has claimed before, by the next time it is free.
+// wantClaimable fails the test unless the event can be claimed soon, as its first attempt.
 func (h *environment) wantClaimable(id int64) {
 	h.t.Helper()
 	events := h.claim(`{"wait":"30s"}`)
 	if len(events) != 1 || events[0].ID != id || events[0].Attempts != 1 || len(events[0].Claimed) != 1 {
-		h.t.Errorf("after a claim that nobody took, the next one got %+v", events)
+		h.t.Errorf("after an unreceived claim, the next one got %+v", events)
 	}
 }
 
@@ -118,15 +118,15 @@ func TestConnectionResetDuringAClaimLosesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := conn.(*net.TCPConn).SetLinger(0); err != nil { // closing resets
+		if err := conn.(*net.TCPConn).SetLinger(0); err != nil { // so that Close resets the connection
 			t.Fatal(err)
 		}
 		_ = conn.Close()
-		// The reset may come before the claim, during it, or after the kernel took the answer.
+		// The reset can come before the claim, during it, or after the kernel has accepted the response.
 		line := h.log.wait(t, fmt.Sprintf(`"request_id":"round-%d"`, n))
 		if strings.Contains(line, `"status":200`) && !strings.Contains(line, "undelivered") {
 			if e := h.get(id); e.State != "leased" {
-				t.Errorf("round %d: the claim was answered, but the event is %+v", n, e)
+				t.Errorf("round %d: the claim succeeded, but the event is %+v", n, e)
 			}
 		} else {
 			h.wantClaimable(id)
@@ -135,27 +135,27 @@ func TestConnectionResetDuringAClaimLosesNothing(t *testing.T) {
 	}
 }
 
-// A torn is a connection that breaks when an answer is written or flushed.
-type torn struct {
+// A brokenWriter is a response writer that fails when the response is written or flushed.
+type brokenWriter struct {
 	header    http.Header
 	failWrite bool
 }
 
-func (w *torn) Header() http.Header { return w.header }
-func (w *torn) WriteHeader(int)     {}
+func (w *brokenWriter) Header() http.Header { return w.header }
+func (w *brokenWriter) WriteHeader(int)     {}
 
-func (w *torn) Write(b []byte) (int, error) {
+func (w *brokenWriter) Write(b []byte) (int, error) {
 	if w.failWrite {
 		return 0, syscall.EPIPE
 	}
 	return len(b), nil
 }
 
-func (w *torn) FlushError() error { return syscall.ECONNRESET }
+func (w *brokenWriter) FlushError() error { return syscall.ECONNRESET }
 
 func TestClaimsAreReleasedWhenTheResponseCannotBeWritten(t *testing.T) {
 	t.Parallel()
-	for name, w := range map[string]*torn{
+	for name, w := range map[string]*brokenWriter{
 		"writing fails":  {header: make(http.Header), failWrite: true},
 		"flushing fails": {header: make(http.Header)},
 	} {

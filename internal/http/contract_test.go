@@ -27,7 +27,7 @@ import (
 	"github.com/queued/queued/sql"
 )
 
-// spec is api/openapi.yaml, loaded and held against the rules of OpenAPI 3.1, examples included.
+// spec is api/openapi.yaml, validated against OpenAPI 3.1, including its examples.
 var spec = sync.OnceValues(func() (*openapi3.T, error) {
 	for _, media := range []string{"text/html", "text/css", "text/javascript", "image/png"} {
 		openapi3filter.RegisterBodyDecoder(media, openapi3filter.FileBodyDecoder)
@@ -70,8 +70,8 @@ func operations(doc *openapi3.T, visit func(method, path string, op *openapi3.Op
 	}
 }
 
-// conform is a transport that fails the test when an answer is not one that the contract has for
-// the operation. It also notes which answers were seen.
+// conform is a transport that fails the test when a response does not match the contract of
+// its operation. It also records the responses it has seen.
 type conform struct {
 	t    testing.TB
 	next http.RoundTripper
@@ -92,7 +92,7 @@ func (c *conform) RoundTrip(r *http.Request) (*http.Response, error) {
 	_ = resp.Body.Close()
 	resp.Body = io.NopCloser(bytes.NewReader(body))
 	if err := c.check(r, resp, body); err != nil {
-		c.t.Errorf("%s %s was answered %d, which is not as the contract has it: %v\n%s", r.Method, r.URL, resp.StatusCode, err, body)
+		c.t.Errorf("%s %s returned %d, which does not match the contract: %v\n%s", r.Method, r.URL, resp.StatusCode, err, body)
 	}
 	return resp, nil
 }
@@ -106,13 +106,13 @@ func (c *conform) check(r *http.Request, resp *http.Response, body []byte) error
 	bare.URL.Scheme, bare.URL.Host, bare.Host = "", "", ""
 	bare.Body = nil
 	if bare.Method == http.MethodHead {
-		return nil // is GET without a body, which is not documented apart
+		return nil // a GET without a body, which is not documented separately
 	}
 	route, params, err := router.FindRoute(bare)
-	if err == nil && strings.Count(route.Path, "/") != strings.Count(bare.URL.Path, "/") { // it overlooks a slash at the end
+	if err == nil && strings.Count(route.Path, "/") != strings.Count(bare.URL.Path, "/") { // the router ignores a trailing slash
 		err = routers.ErrPathNotFound
 	}
-	if err != nil { // not an operation: it must say so
+	if err != nil { // no operation: must be a 404 or 405
 		if resp.StatusCode != http.StatusNotFound && resp.StatusCode != http.StatusMethodNotAllowed && resp.StatusCode != http.StatusUnauthorized &&
 			resp.StatusCode != http.StatusMisdirectedRequest && resp.StatusCode != http.StatusForbidden {
 			return fmt.Errorf("no such operation: %w", err)
@@ -131,7 +131,7 @@ func (c *conform) check(r *http.Request, resp *http.Response, body []byte) error
 	})
 }
 
-// checkRequest holds a request that the server should take against the contract.
+// checkRequest checks a request that the server should accept against the contract.
 func checkRequest(r *http.Request, body []byte) error {
 	router, err := specRouter()
 	if err != nil {
@@ -210,15 +210,15 @@ func TestContractHasAnExampleForEveryBody(t *testing.T) {
 			}
 		}
 		for _, p := range op.Parameters {
-			// The page at /docs fills in examples: fine where a value is needed, a trap where it is not.
+			// The page at /docs fills in examples, which is only useful for required parameters.
 			if p.Value.Description == "" || (p.Value.Example != nil) != p.Value.Required || p.Value.Examples != nil {
-				t.Errorf("%s %s: parameter %s has no description, or an example without need, or none where it is needed", method, path, p.Value.Name)
+				t.Errorf("%s %s: parameter %s has no description, or is required without an example, or optional with one", method, path, p.Value.Name)
 			}
 		}
 	})
 }
 
-// every kind that a client can get, in the order of the contract.
+// every problem type that a client can get, in the order of the contract.
 var kinds = []problem.Type{
 	problem.InvalidJSON, problem.InvalidParameter, problem.UnknownParameter, problem.InvalidCursor, problem.Unauthorized, problem.CrossOrigin, problem.NotFound, problem.EventNotFound,
 	problem.ScheduleNotFound, problem.OwnerNotFound, problem.MethodNotAllowed, problem.LeaseLost, problem.ScheduleEnded, problem.PreconditionFailed, problem.BodyTooLarge, problem.UnsupportedMediaType, problem.HostNotAllowed, problem.ValidationFailed, problem.Unrepresentable, problem.TooDeep,
@@ -283,7 +283,7 @@ var requests = map[string]request{
 	"deleteOwner":     requestOf[deleteOwnerRequest](),
 }
 
-// A request is what an operation decodes: its fields, and its value when none is given.
+// A request describes what an operation decodes: its fields and their defaults.
 type request struct {
 	*bind.Binding
 	empty reflect.Value
@@ -338,7 +338,7 @@ func TestContractHasTheRequestFieldsOfTheServer(t *testing.T) {
 	})
 }
 
-// describe notes what the server says of a field: whether it is required, its default and, of an integer, its bounds.
+// describe records whether a field of the server is required, its default and, for an integer, its bounds.
 func describe(into map[string]string, name string, f bind.Field, initial reflect.Value) {
 	said := fmt.Sprintf("required=%t", f.Required)
 	if initial.IsValid() && !initial.IsZero() {
@@ -369,11 +369,11 @@ func describe(into map[string]string, name string, f bind.Field, initial reflect
 	}
 }
 
-// describeSchema notes the same as the contract has it.
+// describeSchema records the same for a field of the contract.
 func describeSchema(into map[string]string, name string, schema *openapi3.SchemaRef, required bool) {
 	s := schema.Value
 	said := fmt.Sprintf("required=%t", required)
-	if s.Default != nil && !slices.Contains([]string{"false", "0", "0s"}, text(s.Default)) { // which fields are without a default, too
+	if s.Default != nil && !slices.Contains([]string{"false", "0", "0s"}, text(s.Default)) { // the same as no default
 		said += " default=" + text(s.Default)
 	}
 	if least := max(s.MinLength, s.MinItems); least > 0 {
@@ -388,7 +388,7 @@ func describeSchema(into map[string]string, name string, schema *openapi3.Schema
 	if s.MaxLength != nil {
 		said += fmt.Sprintf(" max=%d", *s.MaxLength)
 	}
-	if s.MaxItems != nil && len(s.Items.Value.Properties) == 0 { // how many structs there may be is a limit of the server's
+	if s.MaxItems != nil && len(s.Items.Value.Properties) == 0 { // the number of structs is limited by the configuration
 		said += fmt.Sprintf(" max=%d", *s.MaxItems)
 	}
 	for _, value := range s.Enum {
@@ -407,7 +407,7 @@ func describeSchema(into map[string]string, name string, schema *openapi3.Schema
 	}
 }
 
-// text writes a default, durations as Go does.
+// text formats a default; durations are in Go's format.
 func text(v any) string {
 	if d, err := time.ParseDuration(fmt.Sprint(v)); err == nil {
 		return d.String()
@@ -418,6 +418,6 @@ func text(v any) string {
 func TestContractHasTheCurrentVersion(t *testing.T) {
 	t.Parallel()
 	if got := loadSpec(t).Info.Version; got != sql.Version() {
-		t.Errorf("api/openapi.yaml is of version %s, the program of %s", got, sql.Version())
+		t.Errorf("api/openapi.yaml has the version %s, the program %s", got, sql.Version())
 	}
 }

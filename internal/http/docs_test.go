@@ -20,8 +20,8 @@ func TestContractIsServedUnchanged(t *testing.T) {
 	}
 }
 
-// TestDocsLoadNothingFromOtherHosts: the page's own parts name no other host, everything they name is
-// here, and whatever the library may try, the page's policy lets the browser load and call this server alone.
+// TestDocsLoadNothingFromOtherHosts: the page's own assets name no other host, everything they name
+// exists, and the page's policy makes the browser load from and call this server only.
 func TestDocsLoadNothingFromOtherHosts(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -46,10 +46,10 @@ func TestDocsLoadNothingFromOtherHosts(t *testing.T) {
 			case "'none'", "'self'", "data:":
 			case "'unsafe-inline'":
 				if !strings.HasPrefix(strings.TrimSpace(directive), "style-src") {
-					t.Errorf("inline code is let in by %q", directive)
+					t.Errorf("the policy allows inline code: %q", directive)
 				}
 			default:
-				t.Errorf("the policy lets in %q", directive)
+				t.Errorf("the policy allows %q", directive)
 			}
 		}
 	}
@@ -78,7 +78,7 @@ func TestDocsAreServedCompressedOrPlain(t *testing.T) {
 		t.Errorf("%d bytes unpacked, %d plain", len(unpacked), len(plain.body))
 	}
 	if got := h.with("Range", "bytes=0-9").call("GET", "/docs/swagger-ui.css", ""); got.status != http.StatusOK {
-		t.Errorf("a range was answered %d, which the contract does not have", got.status)
+		t.Errorf("a range request returned %d, which is not in the contract", got.status)
 	}
 }
 

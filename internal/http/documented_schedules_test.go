@@ -8,8 +8,8 @@ import (
 	"github.com/queued/queued/internal/schedule"
 )
 
-// tourSchedules gets every answer about schedules and owners that the server gives by itself.
-func tourSchedules(h *environment) {
+// provokeSchedules provokes every documented response about schedules and owners.
+func provokeSchedules(h *environment) {
 	const body = `{"event":{"n":4},"owner":"ada","cron":"@yearly","idempotency_key":"k"}`
 	h.call("PUT", "/owners/ada", `{"timezone":"Europe/London"}`).want(201)
 	h.call("PUT", "/owners/ada", `{"timezone":"Europe/Paris","attributes":{"a":1}}`).want(200)

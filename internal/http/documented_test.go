@@ -26,7 +26,7 @@ type route struct {
 	id, method, path, body string
 }
 
-// everyRoute makes a request for each operation of the contract.
+// everyRoute returns a request for each operation of the contract.
 func everyRoute(t *testing.T) []route {
 	t.Helper()
 	bodies := map[string]string{
@@ -61,18 +61,18 @@ func (r route) usesDatabase() bool {
 	}
 }
 
-// TestEveryDocumentedAnswerIsGiven provokes every status of every operation in the contract; and
-// whatever it gets is held against the contract.
-func TestEveryDocumentedAnswerIsGiven(t *testing.T) {
+// TestEveryDocumentedResponseIsReturned provokes every status of every operation in the contract,
+// and checks the responses against it.
+func TestEveryDocumentedResponseIsReturned(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]bool)
 	routes := everyRoute(t)
 
 	open := setupWith(t, settings{seen: seen})
-	tourSuccesses(open)
-	tourConflicts(open)
-	tourSchedules(open)
-	tourJobs(open)
+	provokeSuccesses(open)
+	provokeConflicts(open)
+	provokeSchedules(open)
+	provokeJobs(open)
 	for _, r := range routes {
 		if got := open.try(r.method, r.path+"?nonsense=1", r.body).wantProblem(problem.UnknownParameter); len(got.Errors) != 1 {
 			t.Errorf("%s: got %+v", r.id, got)
@@ -104,7 +104,7 @@ func TestEveryDocumentedAnswerIsGiven(t *testing.T) {
 	broken.try("GET", "/readyz", "").wantProblem(problem.NotReady)
 
 	away := setupWith(t, settings{seen: seen})
-	cutOff(away)
+	disconnectDatabase(away)
 	for _, r := range routes {
 		if r.usesDatabase() {
 			if got := away.try(r.method, r.path, r.body); got.header.Get("Retry-After") == "" {
@@ -128,7 +128,7 @@ func TestEveryDocumentedAnswerIsGiven(t *testing.T) {
 	}
 }
 
-func tourSuccesses(h *environment) {
+func provokeSuccesses(h *environment) {
 	h.call("GET", "/history/stats", "").want(200)
 	id := h.insert(`{"n":1}`)
 	h.call("POST", "/events/batch", `{"events":[{"event":{"n":2},"delay":"1h"}]}`).want(201)
@@ -160,7 +160,7 @@ func tourSuccesses(h *environment) {
 	h.call("GET", "/docs/nothing.js", "").wantProblem(problem.NotFound)
 }
 
-func tourJobs(h *environment) {
+func provokeJobs(h *environment) {
 	for _, status := range []int{201, 200} {
 		h.with("Idempotency-Key", `"k1"`).call("POST", "/events?queue=work&type=a&source=s&priority=-1&max_attempts=2&expires_at=2100-01-01T00:00:00Z", `{"n":4}`).want(status)
 		h.call("POST", "/events/batch", `{"events":[{"event":{"n":5},"queue":"work","key":"k2","type":"b","source":"s","priority":1,"max_attempts":2,"expires_at":"2100-01-01T00:00:00Z"}]}`).want(status)
@@ -185,7 +185,7 @@ func tourJobs(h *environment) {
 	h.call("GET", "/events/1152921504606846976/attempts", "").wantProblem(problem.EventNotFound)
 }
 
-func tourConflicts(h *environment) {
+func provokeConflicts(h *environment) {
 	id := h.insert(`{"n":3}`)
 	h.claimOne()
 	for at, k := range map[int64]problem.Type{id: problem.LeaseLost, 1 << 60: problem.EventNotFound} {
@@ -197,9 +197,9 @@ func tourConflicts(h *environment) {
 	h.call("POST", "/history/1152921504606846976/requeue", "").wantProblem(problem.EventNotFound)
 }
 
-// cutOff ends every connection to the test's database and lets none in any more, and lets them
-// in again at the end of the test.
-func cutOff(h *environment) {
+// disconnectDatabase ends every connection to the test's database and refuses new ones, until
+// the end of the test.
+func disconnectDatabase(h *environment) {
 	h.t.Helper()
 	cfg, err := pgx.ParseConfig(h.db.URL)
 	if err != nil {
@@ -243,7 +243,7 @@ func TestSlowQueryIsAProblem(t *testing.T) {
 	h.call("POST", "/history/requeue", `{"outcome":"failed"}`).wantProblem(problem.QueryTimeout)
 	metrics := h.call("GET", "/metrics", "").want(http.StatusOK)
 	if !strings.Contains(metrics.body, "\nqueued_queues_counted 0\n") || !strings.Contains(metrics.body, "\ngo_goroutines ") {
-		t.Errorf("when the queues cannot be counted the metrics are\n%s", metrics.body)
+		t.Errorf("the metrics without the counts of queues are\n%s", metrics.body)
 	}
 }
 
@@ -271,7 +271,7 @@ func TestEveryCallIsAnsweredInTimeWhenTheDatabaseHangs(t *testing.T) {
 	}
 	var all sync.WaitGroup
 	for _, r := range everyRoute(t) {
-		if !r.usesDatabase() || r.id == "previewSchedule" { // which reads no table
+		if !r.usesDatabase() || r.id == "previewSchedule" { // reads no table
 			continue
 		}
 		all.Go(func() {
@@ -281,7 +281,7 @@ func TestEveryCallIsAnsweredInTimeWhenTheDatabaseHangs(t *testing.T) {
 			}
 		})
 	}
-	all.Wait() // none of them was ever let in
+	all.Wait() // none of them got a connection
 	h.try("GET", "/livez", "").want(http.StatusOK)
 	if _, err := conn.Exec(t.Context(), `rollback`); err != nil {
 		t.Fatal(err)

@@ -92,7 +92,7 @@ func TestHandWrittenEncodersMatchTheJSONTags(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := string(tc.resp.appendJSON(nil)); got != want.String() {
-				t.Fatalf("%T writes\n%s\nnot\n%s", tc.resp, got, want.String())
+				t.Fatalf("%T encodes as\n%s\nwant\n%s", tc.resp, got, want.String())
 			}
 		}
 	}

@@ -24,8 +24,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// An environment is a real server on a real service on a database of its own, and a client of it whose every
-// answer is held against the contract.
+// An environment is a server with its own database, and a client that checks every
+// response against the contract.
 type environment struct {
 	*client
 	db  *pgtest.DB
@@ -36,15 +36,15 @@ type environment struct {
 	log       *logBuffer
 }
 
-// settings are what tests change; the zero value is an open server that does not sweep by itself.
+// settings configure the server; the zero value is a server without an API key and without sweeps.
 type settings struct {
 	http  func(*Config)
 	queue func(*queue.Config)
 	plans func(*schedule.Config)
-	seen  map[string]bool // where to note the answers seen; nil: nowhere
+	seen  map[string]bool // records the responses seen, if not nil
 }
 
-// setup starts an open server that does not sweep by itself.
+// setup starts a server without an API key and without sweeps.
 func setup(t *testing.T) *environment {
 	t.Helper()
 	return setupWith(t, settings{})
@@ -98,7 +98,7 @@ func setupWith(t *testing.T, set settings) *environment {
 	return h
 }
 
-// keepRunning runs a service until the test ends, and closes it then.
+// keepRunning runs a service until the test ends, and then closes it.
 func keepRunning(t *testing.T, run, closeService func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -126,7 +126,7 @@ func (h *environment) sql(statement string, args ...any) {
 	}
 }
 
-// count returns the number that a query finds.
+// count returns the number that a query returns.
 func (h *environment) count(query string, args ...any) (n int) {
 	h.t.Helper()
 	conn := h.connect()
@@ -151,10 +151,10 @@ type client struct {
 	t      *testing.T
 	url    string
 	http   *http.Client
-	header http.Header // goes along with every request
+	header http.Header // of every request
 }
 
-// with returns a client that sends a header field along: a name and its value.
+// with returns a client that sends a header field with every request.
 func (c *client) with(name, value string) *client {
 	changed := *c
 	changed.header = c.header.Clone()
@@ -165,7 +165,7 @@ func (c *client) with(name, value string) *client {
 	return &changed
 }
 
-// An answer is a response, read to its end; the body without the newline at its end.
+// An answer is a complete response; its body is without the trailing newline.
 type answer struct {
 	t      *testing.T
 	status int
@@ -191,7 +191,7 @@ func (c *client) request(ctx context.Context, method, path, body string) *http.R
 	return r
 }
 
-// try makes a call that may not be as the contract has it.
+// try makes a call that does not have to match the contract.
 func (c *client) try(method, path, body string) answer {
 	c.t.Helper()
 	resp, err := c.http.Do(c.request(c.t.Context(), method, path, body))
@@ -206,11 +206,11 @@ func (c *client) try(method, path, body string) answer {
 	return answer{c.t, resp.StatusCode, resp.Header, strings.TrimSuffix(string(content), "\n")}
 }
 
-// call makes a call as the contract has it.
+// call makes a call that must match the contract.
 func (c *client) call(method, path, body string) answer {
 	c.t.Helper()
 	if err := checkRequest(c.request(c.t.Context(), method, path, body), []byte(body)); err != nil {
-		c.t.Errorf("%s %s %s is not as the contract has it: %v", method, path, body, err)
+		c.t.Errorf("%s %s %s does not match the contract: %v", method, path, body, err)
 	}
 	return c.try(method, path, body)
 }
@@ -224,12 +224,12 @@ func (a answer) want(status int) answer {
 	return a
 }
 
-// wantProblem fails the test unless the answer is a problem of this kind.
+// wantProblem fails the test unless the answer is a problem of this type.
 func (a answer) wantProblem(k problem.Type) problem.Document {
 	a.t.Helper()
 	a.want(k.Status)
 	if got := a.header.Get("Content-Type"); got != "application/problem+json" {
-		a.t.Fatalf("a problem came as %s: %s", got, a.body)
+		a.t.Fatalf("a problem has the content type %s: %s", got, a.body)
 	}
 	p := decode[problem.Document](a)
 	if p.Code != k.Code || p.Status != k.Status || p.RequestID != a.header.Get("X-Request-Id") || p.Type != "urn:queued:problem:"+k.Code {
@@ -238,7 +238,7 @@ func (a answer) wantProblem(k problem.Type) problem.Document {
 	return p
 }
 
-// decode reads the answer's body, as a client in Go would.
+// decode decodes the answer's body.
 func decode[T any](a answer) (v T) {
 	a.t.Helper()
 	if err := json.Unmarshal([]byte(a.body), &v); err != nil {
@@ -247,7 +247,7 @@ func decode[T any](a answer) (v T) {
 	return v
 }
 
-// seenEvent is an event as a client reads it.
+// seenEvent is an event in a response.
 type seenEvent struct {
 	ID           int64           `json:"id"`
 	Queue        string          `json:"queue"`
@@ -287,19 +287,19 @@ type seenPage struct {
 	Next   *string     `json:"next"`
 }
 
-// insert puts an event into the default queue and returns its id.
+// insert inserts an event into the default queue and returns its id.
 func (c *client) insert(event string) int64 {
 	c.t.Helper()
 	return decode[seenEvent](c.call("POST", "/events", event).want(201)).ID
 }
 
-// claim claims as body says.
+// claim makes a claim with a body and returns the events.
 func (c *client) claim(body string) []seenEvent {
 	c.t.Helper()
 	return decode[seenPage](c.call("POST", "/claim", body).want(200)).Events
 }
 
-// claimOne claims one event, which must be there.
+// claimOne claims one event, and fails the test without one.
 func (c *client) claimOne() seenEvent {
 	c.t.Helper()
 	events := c.claim("")
@@ -309,17 +309,17 @@ func (c *client) claimOne() seenEvent {
 	return events[0]
 }
 
-// get returns an event, wherever it is.
+// get returns an event from its queue or from history.
 func (c *client) get(id int64) seenEvent {
 	c.t.Helper()
 	return decode[seenEvent](c.call("GET", fmt.Sprintf("/events/%d", id), "").want(200))
 }
 
-// logBuffer keeps lines of the log, and can be waited on.
+// logBuffer stores the log and can wait for lines.
 type logBuffer struct {
 	mu    sync.Mutex
 	lines []string
-	more  chan struct{} // closed at the next line
+	more  chan struct{} // closed when the next line is written
 }
 
 func (b *logBuffer) Write(p []byte) (int, error) {
@@ -333,7 +333,7 @@ func (b *logBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// wait returns the first line that holds all of parts, once it is there.
+// wait waits for a line that contains all parts, and returns it.
 func (b *logBuffer) wait(t *testing.T, parts ...string) string {
 	t.Helper()
 	for seen := 0; ; {

@@ -48,12 +48,12 @@ func TestEventTSIsReadFromThePayload(t *testing.T) {
 		fmt.Sprintf("%d", at.Unix()), fmt.Sprintf("%q", fmt.Sprintf("%d.000000", at.Unix())), fmt.Sprintf("%q", at.In(time.FixedZone("", 3600)).Format(time.RFC3339)),
 	} {
 		if e := h.get(h.insert(`{"event_ts":` + ts + `}`)); !e.EventTS.Equal(at) {
-			t.Errorf("event_ts %s came out as %s, want %s", ts, e.EventTS, at)
+			t.Errorf("event_ts %s became %s, want %s", ts, e.EventTS, at)
 		}
 	}
 	body := h.call("GET", "/events/1", "").want(200).body
 	if want := `"event_ts":"` + at.Format(time.RFC3339) + `"`; !strings.Contains(body, want) {
-		t.Errorf("no %s in %s", want, body)
+		t.Errorf("%s is missing in %s", want, body)
 	}
 }
 
@@ -97,7 +97,7 @@ func TestClaimLeasesTheOldestEvent(t *testing.T) {
 		t.Errorf("a second claim got %+v", rest)
 	}
 	if none := h.call("POST", "/claim", "").want(200); none.body != `{"events":[]}` {
-		t.Errorf("an empty claim is %s", none.body)
+		t.Errorf("a claim without events returned %s", none.body)
 	}
 }
 
@@ -273,7 +273,7 @@ func TestHistoryIsFilteredByTheQuery(t *testing.T) {
 		t.Errorf("got %+v", stats)
 	}
 	if got := decode[historyStatsResponseSeen](h.call("GET", "/history/stats", "").want(200)); len(got.Buckets) != 25 {
-		t.Errorf("a day has %d buckets of an hour, want 25, the first and last in part", len(got.Buckets))
+		t.Errorf("a day has %d buckets of an hour, want 25, the first and last partial", len(got.Buckets))
 	}
 }
 
@@ -291,7 +291,7 @@ func TestRequeuedCopyNamesItsOriginal(t *testing.T) {
 	h.call("DELETE", fmt.Sprintf("/events/%d", id), "").want(204)
 	dry := h.call("POST", "/history/requeue", `{"outcome":"cancelled","contains":{"n":1},"dry_run":true}`).want(200).body
 	if dry != `{"matched":1,"requeued":0}` {
-		t.Errorf("a dry run says %s", dry)
+		t.Errorf("a dry run returned %s", dry)
 	}
 	got := h.call("POST", fmt.Sprintf("/history/%d/requeue", id), "").want(201)
 	copied := decode[seenEvent](h.call("GET", got.header.Get("Location"), "").want(200))
@@ -304,7 +304,7 @@ func TestRequeuedCopyNamesItsOriginal(t *testing.T) {
 	other := h.insert(`{"n":2}`)
 	h.call("DELETE", fmt.Sprintf("/events/%d", other), "").want(204)
 	if got := h.call("POST", "/history/requeue", `{"queue":"default"}`).want(200).body; got != `{"matched":1,"requeued":1}` {
-		t.Errorf("what was not yet requeued: %s", got)
+		t.Errorf("requeueing the remaining events returned %s", got)
 	}
 }
 
@@ -323,7 +323,7 @@ func TestQueuesAreCountedByState(t *testing.T) {
 	slices.SortFunc(got, func(a, b map[string]any) int { return strings.Compare(b["queue"].(string), a["queue"].(string)) })
 	age, _ := got[0]["oldest_ready_age"].(string)
 	if !strings.HasPrefix(age, "1m3") {
-		t.Errorf("the oldest ready age is %q, want 1m30s and something", age)
+		t.Errorf("the oldest ready age is %q, want a little more than 1m30s", age)
 	}
 	delete(got[0], "oldest_ready_age")
 	want := []map[string]any{
@@ -335,7 +335,7 @@ func TestQueuesAreCountedByState(t *testing.T) {
 	}
 }
 
-// Rows that SQL wrote past the checks are answered as the contract has it: the client holds every answer against that.
+// Rows that SQL has written without checks are returned in the form of the contract, which the client checks.
 func TestInvalidRowsAreReturnedInTheContractsForm(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -353,7 +353,7 @@ func TestInvalidRowsAreReturnedInTheContractsForm(t *testing.T) {
 				h.sql(`alter table agent.event disable trigger user`)
 			}
 			eventTS := "now()"
-			if value, ok := strings.CutPrefix(assignment, "event_ts = "); ok { // which an update cannot move to another chunk of a hypertable
+			if value, ok := strings.CutPrefix(assignment, "event_ts = "); ok { // an update cannot move a row to another chunk of a hypertable
 				eventTS = value
 			}
 			id := 1000*(n+1) + i
@@ -367,17 +367,17 @@ func TestInvalidRowsAreReturnedInTheContractsForm(t *testing.T) {
 	for _, path := range []string{"/events", "/events?queue=odd&state=ready", "/history", "/history?queue=odd&min_duration=1s", "/queues", "/history/stats"} {
 		h.call("GET", path, "").want(200)
 	}
-	if got := len(h.claim(`{"queue":"odd","limit":100,"max_attempts":100}`)); got != len(odd)-1 { // but the one whose own attempts are used up
+	if got := len(h.claim(`{"queue":"odd","limit":100,"max_attempts":100}`)); got != len(odd)-1 { // without the one that has used up its own max_attempts
 		t.Errorf("claimed %d", got)
 	}
 }
 
-// wantReplay fails the test unless the answer is that of first once more, and says so.
+// wantReplay fails the test unless the answer is a replay of first.
 func (a answer) wantReplay(first answer) {
 	a.t.Helper()
 	a.want(200)
 	if a.body != first.body || a.header.Get("Location") != first.header.Get("Location") || a.header.Get("Idempotency-Replayed") != "true" {
-		a.t.Errorf("a repetition was answered %s at %q, replayed %q; the first call %s at %q",
+		a.t.Errorf("the repeated call returned %s at %q, replayed %q; the first call %s at %q",
 			a.body, a.header.Get("Location"), a.header.Get("Idempotency-Replayed"), first.body, first.header.Get("Location"))
 	}
 }
@@ -388,7 +388,7 @@ func TestSameRequestUnderTheSameKeyInsertsOneEvent(t *testing.T) {
 	const path = "/events?queue=work&type=a"
 	first := h.with("Idempotency-Key", `"order-1"`).call("POST", path, `{"a":1,"b":[2]}`).want(201)
 	if first.header.Get("Idempotency-Replayed") != "" {
-		t.Error("the first call says that it is a repetition")
+		t.Error("the first call was reported as a replay")
 	}
 	again := func() {
 		h.with("Idempotency-Key", `"order-1"`).call("POST", path, `{"a":1,"b":[2]}`).wantReplay(first)
@@ -403,17 +403,17 @@ func TestSameRequestUnderTheSameKeyInsertsOneEvent(t *testing.T) {
 	}
 	again()
 	h.call("DELETE", fmt.Sprintf("/events/%d?receipt=%s", e.ID, e.Receipt), "").want(204)
-	again() // though the event is in history
+	again() // while the event is in history
 	if got := h.get(e.ID); got.Outcome != "done" || got.Key != "order-1" {
 		t.Errorf("the event is %+v", got)
 	}
 	if n := h.count("select count(*) from agent.event where queue = $1", "work"); n != 0 {
-		t.Errorf("%d events wait", n)
+		t.Errorf("%d events are in the queue", n)
 	}
 	h.with("Idempotency-Key", "order-1").call("POST", "/events?queue=other&type=a", `{"a":1,"b":[2]}`).want(201)
 	h.sql("update agent.idempotency set expires_at = now() - interval '1 second'")
 	if later := h.with("Idempotency-Key", "order-1").call("POST", path, `{"a":1,"b":[2]}`).want(201); later.body == first.body {
-		t.Error("a key whose time is over still stands for its event")
+		t.Error("an expired key was replayed")
 	}
 }
 
@@ -463,15 +463,15 @@ func TestEachEventOfABatchHasItsOwnKey(t *testing.T) {
 	}
 	ids, got := post(`{"event":{"n":1},"key":"k1"},{"event":{"n":2},"key":"k2"}`)
 	if got.want(201).header.Get("Idempotency-Replayed") != "" {
-		t.Error("the first batch says that it is a repetition")
+		t.Error("the first batch was reported as a replay")
 	}
 	again, got := post(`{"event":{"n":2},"key":"k2"},{"event":{"n":1},"key":"k1"}`)
 	if got.want(200).header.Get("Idempotency-Replayed") != "true" || again[0] != ids[1] || again[1] != ids[0] {
-		t.Errorf("a batch of what was there got %v, replayed %q; it was %v", again, got.header.Get("Idempotency-Replayed"), ids)
+		t.Errorf("a repeated batch returned %v, replayed %q; the first returned %v", again, got.header.Get("Idempotency-Replayed"), ids)
 	}
 	mixed, got := post(`{"event":{"n":3}},{"event":{"n":2},"key":"k2"},{"event":{"n":4},"key":"k4"},{"event":{"n":4},"key":"k4"}`)
 	if got.want(201).header.Get("Idempotency-Replayed") != "" || mixed[1] != ids[1] || mixed[2] != mixed[3] || mixed[0] == mixed[2] {
-		t.Errorf("a mixed batch got %v, replayed %q", mixed, got.header.Get("Idempotency-Replayed"))
+		t.Errorf("a batch of old and new keys returned %v, replayed %q", mixed, got.header.Get("Idempotency-Replayed"))
 	}
 	if n := h.count("select count(*) from agent.event"); n != 4 {
 		t.Errorf("there are %d events, want 4", n)
@@ -505,7 +505,7 @@ func TestConcurrentInsertsUnderOneKeyInsertOneEvent(t *testing.T) {
 			}
 		}
 		if first != 1 {
-			t.Errorf("round %d: %d posts were the first", round, first)
+			t.Errorf("round %d: %d inserts were not replays, want one", round, first)
 		}
 	}
 	if n := h.count("select count(*) from agent.event"); n != 20 {

@@ -17,7 +17,7 @@ import (
 	"github.com/queued/queued/internal/pgtest"
 )
 
-// eventSeeds are bodies near the edges of what is taken.
+// eventSeeds are bodies near the limits of what is accepted.
 func eventSeeds() []string {
 	seeds := []string{
 		`{}`, ` {"a" : 1} `, `{"a":[1,2.50,-0,-3E+2,1e-7,true,false,null,"x",{"b":{}}]}`, `{"":""}`, `{"a":"\\u0000 \u00e9 \ud83d\ude00 \/ \b\f\n\r\t"}`,
@@ -35,17 +35,17 @@ func eventSeeds() []string {
 	return seeds
 }
 
-// pgHolds has PostgreSQL read text as jsonb and returns it as PostgreSQL writes it.
-func pgHolds(t *testing.T, conn *pgx.Conn, text string) string {
+// storedJSON returns text as PostgreSQL stores it as jsonb.
+func storedJSON(t *testing.T, conn *pgx.Conn, text string) string {
 	t.Helper()
 	var held string
 	if err := conn.QueryRow(t.Context(), `select $1::text::jsonb::text`, text).Scan(&held); err != nil {
-		t.Fatalf("PostgreSQL does not take an event that was accepted: %v\n%.500s", err, text)
+		t.Fatalf("PostgreSQL refuses an accepted event: %v\n%.500s", err, text)
 	}
 	return held
 }
 
-// checkEvent holds what the decoder does with body against PostgreSQL and encoding/json.
+// checkEvent compares the decoder with PostgreSQL and encoding/json.
 func checkEvent(t *testing.T, conn *pgx.Conn, body string) {
 	t.Helper()
 	req, err := decodeAs[insertRequest]("/events", body)
@@ -57,9 +57,9 @@ func checkEvent(t *testing.T, conn *pgx.Conn, body string) {
 	}
 	event := string(req.Event)
 	if !json.Valid(req.Event) || !utf8.ValidString(event) || event[0] != '{' {
-		t.Errorf("%.500q is no event", body)
+		t.Errorf("%.500q was accepted, but is not an event", body)
 	}
-	if held := pgHolds(t, conn, event); len(held) > 2*len(event)+int(testLimits.Body) {
+	if held := storedJSON(t, conn, event); len(held) > 2*len(event)+int(testLimits.Body) {
 		t.Errorf("%.500q grew from %d to %d bytes", body, len(event), len(held))
 	}
 }
@@ -79,7 +79,7 @@ func TestPostgresStoresEveryAcceptedEvent(t *testing.T) {
 	}
 }
 
-// maxFuzzSeed keeps the fuzzer from spending its time on making large inputs smaller.
+// maxFuzzSeed limits the seeds, because the fuzzer spends much time on minimizing large inputs.
 const maxFuzzSeed = 1000
 
 func FuzzEvent(f *testing.F) {
@@ -88,7 +88,7 @@ func FuzzEvent(f *testing.F) {
 			f.Add(seed)
 		}
 	}
-	conn, err := pgx.Connect(f.Context(), pgtest.Empty(f).URL) // the inputs of one process come one after the other
+	conn, err := pgx.Connect(f.Context(), pgtest.Empty(f).URL) // each process runs its inputs one after the other
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -96,12 +96,12 @@ func FuzzEvent(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body string) { checkEvent(t, conn, body) })
 }
 
-// resultSeeds are results near the edges of what is taken.
+// resultSeeds are results near the limits of what is accepted.
 func resultSeeds() []string {
 	return append(eventSeeds(), `null`, `true`, `"a\\u0000"`, `"\ud83d\ude00"`, `-0.0e5`, `1e999`, `[]`, `[[1],{"a":[null]}]`, ` [ 1 , 2 ] `, `,1`, `:1`, `1,"receipt":"x"`, `]`, `"`)
 }
 
-// checkResult holds what the decoder does with a result against PostgreSQL, and reports whether it was taken.
+// checkResult compares the decoding of a result with PostgreSQL, and reports whether the result was accepted.
 func checkResult(t *testing.T, conn *pgx.Conn, value string) bool {
 	t.Helper()
 	req, err := decodeAs[ackWithResultRequest]("/events/7/ack", `{"result":`+value+`}`)
@@ -115,7 +115,7 @@ func checkResult(t *testing.T, conn *pgx.Conn, value string) bool {
 		t.Errorf("%.500q became %.500q", value, req.Result)
 		return false
 	}
-	pgHolds(t, conn, string(req.Result))
+	storedJSON(t, conn, string(req.Result))
 	return true
 }
 
@@ -129,7 +129,7 @@ func TestPostgresStoresEveryAcceptedResult(t *testing.T) {
 		}
 	}
 	if taken < 15 {
-		t.Errorf("only %d seeds were taken", taken)
+		t.Errorf("only %d seeds were accepted", taken)
 	}
 }
 
@@ -149,7 +149,7 @@ func FuzzResult(f *testing.F) {
 
 var queueName = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,128}$`)
 
-// FuzzBatch: whatever comes, the decoder answers with a batch of whole events or with a problem of the client's.
+// FuzzBatch: for every body, the decoder returns a batch of complete events or a 4xx problem.
 func FuzzBatch(f *testing.F) {
 	for _, seed := range eventSeeds() {
 		if len(seed) > maxFuzzSeed {
@@ -177,7 +177,7 @@ func FuzzBatch(f *testing.F) {
 	})
 }
 
-// FuzzQuery: whatever the query string, the answer is a filter within its bounds or a problem of the client's.
+// FuzzQuery: for every query string, the decoder returns a filter within its limits or a 4xx problem.
 func FuzzQuery(f *testing.F) {
 	for _, seed := range []string{
 		"", "queue=a&outcome=done", "from=2026-01-01T00:00:00Z&to=2026-01-02T00:00:00%2B01:00", "contains=%7B%22a%22%3A1%7D", "id=1&limit=5&cursor=x", "limit=0", "%zz", "a;b", "contains=%7B%22a%22%3A%22%5Cu0000%22%7D",

@@ -11,8 +11,8 @@ import (
 	"github.com/queued/queued/internal/http/problem"
 )
 
-// post puts an event into a queue with options as the query has them, and returns its id.
-func (c *client) post(options string) int64 {
+// insertWith inserts an event with options in the query, and returns its id.
+func (c *client) insertWith(options string) int64 {
 	c.t.Helper()
 	return decode[seenEvent](c.call("POST", "/events?"+options, `{}`).want(201)).ID
 }
@@ -24,7 +24,7 @@ func ids(events []seenEvent) (ids []int64) {
 	return ids
 }
 
-// seenAttempt is an attempt as a client reads it.
+// seenAttempt is an attempt in a response.
 type seenAttempt struct {
 	Attempt    int        `json:"attempt"`
 	Worker     string     `json:"worker"`
@@ -41,7 +41,7 @@ func (c *client) attempts(id int64) []seenAttempt {
 	return decode[struct{ Attempts []seenAttempt }](got).Attempts
 }
 
-// nack gives a claimed event back with further fields of the body.
+// nack nacks a claimed event, with further fields in the body.
 func (c *client) nack(e seenEvent, fields string) answer {
 	c.t.Helper()
 	return c.call("POST", fmt.Sprintf("/events/%d/nack", e.ID), fmt.Sprintf(`{"receipt":%q%s}`, e.Receipt, fields)).want(200)
@@ -57,7 +57,7 @@ func TestJobIsReturnedAsInserted(t *testing.T) {
 	h := setup(t)
 	expires := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
 	at := expires.Format(time.RFC3339Nano)
-	h.post("type=mail%20é&source=shop&priority=-7&key=k1&max_attempts=4&expires_at=" + at)
+	h.insertWith("type=mail%20é&source=shop&priority=-7&key=k1&max_attempts=4&expires_at=" + at)
 	h.call("POST", "/events/batch", `{"events":[{"event":{},"type":"mail é","source":"shop","priority":-7,"key":"k2","max_attempts":4,"expires_at":"`+at+`"}]}`).want(201)
 	check := func(what string, events []seenEvent, wantErrors bool) {
 		t.Helper()
@@ -95,8 +95,8 @@ func TestClaimTakesTheLowestPriorityThenTheOldest(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	var want []int64
-	last, first := h.post("priority=2147483647"), h.post("priority=-2147483648")
-	want = append(want, first, h.post("priority=-1"), h.post("priority=0"), h.post(""), last)
+	last, first := h.insertWith("priority=2147483647"), h.insertWith("priority=-2147483648")
+	want = append(want, first, h.insertWith("priority=-1"), h.insertWith("priority=0"), h.insertWith(""), last)
 	if diff := cmp.Diff(want, ids(h.claim(`{"limit":10}`))); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
@@ -105,8 +105,8 @@ func TestClaimTakesTheLowestPriorityThenTheOldest(t *testing.T) {
 func TestClaimIsLimitedByTypesAndExcludedIDs(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	a, b, none := h.post("type=a"), h.post("type=b"), h.post("")
-	a2, c := h.post("type=a&priority=1"), h.post("type=c")
+	a, b, none := h.insertWith("type=a"), h.insertWith("type=b"), h.insertWith("")
+	a2, c := h.insertWith("type=a&priority=1"), h.insertWith("type=c")
 	for _, tc := range []struct {
 		body string
 		want []int64
@@ -126,7 +126,7 @@ func TestWaitingClaimGetsOnlyItsTypes(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	claim := h.waiting(`{"types":["b"],"wait":"60s"}`)
-	a, b := h.post("type=a"), h.post("type=b")
+	a, b := h.insertWith("type=a"), h.insertWith("type=b")
 	if diff := cmp.Diff([]int64{b}, ids(decode[seenPage]((<-claim).want(200)).Events)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
@@ -138,7 +138,7 @@ func TestWaitingClaimGetsOnlyItsTypes(t *testing.T) {
 func TestExpiredJobIsNotClaimedAndIsSwept(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	id := h.post("expires_at=2026-01-01T00:00:00Z")
+	id := h.insertWith("expires_at=2026-01-01T00:00:00Z")
 	if got := h.claim(""); len(got) != 0 {
 		t.Errorf("claimed %+v", got)
 	}
@@ -190,7 +190,7 @@ func TestResultOfAnAckIsStoredInHistory(t *testing.T) {
 		h.call("POST", path, fmt.Sprintf(`{"receipt":%q,"result":"another"}`, e.Receipt)).want(200)
 		body := h.call("GET", fmt.Sprintf("/events/%d", id), "").want(200).body
 		if !sameJSON(t, string(decode[seenEvent](answer{t: t, body: body}).Result), result) || !strings.Contains(body, `"result":`) {
-			t.Errorf("the result %s is shown as %s", result, body)
+			t.Errorf("the result %s was returned as %s", result, body)
 		}
 	}
 	first, second, third := h.insert(`{}`), h.insert(`{}`), h.insert(`{}`)
@@ -202,7 +202,7 @@ func TestResultOfAnAckIsStoredInHistory(t *testing.T) {
 	}
 	never := h.insert(`{}`)
 	if got := h.call("POST", fmt.Sprintf("/events/%d/ack", never), "").want(200).body; got != fmt.Sprintf(`{"id":%d,"outcome":"cancelled"}`, never) {
-		t.Errorf("an event that nobody claimed: %s", got)
+		t.Errorf("an unclaimed event: %s", got)
 	}
 }
 
@@ -214,12 +214,12 @@ func sameJSON(t *testing.T, a, b string) bool {
 func TestHistoryHasTheAttemptsAndTimesOfAJob(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	id := h.post("type=a&max_attempts=9")
+	id := h.insertWith("type=a&max_attempts=9")
 	h.nack(h.claim(`{"worker":"w1"}`)[0], `,"error":"try later"`)
 	h.claim(`{"worker":"w2"}`)
 	h.sql("update agent.event set vt = now()") // the lease of w2 has ended
 	if e := h.get(id); *e.ErrorCount != 2 || *e.LastError != "try later" {
-		t.Errorf("between the attempts it is %+v", e)
+		t.Errorf("between the attempts, the event is %+v", e)
 	}
 	h.claim(`{"worker":"w3"}`)
 	h.sql("update agent.event set claimed[3] = claimed[3] - interval '1500.25 milliseconds'")
@@ -232,7 +232,7 @@ func TestHistoryHasTheAttemptsAndTimesOfAJob(t *testing.T) {
 		t.Errorf("the job is %+v", e)
 	}
 	if took := e.FinishedAt.Sub(*e.LastAttemptedAt); *e.ProcessingMS != float64(took.Microseconds())/1000 || took < 1500*time.Millisecond {
-		t.Errorf("it took %v ms, by its times %s", *e.ProcessingMS, took)
+		t.Errorf("processing_ms is %v, but the attempt took %s", *e.ProcessingMS, took)
 	}
 	attempts := h.attempts(id)
 	var said []string
@@ -300,14 +300,14 @@ func TestNackThatIsNotRetryableFailsTheEvent(t *testing.T) {
 	e := h.claimOne()
 	h.nack(e, `,"retryable":true`)
 	if got := h.get(e.ID); got.State != "ready" {
-		t.Errorf("a job worth another attempt is %+v", got)
+		t.Errorf("a job with a retryable nack is %+v", got)
 	}
 }
 
 func TestNackOnTheLastAttemptFailsTheEvent(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	id := h.post("max_attempts=2")
+	id := h.insertWith("max_attempts=2")
 	if got := decode[seenEvent](h.nack(h.claimOne(), `,"error":"first"`)); got.Outcome != "" {
 		t.Errorf("the first nack: %+v", got)
 	}
@@ -322,7 +322,7 @@ func TestNackOnTheLastAttemptFailsTheEvent(t *testing.T) {
 func TestHistoryIsFilteredByJobFields(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	a, b, c := h.post("type=mail&source=shop"), h.post("type=mail&source=blog"), h.post("source=shop")
+	a, b, c := h.insertWith("type=mail&source=shop"), h.insertWith("type=mail&source=blog"), h.insertWith("source=shop")
 	events := h.claim(`{"limit":2,"worker":"w1"}`)
 	h.sql("update agent.event set claimed[1] = claimed[1] - interval '1 minute' where id = $1", a)
 	h.call("DELETE", fmt.Sprintf("/events/%d", a), "").want(204)

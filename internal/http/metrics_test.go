@@ -54,7 +54,7 @@ func TestMetricsCountRequestsByPatternAndEventsByQueue(t *testing.T) {
 		`go_goroutines`,
 	} {
 		if !strings.Contains(got, "\n"+want) {
-			t.Errorf("no %s in\n%s", want, regexp.MustCompile(`(?m)^[^q].*\n`).ReplaceAllString(got, ""))
+			t.Errorf("%s is missing in\n%s", want, regexp.MustCompile(`(?m)^[^q].*\n`).ReplaceAllString(got, ""))
 		}
 	}
 	if strings.Contains(got, "coffee") {
@@ -69,11 +69,11 @@ func TestMetricsOfManyQueuesAreBounded(t *testing.T) {
 	got := h.call("GET", "/metrics", "").want(200).body
 	for _, want := range []string{"queued_database_up 1", "queued_queues_counted 1", "queued_queues_left_out 200"} {
 		if !strings.Contains(got, "\n"+want+"\n") {
-			t.Errorf("the metrics do not say %s", want)
+			t.Errorf("the metrics lack %s", want)
 		}
 	}
 	if n := strings.Count(got, "queued_oldest_ready_age_seconds{"); n != 500 {
-		t.Errorf("%d queues have series", n)
+		t.Errorf("%d queues have metrics", n)
 	}
 
 	type page struct {
@@ -111,7 +111,7 @@ func TestDatabaseIsReportedUpWhenQueuesCannotBeCounted(t *testing.T) {
 	got := h.call("GET", "/metrics", "").want(200).body
 	for _, want := range []string{"queued_database_up 1", "queued_queues_counted 0"} {
 		if !strings.Contains(got, "\n"+want+"\n") {
-			t.Errorf("the metrics do not say %s", want)
+			t.Errorf("the metrics lack %s", want)
 		}
 	}
 	if err := tx.Rollback(t.Context()); err != nil {

@@ -33,7 +33,7 @@ func TestRequestIsLoggedInOneLineWithoutItsBody(t *testing.T) {
 		}
 	}
 	if got["duration_ms"] == nil || got["bytes"] == nil {
-		t.Errorf("no duration or no bytes: %s", line)
+		t.Errorf("the line lacks the duration or the bytes: %s", line)
 	}
 	h.try("DELETE", "/events/1?receipt=proof", "")
 	h.log.wait(t, `"method":"DELETE"`, `"route":"/events/{id}"`, `"status":409`, `"code":"lease_lost"`)
@@ -42,7 +42,7 @@ func TestRequestIsLoggedInOneLineWithoutItsBody(t *testing.T) {
 	h.try("GET", "/hunter2", "")
 	h.log.wait(t, `"route":"unmatched"`, `"status":404`)
 	if log := h.log.String(); strings.Contains(log, "hunter2") || strings.Contains(log, "proof") {
-		t.Errorf("the log holds what was sent:\n%s", log)
+		t.Errorf("the log contains the body or the query:\n%s", log)
 	}
 	for _, path := range []string{"/livez", "/readyz", "/metrics"} {
 		h.try("GET", path, "").want(200)
@@ -75,7 +75,7 @@ func TestPanicIsAProblemAndItsStackIsLogged(t *testing.T) {
 	got := ask(t, s, func(http.ResponseWriter, *http.Request) { panic("secret text") }, "id-1")
 	got.wantProblem(problem.Internal)
 	if strings.Contains(got.body, "secret") {
-		t.Errorf("the client sees %s", got.body)
+		t.Errorf("the client got %s", got.body)
 	}
 	log.wait(t, `"level":"error"`, `"request_id":"id-1"`, "secret text", "middleware_test.go")
 	log.wait(t, `"level":"error"`, `"request_id":"id-1"`, `"status":500`, `"message":"request"`)
@@ -110,7 +110,7 @@ func TestInternalErrorsAreLoggedButNotSent(t *testing.T) {
 	got := h.try("GET", "/queues", "")
 	p := got.wantProblem(problem.Internal)
 	if strings.Contains(got.body, "agent") {
-		t.Errorf("the client sees %s", got.body)
+		t.Errorf("the client got %s", got.body)
 	}
 	h.log.wait(t, p.RequestID, `"level":"error"`, "agent")
 }
@@ -167,17 +167,17 @@ func TestEveryCallExceptHealthChecksRequiresTheKey(t *testing.T) {
 			got.wantProblem(problem.Unauthorized)
 			challenges := got.header.Values("Www-Authenticate")
 			if challenges[0] != "Bearer" || slices.ContainsFunc(challenges, func(c string) bool { return strings.HasPrefix(c, "Basic") }) != strings.Contains(r.path+"/", "/docs/") && r.path != "/openapi.yaml" {
-				t.Errorf("%s is challenged with %q", r.id, challenges)
+				t.Errorf("%s was challenged with %q", r.id, challenges)
 			}
 		}
 		for _, right := range []string{"Bearer s3cret", "bearer  s3cret"} {
 			if got := h.with("Authorization", right).try(r.method, r.path, r.body); got.status == 401 {
-				t.Errorf("%s with %q was answered %s", r.id, right, got.body)
+				t.Errorf("%s with %q returned %s", r.id, right, got.body)
 			}
 		}
 		readable := strings.HasPrefix(r.path, "/docs") || r.path == "/openapi.yaml"
 		if got := h.with("Authorization", basic("s3cret")).try(r.method, r.path, r.body); (got.status != 401) != readable {
-			t.Errorf("%s with the key as a password was answered %d", r.id, got.status)
+			t.Errorf("%s with the key as a password returned %d", r.id, got.status)
 		}
 	}
 	h.try("GET", "/nothing", "").wantProblem(problem.Unauthorized)
@@ -199,7 +199,7 @@ func TestCrossOriginWritesAreRefused(t *testing.T) {
 	h.with("Origin", "null").try("POST", "/sweep", "").wantProblem(problem.CrossOrigin)
 	h.with("Origin", "https://evil.example").try("GET", "/queues", "").want(200) // without CORS the page cannot read it
 	if got := h.with("Origin", "https://evil.example").try("OPTIONS", "/events", ""); got.header.Get("Access-Control-Allow-Origin") != "" {
-		t.Errorf("a preflight was granted: %v", got.header)
+		t.Errorf("a preflight request was granted: %v", got.header)
 	}
 }
 

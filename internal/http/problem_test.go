@@ -37,7 +37,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// What clients see of each kind of problem is in testdata/problems; -update writes it anew.
+// testdata/problems has a document of each problem type; -update rewrites them.
 func TestProblemDocumentsAreUnchanged(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -82,7 +82,7 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 		code, _, _ := strings.Cut(name, "-")
 		p := decode[problem.Document](got)
 		if p.Code != code || p.Status != got.status {
-			t.Errorf("%s came as %s", name, got.body)
+			t.Errorf("%s has the body %s", name, got.body)
 		}
 		seen[code] = true
 		golden(t, name, strings.Replace(got.body, p.RequestID, "REQUEST-ID", 1))
@@ -114,7 +114,7 @@ func TestUnknownPathsAndMethodsAreProblems(t *testing.T) {
 		method, path, _ := strings.Cut(call, " ")
 		got := h.try(method, path, "")
 		if got.status != 405 || got.header.Get("Allow") != allow {
-			t.Errorf("%s was answered %d, Allow %q, want %q", call, got.status, got.header.Get("Allow"), allow)
+			t.Errorf("%s returned %d, Allow %q, want %q", call, got.status, got.header.Get("Allow"), allow)
 		}
 		if method != "HEAD" {
 			got.wantProblem(problem.MethodNotAllowed)
@@ -127,11 +127,11 @@ func TestHeadIsGetWithoutItsBody(t *testing.T) {
 	h := setup(t)
 	for _, path := range []string{"/queues", "/livez", "/docs", "/openapi.yaml", "/metrics"} {
 		if got := h.try("HEAD", path, ""); got.status != 200 || got.body != "" || got.header.Get("Content-Type") == "" {
-			t.Errorf("HEAD %s was answered %d %q", path, got.status, got.body)
+			t.Errorf("HEAD %s returned %d %q", path, got.status, got.body)
 		}
 	}
 	if got := h.try("HEAD", "/events/99", ""); got.status != 404 {
-		t.Errorf("HEAD of an unknown event was answered %d", got.status)
+		t.Errorf("HEAD of an unknown event returned %d", got.status)
 	}
 }
 
@@ -141,7 +141,7 @@ func TestBodyOfAGetIsIgnored(t *testing.T) {
 	h.try("GET", "/queues", `{"a`).want(200)
 }
 
-// ask has handler answer behind the server's own observe.
+// ask calls a handler behind the server's observe middleware.
 func ask(t *testing.T, s *Server, handler http.HandlerFunc, requestID string) answer {
 	t.Helper()
 	w := httptest.NewRecorder()

@@ -42,7 +42,7 @@ func TestPolicyIsStoredAndReplacedWhole(t *testing.T) {
 func TestPolicySuppliesWhatCallsOmit(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	id := h.post("queue=work") // the policy comes after it
+	id := h.insertWith("queue=work") // before the policy is set
 	h.call("PUT", "/queues/work", wholePolicy).want(200)
 	claim := func(fields string) seenEvent {
 		t.Helper()
@@ -55,28 +55,28 @@ func TestPolicySuppliesWhatCallsOmit(t *testing.T) {
 	}
 	extended := decode[seenEvent](h.call("POST", fmt.Sprintf("/events/%d/extend", id), fmt.Sprintf(`{"receipt":%q}`, e.Receipt)).want(200))
 	if more := extended.VT.Sub(e.VT); more < 0 || more > time.Minute {
-		t.Errorf("it was extended by %s, want a little", more)
+		t.Errorf("the lease was extended by %s, want a little", more)
 	}
 	waits := func(fields string, want time.Duration) {
 		t.Helper()
 		back := decode[seenEvent](h.nack(e, fields))
 		attempts := h.attempts(id)
 		if wait := back.VT.Sub(*attempts[len(attempts)-1].EndedAt); wait != want {
-			t.Errorf("after attempt %d it waits %s, want %s", len(attempts), wait, want)
+			t.Errorf("after attempt %d, the delay is %s, want %s", len(attempts), wait, want)
 		}
 	}
 	waits("", 10*time.Second)
-	e = claim(`,"invisible_for":"5m","max_attempts":1`) // the policy's count goes before it
+	e = claim(`,"invisible_for":"5m","max_attempts":1`) // overridden by the policy's max_attempts
 	if lease := e.VT.Sub(e.Claimed[1]); lease != 5*time.Minute {
 		t.Errorf("the lease is of %s, want 5m", lease)
 	}
-	waits("", 20*time.Second) // 30 s, if it were not for the longest
+	waits("", 20*time.Second) // 30 s without the policy's maximum
 	e = claim("")
 	if got := decode[seenEvent](h.nack(e, "")); got.Outcome != "failed" {
 		t.Errorf("the last attempt: %+v", got)
 	}
 
-	id = h.post("queue=work")
+	id = h.insertWith("queue=work")
 	e = claim("")
 	waits(`,"delay":"1s"`, time.Second)
 }
@@ -85,7 +85,7 @@ func TestEndedLeaseUsesThePolicysMaxAttempts(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/queues/work", `{"max_attempts":1}`).want(200)
-	id, other := h.post("queue=work"), h.insert(`{}`)
+	id, other := h.insertWith("queue=work"), h.insert(`{}`)
 	h.claim(`{"queue":"work"}`)
 	h.claimOne()
 	h.sql("update agent.event set vt = now() - interval '1 second'")
@@ -104,23 +104,23 @@ func TestEndedLeaseUsesThePolicysMaxAttempts(t *testing.T) {
 func TestPausedQueueAcceptsInsertsButNoClaims(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	before := h.post("queue=work")
+	before := h.insertWith("queue=work")
 	leased := h.claim(`{"queue":"work"}`)[0]
 	paused := decode[map[string]any](h.call("POST", "/queues/work/pause", "").want(200))
 	if paused["paused"] != true || paused["queue"] != "work" {
-		t.Errorf("pausing was answered %v", paused)
+		t.Errorf("pausing returned %v", paused)
 	}
 	h.call("POST", "/queues/work/pause", "").want(200)
-	id := h.post("queue=work")
+	id := h.insertWith("queue=work")
 	if got := h.claim(`{"queue":"work"}`); len(got) != 0 {
 		t.Errorf("claimed %+v", got)
 	}
 	if got := h.claim(`{"queue":"work","wait":"200ms"}`); len(got) != 0 {
-		t.Errorf("claimed with wait %+v", got)
+		t.Errorf("a waiting claim got %+v", got)
 	}
 	for _, q := range decode[struct{ Queues []map[string]any }](h.call("GET", "/queues", "").want(200)).Queues {
 		if q["queue"] != "work" || q["paused"] != true || q["ready"] != 1.0 {
-			t.Errorf("the queue is shown as %v", q)
+			t.Errorf("the queue is listed as %v", q)
 		}
 	}
 	h.ack(leased, "")
@@ -129,15 +129,15 @@ func TestPausedQueueAcceptsInsertsButNoClaims(t *testing.T) {
 	}
 	other := h.insert(`{}`)
 	if e := h.claimOne(); e.ID != other {
-		t.Errorf("of another queue %+v was claimed", e)
+		t.Errorf("a claim from another queue got %+v", e)
 	}
 	claim := h.waiting(`{"queue":"work","wait":"60s"}`)
 	began := time.Now()
 	if got := decode[map[string]any](h.call("POST", "/queues/work/resume", "").want(200)); got["paused"] != false {
-		t.Errorf("resuming was answered %v", got)
+		t.Errorf("resuming returned %v", got)
 	}
 	if got := decode[seenPage]((<-claim).want(200)).Events; len(got) != 1 || got[0].ID != id {
-		t.Errorf("after the pause %+v was claimed", got)
+		t.Errorf("after the resume, a claim got %+v", got)
 	}
 	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("it took %s", took)
@@ -147,15 +147,15 @@ func TestPausedQueueAcceptsInsertsButNoClaims(t *testing.T) {
 func TestPurgeKeepsOnlyLeasedEvents(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	leased := h.post("queue=work")
+	leased := h.insertWith("queue=work")
 	h.claim(`{"queue":"work"}`)
-	ready, scheduled, other := h.post("queue=work&type=a&priority=5"), h.post("queue=work&delay=1h"), h.insert(`{}`)
+	ready, scheduled, other := h.insertWith("queue=work&type=a&priority=5"), h.insertWith("queue=work&delay=1h"), h.insert(`{}`)
 	for _, want := range []string{`{"purged":2}`, `{"purged":0}`} {
 		if got := h.call("POST", "/queues/work/purge", "").want(200).body; got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
-	tried := h.post("queue=work")
+	tried := h.insertWith("queue=work")
 	h.claim(`{"queue":"work","worker":"w"}`)
 	h.sql("update agent.event set vt = now() where id = $1", tried)
 	h.call("POST", "/queues/work/purge", "").want(200)
@@ -205,7 +205,7 @@ func TestExecutionsAreCountedByTypeAndWorker(t *testing.T) {
 	}
 	work := func(options, claim string, took time.Duration) {
 		t.Helper()
-		id := h.post(options)
+		id := h.insertWith(options)
 		e := h.claim(claim)[0]
 		h.sql("update agent.event set claimed[1] = claimed[1] - $1::interval", took)
 		h.call("DELETE", fmt.Sprintf("/events/%d", id), "").want(204)
@@ -216,9 +216,9 @@ func TestExecutionsAreCountedByTypeAndWorker(t *testing.T) {
 	work("type=a", `{"worker":"w2"}`, time.Second)
 	work("", `{"worker":"w1"}`, time.Second)
 	work("type=b%20%26", ``, time.Second)
-	h.post("type=a")
-	h.nack(h.claim(`{"worker":"w1"}`)[0], `,"final":true`) // which is no success
-	h.post("type=a")
+	h.insertWith("type=a")
+	h.nack(h.claim(`{"worker":"w1"}`)[0], `,"final":true`) // does not count
+	h.insertWith("type=a")
 	h.call("POST", "/queues/default/purge", "").want(200)
 
 	for query, want := range map[string][]string{
@@ -263,7 +263,7 @@ func TestProcessesAreListedWithTheirCounts(t *testing.T) {
 	p := got[0]
 	counted := fmt.Sprint(p["posted"], p["claimed"], p["acked"], p["nacked"], p["failed"], p["expired"], p["released"], p["waiting_claims"])
 	if counted != "3 3 1 1 1 0 0 0" {
-		t.Errorf("it counted %s: %v", counted, p)
+		t.Errorf("%s is wrong: %v", counted, p)
 	}
 	if up, _ := p["uptime_ms"].(float64); p["id"] == "" || p["process"] == "" || p["started_at"] == nil || up <= 0 || up > float64(time.Hour.Milliseconds()) {
 		t.Errorf("the process is %v", p)

@@ -27,8 +27,8 @@ func decodeAs[Req any](target, body string) (Req, error) {
 	return req, err
 }
 
-// bad is what a problem says in short: its code, then pointers and details.
-func bad(err error) string {
+// problemText summarizes a problem: its code, then its pointers and details.
+func problemText(err error) string {
 	if err == nil {
 		return "ok"
 	}
@@ -101,11 +101,11 @@ func TestEventsAreAcceptedOrRefusedWithAReason(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			req, err := decodeAs[insertRequest]("/events", tc.body)
-			if diff := cmp.Diff(tc.want, bad(err)); diff != "" {
+			if diff := cmp.Diff(tc.want, problemText(err)); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 			if err == nil && string(req.Event) != strings.TrimSpace(tc.body) {
-				t.Errorf("the event came out as %s", req.Event)
+				t.Errorf("the event was decoded as %s", req.Event)
 			}
 		})
 	}
@@ -142,7 +142,7 @@ func TestBatchProblemsPointToTheirEvent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := decodeAs[insertBatchRequest]("/events/batch", tc.body)
-			if diff := cmp.Diff(tc.want, bad(err)); diff != "" {
+			if diff := cmp.Diff(tc.want, problemText(err)); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
@@ -167,7 +167,7 @@ func TestOptionsAreDecodedWithTheirDefaults(t *testing.T) {
 			t.Parallel()
 			got, err := decodeAs[claimRequest]("/claim", tc.body)
 			if err != nil {
-				t.Fatal(bad(err))
+				t.Fatal(problemText(err))
 			}
 			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(claimRequest{})); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
@@ -217,7 +217,7 @@ func TestOptionsOutOfRangeAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := decodeAs[claimRequest]("/claim", tc.body)
-			if diff := cmp.Diff("validation_failed\n"+tc.want, bad(err)); diff != "" {
+			if diff := cmp.Diff("validation_failed\n"+tc.want, problemText(err)); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
@@ -234,8 +234,8 @@ func TestListsAreDecodedUnchanged(t *testing.T) {
 		`{"types":["a"}`:                 "invalid_json\nAt byte 13: invalid character '}' after array element (expecting ',' or ']').",
 		`{"types":["a\u0000"]}`:          "unrepresentable\n#/types/0 contains \\u0000, which PostgreSQL cannot store",
 	} {
-		if _, err := decodeAs[claimRequest]("/claim", body); bad(err) != want {
-			t.Errorf("%s: got %s, want %s", body, bad(err), want)
+		if _, err := decodeAs[claimRequest]("/claim", body); problemText(err) != want {
+			t.Errorf("%s: got %s, want %s", body, problemText(err), want)
 		}
 	}
 }
@@ -244,7 +244,7 @@ func TestPolicyIsDecodedOrRefusedWithAReason(t *testing.T) {
 	t.Parallel()
 	req, err := decodeAs[putQueueRequest]("/queues/mail", `{"max_attempts":5,"backoff":{"kind":"linear","base":"0s","factor":1.5,"max":"1h","jitter":0.25},"paused":true,"history_retention":null}`)
 	if err != nil {
-		t.Fatal(bad(err))
+		t.Fatal(problemText(err))
 	}
 	if b := req.Backoff; *req.MaxAttempts != 5 || !req.Paused || b.Kind != "linear" || b.Base != 0 || *b.Factor != 1.5 || *b.Max != time.Hour || b.Jitter != 0.25 {
 		t.Errorf("got %+v, backoff %+v", req, req.Backoff)
@@ -264,8 +264,8 @@ func TestPolicyIsDecodedOrRefusedWithAReason(t *testing.T) {
 		`{"max_attempts":0,"invisible_for":"0s","history_retention":"1ms"}`:        "validation_failed\n#/max_attempts must be at least 1\n#/invisible_for must be at least 1µs\n#/history_retention must be at least 1s",
 		`{"paused":null}`: "validation_failed\n#/paused must be true or false, not null",
 	} {
-		if _, err := decodeAs[putQueueRequest]("/queues/mail", body); bad(err) != want {
-			t.Errorf("%s: got %s, want %s", body, bad(err), want)
+		if _, err := decodeAs[putQueueRequest]("/queues/mail", body); problemText(err) != want {
+			t.Errorf("%s: got %s, want %s", body, problemText(err), want)
 		}
 	}
 }
@@ -275,7 +275,7 @@ func TestResultsAreAnyJSONThatPostgresStores(t *testing.T) {
 	for _, value := range []string{`null`, `true`, `-1.50`, `"a\"b"`, `[1, {"a": []}]`, `{}`, `{"a": {"b": [null]}}`, `"` + strings.Repeat("x", bind.MaxValue-2) + `"`} {
 		req, err := decodeAs[ackWithResultRequest]("/events/7/ack", `{ "result" : `+value+` , "receipt":"x"}`)
 		if err != nil || string(req.Result) != value {
-			t.Errorf("%.100s: got %.100s, %s", value, req.Result, bad(err))
+			t.Errorf("%.100s: got %.100s, %s", value, req.Result, problemText(err))
 		}
 	}
 	for body, want := range map[string]string{
@@ -289,12 +289,12 @@ func TestResultsAreAnyJSONThatPostgresStores(t *testing.T) {
 		`{"result":` + nested(65) + `}`: "too_deep\n#/result" + strings.Repeat("/a", 64) + " must be nested at most 64 levels deep",
 		`{"result":"` + strings.Repeat("x", bind.MaxValue-1) + `"}`: "validation_failed\n#/result must be at most 65536 bytes long, not 65537",
 	} {
-		if _, err := decodeAs[ackWithResultRequest]("/events/7/ack", body); bad(err) != want {
-			t.Errorf("%.100s: got %s, want %s", body, bad(err), want)
+		if _, err := decodeAs[ackWithResultRequest]("/events/7/ack", body); problemText(err) != want {
+			t.Errorf("%.100s: got %s, want %s", body, problemText(err), want)
 		}
 	}
 	if req, err := decodeAs[ackWithResultRequest]("/events/7/ack", ""); err != nil || req.Result != nil {
-		t.Errorf("without a result it is %q, %s", req.Result, bad(err))
+		t.Errorf("without a result: got %q, %s", req.Result, problemText(err))
 	}
 }
 
@@ -313,7 +313,7 @@ func TestLeaseRequestsRequireAReceipt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := decodeAs[nackRequest]("/events/7/nack", tc.body)
-			if diff := cmp.Diff(tc.want, bad(err)); diff != "" {
+			if diff := cmp.Diff(tc.want, problemText(err)); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
@@ -326,7 +326,7 @@ func TestSweepWithNullAgeSweepsByAttemptsOnly(t *testing.T) {
 	for body, want := range map[string]*time.Duration{``: &hour, `{}`: &hour, `{"max_vt_age":null}`: nil} {
 		got, err := decodeAs[sweepRequest]("/sweep", body)
 		if err != nil {
-			t.Fatal(bad(err))
+			t.Fatal(problemText(err))
 		}
 		if diff := cmp.Diff(want, got.MaxVTAge); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", body, diff)
@@ -347,7 +347,7 @@ func TestRequeueByFilterRequiresAFilter(t *testing.T) {
 		`{"from":"2026-01-02T00:00:00Z","to":"2026-01-02T01:00:00+01:00"}`: "validation_failed\n#/from must be before to",
 	} {
 		_, err := decodeAs[requeueMatchingRequest]("/history/requeue", body)
-		if diff := cmp.Diff(want, bad(err)); diff != "" {
+		if diff := cmp.Diff(want, problemText(err)); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", body, diff)
 		}
 	}
@@ -357,7 +357,7 @@ func TestOnlyTheFirstFieldErrorsAreListed(t *testing.T) {
 	t.Parallel()
 	_, err := decodeAs[claimRequest]("/claim", `{`+manyUnknown(1000)+`}`)
 	if got := len(problem.Of(err).Errors); got != problem.MaxFieldErrors {
-		t.Errorf("%d faults are listed, want %d", got, problem.MaxFieldErrors)
+		t.Errorf("%d errors are listed, want %d", got, problem.MaxFieldErrors)
 	}
 }
 
@@ -404,7 +404,7 @@ func TestIdempotencyKeyIsAcceptedWithAndWithoutQuotes(t *testing.T) {
 		req, err := decodeHeader(http.Header{"Idempotency-Key": {sent}})
 		got := string(req.Key)
 		if err != nil {
-			got = bad(err)
+			got = problemText(err)
 		}
 		if got != want {
 			t.Errorf("%q: got %q, want %q", sent, got, want)
@@ -418,11 +418,11 @@ func TestHeadersAreValidatedLikeOtherFields(t *testing.T) {
 	if err != nil || req.Plain != "a" {
 		t.Fatalf("got %+v, %v", req, err)
 	}
-	if _, err := decodeHeader(http.Header{"X-Plain": {"a", "b"}}); bad(err) != "invalid_parameter\nX-Plain must be given once" {
-		t.Errorf("got %s", bad(err))
+	if _, err := decodeHeader(http.Header{"X-Plain": {"a", "b"}}); problemText(err) != "invalid_parameter\nX-Plain must be given once" {
+		t.Errorf("got %s", problemText(err))
 	}
-	if _, err := decodeHeader(http.Header{"X-Plain": {"abcd"}}); bad(err) != "invalid_parameter\nX-Plain must be at most 3 characters long" {
-		t.Errorf("got %s", bad(err))
+	if _, err := decodeHeader(http.Header{"X-Plain": {"abcd"}}); problemText(err) != "invalid_parameter\nX-Plain must be at most 3 characters long" {
+		t.Errorf("got %s", problemText(err))
 	}
 }
 
@@ -449,7 +449,7 @@ func TestPatchDistinguishesAbsentFieldsFromNull(t *testing.T) {
 			got += "wait:" + req.Wait.String() + " "
 		}
 		if err != nil {
-			got = bad(err)
+			got = problemText(err)
 		}
 		if got != want {
 			t.Errorf("%s: got %s, want %s", body, got, want)
@@ -500,7 +500,7 @@ func TestIfMatchIsParsedIntoVersions(t *testing.T) {
 		`*, "3"`:         "invalid_parameter",
 		`w/"3"`:          "invalid_parameter",
 		tooMany:          "invalid_parameter",
-		"\"1\"\n\"3\"":   "[1 3]", // in two lines
+		"\"1\"\n\"3\"":   "[1 3]", // in two header lines
 	} {
 		header := http.Header{"If-Match": strings.Split(sent, "\n")}
 		if sent == "" {
@@ -510,7 +510,7 @@ func TestIfMatchIsParsedIntoVersions(t *testing.T) {
 		got := fmt.Sprint(req.IfMatch.versions())
 		switch {
 		case err != nil:
-			got, _, _ = strings.Cut(bad(err), "\n")
+			got, _, _ = strings.Cut(problemText(err), "\n")
 		case req.IfMatch.isAny():
 			got = "any that exists"
 		case req.IfMatch.versions() == nil:
@@ -542,7 +542,7 @@ func TestMomentIsALocalTimeOrAnInstant(t *testing.T) {
 		got := ""
 		switch {
 		case err != nil:
-			got = bad(err)
+			got = problemText(err)
 		case req.At != nil && *req.At != nil:
 			got = (*req.At).String()
 		case req.At != nil:

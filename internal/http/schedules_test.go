@@ -16,7 +16,7 @@ import (
 	"github.com/queued/queued/internal/http/problem"
 )
 
-// seenSchedule is a schedule as a client reads it.
+// seenSchedule is a schedule in a response.
 type seenSchedule struct {
 	ID        int64          `json:"id"`
 	Name      string         `json:"name"`
@@ -45,7 +45,7 @@ type seenSchedule struct {
 	NextAt    *time.Time     `json:"next_at"`
 }
 
-// next is the schedule's next occurrence, in short.
+// next summarizes the schedule's next occurrence.
 func (s seenSchedule) next() string {
 	if s.NextAt == nil {
 		return "never"
@@ -55,7 +55,7 @@ func (s seenSchedule) next() string {
 
 type seenInstant struct{ Local, UTC string }
 
-// seenOwner is an owner as a client reads it.
+// seenOwner is an owner in a response.
 type seenOwner struct {
 	ID         string         `json:"id"`
 	Timezone   string         `json:"timezone"`
@@ -63,7 +63,7 @@ type seenOwner struct {
 	Version    int            `json:"version"`
 }
 
-// pageOfMany is a page of any of them.
+// pageOfMany is a page of any listing.
 type pageOfMany struct {
 	Schedules   []seenSchedule   `json:"schedules"`
 	Owners      []seenOwner      `json:"owners"`
@@ -97,14 +97,14 @@ type seenOccurrence struct {
 	RetryCount    int        `json:"retry_count"`
 }
 
-// plan makes a schedule and returns it as it was answered, and where it is.
-func (c *client) plan(body string) (s seenSchedule, at string) {
+// createSchedule creates a schedule, and returns the response and its path.
+func (c *client) createSchedule(body string) (s seenSchedule, at string) {
 	c.t.Helper()
 	got := c.call("POST", "/schedules", body).want(201)
 	return decode[seenSchedule](got), got.header.Get("Location")
 }
 
-// occurrences are what a schedule did so far, the latest first.
+// occurrences returns the past occurrences of a schedule, latest first.
 func (c *client) occurrences(at string) []seenOccurrence {
 	c.t.Helper()
 	return decode[pageOfMany](c.call("GET", at+"/occurrences", "").want(200)).Occurrences
@@ -130,21 +130,21 @@ func TestScheduleIsStoredAsGiven(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	if path := fmt.Sprintf("/schedules/%d", made.ID); got.header.Get("Location") != path || got.header.Get("Etag") != `"1"` {
-		t.Errorf("it is at %s with ETag %s", got.header.Get("Location"), got.header.Get("Etag"))
+		t.Errorf("its path is %s and its ETag %s", got.header.Get("Location"), got.header.Get("Etag"))
 	}
 	again := h.call("GET", got.header.Get("Location"), "").want(200)
 	if diff := cmp.Diff(want, decode[seenSchedule](again)); diff != "" || again.header.Get("Etag") != `"1"` {
-		t.Errorf("looked at again, it has ETag %s (-want +got)\n%s", again.header.Get("Etag"), diff)
+		t.Errorf("GET returned the ETag %s (-want +got)\n%s", again.header.Get("Etag"), diff)
 	}
 
-	least, _ := h.plan(`{"event":{},"at":"2035-07-01T09:00:00+02:00"}`)
+	least, _ := h.createSchedule(`{"event":{},"at":"2035-07-01T09:00:00+02:00"}`)
 	next, at = "2035-07-01T07:00:00", time.Date(2035, 7, 1, 7, 0, 0, 0, time.UTC)
 	want = seenSchedule{
 		ID: least.ID, Queue: "default", Event: map[string]any{}, At: "2035-07-01T07:00:00Z", Gap: "forward", Overlap: "first", Leap: "feb28", Misfire: "once",
 		Kind: "once", Zone: "UTC", Status: "active", Version: 1, NextLocal: &next, NextAt: &at,
 	}
 	if diff := cmp.Diff(want, least); diff != "" {
-		t.Errorf("without anything else (-want +got)\n%s", diff)
+		t.Errorf("a schedule with required fields only (-want +got)\n%s", diff)
 	}
 }
 
@@ -207,7 +207,7 @@ func TestPreviewReturnsOccurrences(t *testing.T) {
 	}
 }
 
-// What is wrong with a schedule, and where a client is told to look.
+// Invalid fields of a schedule, and the expected pointers.
 var badSchedules = map[string]string{
 	`"at":"2035-03-28T09:00:00"`:                                                                                "#/timezone",
 	`"cron":"@daily"`:                                                                                           "#/timezone",
@@ -281,10 +281,10 @@ func TestInvalidSchedulesAreRefusedNamingTheField(t *testing.T) {
 
 	hint := h.try("POST", "/schedules", `{"event":{},"cron":"@daily","timezone":"asia/tokyo"}`).wantProblem(problem.ValidationFailed)
 	if !strings.Contains(hint.Detail, "must be written Asia/Tokyo") {
-		t.Errorf("a zone in the wrong case is answered %s", hint.Detail)
+		t.Errorf("a zone in the wrong case returned %s", hint.Detail)
 	}
 
-	_, at := h.plan(`{"event":{},"cron":"@daily","timezone":"UTC"}`)
+	_, at := h.createSchedule(`{"event":{},"cron":"@daily","timezone":"UTC"}`)
 	before := h.call("GET", at, "").body
 	for _, body := range []string{
 		`{"name":""}`, `{"queue":null}`, `{"event":null}`, `{"event":[]}`, `{"priority":null}`, `{"gap":null}`, `{"timezone":""}`, `{"timezone":null}`, `{"timezone":"Local"}`, `{"cron":"x"}`, `{"rrule":"x"}`,
@@ -293,7 +293,7 @@ func TestInvalidSchedulesAreRefusedNamingTheField(t *testing.T) {
 		h.try("PATCH", at, body).wantProblem(problem.ValidationFailed)
 	}
 	if after := h.call("GET", at, "").body; after != before {
-		t.Errorf("refused changes made\n%s of\n%s", after, before)
+		t.Errorf("refused changes turned\n%[2]s into\n%[1]s", after, before)
 	}
 }
 
@@ -301,9 +301,9 @@ func TestPatchChangesGivenFieldsAndNullRemovesThem(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/owners/ada", `{"timezone":"Asia/Tokyo"}`).want(201)
-	made, at := h.plan(`{"name":"n","owner":"ada","type":"t","priority":5,"event":{"a":1},"at":"2035-07-01T09:00:00","timezone":"Europe/Berlin","count":3,"ends":"2040-01-01T00:00:00"}`)
+	made, at := h.createSchedule(`{"name":"n","owner":"ada","type":"t","priority":5,"event":{"a":1},"at":"2035-07-01T09:00:00","timezone":"Europe/Berlin","count":3,"ends":"2040-01-01T00:00:00"}`)
 	if got := made.next(); got != "2035-07-01T09:00:00 2035-07-01T07:00:00Z" {
-		t.Fatalf("it is next due %s", got)
+		t.Fatalf("the next occurrence is %s", got)
 	}
 	want := made
 	for _, step := range []struct {
@@ -325,14 +325,14 @@ func TestPatchChangesGivenFieldsAndNullRemovesThem(t *testing.T) {
 		answer := h.call("PATCH", at, step.body).want(200)
 		got := decode[seenSchedule](answer)
 		if got.next() != step.next || got.Version < want.Version || answer.header.Get("Etag") != fmt.Sprintf(`"%d"`, got.Version) {
-			t.Errorf("after %s it is next due %s, want %s; version %d, ETag %s", step.body, got.next(), step.next, got.Version, answer.header.Get("Etag"))
+			t.Errorf("after %s, the next occurrence is %s, want %s; version %d, ETag %s", step.body, got.next(), step.next, got.Version, answer.header.Get("Etag"))
 		}
 		want.Version, want.NextLocal, want.NextAt = got.Version, got.NextLocal, got.NextAt
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("after %s (-want +got)\n%s", step.body, diff)
 		}
 		if diff := cmp.Diff(want, decode[seenSchedule](h.call("GET", at, "").want(200))); diff != "" {
-			t.Errorf("after %s, looked at again (-want +got)\n%s", step.body, diff)
+			t.Errorf("after %s, GET returned (-want +got)\n%s", step.body, diff)
 		}
 	}
 }
@@ -340,11 +340,11 @@ func TestPatchChangesGivenFieldsAndNullRemovesThem(t *testing.T) {
 func TestStaleVersionIsRefusedAndOneConcurrentChangeSucceeds(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	made, at := h.plan(`{"event":{},"cron":"@yearly","timezone":"UTC"}`)
+	made, at := h.createSchedule(`{"event":{},"cron":"@yearly","timezone":"UTC"}`)
 	tag := fmt.Sprintf(`"%d"`, made.Version)
 	for round := range 10 {
 		var wins, stale int
-		asked := tag // of all eight, whatever the first to win makes of it
+		asked := tag // all eight use the same version
 		var mu sync.Mutex
 		var group sync.WaitGroup
 		for i := range 8 {
@@ -363,7 +363,7 @@ func TestStaleVersionIsRefusedAndOneConcurrentChangeSucceeds(t *testing.T) {
 		}
 		group.Wait()
 		if wins != 1 || stale != 7 {
-			t.Fatalf("round %d: %d of 8 changes of the same version won, %d were refused", round, wins, stale)
+			t.Fatalf("round %d: %d of 8 changes of the same version succeeded, %d were refused", round, wins, stale)
 		}
 	}
 	before := h.call("GET", at, "").body
@@ -372,7 +372,7 @@ func TestStaleVersionIsRefusedAndOneConcurrentChangeSucceeds(t *testing.T) {
 		h.with("If-Match", header).call("DELETE", at, "").wantProblem(problem.PreconditionFailed)
 	}
 	if after := h.call("GET", at, "").body; after != before {
-		t.Errorf("stale changes made\n%s of\n%s", after, before)
+		t.Errorf("stale changes turned\n%[2]s into\n%[1]s", after, before)
 	}
 	h.with("If-Match", "3").call("PATCH", at, `{"priority":1}`).wantProblem(problem.InvalidParameter)
 	got := h.with("If-Match", `"1", W/`+tag).call("PATCH", at, `{"priority":1}`).want(200)
@@ -410,13 +410,13 @@ func TestScheduleUnderOneKeyIsCreatedOnce(t *testing.T) {
 			case got.status == http.StatusCreated && !replayed:
 				made++
 			case got.status != http.StatusOK || !replayed || got.header.Get("Location") == "":
-				t.Errorf("it was answered %d, %v", got.status, got.header)
+				t.Errorf("got %d, %v", got.status, got.header)
 			}
 		})
 	}
 	group.Wait()
 	if made != 1 || len(ids) != 1 || h.count("select count(*) from agent.schedule") != 1 {
-		t.Errorf("%d schedules were made, with the ids %v", made, ids)
+		t.Errorf("%d schedules were created, with the ids %v", made, ids)
 	}
 	h.call("POST", "/schedules", body[:len(body)-1]+`,"idempotency_key":"the key"}`).want(200)
 	h.with("Idempotency-Key", "the key").call("POST", "/schedules", body[:len(body)-1]+`,"idempotency_key":"the key"}`).want(200)
@@ -429,17 +429,17 @@ func TestSchedulesFollowTheirOwnersZone(t *testing.T) {
 	h := setup(t)
 	owner := h.call("PUT", "/owners/ada@example.com", `{"timezone":"Europe/London","attributes":{"first_name":"Ada"}}`).want(201)
 	if got := decode[seenOwner](owner); owner.header.Get("Location") != "/owners/ada@example.com" || got.Attributes["first_name"] != "Ada" {
-		t.Errorf("the owner is at %s: %s", owner.header.Get("Location"), owner.body)
+		t.Errorf("the owner's path is %s: %s", owner.header.Get("Location"), owner.body)
 	}
-	_, theirs := h.plan(`{"owner":"ada@example.com","event":{},"at":"2035-07-01T09:00:00"}`)
-	_, own := h.plan(`{"owner":"ada@example.com","event":{},"at":"2035-07-01T09:00:00","timezone":"Europe/Berlin"}`)
-	_, instant := h.plan(`{"owner":"ada@example.com","event":{},"at":"2035-07-01T09:00:00Z"}`)
-	_, stranger := h.plan(`{"event":{},"at":"2035-07-01T09:00:00","timezone":"Europe/London"}`)
+	_, theirs := h.createSchedule(`{"owner":"ada@example.com","event":{},"at":"2035-07-01T09:00:00"}`)
+	_, own := h.createSchedule(`{"owner":"ada@example.com","event":{},"at":"2035-07-01T09:00:00","timezone":"Europe/Berlin"}`)
+	_, instant := h.createSchedule(`{"owner":"ada@example.com","event":{},"at":"2035-07-01T09:00:00Z"}`)
+	_, stranger := h.createSchedule(`{"event":{},"at":"2035-07-01T09:00:00","timezone":"Europe/London"}`)
 	wantNext := func(what string, want map[string]string) {
 		t.Helper()
 		for at, next := range want {
 			if got := decode[seenSchedule](h.call("GET", at, "").want(200)); got.next() != next {
-				t.Errorf("%s: %s is next due %s, want %s", what, at, got.next(), next)
+				t.Errorf("%s: the next occurrence of %s is %s, want %s", what, at, got.next(), next)
 			}
 		}
 	}
@@ -455,11 +455,11 @@ func TestSchedulesFollowTheirOwnersZone(t *testing.T) {
 	h.call("DELETE", "/owners/ada@example.com", "").want(204)
 	for at, want := range map[string]string{theirs: "cancelled", own: "cancelled", instant: "cancelled", stranger: "active"} {
 		if got := decode[seenSchedule](h.call("GET", at, "").want(200)); got.Status != want {
-			t.Errorf("its owner gone, %s is %s, want %s", at, got.Status, want)
+			t.Errorf("after its owner was deleted, %s is %s, want %s", at, got.Status, want)
 		}
 	}
 	if got := h.occurrences(theirs); len(got) != 1 || got[0].Status != "cancelled" || got[0].NominalAt != "2035-07-01T09:00:00" || got[0].EventID != nil {
-		t.Errorf("its owner gone, its occurrences are %+v", got)
+		t.Errorf("after its owner was deleted, its occurrences are %+v", got)
 	}
 	h.call("GET", "/owners/ada@example.com", "").wantProblem(problem.OwnerNotFound)
 }
@@ -467,18 +467,18 @@ func TestSchedulesFollowTheirOwnersZone(t *testing.T) {
 func TestOccurrenceStatusFollowsItsEvent(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	_, at := h.plan(`{"queue":"greetings","event":{"to":"Ada"},"cron":"0 9 10 12 *","timezone":"Europe/London"}`)
+	_, at := h.createSchedule(`{"queue":"greetings","event":{"to":"Ada"},"cron":"0 9 10 12 *","timezone":"Europe/London"}`)
 	ran := h.call("POST", at+"/run", "").want(201)
 	extra := decode[seenOccurrence](ran)
 	if extra.Status != "pending" || !extra.Manual || extra.EventID == nil || ran.header.Get("Location") != fmt.Sprintf("/events/%d", *extra.EventID) {
-		t.Fatalf("it ran as %s, at %s", ran.body, ran.header.Get("Location"))
+		t.Fatalf("the run returned %s, at %s", ran.body, ran.header.Get("Location"))
 	}
 	h.call("GET", ran.header.Get("Location"), "").want(200)
 	wantStatus := func(status string) seenOccurrence {
 		t.Helper()
 		got := h.occurrences(at)
 		if len(got) != 1 || got[0].Status != status || got[0].EventID == nil || *got[0].EventID != *extra.EventID {
-			t.Fatalf("the occurrences are %+v, want one that is %s", got, status)
+			t.Fatalf("the occurrences are %+v, want one with the status %s", got, status)
 		}
 		return got[0]
 	}
@@ -491,7 +491,7 @@ func TestOccurrenceStatusFollowsItsEvent(t *testing.T) {
 	lease = h.claim(`{"queue":"greetings"}`)[0]
 	h.call("POST", nack, fmt.Sprintf(`{"receipt":%q,"error":"no such number","final":true}`, lease.Receipt)).want(200)
 	if got := wantStatus("failed"); got.FailureReason != "no such number" || got.RetryCount != 1 || got.ExecutedAt == nil {
-		t.Errorf("the failure is on record as %+v", got)
+		t.Errorf("the failed occurrence is %+v", got)
 	}
 	again := decode[struct{ ID int64 }](h.call("POST", fmt.Sprintf("/history/%d/requeue", lease.ID), "").want(201)).ID
 	extra.EventID = &again
@@ -499,11 +499,11 @@ func TestOccurrenceStatusFollowsItsEvent(t *testing.T) {
 	h.claim(`{"queue":"greetings"}`)
 	h.call("DELETE", fmt.Sprintf("/events/%d", again), "").want(204)
 	if got := wantStatus("completed"); got.FailureReason != "" || got.ExecutedAt == nil {
-		t.Errorf("the success is on record as %+v", got)
+		t.Errorf("the completed occurrence is %+v", got)
 	}
 	got := decode[pageOfMany](h.call("GET", at+"/occurrences?n=2", "").want(200)).Upcoming
 	if len(got) != 2 || !strings.HasSuffix(got[0].Local, "-12-10T09:00:00") || strings.TrimSuffix(got[0].UTC, "Z") != got[0].Local {
-		t.Errorf("to come are %v", got)
+		t.Errorf("the upcoming occurrences are %v", got)
 	}
 }
 
@@ -511,24 +511,24 @@ func TestDueScheduleInsertsAnEventWithItsOccurrence(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	due := time.Now().UTC().Add(-time.Second).Format("2006-01-02T15:04:05")
-	made, at := h.plan(fmt.Sprintf(`{"queue":"greetings","type":"greeting","priority":2,"event":{"to":"Ada"},"at":%q,"timezone":"UTC"}`, due))
+	made, at := h.createSchedule(fmt.Sprintf(`{"queue":"greetings","type":"greeting","priority":2,"event":{"to":"Ada"},"at":%q,"timezone":"UTC"}`, due))
 	got := h.claim(`{"queue":"greetings","wait":"30s"}`)
 	if len(got) != 1 || string(got[0].Event) != `{"to":"Ada"}` {
 		t.Fatalf("claimed %+v", got)
 	}
 	want := map[string]any{"schedule_id": float64(made.ID), "nominal_at": due, "scheduled_for": due + "Z"}
 	if diff := cmp.Diff(want, got[0].Occurrence); diff != "" {
-		t.Errorf("its occurrence (-want +got)\n%s", diff)
+		t.Errorf("occurrence of the claimed event (-want +got)\n%s", diff)
 	}
 	if diff := cmp.Diff(want, h.get(got[0].ID).Occurrence); diff != "" {
-		t.Errorf("looked at, its occurrence (-want +got)\n%s", diff)
+		t.Errorf("occurrence of the event by GET (-want +got)\n%s", diff)
 	}
 	h.call("DELETE", fmt.Sprintf("/events/%d?receipt=%s", got[0].ID, got[0].Receipt), "").want(204)
 	if diff := cmp.Diff(want, h.get(got[0].ID).Occurrence); diff != "" {
-		t.Errorf("in history, its occurrence (-want +got)\n%s", diff)
+		t.Errorf("occurrence of the event in history (-want +got)\n%s", diff)
 	}
 	if after := decode[seenSchedule](h.call("GET", at, "").want(200)); after.Status != "completed" || after.Fired != 1 || after.NextAt != nil || after.Version != made.Version {
-		t.Errorf("afterwards it is %+v", after)
+		t.Errorf("afterwards, the schedule is %+v", after)
 	}
 	if o := h.occurrences(at); len(o) != 1 || o[0].Status != "completed" || o[0].NominalAt != due || o[0].Manual {
 		t.Errorf("its occurrences are %+v", o)
@@ -547,18 +547,18 @@ func TestDueScheduleInsertsAnEventWithItsOccurrence(t *testing.T) {
 func TestPausedScheduleDoesNotFire(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	made, at := h.plan(`{"event":{},"at":"2035-07-01T09:00:00Z"}`)
-	for range 2 { // repeating it is fine
+	made, at := h.createSchedule(`{"event":{},"at":"2035-07-01T09:00:00Z"}`)
+	for range 2 { // can be repeated
 		if got := decode[seenSchedule](h.call("POST", at+"/pause", "").want(200)); got.Status != "paused" {
 			t.Errorf("it is %s", got.Status)
 		}
 	}
 	if got := decode[pageOfMany](h.call("GET", "/schedules?status=paused", "").want(200)); len(got.Schedules) != 1 {
-		t.Errorf("%d are paused", len(got.Schedules))
+		t.Errorf("%d schedules are paused", len(got.Schedules))
 	}
 	for range 2 {
 		if got := decode[seenSchedule](h.call("POST", at+"/resume", "").want(200)); got.Status != "active" || got.next() != made.next() {
-			t.Errorf("it is %s, and next due %s", got.Status, got.next())
+			t.Errorf("the schedule is %s, its next occurrence %s", got.Status, got.next())
 		}
 	}
 }
@@ -571,7 +571,7 @@ func TestSchedulesAreListedByFilterInPages(t *testing.T) {
 	var ids []int64
 	for i := range 5 {
 		body := fmt.Sprintf(`{"event":{},"at":"%d-01-01T00:00:00Z","queue":"q%d","owner":"%s"}`, 2045-i, i%2, []string{"ada", "grace"}[i/3])
-		made, _ := h.plan(body)
+		made, _ := h.createSchedule(body)
 		ids = append(ids, made.ID)
 	}
 	list := func(query string) (got []int64) {
@@ -601,7 +601,7 @@ func TestSchedulesAreListedByFilterInPages(t *testing.T) {
 	h.call("GET", "/schedules?cursor=x", "").wantProblem(problem.InvalidCursor)
 	for _, query := range []string{"limit=0", "limit=1001", "status=gone", "due_before=soon", "owner=", "queue=a%20b", "name=x"} {
 		if got := h.try("GET", "/schedules?"+query, ""); got.status != 400 {
-			t.Errorf("%s was answered %d %s", query, got.status, got.body)
+			t.Errorf("%s returned %d %s", query, got.status, got.body)
 		}
 	}
 
@@ -615,7 +615,7 @@ func TestSchedulesAreListedByFilterInPages(t *testing.T) {
 		t.Errorf("owners (-want +got)\n%s", diff)
 	}
 
-	_, at := h.plan(`{"event":{},"at":"2045-01-01T00:00:00Z"}`)
+	_, at := h.createSchedule(`{"event":{},"at":"2045-01-01T00:00:00Z"}`)
 	var ran, found []int64
 	for range 3 {
 		ran = append(ran, *decode[seenOccurrence](h.call("POST", at+"/run", "").want(201)).EventID)
