@@ -98,7 +98,7 @@ func TestHandWrittenEncodersMatchTheJSONTags(t *testing.T) {
 	}
 }
 
-// A taggedEvent says with tags what appendJSON writes.
+// A taggedEvent describes by its tags what appendJSON writes.
 type taggedEvent struct {
 	ID               int64          `json:"id"`
 	Queue            string         `json:"queue"`

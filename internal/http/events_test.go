@@ -339,12 +339,12 @@ func TestQueuesAreCountedByState(t *testing.T) {
 func TestInvalidRowsAreReturnedInTheContractsForm(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	odd := []string{
+	invalid := []string{
 		"attempts = -5", "max_attempts = 0", "claimed = '{null,infinity}'", "claimed = '{{-infinity,null}}'", "past_attempts = '5'",
 		`past_attempts = '[7,{"attempt":1,"ended_at":"-infinity","outcome":"odd"}]'`, "occurrence = '5'", "type = ''", "worker = ''",
 		"event_ts = '20000-01-01Z'", "enqueued_at = '-infinity'", "expires_at = 'infinity'",
 	}
-	for i, assignment := range odd {
+	for i, assignment := range invalid {
 		for n, table := range []string{"agent.event", "agent.event_hist"} {
 			columns, values := "", ""
 			if table == "agent.event_hist" {
@@ -367,7 +367,7 @@ func TestInvalidRowsAreReturnedInTheContractsForm(t *testing.T) {
 	for _, path := range []string{"/events", "/events?queue=odd&state=ready", "/history", "/history?queue=odd&min_duration=1s", "/queues", "/history/stats"} {
 		h.call("GET", path, "").want(200)
 	}
-	if got := len(h.claim(`{"queue":"odd","limit":100,"max_attempts":100}`)); got != len(odd)-1 { // without the one that has used up its own max_attempts
+	if got := len(h.claim(`{"queue":"odd","limit":100,"max_attempts":100}`)); got != len(invalid)-1 { // without the one that has used up its own max_attempts
 		t.Errorf("claimed %d", got)
 	}
 }
