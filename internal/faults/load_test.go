@@ -39,7 +39,7 @@ type load struct {
 	context       context.Context // of the inserters
 	stopInserting context.CancelFunc
 	stopWorking   context.CancelFunc
-	inserting sync.WaitGroup
+	inserting     sync.WaitGroup
 	working       sync.WaitGroup
 }
 
