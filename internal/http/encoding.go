@@ -19,9 +19,9 @@ var bodies = sync.Pool{New: func() any { return new([]byte) }}
 // maxPooled is the largest buffer worth keeping.
 const maxPooled = 64 << 10
 
-// encoding writes times as timestamp does and durations as requests have them, and leaves the payloads of events as the database returned
+// encodeOptions write times as timestamp does and durations as requests have them, and leave the payloads of events as the database returned
 // them, without blanks between tokens.
-var encoding = json.JoinOptions(
+var encodeOptions = json.JoinOptions(
 	jsontext.PreserveRawStrings(true),
 	jsontext.AllowDuplicateNames(true), // jsonb has none, so there is no need to look
 	jsontext.AllowInvalidUTF8(true),
@@ -43,7 +43,7 @@ func encode(b []byte, body any) ([]byte, error) {
 		return append(body.appendJSON(b), '\n'), nil
 	}
 	buffer := bytes.NewBuffer(b)
-	err := json.MarshalWrite(buffer, body, encoding)
+	err := json.MarshalWrite(buffer, body, encodeOptions)
 	buffer.WriteByte('\n')
 	return buffer.Bytes(), err
 }

@@ -88,7 +88,7 @@ func TestHandWrittenEncodersMatchTheJSONTags(t *testing.T) {
 			}{tagged, next}},
 		} {
 			var want bytes.Buffer
-			if err := json.MarshalWrite(&want, tc.tagged, encoding); err != nil {
+			if err := json.MarshalWrite(&want, tc.tagged, encodeOptions); err != nil {
 				t.Fatal(err)
 			}
 			if got := string(tc.resp.appendJSON(nil)); got != want.String() {

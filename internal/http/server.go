@@ -1,4 +1,4 @@
-// Package http is the HTTP/JSON face of the queue: it decodes and validates requests, calls
+// Package http serves the HTTP/JSON API of the queue: it decodes and validates requests, calls
 // queue.Service or schedule.Service, and encodes what comes back. It holds no state of its own.
 package http
 

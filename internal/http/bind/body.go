@@ -46,6 +46,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) (body []byte,
 	return body, checkMediaType(r.Header)
 }
 
+// checkMediaType makes sure that a body is uncompressed JSON, text or a form, in UTF-8.
 func checkMediaType(h http.Header) error {
 	given := h.Get("Content-Type")
 	if (given == "" || given == "application/json") && h.Get("Content-Encoding") == "" {
