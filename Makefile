@@ -6,7 +6,7 @@ SHELL := bash
 MAKEFLAGS += --no-print-directory
 
 TOOL := go tool -modfile=tools/go.mod
-# The packages to test and further flags of go test: make test PKG=./internal/queue ARGS='-run Fence -v'
+# The packages to test and further flags of go test: make test PKG=./internal/queue ARGS='-run LeaseTakenOver -v'
 PKG ?= ./...
 ARGS ?=
 GOTEST := $(TOOL) gotestsum --format pkgname-and-test-fails -- -race -shuffle=on -parallel 4 -timeout 25m $(ARGS) $(PKG)
