@@ -44,6 +44,9 @@ type settings struct {
 	seen  map[string]bool // records the responses seen, if not nil
 }
 
+// busyTimeout bounds calls of tests: on a busy machine they take longer than users would wait.
+const busyTimeout = time.Minute
+
 // setup starts a server without an API key and without sweeps.
 func setup(t *testing.T) *environment {
 	t.Helper()
@@ -54,7 +57,7 @@ func setup(t *testing.T) *environment {
 func setupWith(t *testing.T, set settings) *environment {
 	t.Helper()
 	h := &environment{db: pgtest.New(t), log: new(logBuffer)}
-	qcfg := queue.Config{DatabaseURL: h.db.ServiceURL, SweepInterval: -1, MaxConns: 4}
+	qcfg := queue.Config{DatabaseURL: h.db.ServiceURL, SweepInterval: -1, MaxConns: 4, QueryTimeout: busyTimeout}
 	if set.queue != nil {
 		set.queue(&qcfg)
 	}
@@ -64,7 +67,7 @@ func setupWith(t *testing.T, set settings) *environment {
 	}
 	h.svc = svc
 	keepRunning(t, svc.Run, svc.Close)
-	scfg := schedule.Config{DatabaseURL: h.db.ServiceURL}
+	scfg := schedule.Config{DatabaseURL: h.db.ServiceURL, QueryTimeout: busyTimeout}
 	if set.plans != nil {
 		set.plans(&scfg)
 	}
@@ -74,7 +77,7 @@ func setupWith(t *testing.T, set settings) *environment {
 	}
 	keepRunning(t, h.schedules.Run, h.schedules.Close)
 
-	cfg := Config{Service: svc, Schedules: h.schedules, Version: "1.2.3", Logger: zerolog.New(h.log).Level(zerolog.DebugLevel)}
+	cfg := Config{Service: svc, Schedules: h.schedules, RequestTimeout: busyTimeout, Version: "1.2.3", Logger: zerolog.New(h.log).Level(zerolog.DebugLevel)}
 	if set.http != nil {
 		set.http(&cfg)
 	}
