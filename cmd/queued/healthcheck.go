@@ -25,7 +25,7 @@ type healthcheckCmd struct {
 
 // Run fails unless /readyz of the server at Listen answers 200.
 func (c *healthcheckCmd) Run(ctx context.Context, env *cliEnv, src *source) error {
-	tcp, err := resolve(c.Listen)
+	tcp, err := resolve(ctx, c.Listen)
 	if err != nil {
 		return usagef("%s: got %q; %s", src.name("listen"), c.Listen, err)
 	}

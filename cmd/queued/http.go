@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
+	"strconv"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -57,7 +59,7 @@ func (s *httpServer) close() {
 // listen opens an address that the user has set by the flag or variable name. Without an API key it refuses an address that other
 // machines can reach, before it opens the port.
 func listen(ctx context.Context, name, address string, hasKey bool) (*net.TCPListener, error) {
-	tcp, err := resolve(address)
+	tcp, err := resolve(ctx, address)
 	if err != nil {
 		return nil, usagef("%s: got %q; %s", name, address, err)
 	}
@@ -81,12 +83,26 @@ func listen(ctx context.Context, name, address string, hasKey bool) (*net.TCPLis
 }
 
 // resolve looks up the host of an address, once, so that the address that is checked is the one that is used. Where a name has both, it
-// prefers IPv4, as net.Listen does. The IP is nil for every interface.
-func resolve(address string) (*net.TCPAddr, error) {
-	tcp, err := net.ResolveTCPAddr("tcp", address)
+// prefers IPv4, as net.Listen does. The IP is nil for every interface. The look-up ends with ctx.
+func resolve(ctx context.Context, address string) (*net.TCPAddr, error) {
+	host, portText, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	port, err := strconv.ParseUint(portText, 10, 16)
+	if err != nil {
+		return nil, err
+	}
+	tcp := &net.TCPAddr{Port: int(port)}
+	if host == "" {
+		return tcp, nil
+	}
+	addrs, err := net.DefaultResolver.LookupIPAddr(ctx, host)
 	if err != nil {
 		return nil, fmt.Errorf("the host cannot be found: %w", err)
 	}
+	best := addrs[max(0, slices.IndexFunc(addrs, func(addr net.IPAddr) bool { return addr.IP.To4() != nil }))]
+	tcp.IP, tcp.Zone = best.IP, best.Zone
 	return tcp, nil
 }
 
