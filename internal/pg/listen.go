@@ -41,14 +41,14 @@ var errNotReceiving = errors.New("a notification that was sent did not arrive: t
 func (l *Listener) IsReceiving() bool { return l.isReceiving.Load() }
 
 // Run listens until ctx ends, on a connection of its own.
-func (l *Listener) Run(ctx context.Context) error {
+func (l *Listener) Run(ctx context.Context) {
 	for {
 		err := l.listenOnce(ctx)
 		l.isReceiving.Store(false)
 		pause := listenRetry
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return
 		case errors.Is(err, errReset):
 			continue
 		case errors.Is(err, errNotReceiving):
@@ -56,7 +56,7 @@ func (l *Listener) Run(ctx context.Context) error {
 		}
 		l.Failed(err)
 		if !Pause(ctx, pause) {
-			return nil
+			return
 		}
 	}
 }

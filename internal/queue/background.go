@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -12,40 +13,28 @@ import (
 	"github.com/queued/queued/internal/watermark"
 )
 
-// sweepLoop sweeps every SweepInterval until ctx ends.
-func (s *Service) sweepLoop(ctx context.Context) error {
-	p := SweepParams{MaxVTAge: orNull(s.cfg.MaxVTAge)}
-	for pg.Pause(ctx, pg.Jittered(s.cfg.SweepInterval)) {
-		n, err := s.Sweep(ctx, p)
-		if err != nil && ctx.Err() == nil {
-			s.cfg.Logger.Error().Err(err).Msg("sweep failed; the next one is due as usual")
-		}
-		if n > 0 {
-			s.cfg.Logger.Info().Int64("expired", n).Msg("swept")
-		}
+// sweepAll makes the service's own sweep.
+func (s *Service) sweepAll(ctx context.Context) error {
+	n, err := s.Sweep(ctx, SweepParams{MaxVTAge: orNull(s.cfg.MaxVTAge)})
+	if n > 0 {
+		s.cfg.Logger.Info().Int64("expired", n).Msg("swept")
 	}
-	return nil
+	return err
 }
 
-// watermarkLoop scans below the watermarks until ctx ends.
-func (s *Service) watermarkLoop(ctx context.Context) error {
-	s.watermarks.Enable(true)
-	defer s.watermarks.Enable(false)
-	for pg.Pause(ctx, pg.Jittered(s.cfg.WatermarkInterval)) {
-		for scope, start := range s.watermarks.DueScans(time.Now()) {
-			scan, err := s.scanBelow(ctx, scope, start)
-			hidden := s.watermarks.NoteScan(scope, scan)
-			switch {
-			case ctx.Err() != nil:
-				return nil
-			case err != nil:
-				s.cfg.Logger.Warn().Err(err).Str("queue", scope.Queue).Msg("could not look for events that turned up late; it is tried again")
-			case hidden:
-				s.wakeHere(map[string]bool{scope.Queue: true})
-			}
+// scanBelowWatermarks makes the scans that are due.
+func (s *Service) scanBelowWatermarks(ctx context.Context) error {
+	var failed []error
+	for scope, start := range s.watermarks.DueScans(time.Now()) {
+		scan, err := s.scanBelow(ctx, scope, start)
+		if s.watermarks.NoteScan(scope, scan) {
+			s.wakeHere(map[string]bool{scope.Queue: true})
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("queue %s: %w", scope.Queue, err))
 		}
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 // scanBelow finds the oldest claimable vt below the watermark of each lane.
@@ -129,6 +118,8 @@ func (p *server) expected() *time.Time {
 // checkServer records which server is the primary, and reads its time and its settings. When it is another one than before, watermarks are forgotten,
 // as they are times of the other's clock, and all waiting claims try again.
 func (s *Service) checkServer(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, serverInterval)
+	defer cancel()
 	var (
 		timeline int64
 		isFirst  bool
@@ -188,32 +179,5 @@ func (s *Service) warnOfSafety(safety pg.Safety) {
 			event = s.cfg.Logger.Info()
 		}
 		event.Str("setting", name).Msg("the server's settings put what is committed at risk: " + name + ", " + consequence)
-	}
-}
-
-// serverLoop checks the server every serverInterval, and at once when connections were made anew, until ctx ends.
-func (s *Service) serverLoop(ctx context.Context) error {
-	for {
-		resets := s.db.Resets()
-		err := func() error {
-			ctx, cancel := context.WithTimeout(ctx, serverInterval)
-			defer cancel()
-			return s.checkServer(ctx)
-		}()
-		pause := pg.Jittered(serverInterval)
-		if err != nil && ctx.Err() == nil {
-			pause = pg.Jittered(time.Second)
-			s.cfg.Logger.Warn().Err(err).Msg("the database does not say which server is the primary; it is asked again in a second")
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		case <-resets:
-		}
-		timer.Stop()
-		if ctx.Err() != nil {
-			return nil
-		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 type dispatcher struct {
 	svc   *Service
 	queue string
-	woken chan struct{} // holds a token when there may be something new
+	woken pg.Signal // there may be something new
 
 	mu       sync.Mutex
 	waiters  []*waiter // in order of arrival
@@ -53,14 +53,14 @@ func (s *Service) join(w *waiter) (*dispatcher, error) {
 	s.work.Add(1)
 	d := s.dispatchers[w.params.Queue]
 	if d == nil {
-		d = &dispatcher{svc: s, queue: w.params.Queue, woken: make(chan struct{}, 1), draining: s.draining}
+		d = &dispatcher{svc: s, queue: w.params.Queue, woken: pg.NewSignal(), draining: s.draining}
 		s.dispatchers[d.queue] = d
 		s.work.Go(d.run)
 	}
 	d.mu.Lock()
 	d.waiters = append(d.waiters, w)
 	d.mu.Unlock()
-	d.wake()
+	d.woken.Send()
 	return d, nil
 }
 
@@ -85,18 +85,11 @@ func (d *dispatcher) remove(w *waiter) bool {
 	return i >= 0
 }
 
-func (d *dispatcher) wake() {
-	select {
-	case d.woken <- struct{}{}:
-	default:
-	}
-}
-
 func (d *dispatcher) drain() {
 	d.mu.Lock()
 	d.draining = true
 	d.mu.Unlock()
-	d.wake()
+	d.woken.Send()
 }
 
 // run claims in rounds until there are no waiters.
@@ -303,7 +296,7 @@ func (s *Service) takeOffers(ops []*operation) (offers []*operation) {
 			if d.offer != nil {
 				offers = append(offers, d.offer)
 				d.offer = nil
-				d.wake()
+				d.woken.Send()
 			}
 			d.mu.Unlock()
 		}

@@ -34,7 +34,7 @@ func (s *Service) wakeHere(queues map[string]bool) {
 	defer s.mu.Unlock()
 	for queue := range queues {
 		if d := s.dispatchers[queue]; d != nil {
-			d.wake()
+			d.woken.Send()
 		}
 	}
 }
@@ -44,7 +44,7 @@ func (s *Service) wakeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range s.dispatchers {
-		d.wake()
+		d.woken.Send()
 	}
 }
 
@@ -52,7 +52,7 @@ func (s *Service) wakeAll() {
 // since in one statement otherwise. A group commit takes the notification along.
 type notifier struct {
 	svc   *Service
-	ready chan struct{} // holds a token when queues is not empty
+	added pg.Signal // something was added to queues
 
 	mu     sync.Mutex
 	queues map[string]bool // that other processes have not been notified of
@@ -60,7 +60,7 @@ type notifier struct {
 }
 
 func newNotifier(s *Service) *notifier {
-	return &notifier{svc: s, ready: make(chan struct{}, 1), queues: make(map[string]bool)}
+	return &notifier{svc: s, added: pg.NewSignal(), queues: make(map[string]bool)}
 }
 
 // add has other processes be notified of queues, soon.
@@ -71,10 +71,7 @@ func (n *notifier) add(queues map[string]bool) {
 	n.mu.Lock()
 	maps.Copy(n.queues, queues)
 	n.mu.Unlock()
-	select {
-	case n.ready <- struct{}{}:
-	default:
-	}
+	n.added.Send()
 }
 
 // due returns the queues to notify of now, together with more; none, and how long to wait, when it is too early for that.
@@ -95,28 +92,17 @@ func (n *notifier) due(more map[string]bool) (due map[string]bool, wait time.Dur
 	return due, 0
 }
 
-// run notifies until ctx ends.
-func (n *notifier) run(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-n.ready:
-		}
-		due, wait := n.due(nil)
-		for wait > 0 {
-			if !pg.Pause(ctx, wait) {
-				return nil
-			}
-			due, wait = n.due(nil)
-		}
-		if len(due) == 0 { // a group commit was faster
-			continue
-		}
-		if _, err := n.svc.loops.Exec(ctx, notifySQL, slices.Collect(maps.Keys(due)), n.svc.name); err != nil && ctx.Err() == nil {
-			n.svc.cfg.Logger.Warn().Err(err).Msg("other processes could not be notified: their waiting claims will poll")
-		}
+// notify notifies of what there is, once it is time for that.
+func (n *notifier) notify(ctx context.Context) error {
+	due, wait := n.due(nil)
+	for wait > 0 && pg.Pause(ctx, wait) {
+		due, wait = n.due(nil)
 	}
+	if len(due) == 0 { // a group commit was faster
+		return nil
+	}
+	_, err := n.svc.loops.Exec(ctx, notifySQL, slices.Collect(maps.Keys(due)), n.svc.name)
+	return wrap("their waiting claims poll", err)
 }
 
 // newListener returns what wakes waiting claims on notifications from other processes and from SQL.

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
 	"golang.org/x/mod/semver"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/queued/queued/internal/groupcommit"
 	"github.com/queued/queued/internal/pg"
@@ -143,19 +142,21 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 // that is not running still serves every call; its waiting claims then rely on polling. Faults of the database are logged and tried again; Run
 // returns nil once ctx has ended.
 func (s *Service) Run(ctx context.Context) error {
-	loops := []func(context.Context) error{
-		s.listener.Run, s.notifier.run, s.serverLoop, s.upkeepLoop, s.watermarkLoop, s.recordLoop, s.reportLoop,
+	s.watermarks.Enable(true)
+	defer s.watermarks.Enable(false)
+	loops := []pg.Loop{
+		{Doing: "notifying other processes", Pass: s.notifier.notify, Pause: time.Hour, Retry: s.cfg.PollInterval, Wakes: s.notifier.added.Received},
+		{Doing: "looking at the server", Pass: s.checkServer, Pause: serverInterval, Retry: time.Second, Wakes: s.db.Resets},
+		{Doing: "looking for late events", Pass: s.scanBelowWatermarks, Pause: s.cfg.WatermarkInterval, Late: true},
+		{Doing: "upkeep", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval, Retry: s.cfg.UpkeepRetry},
+		{Doing: "recording executions", Pass: s.recordLeft, Pause: recordInterval, Late: true},
+		{Doing: "reporting this process", Pass: s.reportAndPrune, Pause: reportInterval},
 	}
 	if s.cfg.SweepInterval > 0 {
-		loops = append(loops, s.sweepLoop)
+		loops = append(loops, pg.Loop{Doing: "sweep", Pass: s.sweepAll, Pause: s.cfg.SweepInterval, Late: true})
 	}
-	g, ctx := errgroup.WithContext(ctx)
-	for _, loop := range loops {
-		g.Go(func() error { return loop(ctx) })
-	}
-	if err := g.Wait(); ctx.Err() == nil {
-		return err
-	}
+	pg.RunLoops(ctx, s.cfg.Logger, s.listener, loops...)
+	s.endReports(ctx)
 	return nil
 }
 

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/queued/queued/internal/pg"
 )
 
 // Counters counts events of one queue.
@@ -209,15 +207,8 @@ func (s *Service) record(ctx context.Context, interval time.Duration) error {
 	return nil
 }
 
-// recordLoop writes the statistics that no ack took along, until ctx ends.
-func (s *Service) recordLoop(ctx context.Context) error {
-	for pg.Pause(ctx, recordInterval) {
-		if err := s.record(ctx, 2*recordInterval); err != nil && ctx.Err() == nil {
-			s.cfg.Logger.Warn().Err(err).Msg("the statistics of executions could not be written; it is tried again")
-		}
-	}
-	return nil
-}
+// recordLeft writes the statistics that no ack took along.
+func (s *Service) recordLeft(ctx context.Context) error { return s.record(ctx, 2*recordInterval) }
 
 // recordLast writes the statistics that are left. It outlives ctx's cancellation.
 func (s *Service) recordLast(ctx context.Context) {
@@ -272,26 +263,22 @@ func (s *Service) report(ctx context.Context) error {
 	return wrap("reporting this process's metrics", err)
 }
 
-// reportLoop reports and prunes processes that no longer do, until ctx ends. Then it prunes this one.
-func (s *Service) reportLoop(ctx context.Context) error {
-	for {
-		err := s.report(ctx)
-		if err == nil {
-			_, err = s.loops.Exec(ctx, `select agent.prune_processes(_alive => $1)`, processLife)
-		}
-		if err != nil && ctx.Err() == nil {
-			s.cfg.Logger.Warn().Err(err).Msg("this process's metrics could not be reported; the next report is due as usual")
-		}
-		if !pg.Pause(ctx, pg.Jittered(reportInterval)) {
-			break
-		}
+// reportAndPrune reports, and prunes the processes that no longer do.
+func (s *Service) reportAndPrune(ctx context.Context) error {
+	if err := s.report(ctx); err != nil {
+		return err
 	}
+	_, err := s.loops.Exec(ctx, `select agent.prune_processes(_alive => $1)`, processLife)
+	return wrap("pruning processes", err)
+}
+
+// endReports prunes this process, although ctx has ended.
+func (s *Service) endReports(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalTimeout)
 	defer cancel()
 	if _, err := s.loops.Exec(ctx, `select agent.prune_processes($1, $2)`, s.name, processLife); err != nil {
 		s.cfg.Logger.Warn().Err(err).Msg("could not remove this process from the list of processes: its entry expires by itself")
 	}
-	return nil
 }
 
 // Processes returns the processes that live, this one as it stands.

@@ -46,6 +46,8 @@ func (s *Service) upkeepTasks() []upkeepTask {
 
 // upkeep is what is known of the tasks.
 type upkeep struct {
+	again []string // tasks that failed in the last round; the loop's
+
 	mu     sync.Mutex
 	byTask map[string]*UpkeepStats
 }
@@ -88,45 +90,30 @@ func (s *Service) Upkeep() []UpkeepStats {
 	return all
 }
 
-// upkeepLoop does the tasks of upkeep at once and then hourly until ctx ends, those that fail again after a minute.
-func (s *Service) upkeepLoop(ctx context.Context) error {
-	due := s.upkeepTasks()
-	for {
-		var failed []upkeepTask
-		for _, task := range due {
-			if err := s.doUpkeep(ctx, task); err != nil {
-				failed = append(failed, task)
-			}
+// doUpkeep does all tasks, or, after some have failed, these.
+func (s *Service) doUpkeep(ctx context.Context) error {
+	var failed []error
+	var again []string
+	for _, task := range s.upkeepTasks() {
+		if len(s.upkeep.again) > 0 && !slices.Contains(s.upkeep.again, task.name) {
+			continue
+		}
+		err := task.do(ctx)
+		if err == nil {
+			_, err = s.loops.Exec(ctx, `select agent.record_upkeep($1)`, task.name)
 		}
 		if ctx.Err() != nil {
-			return nil
+			return ctx.Err()
 		}
-		s.checkUpkeep(ctx)
-		pause := s.cfg.UpkeepInterval
-		due = s.upkeepTasks()
-		if len(failed) > 0 {
-			pause, due = s.cfg.UpkeepRetry, failed
-		}
-		if !pg.Pause(ctx, pg.Jittered(pause)) {
-			return nil
+		s.upkeep.note(task.name, err, time.Time{})
+		if err != nil {
+			again = append(again, task.name)
+			failed = append(failed, wrap(task.name, err))
 		}
 	}
-}
-
-// doUpkeep does one task, and records its result.
-func (s *Service) doUpkeep(ctx context.Context, task upkeepTask) error {
-	err := task.do(ctx)
-	if err == nil {
-		_, err = s.loops.Exec(ctx, `select agent.record_upkeep($1)`, task.name)
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	s.upkeep.note(task.name, err, time.Time{})
-	if err != nil {
-		s.cfg.Logger.Error().Err(wrap("upkeep", err)).Str("task", task.name).Msg("upkeep failed; it is tried again in a minute")
-	}
-	return err
+	s.upkeep.again = again
+	s.checkUpkeep(ctx)
+	return errors.Join(failed...)
 }
 
 // checkUpkeep looks how long ago each task was last done, by whatever process, and says so when that is too long.

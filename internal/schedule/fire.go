@@ -3,6 +3,7 @@ package schedule
 import (
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -56,33 +57,35 @@ type firedOccurrence struct {
 	isSkipped bool
 }
 
-// fireLoop fires what is due until ctx ends.
-func (s *Service) fireLoop(ctx context.Context) error {
-	isBehind := false
-	for {
-		if isBehind { // what is in time does not wait for what was missed
-			if _, err := s.fire(ctx, &s.cfg.MisfireGrace); err != nil && ctx.Err() == nil {
-				s.cfg.Logger.Error().Err(err).Msg("what is due could not be fired; it is tried again")
-			}
-		}
-		ids, err := s.fire(ctx, nil)
-		pause := time.Duration(0)
-		isBehind = len(ids) == fireBatch
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
-			s.cfg.Logger.Error().Err(err).Msg("what is due could not be fired; it is tried again")
-			pause = s.cfg.PollInterval
-		case s.hasPostponed():
-			pause = postponedPause
-		case len(ids) < fireBatch:
-			pause = s.untilDue(ctx)
-		}
-		if pause > 0 && !s.wait(ctx, pause) {
-			return nil
+// fireAll fires what is due. While that is more than fires at once, what is in time does not wait for what was missed.
+func (s *Service) fireAll(ctx context.Context) error {
+	if s.isBehind {
+		if _, err := s.fire(ctx, &s.cfg.MisfireGrace); err != nil {
+			return err
 		}
 	}
+	ids, err := s.fire(ctx, nil)
+	s.isBehind = len(ids) == fireBatch
+	return err
+}
+
+// untilDue returns how long nothing is due as far as is known, PollInterval at most.
+func (s *Service) untilDue(ctx context.Context) time.Duration {
+	// Those whose time has come are forgotten.
+	maps.DeleteFunc(s.postponed, func(_ int64, until time.Time) bool { return !time.Now().Before(until) })
+	switch {
+	case len(s.postponed) > 0:
+		return postponedPause
+	case s.isBehind:
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(ctx, fireTimeout)
+	defer cancel()
+	var wait *time.Duration
+	if err := s.loops.QueryRow(ctx, `select agent.next_due()`).Scan(&wait); err != nil || wait == nil {
+		return s.cfg.PollInterval
+	}
+	return max(minPause, min(*wait, s.cfg.PollInterval))
 }
 
 // fire fires schedules that are due and returns their ids: of up to fireBatch those that are in time, as nearly all are, in one short transaction, and then
@@ -439,46 +442,4 @@ func reason(err error) string {
 		return pgErr.Message
 	}
 	return err.Error()
-}
-
-// hasPostponed reports whether schedules are postponed, and forgets those whose time has come.
-func (s *Service) hasPostponed() bool {
-	for id, until := range s.postponed {
-		if !time.Now().Before(until) {
-			delete(s.postponed, id)
-		}
-	}
-	return len(s.postponed) > 0
-}
-
-// untilDue returns how long nothing is due as far as is known, PollInterval at most.
-func (s *Service) untilDue(ctx context.Context) time.Duration {
-	ctx, cancel := context.WithTimeout(ctx, fireTimeout)
-	defer cancel()
-	var wait *time.Duration
-	if err := s.loops.QueryRow(ctx, `select agent.next_due()`).Scan(&wait); err != nil || wait == nil {
-		return s.cfg.PollInterval
-	}
-	return max(minPause, min(*wait, s.cfg.PollInterval))
-}
-
-// wait waits for d, or until something may be due, and reports whether ctx goes on.
-func (s *Service) wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-	case <-s.wakes:
-	}
-	return true
-}
-
-// wake has the firing loop look at once.
-func (s *Service) wake() {
-	select {
-	case s.wakes <- struct{}{}:
-	default:
-	}
 }

@@ -118,22 +118,13 @@ const (
 	prunePause = 20 * time.Millisecond
 )
 
-// pruneLoop prunes old occurrences at once and then every pruneInterval until ctx ends.
-func (s *Service) pruneLoop(ctx context.Context) error {
-	for {
-		pruned, err := s.Prune(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
-			s.cfg.Logger.Error().Err(err).Msg("old occurrences could not be pruned; it is tried again in about an hour")
-		case pruned > 0:
-			s.cfg.Logger.Info().Int64("occurrences", pruned).Msg("pruned old occurrences")
-		}
-		if !pg.Pause(ctx, pg.Jittered(pruneInterval)) {
-			return nil
-		}
+// pruneAll prunes old occurrences for the service itself.
+func (s *Service) pruneAll(ctx context.Context) error {
+	pruned, err := s.Prune(ctx)
+	if pruned > 0 {
+		s.cfg.Logger.Info().Int64("occurrences", pruned).Msg("pruned old occurrences")
 	}
+	return err
 }
 
 // Prune deletes the occurrences that were due longer ago than Config.Retention, in short transactions, and returns how many. Run calls it at its start

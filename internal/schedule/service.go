@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/queued/queued/internal/pg"
 )
@@ -73,10 +72,10 @@ func (c Config) withDefaults() Config {
 type Service struct {
 	cfg   Config
 	db    *pg.Database
-	pool  *pg.Pool      // for calls
-	loops *pg.Pool      // for the loops of Run
-	pools pg.Pools      // both
-	wakes chan struct{} // holds a token when something may be due
+	pool  *pg.Pool  // for calls
+	loops *pg.Pool  // for the loops of Run
+	pools pg.Pools  // both
+	woken pg.Signal // something may be due
 
 	closed context.Context // ends when calls under way are to end
 	cancel context.CancelFunc
@@ -86,7 +85,9 @@ type Service struct {
 	zonesMu sync.Mutex
 	zones   time.Time // the pools' sessions know the changes of zone rules up to here
 
-	postponed map[int64]time.Time // schedules that could not be expanded in time, and when they are tried again; the firing loop's
+	// The firing loop's.
+	postponed map[int64]time.Time // schedules that could not be expanded in time, and when they are tried again
+	isBehind  bool                // more is due than fires at once
 }
 
 // Open returns a Service on a migrated database. It starts no loops: see Run. It fails with ErrUnavailable when the database cannot be reached.
@@ -99,7 +100,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 			return nil, err
 		}
 	}
-	s := &Service{cfg: cfg, db: db, wakes: make(chan struct{}, 1), postponed: make(map[int64]time.Time)}
+	s := &Service{cfg: cfg, db: db, woken: pg.NewSignal(), postponed: make(map[int64]time.Time)}
 	var err error
 	s.pools, err = db.OpenPools(ctx,
 		pg.PoolSpec{To: &s.pool, Config: pg.PoolConfig{MaxConns: cfg.MaxConns}},
@@ -135,16 +136,14 @@ func (s *Service) Close(ctx context.Context) error {
 // Run fires what is due, and watches the rules of the zones in use, until ctx ends. A Service that is not running still serves every other call. Faults
 // of the database are logged and tried again; Run returns nil once ctx has ended.
 func (s *Service) Run(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.fireLoop(ctx) })
-	g.Go(func() error { return s.listen(ctx) })
-	g.Go(func() error { return s.zoneLoop(ctx) })
+	loops := []pg.Loop{
+		{Doing: "firing schedules", Pass: s.fireAll, Next: s.untilDue, Retry: s.cfg.PollInterval, Wakes: s.woken.Received},
+		{Doing: "checking the rules of time zones", Pass: s.CheckZones, Pause: s.cfg.ZoneInterval, Retry: min(s.cfg.ZoneInterval, time.Minute)},
+	}
 	if s.cfg.Retention > 0 {
-		g.Go(func() error { return s.pruneLoop(ctx) })
+		loops = append(loops, pg.Loop{Doing: "pruning occurrences", Pass: s.pruneAll, Pause: pruneInterval})
 	}
-	if err := g.Wait(); ctx.Err() == nil {
-		return err
-	}
+	pg.RunLoops(ctx, s.cfg.Logger, s.listener(), loops...)
 	return nil
 }
 

@@ -108,20 +108,6 @@ const channel = "agent_schedule"
 // zoneTimeout bounds one check of all zones in use. There are some 600 zones.
 const zoneTimeout = 5 * time.Minute
 
-// zoneLoop checks the rules of the zones in use at once and then every ZoneInterval until ctx ends.
-func (s *Service) zoneLoop(ctx context.Context) error {
-	for {
-		next := pg.Jittered(s.cfg.ZoneInterval)
-		if err := s.CheckZones(ctx); err != nil && ctx.Err() == nil {
-			next = min(next, pg.Jittered(time.Minute))
-			s.cfg.Logger.Error().Err(err).Msg("the rules of the time zones could not be checked; it is tried again")
-		}
-		if !pg.Pause(ctx, next) {
-			return nil
-		}
-	}
-}
-
 // CheckZones compares the database server's rules of every zone in use with what they were. Where an update of the server's time zone data has changed
 // them, it resolves the next occurrences of the schedules in that zone again, all in one transaction, and has the pools begin new sessions, as each
 // session knows the rules that were there when it began. A zone that the server does not know any more is logged, and the others are checked nevertheless.
@@ -176,7 +162,7 @@ func (s *Service) CheckZones(ctx context.Context) error {
 	if changed > 0 {
 		s.expandUnresolved(ctx, conn, unresolved) // by this session, which knows the new rules
 		s.pools.Reset()
-		s.wake()
+		s.woken.Send()
 	}
 	return nil
 }
@@ -201,23 +187,22 @@ func (s *Service) expandUnresolved(ctx context.Context, q querier, ids []int64) 
 	}
 }
 
-// listen wakes the firing loop when a schedule is due soon, and resets the pools when the rules of a zone have changed, until ctx ends.
-func (s *Service) listen(ctx context.Context) error {
-	l := pg.Listener{
+// listener wakes the firing loop when a schedule is due soon, and resets the pools when the rules of a zone have changed.
+func (s *Service) listener() *pg.Listener {
+	return &pg.Listener{
 		Database: s.db,
 		Pool:     s.loops,
 		Channel:  channel,
-		Started:  s.wake,
+		Started:  s.woken.Send,
 		Received: func(payload string) {
 			if payload == "zones" {
 				s.pools.Reset()
 			} else {
-				s.wake()
+				s.woken.Send()
 			}
 		},
 		Failed: func(err error) {
 			s.cfg.Logger.Warn().Err(err).Msg("not listening for schedules: they are polled for until the database answers")
 		},
 	}
-	return l.Run(ctx)
 }

@@ -1,0 +1,106 @@
+package pg
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// A Loop runs a pass again and again. It logs an error of a pass unless the pass before failed with the same, and that passes succeed again.
+type Loop struct {
+	Doing string // what a pass does, for the log: "firing schedules"
+	Pass  func(context.Context) error
+	Pause time.Duration                       // between two passes, give or take a quarter
+	Retry time.Duration                       // the same after a pass that failed; zero: Pause
+	Next  func(context.Context) time.Duration // returns the pause after a pass that succeeded, instead of Pause, and exactly; nil: Pause
+	Late  bool                                // the first pass comes after a pause, too
+	Wakes func() <-chan struct{}              // called before each pass; the pause after it ends when its channel is closed or receives; nil: nothing ends it
+}
+
+// Run runs passes until ctx ends.
+func (l Loop) Run(ctx context.Context, log zerolog.Logger) {
+	failure := "" // of the last pass
+	for isDue := !l.Late; ; isDue = true {
+		pause := Jittered(l.Pause)
+		var wakes <-chan struct{}
+		if l.Wakes != nil {
+			wakes = l.Wakes()
+		}
+		if isDue {
+			err := l.Pass(ctx)
+			switch {
+			case ctx.Err() != nil:
+				return
+			case err != nil:
+				if err.Error() != failure {
+					log.Error().Err(err).Msg(l.Doing + " failed; it is tried again")
+				}
+				failure = err.Error()
+				pause = Jittered(cmp.Or(l.Retry, l.Pause))
+			default:
+				if failure != "" {
+					log.Info().Msg(l.Doing + " works again")
+				}
+				failure = ""
+				if l.Next != nil {
+					pause = l.Next(ctx)
+				}
+			}
+		}
+		if !pauseUntil(ctx, pause, wakes) {
+			return
+		}
+	}
+}
+
+// RunLoops runs loops and a listener until ctx ends.
+func RunLoops(ctx context.Context, log zerolog.Logger, listener *Listener, loops ...Loop) {
+	var running sync.WaitGroup
+	running.Go(func() { listener.Run(ctx) })
+	for _, l := range loops {
+		running.Go(func() { l.Run(ctx, log) })
+	}
+	running.Wait()
+}
+
+// A Signal wakes the one who receives from it. Those that gather meanwhile count as one.
+type Signal chan struct{}
+
+// NewSignal returns a Signal.
+func NewSignal() Signal { return make(Signal, 1) }
+
+// Send wakes the receiver, now or when it next receives. It never blocks.
+func (s Signal) Send() {
+	select {
+	case s <- struct{}{}:
+	default:
+	}
+}
+
+// Received returns the channel to receive from.
+func (s Signal) Received() <-chan struct{} { return s }
+
+// Pause waits for d and reports whether it passed before ctx ended.
+func Pause(ctx context.Context, d time.Duration) bool { return pauseUntil(ctx, d, nil) }
+
+// pauseUntil is Pause that ends when wakes is closed or receives, too.
+func pauseUntil(ctx context.Context, d time.Duration, wakes <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+	case <-wakes:
+	}
+	return true
+}
+
+// Jittered returns d, give or take a quarter, so that the loops of many processes do not ask at the same time.
+func Jittered(d time.Duration) time.Duration {
+	return d*3/4 + rand.N(d/2+1) //nolint:gosec // jitter, no secret
+}

@@ -1,0 +1,134 @@
+package pg
+
+import (
+	"fmt"
+	"iter"
+	"reflect"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// A RowReader scans rows as pgx.Rows does, but a row that cannot be read does not end the reading of the others.
+type RowReader struct {
+	rows  pgx.Rows
+	types *pgtype.Map
+	plans []pgtype.ScanPlan // of each column, for the type of its destination
+}
+
+// NewRowReader returns a RowReader of rows.
+func NewRowReader(rows pgx.Rows) *RowReader {
+	return &RowReader{rows: rows, types: rows.Conn().TypeMap()}
+}
+
+// Read scans the row into dest, of the same types for each row. It passes over columns whose destination is nil, and leaves alone what is null in the
+// row: most columns of most events are, and each has its price.
+func (r *RowReader) Read(dest ...any) error {
+	values := r.rows.RawValues()
+	if len(values) != len(dest) {
+		return fmt.Errorf("%d columns, want %d", len(values), len(dest))
+	}
+	if r.plans == nil {
+		r.plans = make([]pgtype.ScanPlan, len(dest))
+	}
+	for i, value := range values {
+		if value == nil || dest[i] == nil {
+			continue
+		}
+		column := &r.rows.FieldDescriptions()[i]
+		if r.plans[i] == nil {
+			r.plans[i] = r.types.PlanScan(column.DataTypeOID, column.Format, dest[i])
+		}
+		if err := r.plans[i].Scan(value, dest[i]); err != nil {
+			return fmt.Errorf("column %s: %w", column.Name, err)
+		}
+	}
+	return nil
+}
+
+// Each yields rows as structs: each column goes into the field with its name, as it is without underscores and in lower case, or with its name as
+// the field's tag db. Fields of embedded structs count as the struct's own. What is null in a row stays zero in the struct. The rows are closed when
+// the sequence ends, with an error if there was one.
+func Each[T any](rows pgx.Rows) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		defer rows.Close()
+		var (
+			reader *RowReader
+			fields [][]int
+			zero   T
+		)
+		for rows.Next() {
+			if reader == nil {
+				reader = NewRowReader(rows)
+				var err error
+				if fields, err = fieldsOf(reflect.TypeFor[T](), rows); err != nil {
+					yield(zero, err)
+					return
+				}
+			}
+			row := zero
+			dest := make([]any, len(fields))
+			for i, index := range fields {
+				dest[i] = destination(reflect.ValueOf(&row).Elem().FieldByIndex(index))
+			}
+			if err := reader.Read(dest...); !yield(row, err) || err != nil {
+				return
+			}
+		}
+		rows.Close()
+		if err := rows.Err(); err != nil {
+			yield(zero, err)
+		}
+	}
+}
+
+// fieldsOf returns where the columns of rows go in a struct.
+func fieldsOf(t reflect.Type, rows pgx.Rows) (fields [][]int, err error) {
+	byColumn := make(map[string][]int)
+	for _, f := range reflect.VisibleFields(t) {
+		if tag, ok := f.Tag.Lookup("db"); ok {
+			byColumn[tag] = f.Index
+		} else {
+			byColumn[strings.ToLower(f.Name)] = f.Index
+		}
+	}
+	for _, column := range rows.FieldDescriptions() {
+		index := byColumn[column.Name]
+		if index == nil {
+			index = byColumn[strings.ReplaceAll(column.Name, "_", "")]
+		}
+		if index == nil {
+			return nil, fmt.Errorf("%s has no field for the column %s", t, column.Name)
+		}
+		fields = append(fields, index)
+	}
+	return fields, nil
+}
+
+// destination returns what a column is scanned into to set a field. A json.RawMessage gets the text as it is.
+func destination(field reflect.Value) any {
+	if field.Type().ConvertibleTo(reflect.TypeFor[[]byte]()) && field.Kind() == reflect.Slice {
+		return field.Addr().Convert(reflect.TypeFor[*[]byte]()).Interface()
+	}
+	return field.Addr().Interface()
+}
+
+// Collect returns rows as structs: see Each.
+func Collect[T any](rows pgx.Rows) (all []T, err error) {
+	for row, err := range Each[T](rows) {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, row)
+	}
+	return all, nil
+}
+
+// CollectOne returns the first row as a struct: see Each. It fails with pgx.ErrNoRows when there is none.
+func CollectOne[T any](rows pgx.Rows) (row T, err error) {
+	for row, err := range Each[T](rows) {
+		return row, err
+	}
+	return row, pgx.ErrNoRows
+}
