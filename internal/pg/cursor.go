@@ -1,6 +1,7 @@
 package pg
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"math"
@@ -51,4 +52,42 @@ func ParseCursor(listing, text string) (Cursor, error) {
 		return Cursor{}, ErrBadCursor
 	}
 	return c, nil
+}
+
+// Sizes of pages.
+const (
+	DefaultPage = 100  // rows unless said otherwise
+	MaxPage     = 1000 // rows at most
+)
+
+// PageSize returns how many rows a page has when limit (zero: DefaultPage) were asked for.
+func PageSize(limit int) int { return min(cmp.Or(limit, DefaultPage), MaxPage) }
+
+// Cut makes a page of rows, of which one more was read than it has, to learn whether there is another page. It returns the cursor of that, empty when
+// there is none; end returns where a row stands in the order of the listing.
+func Cut[T any](rows []T, size int, listing string, end func(*T) Cursor) (page []T, next string) {
+	if len(rows) <= size {
+		return rows, ""
+	}
+	cursor := end(&rows[size-1])
+	cursor.Listing = listing
+	return rows[:size], cursor.String()
+}
+
+// ReadPage returns the page of a listing that begins at a cursor, as Cut does. read returns n rows after where another page ended. It fails with
+// ErrBadCursor.
+func ReadPage[T any](
+	listing, cursor string, limit int, read func(after Cursor, n int) ([]T, error), end func(*T) Cursor,
+) (page []T, next string, err error) {
+	after, err := ParseCursor(listing, cursor)
+	if err != nil {
+		return nil, "", err
+	}
+	size := PageSize(limit)
+	rows, err := read(after, size+1)
+	if err != nil {
+		return nil, "", err
+	}
+	page, next = Cut(rows, size, listing, end)
+	return page, next, nil
 }

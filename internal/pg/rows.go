@@ -127,8 +127,12 @@ func Collect[T any](rows pgx.Rows) (all []T, err error) {
 
 // CollectOne returns the first row as a struct: see Each. It fails with pgx.ErrNoRows when there is none.
 func CollectOne[T any](rows pgx.Rows) (row T, err error) {
-	for row, err := range Each[T](rows) {
+	all, err := Collect[T](rows)
+	switch {
+	case err != nil:
 		return row, err
+	case len(all) == 0:
+		return row, pgx.ErrNoRows
 	}
-	return row, pgx.ErrNoRows
+	return all[0], nil
 }

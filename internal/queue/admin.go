@@ -8,37 +8,40 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/pg"
 )
 
 // moveBatch is how many events one statement of a sweep or a purge moves, so that each commit stays short.
 const moveBatch = 1000
 
-// policyColumns are those of agent.queue, in scanPolicy's order.
-const policyColumns = `name, max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, coalesce(backoff_jitter, 0), paused,
-	history_retention, updated_at`
-
-func scanPolicy(row pgx.Row) (p Policy, err error) {
-	var b struct {
-		Backoff
-		kind *BackoffKind
-		base *time.Duration
+// policy reads the policy that a function returns.
+func policy(ctx context.Context, pool *pg.Pool, from string, args ...any) (Policy, error) {
+	type columns struct {
+		Policy
+		BackoffKind   *BackoffKind
+		BackoffBase   time.Duration
+		BackoffFactor *float64
+		BackoffMax    *time.Duration
+		BackoffJitter float64
 	}
-	err = row.Scan(&p.Queue, &p.MaxAttempts, &p.InvisibleFor, &b.kind, &b.base, &b.Factor, &b.Max, &b.Jitter, &p.Paused, &p.Retention, &p.UpdatedAt)
-	if err == nil && b.kind != nil {
-		b.Kind, b.Base = *b.kind, *b.base
-		p.Backoff = &b.Backoff
+	rows, _ := pool.Query(ctx, `select name as queue, max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter,
+		paused, history_retention as retention, updated_at from `+from, args...)
+	c, err := pg.CollectOne[columns](rows)
+	if c.BackoffKind != nil {
+		c.Backoff = &Backoff{*c.BackoffKind, c.BackoffBase, c.BackoffFactor, c.BackoffMax, c.BackoffJitter}
 	}
-	return p, err
+	return c.Policy, err
 }
 
 // PutPolicy sets the whole policy of p.Queue, at once for every process, and returns it with its defaults filled in. It fails with an *InvalidError.
 func (s *Service) PutPolicy(ctx context.Context, p Policy) (Policy, error) {
-	policy := map[string]any{"paused": p.Paused}
+	object := map[string]any{"paused": p.Paused}
 	if p.MaxAttempts != nil {
-		policy["max_attempts"] = *p.MaxAttempts
+		object["max_attempts"] = *p.MaxAttempts
 	}
-	putInterval(policy, "invisible_for", p.InvisibleFor)
-	putInterval(policy, "history_retention", p.Retention)
+	putInterval(object, "invisible_for", p.InvisibleFor)
+	putInterval(object, "history_retention", p.Retention)
 	if b := p.Backoff; b != nil {
 		backoff := map[string]any{"kind": b.Kind, "jitter": b.Jitter}
 		putInterval(backoff, "base", &b.Base)
@@ -46,13 +49,13 @@ func (s *Service) PutPolicy(ctx context.Context, p Policy) (Policy, error) {
 		if b.Factor != nil {
 			backoff["factor"] = *b.Factor
 		}
-		policy["backoff"] = backoff
+		object["backoff"] = backoff
 	}
-	body, err := json.Marshal(policy)
+	body, err := json.Marshal(object)
 	if err != nil { // a factor or jitter that is no number
 		return Policy{}, &InvalidError{Field: "backoff", Detail: "must be of finite numbers"}
 	}
-	put, err := scanPolicy(s.loops.QueryRow(ctx, `select `+policyColumns+` from agent.put_queue($1, $2)`, p.Queue, string(body)))
+	put, err := policy(ctx, s.loops, `agent.put_queue($1, $2)`, p.Queue, string(body))
 	if err != nil {
 		return Policy{}, wrap("setting a queue's policy", err)
 	}
@@ -69,7 +72,7 @@ func putInterval(object map[string]any, name string, d *time.Duration) {
 
 // GetPolicy returns the policy of a queue; one with nothing in it for a queue that has none.
 func (s *Service) GetPolicy(ctx context.Context, queue string) (Policy, error) {
-	p, err := scanPolicy(s.calls.QueryRow(ctx, `select `+policyColumns+` from agent.get_queue($1)`, queue))
+	p, err := policy(ctx, s.calls, `agent.get_queue($1)`, queue)
 	return p, wrap("reading a queue's policy", err)
 }
 

@@ -1,118 +1,86 @@
 package queue
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/queued/queued/internal/pg"
 )
 
-// eventColumns are those of agent.look, in scanEvent's order.
-const eventColumns = `id, queue, event_ts, enqueued_at, attempts, vt, claimed, event, last_error, requeued_from,
-	coalesce(state, ''), coalesce(outcome, ''), finished_at, requeued_as,
-	coalesce(type, ''), coalesce(source, ''), priority, coalesce(key, ''), max_attempts, expires_at, coalesce(worker, ''), error_count,
-	occurrence, retryable, result, processing`
-
-// scanEvent scans eventColumns, and what follows them into more.
-func scanEvent(row pgx.CollectableRow, more ...any) (e Event, err error) {
-	err = row.Scan(append([]any{
-		&e.ID, &e.Queue, &e.EventTS, &e.EnqueuedAt, &e.Attempts, &e.VT, &e.Claimed, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
-		&e.State, &e.Outcome, &e.FinishedAt, &e.RequeuedAs,
-		&e.Type, &e.Source, &e.Priority, &e.Key, &e.MaxAttempts, &e.ExpiresAt, &e.Worker, &e.ErrorCount,
-		(*[]byte)(&e.Occurrence), &e.Retryable, (*[]byte)(&e.Result), &e.Processing,
-	}, more...)...)
-	return e, err
-}
+// eventColumns are the columns of an Event.
+const eventColumns = `id, queue, event_ts, enqueued_at, attempts, vt, claimed, event, last_error, requeued_from, state, outcome, finished_at, requeued_as,
+	type, source, priority, key, max_attempts, expires_at, worker, error_count, occurrence, retryable, result, processing`
 
 // Get returns one event, in its queue or in history. It fails with ErrNotFound.
 func (s *Service) Get(ctx context.Context, id int64) (Event, error) {
 	rows, _ := s.calls.Query(ctx, `select `+eventColumns+` from agent.get_event($1)`, id)
-	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Event, error) { return scanEvent(row) })
-	if err == nil && len(events) == 0 {
+	e, err := pg.CollectOne[Event](rows)
+	if errors.Is(err, pgx.ErrNoRows) {
 		return Event{}, ErrNotFound
 	}
-	if err != nil {
-		return Event{}, wrap("getting an event", err)
-	}
-	return events[0], nil
+	return e, wrap("getting an event", err)
 }
 
 // Attempts returns every attempt at an event, in its queue or in history, in their order. It fails with ErrNotFound.
 func (s *Service) Attempts(ctx context.Context, id int64) ([]Attempt, error) {
-	rows, _ := s.calls.Query(ctx, `select attempt, coalesce(worker, ''), started_at, ended_at, outcome, error from agent.list_attempts($1)`, id)
-	attempts, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Attempt])
+	rows, _ := s.calls.Query(ctx, `select attempt, worker, started_at, ended_at, outcome, error from agent.list_attempts($1)`, id)
+	attempts, err := pg.Collect[Attempt](rows)
 	return attempts, wrap("listing attempts", err)
 }
 
 // List returns waiting events by (vt, id). It fails with ErrBadCursor or ErrQueryTimeout.
 func (s *Service) List(ctx context.Context, p ListParams) (Page, error) {
-	after, err := pg.ParseCursor("list", p.Cursor)
-	if err != nil {
-		return Page{}, err
-	}
-	limit := pageSize(p.Limit)
-	return s.page(ctx, "list", limit,
-		`select `+eventColumns+`, vt from agent.list_events(nullif($1, ''), nullif($2, ''), $3, $4, $5)`,
-		p.Queue, string(p.State), limit+1, after.At, after.ID)
+	return s.page(ctx, "list", p.Cursor, p.Limit,
+		`select `+eventColumns+`, vt as position from agent.list_events(nullif($4, ''), nullif($5, ''), $1, $2, $3)`, p.Queue, string(p.State))
 }
 
 // History returns one page of history. It fails with ErrBadCursor or ErrQueryTimeout.
 func (s *Service) History(ctx context.Context, p HistoryParams) (Page, error) {
-	before, err := pg.ParseCursor("history", p.Cursor)
-	if err != nil {
-		return Page{}, err
-	}
-	limit := pageSize(p.Limit)
-	return s.page(ctx, "history", limit,
-		`select `+eventColumns+`, event_ts from agent.list_history(nullif($1, ''), nullif($2, ''), $3, $4, $5, $6, $7, $8, $9,
+	return s.page(ctx, "history", p.Cursor, p.Limit,
+		`select `+eventColumns+`, event_ts as position from agent.list_history(nullif($4, ''), nullif($5, ''), $6, $7, $8, $9, $1, $2, $3,
 			nullif($10, ''), nullif($11, ''), nullif($12, ''), $13)`,
-		p.Queue, string(p.Outcome), p.From, p.To, jsonArg(p.Contains), p.ID, limit+1, before.At, before.ID,
-		p.Type, p.Source, p.Worker, p.MinDuration)
+		p.Queue, string(p.Outcome), p.From, p.To, jsonArg(p.Contains), p.ID, p.Type, p.Source, p.Worker, p.MinDuration)
 }
 
-// page runs a listing that was asked for one event more than the page holds, to learn whether there is another page. The column after those of the
-// event is the time that the listing is ordered by. A page holds fewer events when their payloads would be more than maxCommitBytes.
-func (s *Service) page(ctx context.Context, listing string, limit int, sql string, args ...any) (Page, error) {
-	var events []Event
-	var last pg.Timestamp // where the page ends
-	err := s.bounded(ctx, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, sql, args...)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for bytes := 0; len(events) <= limit && rows.Next(); {
-			var at pg.Timestamp
-			e, err := scanEvent(rows, &at)
+// page runs a listing, whose first arguments are how many events to return, and the time and the id of the last event of the page before. Its column
+// position is the time that it is ordered by. A page holds fewer events when their payloads would be more than maxCommitBytes.
+func (s *Service) page(ctx context.Context, listing, cursor string, limit int, sql string, args ...any) (page Page, err error) {
+	type listed struct {
+		Event
+		Position pg.Timestamp
+	}
+	after, err := pg.ParseCursor(listing, cursor)
+	if err != nil {
+		return page, err
+	}
+	var found []listed
+	size, bytes := pg.PageSize(limit), 0
+	err = s.bounded(ctx, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, sql, append([]any{size + 1, after.At, after.ID}, args...)...)
+		for e, err := range pg.Each[listed](rows) {
 			if err != nil {
 				return err
 			}
-			if bytes += len(e.Payload) + len(e.Result); bytes > maxCommitBytes && len(events) > 0 {
-				limit = len(events)
-				e.Payload, e.Result = nil, nil
+			found = append(found, e)
+			if bytes += len(e.Payload) + len(e.Result); bytes > maxCommitBytes && len(found) > 1 {
+				size = min(size, len(found)-1)
+				break
 			}
-			if len(events) < limit {
-				last = at
-			}
-			events = append(events, e)
 		}
-		rows.Close()
-		return rows.Err()
+		return nil
 	})
 	if err != nil {
-		return Page{}, wrap("listing events", err)
+		return page, wrap("listing events", err)
 	}
-	if len(events) <= limit {
-		return Page{Events: events}, nil
+	found, page.Next = pg.Cut(found, size, listing, func(e *listed) pg.Cursor { return pg.Cursor{At: &e.Position, ID: &e.ID} })
+	for i := range found {
+		page.Events = append(page.Events, found[i].Event)
 	}
-	events = events[:limit]
-	return Page{Events: events, Next: pg.Cursor{Listing: listing, At: &last, ID: &events[limit-1].ID}.String()}, nil
+	return page, nil
 }
-
-func pageSize(limit int) int { return min(cmp.Or(limit, DefaultPage), MaxPage) }
 
 // jsonArg is a JSON argument for a statement: null when absent.
 func jsonArg(v json.RawMessage) *string {
@@ -122,34 +90,24 @@ func jsonArg(v json.RawMessage) *string {
 	return new(string(v))
 }
 
-// statsColumns are those of agent.queue_stats, in the order of QueueStats.
+// statsColumns are the columns of QueueStats.
 const statsColumns = `queue, ready, scheduled, leased, oldest_ready_age, done_lately, expired_lately, estimated, paused`
 
 // Queues describes the queues that hold an event, waiting or in history, or have a policy, by name. It fails with ErrBadCursor or
 // ErrQueryTimeout.
 func (s *Service) Queues(ctx context.Context, p QueuesParams) (page QueuesPage, err error) {
-	after, err := pg.ParseCursor("queues", p.Cursor)
-	if err != nil {
-		return page, err
-	}
-	limit := pageSize(p.Limit)
-	page.Queues, err = collect[QueueStats](ctx, s, `select `+statsColumns+` from agent.queue_stats(nullif($1, interval '0'), coalesce($2, ''), $3)`,
-		p.Lately, after.Name, limit+1)
-	if err != nil {
-		return QueuesPage{}, wrap("counting queues", err)
-	}
-	if len(page.Queues) > limit {
-		page.Queues = page.Queues[:limit]
-		page.Next = pg.Cursor{Listing: "queues", Name: &page.Queues[limit-1].Queue}.String()
-	}
-	return page, nil
+	page.Queues, page.Next, err = pg.ReadPage("queues", p.Cursor, p.Limit, func(after pg.Cursor, n int) ([]QueueStats, error) {
+		return collect[QueueStats](ctx, s, `select `+statsColumns+` from agent.queue_stats(nullif($1, interval '0'), coalesce($2, ''), $3)`,
+			p.Lately, after.Name, n)
+	}, func(q *QueueStats) pg.Cursor { return pg.Cursor{Name: &q.Queue} })
+	return page, wrap("counting queues", err)
 }
 
-// collect runs a listing or count, and returns its rows as structs whose fields are its columns in order.
+// collect runs a listing or count.
 func collect[T any](ctx context.Context, s *Service, sql string, args ...any) (all []T, err error) {
 	err = s.bounded(ctx, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, sql, args...)
-		all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+		all, err = pg.Collect[T](rows)
 		return err
 	})
 	return all, err
@@ -186,7 +144,7 @@ func (s *Service) BusiestQueues(ctx context.Context, limit int) (queues []QueueS
 // HistoryStats counts history per bucket, empty buckets included, oldest first. The caller keeps the number of buckets within MaxBuckets. It fails
 // with ErrQueryTimeout.
 func (s *Service) HistoryStats(ctx context.Context, p StatsParams) ([]StatsBucket, error) {
-	buckets, err := collect[StatsBucket](ctx, s, `select bucket, done, failed, expired, cancelled from agent.history_stats($1, $2, $3, nullif($4, ''))`,
+	buckets, err := collect[StatsBucket](ctx, s, `select bucket as start, done, failed, expired, cancelled from agent.history_stats($1, $2, $3, nullif($4, ''))`,
 		p.Bucket, p.From, p.To, p.Queue)
 	return buckets, wrap("counting history", err)
 }

@@ -29,8 +29,8 @@ const (
 	DefaultMaxConns        = 16               // connections of a service
 	DefaultMaxPendingBytes = 64 << 20         // of events that wait to be written
 	DefaultPollInterval    = 2 * time.Second  // how long a waiting claim relies on notifications alone
-	DefaultPage            = 100              // events of a page unless said otherwise
-	MaxPage                = 1000             // events of a page
+	DefaultPage            = pg.DefaultPage   // events of a page unless said otherwise
+	MaxPage                = pg.MaxPage       // events of a page
 	MaxBatch               = 1000             // events that one call may insert, claim, ack or requeue
 	MaxWait                = time.Minute      // of a claim
 	MaxBuckets             = 2000             // time buckets that one call may ask for

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/pg"
 )
 
 // Counters counts events of one queue.
@@ -228,7 +230,7 @@ func (s *Service) Executions(ctx context.Context, typ, worker *string) ([]Execut
 	rows, _ := s.calls.Query(ctx, `
 		select type, worker, cycles, latest, average, fastest, longest, total, latest_at
 		from agent.list_executions($1, $2)`, typ, worker)
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Execution])
+	all, err := pg.Collect[Execution](rows)
 	return all, wrap("reading the statistics of executions", err)
 }
 

@@ -50,8 +50,8 @@ type Event struct {
 	EnqueuedAt   time.Time // when it was inserted
 	Attempts     int32     // claims so far
 	VT           time.Time
-	Claimed      []time.Time // when each attempt began
-	Payload      json.RawMessage
+	Claimed      []time.Time     // when each attempt began
+	Payload      json.RawMessage `db:"event"`
 	LastError    *string         // of the latest nack
 	RequeuedFrom *int64          // the id in history that it was copied from
 	Type, Source string          // empty: not said
@@ -243,7 +243,7 @@ type Policy struct {
 
 // Attempt is one claim of an event and how it ended.
 type Attempt struct {
-	Number    int32
+	Number    int32  `db:"attempt"`
 	Worker    string // empty: not said
 	StartedAt time.Time
 	EndedAt   *time.Time // nil: it is running

@@ -123,7 +123,7 @@ func (s *Service) checkUpkeep(ctx context.Context) {
 		Age  time.Duration
 	}
 	rows, _ := s.loops.Query(ctx, `select task, age from agent.list_upkeep()`)
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[done])
+	all, err := pg.Collect[done](rows)
 	if err != nil {
 		if ctx.Err() == nil {
 			s.cfg.Logger.Warn().Err(wrap("looking after upkeep", err)).Msg("when upkeep was last done is not known")
