@@ -3,15 +3,11 @@ package schedule
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"sort"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/queued/queued/internal/pg"
 )
 
 // querier is a transaction, a connection, or a pool.
@@ -71,16 +67,16 @@ func (e *expander) following(r *row, after Instant, floor time.Time, n int) ([]I
 		}
 		var certainUntil time.Time
 		for i, res := range resolutions {
-			if res.fault != nil {
-				return nil, &InvalidError{Field: "timezone", Detail: *res.fault}
+			if res.Fault != nil {
+				return nil, &InvalidError{Field: "timezone", Detail: *res.Fault}
 			}
-			if res.at == nil {
+			if res.At == nil {
 				continue
 			}
 			gaps = 0
-			instant := Instant{Local: times[i].at, UTC: *res.at}
+			instant := Instant{Local: times[i].at, UTC: res.At.UTC()}
 			earliest := instant.UTC // that a later civil time can come at
-			if res.isShifted {
+			if res.IsShifted {
 				earliest = earliest.Add(-longestGap)
 			}
 			if earliest.After(certainUntil) {
@@ -91,7 +87,7 @@ func (e *expander) following(r *row, after Instant, floor time.Time, n int) ([]I
 				continue
 			}
 			starts := r.Starts.instant()
-			if !res.isKnown && compareInstants(after, instant) < 0 && (starts == nil || !instant.UTC.Before(*starts)) {
+			if !res.IsKnown && compareInstants(after, instant) < 0 && (starts == nil || !instant.UTC.Before(*starts)) {
 				found = append(found, instant)
 			}
 		}
@@ -108,7 +104,7 @@ func (e *expander) following(r *row, after Instant, floor time.Time, n int) ([]I
 		}
 		last := len(times) - 1
 		floor = times[last].at.Add(time.Microsecond)
-		if resume := resolutions[last].resume; resume != nil && resume.After(times[last].at) { // the rest of the gap holds nothing
+		if resume := resolutions[last].Resume; resume != nil && resume.After(times[last].at) { // the rest of the gap holds nothing
 			if gaps++; gaps > maxGaps {
 				return nil, &InvalidError{Field: "gap", Detail: "skips everything: all times of the rule lie in gaps of the time zone"}
 			}
@@ -223,14 +219,14 @@ func (e *expander) draft(spec Spec, after *time.Time) (*draft, error) {
 		return nil, err
 	}
 	if last := civil(d.series.until); last.Before(lastTime) {
-		d.lastLocal = &last
+		d.LastLocal = &last
 	}
 	return d, nil
 }
 
 // setNext sets the first occurrence from d.at on that has not happened, or a single time, whenever it is.
 func (e *expander) setNext(d *draft) error {
-	d.NextLocal, d.NextAt, d.isUnplanned = nil, nil, false
+	d.NextLocal, d.NextAt, d.IsUnplanned = nil, nil, false
 	if d.Count > 0 && d.Fired >= int64(d.Count) {
 		return nil
 	}
@@ -265,10 +261,10 @@ func (e *expander) move(d *draft, before row) error {
 	if err != nil {
 		return err
 	}
-	if fault := resolutions[0].fault; fault != nil {
+	if fault := resolutions[0].Fault; fault != nil {
 		return &InvalidError{Field: "timezone", Detail: *fault}
 	}
-	at := resolutions[0].at
+	at := resolutions[0].At
 	if ends := d.Ends.instant(); at == nil || ends != nil && at.After(*ends) {
 		return e.setNextAfter(d, *before.NextLocal)
 	}
@@ -279,17 +275,4 @@ func (e *expander) move(d *draft, before row) error {
 	}
 	d.NextLocal, d.NextAt = before.NextLocal, at
 	return nil
-}
-
-// retryChanged runs do, which expands a schedule and stores what follows, until nothing that it was based on has changed in between.
-func retryChanged(ctx context.Context, do func() error) error {
-	for tries := 0; ; tries++ {
-		err := do()
-		if !errors.Is(err, errChanged) {
-			return err
-		}
-		if !pg.Pause(ctx, pg.Jittered(time.Duration(tries)*time.Millisecond)) {
-			return fmt.Errorf("%w: %w", ctx.Err(), err)
-		}
-	}
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/queued/queued/internal/pg"
 )
 
 const (
@@ -40,8 +42,8 @@ const (
 // due is a schedule whose time has come.
 type due struct {
 	row
-	now     time.Time // by the database's clock
-	isPlain bool      // no change of the zone's offset is near: its next occurrence is the next time of its series
+	Now     time.Time // by the database's clock
+	IsPlain bool      // no change of the zone's offset is near: its next occurrence is the next time of its series
 }
 
 // firing is what becomes of a schedule that is due.
@@ -97,7 +99,7 @@ func (s *Service) fire(ctx context.Context, grace *time.Duration) (ids []int64, 
 	}
 	var inTime, missed []*due
 	for _, d := range rest {
-		if s.isMissed(d.now, *d.NextAt) {
+		if s.isMissed(d.Now, *d.NextAt) {
 			missed = append(missed, d)
 		} else {
 			inTime = append(inTime, d)
@@ -123,7 +125,7 @@ func (s *Service) fireLocked(ctx context.Context, grace *time.Duration) (ids []i
 		if err != nil || len(dues) == 0 {
 			return err
 		}
-		locked = dues[0].now
+		locked = dues[0].Now
 		for _, d := range dues {
 			ids = append(ids, d.ID)
 			if err := d.parse(); err != nil {
@@ -154,17 +156,17 @@ func (s *Service) fireLocked(ctx context.Context, grace *time.Duration) (ids []i
 
 // lockDue locks schedules that are due.
 func lockDue(ctx context.Context, q querier, grace *time.Duration) ([]*due, error) {
-	rows, _ := q.Query(ctx, `select d.now, d.is_plain, d.fault, `+columns("(d.schedule)")+` from agent.lock_due_schedules($1, $2) d`, fireBatch, grace)
-	return pgx.CollectRows(rows, func(from pgx.CollectableRow) (*due, error) {
-		var d due
-		var fault *string
-		err := d.scan(from, &d.now, &d.isPlain, &fault)
-		if fault != nil {
-			d.fault = *fault
-		}
-		d.now = d.now.UTC()
-		return &d, err
-	})
+	rows, _ := q.Query(ctx, `
+		select d.now, d.is_plain, d.fault, `+columns+`
+		from agent.lock_due_schedules($1, $2) d, lateral (select (d.schedule).*) s`, fireBatch, grace)
+	found, err := pg.Collect[due](rows)
+	dues := make([]*due, len(found))
+	for i := range found {
+		dues[i] = &found[i]
+		dues[i].complete()
+		dues[i].Now = dues[i].Now.UTC()
+	}
+	return dues, err
 }
 
 // simpleFirings returns what becomes of those that are in time and whose next occurrence is simply the next time of their series, as nearly all are, and
@@ -176,7 +178,7 @@ func (s *Service) simpleFirings(ctx context.Context, q querier, dues []*due) (fi
 	)
 	begun := time.Now()
 	for _, d := range dues {
-		if !d.isPlain || d.isUnplanned || s.isMissed(d.now, *d.NextAt) || time.Since(begun) > lockedTime {
+		if !d.IsPlain || d.IsUnplanned || s.isMissed(d.Now, *d.NextAt) || time.Since(begun) > lockedTime {
 			rest = append(rest, d)
 			continue
 		}
@@ -197,11 +199,11 @@ func (s *Service) simpleFirings(ctx context.Context, q querier, dues []*due) (fi
 	}
 	for i, d := range simple {
 		r, ends := resolutions[i], d.Ends.instant()
-		if r.fault != nil || r.at == nil || r.isShifted || r.isKnown || !r.at.After(d.now) || ends != nil && r.at.After(*ends) {
+		if r.Fault != nil || r.At == nil || r.IsShifted || r.IsKnown || !r.At.After(d.Now) || ends != nil && r.At.After(*ends) {
 			rest = append(rest, d)
 			continue
 		}
-		firings = append(firings, d.fires(&Instant{times[i].at, *r.at}))
+		firings = append(firings, d.fires(&Instant{times[i].at, *r.At}))
 	}
 	return firings, rest, nil
 }
@@ -262,7 +264,7 @@ func (s *Service) expandDue(e *expander, d *due, n int) (firing, error) {
 	if err := d.parse(); err != nil {
 		return firing{}, err
 	}
-	if d.isUnplanned {
+	if d.IsUnplanned {
 		next := &draft{row: d.row}
 		var err error
 		if next.at, next.floor, err = e.start(d.Zone, nil); err != nil {
@@ -288,7 +290,7 @@ func (s *Service) expandDue(e *expander, d *due, n int) (firing, error) {
 // applyMisfire decides which occurrences of d fire: its next one and those of following that are due as well. isAll says that no more follow.
 func (s *Service) applyMisfire(d *due, following []Instant, isAll bool) firing {
 	dues := []Instant{{*d.NextLocal, *d.NextAt}}
-	for len(following) > 0 && !following[0].UTC.After(d.now) {
+	for len(following) > 0 && !following[0].UTC.After(d.Now) {
 		dues = append(dues, following[0])
 		following = following[1:]
 	}
@@ -311,13 +313,13 @@ func (s *Service) applyMisfire(d *due, following []Instant, isAll bool) firing {
 			later = &dues[i+1]
 		}
 		isSkipped := false
-		if s.isMissed(d.now, at.UTC) {
+		if s.isMissed(d.Now, at.UTC) {
 			switch d.Misfire {
 			case MisfireSkip:
 				isSkipped = true
 			case MisfireAll:
 			default: // only the latest of those that were missed fires
-				isSkipped = later != nil && s.isMissed(d.now, later.UTC)
+				isSkipped = later != nil && s.isMissed(d.Now, later.UTC)
 			}
 		}
 		if !isSkipped {

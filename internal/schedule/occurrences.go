@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/queued/queued/internal/pg"
 )
 
@@ -26,58 +24,42 @@ type Occurrences struct {
 	Upcoming []Instant
 }
 
-// occurrenceColumns are the columns of agent.list_occurrences and agent.run_schedule, in the order of Occurrence.fields.
+// occurrenceColumns are the columns of an Occurrence.
 const occurrenceColumns = `schedule_id, nominal_at, is_manual, scheduled_for, status, event_id, fired_at, executed_at, failure_reason, retry_count`
-
-func (o *Occurrence) fields() []any {
-	return []any{&o.ScheduleID, &o.NominalAt, &o.Manual, &o.ScheduledFor, &o.Status, &o.EventID, &o.FiredAt, &o.ExecutedAt, &o.FailureReason, &o.RetryCount}
-}
 
 // Occurrences returns a schedule's occurrences: one page of those that have come or were skipped, and those to come. It fails with ErrNotFound, ErrBadCursor or
 // ErrQueryTimeout.
-func (s *Service) Occurrences(ctx context.Context, p OccurrencesParams) (Occurrences, error) {
-	before, err := pg.ParseCursor("occurrences", p.Cursor)
-	if err != nil {
-		return Occurrences{}, err
+func (s *Service) Occurrences(ctx context.Context, p OccurrencesParams) (result Occurrences, err error) {
+	type listed struct {
+		Occurrence
+		Exact pg.Timestamp // NominalAt as it is stored
 	}
-	limit := pageSize(p.Limit)
-	var (
-		result Occurrences
-		r      row
-	)
-	err = s.list(ctx, "listing occurrences", func(ctx context.Context, tx pgx.Tx) (err error) {
-		rows, _ := tx.Query(ctx, `select `+occurrenceColumns+`, nominal_at at time zone 'UTC' from agent.list_occurrences($1, $2, $3::timestamptz at time zone 'UTC')`,
-			p.ID, limit+1, before.At)
-		var exact []pg.Timestamp // each NominalAt as it is stored
-		result.Past, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (o Occurrence, err error) {
-			var nominalAt pg.Timestamp
-			err = row.Scan(append(o.fields(), &nominalAt)...)
-			exact = append(exact, nominalAt)
-			return o, err
-		})
-		if err != nil {
-			return err
-		}
-		if len(result.Past) > limit {
-			result.Past = result.Past[:limit]
-			result.Next = pg.Cursor{Listing: "occurrences", At: &exact[limit-1]}.String()
-		}
-		r, err = selectOne(ctx, tx, `select `+columns("s")+` from agent.get_schedule($1) s`, p.ID)
-		return err
-	})
+	past, next, err := pg.ReadPage("occurrences", p.Cursor, p.Limit, func(before pg.Cursor, n int) ([]listed, error) {
+		return list[listed](ctx, s, "listing occurrences",
+			`select `+occurrenceColumns+`, nominal_at at time zone 'UTC' as exact from agent.list_occurrences($1, $2, $3::timestamptz at time zone 'UTC')`,
+			p.ID, n, before.At)
+	}, func(o *listed) pg.Cursor { return pg.Cursor{At: &o.Exact} })
 	if err != nil {
-		return Occurrences{}, err
+		return result, err
 	}
-	if p.Upcoming > 0 && r.NextAt != nil && !r.isUnplanned {
-		err := s.expand(ctx, s.pool, func(e *expander) (err error) {
+	result.Next = next
+	for i := range past {
+		result.Past = append(result.Past, past[i].Occurrence)
+	}
+	if p.Upcoming <= 0 {
+		return result, nil
+	}
+	r, err := s.row(ctx, "listing occurrences to come", `agent.get_schedule($1) s`, p.ID)
+	if err == nil && r.NextAt != nil && !r.IsUnplanned {
+		err = s.expand(ctx, s.pool, func(e *expander) (err error) {
 			result.Upcoming, err = e.upcoming(&r, min(p.Upcoming, MaxUpcoming))
 			return err
 		})
-		if err != nil && !errors.Is(err, ErrInvalid) { // of a schedule that cannot be expanded none is known
-			return Occurrences{}, wrap("listing occurrences to come", err)
+		if errors.Is(err, ErrInvalid) { // of a schedule that cannot be expanded none is known
+			err = nil
 		}
 	}
-	return result, nil
+	return result, wrap("listing occurrences to come", err)
 }
 
 // upcoming returns up to n occurrences of a schedule to come, from its next one on.
@@ -102,11 +84,8 @@ func (e *expander) upcoming(r *row, n int) ([]Instant, error) {
 
 // RunNow makes an extra occurrence of a schedule now, whatever its times. It fails with ErrNotFound, with ErrEnded when the schedule is cancelled, and with an
 // *InvalidError when the server does not know its zone any more.
-func (s *Service) RunNow(ctx context.Context, id int64) (o Occurrence, err error) {
-	err = s.call(ctx, "running a schedule", func(ctx context.Context) error {
-		return s.pool.QueryRow(ctx, `select `+occurrenceColumns+` from agent.run_schedule($1)`, id).Scan(o.fields()...)
-	})
-	return o, err
+func (s *Service) RunNow(ctx context.Context, id int64) (Occurrence, error) {
+	return one[Occurrence](ctx, s, "running a schedule", `select `+occurrenceColumns+` from agent.run_schedule($1)`, id)
 }
 
 const (

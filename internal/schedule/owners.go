@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/queued/queued/internal/pg"
 )
 
@@ -21,7 +19,7 @@ type PutOwnerParams struct {
 // PutOwnerResult is what PutOwner returns.
 type PutOwnerResult struct {
 	Owner
-	Created bool
+	Created bool  `db:"is_new"`
 	Moved   int64 // schedules whose next occurrence was resolved anew
 }
 
@@ -37,70 +35,45 @@ type OwnerPage struct {
 	Next   string
 }
 
+// ownerColumns are the columns of an Owner.
 const ownerColumns = `id, timezone, attributes, version, created_at, updated_at`
-
-func (o *Owner) fields() []any {
-	return []any{&o.ID, &o.Timezone, (*[]byte)(&o.Attributes), &o.Version, &o.CreatedAt, &o.UpdatedAt}
-}
 
 // PutOwner creates or replaces an owner. When the zone changes, all their schedules without a zone of their own are resolved anew from the same civil
 // times, in the same transaction: one whose time is over in the new zone and has not come yet comes now, none comes twice. It fails with ErrStale and
 // an *InvalidError.
 func (s *Service) PutOwner(ctx context.Context, p PutOwnerParams) (PutOwnerResult, error) {
-	var (
-		result     PutOwnerResult
-		unresolved []int64
-	)
-	err := s.call(ctx, "putting an owner", func(ctx context.Context) error {
-		attributes := string(p.Attributes)
-		if p.Attributes == nil {
-			attributes = "{}"
-		}
-		return s.pool.QueryRow(ctx, `select `+ownerColumns+`, is_new, moved, unresolved from agent.put_owner_if_match($1, $2, $3, $4, $5)`,
-			p.ID, p.Timezone, attributes, p.IfVersions, p.IfExists).Scan(append(result.fields(), &result.Created, &result.Moved, &unresolved)...)
-	})
+	attributes := string(p.Attributes)
+	if p.Attributes == nil {
+		attributes = "{}"
+	}
+	put, err := one[struct {
+		PutOwnerResult
+		Unresolved []int64
+	}](ctx, s, "putting an owner", `select `+ownerColumns+`, is_new, moved, unresolved from agent.put_owner_if_match($1, $2, $3, $4, $5)`,
+		p.ID, p.Timezone, attributes, p.IfVersions, p.IfExists)
 	if err != nil {
 		return PutOwnerResult{}, err
 	}
-	s.expandUnresolved(ctx, s.pool, unresolved)
-	return result, nil
+	s.expandUnresolved(ctx, s.pool, put.Unresolved)
+	return put.PutOwnerResult, nil
 }
 
 // GetOwner returns one owner. It fails with ErrOwnerNotFound.
 func (s *Service) GetOwner(ctx context.Context, id string) (Owner, error) {
-	var o Owner
-	err := s.call(ctx, "getting an owner", func(ctx context.Context) error {
-		return s.pool.QueryRow(ctx, `select `+ownerColumns+` from agent.get_owner($1)`, id).Scan(o.fields()...)
-	})
-	return o, err
+	return one[Owner](ctx, s, "getting an owner", `select `+ownerColumns+` from agent.get_owner($1)`, id)
 }
 
 // ListOwners returns one page of owners by id. It fails with ErrBadCursor or ErrQueryTimeout.
-func (s *Service) ListOwners(ctx context.Context, p ListOwnersParams) (OwnerPage, error) {
-	after, err := pg.ParseCursor("owners", p.Cursor)
-	if err != nil {
-		return OwnerPage{}, err
-	}
-	limit := pageSize(p.Limit)
-	var page OwnerPage
-	err = s.list(ctx, "listing owners", func(ctx context.Context, tx pgx.Tx) (err error) {
-		rows, _ := tx.Query(ctx, `select `+ownerColumns+` from agent.list_owners($1, $2)`, limit+1, after.Name)
-		page.Owners, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (o Owner, err error) { return o, row.Scan(o.fields()...) })
-		return err
-	})
-	if len(page.Owners) > limit {
-		page.Owners = page.Owners[:limit]
-		page.Next = pg.Cursor{Listing: "owners", Name: &page.Owners[limit-1].ID}.String()
-	}
+func (s *Service) ListOwners(ctx context.Context, p ListOwnersParams) (page OwnerPage, err error) {
+	page.Owners, page.Next, err = pg.ReadPage("owners", p.Cursor, p.Limit, func(after pg.Cursor, n int) ([]Owner, error) {
+		return list[Owner](ctx, s, "listing owners", `select `+ownerColumns+` from agent.list_owners($1, $2)`, n, after.Name)
+	}, func(o *Owner) pg.Cursor { return pg.Cursor{Name: &o.ID} })
 	return page, err
 }
 
 // DeleteOwner deletes an owner and cancels all their schedules, as Delete does, and returns how many. It fails with ErrOwnerNotFound, and with ErrStale
 // when ifVersions (nil: any) has not the owner's version.
 func (s *Service) DeleteOwner(ctx context.Context, id string, ifVersions []int64) (int64, error) {
-	var cancelled int64
-	err := s.call(ctx, "deleting an owner", func(ctx context.Context) error {
-		return s.pool.QueryRow(ctx, `select agent.delete_owner_if_match($1, $2)`, id, ifVersions).Scan(&cancelled)
-	})
-	return cancelled, err
+	deleted, err := one[struct{ Cancelled int64 }](ctx, s, "deleting an owner", `select agent.delete_owner_if_match($1, $2) as cancelled`, id, ifVersions)
+	return deleted.Cancelled, err
 }

@@ -110,7 +110,7 @@ type Schedule struct {
 type Occurrence struct {
 	ScheduleID    int64
 	NominalAt     time.Time // its civil time, which with ScheduleID is its key
-	Manual        bool      // made by RunNow
+	Manual        bool      `db:"is_manual"` // made by RunNow
 	ScheduledFor  time.Time // the instant it was due
 	Status        OccurrenceStatus
 	EventID       *int64     // its event, or that event's latest copy if it was requeued; nil: none

@@ -6,12 +6,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/queued/queued/internal/pg"
 )
@@ -32,42 +31,59 @@ type Created struct {
 // Create creates a schedule. Occurrences before now are left out, except that a single time that is over is left to the misfire policy. It fails with an
 // *InvalidError, and with ErrKeyReused when the key belongs to another request.
 func (s *Service) Create(ctx context.Context, p CreateParams) (Created, error) {
-	var created Created
-	err := s.call(ctx, "creating a schedule", func(ctx context.Context) error {
-		var request, oldHash string
-		if p.IdempotencyKey != "" {
-			var err error
-			if request, oldHash, err = p.request(); err != nil {
+	var request, oldHash string
+	if p.IdempotencyKey != "" {
+		var err error
+		if request, oldHash, err = p.request(); err != nil {
+			return Created{}, wrap("creating a schedule", err)
+		}
+	}
+	stored, err := s.store(ctx, "creating a schedule", func(e *expander) (*draft, error) {
+		d, err := e.draft(p.Spec, nil)
+		if err != nil {
+			return nil, err
+		}
+		return d, e.setNext(d)
+	}, func(ctx context.Context, record string) (row, error) {
+		return selectRow(ctx, s.pool, `
+			select `+columns+`, i.replayed
+			from agent.insert_schedule($1, nullif($2, ''), nullif($3, '')::jsonb, nullif($4, '')) i, lateral (select (i.schedule).*) s`,
+			record, p.IdempotencyKey, request, oldHash)
+	})
+	return Created{stored.Schedule, stored.Replayed}, err
+}
+
+// store expands a draft and stores it, until nothing that it was expanded from has changed in between.
+func (s *Service) store(
+	ctx context.Context, doing string, expand func(*expander) (*draft, error), save func(ctx context.Context, record string) (row, error),
+) (stored row, err error) {
+	once := func(ctx context.Context) error {
+		var record string
+		err := s.expand(ctx, s.pool, func(e *expander) error {
+			d, err := expand(e)
+			if err == nil {
+				record, err = d.record()
+			}
+			return err
+		})
+		if err == nil {
+			stored, err = save(ctx, record)
+			err = sqlstates.Wrap("storing it", err)
+		}
+		return err
+	}
+	err = s.call(ctx, doing, func(ctx context.Context) error {
+		for tries := 0; ; tries++ {
+			err := once(ctx)
+			if !errors.Is(err, errChanged) {
 				return err
+			}
+			if !pg.Pause(ctx, pg.Jittered(time.Duration(tries)*time.Millisecond)) {
+				return fmt.Errorf("%w: %w", ctx.Err(), err)
 			}
 		}
-		return retryChanged(ctx, func() error {
-			var record string
-			err := s.expand(ctx, s.pool, func(e *expander) error {
-				d, err := e.draft(p.Spec, nil)
-				if err != nil {
-					return err
-				}
-				if err := e.setNext(d); err != nil {
-					return err
-				}
-				record, err = d.record()
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			var r row
-			err = r.scan(s.pool.QueryRow(ctx, `select i.replayed, `+columns("(i.schedule)")+` from agent.insert_schedule($1, nullif($2, ''), nullif($3, '')::jsonb, nullif($4, '')) i`,
-				record, p.IdempotencyKey, request, oldHash), &created.Replayed)
-			created.Schedule = r.Schedule
-			return sqlstates.Wrap("storing it", err)
-		})
 	})
-	if err != nil {
-		return Created{}, err
-	}
-	return created, nil
+	return stored, err
 }
 
 // PreviewParams asks when a schedule would come.
@@ -158,7 +174,8 @@ func (s *Spec) check() (Kind, error) {
 
 // Get returns one schedule. It fails with ErrNotFound.
 func (s *Service) Get(ctx context.Context, id int64) (Schedule, error) {
-	return s.one(ctx, "getting a schedule", `select `+columns("s")+` from agent.get_schedule($1) s`, id)
+	r, err := s.row(ctx, "getting a schedule", `agent.get_schedule($1) s`, id)
+	return r.Schedule, err
 }
 
 // ListParams filters schedules; zero fields select all.
@@ -178,39 +195,27 @@ type Page struct {
 }
 
 // List returns one page of schedules. It fails with ErrBadCursor or ErrQueryTimeout.
-func (s *Service) List(ctx context.Context, p ListParams) (Page, error) {
+func (s *Service) List(ctx context.Context, p ListParams) (page Page, err error) {
 	listing := "schedules"
 	if p.DueBefore != nil {
 		listing = "due"
 	}
-	after, err := pg.ParseCursor(listing, p.Cursor)
-	if err != nil {
-		return Page{}, err
-	}
-	limit := pageSize(p.Limit)
-	var found []row
-	err = s.list(ctx, "listing schedules", func(ctx context.Context, tx pgx.Tx) (err error) {
-		rows, _ := tx.Query(ctx, `select `+columns("s")+` from agent.list_schedules(nullif($1, ''), nullif($2, ''), nullif($3, ''), $4, $5, $6, $7) s`,
-			p.Owner, p.Queue, string(p.Status), p.DueBefore, limit+1, after.At, after.ID)
-		found, err = pgx.CollectRows(rows, scanRow)
-		return err
-	})
-	if err != nil {
-		return Page{}, err
-	}
-	var page Page
-	if len(found) > limit {
-		found = found[:limit]
-		next := pg.Cursor{Listing: listing, ID: &found[limit-1].ID}
-		if p.DueBefore != nil {
-			next.At = found[limit-1].nextExact
+	rows, next, err := pg.ReadPage(listing, p.Cursor, p.Limit, func(after pg.Cursor, n int) ([]row, error) {
+		return list[row](ctx, s, "listing schedules",
+			`select `+columns+` from agent.list_schedules(nullif($1, ''), nullif($2, ''), nullif($3, ''), $4, $5, $6, $7) s`,
+			p.Owner, p.Queue, string(p.Status), p.DueBefore, n, after.At, after.ID)
+	}, func(r *row) pg.Cursor {
+		if p.DueBefore == nil {
+			return pg.Cursor{ID: &r.ID}
 		}
-		page.Next = next.String()
+		return pg.Cursor{ID: &r.ID, At: r.NextExact}
+	})
+	for i := range rows {
+		rows[i].complete()
+		page.Schedules = append(page.Schedules, rows[i].Schedule)
 	}
-	for _, r := range found {
-		page.Schedules = append(page.Schedules, r.Schedule)
-	}
-	return page, nil
+	page.Next = next
+	return page, err
 }
 
 // PatchParams changes the fields that are not nil. A pointer to a zero value resets the field to its default; a pointer to a nil Moment removes it.
@@ -241,33 +246,15 @@ type PatchParams struct {
 // Patch changes a schedule and returns it. When its times change, the next one is found anew from now on; in another zone it keeps the civil time, which
 // comes now if it is over there and has not come yet. It fails with ErrNotFound, ErrStale, ErrEnded and an *InvalidError.
 func (s *Service) Patch(ctx context.Context, p PatchParams) (Schedule, error) {
-	var changed row
-	err := s.call(ctx, "changing a schedule", func(ctx context.Context) error {
-		return retryChanged(ctx, func() error {
-			var (
-				before row
-				nextAt *string // exactly, whatever it is
-				record string
-			)
-			err := s.expand(ctx, s.pool, func(e *expander) error {
-				err := before.scan(s.pool.QueryRow(e.ctx, `select s.next_at::text, `+columns("s")+` from agent.get_schedule($1) s`, p.ID), &nextAt)
-				if err != nil {
-					return err
-				}
-				d, err := p.draft(e, before)
-				if err != nil {
-					return err
-				}
-				record, err = d.record()
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			changed, err = selectOne(ctx, s.pool, `select `+columns("s")+` from agent.update_schedule($1, $2, $3, $4::text::timestamptz, $5) s`,
-				p.ID, record, before.Version, nextAt, before.Fired)
-			return sqlstates.Wrap("storing it", err)
-		})
+	var before row
+	changed, err := s.store(ctx, "changing a schedule", func(e *expander) (_ *draft, err error) {
+		if before, err = selectRow(e.ctx, s.pool, `select `+columns+` from agent.get_schedule($1) s`, p.ID); err != nil {
+			return nil, err
+		}
+		return p.draft(e, before)
+	}, func(ctx context.Context, record string) (row, error) {
+		return selectRow(ctx, s.pool, `select `+columns+` from agent.update_schedule($1, $2, $3, $4, $5) s`,
+			p.ID, record, before.Version, before.NextExact, before.Fired)
 	})
 	return changed.Schedule, err
 }
@@ -287,12 +274,12 @@ func (p PatchParams) draft(e *expander, before row) (*draft, error) {
 	d.ID, d.Fired = before.ID, before.Fired
 	changesTimes := p.At != nil || p.RRule != nil || p.Cron != nil || p.Starts != nil || p.Ends != nil || p.Leap != nil
 	switch {
-	case changesTimes || before.NextAt == nil && p.Count != nil || before.fault != "":
+	case changesTimes || before.NextAt == nil && p.Count != nil || before.Fault != "":
 		err = e.setNext(d)
-	case d.Zone != before.Zone || d.Gap != before.Gap || d.Overlap != before.Overlap || before.isUnplanned:
+	case d.Zone != before.Zone || d.Gap != before.Gap || d.Overlap != before.Overlap || before.IsUnplanned:
 		err = e.move(d, before)
 	default:
-		d.NextLocal, d.NextAt, d.lastLocal = before.NextLocal, before.NextAt, before.lastLocal
+		d.NextLocal, d.NextAt, d.LastLocal = before.NextLocal, before.NextAt, before.LastLocal
 	}
 	if d.Count > 0 && d.Fired >= int64(d.Count) {
 		d.NextLocal, d.NextAt = nil, nil
@@ -335,13 +322,15 @@ func set[T any](field, to *T) {
 
 // Pause keeps a schedule from firing until it is resumed. Repeated, it changes nothing. It fails with ErrNotFound and ErrEnded.
 func (s *Service) Pause(ctx context.Context, id int64) (Schedule, error) {
-	return s.one(ctx, "pausing a schedule", `select `+columns("s")+` from agent.pause_schedule($1) s`, id)
+	r, err := s.row(ctx, "pausing a schedule", `agent.pause_schedule($1) s`, id)
+	return r.Schedule, err
 }
 
 // Resume ends a pause, also one by the service. What was missed is left to the misfire policy. Repeated, it changes nothing. It fails with ErrNotFound and
 // ErrEnded.
 func (s *Service) Resume(ctx context.Context, id int64) (Schedule, error) {
-	return s.one(ctx, "resuming a schedule", `select `+columns("s")+` from agent.resume_schedule($1) s`, id)
+	r, err := s.row(ctx, "resuming a schedule", `agent.resume_schedule($1) s`, id)
+	return r.Schedule, err
 }
 
 // Delete cancels a schedule for good; it can still be read. Its next occurrence is recorded as cancelled, and those of its events that nobody ever claimed go to
@@ -354,83 +343,75 @@ func (s *Service) Delete(ctx context.Context, id int64, ifVersions []int64) erro
 	})
 }
 
-// one returns the only schedule of a statement that selects columns().
-func (s *Service) one(ctx context.Context, doing, sql string, args ...any) (Schedule, error) {
-	var found row
-	err := s.call(ctx, doing, func(ctx context.Context) (err error) {
-		found, err = selectOne(ctx, s.pool, sql, args...)
-		return err
-	})
-	return found.Schedule, err
-}
-
 // row is a schedule with what callers do not see of it.
 type row struct {
 	Schedule
-	lastLocal   *time.Time    // the end that COUNT and UNTIL of its rule come to
-	nextExact   *pg.Timestamp // NextAt as it is stored
-	isUnplanned bool          // NextLocal does not come: what comes after it is to be found
-	fault       string        // why the row is no valid schedule; empty: it is
+	LastLocal   *time.Time    // the end that COUNT and UNTIL of its rule come to
+	NextExact   *pg.Timestamp // NextAt as it is stored
+	IsUnplanned bool          // NextLocal does not come: what comes after it is to be found
+	Replayed    bool          // an earlier call with the same key created it
+	Fault       string        // why the row is no valid schedule; empty: it is
 	series      *series       // nil until parse
 
-	// Columns of which scan makes fields of Spec.
-	rule                       string
-	atLocal, atInstant         *time.Time
-	startsLocal, startsInstant *time.Time
-	endsLocal, endsInstant     *time.Time
+	// Columns of which complete makes fields of Spec.
+	Rule                  string
+	AtLocal, AtInstant    *time.Time
+	StartsLocal, StartsAt *time.Time
+	EndsLocal, EndsAt     *time.Time
 }
 
-// columns returns the columns of agent.schedule that row.scan reads, of a row that is called of. They can be read whatever the row holds: see pg.RegisterTypes
-// for its times.
-func columns(of string) string {
-	return fmt.Sprintf(`%[1]s.id, coalesce(%[1]s.name, ''), coalesce(%[1]s.owner, ''), coalesce(%[1]s.queue, ''), coalesce(%[1]s.type, ''), coalesce(%[1]s.priority, 0),
-		coalesce(%[1]s.event, '{}'), coalesce(%[1]s.kind, ''), coalesce(%[1]s.rule, ''), %[1]s.at_local, %[1]s.at_instant, coalesce(%[1]s.timezone, ''), coalesce(%[1]s.zone, ''),
-		coalesce(%[1]s.gap, ''), coalesce(%[1]s.overlap, ''), coalesce(%[1]s.leap, ''), coalesce(%[1]s.misfire, ''),
-		%[1]s.starts_local, %[1]s.starts_at, %[1]s.ends_local, %[1]s.ends_at, %[1]s.last_local,
-		coalesce(%[1]s."count", 0), coalesce(%[1]s.fired, 0), coalesce(%[1]s.status, ''), coalesce(%[1]s.version, 0), %[1]s.next_local, %[1]s.next_at,
-		coalesce(%[1]s.created_at, 'epoch'), coalesce(%[1]s.updated_at, 'epoch'), coalesce(%[1]s.status_reason, ''), coalesce(%[1]s.is_unplanned, false), %[1]s.next_at`, of)
-}
+// columns are those of a row, of a schedule that is called s. They can be read whatever the schedule holds: see pg.RegisterTypes for its times.
+const columns = `s.id, s.name, s.owner, s.queue, s.type, s.priority, coalesce(s.event, '{}') as event, s.kind, s.rule, s.at_local, s.at_instant, s.timezone, s.zone,
+	s.gap, s.overlap, s.leap, s.misfire, s.starts_local, s.starts_at, s.ends_local, s.ends_at, s.last_local, s."count", s.fired, s.status, s.version,
+	s.next_local, s.next_at, s.next_at as next_exact, s.created_at, s.updated_at, s.status_reason, s.is_unplanned`
 
-// scan reads columns(), after others that go to first.
-func (r *row) scan(from pgx.Row, first ...any) error {
-	err := from.Scan(append(
-		first, &r.ID, &r.Name, &r.Owner, &r.Queue, &r.Type, &r.Priority,
-		(*[]byte)(&r.Event), &r.Kind, &r.rule, &r.atLocal, &r.atInstant, &r.Timezone, &r.Zone,
-		&r.Gap, &r.Overlap, &r.Leap, &r.Misfire,
-		&r.startsLocal, &r.startsInstant, &r.endsLocal, &r.endsInstant, &r.lastLocal,
-		&r.Count, &r.Fired, &r.Status, &r.Version, &r.NextLocal, &r.NextAt,
-		&r.CreatedAt, &r.UpdatedAt, &r.StatusReason, &r.isUnplanned, &r.nextExact,
-	)...)
-	if err != nil {
+// row returns the schedule s that a statement's from clause returns, with the deadline of a call.
+func (s *Service) row(ctx context.Context, doing, from string, args ...any) (row, error) {
+	var r row
+	err := s.call(ctx, doing, func(ctx context.Context) (err error) {
+		r, err = selectRow(ctx, s.pool, `select `+columns+` from `+from, args...)
 		return err
-	}
-	r.At = moment(r.atLocal, r.atInstant)
-	r.Starts = moment(r.startsLocal, r.startsInstant) // infinite ones are no bound
-	r.Ends = moment(r.endsLocal, r.endsInstant)
+	})
+	return r, err
+}
+
+// selectRow returns the only row of a statement that selects columns.
+func selectRow(ctx context.Context, q querier, sql string, args ...any) (row, error) {
+	rows, _ := q.Query(ctx, sql, args...)
+	r, err := pg.CollectOne[row](rows)
+	r.complete()
+	return r, err
+}
+
+// complete sets what follows from the columns of a row.
+func (r *row) complete() {
+	r.At = moment(r.AtLocal, r.AtInstant)
+	r.Starts = moment(r.StartsLocal, r.StartsAt) // infinite ones are no bound
+	r.Ends = moment(r.EndsLocal, r.EndsAt)
 	switch r.Kind {
 	case RRule:
-		r.RRule = r.rule
+		r.RRule = r.Rule
 	case Cron:
-		r.Cron = r.rule
+		r.Cron = r.Rule
 	}
 	const beyond = "is beyond the years 1 to 9999"
 	isBeyond := func(t *time.Time) bool { return t != nil && (t.Equal(pg.MinTime) || t.Equal(pg.MaxTime)) } // as such a one is read
 	switch {
+	case r.Fault != "":
 	case r.Kind != Once && r.Kind != RRule && r.Kind != Cron:
-		r.fault = fmt.Sprintf("its kind is %q", r.Kind)
+		r.Fault = fmt.Sprintf("its kind is %q", r.Kind)
 	case r.At != nil && r.At.Time.Equal(pg.MaxTime):
-		r.fault = "its time " + beyond
+		r.Fault = "its time " + beyond
 	case r.Kind == Once && r.At == nil, r.Kind == RRule && (r.At == nil || r.At.IsInstant):
-		r.fault = "it has no local time to start at"
+		r.Fault = "it has no local time to start at"
 	case isBeyond(r.NextLocal) || isBeyond(r.NextAt):
-		r.fault = "its next time " + beyond
+		r.Fault = "its next time " + beyond
 	case (r.NextLocal == nil) != (r.NextAt == nil):
-		r.fault = "its next time is half known"
+		r.Fault = "its next time is half known"
 	}
 	if r.StatusReason == "" && (r.Status == Active || r.Status == Paused) {
-		r.StatusReason = r.fault
+		r.StatusReason = r.Fault
 	}
-	return nil
 }
 
 func moment(local, instant *time.Time) *Moment {
@@ -443,19 +424,10 @@ func moment(local, instant *time.Time) *Moment {
 	return nil
 }
 
-// scanRow reads one row of columns().
-func scanRow(from pgx.CollectableRow) (r row, err error) { return r, r.scan(from) }
-
-// selectOne returns the only row of a statement that selects columns().
-func selectOne(ctx context.Context, q querier, sql string, args ...any) (row, error) {
-	rows, _ := q.Query(ctx, sql, args...)
-	return pgx.CollectExactlyOneRow(rows, scanRow)
-}
-
 // parse sets the series of a stored schedule. It fails with an *InvalidError, also where the row is no valid schedule.
 func (r *row) parse() (err error) {
-	if r.fault != "" {
-		return &InvalidError{Detail: r.fault}
+	if r.Fault != "" {
+		return &InvalidError{Detail: r.Fault}
 	}
 	switch r.Kind {
 	case Once:
@@ -465,7 +437,7 @@ func (r *row) parse() (err error) {
 	case RRule:
 		var rec *recurrence
 		if rec, err = parseRecurrence(r.RRule); err == nil {
-			r.series = rec.series(r.At.Time, r.Leap, r.lastLocal) // lastLocal is what COUNT comes to, too
+			r.series = rec.series(r.At.Time, r.Leap, r.LastLocal) // lastLocal is what COUNT comes to, too
 		}
 	}
 	return err
@@ -479,8 +451,8 @@ func (r *row) record() (string, error) {
 		"timezone": orNull(r.Timezone), "zone": r.Zone, "gap": r.Gap, "overlap": r.Overlap, "leap": r.Leap, "misfire": r.Misfire,
 		"starts_local": timestamp(r.Starts.local()), "starts_at": timestamp(r.Starts.instant()),
 		"ends_local": timestamp(r.Ends.local()), "ends_at": timestamp(r.Ends.instant()),
-		"last_local": timestamp(r.lastLocal), "count": orNull(r.Count), "next_local": timestamp(r.NextLocal), "next_at": timestamp(r.NextAt),
-		"is_unplanned": r.isUnplanned,
+		"last_local": timestamp(r.LastLocal), "count": orNull(r.Count), "next_local": timestamp(r.NextLocal), "next_at": timestamp(r.NextAt),
+		"is_unplanned": r.IsUnplanned,
 	})
 	if err != nil {
 		return "", &InvalidError{Field: "event", Detail: "must be a JSON object"}

@@ -159,12 +159,27 @@ func (s *Service) expand(ctx context.Context, q querier, do func(*expander) erro
 	})
 }
 
-// list runs read in a transaction with the deadline of a listing, which the server has as well. Beyond it, it fails with ErrQueryTimeout.
-func (s *Service) list(ctx context.Context, doing string, read func(context.Context, pgx.Tx) error) error {
+// list runs a listing, with a deadline that the server has as well. Beyond it, it fails with ErrQueryTimeout.
+func list[T any](ctx context.Context, s *Service, doing, sql string, args ...any) (all []T, err error) {
 	// The server's own limit comes first, as it does not cost the connection.
-	return s.within(ctx, s.cfg.QueryTimeout+closeGrace/2, doing, ErrQueryTimeout, func(ctx context.Context) error {
-		return pg.Bounded(ctx, s.pool, s.cfg.QueryTimeout, func(tx pgx.Tx) error { return read(ctx, tx) })
+	err = s.within(ctx, s.cfg.QueryTimeout+closeGrace/2, doing, ErrQueryTimeout, func(ctx context.Context) error {
+		return pg.Bounded(ctx, s.pool, s.cfg.QueryTimeout, func(tx pgx.Tx) error {
+			rows, _ := tx.Query(ctx, sql, args...)
+			all, err = pg.Collect[T](rows)
+			return err
+		})
 	})
+	return all, err
+}
+
+// one runs a statement that returns one row, with the deadline of a call.
+func one[T any](ctx context.Context, s *Service, doing, sql string, args ...any) (found T, err error) {
+	err = s.call(ctx, doing, func(ctx context.Context) error {
+		rows, _ := s.pool.Query(ctx, sql, args...)
+		found, err = pg.CollectOne[T](rows)
+		return err
+	})
+	return found, err
 }
 
 // within runs do with a deadline, or until the service is closed. Beyond the deadline it fails with beyond.
@@ -190,5 +205,3 @@ func wrap(doing string, err error) error {
 	}
 	return sqlstates.Wrap(doing, err)
 }
-
-func pageSize(limit int) int { return min(cmp.Or(limit, DefaultPage), MaxPage) }

@@ -74,11 +74,11 @@ type civilTime struct {
 
 // resolution is what agent.resolve_locals returns for a civil time.
 type resolution struct {
-	at        *time.Time // the instant; nil: the time is skipped
-	isShifted bool       // a gap has moved it
-	isKnown   bool       // it is an occurrence already
-	resume    *time.Time // where it is skipped: the civil time at which the gap ends
-	fault     *string    // why it cannot be resolved
+	At        *time.Time // the instant; nil: the time is skipped
+	IsShifted bool       // a gap has moved it
+	IsKnown   bool       // it is an occurrence already
+	Resume    *time.Time // where it is skipped: the civil time at which the gap ends
+	Fault     *string    // why it cannot be resolved
 }
 
 // resolve resolves civil times, each in its zone.
@@ -92,13 +92,7 @@ func resolve(ctx context.Context, q querier, times []civilTime) ([]resolution, e
 		locals[i], zones[i], gaps[i], overlaps[i], ids[i] = t.at, t.Zone, string(t.Gap), string(t.Overlap), t.ID
 	}
 	rows, _ := q.Query(ctx, `select at, is_shifted, is_known, resume, fault from agent.resolve_locals($1, $2, $3, $4, $5)`, locals, zones, gaps, overlaps, ids)
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r resolution, err error) {
-		err = row.Scan(&r.at, &r.isShifted, &r.isKnown, &r.resume, &r.fault)
-		if r.at != nil {
-			*r.at = r.at.UTC()
-		}
-		return r, err
-	})
+	return pg.Collect[resolution](rows)
 }
 
 // channel is what the functions of the schema notify on: with the payload "zones" when the rules of a zone have changed, with none when a schedule
@@ -173,8 +167,8 @@ func (s *Service) expandUnresolved(ctx context.Context, q querier, ids []int64) 
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()
 	for _, id := range ids {
-		r, err := selectOne(ctx, q, `select `+columns("s")+` from agent.get_schedule($1) s`, id)
-		if err == nil && r.isUnplanned {
+		r, err := selectRow(ctx, q, `select `+columns+` from agent.get_schedule($1) s`, id)
+		if err == nil && r.IsUnplanned {
 			var f firing
 			if f, err = s.expandDue(newExpander(ctx, q), &due{row: r}, 1); err == nil {
 				_, err = storeUnlocked(ctx, q, []firing{f})
