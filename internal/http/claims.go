@@ -18,19 +18,16 @@ type claimRequest struct {
 
 // claimOptions are what the body of a claim has.
 type claimOptions struct {
-	Queue        string        `json:"queue" validate:"queue"`
-	Limit        int           `json:"limit" validate:"min=1,max=1000"`
+	Queue        string        `json:"queue" default:"default" validate:"queue" log:"queue"`
+	Limit        int           `json:"limit" default:"1" validate:"min=1,max=1000"`
 	MaxAttempts  int           `json:"max_attempts" validate:"min=1,max=2147483647"` // not given: the service's own
 	InvisibleFor time.Duration `json:"invisible_for" validate:"min=1us,max=8760h"`   // not given: the queue's own
 	Wait         time.Duration `json:"wait" validate:"min=0s,max=60s"`
-	Order        queue.Order   `json:"order" validate:"oneof=fifo random"`
+	Order        queue.Order   `json:"order" default:"fifo" validate:"oneof=fifo random"`
 	Types        []string      `json:"types" validate:"max=100,dive,min=1,max=255"` // empty: of any type
 	ExcludeIDs   []int64       `json:"exclude_ids" validate:"max=1000,dive,min=1"`
 	Worker       string        `json:"worker" validate:"min=1,max=255"`
 }
-
-// SetDefaults implements bind.Defaulter.
-func (req *claimRequest) SetDefaults() { req.Queue, req.Limit, req.Order = "default", 1, queue.FIFO }
 
 // Check implements bind.Checker.
 func (req *claimRequest) Check(report func(field, detail string)) {
@@ -52,7 +49,6 @@ func (s *Server) release(ctx context.Context, log *accessLog, claimed []queue.Ev
 
 func (s *Server) claim(r *http.Request, req claimRequest) (reply, error) {
 	log := logOf(r)
-	log.add("queue", req.Queue)
 	req.Worker = cmp.Or(req.Worker, req.HeaderWorker)
 	claimed, err := s.svc.Claim(r.Context(), queue.ClaimParams(req.claimOptions))
 	log.add("events", len(claimed))
@@ -64,12 +60,11 @@ func (s *Server) claim(r *http.Request, req claimRequest) (reply, error) {
 }
 
 type ackRequest struct {
-	ID      int64  `path:"id" validate:"min=1"`
+	ID      int64  `path:"id" validate:"min=1" log:"id"`
 	Receipt string `query:"receipt" validate:"min=1,max=256"` // not given: any lease
 }
 
 func (s *Server) ack(r *http.Request, req ackRequest) (reply, error) {
-	logOf(r).add("id", req.ID)
 	_, err := s.ackOne(r, queue.Ack{Lease: queue.Lease{ID: req.ID, Receipt: req.Receipt}})
 	return noContent, err
 }
@@ -83,7 +78,7 @@ func (s *Server) ackOne(r *http.Request, ack queue.Ack) (queue.AckResult, error)
 }
 
 type ackWithResultRequest struct {
-	ID      int64      `path:"id" validate:"min=1"`
+	ID      int64      `path:"id" validate:"min=1" log:"id"`
 	Receipt string     `json:"receipt" validate:"min=1,max=256"` // not given: any lease
 	Result  bind.Value `json:"result"`
 }
@@ -94,7 +89,6 @@ type ackWithResultResponse struct {
 }
 
 func (s *Server) ackWithResult(r *http.Request, req ackWithResultRequest) (reply, error) {
-	logOf(r).add("id", req.ID)
 	acked, err := s.ackOne(r, queue.Ack{Lease: queue.Lease{ID: req.ID, Receipt: req.Receipt}, Result: []byte(req.Result)})
 	return reply{body: ackWithResultResponse{ID: req.ID, Outcome: acked.Outcome}}, err
 }
@@ -142,7 +136,7 @@ func (s *Server) ackBatch(r *http.Request, req ackBatchRequest) (reply, error) {
 }
 
 type nackRequest struct {
-	ID        int64          `path:"id" validate:"min=1"`
+	ID        int64          `path:"id" validate:"min=1" log:"id"`
 	Receipt   string         `json:"receipt" validate:"required,min=1,max=256"`
 	Delay     *time.Duration `json:"delay" validate:"min=0s,max=87600h"` // not given: the queue's own
 	Error     string         `json:"error" validate:"max=65536"`
@@ -158,7 +152,6 @@ type nackResponse struct {
 }
 
 func (s *Server) nack(r *http.Request, req nackRequest) (reply, error) {
-	logOf(r).add("id", req.ID)
 	result, err := s.svc.Nack(r.Context(), queue.NackParams{
 		Lease:     queue.Lease{ID: req.ID, Receipt: req.Receipt},
 		Delay:     req.Delay,
@@ -174,7 +167,7 @@ func (s *Server) nack(r *http.Request, req nackRequest) (reply, error) {
 }
 
 type extendRequest struct {
-	ID           int64         `path:"id" validate:"min=1"`
+	ID           int64         `path:"id" validate:"min=1" log:"id"`
 	Receipt      string        `json:"receipt" validate:"required,min=1,max=256"`
 	InvisibleFor time.Duration `json:"invisible_for" validate:"min=1us,max=8760h"` // not given: the queue's own
 }
@@ -185,7 +178,6 @@ type extendResponse struct {
 }
 
 func (s *Server) extend(r *http.Request, req extendRequest) (reply, error) {
-	logOf(r).add("id", req.ID)
 	vt, err := s.svc.Extend(r.Context(), queue.Lease{ID: req.ID, Receipt: req.Receipt}, req.InvisibleFor)
 	return reply{body: extendResponse{ID: req.ID, VT: timestamp(vt)}}, err
 }

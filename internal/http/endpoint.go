@@ -35,16 +35,27 @@ func created(body any, location string, replayed bool) reply {
 // entityTag is the ETag of a version.
 func entityTag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
 
-// endpoint makes a route of a handler: it reads and validates the request as the tags of Req say (see bind.Binding), calls handle, encodes
-// what comes back, and only then writes.
-func endpoint[Req any](s *Server, lim bind.Limits, handle func(*http.Request, Req) (reply, error)) http.HandlerFunc {
+// handler makes a route of handle: it reads and validates the request as the tags of Req say (see bind.Binding), and calls handle, which
+// answers, at once or bit by bit. An error of handle is answered when nothing else has been.
+func handler[Req any](lim bind.Limits, handle func(http.ResponseWriter, *http.Request, Req) error) http.HandlerFunc {
 	binding := bind.New[Req](lim)
 	return func(w http.ResponseWriter, r *http.Request) {
 		var req Req
-		if err := binding.Decode(w, r, &req); err != nil {
-			fail(w, r, err)
-			return
+		err := binding.Decode(w, r, &req)
+		if err == nil {
+			binding.Log(&req, logOf(r).add)
+			err = handle(w, r, req)
 		}
+		if err != nil {
+			fail(w, r, err)
+		}
+	}
+}
+
+// endpoint makes a route of a handler that returns its answer, and that has a limited time for it. The answer is encoded before any of it is
+// written.
+func endpoint[Req any](s *Server, lim bind.Limits, handle func(*http.Request, Req) (reply, error)) http.HandlerFunc {
+	return handler(lim, func(w http.ResponseWriter, r *http.Request, req Req) error {
 		limit := s.cfg.RequestTimeout
 		if req, ok := any(&req).(waiting); ok {
 			logOf(r).wait = req.waits()
@@ -54,12 +65,19 @@ func endpoint[Req any](s *Server, lim bind.Limits, handle func(*http.Request, Re
 		ctx, cancel := context.WithTimeout(r.Context(), limit)
 		defer cancel()
 		rep, err := handle(r.WithContext(ctx), req)
-		if err != nil {
-			fail(w, r, err)
-			return
+		if err == nil {
+			respond(w, r, rep)
 		}
-		respond(w, r, rep)
-	}
+		return err
+	})
+}
+
+// withoutParameters makes a route of a handler that takes nothing: an unknown parameter is an error there, too.
+func withoutParameters(answer http.HandlerFunc) http.HandlerFunc {
+	return handler(bind.Limits{}, func(w http.ResponseWriter, r *http.Request, _ noRequest) error {
+		answer(w, r)
+		return nil
+	})
 }
 
 // waiting is a request that asks to be held for so long before it is answered.
@@ -134,7 +152,7 @@ func write(w http.ResponseWriter, r *http.Request, rep reply) error {
 	return http.NewResponseController(w).Flush()
 }
 
-// fail answers r with the problem that err is. When the client has gone it ends the request without an answer.
+// fail answers r with the problem that err is. When the client has gone, or has the beginning of another answer, it ends the request without one.
 func fail(w http.ResponseWriter, r *http.Request, err error) {
 	log := logOf(r)
 	if r.Context().Err() != nil { // the client cannot read an answer any more
@@ -142,9 +160,12 @@ func fail(w http.ResponseWriter, r *http.Request, err error) {
 		panic(http.ErrAbortHandler)
 	}
 	p := problem.Of(err)
-	log.add("code", p.Type.Code)
 	if p.Type.Status >= http.StatusInternalServerError {
 		log.err = err
 	}
+	if log.status != 0 { // half an answer must not look like a whole one
+		panic(http.ErrAbortHandler)
+	}
+	log.add("code", p.Type.Code)
 	p.Write(w, log.id)
 }

@@ -13,19 +13,16 @@ import (
 
 // options are what an event is posted with, in the query or in the element of a batch.
 type options struct {
-	Queue       string         `name:"queue" validate:"queue"`
-	Delay       *time.Duration `name:"delay" validate:"min=0s,max=87600h"`
-	VT          *time.Time     `name:"vt"`
-	Type        string         `name:"type" validate:"min=1,max=255"`
-	Source      string         `name:"source" validate:"min=1,max=255"`
-	Priority    int32          `name:"priority" validate:"min=-2147483648,max=2147483647"`
-	Key         string         `name:"key" validate:"min=1,max=255"`
-	MaxAttempts int            `name:"max_attempts" validate:"min=1,max=2147483647"`
-	ExpiresAt   *time.Time     `name:"expires_at"`
+	Queue       string         `json:"queue" default:"default" validate:"queue" log:"queue"`
+	Delay       *time.Duration `json:"delay" validate:"min=0s,max=87600h"`
+	VT          *time.Time     `json:"vt"`
+	Type        string         `json:"type" validate:"min=1,max=255"`
+	Source      string         `json:"source" validate:"min=1,max=255"`
+	Priority    int32          `json:"priority" validate:"min=-2147483648,max=2147483647"`
+	Key         string         `json:"key" validate:"min=1,max=255"`
+	MaxAttempts int            `json:"max_attempts" validate:"min=1,max=2147483647"`
+	ExpiresAt   *time.Time     `json:"expires_at"`
 }
-
-// SetDefaults implements bind.Defaulter.
-func (o *options) SetDefaults() { o.Queue = "default" }
 
 // Check implements bind.Checker.
 func (o *options) Check(report func(field, detail string)) {
@@ -69,7 +66,6 @@ func (req *insertRequest) Check(report func(field, detail string)) {
 func eventPath(id int64) string { return "/events/" + strconv.FormatInt(id, 10) }
 
 func (s *Server) insert(r *http.Request, req insertRequest) (reply, error) {
-	logOf(r).add("queue", req.Queue)
 	params := req.params(req.Event)
 	params.Key = cmp.Or(params.Key, string(req.HeaderKey))
 	inserted, err := s.svc.Insert(r.Context(), []queue.InsertParams{params})
@@ -87,8 +83,8 @@ type insertBatchRequest struct {
 
 // A batchItem is what insertRequest is, with everything in the body.
 type batchItem struct {
-	Event   json.RawMessage `json:"event" validate:"required"`
-	options `in:"json"`
+	Event json.RawMessage `json:"event" validate:"required"`
+	options
 }
 
 type insertBatchResponse struct {
@@ -96,10 +92,8 @@ type insertBatchResponse struct {
 }
 
 // errBatchKey is the problem with a key for a batch, whose events are replayed each on its own.
-var errBatchKey = problem.InFields(problem.InvalidParameter, problem.FieldError{
-	Pointer: "Idempotency-Key",
-	Detail:  "must not be sent with a batch; give each event a key of its own in its field key",
-})
+var errBatchKey = problem.InField(problem.InvalidParameter, "Idempotency-Key",
+	"must not be sent with a batch; give each event a key of its own in its field key")
 
 func (s *Server) insertBatch(r *http.Request, req insertBatchRequest) (reply, error) {
 	if len(r.Header.Values("Idempotency-Key")) > 0 {
@@ -132,17 +126,14 @@ func nextOf(cursor string) *string {
 
 // paging is what every listing takes.
 type paging struct {
-	Limit  int    `name:"limit" validate:"min=1,max=1000"`
-	Cursor string `name:"cursor" validate:"min=1,max=1024"`
+	Limit  int    `query:"limit" default:"100" validate:"min=1,max=1000"`
+	Cursor string `query:"cursor" validate:"min=1,max=1024"`
 }
 
-// SetDefaults implements bind.Defaulter.
-func (p *paging) SetDefaults() { p.Limit = 100 }
-
 type listEventsRequest struct {
-	Queue  string      `query:"queue" validate:"queue"`
-	State  queue.State `query:"state" validate:"oneof=ready scheduled leased"`
-	paging `in:"query"`
+	Queue string      `query:"queue" validate:"queue"`
+	State queue.State `query:"state" validate:"oneof=ready scheduled leased"`
+	paging
 }
 
 func (s *Server) listEvents(r *http.Request, req listEventsRequest) (reply, error) {
@@ -151,11 +142,10 @@ func (s *Server) listEvents(r *http.Request, req listEventsRequest) (reply, erro
 }
 
 type eventRequest struct {
-	ID int64 `path:"id" validate:"min=1"`
+	ID int64 `path:"id" validate:"min=1" log:"id"`
 }
 
 func (s *Server) getEvent(r *http.Request, req eventRequest) (reply, error) {
-	logOf(r).add("id", req.ID)
 	e, err := s.svc.Get(r.Context(), req.ID)
 	return reply{body: (*event)(&e)}, err
 }
@@ -188,7 +178,6 @@ func attemptOf(a queue.Attempt) attempt {
 }
 
 func (s *Server) listAttempts(r *http.Request, req eventRequest) (reply, error) {
-	logOf(r).add("id", req.ID)
 	attempts, err := s.svc.Attempts(r.Context(), req.ID)
 	return listOf("attempts", attempts, attemptOf), err
 }

@@ -12,16 +12,16 @@ import (
 
 // A filter selects events of history, in a query or in a body.
 type filter struct {
-	Queue       string          `name:"queue" validate:"queue"`
-	Outcome     queue.Outcome   `name:"outcome" validate:"oneof=done failed expired cancelled"`
-	From        *time.Time      `name:"from"`
-	To          *time.Time      `name:"to"`
-	Contains    json.RawMessage `name:"contains"`
-	ID          *int64          `name:"id" validate:"min=1"`
-	Type        string          `name:"type" validate:"min=1,max=255"`
-	Source      string          `name:"source" validate:"min=1,max=255"`
-	Worker      string          `name:"worker" validate:"min=1,max=255"`
-	MinDuration *time.Duration  `name:"min_duration" validate:"min=0s,max=87600h"`
+	Queue       string          `json:"queue" validate:"queue"`
+	Outcome     queue.Outcome   `json:"outcome" validate:"oneof=done failed expired cancelled"`
+	From        *time.Time      `json:"from"`
+	To          *time.Time      `json:"to"`
+	Contains    json.RawMessage `json:"contains"`
+	ID          *int64          `json:"id" validate:"min=1"`
+	Type        string          `json:"type" validate:"min=1,max=255"`
+	Source      string          `json:"source" validate:"min=1,max=255"`
+	Worker      string          `json:"worker" validate:"min=1,max=255"`
+	MinDuration *time.Duration  `json:"min_duration" validate:"min=0s,max=87600h"`
 }
 
 // Check implements bind.Checker.
@@ -36,7 +36,7 @@ func checkSpan(from, to *time.Time, report func(field, detail string)) {
 
 type listHistoryRequest struct {
 	filter `in:"query"`
-	paging `in:"query"`
+	paging
 }
 
 func (s *Server) listHistory(r *http.Request, req listHistoryRequest) (reply, error) {
@@ -46,14 +46,11 @@ func (s *Server) listHistory(r *http.Request, req listHistoryRequest) (reply, er
 }
 
 type historyStatsRequest struct {
-	Bucket time.Duration `query:"bucket" validate:"min=1s,max=8760h"`
+	Bucket time.Duration `query:"bucket" default:"1h" validate:"min=1s,max=8760h"`
 	From   *time.Time    `query:"from"`
 	To     *time.Time    `query:"to"`
 	Queue  string        `query:"queue" validate:"queue"`
 }
-
-// SetDefaults implements bind.Defaulter.
-func (req *historyStatsRequest) SetDefaults() { req.Bucket = time.Hour }
 
 // span is the time asked for: until now, and a day of it, unless said otherwise.
 func (req *historyStatsRequest) span() (from, to time.Time) {
@@ -102,19 +99,15 @@ type requeueResponse struct {
 }
 
 func (s *Server) requeue(r *http.Request, req eventRequest) (reply, error) {
-	logOf(r).add("id", req.ID)
 	id, err := s.svc.Requeue(r.Context(), req.ID)
 	return created(requeueResponse{ID: id}, eventPath(id), false), err
 }
 
 type requeueMatchingRequest struct {
-	filter `in:"json"`
-	Limit  int  `json:"limit" validate:"min=1,max=1000"`
+	filter
+	Limit  int  `json:"limit" default:"1000" validate:"min=1,max=1000"`
 	DryRun bool `json:"dry_run"`
 }
-
-// SetDefaults implements bind.Defaulter.
-func (req *requeueMatchingRequest) SetDefaults() { req.Limit = 1000 }
 
 // Check refuses a request without a filter: an empty POST sent by mistake must not requeue all of history.
 func (req *requeueMatchingRequest) Check(report func(field, detail string)) {
@@ -138,12 +131,9 @@ func (s *Server) requeueMatching(r *http.Request, req requeueMatchingRequest) (r
 
 type sweepRequest struct {
 	MaxAttempts int            `json:"max_attempts" validate:"min=1,max=2147483647"` // not given: the service's own
-	MaxVTAge    *time.Duration `json:"max_vt_age" null:"true" validate:"min=0s,max=87600h"`
+	MaxVTAge    *time.Duration `json:"max_vt_age" default:"1h" null:"nil" validate:"min=0s,max=87600h"`
 	Queue       string         `json:"queue" validate:"queue"`
 }
-
-// SetDefaults implements bind.Defaulter.
-func (req *sweepRequest) SetDefaults() { req.MaxVTAge = new(time.Hour) }
 
 type sweepResponse struct {
 	Expired int64 `json:"expired"`

@@ -164,9 +164,6 @@ func (s *Server) rescue(l *accessLog, r *http.Request) {
 		panic(cause)
 	}
 	s.log.Error().Str("request_id", l.id).Any("panic", cause).Bytes("stack", debug.Stack()).Msg("panic")
-	if l.status != 0 { // half an answer must not look like a whole one
-		panic(http.ErrAbortHandler)
-	}
 	fail(l, r, errPanic)
 }
 

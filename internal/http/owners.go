@@ -21,14 +21,13 @@ type ownerBody struct {
 func ownerOf(o schedule.Owner) ownerBody { return ownerBody(o) }
 
 type putOwnerRequest struct {
-	ID         string          `path:"id" validate:"owner"`
+	ID         string          `path:"id" validate:"owner" log:"owner"`
 	IfMatch    *precondition   `header:"If-Match"`
 	Timezone   string          `json:"timezone" validate:"required,min=1,max=64"`
 	Attributes json.RawMessage `json:"attributes"`
 }
 
 func (s *Server) putOwner(r *http.Request, req putOwnerRequest) (reply, error) {
-	logOf(r).add("owner", req.ID)
 	put, err := s.schedules.PutOwner(r.Context(), schedule.PutOwnerParams{
 		ID:         req.ID,
 		Timezone:   req.Timezone,
@@ -45,17 +44,16 @@ func (s *Server) putOwner(r *http.Request, req putOwnerRequest) (reply, error) {
 }
 
 type ownerRequest struct {
-	ID string `path:"id" validate:"owner"`
+	ID string `path:"id" validate:"owner" log:"owner"`
 }
 
 func (s *Server) getOwner(r *http.Request, req ownerRequest) (reply, error) {
-	logOf(r).add("owner", req.ID)
 	found, err := s.schedules.GetOwner(r.Context(), req.ID)
 	return reply{body: ownerOf(found), etag: entityTag(found.Version)}, err
 }
 
 type listOwnersRequest struct {
-	paging `in:"query"`
+	paging
 }
 
 type listOwnersResponse struct {
@@ -69,12 +67,11 @@ func (s *Server) listOwners(r *http.Request, req listOwnersRequest) (reply, erro
 }
 
 type deleteOwnerRequest struct {
-	ID      string        `path:"id" validate:"owner"`
+	ID      string        `path:"id" validate:"owner" log:"owner"`
 	IfMatch *precondition `header:"If-Match"`
 }
 
 func (s *Server) deleteOwner(r *http.Request, req deleteOwnerRequest) (reply, error) {
-	logOf(r).add("owner", req.ID)
 	cancelled, err := s.schedules.DeleteOwner(r.Context(), req.ID, req.IfMatch.versions())
 	logOf(r).add("cancelled", cancelled)
 	return noContent, err

@@ -10,7 +10,7 @@ import (
 )
 
 type listQueuesRequest struct {
-	paging `in:"query"`
+	paging
 }
 
 type listQueuesResponse struct {
@@ -43,20 +43,20 @@ func (s *Server) listQueues(r *http.Request, req listQueuesRequest) (reply, erro
 }
 
 type putQueueRequest struct {
-	Name         string         `path:"name" validate:"queue"`
-	MaxAttempts  *int           `json:"max_attempts" null:"true" validate:"min=1,max=2147483647"`
-	InvisibleFor *time.Duration `json:"invisible_for" null:"true" validate:"min=1us,max=8760h"`
-	Backoff      *backoff       `json:"backoff" null:"true"`
+	Name         string         `path:"name" validate:"queue" log:"queue"`
+	MaxAttempts  *int           `json:"max_attempts" null:"nil" validate:"min=1,max=2147483647"`
+	InvisibleFor *time.Duration `json:"invisible_for" null:"nil" validate:"min=1us,max=8760h"`
+	Backoff      *backoff       `json:"backoff" null:"nil"`
 	Paused       bool           `json:"paused"`
-	Retention    *time.Duration `json:"history_retention" null:"true" validate:"min=1s,max=876000h"`
+	Retention    *time.Duration `json:"history_retention" null:"nil" validate:"min=1s,max=876000h"`
 }
 
 // A backoff is that of a policy: see queue.Backoff.
 type backoff struct {
 	Kind   queue.BackoffKind `json:"kind" validate:"required,oneof=constant linear exponential"`
 	Base   time.Duration     `json:"base" validate:"required,min=0s,max=87600h"`
-	Factor *float64          `json:"factor" null:"true" validate:"min=1,max=1000"`
-	Max    *time.Duration    `json:"max" null:"true" validate:"min=0s,max=87600h"`
+	Factor *float64          `json:"factor" null:"nil" validate:"min=1,max=1000"`
+	Max    *time.Duration    `json:"max" null:"nil" validate:"min=0s,max=87600h"`
 	Jitter float64           `json:"jitter" validate:"min=0,max=1"`
 }
 
@@ -87,17 +87,15 @@ func policyOf(p queue.Policy) policyResponse {
 }
 
 func (s *Server) putQueue(r *http.Request, req putQueueRequest) (reply, error) {
-	logOf(r).add("queue", req.Name)
 	p, err := s.svc.PutPolicy(r.Context(), req.policy())
 	return reply{body: policyOf(p)}, err
 }
 
 type queueRequest struct {
-	Name string `path:"name" validate:"queue"`
+	Name string `path:"name" validate:"queue" log:"queue"`
 }
 
 func (s *Server) getQueue(r *http.Request, req queueRequest) (reply, error) {
-	logOf(r).add("queue", req.Name)
 	p, err := s.svc.GetPolicy(r.Context(), req.Name)
 	return reply{body: policyOf(p)}, err
 }
@@ -117,7 +115,6 @@ type purgeQueueResponse struct {
 }
 
 func (s *Server) purgeQueue(r *http.Request, req queueRequest) (reply, error) {
-	logOf(r).add("queue", req.Name)
 	purged, err := s.svc.Purge(r.Context(), req.Name)
 	logOf(r).add("events", purged)
 	return reply{body: purgeQueueResponse{Purged: purged}}, err

@@ -427,8 +427,8 @@ func TestHeadersAreValidatedLikeOtherFields(t *testing.T) {
 }
 
 type changeRequest struct {
-	Text **string       `json:"text" validate:"min=2"`
-	N    **int          `json:"n" validate:"min=1"`
+	Text **string       `json:"text" null:"zero" validate:"min=2"`
+	N    **int          `json:"n" null:"zero" validate:"min=1"`
 	Wait *time.Duration `json:"wait"`
 }
 
@@ -523,7 +523,7 @@ func TestIfMatchIsParsedIntoVersions(t *testing.T) {
 }
 
 type momentRequest struct {
-	At **schedule.Moment `json:"at"`
+	At **schedule.Moment `json:"at" null:"zero"`
 }
 
 func TestMomentIsALocalTimeOrAnInstant(t *testing.T) {

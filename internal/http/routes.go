@@ -7,7 +7,6 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
 
-	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/problem"
 )
 
@@ -94,16 +93,4 @@ func methodNotAllowed(routes chi.Routes, req *http.Request) error {
 	}
 	list := strings.Join(allowed, ", ")
 	return problem.New(problem.MethodNotAllowed, "Expected one of "+list+".").With("Allow", list)
-}
-
-// withoutParameters makes a route of a handler that takes nothing: an unknown parameter is an error there, too.
-func withoutParameters(handler http.HandlerFunc) http.HandlerFunc {
-	none := bind.New[noRequest](bind.Limits{})
-	return func(w http.ResponseWriter, r *http.Request) {
-		if err := none.Decode(w, r, new(noRequest)); err != nil {
-			fail(w, r, err)
-			return
-		}
-		handler(w, r)
-	}
 }

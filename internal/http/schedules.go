@@ -53,7 +53,7 @@ func replyOf(s schedule.Schedule) reply {
 type specification struct {
 	Name     string           `json:"name,omitzero" validate:"min=1,max=255"`
 	Owner    string           `json:"owner,omitzero" validate:"owner"`
-	Queue    string           `json:"queue" validate:"queue"`
+	Queue    string           `json:"queue" default:"default" validate:"queue" log:"queue"`
 	Type     string           `json:"type,omitzero" validate:"min=1,max=255"`
 	Priority int32            `json:"priority" validate:"min=-2147483648,max=2147483647"`
 	Event    json.RawMessage  `json:"event"`
@@ -64,15 +64,10 @@ type specification struct {
 	Starts   *schedule.Moment `json:"starts,omitzero"`
 	Ends     *schedule.Moment `json:"ends,omitzero"`
 	Count    int              `json:"count,omitzero" validate:"min=1,max=2147483647"`
-	Misfire  schedule.Misfire `json:"misfire" validate:"oneof=once all skip"`
-	Gap      schedule.Gap     `json:"gap" validate:"oneof=forward next skip"`
-	Overlap  schedule.Overlap `json:"overlap" validate:"oneof=first last"`
-	Leap     schedule.Leap    `json:"leap" validate:"oneof=feb28 mar1 skip"`
-}
-
-// SetDefaults implements bind.Defaulter.
-func (req *specification) SetDefaults() {
-	req.Queue, req.Gap, req.Overlap, req.Leap, req.Misfire = "default", "forward", "first", "feb28", "once"
+	Misfire  schedule.Misfire `json:"misfire" default:"once" validate:"oneof=once all skip"`
+	Gap      schedule.Gap     `json:"gap" default:"forward" validate:"oneof=forward next skip"`
+	Overlap  schedule.Overlap `json:"overlap" default:"first" validate:"oneof=first last"`
+	Leap     schedule.Leap    `json:"leap" default:"feb28" validate:"oneof=feb28 mar1 skip"`
 }
 
 type createScheduleRequest struct {
@@ -89,7 +84,6 @@ func (req *createScheduleRequest) Check(report func(field, detail string)) {
 }
 
 func (s *Server) createSchedule(r *http.Request, req createScheduleRequest) (reply, error) {
-	logOf(r).add("queue", req.Queue)
 	made, err := s.schedules.Create(r.Context(), schedule.CreateParams{
 		Spec:           schedule.Spec(req.specification),
 		IdempotencyKey: cmp.Or(req.Key, string(req.HeaderKey)),
@@ -104,13 +98,12 @@ func (s *Server) createSchedule(r *http.Request, req createScheduleRequest) (rep
 }
 
 type scheduleRequest struct {
-	ID int64 `path:"id" validate:"min=1"`
+	ID int64 `path:"id" validate:"min=1" log:"schedule"`
 }
 
 // oneSchedule is the handler of a call that takes the id of a schedule and returns the schedule.
 func oneSchedule(call func(context.Context, int64) (schedule.Schedule, error)) func(*http.Request, scheduleRequest) (reply, error) {
 	return func(r *http.Request, req scheduleRequest) (reply, error) {
-		logOf(r).add("schedule", req.ID)
 		found, err := call(r.Context(), req.ID)
 		return replyOf(found), err
 	}
@@ -121,7 +114,7 @@ type listSchedulesRequest struct {
 	Queue     string          `query:"queue" validate:"queue"`
 	Status    schedule.Status `query:"status" validate:"oneof=active paused completed cancelled"`
 	DueBefore *time.Time      `query:"due_before"`
-	paging    `in:"query"`
+	paging
 }
 
 type listSchedulesResponse struct {
@@ -142,74 +135,44 @@ func (s *Server) listSchedules(r *http.Request, req listSchedulesRequest) (reply
 }
 
 type patchScheduleRequest struct {
-	ID       int64             `path:"id" validate:"min=1"`
-	IfMatch  *precondition     `header:"If-Match"`
-	Name     **string          `json:"name" validate:"min=1,max=255"`
-	Queue    *string           `json:"queue" validate:"queue"`
-	Type     **string          `json:"type" validate:"min=1,max=255"`
-	Priority *int32            `json:"priority" validate:"min=-2147483648,max=2147483647"`
-	Event    *json.RawMessage  `json:"event"`
-	At       **schedule.Moment `json:"at"`
-	RRule    **string          `json:"rrule" validate:"min=1,max=4096"`
-	Cron     **string          `json:"cron" validate:"min=1,max=255"`
-	Timezone **string          `json:"timezone" validate:"min=1,max=64"`
-	Starts   **schedule.Moment `json:"starts"`
-	Ends     **schedule.Moment `json:"ends"`
-	Count    **int             `json:"count" validate:"min=1,max=2147483647"`
-	Gap      *schedule.Gap     `json:"gap" validate:"oneof=forward next skip"`
-	Overlap  *schedule.Overlap `json:"overlap" validate:"oneof=first last"`
-	Leap     *schedule.Leap    `json:"leap" validate:"oneof=feb28 mar1 skip"`
-	Misfire  *schedule.Misfire `json:"misfire" validate:"oneof=once all skip"`
+	schedulePatch
+	IfMatch *precondition `header:"If-Match"`
 }
 
-func (req patchScheduleRequest) params() schedule.PatchParams {
-	return schedule.PatchParams{
-		ID:         req.ID,
-		IfVersions: req.IfMatch.versions(),
-		Name:       orZero(req.Name),
-		Queue:      req.Queue,
-		Type:       orZero(req.Type),
-		Priority:   req.Priority,
-		Event:      req.Event,
-		At:         req.At,
-		RRule:      orZero(req.RRule),
-		Cron:       orZero(req.Cron),
-		Timezone:   orZero(req.Timezone),
-		Starts:     req.Starts,
-		Ends:       req.Ends,
-		Count:      orZero(req.Count),
-		Gap:        req.Gap,
-		Overlap:    req.Overlap,
-		Leap:       req.Leap,
-		Misfire:    req.Misfire,
-	}
-}
-
-// orZero is a change as the service has it: nil when it is not given, the zero value for null.
-func orZero[T any](change **T) *T {
-	switch {
-	case change == nil:
-		return nil
-	case *change == nil:
-		return new(T)
-	default:
-		return *change
-	}
+// A schedulePatch is a schedule.PatchParams in a request: null takes a field away.
+type schedulePatch struct {
+	ID         int64 `path:"id" validate:"min=1" log:"schedule"`
+	IfVersions []int64
+	Name       *string           `json:"name" null:"zero" validate:"min=1,max=255"`
+	Queue      *string           `json:"queue" validate:"queue"`
+	Type       *string           `json:"type" null:"zero" validate:"min=1,max=255"`
+	Priority   *int32            `json:"priority" validate:"min=-2147483648,max=2147483647"`
+	Event      *json.RawMessage  `json:"event"`
+	At         **schedule.Moment `json:"at" null:"zero"`
+	RRule      *string           `json:"rrule" null:"zero" validate:"min=1,max=4096"`
+	Cron       *string           `json:"cron" null:"zero" validate:"min=1,max=255"`
+	Timezone   *string           `json:"timezone" null:"zero" validate:"min=1,max=64"`
+	Starts     **schedule.Moment `json:"starts" null:"zero"`
+	Ends       **schedule.Moment `json:"ends" null:"zero"`
+	Count      *int              `json:"count" null:"zero" validate:"min=1,max=2147483647"`
+	Misfire    *schedule.Misfire `json:"misfire" validate:"oneof=once all skip"`
+	Gap        *schedule.Gap     `json:"gap" validate:"oneof=forward next skip"`
+	Overlap    *schedule.Overlap `json:"overlap" validate:"oneof=first last"`
+	Leap       *schedule.Leap    `json:"leap" validate:"oneof=feb28 mar1 skip"`
 }
 
 func (s *Server) patchSchedule(r *http.Request, req patchScheduleRequest) (reply, error) {
-	logOf(r).add("schedule", req.ID)
-	patched, err := s.schedules.Patch(r.Context(), req.params())
+	req.IfVersions = req.IfMatch.versions()
+	patched, err := s.schedules.Patch(r.Context(), schedule.PatchParams(req.schedulePatch))
 	return replyOf(patched), err
 }
 
 type deleteScheduleRequest struct {
-	ID      int64         `path:"id" validate:"min=1"`
+	ID      int64         `path:"id" validate:"min=1" log:"schedule"`
 	IfMatch *precondition `header:"If-Match"`
 }
 
 func (s *Server) deleteSchedule(r *http.Request, req deleteScheduleRequest) (reply, error) {
-	logOf(r).add("schedule", req.ID)
 	return noContent, s.schedules.Delete(r.Context(), req.ID, req.IfMatch.versions())
 }
 
@@ -249,15 +212,9 @@ type instant struct {
 func instantOf(at schedule.Instant) instant { return instant{localTime(at.Local), timestamp(at.UTC)} }
 
 type listOccurrencesRequest struct {
-	ID     int64 `path:"id" validate:"min=1"`
-	N      int   `query:"n" validate:"min=0,max=1000"`
-	paging `in:"query"`
-}
-
-// SetDefaults implements bind.Defaulter.
-func (req *listOccurrencesRequest) SetDefaults() {
-	req.N = 10
-	req.paging.SetDefaults()
+	ID int64 `path:"id" validate:"min=1" log:"schedule"`
+	N  int   `query:"n" default:"10" validate:"min=0,max=1000"`
+	paging
 }
 
 type listOccurrencesResponse struct {
@@ -267,7 +224,6 @@ type listOccurrencesResponse struct {
 }
 
 func (s *Server) listOccurrences(r *http.Request, req listOccurrencesRequest) (reply, error) {
-	logOf(r).add("schedule", req.ID)
 	found, err := s.schedules.Occurrences(r.Context(), schedule.OccurrencesParams{
 		ID:       req.ID,
 		Limit:    req.Limit,
@@ -282,7 +238,6 @@ func (s *Server) listOccurrences(r *http.Request, req listOccurrencesRequest) (r
 }
 
 func (s *Server) runSchedule(r *http.Request, req scheduleRequest) (reply, error) {
-	logOf(r).add("schedule", req.ID)
 	made, err := s.schedules.RunNow(r.Context(), req.ID)
 	at := ""
 	if made.EventID != nil {
@@ -296,13 +251,7 @@ type previewScheduleRequest struct {
 	specification
 	Key   string     `json:"idempotency_key" validate:"min=1,max=255"` // ignored, so that the body of any schedule can be sent
 	After *time.Time `json:"after"`
-	N     int        `json:"n" validate:"min=1,max=1000"`
-}
-
-// SetDefaults implements bind.Defaulter.
-func (req *previewScheduleRequest) SetDefaults() {
-	req.N = 10
-	req.specification.SetDefaults()
+	N     int        `json:"n" default:"10" validate:"min=1,max=1000"`
 }
 
 func (s *Server) previewSchedule(r *http.Request, req previewScheduleRequest) (reply, error) {

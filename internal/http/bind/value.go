@@ -7,23 +7,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/go-playground/validator/v10"
 
 	"github.com/queued/queued/internal/http/problem"
 )
-
-// setParam sets v, the place of f, to text, as it stands in a URL or in a header. It returns what is wrong with text, or "".
-func (f *Field) setParam(v reflect.Value, text string) string {
-	switch {
-	case strings.Contains(text, "\x00"):
-		return "must not contain a NUL character"
-	case !utf8.ValidString(text):
-		return "must be valid UTF-8"
-	}
-	return f.set(allocate(v), text, Quote)
-}
 
 // allocate returns what v points to, anew at each level of pointers, or v itself.
 func allocate(v reflect.Value) reflect.Value {
@@ -34,8 +22,16 @@ func allocate(v reflect.Value) reflect.Value {
 	return v
 }
 
-// set sets v to text and holds it against the rules of f. It returns what is wrong with text, or ""; show writes text for that.
+// setDefault sets v, the place of f, to what it is when it is not given.
+func (f *Field) setDefault(v reflect.Value) {
+	if f.initial.IsValid() {
+		v.Set(f.initial)
+	}
+}
+
+// set sets v, the place of f, to text. It returns what is wrong with text, or ""; show writes text for that.
 func (f *Field) set(v reflect.Value, text string, show func(string) string) string {
+	v = allocate(v)
 	var err error
 	switch p := v.Addr().Interface().(type) {
 	case *time.Duration:
@@ -53,6 +49,10 @@ func (f *Field) set(v reflect.Value, text string, show func(string) string) stri
 				return p.Detail + ", not " + show(text)
 			}
 			return err.Error()
+		}
+	case *bool:
+		if *p = text == "true"; !*p && text != "false" {
+			err = strconv.ErrSyntax
 		}
 	case *float64:
 		*p, _ = strconv.ParseFloat(text, 64) // infinite when it is too large, which the rules refuse

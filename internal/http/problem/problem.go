@@ -89,6 +89,29 @@ func InFields(t Type, bad ...FieldError) *Problem {
 	return &Problem{Type: t, Detail: detail + ".", Errors: bad}
 }
 
+// InField returns the problem with one bad field.
+func InField(t Type, pointer, detail string) *Problem {
+	return InFields(t, FieldError{Pointer: pointer, Detail: detail})
+}
+
+// Fields gathers the bad fields of a request, so that one answer names all of them, up to MaxFieldErrors.
+type Fields []FieldError
+
+// Add adds a field, unless detail is empty.
+func (bad *Fields) Add(pointer, detail string) {
+	if detail != "" && len(*bad) < MaxFieldErrors {
+		*bad = append(*bad, FieldError{Pointer: pointer, Detail: detail})
+	}
+}
+
+// Err returns the problem with the fields, or nil when there are none.
+func (bad Fields) Err(t Type) error {
+	if len(bad) == 0 {
+		return nil
+	}
+	return InFields(t, bad...)
+}
+
 // Error implements error.
 func (p *Problem) Error() string { return p.Type.Code + ": " + p.Detail }
 

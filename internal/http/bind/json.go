@@ -1,0 +1,290 @@
+package bind
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/queued/queued/internal/http/problem"
+)
+
+// A decoder reads one JSON text into a field. It gathers the bad fields. What ends the decoding, an error of the JSON or a problem, stays in
+// err; nothing is read after that.
+type decoder struct {
+	Limits
+	text  []byte
+	field *Field
+	into  reflect.Value // the place of field
+	json  *jsontext.Decoder
+	spare int64 // bytes by which the numbers of text may still grow in the database
+	bad   problem.Fields
+	err   error
+	done  bool // field has been read
+}
+
+// decode sets v, the place of f, to text, which must be one JSON value.
+func decode(text []byte, v reflect.Value, f *Field, lim Limits) error {
+	d := decoder{Limits: lim, text: text, field: f, into: v, spare: lim.Body - int64(len(text))}
+	if err := json.Unmarshal(text, &d); err != nil {
+		return d.problemOf(err)
+	}
+	return d.bad.Err(problem.ValidationFailed)
+}
+
+// UnmarshalJSONFrom implements json.UnmarshalerFrom. The package json has made from strict: no duplicate names, no invalid UTF-8. It makes
+// sure that nothing follows, too.
+func (d *decoder) UnmarshalJSONFrom(from *jsontext.Decoder) error {
+	d.json = from
+	d.value(d.into, d.field)
+	d.done = d.err == nil
+	return d.err
+}
+
+// peek returns the kind of the next value or token, 't' for both of true and false.
+func (d *decoder) peek() jsontext.Kind {
+	kind := d.json.PeekKind()
+	if kind == 'f' {
+		return 't'
+	}
+	return kind
+}
+
+// more reports whether the object or the array that is read goes on.
+func (d *decoder) more() bool {
+	kind := d.peek()
+	return d.err == nil && kind != '}' && kind != ']'
+}
+
+// next reads the next token.
+func (d *decoder) next() (token jsontext.Token) {
+	if d.err == nil {
+		token, d.err = d.json.ReadToken()
+	}
+	return token
+}
+
+// raw reads the next value.
+func (d *decoder) raw() (value jsontext.Value) {
+	if d.err == nil {
+		value, d.err = d.json.ReadValue()
+	}
+	return value
+}
+
+// value reads the next value into v, the place of f.
+func (d *decoder) value(v reflect.Value, f *Field) {
+	switch kind := d.peek(); {
+	case kind == 'n' && f.null != "":
+		d.next()
+		v.SetZero()
+		if f.null == "zero" {
+			v.Set(reflect.New(v.Type().Elem()))
+		}
+	case f.kind == 0, f.kind == '{' && f.Members == nil && kind == '{':
+		d.payload(v, f)
+	case f.kind != kind:
+		d.reject("must be " + f.wants + ", not " + clip(string(d.raw())))
+	case kind == '{':
+		d.object(allocate(v), f.Members)
+	case kind == '[':
+		d.list(allocate(v), f)
+	case kind == '"':
+		text := d.next().String()
+		if strings.IndexByte(text, 0) >= 0 {
+			d.failNUL()
+		}
+		d.reject(f.set(v, text, Quote))
+	default:
+		d.reject(f.set(v, d.next().String(), clip))
+	}
+}
+
+// object reads an object into the struct v.
+func (d *decoder) object(v reflect.Value, fields []Field) {
+	var given [64]bool // more than any struct has fields
+	before := len(d.bad)
+	d.next()
+	for d.more() {
+		if i := find(fields, "json", d.next().String()); i >= 0 {
+			given[i] = true
+			d.value(v.FieldByIndex(fields[i].Index), &fields[i])
+		} else {
+			d.reject("unknown field; expected " + oneOf(fields, "json"))
+			d.raw()
+		}
+	}
+	d.next()
+	for i := range fields {
+		switch f := &fields[i]; {
+		case given[i] || f.In != "json":
+		case f.Required:
+			d.bad.Add(d.pointer()+"/"+f.Name, "is required")
+		default:
+			f.setDefault(v.FieldByIndex(f.Index))
+		}
+	}
+	if c, ok := v.Addr().Interface().(Checker); ok && len(d.bad) == before {
+		c.Check(func(field, detail string) { d.bad.Add(strings.TrimSuffix(d.pointer()+"/"+field, "/"), detail) })
+	}
+}
+
+// maxElements is how many elements a list of plain values may have.
+const maxElements = 1000
+
+// list reads an array into the slice v.
+func (d *decoder) list(v reflect.Value, f *Field) {
+	limit, tooLong := maxElements, problem.ValidationFailed
+	if f.Element.Members != nil {
+		limit, tooLong = d.Items, problem.BatchTooLarge
+	}
+	at := d.pointer()
+	d.next()
+	for n := 0; d.more(); n++ {
+		if n == limit {
+			d.err = problem.InField(tooLong, at, fmt.Sprintf("must be at most %d elements long", n))
+			return
+		}
+		v.Grow(1)
+		v.SetLen(n + 1)
+		d.value(v.Index(n), f.Element)
+	}
+	d.next()
+	d.reject(f.violation(v))
+}
+
+// MaxValue is how many bytes a Value may have.
+const MaxValue = 64 << 10
+
+// payload reads the next value, which jsonb must be able to hold as it is, in one pass over its tokens, and sets v to its bytes.
+func (d *decoder) payload(v reflect.Value, f *Field) {
+	start, outside := d.json.InputOffset(), d.json.StackDepth()
+	for more := true; more; more = d.err == nil && d.json.StackDepth() > outside {
+		switch d.json.PeekKind() {
+		case '"':
+			// U+0000 is escaped in valid JSON.
+			if raw := d.raw(); bytes.Contains(raw, []byte(`\u0000`)) {
+				if text, _ := jsontext.AppendUnquote(nil, raw); bytes.IndexByte(text, 0) >= 0 {
+					d.failNUL()
+				}
+			}
+		case '0':
+			d.checkNumber(d.raw())
+		default:
+			d.next()
+			if d.json.StackDepth()-outside > d.Depth {
+				d.fail(problem.TooDeep, fmt.Sprintf("must be nested at most %d levels deep", d.Depth))
+			}
+		}
+	}
+	if d.err != nil {
+		return
+	}
+	sent := bytes.TrimLeft(d.text[start:d.json.InputOffset()], " \t\r\n:,")
+	switch {
+	case f.kind == '{' && int64(len(sent)) > d.Event:
+		d.fail(problem.BodyTooLarge, fmt.Sprintf("must be at most %d bytes long, not %d", d.Event, len(sent)))
+	case f.kind == 0 && len(sent) > MaxValue:
+		d.reject(fmt.Sprintf("must be at most %d bytes long, not %d", MaxValue, len(sent)))
+	}
+	allocate(v).SetBytes(sent)
+}
+
+// Bounds of the numbers in a payload. numeric takes up to 131,072 digits before the point and
+// 16,383 after it (PostgreSQL's manual, section 8.1.2), so numbers may be written out as far as that. jsonb writes
+// exponents out, too: a few bytes can become many, so those go less far.
+const (
+	maxWholeDigits    = 131_072
+	maxFractionDigits = 16_383
+	maxExpanded       = 1_000
+)
+
+// checkNumber makes sure that numeric can hold raw, and that the numbers of a body do not exceed its limit when written out.
+func (d *decoder) checkNumber(raw jsontext.Value) {
+	mantissa, power := bytes.TrimPrefix(raw, []byte("-")), int64(0)
+	limitWhole, limitFraction := maxWholeDigits, maxFractionDigits
+	if i := bytes.IndexAny(mantissa, "eE"); i >= 0 {
+		power, _ = strconv.ParseInt(string(mantissa[i+1:]), 10, 32) // the nearest int32 for what is out of range
+		mantissa = mantissa[:i]
+	}
+	if power != 0 {
+		expanded := max(len(raw), maxExpanded)
+		limitWhole, limitFraction = min(limitWhole, expanded), min(limitFraction, expanded)
+	}
+	before, after, _ := bytes.Cut(mantissa, []byte("."))
+	whole, fraction := len(before)+int(power), len(after)-int(power)
+	if whole > limitWhole || fraction > limitFraction {
+		d.fail(problem.Unrepresentable, "is a number with too many digits when written out")
+		return
+	}
+	if d.spare -= int64(max(0, max(whole, 1)+max(fraction, 0)-len(raw))); d.spare < 0 {
+		d.fail(problem.Unrepresentable, fmt.Sprintf("is the number with which the body, its numbers written out, exceeds %d bytes", d.Body))
+	}
+}
+
+// reject notes what is wrong with the value or name read last, unless detail is empty.
+func (d *decoder) reject(detail string) {
+	if detail != "" {
+		d.bad.Add(d.pointer(), detail)
+	}
+}
+
+// fail ends the decoding with a problem with the value read last.
+func (d *decoder) fail(t problem.Type, detail string) {
+	if d.err == nil {
+		d.err = problem.InField(t, d.pointer(), detail)
+	}
+}
+
+func (d *decoder) failNUL() {
+	d.fail(problem.Unrepresentable, `contains \u0000, which PostgreSQL cannot store`)
+}
+
+// pointer says where the value or name is that was read last.
+func (d *decoder) pointer() string { return fragment(d.json.StackPointer()) }
+
+// maxPointer is how many bytes of a JSON pointer a problem has: names are the caller's, and may be long.
+const maxPointer = 256
+
+// fragment writes a JSON pointer as the fragment of a URI (RFC 6901, section 6).
+func fragment(p jsontext.Pointer) string {
+	if len(p) > maxPointer {
+		p = jsontext.Pointer(strings.ToValidUTF8(string(p[:maxPointer]), "") + "…")
+	}
+	return "#" + (&url.URL{Fragment: string(p)}).EscapedFragment()
+}
+
+// problemOf returns the problem with which the decoding ended: err itself, or that of the JSON which err found.
+func (d *decoder) problemOf(err error) error {
+	if p, ok := errors.AsType[*problem.Problem](err); ok {
+		return p
+	}
+	syntactic, ok := errors.AsType[*jsontext.SyntacticError](err)
+	if !ok || errors.Is(err, io.ErrUnexpectedEOF) { // the input is all in memory: it can only have ended
+		return problem.New(problem.InvalidJSON, "The JSON ends early.")
+	}
+	at, offset := fragment(syntactic.JSONPointer), syntactic.ByteOffset
+	switch {
+	case d.done:
+		return problem.New(problem.InvalidJSON, fmt.Sprintf("The body must be one JSON value, but more follows at byte %d.", offset))
+	case isEscape(d.text[offset:]):
+		return problem.InField(problem.Unrepresentable, at, "contains a lone surrogate, which UTF-8 cannot encode")
+	case errors.Is(err, jsontext.ErrDuplicateName):
+		return problem.InField(problem.InvalidJSON, at, "duplicate name")
+	default:
+		return problem.New(problem.InvalidJSON, fmt.Sprintf("At byte %d: %s.", offset, syntactic.Err))
+	}
+}
+
+// isEscape reports whether b begins with a well-formed \u escape. The JSON decoder objects to
+// one of those only when it is half of a surrogate pair.
+func isEscape(b []byte) bool {
+	return len(b) >= 6 && b[0] == '\\' && b[1] == 'u' && strings.Trim(string(b[2:6]), "0123456789abcdefABCDEF") == ""
+}
