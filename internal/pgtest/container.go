@@ -25,7 +25,7 @@ const (
 	lifetime = 4 * time.Hour
 )
 
-func startTimescale(ctx context.Context, settings map[string]string) (*Server, error) {
+func startTimescale(ctx context.Context, kept durability) (*Server, error) {
 	pool, err := dockertest.NewPool("")
 	if err != nil {
 		return nil, fmt.Errorf("docker: %w", err)
@@ -34,7 +34,7 @@ func startTimescale(ctx context.Context, settings map[string]string) (*Server, e
 		// An idle connection would leak a goroutine.
 		transport.DisableKeepAlives = true
 	}
-	container, err := runContainer(ctx, pool, settings)
+	container, err := runContainer(ctx, pool, kept)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func startTimescale(ctx context.Context, settings map[string]string) (*Server, e
 }
 
 // runContainer starts the server the way docker-compose.yml does, so that the tests hold the image to that too.
-func runContainer(ctx context.Context, pool *dockertest.Pool, settings map[string]string) (*dockertest.Resource, error) {
+func runContainer(ctx context.Context, pool *dockertest.Pool, kept durability) (*dockertest.Resource, error) {
 	if err := pool.Client.PingWithContext(ctx); err != nil {
 		return nil, fmt.Errorf("docker cannot be reached at %s, which the %s flavour needs: %w", pool.Client.Endpoint(), Timescale, err)
 	}
@@ -65,7 +65,7 @@ func runContainer(ctx context.Context, pool *dockertest.Pool, settings map[strin
 		Repository:  imageName,
 		Tag:         imageTag,
 		Env:         []string{"POSTGRES_PASSWORD=" + containerPassword},
-		Cmd:         arguments(settings),
+		Cmd:         arguments(kept.settings()),
 		Labels:      map[string]string{"queued.pgtest": fmt.Sprint(os.Getpid())},
 		SecurityOpt: []string{"no-new-privileges"},
 		PortBindings: map[docker.Port][]docker.PortBinding{
@@ -80,6 +80,9 @@ func runContainer(ctx context.Context, pool *dockertest.Pool, settings map[strin
 		host.Tmpfs = map[string]string{
 			"/tmp":            "",
 			"/run/postgresql": fmt.Sprintf("uid=%s,gid=%s,mode=0775", uid, gid),
+		}
+		if kept == disposable {
+			host.Tmpfs["/var/lib/postgresql/data"] = fmt.Sprintf("uid=%s,gid=%s,mode=0700", uid, gid)
 		}
 		host.ShmSize = 256 << 20
 	})

@@ -34,24 +34,24 @@ type Server struct {
 	stopErr  error
 }
 
-// Start starts a server of the flavour that may lose data in a crash: Plain from the machine's binaries, in a temporary directory; Timescale as a
-// container of the image that build/images makes. Stop ends it. If this process is killed before, a plain server ends with it (on Linux), a
-// container within hours.
+// Start starts a server of the flavour that may lose its data in a crash, and keeps them in memory where it can: Plain from the machine's
+// binaries, in a temporary directory; Timescale as a container of the image that build/images makes. Stop ends it. If this process is killed
+// before, a plain server ends with it (on Linux), a container within hours.
 func Start(ctx context.Context, flavour string) (*Server, error) {
-	return start(ctx, flavour, noFsync())
+	return start(ctx, flavour, disposable)
 }
 
 // StartDurable starts a server as Start does, but one that keeps every commit through a crash: one to measure on.
 func StartDurable(ctx context.Context, flavour string) (*Server, error) {
-	return start(ctx, flavour, durable())
+	return start(ctx, flavour, durable)
 }
 
-func start(ctx context.Context, flavour string, settings map[string]string) (*Server, error) {
+func start(ctx context.Context, flavour string, kept durability) (*Server, error) {
 	switch flavour {
 	case Plain:
-		return startPlain(ctx, settings)
+		return startPlain(ctx, kept)
 	case Timescale:
-		return startTimescale(ctx, settings)
+		return startTimescale(ctx, kept)
 	default:
 		return nil, fmt.Errorf("%s: no such flavour %q: it is %s or %s", EnvFlavour, flavour, Plain, Timescale)
 	}
@@ -94,34 +94,40 @@ func (s *Server) Stop(ctx context.Context) error {
 // maxConnections is enough for several test binaries at once, each with several pools.
 const maxConnections = "400"
 
-// noFsync returns the settings of servers for tests: a crash may lose all data, which makes a database per test cheap.
-func noFsync() map[string]string {
+// durability is what a crash leaves of a server's data: nothing that anyone relies on, or every commit.
+type durability bool
+
+const (
+	disposable durability = false
+	durable    durability = true
+)
+
+// settings returns those that make commits durable, as PostgreSQL's defaults do, or those that make a database per test cheap.
+func (d durability) settings() map[string]string {
+	value := "off"
+	if d == durable {
+		value = "on"
+	}
 	return map[string]string{
-		"fsync":              "off",
-		"full_page_writes":   "off",
-		"synchronous_commit": "off",
+		"fsync":              value,
+		"full_page_writes":   value,
+		"synchronous_commit": value,
 		"max_connections":    maxConnections,
 	}
 }
 
-// durable returns the settings of servers to measure on: PostgreSQL's defaults, as far as they make commits durable.
-func durable() map[string]string {
-	return map[string]string{
-		"fsync":              "on",
-		"full_page_writes":   "on",
-		"synchronous_commit": "on",
-		"max_connections":    maxConnections,
+func startPlain(ctx context.Context, kept durability) (*Server, error) {
+	base := os.TempDir()
+	if kept == disposable {
+		base = fastBase()
 	}
-}
-
-func startPlain(ctx context.Context, settings map[string]string) (*Server, error) {
-	dir, err := newDirectory(os.TempDir())
+	dir, err := newDirectory(base)
 	if err != nil {
 		return nil, err
 	}
 	server, err := embedded.Start(ctx, embedded.Config{
 		DataDir:  filepath.Join(dir.path, "data"),
-		Settings: settings,
+		Settings: kept.settings(),
 		Logger:   zerolog.New(os.Stderr).Level(zerolog.WarnLevel),
 	})
 	if err != nil {

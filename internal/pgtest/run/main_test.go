@@ -242,6 +242,13 @@ func TestDurableServerKeepsItsCommits(t *testing.T) {
 			t.Errorf("%s is %s", setting, value)
 		}
 	}
+	var dir string
+	if err := conn.QueryRow(t.Context(), `show data_directory`).Scan(&dir); err != nil {
+		t.Fatal(err)
+	}
+	if strings.HasPrefix(dir, "/dev/shm/") {
+		t.Errorf("its data are in memory: %s", dir)
+	}
 	if err := conn.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
