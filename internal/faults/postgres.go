@@ -119,7 +119,9 @@ func newServer(t *testing.T, cfg Config) *Server {
 		"wal_retrieve_retry_interval": "200ms",
 		"restart_after_crash":         "on",
 		"shared_buffers":              "32MB",
-		"log_line_prefix":             "%m [%p] ",
+		// In the data directory. A killed server leaves those of the default type on the machine.
+		"dynamic_shared_memory_type": "mmap",
+		"log_line_prefix":            "%m [%p] ",
 	}}
 	maps.Copy(s.settings, cfg.Settings)
 	var err error
