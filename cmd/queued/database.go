@@ -4,18 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/url"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool" //nolint:depguard // it only parses here; nothing is opened
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/embedded"
+	"github.com/queued/queued/internal/pg"
 )
 
 // postgresStopTimeout bounds the stop of a private PostgreSQL, which writes a checkpoint.
@@ -31,7 +27,7 @@ type database struct {
 // open returns the database of these settings, and starts it when it is a private one.
 func (s *databaseSettings) open(ctx context.Context, logger zerolog.Logger) (*database, error) {
 	if s.DatabaseURL != "" {
-		return &database{url: s.DatabaseURL, about: describeDatabase(s.DatabaseURL)}, nil
+		return &database{url: s.DatabaseURL, about: pg.DescribeURL(s.DatabaseURL)}, nil
 	}
 	dir, err := s.dataDir()
 	if err != nil {
@@ -90,21 +86,4 @@ func (d *database) close(ctx context.Context) error {
 		return fmt.Errorf("%w: the private PostgreSQL: %w", errUnclean, err)
 	}
 	return nil
-}
-
-// describeDatabase returns a valid database URL without its password and options.
-func describeDatabase(text string) string {
-	cfg, err := pgxpool.ParseConfig(text)
-	if err != nil {
-		return "PostgreSQL"
-	}
-	conn := cfg.ConnConfig
-	if strings.HasPrefix(conn.Host, "/") || strings.HasPrefix(conn.Host, "@") { // a Unix socket
-		return "host=" + conn.Host + " user=" + conn.User + " dbname=" + conn.Database
-	}
-	shown := url.URL{
-		Scheme: "postgres", User: url.User(conn.User), Path: "/" + conn.Database,
-		Host: net.JoinHostPort(conn.Host, strconv.Itoa(int(conn.Port))),
-	}
-	return shown.String()
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/queued/queued/internal/pg"
 )
 
 func TestDatabaseIsDescribedWithoutItsPassword(t *testing.T) {
@@ -17,7 +19,7 @@ func TestDatabaseIsDescribedWithoutItsPassword(t *testing.T) {
 		if _, err := parseDatabaseURL(test.text, nil); err != nil {
 			t.Errorf("%s: %v", test.text, err)
 		}
-		if got := describeDatabase(test.text); got != test.want {
+		if got := pg.DescribeURL(test.text); got != test.want {
 			t.Errorf("%s is described as %q, want %q", test.text, got, test.want)
 		}
 	}
@@ -59,7 +61,7 @@ func FuzzPasswordIsNeverShown(f *testing.F) {
 	f.Fuzz(func(t *testing.T, before, after string) {
 		const mark = "hunter2"
 		text := "postgres://u:" + before + mark + after + "@h/d"
-		shown := describeDatabase(text)
+		shown := pg.DescribeURL(text)
 		if _, err := parseDatabaseURL(text, nil); err != nil {
 			shown = err.Error()
 		}

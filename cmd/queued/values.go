@@ -13,7 +13,8 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
-	"github.com/jackc/pgx/v5/pgxpool" //nolint:depguard // it only parses here; nothing is opened
+
+	"github.com/queued/queued/internal/pg"
 )
 
 // kind is a way to write the value of a setting.
@@ -163,41 +164,8 @@ func parseListenAddr(text string, _ *kong.Tag) (any, error) {
 	return text, nil
 }
 
-const takesDatabaseURL = `a URL such as "postgres://user:password@host:5432/database", ` +
-	`or keywords such as "host=/run/postgresql dbname=queued"`
-
-// parseDatabaseURL accepts what the driver accepts. Its errors repeat nothing of the text that may be part of a password.
-func parseDatabaseURL(text string, _ *kong.Tag) (any, error) {
-	if strings.TrimSpace(text) == "" {
-		return nil, refuse("", takesDatabaseURL)
-	}
-	if hasMisplacedAt(text) {
-		return nil, errors.New(`got a URL with an "@" where none belongs; in a user's name, a password or any ` +
-			`other value "/" must be written as %2F, "?" as %3F, "#" as %23 and "@" as %40`)
-	}
-	if _, err := pgxpool.ParseConfig(text); err != nil {
-		got := "got a value that is not shown, as it may hold a password; takes " + takesDatabaseURL
-		_, detail, ok := strings.Cut(err.Error(), "`: ") // after the text, which the driver quotes
-		if ok && !strings.HasPrefix(detail, "failed to parse as") {
-			got += ": " + detail
-		}
-		return nil, errors.New(got)
-	}
-	return text, nil
-}
-
-// hasMisplacedAt reports whether a URL has an "@" that does not end the user's name and password. Then the password probably has a
-// delimiter in it, and the parser would take a part of it for a host, a port or a database, which are no secrets.
-func hasMisplacedAt(text string) bool {
-	scheme, rest, _ := strings.Cut(text, "://")
-	if scheme != "postgres" && scheme != "postgresql" {
-		return false
-	}
-	if i := strings.IndexAny(rest, "@/?#"); i >= 0 && rest[i] == '@' {
-		rest = rest[i+1:]
-	}
-	return strings.Contains(rest, "@")
-}
+// parseDatabaseURL accepts what the driver accepts.
+func parseDatabaseURL(text string, _ *kong.Tag) (any, error) { return text, pg.CheckURL(text) }
 
 var (
 	urlPassword     = regexp.MustCompile(`(://)\S*@`)

@@ -10,7 +10,7 @@ import (
 
 // lockTimeoutLeft is the broken build of this file.
 var lockTimeoutLeft = build{name: "a lock timeout that stays in the pooler's session", edits: []edit{{
-	"internal/pg/pool.go", "` + quoted(value) + `, true)`", "` + quoted(value) + `, false)`",
+	"internal/pg/pool.go", "` + value + `', true)`", "` + value + `', false)`",
 }}}
 
 // throughPooler runs two processes behind a PgBouncer and checks the sessions that other clients of the pooler get.

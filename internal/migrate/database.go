@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/pg"
@@ -16,9 +15,6 @@ import (
 
 // connect opens the session of a migration. No setting outlives a transaction, so it may go through a pooler.
 func connect(ctx context.Context, url string, isReadOnly bool, log zerolog.Logger) (*pgx.Conn, error) {
-	if _, err := pgxpool.ParseConfig(url); err != nil { // the pool's parser: the service's URL may have pool_ settings
-		return nil, parseError(err)
-	}
 	db, err := pg.Open(ctx, pg.Config{
 		URL:             url,
 		ApplicationName: "queued migrate",
@@ -43,7 +39,7 @@ func connect(ctx context.Context, url string, isReadOnly bool, log zerolog.Logge
 	return conn, nil
 }
 
-// connectError is on one line, while pgx writes one for each address it tried. It shows no password.
+// connectError is on one line, while pgx writes one for each address it tried.
 type connectError struct{ err error }
 
 func (e connectError) Error() string {
@@ -51,20 +47,6 @@ func (e connectError) Error() string {
 }
 
 func (e connectError) Unwrap() error { return e.err }
-
-// parseError describes what is wrong with a database URL, without quoting what may be a password.
-func parseError(err error) error {
-	const takes = "it takes postgres://user:password@host:port/database?setting=value or the keyword form host=… user=… dbname=…"
-	// The parser's text is: cannot parse `the string, its passwords masked as far as it knows`: the reason
-	text := err.Error()
-	last := strings.LastIndex(text, "`: ")
-	reason := text[last+len("`: "):]
-	// It quotes pieces of the string when the string as a whole cannot be parsed.
-	if last < 0 || strings.HasPrefix(reason, "failed to parse as") {
-		return errors.New("the database URL cannot be parsed: " + takes)
-	}
-	return fmt.Errorf("the database URL cannot be used: %s: %s", reason, takes)
-}
 
 // state is the schema agent of a database, and what the session's user may do.
 type state struct {

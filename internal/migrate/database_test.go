@@ -69,11 +69,11 @@ func TestUnusableDatabaseIsToldWithoutThePassword(t *testing.T) {
 		"nobody listens":      {"postgres://me:s3cret@127.0.0.1:1/events", "connection refused"},
 		"no socket":           {"host=/nowhere user=me password=s3cret", "no such file or directory"},
 		"no such database":    {gone.String(), "does not exist"},
-		"password with /":     {"postgres://me:s3cr/s3cret@localhost/events", "the database URL cannot be used: invalid port"},
-		"password with %":     {"postgres://me:s3cret%zz@localhost/events", "the database URL cannot be parsed: it takes"},
-		"password with blank": {"host=localhost password=a s3cret", "the database URL cannot be parsed: it takes"},
+		"password with /":     {"postgres://me:s3cr/s3cret@localhost/events", `the database URL: got a URL with an "@" where none belongs`},
+		"password with %":     {"postgres://me:s3cret%zz@localhost/events", "the database URL: got a value that is not shown"},
+		"password with blank": {"host=localhost password=a s3cret", "the database URL: got a value that is not shown"},
 		"wrong sslmode":       {"postgres://me:s3cret@localhost/events?sslmode=maybe", "sslmode is invalid"},
-		"other database":      {"mysql://me:s3cret@localhost/events", "the database URL cannot be parsed: it takes"},
+		"other database":      {"mysql://me:s3cret@localhost/events", "the database URL: got a value that is not shown"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

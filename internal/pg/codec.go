@@ -85,58 +85,38 @@ func (c timeCodec) PlanScan(m *pgtype.Map, oid uint32, format int16, target any)
 	if format == pgtype.BinaryFormatCode {
 		return scanFunc(c.scanBinary)
 	}
-	text := c.Codec.PlanScan(m, oid, format, new(boundedTime))
+	text := c.Codec.PlanScan(m, oid, format, new(Timestamp))
 	return scanFunc(func(src []byte, dst any) error {
 		if src == nil {
-			return c.scanNull(dst)
+			return c.scanBinary(nil, dst)
 		}
-		return text.Scan(src, (*boundedTime)(dst.(*time.Time)))
+		var at Timestamp
+		err := text.Scan(src, &at)
+		c.set(dst, at)
+		return err
 	})
 }
 
 // scanBinary reads the eight bytes of a timestamp.
 func (c timeCodec) scanBinary(src []byte, dst any) error {
-	if len(src) != 8 {
-		return c.scanNull(dst)
+	switch {
+	case len(src) == 8:
+		c.set(dst, Timestamp(binary.BigEndian.Uint64(src)))
+	case c.readsNull:
+		*dst.(*time.Time) = MinTime
+	default:
+		return errNullTime
 	}
-	micros := min(max(int64(binary.BigEndian.Uint64(src)), minMicros), maxMicros)
-	t := timeOf(micros)
+	return nil
+}
+
+// set sets a *time.Time to the nearest time that it may have.
+func (c timeCodec) set(dst any, at Timestamp) {
+	t := timeOf(min(max(int64(at), minMicros), maxMicros))
 	if c.location != time.Local {
 		t = t.In(c.location)
 	}
 	*dst.(*time.Time) = t
-	return nil
-}
-
-func (c timeCodec) scanNull(dst any) error {
-	if !c.readsNull {
-		return errNullTime
-	}
-	*dst.(*time.Time) = MinTime
-	return nil
-}
-
-// boundedTime is a time.Time that pgtype can set to any timestamp.
-type boundedTime time.Time
-
-// ScanTimestamptz implements pgtype.TimestamptzScanner.
-func (t *boundedTime) ScanTimestamptz(v pgtype.Timestamptz) error {
-	return t.ScanTimestamp(pgtype.Timestamp(v))
-}
-
-// ScanTimestamp implements pgtype.TimestampScanner.
-func (t *boundedTime) ScanTimestamp(v pgtype.Timestamp) error {
-	at := v.Time
-	switch {
-	case !v.Valid:
-		return errNullTime
-	case v.InfinityModifier == pgtype.Infinity || v.InfinityModifier == pgtype.Finite && at.After(MaxTime):
-		at = MaxTime
-	case v.InfinityModifier == pgtype.NegativeInfinity || at.Before(MinTime):
-		at = MinTime
-	}
-	*t = boundedTime(at)
-	return nil
 }
 
 // intervalCodec reads every interval into a *time.Duration.
@@ -204,6 +184,11 @@ func (t *Timestamp) ScanTimestamptz(v pgtype.Timestamptz) error {
 		*t = Timestamp(microsOf(v.Time))
 	}
 	return nil
+}
+
+// ScanTimestamp implements pgtype.TimestampScanner.
+func (t *Timestamp) ScanTimestamp(v pgtype.Timestamp) error {
+	return t.ScanTimestamptz(pgtype.Timestamptz(v))
 }
 
 // TimestamptzValue implements pgtype.TimestamptzValuer.

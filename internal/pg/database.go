@@ -10,8 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -77,10 +75,10 @@ type Database struct {
 
 	mu       sync.Mutex // guards the fields below
 	pools    map[*pgxpool.Pool]struct{}
-	sessions map[*netConn]session // open ones
-	resets   int                  // number of resets
-	reset    chan struct{}        // closed by the next reset
-	timeline string               // the latest one of all sessions
+	sessions map[*netConn]struct{} // open ones
+	resets   int                   // number of resets
+	reset    chan struct{}         // closed by the next reset
+	timeline string                // the latest one of all sessions
 }
 
 // endpoint is a URL with the state of its connections.
@@ -88,7 +86,7 @@ type endpoint struct {
 	pool        *pgxpool.Config
 	anyServer   bool // the URL has target_session_attrs=any
 	hasExecMode bool // the URL has a default_query_exec_mode
-	hasMaxConns bool // the URL has a pool_max_conns
+	maxConns    int  // the URL's pool_max_conns; zero: it has none
 	dialer      *dialer
 }
 
@@ -107,7 +105,7 @@ func Open(ctx context.Context, cfg Config) (*Database, error) {
 	db := &Database{
 		log:      cfg.Logger,
 		pools:    make(map[*pgxpool.Pool]struct{}),
-		sessions: make(map[*netConn]session),
+		sessions: make(map[*netConn]struct{}),
 		reset:    make(chan struct{}),
 	}
 	var err error
@@ -134,7 +132,7 @@ func Open(ctx context.Context, cfg Config) (*Database, error) {
 // open makes the endpoint of a URL and reports whether it leads to PostgreSQL without a pooler.
 func (db *Database) open(ctx context.Context, text string, own Config) (e endpoint, direct bool, err error) {
 	if e, err = parseURL(text); err != nil {
-		return e, false, err
+		return e, false, fmt.Errorf("the database URL: %w", err)
 	}
 	cfg := e.pool.ConnConfig
 	// A session that the URL makes read-only does not mean that the server is a standby.
@@ -155,8 +153,8 @@ func (db *Database) open(ctx context.Context, text string, own Config) (e endpoi
 	setDefaults(cfg.RuntimeParams, sessionSettings())
 
 	conn, err := pgx.ConnectConfig(ctx, cfg)
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && (pgErr.Code == "08P01" || pgErr.Code == "42704") { // a startup parameter is refused
+	pgErr, isRefused := errors.AsType[*pgconn.PgError](err)
+	if isRefused && (pgErr.Code == "08P01" || pgErr.Code == "42704") { // of a startup parameter
 		*cfg = *plain
 		conn, err = pgx.ConnectConfig(ctx, cfg)
 		if err == nil {
@@ -171,7 +169,7 @@ func (db *Database) open(ctx context.Context, text string, own Config) (e endpoi
 	if err := conn.QueryRow(ctx, `select pg_backend_pid()`, pgx.QueryExecModeSimpleProtocol).Scan(&pid); err != nil {
 		return e, false, States{}.Wrap("connecting", err)
 	}
-	direct = pid == conn.PgConn().PID() && pgErr == nil
+	direct = pid == conn.PgConn().PID() && !isRefused
 	if !direct {
 		*cfg = *plain
 	}
@@ -179,29 +177,6 @@ func (db *Database) open(ctx context.Context, text string, own Config) (e endpoi
 		cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
 	return e, direct, nil
-}
-
-// quotedValue matches a value in keywords that may have spaces.
-var quotedValue = regexp.MustCompile(`'(?:[^'\\]|\\.)*'`)
-
-// parseURL parses a URL or keywords as libpq takes them. Its errors may quote the text.
-func parseURL(text string) (endpoint, error) {
-	pool, err := pgxpool.ParseConfig(text)
-	if err != nil {
-		return endpoint{}, fmt.Errorf("parsing the database URL: %w", err)
-	}
-	has := func(name string) bool { // pool does not show whether a parameter is in the URL or has a default
-		return regexp.MustCompile(`(^|\s)` + name + `\s*=`).MatchString(quotedValue.ReplaceAllString(text, "''"))
-	}
-	if u, err := url.Parse(text); err == nil && u.Scheme != "" {
-		has = u.Query().Has
-	}
-	return endpoint{
-		pool:        pool,
-		anyServer:   has("target_session_attrs") && pool.ConnConfig.ValidateConnect == nil,
-		hasExecMode: has("default_query_exec_mode"),
-		hasMaxConns: has("pool_max_conns"),
-	}, nil
 }
 
 // setDefaults adds parameters that are not there.
@@ -221,15 +196,10 @@ var permanent = map[string]bool{
 	"42501": true, // insufficient_privilege
 }
 
-// IsPermanent reports whether connecting failed for a reason that an operator has to remove: a wrong password, an unknown database, an
-// invalid URL.
+// IsPermanent reports whether connecting failed for a reason that an operator has to remove: a wrong password, an unknown database.
 func IsPermanent(err error) bool {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
-		return permanent[pgErr.Code]
-	}
-	var parseErr *pgconn.ParseConfigError
-	return errors.As(err, &parseErr)
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && permanent[pgErr.Code]
 }
 
 // errSessionHangs is returned when a session began and its first statement was not answered.
@@ -238,10 +208,8 @@ var errSessionHangs = errors.New("the session began, but its first statement was
 
 // addHooks sets the hooks of the connections of an endpoint, which inspect each new session and the server's messages.
 func (db *Database) addHooks(e *endpoint, notices func(*pgconn.Notice)) {
-	cfg := e.pool.ConnConfig
+	cfg, anyServer, dialer := e.pool.ConnConfig, e.anyServer, e.dialer
 	urlsOwn := cfg.ValidateConnect // for a target_session_attrs of the URL
-	anyServer := e.anyServer
-	dialer := e.dialer
 	cfg.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
 		if urlsOwn != nil {
 			if err := urlsOwn(ctx, conn); err != nil {
@@ -294,8 +262,7 @@ func inspect(ctx context.Context, conn *pgconn.PgConn) (timeline string, isWrita
 		both     = `select ` + readOnly + `, case when pg_is_in_recovery() then '' else left(pg_walfile_name(pg_current_wal_lsn()), 8) end`
 	)
 	results, err := conn.Exec(ctx, both).ReadAll()
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && !conn.IsClosed() { // a server without these functions, which is compatible otherwise
+	if _, ok := errors.AsType[*pgconn.PgError](err); ok && !conn.IsClosed() { // a server without these functions, which is compatible otherwise
 		results, err = conn.Exec(ctx, `select `+readOnly+`, ''`).ReadAll()
 	}
 	if err != nil {
@@ -314,8 +281,8 @@ func (db *Database) addSession(nc *netConn, timeline string, d *dialer) {
 	isPromoted := before != "" && timeline > before
 	var stale []*netConn
 	if isPromoted {
-		for old, other := range db.sessions {
-			if other.timeline >= timeline {
+		for old := range db.sessions {
+			if old.timeline >= timeline {
 				continue
 			}
 			stale = append(stale, old)
@@ -325,7 +292,8 @@ func (db *Database) addSession(nc *netConn, timeline string, d *dialer) {
 		}
 		db.resetLocked()
 	}
-	db.sessions[nc] = session{resets: db.resets, timeline: timeline}
+	nc.session = session{resets: db.resets, timeline: timeline}
+	db.sessions[nc] = struct{}{}
 	db.mu.Unlock()
 	for _, old := range stale {
 		old.limit(time.Now())
@@ -343,18 +311,14 @@ func (db *Database) removeSession(nc *netConn) {
 	delete(db.sessions, nc)
 }
 
-// beginClose forgets a session that is being closed, and limits the time of closing it.
-func (db *Database) beginClose(conn *pgx.Conn) {
-	nc := netConnOf(conn.PgConn())
-	db.removeSession(nc)
-	nc.limit(time.Now().Add(closeTimeout))
-}
+// limitClose limits the time of closing a connection.
+func limitClose(conn *pgx.Conn) { netConnOf(conn.PgConn()).limit(time.Now().Add(closeTimeout)) }
 
 // leaveServerOf resets the pools because the server of conn no longer takes writes, unless there was a reset since conn was made.
 func (db *Database) leaveServerOf(conn *pgconn.PgConn) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	if s, ok := db.sessions[netConnOf(conn)]; ok && s.resets < db.resets {
+	if netConnOf(conn).resets < db.resets {
 		return
 	}
 	db.log.Warn().Msg("the server no longer takes writes: all connections to it are closed")
@@ -389,12 +353,7 @@ func (db *Database) Resets() <-chan struct{} {
 func (db *Database) IsPooled() bool { return !db.direct }
 
 // MaxConns returns the URL's pool_max_conns, 0 when it has none.
-func (db *Database) MaxConns() int {
-	if !db.main.hasMaxConns {
-		return 0
-	}
-	return int(db.main.pool.MaxConns)
-}
+func (db *Database) MaxConns() int { return db.main.maxConns }
 
 // Connect returns a connection of the caller's own, to be closed with Close.
 func (db *Database) Connect(ctx context.Context) (*pgx.Conn, error) { return db.main.connect(ctx) }
@@ -411,7 +370,7 @@ func (e *endpoint) connect(ctx context.Context) (*pgx.Conn, error) {
 
 // Close closes a connection that Connect returned, also after ctx has ended.
 func (db *Database) Close(ctx context.Context, conn *pgx.Conn) {
-	db.beginClose(conn)
+	limitClose(conn)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	_ = conn.Close(ctx) // the connection is of no use any more
@@ -423,6 +382,3 @@ func ping(ctx context.Context, conn *pgx.Conn) error {
 	defer cancel()
 	return conn.Ping(ctx)
 }
-
-// quoted returns a string literal.
-func quoted(value string) string { return "'" + strings.ReplaceAll(value, "'", "''") + "'" }

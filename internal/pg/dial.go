@@ -1,6 +1,7 @@
 package pg
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -75,8 +76,7 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	}
 	inner, err := d.net.DialContext(ctx, network, address)
 	if err != nil {
-		var timeout net.Error
-		if !errors.As(err, &timeout) || !timeout.Timeout() {
+		if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() {
 			d.noteAnswer(address, false)
 		}
 		return nil, err
@@ -131,27 +131,23 @@ func (d *dialer) sortHosts(cfg *pgx.ConnConfig) {
 	slices.SortStableFunc(hosts, func(a, b *pgconn.FallbackConfig) int {
 		silentA, writableA := d.hostState(a)
 		silentB, writableB := d.hostState(b)
-		if silentA != silentB {
-			if silentA {
-				return 1
-			}
-			return -1
-		}
-		return writableB.Compare(writableA)
+		return cmp.Or(cmp.Compare(silentA, silentB), writableB.Compare(writableA))
 	})
 	cfg.Host, cfg.Port, cfg.TLSConfig, cfg.Fallbacks = hosts[0].Host, hosts[0].Port, hosts[0].TLSConfig, hosts[1:]
 }
 
-// hostState reports whether a host does not answer or was left, and when it was writable last. The caller holds mu.
-func (d *dialer) hostState(f *pgconn.FallbackConfig) (isSilent bool, writable time.Time) {
+// hostState returns 1 for a host that does not answer or was left, else 0, and when it was writable last. The caller holds mu.
+func (d *dialer) hostState(f *pgconn.FallbackConfig) (silent int, writable time.Time) {
 	for _, address := range d.addresses(f) {
 		peer := d.peers[address]
-		isSilent = isSilent || peer.isLeft() || !peer.pending.IsZero() && time.Since(peer.pending) > d.timeout/2
+		if peer.isLeft() || !peer.pending.IsZero() && time.Since(peer.pending) > d.timeout/2 {
+			silent = 1
+		}
 		if peer.writable.After(writable) {
 			writable = peer.writable
 		}
 	}
-	return isSilent, writable
+	return silent, writable
 }
 
 // addresses returns the known addresses of a host of the URL. The caller holds mu.
@@ -171,6 +167,7 @@ type netConn struct {
 	net.Conn
 	address string
 	closed  func(*netConn)
+	session // what the Database knows of it, which the Database guards
 
 	mu     sync.Mutex
 	latest time.Time // the latest deadline; zero: no limit

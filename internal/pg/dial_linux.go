@@ -1,6 +1,7 @@
 package pg
 
 import (
+	"errors"
 	"syscall"
 	"time"
 
@@ -17,9 +18,6 @@ func setUserTimeout(d time.Duration) func(network, address string, c syscall.Raw
 		err := c.Control(func(fd uintptr) {
 			failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
 		})
-		if err != nil {
-			return err
-		}
-		return failed
+		return errors.Join(err, failed)
 	}
 }

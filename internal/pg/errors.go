@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -90,11 +91,10 @@ func (own States) Wrap(doing string, err error) error {
 		return nil
 	}
 	sentinel := own.sentinelOf(err)
-	var pgErr *pgconn.PgError
-	switch {
-	case sentinel == nil:
+	if sentinel == nil {
 		return fmt.Errorf("%s: %w", doing, err)
-	case errors.Is(sentinel, ErrInvalid) && errors.As(err, &pgErr):
+	}
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && errors.Is(sentinel, ErrInvalid) {
 		return fmt.Errorf("%s: %w", doing, &InvalidError{Field: pgErr.ColumnName, Detail: cmp.Or(pgErr.Detail, pgErr.Message)})
 	}
 	return fmt.Errorf("%s: %w: %w", doing, sentinel, err)
@@ -102,24 +102,20 @@ func (own States) Wrap(doing string, err error) error {
 
 // sentinelOf returns the error of own, or else of this package, for err, and nil when there is none.
 func (own States) sentinelOf(err error) error {
-	var (
-		connErr *pgconn.ConnectError
-		pgErr   *pgconn.PgError
-		netErr  net.Error
-	)
+	pgErr, isAnswer := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case errors.Is(err, puddle.ErrClosedPool):
 		return ErrClosed
-	case errors.As(err, &connErr): // with any SQLSTATE
+	case errors.As(err, new(*pgconn.ConnectError)): // with any SQLSTATE
 		return ErrUnavailable
-	case errors.As(err, &pgErr):
+	case isAnswer:
 		if strings.HasPrefix(pgErr.Code, "08") { // connection exceptions, which poolers raise, too
 			return ErrUnavailable
 		}
 		return cmp.Or(own[pgErr.Code], common[pgErr.Code])
 	case errors.Is(err, context.Canceled):
 		return nil
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &netErr), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, new(net.Error)), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
 		errors.Is(err, net.ErrClosed), pgconn.SafeToRetry(err):
 		return ErrUnavailable
 	}
@@ -132,25 +128,19 @@ func Rejected(err error) bool {
 	if errors.Is(err, ErrInvalid) || errors.Is(err, ErrKeyReused) || LostRace(err) {
 		return true
 	}
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) || len(pgErr.Code) != 5 {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || len(pgErr.Code) != 5 {
 		return false
 	}
-	switch pgErr.Code[:2] {
-	case "22", // data exception
-		"23", // integrity constraint violation
-		"54", // program limit exceeded
-		"P0": // raised by a trigger
-		return true
-	}
-	return false
+	// Data exception, integrity constraint violation, program limit exceeded, raised by a trigger.
+	return slices.Contains([]string{"22", "23", "54", "P0"}, pgErr.Code[:2])
 }
 
 // LostRace reports whether a transaction wrote nothing because of another one, or because it was cancelled: it may succeed when it is
 // tried again.
 func LostRace(err error) bool {
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
 		return false
 	}
 	if pgErr.Code == "23514" { // check_violation: another transaction has attached a partition for a row that was to go into the default one

@@ -42,21 +42,17 @@ func (l *Listener) IsReceiving() bool { return l.isReceiving.Load() }
 
 // Run listens until ctx ends, on a connection of its own.
 func (l *Listener) Run(ctx context.Context) {
-	for {
+	for ctx.Err() == nil {
 		err := l.listenOnce(ctx)
 		l.isReceiving.Store(false)
-		pause := listenRetry
-		switch {
-		case ctx.Err() != nil:
-			return
-		case errors.Is(err, errReset):
+		if ctx.Err() != nil || errors.Is(err, errReset) {
 			continue
-		case errors.Is(err, errNotReceiving):
-			pause = selfTestInterval
 		}
 		l.Failed(err)
-		if !Pause(ctx, pause) {
-			return
+		if errors.Is(err, errNotReceiving) {
+			Pause(ctx, selfTestInterval)
+		} else {
+			Pause(ctx, listenRetry)
 		}
 	}
 }
@@ -83,10 +79,7 @@ func (l *Listener) listenOnce(ctx context.Context) error {
 	defer l.Database.Close(ctx, conn)
 	own := "agent_test_" + rand.Text() // a channel for the self-test only
 	if err := bounded(ctx, func(ctx context.Context) error {
-		if _, err := conn.Exec(ctx, "listen "+pgx.Identifier{own}.Sanitize(), pgx.QueryExecModeSimpleProtocol); err != nil {
-			return err
-		}
-		_, err := conn.Exec(ctx, "listen "+l.Channel, pgx.QueryExecModeSimpleProtocol)
+		_, err := conn.Exec(ctx, "listen "+pgx.Identifier{own}.Sanitize()+"; listen "+l.Channel, pgx.QueryExecModeSimpleProtocol)
 		return err
 	}); err != nil {
 		return err

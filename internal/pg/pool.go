@@ -19,7 +19,7 @@ type PoolConfig struct {
 }
 
 // A Pool is a pgxpool.Pool whose calls fail with ErrUnconfirmed when they have committed a transaction without the confirmation of the
-// synchronous standby. All calls that can commit are replaced; Acquire and AcquireFunc are not to be used.
+// synchronous standby. Calls that can commit are replaced; Acquire, AcquireFunc, AcquireAllIdle, BeginTx and CopyFrom are not to be used.
 type Pool struct {
 	*pgxpool.Pool
 	db       *Database
@@ -39,7 +39,7 @@ func (db *Database) NewPool(ctx context.Context, cfg PoolConfig) (*Pool, error) 
 		if db.direct {
 			pcfg.ConnConfig.RuntimeParams["lock_timeout"] = value
 		} else {
-			p.prologue = `select set_config('lock_timeout', ` + quoted(value) + `, true)`
+			p.prologue = `select set_config('lock_timeout', '` + value + `', true)`
 		}
 	}
 	pcfg.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
@@ -50,7 +50,7 @@ func (db *Database) NewPool(ctx context.Context, cfg PoolConfig) (*Pool, error) 
 		RegisterTypes(conn.TypeMap())
 		return nil
 	}
-	pcfg.BeforeClose = db.beginClose
+	pcfg.BeforeClose = limitClose
 	pcfg.ShouldPing = func(ctx context.Context, params pgxpool.ShouldPingParams) bool {
 		if params.IdleDuration <= time.Second {
 			return false
@@ -80,29 +80,6 @@ func (db *Database) NewPool(ctx context.Context, cfg PoolConfig) (*Pool, error) 
 // behind a pooler the next one may be in another session, and a setting would stay in this one. The other methods send it themselves.
 func (p *Pool) Prologue() string { return p.prologue }
 
-// Close closes the connections and waits for those in use.
-func (p *Pool) Close() {
-	p.db.mu.Lock()
-	delete(p.db.pools, p.Pool)
-	p.db.mu.Unlock()
-	p.Pool.Close()
-}
-
-// CloseBy is Close, and fails when ctx ends first. Connections in use are then closed when they are released.
-func (p *Pool) CloseBy(ctx context.Context) error {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		p.Close()
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("closing connections: %w", ctx.Err())
-	}
-}
-
 // Pools are the pools of one service, apart by what they are for, so that nothing which takes long stands in the way of something else.
 type Pools []*Pool
 
@@ -123,13 +100,24 @@ func (db *Database) OpenPools(ctx context.Context, wanted ...PoolSpec) (pools Po
 	return pools, nil
 }
 
-// CloseBy closes the pools as Pool.CloseBy does, all of them by the end of ctx.
+// CloseBy closes the connections and waits for those in use. It fails when ctx ends first; they are then closed when they are released.
 func (ps Pools) CloseBy(ctx context.Context) error {
-	var failed []error
-	for _, p := range ps {
-		failed = append(failed, p.CloseBy(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for _, p := range ps {
+			p.db.mu.Lock()
+			delete(p.db.pools, p.Pool)
+			p.db.mu.Unlock()
+			p.Close()
+		}
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("closing connections: %w", ctx.Err())
 	}
-	return errors.Join(failed...)
 }
 
 // Reset has every connection of the pools be made anew.
@@ -200,20 +188,11 @@ func (l *lease) release(err error) error {
 	return err
 }
 
-// Exec is pgxpool.Pool.Exec.
-func (p *Pool) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
-	if p.prologue != "" {
-		rows, _ := p.Query(ctx, sql, args...) // Err returns the error
-		rows.Close()
-		return rows.CommandTag(), rows.Err()
-	}
-	c, err := p.Acquire(ctx)
-	if err != nil {
-		return tag, err
-	}
-	l := lease{c}
-	tag, err = c.Exec(ctx, sql, args...)
-	return tag, l.release(err)
+// Exec is pgxpool.Pool.Exec, for one statement.
+func (p *Pool) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	rows, _ := p.Query(ctx, sql, args...) // Err returns the error
+	rows.Close()
+	return rows.CommandTag(), rows.Err()
 }
 
 // Query is pgxpool.Pool.Query. An unconfirmed commit is reported when the rows are closed.
@@ -261,20 +240,16 @@ func (p *Pool) SendBatch(ctx context.Context, b *pgx.Batch) error {
 }
 
 // Begin is pgxpool.Pool.Begin.
-func (p *Pool) Begin(ctx context.Context) (pgx.Tx, error) { return p.BeginTx(ctx, pgx.TxOptions{}) }
-
-// BeginTx is pgxpool.Pool.BeginTx.
-func (p *Pool) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
+func (p *Pool) Begin(ctx context.Context) (pgx.Tx, error) {
 	c, err := p.Acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
-	tx, err := c.BeginTx(ctx, options)
-	if err == nil && p.prologue != "" {
-		if _, err = tx.Exec(ctx, p.prologue); err != nil {
-			_ = tx.Rollback(ctx) // it returns the same error
-		}
+	var options pgx.TxOptions
+	if p.prologue != "" {
+		options.BeginQuery = "begin; " + p.prologue
 	}
+	tx, err := c.BeginTx(ctx, options)
 	if err != nil {
 		c.Release()
 		return nil, err
