@@ -27,20 +27,8 @@ func envName(flag string) string {
 
 // isSetting reports whether a value can be set through the environment.
 func isSetting(value *kong.Value) bool {
-	return value.Flag != nil && kinds[value.Tag.Type].parse != nil
-}
-
-// settingFlags returns the settings of every command. A setting of several commands has a flag of each.
-func settingFlags(app *kong.Application) []*kong.Flag {
-	var flags []*kong.Flag
-	for _, command := range app.Leaves(false) {
-		for _, flag := range command.Flags {
-			if isSetting(flag.Value) {
-				flags = append(flags, flag)
-			}
-		}
-	}
-	return flags
+	_, isKind := kinds[value.Tag.Type]
+	return value.Flag != nil && isKind
 }
 
 // source reads settings from the environment. kong's own way would read the process's environment, repeat wrong values, which may be
@@ -103,13 +91,13 @@ func (s *source) finish(parsed *kong.Context) error {
 	for _, wrong := range s.wrong {
 		lines = append(lines, s.name(wrong.flag)+": "+wrong.err.Error())
 	}
-	switch len(lines) {
-	case 0:
-		return nil
-	case 1:
+	if len(lines) > 1 {
+		lines = []string{fmt.Sprintf("%d settings are wrong:\n  %s", len(lines), strings.Join(lines, "\n  "))}
+	}
+	if len(lines) > 0 {
 		return usagef("%s", lines[0])
 	}
-	return usagef("%d settings are wrong:\n  %s", len(lines), strings.Join(lines, "\n  "))
+	return nil
 }
 
 // readSecret sets a setting from the file at path.
@@ -137,8 +125,16 @@ func (s *source) readSecret(flag *kong.Flag, path string) error {
 	return nil
 }
 
-// settingMapper is a kong.Mapper that parses a setting by its kind, and leaves errors to src.finish.
-type settingMapper struct{ src *source }
+// settingMapper is a kong.Mapper that parses the settings of one kind, and leaves errors to src.finish.
+type settingMapper struct {
+	kind
+	src *source
+}
+
+// PlaceHolder returns what stands for the value in --help.
+func (m settingMapper) PlaceHolder(flag *kong.Flag) string {
+	return cmp.Or(flag.PlaceHolder, m.placeHolder)
+}
 
 // IsBoolFromValue has kong accept a switch without a value.
 func (m settingMapper) IsBoolFromValue(target reflect.Value) bool {
@@ -155,7 +151,7 @@ func (m settingMapper) Decode(ctx *kong.DecodeContext, target reflect.Value) err
 		}
 		text = token.String()
 	}
-	value, err := kinds[ctx.Value.Tag.Type].parse(text, ctx.Value.Tag)
+	value, err := m.parse(text, ctx.Value.Tag)
 	if err != nil {
 		m.src.wrong = append(m.src.wrong, wrongSetting{ctx.Value.Name, err})
 		return nil
@@ -170,8 +166,7 @@ var reservedVariables = regexp.MustCompile(`^QUEUED_(TEST_.*|SERVICE_HOST|SERVIC
 
 // warnUnknown logs the variables that have the prefix and set nothing: most are typing errors.
 func (s *source) warnUnknown(logger zerolog.Logger, app *kong.Application) {
-	unknown := s.unknown(app)
-	for name, closest := range unknown {
+	for name, closest := range s.unknown(app) {
 		logger.Warn().Str("variable", name).Str("closest", closest).Msg("this variable sets nothing; a typing error?")
 	}
 }
@@ -179,8 +174,12 @@ func (s *source) warnUnknown(logger zerolog.Logger, app *kong.Application) {
 // unknown returns the variables that set nothing in any command, each with the setting whose name is closest.
 func (s *source) unknown(app *kong.Application) map[string]string {
 	var known []string
-	for _, flag := range settingFlags(app) {
-		known = append(known, envName(flag.Name))
+	for _, command := range app.Leaves(false) {
+		for _, flag := range command.Flags {
+			if isSetting(flag.Value) {
+				known = append(known, envName(flag.Name))
+			}
+		}
 	}
 	unknown := map[string]string{}
 	for name, value := range s.env {

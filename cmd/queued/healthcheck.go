@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/alecthomas/kong"
-
 	"github.com/queued/queued/sql"
 )
 
@@ -57,22 +55,13 @@ func (c *healthcheckCmd) Run(ctx context.Context, env *cliEnv, src *source) erro
 type versionCmd struct{}
 
 // Run writes the version to standard output.
-func (versionCmd) Run(env *cliEnv) error { return printVersion(env) }
-
-// versionFlag is --version.
-type versionFlag bool
-
-// IgnoreDefault keeps kong from running the default command when the flag is given.
-func (versionFlag) IgnoreDefault() {}
-
-// BeforeReset writes the version before anything else is parsed.
-func (versionFlag) BeforeReset(app *kong.Kong, env *cliEnv) error {
-	err := printVersion(env)
-	app.Exit(exitOK)
+func (versionCmd) Run(env *cliEnv) error {
+	_, err := fmt.Fprintln(env.stdout, version())
 	return err
 }
 
-func printVersion(env *cliEnv) error {
+// version describes the program and what it was built with.
+func version() string {
 	commit, changes := "unknown", ""
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, setting := range info.Settings {
@@ -84,7 +73,5 @@ func printVersion(env *cliEnv) error {
 			}
 		}
 	}
-	_, err := fmt.Fprintf(env.stdout, "queued %s\ncommit %s%s\n%s %s/%s\n",
-		sql.Version(), commit, changes, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-	return err
+	return fmt.Sprintf("queued %s\ncommit %s%s\n%s %s/%s", sql.Version(), commit, changes, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

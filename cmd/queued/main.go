@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,22 +48,19 @@ func main() {
 // run runs the command that args name until it is done or ctx ends, and returns the exit code. environ has "NAME=value" strings.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	err := runCommand(ctx, args, &cliEnv{environ: environ, stdout: stdout, stderr: stderr})
-	var usage *usageError
+	code := exitFailure
 	switch {
 	case err == nil:
 		return exitOK
 	case errors.Is(err, errReported):
-		return exitFailure
-	case errors.As(err, &usage):
-		_, _ = fmt.Fprintf(stderr, "queued: %s\n", redact(err.Error()))
-		return exitUsage
+		return code
+	case errors.As(err, new(*usageError)):
+		code = exitUsage
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
-		_, _ = fmt.Fprintln(stderr, "queued: interrupted")
-		return exitInterrupted
-	default:
-		_, _ = fmt.Fprintf(stderr, "queued: %s\n", redact(err.Error()))
-		return exitFailure
+		code, err = exitInterrupted, errors.New("interrupted")
 	}
+	_, _ = fmt.Fprintf(stderr, "queued: %s\n", redact(err.Error()))
+	return code
 }
 
 // cliEnv is what a command gets from its process.
@@ -90,7 +88,7 @@ Where to begin: run "queued" alone. It starts a private PostgreSQL, serves on ` 
 
 // cli is the whole command line.
 type cli struct {
-	Version versionFlag `help:"Show the version and exit."`
+	Version kong.VersionFlag `help:"Show the version and exit."`
 
 	Serve       serveCmd       `cmd:"" default:"withargs" help:"Serve the queue over HTTP; the default command."`
 	Migrate     migrateCmd     `cmd:"" help:"Bring the database's schema to this program's version."`
@@ -133,42 +131,24 @@ func newParser(grammar *cli, src *source, options ...kong.Option) (*kong.Kong, e
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, WrapUpperBound: 110}),
 		kong.ValueFormatter(helpText),
 		kong.Resolvers(kong.ResolverFunc(src.resolve)),
-		kong.ExplicitGroups([]kong.Group{
-			{Key: "database", Title: "Database:"},
-			{Key: "http", Title: "HTTP:"},
-			{Key: "queue", Title: "Queue:"},
-			{Key: "limits", Title: "Limits:"},
-			{Key: "log", Title: "Log:"},
-		}),
-		kong.PostBuild(func(k *kong.Kong) error {
-			for _, flag := range settingFlags(k.Model) {
-				flag.Help = settingHelp[flag.Name]
-				if flag.PlaceHolder == "" {
-					flag.PlaceHolder = kinds[flag.Tag.Type].placeHolder
-				}
-			}
-			return nil
-		}),
+		kong.Vars{"version": version()},
 	}, options...)
-	for name := range kinds {
-		options = append(options, kong.NamedMapper(name, settingMapper{src}))
+	for name, kind := range kinds {
+		options = append(options, kong.NamedMapper(name, settingMapper{kind, src}))
 	}
 	return kong.New(grammar, options...)
 }
 
-// helpText is a setting's text in --help: what it does, its default, its variable.
+// helpText is a value's text in --help. That of a setting says what it does, its default and its variable.
 func helpText(value *kong.Value) string {
 	if !isSetting(value) {
 		return value.Help
 	}
 	notes := "$" + envName(value.Name)
-	if value.Default != "" {
-		notes = "default " + value.Default + "; " + notes
+	if byDefault := cmp.Or(value.Tag.Get("unset"), value.Default); byDefault != "" {
+		notes = "default " + byDefault + "; " + notes
 	}
-	if unset := value.Tag.Get("unset"); unset != "" {
-		notes = "default " + unset + "; " + notes
-	}
-	return strings.TrimSuffix(value.Help, ".") + " (" + notes + ")."
+	return strings.TrimSuffix(settingHelp[value.Name], ".") + " (" + notes + ")."
 }
 
 // isConsole reports whether log lines on w are formatted for people.
@@ -178,10 +158,7 @@ func (s *logSettings) isConsole(w io.Writer) bool {
 
 // logger returns a logger to w with times in UTC, to the millisecond.
 func (s *logSettings) logger(w io.Writer, now func() time.Time) zerolog.Logger {
-	level, err := zerolog.ParseLevel(s.LogLevel)
-	if err != nil {
-		level = zerolog.InfoLevel
-	}
+	level, _ := zerolog.ParseLevel(s.LogLevel) // which is one of its choices
 	if s.isConsole(w) {
 		w = zerolog.ConsoleWriter{
 			Out:     w,

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -58,31 +60,19 @@ func (c *migrateCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kon
 		_, err = fmt.Fprintf(env.stdout, "nothing to do: the database is at %s\n", status.Program)
 		return err
 	}
-	_, err = fmt.Fprintf(env.stdout, "migrated from %s to %s\n", orNone(status.Database), status.Program)
+	_, err = fmt.Fprintf(env.stdout, "migrated from %s to %s\n", cmp.Or(status.Database, "none"), status.Program)
 	return err
 }
 
 // printStatus writes the versions and the scripts that a migration would run.
 func printStatus(w io.Writer, db *database, status migrate.Status) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintf(table, "database\t%s\t%s\n", orNone(status.Database), db.about)
+	_, _ = fmt.Fprintf(table, "database\t%s\t%s\n", cmp.Or(status.Database, "none"), db.about)
 	_, _ = fmt.Fprintf(table, "program\t%s\t\n", status.Program)
+	pending := status.Pending
 	if !status.Due() {
-		_, _ = fmt.Fprintf(table, "to run\tnothing\t\n")
+		pending = []string{"nothing"}
 	}
-	for i, script := range status.Pending {
-		label := ""
-		if i == 0 {
-			label = "to run"
-		}
-		_, _ = fmt.Fprintf(table, "%s\t%s\t\n", label, script)
-	}
+	_, _ = fmt.Fprintf(table, "to run\t%s\t\n", strings.Join(pending, "\t\n\t"))
 	return table.Flush()
-}
-
-func orNone(version string) string {
-	if version == "" {
-		return "none"
-	}
-	return version
 }

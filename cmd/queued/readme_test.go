@@ -43,7 +43,7 @@ func settingsTable(t *testing.T) []string {
 		case flag.IsBool():
 			text = "`false`"
 		}
-		rows = append(rows, fmt.Sprintf("| `%s` | `--%s` | %s | %s |", envName(flag.Name), flag.Name, text, strings.TrimSuffix(flag.Help, ".")))
+		rows = append(rows, fmt.Sprintf("| `%s` | `--%s` | %s | %s |", envName(flag.Name), flag.Name, text, strings.TrimSuffix(settingHelp[flag.Name], ".")))
 	}
 	return rows
 }

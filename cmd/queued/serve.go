@@ -36,12 +36,8 @@ const (
 	maxStartPause = 5 * time.Second
 )
 
-var (
-	// errUnclean is wrapped by the errors of a shutdown.
-	errUnclean = errors.New("the stop was not clean")
-	// errUnexpectedExit stands for the error of a part that ended without one before the shutdown.
-	errUnexpectedExit = errors.New("it ended without an error before the shutdown")
-)
+// errUnclean is wrapped by the errors of a shutdown.
+var errUnclean = errors.New("the stop was not clean")
 
 // serveCmd serves the queue over HTTP until it is told to stop.
 type serveCmd struct {
@@ -57,12 +53,11 @@ func (c *serveCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.
 	src.warnUnknown(logger, app.Model)
 
 	err := c.serve(ctx, env, src.name("listen"), logger)
-	var usage *usageError
 	switch {
 	case err == nil:
 		logger.Info().Msg("stopped")
 		return nil
-	case errors.As(err, &usage):
+	case errors.As(err, new(*usageError)):
 		return err
 	case ctx.Err() != nil && errors.Is(err, context.Canceled) && !errors.Is(err, errUnclean):
 		logger.Info().Msg("stopped before it was ready")
@@ -200,7 +195,7 @@ func (c *serveCmd) migrate(ctx context.Context, db *database, logger zerolog.Log
 	}
 	if status.Due() {
 		return fmt.Errorf("the schema of %s is at version %s and this program needs %s: run \"queued migrate\", "+
-			"or start without --no-migrate (QUEUED_NO_MIGRATE)", db.about, orNone(status.Database), status.Program)
+			"or start without --no-migrate (QUEUED_NO_MIGRATE)", db.about, cmp.Or(status.Database, "none"), status.Program)
 	}
 	return nil
 }
@@ -236,9 +231,9 @@ func (s *server) run(ctx context.Context, ready func()) error {
 	case <-stopped:
 		s.logger.Info().Msg("stopping: finishing what is under way; a second signal ends it at once")
 	case <-loops.done:
-		failure = fmt.Errorf("the loops ended: %w", cmp.Or(loops.err, errUnexpectedExit))
+		failure = fmt.Errorf("the loops ended: %w", cmp.Or(loops.err, errors.New("before the shutdown, without an error")))
 	case <-s.http.serving.done:
-		failure = fmt.Errorf("serving HTTP ended: %w", cmp.Or(s.http.serving.err, errUnexpectedExit))
+		failure = fmt.Errorf("serving HTTP ended: %w", s.http.serving.err)
 	case <-s.db.ended():
 		failure = s.db.server.Err()
 	}
@@ -264,10 +259,9 @@ func (s *server) run(ctx context.Context, ready func()) error {
 	case <-ctx.Done():
 		err = errors.Join(err, fmt.Errorf("%w: the loops did not end", errUnclean))
 	}
-	schedulesClosed := start(func() error { return s.schedules.Close(ctx) })
-	closeErr := s.svc.Close(ctx)
-	<-schedulesClosed.done
-	if closeErr = errors.Join(schedulesClosed.err, closeErr); closeErr != nil {
+	var schedules errgroup.Group // closes at the same time
+	schedules.Go(func() error { return s.schedules.Close(ctx) })
+	if closeErr := errors.Join(s.svc.Close(ctx), schedules.Wait()); closeErr != nil {
 		err = errors.Join(err, fmt.Errorf("%w: %w", errUnclean, closeErr))
 	}
 	return errors.Join(failure, err)

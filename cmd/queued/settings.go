@@ -3,105 +3,75 @@ package main
 import "time"
 
 // settings are the settings of serve. Each field is a flag, named after the field, and an environment variable, named after the flag
-// in capitals with QUEUED_ before it. settingHelp has its text in --help and the README. The tag type is its kind (see kinds), which
-// the tags min, max, off and choices narrow; the tag unset is the note on a default that is none of its values.
+// in capitals with QUEUED_ before it. settingHelp says what it does. The tag type is its kind (see kinds), which the tags min, max, off
+// and choices narrow; the tag unset is the note on a default that is none of its values: the field is then zero. Off is negative.
 type settings struct {
-	databaseSettings `embed:"" group:"database"`
-	serverSettings   `embed:"" group:"database"`
-	httpSettings     `embed:"" group:"http"`
-	queueSettings    `embed:"" group:"queue"`
-	limitSettings    `embed:"" group:"limits"`
-	logSettings      `embed:"" group:"log"`
+	databaseSettings `embed:"" group:"Database:"`
+	serverSettings   `embed:"" group:"Database:"`
+	httpSettings     `embed:"" group:"HTTP:"`
+	queueSettings    `embed:"" group:"Queue:"`
+	limitSettings    `embed:"" group:"Limits:"`
+	logSettings      `embed:"" group:"Log:"`
 }
 
-// databaseSettings say where the events are.
+// databaseSettings say where the events are. Here and below, a field of the name …File names a file that holds the field before it, into
+// which src.finish reads it.
 type databaseSettings struct {
-	// DatabaseURL leads to PostgreSQL; empty: a private one.
-	DatabaseURL string `type:"database-url" unset:"none: a private PostgreSQL"`
-	// DatabaseURLFile holds the database URL; src.finish reads it into DatabaseURL.
+	DatabaseURL     string `type:"database-url" unset:"none: a private PostgreSQL"`
 	DatabaseURLFile string `type:"path"`
-	// DataDir has the files of the private PostgreSQL; empty: embedded.DefaultDataDir().
-	DataDir string `type:"path" placeholder:"DIR" unset:"/var/lib/queued for root, else ~/.local/share/queued"`
+	DataDir         string `type:"path" placeholder:"DIR" unset:"/var/lib/queued for root, else ~/.local/share/queued"`
 }
 
 // serverSettings say how serve uses the database.
 type serverSettings struct {
-	// ListenURL leads to the same database without a pooler; empty: DatabaseURL.
-	ListenURL string `type:"database-url" unset:"none: the database URL"`
-	// ListenURLFile holds the URL to listen at; src.finish reads it into ListenURL.
-	ListenURLFile string `type:"path"`
-	// StartTimeout bounds the wait for a database that cannot be reached.
-	StartTimeout time.Duration `type:"duration" default:"5m"`
-	// RequireSync has /readyz fail while commits wait for no synchronous standby.
-	RequireSync bool `type:"switch"`
-	// NoMigrate leaves the schema as it is.
-	NoMigrate bool `type:"switch"`
+	ListenURL     string        `type:"database-url" unset:"none: the database URL"`
+	ListenURLFile string        `type:"path"`
+	StartTimeout  time.Duration `type:"duration" default:"5m"`
+	RequireSync   bool          `type:"switch"`
+	NoMigrate     bool          `type:"switch"`
 }
 
 // listenSettings are the settings that serve and healthcheck share.
 type listenSettings struct {
-	// Listen is the host and port of the HTTP server.
 	Listen string `type:"listen" default:"127.0.0.1:8080"`
 }
 
 // httpSettings are about the HTTP server.
 type httpSettings struct {
-	listenSettings `embed:""`
-	// APIKey is the bearer token of every call; empty: none is needed.
-	APIKey string `type:"secret"`
-	// APIKeyFile holds the API key; src.finish reads it into APIKey.
-	APIKeyFile string `type:"path"`
-	// DrainDelay is the time between a stop signal and the close of the port.
-	DrainDelay time.Duration `type:"duration" min:"0s" default:"0s"`
-	// ShutdownTimeout bounds the time that requests have after the close of the port.
+	listenSettings  `embed:""`
+	APIKey          string        `type:"secret"`
+	APIKeyFile      string        `type:"path"`
+	DrainDelay      time.Duration `type:"duration" min:"0s" default:"0s"`
 	ShutdownTimeout time.Duration `type:"duration" default:"30s"`
-	// AccessLog is which requests are logged at info: all, or all but successful busy calls that are not slow.
-	AccessLog string `type:"choice" choices:"slow,all" placeholder:"WHICH" default:"slow"`
+	AccessLog       string        `type:"choice" choices:"slow,all" placeholder:"WHICH" default:"slow"`
 }
 
 // queueSettings are about events and schedules.
 type queueSettings struct {
-	// MaxAttempts is the number of claims of an event whose queue and whose insert do not say otherwise.
-	MaxAttempts int `type:"count" min:"1" max:"2147483647" default:"3"`
-	// SweepInterval is the time between two sweeps; negative: none.
-	SweepInterval time.Duration `type:"duration" min:"100ms" off:"" default:"10s"`
-	// MaxVTAge is the time after its vt at which an event expires; zero: never.
-	MaxVTAge time.Duration `type:"duration" unset:"none: only exhausted attempts expire events"`
-	// HistoryRetention is the age at which history is pruned; zero: never.
-	HistoryRetention time.Duration `type:"duration" unset:"none: kept for ever"`
-	// KeyRetention is the life of an idempotency key.
-	KeyRetention time.Duration `type:"duration" max:"87600h" default:"24h"`
-	// MisfireGrace is how late an occurrence may fire without being misfired.
-	MisfireGrace time.Duration `type:"duration" default:"1m"`
-	// OccurrenceRetention is the age at which occurrences are pruned; negative: never.
+	MaxAttempts         int           `type:"count" min:"1" max:"2147483647" default:"3"`
+	SweepInterval       time.Duration `type:"duration" min:"100ms" off:"" default:"10s"`
+	MaxVTAge            time.Duration `type:"duration" unset:"none: only exhausted attempts expire events"`
+	HistoryRetention    time.Duration `type:"duration" unset:"none: kept for ever"`
+	KeyRetention        time.Duration `type:"duration" max:"87600h" default:"24h"`
+	MisfireGrace        time.Duration `type:"duration" default:"1m"`
 	OccurrenceRetention time.Duration `type:"duration" min:"48h" off:"" default:"2160h"`
 }
 
 // limitSettings bound what requests use.
 type limitSettings struct {
-	// MaxBody is the size in bytes of a request body other than a batch.
-	MaxBody int64 `type:"size" max:"256MiB" default:"1MiB"`
-	// MaxBatchBody is the size in bytes of a batch's body.
-	MaxBatchBody int64 `type:"size" max:"1GiB" default:"8MiB"`
-	// MaxBatch is the number of elements of a batch.
-	MaxBatch int `type:"count" min:"1" max:"1000" default:"1000"`
-	// MaxDepth is the number of levels of nested JSON.
-	MaxDepth int `type:"count" min:"1" max:"1000" default:"64"`
-	// RequestTimeout bounds a request, besides the wait that it asks for.
+	MaxBody        int64         `type:"size" max:"256MiB" default:"1MiB"`
+	MaxBatchBody   int64         `type:"size" max:"1GiB" default:"8MiB"`
+	MaxBatch       int           `type:"count" min:"1" max:"1000" default:"1000"`
+	MaxDepth       int           `type:"count" min:"1" max:"1000" default:"64"`
 	RequestTimeout time.Duration `type:"duration" max:"24h" default:"15s"`
-	// MaxPending is the number of bytes that may wait for their group commit.
-	MaxPending int64 `type:"size" max:"64GiB" default:"64MiB"`
-	// QueryTimeout bounds a listing, a count or a search of history.
-	QueryTimeout time.Duration `type:"duration" max:"24h" default:"5s"`
-	// MaxConns is the number of connections of the queue; zero: the URL's pool_max_conns, or 16.
-	MaxConns int `type:"count" min:"2" max:"10000" unset:"16, or what pool_max_conns in the database URL says"`
+	MaxPending     int64         `type:"size" max:"64GiB" default:"64MiB"`
+	QueryTimeout   time.Duration `type:"duration" max:"24h" default:"5s"`
+	MaxConns       int           `type:"count" min:"2" max:"10000" unset:"16, or what pool_max_conns in the database URL says"`
 }
 
 // logSettings are about the lines on standard error.
 type logSettings struct {
-	// LogLevel is the lowest level that is logged.
-	LogLevel string `type:"choice" choices:"trace,debug,info,warn,error" placeholder:"LEVEL" default:"info"`
-	// LogFormat is how lines are written.
+	LogLevel  string `type:"choice" choices:"trace,debug,info,warn,error" placeholder:"LEVEL" default:"info"`
 	LogFormat string `type:"choice" choices:"auto,json,console" placeholder:"FORMAT" default:"auto"`
 }
 
