@@ -426,21 +426,18 @@ func (s *Service) pauseFaulty(ctx context.Context, reasons map[int64]string) err
 
 // isFault reports whether an error comes from the data of a schedule, and will come again: PostgreSQL or this package refuses it.
 func isFault(err error) bool {
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
-		return errors.Is(err, ErrInvalid)
-	}
-	return slices.Contains([]string{"22", "23", "54", "P0", "QD"}, pgErr.Code[:min(2, len(pgErr.Code))])
+	err = wrap("", err)
+	return pg.Rejected(err) && !pg.LostRace(err) || errors.Is(err, ErrNotFound)
 }
 
 // reason returns an error as the StatusReason of the schedule that it pauses.
 func reason(err error) string {
 	var invalid *InvalidError
-	if errors.As(err, &invalid) {
-		return strings.TrimPrefix(invalid.Error(), ": ")
-	}
 	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
+	switch {
+	case errors.As(err, &invalid):
+		return strings.TrimPrefix(invalid.Error(), ": ")
+	case errors.As(err, &pgErr):
 		return pgErr.Message
 	}
 	return err.Error()

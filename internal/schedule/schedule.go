@@ -8,26 +8,22 @@ import (
 	"github.com/queued/queued/internal/pg"
 )
 
-// Kind is how a schedule's times are given.
-type Kind string
-
-// Status is the status of a schedule.
-type Status string
-
-// Misfire decides on missed occurrences: those still due Config.MisfireGrace after their time. What does not fire is recorded as skipped.
-type Misfire string
-
-// Gap decides on a civil time that a zone leaves out.
-type Gap string
-
-// Overlap decides on a civil time that a zone has twice.
-type Overlap string
-
-// Leap decides on a yearly 29 February in a common year.
-type Leap string
-
-// OccurrenceStatus is the status of an occurrence, which follows its event.
-type OccurrenceStatus string
+type (
+	// Kind is how a schedule's times are given.
+	Kind string
+	// Status is the status of a schedule.
+	Status string
+	// Misfire decides on missed occurrences: those still due Config.MisfireGrace after their time. What does not fire is recorded as skipped.
+	Misfire string
+	// Gap decides on a civil time that a zone leaves out.
+	Gap string
+	// Overlap decides on a civil time that a zone has twice.
+	Overlap string
+	// Leap decides on a yearly 29 February in a common year.
+	Leap string
+	// OccurrenceStatus is the status of an occurrence, which follows its event.
+	OccurrenceStatus string
+)
 
 // The values of these types, as HTTP and SQL have them.
 const (

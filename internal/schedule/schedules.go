@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -135,7 +136,7 @@ func (s Spec) request() (request, oldHash string, err error) {
 	return string(text), hex.EncodeToString(sum[:]), err
 }
 
-// check sets the defaults of a spec, and fails with an *InvalidError where it contradicts itself.
+// check sets the defaults of a spec, and fails with an *InvalidError where it contradicts itself. The database checks single values.
 func (s *Spec) check() (Kind, error) {
 	invalid := func(field, detail string) (Kind, error) { return "", &InvalidError{Field: field, Detail: detail} }
 	s.Queue = cmp.Or(s.Queue, "default")
@@ -144,16 +145,6 @@ func (s *Spec) check() (Kind, error) {
 	s.Overlap = cmp.Or(s.Overlap, OverlapFirst)
 	s.Leap = cmp.Or(s.Leap, LeapFeb28)
 	switch {
-	case !slices.Contains([]Misfire{MisfireOnce, MisfireAll, MisfireSkip}, s.Misfire):
-		return invalid("misfire", "must be once, all or skip")
-	case !slices.Contains([]Gap{GapForward, GapNext, GapSkip}, s.Gap):
-		return invalid("gap", "must be forward, next or skip")
-	case !slices.Contains([]Overlap{OverlapFirst, OverlapLast}, s.Overlap):
-		return invalid("overlap", "must be first or last")
-	case !slices.Contains([]Leap{LeapFeb28, LeapMar1, LeapSkip}, s.Leap):
-		return invalid("leap", "must be feb28, mar1 or skip")
-	case s.Count < 0:
-		return invalid("count", "must be at least 1")
 	case len(s.Event) == 0:
 		return invalid("event", "must be a JSON object")
 	case s.Starts != nil && s.Ends != nil && s.Starts.IsInstant == s.Ends.IsInstant && s.Ends.Time.Before(s.Starts.Time):
@@ -295,29 +286,13 @@ func (p PatchParams) apply(spec Spec) Spec {
 	case p.RRule != nil && *p.RRule != "", p.At != nil && *p.At != nil:
 		spec.Cron = ""
 	}
-	set(&spec.Name, p.Name)
-	set(&spec.Queue, p.Queue)
-	set(&spec.Type, p.Type)
-	set(&spec.Priority, p.Priority)
-	set(&spec.Event, p.Event)
-	set(&spec.At, p.At)
-	set(&spec.RRule, p.RRule)
-	set(&spec.Cron, p.Cron)
-	set(&spec.Timezone, p.Timezone)
-	set(&spec.Starts, p.Starts)
-	set(&spec.Ends, p.Ends)
-	set(&spec.Count, p.Count)
-	set(&spec.Misfire, p.Misfire)
-	set(&spec.Gap, p.Gap)
-	set(&spec.Overlap, p.Overlap)
-	set(&spec.Leap, p.Leap)
-	return spec
-}
-
-func set[T any](field, to *T) {
-	if to != nil {
-		*field = *to
+	from, to := reflect.ValueOf(p), reflect.ValueOf(&spec).Elem()
+	for i := range to.NumField() { // the fields of PatchParams have the names of those of Spec, and point to their values
+		if change := from.FieldByName(to.Type().Field(i).Name); change.IsValid() && !change.IsNil() {
+			to.Field(i).Set(change.Elem())
+		}
 	}
+	return spec
 }
 
 // Pause keeps a schedule from firing until it is resumed. Repeated, it changes nothing. It fails with ErrNotFound and ErrEnded.

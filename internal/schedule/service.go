@@ -14,30 +14,22 @@ import (
 	"github.com/queued/queued/internal/pg"
 )
 
+// Defaults and bounds.
 const (
-	// DefaultMisfireGrace is how late an occurrence may be before it counts as missed.
-	DefaultMisfireGrace = time.Minute
-	// DefaultQueryTimeout bounds one listing, and the expansion of one schedule.
-	DefaultQueryTimeout = 5 * time.Second
-	// DefaultCallTimeout bounds any other call.
-	DefaultCallTimeout = 15 * time.Second
-	// DefaultMaxConns is the most connections a service opens for calls. While it runs it opens up to loopConns more, one to listen, and one
-	// for each check of the zones.
-	DefaultMaxConns = 4
-	// loopConns is the number of connections of the loops: one fires, one prunes.
-	loopConns = 2
-	// DefaultPage is the size of a page unless given.
-	DefaultPage = 100
-	// MaxPage is the greatest size of a page.
-	MaxPage = 1000
-	// DefaultUpcoming is how many instants a preview has unless given.
-	DefaultUpcoming = 10
-	// MaxUpcoming is the most instants to come that one call returns.
-	MaxUpcoming = 1000
-	// MinRetention is the shortest time that occurrences are kept: a change of zone could bring back the time of a later one.
-	MinRetention = 48 * time.Hour
-	// closeGrace is how long calls may take to end once they are cancelled.
-	closeGrace = time.Second
+	DefaultMisfireGrace = time.Minute      // how late an occurrence may be before it counts as missed
+	DefaultQueryTimeout = 5 * time.Second  // of one listing, and of the expansion of one schedule
+	DefaultCallTimeout  = 15 * time.Second // of any other call
+	DefaultMaxConns     = 4                // connections for calls; a service that runs opens loopConns more, one to listen, and one for each check of the zones
+	DefaultPage         = pg.DefaultPage   // rows of a page unless said otherwise
+	MaxPage             = pg.MaxPage       // rows of a page
+	DefaultUpcoming     = 10               // instants of a preview unless said otherwise
+	MaxUpcoming         = 1000             // instants to come that one call returns
+	MinRetention        = 48 * time.Hour   // how long occurrences are kept at least: a change of zone could bring back the time of a later one
+)
+
+const (
+	loopConns  = 2           // connections of the loops: one fires, one prunes
+	closeGrace = time.Second // how long calls may take to end once they are cancelled
 )
 
 // Config configures a Service. All fields but DatabaseURL or Database may be zero.
