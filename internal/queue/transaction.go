@@ -27,7 +27,12 @@ type transaction struct {
 	later   map[string]bool              // queues that get something claimable later
 	lanes   map[watermark.Lane]time.Time // where something is inserted, and its earliest vt of those that were given; zero: none was
 	counts  map[string]*Counters
+	hasAcks bool
 	acked   map[executionKey]*executionSum // the attempts that acks have ended
+
+	recorded  map[executionKey]*executionSum // the statistics of earlier transactions that this one writes
+	elsewhere map[string]bool                // queues that other processes are to be notified of
+	notified  map[string]bool                // queues that this transaction notifies of
 }
 
 // pendingInsert is an event on its way into a queue, and the claim that gets it at once, if one does.
@@ -40,6 +45,25 @@ type pendingInsert struct {
 	slot   int        // its place among the events of the claim
 }
 
+// add has the statements for operations join the transaction, in the order in which they run. What takes a lock that
+// other transactions wait for belongs at the end, so that it is held for the commit alone.
+func (tx *transaction) add(ops []*operation) {
+	for _, op := range ops {
+		op.err = nil
+		if op.claim != nil {
+			op.claim.found = found{} // by a commit that failed
+			if op.claim.isOffer {
+				tx.offers[op.claim.Queue] = op
+			}
+		}
+	}
+	tx.addAcks(ops)
+	tx.addInserts(ops)
+	tx.addClaims(ops)
+	tx.addExecutions()
+	tx.addNotification()
+}
+
 // commit runs operations in one transaction and one round trip, and fills in their results. An error says that nothing was written, or that it is
 // unknown whether it was. What was committed for an operation and cannot be read concerns that operation alone: see operation.err.
 func (s *Service) commit(ctx context.Context, pool *pg.Pool, ops []*operation) error {
@@ -50,37 +74,7 @@ func (s *Service) commit(ctx context.Context, pool *pg.Pool, ops []*operation) e
 	if prologue := pool.Prologue(); prologue != "" {
 		tx.batch.Queue(prologue)
 	}
-	for _, op := range ops {
-		op.err = nil
-		if op.claim != nil {
-			op.claim.found = found{} // by a commit that failed
-			if op.claim.isOffer {
-				tx.offers[op.claim.Queue] = op
-			}
-		}
-	}
-	hasAcks := tx.queueAcks(ops)
-	tx.queueInserts(ops)
-	for _, op := range ops {
-		if op.claim != nil && op.claim.handedOver == 0 {
-			tx.queueClaim(op)
-		}
-	}
-	var recorded map[executionKey]*executionSum
-	if hasAcks {
-		if recorded = s.executions.take(recordInterval); len(recorded) > 0 {
-			tx.batch.Queue(recordSQL, s.recordArgs(recorded)...)
-		}
-	}
-	// Other processes need not hear of what offers take here. Whether they take all of it is known afterwards.
-	elsewhere := maps.Clone(tx.touched)
-	for queue := range tx.offers {
-		delete(elsewhere, queue)
-	}
-	notified, _ := s.notifier.due(elsewhere)
-	if len(notified) > 0 {
-		tx.batch.Queue(notifySQL, slices.Collect(maps.Keys(notified)), s.name)
-	}
+	tx.add(ops)
 	err := pool.SendBatch(ctx, tx.batch)
 	if errors.Is(err, pg.ErrUnconfirmed) { // it is committed and visible, and may be lost by a failover
 		for _, op := range ops {
@@ -91,20 +85,59 @@ func (s *Service) commit(ctx context.Context, pool *pg.Pool, ops []*operation) e
 		err = nil
 	}
 	if err != nil {
-		maps.DeleteFunc(notified, func(queue string, _ bool) bool { return tx.touched[queue] })
-		s.notifier.add(notified) // those of earlier commits
-		s.executions.restore(recorded)
+		tx.undo()
 		return wrap("writing to the queue", err)
 	}
-	if len(notified) > 0 {
-		elsewhere = nil
-	}
-	tx.announce(elsewhere)
+	tx.announce()
 	return nil
 }
 
-// announce counts what was committed, and wakes those who wait for it, in other processes on the given queues.
-func (tx *transaction) announce(elsewhere map[string]bool) {
+// query has a statement join the transaction. read is called for each row of its result, and done after the last one.
+func (tx *transaction) query(sql string, args []any, read func(*pg.RowReader), done func()) {
+	tx.batch.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+		r := pg.NewRowReader(rows)
+		for rows.Next() {
+			read(r)
+		}
+		err := rows.Err()
+		if err == nil {
+			done()
+		}
+		return err
+	})
+}
+
+// addExecutions writes the statistics that have gathered, if there are acks: these add to them.
+func (tx *transaction) addExecutions() {
+	if !tx.hasAcks {
+		return
+	}
+	if tx.recorded = tx.svc.executions.take(recordInterval); len(tx.recorded) > 0 {
+		tx.batch.Queue(recordSQL, tx.svc.recordArgs(tx.recorded)...)
+	}
+}
+
+// addNotification notifies other processes, if it is time for that, but not of what offers take here: whether they take all of it is known
+// afterwards.
+func (tx *transaction) addNotification() {
+	tx.elsewhere = maps.Clone(tx.touched)
+	for queue := range tx.offers {
+		delete(tx.elsewhere, queue)
+	}
+	if tx.notified, _ = tx.svc.notifier.due(tx.elsewhere); len(tx.notified) > 0 {
+		tx.batch.Queue(notifySQL, slices.Collect(maps.Keys(tx.notified)), tx.svc.name)
+	}
+}
+
+// undo puts back what the transaction took along and has not written.
+func (tx *transaction) undo() {
+	maps.DeleteFunc(tx.notified, func(queue string, _ bool) bool { return tx.touched[queue] })
+	tx.svc.notifier.add(tx.notified) // those of earlier commits
+	tx.svc.executions.restore(tx.recorded)
+}
+
+// announce counts what was committed, and wakes those who wait for it.
+func (tx *transaction) announce() {
 	s := tx.svc
 	for queue, n := range tx.counts {
 		s.counters.add(queue, *n)
@@ -121,7 +154,9 @@ func (tx *transaction) announce(elsewhere map[string]bool) {
 		}
 	}
 	s.wakeHere(tx.touched)
-	s.notifier.add(elsewhere)
+	if len(tx.notified) == 0 {
+		s.notifier.add(tx.elsewhere)
+	}
 }
 
 // count returns what the transaction has done with a queue.
@@ -134,7 +169,8 @@ func (tx *transaction) count(queue string) *Counters {
 	return c
 }
 
-func (tx *transaction) queueInserts(ops []*operation) {
+// addInserts inserts the events of all operations, and claims at once what offers take of them.
+func (tx *transaction) addInserts(ops []*operation) {
 	n := 0
 	for _, op := range ops {
 		n += len(op.inserts)
@@ -182,25 +218,23 @@ func (tx *transaction) queueInserts(ops []*operation) {
 		}
 	}
 	// The service wakes waiters itself: a notifying commit takes a lock that the whole server shares.
-	tx.batch.Queue(`
+	i := 0
+	tx.query(`
 		select id, vt, enqueued_at, event_ts, event, claimed, replayed
 		from agent.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8)`,
-		events, queues, delays, vts, leases, workers, options, tx.svc.cfg.KeyRetention).Query(func(rows pgx.Rows) error {
-		r := pg.NewRowReader(rows)
-		i := 0
-		for ; i < n && rows.Next(); i++ {
+		[]any{events, queues, delays, vts, leases, workers, options, tx.svc.cfg.KeyRetention}, func(r *pg.RowReader) {
+			if i == n { // more rows than events
+				return
+			}
 			if err := tx.readInserted(r, &tx.inserts[i]); err != nil {
 				tx.inserts[i].op.unreadable(err)
 			}
-		}
-		if err := rows.Err(); err != nil {
-			return err
-		}
-		for ; i < n; i++ {
-			tx.inserts[i].op.unreadable(errNoAnswer)
-		}
-		return nil
-	})
+			i++
+		}, func() {
+			for ; i < n; i++ {
+				tx.inserts[i].op.unreadable(errNoAnswer)
+			}
+		})
 }
 
 // noteLane notes that something is inserted into a lane, claimable from vt on (nil: not said).
@@ -316,9 +350,8 @@ func (e *InsertParams) options() *string {
 // untimed is the time of an attempt that did not end with this ack.
 const untimed time.Duration = math.MinInt64
 
-// queueAcks acks the events of all operations in the order of their ids, so that no two transactions wait for each other. It reports whether
-// there are any.
-func (tx *transaction) queueAcks(ops []*operation) bool {
+// addAcks acks the events of all operations in the order of their ids, so that no two transactions wait for each other.
+func (tx *transaction) addAcks(ops []*operation) {
 	type pendingAck struct {
 		*Ack
 		op     *operation
@@ -334,8 +367,9 @@ func (tx *transaction) queueAcks(ops []*operation) bool {
 		}
 	}
 	if len(acks) == 0 {
-		return false
+		return
 	}
+	tx.hasAcks = true
 	slices.SortStableFunc(acks, func(a, b pendingAck) int { return cmp.Compare(a.ID, b.ID) })
 	ids, receipts := make([]int64, len(acks)), make([]*string, len(acks))
 	var results []*string
@@ -346,49 +380,40 @@ func (tx *transaction) queueAcks(ops []*operation) bool {
 		}
 		set(&results, len(acks), i, jsonArg(a.Result))
 	}
-	tx.batch.Queue(`
-		select ord, status, queue, repeated, type, worker, took
-		from agent.ack_events($1, $2, $3::text[]::jsonb[])`, ids, receipts, results).Query(func(rows pgx.Rows) error {
-		r := pg.NewRowReader(rows)
-		var (
-			ord           int
-			status, queue string
-			repeated      bool
-			key           executionKey
-			took          time.Duration
-		)
-		for rows.Next() {
+	var ( // of a row
+		ord           int
+		status, queue string
+		repeated      bool
+		key           executionKey
+		took          time.Duration
+	)
+	tx.query(`select ord, status, queue, repeated, type, worker, took from agent.ack_events($1, $2, $3::text[]::jsonb[])`,
+		[]any{ids, receipts, results}, func(r *pg.RowReader) {
 			ord, status, queue, key, took = 0, "", "", executionKey{}, untimed
 			err := r.Read(&ord, &status, &queue, &repeated, &key.typ, &key.worker, &took)
 			if ord < 1 || ord > len(acks) || acks[ord-1].result.ID != 0 { // the first row counts
-				continue
+				return
 			}
 			a := acks[ord-1]
 			if err == nil {
 				*a.result, err = ackResult(a.ID, status)
 			}
-			if err != nil {
+			switch {
+			case err != nil:
 				a.op.unreadable(err)
-				continue
-			}
-			if !repeated {
+			case !repeated:
 				tx.count(queue).Acked++
 				if took != untimed {
 					addExecution(tx.acked, key, executionSum{cycles: 1, total: took, fastest: took, longest: took, latest: took})
 				}
 			}
-		}
-		if err := rows.Err(); err != nil {
-			return err
-		}
-		for _, a := range acks {
-			if a.result.ID == 0 {
-				a.op.unreadable(errNoAnswer)
+		}, func() {
+			for _, a := range acks {
+				if a.result.ID == 0 {
+					a.op.unreadable(errNoAnswer)
+				}
 			}
-		}
-		return nil
-	})
-	return true
+		})
 }
 
 // ackResult is what agent.ack_events means by a status.
@@ -405,18 +430,27 @@ func ackResult(id int64, status string) (AckResult, error) {
 	}
 }
 
-func (tx *transaction) queueClaim(op *operation) {
+// addClaims makes the claims that inserts have not served.
+func (tx *transaction) addClaims(ops []*operation) {
+	for _, op := range ops {
+		if op.claim != nil && op.claim.handedOver == 0 {
+			tx.addClaim(op)
+		}
+	}
+}
+
+func (tx *transaction) addClaim(op *operation) {
 	c := op.claim
-	tx.batch.Queue(`
+	var priorVT time.Time
+	bytes := 0
+	tx.query(`
 		select id, attempts, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
 			type, source, priority, key, max_attempts, expires_at, worker, occurrence, prior_vt
 		from agent.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
-		c.Queue, c.Limit, c.MaxAttempts, orNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, c.workers,
-		c.start.Priorities, c.start.Types, c.start.Marks).Query(func(rows pgx.Rows) error {
-		r := pg.NewRowReader(rows)
-		var priorVT time.Time
-		bytes := 0
-		for rows.Next() {
+		[]any{
+			c.Queue, c.Limit, c.MaxAttempts, orNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, c.workers,
+			c.start.Priorities, c.start.Types, c.start.Marks,
+		}, func(r *pg.RowReader) {
 			if c.events == nil {
 				c.events = make([]Event, 0, min(c.Limit, 128))
 			}
@@ -437,12 +471,11 @@ func (tx *transaction) queueClaim(op *operation) {
 				c.surplus = append(c.surplus, Lease{ID: e.ID, Receipt: e.Receipt})
 				c.events = c.events[:n]
 			}
-		}
-		if n := c.count(); n > 0 {
-			tx.count(c.Queue).Claimed += int64(n)
-		}
-		return rows.Err()
-	})
+		}, func() {
+			if n := c.count(); n > 0 {
+				tx.count(c.Queue).Claimed += int64(n)
+			}
+		})
 }
 
 // errNoAnswer is why an operation cannot be answered for which the database returned no row.
