@@ -136,3 +136,11 @@ func CollectOne[T any](rows pgx.Rows) (row T, err error) {
 	}
 	return all[0], nil
 }
+
+// OrNull returns a statement's argument: v, or null for the zero value.
+func OrNull[T comparable](v T) *T {
+	if v == *new(T) {
+		return nil
+	}
+	return &v
+}

@@ -85,9 +85,7 @@ func (s *Service) Pause(ctx context.Context, queue string) error {
 // Resume ends a pause.
 func (s *Service) Resume(ctx context.Context, queue string) error {
 	_, err := s.loops.Exec(ctx, `select agent.pause_queue($1, false)`, queue)
-	if err == nil {
-		s.wakeHere(map[string]bool{queue: true})
-	}
+	s.wakeHere(map[string]bool{queue: true})
 	return wrap("resuming a queue", err)
 }
 

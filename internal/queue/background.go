@@ -15,7 +15,7 @@ import (
 
 // sweepAll makes the service's own sweep.
 func (s *Service) sweepAll(ctx context.Context) error {
-	n, err := s.Sweep(ctx, SweepParams{MaxVTAge: orNull(s.cfg.MaxVTAge)})
+	n, err := s.Sweep(ctx, SweepParams{MaxVTAge: pg.OrNull(s.cfg.MaxVTAge)})
 	if n > 0 {
 		s.cfg.Logger.Info().Int64("expired", n).Msg("swept")
 	}
@@ -120,15 +120,13 @@ func (p *server) expected() *time.Time {
 func (s *Service) checkServer(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, serverInterval)
 	defer cancel()
-	var (
-		timeline int64
-		isFirst  bool
-		at       time.Time
-		behind   *time.Duration
-		pulled   int64
-	)
-	err := s.loops.QueryRow(ctx, `select timeline, is_new, at, behind, pulled from agent.record_server($1)`, s.server.expected()).
-		Scan(&timeline, &isFirst, &at, &behind, &pulled)
+	rows, _ := s.loops.Query(ctx, `select timeline, at, behind, pulled from agent.record_server($1)`, s.server.expected())
+	now, err := pg.CollectOne[struct {
+		Timeline int64
+		At       time.Time
+		Behind   *time.Duration
+		Pulled   int64
+	}](rows)
 	if err != nil {
 		return wrap("looking at the server", err)
 	}
@@ -140,28 +138,28 @@ func (s *Service) checkServer(ctx context.Context) error {
 	p := &s.server
 	p.mu.Lock()
 	before := p.timeline
-	isOther := before != 0 && before != timeline
-	if isOther && behind != nil {
-		p.behind = *behind
+	isOther := before != 0 && before != now.Timeline
+	if isOther && now.Behind != nil {
+		p.behind = *now.Behind
 	}
-	if isOther || at.After(p.at) {
-		p.at, p.seen = at, time.Now()
+	if isOther || now.At.After(p.at) {
+		p.at, p.seen = now.At, time.Now()
 	}
 	isChanged := p.safety == nil || *p.safety != safety || isOther
-	p.timeline, p.safety = timeline, &safety
+	p.timeline, p.safety = now.Timeline, &safety
 	skew := p.behind
 	p.mu.Unlock()
 
 	if isChanged {
 		s.warnOfSafety(safety)
 	}
-	if pulled > 0 {
-		s.cfg.Logger.Warn().Int64("events", pulled).Msg("the new primary's clock is behind: events that were claimable by the old one's are claimable now")
+	if now.Pulled > 0 {
+		s.cfg.Logger.Warn().Int64("events", now.Pulled).Msg("the new primary's clock is behind: events that were claimable by the old one's are claimable now")
 	}
 	if !isOther {
 		return nil
 	}
-	s.cfg.Logger.Warn().Str("timeline", fmt.Sprintf("%08X", timeline)).Str("before", fmt.Sprintf("%08X", before)).Dur("clock_behind", skew).
+	s.cfg.Logger.Warn().Str("timeline", fmt.Sprintf("%08X", now.Timeline)).Str("before", fmt.Sprintf("%08X", before)).Dur("clock_behind", skew).
 		Msg("another server is the primary; ids go on beyond those that may have been lost")
 	if skew.Abs() > noticeableSkew {
 		s.cfg.Logger.Warn().Dur("clock_behind", skew).Msg("the new primary's clock differs from the old one's: leases and delays end earlier or later by that much")

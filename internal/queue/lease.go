@@ -47,7 +47,7 @@ func (s *Service) Nack(ctx context.Context, p NackParams) (NackResult, error) {
 // that time. It fails with ErrNotFound, ErrLeaseLost or ErrLocked.
 func (s *Service) Extend(ctx context.Context, l Lease, invisibleFor time.Duration) (time.Time, error) {
 	var vt time.Time
-	err := s.row(ctx, `select agent.extend_event($1, nullif($2, ''), $3)`, []any{l.ID, l.Receipt, orNull(invisibleFor)}, &vt)
+	err := s.row(ctx, `select agent.extend_event($1, nullif($2, ''), $3)`, []any{l.ID, l.Receipt, pg.OrNull(invisibleFor)}, &vt)
 	return vt, wrap("extending a lease", err)
 }
 
@@ -62,7 +62,7 @@ func (s *Service) Release(ctx context.Context, leases []Lease) error {
 	defer cancel()
 	ids, receipts := make([]int64, len(leases)), make([]*string, len(leases))
 	for i, l := range leases {
-		ids[i], receipts[i] = l.ID, orNull(l.Receipt)
+		ids[i], receipts[i] = l.ID, pg.OrNull(l.Receipt)
 	}
 	touched := make(map[string]bool)
 	err := s.short(ctx, func(pool *pg.Pool) error {
@@ -82,13 +82,4 @@ func (s *Service) Release(ctx context.Context, leases []Lease) error {
 		return nil
 	}
 	return wrap("releasing claims", err)
-}
-
-// orNull is a statement's argument: null for the zero value.
-func orNull[T comparable](v T) *T {
-	var zero T
-	if v == zero {
-		return nil
-	}
-	return &v
 }

@@ -128,6 +128,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	if err := s.openPools(ctx); err != nil {
 		return nil, err
 	}
+	s.addUpkeepTasks()
 	s.notifier = newNotifier(s)
 	s.listener = s.newListener()
 	s.commits = s.newCommitter()

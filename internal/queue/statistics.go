@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -244,21 +243,20 @@ func (s *Service) report(ctx context.Context) error {
 	if err != nil {
 		host = "unknown"
 	}
-	count := func(n int64) string { return strconv.FormatInt(n, 10) }
 	var categories, values []string
-	for _, m := range [][2]string{
-		{MetricVersion, s.cfg.SchemaVersion},
-		{MetricStarted, s.started.UTC().Format(time.RFC3339Nano)},
-		{MetricWaiting, strconv.Itoa(s.waiting())},
-		{MetricInserted, count(sum.Inserted)},
-		{MetricClaimed, count(sum.Claimed)},
-		{MetricAcked, count(sum.Acked)},
-		{MetricNacked, count(sum.Nacked)},
-		{MetricFailed, count(sum.Failed)},
-		{MetricExpired, count(sum.Expired)},
-		{MetricReleased, count(sum.Released)},
+	for category, value := range map[string]any{
+		MetricVersion:  s.cfg.SchemaVersion,
+		MetricStarted:  s.started.UTC().Format(time.RFC3339Nano),
+		MetricWaiting:  s.waiting(),
+		MetricInserted: sum.Inserted,
+		MetricClaimed:  sum.Claimed,
+		MetricAcked:    sum.Acked,
+		MetricNacked:   sum.Nacked,
+		MetricFailed:   sum.Failed,
+		MetricExpired:  sum.Expired,
+		MetricReleased: sum.Released,
 	} {
-		categories, values = append(categories, m[0]), append(values, m[1])
+		categories, values = append(categories, category), append(values, fmt.Sprint(value))
 	}
 	name := fmt.Sprintf("%s:%d", host, os.Getpid()) // tells people which process this is
 	_, err = s.loops.Exec(ctx, `select agent.report_process($1, $2, $3, $4)`, s.name, name, categories, values)

@@ -211,7 +211,7 @@ func (tx *transaction) addInserts(ops []*operation) {
 			set(&delays, n, i, &in.Delay)
 		case in.waiter != nil:
 			set(&leases, n, i, &in.waiter.claim.InvisibleFor)
-			set(&workers, n, i, orNull(in.worker()))
+			set(&workers, n, i, pg.OrNull(in.worker()))
 		}
 		if option := in.options(); option != nil {
 			set(&options, n, i, option)
@@ -448,7 +448,7 @@ func (tx *transaction) addClaim(op *operation) {
 			type, source, priority, key, max_attempts, expires_at, worker, occurrence, prior_vt
 		from agent.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
 		[]any{
-			c.Queue, c.Limit, c.MaxAttempts, orNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, c.workers,
+			c.Queue, c.Limit, c.MaxAttempts, pg.OrNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, c.workers,
 			c.start.Priorities, c.start.Types, c.start.Marks,
 		}, func(r *pg.RowReader) {
 			if c.events == nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -23,124 +22,100 @@ const (
 	upkeepBatch = 1000
 )
 
-// An upkeepTask is done now and then, in steps, each in a short transaction of its own. One that fails
-// stops no other.
-type upkeepTask struct {
-	name string
-	do   func(context.Context) error
-}
-
-// upkeepTasks are the tasks of this service.
-func (s *Service) upkeepTasks() []upkeepTask {
-	tasks := []upkeepTask{{"partitions", s.prepareHistory}}
-	if s.cfg.Retention > 0 {
-		tasks = append(tasks, upkeepTask{"retention", s.dropOldHistory})
-	}
-	return append(tasks,
-		upkeepTask{"queue_history", func(ctx context.Context) error { return s.deleteBatches(ctx, `select agent.prune_history($1)`) }},
-		upkeepTask{"keys", func(ctx context.Context) error { return s.deleteBatches(ctx, `select agent.prune_keys($1)`) }},
-		upkeepTask{"executions", s.oneStep(`select agent.prune_executions()`)},
-		upkeepTask{"former_functions", s.oneStep(`select agent.drop_former_functions()`)},
-	)
-}
-
-// upkeep is what is known of the tasks.
-type upkeep struct {
-	again []string // tasks that failed in the last round; the loop's
-
-	mu     sync.Mutex
-	byTask map[string]*UpkeepStats
-}
-
 // UpkeepStats describes a task of upkeep.
 type UpkeepStats struct {
 	Task     string
 	Failures int64     // of this process
-	Done     time.Time // when any process last did it to its end, by this process's clock
+	Done     time.Time // when any process last did it to its end, by this process's clock; zero: not known
 }
 
-// note counts a failure of a task (or nil), and when it was last done, if that is known.
-func (u *upkeep) note(task string, err error, done time.Time) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.byTask == nil {
-		u.byTask = make(map[string]*UpkeepStats)
-	}
-	stats := u.byTask[task]
-	if stats == nil {
-		stats = &UpkeepStats{Task: task}
-		u.byTask[task] = stats
-	}
-	if err != nil {
-		stats.Failures++
-	}
-	if !done.IsZero() {
-		stats.Done = done
-	}
+// An upkeepTask is done now and then, in steps, each in a short transaction of its own. One that fails stops no other.
+type upkeepTask struct {
+	UpkeepStats // guarded by upkeep.mu
+	do          func(context.Context) error
+	hasFailed   bool // the last time; the loop's
 }
 
-// Upkeep describes the tasks of upkeep that this service has come to, by name.
-func (s *Service) Upkeep() []UpkeepStats {
+// upkeep is the tasks of this service.
+type upkeep struct {
+	tasks []*upkeepTask
+	mu    sync.Mutex
+}
+
+func (s *Service) addUpkeepTasks() {
+	add := func(name string, do func(context.Context) error) {
+		s.upkeep.tasks = append(s.upkeep.tasks, &upkeepTask{UpkeepStats: UpkeepStats{Task: name}, do: do})
+	}
+	add("partitions", s.prepareHistory)
+	if s.cfg.Retention > 0 {
+		add("retention", s.dropOldHistory)
+	}
+	add("queue_history", s.deleteBatches(`select agent.prune_history($1)`))
+	add("keys", s.deleteBatches(`select agent.prune_keys($1)`))
+	add("executions", s.oneStep(`select agent.prune_executions()`))
+	add("former_functions", s.oneStep(`select agent.drop_former_functions()`))
+}
+
+// Upkeep describes the tasks of upkeep.
+func (s *Service) Upkeep() (all []UpkeepStats) {
 	s.upkeep.mu.Lock()
 	defer s.upkeep.mu.Unlock()
-	all := make([]UpkeepStats, 0, len(s.upkeep.byTask))
-	for _, task := range slices.Sorted(maps.Keys(s.upkeep.byTask)) {
-		all = append(all, *s.upkeep.byTask[task])
+	for _, task := range s.upkeep.tasks {
+		all = append(all, task.UpkeepStats)
 	}
 	return all
 }
 
 // doUpkeep does all tasks, or, after some have failed, these.
 func (s *Service) doUpkeep(ctx context.Context) error {
+	isRetry := slices.ContainsFunc(s.upkeep.tasks, func(task *upkeepTask) bool { return task.hasFailed })
 	var failed []error
-	var again []string
-	for _, task := range s.upkeepTasks() {
-		if len(s.upkeep.again) > 0 && !slices.Contains(s.upkeep.again, task.name) {
+	for _, task := range s.upkeep.tasks {
+		if isRetry && !task.hasFailed {
 			continue
 		}
 		err := task.do(ctx)
 		if err == nil {
-			_, err = s.loops.Exec(ctx, `select agent.record_upkeep($1)`, task.name)
+			_, err = s.loops.Exec(ctx, `select agent.record_upkeep($1)`, task.Task)
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		s.upkeep.note(task.name, err, time.Time{})
-		if err != nil {
-			again = append(again, task.name)
-			failed = append(failed, wrap(task.name, err))
+		if task.hasFailed = err != nil; err != nil {
+			failed = append(failed, wrap(task.Task, err))
+			s.upkeep.mu.Lock()
+			task.Failures++
+			s.upkeep.mu.Unlock()
 		}
 	}
-	s.upkeep.again = again
-	s.checkUpkeep(ctx)
-	return errors.Join(failed...)
+	return errors.Join(append(failed, s.checkUpkeep(ctx))...)
 }
 
 // checkUpkeep looks how long ago each task was last done, by whatever process, and says so when that is too long.
-func (s *Service) checkUpkeep(ctx context.Context) {
-	type done struct {
-		Task string
-		Age  time.Duration
-	}
+func (s *Service) checkUpkeep(ctx context.Context) error {
 	rows, _ := s.loops.Query(ctx, `select task, age from agent.list_upkeep()`)
-	all, err := pg.Collect[done](rows)
-	if err != nil {
-		if ctx.Err() == nil {
-			s.cfg.Logger.Warn().Err(wrap("looking after upkeep", err)).Msg("when upkeep was last done is not known")
-		}
-		return
+	ages := make(map[string]time.Duration)
+	var (
+		name string
+		age  time.Duration
+	)
+	if _, err := pgx.ForEachRow(rows, []any{&name, &age}, func() error { ages[name] = age; return nil }); err != nil {
+		return wrap("looking when upkeep was last done", err)
 	}
-	own := s.upkeepTasks()
-	for _, done := range all {
-		if !slices.ContainsFunc(own, func(task upkeepTask) bool { return task.name == done.Task }) {
+	s.upkeep.mu.Lock()
+	defer s.upkeep.mu.Unlock()
+	for _, task := range s.upkeep.tasks {
+		age, isKnown := ages[task.Task]
+		if !isKnown {
 			continue
 		}
-		s.upkeep.note(done.Task, nil, time.Now().Add(-done.Age))
-		if done.Age > upkeepSuspended {
-			s.cfg.Logger.Warn().Str("task", done.Task).Str("age", done.Age.Round(time.Second).String()).
+		task.Done = time.Now().Add(-age)
+		if age > upkeepSuspended {
+			s.cfg.Logger.Warn().Str("task", task.Task).Str("age", age.Round(time.Second).String()).
 				Msg("upkeep is suspended: no process has done this task for long")
 		}
 	}
+	return nil
 }
 
 // steps runs the steps of a task until one is the last. It repeats a step that would have to wait, and pauses after each for as long as it took, to
@@ -176,6 +151,18 @@ func (s *Service) oneStep(sql string) func(context.Context) error {
 	}
 }
 
+// deleteBatches returns what runs a statement that deletes up to $1 rows and returns how many it did, until these are fewer.
+func (s *Service) deleteBatches(sql string, args ...any) func(context.Context) error {
+	args = append([]any{upkeepBatch}, args...)
+	return func(ctx context.Context) error {
+		return s.steps(ctx, func() (bool, error) {
+			var n int64
+			err := s.loops.QueryRow(ctx, sql, args...).Scan(&n)
+			return n < upkeepBatch, err
+		})
+	}
+}
+
 // prepareHistory has partitions ready for the weeks around now.
 func (s *Service) prepareHistory(ctx context.Context) error {
 	return s.steps(ctx, func() (bool, error) {
@@ -185,24 +172,17 @@ func (s *Service) prepareHistory(ctx context.Context) error {
 			return true, nil
 		}
 		if err == nil && action == "made" {
-			s.logUpkeep(action, name)
+			s.cfg.Logger.Info().Str("partition", name).Msg("made a partition of history")
 		}
 		return false, err
 	})
-}
-
-func (s *Service) logUpkeep(action, name string) {
-	s.cfg.Logger.Info().Str("action", action).Str("what", name).Msg("history upkeep")
 }
 
 // dropOldHistory drops what is older than the retention: chunks or partitions each by itself, and what is in the default partition in batches.
 func (s *Service) dropOldHistory(ctx context.Context) error {
 	rows, _ := s.loops.Query(ctx, `select o from agent.old_history($1) o`, s.cfg.Retention)
 	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return err
-	}
-	var failed []error
+	failed := []error{err}
 	for _, name := range names {
 		err := s.steps(ctx, func() (gone bool, err error) {
 			err = s.loops.QueryRow(ctx, `select agent.drop_history($1, $2)`, name, s.cfg.Retention).Scan(&gone)
@@ -210,20 +190,10 @@ func (s *Service) dropOldHistory(ctx context.Context) error {
 		})
 		if err != nil {
 			failed = append(failed, fmt.Errorf("dropping %s: %w", name, err)) // the others go all the same
-			continue
+		} else {
+			s.cfg.Logger.Info().Str("partition", name).Msg("dropped a partition of history")
 		}
-		s.logUpkeep("dropped", name)
 	}
-	failed = append(failed, s.deleteBatches(ctx, `select agent.delete_old_history($2, $1)`, s.cfg.Retention))
+	failed = append(failed, s.deleteBatches(`select agent.delete_old_history($2, $1)`, s.cfg.Retention)(ctx))
 	return errors.Join(failed...)
-}
-
-// deleteBatches runs a statement that deletes up to $1 rows and returns how many it did, until these are fewer.
-func (s *Service) deleteBatches(ctx context.Context, sql string, args ...any) error {
-	args = append([]any{upkeepBatch}, args...)
-	return s.steps(ctx, func() (bool, error) {
-		var n int64
-		err := s.loops.QueryRow(ctx, sql, args...).Scan(&n)
-		return n < upkeepBatch, err
-	})
 }

@@ -421,26 +421,18 @@ func (r *row) parse() (err error) {
 // record returns the columns that agent.insert_schedule and agent.update_schedule take, as JSON.
 func (r *row) record() (string, error) {
 	text, err := json.Marshal(map[string]any{
-		"name": orNull(r.Name), "owner": orNull(r.Owner), "queue": cmp.Or(r.Queue, "default"), "type": orNull(r.Type), "priority": r.Priority,
-		"event": r.Event, "kind": r.Kind, "rule": orNull(cmp.Or(r.RRule, r.Cron)), "at_local": timestamp(r.At.local()), "at_instant": timestamp(r.At.instant()),
-		"timezone": orNull(r.Timezone), "zone": r.Zone, "gap": r.Gap, "overlap": r.Overlap, "leap": r.Leap, "misfire": r.Misfire,
+		"name": pg.OrNull(r.Name), "owner": pg.OrNull(r.Owner), "queue": cmp.Or(r.Queue, "default"), "type": pg.OrNull(r.Type), "priority": r.Priority,
+		"event": r.Event, "kind": r.Kind, "rule": pg.OrNull(cmp.Or(r.RRule, r.Cron)), "at_local": timestamp(r.At.local()), "at_instant": timestamp(r.At.instant()),
+		"timezone": pg.OrNull(r.Timezone), "zone": r.Zone, "gap": r.Gap, "overlap": r.Overlap, "leap": r.Leap, "misfire": r.Misfire,
 		"starts_local": timestamp(r.Starts.local()), "starts_at": timestamp(r.Starts.instant()),
 		"ends_local": timestamp(r.Ends.local()), "ends_at": timestamp(r.Ends.instant()),
-		"last_local": timestamp(r.LastLocal), "count": orNull(r.Count), "next_local": timestamp(r.NextLocal), "next_at": timestamp(r.NextAt),
+		"last_local": timestamp(r.LastLocal), "count": pg.OrNull(r.Count), "next_local": timestamp(r.NextLocal), "next_at": timestamp(r.NextAt),
 		"is_unplanned": r.IsUnplanned,
 	})
 	if err != nil {
 		return "", &InvalidError{Field: "event", Detail: "must be a JSON object"}
 	}
 	return string(text), nil
-}
-
-// orNull returns a pointer to v; nil: it is zero.
-func orNull[T comparable](v T) *T {
-	if v == *new(T) {
-		return nil
-	}
-	return &v
 }
 
 // timestamp returns a time as SQL reads it. A timestamp without time zone ignores the Z.
