@@ -62,8 +62,8 @@ bench: ## Measure queued, its lower bound and its peers, on FLAVOUR (timescale);
 
 .PHONY: fuzz
 fuzz: ## Fuzz each decoder for FUZZTIME (30s)
-	@for target in $$(grep -ho '^func Fuzz[A-Za-z]*' internal/http/*_test.go | cut -c6-); do \
-		go test ./internal/http -run '^$$' -fuzz "^$$target$$" -fuzztime $(or $(FUZZTIME),30s); done
+	@for package in ./internal/http ./internal/match; do for target in $$(grep -ho '^func Fuzz[A-Za-z]*' $$package/*_test.go | cut -c6-); do \
+		go test $$package -run '^$$' -fuzz "^$$target$$" -fuzztime $(or $(FUZZTIME),30s); done; done
 
 .PHONY: check
 check: ## Lint, formatting, modules: what CI runs after the tests
