@@ -50,6 +50,7 @@ type Binding struct {
 
 	body    *Field // the field that is the body itself, else the request, whose members are those of the body
 	members bool   // the body has members
+	needs   string // what the body must be; empty: there may be none
 	limits  Limits
 }
 
@@ -64,6 +65,7 @@ type Field struct {
 	Element  *Field  // what each element of a list is, else nil
 	Members  []Field // of the struct that it is, else nil
 
+	pointer string        // of a parameter
 	kind    jsontext.Kind // of the JSON value; 0: any
 	wants   string        // what it takes, as in "must be …"
 	null    string
@@ -83,10 +85,15 @@ func New[Req any](lim Limits) *Binding {
 	request := newField(reflect.TypeFor[Req](), "")
 	b := &Binding{Fields: request.Members, body: &request, limits: lim}
 	for i, f := range b.Fields {
-		if f.In == "body" {
-			b.body = &b.Fields[i]
+		switch f.In {
+		case "body":
+			b.body, b.needs = &b.Fields[i], "a JSON object"
+		case "json":
+			b.members = true
+			if f.Required && b.needs == "" {
+				b.needs = "a JSON object with " + f.Name
+			}
 		}
-		b.members = b.members || f.In == "json"
 	}
 	return b
 }
@@ -111,6 +118,7 @@ func fieldsOf(t reflect.Type, index []int, outer reflect.StructTag) (fields []Fi
 			continue
 		}
 		f.Index, f.Default, f.null, f.log = at, sf.Tag.Get("default"), sf.Tag.Get("null"), sf.Tag.Get("log")
+		f.pointer = map[string]string{"path": "{" + f.Name + "}", "query": "?" + f.Name, "header": f.Name}[f.In]
 		f.Required = f.Required || f.Name == outer.Get("require")
 		if f.Default != "" {
 			f.initial = reflect.New(sf.Type).Elem()
@@ -178,15 +186,10 @@ func (b *Binding) Decode(w http.ResponseWriter, r *http.Request, req any) error 
 	if err != nil {
 		return err
 	}
-	if body == nil { // the same as an object without members
-		for _, f := range b.Fields {
-			switch {
-			case f.In == "body":
-				return problem.New(problem.InvalidJSON, "The body is empty; expected a JSON object.")
-			case f.In == "json" && f.Required:
-				return problem.New(problem.InvalidJSON, "The body is empty; expected a JSON object with "+f.Name+".")
-			}
-		}
+	switch {
+	case body == nil && b.needs != "":
+		return problem.New(problem.InvalidJSON, "The body is empty; expected "+b.needs+".")
+	case body == nil:
 		body = []byte("{}")
 	}
 	return decode(body, v.FieldByIndex(b.body.Index), b.body, b.limits)
@@ -213,14 +216,11 @@ func find(fields []Field, in, name string) int {
 
 // oneOf lists the names of the fields in a place for a detail.
 func oneOf(fields []Field, in string) string {
-	var names []string
+	list := "none"
 	for _, f := range fields {
 		if f.In == in {
-			names = append(names, f.Name)
+			list += ", " + f.Name
 		}
 	}
-	if names == nil {
-		return "none"
-	}
-	return "one of " + strings.Join(names, ", ")
+	return strings.Replace(list, "none, ", "one of ", 1)
 }

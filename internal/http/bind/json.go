@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/url"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -27,7 +28,6 @@ type decoder struct {
 	spare int64 // bytes by which the numbers of text may still grow in the database
 	bad   problem.Fields
 	err   error
-	done  bool // field has been read
 }
 
 // decode sets v, the place of f, to text, which must be one JSON value.
@@ -44,22 +44,12 @@ func decode(text []byte, v reflect.Value, f *Field, lim Limits) error {
 func (d *decoder) UnmarshalJSONFrom(from *jsontext.Decoder) error {
 	d.json = from
 	d.value(d.into, d.field)
-	d.done = d.err == nil
 	return d.err
-}
-
-// peek returns the kind of the next value or token, 't' for both of true and false.
-func (d *decoder) peek() jsontext.Kind {
-	kind := d.json.PeekKind()
-	if kind == 'f' {
-		return 't'
-	}
-	return kind
 }
 
 // more reports whether the object or the array that is read goes on.
 func (d *decoder) more() bool {
-	kind := d.peek()
+	kind := d.json.PeekKind()
 	return d.err == nil && kind != '}' && kind != ']'
 }
 
@@ -81,26 +71,26 @@ func (d *decoder) raw() (value jsontext.Value) {
 
 // value reads the next value into v, the place of f.
 func (d *decoder) value(v reflect.Value, f *Field) {
-	switch kind := d.peek(); {
+	switch kind := d.json.PeekKind(); {
 	case kind == 'n' && f.null != "":
 		d.next()
 		v.SetZero()
 		if f.null == "zero" {
 			v.Set(reflect.New(v.Type().Elem()))
 		}
-	case f.kind == 0, f.kind == '{' && f.Members == nil && kind == '{':
+	case f.kind == 0:
 		d.payload(v, f)
-	case f.kind != kind:
+	case f.kind != kind && (f.kind != 't' || kind != 'f'):
 		d.reject("must be " + f.wants + ", not " + clip(string(d.raw())))
+	case kind == '{' && f.Members == nil:
+		d.payload(v, f)
 	case kind == '{':
 		d.object(allocate(v), f.Members)
 	case kind == '[':
 		d.list(allocate(v), f)
 	case kind == '"':
 		text := d.next().String()
-		if strings.IndexByte(text, 0) >= 0 {
-			d.failNUL()
-		}
+		d.checkNUL(text)
 		d.reject(f.set(v, text, Quote))
 	default:
 		d.reject(f.set(v, d.next().String(), clip))
@@ -136,20 +126,13 @@ func (d *decoder) object(v reflect.Value, fields []Field) {
 	}
 }
 
-// maxElements is how many elements a list of plain values may have.
-const maxElements = 1000
-
-// list reads an array into the slice v.
+// list reads an array into the slice v. Only elements that are objects can take much more room than they had in the text.
 func (d *decoder) list(v reflect.Value, f *Field) {
-	limit, tooLong := maxElements, problem.ValidationFailed
-	if f.Element.Members != nil {
-		limit, tooLong = d.Items, problem.BatchTooLarge
-	}
 	at := d.pointer()
 	d.next()
 	for n := 0; d.more(); n++ {
-		if n == limit {
-			d.err = problem.InField(tooLong, at, fmt.Sprintf("must be at most %d elements long", n))
+		if n == d.Items && f.Element.Members != nil {
+			d.err = problem.InField(problem.BatchTooLarge, at, fmt.Sprintf("must be at most %d elements long", n))
 			return
 		}
 		v.Grow(1)
@@ -169,11 +152,9 @@ func (d *decoder) payload(v reflect.Value, f *Field) {
 	for more := true; more; more = d.err == nil && d.json.StackDepth() > outside {
 		switch d.json.PeekKind() {
 		case '"':
-			// U+0000 is escaped in valid JSON.
-			if raw := d.raw(); bytes.Contains(raw, []byte(`\u0000`)) {
-				if text, _ := jsontext.AppendUnquote(nil, raw); bytes.IndexByte(text, 0) >= 0 {
-					d.failNUL()
-				}
+			if raw := d.raw(); bytes.Contains(raw, []byte(`\u0000`)) { // valid JSON has no U+0000 that is not escaped
+				text, _ := jsontext.AppendUnquote(nil, raw)
+				d.checkNUL(string(text))
 			}
 		case '0':
 			d.checkNumber(d.raw())
@@ -243,8 +224,10 @@ func (d *decoder) fail(t problem.Type, detail string) {
 	}
 }
 
-func (d *decoder) failNUL() {
-	d.fail(problem.Unrepresentable, `contains \u0000, which PostgreSQL cannot store`)
+func (d *decoder) checkNUL(text string) {
+	if strings.Contains(text, "\x00") {
+		d.fail(problem.Unrepresentable, `contains \u0000, which PostgreSQL cannot store`)
+	}
 }
 
 // pointer says where the value or name is that was read last.
@@ -261,6 +244,9 @@ func fragment(p jsontext.Pointer) string {
 	return "#" + (&url.URL{Fragment: string(p)}).EscapedFragment()
 }
 
+// escape is a well-formed \u escape. The JSON decoder objects to one only when it is half of a surrogate pair.
+var escape = regexp.MustCompile(`^\\u[0-9a-fA-F]{4}`)
+
 // problemOf returns the problem with which the decoding ended: err itself, or that of the JSON which err found.
 func (d *decoder) problemOf(err error) error {
 	if p, ok := errors.AsType[*problem.Problem](err); ok {
@@ -272,19 +258,13 @@ func (d *decoder) problemOf(err error) error {
 	}
 	at, offset := fragment(syntactic.JSONPointer), syntactic.ByteOffset
 	switch {
-	case d.done:
+	case d.err == nil:
 		return problem.New(problem.InvalidJSON, fmt.Sprintf("The body must be one JSON value, but more follows at byte %d.", offset))
-	case isEscape(d.text[offset:]):
+	case escape.Match(d.text[offset:]):
 		return problem.InField(problem.Unrepresentable, at, "contains a lone surrogate, which UTF-8 cannot encode")
 	case errors.Is(err, jsontext.ErrDuplicateName):
 		return problem.InField(problem.InvalidJSON, at, "duplicate name")
 	default:
 		return problem.New(problem.InvalidJSON, fmt.Sprintf("At byte %d: %s.", offset, syntactic.Err))
 	}
-}
-
-// isEscape reports whether b begins with a well-formed \u escape. The JSON decoder objects to
-// one of those only when it is half of a surrogate pair.
-func isEscape(b []byte) bool {
-	return len(b) >= 6 && b[0] == '\\' && b[1] == 'u' && strings.Trim(string(b[2:6]), "0123456789abcdefABCDEF") == ""
 }

@@ -8,7 +8,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/queued/queued/internal/http/problem"
 )
@@ -22,11 +21,20 @@ func (b *Binding) decodeParams(r *http.Request, v reflect.Value) error {
 	var bad problem.Fields
 	for i := range b.Fields {
 		f := &b.Fields[i]
-		if f.In == "json" || f.In == "body" {
+		place, pointer := v.FieldByIndex(f.Index), f.pointer
+		var texts []string
+		switch f.In {
+		case "path":
+			texts = []string{pathValue(r, f.Name)}
+		case "query":
+			texts = query[f.Name]
+		case "header":
+			if texts = r.Header.Values(f.Name); f.joined && len(texts) > 1 {
+				texts = []string{strings.Join(texts, ", ")}
+			}
+		default:
 			continue
 		}
-		place := v.FieldByIndex(f.Index)
-		texts, pointer := f.texts(r, query)
 		switch {
 		case len(texts) == 0 && f.Required:
 			bad.Add(pointer, "is required")
@@ -35,7 +43,7 @@ func (b *Binding) decodeParams(r *http.Request, v reflect.Value) error {
 		case f.Element != nil:
 			place.Set(reflect.MakeSlice(place.Type(), len(texts), len(texts)))
 			for i, text := range texts {
-				bad.Add(pointer, f.Element.setParam(place.Index(i), text))
+				bad.Add(pointer, f.Element.set(place.Index(i), text, Quote))
 			}
 			bad.Add(pointer, f.violation(place))
 		case len(texts) > 1:
@@ -45,7 +53,7 @@ func (b *Binding) decodeParams(r *http.Request, v reflect.Value) error {
 				return err
 			}
 		default:
-			bad.Add(pointer, f.setParam(place, texts[0]))
+			bad.Add(pointer, f.set(place, texts[0], Quote))
 		}
 	}
 	if c, ok := v.Addr().Interface().(Checker); ok && !b.members && bad == nil {
@@ -72,35 +80,13 @@ func (b *Binding) parseQuery(text string) (url.Values, error) {
 	return query, bad.Err(problem.UnknownParameter)
 }
 
-// texts returns what r has for the parameter f, and the pointer to it.
-func (f *Field) texts(r *http.Request, query url.Values) (texts []string, pointer string) {
-	switch f.In {
-	case "path":
-		text := r.PathValue(f.Name)
-		if r.URL.RawPath != "" { // then chi matches that, and its values are escaped
-			text, _ = url.PathUnescape(text) // it was valid when it was parsed
-		}
-		return []string{text}, "{" + f.Name + "}"
-	case "header":
-		texts = r.Header.Values(f.Name)
-		if f.joined && len(texts) > 1 {
-			texts = []string{strings.Join(texts, ", ")}
-		}
-		return texts, f.Name
-	default:
-		return query[f.Name], "?" + f.Name
+// pathValue returns what stands for {name} in the path of r.
+func pathValue(r *http.Request, name string) string {
+	value := r.PathValue(name)
+	if r.URL.RawPath != "" { // then chi matches that, and its values are escaped
+		value, _ = url.PathUnescape(value) // it was valid when it was parsed
 	}
-}
-
-// setParam sets v, the place of f, to text. It returns what is wrong with text, or "".
-func (f *Field) setParam(v reflect.Value, text string) string {
-	switch {
-	case strings.Contains(text, "\x00"):
-		return "must not contain a NUL character"
-	case !utf8.ValidString(text):
-		return "must be valid UTF-8"
-	}
-	return f.set(v, text, Quote)
+	return value
 }
 
 // setObject sets v, the place of the query parameter f, to text, which must be a JSON object.

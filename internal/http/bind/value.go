@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/go-playground/validator/v10"
 
@@ -31,6 +32,12 @@ func (f *Field) setDefault(v reflect.Value) {
 
 // set sets v, the place of f, to text. It returns what is wrong with text, or ""; show writes text for that.
 func (f *Field) set(v reflect.Value, text string, show func(string) string) string {
+	switch {
+	case strings.Contains(text, "\x00"):
+		return "must not contain a NUL character"
+	case !utf8.ValidString(text):
+		return "must be valid UTF-8"
+	}
 	v = allocate(v)
 	var err error
 	switch p := v.Addr().Interface().(type) {
@@ -93,24 +100,19 @@ func clip(text string) string {
 // Quote returns text in quotes, cut short, for a problem.
 func Quote(text string) string { return strconv.Quote(clip(text)) }
 
-// isName reports whether text is a name of 1 to 128 letters, digits, and characters of others. A regular expression takes
-// ten times as long, and there is one for each event of a batch.
-func isName(text, others string) bool {
-	for _, c := range []byte(text) {
-		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && strings.IndexByte(others, c) < 0 {
-			return false
-		}
-	}
-	return text != "" && len(text) <= 128
-}
-
 // names has the rules for names, and which characters they take beside letters and digits.
 var names = map[string]string{"queue": "._:-", "owner": "._:@+-"}
 
 var validate = func() *validator.Validate {
 	v := validator.New()
 	for rule, others := range names {
-		if err := v.RegisterValidation(rule, func(fl validator.FieldLevel) bool { return isName(fl.Field().String(), others) }); err != nil {
+		characters := "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789" + others
+		isName := func(fl validator.FieldLevel) bool {
+			name := fl.Field().String()
+			// A regular expression takes three times as long, and there is one name for each event of a batch.
+			return name != "" && len(name) <= 128 && strings.Trim(name, characters) == ""
+		}
+		if err := v.RegisterValidation(rule, isName); err != nil {
 			panic(err)
 		}
 	}
@@ -127,25 +129,21 @@ func (f *Field) violation(v reflect.Value) string {
 		return ""
 	}
 	e := broken[0]
-	limit, bound := e.Param(), "must be at most "
-	if e.Tag() == "min" {
-		bound = "must be at least "
-	}
-	isText, isList := e.Kind() == reflect.String, e.Kind() == reflect.Slice
+	tag, limit, isText := e.Tag(), e.Param(), e.Kind() == reflect.String
 	switch {
-	case names[e.Tag()] != "":
-		return "must be 1 to 128 of A–Z a–z 0–9 " + strings.Join(strings.Split(names[e.Tag()], ""), " ")
-	case e.Tag() == "oneof":
+	case names[tag] != "":
+		return "must be 1 to 128 of A–Z a–z 0–9 " + strings.Join(strings.Split(names[tag], ""), " ")
+	case tag == "oneof":
 		return "must be one of " + strings.ReplaceAll(limit, " ", ", ")
+	case tag == "min" && limit == "1" && (isText || f.Element != nil):
+		return "must not be empty"
 	case e.Type() == durationType:
 		d, _ := time.ParseDuration(limit) // the validator has parsed it
 		limit = d.String()
-	case e.Tag() == "min" && limit == "1" && (isText || isList):
-		return "must not be empty"
 	case isText:
 		limit += " characters long"
-	case isList:
+	case f.Element != nil:
 		limit += " elements long"
 	}
-	return bound + limit
+	return map[string]string{"min": "must be at least ", "max": "must be at most "}[tag] + limit
 }
