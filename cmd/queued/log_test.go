@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -39,5 +41,43 @@ func TestWelcomeHasTheHeaderOfTheKeyOnlyWithAKey(t *testing.T) {
 	}
 	if locked := welcome("http://127.0.0.1:1", "x", true); !strings.Contains(locked, `-H "Authorization: Bearer $QUEUED_API_KEY"`) {
 		t.Errorf("with a key:\n%s", locked)
+	}
+}
+
+func TestSuccessfulInsertsAreLoggedAtInfoOnlyWithAccessLogAll(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		environ []string
+		want    bool
+	}{
+		{nil, false},
+		{[]string{"QUEUED_ACCESS_LOG=slow"}, false},
+		{[]string{"QUEUED_ACCESS_LOG=all"}, true},
+	} {
+		p := setup(t, tc.environ...)
+		p.want(http.StatusCreated, http.MethodPost, "/events", "{}", "X-Request-Id: the-insert")
+		p.want(http.StatusOK, http.MethodGet, "/events", "", "X-Request-Id: the-listing")
+		// A request is logged before its response is complete. The listing, logged in any case, comes after the insert.
+		p.waitForLine("the listing", func(line string) bool { return strings.Contains(line, `"the-listing"`) })
+		logged := false
+		for line := range strings.Lines(p.output()) {
+			if !strings.Contains(line, `"the-insert"`) {
+				continue
+			}
+			var fields struct {
+				Level    string
+				Duration float64 `json:"duration_ms"`
+			}
+			if err := json.Unmarshal([]byte(line), &fields); err != nil {
+				t.Fatal(err)
+			}
+			if fields.Level != "info" {
+				t.Errorf("%q: the insert is logged at %s", tc.environ, fields.Level)
+			}
+			logged = tc.want || fields.Duration < 1000 // a slow one is logged in any case
+		}
+		if logged != tc.want {
+			t.Errorf("%q: the insert is logged: %t, want %t; the log:\n%s", tc.environ, logged, tc.want, p.output())
+		}
 	}
 }
