@@ -40,8 +40,8 @@ type env struct {
 	mu      sync.Mutex
 	commits [][]*operation // that succeeded
 	down    bool           // the next commits hang until their time is up
-	busy    int            // commits under way
-	most    int            // commits that were under way at the same time
+	busy    int            // running commits
+	most    int            // commits that ran at the same time
 }
 
 func setup(t *testing.T, change func(*groupcommit.Config[*operation])) *env {
@@ -465,7 +465,7 @@ func TestEachOperationIsAnsweredOnceAfterItsCommit(t *testing.T) {
 			t.Errorf("in the end %d operations wait, and %d writers are at work", waiting, writers)
 		}
 		if e.most > 4 {
-			t.Errorf("%d commits were under way at once", e.most)
+			t.Errorf("%d commits ran at once", e.most)
 		}
 	})
 }

@@ -103,7 +103,7 @@ func TestLockLetGoWithoutMigrationIsTaken(t *testing.T) {
 }
 
 // A transaction that has written to one table and then wants another, which a script changes first, meets no migration that waits for it.
-func TestMigrationDoesNotDeadlockWithTransactionsUnderWay(t *testing.T) {
+func TestMigrationDoesNotDeadlockWithRunningTransactions(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t).URL
 	files := []string{"incremental/001-tables.sql", "create table agent.event (n int); create table agent.queue (n int)"}

@@ -310,20 +310,6 @@ func TestManyWaitersShareNewEvents(t *testing.T) {
 	}
 }
 
-// awaitListening returns when the service's session listens for notifications.
-func awaitListening(t *testing.T, b env) {
-	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for time.Now().Before(deadline) {
-		if pgtest.Query[bool](t, b.sql, `
-			select exists (select from pg_catalog.pg_stat_activity
-				where datname = pg_catalog.current_database() and query = 'listen agent_event' and state = 'idle')`) {
-			return
-		}
-	}
-	t.Fatal("no session listens")
-}
-
 func TestClaimEventForSQLWorkers(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

@@ -283,7 +283,7 @@ func TestFinalNackRepeatedDuringTheFirstOnesCommitSucceeds(t *testing.T) {
 		r, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(e), Error: "second", Final: true})
 		done <- answer{r, err}
 	}()
-	awaitLockWait(t, b.sql)
+	awaitLockWait(t, b, tx.Conn())
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -255,8 +255,8 @@ func TestExtremePolicyStopsNeitherUpkeepNorCalls(t *testing.T) {
 	b.exec(t, `update agent.event_hist set queue = 'short'`)
 	b.exec(t, `insert into agent.execution values ('t', 'w', '', 0, '178000000 years', '0', '0', '0', now()), ('u', 'w', 'gone', 1, '178000000 years', '0', '0', '0', now()), ('u', 'w', 'gone too', 1, '178000000 years', '0', '0', '0', now())`)
 	runService(t, b.Service)
-	await(t, "the history of the other queue is pruned", func() bool { return pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist`) == 0 })
-	await(t, "the executions are folded", func() bool {
+	eventually(t, "the history of the other queue is pruned", func() bool { return pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist`) == 0 })
+	eventually(t, "the executions are folded", func() bool {
 		return slices.ContainsFunc(b.Upkeep(), func(u queue.UpkeepStats) bool { return u.Task == "executions" && u.Failures == 0 && !u.Done.IsZero() })
 	})
 	if all, err := b.Executions(t.Context(), nil, nil); err != nil || len(all) != 0 {

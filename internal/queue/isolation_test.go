@@ -95,10 +95,7 @@ func TestAckBehindAnotherCallReportsTheStateItLeft(t *testing.T) {
 				first.Receipt, second.Receipt).Scan(&answer)
 			answered <- fmt.Sprint(answer, errorText(err))
 		}()
-		eventually(t, "the ack waits for the lock", func() bool {
-			return pgtest.Query[bool](t, b.sql, `select coalesce((select wait_event_type = 'Lock' from pg_catalog.pg_stat_activity where pid = $1), false)`,
-				int32(acking.PgConn().PID()))
-		})
+		awaitLockWait(t, b, tx.Conn())
 		if strings.Contains(finish, "%s") {
 			finish = fmt.Sprintf(finish, second.Receipt)
 		}
@@ -270,7 +267,7 @@ func TestSearchesDoNotDelayLeaseCallsAndHealthChecks(t *testing.T) {
 		})
 	}
 	go func() { searches.Wait(); close(ended) }()
-	awaitLockWait(t, b.sql)
+	awaitLockWait(t, b, tx.Conn())
 	if _, err := b.Extend(t.Context(), l, time.Hour); err != nil {
 		t.Errorf("extend: %v", err)
 	}
@@ -329,7 +326,7 @@ func TestLockedEventDelaysNoOtherLease(t *testing.T) {
 			answers <- err
 		})
 	}
-	awaitLockWait(t, b.sql)
+	awaitLockWait(t, b, tx.Conn())
 	for range 10 {
 		if _, err := b.Extend(t.Context(), free, time.Hour); err != nil {
 			t.Errorf("extend during the nacks: %v", err)

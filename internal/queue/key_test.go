@@ -400,7 +400,7 @@ func TestKeyPrunedDuringAReplayStillReturnsAnEvent(t *testing.T) {
 		second, err = insert(b.sql)
 		answered <- err
 	}()
-	b.waitForLock(t)
+	awaitLockWait(t, b, other)
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -426,16 +426,5 @@ func TestKeyPrunedDuringAReplayStillReturnsAnEvent(t *testing.T) {
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where id = $1 and key = 'k'`, *third); n != 1 {
 		t.Errorf("%d events have the returned id", n)
-	}
-}
-
-// waitForLock returns when a session of the database waits for a lock.
-func (b env) waitForLock(t *testing.T) {
-	t.Helper()
-	watcher := pgtest.Connect(t, b.url)
-	for !pgtest.Query[bool](t, watcher, `select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')`) {
-		if t.Context().Err() != nil {
-			t.Fatal("no session waits for a lock")
-		}
 	}
 }

@@ -19,24 +19,8 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// eventually waits until a condition holds, and fails the test after 20 s.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for !is() {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out waiting until %s", what)
-		}
-		select {
-		case <-t.Context().Done():
-			t.Fatalf("the test ended while waiting until %s", what)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-}
-
 // commitBlocker delays commits of events of the form {"block": n} until unblock(n). They do not wait for a lock, because a
-// commit gives up waiting for a lock soon.
+// commit gives up waiting for a lock soon. Each holds the advisory lock (1, n) until its transaction ends.
 type commitBlocker struct {
 	b   env
 	sql *pgx.Conn
@@ -48,6 +32,7 @@ func blockCommits(t *testing.T, b env) commitBlocker {
 	b.exec(t, `
 		create function public.wait_until_unblocked() returns trigger language plpgsql as $$
 		begin
+			perform pg_catalog.pg_advisory_xact_lock_shared(1, (new.event ->> 'block')::int);
 			while not exists (select from public.unblocked u where u.n = (new.event ->> 'block')::int) loop
 				perform pg_catalog.pg_sleep(0.002);
 			end loop;
@@ -69,8 +54,10 @@ func (g commitBlocker) awaitBlocked(t *testing.T) (pid int) {
 	t.Helper()
 	eventually(t, "a commit is blocked", func() bool {
 		p := pgtest.Query[*int](t, g.sql, `
-			select max(pid) from pg_catalog.pg_stat_activity
-			where datname = pg_catalog.current_database() and application_name = 'queued' and wait_event = 'PgSleep'`)
+			select max(l.pid) from pg_catalog.pg_locks l
+			where l.database = (select d.oid from pg_catalog.pg_database d where d.datname = pg_catalog.current_database())
+			and l.locktype = 'advisory' and l.classid = 1 and l.objsubid = 2
+			and not exists (select from public.unblocked u where u.n = l.objid::int8)`)
 		if p != nil {
 			pid = *p
 		}
@@ -301,7 +288,7 @@ func TestLockedEventDelaysOnlyItsOwnAck(t *testing.T) {
 			t.Errorf("ack during the waiting ack returned %+v", r)
 		}
 	}
-	awaitLockWait(t, b.sql)
+	awaitLockWait(t, b, tx.Conn())
 	select {
 	case a := <-waiting:
 		t.Errorf("the ack of the locked event returned %+v", a)
@@ -328,7 +315,7 @@ func TestAckAfterALockWaitSeesTheHoldersChange(t *testing.T) {
 	} {
 		held, tx := lockEvent(t, b)
 		waiting := startAck(t, b, held)
-		awaitLockWait(t, b.sql)
+		awaitLockWait(t, b, tx.Conn())
 		if _, err := tx.Exec(t.Context(), c.holder, held.ID); err != nil {
 			t.Fatal(err)
 		}

@@ -110,17 +110,6 @@ func unpartition(t *testing.T, b env) {
 		end $$`)
 }
 
-// await waits until a condition holds, and fails the test if that takes too long.
-func await(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !holds(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out waiting until %s", what)
-		}
-		<-time.After(5 * time.Millisecond)
-	}
-}
-
 // weeksAhead counts the partitions for weeks that begin more than two days from now.
 const weeksAhead = `
 	select count(*) from pg_catalog.pg_inherits i join pg_catalog.pg_class c on c.oid = i.inhrelid
@@ -137,7 +126,7 @@ func TestPartitionsAreCreatedAheadWhenTheDefaultPartitionHasRows(t *testing.T) {
 	insertOldHistory(t, b.sql, 1, 0)
 	insertOldHistory(t, b.sql, 2, 1000)
 	runService(t, b.Service)
-	await(t, "partitions for the weeks ahead exist", func() bool { return pgtest.Query[int](t, b.sql, weeksAhead) >= 3 })
+	eventually(t, "partitions for the weeks ahead exist", func() bool { return pgtest.Query[int](t, b.sql, weeksAhead) >= 3 })
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist_default`); n != 2 {
 		t.Errorf("the default partition has %d events, want the two without another partition", n)
 	}
@@ -217,7 +206,7 @@ func TestUpkeepDeletesOldEventsOfTheDefaultPartitionInBatches(t *testing.T) {
 	}
 	insertOldHistory(t, b.sql, 5000, 50)
 	runService(t, b.Service)
-	await(t, "the old event is pruned", func() bool {
+	eventually(t, "the old event is pruned", func() bool {
 		return pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist where event_ts < now() - interval '30 days'`) == 0
 	})
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist`); n != 500 {
@@ -258,9 +247,7 @@ func TestUpkeepWaitsForReadersWithoutBlockingCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	runService(t, b.Service)
-	await(t, "upkeep waits for the lock", func() bool {
-		return pgtest.Query[bool](t, b.sql, `select exists (select from pg_catalog.pg_locks where not granted and mode = 'AccessExclusiveLock')`)
-	})
+	awaitLockWait(t, b, reader.Conn())
 	for range 200 { // acks are not blocked
 		if r := b.ack(t, lease(b.claimOne(t))); r.Err != nil {
 			t.Fatal(r.Err)
@@ -272,7 +259,7 @@ func TestUpkeepWaitsForReadersWithoutBlockingCalls(t *testing.T) {
 	if err := reader.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the old partitions are dropped", func() bool { return pgtest.Query[int](t, b.sql, oldParts) == 0 })
+	eventually(t, "the old partitions are dropped", func() bool { return pgtest.Query[int](t, b.sql, oldParts) == 0 })
 }
 
 func TestFailedDropDoesNotStopOtherUpkeep(t *testing.T) {
@@ -291,16 +278,16 @@ func TestFailedDropDoesNotStopOtherUpkeep(t *testing.T) {
 		end $$`)
 	ahead := pgtest.Query[int](t, b.sql, weeksAhead)
 	runService(t, b.Service)
-	await(t, "the other partition is dropped", func() bool { return pgtest.Query[int](t, b.sql, oldParts) == 1 })
-	await(t, "the partition of the week ahead exists again", func() bool { return pgtest.Query[int](t, b.sql, weeksAhead) == ahead+1 })
-	await(t, "the failure is counted", func() bool {
+	eventually(t, "the other partition is dropped", func() bool { return pgtest.Query[int](t, b.sql, oldParts) == 1 })
+	eventually(t, "the partition of the week ahead exists again", func() bool { return pgtest.Query[int](t, b.sql, weeksAhead) == ahead+1 })
+	eventually(t, "the failure is counted", func() bool {
 		return slices.ContainsFunc(b.Upkeep(), func(u queue.UpkeepStats) bool { return u.Task == "retention" && u.Failures > 0 })
 	})
-	await(t, "the failure is logged", func() bool {
+	eventually(t, "the failure is logged", func() bool {
 		return strings.Contains(log.String(), "upkeep failed") && strings.Contains(log.String(), oldest)
 	})
 	b.exec(t, `drop view public.dependent`)
-	await(t, "the partition is dropped, too", func() bool { return pgtest.Query[int](t, b.sql, oldParts) == 0 })
+	eventually(t, "the partition is dropped, too", func() bool { return pgtest.Query[int](t, b.sql, oldParts) == 0 })
 }
 
 func TestUnprivilegedRoleCannotSuspendUpkeep(t *testing.T) {
@@ -317,8 +304,8 @@ func TestUnprivilegedRoleCannotSuspendUpkeep(t *testing.T) {
 	}
 	b.exec(t, `insert into agent.execution values ('t', 'w', 'nobody''s', 1, '1 s', '1 s', '1 s', '1 s', now())`)
 	runService(t, b.Service)
-	await(t, "the old partitions are dropped", func() bool { return pgtest.Query[int](t, b.sql, oldParts) == 0 })
-	await(t, "the executions are folded", func() bool {
+	eventually(t, "the old partitions are dropped", func() bool { return pgtest.Query[int](t, b.sql, oldParts) == 0 })
+	eventually(t, "the executions are folded", func() bool {
 		return pgtest.Query[int](t, b.sql, `select count(*) from agent.execution where part = ''`) == 1
 	})
 }
@@ -336,7 +323,7 @@ func TestSuspendedUpkeepIsLoggedAndCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	runService(t, b.Service)
-	await(t, "the suspension is logged", func() bool {
+	eventually(t, "the suspension is logged", func() bool {
 		return strings.Contains(log.String(), `"task":"retention","age":"24h0m`) && strings.Contains(log.String(), "upkeep is suspended")
 	})
 	stats := func() queue.UpkeepStats {
@@ -352,7 +339,7 @@ func TestSuspendedUpkeepIsLoggedAndCounted(t *testing.T) {
 	if err := owner.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the task is done again", func() bool { return time.Since(stats().Done) < time.Hour })
+	eventually(t, "the task is done again", func() bool { return time.Since(stats().Done) < time.Hour })
 	if n := pgtest.Query[int](t, b.sql, oldParts); n != 0 {
 		t.Errorf("%d old partitions remain", n)
 	}
@@ -386,9 +373,7 @@ func TestAckDuringTheCreationOfAPartitionSucceeds(t *testing.T) {
 		}
 		done <- err
 	}()
-	await(t, "the acks wait for the lock", func() bool {
-		return pgtest.Query[bool](t, b.sql, `select exists (select from pg_catalog.pg_locks where not granted and relation = 'agent.event_hist_default'::regclass)`)
-	})
+	awaitLockWait(t, b, tx.Conn())
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// lockEvents locks agent.event until the returned function is called: inserts wait.
-func lockEvents(t *testing.T, b env) (unlock func()) {
+// lockEvents locks agent.event until unlock is called: inserts wait. The holder is the session that has the lock.
+func lockEvents(t *testing.T, b env) (holder *pgx.Conn, unlock func()) {
 	t.Helper()
 	conn := pgtest.Connect(t, b.url)
 	tx, err := conn.Begin(t.Context())
@@ -25,26 +25,11 @@ func lockEvents(t *testing.T, b env) (unlock func()) {
 	if _, err := tx.Exec(t.Context(), `lock table agent.event in access exclusive mode`); err != nil {
 		t.Fatal(err)
 	}
-	return func() {
+	return conn, func() {
 		if err := tx.Commit(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}
-}
-
-// awaitLockWait waits until a backend waits for a lock, and returns that backend.
-func awaitLockWait(t *testing.T, conn *pgx.Conn) int {
-	t.Helper()
-	for t.Context().Err() == nil {
-		pid := pgtest.Query[*int](t, conn, `
-			select max(pid) from pg_catalog.pg_stat_activity
-			where datname = pg_catalog.current_database() and application_name = 'queued' and wait_event_type = 'Lock'`)
-		if pid != nil {
-			return *pid
-		}
-	}
-	t.Fatal("no backend waits for the lock")
-	return 0
 }
 
 // insertOne inserts one event and sends the call's error, or nil, on the channel.
@@ -87,9 +72,9 @@ func TestConcurrentInsertsShareCommits(t *testing.T) {
 func TestBadEventInAGroupCommitFailsAlone(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	unlock := lockEvents(t, b)
+	holder, unlock := lockEvents(t, b)
 	first := insertOne(t.Context(), b, `{"first":true}`)
-	awaitLockWait(t, b.sql)
+	awaitLockWait(t, b, holder)
 	const calls, bad = 100, 37
 	var done [calls]<-chan error
 	for i := range calls {
@@ -116,17 +101,17 @@ func TestBadEventInAGroupCommitFailsAlone(t *testing.T) {
 func TestCancelledInsertDoesNotCancelOthersInItsCommit(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	unlock := lockEvents(t, b)
+	holder, unlock := lockEvents(t, b)
 	ctx, cancel := context.WithCancel(t.Context())
-	leaver := insertOne(ctx, b, `{"n":1}`)
-	awaitLockWait(t, b.sql)
-	neighbour := insertOne(t.Context(), b, `{"n":2}`)
+	cancelled := insertOne(ctx, b, `{"n":1}`)
+	awaitLockWait(t, b, holder)
+	other := insertOne(t.Context(), b, `{"n":2}`)
 	cancel()
-	if err := <-leaver; !errors.Is(err, context.Canceled) {
+	if err := <-cancelled; !errors.Is(err, context.Canceled) {
 		t.Errorf("the cancelled call: %v", err)
 	}
 	unlock()
-	if err := <-neighbour; err != nil {
+	if err := <-other; err != nil {
 		t.Errorf("the other call of the commit: %v", err)
 	}
 }
@@ -134,9 +119,9 @@ func TestCancelledInsertDoesNotCancelOthersInItsCommit(t *testing.T) {
 func TestLostConnectionFailsEveryInsertOfTheCommit(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	unlock := lockEvents(t, b)
+	holder, unlock := lockEvents(t, b)
 	lost := insertOne(t.Context(), b, `{"n":1}`)
-	pid := awaitLockWait(t, b.sql)
+	pid := awaitLockWait(t, b, holder)
 	b.exec(t, `select pg_terminate_backend($1)`, pid)
 	if err := <-lost; !errors.Is(err, queue.ErrUnavailable) {
 		t.Errorf("the call whose connection was lost: %v", err)
@@ -154,9 +139,9 @@ func TestLostConnectionFailsEveryInsertOfTheCommit(t *testing.T) {
 func TestCloseWaitsForTheRunningCommit(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	unlock := lockEvents(t, b)
+	holder, unlock := lockEvents(t, b)
 	call := insertOne(t.Context(), b, `{"n":1}`)
-	awaitLockWait(t, b.sql)
+	awaitLockWait(t, b, holder)
 	closed := make(chan error, 1)
 	go func() { closed <- b.Close(context.Background()) }()
 	unlock()

@@ -116,7 +116,7 @@ func TestWatermarkRisesWithClaimsAndFallsToWhatAScanFinds(t *testing.T) {
 	}
 }
 
-func TestClaimUnderWayDoesNotRaiseAWatermarkThatWasLowered(t *testing.T) {
+func TestClaimInProgressDoesNotRaiseAWatermarkThatWasLowered(t *testing.T) {
 	t.Parallel()
 	e := setup(t)
 	e.claim(e.now, 0)
