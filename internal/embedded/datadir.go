@@ -171,9 +171,6 @@ func (d dataDir) write(name, text string) error {
 	return os.Rename(d.file(name+".new"), d.file(name))
 }
 
-// ErrInUse is what Start returns when another process runs a server in the data directory.
-var ErrInUse = errors.New("the data directory is in use")
-
 // lock locks an open file without waiting, or fails with EWOULDBLOCK. The lock ends when the file is closed, at the latest with the
 // process.
 func lock(file *os.File) error { return syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) }
@@ -182,26 +179,22 @@ func lock(file *os.File) error { return syscall.Flock(int(file.Fd()), syscall.LO
 // two processes could then hold locks on two files of the same name.
 func (d dataDir) lock() (*os.File, error) {
 	file, err := d.open("queued.lock", os.O_RDWR)
-	if errors.Is(err, fs.ErrPermission) {
+	if err != nil {
 		return nil, fmt.Errorf("lock the data directory: %w: run queued as the directory's owner, or choose another QUEUED_DATA_DIR", err)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("lock the data directory: %w", err)
-	}
-	if err = lock(file); errors.Is(err, syscall.EWOULDBLOCK) {
+	err = lock(file)
+	switch {
+	case errors.Is(err, syscall.EWOULDBLOCK):
 		holder := "another process"
 		if pid, err := io.ReadAll(io.LimitReader(file, 32)); err == nil && len(pid) > 0 {
 			holder = "process " + strings.TrimSpace(string(pid))
 		}
 		err = fmt.Errorf("%w: %s belongs to %s, which runs a server in it: stop that process, or choose another QUEUED_DATA_DIR",
 			ErrInUse, d, holder)
-		return nil, errors.Join(err, file.Close())
-	}
-	if err == nil {
-		err = file.Truncate(0)
-	}
-	if err == nil {
-		_, err = fmt.Fprintf(file, "%d\n", os.Getpid())
+	case err == nil:
+		if err = file.Truncate(0); err == nil {
+			_, err = fmt.Fprintf(file, "%d\n", os.Getpid())
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", file.Name(), err), file.Close())
@@ -222,7 +215,7 @@ func (s *Server) initialize(ctx context.Context) error {
 		err = s.account.takeOver(staging)
 	}
 	if err == nil {
-		err = s.runInitdb(ctx, staging)
+		_, err = s.account.run(ctx, "/", s.installation.program("initdb"), s.initdbArguments(staging)...)
 	}
 	if err == nil {
 		_ = os.Remove(s.dir.pg()) // an empty directory
@@ -232,26 +225,22 @@ func (s *Server) initialize(ctx context.Context) error {
 		err = syncDir(string(s.dir))
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("make the cluster: %w", err), os.RemoveAll(staging))
+		return errors.Join(fmt.Errorf("make the cluster by %s: %w", s.installation.program("initdb"), err), os.RemoveAll(staging))
 	}
 	return nil
 }
 
-// runInitdb makes a cluster in dir. Its locale is C, which sorts by bytes and is part of PostgreSQL, so that indexes stay valid when
-// the system's libraries are upgraded or the directory moves to another machine; not every system has C.UTF-8.
-func (s *Server) runInitdb(ctx context.Context, dir string) error {
+// initdbArguments have initdb make a cluster in dir. Its locale is C, which sorts by bytes and is part of PostgreSQL, so that indexes stay
+// valid when the system's libraries are upgraded or the directory moves to another machine; not every system has C.UTF-8.
+func (s *Server) initdbArguments(dir string) []string {
 	args := []string{
 		"-D", dir, "--username", userRole, "--auth-local", "peer", "--auth-host", "reject",
 		"--encoding", "UTF8", "--locale", "C", "--data-checksums", "--no-instructions",
 	}
-	if isOff(s.settings["fsync"]) {
+	if s.settings["fsync"] == "off" {
 		args = append(args, "--no-sync")
 	}
-	initdb := s.installation.program("initdb")
-	if _, err := s.account.run(ctx, "/", initdb, args...); err != nil {
-		return fmt.Errorf("%s: %w", initdb, err)
-	}
-	return nil
+	return args
 }
 
 // syncDir makes a rename in dir survive a crash of the machine.

@@ -1,9 +1,5 @@
 //go:build unix
 
-// Package embedded runs a private PostgreSQL that is started and stopped with the program. Its programs are found on the machine or
-// fetched, all its files are in one directory, and it is reached through a Unix socket only.
-//
-// A Server has two goroutines: one waits for the child process (process.go), the other for its end or for Stop, whichever comes first.
 package embedded
 
 import (
@@ -13,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -31,19 +28,6 @@ const (
 	sharedMemoryTimeout = 10 * time.Second
 )
 
-// Config says where the server's files are and how it is set up.
-type Config struct {
-	// DataDir holds all files of this server: the cluster in pg/, the socket in run/, postgres.log and the lock. Start makes it when
-	// it is missing. Empty: DefaultDataDir().
-	DataDir string
-	// Settings are PostgreSQL settings, by name, for this server. Those that decide how it is reached are refused.
-	Settings map[string]string
-	// Logger gets a line for each step. Zero: nothing is logged.
-	Logger zerolog.Logger
-
-	sources sources
-}
-
 // Server is a running PostgreSQL that belongs to this process.
 type Server struct {
 	log          zerolog.Logger
@@ -56,10 +40,9 @@ type Server struct {
 	process      *process
 	logFrom      int64 // offset in the log file where the part of the process begins
 
-	done     chan struct{} // closed when PostgreSQL has ended by itself
-	cause    error         // why; written before done is closed
-	stopping chan struct{} // closed by Stop
-	watched  chan struct{} // closed when the goroutine of watch has ended
+	done   chan struct{} // closed when PostgreSQL has ended by itself
+	cause  error         // why; written before done is closed
+	isOver atomic.Bool   // PostgreSQL has ended by itself, or Stop was called, whichever came first
 
 	stopOnce sync.Once
 	stopErr  error
@@ -71,11 +54,8 @@ type Server struct {
 //
 // It fails with ErrInUse when another process runs a server in the directory.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
-	s := &Server{done: make(chan struct{}), stopping: make(chan struct{}), watched: make(chan struct{})}
+	s := &Server{settings: cfg.Settings, done: make(chan struct{})}
 	var err error
-	if s.settings, err = withDefaults(cfg.Settings); err != nil {
-		return nil, err
-	}
 	if s.dir, err = openDataDir(cfg.DataDir); err != nil {
 		return nil, err
 	}
@@ -210,12 +190,10 @@ func (s *Server) exitError(what string) error {
 
 // watch closes done when PostgreSQL ends before Stop is called.
 func (s *Server) watch() {
-	defer close(s.watched)
-	select {
-	case <-s.process.ended:
+	<-s.process.ended
+	if s.isOver.CompareAndSwap(false, true) {
 		s.cause = s.exitError("PostgreSQL ended by itself")
 		close(s.done)
-	case <-s.stopping:
 	}
 }
 
@@ -241,8 +219,7 @@ func (s *Server) Err() error {
 // ctx's. Further calls return the result of the first one.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stopOnce.Do(func() {
-		close(s.stopping)
-		<-s.watched // an end from here on is not PostgreSQL's own
+		s.isOver.Store(true)
 		s.stopErr = s.shutDown(ctx)
 		if s.process.hasEnded() {
 			s.log.Info().Msg("private PostgreSQL stopped")

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/url"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -63,42 +62,17 @@ func reservedSettings(dir dataDir, socket socketDir) map[string]string {
 	}
 }
 
-var settingName = regexp.MustCompile(`^[a-z_][a-z0-9_.]*$`)
-
-// withDefaults returns the default settings with those of a Config, by their names in lower case. It refuses reserved settings, and
-// names and values that cannot be passed to PostgreSQL.
-func withDefaults(extra map[string]string) (map[string]string, error) {
-	settings, reserved := defaultSettings(), reservedSettings("", "")
-	reserved["config_file"], reserved["external_pid_file"] = "", ""
-	for given, value := range extra {
-		name := strings.ToLower(given)
-		switch _, isReserved := reserved[name]; {
-		case isReserved:
-			return nil, fmt.Errorf("the PostgreSQL setting %q cannot be chosen: a private server is reached through its data directory alone", given)
-		case !settingName.MatchString(name):
-			return nil, fmt.Errorf("%q is not the name of a PostgreSQL setting", given)
-		case strings.ContainsRune(value, 0):
-			return nil, fmt.Errorf("the PostgreSQL setting %s has a NUL in its value", given)
-		}
-		settings[name] = value
-	}
-	return settings, nil
-}
-
-// settingArguments returns settings and the reserved ones as arguments of postgres, which override every file and ALTER SYSTEM.
-func settingArguments(settings map[string]string, dir dataDir, socket socketDir) []string {
-	settings = maps.Clone(settings)
+// settingArguments returns the default settings, those of a Config and the reserved ones as arguments of postgres, which override every
+// file and ALTER SYSTEM.
+func settingArguments(extra map[string]string, dir dataDir, socket socketDir) []string {
+	settings := defaultSettings()
+	maps.Copy(settings, extra)
 	maps.Copy(settings, reservedSettings(dir, socket))
 	var args []string
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		args = append(args, "-c", name+"="+settings[name])
 	}
 	return args
-}
-
-// isOff reports whether the value of a boolean setting is false.
-func isOff(value string) bool {
-	return slices.Contains([]string{"off", "false", "no", "0"}, strings.ToLower(value))
 }
 
 // writeAccessRules lets the user of this process in without a password: the kernel tells the server who connects (peer

@@ -5,18 +5,11 @@ package embedded
 import (
 	"context"
 	"errors"
-
-	"github.com/rs/zerolog"
 )
 
 var errUnsupported = errors.New("a private PostgreSQL needs a Unix system: set QUEUED_DATABASE_URL to use an existing PostgreSQL")
 
-// Config has the fields that it has on Unix; none is used.
-type Config struct {
-	DataDir  string
-	Settings map[string]string
-	Logger   zerolog.Logger
-}
+type sources struct{}
 
 // Server never runs.
 type Server struct{}
