@@ -103,15 +103,19 @@ type ackItem struct {
 	Result  bind.Value `json:"result"`
 }
 
-type ackBatchResponse struct {
-	Results []ackResult `json:"results"`
-}
-
 // An ackResult is how acking this event alone would have been answered.
 type ackResult struct {
 	ID     int64  `json:"id"`
 	Status int    `json:"status"`
 	Code   string `json:"code,omitzero"`
+}
+
+func ackResultOf(acked queue.AckResult) ackResult {
+	if acked.Err == nil {
+		return ackResult{ID: acked.ID, Status: http.StatusNoContent}
+	}
+	t := problem.Of(acked.Err).Type
+	return ackResult{ID: acked.ID, Status: t.Status, Code: t.Code}
 }
 
 func (s *Server) ackBatch(r *http.Request, req ackBatchRequest) (reply, error) {
@@ -124,15 +128,7 @@ func (s *Server) ackBatch(r *http.Request, req ackBatchRequest) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	resp := ackBatchResponse{Results: make([]ackResult, len(results))}
-	for i, result := range results {
-		resp.Results[i] = ackResult{ID: result.ID, Status: http.StatusNoContent}
-		if result.Err != nil {
-			t := problem.Of(result.Err).Type
-			resp.Results[i].Status, resp.Results[i].Code = t.Status, t.Code
-		}
-	}
-	return reply{body: resp}, nil
+	return listOf("results", results, ackResultOf), nil
 }
 
 type nackRequest struct {

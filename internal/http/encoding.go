@@ -36,10 +36,7 @@ var encodeOptions = json.JoinOptions(
 
 // encode appends body as JSON, and a newline, which terminals need.
 func encode(b []byte, body any) ([]byte, error) {
-	switch body := body.(type) {
-	case jsontext.Value: // encoded already
-		return append(append(b, body...), '\n'), nil
-	case appender:
+	if body, ok := body.(appender); ok {
 		return append(body.appendJSON(b), '\n'), nil
 	}
 	buffer := bytes.NewBuffer(b)
@@ -243,6 +240,9 @@ func (ms milliseconds) MarshalJSON() ([]byte, error) { return ms.appendTo(nil), 
 func listOf[A, B any](name string, from []A, of func(A) B) reply {
 	return reply{body: map[string][]B{name: convert(from, of)}}
 }
+
+// countOf is the reply with a number under name.
+func countOf(name string, n int64) reply { return reply{body: map[string]int64{name: n}} }
 
 // convert returns what of makes of each element of from.
 func convert[A, B any](from []A, of func(A) B) []B {

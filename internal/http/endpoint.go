@@ -32,8 +32,8 @@ func created(body any, location string, replayed bool) reply {
 	return reply{status: status, body: body, location: location, replayed: replayed}
 }
 
-// entityTag is the ETag of a version.
-func entityTag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
+// etagOf is the ETag of a version.
+func etagOf(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
 
 // handler makes a route of handle: it reads and validates the request as the tags of Req say (see bind.Binding), and calls handle, which
 // answers, at once or bit by bit. An error of handle is answered when nothing else has been.

@@ -42,7 +42,7 @@ func BenchmarkInsert(b *testing.B) {
 
 func BenchmarkInsertBatchOf100(b *testing.B) {
 	body := `{"events":[` + strings.Repeat(`{"event":`+benchmarkPayload+`,"queue":"mail"},`, 99) + `{"event":{}}]}`
-	benchmarkEndpoint[insertBatchRequest](b, "/events/batch", body, created(insertBatchResponse{IDs: make([]int64, 100)}, "", false))
+	benchmarkEndpoint[insertBatchRequest](b, "/events/batch", body, created(map[string][]int64{"ids": make([]int64, 100)}, "", false))
 }
 
 func BenchmarkClaimOf100(b *testing.B) {
@@ -61,6 +61,6 @@ func BenchmarkAckBatchOf100(b *testing.B) {
 	for i := range 100 {
 		items = append(items, fmt.Sprintf(`{"id":%d,"receipt":"%d.1.abcdef"}`, i+1, i+1))
 	}
-	rep := reply{body: ackBatchResponse{Results: make([]ackResult, 100)}}
+	rep := reply{body: map[string][]ackResult{"results": make([]ackResult, 100)}}
 	benchmarkEndpoint[ackBatchRequest](b, "/ack", `{"events":[`+strings.Join(items, ",")+`]}`, rep)
 }

@@ -87,10 +87,6 @@ type batchItem struct {
 	options
 }
 
-type insertBatchResponse struct {
-	IDs []int64 `json:"ids"`
-}
-
 // errBatchKey is the problem with a key for a batch, whose events are replayed each on its own.
 var errBatchKey = problem.InField(problem.InvalidParameter, "Idempotency-Key",
 	"must not be sent with a batch; give each event a key of its own in its field key")
@@ -108,12 +104,12 @@ func (s *Server) insertBatch(r *http.Request, req insertBatchRequest) (reply, er
 	if err != nil {
 		return reply{}, err
 	}
-	resp, replayed := insertBatchResponse{IDs: make([]int64, len(inserted))}, true
+	ids, replayed := make([]int64, len(inserted)), true
 	for i, e := range inserted {
-		resp.IDs[i] = e.ID
+		ids[i] = e.ID
 		replayed = replayed && e.Replayed
 	}
-	return created(resp, "", replayed), nil
+	return created(map[string][]int64{"ids": ids}, "", replayed), nil
 }
 
 // nextOf is the cursor of a page as listings write it: null on the last one.

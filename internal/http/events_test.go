@@ -61,7 +61,7 @@ func TestBatchIsStoredInOrderOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	vt := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
-	ids := decode[insertBatchResponse](h.call("POST", "/events/batch",
+	ids := decode[struct{ IDs []int64 }](h.call("POST", "/events/batch",
 		`{"events":[{"event":{"n":0}},{"event":{"n":1},"queue":"b"},{"event":{"n":2},"delay":"1m"},{"event":{"n":3},"vt":"`+vt.Format(time.RFC3339Nano)+`"}]}`).want(201)).IDs
 	if len(ids) != 4 || !slices.IsSorted(ids) {
 		t.Fatalf("got ids %v", ids)
@@ -459,7 +459,7 @@ func TestEachEventOfABatchHasItsOwnKey(t *testing.T) {
 	post := func(events string) ([]int64, answer) {
 		t.Helper()
 		got := h.call("POST", "/events/batch", `{"events":[`+events+`]}`)
-		return decode[insertBatchResponse](got).IDs, got
+		return decode[struct{ IDs []int64 }](got).IDs, got
 	}
 	ids, got := post(`{"event":{"n":1},"key":"k1"},{"event":{"n":2},"key":"k2"}`)
 	if got.want(201).header.Get("Idempotency-Replayed") != "" {

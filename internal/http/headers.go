@@ -3,6 +3,7 @@ package http
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -15,40 +16,32 @@ type precondition []int64
 // maxVersions bounds how many versions a precondition names.
 const maxVersions = 16
 
+// entityTag is one tag of a list, and whether others follow.
+var entityTag = regexp.MustCompile(`^[ \t]*(?:W/)?"([^"]*)"[ \t]*(,|$)`)
+
 // UnmarshalText takes a list of entity tags or *. A weak tag counts like a strong one: versions here tell exactly what callers have set. A tag that is
 // no version of anything matches nothing, and so does a list of nothing but such tags.
 func (p *precondition) UnmarshalText(text []byte) error {
-	wrong := fmt.Errorf(`must be * or a list of entity tags such as "3", not %s`, bind.Quote(string(text)))
 	rest := strings.TrimSpace(string(text))
 	if rest == "*" {
 		*p = nil
 		return nil
 	}
 	*p = precondition{}
-	for {
-		rest = strings.TrimPrefix(strings.TrimLeft(rest, " \t"), "W/")
-		if !strings.HasPrefix(rest, `"`) {
-			return wrong
+	for more := true; more; {
+		tag := entityTag.FindStringSubmatch(rest)
+		if tag == nil {
+			return fmt.Errorf(`must be * or a list of entity tags such as "3", not %s`, bind.Quote(string(text)))
 		}
-		tag, after, closed := strings.Cut(rest[1:], `"`)
-		if !closed {
-			return wrong
-		}
-		if n, err := strconv.ParseInt(tag, 10, 64); err == nil && strconv.FormatInt(n, 10) == tag {
+		if n, err := strconv.ParseInt(tag[1], 10, 64); err == nil && strconv.FormatInt(n, 10) == tag[1] {
 			*p = append(*p, n)
 		}
 		if len(*p) > maxVersions {
 			return fmt.Errorf("must name at most %d versions", maxVersions)
 		}
-		after = strings.TrimLeft(after, " \t")
-		if after == "" {
-			return nil
-		}
-		var more bool
-		if rest, more = strings.CutPrefix(after, ","); !more {
-			return wrong
-		}
+		rest, more = rest[len(tag[0]):], tag[2] == ","
 	}
+	return nil
 }
 
 // isAny reports whether p is *, which any version meets.
@@ -66,39 +59,25 @@ func (p *precondition) versions() []int64 {
 // same without them.
 type idempotencyKey string
 
+// quoted is a string of RFC 8941, section 3.3.3, and unescape reads what is between its quotes.
+var (
+	quoted   = regexp.MustCompile(`^"((?:[^"\\]|\\["\\])*)"$`)
+	unescape = strings.NewReplacer(`\"`, `"`, `\\`, `\`)
+)
+
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (k *idempotencyKey) UnmarshalText(text []byte) error {
 	plain := strings.TrimSpace(string(text))
 	if strings.HasPrefix(plain, `"`) {
-		var ok bool
-		if plain, ok = unquote(plain); !ok {
+		between := quoted.FindStringSubmatch(plain)
+		if between == nil {
 			return fmt.Errorf("must be a string in quotes or without any, not %s", bind.Quote(string(text)))
 		}
+		plain = unescape.Replace(between[1])
 	}
-	for _, c := range []byte(plain) {
-		if c < ' ' || c > '~' {
-			return errors.New("must be printable ASCII characters")
-		}
+	if strings.ContainsFunc(plain, func(c rune) bool { return c < ' ' || c > '~' }) {
+		return errors.New("must be printable ASCII characters")
 	}
 	*k = idempotencyKey(plain)
 	return nil
-}
-
-// unquote reads a string of RFC 8941, section 3.3.3.
-func unquote(text string) (plain string, ok bool) {
-	var b strings.Builder
-	for i := 1; i < len(text); i++ {
-		switch c := text[i]; {
-		case c == '"':
-			return b.String(), i == len(text)-1
-		case c != '\\':
-			b.WriteByte(c)
-		case i+1 < len(text) && (text[i+1] == '"' || text[i+1] == '\\'):
-			i++
-			b.WriteByte(text[i])
-		default:
-			return "", false
-		}
-	}
-	return "", false
 }

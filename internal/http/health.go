@@ -85,5 +85,5 @@ func versionOf(version string) versionResponse {
 }
 
 func (s *Server) showVersion(w http.ResponseWriter, r *http.Request) {
-	respond(w, r, reply{body: s.versionJSON})
+	respond(w, r, reply{body: s.version})
 }

@@ -94,13 +94,9 @@ func (s *Server) historyStats(r *http.Request, req historyStatsRequest) (reply, 
 	return listOf("buckets", stats, func(b queue.StatsBucket) bucket { return bucket(b) }), err
 }
 
-type requeueResponse struct {
-	ID int64 `json:"id"` // of the copy that waits now
-}
-
 func (s *Server) requeue(r *http.Request, req eventRequest) (reply, error) {
 	id, err := s.svc.Requeue(r.Context(), req.ID)
-	return created(requeueResponse{ID: id}, eventPath(id), false), err
+	return created(map[string]int64{"id": id}, eventPath(id), false), err
 }
 
 type requeueMatchingRequest struct {
@@ -135,12 +131,8 @@ type sweepRequest struct {
 	Queue       string         `json:"queue" validate:"queue"`
 }
 
-type sweepResponse struct {
-	Expired int64 `json:"expired"`
-}
-
 func (s *Server) sweep(r *http.Request, req sweepRequest) (reply, error) {
 	expired, err := s.svc.Sweep(r.Context(), queue.SweepParams(req))
 	logOf(r).add("events", expired)
-	return reply{body: sweepResponse{Expired: expired}}, err
+	return countOf("expired", expired), err
 }

@@ -141,13 +141,9 @@ func (s *Server) level(l *accessLog, pattern string, took time.Duration) zerolog
 // requestID is what the caller named the request, if that is fit for a log, else a new id.
 func requestID(r *http.Request) string {
 	id := r.Header.Get("X-Request-Id")
-	if len(id) < 1 || len(id) > 128 {
+	unfit := func(c rune) bool { return c <= ' ' || c >= 0x7f || strings.ContainsRune(`"\<>`, c) }
+	if len(id) < 1 || len(id) > 128 || strings.ContainsFunc(id, unfit) {
 		return rand.Text()
-	}
-	for _, c := range []byte(id) {
-		if c <= ' ' || c >= 0x7f || c == '"' || c == '\\' || c == '<' || c == '>' {
-			return rand.Text()
-		}
 	}
 	return id
 }

@@ -36,7 +36,7 @@ func (s *Server) putOwner(r *http.Request, req putOwnerRequest) (reply, error) {
 		IfExists:   req.IfMatch.isAny(),
 	})
 	logOf(r).add("moved", put.Moved)
-	rep := reply{body: ownerOf(put.Owner), etag: entityTag(put.Version), location: "/owners/" + put.ID}
+	rep := reply{body: ownerOf(put.Owner), etag: etagOf(put.Version), location: "/owners/" + put.ID}
 	if put.Created {
 		rep.status = http.StatusCreated
 	}
@@ -49,11 +49,7 @@ type ownerRequest struct {
 
 func (s *Server) getOwner(r *http.Request, req ownerRequest) (reply, error) {
 	found, err := s.schedules.GetOwner(r.Context(), req.ID)
-	return reply{body: ownerOf(found), etag: entityTag(found.Version)}, err
-}
-
-type listOwnersRequest struct {
-	paging
+	return reply{body: ownerOf(found), etag: etagOf(found.Version)}, err
 }
 
 type listOwnersResponse struct {
@@ -61,7 +57,7 @@ type listOwnersResponse struct {
 	Next   *string     `json:"next"`
 }
 
-func (s *Server) listOwners(r *http.Request, req listOwnersRequest) (reply, error) {
+func (s *Server) listOwners(r *http.Request, req paging) (reply, error) {
 	page, err := s.schedules.ListOwners(r.Context(), schedule.ListOwnersParams{Limit: req.Limit, Cursor: req.Cursor})
 	return reply{body: listOwnersResponse{convert(page.Owners, ownerOf), nextOf(page.Next)}}, err
 }

@@ -9,10 +9,6 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-type listQueuesRequest struct {
-	paging
-}
-
 type listQueuesResponse struct {
 	Queues []queueStats `json:"queues"`
 	Next   *string      `json:"next"` // null on the last page
@@ -37,13 +33,13 @@ func queueStatsOf(q queue.QueueStats) queueStats {
 	return queueStats(q)
 }
 
-func (s *Server) listQueues(r *http.Request, req listQueuesRequest) (reply, error) {
+func (s *Server) listQueues(r *http.Request, req paging) (reply, error) {
 	page, err := s.svc.Queues(r.Context(), queue.QueuesParams{Lately: time.Hour, Limit: req.Limit, Cursor: req.Cursor})
 	return reply{body: listQueuesResponse{convert(page.Queues, queueStatsOf), nextOf(page.Next)}}, err
 }
 
-type putQueueRequest struct {
-	Name         string         `path:"name" validate:"queue" log:"queue"`
+// A policy is what a queue.Policy has in a request and in a response. Null is what is left to the calls, or to the service.
+type policy struct {
 	MaxAttempts  *int           `json:"max_attempts" null:"nil" validate:"min=1,max=2147483647"`
 	InvisibleFor *time.Duration `json:"invisible_for" null:"nil" validate:"min=1us,max=8760h"`
 	Backoff      *backoff       `json:"backoff" null:"nil"`
@@ -60,7 +56,12 @@ type backoff struct {
 	Jitter float64           `json:"jitter" validate:"min=0,max=1"`
 }
 
-func (req putQueueRequest) policy() queue.Policy {
+type putQueueRequest struct {
+	Name string `path:"name" validate:"queue" log:"queue"`
+	policy
+}
+
+func (req putQueueRequest) params() queue.Policy {
 	return queue.Policy{
 		Queue:        req.Name,
 		MaxAttempts:  req.MaxAttempts,
@@ -71,23 +72,18 @@ func (req putQueueRequest) policy() queue.Policy {
 	}
 }
 
-// A policyResponse is the policy of a queue. Null is what is left to the calls, or to the service.
 type policyResponse struct {
-	Queue        string         `json:"queue"`
-	MaxAttempts  *int           `json:"max_attempts"`
-	InvisibleFor *time.Duration `json:"invisible_for"`
-	Backoff      *backoff       `json:"backoff"`
-	Paused       bool           `json:"paused"`
-	Retention    *time.Duration `json:"history_retention"`
-	UpdatedAt    *time.Time     `json:"updated_at"`
+	Queue string `json:"queue"`
+	policy
+	UpdatedAt *time.Time `json:"updated_at"`
 }
 
 func policyOf(p queue.Policy) policyResponse {
-	return policyResponse{p.Queue, p.MaxAttempts, p.InvisibleFor, (*backoff)(p.Backoff), p.Paused, p.Retention, p.UpdatedAt}
+	return policyResponse{p.Queue, policy{p.MaxAttempts, p.InvisibleFor, (*backoff)(p.Backoff), p.Paused, p.Retention}, p.UpdatedAt}
 }
 
 func (s *Server) putQueue(r *http.Request, req putQueueRequest) (reply, error) {
-	p, err := s.svc.PutPolicy(r.Context(), req.policy())
+	p, err := s.svc.PutPolicy(r.Context(), req.params())
 	return reply{body: policyOf(p)}, err
 }
 
@@ -110,14 +106,10 @@ func (s *Server) changeQueue(change func(context.Context, string) error) func(*h
 	}
 }
 
-type purgeQueueResponse struct {
-	Purged int64 `json:"purged"`
-}
-
 func (s *Server) purgeQueue(r *http.Request, req queueRequest) (reply, error) {
 	purged, err := s.svc.Purge(r.Context(), req.Name)
 	logOf(r).add("events", purged)
-	return reply{body: purgeQueueResponse{Purged: purged}}, err
+	return countOf("purged", purged), err
 }
 
 type listExecutionsRequest struct {

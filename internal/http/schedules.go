@@ -46,7 +46,7 @@ func scheduleOf(s schedule.Schedule) scheduleBody {
 
 // replyOf is the reply with a schedule.
 func replyOf(s schedule.Schedule) reply {
-	return reply{body: scheduleOf(s), etag: entityTag(s.Version)}
+	return reply{body: scheduleOf(s), etag: etagOf(s.Version)}
 }
 
 // A specification is a schedule.Spec in a request and in a response.
@@ -93,7 +93,7 @@ func (s *Server) createSchedule(r *http.Request, req createScheduleRequest) (rep
 	}
 	logOf(r).add("schedule", made.ID)
 	rep := created(scheduleOf(made.Schedule), "/schedules/"+strconv.FormatInt(made.ID, 10), made.Replayed)
-	rep.etag = entityTag(made.Version)
+	rep.etag = etagOf(made.Version)
 	return rep, nil
 }
 

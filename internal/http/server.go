@@ -11,8 +11,6 @@ import (
 
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
@@ -67,10 +65,8 @@ type Server struct {
 	log       zerolog.Logger
 	metrics   *metrics
 	version   versionResponse
-
-	versionJSON jsontext.Value // of version
-	draining    atomic.Bool
-	handler     http.Handler
+	draining  atomic.Bool
+	handler   http.Handler
 }
 
 // New returns a Server and registers its metrics on cfg.Registry, those of the Go runtime and
@@ -78,7 +74,6 @@ type Server struct {
 func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
 	s := &Server{cfg: cfg, svc: cfg.Service, schedules: cfg.Schedules, log: cfg.Logger, version: versionOf(cfg.Version)}
-	s.versionJSON, _ = json.Marshal(s.version) // strings always encode
 	s.metrics = newMetrics(cfg.Registry, cfg.Service, cfg.Schedules, s.version)
 	routes := s.routes()
 	s.handler = s.observe(routes, s.checkHost(s.authenticate(checkOrigin(routes))))
