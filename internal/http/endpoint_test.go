@@ -3,6 +3,7 @@ package http
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -10,8 +11,60 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/http/bind"
+	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 )
+
+type streamRequest struct {
+	Topics []string `query:"topic" validate:"required,max=3"`
+}
+
+// stream answers with a line for each topic, each sent at once, and fails at the topic "error".
+func stream(w http.ResponseWriter, _ *http.Request, req streamRequest) error {
+	for _, topic := range req.Topics {
+		if topic == "error" {
+			return problem.New(problem.EventNotFound, "No such topic.")
+		}
+		if _, err := io.WriteString(w, topic+"\n"); err != nil {
+			return err
+		}
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestHandlersCanStreamTheirAnswer(t *testing.T) {
+	t.Parallel()
+	s := New(Config{})
+	srv := httptest.NewServer(s.observe(s.routes(), handler(testLimits, stream)))
+	t.Cleanup(srv.Close)
+	for query, want := range map[string]struct {
+		status int
+		body   string
+		whole  bool
+	}{
+		"?topic=a&topic=b":     {200, "a\nb\n", true},
+		"?topic=error":         {404, `"code":"event_not_found"`, true},
+		"":                     {400, `"pointer":"?topic"`, true},
+		"?topic=a&topic=error": {200, "a\n", false}, // it must not look like a whole answer
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL+"/"+query, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := srv.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != want.status || !strings.Contains(string(body), want.body) || (err == nil) != want.whole {
+			t.Errorf("%s: got %d %s, %v", query, resp.StatusCode, body, err)
+		}
+	}
+}
 
 // benchmarkLimits are the limits of a server by default.
 var benchmarkLimits = bind.Limits{Body: 8 << 20, Event: 1 << 20, Items: 1000, Depth: 64}
