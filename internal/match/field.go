@@ -16,7 +16,7 @@ type fieldBuilder struct {
 	numbers                map[number]int32
 	folded                 map[string]int32
 	byAffix                [4]map[string]int32
-	grams                  map[uint32]int32
+	grams                  [len(gramLengths)]map[uint64]int32
 	ranges                 map[string]int32
 	intervalNodes          []intervalNode
 	networks               map[netip.Prefix]int32
@@ -125,7 +125,7 @@ func (b *builder) accessOther(field *fieldBuilder, a *alternative) int32 {
 		best := rarestLiteral(field, a)
 		if best.place == literalGram {
 			field.affixes++
-			return find(b, field, &field.grams, gram(best.text), predicateGram)
+			return find(b, field, &field.grams[slices.Index(gramLengths[:], len(best.text))], gram(best.text, len(best.text)), predicateGram)
 		}
 		return b.affix(field, best.place, best.text)
 	default:
@@ -146,7 +146,7 @@ type literal struct {
 
 const (
 	literalGram = -1
-	// maxGrams bounds how many grams of one wildcard are considered.
+	// maxGrams bounds how many grams of one length are considered for one wildcard.
 	maxGrams = 64
 )
 
@@ -154,11 +154,13 @@ const (
 func literals(a *alternative, yield func(literal)) {
 	yield(literal{place: affixPrefix, text: string(a.parts[0])})
 	yield(literal{place: affixSuffix, text: string(a.parts[len(a.parts)-1])})
-	grams := 0
-	for _, part := range a.parts {
-		for i := 0; i+gramLength <= len(part) && grams < maxGrams; i++ {
-			yield(literal{place: literalGram, text: string(part[i : i+gramLength])})
-			grams++
+	for _, length := range gramLengths {
+		grams := 0
+		for _, part := range a.parts {
+			for i := 0; i+length <= len(part) && grams < maxGrams; i++ {
+				yield(literal{place: literalGram, text: string(part[i : i+length])})
+				grams++
+			}
 		}
 	}
 }
@@ -183,7 +185,7 @@ func rarestLiteral(field *fieldBuilder, a *alternative) literal {
 			cost = 1 << 60 // every text has it
 		case l.place == literalGram:
 			cost++
-		case len(l.text) < gramLength:
+		case len(l.text) < gramLengths[0]:
 			cost += 2
 		}
 		if least < 0 || cost < least {
@@ -210,7 +212,7 @@ func (i *interval) key() string {
 func (field *fieldBuilder) finish(used func(int32) bool) *valueIndex {
 	v := &valueIndex{
 		present: field.present, null: field.null, yes: field.yes, no: field.no,
-		exact: usedOnly(field.exact, used), folded: usedOnly(field.folded, used), grams: usedOnly(field.grams, used),
+		exact: usedOnly(field.exact, used), folded: usedOnly(field.folded, used),
 		networks: newNetworkSet(usedOnly(field.networks, used)),
 	}
 	for n, predicate := range usedOnly(field.numbers, used) {
@@ -228,6 +230,9 @@ func (field *fieldBuilder) finish(used func(int32) bool) *valueIndex {
 	}
 	for i, predicates := range field.byAffix {
 		v.affixes[i] = newAffixSet(usedOnly(predicates, used), i == affixSuffix || i == affixFoldedSuffix)
+	}
+	for i, predicates := range field.grams {
+		v.grams[i] = usedOnly(predicates, used)
 	}
 	v.ranges = newIntervalSet(slices.DeleteFunc(field.intervalNodes, func(n intervalNode) bool { return !used(n.predicate) }))
 	return v

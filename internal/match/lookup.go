@@ -17,7 +17,7 @@ type valueIndex struct {
 	longer   map[number]int32 // numbers of more than 19 digits
 	folded   map[string]int32
 	affixes  [4]*affixSet // by affixPrefix and so on
-	grams    map[uint32]int32
+	grams    [len(gramLengths)]map[uint64]int32
 	ranges   *intervalSet
 	networks *networkSet
 }
@@ -83,9 +83,12 @@ func (v *valueIndex) findText(s *scratch, l *layerState, e *entry) {
 			v.affixes[affixFoldedSuffix].find(l, s.reverse(folded))
 		}
 	}
-	if v.grams != nil {
-		for i := 0; i+gramLength <= len(e.text); i++ {
-			if predicate, ok := v.grams[gram(e.text[i:])]; ok {
+	for i, length := range gramLengths {
+		if v.grams[i] == nil {
+			continue
+		}
+		for start := 0; start+length <= len(e.text); start++ {
+			if predicate, ok := v.grams[i][gram(e.text[start:], length)]; ok {
 				l.hit(predicate)
 			}
 		}
@@ -186,11 +189,17 @@ func appendReverse(to, text []byte) []byte {
 	return to
 }
 
-// gramLength is the length of the pieces by which wildcards are found that neither begin nor end with plain characters.
-const gramLength = 3
+// gramLengths are the lengths of the pieces by which wildcards are found whose ends are common or empty: long ones are rarer, short ones are in
+// more wildcards.
+var gramLengths = [...]int{3, 5, 8}
 
-func gram[T string | []byte](text T) uint32 {
-	return uint32(text[0]) | uint32(text[1])<<8 | uint32(text[2])<<16
+// gram returns the first bytes of a text, up to 8, as a key.
+func gram[T string | []byte](text T, length int) uint64 {
+	var key uint64
+	for i := range length {
+		key = key<<8 | uint64(text[i])
+	}
+	return key
 }
 
 // An intervalSet finds the intervals that contain a number: an interval tree whose nodes are sorted by the lower end.
