@@ -63,8 +63,8 @@ const (
 // PageSize returns how many rows a page has when limit (zero: DefaultPage) were asked for.
 func PageSize(limit int) int { return min(cmp.Or(limit, DefaultPage), MaxPage) }
 
-// Cut makes a page of rows, of which one more was read than it has, to learn whether there is another page. It returns the cursor of that, empty when
-// there is none; end returns where a row stands in the order of the listing.
+// Cut makes a page of rows, of which one more was read than it has, to learn whether there is another page. It returns the cursor of
+// that, empty when there is none; end returns where a row stands in the order of the listing.
 func Cut[T any](rows []T, size int, listing string, end func(*T) Cursor) (page []T, next string) {
 	if len(rows) <= size {
 		return rows, ""
@@ -74,8 +74,8 @@ func Cut[T any](rows []T, size int, listing string, end func(*T) Cursor) (page [
 	return rows[:size], cursor.String()
 }
 
-// ReadPage returns the page of a listing that begins at a cursor, as Cut does. read returns n rows after where another page ended. It fails with
-// ErrBadCursor.
+// ReadPage returns the page of a listing that begins at a cursor, as Cut does. read returns n rows after where another page ended. It
+// fails with ErrBadCursor.
 func ReadPage[T any](
 	listing, cursor string, limit int, read func(after Cursor, n int) ([]T, error), end func(*T) Cursor,
 ) (page []T, next string, err error) {

@@ -1,6 +1,6 @@
 // Package pg connects the services to PostgreSQL. It has what queue, schedule and migrate share: a Database that follows the primary
 // through failovers, Pools whose calls know whether a commit was confirmed, a Listener for notifications, the errors that SQLSTATEs
-// become, the reading of times and intervals, cursors of listings, and time limits of statements.
+// become, the reading of rows, times and intervals, pages of listings, time limits of statements, and the Loop of background work.
 //
 // A Database has no goroutine that lasts; a Listener has those of its Run. Database.mu is locked before dialer.mu, and never while a pool
 // is locked: pools are reset in goroutines of their own.

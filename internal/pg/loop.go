@@ -10,15 +10,18 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// A Loop runs a pass again and again. It logs an error of a pass unless the pass before failed with the same, and that passes succeed again.
+// A Loop runs a pass again and again. It logs an error of a pass unless the pass before failed with the same, and when passes succeed
+// again.
 type Loop struct {
 	Doing string // what a pass does, for the log: "firing schedules"
 	Pass  func(context.Context) error
-	Pause time.Duration                       // between two passes, give or take a quarter
-	Retry time.Duration                       // the same after a pass that failed; zero: Pause
-	Next  func(context.Context) time.Duration // returns the pause after a pass that succeeded, instead of Pause, and exactly; nil: Pause
-	Late  bool                                // the first pass comes after a pause, too
-	Wakes func() <-chan struct{}              // called before each pass; the pause after it ends when its channel is closed or receives; nil: nothing ends it
+	Pause time.Duration // between two passes, give or take a quarter
+	Retry time.Duration // the same after a pass that failed; zero: Pause
+	Late  bool          // the first pass comes after a pause, too
+	// Next returns the pause after a pass that succeeded, exactly; nil: it is Pause.
+	Next func(context.Context) time.Duration
+	// Wakes is called before each pass. The pause after it ends when the channel is closed or receives. Nil: nothing ends it.
+	Wakes func() <-chan struct{}
 }
 
 // Run runs passes until ctx ends.

@@ -47,9 +47,9 @@ func (r *RowReader) Read(dest ...any) error {
 	return nil
 }
 
-// Each yields rows as structs: each column goes into the field with its name, as it is without underscores and in lower case, or with its name as
-// the field's tag db. Fields of embedded structs count as the struct's own. What is null in a row stays zero in the struct. The rows are closed when
-// the sequence ends, with an error if there was one.
+// Each yields rows as structs: each column goes into the field with its name, as it is without underscores and in lower case, or with its
+// name as the field's tag db. Fields of embedded structs count as the struct's own. What is null in a row stays zero in the struct. The
+// rows are closed when the sequence ends, with an error if there was one.
 func Each[T any](rows pgx.Rows) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		defer rows.Close()

@@ -25,8 +25,10 @@ func policy(ctx context.Context, pool *pg.Pool, from string, args ...any) (Polic
 		BackoffMax    *time.Duration
 		BackoffJitter float64
 	}
-	rows, _ := pool.Query(ctx, `select name as queue, max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter,
-		paused, history_retention as retention, updated_at from `+from, args...)
+	rows, _ := pool.Query(ctx, `
+		select name as queue, max_attempts, invisible_for, paused, history_retention as retention, updated_at,
+			backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter
+		from `+from, args...)
 	c, err := pg.CollectOne[columns](rows)
 	if c.BackoffKind != nil {
 		c.Backoff = &Backoff{*c.BackoffKind, c.BackoffBase, c.BackoffFactor, c.BackoffMax, c.BackoffJitter}

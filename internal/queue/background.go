@@ -154,13 +154,14 @@ func (s *Service) checkServer(ctx context.Context) error {
 		s.warnOfSafety(safety)
 	}
 	if now.Pulled > 0 {
-		s.cfg.Logger.Warn().Int64("events", now.Pulled).Msg("the new primary's clock is behind: events that were claimable by the old one's are claimable now")
+		s.cfg.Logger.Warn().Int64("events", now.Pulled).
+			Msg("the new primary's clock is behind: events that were claimable by the old one's are claimable now")
 	}
 	if !isOther {
 		return nil
 	}
-	s.cfg.Logger.Warn().Str("timeline", fmt.Sprintf("%08X", now.Timeline)).Str("before", fmt.Sprintf("%08X", before)).Dur("clock_behind", skew).
-		Msg("another server is the primary; ids go on beyond those that may have been lost")
+	s.cfg.Logger.Warn().Str("timeline", fmt.Sprintf("%08X", now.Timeline)).Str("before", fmt.Sprintf("%08X", before)).
+		Dur("clock_behind", skew).Msg("another server is the primary; ids go on beyond those that may have been lost")
 	if skew.Abs() > noticeableSkew {
 		s.cfg.Logger.Warn().Dur("clock_behind", skew).Msg("the new primary's clock differs from the old one's: leases and delays end earlier or later by that much")
 	}

@@ -6,7 +6,7 @@
 //	types.go        events, parameters, results and errors
 //	service.go      Config with its defaults, connections, Open, Run, Drain, Close, readiness
 //	write.go        Insert and Ack: operations of the group commit
-//	transaction.go  the SQL of one group commit: acks, inserts, claims, statistics, notification
+//	transaction.go  the SQL of one group commit: acks, inserts, claims, statistics, notification; each kind of operation has a method add…
 //	claim.go        Claim, and what is known of a claim's result
 //	dispatch.go     the dispatcher of a queue, its waiters, and how long it may sleep
 //	notify.go       waking waiters here and in other processes
@@ -14,13 +14,13 @@
 //	read.go         Get, List, History, Attempts, counts
 //	admin.go        policies, pause, purge, requeue, sweep
 //	upkeep.go       partitions, retention, pruning of history, keys and statistics
-//	background.go   the other loops: sweeps, watermark scans, the watch of the server
+//	background.go   passes of the other loops: sweeps, watermark scans, the watch of the server
 //	statistics.go   counters, executions, and the report of this process
 //
 // # Goroutines
 //
-// Run starts one for each loop: the listener for notifications, the notifier, the watch of the server, sweeps, upkeep, watermark scans, the recording of
-// executions and the report of this process. A queue has a dispatcher while claims wait for it. The group commit has its writers, see
+// Run starts one for each pg.Loop: the notifier, the watch of the server, sweeps, upkeep, watermark scans, the recording of executions and the report of
+// this process; and one for the listener. A queue has a dispatcher while claims wait for it. The group commit has its writers, see
 // package groupcommit. A dispatcher whose queue is slow to look ahead in has one goroutine that does it. Close waits for all of them.
 //
 // # State and locks

@@ -11,8 +11,8 @@ import (
 )
 
 // eventColumns are the columns of an Event.
-const eventColumns = `id, queue, event_ts, enqueued_at, attempts, vt, claimed, event, last_error, requeued_from, state, outcome, finished_at, requeued_as,
-	type, source, priority, key, max_attempts, expires_at, worker, error_count, occurrence, retryable, result, processing`
+const eventColumns = `id, queue, event_ts, enqueued_at, attempts, vt, claimed, event, last_error, requeued_from, state, outcome, finished_at,
+	requeued_as, type, source, priority, key, max_attempts, expires_at, worker, error_count, occurrence, retryable, result, processing`
 
 // Get returns one event, in its queue or in history. It fails with ErrNotFound.
 func (s *Service) Get(ctx context.Context, id int64) (Event, error) {
@@ -144,7 +144,9 @@ func (s *Service) BusiestQueues(ctx context.Context, limit int) (queues []QueueS
 // HistoryStats counts history per bucket, empty buckets included, oldest first. The caller keeps the number of buckets within MaxBuckets. It fails
 // with ErrQueryTimeout.
 func (s *Service) HistoryStats(ctx context.Context, p StatsParams) ([]StatsBucket, error) {
-	buckets, err := collect[StatsBucket](ctx, s, `select bucket as start, done, failed, expired, cancelled from agent.history_stats($1, $2, $3, nullif($4, ''))`,
+	buckets, err := collect[StatsBucket](ctx, s, `
+		select bucket as start, done, failed, expired, cancelled
+		from agent.history_stats($1, $2, $3, nullif($4, ''))`,
 		p.Bucket, p.From, p.To, p.Queue)
 	return buckets, wrap("counting history", err)
 }

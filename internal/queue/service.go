@@ -146,7 +146,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.watermarks.Enable(true)
 	defer s.watermarks.Enable(false)
 	loops := []pg.Loop{
-		{Doing: "notifying other processes", Pass: s.notifier.notify, Pause: time.Hour, Retry: s.cfg.PollInterval, Wakes: s.notifier.added.Received},
+		{Doing: "notifying other processes", Pass: s.notifier.notify, Pause: time.Hour, Wakes: s.notifier.added.Received},
 		{Doing: "looking at the server", Pass: s.checkServer, Pause: serverInterval, Retry: time.Second, Wakes: s.db.Resets},
 		{Doing: "looking for late events", Pass: s.scanBelowWatermarks, Pause: s.cfg.WatermarkInterval, Late: true},
 		{Doing: "upkeep", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval, Retry: s.cfg.UpkeepRetry},

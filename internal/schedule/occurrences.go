@@ -36,8 +36,8 @@ func (s *Service) Occurrences(ctx context.Context, p OccurrencesParams) (result 
 	}
 	past, next, err := pg.ReadPage("occurrences", p.Cursor, p.Limit, func(before pg.Cursor, n int) ([]listed, error) {
 		return list[listed](ctx, s, "listing occurrences",
-			`select `+occurrenceColumns+`, nominal_at at time zone 'UTC' as exact from agent.list_occurrences($1, $2, $3::timestamptz at time zone 'UTC')`,
-			p.ID, n, before.At)
+			`select `+occurrenceColumns+`, nominal_at at time zone 'UTC' as exact
+			from agent.list_occurrences($1, $2, $3::timestamptz at time zone 'UTC')`, p.ID, n, before.At)
 	}, func(o *listed) pg.Cursor { return pg.Cursor{At: &o.Exact} })
 	if err != nil {
 		return result, err

@@ -335,10 +335,12 @@ type row struct {
 	EndsLocal, EndsAt     *time.Time
 }
 
-// columns are those of a row, of a schedule that is called s. They can be read whatever the schedule holds: see pg.RegisterTypes for its times.
-const columns = `s.id, s.name, s.owner, s.queue, s.type, s.priority, coalesce(s.event, '{}') as event, s.kind, s.rule, s.at_local, s.at_instant, s.timezone, s.zone,
-	s.gap, s.overlap, s.leap, s.misfire, s.starts_local, s.starts_at, s.ends_local, s.ends_at, s.last_local, s."count", s.fired, s.status, s.version,
-	s.next_local, s.next_at, s.next_at as next_exact, s.created_at, s.updated_at, s.status_reason, s.is_unplanned`
+// columns are those of a row, of a schedule that is called s. They can be read whatever the schedule holds: see pg.RegisterTypes for its
+// times.
+const columns = `s.id, s.name, s.owner, s.queue, s.type, s.priority, coalesce(s.event, '{}') as event, s.kind, s.rule, s.at_local,
+	s.at_instant, s.timezone, s.zone, s.gap, s.overlap, s.leap, s.misfire, s.starts_local, s.starts_at, s.ends_local, s.ends_at,
+	s.last_local, s."count", s.fired, s.status, s.version, s.next_local, s.next_at, s.next_at as next_exact, s.created_at, s.updated_at,
+	s.status_reason, s.is_unplanned`
 
 // row returns the schedule s that a statement's from clause returns, with the deadline of a call.
 func (s *Service) row(ctx context.Context, doing, from string, args ...any) (row, error) {
@@ -421,13 +423,14 @@ func (r *row) parse() (err error) {
 // record returns the columns that agent.insert_schedule and agent.update_schedule take, as JSON.
 func (r *row) record() (string, error) {
 	text, err := json.Marshal(map[string]any{
-		"name": pg.OrNull(r.Name), "owner": pg.OrNull(r.Owner), "queue": cmp.Or(r.Queue, "default"), "type": pg.OrNull(r.Type), "priority": r.Priority,
-		"event": r.Event, "kind": r.Kind, "rule": pg.OrNull(cmp.Or(r.RRule, r.Cron)), "at_local": timestamp(r.At.local()), "at_instant": timestamp(r.At.instant()),
-		"timezone": pg.OrNull(r.Timezone), "zone": r.Zone, "gap": r.Gap, "overlap": r.Overlap, "leap": r.Leap, "misfire": r.Misfire,
+		"name": pg.OrNull(r.Name), "owner": pg.OrNull(r.Owner), "queue": cmp.Or(r.Queue, "default"), "type": pg.OrNull(r.Type),
+		"priority": r.Priority, "event": r.Event, "kind": r.Kind, "rule": pg.OrNull(cmp.Or(r.RRule, r.Cron)),
+		"at_local": timestamp(r.At.local()), "at_instant": timestamp(r.At.instant()), "timezone": pg.OrNull(r.Timezone), "zone": r.Zone,
+		"gap": r.Gap, "overlap": r.Overlap, "leap": r.Leap, "misfire": r.Misfire,
 		"starts_local": timestamp(r.Starts.local()), "starts_at": timestamp(r.Starts.instant()),
 		"ends_local": timestamp(r.Ends.local()), "ends_at": timestamp(r.Ends.instant()),
-		"last_local": timestamp(r.LastLocal), "count": pg.OrNull(r.Count), "next_local": timestamp(r.NextLocal), "next_at": timestamp(r.NextAt),
-		"is_unplanned": r.IsUnplanned,
+		"last_local": timestamp(r.LastLocal), "count": pg.OrNull(r.Count),
+		"next_local": timestamp(r.NextLocal), "next_at": timestamp(r.NextAt), "is_unplanned": r.IsUnplanned,
 	})
 	if err != nil {
 		return "", &InvalidError{Field: "event", Detail: "must be a JSON object"}
