@@ -1,6 +1,7 @@
 package pg
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"reflect"
@@ -87,10 +88,8 @@ func Each[T any](rows pgx.Rows) iter.Seq2[T, error] {
 func fieldsOf(t reflect.Type, rows pgx.Rows) (fields [][]int, err error) {
 	byColumn := make(map[string][]int)
 	for _, f := range reflect.VisibleFields(t) {
-		if tag, ok := f.Tag.Lookup("db"); ok {
-			byColumn[tag] = f.Index
-		} else {
-			byColumn[strings.ToLower(f.Name)] = f.Index
+		if !f.Anonymous {
+			byColumn[cmp.Or(f.Tag.Get("db"), strings.ToLower(f.Name))] = f.Index
 		}
 	}
 	for _, column := range rows.FieldDescriptions() {
@@ -108,7 +107,7 @@ func fieldsOf(t reflect.Type, rows pgx.Rows) (fields [][]int, err error) {
 
 // destination returns what a column is scanned into to set a field. A json.RawMessage gets the text as it is.
 func destination(field reflect.Value) any {
-	if field.Type().ConvertibleTo(reflect.TypeFor[[]byte]()) && field.Kind() == reflect.Slice {
+	if field.Kind() == reflect.Slice && field.Type().Elem().Kind() == reflect.Uint8 {
 		return field.Addr().Convert(reflect.TypeFor[*[]byte]()).Interface()
 	}
 	return field.Addr().Interface()
