@@ -52,7 +52,7 @@ func startBeside(t *testing.T, environ []string, name string, args ...string) *p
 	t.Helper()
 	p := &program{t: t, cmd: exec.Command(name, args...)}
 	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, environ...)
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	leadGroup(p.cmd)
 	p.start()
 	return p
 }
@@ -199,11 +199,7 @@ func (p *program) stop() {
 		return
 	default:
 	}
-	if p.cmd.SysProcAttr != nil { // the leader of a group
-		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGTERM)
-	} else {
-		_ = p.cmd.Process.Signal(syscall.SIGTERM)
-	}
+	terminate(p.cmd)
 	select {
 	case <-p.ended:
 	case <-time.After(waitTimeout):

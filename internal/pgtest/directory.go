@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 )
 
@@ -21,24 +20,6 @@ const (
 	// newFor is how long a directory may be without a lock because it is only being made.
 	newFor = time.Minute
 )
-
-const (
-	memory     = "/dev/shm" // on Linux, a file system in memory
-	memoryRoom = 2 << 30    // bytes that must be free there; make test-plain was seen to use 0.4 GB
-)
-
-// fastBase returns the directory for data that need not survive a crash: in memory if there is room, else that of temporary files. Creating
-// a database of 10 MB takes 30 ms of CPU time in memory, and 110 ms on ext4.
-func fastBase() string {
-	var free syscall.Statfs_t
-	if syscall.Statfs(memory, &free) != nil || free.Bavail*uint64(free.Bsize) < memoryRoom {
-		return os.TempDir()
-	}
-	if probe, err := os.MkdirTemp(memory, directoryPrefix); err != nil || os.Remove(probe) != nil {
-		return os.TempDir()
-	}
-	return memory
-}
 
 // newDirectory makes a directory in base, and clears base of abandoned ones.
 func newDirectory(base string) (*directory, error) {
@@ -67,10 +48,6 @@ func (d *directory) remove() error {
 		err = errors.Join(err, d.lock.Close())
 	}
 	return err
-}
-
-func tryLock(file *os.File) error {
-	return syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 }
 
 // removeAbandoned removes what it can. It passes over the others, such as those of other users.

@@ -200,7 +200,9 @@ func stopOnSignal() {
 		if err := stopServer(); err != nil {
 			_, _ = fmt.Fprintln(os.Stderr, "pgtest:", err)
 		}
-		_ = syscall.Kill(os.Getpid(), sig.(syscall.Signal))
+		if own, err := os.FindProcess(os.Getpid()); err == nil {
+			_ = own.Signal(sig)
+		}
 	}()
 }
 

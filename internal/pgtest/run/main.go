@@ -1,3 +1,5 @@
+//go:build unix
+
 // Command run runs a command with a PostgreSQL for its tests:
 //
 //	go run ./internal/pgtest/run -flavour timescale -- go test ./...
