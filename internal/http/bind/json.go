@@ -117,8 +117,8 @@ func (d *decoder) object(v reflect.Value, fields []Field) {
 		case given[i] || f.In != "json":
 		case f.Required:
 			d.bad.Add(d.pointer()+"/"+f.Name, "is required")
-		default:
-			f.setDefault(v.FieldByIndex(f.Index))
+		case f.initial.IsValid():
+			v.FieldByIndex(f.Index).Set(f.initial)
 		}
 	}
 	if c, ok := v.Addr().Interface().(Checker); ok && len(d.bad) == before {
@@ -130,10 +130,15 @@ func (d *decoder) object(v reflect.Value, fields []Field) {
 func (d *decoder) list(v reflect.Value, f *Field) {
 	at := d.pointer()
 	d.next()
+	start := d.json.InputOffset()
 	for n := 0; d.more(); n++ {
 		if n == d.Items && f.Element.Members != nil {
 			d.err = problem.InField(problem.BatchTooLarge, at, fmt.Sprintf("must be at most %d elements long", n))
 			return
+		}
+		if n == 1 { // the others may be like the first
+			length := d.json.InputOffset() - start
+			v.Grow(min(d.Items, 1+(len(d.text)-int(start))/int(length)))
 		}
 		v.Grow(1)
 		v.SetLen(n + 1)
@@ -152,7 +157,8 @@ func (d *decoder) payload(v reflect.Value, f *Field) {
 	for more := true; more; more = d.err == nil && d.json.StackDepth() > outside {
 		switch d.json.PeekKind() {
 		case '"':
-			if raw := d.raw(); bytes.Contains(raw, []byte(`\u0000`)) { // valid JSON has no U+0000 that is not escaped
+			// Valid JSON has no U+0000 that is not escaped, and few strings have an escape.
+			if raw := d.raw(); bytes.IndexByte(raw, '\\') >= 0 && bytes.Contains(raw, []byte(`\u0000`)) {
 				text, _ := jsontext.AppendUnquote(nil, raw)
 				d.checkNUL(string(text))
 			}

@@ -43,8 +43,9 @@ func (b *Binding) decodeParams(r *http.Request, v reflect.Value) error {
 		switch {
 		case len(texts) == 0 && f.Required:
 			bad.Add(pointer, "is required")
+		case len(texts) == 0 && f.initial.IsValid():
+			place.Set(f.initial)
 		case len(texts) == 0:
-			f.setDefault(place)
 		case f.Element != nil:
 			place.Set(reflect.MakeSlice(place.Type(), len(texts), len(texts)))
 			for i, text := range texts {
