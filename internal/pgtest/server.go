@@ -113,6 +113,8 @@ func (d durability) settings() map[string]string {
 		"full_page_writes":   value,
 		"synchronous_commit": value,
 		"max_connections":    maxConnections,
+
+		"max_prepared_transactions": "20",
 	}
 }
 

@@ -6,6 +6,7 @@
 //	types.go        events, parameters, results and errors
 //	service.go      Config with its defaults, connections, Open, Run, Drain, Close, readiness
 //	write.go        Insert and Ack: operations of the group commit
+//	publish.go      Publish, an operation of the group commit: for package topic
 //	transaction.go  the SQL of one group commit: acks, inserts, claims, statistics, notification; each kind of operation has a method add…
 //	claim.go        Claim, and what is known of a claim's result
 //	dispatch.go     the dispatcher of a queue, its waiters, and how long it may sleep
@@ -30,7 +31,8 @@
 // notifier, the watermarks, the group commit, the counters, the executions, the upkeep, the claim size limits, slowNextDue, and what is known
 // of the server. No lock is held during a call of the database.
 //
-// In a transaction acks come first, in the order of ids, then inserts, and claims last, so that it holds hardly a lock when it may have to wait for one.
+// In a transaction acks come first, in the order of ids, then inserts, then claims, so that it holds hardly a lock when it may have to wait
+// for one. Publications come last of all: readers of the log wait from there on until the commit.
 //
 // # Decisions
 //

@@ -90,6 +90,7 @@ type Service struct {
 	name       string // tells this service's notifications from those of others
 	started    time.Time
 	notifier   *notifier
+	published  pg.Signal // something was appended to the log
 	commits    *groupcommit.Committer[*operation]
 	watermarks *watermark.Set
 	claimSizes claimSizeLimits
@@ -123,6 +124,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		name:        rand.Text(),
 		started:     time.Now(),
 		watermarks:  watermark.New(cfg.WatermarkInterval, cfg.WatermarkScanTime),
+		published:   pg.NewSignal(),
 		dispatchers: make(map[string]*dispatcher),
 	}
 	if err := s.openPools(ctx); err != nil {

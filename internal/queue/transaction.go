@@ -33,6 +33,7 @@ type transaction struct {
 	recorded  map[executionKey]*executionSum // the statistics of earlier transactions that this one writes
 	elsewhere map[string]bool                // queues that other processes are to be notified of
 	notified  map[string]bool                // queues that this transaction notifies of
+	publishes bool                           // it appends to the log
 }
 
 // pendingInsert is an event on its way into a queue, and the claim that gets it at once, if one does.
@@ -62,6 +63,7 @@ func (tx *transaction) add(ops []*operation) {
 	tx.addClaims(ops)
 	tx.addExecutions()
 	tx.addNotification()
+	tx.addPublications(ops)
 }
 
 // commit runs operations in one transaction and one round trip, and fills in their results. An error says that nothing was written, or that it is
@@ -156,6 +158,9 @@ func (tx *transaction) announce() {
 	s.wakeHere(tx.touched)
 	if len(tx.notified) == 0 {
 		s.notifier.add(tx.elsewhere)
+	}
+	if tx.publishes {
+		s.published.Send()
 	}
 }
 

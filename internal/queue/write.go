@@ -34,17 +34,19 @@ const (
 	itemOverhead = 128
 )
 
-// operation is what one call does in a group commit: its inserts, its acks, or a claim.
+// operation is what one call does in a group commit: its inserts, its acks, a claim, or its publications.
 type operation struct {
 	groupcommit.Ticket
-	inserts []InsertParams
-	acks    []Ack
-	claim   *claim
+	inserts      []InsertParams
+	acks         []Ack
+	claim        *claim
+	publications []Publication
 
 	// What came of it, to be read once it has an answer: in the order of inserts and acks.
-	inserted []Inserted
-	acked    []AckResult
-	err      error // why what was committed for it could not be read, or was not confirmed; nil: it could, and was
+	inserted  []Inserted
+	acked     []AckResult
+	published []Published
+	err       error // why what was committed for it could not be read, or was not confirmed; nil: it could, and was
 }
 
 // Insert inserts all of events or, on any error, none; results are in the order of events. It fails with an *InvalidError, ErrKeyReused or
@@ -82,7 +84,7 @@ func (s *Service) Ack(ctx context.Context, acks []Ack) ([]AckResult, error) {
 	return op.acked, nil
 }
 
-// write has inserts or acks committed.
+// write has an operation committed that is no claim.
 func (s *Service) write(ctx context.Context, op *operation) error {
 	err := s.commits.Do(ctx, op)
 	switch {
@@ -171,6 +173,7 @@ func (s *Service) contended(ctx context.Context, ops []*operation) []*operation 
 		return contended
 	}
 	return slices.DeleteFunc(slices.Clone(ops), func(op *operation) bool {
-		return len(op.acks) == 0 && !slices.ContainsFunc(op.inserts, func(e InsertParams) bool { return e.Key != "" })
+		return len(op.acks) == 0 && !slices.ContainsFunc(op.inserts, func(e InsertParams) bool { return e.Key != "" }) &&
+			!slices.ContainsFunc(op.publications, func(p Publication) bool { return p.IdempotencyKey != "" })
 	})
 }

@@ -100,10 +100,12 @@ begin
   for _sequence in
     select c.oid
     from pg_class c
-    where c.relkind = 'S' and c.relnamespace = 'agent'::regnamespace and c.oid <> 'agent.server_timeline'::regclass
+    where c.relkind = 'S' and c.relnamespace = 'agent'::regnamespace and c.oid not in ('agent.server_timeline'::regclass, 'agent.log_position_seq'::regclass)
   loop
     perform setval(_sequence, nextval(_sequence) + 1048576);
   end loop;
+  -- The log goes on in a segment that the old primary has not opened, even if it had opened one or two that this server does not know of.
+  perform setval('agent.log_position_seq', (s.last_value >> 32) + 3 << 32) from agent.log_position_seq s;
   perform setval('agent.server_timeline', agent_private.current_timeline()); -- last: from here on, check_timeline lets all pass
 end
 $func$;
@@ -123,9 +125,13 @@ begin
 end
 $func$;
 
+-- Whether this server shows its timeline to the owner of the schema.
+create or replace function agent_private.shows_timeline() returns boolean language sql immutable return false;
+
 do $script$
 begin
   perform agent_private.current_timeline();
+  create or replace function agent_private.shows_timeline() returns boolean language sql immutable return true;
   create or replace trigger check_timeline before insert on agent.event for each statement execute function agent_private.check_timeline();
   create or replace trigger check_timeline before insert on agent.idempotency for each statement execute function agent_private.check_timeline();
   create or replace trigger check_timeline before insert on agent.schedule for each statement execute function agent_private.check_timeline();

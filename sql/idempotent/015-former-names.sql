@@ -1,6 +1,7 @@
 -- Former names of functions, for the sake of what was written for version 0.3.0: processes of that version, which go on running beside
 -- the first ones of this version while a fleet is upgraded, and the SQL of users. Each does nothing but call the function that has taken
--- its place, with its owner's rights. They are removed with the next minor version, 0.5.0.
+-- its place, with its owner's rights. They stay until version 0.6.0, so that an
+-- upgrade may leave out a version.
 
 -- Drops the functions that earlier versions had in agent for their own use, and returns how many. They are in agent_private now. A call
 -- that is under way while a migration commits goes on with the former body of its function, which needs them: so they are kept until ten

@@ -1,0 +1,97 @@
+package queue
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/queued/queued/internal/groupcommit"
+	"github.com/queued/queued/internal/pg"
+)
+
+// A Publication is an event for the log: see package topic. All but Topic and Event may be zero.
+type Publication struct {
+	Topic          string
+	Event          json.RawMessage
+	Meta           json.RawMessage // a JSON object
+	Key            string
+	IdempotencyKey string
+	Subscription   string // the only one that gets it
+}
+
+// Published is what became of a Publication.
+type Published struct {
+	Position    int64
+	PublishedAt time.Time
+	Replayed    bool // its idempotency key was known: this is what the first one became
+}
+
+// Publish appends all of publications to the log or, on any error, none; results are in their order. Publications share commits with inserts, acks and
+// claims. It fails as Insert does.
+func (s *Service) Publish(ctx context.Context, publications []Publication) ([]Published, error) {
+	if len(publications) == 0 {
+		return nil, nil
+	}
+	bytes := len(publications) * itemOverhead
+	for i := range publications {
+		bytes += len(publications[i].Event) + len(publications[i].Meta)
+	}
+	op := &operation{Ticket: groupcommit.NewTicket(len(publications), bytes), publications: publications}
+	if err := s.write(ctx, op); err != nil {
+		return nil, err
+	}
+	return op.published, nil
+}
+
+// Published receives after a commit of this service has appended to the log. It is for one receiver.
+func (s *Service) Published() <-chan struct{} { return s.published.Received() }
+
+// addPublications appends the publications of all operations to the log. This has to come last: readers of the log wait from here on until the
+// commit.
+func (tx *transaction) addPublications(ops []*operation) {
+	type pendingPublication struct {
+		*Publication
+		op     *operation
+		result *Published
+	}
+	var all []pendingPublication
+	for _, op := range ops {
+		if len(op.publications) > 0 {
+			op.published = make([]Published, len(op.publications))
+		}
+		for i := range op.publications {
+			all = append(all, pendingPublication{&op.publications[i], op, &op.published[i]})
+		}
+	}
+	n := len(all)
+	if n == 0 {
+		return
+	}
+	tx.publishes = true
+	topics, events := make([]string, n), make([]string, n)
+	var keys, metas, idempotencyKeys, subscriptions []*string // nil when no publication has one
+	for i, p := range all {
+		topics[i], events[i] = p.Topic, string(p.Event)
+		set(&keys, n, i, pg.OrNull(p.Key))
+		set(&metas, n, i, jsonArg(p.Meta))
+		set(&idempotencyKeys, n, i, pg.OrNull(p.IdempotencyKey))
+		set(&subscriptions, n, i, pg.OrNull(p.Subscription))
+	}
+	i := 0 // of the row
+	tx.query(`select position, published_at, replayed from agent.append_log($1, $2::text[]::jsonb[], $3, $4::text[]::jsonb[], $5, $6, $7)`,
+		[]any{topics, events, keys, metas, idempotencyKeys, subscriptions, tx.svc.cfg.KeyRetention}, func(r *pg.RowReader) {
+			if i < n {
+				p := all[i].result
+				if err := r.Read(&p.Position, &p.PublishedAt, &p.Replayed); err != nil {
+					all[i].op.unreadable(err)
+				}
+			}
+			i++
+		}, func() {
+			for _, p := range all {
+				if p.result.Position == 0 {
+					p.op.unreadable(errNoAnswer)
+				}
+			}
+		})
+}

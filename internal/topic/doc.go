@@ -1,0 +1,24 @@
+// Package topic is the log of publish/subscribe: publishing to topics, reading in order, and following the log as it grows. It calls the functions
+// of the schema agent and knows nothing of HTTP.
+//
+// # Files
+//
+//	types.go    events of the log, parameters, results and errors
+//	service.go  Config with its defaults, Open, Run, Close
+//	publish.go  Publish, and publications for later
+//	read.go     pages of the log, single events, positions by time, topics, settings
+//	tail.go     the newest events of the log in memory, for all who follow it
+//	upkeep.go   segments, retention, counts of topics, and publications that are due
+//
+// # Goroutines
+//
+// Run starts one for each loop: the listener for notifications, the tail, the notifier of other processes, what is due, and upkeep.
+//
+// # State and locks
+//
+// tail.mu guards the newest events and those who wait for more. It is held during no call of the database.
+//
+// # Decisions
+//
+// docs/decisions: 010 the log.
+package topic

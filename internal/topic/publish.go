@@ -1,0 +1,76 @@
+package topic
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"time"
+
+	"github.com/queued/queued/internal/queue"
+)
+
+// Publish appends all of publications to the log or, on any error, none, and returns when that is committed. Results are in their order. It
+// fails with an *InvalidError, ErrKeyReused, ErrUnrepresentable, ErrOverloaded, and with ErrUnavailable when it is unknown whether they were published.
+func (s *Service) Publish(ctx context.Context, publications []Publication) ([]Published, error) {
+	return s.cfg.Queue.Publish(ctx, publications)
+}
+
+// PublishLater has an event published after a delay, or at a time if at is not nil, exactly once. Until then it waits in the queue DelayedQueue.
+// It fails as Publish does.
+func (s *Service) PublishLater(ctx context.Context, p Publication, delay time.Duration, at *time.Time) (Delayed, error) {
+	body, err := json.Marshal(struct {
+		Topic        string          `json:"topic"`
+		Event        json.RawMessage `json:"event"`
+		Key          string          `json:"key,omitempty"`
+		Meta         json.RawMessage `json:"meta,omitempty"`
+		Subscription string          `json:"subscription,omitempty"`
+	}{p.Topic, p.Event, p.Key, p.Meta, p.Subscription})
+	if err != nil {
+		return Delayed{}, &InvalidError{Field: "event", Detail: "must be a JSON object"}
+	}
+	params := queue.InsertParams{Event: body, Queue: DelayedQueue, Delay: delay, VT: at}
+	if p.IdempotencyKey != "" {
+		params.Key = delayedKey(p.Topic, p.IdempotencyKey)
+	}
+	inserted, err := s.cfg.Queue.Insert(ctx, []queue.InsertParams{params})
+	if err != nil {
+		return Delayed{}, err
+	}
+	s.delayed.Send()
+	return Delayed{ID: inserted[0].ID, At: inserted[0].VT, Replayed: inserted[0].Replayed}, nil
+}
+
+// delayedKey is what agent_private.delayed_key returns.
+func delayedKey(topic, key string) string {
+	sum := sha256.Sum256([]byte(topic + " " + key))
+	return hex.EncodeToString(sum[:])
+}
+
+// duePublications is how many publications one transaction publishes.
+const duePublications = 500
+
+// publishDue publishes what is due.
+func (s *Service) publishDue(ctx context.Context) error {
+	for {
+		var published int
+		if err := s.loops.QueryRow(ctx, `select agent.publish_due($1)`, duePublications).Scan(&published); err != nil {
+			return wrap("publishing what is due", err)
+		}
+		if published > 0 {
+			s.tail.wake.Send()
+		}
+		if published < duePublications {
+			return nil
+		}
+	}
+}
+
+// untilDue returns how long to wait for the next publication that is due, at most the poll interval: another process may have got one meanwhile.
+func (s *Service) untilDue(ctx context.Context) time.Duration {
+	var next *time.Duration
+	if err := s.loops.QueryRow(ctx, `select agent.next_publication()`).Scan(&next); err != nil || next == nil {
+		return s.cfg.PollInterval
+	}
+	return min(max(*next, 0), s.cfg.PollInterval)
+}

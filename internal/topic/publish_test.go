@@ -1,0 +1,396 @@
+package topic_test
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/pgtest"
+	"github.com/queued/queued/internal/topic"
+)
+
+func TestPublishedEventsAreReadInTheirOrder(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	first := env.publish(t, "order.placed", "order.paid", "user.added")
+	second := env.publish(t, "order.sent")
+	page := env.read(t, topic.ReadParams{})
+	if want := slices.Concat(first, second); !slices.Equal(positions(page.Events), want) || page.Next != page.Head || page.Head < second[0] {
+		t.Errorf("read %d up to %d of %d, want %d", positions(page.Events), page.Next, page.Head, want)
+	}
+	e := page.Events[0]
+	if e.Topic != "order.placed" || string(e.Event) != `{"n": 0}` || e.Meta != nil || e.Key != "" || time.Since(e.PublishedAt).Abs() > busyTimeout {
+		t.Errorf("read %+v", e)
+	}
+}
+
+func TestKeyAndMetaGoAlong(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	_, err := env.Publish(t.Context(), []topic.Publication{
+		{Topic: "a", Event: json.RawMessage(`{}`), Key: "k", Meta: json.RawMessage(`{"trace": 1}`)},
+		{Topic: "b", Event: json.RawMessage(`{}`)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	env.exec(t, `select agent.publish('c', '{}', 'l', '{"trace": 2}')`)
+	events := env.read(t, topic.ReadParams{}).Events
+	if len(events) != 3 || events[0].Key != "k" || string(events[0].Meta) != `{"trace": 1}` || events[1].Key != "" || events[1].Meta != nil ||
+		events[2].Key != "l" || string(events[2].Meta) != `{"trace": 2}` {
+		t.Errorf("read %+v", events)
+	}
+}
+
+func TestPublishingTakesItsPlaceAtCommit(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	early := pgtest.Connect(t, env.url)
+	tx, err := early.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `select agent.publish('early', '{}')`); err != nil {
+		t.Fatal(err)
+	}
+	// An open transaction that has published delays nobody.
+	later := env.publish(t, "later")
+	if page := env.read(t, topic.ReadParams{}); !slices.Equal(positions(page.Events), later) {
+		t.Errorf("beside an open publisher %d are read, want %d", positions(page.Events), later)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if page := env.read(t, topic.ReadParams{After: later[0]}); len(page.Events) != 1 || page.Events[0].Topic != "early" {
+		t.Errorf("after the commit %+v comes after what was published meanwhile, want the early one", page.Events)
+	}
+	if n := value[int](t, env, `select count(*) from agent.outgoing`); n != 0 {
+		t.Errorf("%d rows are left in agent.outgoing", n)
+	}
+}
+
+func TestRolledBackPublicationsAreNotPublished(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.exec(t, `begin; select agent.publish('a', '{}'); rollback`)
+	env.exec(t, `begin; select agent.publish('b', '{}'); savepoint s; select agent.publish('c', '{}'); rollback to s; select agent.publish('d', '{}'); commit`)
+	var topics []string
+	for _, e := range env.read(t, topic.ReadParams{}).Events {
+		topics = append(topics, e.Topic)
+	}
+	if !slices.Equal(topics, []string{"b", "d"}) {
+		t.Errorf("published %q, want b and d", topics)
+	}
+}
+
+func TestAManyTimesPublishingTransactionKeepsItsOrder(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.exec(t, `do $$ begin for i in 1..250 loop perform agent.publish('a', jsonb_build_object('n', i)); end loop; end $$`)
+	if !value[bool](t, env, `select array_agg((event ->> 'n')::int4 order by position) = array(select generate_series(1, 250)) from agent.log`) {
+		t.Error("the events are not in the order in which they were published")
+	}
+}
+
+func TestSetConstraintsTakesNoPlaceEarly(t *testing.T) {
+	t.Parallel()
+	for name, statements := range map[string][]string{
+		"before publishing": {`set constraints all immediate`, `select agent.publish('early', '{}')`},
+		"after publishing":  {`select agent.publish('early', '{}')`, `set constraints all immediate`},
+		"both":              {`set constraints all immediate`, `select agent.publish('early', '{}')`, `set constraints all immediate`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := setupIdle(t)
+			tx, err := pgtest.Connect(t, env.url).Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, statement := range statements {
+				if _, err := tx.Exec(t.Context(), statement); err != nil {
+					t.Fatal(err)
+				}
+			}
+			later := env.publish(t, "later")
+			if page := env.read(t, topic.ReadParams{}); !slices.Equal(positions(page.Events), later) {
+				t.Errorf("%d are read beside it, want %d", positions(page.Events), later)
+			}
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if page := env.read(t, topic.ReadParams{After: later[0]}); len(page.Events) != 1 {
+				t.Errorf("it is published %d times", len(page.Events))
+			}
+		})
+	}
+	t.Run("in one query with the commit", func(t *testing.T) {
+		t.Parallel()
+		env := setupIdle(t)
+		env.exec(t, `begin; select agent.publish('a', '{}'); set constraints all immediate; commit`)
+		if page := env.read(t, topic.ReadParams{}); len(page.Events) != 1 {
+			t.Errorf("it is published %d times", len(page.Events))
+		}
+	})
+}
+
+func TestHolderOfTheHeadIsNamed(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	before := env.publish(t, "before")
+	holder := pgtest.Connect(t, env.url)
+	tx, err := holder.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `select agent.append_log('{held}', '{"{}"}')`); err != nil {
+		t.Fatal(err)
+	}
+	env.publish(t, "after")
+	page := env.read(t, topic.ReadParams{})
+	if !slices.Equal(positions(page.Events), before) || page.Next != before[0] {
+		t.Errorf("behind a held head %d are read, up to %d; want %d", positions(page.Events), page.Next, before)
+	}
+	h, err := env.Holder(t.Context())
+	if err != nil || h == nil || h.PID == nil || uint32(*h.PID) != holder.PgConn().PID() || h.Position != before[0] {
+		t.Errorf("the holder is %+v, %v; want the session %d", h, err, holder.PgConn().PID())
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if page := env.read(t, topic.ReadParams{After: before[0]}); len(page.Events) != 1 || page.Events[0].Topic != "after" {
+		t.Errorf("when it has ended %+v is read, want the one after it", page.Events)
+	}
+	if h, err := env.Holder(t.Context()); h != nil || err != nil {
+		t.Errorf("the holder is %+v, %v; want none", h, err)
+	}
+}
+
+func TestPreparedTransactionHoldsTheHead(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.exec(t, `begin`)
+	env.exec(t, `select agent.publish('prepared', '{}')`)
+	env.exec(t, `prepare transaction 'held by a test'`)
+	defer env.exec(t, `commit prepared 'held by a test'`) // else the database could not be dropped
+	env.publish(t, "after")
+	if page := env.read(t, topic.ReadParams{}); len(page.Events) != 0 {
+		t.Errorf("behind a prepared transaction %+v is read", page.Events)
+	}
+	h, err := env.Holder(t.Context())
+	if err != nil || h == nil || h.PID != nil || h.Prepared == nil || *h.Prepared != "held by a test" {
+		t.Errorf("the holder is %+v, %v; want the prepared transaction", h, err)
+	}
+}
+
+func TestLocksOfOthersDoNotHoldTheHead(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	// The lock that hold_head would take, by somebody who may not write to the log.
+	env.exec(t, `select pg_advisory_lock_shared(679::int8 << 53 | 1)`)
+	want := env.publish(t, "a")
+	if page := env.read(t, topic.ReadParams{}); !slices.Equal(positions(page.Events), want) {
+		t.Errorf("%d are read, want %d", positions(page.Events), want)
+	}
+}
+
+func TestIdempotencyKeyPublishesOnce(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	p := topic.Publication{Topic: "a", Event: json.RawMessage(`{"n": 1}`), IdempotencyKey: "k"}
+	first, err := env.Publish(t.Context(), []topic.Publication{p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := env.Publish(t.Context(), []topic.Publication{{Topic: "b", Event: p.Event}, p, p})
+	if err != nil || again[1].Position != first[0].Position || !again[1].PublishedAt.Equal(first[0].PublishedAt) || !again[1].Replayed || !again[2].Replayed ||
+		again[0].Replayed {
+		t.Errorf("repeated: %+v, %v; first: %+v", again, err, first)
+	}
+	env.exec(t, `select agent.publish('a', '{"n": 1.0}', _idempotency_key => 'k')`)
+	if _, err := env.Publish(t.Context(), []topic.Publication{{Topic: "a", Event: json.RawMessage(`{"n": 2}`), IdempotencyKey: "k"}}); !errors.Is(err, pg.ErrKeyReused) {
+		t.Errorf("another event with the key: %v, want ErrKeyReused", err)
+	}
+	if other, err := env.Publish(t.Context(), []topic.Publication{{Topic: "b", Event: json.RawMessage(`{"n": 2}`), IdempotencyKey: "k"}}); err != nil || other[0].Replayed {
+		t.Errorf("the key on another topic: %+v, %v", other, err)
+	}
+	if n := value[int](t, env, `select count(*) from agent.log`); n != 3 {
+		t.Errorf("%d events are in the log, want 3", n)
+	}
+	env.exec(t, `update agent.publication_key set expires_at = now()`)
+	if expired, err := env.Publish(t.Context(), []topic.Publication{p}); err != nil || expired[0].Replayed {
+		t.Errorf("after the key has expired: %+v, %v", expired, err)
+	}
+}
+
+func TestTwentyEqualPublicationsAtOnceBecomeOne(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	other := environmentOn(t, env.url)
+	var all sync.WaitGroup
+	results := make([]int64, 20)
+	for i := range results {
+		all.Go(func() {
+			service := []environment{env, other}[i%2]
+			published, err := service.Publish(t.Context(), []topic.Publication{{Topic: "a", Event: json.RawMessage(`{}`), IdempotencyKey: "k"}})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			results[i] = published[0].Position
+		})
+	}
+	all.Wait()
+	if slices.Min(results) != slices.Max(results) || len(allPositions(t, env)) != 1 {
+		t.Errorf("positions %d of %d events", results, len(allPositions(t, env)))
+	}
+}
+
+func TestDelayedPublicationIsPublishedOnceAtItsTime(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	other := environmentOn(t, env.url)
+	other.run(t)
+	p := topic.Publication{
+		Topic: "later", Event: json.RawMessage(`{"n": 1}`), Key: "k", Meta: json.RawMessage(`{"m": 1}`), IdempotencyKey: "i",
+	}
+	first, err := env.PublishLater(t.Context(), p, time.Hour, nil)
+	if err != nil || first.ID == 0 || time.Until(first.At) < 50*time.Minute {
+		t.Fatalf("delayed: %+v, %v", first, err)
+	}
+	if again, err := env.PublishLater(t.Context(), p, time.Hour, nil); err != nil || !again.Replayed || again.ID != first.ID {
+		t.Errorf("repeated: %+v, %v", again, err)
+	}
+	env.exec(t, `select agent.publish('later', '{"n": 2}', _at => now() + interval '2 hours')`)
+	if page := env.read(t, topic.ReadParams{}); len(page.Events) != 0 {
+		t.Fatalf("before its time %+v is read", page.Events)
+	}
+	env.exec(t, `update agent.event set vt = now() where queue = 'queued.publish'`)
+	page := env.read(t, topic.ReadParams{Wait: busyTimeout})
+	for len(page.Events) < 2 {
+		more := env.read(t, topic.ReadParams{After: page.Next, Wait: busyTimeout})
+		if len(more.Events) == 0 {
+			t.Fatalf("only %+v was published", page.Events)
+		}
+		page.Events, page.Next = append(page.Events, more.Events...), more.Next
+	}
+	if e := page.Events[0]; e.Topic != "later" || e.Key != "k" || string(e.Meta) != `{"m": 1}` || string(e.Event) != `{"n": 1}` {
+		t.Errorf("published %+v", e)
+	}
+	if n := value[int](t, env, `select count(*) from agent.event_hist where queue = 'queued.publish' and outcome = 'done'`); n != 2 || len(allPositions(t, env)) != 2 {
+		t.Errorf("%d are done, %d published; want 2 of each", n, len(allPositions(t, env)))
+	}
+}
+
+func TestUnpublishableDelayedEventFailsAloneAndDelaysNone(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	env.exec(t, `select agent.insert_event('{"topic": "..", "event": {}}', 'queued.publish'), agent.insert_event('{}', 'queued.publish'),
+		agent.insert_event('{"topic": "good", "event": {}}', 'queued.publish')`)
+	if page := env.read(t, topic.ReadParams{Wait: busyTimeout}); len(page.Events) != 1 || page.Events[0].Topic != "good" {
+		t.Errorf("read %+v, want the good one", page.Events)
+	}
+	if n := value[int](t, env, `select count(*) from agent.event_hist where outcome = 'failed' and last_error like 'topic: %'`); n != 2 {
+		t.Errorf("%d have failed with a reason, want 2", n)
+	}
+}
+
+func TestInvalidPublicationsAreRefusedWhole(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	long := string(slices.Repeat([]byte("x"), 256))
+	good := topic.Publication{Topic: "a", Event: json.RawMessage(`{}`)}
+	for name, p := range map[string]topic.Publication{
+		"topic":           {Topic: "a..b", Event: good.Event},
+		"topic.empty":     {Topic: "", Event: good.Event},
+		"topic.reserved":  {Topic: "queued.x", Event: good.Event},
+		"topic.long":      {Topic: long, Event: good.Event},
+		"topic.words":     {Topic: "a.b.c.d.e.f.g.h.i", Event: good.Event},
+		"topic.space":     {Topic: "a b", Event: good.Event},
+		"topic.line":      {Topic: "a\n", Event: good.Event},
+		"event":           {Topic: "a", Event: json.RawMessage(`[]`)},
+		"key":             {Topic: "a", Event: good.Event, Key: long},
+		"meta":            {Topic: "a", Event: good.Event, Meta: json.RawMessage(`1`)},
+		"idempotency_key": {Topic: "a", Event: good.Event, IdempotencyKey: long},
+		"subscription":    {Topic: "a", Event: good.Event, Subscription: "a/b"},
+	} {
+		field, _, _ := strings.Cut(name, ".")
+		_, err := env.Publish(t.Context(), []topic.Publication{good, p})
+		var invalid *topic.InvalidError
+		if !errors.As(err, &invalid) || invalid.Field != field || invalid.Detail == "" {
+			t.Errorf("%s: %v, want an InvalidError of %s", name, err, field)
+		}
+	}
+	if n := len(allPositions(t, env)); n != 0 {
+		t.Errorf("%d events were published", n)
+	}
+	_, err := env.sql.Exec(t.Context(), `select agent.publish('a', '{}', _at => 'infinity')`)
+	if pgErr := errorOf(err); pgErr.Code != "QD003" || pgErr.ColumnName != "at" {
+		t.Errorf("a time without end: %v", err)
+	}
+}
+
+func TestPublishOnlyRoleMayPublishAndNothingElse(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	owner, admin := pgtest.Connect(t, db.URL), pgtest.Connect(t, db.AdminURL)
+	role := "queued_test_publisher_" + strings.ToLower(rand.Text())
+	if _, err := admin.Exec(t.Context(), `create role `+role); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = admin.Exec(context.Background(), `reset role; drop owned by `+role+`; drop role `+role) })
+	for _, grant := range []string{`grant usage on schema agent to `, `grant execute on function agent.publish to `} {
+		if _, err := owner.Exec(t.Context(), grant+role); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := admin.Exec(t.Context(), `set role `+role); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.Exec(t.Context(), `select agent.publish('a', '{}')`); err != nil {
+		t.Error(err)
+	}
+	for _, statement := range []string{
+		`insert into agent.outgoing (publications) values ('{}')`, `select * from agent.read_log(0)`, `do $$ begin lock table agent.log in row exclusive mode; end $$`,
+		`select agent.append_log('{a}', '{"{}"}')`,
+	} {
+		if _, err := admin.Exec(t.Context(), statement); errorOf(err).Code != "42501" {
+			t.Errorf("%s: %v, want insufficient_privilege", statement, err)
+		}
+	}
+	var n int
+	if err := owner.QueryRow(t.Context(), `select count(*) from agent.log`).Scan(&n); err != nil || n != 1 {
+		t.Errorf("%d events are in the log, %v", n, err)
+	}
+}
+
+func TestReadersOfOtherIsolationLevelsAreRefused(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
+		tx, err := env.sql.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), `select * from agent.read_log(0)`); errorOf(err).Code != "0A000" {
+			t.Errorf("%s: %v, want feature_not_supported", level, err)
+		}
+		_ = tx.Rollback(t.Context())
+	}
+}
+
+// errorOf returns the server's error, or an empty one.
+func errorOf(err error) *pgconn.PgError {
+	pgErr := new(pgconn.PgError)
+	errors.As(err, &pgErr)
+	return pgErr
+}

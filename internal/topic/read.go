@@ -1,0 +1,166 @@
+package topic
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/pg"
+)
+
+const (
+	// readEvents and readBytes bound what one statement reads of the log.
+	readEvents = 1000
+	readBytes  = 4 << 20
+	// scanEvents is how many events one call reads at most to find those that match: it returns what it has found, maybe nothing, and how far it has come.
+	scanEvents = 50_000
+)
+
+// Read returns events of the log after a position, in order. A page that is not full may still have more after it: read on after Next. When there
+// is none it waits for the first, up to p.Wait. It fails with an *InvalidError for a position that was never given out, and with ErrUnavailable.
+func (s *Service) Read(ctx context.Context, p ReadParams) (Page, error) {
+	limit := pg.PageSize(p.Limit)
+	f := s.follow(p.After, p.Topics, p.Filter)
+	defer f.close()
+	deadline := time.Now().Add(min(p.Wait, MaxWait))
+	page := Page{Next: p.After}
+	for scanned := 0; ; {
+		part, err := f.next(ctx, limit-len(page.Events))
+		if err != nil {
+			return Page{}, err
+		}
+		page.Events = append(page.Events, part.Events...)
+		page.Next, page.Head = part.Next, part.Head
+		if part.Gap != nil && page.Gap == nil {
+			page.Gap = part.Gap
+		}
+		scanned += part.scanned
+		switch {
+		case len(page.Events) == limit, scanned >= scanEvents:
+			return page, nil
+		case !part.isLevel:
+			continue
+		case len(page.Events) > 0, page.Gap != nil, !f.wait(ctx, time.Until(deadline)):
+			return page, ctx.Err()
+		}
+	}
+}
+
+// part is what a follower has got in one step.
+type part struct {
+	Page
+	scanned int
+	isLevel bool // there is no more for now
+}
+
+// readPage reads a page of the log from the database: all events, or those of topics.
+func (s *Service) readPage(ctx context.Context, after int64, limit int, topics []string) (p part, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
+	defer cancel()
+	rows, err := s.reads.Query(ctx, `select head, gap_until, bytes, position, published_at, topic, event, meta, key, subscription
+		from agent.read_log_page($1, $2, $3, $4)`, after, limit, readBytes, topics)
+	if err != nil {
+		return p, wrap("reading the log", err)
+	}
+	defer rows.Close()
+	r := pg.NewRowReader(rows)
+	var gapUntil, bytes int64
+	for rows.Next() {
+		var e Event
+		if err := r.Read(&p.Head, &gapUntil, &bytes, &e.Position, &e.PublishedAt, &e.Topic, (*[]byte)(&e.Event), (*[]byte)(&e.Meta), &e.Key, &e.Subscription); err != nil {
+			return p, wrap("reading the log", err)
+		}
+		if e.Position != 0 {
+			p.Events = append(p.Events, e)
+		}
+	}
+	rows.Close()
+	if err := rows.Err(); err != nil {
+		return p, wrap("reading the log", err)
+	}
+	if gapUntil != 0 {
+		p.Gap = &Gap{After: after, Until: gapUntil}
+	}
+	p.scanned = len(p.Events)
+	p.isLevel = p.scanned < limit && bytes < readBytes
+	p.Next = max(p.Head, after)
+	if !p.isLevel {
+		p.Next = p.Events[p.scanned-1].Position
+	}
+	return p, nil
+}
+
+// Get returns the event at a position. It fails with ErrPositionNotFound, also for an event that can be read only when an earlier transaction has
+// ended, or that is for one subscription alone.
+func (s *Service) Get(ctx context.Context, position int64) (Event, error) {
+	if position < 1 {
+		return Event{}, ErrPositionNotFound
+	}
+	rows, _ := s.reads.Query(ctx, `select position, published_at, topic, event, meta, key from agent.get_published($1)`, position)
+	e, err := pg.CollectOne[Event](rows)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Event{}, ErrPositionNotFound
+	}
+	return e, wrap("reading the log", err)
+}
+
+// Bounds returns the first position that can be read, and the position up to which the log is complete.
+func (s *Service) Bounds(ctx context.Context) (first, head int64, err error) {
+	err = s.reads.QueryRow(ctx, `select first, head from agent.log_bounds()`).Scan(&first, &head)
+	return first, head, wrap("reading the bounds of the log", err)
+}
+
+// PositionAt returns the position after which everything is that was published at a time or later.
+func (s *Service) PositionAt(ctx context.Context, at time.Time) (position int64, err error) {
+	err = s.reads.QueryRow(ctx, `select agent.log_position($1)`, at).Scan(&position)
+	return position, wrap("looking for a time in the log", err)
+}
+
+// Holder returns the transaction that has held the head of the log for longest; nil: none does.
+func (s *Service) Holder(ctx context.Context) (*Holder, error) {
+	rows, _ := s.reads.Query(ctx, `select pid, prepared, position, age, query from agent.log_holder()`)
+	all, err := pg.Collect[Holder](rows)
+	if err != nil || len(all) == 0 {
+		return nil, wrap("looking who holds the head of the log", err)
+	}
+	return &all[0], nil
+}
+
+// Topics returns a page of the topics that have events in the log, by name. It fails with ErrBadCursor or ErrQueryTimeout.
+func (s *Service) Topics(ctx context.Context, limit int, cursor string) (page TopicPage, err error) {
+	after, err := pg.ParseCursor("topics", cursor)
+	if err != nil {
+		return page, err
+	}
+	size := pg.PageSize(limit)
+	err = pg.Bounded(ctx, s.reads, s.cfg.QueryTimeout, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, `select topic, events, last_position, last_at from agent.list_topics($1, $2)`, size+1, after.Name)
+		page.Topics, err = pg.Collect[Topic](rows)
+		return err
+	})
+	if len(page.Topics) > size {
+		page.Topics = page.Topics[:size]
+		page.Next = pg.Cursor{Listing: "topics", Name: &page.Topics[size-1].Name}.String()
+	}
+	return page, wrap("listing topics", err)
+}
+
+const settingsColumns = `retention, hold, segment_interval, segment_size, version, updated_at`
+
+// Settings returns the settings of the log.
+func (s *Service) Settings(ctx context.Context) (Settings, error) {
+	rows, _ := s.reads.Query(ctx, `select `+settingsColumns+` from agent.get_log_settings()`)
+	settings, err := pg.CollectOne[Settings](rows)
+	return settings, wrap("reading the settings of the log", err)
+}
+
+// PutSettings changes settings, for all processes at once, if their version is one of ifVersions (nil: whatever it is). It fails with an *InvalidError
+// or ErrStale.
+func (s *Service) PutSettings(ctx context.Context, c SettingsChange, ifVersions []int64) (Settings, error) {
+	rows, _ := s.reads.Query(ctx, `select `+settingsColumns+` from agent.put_log_settings($1, $2, $3, $4, $5)`,
+		c.Retention, c.Hold, c.SegmentInterval, c.SegmentSize, ifVersions)
+	settings, err := pg.CollectOne[Settings](rows)
+	return settings, wrap("changing the settings of the log", err)
+}

@@ -1,0 +1,271 @@
+package topic_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/queued/queued/internal/match"
+	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/topic"
+)
+
+// filter returns a filter of topics and a match, which may be empty.
+func filter(t *testing.T, topics []string, pattern string) *match.Filter {
+	t.Helper()
+	f, err := match.Parse(topics, []byte(pattern))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestReadingGoesOnWhereItStopped(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	want := env.publish(t, slices.Repeat([]string{"a", "b", "c"}, 10)...)
+	var got []int64
+	for after := int64(0); ; {
+		page := env.read(t, topic.ReadParams{After: after, Limit: 7})
+		if len(page.Events) == 0 {
+			break
+		}
+		got, after = append(got, positions(page.Events)...), page.Next
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("read %d, want %d", got, want)
+	}
+}
+
+func TestOnlyWhatMatchesIsRead(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	all := env.publish(t, slices.Repeat([]string{"a", "b", "c"}, 700)...)
+	for name, p := range map[string]topic.ReadParams{
+		"a topic":           {Filter: filter(t, []string{"b"}, ""), Limit: 300},
+		"a topic, by index": {Filter: filter(t, []string{"b"}, ""), Topics: []string{"b"}, Limit: 300},
+		"a match":           {Filter: filter(t, nil, `{"n": [{"numeric": [">=", 0]}]}`), Limit: 300},
+	} {
+		var got []int64
+		for {
+			page := env.read(t, p)
+			got = append(got, positions(page.Events)...)
+			if page.Next == p.After {
+				break
+			}
+			p.After = page.Next
+		}
+		want := all
+		if name != "a match" {
+			want = nil
+			for i := 1; i < len(all); i += 3 {
+				want = append(want, all[i])
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: read %d events, want %d", name, len(got), len(want))
+		}
+	}
+}
+
+func TestSQLPatternsTakeTheTopicsThatTheyName(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.publish(t, "order.placed", "order.paid.late", "order", "user.added", "orders.placed")
+	for pattern, want := range map[string]string{
+		"order.*": "order.placed", "order.**": "order.placed,order.paid.late", "*": "order", "*.*": "order.placed,user.added,orders.placed",
+		"**": "order.placed,order.paid.late,order,user.added,orders.placed", "order": "order", "*.placed": "order.placed,orders.placed",
+	} {
+		got := value[string](t, env, `select coalesce(string_agg(topic, ',' order by position), '') from agent.read_log(0, 100, array[$1])`, pattern)
+		if got != want {
+			t.Errorf("%s takes %q, want %q", pattern, got, want)
+		}
+	}
+	for _, pattern := range []string{"", "a..b", "**.a", "a.**.b", "a*", "a b", "(", ".", strings.Repeat("a.", 8) + "a"} {
+		if _, err := env.sql.Exec(t.Context(), `select agent.read_log(0, 100, array[$1])`, pattern); errorOf(err).Code != "QD003" {
+			t.Errorf("the pattern %q: %v, want QD003", pattern, err)
+		}
+	}
+}
+
+func TestWaitingReadersGetWhatIsPublished(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	other := environmentOn(t, env.url)
+	other.run(t)
+	for name, publish := range map[string]func(*testing.T, string){
+		"here":              func(t *testing.T, name string) { t.Helper(); env.publish(t, name) },
+		"by another server": func(t *testing.T, name string) { t.Helper(); other.publish(t, name) },
+		"from SQL":          func(t *testing.T, name string) { t.Helper(); env.exec(t, `select agent.publish($1, '{}')`, name) },
+	} {
+		head := env.read(t, topic.ReadParams{}).Head
+		for i := range 3 {
+			got := make(chan topic.Page, 1)
+			go func() {
+				page, err := env.Read(t.Context(), topic.ReadParams{After: head, Wait: busyTimeout})
+				if err != nil {
+					t.Error(err)
+				}
+				got <- page
+			}()
+			want := fmt.Sprintf("t.%d", i)
+			publish(t, want)
+			page := <-got
+			if len(page.Events) == 0 || page.Events[0].Topic != want {
+				t.Errorf("published %s: the reader got %+v, want %s", name, page.Events, want)
+			}
+			head = page.Next
+		}
+	}
+}
+
+func TestReaderWithoutARunningServicePolls(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	got := make(chan topic.Page, 1)
+	go func() {
+		page, err := env.Read(t.Context(), topic.ReadParams{Wait: busyTimeout})
+		if err != nil {
+			t.Error(err)
+		}
+		got <- page
+	}()
+	env.publish(t, "a")
+	if page := <-got; len(page.Events) != 1 {
+		t.Errorf("read %+v", page)
+	}
+}
+
+func TestReaderThatWaitsInVainGetsAnEmptyPage(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	head := env.publish(t, "a")[0]
+	if page := env.read(t, topic.ReadParams{After: head, Wait: time.Millisecond}); len(page.Events) != 0 || page.Next != head {
+		t.Errorf("read %+v", page)
+	}
+}
+
+func TestDrainEndsWaiting(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	done := make(chan topic.Page, 1)
+	go func() {
+		page, err := env.Read(t.Context(), topic.ReadParams{Wait: busyTimeout})
+		if err != nil {
+			t.Error(err)
+		}
+		done <- page
+	}()
+	env.Drain()
+	if page := <-done; len(page.Events) != 0 {
+		t.Errorf("read %+v", page)
+	}
+}
+
+func TestEventsOfOneSubscriptionAreForNobodyElse(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.exec(t, `select agent.publish('a', '{}', _subscription => 'billing')`)
+	want := env.publish(t, "b")
+	page := env.read(t, topic.ReadParams{})
+	if !slices.Equal(positions(page.Events), want) {
+		t.Errorf("read %+v", page.Events)
+	}
+	if _, err := env.Get(t.Context(), want[0]-1); !errors.Is(err, topic.ErrPositionNotFound) {
+		t.Errorf("getting it: %v, want ErrPositionNotFound", err)
+	}
+}
+
+func TestPagesAreBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	// Compressed they take hardly any room.
+	env.exec(t, `select agent.publish('a', jsonb_build_object('text', repeat('x', 1000000))) from generate_series(1, 20)`)
+	page := env.read(t, topic.ReadParams{Limit: 3})
+	if len(page.Events) != 3 {
+		t.Errorf("a page of 3 has %d events", len(page.Events))
+	}
+	n := value[int](t, env, `select count(*) from agent.read_log_page(0, 1000, 4000000)`)
+	if n < 2 || n > 5 {
+		t.Errorf("4 MB are %d events of 1 MB", n)
+	}
+	if page := env.read(t, topic.ReadParams{Limit: 1000}); len(page.Events) != 20 {
+		t.Errorf("all are %d events, want 20", len(page.Events))
+	}
+}
+
+func TestPositionsThatWereNeverGivenOutAreRefused(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	last := env.publish(t, "a")[0]
+	for _, after := range []int64{-1, last + 1, 1 << 52, 1<<63 - 1, -1 << 63} {
+		_, err := env.Read(t.Context(), topic.ReadParams{After: after})
+		var invalid *topic.InvalidError
+		if !errors.As(err, &invalid) || invalid.Field != "after" {
+			t.Errorf("reading after %d: %v, want an InvalidError of after", after, err)
+		}
+	}
+}
+
+func TestOneEventIsReadByItsPosition(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	want := env.publish(t, "a", "b")
+	if e, err := env.Get(t.Context(), want[1]); err != nil || e.Topic != "b" || e.Position != want[1] {
+		t.Errorf("got %+v, %v", e, err)
+	}
+	for _, position := range []int64{0, -1, want[1] + 1, 1 << 60} {
+		if _, err := env.Get(t.Context(), position); !errors.Is(err, topic.ErrPositionNotFound) {
+			t.Errorf("position %d: %v, want ErrPositionNotFound", position, err)
+		}
+	}
+}
+
+func TestPositionOfATimeHasAllThatCameLater(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	all := env.publish(t, slices.Repeat([]string{"a"}, 100)...)
+	env.exec(t, `update agent.log set published_at = timestamptz '2026-01-01 00:00Z' + (position - $1) * interval '10 s'`, all[0])
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for offset, want := range map[time.Duration]int64{
+		-time.Hour: all[0] - 1, 0: all[0] - 1, 5 * time.Second: all[0], 10 * time.Second: all[0], 500 * time.Second: all[49], 990 * time.Second: all[98],
+	} {
+		if got, err := env.PositionAt(t.Context(), start.Add(offset)); err != nil || got != want {
+			t.Errorf("%s after the first: %d, %v; want %d", offset, got-all[0], err, want-all[0])
+		}
+	}
+	_, head, err := env.Bounds(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := env.PositionAt(t.Context(), start.Add(time.Hour)); err != nil || got != head {
+		t.Errorf("after the last: %d, %v; want the head, %d", got, err, head)
+	}
+}
+
+func TestTopicsAreCountedExactly(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.publish(t, slices.Repeat([]string{"a", "b", "b"}, 10)...)
+	env.exec(t, `select agent.count_topics(7)`)
+	last := env.publish(t, "c", "a")
+	page, err := env.Topics(t.Context(), 2, "")
+	if err != nil || len(page.Topics) != 2 || page.Next == "" || page.Topics[0].Name != "a" || page.Topics[0].Events != 11 || page.Topics[0].LastPosition != last[1] ||
+		page.Topics[1].Name != "b" || page.Topics[1].Events != 20 {
+		t.Fatalf("the first page is %+v, %v", page, err)
+	}
+	if page, err = env.Topics(t.Context(), 2, page.Next); err != nil || len(page.Topics) != 1 || page.Topics[0].Name != "c" || page.Next != "" {
+		t.Errorf("the last page is %+v, %v", page, err)
+	}
+	if _, err := env.Topics(t.Context(), 2, "x"); !errors.Is(err, pg.ErrBadCursor) {
+		t.Errorf("a cursor of nothing: %v", err)
+	}
+	for value[int](t, env, `select agent.count_topics(7)`) > 0 {
+	}
+	if counted, err := env.Topics(t.Context(), 0, ""); err != nil || len(counted.Topics) != 3 || counted.Topics[0].Events != 11 || counted.Topics[1].Events != 20 {
+		t.Errorf("when all are counted: %+v, %v", counted, err)
+	}
+}

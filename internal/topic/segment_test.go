@@ -1,0 +1,283 @@
+package topic_test
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/queued/queued/internal/topic"
+)
+
+// maintain takes all steps of upkeep that are due.
+func (env environment) maintain(t *testing.T) {
+	t.Helper()
+	for range 20 {
+		if !value[bool](t, env, `select agent.maintain_log() is not null`) {
+			return
+		}
+	}
+	t.Fatal("the upkeep of segments does not come to an end")
+}
+
+// closeSegment closes the open segment, as if it were old.
+func (env environment) closeSegment(t *testing.T) {
+	t.Helper()
+	env.exec(t, `update agent.log_segment set opened_at = now() - interval '2 hours' where state = 'open'`)
+	env.maintain(t)
+}
+
+// drop drops all segments that are closed, as if they had been for long, and returns how many.
+func (env environment) drop(t *testing.T) int {
+	t.Helper()
+	env.exec(t, `update agent.log_segment set closed_at = now() - interval '200 hours' where state = 'closed'`)
+	n := 0
+	for value[bool](t, env, `select agent.drop_log_segment() is not null`) {
+		n++
+	}
+	return n
+}
+
+func segmentOf(position int64) int64 { return position >> 32 }
+
+func TestSegmentIsClosedWhenItIsOldOrLarge(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	first := env.publish(t, "a")[0]
+	env.maintain(t)
+	if second := env.publish(t, "a")[0]; segmentOf(second) != segmentOf(first) {
+		t.Error("a young and small segment was closed")
+	}
+	env.closeSegment(t)
+	third := env.publish(t, "a")[0]
+	if segmentOf(third) != segmentOf(first)+1 {
+		t.Errorf("after an old segment the next event is in segment %d, want %d", segmentOf(third), segmentOf(first)+1)
+	}
+	if _, err := env.PutSettings(t.Context(), topic.SettingsChange{SegmentSize: new(int64(1000))}, nil); err != nil {
+		t.Fatal(err)
+	}
+	env.publish(t, slices.Repeat([]string{"a"}, 1000)...)
+	env.maintain(t)
+	fourth := env.publish(t, "a")[0]
+	if segmentOf(fourth) != segmentOf(third)+1 {
+		t.Errorf("after a large segment the next event is in segment %d, want %d", segmentOf(fourth), segmentOf(third)+1)
+	}
+	if page := env.read(t, topic.ReadParams{Limit: 1000}); len(page.Events) != 1000 || page.Gap != nil {
+		t.Errorf("%d events are read across segments, gap %v", len(page.Events), page.Gap)
+	}
+	if got := value[string](t, env, `select string_agg(state || ' ' || coalesce(events::text, '-'), ', ' order by number) from agent.log_segment where number < $1 + 4`, segmentOf(first)); got != "closed 2, closed 1001, open -, ahead -" {
+		t.Errorf("the segments are %q", got)
+	}
+}
+
+func TestEmptySegmentStaysOpen(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.closeSegment(t)
+	env.closeSegment(t)
+	if n := value[int](t, env, `select count(*) from agent.log_segment where state = 'closed'`); n != 0 {
+		t.Errorf("%d segments without events were closed", n)
+	}
+}
+
+func TestDroppedEventsAreAGapExactlyOnce(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	first := env.publish(t, "a", "a", "a")
+	env.closeSegment(t)
+	second := env.publish(t, "b", "b")
+	env.closeSegment(t)
+	third := env.publish(t, "c")
+	if n := env.drop(t); n != 2 {
+		t.Fatalf("%d segments were dropped, want 2", n)
+	}
+	for _, test := range []struct {
+		after int64
+		gap   *topic.Gap
+	}{
+		{0, &topic.Gap{After: 0, Until: second[1]}},
+		{first[1], &topic.Gap{After: first[1], Until: second[1]}},
+		{first[2], &topic.Gap{After: first[2], Until: second[1]}},
+		{second[0], &topic.Gap{After: second[0], Until: second[1]}},
+		{second[1], nil}, // who had read all of it has missed nothing
+	} {
+		page := env.read(t, topic.ReadParams{After: test.after})
+		if (page.Gap == nil) != (test.gap == nil) || page.Gap != nil && *page.Gap != *test.gap || !slices.Equal(positions(page.Events), third) {
+			t.Errorf("after %d: the gap is %v and %d follow; want %v and %d", test.after, page.Gap, positions(page.Events), test.gap, third)
+		}
+		if again := env.read(t, topic.ReadParams{After: page.Next}); again.Gap != nil || len(again.Events) != 0 {
+			t.Errorf("after %d: the next page is %+v", test.after, again)
+		}
+	}
+	if bounds, _, err := env.Bounds(t.Context()); err != nil || segmentOf(bounds) != segmentOf(third[0]) {
+		t.Errorf("the first position is %d, %v", bounds, err)
+	}
+	if n := value[int](t, env, `select count(*) from pg_class where relname in ('log_1', 'log_2')`); n != 0 {
+		t.Errorf("%d partitions are left", n)
+	}
+}
+
+func TestRetentionKeepsWhatIsYoung(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.publish(t, "a")
+	env.closeSegment(t)
+	if n := value[int](t, env, `select count(agent.drop_log_segment())`); n != 0 {
+		t.Error("a segment was dropped within retention")
+	}
+	env.exec(t, `update agent.log_segment set closed_at = now() - interval '25 hours' where state = 'closed'`)
+	if _, err := env.PutSettings(t.Context(), topic.SettingsChange{Retention: new(30 * time.Hour)}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if n := value[int](t, env, `select count(agent.drop_log_segment())`); n != 0 {
+		t.Error("a segment was dropped within the retention that was set")
+	}
+	if _, err := env.PutSettings(t.Context(), topic.SettingsChange{Retention: new(24 * time.Hour)}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if n := value[int](t, env, `select count(agent.drop_log_segment())`); n != 1 {
+		t.Error("a segment was not dropped after retention")
+	}
+}
+
+func TestDroppingDoesNotWaitInFrontOfPublishers(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.publish(t, "a")
+	env.closeSegment(t)
+	env.exec(t, `update agent.log_segment set closed_at = now() - interval '200 hours' where state = 'closed'`)
+	tx, err := env.sql.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `select agent.append_log('{held}', '{"{}"}')`); err != nil {
+		t.Fatal(err)
+	}
+	other := environmentOn(t, env.url)
+	_, err = other.sql.Exec(t.Context(), `select agent.drop_log_segment()`)
+	if errorOf(err).Code != "55P03" {
+		t.Errorf("beside a publisher: %v, want lock_not_available", err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := env.drop(t); n != 1 {
+		t.Errorf("%d segments were dropped afterwards, want 1", n)
+	}
+}
+
+func TestPublishersAndReadersGoOnWhileSegmentsChange(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	var isDone atomic.Bool
+	var publishing sync.WaitGroup
+	var mu sync.Mutex
+	var published []int64
+	for range 4 {
+		publishing.Go(func() {
+			for !isDone.Load() {
+				one, err := env.Publish(t.Context(), []topic.Publication{{Topic: "a", Event: []byte(`{}`)}})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				published = append(published, one[0].Position)
+				mu.Unlock()
+			}
+		})
+	}
+	var seen []int64
+	after := int64(0)
+	for range 8 {
+		for range 10 {
+			page := env.read(t, topic.ReadParams{After: after, Wait: busyTimeout})
+			seen, after = append(seen, positions(page.Events)...), page.Next
+		}
+		env.exec(t, `update agent.log_segment set opened_at = now() - interval '2 hours' where state = 'open'`)
+		env.exec(t, `select agent.maintain_log()`)
+	}
+	isDone.Store(true)
+	publishing.Wait()
+	for {
+		page := env.read(t, topic.ReadParams{After: after})
+		if len(page.Events) == 0 {
+			break
+		}
+		seen, after = append(seen, positions(page.Events)...), page.Next
+	}
+	slices.Sort(published)
+	if !slices.Equal(seen, published) {
+		lost, twice := differences(seen, published)
+		t.Errorf("of %d events %d were lost and %d seen twice", len(published), lost, twice)
+	}
+	if n := segmentOf(seen[len(seen)-1]) - segmentOf(seen[0]); n < 3 {
+		t.Errorf("the segment changed %d times only", n)
+	}
+}
+
+func TestNewTimelineBeginsANewSegment(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	before := env.publish(t, "a")[0]
+	// The server is on a later timeline than the positions that were given out.
+	env.exec(t, `select setval('agent.server_timeline', 0)`)
+	env.exec(t, `select agent.publish('b', '{}')`)
+	page := env.read(t, topic.ReadParams{After: before})
+	if len(page.Events) != 1 || segmentOf(page.Events[0].Position) != segmentOf(before)+3 || page.Gap != nil {
+		t.Errorf("after a change of the timeline %+v follows %d, gap %v", page.Events, before, page.Gap)
+	}
+	env.maintain(t)
+	if n := value[int](t, env, `select count(*) from agent.log_segment where number > $1 and state = 'ahead'`, segmentOf(before)+3); n != 4 {
+		t.Errorf("%d segments are ahead, want 4", n)
+	}
+}
+
+func TestMissingSegmentIsMadeByThePublisher(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	before := env.publish(t, "a")[0]
+	env.exec(t, `select setval('agent.log_position_seq', ($1::int8 >> 32) + 40 << 32)`, before)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			if _, err := env.Publish(t.Context(), []topic.Publication{{Topic: "b", Event: []byte(`{}`)}}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	env.exec(t, `select agent.publish('c', '{}')`)
+	if page := env.read(t, topic.ReadParams{After: before}); len(page.Events) != 9 {
+		t.Errorf("%d events follow, want 9", len(page.Events))
+	}
+}
+
+func TestSettingsOfTheLogAreChecked(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	was, err := env.Settings(t.Context())
+	if err != nil || was.Retention != 24*time.Hour || was.Hold != 168*time.Hour || was.SegmentInterval != time.Hour || was.SegmentSize != 10_000_000 || was.Version != 1 {
+		t.Fatalf("the settings are %+v, %v", was, err)
+	}
+	for field, change := range map[string]topic.SettingsChange{
+		"retention":        {Retention: new(time.Second)},
+		"hold":             {Hold: new(time.Hour)},
+		"segment_interval": {SegmentInterval: new(time.Duration(0))},
+		"segment_size":     {SegmentSize: new(int64(1))},
+	} {
+		_, err := env.PutSettings(t.Context(), change, nil)
+		var invalid *topic.InvalidError
+		if !errors.As(err, &invalid) || invalid.Field != field {
+			t.Errorf("%s: %v, want an InvalidError of it", field, err)
+		}
+	}
+	if _, err := env.PutSettings(t.Context(), topic.SettingsChange{}, []int64{7}); !errors.Is(err, topic.ErrStale) {
+		t.Errorf("with another version: %v, want ErrStale", err)
+	}
+	if is, err := env.PutSettings(t.Context(), topic.SettingsChange{Retention: new(48 * time.Hour)}, []int64{7, 1}); err != nil || is.Retention != 48*time.Hour || is.Version != 2 || is.Hold != was.Hold {
+		t.Errorf("changed to %+v, %v", is, err)
+	}
+}

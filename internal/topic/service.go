@@ -1,0 +1,150 @@
+package topic
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/queue"
+)
+
+// Defaults and bounds.
+const (
+	DefaultMaxConns     = 4               // connections for calls; Run opens loopConns more, and one to listen
+	DefaultQueryTimeout = 5 * time.Second // of one statement
+	DefaultPollInterval = time.Second     // how long readers rely on notifications alone
+	MaxBatch            = queue.MaxBatch  // events that one call may publish
+	MaxWait             = time.Minute     // of a read
+
+	// DelayedQueue is the queue in which publications wait for their time.
+	DelayedQueue = "queued.publish"
+
+	// loopConns is the number of connections of the loops.
+	loopConns = 2
+)
+
+// Config is what a Service needs to know. Database and Queue are required.
+type Config struct {
+	Database       *pg.Database
+	Queue          *queue.Service // publishes in its group commits
+	MaxConns       int            // connections for calls; zero: DefaultMaxConns
+	QueryTimeout   time.Duration  // bound of one statement; zero: DefaultQueryTimeout
+	PollInterval   time.Duration  // longest time that readers rely on notifications alone; zero: DefaultPollInterval
+	UpkeepInterval time.Duration  // time between two rounds of upkeep; zero: 10 s
+	TailBytes      int            // memory of the newest events, about; zero: 32 MiB
+	Logger         zerolog.Logger // zero: silent
+}
+
+func (c Config) withDefaults() Config {
+	c.MaxConns = cmp.Or(c.MaxConns, DefaultMaxConns)
+	c.QueryTimeout = cmp.Or(c.QueryTimeout, DefaultQueryTimeout)
+	c.PollInterval = cmp.Or(c.PollInterval, DefaultPollInterval)
+	c.UpkeepInterval = cmp.Or(c.UpkeepInterval, 10*time.Second)
+	c.TailBytes = cmp.Or(c.TailBytes, 32<<20)
+	return c
+}
+
+// Service is the log. It is safe for concurrent use, and any number of them, in any number of processes, may share one database.
+type Service struct {
+	cfg   Config
+	name  string   // tells this service's notifications from those of others
+	reads *pg.Pool // calls
+	loops *pg.Pool
+	pools pg.Pools
+	tail  *tail
+
+	appended pg.Signal // this service has appended to the log, and other processes have not been notified
+	delayed  pg.Signal // a publication waits that may be due first
+}
+
+// Open returns a Service on a migrated database. It starts no loops: see Run. It fails with ErrUnavailable when the database cannot be reached.
+// Close it.
+func Open(ctx context.Context, cfg Config) (*Service, error) {
+	cfg = cfg.withDefaults()
+	s := &Service{cfg: cfg, name: rand.Text(), appended: pg.NewSignal(), delayed: pg.NewSignal()}
+	s.tail = newTail(cfg.TailBytes)
+	var err error
+	s.pools, err = cfg.Database.OpenPools(ctx,
+		pg.PoolSpec{To: &s.reads, Config: pg.PoolConfig{MaxConns: cfg.MaxConns}},
+		pg.PoolSpec{To: &s.loops, Config: pg.PoolConfig{MaxConns: loopConns}},
+	)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.reads.Ping(ctx); err != nil {
+		_ = s.pools.CloseBy(ctx) // nothing is lost with them
+		return nil, wrap("connecting", err)
+	}
+	return s, nil
+}
+
+// Run follows the log, publishes what is due, and looks after segments until ctx ends. A Service that is not running still serves every call; those who
+// wait for events then poll. Faults of the database are logged and tried again; Run returns nil once ctx has ended.
+func (s *Service) Run(ctx context.Context) error {
+	s.tail.setRunning(true)
+	defer s.tail.setRunning(false)
+	pg.RunLoops(ctx, s.cfg.Logger, s.listener(),
+		pg.Loop{Doing: "following the log", Pass: s.followLog, Pause: s.cfg.PollInterval, Wakes: s.tail.wake.Received},
+		pg.Loop{Doing: "passing on commits to the log", Pass: s.passOn, Pause: time.Hour, Wakes: s.cfg.Queue.Published},
+		pg.Loop{Doing: "notifying other processes of the log", Pass: s.notify, Pause: time.Hour, Retry: s.cfg.PollInterval, Wakes: s.appended.Received},
+		pg.Loop{Doing: "publishing what is due", Pass: s.publishDue, Next: s.untilDue, Pause: s.cfg.PollInterval, Wakes: s.delayed.Received},
+		pg.Loop{Doing: "upkeep of the log", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval},
+	)
+	return nil
+}
+
+// Drain makes everybody who waits for events stop, and later calls not wait.
+func (s *Service) Drain() { s.tail.drain() }
+
+// Close closes the connections, by the end of ctx. Run must have returned. Calls after Close fail with ErrUnavailable.
+func (s *Service) Close(ctx context.Context) error {
+	s.Drain()
+	return s.pools.CloseBy(ctx)
+}
+
+// PoolStats describes the connections.
+func (s *Service) PoolStats() pg.PoolStats { return s.pools.Stats() }
+
+// channel is what publishing notifies on. The payload is the name of the service that has published, empty from SQL.
+const channel = "agent_log"
+
+// notifyInterval is the shortest time between two notifications of one service: a notifying commit takes a lock that all databases of the server share.
+const notifyInterval = 20 * time.Millisecond
+
+func (s *Service) listener() *pg.Listener {
+	return &pg.Listener{
+		Database: s.cfg.Database,
+		Pool:     s.loops,
+		Channel:  channel,
+		Started:  s.tail.wake.Send,
+		Received: func(payload string) {
+			if payload != s.name { // those of its own commits were seen already
+				s.tail.wake.Send()
+				s.delayed.Send()
+			}
+		},
+		Failed: func(err error) {
+			s.cfg.Logger.Warn().Err(err).Msg("not listening for notifications: who follows the log polls until the connection is back")
+		},
+	}
+}
+
+// passOn wakes those who follow the log here, and has other processes notified, after a commit of this process.
+func (s *Service) passOn(context.Context) error {
+	s.tail.wake.Send()
+	s.appended.Send()
+	return nil
+}
+
+// notify tells other processes that the log has grown, then rests.
+func (s *Service) notify(ctx context.Context) error {
+	if _, err := s.loops.Exec(ctx, `select agent.notify_log($1)`, s.name); err != nil {
+		return wrap("their readers poll", err)
+	}
+	pg.Pause(ctx, notifyInterval)
+	return nil
+}

@@ -1,0 +1,114 @@
+package topic
+
+import (
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/queued/queued/internal/match"
+	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/queue"
+)
+
+// The errors of this package besides those of package pg.
+var (
+	// ErrPositionNotFound: the log has no event at this position, or no more.
+	ErrPositionNotFound = errors.New("no event of the log has this position")
+	// ErrStale: the settings have changed since the version that a change was meant for.
+	ErrStale = errors.New("the settings have another version")
+)
+
+// InvalidError is the error of a value that is refused.
+type InvalidError = pg.InvalidError
+
+// An Event is an event of the log.
+type Event struct {
+	Position     int64
+	PublishedAt  time.Time
+	Topic        string
+	Event        json.RawMessage
+	Meta         json.RawMessage // nil: none
+	Key          string          // empty: none
+	Subscription string          // the only one that gets it; empty: all who read
+}
+
+// A Publication is an event to publish. All but Topic and Event may be zero.
+type Publication = queue.Publication
+
+// Published is what became of a Publication.
+type Published = queue.Published
+
+// Delayed is a publication that waits.
+type Delayed struct {
+	ID       int64 // of its event in the queue DelayedQueue
+	At       time.Time
+	Replayed bool
+}
+
+// A Gap is a part of the log that retention has dropped before it was read: the events after After, up to and including Until.
+type Gap struct {
+	After, Until int64
+}
+
+// A Page is a part of the log, in order.
+type Page struct {
+	Events []Event
+	Next   int64 // read on after this position: nothing that matches lies between the last event and it
+	Head   int64 // the log was complete up to here
+	Gap    *Gap  // nil: nothing is missing
+}
+
+// ReadParams say what to read. All fields may be zero.
+type ReadParams struct {
+	After  int64         // the position to read on from; zero: the beginning
+	Filter *match.Filter // nil: all events
+	Topics []string      // names of topics, which make reading cheaper if Filter takes no others; nil: not known
+	Limit  int           // events at most; zero: pg.DefaultPage
+	Wait   time.Duration // how long to wait for the first event; zero: not at all
+}
+
+// A Topic is a topic with events in the log.
+type Topic struct {
+	Name         string `db:"topic"`
+	Events       int64
+	LastPosition int64
+	LastAt       time.Time
+}
+
+// TopicPage is a page of topics, by name.
+type TopicPage struct {
+	Topics []Topic
+	Next   string // cursor of the next page; empty: this is the last one
+}
+
+// Settings are the settings of the log, the same for all processes.
+type Settings struct {
+	Retention       time.Duration // how long a closed segment is kept at least
+	Hold            time.Duration // how long at most, while a subscription needs it
+	SegmentInterval time.Duration // the age at which a segment is closed
+	SegmentSize     int64         // events at which a segment is closed
+	Version         int64
+	UpdatedAt       time.Time
+}
+
+// SettingsChange changes settings; nil: as it is.
+type SettingsChange struct {
+	Retention, Hold, SegmentInterval *time.Duration
+	SegmentSize                      *int64
+}
+
+// Holder is the transaction that has held the head of the log for longest.
+type Holder struct {
+	PID      *int32 // nil: a prepared transaction
+	Prepared *string
+	Position int64 // what is published after it cannot be read yet
+	Age      time.Duration
+	Query    *string
+}
+
+// sqlstates are what the functions of the schema raise about the log.
+var sqlstates = pg.States{
+	"QD004": ErrStale,
+}
+
+func wrap(doing string, err error) error { return sqlstates.Wrap(doing, err) }

@@ -1,0 +1,497 @@
+-- Publishing into the log: at the commit of the caller's transaction, at once for the service, or at a later time.
+
+-- Publishes one event when the transaction commits, or at _at, in a transaction of the service. _key goes along for readers. The same
+-- _idempotency_key again for the same topic, within 24 hours, publishes nothing, or raises QD005 if anything else differs. With
+-- _subscription the event is for that subscription alone.
+create or replace function agent.publish
+( _topic text
+, _event jsonb
+, _key text default null
+, _meta jsonb default null
+, _idempotency_key text default null
+, _at timestamptz default null
+, _subscription text default null
+)
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent_private.publish_at_commit(array[row(_topic, _event, _key, _meta, _idempotency_key, _at, _subscription)::agent_private.publication]);
+end
+$func$;
+
+-- Publishes _events in their order, all or none: see publish. The other arrays run parallel to it; a null array, a missing element or a
+-- null element stands for none.
+create or replace function agent.publish_events
+( _topics text[]
+, _events jsonb[]
+, _keys text[] default null
+, _metas jsonb[] default null
+, _idempotency_keys text[] default null
+, _ats timestamptz[] default null
+, _subscriptions text[] default null
+)
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+as $func$
+begin
+  perform agent_private.publish_at_commit(agent_private.publications(_topics, _events, _keys, _metas, _idempotency_keys, _ats, _subscriptions));
+end
+$func$;
+
+-- Leaves publications in agent.outgoing, from where they move into the log when the transaction commits. Those with a time of their own go
+-- into the queue queued.publish.
+create or replace function agent_private.publish_at_commit(_publications agent_private.publication[])
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+as $func$
+declare
+  _delayed agent_private.publication[];
+  _fresh boolean[];
+begin
+  perform agent_private.check_publications(_publications);
+  _delayed = array(select p from unnest(_publications) as p where p.at is not null);
+  if _delayed <> '{}' then
+    perform agent_private.delay_publications(_delayed);
+    _publications = array(select p from unnest(_publications) as p where p.at is null);
+  end if;
+  _fresh = agent_private.insert_publication_keys(_publications, interval '24 hours');
+  if _fresh is not null then
+    _publications = agent_private.publications_where(_publications, _fresh);
+  end if;
+  if _publications = '{}' then
+    return;
+  end if;
+  -- The transaction may have asked for constraints at once. Then the place in the log would be taken now, and all readers would have to wait
+  -- for its end.
+  set constraints agent.publish_at_commit deferred;
+  insert into agent.outgoing (publications) values (_publications);
+end
+$func$;
+
+-- Trigger at the end of a transaction that has published: moves all that it has left in agent.outgoing into the log, in its order. The
+-- first row of the transaction takes the others along.
+create or replace function agent_private.move_outgoing()
+returns trigger
+language plpgsql
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off -- beside an old snapshot the table is full of dead rows
+set enable_hashagg to off -- so that one batch after the other is put together
+as $func$
+declare
+  _batches no scroll cursor for
+    select array_agg(n.publication order by n.ord) as publications
+    from
+    ( select p.publication, row_number() over (order by o.id, p.ord) as ord
+      from agent.outgoing o
+      cross join lateral
+      ( select row(u.topic, u.event, u.key, u.meta, u.idempotency_key, u.at, u.subscription)::agent_private.publication as publication, u.ord
+        from unnest(o.publications) with ordinality as u (topic, event, key, meta, idempotency_key, at, subscription, ord)
+      ) p
+      where o.xact = pg_current_xact_id()
+    ) n
+    group by (n.ord - 1) / 100
+    order by (n.ord - 1) / 100;
+  _batch record;
+begin
+  if not exists (select from agent.outgoing o where o.ctid = new.ctid) then
+    return null; -- it was taken along
+  elsif not new.is_put_off and current_query() ~* '\mset\s+constraints\M' then
+    -- "set constraints ... immediate" asks for it now. It is put off until the end, but once only: the same text may have a commit in it.
+    set constraints agent.publish_at_commit deferred;
+    insert into agent.outgoing (publications, is_put_off) values (new.publications, true);
+    delete from agent.outgoing o where o.ctid = new.ctid;
+    return null;
+  end if;
+  open _batches;
+  loop
+    fetch _batches into _batch;
+    exit when not found;
+    perform agent_private.append_to_log(_batch.publications);
+  end loop;
+  close _batches;
+  delete from agent.outgoing o where o.xact = pg_current_xact_id();
+  if current_query() !~* '\mprepare\s+transaction\M' then -- which a transaction that notifies cannot do; readers then find it when they poll
+    perform pg_notify('agent_log', '');
+  end if;
+  return null;
+end
+$func$;
+
+do $script$
+begin
+  if not exists (select from pg_trigger t where t.tgrelid = 'agent.outgoing'::regclass and t.tgname = 'publish_at_commit') then
+    create constraint trigger publish_at_commit after insert on agent.outgoing
+      deferrable initially deferred for each row execute function agent_private.move_outgoing();
+  end if;
+end
+$script$;
+
+-- Publishes for the service: at once, so this has to be the last statement of its transaction. Returns the positions in the order of
+-- _events. Those whose idempotency key was known have the position of the first event with it.
+create or replace function agent.append_log
+( _topics text[]
+, _events jsonb[]
+, _keys text[] default null
+, _metas jsonb[] default null
+, _idempotency_keys text[] default null
+, _subscriptions text[] default null
+, _key_retention interval default interval '24 hours'
+)
+returns table ("position" int8, published_at timestamptz, replayed boolean)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+as $func$
+#variable_conflict use_column
+declare
+  _publications agent_private.publication[] = agent_private.publications(_topics, _events, _keys, _metas, _idempotency_keys, null, _subscriptions);
+  _fresh boolean[];
+  _positions int8[];
+  _times timestamptz[];
+begin
+  perform agent_private.check_publications(_publications);
+  _fresh = agent_private.insert_publication_keys(_publications, _key_retention);
+  if _fresh is null then
+    return query select a.position, a.published_at, false from agent_private.append_to_log(_publications) a;
+    return;
+  end if;
+  select array_agg(a.position order by a.ord), array_agg(a.published_at order by a.ord) into _positions, _times
+  from agent_private.append_to_log(agent_private.publications_where(_publications, _fresh)) a;
+  return query
+  select coalesce(_positions[n.place], k.position), coalesce(_times[n.place], k.published_at), n.place is null
+  from
+  ( select f.topic, f.idempotency_key, f.ord, case when f.is_fresh then count(*) filter (where f.is_fresh) over (order by f.ord) end as place
+    from unnest(_topics, _idempotency_keys, _fresh) with ordinality as f (topic, idempotency_key, is_fresh, ord)
+  ) n
+  left join agent.publication_key k on n.place is null and k.topic = n.topic and k.key = n.idempotency_key
+  order by n.ord;
+end
+$func$;
+
+-- Inserts into the log, which nothing else does, and returns the positions in the order of _publications. Readers see nothing that comes
+-- after these until the transaction has ended, so it should do nothing else after this.
+create or replace function agent_private.append_to_log(_publications agent_private.publication[])
+returns table (ord int8, "position" int8, published_at timestamptz)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+as $func$
+#variable_conflict use_column
+declare
+  _positions int8[];
+  _times timestamptz[];
+begin
+  if _publications = '{}' then
+    return;
+  end if;
+  perform agent_private.hold_head();
+  with appended as
+  ( insert into agent.log (position, published_at, topic, event, key, meta, subscription)
+    select nextval('agent.log_position_seq'), clock_timestamp(), p.topic, p.event, p.key, p.meta, p.subscription
+    from unnest(_publications) as p
+    returning position, published_at
+  )
+  select array_agg(a.position order by a.position), array_agg(a.published_at order by a.position) into _positions, _times from appended a;
+  if exists (select from unnest(_publications) p where p.idempotency_key is not null) then
+    update agent.publication_key k
+    set position = n.position, published_at = n.published_at
+    from unnest(_publications, _positions, _times) as n (topic, event, key, meta, idempotency_key, at, subscription, position, published_at)
+    where n.idempotency_key is not null and k.topic = n.topic and k.key = n.idempotency_key;
+  end if;
+  return query select u.ord, u.position, u.published_at from unnest(_positions, _times) with ordinality as u (position, published_at, ord);
+end
+$func$;
+
+-- Inserts the idempotency keys of publications and returns, in their order, which are to be published: those without a key, and the first
+-- with a key that is new or has expired. Null if none has a key. Raises QD005 where a key stands for something else. A second call with a
+-- key waits until the first has committed.
+create or replace function agent_private.insert_publication_keys(_publications agent_private.publication[], _key_retention interval)
+returns boolean[]
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+as $func$
+declare
+  _fingerprints text[];
+  _fresh boolean[];
+  _reused record;
+begin
+  if not exists (select from unnest(_publications) p where p.idempotency_key is not null) then
+    return null;
+  elsif not coalesce(_key_retention > interval '0', false) then
+    perform agent_private.raise_invalid('key_retention', 'must be greater than zero');
+  end if;
+  _fingerprints = array
+  ( select case when n.idempotency_key is not null then agent_private.hash_json(jsonb_build_array(n.event, n.key, n.meta, n.subscription)) end
+    from unnest(_publications) with ordinality as n (topic, event, key, meta, idempotency_key, at, subscription, ord)
+    order by n.ord
+  );
+  with asked as
+  ( select distinct on (1, 2) n.topic, n.idempotency_key as key, n.ord, n.fingerprint
+    from unnest(_publications, _fingerprints) with ordinality as n (topic, event, key, meta, idempotency_key, at, subscription, fingerprint, ord)
+    where n.idempotency_key is not null
+    order by 1, 2, n.ord
+  )
+  , inserted as
+  ( insert into agent.publication_key as k (topic, key, fingerprint, expires_at)
+    select a.topic, a.key, a.fingerprint, agent_private.add_utc(clock_timestamp(), _key_retention)
+    from asked a
+    order by a.topic, a.key -- so that two calls cannot deadlock
+    on conflict (topic, key) do update
+    set fingerprint = excluded.fingerprint, position = null, published_at = null, expires_at = excluded.expires_at
+    where k.expires_at <= clock_timestamp()
+    returning k.topic, k.key
+  )
+  select array_agg(n.idempotency_key is null or i.key is not null order by n.ord) into _fresh
+  from unnest(_publications) with ordinality as n (topic, event, key, meta, idempotency_key, at, subscription, ord)
+  left join asked a on a.ord = n.ord
+  left join inserted i on i.topic = a.topic and i.key = a.key;
+
+  -- A separate statement, so that it sees what others committed while the one above waited for them.
+  select n.topic, n.idempotency_key as key into _reused
+  from unnest(_publications, _fingerprints) as n (topic, event, key, meta, idempotency_key, at, subscription, fingerprint)
+  join agent.publication_key k on k.topic = n.topic and k.key = n.idempotency_key
+  where k.fingerprint <> n.fingerprint
+  limit 1;
+  if found then
+    raise exception 'the idempotency key % of the topic % stands for another event', quote_literal(_reused.key), _reused.topic
+      using errcode = 'QD005', column = 'idempotency_key', detail = 'stands for another event';
+  end if;
+  return _fresh;
+end
+$func$;
+
+-- Deletes up to _limit idempotency keys of publications that have expired and returns how many.
+create or replace function agent.prune_publication_keys(_limit int4 default 1000)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+as $func$
+declare
+  _deleted int8;
+begin
+  delete from agent.publication_key k
+  where k.ctid = any (array
+  ( select o.ctid
+    from agent.publication_key o
+    where o.expires_at <= clock_timestamp()
+    order by o.expires_at
+    limit _limit
+    for update skip locked
+  ));
+  get diagnostics _deleted = row_count;
+  return _deleted;
+end
+$func$;
+
+-- Delayed publications.
+
+-- Inserts publications that have a time into the queue queued.publish, from where agent.publish_due moves them into the log.
+create or replace function agent_private.delay_publications(_publications agent_private.publication[])
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+as $func$
+begin
+  perform agent.insert_events
+  ( array_agg(jsonb_build_object('topic', n.topic, 'event', n.event, 'key', n.key, 'meta', n.meta, 'subscription', n.subscription) order by n.ord)
+  , array_agg('queued.publish'::text)
+  , null
+  , array_agg(n.at order by n.ord)
+  , true
+  , array_agg(case when n.idempotency_key is null then '{}' else jsonb_build_object('key', agent_private.delayed_key(n.topic, n.idempotency_key)) end
+    order by n.ord)
+  )
+  from unnest(_publications) with ordinality as n (topic, event, key, meta, idempotency_key, at, subscription, ord);
+end
+$func$;
+
+-- The idempotency key of a delayed publication in its queue: those of publications are by topic.
+create or replace function agent_private.delayed_key(_topic text, _idempotency_key text)
+returns text
+language sql immutable parallel safe
+return encode(sha256(convert_to(_topic || ' ' || _idempotency_key, 'UTF8')), 'hex');
+
+-- Publishes up to _limit of the delayed publications that are due, in the order of their times, each exactly once: its event moves into
+-- history in the same transaction, as done, or as failed where nothing can be published by it. Returns how many left the queue.
+create or replace function agent.publish_due(_limit int4 default 1000)
+returns int4
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+as $func$
+declare
+  _id int8;
+  _publication agent_private.publication;
+  _ids int8[] = '{}';
+  _publications agent_private.publication[] = '{}';
+  _fault text;
+  _failed int4 = 0;
+begin
+  for _id, _publication.topic, _publication.event, _publication.key, _publication.meta, _publication.subscription in
+    select e.id, e.event ->> 'topic', e.event -> 'event', e.event ->> 'key', nullif(e.event -> 'meta', 'null'), e.event ->> 'subscription'
+    from agent.event e
+    where e.ctid = any (array
+    ( select o.ctid
+      from agent.event o
+      where o.queue = 'queued.publish' and o.priority = 0 and o.vt <= now()
+      order by o.vt, o.id
+      limit _limit
+      for update skip locked
+    ))
+    order by e.vt, e.id
+  loop
+    _fault = agent_private.publication_fault(_publication);
+    if _fault is null then
+      _ids = _ids || _id;
+      _publications = _publications || _publication;
+    else
+      perform agent_private.move_to_history(array[_id], 'failed', _fault);
+      _failed = _failed + 1;
+    end if;
+  end loop;
+  if _ids <> '{}' then
+    perform agent_private.move_to_history(_ids, 'done');
+    perform pg_notify('agent_log', '');
+    perform agent_private.append_to_log(_publications);
+  end if;
+  return cardinality(_ids) + _failed;
+end
+$func$;
+
+-- How long it is until the next delayed publication is due; null if there is none.
+create or replace function agent.next_publication()
+returns interval
+language plpgsql stable
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off
+as $func$
+begin
+  return
+  ( select o.vt - clock_timestamp()
+    from agent.event o
+    where o.queue = 'queued.publish' and o.priority = 0 and isfinite(o.vt)
+    order by o.vt
+    limit 1
+  );
+end
+$func$;
+
+-- Wakes those who follow the log in other processes when the transaction commits. A process passes its name to recognize its own
+-- notifications.
+create or replace function agent.notify_log(_sender text default '')
+returns void
+language sql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+  select pg_notify('agent_log', _sender)
+$func$;
+
+-- What publications may be.
+
+-- Puts the arrays of publications together.
+create or replace function agent_private.publications
+( _topics text[]
+, _events jsonb[]
+, _keys text[]
+, _metas jsonb[]
+, _idempotency_keys text[]
+, _ats timestamptz[]
+, _subscriptions text[]
+)
+returns agent_private.publication[]
+language plpgsql immutable
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+as $func$
+begin
+  if coalesce(cardinality(_topics), 0) <> coalesce(cardinality(_events), 0) then
+    perform agent_private.raise_invalid('topics', 'must be as many as the events');
+  elsif greatest(cardinality(_keys), cardinality(_metas), cardinality(_idempotency_keys), cardinality(_ats), cardinality(_subscriptions))
+    > coalesce(cardinality(_events), 0) then
+    perform agent_private.raise_invalid('events', 'must be at least as many as the keys, metas, idempotency keys, times and subscriptions');
+  end if;
+  return array
+  ( select row(n.topic, n.event, n.key, n.meta, n.idempotency_key, n.at, n.subscription)::agent_private.publication
+    from unnest(_topics, _events, _keys, _metas, _idempotency_keys, _ats, _subscriptions) with ordinality
+      as n (topic, event, key, meta, idempotency_key, at, subscription, ord)
+    order by n.ord
+  );
+end
+$func$;
+
+-- Those of _publications for which _is_wanted, which runs parallel, is true.
+create or replace function agent_private.publications_where(_publications agent_private.publication[], _is_wanted boolean[])
+returns agent_private.publication[]
+language sql immutable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select array
+  ( select row(n.topic, n.event, n.key, n.meta, n.idempotency_key, n.at, n.subscription)::agent_private.publication
+    from unnest(_publications, _is_wanted) with ordinality as n (topic, event, key, meta, idempotency_key, at, subscription, is_wanted, ord)
+    where n.is_wanted
+    order by n.ord
+  )
+$func$;
+
+-- Whether a text is the name of a topic that may be published to.
+create or replace function agent_private.is_topic(_topic text)
+returns boolean
+language sql immutable parallel safe
+return length(_topic) <= 255 and _topic ~ '^[A-Za-z0-9_:-]+([.][A-Za-z0-9_:-]+){0,7}$' and not starts_with(_topic, 'queued.');
+
+-- Why a publication cannot be, as "field: reason"; null if it can.
+create or replace function agent_private.publication_fault(_publication agent_private.publication)
+returns text
+language sql immutable parallel safe
+return case
+  when agent_private.is_topic((_publication).topic) is not true then
+    'topic: must be up to 8 words of A-Z a-z 0-9 _ : - with dots between them, 255 characters at most, and not begin with "queued."'
+  when jsonb_typeof((_publication).event) is distinct from 'object' then 'event: must be a JSON object'
+  when length((_publication).key) not between 1 and 255 then 'key: must be 1 to 255 characters'
+  when jsonb_typeof((_publication).meta) <> 'object' then 'meta: must be a JSON object'
+  when length((_publication).idempotency_key) not between 1 and 255 then 'idempotency_key: must be 1 to 255 characters'
+  when agent_private.is_queue_name((_publication).subscription) is false then 'subscription: must be 1 to 128 of A-Z a-z 0-9 . _ : -'
+  when not isfinite((_publication).at) then 'at: must be finite'
+end;
+
+-- Raises QD003 for publications that cannot be.
+create or replace function agent_private.check_publications(_publications agent_private.publication[])
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+as $func$
+declare
+  _fault text;
+begin
+  select f.fault into _fault
+  from (select agent_private.publication_fault(p) as fault from unnest(_publications) as p) f
+  where f.fault is not null
+  limit 1;
+  if found then
+    perform agent_private.raise_invalid(split_part(_fault, ': ', 1), substr(_fault, strpos(_fault, ': ') + 2));
+  end if;
+end
+$func$;

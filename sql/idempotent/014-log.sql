@@ -1,0 +1,545 @@
+-- The log: its head, reading in order, and the upkeep of its segments. docs/decisions/010-log.md has the argument why no reader skips
+-- anything.
+
+-- The head.
+
+-- Holds the head of the log where it is until the transaction ends: to be called before it draws its first position. Whoever draws a
+-- position p has locked an earlier position than p before that, so that readers know of it: see log_head. The lock on agent.log tells it
+-- from the advisory locks that anybody may take.
+create or replace function agent_private.hold_head()
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set jit to off
+as $func$
+declare
+  _last int8;
+begin
+  lock table only agent.log in row exclusive mode;
+  if agent_private.shows_timeline()
+    and ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 <> (select s.last_value from agent.server_timeline s)
+  then
+    perform agent_private.advance_sequences();
+  end if;
+  _last = (select s.last_value from agent.log_position_seq s);
+  if not exists (select from agent.log_segment g where g.number = _last >> 32) then
+    perform agent_private.add_log_segment(_last >> 32);
+  end if;
+  perform pg_advisory_xact_lock_shared(agent_private.head_lock() << 53 | _last);
+end
+$func$;
+
+-- The upper 11 bits of the advisory locks on positions.
+create or replace function agent_private.head_lock()
+returns int8
+language sql immutable parallel safe
+return 679;
+
+-- The position up to which the log is complete. What is to be read up to there has to be read by a statement that begins after this call.
+--
+-- Each of the two statements has a snapshot of its own, in this order. A position up to _last was drawn before the first one. Its session
+-- held a lock on an earlier position by then: either the second statement sees that lock, or the transaction has ended, and later
+-- statements see what it has inserted.
+create or replace function agent_private.log_head()
+returns int8
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set jit to off
+as $func$
+declare
+  _last int8;
+  _held int8;
+begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    raise exception 'the log can be read at the isolation level "read committed" only' using errcode = 'feature_not_supported';
+  elsif pg_is_in_recovery() then
+    raise exception 'the log can be read on the primary only: a standby does not know who is publishing' using errcode = 'feature_not_supported';
+  end if;
+  _last = (select s.last_value from agent.log_position_seq s);
+  _held = (select min(h.position) from agent_private.head_holders h);
+  return least(_held, _last);
+end
+$func$;
+
+-- The sessions that hold the head, and the positions after which they may insert. Of the advisory locks those count whose session has
+-- locked agent.log as well.
+create or replace view agent_private.head_holders as
+with locks as materialized (select * from pg_locks)
+select l.pid, l.virtualtransaction, (l.classid::int8 << 32 | l.objid::int8) & ((1::int8 << 53) - 1) as position
+from locks l
+where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.classid::int8 >> 21 = agent_private.head_lock()
+and l.database = (select d.oid from pg_database d where d.datname = current_database())
+and exists
+( select from locks r
+  where r.locktype = 'relation' and r.relation = 'agent.log'::regclass and r.database = l.database and r.mode = 'RowExclusiveLock' and r.granted
+  and r.virtualtransaction = l.virtualtransaction and r.pid is not distinct from l.pid
+);
+
+-- Who has held the head for longest, if anybody: what is published after that cannot be read before that transaction ends. A prepared
+-- transaction has no pid.
+create or replace function agent.log_holder()
+returns table (pid int4, prepared text, "position" int8, age interval, query text)
+language sql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+  select h.pid, x.gid, h.position, clock_timestamp() - coalesce(x.prepared, a.xact_start), left(a.query, 1000)
+  from agent_private.head_holders h
+  left join pg_stat_activity a on a.pid = h.pid
+  left join lateral
+  ( select p.gid, p.prepared
+    from pg_prepared_xacts p
+    where h.pid is null and p.database = current_database()
+    order by p.prepared
+    limit 1
+  ) x on true
+  order by h.position
+  limit 1
+$func$;
+
+-- Reading.
+
+-- Up to _limit events of the log after a position, in order; none is skipped that may still come. _topics are patterns: * is any word, and
+-- ** at the end one or more. Raises QD003 for a position that was never given out.
+create or replace function agent.read_log(_after int8, _limit int4 default 100, _topics text[] default null)
+returns setof agent.log
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+set plan_cache_mode to force_custom_plan -- with the segments that can hold something
+as $func$
+declare
+  _head int8 = agent_private.log_head();
+  _pattern text = agent_private.topic_regex(_topics);
+begin
+  perform agent_private.check_position(_after);
+  return query
+  select l.*
+  from agent.log l
+  where l.position > _after and l.position <= _head and (_pattern is null or l.topic ~ _pattern)
+  order by l.position
+  limit _limit;
+end
+$func$;
+
+-- A page of the log for the service: up to _limit events after a position, whose texts take about _max_bytes at most, but one at least.
+-- _topics are names, not patterns. Every row has the position up to which the log is complete (head) and, if retention has dropped events
+-- after _after, up to where (gap_until). bytes counts the texts so far: a page of fewer than _limit events and _max_bytes has all there is up
+-- to the head. A page without events is one row without a position.
+create or replace function agent.read_log_page(_after int8, _limit int4, _max_bytes int8, _topics text[] default null)
+returns table
+( head int8, gap_until int8, bytes int8
+, "position" int8, published_at timestamptz, topic text, event jsonb, meta jsonb, key text, subscription text
+)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+set plan_cache_mode to force_custom_plan -- with the segments that can hold something
+as $func$
+#variable_conflict use_column
+declare
+  _head int8 = agent_private.log_head();
+  _gap_until int8;
+begin
+  perform agent_private.check_position(_after);
+  select max(g.last_position) into _gap_until from agent.log_segment g where g.state = 'dropped' and g.last_position > _after;
+  if _after >= _head then
+    null;
+  elsif _topics is null then
+    return query
+    select _head, _gap_until, s.bytes, s.position, s.published_at, s.topic, s.event, s.meta, s.key, s.subscription
+    from
+    ( select l.*, sum(agent_private.text_size(l.event, l.meta)) over (order by l.position rows unbounded preceding) as bytes
+      from (select l.* from agent.log l where l.position > _after and l.position <= _head order by l.position limit _limit) l
+    ) s
+    where s.bytes - agent_private.text_size(s.event, s.meta) < _max_bytes;
+  else
+    return query
+    select _head, _gap_until, s.bytes, s.position, s.published_at, s.topic, s.event, s.meta, s.key, s.subscription
+    from
+    ( select l.*, sum(agent_private.text_size(l.event, l.meta)) over (order by l.position rows unbounded preceding) as bytes
+      from
+      ( select l.*
+        from (select distinct unnest(_topics)) as t (topic)
+        cross join lateral
+        (select l.* from agent.log l where l.topic = t.topic and l.position > _after and l.position <= _head order by l.position limit _limit) l
+        order by l.position
+        limit _limit
+      ) l
+    ) s
+    where s.bytes - agent_private.text_size(s.event, s.meta) < _max_bytes;
+  end if;
+  if _after >= _head or not found then
+    return query select _head, _gap_until, 0::int8, null::int8, null::timestamptz, null, null::jsonb, null::jsonb, null, null;
+  end if;
+end
+$func$;
+
+-- The event at a position, unless it cannot be read yet, is for one subscription alone, or is gone.
+create or replace function agent.get_published(_position int8)
+returns setof agent.log
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+as $func$
+declare
+  _head int8 = agent_private.log_head();
+begin
+  return query select l.* from agent.log l where l.position = _position and l.position <= _head and l.subscription is null;
+end
+$func$;
+
+-- About how long the texts of an event and its meta are, in bytes, at little cost: large values may be compressed.
+create or replace function agent_private.text_size(_event jsonb, _meta jsonb)
+returns int4
+language sql stable parallel safe
+return case when pg_column_size(_event) > 1900 then octet_length(_event::text) else pg_column_size(_event) end
+  + case when _meta is null then 0 when pg_column_size(_meta) > 1900 then octet_length(_meta::text) else pg_column_size(_meta) end;
+
+-- The first position that can still be read or the one that will be given out first, and the position up to which the log is complete.
+create or replace function agent.log_bounds(out first int8, out head int8)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  head = agent_private.log_head();
+  select (min(g.number) << 32) + 1 into first from agent.log_segment g where g.state <> 'dropped';
+end
+$func$;
+
+-- The position after which everything is that was published at _at or later, by the clock of the server.
+create or replace function agent.log_position(_at timestamptz)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+set plan_cache_mode to force_custom_plan
+as $func$
+declare
+  _head int8;
+  _low int8;  -- what is up to there was published earlier
+  _high int8; -- what is after it was not, or there is nothing
+  _probe int8;
+  _found record;
+begin
+  if _at is null then
+    perform agent_private.raise_invalid('at', 'must not be null');
+  end if;
+  select b.first - 1, b.head into _low, _head from agent.log_bounds() b;
+  _high = greatest(_head, _low);
+  while _low < _high loop
+    _probe = _low + (_high - _low) / 2;
+    select l.position, l.published_at into _found from agent.log l where l.position > _probe and l.position <= _high order by l.position limit 1;
+    -- Positions and times have the same order but for the moment between the drawing of the one and the reading of the other.
+    if not found or _found.published_at >= _at - interval '1 second' then
+      _high = _probe;
+    else
+      _low = _found.position;
+    end if;
+  end loop;
+  select l.position - 1 into _high from agent.log l where l.position > _low and l.position <= _head and l.published_at >= _at order by l.position limit 1;
+  return coalesce(_high, _head);
+end
+$func$;
+
+-- Raises QD003 for a position that was never given out.
+create or replace function agent_private.check_position(_position int8)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if coalesce(_position, -1) < 0 then
+    perform agent_private.raise_invalid('after', 'must be a position, 0 or more');
+  elsif _position > (select s.last_value from agent.log_position_seq s) then
+    perform agent_private.raise_invalid('after', 'is later than the last position of this log');
+  end if;
+end
+$func$;
+
+-- A regular expression for the topics that one of _patterns takes, null for null. Raises QD003 for what is no pattern.
+create or replace function agent_private.topic_regex(_patterns text[])
+returns text
+language plpgsql immutable
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _pattern text;
+  _alternatives text[] = '{}';
+begin
+  if _patterns is null then
+    return null;
+  end if;
+  foreach _pattern in array _patterns loop
+    if coalesce(length(_pattern) > 255 or _pattern !~ '^(([A-Za-z0-9_:-]+|[*])[.]){0,7}([A-Za-z0-9_:-]+|[*]|[*][*])$', true) then
+      perform agent_private.raise_invalid('topics', 'must be names of topics, in which * stands for one word and ** at the end for one or more');
+    end if;
+    _alternatives = _alternatives || replace(replace(replace(replace(_pattern, '.', '[.]'), '**', '#'), '*', '[^.]+'), '#', '.+');
+  end loop;
+  return '^(' || array_to_string(_alternatives, '|') || ')$';
+end
+$func$;
+
+-- Topics.
+
+-- Adds what has come to the log since the last call to the counts of topics, up to _limit events, and returns how many these were. Raises
+-- lock_not_available (55P03) while another session does it.
+create or replace function agent.count_topics(_limit int4 default 100000)
+returns int4
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+set plan_cache_mode to force_custom_plan
+as $func$
+declare
+  _head int8 = agent_private.log_head();
+  _after int8;
+  _last int8;
+  _count int4;
+begin
+  select c.position into _after from agent.log_count c for update nowait;
+  with counted as
+  ( select l.position, l.topic, l.published_at
+    from agent.log l
+    where l.position > _after and l.position <= _head
+    order by l.position
+    limit _limit
+  )
+  , added as
+  ( insert into agent.log_topic as t (topic, segment, events, last_position, last_at)
+    select c.topic, c.position >> 32, count(*), max(c.position), max(c.published_at)
+    from counted c
+    group by 1, 2
+    on conflict (topic, segment) do update
+    set events = t.events + excluded.events, last_position = excluded.last_position, last_at = greatest(t.last_at, excluded.last_at)
+  )
+  select count(*), max(c.position) into _count, _last from counted c;
+  if _count < _limit then
+    _last = _head;
+  end if;
+  if _last > _after then
+    update agent.log_count c set position = _last;
+  end if;
+  return _count;
+end
+$func$;
+
+-- The topics that have events in the log, by name: up to _limit after _after.
+create or replace function agent.list_topics(_limit int4 default 100, _after text default null)
+returns table (topic text, events int8, last_position int8, last_at timestamptz)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+set plan_cache_mode to force_custom_plan
+as $func$
+#variable_conflict use_column
+declare
+  _head int8 = agent_private.log_head();
+begin
+  return query
+  with uncounted as
+  ( select l.topic, count(*) as events, max(l.position) as last_position, max(l.published_at) as last_at
+    from agent.log l
+    where l.position > (select c.position from agent.log_count c) and l.position <= _head and (_after is null or l.topic > _after)
+    group by 1
+  )
+  select s.topic collate "C", sum(s.events)::int8, max(s.last_position), max(s.last_at)
+  from
+  ( select t.topic, t.events, t.last_position, t.last_at from agent.log_topic t where _after is null or t.topic > _after
+    union all
+    select u.topic, u.events, u.last_position, u.last_at from uncounted u
+  ) s
+  group by 1
+  order by 1
+  limit _limit;
+end
+$func$;
+
+-- Segments.
+
+-- Makes the partition of a segment, unless it is there.
+create or replace function agent_private.add_log_segment(_number int8)
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _name text = 'log_' || _number;
+begin
+  lock table agent.log_segment in share row exclusive mode;
+  if exists (select from agent.log_segment g where g.number = _number) then
+    return; -- another session has made it meanwhile
+  end if;
+  -- Attached, not made as a partition: that would lock the log against all others.
+  execute format('create table agent.%I (like agent.log including all)', _name);
+  execute format('alter table agent.log attach partition agent.%I for values from (%s) to (%s)', _name, _number << 32, (_number + 1) << 32);
+  insert into agent.log_segment (number, opened_at, state)
+  select _number, case when s.number = _number then clock_timestamp() end, case when s.number = _number then 'open' else 'ahead' end
+  from (select q.last_value >> 32 as number from agent.log_position_seq q) s;
+end
+$func$;
+
+-- Takes the next step in the upkeep of the log's segments and returns what it did; null if nothing is left to do. Each step needs a
+-- transaction of its own. Segments are made ahead; the open one is closed when it is as old or as large as the settings say, and has
+-- events; closed ones are counted. Raises lock_not_available (55P03) while another session does it.
+create or replace function agent.maintain_log()
+returns text
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set lock_timeout to '2s'
+set jit to off
+set plan_cache_mode to force_custom_plan
+as $func$
+declare
+  _open int8;
+  _segment agent.log_segment;
+  _settings agent.log_settings;
+  _last int8;
+begin
+  perform agent_private.lock_upkeep('log');
+  if agent_private.shows_timeline() and agent_private.current_timeline() <> (select s.last_value from agent.server_timeline s) then
+    perform agent_private.advance_sequences();
+  end if;
+  select s.last_value >> 32, s.last_value into _open, _last from agent.log_position_seq s;
+  for _n in 0 .. agent_private.segments_ahead() loop
+    if not exists (select from agent.log_segment g where g.number = _open + _n) then
+      perform agent_private.add_log_segment(_open + _n);
+      return 'added segment ' || _open + _n;
+    end if;
+  end loop;
+
+  update agent.log_segment g
+  set state = 'closed', closed_at = clock_timestamp(), opened_at = coalesce(g.opened_at, clock_timestamp())
+  where g.number < _open and g.state in ('ahead', 'open');
+  update agent.log_segment g set state = 'open', opened_at = clock_timestamp() where g.number = _open and g.state = 'ahead';
+
+  select g.* into _segment from agent.log_segment g where g.state = 'closed' and g.events is null order by g.number limit 1;
+  if found and agent_private.log_head() >= (_segment.number + 1) << 32 then
+    update agent.log_segment g
+    set (events, last_position) =
+      (select count(*), max(l.position) from agent.log l where l.position >= g.number << 32 and l.position < (g.number + 1) << 32)
+    where g.number = _segment.number;
+    return 'counted segment ' || _segment.number;
+  end if;
+
+  select s.* into strict _settings from agent.log_settings s;
+  select g.* into strict _segment from agent.log_segment g where g.number = _open;
+  if _last > _open << 32 and (clock_timestamp() >= _segment.opened_at + _settings.segment_interval or _last - (_open << 32) >= _settings.segment_size) then
+    lock table agent.server_change in exclusive mode; -- whoever moves the sequence ahead after a failover must not be overtaken
+    if (select s.last_value >> 32 from agent.log_position_seq s) = _open then
+      perform setval('agent.log_position_seq', (_open + 1) << 32);
+    end if;
+    return 'closed segment ' || _open;
+  end if;
+  return null;
+end
+$func$;
+
+-- How many segments are made ahead. After a failover the log goes on in the third of these: see advance_sequences.
+create or replace function agent_private.segments_ahead()
+returns int8
+language sql immutable parallel safe
+return 4;
+
+-- Drops the oldest segment if retention has passed since it was closed, with its partition, and returns its number; null if there is none.
+-- Raises lock_not_available (55P03) rather than make publishers wait: call it again then.
+create or replace function agent.drop_log_segment()
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set lock_timeout to '50ms'
+as $func$
+declare
+  _number int8;
+  _name text;
+begin
+  perform agent_private.lock_upkeep('log');
+  select g.number into _number
+  from (select g.* from agent.log_segment g where g.state <> 'dropped' order by g.number limit 1) g
+  cross join agent.log_settings s
+  where g.state = 'closed' and g.events is not null and agent_private.add_utc(g.closed_at, s.retention) <= clock_timestamp();
+  if not found then
+    return null;
+  end if;
+  _name = 'log_' || _number;
+  execute format('lock table only agent.%I in share update exclusive mode', _name); -- waits for vacuum
+  lock table only agent.log in access exclusive mode;
+  execute format('alter table agent.log detach partition agent.%I', _name);
+  execute format('drop table agent.%I', _name);
+  delete from agent.log_topic t where t.segment = _number;
+  update agent.log_segment g set state = 'dropped' where g.number = _number;
+  return _number;
+end
+$func$;
+
+-- The settings of the log.
+create or replace function agent.get_log_settings()
+returns agent.log_settings
+language sql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+  select s.* from agent.log_settings s
+$func$;
+
+-- Changes the settings that are not null, if their version is one of _if_versions (null: any), else raises QD004. They take effect with
+-- the next step of upkeep, in whatever process.
+create or replace function agent.put_log_settings
+( _retention interval default null
+, _hold interval default null
+, _segment_interval interval default null
+, _segment_size int8 default null
+, _if_versions int8[] default null
+)
+returns agent.log_settings
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _settings agent.log_settings;
+begin
+  select s.* into strict _settings from agent.log_settings s for update;
+  if _settings.version <> all (_if_versions) then
+    raise exception 'the settings of the log have version %', _settings.version using errcode = 'QD004';
+  end if;
+  _settings.retention = coalesce(_retention, _settings.retention);
+  _settings.hold = coalesce(_hold, _settings.hold);
+  _settings.segment_interval = coalesce(_segment_interval, _settings.segment_interval);
+  _settings.segment_size = coalesce(_segment_size, _settings.segment_size);
+  if _settings.retention < interval '1 minute' or _settings.retention > interval '3650 days' then
+    perform agent_private.raise_invalid('retention', 'must be from one minute to ten years');
+  elsif _settings.hold < _settings.retention or _settings.hold > interval '3650 days' then
+    perform agent_private.raise_invalid('hold', 'must be from the retention to ten years');
+  elsif _settings.segment_interval < interval '1 minute' or _settings.segment_interval > interval '30 days' then
+    perform agent_private.raise_invalid('segment_interval', 'must be from one minute to 30 days');
+  elsif _settings.segment_size not between 1000 and 1000000000 then
+    perform agent_private.raise_invalid('segment_size', 'must be from 1000 to 1000000000 events');
+  end if;
+  update agent.log_settings s
+  set retention = _settings.retention, hold = _settings.hold, segment_interval = _settings.segment_interval, segment_size = _settings.segment_size
+  , version = s.version + 1, updated_at = now()
+  returning s.* into _settings;
+  return _settings;
+end
+$func$;
+
+do $script$
+begin
+  for _n in 0 .. agent_private.segments_ahead() loop
+    if not exists (select from agent.log_segment g where g.state in ('open', 'ahead') offset _n) then
+      perform agent_private.add_log_segment((select s.last_value >> 32 from agent.log_position_seq s) + _n);
+    end if;
+  end loop;
+end
+$script$;
