@@ -219,3 +219,50 @@ func TestMatchAllocatesNothing(t *testing.T) { //nolint:paralleltest // it count
 		t.Errorf("%v allocations", allocations)
 	}
 }
+
+// Whatever many filters have in common, an event is compared with few of them.
+func TestAnEventIsComparedWithFewFilters(t *testing.T) {
+	t.Parallel()
+	const n = 2000
+	topics, texts := events(n)
+	for family := range families {
+		index := match.NewIndex(familyFilters(t, family, n))
+		for i := range 50 {
+			if candidates := match.Candidates(index, topics[i], texts[i]); candidates > 2 {
+				t.Errorf("%s: %d candidates of %d", families[family].name, candidates, n)
+				break
+			}
+		}
+	}
+}
+
+// The rarest condition is found on either side of a skew: the common status or the common topic, the rare customer or the rare topic.
+func TestTheAccessPredicateIsTheRareOne(t *testing.T) {
+	t.Parallel()
+	var filters []*match.Filter
+	for i := range 1000 {
+		for _, test := range []struct{ topic, pattern string }{
+			{"common", `{"status":["paid"],"customer":["c%d"]}`},
+			{"rare.%d", `{"status":["paid"]}`},
+			{"common", `{"status":[{"anything-but":"x"}],"amount":[{"numeric":[">=",%[1]d,"<",%[1]d.5]}],"customer":[{"exists":true}]}`},
+			{"*", `{"status":["paid","open"],"note":[{"wildcard":"*common*-%d-*"}]}`},
+		} {
+			f, err := match.Parse([]string{strings.ReplaceAll(test.topic, "%d", fmt.Sprint(i))}, []byte(strings.ReplaceAll(strings.ReplaceAll(test.pattern, "%[1]d", "%d"), "%d", fmt.Sprint(i))))
+			if err != nil {
+				t.Fatal(err)
+			}
+			filters = append(filters, f)
+		}
+	}
+	index := match.NewIndex(filters)
+	event := []byte(`{"status":"paid","customer":"c7","amount":500.2,"note":"x common y-33-z"}`)
+	if candidates := match.Candidates(index, "common", event); candidates > 3 {
+		t.Errorf("%d candidates", candidates)
+	}
+	if candidates := match.Candidates(index, "rare.9", []byte(`{"status":"paid"}`)); candidates > 1 {
+		t.Errorf("%d candidates", candidates)
+	}
+	if got, want := index.Match("common", event, nil), []int32{7 * 4, 33*4 + 3, 500*4 + 2}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}

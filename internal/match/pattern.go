@@ -398,6 +398,11 @@ func (p *parser) expand(top *group) []conjunction {
 			}
 		}
 	}
+	for _, conjunction := range result {
+		for _, c := range conjunction {
+			c.form, c.pointer = "", "" // the filter is kept for long
+		}
+	}
 	if total > MaxConditions {
 		p.refuse("/match", "%d conditions over all combinations of $or; expected at most %d", total, MaxConditions)
 	}
