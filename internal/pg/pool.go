@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -100,17 +101,20 @@ func (db *Database) OpenPools(ctx context.Context, wanted ...PoolSpec) (pools Po
 	return pools, nil
 }
 
-// CloseBy closes the connections and waits for those in use. It fails when ctx ends first; they are then closed when they are released.
+// CloseBy closes the connections and waits for those in use. It fails when ctx ends first; they are then closed when they are released. No
+// pool waits for another one.
 func (ps Pools) CloseBy(ctx context.Context) error {
+	var closing sync.WaitGroup
+	for _, p := range ps {
+		p.db.mu.Lock()
+		delete(p.db.pools, p.Pool)
+		p.db.mu.Unlock()
+		closing.Go(p.Close)
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for _, p := range ps {
-			p.db.mu.Lock()
-			delete(p.db.pools, p.Pool)
-			p.db.mu.Unlock()
-			p.Close()
-		}
+		closing.Wait()
 	}()
 	select {
 	case <-done:
