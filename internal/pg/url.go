@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -39,8 +38,6 @@ func DescribeURL(text string) string {
 	return shown.String()
 }
 
-var sessionsOnAnyServer = regexp.MustCompile(`target_session_attrs\s*=\s*'?any`)
-
 // parseURL returns the endpoint of a URL, which has no dialer yet.
 func parseURL(text string) (endpoint, error) {
 	if strings.TrimSpace(text) == "" {
@@ -54,7 +51,9 @@ func parseURL(text string) (endpoint, error) {
 	if err != nil {
 		return endpoint{}, withoutText(err)
 	}
-	plain, err := pgconn.ParseConfig(text) // takes the parameters that only the others know for settings of the server
+	// Parameters that a parser does not know are settings of the server to it: those of pgx, and one by a name that nobody knows.
+	const anyServer = "queued_session_attrs"
+	plain, err := pgconn.ParseConfig(strings.ReplaceAll(text, "target_session_attrs", anyServer))
 	if err != nil {
 		return endpoint{}, withoutText(err)
 	}
@@ -62,7 +61,7 @@ func parseURL(text string) (endpoint, error) {
 	maxConns, _ := strconv.Atoi(plain.RuntimeParams["pool_max_conns"])
 	return endpoint{
 		pool:        pool,
-		anyServer:   plain.ValidateConnect == nil && sessionsOnAnyServer.MatchString(text),
+		anyServer:   plain.RuntimeParams[anyServer] == "any",
 		hasExecMode: hasExecMode,
 		maxConns:    maxConns,
 	}, nil
@@ -71,9 +70,11 @@ func parseURL(text string) (endpoint, error) {
 // withoutText returns an error of the parser without the text that it quotes: cannot parse `the text`: the reason.
 func withoutText(err error) error {
 	got := "got a value that is not shown, as it may hold a password; takes " + takesURL
-	_, reason, ok := strings.Cut(err.Error(), "`: ")
-	if ok && !strings.HasPrefix(reason, "failed to parse as") { // which quotes pieces
-		got += ": " + reason
+	// Behind the last mark, as the text may have one, too; a text that cannot be read at all is quoted in pieces behind it.
+	const mark = "`: "
+	quoted := err.Error()
+	if i := strings.LastIndex(quoted, mark); i >= 0 && !strings.Contains(quoted, mark+"failed to parse as") {
+		got += ": " + quoted[i+len(mark):]
 	}
 	return errors.New(got)
 }
