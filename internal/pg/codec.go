@@ -91,9 +91,11 @@ func (c timeCodec) PlanScan(m *pgtype.Map, oid uint32, format int16, target any)
 			return c.scanBinary(nil, dst)
 		}
 		var at Timestamp
-		err := text.Scan(src, &at)
+		if err := text.Scan(src, &at); err != nil {
+			return err
+		}
 		c.set(dst, at)
-		return err
+		return nil
 	})
 }
 
