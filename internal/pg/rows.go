@@ -55,24 +55,23 @@ func Each[T any](rows pgx.Rows) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		defer rows.Close()
 		var (
-			reader *RowReader
-			fields [][]int
-			zero   T
+			reader    *RowReader
+			row, zero T
+			dest      []any // the fields of row
 		)
 		for rows.Next() {
 			if reader == nil {
 				reader = NewRowReader(rows)
-				var err error
-				if fields, err = fieldsOf(reflect.TypeFor[T](), rows); err != nil {
+				fields, err := fieldsOf(reflect.TypeFor[T](), rows)
+				if err != nil {
 					yield(zero, err)
 					return
 				}
+				for _, index := range fields {
+					dest = append(dest, destination(reflect.ValueOf(&row).Elem().FieldByIndex(index)))
+				}
 			}
-			row := zero
-			dest := make([]any, len(fields))
-			for i, index := range fields {
-				dest[i] = destination(reflect.ValueOf(&row).Elem().FieldByIndex(index))
-			}
+			row = zero // also so that no two rows share what a field points to
 			if err := reader.Read(dest...); !yield(row, err) || err != nil {
 				return
 			}

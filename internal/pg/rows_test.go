@@ -45,6 +45,19 @@ func TestColumnsAreReadIntoTheFieldsOfTheirNames(t *testing.T) {
 			t.Errorf("%s: got %+v, %v, want %+v", what, got, err, want)
 		}
 
+		rows, _ = conn.Query(t.Context(), `
+			select i::int8 as id, i as max_attempts, to_jsonb(i) as event, array_fill(to_timestamp(i), array[2]) as claimed from generate_series(1, 2) i`)
+		got, err = pg.Collect[thing](rows)
+		want = nil
+		for i := range int64(2) {
+			at := time.Unix(i+1, 0)
+			payload := strconv.AppendInt(nil, i+1, 10)
+			want = append(want, thing{ID: i + 1, part: part{new(int32(i + 1)), payload}, Claimed: []time.Time{at, at}})
+		}
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: rows share values: got %+v, %v, want %+v", what, got, err, want)
+		}
+
 		rows, _ = conn.Query(t.Context(), `select 1::int8 as id, 2 as other`)
 		if _, err := pg.Collect[thing](rows); err == nil || !strings.Contains(err.Error(), "other") {
 			t.Errorf("%s: a column without a field: %v", what, err)
