@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -76,6 +77,7 @@ func (s *Service) page(ctx context.Context, listing, cursor string, limit int, s
 		return page, wrap("listing events", err)
 	}
 	found, page.Next = pg.Cut(found, size, listing, func(e *listed) pg.Cursor { return pg.Cursor{At: &e.Position, ID: &e.ID} })
+	page.Events = slices.Grow(page.Events, len(found))
 	for i := range found {
 		page.Events = append(page.Events, found[i].Event)
 	}
