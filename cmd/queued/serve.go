@@ -13,13 +13,8 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/rs/zerolog"
-	"golang.org/x/sync/errgroup"
 
 	httpapi "github.com/queued/queued/internal/http"
-	"github.com/queued/queued/internal/migrate"
-	"github.com/queued/queued/internal/pg"
-	"github.com/queued/queued/internal/queue"
-	"github.com/queued/queued/internal/schedule"
 	"github.com/queued/queued/sql"
 )
 
@@ -100,14 +95,12 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, listenName string, lo
 	}
 	defer func() { err = errors.Join(err, db.close(ctx)) }()
 
-	svc, schedules, err := c.openServices(ctx, db, logger)
+	opened, err := c.openServices(ctx, db, logger)
 	if err != nil {
 		return err
 	}
-	httpConfig.Service, httpConfig.Schedules = svc, schedules
-	s := &server{
-		settings: &c.settings, svc: svc, schedules: schedules, api: httpapi.New(httpConfig), http: front, db: db, logger: logger,
-	}
+	httpConfig.Service, httpConfig.Schedules, httpConfig.Topics = opened.queue, opened.schedules, opened.topics
+	s := &server{settings: &c.settings, services: opened, api: httpapi.New(httpConfig), http: front, db: db, logger: logger}
 	return s.run(ctx, func() {
 		logger.Info().Str("addr", tcp.String()).Str("url", localURL(tcp)).Str("database", db.about).
 			Bool("api_key", hasKey).Msg("serving")
@@ -117,98 +110,14 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, listenName string, lo
 	})
 }
 
-// openServices migrates the database and opens the services on it. While the database cannot be reached, or none of its servers takes
-// writes, it tries again for StartTimeout. Permanent errors, such as a wrong password, are returned at once.
-func (c *serveCmd) openServices(ctx context.Context, db *database, logger zerolog.Logger) (*queue.Service, *schedule.Service, error) {
-	started := time.Now()
-	for pause := minStartPause; ; pause = min(2*pause, maxStartPause) {
-		svc, schedules, err := c.openServicesOnce(ctx, db, logger)
-		switch {
-		case err == nil, ctx.Err() != nil, pg.IsPermanent(err), !pg.IsUnavailable(err):
-			return svc, schedules, err
-		case time.Since(started)+pause > c.StartTimeout:
-			return nil, nil, fmt.Errorf("giving up after %s (QUEUED_START_TIMEOUT): %w", time.Since(started).Round(time.Second), err)
-		}
-		logger.Warn().Str("error", redact(err.Error())).Msg("waiting for the database")
-		select {
-		case <-ctx.Done():
-			return nil, nil, ctx.Err()
-		case <-time.After(pause):
-		}
-	}
-}
-
-// openServicesOnce is one attempt of openServices.
-func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, logger zerolog.Logger) (*queue.Service, *schedule.Service, error) {
-	if err := c.migrate(ctx, db, logger); err != nil {
-		return nil, nil, err
-	}
-	connections, err := pg.Open(ctx, pg.Config{URL: db.url, ListenURL: c.ListenURL, Logger: logger})
-	if err != nil {
-		return nil, nil, fmt.Errorf("opening %s: %w", db.about, err)
-	}
-	svc, err := queue.Open(ctx, queue.Config{
-		Database:      connections,
-		SchemaVersion: sql.Version(),
-		RequireSync:   c.RequireSync,
-		MaxConns:      c.MaxConns,
-		MaxAttempts:   c.MaxAttempts,
-		SweepInterval: c.SweepInterval,
-		MaxVTAge:      c.MaxVTAge,
-		Retention:     c.HistoryRetention,
-		KeyRetention:  c.KeyRetention,
-		QueryTimeout:  c.QueryTimeout,
-
-		MaxPendingBytes: int(c.MaxPending),
-		Logger:          logger,
-	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("opening the queue on %s: %w", db.about, err)
-	}
-	schedules, err := schedule.Open(ctx, schedule.Config{
-		Database:     connections,
-		MisfireGrace: c.MisfireGrace,
-		QueryTimeout: c.QueryTimeout,
-		Retention:    c.OccurrenceRetention,
-		Logger:       logger,
-	})
-	if err != nil {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-		defer cancel()
-		return nil, nil, errors.Join(fmt.Errorf("opening the schedules on %s: %w", db.about, err), svc.Close(closing))
-	}
-	return svc, schedules, nil
-}
-
-// migrate brings the schema up to date, or with --no-migrate checks that it is.
-func (c *serveCmd) migrate(ctx context.Context, db *database, logger zerolog.Logger) error {
-	cfg := migrate.Config{DatabaseURL: db.url, Logger: logger}
-	if !c.NoMigrate {
-		if _, err := migrate.Run(ctx, cfg); err != nil {
-			return fmt.Errorf("migrating %s: %w", db.about, err)
-		}
-		return nil
-	}
-	status, err := migrate.Check(ctx, cfg)
-	if err != nil {
-		return fmt.Errorf("checking the version of %s: %w", db.about, err)
-	}
-	if status.Due() {
-		return fmt.Errorf("the schema of %s is at version %s and this program needs %s: run \"queued migrate\", "+
-			"or start without --no-migrate (QUEUED_NO_MIGRATE)", db.about, cmp.Or(status.Database, "none"), status.Program)
-	}
-	return nil
-}
-
 // server is everything that runs while the queue is served.
 type server struct {
-	settings  *settings
-	svc       *queue.Service
-	schedules *schedule.Service
-	api       *httpapi.Server
-	http      *httpServer
-	db        *database
-	logger    zerolog.Logger
+	settings *settings
+	services *services
+	api      *httpapi.Server
+	http     *httpServer
+	db       *database
+	logger   zerolog.Logger
 }
 
 // run serves until ctx ends or a part fails, then shuts down, closes the services and returns what failed. It calls ready once
@@ -217,12 +126,7 @@ func (s *server) run(ctx context.Context, ready func()) error {
 	ctx, stopped := context.WithoutCancel(ctx), ctx.Done() // the shutdown outlives the stop signal
 	loopsCtx, stopLoops := context.WithCancel(ctx)
 	defer stopLoops()
-	loops := start(func() error {
-		g, ctx := errgroup.WithContext(loopsCtx)
-		g.Go(func() error { return s.svc.Run(ctx) })
-		g.Go(func() error { return s.schedules.Run(ctx) })
-		return g.Wait()
-	})
+	loops := start(func() error { return s.services.run(loopsCtx) })
 	s.http.setHandler(s.api)
 	ready()
 
@@ -248,7 +152,7 @@ func (s *server) run(ctx context.Context, ready func()) error {
 		case <-s.db.ended():
 		}
 	}
-	s.svc.Drain()
+	s.services.drain()
 	err := s.http.shutdown(ctx, s.settings.ShutdownTimeout)
 
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
@@ -259,9 +163,7 @@ func (s *server) run(ctx context.Context, ready func()) error {
 	case <-ctx.Done():
 		err = errors.Join(err, fmt.Errorf("%w: the loops did not end", errUnclean))
 	}
-	var schedules errgroup.Group // closes at the same time
-	schedules.Go(func() error { return s.schedules.Close(ctx) })
-	if closeErr := errors.Join(s.svc.Close(ctx), schedules.Wait()); closeErr != nil {
+	if closeErr := s.services.close(ctx); closeErr != nil {
 		err = errors.Join(err, fmt.Errorf("%w: %w", errUnclean, closeErr))
 	}
 	return errors.Join(failure, err)

@@ -220,8 +220,8 @@ func TestContractHasAnExampleForEveryBody(t *testing.T) {
 // every problem type that a client can get, in the order of the contract.
 var kinds = []problem.Type{
 	problem.InvalidJSON, problem.InvalidParameter, problem.UnknownParameter, problem.InvalidCursor, problem.Unauthorized, problem.CrossOrigin, problem.NotFound, problem.EventNotFound,
-	problem.ScheduleNotFound, problem.OwnerNotFound, problem.MethodNotAllowed, problem.LeaseLost, problem.ScheduleEnded, problem.PreconditionFailed, problem.BodyTooLarge, problem.UnsupportedMediaType, problem.HostNotAllowed, problem.ValidationFailed, problem.Unrepresentable, problem.TooDeep,
-	problem.BatchTooLarge, problem.KeyReused, problem.Internal, problem.QueryTimeout, problem.DatabaseUnavailable, problem.Overloaded, problem.Locked, problem.NotReady,
+	problem.ScheduleNotFound, problem.OwnerNotFound, problem.PositionNotFound, problem.MethodNotAllowed, problem.LeaseLost, problem.ScheduleEnded, problem.PreconditionFailed, problem.BodyTooLarge, problem.UnsupportedMediaType, problem.HostNotAllowed, problem.ValidationFailed, problem.Unrepresentable, problem.TooDeep,
+	problem.BatchTooLarge, problem.KeyReused, problem.FilterRefused, problem.Internal, problem.QueryTimeout, problem.DatabaseUnavailable, problem.Overloaded, problem.Locked, problem.NotReady,
 }
 
 func TestContractHasEveryCode(t *testing.T) {
@@ -283,6 +283,14 @@ var requests = map[string][]bind.Field{
 	"putOwner":        fieldsOf[putOwnerRequest](),
 	"getOwner":        fieldsOf[ownerRequest](),
 	"deleteOwner":     fieldsOf[deleteOwnerRequest](),
+
+	"publish":        fieldsOf[publishRequest](),
+	"publishBatch":   fieldsOf[publishBatchRequest](),
+	"listTopics":     fieldsOf[paging](),
+	"readLog":        fieldsOf[readLogRequest](),
+	"getPublished":   fieldsOf[positionRequest](),
+	"getLogSettings": fieldsOf[noRequest](),
+	"putLogSettings": fieldsOf[putLogSettingsRequest](),
 }
 
 func TestContractHasTheRequestFieldsOfTheServer(t *testing.T) {
@@ -388,6 +396,9 @@ func describeSchema(into map[string]string, name string, schema *openapi3.Schema
 func text(v any) string {
 	if d, err := time.ParseDuration(fmt.Sprint(v)); err == nil {
 		return d.String()
+	}
+	if n, ok := v.(float64); ok { // as JSON numbers are read
+		return strconv.FormatFloat(n, 'f', -1, 64)
 	}
 	return fmt.Sprint(v)
 }

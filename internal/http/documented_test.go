@@ -39,10 +39,12 @@ func everyRoute(t *testing.T) []route {
 		"createSchedule":  `{"event":{},"at":"2100-01-01T00:00:00","timezone":"Europe/Berlin"}`,
 		"previewSchedule": `{"cron":"@daily","timezone":"Europe/Berlin"}`,
 		"putOwner":        `{"timezone":"Europe/Berlin"}`,
+		"publish":         `{"a":1}`,
+		"publishBatch":    `{"events":[{"topic":"a","event":{"a":1}}]}`,
 	}
 	var routes []route
 	operations(loadSpec(t), func(method, path string, op *openapi3.Operation) {
-		path = strings.NewReplacer("/owners/{id}", "/owners/ada", "{id}", "7", "{name}", "mail", "{asset}", "init.js").Replace(path)
+		path = strings.NewReplacer("/owners/{id}", "/owners/ada", "{id}", "7", "{name}", "mail", "{asset}", "init.js", "{topic}", "a.b", "{position}", "7").Replace(path)
 		routes = append(routes, route{op.OperationID, method, path, bodies[op.OperationID]})
 	})
 	return routes
@@ -73,6 +75,7 @@ func TestEveryDocumentedResponseIsReturned(t *testing.T) {
 	provokeConflicts(open)
 	provokeSchedules(open)
 	provokeJobs(open)
+	provokeTopics(open)
 	for _, r := range routes {
 		if got := open.try(r.method, r.path+"?nonsense=1", r.body).wantProblem(problem.UnknownParameter); len(got.Errors) != 1 {
 			t.Errorf("%s: got %+v", r.id, got)

@@ -17,9 +17,11 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
+	"github.com/queued/queued/internal/topic"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -32,6 +34,7 @@ type environment struct {
 	svc *queue.Service
 
 	schedules *schedule.Service
+	topics    *topic.Service
 	srv       *Server
 	log       *logBuffer
 }
@@ -57,7 +60,11 @@ func setup(t *testing.T) *environment {
 func setupWith(t *testing.T, set settings) *environment {
 	t.Helper()
 	h := &environment{db: pgtest.New(t), log: new(logBuffer)}
-	qcfg := queue.Config{DatabaseURL: h.db.ServiceURL, SweepInterval: -1, MaxConns: 4, QueryTimeout: busyTimeout}
+	db, err := pg.Open(t.Context(), pg.Config{URL: h.db.ServiceURL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	qcfg := queue.Config{Database: db, SweepInterval: -1, MaxConns: 4, QueryTimeout: busyTimeout}
 	if set.queue != nil {
 		set.queue(&qcfg)
 	}
@@ -67,7 +74,7 @@ func setupWith(t *testing.T, set settings) *environment {
 	}
 	h.svc = svc
 	keepRunning(t, svc.Run, svc.Close)
-	scfg := schedule.Config{DatabaseURL: h.db.ServiceURL, QueryTimeout: busyTimeout}
+	scfg := schedule.Config{Database: db, QueryTimeout: busyTimeout}
 	if set.plans != nil {
 		set.plans(&scfg)
 	}
@@ -77,7 +84,13 @@ func setupWith(t *testing.T, set settings) *environment {
 	}
 	keepRunning(t, h.schedules.Run, h.schedules.Close)
 
-	cfg := Config{Service: svc, Schedules: h.schedules, RequestTimeout: busyTimeout, Version: "1.2.3", Logger: zerolog.New(h.log).Level(zerolog.DebugLevel)}
+	h.topics, err = topic.Open(t.Context(), topic.Config{Database: db, Queue: svc, QueryTimeout: busyTimeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keepRunning(t, h.topics.Run, h.topics.Close)
+
+	cfg := Config{Service: svc, Schedules: h.schedules, Topics: h.topics, RequestTimeout: busyTimeout, Version: "1.2.3", Logger: zerolog.New(h.log).Level(zerolog.DebugLevel)}
 	if set.http != nil {
 		set.http(&cfg)
 	}

@@ -59,6 +59,8 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 		"event_not_found":        h.try("GET", "/events/4711", ""),
 		"schedule_not_found":     h.try("GET", "/schedules/4711", ""),
 		"owner_not_found":        h.try("GET", "/owners/nobody", ""),
+		"position_not_found":     h.try("GET", "/log/4711", ""),
+		"filter_refused":         h.try("GET", "/log?topic=order.**.late&match=%7B%22total%22:%5B%7B%22numerc%22:1%7D%5D%7D", ""),
 		"method_not_allowed":     h.try("PUT", "/events", "{}"),
 		"lease_lost":             h.try("DELETE", fmt.Sprintf("/events/%d?receipt=x", id), ""),
 		"schedule_ended":         failWith(t, fmt.Errorf("pausing: %w", schedule.ErrEnded)),

@@ -63,6 +63,14 @@ func (s *Server) routes() *chi.Mux {
 	r.Get("/owners/{id}", endpoint(s, lim, s.getOwner))
 	r.Delete("/owners/{id}", endpoint(s, lim, s.deleteOwner))
 
+	r.Post("/topics/{topic}", endpoint(s, lim, s.publish))
+	r.Get("/topics", endpoint(s, lim, s.listTopics))
+	r.Post("/publish", endpoint(s, batch, s.publishBatch))
+	r.Get("/log", endpoint(s, lim, s.readLog))
+	r.Get("/log/settings", endpoint(s, lim, s.getLogSettings))
+	r.Put("/log/settings", endpoint(s, lim, s.putLogSettings))
+	r.Get("/log/{position}", endpoint(s, lim, s.getPublished))
+
 	r.Get("/livez", withoutParameters(s.livez))
 	r.Get("/readyz", endpoint(s, lim, s.readyz))
 	r.Get("/version", withoutParameters(s.showVersion))

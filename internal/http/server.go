@@ -18,12 +18,14 @@ import (
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
+	"github.com/queued/queued/internal/topic"
 )
 
 // Config is what a Server needs to know. All but Service and Schedules may be zero.
 type Config struct {
 	Service   *queue.Service
 	Schedules *schedule.Service
+	Topics    *topic.Service
 	APIKey    string               // what callers must present; empty: anyone may call
 	Version   string               // of the program, for /version; empty: what the build recorded
 	Logger    zerolog.Logger       // zero: silent
@@ -62,6 +64,7 @@ type Server struct {
 	cfg       Config
 	svc       *queue.Service
 	schedules *schedule.Service
+	topics    *topic.Service
 	log       zerolog.Logger
 	metrics   *metrics
 	version   versionResponse
@@ -73,7 +76,7 @@ type Server struct {
 // of the process included; a registry serves one Server.
 func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
-	s := &Server{cfg: cfg, svc: cfg.Service, schedules: cfg.Schedules, log: cfg.Logger, version: versionOf(cfg.Version)}
+	s := &Server{cfg: cfg, svc: cfg.Service, schedules: cfg.Schedules, topics: cfg.Topics, log: cfg.Logger, version: versionOf(cfg.Version)}
 	s.metrics = newMetrics(cfg.Registry, cfg.Service, cfg.Schedules, s.version)
 	routes := s.routes()
 	s.handler = s.observe(routes, s.checkHost(s.authenticate(checkOrigin(routes))))

@@ -12,6 +12,7 @@ import (
 	"github.com/go-playground/validator/v10"
 
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/match"
 )
 
 // allocate returns what v points to, anew at each level of pointers, or v itself.
@@ -117,8 +118,16 @@ var validate = func() *validator.Validate {
 			panic(err)
 		}
 	}
+	if err := v.RegisterValidation("topic", func(fl validator.FieldLevel) bool { return IsTopic(fl.Field().String()) }); err != nil {
+		panic(err)
+	}
 	return v
 }()
+
+// IsTopic reports whether name can be published to: the words of letters, digits and _ : - that dots separate, but none that begins with queued.
+func IsTopic(name string) bool {
+	return match.ValidTopic(name) == nil && !strings.HasPrefix(name, "queued.")
+}
 
 // violation says which rule of f the value v breaks, or "".
 func (f *Field) violation(v reflect.Value) string {
@@ -134,6 +143,8 @@ func (f *Field) violation(v reflect.Value) string {
 	switch {
 	case names[tag] != "":
 		return "must be 1 to 128 of A–Z a–z 0–9 " + strings.Join(strings.Split(names[tag], ""), " ")
+	case tag == "topic":
+		return "must be 1 to 8 words of A–Z a–z 0–9 _ : - with dots between them, and 255 characters at most; queued.* is reserved"
 	case tag == "oneof":
 		return "must be one of " + strings.ReplaceAll(limit, " ", ", ")
 	case tag == "min" && limit == "1" && (isText || f.Element != nil):

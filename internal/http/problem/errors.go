@@ -7,6 +7,7 @@ import (
 
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
+	"github.com/queued/queued/internal/topic"
 )
 
 // serviceErrors is the one table from the errors of the services to problems. What queue and schedule have in common is the same error.
@@ -22,6 +23,9 @@ var serviceErrors = []struct {
 	{schedule.ErrOwnerNotFound, OwnerNotFound, "No owner has this id."},
 	{schedule.ErrEnded, ScheduleEnded, "The schedule was cancelled or is completed. Create a new one."},
 	{schedule.ErrStale, PreconditionFailed, "The current version is none of those in If-Match. Get it again, and send its ETag."},
+
+	{topic.ErrPositionNotFound, PositionNotFound, "No event that can be read has this position: it was never given out, cannot be read yet, or was dropped by retention."},
+	{topic.ErrStale, PreconditionFailed, "The current version is none of those in If-Match. Get it again, and send its ETag."},
 
 	{queue.ErrKeyReused, KeyReused, "The idempotency key was used for a different request. Use a new key for a new request."},
 	{queue.ErrUnrepresentable, Unrepresentable, "PostgreSQL cannot store a value of the request."},

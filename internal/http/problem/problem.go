@@ -29,6 +29,7 @@ var (
 	EventNotFound        = Type{404, "event_not_found", "Event not found"}
 	ScheduleNotFound     = Type{404, "schedule_not_found", "Schedule not found"}
 	OwnerNotFound        = Type{404, "owner_not_found", "Owner not found"}
+	PositionNotFound     = Type{404, "position_not_found", "Position not found"}
 	MethodNotAllowed     = Type{405, "method_not_allowed", "Method not allowed"}
 	LeaseLost            = Type{409, "lease_lost", "Lease lost"}
 	ScheduleEnded        = Type{409, "schedule_ended", "Schedule ended"}
@@ -41,6 +42,7 @@ var (
 	TooDeep              = Type{422, "too_deep", "JSON nested too deeply"}
 	BatchTooLarge        = Type{422, "batch_too_large", "Batch too large"}
 	KeyReused            = Type{422, "idempotency_key_reused", "Idempotency key reused"}
+	FilterRefused        = Type{422, "filter_refused", "Filter refused"}
 	ClientGone           = Type{499, "client_gone", "Client gone"} // in the log only: the client has closed the connection
 	Internal             = Type{500, "internal", "Internal error"}
 	QueryTimeout         = Type{503, "query_timeout", "Query timeout"}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/queued/queued/internal/migrate"
+	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/schedule"
+	"github.com/queued/queued/internal/topic"
+	"github.com/queued/queued/sql"
+)
+
+// services are what the API serves. Those that could not be opened are nil.
+type services struct {
+	queue     *queue.Service
+	schedules *schedule.Service
+	topics    *topic.Service
+}
+
+// openServices migrates the database and opens the services on it. While the database cannot be reached, or none of its servers takes
+// writes, it tries again for StartTimeout. Permanent errors, such as a wrong password, are returned at once.
+func (c *serveCmd) openServices(ctx context.Context, db *database, logger zerolog.Logger) (*services, error) {
+	started := time.Now()
+	for pause := minStartPause; ; pause = min(2*pause, maxStartPause) {
+		s, err := c.openServicesOnce(ctx, db, logger)
+		switch {
+		case err == nil, ctx.Err() != nil, pg.IsPermanent(err), !pg.IsUnavailable(err):
+			return s, err
+		case time.Since(started)+pause > c.StartTimeout:
+			return nil, fmt.Errorf("giving up after %s (QUEUED_START_TIMEOUT): %w", time.Since(started).Round(time.Second), err)
+		}
+		logger.Warn().Str("error", redact(err.Error())).Msg("waiting for the database")
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// openServicesOnce is one attempt of openServices.
+func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, logger zerolog.Logger) (s *services, err error) {
+	if err := c.migrate(ctx, db, logger); err != nil {
+		return nil, err
+	}
+	connections, err := pg.Open(ctx, pg.Config{URL: db.url, ListenURL: c.ListenURL, Logger: logger})
+	if err != nil {
+		return nil, fmt.Errorf("opening %s: %w", db.about, err)
+	}
+	s = new(services)
+	defer func() {
+		if err != nil {
+			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+			defer cancel()
+			err = errors.Join(fmt.Errorf("opening the services on %s: %w", db.about, err), s.close(closing))
+			s = nil
+		}
+	}()
+	if s.queue, err = queue.Open(ctx, queue.Config{
+		Database:      connections,
+		SchemaVersion: sql.Version(),
+		RequireSync:   c.RequireSync,
+		MaxConns:      c.MaxConns,
+		MaxAttempts:   c.MaxAttempts,
+		SweepInterval: c.SweepInterval,
+		MaxVTAge:      c.MaxVTAge,
+		Retention:     c.HistoryRetention,
+		KeyRetention:  c.KeyRetention,
+		QueryTimeout:  c.QueryTimeout,
+
+		MaxPendingBytes: int(c.MaxPending),
+		Logger:          logger,
+	}); err != nil {
+		return s, err
+	}
+	if s.schedules, err = schedule.Open(ctx, schedule.Config{
+		Database:     connections,
+		MisfireGrace: c.MisfireGrace,
+		QueryTimeout: c.QueryTimeout,
+		Retention:    c.OccurrenceRetention,
+		Logger:       logger,
+	}); err != nil {
+		return s, err
+	}
+	s.topics, err = topic.Open(ctx, topic.Config{Database: connections, Queue: s.queue, QueryTimeout: c.QueryTimeout, Logger: logger})
+	return s, err
+}
+
+// migrate brings the schema up to date, or with --no-migrate checks that it is.
+func (c *serveCmd) migrate(ctx context.Context, db *database, logger zerolog.Logger) error {
+	cfg := migrate.Config{DatabaseURL: db.url, Logger: logger}
+	if !c.NoMigrate {
+		if _, err := migrate.Run(ctx, cfg); err != nil {
+			return fmt.Errorf("migrating %s: %w", db.about, err)
+		}
+		return nil
+	}
+	status, err := migrate.Check(ctx, cfg)
+	if err != nil {
+		return fmt.Errorf("checking the version of %s: %w", db.about, err)
+	}
+	if status.Due() {
+		return fmt.Errorf("the schema of %s is at version %s and this program needs %s: run \"queued migrate\", "+
+			"or start without --no-migrate (QUEUED_NO_MIGRATE)", db.about, cmp.Or(status.Database, "none"), status.Program)
+	}
+	return nil
+}
+
+// run runs the loops of the services until ctx ends or one fails.
+func (s *services) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.queue.Run(ctx) })
+	g.Go(func() error { return s.schedules.Run(ctx) })
+	g.Go(func() error { return s.topics.Run(ctx) })
+	return g.Wait()
+}
+
+// drain ends what waits for events.
+func (s *services) drain() {
+	s.queue.Drain()
+	s.topics.Drain()
+}
+
+// close closes the services that were opened, at the same time, by the end of ctx. Their loops must have ended.
+func (s *services) close(ctx context.Context) error {
+	var closing sync.WaitGroup
+	var errs [3]error
+	if s.topics != nil {
+		closing.Go(func() { errs[0] = s.topics.Close(ctx) })
+	}
+	if s.schedules != nil {
+		closing.Go(func() { errs[1] = s.schedules.Close(ctx) })
+	}
+	if s.queue != nil {
+		closing.Go(func() { errs[2] = s.queue.Close(ctx) })
+	}
+	closing.Wait()
+	return errors.Join(errs[:]...)
+}

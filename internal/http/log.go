@@ -1,0 +1,240 @@
+package http
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/match"
+	"github.com/queued/queued/internal/topic"
+)
+
+// A logQuery says which events of the log a request wants, and from where on.
+type logQuery struct {
+	Topics []string        `query:"topic" validate:"max=256,dive,min=1,max=255"`
+	Match  json.RawMessage `query:"match"`
+	After  string          `query:"after" validate:"min=1,max=20" log:"after"`
+	At     *time.Time      `query:"at"`
+}
+
+// filter returns the filter of q, nil if it wants everything, and the names of its topics if it has no patterns.
+func (q *logQuery) filter() (filter *match.Filter, names []string, err error) {
+	if len(q.Topics) == 0 && q.Match == nil {
+		return nil, nil, nil
+	}
+	if filter, err = match.Parse(q.Topics, q.Match); err != nil {
+		return nil, nil, filterRefused(err, func(pointer string) string {
+			part, rest, _ := strings.Cut(strings.TrimPrefix(pointer, "/"), "/")
+			if part == "topics" {
+				return "?topic"
+			}
+			return strings.TrimSuffix("?match#/"+rest, "#/")
+		})
+	}
+	isPattern := func(name string) bool { return strings.Contains(name, "*") }
+	if len(q.Topics) > 0 && !slices.ContainsFunc(q.Topics, isPattern) {
+		names = q.Topics
+	}
+	return filter, names, nil
+}
+
+// filterRefused is the problem with a filter that match.Parse has refused.
+func filterRefused(err error, pointerOf func(string) string) error {
+	refused, ok := errors.AsType[*match.Error](err)
+	if !ok {
+		return err
+	}
+	return problem.InFields(problem.FilterRefused, convert(refused.Violations, func(v match.Violation) problem.FieldError {
+		return problem.FieldError{Pointer: pointerOf(v.Pointer), Detail: v.Detail}
+	})...)
+}
+
+// errAfterAndAt is the problem with two places to read from.
+var errAfterAndAt = problem.InField(problem.InvalidParameter, "?at", "must not be given together with after")
+
+// position returns the position to read on from; without any it is that of fallback, earliest or latest.
+func (s *Server) position(ctx context.Context, after string, at *time.Time, fallback string) (int64, error) {
+	switch {
+	case after != "" && at != nil:
+		return 0, errAfterAndAt
+	case at != nil:
+		return s.topics.PositionAt(ctx, *at)
+	case after == "":
+		after = fallback
+	}
+	switch after {
+	case "earliest":
+		first, _, err := s.topics.Bounds(ctx)
+		return first - 1, err
+	case "latest":
+		_, head, err := s.topics.Bounds(ctx)
+		return head, err
+	}
+	n, err := strconv.ParseInt(after, 10, 64)
+	if err != nil || n < 0 || strconv.FormatInt(n, 10) != after {
+		return 0, problem.InField(problem.InvalidParameter, "?after", "must be a position (an integer, 0 or more), earliest or latest")
+	}
+	return n, nil
+}
+
+type readLogRequest struct {
+	logQuery
+	Limit int           `query:"limit" default:"100" validate:"min=1,max=1000"`
+	Wait  time.Duration `query:"wait" validate:"min=0s,max=1m"`
+}
+
+func (req *readLogRequest) waits() time.Duration { return req.Wait }
+
+// A logPage is a part of the log.
+type logPage struct {
+	topic.Page
+	heldBy *holder
+}
+
+// A holder is the transaction that keeps what comes after Position from being read.
+type holder struct {
+	Position int64   `json:"position"`
+	PID      *int32  `json:"pid,omitzero"`
+	Prepared *string `json:"prepared,omitzero"`
+	Age      string  `json:"age"`
+	Query    *string `json:"query,omitzero"`
+}
+
+// holderAge is how long a transaction must have held the head for readers to be told.
+const holderAge = time.Second
+
+func (s *Server) readLog(r *http.Request, req readLogRequest) (reply, error) {
+	filter, names, err := req.filter()
+	if err != nil {
+		return reply{}, err
+	}
+	after, err := s.position(r.Context(), req.After, req.At, "earliest")
+	if err != nil {
+		return reply{}, err
+	}
+	page, err := s.topics.Read(r.Context(), topic.ReadParams{After: after, Filter: filter, Topics: names, Limit: req.Limit, Wait: req.Wait})
+	if err != nil {
+		return reply{}, inQuery(err)
+	}
+	logOf(r).add("events", len(page.Events))
+	out := logPage{Page: page}
+	if len(page.Events) == 0 {
+		if h, err := s.topics.Holder(r.Context()); err == nil && h != nil && h.Age >= holderAge {
+			out.heldBy = &holder{h.Position, h.PID, h.Prepared, h.Age.Round(time.Millisecond).String(), h.Query}
+		}
+	}
+	return reply{body: &out}, nil
+}
+
+// inQuery makes the problem with a position one of its parameter.
+func inQuery(err error) error {
+	if invalid, ok := errors.AsType[*topic.InvalidError](err); ok && invalid.Field == "after" {
+		return problem.InField(problem.InvalidParameter, "?after", invalid.Detail)
+	}
+	return err
+}
+
+func (p *logPage) appendJSON(b []byte) []byte {
+	b = append(b, `{"events":[`...)
+	for i := range p.Events {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = (*publishedEvent)(&p.Events[i]).appendJSON(b)
+	}
+	o := object(append(b, ']'))
+	o.int("next", p.Next)
+	o.int("head", p.Head)
+	if p.Gap != nil {
+		o = gap(*p.Gap).appendJSON(o.name("gap"))
+	}
+	if p.heldBy != nil {
+		held, _ := json.Marshal(p.heldBy) // strings and integers always encode
+		o = append(o.name("held_by"), held...)
+	}
+	return append(o, '}')
+}
+
+// A gap is a part of the log that was dropped before it was read.
+type gap topic.Gap
+
+func (g gap) appendJSON(b []byte) []byte {
+	o := object(append(b, '{'))
+	o.int("after", g.After)
+	o.int("until", g.Until)
+	return append(o, '}')
+}
+
+// A publishedEvent is an event of the log as it goes over the wire.
+type publishedEvent topic.Event
+
+func (e *publishedEvent) appendJSON(b []byte) []byte {
+	o := object(append(b, '{'))
+	o.int("position", e.Position)
+	o.text("topic", e.Topic)
+	o.time("published_at", &e.PublishedAt)
+	o.text("key", e.Key)
+	o.value("meta", e.Meta)
+	o.value("event", e.Event)
+	return append(o, '}')
+}
+
+type positionRequest struct {
+	Position int64 `path:"position" validate:"min=1"`
+}
+
+func (s *Server) getPublished(r *http.Request, req positionRequest) (reply, error) {
+	e, err := s.topics.Get(r.Context(), req.Position)
+	return reply{body: (*publishedEvent)(&e)}, err
+}
+
+// logSettings are the settings of the log in a request and in a response.
+type logSettings struct {
+	Retention       time.Duration `json:"retention" default:"24h" validate:"min=1m,max=87600h"`
+	Hold            time.Duration `json:"hold" default:"168h" validate:"min=1m,max=87600h"`
+	SegmentInterval time.Duration `json:"segment_interval" default:"1h" validate:"min=1m,max=720h"`
+	SegmentSize     int64         `json:"segment_size" default:"10000000" validate:"min=1000,max=1000000000"`
+}
+
+type logSettingsResponse struct {
+	logSettings
+	UpdatedAt time.Time `json:"updated_at"`
+}
+
+// replyOfSettings is the reply with the settings of the log.
+func replyOfSettings(set topic.Settings) reply {
+	return reply{
+		body: logSettingsResponse{logSettings{set.Retention, set.Hold, set.SegmentInterval, set.SegmentSize}, set.UpdatedAt},
+		etag: etagOf(set.Version),
+	}
+}
+
+func (s *Server) getLogSettings(r *http.Request, _ noRequest) (reply, error) {
+	set, err := s.topics.Settings(r.Context())
+	return replyOfSettings(set), err
+}
+
+type putLogSettingsRequest struct {
+	logSettings
+	IfMatch *precondition `header:"If-Match"`
+}
+
+// Check implements bind.Checker.
+func (req *putLogSettingsRequest) Check(report func(field, detail string)) {
+	if req.Hold < req.Retention {
+		report("hold", "must be at least the retention")
+	}
+}
+
+func (s *Server) putLogSettings(r *http.Request, req putLogSettingsRequest) (reply, error) {
+	set, err := s.topics.PutSettings(r.Context(), topic.SettingsChange{
+		Retention: &req.Retention, Hold: &req.Hold, SegmentInterval: &req.SegmentInterval, SegmentSize: &req.SegmentSize,
+	}, req.IfMatch.versions())
+	return replyOfSettings(set), err
+}

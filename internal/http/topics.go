@@ -1,0 +1,112 @@
+package http
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/topic"
+)
+
+type publishRequest struct {
+	Topic        string          `path:"topic" validate:"topic" log:"topic"`
+	Event        json.RawMessage `body:"event"`
+	Key          string          `query:"key" validate:"min=1,max=255"`
+	Subscription string          `query:"subscription" validate:"queue"`
+	Delay        *time.Duration  `query:"delay" validate:"min=0s,max=87600h"`
+	At           *time.Time      `query:"at"`
+	HeaderKey    idempotencyKey  `header:"Idempotency-Key" validate:"min=1,max=255"`
+}
+
+// A publishResponse is what became of one publication.
+type publishResponse struct {
+	Position    int64     `json:"position"`
+	Topic       string    `json:"topic"`
+	PublishedAt time.Time `json:"published_at"`
+}
+
+// A delayedResponse is a publication that waits.
+type delayedResponse struct {
+	ID int64     `json:"id"`
+	At time.Time `json:"at"`
+}
+
+// errDelayAndAt is the problem with two times for one publication.
+var errDelayAndAt = problem.InField(problem.InvalidParameter, "?at", "must not be given together with delay")
+
+func (s *Server) publish(r *http.Request, req publishRequest) (reply, error) {
+	p := topic.Publication{
+		Topic: req.Topic, Event: req.Event, Key: req.Key, IdempotencyKey: string(req.HeaderKey), Subscription: req.Subscription,
+	}
+	switch {
+	case req.Delay != nil && req.At != nil:
+		return reply{}, errDelayAndAt
+	case req.Delay != nil || req.At != nil:
+		waits, err := s.topics.PublishLater(r.Context(), p, *cmp.Or(req.Delay, new(time.Duration)), req.At)
+		return reply{status: http.StatusAccepted, body: delayedResponse{waits.ID, waits.At}, location: eventPath(waits.ID), replayed: waits.Replayed}, err
+	}
+	published, err := s.topics.Publish(r.Context(), []topic.Publication{p})
+	if err != nil {
+		return reply{}, err
+	}
+	one := published[0]
+	logOf(r).add("position", one.Position)
+	return created(publishResponse{one.Position, req.Topic, one.PublishedAt}, "/log/"+strconv.FormatInt(one.Position, 10), one.Replayed), nil
+}
+
+type publishBatchRequest struct {
+	Events []publication `json:"events" validate:"required,min=1"`
+}
+
+// A publication is an element of a batch.
+type publication struct {
+	Topic          string          `json:"topic" validate:"required,topic"`
+	Event          json.RawMessage `json:"event" validate:"required"`
+	Meta           json.RawMessage `json:"meta"`
+	Key            string          `json:"key" validate:"min=1,max=255"`
+	IdempotencyKey string          `json:"idempotency_key" validate:"min=1,max=255"`
+	Subscription   string          `json:"subscription" validate:"queue"`
+}
+
+// errPublishKey is the problem with one idempotency key for many publications.
+var errPublishKey = problem.InField(problem.InvalidParameter, "Idempotency-Key",
+	"must not be sent with a batch; give each event a key of its own in its field idempotency_key")
+
+func (s *Server) publishBatch(r *http.Request, req publishBatchRequest) (reply, error) {
+	if len(r.Header.Values("Idempotency-Key")) > 0 {
+		return reply{}, errPublishKey
+	}
+	logOf(r).add("events", len(req.Events))
+	published, err := s.topics.Publish(r.Context(), convert(req.Events, func(p publication) topic.Publication { return topic.Publication(p) }))
+	if err != nil {
+		return reply{}, err
+	}
+	positions, replayed := make([]int64, len(published)), true
+	for i, p := range published {
+		positions[i] = p.Position
+		replayed = replayed && p.Replayed
+	}
+	return created(map[string][]int64{"positions": positions}, "", replayed), nil
+}
+
+// A topicBody is a topic in a listing.
+type topicBody struct {
+	Topic        string    `json:"topic"`
+	Events       int64     `json:"events"`
+	LastPosition int64     `json:"last_position"`
+	LastAt       time.Time `json:"last_at"`
+}
+
+type listTopicsResponse struct {
+	Topics []topicBody `json:"topics"`
+	Next   *string     `json:"next"`
+}
+
+func (s *Server) listTopics(r *http.Request, req paging) (reply, error) {
+	page, err := s.topics.Topics(r.Context(), req.Limit, req.Cursor)
+	topics := convert(page.Topics, func(t topic.Topic) topicBody { return topicBody{t.Name, t.Events, t.LastPosition, t.LastAt} })
+	return reply{body: listTopicsResponse{topics, nextOf(page.Next)}}, err
+}

@@ -1,0 +1,232 @@
+package http
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/queued/queued/internal/http/problem"
+)
+
+// provokeTopics provokes every documented response about topics and the log.
+func provokeTopics(h *environment) {
+	for _, status := range []int{201, 200} {
+		h.with("Idempotency-Key", `"k"`).call("POST", "/topics/order.placed?key=4711", `{"n":1}`).want(status)
+		h.call("POST", "/publish", `{"events":[{"topic":"order.paid","event":{"n":2},"meta":{"m":1},"key":"k","idempotency_key":"k"}]}`).want(status)
+	}
+	h.call("POST", "/topics/order.placed?delay=1h&subscription=s", `{"n":3}`).want(202)
+	h.with("Idempotency-Key", "k").call("POST", "/topics/order.placed", `{"n":9}`).wantProblem(problem.KeyReused)
+	h.call("POST", "/publish", `{"events":[{"topic":"order.placed","event":{},"idempotency_key":"k"}]}`).wantProblem(problem.KeyReused)
+	h.call("GET", "/topics", "").want(200)
+	page := decode[seenLog](h.call("GET", "/log?topic=order.*", "").want(200))
+	h.call("GET", fmt.Sprintf("/log/%d", page.Events[0].Position), "").want(200)
+	h.call("GET", "/log/7", "").wantProblem(problem.PositionNotFound)
+	h.call("GET", "/log?match="+url.QueryEscape(`{"n":[{"numerc":1}]}`), "").wantProblem(problem.FilterRefused)
+	h.call("GET", "/log/settings", "").want(200)
+	h.call("PUT", "/log/settings", `{"retention":"48h"}`).want(200)
+	h.with("If-Match", `"99"`).call("PUT", "/log/settings", `{}`).wantProblem(problem.PreconditionFailed)
+}
+
+// seenLog is a page of the log.
+type seenLog struct {
+	Events []struct {
+		Position int64          `json:"position"`
+		Topic    string         `json:"topic"`
+		Key      string         `json:"key"`
+		Meta     map[string]any `json:"meta"`
+		Event    map[string]any `json:"event"`
+	} `json:"events"`
+	Next int64     `json:"next"`
+	Head int64     `json:"head"`
+	Gap  *struct{} `json:"gap"`
+	Held *struct {
+		Position int64 `json:"position"`
+		PID      int   `json:"pid"`
+	} `json:"held_by"`
+}
+
+// topics are those of the events of a page, in order.
+func (l seenLog) topics() (all []string) {
+	for _, e := range l.Events {
+		all = append(all, e.Topic)
+	}
+	return all
+}
+
+// readLog returns a page of the log.
+func (h *environment) readLog(query string) seenLog {
+	h.t.Helper()
+	return decode[seenLog](h.call("GET", "/log?"+query, "").want(http.StatusOK))
+}
+
+func TestPublishedEventComesBackAsItWasSent(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	got := h.call("POST", "/topics/order.placed?key=4711", `{"order":4711,"total":99.90}`).want(http.StatusCreated)
+	position := decode[struct {
+		Position int64  `json:"position"`
+		Topic    string `json:"topic"`
+	}](got)
+	if position.Topic != "order.placed" || got.header.Get("Location") != fmt.Sprintf("/log/%d", position.Position) {
+		t.Errorf("published %+v at %s", position, got.header.Get("Location"))
+	}
+	page := h.readLog("")
+	if len(page.Events) != 1 || page.Events[0].Position != position.Position || page.Events[0].Key != "4711" || page.Next != page.Head {
+		t.Fatalf("the log is %+v", page)
+	}
+	one := h.call("GET", got.header.Get("Location"), "").want(http.StatusOK)
+	if !strings.HasSuffix(strings.TrimSpace(one.body), `"key":"4711","event":{"order":4711,"total":99.90}}`) {
+		t.Errorf("the event is %s", one.body)
+	}
+}
+
+func TestLogIsFilteredByTopicsAndPayloads(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.call("POST", "/publish", `{"events":[{"topic":"order.placed","event":{"total":10}},{"topic":"order.paid.late","event":{"total":200}},
+		{"topic":"user.added","event":{"total":200}},{"topic":"order.placed","event":{"total":300}}]}`).want(http.StatusCreated)
+	big := url.QueryEscape(`{"total":[{"numeric":[">=",200]}]}`)
+	for query, want := range map[string]string{
+		"":                                    "order.placed order.paid.late user.added order.placed",
+		"topic=order.placed":                  "order.placed order.placed",
+		"topic=order.*":                       "order.placed order.placed",
+		"topic=order.**":                      "order.placed order.paid.late order.placed",
+		"topic=user.added&topic=order.paid.*": "order.paid.late user.added",
+		"match=" + big:                        "order.paid.late user.added order.placed",
+		"topic=order.*&match=" + big:          "order.placed",
+		"limit=1":                             "order.placed",
+		"after=latest":                        "",
+		"after=earliest":                      "order.placed order.paid.late user.added order.placed",
+		"after=0":                             "order.placed order.paid.late user.added order.placed",
+		"at=2020-01-01T00:00:00Z":             "order.placed order.paid.late user.added order.placed",
+	} {
+		if got := strings.Join(h.readLog(query).topics(), " "); got != want {
+			t.Errorf("%s: %q, want %q", query, got, want)
+		}
+	}
+}
+
+func TestWaitingReadOfTheLogIsAnsweredWhenSomethingIsPublished(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.call("POST", "/topics/a", `{}`).want(http.StatusCreated)
+	head := h.readLog("").Head
+	done := make(chan seenLog, 1)
+	go func() { done <- h.readLog(fmt.Sprintf("after=%d&wait=60s&topic=b", head)) }()
+	h.call("POST", "/topics/a", `{}`).want(http.StatusCreated)
+	h.call("POST", "/topics/b", `{}`).want(http.StatusCreated)
+	if got := (<-done).topics(); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("the reader got %q", got)
+	}
+}
+
+func TestDelayedPublicationIsAcceptedAndPublishedLater(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	for i := range 2 {
+		got := h.with("Idempotency-Key", "k").call("POST", "/topics/later?delay=1h", `{"n":1}`).want(http.StatusAccepted)
+		if replayed := got.header.Get("Idempotency-Replayed") == "true"; replayed != (i == 1) {
+			t.Errorf("call %d: Idempotency-Replayed is %v", i+1, replayed)
+		}
+		if !strings.HasPrefix(got.header.Get("Location"), "/events/") {
+			t.Errorf("Location is %q", got.header.Get("Location"))
+		}
+	}
+	h.sql(`update agent.event set vt = now()`)
+	if page := h.readLog("wait=60s"); len(page.Events) != 1 || page.Events[0].Topic != "later" {
+		t.Errorf("published %+v", page)
+	}
+}
+
+func TestReaderBehindAHeldHeadIsToldWhoHoldsIt(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	conn := h.connect()
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `select agent.append_log('{held}', '{"{}"}')`); err != nil {
+		t.Fatal(err)
+	}
+	h.call("POST", "/topics/a", `{}`).want(http.StatusCreated)
+	deadline := time.Now().Add(busyTimeout)
+	page := h.readLog("")
+	for page.Held == nil && time.Now().Before(deadline) { // it is told after a second
+		page = h.readLog("wait=100ms")
+	}
+	if len(page.Events) != 0 || page.Held == nil || page.Held.PID != int(conn.PgConn().PID()) {
+		t.Fatalf("behind a held head the page is %+v, want the session %d", page, conn.PgConn().PID())
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.readLog("wait=60s").topics(); !slices.Equal(got, []string{"held", "a"}) {
+		t.Errorf("afterwards %q is read", got)
+	}
+}
+
+func TestBadRequestsAboutTopicsSayWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	long := strings.Repeat("x", 256)
+	for _, test := range []struct {
+		method, path, body string
+		typ                problem.Type
+		pointer            string
+	}{
+		{"POST", "/topics/a..b", `{}`, problem.InvalidParameter, "{topic}"},
+		{"POST", "/topics/queued.x", `{}`, problem.InvalidParameter, "{topic}"},
+		{"POST", "/topics/" + long, `{}`, problem.InvalidParameter, "{topic}"},
+		{"POST", "/topics/a%20b", `{}`, problem.InvalidParameter, "{topic}"},
+		{"POST", "/topics/a?delay=1s&at=2100-01-01T00:00:00Z", `{}`, problem.InvalidParameter, "?at"},
+		{"POST", "/topics/a?delay=-1s", `{}`, problem.InvalidParameter, "?delay"},
+		{"POST", "/topics/a?meta={}", `{}`, problem.UnknownParameter, "?meta"},
+		{"POST", "/topics/a", `[]`, problem.ValidationFailed, "#"},
+		{"POST", "/publish", `{"events":[]}`, problem.ValidationFailed, "#/events"},
+		{"POST", "/publish", `{"events":[{"topic":"a","event":{}},{"topic":"a b","event":{}}]}`, problem.ValidationFailed, "#/events/1/topic"},
+		{"POST", "/publish", `{"events":[{"topic":"a","event":{},"meta":[]}]}`, problem.ValidationFailed, "#/events/0/meta"},
+		{"POST", "/publish", `{"events":[{"event":{}}]}`, problem.ValidationFailed, "#/events/0/topic"},
+		{"GET", "/log?after=x", "", problem.InvalidParameter, "?after"},
+		{"GET", "/log?after=-1", "", problem.InvalidParameter, "?after"},
+		{"GET", "/log?after=9007199254740991", "", problem.InvalidParameter, "?after"},
+		{"GET", "/log?after=1&at=2020-01-01T00:00:00Z", "", problem.InvalidParameter, "?at"},
+		{"GET", "/log?limit=0", "", problem.InvalidParameter, "?limit"},
+		{"GET", "/log?wait=2m", "", problem.InvalidParameter, "?wait"},
+		{"GET", "/log?topic=**.a", "", problem.FilterRefused, "?topic"},
+		{"GET", "/log?topic=", "", problem.InvalidParameter, "?topic"},
+		{"GET", "/log?match=" + url.QueryEscape(`{"a":[]}`), "", problem.FilterRefused, "?match#/a"},
+		{"GET", "/log?match=x", "", problem.InvalidParameter, "?match"},
+		{"GET", "/log/x", "", problem.InvalidParameter, "{position}"},
+		{"PUT", "/log/settings", `{"retention":"1s"}`, problem.ValidationFailed, "#/retention"},
+		{"PUT", "/log/settings", `{"retention":"48h","hold":"24h"}`, problem.ValidationFailed, "#/hold"},
+		{"PUT", "/log/settings", `{"segment_size":1}`, problem.ValidationFailed, "#/segment_size"},
+	} {
+		got := h.try(test.method, test.path, test.body).wantProblem(test.typ)
+		if len(got.Errors) != 1 || got.Errors[0].Pointer != test.pointer || got.Errors[0].Detail == "" {
+			t.Errorf("%s %s: the errors are %+v, want one at %s", test.method, test.path, got.Errors, test.pointer)
+		}
+	}
+	h.with("Idempotency-Key", "k").try("POST", "/publish", `{"events":[{"topic":"a","event":{}}]}`).wantProblem(problem.InvalidParameter)
+	if page := h.readLog(""); len(page.Events) != 0 {
+		t.Errorf("published %+v", page.Events)
+	}
+}
+
+func TestSettingsOfTheLogTakeEffectByTheirVersion(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	tag := h.call("GET", "/log/settings", "").want(http.StatusOK).header.Get("Etag")
+	changed := h.with("If-Match", tag).call("PUT", "/log/settings", `{"retention":"48h"}`).want(http.StatusOK)
+	if !strings.HasPrefix(changed.body, `{"retention":"48h0m0s","hold":"168h0m0s","segment_interval":"1h0m0s","segment_size":10000000,`) {
+		t.Errorf("changed to %s", changed.body)
+	}
+	h.with("If-Match", tag).call("PUT", "/log/settings", `{}`).wantProblem(problem.PreconditionFailed)
+	if again := h.call("GET", "/log/settings", "").want(http.StatusOK); again.body != changed.body || again.header.Get("Etag") == tag {
+		t.Errorf("the settings are %s", again.body)
+	}
+}
