@@ -1,5 +1,5 @@
-// Package topic is the log of publish/subscribe: publishing to topics, reading in order, and following the log as it grows. It calls the functions
-// of the schema agent and knows nothing of HTTP.
+// Package topic is the log of publish/subscribe: publishing to topics, reading in order, and streams, which follow the log as it grows. It calls the
+// functions of the schema agent and knows nothing of HTTP.
 //
 // # Files
 //
@@ -7,7 +7,8 @@
 //	service.go  Config with its defaults, Open, Run, Close
 //	publish.go  Publish, and publications for later
 //	read.go     pages of the log, single events, positions by time, topics, settings
-//	tail.go     the newest events of the log in memory, for all who follow it
+//	tail.go     the newest events of the log in memory, for all who follow it, and what of them matches which filters
+//	follow.go   streams, and the steps by which they and reads follow the log
 //	upkeep.go   segments, retention, counts of topics, and publications that are due
 //
 // # Goroutines
@@ -16,7 +17,8 @@
 //
 // # State and locks
 //
-// tail.mu guards the newest events and those who wait for more. It is held during no call of the database.
+// tail.mu guards the newest events and those who wait for more. It is held during no call of the database, and not while events are matched. The
+// index of filters belongs to the loop of the tail. A Stream belongs to one goroutine; streams share the events, which nobody changes.
 //
 // # Decisions
 //

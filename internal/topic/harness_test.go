@@ -30,9 +30,9 @@ type environment struct {
 }
 
 // setup returns an environment whose service is running.
-func setup(t *testing.T) environment {
+func setup(t *testing.T, changes ...func(*topic.Config)) environment {
 	t.Helper()
-	env := setupIdle(t)
+	env := environmentOn(t, pgtest.New(t).URL, changes...)
 	env.run(t)
 	return env
 }
@@ -45,7 +45,7 @@ func setupIdle(t *testing.T) environment {
 }
 
 // environmentOn returns an environment on a database that another one may use, too.
-func environmentOn(t *testing.T, url string) environment {
+func environmentOn(t *testing.T, url string, changes ...func(*topic.Config)) environment {
 	t.Helper()
 	log := zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)
 	db, err := pg.Open(t.Context(), pg.Config{URL: pgtest.AsService(url), Logger: log})
@@ -57,7 +57,11 @@ func environmentOn(t *testing.T, url string) environment {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { closeSoon(t, q.Close) })
-	s, err := topic.Open(t.Context(), topic.Config{Database: db, Queue: q, QueryTimeout: busyTimeout, Logger: log})
+	cfg := topic.Config{Database: db, Queue: q, QueryTimeout: busyTimeout, Logger: log}
+	for _, change := range changes {
+		change(&cfg)
+	}
+	s, err := topic.Open(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

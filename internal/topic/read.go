@@ -22,19 +22,24 @@ const (
 // is none it waits for the first, up to p.Wait. It fails with an *InvalidError for a position that was never given out, and with ErrUnavailable.
 func (s *Service) Read(ctx context.Context, p ReadParams) (Page, error) {
 	limit := pg.PageSize(p.Limit)
-	f := s.follow(p.After, p.Topics, p.Filter)
+	f := &follower{svc: s, position: p.After, topics: p.Topics, filter: p.Filter}
 	defer f.close()
 	deadline := time.Now().Add(min(p.Wait, MaxWait))
 	page := Page{Next: p.After}
 	for scanned := 0; ; {
-		part, err := f.next(ctx, limit-len(page.Events))
-		if err != nil {
-			return Page{}, err
+		part, isThere := f.fromTail(limit-len(page.Events), readBytes)
+		if !isThere {
+			var err error
+			if part, err = f.fromDatabase(ctx, limit-len(page.Events), readBytes); err != nil {
+				return Page{}, err
+			}
 		}
-		page.Events = append(page.Events, part.Events...)
-		page.Next, page.Head = part.Next, part.Head
-		if part.Gap != nil && page.Gap == nil {
-			page.Gap = part.Gap
+		for _, e := range part.entries {
+			page.Events = append(page.Events, e.Event)
+		}
+		page.Next, page.Head = part.next, part.head
+		if part.gap != nil && page.Gap == nil {
+			page.Gap = part.gap
 		}
 		scanned += part.scanned
 		switch {
@@ -42,25 +47,24 @@ func (s *Service) Read(ctx context.Context, p ReadParams) (Page, error) {
 			return page, nil
 		case !part.isLevel:
 			continue
-		case len(page.Events) > 0, page.Gap != nil, !f.wait(ctx, time.Until(deadline)):
+		case len(page.Events) > 0, page.Gap != nil, s.tail.isDraining(), !f.wait(ctx, time.Until(deadline)):
 			return page, ctx.Err()
 		}
 	}
 }
 
-// part is what a follower has got in one step.
-type part struct {
-	Page
-	scanned int
-	isLevel bool // there is no more for now
+// readPart is a page of the log as it was read.
+type readPart struct {
+	part   // without entries
+	events []Event
 }
 
 // readPage reads a page of the log from the database: all events, or those of topics.
-func (s *Service) readPage(ctx context.Context, after int64, limit int, topics []string) (p part, err error) {
+func (s *Service) readPage(ctx context.Context, after int64, limit, maxBytes int, topics []string) (p readPart, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()
 	rows, err := s.reads.Query(ctx, `select head, gap_until, bytes, position, published_at, topic, event, meta, key, subscription
-		from agent.read_log_page($1, $2, $3, $4)`, after, limit, readBytes, topics)
+		from agent.read_log_page($1, $2, $3, $4)`, after, limit, maxBytes, topics)
 	if err != nil {
 		return p, wrap("reading the log", err)
 	}
@@ -69,11 +73,11 @@ func (s *Service) readPage(ctx context.Context, after int64, limit int, topics [
 	var gapUntil, bytes int64
 	for rows.Next() {
 		var e Event
-		if err := r.Read(&p.Head, &gapUntil, &bytes, &e.Position, &e.PublishedAt, &e.Topic, (*[]byte)(&e.Event), (*[]byte)(&e.Meta), &e.Key, &e.Subscription); err != nil {
+		if err := r.Read(&p.head, &gapUntil, &bytes, &e.Position, &e.PublishedAt, &e.Topic, (*[]byte)(&e.Event), (*[]byte)(&e.Meta), &e.Key, &e.Subscription); err != nil {
 			return p, wrap("reading the log", err)
 		}
 		if e.Position != 0 {
-			p.Events = append(p.Events, e)
+			p.events = append(p.events, e)
 		}
 	}
 	rows.Close()
@@ -81,13 +85,13 @@ func (s *Service) readPage(ctx context.Context, after int64, limit int, topics [
 		return p, wrap("reading the log", err)
 	}
 	if gapUntil != 0 {
-		p.Gap = &Gap{After: after, Until: gapUntil}
+		p.gap = &Gap{After: after, Until: gapUntil}
 	}
-	p.scanned = len(p.Events)
-	p.isLevel = p.scanned < limit && bytes < readBytes
-	p.Next = max(p.Head, after)
+	p.scanned = len(p.events)
+	p.isLevel = p.scanned < limit && bytes < int64(maxBytes)
+	p.next = max(p.head, after)
 	if !p.isLevel {
-		p.Next = p.Events[p.scanned-1].Position
+		p.next = p.events[p.scanned-1].Position
 	}
 	return p, nil
 }

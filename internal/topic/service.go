@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -59,6 +60,9 @@ type Service struct {
 
 	appended pg.Signal // this service has appended to the log, and other processes have not been notified
 	delayed  pg.Signal // a publication waits that may be due first
+
+	catchUps        chan struct{} // has an element for each stream that reads from the database
+	streams, behind atomic.Int64  // see StreamStats
 }
 
 // Open returns a Service on a migrated database. It starts no loops: see Run. It fails with ErrUnavailable when the database cannot be reached.
@@ -67,6 +71,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	cfg = cfg.withDefaults()
 	s := &Service{cfg: cfg, name: rand.Text(), appended: pg.NewSignal(), delayed: pg.NewSignal()}
 	s.tail = newTail(cfg.TailBytes)
+	s.catchUps = make(chan struct{}, max(1, cfg.MaxConns/2))
 	var err error
 	s.pools, err = cfg.Database.OpenPools(ctx,
 		pg.PoolSpec{To: &s.reads, Config: pg.PoolConfig{MaxConns: cfg.MaxConns}},
@@ -97,7 +102,7 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// Drain makes everybody who waits for events stop, and later calls not wait.
+// Drain ends streams, makes everybody who waits for events stop, and later calls not wait.
 func (s *Service) Drain() { s.tail.drain() }
 
 // Close closes the connections, by the end of ctx. Run must have returned. Calls after Close fail with ErrUnavailable.
@@ -108,6 +113,11 @@ func (s *Service) Close(ctx context.Context) error {
 
 // PoolStats describes the connections.
 func (s *Service) PoolStats() pg.PoolStats { return s.pools.Stats() }
+
+// StreamStats describes the streams.
+func (s *Service) StreamStats() StreamStats {
+	return StreamStats{Open: s.streams.Load(), Behind: s.behind.Load(), TailBytes: s.tail.size()}
+}
 
 // channel is what publishing notifies on. The payload is the name of the service that has published, empty from SQL.
 const channel = "agent_log"

@@ -2,37 +2,69 @@ package topic
 
 import (
 	"context"
-	"slices"
 	"sort"
 	"sync"
-	"time"
 
 	"github.com/queued/queued/internal/match"
 	"github.com/queued/queued/internal/pg"
 )
 
-// eventOverhead is what an event of the tail takes in memory besides its texts, in bytes, about.
-const eventOverhead = 256
+const (
+	// entryOverhead is what an event of the tail takes in memory besides its texts, in bytes, about.
+	entryOverhead = 300
+	// tailBack is how many positions before the head the tail begins: who comes back after a restart of this process finds in it what came meanwhile.
+	tailBack = 1000
+)
 
-// A tail has the newest events of the log, which are read once for all who follow it. It is empty while nobody does.
+// A tail has the newest events of the log, which are read once for all who follow it, and what of them matches the filters of these. It is empty
+// while nobody follows.
 type tail struct {
 	wake     pg.Signal // there may be more, or somebody has begun to follow
 	maxBytes int
+	drained  chan struct{} // closed when nobody is to wait any more
+	index    *match.Index  // of the filters of groups, by their id; belongs to followLog
 
 	mu        sync.Mutex
-	followers int
 	isRunning bool
 	isDrained bool
-	start     int64 // events has what comes after this position; zero: nothing was read yet
+	start     int64 // entries has what comes after this position; zero: nothing was read yet
 	head      int64 // and is complete up to here
-	events    []Event
+	entries   []*Entry
+	dropped   int // entries that were there and are no more: the sequence number of the first that is
 	bytes     int
-	grown     chan struct{} // closed when head grows, or nobody is to wait any more
+
+	groups  map[string]*group       // by key
+	byID    []*group                // nil: the id is free
+	free    []int32                 // ids
+	changes map[int32]*match.Filter // to be made to index
+}
+
+// A group is those who follow the log with equal filters. What matches is found once for all of them, and they are woken for nothing else.
+type group struct {
+	key       string
+	id        int32
+	followers int
+	isIndexed bool
+	since     int64         // matched has what comes after this position
+	matched   []int         // sequence numbers of entries
+	changed   chan struct{} // closed when there is more
 }
 
 func newTail(maxBytes int) *tail {
-	return &tail{wake: pg.NewSignal(), maxBytes: maxBytes, grown: make(chan struct{})}
+	return &tail{
+		wake: pg.NewSignal(), maxBytes: maxBytes, drained: make(chan struct{}), index: match.NewIndex(nil),
+		groups: make(map[string]*group), changes: make(map[int32]*match.Filter),
+	}
 }
+
+// everything is the filter of those who have none.
+var everything = sync.OnceValue(func() *match.Filter {
+	f, err := match.Parse(nil, nil)
+	if err != nil {
+		panic(err) // it is never refused
+	}
+	return f
+})
 
 func (t *tail) setRunning(isRunning bool) {
 	t.mu.Lock()
@@ -40,6 +72,9 @@ func (t *tail) setRunning(isRunning bool) {
 	t.isRunning = isRunning
 	if !isRunning {
 		t.clear()
+		for _, g := range t.groups {
+			g.signal()
+		}
 	}
 }
 
@@ -47,12 +82,15 @@ func (t *tail) setRunning(isRunning bool) {
 func (t *tail) isFed() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.isRunning || t.isDrained
+	return t.isRunning
 }
 
 // clear forgets what was read. The caller holds mu.
 func (t *tail) clear() {
-	t.start, t.head, t.events, t.bytes = 0, 0, nil, 0
+	t.start, t.head, t.entries, t.dropped, t.bytes = 0, 0, nil, 0, 0
+	for _, g := range t.groups {
+		g.matched, g.since = nil, 0
+	}
 }
 
 func (t *tail) drain() {
@@ -60,121 +98,223 @@ func (t *tail) drain() {
 	defer t.mu.Unlock()
 	if !t.isDrained {
 		t.isDrained = true
-		close(t.grown)
+		close(t.drained)
 	}
 }
 
-func (t *tail) join() {
+// isDraining reports whether nobody is to wait any more.
+func (t *tail) isDraining() bool {
+	select {
+	case <-t.drained:
+		return true
+	default:
+		return false
+	}
+}
+
+// join makes the caller one of those who follow the log with a filter.
+func (t *tail) join(filter *match.Filter) *group {
+	if filter == nil {
+		filter = everything()
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.followers++; t.followers == 1 {
+	key := string(filter.Canonical())
+	g := t.groups[key]
+	if g == nil {
+		g = &group{key: key, id: int32(len(t.byID)), changed: make(chan struct{})}
+		if n := len(t.free); n > 0 {
+			g.id, t.free = t.free[n-1], t.free[:n-1]
+		} else {
+			t.byID = append(t.byID, nil)
+		}
+		t.groups[key], t.byID[g.id], t.changes[g.id] = g, g, filter
 		t.wake.Send()
 	}
+	g.followers++
+	return g
 }
 
-func (t *tail) leave() {
+func (t *tail) leave(g *group) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.followers--; t.followers == 0 {
+	if g.followers--; g.followers > 0 {
+		return
+	}
+	delete(t.groups, g.key)
+	t.byID[g.id], t.changes[g.id] = nil, nil
+	t.free = append(t.free, g.id)
+	if len(t.groups) == 0 {
 		t.clear()
 	}
 }
 
-// end returns up to where the tail reaches, and whether anybody follows it.
-func (t *tail) end() (head int64, isFollowed bool) {
+// updateIndex brings the index up to date with the groups. It returns up to where the tail reaches, and whether anybody follows it.
+func (t *tail) updateIndex() (head int64, isFollowed bool) {
+	t.mu.Lock()
+	changes := t.changes
+	var added []*group
+	if len(changes) > 0 {
+		t.changes = make(map[int32]*match.Filter)
+		for id := range changes {
+			if g := t.byID[id]; g != nil {
+				added = append(added, g)
+			}
+		}
+	}
+	t.mu.Unlock()
+	if len(changes) > 0 {
+		t.index = t.index.Update(changes)
+	}
+
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.head, t.followers > 0
+	for _, g := range added {
+		g.isIndexed, g.since = true, t.head
+		g.signal()
+	}
+	return t.head, len(t.groups) > 0
 }
 
-// begin makes the tail start after a position, unless it has started.
+// begin makes the tail start shortly before the head of the log, unless it has started.
 func (t *tail) begin(head int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.start == 0 && t.followers > 0 {
-		t.start = head
-		t.reach(head)
-	}
-}
-
-// reach moves the head, and wakes those who wait for that. The caller holds mu.
-func (t *tail) reach(head int64) {
-	t.head = head
-	if !t.isDrained {
-		close(t.grown)
-		t.grown = make(chan struct{})
-	}
-}
-
-// add adds a page that was read after a position, and drops the oldest events that are too many.
-func (t *tail) add(after int64, p part) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.head != after || p.Next <= after { // everybody has left meanwhile
+	if t.start != 0 || len(t.groups) == 0 {
 		return
 	}
-	t.events = append(t.events, p.Events...)
-	for i := range p.Events {
-		t.bytes += p.Events[i].size()
+	const inSegment = 1<<32 - 1
+	t.start = head - min(tailBack, head&inSegment)
+	t.head = t.start
+	for _, g := range t.groups {
+		g.since = t.start
+		g.signal()
+	}
+}
+
+// match returns which groups want each of entries: the ids of those that want the entry i are ids[ends[i-1]:ends[i]].
+func (t *tail) match(entries []*Entry) (ids []int32, ends []int) {
+	ends = make([]int, len(entries))
+	for i, e := range entries {
+		if e.Subscription == "" {
+			ids = t.index.Match(e.Topic, e.Event.Event, ids)
+		}
+		ends[i] = len(ids)
+	}
+	return ids, ends
+}
+
+// add adds what was read after a position, and drops the oldest entries when they are too many.
+func (t *tail) add(after, next int64, entries []*Entry) {
+	ids, ends := t.match(entries)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.head != after || next <= after { // everybody has left meanwhile
+		return
+	}
+	touched := make(map[*group]bool)
+	start := 0
+	for i, e := range entries {
+		t.entries = append(t.entries, e)
+		t.bytes += e.size()
+		for _, id := range ids[start:ends[i]] {
+			if g := t.byID[id]; g != nil && g.isIndexed { // else the id belonged to another group when the index was made
+				g.matched = append(g.matched, t.dropped+len(t.entries)-1)
+				touched[g] = true
+			}
+		}
+		start = ends[i]
 	}
 	drop := 0
-	for ; t.bytes > t.maxBytes && drop < len(t.events); drop++ {
-		t.bytes -= t.events[drop].size()
-		t.start = t.events[drop].Position
+	for ; t.bytes > t.maxBytes && drop < len(t.entries); drop++ {
+		t.bytes -= t.entries[drop].size()
+		t.start = t.entries[drop].Position
 	}
-	if drop > 0 { // readers may still have the others: they are copied, not moved
-		t.events = slices.Clone(t.events[drop:])
+	clear(t.entries[:drop])
+	t.entries, t.dropped = t.entries[drop:], t.dropped+drop
+	t.head = next
+	for g := range touched {
+		g.matched = g.matched[sort.SearchInts(g.matched, t.dropped):]
+		g.signal()
 	}
-	t.reach(p.Next)
+}
+
+// signal wakes those of the group who wait. The caller holds the tail's mu.
+func (g *group) signal() {
+	close(g.changed)
+	g.changed = make(chan struct{})
+}
+
+// size is about what the entry takes in memory, read and encoded.
+func (e *Entry) size() int {
+	return 2*e.Event.size() + entryOverhead
 }
 
 func (e *Event) size() int {
-	return len(e.Event) + len(e.Meta) + len(e.Topic) + len(e.Key) + eventOverhead
+	return len(e.Event) + len(e.Meta) + len(e.Topic) + len(e.Key)
 }
 
-// after returns up to limit events of the tail after a position, and up to where they are complete. It reports whether the tail reaches back so far.
-func (t *tail) after(position int64, limit int) (p part, isThere bool) {
+// after returns what comes in the tail after a position: what the group wants, or, with isMatched false, up to readEvents of which it has to be found
+// out. Otherwise there are up to limit entries of maxBytes together, but one at least. It reports with isThere whether the tail reaches there.
+func (t *tail) after(g *group, position int64, limit, maxBytes int) (p part, isMatched, isThere bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.start == 0 || position < t.start {
-		return part{}, false
+	if t.start == 0 || position < t.start || position > t.head {
+		return part{}, false, false
 	}
-	i := sort.Search(len(t.events), func(i int) bool { return t.events[i].Position > position })
-	events := t.events[i:]
-	p = part{Page: Page{Events: events, Next: max(t.head, position), Head: t.head}, isLevel: true}
-	if len(events) > limit {
-		p.Events, p.isLevel = events[:limit:limit], false
-		p.Next = p.Events[limit-1].Position
+	isMatched = g != nil && g.isIndexed && position >= g.since
+	if !isMatched {
+		limit, maxBytes = readEvents, readBytes
 	}
-	p.scanned = len(p.Events)
-	return p, true
+	first := sort.Search(len(t.entries), func(i int) bool { return t.entries[i].Position > position })
+	p = part{head: t.head, next: t.head, isLevel: true}
+	at := func(i int) *Entry { return t.entries[first+i] }
+	count := len(t.entries) - first
+	if isMatched {
+		firstMatch := sort.SearchInts(g.matched, t.dropped+first)
+		at = func(i int) *Entry { return t.entries[g.matched[firstMatch+i]-t.dropped] }
+		count = len(g.matched) - firstMatch
+	}
+	n, bytes := 0, 0
+	for ; n < min(count, limit) && (n == 0 || bytes+at(n).Event.size() <= maxBytes); n++ {
+		bytes += at(n).Event.size()
+	}
+	p.entries = make([]*Entry, n)
+	for i := range p.entries {
+		p.entries[i] = at(i)
+	}
+	if n < count {
+		p.next, p.isLevel = p.entries[n-1].Position, false
+	}
+	p.scanned = n
+	return p, isMatched, true
 }
 
-// wait waits until the tail reaches beyond a position, and reports whether it does before ctx ends, the time is over, or nobody is to wait.
-func (t *tail) wait(ctx context.Context, position int64, limit time.Duration) bool {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	for {
-		t.mu.Lock()
-		grown, reaches, isDrained := t.grown, t.head > position, t.isDrained
-		t.mu.Unlock()
-		if reaches || isDrained {
-			return reaches && !isDrained
-		}
-		select {
-		case <-grown:
-		case <-ctx.Done():
-			return false
-		case <-timer.C:
-			return false
-		}
+// look returns a channel that is closed when there is more for the group; whether there is something after a position already; and whether the tail
+// begins after it, so that it has to be read from elsewhere.
+func (t *tail) look(g *group, position int64) (changed <-chan struct{}, isMore, isBehind bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.start == 0 || !g.isIndexed {
+		return g.changed, false, false
 	}
+	if n := len(g.matched); n > 0 && g.matched[n-1] >= t.dropped {
+		isMore = t.entries[g.matched[n-1]-t.dropped].Position > position
+	}
+	return g.changed, isMore, position < max(t.start, g.since)
+}
+
+// size returns about how much memory the entries take.
+func (t *tail) size() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.bytes
 }
 
 // followLog reads on to the end of the log, while anybody follows it.
 func (s *Service) followLog(ctx context.Context) error {
 	for {
-		head, isFollowed := s.tail.end()
+		head, isFollowed := s.tail.updateIndex()
 		if !isFollowed {
 			return nil
 		}
@@ -186,78 +326,17 @@ func (s *Service) followLog(ctx context.Context) error {
 			s.tail.begin(end)
 			continue
 		}
-		p, err := s.readPage(ctx, head, readEvents, nil)
+		p, err := s.readPage(ctx, head, readEvents, readBytes, nil)
 		if err != nil {
 			return err
 		}
-		s.tail.add(head, p)
+		entries := make([]*Entry, len(p.events))
+		for i := range p.events {
+			entries[i] = &Entry{Event: p.events[i]} // each by itself: who still has one keeps no others in memory
+		}
+		s.tail.add(head, p.next, entries)
 		if p.isLevel {
 			return nil
 		}
 	}
-}
-
-// A follower reads the log from a position on: from the tail where that reaches back so far, else from the database.
-type follower struct {
-	svc      *Service
-	position int64
-	topics   []string
-	filter   *match.Filter
-	isJoined bool
-}
-
-// follow returns a follower. Close it.
-func (s *Service) follow(after int64, topics []string, filter *match.Filter) *follower {
-	return &follower{svc: s, position: after, topics: topics, filter: filter}
-}
-
-func (f *follower) close() {
-	if f.isJoined {
-		f.svc.tail.leave()
-	}
-}
-
-// next returns up to limit events of those that come next.
-func (f *follower) next(ctx context.Context, limit int) (part, error) {
-	p, isThere := f.svc.tail.after(f.position, readEvents)
-	if !isThere {
-		var err error
-		size := readEvents
-		if f.filter == nil || f.topics != nil {
-			size = limit
-		}
-		if p, err = f.svc.readPage(ctx, f.position, size, f.topics); err != nil {
-			return part{}, err
-		}
-	}
-	matching := make([]Event, 0, min(limit, len(p.Events)))
-	for i := range p.Events {
-		e := &p.Events[i]
-		if e.Subscription != "" || f.filter != nil && !f.filter.Matches(e.Topic, e.Event) {
-			continue
-		}
-		if len(matching) == limit {
-			p.Next, p.isLevel = p.Events[i-1].Position, false
-			break
-		}
-		matching = append(matching, *e)
-	}
-	p.Events = matching
-	f.position = p.Next
-	return p, nil
-}
-
-// wait waits for more, and reports whether to look again.
-func (f *follower) wait(ctx context.Context, limit time.Duration) bool {
-	if limit <= 0 {
-		return false
-	}
-	if !f.svc.tail.isFed() {
-		return pg.Pause(ctx, min(limit, f.svc.cfg.PollInterval))
-	}
-	if !f.isJoined {
-		f.isJoined = true
-		f.svc.tail.join()
-	}
-	return f.svc.tail.wait(ctx, f.position, limit)
 }

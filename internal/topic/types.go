@@ -3,6 +3,7 @@ package topic
 import (
 	"encoding/json"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/queued/queued/internal/match"
@@ -14,6 +15,8 @@ import (
 var (
 	// ErrPositionNotFound: the log has no event at this position, or no more.
 	ErrPositionNotFound = errors.New("no event of the log has this position")
+	// ErrDraining: the service is about to stop.
+	ErrDraining = errors.New("the service is draining")
 	// ErrStale: the settings have changed since the version that a change was meant for.
 	ErrStale = errors.New("the settings have another version")
 )
@@ -30,6 +33,20 @@ type Event struct {
 	Meta         json.RawMessage // nil: none
 	Key          string          // empty: none
 	Subscription string          // the only one that gets it; empty: all who read
+}
+
+// An Entry is an event of the log in the hands of all who follow it: nobody may change it.
+type Entry struct {
+	Event
+	once    sync.Once
+	encoded []byte
+}
+
+// Encoded returns what encode makes of the event. That is made once for all who follow the log, so they all have to pass the same function, and nobody
+// may change it.
+func (e *Entry) Encoded(encode func(*Event) []byte) []byte {
+	e.once.Do(func() { e.encoded = encode(&e.Event) })
+	return e.encoded
 }
 
 // A Publication is an event to publish. All but Topic and Event may be zero.
@@ -65,6 +82,27 @@ type ReadParams struct {
 	Topics []string      // names of topics, which make reading cheaper if Filter takes no others; nil: not known
 	Limit  int           // events at most; zero: pg.DefaultPage
 	Wait   time.Duration // how long to wait for the first event; zero: not at all
+}
+
+// FollowParams say what to follow. All fields may be zero.
+type FollowParams struct {
+	After  int64         // the position to go on from; zero: the beginning
+	Filter *match.Filter // nil: all events
+	Topics []string      // as in ReadParams
+}
+
+// A Batch is what comes next of the log, in order: first the gap, if there is one, then events.
+type Batch struct {
+	Entries []*Entry
+	Next    int64 // nothing else that matches lies up to there
+	Gap     *Gap  // nil: nothing is missing
+}
+
+// StreamStats describe the streams of a service.
+type StreamStats struct {
+	Open      int64 // streams
+	Behind    int64 // those of them that read from the database or wait for that
+	TailBytes int   // memory of the newest events, about, which all streams share
 }
 
 // A Topic is a topic with events in the log.
