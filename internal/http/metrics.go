@@ -13,6 +13,7 @@ import (
 
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
+	"github.com/queued/queued/internal/topic"
 )
 
 // metrics counts requests. What the services count is read at each scrape; see collector.
@@ -35,17 +36,17 @@ type requestSeries struct {
 	duration prometheus.Observer
 }
 
-func newMetrics(reg *prometheus.Registry, svc *queue.Service, schedules *schedule.Service, build versionResponse) *metrics {
+func newMetrics(cfg Config, build versionResponse) *metrics {
 	m := newRequestMetrics()
-	m.handler = promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
+	m.handler = promhttp.HandlerFor(cfg.Registry, promhttp.HandlerOpts{})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name:        "queued_build_info",
 		Help:        "Always 1; the labels describe the build.",
 		ConstLabels: prometheus.Labels{"version": build.Version, "go": build.Go, "commit": build.Commit},
 	})
 	info.Set(1)
-	reg.MustRegister(
-		m.requests, m.duration, info, &collector{svc, schedules},
+	cfg.Registry.MustRegister(
+		m.requests, m.duration, info, &collector{cfg.Service, cfg.Schedules, cfg.Topics},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
@@ -150,6 +151,11 @@ var (
 	schedulesFaulty  = counter("queued_schedules_faulty_total", "Schedules that could not fire and that this process paused for that.")
 	scheduleLateness = prometheus.NewDesc("queued_schedule_lateness_seconds", "How long after its time an occurrence of a schedule became an event.", nil, nil)
 
+	logPublished = counter("queued_log_published_total", "Events published by this process, except by schedules and for a later time.")
+	logHead      = gauge("queued_log_head_position", "The position up to which the log is complete. Every process on one database reports the same.")
+	logFirst     = gauge("queued_log_first_position", "The first position of the log that can be read.")
+	logHeld      = gauge("queued_log_held_seconds", "How long the oldest transaction that keeps readers from going on has been open; 0 when there is none.")
+
 	serverUnsafe = gauge("queued_database_unsafe_setting",
 		"1 when the database server has this setting so that committed data can be lost, else 0.", "setting")
 	serverListening = gauge("queued_database_listening",
@@ -170,6 +176,7 @@ const (
 type collector struct {
 	svc       *queue.Service
 	schedules *schedule.Service
+	topics    *topic.Service
 }
 
 // Describe implements prometheus.Collector. A collector that describes nothing is one whose metrics are not checked at registration.
@@ -190,7 +197,29 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	send(schedulesFired, float64(fired.Fired))
 	send(schedulesSkipped, float64(fired.Skipped))
 	send(schedulesFaulty, float64(fired.Faulty))
+	c.collectLog(send)
 	c.collectQueues(send)
+}
+
+func (c *collector) collectLog(send func(m metric, value float64, labels ...string)) {
+	send(logPublished, float64(c.topics.CountPublished()))
+	var first, head int64
+	var holder *topic.Holder
+	if !answers(func(ctx context.Context) (err error) {
+		if first, head, err = c.topics.Bounds(ctx); err == nil {
+			holder, err = c.topics.Holder(ctx)
+		}
+		return err
+	}) {
+		return
+	}
+	send(logFirst, float64(first))
+	send(logHead, float64(head))
+	held := 0.0
+	if holder != nil {
+		held = holder.Age.Seconds()
+	}
+	send(logHeld, held)
 }
 
 func (c *collector) collectServices(send func(m metric, value float64, labels ...string)) {

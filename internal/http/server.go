@@ -77,7 +77,7 @@ type Server struct {
 func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
 	s := &Server{cfg: cfg, svc: cfg.Service, schedules: cfg.Schedules, topics: cfg.Topics, log: cfg.Logger, version: versionOf(cfg.Version)}
-	s.metrics = newMetrics(cfg.Registry, cfg.Service, cfg.Schedules, s.version)
+	s.metrics = newMetrics(cfg, s.version)
 	routes := s.routes()
 	s.handler = s.observe(routes, s.checkHost(s.authenticate(checkOrigin(routes))))
 	return s

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -228,5 +229,37 @@ func TestSettingsOfTheLogTakeEffectByTheirVersion(t *testing.T) {
 	h.with("If-Match", tag).call("PUT", "/log/settings", `{}`).wantProblem(problem.PreconditionFailed)
 	if again := h.call("GET", "/log/settings", "").want(http.StatusOK); again.body != changed.body || again.header.Get("Etag") == tag {
 		t.Errorf("the settings are %s", again.body)
+	}
+}
+
+func TestMetricsShowTheLogAndWhoHoldsIt(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.call("POST", "/topics/a", `{}`).want(http.StatusCreated)
+	head := h.readLog("").Head
+	conn := h.connect()
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	metric := func(name string) string {
+		_, rest, _ := strings.Cut(h.call("GET", "/metrics", "").want(http.StatusOK).body, "\n"+name+" ")
+		value, _, _ := strings.Cut(rest, "\n")
+		return value
+	}
+	if published, held := metric("queued_log_published_total"), metric("queued_log_held_seconds"); published != "1" || held != "0" {
+		t.Errorf("%s published, held for %s s; want 1 and 0", published, held)
+	}
+	if got, err := strconv.ParseFloat(metric("queued_log_head_position"), 64); err != nil || int64(got) != head {
+		t.Errorf("the head is %v, %v; want %d", got, err, head)
+	}
+	if _, err := tx.Exec(t.Context(), `select agent.append_log('{held}', '{"{}"}')`); err != nil {
+		t.Fatal(err)
+	}
+	if held := metric("queued_log_held_seconds"); held == "0" || held == "" {
+		t.Errorf("held for %q s beside an open publisher", held)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }

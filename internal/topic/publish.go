@@ -13,7 +13,13 @@ import (
 // Publish appends all of publications to the log or, on any error, none, and returns when that is committed. Results are in their order. It
 // fails with an *InvalidError, ErrKeyReused, ErrUnrepresentable, ErrOverloaded, and with ErrUnavailable when it is unknown whether they were published.
 func (s *Service) Publish(ctx context.Context, publications []Publication) ([]Published, error) {
-	return s.cfg.Queue.Publish(ctx, publications)
+	published, err := s.cfg.Queue.Publish(ctx, publications)
+	for _, p := range published {
+		if !p.Replayed {
+			s.published.Add(1)
+		}
+	}
+	return published, err
 }
 
 // PublishLater has an event published after a delay, or at a time if at is not nil, exactly once. Until then it waits in the queue DelayedQueue.

@@ -58,6 +58,8 @@ type Service struct {
 	pools pg.Pools
 	tail  *tail
 
+	published atomic.Int64 // events, by this service
+
 	appended pg.Signal // this service has appended to the log, and other processes have not been notified
 	delayed  pg.Signal // a publication waits that may be due first
 
@@ -110,6 +112,9 @@ func (s *Service) Close(ctx context.Context) error {
 	s.Drain()
 	return s.pools.CloseBy(ctx)
 }
+
+// CountPublished returns how many events this service has published, those of SQL and of schedules aside.
+func (s *Service) CountPublished() int64 { return s.published.Load() }
 
 // PoolStats describes the connections.
 func (s *Service) PoolStats() pg.PoolStats { return s.pools.Stats() }
