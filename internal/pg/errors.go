@@ -140,12 +140,14 @@ func Rejected(err error) bool {
 // tried again.
 func LostRace(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok {
-		return false
-	}
-	if pgErr.Code == "23514" { // check_violation: another transaction has attached a partition for a row that was to go into the default one
-		return pgErr.SchemaName == "agent" && strings.HasPrefix(pgErr.TableName, "event_hist_")
-	}
 	// A statement_timeout of the role or the database, or an administrator, may have cancelled it.
-	return errors.Is(common[pgErr.Code], ErrLocked) || errors.Is(common[pgErr.Code], ErrQueryTimeout)
+	return ok && (errors.Is(common[pgErr.Code], ErrLocked) || errors.Is(common[pgErr.Code], ErrQueryTimeout)) || PartitionAttached(err)
+}
+
+// PartitionAttached reports whether a transaction wrote nothing because another one has attached a partition of history for a row that was
+// to go into the default one.
+func PartitionAttached(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pgErr.Code == "23514" && // check_violation
+		pgErr.SchemaName == "agent" && strings.HasPrefix(pgErr.TableName, "event_hist_")
 }

@@ -205,6 +205,9 @@ const (
 	// callLockTimeout is how long a short call waits for a lock on the connections that it shares with all others. Then it waits for
 	// Config.LockTimeout on one where only such calls wait.
 	callLockTimeout = 10 * time.Millisecond
+	// partitionTries is how often a call may be made where it waits. Whoever waits for the default partition of history while a partition is
+	// attached is refused by the default one, and the next try finds the new one; upkeep attaches no more than a few in a row.
+	partitionTries = 10
 	// maxLockWaiters is how many calls may wait for locks at a time.
 	maxLockWaiters = 200
 	// minConns is how many connections the pools have at least, together.
@@ -251,7 +254,7 @@ func (s *Service) closePools(ctx context.Context) {
 }
 
 // short makes a short call: run makes it on the connections of a pool, in one transaction. When it loses against another transaction there, nothing was
-// written, and it is made once more where it may wait. It fails with ErrLocked when it has waited too long, and with ErrOverloaded when too many wait.
+// written, and it is made again where it may wait. It fails with ErrLocked when it has waited too long, and with ErrOverloaded when too many wait.
 func (p *pools) short(ctx context.Context, run func(*pg.Pool) error) error {
 	err := run(p.calls)
 	if !pg.LostRace(err) {
@@ -260,7 +263,12 @@ func (p *pools) short(ctx context.Context, run func(*pg.Pool) error) error {
 	select {
 	case p.lockWaiters <- struct{}{}:
 		defer func() { <-p.lockWaiters }()
-		return run(p.patient)
+		for range partitionTries {
+			if err = run(p.patient); !pg.PartitionAttached(err) {
+				break
+			}
+		}
+		return err
 	case <-ctx.Done():
 		return ctx.Err()
 	default:

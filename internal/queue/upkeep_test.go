@@ -347,41 +347,53 @@ func TestSuspendedUpkeepIsLoggedAndCounted(t *testing.T) {
 
 func TestAckDuringTheCreationOfAPartitionSucceeds(t *testing.T) {
 	t.Parallel()
-	b := setup(t, nil)
-	if !isPartitioned(t, b) {
-		return
-	}
-	unpartition(t, b)
-	ids := b.insertN(t, "", 3)
-	events := b.claim(t, queue.ClaimParams{Limit: 3}, 3)
-	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `select agent_private.create_history_partition(now())`); err != nil {
-		t.Fatal(err)
-	}
-	acks := make([]queue.Ack, len(events))
-	for i, e := range events {
-		acks[i] = queue.Ack{Lease: lease(e)}
-	}
-	done := make(chan error, 1)
-	go func() {
-		results, err := b.Ack(t.Context(), acks)
-		for _, r := range results {
-			err = errors.Join(err, r.Err)
-		}
-		done <- err
-	}()
-	awaitLockWait(t, b, tx.Conn())
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	if h := b.get(t, ids[0]); h.Outcome != queue.Done {
-		t.Errorf("the event is %+v", h)
+	for on, waits := range map[string]string{
+		"a connection that waits briefly": `true`,
+		"a connection that waits long":    `waitstart < clock_timestamp() - interval '500 ms'`, // far beyond the lock timeouts of the others
+	} {
+		t.Run(on, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, func(c *queue.Config) { c.LockTimeout = waitLimit })
+			if !isPartitioned(t, b) {
+				return
+			}
+			unpartition(t, b)
+			ids := b.insertN(t, "", 3)
+			events := b.claim(t, queue.ClaimParams{Limit: 3}, 3)
+			tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec(t.Context(), `select agent_private.create_history_partition(now())`); err != nil {
+				t.Fatal(err)
+			}
+			acks := make([]queue.Ack, len(events))
+			for i, e := range events {
+				acks[i] = queue.Ack{Lease: lease(e)}
+			}
+			done := make(chan error, 1)
+			go func() {
+				results, err := b.Ack(t.Context(), acks)
+				for _, r := range results {
+					err = errors.Join(err, r.Err)
+				}
+				done <- err
+			}()
+			eventually(t, "the ack waits on "+on, func() bool {
+				return pgtest.Query[bool](t, b.sql, `
+					select exists (select from pg_catalog.pg_locks
+						where not granted and relation = 'agent.event_hist_default'::regclass and `+waits+`)`)
+			})
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if h := b.get(t, ids[0]); h.Outcome != queue.Done {
+				t.Errorf("the event is %+v", h)
+			}
+		})
 	}
 }
 
