@@ -3,9 +3,7 @@ package match_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/queued/queued/internal/match"
 )
@@ -154,12 +152,4 @@ func BenchmarkUpdate(b *testing.B) {
 			}
 		})
 	}
-}
-
-func processorTime() time.Duration {
-	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		panic(err)
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
