@@ -2,7 +2,6 @@ package load
 
 import (
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -164,13 +163,4 @@ func (m *Meter) Acked() (n int64) {
 		s.mu.Unlock()
 	}
 	return n
-}
-
-// OwnCPU is the CPU time of this process, user and system.
-func OwnCPU() time.Duration {
-	var used syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
-		return 0
-	}
-	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

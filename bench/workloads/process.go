@@ -74,9 +74,7 @@ func startProcess(
 	}
 	p.cmd.Env = append(p.cmd.Env, "QUEUED_DATABASE_URL="+databaseURL, "QUEUED_LISTEN=127.0.0.1:0", "QUEUED_LOG_FORMAT=json")
 	p.cmd.Stderr = p.log
-	// A group of its own: Ctrl-C in a terminal goes to the whole group, and the server has to outlive the clients.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	tieToParent(p.cmd.SysProcAttr)
+	p.cmd.SysProcAttr = serverAttributes()
 	started := make(chan error, 1)
 	go func() {
 		// A process that is tied to its parent is signalled when the thread that made it ends, and Go ends threads as it likes.

@@ -1,8 +1,8 @@
-//go:build !linux
+//go:build !unix
 
 package workloads
 
 import "syscall"
 
-// tieToParent does nothing: only Linux tells a process of its parent's death.
-func tieToParent(*syscall.SysProcAttr) {}
+// serverAttributes are none: Ctrl-C ends a server at the same time as the clients.
+func serverAttributes() *syscall.SysProcAttr { return nil }

@@ -18,7 +18,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/queued/queued/bench/report"
@@ -198,15 +197,11 @@ func needOwnServers(cfg Config) error {
 	return nil
 }
 
-// enoughFiles refuses more connections than this process, and a server that it starts, may open. Go has raised the limit as
-// far as it may already.
+// enoughFiles refuses more connections than this process, and a server that it starts, may open. Where the limit is not known, the
+// connections themselves will tell.
 func enoughFiles(connections int) error {
 	const others = 64 // files that a process has open besides its connections
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return nil //nolint:nilerr // the connections themselves will tell
-	}
-	if most := uint64(limit.Max); uint64(connections)+others > most { //nolint:unconvert // its type differs between systems
+	if most, isKnown := maxOpenFiles(); isKnown && uint64(connections)+others > most {
 		return Invalidf("%d connections: a process may have %d files open, and each connection is one; raise that (ulimit -Hn %d) or measure fewer",
 			connections, most, connections+others)
 	}
