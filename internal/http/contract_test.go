@@ -287,6 +287,7 @@ var requests = map[string][]bind.Field{
 	"publish":        fieldsOf[publishRequest](),
 	"publishBatch":   fieldsOf[publishBatchRequest](),
 	"listTopics":     fieldsOf[paging](),
+	"match":          fieldsOf[matchRequest](),
 	"readLog":        fieldsOf[readLogRequest](),
 	"getPublished":   fieldsOf[positionRequest](),
 	"getLogSettings": fieldsOf[noRequest](),

@@ -40,6 +40,7 @@ func everyRoute(t *testing.T) []route {
 		"previewSchedule": `{"cron":"@daily","timezone":"Europe/Berlin"}`,
 		"putOwner":        `{"timezone":"Europe/Berlin"}`,
 		"publish":         `{"a":1}`,
+		"match":           `{"filter":{"topics":["a"]},"last":1}`,
 		"publishBatch":    `{"events":[{"topic":"a","event":{"a":1}}]}`,
 	}
 	var routes []route

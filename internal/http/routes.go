@@ -66,6 +66,7 @@ func (s *Server) routes() *chi.Mux {
 	r.Post("/topics/{topic}", endpoint(s, lim, s.publish))
 	r.Get("/topics", endpoint(s, lim, s.listTopics))
 	r.Post("/publish", endpoint(s, batch, s.publishBatch))
+	r.Post("/match", endpoint(s, batch, s.match))
 	r.Get("/log", endpoint(s, lim, s.readLog))
 	r.Get("/log/settings", endpoint(s, lim, s.getLogSettings))
 	r.Put("/log/settings", endpoint(s, lim, s.putLogSettings))

@@ -27,6 +27,8 @@ func provokeTopics(h *environment) {
 	h.call("GET", fmt.Sprintf("/log/%d", page.Events[0].Position), "").want(200)
 	h.call("GET", "/log/7", "").wantProblem(problem.PositionNotFound)
 	h.call("GET", "/log?match="+url.QueryEscape(`{"n":[{"numerc":1}]}`), "").wantProblem(problem.FilterRefused)
+	h.call("POST", "/match", `{"filter":{"topics":["order.*"]},"last":10}`).want(200)
+	h.call("POST", "/match", `{"filter":{"topics":["a..b"]},"last":10}`).wantProblem(problem.FilterRefused)
 	h.call("GET", "/log/settings", "").want(200)
 	h.call("PUT", "/log/settings", `{"retention":"48h"}`).want(200)
 	h.with("If-Match", `"99"`).call("PUT", "/log/settings", `{}`).wantProblem(problem.PreconditionFailed)
@@ -192,6 +194,13 @@ func TestBadRequestsAboutTopicsSayWhatIsWrong(t *testing.T) {
 		{"POST", "/publish", `{"events":[{"topic":"a","event":{}},{"topic":"a b","event":{}}]}`, problem.ValidationFailed, "#/events/1/topic"},
 		{"POST", "/publish", `{"events":[{"topic":"a","event":{},"meta":[]}]}`, problem.ValidationFailed, "#/events/0/meta"},
 		{"POST", "/publish", `{"events":[{"event":{}}]}`, problem.ValidationFailed, "#/events/0/topic"},
+		{"POST", "/match", `{"filter":{}}`, problem.ValidationFailed, "#/events"},
+		{"POST", "/match", `{"filter":{},"last":1,"events":[{"topic":"a","event":{}}]}`, problem.ValidationFailed, "#/events"},
+		{"POST", "/match", `{"last":1}`, problem.ValidationFailed, "#/filter"},
+		{"POST", "/match", `{"filter":{"topics":[]},"last":1}`, problem.ValidationFailed, "#/filter/topics"},
+		{"POST", "/match", `{"filter":{"topics":["a.**.b"]},"last":1}`, problem.FilterRefused, "#/filter/topics/0"},
+		{"POST", "/match", `{"filter":{"match":{"a":[{"numeric":["<"]}]}},"last":1}`, problem.FilterRefused, "#/filter/match/a/0/numeric"},
+		{"POST", "/match", `{"filter":{},"events":[{"topic":"a b","event":{}}]}`, problem.ValidationFailed, "#/events/0/topic"},
 		{"GET", "/log?after=x", "", problem.InvalidParameter, "?after"},
 		{"GET", "/log?after=-1", "", problem.InvalidParameter, "?after"},
 		{"GET", "/log?after=9007199254740991", "", problem.InvalidParameter, "?after"},
@@ -215,6 +224,24 @@ func TestBadRequestsAboutTopicsSayWhatIsWrong(t *testing.T) {
 	h.with("Idempotency-Key", "k").try("POST", "/publish", `{"events":[{"topic":"a","event":{}}]}`).wantProblem(problem.InvalidParameter)
 	if page := h.readLog(""); len(page.Events) != 0 {
 		t.Errorf("published %+v", page.Events)
+	}
+}
+
+func TestFilterIsTriedBeforeItIsUsed(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	got := h.call("POST", "/match", `{"filter":{"topics":["order.*"],"match":{"total":[{"numeric":[">",100]}]}},
+		"events":[{"topic":"order.placed","event":{"total":250}},{"topic":"order.placed","event":{"total":1}},{"topic":"user","event":{"total":250}}]}`).want(http.StatusOK)
+	if got.body != `{"matched":[true,false,false]}` {
+		t.Errorf("of events in the request: %s", got.body)
+	}
+	if got := h.call("POST", "/match", `{"filter":{},"last":5}`).want(http.StatusOK); got.body != `{"matched":[]}` {
+		t.Errorf("of an empty log: %s", got.body)
+	}
+	h.call("POST", "/publish", `{"events":[{"topic":"a","event":{}},{"topic":"b","event":{}},{"topic":"c","event":{},"subscription":"s"},{"topic":"a","event":{}}]}`).want(http.StatusCreated)
+	got = h.call("POST", "/match", `{"filter":{"topics":["a"]},"last":2}`).want(http.StatusOK)
+	if got.body != `{"matched":[false,true],"positions":[4294967298,4294967300]}` {
+		t.Errorf("of the last two events: %s", got.body)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/internal/match"
 	"github.com/queued/queued/internal/pg"
 )
 
@@ -108,6 +109,22 @@ func (s *Service) Get(ctx context.Context, position int64) (Event, error) {
 		return Event{}, ErrPositionNotFound
 	}
 	return e, wrap("reading the log", err)
+}
+
+// MatchLast tells which of the last n events of the log a filter takes, or of all if there are fewer, in their order.
+func (s *Service) MatchLast(ctx context.Context, filter *match.Filter, n int) (positions []int64, matched []bool, err error) {
+	positions, matched = []int64{}, []bool{}
+	err = pg.Bounded(ctx, s.reads, s.cfg.QueryTimeout, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, `select position, topic, event from agent.last_published($1)`, n)
+		for e, err := range pg.Each[Event](rows) {
+			if err != nil {
+				return err
+			}
+			positions, matched = append(positions, e.Position), append(matched, filter.Matches(e.Topic, e.Event))
+		}
+		return nil
+	})
+	return positions, matched, wrap("reading the end of the log", err)
 }
 
 // Bounds returns the first position that can be read, and the position up to which the log is complete.

@@ -192,6 +192,24 @@ begin
 end
 $func$;
 
+-- The last events that can be read, in order, those for one subscription alone left out.
+create or replace function agent.last_published(_limit int4)
+returns setof agent.log
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+as $func$
+declare
+  _head int8 = agent_private.log_head();
+begin
+  return query
+  select e.*
+  from (select l.* from agent.log l where l.position <= _head and l.subscription is null order by l.position desc limit _limit) e
+  order by e.position;
+end
+$func$;
+
 -- About how long the texts of an event and its meta are, in bytes, at little cost: large values may be compressed.
 create or replace function agent_private.text_size(_event jsonb, _meta jsonb)
 returns int4

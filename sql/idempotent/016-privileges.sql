@@ -33,6 +33,7 @@ as $func$
   , ('history_stats')
   , ('insert_and_claim_events')
   , ('insert_schedule')
+  , ('last_published')
   , ('list_attempts')
   , ('list_events')
   , ('list_executions')
