@@ -203,6 +203,73 @@ func TestLocksOfOthersDoNotHoldTheHead(t *testing.T) {
 	}
 }
 
+func TestLocksOfOthersDoNotBlockPublishers(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.exec(t, `select count(pg_advisory_lock(679::int8 << 53 | s.last_value + i)) from agent.log_position_seq s cross join generate_series(-20, 1000) i`)
+	want := append(env.publish(t, "a"), env.publish(t, "b", "c")...)
+	if page := env.read(t, topic.ReadParams{}); !slices.Equal(positions(page.Events), want) {
+		t.Errorf("%d are read, want %d", positions(page.Events), want)
+	}
+}
+
+// Its snapshot does not show the row of the segment that it publishes into.
+func TestRepeatableReadTransactionPublishesIntoALaterSegment(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	other := pgtest.Connect(t, env.url)
+	tx, err := other.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `select agent.publish('a', '{"n": 1}')`); err != nil {
+		t.Fatal(err)
+	}
+	env.exec(t, `select setval('agent.log_position_seq', (last_value >> 32) + 9 << 32) from agent.log_position_seq`)
+	env.maintain(t)
+	env.publish(t, "b")
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if page := env.read(t, topic.ReadParams{}); len(page.Events) != 2 || page.Events[1].Topic != "a" {
+		t.Errorf("read %+v, want b and a", page.Events)
+	}
+}
+
+// Only a superuser can make a session one of a replica, in which ordinary triggers do nothing.
+func TestReplicaSessionsPublish(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	if fires := value[string](t, env, `select tgenabled::text from pg_trigger where tgname = 'publish_at_commit'`); fires != "A" {
+		t.Errorf("the trigger that publishes fires in the mode %s, want always (A)", fires)
+	}
+}
+
+// Each lock takes room that all sessions of the server share.
+func TestLargeTransactionTakesOneLockAndKeepsItsOrder(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	// This is how some clients still connect.
+	env.exec(t, `set standard_conforming_strings = off`)
+	env.exec(t, `begin`)
+	env.exec(t, `select agent.publish_events(array_agg('a'::text), array_agg(jsonb_build_object('n', 1000 * k + n)),
+			_idempotency_keys => array_agg(case when n % 100 = 0 then n || ' ' || k end))
+		from generate_series(0, 4) k cross join generate_series(0, 999) n group by k order by k`)
+	env.exec(t, `prepare transaction 'large'`)
+	locks := value[int](t, env, `select count(*) from pg_locks where locktype = 'advisory' and pid is null and database = (select oid from pg_database where datname = current_database())`)
+	env.exec(t, `commit prepared 'large'`)
+	if locks != 1 {
+		t.Errorf("the transaction held %d advisory locks", locks)
+	}
+	if n := value[int](t, env, `select count(*) from (select (event ->> 'n')::int8 as n, row_number() over (order by position) - 1 as place from agent.log) l where n = place`); n != 5000 {
+		t.Errorf("%d of 5000 events are in their place", n)
+	}
+	if n := value[int](t, env, `select count(*) from agent.publication_key k join agent.log l using (position, published_at)
+		where k.key = (l.event ->> 'n')::int4 % 1000 || ' ' || (l.event ->> 'n')::int4 / 1000`); n != 50 {
+		t.Errorf("%d of 50 keys have the position of their event", n)
+	}
+}
+
 func TestIdempotencyKeyPublishesOnce(t *testing.T) {
 	t.Parallel()
 	env := setupIdle(t)

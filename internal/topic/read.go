@@ -15,28 +15,32 @@ const (
 	// readEvents and readBytes bound what one statement reads of the log.
 	readEvents = 1000
 	readBytes  = 4 << 20
+	// pageBytes bounds the texts of a page, as claims and pages of queues are bounded, but for its last event.
+	pageBytes = 8 << 20
 	// scanEvents is how many events one call reads at most to find those that match: it returns what it has found, maybe nothing, and how far it has come.
 	scanEvents = 50_000
 )
 
-// Read returns events of the log after a position, in order. A page that is not full may still have more after it: read on after Next. When there
-// is none it waits for the first, up to p.Wait. It fails with an *InvalidError for a position that was never given out, and with ErrUnavailable.
+// Read returns events of the log after a position, in order, with texts of about 8 MiB. A page that is not full may still have more after it: read on
+// after Next. When there is none it waits for the first, up to p.Wait. It fails with an *InvalidError for a position that was never given out, and with ErrUnavailable.
 func (s *Service) Read(ctx context.Context, p ReadParams) (Page, error) {
 	limit := pg.PageSize(p.Limit)
 	f := &follower{svc: s, position: p.After, topics: p.Topics, filter: p.Filter}
 	defer f.close()
 	deadline := time.Now().Add(min(p.Wait, MaxWait))
 	page := Page{Next: p.After}
-	for scanned := 0; ; {
-		part, isThere := f.fromTail(limit-len(page.Events), readBytes)
+	for scanned, bytes := 0, 0; ; {
+		maxBytes := min(readBytes, pageBytes-bytes)
+		part, isThere := f.fromTail(limit-len(page.Events), maxBytes)
 		if !isThere {
 			var err error
-			if part, err = f.fromDatabase(ctx, limit-len(page.Events), readBytes); err != nil {
+			if part, err = f.fromDatabase(ctx, limit-len(page.Events), maxBytes); err != nil {
 				return Page{}, err
 			}
 		}
 		for _, e := range part.entries {
 			page.Events = append(page.Events, e.Event)
+			bytes += e.size()
 		}
 		page.Next, page.Head = part.next, part.head
 		if part.gap != nil && page.Gap == nil {
@@ -44,7 +48,7 @@ func (s *Service) Read(ctx context.Context, p ReadParams) (Page, error) {
 		}
 		scanned += part.scanned
 		switch {
-		case len(page.Events) == limit, scanned >= scanEvents:
+		case len(page.Events) == limit, bytes >= pageBytes, scanned >= scanEvents:
 			return page, nil
 		case !part.isLevel:
 			continue

@@ -192,8 +192,34 @@ func TestPagesAreBoundedInBytes(t *testing.T) {
 	if n < 2 || n > 5 {
 		t.Errorf("4 MB are %d events of 1 MB", n)
 	}
-	if page := env.read(t, topic.ReadParams{Limit: 1000}); len(page.Events) != 20 {
-		t.Errorf("all are %d events, want 20", len(page.Events))
+	all, pages := 0, 0
+	for after := int64(0); ; pages++ {
+		page := env.read(t, topic.ReadParams{After: after, Limit: 1000})
+		if len(page.Events) == 0 {
+			break
+		}
+		if all, after = all+len(page.Events), page.Next; len(page.Events) > 9 {
+			t.Errorf("a page has %d events of 1 MB", len(page.Events))
+		}
+	}
+	if all != 20 {
+		t.Errorf("%d pages have %d events, want 20", pages, all)
+	}
+}
+
+func TestBytesOfPagesAreCountedBeforeCompression(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	// Each fits into its row once it is compressed.
+	env.exec(t, `select agent.publish('a', jsonb_build_object('text', repeat('x', 120000)), _meta => jsonb_build_object('text', repeat('x', 30000)))
+		from generate_series(1, 100)`)
+	if stored := value[int](t, env, `select max(pg_column_size(event)) from agent.log`); stored > 1900 {
+		t.Fatalf("an event takes %d bytes, which shows nothing", stored)
+	}
+	for name, topics := range map[string][]string{"all": nil, "by topic": {"a"}} {
+		if n := value[int](t, env, `select count(*) from agent.read_log_page(0, 1000, 1500000, $1)`, topics); n < 9 || n > 11 {
+			t.Errorf("%s: 1.5 MB are %d events of 150 KB", name, n)
+		}
 	}
 }
 

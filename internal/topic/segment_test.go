@@ -222,8 +222,8 @@ func TestNewTimelineBeginsANewSegment(t *testing.T) {
 	t.Parallel()
 	env := setupIdle(t)
 	before := env.publish(t, "a")[0]
-	// The server is on a later timeline than the positions that were given out.
-	env.exec(t, `select setval('agent.server_timeline', 0)`)
+	// As a promoted standby finds it.
+	env.exec(t, `select setval('agent.log_server', 0)`)
 	env.exec(t, `select agent.publish('b', '{}')`)
 	page := env.read(t, topic.ReadParams{After: before})
 	if len(page.Events) != 1 || segmentOf(page.Events[0].Position) != segmentOf(before)+3 || page.Gap != nil {
@@ -233,6 +233,20 @@ func TestNewTimelineBeginsANewSegment(t *testing.T) {
 	if n := value[int](t, env, `select count(*) from agent.log_segment where number > $1 and state = 'ahead'`, segmentOf(before)+3); n != 4 {
 		t.Errorf("%d segments are ahead, want 4", n)
 	}
+}
+
+// A reader who comes first has seen positions that a crashed or lost server had given out.
+func TestPositionsFromBeforeARestartAreBelowTheHead(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.publish(t, "a")
+	env.exec(t, `select setval('agent.log_server', 0), setval('agent.log_position_seq', last_value - 1) from agent.log_position_seq`)
+	_, head, err := env.Bounds(t.Context())
+	if err != nil || segmentOf(head) != 4 {
+		t.Errorf("the head is %d in segment %d, %v; want segment 4", head, segmentOf(head), err)
+	}
+	env.exec(t, `set default_transaction_read_only = on`)
+	env.exec(t, `select agent.log_bounds()`)
 }
 
 func TestMissingSegmentIsMadeByThePublisher(t *testing.T) {

@@ -100,12 +100,11 @@ begin
   for _sequence in
     select c.oid
     from pg_class c
-    where c.relkind = 'S' and c.relnamespace = 'agent'::regnamespace and c.oid not in ('agent.server_timeline'::regclass, 'agent.log_position_seq'::regclass)
+    where c.relkind = 'S' and c.relnamespace = 'agent'::regnamespace
+    and c.relname not in ('server_timeline', 'log_position_seq', 'log_server') -- see advance_log
   loop
     perform setval(_sequence, nextval(_sequence) + 1048576);
   end loop;
-  -- The log goes on in a segment that the old primary has not opened, even if it had opened one or two that this server does not know of.
-  perform setval('agent.log_position_seq', (s.last_value >> 32) + 3 << 32) from agent.log_position_seq s;
   perform setval('agent.server_timeline', agent_private.current_timeline()); -- last: from here on, check_timeline lets all pass
 end
 $func$;

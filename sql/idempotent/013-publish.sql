@@ -86,45 +86,54 @@ set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
 set jit to off
 set enable_seqscan to off -- beside an old snapshot the table is full of dead rows
-set enable_hashagg to off -- so that one batch after the other is put together
 as $func$
-declare
-  _batches no scroll cursor for
-    select array_agg(n.publication order by n.ord) as publications
-    from
-    ( select p.publication, row_number() over (order by o.id, p.ord) as ord
-      from agent.outgoing o
-      cross join lateral
-      ( select row(u.topic, u.event, u.key, u.meta, u.idempotency_key, u.at, u.subscription)::agent_private.publication as publication, u.ord
-        from unnest(o.publications) with ordinality as u (topic, event, key, meta, idempotency_key, at, subscription, ord)
-      ) p
-      where o.xact = pg_current_xact_id()
-    ) n
-    group by (n.ord - 1) / 100
-    order by (n.ord - 1) / 100;
-  _batch record;
 begin
   if not exists (select from agent.outgoing o where o.ctid = new.ctid) then
     return null; -- it was taken along
-  elsif not new.is_put_off and current_query() ~* '\mset\s+constraints\M' then
+  elsif not new.is_put_off and current_query() ~* '(^|[^a-z_])set[[:space:]]+constraints([^a-z_]|$)' then
     -- "set constraints ... immediate" asks for it now. It is put off until the end, but once only: the same text may have a commit in it.
     set constraints agent.publish_at_commit deferred;
     insert into agent.outgoing (publications, is_put_off) values (new.publications, true);
     delete from agent.outgoing o where o.ctid = new.ctid;
     return null;
   end if;
-  open _batches;
-  loop
-    fetch _batches into _batch;
-    exit when not found;
-    perform agent_private.append_to_log(_batch.publications);
-  end loop;
-  close _batches;
+  perform agent_private.append_outgoing();
   delete from agent.outgoing o where o.xact = pg_current_xact_id();
-  if current_query() !~* '\mprepare\s+transaction\M' then -- which a transaction that notifies cannot do; readers then find it when they poll
-    perform pg_notify('agent_log', '');
+  if current_query() !~* '(^|[^a-z_])prepare[[:space:]]+transaction([^a-z_]|$)' then
+    perform pg_notify('agent_log', ''); -- which a transaction that is prepared cannot do; readers then find it when they poll
   end if;
   return null;
+end
+$func$;
+
+-- Appends all that the transaction has left in agent.outgoing to the log, in its order, however much that is.
+create or replace function agent_private.append_outgoing()
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+as $func$
+begin
+  perform agent_private.hold_head();
+  with numbered as materialized
+  ( select nextval('agent.log_position_seq') as position, clock_timestamp() as published_at, n.*
+    from
+    ( select p.*
+      from agent.outgoing o
+      cross join lateral unnest(o.publications) with ordinality as p (topic, event, key, meta, idempotency_key, at, subscription, ord)
+      where o.xact = pg_current_xact_id()
+      order by o.id, p.ord
+    ) n
+  )
+  , appended as
+  ( insert into agent.log (position, published_at, topic, event, key, meta, subscription)
+    select n.position, n.published_at, n.topic, n.event, n.key, n.meta, n.subscription
+    from numbered n
+  )
+  update agent.publication_key k
+  set position = n.position, published_at = n.published_at
+  from numbered n
+  where n.idempotency_key is not null and k.topic = n.topic and k.key = n.idempotency_key;
 end
 $func$;
 
@@ -133,6 +142,10 @@ begin
   if not exists (select from pg_trigger t where t.tgrelid = 'agent.outgoing'::regclass and t.tgname = 'publish_at_commit') then
     create constraint trigger publish_at_commit after insert on agent.outgoing
       deferrable initially deferred for each row execute function agent_private.move_outgoing();
+  end if;
+  if exists (select from pg_trigger t where t.tgrelid = 'agent.outgoing'::regclass and t.tgname = 'publish_at_commit' and t.tgenabled <> 'A') then
+    -- What a session publishes with session_replication_role = replica would be lost in agent.outgoing.
+    alter table agent.outgoing enable always trigger publish_at_commit;
   end if;
 end
 $script$;

@@ -16,16 +16,42 @@ declare
   _last int8;
 begin
   lock table only agent.log in row exclusive mode;
-  if agent_private.shows_timeline()
-    and ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 <> (select s.last_value from agent.server_timeline s)
-  then
-    perform agent_private.advance_sequences();
+  if (select s.last_value from agent.log_server s) <> agent_private.server_start() then
+    perform agent_private.advance_log();
   end if;
   _last = (select s.last_value from agent.log_position_seq s);
-  if not exists (select from agent.log_segment g where g.number = _last >> 32) then
+  if to_regclass('agent.log_' || (_last >> 32)) is null then -- agent.log_segment does not show what is newer than a snapshot
     perform agent_private.add_log_segment(_last >> 32);
   end if;
-  perform pg_advisory_xact_lock_shared(agent_private.head_lock() << 53 | _last);
+  while not pg_try_advisory_xact_lock_shared(agent_private.head_lock() << 53 | _last) loop
+    _last = _last - 1; -- a stranger has it for itself; any earlier position will do
+  end loop;
+end
+$func$;
+
+-- When this server was started, in microseconds since 1970.
+create or replace function agent_private.server_start()
+returns int8
+language sql stable parallel safe
+return (extract(epoch from pg_postmaster_start_time()) * 1000000)::int8;
+
+-- Moves the log on to a segment that has never been open, if this server was started, or has recovered from a crash, since the last position
+-- was given out. Positions may have been lost that readers have seen: by a crash those that no commit has written to disk (nothing waits for
+-- the disk where a transaction is rolled back, or commits asynchronously), by a failover or a restored backup any number. Sequences are not
+-- transactional: this takes effect at once, for everybody, even if the caller's transaction fails.
+create or replace function agent_private.advance_log()
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  lock table agent.server_change in exclusive mode;
+  if (select s.last_value from agent.log_server s) <> agent_private.server_start() then -- else another session has done it
+    -- The server before this one may have opened one or two segments that this one does not know of.
+    perform setval('agent.log_position_seq', (s.last_value >> 32) + 3 << 32) from agent.log_position_seq s;
+    perform setval('agent.log_server', agent_private.server_start());
+  end if;
 end
 $func$;
 
@@ -55,6 +81,9 @@ begin
   elsif pg_is_in_recovery() then
     raise exception 'the log can be read on the primary only: a standby does not know who is publishing' using errcode = 'feature_not_supported';
   end if;
+  if (select s.last_value from agent.log_server s) <> agent_private.server_start() and current_setting('transaction_read_only') = 'off' then
+    perform agent_private.advance_log(); -- or positions that were given out before would be above the head
+  end if;
   _last = (select s.last_value from agent.log_position_seq s);
   _held = (select min(h.position) from agent_private.head_holders h);
   return least(_held, _last);
@@ -62,17 +91,24 @@ end
 $func$;
 
 -- The sessions that hold the head, and the positions after which they may insert. Of the advisory locks those count whose session has
--- locked agent.log as well.
+-- locked agent.log as well. While a transaction is prepared its locks pass to a session of their own (without a pid) one after the other, so these
+-- go with any.
 create or replace view agent_private.head_holders as
 with locks as materialized (select * from pg_locks)
+, publishers as materialized
+( select r.virtualtransaction, r.pid
+  from locks r
+  where r.locktype = 'relation' and r.relation = 'agent.log'::regclass and r.mode = 'RowExclusiveLock' and r.granted
+  and r.database = (select d.oid from pg_database d where d.datname = current_database())
+)
 select l.pid, l.virtualtransaction, (l.classid::int8 << 32 | l.objid::int8) & ((1::int8 << 53) - 1) as position
 from locks l
 where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.classid::int8 >> 21 = agent_private.head_lock()
 and l.database = (select d.oid from pg_database d where d.datname = current_database())
-and exists
-( select from locks r
-  where r.locktype = 'relation' and r.relation = 'agent.log'::regclass and r.database = l.database and r.mode = 'RowExclusiveLock' and r.granted
-  and r.virtualtransaction = l.virtualtransaction and r.pid is not distinct from l.pid
+and
+( l.virtualtransaction in (select r.virtualtransaction from publishers r) -- looked up in a hash: strangers may have very many locks
+  or l.pid is null and exists (select from publishers)
+  or exists (select from publishers r where r.pid is null)
 );
 
 -- Who has held the head for longest, if anybody: what is published after that cannot be read before that transaction ends. A prepared
@@ -210,12 +246,15 @@ begin
 end
 $func$;
 
--- About how long the texts of an event and its meta are, in bytes, at little cost: large values may be compressed.
+-- About how long the texts of an event and its meta are, in bytes, at little cost: those of large values are measured, since these may be stored
+-- elsewhere or be compressed, to any size.
 create or replace function agent_private.text_size(_event jsonb, _meta jsonb)
 returns int4
 language sql stable parallel safe
-return case when pg_column_size(_event) > 1900 then octet_length(_event::text) else pg_column_size(_event) end
-  + case when _meta is null then 0 when pg_column_size(_meta) > 1900 then octet_length(_meta::text) else pg_column_size(_meta) end;
+return case when pg_column_size(_event) > 1900 or pg_column_compression(_event) is not null then octet_length(_event::text) else pg_column_size(_event) end
+  + case when _meta is null then 0
+    when pg_column_size(_meta) > 1900 or pg_column_compression(_meta) is not null then octet_length(_meta::text)
+    else pg_column_size(_meta) end;
 
 -- The first position that can still be read or the one that will be given out first, and the position up to which the log is complete.
 create or replace function agent.log_bounds(out first int8, out head int8)
@@ -424,8 +463,8 @@ declare
   _last int8;
 begin
   perform agent_private.lock_upkeep('log');
-  if agent_private.shows_timeline() and agent_private.current_timeline() <> (select s.last_value from agent.server_timeline s) then
-    perform agent_private.advance_sequences();
+  if (select s.last_value from agent.log_server s) <> agent_private.server_start() then
+    perform agent_private.advance_log();
   end if;
   select s.last_value >> 32, s.last_value into _open, _last from agent.log_position_seq s;
   for _n in 0 .. agent_private.segments_ahead() loop
@@ -452,7 +491,7 @@ begin
   select s.* into strict _settings from agent.log_settings s;
   select g.* into strict _segment from agent.log_segment g where g.number = _open;
   if _last > _open << 32 and (clock_timestamp() >= _segment.opened_at + _settings.segment_interval or _last - (_open << 32) >= _settings.segment_size) then
-    lock table agent.server_change in exclusive mode; -- whoever moves the sequence ahead after a failover must not be overtaken
+    lock table agent.server_change in exclusive mode; -- whoever moves the sequence ahead after a restart must not be overtaken
     if (select s.last_value >> 32 from agent.log_position_seq s) = _open then
       perform setval('agent.log_position_seq', (_open + 1) << 32);
     end if;
@@ -462,7 +501,7 @@ begin
 end
 $func$;
 
--- How many segments are made ahead. After a failover the log goes on in the third of these: see advance_sequences.
+-- How many segments are made ahead. After a restart the log goes on in the third of these: see advance_log.
 create or replace function agent_private.segments_ahead()
 returns int8
 language sql immutable parallel safe

@@ -21,6 +21,17 @@ create index log_by_topic on agent.log (topic, position);
 create sequence agent.log_position_seq as int8 minvalue 0 maxvalue 9007199254740991;
 select pg_catalog.setval('agent.log_position_seq', 4294967296);
 
+-- The start of the server that has given out the last position: see agent_private.advance_log(). A crash takes it away from PostgreSQL 15 on,
+-- before which sequences were always logged.
+do $script$
+begin
+  create unlogged sequence agent.log_server as int8 minvalue 0 start 0;
+exception when feature_not_supported then
+  create sequence agent.log_server as int8 minvalue 0 start 0;
+end
+$script$;
+select pg_catalog.setval('agent.log_server', (extract(epoch from pg_catalog.pg_postmaster_start_time()) * 1000000)::int8);
+
 -- agent.log_segment: the partitions of the log. They are made ahead of need, and dropped whole.
 create table agent.log_segment
 ( number int8 not null primary key
@@ -63,7 +74,7 @@ create table agent.outgoing
 , publications agent_private.publication[] not null
 , is_put_off boolean not null default false -- it was to move before the end of its transaction, which was put off
 );
-create index outgoing_by_xact on agent.outgoing (xact);
+create index outgoing_by_xact on agent.outgoing (xact, id);
 
 -- agent.publication_key: the idempotency keys of publications, by topic.
 create table agent.publication_key
