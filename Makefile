@@ -69,13 +69,14 @@ fuzz: ## Fuzz each decoder for FUZZTIME (30s)
 		go test $$package -run '^$$' -fuzz "^$$target$$" -fuzztime $(or $(FUZZTIME),30s); done; done
 
 .PHONY: check
-check: ## Lint, formatting, modules: what CI runs after the tests
+check: ## Lint, formatting, modules, builds for Windows and macOS: what CI runs after the tests
 	@$(TOOL) golangci-lint run
 	@cd bench && go tool -modfile=../tools/go.mod golangci-lint run --config ../.golangci.yml
 	@$(TOOL) golangci-lint fmt --diff
 	@go mod tidy -diff
 	@cd bench && go mod tidy -diff
 	@go mod verify >/dev/null
+	@for target in windows/amd64 darwin/arm64; do CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} go build -o /dev/null ./cmd/queued; done
 	@for script in build/images build/smoke build/postgres/entrypoint build/postgres/healthcheck .ci/run; do bash -n $$script; done
 
 .PHONY: fmt
