@@ -8,6 +8,12 @@ import (
 // Fire fires schedules that are due, as far as there is time, and returns them.
 func Fire(ctx context.Context, s *Service) ([]int64, error) { return s.fire(ctx, nil) }
 
+// FireBehind is a pass of the firing loop when more is due than fires at once.
+func FireBehind(ctx context.Context, s *Service) error {
+	s.isBehind = true
+	return s.fireAll(ctx)
+}
+
 // MaxSteps is the budget of one call.
 const MaxSteps = maxSteps
 

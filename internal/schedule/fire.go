@@ -59,16 +59,16 @@ type firedOccurrence struct {
 	isSkipped bool
 }
 
-// fireAll fires what is due. While that is more than fires at once, what is in time does not wait for what was missed.
+// fireAll fires what is due. While that is more than fires at once, what is in time does not wait for what was missed, nor does the one stop
+// when the other fails.
 func (s *Service) fireAll(ctx context.Context) error {
+	var inTime error
 	if s.isBehind {
-		if _, err := s.fire(ctx, &s.cfg.MisfireGrace); err != nil {
-			return err
-		}
+		_, inTime = s.fire(ctx, &s.cfg.MisfireGrace)
 	}
 	ids, err := s.fire(ctx, nil)
 	s.isBehind = len(ids) == fireBatch
-	return err
+	return errors.Join(inTime, err)
 }
 
 // untilDue returns how long nothing is due as far as is known, PollInterval at most.

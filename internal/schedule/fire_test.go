@@ -99,6 +99,31 @@ func TestOccurrenceThatIsLateWithinTheGraceFiresByEveryPolicy(t *testing.T) {
 	}
 }
 
+func TestWhatWasMissedFiresThoughWhatIsInTimeFails(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	s := env.create(t, hourly("UTC"))
+	env.backBy(t, s.ID, 2*time.Hour)
+	env.exec(t, `alter function agent.lock_due_schedules rename to lock_all_due_schedules`)
+	env.exec(t, `
+		create function agent.lock_due_schedules(_limit int4, _grace interval)
+		returns table (schedule agent.schedule, now timestamptz, is_plain boolean, fault text)
+		language plpgsql as $$
+		begin
+			if _grace is not null then
+				raise 'in time';
+			end if;
+			return query select * from agent.lock_all_due_schedules(_limit);
+		end $$`)
+	env.exec(t, `grant execute on function agent.lock_due_schedules to public`)
+	if err := schedule.FireBehind(t.Context(), env.Service); err == nil || !strings.Contains(err.Error(), "in time") {
+		t.Errorf("the error is %v", err)
+	}
+	if n := len(env.past(t, s.ID)); n == 0 {
+		t.Error("what was missed has not fired")
+	}
+}
+
 func TestLongOutageIsCaughtUpWithInSteps(t *testing.T) {
 	t.Parallel()
 	for misfire, want := range map[schedule.Misfire]int{schedule.MisfireOnce: 1, schedule.MisfireAll: 2881} {
