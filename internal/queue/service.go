@@ -146,7 +146,6 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 // returns nil once ctx has ended.
 func (s *Service) Run(ctx context.Context) error {
 	s.watermarks.Enable(true)
-	defer s.watermarks.Enable(false)
 	loops := []pg.Loop{
 		{Doing: "notifying other processes", Pass: s.notifier.notify, Pause: time.Hour, Wakes: s.notifier.added.Received},
 		{Doing: "looking at the server", Pass: s.checkServer, Pause: serverInterval, Retry: time.Second, Wakes: s.db.Resets},
@@ -159,6 +158,7 @@ func (s *Service) Run(ctx context.Context) error {
 		loops = append(loops, pg.Loop{Doing: "sweep", Pass: s.sweepAll, Pause: s.cfg.SweepInterval, Late: true})
 	}
 	pg.RunLoops(ctx, s.cfg.Logger, s.listener, loops...)
+	s.watermarks.Enable(false) // at once, as nothing scans below them any more
 	s.endReports(ctx)
 	return nil
 }

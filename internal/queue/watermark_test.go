@@ -1,12 +1,15 @@
 package queue_test
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
@@ -204,5 +207,49 @@ func TestNewLaneIsClaimed(t *testing.T) {
 				checkIDs(t, b.claim(t, queue.ClaimParams{Limit: 3}, 3), []int64{ids[1], ids[0], ids[2]})
 			})
 		}
+	}
+}
+
+// writerFunc is an io.Writer.
+type writerFunc func([]byte)
+
+func (f writerFunc) Write(p []byte) (int, error) { f(p); return len(p), nil }
+
+func TestThereAreNoWatermarksOnceNothingScansBelowThem(t *testing.T) {
+	t.Parallel()
+	var b env
+	left := make(chan bool, 1) // whether there are watermarks as Run takes leave of the other processes
+	b = setup(t, func(c *queue.Config) {
+		neverPolls(c)
+		c.WatermarkInterval, c.WatermarkScanTime = 50*time.Millisecond, always
+		c.Logger = zerolog.New(writerFunc(func(line []byte) {
+			if bytes.Contains(line, []byte("could not remove this process")) {
+				mark, _ := queue.Watermark(b.Service, queue.Default)
+				left <- !mark.IsZero()
+			}
+		}))
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx) }()
+	raiseWatermark(t, b, now(t, b.sql))
+	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `lock table agent.process_metric`); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case hasMarks := <-left:
+		if hasMarks {
+			t.Error("there are watermarks although the scans have ended")
+		}
+	default:
+		t.Error("the last statement of the service did not fail")
 	}
 }
