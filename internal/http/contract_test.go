@@ -28,7 +28,7 @@ import (
 
 // spec is api/openapi.yaml, validated against OpenAPI 3.1, including its examples.
 var spec = sync.OnceValues(func() (*openapi3.T, error) {
-	for _, media := range []string{"text/html", "text/css", "text/javascript", "image/png"} {
+	for _, media := range []string{"text/html", "text/css", "text/javascript", "image/png", "text/event-stream", "application/x-ndjson"} {
 		openapi3filter.RegisterBodyDecoder(media, openapi3filter.FileBodyDecoder)
 	}
 	doc, err := openapi3.NewLoader().LoadFromData(api.OpenAPI)
@@ -289,6 +289,7 @@ var requests = map[string][]bind.Field{
 	"listTopics":     fieldsOf[paging](),
 	"match":          fieldsOf[matchRequest](),
 	"readLog":        fieldsOf[readLogRequest](),
+	"stream":         fieldsOf[streamRequest](),
 	"getPublished":   fieldsOf[positionRequest](),
 	"getLogSettings": fieldsOf[noRequest](),
 	"putLogSettings": fieldsOf[putLogSettingsRequest](),

@@ -77,6 +77,7 @@ func TestEveryDocumentedResponseIsReturned(t *testing.T) {
 	provokeSchedules(open)
 	provokeJobs(open)
 	provokeTopics(open)
+	provokeStreams(open)
 	for _, r := range routes {
 		if got := open.try(r.method, r.path+"?nonsense=1", r.body).wantProblem(problem.UnknownParameter); len(got.Errors) != 1 {
 			t.Errorf("%s: got %+v", r.id, got)

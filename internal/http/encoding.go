@@ -172,13 +172,16 @@ func (o *object) time(name string, t *time.Time) {
 	}
 }
 
-// value appends a JSON value without the blanks between its tokens. They are the only blanks outside of strings, and the value is
-// valid: it comes from the database.
+// value appends a JSON value.
 func (o *object) value(name string, value []byte) {
-	if value == nil {
-		return
+	if value != nil {
+		*o = appendValue(o.name(name), value)
 	}
-	b := o.name(name)
+}
+
+// appendValue appends a JSON value without the blanks between its tokens. They are the only blanks outside of strings, and the value is
+// valid: it comes from the database.
+func appendValue(b, value []byte) []byte {
 	inString := false
 	start := 0
 	for i := 0; i < len(value); i++ {
@@ -192,8 +195,7 @@ func (o *object) value(name string, value []byte) {
 			start = i + 1
 		}
 	}
-	b = append(b, value[start:]...)
-	*o = b
+	return append(b, value[start:]...)
 }
 
 // appendText appends text, which is valid UTF-8, as a JSON string.

@@ -15,12 +15,12 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-type streamRequest struct {
+type linesRequest struct {
 	Topics []string `query:"topic" validate:"required,max=3"`
 }
 
-// stream answers with a line for each topic, each sent at once, and fails at the topic "error".
-func stream(w http.ResponseWriter, _ *http.Request, req streamRequest) error {
+// writeLines answers with a line for each topic, each sent at once, and fails at the topic "error".
+func writeLines(w http.ResponseWriter, _ *http.Request, req linesRequest) error {
 	for _, topic := range req.Topics {
 		if topic == "error" {
 			return problem.New(problem.EventNotFound, "No such topic.")
@@ -38,7 +38,7 @@ func stream(w http.ResponseWriter, _ *http.Request, req streamRequest) error {
 func TestHandlersCanStreamTheirAnswer(t *testing.T) {
 	t.Parallel()
 	s := New(Config{})
-	srv := httptest.NewServer(s.observe(s.routes(), handler(testLimits, stream)))
+	srv := httptest.NewServer(s.observe(s.routes(), handler(testLimits, writeLines)))
 	t.Cleanup(srv.Close)
 	for query, want := range map[string]struct {
 		status int

@@ -45,6 +45,9 @@ type settings struct {
 	queue func(*queue.Config)
 	plans func(*schedule.Config)
 	seen  map[string]bool // records the responses seen, if not nil
+
+	db     *pgtest.DB // nil: a new one
+	server func(*Server, *http.Server)
 }
 
 // busyTimeout bounds calls of tests: on a busy machine they take longer than users would wait.
@@ -59,7 +62,10 @@ func setup(t *testing.T) *environment {
 // setupWith starts a server with these settings.
 func setupWith(t *testing.T, set settings) *environment {
 	t.Helper()
-	h := &environment{db: pgtest.New(t), log: new(logBuffer)}
+	h := &environment{db: set.db, log: new(logBuffer)}
+	if h.db == nil {
+		h.db = pgtest.New(t)
+	}
 	db, err := pg.Open(t.Context(), pg.Config{URL: h.db.ServiceURL})
 	if err != nil {
 		t.Fatal(err)
@@ -97,6 +103,9 @@ func setupWith(t *testing.T, set settings) *environment {
 	h.srv = New(cfg)
 	listener := httptest.NewUnstartedServer(nil)
 	listener.Config = h.srv.HTTPServer()
+	if set.server != nil {
+		set.server(h.srv, listener.Config)
+	}
 	listener.Start()
 	transport := new(http.Transport)
 	t.Cleanup(func() {

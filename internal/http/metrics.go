@@ -22,6 +22,8 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 
+	streamed, gaps, blocked prometheus.Counter // of streams
+
 	mu    sync.RWMutex
 	known map[requestLabels]requestSeries // looking it up costs a third of what the vectors' own look-ups do
 }
@@ -46,7 +48,7 @@ func newMetrics(cfg Config, build versionResponse) *metrics {
 	})
 	info.Set(1)
 	cfg.Registry.MustRegister(
-		m.requests, m.duration, info, &collector{cfg.Service, cfg.Schedules, cfg.Topics},
+		m.requests, m.duration, m.streamed, m.gaps, m.blocked, info, &collector{cfg.Service, cfg.Schedules, cfg.Topics},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
@@ -65,6 +67,15 @@ func newRequestMetrics() *metrics {
 			// From a single insert (about a millisecond) to the longest wait (a minute).
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 65},
 		}, []string{"route", "method"}),
+		streamed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "queued_stream_events_total", Help: "Events sent over streams by this process, once for each stream.",
+		}),
+		gaps: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "queued_stream_gaps_total", Help: "Gaps that streams of this process were told of.",
+		}),
+		blocked: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "queued_streams_blocked_total", Help: "Streams that this process closed because their client had not read for too long.",
+		}),
 		known: make(map[requestLabels]requestSeries),
 	}
 }
@@ -156,6 +167,10 @@ var (
 	logFirst     = gauge("queued_log_first_position", "The first position of the log that can be read.")
 	logHeld      = gauge("queued_log_held_seconds", "How long the oldest transaction that keeps readers from going on has been open; 0 when there is none.")
 
+	streamsOpen   = gauge("queued_streams_open", "Streams that this process serves.")
+	streamsBehind = gauge("queued_streams_behind", "Streams that read from the database, or wait for that, because the newest events in memory do not reach back so far.")
+	streamsTail   = gauge("queued_stream_tail_bytes", "Memory that the newest events of the log take in this process, about; all streams share them.")
+
 	serverUnsafe = gauge("queued_database_unsafe_setting",
 		"1 when the database server has this setting so that committed data can be lost, else 0.", "setting")
 	serverListening = gauge("queued_database_listening",
@@ -198,6 +213,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	send(schedulesSkipped, float64(fired.Skipped))
 	send(schedulesFaulty, float64(fired.Faulty))
 	c.collectLog(send)
+	streams := c.topics.StreamStats()
+	send(streamsOpen, float64(streams.Open))
+	send(streamsBehind, float64(streams.Behind))
+	send(streamsTail, float64(streams.TailBytes))
 	c.collectQueues(send)
 }
 

@@ -154,6 +154,7 @@ func TestAccessLogOmitsSuccessfulFrequentCalls(t *testing.T) {
 func TestEveryCallExceptHealthChecksRequiresTheKey(t *testing.T) {
 	t.Parallel()
 	h := setupWith(t, settings{http: func(cfg *Config) { cfg.APIKey = "s3cret" }})
+	h.topics.Drain() // so that streams end
 	basic := func(password string) string {
 		return "Basic " + base64.StdEncoding.EncodeToString([]byte("me:"+password))
 	}

@@ -71,6 +71,7 @@ func (s *Server) routes() *chi.Mux {
 	r.Get("/log/settings", endpoint(s, lim, s.getLogSettings))
 	r.Put("/log/settings", endpoint(s, lim, s.putLogSettings))
 	r.Get("/log/{position}", endpoint(s, lim, s.getPublished))
+	r.Get("/stream", handler(lim, s.stream))
 
 	r.Get("/livez", withoutParameters(s.livez))
 	r.Get("/readyz", endpoint(s, lim, s.readyz))

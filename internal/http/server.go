@@ -4,7 +4,9 @@ package http
 
 import (
 	"cmp"
+	"context"
 	stdlog "log"
+	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -70,6 +72,8 @@ type Server struct {
 	version   versionResponse
 	draining  atomic.Bool
 	handler   http.Handler
+
+	heartbeat, blockedLimit time.Duration // of streams
 }
 
 // New returns a Server and registers its metrics on cfg.Registry, those of the Go runtime and
@@ -77,6 +81,7 @@ type Server struct {
 func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
 	s := &Server{cfg: cfg, svc: cfg.Service, schedules: cfg.Schedules, topics: cfg.Topics, log: cfg.Logger, version: versionOf(cfg.Version)}
+	s.heartbeat, s.blockedLimit = heartbeat, blockedLimit
 	s.metrics = newMetrics(cfg, s.version)
 	routes := s.routes()
 	s.handler = s.observe(routes, s.checkHost(s.authenticate(checkOrigin(routes))))
@@ -91,7 +96,7 @@ func (s *Server) Handler() http.Handler { return s.handler }
 func (s *Server) Drain() { s.draining.Store(true) }
 
 // HTTPServer returns a server of Handler with every timeout set: none is shorter than what the
-// longest call may take, and none is absent.
+// longest call may take, and none is absent. Streams, which have no longest time, set the time of each write.
 func (s *Server) HTTPServer() *http.Server {
 	const (
 		bodyTime  = time.Minute      // the largest body over a slow line
@@ -105,6 +110,9 @@ func (s *Server) HTTPServer() *http.Server {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          stdlog.New(s.log, "", 0),
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, conn)
+		},
 	}
 }
 
@@ -123,6 +131,11 @@ func Starting(cfg Config) *Server {
 	r.MethodNotAllowed(refuse)
 	r.Get("/livez", withoutParameters(s.livez))
 	r.Get("/readyz", refuse)
+	r.Get("/stream", func(w http.ResponseWriter, r *http.Request) {
+		if !isComingBack(r) || sendBack(w) != nil {
+			refuse(w, r)
+		}
+	})
 	s.handler = s.observe(r, s.checkHost(r))
 	return s
 }

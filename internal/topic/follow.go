@@ -18,12 +18,13 @@ const (
 // than the log, or begins earlier, it reads from the database until it is level; a few streams do so at a time. It is for one goroutine.
 type Stream struct {
 	follower
-	first *part // what Follow has read
+	first   *part // what Follow has read
+	reached int64 // what Next has returned ends there
 }
 
 // Follow returns a Stream. Close it. It fails with an *InvalidError for a position that was never given out, and with ErrUnavailable.
 func (s *Service) Follow(ctx context.Context, p FollowParams) (*Stream, error) {
-	st := &Stream{follower: follower{svc: s, position: p.After, topics: p.Topics, filter: p.Filter}}
+	st := &Stream{follower: follower{svc: s, position: p.After, topics: p.Topics, filter: p.Filter}, reached: p.After}
 	st.join()
 	s.streams.Add(1)
 	first, err := st.step(ctx, MaxWait)
@@ -39,6 +40,11 @@ func (s *Service) Follow(ctx context.Context, p FollowParams) (*Stream, error) {
 func (st *Stream) Close() {
 	st.svc.streams.Add(-1)
 	st.close()
+}
+
+// Position returns up to where the stream has come: what matches up to there was returned by Next, or is none.
+func (st *Stream) Position() int64 {
+	return st.reached
 }
 
 // Next returns what comes next, in order. When nothing does within wait, the batch has only the position up to which there is nothing. It fails with
@@ -62,6 +68,7 @@ func (st *Stream) Next(ctx context.Context, wait time.Duration) (Batch, error) {
 			}
 		}
 		if len(p.entries) > 0 || p.gap != nil || isOver {
+			st.reached = st.position
 			return Batch{Entries: p.entries, Next: st.position, Gap: p.gap}, nil
 		}
 		if p.isLevel {

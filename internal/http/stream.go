@@ -1,0 +1,213 @@
+package http
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/topic"
+)
+
+const (
+	// heartbeat is how long a stream is silent at most. Proxies are known to close connections that are silent for a minute.
+	heartbeat = 15 * time.Second
+	// blockedLimit is how long a client may take to make room for more of its stream.
+	blockedLimit = 30 * time.Second
+	// streamChunk is how much of a stream is written at once, unless one event is larger. With a batch of topic.Stream, which waits for that, and the
+	// buffer of the socket, which Linux makes twice as large as asked for, a connection has 256 KiB in memory at most.
+	streamChunk  = 16 << 10
+	socketBuffer = 64 << 10
+)
+
+type streamRequest struct {
+	logQuery
+	Data        string `query:"data" validate:"oneof=event"`
+	LastEventID *int64 `header:"Last-Event-ID" validate:"min=0,max=9007199254740991"`
+}
+
+// stream answers with what is published, until the client goes, the server drains, or a fault ends it.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, req streamRequest) error {
+	format, err := streamFormatFor(r.Header, req.Data != "")
+	if err != nil {
+		return err
+	}
+	st, err := s.follow(r, &req)
+	if err != nil {
+		if isComingBack(r) && problem.Of(err).Type.Status == http.StatusServiceUnavailable {
+			logOf(r).err = err
+			return sendBack(w)
+		}
+		return err
+	}
+	defer st.Close()
+	out := newStreamWriter(w, r, format, s.blockedLimit)
+	defer func() {
+		s.metrics.streamed.Add(float64(out.events))
+		logOf(r).add("events", out.events)
+	}()
+	if r.Method == http.MethodHead {
+		out.begin()
+		return nil
+	}
+	return s.copyStream(r, st, out)
+}
+
+// follow opens the stream that req asks for.
+func (s *Server) follow(r *http.Request, req *streamRequest) (*topic.Stream, error) {
+	filter, names, err := req.filter()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), s.cfg.RequestTimeout)
+	defer cancel()
+	var after int64
+	if req.LastEventID != nil {
+		after = *req.LastEventID
+	} else if after, err = s.position(ctx, req.After, req.At, "latest"); err != nil {
+		return nil, err
+	}
+	st, err := s.topics.Follow(ctx, topic.FollowParams{After: after, Filter: filter, Topics: names})
+	if invalid, ok := errors.AsType[*topic.InvalidError](err); ok && req.LastEventID != nil {
+		return nil, problem.InField(problem.InvalidParameter, "Last-Event-ID", invalid.Detail)
+	}
+	return st, inQuery(err)
+}
+
+// copyStream writes what st gets until it ends. A client that resumes at the latest position it was told misses nothing.
+func (s *Server) copyStream(r *http.Request, st *topic.Stream, out *streamWriter) error {
+	out.begin()
+	err := out.write(func(b []byte) []byte { return out.format.position(b, st.Position(), retryAfter()) })
+	for err == nil {
+		var batch topic.Batch
+		batch, err = st.Next(r.Context(), s.heartbeat)
+		switch {
+		case errors.Is(err, topic.ErrDraining):
+			return out.end("draining")
+		case r.Context().Err() != nil:
+			return nil // the client has gone
+		case err != nil:
+			logOf(r).err = err
+			return out.end("failed")
+		}
+		err = out.batch(batch)
+		if batch.Gap != nil && err == nil {
+			s.metrics.gaps.Inc()
+		}
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		s.metrics.blocked.Inc()
+		logOf(r).add("ended", "blocked")
+	}
+	panic(http.ErrAbortHandler) // the answer must not look whole, and there is no more to be written
+}
+
+// A streamWriter writes a stream to a client.
+type streamWriter struct {
+	w       http.ResponseWriter
+	r       *http.Request
+	format  streamFormat
+	control *http.ResponseController
+	limit   time.Duration // of one write
+	events  int
+}
+
+func newStreamWriter(w http.ResponseWriter, r *http.Request, format streamFormat, limit time.Duration) *streamWriter {
+	if conn, ok := r.Context().Value(connKey{}).(*net.TCPConn); ok {
+		_ = conn.SetWriteBuffer(socketBuffer) // without it the stream takes more memory, and that is all
+	}
+	return &streamWriter{w: w, r: r, format: format, control: http.NewResponseController(w), limit: limit}
+}
+
+// begin writes the header.
+func (o *streamWriter) begin() {
+	h := o.w.Header()
+	h.Set("Content-Type", o.format.mediaType())
+	h["Cache-Control"] = noStore
+	h.Set("X-Accel-Buffering", "no") // nginx would gather the stream otherwise
+	o.w.WriteHeader(http.StatusOK)
+}
+
+// batch writes a batch, or how far the stream has come when there is nothing in it.
+func (o *streamWriter) batch(batch topic.Batch) error {
+	if batch.Gap != nil {
+		if err := o.write(func(b []byte) []byte { return o.format.gap(b, *batch.Gap) }); err != nil {
+			return err
+		}
+	}
+	for rest := batch.Entries; len(rest) > 0; {
+		n := 0
+		err := o.write(func(b []byte) []byte {
+			for ; n < len(rest) && len(b) < streamChunk; n++ {
+				b = o.format.event(b, rest[n])
+			}
+			return b
+		})
+		if err != nil {
+			return err
+		}
+		o.events += n
+		rest = rest[n:]
+	}
+	if batch.Gap == nil && len(batch.Entries) == 0 {
+		return o.write(func(b []byte) []byte { return o.format.position(b, batch.Next, 0) })
+	}
+	return nil
+}
+
+// end ends the stream so that the client comes back.
+func (o *streamWriter) end(cause string) error {
+	logOf(o.r).add("ended", cause)
+	_ = o.write(func(b []byte) []byte { return o.format.end(b, retryAfter()) }) // who does not get it comes back after the time it knows
+	return nil
+}
+
+// streamChunks are buffers for what is written at once. A stream has one only while it writes.
+var streamChunks = sync.Pool{New: func() any { return new([]byte) }}
+
+// write writes what fill appends, and sends it to the client.
+func (o *streamWriter) write(fill func([]byte) []byte) error {
+	buffer := streamChunks.Get().(*[]byte)
+	b := fill((*buffer)[:0])
+	defer func() {
+		if cap(b) <= maxPooled {
+			*buffer = b
+			streamChunks.Put(buffer)
+		}
+	}()
+	if err := o.control.SetWriteDeadline(time.Now().Add(o.limit)); err != nil {
+		return err
+	}
+	if _, err := o.w.Write(b); err != nil {
+		return err
+	}
+	return o.control.Flush()
+}
+
+// retryAfter is when a client is to come back. It is jittered, so that those of a server that stops do not come all at once.
+func retryAfter() time.Duration {
+	return time.Second + rand.N(3*time.Second) //nolint:gosec // jitter, no secret
+}
+
+// isComingBack reports whether a browser resumes a stream of Server-Sent Events. It would give up for good on any answer but 200.
+func isComingBack(r *http.Request) bool {
+	format, err := streamFormatFor(r.Header, false)
+	return err == nil && format == eventStream{} && r.Header.Get("Last-Event-ID") != ""
+}
+
+// sendBack answers a browser that resumes a stream at a time when there is none to be had, so that it tries again.
+func sendBack(w http.ResponseWriter) error {
+	h := w.Header()
+	h.Set("Content-Type", eventStream{}.mediaType())
+	h["Cache-Control"] = noStore
+	_, err := w.Write(eventStream{}.end(nil, retryAfter()))
+	return err
+}
+
+// connKey is the key of the connection in the context of its requests.
+type connKey struct{}
