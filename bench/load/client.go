@@ -80,12 +80,13 @@ func (c *Client) fail(ctx context.Context, step Step, what string) {
 type InsertRequest struct {
 	bytes  []byte
 	events int
+	ids    []byte // the name of the id, or of the ids of a batch, in the response
 	batch  bool
 }
 
 // InsertRequest prepares an insert of one event.
 func (t *Target) InsertRequest(queue string, payload []byte) InsertRequest {
-	return InsertRequest{bytes: t.appendRequest(nil, "POST", "/events?queue="+queue, payload), events: 1}
+	return InsertRequest{bytes: t.appendRequest(nil, "POST", "/events?queue="+queue, payload), events: 1, ids: nameID}
 }
 
 // InsertBatchRequest prepares an insert of n events in one request.
@@ -97,7 +98,7 @@ func (t *Target) InsertBatchRequest(queue string, payload []byte, n int) InsertR
 		}
 		body = fmt.Appendf(body, `{"event":%s,"queue":%q}`, payload, queue)
 	}
-	return InsertRequest{bytes: t.appendRequest(nil, "POST", "/events/batch", append(body, "]}"...)), events: n, batch: true}
+	return InsertRequest{bytes: t.appendRequest(nil, "POST", "/events/batch", append(body, "]}"...)), events: n, ids: nameIDs, batch: true}
 }
 
 // Insert inserts events and returns their ids, which are valid until the next insert. Its latency counts from the planned time
@@ -114,10 +115,10 @@ func (c *Client) Insert(ctx context.Context, request InsertRequest, planned time
 	took := time.Since(planned)
 	var err error
 	if request.batch {
-		c.ids, err = parseInserts(c.ids[:0], body)
+		c.ids, err = parseInserts(c.ids[:0], body, request.ids)
 	} else {
 		var id int64
-		id, err = parseInsert(body)
+		id, err = parseInsert(body, request.ids)
 		c.ids = append(c.ids[:0], id)
 	}
 	if err == nil && len(c.ids) != request.events {

@@ -92,10 +92,10 @@ func TestBalanceReportsThatItCouldNotAsk(t *testing.T) {
 
 func TestResponsesAreParsed(t *testing.T) {
 	t.Parallel()
-	if id, err := parseInsert([]byte(`{"queue":"q", "id": 12 ,"vt":"x"}`)); id != 12 || err != nil {
+	if id, err := parseInsert([]byte(`{"queue":"q", "id": 12 ,"vt":"x"}`), nameID); id != 12 || err != nil {
 		t.Error(id, err)
 	}
-	if ids, err := parseInserts(nil, []byte(`{"ids":[1, 22,333]}`)); err != nil || !cmp.Equal(ids, []int64{1, 22, 333}) {
+	if ids, err := parseInserts(nil, []byte(`{"ids":[1, 22,333]}`), nameIDs); err != nil || !cmp.Equal(ids, []int64{1, 22, 333}) {
 		t.Error(ids, err)
 	}
 	leases, err := parseClaim(nil, []byte(`{"events":[{"id":1,"event":{"d":"x"},"receipt":"1-a"},{"id":2,"requeued_from":9,"receipt":"1-b"}]}`))
@@ -121,11 +121,11 @@ func TestResponsesAreParsed(t *testing.T) {
 func TestOtherResponsesAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{``, `{}`, `{"id":"x"}`, strings.Repeat("x", 1000)} {
-		if _, err := parseInsert([]byte(body)); err == nil || len(err.Error()) > 300 {
+		if _, err := parseInsert([]byte(body), nameID); err == nil || len(err.Error()) > 300 {
 			t.Errorf("%.20s: %v", body, err)
 		}
 	}
-	if _, err := parseInserts(nil, []byte(`{"ids":1}`)); err == nil {
+	if _, err := parseInserts(nil, []byte(`{"ids":1}`), nameIDs); err == nil {
 		t.Error("a number passed for a list")
 	}
 	if _, err := parseClaim(nil, []byte(`{"events":[{"id":1}]}`)); err == nil {

@@ -8,12 +8,17 @@ import (
 // The responses are searched for the few values that are needed. That is safe because the payloads are
 // this module's own: none of these names occurs in them.
 var (
-	nameID      = []byte(`"id":`)
-	nameIDs     = []byte(`"ids":`)
-	nameStatus  = []byte(`"status":`)
-	nameReceipt = []byte(`"receipt":`)
-	nameCode    = []byte(`"code":`)
-	nameVersion = []byte(`"version":`)
+	nameID        = []byte(`"id":`)
+	nameIDs       = []byte(`"ids":`)
+	nameStatus    = []byte(`"status":`)
+	nameReceipt   = []byte(`"receipt":`)
+	nameCode      = []byte(`"code":`)
+	nameVersion   = []byte(`"version":`)
+	namePosition  = []byte(`"position":`)
+	namePositions = []byte(`"positions":`)
+	nameNext      = []byte(`"next":`)
+	nameHead      = []byte(`"head":`)
+	nameGap       = []byte(`"gap":`)
 )
 
 // Lease is a claimed event.
@@ -61,18 +66,18 @@ func Version(body []byte) (string, error) {
 	return string(version), nil
 }
 
-// parseInsert reads the response to one insert.
-func parseInsert(body []byte) (id int64, err error) {
-	id, _, ok := number(after(body, nameID))
+// parseInsert reads the response to one insert, where the id has this name.
+func parseInsert(body, name []byte) (id int64, err error) {
+	id, _, ok := number(after(body, name))
 	if !ok {
 		return 0, unexpected(body)
 	}
 	return id, nil
 }
 
-// parseInserts appends the ids of the response to a batch of inserts.
-func parseInserts(ids []int64, body []byte) ([]int64, error) {
-	list := after(body, nameIDs)
+// parseInserts appends the ids of the response to a batch of inserts, where they have this name.
+func parseInserts(ids []int64, body, name []byte) ([]int64, error) {
+	list := after(body, name)
 	if len(list) == 0 || list[0] != '[' {
 		return ids, unexpected(body)
 	}

@@ -60,6 +60,14 @@ var Bars = []Bar{
 
 	{part: "soak", name: "soak: rate of the last tenth ÷ of the first", value: `soak: last tenth over first tenth`, least: 0.97},
 
+	{part: "publish", name: "publish: single ÷ single inserts", value: `publish: single over posts`, least: 1},
+	{part: "publish", name: "publish: batch ÷ batches of inserts", value: `publish: batch over posts`, least: 0.9},
+
+	{part: "catchup", name: "catchup: events/s over HTTP", value: `catchup \(HTTP\)`, least: 100_000},
+
+	{part: "match", name: "match: events/s with 10,000 filters", value: `match \(10000 filters\)`, least: 200_000},
+	{part: "match", name: "match: rate with 100,000 filters ÷ with 10,000", value: `match \(100000 filters\)`, of: []string{"match (10000 filters)"}, least: 0.5},
+
 	{part: "memory", name: "memory: MiB at full load, $1", value: `memory \((\d+ connections)\) server_rss_max_mib`, most: 64},
 }
 
@@ -72,6 +80,13 @@ func PeerBars(peer string) []Bar {
 		{part: peer + ".one", name: "single, 64 connections ÷ " + peer, value: `single\.64`, of: one},
 		{part: peer + ".one", name: "single, 256 connections ÷ " + peer, value: `single\.256`, of: one},
 		{part: peer + ".batch", name: "batch ÷ " + peer, value: `batch`, of: batches},
+		{part: peer + ".publish", name: "publish, single ÷ " + peer, value: `publish \(POST /topics/{topic}\)`, of: []string{peer + ".publish"}},
+		{part: peer + ".publish", name: "publish floor, single ÷ " + peer, value: `floor\.publish`, of: []string{peer + ".publish"}},
+		{part: peer + ".publish_batch", name: "publish, batch ÷ " + peer, value: `publish \(POST /publish\)`, of: []string{peer + ".publish_batch"}},
+		{part: peer + ".publish_batch", name: "publish floor, batch ÷ " + peer, value: `floor\.publish_batch`, of: []string{peer + ".publish_batch"}},
+		{part: peer + ".read", name: "catchup over HTTP ÷ " + peer, value: `catchup \(HTTP\)`, of: []string{peer + ".read"}},
+		{part: peer + ".read", name: "read floor ÷ " + peer, value: `floor\.read`, of: []string{peer + ".read"}},
+		{part: peer + ".match", name: "match with 10,000 filters ÷ " + peer, value: `match \(10000 filters\)`, of: []string{peer + ".match"}},
 	}
 }
 

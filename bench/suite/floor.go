@@ -6,6 +6,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,7 +20,7 @@ import (
 	"github.com/queued/queued/bench/workloads"
 )
 
-//go:embed floor peers
+//go:embed floor xmin peers
 var scripts embed.FS
 
 // scripted is a queue in SQL that pgbench drives: queued's own functions without queued, which are the floor under it, or a
@@ -47,6 +48,11 @@ var loads = []load{
 	{"random", "single events in SQL, claimed at random", "random.sql", 8, 1},
 	{"batch", "batches of 100 events in SQL", "batch.sql", 4, 100},
 	{"batch2", "batches of 100 events in SQL, with 2 clients", "batch.sql", 2, 100},
+	{"publish", "single publications in SQL", "publish.sql", 8, 1},
+	{"publish_user", "single publications in SQL by the function for users", "publish_user.sql", 8, 1},
+	{"publish_batch", "publications in SQL by the hundred", "publish_batch.sql", 4, 100},
+	{"read", "a log read in SQL by pages of 1,000", "read.sql", 1, 1000},
+	{"match", "publications in SQL by the thousand, and which of 10,000 subscriptions want each", "match.sql", 1, 1000},
 }
 
 func (s *scripted) parts() []part {
@@ -76,12 +82,16 @@ func (s *scripted) run(ctx context.Context, m *measuring, l load, script []byte)
 	if err := s.prepare(ctx, m.postgres, name); err != nil {
 		return err
 	}
-	seed, err := scripts.ReadFile(s.dir + "/seed.sql")
-	if err != nil {
-		return err
-	}
-	if err := m.postgres.Exec(ctx, name, string(seed)); err != nil {
-		return fmt.Errorf("seed.sql: %w", err)
+	for _, seed := range []string{"seed.sql", strings.TrimSuffix(l.script, ".sql") + ".seed.sql"} {
+		statements, err := scripts.ReadFile(s.dir + "/" + seed)
+		if errors.Is(err, fs.ErrNotExist) && seed != "seed.sql" {
+			continue // most need no more
+		} else if err != nil {
+			return err
+		}
+		if err := m.postgres.Exec(ctx, name, string(statements)); err != nil {
+			return fmt.Errorf("%s: %w", seed, err)
+		}
 	}
 	dir, err := os.MkdirTemp("", "queued-bench-")
 	if err != nil {
@@ -114,6 +124,11 @@ func floor(pgbench, program string) *scripted {
 	}}
 }
 
+// xmin is a log whose readers stay behind the oldest transaction of the server. Its seed makes all of it.
+func xmin(pgbench string) *scripted {
+	return &scripted{name: "xmin", dir: "xmin", pgbench: pgbench, prepare: func(context.Context, *workloads.Postgres, string) error { return nil }}
+}
+
 // peer is a queue whose SQL is in the file path.
 func peer(pgbench, name, path string) (*scripted, error) {
 	s := &scripted{name: name, dir: "peers/" + name, pgbench: pgbench}
@@ -136,6 +151,7 @@ func peer(pgbench, name, path string) (*scripted, error) {
 func pgbenchArgs(script string, clients int, duration time.Duration) []string {
 	return []string{
 		"--no-vacuum", "--protocol", "prepared", "--file", script,
+		"--define", "after=0", // from where scripts that read a log go on
 		"--client", strconv.Itoa(clients), "--jobs", strconv.Itoa(min(clients, runtime.NumCPU())),
 		"--time", strconv.Itoa(max(1, int(duration.Seconds()))),
 	}

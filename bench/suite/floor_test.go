@@ -49,3 +49,15 @@ func TestPgbenchIsNotAskedForLessThanASecond(t *testing.T) {
 		t.Errorf("got %q", args)
 	}
 }
+
+func TestRatesAreReadFromTheBenchmarkOfMatching(t *testing.T) {
+	t.Parallel()
+	const output = `goos: linux
+BenchmarkMatch/equality/1-2         	 2508212	       474.4 ns/op	   2131177 events/s	         1.000 matches/op	       0 B/op
+BenchmarkMatch/equality/100000      	 1000000	      1149 ns/op	    8.6e+05 events/s	         1.000 matches/op	       0 B/op
+BenchmarkMatch/prefix/1-2           	 2508212	       474.4 ns/op	   2131177 events/s
+`
+	if got, want := parseMatch([]byte(output)), []matchRate{{"1", 2131177}, {"100000", 860000}}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

@@ -112,7 +112,7 @@ func (c *Config) Run(ctx context.Context, target workloads.Config) (*report.Repo
 		}
 	}
 	r.Judge(report.Bars)
-	for _, name := range slices.Sorted(maps.Keys(c.Peers)) {
+	for _, name := range append([]string{"xmin"}, slices.Sorted(maps.Keys(c.Peers))...) {
 		r.Judge(report.PeerBars(name))
 	}
 	if len(r.Failures) > 0 {
@@ -122,7 +122,7 @@ func (c *Config) Run(ctx context.Context, target workloads.Config) (*report.Repo
 }
 
 func (c *Config) parts(target workloads.Config) ([]part, error) {
-	all := slices.Concat(floor(c.Pgbench, target.Program).parts(), riverParts())
+	all := slices.Concat(floor(c.Pgbench, target.Program).parts(), xmin(c.Pgbench).parts(), riverParts(), []part{matchPart()})
 	for _, w := range workloadParts {
 		all = append(all, w.part())
 	}
@@ -160,6 +160,8 @@ var workloadParts = []workload{
 	{"wakeup", "how soon a waiting claim has a new event", "wakeup", false},
 	{"soak", "whether the rate lasts", "soak --events 1000000", false},
 	{"payload", "rates and WAL at several sizes of events", "payload", true},
+	{"publish", "publications over HTTP in turns with inserts, single and by the hundred", "publish", true},
+	{"catchup", "a log of 300,000 events read from its beginning", "catchup", false},
 	{"memory", "resident memory under full load, and with many waiting claims", "memory", true},
 }
 

@@ -219,22 +219,35 @@ const clockTicks = 100
 
 // processUsage reads /proc, where that exists.
 func processUsage(pid int) (cpu time.Duration, rss int64, ok bool) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	stat, ok := processStat(strconv.Itoa(pid))
+	return stat.cpu, stat.rss, ok
+}
+
+// stat is what /proc knows of a process.
+type stat struct {
+	parent     int64
+	cpu, ended time.Duration // its own processor time, and that of children that have ended
+	rss        int64         // bytes
+}
+
+func processStat(pid string) (s stat, ok bool) {
+	text, err := os.ReadFile("/proc/" + pid + "/stat") //nolint:gosec // a number that /proc lists
 	if err != nil {
-		return 0, 0, false
+		return s, false
 	}
 	// The second field, a name in parentheses, may hold blanks; what follows begins with the third (proc(5)).
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	if len(fields) < 22 {
-		return 0, 0, false
+		return s, false
 	}
-	var n [3]int64
-	for i, at := range []int{14, 15, 24} { // utime, stime, rss in pages
+	var n [6]int64
+	for i, at := range []int{4, 14, 15, 16, 17, 24} { // ppid, utime, stime, cutime, cstime, rss in pages
 		if n[i], err = strconv.ParseInt(string(fields[at-3]), 10, 64); err != nil {
-			return 0, 0, false
+			return s, false
 		}
 	}
-	return time.Duration(n[0]+n[1]) * time.Second / clockTicks, n[2] * int64(os.Getpagesize()), true
+	ticks := func(n int64) time.Duration { return time.Duration(n) * time.Second / clockTicks }
+	return stat{parent: n[0], cpu: ticks(n[1] + n[2]), ended: ticks(n[3] + n[4]), rss: n[5] * int64(os.Getpagesize())}, true
 }
 
 // metric finds a sample without labels in Prometheus' text format; it is zero when there is none.

@@ -10,8 +10,8 @@ import (
 	"github.com/queued/queued/bench/load"
 )
 
-// All SQL of this package stands here. The first three are what the service sends for a lone request, so that the difference
-// in time is what HTTP and the service add: TestStatementsAreTheServices compares them with its sources.
+// All SQL of this package stands here. The first four are what the service sends for a lone request and for a page of the log, so that the
+// difference in time is what HTTP and the service add: TestStatementsAreTheServices compares them with its sources.
 const (
 	insertStatement = `
 		select id, vt, enqueued_at, event_ts, event, claimed, replayed
@@ -23,6 +23,8 @@ const (
 	ackStatement = `
 		select ord, status, queue, repeated, type, worker, took
 		from agent.ack_events($1, $2, $3::text[]::jsonb[])`
+	readLogStatement = `select head, gap_until, bytes, position, published_at, topic, event, meta, key, subscription
+		from agent.read_log_page($1, $2, $3, $4)`
 
 	// What SQL users send.
 	insertOneStatement = `select agent.insert_event($1::text::jsonb, $2)`
@@ -40,14 +42,19 @@ const (
 		from (select array_agg($1::text::jsonb), array_agg($2::text), array_agg(interval '1 hour' + interval '1 hour' * n / $3)
 			from generate_series(1, $3::int) n) a (events, queues, delays)
 		cross join agent.insert_events(a.events, a.queues, a.delays, null, _notify => false) i`
+	publishedStatement = `
+		select min(a.position), max(a.position), count(*)
+		from agent.append_log(array_fill($2::text, array[$3::int]), array_fill($1::text::jsonb, array[$3::int])) a`
 	leaseStatement = `select count(*) from agent.claim_events($1, $2, 3, interval '24 hours')`
 
 	checkpointStatement = `checkpoint`
 	vacuumOffStatement  = `alter table agent.event set (autovacuum_enabled = off)`
 	countStatement      = `select (select count(*) from agent.event) + (select count(*) from agent.event_hist)`
-	existsStatement     = `select exists (select from agent.event where id = $1 and queue = $2)`
-	snapshotStatement   = `select 1 from agent.event limit 1`
-	schemaStatement     = `select version from agent.version`
+	countQueueStatement = `
+		select (select count(*) from agent.event where queue = $1) + (select count(*) from agent.event_hist where queue = $1)`
+	existsStatement   = `select exists (select from agent.event where id = $1 and queue = $2)`
+	snapshotStatement = `select 1 from agent.event limit 1`
+	schemaStatement   = `select version from agent.version`
 
 	// Sessions report their commits up to a second late.
 	countersStatement = `
@@ -72,6 +79,23 @@ const (
 	likeStatement     = `create table if not exists public.queued_bench (like agent.event including all)`
 	likeDropStatement = `drop table if exists public.queued_bench`
 	likeInsert        = `insert into public.queued_bench (event, queue) values ($1::text::jsonb, $2)`
+
+	// The log as others keep it: places by a sequence and by transaction, and readers that stay behind the oldest transaction of the server,
+	// as Watermill's do.
+	xminStatement = `
+		create table public.queued_bench_log
+		( "offset" bigserial, transaction_id xid8 not null default pg_current_xact_id(), published_at timestamptz not null, topic text not null
+		, event jsonb not null, meta jsonb, key text, subscription text
+		, primary key (transaction_id, "offset") );
+		insert into public.queued_bench_log (published_at, topic, event, meta, key, subscription)
+		select published_at, topic, event, meta, key, subscription from agent.log order by position;
+		analyze public.queued_bench_log`
+	readXminStatement = `
+		select "offset", transaction_id, published_at, topic, event, meta, key, subscription
+		from public.queued_bench_log
+		where (transaction_id, "offset") > ($1::xid8, $2::int8) and transaction_id < pg_snapshot_xmin(pg_current_snapshot())
+		order by transaction_id, "offset"
+		limit $3`
 )
 
 // sqlInsert inserts one event as the service does.
@@ -111,7 +135,7 @@ func sqlAck(ctx context.Context, conn *pgx.Conn, id int64, receipt string) error
 // loadChunk is how many events one statement loads.
 const loadChunk = 20_000
 
-// load puts n events into a queue by one of the statements for backlogs, and notes them in the account.
+// load puts n events into a queue, or a topic, by one of the statements for backlogs, and notes them in the account.
 func (s *session) load(ctx context.Context, srv *server, statement, queue string, n int, a *load.Account) error {
 	for done := 0; done < n; {
 		s.progress.show("loading %d of %d events", done, n)

@@ -14,9 +14,13 @@ import (
 // TestStatementsAreTheServices reads the statements out of the service's sources.
 func TestStatementsAreTheServices(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("../../internal/queue/*.go")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("the service's sources are not there: %v", err)
+	var files []string
+	for _, pattern := range []string{"../../internal/queue/*.go", "../../internal/topic/*.go"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("the service's sources are not there: %v", err)
+		}
+		files = append(files, found...)
 	}
 	words := func(statement string) string { return strings.Join(strings.Fields(statement), " ") }
 	var sent []string
@@ -33,9 +37,9 @@ func TestStatementsAreTheServices(t *testing.T) {
 			return true
 		})
 	}
-	for _, statement := range []string{insertStatement, claimStatement, ackStatement} {
+	for _, statement := range []string{insertStatement, claimStatement, ackStatement, readLogStatement} {
 		if !slices.Contains(sent, words(statement)) {
-			t.Errorf("the service does not send this statement: bring statements.go up to date with internal/queue\n%s", statement)
+			t.Errorf("the service does not send this statement: bring statements.go up to date with internal/queue and internal/topic\n%s", statement)
 		}
 	}
 }

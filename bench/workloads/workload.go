@@ -62,6 +62,8 @@ type Commands struct {
 	Soak        Soak        `cmd:"" help:"Millions of events: whether the rate lasts, and how large the tables get."`
 	PayloadCmd  Payload     `cmd:"" name:"payload" help:"Events of several sizes, and what each step writes."`
 	Memory      Memory      `cmd:"" help:"The server's memory under several loads."`
+	Publish     Publish     `cmd:"" help:"Publications, in turns with inserts; each is accounted for by two readers of the log."`
+	Catchup     Catchup     `cmd:"" help:"Reading a log from its beginning, over HTTP and in SQL."`
 	Compare     Compare     `cmd:"" help:"Several programs side by side, in turns: single events and batches."`
 }
 

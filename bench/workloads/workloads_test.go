@@ -3,7 +3,9 @@ package workloads
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -44,6 +46,7 @@ func TestEveryWorkloadMeasuresAndAccounts(t *testing.T) {
 		{&Payload{Sizes: []int{100, 3000}, Duration: brief, Connections: 2, Batches: 1, Batch: 5, Events: 12}, 4, []string{
 			"3000 B, single over 100 B, single", "3000 B, batch over 100 B, batch",
 		}},
+		{&Publish{Connections: 3, Batch: 5, Batches: 2, Rounds: 2, Duration: brief}, 6, []string{"single over posts", "batch over posts"}},
 		{&Memory{Connections: []int{2}, Waiting: 5, Large: 500, Batches: 1, Duration: brief}, 4, nil},
 	} {
 		t.Run(test.workload.name(), func(t *testing.T) {
@@ -145,6 +148,73 @@ func TestServerThatMisplacesEventsFailsTheRun(t *testing.T) {
 			var text strings.Builder
 			if r.Text(&text); !strings.Contains(text.String(), "LOST OR HANDED OUT TWICE") {
 				t.Errorf("the text does not say so:\n%s", &text)
+			}
+		})
+	}
+}
+
+func TestLogThatMisplacesEventsIsFoundOut(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		published    []int64
+		first, other []int64 // what each reader gets
+		wantErr      string
+		wantOK       bool
+	}{
+		"all is there":            {[]int64{3, 5, 9}, []int64{3, 5, 9}, []int64{3, 5, 9}, "", true},
+		"an event is lost":        {[]int64{3, 5, 9}, []int64{3, 9}, []int64{3, 9}, "", false},
+		"an event is of nobody":   {[]int64{3, 9}, []int64{3, 5, 9}, []int64{3, 5, 9}, "", false},
+		"an event comes twice":    {[]int64{3, 5, 9}, []int64{3, 5, 5, 9}, []int64{3, 5, 9}, "position 5 came after 5", false},
+		"an event comes too late": {[]int64{3, 5, 9}, []int64{3, 9, 5}, []int64{3, 5, 9}, "position 5 came after 9", false},
+		"readers disagree":        {[]int64{3, 5, 9}, []int64{3, 5, 9}, []int64{3, 9}, "disagree", false},
+		"readers of other events": {[]int64{3, 5, 9}, []int64{3, 5, 9}, []int64{3, 6, 9}, "disagree", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pages := [][]int64{test.first, test.other}
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				var events []string
+				switch r.FormValue("after") {
+				case "0":
+					page := pages[0]
+					if r.FormValue("limit") == "137" {
+						page = pages[1]
+					}
+					for _, position := range page {
+						events = append(events, fmt.Sprintf(`{"position":%d,"topic":"t","event":{"d":"x"}}`, position))
+					}
+					_, _ = fmt.Fprintf(w, `{"events":[%s],"next":10,"head":10}`, strings.Join(events, ","))
+				default:
+					_, _ = fmt.Fprint(w, `{"events":[],"next":10,"head":10}`)
+				}
+			}))
+			defer server.Close()
+			target, err := load.NewTarget(server.URL, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			account := load.NewAccount()
+			for _, position := range test.published {
+				account.Inserted(position)
+			}
+			readers := &logReaders{target: target, published: account}
+			defer readers.close()
+			for _, limit := range []int{1000, 137} {
+				reader, err := target.ReadLog(t.Context(), "topic=t", limit, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				readers.both = append(readers.both, reader)
+			}
+			balance, err := readers.finish(t.Context())
+			if test.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), test.wantErr) {
+					t.Errorf("got %v", err)
+				}
+				return
+			}
+			if err != nil || balance.OK() != test.wantOK {
+				t.Errorf("got %+v, %v", balance, err)
 			}
 		})
 	}

@@ -1,0 +1,140 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"strconv"
+	"time"
+)
+
+// PublishRequest prepares the publication of one event to a topic. Insert sends it and returns its position.
+func (t *Target) PublishRequest(topic string, payload []byte) InsertRequest {
+	return InsertRequest{bytes: t.appendRequest(nil, "POST", "/topics/"+topic, payload), events: 1, ids: namePosition}
+}
+
+// PublishBatchRequest prepares the publication of n events to a topic in one request. Insert sends it and returns their positions.
+func (t *Target) PublishBatchRequest(topic string, payload []byte, n int) InsertRequest {
+	body := []byte(`{"events":[`)
+	for i := range n {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = fmt.Appendf(body, `{"topic":%q,"event":%s}`, topic, payload)
+	}
+	return InsertRequest{bytes: t.appendRequest(nil, "POST", "/publish", append(body, "]}"...)), events: n, ids: namePositions, batch: true}
+}
+
+// LogReader reads the log in order over a connection of its own, from a position on.
+type LogReader struct {
+	target     *Target
+	connection *connection
+	query      string
+	request    []byte
+	next, head int64
+	read       int64
+	order      uint64 // a hash of all positions in the order in which they were read
+}
+
+// ReadLog connects a reader that reads up to limit events at a time after a position: all of them, or those that a query such as topic=a asks
+// for. It must be closed.
+func (t *Target) ReadLog(ctx context.Context, query string, limit int, after int64) (*LogReader, error) {
+	c, err := dial(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	if query != "" {
+		query += "&"
+	}
+	return &LogReader{
+		target: t, connection: c, query: "/log?" + query + "limit=" + strconv.Itoa(limit) + "&after=", next: after, order: fnv.New64a().Sum64(),
+	}, nil
+}
+
+// Close ends the connection.
+func (r *LogReader) Close() { r.connection.close() }
+
+// Page reads the next page and calls each, unless it is nil, with every position. It returns how many events the page had, and fails when one did
+// not come after the one before it. After an error the reader is of no more use.
+func (r *LogReader) Page(each func(position int64)) (events int, err error) {
+	r.request = r.target.appendRequest(r.request[:0], "GET", r.query+strconv.FormatInt(r.next, 10), nil)
+	status, body, err := r.connection.do(r.request, 0)
+	if err != nil {
+		return 0, fmt.Errorf("reading the log: %w", err)
+	}
+	if status != 200 {
+		return 0, &StatusError{Path: "/log", Status: status, Code: problemCode(body)}
+	}
+	last, rest := r.next, body
+	for at := after(rest, namePosition); at != nil; at = after(rest, namePosition) {
+		position, tail, ok := number(at)
+		if !ok {
+			return events, unexpected(body)
+		}
+		if position <= last {
+			return events, fmt.Errorf("reading the log: position %d came after %d", position, last)
+		}
+		const prime = 1099511628211 // of FNV-1a
+		r.order = (r.order ^ uint64(position)) * prime
+		if each != nil {
+			each(position)
+		}
+		last, rest = position, tail
+		events++
+	}
+	if after(rest, nameGap) != nil {
+		return events, errors.New("reading the log: a part of it was dropped before it was read")
+	}
+	next, _, hasNext := number(after(rest, nameNext))
+	head, _, hasHead := number(after(rest, nameHead))
+	if !hasNext || !hasHead || next < last {
+		return events, unexpected(rest)
+	}
+	r.next, r.head, r.read = next, head, r.read+int64(events)
+	return events, nil
+}
+
+// Next is the position from which the next page goes on.
+func (r *LogReader) Next() int64 { return r.next }
+
+// IsLevel reports whether the last page had everything up to the head of the log.
+func (r *LogReader) IsLevel() bool { return r.next >= r.head }
+
+// CatchUp reads up to a position at least, calling each as Page does.
+func (r *LogReader) CatchUp(ctx context.Context, until int64, each func(position int64)) error {
+	for r.next < until {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, err := r.Page(each)
+		if err != nil {
+			return err
+		}
+		if n == 0 && r.IsLevel() && r.next < until {
+			Pause(ctx, time.Millisecond) // an earlier position is still held
+		}
+	}
+	return nil
+}
+
+// SameOrder fails unless two readers that have come equally far have read the same events in the same order.
+func (r *LogReader) SameOrder(other *LogReader) error {
+	if r.read != other.read || r.order != other.order {
+		return fmt.Errorf("two readers of the log disagree: one has read %d events, the other %d, in another order or others", r.read, other.read)
+	}
+	return nil
+}
+
+// Head returns the position up to which the log is complete.
+func (t *Target) Head(ctx context.Context) (int64, error) {
+	body, err := t.Get(ctx, "/log?after=latest&limit=1")
+	if err != nil {
+		return 0, err
+	}
+	head, _, ok := number(after(body, nameHead))
+	if !ok {
+		return 0, unexpected(body)
+	}
+	return head, nil
+}

@@ -1,0 +1,16 @@
+-- What was published has to be handed to the group by polling before it can be read: ten chunks of 10,000.
+begin;
+insert into pgmb.events (topic, payload) select 'bench0', jsonb_build_object('pad', repeat('x', 90)) from generate_series(1, 90000) i;
+commit;
+begin; select pgmb.poll_for_events(); commit;
+begin; select pgmb.poll_for_events(); commit;
+begin; select pgmb.poll_for_events(); commit;
+begin; select pgmb.poll_for_events(); commit;
+begin; select pgmb.poll_for_events(); commit;
+begin; select pgmb.poll_for_events(); commit;
+begin; select pgmb.poll_for_events(); commit;
+begin; select pgmb.poll_for_events(); commit;
+begin; select pgmb.poll_for_events(); commit;
+begin; select pgmb.poll_for_events(); commit;
+analyze pgmb.events;
+analyze pgmb.subscription_events;
