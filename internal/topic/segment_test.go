@@ -223,7 +223,7 @@ func TestNewTimelineBeginsANewSegment(t *testing.T) {
 	env := setupIdle(t)
 	before := env.publish(t, "a")[0]
 	// As a promoted standby finds it.
-	env.exec(t, `select setval('agent.log_server', 0)`)
+	env.exec(t, `delete from agent.log_server`)
 	env.exec(t, `select agent.publish('b', '{}')`)
 	page := env.read(t, topic.ReadParams{After: before})
 	if len(page.Events) != 1 || segmentOf(page.Events[0].Position) != segmentOf(before)+3 || page.Gap != nil {
@@ -240,7 +240,8 @@ func TestPositionsFromBeforeARestartAreBelowTheHead(t *testing.T) {
 	t.Parallel()
 	env := setupIdle(t)
 	env.publish(t, "a")
-	env.exec(t, `select setval('agent.log_server', 0), setval('agent.log_position_seq', last_value - 1) from agent.log_position_seq`)
+	env.exec(t, `delete from agent.log_server`)
+	env.exec(t, `select setval('agent.log_position_seq', last_value - 1) from agent.log_position_seq`)
 	_, head, err := env.Bounds(t.Context())
 	if err != nil || segmentOf(head) != 4 {
 		t.Errorf("the head is %d in segment %d, %v; want segment 4", head, segmentOf(head), err)

@@ -101,7 +101,7 @@ begin
     select c.oid
     from pg_class c
     where c.relkind = 'S' and c.relnamespace = 'agent'::regnamespace
-    and c.relname not in ('server_timeline', 'log_position_seq', 'log_server') -- see advance_log
+    and c.relname not in ('server_timeline', 'log_position_seq') -- for the latter see advance_log
   loop
     perform setval(_sequence, nextval(_sequence) + 1048576);
   end loop;

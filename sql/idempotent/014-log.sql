@@ -16,7 +16,7 @@ declare
   _last int8;
 begin
   lock table only agent.log in row exclusive mode;
-  if (select s.last_value from agent.log_server s) <> agent_private.server_start() then
+  if not exists (select from agent.log_server s where s.started_at = pg_postmaster_start_time()) then
     perform agent_private.advance_log();
   end if;
   _last = (select s.last_value from agent.log_position_seq s);
@@ -29,16 +29,10 @@ begin
 end
 $func$;
 
--- When this server was started, in microseconds since 1970.
-create or replace function agent_private.server_start()
-returns int8
-language sql stable parallel safe
-return (extract(epoch from pg_postmaster_start_time()) * 1000000)::int8;
-
 -- Moves the log on to a segment that has never been open, if this server was started, or has recovered from a crash, since the last position
 -- was given out. Positions may have been lost that readers have seen: by a crash those that no commit has written to disk (nothing waits for
--- the disk where a transaction is rolled back, or commits asynchronously), by a failover or a restored backup any number. Sequences are not
--- transactional: this takes effect at once, for everybody, even if the caller's transaction fails.
+-- the disk where a transaction is rolled back, or commits asynchronously), by a failover or a restored backup any number. Whoever is the next
+-- while the caller's transaction runs waits for its end, and moves the log on again should it fail.
 create or replace function agent_private.advance_log()
 returns void
 language plpgsql volatile
@@ -47,10 +41,10 @@ set search_path to pg_catalog, pg_temp
 as $func$
 begin
   lock table agent.server_change in exclusive mode;
-  if (select s.last_value from agent.log_server s) <> agent_private.server_start() then -- else another session has done it
+  if not exists (select from agent.log_server s where s.started_at = pg_postmaster_start_time()) then -- else another session has done it
     -- The server before this one may have opened one or two segments that this one does not know of.
     perform setval('agent.log_position_seq', (s.last_value >> 32) + 3 << 32) from agent.log_position_seq s;
-    perform setval('agent.log_server', agent_private.server_start());
+    insert into agent.log_server values (pg_postmaster_start_time());
   end if;
 end
 $func$;
@@ -81,7 +75,9 @@ begin
   elsif pg_is_in_recovery() then
     raise exception 'the log can be read on the primary only: a standby does not know who is publishing' using errcode = 'feature_not_supported';
   end if;
-  if (select s.last_value from agent.log_server s) <> agent_private.server_start() and current_setting('transaction_read_only') = 'off' then
+  if not exists (select from agent.log_server s where s.started_at = pg_postmaster_start_time())
+    and current_setting('transaction_read_only') = 'off'
+  then
     perform agent_private.advance_log(); -- or positions that were given out before would be above the head
   end if;
   _last = (select s.last_value from agent.log_position_seq s);
@@ -463,9 +459,10 @@ declare
   _last int8;
 begin
   perform agent_private.lock_upkeep('log');
-  if (select s.last_value from agent.log_server s) <> agent_private.server_start() then
+  if not exists (select from agent.log_server s where s.started_at = pg_postmaster_start_time()) then
     perform agent_private.advance_log();
   end if;
+  delete from agent.log_server s where s.started_at <> pg_postmaster_start_time();
   select s.last_value >> 32, s.last_value into _open, _last from agent.log_position_seq s;
   for _n in 0 .. agent_private.segments_ahead() loop
     if not exists (select from agent.log_segment g where g.number = _open + _n) then

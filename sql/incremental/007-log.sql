@@ -21,16 +21,12 @@ create index log_by_topic on agent.log (topic, position);
 create sequence agent.log_position_seq as int8 minvalue 0 maxvalue 9007199254740991;
 select pg_catalog.setval('agent.log_position_seq', 4294967296);
 
--- The start of the server that has given out the last position: see agent_private.advance_log(). A crash takes it away from PostgreSQL 15 on,
--- before which sequences were always logged.
-do $script$
-begin
-  create unlogged sequence agent.log_server as int8 minvalue 0 start 0;
-exception when feature_not_supported then
-  create sequence agent.log_server as int8 minvalue 0 start 0;
-end
-$script$;
-select pg_catalog.setval('agent.log_server', (extract(epoch from pg_catalog.pg_postmaster_start_time()) * 1000000)::int8);
+-- agent.log_server: when the servers were started that have given out positions. Unlogged, so that it is empty after a crash, on a promoted
+-- standby and in a restored backup: see agent_private.advance_log().
+create unlogged table agent.log_server
+( started_at timestamptz not null
+);
+insert into agent.log_server values (pg_catalog.pg_postmaster_start_time());
 
 -- agent.log_segment: the partitions of the log. They are made ahead of need, and dropped whole.
 create table agent.log_segment
