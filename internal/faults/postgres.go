@@ -279,6 +279,21 @@ func (s *Server) Kill() {
 	}
 }
 
+// killBackend ends one session of the server by SIGKILL. PostgreSQL then ends all of them and recovers.
+func (s *Server) killBackend() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.adminURL(""))
+	if err == nil {
+		err = syscall.Kill(int(conn.PgConn().PID()), syscall.SIGKILL)
+		_ = conn.Close(ctx)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // Freeze stops all processes of the server by SIGSTOP: its connections stay open, without answers.
 func (s *Server) Freeze() {
 	s.t.Helper()

@@ -1,0 +1,642 @@
+//go:build unix
+
+package faults
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The broken builds of this file.
+var (
+	headNotHeld = build{name: "publishers that do not hold the head of the log", sql: []edit{{
+		"hold_head", "while not pg_try_advisory_xact_lock_shared(agent_private.head_lock() << 53 | _last) loop", "while false loop",
+	}}}
+	logNotAdvanced = build{name: "a log that goes on where it was after a restart", sql: []edit{{
+		"advance_log", "perform setval('agent.log_position_seq', (s.last_value >> 32) + 3 << 32) from agent.log_position_seq s;", "null;",
+	}}}
+	publishedBeforeCommit = build{name: "places in the log that are taken before the commit", sql: []edit{{
+		"publish_at_commit", "insert into agent.outgoing (publications) values (_publications);", "perform agent_private.append_to_log(_publications);",
+	}}}
+)
+
+// logLoad publishes over HTTP and by SQL, and reads the log through each of the servers. What readers get and publishers are told goes into the
+// ledger, events by the field n of their payload.
+type logLoad struct {
+	t       *testing.T
+	ledger  *ledger
+	sqlURL  string
+	seed    uint64
+	readers []*logReader
+	stop    context.CancelFunc // of the publishers
+	end     context.CancelFunc // of the readers
+
+	publishing, reading sync.WaitGroup
+
+	mu       sync.Mutex
+	acked    map[string]time.Time // the publications that succeeded, also those by SQL
+	sources  map[int64]string     // the n of each position that anybody was told
+	latency  []time.Duration      // of what was published over HTTP, until the first reader had it
+	sqlAcked int
+}
+
+// logReader reads the log through one server.
+type logReader struct {
+	*client
+	load *logLoad
+
+	mu    sync.Mutex
+	after int64
+	seen  []published
+}
+
+type published struct {
+	Position int64 `json:"position"`
+	Event    struct {
+		N string `json:"n"`
+	} `json:"event"`
+}
+
+// startLogLoad starts the clients; publishers by SQL use sqlURL. They end with the test, or with finish.
+func startLogLoad(t *testing.T, l *ledger, sqlURL string, servers ...*queued) *logLoad {
+	t.Helper()
+	d := &logLoad{t: t, ledger: l, sqlURL: sqlURL, seed: uint64(time.Now().UnixNano()), acked: map[string]time.Time{}, sources: map[int64]string{}}
+	t.Logf("seed %d", d.seed)
+	publishing, stop := context.WithCancel(t.Context())
+	reading, end := context.WithCancel(t.Context())
+	d.stop, d.end = stop, end
+	transport := &http.Transport{MaxIdleConnsPerHost: 8}
+	all := &load{t: t, ledger: l, client: &http.Client{Transport: transport}, seed: d.seed}
+	for i, q := range servers {
+		all.addrs = append(all.addrs, q.addr)
+		own := &load{t: t, ledger: l, client: all.client, seed: d.seed, addrs: []string{q.addr}}
+		r := &logReader{client: own.newClient(uint64(100 + i)), load: d}
+		d.readers = append(d.readers, r)
+		d.reading.Go(func() { r.run(reading) })
+	}
+	for i := range uint64(3) {
+		c := all.newClient(i)
+		d.publishing.Go(func() { d.publish(publishing, c) })
+	}
+	for i := range uint64(4) {
+		random := rand.New(rand.NewPCG(d.seed, 10+i))
+		d.publishing.Go(func() { d.publishSQL(publishing, all, random) })
+	}
+	t.Cleanup(func() {
+		stop()
+		end()
+		d.publishing.Wait()
+		d.reading.Wait()
+		transport.CloseIdleConnections()
+	})
+	return d
+}
+
+// tell records that somebody was told what is at a position.
+func (d *logLoad) tell(position int64, n string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if other, known := d.sources[position]; known && other != n {
+		d.ledger.violated("the position %d was that of %s and that of %s", position, other, n)
+	}
+	d.sources[position] = n
+}
+
+// succeeded records that a publication was acknowledged, at a position if that is known.
+func (d *logLoad) succeeded(n string, position int64) {
+	if position != 0 {
+		d.ledger.inserted(n, position)
+		d.tell(position, n)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.acked[n] = time.Now()
+	if position == 0 {
+		d.sqlAcked++
+	}
+}
+
+func (d *logLoad) publish(ctx context.Context, c *client) {
+	calls := context.WithoutCancel(ctx)
+	for ctx.Err() == nil {
+		status := 0
+		switch chance := c.rand.IntN(10); {
+		case chance < 5:
+			n := c.name()
+			var answer published
+			if status = c.call(calls, http.MethodPost, "/topics/a.b", map[string]any{"n": n}, &answer); status == http.StatusCreated {
+				d.succeeded(n, answer.Position)
+			}
+		case chance < 7: // with a key, repeated until the result is known
+			n := c.name()
+			for range 200 {
+				var answer published
+				status = c.call(calls, http.MethodPost, "/topics/a.c", map[string]any{"n": n}, &answer, "Idempotency-Key: "+n)
+				if status == http.StatusCreated || status == http.StatusOK {
+					d.succeeded(n, answer.Position)
+					break
+				}
+				c.pause(ctx, status)
+			}
+		default:
+			events := make([]map[string]any, 1+c.rand.IntN(10))
+			names := make([]string, len(events))
+			for i := range events {
+				names[i] = c.name()
+				events[i] = map[string]any{"topic": "a.d", "event": map[string]any{"n": names[i]}}
+			}
+			var answer struct{ Positions []int64 }
+			if status = c.call(calls, http.MethodPost, "/publish", map[string]any{"events": events}, &answer); status == http.StatusCreated {
+				for i, position := range answer.Positions {
+					d.succeeded(names[i], position)
+				}
+			}
+		}
+		c.pause(ctx, status)
+	}
+}
+
+// publishSQL publishes in transactions of its own, some of which are rolled back, and some of which take their place at once, as the service does.
+func (d *logLoad) publishSQL(ctx context.Context, names *load, random *rand.Rand) {
+	var conn *pgx.Conn
+	defer func() {
+		if conn != nil {
+			_ = conn.Close(context.WithoutCancel(ctx))
+		}
+	}()
+	for ctx.Err() == nil {
+		n := fmt.Sprintf("%d-%d", d.seed, names.next.Add(1))
+		if err := func() error {
+			limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+			defer cancel()
+			if conn == nil || conn.IsClosed() {
+				var err error
+				if conn, err = pgx.Connect(limited, d.sqlURL+"&default_query_exec_mode=exec&target_session_attrs=read-write&connect_timeout=2"); err != nil {
+					return err
+				}
+			}
+			tx, err := conn.Begin(limited)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = tx.Rollback(limited) }()
+			publish := `select agent.publish('sql', jsonb_build_object('n', $1::text))`
+			takesPlace := random.IntN(2) == 0
+			if takesPlace {
+				publish = `select count(*) from agent.append_log('{sql}', array[jsonb_build_object('n', $1::text)])`
+			}
+			if _, err = tx.Exec(limited, publish, n); err != nil {
+				return err
+			}
+			pause(time.Duration(random.IntN(10)) * time.Millisecond)
+			if random.IntN(6) == 0 {
+				return tx.Rollback(limited)
+			}
+			if err := tx.Commit(limited); err != nil {
+				return err
+			}
+			d.succeeded(n, 0)
+			return nil
+		}(); err != nil {
+			if conn != nil {
+				_ = conn.Close(context.WithoutCancel(ctx))
+			}
+			pause(50 * time.Millisecond)
+		}
+		pause(time.Duration(random.IntN(20)) * time.Millisecond)
+	}
+}
+
+func (r *logReader) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		var page struct {
+			Events []published
+			Next   int64
+			Gap    *json.RawMessage
+		}
+		path := fmt.Sprintf("/log?after=%d&limit=%d&wait=200ms", r.position(), 1+r.rand.IntN(200))
+		if status := r.call(ctx, http.MethodGet, path, nil, &page); status == http.StatusOK {
+			r.got(page.Events, page.Next)
+			if page.Gap != nil {
+				r.load.ledger.violated("a reader was told of a gap: %s", *page.Gap)
+			}
+		} else {
+			r.pause(ctx, status)
+		}
+	}
+}
+
+func (r *logReader) position() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.after
+}
+
+// got records what a reader got.
+func (r *logReader) got(events []published, next int64) {
+	now := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range events {
+		if e.Position <= r.after {
+			r.load.ledger.violated("a reader got the position %d after %d", e.Position, r.after)
+		}
+		r.after = e.Position
+		r.load.tell(e.Position, e.Event.N)
+		r.load.mu.Lock()
+		if at, known := r.load.acked[e.Event.N]; known {
+			r.load.latency = append(r.load.latency, now.Sub(at))
+		}
+		r.load.mu.Unlock()
+	}
+	if next < r.after {
+		r.load.ledger.violated("a reader is to go on from %d after %d", next, r.after)
+	}
+	r.after = next
+	r.seen = append(r.seen, events...)
+}
+
+// await waits until something is so, and fails the test if that takes very long.
+func (d *logLoad) await(what string, is func() bool) {
+	d.t.Helper()
+	for began := time.Now(); !is(); pause(10 * time.Millisecond) {
+		if time.Since(began) > startLimit {
+			d.t.Fatalf("%s took more than %v", what, startLimit)
+		}
+	}
+}
+
+// counts returns how many publications over HTTP and by SQL have succeeded.
+func (d *logLoad) counts() (overHTTP, bySQL int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.acked) - d.sqlAcked, d.sqlAcked
+}
+
+// awaitPublished waits until n more publications of each kind have succeeded.
+func (d *logLoad) awaitPublished(n int) {
+	d.t.Helper()
+	overHTTP, bySQL := d.counts()
+	d.await("publishing", func() bool {
+		isHTTP, isSQL := d.counts()
+		return isHTTP >= overHTTP+n && isSQL >= bySQL+n
+	})
+}
+
+// awaitReaders waits until all readers have read up to a position, or a violation is known.
+func (d *logLoad) awaitReaders(position int64) {
+	d.t.Helper()
+	d.await("reading", func() bool {
+		return !slices.ContainsFunc(d.readers, func(r *logReader) bool { return r.position() < position })
+	})
+}
+
+// finish stops the clients and compares what the readers got with the log in the database at url.
+func (d *logLoad) finish(url string) {
+	d.t.Helper()
+	d.stop()
+	d.publishing.Wait()
+	rows := loggedEvents(d.t, url)
+	if len(rows) > 0 {
+		d.awaitReaders(rows[len(rows)-1].Position)
+	}
+	d.end()
+	d.reading.Wait()
+	places := map[string]int64{}
+	for _, e := range rows {
+		if other, known := places[e.Event.N]; known {
+			d.ledger.violated("the event %s is at the positions %d and %d", e.Event.N, other, e.Position)
+		}
+		places[e.Event.N] = e.Position
+		d.tell(e.Position, e.Event.N)
+	}
+	if !d.ledger.lossy {
+		for n := range d.acked {
+			if places[n] == 0 {
+				d.ledger.violated("the event %s was acknowledged and is lost", n)
+			}
+		}
+	}
+	for i, r := range d.readers {
+		inLog := r.seen
+		if d.ledger.lossy { // what was lost may have been seen
+			inLog = slices.DeleteFunc(slices.Clone(r.seen), func(e published) bool { return places[e.Event.N] != e.Position })
+		}
+		if !slices.Equal(inLog, rows) {
+			missed := slices.DeleteFunc(slices.Clone(rows), func(e published) bool { return slices.Contains(inLog, e) })
+			d.ledger.violated("the reader %d got %d events of %d; it missed %.300v", i, len(inLog), len(rows), missed)
+		}
+	}
+	slices.Sort(d.latency)
+	overHTTP, bySQL := d.counts()
+	d.t.Logf("%d published over HTTP and %d by SQL, %d in the log; from the answer to a reader: p50 %v, p99 %v", overHTTP, bySQL, len(rows),
+		d.latency[len(d.latency)/2], d.latency[len(d.latency)*99/100])
+}
+
+// loggedEvents are the events of the log in the database at url, in order.
+func loggedEvents(t *testing.T, url string) []published {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	rows, _ := conn.Query(ctx, `select position, event ->> 'n' from agent.log order by position`)
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e published, err error) {
+		return e, row.Scan(&e.Position, &e.Event.N)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// drawInVain has a transaction draw positions and end without a commit, and waits until readers have come past them.
+func (d *logLoad) drawInVain(server *Server) {
+	d.t.Helper()
+	server.Exec(ordinary, `begin; select count(*) from agent.append_log(array_fill('a'::text, array[200]), array_fill('{}'::jsonb, array[200])); rollback`)
+	d.awaitReaders(query[int64](d.t, server.AdminURL(), `select last_value from agent.log_position_seq`))
+}
+
+// logWhile runs publishers and readers on one server while fault is injected.
+func logWhile(settings map[string]string, fault func(d *logLoad, server *Server, servers []*queued, round int)) scenario {
+	return func(t *testing.T, b build, l *ledger, rounds int) {
+		t.Helper()
+		server := Start(t, Config{Settings: settings})
+		servers := []*queued{startQueued(t, b, server.URL()), startQueued(t, b, server.URL())}
+		b.breakDatabase(t, server)
+		d := startLogLoad(t, l, server.URL(), servers...)
+		for i := range rounds {
+			d.awaitPublished(20)
+			fault(d, server, servers, i)
+		}
+		d.awaitPublished(20)
+		d.finish(server.AdminURL())
+	}
+}
+
+var (
+	logQueuedKilled = logWhile(nil, func(_ *logLoad, _ *Server, servers []*queued, round int) {
+		victim := servers[round%2]
+		victim.kill()
+		victim.start()
+		victim.awaitReady(startLimit)
+	})
+	// The WAL writer must not write to disk what no commit has waited for.
+	logPostgresKilled = logWhile(map[string]string{"wal_writer_delay": "10s", "wal_writer_flush_after": "0"}, func(d *logLoad, server *Server, servers []*queued, _ int) {
+		d.drawInVain(server)
+		server.Kill()
+		server.Start()
+		for _, q := range servers {
+			q.awaitReady(startLimit)
+		}
+	})
+	// One of the processes ends without those of the server being started anew.
+	logBackendKilled = logWhile(nil, func(d *logLoad, server *Server, servers []*queued, _ int) {
+		server.killBackend()
+		server.AwaitReady()
+		for _, q := range servers {
+			q.awaitReady(startLimit)
+		}
+		d.awaitPublished(20)
+	})
+)
+
+func TestReadersOfTheLogMissNothingWhenQueuedIsKilled(t *testing.T) {
+	t.Parallel()
+	runScenario(t, logQueuedKilled, 4, 100)
+}
+
+func TestBrokenBuildWithoutHeldHeadIsCaught(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	expectViolation(t, logQueuedKilled, headNotHeld, 10)
+}
+
+func TestReadersOfTheLogMissNothingWhenPostgresIsKilled(t *testing.T) {
+	t.Parallel()
+	runScenario(t, logPostgresKilled, 2, 50)
+}
+
+func TestBrokenBuildWithoutLogAdvanceIsCaughtByPostgresKill(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	expectViolation(t, logPostgresKilled, logNotAdvanced, 3)
+}
+
+func TestReadersOfTheLogMissNothingWhenASessionCrashes(t *testing.T) {
+	t.Parallel()
+	runScenario(t, logBackendKilled, 1, 20)
+}
+
+// logFailOver fails a pair over while the log is published to and read.
+func logFailOver(replication Replication, fault func(p *Pair, d *logLoad)) scenario {
+	return func(t *testing.T, b build, l *ledger, rounds int) {
+		t.Helper()
+		l.lossy = replication == Asynchronous
+		pair := StartPair(t, replication, Config{})
+		servers := []*queued{startQueued(t, b, pair.URL()), startQueued(t, b, pair.URL())}
+		b.breakDatabase(t, pair.Primary)
+		d := startLogLoad(t, l, pair.URL(), servers...)
+		for i := range rounds {
+			d.awaitPublished(20)
+			fault(pair, d)
+			pair.Failover()
+			d.awaitPublished(20)
+			if i+1 < rounds {
+				pair.Rejoin()
+			}
+		}
+		d.finish(pair.Primary.AdminURL())
+	}
+}
+
+func TestReadersOfTheLogMissNothingInSynchronousFailover(t *testing.T) {
+	t.Parallel()
+	runScenario(t, logFailOver(Synchronous, func(p *Pair, d *logLoad) {
+		d.drawInVain(p.Primary)
+		p.Primary.Kill()
+	}), 1, 20)
+}
+
+// The standby never gets what the readers have seen last.
+var logFailOverWithLoss = logFailOver(Asynchronous, func(p *Pair, d *logLoad) {
+	p.Primary.PauseReplication()
+	d.awaitPublished(20)
+	d.drawInVain(p.Primary)
+	p.Primary.Kill()
+})
+
+func TestNoPositionIsReusedAfterAsynchronousFailover(t *testing.T) {
+	t.Parallel()
+	runScenario(t, logFailOverWithLoss, 1, 20)
+}
+
+func TestBrokenBuildWithoutLogAdvanceIsCaughtByFailover(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	expectViolation(t, logFailOverWithLoss, logNotAdvanced, 1)
+}
+
+// logPartition separates one of two processes from the server.
+func logPartition(t *testing.T, b build, l *ledger, rounds int) {
+	t.Helper()
+	server := Start(t, Config{})
+	wire := newLink(t, server)
+	servers := []*queued{startQueued(t, b, server.URL()), startQueued(t, b, wire.databaseURL(server))}
+	b.breakDatabase(t, server)
+	d := startLogLoad(t, l, wire.databaseURL(server), servers...)
+	for i := range rounds {
+		d.awaitPublished(20)
+		repair := linkFaults[i%len(linkFaults)].do(wire)
+		pause(500 * time.Millisecond) // the duration of the partition
+		repair()
+		servers[1].awaitReady(recoveryLimit)
+	}
+	d.awaitPublished(20)
+	d.finish(server.AdminURL())
+}
+
+func TestReadersOfTheLogMissNothingDuringPartitions(t *testing.T) {
+	t.Parallel()
+	runScenario(t, logPartition, 5, 50)
+}
+
+// logThroughPooler has all connections go through a PgBouncer in transaction mode.
+func logThroughPooler(t *testing.T, b build, l *ledger, rounds int) {
+	t.Helper()
+	server := Start(t, Config{})
+	pooler := StartPooler(t, server, "transaction", "default_pool_size = 40")
+	environ := []string{"QUEUED_LISTEN_URL=" + server.URL()}
+	servers := []*queued{startQueued(t, b, pooler.URL(), environ...), startQueued(t, b, pooler.URL(), environ...)}
+	b.breakDatabase(t, server)
+	d := startLogLoad(t, l, pooler.URL(), servers...)
+	d.awaitPublished(100 * rounds)
+	d.finish(server.AdminURL())
+}
+
+func TestReadersOfTheLogMissNothingThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	runScenario(t, logThroughPooler, 1, 10)
+}
+
+// logRestored restores a dump of the log into a new cluster. What was published after the dump is lost, though readers have seen it.
+func logRestored(t *testing.T, b build, l *ledger, _ int) {
+	t.Helper()
+	l.lossy = true
+	first, second := Start(t, Config{}), Start(t, Config{})
+	q := startQueued(t, b, first.URL())
+	b.breakDatabase(t, first)
+	d := startLogLoad(t, l, first.URL(), q)
+	d.awaitPublished(50)
+	dump := filepath.Join(first.user.directory(t, ""), "dump.sql")
+	first.run("pg_dump", "-f", dump, "-d", first.AdminURL())
+	d.awaitPublished(50)
+	d.stop()
+	d.publishing.Wait()
+	d.drawInVain(first)
+	d.end()
+	d.reading.Wait()
+	_, _ = q.terminate(startLimit)
+
+	second.run("psql", "-q", "-v", "ON_ERROR_STOP=1", "-d", second.AdminURL(), "-f", dump)
+	q = startQueued(t, b, second.URL())
+	e := startLogLoad(t, l, second.URL(), q)
+	e.mu.Lock()
+	for position, n := range d.sources {
+		if other := e.sources[position]; other != "" && other != n {
+			l.violated("the position %d was that of %s, and is that of %s after the dump was restored", position, n, other)
+		}
+		e.sources[position] = n
+	}
+	e.mu.Unlock()
+	r := e.readers[0]
+	r.mu.Lock()
+	was := d.readers[0]
+	r.after, r.seen = was.after, slices.Clone(was.seen)
+	r.mu.Unlock()
+	e.awaitPublished(50)
+	e.finish(second.AdminURL())
+}
+
+func TestLogGoesOnAfterADumpIsRestored(t *testing.T) {
+	t.Parallel()
+	runScenario(t, logRestored, 1, 1)
+}
+
+func TestBrokenBuildWithoutLogAdvanceIsCaughtByRestore(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	expectViolation(t, logRestored, logNotAdvanced, 1)
+}
+
+// logBesideOpenTransactions keeps a transaction that has published, and a snapshot, open until readers have got what others published after that.
+func logBesideOpenTransactions(t *testing.T, b build, l *ledger, rounds int) {
+	t.Helper()
+	server := Start(t, Config{})
+	q := startQueued(t, b, server.URL())
+	b.breakDatabase(t, server)
+	d := startLogLoad(t, l, server.URL(), q)
+	d.awaitPublished(20)
+	open := func(iso pgx.TxIsoLevel, statement string) pgx.Tx {
+		conn, err := pgx.Connect(t.Context(), server.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+		tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: iso})
+		if err == nil {
+			_, err = tx.Exec(t.Context(), statement)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tx
+	}
+	const late = "published long before its commit"
+	publisher := open(pgx.ReadCommitted, `select agent.publish('a', '{"n": "`+late+`"}')`)
+	snapshot := open(pgx.RepeatableRead, `select count(*) from pg_class`)
+	for range rounds {
+		d.awaitPublished(100)
+		last := loggedEvents(t, server.AdminURL())
+		read := func() bool { return d.readers[0].position() >= last[len(last)-1].Position }
+		for began := time.Now(); !read() && l.clean(); pause(10 * time.Millisecond) {
+			if time.Since(began) > 20*time.Second { // far more than an undisturbed reader takes
+				l.violated("readers wait for a transaction that has not ended")
+			}
+		}
+		if !l.clean() {
+			break
+		}
+	}
+	for _, tx := range []pgx.Tx{publisher, snapshot} {
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.succeeded(late, 0)
+	d.finish(server.AdminURL())
+}
+
+func TestOpenTransactionsDelayNoReaderOfTheLog(t *testing.T) {
+	t.Parallel()
+	runScenario(t, logBesideOpenTransactions, 3, 200)
+}
+
+func TestBrokenBuildThatPublishesBeforeCommitIsCaught(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	expectViolation(t, logBesideOpenTransactions, publishedBeforeCommit, 1)
+}
