@@ -207,6 +207,40 @@ func TestPagesAreBoundedInBytes(t *testing.T) {
 	}
 }
 
+// A segment whose statistics say nothing yet is what every reader of new events meets.
+func TestPageCostsWhatItHoldsBeforeTheLogIsAnalyzed(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	const published, limit = 20_000, 1000
+	if _, err := env.sql.Exec(t.Context(), `
+		select from agent.append_log(array_fill('a'::text, array[$1::int]), array_fill('{"a": 1}'::jsonb, array[$1::int]))`, published); err != nil {
+		t.Fatal(err)
+	}
+	fetched := func() (n int) {
+		t.Helper()
+		if err := env.sql.QueryRow(t.Context(), `
+			select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_xact_user_tables where relname ~ '^log_[0-9]+$'`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if _, err := env.sql.Exec(t.Context(), `begin`); err != nil { // only then the counts of the session are all there
+		t.Fatal(err)
+	}
+	for _, read := range []string{
+		`select from agent.read_log(0, $1)`, `select from agent.read_log_page(0, $1, 1000000)`, `select from agent.read_log_page(0, $1, 1000000, array['a'])`,
+	} {
+		before := fetched()
+		tag, err := env.sql.Exec(t.Context(), read, limit)
+		if err != nil || tag.RowsAffected() != limit {
+			t.Errorf("%s: %s, %v", read, tag, err)
+		}
+		if n := fetched() - before; n < limit || n > 2*limit {
+			t.Errorf("%s: %d rows were fetched for a page of %d", read, n, limit)
+		}
+	}
+}
+
 func TestBytesOfPagesAreCountedBeforeCompression(t *testing.T) {
 	t.Parallel()
 	env := setupIdle(t)

@@ -140,6 +140,8 @@ security definer
 set search_path to pg_catalog, pg_temp
 set jit to off
 set plan_cache_mode to force_custom_plan -- with the segments that can hold something
+set enable_seqscan to off -- before its first analyze a segment is taken for small: then a page would sort all that comes after it
+set enable_bitmapscan to off
 as $func$
 declare
   _head int8 = agent_private.log_head();
@@ -169,6 +171,8 @@ security definer
 set search_path to pg_catalog, pg_temp
 set jit to off
 set plan_cache_mode to force_custom_plan -- with the segments that can hold something
+set enable_seqscan to off -- before its first analyze a segment is taken for small: then a page would sort all that comes after it
+set enable_bitmapscan to off
 as $func$
 #variable_conflict use_column
 declare
