@@ -160,7 +160,7 @@ var (
 	schedulesFired   = counter("queued_schedules_fired_total", "Occurrences of schedules that this process turned into events.")
 	schedulesSkipped = counter("queued_schedules_skipped_total", "Occurrences of schedules that were missed and that this process recorded as skipped.")
 	schedulesFaulty  = counter("queued_schedules_faulty_total", "Schedules that could not fire and that this process paused for that.")
-	scheduleLateness = prometheus.NewDesc("queued_schedule_lateness_seconds", "How long after its time an occurrence of a schedule became an event.", nil, nil)
+	scheduleLateness = prometheus.NewDesc("queued_schedule_lateness_seconds", "How long after its time an occurrence of a schedule became an event or was published.", nil, nil)
 
 	logPublished = counter("queued_log_published_total", "Events published by this process, except by schedules and for a later time.")
 	logHead      = gauge("queued_log_head_position", "The position up to which the log is complete. Every process on one database reports the same.")

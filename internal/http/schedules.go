@@ -53,7 +53,8 @@ func replyOf(s schedule.Schedule) reply {
 type specification struct {
 	Name     string           `json:"name,omitzero" validate:"min=1,max=255"`
 	Owner    string           `json:"owner,omitzero" validate:"owner"`
-	Queue    string           `json:"queue" default:"default" validate:"queue" log:"queue"`
+	Queue    string           `json:"queue,omitzero" validate:"queue"`
+	Topic    string           `json:"topic,omitzero" validate:"topic"`
 	Type     string           `json:"type,omitzero" validate:"min=1,max=255"`
 	Priority int32            `json:"priority" validate:"min=-2147483648,max=2147483647"`
 	Event    json.RawMessage  `json:"event"`
@@ -68,6 +69,17 @@ type specification struct {
 	Gap      schedule.Gap     `json:"gap" default:"forward" validate:"oneof=forward next skip"`
 	Overlap  schedule.Overlap `json:"overlap" default:"first" validate:"oneof=first last"`
 	Leap     schedule.Leap    `json:"leap" default:"feb28" validate:"oneof=feb28 mar1 skip"`
+}
+
+// spec returns what was asked for, with the default of the queue, and logs where the events go.
+func (s specification) spec(r *http.Request) schedule.Spec {
+	if s.Topic != "" {
+		logOf(r).add("topic", s.Topic)
+	} else {
+		s.Queue = cmp.Or(s.Queue, "default")
+		logOf(r).add("queue", s.Queue)
+	}
+	return schedule.Spec(s)
 }
 
 type createScheduleRequest struct {
@@ -85,7 +97,7 @@ func (req *createScheduleRequest) Check(report func(field, detail string)) {
 
 func (s *Server) createSchedule(r *http.Request, req createScheduleRequest) (reply, error) {
 	made, err := s.schedules.Create(r.Context(), schedule.CreateParams{
-		Spec:           schedule.Spec(req.specification),
+		Spec:           req.spec(r),
 		IdempotencyKey: cmp.Or(req.Key, string(req.HeaderKey)),
 	})
 	if err != nil {
@@ -145,6 +157,7 @@ type schedulePatch struct {
 	IfVersions []int64
 	Name       *string           `json:"name" null:"zero" validate:"min=1,max=255"`
 	Queue      *string           `json:"queue" validate:"queue"`
+	Topic      *string           `json:"topic" null:"zero" validate:"topic"`
 	Type       *string           `json:"type" null:"zero" validate:"min=1,max=255"`
 	Priority   *int32            `json:"priority" validate:"min=-2147483648,max=2147483647"`
 	Event      *json.RawMessage  `json:"event"`
@@ -183,6 +196,7 @@ type occurrence struct {
 	Manual        bool                      `json:"manual"`
 	Status        schedule.OccurrenceStatus `json:"status"`
 	EventID       *int64                    `json:"event_id,omitzero"`
+	Topic         *string                   `json:"topic,omitzero"`
 	FiredAt       *timestamp                `json:"fired_at,omitzero"`
 	ExecutedAt    *timestamp                `json:"executed_at,omitzero"`
 	FailureReason *string                   `json:"failure_reason,omitzero"`
@@ -196,6 +210,7 @@ func occurrenceOf(o schedule.Occurrence) occurrence {
 		Manual:        o.Manual,
 		Status:        o.Status,
 		EventID:       o.EventID,
+		Topic:         o.Topic,
 		FiredAt:       (*timestamp)(o.FiredAt),
 		ExecutedAt:    (*timestamp)(o.ExecutedAt),
 		FailureReason: o.FailureReason,
@@ -255,7 +270,7 @@ type previewScheduleRequest struct {
 }
 
 func (s *Server) previewSchedule(r *http.Request, req previewScheduleRequest) (reply, error) {
-	found, err := s.schedules.Preview(r.Context(), schedule.PreviewParams{Spec: schedule.Spec(req.specification), After: req.After, N: req.N})
+	found, err := s.schedules.Preview(r.Context(), schedule.PreviewParams{Spec: req.spec(r), After: req.After, N: req.N})
 	return listOf("instants", found, instantOf), err
 }
 

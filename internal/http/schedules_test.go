@@ -1,6 +1,7 @@
 package http
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/pgtest"
 )
 
 // seenSchedule is a schedule in a response.
@@ -22,6 +24,7 @@ type seenSchedule struct {
 	Name      string         `json:"name"`
 	Owner     string         `json:"owner"`
 	Queue     string         `json:"queue"`
+	Topic     string         `json:"topic"`
 	Type      string         `json:"type"`
 	Priority  int            `json:"priority"`
 	Event     map[string]any `json:"event"`
@@ -91,6 +94,7 @@ type seenOccurrence struct {
 	Manual        bool       `json:"manual"`
 	Status        string     `json:"status"`
 	EventID       *int64     `json:"event_id"`
+	Topic         string     `json:"topic"`
 	FiredAt       *time.Time `json:"fired_at"`
 	ExecutedAt    *time.Time `json:"executed_at"`
 	FailureReason string     `json:"failure_reason"`
@@ -244,6 +248,13 @@ var badSchedules = map[string]string{
 	`"cron":"@daily","timezone":"Europe/Berlin","gap":"close"`:                                                  "#/gap",
 	`"cron":"@daily","timezone":"Europe/Berlin","overlap":"both"`:                                               "#/overlap",
 	`"cron":"@daily","timezone":"Europe/Berlin","leap":"feb30"`:                                                 "#/leap",
+	`"cron":"@daily","timezone":"Europe/Berlin","topic":"a..b"`:                                                 "#/topic",
+	`"cron":"@daily","timezone":"Europe/Berlin","topic":"order.*"`:                                              "#/topic",
+	`"cron":"@daily","timezone":"Europe/Berlin","topic":"queued.publish"`:                                       "#/topic",
+	`"cron":"@daily","timezone":"Europe/Berlin","topic":"` + strings.Repeat("t", 256) + `"`:                     "#/topic",
+	`"cron":"@daily","timezone":"Europe/Berlin","topic":"a","queue":"default"`:                                  "#/queue",
+	`"cron":"@daily","timezone":"Europe/Berlin","topic":"a","type":"b"`:                                         "#/type",
+	`"cron":"@daily","timezone":"Europe/Berlin","topic":"a","priority":1`:                                       "#/priority",
 	`"cron":"@daily","timezone":"Europe/Berlin","queue":"a b"`:                                                  "#/queue",
 	`"cron":"@daily","timezone":"Europe/Berlin","starts":"2035-01-02T00:00:00","ends":"2035-01-01T00:00:00"`:    "#/ends",
 	`"cron":"@daily","timezone":"Europe/Berlin","zone":"UTC"`:                                                   "#/zone",
@@ -289,6 +300,7 @@ func TestInvalidSchedulesAreRefusedNamingTheField(t *testing.T) {
 	for _, body := range []string{
 		`{"name":""}`, `{"queue":null}`, `{"event":null}`, `{"event":[]}`, `{"priority":null}`, `{"gap":null}`, `{"timezone":""}`, `{"timezone":null}`, `{"timezone":"Local"}`, `{"cron":"x"}`, `{"rrule":"x"}`,
 		`{"cron":null}`, `{"count":0}`, `{"ends":"x"}`, `{"starts":"2035-01-02T00:00:00","ends":"2035-01-01T00:00:00"}`, `{"owner":"ada"}`, `{"nonsense":1}`, `{"version":7}`,
+		`{"topic":""}`, `{"topic":"queued.a"}`, `{"topic":"a","queue":"b"}`, `{"topic":"a","type":"b"}`,
 	} {
 		h.try("PATCH", at, body).wantProblem(problem.ValidationFailed)
 	}
@@ -540,6 +552,64 @@ func TestDueScheduleInsertsAnEventWithItsOccurrence(t *testing.T) {
 	} {
 		if !strings.Contains(metrics, "\n"+want+"\n") {
 			t.Errorf("the metrics lack %s\n%s", want, regexp.MustCompile(`(?m)^[^q].*\n|^queued_[^s].*\n`).ReplaceAllString(metrics, ""))
+		}
+	}
+}
+
+func TestDueScheduleWithATopicIsPublishedToIt(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	listener := pgtest.Connect(t, h.db.URL)
+	if _, err := listener.Exec(t.Context(), `listen agent_log`); err != nil {
+		t.Fatal(err)
+	}
+	due := time.Now().UTC().Add(-time.Second).Format("2006-01-02T15:04:05")
+	got := h.call("POST", "/schedules", fmt.Sprintf(`{"topic":"report.due","event":{"of":"sales"},"at":%q,"timezone":"UTC"}`, due)).want(201)
+	at, made := got.header.Get("Location"), decode[seenSchedule](got)
+	if made.Topic != "report.due" || strings.Contains(got.body, `"queue"`) {
+		t.Errorf("created %s", got.body)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := listener.WaitForNotification(ctx); err != nil {
+		t.Fatal(err)
+	}
+	published := fmt.Sprintf(`report.due {"of": "sales"} {"occurrence": {"nominal_at": "%s", "schedule_id": %d, "scheduled_for": "%[1]sZ"}}`, due, made.ID)
+	if n := h.count(`select count(*) from agent.log where concat_ws(' ', topic, event, meta, key) = $1`, published); n != 1 {
+		t.Errorf("%d times in the log: %s", n, published)
+	}
+	if o := h.occurrences(at)[0]; o.Status != "published" || o.Topic != "report.due" || o.EventID != nil || o.FiredAt == nil || o.NominalAt != due {
+		t.Errorf("its occurrence is %+v", o)
+	}
+	if after := decode[seenSchedule](h.call("GET", at, "").want(200)); after.Status != "completed" || after.Fired != 1 || after.Topic != "report.due" {
+		t.Errorf("afterwards, the schedule is %+v", after)
+	}
+
+	run := h.call("POST", at+"/run", "").want(201)
+	if o := decode[seenOccurrence](run); o.Status != "published" || o.Topic != "report.due" || o.EventID != nil || !o.Manual || run.header.Get("Location") != "" {
+		t.Errorf("run answered %s with the Location %q", run.body, run.header.Get("Location"))
+	}
+	h.call("DELETE", at, "").want(204)
+	if all, events := h.count(`select count(*) from agent.log`), h.count(`select (select count(*) from agent.event) + (select count(*) from agent.event_hist)`); all != 2 || events != 0 {
+		t.Errorf("the log has %d, want 2, and queues and history %d, want none", all, events)
+	}
+}
+
+func TestPatchMovesAScheduleToATopicAndBack(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	made, at := h.createSchedule(`{"queue":"q","type":"t","priority":5,"event":{},"cron":"@daily","timezone":"UTC"}`)
+	for _, step := range []struct{ body, topic, queue string }{
+		{`{"topic":"report.due"}`, "report.due", ""},
+		{`{"topic":"report.other"}`, "report.other", ""},
+		{`{"queue":"r"}`, "", "r"},
+		{`{"topic":"report.due"}`, "report.due", ""},
+		{`{"topic":null}`, "", "default"},
+	} {
+		made.Topic, made.Queue, made.Type, made.Priority = step.topic, step.queue, "", 0
+		made.Version++
+		if diff := cmp.Diff(made, decode[seenSchedule](h.call("PATCH", at, step.body).want(200))); diff != "" {
+			t.Errorf("after %s (-want +got)\n%s", step.body, diff)
 		}
 	}
 }

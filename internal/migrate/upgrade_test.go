@@ -71,6 +71,7 @@ func TestUpgradedDatabaseHasTheObjectsAndGrantsOfANewOne(t *testing.T) {
 		"0.1.0": {`grant usage on schema agent to "%[1]s"; grant execute on function agent.take_events to "%[1]s"`, "keep_history"},
 		"0.2.0": {`grant usage on schema agent to "%[1]s"; grant execute on function agent.take_events to "%[1]s"`, "forget_keys"},
 		"0.3.0": {`select agent.grant_service('"%[1]s"')`, "forget_history"},
+		"0.4.0": {`select agent.grant_service('"%[1]s"')`, "run_schedule"},
 	} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
@@ -94,7 +95,7 @@ func TestUpgradedDatabaseHasTheObjectsAndGrantsOfANewOne(t *testing.T) {
 				t.Errorf("%d functions were dropped while calls that need them may be under way", n)
 			}
 			exec(t, before, `update agent.version set updated_at = now() - interval '11 minutes'`)
-			if n := query[int](t, before, `select agent.drop_former_functions()`); n == 0 {
+			if n := query[int](t, before, `select agent.drop_former_functions()`); n == 0 && version < "0.4.0" { // whose internal functions were in agent
 				t.Error("no functions of the former version were dropped")
 			}
 			exec(t, before, `delete from agent.upkeep where task = 'former_functions'`)
@@ -109,8 +110,9 @@ func TestUpgradedDatabaseHasTheObjectsAndGrantsOfANewOne(t *testing.T) {
 			})
 			exec(t, after, fmt.Sprintf(`select agent.grant_service('"%s"')`, service))
 			exec(t, after, fmt.Sprintf(grant, shop, operator, c.operator))
-			renamed := map[string]string{"keep_history": "maintain_history", "forget_keys": "prune_keys", "forget_history": "prune_history"}[c.operator]
-			exec(t, after, fmt.Sprintf(`grant execute on function agent.%s to "%s"`, renamed, operator))
+			if renamed := map[string]string{"keep_history": "maintain_history", "forget_keys": "prune_keys", "forget_history": "prune_history"}[c.operator]; renamed != "" {
+				exec(t, after, fmt.Sprintf(`grant execute on function agent.%s to "%s"`, renamed, operator))
+			}
 			if diff := cmp.Diff(schemaCatalog(t, fresh), schemaCatalog(t, upgraded)); diff != "" {
 				t.Errorf("-new +upgraded from %s:\n%s", version, diff)
 			}

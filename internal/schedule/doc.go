@@ -1,4 +1,4 @@
-// Package schedule turns times to come into events: once, at an instant or a civil time, or again and again by a rule.
+// Package schedule turns times to come into events of queues and of the log: once, at an instant or a civil time, or again and again by a rule.
 //
 // The civil time and the zone are what is stored and meant; instants are derived. The zone rules are those of the PostgreSQL server, and
 // agent.resolve_local alone applies them, so that all processes agree; package time never decides. A civil time is held as a time.Time whose Location is

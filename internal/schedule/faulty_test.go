@@ -158,6 +158,8 @@ func TestInvalidRowPausesOnlyItself(t *testing.T) {
 		`next_local = '294276-12-31'`,
 		`queue = 'no queue'`,
 		`type = ''`,
+		`topic = 'no topic', queue = null`,
+		`topic = 'queued.publish', queue = null`,
 	} {
 		bad[set] = env.create(t, hourly("UTC")).ID
 	}
@@ -222,7 +224,7 @@ func TestInvalidRowPausesOnlyItself(t *testing.T) {
 	// A patch of what is wrong with it mends a row.
 	cron := "@daily"
 	for set, id := range bad {
-		if strings.Contains(set, "zone") || strings.Contains(set, "queue") || strings.Contains(set, "type") {
+		if strings.Contains(set, "zone") || strings.Contains(set, "queue") || strings.Contains(set, "type") || strings.Contains(set, "topic") {
 			continue
 		}
 		if _, err := env.Patch(t.Context(), schedule.PatchParams{ID: id, Cron: &cron}); err != nil {

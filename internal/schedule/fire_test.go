@@ -264,11 +264,12 @@ func TestCrashBetweenTheStepsLeavesAllOrNothing(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
 	s := env.create(t, hourly("UTC"))
+	env.create(t, publishing())
 	env.exec(t, `update agent.schedule set next_at = now()`)
 	before := env.get(t, s.ID)
 
-	// Held up after the schedules are locked and while their events are written, its session ends.
-	for _, table := range []string{"agent.occurrence", "agent.event"} {
+	// Held up after the schedules are locked, while their events are written, and at the commit, its session ends.
+	for _, table := range []string{"agent.occurrence", "agent.event", "agent.outgoing", "agent.log"} {
 		blocker := pgtest.Connect(t, env.url)
 		tx, err := blocker.Begin(t.Context())
 		if err != nil {
@@ -286,8 +287,8 @@ func TestCrashBetweenTheStepsLeavesAllOrNothing(t *testing.T) {
 			select count(pg_terminate_backend(l.pid)) from pg_locks l
 			join pg_database d on d.oid = l.database and d.datname = current_database()
 			where l.relation = $1::regclass and not l.granted`, table) == 0 {
-			if err := t.Context().Err(); err != nil {
-				t.Fatal(err)
+			if err := t.Context().Err(); err != nil || len(failed) > 0 {
+				t.Fatalf("firing did not wait for %s: %v", table, err)
 			}
 		}
 		if err := <-failed; !errors.Is(err, schedule.ErrUnavailable) {
@@ -296,16 +297,16 @@ func TestCrashBetweenTheStepsLeavesAllOrNothing(t *testing.T) {
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if n := pgtest.Query[int](t, env.sql, `select (select count(*) from agent.occurrence) + (select count(*) from agent.event)`); n != 0 {
+		if n := pgtest.Query[int](t, env.sql, `select (select count(*) from agent.occurrence) + (select count(*) from agent.event) + (select count(*) from agent.log)`); n != 0 {
 			t.Fatalf("%d rows of the transaction that failed", n)
 		}
 		if got := env.get(t, s.ID); !got.NextAt.Equal(*before.NextAt) || got.Fired != 0 {
 			t.Fatalf("after the failure: %+v", got)
 		}
 	}
-	env.fire(t, 1)
-	if n := pgtest.Query[int](t, env.sql, `select count(*) from agent.event`); n != 1 {
-		t.Errorf("%d events, want one", n)
+	env.fire(t, 2)
+	if n := pgtest.Query[int](t, env.sql, `select count(*) from agent.event`); n != 1 || len(env.logged(t)) != 1 {
+		t.Errorf("%d events, want one, and %q in the log", n, env.logged(t))
 	}
 }
 
@@ -326,8 +327,8 @@ func TestTwoServicesFireEachOccurrenceOnceThoughOneIsKilled(t *testing.T) {
 	awaitEvent := env.listen(t)
 	// They are due within the next seconds, and in time: what is missed is expanded one by one.
 	env.exec(t, `
-		insert into agent.schedule (queue, event, kind, at_local, timezone, zone, next_local, next_at)
-		select 'many', '{"n":1}', 'once', t.at at time zone 'Europe/Berlin', 'Europe/Berlin', 'Europe/Berlin', t.at at time zone 'Europe/Berlin', t.at
+		insert into agent.schedule (queue, topic, event, kind, at_local, timezone, zone, next_local, next_at)
+		select case when i % 2 = 0 then 'many' end, case when i % 2 = 1 then 'tick' end, '{"n":1}', 'once', t.at at time zone 'Europe/Berlin', 'Europe/Berlin', 'Europe/Berlin', t.at at time zone 'Europe/Berlin', t.at
 		from generate_series(1, $1) as i, lateral (select clock_timestamp() + interval '500 ms' + i * interval '0.6 ms' as at offset 0) as t`, n)
 	if late := pgtest.Query[time.Duration](t, env.sql, `select now() - min(next_at) from agent.schedule`); late > schedule.DefaultMisfireGrace/2 {
 		t.Fatalf("the first was due %s ago before anybody could fire it", late)
@@ -350,14 +351,15 @@ func TestTwoServicesFireEachOccurrenceOnceThoughOneIsKilled(t *testing.T) {
 	if !killed {
 		t.Error("all fired before one could be killed")
 	}
-	var events, distinct, late int
+	var events, published, distinct, late int
 	if err := env.sql.QueryRow(t.Context(), `
-		select count(*), count(distinct (occurrence ->> 'schedule_id', occurrence ->> 'nominal_at'))
-		, (select count(*) from agent.schedule where status <> 'completed') from agent.event`).Scan(&events, &distinct, &late); err != nil {
+		select (select count(*) from agent.event), (select count(*) from agent.log), count(distinct (o.occurrence ->> 'schedule_id', o.occurrence ->> 'nominal_at'))
+		, (select count(*) from agent.schedule where status <> 'completed')
+		from (select occurrence from agent.event union all select meta -> 'occurrence' from agent.log) o`).Scan(&events, &published, &distinct, &late); err != nil {
 		t.Fatal(err)
 	}
-	if events != n || distinct != n || late != 0 {
-		t.Errorf("%d events of %d occurrences, want %d; %d schedules are not completed", events, distinct, n, late)
+	if events != n/2 || published != n/2 || distinct != n || late != 0 {
+		t.Errorf("%d events and %d publications of %d occurrences, want %d; %d schedules are not completed", events, published, distinct, n, late)
 	}
 }
 

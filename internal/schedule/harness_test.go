@@ -117,11 +117,11 @@ func hourly(zone string) schedule.Spec {
 	return schedule.Spec{Cron: "0 * * * *", Timezone: zone, Event: json.RawMessage(`{"kind":"hourly"}`)}
 }
 
-// listen returns a function that waits until an event is inserted.
+// listen returns a function that waits until an event is inserted or published.
 func (env environment) listen(t *testing.T) (awaitEvent func()) {
 	t.Helper()
 	conn := pgtest.Connect(t, env.url)
-	if _, err := conn.Exec(t.Context(), `listen agent_event`); err != nil {
+	if _, err := conn.Exec(t.Context(), `listen agent_event; listen agent_log`); err != nil {
 		t.Fatal(err)
 	}
 	return func() {

@@ -14,7 +14,7 @@ var LatenessBounds = [...]time.Duration{
 
 // Counters count what a Service has fired since it was opened.
 type Counters struct {
-	Fired   int64 // occurrences that became events, without those of RunNow
+	Fired   int64 // occurrences that became events or were published, without those of RunNow
 	Skipped int64 // occurrences that were missed and recorded as skipped
 	Faulty  int64 // schedules that could not fire and were paused
 	// Lateness counts fired occurrences by the time from when they were due to their commit: cumulatively, up to each of LatenessBounds.

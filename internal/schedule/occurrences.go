@@ -25,7 +25,7 @@ type Occurrences struct {
 }
 
 // occurrenceColumns are the columns of an Occurrence.
-const occurrenceColumns = `schedule_id, nominal_at, is_manual, scheduled_for, status, event_id, fired_at, executed_at, failure_reason, retry_count`
+const occurrenceColumns = `schedule_id, nominal_at, is_manual, scheduled_for, status, event_id, topic, fired_at, executed_at, failure_reason, retry_count`
 
 // Occurrences returns a schedule's occurrences: one page of those that have come or were skipped, and those to come. It fails with ErrNotFound, ErrBadCursor or
 // ErrQueryTimeout.

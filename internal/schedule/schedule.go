@@ -57,13 +57,15 @@ const (
 	OccurrenceFailed     OccurrenceStatus = "failed"     // its event failed for good, or expired
 	OccurrenceCancelled  OccurrenceStatus = "cancelled"  // before its event was claimed
 	OccurrenceSkipped    OccurrenceStatus = "skipped"    // missed, and not fired by the misfire policy
+	OccurrencePublished  OccurrenceStatus = "published"  // to its topic
 )
 
 // Spec is what a caller decides of a schedule.
 type Spec struct {
 	Name     string          // free text, empty: none
 	Owner    string          // an owner's id, empty: none
-	Queue    string          // of its events, empty: the default queue
+	Queue    string          // of its events, empty: the default queue, or none with a Topic
+	Topic    string          `json:",omitzero"` // its occurrences are published to; then it has no Queue, Type and Priority
 	Type     string          // of its events, empty: none
 	Priority int32           // of its events, lower first
 	Event    json.RawMessage // a JSON object, the payload of each event
@@ -77,7 +79,7 @@ type Spec struct {
 	Timezone string
 	Starts   *Moment // no occurrence before; nil: no bound
 	Ends     *Moment // no occurrence after; nil: no bound
-	Count    int     // completed after so many occurrences became events; zero: no bound
+	Count    int     // completed after so many occurrences became events or were published; zero: no bound
 
 	Misfire Misfire // empty: MisfireOnce
 	Gap     Gap     // empty: GapForward
@@ -85,14 +87,14 @@ type Spec struct {
 	Leap    Leap    // empty: LeapFeb28
 }
 
-// Schedule is a schedule as it is stored. In its Spec the policies and the queue are always set.
+// Schedule is a schedule as it is stored. In its Spec the policies and either the queue or the topic are always set.
 type Schedule struct {
 	ID int64
 	Spec
 	Kind      Kind
 	Zone      string // its own zone, or its owner's; "UTC" when At is an instant
 	Status    Status
-	Fired     int64      // occurrences that became events, without those of RunNow
+	Fired     int64      // occurrences that became events or were published, without those of RunNow
 	Version   int64      // grows with each change by a caller, of the schedule or of its owner's zone
 	NextLocal *time.Time // the civil time of the next occurrence; nil: there is none
 	NextAt    *time.Time // the instant that it is resolved to
@@ -110,7 +112,8 @@ type Occurrence struct {
 	ScheduledFor  time.Time // the instant it was due
 	Status        OccurrenceStatus
 	EventID       *int64     // its event, or that event's latest copy if it was requeued; nil: none
-	FiredAt       *time.Time // when it became an event
+	Topic         *string    // it was published to; nil: it was not
+	FiredAt       *time.Time // when it became an event or was published
 	ExecutedAt    *time.Time // when its event's last attempt ended
 	FailureReason *string    // why it failed, was skipped or cancelled
 	RetryCount    int32      // attempts after the first

@@ -139,7 +139,9 @@ func (s Spec) request() (request, oldHash string, err error) {
 // check sets the defaults of a spec, and fails with an *InvalidError where it contradicts itself. The database checks single values.
 func (s *Spec) check() (Kind, error) {
 	invalid := func(field, detail string) (Kind, error) { return "", &InvalidError{Field: field, Detail: detail} }
-	s.Queue = cmp.Or(s.Queue, "default")
+	if s.Topic == "" {
+		s.Queue = cmp.Or(s.Queue, "default")
+	}
 	s.Misfire = cmp.Or(s.Misfire, MisfireOnce)
 	s.Gap = cmp.Or(s.Gap, GapForward)
 	s.Overlap = cmp.Or(s.Overlap, OverlapFirst)
@@ -147,6 +149,12 @@ func (s *Spec) check() (Kind, error) {
 	switch {
 	case len(s.Event) == 0:
 		return invalid("event", "must be a JSON object")
+	case s.Topic != "" && s.Queue != "":
+		return invalid("queue", "does not go with a topic")
+	case s.Topic != "" && s.Type != "":
+		return invalid("type", "does not go with a topic")
+	case s.Topic != "" && s.Priority != 0:
+		return invalid("priority", "does not go with a topic")
 	case s.Starts != nil && s.Ends != nil && s.Starts.IsInstant == s.Ends.IsInstant && s.Ends.Time.Before(s.Starts.Time):
 		return invalid("ends", "must not be before starts")
 	case s.RRule != "" && s.Cron != "":
@@ -211,6 +219,7 @@ func (s *Service) List(ctx context.Context, p ListParams) (page Page, err error)
 
 // PatchParams changes the fields that are not nil. A pointer to a zero value resets the field to its default; a pointer to a nil Moment removes it.
 //
+// A new Topic removes the Queue, the Type and the Priority, and a new Queue the Topic; without both, the Queue is the default one.
 // A new RRule removes the Cron, a new Cron removes the RRule and At, a new At removes the Cron, and an empty RRule leaves At as the only time.
 type PatchParams struct {
 	ID         int64
@@ -218,6 +227,7 @@ type PatchParams struct {
 
 	Name     *string
 	Queue    *string
+	Topic    *string
 	Type     *string
 	Priority *int32
 	Event    *json.RawMessage
@@ -286,6 +296,12 @@ func (p PatchParams) apply(spec Spec) Spec {
 	case p.RRule != nil && *p.RRule != "", p.At != nil && *p.At != nil:
 		spec.Cron = ""
 	}
+	switch {
+	case p.Topic != nil && *p.Topic != "":
+		spec.Queue, spec.Type, spec.Priority = "", "", 0
+	case p.Queue != nil && *p.Queue != "":
+		spec.Topic = ""
+	}
 	from, to := reflect.ValueOf(p), reflect.ValueOf(&spec).Elem()
 	for i := range to.NumField() { // the fields of PatchParams have the names of those of Spec, and point to their values
 		if change := from.FieldByName(to.Type().Field(i).Name); change.IsValid() && !change.IsNil() {
@@ -337,7 +353,7 @@ type row struct {
 
 // columns are those of a row, of a schedule that is called s. They can be read whatever the schedule holds: see pg.RegisterTypes for its
 // times.
-const columns = `s.id, s.name, s.owner, s.queue, s.type, s.priority, coalesce(s.event, '{}') as event, s.kind, s.rule, s.at_local,
+const columns = `s.id, s.name, s.owner, s.queue, s.topic, s.type, s.priority, coalesce(s.event, '{}') as event, s.kind, s.rule, s.at_local,
 	s.at_instant, s.timezone, s.zone, s.gap, s.overlap, s.leap, s.misfire, s.starts_local, s.starts_at, s.ends_local, s.ends_at,
 	s.last_local, s."count", s.fired, s.status, s.version, s.next_local, s.next_at, s.next_at as next_exact, s.created_at, s.updated_at,
 	s.status_reason, s.is_unplanned`
@@ -423,7 +439,7 @@ func (r *row) parse() (err error) {
 // record returns the columns that agent.insert_schedule and agent.update_schedule take, as JSON.
 func (r *row) record() (string, error) {
 	text, err := json.Marshal(map[string]any{
-		"name": pg.OrNull(r.Name), "owner": pg.OrNull(r.Owner), "queue": cmp.Or(r.Queue, "default"), "type": pg.OrNull(r.Type),
+		"name": pg.OrNull(r.Name), "owner": pg.OrNull(r.Owner), "queue": pg.OrNull(r.Queue), "topic": pg.OrNull(r.Topic), "type": pg.OrNull(r.Type),
 		"priority": r.Priority, "event": r.Event, "kind": r.Kind, "rule": pg.OrNull(cmp.Or(r.RRule, r.Cron)),
 		"at_local": timestamp(r.At.local()), "at_instant": timestamp(r.At.instant()), "timezone": pg.OrNull(r.Timezone), "zone": r.Zone,
 		"gap": r.Gap, "overlap": r.Overlap, "leap": r.Leap, "misfire": r.Misfire,

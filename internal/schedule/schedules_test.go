@@ -417,6 +417,7 @@ func TestIdempotencyKeysCompareValues(t *testing.T) {
 		"rule":    func(s *schedule.Spec) { s.RRule = "FREQ=DAILY;INTERVAL=3" },
 		"misfire": func(s *schedule.Spec) { s.Misfire = schedule.MisfireAll },
 		"queue":   func(s *schedule.Spec) { s.Queue = "other" },
+		"topic":   func(s *schedule.Spec) { s.Topic = "other" },
 	} {
 		if _, err := env.Create(t.Context(), schedule.CreateParams{Spec: spec(change), IdempotencyKey: "k"}); !errors.Is(err, schedule.ErrKeyReused) {
 			t.Errorf("another %s: %v", name, err)

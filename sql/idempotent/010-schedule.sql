@@ -148,7 +148,7 @@ begin
 end
 $func$;
 
--- Stores a schedule. _schedule has its columns by name; those left out have their defaults. Raises QD013 if its owner's zone is not the
+-- Stores a schedule. _schedule has its columns by name; those left out have their defaults. With a topic it has no queue. Raises QD013 if its owner's zone is not the
 -- one it was expanded in: expand it again. With a _key the call can be repeated: with the same _request, by value, it returns the
 -- existing schedule; with another it raises QD005. A second call waits until the first has committed. _old_hash is what version 0.2.0 or
 -- earlier would have stored of the request.
@@ -164,18 +164,20 @@ declare
   _made agent.schedule;
   _hash text = case when _key is not null then agent_private.hash_json(_request) end;
 begin
-  _s.queue = coalesce(_s.queue, 'default');
+  if _s.topic is null then
+    _s.queue = coalesce(_s.queue, 'default');
+  end if;
   _s.idempotency_key = _key;
   perform agent_private.check_schedule(_s);
   perform agent_private.lock_schedule_owner(_s);
   perform agent_private.watch_zone(_s.zone);
   insert into agent.schedule as s
-  ( name, owner, queue, type, priority, event, kind, rule, at_local, at_instant, timezone, zone
+  ( name, owner, queue, topic, type, priority, event, kind, rule, at_local, at_instant, timezone, zone
   , gap, overlap, leap, misfire, starts_local, starts_at, ends_local, ends_at, last_local, "count"
   , status, next_local, next_at, idempotency_key, request_hash
   )
   values
-  ( _s.name, _s.owner, _s.queue, _s.type, coalesce(_s.priority, 0), _s.event, _s.kind, _s.rule, _s.at_local, _s.at_instant, _s.timezone, _s.zone
+  ( _s.name, _s.owner, _s.queue, _s.topic, _s.type, coalesce(_s.priority, 0), _s.event, _s.kind, _s.rule, _s.at_local, _s.at_instant, _s.timezone, _s.zone
   , coalesce(_s.gap, 'forward'), coalesce(_s.overlap, 'first'), coalesce(_s.leap, 'feb28'), coalesce(_s.misfire, 'once')
   , _s.starts_local, _s.starts_at, _s.ends_local, _s.ends_at, _s.last_local, _s."count"
   , case when _s.next_at is null then 'completed' else 'active' end, _s.next_local, _s.next_at, _key, _hash
@@ -220,6 +222,11 @@ begin
     raise exception 'schedule % has changed', _id using errcode = 'QD013';
   end if;
   _s = jsonb_populate_record(_s, _changes);
+  _s.queue = case
+    when _s.topic is null then coalesce(_s.queue, 'default')
+    when _changes ? 'topic' then _s.queue
+    else nullif(_s.queue, 'default') -- versions before 0.5.0, which know no topic, take a schedule without a queue for one of the default queue
+  end;
   perform agent_private.check_schedule(_s);
   if _s.next_at is null then
     _s.status = 'completed';
@@ -227,7 +234,7 @@ begin
     _s.status = 'active';
   end if;
   update agent.schedule s
-  set name = _s.name, queue = _s.queue, type = _s.type, priority = _s.priority, event = _s.event, kind = _s.kind, rule = _s.rule
+  set name = _s.name, queue = _s.queue, topic = _s.topic, type = _s.type, priority = _s.priority, event = _s.event, kind = _s.kind, rule = _s.rule
   , at_local = _s.at_local, at_instant = _s.at_instant, timezone = _s.timezone, zone = _s.zone
   , gap = _s.gap, overlap = _s.overlap, leap = _s.leap, misfire = _s.misfire
   , starts_local = _s.starts_local, starts_at = _s.starts_at, ends_local = _s.ends_local, ends_at = _s.ends_at
@@ -425,8 +432,18 @@ language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  perform agent_private.check_event_values(_schedule.event, _schedule.queue, _schedule.type);
-  if length(_schedule.name) not between 1 and 255 then
+  if _schedule.topic is null then
+    perform agent_private.check_event_values(_schedule.event, _schedule.queue, _schedule.type);
+  else
+    perform agent_private.check_publications(array[row(_schedule.topic, _schedule.event, null, null, null, null, null)::agent_private.publication]);
+  end if;
+  if _schedule.topic is not null and _schedule.queue is not null then
+    perform agent_private.raise_invalid('queue', 'does not go with a topic');
+  elsif _schedule.topic is not null and _schedule.type is not null then
+    perform agent_private.raise_invalid('type', 'does not go with a topic');
+  elsif _schedule.topic is not null and _schedule.priority <> 0 then
+    perform agent_private.raise_invalid('priority', 'does not go with a topic');
+  elsif length(_schedule.name) not between 1 and 255 then
     perform agent_private.raise_invalid('name', 'must be 1 to 255 characters');
   elsif length(_schedule.idempotency_key) not between 1 and 255 then
     perform agent_private.raise_invalid('idempotency_key', 'must be 1 to 255 characters');
@@ -445,7 +462,7 @@ end
 $func$;
 
 -- Cancels schedules for good: the next occurrence of each is recorded as cancelled, and those of its events that were never claimed go
--- into history as cancelled. Returns how many had not ended.
+-- into history as cancelled. What was published stays in the log. Returns how many had not ended.
 create or replace function agent_private.cancel_schedules(_ids int8[])
 returns int8
 language plpgsql volatile

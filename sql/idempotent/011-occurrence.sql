@@ -1,4 +1,4 @@
--- Occurrences: schedules that are due become events, each time once.
+-- Occurrences: schedules that are due become events of their queue, or are published to their topic, each time once.
 
 -- How long until the next schedule is due, null if none is active.
 create or replace function agent.next_due()
@@ -111,9 +111,10 @@ begin
 end
 $func$;
 
--- Inserts the events of occurrences of schedules that the caller has locked, or, where the status is 'skipped', only records the
--- occurrences; and sets for each schedule in _ids when it is due next (null: never, it is completed). An occurrence that exists is
--- skipped. Returns how many events were inserted.
+-- Inserts the events of occurrences of schedules that the caller has locked, publishes those of schedules with a topic, or, where the
+-- status is 'skipped', only records the occurrences; and sets for each schedule in _ids when it is due next (null: never, it is
+-- completed). An occurrence that exists is skipped. What is published takes its place in the log when the transaction commits, so that
+-- readers do not wait for it while other rows are locked. Returns how many were inserted or published.
 create or replace function agent.fire_schedules
 ( _schedule_ids int8[]
 , _nominals timestamp[]
@@ -142,21 +143,23 @@ declare
   _for timestamptz[];
 begin
   with made as
-  ( insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, event_id, fired_at, status, reason)
+  ( insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, event_id, topic, fired_at, status, reason)
     select n.schedule_id, n.nominal_at, n.scheduled_for
-    , case when n.status = 'fired' then nextval(_sequence) end
+    , case when n.status = 'fired' and t.topic is null then nextval(_sequence) end
+    , case when n.status = 'fired' then t.topic end
     , case when n.status = 'fired' then clock_timestamp() end
     , n.status
     , case when n.status = 'skipped' then 'it was missed, and the misfire policy had it not fire' end
     from unnest(_schedule_ids, _nominals, _scheduled_for, _statuses) with ordinality as n (schedule_id, nominal_at, scheduled_for, status, ord)
+    left join agent.schedule t on t.id = any(_ids) and t.topic is not null and t.id = n.schedule_id
     order by n.ord
     on conflict do nothing
-    returning schedule_id, event_id, nominal_at, scheduled_for
+    returning schedule_id, event_id, nominal_at, scheduled_for, fired_at
   )
   select array_agg(m.schedule_id), array_agg(m.event_id), array_agg(m.nominal_at), array_agg(m.scheduled_for)
   into _fired, _events, _nominal_at, _for
   from made m
-  where m.event_id is not null;
+  where m.fired_at is not null;
 
   perform agent_private.insert_occurrence_events(_fired, _events, _nominal_at, _for);
 
@@ -242,12 +245,13 @@ as $func$
   returning s.id
 $func$;
 
--- Fires an extra occurrence now, whatever the schedule's times, and returns it as list_occurrences does. Raises QD010, QD012 if the
--- schedule is cancelled, and QD003 for a zone that the server does not know any more.
+-- Fires an extra occurrence now, whatever the schedule's times, and returns it as list_occurrences does. What a schedule with a topic
+-- publishes takes its place in the log when the transaction commits. Raises QD010, QD012 if the schedule is cancelled, and QD003 for a
+-- zone that the server does not know any more.
 create or replace function agent.run_schedule(_id int8)
 returns table
 ( schedule_id int8, nominal_at timestamp, is_manual boolean, scheduled_for timestamptz, status text, event_id int8
-, fired_at timestamptz, executed_at timestamptz, failure_reason text, retry_count int4
+, fired_at timestamptz, executed_at timestamptz, failure_reason text, retry_count int4, topic text
 )
 language plpgsql volatile
 security definer
@@ -258,7 +262,7 @@ declare
   _s agent.schedule = agent_private.lock_schedule(_id);
   _now timestamptz = clock_timestamp();
   _nominal timestamp;
-  _event int8 = nextval(pg_get_serial_sequence('agent.event', 'id'));
+  _event int8 = case when _s.topic is null then nextval(pg_get_serial_sequence('agent.event', 'id')) end;
 begin
   if _s.status = 'cancelled' then
     perform agent_private.raise_schedule_ended(_s);
@@ -266,24 +270,26 @@ begin
   perform agent_private.check_zone_known(_s.zone);
   loop
     _nominal = agent_private.local_time(_now, _s.zone);
-    insert into agent.occurrence (schedule_id, nominal_at, is_manual, scheduled_for, event_id, fired_at, status)
-    values (_id, _nominal, true, _now, _event, _now, 'fired')
+    insert into agent.occurrence (schedule_id, nominal_at, is_manual, scheduled_for, event_id, topic, fired_at, status)
+    values (_id, _nominal, true, _now, _event, _s.topic, _now, 'fired')
     on conflict do nothing;
     exit when found;
     _now = _now + interval '1 microsecond';
   end loop;
   perform agent_private.insert_occurrence_events(array[_id], array[_event], array[_nominal], array[_now]);
   return query
-  select _id, _nominal, true, _now, 'pending', _event, _now, null::timestamptz, null::text, 0;
+  select _id, _nominal, true, _now, case when _s.topic is null then 'pending' else 'published' end, _event, _now
+  , null::timestamptz, null::text, 0, _s.topic;
 end
 $func$;
 
 -- Up to _limit past occurrences of a schedule, latest first, before _before. status follows the event: pending, processing, completed
--- (also once its history has been dropped), failed, cancelled, or skipped. Raises QD010 if there is no such schedule.
+-- (also once its history has been dropped), failed, cancelled, or skipped; without an event it is published, to a topic. Raises QD010 if
+-- there is no such schedule.
 create or replace function agent.list_occurrences(_id int8, _limit int4 default 100, _before timestamp default null)
 returns table
 ( schedule_id int8, nominal_at timestamp, is_manual boolean, scheduled_for timestamptz, status text, event_id int8
-, fired_at timestamptz, executed_at timestamptz, failure_reason text, retry_count int4
+, fired_at timestamptz, executed_at timestamptz, failure_reason text, retry_count int4, topic text
 )
 language plpgsql volatile
 security definer
@@ -297,7 +303,8 @@ begin
   perform agent.get_schedule(_id);
   return query
   select o.schedule_id, o.nominal_at, o.is_manual, o.scheduled_for
-  , coalesce(e.status, o.status), coalesce(e.event_id, o.event_id), o.fired_at, e.executed_at, coalesce(e.failure_reason, o.reason), coalesce(e.retry_count, 0)
+  , coalesce(e.status, case when o.topic is null then o.status else 'published' end), coalesce(e.event_id, o.event_id), o.fired_at
+  , e.executed_at, coalesce(e.failure_reason, o.reason), coalesce(e.retry_count, 0), o.topic
   from
   ( select o.*
     from agent.occurrence o
@@ -340,7 +347,8 @@ begin
 end
 $func$;
 
--- Inserts the events of recorded occurrences, under these ids, and wakes the claims that wait for them.
+-- Inserts the events of recorded occurrences, under these ids, and wakes the claims that wait for them. Those without an id are published
+-- to the topics of their schedules, at the end of the transaction.
 create or replace function agent_private.insert_occurrence_events(_schedule_ids int8[], _event_ids int8[], _nominals timestamp[], _scheduled_for timestamptz[])
 returns void
 language plpgsql volatile
@@ -359,16 +367,35 @@ begin
   join agent.schedule s on s.id = any(_schedule_ids) and s.id = n.schedule_id
   cross join lateral agent_private.new_event
   ( n.event_id, now(), s.event, null, s.queue, _type => s.type, _priority => s.priority
-  , _occurrence => jsonb_build_object
-    ( 'schedule_id', n.schedule_id
-    , 'nominal_at', n.nominal_at
-    , 'scheduled_for', (to_jsonb(n.scheduled_for at time zone 'UTC') #>> '{}') || 'Z'
-    )
+  , _occurrence => agent_private.occurrence_json(n.schedule_id, n.nominal_at, n.scheduled_for)
   ) as e
+  where n.event_id is not null
   order by n.ord;
-  perform agent.notify_queues(array(select s.queue from agent.schedule s where s.id = any(_schedule_ids)));
+  perform agent.notify_queues(array(select s.queue from agent.schedule s where s.id = any(_schedule_ids) and s.queue is not null));
+  if array_position(_event_ids, null) is not null then
+    perform agent_private.publish_at_commit(array
+    ( select row
+      ( s.topic, s.event, null
+      , jsonb_build_object('occurrence', agent_private.occurrence_json(n.schedule_id, n.nominal_at, n.scheduled_for)), null, null, null
+      )::agent_private.publication
+      from unnest(_schedule_ids, _event_ids, _nominals, _scheduled_for) with ordinality as n (schedule_id, event_id, nominal_at, scheduled_for, ord)
+      join agent.schedule s on s.id = any(_schedule_ids) and s.id = n.schedule_id
+      where n.event_id is null
+      order by n.ord
+    ));
+  end if;
 end
 $func$;
+
+-- An occurrence as its event, or what is published of it, names it.
+create or replace function agent_private.occurrence_json(_schedule_id int8, _nominal_at timestamp, _scheduled_for timestamptz)
+returns jsonb
+language sql stable parallel safe
+return jsonb_build_object
+( 'schedule_id', _schedule_id
+, 'nominal_at', _nominal_at
+, 'scheduled_for', (to_jsonb(_scheduled_for at time zone 'UTC') #>> '{}') || 'Z'
+);
 
 -- What became of an occurrence's event: of its latest copy, if it was requeued.
 create or replace function agent_private.occurrence_event(_event_id int8)

@@ -101,3 +101,29 @@ create table agent.log_count
 , constraint log_count_is_only check (is_only)
 ) with (fillfactor = 50);
 insert into agent.log_count default values;
+
+-- Schedules that publish instead of inserting into a queue.
+
+-- Functions that return something more have to go first. Who may execute them may do so again at the end of the migration: see the script of
+-- the privileges.
+create temporary table if not exists kept_grants (function name, grantee oid) on commit drop;
+insert into kept_grants (function, grantee)
+select distinct p.proname, a.grantee
+from pg_catalog.pg_proc p
+cross join pg_catalog.aclexplode(p.proacl) a
+where p.pronamespace = 'agent'::pg_catalog.regnamespace and p.proname in ('list_occurrences', 'run_schedule')
+and a.grantee not in (0, p.proowner) and a.privilege_type = 'EXECUTE';
+
+drop function if exists agent.list_occurrences(int8, int4, timestamp);
+drop function if exists agent.run_schedule(int8);
+
+alter table agent.schedule
+  add topic text collate "C"                -- its occurrences are published to; null: they are events of its queue
+, alter queue drop not null
+, add constraint schedule_target check
+  ( case when topic is null then queue is not null else queue is null and type is null and priority = 0 end
+  );
+
+alter table agent.occurrence
+  add topic text collate "C"                -- it was published to; null: it was not
+;
