@@ -65,6 +65,8 @@ type Service struct {
 
 	catchUps        chan struct{} // has an element for each stream that reads from the database
 	streams, behind atomic.Int64  // see StreamStats
+
+	filters filterCache // of subscriptions
 }
 
 // Open returns a Service on a migrated database. It starts no loops: see Run. It fails with ErrUnavailable when the database cannot be reached.

@@ -25,6 +25,7 @@ type tail struct {
 	index    *match.Index  // of the filters of groups, by their id; belongs to followLog
 
 	mu        sync.Mutex
+	grown     chan struct{} // closed when the tail reaches further, or begins
 	isRunning bool
 	isDrained bool
 	start     int64 // entries has what comes after this position; zero: nothing was read yet
@@ -52,7 +53,7 @@ type group struct {
 
 func newTail(maxBytes int) *tail {
 	return &tail{
-		wake: pg.NewSignal(), maxBytes: maxBytes, drained: make(chan struct{}), index: match.NewIndex(nil),
+		wake: pg.NewSignal(), maxBytes: maxBytes, drained: make(chan struct{}), index: match.NewIndex(nil), grown: make(chan struct{}),
 		groups: make(map[string]*group), changes: make(map[int32]*match.Filter),
 	}
 }
@@ -70,6 +71,7 @@ func (t *tail) setRunning(isRunning bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.isRunning = isRunning
+	t.signalGrown()
 	if !isRunning {
 		t.clear()
 		for _, g := range t.groups {
@@ -186,6 +188,7 @@ func (t *tail) begin(head int64) {
 	const inSegment = 1<<32 - 1
 	t.start = head - min(tailBack, head&inSegment)
 	t.head = t.start
+	t.signalGrown()
 	for _, g := range t.groups {
 		g.since = t.start
 		g.signal()
@@ -233,10 +236,24 @@ func (t *tail) add(after, next int64, entries []*Entry) {
 	clear(t.entries[:drop])
 	t.entries, t.dropped = t.entries[drop:], t.dropped+drop
 	t.head = next
+	t.signalGrown()
 	for g := range touched {
 		g.matched = g.matched[sort.SearchInts(g.matched, t.dropped):]
 		g.signal()
 	}
+}
+
+// signalGrown wakes those who wait for any event. The caller holds mu.
+func (t *tail) signalGrown() {
+	close(t.grown)
+	t.grown = make(chan struct{})
+}
+
+// reach returns a channel that is closed when the tail reaches further; what it has; and whether it is fed.
+func (t *tail) reach() (grown <-chan struct{}, start, head int64, isFed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.grown, t.start, t.head, t.isRunning
 }
 
 // signal wakes those of the group who wait. The caller holds the tail's mu.

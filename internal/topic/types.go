@@ -17,8 +17,15 @@ var (
 	ErrPositionNotFound = errors.New("no event of the log has this position")
 	// ErrDraining: the service is about to stop.
 	ErrDraining = errors.New("the service is draining")
-	// ErrStale: the settings have changed since the version that a change was meant for.
-	ErrStale = errors.New("the settings have another version")
+	// ErrStale: what was to be changed has changed since the version that the change was meant for.
+	ErrStale = errors.New("it has another version")
+	// ErrSubscriptionNotFound: there is no subscription of this name.
+	ErrSubscriptionNotFound = errors.New("no subscription has this name")
+	// ErrFilterNotFound: the subscription has no filter of this name.
+	ErrFilterNotFound = errors.New("no filter of the subscription has this name")
+	// ErrCursorLost: the cursor can be committed no more: another one was committed in its place, a seek or a lease came in between, its lease has
+	// ended, or the subscription was made anew.
+	ErrCursorLost = errors.New("the cursor is lost")
 )
 
 // InvalidError is the error of a value that is refused.
@@ -147,6 +154,9 @@ type Holder struct {
 // sqlstates are what the functions of the schema raise about the log.
 var sqlstates = pg.States{
 	"QD004": ErrStale,
+	"QD020": ErrSubscriptionNotFound,
+	"QD021": ErrCursorLost,
+	"QD022": ErrFilterNotFound,
 }
 
 func wrap(doing string, err error) error { return sqlstates.Wrap(doing, err) }

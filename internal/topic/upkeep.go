@@ -10,6 +10,9 @@ import (
 // upkeepBatch is how many rows one statement counts or deletes, so that each commit stays short.
 const upkeepBatch = 10_000
 
+// pruneBatch is how many subscriptions one statement deletes.
+const pruneBatch = 1000
+
 // doUpkeep takes the steps of upkeep that are due. Those that another process takes at the same time, or that would make others wait, are left for
 // the next round.
 func (s *Service) doUpkeep(ctx context.Context) error {
@@ -17,6 +20,7 @@ func (s *Service) doUpkeep(ctx context.Context) error {
 		s.steps(ctx, "maintaining segments", `select agent.maintain_log() is not null`),
 		s.steps(ctx, "counting topics", `select agent.count_topics($1) = $1`, upkeepBatch),
 		s.steps(ctx, "dropping segments", `select agent.drop_log_segment() is not null`),
+		s.steps(ctx, "pruning subscriptions", `select agent.prune_subscriptions($1) >= $1`, pruneBatch),
 		s.steps(ctx, "pruning idempotency keys", `select agent.prune_publication_keys($1) = $1`, upkeepBatch),
 	)
 }

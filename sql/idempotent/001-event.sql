@@ -13,6 +13,9 @@
 --   QD011  no such owner
 --   QD012  the schedule has ended
 --   QD013  the schedule or its owner has changed since it was expanded
+--   QD020  no such subscription
+--   QD021  the cursor of a subscription is lost
+--   QD022  no such filter of a subscription
 
 -- Converts epoch seconds to a timestamp, to the microsecond. Raises 22008 when the result is out of timestamptz's range.
 create or replace function agent.to_timestamptz(_ts numeric)

@@ -134,6 +134,7 @@ begin
   create or replace trigger check_timeline before insert on agent.event for each statement execute function agent_private.check_timeline();
   create or replace trigger check_timeline before insert on agent.idempotency for each statement execute function agent_private.check_timeline();
   create or replace trigger check_timeline before insert on agent.schedule for each statement execute function agent_private.check_timeline();
+  create or replace trigger check_timeline before insert on agent.subscription for each statement execute function agent_private.check_timeline();
 exception when insufficient_privilege or undefined_function or feature_not_supported then
   raise warning 'this server does not show its timeline: after an asynchronous failover ids may be given out twice (%)', sqlerrm;
 end

@@ -509,6 +509,7 @@ language sql immutable parallel safe
 return 4;
 
 -- Drops the oldest segment if retention has passed since it was closed, with its partition, and returns its number; null if there is none.
+-- While a durable subscription has not read all of it, it is kept until the time to hold has passed, too.
 -- Raises lock_not_available (55P03) rather than make publishers wait: call it again then.
 create or replace function agent.drop_log_segment()
 returns int8
@@ -525,7 +526,8 @@ begin
   select g.number into _number
   from (select g.* from agent.log_segment g where g.state <> 'dropped' order by g.number limit 1) g
   cross join agent.log_settings s
-  where g.state = 'closed' and g.events is not null and agent_private.add_utc(g.closed_at, s.retention) <= clock_timestamp();
+  where g.state = 'closed' and g.events is not null and agent_private.add_utc(g.closed_at, s.retention) <= clock_timestamp()
+  and (agent_private.add_utc(g.closed_at, s.hold) <= clock_timestamp() or not coalesce(agent_private.is_needed(g.last_position), false));
   if not found then
     return null;
   end if;

@@ -1,0 +1,212 @@
+package topic
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/match"
+	"github.com/queued/queued/internal/pg"
+)
+
+// Bounds of the filters of subscriptions, which the schema holds, too.
+const (
+	MaxFilters    = 1000    // of one subscription
+	MaxAllFilters = 100_000 // of all
+)
+
+// A Subscription is a named reader of the log that is remembered.
+type Subscription struct {
+	ID            int64 // one that is made anew under the same name has another
+	Name          string
+	Version       int64
+	IsPaused      bool
+	StartPosition int64
+	MaxWaiting    int
+	ExpiresAfter  *time.Duration // nil: it is durable, and holds segments of the log
+	ExpiresAt     *time.Time
+	CreatedAt     time.Time
+	UpdatedAt     time.Time
+	FilterCount   int64 `db:"filters"`
+	Position      int64 // everything up to there is committed
+	Head          int64 // the log is complete up to here
+	LagEvents     int64
+	LagSeconds    float64
+	Gaps          int64
+	LeasedUntil   *time.Time // nil: nobody has a lease
+
+	Filters []SubscriptionFilter `db:"-"` // nil in listings
+}
+
+// A SubscriptionFilter is a filter of a subscription.
+type SubscriptionFilter struct {
+	Name         string
+	Topics       []string        // nil: all
+	Match        json.RawMessage // as it was given; nil: all
+	ExpiresAfter *time.Duration  // nil: never
+	ExpiresAt    *time.Time
+	Filter       *match.Filter // what Topics and Match compile to; required to put it
+}
+
+// A Lag is how far a position is behind the head of the log.
+type Lag struct {
+	Events  int64   // positions in between, those counted whose publisher was rolled back
+	Seconds float64 // since the first of these events was published
+}
+
+// PutSubscriptionParams is a subscription to create or replace. Name is required.
+type PutSubscriptionParams struct {
+	Name         string
+	Filters      []SubscriptionFilter // none: only events that are published for it alone
+	Start        int64                // a new one begins after this position
+	MaxWaiting   int
+	ExpiresAfter *time.Duration // nil: never
+	IfVersions   []int64        // the versions of which it must have one; nil: any, or it is new
+	IfExists     bool           // it must not be new
+}
+
+// SubscriptionPage is a page of subscriptions, by name.
+type SubscriptionPage struct {
+	Subscriptions []Subscription
+	Next          string // cursor of the next page; empty: this is the last one
+}
+
+// filterJSON is a filter as the schema takes it.
+type filterJSON struct {
+	Name         string          `json:"name"`
+	Topics       []string        `json:"topics,omitempty"`
+	Match        json.RawMessage `json:"match,omitempty"`
+	Canonical    string          `json:"canonical"`
+	ExpiresAfter *float64        `json:"expires_after,omitempty"`
+}
+
+func (f *SubscriptionFilter) json() filterJSON {
+	j := filterJSON{Name: f.Name, Topics: f.Topics, Match: f.Match, Canonical: string(f.Filter.Canonical())}
+	if f.ExpiresAfter != nil {
+		j.ExpiresAfter = new(f.ExpiresAfter.Seconds())
+	}
+	return j
+}
+
+// PutSubscription creates a subscription, or replaces its filters and settings and leaves its position as it is, and reports whether it is new. A call
+// that changes nothing renews what expires, and leaves the version. It fails with ErrStale and an *InvalidError.
+func (s *Service) PutSubscription(ctx context.Context, p PutSubscriptionParams) (isNew bool, err error) {
+	filters := make([]filterJSON, len(p.Filters))
+	for i := range p.Filters {
+		filters[i] = p.Filters[i].json()
+	}
+	text, err := json.Marshal(filters)
+	if err != nil {
+		return false, &InvalidError{Field: "filters", Detail: "must be JSON"}
+	}
+	err = s.reads.QueryRow(ctx, `select agent.put_subscription_if_match($1, $2, $3, $4, $5, $6, $7, $8)`,
+		p.Name, string(text), p.Start, p.MaxWaiting, p.ExpiresAfter, newToken(), p.IfVersions, p.IfExists).Scan(&isNew)
+	return isNew, wrap("putting a subscription", err)
+}
+
+// PutFilter adds a filter to a subscription, replaces the one of its name, or renews it. It fails with ErrSubscriptionNotFound and an *InvalidError.
+func (s *Service) PutFilter(ctx context.Context, subscription string, f SubscriptionFilter) error {
+	text, err := json.Marshal(f.json())
+	if err != nil {
+		return &InvalidError{Field: "match", Detail: "must be JSON"}
+	}
+	_, err = s.reads.Exec(ctx, `select agent.put_filter($1, $2)`, subscription, string(text))
+	return wrap("putting a filter", err)
+}
+
+// DeleteFilter deletes a filter of a subscription. It fails with ErrSubscriptionNotFound or ErrFilterNotFound.
+func (s *Service) DeleteFilter(ctx context.Context, subscription, filter string) error {
+	_, err := s.reads.Exec(ctx, `select agent.delete_filter($1, $2)`, subscription, filter)
+	return wrap("deleting a filter", err)
+}
+
+// DeleteSubscription deletes a subscription if its version is one of ifVersions (nil: whatever it is). Cursors of it are lost. It fails with
+// ErrSubscriptionNotFound or ErrStale.
+func (s *Service) DeleteSubscription(ctx context.Context, name string, ifVersions []int64) error {
+	_, err := s.reads.Exec(ctx, `select agent.delete_subscription_if_match($1, $2)`, name, ifVersions)
+	return wrap("deleting a subscription", err)
+}
+
+// PauseSubscription makes reads of a subscription get nothing. It fails with ErrSubscriptionNotFound.
+func (s *Service) PauseSubscription(ctx context.Context, name string) error {
+	return s.setPaused(ctx, name, true)
+}
+
+// ResumeSubscription ends a pause. It fails with ErrSubscriptionNotFound.
+func (s *Service) ResumeSubscription(ctx context.Context, name string) error {
+	return s.setPaused(ctx, name, false)
+}
+
+func (s *Service) setPaused(ctx context.Context, name string, isPaused bool) error {
+	_, err := s.reads.Exec(ctx, `select agent.pause_subscription($1, $2)`, name, isPaused)
+	return wrap("pausing a subscription", err)
+}
+
+const subscriptionColumns = `id, name, version, is_paused, start_position, max_waiting, expires_after, expires_at, created_at, updated_at, filters, position,
+	head, lag_events, lag_seconds, gaps, leased_until`
+
+// Subscription returns a subscription with its filters. It fails with ErrSubscriptionNotFound.
+func (s *Service) Subscription(ctx context.Context, name string) (Subscription, error) {
+	rows, _ := s.reads.Query(ctx, `select `+subscriptionColumns+` from agent.list_subscriptions(1, null, $1)`, name)
+	all, err := pg.Collect[Subscription](rows)
+	if err != nil {
+		return Subscription{}, wrap("getting a subscription", err)
+	}
+	if len(all) == 0 {
+		return Subscription{}, ErrSubscriptionNotFound
+	}
+	// The filters come after the version: who changes them on the ground of this version has seen them, or is refused.
+	found := all[0]
+	_, found.Filters, err = s.readFilters(ctx, found.ID)
+	return found, err
+}
+
+// Subscriptions returns a page of subscriptions, by name, without their filters. It fails with ErrBadCursor or ErrQueryTimeout.
+func (s *Service) Subscriptions(ctx context.Context, limit int, cursor string) (page SubscriptionPage, err error) {
+	page.Subscriptions, page.Next, err = pg.ReadPage("subscriptions", cursor, limit, func(after pg.Cursor, n int) (all []Subscription, err error) {
+		err = pg.Bounded(ctx, s.reads, s.cfg.QueryTimeout, func(tx pgx.Tx) error {
+			rows, _ := tx.Query(ctx, `select `+subscriptionColumns+` from agent.list_subscriptions($1, $2)`, n, after.Name)
+			all, err = pg.Collect[Subscription](rows)
+			return err
+		})
+		return all, wrap("listing subscriptions", err)
+	}, func(sub *Subscription) pg.Cursor { return pg.Cursor{Name: &sub.Name} })
+	return page, err
+}
+
+// SubscriptionLag is how far a subscription is behind.
+type SubscriptionLag struct {
+	Name       string
+	LagEvents  int64
+	LagSeconds float64
+	Gaps       int64
+	Others     int64 // subscriptions that are not among those returned
+}
+
+// SlowestSubscriptions returns the subscriptions that are the furthest behind.
+func (s *Service) SlowestSubscriptions(ctx context.Context, limit int) ([]SubscriptionLag, error) {
+	rows, _ := s.reads.Query(ctx, `select name, lag_events, lag_seconds, gaps, others from agent.slowest_subscriptions($1)`, limit)
+	all, err := pg.Collect[SubscriptionLag](rows)
+	return all, wrap("looking for the slowest subscriptions", err)
+}
+
+// Commit commits a cursor of a subscription, and returns the position from which the next read goes on. The cursor that was committed last can
+// be committed again. It fails with ErrSubscriptionNotFound, ErrCursorLost, and an *InvalidError for what is no cursor of this subscription.
+func (s *Service) Commit(ctx context.Context, name, text string) (position int64, err error) {
+	c, ok := parseCursor(name, text)
+	if !ok {
+		return 0, &InvalidError{Field: "cursor", Detail: notACursor}
+	}
+	err = s.reads.QueryRow(ctx, `select agent.commit_cursor($1, $2, $3, $4, $5, $6, $7, $8)`,
+		name, c.id, c.epoch, c.parent, c.token, c.position, c.isLeased, c.hasGap).Scan(&position)
+	return position, wrap("committing a cursor", err)
+}
+
+// Seek makes a subscription go on after a position. Its cursors are lost, and a lease ends. It fails with ErrSubscriptionNotFound, and an *InvalidError
+// for a position that was never given out.
+func (s *Service) Seek(ctx context.Context, name string, position int64) error {
+	_, err := s.reads.Exec(ctx, `select agent.seek_subscription($1, $2, $3)`, name, position, newToken())
+	return wrap("seeking", err)
+}

@@ -1,0 +1,638 @@
+-- Subscriptions by cursor: named readers of the log, which everybody who uses the name shares.
+--
+-- What a subscription has read is matched by the service, with the filters that it has compiled. It passes their version to end_read, which
+-- refuses a page that was matched with older ones: a filter whose change was committed before an event was published misses no such event.
+-- Whoever changes a subscription, its filters or its position locks its row first.
+
+-- Creates a subscription, or replaces its filters and settings. It begins after _position, which one that exists keeps. _filters is an
+-- array of objects: name, topics, match, canonical, and expires_after in seconds. The subscription has to have one of _if_versions (null: any,
+-- or it is new); with _if_exists it must not be new. Else raises QD004. A call that changes nothing renews what expires.
+create or replace function agent.put_subscription_if_match
+( _name text
+, _filters json
+, _position int8
+, _max_waiting int4
+, _expires_after interval
+, _token int8
+, _if_versions int8[]
+, _if_exists boolean
+)
+returns boolean
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _subscription agent.subscription;
+  _is_new boolean = false;
+  _changed int8;
+  _changed_meaning int8;
+begin
+  if agent_private.is_queue_name(_name) is not true then
+    perform agent_private.raise_invalid('name', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -');
+  elsif coalesce(_max_waiting, 0) < 1 then
+    perform agent_private.raise_invalid('max_waiting', 'must be at least 1');
+  elsif not coalesce(_expires_after between interval '1 second' and interval '3650 days', true) then
+    perform agent_private.raise_invalid('expires_after', 'must be from one second to ten years');
+  end if;
+  perform agent_private.check_position(_position);
+  loop
+    select s.* into _subscription from agent.subscription s where s.name = _name for no key update;
+    exit when found;
+    if _if_versions is not null or _if_exists then
+      perform agent_private.raise_version_mismatch('subscription ' || _name, _if_versions);
+    end if;
+    insert into agent.subscription as s (name, start_position, max_waiting, expires_after, expires_at)
+    values (_name, _position, _max_waiting, _expires_after, agent_private.add_utc(clock_timestamp(), _expires_after))
+    on conflict on constraint subscription_name do nothing
+    returning s.* into _subscription;
+    if found then
+      _is_new = true;
+      insert into agent.subscription_position (subscription, number, position, token, epoch, gaps) values (_subscription.id, 1, _position, _token, 1, 0);
+      exit;
+    end if;
+  end loop;
+  if _subscription.version <> all (_if_versions) then
+    perform agent_private.raise_version_mismatch('subscription ' || _name, _if_versions);
+  end if;
+  select p.changed, p.changed_meaning into _changed, _changed_meaning
+  from agent_private.put_filters(_subscription.id, _filters, true) p;
+  if _is_new then
+    return true;
+  end if;
+  if _changed > 0 or _subscription.max_waiting <> _max_waiting or _subscription.expires_after is distinct from _expires_after then
+    update agent.subscription s
+    set version = s.version + 1, updated_at = clock_timestamp(), max_waiting = _max_waiting, expires_after = _expires_after
+    , expires_at = agent_private.add_utc(clock_timestamp(), _expires_after)
+    , filters_version = s.filters_version + case when _changed_meaning > 0 then 1 else 0 end
+    where s.id = _subscription.id;
+  elsif _expires_after is not null then
+    update agent.subscription s set expires_at = agent_private.add_utc(clock_timestamp(), _expires_after) where s.id = _subscription.id;
+  end if;
+  return false;
+end
+$func$;
+
+-- Adds a filter to a subscription, replaces the one of its name, or renews it. _filter is as in put_subscription_if_match.
+create or replace function agent.put_filter(_subscription text, _filter json)
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _found agent.subscription = agent_private.lock_subscription(_subscription);
+  _put record;
+begin
+  select * into strict _put from agent_private.put_filters(_found.id, json_build_array(_filter), false);
+  if _put.changed > 0 then
+    update agent.subscription s
+    set version = s.version + 1, filters_version = s.filters_version + case when _put.changed_meaning > 0 then 1 else 0 end, updated_at = clock_timestamp()
+    where s.id = _found.id;
+  end if;
+end
+$func$;
+
+-- Deletes a filter of a subscription. Raises QD020 if there is no such subscription, QD022 if it has no such filter.
+create or replace function agent.delete_filter(_subscription text, _filter text)
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _found agent.subscription = agent_private.lock_subscription(_subscription);
+begin
+  delete from agent.subscription_filter f where f.subscription = _found.id and f.name = _filter;
+  if not found then
+    raise exception 'the subscription % has no filter %', _subscription, _filter using errcode = 'QD022';
+  end if;
+  update agent.subscription s
+  set version = s.version + 1, filters_version = s.filters_version + 1, updated_at = clock_timestamp()
+  where s.id = _found.id;
+end
+$func$;
+
+-- Inserts and replaces filters of a subscription, and with _is_all deletes those that are not among them. Returns how many were changed,
+-- and how many of these want other events than before.
+create or replace function agent_private.put_filters(_id int8, _filters json, _is_all boolean, out changed int8, out changed_meaning int8)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _names text[];
+  _n int8;
+begin
+  select coalesce(array_agg(f ->> 'name'), '{}') into _names from json_array_elements(_filters) f;
+  if exists (select from unnest(_names) as n (name) where agent_private.is_queue_name(n.name) is not true) then
+    perform agent_private.raise_invalid('filters', 'must have names of 1 to 128 of A-Z a-z 0-9 . _ : -');
+  elsif (select count(distinct n.name) from unnest(_names) as n (name)) < cardinality(_names) then
+    perform agent_private.raise_invalid('filters', 'must have different names');
+  elsif exists (select from unnest(_names) as n (name) where not exists (select from agent.subscription_filter f where f.subscription = _id and f.name = n.name)) then
+    perform from agent.log_settings s for no key update; -- one call at a time may add filters, so that their number can be bounded
+  end if;
+  changed = 0;
+  if _is_all then
+    delete from agent.subscription_filter f where f.subscription = _id and f.name <> all (_names);
+    get diagnostics changed = row_count;
+  end if;
+  changed_meaning = changed +
+  ( select count(*)
+    from json_array_elements(_filters) n
+    where not exists (select from agent.subscription_filter f where f.subscription = _id and f.name = n ->> 'name' and f.canonical = n ->> 'canonical')
+  );
+  insert into agent.subscription_filter as f (subscription, name, topics, match, canonical, expires_after)
+  select _id, n ->> 'name', case when json_typeof(n -> 'topics') = 'array' then array(select json_array_elements_text(n -> 'topics')) end, n -> 'match'
+  , n ->> 'canonical', make_interval(secs => (n ->> 'expires_after')::float8)
+  from json_array_elements(_filters) n
+  on conflict (subscription, name) do update
+  set topics = excluded.topics, match = excluded.match, canonical = excluded.canonical, expires_after = excluded.expires_after, expires_at = null
+  where f.topics is distinct from excluded.topics or f.match::text is distinct from excluded.match::text or f.canonical <> excluded.canonical
+  or f.expires_after is distinct from excluded.expires_after;
+  get diagnostics _n = row_count;
+  changed = changed + _n;
+  update agent.subscription_filter f
+  set expires_at = agent_private.add_utc(clock_timestamp(), f.expires_after)
+  where f.subscription = _id and f.name = any (_names) and f.expires_after is not null;
+  if _n = 0 then
+    return;
+  elsif (select count(*) from agent.subscription_filter f where f.subscription = _id) > agent_private.max_filters() then
+    perform agent_private.raise_invalid('filters', format('must be at most %s a subscription', agent_private.max_filters()));
+  elsif (select sum(octet_length(f.canonical)) from agent.subscription_filter f where f.subscription = _id) > 16777216 then
+    perform agent_private.raise_invalid('filters', 'must have at most 16 MiB a subscription');
+  elsif (select count(*) from agent.subscription_filter f) > agent_private.max_all_filters() then
+    perform agent_private.raise_invalid('filters', format('must be at most %s of all subscriptions', agent_private.max_all_filters()));
+  end if;
+end
+$func$;
+
+-- How many filters a subscription may have.
+create or replace function agent_private.max_filters()
+returns int8
+language sql immutable parallel safe
+return 1000;
+
+-- How many filters all subscriptions may have.
+create or replace function agent_private.max_all_filters()
+returns int8
+language sql immutable parallel safe
+return 100000;
+
+-- Deletes a subscription if it has one of _if_versions (null: any). Raises QD020 or QD004.
+create or replace function agent.delete_subscription_if_match(_name text, _if_versions int8[])
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _subscription agent.subscription = agent_private.lock_subscription(_name);
+begin
+  if _subscription.version <> all (_if_versions) then
+    perform agent_private.raise_version_mismatch('subscription ' || _name, _if_versions);
+  end if;
+  perform agent_private.remove_subscription(_subscription.id);
+end
+$func$;
+
+create or replace function agent_private.remove_subscription(_id int8)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  delete from agent.subscription_filter f where f.subscription = _id;
+  delete from agent.subscription_position p where p.subscription = _id;
+  delete from agent.subscription s where s.id = _id;
+end
+$func$;
+
+-- Pauses a subscription, so that reads get nothing, or resumes it. Raises QD020 if there is no such subscription.
+create or replace function agent.pause_subscription(_name text, _paused boolean default true)
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _subscription agent.subscription = agent_private.lock_subscription(_name);
+begin
+  update agent.subscription s
+  set is_paused = _paused, version = s.version + 1, updated_at = clock_timestamp()
+  where s.id = _subscription.id and s.is_paused <> _paused;
+end
+$func$;
+
+-- Deletes the subscriptions and the filters that have expired, up to _limit each, and returns how many there were. It leaves out those that
+-- somebody is changing.
+create or replace function agent.prune_subscriptions(_limit int4 default 1000)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+as $func$
+declare
+  _id int8;
+  _n int8;
+  _pruned int8 = 0;
+begin
+  for _id in
+    select s.id from agent.subscription s where s.expires_at <= clock_timestamp() order by s.expires_at limit _limit for update skip locked
+  loop
+    perform agent_private.remove_subscription(_id);
+    _pruned = _pruned + 1;
+  end loop;
+  for _id in
+    select distinct f.subscription
+    from (select f.subscription from agent.subscription_filter f where f.expires_at <= clock_timestamp() order by f.expires_at limit _limit) f
+  loop
+    perform from agent.subscription s where s.id = _id for no key update skip locked;
+    continue when not found;
+    delete from agent.subscription_filter f where f.subscription = _id and f.expires_at <= clock_timestamp();
+    get diagnostics _n = row_count;
+    if _n > 0 then
+      update agent.subscription s
+      set version = s.version + 1, filters_version = s.filters_version + 1, updated_at = clock_timestamp()
+      where s.id = _id;
+      _pruned = _pruned + _n;
+    end if;
+  end loop;
+  return _pruned;
+end
+$func$;
+
+-- Locks a subscription. Raises QD020 if there is none of this name.
+create or replace function agent_private.lock_subscription(_name text)
+returns agent.subscription
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+as $func$
+declare
+  _subscription agent.subscription;
+begin
+  select s.* into _subscription from agent.subscription s where s.name = _name for no key update;
+  if not found then
+    raise exception 'there is no subscription %', _name using errcode = 'QD020';
+  end if;
+  return _subscription;
+end
+$func$;
+
+-- Positions.
+
+-- How far a subscription has come.
+create or replace function agent_private.newest_position(_id int8)
+returns agent.subscription_position
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off -- beside an old snapshot the table is full of dead rows
+set enable_bitmapscan to off
+as $func$
+declare
+  _newest agent.subscription_position;
+begin
+  select p.* into _newest from agent.subscription_position p where p.subscription = _id order by p.number desc limit 1;
+  return _newest;
+end
+$func$;
+
+-- Replaces a position by the next one: _position, whose number is that of the one before.
+create or replace function agent_private.replace_position(_position agent.subscription_position)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+as $func$
+begin
+  insert into agent.subscription_position (subscription, number, position, token, epoch, leased_until, lease_token, gaps)
+  values (_position.subscription, _position.number + 1, _position.position, _position.token, _position.epoch, _position.leased_until
+  , _position.lease_token, _position.gaps);
+  delete from agent.subscription_position p where p.subscription = _position.subscription and p.number = _position.number;
+end
+$func$;
+
+-- Whether retention has dropped events after a position.
+create or replace function agent_private.is_gap_after(_position int8)
+returns boolean
+language sql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select exists (select from agent.log_segment g where g.state = 'dropped' and g.last_position > _position)
+$func$;
+
+-- Whether a durable subscription has not come as far as a position.
+create or replace function agent_private.is_needed(_position int8)
+returns boolean
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+begin
+  return exists
+  ( select from agent.subscription s
+    cross join lateral (select p.position from agent.subscription_position p where p.subscription = s.id order by p.number desc limit 1) p
+    where s.expires_after is null and p.position < _position
+  );
+end
+$func$;
+
+-- How far a position is behind _head: about how many events lie between, those counted whose publisher was rolled back, and how long ago
+-- the first of these was published, in seconds.
+create or replace function agent_private.log_lag(_position int8, _head int8, out events int8, out seconds float8)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_custom_plan -- with the segments that can hold something
+set jit to off
+as $func$
+declare
+  _published_at timestamptz;
+begin
+  events = 0;
+  seconds = 0;
+  if _position >= _head then
+    return;
+  end if;
+  select coalesce(sum(greatest(e.until - greatest(_position, g.number << 32), 0)), 0)::int8 into events
+  from agent.log_segment g
+  cross join lateral
+  ( select case
+      when g.events is not null then least(g.last_position, _head)
+      when _head < (g.number + 1) << 32 then _head
+      else (select max(l.position) from agent.log l where l.position > g.number << 32 and l.position < (g.number + 1) << 32)
+    end as until
+  ) e
+  where g.state <> 'dropped' and (g.number + 1) << 32 > _position and g.number << 32 < _head;
+  select l.published_at into _published_at from agent.log l where l.position > _position and l.position <= _head order by l.position limit 1;
+  seconds = coalesce(greatest(extract(epoch from clock_timestamp() - _published_at), 0), 0);
+end
+$func$;
+
+-- Reading.
+
+-- What a read needs to know: the version of the filters, how far the subscription has come, and until when somebody else has a lease. A
+-- subscription that expires is renewed. Raises QD020 if there is none of this name.
+create or replace function agent.begin_read(_name text)
+returns table (id int8, filters_version int8, is_paused boolean, "position" int8, token int8, epoch int8, leased_until timestamptz)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+as $func$
+#variable_conflict use_column
+declare
+  _subscription agent.subscription;
+  _position agent.subscription_position;
+begin
+  select s.* into _subscription from agent.subscription s where s.name = _name;
+  if not found then
+    raise exception 'there is no subscription %', _name using errcode = 'QD020';
+  end if;
+  perform agent_private.renew_subscription(_subscription);
+  _position = agent_private.newest_position(_subscription.id);
+  if _position is null then -- it was deleted meanwhile
+    raise exception 'there is no subscription %', _name using errcode = 'QD020';
+  end if;
+  return query
+  select _subscription.id, _subscription.filters_version, _subscription.is_paused, _position.position, _position.token, _position.epoch
+  , case when _position.leased_until > clock_timestamp() then _position.leased_until end;
+end
+$func$;
+
+-- Puts the expiry of a subscription off, if it has one and more than a twentieth of its time has passed: so it is not updated by every read.
+create or replace function agent_private.renew_subscription(_subscription agent.subscription)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+as $func$
+begin
+  if _subscription.expires_at < agent_private.add_utc(clock_timestamp(), _subscription.expires_after * 0.95) then
+    update agent.subscription s
+    set expires_at = agent_private.add_utc(clock_timestamp(), s.expires_after)
+    where s.id = _subscription.id and s.expires_after is not null;
+  end if;
+end
+$func$;
+
+-- The filters of a subscription, by name, each with their version; without filters, one row without a name. Nothing if there is no such
+-- subscription.
+create or replace function agent.read_filters(_id int8)
+returns table (filters_version int8, name text, topics text[], match json, expires_after interval, expires_at timestamptz)
+language sql stable
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+  select s.filters_version, f.name, f.topics, f.match, f.expires_after, f.expires_at
+  from agent.subscription s
+  left join agent.subscription_filter f on f.subscription = s.id
+  where s.id = _id
+  order by f.name
+$func$;
+
+-- Ends a read, after its page was read: _position is where the page ends, and _cursor the token of its cursor. The read began at _token and _epoch. With
+-- _is_ahead it went on from a cursor that is not committed, and with _is_leased under the lease of that. With _lease it begins a lease, or
+-- extends its own. With _is_empty there was nothing in it for the subscription, whose position then moves on.
+--
+-- The status is null, or "changed" if the page has to be read again, or "lost" if the cursor that it went on from can be committed no more.
+-- The lag is that of _position.
+create or replace function agent.end_read
+( _id int8
+, _filters_version int8
+, _token int8
+, _epoch int8
+, _is_ahead boolean
+, _is_leased boolean
+, _cursor int8
+, _position int8
+, _head int8
+, _lease interval
+, _is_empty boolean
+)
+returns table (status text, epoch int8, leased_until timestamptz, lag_events int8, lag_seconds float8)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+as $func$
+#variable_conflict use_column
+declare
+  _found agent.subscription;
+  _newest agent.subscription_position;
+  _takes_lease boolean = not _is_empty and (_lease is not null or _is_leased);
+  _advances boolean = _is_empty and not _is_ahead;
+  _is_held boolean;
+begin
+  if _takes_lease or _advances then
+    select s.* into _found from agent.subscription s where s.id = _id for no key update;
+  else
+    select s.* into _found from agent.subscription s where s.id = _id;
+  end if;
+  _newest = agent_private.newest_position(_id);
+  _is_held = coalesce(_newest.leased_until > clock_timestamp(), false);
+  if _found.id is null or _newest is null then
+    return query select 'changed', 0::int8, null::timestamptz, 0::int8, 0::float8; -- the next try finds that it is gone
+    return;
+  elsif _is_ahead and (_newest.epoch <> _epoch or _newest.position > _position or (_is_leased and not _is_held)) then
+    return query select 'lost', 0::int8, null::timestamptz, 0::int8, 0::float8;
+    return;
+  elsif _found.filters_version <> _filters_version or _found.is_paused
+    or (not _is_ahead and (_newest.token <> _token or _newest.epoch <> _epoch or _is_held))
+  then
+    return query select 'changed', 0::int8, null::timestamptz, 0::int8, 0::float8;
+    return;
+  end if;
+  if _takes_lease then
+    _newest.lease_token = _cursor;
+    _newest.leased_until = coalesce(agent_private.add_utc(clock_timestamp(), _lease), _newest.leased_until);
+    _newest.epoch = _newest.epoch + case when _is_leased then 0 else 1 end; -- what others have read is lost
+    perform agent_private.replace_position(_newest);
+  elsif _advances and _position > _newest.position then
+    _newest.position = _position; -- with the same token: what others have read can still be committed
+    perform agent_private.replace_position(_newest);
+  end if;
+  return query
+  select null, _newest.epoch, case when _takes_lease then _newest.leased_until end, l.events, l.seconds from agent_private.log_lag(_position, _head) l;
+end
+$func$;
+
+-- Commits a cursor: compares and sets. Returns the position. A cursor that was committed last is committed already. Raises QD020 if there is no
+-- such subscription, QD021 if the cursor is lost: another one was committed in its place, a seek or a lease came in between, its lease has
+-- ended, or the subscription was made anew.
+create or replace function agent.commit_cursor
+( _name text
+, _id int8
+, _epoch int8
+, _parent int8
+, _token int8
+, _position int8
+, _is_leased boolean
+, _has_gap boolean
+)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+as $func$
+declare
+  _subscription agent.subscription = agent_private.lock_subscription(_name);
+  _newest agent.subscription_position = agent_private.newest_position(_subscription.id);
+begin
+  perform agent_private.renew_subscription(_subscription);
+  if _subscription.id = _id and _newest.token = _token then
+    return _newest.position;
+  elsif _subscription.id <> _id or _newest.token <> _parent or _newest.epoch <> _epoch
+    or (_is_leased and not coalesce(_newest.leased_until > clock_timestamp(), false))
+    or _position > (select s.last_value from agent.log_position_seq s)
+  then
+    raise exception 'the cursor is lost' using errcode = 'QD021';
+  end if;
+  if not _is_leased or _newest.lease_token = _token then
+    _newest.leased_until = null;
+    _newest.lease_token = null;
+  end if;
+  _newest.position = greatest(_newest.position, _position);
+  _newest.token = _token;
+  _newest.gaps = _newest.gaps + _has_gap::int4;
+  perform agent_private.replace_position(_newest);
+  return _newest.position;
+end
+$func$;
+
+-- Makes a subscription go on from a position. Cursors that were read before are lost, and a lease ends.
+create or replace function agent.seek_subscription(_name text, _position int8, _token int8)
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _subscription agent.subscription;
+  _newest agent.subscription_position;
+begin
+  perform agent_private.check_position(_position);
+  _subscription = agent_private.lock_subscription(_name);
+  _newest = agent_private.newest_position(_subscription.id);
+  perform agent_private.renew_subscription(_subscription);
+  _newest.gaps = _newest.gaps + agent_private.is_gap_after(_newest.position)::int4; -- it is told no more
+  _newest.position = _position;
+  _newest.token = _token;
+  _newest.epoch = _newest.epoch + 1;
+  _newest.leased_until = null;
+  _newest.lease_token = null;
+  perform agent_private.replace_position(_newest);
+end
+$func$;
+
+-- Listing.
+
+-- Up to _limit subscriptions after _after, by name, or the one of _name: with how far they have come, the head of the log, and their lag as of
+-- agent_private.log_lag. gaps counts those that nobody has been told of yet, too.
+create or replace function agent.list_subscriptions(_limit int4 default 100, _after text default null, _name text default null)
+returns table
+( id int8, name text, version int8, is_paused boolean, start_position int8, max_waiting int4, expires_after interval, expires_at timestamptz
+, created_at timestamptz, updated_at timestamptz, filters int8, "position" int8, head int8, lag_events int8, lag_seconds float8, gaps int8
+, leased_until timestamptz
+)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+#variable_conflict use_column
+declare
+  _head int8 = agent_private.log_head();
+begin
+  return query
+  select s.id, s.name, s.version, s.is_paused, s.start_position, s.max_waiting, s.expires_after, s.expires_at, s.created_at, s.updated_at
+  , (select count(*) from agent.subscription_filter f where f.subscription = s.id)
+  , p.position, _head, l.events, l.seconds, p.gaps + agent_private.is_gap_after(p.position)::int4
+  , case when p.leased_until > clock_timestamp() then p.leased_until end
+  from
+  ( select s.* from agent.subscription s
+    where (_after is null or s.name > _after) and (_name is null or s.name = _name)
+    order by s.name
+    limit _limit
+  ) s
+  cross join lateral (select p.* from agent.subscription_position p where p.subscription = s.id order by p.number desc limit 1) p
+  cross join lateral agent_private.log_lag(p.position, _head) l
+  order by s.name;
+end
+$func$;
+
+-- The subscriptions that are the furthest behind, up to _limit, with their lag and gaps as in list_subscriptions, and how many others there are.
+create or replace function agent.slowest_subscriptions(_limit int4 default 500)
+returns table (name text, lag_events int8, lag_seconds float8, gaps int8, others int8)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+#variable_conflict use_column
+declare
+  _head int8 = agent_private.log_head();
+begin
+  return query
+  select s.name, l.events, l.seconds, s.gaps + agent_private.is_gap_after(s.position)::int4, greatest(s.n - _limit, 0)
+  from
+  ( select s.name, p.position, p.gaps, count(*) over () as n
+    from agent.subscription s
+    cross join lateral (select p.* from agent.subscription_position p where p.subscription = s.id order by p.number desc limit 1) p
+    order by p.position, s.name
+    limit _limit
+  ) s
+  cross join lateral agent_private.log_lag(s.position, _head) l;
+end
+$func$;
