@@ -42,6 +42,7 @@ type logLoad struct {
 	end     context.CancelFunc // of the readers
 
 	publishing, reading sync.WaitGroup
+	gate                sync.RWMutex // held to publish, and by who keeps others from that
 
 	mu       sync.Mutex
 	acked    map[string]time.Time // the publications that succeeded, also those by SQL
@@ -130,6 +131,7 @@ func (d *logLoad) publish(ctx context.Context, c *client) {
 	calls := context.WithoutCancel(ctx)
 	for ctx.Err() == nil {
 		status := 0
+		d.gate.RLock()
 		switch chance := c.rand.IntN(10); {
 		case chance < 5:
 			n := c.name()
@@ -162,6 +164,7 @@ func (d *logLoad) publish(ctx context.Context, c *client) {
 				}
 			}
 		}
+		d.gate.RUnlock()
 		c.pause(ctx, status)
 	}
 }
@@ -177,6 +180,8 @@ func (d *logLoad) publishSQL(ctx context.Context, names *load, random *rand.Rand
 	for ctx.Err() == nil {
 		n := fmt.Sprintf("%d-%d", d.seed, names.next.Add(1))
 		if err := func() error {
+			d.gate.RLock()
+			defer d.gate.RUnlock()
 			limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 			defer cancel()
 			if conn == nil || conn.IsClosed() {
@@ -293,11 +298,13 @@ func (d *logLoad) awaitPublished(n int) {
 	})
 }
 
-// awaitReaders waits until all readers have read up to a position, or a violation is known.
+// awaitReaders waits until all readers have read up to a position, but not for long once a violation is known.
 func (d *logLoad) awaitReaders(position int64) {
 	d.t.Helper()
+	began := time.Now()
 	d.await("reading", func() bool {
-		return !slices.ContainsFunc(d.readers, func(r *logReader) bool { return r.position() < position })
+		return !slices.ContainsFunc(d.readers, func(r *logReader) bool { return r.position() < position }) ||
+			!d.ledger.clean() && time.Since(began) > 5*time.Second
 	})
 }
 
@@ -334,13 +341,15 @@ func (d *logLoad) finish(url string) {
 		}
 		if !slices.Equal(inLog, rows) {
 			missed := slices.DeleteFunc(slices.Clone(rows), func(e published) bool { return slices.Contains(inLog, e) })
-			d.ledger.violated("the reader %d got %d events of %d; it missed %.300v", i, len(inLog), len(rows), missed)
+			d.ledger.violated("the reader %d got %d events of %d, missed %d, such as %v", i, len(inLog), len(rows), len(missed), missed[:min(2, len(missed))])
 		}
 	}
-	slices.Sort(d.latency)
 	overHTTP, bySQL := d.counts()
-	d.t.Logf("%d published over HTTP and %d by SQL, %d in the log; from the answer to a reader: p50 %v, p99 %v", overHTTP, bySQL, len(rows),
-		d.latency[len(d.latency)/2], d.latency[len(d.latency)*99/100])
+	d.t.Logf("%d published over HTTP and %d by SQL, %d in the log", overHTTP, bySQL, len(rows))
+	if n := len(d.latency); n > 0 {
+		slices.Sort(d.latency)
+		d.t.Logf("from the answer to a reader: p50 %v, p99 %v", d.latency[n/2], d.latency[n*99/100])
+	}
 }
 
 // loggedEvents are the events of the log in the database at url, in order.
@@ -396,8 +405,10 @@ var (
 	})
 	// The WAL writer must not write to disk what no commit has waited for.
 	logPostgresKilled = logWhile(map[string]string{"wal_writer_delay": "10s", "wal_writer_flush_after": "0"}, func(d *logLoad, server *Server, servers []*queued, _ int) {
+		d.gate.Lock() // a commit would write them to disk
 		d.drawInVain(server)
 		server.Kill()
+		d.gate.Unlock()
 		server.Start()
 		for _, q := range servers {
 			q.awaitReady(startLimit)
