@@ -1,10 +1,12 @@
 package load
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
+	"net/http/httputil"
 	"strconv"
 	"time"
 )
@@ -33,8 +35,35 @@ type LogReader struct {
 	query      string
 	request    []byte
 	next, head int64
-	read       int64
-	order      uint64 // a hash of all positions in the order in which they were read
+	Order
+}
+
+// Order is what a reader of the log has read, in which order.
+type Order struct {
+	last, read int64
+	hash       uint64 // of all positions, in order
+}
+
+// add adds a position, and fails when it does not come after all others.
+func (o *Order) add(position int64) error {
+	if position <= o.last {
+		return fmt.Errorf("reading the log: position %d came after %d", position, o.last)
+	}
+	const basis, prime = 14695981039346656037, 1099511628211 // of FNV-1a
+	if o.read == 0 {
+		o.hash = basis
+	}
+	o.hash = (o.hash ^ uint64(position)) * prime
+	o.last, o.read = position, o.read+1
+	return nil
+}
+
+// SameOrder fails unless two readers that have come equally far have read the same events in the same order.
+func (o *Order) SameOrder(other *Order) error {
+	if o.read != other.read || o.hash != other.hash {
+		return fmt.Errorf("two readers of the log disagree: one has read %d events, the other %d, in another order or others", o.read, other.read)
+	}
+	return nil
 }
 
 // ReadLog connects a reader that reads up to limit events at a time after a position: all of them, or those that a query such as topic=a asks
@@ -48,7 +77,8 @@ func (t *Target) ReadLog(ctx context.Context, query string, limit int, after int
 		query += "&"
 	}
 	return &LogReader{
-		target: t, connection: c, query: "/log?" + query + "limit=" + strconv.Itoa(limit) + "&after=", next: after, order: fnv.New64a().Sum64(),
+		target: t, connection: c, query: "/log?" + query + "limit=" + strconv.Itoa(limit) + "&after=", next: after,
+		Order: Order{last: after},
 	}, nil
 }
 
@@ -66,21 +96,19 @@ func (r *LogReader) Page(each func(position int64)) (events int, err error) {
 	if status != 200 {
 		return 0, &StatusError{Path: "/log", Status: status, Code: problemCode(body)}
 	}
-	last, rest := r.next, body
+	rest := body
 	for at := after(rest, namePosition); at != nil; at = after(rest, namePosition) {
 		position, tail, ok := number(at)
 		if !ok {
 			return events, unexpected(body)
 		}
-		if position <= last {
-			return events, fmt.Errorf("reading the log: position %d came after %d", position, last)
+		if err := r.add(position); err != nil {
+			return events, err
 		}
-		const prime = 1099511628211 // of FNV-1a
-		r.order = (r.order ^ uint64(position)) * prime
 		if each != nil {
 			each(position)
 		}
-		last, rest = position, tail
+		rest = tail
 		events++
 	}
 	if after(rest, nameGap) != nil {
@@ -88,10 +116,10 @@ func (r *LogReader) Page(each func(position int64)) (events int, err error) {
 	}
 	next, _, hasNext := number(after(rest, nameNext))
 	head, _, hasHead := number(after(rest, nameHead))
-	if !hasNext || !hasHead || next < last {
+	if !hasNext || !hasHead || next < r.last {
 		return events, unexpected(rest)
 	}
-	r.next, r.head, r.read = next, head, r.read+int64(events)
+	r.next, r.head = next, head
 	return events, nil
 }
 
@@ -118,13 +146,71 @@ func (r *LogReader) CatchUp(ctx context.Context, until int64, each func(position
 	return nil
 }
 
-// SameOrder fails unless two readers that have come equally far have read the same events in the same order.
-func (r *LogReader) SameOrder(other *LogReader) error {
-	if r.read != other.read || r.order != other.order {
-		return fmt.Errorf("two readers of the log disagree: one has read %d events, the other %d, in another order or others", r.read, other.read)
-	}
-	return nil
+// Stream is a stream of the log, as Server-Sent Events, over a connection of its own.
+type Stream struct {
+	connection *connection
+	lines      *bufio.Reader
+	Order
 }
+
+// Follow opens a stream of what is published after the head of the log and is asked for by a query such as topic=a. It must be closed.
+func (t *Target) Follow(ctx context.Context, query string) (*Stream, error) {
+	c, err := dial(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = c.net.Write(t.appendRequest(nil, "GET", "/stream?"+query, nil)); err == nil {
+		err = c.response.Header.Read(c.reader)
+	}
+	if status := c.response.StatusCode(); err == nil && status != 200 {
+		err = &StatusError{Path: "/stream", Status: status}
+	}
+	s := &Stream{connection: c, lines: bufio.NewReader(httputil.NewChunkedReader(c.reader))}
+	if err == nil {
+		err = s.begin()
+	}
+	if err != nil {
+		c.close()
+		return nil, fmt.Errorf("opening a stream: %w", err)
+	}
+	return s, nil
+}
+
+// begin reads the first frame, which says where the stream begins.
+func (s *Stream) begin() error {
+	for {
+		line, err := s.lines.ReadSlice('\n')
+		if err != nil {
+			return err
+		}
+		if id, found := bytes.CutPrefix(line, []byte("id: ")); found {
+			s.last, _, _ = number(id)
+			return nil
+		}
+	}
+}
+
+// Next waits for the next event and returns its position. It fails when that does not come after the last one, at a gap, and when the stream ends.
+func (s *Stream) Next() (position int64, err error) {
+	for {
+		line, err := s.lines.ReadSlice('\n')
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) { // of a long line the beginning is enough: the rest begins like no other
+			return 0, fmt.Errorf("the stream ended: %w", err)
+		}
+		data, found := bytes.CutPrefix(line, []byte("data: "))
+		if !found {
+			continue
+		}
+		position, _, ok := number(after(data, namePosition))
+		if !ok {
+			return 0, unexpected(data)
+		}
+		return position, s.add(position)
+	}
+}
+
+// Close ends the stream, and a call of Next that waits.
+func (s *Stream) Close() { s.connection.close() }
 
 // Head returns the position up to which the log is complete.
 func (t *Target) Head(ctx context.Context) (int64, error) {

@@ -65,6 +65,11 @@ var Bars = []Bar{
 
 	{part: "catchup", name: "catchup: events/s over HTTP", value: `catchup \(HTTP\)`, least: 100_000},
 
+	{part: "stream", name: "stream: publish to $1, p50 in ms", value: `stream \(idle, (.+)\) publish to stream p50`, most: 5},
+	{part: "stream", name: "stream: publish to $1, p99 in ms", value: `stream \(idle, (.+)\) publish to stream p99`, most: 20},
+	{part: "stream", name: "stream: events/s that each of 1,000 streams got", value: `stream \(1000 streams\)`, least: 100},
+	{part: "stream", name: "stream: MiB with 10,000 idle streams", value: `stream \(10000 idle streams\) server_rss_mib`, most: 400},
+
 	{part: "match", name: "match: events/s with 10,000 filters", value: `match \(10000 filters\)`, least: 200_000},
 	{part: "match", name: "match: rate with 100,000 filters ÷ with 10,000", value: `match \(100000 filters\)`, of: []string{"match (10000 filters)"}, least: 0.5},
 

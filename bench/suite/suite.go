@@ -162,6 +162,7 @@ var workloadParts = []workload{
 	{"payload", "rates and WAL at several sizes of events", "payload", true},
 	{"publish", "publications over HTTP in turns with inserts, single and by the hundred", "publish", true},
 	{"catchup", "a log of 300,000 events read from its beginning", "catchup", false},
+	{"stream", "how soon a stream has what is published, 1,000 streams that get all of it, and the memory of 10,000", "stream", true},
 	{"memory", "resident memory under full load, and with many waiting claims", "memory", true},
 }
 

@@ -159,7 +159,7 @@ func (w *Catchup) overHTTP(srv *server, start int64, query string, published *lo
 			if first == nil {
 				first = reader
 			}
-			return reader.SameOrder(first)
+			return reader.SameOrder(&first.Order)
 		}
 		return page, done, nil
 	}

@@ -238,7 +238,7 @@ func (r *logReaders) finish(ctx context.Context) (load.Balance, error) {
 			return load.Balance{}, err
 		}
 	}
-	if err := r.both[0].SameOrder(r.both[1]); err != nil {
+	if err := r.both[0].SameOrder(&r.both[1].Order); err != nil {
 		return load.Balance{}, err
 	}
 	return r.published.Balance(func(int64) (bool, error) { return false, nil })

@@ -64,6 +64,7 @@ type Commands struct {
 	Memory      Memory      `cmd:"" help:"The server's memory under several loads."`
 	Publish     Publish     `cmd:"" help:"Publications, in turns with inserts; each is accounted for by two readers of the log."`
 	Catchup     Catchup     `cmd:"" help:"Reading a log from its beginning, over HTTP and in SQL."`
+	Stream      Stream      `cmd:"" help:"How soon streams have what is published, how much many of them get, and their memory."`
 	Compare     Compare     `cmd:"" help:"Several programs side by side, in turns: single events and batches."`
 }
 

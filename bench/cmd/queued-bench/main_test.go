@@ -100,6 +100,7 @@ func TestWorkloadMeasuresAServerOfItsOwn(t *testing.T) {
 			"fifo: 20 delayed over without 20 delayed", "fifo: 10 leased over without 10 leased",
 		}},
 		{[]string{"catchup", "--events=2500", "--page=100", "--rounds=2"}, "catchup", []string{"HTTP over SQL", "SQL over SQL by transactions"}},
+		{[]string{"stream", "--rounds=3", "--gap=1ms", "--streams=5", "--batch=7", "--idle=6", "--duration=100ms"}, "stream", []string{"deliveries_per_s"}},
 		{[]string{"memory", "--connections=2,3", "--waiting=3", "--large=500", "--duration=100ms"}, "memory", []string{"server_rss_max_mib"}},
 		{[]string{"suite", "--rounds=2", "--duration=1s", "--only=batch", "--allow-unsafe"}, "batch", []string{"batch server CPU"}},
 		{[]string{"compare", "--programs", "a=" + program, "--programs", "b=" + program, "--rounds=2", "--duration=1s", "--connections=2"}, "single", []string{
@@ -199,7 +200,7 @@ func TestHelpNamesEveryCommand(t *testing.T) {
 		t.Fatalf("exit code %d", code)
 	}
 	for _, name := range []string{
-		"single", "batch", "idle", "depth", "unclaimable", "snapshot", "claimers", "wakeup", "soak", "payload", "memory", "publish", "catchup", "compare", "suite",
+		"single", "batch", "idle", "depth", "unclaimable", "snapshot", "claimers", "wakeup", "soak", "payload", "memory", "publish", "catchup", "stream", "compare", "suite",
 	} {
 		if !strings.Contains(stdout.String(), name+" ") {
 			t.Errorf("--help does not name %s:\n%s", name, &stdout)
