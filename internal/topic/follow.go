@@ -123,6 +123,7 @@ type part struct {
 func (f *follower) join() {
 	if f.group == nil {
 		f.group = f.svc.tail.join(f.filter)
+		f.filter = f.group.filter // equal, and the same for all of them
 	}
 }
 
