@@ -13,6 +13,8 @@ GOTEST = $(TOOL) gotestsum --format pkgname-and-test-fails -- $(RACE) -shuffle=o
 PGTEST := go run ./internal/pgtest/run
 # The scenarios of internal/faults start servers of their own: they run once, and not at the same time as other tests
 FAULTS_ELSEWHERE := $(if $(filter ./...,$(PKG)),QUEUED_FAULTS=off)
+# A browser, for the tests that need one
+CHROMIUM = $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 # For make bench: the flavour of PostgreSQL, what to measure, and the directory of the report; see bench/README.md
 FLAVOUR ?= timescale
 BENCH ?= suite
@@ -31,7 +33,7 @@ build: ## Build bin/queued, static
 	@CGO_ENABLED=0 go build -trimpath -o bin/queued ./cmd/queued
 
 .PHONY: test
-test: test-plain test-timescale test-faults test-bench ## Test on plain PostgreSQL, then on PostgreSQL 17 with TimescaleDB in a container
+test: test-plain test-timescale test-faults test-bench $(if $(CHROMIUM),test-browser) ## Test on plain PostgreSQL, then on PostgreSQL 17 with TimescaleDB in a container
 
 .PHONY: test-plain
 test-plain: RACE = -race
@@ -59,6 +61,10 @@ faults: ## The same for hours; QUEUED_FAULTS_ROUNDS=3 and ARGS='-run Frozen' for
 test-bench: ## Test the module bench/, on a plain PostgreSQL that is private to the run
 	@$(PGTEST) -flavour plain -- go test -C bench -race -shuffle=on -parallel 4 -timeout 10m ./...
 
+.PHONY: test-browser
+test-browser: ## Test the module e2e/ with a browser: needs Chromium (apt-get install chromium); make test leaves it out where there is none
+	@$(PGTEST) -flavour plain -- go test -C e2e -count=1 -timeout 10m $(ARGS) ./...
+
 .PHONY: bench
 bench: ## Measure queued, its lower bound and its peers, on FLAVOUR (timescale); BENCH='suite --rounds 3 …', BENCH='single …'
 	@$(PGTEST) -flavour $(FLAVOUR) -durable -- go run -C bench ./cmd/queued-bench --out $(OUT) $(BENCH)
@@ -73,8 +79,10 @@ check: ## Lint, formatting, modules, builds for Windows and macOS: what CI runs 
 	@$(TOOL) golangci-lint run
 	@cd bench && go tool -modfile=../tools/go.mod golangci-lint run --config ../.golangci.yml
 	@$(TOOL) golangci-lint fmt --diff
+	@cd e2e && go tool -modfile=../tools/go.mod golangci-lint run --config ../.golangci.yml
 	@go mod tidy -diff
 	@cd bench && go mod tidy -diff
+	@cd e2e && go mod tidy -diff
 	@go mod verify >/dev/null
 	@for target in windows/amd64 darwin/arm64; do CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} go build -o /dev/null ./cmd/queued; done
 	@for script in build/images build/smoke build/postgres/entrypoint build/postgres/healthcheck .ci/run; do bash -n $$script; done
