@@ -108,7 +108,7 @@ func (s *Server) HTTPServer() *http.Server {
 		ReadTimeout:       bodyTime, // net/http lifts it when the body has been read: waiting claims are not cut off
 		WriteTimeout:      bodyTime + queue.MaxWait + s.cfg.RequestTimeout + replyTime,
 		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
+		MaxHeaderBytes:    256 << 10, // a filter of 64 KiB in a URL takes up to three times that
 		ErrorLog:          stdlog.New(s.log, "", 0),
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, conn)

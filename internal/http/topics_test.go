@@ -87,6 +87,31 @@ func TestPublishedEventComesBackAsItWasSent(t *testing.T) {
 	}
 }
 
+func TestLogTakesFiltersAsLargeAsTheyMayBe(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.call("POST", "/topics/a", `{"name":"ü5999"}`).want(http.StatusCreated)
+	names := make([]string, 6000)
+	for i := range names {
+		names[i] = fmt.Sprintf(`"ü%04d"`, i)
+	}
+	match := `{"name":[` + strings.Join(names, ",") + `]}`
+	if len(match) > 64<<10 || len(url.QueryEscape(match)) < 96<<10 {
+		t.Fatalf("the pattern has %d bytes", len(match))
+	}
+	if got := h.readLog("match=" + url.QueryEscape(match)).topics(); len(got) != 1 {
+		t.Errorf("a large pattern matches %v", got)
+	}
+	topics := make([]string, 256)
+	for i := range topics {
+		topics[i] = fmt.Sprintf("topic=%03d%s", i, strings.Repeat("x", 252))
+	}
+	topics[7] = "topic=a"
+	if got := h.readLog(strings.Join(topics, "&")).topics(); len(got) != 1 {
+		t.Errorf("many topics match %v", got)
+	}
+}
+
 func TestLogIsFilteredByTopicsAndPayloads(t *testing.T) {
 	t.Parallel()
 	h := setup(t)

@@ -257,6 +257,23 @@ func TestBytesOfPagesAreCountedBeforeCompression(t *testing.T) {
 	}
 }
 
+func TestRareTopicIsReadWithoutSearchingTheLog(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.exec(t, `select agent.publish_events(array_fill('common'::text, array[20000]), array_fill('{}'::jsonb, array[20000]))`)
+	env.exec(t, `analyze agent.log`) // which knows one topic
+	env.publish(t, "rare")
+	env.exec(t, `begin`)
+	if n := value[int](t, env, `select count(position) from agent.read_log_page(0, 1000, 1000000, '{rare,none}')`); n != 1 {
+		t.Errorf("%d events are read, want 1", n)
+	}
+	read := value[int](t, env, `select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::int4 from pg_stat_xact_user_tables where relname ~ '^log_[0-9]+$'`)
+	env.exec(t, `commit`)
+	if read > 100 {
+		t.Errorf("%d rows were looked at for one", read)
+	}
+}
+
 func TestPositionsThatWereNeverGivenOutAreRefused(t *testing.T) {
 	t.Parallel()
 	env := setupIdle(t)

@@ -200,7 +200,12 @@ begin
       ( select l.*
         from (select distinct unnest(_topics)) as t (topic)
         cross join lateral
-        (select l.* from agent.log l where l.topic = t.topic and l.position > _after and l.position <= _head order by l.position limit _limit) l
+        ( select l.*
+          from agent.log l
+          where (l.topic, l.position) > (t.topic, _after) and (l.topic, l.position) <= (t.topic, _head) and l.position > _after and l.position <= _head
+          order by l.topic, l.position -- one topic; said like this, lest all of the log is searched for one that is rare
+          limit _limit
+        ) l
         order by l.position
         limit _limit
       ) l
