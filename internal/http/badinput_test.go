@@ -64,7 +64,7 @@ func TestBadBodiesAreProblemsAndStoreNothing(t *testing.T) {
 func wantNoRow(h *environment) {
 	h.t.Helper()
 	n := h.count(`select (select count(*) from agent.event) + (select count(*) from agent.event_hist) + (select count(*) from agent.queue)
-		+ (select count(*) from agent.log) + (select count(*) from agent.idempotency) + (select count(*) from agent.schedule) + (select count(*) from agent.owner)`)
+		+ (select count(*) from agent.log) + (select count(*) from agent.subscription) + (select count(*) from agent.idempotency) + (select count(*) from agent.schedule) + (select count(*) from agent.owner)`)
 	if n != 0 {
 		h.t.Errorf("%d rows were stored", n)
 	}

@@ -220,7 +220,7 @@ func TestContractHasAnExampleForEveryBody(t *testing.T) {
 // every problem type that a client can get, in the order of the contract.
 var kinds = []problem.Type{
 	problem.InvalidJSON, problem.InvalidParameter, problem.UnknownParameter, problem.InvalidCursor, problem.Unauthorized, problem.CrossOrigin, problem.NotFound, problem.EventNotFound,
-	problem.ScheduleNotFound, problem.OwnerNotFound, problem.PositionNotFound, problem.MethodNotAllowed, problem.LeaseLost, problem.ScheduleEnded, problem.PreconditionFailed, problem.BodyTooLarge, problem.UnsupportedMediaType, problem.HostNotAllowed, problem.ValidationFailed, problem.Unrepresentable, problem.TooDeep,
+	problem.ScheduleNotFound, problem.OwnerNotFound, problem.PositionNotFound, problem.SubscriptionNotFound, problem.FilterNotFound, problem.MethodNotAllowed, problem.LeaseLost, problem.CursorLost, problem.ScheduleEnded, problem.PreconditionFailed, problem.BodyTooLarge, problem.UnsupportedMediaType, problem.HostNotAllowed, problem.ValidationFailed, problem.Unrepresentable, problem.TooDeep,
 	problem.BatchTooLarge, problem.KeyReused, problem.FilterRefused, problem.Internal, problem.QueryTimeout, problem.DatabaseUnavailable, problem.Overloaded, problem.Locked, problem.NotReady,
 }
 
@@ -293,6 +293,18 @@ var requests = map[string][]bind.Field{
 	"getPublished":   fieldsOf[positionRequest](),
 	"getLogSettings": fieldsOf[noRequest](),
 	"putLogSettings": fieldsOf[putLogSettingsRequest](),
+
+	"listSubscriptions":  fieldsOf[paging](),
+	"putSubscription":    fieldsOf[putSubscriptionRequest](),
+	"getSubscription":    fieldsOf[subscriptionRequest](),
+	"deleteSubscription": fieldsOf[deleteSubscriptionRequest](),
+	"putFilter":          fieldsOf[putFilterRequest](),
+	"deleteFilter":       fieldsOf[filterRequest](),
+	"readSubscription":   fieldsOf[readSubscriptionRequest](),
+	"commitCursor":       fieldsOf[commitCursorRequest](),
+	"seekSubscription":   fieldsOf[seekSubscriptionRequest](),
+	"pauseSubscription":  fieldsOf[subscriptionRequest](),
+	"resumeSubscription": fieldsOf[subscriptionRequest](),
 }
 
 func TestContractHasTheRequestFieldsOfTheServer(t *testing.T) {

@@ -42,10 +42,14 @@ func everyRoute(t *testing.T) []route {
 		"publish":         `{"a":1}`,
 		"match":           `{"filter":{"topics":["a"]},"last":1}`,
 		"publishBatch":    `{"events":[{"topic":"a","event":{"a":1}}]}`,
+
+		"putSubscription":  `{"filters":[{"topics":["a"]}]}`,
+		"commitCursor":     `{"cursor":"AAcBAgOBgICAEBckJ9AG-Q"}`, // of an event of a subscription mail that there is not
+		"seekSubscription": `{"to":7}`,
 	}
 	var routes []route
 	operations(loadSpec(t), func(method, path string, op *openapi3.Operation) {
-		path = strings.NewReplacer("/owners/{id}", "/owners/ada", "{id}", "7", "{name}", "mail", "{asset}", "init.js", "{topic}", "a.b", "{position}", "7").Replace(path)
+		path = strings.NewReplacer("/owners/{id}", "/owners/ada", "{id}", "7", "{name}", "mail", "{asset}", "init.js", "{topic}", "a.b", "{filter}", "large", "{position}", "7").Replace(path)
 		routes = append(routes, route{op.OperationID, method, path, bodies[op.OperationID]})
 	})
 	return routes
@@ -78,6 +82,7 @@ func TestEveryDocumentedResponseIsReturned(t *testing.T) {
 	provokeJobs(open)
 	provokeTopics(open)
 	provokeStreams(open)
+	provokeSubscriptions(open)
 	for _, r := range routes {
 		if got := open.try(r.method, r.path+"?nonsense=1", r.body).wantProblem(problem.UnknownParameter); len(got.Errors) != 1 {
 			t.Errorf("%s: got %+v", r.id, got)

@@ -69,18 +69,23 @@ func (s *Server) position(ctx context.Context, after string, at *time.Time, fall
 		after = fallback
 	}
 	switch after {
-	case "earliest":
-		first, _, err := s.topics.Bounds(ctx)
-		return first - 1, err
-	case "latest":
-		_, head, err := s.topics.Bounds(ctx)
-		return head, err
+	case "earliest", "latest":
+		return s.endOfLog(ctx, after)
 	}
 	n, err := strconv.ParseInt(after, 10, 64)
 	if err != nil || n < 0 || strconv.FormatInt(n, 10) != after {
 		return 0, problem.InField(problem.InvalidParameter, "?after", "must be a position (an integer, 0 or more), earliest or latest")
 	}
 	return n, nil
+}
+
+// endOfLog returns the position before the earliest event that can be read, or that of the latest.
+func (s *Server) endOfLog(ctx context.Context, which string) (int64, error) {
+	first, head, err := s.topics.Bounds(ctx)
+	if which == "earliest" {
+		return first - 1, err
+	}
+	return head, err
 }
 
 type readLogRequest struct {
@@ -175,14 +180,18 @@ func (g gap) appendJSON(b []byte) []byte {
 type publishedEvent topic.Event
 
 func (e *publishedEvent) appendJSON(b []byte) []byte {
-	o := object(append(b, '{'))
+	return append(e.appendMembers(append(b, '{')), '}')
+}
+
+// appendMembers appends the members of the event to an object.
+func (e *publishedEvent) appendMembers(o object) object {
 	o.int("position", e.Position)
 	o.text("topic", e.Topic)
 	o.time("published_at", &e.PublishedAt)
 	o.text("key", e.Key)
 	o.value("meta", e.Meta)
 	o.value("event", e.Event)
-	return append(o, '}')
+	return o
 }
 
 type positionRequest struct {

@@ -171,6 +171,15 @@ var (
 	streamsBehind = gauge("queued_streams_behind", "Streams that read from the database, or wait for that, because the newest events in memory do not reach back so far.")
 	streamsTail   = gauge("queued_stream_tail_bytes", "Memory that the newest events of the log take in this process, about; all streams share them.")
 
+	subscriptionLag = gauge("queued_subscription_lag_events",
+		"About how many events of the log lie after the position of the subscription. Every process on one database reports the same.", "subscription")
+	subscriptionLagSeconds = gauge("queued_subscription_lag_seconds",
+		"How long ago the first event after the position of the subscription was published; 0 when there is none.", "subscription")
+	subscriptionGaps = counter("queued_subscription_gaps_total",
+		"How often retention dropped events before the subscription had read them, since it was made.", "subscription")
+	subscriptionsLeftOut = gauge("queued_subscriptions_left_out",
+		"Subscriptions that have no gauges here, because there are more than 500. Those that are the furthest behind come first.")
+
 	serverUnsafe = gauge("queued_database_unsafe_setting",
 		"1 when the database server has this setting so that committed data can be lost, else 0.", "setting")
 	serverListening = gauge("queued_database_listening",
@@ -185,6 +194,8 @@ const (
 	scrapeTimeout = 3 * time.Second
 	// maxQueueSeries is how many queues a metric has series for.
 	maxQueueSeries = 500
+	// maxSubscriptionSeries is how many subscriptions a metric has series for.
+	maxSubscriptionSeries = 500
 )
 
 // A collector reports what the services of this process counted, and how the queues and the database are.
@@ -239,6 +250,22 @@ func (c *collector) collectLog(send func(m metric, value float64, labels ...stri
 		held = holder.Age.Seconds()
 	}
 	send(logHeld, held)
+
+	var slowest []topic.SubscriptionLag
+	if !answers(func(ctx context.Context) (err error) {
+		slowest, err = c.topics.SlowestSubscriptions(ctx, maxSubscriptionSeries)
+		return err
+	}) {
+		return
+	}
+	leftOut := int64(0)
+	for _, sub := range slowest {
+		send(subscriptionLag, float64(sub.LagEvents), sub.Name)
+		send(subscriptionLagSeconds, sub.LagSeconds, sub.Name)
+		send(subscriptionGaps, float64(sub.Gaps), sub.Name)
+		leftOut = sub.Others
+	}
+	send(subscriptionsLeftOut, float64(leftOut))
 }
 
 func (c *collector) collectServices(send func(m metric, value float64, labels ...string)) {

@@ -16,6 +16,7 @@ import (
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
+	"github.com/queued/queued/internal/topic"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -60,6 +61,9 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 		"schedule_not_found":     h.try("GET", "/schedules/4711", ""),
 		"owner_not_found":        h.try("GET", "/owners/nobody", ""),
 		"position_not_found":     h.try("GET", "/log/4711", ""),
+		"subscription_not_found": h.try("GET", "/subscriptions/nothing", ""),
+		"filter_not_found":       failWith(t, fmt.Errorf("deleting: %w", topic.ErrFilterNotFound)),
+		"cursor_lost":            failWith(t, fmt.Errorf("committing: %w", topic.ErrCursorLost)),
 		"filter_refused":         h.try("GET", "/log?topic=order.**.late&match=%7B%22total%22:%5B%7B%22numerc%22:1%7D%5D%7D", ""),
 		"method_not_allowed":     h.try("PUT", "/events", "{}"),
 		"lease_lost":             h.try("DELETE", fmt.Sprintf("/events/%d?receipt=x", id), ""),

@@ -73,6 +73,18 @@ func (s *Server) routes() *chi.Mux {
 	r.Get("/log/{position}", endpoint(s, lim, s.getPublished))
 	r.Get("/stream", handler(lim, s.stream))
 
+	r.Get("/subscriptions", endpoint(s, lim, s.listSubscriptions))
+	r.Put("/subscriptions/{name}", endpoint(s, batch, s.putSubscription))
+	r.Get("/subscriptions/{name}", endpoint(s, lim, s.getSubscription))
+	r.Delete("/subscriptions/{name}", endpoint(s, lim, s.deleteSubscription))
+	r.Put("/subscriptions/{name}/filters/{filter}", endpoint(s, lim, s.putFilter))
+	r.Delete("/subscriptions/{name}/filters/{filter}", endpoint(s, lim, s.deleteFilter))
+	r.Post("/subscriptions/{name}/read", endpoint(s, lim, s.readSubscription))
+	r.Post("/subscriptions/{name}/commit", endpoint(s, lim, s.commitCursor))
+	r.Post("/subscriptions/{name}/seek", endpoint(s, lim, s.seekSubscription))
+	r.Post("/subscriptions/{name}/pause", endpoint(s, lim, s.changeSubscription(s.topics.PauseSubscription)))
+	r.Post("/subscriptions/{name}/resume", endpoint(s, lim, s.changeSubscription(s.topics.ResumeSubscription)))
+
 	r.Get("/livez", withoutParameters(s.livez))
 	r.Get("/readyz", endpoint(s, lim, s.readyz))
 	r.Get("/version", withoutParameters(s.showVersion))

@@ -1,5 +1,5 @@
 // Package http serves the HTTP/JSON API of the queue: it decodes and validates requests, calls
-// queue.Service or schedule.Service, and encodes what comes back. It holds no state of its own.
+// queue.Service, schedule.Service or topic.Service, and encodes what comes back. It holds no state of its own.
 package http
 
 import (

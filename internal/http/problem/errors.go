@@ -25,6 +25,9 @@ var serviceErrors = []struct {
 	{schedule.ErrStale, PreconditionFailed, "The current version is none of those in If-Match. Get it again, and send its ETag."},
 
 	{topic.ErrPositionNotFound, PositionNotFound, "No event that can be read has this position: it was never given out, cannot be read yet, or was dropped by retention."},
+	{topic.ErrSubscriptionNotFound, SubscriptionNotFound, "No subscription has this name: it was never made, was deleted, or has expired."},
+	{topic.ErrFilterNotFound, FilterNotFound, "The subscription has no filter of this name: it was never put, was deleted, or has expired."},
+	{topic.ErrCursorLost, CursorLost, "Another cursor was committed in its place, a seek or a lease came in between, its lease has ended, or the subscription was made anew. Read again."},
 	{topic.ErrStale, PreconditionFailed, "The current version is none of those in If-Match. Get it again, and send its ETag."},
 
 	{queue.ErrKeyReused, KeyReused, "The idempotency key was used for a different request. Use a new key for a new request."},

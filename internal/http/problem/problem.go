@@ -30,8 +30,11 @@ var (
 	ScheduleNotFound     = Type{404, "schedule_not_found", "Schedule not found"}
 	OwnerNotFound        = Type{404, "owner_not_found", "Owner not found"}
 	PositionNotFound     = Type{404, "position_not_found", "Position not found"}
+	SubscriptionNotFound = Type{404, "subscription_not_found", "Subscription not found"}
+	FilterNotFound       = Type{404, "filter_not_found", "Filter not found"}
 	MethodNotAllowed     = Type{405, "method_not_allowed", "Method not allowed"}
 	LeaseLost            = Type{409, "lease_lost", "Lease lost"}
+	CursorLost           = Type{409, "cursor_lost", "Cursor lost"}
 	ScheduleEnded        = Type{409, "schedule_ended", "Schedule ended"}
 	PreconditionFailed   = Type{412, "precondition_failed", "Precondition failed"}
 	BodyTooLarge         = Type{413, "body_too_large", "Body too large"}

@@ -1,0 +1,343 @@
+package http
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/queued/queued/internal/http/bind"
+	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/topic"
+)
+
+// A subscribedFilter is a filter of a subscription in a request.
+type subscribedFilter struct {
+	filterBody
+	ExpiresAfter *time.Duration `json:"expires_after" validate:"min=1s,max=87600h"`
+}
+
+// of returns the filter under a name. at is where it is in the body.
+func (f *subscribedFilter) of(name, at string) (topic.SubscriptionFilter, error) {
+	compiled, err := f.parse(at)
+	return topic.SubscriptionFilter{Name: name, Topics: f.Topics, Match: f.Match, ExpiresAfter: f.ExpiresAfter, Filter: compiled}, err
+}
+
+// A namedFilter is a filter of a list.
+type namedFilter struct {
+	Name string `json:"name" validate:"queue"`
+	subscribedFilter
+}
+
+// A filterResponse is a filter of a subscription in a response.
+type filterResponse struct {
+	Name         string          `json:"name"`
+	Topics       []string        `json:"topics,omitempty"`
+	Match        json.RawMessage `json:"match,omitempty"`
+	ExpiresAfter *time.Duration  `json:"expires_after,omitempty"`
+	ExpiresAt    *time.Time      `json:"expires_at,omitempty"`
+}
+
+func filterOf(f topic.SubscriptionFilter) filterResponse {
+	return filterResponse{f.Name, f.Topics, f.Match, f.ExpiresAfter, f.ExpiresAt}
+}
+
+// A lagBody is how far a subscription is behind.
+type lagBody struct {
+	Events  int64   `json:"events"`
+	Seconds float64 `json:"seconds"`
+}
+
+// lagOf rounds to milliseconds.
+func lagOf(events int64, seconds float64) lagBody {
+	return lagBody{events, math.Round(seconds*1000) / 1000}
+}
+
+// A subscriptionBody is a subscription in a listing.
+type subscriptionBody struct {
+	Name         string         `json:"name"`
+	State        string         `json:"state"`
+	Position     int64          `json:"position"`
+	Head         int64          `json:"head"`
+	Lag          lagBody        `json:"lag"`
+	Gaps         int64          `json:"gaps"`
+	HeldUntil    *time.Time     `json:"held_until,omitempty"`
+	Start        int64          `json:"start"`
+	MaxWaiting   int            `json:"max_waiting"`
+	ExpiresAfter *time.Duration `json:"expires_after,omitempty"`
+	ExpiresAt    *time.Time     `json:"expires_at,omitempty"`
+	FilterCount  int64          `json:"filter_count"`
+	Version      int64          `json:"version"`
+	CreatedAt    time.Time      `json:"created_at"`
+	UpdatedAt    time.Time      `json:"updated_at"`
+}
+
+func subscriptionOf(s topic.Subscription) subscriptionBody {
+	state := "active"
+	if s.IsPaused {
+		state = "paused"
+	}
+	return subscriptionBody{
+		s.Name, state, s.Position, s.Head, lagOf(s.LagEvents, s.LagSeconds), s.Gaps, s.LeasedUntil, s.StartPosition, s.MaxWaiting, s.ExpiresAfter, s.ExpiresAt,
+		s.FilterCount, s.Version, s.CreatedAt, s.UpdatedAt,
+	}
+}
+
+// A subscriptionResponse is a subscription with its filters.
+type subscriptionResponse struct {
+	subscriptionBody
+	Filters []filterResponse `json:"filters"`
+}
+
+// replyOfSubscription is the reply with a subscription as it is now.
+func (s *Server) replyOfSubscription(ctx context.Context, name string) (reply, error) {
+	sub, err := s.topics.Subscription(ctx, name)
+	sub.FilterCount = int64(len(sub.Filters))
+	return reply{body: subscriptionResponse{subscriptionOf(sub), convert(sub.Filters, filterOf)}, etag: etagOf(sub.Version)}, err
+}
+
+type putSubscriptionRequest struct {
+	Name         string         `path:"name" validate:"queue" log:"subscription"`
+	IfMatch      *precondition  `header:"If-Match"`
+	Filters      []namedFilter  `json:"filters" validate:"required"`
+	Start        bind.Value     `json:"start"`
+	MaxWaiting   int            `json:"max_waiting" default:"10000" validate:"min=1,max=1000000000"`
+	ExpiresAfter *time.Duration `json:"expires_after" validate:"min=1s,max=87600h"`
+	Deliver      bind.Value     `json:"deliver"`
+}
+
+// Check implements bind.Checker.
+func (req *putSubscriptionRequest) Check(report func(field, detail string)) {
+	if req.Deliver != nil {
+		report("deliver", "must be left out: delivery into a queue is not available in this version; read the subscription by cursor")
+	}
+	seen := make(map[string]bool)
+	for i, f := range req.Filters {
+		name := f.nameAt(i)
+		if seen[name] {
+			report(fmt.Sprintf("filters/%d/name", i), "must be different from the names of the other filters, not "+bind.Quote(name))
+		}
+		seen[name] = true
+	}
+}
+
+// nameAt returns the name of the filter at a place of the list: filters without a name are named by their place.
+func (f *namedFilter) nameAt(i int) string {
+	if f.Name == "" {
+		return "filter-" + strconv.Itoa(i+1)
+	}
+	return f.Name
+}
+
+func (s *Server) putSubscription(r *http.Request, req putSubscriptionRequest) (reply, error) {
+	filters := make([]topic.SubscriptionFilter, len(req.Filters))
+	var bad problem.Fields
+	for i := range req.Filters {
+		var err error
+		f := &req.Filters[i]
+		if filters[i], err = f.of(f.nameAt(i), fmt.Sprintf("/filters/%d", i)); err != nil {
+			refused, ok := errors.AsType[*problem.Problem](err)
+			if !ok {
+				return reply{}, err
+			}
+			for _, e := range refused.Errors {
+				bad.Add(e.Pointer, e.Detail)
+			}
+		}
+	}
+	if err := bad.Err(problem.FilterRefused); err != nil {
+		return reply{}, err
+	}
+	var (
+		start int64
+		err   error
+	)
+	if req.Start == nil {
+		start, err = s.endOfLog(r.Context(), "latest")
+	} else {
+		start, err = s.placeOf(r.Context(), "#/start", req.Start)
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	isNew, err := s.topics.PutSubscription(r.Context(), topic.PutSubscriptionParams{
+		Name: req.Name, Filters: filters, Start: start, MaxWaiting: req.MaxWaiting, ExpiresAfter: req.ExpiresAfter,
+		IfVersions: req.IfMatch.versions(), IfExists: req.IfMatch.isAny(),
+	})
+	if err != nil {
+		return reply{}, inPlace("#/start", err)
+	}
+	rep, err := s.replyOfSubscription(r.Context(), req.Name)
+	rep.location = "/subscriptions/" + req.Name
+	if isNew {
+		rep.status = http.StatusCreated
+	}
+	return rep, err
+}
+
+// placeOf returns the position that a member of a body stands for: earliest, latest, a position, or a time.
+func (s *Server) placeOf(ctx context.Context, pointer string, value bind.Value) (int64, error) {
+	var position int64
+	var text string
+	if err := json.Unmarshal(value, &position); err == nil && position >= 0 && string(value) != "null" {
+		return position, nil
+	}
+	if err := json.Unmarshal(value, &text); err == nil {
+		if text == "earliest" || text == "latest" {
+			return s.endOfLog(ctx, text)
+		}
+		if at, err := time.Parse(time.RFC3339, text); err == nil && at.UTC().Year() >= 1 && at.UTC().Year() <= 9999 {
+			return s.topics.PositionAt(ctx, at.UTC())
+		}
+	}
+	return 0, problem.InField(problem.ValidationFailed, pointer, `must be a position (an integer, 0 or more), earliest, latest, or an RFC 3339 time such as "2026-02-03T04:05:06Z"`)
+}
+
+// inPlace makes the problem with a position one of its member.
+func inPlace(pointer string, err error) error {
+	if invalid, ok := errors.AsType[*topic.InvalidError](err); ok && invalid.Field == "after" {
+		return problem.InField(problem.ValidationFailed, pointer, invalid.Detail)
+	}
+	return err
+}
+
+type subscriptionRequest struct {
+	Name string `path:"name" validate:"queue" log:"subscription"`
+}
+
+func (s *Server) getSubscription(r *http.Request, req subscriptionRequest) (reply, error) {
+	return s.replyOfSubscription(r.Context(), req.Name)
+}
+
+type listSubscriptionsResponse struct {
+	Subscriptions []subscriptionBody `json:"subscriptions"`
+	Next          *string            `json:"next"`
+}
+
+func (s *Server) listSubscriptions(r *http.Request, req paging) (reply, error) {
+	page, err := s.topics.Subscriptions(r.Context(), req.Limit, req.Cursor)
+	return reply{body: listSubscriptionsResponse{convert(page.Subscriptions, subscriptionOf), nextOf(page.Next)}}, err
+}
+
+type deleteSubscriptionRequest struct {
+	Name    string        `path:"name" validate:"queue" log:"subscription"`
+	IfMatch *precondition `header:"If-Match"`
+}
+
+func (s *Server) deleteSubscription(r *http.Request, req deleteSubscriptionRequest) (reply, error) {
+	return noContent, s.topics.DeleteSubscription(r.Context(), req.Name, req.IfMatch.versions())
+}
+
+// changeSubscription is the handler of a call that changes a subscription and returns it.
+func (s *Server) changeSubscription(change func(context.Context, string) error) func(*http.Request, subscriptionRequest) (reply, error) {
+	return func(r *http.Request, req subscriptionRequest) (reply, error) {
+		if err := change(r.Context(), req.Name); err != nil {
+			return reply{}, err
+		}
+		return s.replyOfSubscription(r.Context(), req.Name)
+	}
+}
+
+type putFilterRequest struct {
+	Name   string `path:"name" validate:"queue" log:"subscription"`
+	Filter string `path:"filter" validate:"queue" log:"filter"`
+	subscribedFilter
+}
+
+func (s *Server) putFilter(r *http.Request, req putFilterRequest) (reply, error) {
+	f, err := req.of(req.Filter, "")
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{body: filterOf(f)}, s.topics.PutFilter(r.Context(), req.Name, f)
+}
+
+type filterRequest struct {
+	Name   string `path:"name" validate:"queue" log:"subscription"`
+	Filter string `path:"filter" validate:"queue" log:"filter"`
+}
+
+func (s *Server) deleteFilter(r *http.Request, req filterRequest) (reply, error) {
+	return noContent, s.topics.DeleteFilter(r.Context(), req.Name, req.Filter)
+}
+
+type readSubscriptionRequest struct {
+	Name  string        `path:"name" validate:"queue" log:"subscription"`
+	After string        `json:"after" validate:"min=1,max=1024"`
+	Limit int           `json:"limit" default:"100" validate:"min=1,max=1000"`
+	Wait  time.Duration `json:"wait" validate:"min=0s,max=1m"`
+	Lease time.Duration `json:"lease" validate:"min=1s,max=24h"`
+}
+
+func (req *readSubscriptionRequest) waits() time.Duration { return req.Wait }
+
+func (s *Server) readSubscription(r *http.Request, req readSubscriptionRequest) (reply, error) {
+	page, err := s.topics.ReadSubscription(r.Context(), req.Name, topic.SubscribedParams{After: req.After, Limit: req.Limit, Wait: req.Wait, Lease: req.Lease})
+	if err != nil {
+		return reply{}, err
+	}
+	logOf(r).add("events", len(page.Events))
+	return reply{body: (*subscribedPage)(&page)}, nil
+}
+
+// A subscribedPage is what a read of a subscription returns.
+type subscribedPage topic.SubscribedPage
+
+func (p *subscribedPage) appendJSON(b []byte) []byte {
+	b = append(b, `{"events":[`...)
+	for i := range p.Events {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		o := (*publishedEvent)(&p.Events[i].Event).appendMembers(append(b, '{'))
+		b = append(o.name("matched"), '[')
+		for j, name := range p.Events[i].Matched {
+			if j > 0 {
+				b = append(b, ',')
+			}
+			b = appendText(b, name)
+		}
+		b = append(b, ']', '}')
+	}
+	o := object(append(b, ']'))
+	o.text("cursor", p.Cursor)
+	lag, _ := json.Marshal(lagOf(p.Lag.Events, p.Lag.Seconds)) // finite numbers always encode
+	o = append(o.name("lag"), lag...)
+	if p.Gap != nil {
+		o = gap(*p.Gap).appendJSON(o.name("gap"))
+	}
+	o.time("leased_until", p.LeasedUntil)
+	o.time("held_until", p.HeldUntil)
+	if p.IsPaused {
+		o = append(o.name("paused"), "true"...)
+	}
+	return append(o, '}')
+}
+
+type commitCursorRequest struct {
+	Name   string `path:"name" validate:"queue" log:"subscription"`
+	Cursor string `json:"cursor" validate:"required,min=1,max=1024"`
+}
+
+func (s *Server) commitCursor(r *http.Request, req commitCursorRequest) (reply, error) {
+	position, err := s.topics.Commit(r.Context(), req.Name, req.Cursor)
+	logOf(r).add("position", position)
+	return countOf("position", position), err
+}
+
+type seekSubscriptionRequest struct {
+	Name string     `path:"name" validate:"queue" log:"subscription"`
+	To   bind.Value `json:"to" validate:"required"`
+}
+
+func (s *Server) seekSubscription(r *http.Request, req seekSubscriptionRequest) (reply, error) {
+	position, err := s.placeOf(r.Context(), "#/to", req.To)
+	if err != nil {
+		return reply{}, err
+	}
+	return countOf("position", position), inPlace("#/to", s.topics.Seek(r.Context(), req.Name, position))
+}
