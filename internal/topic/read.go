@@ -40,7 +40,7 @@ func (s *Service) Read(ctx context.Context, p ReadParams) (Page, error) {
 		}
 		for _, e := range part.entries {
 			page.Events = append(page.Events, e.Event)
-			bytes += e.size()
+			bytes += e.Event.size()
 		}
 		page.Next, page.Head = part.next, part.head
 		if part.gap != nil && page.Gap == nil {
