@@ -24,5 +24,5 @@
 //
 // # Decisions
 //
-// docs/decisions: 010 the log.
+// docs/decisions: 010 the log, 011 streams.
 package topic

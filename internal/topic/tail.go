@@ -4,7 +4,6 @@ import (
 	"context"
 	"sort"
 	"sync"
-	"time"
 
 	"github.com/queued/queued/internal/match"
 	"github.com/queued/queued/internal/pg"
@@ -15,10 +14,6 @@ const (
 	entryOverhead = 300
 	// tailBack is how many positions before the head the tail begins: who comes back after a restart of this process finds in it what came meanwhile.
 	tailBack = 1000
-	// wakeCost is about what it takes of a processor to wake a stream and to write to it. The tail rests for that before it reads on, maxRest at most:
-	// at a thousand streams an event waits 10 ms on average for others, and streams that could not keep up write several at once.
-	wakeCost = 20 * time.Microsecond
-	maxRest  = 100 * time.Millisecond
 )
 
 // A tail has the newest events of the log, which are read once for all who follow it, and what of them matches the filters of these. It is empty
@@ -214,13 +209,13 @@ func (t *tail) match(entries []*Entry) (ids []int32, ends []int) {
 	return ids, ends
 }
 
-// add adds what was read after a position, and drops the oldest entries when they are too many. It returns how many it has woken.
-func (t *tail) add(after, next int64, entries []*Entry) (woken int) {
+// add adds what was read after a position, and drops the oldest entries when they are too many.
+func (t *tail) add(after, next int64, entries []*Entry) {
 	ids, ends := t.match(entries)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.head != after || next <= after { // everybody has left meanwhile
-		return 0
+		return
 	}
 	touched := make(map[*group]bool)
 	start := 0
@@ -247,9 +242,7 @@ func (t *tail) add(after, next int64, entries []*Entry) (woken int) {
 	for g := range touched {
 		g.matched = g.matched[sort.SearchInts(g.matched, t.dropped):]
 		g.signal()
-		woken += g.followers
 	}
-	return woken
 }
 
 // signalGrown wakes those who wait for any event. The caller holds mu.
@@ -360,8 +353,7 @@ func (s *Service) followLog(ctx context.Context) error {
 		for i := range p.events {
 			entries[i] = &Entry{Event: p.events[i]} // each by itself: who still has one keeps no others in memory
 		}
-		woken := s.tail.add(head, p.next, entries)
-		pg.Pause(ctx, min(time.Duration(woken)*wakeCost, maxRest))
+		s.tail.add(head, p.next, entries)
 		if p.isLevel {
 			return nil
 		}
