@@ -47,8 +47,15 @@ func setupIdle(t *testing.T) environment {
 // environmentOn returns an environment on a database that another one may use, too.
 func environmentOn(t *testing.T, url string, changes ...func(*topic.Config)) environment {
 	t.Helper()
+	return environmentWith(t, pg.Config{URL: pgtest.AsService(url)}, url, changes...)
+}
+
+// environmentWith returns an environment that reaches its database as a configuration says.
+func environmentWith(t *testing.T, database pg.Config, url string, changes ...func(*topic.Config)) environment {
+	t.Helper()
 	log := zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)
-	db, err := pg.Open(t.Context(), pg.Config{URL: pgtest.AsService(url), Logger: log})
+	database.Logger = log
+	db, err := pg.Open(t.Context(), database)
 	if err != nil {
 		t.Fatal(err)
 	}

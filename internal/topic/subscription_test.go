@@ -752,6 +752,12 @@ func TestConsumersOfOneSubscriptionCommitEachEventOnce(t *testing.T) {
 	env := setup(t)
 	other := environmentOn(t, env.url)
 	other.run(t)
+	consumeOnce(t, env, other)
+}
+
+// consumeOnce has consumers of two processes commit what is published meanwhile.
+func consumeOnce(t *testing.T, env, other environment) {
+	t.Helper()
 	env.subscribe(t, everything(t))
 	const events = 400
 	counts := make(map[int64]int)
