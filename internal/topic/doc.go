@@ -24,5 +24,5 @@
 //
 // # Decisions
 //
-// docs/decisions: 010 the log, 011 streams.
+// docs/decisions: 010 the log, 011 streams, 012 subscriptions.
 package topic
