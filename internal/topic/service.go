@@ -98,8 +98,8 @@ func (s *Service) Run(ctx context.Context) error {
 	defer s.tail.setRunning(false)
 	pg.RunLoops(ctx, s.cfg.Logger, s.listener(),
 		pg.Loop{Doing: "following the log", Pass: s.followLog, Pause: s.cfg.PollInterval, Wakes: s.tail.wake.Received},
-		pg.Loop{Doing: "passing on commits to the log", Pass: s.passOn, Pause: time.Hour, Wakes: s.cfg.Queue.Published},
-		pg.Loop{Doing: "notifying other processes of the log", Pass: s.notify, Pause: time.Hour, Retry: s.cfg.PollInterval, Wakes: s.appended.Received},
+		pg.Loop{Doing: "passing on commits to the log", Pass: s.passOn, Pause: time.Hour, Late: true, Wakes: s.cfg.Queue.Published},
+		pg.Loop{Doing: "notifying other processes of the log", Pass: s.notify, Pause: time.Hour, Late: true, Retry: s.cfg.PollInterval, Wakes: s.appended.Received},
 		pg.Loop{Doing: "publishing what is due", Pass: s.publishDue, Next: s.untilDue, Pause: s.cfg.PollInterval, Wakes: s.delayed.Received},
 		pg.Loop{Doing: "upkeep of the log", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval},
 	)
