@@ -454,7 +454,7 @@ func TestDurableSubscriptionHoldsSegmentsForATime(t *testing.T) {
 		t.Helper()
 		env.exec(t, `update agent.log_segment set closed_at = now() - $1::interval where state = 'closed'`, closed)
 		n := 0
-		for value[bool](t, env, `select agent.drop_log_segment() is not null`) {
+		for env.upkeepStep(t, `select agent.drop_log_segment() is not null`) {
 			n++
 		}
 		if n != want {
