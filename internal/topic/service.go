@@ -18,7 +18,6 @@ const (
 	DefaultMaxConns     = 4               // connections for calls; Run opens loopConns more, and one to listen
 	DefaultQueryTimeout = 5 * time.Second // of one statement
 	DefaultPollInterval = time.Second     // how long readers rely on notifications alone
-	MaxBatch            = queue.MaxBatch  // events that one call may publish
 	MaxWait             = time.Minute     // of a read
 
 	// DelayedQueue is the queue in which publications wait for their time.

@@ -124,13 +124,9 @@ begin
 end
 $func$;
 
--- Whether this server shows its timeline to the owner of the schema.
-create or replace function agent_private.shows_timeline() returns boolean language sql immutable return false;
-
 do $script$
 begin
   perform agent_private.current_timeline();
-  create or replace function agent_private.shows_timeline() returns boolean language sql immutable return true;
   create or replace trigger check_timeline before insert on agent.event for each statement execute function agent_private.check_timeline();
   create or replace trigger check_timeline before insert on agent.idempotency for each statement execute function agent_private.check_timeline();
   create or replace trigger check_timeline before insert on agent.schedule for each statement execute function agent_private.check_timeline();
