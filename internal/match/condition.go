@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/netip"
 	"slices"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 
@@ -28,6 +29,7 @@ type condition struct {
 	hashed  map[string]struct{} // the texts, if there are many
 	numbers []number
 	others  []alternative
+	weight  int // how many alternatives a value is compared with
 }
 
 // The kinds of alternatives that are no plain values. All but kindAnythingBut and kindInterval are for strings.
@@ -54,6 +56,7 @@ type alternative struct {
 
 // An exclusion is what an anything-but excludes.
 type exclusion struct {
+	affixes []string // the prefixes, or the suffixes in reverse, sorted; none begins with another
 	texts   []string
 	hashed  map[string]struct{}
 	numbers []number
@@ -64,11 +67,27 @@ type exclusion struct {
 func (c *condition) finish() {
 	c.hashed = sortTexts(c.texts)
 	sortNumbers(c.numbers)
+	c.weight = 1 + len(c.others)
+	for i := range c.others {
+		if but := c.others[i].but; but != nil {
+			c.weight += len(but.others)
+		}
+	}
 }
 
 func (x *exclusion) finish() {
 	x.hashed = sortTexts(x.texts)
 	sortNumbers(x.numbers)
+	for i := range x.others {
+		switch a := &x.others[i]; a.kind {
+		case kindPrefix:
+			x.affixes = append(x.affixes, a.text)
+		case kindSuffix:
+			x.affixes = append(x.affixes, string(appendReverse(nil, []byte(a.text))))
+		}
+	}
+	x.affixes = separateAffixes(x.affixes)
+	slices.SortFunc(x.others, func(a, b alternative) int { return strings.Compare(a.text, b.text) })
 }
 
 func sortTexts(texts []string) map[string]struct{} {

@@ -47,9 +47,14 @@
 //
 // A filter has at most 64 KiB, 256 topic patterns, 64 levels of objects, 1,000 stars; its $or multiply to at most 1,000 combinations of
 // 4,096 conditions in all. Beyond, and for whatever is malformed, unknown, empty or ambiguous, Parse returns an
-// [Error] with up to 20 reasons. Nothing backtracks: a wildcard is compared in one pass; a conjunction with arrays looks at each value of the event
-// once. So an event takes at most the number of its candidates times its size, and usually far less. An event nested deeper than 10,000 levels
+// [Error] with up to 20 reasons. Nothing backtracks: a wildcard is compared in one pass over a text. An event nested deeper than 10,000 levels
 // counts as invalid.
+//
+// Large arrays do not multiply with filters. Where an event has many values at a place, they are sorted, and each alternative is looked up among
+// them. Conditions that have to hold together are evaluated for 64 elements at a time. What is left is wildcards: one whose pieces are all in
+// the event, but in no text together, is compared with each text that has its beginning and its end. Of an event of 0.87 MB that is meant to be
+// slow, 1,000 filters with one condition or two take 0.02 to 0.5 s of processor time, mostly for reading and sorting the event, and 2.5 s if they
+// are such wildcards (BenchmarkHostile); before, it was up to 44 s.
 //
 // # Algorithm
 //

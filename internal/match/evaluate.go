@@ -50,6 +50,10 @@ func (s *scratch) evaluateCondition(c *placedCondition) bool {
 	if slot.epoch != s.epoch {
 		return c.absent
 	}
+	if s.isLarge || int(slot.count)*c.weight >= manyComparisons {
+		return c.among(s, s.table(c.field))
+	}
+	s.comparisons += int(slot.count) * c.weight
 	for i := slot.last; i != none; i = s.entries[i].earlier {
 		if c.accepts(s, &s.entries[i]) {
 			return true
@@ -70,6 +74,9 @@ type member struct {
 // holdTogether tells whether the conditions hold for values that lie within the same element of each array around them. The conditions are sorted
 // by their paths, and the event is a tree, so that each of its objects is looked at once.
 func (s *scratch) holdTogether(l *layerState, references []int32) bool {
+	if s.isLarge || len(s.entries) >= manyEntries {
+		return s.columns().holdTogether(s, l, references)
+	}
 	holds, _, _ := s.objectHolds(l, references, 0, 0)
 	return holds
 }

@@ -235,6 +235,12 @@ func (field *fieldBuilder) finish(used func(int32) bool) *valueIndex {
 		v.grams[i] = usedOnly(predicates, used)
 	}
 	v.ranges = newIntervalSet(slices.DeleteFunc(field.intervalNodes, func(n intervalNode) bool { return !used(n.predicate) }))
+	if v.ranges != nil {
+		v.containers += int32(len(v.ranges.nodes))
+	}
+	if v.networks != nil {
+		v.containers += int32(len(v.networks.predicates))
+	}
 	return v
 }
 

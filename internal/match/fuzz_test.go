@@ -186,6 +186,9 @@ func compareWithNaive(t *testing.T, seed uint64) {
 				want = append(want, int32(i))
 			}
 		}
+		if large := match.MatchLarge(index, "t", []byte(event)); fmt.Sprint(large) != fmt.Sprint(want) {
+			t.Fatalf("seed %d: as a large event %s matches %v, want %v of\n%s", seed, event, large, want, strings.Join(patterns, "\n"))
+		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Fatalf("seed %d: %s matches %v, want %v of\n%s", seed, event, got, want, strings.Join(patterns, "\n"))
 		}
@@ -226,6 +229,9 @@ func FuzzEvent(f *testing.F) {
 			if naiveMatch(t, v.pattern, string(event)) {
 				want = append(want, int32(i))
 			}
+		}
+		if large := match.MatchLarge(index, "t", event); fmt.Sprint(large) != fmt.Sprint(want) {
+			t.Fatalf("as a large event %s matches %v, want %v", event, large, want)
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Fatalf("%s matches %v, want %v", event, got, want)

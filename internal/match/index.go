@@ -99,6 +99,12 @@ func (x *Index) Filter(id int32) *Filter {
 // those filters only that want every event of the topic.
 func (x *Index) Match(topic string, event []byte, into []int32) []int32 {
 	s, _ := scratches.Get().(*scratch)
+	into = s.match(x, topic, event, into)
+	scratches.Put(s)
+	return into
+}
+
+func (s *scratch) match(x *Index, topic string, event []byte, into []int32) []int32 {
 	s.begin(x, topic, event)
 	for i := range s.layers {
 		s.layers[i].findTopics(s.words)
@@ -111,6 +117,9 @@ func (x *Index) Match(topic string, event []byte, into []int32) []int32 {
 			s.position++
 			valid = s.object(x.root, 0, 1)
 		}
+	}
+	for _, sweep := range s.swept {
+		sweep.values.sweep(&s.layers[sweep.layer], s.table(sweep.field))
 	}
 	start := len(into)
 	for i := range s.layers {
@@ -135,11 +144,16 @@ type scratch struct {
 	buffer   []byte // unescaped and folded texts
 	reversed []byte
 
-	entries []entry // the event, as far as filters look at it; the first is the whole
-	slots   []slot  // by field
-	objects []uint32
-	several bool // filters look into a place at which there are several objects
-	members []member
+	entries     []entry // the event, as far as filters look at it; the first is the whole
+	slots       []slot  // by field
+	objects     []uint32
+	several     bool // filters look into a place at which there are several objects
+	members     []member
+	tables      []table
+	isLarge     bool // every event is compared as a large one: for tests
+	comparisons int  // of this event: of values with alternatives
+	byPlace     *columns
+	swept       []sweep
 
 	layers [layers]layerState
 	sorted []uint64
@@ -149,11 +163,22 @@ type scratch struct {
 type slot struct {
 	epoch uint32
 	last  int32
+	count int32
+	table int32         // its table, or none
+	looks [layers]int32 // for ranges and address blocks that contain its values; negative when all of these are looked for at the end
+}
+
+// A sweep is the ranges and address blocks of a field that are looked for among the values, because these are too many to be looked up.
+type sweep struct {
+	values *valueIndex
+	layer  int
+	field  int32
 }
 
 type layerState struct {
 	*layer
 	epoch      uint32
+	hits       []uint32 // by access predicate of many conjunctions: the epoch in which it was fulfilled
 	seen       []uint32 // by conjunction: the epoch in which it became a candidate
 	candidates []int32
 	results    []uint32 // by condition: epoch and result
@@ -167,9 +192,10 @@ const maxEpoch = 1<<31 - 1
 func (s *scratch) begin(x *Index, topic string, event []byte) {
 	s.epoch++
 	if s.epoch > maxEpoch {
-		*s = scratch{epoch: 1}
+		*s = scratch{epoch: 1, isLarge: s.isLarge}
 	}
 	s.index, s.topic, s.event, s.position = x, topic, event, 0
+	s.comparisons = 0
 	s.words = appendWords(s.words[:0], topic)
 	s.slots = grown(s.slots, int(x.fields))
 	s.objects = grown(s.objects, int(x.nodes))
@@ -180,6 +206,7 @@ func (s *scratch) begin(x *Index, topic string, event []byte) {
 			continue
 		}
 		l.layer, l.epoch = layer, s.epoch
+		l.hits = grown(l.hits, len(layer.offsets))
 		l.seen = grown(l.seen, len(layer.conjunctions))
 		l.results = grown(l.results, len(layer.conditions))
 		l.byTopicSet = grown(l.byTopicSet, len(layer.topicSets))
@@ -199,11 +226,14 @@ func (s *scratch) end() {
 	if cap(s.buffer) > largeBuffer {
 		s.buffer = nil
 	}
+	clear(s.tables)
+	clear(s.swept)
+	s.byPlace = nil
+	s.tables, s.swept = s.tables[:0], s.swept[:0]
 	clear(s.words)
 	for i := range s.layers {
 		s.layers[i].layer, s.layers[i].candidates = nil, s.layers[i].candidates[:0]
 	}
-	scratches.Put(s)
 }
 
 func grown[T any](slice []T, length int) []T {
@@ -213,12 +243,22 @@ func grown[T any](slice []T, length int) []T {
 	return append(slice, make([]T, length-len(slice))...)
 }
 
-// hit makes the conjunctions of an access predicate candidates.
+// hit makes the conjunctions of an access predicate, or of none, candidates.
 func (l *layerState) hit(predicate int32) {
-	if predicate == none {
-		return
+	if predicate != none {
+		l.post(predicate)
 	}
-	for _, conjunction := range l.posted[l.offsets[predicate]:l.offsets[predicate+1]] {
+}
+
+func (l *layerState) post(predicate int32) {
+	posted := l.posted[l.offsets[predicate]:l.offsets[predicate+1]]
+	if len(posted) > 1 {
+		if l.hits[predicate] == l.epoch {
+			return
+		}
+		l.hits[predicate] = l.epoch
+	}
+	for _, conjunction := range posted {
 		if l.seen[conjunction] != l.epoch {
 			l.seen[conjunction] = l.epoch
 			l.candidates = append(l.candidates, conjunction)

@@ -20,7 +20,16 @@ type valueIndex struct {
 	grams    [len(gramLengths)]map[uint64]int32
 	ranges   *intervalSet
 	networks *networkSet
+
+	containers int32 // how many ranges and address blocks there are
 }
+
+const (
+	// maxLooks and minLooks say how often a value may be compared with a range or an address block before all of these are looked for among the
+	// sorted values instead: 16 times as often as there are ranges and blocks, and 4,096 times.
+	maxLooks = 16
+	minLooks = 4096
+)
 
 // The places of affixes.
 const (
@@ -54,8 +63,36 @@ func (v *valueIndex) findNumber(l *layerState, n *number) {
 	} else if predicate, ok := v.longer[*n]; ok {
 		l.hit(predicate)
 	}
+}
+
+// findContainers finds the ranges and address blocks that contain a value, and returns how many it has looked at.
+func (v *valueIndex) findContainers(s *scratch, l *layerState, e *entry) int32 {
+	switch {
+	case e.kind == '0' && v.ranges != nil:
+		return v.ranges.find(l, &e.number, 0, len(v.ranges.nodes))
+	case e.kind == '"' && v.networks != nil:
+		if address, ok := s.address(e); ok {
+			return v.networks.find(l, address)
+		}
+	}
+	return 0
+}
+
+// sweep finds the ranges and address blocks that contain any of the values in a table.
+func (v *valueIndex) sweep(l *layerState, t *table) {
 	if v.ranges != nil {
-		v.ranges.find(l, n, 0, len(v.ranges.nodes))
+		for i := range v.ranges.nodes {
+			if t.hasNumberIn(&v.ranges.nodes[i].interval) {
+				l.hit(v.ranges.nodes[i].predicate)
+			}
+		}
+	}
+	if v.networks != nil {
+		for block, predicate := range v.networks.predicates {
+			if t.hasAddressIn(block) {
+				l.hit(predicate)
+			}
+		}
 	}
 }
 
@@ -91,11 +128,6 @@ func (v *valueIndex) findText(s *scratch, l *layerState, e *entry) {
 			if predicate, ok := v.grams[i][gram(e.text[start:], length)]; ok {
 				l.hit(predicate)
 			}
-		}
-	}
-	if v.networks != nil {
-		if address, ok := s.address(e); ok {
-			v.networks.find(l, address)
 		}
 	}
 }
@@ -239,22 +271,25 @@ func (set *intervalSet) link(low, high int) int32 {
 	return furthest
 }
 
-func (set *intervalSet) find(l *layerState, n *number, low, high int) {
+// find returns how many nodes it has looked at.
+func (set *intervalSet) find(l *layerState, n *number, low, high int) (looks int32) {
 	for low < high {
+		looks++
 		middle := (low + high) / 2
 		root := &set.nodes[middle]
 		if !set.nodes[root.furthest].interval.below(n) {
-			return
+			return looks
 		}
-		set.find(l, n, low, middle)
+		looks += set.find(l, n, low, middle)
 		if !root.interval.above(n) {
-			return
+			return looks
 		}
 		if root.interval.below(n) {
 			l.hit(root.predicate)
 		}
 		low = middle + 1
 	}
+	return looks
 }
 
 func compareLow(a, b *bound) int {
@@ -313,7 +348,8 @@ func newNetworkSet(predicates map[netip.Prefix]int32) *networkSet {
 	return set
 }
 
-func (set *networkSet) find(l *layerState, address netip.Addr) {
+// find returns how many lengths it has looked for.
+func (set *networkSet) find(l *layerState, address netip.Addr) int32 {
 	lengths := set.bits6
 	if address.Is4() {
 		lengths = set.bits4
@@ -324,4 +360,5 @@ func (set *networkSet) find(l *layerState, address netip.Addr) {
 			l.hit(predicate)
 		}
 	}
+	return int32(len(lengths))
 }

@@ -44,6 +44,7 @@ type entry struct {
 	folds   bool // folded is set
 	parses  bool // address is set, or invalid
 	node    *node
+	parent  int32 // the object around it, which comes before it
 	sibling int32 // the entry before it within the same object, arrays in between not counted
 	within  int32 // the last entry in this object
 	earlier int32 // the entry before it at the same node
@@ -164,7 +165,7 @@ func (s *scratch) array(n *node, parent int32, depth int) bool {
 
 func (s *scratch) add(n *node, parent int32, e entry) int32 {
 	index := int32(len(s.entries))
-	e.node, e.within = n, none
+	e.node, e.parent, e.within = n, parent, none
 	e.sibling = s.entries[parent].within
 	s.entries[parent].within = index
 	s.entries = append(s.entries, e)
@@ -173,18 +174,40 @@ func (s *scratch) add(n *node, parent int32, e entry) int32 {
 
 // scalar adds a value that is compared, and the candidates that it is the access predicate of.
 func (s *scratch) scalar(n *node, parent int32, e entry) {
-	if slot := &s.slots[n.field]; slot.epoch == s.epoch {
-		e.earlier = slot.last
-	} else {
-		e.earlier, slot.epoch = none, s.epoch
+	field := &s.slots[n.field]
+	if field.epoch != s.epoch {
+		*field = slot{epoch: s.epoch, last: none, table: none}
+	} else if e.repeats(&s.entries[field.last], parent) {
+		return
 	}
+	e.earlier = field.last
 	index := s.add(n, parent, e)
-	s.slots[n.field].last = index
+	field.last = index
+	field.count++
 	for i, values := range n.values {
-		if values != nil {
-			values.find(s, &s.layers[i], &s.entries[index])
+		if values == nil {
+			continue
+		}
+		values.find(s, &s.layers[i], &s.entries[index])
+		if values.containers > 0 && field.looks[i] >= 0 {
+			s.findContainers(values, i, &s.entries[index])
 		}
 	}
+}
+
+// findContainers finds the ranges and address blocks that contain a value, unless there were too many values.
+func (s *scratch) findContainers(values *valueIndex, layer int, e *entry) {
+	looks := &s.slots[e.node.field].looks[layer]
+	*looks += values.findContainers(s, &s.layers[layer], e)
+	if s.isLarge || *looks > values.containers*maxLooks+minLooks {
+		*looks = -1
+		s.swept = append(s.swept, sweep{values: values, layer: layer, field: e.node.field})
+	}
+}
+
+// repeats tells whether a value is the one before it once more, in an array of the same object.
+func (e *entry) repeats(before *entry, parent int32) bool {
+	return before.parent == parent && before.kind == e.kind && bytes.Equal(before.text, e.text) && before.number == e.number
 }
 
 // next returns the next byte that is no white space, or 0.
