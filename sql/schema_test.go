@@ -101,21 +101,14 @@ func TestFunctionsOfTheSchemaAgentAreThoseOfItsDocumentation(t *testing.T) {
 		}
 	}
 
-	former := created(t, "idempotent/*-former-names.sql")
-	former = slices.DeleteFunc(former, func(name string) bool { return name == "drop_former_functions" })
 	for _, name := range created(t, "idempotent/*.sql") {
-		if !slices.Contains(documented, name) && !slices.Contains(former, name) {
+		if !slices.Contains(documented, name) {
 			t.Errorf("docs/sql.md does not have agent.%s: document it, or move it to agent_private", name)
 		}
 	}
 	for _, name := range documented {
-		if !slices.Contains(created(t, "idempotent/*.sql"), name) || slices.Contains(former, name) {
+		if !slices.Contains(created(t, "idempotent/*.sql"), name) {
 			t.Errorf("docs/sql.md has agent.%s, which there is not", name)
-		}
-	}
-	for _, match := range documentedFunction.FindAllStringSubmatch(section(t, doc, "Former names"), -1) {
-		if name := match[1]; !slices.Contains(former, name) && !slices.Contains(documented, name) && name != "queued" {
-			t.Errorf("docs/sql.md has %s among the former names, which no script makes", name)
 		}
 	}
 }

@@ -14,6 +14,9 @@ import (
 	"testing"
 )
 
+// calledBefore are functions that only the service of the previous version calls, whose processes run beside those of this one for a time.
+var calledBefore = []string{"drop_former_functions"}
+
 // notService are folders, from the top of the repository, whose programs connect as the owner of the schema.
 var notService = []string{"internal/faults", "internal/pgtest", "internal/migrate"}
 
@@ -52,7 +55,7 @@ func TestServiceRoleMayCallExactlyWhatTheServiceCalls(t *testing.T) {
 		}
 	}
 	for _, name := range listed {
-		if !slices.Contains(called, name) {
+		if !slices.Contains(called, name) && !slices.Contains(calledBefore, name) {
 			t.Errorf("the service does not call agent.%s: take it out of agent_private.service_functions() in sql/%s", name, scripts[0])
 		}
 	}

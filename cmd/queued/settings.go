@@ -94,8 +94,8 @@ var settingHelp = map[string]string{
 	"drain-delay":      "How long to go on serving after a stop signal while /readyz answers 503, so that load balancers notice.",
 	"shutdown-timeout": "How long requests in progress may take to finish after a stop.",
 
-	"access-log": "Which requests to log at info: slow leaves out successful inserts, claims, acks, nacks, extends, health checks and scrapes " +
-		"that take less than a second beyond their wait, which are logged at debug; all leaves out none.",
+	"access-log": "Which requests to log at info: slow leaves out successful inserts, claims, acks, nacks, extends, publications, " +
+		"reads and commits of the log and of subscriptions, health checks and scrapes that take less than a second beyond their wait, which are logged at debug; all leaves out none.",
 
 	"max-attempts":   "How often an event is claimed before it expires, unless its queue or its insert says otherwise.",
 	"sweep-interval": "Time between the sweeps that move exhausted events to history, at least 100ms; off or 0 for none.",
@@ -111,11 +111,11 @@ var settingHelp = map[string]string{
 	"max-batch-body":  "The largest body of a batch, up to 1GiB.",
 	"max-batch":       "The most elements of one batch, up to 1000.",
 	"max-depth":       "How deep the JSON of a body may be nested, up to 1000 levels.",
-	"request-timeout": "How long a request may take once it has been read, besides the wait of a claim, up to 24h; then it is answered 503.",
+	"request-timeout": "How long a request may take once it has been read, besides the wait of a claim or a read and streams, up to 24h; then it is answered 503.",
 	"max-pending":     "How much may wait to be written to the database, up to 64GiB; beyond it calls are answered 503 overloaded at once.",
 	"query-timeout":   "How long a listing, a count or a search of history may take, up to 24h.",
 	"max-conns": "The most connections to the database for events, 2 to 10000, of which fewer than 7 count as 7; " +
-		"schedules take up to eight more, and listening one.",
+		"schedules take up to eight more, publish/subscribe up to nine, and listening one.",
 
 	"log-level":  "The lowest level to log: trace, debug, info, warn or error.",
 	"log-format": "How lines are written: json, console (for people), or auto, which is console on a terminal and json otherwise.",

@@ -85,6 +85,7 @@ func startLogLoad(t *testing.T, l *ledger, sqlURL string, servers ...*queued) *l
 		d.readers = append(d.readers, r)
 		d.reading.Go(func() { r.run(reading) })
 	}
+	d.subscribe(publishing, all.newClient(200))
 	for i := range uint64(3) {
 		c := all.newClient(i)
 		d.publishing.Go(func() { d.publish(publishing, c) })
@@ -344,6 +345,7 @@ func (d *logLoad) finish(url string) {
 			d.ledger.violated("the reader %d got %d events of %d, missed %d, such as %v", i, len(inLog), len(rows), len(missed), missed[:min(2, len(missed))])
 		}
 	}
+	d.compareDelivered(url, rows)
 	overHTTP, bySQL := d.counts()
 	d.t.Logf("%d published over HTTP and %d by SQL, %d in the log", overHTTP, bySQL, len(rows))
 	if n := len(d.latency); n > 0 {
@@ -362,7 +364,13 @@ func loggedEvents(t *testing.T, url string) []published {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	rows, _ := conn.Query(ctx, `select position, event ->> 'n' from agent.log order by position`)
+	return collectPublished(ctx, t, conn, `select position, event ->> 'n' from agent.log order by position`)
+}
+
+// collectPublished returns the positions and the sources of events.
+func collectPublished(ctx context.Context, t *testing.T, conn *pgx.Conn, statement string, args ...any) []published {
+	t.Helper()
+	rows, _ := conn.Query(ctx, statement, args...)
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e published, err error) {
 		return e, row.Scan(&e.Position, &e.Event.N)
 	})

@@ -19,7 +19,7 @@ import (
 var (
 	functionRemoved = build{
 		name:    "a migration that drops a function of the previous version",
-		setting: `drop function agent.take_events`,
+		setting: `drop function agent.claim_from_watermarks`,
 	}
 	migrationUnlocked = build{name: "a migration that does not wait for another one", edits: []edit{
 		{"internal/migrate/run.go", "if !locked {", "if locked != locked {"},

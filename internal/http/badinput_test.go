@@ -77,7 +77,7 @@ func TestBadFieldsAreProblemsAndStoreNothing(t *testing.T) {
 	for path, bodies := range map[string][]string{
 		"/events/batch": {
 			`{"events":{}}`, `{"events":[]}`, `{"events":[null]}`, `{"events":[{}]}`, `{"events":[{"event":[]}]}`, `{"events":[{"event":null}]}`,
-			`{"events":[{"event":"{}"}]}`, `{"events":[{"event":{},"queue":"a b"}]}`, `{"events":[{"event":{},"queue":"` + long + `"}]}`,
+			`{"events":[{"event":"{}"}]}`, `{"events":[{"event":{},"queue":"a b"}]}`, `{"events":[{"event":{},"queue":"queued.publish"}]}`, `{"events":[{"event":{},"queue":"` + long + `"}]}`,
 			`{"events":[{"event":{},"delay":5}]}`, `{"events":[{"event":{},"delay":"-5s"}]}`, `{"events":[{"event":{},"delay":"10 minutes"}]}`,
 			`{"events":[{"event":{},"vt":1}]}`, `{"events":[{"event":{},"vt":"now"}]}`, `{"events":[{"event":{},"vt":"infinity"}]}`,
 			`{"events":[{"event":{},"delay":"1s","vt":"2026-01-01T00:00:00Z"}]}`, `{"events":[{"event":{}},{"event":{"a":"\u0000"}}]}`,
@@ -88,7 +88,7 @@ func TestBadFieldsAreProblemsAndStoreNothing(t *testing.T) {
 			`{"events":[{"event":{},"vt":"9999-12-31T23:59:59-01:00"}]}`, `{"events":[{"event":{}}` + strings.Repeat(`,{"event":{}}`, 1000) + `]}`,
 		},
 		"/claim": {
-			`{"limit":-1}`, `{"limit":0}`, `{"limit":1001}`, `{"limit":"1"}`, `{"limit":1.5}`, `{"limit":18446744073709551616}`, `{"queue":null}`, `{"queue":""}`,
+			`{"queue":"queued.publish"}`, `{"limit":-1}`, `{"limit":0}`, `{"limit":1001}`, `{"limit":"1"}`, `{"limit":1.5}`, `{"limit":18446744073709551616}`, `{"queue":null}`, `{"queue":""}`,
 			`{"wait":"61s"}`, `{"wait":"-1s"}`, `{"wait":"10 minutes"}`, `{"wait":3}`, `{"invisible_for":"0s"}`, `{"invisible_for":"100000h"}`, `{"max_attempts":0}`,
 			`{"max_attempts":2147483648}`, `{"order":"lifo"}`, `{"order":1}`, `{"queue":["a"]}`, `{"types":"a"}`, `{"types":[""]}`, `{"types":null}`, `{"exclude_ids":[0]}`, `{"exclude_ids":["1"]}`, `{"worker":""}`,
 			`{"worker":"\u0000"}`, `{"types":["\ud800"]}`,
@@ -108,7 +108,7 @@ func TestBadFieldsAreProblemsAndStoreNothing(t *testing.T) {
 		"/history/requeue": {
 			`{}`, `{"dry_run":true}`, `{"outcome":"gone"}`, `{"from":"yesterday"}`, `{"from":"2026-02-01T00:00:00Z","to":"2026-01-01T00:00:00Z"}`, `{"contains":[]}`, `{"contains":{"a":"\u0000"}}`,
 			`{"id":0}`, `{"id":9223372036854775808}`, `{"outcome":"done","limit":0}`, `{"outcome":"done","limit":-5}`, `{"outcome":"done","limit":1001}`, `{"outcome":"done","dry_run":1}`,
-			`{"type":""}`, `{"worker":1}`, `{"min_duration":"-1s"}`, `{"min_duration":5}`,
+			`{"meta":[]}`, `{"meta":null}`, `{"type":""}`, `{"worker":1}`, `{"min_duration":"-1s"}`, `{"min_duration":5}`,
 		},
 	} {
 		for _, body := range bodies {
@@ -144,6 +144,7 @@ func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
 		"/events": {
 			"limit=-1", "limit=0", "limit=1001", "limit=x", "limit=1e2", "limit=+1", "limit=", "limit=99999999999999999999", "limit=1&limit=2", "state=done", "state=", "queue=", "queue=a%20b",
 			"queue=" + strings.Repeat("q", 129), "queue=%00", "queue=%ff", "cursor=", "cursor=nonsense", "cursor=" + strings.Repeat("c", 2000), "%zz", "a;b", "Limit=1",
+			"contains=", "contains=[]", "meta=", "meta=x", "meta=5", "meta=" + q(`{"a":1,"a":2}`),
 		},
 		"/history": {
 			"outcome=ready", "from=yesterday", "from=2026-01-01", "from=2026-01-01T00:00:00", "to=1770091507", "from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z",

@@ -18,7 +18,7 @@ type claimRequest struct {
 
 // claimOptions are what the body of a claim has.
 type claimOptions struct {
-	Queue        string        `json:"queue" default:"default" validate:"queue" log:"queue"`
+	Queue        string        `json:"queue" default:"default" validate:"queue,unreserved" log:"queue"`
 	Limit        int           `json:"limit" default:"1" validate:"min=1,max=1000"`
 	MaxAttempts  int           `json:"max_attempts" validate:"min=1,max=2147483647"` // not given: the service's own
 	InvisibleFor time.Duration `json:"invisible_for" validate:"min=1us,max=8760h"`   // not given: the queue's own

@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -96,6 +97,12 @@ func (c *conform) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
+// checkedResponses are responses that were checked, but for the ids of their requests.
+var (
+	checkedResponses sync.Map
+	namedRequest     = regexp.MustCompile(`"request_id":"[A-Z2-7]{26}"`)
+)
+
 func (c *conform) check(r *http.Request, resp *http.Response, body []byte) error {
 	router, err := specRouter()
 	if err != nil {
@@ -121,6 +128,11 @@ func (c *conform) check(r *http.Request, resp *http.Response, body []byte) error
 	c.mu.Lock()
 	c.seen[fmt.Sprintf("%s %d", route.Operation.OperationID, resp.StatusCode)] = true
 	c.mu.Unlock()
+	names := slices.Sorted(maps.Keys(resp.Header))
+	same := fmt.Sprint(route.Operation.OperationID, resp.StatusCode, names, resp.Header.Get("Content-Type"), string(namedRequest.ReplaceAll(body, nil)))
+	if _, isChecked := checkedResponses.LoadOrStore(same, true); isChecked { // each check compiles the schema
+		return nil
+	}
 	return openapi3filter.ValidateResponse(r.Context(), &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: bare, PathParams: params, Route: route},
 		Status:                 resp.StatusCode,
@@ -220,7 +232,7 @@ func TestContractHasAnExampleForEveryBody(t *testing.T) {
 // every problem type that a client can get, in the order of the contract.
 var kinds = []problem.Type{
 	problem.InvalidJSON, problem.InvalidParameter, problem.UnknownParameter, problem.InvalidCursor, problem.Unauthorized, problem.CrossOrigin, problem.NotFound, problem.EventNotFound,
-	problem.ScheduleNotFound, problem.OwnerNotFound, problem.PositionNotFound, problem.SubscriptionNotFound, problem.FilterNotFound, problem.MethodNotAllowed, problem.LeaseLost, problem.CursorLost, problem.ScheduleEnded, problem.PreconditionFailed, problem.BodyTooLarge, problem.UnsupportedMediaType, problem.HostNotAllowed, problem.ValidationFailed, problem.Unrepresentable, problem.TooDeep,
+	problem.ScheduleNotFound, problem.OwnerNotFound, problem.PositionNotFound, problem.SubscriptionNotFound, problem.FilterNotFound, problem.MethodNotAllowed, problem.LeaseLost, problem.CursorLost, problem.WrongDelivery, problem.ScheduleEnded, problem.PreconditionFailed, problem.BodyTooLarge, problem.UnsupportedMediaType, problem.HostNotAllowed, problem.ValidationFailed, problem.Unrepresentable, problem.TooDeep,
 	problem.BatchTooLarge, problem.KeyReused, problem.FilterRefused, problem.Internal, problem.QueryTimeout, problem.DatabaseUnavailable, problem.Overloaded, problem.Locked, problem.NotReady,
 }
 
@@ -303,8 +315,10 @@ var requests = map[string][]bind.Field{
 	"readSubscription":   fieldsOf[readSubscriptionRequest](),
 	"commitCursor":       fieldsOf[commitCursorRequest](),
 	"seekSubscription":   fieldsOf[seekSubscriptionRequest](),
+	"replaySubscription": fieldsOf[replaySubscriptionRequest](),
 	"pauseSubscription":  fieldsOf[subscriptionRequest](),
 	"resumeSubscription": fieldsOf[subscriptionRequest](),
+	"streamSubscription": fieldsOf[streamSubscriptionRequest](),
 }
 
 func TestContractHasTheRequestFieldsOfTheServer(t *testing.T) {

@@ -95,9 +95,9 @@ func (e *event) appendJSON(b []byte) []byte {
 	if e.Retryable != nil {
 		o = strconv.AppendBool(o.name("retryable"), *e.Retryable)
 	}
-	if len(e.Occurrence) > 0 && e.Occurrence[0] == '{' {
-		o.value("occurrence", e.Occurrence)
-	}
+	o.objectValue("occurrence", e.Occurrence)
+	o.objectValue("meta", e.Meta)
+	o.objectValue("publication", e.Publication)
 	if e.RequeuedFrom != nil {
 		o.int("requeued_from", *e.RequeuedFrom)
 	}
@@ -176,6 +176,13 @@ func (o *object) time(name string, t *time.Time) {
 func (o *object) value(name string, value []byte) {
 	if value != nil {
 		*o = appendValue(o.name(name), value)
+	}
+}
+
+// objectValue appends a JSON value, but none that is not an object, as SQL may have written it.
+func (o *object) objectValue(name string, value []byte) {
+	if len(value) > 0 && value[0] == '{' {
+		o.value(name, value)
 	}
 }
 

@@ -54,6 +54,10 @@ func TestHandWrittenEncodersMatchTheJSONTags(t *testing.T) {
 		maybe(func() { e.Retryable = new(r.IntN(2) == 0) })
 		maybe(func() { e.Occurrence = payload() })
 		maybe(func() { e.Occurrence = []byte(results[r.IntN(len(results))]) })
+		maybe(func() { e.Meta = payload() })
+		maybe(func() { e.Meta = []byte(results[r.IntN(len(results))]) })
+		maybe(func() { e.Publication = payload() })
+		maybe(func() { e.Publication = []byte(results[r.IntN(len(results))]) })
 		return e
 	}
 	for range 300 {
@@ -126,6 +130,8 @@ type taggedEvent struct {
 	ErrorCount       *int32         `json:"error_count,omitzero"` // a claim does not look it up
 	Retryable        *bool          `json:"retryable,omitzero"`
 	Occurrence       jsontext.Value `json:"occurrence,omitzero"`
+	Meta             jsontext.Value `json:"meta,omitzero"`
+	Publication      jsontext.Value `json:"publication,omitzero"`
 	RequeuedFrom     *int64         `json:"requeued_from,omitzero"`
 	RequeuedAs       *int64         `json:"requeued_as,omitzero"`
 	Event            jsontext.Value `json:"event"`
@@ -163,8 +169,13 @@ func taggedEventOf(e *queue.Event) taggedEvent {
 	if e.MaxAttempts != nil && *e.MaxAttempts >= 1 {
 		out.MaxAttempts = e.MaxAttempts
 	}
-	if len(e.Occurrence) > 0 && e.Occurrence[0] == '{' {
-		out.Occurrence = jsontext.Value(e.Occurrence)
+	for _, v := range []struct {
+		of   []byte
+		into *jsontext.Value
+	}{{e.Occurrence, &out.Occurrence}, {e.Meta, &out.Meta}, {e.Publication, &out.Publication}} {
+		if len(v.of) > 0 && v.of[0] == '{' {
+			*v.into = jsontext.Value(v.of)
+		}
 	}
 	if e.Processing != nil {
 		out.ProcessingMS = new(milliseconds(max(*e.Processing, 0)))

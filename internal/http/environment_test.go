@@ -288,6 +288,8 @@ type seenEvent struct {
 	RequeuedFrom *int64          `json:"requeued_from"`
 	RequeuedAs   *int64          `json:"requeued_as"`
 	Occurrence   map[string]any  `json:"occurrence"`
+	Meta         map[string]any  `json:"meta"`
+	Publication  map[string]any  `json:"publication"`
 	Event        json.RawMessage `json:"event"`
 	Receipt      string          `json:"receipt"`
 

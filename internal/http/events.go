@@ -3,6 +3,7 @@ package http
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
 	"time"
@@ -13,7 +14,7 @@ import (
 
 // options are what an event is posted with, in the query or in the element of a batch.
 type options struct {
-	Queue       string         `json:"queue" default:"default" validate:"queue" log:"queue"`
+	Queue       string         `json:"queue" default:"default" validate:"queue,unreserved" log:"queue"`
 	Delay       *time.Duration `json:"delay" validate:"min=0s,max=87600h"`
 	VT          *time.Time     `json:"vt"`
 	Type        string         `json:"type" validate:"min=1,max=255"`
@@ -22,6 +23,10 @@ type options struct {
 	Key         string         `json:"key" validate:"min=1,max=255"`
 	MaxAttempts int            `json:"max_attempts" validate:"min=1,max=2147483647"`
 	ExpiresAt   *time.Time     `json:"expires_at"`
+
+	EventTS     *time.Time        `json:"event_ts"`
+	OnDuplicate queue.OnDuplicate `json:"on_duplicate" validate:"oneof=match first"`
+	Meta        json.RawMessage   `json:"meta"`
 }
 
 // Check implements bind.Checker.
@@ -42,6 +47,9 @@ func (o *options) params(event json.RawMessage) queue.InsertParams {
 		Key:         o.Key,
 		MaxAttempts: o.MaxAttempts,
 		ExpiresAt:   o.ExpiresAt,
+		EventTS:     o.EventTS,
+		OnDuplicate: o.OnDuplicate,
+		Meta:        o.Meta,
 	}
 	if o.Delay != nil {
 		p.Delay = *o.Delay
@@ -63,9 +71,20 @@ func (req *insertRequest) Check(report func(field, detail string)) {
 	}
 }
 
+// checkMeta refuses metadata that is too long. It is not a rule of a field, as those of a query fail with another status than those of a body.
+func checkMeta(meta json.RawMessage, at string) error {
+	if len(meta) > queue.MaxMeta {
+		return problem.InField(problem.ValidationFailed, at, fmt.Sprintf("must be at most %d bytes long, not %d", queue.MaxMeta, len(meta)))
+	}
+	return nil
+}
+
 func eventPath(id int64) string { return "/events/" + strconv.FormatInt(id, 10) }
 
 func (s *Server) insert(r *http.Request, req insertRequest) (reply, error) {
+	if err := checkMeta(req.Meta, "?meta"); err != nil {
+		return reply{}, err
+	}
 	params := req.params(req.Event)
 	params.Key = cmp.Or(params.Key, string(req.HeaderKey))
 	inserted, err := s.svc.Insert(r.Context(), []queue.InsertParams{params})
@@ -98,6 +117,9 @@ func (s *Server) insertBatch(r *http.Request, req insertBatchRequest) (reply, er
 	logOf(r).add("events", len(req.Events))
 	params := make([]queue.InsertParams, len(req.Events))
 	for i := range req.Events {
+		if err := checkMeta(req.Events[i].Meta, fmt.Sprintf("#/events/%d/meta", i)); err != nil {
+			return reply{}, err
+		}
 		params[i] = req.Events[i].params(req.Events[i].Event)
 	}
 	inserted, err := s.svc.Insert(r.Context(), params)
@@ -127,13 +149,17 @@ type paging struct {
 }
 
 type listEventsRequest struct {
-	Queue string      `query:"queue" validate:"queue"`
-	State queue.State `query:"state" validate:"oneof=ready scheduled leased"`
+	Queue    string          `query:"queue" validate:"queue"`
+	State    queue.State     `query:"state" validate:"oneof=ready scheduled leased"`
+	Contains json.RawMessage `query:"contains"`
+	Meta     json.RawMessage `query:"meta"`
 	paging
 }
 
 func (s *Server) listEvents(r *http.Request, req listEventsRequest) (reply, error) {
-	page, err := s.svc.List(r.Context(), queue.ListParams{Queue: req.Queue, State: req.State, Limit: req.Limit, Cursor: req.Cursor})
+	page, err := s.svc.List(r.Context(), queue.ListParams{
+		Queue: req.Queue, State: req.State, Contains: req.Contains, Meta: req.Meta, Limit: req.Limit, Cursor: req.Cursor,
+	})
 	return reply{body: eventPage(page)}, err
 }
 

@@ -238,7 +238,8 @@ func TestHistoryIsFilteredByTheQuery(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	a := h.insert(`{"user":{"id":1},"event_ts":"` + time.Now().Add(-48*time.Hour).UTC().Format(time.RFC3339) + `"}`)
-	b := h.insert(`{"user":{"id":2}}`)
+	b := h.insertWith("meta=" + url.QueryEscape(`{"trace":{"id":"b","n":1}}`))
+	h.sql(`update agent.event set event = '{"user":{"id":2}}' where id = $1`, b)
 	e := h.claim(`{"limit":2}`)
 	h.call("DELETE", fmt.Sprintf("/events/%d", a), "").want(204)
 	h.call("POST", fmt.Sprintf("/events/%d/nack", b), fmt.Sprintf(`{"receipt":%q,"final":true}`, e[1].Receipt)).want(200)
@@ -254,6 +255,9 @@ func TestHistoryIsFilteredByTheQuery(t *testing.T) {
 		fmt.Sprintf("id=%d", a): {a},
 		"contains=" + url.QueryEscape(`{"user":{"id":2}}`): {b},
 		"contains=" + url.QueryEscape(`{}`):                {b, a},
+		"meta=" + url.QueryEscape(`{"trace":{"id":"b"}}`):  {b},
+		"meta=" + url.QueryEscape(`{}`):                    {b},
+		"outcome=done&meta=" + url.QueryEscape(`{}`):       nil,
 	} {
 		var got []int64
 		for _, e := range decode[seenPage](h.call("GET", "/history?"+query, "").want(200)).Events {
@@ -341,7 +345,7 @@ func TestInvalidRowsAreReturnedInTheContractsForm(t *testing.T) {
 	h := setup(t)
 	invalid := []string{
 		"attempts = -5", "max_attempts = 0", "claimed = '{null,infinity}'", "claimed = '{{-infinity,null}}'", "past_attempts = '5'",
-		`past_attempts = '[7,{"attempt":1,"ended_at":"-infinity","outcome":"odd"}]'`, "occurrence = '5'", "type = ''", "worker = ''",
+		`past_attempts = '[7,{"attempt":1,"ended_at":"-infinity","outcome":"odd"}]'`, "occurrence = '5'", "meta = '[]'", "publication = '5'", "type = ''", "worker = ''",
 		"event_ts = '20000-01-01Z'", "enqueued_at = '-infinity'", "expires_at = 'infinity'",
 	}
 	for i, assignment := range invalid {

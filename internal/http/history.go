@@ -22,6 +22,7 @@ type filter struct {
 	Source      string          `json:"source" validate:"min=1,max=255"`
 	Worker      string          `json:"worker" validate:"min=1,max=255"`
 	MinDuration *time.Duration  `json:"min_duration" validate:"min=0s,max=87600h"`
+	Meta        json.RawMessage `json:"meta"`
 }
 
 // Check implements bind.Checker.
@@ -108,7 +109,7 @@ type requeueMatchingRequest struct {
 // Check refuses a request without a filter: an empty POST sent by mistake must not requeue all of history.
 func (req *requeueMatchingRequest) Check(report func(field, detail string)) {
 	if reflect.ValueOf(req.filter).IsZero() {
-		report("", "must have a filter: at least one of queue, outcome, from, to, contains, id, type, source, worker, min_duration")
+		report("", "must have a filter: at least one of queue, outcome, from, to, contains, id, type, source, worker, min_duration, meta")
 	}
 	req.filter.Check(report)
 }

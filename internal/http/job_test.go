@@ -2,6 +2,7 @@ package http
 
 import (
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -47,9 +48,9 @@ func (c *client) nack(e seenEvent, fields string) answer {
 	return c.call("POST", fmt.Sprintf("/events/%d/nack", e.ID), fmt.Sprintf(`{"receipt":%q%s}`, e.Receipt, fields)).want(200)
 }
 
-func (c *client) ack(e seenEvent, fields string) {
+func (c *client) ack(e seenEvent) {
 	c.t.Helper()
-	c.call("POST", fmt.Sprintf("/events/%d/ack", e.ID), fmt.Sprintf(`{"receipt":%q%s}`, e.Receipt, fields)).want(200)
+	c.call("POST", fmt.Sprintf("/events/%d/ack", e.ID), fmt.Sprintf(`{"receipt":%q}`, e.Receipt)).want(200)
 }
 
 func TestJobIsReturnedAsInserted(t *testing.T) {
@@ -77,7 +78,7 @@ func TestJobIsReturnedAsInserted(t *testing.T) {
 	check("claimed", claimed, false)
 	check("leased", []seenEvent{h.get(claimed[0].ID), h.get(claimed[1].ID)}, true)
 	for _, e := range claimed {
-		h.ack(e, "")
+		h.ack(e)
 	}
 	done := list("/history?type=mail%20%C3%A9")
 	check("done", []seenEvent{done[1], done[0]}, true)
@@ -89,6 +90,164 @@ func TestJobIsReturnedAsInserted(t *testing.T) {
 	if plain.Type != "" || plain.Source != "" || plain.Priority != 0 || plain.MaxAttempts != 0 || plain.ExpiresAt != nil {
 		t.Errorf("an event without options is %+v", plain)
 	}
+}
+
+func TestMetaIsReturnedAsInserted(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	const meta = `{"traceparent":"00-4bf9-01","ce":{"type":"é <&>","nothing":null,"big":123456789012345678901234567890.5}}`
+	one := h.insertWith("meta=" + url.QueryEscape(meta))
+	batch := h.call("POST", "/events/batch", `{"events":[{"event":{}},{"event":{},"key":"k","meta":`+meta+`}]}`).want(201)
+	two := decode[struct{ IDs []int64 }](batch).IDs[1]
+	want := h.call("GET", fmt.Sprintf("/events/%d", one), "").want(200).body
+	for _, part := range []string{`"meta":{"ce":{`, `"type":"é <&>"`, `"nothing":null`, `"big":123456789012345678901234567890.5`, `"traceparent":"00-4bf9-01"`} {
+		if !strings.Contains(want, part) {
+			t.Errorf("%s lacks %s", want, part)
+		}
+	}
+	first, second := h.get(one), h.get(two)
+	if diff := cmp.Diff(first.Meta, second.Meta); diff != "" || len(first.Meta) != 2 {
+		t.Errorf("metadata of a single event and of a batch (-one +two)\n%s", diff)
+	}
+	for query, want := range map[string][]int64{
+		"meta=" + url.QueryEscape(`{"ce":{"type":"é <&>"}}`):                               {one, two},
+		"state=ready&meta=" + url.QueryEscape(`{"traceparent":"00-4bf9-01","ce":{}}`):      {one, two},
+		"queue=default&limit=1&meta=" + url.QueryEscape(`{"ce":{"nothing":null}}`):         {one},
+		"meta=" + url.QueryEscape(`{"ce":{"type":"e"}}`):                                   nil,
+		"contains=" + url.QueryEscape(`{"n":1}`):                                           nil,
+		"state=leased&meta=" + url.QueryEscape(`{}`):                                       nil,
+		"contains=" + url.QueryEscape(`{}`) + "&meta=" + url.QueryEscape(`{"ce":{}}`):      {one, two},
+		"contains=" + url.QueryEscape(`{"n":1}`) + "&meta=" + url.QueryEscape(`{"ce":{}}`): nil,
+	} {
+		if diff := cmp.Diff(want, ids(decode[seenPage](h.call("GET", "/events?"+query, "").want(200)).Events)); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", query, diff)
+		}
+	}
+	for _, e := range h.claim(`{"limit":3}`) {
+		h.ack(e)
+	}
+	if got := decode[requeueResponseSeen](h.call("POST", "/history/requeue", `{"meta":{"ce":{"nothing":null}}}`).want(200)); got.Matched != 2 || got.Requeued != 2 {
+		t.Errorf("requeued %+v", got)
+	}
+	if h.insertWith("meta="+url.QueryEscape(metaOf(16384))) == 0 {
+		t.Error("metadata of 16 KiB was not stored")
+	}
+}
+
+// metaOf returns metadata whose text is n bytes long as PostgreSQL writes it.
+func metaOf(n int) string { return `{"a": "` + strings.Repeat("x", n-len(`{"a": ""}`)) + `"}` }
+
+type requeueResponseSeen struct{ Matched, Requeued int64 }
+
+func TestMetaThatIsTooLongIsRefused(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	long := metaOf(16385)
+	compact := strings.Replace(long, " ", "", 1) // 16 KiB as it is sent, and more as it is stored
+	for _, tc := range []struct {
+		path, body, pointer string
+	}{
+		{"/events?meta=" + url.QueryEscape(long), `{}`, "?meta"},
+		{"/events?meta=" + url.QueryEscape(compact), `{}`, "#/meta"},
+		{"/events?key=k&meta=" + url.QueryEscape(compact), `{}`, "#/meta"},
+		{"/events/batch", `{"events":[{"event":{}},{"event":{},"meta":` + long + `}]}`, "#/events/1/meta"},
+		{"/events/batch", `{"events":[{"event":{},"meta":{}},{"event":{},"meta":` + compact + `}]}`, "#/meta"},
+		{"/events/batch", `{"events":[{"event":{},"meta":[]}]}`, "#/events/0/meta"},
+		{"/events/batch", `{"events":[{"event":{},"meta":null}]}`, "#/events/0/meta"},
+	} {
+		p := h.try("POST", tc.path, tc.body).wantProblem(problem.ValidationFailed)
+		if len(p.Errors) != 1 || p.Errors[0].Pointer != tc.pointer {
+			t.Errorf("%.40s %.80s: %+v", tc.path, tc.body, p)
+		}
+	}
+	h.try("POST", "/events?meta=5", `{}`).wantProblem(problem.InvalidParameter)
+	wantNoRow(h)
+}
+
+func TestEventTSOfTheInsertWinsOverThePayloads(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	at, payload := now.Add(-time.Hour), `{"event_ts":"`+now.Add(-2*time.Hour).Format(time.RFC3339)+`"}`
+	one := h.call("POST", "/events?event_ts="+at.Format(time.RFC3339Nano), payload).want(201)
+	batch := h.call("POST", "/events/batch", `{"events":[{"event":`+payload+`,"event_ts":"`+at.Format(time.RFC3339Nano)+`"}]}`).want(201)
+	for _, id := range []int64{decode[seenEvent](one).ID, decode[struct{ IDs []int64 }](batch).IDs[0]} {
+		if e := h.get(id); !e.EventTS.Equal(at) {
+			t.Errorf("event %d has the time %v, want %v", id, e.EventTS, at)
+		}
+	}
+	for _, refused := range []time.Time{now.AddDate(-11, 0, 0), now.Add(25 * time.Hour)} {
+		p := h.call("POST", "/events?event_ts="+refused.Format(time.RFC3339), payload).wantProblem(problem.ValidationFailed)
+		if len(p.Errors) != 1 || p.Errors[0].Pointer != "#/event_ts" {
+			t.Errorf("%v: %+v", refused, p)
+		}
+	}
+	h.try("POST", "/events?event_ts=yesterday", payload).wantProblem(problem.InvalidParameter)
+}
+
+func TestFirstEventAnswersWhateverIsSentUnderItsKey(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	first := h.call("POST", "/events?key=k&on_duplicate=first", `{"pending_webhooks":2}`).want(201)
+	for _, other := range []string{`{"pending_webhooks":1}`, `{"pending_webhooks":2}`, `{}`} {
+		again := h.with("Idempotency-Key", "k").call("POST", "/events?type=t&delay=1h&on_duplicate=first", other).want(200)
+		if again.body != first.body || again.header.Get("Idempotency-Replayed") != "true" {
+			t.Errorf("%s was answered with %s, want %s", other, again.body, first.body)
+		}
+	}
+	id := decode[seenEvent](first).ID
+	if got := string(h.get(id).Event); got != `{"pending_webhooks":2}` {
+		t.Errorf("the event is %s", got)
+	}
+	batch := h.call("POST", "/events/batch", `{"events":[{"event":{"n":1},"key":"k","on_duplicate":"first"}]}`).want(200)
+	if got := decode[struct{ IDs []int64 }](batch).IDs[0]; got != id {
+		t.Errorf("a batch was answered with %d, want %d", got, id)
+	}
+	for _, query := range []string{"key=k", "key=k&on_duplicate=match"} {
+		h.call("POST", "/events?"+query, `{"pending_webhooks":1}`).wantProblem(problem.KeyReused)
+	}
+	h.try("POST", "/events?key=k&on_duplicate=last", `{}`).wantProblem(problem.InvalidParameter)
+}
+
+func TestMetaAndPublicationGoAlongWithTheirEvent(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	id, plain := h.insert(`{}`), h.insert(`{}`)
+	meta := map[string]any{"source": "urn:shop", "nested": map[string]any{"n": 1.0}}
+	publication := map[string]any{
+		"subscription": "mail", "position": 4294967297.0, "topic": "order.paid", "published_at": "2026-03-02T07:00:00Z", "matched": []any{"paid"},
+	}
+	h.sql(`update agent.event set meta = $2, publication = $3 where id = $1`, id, meta, publication)
+	check := func(what string, events ...seenEvent) {
+		t.Helper()
+		if len(events) == 0 {
+			t.Errorf("%s: there is no event", what)
+		}
+		for _, e := range events {
+			wantMeta, wantPublication := meta, publication
+			if e.ID == plain {
+				wantMeta, wantPublication = nil, nil
+			}
+			if diff := cmp.Diff([]map[string]any{wantMeta, wantPublication}, []map[string]any{e.Meta, e.Publication}); diff != "" {
+				t.Errorf("%s: event %d (-want +got)\n%s", what, e.ID, diff)
+			}
+		}
+	}
+	list := func(path string) []seenEvent { return decode[seenPage](h.call("GET", path, "").want(200)).Events }
+	check("waiting", list("/events")...)
+	first := h.claim(`{"limit":2}`)
+	check("claimed", first...)
+	h.nack(first[0], "")
+	h.nack(first[1], "")
+	claimed := h.claim(`{"limit":2}`)
+	check("claimed again", claimed...)
+	for _, e := range claimed {
+		h.ack(e)
+	}
+	check("in history", h.get(id), h.get(plain))
+	check("history", list("/history")...)
+	copied := h.get(decode[seenEvent](h.call("POST", fmt.Sprintf("/history/%d/requeue", id), "").want(201)).ID)
+	check("requeued", copied)
 }
 
 func TestClaimTakesTheLowestPriorityThenTheOldest(t *testing.T) {

@@ -19,8 +19,13 @@ import (
 type logQuery struct {
 	Topics []string        `query:"topic" validate:"max=256,dive,min=1,max=255"`
 	Match  json.RawMessage `query:"match"`
-	After  string          `query:"after" validate:"min=1,max=20" log:"after"`
-	At     *time.Time      `query:"at"`
+	logPlace
+}
+
+// A logPlace says from where on a request wants events of the log.
+type logPlace struct {
+	After string     `query:"after" validate:"min=1,max=20" log:"after"`
+	At    *time.Time `query:"at"`
 }
 
 // filter returns the filter of q, nil if it wants everything, and the names of its topics if it has no patterns.
@@ -59,12 +64,13 @@ func filterRefused(err error, pointerOf func(string) string) error {
 var errAfterAndAt = problem.InField(problem.InvalidParameter, "?at", "must not be given together with after")
 
 // position returns the position to read on from; without any it is that of fallback, earliest or latest.
-func (s *Server) position(ctx context.Context, after string, at *time.Time, fallback string) (int64, error) {
+func (s *Server) position(ctx context.Context, place logPlace, fallback string) (int64, error) {
+	after := place.After
 	switch {
-	case after != "" && at != nil:
+	case after != "" && place.At != nil:
 		return 0, errAfterAndAt
-	case at != nil:
-		return s.topics.PositionAt(ctx, *at)
+	case place.At != nil:
+		return s.topics.PositionAt(ctx, *place.At)
 	case after == "":
 		after = fallback
 	}
@@ -119,7 +125,7 @@ func (s *Server) readLog(r *http.Request, req readLogRequest) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	after, err := s.position(r.Context(), req.After, req.At, "earliest")
+	after, err := s.position(r.Context(), req.logPlace, "earliest")
 	if err != nil {
 		return reply{}, err
 	}
@@ -178,6 +184,21 @@ func (g gap) appendJSON(b []byte) []byte {
 
 // A publishedEvent is an event of the log as it goes over the wire.
 type publishedEvent topic.Event
+
+// A matchedEvent is one of a subscription.
+type matchedEvent topic.MatchedEvent
+
+func (e *matchedEvent) appendJSON(b []byte) []byte {
+	o := (*publishedEvent)(&e.Event).appendMembers(append(b, '{'))
+	b = append(o.name("matched"), '[')
+	for i, name := range e.Matched {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendText(b, name)
+	}
+	return append(b, ']', '}')
+}
 
 func (e *publishedEvent) appendJSON(b []byte) []byte {
 	return append(e.appendMembers(append(b, '{')), '}')

@@ -153,7 +153,7 @@ var (
 	poolWaited      = counter("queued_pool_acquire_wait_seconds_total", "Time spent waiting for connections.")
 
 	upkeepFailures = counter("queued_upkeep_failures_total",
-		"Failed rounds of an upkeep task in this process: partitions, retention, queue_history, keys, executions or former_functions.", "task")
+		"Failed rounds of an upkeep task in this process: partitions, retention, queue_history, keys or executions.", "task")
 	upkeepAge = gauge("queued_upkeep_age_seconds",
 		"Time since any process on this database last completed the upkeep task, as far as this one knows; it is due hourly.", "task")
 
@@ -166,6 +166,9 @@ var (
 	logHead      = gauge("queued_log_head_position", "The position up to which the log is complete. Every process on one database reports the same.")
 	logFirst     = gauge("queued_log_first_position", "The first position of the log that can be read.")
 	logHeld      = gauge("queued_log_held_seconds", "How long the oldest transaction that keeps readers from going on has been open; 0 when there is none.")
+
+	routerActive    = gauge("queued_router_active", "1 while this process delivers subscriptions into queues, for all processes on one database, else 0.")
+	routerDelivered = counter("queued_router_delivered_total", "Events that this process has delivered into queues.")
 
 	streamsOpen   = gauge("queued_streams_open", "Streams that this process serves.")
 	streamsBehind = gauge("queued_streams_behind", "Streams that read from the database, or wait for that, because the newest events in memory do not reach back so far.")
@@ -224,6 +227,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	send(schedulesSkipped, float64(fired.Skipped))
 	send(schedulesFaulty, float64(fired.Faulty))
 	c.collectLog(send)
+	router := c.topics.RouterStats()
+	send(routerActive, number(router.IsRouting))
+	send(routerDelivered, float64(router.Delivered))
 	streams := c.topics.StreamStats()
 	send(streamsOpen, float64(streams.Open))
 	send(streamsBehind, float64(streams.Behind))

@@ -124,7 +124,7 @@ const slowAfter = time.Second
 var busyRoutes = map[string]bool{
 	"POST /events": true, "POST /events/batch": true, "POST /claim": true, "POST /ack": true, "POST /events/{id}/ack": true,
 	"DELETE /events/{id}": true, "POST /events/{id}/nack": true, "POST /events/{id}/extend": true,
-	"POST /topics/{topic}": true, "POST /publish": true, "GET /log": true,
+	"POST /topics/{topic}": true, "POST /publish": true, "GET /log": true, "POST /subscriptions/{name}/read": true, "POST /subscriptions/{name}/commit": true,
 	"GET /livez": true, "GET /readyz": true, "GET /metrics": true, "GET /version": true,
 }
 

@@ -64,6 +64,7 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 		"subscription_not_found": h.try("GET", "/subscriptions/nothing", ""),
 		"filter_not_found":       failWith(t, fmt.Errorf("deleting: %w", topic.ErrFilterNotFound)),
 		"cursor_lost":            failWith(t, fmt.Errorf("committing: %w", topic.ErrCursorLost)),
+		"wrong_delivery":         failWith(t, fmt.Errorf("reading: %w", topic.ErrWrongDelivery)),
 		"filter_refused":         h.try("GET", "/log?topic=order.**.late&match=%7B%22total%22:%5B%7B%22numerc%22:1%7D%5D%7D", ""),
 		"method_not_allowed":     h.try("PUT", "/events", "{}"),
 		"lease_lost":             h.try("DELETE", fmt.Sprintf("/events/%d?receipt=x", id), ""),

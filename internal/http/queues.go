@@ -57,7 +57,7 @@ type backoff struct {
 }
 
 type putQueueRequest struct {
-	Name string `path:"name" validate:"queue" log:"queue"`
+	Name string `path:"name" validate:"queue,unreserved" log:"queue"`
 	policy
 }
 
@@ -96,17 +96,22 @@ func (s *Server) getQueue(r *http.Request, req queueRequest) (reply, error) {
 	return reply{body: policyOf(p)}, err
 }
 
+// An openQueueRequest is about a queue that is not the service's own.
+type openQueueRequest struct {
+	Name string `path:"name" validate:"queue,unreserved" log:"queue"`
+}
+
 // changeQueue is the handler of a call that changes a queue's policy and returns it.
-func (s *Server) changeQueue(change func(context.Context, string) error) func(*http.Request, queueRequest) (reply, error) {
-	return func(r *http.Request, req queueRequest) (reply, error) {
+func (s *Server) changeQueue(change func(context.Context, string) error) func(*http.Request, openQueueRequest) (reply, error) {
+	return func(r *http.Request, req openQueueRequest) (reply, error) {
 		if err := change(r.Context(), req.Name); err != nil {
 			return reply{}, err
 		}
-		return s.getQueue(r, req)
+		return s.getQueue(r, queueRequest(req))
 	}
 }
 
-func (s *Server) purgeQueue(r *http.Request, req queueRequest) (reply, error) {
+func (s *Server) purgeQueue(r *http.Request, req openQueueRequest) (reply, error) {
 	purged, err := s.svc.Purge(r.Context(), req.Name)
 	logOf(r).add("events", purged)
 	return countOf("purged", purged), err

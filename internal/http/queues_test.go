@@ -123,7 +123,7 @@ func TestPausedQueueAcceptsInsertsButNoClaims(t *testing.T) {
 			t.Errorf("the queue is listed as %v", q)
 		}
 	}
-	h.ack(leased, "")
+	h.ack(leased)
 	if e := h.get(before); e.Outcome != "done" {
 		t.Errorf("the event that was leased is %+v", e)
 	}
@@ -253,7 +253,7 @@ func TestProcessesAreListedWithTheirCounts(t *testing.T) {
 	h.insert(`{}`)
 	h.insert(`{}`)
 	e := h.claim(`{"limit":3}`)
-	h.ack(e[0], "")
+	h.ack(e[0])
 	h.nack(e[1], "")
 	h.nack(e[2], `,"final":true`)
 	got := decode[struct{ Processes []map[string]any }](h.call("GET", "/stats/processes", "").want(200)).Processes

@@ -128,7 +128,7 @@ func TestBatchProblemsPointToTheirEvent(t *testing.T) {
 				"#/events/1/event must be a JSON object, not []\n" +
 				`#/events/1/delay must be a duration such as "90s" or "10m", not "10 minutes"` + "\n" +
 				`#/events/1/vt must be an RFC 3339 time such as "2026-02-03T04:05:06Z", not null` + "\n" +
-				"#/events/2/evnt unknown field; expected one of event, queue, delay, vt, type, source, priority, key, max_attempts, expires_at\n" +
+				"#/events/2/evnt unknown field; expected one of event, queue, delay, vt, type, source, priority, key, max_attempts, expires_at, event_ts, on_duplicate, meta\n" +
 				"#/events/2/event is required\n" +
 				"#/x unknown field; expected one of events",
 		},
@@ -336,7 +336,7 @@ func TestSweepWithNullAgeSweepsByAttemptsOnly(t *testing.T) {
 
 func TestRequeueByFilterRequiresAFilter(t *testing.T) {
 	t.Parallel()
-	const none = "validation_failed\n# must have a filter: at least one of queue, outcome, from, to, contains, id, type, source, worker, min_duration"
+	const none = "validation_failed\n# must have a filter: at least one of queue, outcome, from, to, contains, id, type, source, worker, min_duration, meta"
 	for body, want := range map[string]string{
 		``:                           none,
 		`{}`:                         none,

@@ -82,8 +82,10 @@ func (s *Server) routes() *chi.Mux {
 	r.Post("/subscriptions/{name}/read", endpoint(s, lim, s.readSubscription))
 	r.Post("/subscriptions/{name}/commit", endpoint(s, lim, s.commitCursor))
 	r.Post("/subscriptions/{name}/seek", endpoint(s, lim, s.seekSubscription))
+	r.Post("/subscriptions/{name}/replay", endpoint(s, lim, s.replaySubscription))
 	r.Post("/subscriptions/{name}/pause", endpoint(s, lim, s.changeSubscription(s.topics.PauseSubscription)))
 	r.Post("/subscriptions/{name}/resume", endpoint(s, lim, s.changeSubscription(s.topics.ResumeSubscription)))
+	r.Get("/subscriptions/{name}/stream", handler(lim, s.streamSubscription))
 
 	r.Get("/livez", withoutParameters(s.livez))
 	r.Get("/readyz", endpoint(s, lim, s.readyz))

@@ -53,7 +53,7 @@ func replyOf(s schedule.Schedule) reply {
 type specification struct {
 	Name     string           `json:"name,omitzero" validate:"min=1,max=255"`
 	Owner    string           `json:"owner,omitzero" validate:"owner"`
-	Queue    string           `json:"queue,omitzero" validate:"queue"`
+	Queue    string           `json:"queue,omitzero" validate:"queue,unreserved"`
 	Topic    string           `json:"topic,omitzero" validate:"topic"`
 	Type     string           `json:"type,omitzero" validate:"min=1,max=255"`
 	Priority int32            `json:"priority" validate:"min=-2147483648,max=2147483647"`
@@ -156,7 +156,7 @@ type schedulePatch struct {
 	ID         int64 `path:"id" validate:"min=1" log:"schedule"`
 	IfVersions []int64
 	Name       *string           `json:"name" null:"zero" validate:"min=1,max=255"`
-	Queue      *string           `json:"queue" validate:"queue"`
+	Queue      *string           `json:"queue" validate:"queue,unreserved"`
 	Topic      *string           `json:"topic" null:"zero" validate:"topic"`
 	Type       *string           `json:"type" null:"zero" validate:"min=1,max=255"`
 	Priority   *int32            `json:"priority" validate:"min=-2147483648,max=2147483647"`

@@ -131,11 +131,13 @@ func Starting(cfg Config) *Server {
 	r.MethodNotAllowed(refuse)
 	r.Get("/livez", withoutParameters(s.livez))
 	r.Get("/readyz", refuse)
-	r.Get("/stream", func(w http.ResponseWriter, r *http.Request) {
-		if !isComingBack(r) || sendBack(w) != nil {
-			refuse(w, r)
-		}
-	})
+	for _, path := range []string{"/stream", "/subscriptions/{name}/stream"} {
+		r.Get(path, func(w http.ResponseWriter, r *http.Request) {
+			if !isComingBack(r) || sendBack(w) != nil {
+				refuse(w, r)
+			}
+		})
+	}
 	s.handler = s.observe(r, s.checkHost(r))
 	return s
 }

@@ -75,7 +75,7 @@ func (ndjson) position(b []byte, position int64, _ time.Duration) []byte {
 
 func (ndjson) end(b []byte, _ time.Duration) []byte { return b }
 
-// event takes the envelope out of the frame, which all streams share.
+// event takes the envelope out of the frame, which streams share.
 func (ndjson) event(b []byte, e *topic.Entry) []byte {
 	frame := e.Encoded(envelopeFrame)
 	_, data, _ := bytes.Cut(frame, []byte("\ndata: "))
@@ -91,8 +91,13 @@ func appendGap(b []byte, g topic.Gap) []byte {
 }
 
 // envelopeFrame returns the frame of an event in its envelope. JSON without blanks has no line breaks, so the data are one line.
-func envelopeFrame(e *topic.Event) []byte {
-	data := (*publishedEvent)(e).appendJSON(make([]byte, 0, len(e.Event)+len(e.Meta)+len(e.Topic)+len(e.Key)+128))
+func envelopeFrame(e *topic.Entry) []byte {
+	data := make([]byte, 0, len(e.Event.Event)+len(e.Meta)+len(e.Topic)+len(e.Key)+128)
+	if e.Matched != nil {
+		data = (&matchedEvent{Event: e.Event, Matched: e.Matched}).appendJSON(data)
+	} else {
+		data = (*publishedEvent)(&e.Event).appendJSON(data)
+	}
 	return appendFrame(make([]byte, 0, len(data)+len(e.Topic)+48), e.Position, e.Topic, data)
 }
 

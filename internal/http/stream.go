@@ -27,17 +27,68 @@ const (
 
 type streamRequest struct {
 	logQuery
+	streamOptions
+}
+
+type streamSubscriptionRequest struct {
+	Name string `path:"name" validate:"queue" log:"subscription"`
+	logPlace
+	streamOptions
+}
+
+type streamOptions struct {
 	Data        string `query:"data" validate:"oneof=event"`
 	LastEventID *int64 `header:"Last-Event-ID" validate:"min=0,max=9007199254740991"`
 }
 
-// stream answers with what is published, until the client goes, the server drains, or a fault ends it.
+// A source is what a stream sends: a topic.Stream or a topic.SubscribedStream.
+type source interface {
+	Next(ctx context.Context, wait time.Duration) (topic.Batch, error)
+	Position() int64
+	Close()
+}
+
+// stream answers with what is published.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, req streamRequest) error {
-	format, err := streamFormatFor(r.Header, req.Data != "")
+	return s.send(w, r, req.streamOptions, func(ctx context.Context) (source, error) {
+		filter, names, err := req.filter()
+		if err != nil {
+			return nil, err
+		}
+		after := req.LastEventID
+		if after == nil {
+			position, err := s.position(ctx, req.logPlace, "latest")
+			if err != nil {
+				return nil, err
+			}
+			after = &position
+		}
+		return s.topics.Follow(ctx, topic.FollowParams{After: *after, Filter: filter, Topics: names})
+	})
+}
+
+// streamSubscription answers with what a subscription gets. It begins after the position of the subscription unless the request has another.
+func (s *Server) streamSubscription(w http.ResponseWriter, r *http.Request, req streamSubscriptionRequest) error {
+	return s.send(w, r, req.streamOptions, func(ctx context.Context) (source, error) {
+		after := req.LastEventID
+		if after == nil && (req.After != "" || req.At != nil) {
+			position, err := s.position(ctx, req.logPlace, "")
+			if err != nil {
+				return nil, err
+			}
+			after = &position
+		}
+		return s.topics.FollowSubscription(ctx, req.Name, after)
+	})
+}
+
+// send answers with the stream that open opens, until the client goes, the server drains, or a fault ends it.
+func (s *Server) send(w http.ResponseWriter, r *http.Request, options streamOptions, open func(context.Context) (source, error)) error {
+	format, err := streamFormatFor(r.Header, options.Data != "")
 	if err != nil {
 		return err
 	}
-	st, err := s.follow(r, &req)
+	st, err := s.open(r, options, open)
 	if err != nil {
 		if isComingBack(r) && problem.Of(err).Type.Status == http.StatusServiceUnavailable {
 			logOf(r).err = err
@@ -58,29 +109,19 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, req streamReques
 	return s.copyStream(r, st, out)
 }
 
-// follow opens the stream that req asks for.
-func (s *Server) follow(r *http.Request, req *streamRequest) (*topic.Stream, error) {
-	filter, names, err := req.filter()
-	if err != nil {
-		return nil, err
-	}
+// open opens a stream in the time of a request.
+func (s *Server) open(r *http.Request, options streamOptions, open func(context.Context) (source, error)) (source, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), s.cfg.RequestTimeout)
 	defer cancel()
-	var after int64
-	if req.LastEventID != nil {
-		after = *req.LastEventID
-	} else if after, err = s.position(ctx, req.After, req.At, "latest"); err != nil {
-		return nil, err
-	}
-	st, err := s.topics.Follow(ctx, topic.FollowParams{After: after, Filter: filter, Topics: names})
-	if invalid, ok := errors.AsType[*topic.InvalidError](err); ok && req.LastEventID != nil {
+	st, err := open(ctx)
+	if invalid, ok := errors.AsType[*topic.InvalidError](err); ok && options.LastEventID != nil {
 		return nil, problem.InField(problem.InvalidParameter, "Last-Event-ID", invalid.Detail)
 	}
 	return st, inQuery(err)
 }
 
 // copyStream writes what st gets until it ends. A client that resumes at the latest position it was told misses nothing.
-func (s *Server) copyStream(r *http.Request, st *topic.Stream, out *streamWriter) error {
+func (s *Server) copyStream(r *http.Request, st source, out *streamWriter) error {
 	out.begin()
 	err := out.write(func(b []byte) []byte { return out.format.position(b, st.Position(), retryAfter()) })
 	for err == nil {
@@ -92,6 +133,10 @@ func (s *Server) copyStream(r *http.Request, st *topic.Stream, out *streamWriter
 		case r.Context().Err() != nil:
 			return nil // the client has gone
 		case err != nil:
+			p := problem.Of(err)
+			if p.Type.Status < http.StatusInternalServerError { // what is streamed has gone: who comes back is told so
+				return out.end(p.Type.Code)
+			}
 			logOf(r).err = err
 			return out.end("failed")
 		}

@@ -57,6 +57,13 @@ func lagOf(events int64, seconds float64) lagBody {
 	return lagBody{events, math.Round(seconds*1000) / 1000}
 }
 
+// A deliveryBody says where the events of a subscription go.
+type deliveryBody struct {
+	Queue    string `json:"queue" validate:"required,queue,unreserved"`
+	Type     string `json:"type,omitempty" validate:"min=1,max=255"`
+	Priority int32  `json:"priority" validate:"min=-2147483648,max=2147483647"`
+}
+
 // A subscriptionBody is a subscription in a listing.
 type subscriptionBody struct {
 	Name         string         `json:"name"`
@@ -66,6 +73,9 @@ type subscriptionBody struct {
 	Lag          lagBody        `json:"lag"`
 	Gaps         int64          `json:"gaps"`
 	HeldUntil    *time.Time     `json:"held_until,omitempty"`
+	Deliver      *deliveryBody  `json:"deliver,omitempty"`
+	Waiting      *int64         `json:"waiting,omitempty"`
+	Replays      *int64         `json:"replays,omitempty"`
 	Start        int64          `json:"start"`
 	MaxWaiting   int            `json:"max_waiting"`
 	ExpiresAfter *time.Duration `json:"expires_after,omitempty"`
@@ -77,14 +87,30 @@ type subscriptionBody struct {
 }
 
 func subscriptionOf(s topic.Subscription) subscriptionBody {
-	state := "active"
-	if s.IsPaused {
-		state = "paused"
+	body := subscriptionBody{
+		Name: s.Name, State: stateOf(&s), Position: s.Position, Head: s.Head, Lag: lagOf(s.LagEvents, s.LagSeconds), Gaps: s.Gaps, HeldUntil: s.LeasedUntil,
+		Start: s.StartPosition, MaxWaiting: s.MaxWaiting, ExpiresAfter: s.ExpiresAfter, ExpiresAt: s.ExpiresAt, FilterCount: s.FilterCount, Version: s.Version,
+		CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt,
 	}
-	return subscriptionBody{
-		s.Name, state, s.Position, s.Head, lagOf(s.LagEvents, s.LagSeconds), s.Gaps, s.LeasedUntil, s.StartPosition, s.MaxWaiting, s.ExpiresAfter, s.ExpiresAt,
-		s.FilterCount, s.Version, s.CreatedAt, s.UpdatedAt,
+	if d := s.Deliver; d != nil {
+		body.Deliver, body.Waiting, body.Replays = &deliveryBody{d.Queue, d.Type, d.Priority}, &s.Waiting, &s.Replays
 	}
+	return body
+}
+
+// stateOf returns what a subscription does.
+func stateOf(s *topic.Subscription) string {
+	switch {
+	case s.IsPaused:
+		return "paused"
+	case s.Deliver == nil || s.LagEvents == 0:
+		return "active"
+	case s.Waiting >= int64(s.MaxWaiting):
+		return "full"
+	case !s.IsInStep:
+		return "catching_up"
+	}
+	return "active"
 }
 
 // A subscriptionResponse is a subscription with its filters.
@@ -107,14 +133,11 @@ type putSubscriptionRequest struct {
 	Start        bind.Value     `json:"start"`
 	MaxWaiting   int            `json:"max_waiting" default:"10000" validate:"min=1,max=1000000000"`
 	ExpiresAfter *time.Duration `json:"expires_after" validate:"min=1s,max=87600h"`
-	Deliver      bind.Value     `json:"deliver"`
+	Deliver      *deliveryBody  `json:"deliver"`
 }
 
 // Check implements bind.Checker.
 func (req *putSubscriptionRequest) Check(report func(field, detail string)) {
-	if req.Deliver != nil {
-		report("deliver", "must be left out: delivery into a queue is not available in this version; read the subscription by cursor")
-	}
 	seen := make(map[string]bool)
 	for i, f := range req.Filters {
 		name := f.nameAt(i)
@@ -164,10 +187,14 @@ func (s *Server) putSubscription(r *http.Request, req putSubscriptionRequest) (r
 	if err != nil {
 		return reply{}, err
 	}
-	isNew, err := s.topics.PutSubscription(r.Context(), topic.PutSubscriptionParams{
+	p := topic.PutSubscriptionParams{
 		Name: req.Name, Filters: filters, Start: start, MaxWaiting: req.MaxWaiting, ExpiresAfter: req.ExpiresAfter,
 		IfVersions: req.IfMatch.versions(), IfExists: req.IfMatch.isAny(),
-	})
+	}
+	if d := req.Deliver; d != nil {
+		p.Deliver = &topic.Delivery{Queue: d.Queue, Type: d.Type, Priority: d.Priority}
+	}
+	isNew, err := s.topics.PutSubscription(r.Context(), p)
 	if err != nil {
 		return reply{}, inPlace("#/start", err)
 	}
@@ -293,15 +320,7 @@ func (p *subscribedPage) appendJSON(b []byte) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		o := (*publishedEvent)(&p.Events[i].Event).appendMembers(append(b, '{'))
-		b = append(o.name("matched"), '[')
-		for j, name := range p.Events[i].Matched {
-			if j > 0 {
-				b = append(b, ',')
-			}
-			b = appendText(b, name)
-		}
-		b = append(b, ']', '}')
+		b = (*matchedEvent)(&p.Events[i]).appendJSON(b)
 	}
 	o := object(append(b, ']'))
 	o.text("cursor", p.Cursor)
@@ -340,4 +359,31 @@ func (s *Server) seekSubscription(r *http.Request, req seekSubscriptionRequest) 
 		return reply{}, err
 	}
 	return countOf("position", position), inPlace("#/to", s.topics.Seek(r.Context(), req.Name, position))
+}
+
+type replaySubscriptionRequest struct {
+	Name   string     `path:"name" validate:"queue" log:"subscription"`
+	From   bind.Value `json:"from" validate:"required"`
+	To     bind.Value `json:"to"`
+	DryRun bool       `json:"dry_run"`
+}
+
+func (s *Server) replaySubscription(r *http.Request, req replaySubscriptionRequest) (reply, error) {
+	from, err := s.placeOf(r.Context(), "#/from", req.From)
+	if err != nil {
+		return reply{}, err
+	}
+	to, err := s.endOfLog(r.Context(), "latest")
+	if req.To != nil {
+		to, err = s.placeOf(r.Context(), "#/to", req.To)
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	if to < from {
+		return reply{}, problem.InField(problem.ValidationFailed, "#/to", "must not be before from")
+	}
+	events, err := s.topics.Replay(r.Context(), req.Name, from, to, req.DryRun)
+	logOf(r).add("events", events)
+	return countOf("events", events), inPlace("#/from", err)
 }

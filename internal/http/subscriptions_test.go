@@ -38,6 +38,12 @@ func provokeSubscriptions(h *environment) {
 		h.call("POST", "/subscriptions/mailer/"+verb, "").want(200)
 	}
 	h.call("PUT", "/subscriptions/mailer/filters/large", `{"match":{"n":[]}}`).wantProblem(problem.FilterRefused)
+	const delivered = `{"filters":[{"topics":["user.**"]}],"deliver":{"queue":"users"}}`
+	h.call("PUT", "/subscriptions/mailer", delivered).wantProblem(problem.WrongDelivery)
+	h.call("POST", "/subscriptions/mailer/replay", `{"from":"earliest"}`).wantProblem(problem.WrongDelivery)
+	h.call("PUT", "/subscriptions/users", delivered).want(201)
+	h.call("POST", "/subscriptions/users/replay", `{"from":"earliest","to":"latest","dry_run":true}`).want(200)
+	h.call("POST", "/subscriptions/users/read", "").wantProblem(problem.WrongDelivery)
 	h.with("If-Match", `"99"`).call("PUT", "/subscriptions/mailer", filters).wantProblem(problem.PreconditionFailed)
 	h.with("If-Match", `"99"`).call("DELETE", "/subscriptions/mailer", "").wantProblem(problem.PreconditionFailed)
 	h.with("If-Match", `*`).call("DELETE", "/subscriptions/mailer", "").want(204)
@@ -48,6 +54,7 @@ func provokeSubscriptions(h *environment) {
 		{"DELETE", "/filters/large", ""},
 		{"POST", "/read", ""},
 		{"POST", "/seek", `{"to":"latest"}`},
+		{"POST", "/replay", `{"from":"latest"}`},
 		{"POST", "/pause", ""},
 		{"POST", "/resume", ""},
 	} {
@@ -209,7 +216,14 @@ func TestRefusedSubscriptionsPointToEachMistake(t *testing.T) {
 		{"PUT", "", `{"filters":[],"max_waiting":0}`, problem.ValidationFailed, "#/max_waiting"},
 		{"PUT", "", `{"filters":[],"expires_after":"1ms"}`, problem.ValidationFailed, "#/expires_after"},
 		{"PUT", "", `{"filters":[],"expires_after":15}`, problem.ValidationFailed, "#/expires_after"},
-		{"PUT", "", `{"filters":[],"deliver":{"queue":"mail"}}`, problem.ValidationFailed, "#/deliver"},
+		{"PUT", "", `{"filters":[],"deliver":{"queue":"mail"}}`, problem.WrongDelivery, ""}, // it is read by cursor
+		{"PUT", "", `{"filters":[],"deliver":{}}`, problem.ValidationFailed, "#/deliver/queue"},
+		{"PUT", "", `{"filters":[],"deliver":"mail"}`, problem.ValidationFailed, "#/deliver"},
+		{"PUT", "", `{"filters":[],"deliver":{"queue":"a b"}}`, problem.ValidationFailed, "#/deliver/queue"},
+		{"PUT", "", `{"filters":[],"deliver":{"queue":"queued.publish"}}`, problem.ValidationFailed, "#/deliver/queue"},
+		{"PUT", "", `{"filters":[],"deliver":{"queue":"q","type":""}}`, problem.ValidationFailed, "#/deliver/type"},
+		{"PUT", "", `{"filters":[],"deliver":{"queue":"q","priority":2147483648}}`, problem.ValidationFailed, "#/deliver/priority"},
+		{"PUT", "", `{"filters":[],"deliver":{"queue":"q","retries":3}}`, problem.ValidationFailed, "#/deliver/retries"},
 		{"PUT", "", `{"filters":[],"deliver":null}`, problem.ValidationFailed, "#/deliver"},
 		{"PUT", "/filters/x", `{"match":{"a":[{"prefx":"b"}]}}`, problem.FilterRefused, "#/match/a/0/prefx"},
 		{"PUT", "/filters/x", `{"name":"x"}`, problem.ValidationFailed, "#/name"},
@@ -227,6 +241,11 @@ func TestRefusedSubscriptionsPointToEachMistake(t *testing.T) {
 		{"POST", "/commit", `{"cursor":"x"}`, problem.ValidationFailed, "#/cursor"},
 		{"POST", "/commit", `{"cursor":"AAcBAgOBgICAEBckJ9AG-Q"}`, problem.ValidationFailed, "#/cursor"}, // of another one
 		{"POST", "/commit", `{"cursor":"AAcBAgOBgICAECsQ61pJyg"}`, problem.CursorLost, ""},
+		{"POST", "/replay", `{"from":"earliest"}`, problem.WrongDelivery, ""},
+		{"POST", "/replay", `{}`, problem.ValidationFailed, "#/from"},
+		{"POST", "/replay", `{"from":-1}`, problem.ValidationFailed, "#/from"},
+		{"POST", "/replay", `{"from":1,"to":0}`, problem.ValidationFailed, "#/to"},
+		{"POST", "/replay", `{"from":0,"dry_run":"yes"}`, problem.ValidationFailed, "#/dry_run"},
 		{"POST", "/seek", `{}`, problem.ValidationFailed, "#/to"},
 		{"POST", "/seek", `{"to":null}`, problem.ValidationFailed, "#/to"},
 		{"POST", "/seek", `{"to":"yesterday"}`, problem.ValidationFailed, "#/to"},
@@ -284,5 +303,41 @@ func TestMetricsShowHowFarSubscriptionsAreBehind(t *testing.T) {
 	}
 	if !strings.Contains(metrics, "\nqueued_subscription_lag_seconds{subscription=\"s\"} ") {
 		t.Error("the metrics have no lag in seconds")
+	}
+}
+
+func TestSubscriptionIsDeliveredIntoAQueue(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	const body = `{"filters":[{"name":"placed","topics":["order.placed"]}],"deliver":{"queue":"mail","type":"order","priority":3},"max_waiting":50}`
+	for _, status := range []int{http.StatusCreated, http.StatusOK} {
+		put := h.call("PUT", "/subscriptions/mailer", body).want(status).body
+		if want := `"deliver":{"queue":"mail","type":"order","priority":3},"waiting":0,"replays":0,`; !strings.Contains(put, want) {
+			t.Errorf("the subscription is %s, want %s", put, want)
+		}
+	}
+	h.call("POST", "/topics/order.shipped", `{"order":1}`).want(http.StatusCreated)
+	h.call("POST", "/topics/order.placed?key=k", `{"order":2}`).want(http.StatusCreated)
+	claim := func() seenEvent {
+		t.Helper()
+		return decode[struct{ Events []seenEvent }](h.call("POST", "/claim", `{"queue":"mail","wait":"1m"}`).want(http.StatusOK)).Events[0]
+	}
+	e := claim()
+	if e.Type != "order" || e.Priority != 3 || e.Key != "k" || string(e.Event) != `{"order":2}` || e.Publication["subscription"] != "mailer" ||
+		e.Publication["topic"] != "order.placed" || fmt.Sprint(e.Publication["matched"]) != "[placed]" {
+		t.Errorf("claimed %+v", e)
+	}
+	for _, dryRun := range []string{"true", "false"} {
+		if got := h.call("POST", "/subscriptions/mailer/replay", `{"from":"earliest","dry_run":`+dryRun+`}`).want(http.StatusOK).body; got != `{"events":1}` {
+			t.Errorf("the replay is %s", got)
+		}
+	}
+	h.try("POST", "/subscriptions/mailer/replay", `{"from":0,"to":9007199254740991,"dry_run":true}`).wantProblem(problem.ValidationFailed)
+	if again := claim(); again.ID == e.ID || again.Publication["position"] != e.Publication["position"] {
+		t.Errorf("the replay delivered %+v", again)
+	}
+	metrics := h.call("GET", "/metrics", "").body
+	if !strings.Contains(metrics, "\nqueued_router_active 1\n") || strings.Contains(metrics, "\nqueued_router_delivered_total 0\n") {
+		t.Errorf("the metrics are %s", metrics)
 	}
 }

@@ -3,6 +3,7 @@ package http
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
 	"time"
@@ -46,15 +47,21 @@ func (s *Server) publish(r *http.Request, req publishRequest) (reply, error) {
 		return reply{}, errDelayAndAt
 	case req.Delay != nil || req.At != nil:
 		waits, err := s.topics.PublishLater(r.Context(), p, *cmp.Or(req.Delay, new(time.Duration)), req.At)
+		if err == nil && waits.Published != nil {
+			return s.published(r, req.Topic, *waits.Published), nil
+		}
 		return reply{status: http.StatusAccepted, body: delayedResponse{waits.ID, waits.At}, location: eventPath(waits.ID), replayed: waits.Replayed}, err
 	}
 	published, err := s.topics.Publish(r.Context(), []topic.Publication{p})
 	if err != nil {
 		return reply{}, err
 	}
-	one := published[0]
+	return s.published(r, req.Topic, published[0]), nil
+}
+
+func (*Server) published(r *http.Request, name string, one topic.Published) reply {
 	logOf(r).add("position", one.Position)
-	return created(publishResponse{one.Position, req.Topic, one.PublishedAt}, "/log/"+strconv.FormatInt(one.Position, 10), one.Replayed), nil
+	return created(publishResponse{one.Position, name, one.PublishedAt}, "/log/"+strconv.FormatInt(one.Position, 10), one.Replayed)
 }
 
 type publishBatchRequest struct {
@@ -80,6 +87,11 @@ func (s *Server) publishBatch(r *http.Request, req publishBatchRequest) (reply, 
 		return reply{}, errPublishKey
 	}
 	logOf(r).add("events", len(req.Events))
+	for i := range req.Events {
+		if err := checkMeta(req.Events[i].Meta, fmt.Sprintf("#/events/%d/meta", i)); err != nil {
+			return reply{}, err
+		}
+	}
 	published, err := s.topics.Publish(r.Context(), convert(req.Events, func(p publication) topic.Publication { return topic.Publication(p) }))
 	if err != nil {
 		return reply{}, err

@@ -218,6 +218,7 @@ func TestBadRequestsAboutTopicsSayWhatIsWrong(t *testing.T) {
 		{"POST", "/publish", `{"events":[]}`, problem.ValidationFailed, "#/events"},
 		{"POST", "/publish", `{"events":[{"topic":"a","event":{}},{"topic":"a b","event":{}}]}`, problem.ValidationFailed, "#/events/1/topic"},
 		{"POST", "/publish", `{"events":[{"topic":"a","event":{},"meta":[]}]}`, problem.ValidationFailed, "#/events/0/meta"},
+		{"POST", "/publish", `{"events":[{"topic":"a","event":{}},{"topic":"a","event":{},"meta":{"a":"` + strings.Repeat("x", 16377) + `"}}]}`, problem.ValidationFailed, "#/events/1/meta"},
 		{"POST", "/publish", `{"events":[{"event":{}}]}`, problem.ValidationFailed, "#/events/0/topic"},
 		{"POST", "/match", `{"filter":{}}`, problem.ValidationFailed, "#/events"},
 		{"POST", "/match", `{"filter":{},"last":1,"events":[{"topic":"a","event":{}}]}`, problem.ValidationFailed, "#/events"},

@@ -34,6 +34,19 @@ func TestNobodyButTheOwnerMayUseTheSchemaAgentPrivate(t *testing.T) {
 	}
 }
 
+// TestNoFunctionThatForbidsPlansCompilesThem: what is forbidden and cannot be avoided makes a plan look so expensive that the server compiles it, which
+// takes a multiple of its run.
+func TestNoFunctionThatForbidsPlansCompilesThem(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if compiling := column(t, connect(t, db.URL), `
+		select p.oid::regprocedure::text from pg_proc p
+		where p.pronamespace in ('agent'::regnamespace, 'agent_private'::regnamespace)
+		and exists (select from unnest(p.proconfig) c where c like 'enable\_%=off') and not 'jit=off' = any (p.proconfig)`); len(compiling) > 0 {
+		t.Errorf("these have to set jit to off: %q", compiling)
+	}
+}
+
 // eventValues are values for the columns of agent.event, as SQL: by name where the column's rules or a claim need a certain one, else by type.
 var eventValues = map[string]string{
 	"id": "17", "event": `'{"n": 1}'`, "queue": "'default'", "vt": "now() - interval '1 hour'", "attempts": "1", "max_attempts": "5",
@@ -93,4 +106,7 @@ func TestEachColumnOfAnEventReachesClaimsHistoryAndListings(t *testing.T) {
 	same("agent.event_hist", leased, row("select * from agent.event_hist"))
 	same("get_event of history", leased, row("select * from agent.get_event(17)"), notShown...)
 	same("list_history", leased, row("select * from agent.list_history()"), notShown...)
+
+	exec(t, conn, "select agent.requeue_event(17)")
+	same("requeue_event", leased, row("select * from agent.event"), append(byClaim, "id", "enqueued_at", "last_error", "requeued_from", "key", "expires_at", "past_attempts")...)
 }

@@ -24,8 +24,7 @@ func TestEachMigrationGrantsTheServiceWhatItNeeds(t *testing.T) {
 		return column(t, owner, fmt.Sprintf(`select distinct proname::text from pg_catalog.pg_proc
 			where pronamespace = 'agent'::regnamespace and has_function_privilege('%s', oid, 'execute') order by 1`, role))
 	}
-	needed := column(t, owner, `
-		select f from agent_private.service_functions() as f union select f from agent_private.former_service_functions() as f order by 1`)
+	needed := column(t, owner, `select f from agent_private.service_functions() as f order by 1`)
 	exec(t, owner, fmt.Sprintf(`select agent.grant_service('"%s"'), agent.grant_service('"%s"')`, granted, forgotten))
 	if got := executes(granted); !slices.Equal(got, needed) {
 		t.Errorf("granted are %q", got)
@@ -35,7 +34,7 @@ func TestEachMigrationGrantsTheServiceWhatItNeeds(t *testing.T) {
 		t.Errorf("it may use the tables %q", got)
 	}
 	if got := column(t, owner, `select p.proname::text from pg_catalog.pg_proc p
-		where p.pronamespace = 'agent'::regnamespace and p.proname in (select agent_private.service_functions() union select agent_private.former_service_functions()) and not p.prosecdef order by 1`); len(got) > 0 {
+		where p.pronamespace = 'agent'::regnamespace and p.proname in (select agent_private.service_functions()) and not p.prosecdef order by 1`); len(got) > 0 {
 		t.Errorf("these do not run with the owner's rights, so that the service may not do what they do: %q", got)
 	}
 	for _, call := range []string{`agent.grant_service('%s')`, `agent.revoke_service('%s')`} {
@@ -85,7 +84,7 @@ func TestARoleThatWasGrantedAllFunctionsBeforeStillRunsTheService(t *testing.T) 
 	exec(t, owner, fmt.Sprintf(`grant usage on schema agent to "%s"; grant execute on all functions in schema agent to "%[1]s"`, byHand))
 	run(t, migrate.Config{DatabaseURL: db.URL})
 	if missing := column(t, owner, fmt.Sprintf(`select p.proname::text from pg_catalog.pg_proc p
-		where p.pronamespace = 'agent'::regnamespace and p.proname in (select agent_private.service_functions() union select agent_private.former_service_functions())
+		where p.pronamespace = 'agent'::regnamespace and p.proname in (select agent_private.service_functions())
 		and not has_function_privilege('%s', p.oid, 'execute')`, byHand)); len(missing) > 0 {
 		t.Errorf("the role may not execute %q", missing)
 	}

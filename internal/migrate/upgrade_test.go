@@ -1,6 +1,7 @@
 package migrate_test
 
 import (
+	stdcmp "cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -66,12 +67,14 @@ func TestUpgradedDatabaseHasTheObjectsAndGrantsOfANewOne(t *testing.T) {
 	t.Parallel()
 	for version, c := range map[string]struct {
 		service  string // how the service's role was granted what it needs; %[1]s
+		more     string // the function that it keeps the right to, though the service no longer calls it
 		operator string // the function of upkeep that another role may execute
 	}{
-		"0.1.0": {`grant usage on schema agent to "%[1]s"; grant execute on function agent.take_events to "%[1]s"`, "keep_history"},
-		"0.2.0": {`grant usage on schema agent to "%[1]s"; grant execute on function agent.take_events to "%[1]s"`, "forget_keys"},
-		"0.3.0": {`select agent.grant_service('"%[1]s"')`, "forget_history"},
-		"0.4.0": {`select agent.grant_service('"%[1]s"')`, "run_schedule"},
+		"0.1.0": {`grant usage on schema agent to "%[1]s"; grant execute on function agent.take_events to "%[1]s"`, "", "keep_history"},
+		"0.2.0": {`grant usage on schema agent to "%[1]s"; grant execute on function agent.take_events to "%[1]s"`, "", "forget_keys"},
+		"0.3.0": {`select agent.grant_service('"%[1]s"')`, "delete_schedule", "forget_history"},
+		"0.4.0": {`select agent.grant_service('"%[1]s"')`, "delete_schedule", "run_schedule"},
+		"0.5.0": {`select agent.grant_service('"%[1]s"')`, "delete_schedule", "claim_from_watermarks"},
 	} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
@@ -91,14 +94,6 @@ func TestUpgradedDatabaseHasTheObjectsAndGrantsOfANewOne(t *testing.T) {
 			exec(t, before, `select agent.insert_event('{"n": 1}'), agent.insert_event('{"n": 2}')`)
 			exec(t, before, `select agent.delete_event(c.id, agent.receipt(c)) from agent.claim_event() c`)
 			run(t, migrate.Config{DatabaseURL: upgraded})
-			if n := query[int](t, before, `select agent.drop_former_functions()`); n != 0 {
-				t.Errorf("%d functions were dropped while calls that need them may be under way", n)
-			}
-			exec(t, before, `update agent.version set updated_at = now() - interval '11 minutes'`)
-			if n := query[int](t, before, `select agent.drop_former_functions()`); n == 0 && version < "0.4.0" { // whose internal functions were in agent
-				t.Error("no functions of the former version were dropped")
-			}
-			exec(t, before, `delete from agent.upkeep where task = 'former_functions'`)
 
 			run(t, migrate.Config{DatabaseURL: fresh})
 			after := connect(t, fresh)
@@ -109,10 +104,11 @@ func TestUpgradedDatabaseHasTheObjectsAndGrantsOfANewOne(t *testing.T) {
 				}
 			})
 			exec(t, after, fmt.Sprintf(`select agent.grant_service('"%s"')`, service))
-			exec(t, after, fmt.Sprintf(grant, shop, operator, c.operator))
-			if renamed := map[string]string{"keep_history": "maintain_history", "forget_keys": "prune_keys", "forget_history": "prune_history"}[c.operator]; renamed != "" {
-				exec(t, after, fmt.Sprintf(`grant execute on function agent.%s to "%s"`, renamed, operator))
+			if c.more != "" {
+				exec(t, after, fmt.Sprintf(`grant execute on function agent.%s to "%s"`, c.more, service))
 			}
+			renamed := map[string]string{"keep_history": "maintain_history", "forget_keys": "prune_keys", "forget_history": "prune_history"}[c.operator]
+			exec(t, after, fmt.Sprintf(grant, shop, operator, stdcmp.Or(renamed, c.operator)))
 			if diff := cmp.Diff(schemaCatalog(t, fresh), schemaCatalog(t, upgraded)); diff != "" {
 				t.Errorf("-new +upgraded from %s:\n%s", version, diff)
 			}

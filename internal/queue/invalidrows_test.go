@@ -80,7 +80,8 @@ var invalidValues = []string{
 	"past_attempts = '{}'", "past_attempts = '5'", "past_attempts = 'null'", `past_attempts = '[1,"x",{},null,[]]'`, `past_attempts = '[{"attempt":"x"}]'`,
 	`past_attempts = '[{"attempt":1e300,"ended_at":"never","outcome":5}]'`, `past_attempts = '[{"attempt":1,"ended_at":"infinity","outcome":"invalid","worker":{},"error":[]}]'`,
 	`past_attempts = (select jsonb_agg('x'::text) from generate_series(1, 200))`,
-	"occurrence = '5'", "occurrence = '[]'", "occurrence = 'null'", "event = '5'", "event = '[]'", "event = 'null'",
+	"occurrence = '5'", "occurrence = '[]'", "occurrence = 'null'", "meta = '5'", "meta = '[]'", "meta = 'null'",
+	"publication = '5'", "publication = '[]'", "publication = 'null'", "event = '5'", "event = '[]'", "event = 'null'",
 	"event_ts = '20000-01-01Z'", "event_ts = '0044-03-15Z BC'", "enqueued_at = 'infinity'", "enqueued_at = '-infinity'",
 	"nacked_at = 'infinity'", "nacked_at = '-infinity'", "expires_at = 'infinity'", "vt = '4713-01-01 00:00Z BC'",
 	"type = ''", "worker = ''", "key = ''", "source = ''", "last_error = ''", "requeued_from = -1",
@@ -219,7 +220,7 @@ func TestInvalidRowsAreSweptPurgedAndRequeued(t *testing.T) {
 	}
 	refused := int64(0) // events that cannot be requeued
 	for _, assignment := range invalidValues {
-		for _, refusal := range []string{"max_attempts", "event = ", "type = ''", "source = ''"} {
+		for _, refusal := range []string{"max_attempts", "event = ", "meta = ", "type = ''", "source = ''"} {
 			if strings.HasPrefix(assignment, refusal) {
 				refused++
 			}

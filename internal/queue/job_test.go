@@ -47,15 +47,18 @@ func TestJobFieldsAreReturnedByEveryCall(t *testing.T) {
 			t.Errorf("%s returned %+v", name, e)
 		}
 	}
+	at := expires.Add(-2 * time.Hour)
 	handed, _ := insertWhileWaiting(t, b, queue.ClaimParams{Worker: "w2", Types: []string{"mail"}}, queue.InsertParams{
-		Event: json.RawMessage(`{}`), Type: "mail", Source: "shop", Priority: 3, MaxAttempts: 2, ExpiresAt: &expires,
+		Event: json.RawMessage(`{"event_ts": 1}`), Type: "mail", Source: "shop", Priority: 3, MaxAttempts: 2, ExpiresAt: &expires,
+		EventTS: &at, Meta: json.RawMessage(`{"b":1e2, "a":"x"}`),
 	})
 	if len(handed) != 1 {
 		t.Fatalf("claimed %+v", handed)
 	}
 	stored := b.get(t, handed[0].ID)
 	for name, e := range map[string]queue.Event{"hand-over": handed[0], "get": stored} {
-		if e.Type != "mail" || e.Source != "shop" || e.Priority != 3 || *e.MaxAttempts != 2 || !e.ExpiresAt.Equal(expires) || e.Worker != "w2" {
+		if e.Type != "mail" || e.Source != "shop" || e.Priority != 3 || *e.MaxAttempts != 2 || !e.ExpiresAt.Equal(expires) || e.Worker != "w2" ||
+			!e.EventTS.Equal(at) || string(e.Meta) != `{"a": "x", "b": 100}` {
 			t.Errorf("%s returned %+v", name, e)
 		}
 	}

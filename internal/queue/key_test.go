@@ -71,12 +71,70 @@ func TestKeyReusedForADifferentRequestIsRefused(t *testing.T) {
 		"vt":           func(p *queue.InsertParams) { p.VT = new(time.Now()) },
 		"max_attempts": func(p *queue.InsertParams) { p.MaxAttempts = 1 },
 		"expires_at":   func(p *queue.InsertParams) { p.ExpiresAt = new(time.Now().Add(time.Hour)) },
+		"event_ts":     func(p *queue.InsertParams) { p.EventTS = new(time.Now()) },
+		"match": func(p *queue.InsertParams) {
+			p.Event, p.OnDuplicate = json.RawMessage(`{"n":2}`), queue.Match
+		},
 	} {
 		p := first
 		change(&p)
 		if _, err := b.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{}`)}, p}); !errors.Is(err, queue.ErrKeyReused) {
 			t.Errorf("a different %s: %v", name, err)
 		}
+	}
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
+		t.Errorf("%d events are in the queue", n)
+	}
+}
+
+func TestMetaIsNoPartOfWhatAKeyStandsFor(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	p := keyed("k", `{"n":1}`)
+	p.Meta, p.EventTS = json.RawMessage(`{"trace":1}`), new(time.Now().Truncate(time.Microsecond))
+	first := b.insertEvents(t, p)[0]
+	for _, meta := range []json.RawMessage{json.RawMessage(`{"trace":2}`), json.RawMessage(`{"trace":1}`), nil} {
+		p.Meta = meta
+		if in, err := b.Insert(t.Context(), []queue.InsertParams{p}); err != nil || in[0].ID != first || !in[0].Replayed {
+			t.Errorf("with %s: %+v, %v", meta, in, err)
+		}
+	}
+	if e := b.get(t, first); string(e.Meta) != `{"trace": 1}` {
+		t.Errorf("the metadata is %s", e.Meta)
+	}
+	if again := pgtest.Query[int64](t, b.sql, `select agent.insert_event('{"n": 1}', _key => 'k', _event_ts => $1, _meta => '{"sql": null}')`, *p.EventTS); again != first {
+		t.Errorf("SQL got the event %d, want %d", again, first)
+	}
+	p.Meta = json.RawMessage(`[]`)
+	if _, err := b.Insert(t.Context(), []queue.InsertParams{p}); !errors.Is(err, queue.ErrInvalid) {
+		t.Errorf("metadata that is no object: %v", err)
+	}
+}
+
+func TestFirstEventOfAKeyWins(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	first := func(payload string) queue.InsertParams {
+		p := keyed("k", payload)
+		p.OnDuplicate = queue.First
+		return p
+	}
+	in, err := b.Insert(t.Context(), []queue.InsertParams{first(`{"n":1}`), first(`{"n":2}`), {Event: json.RawMessage(`{}`)}})
+	if err != nil || in[0].Replayed || !in[1].Replayed || in[1].ID != in[0].ID || in[2].ID == in[0].ID {
+		t.Fatalf("the batch: %+v, %v", in, err)
+	}
+	if e := b.get(t, in[0].ID); string(e.Payload) != `{"n": 1}` {
+		t.Errorf("the event is %s", e.Payload)
+	}
+	for _, mixed := range [][]queue.InsertParams{{first(`{"n":3}`), keyed("k", `{"n":3}`)}, {keyed("k", `{"n":3}`), first(`{"n":3}`)}} {
+		if _, err := b.Insert(t.Context(), mixed); !errors.Is(err, queue.ErrKeyReused) {
+			t.Errorf("one that matches and one that does not: %v", err)
+		}
+	}
+	b.exec(t, `select agent.delete_event($1)`, in[0].ID)
+	const again = `select agent.insert_event('{"n": 4}', _key => 'k', _on_duplicate => 'first')`
+	if id := pgtest.Query[int64](t, b.sql, again); id != in[0].ID {
+		t.Errorf("SQL got the event %d, want %d", id, in[0].ID)
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 1 {
 		t.Errorf("%d events are in the queue", n)

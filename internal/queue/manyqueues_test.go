@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"testing"
@@ -34,6 +35,33 @@ func TestListingsOfManyQueuesAreFast(t *testing.T) {
 			if err != nil || len(page.Events) == 0 || page.Events[0].Queue != want {
 				t.Fatalf("%s: %+v, %v, want an event of %s", state, page, err, want)
 			}
+		}
+	}
+	b.exec(t, `update agent.event set event = '{"a": 1}', meta = '{"m": 1}' where queue in ('q000005', 'q000009', 'q040000')`)
+	b.exec(t, `update agent.event set event = '{"a": 1}' where queue = 'q000006'`)
+	found := func(p queue.ListParams) (queues []string) {
+		t.Helper()
+		page, err := b.List(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range page.Events {
+			queues = append(queues, e.Queue)
+		}
+		return queues
+	}
+	object := func(text string) json.RawMessage { return json.RawMessage(text) }
+	for _, c := range []struct {
+		p    queue.ListParams
+		want []string
+	}{
+		{queue.ListParams{Meta: object(`{"m":1}`)}, []string{"q040000", "q000005", "q000009"}},
+		{queue.ListParams{Meta: object(`{"m":1}`), Limit: 2}, []string{"q040000", "q000005"}},
+		{queue.ListParams{Contains: object(`{"a":1}`), State: queue.Ready}, []string{"q040000", "q000006", "q000005"}},
+		{queue.ListParams{Contains: object(`{"a":1}`), Meta: object(`{}`), State: queue.Leased}, []string{"q000009"}},
+	} {
+		if got := found(c.p); !slices.Equal(got, c.want) {
+			t.Errorf("%+v found events of %q, want %q", c.p, got, c.want)
 		}
 	}
 	if took := time.Since(start); took > 20*time.Second {

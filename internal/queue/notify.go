@@ -19,8 +19,18 @@ const notifySQL = `select agent.notify_queues($1, $2)`
 // notifyInterval is the shortest time between two notifications of one service: a notifying commit takes a lock that all databases of the server share.
 const notifyInterval = 20 * time.Millisecond
 
-// wake tells the waiting claims on these queues, here and in other processes, that there may be something new.
+// Wake tells the waiting claims on queues, here and in other processes, that something was inserted into them.
+func (s *Service) Wake(queues []string) {
+	all := make(map[string]bool, len(queues))
+	for _, queue := range queues {
+		all[queue] = true
+	}
+	s.wake(all)
+}
+
+// wake tells the waiting claims on these queues, here and in other processes, that there may be something new, perhaps in a lane that is not known.
 func (s *Service) wake(queues map[string]bool) {
+	s.watermarks.MarkStale(queues)
 	s.wakeHere(queues)
 	s.notifier.add(queues)
 }
@@ -115,8 +125,9 @@ func (s *Service) newListener() *pg.Listener {
 		Received: func(payload string) {
 			queue, sender, _ := strings.Cut(payload, "|")
 			if sender != s.name { // whose waiters were woken already
-				s.watermarks.MarkStale(queue)
-				s.wakeHere(map[string]bool{queue: true})
+				queues := map[string]bool{queue: true}
+				s.watermarks.MarkStale(queues)
+				s.wakeHere(queues)
 			}
 		},
 		Failed: func(err error) {

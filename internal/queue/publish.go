@@ -43,8 +43,28 @@ func (s *Service) Publish(ctx context.Context, publications []Publication) ([]Pu
 	return op.published, nil
 }
 
-// Published receives after a commit of this service has appended to the log. It is for one receiver.
-func (s *Service) Published() <-chan struct{} { return s.published.Received() }
+// An Appended is an event of the log, as readers of it get it.
+type Appended struct {
+	Position     int64
+	PublishedAt  time.Time
+	Topic        string
+	Event        json.RawMessage
+	Meta         json.RawMessage // nil: none
+	Key          string          // empty: none
+	Subscription string          // the only one that gets it; empty: all who read
+}
+
+// A LogFollower is told what commits of this service append to the log. Neither function may block.
+type LogFollower struct {
+	Wants    func() bool             // whether Appended is to get events, which costs the database something
+	Appended func(events []Appended) // called after each commit that has appended; events are what it has appended, as far as that is known
+}
+
+// FollowLog has a follower told, in place of the one before.
+func (s *Service) FollowLog(f LogFollower) { s.follower.Store(&f) }
+
+// KeyRetention is how long the idempotency keys of events and publications are remembered.
+func (s *Service) KeyRetention() time.Duration { return s.cfg.KeyRetention }
 
 // addPublications appends the publications of all operations to the log. This has to come last: readers of the log wait from here on until the
 // commit.
@@ -68,6 +88,8 @@ func (tx *transaction) addPublications(ops []*operation) {
 		return
 	}
 	tx.publishes = true
+	follower := tx.svc.follower.Load()
+	isFollowed := follower != nil && follower.Wants()
 	topics, events := make([]string, n), make([]string, n)
 	var keys, metas, idempotencyKeys, subscriptions []*string // nil when no publication has one
 	for i, p := range all {
@@ -77,21 +99,33 @@ func (tx *transaction) addPublications(ops []*operation) {
 		set(&idempotencyKeys, n, i, pg.OrNull(p.IdempotencyKey))
 		set(&subscriptions, n, i, pg.OrNull(p.Subscription))
 	}
-	i := 0 // of the row
-	tx.query(`select position, published_at, replayed from agent.append_log($1, $2::text[]::jsonb[], $3, $4::text[]::jsonb[], $5, $6, $7)`,
-		[]any{topics, events, keys, metas, idempotencyKeys, subscriptions, tx.svc.cfg.KeyRetention}, func(r *pg.RowReader) {
-			if i < n {
-				p := all[i].result
-				if err := r.Read(&p.Position, &p.PublishedAt, &p.Replayed); err != nil {
-					all[i].op.unreadable(err)
-				}
+	sql := `select position, published_at, replayed, null, null from agent.append_log($1, $2::text[]::jsonb[], $3, $4::text[]::jsonb[], $5, $6, $7)`
+	if isFollowed { // by somebody who gets JSON as it was stored
+		sql = `
+			select position, published_at, replayed, event, meta
+			from (select $2::text[]::jsonb[] as events, $4::text[]::jsonb[] as metas offset 0) as n
+			cross join lateral rows from (agent.append_log($1, n.events, $3, n.metas, $5, $6, $7), unnest(n.events, n.metas))
+				as a (position, published_at, replayed, event, meta)`
+	}
+	i, e := 0, Appended{} // of the row
+	tx.query(sql, []any{topics, events, keys, metas, idempotencyKeys, subscriptions, tx.svc.cfg.KeyRetention}, func(r *pg.RowReader) {
+		if i < n {
+			p, in := all[i].result, all[i].Publication
+			e = Appended{Topic: in.Topic, Key: in.Key, Subscription: in.Subscription}
+			err := r.Read(&p.Position, &p.PublishedAt, &p.Replayed, (*[]byte)(&e.Event), (*[]byte)(&e.Meta))
+			if err != nil {
+				all[i].op.unreadable(err)
+			} else if isFollowed && !p.Replayed && p.Position != 0 {
+				e.Position, e.PublishedAt = p.Position, p.PublishedAt
+				tx.appended = append(tx.appended, e)
 			}
-			i++
-		}, func() {
-			for _, p := range all {
-				if p.result.Position == 0 {
-					p.op.unreadable(errNoAnswer)
-				}
+		}
+		i++
+	}, func() {
+		for _, p := range all {
+			if p.result.Position == 0 {
+				p.op.unreadable(errNoAnswer)
 			}
-		})
+		}
+	})
 }

@@ -13,7 +13,8 @@ import (
 
 // eventColumns are the columns of an Event.
 const eventColumns = `id, queue, event_ts, enqueued_at, attempts, vt, claimed, event, last_error, requeued_from, state, outcome, finished_at,
-	requeued_as, type, source, priority, key, max_attempts, expires_at, worker, error_count, occurrence, retryable, result, processing`
+	requeued_as, type, source, priority, key, max_attempts, expires_at, worker, error_count, occurrence, retryable, result, processing,
+	meta, publication`
 
 // Get returns one event, in its queue or in history. It fails with ErrNotFound.
 func (s *Service) Get(ctx context.Context, id int64) (Event, error) {
@@ -35,15 +36,16 @@ func (s *Service) Attempts(ctx context.Context, id int64) ([]Attempt, error) {
 // List returns waiting events by (vt, id). It fails with ErrBadCursor or ErrQueryTimeout.
 func (s *Service) List(ctx context.Context, p ListParams) (Page, error) {
 	return s.page(ctx, "list", p.Cursor, p.Limit,
-		`select `+eventColumns+`, vt as position from agent.list_events(nullif($4, ''), nullif($5, ''), $1, $2, $3)`, p.Queue, string(p.State))
+		`select `+eventColumns+`, vt as position from agent.list_events(nullif($4, ''), nullif($5, ''), $1, $2, $3, $6, $7)`,
+		p.Queue, string(p.State), jsonArg(p.Contains), jsonArg(p.Meta))
 }
 
 // History returns one page of history. It fails with ErrBadCursor or ErrQueryTimeout.
 func (s *Service) History(ctx context.Context, p HistoryParams) (Page, error) {
 	return s.page(ctx, "history", p.Cursor, p.Limit,
 		`select `+eventColumns+`, event_ts as position from agent.list_history(nullif($4, ''), nullif($5, ''), $6, $7, $8, $9, $1, $2, $3,
-			nullif($10, ''), nullif($11, ''), nullif($12, ''), $13)`,
-		p.Queue, string(p.Outcome), p.From, p.To, jsonArg(p.Contains), p.ID, p.Type, p.Source, p.Worker, p.MinDuration)
+			nullif($10, ''), nullif($11, ''), nullif($12, ''), $13, $14)`,
+		p.Queue, string(p.Outcome), p.From, p.To, jsonArg(p.Contains), p.ID, p.Type, p.Source, p.Worker, p.MinDuration, jsonArg(p.Meta))
 }
 
 // page runs a listing, whose first arguments are how many events to return, and the time and the id of the last event of the page before. Its column
@@ -66,7 +68,7 @@ func (s *Service) page(ctx context.Context, listing, cursor string, limit int, s
 				return err
 			}
 			found = append(found, e)
-			if bytes += len(e.Payload) + len(e.Result); bytes > maxCommitBytes && len(found) > 1 {
+			if bytes += len(e.Payload) + len(e.Result) + len(e.Meta) + len(e.Publication); bytes > maxCommitBytes && len(found) > 1 {
 				size = min(size, len(found)-1)
 				break
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -90,7 +91,7 @@ type Service struct {
 	name       string // tells this service's notifications from those of others
 	started    time.Time
 	notifier   *notifier
-	published  pg.Signal // something was appended to the log
+	follower   atomic.Pointer[LogFollower] // nil: there is none
 	commits    *groupcommit.Committer[*operation]
 	watermarks *watermark.Set
 	claimSizes claimSizeLimits
@@ -124,7 +125,6 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		name:        rand.Text(),
 		started:     time.Now(),
 		watermarks:  watermark.New(cfg.WatermarkInterval, cfg.WatermarkScanTime),
-		published:   pg.NewSignal(),
 		dispatchers: make(map[string]*dispatcher),
 	}
 	if err := s.openPools(ctx); err != nil {

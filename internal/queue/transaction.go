@@ -34,6 +34,7 @@ type transaction struct {
 	elsewhere map[string]bool                // queues that other processes are to be notified of
 	notified  map[string]bool                // queues that this transaction notifies of
 	publishes bool                           // it appends to the log
+	appended  []Appended                     // what it has appended, if the follower of the log wants it
 }
 
 // pendingInsert is an event on its way into a queue, and the claim that gets it at once, if one does.
@@ -159,8 +160,8 @@ func (tx *transaction) announce() {
 	if len(tx.notified) == 0 {
 		s.notifier.add(tx.elsewhere)
 	}
-	if tx.publishes {
-		s.published.Send()
+	if follower := s.follower.Load(); tx.publishes && follower != nil {
+		follower.Appended(tx.appended)
 	}
 }
 
@@ -225,7 +226,7 @@ func (tx *transaction) addInserts(ops []*operation) {
 	// The service wakes waiters itself: a notifying commit takes a lock that the whole server shares.
 	i := 0
 	tx.query(`
-		select id, vt, enqueued_at, event_ts, event, claimed, replayed
+		select id, vt, enqueued_at, event_ts, event, claimed, replayed, meta
 		from agent.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8)`,
 		[]any{events, queues, delays, vts, leases, workers, options, tx.svc.cfg.KeyRetention}, func(r *pg.RowReader) {
 			if i == n { // more rows than events
@@ -300,7 +301,7 @@ func (tx *transaction) readInserted(r *pg.RowReader, in *pendingInsert) error {
 	result := in.result
 	result.Queue = in.queue
 	if in.waiter == nil {
-		if err := r.Read(&result.ID, &result.VT, nil, nil, nil, nil, &result.Replayed); err != nil {
+		if err := r.Read(&result.ID, &result.VT, nil, nil, nil, nil, &result.Replayed, nil); err != nil {
 			return err
 		}
 	} else {
@@ -311,7 +312,7 @@ func (tx *transaction) readInserted(r *pg.RowReader, in *pendingInsert) error {
 			e.MaxAttempts = new(int32(min(in.MaxAttempts, math.MaxInt32)))
 		}
 		// Where the key was known these are null.
-		if err := r.Read(&e.ID, &e.VT, &e.EnqueuedAt, &e.EventTS, (*[]byte)(&e.Payload), &e.Claimed, &result.Replayed); err != nil {
+		if err := r.Read(&e.ID, &e.VT, &e.EnqueuedAt, &e.EventTS, (*[]byte)(&e.Payload), &e.Claimed, &result.Replayed, (*[]byte)(&e.Meta)); err != nil {
 			in.waiter.unreadable(err)
 			return err
 		}
@@ -335,19 +336,31 @@ func (tx *transaction) readInserted(r *pg.RowReader, in *pendingInsert) error {
 
 // options is what the event has beyond a payload, as agent.insert_and_claim_events takes it, or nil.
 func (e *InsertParams) options() *string {
-	if e.Type == "" && e.Source == "" && e.Priority == 0 && e.Key == "" && e.MaxAttempts == 0 && e.ExpiresAt == nil {
+	if e.Type == "" && e.Source == "" && e.Priority == 0 && e.Key == "" && e.MaxAttempts == 0 && e.ExpiresAt == nil &&
+		e.EventTS == nil && e.Meta == nil {
 		return nil
 	}
 	b, err := json.Marshal(struct {
-		Type        string     `json:"type,omitempty"`
-		Source      string     `json:"source,omitempty"`
-		Priority    int32      `json:"priority,omitempty"`
-		Key         string     `json:"key,omitempty"`
-		MaxAttempts int        `json:"max_attempts,omitempty"`
-		ExpiresAt   *time.Time `json:"expires_at,omitempty"`
-	}{e.Type, e.Source, e.Priority, e.Key, e.MaxAttempts, e.ExpiresAt})
-	if err != nil { // a time that JSON has no way to write
-		b = []byte(`{"expires_at":"infinity"}`) // which is refused
+		Type        string          `json:"type,omitempty"`
+		Source      string          `json:"source,omitempty"`
+		Priority    int32           `json:"priority,omitempty"`
+		Key         string          `json:"key,omitempty"`
+		MaxAttempts int             `json:"max_attempts,omitempty"`
+		ExpiresAt   *time.Time      `json:"expires_at,omitempty"`
+		EventTS     *time.Time      `json:"event_ts,omitempty"`
+		OnDuplicate OnDuplicate     `json:"on_duplicate,omitempty"`
+		Meta        json.RawMessage `json:"meta,omitempty"`
+	}{e.Type, e.Source, e.Priority, e.Key, e.MaxAttempts, e.ExpiresAt, e.EventTS, e.OnDuplicate, e.Meta})
+	if err != nil { // a time that JSON has no way to write, or metadata that is not JSON
+		_, noEventTS := json.Marshal(e.EventTS)
+		switch { // to what is refused
+		case e.Meta != nil && !json.Valid(e.Meta):
+			b = []byte(`{"meta":0}`)
+		case noEventTS != nil:
+			b = []byte(`{"event_ts":"infinity"}`)
+		default:
+			b = []byte(`{"expires_at":"infinity"}`)
+		}
 	}
 	return new(string(b))
 }
@@ -450,7 +463,7 @@ func (tx *transaction) addClaim(op *operation) {
 	bytes := 0
 	tx.query(`
 		select id, attempts, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
-			type, source, priority, key, max_attempts, expires_at, worker, occurrence, prior_vt
+			type, source, priority, key, max_attempts, expires_at, worker, occurrence, meta, publication, prior_vt
 		from agent.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
 		[]any{
 			c.Queue, c.Limit, c.MaxAttempts, pg.OrNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, c.workers,
@@ -463,7 +476,8 @@ func (tx *transaction) addClaim(op *operation) {
 			c.events = append(c.events, Event{Queue: c.Queue})
 			e := &c.events[n]
 			err := r.Read(&e.ID, &e.Attempts, &e.Claimed, &e.EventTS, &e.EnqueuedAt, &e.VT, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
-				&e.Type, &e.Source, &e.Priority, &e.Key, &e.MaxAttempts, &e.ExpiresAt, &e.Worker, (*[]byte)(&e.Occurrence), &priorVT)
+				&e.Type, &e.Source, &e.Priority, &e.Key, &e.MaxAttempts, &e.ExpiresAt, &e.Worker, (*[]byte)(&e.Occurrence),
+				(*[]byte)(&e.Meta), (*[]byte)(&e.Publication), &priorVT)
 			if len(e.Claimed) > 0 {
 				e.Receipt = receiptOf(e)
 			}
@@ -472,7 +486,7 @@ func (tx *transaction) addClaim(op *operation) {
 			} else {
 				c.noteThrough(e, priorVT)
 			}
-			if bytes += len(e.Payload); bytes > maxCommitBytes && n > 0 {
+			if bytes += len(e.Payload) + len(e.Meta) + len(e.Publication); bytes > maxCommitBytes && n > 0 {
 				c.surplus = append(c.surplus, Lease{ID: e.ID, Receipt: e.Receipt})
 				c.events = c.events[:n]
 			}

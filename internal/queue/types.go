@@ -46,7 +46,7 @@ const (
 type Event struct {
 	ID           int64
 	Queue        string
-	EventTS      time.Time // the payload's own event_ts, else EnqueuedAt
+	EventTS      time.Time // as the insert said, else the payload's own event_ts, else EnqueuedAt
 	EnqueuedAt   time.Time // when it was inserted
 	Attempts     int32     // claims so far
 	VT           time.Time
@@ -62,6 +62,8 @@ type Event struct {
 	Worker       string          // who has, or had, the latest lease; empty: not said
 	ErrorCount   int32           // attempts that ended without success; zero on events that were just claimed: see Get
 	Occurrence   json.RawMessage // the occurrence of a schedule that the event is: a JSON object, or nil
+	Meta         json.RawMessage // what its sender says of it beside the payload: a JSON object, or nil
+	Publication  json.RawMessage // the publication that a subscription has delivered: a JSON object, or nil
 	Receipt      string          // the proof of the claim that returned this event; empty but on claimed events
 	State        State           // empty in history
 
@@ -99,7 +101,24 @@ type InsertParams struct {
 	Key         string     // idempotency key within the queue, up to 255 characters; empty: none
 	MaxAttempts int        // claims at most, whatever the queue's policy or a claim says; zero: not said
 	ExpiresAt   *time.Time // not to be claimed from here on; nil: never
+
+	EventTS     *time.Time      // the event's time, at most ten years ago or a day ahead; nil: the payload's event_ts, or now
+	OnDuplicate OnDuplicate     // what becomes of another request with the Key; empty: Match
+	Meta        json.RawMessage // goes along with the event: a JSON object of up to MaxMeta bytes; nil: none
 }
+
+// MaxMeta is how long the metadata of an event or a publication may be, in bytes of JSON as PostgreSQL writes it, with blanks after colons and
+// commas.
+const MaxMeta = 16 << 10
+
+// OnDuplicate says what becomes of a request whose idempotency key stands for an event already.
+type OnDuplicate string
+
+// What may become of it.
+const (
+	Match OnDuplicate = "match" // it is answered as the first was if it says the same, Meta aside; else it fails with ErrKeyReused
+	First OnDuplicate = "first" // it is answered as the first was, whatever it says
+)
 
 // Inserted is what became of one InsertParams.
 type Inserted struct {
@@ -164,6 +183,8 @@ type ListParams struct {
 	State  State  // empty: every state
 	Limit  int    // zero: DefaultPage
 	Cursor string // a Page.Next, or empty for the first page
+
+	Contains, Meta json.RawMessage // JSON objects that the event and its metadata contain, as jsonb's @> has it; nil: any
 }
 
 // HistoryFilter selects events in history; zero fields select everything.
@@ -175,7 +196,8 @@ type HistoryFilter struct {
 	ID       *int64
 
 	Type, Source, Worker string
-	MinDuration          *time.Duration // how long the last attempt took at least; only Done and Failed events have that
+	MinDuration          *time.Duration  // how long the last attempt took at least; only Done and Failed events have that
+	Meta                 json.RawMessage // a JSON object the event's metadata contains
 }
 
 // HistoryParams asks for one page of history, newest event_ts first.

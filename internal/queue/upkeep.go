@@ -53,7 +53,6 @@ func (s *Service) addUpkeepTasks() {
 	add("queue_history", s.deleteBatches(`select agent.prune_history($1)`))
 	add("keys", s.deleteBatches(`select agent.prune_keys($1)`))
 	add("executions", s.oneStep(`select agent.prune_executions()`))
-	add("former_functions", s.oneStep(`select agent.drop_former_functions()`))
 }
 
 // Upkeep describes the tasks of upkeep.

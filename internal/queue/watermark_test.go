@@ -210,6 +210,31 @@ func TestNewLaneIsClaimed(t *testing.T) {
 	}
 }
 
+func TestClaimsThatAreWokenLookForLanes(t *testing.T) {
+	t.Parallel()
+	b := withWatermarks(t, never)
+	var acked int64
+	for name, wake := range map[string]func() error{
+		"by a delivery":   func() error { b.Wake([]string{queue.Default}); return nil },
+		"by a requeueing": func() error { _, err := b.Requeue(t.Context(), acked); return err },
+	} {
+		eventually(t, "the lanes are known", func() bool {
+			b.insert(t, "", `{}`)
+			e := b.claim(t, queue.ClaimParams{}, 1)[0]
+			b.ack(t, lease(e))
+			acked = e.ID
+			_, known := queue.Watermark(b.Service, queue.Default)
+			return known
+		})
+		if err := wake(); err != nil {
+			t.Fatal(err)
+		}
+		if _, known := queue.Watermark(b.Service, queue.Default); known {
+			t.Errorf("%s: claims begin in the lanes that were known before", name)
+		}
+	}
+}
+
 // writerFunc is an io.Writer.
 type writerFunc func([]byte)
 

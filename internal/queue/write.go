@@ -57,7 +57,7 @@ func (s *Service) Insert(ctx context.Context, events []InsertParams) ([]Inserted
 	}
 	bytes := len(events) * itemOverhead
 	for i := range events {
-		bytes += len(events[i].Event)
+		bytes += len(events[i].Event) + len(events[i].Meta)
 	}
 	op := &operation{Ticket: groupcommit.NewTicket(len(events), bytes), inserts: events}
 	if err := s.write(ctx, op); err != nil {

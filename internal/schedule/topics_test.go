@@ -264,67 +264,6 @@ func TestPatchMovesAScheduleBetweenItsQueueAndATopic(t *testing.T) {
 	}
 }
 
-// Processes of versions 0.3.0 and 0.4.0 run beside this one for a time. Their statements are as they send them, or with the former names of
-// functions.
-func TestProcessesWithoutTopicsFireAndPatchSchedulesThatHaveOne(t *testing.T) {
-	t.Parallel()
-	env := setup(t)
-	topic := env.create(t, publishing())
-	queue := env.create(t, hourly("UTC"))
-	env.exec(t, `update agent.schedule set next_at = now()`)
-	for name, f := range map[string]struct{ lock, fire string }{
-		"0.4.0": {"lock_due_schedules", "fire_schedules"}, "0.3.0": {"due_schedules", "fire_schedules"},
-	} {
-		tx, err := env.sql.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		rows, _ := tx.Query(t.Context(), `
-			select d.now, d.is_plain, d.fault, s.id, s.name, s.owner, s.queue, s.type, s.priority, coalesce(s.event, '{}') as event, s.kind, s.rule, s.next_local, s.next_at
-			from agent.`+f.lock+`($1, $2) d, lateral (select (d.schedule).*) s`, 1000, nil)
-		locked, err := pgx.CollectRows(rows, pgx.RowToMap)
-		if err != nil || len(locked) != 2 {
-			t.Fatalf("%s locked %v: %v", name, locked, err)
-		}
-		var ids []int64
-		var locals, ats []time.Time
-		for _, s := range locked {
-			ids, locals, ats = append(ids, s["id"].(int64)), append(locals, s["next_local"].(time.Time)), append(ats, s["next_at"].(time.Time))
-		}
-		later := []time.Time{time.Now().Add(-time.Second), time.Now().Add(-time.Second)} // due again, at another time
-		var n int64
-		err = tx.QueryRow(t.Context(), `select agent.`+f.fire+`($1, $2, $3, $4, $5, $6, $7)`, ids, locals, ats, []string{"fired", "fired"}, ids, later, later).Scan(&n)
-		if err == nil {
-			err = tx.Commit(t.Context())
-		}
-		if err != nil || n != 2 {
-			t.Errorf("%s fired %d: %v", name, n, err)
-		}
-	}
-	events := pgtest.Query[int](t, env.sql, `select count(*) from agent.event where queue = 'default' and (occurrence ->> 'schedule_id')::int8 = $1`, queue.ID)
-	if got := env.logged(t); len(got) != 2 || events != 2 {
-		t.Errorf("the log has %q, and the queue %d events", got, events)
-	}
-
-	// They take no queue for the default one, and write it.
-	record := func(more string) error {
-		_, err := env.sql.Exec(t.Context(), `select agent.update_schedule($1, ('{"name": "n", "queue": "default", "type": null, "priority": 0' || $2 || '}')::jsonb, null, null, null)`, topic.ID, more)
-		return err
-	}
-	if err := record(""); err != nil {
-		t.Error(err)
-	}
-	if got := env.get(t, topic.ID); got.Name != "n" || got.Topic != "tick" || got.Queue != "" {
-		t.Errorf("after a patch by another version: %+v", got)
-	}
-	if err := record(`, "type": "t"`); err == nil {
-		t.Error("another version gave a schedule with a topic a type")
-	}
-	if err := record(`, "queue": "q"`); err == nil {
-		t.Error("another version gave a schedule with a topic a queue")
-	}
-}
-
 // Those of version 0.4.0 and before have no topic in what is compared.
 func TestIdempotencyKeysOfVersionsWithoutTopicsStillStand(t *testing.T) {
 	t.Parallel()

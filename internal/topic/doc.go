@@ -10,19 +10,28 @@
 //	tail.go     the newest events of the log in memory, for all who follow it, and what of them matches which filters
 //	follow.go   streams, and the steps by which they and reads follow the log
 //	subscription.go  subscriptions: their filters and settings, commits, seeks
-//	subscribed.go    reads of subscriptions, cursors, and the filters that a process has compiled
+//	subscribed.go    reads of subscriptions, and cursors
+//	filters.go       the filters of subscriptions that a process has compiled
+//	subscribed_stream.go  streams of subscriptions
+//	watch.go    what becomes of the subscriptions that somebody waits for or streams
+//	router.go   delivery into queues, for the subscriptions that are level
+//	catchup.go  the same for those that are not, and for replays
 //	upkeep.go   segments, retention, counts of topics, and publications that are due
 //
 // # Goroutines
 //
-// Run starts one for each loop: the listener for notifications, the tail, the notifier of other processes, what is due, and upkeep.
+// Run starts one for each loop: the listener for notifications, the tail, the watch of subscriptions, the notifier of other processes, what is due, the
+// router, catching up, and upkeep.
 //
 // # State and locks
 //
-// tail.mu guards the newest events and those who wait for more. It is held during no call of the database, and not while events are matched. The
-// index of filters belongs to the loop of the tail. filterCache.mu guards which filters of subscriptions are compiled; these are immutable. A Stream belongs to one goroutine; streams share the events, which nobody changes.
+// tail.mu guards the newest events, what this process has appended and the tail has not, and those who wait for more. It is held during no call of the database, and not while events are matched. The
+// index of filters belongs to the loop of the tail. filterCache.mu guards which filters of subscriptions are compiled; these are immutable.
+// watches.mu guards what is known of subscriptions that somebody waits for, also during no call of the database. No two of these are held at once.
+// router.mu guards what the router knows, and is held while a batch is delivered; tail.mu may be locked then. What catching up knows belongs to its loop.
+// A Stream belongs to one goroutine; streams share the events, which nobody changes.
 //
 // # Decisions
 //
-// docs/decisions: 010 the log, 011 streams, 012 subscriptions.
+// docs/decisions: 010 the log, 011 streams, 012 subscriptions, 014 the router.
 package topic

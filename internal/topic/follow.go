@@ -87,17 +87,33 @@ func (st *Stream) step(ctx context.Context, limit time.Duration) (part, error) {
 	}
 	st.svc.behind.Add(1)
 	defer st.svc.behind.Add(-1)
-	st.setTimer(limit)
+	if !st.svc.takeTurn(ctx, limit) {
+		return part{}, ctx.Err()
+	}
+	defer st.svc.endTurn()
+	return st.fromDatabase(ctx, readEvents, streamBytes)
+}
+
+// takeTurn waits, up to limit, until few enough streams read from the database, and reports whether the caller may. Then call endTurn.
+func (s *Service) takeTurn(ctx context.Context, limit time.Duration) bool {
 	select {
-	case st.svc.catchUps <- struct{}{}:
-		defer func() { <-st.svc.catchUps }()
-		return st.fromDatabase(ctx, readEvents, streamBytes)
-	case <-st.timer.C:
-	case <-st.svc.tail.drained:
+	case s.catchUps <- struct{}{}:
+		return true
+	default:
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case s.catchUps <- struct{}{}:
+		return true
+	case <-timer.C:
+	case <-s.tail.drained:
 	case <-ctx.Done():
 	}
-	return part{}, ctx.Err()
+	return false
 }
+
+func (s *Service) endTurn() { <-s.catchUps }
 
 // A follower reads the log from a position on: from the tail where that reaches back so far, else from the database.
 type follower struct {

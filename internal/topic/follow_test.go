@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -57,6 +58,88 @@ func TestStreamGetsWhatComesAfterItsPosition(t *testing.T) {
 	want = env.publish(t, "d")
 	if got := next(t, stream, 1); !slices.Equal(got, want) {
 		t.Errorf("got %d, want %d", got, want)
+	}
+}
+
+// TestStreamHasAtOnceWhatItsProcessPublishes has somebody hold the head, so that nothing can be read: what this process has appended right after the
+// events that the stream has is known without.
+func TestStreamHasAtOnceWhatItsProcessPublishes(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	stream := env.follow(t, topic.FollowParams{})
+	last := env.publish(t, "a")
+	next(t, stream, 1)
+	env.exec(t, `begin`)
+	env.exec(t, `select agent_private.hold_head()`)
+	want := append(env.publish(t, "a", "b"), env.publish(t, "c")...)
+	if got := next(t, stream, len(want)); !slices.Equal(got, want) {
+		t.Errorf("got %d, want %d", got, want)
+	}
+	if page := env.read(t, topic.ReadParams{After: last[0], Limit: 1}); !slices.Equal(positions(page.Events), want[:1]) {
+		t.Errorf("a reader beside the stream gets %d, want %d", positions(page.Events), want[0])
+	}
+	env.exec(t, `rollback`)
+}
+
+func TestStreamPassesOverNoPlaceThatOthersHaveTaken(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	stream := env.follow(t, topic.FollowParams{})
+	env.publish(t, "a")
+	next(t, stream, 1)
+	var want []int64
+	for range 10 {
+		env.exec(t, `begin`)
+		earlier := value[int64](t, env, `select position from agent.append_log('{b}', '{"{}"}')`)
+		want = append(want, earlier, env.publish(t, "c")[0], env.publish(t, "d")[0])
+		env.exec(t, `commit`)
+		want = append(want, env.publish(t, "e")[0])
+	}
+	if got := next(t, stream, len(want)); !slices.Equal(got, want) {
+		t.Errorf("got %d, want %d", got, want)
+	}
+}
+
+func TestStreamGetsEventsAsTheyAreRead(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	stream := env.follow(t, topic.FollowParams{})
+	env.publish(t, "a")
+	next(t, stream, 1)
+	publications := []topic.Publication{
+		{Topic: "a", Event: json.RawMessage(`{"b":1.50,  "a":"\u00e9\n", "b":2.0}`)},
+		{Topic: "a.b", Event: json.RawMessage(`{}`), Meta: json.RawMessage(`{"y":[1,2],"x":null}`), Key: "k", IdempotencyKey: "i"},
+		{Topic: "a.b", Event: json.RawMessage(`{}`), Meta: json.RawMessage(`{"y":[1,2],"x":null}`), Key: "k", IdempotencyKey: "i"},
+		{Topic: "a", Event: json.RawMessage(`{"n":3}`)},
+	}
+	published, err := env.Publish(t.Context(), publications)
+	if err != nil || !published[2].Replayed {
+		t.Fatalf("published %+v, %v", published, err)
+	}
+	again, err := env.Publish(t.Context(), publications[1:2])
+	if err != nil || !again[0].Replayed {
+		t.Fatalf("published %+v, %v", again, err)
+	}
+	last := env.publish(t, "end")[0]
+	var got []topic.Event
+	for len(got) == 0 || got[len(got)-1].Position < last {
+		batch, err := stream.Next(t.Context(), busyTimeout)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range batch.Entries {
+			got = append(got, e.Event)
+		}
+	}
+	want := environmentOn(t, env.url).read(t, topic.ReadParams{After: published[0].Position - 1}).Events
+	for i := range want {
+		want[i].PublishedAt = want[i].PublishedAt.UTC()
+	}
+	for i := range got {
+		got[i].PublishedAt = got[i].PublishedAt.UTC()
+	}
+	if !reflect.DeepEqual(got, want) || len(want) != 4 {
+		t.Errorf("the stream has\n%+v\na reader has\n%+v", got, want)
 	}
 }
 
@@ -230,7 +313,7 @@ func TestEventIsEncodedOnceForAllStreams(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := batch.Entries[0].Encoded(func(e *topic.Event) []byte { calls++; return []byte(e.Topic) })
+		got := batch.Entries[0].Encoded(func(e *topic.Entry) []byte { calls++; return []byte(e.Topic) })
 		if string(got) != "a" {
 			t.Errorf("got %s", got)
 		}
@@ -323,9 +406,7 @@ func TestStreamsReadFromTheDatabaseAFewAtATime(t *testing.T) {
 			}
 		})
 	}
-	for env.StreamStats().Behind < 10 {
-		<-time.After(time.Millisecond)
-	}
+	await(t, "10 streams to be behind", func() bool { return env.StreamStats().Behind == 10 })
 	timely, stop := context.WithTimeout(t.Context(), busyTimeout)
 	defer stop()
 	for range 100 { // others still get a connection

@@ -2,11 +2,10 @@ package topic
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"time"
 
+	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/queue"
 )
 
@@ -25,6 +24,9 @@ func (s *Service) Publish(ctx context.Context, publications []Publication) ([]Pu
 // PublishLater has an event published after a delay, or at a time if at is not nil, exactly once. Until then it waits in the queue DelayedQueue.
 // It fails as Publish does.
 func (s *Service) PublishLater(ctx context.Context, p Publication, delay time.Duration, at *time.Time) (Delayed, error) {
+	if p.IdempotencyKey != "" {
+		return s.publishLaterOnce(ctx, p, delay, at)
+	}
 	body, err := json.Marshal(struct {
 		Topic        string          `json:"topic"`
 		Event        json.RawMessage `json:"event"`
@@ -35,22 +37,36 @@ func (s *Service) PublishLater(ctx context.Context, p Publication, delay time.Du
 	if err != nil {
 		return Delayed{}, &InvalidError{Field: "event", Detail: "must be a JSON object"}
 	}
-	params := queue.InsertParams{Event: body, Queue: DelayedQueue, Delay: delay, VT: at}
-	if p.IdempotencyKey != "" {
-		params.Key = delayedKey(p.Topic, p.IdempotencyKey)
-	}
-	inserted, err := s.cfg.Queue.Insert(ctx, []queue.InsertParams{params})
+	inserted, err := s.cfg.Queue.Insert(ctx, []queue.InsertParams{{Event: body, Queue: DelayedQueue, Delay: delay, VT: at}})
 	if err != nil {
 		return Delayed{}, err
 	}
 	s.delayed.Send()
-	return Delayed{ID: inserted[0].ID, At: inserted[0].VT, Replayed: inserted[0].Replayed}, nil
+	return Delayed{ID: inserted[0].ID, At: inserted[0].VT}, nil
 }
 
-// delayedKey is what agent_private.delayed_key returns.
-func delayedKey(topic, key string) string {
-	sum := sha256.Sum256([]byte(topic + " " + key))
-	return hex.EncodeToString(sum[:])
+// publishLaterOnce is PublishLater with an idempotency key, which stands for publications at once, too.
+func (s *Service) publishLaterOnce(ctx context.Context, p Publication, delay time.Duration, at *time.Time) (Delayed, error) {
+	var wait *time.Duration
+	if at == nil {
+		wait = &delay
+	}
+	var d Delayed
+	var id, position *int64
+	var waitsUntil, publishedAt *time.Time
+	err := s.reads.QueryRow(ctx, `select id, at, replayed, position, published_at from agent.publish_later($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+		p.Topic, string(p.Event), pg.OrNull(p.Key), pg.OrNull(string(p.Meta)), p.IdempotencyKey, pg.OrNull(p.Subscription), wait, at, s.cfg.Queue.KeyRetention(),
+	).Scan(&id, &waitsUntil, &d.Replayed, &position, &publishedAt)
+	switch {
+	case err != nil:
+		return Delayed{}, wrap("publishing later", err)
+	case position != nil && publishedAt != nil:
+		d.Published = &Published{Position: *position, PublishedAt: *publishedAt, Replayed: true}
+	case id != nil && waitsUntil != nil:
+		d.ID, d.At = *id, *waitsUntil
+		s.delayed.Send()
+	}
+	return d, nil
 }
 
 // duePublications is how many publications one transaction publishes.
@@ -64,7 +80,7 @@ func (s *Service) publishDue(ctx context.Context) error {
 			return wrap("publishing what is due", err)
 		}
 		if published > 0 {
-			s.tail.wake.Send()
+			s.tail.readOn()
 		}
 		if published < duePublications {
 			return nil

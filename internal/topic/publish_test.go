@@ -322,6 +322,120 @@ func TestTwentyEqualPublicationsAtOnceBecomeOne(t *testing.T) {
 	}
 }
 
+// Whoever could insert into the queue of delayed publications, claim from it or pause it could publish, and withhold what others have published.
+func TestQueueOfDelayedPublicationsIsTheServicesOwn(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.exec(t, `select agent.publish('a', '{}', _at => now() + interval '1 hour')`)
+	for _, call := range []string{
+		`agent.insert_event('{"topic": "a", "event": {}}', 'queued.publish')`,
+		`agent.insert_event('{}', 'queued.publish', _key => 'k')`,
+		`agent.insert_events(array['{}', '{}']::jsonb[], array['a', 'queued.other'])`,
+		`agent.claim_event(_queue => 'queued.publish')`,
+		`agent.claim_events('queued.publish')`,
+		`agent.put_queue('queued.publish', '{"paused": true}')`,
+		`agent.pause_queue('queued.publish')`,
+		`agent.purge_queue('queued.publish')`,
+	} {
+		var pgErr *pgconn.PgError
+		if _, err := env.sql.Exec(t.Context(), `select * from `+call); !errors.As(err, &pgErr) || pgErr.Code != "QD003" || pgErr.ColumnName != "queue" {
+			t.Errorf("%s: %v, want QD003", call, err)
+		}
+	}
+	env.exec(t, `select agent.get_queue('queued.publish')`)
+	if n := value[int](t, env, `select count(agent.delete_event(id)) from agent.list_events('queued.publish')`); n != 1 {
+		t.Errorf("%d waiting publications were cancelled, want 1", n)
+	}
+	if n := value[int](t, env, `select count(*) from agent.event`); n != 0 {
+		t.Errorf("%d events are left", n)
+	}
+}
+
+// One key stands for one publication, whether that is published at once or later, over HTTP's calls and in SQL.
+func TestOneKeyIsOnePublicationAtOnceOrLater(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	body := json.RawMessage(`{"n": 1}`)
+	waiting := func() int {
+		return value[int](t, env, `select count(*) from agent.event where queue = 'queued.publish'`)
+	}
+	inSQL := func(key, at string) error {
+		_, err := env.sql.Exec(t.Context(), `select agent.publish('a', '{"n": 1}', _idempotency_key => $1, _at => `+at+`)`, key)
+		return err
+	}
+
+	p := topic.Publication{Topic: "a", Event: body, IdempotencyKey: "first at once"}
+	first, err := env.Publish(t.Context(), []topic.Publication{p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	later, err := env.PublishLater(t.Context(), p, time.Hour, nil)
+	if err != nil || !later.Replayed || later.ID != 0 || later.Published == nil || later.Published.Position != first[0].Position {
+		t.Errorf("later: %+v, %v; want position %d", later, err, first[0].Position)
+	}
+	if err := inSQL(p.IdempotencyKey, `now() + interval '1 hour'`); err != nil {
+		t.Errorf("later in SQL: %v", err)
+	}
+	if n := waiting(); n != 0 {
+		t.Errorf("%d publications wait", n)
+	}
+	other := p
+	other.Event = json.RawMessage(`{"n": 2}`)
+	if _, err := env.PublishLater(t.Context(), other, time.Hour, nil); !errors.Is(err, pg.ErrKeyReused) {
+		t.Errorf("another one later: %v", err)
+	}
+
+	p.IdempotencyKey = "first later"
+	at := time.Now().Add(time.Hour).Truncate(time.Second)
+	if later, err = env.PublishLater(t.Context(), p, 0, &at); err != nil || later.Replayed || later.ID == 0 {
+		t.Fatalf("later: %+v, %v", later, err)
+	}
+	if again, err := env.PublishLater(t.Context(), p, 0, &at); err != nil || !again.Replayed || again.ID != later.ID || !again.At.Equal(at) {
+		t.Errorf("later again: %+v, %v", again, err)
+	}
+	if err := inSQL(p.IdempotencyKey, at.Format(`'2006-01-02T15:04:05Z07:00'`)); err != nil {
+		t.Errorf("later again in SQL: %v", err)
+	}
+	if _, err := env.PublishLater(t.Context(), p, 2*time.Hour, nil); !errors.Is(err, pg.ErrKeyReused) {
+		t.Errorf("later, at another time: %v", err)
+	}
+	if _, err := env.Publish(t.Context(), []topic.Publication{p}); !errors.Is(err, pg.ErrKeyReused) {
+		t.Errorf("then at once: %v", err)
+	}
+	if err := inSQL(p.IdempotencyKey, `null`); err == nil {
+		t.Error("then at once in SQL: no error")
+	}
+	if n := waiting(); n != 1 || len(allPositions(t, env)) != 1 {
+		t.Errorf("%d wait, %d are published; want one of each", n, len(allPositions(t, env)))
+	}
+}
+
+func TestOneKeyAtOnceAndLaterByManyAtOnceIsOnePublication(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	other := environmentOn(t, env.url)
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			service := []environment{env, other}[i%2]
+			p := topic.Publication{Topic: "a", Event: json.RawMessage(`{}`), IdempotencyKey: "k"}
+			var err error
+			if i%4 < 2 {
+				_, err = service.Publish(t.Context(), []topic.Publication{p})
+			} else {
+				_, err = service.PublishLater(t.Context(), p, time.Hour, nil)
+			}
+			if err != nil && !errors.Is(err, pg.ErrKeyReused) {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if waiting := value[int](t, env, `select count(*) from agent.event where queue = 'queued.publish'`); waiting+len(allPositions(t, env)) != 1 {
+		t.Errorf("%d wait, %d are published; want one of both", waiting, len(allPositions(t, env)))
+	}
+}
+
 func TestDelayedPublicationIsPublishedOnceAtItsTime(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
@@ -361,8 +475,7 @@ func TestDelayedPublicationIsPublishedOnceAtItsTime(t *testing.T) {
 func TestUnpublishableDelayedEventFailsAloneAndDelaysNone(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
-	env.exec(t, `select agent.insert_event('{"topic": "..", "event": {}}', 'queued.publish'), agent.insert_event('{}', 'queued.publish'),
-		agent.insert_event('{"topic": "good", "event": {}}', 'queued.publish')`)
+	env.exec(t, `select agent.insert_and_claim_events(array['{"topic": "..", "event": {}}', '{}', '{"topic": "good", "event": {}}']::jsonb[], array_fill('queued.publish'::text, '{3}'), null, null)`)
 	if page := env.read(t, topic.ReadParams{Wait: busyTimeout}); len(page.Events) != 1 || page.Events[0].Topic != "good" {
 		t.Errorf("read %+v, want the good one", page.Events)
 	}
@@ -387,6 +500,7 @@ func TestInvalidPublicationsAreRefusedWhole(t *testing.T) {
 		"event":           {Topic: "a", Event: json.RawMessage(`[]`)},
 		"key":             {Topic: "a", Event: good.Event, Key: long},
 		"meta":            {Topic: "a", Event: good.Event, Meta: json.RawMessage(`1`)},
+		"meta.long":       {Topic: "a", Event: good.Event, Meta: json.RawMessage(`{"a":"` + strings.Repeat("x", 16376) + `"}`)},
 		"idempotency_key": {Topic: "a", Event: good.Event, IdempotencyKey: long},
 		"subscription":    {Topic: "a", Event: good.Event, Subscription: "a/b"},
 	} {

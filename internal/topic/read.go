@@ -48,11 +48,11 @@ func (s *Service) Read(ctx context.Context, p ReadParams) (Page, error) {
 		}
 		scanned += part.scanned
 		switch {
-		case len(page.Events) == limit, bytes >= pageBytes, scanned >= scanEvents:
+		case len(page.Events) == limit, bytes >= pageBytes, scanned >= scanEvents, page.Gap != nil: // there may be another gap
 			return page, nil
 		case !part.isLevel:
 			continue
-		case len(page.Events) > 0, page.Gap != nil, s.tail.isDraining(), !f.wait(ctx, time.Until(deadline)):
+		case len(page.Events) > 0, s.tail.isDraining(), !f.wait(ctx, time.Until(deadline)):
 			return page, ctx.Err()
 		}
 	}

@@ -245,7 +245,7 @@ func TestBytesOfPagesAreCountedBeforeCompression(t *testing.T) {
 	t.Parallel()
 	env := setupIdle(t)
 	// Each fits into its row once it is compressed.
-	env.exec(t, `select agent.publish('a', jsonb_build_object('text', repeat('x', 120000)), _meta => jsonb_build_object('text', repeat('x', 30000)))
+	env.exec(t, `select agent.publish('a', jsonb_build_object('text', repeat('x', 135000)), _meta => jsonb_build_object('text', repeat('x', 15000)))
 		from generate_series(1, 100)`)
 	if stored := value[int](t, env, `select max(pg_column_size(event)) from agent.log`); stored > 1900 {
 		t.Fatalf("an event takes %d bytes, which shows nothing", stored)

@@ -1,6 +1,7 @@
 package topic_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -308,5 +309,80 @@ func TestSettingsOfTheLogAreChecked(t *testing.T) {
 	}
 	if is, err := env.PutSettings(t.Context(), topic.SettingsChange{Retention: new(48 * time.Hour)}, []int64{7, 1}); err != nil || is.Retention != 48*time.Hour || is.Version != 2 || is.Hold != was.Hold {
 		t.Errorf("changed to %+v, %v", is, err)
+	}
+}
+
+// TestSegmentDroppedUnderAReaderIsToldAsAGap has a read begin while its segment is being dropped.
+func TestSegmentDroppedUnderAReaderIsToldAsAGap(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	first := env.publish(t, "a", "a")
+	env.closeSegment(t)
+	want := env.publish(t, "b")
+	env.exec(t, `update agent.log_segment set closed_at = now() - interval '200 hours' where state = 'closed'`)
+	dropping, err := env.sql.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dropping.Rollback(t.Context()) }()
+	if n := value[*int64](t, env, `select agent.drop_log_segment()`); n == nil {
+		t.Fatal("nothing was dropped")
+	}
+	read := make(chan topic.Page, 1)
+	go func() {
+		page, err := env.Read(t.Context(), topic.ReadParams{After: first[0]})
+		if err != nil {
+			t.Error(err)
+		}
+		read <- page
+	}()
+	for deadline := time.Now().Add(busyTimeout); value[int](t, env, `select count(*) from pg_locks where not granted and relation = 'agent.log'::regclass`) == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the read does not wait for the segment")
+		}
+	}
+	if err := dropping.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	page := <-read
+	if page.Gap == nil || *page.Gap != (topic.Gap{After: first[0], Until: first[1]}) || !slices.Equal(positions(page.Events), want) {
+		t.Errorf("read %d with the gap %+v, want %d and one from %d until %d", positions(page.Events), page.Gap, want, first[0], first[1])
+	}
+}
+
+// TestWhoFollowsAProcessThatWasCutOffIsToldTheGap has the log go on, and lose a segment, while a process cannot read it.
+func TestWhoFollowsAProcessThatWasCutOffIsToldTheGap(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	other := environmentOn(t, env.url)
+	env.put(t, topic.PutSubscriptionParams{Name: "s", Filters: []topic.SubscriptionFilter{everything(t)}, ExpiresAfter: new(time.Hour)})
+	stream, subscribed := env.follow(t, topic.FollowParams{}), env.stream(t)
+	last := env.publish(t, "a")[0]
+	next(t, stream, 1) // the newest events are in memory
+	streamed(t, subscribed, 1)
+	env.exec(t, `alter function agent.read_log_page rename to out_of_reach`)
+	lost := other.publish(t, "lost", "lost")
+	env.closeSegment(t)
+	want := other.publish(t, "b")
+	if n := env.drop(t); n != 1 {
+		t.Fatalf("%d segments were dropped, want 1", n)
+	}
+	env.exec(t, `alter function agent.out_of_reach rename to read_log_page`)
+	for name, next := range map[string]func(context.Context, time.Duration) (topic.Batch, error){"stream": stream.Next, "stream of a subscription": subscribed.Next} {
+		var got []int64
+		var gap *topic.Gap
+		for len(got) < len(want) {
+			batch, err := next(t.Context(), busyTimeout)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if batch.Gap != nil {
+				gap = batch.Gap
+			}
+			got = append(got, positionsOf(batch.Entries)...)
+		}
+		if gap == nil || *gap != (topic.Gap{After: last, Until: lost[1]}) || !slices.Equal(got, want) {
+			t.Errorf("%s: got %d with the gap %+v, want %d and one from %d until %d", name, got, gap, want, last, lost[1])
+		}
 	}
 }

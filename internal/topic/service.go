@@ -24,7 +24,7 @@ const (
 	DelayedQueue = "queued.publish"
 
 	// loopConns is the number of connections of the loops.
-	loopConns = 2
+	loopConns = 4
 )
 
 // Config is what a Service needs to know. Database and Queue are required.
@@ -66,6 +66,8 @@ type Service struct {
 	streams, behind atomic.Int64  // see StreamStats
 
 	filters filterCache // of subscriptions
+	watches *watches    // of subscriptions
+	router  *router
 }
 
 // Open returns a Service on a migrated database. It starts no loops: see Run. It fails with ErrUnavailable when the database cannot be reached.
@@ -74,6 +76,10 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	cfg = cfg.withDefaults()
 	s := &Service{cfg: cfg, name: rand.Text(), appended: pg.NewSignal(), delayed: pg.NewSignal()}
 	s.tail = newTail(cfg.TailBytes)
+	s.watches = newWatches(cfg.watchInterval())
+	s.router = newRouter(s)
+	s.tail.grew = s.router.wake
+	cfg.Queue.FollowLog(queue.LogFollower{Wants: s.tail.isFollowed, Appended: s.passOn})
 	s.catchUps = make(chan struct{}, max(1, cfg.MaxConns/2))
 	var err error
 	s.pools, err = cfg.Database.OpenPools(ctx,
@@ -90,18 +96,28 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Run follows the log, publishes what is due, and looks after segments until ctx ends. A Service that is not running still serves every call; those who
+// Run follows the log, delivers it into queues, publishes what is due, and looks after segments until ctx ends. A Service that is not running still serves every call; those who
 // wait for events then poll. Faults of the database are logged and tried again; Run returns nil once ctx has ended.
 func (s *Service) Run(ctx context.Context) error {
 	s.tail.setRunning(true)
 	defer s.tail.setRunning(false)
+	s.watches.setRunning(true)
+	defer s.watches.setRunning(false)
+	behind := &catchUp{r: s.router}
 	pg.RunLoops(ctx, s.cfg.Logger, s.listener(),
 		pg.Loop{Doing: "following the log", Pass: s.followLog, Pause: s.cfg.PollInterval, Wakes: s.tail.wake.Received},
-		pg.Loop{Doing: "passing on commits to the log", Pass: s.passOn, Pause: time.Hour, Late: true, Wakes: s.cfg.Queue.Published},
+		pg.Loop{Doing: "watching subscriptions", Pass: s.watchSubscriptions, Next: s.untilWatch, Pause: s.cfg.PollInterval, Wakes: s.watches.wake.Received},
 		pg.Loop{Doing: "notifying other processes of the log", Pass: s.notify, Pause: time.Hour, Late: true, Retry: s.cfg.PollInterval, Wakes: s.appended.Received},
 		pg.Loop{Doing: "publishing what is due", Pass: s.publishDue, Next: s.untilDue, Pause: s.cfg.PollInterval, Wakes: s.delayed.Received},
+		pg.Loop{Doing: "delivering into queues", Pass: s.router.pass, Next: s.router.untilDue, Pause: s.cfg.PollInterval, Wakes: s.router.woken.Received},
+		pg.Loop{Doing: "catching up", Pass: behind.pass, Next: behind.untilDue, Pause: s.cfg.PollInterval, Wakes: s.router.behind.Received},
 		pg.Loop{Doing: "upkeep of the log", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval},
 	)
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
+	defer cancel()
+	if err := s.router.release(ending); err != nil {
+		s.cfg.Logger.Warn().Err(err).Msg("the lease of the router was not ended: another process goes on when it has")
+	}
 	return nil
 }
 
@@ -136,10 +152,10 @@ func (s *Service) listener() *pg.Listener {
 		Database: s.cfg.Database,
 		Pool:     s.loops,
 		Channel:  channel,
-		Started:  s.tail.wake.Send,
+		Started:  s.tail.readOn,
 		Received: func(payload string) {
 			if payload != s.name { // those of its own commits were seen already
-				s.tail.wake.Send()
+				s.tail.readOn()
 				s.delayed.Send()
 			}
 		},
@@ -150,15 +166,14 @@ func (s *Service) listener() *pg.Listener {
 }
 
 // passOn wakes those who follow the log here, and has other processes notified, after a commit of this process.
-func (s *Service) passOn(context.Context) error {
-	s.tail.wake.Send()
+func (s *Service) passOn(events []queue.Appended) {
+	s.tail.offer(events)
 	s.appended.Send()
-	return nil
 }
 
-// notify tells other processes that the log has grown, then rests.
+// notify tells other processes that the log has grown, then rests. It does not wait for the disk: what it tells of is there already.
 func (s *Service) notify(ctx context.Context) error {
-	if _, err := s.loops.Exec(ctx, `select agent.notify_log($1)`, s.name); err != nil {
+	if _, err := s.loops.Exec(ctx, `select set_config('synchronous_commit', 'off', true), agent.notify_log($1)`, s.name); err != nil {
 		return wrap("their readers poll", err)
 	}
 	pg.Pause(ctx, notifyInterval)

@@ -1,16 +1,13 @@
 package topic
 
 import (
-	"container/list"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
-	"sync"
 	"time"
 
-	"github.com/queued/queued/internal/match"
 	"github.com/queued/queued/internal/pg"
 )
 
@@ -19,8 +16,6 @@ const (
 	MaxLease = 24 * time.Hour
 	// searchTime is how long a read that does not wait looks for events that match.
 	searchTime = 2 * time.Second
-	// cachedFilterBytes bounds the texts of the filters that a process keeps compiled, unless one subscription has more.
-	cachedFilterBytes = 64 << 20
 )
 
 // SubscribedParams say what to read of a subscription. All fields may be zero.
@@ -73,8 +68,10 @@ type subscribedReader struct {
 	joined   *group
 	ids      []int32
 
-	checkedAt time.Time // when the state was read
-	hasMoved  bool      // over events since then
+	watch      *watch // nil: it does not wait
+	changed    <-chan struct{}
+	maxBytes   int  // bound of the texts of what is read at once, unless it is one event
+	takesTurns bool // with streams, for reading from the database
 }
 
 // ReadSubscription returns what comes next for a subscription, in order. It is read again by everybody who uses the name until the cursor of the page
@@ -93,10 +90,14 @@ func (s *Service) ReadSubscription(ctx context.Context, name string, p Subscribe
 	}
 	start := time.Now()
 	deadline := start.Add(min(p.Wait, MaxWait))
-	r := &subscribedReader{svc: s}
+	r := &subscribedReader{svc: s, maxBytes: readBytes}
 	defer r.close()
+	if p.Wait > 0 {
+		r.watch = s.watches.join(name)
+	}
 	var before readState
 	for {
+		until := r.look(deadline)
 		st, err := s.beginRead(ctx, name)
 		if err != nil {
 			return SubscribedPage{}, err
@@ -105,7 +106,7 @@ func (s *Service) ReadSubscription(ctx context.Context, name string, p Subscribe
 			return SubscribedPage{}, ErrCursorLost
 		}
 		if st.IsPaused || st.LeasedUntil != nil && !isAhead {
-			if r.pause(ctx, deadline) {
+			if r.pause(ctx, until) && time.Now().Before(deadline) {
 				before = readState{}
 				continue
 			}
@@ -124,7 +125,7 @@ func (s *Service) ReadSubscription(ctx context.Context, name string, p Subscribe
 			}
 		}
 
-		events, gap, err := r.next(ctx, pg.PageSize(p.Limit), deadline)
+		events, gap, err := r.next(ctx, pg.PageSize(p.Limit), until)
 		if err != nil {
 			return SubscribedPage{}, err
 		}
@@ -190,34 +191,48 @@ func (s *Service) heldPage(ctx context.Context, name string, st readState) (Subs
 	return SubscribedPage{Lag: Lag{sub.LagEvents, sub.LagSeconds}, HeldUntil: st.LeasedUntil, IsPaused: st.IsPaused}, err
 }
 
-// next returns up to limit events that the subscription gets. Without any it waits, until the deadline or until the state has to be looked at again.
-func (r *subscribedReader) next(ctx context.Context, limit int, deadline time.Time) (events []MatchedEvent, gap *Gap, err error) {
-	r.checkedAt, r.hasMoved = time.Now(), false
-	size := limit
+// look returns until when to wait at most for the subscription as it is now, which is then to be looked at: from now on changes are noticed.
+func (r *subscribedReader) look(deadline time.Time) (until time.Time) {
+	if r.watch != nil {
+		r.changed = r.svc.watches.changes(r.watch)
+	}
+	if poll := time.Now().Add(r.svc.cfg.PollInterval); !r.svc.tail.isFed() && poll.Before(deadline) {
+		return poll // Run does not run, so nobody notices changes
+	}
+	return deadline
+}
+
+// next returns up to limit events that the subscription gets. Without any it waits, until a time or until the subscription may have changed.
+func (r *subscribedReader) next(ctx context.Context, limit int, until time.Time) (events []MatchedEvent, gap *Gap, err error) {
+	size, pageBytes := limit, r.maxBytes
 	for scanned, bytes := 0, 0; ; {
 		p, _, isInTail := r.svc.tail.after(nil, r.position, readEvents, readBytes)
 		at := func(i int) *Event { return &p.entries[i].Event }
 		n := len(p.entries)
 		if !isInTail {
-			read, err := r.svc.readPage(ctx, r.position, size, readBytes, nil)
-			if err != nil {
-				return nil, nil, err
+			read, isRead, err := r.readPage(ctx, size, pageBytes, until)
+			if err != nil || !isRead {
+				r.isLevel = false
+				return events, gap, err
 			}
-			p, n, size = read.part, len(read.events), min(2*size, readEvents)
+			p, n, size, pageBytes = read.part, len(read.events), min(2*size, readEvents), min(2*pageBytes, readBytes)
 			at = func(i int) *Event { return &read.events[i] }
 		}
-		if p.gap != nil && gap == nil {
+		if p.gap != nil {
+			if len(events) > 0 || gap != nil { // it comes after them
+				r.isLevel = false
+				return events, gap, nil
+			}
 			gap = p.gap
 		}
 		r.head, r.isLevel, scanned = p.head, p.isLevel, scanned+n
-		r.hasMoved = r.hasMoved || p.next > r.position
 		for i := range n {
 			e := at(i)
 			matched, isWanted := r.match(e)
 			if !isWanted {
 				continue
 			}
-			if len(events) == limit || len(events) > 0 && bytes+e.size() > readBytes {
+			if len(events) == limit || len(events) > 0 && bytes+e.size() > r.maxBytes {
 				r.position, r.isLevel = events[len(events)-1].Position, false
 				return events, gap, nil
 			}
@@ -228,24 +243,30 @@ func (r *subscribedReader) next(ctx context.Context, limit int, deadline time.Ti
 		switch {
 		case len(events) == limit, scanned >= scanEvents, p.isLevel && (len(events) > 0 || gap != nil):
 			return events, gap, nil
-		case p.isLevel && !r.wait(ctx, deadline, isInTail):
+		case p.isLevel && !r.wait(ctx, until, isInTail):
 			return nil, nil, ctx.Err()
 		}
 	}
 }
 
-// recheckAt is when a reader that waits has to look whether its subscription has changed: soon if there were events that its filters did not want.
-func (r *subscribedReader) recheckAt() time.Time {
-	if r.hasMoved {
-		return r.checkedAt.Add(r.svc.cfg.PollInterval)
+// readPage reads on in the database. A stream waits for its turn, and there is nothing if that does not come in time.
+func (r *subscribedReader) readPage(ctx context.Context, limit, maxBytes int, until time.Time) (p readPart, isRead bool, err error) {
+	if r.takesTurns {
+		r.svc.behind.Add(1)
+		defer r.svc.behind.Add(-1)
+		if !r.svc.takeTurn(ctx, time.Until(until)) {
+			return p, false, ctx.Err()
+		}
+		defer r.svc.endTurn()
 	}
-	return r.checkedAt.Add(5 * r.svc.cfg.PollInterval)
+	p, err = r.svc.readPage(ctx, r.position, limit, maxBytes, nil)
+	return p, err == nil, err
 }
 
 // wait waits for more of the log, and reports whether to look for it.
-func (r *subscribedReader) wait(ctx context.Context, deadline time.Time, isInTail bool) bool {
+func (r *subscribedReader) wait(ctx context.Context, until time.Time, isInTail bool) bool {
 	t := r.svc.tail
-	limit := min(time.Until(deadline), time.Until(r.recheckAt()))
+	limit := time.Until(until)
 	if limit <= 0 || t.isDraining() {
 		return false
 	}
@@ -269,6 +290,7 @@ func (r *subscribedReader) wait(ctx context.Context, deadline time.Time, isInTai
 		return true
 	case <-timer.C:
 		return polls
+	case <-r.changed:
 	case <-t.drained:
 	case <-ctx.Done():
 	}
@@ -276,15 +298,17 @@ func (r *subscribedReader) wait(ctx context.Context, deadline time.Time, isInTai
 }
 
 // pause waits while a subscription is held or paused, and reports whether to look again.
-func (r *subscribedReader) pause(ctx context.Context, deadline time.Time) bool {
-	limit := time.Until(deadline)
+func (r *subscribedReader) pause(ctx context.Context, until time.Time) bool {
+	limit := time.Until(until)
 	if limit <= 0 || r.svc.tail.isDraining() {
 		return false
 	}
-	timer := time.NewTimer(min(limit, r.svc.cfg.PollInterval))
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return true
+	case <-r.changed:
 		return true
 	case <-r.svc.tail.drained:
 	case <-ctx.Done():
@@ -295,6 +319,9 @@ func (r *subscribedReader) pause(ctx context.Context, deadline time.Time) bool {
 func (r *subscribedReader) close() {
 	if r.joined != nil {
 		r.svc.tail.leave(r.joined)
+	}
+	if r.watch != nil {
+		r.svc.watches.leave(r.watch)
 	}
 }
 
@@ -394,122 +421,4 @@ func parseCursor(name, text string) (c cursor, ok bool) {
 	}
 	c.isLeased, c.hasGap = flags&cursorLeased != 0, flags&cursorGap != 0
 	return c, len(b) == 0
-}
-
-// Compiled filters.
-
-// A filterSet is the compiled filters of a subscription at one version of them. It is immutable.
-type filterSet struct {
-	subscription string
-	version      int64
-	names        []string     // by id
-	index        *match.Index // equal filters are evaluated once
-	bytes        int
-}
-
-// A filterCache has the filters of subscriptions that were read last.
-type filterCache struct {
-	mu    sync.Mutex
-	sets  map[int64]*list.Element // of a cachedSet, by the id of the subscription
-	order list.List               // the latest first
-	bytes int
-}
-
-type cachedSet struct {
-	id  int64
-	set *filterSet
-}
-
-// get returns the filters of a subscription at a version, or nil if they are not there.
-func (c *filterCache) get(id, version int64) *filterSet {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	e := c.sets[id]
-	if e == nil {
-		return nil
-	}
-	set := e.Value.(*cachedSet).set
-	if set.version != version {
-		return nil
-	}
-	c.order.MoveToFront(e)
-	return set
-}
-
-func (c *filterCache) put(id int64, set *filterSet) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.sets == nil {
-		c.sets = make(map[int64]*list.Element)
-	}
-	if e := c.sets[id]; e != nil {
-		if e.Value.(*cachedSet).set.version > set.version {
-			return
-		}
-		c.remove(e)
-	}
-	c.sets[id] = c.order.PushFront(&cachedSet{id, set})
-	c.bytes += set.bytes
-	for c.bytes > cachedFilterBytes && c.order.Len() > 1 {
-		c.remove(c.order.Back())
-	}
-}
-
-func (c *filterCache) remove(e *list.Element) {
-	cached := c.order.Remove(e).(*cachedSet)
-	c.bytes -= cached.set.bytes
-	delete(c.sets, cached.id)
-}
-
-// filterOverhead is what a filter takes in memory besides its text, in bytes, about.
-const filterOverhead = 1000
-
-// filterSet returns the filters of a subscription, at a version or a later one; nil if the subscription is gone.
-func (s *Service) filterSet(ctx context.Context, name string, id, version int64) (*filterSet, error) {
-	if set := s.filters.get(id, version); set != nil {
-		return set, nil
-	}
-	version, filters, err := s.readFilters(ctx, id)
-	if err != nil || version == 0 {
-		return nil, err
-	}
-	set := &filterSet{subscription: name, version: version, bytes: filterOverhead}
-	compiled := make([]*match.Filter, len(filters))
-	for i := range filters {
-		f := &filters[i]
-		set.names = append(set.names, f.Name)
-		set.bytes += filterOverhead + 4*len(f.Match)
-		for _, topic := range f.Topics {
-			set.bytes += 4 * len(topic)
-		}
-		if compiled[i], err = match.Parse(f.Topics, f.Match); err != nil {
-			// A later version has accepted it. Its events are not for this one.
-			s.cfg.Logger.Error().Err(err).Str("subscription", name).Str("filter", f.Name).Msg("a filter of a subscription cannot be compiled: it wants nothing here")
-			compiled[i] = nil
-		}
-	}
-	set.index = match.NewIndex(compiled)
-	s.filters.put(id, set)
-	return set, nil
-}
-
-// readFilters returns the filters of a subscription, by name, and their version; 0 if the subscription is gone.
-func (s *Service) readFilters(ctx context.Context, id int64) (version int64, filters []SubscriptionFilter, err error) {
-	rows, _ := s.reads.Query(ctx, `select filters_version, name, topics, match, expires_after, expires_at from agent.read_filters($1)`, id)
-	type row struct {
-		FiltersVersion int64
-		SubscriptionFilter
-	}
-	all, err := pg.Collect[row](rows)
-	if err != nil {
-		return 0, nil, wrap("reading the filters of a subscription", err)
-	}
-	filters = []SubscriptionFilter{}
-	for i := range all {
-		version = all[i].FiltersVersion
-		if all[i].Name != "" {
-			filters = append(filters, all[i].SubscriptionFilter)
-		}
-	}
-	return version, filters, nil
 }

@@ -37,7 +37,19 @@ type Subscription struct {
 	Gaps          int64
 	LeasedUntil   *time.Time // nil: nobody has a lease
 
+	Deliver  *Delivery `db:"-"` // nil: it is read by cursor
+	IsInStep bool      // its position is the one of all that are level
+	Waiting  int64     // events ready in its queue, up to MaxWaiting
+	Replays  int64     // that have not ended
+
 	Filters []SubscriptionFilter `db:"-"` // nil in listings
+}
+
+// A Delivery says where the events of a subscription go.
+type Delivery struct {
+	Queue    string // required
+	Type     string // of the events in the queue; empty: none
+	Priority int32
 }
 
 // A SubscriptionFilter is a filter of a subscription.
@@ -61,10 +73,11 @@ type PutSubscriptionParams struct {
 	Name         string
 	Filters      []SubscriptionFilter // none: only events that are published for it alone
 	Start        int64                // a new one begins after this position
-	MaxWaiting   int
-	ExpiresAfter *time.Duration // nil: never
-	IfVersions   []int64        // the versions of which it must have one; nil: any, or it is new
-	IfExists     bool           // it must not be new
+	Deliver      *Delivery            // nil: it is read by cursor
+	MaxWaiting   int                  // events ready in its queue, beyond which nothing is delivered
+	ExpiresAfter *time.Duration       // nil: never
+	IfVersions   []int64              // the versions of which it must have one; nil: any, or it is new
+	IfExists     bool                 // it must not be new
 }
 
 // SubscriptionPage is a page of subscriptions, by name.
@@ -91,7 +104,8 @@ func (f *SubscriptionFilter) json() filterJSON {
 }
 
 // PutSubscription creates a subscription, or replaces its filters and settings and leaves its position as it is, and reports whether it is new. A call
-// that changes nothing renews what expires, and leaves the version. It fails with ErrStale and an *InvalidError.
+// that changes nothing renews what expires, and leaves the version. It fails with ErrStale, an *InvalidError, and ErrWrongDelivery for one that exists and would
+// change between delivery and reading by cursor.
 func (s *Service) PutSubscription(ctx context.Context, p PutSubscriptionParams) (isNew bool, err error) {
 	filters := make([]filterJSON, len(p.Filters))
 	for i := range p.Filters {
@@ -101,9 +115,23 @@ func (s *Service) PutSubscription(ctx context.Context, p PutSubscriptionParams) 
 	if err != nil {
 		return false, &InvalidError{Field: "filters", Detail: "must be JSON"}
 	}
-	err = s.reads.QueryRow(ctx, `select agent.put_subscription_if_match($1, $2, $3, $4, $5, $6, $7, $8)`,
-		p.Name, string(text), p.Start, p.MaxWaiting, p.ExpiresAfter, newToken(), p.IfVersions, p.IfExists).Scan(&isNew)
+	var deliver struct {
+		queue, kind *string
+		priority    int32
+	}
+	if d := p.Deliver; d != nil {
+		deliver.queue, deliver.kind, deliver.priority = &d.Queue, pg.OrNull(d.Type), d.Priority
+	}
+	err = s.reads.QueryRow(ctx, `select agent.put_subscription_if_match($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+		p.Name, string(text), p.Start, p.MaxWaiting, p.ExpiresAfter, newToken(), p.IfVersions, p.IfExists, deliver.queue, deliver.kind, deliver.priority).Scan(&isNew)
+	s.changed(p.Name)
 	return isNew, wrap("putting a subscription", err)
+}
+
+// changed tells those of this process who read or deliver a subscription that it may have changed.
+func (s *Service) changed(name string) {
+	s.watches.signal(name)
+	s.router.changed()
 }
 
 // PutFilter adds a filter to a subscription, replaces the one of its name, or renews it. It fails with ErrSubscriptionNotFound and an *InvalidError.
@@ -113,12 +141,14 @@ func (s *Service) PutFilter(ctx context.Context, subscription string, f Subscrip
 		return &InvalidError{Field: "match", Detail: "must be JSON"}
 	}
 	_, err = s.reads.Exec(ctx, `select agent.put_filter($1, $2)`, subscription, string(text))
+	s.changed(subscription)
 	return wrap("putting a filter", err)
 }
 
 // DeleteFilter deletes a filter of a subscription. It fails with ErrSubscriptionNotFound or ErrFilterNotFound.
 func (s *Service) DeleteFilter(ctx context.Context, subscription, filter string) error {
 	_, err := s.reads.Exec(ctx, `select agent.delete_filter($1, $2)`, subscription, filter)
+	s.changed(subscription)
 	return wrap("deleting a filter", err)
 }
 
@@ -126,10 +156,11 @@ func (s *Service) DeleteFilter(ctx context.Context, subscription, filter string)
 // ErrSubscriptionNotFound or ErrStale.
 func (s *Service) DeleteSubscription(ctx context.Context, name string, ifVersions []int64) error {
 	_, err := s.reads.Exec(ctx, `select agent.delete_subscription_if_match($1, $2)`, name, ifVersions)
+	s.changed(name)
 	return wrap("deleting a subscription", err)
 }
 
-// PauseSubscription makes reads of a subscription get nothing. It fails with ErrSubscriptionNotFound.
+// PauseSubscription makes reads of a subscription get nothing, and nothing be delivered for it. It fails with ErrSubscriptionNotFound.
 func (s *Service) PauseSubscription(ctx context.Context, name string) error {
 	return s.setPaused(ctx, name, true)
 }
@@ -141,16 +172,38 @@ func (s *Service) ResumeSubscription(ctx context.Context, name string) error {
 
 func (s *Service) setPaused(ctx context.Context, name string, isPaused bool) error {
 	_, err := s.reads.Exec(ctx, `select agent.pause_subscription($1, $2)`, name, isPaused)
+	s.changed(name)
 	return wrap("pausing a subscription", err)
 }
 
 const subscriptionColumns = `id, name, version, is_paused, start_position, max_waiting, expires_after, expires_at, created_at, updated_at, filters, position,
-	head, lag_events, lag_seconds, gaps, leased_until`
+	head, lag_events, lag_seconds, gaps, leased_until, deliver_queue, deliver_type, deliver_priority, is_in_step, waiting, replays`
+
+// subscriptionRow is a row of agent.list_subscriptions.
+type subscriptionRow struct {
+	Subscription
+	DeliverQueue, DeliverType string
+	DeliverPriority           int32
+}
+
+// collectSubscriptions reads rows of agent.list_subscriptions.
+func collectSubscriptions(rows pgx.Rows) (all []Subscription, err error) {
+	for row, err := range pg.Each[subscriptionRow](rows) {
+		if err != nil {
+			return nil, err
+		}
+		if row.DeliverQueue != "" {
+			row.Deliver = &Delivery{row.DeliverQueue, row.DeliverType, row.DeliverPriority}
+		}
+		all = append(all, row.Subscription)
+	}
+	return all, nil
+}
 
 // Subscription returns a subscription with its filters. It fails with ErrSubscriptionNotFound.
 func (s *Service) Subscription(ctx context.Context, name string) (Subscription, error) {
 	rows, _ := s.reads.Query(ctx, `select `+subscriptionColumns+` from agent.list_subscriptions(1, null, $1)`, name)
-	all, err := pg.Collect[Subscription](rows)
+	all, err := collectSubscriptions(rows)
 	if err != nil {
 		return Subscription{}, wrap("getting a subscription", err)
 	}
@@ -168,7 +221,7 @@ func (s *Service) Subscriptions(ctx context.Context, limit int, cursor string) (
 	page.Subscriptions, page.Next, err = pg.ReadPage("subscriptions", cursor, limit, func(after pg.Cursor, n int) (all []Subscription, err error) {
 		err = pg.Bounded(ctx, s.reads, s.cfg.QueryTimeout, func(tx pgx.Tx) error {
 			rows, _ := tx.Query(ctx, `select `+subscriptionColumns+` from agent.list_subscriptions($1, $2)`, n, after.Name)
-			all, err = pg.Collect[Subscription](rows)
+			all, err = collectSubscriptions(rows)
 			return err
 		})
 		return all, wrap("listing subscriptions", err)
@@ -193,7 +246,7 @@ func (s *Service) SlowestSubscriptions(ctx context.Context, limit int) ([]Subscr
 }
 
 // Commit commits a cursor of a subscription, and returns the position from which the next read goes on. The cursor that was committed last can
-// be committed again. It fails with ErrSubscriptionNotFound, ErrCursorLost, and an *InvalidError for what is no cursor of this subscription.
+// be committed again. It fails with ErrSubscriptionNotFound, ErrWrongDelivery, ErrCursorLost, and an *InvalidError for what is no cursor of this subscription.
 func (s *Service) Commit(ctx context.Context, name, text string) (position int64, err error) {
 	c, ok := parseCursor(name, text)
 	if !ok {
@@ -201,6 +254,9 @@ func (s *Service) Commit(ctx context.Context, name, text string) (position int64
 	}
 	err = s.reads.QueryRow(ctx, `select agent.commit_cursor($1, $2, $3, $4, $5, $6, $7, $8)`,
 		name, c.id, c.epoch, c.parent, c.token, c.position, c.isLeased, c.hasGap).Scan(&position)
+	if c.isLeased { // those who wait for the lease may go on
+		s.changed(name)
+	}
 	return position, wrap("committing a cursor", err)
 }
 
@@ -208,5 +264,52 @@ func (s *Service) Commit(ctx context.Context, name, text string) (position int64
 // for a position that was never given out.
 func (s *Service) Seek(ctx context.Context, name string, position int64) error {
 	_, err := s.reads.Exec(ctx, `select agent.seek_subscription($1, $2, $3)`, name, position, newToken())
+	s.changed(name)
 	return wrap("seeking", err)
+}
+
+// Replay delivers into the queue of a subscription once more what it gets, by its filters as they are now, of the events after from, up to to. It
+// returns how many these are, and with isDryRun delivers nothing. The router delivers them; it goes on with new events meanwhile. It fails with
+// ErrSubscriptionNotFound, ErrWrongDelivery for one that is read by cursor, and an *InvalidError for a position that was never given out.
+func (s *Service) Replay(ctx context.Context, name string, from, to int64, isDryRun bool) (events int64, err error) {
+	id, err := s.replay(ctx, name, from, to, true)
+	if err != nil {
+		return 0, err
+	}
+	set, err := s.loadFilters(ctx, name, id)
+	if err != nil {
+		return 0, err
+	}
+	if set == nil {
+		return 0, ErrSubscriptionNotFound
+	}
+	reader := &subscribedReader{svc: s, set: set}
+	for after, isLevel := from, false; after < to && !isLevel; {
+		p, at, err := s.readAfter(ctx, after, true)
+		if err != nil {
+			return 0, err
+		}
+		for i := range p.scanned {
+			e := at(i)
+			if e.Position > to {
+				break
+			}
+			if _, isWanted := reader.match(e); isWanted {
+				events++
+			}
+		}
+		after, isLevel = p.next, p.isLevel
+	}
+	if isDryRun || events == 0 {
+		return events, nil
+	}
+	_, err = s.replay(ctx, name, from, to, false)
+	s.changed(name)
+	return events, err
+}
+
+// replay begins a replay, or only checks whether there may be one. It returns the id of the subscription.
+func (s *Service) replay(ctx context.Context, name string, from, to int64, isDryRun bool) (id int64, err error) {
+	err = s.reads.QueryRow(ctx, `select agent.replay_subscription($1, $2, $3, $4)`, name, from, to, isDryRun).Scan(&id)
+	return id, wrap("replaying", err)
 }

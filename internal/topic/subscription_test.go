@@ -554,7 +554,7 @@ func TestWhatExpiresGoesUnlessItIsUsed(t *testing.T) {
 	if _, err := env.Subscription(t.Context(), "s"); !errors.Is(err, topic.ErrSubscriptionNotFound) {
 		t.Errorf("it is there: %v", err)
 	}
-	if n := value[int](t, env, `select (select count(*) from agent.subscription_filter) + (select count(*) from agent.subscription_position)`); n != 0 {
+	if n := value[int](t, env, `select (select count(*) from agent.subscription_filter) + (select count(*) from agent.subscription_position where reader <> 0)`); n != 0 {
 		t.Errorf("%d rows are left", n)
 	}
 }
@@ -681,11 +681,11 @@ func TestCommitsKeepTheirPaceBesideAnOldSnapshot(t *testing.T) {
 	env.subscribe(t, everything(t))
 	old := environmentOn(t, env.url)
 	old.exec(t, `begin isolation level repeatable read`)
-	old.exec(t, `select count(*) from agent.subscription_position`)
+	old.exec(t, `select count(*) from agent.subscription_position where reader <> 0`)
 	// blocks returns how many blocks one commit reads.
 	blocks := func() int {
 		plan := value[string](t, env, `explain (analyze, buffers, format json)
-			select agent.commit_cursor('s', p.subscription, p.epoch, p.token, p.token + 1, 0, false, false)
+			select agent.commit_cursor('s', p.reader, p.epoch, p.token, p.token + 1, 0, false, false)
 			from agent.subscription s, agent_private.newest_position(s.id) p`)
 		var explained []struct {
 			Plan struct {
@@ -705,12 +705,12 @@ func TestCommitsKeepTheirPaceBesideAnOldSnapshot(t *testing.T) {
 		declare p agent.subscription_position;
 		begin
 		  for _n in 1 .. `+fmt.Sprint(commits)+` loop
-		    select * into p from agent.subscription_position order by number desc limit 1;
-		    perform agent.commit_cursor('s', p.subscription, p.epoch, p.token, _n, 0, false, false);
+		    select * into p from agent.subscription_position where reader <> 0 order by number desc limit 1;
+		    perform agent.commit_cursor('s', p.reader, p.epoch, p.token, _n, 0, false, false);
 		    commit;
 		  end loop;
 		end $$`)
-	if n := value[int](t, env, `select count(*) from agent.subscription_position`); n != 1 {
+	if n := value[int](t, env, `select count(*) from agent.subscription_position where reader <> 0`); n != 1 {
 		t.Errorf("%d rows, want 1", n)
 	}
 	if after := blocks(); after > before+20 {
@@ -778,7 +778,7 @@ func TestConcurrentCallsOfASubscription(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if n := value[int](t, env, `select (select count(*) from agent.subscription) - (select count(*) from agent.subscription_position)`); n != 0 {
+			if n := value[int](t, env, `select (select count(*) from agent.subscription) - (select count(*) from agent.subscription_position where reader <> 0)`); n != 0 {
 				t.Errorf("%s and %s: %d subscriptions more than positions", a, b, n)
 			}
 		}
@@ -851,4 +851,34 @@ func consumeOnce(t *testing.T, env, other environment) {
 			t.Errorf("the event at %d was committed %d times", position, counts[position])
 		}
 	}
+}
+
+// TestLagCountsEventsOfAllSegments has one that is counted, two that are skipped by a new server and stay empty, and one that is open.
+func TestLagCountsEventsOfAllSegments(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.subscribe(t, everything(t))
+	want := func(when string, events int64) {
+		t.Helper()
+		if sub := env.get(t); sub.LagEvents != events || (sub.LagSeconds > 0) != (events > 0) {
+			t.Errorf("%s: the lag is %d events and %f s, want %d", when, sub.LagEvents, sub.LagSeconds, events)
+		}
+	}
+	want("at first", 0)
+	env.publish(t, "a", "a")
+	want("in one segment", 2)
+	env.exec(t, `delete from agent.log_server`)
+	last := env.publish(t, "a", "a", "a")
+	want("before the upkeep", 5)
+	env.maintain(t)
+	if n := value[int](t, env, `select count(*) from agent.log_segment where state = 'closed' and events = 0`); n != 2 {
+		t.Fatalf("%d closed segments are empty, want 2", n)
+	}
+	want("after the upkeep", 5)
+	if err := env.Seek(t.Context(), "s", last[0]-1); err != nil {
+		t.Fatal(err)
+	}
+	want("in the second segment", 3)
+	env.commit(t, env.next(t, topic.SubscribedParams{}).Cursor)
+	want("at last", 0)
 }

@@ -1,12 +1,15 @@
 package topic
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sort"
 	"sync"
 
 	"github.com/queued/queued/internal/match"
 	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/queue"
 )
 
 const (
@@ -19,10 +22,11 @@ const (
 // A tail has the newest events of the log, which are read once for all who follow it, and what of them matches the filters of these. It is empty
 // while nobody follows.
 type tail struct {
-	wake     pg.Signal // there may be more, or somebody has begun to follow
+	wake     pg.Signal // there may be more, or somebody has begun to follow: see offer and readOn
 	maxBytes int
 	drained  chan struct{} // closed when nobody is to wait any more
 	index    *match.Index  // of the filters of groups, by their id; belongs to followLog
+	grew     func()        // called when the tail reaches further; never blocks
 
 	mu        sync.Mutex
 	grown     chan struct{} // closed when the tail reaches further, or begins
@@ -33,6 +37,10 @@ type tail struct {
 	entries   []*Entry
 	dropped   int // entries that were there and are no more: the sequence number of the first that is
 	bytes     int
+
+	offered      []*Entry // what this process has appended, not added yet
+	offeredBytes int
+	mustRead     bool // there may be more that was not offered
 
 	groups  map[string]*group       // by key
 	byID    []*group                // nil: the id is free
@@ -81,6 +89,13 @@ func (t *tail) setRunning(isRunning bool) {
 	}
 }
 
+// isFollowed reports whether anybody follows the log.
+func (t *tail) isFollowed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.isRunning && t.start != 0
+}
+
 // isFed reports whether Run reads the log.
 func (t *tail) isFed() bool {
 	t.mu.Lock()
@@ -91,6 +106,7 @@ func (t *tail) isFed() bool {
 // clear forgets what was read. The caller holds mu.
 func (t *tail) clear() {
 	t.start, t.head, t.entries, t.dropped, t.bytes = 0, 0, nil, 0, 0
+	t.offered, t.offeredBytes = nil, 0
 	for _, g := range t.groups {
 		g.matched, g.since = nil, 0
 	}
@@ -133,6 +149,7 @@ func (t *tail) join(filter *match.Filter) *group {
 			t.byID = append(t.byID, nil)
 		}
 		t.groups[key], t.byID[g.id], t.changes[g.id] = g, g, filter
+		t.mustRead = true
 		t.wake.Send()
 	}
 	g.followers++
@@ -151,6 +168,13 @@ func (t *tail) leave(g *group) {
 	if len(t.groups) == 0 {
 		t.clear()
 	}
+}
+
+// restart forgets what was read, so that the tail begins anew.
+func (t *tail) restart() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.clear()
 }
 
 // updateIndex brings the index up to date with the groups. It returns up to where the tail reaches, and whether anybody follows it.
@@ -195,6 +219,54 @@ func (t *tail) begin(head int64) {
 		g.since = t.start
 		g.signal()
 	}
+}
+
+// readOn has the loop read on in the log.
+func (t *tail) readOn() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mustRead = true
+	t.wake.Send()
+}
+
+// offer has the loop add events that a commit of this process has appended, or read on when it cannot: see docs/decisions/011. No events are offered
+// where these are not known.
+func (t *tail) offer(events []queue.Appended) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	defer t.wake.Send()
+	if !t.isRunning || t.start == 0 || len(events) == 0 {
+		t.mustRead = true
+		return
+	}
+	for i := range events {
+		e := &Entry{Event: Event(events[i])}
+		t.offered = append(t.offered, e)
+		t.offeredBytes += e.size()
+	}
+	if len(t.offered) > readEvents || t.offeredBytes > t.maxBytes {
+		t.offered, t.offeredBytes, t.mustRead = nil, 0, true
+	}
+}
+
+// takeOffered returns those of the events offered that come next after head without a hole, in order, and reports whether these are all there is: whether
+// something was offered, and nothing else is to be read.
+//
+// Positions are given out once, and those between two events without a hole belong to nobody else. So nothing can still come in between, and these are
+// the next events of the log whatever other transactions do.
+func (t *tail) takeOffered(head int64) (next []*Entry, isAll bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	offered := t.offered
+	isAll = len(offered) > 0 && !t.mustRead
+	t.offered, t.offeredBytes, t.mustRead = nil, 0, false
+	slices.SortFunc(offered, func(a, b *Entry) int { return cmp.Compare(a.Position, b.Position) })
+	for _, e := range offered {
+		if e.Position == head+1 {
+			next, head = append(next, e), e.Position
+		}
+	}
+	return next, isAll && offered[len(offered)-1].Position <= head
 }
 
 // match returns which groups want each of entries: the ids of those that want the entry i are ids[ends[i-1]:ends[i]].
@@ -249,6 +321,7 @@ func (t *tail) add(after, next int64, entries []*Entry) {
 func (t *tail) signalGrown() {
 	close(t.grown)
 	t.grown = make(chan struct{})
+	t.grew()
 }
 
 // reach returns a channel that is closed when the tail reaches further; what it has; and whether it is fed.
@@ -330,9 +403,9 @@ func (t *tail) size() int {
 	return t.bytes
 }
 
-// followLog reads on to the end of the log, while anybody follows it.
+// followLog adds what this process has appended, or reads on to the end of the log, while anybody follows it.
 func (s *Service) followLog(ctx context.Context) error {
-	for {
+	for isFirst := true; ; isFirst = false {
 		head, isFollowed := s.tail.updateIndex()
 		if !isFollowed {
 			return nil
@@ -345,9 +418,23 @@ func (s *Service) followLog(ctx context.Context) error {
 			s.tail.begin(end)
 			continue
 		}
+		if isFirst {
+			offered, isAll := s.tail.takeOffered(head)
+			if n := len(offered); n > 0 {
+				s.tail.add(head, offered[n-1].Position, offered)
+				head = offered[n-1].Position
+			}
+			if isAll {
+				return nil
+			}
+		}
 		p, err := s.readPage(ctx, head, readEvents, readBytes, nil)
 		if err != nil {
 			return err
+		}
+		if p.gap != nil { // those who follow have to be told: they find it in the database
+			s.tail.restart()
+			continue
 		}
 		entries := make([]*Entry, len(p.events))
 		for i := range p.events {

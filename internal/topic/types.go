@@ -26,6 +26,8 @@ var (
 	// ErrCursorLost: the cursor can be committed no more: another one was committed in its place, a seek or a lease came in between, its lease has
 	// ended, or the subscription was made anew.
 	ErrCursorLost = errors.New("the cursor is lost")
+	// ErrWrongDelivery: the call is for subscriptions that are delivered into queues, or for those that are not.
+	ErrWrongDelivery = errors.New("the subscription is delivered otherwise")
 )
 
 // InvalidError is the error of a value that is refused.
@@ -45,14 +47,15 @@ type Event struct {
 // An Entry is an event of the log in the hands of all who follow it: nobody may change it.
 type Entry struct {
 	Event
+	Matched []string // the filters of the subscription that want it, maybe none; nil: it was not read for a subscription
 	once    sync.Once
 	encoded []byte
 }
 
 // Encoded returns what encode makes of the event. That is made once for all who follow the log, so they all have to pass the same function, and nobody
 // may change it.
-func (e *Entry) Encoded(encode func(*Event) []byte) []byte {
-	e.once.Do(func() { e.encoded = encode(&e.Event) })
+func (e *Entry) Encoded(encode func(*Entry) []byte) []byte {
+	e.once.Do(func() { e.encoded = encode(e) })
 	return e.encoded
 }
 
@@ -64,9 +67,10 @@ type Published = queue.Published
 
 // Delayed is a publication that waits.
 type Delayed struct {
-	ID       int64 // of its event in the queue DelayedQueue
-	At       time.Time
-	Replayed bool
+	ID        int64 // of its event in the queue DelayedQueue
+	At        time.Time
+	Replayed  bool
+	Published *Published // the event was published at once before under this idempotency key, and nothing waits; else nil
 }
 
 // A Gap is a part of the log that retention has dropped before it was read: the events after After, up to and including Until.
@@ -157,6 +161,7 @@ var sqlstates = pg.States{
 	"QD020": ErrSubscriptionNotFound,
 	"QD021": ErrCursorLost,
 	"QD022": ErrFilterNotFound,
+	"QD023": ErrWrongDelivery,
 }
 
 func wrap(doing string, err error) error { return sqlstates.Wrap(doing, err) }

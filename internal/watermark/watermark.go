@@ -70,7 +70,7 @@ type scopeMarks struct {
 	lanes    map[int32]*lane // by priority
 	active   bool            // claims begin at the watermarks
 	known    bool            // a scan has found which lanes there are, so that claims need not
-	stale    bool            // another process has inserted since: the next claim finds the lanes by itself, unless watermarks are active
+	stale    bool            // something was inserted since, perhaps elsewhere: the next claim finds the lanes by itself, unless watermarks are active
 	used     time.Time
 	nextScan time.Time
 }
@@ -223,12 +223,13 @@ func (s *Set) Lower(now time.Time, in Lane, vt time.Time) {
 	}
 }
 
-// MarkStale notes that another process has inserted into a queue, perhaps into a lane that is not known here.
-func (s *Set) MarkStale(queue string) {
+// MarkStale notes that something was inserted into queues by others than the claims' own process, or by a statement that does not tell into which
+// lanes, which may not be known here.
+func (s *Set) MarkStale(queues map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for scope, sc := range s.byScope {
-		if scope.Queue == queue {
+		if queues[scope.Queue] {
 			sc.stale = true
 		}
 	}

@@ -160,10 +160,10 @@ func TestNewLanesAreFound(t *testing.T) {
 	}{
 		"by this process's own insert":                {short, func(e *env) { e.Lower(e.now, watermark.Lane{Queue: "q", Priority: -5}, time.Time{}) }, []int32{-5, 0}},
 		"by a scan":                                   {short, func(e *env) { e.scan(short, map[int32]*time.Time{0: nil, -5: new(e.now)}) }, []int32{-5, 0}},
-		"by a claim, after a notification":            {short, func(e *env) { e.MarkStale("q") }, nil},
+		"by a claim, after a notification":            {short, func(e *env) { e.MarkStale(map[string]bool{"q": true}) }, nil},
 		"by a scan, though watermarks are active":     {long, func(e *env) { e.scan(long, map[int32]*time.Time{0: nil, -5: new(e.now)}) }, []int32{-5, 0}},
-		"not by a claim, while watermarks are active": {long, func(e *env) { e.MarkStale("q") }, []int32{0}},
-		"and of other queues they are not":            {short, func(e *env) { e.MarkStale("other") }, []int32{0}},
+		"not by a claim, while watermarks are active": {long, func(e *env) { e.MarkStale(map[string]bool{"q": true}) }, []int32{0}},
+		"and of other queues they are not":            {short, func(e *env) { e.MarkStale(map[string]bool{"other": true}) }, []int32{0}},
 	} {
 		e := setup(t)
 		e.claim(e.now, 0)
@@ -180,7 +180,7 @@ func TestStaleLanesAreLookedForOnce(t *testing.T) {
 	e := setup(t)
 	e.claim(e.now, 0)
 	e.scan(short, map[int32]*time.Time{0: nil})
-	e.MarkStale("q")
+	e.MarkStale(map[string]bool{"q": true})
 	e.begins(nil)
 	e.begins([]int32{0})
 }

@@ -152,6 +152,26 @@ begin
 end
 $func$;
 
+-- Returns the name of a queue. Raises QD003 for one that begins with "queued.": these are the service's own.
+create or replace function agent_private.unreserved_queue(_queue text)
+returns text
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if starts_with(_queue, 'queued.') then
+    perform agent_private.raise_invalid('queue', 'must not begin with "queued.", which is reserved for the service''s own queues');
+  end if;
+  return _queue;
+end
+$func$;
+
+-- Whether this may be the metadata of an event: an object whose text is at most 16 KiB long. Inlined, like agent.receipt.
+create or replace function agent_private.is_valid_meta(_meta jsonb)
+returns boolean
+language sql immutable parallel safe
+return coalesce(jsonb_typeof(_meta) = 'object' and octet_length(_meta::text) <= 16384, true);
+
 -- Whether an event may have these values. Inlined, like agent.receipt.
 create or replace function agent_private.is_valid_event
 ( _event jsonb
@@ -161,6 +181,7 @@ create or replace function agent_private.is_valid_event
 , _key text default null
 , _max_attempts int4 default null
 , _expires_at timestamptz default null
+, _meta jsonb default null
 )
 returns boolean
 language sql immutable parallel safe
@@ -170,7 +191,8 @@ return coalesce(jsonb_typeof(_event) = 'object', false)
   and coalesce(length(_source) between 1 and 255, true)
   and coalesce(length(_key) between 1 and 255, true)
   and coalesce(_max_attempts >= 1, true)
-  and coalesce(isfinite(_expires_at), true);
+  and coalesce(isfinite(_expires_at), true)
+  and agent_private.is_valid_meta(_meta);
 
 -- Raises QD003 for the first of these values that no event may have. Returns _event if there is none.
 create or replace function agent_private.check_event_values
@@ -181,6 +203,7 @@ create or replace function agent_private.check_event_values
 , _key text default null
 , _max_attempts int4 default null
 , _expires_at timestamptz default null
+, _meta jsonb default null
 )
 returns jsonb
 language plpgsql volatile
@@ -201,6 +224,8 @@ begin
     perform agent_private.raise_invalid('max_attempts', 'must be at least 1');
   elsif not isfinite(_expires_at) then
     perform agent_private.raise_invalid('expires_at', 'must be finite');
+  elsif not agent_private.is_valid_meta(_meta) then
+    perform agent_private.raise_invalid('meta', 'must be a JSON object of at most 16384 bytes');
   end if;
   return _event;
 end
@@ -216,8 +241,8 @@ security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  if not agent_private.is_valid_event(new.event, new.queue, new.type, new.source, new.key, new.max_attempts, new.expires_at) then
-    perform agent_private.check_event_values(new.event, new.queue, new.type, new.source, new.key, new.max_attempts, new.expires_at);
+  if not agent_private.is_valid_event(new.event, new.queue, new.type, new.source, new.key, new.max_attempts, new.expires_at, new.meta) then
+    perform agent_private.check_event_values(new.event, new.queue, new.type, new.source, new.key, new.max_attempts, new.expires_at, new.meta);
   end if;
   return new;
 end
@@ -225,7 +250,7 @@ $func$;
 
 -- It has no condition ("when"), because PostgreSQL parses and plans a condition again for each statement.
 create or replace trigger check_event
-before insert or update of event, queue, type, source, key, max_attempts, expires_at on agent.event
+before insert or update of event, queue, type, source, key, max_attempts, expires_at, meta on agent.event
 for each row
 execute function agent_private.check_event();
 

@@ -21,6 +21,8 @@ create or replace function agent_private.new_event
 , _expires_at timestamptz default null
 , _occurrence jsonb default null
 , _requeued_from int8 default null
+, _meta jsonb default null
+, _publication jsonb default null
 )
 returns setof agent.event
 language sql stable
@@ -46,12 +48,15 @@ begin atomic
   , _expires_at
   , case when _lease is not null then _worker end
   , null::jsonb -- past_attempts
-  , _occurrence;
+  , _occurrence
+  , _meta
+  , _publication;
 end;
 
--- Inserts one event and returns its id. It can be claimed after _delay, or from _vt on, else at once. event_ts is taken from the
+-- Inserts one event and returns its id. It can be claimed after _delay, or from _vt on, else at once. A null _event_ts is taken from the
 -- payload, see agent_private.event_ts. The same _key again in the same queue, within _key_retention, returns the id of the first event,
--- or raises QD005 if anything else differs.
+-- or raises QD005 if anything but _meta differs; with _on_duplicate 'first' it returns that id whatever differs. _meta goes along with
+-- the event: an object of at most 16 KiB.
 create or replace function agent.insert_event
 ( _event jsonb
 , _queue text default 'default'
@@ -64,6 +69,9 @@ create or replace function agent.insert_event
 , _max_attempts int4 default null
 , _expires_at timestamptz default null
 , _key_retention interval default interval '24 hours'
+, _event_ts timestamptz default null
+, _on_duplicate text default 'match'
+, _meta jsonb default null
 )
 returns int8
 language plpgsql volatile
@@ -72,28 +80,32 @@ set search_path to pg_catalog, pg_temp
 as $func$
 declare
   _id int8;
+  _option jsonb;
 begin
+  perform agent_private.unreserved_queue(_queue);
   if _delay is not null or _vt is not null then
     perform agent_private.check_event_times(array[_delay], array[_vt]);
   end if;
+  if _event_ts is not null or _on_duplicate <> 'match' then
+    perform agent_private.check_insert_options(_event_ts, _on_duplicate);
+  end if;
   if _key is not null then
+    _option = jsonb_strip_nulls(jsonb_build_object
+    ( 'type', _type, 'source', _source, 'priority', nullif(_priority, 0), 'key', _key, 'max_attempts', _max_attempts
+    , 'expires_at', _expires_at, 'event_ts', _event_ts, 'on_duplicate', nullif(_on_duplicate, 'match')
+    ));
+    if _meta is not null then
+      perform agent_private.check_event_values('{}', 'default', _meta => _meta); -- of a replay, nothing else checks it
+      _option = _option || jsonb_build_object('meta', _meta);
+    end if;
     select a.id into strict _id
-    from agent_private.insert_keyed_events
-    ( array[_event], array[_queue], array[_delay], array[_vt], null, null
-    , array
-      [ jsonb_strip_nulls(jsonb_build_object
-        ( 'type', _type, 'source', _source, 'priority', nullif(_priority, 0), 'key', _key
-        , 'max_attempts', _max_attempts, 'expires_at', _expires_at
-        ))
-      ]
-    , _key_retention
-    ) a;
+    from agent_private.insert_keyed_events(array[_event], array[_queue], array[_delay], array[_vt], null, null, array[_option], _key_retention) a;
   else
     insert into agent.event overriding user value -- the id is the sequence's
     select n.*
     from agent_private.new_event
-    ( null, now(), _event, null, _queue, _delay, _vt
-    , _type => _type, _source => _source, _priority => _priority, _max_attempts => _max_attempts, _expires_at => _expires_at
+    ( null, now(), _event, _event_ts, _queue, _delay, _vt
+    , _type => _type, _source => _source, _priority => _priority, _max_attempts => _max_attempts, _expires_at => _expires_at, _meta => _meta
     ) n
     returning id into strict _id;
   end if;
@@ -121,6 +133,7 @@ set search_path to pg_catalog, pg_temp
 as $func$
 #variable_conflict use_column
 begin
+  perform agent_private.unreserved_queue(q.name) from unnest(_queues) as q (name) where starts_with(q.name, 'queued.');
   return query
   select a.id, a.queue, a.vt
   from agent.insert_and_claim_events(_events, _queues, _delays, _vts, _options => _options, _key_retention => _key_retention) a;
@@ -132,7 +145,7 @@ end
 $func$;
 
 -- Inserts a batch of events for the service. Each element of _options is an object with any of type, source, priority, key,
--- max_attempts, expires_at and occurrence. An event with a lease ('0': as long as the queue's policy says) is claimed by its worker as
+-- max_attempts, expires_at, occurrence, meta, event_ts and on_duplicate: see insert_event. An event with a lease ('0': as long as the queue's policy says) is claimed by its worker as
 -- it is inserted, because a claim is waiting for it; it has no delay or vt. Returns all of a claimed event; of the others event is null,
 -- and of those whose key was known vt is that of the first answer.
 create or replace function agent.insert_and_claim_events
@@ -145,7 +158,7 @@ create or replace function agent.insert_and_claim_events
 , _options jsonb[] default null
 , _key_retention interval default interval '24 hours'
 )
-returns table (id int8, queue text, vt timestamptz, enqueued_at timestamptz, event_ts timestamptz, event jsonb, claimed timestamptz[], replayed boolean)
+returns table (id int8, queue text, vt timestamptz, enqueued_at timestamptz, event_ts timestamptz, event jsonb, claimed timestamptz[], replayed boolean, meta jsonb)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -177,12 +190,12 @@ begin
   from unnest(_events, _queues, _delays, _vts, _leases, _workers, _options) with ordinality
     as n (event, queue, delay, vt, lease, worker, option, ord)
   cross join lateral agent_private.new_event
-  ( null, _now, n.event, null, n.queue, n.delay, n.vt, n.lease, n.worker
+  ( null, _now, n.event, (n.option ->> 'event_ts')::timestamptz, n.queue, n.delay, n.vt, n.lease, n.worker
   , n.option ->> 'type', n.option ->> 'source', (n.option ->> 'priority')::int4, null, (n.option ->> 'max_attempts')::int4
-  , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence'
+  , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence', _meta => nullif(n.option -> 'meta', 'null')
   ) as e
   order by n.ord
-  returning id, queue, vt, enqueued_at, event_ts, case when attempts > 0 then event end, claimed, false;
+  returning id, queue, vt, enqueued_at, event_ts, case when attempts > 0 then event end, claimed, false, case when attempts > 0 then meta end;
 end
 $func$;
 
@@ -239,19 +252,38 @@ begin
   select o.name into _unknown
   from unnest(_options) as u (option)
   cross join lateral jsonb_object_keys(u.option) as o (name)
-  where o.name not in ('type', 'source', 'priority', 'key', 'max_attempts', 'expires_at', 'occurrence')
+  where o.name not in ('type', 'source', 'priority', 'key', 'max_attempts', 'expires_at', 'occurrence', 'meta', 'event_ts', 'on_duplicate')
   limit 1;
   if found then
     perform agent_private.raise_invalid(_unknown, 'is not an option of an event');
   end if;
 
-  perform agent_private.check_event_values('{}', 'default', o.type, o.source, o.key, o.max_attempts, o.expires_at)
+  perform agent_private.check_event_values('{}', 'default', o.type, o.source, o.key, o.max_attempts, o.expires_at, o.meta)
+  , agent_private.check_insert_options(o.event_ts, o.on_duplicate)
   from
   ( select u.option ->> 'type', u.option ->> 'source', u.option ->> 'key', (u.option ->> 'max_attempts')::int4
-    , (u.option ->> 'expires_at')::timestamptz
+    , (u.option ->> 'expires_at')::timestamptz, nullif(u.option -> 'meta', 'null')
+    , (u.option ->> 'event_ts')::timestamptz, u.option ->> 'on_duplicate'
     from unnest(_options) as u (option)
-  ) as o (type, source, key, max_attempts, expires_at)
-  where not agent_private.is_valid_event('{}', 'default', o.type, o.source, o.key, o.max_attempts, o.expires_at);
+  ) as o (type, source, key, max_attempts, expires_at, meta, event_ts, on_duplicate)
+  where not agent_private.is_valid_event('{}', 'default', o.type, o.source, o.key, o.max_attempts, o.expires_at, o.meta)
+  or o.event_ts is not null or o.on_duplicate <> 'match';
+end
+$func$;
+
+-- Raises QD003 for an event_ts out of the range that a payload's has, see agent_private.event_ts, and for an on_duplicate that does not
+-- exist.
+create or replace function agent_private.check_insert_options(_event_ts timestamptz, _on_duplicate text)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if not _event_ts between now() - interval '10 years' and now() + interval '1 day' then
+    perform agent_private.raise_invalid('event_ts', 'must not be more than ten years in the past or a day in the future');
+  elsif _on_duplicate not in ('match', 'first') then
+    perform agent_private.raise_invalid('on_duplicate', 'must be match or first');
+  end if;
 end
 $func$;
 
@@ -277,7 +309,7 @@ end
 $func$;
 
 -- insert_and_claim_events for batches in which some events have a key. Of the events with the same key and queue, one is inserted. The
--- others get its id if they say the same, else QD005 is raised. A second call with a key waits until the first has committed.
+-- others get its id if they say the same, or have on_duplicate 'first', else QD005 is raised. A second call with a key waits until the first has committed.
 create or replace function agent_private.insert_keyed_events
 ( _events jsonb[]
 , _queues text[]
@@ -288,7 +320,7 @@ create or replace function agent_private.insert_keyed_events
 , _options jsonb[]
 , _key_retention interval
 )
-returns table (id int8, queue text, vt timestamptz, enqueued_at timestamptz, event_ts timestamptz, event jsonb, claimed timestamptz[], replayed boolean)
+returns table (id int8, queue text, vt timestamptz, enqueued_at timestamptz, event_ts timestamptz, event jsonb, claimed timestamptz[], replayed boolean, meta jsonb)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
@@ -340,6 +372,7 @@ begin
     select array_agg(i.event_id order by n.ord), array_agg(i.vt order by n.ord), bool_or(n.key is not null and i.event_id is null)
     , min(n.key) filter
       ( where i.fingerprint <> n.fingerprint
+        and (n.option ->> 'on_duplicate') is distinct from 'first'
         and not agent_private.is_same_request(i.fingerprint, i.event_id, i.vt, n.event, n.option, n.delay, n.vt)
       )
     into _first_ids, _first_vts, _is_missing, _reused_key
@@ -360,20 +393,20 @@ begin
     from unnest(_ids, _events, _queues, _keys, _delays, _vts, _leases, _workers, _options) with ordinality
       as n (id, event, queue, key, delay, vt, lease, worker, option, ord)
     cross join lateral agent_private.new_event
-    ( n.id, _now, n.event, null, n.queue, n.delay, n.vt, n.lease, n.worker
+    ( n.id, _now, n.event, (n.option ->> 'event_ts')::timestamptz, n.queue, n.delay, n.vt, n.lease, n.worker
     , n.option ->> 'type', n.option ->> 'source', (n.option ->> 'priority')::int4, n.key, (n.option ->> 'max_attempts')::int4
-    , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence'
+    , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence', _meta => nullif(n.option -> 'meta', 'null')
     ) as e
     where n.id is not null
     order by n.ord
-    returning id, queue, vt, enqueued_at, event_ts, case when attempts > 0 then event end, claimed
+    returning id, queue, vt, enqueued_at, event_ts, case when attempts > 0 then event end, claimed, case when attempts > 0 then meta end
   )
   select
     coalesce(a.id, n.first_id), n.queue, coalesce(a.vt, n.first_vt)
   , a.enqueued_at, a.event_ts, a.event, a.claimed
-  , a.id is null
+  , a.id is null, a.meta
   from unnest(_ids, _queues, _first_ids, _first_vts) with ordinality as n (id, queue, first_id, first_vt, ord)
-  left join added a (id, queue, vt, enqueued_at, event_ts, event, claimed) on a.id = n.id
+  left join added a (id, queue, vt, enqueued_at, event_ts, event, claimed, meta) on a.id = n.id
   order by n.ord;
 end
 $func$;
@@ -404,7 +437,9 @@ language sql immutable parallel safe
 return 'sha256:' || encode(sha256(convert_to(agent_private.canonical_text(_value), 'UTF8')), 'hex');
 
 -- A hash of what a request with an idempotency key says, by value: numbers, times and durations are the same however they are written,
--- and no delay is a delay of zero. A delay in months differs from one in days. No setting of the session changes it.
+-- and no delay is a delay of zero. A delay in months differs from one in days. No setting of the session changes it. It leaves out meta,
+-- which may be another for a repeated request, such as the trace context. As earlier versions know no event_ts, it has a place only
+-- where it is given.
 create or replace function agent_private.request_fingerprint(_event jsonb, _option jsonb, _delay interval, _vt timestamptz)
 returns text
 language sql stable parallel safe
@@ -419,7 +454,7 @@ return agent_private.hash_json(jsonb_build_array
 , coalesce(extract(year from _delay) * 12 + extract(month from _delay), 0)
 , coalesce(trim_scale(extract(epoch from _delay)), 0)
 , trim_scale(extract(epoch from _vt))
-));
+) || case when _option ->> 'event_ts' is null then '[]' else jsonb_build_array(trim_scale(extract(epoch from (_option ->> 'event_ts')::timestamptz))) end);
 
 -- Whether a request is the one that has a fingerprint of version 0.2.0 or earlier, which was the MD5 of the request as its session wrote
 -- it. If that differs, the request is compared with the event that the first request inserted, whose vt was _first_vt.
@@ -430,6 +465,7 @@ returns boolean
 language plpgsql stable
 set search_path to pg_catalog, pg_temp
 set enable_seqscan to off
+set jit to off
 as $func$
 declare
   _first record;
@@ -465,6 +501,7 @@ language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 set enable_seqscan to off
+set jit to off
 as $func$
 declare
   _deleted int8;

@@ -33,7 +33,7 @@ returns table
 ( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
 , nacked_at timestamptz, last_error text, requeued_from int8
 , type text, source text, priority int4, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb
-, prior_vt timestamptz
+, meta jsonb, publication jsonb, prior_vt timestamptz
 )
 language plpgsql volatile
 security definer
@@ -171,9 +171,9 @@ security definer
 set search_path to pg_catalog, pg_temp
 as $func$
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
-  , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence
+  , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence, t.meta, t.publication
   from agent.claim_from_watermarks
-  ( _queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids
+  ( agent_private.unreserved_queue(_queue), _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids
   , case when _worker is not null then array_fill(_worker, array[least(_limit, 100000)]) end
   ) t
 $func$;
@@ -194,9 +194,9 @@ rows 1
 set search_path to pg_catalog, pg_temp
 as $func$
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
-  , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence
+  , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence, t.meta, t.publication
   from agent.claim_from_watermarks
-  ( _queue, 1, _max_attempts, _invisible_for, 'random', _types
+  ( agent_private.unreserved_queue(_queue), 1, _max_attempts, _invisible_for, 'random', _types
   , _workers => case when _worker is not null then array[_worker] end
   ) t
 $func$;
@@ -262,7 +262,7 @@ returns table
 ( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
 , nacked_at timestamptz, last_error text, requeued_from int8
 , type text, source text, priority int4, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb
-, prior_vt timestamptz
+, meta jsonb, publication jsonb, prior_vt timestamptz
 )
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp

@@ -130,6 +130,7 @@ language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 set enable_seqscan to off
+set jit to off
 as $func$
 begin
   return query
@@ -158,6 +159,7 @@ language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 set enable_seqscan to off
+set jit to off
 as $func$
 #variable_conflict use_column
 declare
@@ -222,6 +224,7 @@ language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 set enable_seqscan to off
+set jit to off
 as $func$
 declare
   _event agent.event;
@@ -249,6 +252,7 @@ language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 set enable_seqscan to off
+set jit to off
 as $func$
 #variable_conflict use_column
 declare
@@ -314,12 +318,14 @@ begin
   ( insert into agent.event_hist
     ( id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, nacked_at, last_error, requeued_from
     , type, source, priority, key, max_attempts, expires_at, worker, past_attempts, occurrence
+    , meta, publication
     , outcome, finished_at, result, retryable
     )
     select
       g.id, agent_private.bounded_time(g.event_ts), g.attempts, g.vt, g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at
     , coalesce(_error, g.last_error), g.requeued_from
     , g.type, g.source, g.priority, g.key, g.max_attempts, g.expires_at, g.worker, g.past_attempts, g.occurrence
+    , g.meta, g.publication
     , g.outcome, g.finished_at, g.result, _retryable
     from gone g
   )
@@ -334,6 +340,7 @@ returns table (queue text, moved int8, put_off int8, reason text)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set enable_seqscan to off
+set jit to off
 as $func$
 #variable_conflict use_column
 declare
@@ -365,6 +372,7 @@ returns agent.event
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set enable_seqscan to off
+set jit to off
 as $func$
 declare
   _event agent.event;
@@ -387,6 +395,7 @@ returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set enable_seqscan to off
+set jit to off
 as $func$
 begin
   perform from agent.event e where e.id = _id and (e.attempts = 0 or _receipt <> agent.receipt(e.id, e.attempts, e.claimed));

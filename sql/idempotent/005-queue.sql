@@ -14,7 +14,7 @@ declare
   _row agent.queue;
   _unknown text;
 begin
-  perform agent_private.check_queue_name(_name);
+  perform agent_private.check_queue_name(agent_private.unreserved_queue(_name));
   for _unknown in
     select p from jsonb_object_keys(_policy) p where p not in ('max_attempts', 'invisible_for', 'backoff', 'paused', 'history_retention')
   loop
@@ -99,7 +99,7 @@ security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  perform agent_private.check_queue_name(_name);
+  perform agent_private.check_queue_name(agent_private.unreserved_queue(_name));
   insert into agent.queue as q (name, paused) values (_name, _paused)
   on conflict (name) do update
   set paused = excluded.paused, updated_at = clock_timestamp(), resumed_at = case when excluded.paused then q.resumed_at else clock_timestamp() end
@@ -126,7 +126,7 @@ declare
   _ids int8[];
   _purged int8;
 begin
-  perform agent_private.check_queue_name(_name);
+  perform agent_private.check_queue_name(agent_private.unreserved_queue(_name));
   if coalesce(_limit, 0) < 1 then
     perform agent_private.raise_invalid('limit', 'must be at least 1');
   end if;

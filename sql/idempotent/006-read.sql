@@ -17,6 +17,7 @@ as $func$
   , _event.type, _event.source, _event.priority, _event.key, _event.max_attempts, _event.expires_at, _event.worker
   , agent_private.error_count(_event.attempts, _event.nacked_at, _event.vt, _at)
   , _event.occurrence, null, null, null
+  , _event.meta, _event.publication
   )::agent.look
 $func$;
 
@@ -34,6 +35,7 @@ as $func$
   , greatest(case when _event.outcome = 'done' and _event.nacked_at is null and _event.attempts > 0 then _event.attempts - 1 else _event.attempts end, 0)
   , _event.occurrence, _event.retryable, _event.result
   , case when _event.outcome in ('done', 'failed') then agent_private.elapsed(_event.claimed[cardinality(_event.claimed)], _event.finished_at) end
+  , _event.meta, _event.publication
   )::agent.look
 $func$;
 
@@ -44,6 +46,7 @@ language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 set enable_seqscan to off
+set jit to off
 as $func$
 #variable_conflict use_column
 begin
@@ -65,13 +68,17 @@ begin
 end
 $func$;
 
--- Up to _limit waiting events by (vt, id), after (_after_vt, _after_id), of _queue (null: all) and in _state (null: any).
+-- Up to _limit waiting events by (vt, id), after (_after_vt, _after_id), of _queue (null: all) and in _state (null: any), whose payload
+-- contains _contains and whose metadata contains _meta (as by @>; null: any). With one of these two, it reads events that are not
+-- returned.
 create or replace function agent.list_events
 ( _queue text default null
 , _state text default null
 , _limit int4 default 100
 , _after_vt timestamptz default null
 , _after_id int8 default null
+, _contains jsonb default null
+, _meta jsonb default null
 )
 returns setof agent.look
 language plpgsql volatile
@@ -99,7 +106,10 @@ begin
   _names = case when _queue is null then agent_private.waiting_queues_if_few() else array[_queue] end;
   if _names is null then
     return query
-    select v.* from agent_private.list_events_of_all_queues(_state, _limit, coalesce(_after_vt, '-infinity'), coalesce(_after_id, 0), _above, _up_to, _now) v;
+    select v.*
+    from agent_private.list_events_of_all_queues
+    ( _state, _limit, coalesce(_after_vt, '-infinity'), coalesce(_after_id, 0), _above, _up_to, _now, _contains, _meta
+    ) v;
     return;
   end if;
   return query
@@ -113,6 +123,8 @@ begin
     and e.vt > _above and e.vt <= _up_to
     and (e.vt, e.id) > (coalesce(_after_vt, '-infinity'), coalesce(_after_id, 0))
     and (_state is null or agent_private.event_state(e, _now) = _state)
+    and (_contains is null or e.event @> _contains)
+    and (_meta is null or e.meta @> _meta)
     order by e.vt, e.id
     limit _limit
   ) e
@@ -126,6 +138,7 @@ $func$;
 -- settings of list_events.
 create or replace function agent_private.list_events_of_all_queues
 ( _state text, _limit int4, _after_vt timestamptz, _after_id int8, _above timestamptz, _up_to timestamptz, _now timestamptz
+, _contains jsonb, _meta jsonb
 )
 returns setof agent.look
 language plpgsql volatile
@@ -135,11 +148,14 @@ as $func$
 declare
   _ids int8[];
 begin
-  if _state in ('scheduled', 'leased') then
+  if _state in ('scheduled', 'leased') or _contains is not null or _meta is not null then
     _ids = array
     ( select e.id
       from agent.event e
-      where e.queue > '' and e.vt > _above and e.vt <= _up_to and (e.vt, e.id) > (_after_vt, _after_id) and agent_private.event_state(e, _now) = _state
+      where e.queue > '' and e.vt > _above and e.vt <= _up_to and (e.vt, e.id) > (_after_vt, _after_id)
+      and (_state is null or agent_private.event_state(e, _now) = _state)
+      and (_contains is null or e.event @> _contains)
+      and (_meta is null or e.meta @> _meta)
       order by e.vt, e.id
       limit _limit
     );
@@ -169,6 +185,7 @@ language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 set enable_seqscan to off
+set jit to off
 as $func$
 #variable_conflict use_column
 declare
@@ -220,8 +237,8 @@ $func$;
 
 -- Up to _limit events of history, newest event_ts first, before (_before_ts, _before_id). Each filter may be null: queue, outcome,
 -- event_ts from (inclusive) and to (exclusive), a JSON object that the event contains (as by @>), id, type, source, worker of the last
--- attempt, and how long that attempt took at least. For each outcome, this reads one range of an index; only _contains and the filters
--- after _id read events that are not returned.
+-- attempt, how long that attempt took at least, and a JSON object that the metadata contains. For each outcome, this reads one range of
+-- an index; only _contains and the filters after _id read events that are not returned.
 create or replace function agent.list_history
 ( _queue text default null
 , _outcome text default null
@@ -236,6 +253,7 @@ create or replace function agent.list_history
 , _source text default null
 , _worker text default null
 , _min_duration interval default null
+, _meta jsonb default null
 )
 returns setof agent.look
 language plpgsql volatile
@@ -256,7 +274,7 @@ declare
     order by h.event_ts desc, h.id desc
     limit $1
   $sql$;
-  _filter text = agent_private.history_filter(_queue, _from, _to, _contains, _type, _source, _worker, _min_duration)
+  _filter text = agent_private.history_filter(_queue, _from, _to, _contains, _type, _source, _worker, _min_duration, _meta)
     || case when _before_ts is null then '' else format(' and h.event_ts <= %L and (h.event_ts, h.id) < (%1$L, %L)', _before_ts, _before_id) end;
 begin
   if _outcome not in ('done', 'failed', 'expired', 'cancelled') then
@@ -274,8 +292,8 @@ begin
     return;
   end if;
 
-  if _contains is not null then
-    perform set_config('enable_sort', 'on', true); -- until the function ends: an index on the payload, if there is one, has no order
+  if _contains is not null or _meta is not null then
+    perform set_config('enable_sort', 'on', true); -- until the function ends: an index on these, if there is one, has no order
   end if;
   return query execute
     ( select 'select v.* from ((' || string_agg(format(_sql, o.outcome, _filter), ') union all (')
@@ -298,6 +316,7 @@ create or replace function agent_private.history_filter
 , _source text default null
 , _worker text default null
 , _min_duration interval default null
+, _meta jsonb default null
 )
 returns text
 language sql stable
@@ -315,6 +334,7 @@ as $func$
   , case when _min_duration is not null then
       format(' and h.outcome in (''done'', ''failed'') and agent_private.elapsed(h.claimed[cardinality(h.claimed)], h.finished_at) >= %L', _min_duration)
     end
+  , case when _meta is not null then format(' and h.meta @> %L::jsonb', _meta) end
   )
 $func$;
 
@@ -357,6 +377,7 @@ create or replace function agent.requeue_events
 , _source text default null
 , _worker text default null
 , _min_duration interval default null
+, _meta jsonb default null
 )
 returns table (queue text, matched int8, requeued int8)
 language plpgsql volatile
@@ -366,7 +387,7 @@ as $func$
 #variable_conflict use_column
 declare
   _where text = ' from agent.event_hist h where h.requeued_as is null'
-    || agent_private.history_filter(_queue, _from, _to, _contains, _type, _source, _worker, _min_duration)
+    || agent_private.history_filter(_queue, _from, _to, _contains, _type, _source, _worker, _min_duration, _meta)
     || case when _outcome is null then '' else format(' and h.outcome = %L', _outcome) end
     || case when _id is null then '' else format(' and h.id = %L', _id) end;
   _queues text[];
@@ -387,7 +408,7 @@ begin
   if not _dry_run then
     -- Locked, so that of two concurrent calls the second sees that the event was requeued.
     execute 'select array_agg(c.id) from (select h.id' || _where
-      || ' and agent_private.is_valid_event(h.event, h.queue, h.type, h.source, null, h.max_attempts) order by h.event_ts, h.id limit $1 for update) c'
+      || ' and agent_private.is_valid_event(h.event, h.queue, h.type, h.source, null, h.max_attempts, null, h.meta) order by h.event_ts, h.id limit $1 for update) c'
       into _chosen using _limit;
   end if;
 
@@ -422,6 +443,7 @@ begin
     cross join lateral agent_private.new_event
     ( null, now(), h.event, h.event_ts, h.queue
     , _type => h.type, _source => h.source, _priority => h.priority, _max_attempts => h.max_attempts, _occurrence => h.occurrence, _requeued_from => h.id
+    , _meta => h.meta, _publication => h.publication
     ) as e
     where h.id = any(_ids)
     order by h.event_ts, h.id

@@ -222,11 +222,9 @@ begin
     raise exception 'schedule % has changed', _id using errcode = 'QD013';
   end if;
   _s = jsonb_populate_record(_s, _changes);
-  _s.queue = case
-    when _s.topic is null then coalesce(_s.queue, 'default')
-    when _changes ? 'topic' then _s.queue
-    else nullif(_s.queue, 'default') -- versions before 0.5.0, which know no topic, take a schedule without a queue for one of the default queue
-  end;
+  if _s.topic is null then
+    _s.queue = coalesce(_s.queue, 'default');
+  end if;
   perform agent_private.check_schedule(_s);
   if _s.next_at is null then
     _s.status = 'completed';

@@ -7,6 +7,7 @@ language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 set enable_seqscan to off
+set jit to off
 as $func$
 begin
   return
@@ -326,6 +327,7 @@ language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 set enable_seqscan to off
+set jit to off
 as $func$
 declare
   _size int8 = pg_relation_size('agent.occurrence') / current_setting('block_size')::int8;
@@ -403,6 +405,7 @@ returns table (event_id int8, status text, executed_at timestamptz, failure_reas
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set enable_seqscan to off
+set jit to off
 as $func$
 #variable_conflict use_column
 declare

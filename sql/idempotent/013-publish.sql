@@ -1,7 +1,8 @@
 -- Publishing into the log: at the commit of the caller's transaction, at once for the service, or at a later time.
 
 -- Publishes one event when the transaction commits, or at _at, in a transaction of the service. _key goes along for readers. The same
--- _idempotency_key again for the same topic, within 24 hours, publishes nothing, or raises QD005 if anything else differs. With
+-- _idempotency_key again for the same topic, within 24 hours, publishes nothing, or raises QD005 if anything else differs. A key of an
+-- event that was published at once stands for that, also when it is repeated with an _at; but not the other way round. With
 -- _subscription the event is for that subscription alone.
 create or replace function agent.publish
 ( _topic text
@@ -57,14 +58,14 @@ declare
   _fresh boolean[];
 begin
   perform agent_private.check_publications(_publications);
+  _fresh = agent_private.insert_publication_keys(_publications, interval '24 hours');
+  if _fresh is not null then
+    _publications = agent_private.publications_where(_publications, _fresh);
+  end if;
   _delayed = array(select p from unnest(_publications) as p where p.at is not null);
   if _delayed <> '{}' then
     perform agent_private.delay_publications(_delayed);
     _publications = array(select p from unnest(_publications) as p where p.at is null);
-  end if;
-  _fresh = agent_private.insert_publication_keys(_publications, interval '24 hours');
-  if _fresh is not null then
-    _publications = agent_private.publications_where(_publications, _fresh);
   end if;
   if _publications = '{}' then
     return;
@@ -169,11 +170,30 @@ set plan_cache_mode to force_generic_plan
 as $func$
 #variable_conflict use_column
 declare
-  _publications agent_private.publication[] = agent_private.publications(_topics, _events, _keys, _metas, _idempotency_keys, null, _subscriptions);
+  _publications agent_private.publication[];
   _fresh boolean[];
   _positions int8[];
   _times timestamptz[];
 begin
+  if _idempotency_keys is null and cardinality(_topics) = cardinality(_events)
+    and greatest(cardinality(_keys), cardinality(_metas), cardinality(_subscriptions), 0) <= cardinality(_events)
+    and not exists
+    ( select
+      from unnest(_topics, _events, _keys, _metas, _subscriptions) as n (topic, event, key, meta, subscription)
+      where agent_private.new_publication_fault
+        (row(n.topic, n.event, n.key, n.meta, null, null, n.subscription)::agent_private.publication) is not null
+    )
+  then
+    perform agent_private.hold_head();
+    return query
+    insert into agent.log (position, published_at, topic, event, key, meta, subscription)
+    select nextval('agent.log_position_seq'), clock_timestamp(), n.topic, n.event, n.key, n.meta, n.subscription
+    from unnest(_topics, _events, _keys, _metas, _subscriptions) as n (topic, event, key, meta, subscription)
+    returning position, published_at, false;
+    return;
+  end if;
+  -- What has idempotency keys, or a fault, which is raised here.
+  _publications = agent_private.publications(_topics, _events, _keys, _metas, _idempotency_keys, null, _subscriptions);
   perform agent_private.check_publications(_publications);
   _fresh = agent_private.insert_publication_keys(_publications, _key_retention);
   if _fresh is null then
@@ -193,7 +213,7 @@ begin
 end
 $func$;
 
--- Inserts into the log, which nothing else does, and returns the positions in the order of _publications. Readers see nothing that comes
+-- Inserts into the log and returns the positions in the order of _publications. Readers see nothing that comes
 -- after these until the transaction has ended, so it should do nothing else after this.
 create or replace function agent_private.append_to_log(_publications agent_private.publication[])
 returns table (ord int8, "position" int8, published_at timestamptz)
@@ -228,8 +248,10 @@ end
 $func$;
 
 -- Inserts the idempotency keys of publications and returns, in their order, which are to be published: those without a key, and the first
--- with a key that is new or has expired. Null if none has a key. Raises QD005 where a key stands for something else. A second call with a
--- key waits until the first has committed.
+-- with a key that is new or has expired; and those with a time whose key stands for one with a time, as the key of its event in the queue
+-- queued.publish tells whether that is the same. Null if none has a key. Raises QD005 where a key stands for something else. A publication
+-- with a time may have the key of one that was published at once: it is not published again. A second call with a key waits until the first
+-- has committed.
 create or replace function agent_private.insert_publication_keys(_publications agent_private.publication[], _key_retention interval)
 returns boolean[]
 language plpgsql volatile
@@ -248,6 +270,7 @@ begin
   end if;
   _fingerprints = array
   ( select case when n.idempotency_key is not null then agent_private.hash_json(jsonb_build_array(n.event, n.key, n.meta, n.subscription)) end
+      || case when n.at is null then '' else ' later' end
     from unnest(_publications) with ordinality as n (topic, event, key, meta, idempotency_key, at, subscription, ord)
     order by n.ord
   );
@@ -276,11 +299,17 @@ begin
   select n.topic, n.idempotency_key as key into _reused
   from unnest(_publications, _fingerprints) as n (topic, event, key, meta, idempotency_key, at, subscription, fingerprint)
   join agent.publication_key k on k.topic = n.topic and k.key = n.idempotency_key
-  where k.fingerprint <> n.fingerprint
+  where k.fingerprint <> n.fingerprint and (n.at is null or k.fingerprint <> split_part(n.fingerprint, ' ', 1))
   limit 1;
   if found then
     raise exception 'the idempotency key % of the topic % stands for another event', quote_literal(_reused.key), _reused.topic
       using errcode = 'QD005', column = 'idempotency_key', detail = 'stands for another event';
+  end if;
+  if exists (select from unnest(_publications) as p where p.at is not null) then
+    select array_agg(f.is_fresh or f.at is not null and k.key is not null order by f.ord) into _fresh
+    from unnest(_publications, _fingerprints, _fresh) with ordinality
+      as f (topic, event, key, meta, idempotency_key, at, subscription, fingerprint, is_fresh, ord)
+    left join agent.publication_key k on k.topic = f.topic and k.key = f.idempotency_key and k.fingerprint = f.fingerprint;
   end if;
   return _fresh;
 end
@@ -294,6 +323,7 @@ security definer
 set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
 set enable_seqscan to off
+set jit to off
 as $func$
 declare
   _deleted int8;
@@ -314,7 +344,8 @@ $func$;
 
 -- Delayed publications.
 
--- Inserts publications that have a time into the queue queued.publish, from where agent.publish_due moves them into the log.
+-- Inserts publications that have a time into the queue queued.publish, from where agent.publish_due moves them into the log. Their
+-- idempotency keys are inserted already.
 create or replace function agent_private.delay_publications(_publications agent_private.publication[])
 returns void
 language plpgsql volatile
@@ -322,18 +353,68 @@ set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
 as $func$
 begin
-  perform agent.insert_events
-  ( array_agg(jsonb_build_object('topic', n.topic, 'event', n.event, 'key', n.key, 'meta', n.meta, 'subscription', n.subscription) order by n.ord)
+  perform agent.insert_and_claim_events
+  ( array_agg(agent_private.delayed_event(row(n.topic, n.event, n.key, n.meta, n.idempotency_key, n.at, n.subscription)::agent_private.publication)
+    order by n.ord)
   , array_agg('queued.publish'::text)
   , null
   , array_agg(n.at order by n.ord)
-  , true
-  , array_agg(case when n.idempotency_key is null then '{}' else jsonb_build_object('key', agent_private.delayed_key(n.topic, n.idempotency_key)) end
+  , _options => array_agg(case when n.idempotency_key is null then '{}' else jsonb_build_object('key', agent_private.delayed_key(n.topic, n.idempotency_key)) end
     order by n.ord)
   )
   from unnest(_publications) with ordinality as n (topic, event, key, meta, idempotency_key, at, subscription, ord);
 end
 $func$;
+
+-- Has one event published for the service after _delay, or at _at, once for its idempotency key: see publish. Returns the event that waits
+-- in the queue queued.publish; or, if the key stands for an event that was published at once, where that is in the log.
+create or replace function agent.publish_later
+( _topic text
+, _event jsonb
+, _key text
+, _meta jsonb
+, _idempotency_key text
+, _subscription text
+, _delay interval
+, _at timestamptz
+, _key_retention interval default interval '24 hours'
+)
+returns table (id int8, at timestamptz, replayed boolean, "position" int8, published_at timestamptz)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+as $func$
+#variable_conflict use_column
+declare
+  _publication agent_private.publication = row
+    (_topic, _event, _key, _meta, _idempotency_key, coalesce(_at, agent_private.add_utc(now(), _delay), now()), _subscription);
+begin
+  perform agent_private.check_publications(array[_publication]);
+  if (agent_private.insert_publication_keys(array[_publication], _key_retention))[1] then
+    return query
+    select i.id, i.vt, i.replayed, null::int8, null::timestamptz
+    from agent.insert_and_claim_events
+    ( array[agent_private.delayed_event(_publication)], array['queued.publish'], array[_delay], array[_at]
+    , _options => array[jsonb_build_object('key', agent_private.delayed_key(_topic, _idempotency_key))], _key_retention => _key_retention
+    ) i;
+  else
+    return query
+    select null::int8, null::timestamptz, true, k.position, k.published_at
+    from agent.publication_key k
+    where k.topic = _topic and k.key = _idempotency_key;
+  end if;
+end
+$func$;
+
+-- The event that stands in the queue queued.publish for a publication.
+create or replace function agent_private.delayed_event(_publication agent_private.publication)
+returns jsonb
+language sql immutable parallel safe
+return jsonb_strip_nulls(jsonb_build_object
+  ('topic', (_publication).topic, 'key', (_publication).key, 'subscription', (_publication).subscription))
+  || jsonb_build_object('event', (_publication).event)
+  || case when (_publication).meta is null then '{}' else jsonb_build_object('meta', (_publication).meta) end;
 
 -- The idempotency key of a delayed publication in its queue: those of publications are by topic.
 create or replace function agent_private.delayed_key(_topic text, _idempotency_key text)
@@ -350,6 +431,7 @@ security definer
 set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
 set enable_seqscan to off
+set jit to off
 as $func$
 declare
   _id int8;
@@ -489,6 +571,15 @@ return case
   when not isfinite((_publication).at) then 'at: must be finite'
 end;
 
+-- The same for a publication that comes from outside. The bound of meta is none for what waits for its time already: see publish_due.
+create or replace function agent_private.new_publication_fault(_publication agent_private.publication)
+returns text
+language sql immutable parallel safe
+return coalesce
+( agent_private.publication_fault(_publication)
+, case when not agent_private.is_valid_meta((_publication).meta) then 'meta: must be a JSON object of at most 16384 bytes' end
+);
+
 -- Raises QD003 for publications that cannot be.
 create or replace function agent_private.check_publications(_publications agent_private.publication[])
 returns void
@@ -500,7 +591,7 @@ declare
   _fault text;
 begin
   select f.fault into _fault
-  from (select agent_private.publication_fault(p) as fault from unnest(_publications) as p) f
+  from (select agent_private.new_publication_fault(p) as fault from unnest(_publications) as p) f
   where f.fault is not null
   limit 1;
   if found then

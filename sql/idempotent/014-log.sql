@@ -170,9 +170,7 @@ language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 set jit to off
-set plan_cache_mode to force_custom_plan -- with the segments that can hold something
-set enable_seqscan to off -- before its first analyze a segment is taken for small: then a page would sort all that comes after it
-set enable_bitmapscan to off
+set plan_cache_mode to force_generic_plan -- what has to be planned for each page is in log_page
 as $func$
 #variable_conflict use_column
 declare
@@ -180,40 +178,62 @@ declare
   _gap_until int8;
 begin
   perform agent_private.check_position(_after);
-  select max(g.last_position) into _gap_until from agent.log_segment g where g.state = 'dropped' and g.last_position > _after;
-  if _after >= _head then
-    null;
-  elsif _topics is null then
+  lock table only agent.log in access share mode; -- a segment that is being dropped is gone, and told as a gap, or it stays until this call has ended
+  select max(g.last_position) into _gap_until
+  from agent.log_segment g
+  where g.number >= _after >> 32 and g.state = 'dropped' and g.last_position > _after;
+  if _after < _head then
     return query
-    select _head, _gap_until, s.bytes, s.position, s.published_at, s.topic, s.event, s.meta, s.key, s.subscription
-    from
-    ( select l.*, sum(agent_private.text_size(l.event, l.meta)) over (order by l.position rows unbounded preceding) as bytes
-      from (select l.* from agent.log l where l.position > _after and l.position <= _head order by l.position limit _limit) l
-    ) s
-    where s.bytes - agent_private.text_size(s.event, s.meta) < _max_bytes;
-  else
-    return query
-    select _head, _gap_until, s.bytes, s.position, s.published_at, s.topic, s.event, s.meta, s.key, s.subscription
-    from
-    ( select l.*, sum(agent_private.text_size(l.event, l.meta)) over (order by l.position rows unbounded preceding) as bytes
-      from
-      ( select l.*
-        from (select distinct unnest(_topics)) as t (topic)
-        cross join lateral
-        ( select l.*
-          from agent.log l
-          where (l.topic, l.position) > (t.topic, _after) and (l.topic, l.position) <= (t.topic, _head) and l.position > _after and l.position <= _head
-          order by l.topic, l.position -- one topic; said like this, lest all of the log is searched for one that is rare
-          limit _limit
-        ) l
-        order by l.position
-        limit _limit
-      ) l
-    ) s
-    where s.bytes - agent_private.text_size(s.event, s.meta) < _max_bytes;
+    select _head, _gap_until, p.bytes, p.position, p.published_at, p.topic, p.event, p.meta, p.key, p.subscription
+    from agent_private.log_page(_after, _head, _limit, _topics) p
+    where p.bytes - p.size < _max_bytes;
   end if;
   if _after >= _head or not found then
     return query select _head, _gap_until, 0::int8, null::int8, null::timestamptz, null, null::jsonb, null::jsonb, null, null;
+  end if;
+end
+$func$;
+
+-- The first _limit events of the log after a position and up to another, in order, with the size of the texts of each and of all so far.
+create or replace function agent_private.log_page(_after int8, _until int8, _limit int4, _topics text[])
+returns table
+( "position" int8, published_at timestamptz, topic text, event jsonb, meta jsonb, key text, subscription text, size int4, bytes int8
+)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set jit to off
+set plan_cache_mode to force_custom_plan -- with the segments that can hold something: a generic plan would lock each segment there is
+set enable_seqscan to off -- before its first analyze a segment is taken for small: then a page would sort all that comes after it
+set enable_bitmapscan to off
+as $func$
+#variable_conflict use_column
+begin
+  if _topics is null then
+    return query
+    select l.*, sum(l.size) over (order by l.position rows unbounded preceding)
+    from
+    ( select l.*, agent_private.text_size(l.event, l.meta) as size
+      from agent.log l
+      where l.position > _after and l.position <= _until
+      order by l.position
+      limit _limit
+    ) l;
+  else
+    return query
+    select l.*, sum(l.size) over (order by l.position rows unbounded preceding)
+    from
+    ( select l.*, agent_private.text_size(l.event, l.meta) as size
+      from (select distinct unnest(_topics)) as t (topic)
+      cross join lateral
+      ( select l.*
+        from agent.log l
+        where (l.topic, l.position) > (t.topic, _after) and (l.topic, l.position) <= (t.topic, _until) and l.position > _after and l.position <= _until
+        order by l.topic, l.position -- one topic; said like this, lest all of the log is searched for one that is rare
+        limit _limit
+      ) l
+      order by l.position
+      limit _limit
+    ) l;
   end if;
 end
 $func$;

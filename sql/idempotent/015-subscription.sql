@@ -5,8 +5,9 @@
 -- Whoever changes a subscription, its filters or its position locks its row first.
 
 -- Creates a subscription, or replaces its filters and settings. It begins after _position, which one that exists keeps. _filters is an
--- array of objects: name, topics, match, canonical, and expires_after in seconds. The subscription has to have one of _if_versions (null: any,
--- or it is new); with _if_exists it must not be new. Else raises QD004. A call that changes nothing renews what expires.
+-- array of objects: name, topics, match, canonical, and expires_after in seconds. With _deliver_queue it is delivered into that queue. One that exists
+-- cannot change between delivery and reading by cursor: raises QD023. The subscription has to have one of _if_versions (null: any, or it is new);
+-- with _if_exists it must not be new. Else raises QD004. A call that changes nothing renews what expires.
 create or replace function agent.put_subscription_if_match
 ( _name text
 , _filters json
@@ -16,6 +17,9 @@ create or replace function agent.put_subscription_if_match
 , _token int8
 , _if_versions int8[]
 , _if_exists boolean
+, _deliver_queue text default null
+, _deliver_type text default null
+, _deliver_priority int4 default 0
 )
 returns boolean
 language plpgsql volatile
@@ -36,36 +40,58 @@ begin
     perform agent_private.raise_invalid('expires_after', 'must be from one second to ten years');
   end if;
   perform agent_private.check_position(_position);
+  if _deliver_queue is null then
+    _deliver_type = null;
+    _deliver_priority = 0;
+  elsif agent_private.is_queue_name(_deliver_queue) is not true or starts_with(_deliver_queue, 'queued.') then
+    perform agent_private.raise_invalid('deliver/queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -, and not begin with "queued."');
+  elsif length(_deliver_type) not between 1 and 255 then
+    perform agent_private.raise_invalid('deliver/type', 'must be 1 to 255 characters');
+  elsif _deliver_priority is null then
+    perform agent_private.raise_invalid('deliver/priority', 'must not be null');
+  end if;
   loop
     select s.* into _subscription from agent.subscription s where s.name = _name for no key update;
     exit when found;
     if _if_versions is not null or _if_exists then
       perform agent_private.raise_version_mismatch('subscription ' || _name, _if_versions);
     end if;
-    insert into agent.subscription as s (name, start_position, max_waiting, expires_after, expires_at)
-    values (_name, _position, _max_waiting, _expires_after, agent_private.add_utc(clock_timestamp(), _expires_after))
+    insert into agent.subscription as s
+    (name, start_position, max_waiting, expires_after, expires_at, deliver_queue, deliver_type, deliver_priority)
+    values
+    ( _name, _position, _max_waiting, _expires_after, agent_private.add_utc(clock_timestamp(), _expires_after)
+    , _deliver_queue, _deliver_type, _deliver_priority
+    )
     on conflict on constraint subscription_name do nothing
     returning s.* into _subscription;
     if found then
       _is_new = true;
-      insert into agent.subscription_position (subscription, number, position, token, epoch, gaps) values (_subscription.id, 1, _position, _token, 1, 0);
+      insert into agent.subscription_position (reader, number, position, token, epoch, gaps) values (_subscription.id, 1, _position, _token, 1, 0);
       exit;
     end if;
   end loop;
   if _subscription.version <> all (_if_versions) then
     perform agent_private.raise_version_mismatch('subscription ' || _name, _if_versions);
+  elsif (_subscription.deliver_queue is null) <> (_deliver_queue is null) then
+    perform agent_private.raise_wrong_delivery(_subscription);
   end if;
   select p.changed, p.changed_meaning into _changed, _changed_meaning
   from agent_private.put_filters(_subscription.id, _filters, true) p;
   if _is_new then
+    perform agent_private.change_routes(_subscription);
     return true;
   end if;
-  if _changed > 0 or _subscription.max_waiting <> _max_waiting or _subscription.expires_after is distinct from _expires_after then
+  if _changed > 0
+    or row(_subscription.max_waiting, _subscription.expires_after, _subscription.deliver_queue, _subscription.deliver_type, _subscription.deliver_priority)
+      is distinct from row(_max_waiting, _expires_after, _deliver_queue, _deliver_type, _deliver_priority)
+  then
     update agent.subscription s
     set version = s.version + 1, updated_at = clock_timestamp(), max_waiting = _max_waiting, expires_after = _expires_after
+    , deliver_queue = _deliver_queue, deliver_type = _deliver_type, deliver_priority = _deliver_priority
     , expires_at = agent_private.add_utc(clock_timestamp(), _expires_after)
     , filters_version = s.filters_version + case when _changed_meaning > 0 then 1 else 0 end
     where s.id = _subscription.id;
+    perform agent_private.change_routes(_subscription);
   elsif _expires_after is not null then
     update agent.subscription s set expires_at = agent_private.add_utc(clock_timestamp(), _expires_after) where s.id = _subscription.id;
   end if;
@@ -89,6 +115,7 @@ begin
     update agent.subscription s
     set version = s.version + 1, filters_version = s.filters_version + case when _put.changed_meaning > 0 then 1 else 0 end, updated_at = clock_timestamp()
     where s.id = _found.id;
+    perform agent_private.change_routes(_found);
   end if;
 end
 $func$;
@@ -110,6 +137,7 @@ begin
   update agent.subscription s
   set version = s.version + 1, filters_version = s.filters_version + 1, updated_at = clock_timestamp()
   where s.id = _found.id;
+  perform agent_private.change_routes(_found);
 end
 $func$;
 
@@ -191,23 +219,25 @@ begin
   if _subscription.version <> all (_if_versions) then
     perform agent_private.raise_version_mismatch('subscription ' || _name, _if_versions);
   end if;
-  perform agent_private.remove_subscription(_subscription.id);
+  perform agent_private.remove_subscription(_subscription);
 end
 $func$;
 
-create or replace function agent_private.remove_subscription(_id int8)
+create or replace function agent_private.remove_subscription(_subscription agent.subscription)
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  delete from agent.subscription_filter f where f.subscription = _id;
-  delete from agent.subscription_position p where p.subscription = _id;
-  delete from agent.subscription s where s.id = _id;
+  delete from agent.subscription_filter f where f.subscription = _subscription.id;
+  delete from agent.subscription_position p where p.reader = _subscription.id;
+  perform agent_private.remove_replay(r.id) from agent.subscription_replay r where r.subscription = _subscription.id;
+  delete from agent.subscription s where s.id = _subscription.id;
+  perform agent_private.change_routes(_subscription);
 end
 $func$;
 
--- Pauses a subscription, so that reads get nothing, or resumes it. Raises QD020 if there is no such subscription.
+-- Pauses a subscription, so that reads get nothing and nothing is delivered, or resumes it. Raises QD020 if there is no such subscription.
 create or replace function agent.pause_subscription(_name text, _paused boolean default true)
 returns void
 language plpgsql volatile
@@ -220,6 +250,7 @@ begin
   update agent.subscription s
   set is_paused = _paused, version = s.version + 1, updated_at = clock_timestamp()
   where s.id = _subscription.id and s.is_paused <> _paused;
+  perform agent_private.change_routes(_subscription);
 end
 $func$;
 
@@ -231,23 +262,25 @@ language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 set enable_seqscan to off
+set jit to off
 as $func$
 declare
   _id int8;
+  _subscription agent.subscription;
   _n int8;
   _pruned int8 = 0;
 begin
-  for _id in
-    select s.id from agent.subscription s where s.expires_at <= clock_timestamp() order by s.expires_at limit _limit for update skip locked
+  for _subscription in
+    select s.* from agent.subscription s where s.expires_at <= clock_timestamp() order by s.expires_at limit _limit for update skip locked
   loop
-    perform agent_private.remove_subscription(_id);
+    perform agent_private.remove_subscription(_subscription);
     _pruned = _pruned + 1;
   end loop;
   for _id in
     select distinct f.subscription
     from (select f.subscription from agent.subscription_filter f where f.expires_at <= clock_timestamp() order by f.expires_at limit _limit) f
   loop
-    perform from agent.subscription s where s.id = _id for no key update skip locked;
+    select s.* into _subscription from agent.subscription s where s.id = _id for no key update skip locked;
     continue when not found;
     delete from agent.subscription_filter f where f.subscription = _id and f.expires_at <= clock_timestamp();
     get diagnostics _n = row_count;
@@ -255,6 +288,7 @@ begin
       update agent.subscription s
       set version = s.version + 1, filters_version = s.filters_version + 1, updated_at = clock_timestamp()
       where s.id = _id;
+      perform agent_private.change_routes(_subscription);
       _pruned = _pruned + _n;
     end if;
   end loop;
@@ -268,6 +302,7 @@ returns agent.subscription
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set enable_seqscan to off
+set jit to off
 as $func$
 declare
   _subscription agent.subscription;
@@ -282,7 +317,20 @@ $func$;
 
 -- Positions.
 
--- How far a subscription has come.
+-- Raises QD023: the subscription is delivered into a queue, or it is not, and the call is for the others.
+create or replace function agent_private.raise_wrong_delivery(_subscription agent.subscription)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  raise exception 'the subscription % is %', _subscription.name
+  , coalesce('delivered into the queue ' || _subscription.deliver_queue, 'read by cursor, and not delivered into a queue')
+    using errcode = 'QD023';
+end
+$func$;
+
+-- How far a reader has come. For a subscription in step, see position_of.
 create or replace function agent_private.newest_position(_id int8)
 returns agent.subscription_position
 language plpgsql volatile
@@ -290,28 +338,47 @@ set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
 set enable_seqscan to off -- beside an old snapshot the table is full of dead rows
 set enable_bitmapscan to off
+set jit to off
 as $func$
 declare
   _newest agent.subscription_position;
 begin
-  select p.* into _newest from agent.subscription_position p where p.subscription = _id order by p.number desc limit 1;
+  select p.* into _newest from agent.subscription_position p where p.reader = _id order by p.number desc limit 1;
   return _newest;
 end
 $func$;
 
--- Replaces a position by the next one: _position, whose number is that of the one before.
+-- How far a subscription has come, in step or not: its own newest position, in step with the place of the router.
+create or replace function agent_private.position_of(_subscription agent.subscription)
+returns agent.subscription_position
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _newest agent.subscription_position = agent_private.newest_position(_subscription.id);
+begin
+  if _subscription.is_in_step then
+    _newest.position = (agent_private.newest_position(0)).position;
+  end if;
+  return _newest;
+end
+$func$;
+
+-- Replaces a position by the next one: _position, whose number is that of the one before. Returns the number of the next one.
 create or replace function agent_private.replace_position(_position agent.subscription_position)
-returns void
+returns int8
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
 set enable_seqscan to off
+set jit to off
 as $func$
 begin
-  insert into agent.subscription_position (subscription, number, position, token, epoch, leased_until, lease_token, gaps)
-  values (_position.subscription, _position.number + 1, _position.position, _position.token, _position.epoch, _position.leased_until
+  insert into agent.subscription_position (reader, number, position, token, epoch, leased_until, lease_token, gaps)
+  values (_position.reader, _position.number + 1, _position.position, _position.token, _position.epoch, _position.leased_until
   , _position.lease_token, _position.gaps);
-  delete from agent.subscription_position p where p.subscription = _position.subscription and p.number = _position.number;
+  delete from agent.subscription_position p where p.reader = _position.reader and p.number = _position.number;
+  return _position.number + 1;
 end
 $func$;
 
@@ -324,18 +391,26 @@ as $func$
   select exists (select from agent.log_segment g where g.state = 'dropped' and g.last_position > _position)
 $func$;
 
--- Whether a durable subscription has not come as far as a position.
+-- Whether a durable subscription, or a replay for one, has not come as far as a position.
 create or replace function agent_private.is_needed(_position int8)
 returns boolean
 language plpgsql stable
 set search_path to pg_catalog, pg_temp
 set enable_seqscan to off
 set enable_bitmapscan to off
+set jit to off
 as $func$
 begin
   return exists
   ( select from agent.subscription s
-    cross join lateral (select p.position from agent.subscription_position p where p.subscription = s.id order by p.number desc limit 1) p
+    cross join lateral
+    ( select p.position from agent.subscription_position p where p.reader = case when s.is_in_step then 0 else s.id end order by p.number desc limit 1
+    ) p
+    where s.expires_after is null and p.position < _position
+  ) or exists
+  ( select from agent.subscription s
+    join agent.subscription_replay r on r.subscription = s.id
+    cross join lateral (select p.position from agent.subscription_position p where p.reader = r.id order by p.number desc limit 1) p
     where s.expires_after is null and p.position < _position
   );
 end
@@ -350,24 +425,32 @@ set plan_cache_mode to force_custom_plan -- with the segments that can hold some
 set jit to off
 as $func$
 declare
+  _segment record;
   _published_at timestamptz;
 begin
   events = 0;
-  seconds = 0;
-  if _position >= _head then
-    return;
-  end if;
-  select coalesce(sum(greatest(e.until - greatest(_position, g.number << 32), 0)), 0)::int8 into events
-  from agent.log_segment g
-  cross join lateral
-  ( select case
-      when g.events is not null then least(g.last_position, _head)
-      when _head < (g.number + 1) << 32 then _head
-      else (select max(l.position) from agent.log l where l.position > g.number << 32 and l.position < (g.number + 1) << 32)
-    end as until
-  ) e
-  where g.state <> 'dropped' and (g.number + 1) << 32 > _position and g.number << 32 < _head;
-  select l.published_at into _published_at from agent.log l where l.position > _position and l.position <= _head order by l.position limit 1;
+  -- Segment by segment, because a statement about the whole log is planned for each of its partitions, each time.
+  for _segment in
+    select greatest(_position, g.number << 32) as after, (g.number + 1) << 32 as "end", g.last_position as last, g.events is not null as is_counted
+    from agent.log_segment g
+    where g.state <> 'dropped' and g.events is distinct from 0 and (g.number + 1) << 32 > _position and g.number << 32 < _head
+    order by g.number
+  loop
+    if not _segment.is_counted and _head < _segment."end" then
+      _segment.last = _head;
+    elsif not _segment.is_counted then
+      select max(l.position) into _segment.last from agent.log l where l.position > _segment.after and l.position < _segment."end";
+    end if;
+    continue when _segment.last is null or _segment.last <= _segment.after;
+    events = events + least(_segment.last, _head) - _segment.after;
+    if _published_at is null then
+      select l.published_at into _published_at
+      from agent.log l
+      where l.position > _segment.after and l.position < _segment."end" and l.position <= _head
+      order by l.position
+      limit 1;
+    end if;
+  end loop;
   seconds = coalesce(greatest(extract(epoch from clock_timestamp() - _published_at), 0), 0);
 end
 $func$;
@@ -375,7 +458,7 @@ $func$;
 -- Reading.
 
 -- What a read needs to know: the version of the filters, how far the subscription has come, and until when somebody else has a lease. A
--- subscription that expires is renewed. Raises QD020 if there is none of this name.
+-- subscription that expires is renewed. Raises QD020 if there is none of this name, QD023 if it is delivered into a queue.
 create or replace function agent.begin_read(_name text)
 returns table (id int8, filters_version int8, is_paused boolean, "position" int8, token int8, epoch int8, leased_until timestamptz)
 language plpgsql volatile
@@ -383,6 +466,7 @@ security definer
 set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
 set enable_seqscan to off
+set jit to off
 as $func$
 #variable_conflict use_column
 declare
@@ -392,6 +476,8 @@ begin
   select s.* into _subscription from agent.subscription s where s.name = _name;
   if not found then
     raise exception 'there is no subscription %', _name using errcode = 'QD020';
+  elsif _subscription.deliver_queue is not null then
+    perform agent_private.raise_wrong_delivery(_subscription);
   end if;
   perform agent_private.renew_subscription(_subscription);
   _position = agent_private.newest_position(_subscription.id);
@@ -411,6 +497,7 @@ language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
 set enable_seqscan to off
+set jit to off
 as $func$
 begin
   if _subscription.expires_at < agent_private.add_utc(clock_timestamp(), _subscription.expires_after * 0.95) then
@@ -418,6 +505,37 @@ begin
     set expires_at = agent_private.add_utc(clock_timestamp(), s.expires_after)
     where s.id = _subscription.id and s.expires_after is not null;
   end if;
+end
+$func$;
+
+-- What those have to know of subscriptions who wait for them: they look again when it differs. Those that expire are renewed, as by begin_read; one
+-- that somebody changes at this moment is left for the next time. There is no row for a name that no subscription has.
+create or replace function agent.watch_subscriptions(_names text[])
+returns table (name text, id int8, version int8, token int8, epoch int8, is_leased boolean, expires_after interval)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set enable_bitmapscan to off
+set jit to off
+as $func$
+#variable_conflict use_column
+begin
+  update agent.subscription s
+  set expires_at = agent_private.add_utc(clock_timestamp(), s.expires_after)
+  from
+  ( select r.id
+    from agent.subscription r
+    where r.name = any (_names) and r.expires_at < agent_private.add_utc(clock_timestamp(), r.expires_after * 0.95)
+    for no key update skip locked
+  ) r
+  where s.id = r.id;
+  return query
+  select s.name, s.id, s.version, p.token, p.epoch, coalesce(p.leased_until > clock_timestamp(), false), s.expires_after
+  from agent.subscription s
+  cross join lateral (select p.* from agent.subscription_position p where p.reader = s.id order by p.number desc limit 1) p
+  where s.name = any (_names);
 end
 $func$;
 
@@ -434,6 +552,20 @@ as $func$
   left join agent.subscription_filter f on f.subscription = s.id
   where s.id = _id
   order by f.name
+$func$;
+
+-- The filters of several subscriptions, as read_filters returns those of one.
+create or replace function agent.list_filters(_ids int8[])
+returns table (id int8, filters_version int8, name text, topics text[], match json)
+language sql stable
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+  select s.id, s.filters_version, f.name, f.topics, f.match
+  from agent.subscription s
+  left join agent.subscription_filter f on f.subscription = s.id
+  where s.id = any (_ids)
+  order by s.id, f.name
 $func$;
 
 -- Ends a read, after its page was read: _position is where the page ends, and _cursor the token of its cursor. The read began at _token and _epoch. With
@@ -461,6 +593,7 @@ security definer
 set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
 set enable_seqscan to off
+set jit to off
 as $func$
 #variable_conflict use_column
 declare
@@ -504,7 +637,7 @@ end
 $func$;
 
 -- Commits a cursor: compares and sets. Returns the position. A cursor that was committed last is committed already. Raises QD020 if there is no
--- such subscription, QD021 if the cursor is lost: another one was committed in its place, a seek or a lease came in between, its lease has
+-- such subscription, QD023 if it is delivered into a queue, QD021 if the cursor is lost: another one was committed in its place, a seek or a lease came in between, its lease has
 -- ended, or the subscription was made anew.
 create or replace function agent.commit_cursor
 ( _name text
@@ -526,6 +659,9 @@ declare
   _subscription agent.subscription = agent_private.lock_subscription(_name);
   _newest agent.subscription_position = agent_private.newest_position(_subscription.id);
 begin
+  if _subscription.deliver_queue is not null then
+    perform agent_private.raise_wrong_delivery(_subscription);
+  end if;
   perform agent_private.renew_subscription(_subscription);
   if _subscription.id = _id and _newest.token = _token then
     return _newest.position;
@@ -560,7 +696,7 @@ declare
 begin
   perform agent_private.check_position(_position);
   _subscription = agent_private.lock_subscription(_name);
-  _newest = agent_private.newest_position(_subscription.id);
+  _newest = agent_private.position_of(_subscription);
   perform agent_private.renew_subscription(_subscription);
   _newest.gaps = _newest.gaps + agent_private.is_gap_after(_newest.position)::int4; -- it is told no more
   _newest.position = _position;
@@ -569,18 +705,21 @@ begin
   _newest.leased_until = null;
   _newest.lease_token = null;
   perform agent_private.replace_position(_newest);
+  update agent.subscription s set is_in_step = false where s.id = _subscription.id and s.is_in_step;
+  perform agent_private.change_routes(_subscription);
 end
 $func$;
 
 -- Listing.
 
 -- Up to _limit subscriptions after _after, by name, or the one of _name: with how far they have come, the head of the log, and their lag as of
--- agent_private.log_lag. gaps counts those that nobody has been told of yet, too.
+-- agent_private.log_lag. gaps counts those that nobody has been told of yet, too. waiting is how many events are ready in the queue that it is delivered
+-- into, up to max_waiting.
 create or replace function agent.list_subscriptions(_limit int4 default 100, _after text default null, _name text default null)
 returns table
 ( id int8, name text, version int8, is_paused boolean, start_position int8, max_waiting int4, expires_after interval, expires_at timestamptz
 , created_at timestamptz, updated_at timestamptz, filters int8, "position" int8, head int8, lag_events int8, lag_seconds float8, gaps int8
-, leased_until timestamptz
+, leased_until timestamptz, deliver_queue text, deliver_type text, deliver_priority int4, is_in_step boolean, waiting int8, replays int8
 )
 language plpgsql volatile
 security definer
@@ -592,19 +731,29 @@ as $func$
 #variable_conflict use_column
 declare
   _head int8 = agent_private.log_head();
+  _in_step int8 = (agent_private.newest_position(0)).position;
 begin
   return query
   select s.id, s.name, s.version, s.is_paused, s.start_position, s.max_waiting, s.expires_after, s.expires_at, s.created_at, s.updated_at
   , (select count(*) from agent.subscription_filter f where f.subscription = s.id)
   , p.position, _head, l.events, l.seconds, p.gaps + agent_private.is_gap_after(p.position)::int4
   , case when p.leased_until > clock_timestamp() then p.leased_until end
+  , s.deliver_queue, s.deliver_type, s.deliver_priority, s.is_in_step
+  , case when s.deliver_queue is not null then agent_private.count_ready(s.deliver_queue, s.max_waiting) end
+  , (select count(*) from agent.subscription_replay r where r.subscription = s.id)
   from
   ( select s.* from agent.subscription s
     where (_after is null or s.name > _after) and (_name is null or s.name = _name)
     order by s.name
     limit _limit
   ) s
-  cross join lateral (select p.* from agent.subscription_position p where p.subscription = s.id order by p.number desc limit 1) p
+  cross join lateral
+  ( select p.gaps, p.leased_until, case when s.is_in_step then _in_step else p.position end as position
+    from agent.subscription_position p
+    where p.reader = s.id
+    order by p.number desc
+    limit 1
+  ) p
   cross join lateral agent_private.log_lag(p.position, _head) l
   order by s.name;
 end
@@ -623,13 +772,20 @@ as $func$
 #variable_conflict use_column
 declare
   _head int8 = agent_private.log_head();
+  _in_step int8 = (agent_private.newest_position(0)).position;
 begin
   return query
   select s.name, l.events, l.seconds, s.gaps + agent_private.is_gap_after(s.position)::int4, greatest(s.n - _limit, 0)
   from
   ( select s.name, p.position, p.gaps, count(*) over () as n
     from agent.subscription s
-    cross join lateral (select p.* from agent.subscription_position p where p.subscription = s.id order by p.number desc limit 1) p
+    cross join lateral
+    ( select p.gaps, p.leased_until, case when s.is_in_step then _in_step else p.position end as position
+      from agent.subscription_position p
+      where p.reader = s.id
+      order by p.number desc
+      limit 1
+    ) p
     order by p.position, s.name
     limit _limit
   ) s

@@ -118,6 +118,10 @@ var validate = func() *validator.Validate {
 			panic(err)
 		}
 	}
+	isOpen := func(fl validator.FieldLevel) bool { return !strings.HasPrefix(fl.Field().String(), reserved) }
+	if err := v.RegisterValidation("unreserved", isOpen); err != nil {
+		panic(err)
+	}
 	if err := v.RegisterValidation("topic", func(fl validator.FieldLevel) bool { return IsTopic(fl.Field().String()) }); err != nil {
 		panic(err)
 	}
@@ -126,8 +130,11 @@ var validate = func() *validator.Validate {
 
 // IsTopic reports whether name can be published to: the words of letters, digits and _ : - that dots separate, but none that begins with queued.
 func IsTopic(name string) bool {
-	return match.ValidTopic(name) == nil && !strings.HasPrefix(name, "queued.")
+	return match.ValidTopic(name) == nil && !strings.HasPrefix(name, reserved)
 }
+
+// reserved is what the names of topics and queues begin with that are the service's own.
+const reserved = "queued."
 
 // violation says which rule of f the value v breaks, or "".
 func (f *Field) violation(v reflect.Value) string {
@@ -143,6 +150,8 @@ func (f *Field) violation(v reflect.Value) string {
 	switch {
 	case names[tag] != "":
 		return "must be 1 to 128 of A–Z a–z 0–9 " + strings.Join(strings.Split(names[tag], ""), " ")
+	case tag == "unreserved":
+		return "must not begin with " + reserved + ", which is reserved for the service's own queues"
 	case tag == "topic":
 		return "must be 1 to 8 words of A–Z a–z 0–9 _ : - with dots between them, and 255 characters at most; queued.* is reserved"
 	case tag == "oneof":

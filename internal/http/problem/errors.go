@@ -28,6 +28,7 @@ var serviceErrors = []struct {
 	{topic.ErrSubscriptionNotFound, SubscriptionNotFound, "No subscription has this name: it was never made, was deleted, or has expired."},
 	{topic.ErrFilterNotFound, FilterNotFound, "The subscription has no filter of this name: it was never put, was deleted, or has expired."},
 	{topic.ErrCursorLost, CursorLost, "Another cursor was committed in its place, a seek or a lease came in between, its lease has ended, or the subscription was made anew. Read again."},
+	{topic.ErrWrongDelivery, WrongDelivery, "Reads, commits and streams are for subscriptions without `deliver`; a replay is for those that have it. What exists cannot change between the two: delete it first."},
 	{topic.ErrStale, PreconditionFailed, "The current version is none of those in If-Match. Get it again, and send its ETag."},
 
 	{queue.ErrKeyReused, KeyReused, "The idempotency key was used for a different request. Use a new key for a new request."},

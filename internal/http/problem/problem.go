@@ -35,6 +35,7 @@ var (
 	MethodNotAllowed     = Type{405, "method_not_allowed", "Method not allowed"}
 	LeaseLost            = Type{409, "lease_lost", "Lease lost"}
 	CursorLost           = Type{409, "cursor_lost", "Cursor lost"}
+	WrongDelivery        = Type{409, "wrong_delivery", "Wrong delivery"}
 	ScheduleEnded        = Type{409, "schedule_ended", "Schedule ended"}
 	PreconditionFailed   = Type{412, "precondition_failed", "Precondition failed"}
 	BodyTooLarge         = Type{413, "body_too_large", "Body too large"}

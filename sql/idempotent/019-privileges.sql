@@ -1,6 +1,7 @@
 -- Privileges: nobody but the owner may execute a function until it is granted. See docs/operations.md.
 
--- The functions that the service calls, which are all that its role may execute. A test compares this list with the service's sources.
+-- The functions that the service calls, in this version or in the one before, and all that its role may execute. A test compares this list
+-- with the service's sources.
 create or replace function agent_private.service_functions()
 returns setof text
 language sql immutable
@@ -10,21 +11,26 @@ as $func$
     ('ack_events')
   , ('append_log')
   , ('begin_read')
+  , ('begin_routing')
   , ('busiest_queues')
   , ('check_watermarks')
   , ('check_zone_rules')
   , ('claim_from_watermarks')
   , ('commit_cursor')
+  , ('count_ready')
   , ('count_topics')
   , ('delete_filter')
   , ('delete_old_history')
   , ('delete_owner_if_match')
   , ('delete_schedule_if_match')
   , ('delete_subscription_if_match')
+  , ('deliver_alone')
+  , ('deliver_in_step')
   , ('drop_former_functions')
   , ('drop_history')
   , ('drop_log_segment')
   , ('end_read')
+  , ('end_routing')
   , ('expansion_start')
   , ('extend_event')
   , ('fire_schedules')
@@ -34,18 +40,23 @@ as $func$
   , ('get_owner')
   , ('get_published')
   , ('get_queue')
+  , ('get_route')
   , ('get_schedule')
   , ('history_stats')
   , ('insert_and_claim_events')
   , ('insert_schedule')
+  , ('join_step')
   , ('last_published')
+  , ('leave_step')
   , ('list_attempts')
   , ('list_events')
   , ('list_executions')
+  , ('list_filters')
   , ('list_history')
   , ('list_occurrences')
   , ('list_owners')
   , ('list_processes')
+  , ('list_routes')
   , ('list_schedules')
   , ('list_subscriptions')
   , ('list_topics')
@@ -76,6 +87,7 @@ as $func$
   , ('prune_publication_keys')
   , ('prune_subscriptions')
   , ('publish_due')
+  , ('publish_later')
   , ('purge_queue')
   , ('put_filter')
   , ('put_log_settings')
@@ -89,6 +101,7 @@ as $func$
   , ('record_server')
   , ('record_upkeep')
   , ('release_events')
+  , ('replay_subscription')
   , ('report_process')
   , ('requeue_event')
   , ('requeue_events')
@@ -101,35 +114,7 @@ as $func$
   , ('slowest_subscriptions')
   , ('sweep_events')
   , ('update_schedule')
-$func$;
-
--- The former names of functions that the service of version 0.3.0 calls: its processes run beside those of this version during an
--- upgrade.
-create or replace function agent_private.former_service_functions()
-returns setof text
-language sql immutable
-set search_path to pg_catalog, pg_temp
-as $func$
-  values
-    ('add_events')
-  , ('delete_owner')
-  , ('delete_schedule')
-  , ('due_schedules')
-  , ('expire_events')
-  , ('finish_events')
-  , ('fire_planned_schedules')
-  , ('fold_executions')
-  , ('forget_history')
-  , ('forget_keys')
-  , ('forget_processes')
-  , ('keep_occurrences')
-  , ('look_behind')
-  , ('note_server')
-  , ('note_upkeep')
-  , ('park_schedules')
-  , ('planning_start')
-  , ('put_owner')
-  , ('take_events')
+  , ('watch_subscriptions')
 $func$;
 
 -- Lets a role run the service, and nothing else, now and after each later migration. Only for the owner of the schema.
@@ -191,11 +176,7 @@ begin
   end if;
   select string_agg(p.oid::regprocedure::text, ', ') into strict _functions
   from pg_proc p
-  where p.pronamespace = 'agent'::regnamespace and p.proname in
-  ( select f.name from agent_private.service_functions() as f (name)
-    union all
-    select f.name from agent_private.former_service_functions() as f (name)
-  );
+  where p.pronamespace = 'agent'::regnamespace and p.proname in (select f.name from agent_private.service_functions() as f (name));
   execute format('grant usage on schema agent to %s', _roles);
   execute format('grant select on agent.version, agent.migration to %s', _roles);
   execute format('grant execute on function %s to %s', _functions, _roles);

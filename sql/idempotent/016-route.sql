@@ -1,0 +1,442 @@
+-- Delivery of subscriptions into queues, by the router: docs/decisions/014-router.md has the argument why each event is delivered exactly once.
+--
+-- The subscriptions in step share the position of the router (reader 0 of agent.subscription_position); the others that are delivered, and
+-- replays, have positions of their own. A position moves in the transaction that inserts what lies before it into queues, and only from the number
+-- that its caller has read. Of several processes one routes at a time, under a lease; a process that has lost it is refused by the number.
+
+-- Begins or goes on routing for _lease. _process is a number that tells the caller from other processes. Nothing if no subscription is
+-- delivered; held_for if another process routes for so long. Else whether the lease was the caller's before, the number and the position of the
+-- router, and the version of what is to be delivered. A lease that reaches further than a lease can is none: the clock was set back.
+create or replace function agent.begin_routing(_process int8, _lease interval)
+returns table (held_for interval, was_held boolean, number int8, "position" int8, version int8)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set jit to off -- or reading a table without an index would begin with a compilation
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _newest agent.subscription_position;
+  _was_held boolean;
+begin
+  if not exists (select from agent.subscription s where s.deliver_queue is not null) then
+    return;
+  end if;
+  perform from agent.router r for update skip locked;
+  if not found then
+    return query select _lease / 10, null::boolean, null::int8, null::int8, null::int8;
+    return;
+  end if;
+  _newest = agent_private.newest_position(0);
+  if _newest.lease_token <> _process and _newest.leased_until > _now and _newest.leased_until <= _now + _lease then
+    return query select _newest.leased_until - _now, null::boolean, null::int8, null::int8, null::int8;
+    return;
+  end if;
+  _was_held = coalesce(_newest.lease_token = _process, false);
+  if not _was_held or _newest.leased_until < _now + _lease / 2 then
+    _newest.lease_token = _process;
+    _newest.leased_until = _now + _lease;
+    _newest.number = agent_private.replace_position(_newest);
+  end if;
+  if (select count(*) from agent.route_version v) > 20 then
+    with gone as (delete from agent.route_version v returning v.changes)
+    insert into agent.route_version (changes) select sum(g.changes) from gone g;
+  end if;
+  return query select null::interval, _was_held, _newest.number, _newest.position, agent_private.route_version();
+end
+$func$;
+
+-- Ends the lease of a process that stops routing, so that another one goes on at once.
+create or replace function agent.end_routing(_process int8)
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off -- or reading a table without an index would begin with a compilation
+as $func$
+declare
+  _newest agent.subscription_position;
+begin
+  perform from agent.router r for update;
+  _newest = agent_private.newest_position(0);
+  if _newest.lease_token = _process then
+    _newest.lease_token = null;
+    _newest.leased_until = null;
+    perform agent_private.replace_position(_newest);
+  end if;
+end
+$func$;
+
+-- What is to be delivered: subscriptions and replays, with the version of all of it. A row without an id if there is nothing.
+create or replace function agent.list_routes()
+returns table
+(version int8, id int8, name text, filters_version int8, queue text, max_waiting int4, is_replay boolean, is_paused boolean, is_in_step boolean)
+language sql stable
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off -- or reading a table without an index would begin with a compilation
+as $func$
+  select v.version, r.id, r.name, r.filters_version, r.deliver_queue, r.max_waiting, r.is_replay, r.is_paused, r.is_in_step
+  from (select sum(v.changes)::int8 as version from agent.route_version v) v
+  left join
+  ( select s.id, s.name, s.filters_version, s.deliver_queue, s.max_waiting, false as is_replay, s.is_paused, s.is_in_step
+    from agent.subscription s
+    where s.deliver_queue is not null
+    union all
+    select r.id, s.name, s.filters_version, s.deliver_queue, s.max_waiting, true, s.is_paused, false
+    from agent.subscription_replay r
+    join agent.subscription s on s.id = r.subscription
+    where s.deliver_queue is not null
+  ) r on true
+$func$;
+
+-- Where a subscription that is not in step, or a replay, has come, and what to know to go on with it. until is the end of a replay. Nothing if it
+-- is gone, paused or in step.
+create or replace function agent.get_route(_id int8)
+returns table (subscription int8, filters_version int8, max_waiting int4, number int8, "position" int8, until int8)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set jit to off -- or reading a table without an index would begin with a compilation
+as $func$
+#variable_conflict use_column
+declare
+  _replay agent.subscription_replay;
+begin
+  select r.* into _replay from agent.subscription_replay r where r.id = _id;
+  return query
+  select s.id, s.filters_version, s.max_waiting, p.number, p.position, _replay.until
+  from agent.subscription s
+  cross join lateral agent_private.newest_position(_id) p
+  where s.id = coalesce(_replay.subscription, _id) and s.deliver_queue is not null and not s.is_paused and (not s.is_in_step or _replay.id is not null);
+end
+$func$;
+
+-- Moves the router on to _position, and delivers what lies before it: the events at _positions, each to the subscription beside it, and with a
+-- JSON array of the filters that want it. With _has_gap retention has dropped something before _position. With a _version that of all that is to be
+-- delivered must still be that.
+--
+-- The status is null, or "changed" if the router has moved, or the version has changed; then nothing was done, and the caller has to begin again.
+-- Raises serialization_failure (40001) if an event is there no more.
+create or replace function agent.deliver_in_step
+( _process int8
+, _lease interval
+, _number int8
+, _version int8
+, _position int8
+, _has_gap boolean
+, _subscriptions int8[]
+, _positions int8[]
+, _matched text[]
+)
+returns table (status text, number int8)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set jit to off -- or reading a table without an index would begin with a compilation
+as $func$
+#variable_conflict use_column
+declare
+  _newest agent.subscription_position;
+begin
+  _newest = agent_private.lock_router(_number);
+  if _newest is null or agent_private.route_version() <> _version then
+    return query select 'changed', 0::int8;
+    return;
+  end if;
+  perform agent_private.deliver(_subscriptions, _positions, _matched, true);
+  if _has_gap then
+    update agent.subscription_position p set gaps = p.gaps + 1
+    from agent.subscription s
+    where s.is_in_step and p.reader = s.id;
+  end if;
+  _newest.position = _position;
+  _newest.lease_token = _process;
+  _newest.leased_until = clock_timestamp() + _lease;
+  return query select null, agent_private.replace_position(_newest);
+end
+$func$;
+
+-- Gives subscriptions in step positions of their own, where the router is, and returns those that have left. Those that somebody else is changing
+-- stay in step for now. Nothing if the router has moved.
+create or replace function agent.leave_step(_number int8, _subscriptions int8[])
+returns setof int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set jit to off -- or reading a table without an index would begin with a compilation
+as $func$
+declare
+  _id int8;
+  _router agent.subscription_position = agent_private.lock_router(_number);
+  _own agent.subscription_position;
+begin
+  if _router is null then
+    return;
+  end if;
+  for _id in
+    select s.id from agent.subscription s where s.id = any (_subscriptions) and s.is_in_step order by s.id for no key update skip locked
+  loop
+    update agent.subscription s set is_in_step = false where s.id = _id;
+    _own = agent_private.newest_position(_id);
+    _own.position = _router.position;
+    perform agent_private.replace_position(_own);
+    return next _id;
+  end loop;
+end
+$func$;
+
+-- Lets a subscription join those in step, if it has come exactly as far as the router, or nobody is in step. Returns the number and the position
+-- of the router; nothing if the subscription cannot join now.
+create or replace function agent.join_step(_number int8, _id int8, _own_number int8)
+returns table (number int8, "position" int8)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set jit to off -- or reading a table without an index would begin with a compilation
+as $func$
+#variable_conflict use_column
+declare
+  _router agent.subscription_position = agent_private.lock_router(_number);
+  _own agent.subscription_position;
+begin
+  perform from agent.subscription s where s.id = _id and s.deliver_queue is not null and not s.is_paused and not s.is_in_step for no key update skip locked;
+  if _router is null or not found then
+    return;
+  end if;
+  _own = agent_private.newest_position(_id);
+  if _own.number <> _own_number then
+    return;
+  elsif _own.position <> _router.position then
+    if exists (select from agent.subscription s where s.deliver_queue is not null and s.is_in_step) then
+      return;
+    end if;
+    _router.position = _own.position;
+  end if;
+  update agent.subscription s set is_in_step = true where s.id = _id;
+  return query select agent_private.replace_position(_router), _router.position; -- another number: a process that does not know of it is refused
+end
+$func$;
+
+-- Moves a subscription that is not in step, or a replay, on to _position, and delivers what lies before it, as deliver_in_step does. A replay
+-- ends where it is to end. With a _filters_version that of the subscription must still be that.
+--
+-- The status is null, or "changed" if the reader has moved or ended, is in step or paused, its filters have changed, or somebody is changing it.
+create or replace function agent.deliver_alone
+( _id int8
+, _number int8
+, _filters_version int8
+, _position int8
+, _has_gap boolean
+, _positions int8[]
+, _matched text[]
+)
+returns table (status text, number int8)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set jit to off -- or reading a table without an index would begin with a compilation
+as $func$
+#variable_conflict use_column
+declare
+  _replay agent.subscription_replay;
+  _subscription agent.subscription;
+  _newest agent.subscription_position;
+begin
+  select r.* into _replay from agent.subscription_replay r where r.id = _id;
+  select s.* into _subscription
+  from agent.subscription s
+  where s.id = coalesce(_replay.subscription, _id) and s.deliver_queue is not null and not s.is_paused and (not s.is_in_step or _replay.id is not null)
+  for no key update skip locked;
+  _newest = agent_private.newest_position(_id);
+  if _subscription.id is null or _newest.number is distinct from _number or _subscription.filters_version <> _filters_version then
+    return query select 'changed', 0::int8;
+    return;
+  end if;
+  perform agent_private.deliver(array_fill(_subscription.id, array[cardinality(_positions)]), _positions, _matched, false);
+  _newest.position = _position;
+  _newest.gaps = _newest.gaps + _has_gap::int4;
+  if _position >= _replay.until then
+    perform agent_private.remove_replay(_id);
+    return query select null, 0::int8;
+  else
+    return query select null, agent_private.replace_position(_newest);
+  end if;
+end
+$func$;
+
+-- Locks the router, and returns where it is; null if it has another number, or another process has locked it.
+create or replace function agent_private.lock_router(_number int8)
+returns agent.subscription_position
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+as $func$
+declare
+  _newest agent.subscription_position;
+begin
+  perform from agent.router r for update skip locked;
+  if found then
+    _newest = agent_private.newest_position(0);
+  end if;
+  return case when _newest.number = _number then _newest end;
+end
+$func$;
+
+-- Inserts events of the log into the queues of subscriptions, in their order. With _is_in_step only those in step get them; a subscription that was
+-- deleted meanwhile gets nothing.
+create or replace function agent_private.deliver(_subscriptions int8[], _positions int8[], _matched text[], _is_in_step boolean)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_custom_plan -- with the segments that the positions are in
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+declare
+  _first int8;
+  _last int8;
+  _n int8;
+begin
+  if cardinality(_positions) = 0 then
+    return;
+  end if;
+  select min(p), max(p) into _first, _last from unnest(_positions) as p;
+  insert into agent.event overriding user value -- the ids are the sequence's
+  select e.*
+  from unnest(_subscriptions, _positions, _matched) with ordinality as n (subscription, position, matched, ord)
+  join agent.log l on l.position = n.position and l.position between _first and _last
+  join agent.subscription s on s.id = n.subscription and (s.is_in_step or not _is_in_step)
+  cross join lateral agent_private.new_event
+  ( null, null, l.event, case when not l.event ? 'event_ts' then l.published_at end, s.deliver_queue
+  , _type => s.deliver_type, _priority => s.deliver_priority, _key => l.key, _meta => l.meta
+  , _publication => jsonb_build_object
+    ( 'subscription', s.name, 'position', l.position, 'topic', l.topic, 'matched', n.matched::jsonb
+    , 'published_at', to_char(l.published_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+    )
+  ) as e
+  order by n.ord;
+  get diagnostics _n = row_count;
+  if _n < cardinality(_positions) and exists
+    ( select from unnest(_positions) as p (position)
+      where not exists (select from agent.log l where l.position = p.position and l.position between _first and _last)
+    )
+  then
+    raise exception 'the log has dropped what was to be delivered' using errcode = 'serialization_failure', hint = 'Read it again.';
+  end if;
+end
+$func$;
+
+-- How many events are ready in a queue, up to _limit.
+create or replace function agent_private.count_ready(_queue text, _limit int4)
+returns int8
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set enable_bitmapscan to off
+set jit to off
+as $func$
+begin
+  return
+  ( select count(*)
+    from
+    ( select
+      from agent_private.list_lanes(_queue) as l
+      cross join lateral (select from agent.event e where e.queue = _queue and e.priority = l.priority and e.vt <= now() limit _limit) e
+      limit _limit
+    ) e
+  );
+end
+$func$;
+
+-- How many events are ready in each of _queues, up to the limit beside it.
+create or replace function agent.count_ready(_queues text[], _limits int4[])
+returns table (queue text, ready int8)
+language sql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+  select n.queue, agent_private.count_ready(n.queue, n.max_count) from unnest(_queues, _limits) as n (queue, max_count)
+$func$;
+
+-- Replays.
+
+-- Delivers what a subscription gets of the events after _from, up to _until, once more, besides what it gets anyway; with _is_dry_run nothing. Returns
+-- the id of the subscription. Raises QD020 if there is none of this name, QD023 if it is read by cursor: then seek.
+create or replace function agent.replay_subscription(_name text, _from int8, _until int8, _is_dry_run boolean default false)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _subscription agent.subscription;
+  _id int8;
+begin
+  perform agent_private.check_position(_from);
+  perform agent_private.check_position(_until);
+  _subscription = agent_private.lock_subscription(_name);
+  if _subscription.deliver_queue is null then
+    perform agent_private.raise_wrong_delivery(_subscription);
+  elsif _is_dry_run then
+    return _subscription.id;
+  end if;
+  _id = nextval(pg_get_serial_sequence('agent.subscription', 'id'));
+  insert into agent.subscription_replay (id, subscription, until) values (_id, _subscription.id, _until);
+  insert into agent.subscription_position (reader, number, position, token, epoch, gaps) values (_id, 1, _from, 0, 1, 0);
+  perform agent_private.change_routes(_subscription);
+  return _subscription.id;
+end
+$func$;
+
+create or replace function agent_private.remove_replay(_id int8)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off -- or reading a table without an index would begin with a compilation
+as $func$
+begin
+  delete from agent.subscription_position p where p.reader = _id;
+  delete from agent.subscription_replay r where r.id = _id;
+end
+$func$;
+
+-- The version of what is to be delivered. It grows with each change that is committed.
+create or replace function agent_private.route_version()
+returns int8
+language sql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select sum(v.changes)::int8 from agent.route_version v
+$func$;
+
+-- Tells the router that a subscription has changed, if it is delivered into a queue. Nobody waits for the end of the transaction.
+create or replace function agent_private.change_routes(_subscription agent.subscription)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if _subscription.deliver_queue is not null then
+    insert into agent.route_version default values;
+  end if;
+end
+$func$;

@@ -1,0 +1,1 @@
+-- Publishing the changes of tables needs no table: the settings are the arguments of the triggers. See docs/decisions/013-changes.md.
