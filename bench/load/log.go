@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http/httputil"
@@ -144,6 +145,109 @@ func (r *LogReader) CatchUp(ctx context.Context, until int64, each func(position
 		}
 	}
 	return nil
+}
+
+// SubscriptionReader reads by a subscription of its own, and commits what it has read, over a connection of its own.
+type SubscriptionReader struct {
+	target       *Target
+	connection   *connection
+	path         string
+	read, commit []byte // requests
+	Order
+}
+
+// Subscribe makes a subscription to a topic, from the head of the log on, and connects a reader of up to limit events at a time. It must be closed.
+func (t *Target) Subscribe(ctx context.Context, name, topic string, limit int) (*SubscriptionReader, error) {
+	c, err := dial(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	path := "/subscriptions/" + name
+	status, body, err := c.do(t.appendRequest(nil, "PUT", path, fmt.Appendf(nil, `{"filters":[{"topics":[%q]}]}`, topic)), 0)
+	if err == nil && status != 201 {
+		err = &StatusError{Path: path, Status: status, Code: problemCode(body)}
+	}
+	if err != nil {
+		c.close()
+		return nil, fmt.Errorf("making a subscription: %w", err)
+	}
+	return &SubscriptionReader{
+		target: t, connection: c, path: path, read: t.appendRequest(nil, "POST", path+"/read", fmt.Appendf(nil, `{"limit":%d}`, limit)),
+	}, nil
+}
+
+// Close ends the connection. The subscription stays.
+func (r *SubscriptionReader) Close() { r.connection.close() }
+
+// Page reads the next page and commits it. It returns how many events the page had, and fails when one did not come after the one before it.
+func (r *SubscriptionReader) Page() (events int, err error) {
+	status, body, err := r.connection.do(r.read, 0)
+	if err == nil && status != 200 {
+		err = &StatusError{Path: r.path + "/read", Status: status, Code: problemCode(body)}
+	}
+	if err != nil {
+		return 0, fmt.Errorf("reading by a subscription: %w", err)
+	}
+	cursor, _, ok := text(after(body, nameCursor))
+	if !ok {
+		return 0, unexpected(body)
+	}
+	for at := after(body, namePosition); at != nil; at = after(at, namePosition) {
+		position, _, ok := number(at)
+		if !ok {
+			return events, unexpected(body)
+		}
+		if err := r.add(position); err != nil {
+			return events, err
+		}
+		events++
+	}
+	if events == 0 {
+		return 0, nil
+	}
+	r.commit = r.target.appendRequest(r.commit[:0], "POST", r.path+"/commit", fmt.Appendf(nil, `{"cursor":%q}`, cursor))
+	status, body, err = r.connection.do(r.commit, 0)
+	if err == nil && status != 200 {
+		err = &StatusError{Path: r.path + "/commit", Status: status, Code: problemCode(body)}
+	}
+	if err != nil {
+		return events, fmt.Errorf("committing a cursor: %w", err)
+	}
+	return events, nil
+}
+
+// Deliver makes a subscription to a topic, from a place of the log on, that is delivered into the queue of its name, however many events are there.
+func (t *Target) Deliver(ctx context.Context, name, topic, start string) error {
+	c, err := dial(ctx, t)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	path := "/subscriptions/" + name
+	body := fmt.Appendf(nil, `{"filters":[{"topics":[%q]}],"start":%q,"deliver":{"queue":%q},"max_waiting":1000000000}`, topic, start, name)
+	status, answer, err := c.do(t.appendRequest(nil, "PUT", path, body), 0)
+	if err == nil && status != 201 {
+		err = &StatusError{Path: path, Status: status, Code: problemCode(answer)}
+	}
+	if err != nil {
+		return fmt.Errorf("making a subscription: %w", err)
+	}
+	return nil
+}
+
+// Lag returns how many events of the log lie after the position of a subscription.
+func (t *Target) Lag(ctx context.Context, name string) (int64, error) {
+	body, err := t.Get(ctx, "/subscriptions/"+name)
+	if err != nil {
+		return 0, err
+	}
+	var subscription struct {
+		Lag struct{ Events int64 }
+	}
+	if err := json.Unmarshal(body, &subscription); err != nil {
+		return 0, fmt.Errorf("reading a subscription: %w", err)
+	}
+	return subscription.Lag.Events, nil
 }
 
 // Stream is a stream of the log, as Server-Sent Events, over a connection of its own.

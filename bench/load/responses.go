@@ -19,6 +19,7 @@ var (
 	nameNext      = []byte(`"next":`)
 	nameHead      = []byte(`"head":`)
 	nameGap       = []byte(`"gap":`)
+	nameCursor    = []byte(`"cursor":`)
 )
 
 // Lease is a claimed event.

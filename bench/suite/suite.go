@@ -161,6 +161,8 @@ var workloadParts = []workload{
 	{"soak", "whether the rate lasts", "soak --events 1000000", false},
 	{"payload", "rates and WAL at several sizes of events", "payload", true},
 	{"publish", "publications over HTTP in turns with inserts, single and by the hundred", "publish", true},
+	{"heldlog", "publishing and reading beside a session that holds an old snapshot", "heldlog --before 20s --hold 90s --after 20s --window 5s", false},
+	{"fanout", "a log of 100,000 events delivered into queues", "fanout", false},
 	{"catchup", "a log of 300,000 events read from its beginning", "catchup", false},
 	{"stream", "how soon a stream has what is published, 1,000 streams that get all of it, and the memory of 10,000", "stream", true},
 	{"memory", "resident memory under full load, and with many waiting claims", "memory", true},

@@ -14,11 +14,11 @@ import (
 // difference in time is what HTTP and the service add: TestStatementsAreTheServices compares them with its sources.
 const (
 	insertStatement = `
-		select id, vt, enqueued_at, event_ts, event, claimed, replayed
+		select id, vt, enqueued_at, event_ts, event, claimed, replayed, meta
 		from agent.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8)`
 	claimStatement = `
 		select id, attempts, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
-			type, source, priority, key, max_attempts, expires_at, worker, occurrence, prior_vt
+			type, source, priority, key, max_attempts, expires_at, worker, occurrence, meta, publication, prior_vt
 		from agent.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
 	ackStatement = `
 		select ord, status, queue, repeated, type, worker, took
@@ -47,8 +47,14 @@ const (
 		from agent.append_log(array_fill($2::text, array[$3::int]), array_fill($1::text::jsonb, array[$3::int])) a`
 	leaseStatement = `select count(*) from agent.claim_events($1, $2, 3, interval '24 hours')`
 
-	checkpointStatement = `checkpoint`
-	vacuumOffStatement  = `alter table agent.event set (autovacuum_enabled = off)`
+	checkpointStatement     = `checkpoint`
+	vacuumOffStatement      = `alter table agent.event set (autovacuum_enabled = off)`
+	countDeliveredStatement = `select count(*), count(distinct coalesce(publication -> 'position', to_jsonb(id))) from agent.event where queue = $1`
+	deleteQueuesStatement   = `
+		with subscriptions as (select agent.delete_subscription_if_match(s.name, null) from agent.subscription s where s.name = any ($1))
+		, deleted as (delete from agent.event where queue = any ($1))
+		select count(*) from subscriptions`
+	vacuumStatement     = `vacuum agent.event`
 	countStatement      = `select (select count(*) from agent.event) + (select count(*) from agent.event_hist)`
 	countQueueStatement = `
 		select (select count(*) from agent.event where queue = $1) + (select count(*) from agent.event_hist where queue = $1)`
@@ -66,6 +72,15 @@ const (
 			from pg_class c join pg_namespace n on n.oid = c.relnamespace
 			where c.relkind = 'r' and (n.nspname = 'agent' and c.relname like 'event\_hist%' or n.nspname = '_timescaledb_internal'))
 		, coalesce((select n_dead_tup from pg_stat_user_tables where schemaname = 'agent' and relname = 'event'), 0)`
+	// The tables that publishing and reading change, in MiB and dead rows, those of the log's segments first.
+	logSizesStatement = `
+		select coalesce(sum(pg_total_relation_size(s.relid)) filter (where s.relname ~ '^log_[0-9]+$'), 0)::float8 / 1048576
+		, coalesce(sum(s.n_dead_tup) filter (where s.relname ~ '^log_[0-9]+$'), 0)::float8
+		, coalesce(sum(pg_total_relation_size(s.relid)) filter (where s.relname !~ '^log_[0-9]+$'), 0)::float8 / 1048576
+		, coalesce(sum(s.n_dead_tup) filter (where s.relname !~ '^log_[0-9]+$'), 0)::float8
+		from pg_stat_user_tables s
+		where s.schemaname = 'agent' and (s.relname ~ '^(log|subscription)' or s.relname in ('outgoing', 'publication_key'))`
+	publishStatement  = `select agent.publish($1, $2::text::jsonb)`
 	versionsStatement = `
 		select current_setting('server_version'), coalesce((
 			select default_version from pg_available_extensions
@@ -101,7 +116,7 @@ const (
 // sqlInsert inserts one event as the service does.
 func sqlInsert(ctx context.Context, conn *pgx.Conn, queue, payload string) error {
 	rows, _ := conn.Query(ctx, insertStatement, []string{payload}, []string{queue}, nil, nil, nil, nil, nil, 24*time.Hour)
-	_, err := pgx.ForEachRow(rows, make([]any, 7), func() error { return nil })
+	_, err := pgx.ForEachRow(rows, make([]any, 8), func() error { return nil })
 	return err
 }
 
@@ -109,7 +124,7 @@ func sqlInsert(ctx context.Context, conn *pgx.Conn, queue, payload string) error
 func sqlClaim(ctx context.Context, conn *pgx.Conn, queue string) (id int64, receipt string, err error) {
 	var attempts int32
 	var claimed []time.Time
-	columns := make([]any, 18)
+	columns := make([]any, 20)
 	columns[0], columns[1], columns[2] = &id, &attempts, &claimed
 	rows, _ := conn.Query(ctx, claimStatement, queue, 1, 3, 24*time.Hour, "fifo", nil, nil, nil, nil, nil, nil)
 	_, err = pgx.ForEachRow(rows, columns, func() error {

@@ -63,6 +63,8 @@ type Commands struct {
 	PayloadCmd  Payload     `cmd:"" name:"payload" help:"Events of several sizes, and what each step writes."`
 	Memory      Memory      `cmd:"" help:"The server's memory under several loads."`
 	Publish     Publish     `cmd:"" help:"Publications, in turns with inserts; each is accounted for by two readers of the log."`
+	Fanout      Fanout      `cmd:"" help:"A log that is delivered into queues, from its beginning and as it grows."`
+	HeldLog     HeldLog     `cmd:"" name:"heldlog" help:"Publishing and reading beside a session that holds an old snapshot."`
 	Catchup     Catchup     `cmd:"" help:"Reading a log from its beginning, over HTTP and in SQL."`
 	Stream      Stream      `cmd:"" help:"How soon streams have what is published, how much many of them get, and their memory."`
 	Compare     Compare     `cmd:"" help:"Several programs side by side, in turns: single events and batches."`

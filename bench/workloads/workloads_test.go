@@ -47,6 +47,9 @@ func TestEveryWorkloadMeasuresAndAccounts(t *testing.T) {
 			"3000 B, single over 100 B, single", "3000 B, batch over 100 B, batch",
 		}},
 		{&Publish{Connections: 3, Batch: 5, Batches: 2, Rounds: 2, Duration: brief}, 6, []string{"single over posts", "batch over posts"}},
+		{&HeldLog{Before: brief, Hold: 2 * brief, After: brief, Window: brief / 2, Connections: 3}, 5, []string{
+			"hold over before", "last tenth of hold over before", "hold, processor time over before",
+		}},
 		{&Memory{Connections: []int{2}, Waiting: 5, Large: 500, Batches: 1, Duration: brief}, 4, nil},
 	} {
 		t.Run(test.workload.name(), func(t *testing.T) {

@@ -100,6 +100,7 @@ func TestWorkloadMeasuresAServerOfItsOwn(t *testing.T) {
 			"fifo: 20 delayed over without 20 delayed", "fifo: 10 leased over without 10 leased",
 		}},
 		{[]string{"catchup", "--events=2500", "--page=100", "--rounds=2"}, "catchup", []string{"HTTP over SQL", "SQL over SQL by transactions"}},
+		{[]string{"fanout", "--events=2500", "--queues=3", "--rounds=2"}, "fanout", []string{"one queue over SQL"}},
 		{[]string{"stream", "--rounds=3", "--gap=1ms", "--streams=5", "--batch=7", "--idle=6", "--duration=100ms"}, "stream", []string{"deliveries_per_s"}},
 		{[]string{"memory", "--connections=2,3", "--waiting=3", "--large=500", "--duration=100ms"}, "memory", []string{"server_rss_max_mib"}},
 		{[]string{"suite", "--rounds=2", "--duration=1s", "--only=batch", "--allow-unsafe"}, "batch", []string{"batch server CPU"}},
@@ -200,7 +201,7 @@ func TestHelpNamesEveryCommand(t *testing.T) {
 		t.Fatalf("exit code %d", code)
 	}
 	for _, name := range []string{
-		"single", "batch", "idle", "depth", "unclaimable", "snapshot", "claimers", "wakeup", "soak", "payload", "memory", "publish", "catchup", "stream", "compare", "suite",
+		"single", "batch", "idle", "depth", "unclaimable", "snapshot", "claimers", "wakeup", "soak", "payload", "memory", "publish", "heldlog", "fanout", "catchup", "stream", "compare", "suite",
 	} {
 		if !strings.Contains(stdout.String(), name+" ") {
 			t.Errorf("--help does not name %s:\n%s", name, &stdout)
