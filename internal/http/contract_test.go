@@ -1,12 +1,9 @@
 package http
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,104 +65,6 @@ func operations(doc *openapi3.T, visit func(method, path string, op *openapi3.Op
 			visit(method, path, ops[method])
 		}
 	}
-}
-
-// conform is a transport that fails the test when a response does not match the contract of
-// its operation. It also records the responses it has seen.
-type conform struct {
-	t    testing.TB
-	next http.RoundTripper
-
-	mu   sync.Mutex
-	seen map[string]bool // "operationId status"
-}
-
-func (c *conform) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := c.next.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return nil, err
-	}
-	_ = resp.Body.Close()
-	resp.Body = io.NopCloser(bytes.NewReader(body))
-	if err := c.check(r, resp, body); err != nil {
-		c.t.Errorf("%s %s returned %d, which does not match the contract: %v\n%s", r.Method, r.URL, resp.StatusCode, err, body)
-	}
-	return resp, nil
-}
-
-// checkedResponses are responses that were checked, but for the ids of their requests.
-var (
-	checkedResponses sync.Map
-	namedRequest     = regexp.MustCompile(`"request_id":"[A-Z2-7]{26}"`)
-)
-
-func (c *conform) check(r *http.Request, resp *http.Response, body []byte) error {
-	router, err := specRouter()
-	if err != nil {
-		return err
-	}
-	bare := r.Clone(r.Context())
-	bare.URL.Scheme, bare.URL.Host, bare.Host = "", "", ""
-	bare.Body = nil
-	if bare.Method == http.MethodHead {
-		return nil // a GET without a body, which is not documented separately
-	}
-	route, params, err := router.FindRoute(bare)
-	if err == nil && strings.Count(route.Path, "/") != strings.Count(bare.URL.Path, "/") { // the router ignores a trailing slash
-		err = routers.ErrPathNotFound
-	}
-	if err != nil { // no operation: must be a 404 or 405
-		if resp.StatusCode != http.StatusNotFound && resp.StatusCode != http.StatusMethodNotAllowed && resp.StatusCode != http.StatusUnauthorized &&
-			resp.StatusCode != http.StatusMisdirectedRequest && resp.StatusCode != http.StatusForbidden {
-			return fmt.Errorf("no such operation: %w", err)
-		}
-		return nil
-	}
-	c.mu.Lock()
-	c.seen[fmt.Sprintf("%s %d", route.Operation.OperationID, resp.StatusCode)] = true
-	c.mu.Unlock()
-	names := slices.Sorted(maps.Keys(resp.Header))
-	same := fmt.Sprint(route.Operation.OperationID, resp.StatusCode, names, resp.Header.Get("Content-Type"), string(namedRequest.ReplaceAll(body, nil)))
-	if _, isChecked := checkedResponses.LoadOrStore(same, true); isChecked { // each check compiles the schema
-		return nil
-	}
-	return openapi3filter.ValidateResponse(r.Context(), &openapi3filter.ResponseValidationInput{
-		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: bare, PathParams: params, Route: route},
-		Status:                 resp.StatusCode,
-		Header:                 resp.Header,
-		Body:                   io.NopCloser(bytes.NewReader(body)),
-		Options:                &openapi3filter.Options{IncludeResponseStatus: true, MultiError: true},
-	})
-}
-
-// checkRequest checks a request that the server should accept against the contract.
-func checkRequest(r *http.Request, body []byte) error {
-	router, err := specRouter()
-	if err != nil {
-		return err
-	}
-	bare := r.Clone(r.Context())
-	bare.URL.Scheme, bare.URL.Host, bare.Host = "", "", ""
-	bare.Body = io.NopCloser(bytes.NewReader(body))
-	route, params, err := router.FindRoute(bare)
-	if err != nil {
-		return err
-	}
-	return openapi3filter.ValidateRequest(r.Context(), &openapi3filter.RequestValidationInput{
-		Request:    bare,
-		PathParams: params,
-		Route:      route,
-		Options: &openapi3filter.Options{
-			MultiError:                        true,
-			SkipSettingDefaults:               true,
-			RejectWhenRequestBodyNotSpecified: true,
-			AuthenticationFunc:                openapi3filter.NoopAuthenticationFunc,
-		},
-	})
 }
 
 func TestContractIsValid(t *testing.T) {
