@@ -180,6 +180,8 @@ func provokeJobs(h *environment) {
 		h.call("POST", "/events/batch", `{"events":[{"event":{"n":5},"queue":"work","key":"k2","type":"b","source":"s","priority":1,"max_attempts":2,"expires_at":"2100-01-01T00:00:00Z"}]}`).want(status)
 	}
 	h.call("GET", "/events?queue=work", "").want(200)
+	raw := decode[seenEvent](h.call("POST", "/events?queue=raw&keep_raw=1h", `{ "n": 6 }`).want(201)).ID
+	h.call("GET", fmt.Sprintf("/events/%d/raw", raw), "").want(200)
 	e := h.claim(`{"queue":"work","types":["a"],"exclude_ids":[1],"worker":"w"}`)[0]
 	h.call("GET", fmt.Sprintf("/events/%d/attempts", e.ID), "").want(200)
 	h.call("POST", fmt.Sprintf("/events/%d/ack", e.ID), fmt.Sprintf(`{"receipt":%q,"result":[1]}`, e.Receipt)).want(200)
@@ -197,6 +199,7 @@ func provokeJobs(h *environment) {
 	h.call("POST", fmt.Sprintf("/events/%d/ack", e.ID), `{"receipt":"x"}`).wantProblem(problem.LeaseLost)
 	h.call("POST", "/events/1152921504606846976/ack", `{"receipt":"x"}`).wantProblem(problem.EventNotFound)
 	h.call("GET", "/events/1152921504606846976/attempts", "").wantProblem(problem.EventNotFound)
+	h.call("GET", "/events/1152921504606846976/raw", "").wantProblem(problem.RawBodyNotFound)
 }
 
 func provokeConflicts(h *environment) {

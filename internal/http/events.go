@@ -2,10 +2,12 @@ package http
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/queued/queued/internal/http/problem"
@@ -61,6 +63,8 @@ type insertRequest struct {
 	Event     json.RawMessage `body:"event"`
 	options   `in:"query"`
 	HeaderKey idempotencyKey `header:"Idempotency-Key" validate:"min=1,max=255"`
+	KeepRaw   time.Duration  `query:"keep_raw" validate:"min=1s,max=87600h"`
+	Sent      []byte         `sent:"body"`
 }
 
 // Check implements bind.Checker.
@@ -87,6 +91,9 @@ func (s *Server) insert(r *http.Request, req insertRequest) (reply, error) {
 	}
 	params := req.params(req.Event)
 	params.Key = cmp.Or(params.Key, string(req.HeaderKey))
+	if req.KeepRaw != 0 {
+		params.Raw = &queue.RawBody{Body: req.Sent, MediaType: mediaType(r), Keep: req.KeepRaw}
+	}
 	inserted, err := s.svc.Insert(r.Context(), []queue.InsertParams{params})
 	if err != nil {
 		return reply{}, err
@@ -170,6 +177,30 @@ type eventRequest struct {
 func (s *Server) getEvent(r *http.Request, req eventRequest) (reply, error) {
 	e, err := s.svc.Get(r.Context(), req.ID)
 	return reply{body: (*event)(&e)}, err
+}
+
+// mediaType returns the Content-Type of a request as it was sent, cut off where it is too long to keep.
+func mediaType(r *http.Request) string {
+	given := r.Header.Get("Content-Type")
+	return strings.ToValidUTF8(given[:min(len(given), 255)], "")
+}
+
+// getRawBody answers with the bytes that an event came in as. Browsers do not show them: they are the sender's.
+func (s *Server) getRawBody(w http.ResponseWriter, r *http.Request, req eventRequest) error {
+	ctx, cancel := context.WithTimeout(r.Context(), s.cfg.RequestTimeout)
+	defer cancel()
+	raw, err := s.svc.RawBody(ctx, req.ID)
+	if err != nil {
+		return err
+	}
+	h := w.Header()
+	h["Cache-Control"] = noStore
+	h.Set("Content-Type", cmp.Or(raw.MediaType, "application/octet-stream"))
+	h.Set("Content-Length", strconv.Itoa(len(raw.Body)))
+	h.Set("Content-Disposition", fmt.Sprintf(`attachment; filename="event-%d"`, req.ID))
+	h.Set("Expires", raw.KeptUntil.UTC().Format(http.TimeFormat))
+	_, _ = w.Write(raw.Body) // a client that has gone misses nothing but this
+	return nil
 }
 
 // An attempt is one claim of an event. It has no end while it runs.

@@ -58,6 +58,7 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 		"cross_origin":           h.with("Origin", "https://evil.example").try("POST", "/claim", ""),
 		"not_found":              h.try("GET", "/nothing", ""),
 		"event_not_found":        h.try("GET", "/events/4711", ""),
+		"raw_body_not_found":     h.try("GET", "/events/4711/raw", ""),
 		"schedule_not_found":     h.try("GET", "/schedules/4711", ""),
 		"owner_not_found":        h.try("GET", "/owners/nobody", ""),
 		"position_not_found":     h.try("GET", "/log/4711", ""),

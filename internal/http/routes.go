@@ -26,6 +26,7 @@ func (s *Server) routes() *chi.Mux {
 	r.Get("/events", endpoint(s, lim, s.listEvents))
 	r.Get("/events/{id}", endpoint(s, lim, s.getEvent))
 	r.Get("/events/{id}/attempts", endpoint(s, lim, s.listAttempts))
+	r.Get("/events/{id}/raw", handler(lim, s.getRawBody))
 
 	r.Post("/claim", endpoint(s, lim, s.claim))
 	r.Delete("/events/{id}", endpoint(s, lim, s.ack))

@@ -26,6 +26,16 @@ func (s *Service) Get(ctx context.Context, id int64) (Event, error) {
 	return e, wrap("getting an event", err)
 }
 
+// RawBody returns the bytes that an event came in as. It fails with ErrNoRawBody.
+func (s *Service) RawBody(ctx context.Context, id int64) (RawBody, error) {
+	rows, _ := s.calls.Query(ctx, `select body, media_type, kept_until from agent.get_raw_body($1)`, id)
+	raw, err := pg.CollectOne[RawBody](rows)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return RawBody{}, ErrNoRawBody
+	}
+	return raw, wrap("getting a raw body", err)
+}
+
 // Attempts returns every attempt at an event, in its queue or in history, in their order. It fails with ErrNotFound.
 func (s *Service) Attempts(ctx context.Context, id int64) ([]Attempt, error) {
 	rows, _ := s.calls.Query(ctx, `select attempt, worker, started_at, ended_at, outcome, error from agent.list_attempts($1)`, id)

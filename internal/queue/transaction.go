@@ -19,16 +19,17 @@ import (
 
 // transaction is one group commit in the making.
 type transaction struct {
-	svc     *Service
-	batch   *pgx.Batch
-	inserts []pendingInsert
-	offers  map[string]*operation        // by queue: the claims that its inserts take along
-	touched map[string]bool              // queues that get something claimable
-	later   map[string]bool              // queues that get something claimable later
-	lanes   map[watermark.Lane]time.Time // where something is inserted, and its earliest vt of those that were given; zero: none was
-	counts  map[string]*Counters
-	hasAcks bool
-	acked   map[executionKey]*executionSum // the attempts that acks have ended
+	svc      *Service
+	batch    *pgx.Batch
+	inserts  []pendingInsert
+	offers   map[string]*operation        // by queue: the claims that its inserts take along
+	touched  map[string]bool              // queues that get something claimable
+	later    map[string]bool              // queues that get something claimable later
+	lanes    map[watermark.Lane]time.Time // where something is inserted, and its earliest vt of those that were given; zero: none was
+	counts   map[string]*Counters
+	hasAcks  bool
+	keepsRaw bool                           // insertRawSQL inserts its events
+	acked    map[executionKey]*executionSum // the attempts that acks have ended
 
 	recorded  map[executionKey]*executionSum // the statistics of earlier transactions that this one writes
 	elsewhere map[string]bool                // queues that other processes are to be notified of
@@ -203,6 +204,10 @@ func (tx *transaction) addInserts(ops []*operation) {
 		leases  []*time.Duration
 		workers []*string
 		options []*string
+
+		rawBodies  []*[]byte
+		mediaTypes []*string
+		keeps      []*time.Duration
 	)
 	for i, in := range tx.inserts {
 		events[i], queues[i] = string(in.Event), in.queue
@@ -222,26 +227,48 @@ func (tx *transaction) addInserts(ops []*operation) {
 		if option := in.options(); option != nil {
 			set(&options, n, i, option)
 		}
+		if in.Raw != nil {
+			set(&rawBodies, n, i, &in.Raw.Body)
+			set(&mediaTypes, n, i, pg.OrNull(in.Raw.MediaType))
+			set(&keeps, n, i, &in.Raw.Keep)
+		}
+	}
+	sql, args := insertSQL, []any{events, queues, delays, vts, leases, workers, options, tx.svc.cfg.KeyRetention}
+	if rawBodies != nil {
+		tx.keepsRaw = true
+		sql, args = insertRawSQL, append(args, rawBodies, mediaTypes, keeps)
 	}
 	// The service wakes waiters itself: a notifying commit takes a lock that the whole server shares.
 	i := 0
-	tx.query(`
-		select id, vt, enqueued_at, event_ts, event, claimed, replayed, meta
-		from agent.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8)`,
-		[]any{events, queues, delays, vts, leases, workers, options, tx.svc.cfg.KeyRetention}, func(r *pg.RowReader) {
-			if i == n { // more rows than events
-				return
-			}
-			if err := tx.readInserted(r, &tx.inserts[i]); err != nil {
-				tx.inserts[i].op.unreadable(err)
-			}
-			i++
-		}, func() {
-			for ; i < n; i++ {
-				tx.inserts[i].op.unreadable(errNoAnswer)
-			}
-		})
+	tx.query(sql, args, func(r *pg.RowReader) {
+		if i == n { // more rows than events
+			return
+		}
+		if err := tx.readInserted(r, &tx.inserts[i]); err != nil {
+			tx.inserts[i].op.unreadable(err)
+		}
+		i++
+	}, func() {
+		for ; i < n; i++ {
+			tx.inserts[i].op.unreadable(errNoAnswer)
+		}
+	})
 }
+
+// insertSQL inserts events. insertRawSQL also keeps what those came in as that are inserted, in a last column that holds nothing.
+const (
+	insertSQL = `
+		select id, vt, enqueued_at, event_ts, event, claimed, replayed, meta
+		from agent.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8)`
+	insertRawSQL = `
+		select a.id, a.vt, a.enqueued_at, a.event_ts, a.event, a.claimed, a.replayed, a.meta
+		, case when raw.body is not null and not a.replayed then agent.keep_raw_body(a.id, raw.body, raw.media_type, raw.keep) end
+		from rows from (
+			agent.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8)
+		) with ordinality a (id, queue, vt, enqueued_at, event_ts, event, claimed, replayed, meta, ord)
+		join unnest($9::bytea[], $10::text[], $11::interval[]) with ordinality raw (body, media_type, keep, ord) on raw.ord = a.ord
+		order by a.ord`
+)
 
 // noteLane notes that something is inserted into a lane, claimable from vt on (nil: not said).
 func (tx *transaction) noteLane(lane watermark.Lane, vt *time.Time) {
@@ -300,8 +327,12 @@ func (in *pendingInsert) worker() string {
 func (tx *transaction) readInserted(r *pg.RowReader, in *pendingInsert) error {
 	result := in.result
 	result.Queue = in.queue
+	var rest []any // of the columns
+	if tx.keepsRaw {
+		rest = []any{nil}
+	}
 	if in.waiter == nil {
-		if err := r.Read(&result.ID, &result.VT, nil, nil, nil, nil, &result.Replayed, nil); err != nil {
+		if err := r.Read(append([]any{&result.ID, &result.VT, nil, nil, nil, nil, &result.Replayed, nil}, rest...)...); err != nil {
 			return err
 		}
 	} else {
@@ -312,7 +343,8 @@ func (tx *transaction) readInserted(r *pg.RowReader, in *pendingInsert) error {
 			e.MaxAttempts = new(int32(min(in.MaxAttempts, math.MaxInt32)))
 		}
 		// Where the key was known these are null.
-		if err := r.Read(&e.ID, &e.VT, &e.EnqueuedAt, &e.EventTS, (*[]byte)(&e.Payload), &e.Claimed, &result.Replayed, (*[]byte)(&e.Meta)); err != nil {
+		columns := []any{&e.ID, &e.VT, &e.EnqueuedAt, &e.EventTS, (*[]byte)(&e.Payload), &e.Claimed, &result.Replayed, (*[]byte)(&e.Meta)}
+		if err := r.Read(append(columns, rest...)...); err != nil {
 			in.waiter.unreadable(err)
 			return err
 		}

@@ -105,7 +105,19 @@ type InsertParams struct {
 	EventTS     *time.Time      // the event's time, at most ten years ago or a day ahead; nil: the payload's event_ts, or now
 	OnDuplicate OnDuplicate     // what becomes of another request with the Key; empty: Match
 	Meta        json.RawMessage // goes along with the event: a JSON object of up to MaxMeta bytes; nil: none
+	Raw         *RawBody        // the bytes that it came in as, to be kept if it is inserted; nil: they are not
 }
+
+// A RawBody is the bytes that an event came in as.
+type RawBody struct {
+	Body      []byte
+	MediaType string        // as its sender called it, up to 255 characters; empty: it did not
+	Keep      time.Duration // for how long it is kept, up to MaxKeepRaw; to insert it
+	KeptUntil time.Time     // until when it is kept, once it has been read
+}
+
+// MaxKeepRaw is how long the bytes that an event came in as can be kept.
+const MaxKeepRaw = 3650 * 24 * time.Hour
 
 // MaxMeta is how long the metadata of an event or a publication may be, in bytes of JSON as PostgreSQL writes it, with blanks after colons and
 // commas.
@@ -341,6 +353,7 @@ type QueueStats struct {
 // What a call can fail with. Every error of this package that a caller can do something about wraps one of these; anything else is a fault of the
 // system. ErrLocked and ErrOverloaded are ErrUnavailable, too, and nothing was written.
 var (
+	ErrNoRawBody       = errors.New("no raw body is kept of this event")
 	ErrNotFound        = errors.New("no such event")                                  // no event has this id, in the queue or in history, as the call says
 	ErrLeaseLost       = errors.New("the lease was lost")                             // the receipt is not that of the latest claim, was released, or the event has left its queue
 	ErrKeyReused       = pg.ErrKeyReused                                              // the idempotency key stands for an event with another payload or other options

@@ -58,6 +58,9 @@ func (s *Service) Insert(ctx context.Context, events []InsertParams) ([]Inserted
 	bytes := len(events) * itemOverhead
 	for i := range events {
 		bytes += len(events[i].Event) + len(events[i].Meta)
+		if raw := events[i].Raw; raw != nil {
+			bytes += len(raw.Body)
+		}
 	}
 	op := &operation{Ticket: groupcommit.NewTicket(len(events), bytes), inserts: events}
 	if err := s.write(ctx, op); err != nil {

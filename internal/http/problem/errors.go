@@ -17,6 +17,7 @@ var serviceErrors = []struct {
 	detail string
 }{
 	{queue.ErrNotFound, EventNotFound, "No event has this id: it never existed, has already left its queue, or its history was dropped."},
+	{queue.ErrNoRawBody, RawBodyNotFound, "No raw body is kept of this event: none was asked for with keep_raw when it came in, or its time is over."},
 	{queue.ErrLeaseLost, LeaseLost, "The receipt is not that of a current lease: the event was claimed again, was given back, or has left its queue. Stop working on it."},
 
 	{schedule.ErrNotFound, ScheduleNotFound, "No schedule has this id."},

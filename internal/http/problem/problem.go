@@ -27,6 +27,7 @@ var (
 	CrossOrigin          = Type{403, "cross_origin", "Cross-origin request refused"}
 	NotFound             = Type{404, "not_found", "Path not found"}
 	EventNotFound        = Type{404, "event_not_found", "Event not found"}
+	RawBodyNotFound      = Type{404, "raw_body_not_found", "Raw body not found"}
 	ScheduleNotFound     = Type{404, "schedule_not_found", "Schedule not found"}
 	OwnerNotFound        = Type{404, "owner_not_found", "Owner not found"}
 	PositionNotFound     = Type{404, "position_not_found", "Position not found"}
