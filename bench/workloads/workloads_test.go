@@ -48,7 +48,7 @@ func TestEveryWorkloadMeasuresAndAccounts(t *testing.T) {
 		}},
 		{&Publish{Connections: 3, Batch: 5, Batches: 2, Rounds: 2, Duration: brief}, 6, []string{"single over posts", "batch over posts"}},
 		{&HeldLog{Before: brief, Hold: 2 * brief, After: brief, Window: brief / 2, Connections: 3}, 5, []string{
-			"hold over before", "last tenth of hold over before", "hold, processor time over before",
+			"hold over before", "last tenth of hold over before", "hold over before and after", "last tenth of hold over before and after", "hold, processor time over before",
 		}},
 		{&Memory{Connections: []int{2}, Waiting: 5, Large: 500, Batches: 1, Duration: brief}, 4, nil},
 	} {
