@@ -1,0 +1,232 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// MaxWait is the longest time that a call can ask the server to wait for events.
+const MaxWait = time.Minute
+
+// ClaimParams say what to claim. Its zero value is one event of the queue [DefaultQueue], without waiting.
+type ClaimParams struct {
+	// Queue is where to claim; empty: [DefaultQueue].
+	Queue string `json:"queue,omitzero"`
+	// Limit is how many events to claim at most, up to 1,000; 0: one. There can be fewer although more are claimable; only an empty answer
+	// says that none is.
+	Limit int `json:"limit,omitzero"`
+	// InvisibleFor is the length of the lease, from a microsecond to a year; 0: as the queue's policy says, or else 10 minutes.
+	InvisibleFor time.Duration `json:"invisible_for,omitzero"`
+	// Wait is how long to wait for the first event, up to [MaxWait].
+	Wait time.Duration `json:"wait,omitzero"`
+	// MaxAttempts leaves out events that were claimed so often, unless they or their queue say otherwise; 0: the server's setting.
+	MaxAttempts int `json:"max_attempts,omitzero"`
+	// Order is "fifo", the default, or "random", so that many workers spread out.
+	Order string `json:"order,omitzero"`
+	// Types limits the claim to some types, at most 100; none: all, and events without a type.
+	Types []string `json:"types,omitzero"`
+	// ExcludeIDs are events not to claim, at most 1,000.
+	ExcludeIDs []int64 `json:"exclude_ids,omitzero"`
+	// Worker is a name for the caller, which the event and its attempts have.
+	Worker string `json:"worker,omitzero"`
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (p ClaimParams) MarshalJSON() ([]byte, error) {
+	type plain ClaimParams
+	return encodeJSON(struct {
+		plain
+		InvisibleFor duration `json:"invisible_for,omitzero"`
+		Wait         duration `json:"wait,omitzero"`
+	}{plain(p), duration(p.InvisibleFor), duration(p.Wait)})
+}
+
+// Claim claims events, by lowest priority, then oldest first. Until its VT nobody else can claim an event. It returns none, and no error, if
+// nothing was claimable within Wait. When an answer is lost, its events can be claimed again when their leases have ended.
+func (c *Client) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
+	var claimed claimedEvents
+	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/claim", Body: p, Wait: p.Wait, Repeatable: true}, &claimed)
+	return claimed.Events, err
+}
+
+type claimedEvents struct {
+	Events []Event `json:"events"`
+}
+
+// Ack moves an event into history as done, or as cancelled if it was never claimed. It returns [ErrLeaseLost] if the event was claimed again
+// since the receipt. With an empty receipt it is unconditional. It can be repeated.
+func (c *Client) Ack(ctx context.Context, id int64, receipt string) error {
+	query := make(url.Values)
+	if receipt != "" {
+		query.Set("receipt", receipt)
+	}
+	_, err := c.Do(ctx, Request{Method: http.MethodDelete, Path: eventPath(id, ""), Query: query}, nil)
+	return err
+}
+
+// AckWithResult is [Client.Ack], and stores the result in history: anything that encodes to at most 64 KiB of JSON. It returns the outcome.
+func (c *Client) AckWithResult(ctx context.Context, id int64, receipt string, result any) (outcome string, err error) {
+	text, err := encodeJSON(result)
+	if err != nil {
+		return "", fmt.Errorf("client: the result: %w", err)
+	}
+	var acked ackedEvent
+	_, err = c.Do(ctx, Request{
+		Method: http.MethodPost, Path: eventPath(id, "/ack"), Body: ackRequest{Receipt: receipt, Result: text}, Repeatable: true,
+	}, &acked)
+	return acked.Outcome, err
+}
+
+type ackRequest struct {
+	Receipt string          `json:"receipt,omitzero"`
+	Result  json.RawMessage `json:"result,omitzero"`
+}
+
+type ackedEvent struct {
+	ID      int64  `json:"id"`
+	Outcome string `json:"outcome"`
+}
+
+// An Ack is one event of [Client.AckBatch].
+type Ack struct {
+	ID int64 `json:"id"`
+	// Receipt is of the claim; empty: the ack is unconditional.
+	Receipt string `json:"receipt,omitzero"`
+	// Result is stored in history; nil: none.
+	Result json.RawMessage `json:"result,omitzero"`
+}
+
+// An AckResult is what became of one event of [Client.AckBatch].
+type AckResult struct {
+	ID int64 `json:"id"`
+	// Status is 204 if the event is in history, else 404 or 409.
+	Status int `json:"status"`
+	// Code says why it is not: "event_not_found" or "lease_lost".
+	Code string `json:"code,omitzero"`
+}
+
+// Err returns nil if the event was acked, else an [*Error] that is [ErrLeaseLost] or [ErrNotFound].
+func (r AckResult) Err() error {
+	if r.Status < http.StatusBadRequest {
+		return nil
+	}
+	return &Error{Status: r.Status, Code: r.Code, Method: http.MethodPost, Path: "/ack", Detail: fmt.Sprintf("event %d", r.ID)}
+}
+
+// AckBatch acks up to 1,000 events, each on its own, and returns what became of each in the same order. It can be repeated.
+func (c *Client) AckBatch(ctx context.Context, acks []Ack) ([]AckResult, error) {
+	var answer ackResults
+	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/ack", Body: ackBatchRequest{acks}, Repeatable: true}, &answer)
+	if err == nil && len(answer.Results) != len(acks) {
+		return nil, fmt.Errorf("client: POST /ack: %w: %d results for %d events", errNotJSON, len(answer.Results), len(acks))
+	}
+	return answer.Results, err
+}
+
+type ackBatchRequest struct {
+	Events []Ack `json:"events"`
+}
+
+type ackResults struct {
+	Results []AckResult `json:"results"`
+}
+
+// NackParams say how an attempt has failed.
+type NackParams struct {
+	// Receipt is of the claim. It is required.
+	Receipt string `json:"receipt"`
+	// Delay is how long from now the event becomes claimable again, at most ten years; nil: as the queue's backoff says, or else at once.
+	Delay *time.Duration `json:"delay,omitzero"`
+	// Error is what went wrong, at most 65,536 characters.
+	Error string `json:"error,omitzero"`
+	// Retryable is whether another attempt can succeed. False fails the event; nil: it is not known.
+	Retryable *bool `json:"retryable,omitzero"`
+	// Final fails the event, whether or not another attempt could succeed.
+	Final bool `json:"final,omitzero"`
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (p NackParams) MarshalJSON() ([]byte, error) {
+	type plain NackParams
+	return encodeJSON(struct {
+		plain
+		Delay *duration `json:"delay,omitzero"`
+	}{plain(p), (*duration)(p.Delay)})
+}
+
+// Nacked is what became of an event that was nacked.
+type Nacked struct {
+	ID int64 `json:"id"`
+	// VT is when it becomes claimable again; zero if it has failed.
+	VT time.Time `json:"vt,omitzero"`
+	// Outcome is [OutcomeFailed] if the event has left its queue, else empty.
+	Outcome string `json:"outcome,omitzero"`
+}
+
+// Nack ends an attempt by failure: the event waits again, or goes into history as failed if that was asked for, or if no attempt is left. It
+// returns [ErrLeaseLost] if the event was claimed again since. It can be repeated.
+func (c *Client) Nack(ctx context.Context, id int64, p NackParams) (Nacked, error) {
+	var nacked Nacked
+	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: eventPath(id, "/nack"), Body: p, Repeatable: true}, &nacked)
+	return nacked, err
+}
+
+// Extend makes a lease end invisibleFor from now and returns when that is by the clock of the database; 0: as long as the queue's policy says,
+// or else 10 minutes. It returns [ErrLeaseLost] if the event was claimed again since, or has left its queue.
+func (c *Client) Extend(ctx context.Context, id int64, receipt string, invisibleFor time.Duration) (time.Time, error) {
+	var extended extendedLease
+	_, err := c.Do(ctx, Request{
+		Method: http.MethodPost, Path: eventPath(id, "/extend"), Body: extendRequest{receipt, duration(invisibleFor)}, Repeatable: true,
+	}, &extended)
+	return extended.VT, err
+}
+
+type extendRequest struct {
+	Receipt      string   `json:"receipt"`
+	InvisibleFor duration `json:"invisible_for,omitzero"`
+}
+
+type extendedLease struct {
+	ID int64     `json:"id"`
+	VT time.Time `json:"vt"`
+}
+
+// SweepParams say what to sweep.
+type SweepParams struct {
+	// Queue is where; empty: everywhere.
+	Queue string `json:"queue,omitzero"`
+	// MaxAttempts expires events that were claimed so often, unless they or their queue say otherwise; 0: the server's setting.
+	MaxAttempts int `json:"max_attempts,omitzero"`
+	// MaxVTAge expires events that have been claimable for longer; 0: an hour, negative: events of any age stay.
+	MaxVTAge time.Duration `json:"max_vt_age,omitzero"`
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (p SweepParams) MarshalJSON() ([]byte, error) {
+	type plain SweepParams
+	age := nullDuration(max(0, p.MaxVTAge))
+	body := struct {
+		plain
+		MaxVTAge *nullDuration `json:"max_vt_age,omitzero"`
+	}{plain: plain(p)}
+	if p.MaxVTAge != 0 {
+		body.MaxVTAge = &age
+	}
+	return encodeJSON(body)
+}
+
+// Sweep moves events that are exhausted or over age into history as expired, and returns how many. The server does so by itself every few
+// seconds, but by age only if it is told to. An uncertain call is not repeated.
+func (c *Client) Sweep(ctx context.Context, p SweepParams) (expired int, err error) {
+	var swept sweptEvents
+	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: "/sweep", Body: p}, &swept)
+	return swept.Expired, err
+}
+
+type sweptEvents struct {
+	Expired int `json:"expired"`
+}

@@ -1,0 +1,202 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/queued/queued/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// waitTimeout bounds every wait of a test. It is long, for a busy machine and the race detector.
+const waitTimeout = 2 * time.Minute
+
+// built is the program under test, which exists while a test uses it.
+var built struct {
+	sync.Mutex
+	users int
+	dir   string
+}
+
+// program returns the path of the built program.
+func program(tb testing.TB) string {
+	tb.Helper()
+	built.Lock()
+	defer built.Unlock()
+	if built.users == 0 {
+		dir, err := os.MkdirTemp("", "queued-client-") //nolint:usetesting // it outlives the test
+		if err != nil {
+			tb.Fatal(err)
+		}
+		cmd := exec.Command("go", "build", "-o", filepath.Join(dir, "queued"), "github.com/queued/queued/cmd/queued")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			tb.Fatalf("building the program: %v\n%s", err, out)
+		}
+		built.dir = dir
+	}
+	built.users++
+	tb.Cleanup(func() {
+		built.Lock()
+		defer built.Unlock()
+		if built.users--; built.users == 0 {
+			_ = os.RemoveAll(built.dir)
+		}
+	})
+	return filepath.Join(built.dir, "queued")
+}
+
+// A server is a running program on a database of its own. It keeps its address when it is started again.
+type server struct {
+	tb      testing.TB
+	program string
+	environ []string
+	url     string
+	db      *pgtest.DB
+	cmd     *exec.Cmd
+	ended   chan struct{}
+	log     *lockedBuffer
+}
+
+// serve starts the program and returns when it serves, until the end of the test.
+func serve(tb testing.TB, environ ...string) *server {
+	tb.Helper()
+	s := &server{tb: tb, program: program(tb), db: pgtest.New(tb), log: new(lockedBuffer)}
+	s.environ = append([]string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(os.TempDir(), "nobody-has-this-home"), "QUEUED_DATABASE_URL=" + s.db.ServiceURL,
+		"QUEUED_LOG_FORMAT=json", "QUEUED_MAX_CONNS=4",
+	}, environ...)
+	s.start("127.0.0.1:0")
+	tb.Cleanup(func() {
+		s.kill()
+		if tb.Failed() {
+			tb.Logf("the log of the server:\n%s", s.log)
+		}
+	})
+	return s
+}
+
+// start starts the program and returns when it serves.
+func (s *server) start(listen string) {
+	s.tb.Helper()
+	s.cmd = exec.Command(s.program)
+	s.cmd.Args = append(s.cmd.Args, "serve")
+	s.cmd.Env = append([]string{"QUEUED_LISTEN=" + listen}, s.environ...)
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		s.tb.Fatal(err)
+	}
+	s.cmd.Stderr = writer
+	if err := s.cmd.Start(); err != nil {
+		s.tb.Fatal(err)
+	}
+	_ = writer.Close()
+	serving := make(chan string, 1)
+	s.ended = make(chan struct{})
+	go func(cmd *exec.Cmd, ended chan struct{}) {
+		defer close(ended)
+		defer func() { _ = reader.Close() }()
+		lines := bufio.NewScanner(io.TeeReader(reader, s.log))
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			var line struct{ Message, Addr string }
+			if json.Unmarshal(lines.Bytes(), &line) == nil && line.Message == "serving" {
+				serving <- line.Addr
+			}
+		}
+		_ = cmd.Wait()
+	}(s.cmd, s.ended)
+	select {
+	case addr := <-serving:
+		s.url = "http://" + addr
+	case <-s.ended:
+		s.tb.Fatalf("the server has ended: %s", s.log)
+	case <-time.After(waitTimeout):
+		s.tb.Fatal("the server did not start in time")
+	}
+}
+
+// kill kills the program and waits for its end.
+func (s *server) kill() {
+	_ = s.cmd.Process.Kill()
+	<-s.ended
+}
+
+// restart starts the program again at its address.
+func (s *server) restart() {
+	s.tb.Helper()
+	s.start(strings.TrimPrefix(s.url, "http://"))
+}
+
+// client returns a client of the server, which is closed at the end of the test.
+func (s *server) client() *Client { return newClient(s.tb, Config{URL: s.url}) }
+
+func newClient(tb testing.TB, cfg Config) *Client {
+	tb.Helper()
+	c, err := New(cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(c.Close)
+	return c
+}
+
+// setup starts a server and returns a client of it.
+func setup(t *testing.T) *Client {
+	t.Helper()
+	return serve(t).client()
+}
+
+// answering returns a client of a server that answers with handler.
+func answering(t *testing.T, cfg Config, handler http.HandlerFunc) *Client {
+	t.Helper()
+	srv := httptest.NewServer(handler)
+	t.Cleanup(srv.Close)
+	cfg.URL = srv.URL
+	return newClient(t, cfg)
+}
+
+// problem answers with a problem document.
+func problem(w http.ResponseWriter, status int, code string) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]any{"status": status, "code": code, "detail": "so it is", "request_id": "R1"})
+}
+
+// lockedBuffer is a buffer that many goroutines can use.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// soon returns a context that ends with the test, or after waitTimeout.
+func soon(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
+	t.Cleanup(cancel)
+	return ctx
+}

@@ -1,0 +1,177 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// An Error is a response of the server that refuses a call: a problem document (RFC 9457), or what a proxy says in its place. Compare it
+// with [errors.Is] to the errors of this package, such as [ErrLeaseLost], or branch on its Code, which is stable.
+type Error struct {
+	// Status is the HTTP status, 400 to 599.
+	Status int `json:"status"`
+	// Code is the kind of error, such as "lease_lost"; api/openapi.yaml lists all. It is empty if the response is not a problem document.
+	Code string `json:"code"`
+	// Title says what Code means, in words.
+	Title string `json:"title"`
+	// Detail says what went wrong this time, in words.
+	Detail string `json:"detail"`
+	// RequestID names the request in the server's log.
+	RequestID string `json:"request_id"`
+	// Errors lists what is wrong with each field of the request, at most 20.
+	Errors []FieldError `json:"errors,omitempty"`
+	// Type is the URI of the problem type, "urn:queued:problem:" followed by the code.
+	Type string `json:"type"`
+
+	// RetryAfter is how long the server asks callers to wait before a retry; 0: it does not say.
+	RetryAfter time.Duration `json:"-"`
+	// Method and Path are of the request.
+	Method string `json:"-"`
+	Path   string `json:"-"`
+}
+
+// A FieldError says what is wrong with one field.
+type FieldError struct {
+	// Pointer is where the field is: "#/a/b" in the body, "?name" in the query, "{name}" in the path, and the plain name of a header.
+	Pointer string `json:"pointer"`
+	Detail  string `json:"detail"`
+}
+
+// Error implements error: method, path, status, code, detail, the fields, and the id of the request.
+func (e *Error) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s: %d %s", e.Method, e.Path, e.Status, e.Code)
+	if e.Detail != "" {
+		b.WriteString(": " + e.Detail)
+	}
+	for _, field := range e.Errors {
+		fmt.Fprintf(&b, "; %s %s", field.Pointer, field.Detail)
+	}
+	if e.RequestID != "" {
+		fmt.Fprintf(&b, " (request %s)", e.RequestID)
+	}
+	return b.String()
+}
+
+// Is reports whether target is the error of this package that names e's code or status. [errors.Is] calls it.
+func (e *Error) Is(target error) bool {
+	kind, ok := target.(*errorKind)
+	return ok && (kind.code != "" && kind.code == e.Code || kind.status != 0 && kind.status == e.Status)
+}
+
+// An errorKind matches the errors with its code, or with its status.
+type errorKind struct {
+	code   string
+	status int
+	text   string
+}
+
+func (k *errorKind) Error() string { return "client: " + k.text }
+
+// What [errors.Is] finds in an [*Error].
+var (
+	// ErrLeaseLost: the event was claimed again, was given back, or has left its queue. Stop working on it. It is also the cause of the
+	// end of a handler's context, see [context.Cause].
+	ErrLeaseLost error = &errorKind{code: "lease_lost", text: "the lease is lost"}
+	// ErrNotFound: nothing has this id, name or path; Code says which.
+	ErrNotFound error = &errorKind{status: http.StatusNotFound, text: "not found"}
+	// ErrCursorLost: the subscription was moved, leased or made anew by somebody else since the cursor was read.
+	ErrCursorLost error = &errorKind{code: "cursor_lost", text: "the cursor is lost"}
+	// ErrWrongDelivery: the call is for subscriptions that are delivered into queues, or for those that are not.
+	ErrWrongDelivery error = &errorKind{code: "wrong_delivery", text: "wrong kind of subscription for this call"}
+	// ErrScheduleEnded: the schedule is cancelled or completed.
+	ErrScheduleEnded error = &errorKind{code: "schedule_ended", text: "the schedule has ended"}
+	// ErrPreconditionFailed: somebody else has changed it: the version is no longer the one that the call names.
+	ErrPreconditionFailed error = &errorKind{status: http.StatusPreconditionFailed, text: "changed by somebody else"}
+	// ErrKeyReused: the idempotency key was used for a different request.
+	ErrKeyReused error = &errorKind{code: "idempotency_key_reused", text: "idempotency key used for another request"}
+	// ErrUnauthorized: the API key is missing or wrong.
+	ErrUnauthorized error = &errorKind{status: http.StatusUnauthorized, text: "unauthorized"}
+	// ErrForbidden: the API key does not allow the call.
+	ErrForbidden error = &errorKind{status: http.StatusForbidden, text: "forbidden"}
+	// ErrInvalid: the server cannot carry out the request as it is; Errors says which fields are wrong.
+	ErrInvalid error = &errorKind{status: http.StatusUnprocessableEntity, text: "invalid request"}
+	// ErrTooLarge: the body, or one event in it, is larger than the server takes.
+	ErrTooLarge error = &errorKind{status: http.StatusRequestEntityTooLarge, text: "body too large"}
+	// ErrRateLimited: too many calls; RetryAfter says when to come back.
+	ErrRateLimited error = &errorKind{status: http.StatusTooManyRequests, text: "rate limited"}
+	// ErrUnavailable: the server, or its database, could not answer in time. Whether the call was carried out may be open.
+	ErrUnavailable error = &errorKind{status: http.StatusServiceUnavailable, text: "unavailable"}
+)
+
+// ErrResponseTooLarge is returned when a response, or one event of a stream, is larger than [Config.MaxResponse].
+var ErrResponseTooLarge = errors.New("client: the response is larger than MaxResponse")
+
+// errNoAnswer is the cause when a try ends without a response in [Config.Timeout].
+var errNoAnswer = fmt.Errorf("client: no answer in time: %w", context.DeadlineExceeded)
+
+// maxPlainDetail is how much of a response that is no problem document goes into the error's Detail, in bytes.
+const maxPlainDetail = 1 << 10
+
+// errorOf returns the error that a response says.
+func errorOf(method, path string, resp *http.Response, body []byte) *Error {
+	e := new(Error)
+	if err := json.Unmarshal(body, e); err != nil || e.Code == "" {
+		*e = Error{Title: http.StatusText(resp.StatusCode), Detail: strings.TrimSpace(string(body[:min(len(body), maxPlainDetail)]))}
+	}
+	e.Status, e.Method, e.Path = resp.StatusCode, method, path
+	e.RetryAfter = retryAfter(resp.Header)
+	if e.RequestID == "" {
+		e.RequestID = resp.Header.Get("X-Request-Id")
+	}
+	return e
+}
+
+// retryAfter returns what a Retry-After says, in seconds or as a date; 0 without one.
+func retryAfter(h http.Header) time.Duration {
+	text := h.Get("Retry-After")
+	if seconds, err := strconv.ParseInt(text, 10, 32); err == nil && seconds > 0 {
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return max(0, time.Until(at))
+	}
+	return 0
+}
+
+// A doubt is what is known of a call that failed.
+type doubt int
+
+const (
+	refused   doubt = iota // the server has answered; a repetition would be refused, too
+	notDone                // it was not carried out; a repetition can succeed
+	uncertain              // it may have been carried out
+)
+
+// doubtOf says what is known of a call that failed with err.
+func doubtOf(err error) doubt {
+	if e, ok := errors.AsType[*Error](err); ok {
+		switch {
+		case e.Status == http.StatusTooManyRequests, e.Code == "overloaded", e.Code == "locked", e.Code == "not_ready":
+			return notDone
+		case e.Code == "query_timeout":
+			return refused // it would take as long the next time
+		case e.Status == http.StatusServiceUnavailable, e.Status == http.StatusBadGateway, e.Status == http.StatusGatewayTimeout:
+			return uncertain
+		}
+		return refused
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return refused
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return notDone
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, ErrResponseTooLarge) || errors.Is(err, errNotJSON) {
+		return refused
+	}
+	return uncertain
+}

@@ -1,0 +1,114 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+	"net/http"
+	"time"
+)
+
+// A HistoryFilter says which events of history. Its zero value is all. Queue, Outcome, From, To and ID use an index; the others read the
+// events that are left, so narrow From and To when you use them.
+type HistoryFilter struct {
+	Queue string `json:"queue,omitzero" query:"queue"`
+	// Outcome is [OutcomeDone], [OutcomeFailed], [OutcomeExpired] or [OutcomeCancelled].
+	Outcome string `json:"outcome,omitzero" query:"outcome"`
+	// From, inclusive, and To, exclusive, bound EventTS.
+	From time.Time `json:"from,omitzero" query:"from"`
+	To   time.Time `json:"to,omitzero" query:"to"`
+	// Contains and Meta are JSON objects that the payload or the metadata contains, as PostgreSQL's operator @> has it.
+	Contains json.RawMessage `json:"contains,omitzero" query:"contains"`
+	Meta     json.RawMessage `json:"meta,omitzero" query:"meta"`
+	ID       int64           `json:"id,omitzero" query:"id"`
+	Type     string          `json:"type,omitzero" query:"type"`
+	Source   string          `json:"source,omitzero" query:"source"`
+	// Worker is the one that claimed the event last.
+	Worker string `json:"worker,omitzero" query:"worker"`
+	// MinDuration leaves out events whose last attempt took less, and those that are neither done nor failed.
+	MinDuration time.Duration `json:"min_duration,omitzero" query:"min_duration"`
+	// PageSize is how many events one request of [Client.ListHistory] asks for, up to 1,000; 0: 100.
+	PageSize int `json:"-" query:"limit"`
+}
+
+// ListHistory returns the events of history that the filter takes, newest EventTS first. It reads page after page as the loop goes on: every
+// event that was in history when it began is returned once. An error is the last thing it returns.
+func (c *Client) ListHistory(ctx context.Context, filter HistoryFilter) iter.Seq2[Event, error] {
+	return c.events(ctx, "/history", filter)
+}
+
+// Requeue inserts a copy of an event in history into its queue, and returns the id of the copy. Every call inserts another copy, so an
+// uncertain call is not repeated.
+func (c *Client) Requeue(ctx context.Context, id int64) (copyID int64, err error) {
+	var requeued requeuedEvent
+	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: historyPath(id)}, &requeued)
+	return requeued.ID, err
+}
+
+type requeuedEvent struct {
+	ID int64 `json:"id"`
+}
+
+// RequeueParams say what to requeue. At least one field of the filter is required.
+type RequeueParams struct {
+	HistoryFilter
+	// Limit is how many events to requeue at most, up to 1,000; 0: 1,000.
+	Limit int `json:"limit,omitzero"`
+	// DryRun counts the events and changes nothing.
+	DryRun bool `json:"dry_run,omitzero"`
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (p RequeueParams) MarshalJSON() ([]byte, error) {
+	type filter HistoryFilter
+	return encodeJSON(struct {
+		filter
+		MinDuration duration `json:"min_duration,omitzero"`
+		Limit       int      `json:"limit,omitzero"`
+		DryRun      bool     `json:"dry_run,omitzero"`
+	}{filter(p.HistoryFilter), duration(p.MinDuration), p.Limit, p.DryRun})
+}
+
+// Requeued counts the events that matched a filter, and those that were requeued.
+type Requeued struct {
+	Matched  int `json:"matched"`
+	Requeued int `json:"requeued"`
+}
+
+// RequeueMatching requeues the events of history that match the filter and were not requeued before, oldest first. Call it until Requeued is
+// 0. An uncertain call is not repeated: its count would be lost.
+func (c *Client) RequeueMatching(ctx context.Context, p RequeueParams) (Requeued, error) {
+	var requeued Requeued
+	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/history/requeue", Body: p}, &requeued)
+	return requeued, err
+}
+
+// HistoryStatsParams say what to count. Its zero value is the last 24 hours of all queues, by the hour.
+type HistoryStatsParams struct {
+	Queue string `query:"queue"`
+	// From and To bound EventTS; zero: the 24 hours before To, and now.
+	From time.Time `query:"from"`
+	To   time.Time `query:"to"`
+	// Bucket is from a second to a year; 0: an hour. There can be 2,000 buckets.
+	Bucket time.Duration `query:"bucket"`
+}
+
+// A HistoryBucket counts the events of history whose EventTS is in a time that begins at Start.
+type HistoryBucket struct {
+	Start     time.Time `json:"start"`
+	Done      int       `json:"done"`
+	Failed    int       `json:"failed"`
+	Expired   int       `json:"expired"`
+	Cancelled int       `json:"cancelled"`
+}
+
+// HistoryStats counts the events of history by time and outcome, oldest first, empty buckets included.
+func (c *Client) HistoryStats(ctx context.Context, p HistoryStatsParams) ([]HistoryBucket, error) {
+	var stats historyStats
+	_, err := c.Do(ctx, Request{Path: "/history/stats", Query: queryOf(p)}, &stats)
+	return stats.Buckets, err
+}
+
+type historyStats struct {
+	Buckets []HistoryBucket `json:"buckets"`
+}

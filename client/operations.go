@@ -1,0 +1,98 @@
+package client
+
+import (
+	"context"
+	"time"
+)
+
+// An Execution counts the events of a type that a worker has acked, with how long that took from claim to ack.
+type Execution struct {
+	// Type and Worker are empty for events without a type, and claims without a name.
+	Type   string `json:"type"`
+	Worker string `json:"worker"`
+	// Cycles is how many events are done.
+	Cycles    int       `json:"cycles"`
+	LastMS    float64   `json:"last_ms"`
+	AverageMS float64   `json:"average_ms"`
+	FastestMS float64   `json:"fastest_ms"`
+	LongestMS float64   `json:"longest_ms"`
+	TotalMS   float64   `json:"total_ms"`
+	LastAt    time.Time `json:"last_at"`
+}
+
+// An ExecutionFilter says which executions to list. Its zero value is all.
+type ExecutionFilter struct {
+	Type   string `query:"type"`
+	Worker string `query:"worker"`
+}
+
+// ListExecutions returns how long events took, by type and worker.
+func (c *Client) ListExecutions(ctx context.Context, filter ExecutionFilter) ([]Execution, error) {
+	var list executionList
+	_, err := c.Do(ctx, Request{Path: "/stats/executions", Query: queryOf(filter)}, &list)
+	return list.Executions, err
+}
+
+type executionList struct {
+	Executions []Execution `json:"executions"`
+}
+
+// A Process is one running server on the database, with what it has done since its start.
+type Process struct {
+	// ID changes at each start; Process is its name, for people.
+	ID      string `json:"id"`
+	Process string `json:"process"`
+	Version string `json:"version"`
+	// StartedAt and UptimeMS, in milliseconds, are nil if they are not known.
+	StartedAt *time.Time `json:"started_at"`
+	UptimeMS  *float64   `json:"uptime_ms"`
+	Posted    int64      `json:"posted"`
+	Claimed   int64      `json:"claimed"`
+	Acked     int64      `json:"acked"`
+	Nacked    int64      `json:"nacked"`
+	Failed    int64      `json:"failed"`
+	Expired   int64      `json:"expired"`
+	Released  int64      `json:"released"`
+	// WaitingClaims is how many claims wait for events.
+	WaitingClaims int64     `json:"waiting_claims"`
+	UpdatedAt     time.Time `json:"updated_at"`
+}
+
+// ListProcesses returns the processes that serve the database.
+func (c *Client) ListProcesses(ctx context.Context) ([]Process, error) {
+	var list processList
+	_, err := c.Do(ctx, Request{Path: "/stats/processes"}, &list)
+	return list.Processes, err
+}
+
+type processList struct {
+	Processes []Process `json:"processes"`
+}
+
+// A Version is that of a server.
+type Version struct {
+	Version string `json:"version"`
+	// Go is the version of the toolchain.
+	Go string `json:"go"`
+	// Commit is what it was built from; empty in some builds.
+	Commit string `json:"commit,omitzero"`
+}
+
+// ShowVersion returns the version of the server.
+func (c *Client) ShowVersion(ctx context.Context) (Version, error) {
+	var v Version
+	_, err := c.Do(ctx, Request{Path: "/version"}, &v)
+	return v, err
+}
+
+// Livez returns nil if the server runs.
+func (c *Client) Livez(ctx context.Context) error {
+	_, err := c.Do(ctx, Request{Path: "/livez"}, nil)
+	return err
+}
+
+// Readyz returns nil if the server is ready for calls, and [ErrUnavailable] after Config.RetryFor if it is not.
+func (c *Client) Readyz(ctx context.Context) error {
+	_, err := c.Do(ctx, Request{Path: "/readyz"}, nil)
+	return err
+}

@@ -1,0 +1,201 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+	"net/http"
+	"time"
+)
+
+// A QueueStats counts the events of a queue.
+type QueueStats struct {
+	Queue string `json:"queue"`
+	// Ready events can be claimed now, scheduled ones later; leased ones are being worked on.
+	Ready     int `json:"ready"`
+	Scheduled int `json:"scheduled"`
+	Leased    int `json:"leased"`
+	// OldestReadyAge is how long the oldest ready event has been claimable; 0 if none is ready.
+	OldestReadyAge  time.Duration `json:"oldest_ready_age"`
+	DoneLastHour    int           `json:"done_last_hour"`
+	ExpiredLastHour int           `json:"expired_last_hour"`
+	// Estimated says that some counts are estimates from a sample, which happens above about 100,000 events.
+	Estimated bool `json:"estimated"`
+	Paused    bool `json:"paused"`
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (s QueueStats) MarshalJSON() ([]byte, error) {
+	type plain QueueStats
+	return encodeJSON(struct {
+		plain
+		OldestReadyAge nullDuration `json:"oldest_ready_age"`
+	}{plain(s), nullDuration(s.OldestReadyAge)})
+}
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (s *QueueStats) UnmarshalJSON(text []byte) error {
+	type plain QueueStats
+	in := struct {
+		*plain
+		OldestReadyAge nullDuration `json:"oldest_ready_age"`
+	}{plain: (*plain)(s)}
+	err := json.Unmarshal(text, &in)
+	s.OldestReadyAge = time.Duration(in.OldestReadyAge)
+	return err
+}
+
+// ListQueues returns every queue that has a policy or events, also in history, by name. An error is the last thing it returns.
+func (c *Client) ListQueues(ctx context.Context) iter.Seq2[QueueStats, error] {
+	return listOf(ctx, c, "/queues", largePages, func(p queuePage) page[QueueStats] { return page[QueueStats]{p.Queues, p.Next} })
+}
+
+type queuePage struct {
+	Queues []QueueStats `json:"queues"`
+	Next   *string      `json:"next"`
+}
+
+// QueueSettings are the policy of a queue. Where a field is zero, the parameters of the calls apply, or the defaults of the server.
+type QueueSettings struct {
+	// MaxAttempts is how often an event can be claimed unless it says so itself.
+	MaxAttempts int `json:"max_attempts,omitzero"`
+	// InvisibleFor is the length of a lease unless the claim says so.
+	InvisibleFor time.Duration `json:"invisible_for,omitzero"`
+	// Backoff is the delay after a nack that has none; nil: no delay.
+	Backoff *Backoff `json:"backoff,omitzero"`
+	// Paused: events can be inserted, but not claimed.
+	Paused bool `json:"paused,omitzero"`
+	// HistoryRetention is how long to keep the queue's history, from a second to a hundred years.
+	HistoryRetention time.Duration `json:"history_retention,omitzero"`
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (s QueueSettings) MarshalJSON() ([]byte, error) {
+	type plain QueueSettings
+	return encodeJSON(struct {
+		plain
+		InvisibleFor     duration `json:"invisible_for,omitzero"`
+		HistoryRetention duration `json:"history_retention,omitzero"`
+	}{plain(s), duration(s.InvisibleFor), duration(s.HistoryRetention)})
+}
+
+// A Backoff is the delay after a nack, by the number of attempts.
+type Backoff struct {
+	// Kind is "constant": Base every time; "linear": Factor times Base more each time; or "exponential": multiplied by Factor each time.
+	Kind string `json:"kind"`
+	// Base is the delay after the first attempt.
+	Base time.Duration `json:"base"`
+	// Factor is from 1 to 1,000; 0: 2 if Kind is "exponential", else 1.
+	Factor float64 `json:"factor"`
+	// Max is the longest delay; 0: no bound.
+	Max time.Duration `json:"max"`
+	// Jitter is the share of the delay, 0 to 1, by which it varies at random in both directions.
+	Jitter float64 `json:"jitter"`
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (b Backoff) MarshalJSON() ([]byte, error) {
+	type plain Backoff
+	return encodeJSON(struct {
+		plain
+		Base   duration     `json:"base"`
+		Factor *float64     `json:"factor"`
+		Max    nullDuration `json:"max"`
+	}{plain(b), duration(b.Base), nullable(b.Factor), nullDuration(b.Max)})
+}
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (b *Backoff) UnmarshalJSON(text []byte) error {
+	type plain Backoff
+	in := struct {
+		*plain
+		Base duration     `json:"base"`
+		Max  nullDuration `json:"max"`
+	}{plain: (*plain)(b)}
+	err := json.Unmarshal(text, &in)
+	b.Base, b.Max = time.Duration(in.Base), time.Duration(in.Max)
+	return err
+}
+
+// A Policy is the settings of a queue, with its name.
+type Policy struct {
+	Queue            string        `json:"queue"`
+	MaxAttempts      int           `json:"max_attempts"`
+	InvisibleFor     time.Duration `json:"invisible_for"`
+	Backoff          *Backoff      `json:"backoff"`
+	Paused           bool          `json:"paused"`
+	HistoryRetention time.Duration `json:"history_retention"`
+	// UpdatedAt is when it was last set; nil: never.
+	UpdatedAt *time.Time `json:"updated_at"`
+}
+
+// Settings returns the settings of the policy, to change some of them and pass them to [Client.PutQueue].
+func (p *Policy) Settings() QueueSettings {
+	return QueueSettings{
+		MaxAttempts: p.MaxAttempts, InvisibleFor: p.InvisibleFor, Backoff: p.Backoff, Paused: p.Paused, HistoryRetention: p.HistoryRetention,
+	}
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (p Policy) MarshalJSON() ([]byte, error) {
+	type plain Policy
+	return encodeJSON(struct {
+		plain
+		MaxAttempts      *int         `json:"max_attempts"`
+		InvisibleFor     nullDuration `json:"invisible_for"`
+		HistoryRetention nullDuration `json:"history_retention"`
+	}{plain(p), nullable(p.MaxAttempts), nullDuration(p.InvisibleFor), nullDuration(p.HistoryRetention)})
+}
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (p *Policy) UnmarshalJSON(text []byte) error {
+	type plain Policy
+	in := struct {
+		*plain
+		InvisibleFor     nullDuration `json:"invisible_for"`
+		HistoryRetention nullDuration `json:"history_retention"`
+	}{plain: (*plain)(p)}
+	err := json.Unmarshal(text, &in)
+	p.InvisibleFor, p.HistoryRetention = time.Duration(in.InvisibleFor), time.Duration(in.HistoryRetention)
+	return err
+}
+
+// GetQueue returns the policy of a queue. A queue can have events and no policy: then it is the default one.
+func (c *Client) GetQueue(ctx context.Context, name string) (Policy, error) {
+	return c.policy(ctx, Request{Path: queuePath(name, "")})
+}
+
+// PutQueue replaces the whole policy of a queue, at once and for every process.
+func (c *Client) PutQueue(ctx context.Context, name string, settings QueueSettings) (Policy, error) {
+	return c.policy(ctx, Request{Method: http.MethodPut, Path: queuePath(name, ""), Body: settings})
+}
+
+// PauseQueue makes the events of a queue unclaimable until it is resumed. They can still be inserted, and claimed ones acked.
+func (c *Client) PauseQueue(ctx context.Context, name string) (Policy, error) {
+	return c.policy(ctx, Request{Method: http.MethodPost, Path: queuePath(name, "/pause"), Repeatable: true})
+}
+
+// ResumeQueue ends a pause and wakes waiting claims.
+func (c *Client) ResumeQueue(ctx context.Context, name string) (Policy, error) {
+	return c.policy(ctx, Request{Method: http.MethodPost, Path: queuePath(name, "/resume"), Repeatable: true})
+}
+
+func (c *Client) policy(ctx context.Context, req Request) (Policy, error) {
+	var p Policy
+	_, err := c.Do(ctx, req, &p)
+	return p, err
+}
+
+// PurgeQueue moves the events of a queue that nobody has a lease on into history as cancelled, and returns how many. An uncertain call is not
+// repeated.
+func (c *Client) PurgeQueue(ctx context.Context, name string) (purged int, err error) {
+	var answer purgedEvents
+	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: queuePath(name, "/purge")}, &answer)
+	return answer.Purged, err
+}
+
+type purgedEvents struct {
+	Purged int `json:"purged"`
+}
+
+func queuePath(name, call string) string { return "/queues/" + escape(name) + call }
