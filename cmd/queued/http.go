@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -22,13 +23,19 @@ type httpServer struct {
 	serving *task
 }
 
-// startHTTP serves a listener, at first with the handler of starting.
-func startHTTP(listener net.Listener, starting *httpapi.Server, queryTimeout time.Duration) *httpServer {
+// startHTTP serves a listener, at first with the handler of starting. tlsConfig is nil for plain HTTP.
+func startHTTP(listener net.Listener, tlsConfig *tls.Config, starting *httpapi.Server, queryTimeout time.Duration) *httpServer {
 	s := &httpServer{server: starting.HTTPServer()}
 	s.setHandler(starting)
 	s.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*s.handler.Load()).ServeHTTP(w, r) })
 	s.server.WriteTimeout += queryTimeout // the answer to a query is written after it
-	s.serving = start(func() error { return s.server.Serve(listener) })
+	s.server.TLSConfig = tlsConfig
+	s.serving = start(func() error {
+		if tlsConfig != nil {
+			return s.server.ServeTLS(listener, "", "")
+		}
+		return s.server.Serve(listener)
+	})
 	return s
 }
 
@@ -109,10 +116,14 @@ func resolve(ctx context.Context, address string) (*net.TCPAddr, error) {
 func isLoopback(tcp *net.TCPAddr) bool { return tcp.IP != nil && tcp.IP.IsLoopback() }
 
 // localURL returns the URL by which this machine reaches a server that listens on tcp.
-func localURL(tcp *net.TCPAddr) string {
+func localURL(tcp *net.TCPAddr, isTLS bool) string {
 	local := *tcp
 	if local.IP == nil || local.IP.IsUnspecified() {
 		local.IP = net.IPv4(127, 0, 0, 1) // a listener on every interface accepts IPv4, too
 	}
-	return "http://" + local.String()
+	scheme := "http"
+	if isTLS {
+		scheme = "https"
+	}
+	return scheme + "://" + local.String()
 }

@@ -55,7 +55,7 @@ func TestEveryInterfaceIsAllowedWithAKey(t *testing.T) {
 		if !tcp.IP.IsUnspecified() {
 			t.Errorf("%s became %s", address, tcp)
 		}
-		if got := localURL(tcp); !strings.HasPrefix(got, "http://127.0.0.1:") {
+		if got := localURL(tcp, false); !strings.HasPrefix(got, "http://127.0.0.1:") {
 			t.Errorf("from this machine %s is said to be %s", tcp, got)
 		}
 		_ = listener.Close()

@@ -35,11 +35,11 @@ func TestLogLinesAreInUTCToTheMillisecond(t *testing.T) {
 
 func TestWelcomeHasTheHeaderOfTheKeyOnlyWithAKey(t *testing.T) {
 	t.Parallel()
-	open := welcome("http://127.0.0.1:1", "x", false)
+	open := welcome("http://127.0.0.1:1", "x", "", false)
 	if strings.Contains(open, "Authorization") || !strings.Contains(open, "http://127.0.0.1:1/events") {
 		t.Errorf("without a key:\n%s", open)
 	}
-	if locked := welcome("http://127.0.0.1:1", "x", true); !strings.Contains(locked, `-H "Authorization: Bearer $QUEUED_API_KEY"`) {
+	if locked := welcome("http://127.0.0.1:1", "x", "", true); !strings.Contains(locked, `-H "Authorization: Bearer $QUEUED_API_KEY"`) {
 		t.Errorf("with a key:\n%s", locked)
 	}
 }

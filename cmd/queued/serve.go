@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	httpapi "github.com/queued/queued/internal/http"
@@ -47,7 +49,7 @@ func (c *serveCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.
 	logger := c.logger(env.stderr, time.Now)
 	src.warnUnknown(logger, app.Model)
 
-	err := c.serve(ctx, env, src.name("listen"), logger)
+	err := c.serve(ctx, env, src, logger)
 	switch {
 	case err == nil:
 		logger.Info().Msg("stopped")
@@ -64,14 +66,19 @@ func (c *serveCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.
 }
 
 // serve opens the port, the database and the services, in this order, so that a second queued fails before it touches a database.
-// listenName is what the user called the setting Listen.
-func (c *serveCmd) serve(ctx context.Context, env *cliEnv, listenName string, logger zerolog.Logger) (err error) {
+func (c *serveCmd) serve(ctx context.Context, env *cliEnv, src *source, logger zerolog.Logger) (err error) {
+	cert, closeCert, err := c.openCertificate(ctx, src, logger)
+	if err != nil {
+		return err
+	}
+	defer closeCert()
 	hasKey := c.APIKey != ""
-	listener, err := listen(ctx, listenName, c.Listen, hasKey)
+	listener, err := listen(ctx, src.name("listen"), c.Listen, hasKey)
 	if err != nil {
 		return err
 	}
 	tcp := listener.Addr().(*net.TCPAddr)
+	url := localURL(tcp, cert != nil)
 	logger.Info().Str("version", sql.Version()).Str("addr", tcp.String()).Msg("starting")
 
 	httpConfig := httpapi.Config{
@@ -86,7 +93,14 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, listenName string, lo
 		LogAll:         c.AccessLog == "all",
 		LoopbackOnly:   !hasKey, // listen refuses any other address without a key
 	}
-	front := startHTTP(listener, httpapi.Starting(httpConfig), c.QueryTimeout)
+	var tlsConfig *tls.Config
+	if cert != nil {
+		tlsConfig = cert.TLSConfig()
+		httpConfig.VerifyClient = cert.VerifyClient
+		httpConfig.Registry = prometheus.NewRegistry()
+		cert.Register(httpConfig.Registry)
+	}
+	front := startHTTP(listener, tlsConfig, httpapi.Starting(httpConfig), c.QueryTimeout)
 	defer front.close()
 
 	db, err := c.open(ctx, logger)
@@ -102,10 +116,14 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, listenName string, lo
 	httpConfig.Service, httpConfig.Schedules, httpConfig.Topics = opened.queue, opened.schedules, opened.topics
 	s := &server{settings: &c.settings, services: opened, api: httpapi.New(httpConfig), http: front, db: db, logger: logger}
 	return s.run(ctx, func() {
-		logger.Info().Str("addr", tcp.String()).Str("url", localURL(tcp)).Str("database", db.about).
+		logger.Info().Str("addr", tcp.String()).Str("url", url).Str("database", db.about).
 			Bool("api_key", hasKey).Msg("serving")
 		if c.isConsole(env.stderr) {
-			_, _ = fmt.Fprint(env.stderr, welcome(localURL(tcp), db.about, hasKey))
+			about := ""
+			if cert != nil {
+				about = aboutCertificate(cert, c.TLSClientCA != "")
+			}
+			_, _ = fmt.Fprint(env.stderr, welcome(url, db.about, about, hasKey))
 		}
 	})
 }
@@ -185,13 +203,13 @@ func start(f func() error) *task {
 	return t
 }
 
-// welcome returns what to type next, for a terminal.
-func welcome(url, database string, hasKey bool) string {
+// welcome returns what to type next, for a terminal. certificate is a note on it, empty without TLS.
+func welcome(url, database, certificate string, hasKey bool) string {
 	header := ""
 	if hasKey {
 		header = ` -H "Authorization: Bearer $QUEUED_API_KEY"`
 	}
-	return strings.NewReplacer("URL", url, "DATABASE", database, "HEADER", header).Replace(`
+	return strings.NewReplacer("URL", url, "DATABASE", database, "HEADER", header, "CERTIFICATE", certificate).Replace(`
   queued is ready at URL
   events are in DATABASE
 
@@ -201,7 +219,7 @@ func welcome(url, database string, hasKey bool) string {
     curlHEADER -X POST URL/claim
     curlHEADER -X DELETE 'URL/events/ID?receipt=RECEIPT'
 
-  API documentation, to try calls from: URL/docs
+CERTIFICATE  API documentation, to try calls from: URL/docs
   Ctrl-C stops it; the events stay.
 
 `)

@@ -33,12 +33,15 @@ type serverSettings struct {
 
 // listenSettings are the settings that serve and healthcheck share.
 type listenSettings struct {
-	Listen string `type:"listen" default:"127.0.0.1:8080"`
+	Listen  string `type:"listen" default:"127.0.0.1:8080"`
+	TLSCert string `type:"path"`
 }
 
 // httpSettings are about the HTTP server.
 type httpSettings struct {
 	listenSettings  `embed:""`
+	TLSKey          string        `type:"path"`
+	TLSClientCA     string        `type:"path"`
 	APIKey          string        `type:"secret"`
 	APIKeyFile      string        `type:"path"`
 	DrainDelay      time.Duration `type:"duration" min:"0s" default:"0s"`
@@ -88,6 +91,11 @@ var settingHelp = map[string]string{
 	"no-migrate":   "Do not migrate the database at the start; exit with an error when a migration is due.",
 
 	"listen": "The address to serve on, host:port; :port means every interface, port 0 any free port.",
+	"tls-cert": "A file with the server's certificate in PEM, followed by those that lead to its authority: serve HTTPS, with HTTP/2. " +
+		"It is read again when it changes.",
+	"tls-key": "A file with the private key of the certificate in PEM, not encrypted. It is read again when it changes.",
+	"tls-client-ca": "A file with certificates of authorities in PEM: every call but the health checks needs a client certificate that one of them signed. " +
+		"It is read again when it changes.",
 	"api-key": "The key that callers must send as 'Authorization: Bearer KEY'; needed to listen on anything but loopback. " +
 		"Other users of the machine can see flags: prefer the variable or the file.",
 	"api-key-file":     "A file that holds the API key.",

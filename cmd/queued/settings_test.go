@@ -73,7 +73,7 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 	t.Parallel()
 	given := map[string]string{
 		"data-dir": "/srv/queued", "start-timeout": "1m", "require-sync": "true", "no-migrate": "true",
-		"listen": "[::1]:9", "drain-delay": "1s", "shutdown-timeout": "2s",
+		"listen": "[::1]:9", "tls-cert": "/tls/cert.pem", "tls-key": "/tls/key.pem", "tls-client-ca": "/tls/ca.pem", "drain-delay": "1s", "shutdown-timeout": "2s",
 		"max-attempts": "7", "sweep-interval": "3s", "max-vt-age": "4h", "history-retention": "720h", "key-retention": "48h",
 		"misfire-grace": "5m", "occurrence-retention": "49h",
 		"max-body": "64KiB", "max-batch-body": "2097152", "max-batch": "10", "max-depth": "9", "query-timeout": "250ms",
@@ -86,7 +86,7 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 		databaseSettings: databaseSettings{DatabaseURL: secrets["database-url"], DataDir: "/srv/queued"},
 		serverSettings:   serverSettings{ListenURL: secrets["listen-url"], StartTimeout: time.Minute, RequireSync: true, NoMigrate: true},
 		httpSettings: httpSettings{
-			listenSettings: listenSettings{Listen: "[::1]:9"}, APIKey: secrets["api-key"], DrainDelay: time.Second, ShutdownTimeout: 2 * time.Second,
+			listenSettings: listenSettings{Listen: "[::1]:9", TLSCert: "/tls/cert.pem"}, TLSKey: "/tls/key.pem", TLSClientCA: "/tls/ca.pem", APIKey: secrets["api-key"], DrainDelay: time.Second, ShutdownTimeout: 2 * time.Second,
 			AccessLog: "all",
 		},
 		queueSettings: queueSettings{

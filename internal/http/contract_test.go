@@ -130,7 +130,7 @@ func TestContractHasAnExampleForEveryBody(t *testing.T) {
 
 // every problem type that a client can get, in the order of the contract.
 var kinds = []problem.Type{
-	problem.InvalidJSON, problem.InvalidParameter, problem.UnknownParameter, problem.InvalidCursor, problem.Unauthorized, problem.CrossOrigin, problem.NotFound, problem.EventNotFound, problem.RawBodyNotFound,
+	problem.InvalidJSON, problem.InvalidParameter, problem.UnknownParameter, problem.InvalidCursor, problem.Unauthorized, problem.ClientCertificate, problem.CrossOrigin, problem.NotFound, problem.EventNotFound, problem.RawBodyNotFound,
 	problem.ScheduleNotFound, problem.OwnerNotFound, problem.PositionNotFound, problem.SubscriptionNotFound, problem.FilterNotFound, problem.MethodNotAllowed, problem.LeaseLost, problem.CursorLost, problem.WrongDelivery, problem.ScheduleEnded, problem.PreconditionFailed, problem.BodyTooLarge, problem.UnsupportedMediaType, problem.HostNotAllowed, problem.ValidationFailed, problem.Unrepresentable, problem.TooDeep,
 	problem.BatchTooLarge, problem.KeyReused, problem.FilterRefused, problem.Internal, problem.QueryTimeout, problem.DatabaseUnavailable, problem.Overloaded, problem.Locked, problem.NotReady,
 }

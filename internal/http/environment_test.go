@@ -37,6 +37,7 @@ type environment struct {
 	topics    *topic.Service
 	srv       *Server
 	log       *logBuffer
+	raw       *http.Transport // what the client sends with, without the contract
 }
 
 // settings configure the server; the zero value is a server without an API key and without sweeps.
@@ -48,6 +49,7 @@ type settings struct {
 
 	db     *pgtest.DB // nil: a new one
 	server func(*Server, *http.Server)
+	http2  bool // over TLS; false: HTTP/1.1 without TLS
 }
 
 // busyTimeout bounds calls of tests: on a busy machine they take longer than users would wait.
@@ -106,8 +108,15 @@ func setupWith(t *testing.T, set settings) *environment {
 	if set.server != nil {
 		set.server(h.srv, listener.Config)
 	}
-	listener.Start()
 	transport := new(http.Transport)
+	if set.http2 {
+		listener.EnableHTTP2 = true
+		listener.StartTLS()
+		transport = listener.Client().Transport.(*http.Transport)
+	} else {
+		listener.Start()
+	}
+	h.raw = transport
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		listener.Close()

@@ -164,6 +164,30 @@ func (s *Server) rescue(l *accessLog, r *http.Request) {
 	fail(l, r, errPanic)
 }
 
+// checkClient requires a client certificate, where there is an authority for them, for every call but the health checks.
+func (s *Server) checkClient(next http.Handler) http.Handler {
+	if s.cfg.VerifyClient == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if isHealth(r.URL.Path) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		subject, err := s.cfg.VerifyClient(r.TLS)
+		if err != nil {
+			// There is no registered scheme for this; a 401 has to name one.
+			fail(w, r, problem.New(problem.ClientCertificate, sentence(err.Error())).With("Www-Authenticate", "ClientCertificate"))
+			return
+		}
+		logOf(r).add("client", subject)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// sentence makes a sentence of the text of an error.
+func sentence(text string) string { return strings.ToUpper(text[:1]) + text[1:] + "." }
+
 // authenticate requires the API key, where there is one, for every call but the health checks. Browsers may send it for the docs as the
 // password of HTTP Basic.
 func (s *Server) authenticate(next http.Handler) http.Handler {

@@ -1,10 +1,12 @@
 package http
 
 import (
+	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -216,4 +218,33 @@ func TestServerOnLoopbackAnswersOnlyLoopbackHosts(t *testing.T) {
 		h.with("Host", host).try("GET", "/livez", "").want(200)
 		h.with("Host", host).try("GET", "/readyz", "").want(200)
 	}
+}
+
+// refuseClient is a Config.VerifyClient that refuses clients without a certificate, as all are over plain HTTP.
+func refuseClient(state *tls.ConnectionState) (string, error) {
+	if state != nil {
+		return "CN=" + state.ServerName, nil
+	}
+	return "", errors.New("this server answers only clients that show a certificate")
+}
+
+func TestClientCertificateIsRequiredOfAllButHealthChecks(t *testing.T) {
+	t.Parallel()
+	h := setupWith(t, settings{http: func(cfg *Config) { cfg.VerifyClient, cfg.APIKey = refuseClient, "secret" }})
+	h.try("GET", "/livez", "").want(http.StatusOK)
+	h.try("GET", "/readyz", "").want(http.StatusOK)
+	keyed := h.with("Authorization", "Bearer secret")
+	for _, path := range []string{"/queues", "/docs", "/metrics", "/nothing", "/livez/", "//livez"} {
+		if p := keyed.try("GET", path, "").wantProblem(problem.ClientCertificate); p.Detail != "This server answers only clients that show a certificate." {
+			t.Errorf("%s: the detail is %q", path, p.Detail)
+		}
+	}
+	r := httptest.NewRequest(http.MethodGet, "https://queue.example/version", nil)
+	r.Header.Set("Authorization", "Bearer secret")
+	w := httptest.NewRecorder()
+	h.srv.Handler().ServeHTTP(w, r)
+	if w.Code != http.StatusOK {
+		t.Errorf("with a certificate: %d %s", w.Code, w.Body)
+	}
+	h.log.wait(t, `"client":"CN=queue.example"`)
 }

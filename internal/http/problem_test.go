@@ -44,6 +44,7 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 	h := setup(t)
 	keyed := setupWith(t, settings{http: func(cfg *Config) { cfg.APIKey = "secret" }})
 	local := setupWith(t, settings{http: func(cfg *Config) { cfg.LoopbackOnly = true }})
+	certified := setupWith(t, settings{http: func(cfg *Config) { cfg.VerifyClient = refuseClient }})
 	id := h.insert(`{}`)
 	seen := make(map[string]bool)
 	for name, got := range map[string]answer{
@@ -86,6 +87,8 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 		"locked":                 failWith(t, fmt.Errorf("nacking: %w: secret text", queue.ErrLocked)),
 		"validation_failed-zone": h.try("POST", "/schedules", `{"event":{},"at":"2027-03-28T09:00:00","timezone":"Europe/Atlantis"}`),
 		"validation_failed-late": failWith(t, fmt.Errorf("inserting: %w", &queue.InvalidError{Field: "vt", Detail: "must be finite"})),
+
+		"client_certificate_required": certified.try("POST", "/claim", ""),
 	} {
 		code, _, _ := strings.Cut(name, "-")
 		p := decode[problem.Document](got)

@@ -3,8 +3,10 @@
 package http
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	stdlog "log"
 	"net"
 	"net/http"
@@ -39,7 +41,10 @@ type Config struct {
 	MaxBatch       int   // elements of a batch; zero, or beyond what the queue takes: queue.MaxBatch
 	MaxDepth       int   // how deeply an event may be nested, itself included; zero: 64
 	LogAll         bool  // log every request at info; false: successful busy calls at debug
-	LoopbackOnly   bool  // listening on loopback without a key: answer only requests made to a loopback host
+	// VerifyClient returns the subject of the certificate that a client has shown over TLS, or an error for the client, who is then
+	// refused; nil: clients need no certificate. Health checks need none.
+	VerifyClient func(*tls.ConnectionState) (subject string, err error)
+	LoopbackOnly bool // listening on loopback without a key: answer only requests made to a loopback host
 }
 
 // DefaultRequestTimeout is how long a request may take.
@@ -84,7 +89,7 @@ func New(cfg Config) *Server {
 	s.heartbeat, s.blockedLimit = heartbeat, blockedLimit
 	s.metrics = newMetrics(cfg, s.version)
 	routes := s.routes()
-	s.handler = s.observe(routes, s.checkHost(s.authenticate(checkOrigin(routes))))
+	s.handler = s.observe(routes, s.checkHost(s.checkClient(s.authenticate(checkOrigin(routes)))))
 	return s
 }
 
@@ -109,11 +114,23 @@ func (s *Server) HTTPServer() *http.Server {
 		WriteTimeout:      bodyTime + queue.MaxWait + s.cfg.RequestTimeout + replyTime,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    256 << 10, // a filter of 64 KiB in a URL takes up to three times that
-		ErrorLog:          stdlog.New(s.log, "", 0),
+		// The deadlines of HTTP/2's streams end them by a frame, which is not written either when the connection takes nothing any more:
+		// these end the connection of a client that has stopped.
+		HTTP2:    &http.HTTP2Config{SendPingTimeout: blockedLimit, WriteByteTimeout: blockedLimit},
+		ErrorLog: stdlog.New(warnings{s.log}, "", 0),
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, conn)
 		},
 	}
+}
+
+// warnings logs what net/http reports, such as handshakes that failed.
+type warnings struct{ log zerolog.Logger }
+
+// Write implements io.Writer.
+func (w warnings) Write(line []byte) (int, error) {
+	w.log.Warn().Msg(string(bytes.TrimSpace(line)))
+	return len(line), nil
 }
 
 var errStarting = problem.New(problem.NotReady, "The server is starting: it waits for the database, or migrates it. Retry.").With("Retry-After", "1")

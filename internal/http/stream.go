@@ -2,6 +2,7 @@ package http
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"math/rand/v2"
 	"net"
@@ -163,8 +164,13 @@ type streamWriter struct {
 }
 
 func newStreamWriter(w http.ResponseWriter, r *http.Request, format streamFormat, limit time.Duration) *streamWriter {
-	if conn, ok := r.Context().Value(connKey{}).(*net.TCPConn); ok {
-		_ = conn.SetWriteBuffer(socketBuffer) // without it the stream takes more memory, and that is all
+	if conn, ok := r.Context().Value(connKey{}).(net.Conn); ok && r.ProtoMajor == 1 { // the connection of HTTP/2 is not the stream's alone
+		if secured, ok := conn.(*tls.Conn); ok {
+			conn = secured.NetConn()
+		}
+		if conn, ok := conn.(*net.TCPConn); ok {
+			_ = conn.SetWriteBuffer(socketBuffer) // without it the stream takes more memory, and that is all
+		}
 	}
 	return &streamWriter{w: w, r: r, format: format, control: http.NewResponseController(w), limit: limit}
 }
@@ -231,7 +237,11 @@ func (o *streamWriter) write(fill func([]byte) []byte) error {
 	if _, err := o.w.Write(b); err != nil {
 		return err
 	}
-	return o.control.Flush()
+	if err := o.control.Flush(); err != nil || o.r.ProtoMajor == 1 {
+		return err
+	}
+	// HTTP/1 looks at the deadline when it writes. HTTP/2 ends the stream at that time, whether there is anything to write or not.
+	return o.control.SetWriteDeadline(time.Time{})
 }
 
 // retryAfter is when a client is to come back. It is jittered, so that those of a server that stops do not come all at once.

@@ -35,7 +35,7 @@ func (h *environment) open(path string) *openStream {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.t.Context()), 5*busyTimeout)
 	h.t.Cleanup(cancel)
 	// Nobody checks it against the contract, as the test's own client would at its end.
-	resp, err := new(http.Transport).RoundTrip(h.request(ctx, http.MethodGet, path, "")) //nolint:bodyclose // close does it
+	resp, err := h.raw.RoundTrip(h.request(ctx, http.MethodGet, path, "")) //nolint:bodyclose // close does it
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -386,6 +386,35 @@ func TestClientThatDoesNotReadIsClosedAndDelaysNobody(t *testing.T) {
 	if content, err := io.ReadAll(conn); err == nil && bytes.HasSuffix(content, []byte("0\r\n\r\n")) {
 		t.Error("the stream looks whole")
 	}
+}
+
+func TestStreamThatIsNotReadOverHTTP2IsEndedAndLeavesTheConnectionToOthers(t *testing.T) {
+	t.Parallel()
+	h := setupWith(t, settings{http2: true, server: func(s *Server, _ *http.Server) { s.blockedLimit = time.Second }})
+	blocked := h.open("/stream?after=0")
+	reading := h.open("/stream?after=0")
+	event := `{"text":"` + strings.Repeat("x", 1_000_000) + `"}`
+	for range 8 { // more than the 4 MiB that Go's client takes of a stream
+		h.call("POST", "/topics/a", event).want(http.StatusCreated)
+		reading.next(1)
+	}
+	h.log.wait(t, `"route":"/stream"`, `"ended":"blocked"`)
+	if got := h.call("GET", "/metrics", "").body; !strings.Contains(got, "\nqueued_streams_blocked_total 1\n") || !strings.Contains(got, "\nqueued_streams_open 1\n") {
+		t.Error("the metrics do not count the stream that was ended")
+	}
+	if _, err := io.ReadAll(blocked.body); err == nil {
+		t.Error("the stream looks whole")
+	}
+	h.call("POST", "/topics/a", `{}`).want(http.StatusCreated)
+	reading.next(1)
+}
+
+func TestQuietStreamOverHTTP2OutlivesTheTimeOfAWrite(t *testing.T) {
+	t.Parallel()
+	h := setupWith(t, settings{http2: true, server: func(s *Server, _ *http.Server) { s.blockedLimit, s.heartbeat = 500*time.Millisecond, 2*time.Second }})
+	quiet := h.open("/stream").frame(3) // each but the first comes after a heartbeat, four times the limit
+	h.call("POST", "/topics/a", `{}`).want(http.StatusCreated)
+	quiet.next(1)
 }
 
 func TestBrowserThatResumesIsSentBackWhileTheServerCannotAnswer(t *testing.T) {

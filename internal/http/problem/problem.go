@@ -24,6 +24,7 @@ var (
 	UnknownParameter     = Type{400, "unknown_parameter", "Unknown parameter"}
 	InvalidCursor        = Type{400, "invalid_cursor", "Invalid cursor"}
 	Unauthorized         = Type{401, "unauthorized", "Unauthorized"}
+	ClientCertificate    = Type{401, "client_certificate_required", "Client certificate required"}
 	CrossOrigin          = Type{403, "cross_origin", "Cross-origin request refused"}
 	NotFound             = Type{404, "not_found", "Path not found"}
 	EventNotFound        = Type{404, "event_not_found", "Event not found"}
