@@ -98,14 +98,14 @@ func hostileIndex(tb testing.TB, filter func(int) string) *match.Index {
 	return match.NewIndex(filters)
 }
 
-// Each of the 1,000 filters compared with each value would be 7 to 4,000 million comparisons; the bound is 10 for each byte of the event.
+// Each of the 1,000 filters compared with each value would be 1 to 800 million comparisons; the bound is 10 for each byte of the event.
 func TestLargeArraysDoNotMultiplyWithFilters(t *testing.T) {
 	t.Parallel()
 	for _, shape := range hostileShapes {
 		if strings.Contains(shape.filter(0), "wildcard") {
 			continue // each may need a pass over the event
 		}
-		event := []byte(shape.event(100_000))
+		event := []byte(shape.event(20_000))
 		const perByte = 10
 		if n := match.Comparisons(hostileIndex(t, shape.filter), "t", event); n > perByte*len(event) {
 			t.Errorf("%s: %d comparisons with an event of %d bytes", shape.name, n, len(event))

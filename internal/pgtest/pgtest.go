@@ -116,6 +116,15 @@ func Flavour() string {
 	return server.Flavour
 }
 
+// SameInEachFlavour says that a test does the same in each flavour, because it does not use the server of the run: it starts one of its own,
+// or needs none. The run on TimescaleDB skips it.
+func SameInEachFlavour(tb testing.TB) {
+	tb.Helper()
+	if os.Getenv(EnvFlavour) == Timescale {
+		tb.Skip("does the same in each flavour: it is run on plain PostgreSQL")
+	}
+}
+
 func newDB(tb testing.TB, server *Server, template string) *DB {
 	tb.Helper()
 	name := databaseName(tb.Name())

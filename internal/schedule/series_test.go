@@ -11,6 +11,7 @@ import (
 	"github.com/netresearch/go-cron"
 	"github.com/teambition/rrule-go"
 
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/schedule"
 )
 
@@ -49,6 +50,7 @@ var hostileRules = []struct{ rule, refused string }{
 
 func TestHostileRulesAreRefusedOrExpandedWithinTheBudget(t *testing.T) {
 	t.Parallel()
+	pgtest.SameInEachFlavour(t)
 	start := local(t, "2027-01-01T00:00:00")
 	for _, c := range hostileRules {
 		times, err := schedule.LocalTimes(t.Context(), c.rule, start, "", start, 100)
@@ -68,6 +70,7 @@ func TestHostileRulesAreRefusedOrExpandedWithinTheBudget(t *testing.T) {
 
 func TestExpansionEndsWithItsContext(t *testing.T) {
 	t.Parallel()
+	pgtest.SameInEachFlavour(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	start := local(t, "2027-01-01T00:00:00")
@@ -81,6 +84,7 @@ func TestExpansionEndsWithItsContext(t *testing.T) {
 // year (see below), weekdays with and without a number together, and BYSETPOS within a first week that began before the start.
 func TestRulesComeWhenAnIndependentExpansionHasThem(t *testing.T) {
 	t.Parallel()
+	pgtest.SameInEachFlavour(t)
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)
@@ -142,6 +146,7 @@ func TestRulesComeWhenAnIndependentExpansionHasThem(t *testing.T) {
 
 func TestWeeksAreNumberedAsISO8601HasIt(t *testing.T) {
 	t.Parallel()
+	pgtest.SameInEachFlavour(t)
 	for _, c := range []struct {
 		rule string
 		fits func(year, week int) bool
@@ -173,6 +178,7 @@ func TestWeeksAreNumberedAsISO8601HasIt(t *testing.T) {
 
 func TestWeekdaysWithAndWithoutANumberAreAddedUp(t *testing.T) {
 	t.Parallel()
+	pgtest.SameInEachFlavour(t)
 	start := local(t, "2027-01-01T09:00:00")
 	got, err := localTimes(t, "FREQ=MONTHLY;BYDAY=MO,1TU", start, "", start, 6)
 	if err != nil {
@@ -185,6 +191,7 @@ func TestWeekdaysWithAndWithoutANumberAreAddedUp(t *testing.T) {
 
 func TestCronExpressionsComeWhenAnIndependentExpansionHasThem(t *testing.T) {
 	t.Parallel()
+	pgtest.SameInEachFlavour(t)
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)
@@ -214,6 +221,7 @@ func TestCronExpressionsComeWhenAnIndependentExpansionHasThem(t *testing.T) {
 
 // Any rule is refused, or expanded within the budget, in order and without a panic.
 func FuzzRecurrenceRule(f *testing.F) {
+	pgtest.SameInEachFlavour(f)
 	for _, rule := range []string{"FREQ=YEARLY;BYDAY=53SU,-53MO;BYWEEKNO=53", "FREQ=MONTHLY;BYDAY=5MO;BYSETPOS=-1", "FREQ=WEEKLY;WKST=SU;BYDAY=SA;INTERVAL=3", "FREQ=YEARLY;BYYEARDAY=-366,366;BYHOUR=0,23"} {
 		f.Add(rule, int64(0), int64(1_000_000_000))
 	}
@@ -232,6 +240,7 @@ func FuzzRecurrenceRule(f *testing.F) {
 
 // The same of a cron expression.
 func FuzzCronExpression(f *testing.F) {
+	pgtest.SameInEachFlavour(f)
 	for _, expression := range []string{"0 0 29 2 *", "0 0 31 2 *", "*/7 * * * * *", "0 0 1-7 * MON", "@yearly", "0 0 30 2 0-6"} {
 		f.Add(expression, int64(1_798_761_600))
 	}
