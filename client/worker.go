@@ -1,0 +1,387 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Defaults of [WorkerConfig].
+const (
+	DefaultConcurrency = 10
+	DefaultLease       = time.Minute
+	DefaultWait        = 20 * time.Second
+	DefaultGrace       = 30 * time.Second
+)
+
+const (
+	// maxClaim is how many events one claim can ask for, and maxTypes how many types.
+	maxClaim = 1000
+	maxTypes = 100
+	// unknownDelay is how long an event waits whose type has no handler here: another worker may have one.
+	unknownDelay = 30 * time.Second
+	// stopLimit bounds each of the last steps of a stop.
+	stopLimit = 5 * time.Second
+)
+
+// ErrStopping is the cause of the end of a handler's context when the worker stops and its grace is over.
+var ErrStopping = errors.New("client: the worker stops")
+
+// WorkerConfig configures a [Worker]. Every zero value is a default.
+type WorkerConfig struct {
+	// Queue is where events are claimed; empty: [DefaultQueue].
+	Queue string
+	// Concurrency is how many events are worked on at a time; 0: [DefaultConcurrency].
+	Concurrency int
+	// Lease is how long an event is held without a sign of life of the worker, which extends it at each third of that time: the time until
+	// others take over what a dead worker had. It is no limit of the work; 0: [DefaultLease].
+	Lease time.Duration
+	// Wait is how long a claim waits for events, up to [MaxWait]; 0: [DefaultWait].
+	Wait time.Duration
+	// Grace is how long handlers may go on when Run is to end; 0: [DefaultGrace], negative: not at all.
+	Grace time.Duration
+	// Types limits the worker to these types, at most 100; none: the types that have a handler, or all if one is for every type.
+	Types []string
+	// MaxAttempts leaves out events that were claimed so often, unless they or their queue say otherwise; 0: the server's setting.
+	MaxAttempts int
+	// Name is the worker's name in events, attempts and statistics; empty: the host's name and the process id.
+	Name string
+	// Logger gets what goes wrong; nil: nobody.
+	Logger *slog.Logger
+}
+
+// A Worker claims events of one queue, calls their handlers, and acks or nacks them.
+type Worker struct {
+	client *Client
+	cfg    WorkerConfig
+
+	mu        sync.Mutex
+	handlers  map[string]handler
+	isRunning bool
+	current   *workerRun // the latest
+}
+
+// NewWorker returns a worker without handlers. Add them with [Handle], then call [Worker.Run].
+func (c *Client) NewWorker(cfg WorkerConfig) *Worker {
+	cfg.Queue = cmp.Or(cfg.Queue, DefaultQueue)
+	cfg.Concurrency = cmp.Or(cfg.Concurrency, DefaultConcurrency)
+	cfg.Lease = cmp.Or(cfg.Lease, DefaultLease)
+	cfg.Wait = cmp.Or(cfg.Wait, DefaultWait)
+	cfg.Grace = max(0, cmp.Or(cfg.Grace, DefaultGrace))
+	if cfg.Name == "" {
+		host, _ := os.Hostname() // a worker without a name works as well
+		cfg.Name = fmt.Sprintf("%s:%d", host, os.Getpid())
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Worker{client: c, cfg: cfg, handlers: make(map[string]handler)}
+}
+
+func (w *Worker) handle(eventType string, h handler) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.isRunning {
+		panic("client: Handle is called while the worker runs")
+	}
+	if w.handlers[eventType] != nil {
+		panic(fmt.Sprintf("client: the type %q has two handlers", eventType))
+	}
+	w.handlers[eventType] = h
+}
+
+// begin checks the configuration and marks the worker as running.
+func (w *Worker) begin() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.isRunning:
+		return errors.New("client: the worker runs already")
+	case len(w.handlers) == 0:
+		return errors.New("client: the worker has no handler; see Handle")
+	case w.cfg.Concurrency < 0 || w.cfg.Lease < 0 || w.cfg.Wait < 0 || w.cfg.Wait > MaxWait:
+		return fmt.Errorf("client: Concurrency and Lease of a worker must not be negative, and Wait be from 0 to %v", MaxWait)
+	}
+	w.isRunning = true
+	return nil
+}
+
+func (w *Worker) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.isRunning = false
+}
+
+// claimTypes returns the types to claim; nil: all. Events of other types are left to workers that have a handler for them: nobody's attempt is
+// used up. With more types than a claim can name, all are claimed, and those without a handler are nacked.
+func (w *Worker) claimTypes() []string {
+	if len(w.cfg.Types) > 0 {
+		return w.cfg.Types
+	}
+	if w.handlers[""] != nil || len(w.handlers) > maxTypes {
+		return nil
+	}
+	types := make([]string, 0, len(w.handlers))
+	for name := range w.handlers {
+		types = append(types, name)
+	}
+	slices.Sort(types)
+	return types
+}
+
+func (w *Worker) handlerOf(eventType string) handler {
+	if h := w.handlers[eventType]; h != nil {
+		return h
+	}
+	if h := w.handlers[""]; h != nil {
+		return h
+	}
+	return func(context.Context, Event) (any, error) {
+		return nil, RetryIn(unknownDelay, fmt.Errorf("the worker has no handler for the type %q", eventType))
+	}
+}
+
+// Run works until ctx ends, and then stops: it claims no more, lets handlers go on for the grace, ends their contexts, and gives back what is
+// left with a nack. It then returns nil. It returns an error at once if the configuration is wrong, after such a stop if the server refuses
+// its calls, such as [ErrUnauthorized], or if handlers ignore the end of their contexts. While the server cannot be reached, it waits. Run
+// can be called again after it has returned.
+//
+// A claim whose answer is on its way when ctx ends may be lost; its events are claimed again when their leases have ended.
+func (w *Worker) Run(ctx context.Context) error {
+	if err := w.begin(); err != nil {
+		return err
+	}
+	defer w.end()
+	handling, stopHandlers := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stopHandlers(nil)
+	settling, stopSettling := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopSettling()
+	claiming, stopClaiming := context.WithCancelCause(ctx)
+	defer stopClaiming(nil)
+
+	patient := *w.client // the contexts end its calls
+	patient.limits.retryFor = 100 * 365 * 24 * time.Hour
+	r := &workerRun{
+		Worker: w, client: &patient, handling: handling, settling: settling, refuse: stopClaiming,
+		held: make(map[int64]*lease), freed: make(chan struct{}, 1), ackable: make(chan struct{}, 1), noMoreAcks: make(chan struct{}),
+	}
+	w.mu.Lock()
+	w.current = r
+	w.mu.Unlock()
+	var background sync.WaitGroup
+	background.Go(r.heartbeat)
+	background.Go(r.sendAcks)
+
+	r.claim(claiming)
+	var refusal error
+	if ctx.Err() == nil {
+		refusal = context.Cause(claiming)
+	}
+
+	giveUp := time.AfterFunc(w.cfg.Grace+3*stopLimit, stopSettling) // acks and nacks that the server does not answer
+	defer giveUp.Stop()
+	if !r.idleWithin(w.cfg.Grace) {
+		stopHandlers(ErrStopping)
+		r.idleWithin(stopLimit)
+	}
+	left := r.giveBack()
+	close(r.noMoreAcks)
+	r.awaitAcks(stopLimit)
+	stopSettling()
+	background.Wait()
+	if left > 0 {
+		return fmt.Errorf("client: %d handlers ignore the end of their contexts", left)
+	}
+	return refusal
+}
+
+// A workerRun is one call of Run. Its goroutines are: the caller's, which claims; one for each handler; one that extends leases; one that
+// sends acks. mu guards what follows it, and nothing is called with it held.
+type workerRun struct {
+	*Worker
+	client     *Client                 // retries until the context of a call ends
+	handling   context.Context         // of handlers
+	settling   context.Context         // of calls about leases
+	refuse     context.CancelCauseFunc // ends claiming
+	freed      chan struct{}           // a slot is free
+	ackable    chan struct{}           // acks are pending
+	noMoreAcks chan struct{}           // closed when nothing adds acks any more
+
+	mu      sync.Mutex
+	held    map[int64]*lease // from the claim to the end of its ack or nack
+	busy    int              // handlers, with their nacks
+	pending []*lease         // to be acked
+}
+
+// claim claims events and starts their handlers until ctx ends.
+func (r *workerRun) claim(ctx context.Context) {
+	once := *r.client
+	once.limits.retryFor = -1
+	types := r.claimTypes()
+	for failures := 0; ; {
+		free := r.awaitSlots(ctx)
+		if free == 0 {
+			return
+		}
+		asked := time.Now()
+		events, err := once.Claim(ctx, ClaimParams{
+			Queue: r.cfg.Queue, Limit: min(free, maxClaim), InvisibleFor: r.cfg.Lease, Wait: r.cfg.Wait, Types: types,
+			MaxAttempts: r.cfg.MaxAttempts, Worker: r.cfg.Name,
+		})
+		for _, e := range events {
+			r.start(e, asked) //nolint:contextcheck // what is claimed outlives ctx
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && isHopeless(err):
+			r.refuse(err)
+			return
+		case err != nil:
+			r.cfg.Logger.Warn("claiming failed", "queue", r.cfg.Queue, "error", err)
+		case len(events) > 0 || time.Since(asked) >= r.cfg.Wait/2:
+			failures = 0
+			continue
+		}
+		failures++ // also an empty answer that comes too soon, from a server that stops
+		if sleep(ctx, pauseBefore(failures, err)) != nil {
+			return
+		}
+	}
+}
+
+// isHopeless reports whether a call would be refused the next time, too.
+func isHopeless(err error) bool {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return doubtOf(err) == refused && e.Status < http.StatusInternalServerError
+	}
+	return doubtOf(err) == refused && !errors.Is(err, errNotJSON) // a proxy in trouble may say anything
+}
+
+// awaitSlots waits until a handler can be started and returns how many can; 0: ctx has ended.
+func (r *workerRun) awaitSlots(ctx context.Context) int {
+	for ctx.Err() == nil {
+		r.mu.Lock()
+		free := r.cfg.Concurrency - r.busy
+		if len(r.pending) >= maxClaim { // the server takes no acks: don't pile up more
+			free = 0
+		}
+		r.mu.Unlock()
+		if free > 0 {
+			return free
+		}
+		select {
+		case <-r.freed:
+		case <-ctx.Done():
+		}
+	}
+	return 0
+}
+
+// start starts the handler of an event whose claim was sent at asked.
+func (r *workerRun) start(e Event, asked time.Time) {
+	l := r.newLease(e, asked)
+	r.mu.Lock()
+	r.held[e.ID] = l
+	r.busy++
+	r.mu.Unlock()
+	go r.work(l)
+}
+
+// work calls the handler of an event and settles the event.
+func (r *workerRun) work(l *lease) {
+	var out outcome
+	defer func() { // also when the handler ends the goroutine
+		r.finish(l, out)
+		r.mu.Lock()
+		r.busy--
+		r.mu.Unlock()
+		signal(r.freed)
+	}()
+	if l.isStale() {
+		r.extend(l)
+	}
+	if out.err = context.Cause(l.ctx); out.err == nil {
+		r.handlerOf(l.event.Type).call(l.ctx, l.event, &out)
+	}
+}
+
+// finish acks or nacks an event whose handler has returned.
+func (r *workerRun) finish(l *lease, out outcome) {
+	isStopped := errors.Is(context.Cause(l.ctx), ErrStopping)
+	l.end(context.Canceled)
+	switch {
+	case !l.settle(): // given back meanwhile
+	case out.err == nil:
+		l.result = out.result
+		r.ack(l)
+	case isStopped:
+		r.nack(l, givenBack(out.err))
+	default:
+		r.nack(l, out.err)
+	}
+}
+
+// givenBack returns the error of an event that the worker gives back because it stops.
+func givenBack(err error) error { return RetryIn(0, fmt.Errorf("the worker stopped: %w", err)) }
+
+// idleWithin waits until no handler runs, and reports whether that came in time.
+func (r *workerRun) idleWithin(limit time.Duration) bool {
+	return r.awaitWithin(limit, func() bool { return r.busy == 0 })
+}
+
+// awaitAcks waits until no lease is held.
+func (r *workerRun) awaitAcks(limit time.Duration) {
+	r.awaitWithin(limit, func() bool { return len(r.pending) == 0 })
+}
+
+// awaitWithin waits until state, which mu guards, is true, and reports whether that came in time. Whatever changes the state signals freed.
+func (r *workerRun) awaitWithin(limit time.Duration, state func() bool) bool {
+	late := time.NewTimer(limit)
+	defer late.Stop()
+	for {
+		r.mu.Lock()
+		isTrue := state()
+		r.mu.Unlock()
+		if isTrue {
+			return true
+		}
+		select {
+		case <-r.freed:
+		case <-late.C:
+			return false
+		}
+	}
+}
+
+// giveBack nacks the events whose handlers have not returned, and returns how many there are.
+func (r *workerRun) giveBack() (n int) {
+	r.mu.Lock()
+	held := slices.Collect(maps.Values(r.held))
+	r.mu.Unlock()
+	var nacks sync.WaitGroup
+	for _, l := range held {
+		if l.settle() {
+			n++
+			nacks.Go(func() { r.nack(l, givenBack(ErrStopping)) })
+		}
+	}
+	nacks.Wait()
+	return n
+}
+
+// signal wakes who waits on a channel of capacity one.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
