@@ -130,10 +130,12 @@ func checkBody(schemas map[*openapi3.SchemaRef]*jsonschema.Schema, content opena
 	}
 	name, _, _ := strings.Cut(contentType, ";")
 	decoder := openapi3filter.RegisteredBodyDecoder(name)
-	if decoder == nil {
+	switch {
+	case media.Schema.Value.Format == "binary":
+		decoder = openapi3filter.FileBodyDecoder
+	case decoder == nil:
 		return fmt.Errorf("no decoder for the content type %q", contentType)
-	}
-	if (name == "application/json" || strings.HasSuffix(name, "+json")) && !json.Valid(body) { // the decoder reads no further than the first value
+	case (name == "application/json" || strings.HasSuffix(name, "+json")) && !json.Valid(body): // the decoder reads no further than the first value
 		return errors.New("the body is not one JSON value")
 	}
 	value, err := decoder(bytes.NewReader(body), header, media.Schema, nil)
