@@ -40,6 +40,23 @@ func (s *databaseSettings) open(ctx context.Context, logger zerolog.Logger) (*da
 	return &database{url: server.URL(), about: "the private PostgreSQL in " + dir, server: server}, nil
 }
 
+// openBeside is open also while another process runs the private PostgreSQL.
+func (s *databaseSettings) openBeside(ctx context.Context, logger zerolog.Logger) (*database, error) {
+	db, err := s.open(ctx, logger)
+	if !errors.Is(err, embedded.ErrInUse) {
+		return db, err
+	}
+	dir, err := s.dataDir()
+	if err != nil {
+		return nil, err
+	}
+	url, err := embedded.RunningURL(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &database{url: url, about: "the private PostgreSQL in " + dir}, nil
+}
+
 // dataDir returns the data directory of a private PostgreSQL.
 func (s *databaseSettings) dataDir() (string, error) {
 	if s.DataDir != "" {

@@ -133,3 +133,20 @@ func TestMigrateLeavesNothingRunning(t *testing.T) {
 		}
 	}
 }
+
+func TestKeysAreMadeBesideAServerThatRunsThePrivatePostgres(t *testing.T) {
+	t.Parallel()
+	dir := dataDir(t)
+	p := servePrivate(t, dir)
+	p.want(http.StatusOK, http.MethodGet, "/queues", "")
+	create := startProgram(t, []string{"keys", "create", "--scope", "admin"}, []string{"QUEUED_DATA_DIR=" + dir})
+	if code := create.wait(); code != exitOK {
+		t.Fatalf("exit code %d", code)
+	}
+	key := strings.TrimSpace(create.stdout.String())
+	until(t, "the server requires a key", func() bool {
+		got, err := p.send(http.MethodGet, "/queues", "")
+		return err == nil && got.status == http.StatusUnauthorized
+	})
+	p.want(http.StatusOK, http.MethodGet, "/queues", "", "Authorization: Bearer "+key)
+}

@@ -63,17 +63,18 @@ func (s *httpServer) close() {
 	<-s.serving.done
 }
 
-// listen opens an address that the user has set by the flag or variable name. Without an API key it refuses an address that other
-// machines can reach, before it opens the port.
-func listen(ctx context.Context, name, address string, hasKey bool) (*net.TCPListener, error) {
+// noKey is the error of a server without any key at an address that other machines can reach. The user has set that by the flag or variable name.
+func noKey(name string, tcp *net.TCPAddr) error {
+	return usagef("%s: %s can be reached from other machines, and there is no key that callers could use. Either create one with "+
+		"\"queued keys create --scope admin\", or set QUEUED_API_KEY (or QUEUED_API_KEY_FILE) to a secret; callers must then send it as "+
+		"\"Authorization: Bearer …\". Or listen on loopback alone, such as 127.0.0.1:%d.", name, tcp, tcp.Port)
+}
+
+// listen opens an address that the user has set by the flag or variable name.
+func listen(ctx context.Context, name, address string) (*net.TCPListener, error) {
 	tcp, err := resolve(ctx, address)
 	if err != nil {
 		return nil, usagef("%s: got %q; %s", name, address, err)
-	}
-	if !hasKey && !isLoopback(tcp) {
-		return nil, usagef("%s: %s can be reached from other machines, and there is no API key. "+
-			"Either set QUEUED_API_KEY (or QUEUED_API_KEY_FILE) to a secret that callers must then send as "+
-			"\"Authorization: Bearer …\", or listen on loopback alone, such as 127.0.0.1:%d.", name, address, tcp.Port)
 	}
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", tcp.String())

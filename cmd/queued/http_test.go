@@ -4,18 +4,21 @@ import (
 	"net"
 	"strings"
 	"testing"
+
+	"github.com/queued/queued/internal/pgtest"
 )
 
 func TestOtherAddressThanLoopbackNeedsAKey(t *testing.T) {
 	t.Parallel()
-	for _, address := range []string{":0", "0.0.0.0:0", "[::]:0", "192.0.2.1:8080", "[2001:db8::1]:8080", "[::ffff:192.0.2.1]:80"} {
+	db := pgtest.New(t)
+	for _, address := range []string{":0", "0.0.0.0:0"} {
 		t.Run(address, func(t *testing.T) {
 			t.Parallel()
-			code, _, stderr := runHere(t, nil, []string{"QUEUED_LISTEN=" + address})
+			code, _, stderr := runHere(t, nil, []string{"QUEUED_LISTEN=" + address, "QUEUED_DATABASE_URL=" + db.URL})
 			if code != exitUsage {
-				t.Errorf("exit code %d, want %d", code, exitUsage)
+				t.Errorf("exit code %d, want %d: %s", code, exitUsage, stderr)
 			}
-			for _, want := range []string{"QUEUED_LISTEN: " + address + " can be reached", "set QUEUED_API_KEY", "127.0.0.1:"} {
+			for _, want := range []string{"QUEUED_LISTEN: ", "can be reached", "queued keys create --scope admin", "set QUEUED_API_KEY", "127.0.0.1:"} {
 				if !strings.Contains(stderr, want) {
 					t.Errorf("%q does not contain %q", stderr, want)
 				}
@@ -27,7 +30,7 @@ func TestOtherAddressThanLoopbackNeedsAKey(t *testing.T) {
 func TestLoopbackAddressNeedsNoKey(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"127.0.0.1:0", "127.8.9.1:0", "localhost:0", "[::1]:0", "[::ffff:127.0.0.1]:0"} {
-		listener, err := listen(t.Context(), "--listen", address, false)
+		listener, err := listen(t.Context(), "--listen", address)
 		if err != nil {
 			if strings.HasPrefix(address, "[::1]") { // a machine may have no IPv6
 				t.Log(err)
@@ -43,10 +46,10 @@ func TestLoopbackAddressNeedsNoKey(t *testing.T) {
 	}
 }
 
-func TestEveryInterfaceIsAllowedWithAKey(t *testing.T) {
+func TestEveryInterfaceCanBeListenedOn(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{":0", "0.0.0.0:0"} {
-		listener, err := listen(t.Context(), "--listen", address, true)
+		listener, err := listen(t.Context(), "--listen", address)
 		if err != nil {
 			t.Errorf("%s: %v", address, err)
 			continue
@@ -64,13 +67,13 @@ func TestEveryInterfaceIsAllowedWithAKey(t *testing.T) {
 
 func TestPortInUseIsReported(t *testing.T) {
 	t.Parallel()
-	first, err := listen(t.Context(), "--listen", "127.0.0.1:0", false)
+	first, err := listen(t.Context(), "--listen", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = first.Close() }()
 	address := first.Addr().String()
-	_, err = listen(t.Context(), "--listen", address, false)
+	_, err = listen(t.Context(), "--listen", address)
 	if err == nil || !strings.Contains(err.Error(), "--listen: "+address+" is in use by another process") {
 		t.Errorf("got %v", err)
 	}
@@ -78,7 +81,7 @@ func TestPortInUseIsReported(t *testing.T) {
 
 func TestUnknownHostIsReported(t *testing.T) {
 	t.Parallel()
-	_, err := listen(t.Context(), "--listen", "no-such-host.invalid:80", false)
+	_, err := listen(t.Context(), "--listen", "no-such-host.invalid:80")
 	if err == nil || !strings.Contains(err.Error(), `--listen: got "no-such-host.invalid:80"; the host cannot be found`) {
 		t.Errorf("got %v", err)
 	}

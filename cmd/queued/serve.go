@@ -72,8 +72,7 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, src *source, logger z
 		return err
 	}
 	defer closeCert()
-	hasKey := c.APIKey != ""
-	listener, err := listen(ctx, src.name("listen"), c.Listen, hasKey)
+	listener, err := listen(ctx, src.name("listen"), c.Listen)
 	if err != nil {
 		return err
 	}
@@ -81,8 +80,8 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, src *source, logger z
 	url := localURL(tcp, cert != nil)
 	logger.Info().Str("version", sql.Version()).Str("addr", tcp.String()).Msg("starting")
 
+	isPublic := !isLoopback(tcp)
 	httpConfig := httpapi.Config{
-		APIKey:         c.APIKey,
 		Version:        sql.Version(),
 		Logger:         logger,
 		RequestTimeout: c.RequestTimeout,
@@ -91,7 +90,7 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, src *source, logger z
 		MaxBatch:       c.MaxBatch,
 		MaxDepth:       c.MaxDepth,
 		LogAll:         c.AccessLog == "all",
-		LoopbackOnly:   !hasKey, // listen refuses any other address without a key
+		LoopbackOnly:   !isPublic,
 	}
 	var tlsConfig *tls.Config
 	if cert != nil {
@@ -109,21 +108,27 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, src *source, logger z
 	}
 	defer func() { err = errors.Join(err, db.close(ctx)) }()
 
-	opened, err := c.openServices(ctx, db, logger)
+	opened, err := c.openServices(ctx, db, isPublic, logger)
 	if err != nil {
 		return err
 	}
-	httpConfig.Service, httpConfig.Schedules, httpConfig.Topics = opened.queue, opened.schedules, opened.topics
+	if isPublic && !opened.access.HasLiveAdmin() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		return errors.Join(noKey(src.name("listen"), tcp), opened.close(closing))
+	}
+	httpConfig.Service, httpConfig.Schedules, httpConfig.Topics, httpConfig.Access = opened.queue, opened.schedules, opened.topics, opened.access
+	needsKey := opened.access.IsRequired()
 	s := &server{settings: &c.settings, services: opened, api: httpapi.New(httpConfig), http: front, db: db, logger: logger}
 	return s.run(ctx, func() {
 		logger.Info().Str("addr", tcp.String()).Str("url", url).Str("database", db.about).
-			Bool("api_key", hasKey).Msg("serving")
+			Bool("needs_key", needsKey).Msg("serving")
 		if c.isConsole(env.stderr) {
 			about := ""
 			if cert != nil {
 				about = aboutCertificate(cert, c.TLSClientCA != "")
 			}
-			_, _ = fmt.Fprint(env.stderr, welcome(url, db.about, about, hasKey))
+			_, _ = fmt.Fprint(env.stderr, welcome(url, db.about, about, needsKey))
 		}
 	})
 }
@@ -204,9 +209,9 @@ func start(f func() error) *task {
 }
 
 // welcome returns what to type next, for a terminal. certificate is a note on it, empty without TLS.
-func welcome(url, database, certificate string, hasKey bool) string {
+func welcome(url, database, certificate string, needsKey bool) string {
 	header := ""
-	if hasKey {
+	if needsKey {
 		header = ` -H "Authorization: Bearer $QUEUED_API_KEY"`
 	}
 	return strings.NewReplacer("URL", url, "DATABASE", database, "HEADER", header, "CERTIFICATE", certificate).Replace(`

@@ -129,7 +129,7 @@ func TestMisspeltVariableIsLogged(t *testing.T) {
 func TestPortInUseFailsTheStartBeforeTheDatabaseIsUsed(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t)
-	listener, err := listen(t.Context(), "--listen", "127.0.0.1:0", false)
+	listener, err := listen(t.Context(), "--listen", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

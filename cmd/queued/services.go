@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/migrate"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/queue"
@@ -24,14 +25,15 @@ type services struct {
 	queue     *queue.Service
 	schedules *schedule.Service
 	topics    *topic.Service
+	access    *access.Service
 }
 
-// openServices migrates the database and opens the services on it. While the database cannot be reached, or none of its servers takes
+// openServices migrates the database and opens the services on it; when isPublic, no caller is served without a key. While the database cannot be reached, or none of its servers takes
 // writes, it tries again for StartTimeout. Permanent errors, such as a wrong password, are returned at once.
-func (c *serveCmd) openServices(ctx context.Context, db *database, logger zerolog.Logger) (*services, error) {
+func (c *serveCmd) openServices(ctx context.Context, db *database, isPublic bool, logger zerolog.Logger) (*services, error) {
 	started := time.Now()
 	for pause := minStartPause; ; pause = min(2*pause, maxStartPause) {
-		s, err := c.openServicesOnce(ctx, db, logger)
+		s, err := c.openServicesOnce(ctx, db, isPublic, logger)
 		switch {
 		case err == nil, ctx.Err() != nil, pg.IsPermanent(err), !pg.IsUnavailable(err):
 			return s, err
@@ -48,7 +50,7 @@ func (c *serveCmd) openServices(ctx context.Context, db *database, logger zerolo
 }
 
 // openServicesOnce is one attempt of openServices.
-func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, logger zerolog.Logger) (s *services, err error) {
+func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, isPublic bool, logger zerolog.Logger) (s *services, err error) {
 	if err := c.migrate(ctx, db, logger); err != nil {
 		return nil, err
 	}
@@ -91,7 +93,17 @@ func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, logger ze
 	}); err != nil {
 		return s, err
 	}
-	s.topics, err = topic.Open(ctx, topic.Config{Database: connections, Queue: s.queue, QueryTimeout: c.QueryTimeout, Logger: logger})
+	if s.topics, err = topic.Open(ctx, topic.Config{Database: connections, Queue: s.queue, QueryTimeout: c.QueryTimeout, Logger: logger}); err != nil {
+		return s, err
+	}
+	s.access, err = access.Open(ctx, access.Config{
+		Database:       connections,
+		Key:            c.APIKey,
+		IsRequired:     isPublic,
+		QueryTimeout:   c.QueryTimeout,
+		AuditRetention: c.AuditRetention,
+		Logger:         logger,
+	})
 	return s, err
 }
 
@@ -121,6 +133,7 @@ func (s *services) run(ctx context.Context) error {
 	g.Go(func() error { return s.queue.Run(ctx) })
 	g.Go(func() error { return s.schedules.Run(ctx) })
 	g.Go(func() error { return s.topics.Run(ctx) })
+	g.Go(func() error { return s.access.Run(ctx) })
 	return g.Wait()
 }
 
@@ -133,7 +146,10 @@ func (s *services) drain() {
 // close closes the services that were opened, at the same time, by the end of ctx. Their loops must have ended.
 func (s *services) close(ctx context.Context) error {
 	var closing sync.WaitGroup
-	var errs [3]error
+	var errs [4]error
+	if s.access != nil {
+		closing.Go(func() { errs[3] = s.access.Close(ctx) })
+	}
 	if s.topics != nil {
 		closing.Go(func() { errs[0] = s.topics.Close(ctx) })
 	}

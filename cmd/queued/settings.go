@@ -46,6 +46,7 @@ type httpSettings struct {
 	APIKeyFile      string        `type:"path"`
 	DrainDelay      time.Duration `type:"duration" min:"0s" default:"0s"`
 	ShutdownTimeout time.Duration `type:"duration" default:"30s"`
+	AuditRetention  time.Duration `type:"duration" off:"" default:"2160h"`
 	AccessLog       string        `type:"choice" choices:"slow,all" placeholder:"WHICH" default:"slow"`
 }
 
@@ -96,9 +97,10 @@ var settingHelp = map[string]string{
 	"tls-key": "A file with the private key of the certificate in PEM, not encrypted. It is read again when it changes.",
 	"tls-client-ca": "A file with certificates of authorities in PEM: every call but the health checks needs a client certificate that one of them signed. " +
 		"It is read again when it changes.",
-	"api-key": "The key that callers must send as 'Authorization: Bearer KEY'; needed to listen on anything but loopback. " +
-		"Other users of the machine can see flags: prefer the variable or the file.",
+	"api-key": "An admin key beside those that 'queued keys' makes, which callers send as 'Authorization: Bearer KEY'; one or the other is needed to " +
+		"listen on anything but loopback. Other users of the machine can see flags: prefer the variable or the file.",
 	"api-key-file":     "A file that holds the API key.",
+	"audit-retention":  "How long the audit of keys and of what they manage is kept; off or 0 for ever.",
 	"drain-delay":      "How long to go on serving after a stop signal while /readyz answers 503, so that load balancers notice.",
 	"shutdown-timeout": "How long requests in progress may take to finish after a stop.",
 
@@ -123,7 +125,7 @@ var settingHelp = map[string]string{
 	"max-pending":     "How much may wait to be written to the database, up to 64GiB; beyond it calls are answered 503 overloaded at once.",
 	"query-timeout":   "How long a listing, a count or a search of history may take, up to 24h.",
 	"max-conns": "The most connections to the database for events, 2 to 10000, of which fewer than 7 count as 7; " +
-		"schedules take up to eight more, publish/subscribe up to nine, and listening one.",
+		"schedules take up to eight more, publish/subscribe up to nine, keys up to four, and listening one.",
 
 	"log-level":  "The lowest level to log: trace, debug, info, warn or error.",
 	"log-format": "How lines are written: json, console (for people), or auto, which is console on a terminal and json otherwise.",

@@ -55,7 +55,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 		serverSettings: serverSettings{StartTimeout: 5 * time.Minute},
 		httpSettings: httpSettings{
 			listenSettings:  listenSettings{Listen: "127.0.0.1:8080"},
-			ShutdownTimeout: 30 * time.Second, AccessLog: "slow",
+			ShutdownTimeout: 30 * time.Second, AuditRetention: 2160 * time.Hour, AccessLog: "slow",
 		},
 		queueSettings: queueSettings{MaxAttempts: 3, SweepInterval: 10 * time.Second, KeyRetention: 24 * time.Hour, MisfireGrace: time.Minute, OccurrenceRetention: 2160 * time.Hour},
 		limitSettings: limitSettings{
@@ -77,7 +77,7 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 		"max-attempts": "7", "sweep-interval": "3s", "max-vt-age": "4h", "history-retention": "720h", "key-retention": "48h",
 		"misfire-grace": "5m", "occurrence-retention": "49h",
 		"max-body": "64KiB", "max-batch-body": "2097152", "max-batch": "10", "max-depth": "9", "query-timeout": "250ms",
-		"request-timeout": "4s", "max-pending": "2MiB", "max-conns": "20", "access-log": "all", "log-level": "DEBUG", "log-format": "json",
+		"request-timeout": "4s", "max-pending": "2MiB", "max-conns": "20", "access-log": "all", "audit-retention": "50h", "log-level": "DEBUG", "log-format": "json",
 	}
 	secrets := map[string]string{
 		"database-url": "postgres://app@db/queued", "listen-url": "postgres://app@direct/queued", "api-key": "k",
@@ -87,7 +87,7 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 		serverSettings:   serverSettings{ListenURL: secrets["listen-url"], StartTimeout: time.Minute, RequireSync: true, NoMigrate: true},
 		httpSettings: httpSettings{
 			listenSettings: listenSettings{Listen: "[::1]:9", TLSCert: "/tls/cert.pem"}, TLSKey: "/tls/key.pem", TLSClientCA: "/tls/ca.pem", APIKey: secrets["api-key"], DrainDelay: time.Second, ShutdownTimeout: 2 * time.Second,
-			AccessLog: "all",
+			AuditRetention: 50 * time.Hour, AccessLog: "all",
 		},
 		queueSettings: queueSettings{
 			MaxAttempts: 7, SweepInterval: 3 * time.Second, MaxVTAge: 4 * time.Hour, HistoryRetention: 720 * time.Hour,

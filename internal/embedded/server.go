@@ -201,6 +201,20 @@ func (s *Server) watch() {
 // process that connects.
 func (s *Server) URL() string { return s.socket.url(databaseName) }
 
+// RunningURL returns the URL of the database of a server that another process of the same user runs in a data directory; empty: the default one. It does not
+// make sure that there is one.
+func RunningURL(path string) (string, error) {
+	dir, err := openDataDir(path)
+	if err != nil {
+		return "", err
+	}
+	socket := socketDir(dir.run())
+	if target, err := os.Readlink(dir.run()); err == nil {
+		socket = socketDir(target)
+	}
+	return socket.url(databaseName), nil
+}
+
 // Done returns a channel that is closed when PostgreSQL has ended by itself. Stop does not close it.
 func (s *Server) Done() <-chan struct{} { return s.done }
 

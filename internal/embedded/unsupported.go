@@ -20,6 +20,9 @@ func DefaultDataDir() (string, error) { return "", errUnsupported }
 // Start fails.
 func Start(context.Context, Config) (*Server, error) { return nil, errUnsupported }
 
+// RunningURL fails.
+func RunningURL(string) (string, error) { return "", errUnsupported }
+
 // URL returns nothing.
 func (*Server) URL() string { return "" }
 

@@ -89,7 +89,7 @@ func TestContractAndServerHaveTheSameRoutes(t *testing.T) {
 // routePatterns returns every route as its method and pattern.
 func routePatterns(t *testing.T) (patterns []string) {
 	t.Helper()
-	err := chi.Walk(New(Config{}).routes(), func(method, route string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
+	err := chi.Walk(New(Config{}).routes().mux, func(method, route string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
 		patterns = append(patterns, method+" "+route)
 		return nil
 	})
@@ -130,9 +130,9 @@ func TestContractHasAnExampleForEveryBody(t *testing.T) {
 
 // every problem type that a client can get, in the order of the contract.
 var kinds = []problem.Type{
-	problem.InvalidJSON, problem.InvalidParameter, problem.UnknownParameter, problem.InvalidCursor, problem.Unauthorized, problem.ClientCertificate, problem.CrossOrigin, problem.NotFound, problem.EventNotFound, problem.RawBodyNotFound,
-	problem.ScheduleNotFound, problem.OwnerNotFound, problem.PositionNotFound, problem.SubscriptionNotFound, problem.FilterNotFound, problem.MethodNotAllowed, problem.LeaseLost, problem.CursorLost, problem.WrongDelivery, problem.ScheduleEnded, problem.PreconditionFailed, problem.BodyTooLarge, problem.UnsupportedMediaType, problem.HostNotAllowed, problem.ValidationFailed, problem.Unrepresentable, problem.TooDeep,
-	problem.BatchTooLarge, problem.KeyReused, problem.FilterRefused, problem.Internal, problem.QueryTimeout, problem.DatabaseUnavailable, problem.Overloaded, problem.Locked, problem.NotReady,
+	problem.InvalidJSON, problem.InvalidParameter, problem.UnknownParameter, problem.InvalidCursor, problem.Unauthorized, problem.ClientCertificate, problem.KeyExpired, problem.KeyRevoked, problem.CrossOrigin, problem.Forbidden, problem.NotFound, problem.EventNotFound, problem.RawBodyNotFound,
+	problem.ScheduleNotFound, problem.OwnerNotFound, problem.PositionNotFound, problem.SubscriptionNotFound, problem.FilterNotFound, problem.KeyNotFound, problem.MethodNotAllowed, problem.LeaseLost, problem.CursorLost, problem.WrongDelivery, problem.ScheduleEnded, problem.LastAdminKey, problem.KeyEnded, problem.PreconditionFailed, problem.BodyTooLarge, problem.UnsupportedMediaType, problem.HostNotAllowed, problem.ValidationFailed, problem.Unrepresentable, problem.TooDeep,
+	problem.BatchTooLarge, problem.KeyReused, problem.FilterRefused, problem.RateLimited, problem.Internal, problem.QueryTimeout, problem.DatabaseUnavailable, problem.Overloaded, problem.Locked, problem.NotReady,
 }
 
 func TestContractHasEveryCode(t *testing.T) {
@@ -219,6 +219,15 @@ var requests = map[string][]bind.Field{
 	"pauseSubscription":  fieldsOf[subscriptionRequest](),
 	"resumeSubscription": fieldsOf[subscriptionRequest](),
 	"streamSubscription": fieldsOf[streamSubscriptionRequest](),
+
+	"createKey": fieldsOf[createKeyRequest](),
+	"listKeys":  fieldsOf[paging](),
+	"getOwnKey": fieldsOf[noRequest](),
+	"getKey":    fieldsOf[keyRequest](),
+	"patchKey":  fieldsOf[patchKeyRequest](),
+	"rotateKey": fieldsOf[rotateKeyRequest](),
+	"revokeKey": fieldsOf[keyRequest](),
+	"listAudit": fieldsOf[listAuditRequest](),
 }
 
 func TestContractHasTheRequestFieldsOfTheServer(t *testing.T) {

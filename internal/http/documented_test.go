@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
@@ -42,6 +43,7 @@ func everyRoute(t *testing.T) []route {
 		"publish":         `{"a":1}`,
 		"match":           `{"filter":{"topics":["a"]},"last":1}`,
 		"publishBatch":    `{"events":[{"topic":"a","event":{"a":1}}]}`,
+		"createKey":       `{"name":"first","scopes":["admin"]}`,
 
 		"putSubscription":    `{"filters":[{"topics":["a"]}]}`,
 		"commitCursor":       `{"cursor":"AAcBAgOBgICAEBckJ9AG-Q"}`, // of an event of a subscription mail that there is not
@@ -50,7 +52,7 @@ func everyRoute(t *testing.T) []route {
 	}
 	var routes []route
 	operations(loadSpec(t), func(method, path string, op *openapi3.Operation) {
-		path = strings.NewReplacer("/owners/{id}", "/owners/ada", "{id}", "7", "{name}", "mail", "{asset}", "init.js", "{topic}", "a.b", "{filter}", "large", "{position}", "7").Replace(path)
+		path = strings.NewReplacer("/owners/{id}", "/owners/ada", "/keys/{id}", "/keys/k3x7q2ab", "{id}", "7", "{name}", "mail", "{asset}", "init.js", "{topic}", "a.b", "{filter}", "large", "{position}", "7").Replace(path)
 		routes = append(routes, route{op.OperationID, method, path, bodies[op.OperationID]})
 	})
 	return routes
@@ -62,7 +64,7 @@ func (r route) writes() bool   { return r.method != "GET" }
 // usesDatabase reports whether the call cannot be answered without the database.
 func (r route) usesDatabase() bool {
 	switch r.id {
-	case "livez", "readyz", "metrics", "showVersion", "openapi", "docs", "docsAsset", "index":
+	case "livez", "readyz", "metrics", "showVersion", "openapi", "docs", "docsAsset", "index", "getOwnKey":
 		return false
 	default:
 		return true
@@ -97,7 +99,8 @@ func TestEveryDocumentedResponseIsReturned(t *testing.T) {
 		}
 	}
 
-	keyed := setupWith(t, settings{seen: seen, http: func(cfg *Config) { cfg.APIKey = "secret" }})
+	keyed := setupWith(t, settings{seen: seen, keys: func(cfg *access.Config) { cfg.Key = "secret" }})
+	provokeAccess(keyed, routes)
 	local := setupWith(t, settings{seen: seen, http: func(cfg *Config) { cfg.LoopbackOnly = true }})
 	for _, r := range routes {
 		if !r.isHealth() {
@@ -128,6 +131,11 @@ func TestEveryDocumentedResponseIsReturned(t *testing.T) {
 	}
 	away.try("GET", "/readyz", "").wantProblem(problem.DatabaseUnavailable)
 	away.try("GET", "/livez", "").want(200)
+	for _, r := range routes { // which have a key that may be new
+		if !r.isHealth() && !r.usesDatabase() {
+			away.key(unknownKey()).try(r.method, r.path, r.body).wantProblem(problem.DatabaseUnavailable)
+		}
+	}
 
 	documented := make(map[string]bool)
 	operations(loadSpec(t), func(_, _ string, op *openapi3.Operation) {

@@ -35,15 +35,18 @@ func created(body any, location string, replayed bool) reply {
 // etagOf is the ETag of a version.
 func etagOf(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
 
-// handler makes a route of handle: it reads and validates the request as the tags of Req say (see bind.Binding), and calls handle, which
-// answers, at once or bit by bit. An error of handle is answered when nothing else has been.
-func handler[Req any](lim bind.Limits, handle func(http.ResponseWriter, *http.Request, Req) error) http.HandlerFunc {
+// handler makes a route of handle: it reads and validates the request as the tags of Req say (see bind.Binding), holds it to what the caller may use, and
+// calls handle, which answers, at once or bit by bit. An error of handle is answered when nothing else has been.
+func handler[Req any](s *Server, lim bind.Limits, handle func(http.ResponseWriter, *http.Request, Req) error) http.HandlerFunc {
 	binding := bind.New[Req](lim)
 	return func(w http.ResponseWriter, r *http.Request) {
 		var req Req
 		err := binding.Decode(w, r, &req)
 		if err == nil {
 			binding.Log(&req, logOf(r).add)
+			err = s.restrict(r, &req)
+		}
+		if err == nil {
 			err = handle(w, r, req)
 		}
 		if err != nil {
@@ -55,16 +58,23 @@ func handler[Req any](lim bind.Limits, handle func(http.ResponseWriter, *http.Re
 // endpoint makes a route of a handler that returns its answer, and that has a limited time for it. The answer is encoded before any of it is
 // written.
 func endpoint[Req any](s *Server, lim bind.Limits, handle func(*http.Request, Req) (reply, error)) http.HandlerFunc {
-	return handler(lim, func(w http.ResponseWriter, r *http.Request, req Req) error {
+	return handler(s, lim, func(w http.ResponseWriter, r *http.Request, req Req) error {
 		limit := s.cfg.RequestTimeout
-		if req, ok := any(&req).(waiting); ok {
+		ctx := r.Context()
+		if req, ok := any(&req).(waiting); ok && req.waits() > 0 {
 			logOf(r).wait = req.waits()
 			limit += req.waits()
+			watched, stop := logOf(r).grant.Watch(ctx) // who waits is let go with the key
+			defer stop()
+			ctx = watched
 		}
 		// The time of the body's arrival is bounded by the server's read timeout, and does not count.
-		ctx, cancel := context.WithTimeout(r.Context(), limit)
+		bounded, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		rep, err := handle(r.WithContext(ctx), req)
+		rep, err := handle(r.WithContext(bounded), req)
+		if cause := context.Cause(ctx); err != nil && cause != nil && r.Context().Err() == nil {
+			return cause
+		}
 		if err == nil {
 			respond(w, r, rep)
 		}
@@ -73,8 +83,8 @@ func endpoint[Req any](s *Server, lim bind.Limits, handle func(*http.Request, Re
 }
 
 // withoutParameters makes a route of a handler that takes nothing: an unknown parameter is an error there, too.
-func withoutParameters(answer http.HandlerFunc) http.HandlerFunc {
-	return handler(bind.Limits{}, func(w http.ResponseWriter, r *http.Request, _ noRequest) error {
+func withoutParameters(s *Server, answer http.HandlerFunc) http.HandlerFunc {
+	return handler(s, bind.Limits{}, func(w http.ResponseWriter, r *http.Request, _ noRequest) error {
 		answer(w, r)
 		return nil
 	})

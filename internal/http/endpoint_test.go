@@ -38,7 +38,7 @@ func writeLines(w http.ResponseWriter, _ *http.Request, req linesRequest) error 
 func TestHandlersCanStreamTheirAnswer(t *testing.T) {
 	t.Parallel()
 	s := New(Config{})
-	srv := httptest.NewServer(s.observe(s.routes(), handler(testLimits, writeLines)))
+	srv := httptest.NewServer(s.observe(s.routes().mux, handler(s, testLimits, writeLines)))
 	t.Cleanup(srv.Close)
 	for query, want := range map[string]struct {
 		status int
@@ -73,7 +73,7 @@ var benchmarkLimits = bind.Limits{Body: 8 << 20, Event: 1 << 20, Items: 1000, De
 func benchmarkEndpoint[Req any](b *testing.B, target, body string, rep reply) {
 	b.Helper()
 	s := New(Config{})
-	handler := s.observe(s.routes(), endpoint(s, benchmarkLimits, func(*http.Request, Req) (reply, error) { return rep, nil }))
+	handler := s.observe(s.routes().mux, endpoint(s, benchmarkLimits, func(*http.Request, Req) (reply, error) { return rep, nil }))
 	b.ReportAllocs()
 	for b.Loop() {
 		r := httptest.NewRequest(http.MethodPost, target, strings.NewReader(body))

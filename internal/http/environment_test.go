@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/pgtest"
@@ -35,6 +36,7 @@ type environment struct {
 
 	schedules *schedule.Service
 	topics    *topic.Service
+	access    *access.Service
 	srv       *Server
 	log       *logBuffer
 	raw       *http.Transport // what the client sends with, without the contract
@@ -45,6 +47,7 @@ type settings struct {
 	http  func(*Config)
 	queue func(*queue.Config)
 	plans func(*schedule.Config)
+	keys  func(*access.Config)
 	seen  map[string]bool // records the responses seen, if not nil
 
 	db     *pgtest.DB // nil: a new one
@@ -98,7 +101,16 @@ func setupWith(t *testing.T, set settings) *environment {
 	}
 	keepRunning(t, h.topics.Run, h.topics.Close)
 
-	cfg := Config{Service: svc, Schedules: h.schedules, Topics: h.topics, RequestTimeout: busyTimeout, Version: "1.2.3", Logger: zerolog.New(h.log).Level(zerolog.DebugLevel)}
+	acfg := access.Config{Database: db, QueryTimeout: busyTimeout}
+	if set.keys != nil {
+		set.keys(&acfg)
+	}
+	if h.access, err = access.Open(t.Context(), acfg); err != nil {
+		t.Fatal(err)
+	}
+	keepRunning(t, h.access.Run, h.access.Close)
+
+	cfg := Config{Service: svc, Schedules: h.schedules, Topics: h.topics, Access: h.access, RequestTimeout: busyTimeout, Version: "1.2.3", Logger: zerolog.New(h.log).Level(zerolog.DebugLevel)}
 	if set.http != nil {
 		set.http(&cfg)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
 	"github.com/queued/queued/internal/topic"
@@ -23,6 +24,8 @@ type metrics struct {
 	duration *prometheus.HistogramVec
 
 	streamed, gaps, blocked prometheus.Counter // of streams
+	keys                    *prometheus.CounterVec
+	accepted                prometheus.Counter // of keys
 
 	mu    sync.RWMutex
 	known map[requestLabels]requestSeries // looking it up costs a third of what the vectors' own look-ups do
@@ -48,7 +51,7 @@ func newMetrics(cfg Config, build versionResponse) *metrics {
 	})
 	info.Set(1)
 	cfg.Registry.MustRegister(
-		m.requests, m.duration, m.streamed, m.gaps, m.blocked, info, &collector{cfg.Service, cfg.Schedules, cfg.Topics},
+		m.requests, m.duration, m.streamed, m.gaps, m.blocked, m.keys, info, &collector{cfg.Service, cfg.Schedules, cfg.Topics, cfg.Access},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
@@ -56,7 +59,11 @@ func newMetrics(cfg Config, build versionResponse) *metrics {
 
 // newRequestMetrics returns metrics of requests that are registered nowhere.
 func newRequestMetrics() *metrics {
-	return &metrics{
+	m := &metrics{
+		keys: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "queued_key_requests_total",
+			Help: "Requests by what became of their key: accepted, unauthorized, expired, revoked, forbidden, rate_limited, or unavailable when it could not be looked up.",
+		}, []string{"result"}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "queued_http_requests_total",
 			Help: "Requests answered, by route, method and status; status 499: the client disconnected first.",
@@ -78,6 +85,8 @@ func newRequestMetrics() *metrics {
 		}),
 		known: make(map[requestLabels]requestSeries),
 	}
+	m.accepted = m.keys.WithLabelValues("accepted")
+	return m
 }
 
 // observe counts one request.
@@ -183,6 +192,8 @@ var (
 	subscriptionsLeftOut = gauge("queued_subscriptions_left_out",
 		"Subscriptions that have no gauges here, because there are more than 500. Those that are the furthest behind come first.")
 
+	keysLive = gauge("queued_keys", "Keys in the database that were not revoked and have not expired, as far as this process knows.")
+
 	serverUnsafe = gauge("queued_database_unsafe_setting",
 		"1 when the database server has this setting so that committed data can be lost, else 0.", "setting")
 	serverListening = gauge("queued_database_listening",
@@ -206,6 +217,7 @@ type collector struct {
 	svc       *queue.Service
 	schedules *schedule.Service
 	topics    *topic.Service
+	access    *access.Service
 }
 
 // Describe implements prometheus.Collector. A collector that describes nothing is one whose metrics are not checked at registration.
@@ -234,6 +246,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	send(streamsOpen, float64(streams.Open))
 	send(streamsBehind, float64(streams.Behind))
 	send(streamsTail, float64(streams.TailBytes))
+	if c.access != nil {
+		send(keysLive, float64(c.access.Count()))
+	}
 	c.collectQueues(send)
 }
 

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
 	"net"
 	"net/http"
@@ -17,6 +15,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/rs/zerolog"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/problem"
 )
@@ -31,9 +30,11 @@ type accessLog struct {
 	wait   time.Duration // how long the request asked to be held
 	status int           // 0 until the answer begins
 	bytes  int64
-	err    error  // the cause of an answer of 500 or above, for the log only
-	fields []any  // names and values, in turn
-	room   [8]any // of fields, so that most requests need no more
+	grant  *access.Grant // what the caller may do; nil: everything
+	scope  access.Scope  // of the route; empty: there is no route
+	err    error         // the cause of an answer of 500 or above, for the log only
+	fields []any         // names and values, in turn
+	room   [8]any        // of fields, so that most requests need no more
 
 	route chi.Context
 	ctx   requestContext
@@ -188,36 +189,6 @@ func (s *Server) checkClient(next http.Handler) http.Handler {
 // sentence makes a sentence of the text of an error.
 func sentence(text string) string { return strings.ToUpper(text[:1]) + text[1:] + "." }
 
-// authenticate requires the API key, where there is one, for every call but the health checks. Browsers may send it for the docs as the
-// password of HTTP Basic.
-func (s *Server) authenticate(next http.Handler) http.Handler {
-	if s.cfg.APIKey == "" {
-		return next
-	}
-	// Hashes have one length, so that the time of a comparison does not depend on the key's.
-	want := sha256.Sum256([]byte(s.cfg.APIKey))
-	valid := func(key string) bool {
-		got := sha256.Sum256([]byte(key))
-		return subtle.ConstantTimeCompare(got[:], want[:]) == 1
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		scheme, key, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-		_, password, basic := r.BasicAuth()
-		switch {
-		case isHealth(r.URL.Path),
-			strings.EqualFold(scheme, "Bearer") && valid(strings.TrimLeft(key, " ")),
-			basic && isDocs(r) && valid(password):
-			next.ServeHTTP(w, r)
-			return
-		}
-		challenges := []string{"Bearer"}
-		if isDocs(r) {
-			challenges = append(challenges, `Basic realm="queued", charset="UTF-8"`)
-		}
-		fail(w, r, problem.New(problem.Unauthorized, "Send the API key as Authorization: Bearer KEY.").With("Www-Authenticate", challenges...))
-	})
-}
-
 func isHealth(path string) bool { return path == "/livez" || path == "/readyz" }
 
 // isDocs reports whether r is for a page that people open in a browser.
@@ -246,7 +217,7 @@ func (s *Server) checkHost(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// No browser sends a request without Host.
-		if r.Host == "" || isHealth(r.URL.Path) || isLoopback(r.Host) {
+		if s.access != nil && s.access.IsRequired() || r.Host == "" || isHealth(r.URL.Path) || isLoopback(r.Host) {
 			next.ServeHTTP(w, r)
 			return
 		}

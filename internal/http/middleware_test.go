@@ -14,6 +14,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
 )
 
@@ -155,7 +156,7 @@ func TestAccessLogOmitsSuccessfulFrequentCalls(t *testing.T) {
 
 func TestEveryCallExceptHealthChecksRequiresTheKey(t *testing.T) {
 	t.Parallel()
-	h := setupWith(t, settings{http: func(cfg *Config) { cfg.APIKey = "s3cret" }})
+	h := setupWith(t, settings{keys: func(cfg *access.Config) { cfg.Key = "s3cret" }})
 	h.topics.Drain() // so that streams end
 	basic := func(password string) string {
 		return "Basic " + base64.StdEncoding.EncodeToString([]byte("me:"+password))
@@ -230,7 +231,7 @@ func refuseClient(state *tls.ConnectionState) (string, error) {
 
 func TestClientCertificateIsRequiredOfAllButHealthChecks(t *testing.T) {
 	t.Parallel()
-	h := setupWith(t, settings{http: func(cfg *Config) { cfg.VerifyClient, cfg.APIKey = refuseClient, "secret" }})
+	h := setupWith(t, settings{http: func(cfg *Config) { cfg.VerifyClient = refuseClient }, keys: func(cfg *access.Config) { cfg.Key = "secret" }})
 	h.try("GET", "/livez", "").want(http.StatusOK)
 	h.try("GET", "/readyz", "").want(http.StatusOK)
 	keyed := h.with("Authorization", "Bearer secret")

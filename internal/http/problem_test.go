@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
@@ -42,10 +43,13 @@ func golden(t *testing.T, name, got string) {
 func TestProblemDocumentsAreUnchanged(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	keyed := setupWith(t, settings{http: func(cfg *Config) { cfg.APIKey = "secret" }})
+	keyed := setupWith(t, settings{keys: func(cfg *access.Config) { cfg.Key = "secret" }})
 	local := setupWith(t, settings{http: func(cfg *Config) { cfg.LoopbackOnly = true }})
 	certified := setupWith(t, settings{http: func(cfg *Config) { cfg.VerifyClient = refuseClient }})
 	id := h.insert(`{}`)
+	reader := keyed.createKey(access.CreateParams{Scopes: []access.Scope{access.Read}})
+	slow := keyed.createKey(access.CreateParams{Scopes: []access.Scope{access.Read}, Rate: &access.Rate{PerSecond: 0.001, Burst: 1}})
+	keyed.key(slow).try("GET", "/version", "").want(200)
 	seen := make(map[string]bool)
 	for name, got := range map[string]answer{
 		"invalid_json":           h.try("POST", "/events", `{"a":1,}`),
@@ -70,6 +74,13 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 		"filter_refused":         h.try("GET", "/log?topic=order.**.late&match=%7B%22total%22:%5B%7B%22numerc%22:1%7D%5D%7D", ""),
 		"method_not_allowed":     h.try("PUT", "/events", "{}"),
 		"lease_lost":             h.try("DELETE", fmt.Sprintf("/events/%d?receipt=x", id), ""),
+		"key_expired":            failWith(t, fmt.Errorf("asking: %w", access.ErrExpired)),
+		"key_revoked":            failWith(t, fmt.Errorf("asking: %w", access.ErrRevoked)),
+		"key_not_found":          failWith(t, fmt.Errorf("revoking: %w", access.ErrNotFound)),
+		"key_ended":              failWith(t, fmt.Errorf("rotating: %w", access.ErrEnded)),
+		"last_admin_key":         failWith(t, fmt.Errorf("revoking: %w", access.ErrLastAdmin)),
+		"forbidden":              keyed.key(reader).try("POST", "/claim", ""),
+		"rate_limited":           keyed.key(slow).try("GET", "/version", ""),
 		"schedule_ended":         failWith(t, fmt.Errorf("pausing: %w", schedule.ErrEnded)),
 		"precondition_failed":    failWith(t, fmt.Errorf("changing: %w", schedule.ErrStale)),
 		"idempotency_key_reused": failWith(t, fmt.Errorf("inserting: %w", queue.ErrKeyReused)),

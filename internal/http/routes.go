@@ -7,95 +7,148 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
 )
 
-// routes is every path there is. Each is in api/openapi.yaml, too, under the handler's name.
-func (s *Server) routes() *chi.Mux {
+// A router has the routes, each with the scope that its callers need.
+type router struct {
+	mux    *chi.Mux
+	s      *Server
+	scopes map[string]access.Scope // by method and pattern
+}
+
+// The scopes of calls that need none of the scopes of keys.
+const (
+	public access.Scope = "public" // anybody may call
+	anyKey access.Scope = "any"    // whoever has a key may call
+)
+
+// Get adds a route for callers with a scope.
+func (r *router) Get(path string, scope access.Scope, call http.HandlerFunc) {
+	r.add(http.MethodGet, path, scope, call)
+}
+
+// Post adds a route for callers with a scope.
+func (r *router) Post(path string, scope access.Scope, call http.HandlerFunc) {
+	r.add(http.MethodPost, path, scope, call)
+}
+
+// Put adds a route for callers with a scope.
+func (r *router) Put(path string, scope access.Scope, call http.HandlerFunc) {
+	r.add(http.MethodPut, path, scope, call)
+}
+
+// Patch adds a route for callers with a scope.
+func (r *router) Patch(path string, scope access.Scope, call http.HandlerFunc) {
+	r.add(http.MethodPatch, path, scope, call)
+}
+
+// Delete adds a route for callers with a scope.
+func (r *router) Delete(path string, scope access.Scope, call http.HandlerFunc) {
+	r.add(http.MethodDelete, path, scope, call)
+}
+
+func (r *router) add(method, path string, scope access.Scope, call http.HandlerFunc) {
+	r.scopes[method+" "+path] = scope
+	r.mux.Method(method, path, r.s.requireScope(scope, call))
+}
+
+// routes is every path there is, with the scope that its callers need. Each is in api/openapi.yaml, too, under the handler's name.
+func (s *Server) routes() *router {
 	lim := s.cfg.limits()
 	batch := lim
 	batch.Body = s.cfg.MaxBatchBody
 
-	r := chi.NewRouter()
-	r.Use(middleware.GetHead)
-	r.NotFound(func(w http.ResponseWriter, r *http.Request) { fail(w, r, errNotFound) })
-	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) { fail(w, req, methodNotAllowed(r, req)) })
+	r := &router{mux: chi.NewRouter(), s: s, scopes: make(map[string]access.Scope)}
+	r.mux.Use(middleware.GetHead)
+	r.mux.NotFound(func(w http.ResponseWriter, r *http.Request) { fail(w, r, errNotFound) })
+	r.mux.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) { fail(w, req, methodNotAllowed(r.mux, req)) })
 
-	r.Post("/events", endpoint(s, lim, s.insert))
-	r.Post("/events/batch", endpoint(s, batch, s.insertBatch))
-	r.Get("/events", endpoint(s, lim, s.listEvents))
-	r.Get("/events/{id}", endpoint(s, lim, s.getEvent))
-	r.Get("/events/{id}/attempts", endpoint(s, lim, s.listAttempts))
-	r.Get("/events/{id}/raw", handler(lim, s.getRawBody))
+	r.Post("/events", access.Publish, endpoint(s, lim, s.insert))
+	r.Post("/events/batch", access.Publish, endpoint(s, batch, s.insertBatch))
+	r.Get("/events", access.Read, endpoint(s, lim, s.listEvents))
+	r.Get("/events/{id}", access.Read, endpoint(s, lim, s.getEvent))
+	r.Get("/events/{id}/attempts", access.Read, endpoint(s, lim, s.listAttempts))
+	r.Get("/events/{id}/raw", access.Read, handler(s, lim, s.getRawBody))
 
-	r.Post("/claim", endpoint(s, lim, s.claim))
-	r.Delete("/events/{id}", endpoint(s, lim, s.ack))
-	r.Post("/events/{id}/ack", endpoint(s, lim, s.ackWithResult))
-	r.Post("/ack", endpoint(s, lim, s.ackBatch))
-	r.Post("/events/{id}/nack", endpoint(s, lim, s.nack))
-	r.Post("/events/{id}/extend", endpoint(s, lim, s.extend))
-	r.Post("/sweep", endpoint(s, lim, s.sweep))
+	r.Post("/claim", access.Claim, endpoint(s, lim, s.claim))
+	r.Delete("/events/{id}", access.Claim, endpoint(s, lim, s.ack))
+	r.Post("/events/{id}/ack", access.Claim, endpoint(s, lim, s.ackWithResult))
+	r.Post("/ack", access.Claim, endpoint(s, lim, s.ackBatch))
+	r.Post("/events/{id}/nack", access.Claim, endpoint(s, lim, s.nack))
+	r.Post("/events/{id}/extend", access.Claim, endpoint(s, lim, s.extend))
+	r.Post("/sweep", access.Manage, endpoint(s, lim, s.sweep))
 
-	r.Get("/history", endpoint(s, lim, s.listHistory))
-	r.Get("/history/stats", endpoint(s, lim, s.historyStats))
-	r.Post("/history/{id}/requeue", endpoint(s, lim, s.requeue))
-	r.Post("/history/requeue", endpoint(s, lim, s.requeueMatching))
-	r.Get("/queues", endpoint(s, lim, s.listQueues))
-	r.Get("/queues/{name}", endpoint(s, lim, s.getQueue))
-	r.Put("/queues/{name}", endpoint(s, lim, s.putQueue))
-	r.Post("/queues/{name}/pause", endpoint(s, lim, s.changeQueue(s.svc.Pause)))
-	r.Post("/queues/{name}/resume", endpoint(s, lim, s.changeQueue(s.svc.Resume)))
-	r.Post("/queues/{name}/purge", endpoint(s, lim, s.purgeQueue))
-	r.Get("/stats/executions", endpoint(s, lim, s.listExecutions))
-	r.Get("/stats/processes", endpoint(s, lim, s.listProcesses))
+	r.Get("/history", access.Read, endpoint(s, lim, s.listHistory))
+	r.Get("/history/stats", access.Read, endpoint(s, lim, s.historyStats))
+	r.Post("/history/{id}/requeue", access.Manage, endpoint(s, lim, s.requeue))
+	r.Post("/history/requeue", access.Manage, endpoint(s, lim, s.requeueMatching))
+	r.Get("/queues", access.Read, endpoint(s, lim, s.listQueues))
+	r.Get("/queues/{name}", access.Read, endpoint(s, lim, s.getQueue))
+	r.Put("/queues/{name}", access.Manage, endpoint(s, lim, s.putQueue))
+	r.Post("/queues/{name}/pause", access.Manage, endpoint(s, lim, s.changeQueue(s.svc.Pause)))
+	r.Post("/queues/{name}/resume", access.Manage, endpoint(s, lim, s.changeQueue(s.svc.Resume)))
+	r.Post("/queues/{name}/purge", access.Manage, endpoint(s, lim, s.purgeQueue))
+	r.Get("/stats/executions", access.Read, endpoint(s, lim, s.listExecutions))
+	r.Get("/stats/processes", access.Read, endpoint(s, lim, s.listProcesses))
 
-	r.Post("/schedules", endpoint(s, lim, s.createSchedule))
-	r.Get("/schedules", endpoint(s, lim, s.listSchedules))
-	r.Post("/schedules/preview", endpoint(s, lim, s.previewSchedule))
-	r.Get("/schedules/{id}", endpoint(s, lim, oneSchedule(s.schedules.Get)))
-	r.Patch("/schedules/{id}", endpoint(s, lim, s.patchSchedule))
-	r.Delete("/schedules/{id}", endpoint(s, lim, s.deleteSchedule))
-	r.Post("/schedules/{id}/pause", endpoint(s, lim, oneSchedule(s.schedules.Pause)))
-	r.Post("/schedules/{id}/resume", endpoint(s, lim, oneSchedule(s.schedules.Resume)))
-	r.Post("/schedules/{id}/run", endpoint(s, lim, s.runSchedule))
-	r.Get("/schedules/{id}/occurrences", endpoint(s, lim, s.listOccurrences))
-	r.Get("/owners", endpoint(s, lim, s.listOwners))
-	r.Put("/owners/{id}", endpoint(s, lim, s.putOwner))
-	r.Get("/owners/{id}", endpoint(s, lim, s.getOwner))
-	r.Delete("/owners/{id}", endpoint(s, lim, s.deleteOwner))
+	r.Post("/schedules", access.Manage, endpoint(s, lim, s.createSchedule))
+	r.Get("/schedules", access.Read, endpoint(s, lim, s.listSchedules))
+	r.Post("/schedules/preview", access.Read, endpoint(s, lim, s.previewSchedule))
+	r.Get("/schedules/{id}", access.Read, endpoint(s, lim, oneSchedule(s.schedules.Get)))
+	r.Patch("/schedules/{id}", access.Manage, endpoint(s, lim, s.patchSchedule))
+	r.Delete("/schedules/{id}", access.Manage, endpoint(s, lim, s.deleteSchedule))
+	r.Post("/schedules/{id}/pause", access.Manage, endpoint(s, lim, oneSchedule(s.schedules.Pause)))
+	r.Post("/schedules/{id}/resume", access.Manage, endpoint(s, lim, oneSchedule(s.schedules.Resume)))
+	r.Post("/schedules/{id}/run", access.Manage, endpoint(s, lim, s.runSchedule))
+	r.Get("/schedules/{id}/occurrences", access.Read, endpoint(s, lim, s.listOccurrences))
+	r.Get("/owners", access.Read, endpoint(s, lim, s.listOwners))
+	r.Put("/owners/{id}", access.Manage, endpoint(s, lim, s.putOwner))
+	r.Get("/owners/{id}", access.Read, endpoint(s, lim, s.getOwner))
+	r.Delete("/owners/{id}", access.Manage, endpoint(s, lim, s.deleteOwner))
 
-	r.Post("/topics/{topic}", endpoint(s, lim, s.publish))
-	r.Get("/topics", endpoint(s, lim, s.listTopics))
-	r.Post("/publish", endpoint(s, batch, s.publishBatch))
-	r.Post("/match", endpoint(s, batch, s.match))
-	r.Get("/log", endpoint(s, lim, s.readLog))
-	r.Get("/log/settings", endpoint(s, lim, s.getLogSettings))
-	r.Put("/log/settings", endpoint(s, lim, s.putLogSettings))
-	r.Get("/log/{position}", endpoint(s, lim, s.getPublished))
-	r.Get("/stream", handler(lim, s.stream))
+	r.Post("/topics/{topic}", access.Publish, endpoint(s, lim, s.publish))
+	r.Get("/topics", access.Read, endpoint(s, lim, s.listTopics))
+	r.Post("/publish", access.Publish, endpoint(s, batch, s.publishBatch))
+	r.Post("/match", access.Read, endpoint(s, batch, s.match))
+	r.Get("/log", access.Read, endpoint(s, lim, s.readLog))
+	r.Get("/log/settings", access.Read, endpoint(s, lim, s.getLogSettings))
+	r.Put("/log/settings", access.Manage, endpoint(s, lim, s.putLogSettings))
+	r.Get("/log/{position}", access.Read, endpoint(s, lim, s.getPublished))
+	r.Get("/stream", access.Read, handler(s, lim, s.stream))
 
-	r.Get("/subscriptions", endpoint(s, lim, s.listSubscriptions))
-	r.Put("/subscriptions/{name}", endpoint(s, batch, s.putSubscription))
-	r.Get("/subscriptions/{name}", endpoint(s, lim, s.getSubscription))
-	r.Delete("/subscriptions/{name}", endpoint(s, lim, s.deleteSubscription))
-	r.Put("/subscriptions/{name}/filters/{filter}", endpoint(s, lim, s.putFilter))
-	r.Delete("/subscriptions/{name}/filters/{filter}", endpoint(s, lim, s.deleteFilter))
-	r.Post("/subscriptions/{name}/read", endpoint(s, lim, s.readSubscription))
-	r.Post("/subscriptions/{name}/commit", endpoint(s, lim, s.commitCursor))
-	r.Post("/subscriptions/{name}/seek", endpoint(s, lim, s.seekSubscription))
-	r.Post("/subscriptions/{name}/replay", endpoint(s, lim, s.replaySubscription))
-	r.Post("/subscriptions/{name}/pause", endpoint(s, lim, s.changeSubscription(s.topics.PauseSubscription)))
-	r.Post("/subscriptions/{name}/resume", endpoint(s, lim, s.changeSubscription(s.topics.ResumeSubscription)))
-	r.Get("/subscriptions/{name}/stream", handler(lim, s.streamSubscription))
+	r.Get("/subscriptions", access.Read, endpoint(s, lim, s.listSubscriptions))
+	r.Put("/subscriptions/{name}", access.Manage, endpoint(s, batch, s.putSubscription))
+	r.Get("/subscriptions/{name}", access.Read, endpoint(s, lim, s.getSubscription))
+	r.Delete("/subscriptions/{name}", access.Manage, endpoint(s, lim, s.deleteSubscription))
+	r.Put("/subscriptions/{name}/filters/{filter}", access.Manage, endpoint(s, lim, s.putFilter))
+	r.Delete("/subscriptions/{name}/filters/{filter}", access.Manage, endpoint(s, lim, s.deleteFilter))
+	r.Post("/subscriptions/{name}/read", access.Claim, endpoint(s, lim, s.readSubscription))
+	r.Post("/subscriptions/{name}/commit", access.Claim, endpoint(s, lim, s.commitCursor))
+	r.Post("/subscriptions/{name}/seek", access.Manage, endpoint(s, lim, s.seekSubscription))
+	r.Post("/subscriptions/{name}/replay", access.Manage, endpoint(s, lim, s.replaySubscription))
+	r.Post("/subscriptions/{name}/pause", access.Manage, endpoint(s, lim, s.changeSubscription(s.topics.PauseSubscription)))
+	r.Post("/subscriptions/{name}/resume", access.Manage, endpoint(s, lim, s.changeSubscription(s.topics.ResumeSubscription)))
+	r.Get("/subscriptions/{name}/stream", access.Claim, handler(s, lim, s.streamSubscription))
 
-	r.Get("/livez", withoutParameters(s.livez))
-	r.Get("/readyz", endpoint(s, lim, s.readyz))
-	r.Get("/version", withoutParameters(s.showVersion))
-	r.Get("/metrics", withoutParameters(s.metrics.handler.ServeHTTP))
-	r.Get("/openapi.yaml", withoutParameters(contract.ServeHTTP))
-	r.Get("/docs", withoutParameters(s.serveDocs))
-	r.Get("/docs/{asset}", withoutParameters(s.serveDocsAsset))
-	r.Get("/", withoutParameters(s.index))
+	r.Post("/keys", access.Admin, endpoint(s, lim, s.createKey))
+	r.Get("/keys", access.Admin, endpoint(s, lim, s.listKeys))
+	r.Get("/keys/self", anyKey, endpoint(s, lim, s.getOwnKey))
+	r.Get("/keys/{id}", access.Admin, endpoint(s, lim, s.getKey))
+	r.Patch("/keys/{id}", access.Admin, endpoint(s, lim, s.patchKey))
+	r.Post("/keys/{id}/rotate", access.Admin, endpoint(s, lim, s.rotateKey))
+	r.Delete("/keys/{id}", access.Admin, endpoint(s, lim, s.revokeKey))
+	r.Get("/audit", access.Admin, endpoint(s, lim, s.listAudit))
+
+	r.Get("/livez", public, withoutParameters(s, s.livez))
+	r.Get("/readyz", public, endpoint(s, lim, s.readyz))
+	r.Get("/version", anyKey, withoutParameters(s, s.showVersion))
+	r.Get("/metrics", access.Metrics, withoutParameters(s, s.metrics.handler.ServeHTTP))
+	r.Get("/openapi.yaml", anyKey, withoutParameters(s, contract.ServeHTTP))
+	r.Get("/docs", anyKey, withoutParameters(s, s.serveDocs))
+	r.Get("/docs/{asset}", anyKey, withoutParameters(s, s.serveDocsAsset))
+	r.Get("/", anyKey, withoutParameters(s, s.index))
 	return r
 }
 

@@ -1,5 +1,5 @@
 // Package http serves the HTTP/JSON API of the queue: it decodes and validates requests, calls
-// queue.Service, schedule.Service or topic.Service, and encodes what comes back. It holds no state of its own.
+// queue.Service, schedule.Service, topic.Service or access.Service, and encodes what comes back. It holds no state of its own.
 package http
 
 import (
@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
@@ -30,7 +31,7 @@ type Config struct {
 	Service   *queue.Service
 	Schedules *schedule.Service
 	Topics    *topic.Service
-	APIKey    string               // what callers must present; empty: anyone may call
+	Access    *access.Service      // who may call; nil: anyone
 	Version   string               // of the program, for /version; empty: what the build recorded
 	Logger    zerolog.Logger       // zero: silent
 	Registry  *prometheus.Registry // where the metrics are registered; nil: a registry of its own
@@ -44,7 +45,7 @@ type Config struct {
 	// VerifyClient returns the subject of the certificate that a client has shown over TLS, or an error for the client, who is then
 	// refused; nil: clients need no certificate. Health checks need none.
 	VerifyClient func(*tls.ConnectionState) (subject string, err error)
-	LoopbackOnly bool // listening on loopback without a key: answer only requests made to a loopback host
+	LoopbackOnly bool // listening on loopback: answer callers that need no key only at a loopback host
 }
 
 // DefaultRequestTimeout is how long a request may take.
@@ -72,6 +73,7 @@ type Server struct {
 	svc       *queue.Service
 	schedules *schedule.Service
 	topics    *topic.Service
+	access    *access.Service
 	log       zerolog.Logger
 	metrics   *metrics
 	version   versionResponse
@@ -85,10 +87,10 @@ type Server struct {
 // of the process included; a registry serves one Server.
 func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
-	s := &Server{cfg: cfg, svc: cfg.Service, schedules: cfg.Schedules, topics: cfg.Topics, log: cfg.Logger, version: versionOf(cfg.Version)}
+	s := &Server{cfg: cfg, svc: cfg.Service, schedules: cfg.Schedules, topics: cfg.Topics, access: cfg.Access, log: cfg.Logger, version: versionOf(cfg.Version)}
 	s.heartbeat, s.blockedLimit = heartbeat, blockedLimit
 	s.metrics = newMetrics(cfg, s.version)
-	routes := s.routes()
+	routes := s.routes().mux
 	s.handler = s.observe(routes, s.checkHost(s.checkClient(s.authenticate(checkOrigin(routes)))))
 	return s
 }
@@ -146,7 +148,7 @@ func Starting(cfg Config) *Server {
 	r.Use(middleware.GetHead)
 	r.NotFound(refuse)
 	r.MethodNotAllowed(refuse)
-	r.Get("/livez", withoutParameters(s.livez))
+	r.Get("/livez", withoutParameters(s, s.livez))
 	r.Get("/readyz", refuse)
 	for _, path := range []string{"/stream", "/subscriptions/{name}/stream"} {
 		r.Get(path, func(w http.ResponseWriter, r *http.Request) {
@@ -155,6 +157,6 @@ func Starting(cfg Config) *Server {
 			}
 		})
 	}
-	s.handler = s.observe(r, s.checkHost(r))
+	s.handler = s.observe(r, r)
 	return s
 }

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
 )
 
@@ -447,7 +448,7 @@ func TestBrowserThatResumesIsSentBackWhileTheServerCannotAnswer(t *testing.T) {
 
 func TestStreamsAreCalledAsOtherRoutes(t *testing.T) {
 	t.Parallel()
-	h := setupWith(t, settings{http: func(cfg *Config) { cfg.APIKey = "s3cret" }})
+	h := setupWith(t, settings{keys: func(cfg *access.Config) { cfg.Key = "s3cret" }})
 	h.try("GET", "/stream", "").wantProblem(problem.Unauthorized)
 	keyed := h.with("Authorization", "Bearer s3cret")
 	head := keyed.try("HEAD", "/stream?topic=a", "").want(http.StatusOK)

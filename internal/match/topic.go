@@ -148,3 +148,26 @@ func (n *topicNode) add(pattern *topicPattern, predicate int32) {
 		n.end = predicate
 	}
 }
+
+// TopicWithin reports whether the topic, or every topic that the pattern stands for, is one that the pattern allowed stands for.
+func TopicWithin(pattern, allowed string) bool {
+	for {
+		word, rest, more := strings.Cut(pattern, ".")
+		allowedWord, allowedRest, allowedMore := strings.Cut(allowed, ".")
+		switch {
+		case allowedWord == anyWords:
+			return word != ""
+		case word == anyWords, allowedWord != anyWord && allowedWord != word, more != allowedMore:
+			return false
+		case !more:
+			return word != ""
+		}
+		pattern, allowed = rest, allowedRest
+	}
+}
+
+// CheckTopicPattern returns an error that says what was expected unless the text is a pattern of topics.
+func CheckTopicPattern(text string) error {
+	_, err := parseTopicPattern(text)
+	return err
+}

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -192,6 +194,31 @@ func (l *lease) release(err error) error {
 	return err
 }
 
+// actorKey is the key of the actor in a context.
+type actorKey struct{}
+
+// WithActor returns a context in which the transactions of Exec, Query, QueryRow and Begin have the setting agent.actor, which the audit records. An actor is made
+// of letters, digits and _ : . -; what else it has is left out.
+func WithActor(ctx context.Context, actor string) context.Context {
+	return context.WithValue(ctx, actorKey{}, strings.Map(func(c rune) rune {
+		if c < 0x80 && (c == '_' || c == ':' || c == '.' || c == '-' || unicode.IsLetter(c) || unicode.IsDigit(c)) {
+			return c
+		}
+		return -1
+	}, actor))
+}
+
+// first returns the statements that a transaction has to begin with, nil when there are none.
+func (p *Pool) first(ctx context.Context) (statements []string) {
+	if p.prologue != "" {
+		statements = append(statements, p.prologue)
+	}
+	if actor, _ := ctx.Value(actorKey{}).(string); actor != "" {
+		statements = append(statements, `select set_config('agent.actor', '`+actor+`', true)`)
+	}
+	return statements
+}
+
 // Exec is pgxpool.Pool.Exec, for one statement.
 func (p *Pool) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	rows, _ := p.Query(ctx, sql, args...) // Err returns the error
@@ -206,14 +233,21 @@ func (p *Pool) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 		return &poolRows{err: err}, err
 	}
 	r := &poolRows{lease: lease{c}}
-	if p.prologue == "" {
+	if first := p.first(ctx); first == nil {
 		r.Rows, err = c.Query(ctx, sql, args...)
-	} else { // in one transaction, and one round trip, with the prologue
+	} else { // in one transaction, and one round trip
 		b := new(pgx.Batch)
-		b.Queue(p.prologue)
+		for _, statement := range first {
+			b.Queue(statement)
+		}
 		b.Queue(sql, args...)
 		r.batch = c.SendBatch(ctx, b)
-		if _, err = r.batch.Exec(); err == nil {
+		for range first {
+			if _, err = r.batch.Exec(); err != nil {
+				break
+			}
+		}
+		if err == nil {
 			r.Rows, err = r.batch.Query()
 		}
 		if err != nil {
@@ -250,8 +284,8 @@ func (p *Pool) Begin(ctx context.Context) (pgx.Tx, error) {
 		return nil, err
 	}
 	var options pgx.TxOptions
-	if p.prologue != "" {
-		options.BeginQuery = "begin; " + p.prologue
+	if first := p.first(ctx); first != nil {
+		options.BeginQuery = "begin; " + strings.Join(first, "; ")
 	}
 	tx, err := c.BeginTx(ctx, options)
 	if err != nil {

@@ -164,3 +164,16 @@ func (s *Service) HistoryStats(ctx context.Context, p StatsParams) ([]StatsBucke
 		p.Bucket, p.From, p.To, p.Queue)
 	return buckets, wrap("counting history", err)
 }
+
+// QueuesOf returns the queues of events, waiting or in history, by id; those that there are not are left out.
+func (s *Service) QueuesOf(ctx context.Context, ids []int64) (map[int64]string, error) {
+	rows, _ := s.calls.Query(ctx, `select id, queue from agent.event_queues($1)`, ids)
+	queues := make(map[int64]string, len(ids))
+	var id int64
+	var name string
+	_, err := pgx.ForEachRow(rows, []any{&id, &name}, func() error {
+		queues[id] = name
+		return nil
+	})
+	return queues, wrap("looking for the queues of events", err)
+}

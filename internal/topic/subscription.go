@@ -216,6 +216,19 @@ func (s *Service) Subscription(ctx context.Context, name string) (Subscription, 
 	return found, err
 }
 
+// SubscriptionAllowed reports whether a subscription delivers, if at all, only into queues that these patterns stand for, and wants only topics that these do. It
+// fails with ErrSubscriptionNotFound.
+func (s *Service) SubscriptionAllowed(ctx context.Context, name string, queues, topics []string) (bool, error) {
+	var allowed *bool
+	if err := s.reads.QueryRow(ctx, `select agent.subscription_allowed($1, $2, $3)`, name, queues, topics).Scan(&allowed); err != nil {
+		return false, wrap("looking at a subscription", err)
+	}
+	if allowed == nil {
+		return false, ErrSubscriptionNotFound
+	}
+	return *allowed, nil
+}
+
 // Subscriptions returns a page of subscriptions, by name, without their filters. It fails with ErrBadCursor or ErrQueryTimeout.
 func (s *Service) Subscriptions(ctx context.Context, limit int, cursor string) (page SubscriptionPage, err error) {
 	page.Subscriptions, page.Next, err = pg.ReadPage("subscriptions", cursor, limit, func(after pg.Cursor, n int) (all []Subscription, err error) {

@@ -16,6 +16,11 @@
 --   QD020  no such subscription
 --   QD021  the cursor of a subscription is lost
 --   QD022  no such filter of a subscription
+--   QD023  the subscription is delivered otherwise
+--   QD030  no such key
+--   QD031  the last live admin key would be gone
+--   QD032  there has been a key
+--   QD033  the key was revoked, or has expired
 
 -- Converts epoch seconds to a timestamp, to the microsecond. Raises 22008 when the result is out of timestamptz's range.
 create or replace function agent.to_timestamptz(_ts numeric)

@@ -68,9 +68,26 @@ begin
 end
 $func$;
 
+-- The queues of these events, waiting or in history; no row where there is no such event.
+create or replace function agent.event_queues(_ids int8[])
+returns table (id int8, queue text)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off
+as $func$
+#variable_conflict use_column
+begin
+  return query select e.id, e.queue::text from agent.event e where e.id = any(_ids);
+  -- A separate statement, so that it sees an event that moved to history since the one above.
+  return query select h.id, h.queue::text from agent.event_hist h where h.id = any(_ids);
+end
+$func$;
+
 -- Up to _limit waiting events by (vt, id), after (_after_vt, _after_id), of _queue (null: all) and in _state (null: any), whose payload
 -- contains _contains and whose metadata contains _meta (as by @>; null: any). With one of these two, it reads events that are not
--- returned.
+-- returned. Only queues that a pattern of _queues stands for are listed (null: all).
 create or replace function agent.list_events
 ( _queue text default null
 , _state text default null
@@ -79,6 +96,7 @@ create or replace function agent.list_events
 , _after_id int8 default null
 , _contains jsonb default null
 , _meta jsonb default null
+, _queues text[] default null
 )
 returns setof agent.look
 language plpgsql volatile
@@ -103,7 +121,12 @@ begin
     perform agent_private.raise_invalid('limit', 'must be at least 1');
   end if;
 
-  _names = case when _queue is null then agent_private.waiting_queues_if_few() else array[_queue] end;
+  _names = case
+    when _queues is not null then
+      array(select w.name from agent_private.waiting_queues() as w (name) where coalesce(w.name = _queue, true) and agent_private.is_queue_allowed(w.name, _queues))
+    when _queue is null then agent_private.waiting_queues_if_few()
+    else array[_queue]
+  end;
   if _names is null then
     return query
     select v.*
@@ -238,7 +261,8 @@ $func$;
 -- Up to _limit events of history, newest event_ts first, before (_before_ts, _before_id). Each filter may be null: queue, outcome,
 -- event_ts from (inclusive) and to (exclusive), a JSON object that the event contains (as by @>), id, type, source, worker of the last
 -- attempt, how long that attempt took at least, and a JSON object that the metadata contains. For each outcome, this reads one range of
--- an index; only _contains and the filters after _id read events that are not returned.
+-- an index; only _contains and the filters after _id read events that are not returned. Only queues that a pattern of _queues stands for
+-- are listed (null: all).
 create or replace function agent.list_history
 ( _queue text default null
 , _outcome text default null
@@ -254,6 +278,7 @@ create or replace function agent.list_history
 , _worker text default null
 , _min_duration interval default null
 , _meta jsonb default null
+, _queues text[] default null
 )
 returns setof agent.look
 language plpgsql volatile
@@ -274,7 +299,7 @@ declare
     order by h.event_ts desc, h.id desc
     limit $1
   $sql$;
-  _filter text = agent_private.history_filter(_queue, _from, _to, _contains, _type, _source, _worker, _min_duration, _meta)
+  _filter text = agent_private.history_filter(_queue, _from, _to, _contains, _type, _source, _worker, _min_duration, _meta, _queues)
     || case when _before_ts is null then '' else format(' and h.event_ts <= %L and (h.event_ts, h.id) < (%1$L, %L)', _before_ts, _before_id) end;
 begin
   if _outcome not in ('done', 'failed', 'expired', 'cancelled') then
@@ -317,6 +342,7 @@ create or replace function agent_private.history_filter
 , _worker text default null
 , _min_duration interval default null
 , _meta jsonb default null
+, _queues text[] default null
 )
 returns text
 language sql stable
@@ -335,6 +361,7 @@ as $func$
       format(' and h.outcome in (''done'', ''failed'') and agent_private.elapsed(h.claimed[cardinality(h.claimed)], h.finished_at) >= %L', _min_duration)
     end
   , case when _meta is not null then format(' and h.meta @> %L::jsonb', _meta) end
+  , case when _queues is not null then format(' and agent_private.is_queue_allowed(h.queue, %L)', _queues) end
   )
 $func$;
 
@@ -361,8 +388,8 @@ end
 $func$;
 
 -- Requeues up to _limit events of history that match the filters (see list_history), oldest event_ts first, without those requeued
--- before and those that no queue may hold: repeating the call continues where the last one stopped. Returns by queue how many matched in
--- all and how many were requeued; none are if _dry_run.
+-- before and those that no queue may hold: repeating the call continues where the last one stopped. Only queues that a pattern of _queues
+-- stands for are touched (null: all). Returns by queue how many matched in all and how many were requeued; none are if _dry_run.
 create or replace function agent.requeue_events
 ( _queue text default null
 , _outcome text default null
@@ -378,6 +405,7 @@ create or replace function agent.requeue_events
 , _worker text default null
 , _min_duration interval default null
 , _meta jsonb default null
+, _queues text[] default null
 )
 returns table (queue text, matched int8, requeued int8)
 language plpgsql volatile
@@ -387,7 +415,7 @@ as $func$
 #variable_conflict use_column
 declare
   _where text = ' from agent.event_hist h where h.requeued_as is null'
-    || agent_private.history_filter(_queue, _from, _to, _contains, _type, _source, _worker, _min_duration, _meta)
+    || agent_private.history_filter(_queue, _from, _to, _contains, _type, _source, _worker, _min_duration, _meta, _queues)
     || case when _outcome is null then '' else format(' and h.outcome = %L', _outcome) end
     || case when _id is null then '' else format(' and h.id = %L', _id) end;
   _queues text[];

@@ -4,12 +4,13 @@
 -- event has been claimable (null: none is; at most 100,000 days), how many events became done and expired within _lately (null: not
 -- counted), and whether the queue is paused. Counting takes as long as there is to count: counts are exact up to some 100,000 waiting
 -- events and some 100,000 that ended lately. Beyond that the large counts are estimated from random blocks of the table, and estimated
--- is true.
+-- is true. Of all queues, only those are counted that a pattern of _queues stands for (null: all).
 create or replace function agent.queue_stats
 ( _lately interval default interval '1 hour'
 , _after text default null
 , _limit int4 default null
 , _names text[] default null
+, _queues text[] default null
 )
 returns table
 ( queue text, ready int8, scheduled int8, leased int8, oldest_ready_age interval, done_lately int8, expired_lately int8
@@ -31,7 +32,7 @@ begin
     perform agent_private.raise_invalid('limit', 'must be at least 1');
   end if;
   if _names is null then
-    _names = array(select n from agent_private.queue_names(_after, _limit) n);
+    _names = array(select n from agent_private.queue_names(_after, _limit, _queues) n);
   end if;
   return query
   select n.name, coalesce(w.ready, 0), coalesce(w.scheduled, 0), coalesce(w.leased, 0)
@@ -111,8 +112,9 @@ begin
 end
 $func$;
 
--- The names of up to _limit queues (null: all) after _after that have an event, waiting or in history, or a policy.
-create or replace function agent_private.queue_names(_after text default null, _limit int4 default null)
+-- The names of up to _limit queues (null: all) after _after that have an event, waiting or in history, or a policy, and that a pattern of
+-- _queues stands for (null: all).
+create or replace function agent_private.queue_names(_after text default null, _limit int4 default null, _queues text[] default null)
 returns setof text
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -132,6 +134,7 @@ begin
     , (select q.name from agent.queue q where q.name > _queue order by q.name limit 1)
     );
     exit when _queue is null;
+    continue when not agent_private.is_queue_allowed(_queue, _queues);
     return next _queue;
     _n = _n + 1;
   end loop;
@@ -292,7 +295,7 @@ $func$;
 -- Counts of history by outcome per time bucket of event_ts, from _from (inclusive) to _to (exclusive), of _queue (null: all). Buckets
 -- are aligned to 1970-01-01 UTC; the first and the last may extend beyond the range but count only what lies in it. Empty buckets are
 -- included.
-create or replace function agent.history_stats(_bucket interval, _from timestamptz, _to timestamptz, _queue text default null)
+create or replace function agent.history_stats(_bucket interval, _from timestamptz, _to timestamptz, _queue text default null, _queues text[] default null)
 returns table (bucket timestamptz, done int8, failed int8, expired int8, cancelled int8)
 language plpgsql volatile
 security definer
@@ -324,7 +327,7 @@ begin
       ) as c (bucket, done, failed, expired, cancelled) on c.bucket = b.bucket
       order by b.bucket
     $sql$
-  , agent_private.history_filter(_queue, _from, _to, null)
+  , agent_private.history_filter(_queue, _from, _to, null, _queues => _queues)
   )
   using _bucket, _from, _to;
 end

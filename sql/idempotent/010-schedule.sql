@@ -264,7 +264,8 @@ end
 $func$;
 
 -- Up to _limit schedules by id, after _after_id; or, with _due_before, the active ones that are due before then, by (next_at, id), after
--- (_after_next_at, _after_id). Each filter may be null: the owner, the queue, the status.
+-- (_after_next_at, _after_id). Each filter may be null: the owner, the queue, the status, and patterns of the queues and the topics that the
+-- schedules have to insert into or publish to, of which either both are given or none.
 create or replace function agent.list_schedules
 ( _owner text default null
 , _queue text default null
@@ -273,6 +274,8 @@ create or replace function agent.list_schedules
 , _limit int4 default 100
 , _after_next_at timestamptz default null
 , _after_id int8 default null
+, _queues text[] default null
+, _topics text[] default null
 )
 returns setof agent.schedule
 language plpgsql stable
@@ -286,6 +289,9 @@ declare
   ( case when _owner is not null then format(' and s.owner = %L', _owner) end
   , case when _queue is not null then format(' and s.queue = %L', _queue) end
   , case when _status is not null then format(' and s.status = %L', _status) end
+  , case when _queues is not null then
+      format(' and case when s.topic is null then agent_private.is_queue_allowed(s.queue, %L) else agent_private.are_topics_allowed(array[s.topic], %L) end', _queues, _topics)
+    end
   );
 begin
   if _status not in ('active', 'paused', 'completed', 'cancelled') then

@@ -412,8 +412,8 @@ begin
 end
 $func$;
 
--- The topics that have events in the log, by name: up to _limit after _after.
-create or replace function agent.list_topics(_limit int4 default 100, _after text default null)
+-- The topics that have events in the log, by name: up to _limit after _after, of those that a pattern of _topics stands for (null: all).
+create or replace function agent.list_topics(_limit int4 default 100, _after text default null, _topics text[] default null)
 returns table (topic text, events int8, last_position int8, last_at timestamptz)
 language plpgsql volatile
 security definer
@@ -424,6 +424,7 @@ as $func$
 #variable_conflict use_column
 declare
   _head int8 = agent_private.log_head();
+  _pattern text = agent_private.topic_regex(_topics);
 begin
   return query
   with uncounted as
@@ -438,6 +439,7 @@ begin
     union all
     select u.topic, u.events, u.last_position, u.last_at from uncounted u
   ) s
+  where _pattern is null or s.topic ~ _pattern
   group by 1
   order by 1
   limit _limit;

@@ -714,8 +714,14 @@ $func$;
 
 -- Up to _limit subscriptions after _after, by name, or the one of _name: with how far they have come, the head of the log, and their lag as of
 -- agent_private.log_lag. gaps counts those that nobody has been told of yet, too. waiting is how many events are ready in the queue that it is delivered
--- into, up to max_waiting.
-create or replace function agent.list_subscriptions(_limit int4 default 100, _after text default null, _name text default null)
+-- into, up to max_waiting. Only the subscriptions are listed that is_subscription_allowed allows; null: all.
+create or replace function agent.list_subscriptions
+( _limit int4 default 100
+, _after text default null
+, _name text default null
+, _queues text[] default null
+, _topics text[] default null
+)
 returns table
 ( id int8, name text, version int8, is_paused boolean, start_position int8, max_waiting int4, expires_after interval, expires_at timestamptz
 , created_at timestamptz, updated_at timestamptz, filters int8, "position" int8, head int8, lag_events int8, lag_seconds float8, gaps int8
@@ -744,6 +750,7 @@ begin
   from
   ( select s.* from agent.subscription s
     where (_after is null or s.name > _after) and (_name is null or s.name = _name)
+    and (_queues is null or agent_private.is_subscription_allowed(s, _queues, _topics))
     order by s.name
     limit _limit
   ) s
@@ -756,6 +763,34 @@ begin
   ) p
   cross join lateral agent_private.log_lag(p.position, _head) l
   order by s.name;
+end
+$func$;
+
+-- Whether a subscription delivers, if at all, only into queues that a pattern of _queues stands for, and wants only topics that the patterns
+-- of _topics stand for.
+create or replace function agent_private.is_subscription_allowed(_subscription agent.subscription, _queues text[], _topics text[])
+returns boolean
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return (_subscription.deliver_queue is null or agent_private.is_queue_allowed(_subscription.deliver_queue, _queues))
+    and not exists
+    ( select from agent.subscription_filter f
+      where f.subscription = _subscription.id and not agent_private.are_topics_allowed(f.topics, _topics)
+    );
+end
+$func$;
+
+-- Whether is_subscription_allowed allows the subscription of this name; null if there is none.
+create or replace function agent.subscription_allowed(_name text, _queues text[], _topics text[])
+returns boolean
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return (select agent_private.is_subscription_allowed(s, _queues, _topics) from agent.subscription s where s.name = _name);
 end
 $func$;
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
 	"github.com/queued/queued/internal/topic"
@@ -31,6 +32,17 @@ var serviceErrors = []struct {
 	{topic.ErrCursorLost, CursorLost, "Another cursor was committed in its place, a seek or a lease came in between, its lease has ended, or the subscription was made anew. Read again."},
 	{topic.ErrWrongDelivery, WrongDelivery, "Reads, commits and streams are for subscriptions without `deliver`; a replay is for those that have it. What exists cannot change between the two: delete it first."},
 	{topic.ErrStale, PreconditionFailed, "The current version is none of those in If-Match. Get it again, and send its ETag."},
+
+	{access.ErrUnauthorized, Unauthorized, "Send a key as Authorization: Bearer KEY."},
+	{access.ErrExpired, KeyExpired, "The key, or its text before the latest rotation, or the token has expired. Use another one."},
+	{access.ErrRevoked, KeyRevoked, "The key was revoked. Use another one."},
+	{access.ErrChanged, Unauthorized, "The key was changed while the call waited. Call again."},
+	{access.ErrNotFirst, Unauthorized, "There is a key by now. Send one as Authorization: Bearer KEY."},
+	{access.ErrNotFound, KeyNotFound, "No key has this id: it never existed, or was revoked more than 90 days ago."},
+	{access.ErrLastAdmin, LastAdminKey, "It is the last admin key that is live. Create another one first."},
+	{access.ErrEnded, KeyEnded, "The key was revoked, or has expired. Create a new one."},
+	{access.ErrStale, PreconditionFailed, "The current version is none of those in If-Match. Get it again, and send its ETag."},
+	{access.ErrLookUps, Overloaded, "So many unknown keys were sent that this one could not be looked up. Retry."},
 
 	{queue.ErrKeyReused, KeyReused, "The idempotency key was used for a different request. Use a new key for a new request."},
 	{queue.ErrUnrepresentable, Unrepresentable, "PostgreSQL cannot store a value of the request."},

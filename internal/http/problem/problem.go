@@ -25,7 +25,10 @@ var (
 	InvalidCursor        = Type{400, "invalid_cursor", "Invalid cursor"}
 	Unauthorized         = Type{401, "unauthorized", "Unauthorized"}
 	ClientCertificate    = Type{401, "client_certificate_required", "Client certificate required"}
+	KeyExpired           = Type{401, "key_expired", "Key expired"}
+	KeyRevoked           = Type{401, "key_revoked", "Key revoked"}
 	CrossOrigin          = Type{403, "cross_origin", "Cross-origin request refused"}
+	Forbidden            = Type{403, "forbidden", "Forbidden"}
 	NotFound             = Type{404, "not_found", "Path not found"}
 	EventNotFound        = Type{404, "event_not_found", "Event not found"}
 	RawBodyNotFound      = Type{404, "raw_body_not_found", "Raw body not found"}
@@ -34,11 +37,14 @@ var (
 	PositionNotFound     = Type{404, "position_not_found", "Position not found"}
 	SubscriptionNotFound = Type{404, "subscription_not_found", "Subscription not found"}
 	FilterNotFound       = Type{404, "filter_not_found", "Filter not found"}
+	KeyNotFound          = Type{404, "key_not_found", "Key not found"}
 	MethodNotAllowed     = Type{405, "method_not_allowed", "Method not allowed"}
 	LeaseLost            = Type{409, "lease_lost", "Lease lost"}
 	CursorLost           = Type{409, "cursor_lost", "Cursor lost"}
 	WrongDelivery        = Type{409, "wrong_delivery", "Wrong delivery"}
 	ScheduleEnded        = Type{409, "schedule_ended", "Schedule ended"}
+	LastAdminKey         = Type{409, "last_admin_key", "Last admin key"}
+	KeyEnded             = Type{409, "key_ended", "Key ended"}
 	PreconditionFailed   = Type{412, "precondition_failed", "Precondition failed"}
 	BodyTooLarge         = Type{413, "body_too_large", "Body too large"}
 	UnsupportedMediaType = Type{415, "unsupported_media_type", "Unsupported media type"}
@@ -49,6 +55,7 @@ var (
 	BatchTooLarge        = Type{422, "batch_too_large", "Batch too large"}
 	KeyReused            = Type{422, "idempotency_key_reused", "Idempotency key reused"}
 	FilterRefused        = Type{422, "filter_refused", "Filter refused"}
+	RateLimited          = Type{429, "rate_limited", "Rate limited"}
 	ClientGone           = Type{499, "client_gone", "Client gone"} // in the log only: the client has closed the connection
 	Internal             = Type{500, "internal", "Internal error"}
 	QueryTimeout         = Type{503, "query_timeout", "Query timeout"}
@@ -68,12 +75,20 @@ type FieldError struct {
 	Detail  string `json:"detail"`
 }
 
+// Required is what a caller lacks for a call: a scope, or the use of a queue or of topics.
+type Required struct {
+	Scope string `json:"scope,omitempty"`
+	Queue string `json:"queue,omitempty"` // "*": of all
+	Topic string `json:"topic,omitempty"` // "**": of all
+}
+
 // A Problem is an answer other than success: the error of a caller that knows what the client should read.
 type Problem struct {
-	Type   Type
-	Detail string
-	Errors []FieldError
-	Header http.Header // further header fields of the answer, usually nil
+	Type     Type
+	Detail   string
+	Errors   []FieldError
+	Required *Required   // of Forbidden
+	Header   http.Header // further header fields of the answer, usually nil
 }
 
 // New returns a problem whose detail is text.
@@ -132,6 +147,7 @@ type Document struct {
 	Code      string       `json:"code"`
 	RequestID string       `json:"request_id"`
 	Errors    []FieldError `json:"errors,omitempty"`
+	Required  *Required    `json:"required,omitempty"`
 }
 
 // Write answers with p.
@@ -144,6 +160,7 @@ func (p *Problem) Write(w http.ResponseWriter, requestID string) {
 		Code:      p.Type.Code,
 		RequestID: requestID,
 		Errors:    p.Errors[:min(len(p.Errors), MaxFieldErrors)],
+		Required:  p.Required,
 	}, jsontext.AllowInvalidUTF8(true)) // details quote what was sent
 	if err != nil {
 		panic(err) // strings and an integer always encode

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/queued/queued/internal/pgtest"
+)
+
+// keyText matches the text of a key.
+var keyText = regexp.MustCompile(`^qk_([a-z2-7]{8})_[a-z2-7]{33}\n$`)
+
+// keys runs queued keys with arguments, and fails the test unless it exits with a code.
+func keys(t *testing.T, database string, code int, args ...string) (stdout, stderr string) {
+	t.Helper()
+	got, stdout, stderr := runHere(t, append([]string{"keys"}, args...), []string{"QUEUED_DATABASE_URL=" + database})
+	if got != code {
+		t.Fatalf("queued keys %q exited with %d, want %d: %s", args, got, code, stderr)
+	}
+	return stdout, stderr
+}
+
+func TestKeysAreManagedStraightOnTheDatabase(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	created, about := keys(t, db.URL, exitOK, "create", "--scope", "admin", "--name", "ops")
+	match := keyText.FindStringSubmatch(created)
+	if match == nil || !strings.Contains(about, match[1]) || strings.Contains(about, strings.TrimSpace(created)) {
+		t.Fatalf("created %q and said %q", created, about)
+	}
+	id := match[1]
+	list, _ := keys(t, db.URL, exitOK, "list")
+	if !strings.Contains(list, id) || !strings.Contains(list, "ops") || strings.Contains(list, strings.TrimSpace(created)) {
+		t.Errorf("the list is\n%s", list)
+	}
+	rotated, _ := keys(t, db.URL, exitOK, "rotate", id, "--grace", "0s")
+	if match := keyText.FindStringSubmatch(rotated); match == nil || match[1] != id || rotated == created {
+		t.Errorf("rotated to %q", rotated)
+	}
+	if _, err := keys(t, db.URL, exitUsage, "revoke", id); !strings.Contains(err, "last admin key") {
+		t.Errorf("revoking the last admin key said %q", err)
+	}
+	restricted, _ := keys(t, db.URL, exitOK, "create", "--scope", "publish,claim", "--queue", "orders.*", "--rate", "5", "--expires-in", "1h")
+	other := keyText.FindStringSubmatch(restricted)[1]
+	if _, said := keys(t, db.URL, exitOK, "revoke", other); !strings.Contains(said, "within 5 s") {
+		t.Errorf("revoking said %q", said)
+	}
+	keys(t, db.URL, exitUsage, "rotate", other)
+	keys(t, db.URL, exitUsage, "revoke", "aaaaaaaa")
+	keys(t, db.URL, exitUsage, "create", "--scope", "everything")
+	keys(t, db.URL, exitUsage, "create", "--scope", "admin", "--queue", "orders.*")
+	keys(t, db.URL, exitUsage, "create", "--scope", "read", "--queue", "or ders")
+}
+
+func TestServerOnEveryInterfaceTakesAKeyOfTheDatabase(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	text, _ := keys(t, db.URL, exitOK, "create", "--scope", "admin")
+	p := serve(t, nil, "QUEUED_DATABASE_URL="+db.URL, "QUEUED_LISTEN=0.0.0.0:0", "QUEUED_API_KEY=")
+	p.want(http.StatusUnauthorized, http.MethodGet, "/version", "")
+	p.want(http.StatusOK, http.MethodGet, "/version", "", "Authorization: Bearer "+strings.TrimSpace(text))
+}

@@ -1,0 +1,115 @@
+package access
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/queued/queued/internal/match"
+	"github.com/queued/queued/internal/pg"
+)
+
+// A Grant is what a caller may do. Grants of a key are shared by its calls, and nobody may change them.
+type Grant struct {
+	KeyID  string // of the key; empty: it is the one of the configuration, or the caller needs none
+	IsOpen bool   // callers need no key
+
+	actor          string
+	scopes         []Scope
+	queues, topics []string // patterns; nil: all
+	counted        *usage   // nil: nobody counts
+
+	ended context.Context //nolint:containedctx // it ends when the key is changed, with the cause
+	until time.Time       // when it expires by itself, by the service's clock; zero: never
+	svc   *Service
+
+	match  json.RawMessage    // of a token: what else the events have to match
+	signer ed25519.PrivateKey // of one that signs tokens without a key of its own
+}
+
+// Has reports whether the caller may make calls of a scope.
+func (g *Grant) Has(scope Scope) bool {
+	return g.scopes == nil || slices.Contains(g.scopes, scope) || slices.Contains(g.scopes, Admin)
+}
+
+// Scopes returns the scopes, nil for all.
+func (g *Grant) Scopes() []Scope { return g.scopes }
+
+// IsRestricted reports whether there are queues or topics that the caller may not use.
+func (g *Grant) IsRestricted() bool { return g.queues != nil }
+
+// Queues returns the patterns of the queues that the caller may use; nil: all.
+func (g *Grant) Queues() []string { return g.queues }
+
+// Topics returns the patterns of the topics that the caller may use; nil: all.
+func (g *Grant) Topics() []string { return g.topics }
+
+// Match returns what else events have to match that the caller may read, as package match reads it; nil: nothing.
+func (g *Grant) Match() json.RawMessage { return g.match }
+
+// AllowsQueue reports whether the caller may use a queue. The service's own are for callers without restrictions.
+func (g *Grant) AllowsQueue(name string) bool {
+	if g.queues == nil {
+		return true
+	}
+	return !strings.HasPrefix(name, "queued.") && slices.ContainsFunc(g.queues, func(pattern string) bool {
+		beginning, isPrefix := strings.CutSuffix(pattern, "*")
+		return isPrefix && strings.HasPrefix(name, beginning) || name == pattern
+	})
+}
+
+// AllowsTopic reports whether the caller may use a topic, or all topics that a pattern stands for.
+func (g *Grant) AllowsTopic(pattern string) bool {
+	return g.topics == nil || slices.ContainsFunc(g.topics, func(allowed string) bool { return match.TopicWithin(pattern, allowed) })
+}
+
+// AllowsTopics reports whether the caller may use all topics that the patterns stand for; none: all there are.
+func (g *Grant) AllowsTopics(patterns []string) bool {
+	if g.topics == nil || slices.Contains(g.topics, "**") {
+		return true
+	}
+	return len(patterns) > 0 && !slices.ContainsFunc(patterns, func(p string) bool { return !g.AllowsTopic(p) })
+}
+
+// Watch returns a context that ends with ctx, or as soon as this process knows that the caller may not go on: context.Cause then says why.
+// That is within seconds of a change of the key in any process. The caller calls cancel when it is done.
+func (g *Grant) Watch(ctx context.Context) (watched context.Context, cancel context.CancelFunc) {
+	if g == nil || g.ended == nil {
+		return context.WithCancel(ctx)
+	}
+	watched, cancelWith := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(g.ended, func() { cancelWith(context.Cause(g.ended)) })
+	var expiry *time.Timer
+	if !g.until.IsZero() {
+		expiry = time.AfterFunc(g.until.Sub(g.svc.now()), func() { cancelWith(ErrExpired) })
+	}
+	return watched, func() {
+		stop()
+		if expiry != nil {
+			expiry.Stop()
+		}
+		cancelWith(context.Canceled)
+	}
+}
+
+// Actor returns the name that the audit has for the caller; empty: the role of the session.
+func (g *Grant) Actor() string { return g.actor }
+
+// Acting returns a context whose calls the audit records in the name of the caller.
+func (g *Grant) Acting(ctx context.Context) context.Context {
+	if g == nil || g.actor == "" {
+		return ctx
+	}
+	return pg.WithActor(ctx, g.actor)
+}
+
+// normalize returns the restrictions of a key as a Grant has them: nil for a key that may use all.
+func normalize(queues, topics []string) (q, t []string) {
+	if queues == nil && topics == nil || slices.Contains(queues, "*") && slices.Contains(topics, "**") {
+		return nil, nil
+	}
+	return append([]string{}, queues...), append([]string{}, topics...)
+}

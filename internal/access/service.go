@@ -1,0 +1,162 @@
+package access
+
+import (
+	"cmp"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/singleflight"
+	"golang.org/x/time/rate"
+
+	"github.com/queued/queued/internal/pg"
+)
+
+// Defaults and bounds.
+const (
+	DefaultPollInterval   = 3 * time.Second     // between two looks whether keys have changed; with all that is added to it, less than the promised 5 s
+	DefaultRecordInterval = time.Minute         // between two writings of when keys were used
+	DefaultQueryTimeout   = 5 * time.Second     // of one statement
+	DefaultAuditRetention = 90 * 24 * time.Hour // of the audit
+
+	maxConns      = 3
+	lookUpsPerSec = 50 // of unknown keys; who tries many is refused beyond that, and known keys are not affected
+	lookUpsBurst  = 100
+	pruneInterval = time.Hour
+	pruneBatch    = 1000
+)
+
+// Config is what a Service needs to know. Database is required.
+type Config struct {
+	Database       *pg.Database
+	Key            string         // an admin key that is stored nowhere; empty: none
+	IsRequired     bool           // callers need a key also before there has been one
+	PollInterval   time.Duration  // zero: DefaultPollInterval
+	RecordInterval time.Duration  // zero: DefaultRecordInterval
+	QueryTimeout   time.Duration  // zero: DefaultQueryTimeout
+	AuditRetention time.Duration  // zero: DefaultAuditRetention; negative: for ever
+	Logger         zerolog.Logger // zero: silent
+}
+
+func (c Config) withDefaults() Config {
+	c.PollInterval = cmp.Or(c.PollInterval, DefaultPollInterval)
+	c.RecordInterval = cmp.Or(c.RecordInterval, DefaultRecordInterval)
+	c.QueryTimeout = cmp.Or(c.QueryTimeout, DefaultQueryTimeout)
+	c.AuditRetention = cmp.Or(c.AuditRetention, DefaultAuditRetention)
+	return c
+}
+
+// Service knows all keys. It is safe for concurrent use, and any number of them, in any number of processes, may share one database.
+type Service struct {
+	cfg   Config
+	pool  *pg.Pool
+	pools pg.Pools
+
+	configured     *Grant // of Config.Key; nil: there is none
+	configuredHash [sha256.Size]byte
+
+	isRequired atomic.Bool // callers need a key; it never becomes false
+	open       *Grant      // of callers without a key
+	endOpen    context.CancelCauseFunc
+	endless    context.Context //nolint:containedctx // it never ends
+
+	clock   atomic.Int64 // what the database's clock is ahead of this one, in nanoseconds
+	keys    atomic.Pointer[set]
+	changed pg.Signal // keys may have changed
+	lookUps *rate.Limiter
+	asked   singleflight.Group
+
+	renewing sync.Mutex
+	mu       sync.Mutex // guards the replacement of keys, and the fields below
+	refusals map[refusal]int
+}
+
+// Open returns a Service on a migrated database, with the keys that there are. It starts no loops: see Run. It fails with ErrUnavailable when the
+// database cannot be reached. Close it.
+func Open(ctx context.Context, cfg Config) (*Service, error) {
+	cfg = cfg.withDefaults()
+	s := &Service{cfg: cfg, changed: pg.NewSignal(), lookUps: rate.NewLimiter(lookUpsPerSec, lookUpsBurst), refusals: make(map[refusal]int)}
+	ended, end := context.WithCancelCause(context.Background())
+	s.endOpen, s.endless = end, context.Background()
+	_, signer, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	s.open = &Grant{IsOpen: true, ended: ended, svc: s, signer: signer}
+	if cfg.Key != "" {
+		s.configuredHash = hashOf(cfg.Key)
+		s.configured = &Grant{actor: "QUEUED_API_KEY", svc: s, signer: signerOf(cfg.Key)}
+	}
+	if cfg.Key != "" || cfg.IsRequired {
+		s.require()
+	}
+	s.pools, err = cfg.Database.OpenPools(ctx, pg.PoolSpec{To: &s.pool, Config: pg.PoolConfig{MaxConns: maxConns}})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.renew(ctx); err != nil {
+		_ = s.pools.CloseBy(ctx) // nothing is lost with them
+		return nil, err
+	}
+	return s, nil
+}
+
+// Run reads the keys when they have changed, records their use, and prunes, until ctx ends. A Service that is not running knows the keys of when it was opened,
+// and looks up those that it does not know. Faults of the database are logged and tried again; Run returns nil once ctx has ended.
+func (s *Service) Run(ctx context.Context) error {
+	pg.RunLoops(ctx, s.cfg.Logger, s.listener(),
+		pg.Loop{Doing: "reading the keys", Pass: s.renew, Pause: s.cfg.PollInterval, Wakes: s.changed.Received},
+		pg.Loop{Doing: "recording the use of keys", Pass: s.record, Pause: s.cfg.RecordInterval, Late: true},
+		pg.Loop{Doing: "pruning keys and the audit", Pass: s.prune, Pause: pruneInterval, Retry: time.Minute},
+	)
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
+	defer cancel()
+	if err := s.record(ending); err != nil {
+		s.cfg.Logger.Warn().Err(err).Msg("the last use of keys was not recorded")
+	}
+	return nil
+}
+
+// Close closes the connections, by the end of ctx. Run must have returned. Known keys can be authenticated after Close.
+func (s *Service) Close(ctx context.Context) error { return s.pools.CloseBy(ctx) }
+
+// PoolStats describes the connections.
+func (s *Service) PoolStats() pg.PoolStats { return s.pools.Stats() }
+
+// channel is what changes of keys notify on.
+const channel = "agent_access"
+
+func (s *Service) listener() *pg.Listener {
+	return &pg.Listener{
+		Database: s.cfg.Database,
+		Pool:     s.pool,
+		Channel:  channel,
+		Started:  s.changed.Send,
+		Received: func(string) { s.changed.Send() },
+		Failed: func(err error) {
+			s.cfg.Logger.Warn().Err(err).Msg("not listening for changes of keys: they are polled for until the connection is back")
+		},
+	}
+}
+
+// prune deletes keys that were revoked long ago, and what the audit keeps no longer.
+func (s *Service) prune(ctx context.Context) error {
+	if _, err := s.pool.Exec(ctx, `select agent.prune_api_keys()`); err != nil {
+		return wrap("pruning keys", err)
+	}
+	for s.cfg.AuditRetention > 0 {
+		var n int64
+		if err := s.pool.QueryRow(ctx, `select agent.prune_audit($1, $2)`, s.cfg.AuditRetention, pruneBatch).Scan(&n); err != nil {
+			return wrap("pruning the audit", err)
+		}
+		if n < pruneBatch {
+			break
+		}
+	}
+	return nil
+}

@@ -1,0 +1,217 @@
+package http
+
+import (
+	"encoding/json"
+	"math"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/http/problem"
+)
+
+// A keyBody is a key as it goes over the wire, without its text.
+type keyBody struct {
+	ID            string         `json:"id"`
+	Name          string         `json:"name"`
+	Scopes        []access.Scope `json:"scopes"`
+	Queues        []string       `json:"queues"` // null: all
+	Topics        []string       `json:"topics"` // null: all
+	RateLimit     *rateLimit     `json:"rate_limit,omitempty"`
+	Status        string         `json:"status"`
+	ExpiresAt     *time.Time     `json:"expires_at,omitempty"`
+	PreviousUntil *time.Time     `json:"previous_until,omitempty"`
+	RevokedAt     *time.Time     `json:"revoked_at,omitempty"`
+	LastUsedAt    *time.Time     `json:"last_used_at,omitempty"`
+	Version       int64          `json:"version"`
+	CreatedAt     time.Time      `json:"created_at"`
+	UpdatedAt     time.Time      `json:"updated_at"`
+}
+
+// A rateLimit is an access.Rate in a request and in a response.
+type rateLimit struct {
+	PerSecond float64 `json:"per_second" validate:"required,min=0.001,max=1000000"`
+	Burst     int     `json:"burst" validate:"min=1,max=1000000"` // not given: what one second allows
+}
+
+func (l *rateLimit) rate() *access.Rate {
+	if l == nil {
+		return nil
+	}
+	burst := l.Burst
+	if burst == 0 {
+		burst = int(math.Ceil(l.PerSecond))
+	}
+	return &access.Rate{PerSecond: l.PerSecond, Burst: burst}
+}
+
+func keyBodyOf(k access.Key) keyBody {
+	body := keyBody{
+		ID: k.ID, Name: k.Name, Scopes: k.Scopes, Queues: k.Queues, Topics: k.Topics, Status: "active", ExpiresAt: k.ExpiresAt, PreviousUntil: k.PreviousUntil,
+		RevokedAt: k.RevokedAt, LastUsedAt: k.LastUsedAt, Version: k.Version, CreatedAt: k.CreatedAt, UpdatedAt: k.UpdatedAt,
+	}
+	if k.Rate != nil {
+		body.RateLimit = &rateLimit{k.Rate.PerSecond, k.Rate.Burst}
+	}
+	switch {
+	case k.RevokedAt != nil:
+		body.Status = "revoked"
+	case k.ExpiresAt != nil && !time.Now().Before(*k.ExpiresAt):
+		body.Status = "expired"
+	}
+	return body
+}
+
+func replyOfKey(k access.Key) reply { return reply{body: keyBodyOf(k), etag: etagOf(k.Version)} }
+
+// A newKeyBody is a key with its text, which nobody gets to see again.
+type newKeyBody struct {
+	keyBody
+	Key string `json:"key"`
+}
+
+type createKeyRequest struct {
+	Name      string         `json:"name" validate:"required,min=1,max=255"`
+	Scopes    []access.Scope `json:"scopes" validate:"required,min=1,max=6,dive,oneof=publish claim read manage metrics admin"`
+	Queues    []string       `json:"queues" validate:"max=256,dive,min=1,max=128"`
+	Topics    []string       `json:"topics" validate:"max=256,dive,min=1,max=255"`
+	ExpiresAt *time.Time     `json:"expires_at"`
+	RateLimit *rateLimit     `json:"rate_limit"`
+}
+
+// errFirstKey is the problem with a first key that could make no other.
+var errFirstKey = problem.InField(problem.ValidationFailed, "#/scopes", "must have admin for the first key: from then on, every call needs a key")
+
+func (s *Server) createKey(r *http.Request, req createKeyRequest) (reply, error) {
+	p := access.CreateParams{
+		Name: req.Name, Scopes: req.Scopes, Queues: req.Queues, Topics: req.Topics, ExpiresAt: req.ExpiresAt, Rate: req.RateLimit.rate(),
+		IsFirst: logOf(r).grant.IsOpen,
+	}
+	if p.IsFirst && !slices.Contains(req.Scopes, access.Admin) {
+		return reply{}, errFirstKey
+	}
+	k, text, err := s.access.Create(r.Context(), p)
+	if err != nil {
+		return reply{}, err
+	}
+	rep := created(newKeyBody{keyBodyOf(k), text}, "/keys/"+k.ID, false)
+	rep.etag = etagOf(k.Version)
+	return rep, nil
+}
+
+type listKeysResponse struct {
+	Keys []keyBody `json:"keys"`
+	Next *string   `json:"next"`
+}
+
+func (s *Server) listKeys(r *http.Request, req paging) (reply, error) {
+	page, err := s.access.List(r.Context(), req.Limit, req.Cursor)
+	return reply{body: listKeysResponse{convert(page.Keys, keyBodyOf), nextOf(page.Next)}}, err
+}
+
+type keyRequest struct {
+	ID string `path:"id" validate:"min=1,max=64"`
+}
+
+func (s *Server) getKey(r *http.Request, req keyRequest) (reply, error) {
+	k, err := s.access.Get(r.Context(), req.ID)
+	return replyOfKey(k), err
+}
+
+// A selfResponse is what a caller may do.
+type selfResponse struct {
+	ID     *string        `json:"id"`     // null: the key is in the configuration, or none is needed
+	Scopes []access.Scope `json:"scopes"` // what the caller may do
+	Queues []string       `json:"queues"` // null: all
+	Topics []string       `json:"topics"` // null: all
+	Key    *keyBody       `json:"key,omitempty"`
+}
+
+func (s *Server) getOwnKey(r *http.Request, _ noRequest) (reply, error) {
+	grant := logOf(r).grant
+	self := selfResponse{Scopes: grant.Scopes(), Queues: grant.Queues(), Topics: grant.Topics()}
+	if self.Scopes == nil {
+		self.Scopes = access.Scopes
+	}
+	if grant.KeyID != "" {
+		k, err := s.access.Get(r.Context(), grant.KeyID)
+		if err != nil {
+			return reply{}, err
+		}
+		body := keyBodyOf(k)
+		self.ID, self.Key = &grant.KeyID, &body
+	}
+	return reply{body: self}, nil
+}
+
+type patchKeyRequest struct {
+	ID        string          `path:"id" validate:"min=1,max=64"`
+	IfMatch   *precondition   `header:"If-Match"`
+	Name      *string         `json:"name" validate:"min=1,max=255"`
+	Scopes    *[]access.Scope `json:"scopes" validate:"min=1,max=6,dive,oneof=publish claim read manage metrics admin"`
+	Queues    *[]string       `json:"queues" null:"zero" validate:"max=256,dive,min=1,max=128"`
+	Topics    *[]string       `json:"topics" null:"zero" validate:"max=256,dive,min=1,max=255"`
+	ExpiresAt **time.Time     `json:"expires_at" null:"zero"`
+	RateLimit **rateLimit     `json:"rate_limit" null:"zero"`
+}
+
+func (s *Server) patchKey(r *http.Request, req patchKeyRequest) (reply, error) {
+	change := access.Change{Name: req.Name, Scopes: req.Scopes, Queues: req.Queues, Topics: req.Topics, ExpiresAt: req.ExpiresAt}
+	if req.RateLimit != nil {
+		change.Rate = new((*req.RateLimit).rate())
+	}
+	k, err := s.access.Update(r.Context(), req.ID, change, req.IfMatch.versions())
+	return replyOfKey(k), err
+}
+
+type rotateKeyRequest struct {
+	ID    string        `path:"id" validate:"min=1,max=64"`
+	Grace time.Duration `json:"grace" default:"24h" validate:"min=0s,max=8760h"`
+}
+
+func (s *Server) rotateKey(r *http.Request, req rotateKeyRequest) (reply, error) {
+	k, text, err := s.access.Rotate(r.Context(), req.ID, req.Grace)
+	return reply{body: newKeyBody{keyBodyOf(k), text}, etag: etagOf(k.Version)}, err
+}
+
+func (s *Server) revokeKey(r *http.Request, req keyRequest) (reply, error) {
+	return noContent, s.access.Revoke(r.Context(), req.ID)
+}
+
+type listAuditRequest struct {
+	Actor  string     `query:"actor" validate:"min=1,max=255"`
+	Action string     `query:"action" validate:"min=1,max=255"`
+	Target string     `query:"target" validate:"min=1,max=255"`
+	From   *time.Time `query:"from"`
+	To     *time.Time `query:"to"`
+	paging
+}
+
+// Check implements bind.Checker.
+func (req *listAuditRequest) Check(report func(field, detail string)) {
+	checkSpan(req.From, req.To, report)
+}
+
+// An action is an entry of the audit.
+type action struct {
+	ID     int64           `json:"id"`
+	At     time.Time       `json:"at"`
+	Actor  string          `json:"actor"`
+	Role   string          `json:"role"`
+	Action string          `json:"action"`
+	Target string          `json:"target"`
+	Detail json.RawMessage `json:"detail,omitempty"`
+}
+
+type listAuditResponse struct {
+	Actions []action `json:"actions"`
+	Next    *string  `json:"next"`
+}
+
+func (s *Server) listAudit(r *http.Request, req listAuditRequest) (reply, error) {
+	page, err := s.access.Audit(r.Context(), access.AuditParams{
+		Actor: req.Actor, Action: req.Action, Target: req.Target, From: req.From, To: req.To, Limit: req.Limit, Cursor: req.Cursor,
+	})
+	return reply{body: listAuditResponse{convert(page.Actions, func(a access.Action) action { return action(a) }), nextOf(page.Next)}}, err
+}
