@@ -516,7 +516,10 @@ func TestLifeOfAnEvent(t *testing.T) {
 	if expired, err := c.Sweep(ctx, SweepParams{Queue: "q", MaxVTAge: -1}); err != nil || expired != 0 {
 		t.Errorf("%d, %v", expired, err)
 	}
-	if purged, err := c.PurgeQueue(ctx, "q"); err != nil || purged != 3 {
+	if moved, err := c.MoveEvents(ctx, "q", MoveParams{To: "elsewhere", Limit: 1}); err != nil || moved != 1 {
+		t.Errorf("%d, %v", moved, err)
+	}
+	if purged, err := c.PurgeQueue(ctx, "q"); err != nil || purged != 2 {
 		t.Errorf("%d, %v", purged, err)
 	}
 	if _, err := c.ListExecutions(ctx, ExecutionFilter{}); err != nil {

@@ -46,6 +46,7 @@ var wires = map[string]wire{
 	"pauseQueue":      {response: Policy{}},
 	"resumeQueue":     {response: Policy{}},
 	"purgeQueue":      {response: purgedEvents{}},
+	"moveEvents":      {request: MoveParams{}, response: movedEvents{}},
 	"listExecutions":  {query: ExecutionFilter{}, response: executionList{}},
 	"listProcesses":   {response: processList{}},
 	"showVersion":     {response: Version{}},

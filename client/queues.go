@@ -198,4 +198,26 @@ type purgedEvents struct {
 	Purged int `json:"purged"`
 }
 
+// MoveParams say what to move. To is required.
+type MoveParams struct {
+	// To is the queue that the events go to.
+	To string `json:"to"`
+	// Types limits the move to events of some types, at most 100; none: all, and events without a type.
+	Types []string `json:"types,omitzero"`
+	// Limit is how many events to move at most; 0: all.
+	Limit int `json:"limit,omitzero"`
+}
+
+// MoveEvents moves the events of a queue that nobody has a lease on into another queue, and returns how many. They keep their ids, attempts and
+// options. What is moved when the call fails stays moved, and an uncertain call is not repeated: its count would be lost.
+func (c *Client) MoveEvents(ctx context.Context, from string, p MoveParams) (moved int, err error) {
+	var answer movedEvents
+	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: queuePath(from, "/move"), Body: p}, &answer)
+	return answer.Moved, err
+}
+
+type movedEvents struct {
+	Moved int `json:"moved"`
+}
+
 func queuePath(name, call string) string { return "/queues/" + escape(name) + call }

@@ -178,6 +178,7 @@ var requests = map[string][]bind.Field{
 	"pauseQueue":      fieldsOf[queueRequest](),
 	"resumeQueue":     fieldsOf[queueRequest](),
 	"purgeQueue":      fieldsOf[queueRequest](),
+	"moveEvents":      fieldsOf[moveEventsRequest](),
 	"listExecutions":  fieldsOf[listExecutionsRequest](),
 	"listProcesses":   fieldsOf[noRequest](),
 

@@ -37,6 +37,7 @@ func everyRoute(t *testing.T) []route {
 		"nack":            `{"receipt":"7.1.1"}`,
 		"extend":          `{"receipt":"7.1.1"}`,
 		"requeueMatching": `{"outcome":"failed"}`,
+		"moveEvents":      `{"to":"elsewhere"}`,
 		"createSchedule":  `{"event":{},"at":"2100-01-01T00:00:00","timezone":"Europe/Berlin"}`,
 		"previewSchedule": `{"cron":"@daily","timezone":"Europe/Berlin"}`,
 		"putOwner":        `{"timezone":"Europe/Berlin"}`,
@@ -196,6 +197,7 @@ func provokeJobs(h *environment) {
 	h.call("GET", "/history?type=a&source=s&worker=w&min_duration=0s", "").want(200)
 	h.call("PUT", "/queues/work", `{"max_attempts":5,"invisible_for":"1m","backoff":{"kind":"linear","base":"1s","factor":null,"max":null,"jitter":0.5},"history_retention":"720h"}`).want(200)
 	h.call("GET", "/queues/work", "").want(200)
+	h.call("POST", "/queues/work/move", `{"to":"other","types":["x"],"limit":1}`).want(200)
 	for _, verb := range []string{"pause", "resume", "purge"} {
 		h.call("POST", "/queues/work/"+verb, "").want(200)
 	}

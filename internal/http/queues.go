@@ -117,6 +117,26 @@ func (s *Server) purgeQueue(r *http.Request, req openQueueRequest) (reply, error
 	return countOf("purged", purged), err
 }
 
+type moveEventsRequest struct {
+	Name  string   `path:"name" validate:"queue,unreserved" log:"queue"`
+	To    string   `json:"to" validate:"required,queue,unreserved" log:"to"`
+	Types []string `json:"types" validate:"max=100,dive,min=1,max=255"` // empty: of any type
+	Limit int      `json:"limit" validate:"min=1,max=2147483647"`
+}
+
+// Check implements bind.Checker.
+func (req *moveEventsRequest) Check(report func(field, detail string)) {
+	if req.To == req.Name {
+		report("to", "must be another queue")
+	}
+}
+
+func (s *Server) moveEvents(r *http.Request, req moveEventsRequest) (reply, error) {
+	moved, err := s.svc.Move(r.Context(), req.Name, req.To, req.Types, req.Limit)
+	logOf(r).add("events", moved)
+	return countOf("moved", moved), err
+}
+
 type listExecutionsRequest struct {
 	Type   *string `query:"type" validate:"max=255"` // empty: what has no type
 	Worker *string `query:"worker" validate:"max=255"`

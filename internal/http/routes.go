@@ -90,6 +90,7 @@ func (s *Server) routes() *router {
 	r.Post("/queues/{name}/pause", access.Manage, endpoint(s, lim, s.changeQueue(s.svc.Pause)))
 	r.Post("/queues/{name}/resume", access.Manage, endpoint(s, lim, s.changeQueue(s.svc.Resume)))
 	r.Post("/queues/{name}/purge", access.Manage, endpoint(s, lim, s.purgeQueue))
+	r.Post("/queues/{name}/move", access.Manage, endpoint(s, lim, s.moveEvents))
 	r.Get("/stats/executions", access.Read, endpoint(s, lim, s.listExecutions))
 	r.Get("/stats/processes", access.Read, endpoint(s, lim, s.listProcesses))
 

@@ -106,6 +106,28 @@ func (s *Service) Purge(ctx context.Context, queue string) (total int64, err err
 	}
 }
 
+// Move moves events of a queue that nobody has a lease on into another one, and returns how many: up to limit (zero: all), of these types (none:
+// whatever the type). They keep their ids, attempts and options, and can be claimed behind what waits there. When it fails midway, what it has moved so far stays so. It fails
+// with an *InvalidError.
+func (s *Service) Move(ctx context.Context, from, to string, types []string, limit int) (total int64, err error) {
+	for {
+		batch := int64(moveBatch)
+		if limit > 0 {
+			batch = min(batch, int64(limit)-total)
+		}
+		var n int64
+		if err := s.loops.QueryRow(ctx, `select agent.move_events($1, $2, $3, $4)`, from, to, batch, types).Scan(&n); err != nil {
+			return total, wrap("moving events", err)
+		}
+		if n > 0 {
+			s.wakeHere(map[string]bool{to: true})
+		}
+		if total += n; n < batch || total == int64(limit) {
+			return total, nil
+		}
+	}
+}
+
 // Sweep moves events to history as Expired and returns how many. No running lease is touched. When it fails midway, what it has expired so far
 // stays so.
 func (s *Service) Sweep(ctx context.Context, p SweepParams) (total int64, err error) {

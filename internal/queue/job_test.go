@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
 
@@ -250,5 +251,63 @@ func TestPurgeCancelsEventsWithoutALease(t *testing.T) {
 	}
 	if _, err := b.Purge(t.Context(), "no name"); !errors.Is(err, queue.ErrInvalid) {
 		t.Error(err)
+	}
+}
+
+func TestMoveTakesEventsWithoutALeaseToAnotherQueue(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	ids := b.insertEvents(t, queue.InsertParams{}, queue.InsertParams{Type: "a", Priority: 3, Key: "k"}, queue.InsertParams{Delay: time.Hour}, queue.InsertParams{Queue: "other"})
+	leased := b.claimOne(t)
+	if n, err := b.Move(t.Context(), queue.Default, "there", []string{"a", "b"}, 0); err != nil || n != 1 {
+		t.Errorf("moved %d, %v, want the one of type a", n, err)
+	}
+	if n, err := b.Move(t.Context(), queue.Default, "there", nil, 9); err != nil || n != 1 {
+		t.Errorf("moved %d, %v, want the one that is scheduled", n, err)
+	}
+	for i, want := range []queue.Event{{Queue: "default", State: queue.Leased}, {Queue: "there", State: queue.Ready}, {Queue: "there", State: queue.Scheduled}, {Queue: "other", State: queue.Ready}} {
+		if e := b.get(t, ids[i]); e.Queue != want.Queue || e.State != want.State {
+			t.Errorf("event %d is in %s and %s, want %s and %s", i, e.Queue, e.State, want.Queue, want.State)
+		}
+	}
+	if e := b.get(t, ids[1]); e.Type != "a" || e.Priority != 3 || e.Key != "k" {
+		t.Errorf("it has changed: %+v", e)
+	}
+	b.ack(t, lease(leased))
+	for _, wrong := range [][2]string{{"default", "default"}, {"no name", "a"}, {"a", "no name"}, {"a", "queued.publish"}, {"queued.publish", "a"}} {
+		if _, err := b.Move(t.Context(), wrong[0], wrong[1], nil, 0); !errors.Is(err, queue.ErrInvalid) {
+			t.Errorf("%q: %v, want ErrInvalid", wrong, err)
+		}
+	}
+}
+
+func TestMoveWakesClaimsThatWaitInAnyProcess(t *testing.T) {
+	t.Parallel()
+	b := setup(t, neverPolls)
+	b.insert(t, "", `{}`)
+	runService(t, b.Service)
+	awaitListening(t, b)
+	mover := anotherService(t, b.url, neverPolls)
+	got := whileWaiting(t, b, queue.ClaimParams{Queue: "there"}, func() {
+		if _, err := mover.Move(t.Context(), queue.Default, "there", nil, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	if len(got) != 1 || got[0].Queue != "there" {
+		t.Errorf("claimed %+v", got)
+	}
+}
+
+func TestMoveOfMoreThanABatchIsWholeUpToItsLimit(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.exec(t, `insert into agent.event (event) select '{}' from generate_series(1, 2500)`)
+	for _, want := range []int64{1700, 800, 0} {
+		if n, err := b.Move(t.Context(), queue.Default, "there", nil, 1700); err != nil || n != want {
+			t.Errorf("moved %d, %v, want %d", n, err, want)
+		}
+	}
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event where queue = 'there'`); n != 2500 {
+		t.Errorf("%d are there, want 2500", n)
 	}
 }

@@ -146,6 +146,51 @@ begin
 end
 $func$;
 
+-- Moves up to _limit events of a queue that are not leased, of _types or (none) of whatever type, into another queue and returns how many. They
+-- keep their ids, attempts and options. What can be claimed comes behind what the other queue has, and its age begins anew.
+create or replace function agent.move_events(_from text, _to text, _limit int4 default 1000, _types text[] default null)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+declare
+  _now timestamptz = clock_timestamp();
+  _moved int8;
+  _is_ready boolean;
+begin
+  perform agent_private.check_queue_name(agent_private.unreserved_queue(_from));
+  perform agent_private.check_queue_name(agent_private.unreserved_queue(_to));
+  if _from = _to then
+    perform agent_private.raise_invalid('to', 'must be another queue');
+  elsif coalesce(_limit, 0) < 1 then
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
+  end if;
+  with chosen as
+  ( select e.id
+    from agent.event e
+    where e.queue = _from and agent_private.event_state(e, _now) <> 'leased' and (coalesce(cardinality(_types), 0) = 0 or e.type = any (_types))
+    limit _limit
+    for update skip locked
+  ), moved as
+  ( update agent.event e
+    set queue = _to, vt = greatest(e.vt, _now)
+    from chosen c
+    where e.id = c.id
+    returning e.vt
+  )
+  select count(*), coalesce(bool_or(m.vt <= _now), false) into _moved, _is_ready from moved m;
+  if _is_ready then
+    perform agent.notify_queues(array[_to]);
+  end if;
+  return _moved;
+end
+$func$;
+
 -- Expires events that were claimed _max_attempts times (the max_attempts of the event or its queue's policy take precedence), events
 -- whose expires_at has passed, and events that have been claimable for longer than _max_vt_age (null: any age), in _queue or (null) all
 -- queues, up to about _limit (null: all). A leased event is never expired. Events of a paused queue are never over age; after a pause,

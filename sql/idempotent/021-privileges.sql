@@ -74,6 +74,7 @@ as $func$
   , ('log_holder')
   , ('log_position')
   , ('maintain_log')
+  , ('move_events')
   , ('nack_event')
   , ('next_due')
   , ('next_publication')
