@@ -19,7 +19,12 @@ import (
 	"github.com/queued/queued/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	if url := os.Getenv(workerEnv); url != "" {
+		os.Exit(runWorkerProcess(url))
+	}
+	pgtest.Main(m)
+}
 
 // waitTimeout bounds every wait of a test. It is long, for a busy machine and the race detector.
 const waitTimeout = 2 * time.Minute

@@ -92,7 +92,7 @@ func (r *workerRun) drop(l *lease) {
 		delete(r.held, l.event.ID)
 	}
 	r.mu.Unlock()
-	signal(r.freed)
+	wake(r.freed)
 }
 
 // heartbeat extends every lease that is held, at each third of its length, until settling ends.
@@ -173,7 +173,7 @@ func (r *workerRun) ack(l *lease) {
 	r.mu.Lock()
 	r.pending = append(r.pending, l)
 	r.mu.Unlock()
-	signal(r.ackable)
+	wake(r.ackable)
 }
 
 // sendAcks sends what is to be acked, one batch at a time: an ack that is alone is sent at once, and those that come while a batch is on its
@@ -185,7 +185,7 @@ func (r *workerRun) sendAcks() {
 			r.mu.Lock()
 			r.pending = slices.Delete(r.pending, 0, len(batch)) // not before: it counts as pending until it is acked
 			r.mu.Unlock()
-			signal(r.freed)
+			wake(r.freed)
 			continue
 		}
 		select {

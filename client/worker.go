@@ -26,6 +26,9 @@ const (
 	// maxClaim is how many events one claim can ask for, and maxTypes how many types.
 	maxClaim = 1000
 	maxTypes = 100
+	// maxPending is how many events, beyond those that are worked on, may wait for their ack before no more are claimed: while the server takes
+	// no acks, their leases have to be extended.
+	maxPending = 100
 	// unknownDelay is how long an event waits whose type has no handler here: another worker may have one.
 	unknownDelay = 30 * time.Second
 	// stopLimit bounds each of the last steps of a stop.
@@ -271,7 +274,7 @@ func (r *workerRun) awaitSlots(ctx context.Context) int {
 	for ctx.Err() == nil {
 		r.mu.Lock()
 		free := r.cfg.Concurrency - r.busy
-		if len(r.pending) >= maxClaim { // the server takes no acks: don't pile up more
+		if len(r.pending) >= r.cfg.Concurrency+maxPending {
 			free = 0
 		}
 		r.mu.Unlock()
@@ -304,7 +307,7 @@ func (r *workerRun) work(l *lease) {
 		r.mu.Lock()
 		r.busy--
 		r.mu.Unlock()
-		signal(r.freed)
+		wake(r.freed)
 	}()
 	if l.isStale() {
 		r.extend(l)
@@ -378,8 +381,8 @@ func (r *workerRun) giveBack() (n int) {
 	return n
 }
 
-// signal wakes who waits on a channel of capacity one.
-func signal(c chan struct{}) {
+// wake wakes the goroutine that waits on a channel of capacity one.
+func wake(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
