@@ -26,13 +26,20 @@ type keysCmd struct {
 
 // keysSettings say which database it is.
 type keysSettings struct {
-	databaseSettings `embed:"" group:"database"`
-	logSettings      `embed:"" group:"log"`
+	databaseSettings `embed:"" group:"Database:"`
+	quietLogSettings `embed:"" group:"Log:"`
+}
+
+// quietLogSettings are logSettings of a command that answers on standard output, and is not watched.
+type quietLogSettings struct {
+	LogLevel  string `type:"choice" choices:"trace,debug,info,warn,error" placeholder:"LEVEL" default:"warn"`
+	LogFormat string `type:"choice" choices:"auto,json,console" placeholder:"FORMAT" default:"auto"`
 }
 
 // use calls do with the keys of the database. A new database gets its schema first; one of another version is left alone.
 func (c *keysSettings) use(ctx context.Context, env *cliEnv, src *source, app *kong.Kong, do func(*access.Service) error) (err error) {
-	logger := c.logger(env.stderr, time.Now)
+	settings := logSettings(c.quietLogSettings)
+	logger := settings.logger(env.stderr, time.Now)
 	src.warnUnknown(logger, app.Model)
 	db, err := c.openBeside(ctx, logger)
 	if err != nil {
@@ -132,6 +139,9 @@ func (c *keysCreateCmd) Run(ctx context.Context, env *cliEnv, src *source, app *
 		k, text, err := keys.Create(ctx, p)
 		if err != nil {
 			return err
+		}
+		if !keys.HasLiveAdmin() {
+			_, _ = fmt.Fprintln(env.stderr, "There is no admin key: over HTTP nobody can manage keys until there is one (--scope admin, or QUEUED_API_KEY of queued serve).")
 		}
 		return show(env, "created", &k, text)
 	})
