@@ -12,6 +12,8 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/rs/zerolog"
+
+	"github.com/queued/queued/internal/cli"
 )
 
 // envPrefix begins the name of every variable of this program.
@@ -187,28 +189,7 @@ func (s *source) unknown(app *kong.Application) map[string]string {
 		if slices.Contains(known, name) || reservedVariables.MatchString(name) || name == "QUEUED_PORT" && strings.Contains(value, "://") {
 			continue
 		}
-		unknown[name] = slices.MinFunc(known, func(a, b string) int { return distance(name, a) - distance(name, b) })
+		unknown[name] = slices.MinFunc(known, func(a, b string) int { return cli.Distance(name, a) - cli.Distance(name, b) })
 	}
 	return unknown
-}
-
-// distance is Levenshtein's: the number of letters to insert, delete or replace to turn a into b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			above, cost := row[j+1], diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			row[j+1] = min(cost, above+1, row[j]+1)
-			diagonal = above
-		}
-	}
-	return row[len(b)]
 }

@@ -8,7 +8,7 @@ import (
 
 func TestUnknownVariableIsReportedWithTheClosestSetting(t *testing.T) {
 	t.Parallel()
-	var grammar cli
+	var g grammar
 	src := newSource([]string{
 		"QUEUED_LISTEM=:1", "QUEUED_DATABASEURL=postgres://u:hunter2@h/d", "QUEUED_SWEEP_INTERVALL=1s", // typing errors
 		"QUEUED_LISTEN=:1", "QUEUED_NO_MIGRATE=1", // ours
@@ -16,7 +16,7 @@ func TestUnknownVariableIsReportedWithTheClosestSetting(t *testing.T) {
 		"QUEUED_PORT=tcp://10.0.0.1:80", "QUEUED_SERVICE_HOST=10.0.0.1", "QUEUED_SERVICE_PORT_HTTP=80", "QUEUED_PORT_80_TCP_ADDR=10.0.0.1",
 		"QUEUED_PORT_80_TCP=tcp://10.0.0.1:80",
 	})
-	parser, err := newParser(&grammar, src)
+	parser, err := newParser(&g, src)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,17 +27,5 @@ func TestUnknownVariableIsReportedWithTheClosestSetting(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, src.unknown(parser.Model)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
-	}
-}
-
-func TestDistanceIsTheNumberOfEdits(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"kitten", "sitting", 3}, {"flaw", "lawn", 2}, {"same", "same", 0}} {
-		if got := distance(test.a, test.b); got != test.want {
-			t.Errorf("distance(%q, %q) = %d, want %d", test.a, test.b, got, test.want)
-		}
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/mattn/go-isatty"
 	"github.com/rs/zerolog"
+
+	"github.com/queued/queued/internal/cli"
 )
 
 // The exit codes of every command.
@@ -42,13 +44,14 @@ func main() {
 		}
 		os.Exit(exitInterrupted)
 	}()
-	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)) //nolint:forbidigo // from here on it is a parameter
+	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr)) //nolint:forbidigo // from here on it is a parameter
 }
 
 // run runs the command that args name until it is done or ctx ends, and returns the exit code. environ has "NAME=value" strings.
-func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	err := runCommand(ctx, args, &cliEnv{environ: environ, stdout: stdout, stderr: stderr})
-	code := exitFailure
+func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	env := &cliEnv{environ: environ, stdin: stdin, stdout: stdout, stderr: stderr}
+	err := runCommand(ctx, args, env)
+	code := cli.ExitCode(err)
 	switch {
 	case err == nil:
 		return exitOK
@@ -59,14 +62,25 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
 		code, err = exitInterrupted, errors.New("interrupted")
 	}
-	_, _ = fmt.Fprintf(stderr, "queued: %s\n", redact(err.Error()))
+	text := err.Error()
+	if env.isClient {
+		text = cli.Describe(err, env.flags)
+	}
+	if text != "" {
+		_, _ = fmt.Fprintf(stderr, "queued: %s\n", redact(text))
+	}
 	return code
 }
 
 // cliEnv is what a command gets from its process.
 type cliEnv struct {
 	environ        []string
+	stdin          io.Reader
 	stdout, stderr io.Writer
+
+	// Known once the command is parsed: whether it is one of package cli, and its flags, without their dashes.
+	isClient bool
+	flags    []string
 }
 
 // errReported is the error of a command that has logged its failure.
@@ -86,8 +100,8 @@ const description = `A durable event queue with an HTTP/JSON API, on PostgreSQL.
 Where to begin: run "queued" alone. It starts a private PostgreSQL, serves on ` +
 	`http://127.0.0.1:8080 and shows what to type next. To use an existing PostgreSQL, set QUEUED_DATABASE_URL.`
 
-// cli is the whole command line.
-type cli struct {
+// grammar is the whole command line.
+type grammar struct {
 	Version kong.VersionFlag `help:"Show the version and exit."`
 
 	Serve       serveCmd       `cmd:"" default:"withargs" help:"Serve the queue over HTTP; the default command."`
@@ -95,17 +109,19 @@ type cli struct {
 	Migrate     migrateCmd     `cmd:"" help:"Bring the database's schema to this program's version."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Ask the server on this machine whether it is ready."`
 	VersionCmd  versionCmd     `cmd:"" name:"version" help:"Show the version of the program and what it was built with."`
+
+	cli.Commands `embed:""`
 }
 
 // runCommand parses args and the environment and runs the command.
 func runCommand(ctx context.Context, args []string, env *cliEnv) error {
-	var grammar cli
+	var g grammar
 	src := newSource(env.environ)
 	exited := false
-	parser, err := newParser(&grammar, src,
+	parser, err := newParser(&g, src,
 		kong.Writers(env.stdout, env.stderr),
 		kong.Exit(func(int) { exited = true }),
-		kong.Bind(env, src),
+		kong.Bind(env, src, &cli.Env{Environ: env.environ, Stdin: env.stdin, Stdout: env.stdout, Stderr: env.stderr, Now: time.Now}),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 	)
 	if err != nil {
@@ -116,16 +132,33 @@ func runCommand(ctx context.Context, args []string, env *cliEnv) error {
 		return nil
 	}
 	if err != nil {
-		return usagef("%s\nRun \"queued --help\" or \"queued serve --help\" for the commands and flags.", err)
+		return usagef("%s", describeUsage(parser, args, err))
 	}
 	if err := src.finish(parsed); err != nil {
 		return err
 	}
+	env.isClient = cli.Has(parsed.Selected())
+	for _, flag := range parsed.Flags() {
+		env.flags = append(env.flags, flag.Name)
+	}
 	return parsed.Run()
 }
 
-// newParser returns a parser that fills grammar from a command line and src.
-func newParser(grammar *cli, src *source, options ...kong.Option) (*kong.Kong, error) {
+// describeUsage returns what the user reads of a command line that cannot be parsed.
+func describeUsage(parser *kong.Kong, args []string, err error) string {
+	text := err.Error()
+	if wrong, right := cli.Suggest(parser.Model.Node, args); wrong != "" {
+		text += fmt.Sprintf(": did you mean %q instead of %q?", right, wrong)
+	}
+	help := `Run "queued --help" or "queued serve --help" for the commands and flags.`
+	if parsed, ok := errors.AsType[*kong.ParseError](err); ok && cli.Has(parsed.Context.Selected()) {
+		help = fmt.Sprintf("Run \"%s --help\" for examples and flags.", parsed.Context.Selected().FullPath())
+	}
+	return text + "\n" + help
+}
+
+// newParser returns a parser that fills g from a command line and src.
+func newParser(g *grammar, src *source, options ...kong.Option) (*kong.Kong, error) {
 	options = append([]kong.Option{
 		kong.Name("queued"),
 		kong.Description(description),
@@ -137,7 +170,7 @@ func newParser(grammar *cli, src *source, options ...kong.Option) (*kong.Kong, e
 	for name, kind := range kinds {
 		options = append(options, kong.NamedMapper(name, settingMapper{kind, src}))
 	}
-	return kong.New(grammar, options...)
+	return kong.New(g, options...)
 }
 
 // helpText is a value's text in --help. That of a setting says what it does, its default and its variable.

@@ -127,6 +127,10 @@ var settingHelp = map[string]string{
 	"max-conns": "The most connections to the database for events, 2 to 10000, of which fewer than 7 count as 7; " +
 		"schedules take up to eight more, publish/subscribe up to nine, keys up to four, and listening one.",
 
+	"url":      "The server to talk to.",
+	"key":      "The API key. Other users of the machine can see flags: prefer the variable or the file.",
+	"key-file": "A file that holds the API key.",
+
 	"log-level":  "The lowest level to log: trace, debug, info, warn or error.",
 	"log-format": "How lines are written: json, console (for people), or auto, which is console on a terminal and json otherwise.",
 }

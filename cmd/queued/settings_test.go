@@ -17,11 +17,11 @@ import (
 )
 
 // parse parses args and environ without running the command.
-func parse(t *testing.T, args, environ []string) (*cli, *source) {
+func parse(t *testing.T, args, environ []string) (*grammar, *source) {
 	t.Helper()
-	var grammar cli
+	var g grammar
 	src := newSource(environ)
-	parser, err := newParser(&grammar, src, kong.Writers(io.Discard, io.Discard))
+	parser, err := newParser(&g, src, kong.Writers(io.Discard, io.Discard))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func parse(t *testing.T, args, environ []string) (*cli, *source) {
 	if err != nil {
 		t.Fatalf("parsing %q with %q: %v", args, environ, err)
 	}
-	return &grammar, src
+	return &g, src
 }
 
 // runHere runs a command line that ends before it opens anything, in this process.
@@ -41,7 +41,7 @@ func runHere(t *testing.T, args, environ []string) (code int, stdout, stderr str
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	var out, errs bytes.Buffer
-	code = run(ctx, args, append([]string{"QUEUED_DATA_DIR=" + filepath.Join(t.TempDir(), "data")}, environ...), &out, &errs)
+	code = run(ctx, args, append([]string{"QUEUED_DATA_DIR=" + filepath.Join(t.TempDir(), "data")}, environ...), strings.NewReader(""), &out, &errs)
 	return code, out.String(), errs.String()
 }
 
@@ -50,7 +50,7 @@ var allowEmbedded = cmp.AllowUnexported(settings{}, httpSettings{})
 
 func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	t.Parallel()
-	grammar, _ := parse(t, nil, nil)
+	g, _ := parse(t, nil, nil)
 	want := settings{
 		serverSettings: serverSettings{StartTimeout: 5 * time.Minute},
 		httpSettings: httpSettings{
@@ -64,7 +64,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 		},
 		logSettings: logSettings{LogLevel: "info", LogFormat: "auto"},
 	}
-	if diff := cmp.Diff(want, grammar.Serve.settings, allowEmbedded); diff != "" {
+	if diff := cmp.Diff(want, g.Serve.settings, allowEmbedded); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)
 	}
 }
@@ -133,8 +133,8 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 // serveFlags returns the settings of serve, in the order of their declaration.
 func serveFlags(t *testing.T) []*kong.Flag {
 	t.Helper()
-	var grammar cli
-	parser, err := newParser(&grammar, newSource(nil))
+	var g grammar
+	parser, err := newParser(&g, newSource(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,8 +152,8 @@ func serveFlags(t *testing.T) []*kong.Flag {
 
 func TestFlagWinsOverVariable(t *testing.T) {
 	t.Parallel()
-	grammar, src := parse(t, []string{"serve", "--max-attempts", "5"}, []string{"QUEUED_MAX_ATTEMPTS=9", "QUEUED_MAX_BATCH=8"})
-	if got := grammar.Serve.MaxAttempts; got != 5 {
+	g, src := parse(t, []string{"serve", "--max-attempts", "5"}, []string{"QUEUED_MAX_ATTEMPTS=9", "QUEUED_MAX_BATCH=8"})
+	if got := g.Serve.MaxAttempts; got != 5 {
 		t.Errorf("max attempts %d, want the flag's 5", got)
 	}
 	if got := src.name("max-attempts"); got != "--max-attempts" {
@@ -379,7 +379,7 @@ func TestInterruptedCommandExitsWith130(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var stderr bytes.Buffer
-	code := run(ctx, []string{"healthcheck"}, nil, io.Discard, &stderr)
+	code := run(ctx, []string{"healthcheck"}, nil, strings.NewReader(""), io.Discard, &stderr)
 	if code != exitInterrupted || stderr.String() != "queued: interrupted\n" {
 		t.Errorf("exit code %d, %q", code, stderr.String())
 	}

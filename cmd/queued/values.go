@@ -6,6 +6,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -32,6 +33,7 @@ var kinds = map[string]kind{
 	"duration":     {parseDuration, "DURATION"},  // from the tag min, or else more than zero, to the tag max; with the tag off also off
 	"listen":       {parseListenAddr, "ADDRESS"}, // host:port
 	"path":         {parsePath, "FILE"},          //
+	"server-url":   {parseServerURL, "URL"},      // http or https
 	"secret":       {parseSecret, "KEY"},         // never shown
 	"size":         {parseSize, "SIZE"},          // bytes, up to the tag max
 	"switch":       {parseSwitch, ""},            // true or false
@@ -166,6 +168,15 @@ func parseListenAddr(text string, _ *kong.Tag) (any, error) {
 
 // parseDatabaseURL accepts what the driver accepts.
 func parseDatabaseURL(text string, _ *kong.Tag) (any, error) { return text, pg.CheckURL(text) }
+
+// parseServerURL accepts the URL of a queued, maybe with a path.
+func parseServerURL(text string, _ *kong.Tag) (any, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return nil, errors.New(`got a URL that does not fit; takes one such as "http://127.0.0.1:8080", without user, query and fragment`)
+	}
+	return text, nil
+}
 
 var (
 	urlPassword     = regexp.MustCompile(`(://)\S*@`)

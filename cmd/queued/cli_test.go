@@ -1,0 +1,311 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// ran is a command that has ended.
+type ran struct {
+	t              *testing.T
+	args           []string
+	code           int
+	stdout, stderr string
+}
+
+// cli runs a command against the server.
+func (p *program) cli(args ...string) ran {
+	p.t.Helper()
+	return p.cliWith("", nil, args...)
+}
+
+// cliWith runs a command against the server, with a standard input and further variables.
+func (p *program) cliWith(stdin string, environ []string, args ...string) ran {
+	p.t.Helper()
+	cmd := exec.CommandContext(p.t.Context(), binary(p.t), args...)
+	cmd.Env = append([]string{"QUEUED_URL=http://" + p.addr}, environ...)
+	cmd.Stdin = strings.NewReader(stdin)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		p.t.Fatal(err)
+	}
+	return ran{p.t, args, cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// want fails the test unless the command has ended with the exit code.
+func (r ran) want(code int) ran {
+	r.t.Helper()
+	if r.code != code {
+		r.t.Fatalf("%q ended with %d, want %d\n%s%s", r.args, r.code, code, r.stdout, r.stderr)
+	}
+	return r
+}
+
+// wantError fails the test unless the command has ended with the exit code and an error that has the text.
+func (r ran) wantError(code int, text string) {
+	r.t.Helper()
+	if r.want(code); !strings.Contains(r.stderr, text) {
+		r.t.Errorf("%q wrote the error %q, which does not have %q", r.args, r.stderr, text)
+	}
+}
+
+// cliEvent is what tests look at of an event or a schedule that a command wrote.
+type cliEvent struct {
+	ID           int64           `json:"id"`
+	Queue        string          `json:"queue"`
+	Type         string          `json:"type"`
+	State        string          `json:"state"`
+	Outcome      string          `json:"outcome"`
+	Attempts     int             `json:"attempts"`
+	Receipt      string          `json:"receipt"`
+	LastError    string          `json:"last_error"`
+	RequeuedFrom int64           `json:"requeued_from"`
+	Result       json.RawMessage `json:"result"`
+	Meta         json.RawMessage `json:"meta"`
+	Event        json.RawMessage `json:"event"`
+}
+
+// events returns the lines of standard output.
+func (r ran) events() (all []cliEvent) {
+	r.t.Helper()
+	for line := range strings.Lines(r.want(0).stdout) {
+		var event cliEvent
+		if err := json.Unmarshal([]byte(line), &event); err != nil {
+			r.t.Fatalf("%q wrote %q: %v", r.args, line, err)
+		}
+		all = append(all, event)
+	}
+	return all
+}
+
+// event returns the only line of standard output.
+func (r ran) event() cliEvent {
+	r.t.Helper()
+	all := r.events()
+	if len(all) != 1 {
+		r.t.Fatalf("%q wrote %d lines, want 1\n%s", r.args, len(all), r.stdout)
+	}
+	return all[0]
+}
+
+func TestCommandsTakeAnEventThroughItsLife(t *testing.T) {
+	t.Parallel()
+	p := setup(t)
+	id := p.cli("post", "-q", "mail", "-t", "mail.welcome", "--meta", `{"trace":"a"}`, "--idempotency-key", "k", `{"to":"<ada>"}`).event().ID
+	again := p.cliWith(`{"to":"<ada>"}`, nil, "post", "-q", "mail", "-t", "mail.welcome", "--meta", `{"trace":"a"}`, "--idempotency-key", "k")
+	if again.event().ID != id || !strings.Contains(again.stderr, "inserted before") {
+		t.Errorf("posted again it is %s%s", again.stdout, again.stderr)
+	}
+	if seen := p.cli("events", "-q", "mail", "--state", "ready", "--contains", `{"to":"<ada>"}`).event(); seen.ID != id || string(seen.Event) != `{"to":"<ada>"}` {
+		t.Errorf("listed is %+v", seen)
+	}
+	p.cli("claim", "-q", "mail", "-t", "mail.other").wantError(3, "nothing to claim")
+	first := p.cli("claim", "-q", "mail", "-t", "mail.welcome", "-l", "1h", "--worker", "w", "--wait", "1s").event()
+	if first.ID != id || first.Receipt == "" || string(first.Meta) != `{"trace":"a"}` {
+		t.Errorf("claimed is %+v", first)
+	}
+	p.cli("extend", first.Receipt, "-l", "2h").event()
+	p.cli("nack", first.Receipt, "--error", "mailbox full", "--delay", "0s").event()
+	second := p.cli("claim", "-q", "mail").event()
+	for _, lost := range [][]string{{"ack", first.Receipt}, {"nack", first.Receipt}, {"extend", first.Receipt}} {
+		p.cli(lost...).wantError(4, "Lease lost")
+	}
+	p.cli("ack", second.Receipt, "--result", `{"sent":true}`).want(0)
+	done := p.cli("history", "--outcome", "done", "--from", "1h").event()
+	if done.ID != id || done.Attempts != 2 || done.LastError != "mailbox full" || string(done.Result) != `{"sent":true}` {
+		t.Errorf("in history is %+v", done)
+	}
+	if shown := p.cli("events", strconv.FormatInt(id, 10), "-o", "json").want(0); !strings.Contains(shown.stdout, "\n  \"outcome\": \"done\"") {
+		t.Errorf("shown is %s", shown.stdout)
+	}
+	p.cli("events", "4711").wantError(3, "Event not found")
+}
+
+func TestAcksOfSeveralEventsAreIndependent(t *testing.T) {
+	t.Parallel()
+	p := setup(t)
+	for range 3 {
+		p.cli("post", `{}`).event()
+	}
+	claimed := p.cli("claim", "-n", "3").events()
+	lost := fmt.Sprintf("%d.9.1", claimed[1].ID)
+	got := p.cli("ack", claimed[0].Receipt, lost, claimed[2].Receipt)
+	got.wantError(4, fmt.Sprintf("event %d: ", claimed[1].ID))
+	if strings.Count(got.stderr, "\n") != 1 {
+		t.Errorf("the error is written more than once:\n%s", got.stderr)
+	}
+	if n := len(p.cli("history").events()); n != 2 {
+		t.Errorf("%d events are in history, want 2", n)
+	}
+	p.cli("ack", "--unconditional", strconv.FormatInt(claimed[1].ID, 10)).want(0)
+	p.cli("ack", "--unconditional", "4711").wantError(3, "event 4711: ")
+}
+
+func TestQueuesAreSetPausedAndPurged(t *testing.T) {
+	t.Parallel()
+	p := setup(t)
+	policy := func(args ...string) map[string]any {
+		var got map[string]any
+		if r := p.cli(args...).want(0); json.Unmarshal([]byte(r.stdout), &got) != nil {
+			t.Fatalf("%q wrote %s", args, r.stdout)
+		}
+		return got
+	}
+	policy("queue", "set", "mail", "--max-attempts", "5", "--lease", "2m")
+	set := policy("queue", "set", "mail", "--backoff", "exponential", "--backoff-base", "10s", "--backoff-jitter", "0.2")
+	backoff, _ := set["backoff"].(map[string]any)
+	if set["max_attempts"] != 5.0 || set["invisible_for"] != "2m0s" || backoff["kind"] != "exponential" || backoff["base"] != "10s" || backoff["jitter"] != 0.2 {
+		t.Errorf("the policy is %v", set)
+	}
+	if set := policy("queue", "set", "mail", "--backoff", "none"); set["backoff"] != nil || set["max_attempts"] != 5.0 {
+		t.Errorf("without a backoff the policy is %v", set)
+	}
+	p.cli("queue", "set", "mail", "--backoff-max", "1h").wantError(2, "--backoff")
+	p.cli("queue", "set", "mail").wantError(2, "--max-attempts")
+	if policy("queue", "pause", "mail")["paused"] != true || policy("queue", "mail")["paused"] != true {
+		t.Error("the queue is not paused")
+	}
+	p.cli("post", "-q", "mail", `{}`).want(0)
+	p.cli("claim", "-q", "mail").want(3)
+	policy("queue", "resume", "mail")
+	if table := p.cli("queues", "-o", "table").want(0).stdout; !strings.HasPrefix(table, "QUEUE  READY") || !strings.Contains(table, "\nmail   1 ") {
+		t.Errorf("the queues are\n%s", table)
+	}
+	p.cli("queue", "purge", "mail").wantError(2, "--yes")
+	if policy("queue", "purge", "mail", "--yes")["purged"] != 1.0 {
+		t.Error("the queue was not purged")
+	}
+}
+
+func TestRequeueByIDAndByFilter(t *testing.T) {
+	t.Parallel()
+	p := setup(t)
+	first := p.cli("post", "-q", "a", `{"n":1}`).event().ID
+	p.cli("post", "-q", "b", `{"n":2}`).event()
+	p.cli("queue", "purge", "a", "-y").want(0)
+	p.cli("queue", "purge", "b", "-y").want(0)
+	var counted struct{ Matched, Requeued int }
+	count := func(args ...string) {
+		if r := p.cli(append([]string{"requeue"}, args...)...).want(0); json.Unmarshal([]byte(r.stdout), &counted) != nil {
+			t.Fatalf("%q wrote %s", args, r.stdout)
+		}
+	}
+	if count("--outcome", "cancelled", "--dry-run"); counted.Matched != 2 || counted.Requeued != 0 {
+		t.Errorf("the dry run counted %+v", counted)
+	}
+	if count("--outcome", "cancelled", "--limit", "1"); counted.Requeued != 1 {
+		t.Errorf("up to 1 counted %+v", counted)
+	}
+	if count("--outcome", "cancelled"); counted.Requeued != 1 {
+		t.Errorf("the rest counted %+v", counted)
+	}
+	if n := len(p.cli("events").events()); n != 2 {
+		t.Errorf("%d events are in queues, want 2", n)
+	}
+	p.cli("requeue", strconv.FormatInt(first, 10)).want(0)
+	p.cli("requeue", "4711").wantError(3, "event 4711")
+	p.cli("requeue").wantError(2, "needs ids, or a filter")
+	p.cli("requeue", "1", "--outcome", "failed").wantError(2, "not both")
+}
+
+func TestSchedulesAreListedAndShown(t *testing.T) {
+	t.Parallel()
+	p := setup(t)
+	p.want(201, "POST", "/schedules", `{"name":"weekly","queue":"mail","event":{"n":1},"cron":"0 9 * * 1","timezone":"Europe/Berlin"}`)
+	id := strconv.FormatInt(p.cli("schedules", "-q", "mail", "--status", "active").event().ID, 10)
+	if got := p.cli("schedules", "--due", "1s").want(0); got.stdout != "" {
+		t.Errorf("due within a second are %s", got.stdout)
+	}
+	table := p.cli("schedules", id, "-o", "table").want(0).stdout
+	for _, part := range []string{"cron:     0 9 * * 1", "zone:     Europe/Berlin", "NEXT, LOCAL"} {
+		if !strings.Contains(table, part) {
+			t.Errorf("the schedule has no %q:\n%s", part, table)
+		}
+	}
+	p.cli("schedules", "4711").wantError(3, "Schedule not found")
+}
+
+func TestTablesFitTheTerminalAndShowNoControlCharacters(t *testing.T) {
+	t.Parallel()
+	p := setup(t)
+	p.cli("post", "-q", strings.Repeat("q", 60), "-t", strings.Repeat("t", 60), `{"text":"`+strings.Repeat("x", 300)+`"}`).want(0)
+	p.cli("post", "--type", "\x1b[2Jevil", `{}`).want(0)
+	for _, width := range []int{100, 80} {
+		table := p.cliWith("", []string{"COLUMNS=" + strconv.Itoa(width)}, "events", "-o", "table").want(0).stdout
+		for line := range strings.Lines(table) {
+			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > width {
+				t.Errorf("%d characters in a line of %d:\n%s", n, width, line)
+			}
+		}
+		if strings.Contains(table, "\x1b") {
+			t.Errorf("the table is %q", table)
+		}
+	}
+	whole := p.cli("events", "-o", "table").want(0).stdout
+	if !strings.Contains(whole, strings.Repeat("x", 300)) || !strings.Contains(whole, `\u001b[2Jevil`) {
+		t.Errorf("the table for no terminal is %q", whole)
+	}
+}
+
+func TestListingsAreCompleteOrSaySo(t *testing.T) {
+	t.Parallel()
+	p := setup(t)
+	for range 3 {
+		p.cli("post", `{}`).want(0)
+	}
+	got := p.cli("events", "-n", "2")
+	if len(got.events()) != 2 || !strings.Contains(got.stderr, "there are more") {
+		t.Errorf("two of three are\n%s%s", got.stdout, got.stderr)
+	}
+	for _, limit := range []string{"3", "0"} {
+		if got := p.cli("events", "-n", limit); len(got.events()) != 3 || got.stderr != "" {
+			t.Errorf("with -n %s three are\n%s%s", limit, got.stdout, got.stderr)
+		}
+	}
+	var all []cliEvent
+	if got := p.cli("events", "-o", "json").want(0); json.Unmarshal([]byte(got.stdout), &all) != nil || len(all) != 3 {
+		t.Errorf("as JSON they are %s", got.stdout)
+	}
+	if got := p.cli("history", "-o", "json").want(0); got.stdout != "[]\n" {
+		t.Errorf("no events as JSON are %q", got.stdout)
+	}
+}
+
+func TestMistakesNameTheFlagAndTheNearestRightOne(t *testing.T) {
+	t.Parallel()
+	p := setup(t, "QUEUED_API_KEY=secret")
+	key := []string{"QUEUED_KEY=secret"}
+	for _, c := range []struct {
+		line string
+		code int
+		says string
+	}{
+		{"clam", 2, `did you mean "claim" instead of "clam"?`},
+		{"queue pasue mail", 2, `did you mean "pause" instead of "pasue"?`},
+		{"claim --limt 3", 2, `unknown flag --limt, did you mean "--limit"?`},
+		{"claim --limt 3", 2, `Run "queued claim --help"`},
+		{"claim -o tabel", 2, `did you mean "table" instead of "tabel"?`},
+		{"history --outcome=faild", 2, `did you mean "failed" instead of "faild"?`},
+		{"claim --limit x", 2, "--limit: "},
+		{"claim --limit 5000", 1, "--limit: must be at most 1000"},
+		{"post -q a/b {}", 1, "--queue: must be"},
+		{"post [1]", 2, "not a JSON object"},
+		{"post {} -f x", 2, "not both"},
+		{"post -f /nowhere", 2, "--file: open /nowhere"},
+		{"ack foo", 2, `the receipt is "foo"`},
+		{"events --contains {x", 2, "--contains: "},
+		{"history --from yesterday", 2, "--from is"},
+		{"queues --url ftp://x", 2, "--url: got a URL that does not fit"},
+	} {
+		p.cliWith("", key, strings.Fields(c.line)...).wantError(c.code, c.says)
+	}
+	p.cli("queues").wantError(1, "$QUEUED_KEY")
+	p.cliWith("", key, "queues").want(0)
+	p.cli("queues", "--url", "http://"+closedAddress(t), "--retry-for", "0s").wantError(1, "$QUEUED_URL")
+}

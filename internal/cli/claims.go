@@ -1,0 +1,242 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/queued/queued/client"
+)
+
+// ClaimCmd claims events and writes them with their receipts.
+type ClaimCmd struct {
+	server       `embed:""`
+	Queue        string        `short:"q" default:"default" help:"The queue to claim from."`
+	Limit        int           `short:"n" default:"1" help:"How many events to claim at most, 1 to 1000."`
+	InvisibleFor time.Duration `short:"l" aliases:"lease" placeholder:"DURATION" help:"The length of the lease; as the queue's policy says, or else 10m, if it is not given."`
+	Wait         time.Duration `short:"w" help:"How long to wait for the first event; more than 60s asks again and again."`
+	Type         []string      `short:"t" sep:"none" help:"Only events of this type; can be repeated."`
+	MaxAttempts  int           `placeholder:"N" help:"Leave out events that were claimed so often."`
+	Order        string        `enum:"fifo,random" default:"fifo" help:"The order within a priority: fifo, or random, so that many workers spread out."`
+	Worker       string        `help:"A name for this worker."`
+}
+
+// Help returns the text below the usage.
+func (*ClaimCmd) Help() string {
+	return examples(
+		`queued claim -q mail --wait 20s`,
+		`queued claim -q mail -n 10 -l 5m -o json`,
+		`event=$(queued claim -q mail -o json) && queued ack "$(jq -r '.[0].receipt' <<<"$event")"`,
+	) + "\nThe exit code is 3 if there was nothing to claim."
+}
+
+// Run claims events.
+func (c *ClaimCmd) Run(ctx context.Context, env *Env) error {
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	params := client.ClaimParams{
+		Queue: c.Queue, Limit: c.Limit, InvisibleFor: c.InvisibleFor, MaxAttempts: c.MaxAttempts, Order: c.Order, Types: c.Type, Worker: c.Worker,
+	}
+	events, err := claimWithin(ctx, conn, params, c.Wait)
+	if err != nil {
+		return err
+	}
+	if len(events) == 0 {
+		return errNothing
+	}
+	return list(env, c.Output, claimedView, all(events))
+}
+
+// claimWithin claims until there are events or the time is over.
+func claimWithin(ctx context.Context, conn *client.Client, params client.ClaimParams, wait time.Duration) ([]client.Event, error) {
+	for {
+		params.Wait = min(wait, client.MaxWait)
+		events, err := conn.Claim(ctx, params)
+		if wait -= params.Wait; err != nil || len(events) > 0 || wait <= 0 {
+			return events, err
+		}
+	}
+}
+
+var claimedView = view[client.Event]{
+	columns: columns("ID", "TYPE", "ATTEMPT", "LEASE ENDS", "RECEIPT", "EVENT…"),
+	row: func(e client.Event) []string {
+		return []string{id(e.ID), dash(e.Type), strconv.Itoa(e.Attempts), moment(e.VT), e.Receipt, string(e.Payload)}
+	},
+}
+
+// all returns the values as a list writes them.
+func all[T any](values []T) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for _, value := range values {
+			if !yield(value, nil) {
+				return
+			}
+		}
+	}
+}
+
+// receiptArg is the claim that a command is about.
+type receiptArg struct {
+	Receipt string `arg:"" help:"The receipt of the claim."`
+}
+
+// eventOf returns the id of the event that a receipt is of.
+func eventOf(receipt string) (int64, error) {
+	text, _, has := strings.Cut(receipt, ".")
+	n, err := strconv.ParseInt(text, 10, 64)
+	if !has || err != nil || n <= 0 {
+		return 0, usagef("the receipt is %q; want what a claim returned, such as 1042.1.1770091507500000", receipt)
+	}
+	return n, nil
+}
+
+// AckCmd acks events.
+type AckCmd struct {
+	server        `embed:""`
+	Receipts      []string  `arg:"" name:"receipt" help:"The receipts of the claims; with --unconditional the ids of the events."`
+	Result        jsonValue `placeholder:"JSON" help:"What to store in history as the result, as JSON; with one receipt."`
+	Unconditional bool      `help:"Ack without a receipt: whoever has the event. An event that was never claimed becomes cancelled."`
+}
+
+// Help returns the text below the usage.
+func (*AckCmd) Help() string {
+	return examples(
+		`queued ack 1042.1.1770091507500000`,
+		`queued ack 1042.1.1770091507500000 --result '{"sent": true}'`,
+		`queued ack --unconditional 1042 1043`,
+	) + "\nThe exit code is 4 if a lease is lost: the event was claimed again since."
+}
+
+// Run acks the events, each on its own. Its error is that of the first event that failed.
+func (c *AckCmd) Run(ctx context.Context, env *Env) error {
+	if c.Result != nil && len(c.Receipts) != 1 {
+		return usagef("--result is for one receipt; got %d", len(c.Receipts))
+	}
+	acks := make([]client.Ack, len(c.Receipts))
+	for i, text := range c.Receipts {
+		acks[i] = client.Ack{Receipt: text, Result: c.Result.raw()}
+		var err error
+		if c.Unconditional {
+			acks[i].Receipt = ""
+			acks[i].ID, err = parseID(text)
+		} else {
+			acks[i].ID, err = eventOf(text)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	var failed error
+	for from := 0; from < len(acks); from += maxBatch {
+		results, err := conn.AckBatch(ctx, acks[from:min(len(acks), from+maxBatch)])
+		if err != nil {
+			return err
+		}
+		for _, result := range results {
+			if err := result.Err(); err != nil {
+				env.notef("event %d: %s", result.ID, ackFailure(err))
+				if failed == nil {
+					failed = err
+				}
+			}
+		}
+	}
+	if failed != nil {
+		return &reportedError{failed}
+	}
+	return nil
+}
+
+// ackFailure says why an event of a batch was not acked.
+func ackFailure(err error) string {
+	if errors.Is(err, client.ErrLeaseLost) {
+		return "Lease lost: the event was claimed again since, or has left its queue"
+	}
+	return "Event not found"
+}
+
+// NackCmd nacks an event.
+type NackCmd struct {
+	server     `embed:""`
+	receiptArg `embed:""`
+	Error      string         `short:"e" help:"What went wrong; it is kept with the event."`
+	Delay      *time.Duration `placeholder:"DURATION" help:"How long from now the event can be claimed again; as the queue's backoff says if it is not given."`
+	Final      bool           `help:"Fail the event: no further attempt."`
+}
+
+// Help returns the text below the usage.
+func (*NackCmd) Help() string {
+	return examples(
+		`queued nack 1042.1.1770091507500000 --error 'mailbox full' --delay 10m`,
+		`queued nack 1042.1.1770091507500000 --final`,
+	)
+}
+
+// Run nacks the event and writes what became of it.
+func (c *NackCmd) Run(ctx context.Context, env *Env) error {
+	event, err := eventOf(c.Receipt)
+	if err != nil {
+		return err
+	}
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	nacked, err := conn.Nack(ctx, event, client.NackParams{Receipt: c.Receipt, Delay: c.Delay, Error: c.Error, Final: c.Final})
+	if err != nil {
+		return err
+	}
+	return show(env, c.Output, nacked, func(n client.Nacked) [][2]string {
+		return [][2]string{{"id", id(n.ID)}, {"outcome", n.Outcome}, {"claimable at", moment(n.VT)}}
+	})
+}
+
+// ExtendCmd extends a lease.
+type ExtendCmd struct {
+	server       `embed:""`
+	receiptArg   `embed:""`
+	InvisibleFor time.Duration `short:"l" aliases:"lease" placeholder:"DURATION" help:"How long from now the lease is to last; as the queue's policy says, or else 10m, if it is not given."`
+}
+
+// Help returns the text below the usage.
+func (*ExtendCmd) Help() string { return examples(`queued extend 1042.1.1770091507500000 -l 5m`) }
+
+// extended is the answer to ExtendCmd.
+type extended struct {
+	ID int64     `json:"id"`
+	VT time.Time `json:"vt"`
+}
+
+// Run extends the lease and writes when it ends.
+func (c *ExtendCmd) Run(ctx context.Context, env *Env) error {
+	event, err := eventOf(c.Receipt)
+	if err != nil {
+		return err
+	}
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	vt, err := conn.Extend(ctx, event, c.Receipt, c.InvisibleFor)
+	if err != nil {
+		return err
+	}
+	return show(env, c.Output, extended{event, vt}, func(e extended) [][2]string {
+		return [][2]string{{"id", fmt.Sprint(e.ID)}, {"lease ends", moment(e.VT)}}
+	})
+}

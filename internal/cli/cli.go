@@ -1,0 +1,87 @@
+package cli
+
+import (
+	"io"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/queued/queued/client"
+)
+
+// Commands are the commands of this package, to be embedded into the grammar of a program.
+type Commands struct {
+	Post       PostCmd       `cmd:"" group:"Client:" help:"Insert an event, or a file of events."`
+	Claim      ClaimCmd      `cmd:"" group:"Client:" help:"Claim events."`
+	Ack        AckCmd        `cmd:"" group:"Client:" help:"Ack claimed events: they go into history as done."`
+	Nack       NackCmd       `cmd:"" group:"Client:" help:"Nack a claimed event: it waits again, or goes into history as failed."`
+	Extend     ExtendCmd     `cmd:"" group:"Client:" help:"Extend the lease of a claimed event."`
+	Queues     QueuesCmd     `cmd:"" group:"Client:" help:"List queues with their counts."`
+	Queue      QueueCmd      `cmd:"" group:"Client:" help:"Show or set the policy of a queue; pause, resume or purge it."`
+	Events     EventsCmd     `cmd:"" group:"Client:" help:"List the events in queues, or show one event."`
+	History    HistoryCmd    `cmd:"" group:"Client:" help:"List the events in history."`
+	Requeue    RequeueCmd    `cmd:"" group:"Client:" help:"Requeue events from history, by id or by filter."`
+	Schedules  SchedulesCmd  `cmd:"" group:"Client:" help:"List schedules, or show one."`
+	Completion CompletionCmd `cmd:"" group:"Client:" help:"Write the completion script of a shell."`
+	Candidates candidatesCmd `cmd:"" name:"__complete" hidden:""`
+}
+
+// group is the group of the commands of this package in --help.
+const group = "Client:"
+
+// Has reports whether a command is one of this package.
+func Has(command *kong.Node) bool {
+	for ; command != nil; command = command.Parent {
+		if command.Group != nil && command.Group.Key == group || command.Name == "__complete" {
+			return true
+		}
+	}
+	return false
+}
+
+// The exit codes of the commands of this package.
+const (
+	exitFailure   = 1
+	exitUsage     = 2
+	exitNothing   = 3 // there is no such event, queue or schedule, or nothing to claim
+	exitLeaseLost = 4
+)
+
+// Env is what a command gets from its process.
+type Env struct {
+	// Environ has the environment, as "NAME=value".
+	Environ        []string
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// Now returns the current time, for progress and for times that are given as an age.
+	Now func() time.Time
+}
+
+// connection is how to reach a server. URL and the key are settings of the program, with a variable each.
+type connection struct {
+	URL      string        `group:"Server:" type:"server-url" default:"http://127.0.0.1:8080"`
+	Key      string        `group:"Server:" type:"secret"`
+	KeyFile  string        `group:"Server:" type:"path"`
+	Timeout  time.Duration `group:"Server:" default:"30s" help:"How long one try of a call may take, besides the time it asks the server to wait (default 30s)."`
+	RetryFor time.Duration `group:"Server:" default:"30s" help:"How long to go on trying while the server cannot be reached or is overloaded (default 30s)."`
+}
+
+// server is a connection and the format of the answers. Every command that calls a server embeds it.
+type server struct {
+	connection `embed:""`
+	Output     string `group:"Server:" short:"o" placeholder:"FORMAT" enum:"auto,table,json,jsonl" default:"auto" help:"How to write the answer: table, json (one document), jsonl (an object a line), or auto: table on a terminal, else jsonl."`
+}
+
+// client returns a client for the server. Close it.
+func (s *connection) client() (*client.Client, error) {
+	retryFor := s.RetryFor
+	if retryFor == 0 {
+		retryFor = -1 // which is none for package client
+	}
+	c, err := client.New(client.Config{URL: s.URL, Key: s.Key, UserAgent: "queued-cli", Timeout: s.Timeout, RetryFor: retryFor})
+	if err != nil {
+		return nil, usagef("%s", strings.TrimPrefix(err.Error(), "client: "))
+	}
+	return c, nil
+}

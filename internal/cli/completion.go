@@ -1,0 +1,196 @@
+package cli
+
+import (
+	"context"
+	_ "embed" // the scripts
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/queued/queued/client"
+)
+
+// The scripts ask the hidden command __complete what fits.
+var (
+	//go:embed completion.bash
+	bashScript string
+	//go:embed completion.zsh
+	zshScript string
+	//go:embed completion.fish
+	fishScript string
+)
+
+// CompletionCmd writes the completion script of a shell.
+type CompletionCmd struct {
+	Shell string `arg:"" enum:"bash,zsh,fish" help:"The shell: bash, zsh or fish."`
+}
+
+// Help returns the text below the usage.
+func (*CompletionCmd) Help() string {
+	return examples(
+		`source <(queued completion bash)     # in ~/.bashrc`,
+		`source <(queued completion zsh)      # in ~/.zshrc, after compinit`,
+		`queued completion fish | source      # in ~/.config/fish/config.fish`,
+	) + "\nCommands, flags and their values are completed; names of queues come from the server of $QUEUED_URL."
+}
+
+// Run writes the script.
+func (c *CompletionCmd) Run(env *Env) error {
+	script := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[c.Shell]
+	_, err := io.WriteString(env.Stdout, script)
+	return err
+}
+
+// candidatesCmd writes what the last word can be, each with its description after a tab. It writes nothing where a file is wanted, or
+// nothing is known.
+type candidatesCmd struct {
+	connection `embed:""`
+	Words      []string `arg:"" optional:"" help:"The words of the command line after the program, up to the one to complete."`
+}
+
+// askLimit bounds the question to the server: somebody waits with the finger on the tab key.
+const askLimit = time.Second
+
+// Run writes the candidates.
+func (c *candidatesCmd) Run(ctx context.Context, env *Env, app *kong.Context) error {
+	at := position{node: app.Model.Node}
+	for _, word := range c.Words[:max(0, len(c.Words)-1)] {
+		at.pass(word)
+	}
+	word := ""
+	if len(c.Words) > 0 {
+		word = c.Words[len(c.Words)-1]
+	}
+	prefix := ""
+	if name, value, has := strings.Cut(word, "="); has && at.value == nil && strings.HasPrefix(word, "-") {
+		at.pass(name)
+		prefix, word = name+"=", value
+	}
+	for _, candidate := range at.candidates(word, func() []string { return c.queueNames(ctx) }) {
+		if strings.HasPrefix(candidate[0], word) {
+			if _, err := fmt.Fprintf(env.Stdout, "%s%s\t%s\n", prefix, candidate[0], candidate[1]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// position is a place in a command line.
+type position struct {
+	node  *kong.Node
+	value *kong.Value // the flag whose value comes next; nil: none
+	args  int         // arguments so far
+}
+
+// pass goes on by one word.
+func (p *position) pass(word string) {
+	switch {
+	case p.value != nil:
+		p.value = nil
+	case strings.HasPrefix(word, "-"):
+		if !strings.Contains(word, "=") {
+			p.value = p.flag(word)
+		}
+	default:
+		for _, child := range p.node.Children {
+			if child.Name == word && !child.Hidden {
+				p.node, p.args = child, 0
+				return
+			}
+		}
+		if p.node.DefaultCmd != nil && p.node.Parent != nil {
+			p.node = p.node.DefaultCmd
+		}
+		p.args++
+	}
+}
+
+// flag returns the flag that a word names if it takes a value.
+func (p *position) flag(word string) *kong.Value {
+	for _, group := range p.node.AllFlags(true) {
+		for _, flag := range group {
+			if (word == "--"+flag.Name || flag.Short != 0 && word == "-"+string(flag.Short)) && !flag.IsBool() && !flag.IsCounter() {
+				return flag.Value
+			}
+		}
+	}
+	return nil
+}
+
+// candidates returns what a word here can be, with descriptions.
+func (p *position) candidates(word string, queueNames func() []string) (all [][2]string) {
+	if p.value != nil {
+		return values(p.value, queueNames)
+	}
+	if strings.HasPrefix(word, "-") {
+		for _, group := range p.node.AllFlags(true) {
+			for _, flag := range group {
+				all = append(all, [2]string{"--" + flag.Name, firstSentence(flag.Help)})
+			}
+		}
+		return all
+	}
+	for _, child := range p.node.Children {
+		if !child.Hidden && p.args == 0 {
+			all = append(all, [2]string{child.Name, firstSentence(child.Help)})
+		}
+	}
+	node := p.node
+	if node.DefaultCmd != nil && node.Parent != nil {
+		node = node.DefaultCmd
+	}
+	if p.args < len(node.Positional) {
+		all = append(all, values(node.Positional[p.args], queueNames)...)
+	}
+	return all
+}
+
+// values returns the values that a flag or an argument can have, as far as they are known.
+func values(v *kong.Value, queueNames func() []string) (all [][2]string) {
+	choices := choicesOf(v)
+	if v.Name == "queue" {
+		choices = queueNames()
+	}
+	for _, choice := range choices {
+		all = append(all, [2]string{choice})
+	}
+	return all
+}
+
+// choicesOf returns all values that a flag or an argument can have; none if it can have any.
+func choicesOf(v *kong.Value) []string {
+	choices := v.EnumSlice()
+	if v.Tag.Has("choices") { // of a setting of the program
+		choices = strings.Split(v.Tag.Get("choices"), ",")
+	}
+	return slices.DeleteFunc(choices, func(choice string) bool { return choice == "" })
+}
+
+func firstSentence(text string) string {
+	text, _, _ = strings.Cut(text, ". ")
+	text, _, _ = strings.Cut(text, "; ")
+	return strings.TrimSuffix(text, ".")
+}
+
+// queueNames returns the names of the queues; none if the server does not say so soon.
+func (c *candidatesCmd) queueNames(ctx context.Context) (names []string) {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	conn, err := client.New(client.Config{URL: c.URL, Key: c.Key, UserAgent: "queued-cli", RetryFor: -1})
+	if err != nil {
+		return nil
+	}
+	defer conn.Close()
+	for queue, err := range conn.ListQueues(ctx) {
+		if err != nil {
+			break
+		}
+		names = append(names, queue.Queue)
+	}
+	return names
+}

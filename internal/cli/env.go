@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/mattn/go-isatty"
+)
+
+// isTerminal reports whether a reader or writer is a terminal.
+func isTerminal(stream any) bool {
+	file, ok := stream.(*os.File)
+	return ok && isatty.IsTerminal(file.Fd())
+}
+
+// format returns the format to write in.
+func (e *Env) format(output string) string {
+	switch {
+	case output != formatAuto:
+		return output
+	case isTerminal(e.Stdout):
+		return formatTable
+	}
+	return formatJSONL
+}
+
+// width returns how many characters fit into a line of standard output; 0: as many as there are. It is $COLUMNS, or the width of the
+// terminal.
+func (e *Env) width() int {
+	for _, entry := range e.Environ {
+		if text, ok := strings.CutPrefix(entry, "COLUMNS="); ok {
+			if n, err := strconv.Atoi(text); err == nil && n > 0 {
+				return n
+			}
+		}
+	}
+	if file, ok := e.Stdout.(*os.File); ok && isatty.IsTerminal(file.Fd()) {
+		return terminalWidth(file)
+	}
+	return 0
+}
+
+// notef writes a line about the answer to standard error.
+func (e *Env) notef(format string, args ...any) {
+	_, _ = fmt.Fprintf(e.Stderr, format+"\n", args...) // the answer matters more
+}
+
+// confirm asks a question on the terminal. Without a terminal nobody can answer: then the command needs --yes.
+func (e *Env) confirm(question string) error {
+	if !isTerminal(e.Stdin) {
+		return usagef("nobody can be asked without a terminal; pass --yes")
+	}
+	_, _ = fmt.Fprint(e.Stderr, question+" [y/N] ")
+	answer, _ := bufio.NewReader(e.Stdin).ReadString('\n')
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return errors.New("nothing was changed")
+}

@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/queued/queued/client"
+)
+
+// UsageError is a wrong command line.
+type UsageError struct{ text string }
+
+func (e *UsageError) Error() string { return e.text }
+
+func usagef(format string, args ...any) error { return &UsageError{fmt.Sprintf(format, args...)} }
+
+// errNothing is the error of a claim that got no event.
+var errNothing = errors.New("nothing to claim")
+
+// reportedError is an error whose text was written already.
+type reportedError struct{ error }
+
+func (e *reportedError) Unwrap() error { return e.error }
+
+// ExitCode returns the exit code for the error of a command: 0 for nil, 1 for a failure, 2 for a wrong command line, 3 when there is no
+// such event, queue or schedule, or nothing to claim, 4 when the lease is lost.
+func ExitCode(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, new(*UsageError)):
+		return exitUsage
+	case errors.Is(err, client.ErrLeaseLost):
+		return exitLeaseLost
+	case errors.Is(err, errNothing), errors.Is(err, client.ErrNotFound):
+		return exitNothing
+	}
+	return exitFailure
+}
+
+// Describe returns what the user reads of the error of a command, empty if it was written already. What the server says about a field of the
+// request names the flag that is called so, if flags, which are without their dashes, have one.
+func Describe(err error, flags []string) string {
+	if errors.As(err, new(*reportedError)) {
+		return ""
+	}
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		return printableLines(strings.TrimSuffix(err.Error(), e.Error()) + describeAnswer(e, flags))
+	}
+	var unreached *url.Error
+	if errors.As(err, &unreached) && errors.As(err, new(*net.OpError)) {
+		server := unreached.URL
+		if u, parseErr := url.Parse(server); parseErr == nil {
+			server = u.Scheme + "://" + u.Host
+		}
+		return fmt.Sprintf("%sno answer from the server %s (--url, $QUEUED_URL): %s", strings.TrimSuffix(err.Error(), unreached.Error()), server, unreached.Err)
+	}
+	return strings.TrimPrefix(err.Error(), "client: ")
+}
+
+// describeAnswer describes a response that refuses a call.
+func describeAnswer(e *client.Error, flags []string) string {
+	var text strings.Builder
+	text.WriteString(e.Title)
+	switch {
+	case len(e.Errors) == 1:
+		text.WriteString(": " + flagOf(e.Errors[0].Pointer, flags) + ": " + e.Errors[0].Detail)
+	case len(e.Errors) > 1: // which the detail has, too
+		for _, field := range e.Errors {
+			text.WriteString("\n  " + flagOf(field.Pointer, flags) + ": " + field.Detail)
+		}
+	case e.Detail != "":
+		text.WriteString(": " + e.Detail)
+	}
+	if errors.Is(e, client.ErrUnauthorized) {
+		text.WriteString("\n  The API key is --key, --key-file or $QUEUED_KEY.")
+	}
+	if e.Status >= 500 && e.RequestID != "" {
+		fmt.Fprintf(&text, " (status %d, request %s)", e.Status, e.RequestID)
+	}
+	return text.String()
+}
+
+// flagOf returns the flag that is called as the field at a pointer, or the pointer.
+func flagOf(pointer string, flags []string) string {
+	name := strings.ReplaceAll(pointer[strings.LastIndexAny(pointer, "/?{#")+1:], "_", "-")
+	if name = strings.TrimSuffix(name, "}"); slices.Contains(flags, name) {
+		return "--" + name
+	}
+	return pointer
+}
+
+// printableLines is printable, but leaves line breaks.
+func printableLines(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		lines[i] = printable(line)
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,156 @@
+package cli
+
+import (
+	"context"
+	"iter"
+	"strconv"
+	"time"
+
+	"github.com/queued/queued/client"
+)
+
+// EventsCmd lists the events in queues, or shows one.
+type EventsCmd struct {
+	server   `embed:""`
+	ID       *int64 `arg:"" optional:"" help:"The id of an event to show, in its queue or in history; without one, events are listed."`
+	Queue    string `short:"q" help:"Only events in this queue."`
+	State    string `enum:",ready,scheduled,leased" default:"" placeholder:"STATE" help:"Only events in this state: ready, scheduled or leased."`
+	payloads `embed:""`
+	Limit    int `short:"n" default:"100" placeholder:"N" help:"How many events to list; 0 for all (default 100)."`
+}
+
+// payloads are filters of what events contain.
+type payloads struct {
+	Contains jsonValue `placeholder:"JSON" help:"Only events whose payload contains this JSON object."`
+	Meta     jsonValue `placeholder:"JSON" help:"Only events whose metadata contains this JSON object."`
+}
+
+// Help returns the text below the usage.
+func (*EventsCmd) Help() string {
+	return examples(
+		`queued events -q mail --state leased`,
+		`queued events --contains '{"user": {"id": 4711}}' -n 0 -o jsonl`,
+		`queued events 1042`,
+	) + "\nThe exit code is 3 if there is no event of the id."
+}
+
+// Run lists the events, or shows one.
+func (c *EventsCmd) Run(ctx context.Context, env *Env) error {
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if c.ID != nil {
+		return showEvent(ctx, env, conn, c.Output, *c.ID)
+	}
+	filter := client.EventFilter{Queue: c.Queue, State: c.State, Contains: c.Contains.raw(), Meta: c.Meta.raw(), PageSize: pageSize(c.Limit)}
+	return listSome(env, c.Output, c.Limit, eventsView, conn.ListEvents(ctx, filter))
+}
+
+var eventsView = view[client.Event]{
+	columns: columns("ID", "QUEUE…", "TYPE…", "STATE", "ATTEMPTS", "CLAIMABLE AT", "EVENT…"),
+	row: func(e client.Event) []string {
+		return []string{id(e.ID), e.Queue, dash(e.Type), e.State, strconv.Itoa(e.Attempts), moment(e.VT), string(e.Payload)}
+	},
+	empty: "no events",
+}
+
+// showEvent shows one event; in a table with its attempts.
+func showEvent(ctx context.Context, env *Env, conn *client.Client, output string, n int64) error {
+	event, err := conn.GetEvent(ctx, n)
+	if err != nil {
+		return err
+	}
+	if err := show(env, output, event, eventFields); err != nil || env.format(output) != formatTable || event.Attempts == 0 {
+		return err
+	}
+	attempts, err := conn.ListAttempts(ctx, n)
+	if err != nil {
+		return err
+	}
+	if _, err := env.Stdout.Write([]byte("\n")); err != nil {
+		return err
+	}
+	return list(env, formatTable, attemptsView, all(attempts))
+}
+
+func eventFields(e client.Event) [][2]string {
+	fields := [][2]string{
+		{"id", id(e.ID)},
+		{"queue", e.Queue},
+		{"state", e.State},
+		{"outcome", e.Outcome},
+		{"type", e.Type},
+		{"source", e.Source},
+		{"key", e.Key},
+		{"priority", strconv.Itoa(int(e.Priority))},
+		{"event time", moment(e.EventTS)},
+		{"inserted", moment(e.EnqueuedAt)},
+	}
+	switch {
+	case e.State == client.StateLeased:
+		fields = append(fields, [2]string{"lease ends", moment(e.VT)})
+	case e.State != "":
+		fields = append(fields, [2]string{"claimable at", moment(e.VT)})
+	}
+	fields = append(fields, [][2]string{
+		{"finished", moment(e.FinishedAt)},
+		{"expires", moment(e.ExpiresAt)},
+		{"attempts", strconv.Itoa(e.Attempts)},
+		{"worker", e.Worker},
+		{"last error", e.LastError},
+		{"result", string(e.Result)},
+		{"requeued from", id(e.RequeuedFrom)},
+		{"requeued as", id(e.RequeuedAs)},
+		{"occurrence", string(e.Occurrence)},
+		{"meta", string(e.Meta)},
+	}...)
+	if p := e.Publication; p != nil {
+		fields = append(fields, [2]string{"publication", p.Topic + " at " + id(p.Position) + ", by " + p.Subscription})
+	}
+	return append(fields, [2]string{"event", string(e.Payload)})
+}
+
+var attemptsView = view[client.Attempt]{
+	columns: columns("ATTEMPT", "STARTED", "TOOK", "OUTCOME", "WORKER…", "ERROR…"),
+	row: func(a client.Attempt) []string {
+		took := ""
+		if a.DurationMS != nil {
+			took = span(time.Duration(*a.DurationMS * float64(time.Millisecond)))
+		}
+		return []string{strconv.Itoa(a.Attempt), moment(a.StartedAt), dash(took), a.Outcome, dash(a.Worker), a.Error}
+	},
+}
+
+// maxBatch is the most elements of one request or page.
+const maxBatch = 1000
+
+// pageSize is how much one request of a listing asks for.
+func pageSize(limit int) int {
+	if limit <= 0 || limit > maxBatch {
+		return maxBatch
+	}
+	return limit
+}
+
+// listSome lists the first values, up to limit unless that is 0, and says so if there are more.
+func listSome[T any](env *Env, output string, limit int, v view[T], values iter.Seq2[T, error]) error {
+	if limit < 0 {
+		return usagef("--limit is %d; want 0 or more", limit)
+	}
+	more := false
+	err := list(env, output, v, func(yield func(T, error) bool) {
+		n := 0
+		for value, err := range values {
+			if more = err == nil && limit > 0 && n == limit; more || !yield(value, err) {
+				return
+			}
+			n++
+		}
+	})
+	if err == nil && more {
+		env.notef("there are more; --limit 0 lists all")
+	}
+	return err
+}

@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/queued/queued/client"
+)
+
+// historyFilter says which events of history.
+type historyFilter struct {
+	Queue       string        `short:"q" help:"Only events of this queue."`
+	Outcome     string        `enum:",done,failed,expired,cancelled" default:"" placeholder:"OUTCOME" help:"Only events with this outcome: done, failed, expired or cancelled."`
+	From        string        `placeholder:"TIME" help:"Only events whose time is at or after this one: RFC 3339, or how long ago, such as 90m."`
+	To          string        `placeholder:"TIME" help:"Only events whose time is before this one."`
+	Type        string        `short:"t" help:"Only events of this type."`
+	Source      string        `help:"Only events from this source."`
+	Worker      string        `help:"Only events that this worker claimed last."`
+	MinDuration time.Duration `placeholder:"DURATION" help:"Only done and failed events whose last attempt took at least this long."`
+	payloads    `embed:""`
+}
+
+// params returns the filter as package client has it.
+func (f *historyFilter) params(env *Env) (client.HistoryFilter, error) {
+	from, err := parseTime("from", f.From, env.Now())
+	if err != nil {
+		return client.HistoryFilter{}, err
+	}
+	to, err := parseTime("to", f.To, env.Now())
+	return client.HistoryFilter{
+		Queue: f.Queue, Outcome: f.Outcome, From: from, To: to, Contains: f.Contains.raw(), Meta: f.Meta.raw(), Type: f.Type, Source: f.Source,
+		Worker: f.Worker, MinDuration: f.MinDuration,
+	}, err
+}
+
+// HistoryCmd lists history.
+type HistoryCmd struct {
+	server        `embed:""`
+	historyFilter `embed:""`
+	Limit         int `short:"n" default:"100" placeholder:"N" help:"How many events to list; 0 for all (default 100)."`
+}
+
+// Help returns the text below the usage.
+func (*HistoryCmd) Help() string {
+	return examples(
+		`queued history -q mail --outcome failed --from 24h`,
+		`queued history --contains '{"order": 4711}' -o json`,
+		`queued history -q mail -n 0 -o jsonl | jq -r .last_error | sort | uniq -c`,
+	) + "\nFor one event with its attempts: queued events ID"
+}
+
+// Run lists the events, newest first.
+func (c *HistoryCmd) Run(ctx context.Context, env *Env) error {
+	filter, err := c.params(env)
+	if err != nil {
+		return err
+	}
+	filter.PageSize = pageSize(c.Limit)
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return listSome(env, c.Output, c.Limit, historyView, conn.ListHistory(ctx, filter))
+}
+
+var historyView = view[client.Event]{
+	columns: columns("ID", "QUEUE…", "TYPE…", "OUTCOME", "ATTEMPTS", "FINISHED", "TOOK", "LAST ERROR…", "EVENT…"),
+	row: func(e client.Event) []string {
+		took := ""
+		if e.ProcessingMS != nil {
+			took = span(time.Duration(*e.ProcessingMS * float64(time.Millisecond)))
+		}
+		return []string{
+			id(e.ID), e.Queue, dash(e.Type), e.Outcome, strconv.Itoa(e.Attempts), moment(e.FinishedAt), dash(took), dash(e.LastError),
+			string(e.Payload),
+		}
+	},
+	empty: "no events in history",
+}
+
+// RequeueCmd requeues events.
+type RequeueCmd struct {
+	server        `embed:""`
+	IDs           []int64 `arg:"" optional:"" name:"id" help:"The ids of events in history; without any, the filters say which."`
+	historyFilter `embed:""`
+	Limit         int  `short:"n" default:"0" placeholder:"N" help:"How many events to requeue at most, the oldest first; 0 for all."`
+	DryRun        bool `help:"Count the events and change nothing. At most 1000 are counted."`
+}
+
+// Help returns the text below the usage.
+func (*RequeueCmd) Help() string {
+	return examples(
+		`queued requeue 1042 1043`,
+		`queued requeue -q mail --outcome failed --from 24h --dry-run`,
+		`queued requeue -q mail --outcome failed --from 24h`,
+	) + "\nBy filter, events that were requeued before are left out, so the command can be repeated. By id, every call makes another copy."
+}
+
+// copied is one requeued event.
+type copied struct {
+	ID   int64 `json:"id"`
+	Copy int64 `json:"copy"`
+}
+
+// Run requeues the events and writes which or how many.
+func (c *RequeueCmd) Run(ctx context.Context, env *Env) error {
+	filter, err := c.params(env)
+	if err != nil {
+		return err
+	}
+	noFilter := c.isZero()
+	switch {
+	case len(c.IDs) > 0 && (!noFilter || c.DryRun || c.Limit != 0):
+		return usagef("requeue takes ids, or filters, --limit and --dry-run; not both")
+	case len(c.IDs) == 0 && noFilter:
+		return usagef("requeue needs ids, or a filter such as --outcome failed")
+	case c.Limit < 0:
+		return usagef("--limit is %d; want 0 or more", c.Limit)
+	}
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if len(c.IDs) > 0 {
+		return c.requeueIDs(ctx, env, conn)
+	}
+	counted, err := c.requeueMatching(ctx, env, conn, filter)
+	if err != nil {
+		if counted.Requeued > 0 {
+			env.notef("%d events were requeued before this error", counted.Requeued)
+		}
+		return err
+	}
+	return show(env, c.Output, counted, func(r client.Requeued) [][2]string {
+		return [][2]string{{"matched", strconv.Itoa(r.Matched)}, {"requeued", strconv.Itoa(r.Requeued)}}
+	})
+}
+
+func (f *historyFilter) isZero() bool {
+	return f.Queue == "" && f.Outcome == "" && f.From == "" && f.To == "" && f.Type == "" && f.Source == "" && f.Worker == "" &&
+		f.MinDuration == 0 && f.Contains == nil && f.Meta == nil
+}
+
+func (c *RequeueCmd) requeueIDs(ctx context.Context, env *Env, conn *client.Client) error {
+	return list(env, c.Output, view[copied]{
+		columns: columns("ID", "COPY"),
+		row:     func(r copied) []string { return []string{id(r.ID), id(r.Copy)} },
+	}, func(yield func(copied, error) bool) {
+		for _, n := range c.IDs {
+			copyID, err := conn.Requeue(ctx, n)
+			if err != nil {
+				err = fmt.Errorf("event %d: %w", n, err)
+			}
+			if !yield(copied{n, copyID}, err) || err != nil {
+				return
+			}
+		}
+	})
+}
+
+// requeueMatching requeues up to the limit, a thousand with each call.
+func (c *RequeueCmd) requeueMatching(ctx context.Context, env *Env, conn *client.Client, filter client.HistoryFilter) (sum client.Requeued, err error) {
+	p := startProgress(env, func(elapsed time.Duration) string { return fmt.Sprintf("requeueing for %s", span(elapsed)) })
+	defer p.stop("")
+	for {
+		step := maxBatch
+		if c.Limit > 0 {
+			step = min(step, c.Limit-sum.Requeued)
+		}
+		got, err := conn.RequeueMatching(ctx, client.RequeueParams{HistoryFilter: filter, Limit: step, DryRun: c.DryRun})
+		sum.Matched, sum.Requeued = sum.Matched+got.Matched, sum.Requeued+got.Requeued
+		if err != nil || c.DryRun || got.Requeued < step || sum.Requeued == c.Limit {
+			return sum, err
+		}
+	}
+}

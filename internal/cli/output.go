@@ -1,0 +1,233 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"iter"
+	"strings"
+	"text/tabwriter"
+	"unicode"
+	"unicode/utf8"
+)
+
+// The values of --output.
+const (
+	formatAuto  = "auto"  // table on a terminal, else jsonl
+	formatTable = "table" // for people
+	formatJSON  = "json"  // one document: an object, or an array
+	formatJSONL = "jsonl" // an object a line
+)
+
+// column is a column of a table.
+type column struct {
+	title string
+	// wide columns are the ones to shorten when a table is wider than the terminal.
+	wide bool
+}
+
+// view tells how to show values of one kind as a table.
+type view[T any] struct {
+	columns []column
+	row     func(T) []string // as many texts as there are columns
+	empty   string           // written to standard error instead of a table without rows
+}
+
+// columns makes columns of their titles; those that end in "…" are wide.
+func columns(titles ...string) []column {
+	made := make([]column, len(titles))
+	for i, title := range titles {
+		made[i].title, made[i].wide = strings.CutSuffix(title, "…")
+	}
+	return made
+}
+
+// list writes values in the format of --output, as they come for jsonl and json.
+func list[T any](env *Env, output string, v view[T], values iter.Seq2[T, error]) error {
+	switch env.format(output) {
+	case formatJSONL:
+		return writeLines(env.Stdout, values)
+	case formatJSON:
+		return writeArray(env.Stdout, values)
+	}
+	var rows [][]string
+	for value, err := range values {
+		if err != nil {
+			return err
+		}
+		rows = append(rows, v.row(value))
+	}
+	if len(rows) == 0 {
+		_, err := fmt.Fprintln(env.Stderr, v.empty)
+		return err
+	}
+	return writeTable(env.Stdout, v.columns, rows, env.width())
+}
+
+// show writes one value: as an object, or as a table of names and values.
+func show[T any](env *Env, output string, value T, fields func(T) [][2]string) error {
+	switch env.format(output) {
+	case formatJSONL:
+		return newEncoder(env.Stdout).Encode(value)
+	case formatJSON:
+		encoder := newEncoder(env.Stdout)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(value)
+	}
+	var rows [][]string
+	for _, field := range fields(value) {
+		if field[1] != "" {
+			rows = append(rows, []string{field[0] + ":", field[1]})
+		}
+	}
+	return writeTable(env.Stdout, []column{{}, {wide: true}}, rows, env.width())
+}
+
+// writeLines writes each value on a line of its own.
+func writeLines[T any](w io.Writer, values iter.Seq2[T, error]) error {
+	encoder := newEncoder(w)
+	for value, err := range values {
+		if err != nil {
+			return err
+		}
+		if err := encoder.Encode(value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeArray writes the values as one array, an element a line. After an error the array is not closed, so nobody takes it for whole.
+func writeArray[T any](w io.Writer, values iter.Seq2[T, error]) error {
+	before := "["
+	encoder := newEncoder(w)
+	for value, err := range values {
+		if err != nil {
+			return err
+		}
+		if _, err := io.WriteString(w, before); err != nil {
+			return err
+		}
+		if err := encoder.Encode(value); err != nil {
+			return err
+		}
+		before = ","
+	}
+	after := "]\n"
+	if before == "[" {
+		after = "[]\n"
+	}
+	_, err := io.WriteString(w, after)
+	return err
+}
+
+// newEncoder returns an encoder that leaves <, > and & in payloads as they are.
+func newEncoder(w io.Writer) *json.Encoder {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	return encoder
+}
+
+// minWide is the width below which no column is shortened, in characters.
+const minWide = 8
+
+// writeTable writes rows below the titles of their columns, at most width characters wide if width is more than zero and the wide columns
+// leave room for that.
+func writeTable(w io.Writer, columns []column, rows [][]string, width int) error {
+	widest := make([]int, len(columns))
+	for i, c := range columns {
+		widest[i] = utf8.RuneCountInString(c.title)
+	}
+	for _, row := range rows {
+		for i, text := range row {
+			row[i] = printable(text)
+			widest[i] = max(widest[i], utf8.RuneCountInString(row[i]))
+		}
+	}
+	limits := shorten(columns, widest, width)
+	var text bytes.Buffer
+	table := tabwriter.NewWriter(&text, 0, 0, gap, ' ', 0)
+	writeRow := func(cells []string) {
+		for i, cell := range cells {
+			cell = cut(cell, limits[i])
+			if i < len(cells)-1 {
+				cell += "\t"
+			}
+			_, _ = io.WriteString(table, cell) // to memory
+		}
+		_, _ = io.WriteString(table, "\n")
+	}
+	titles := make([]string, len(columns))
+	for i, c := range columns {
+		titles[i] = c.title
+	}
+	if strings.Join(titles, "") != "" {
+		writeRow(titles)
+	}
+	for _, row := range rows {
+		writeRow(row)
+	}
+	_ = table.Flush()
+	for line := range strings.Lines(text.String()) {
+		if _, err := io.WriteString(w, strings.TrimRight(line, " \n")+"\n"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gap is the number of blanks between two columns.
+const gap = 2
+
+// shorten returns the greatest width of each column with which a table is width wide: the widest of the wide columns gives way first.
+func shorten(columns []column, widest []int, width int) []int {
+	limits := append([]int(nil), widest...)
+	if width <= 0 {
+		return limits
+	}
+	excess := gap*(len(limits)-1) - width
+	for _, n := range limits {
+		excess += n
+	}
+	for ; excess > 0; excess-- {
+		at := -1
+		for i, c := range columns {
+			if c.wide && limits[i] > minWide && (at < 0 || limits[i] > limits[at]) {
+				at = i
+			}
+		}
+		if at < 0 {
+			break
+		}
+		limits[at]--
+	}
+	return limits
+}
+
+// cut returns the first characters of a text, the last of them an ellipsis if something was left out.
+func cut(text string, width int) string {
+	if utf8.RuneCountInString(text) <= width {
+		return text
+	}
+	return string([]rune(text)[:width-1]) + "…"
+}
+
+// printable replaces what moves the cursor or changes the terminal: events and errors come from anybody.
+func printable(text string) string {
+	if !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return text
+	}
+	var safe strings.Builder
+	for _, r := range text {
+		switch {
+		case r == '\n' || r == '\t' || r == '\r':
+			safe.WriteByte(' ')
+		case unicode.IsPrint(r):
+			safe.WriteRune(r)
+		default:
+			fmt.Fprintf(&safe, "\\u%04x", r)
+		}
+	}
+	return safe.String()
+}

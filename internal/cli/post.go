@@ -1,0 +1,202 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/queued/queued/client"
+)
+
+// PostCmd inserts an event, or a file of events.
+type PostCmd struct {
+	server         `embed:""`
+	Event          string        `arg:"" optional:"" help:"The event, a JSON object; \"-\", or nothing, reads it from standard input."`
+	Queue          string        `short:"q" default:"default" help:"The queue to insert into."`
+	Type           string        `short:"t" help:"The type of the events."`
+	Source         string        `help:"Where the events come from."`
+	Priority       int32         `short:"p" placeholder:"N" help:"Lower numbers are claimed first."`
+	Delay          time.Duration `placeholder:"DURATION" help:"How long from now the events become claimable."`
+	VT             time.Time     `name:"vt" placeholder:"TIME" help:"When the events become claimable, such as 2026-02-04T07:00:00Z."`
+	MaxAttempts    int           `placeholder:"N" help:"How often each event can be claimed."`
+	ExpiresAt      time.Time     `placeholder:"TIME" help:"When the events expire."`
+	EventTS        time.Time     `name:"event-ts" placeholder:"TIME" help:"The time of the events."`
+	Meta           jsonValue     `placeholder:"JSON" help:"Metadata of the events, a JSON object."`
+	OnDuplicate    string        `enum:",match,first" default:"" placeholder:"WHAT" help:"What a different event under a known key gets: match refuses it, the default; first answers with the first event."`
+	IdempotencyKey string        `placeholder:"KEY" help:"The idempotency key of the event: repeated, the command inserts nothing more."`
+
+	File      string `short:"f" group:"File:" placeholder:"FILE" help:"Insert each line of a file, a JSON object, as an event; \"-\" is standard input."`
+	KeyField  string `group:"File:" xor:"keys" placeholder:"POINTER" help:"The JSON pointer of a text or number in each event that is its idempotency key, such as /id: the command can be repeated."`
+	KeyPrefix string `group:"File:" xor:"keys" placeholder:"TEXT" help:"Make the idempotency keys of this text and the number of the line, for events without a field for it."`
+	Skip      int64  `group:"File:" placeholder:"N" help:"Leave out the first lines."`
+	Batch     int    `group:"File:" default:"1000" placeholder:"N" help:"How many events to send in one request, 1 to 1000 (default 1000)."`
+	Parallel  int    `group:"File:" default:"4" placeholder:"N" help:"How many requests to send at the same time (default 4)."`
+}
+
+// Help returns the text below the usage.
+func (*PostCmd) Help() string {
+	return examples(
+		`queued post -q mail '{"to": "ada@example.com"}'`,
+		`queued post -q mail -t mail.welcome --delay 10m --idempotency-key order-4711 '{"order": 4711}'`,
+		`queued post -q mail -f events.ndjson --key-field /id`,
+		`zcat events.ndjson.gz | queued post -q mail -f - --key-prefix import-7`,
+	) + "\nA file with --key-field or --key-prefix can be posted again after a failure: what is stored is not stored twice, as long as the server " +
+		"remembers the keys, 24 hours by default."
+}
+
+// maxEvent is the largest event to read, in bytes; the server's own limit is below it.
+const maxEvent = 256 << 20
+
+// Run inserts the event and writes its id, or inserts the file and writes how many events were sent.
+func (c *PostCmd) Run(ctx context.Context, env *Env) error {
+	fileOnly := c.KeyField != "" || c.KeyPrefix != "" || c.Skip != 0
+	switch {
+	case c.File != "" && c.Event != "":
+		return usagef("post takes an event or --file, not both")
+	case c.File != "" && c.IdempotencyKey != "":
+		return usagef("--idempotency-key is for one event; with --file, use --key-field or --key-prefix")
+	case c.File == "" && fileOnly:
+		return usagef("--key-field, --key-prefix and --skip need --file")
+	case c.Batch < 1 || c.Batch > maxBatch:
+		return usagef("--batch is %d; want 1 to %d", c.Batch, maxBatch)
+	case c.Parallel < 1 || c.Parallel > maxParallel:
+		return usagef("--parallel is %d; want 1 to %d", c.Parallel, maxParallel)
+	case c.Skip < 0:
+		return usagef("--skip is %d; want 0 or more", c.Skip)
+	}
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if c.File != "" {
+		return c.postFile(ctx, env, conn)
+	}
+	event, err := c.newEvent(env)
+	if err != nil {
+		return err
+	}
+	inserted, err := conn.Insert(ctx, event)
+	if err != nil {
+		return err
+	}
+	if inserted.Replayed {
+		env.notef("the event was inserted before under this key")
+	}
+	return show(env, c.Output, inserted, func(i client.Inserted) [][2]string {
+		return [][2]string{{"id", id(i.ID)}, {"queue", i.Queue}, {"claimable at", moment(i.VT)}}
+	})
+}
+
+// template returns what the flags say of every event.
+func (c *PostCmd) template() client.NewEvent {
+	return client.NewEvent{
+		Queue: c.Queue, Type: c.Type, Source: c.Source, Priority: c.Priority, Delay: c.Delay, VT: c.VT, MaxAttempts: c.MaxAttempts,
+		ExpiresAt: c.ExpiresAt, EventTS: c.EventTS, Meta: c.Meta.raw(), OnDuplicate: c.OnDuplicate,
+	}
+}
+
+// newEvent returns the one event to insert.
+func (c *PostCmd) newEvent(env *Env) (client.NewEvent, error) {
+	event := c.template()
+	event.Key = c.IdempotencyKey
+	text := []byte(c.Event)
+	if c.Event == "" || c.Event == "-" {
+		if c.Event == "" && isTerminal(env.Stdin) {
+			return event, usagef("post needs an event, such as '{\"order\": 4711}', or --file")
+		}
+		var err error
+		if text, err = io.ReadAll(io.LimitReader(env.Stdin, maxEvent)); err != nil {
+			return event, err
+		}
+	}
+	payload, err := objectOf(text)
+	event.Payload = payload
+	if err != nil {
+		return event, usagef("the event %s", err)
+	}
+	return event, nil
+}
+
+// objectOf returns a text that is a JSON object.
+func objectOf(text []byte) (json.RawMessage, error) {
+	text = bytes.TrimSpace(text)
+	if len(text) == 0 {
+		return nil, errors.New("is empty; want a JSON object")
+	}
+	if !json.Valid(text) {
+		return nil, fmt.Errorf("is not JSON: %w", syntaxError(text))
+	}
+	if text[0] != '{' {
+		return nil, errors.New("is not a JSON object")
+	}
+	return text, nil
+}
+
+// syntaxError says what is wrong with a text that is no JSON.
+func syntaxError(text []byte) error {
+	var ignored any
+	err := json.Unmarshal(text, &ignored)
+	if at, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return fmt.Errorf("%w, at byte %d", err, at.Offset)
+	}
+	return err
+}
+
+// posted is the answer to a file.
+type posted struct {
+	// Events is how many events were sent, those that the server knew under their keys included.
+	Events int64 `json:"events"`
+	// Seconds is how long that took.
+	Seconds float64 `json:"seconds"`
+}
+
+// postFile inserts the events of a file.
+func (c *PostCmd) postFile(ctx context.Context, env *Env, conn *client.Client) error {
+	input, size, err := c.open(env)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = input.Close() }()
+	u := &upload{
+		conn: conn, template: c.template(), name: c.File, keyField: pointerOf(c.KeyField), keyPrefix: c.KeyPrefix, skip: c.Skip, batch: c.Batch,
+		parallel: c.Parallel,
+	}
+	if c.KeyField != "" && !strings.HasPrefix(c.KeyField, "/") {
+		return usagef("--key-field is %q; want a JSON pointer such as /id", c.KeyField)
+	}
+	began := env.Now()
+	p := startProgress(env, func(elapsed time.Duration) string { return u.report(elapsed, size) })
+	err = u.run(ctx, input)
+	elapsed := env.Now().Sub(began)
+	p.stop(u.report(elapsed, size))
+	if err != nil {
+		env.notef("%s", u.resumption(c))
+		return err
+	}
+	return show(env, c.Output, posted{u.stored.Load(), elapsed.Seconds()}, func(p posted) [][2]string {
+		return [][2]string{{"events", id(p.Events)}, {"took", span(elapsed)}}
+	})
+}
+
+// open opens the file. The size is 0 if it is not known.
+func (c *PostCmd) open(env *Env) (io.ReadCloser, int64, error) {
+	if c.File == "-" {
+		return io.NopCloser(env.Stdin), 0, nil
+	}
+	file, err := os.Open(c.File)
+	if err != nil {
+		return nil, 0, usagef("--file: %s", err)
+	}
+	var size int64
+	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
+		size = info.Size()
+	}
+	return file, size, nil
+}

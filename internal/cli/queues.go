@@ -1,0 +1,262 @@
+package cli
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/queued/queued/client"
+)
+
+// QueuesCmd lists queues.
+type QueuesCmd struct {
+	server `embed:""`
+}
+
+// Help returns the text below the usage.
+func (*QueuesCmd) Help() string {
+	return examples(`queued queues`, `queued queues -o jsonl | jq -r 'select(.ready > 1000) | .queue'`) +
+		"\nCounts that begin with ~ are estimates."
+}
+
+// Run lists the queues.
+func (c *QueuesCmd) Run(ctx context.Context, env *Env) error {
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return list(env, c.Output, queuesView, conn.ListQueues(ctx))
+}
+
+var queuesView = view[client.QueueStats]{
+	columns: columns("QUEUE…", "READY", "SCHEDULED", "LEASED", "OLDEST", "DONE 1H", "EXPIRED 1H", "PAUSED"),
+	row: func(q client.QueueStats) []string {
+		count := strconv.Itoa
+		if q.Estimated {
+			count = func(n int) string { return "~" + strconv.Itoa(n) }
+		}
+		return []string{
+			q.Queue, count(q.Ready), count(q.Scheduled), count(q.Leased), dash(span(q.OldestReadyAge)), count(q.DoneLastHour),
+			count(q.ExpiredLastHour), dash(yes(q.Paused)),
+		}
+	},
+	empty: "no queues yet; the first event makes one",
+}
+
+// QueueCmd is about one queue.
+type QueueCmd struct {
+	Show   queueShowCmd   `cmd:"" default:"withargs" help:"Show the policy of a queue; what \"queued queue NAME\" does."`
+	Set    queueSetCmd    `cmd:"" help:"Change settings of a queue; the others stay."`
+	Pause  queuePauseCmd  `cmd:"" help:"Pause a queue: no event can be claimed until it is resumed."`
+	Resume queueResumeCmd `cmd:"" help:"Resume a queue."`
+	Purge  queuePurgeCmd  `cmd:"" help:"Move all events of a queue that nobody has a lease on into history, as cancelled."`
+}
+
+type queueArg struct {
+	server `embed:""`
+	Queue  string `arg:"" help:"The name of the queue."`
+}
+
+// policy makes a call and shows the policy that it returns.
+func (c *queueArg) policy(env *Env, call func(*client.Client) (client.Policy, error)) error {
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	policy, err := call(conn)
+	if err != nil {
+		return err
+	}
+	return show(env, c.Output, policy, policyFields)
+}
+
+// policyFields has "default" for what the policy leaves to the calls and to the service.
+func policyFields(p client.Policy) [][2]string {
+	byDefault := func(text string) string {
+		if text == "" {
+			return "default"
+		}
+		return text
+	}
+	attempts, backoff, updated := "", "none", "never"
+	if p.MaxAttempts > 0 {
+		attempts = strconv.Itoa(p.MaxAttempts)
+	}
+	if b := p.Backoff; b != nil {
+		backoff = b.Kind + ", base " + span(b.Base)
+		if b.Factor > 0 {
+			backoff += ", factor " + strconv.FormatFloat(b.Factor, 'g', -1, 64)
+		}
+		if b.Max > 0 {
+			backoff += ", at most " + span(b.Max)
+		}
+		if b.Jitter > 0 {
+			backoff += ", jitter " + strconv.FormatFloat(b.Jitter, 'g', -1, 64)
+		}
+	}
+	if p.UpdatedAt != nil {
+		updated = moment(*p.UpdatedAt)
+	}
+	paused := "no"
+	if p.Paused {
+		paused = "yes"
+	}
+	return [][2]string{
+		{"queue", p.Queue},
+		{"paused", paused},
+		{"max attempts", byDefault(attempts)},
+		{"lease", byDefault(span(p.InvisibleFor))},
+		{"backoff", backoff},
+		{"history kept", byDefault(span(p.HistoryRetention))},
+		{"last set", updated},
+	}
+}
+
+type queueShowCmd struct {
+	queueArg `embed:""`
+}
+
+// Help returns the text below the usage.
+func (*queueShowCmd) Help() string { return examples(`queued queue mail`) }
+
+// Run shows the policy.
+func (c *queueShowCmd) Run(ctx context.Context, env *Env) error {
+	return c.policy(env, func(conn *client.Client) (client.Policy, error) { return conn.GetQueue(ctx, c.Queue) })
+}
+
+type queueSetCmd struct {
+	queueArg         `embed:""`
+	MaxAttempts      *int           `placeholder:"N" help:"How often an event is claimed at most; 0 leaves it to the calls and the server."`
+	InvisibleFor     *time.Duration `aliases:"lease" placeholder:"DURATION" help:"The length of a lease; 0 leaves it to the claims."`
+	Backoff          string         `placeholder:"KIND" enum:",none,constant,linear,exponential" default:"" help:"How the delay after a nack grows: constant, linear, exponential, or none for no delay."`
+	BackoffBase      *time.Duration `placeholder:"DURATION" help:"The delay after the first attempt."`
+	BackoffFactor    *float64       `placeholder:"N" help:"How much the delay grows each time."`
+	BackoffMax       *time.Duration `placeholder:"DURATION" help:"The longest delay; 0 for no bound."`
+	BackoffJitter    *float64       `placeholder:"SHARE" help:"The share of the delay by which it varies at random, 0 to 1."`
+	HistoryRetention *time.Duration `placeholder:"DURATION" help:"How long to keep the history of the queue; 0 leaves it to the server."`
+}
+
+// Help returns the text below the usage.
+func (*queueSetCmd) Help() string {
+	return examples(
+		`queued queue set mail --max-attempts 5 --invisible-for 2m`,
+		`queued queue set mail --backoff exponential --backoff-base 10s --backoff-max 1h --backoff-jitter 0.2`,
+		`queued queue set mail --backoff none`,
+	) + "\nThe policy is read, changed and written: of two changes at the same time one can be lost."
+}
+
+// Run changes the policy.
+func (c *queueSetCmd) Run(ctx context.Context, env *Env) error {
+	if *c == (queueSetCmd{queueArg: c.queueArg}) {
+		return usagef("queue set needs a setting to change, such as --max-attempts")
+	}
+	return c.policy(env, func(conn *client.Client) (client.Policy, error) {
+		policy, err := conn.GetQueue(ctx, c.Queue)
+		if err != nil {
+			return policy, err
+		}
+		settings := policy.Settings()
+		if err := c.change(&settings); err != nil {
+			return policy, err
+		}
+		return conn.PutQueue(ctx, c.Queue, settings)
+	})
+}
+
+// change sets what the flags say.
+func (c *queueSetCmd) change(settings *client.QueueSettings) error {
+	set(&settings.MaxAttempts, c.MaxAttempts)
+	set(&settings.InvisibleFor, c.InvisibleFor)
+	set(&settings.HistoryRetention, c.HistoryRetention)
+	var backoff client.Backoff
+	if settings.Backoff != nil {
+		backoff = *settings.Backoff
+	}
+	if c.Backoff != "" && c.Backoff != backoff.Kind {
+		backoff.Kind, backoff.Factor = c.Backoff, 0 // another kind has another default
+	}
+	set(&backoff.Base, c.BackoffBase)
+	set(&backoff.Factor, c.BackoffFactor)
+	set(&backoff.Max, c.BackoffMax)
+	set(&backoff.Jitter, c.BackoffJitter)
+	switch {
+	case backoff == client.Backoff{}:
+	case backoff.Kind == "none":
+		settings.Backoff = nil
+	case backoff.Kind == "":
+		return usagef("the queue has no backoff; say its kind with --backoff constant, linear or exponential")
+	case backoff.Base == 0:
+		return usagef("--backoff %s needs --backoff-base", backoff.Kind)
+	default:
+		settings.Backoff = &backoff
+	}
+	return nil
+}
+
+// set sets what a flag says, if it was given.
+func set[T any](target, flag *T) {
+	if flag != nil {
+		*target = *flag
+	}
+}
+
+type queuePauseCmd struct {
+	queueArg `embed:""`
+}
+
+// Help returns the text below the usage.
+func (*queuePauseCmd) Help() string { return examples(`queued queue pause mail`) }
+
+// Run pauses the queue.
+func (c *queuePauseCmd) Run(ctx context.Context, env *Env) error {
+	return c.policy(env, func(conn *client.Client) (client.Policy, error) { return conn.PauseQueue(ctx, c.Queue) })
+}
+
+type queueResumeCmd struct {
+	queueArg `embed:""`
+}
+
+// Help returns the text below the usage.
+func (*queueResumeCmd) Help() string { return examples(`queued queue resume mail`) }
+
+// Run resumes the queue.
+func (c *queueResumeCmd) Run(ctx context.Context, env *Env) error {
+	return c.policy(env, func(conn *client.Client) (client.Policy, error) { return conn.ResumeQueue(ctx, c.Queue) })
+}
+
+type queuePurgeCmd struct {
+	queueArg `embed:""`
+	Yes      bool `short:"y" help:"Do not ask."`
+}
+
+// Help returns the text below the usage.
+func (*queuePurgeCmd) Help() string {
+	return examples(`queued queue purge mail`, `queued queue purge mail --yes`) +
+		"\nThe events can be requeued from history: queued requeue -q mail --outcome cancelled"
+}
+
+// purged is the answer to queuePurgeCmd.
+type purged struct {
+	Purged int `json:"purged"`
+}
+
+// Run purges the queue, once somebody has agreed.
+func (c *queuePurgeCmd) Run(ctx context.Context, env *Env) error {
+	if !c.Yes {
+		if err := env.confirm("Move all events of the queue " + strconv.Quote(c.Queue) + " that nobody has a lease on into history?"); err != nil {
+			return err
+		}
+	}
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	n, err := conn.PurgeQueue(ctx, c.Queue)
+	if err != nil {
+		return err
+	}
+	return show(env, c.Output, purged{n}, func(p purged) [][2]string { return [][2]string{{"purged", strconv.Itoa(p.Purged)}} })
+}

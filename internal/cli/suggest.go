@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// Suggest returns the word that was probably meant by a wrong one in a command line: the name of a command, or a value of a flag that has few.
+// wrong is empty if there is none. Wrong names of flags are left to kong.
+func Suggest(root *kong.Node, args []string) (wrong, right string) {
+	at := position{node: root}
+	for _, word := range args {
+		flag, text := at.value, word
+		if name, value, has := strings.Cut(word, "="); has && strings.HasPrefix(word, "-") {
+			flag, text = at.flag(name), value
+		}
+		switch {
+		case flag != nil:
+			if choices := choicesOf(flag); len(choices) > 0 {
+				if right := nearest(text, choices); right != text {
+					return text, right
+				}
+			}
+		case strings.HasPrefix(word, "-"):
+		case at.args == 0 && len(at.node.Children) > 0:
+			var names []string
+			for _, child := range at.node.Children {
+				if !child.Hidden {
+					names = append(names, child.Name)
+				}
+			}
+			if right := nearest(word, names); right != word {
+				return word, right
+			}
+		}
+		at.pass(word)
+	}
+	return "", ""
+}
+
+// maxDistance is how many letters a wrong word may differ by from the one that is suggested.
+const maxDistance = 2
+
+// nearest returns the choice that is the text, or the one that is nearest to it; the text if none is near.
+func nearest(text string, choices []string) string {
+	best, least := text, maxDistance+1
+	for _, choice := range choices {
+		if d := Distance(text, choice); d < least {
+			best, least = choice, d
+		}
+	}
+	return best
+}
+
+// Distance is Levenshtein's: the number of letters to insert, delete or replace to turn a into b.
+func Distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			above, cost := row[j+1], diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			row[j+1] = min(cost, above+1, row[j]+1)
+			diagonal = above
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// examples returns the examples of a command for its --help.
+func examples(lines ...string) string {
+	return "Examples:\n\n    $ " + strings.Join(lines, "\n    $ ") + "\n"
+}
+
+// id formats an id; 0 is none.
+func id(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// parseID returns the id that an argument is.
+func parseID(text string) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n <= 0 {
+		return 0, usagef("the id is %q; want a whole number from 1", text)
+	}
+	return n, nil
+}
+
+// dash stands for nothing in a table.
+func dash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+// moment formats a time to the second, in UTC as all times of queued are; zero is none.
+func moment(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02 15:04:05Z")
+}
+
+// span formats a duration to three digits or so; zero is none.
+func span(d time.Duration) string {
+	switch {
+	case d == 0:
+		return ""
+	case d >= 10*time.Second:
+		d = d.Round(time.Second)
+	case d >= 10*time.Millisecond:
+		d = d.Round(time.Millisecond)
+	}
+	return d.String()
+}
+
+// yes formats what is worth saying only if it is so.
+func yes(is bool) string {
+	if is {
+		return "yes"
+	}
+	return ""
+}
+
+// jsonValue is the value of a flag that is JSON.
+type jsonValue json.RawMessage
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (v *jsonValue) UnmarshalText(text []byte) error {
+	if !json.Valid(text) {
+		return fmt.Errorf("got %q, which is not JSON: %w", text, syntaxError(text))
+	}
+	*v = jsonValue(text)
+	return nil
+}
+
+func (v jsonValue) raw() json.RawMessage { return json.RawMessage(v) }
+
+// parseTime returns the instant that a flag says: RFC 3339, or how long ago, such as 90m.
+func parseTime(flag, text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
+		return t, nil
+	}
+	if ago, err := time.ParseDuration(strings.TrimPrefix(text, "-")); err == nil {
+		return now.Add(-ago), nil
+	}
+	return time.Time{}, usagef("--%s is %q; want a time such as 2026-02-03T04:05:06Z, or how long ago, such as 90m", flag, text)
+}

@@ -1,0 +1,266 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/queued/queued/client"
+)
+
+const (
+	// maxParallel bounds the requests at the same time: a server needs few to be busy.
+	maxParallel = 64
+	// maxBatchBytes is where a batch ends that has few, large events: half of what a server takes by default.
+	maxBatchBytes = 4 << 20
+	// maxKey is the longest idempotency key, in characters.
+	maxKey = 255
+)
+
+// upload inserts the lines of a file, in batches.
+type upload struct {
+	conn      *client.Client
+	template  client.NewEvent
+	name      string
+	keyField  []string // the parts of a JSON pointer; empty: no field is the key
+	keyPrefix string
+	skip      int64
+	batch     int
+	parallel  int
+
+	stored atomic.Int64 // events
+	read   atomic.Int64 // bytes
+
+	mu      sync.Mutex
+	done    map[int64]int64 // batches that are stored, by the line before the first: their last line
+	through int64           // all lines up to this one are stored
+}
+
+// lines are the events of consecutive lines.
+type lines struct {
+	after, last int64 // the number of the line before the first one, and that of the last one
+	events      []client.NewEvent
+	numbers     []int64 // the line of each event; empty lines have none
+}
+
+// run inserts all lines. Its first error stops it.
+func (u *upload) run(ctx context.Context, input io.Reader) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	u.done, u.through = make(map[int64]int64), u.skip
+	batches := make(chan lines)
+	var senders sync.WaitGroup
+	for range u.parallel {
+		senders.Go(func() {
+			for batch := range batches {
+				if err := u.send(ctx, batch); err != nil {
+					cancel(err)
+					return
+				}
+				u.finish(batch)
+			}
+		})
+	}
+	err := u.split(ctx, input, batches)
+	close(batches)
+	senders.Wait()
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// split reads the lines and passes them on in batches. A wrong line ends it after the batch of those before.
+func (u *upload) split(ctx context.Context, input io.Reader, batches chan<- lines) error {
+	scanner := bufio.NewScanner(input)
+	scanner.Buffer(make([]byte, 64<<10), maxEvent)
+	batch, size := lines{after: u.skip, last: u.skip}, 0
+	pass := func() error {
+		if batch.last == batch.after {
+			return nil
+		}
+		select {
+		case batches <- batch:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		batch, size = lines{after: batch.last, last: batch.last}, 0
+		return nil
+	}
+	for n := int64(1); scanner.Scan(); n++ {
+		u.read.Add(int64(len(scanner.Bytes())) + 1)
+		if n <= u.skip {
+			continue
+		}
+		text := bytes.TrimSpace(scanner.Bytes())
+		if len(text) > 0 {
+			event, err := u.event(n, bytes.Clone(text))
+			if err != nil {
+				return errors.Join(pass(), fmt.Errorf("%s:%d: the event %w", u.name, n, err))
+			}
+			if size += len(text); len(batch.events) == u.batch || size > maxBatchBytes && len(batch.events) > 0 {
+				if err := pass(); err != nil {
+					return err
+				}
+				size = len(text)
+			}
+			batch.events, batch.numbers = append(batch.events, event), append(batch.numbers, n)
+		}
+		batch.last = n
+	}
+	if err := scanner.Err(); err != nil {
+		return errors.Join(pass(), fmt.Errorf("reading %s after line %d: %w", u.name, batch.last, err))
+	}
+	return pass()
+}
+
+// event returns the event of a line.
+func (u *upload) event(n int64, text []byte) (client.NewEvent, error) {
+	event := u.template
+	payload, err := objectOf(text)
+	if err != nil {
+		return event, err
+	}
+	event.Payload = payload
+	switch {
+	case u.keyPrefix != "":
+		event.Key = u.keyPrefix + ":" + strconv.FormatInt(n, 10)
+	case len(u.keyField) > 0:
+		if event.Key, err = keyAt(payload, u.keyField); err != nil {
+			return event, err
+		}
+	}
+	return event, nil
+}
+
+// pointerOf returns the parts of a JSON pointer.
+func pointerOf(text string) []string {
+	if text == "" {
+		return nil
+	}
+	parts := strings.Split(strings.TrimPrefix(text, "/"), "/")
+	for i, part := range parts {
+		parts[i] = strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
+	}
+	return parts
+}
+
+// keyAt returns the text or number at a pointer.
+func keyAt(value json.RawMessage, pointer []string) (string, error) {
+	at := "/" + strings.Join(pointer, "/")
+	for _, name := range pointer {
+		switch value[0] {
+		case '{':
+			var members map[string]json.RawMessage
+			if err := json.Unmarshal(value, &members); err != nil {
+				return "", err
+			}
+			value = members[name]
+		case '[':
+			var elements []json.RawMessage
+			if err := json.Unmarshal(value, &elements); err != nil {
+				return "", err
+			}
+			i, err := strconv.Atoi(name)
+			if err != nil || i < 0 || i >= len(elements) {
+				return "", fmt.Errorf("has nothing at %s, which is to be its key", at)
+			}
+			value = elements[i]
+		default:
+			value = nil
+		}
+		if value = bytes.TrimSpace(value); len(value) == 0 {
+			return "", fmt.Errorf("has nothing at %s, which is to be its key", at)
+		}
+	}
+	key := string(value)
+	switch {
+	case value[0] == '"':
+		if err := json.Unmarshal(value, &key); err != nil {
+			return "", err
+		}
+	case strings.IndexByte("-0123456789", value[0]) < 0:
+		return "", fmt.Errorf("has neither a text nor a number at %s, which is to be its key", at)
+	}
+	if n := len([]rune(key)); n == 0 || n > maxKey {
+		return "", fmt.Errorf("has a text of %d characters at %s, which is to be its key; want 1 to %d", n, at, maxKey)
+	}
+	return key, nil
+}
+
+// send inserts a batch, in halves if it is too large for the server.
+func (u *upload) send(ctx context.Context, batch lines) error {
+	if len(batch.events) == 0 {
+		return nil
+	}
+	_, err := u.conn.InsertBatch(ctx, batch.events)
+	if middle := len(batch.events) / 2; middle > 0 && errors.Is(err, client.ErrTooLarge) {
+		if err := u.send(ctx, lines{events: batch.events[:middle], numbers: batch.numbers[:middle]}); err != nil {
+			return err
+		}
+		return u.send(ctx, lines{events: batch.events[middle:], numbers: batch.numbers[middle:]})
+	}
+	if err != nil {
+		return u.nameLine(batch, err)
+	}
+	u.stored.Add(int64(len(batch.events)))
+	return nil
+}
+
+// nameLine adds to the server's error which line is meant, if it is about one event of the batch.
+func (u *upload) nameLine(batch lines, err error) error {
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		for _, field := range e.Errors {
+			index, _, _ := strings.Cut(strings.TrimPrefix(field.Pointer, "#/events/"), "/")
+			if i, noIndex := strconv.Atoi(index); noIndex == nil && i >= 0 && i < len(batch.numbers) {
+				return fmt.Errorf("%s:%d: %w", u.name, batch.numbers[i], err)
+			}
+		}
+	}
+	if len(batch.numbers) == 1 {
+		return fmt.Errorf("%s:%d: %w", u.name, batch.numbers[0], err)
+	}
+	return err
+}
+
+// finish notes that a batch is stored.
+func (u *upload) finish(batch lines) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.done[batch.after] = batch.last
+	for last, has := u.done[u.through]; has; last, has = u.done[u.through] {
+		delete(u.done, u.through)
+		u.through = last
+	}
+}
+
+// report says how far the upload is. The size of the file is 0 if it is not known.
+func (u *upload) report(elapsed time.Duration, size int64) string {
+	stored := u.stored.Load()
+	text := fmt.Sprintf("%d events, %s", stored, rate(stored, elapsed))
+	if size > 0 {
+		text += fmt.Sprintf(", %.0f %% of the file", min(100, 100*float64(u.read.Load())/float64(size)))
+	}
+	return text
+}
+
+// resumption says how to go on after an error.
+func (u *upload) resumption(c *PostCmd) string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if c.KeyField != "" || c.KeyPrefix != "" {
+		return fmt.Sprintf("lines up to %d are stored; run the command again to go on: what is stored is not stored twice, and --skip %d saves the time",
+			u.through, u.through)
+	}
+	return fmt.Sprintf("lines up to %d are stored; to go on after them, add --skip %d; of the next %d lines some may be stored, too: "+
+		"with --key-field or --key-prefix none is stored twice", u.through, u.through, u.parallel*u.batch)
+}
