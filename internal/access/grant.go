@@ -39,7 +39,7 @@ func (g *Grant) Has(scope Scope) bool {
 func (g *Grant) Scopes() []Scope { return g.scopes }
 
 // IsRestricted reports whether there are queues or topics that the caller may not use.
-func (g *Grant) IsRestricted() bool { return g.queues != nil }
+func (g *Grant) IsRestricted() bool { return g != nil && g.queues != nil }
 
 // Queues returns the patterns of the queues that the caller may use; nil: all.
 func (g *Grant) Queues() []string { return g.queues }

@@ -127,14 +127,6 @@ func (s *Server) forbid(r *http.Request, required problem.Required) *problem.Pro
 	return p
 }
 
-// A restrictable is a request of which the queues and topics are known that it uses. A caller that may use only some gets no other requests through, but those
-// that name no queue, no topic and nothing that has one.
-type restrictable interface {
-	// restrict narrows the request to what the caller may use, where it asks for whatever there is, and fails when it names anything else: with
-	// Forbidden for the name of a queue or a topic, and for what has an id or another name as if that did not exist.
-	restrict(c *caller) error
-}
-
 // A caller is one that may use only some queues and topics.
 type caller struct {
 	*access.Grant
@@ -153,9 +145,4 @@ func (s *Server) restrict(r *http.Request, req any) error {
 		return req.restrict(c)
 	}
 	return c.forbidAll()
-}
-
-// forbidAll returns the problem with a call about all queues and topics.
-func (c *caller) forbidAll() error {
-	return c.s.forbid(c.r, problem.Required{Queue: "*", Topic: "**"})
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
@@ -70,6 +71,9 @@ func (s *Server) ack(r *http.Request, req ackRequest) (reply, error) {
 }
 
 func (s *Server) ackOne(r *http.Request, ack queue.Ack) (queue.AckResult, error) {
+	if err := s.mayAck(r, ack.Receipt); err != nil {
+		return queue.AckResult{}, err
+	}
 	results, err := s.svc.Ack(r.Context(), []queue.Ack{ack})
 	if err != nil {
 		return queue.AckResult{}, err
@@ -93,8 +97,20 @@ func (s *Server) ackWithResult(r *http.Request, req ackWithResultRequest) (reply
 	return reply{body: ackWithResultResponse{ID: req.ID, Outcome: acked.Outcome}}, err
 }
 
+// mayAck returns the problem of a caller that acks without a receipt, whoever works on the event, and does not manage.
+func (s *Server) mayAck(r *http.Request, receipt string) error {
+	if grant := logOf(r).grant; receipt == "" && grant != nil && !grant.Has(access.Manage) {
+		p := s.forbid(r, problem.Required{Scope: string(access.Manage)})
+		p.Detail = "An ack without a receipt needs a key with the scope manage."
+		return p
+	}
+	return nil
+}
+
 type ackBatchRequest struct {
 	Events []ackItem `json:"events" validate:"required,min=1"`
+
+	foreign map[int64]bool // ids of events that the caller may not use
 }
 
 type ackItem struct {
@@ -120,13 +136,25 @@ func ackResultOf(acked queue.AckResult) ackResult {
 
 func (s *Server) ackBatch(r *http.Request, req ackBatchRequest) (reply, error) {
 	logOf(r).add("events", len(req.Events))
-	acks := make([]queue.Ack, len(req.Events))
+	var acks []queue.Ack
+	results := make([]queue.AckResult, len(req.Events))
 	for i, item := range req.Events {
-		acks[i] = queue.Ack{Lease: queue.Lease{ID: item.ID, Receipt: item.Receipt}, Result: []byte(item.Result)}
+		results[i] = queue.AckResult{ID: item.ID, Err: s.mayAck(r, item.Receipt)}
+		if req.foreign[item.ID] {
+			results[i].Err = queue.ErrNotFound
+		}
+		if results[i].Err == nil {
+			acks = append(acks, queue.Ack{Lease: queue.Lease{ID: item.ID, Receipt: item.Receipt}, Result: []byte(item.Result)})
+		}
 	}
-	results, err := s.svc.Ack(r.Context(), acks)
+	acked, err := s.svc.Ack(r.Context(), acks)
 	if err != nil {
 		return reply{}, err
+	}
+	for i := range results {
+		if results[i].Err == nil {
+			results[i], acked = acked[0], acked[1:]
+		}
 	}
 	return listOf("results", results, ackResultOf), nil
 }

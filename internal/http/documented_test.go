@@ -25,6 +25,7 @@ import (
 // A route is an operation with a request for it that is well-formed.
 type route struct {
 	id, method, path, body string
+	pattern                string // of the path
 }
 
 // everyRoute returns a request for each operation of the contract.
@@ -53,8 +54,9 @@ func everyRoute(t *testing.T) []route {
 	}
 	var routes []route
 	operations(loadSpec(t), func(method, path string, op *openapi3.Operation) {
+		pattern := path
 		path = strings.NewReplacer("/owners/{id}", "/owners/ada", "/keys/{id}", "/keys/k3x7q2ab", "{id}", "7", "{name}", "mail", "{asset}", "init.js", "{topic}", "a.b", "{filter}", "large", "{position}", "7").Replace(path)
-		routes = append(routes, route{op.OperationID, method, path, bodies[op.OperationID]})
+		routes = append(routes, route{op.OperationID, method, path, bodies[op.OperationID], pattern})
 	})
 	return routes
 }

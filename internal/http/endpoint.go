@@ -73,7 +73,7 @@ func endpoint[Req any](s *Server, lim bind.Limits, handle func(*http.Request, Re
 		defer cancel()
 		rep, err := handle(r.WithContext(bounded), req)
 		if cause := context.Cause(ctx); err != nil && cause != nil && r.Context().Err() == nil {
-			return cause
+			return challenge(r, cause)
 		}
 		if err == nil {
 			respond(w, r, rep)

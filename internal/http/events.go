@@ -161,11 +161,12 @@ type listEventsRequest struct {
 	Contains json.RawMessage `query:"contains"`
 	Meta     json.RawMessage `query:"meta"`
 	paging
+	allowed []string
 }
 
 func (s *Server) listEvents(r *http.Request, req listEventsRequest) (reply, error) {
 	page, err := s.svc.List(r.Context(), queue.ListParams{
-		Queue: req.Queue, State: req.State, Contains: req.Contains, Meta: req.Meta, Limit: req.Limit, Cursor: req.Cursor,
+		Queue: req.Queue, State: req.State, Contains: req.Contains, Meta: req.Meta, Limit: req.Limit, Cursor: req.Cursor, Queues: req.allowed,
 	})
 	return reply{body: eventPage(page)}, err
 }
@@ -185,8 +186,11 @@ func mediaType(r *http.Request) string {
 	return strings.ToValidUTF8(given[:min(len(given), 255)], "")
 }
 
+// A rawBodyRequest is for the bytes of an event.
+type rawBodyRequest struct{ eventRequest }
+
 // getRawBody answers with the bytes that an event came in as. Browsers do not show them: they are the sender's.
-func (s *Server) getRawBody(w http.ResponseWriter, r *http.Request, req eventRequest) error {
+func (s *Server) getRawBody(w http.ResponseWriter, r *http.Request, req rawBodyRequest) error {
 	ctx, cancel := context.WithTimeout(r.Context(), s.cfg.RequestTimeout)
 	defer cancel()
 	raw, err := s.svc.RawBody(ctx, req.ID)

@@ -23,6 +23,7 @@ type filter struct {
 	Worker      string          `json:"worker" validate:"min=1,max=255"`
 	MinDuration *time.Duration  `json:"min_duration" validate:"min=0s,max=87600h"`
 	Meta        json.RawMessage `json:"meta"`
+	Queues      []string        // that the caller may use
 }
 
 // Check implements bind.Checker.
@@ -51,6 +52,8 @@ type historyStatsRequest struct {
 	From   *time.Time    `query:"from"`
 	To     *time.Time    `query:"to"`
 	Queue  string        `query:"queue" validate:"queue"`
+
+	allowed []string
 }
 
 // span is the time asked for: until now, and a day of it, unless said otherwise.
@@ -91,7 +94,7 @@ type bucket struct {
 
 func (s *Server) historyStats(r *http.Request, req historyStatsRequest) (reply, error) {
 	from, to := req.span()
-	stats, err := s.svc.HistoryStats(r.Context(), queue.StatsParams{Bucket: req.Bucket, From: from, To: to, Queue: req.Queue})
+	stats, err := s.svc.HistoryStats(r.Context(), queue.StatsParams{Bucket: req.Bucket, From: from, To: to, Queue: req.Queue, Queues: req.allowed})
 	return listOf("buckets", stats, func(b queue.StatsBucket) bucket { return bucket(b) }), err
 }
 

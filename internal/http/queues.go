@@ -33,8 +33,13 @@ func queueStatsOf(q queue.QueueStats) queueStats {
 	return queueStats(q)
 }
 
-func (s *Server) listQueues(r *http.Request, req paging) (reply, error) {
-	page, err := s.svc.Queues(r.Context(), queue.QueuesParams{Lately: time.Hour, Limit: req.Limit, Cursor: req.Cursor})
+type listQueuesRequest struct {
+	paging
+	allowed []string
+}
+
+func (s *Server) listQueues(r *http.Request, req listQueuesRequest) (reply, error) {
+	page, err := s.svc.Queues(r.Context(), queue.QueuesParams{Lately: time.Hour, Limit: req.Limit, Cursor: req.Cursor, Queues: req.allowed})
 	return reply{body: listQueuesResponse{convert(page.Queues, queueStatsOf), nextOf(page.Next)}}, err
 }
 

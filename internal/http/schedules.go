@@ -127,6 +127,7 @@ type listSchedulesRequest struct {
 	Status    schedule.Status `query:"status" validate:"oneof=active paused completed cancelled"`
 	DueBefore *time.Time      `query:"due_before"`
 	paging
+	queues, topics []string // that the caller may use
 }
 
 type listSchedulesResponse struct {
@@ -142,6 +143,8 @@ func (s *Server) listSchedules(r *http.Request, req listSchedulesRequest) (reply
 		DueBefore: req.DueBefore,
 		Limit:     req.Limit,
 		Cursor:    req.Cursor,
+		Queues:    req.queues,
+		Topics:    req.topics,
 	})
 	return reply{body: listSchedulesResponse{convert(page.Schedules, scheduleOf), nextOf(page.Next)}}, err
 }

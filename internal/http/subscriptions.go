@@ -245,8 +245,13 @@ type listSubscriptionsResponse struct {
 	Next          *string            `json:"next"`
 }
 
-func (s *Server) listSubscriptions(r *http.Request, req paging) (reply, error) {
-	page, err := s.topics.Subscriptions(r.Context(), req.Limit, req.Cursor)
+type listSubscriptionsRequest struct {
+	paging
+	queues, topics []string // that the caller may use
+}
+
+func (s *Server) listSubscriptions(r *http.Request, req listSubscriptionsRequest) (reply, error) {
+	page, err := s.topics.Subscriptions(r.Context(), req.Limit, req.Cursor, req.queues, req.topics)
 	return reply{body: listSubscriptionsResponse{convert(page.Subscriptions, subscriptionOf), nextOf(page.Next)}}, err
 }
 

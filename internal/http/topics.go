@@ -117,8 +117,13 @@ type listTopicsResponse struct {
 	Next   *string     `json:"next"`
 }
 
-func (s *Server) listTopics(r *http.Request, req paging) (reply, error) {
-	page, err := s.topics.Topics(r.Context(), req.Limit, req.Cursor)
+type listTopicsRequest struct {
+	paging
+	allowed []string
+}
+
+func (s *Server) listTopics(r *http.Request, req listTopicsRequest) (reply, error) {
+	page, err := s.topics.Topics(r.Context(), req.Limit, req.Cursor, req.allowed)
 	topics := convert(page.Topics, func(t topic.Topic) topicBody { return topicBody{t.Name, t.Events, t.LastPosition, t.LastAt} })
 	return reply{body: listTopicsResponse{topics, nextOf(page.Next)}}, err
 }

@@ -46,16 +46,16 @@ func (s *Service) Attempts(ctx context.Context, id int64) ([]Attempt, error) {
 // List returns waiting events by (vt, id). It fails with ErrBadCursor or ErrQueryTimeout.
 func (s *Service) List(ctx context.Context, p ListParams) (Page, error) {
 	return s.page(ctx, "list", p.Cursor, p.Limit,
-		`select `+eventColumns+`, vt as position from agent.list_events(nullif($4, ''), nullif($5, ''), $1, $2, $3, $6, $7)`,
-		p.Queue, string(p.State), jsonArg(p.Contains), jsonArg(p.Meta))
+		`select `+eventColumns+`, vt as position from agent.list_events(nullif($4, ''), nullif($5, ''), $1, $2, $3, $6, $7, $8)`,
+		p.Queue, string(p.State), jsonArg(p.Contains), jsonArg(p.Meta), p.Queues)
 }
 
 // History returns one page of history. It fails with ErrBadCursor or ErrQueryTimeout.
 func (s *Service) History(ctx context.Context, p HistoryParams) (Page, error) {
 	return s.page(ctx, "history", p.Cursor, p.Limit,
 		`select `+eventColumns+`, event_ts as position from agent.list_history(nullif($4, ''), nullif($5, ''), $6, $7, $8, $9, $1, $2, $3,
-			nullif($10, ''), nullif($11, ''), nullif($12, ''), $13, $14)`,
-		p.Queue, string(p.Outcome), p.From, p.To, jsonArg(p.Contains), p.ID, p.Type, p.Source, p.Worker, p.MinDuration, jsonArg(p.Meta))
+			nullif($10, ''), nullif($11, ''), nullif($12, ''), $13, $14, $15)`,
+		p.Queue, string(p.Outcome), p.From, p.To, jsonArg(p.Contains), p.ID, p.Type, p.Source, p.Worker, p.MinDuration, jsonArg(p.Meta), p.Queues)
 }
 
 // page runs a listing, whose first arguments are how many events to return, and the time and the id of the last event of the page before. Its column
@@ -111,8 +111,8 @@ const statsColumns = `queue, ready, scheduled, leased, oldest_ready_age, done_la
 // ErrQueryTimeout.
 func (s *Service) Queues(ctx context.Context, p QueuesParams) (page QueuesPage, err error) {
 	page.Queues, page.Next, err = pg.ReadPage("queues", p.Cursor, p.Limit, func(after pg.Cursor, n int) ([]QueueStats, error) {
-		return collect[QueueStats](ctx, s, `select `+statsColumns+` from agent.queue_stats(nullif($1, interval '0'), coalesce($2, ''), $3)`,
-			p.Lately, after.Name, n)
+		return collect[QueueStats](ctx, s, `select `+statsColumns+` from agent.queue_stats(nullif($1, interval '0'), coalesce($2, ''), $3, _queues => $4)`,
+			p.Lately, after.Name, n, p.Queues)
 	}, func(q *QueueStats) pg.Cursor { return pg.Cursor{Name: &q.Queue} })
 	return page, wrap("counting queues", err)
 }
@@ -160,8 +160,8 @@ func (s *Service) BusiestQueues(ctx context.Context, limit int) (queues []QueueS
 func (s *Service) HistoryStats(ctx context.Context, p StatsParams) ([]StatsBucket, error) {
 	buckets, err := collect[StatsBucket](ctx, s, `
 		select bucket as start, done, failed, expired, cancelled
-		from agent.history_stats($1, $2, $3, nullif($4, ''))`,
-		p.Bucket, p.From, p.To, p.Queue)
+		from agent.history_stats($1, $2, $3, nullif($4, ''), $5)`,
+		p.Bucket, p.From, p.To, p.Queue, p.Queues)
 	return buckets, wrap("counting history", err)
 }
 

@@ -197,6 +197,7 @@ type ListParams struct {
 	Cursor string // a Page.Next, or empty for the first page
 
 	Contains, Meta json.RawMessage // JSON objects that the event and its metadata contain, as jsonb's @> has it; nil: any
+	Queues         []string        // only queues that one of these patterns stands for: a name, or the beginning of one before *; nil: all
 }
 
 // HistoryFilter selects events in history; zero fields select everything.
@@ -210,6 +211,7 @@ type HistoryFilter struct {
 	Type, Source, Worker string
 	MinDuration          *time.Duration  // how long the last attempt took at least; only Done and Failed events have that
 	Meta                 json.RawMessage // a JSON object the event's metadata contains
+	Queues               []string        // patterns as in ListParams; nil: all
 }
 
 // HistoryParams asks for one page of history, newest event_ts first.
@@ -224,6 +226,7 @@ type StatsParams struct {
 	Bucket   time.Duration // at least a second; aligned to the epoch
 	From, To time.Time     // bounds of event_ts: From inclusive, To exclusive
 	Queue    string        // empty: every queue
+	Queues   []string      // patterns as in ListParams; nil: all
 }
 
 // StatsBucket counts the events of history whose event_ts lies in [Start, Start + bucket).
@@ -331,6 +334,7 @@ type QueuesParams struct {
 	Lately time.Duration // what has finished is counted over this time; zero: not at all
 	Limit  int           // zero: DefaultPage
 	Cursor string        // a QueuesPage.Next, or empty for the first page
+	Queues []string      // patterns as in ListParams; nil: all
 }
 
 // QueuesPage is one page of the queues. Next is the cursor of the following page, empty at the end.

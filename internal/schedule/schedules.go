@@ -185,6 +185,8 @@ type ListParams struct {
 	DueBefore *time.Time // active ones whose next occurrence comes before; the page then is by NextAt, otherwise by ID
 	Limit     int        // zero: DefaultPage
 	Cursor    string     // a Page.Next of a call with the same filters, or empty for the first page
+
+	Queues, Topics []string // only schedules that insert into queues, or publish to topics, that one of these patterns stands for; nil, both: all
 }
 
 // Page is one page of schedules. Next is the cursor of the following page, empty at the end.
@@ -201,8 +203,8 @@ func (s *Service) List(ctx context.Context, p ListParams) (page Page, err error)
 	}
 	rows, next, err := pg.ReadPage(listing, p.Cursor, p.Limit, func(after pg.Cursor, n int) ([]row, error) {
 		return list[row](ctx, s, "listing schedules",
-			`select `+columns+` from agent.list_schedules(nullif($1, ''), nullif($2, ''), nullif($3, ''), $4, $5, $6, $7) s`,
-			p.Owner, p.Queue, string(p.Status), p.DueBefore, n, after.At, after.ID)
+			`select `+columns+` from agent.list_schedules(nullif($1, ''), nullif($2, ''), nullif($3, ''), $4, $5, $6, $7, $8, $9) s`,
+			p.Owner, p.Queue, string(p.Status), p.DueBefore, n, after.At, after.ID, p.Queues, p.Topics)
 	}, func(r *row) pg.Cursor {
 		if p.DueBefore == nil {
 			return pg.Cursor{ID: &r.ID}

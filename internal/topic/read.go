@@ -154,14 +154,14 @@ func (s *Service) Holder(ctx context.Context) (*Holder, error) {
 }
 
 // Topics returns a page of the topics that have events in the log, by name. It fails with ErrBadCursor or ErrQueryTimeout.
-func (s *Service) Topics(ctx context.Context, limit int, cursor string) (page TopicPage, err error) {
+func (s *Service) Topics(ctx context.Context, limit int, cursor string, patterns []string) (page TopicPage, err error) {
 	after, err := pg.ParseCursor("topics", cursor)
 	if err != nil {
 		return page, err
 	}
 	size := pg.PageSize(limit)
 	err = pg.Bounded(ctx, s.reads, s.cfg.QueryTimeout, func(tx pgx.Tx) error {
-		rows, _ := tx.Query(ctx, `select topic, events, last_position, last_at from agent.list_topics($1, $2)`, size+1, after.Name)
+		rows, _ := tx.Query(ctx, `select topic, events, last_position, last_at from agent.list_topics($1, $2, $3)`, size+1, after.Name, patterns)
 		page.Topics, err = pg.Collect[Topic](rows)
 		return err
 	})

@@ -329,20 +329,20 @@ func TestTopicsAreCountedExactly(t *testing.T) {
 	env.publish(t, slices.Repeat([]string{"a", "b", "b"}, 10)...)
 	env.exec(t, `select agent.count_topics(7)`)
 	last := env.publish(t, "c", "a")
-	page, err := env.Topics(t.Context(), 2, "")
+	page, err := env.Topics(t.Context(), 2, "", nil)
 	if err != nil || len(page.Topics) != 2 || page.Next == "" || page.Topics[0].Name != "a" || page.Topics[0].Events != 11 || page.Topics[0].LastPosition != last[1] ||
 		page.Topics[1].Name != "b" || page.Topics[1].Events != 20 {
 		t.Fatalf("the first page is %+v, %v", page, err)
 	}
-	if page, err = env.Topics(t.Context(), 2, page.Next); err != nil || len(page.Topics) != 1 || page.Topics[0].Name != "c" || page.Next != "" {
+	if page, err = env.Topics(t.Context(), 2, page.Next, nil); err != nil || len(page.Topics) != 1 || page.Topics[0].Name != "c" || page.Next != "" {
 		t.Errorf("the last page is %+v, %v", page, err)
 	}
-	if _, err := env.Topics(t.Context(), 2, "x"); !errors.Is(err, pg.ErrBadCursor) {
+	if _, err := env.Topics(t.Context(), 2, "x", nil); !errors.Is(err, pg.ErrBadCursor) {
 		t.Errorf("a cursor of nothing: %v", err)
 	}
 	for value[int](t, env, `select agent.count_topics(7)`) > 0 {
 	}
-	if counted, err := env.Topics(t.Context(), 0, ""); err != nil || len(counted.Topics) != 3 || counted.Topics[0].Events != 11 || counted.Topics[1].Events != 20 {
+	if counted, err := env.Topics(t.Context(), 0, "", nil); err != nil || len(counted.Topics) != 3 || counted.Topics[0].Events != 11 || counted.Topics[1].Events != 20 {
 		t.Errorf("when all are counted: %+v, %v", counted, err)
 	}
 }

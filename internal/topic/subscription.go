@@ -229,11 +229,11 @@ func (s *Service) SubscriptionAllowed(ctx context.Context, name string, queues, 
 	return *allowed, nil
 }
 
-// Subscriptions returns a page of subscriptions, by name, without their filters. It fails with ErrBadCursor or ErrQueryTimeout.
-func (s *Service) Subscriptions(ctx context.Context, limit int, cursor string) (page SubscriptionPage, err error) {
+// Subscriptions returns a page of subscriptions, by name, without their filters: those that SubscriptionAllowed allows with these patterns; nil: all. It fails with ErrBadCursor or ErrQueryTimeout.
+func (s *Service) Subscriptions(ctx context.Context, limit int, cursor string, queues, topics []string) (page SubscriptionPage, err error) {
 	page.Subscriptions, page.Next, err = pg.ReadPage("subscriptions", cursor, limit, func(after pg.Cursor, n int) (all []Subscription, err error) {
 		err = pg.Bounded(ctx, s.reads, s.cfg.QueryTimeout, func(tx pgx.Tx) error {
-			rows, _ := tx.Query(ctx, `select `+subscriptionColumns+` from agent.list_subscriptions($1, $2)`, n, after.Name)
+			rows, _ := tx.Query(ctx, `select `+subscriptionColumns+` from agent.list_subscriptions($1, $2, null, $3, $4)`, n, after.Name, queues, topics)
 			all, err = collectSubscriptions(rows)
 			return err
 		})

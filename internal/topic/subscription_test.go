@@ -655,7 +655,7 @@ func TestSubscriptionsAreListedByName(t *testing.T) {
 	env.publish(t, "x")
 	var got []string
 	for cursor := ""; ; {
-		page, err := env.Subscriptions(t.Context(), 3, cursor)
+		page, err := env.Subscriptions(t.Context(), 3, cursor, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -750,7 +750,7 @@ func TestConcurrentCallsOfASubscription(t *testing.T) {
 		"delete": func(env environment) error { return env.DeleteSubscription(ctx, "s", nil) },
 		"pause":  func(env environment) error { return env.PauseSubscription(ctx, "s") },
 		"resume": func(env environment) error { return env.ResumeSubscription(ctx, "s") },
-		"prune":  func(env environment) error { return second(env.Subscriptions(ctx, 10, "")) },
+		"prune":  func(env environment) error { return second(env.Subscriptions(ctx, 10, "", nil, nil)) },
 	}
 	env.publish(t, slices.Repeat([]string{"a"}, 50)...)
 	for a, first := range calls {

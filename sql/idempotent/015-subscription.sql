@@ -767,7 +767,7 @@ end
 $func$;
 
 -- Whether a subscription delivers, if at all, only into queues that a pattern of _queues stands for, and wants only topics that the patterns
--- of _topics stand for.
+-- of _topics stand for. One without filters gets what is published for it alone, whatever the topic.
 create or replace function agent_private.is_subscription_allowed(_subscription agent.subscription, _queues text[], _topics text[])
 returns boolean
 language plpgsql stable
@@ -775,9 +775,9 @@ set search_path to pg_catalog, pg_temp
 as $func$
 begin
   return (_subscription.deliver_queue is null or agent_private.is_queue_allowed(_subscription.deliver_queue, _queues))
-    and not exists
-    ( select from agent.subscription_filter f
-      where f.subscription = _subscription.id and not agent_private.are_topics_allowed(f.topics, _topics)
+    and coalesce
+    ( (select bool_and(agent_private.are_topics_allowed(f.topics, _topics)) from agent.subscription_filter f where f.subscription = _subscription.id)
+    , agent_private.are_topics_allowed(null, _topics)
     );
 end
 $func$;

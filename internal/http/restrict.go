@@ -1,0 +1,351 @@
+package http
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/schedule"
+	"github.com/queued/queued/internal/topic"
+)
+
+// A restrictable is a request of which it is known what it uses. A caller that may use only some queues and topics gets no other request through, but
+// those of routes that any key may call.
+type restrictable interface {
+	// restrict narrows the request to what the caller may use, where it asks for whatever there is, and fails when it names anything else: with
+	// Forbidden for the name of a queue or a topic, and for what has an id or another name as if that did not exist.
+	restrict(c *caller) error
+}
+
+// forbidAll returns the problem with a call about all queues and topics.
+func (c *caller) forbidAll() error {
+	return c.s.forbid(c.r, problem.Required{Queue: "*", Topic: "**"})
+}
+
+// queue returns the problem of a request that names a queue which the caller may not use. pointer says where.
+func (c *caller) queue(name, pointer string) error {
+	if c.AllowsQueue(name) {
+		return nil
+	}
+	p := c.s.forbid(c.r, problem.Required{Queue: name})
+	p.Errors = []problem.FieldError{{Pointer: pointer, Detail: "is a queue that the key may not use"}}
+	return p
+}
+
+// filterQueue is queue for a filter, which may be left out.
+func (c *caller) filterQueue(name, pointer string) (allowed []string, err error) {
+	if name != "" {
+		err = c.queue(name, pointer)
+	}
+	return c.Queues(), err
+}
+
+// topic returns the problem of a request that names a topic, or a pattern of topics, of which the caller may not use all. pointer says where.
+func (c *caller) topic(pattern, pointer string) error {
+	if c.AllowsTopic(pattern) {
+		return nil
+	}
+	p := c.s.forbid(c.r, problem.Required{Topic: pattern})
+	p.Errors = []problem.FieldError{{Pointer: pointer, Detail: "is not within the topics that the key may use"}}
+	return p
+}
+
+// topics is topic for the patterns of a filter; none: all topics.
+func (c *caller) topics(patterns []string, pointer string) error {
+	if len(patterns) == 0 && !c.AllowsTopics(nil) {
+		p := c.s.forbid(c.r, problem.Required{Topic: "**"})
+		p.Errors = []problem.FieldError{{Pointer: pointer, Detail: "is required, as the key may not use all topics"}}
+		return p
+	}
+	for _, pattern := range patterns {
+		if err := c.topic(pattern, pointer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// target returns the problem of a request whose events go to a topic, or else to a queue.
+func (c *caller) target(queueName, topicName string) error {
+	if topicName != "" {
+		return c.topic(topicName, "#/topic")
+	}
+	if queueName == "" {
+		queueName = queue.Default
+	}
+	return c.queue(queueName, "#/queue")
+}
+
+// events returns which of these events the caller may not use: they do not exist, or are of queues of others. Both take the same time to answer.
+func (c *caller) events(ids []int64) (foreign map[int64]bool, err error) {
+	queues, err := c.s.svc.QueuesOf(c.r.Context(), ids)
+	if err != nil {
+		return nil, err
+	}
+	foreign = make(map[int64]bool)
+	for _, id := range ids {
+		if name, exists := queues[id]; !exists || !c.AllowsQueue(name) {
+			foreign[id] = true
+		}
+	}
+	return foreign, nil
+}
+
+// event returns queue.ErrNotFound for an event that the caller may not use.
+func (c *caller) event(id int64) error {
+	foreign, err := c.events([]int64{id})
+	if err == nil && foreign[id] {
+		err = queue.ErrNotFound
+	}
+	return err
+}
+
+// schedule returns a schedule that the caller may use. For others it fails with schedule.ErrNotFound.
+func (c *caller) schedule(id int64) (schedule.Schedule, error) {
+	found, err := c.s.schedules.Get(c.r.Context(), id)
+	if err == nil && (found.Topic != "" && !c.AllowsTopic(found.Topic) || found.Topic == "" && !c.AllowsQueue(found.Queue)) {
+		err = schedule.ErrNotFound
+	}
+	return found, err
+}
+
+// subscription returns topic.ErrSubscriptionNotFound for a subscription that the caller may not use.
+func (c *caller) subscription(name string) error {
+	isAllowed, err := c.s.topics.SubscriptionAllowed(c.r.Context(), name, c.Queues(), c.Topics())
+	if err == nil && !isAllowed {
+		err = topic.ErrSubscriptionNotFound
+	}
+	return err
+}
+
+// publishTo returns the problem of a publication for one subscription alone that the caller may not use, or that there is not.
+func (c *caller) publishTo(subscription string) error {
+	if subscription == "" {
+		return nil
+	}
+	err := c.subscription(subscription)
+	if errors.Is(err, topic.ErrSubscriptionNotFound) {
+		return c.forbidAll()
+	}
+	return err
+}
+
+func (req *insertRequest) restrict(c *caller) error { return c.queue(req.Queue, "?queue") }
+
+func (req *insertBatchRequest) restrict(c *caller) error {
+	for i := range req.Events {
+		if err := c.queue(req.Events[i].Queue, fmt.Sprintf("#/events/%d/queue", i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (req *listEventsRequest) restrict(c *caller) (err error) {
+	req.allowed, err = c.filterQueue(req.Queue, "?queue")
+	return err
+}
+
+func (req *eventRequest) restrict(c *caller) error { return c.event(req.ID) }
+
+func (req *rawBodyRequest) restrict(c *caller) error {
+	err := c.event(req.ID)
+	if errors.Is(err, queue.ErrNotFound) {
+		return queue.ErrNoRawBody // as for an event that there is not
+	}
+	return err
+}
+
+func (req *claimRequest) restrict(c *caller) error         { return c.queue(req.Queue, "#/queue") }
+func (req *ackRequest) restrict(c *caller) error           { return c.event(req.ID) }
+func (req *ackWithResultRequest) restrict(c *caller) error { return c.event(req.ID) }
+func (req *nackRequest) restrict(c *caller) error          { return c.event(req.ID) }
+func (req *extendRequest) restrict(c *caller) error        { return c.event(req.ID) }
+
+func (req *ackBatchRequest) restrict(c *caller) (err error) {
+	ids := make([]int64, len(req.Events))
+	for i := range req.Events {
+		ids[i] = req.Events[i].ID
+	}
+	req.foreign, err = c.events(ids)
+	return err
+}
+
+func (req *sweepRequest) restrict(c *caller) error {
+	if req.Queue == "" {
+		return c.forbidAll()
+	}
+	return c.queue(req.Queue, "#/queue")
+}
+
+func (req *listHistoryRequest) restrict(c *caller) (err error) {
+	req.Queues, err = c.filterQueue(req.Queue, "?queue")
+	return err
+}
+
+func (req *requeueMatchingRequest) restrict(c *caller) (err error) {
+	req.Queues, err = c.filterQueue(req.Queue, "#/queue")
+	return err
+}
+
+func (req *historyStatsRequest) restrict(c *caller) (err error) {
+	req.allowed, err = c.filterQueue(req.Queue, "?queue")
+	return err
+}
+
+func (req *listQueuesRequest) restrict(c *caller) error { //nolint:unparam // it is a restrictable
+	req.allowed = c.Queues()
+	return nil
+}
+
+func (req *putQueueRequest) restrict(c *caller) error  { return c.queue(req.Name, "{name}") }
+func (req *queueRequest) restrict(c *caller) error     { return c.queue(req.Name, "{name}") }
+func (req *openQueueRequest) restrict(c *caller) error { return c.queue(req.Name, "{name}") }
+
+func (req *createScheduleRequest) restrict(c *caller) error { return c.target(req.Queue, req.Topic) }
+
+func (req *previewScheduleRequest) restrict(c *caller) error { return c.target(req.Queue, req.Topic) }
+
+func (req *listSchedulesRequest) restrict(c *caller) (err error) {
+	req.queues, err = c.filterQueue(req.Queue, "?queue")
+	req.topics = c.Topics()
+	return err
+}
+
+func (req *scheduleRequest) restrict(c *caller) error {
+	_, err := c.schedule(req.ID)
+	return err
+}
+
+func (req *deleteScheduleRequest) restrict(c *caller) error {
+	_, err := c.schedule(req.ID)
+	return err
+}
+
+func (req *listOccurrencesRequest) restrict(c *caller) error {
+	_, err := c.schedule(req.ID)
+	return err
+}
+
+// restrict holds the schedule as it is and as it would be to what the caller may use.
+func (req *patchScheduleRequest) restrict(c *caller) error {
+	found, err := c.schedule(req.ID)
+	if err != nil {
+		return err
+	}
+	queueName, topicName := found.Queue, found.Topic
+	if req.Queue != nil {
+		queueName = *req.Queue
+		if err := c.queue(queueName, "#/queue"); err != nil {
+			return err
+		}
+	}
+	if req.Topic != nil {
+		topicName = *req.Topic
+	}
+	return c.target(queueName, topicName)
+}
+
+func (req *publishRequest) restrict(c *caller) error {
+	if err := c.topic(req.Topic, "{topic}"); err != nil {
+		return err
+	}
+	return c.publishTo(req.Subscription)
+}
+
+func (req *publishBatchRequest) restrict(c *caller) error {
+	var subscriptions []string
+	for i := range req.Events {
+		if err := c.topic(req.Events[i].Topic, fmt.Sprintf("#/events/%d/topic", i)); err != nil {
+			return err
+		}
+		if name := req.Events[i].Subscription; !slices.Contains(subscriptions, name) {
+			subscriptions = append(subscriptions, name)
+		}
+	}
+	for _, name := range subscriptions {
+		if err := c.publishTo(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (req *listTopicsRequest) restrict(c *caller) error { //nolint:unparam // it is a restrictable
+	req.allowed = c.Topics()
+	return nil
+}
+
+// restrict lets everybody try a filter on events of their own. The last events of the log are of all topics.
+func (req *matchRequest) restrict(c *caller) error {
+	if req.Last > 0 {
+		return c.topics(nil, "#/last")
+	}
+	return nil
+}
+
+func (q *logQuery) restrict(c *caller) error {
+	if len(q.Topics) == 0 && len(c.Topics()) > 0 {
+		q.Topics = c.Topics()
+	}
+	return c.topics(q.Topics, "?topic")
+}
+
+// restrict looks at the topic of the event, which never changes.
+func (req *positionRequest) restrict(c *caller) error {
+	e, err := c.s.topics.Get(c.r.Context(), req.Position)
+	if err == nil && !c.AllowsTopic(e.Topic) {
+		err = topic.ErrPositionNotFound
+	}
+	return err
+}
+
+func (req *listSubscriptionsRequest) restrict(c *caller) error { //nolint:unparam // it is a restrictable
+	req.queues, req.topics = c.Queues(), c.Topics()
+	return nil
+}
+
+// restrict holds the subscription as it is, if it is, and as it would be to what the caller may use.
+func (req *putSubscriptionRequest) restrict(c *caller) error {
+	if req.Deliver != nil {
+		if err := c.queue(req.Deliver.Queue, "#/deliver/queue"); err != nil {
+			return err
+		}
+	}
+	if len(req.Filters) == 0 { // it would get whatever is published for it alone
+		if err := c.topics(nil, "#/filters"); err != nil {
+			return err
+		}
+	}
+	for i := range req.Filters {
+		if err := c.topics(req.Filters[i].Topics, fmt.Sprintf("#/filters/%d/topics", i)); err != nil {
+			return err
+		}
+	}
+	isAllowed, err := c.s.topics.SubscriptionAllowed(c.r.Context(), req.Name, c.Queues(), c.Topics())
+	switch {
+	case errors.Is(err, topic.ErrSubscriptionNotFound):
+		return nil
+	case err == nil && !isAllowed:
+		return c.forbidAll()
+	}
+	return err
+}
+
+func (req *putFilterRequest) restrict(c *caller) error {
+	if err := c.topics(req.Topics, "#/topics"); err != nil {
+		return err
+	}
+	return c.subscription(req.Name)
+}
+
+func (req *subscriptionRequest) restrict(c *caller) error       { return c.subscription(req.Name) }
+func (req *deleteSubscriptionRequest) restrict(c *caller) error { return c.subscription(req.Name) }
+func (req *filterRequest) restrict(c *caller) error             { return c.subscription(req.Name) }
+func (req *readSubscriptionRequest) restrict(c *caller) error   { return c.subscription(req.Name) }
+func (req *commitCursorRequest) restrict(c *caller) error       { return c.subscription(req.Name) }
+func (req *seekSubscriptionRequest) restrict(c *caller) error   { return c.subscription(req.Name) }
+func (req *replaySubscriptionRequest) restrict(c *caller) error { return c.subscription(req.Name) }
+func (req *streamSubscriptionRequest) restrict(c *caller) error { return c.subscription(req.Name) }
