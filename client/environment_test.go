@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -23,43 +24,38 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(workerEnv); url != "" {
 		os.Exit(runWorkerProcess(url))
 	}
-	pgtest.Main(m)
+	code := pgtest.Run(m)
+	if built.dir != "" {
+		_ = os.RemoveAll(built.dir)
+	}
+	os.Exit(code)
 }
 
 // waitTimeout bounds every wait of a test. It is long, for a busy machine and the race detector.
 const waitTimeout = 2 * time.Minute
 
-// built is the program under test, which exists while a test uses it.
+// built is the program under test.
 var built struct {
-	sync.Mutex
-	users int
-	dir   string
+	once sync.Once
+	dir  string
+	err  error
 }
 
-// program returns the path of the built program.
+// program returns the path of the built program, which exists until the last test has ended.
 func program(tb testing.TB) string {
 	tb.Helper()
-	built.Lock()
-	defer built.Unlock()
-	if built.users == 0 {
-		dir, err := os.MkdirTemp("", "queued-client-") //nolint:usetesting // it outlives the test
-		if err != nil {
-			tb.Fatal(err)
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "queued-client-"); built.err != nil { //nolint:usetesting // it outlives the test
+			return
 		}
-		cmd := exec.Command("go", "build", "-o", filepath.Join(dir, "queued"), "github.com/queued/queued/cmd/queued")
+		cmd := exec.Command("go", "build", "-o", filepath.Join(built.dir, "queued"), "github.com/queued/queued/cmd/queued")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			tb.Fatalf("building the program: %v\n%s", err, out)
-		}
-		built.dir = dir
-	}
-	built.users++
-	tb.Cleanup(func() {
-		built.Lock()
-		defer built.Unlock()
-		if built.users--; built.users == 0 {
-			_ = os.RemoveAll(built.dir)
+			built.err = fmt.Errorf("building the program: %w\n%s", err, out)
 		}
 	})
+	if built.err != nil {
+		tb.Fatal(built.err)
+	}
 	return filepath.Join(built.dir, "queued")
 }
 
@@ -87,7 +83,8 @@ func serve(tb testing.TB, environ ...string) *server {
 	tb.Cleanup(func() {
 		s.kill()
 		if tb.Failed() {
-			tb.Logf("the log of the server:\n%s", s.log)
+			log := s.log.String()
+			tb.Logf("the end of the server's log:\n%s", log[max(0, len(log)-5000):])
 		}
 	})
 	return s

@@ -65,10 +65,11 @@ var shared struct {
 // Main runs the tests of a package and exits: with their code, or with 1 when they passed but left
 // goroutines behind or the server could not be stopped. It stops the server if it was started for them.
 func Main(m *testing.M) {
-	os.Exit(runTests(m))
+	os.Exit(Run(m))
 }
 
-func runTests(m *testing.M) int {
+// Run does what Main does, but returns the code, for packages that have more to clean up.
+func Run(m *testing.M) int {
 	shared.inMain = true
 	code := m.Run()
 	if shared.private {
