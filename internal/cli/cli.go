@@ -12,19 +12,24 @@ import (
 
 // Commands are the commands of this package, to be embedded into the grammar of a program.
 type Commands struct {
-	Post       PostCmd       `cmd:"" group:"Client:" help:"Insert an event, or a file of events."`
-	Claim      ClaimCmd      `cmd:"" group:"Client:" help:"Claim events."`
-	Ack        AckCmd        `cmd:"" group:"Client:" help:"Ack claimed events: they go into history as done."`
-	Nack       NackCmd       `cmd:"" group:"Client:" help:"Nack a claimed event: it waits again, or goes into history as failed."`
-	Extend     ExtendCmd     `cmd:"" group:"Client:" help:"Extend the lease of a claimed event."`
-	Queues     QueuesCmd     `cmd:"" group:"Client:" help:"List queues with their counts."`
-	Queue      QueueCmd      `cmd:"" group:"Client:" help:"Show or set the policy of a queue; pause, resume or purge it."`
-	Events     EventsCmd     `cmd:"" group:"Client:" help:"List the events in queues, or show one event."`
-	History    HistoryCmd    `cmd:"" group:"Client:" help:"List the events in history."`
-	Requeue    RequeueCmd    `cmd:"" group:"Client:" help:"Requeue events from history, by id or by filter."`
-	Schedules  SchedulesCmd  `cmd:"" group:"Client:" help:"List schedules, or show one."`
-	Completion CompletionCmd `cmd:"" group:"Client:" help:"Write the completion script of a shell."`
-	Candidates candidatesCmd `cmd:"" name:"__complete" hidden:""`
+	Post          PostCmd          `cmd:"" group:"Client:" help:"Insert an event, or a file of events."`
+	Claim         ClaimCmd         `cmd:"" group:"Client:" help:"Claim events."`
+	Ack           AckCmd           `cmd:"" group:"Client:" help:"Ack claimed events: they go into history as done."`
+	Nack          NackCmd          `cmd:"" group:"Client:" help:"Nack a claimed event: it waits again, or goes into history as failed."`
+	Extend        ExtendCmd        `cmd:"" group:"Client:" help:"Extend the lease of a claimed event."`
+	Queues        QueuesCmd        `cmd:"" group:"Client:" help:"List queues with their counts."`
+	Queue         QueueCmd         `cmd:"" group:"Client:" help:"Show or set the policy of a queue; pause, resume or purge it."`
+	Events        EventsCmd        `cmd:"" group:"Client:" help:"List the events in queues, or show one event."`
+	History       HistoryCmd       `cmd:"" group:"Client:" help:"List the events in history."`
+	Requeue       RequeueCmd       `cmd:"" group:"Client:" help:"Requeue events from history, by id or by filter."`
+	Schedules     SchedulesCmd     `cmd:"" group:"Client:" help:"List schedules, or show one."`
+	Publish       PublishCmd       `cmd:"" group:"Client:" help:"Publish an event, or a file of events, to a topic."`
+	Tail          TailCmd          `cmd:"" group:"Client:" help:"Write events as they are published."`
+	Subscriptions SubscriptionsCmd `cmd:"" group:"Client:" help:"List subscriptions; show, put, read, commit, seek, replay, pause, resume or delete one."`
+	Work          WorkCmd          `cmd:"" group:"Client:" help:"Run a command for each event of a queue."`
+	Top           TopCmd           `cmd:"" group:"Client:" help:"Watch queues live."`
+	Completion    CompletionCmd    `cmd:"" group:"Client:" help:"Write the completion script of a shell."`
+	Candidates    candidatesCmd    `cmd:"" name:"__complete" hidden:""`
 }
 
 // group is the group of the commands of this package in --help.
@@ -58,11 +63,16 @@ type Env struct {
 	Now func() time.Time
 }
 
-// connection is how to reach a server. URL and the key are settings of the program, with a variable each.
+// address is where a server is, and the key for it. They are settings of the program, with a variable each.
+type address struct {
+	URL     string `group:"Server:" type:"server-url" default:"http://127.0.0.1:8080"`
+	Key     string `group:"Server:" type:"secret"`
+	KeyFile string `group:"Server:" type:"path"`
+}
+
+// connection is how to reach a server.
 type connection struct {
-	URL      string        `group:"Server:" type:"server-url" default:"http://127.0.0.1:8080"`
-	Key      string        `group:"Server:" type:"secret"`
-	KeyFile  string        `group:"Server:" type:"path"`
+	address  `embed:""`
 	Timeout  time.Duration `group:"Server:" default:"30s" help:"How long one try of a call may take, besides the time it asks the server to wait (default 30s)."`
 	RetryFor time.Duration `group:"Server:" default:"30s" help:"How long to go on trying while the server cannot be reached or is overloaded (default 30s)."`
 }
@@ -79,7 +89,15 @@ func (s *connection) client() (*client.Client, error) {
 	if retryFor == 0 {
 		retryFor = -1 // which is none for package client
 	}
-	c, err := client.New(client.Config{URL: s.URL, Key: s.Key, UserAgent: "queued-cli", Timeout: s.Timeout, RetryFor: retryFor})
+	return s.connect(client.Config{Timeout: s.Timeout, RetryFor: retryFor})
+}
+
+// client returns a client with the time limits of package client. Close it.
+func (a *address) client() (*client.Client, error) { return a.connect(client.Config{}) }
+
+func (a *address) connect(cfg client.Config) (*client.Client, error) {
+	cfg.URL, cfg.Key, cfg.UserAgent = a.URL, a.Key, "queued-cli"
+	c, err := client.New(cfg)
 	if err != nil {
 		return nil, usagef("%s", strings.TrimPrefix(err.Error(), "client: "))
 	}

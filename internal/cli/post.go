@@ -106,22 +106,9 @@ func (c *PostCmd) template() client.NewEvent {
 func (c *PostCmd) newEvent(env *Env) (client.NewEvent, error) {
 	event := c.template()
 	event.Key = c.IdempotencyKey
-	text := []byte(c.Event)
-	if c.Event == "" || c.Event == "-" {
-		if c.Event == "" && isTerminal(env.Stdin) {
-			return event, usagef("post needs an event, such as '{\"order\": 4711}', or --file")
-		}
-		var err error
-		if text, err = io.ReadAll(io.LimitReader(env.Stdin, maxEvent)); err != nil {
-			return event, err
-		}
-	}
-	payload, err := objectOf(text)
+	payload, err := readObject(env, c.Event, "post needs an event, such as '{\"order\": 4711}', or --file")
 	event.Payload = payload
-	if err != nil {
-		return event, usagef("the event %s", err)
-	}
-	return event, nil
+	return event, err
 }
 
 // objectOf returns a text that is a JSON object.

@@ -1,0 +1,350 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/queued/queued/client"
+)
+
+// TopCmd watches queues.
+type TopCmd struct {
+	server   `embed:""`
+	Interval time.Duration `short:"d" default:"2s" placeholder:"DURATION" help:"The time between two looks (default 2s)."`
+	Looks    int           `short:"n" placeholder:"N" help:"End after so many looks; without a terminal 1 if it is not given."`
+	Sort     string        `enum:"ready,scheduled,leased,oldest,done,queue" default:"ready" help:"What to sort by: ready, scheduled, leased, oldest, done or queue."`
+}
+
+// Help returns the text below the usage.
+func (*TopCmd) Help() string {
+	return examples(`queued top`, `queued top --sort oldest -d 500ms`, `queued top -n 10 -d 1m -o jsonl >>depth.jsonl`) + `
+Keys: q ends it, s sorts by the next column, r reverses the order, j and k or the arrows scroll, space looks at once.
++/- is the change of the ready events since the look before; rates are of all processes together.
+`
+}
+
+// maxQuery bounds one look; a server that does not answer is shown as that.
+const maxQuery = 10 * time.Second
+
+// look is what top has seen at one time.
+type look struct {
+	At        time.Time           `json:"at"`
+	Queues    []client.QueueStats `json:"queues"`
+	Processes []client.Process    `json:"processes"`
+}
+
+// Run shows the queues until it is interrupted, which is no error.
+func (c *TopCmd) Run(ctx context.Context, env *Env) error {
+	if c.Interval < 100*time.Millisecond {
+		return usagef("--interval is %s; want 100ms or more", c.Interval)
+	}
+	if c.Looks < 0 {
+		return usagef("--looks is %d; want 1 or more, or none", c.Looks)
+	}
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	watch := &watch{title: c.URL, sort: c.Sort}
+	if screen := openScreen(env); screen != nil && env.format(c.Output) == formatTable {
+		err = c.live(ctx, conn, watch, screen)
+	} else {
+		err = c.print(ctx, env, conn, watch)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// take takes a look.
+func take(ctx context.Context, conn *client.Client) (look, error) {
+	ctx, cancel := context.WithTimeout(ctx, maxQuery)
+	defer cancel()
+	l := look{At: time.Now(), Queues: []client.QueueStats{}}
+	for q, err := range conn.ListQueues(ctx) {
+		if err != nil {
+			return l, err
+		}
+		l.Queues = append(l.Queues, q)
+	}
+	var err error
+	if l.Processes, err = conn.ListProcesses(ctx); errors.Is(err, client.ErrForbidden) {
+		err = nil // a key for some queues may not ask this
+	}
+	return l, err
+}
+
+// print writes each look below the one before.
+func (c *TopCmd) print(ctx context.Context, env *Env, conn *client.Client, w *watch) error {
+	for n := 1; ; n++ {
+		l, err := take(ctx, conn)
+		if err != nil {
+			return err
+		}
+		if env.format(c.Output) == formatTable {
+			w.add(l)
+			_, err = io.WriteString(env.Stdout, strings.Join(w.lines(env.width(), 0), "\n")+"\n\n")
+		} else {
+			err = json.NewEncoder(env.Stdout).Encode(l)
+		}
+		if err != nil || n >= max(1, c.Looks) {
+			return err
+		}
+		select {
+		case <-time.After(c.Interval):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// resizeInterval is how soon a terminal of another size is noticed. There is no signal for that on every system.
+const resizeInterval = 250 * time.Millisecond
+
+// live shows the latest look on a screen.
+func (c *TopCmd) live(ctx context.Context, conn *client.Client, w *watch, s *screen) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.end()
+	type result struct {
+		look
+		err error
+	}
+	results, again := make(chan result), make(chan struct{}, 1)
+	go func() {
+		for {
+			l, err := take(ctx, conn)
+			select {
+			case results <- result{l, err}:
+			case <-ctx.Done():
+				return
+			}
+			select {
+			case <-time.After(c.Interval):
+			case <-again:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	resize := time.NewTicker(resizeInterval)
+	defer resize.Stop()
+	for looks := 0; ; {
+		if err := s.draw(w.lines); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case r := <-results:
+			if w.failure = r.err; r.err == nil {
+				w.add(r.look)
+			}
+			if looks++; looks == c.Looks {
+				return s.draw(w.lines)
+			}
+		case key, ok := <-s.keys:
+			if !ok || w.press(key) {
+				return nil
+			}
+			if key == " " {
+				select {
+				case again <- struct{}{}:
+				default:
+				}
+			}
+		case <-resize.C:
+		}
+	}
+}
+
+// watch is what top shows. It is not safe for concurrent use.
+type watch struct {
+	title      string
+	sort       string
+	isReversed bool
+	first      int // row of the table that is shown first
+	failure    error
+
+	latest, before *look
+}
+
+func (w *watch) add(l look) {
+	w.before, w.latest = w.latest, &l
+}
+
+// sortings are what a watch can be sorted by, in the order of the columns.
+var sortings = []string{"queue", "ready", "scheduled", "leased", "oldest", "done"}
+
+// press does what a key stands for, and reports whether that is the end.
+func (w *watch) press(key string) (end bool) {
+	switch key {
+	case "q", "Q", "\x03", "\x04": // Ctrl-C and Ctrl-D, which the terminal passes on
+		return true
+	case "s":
+		w.sort = sortings[(slices.Index(sortings, w.sort)+1)%len(sortings)]
+		w.first = 0
+	case "r":
+		w.isReversed = !w.isReversed
+	case "j", "down":
+		w.first++
+	case "k", "up":
+		w.first--
+	case "pagedown":
+		w.first += 10
+	case "pageup":
+		w.first -= 10
+	}
+	return false
+}
+
+// sorted returns the queues in the order that is wanted: the largest first, or by name.
+func (w *watch) sorted() []client.QueueStats {
+	queues := slices.Clone(w.latest.Queues)
+	slices.SortStableFunc(queues, func(a, b client.QueueStats) int {
+		order := 0
+		switch w.sort {
+		case "ready":
+			order = cmp.Compare(b.Ready, a.Ready)
+		case "scheduled":
+			order = cmp.Compare(b.Scheduled, a.Scheduled)
+		case "leased":
+			order = cmp.Compare(b.Leased, a.Leased)
+		case "oldest":
+			order = cmp.Compare(b.OldestReadyAge, a.OldestReadyAge)
+		case "done":
+			order = cmp.Compare(b.DoneLastHour, a.DoneLastHour)
+		}
+		if order = cmp.Or(order, cmp.Compare(a.Queue, b.Queue)); w.isReversed {
+			order = -order
+		}
+		return order
+	})
+	return queues
+}
+
+// lines returns what is shown, at most width characters wide and height lines high; 0: as much as there is.
+func (w *watch) lines(width, height int) []string {
+	status := "q quit   s sort: " + w.sort + "   r reverse   j k scroll   space look"
+	if w.failure != nil {
+		status = "! " + strings.ReplaceAll(Describe(w.failure, nil), "\n", " ")
+	}
+	if w.latest == nil {
+		return fit([]string{"queued " + w.title, "", status}, width)
+	}
+	lines := append(w.summary(), "")
+	var text strings.Builder
+	queues := w.sorted()
+	w.first = max(0, min(w.first, len(queues)-1))
+	shown := queues[w.first:]
+	if height > 0 {
+		shown = shown[:min(len(shown), max(1, height-len(lines)-3))] // the titles, a gap and the status
+	}
+	rows := make([][]string, len(shown))
+	for i, q := range shown {
+		rows[i] = w.row(q)
+	}
+	_ = writeTable(&text, columns("QUEUE…", "READY", "+/-", "SCHEDULED", "LEASED", "OLDEST", "DONE 1H", "EXPIRED 1H", ""), rows, width) // to memory
+	lines = append(lines, strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")...)
+	if height > 0 {
+		if more := len(queues) - w.first - len(shown); more > 0 {
+			status = fmt.Sprintf("%d more below   ", more) + status
+		}
+		lines = append(lines, "", status)
+		lines = lines[:min(len(lines), height)]
+	}
+	return fit(lines, width)
+}
+
+// row returns the row of a queue.
+func (w *watch) row(q client.QueueStats) []string {
+	cells := queuesView.row(q)
+	change := ""
+	if w.before != nil {
+		for _, old := range w.before.Queues {
+			if old.Queue == q.Queue && old.Ready != q.Ready {
+				change = fmt.Sprintf("%+d", q.Ready-old.Ready)
+			}
+		}
+	}
+	paused := ""
+	if q.Paused {
+		paused = "paused"
+	}
+	return []string{cells[0], cells[1], change, cells[2], cells[3], cells[4], cells[5], cells[6], paused}
+}
+
+// summary returns the lines above the table.
+func (w *watch) summary() []string {
+	l := w.latest
+	var ready, scheduled, leased int
+	for _, q := range l.Queues {
+		ready, scheduled, leased = ready+q.Ready, scheduled+q.Scheduled, leased+q.Leased
+	}
+	first := fmt.Sprintf("queued %s   %s", w.title, moment(l.At))
+	if n := len(l.Processes); n == 1 {
+		first += "   1 process, version " + printable(l.Processes[0].Version)
+	} else if n > 1 {
+		first += fmt.Sprintf("   %d processes", n)
+	}
+	lines := []string{first, fmt.Sprintf("%d queues: %d ready, %d scheduled, %d leased", len(l.Queues), ready, scheduled, leased)}
+	if rates := w.rates(); rates != "" {
+		lines = append(lines, rates)
+	}
+	return lines
+}
+
+// rates returns what all processes did a second between the last two looks; empty if it is not known.
+func (w *watch) rates() string {
+	if w.before == nil || len(w.latest.Processes) == 0 {
+		return ""
+	}
+	before := make(map[string]client.Process, len(w.before.Processes))
+	for _, p := range w.before.Processes {
+		before[p.ID] = p
+	}
+	var sum client.Process
+	var waiting int64
+	var elapsed time.Duration
+	for _, p := range w.latest.Processes {
+		waiting += p.WaitingClaims
+		old, known := before[p.ID]
+		if !known {
+			continue // what it did since its start is no rate
+		}
+		// Processes report every few seconds: the rate is that between two reports.
+		elapsed = max(elapsed, p.UpdatedAt.Sub(old.UpdatedAt))
+		sum.Posted += p.Posted - old.Posted
+		sum.Claimed += p.Claimed - old.Claimed
+		sum.Acked += p.Acked - old.Acked
+		sum.Nacked += p.Nacked - old.Nacked
+		sum.Failed += p.Failed - old.Failed
+	}
+	if elapsed <= 0 {
+		return fmt.Sprintf("%d claims wait", waiting)
+	}
+	return fmt.Sprintf("%s inserted, %s claimed, %s acked, %s nacked, %s failed; %d claims wait", rate(sum.Posted, elapsed), rate(sum.Claimed, elapsed),
+		rate(sum.Acked, elapsed), rate(sum.Nacked, elapsed), rate(sum.Failed, elapsed), waiting)
+}
+
+// fit cuts lines to a width.
+func fit(lines []string, width int) []string {
+	for i, line := range lines {
+		if lines[i] = printable(line); width > 0 {
+			lines[i] = cut(lines[i], width)
+		}
+	}
+	return lines
+}

@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/queued/queued/client"
+)
+
+// WorkCmd claims events and runs a command for each.
+type WorkCmd struct {
+	address     `embed:""`
+	Queue       string        `short:"q" default:"default" help:"The queue to work on."`
+	Exec        string        `required:"" placeholder:"COMMAND" help:"The command to run for each event, by the shell. It gets the event on standard input."`
+	Concurrency int           `short:"c" default:"1" placeholder:"N" help:"How many events to work on at a time (default 1)."`
+	Lease       time.Duration `short:"l" default:"1m" help:"How long an event is held without a sign of life of this worker, which extends it at each third of that time. It is no limit of the work (default 1m)."`
+	Timeout     time.Duration `placeholder:"DURATION" help:"How long a command may take; then it is ended and the event is nacked. No limit if it is not given."`
+	Grace       time.Duration `default:"30s" help:"How long commands may go on after SIGTERM or SIGINT (default 30s)."`
+	Type        []string      `short:"t" sep:"none" help:"Only events of this type; can be repeated."`
+	MaxAttempts int           `placeholder:"N" help:"Leave out events that were claimed so often."`
+	Worker      string        `help:"A name for this worker; the host's name and the process id if it is not given."`
+}
+
+// Help returns the text below the usage.
+func (*WorkCmd) Help() string {
+	return examples(
+		`queued work -q mail --exec './send.sh' -c 8`,
+		`queued work -q images --exec 'jq -r .url | xargs curl -sf -o "$QUEUED_ID.jpg"' --timeout 10m`,
+	) + `
+The command gets the event on standard input, and QUEUED_ID, QUEUED_TYPE, QUEUED_ATTEMPT, QUEUED_RECEIPT and
+TRACEPARENT in its environment. Its exit code says what becomes of the event:
+
+    0      ack; standard output, if it is JSON, is the result
+    65     fail for good
+    75     retry, after the backoff of the queue
+    other  retry, too; the end of standard error is kept with the event
+`
+}
+
+// Run works until it is told to stop.
+func (c *WorkCmd) Run(ctx context.Context, env *Env) error {
+	switch {
+	case c.Concurrency < 1:
+		return usagef("--concurrency is %d; want 1 or more", c.Concurrency)
+	case c.Lease < time.Second:
+		return usagef("--lease is %s; want 1s or more", c.Lease)
+	case c.Timeout < 0 || c.Grace < 0:
+		return usagef("--timeout and --grace must not be negative")
+	}
+	if program := missingProgram(ctx, c.Exec); program != "" {
+		return usagef("--exec: there is no program %q; the event is on its standard input, and the command is run by the shell", program)
+	}
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	out := &sharedWriter{w: env.Stderr}
+	logger := slog.New(slog.NewTextHandler(out, nil))
+	grace := c.Grace
+	if grace == 0 {
+		grace = -1 // which is none for package client
+	}
+	w := conn.NewWorker(client.WorkerConfig{
+		Queue: c.Queue, Concurrency: c.Concurrency, Lease: c.Lease, Grace: grace, Types: c.Type, MaxAttempts: c.MaxAttempts,
+		Name: c.Worker, Logger: logger,
+	})
+	x := &executor{command: c.Exec, timeout: c.Timeout, environ: childEnviron(env.Environ), out: out}
+	client.Handle(w, "", func(ctx context.Context, j client.Job[json.RawMessage]) (any, error) { return x.run(ctx, j.Event) })
+	logger.Info("working", "queue", c.Queue, "concurrency", c.Concurrency, "pid", os.Getpid())
+	defer context.AfterFunc(ctx, func() {
+		logger.Info("stopping: nothing more is claimed; a second signal ends it at once", "grace", c.Grace)
+	})()
+	if err := w.Run(ctx); err != nil {
+		return err
+	}
+	logger.Info("stopped")
+	return nil
+}
+
+// sharedWriter lets several goroutines write, a line or more at a time.
+type sharedWriter struct {
+	mu sync.Mutex
+	w  interface{ Write([]byte) (int, error) }
+}
+
+// Write implements io.Writer.
+func (s *sharedWriter) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.w.Write(b)
+}
