@@ -39,8 +39,8 @@ async function work(event) {
   const end = await handle(event.event, lost.signal).then(
     (result) => ['/ack', { receipt, result }], (error) => ['/nack', { receipt, error: String(error) }])
   clearInterval(heartbeat)
-  const { status, text } = await call(path + end[0], end[1])
-  console.log(event.id, end[0], status, text) // 409 lease_lost: somebody else has the event
+  const { status } = await call(path + end[0], end[1])
+  console.log(event.id, end[0].slice(1), status) // 409: somebody else has the event
 }
 
 while (!isStopping) {

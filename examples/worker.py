@@ -54,5 +54,5 @@ while not stopping.is_set():
         except Exception as e:
             end, body["error"] = "nack", repr(e)
         ended.set()
-        status, answer = call(f"/events/{event['id']}/{end}", body)
-        print(event["id"], end, status, answer.get("code", ""), flush=True)  # 409 lease_lost: somebody else has the event
+        status, _ = call(f"/events/{event['id']}/{end}", body)
+        print(event["id"], end, status, flush=True)  # 409: somebody else has the event
