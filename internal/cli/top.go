@@ -48,12 +48,12 @@ func (c *TopCmd) Run(ctx context.Context, env *Env) error {
 	if c.Looks < 0 {
 		return usagef("--looks is %d; want 1 or more, or none", c.Looks)
 	}
-	conn, err := c.client()
+	conn, err := c.connect(client.Config{Timeout: c.Timeout, RetryFor: -1}) // the next look is a retry
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	watch := &watch{title: c.URL, sort: c.Sort}
+	watch := &watch{title: c.URL, sort: c.Sort, reports: make(map[string]reports)}
 	if screen := openScreen(env); screen != nil && env.format(c.Output) == formatTable {
 		err = c.live(ctx, conn, watch, screen)
 	} else {
@@ -179,10 +179,24 @@ type watch struct {
 	failure    error
 
 	latest, before *look
+	reports        map[string]reports // of each process, by its id
 }
+
+// reports are the last two of a process, which makes one every few seconds.
+type reports struct{ before, latest client.Process }
 
 func (w *watch) add(l look) {
 	w.before, w.latest = w.latest, &l
+	for _, p := range l.Processes {
+		r, known := w.reports[p.ID]
+		switch {
+		case !known:
+			r = reports{p, p}
+		case p.UpdatedAt.After(r.latest.UpdatedAt):
+			r = reports{r.latest, p}
+		}
+		w.reports[p.ID] = r
+	}
 }
 
 // sortings are what a watch can be sorted by, in the order of the columns.
@@ -306,37 +320,33 @@ func (w *watch) summary() []string {
 	return lines
 }
 
-// rates returns what all processes did a second between the last two looks; empty if it is not known.
+// rates returns what all processes do a second, by their last two reports; empty if it is not known.
 func (w *watch) rates() string {
-	if w.before == nil || len(w.latest.Processes) == 0 {
+	if len(w.latest.Processes) == 0 {
 		return ""
 	}
-	before := make(map[string]client.Process, len(w.before.Processes))
-	for _, p := range w.before.Processes {
-		before[p.ID] = p
-	}
-	var sum client.Process
+	var inserted, claimed, acked, nacked, failed float64
 	var waiting int64
-	var elapsed time.Duration
+	isKnown := false
 	for _, p := range w.latest.Processes {
 		waiting += p.WaitingClaims
-		old, known := before[p.ID]
-		if !known {
-			continue // what it did since its start is no rate
+		old, now := w.reports[p.ID].before, w.reports[p.ID].latest
+		seconds := now.UpdatedAt.Sub(old.UpdatedAt).Seconds()
+		if seconds <= 0 {
+			continue
 		}
-		// Processes report every few seconds: the rate is that between two reports.
-		elapsed = max(elapsed, p.UpdatedAt.Sub(old.UpdatedAt))
-		sum.Posted += p.Posted - old.Posted
-		sum.Claimed += p.Claimed - old.Claimed
-		sum.Acked += p.Acked - old.Acked
-		sum.Nacked += p.Nacked - old.Nacked
-		sum.Failed += p.Failed - old.Failed
+		isKnown = true
+		inserted += float64(now.Posted-old.Posted) / seconds
+		claimed += float64(now.Claimed-old.Claimed) / seconds
+		acked += float64(now.Acked-old.Acked) / seconds
+		nacked += float64(now.Nacked-old.Nacked) / seconds
+		failed += float64(now.Failed-old.Failed) / seconds
 	}
-	if elapsed <= 0 {
-		return fmt.Sprintf("%d claims wait", waiting)
+	text := fmt.Sprintf("%d claims wait", waiting)
+	if isKnown {
+		text = fmt.Sprintf("%.1f/s inserted, %.1f/s claimed, %.1f/s acked, %.1f/s nacked, %.1f/s failed; ", inserted, claimed, acked, nacked, failed) + text
 	}
-	return fmt.Sprintf("%s inserted, %s claimed, %s acked, %s nacked, %s failed; %d claims wait", rate(sum.Posted, elapsed), rate(sum.Claimed, elapsed),
-		rate(sum.Acked, elapsed), rate(sum.Nacked, elapsed), rate(sum.Failed, elapsed), waiting)
+	return text
 }
 
 // fit cuts lines to a width.
