@@ -61,22 +61,40 @@ func (u *upload) run(ctx context.Context, input io.Reader) error {
 	var senders sync.WaitGroup
 	for range u.parallel {
 		senders.Go(func() {
-			for batch := range batches {
-				if err := u.send(ctx, batch); err != nil {
-					cancel(err)
+			for {
+				select {
+				case batch, more := <-batches:
+					if !more {
+						return
+					}
+					if err := u.send(ctx, batch); err != nil {
+						cancel(err)
+						return
+					}
+					u.finish(batch)
+				case <-ctx.Done():
 					return
 				}
-				u.finish(batch)
 			}
 		})
 	}
-	err := u.split(ctx, input, batches)
-	close(batches)
-	senders.Wait()
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
+	// A read of standard input does not end with ctx: an upload that has ended does not wait for it.
+	read := make(chan error, 1)
+	go func() {
+		defer close(batches)
+		read <- u.split(ctx, input, batches)
+	}()
+	select {
+	case err := <-read:
+		senders.Wait()
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+		return err
+	case <-ctx.Done():
+		senders.Wait()
+		return context.Cause(ctx)
 	}
-	return err
 }
 
 // split reads the lines and passes them on in batches. A wrong line ends it after the batch of those before.
