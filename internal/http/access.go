@@ -21,7 +21,7 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		grant, err := s.access.Authenticate(r.Context(), keyOf(r))
+		grant, err := s.authenticateRequest(r)
 		if err != nil {
 			s.metrics.keys.WithLabelValues(refusalOf(err)).Inc()
 			fail(w, r, challenge(r, err))

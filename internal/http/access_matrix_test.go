@@ -154,6 +154,7 @@ var restrictedCalls = map[string]struct {
 	"pauseQueue":      {"/queues/SIDE.paused/pause", "", refused},
 	"resumeQueue":     {"/queues/SIDE.q/resume", "", refused},
 	"purgeQueue":      {"/queues/SIDE.purged/purge", "", refused},
+	"moveEvents":      {"/queues/in.q/move", `{"to":"SIDE.moved"}`, refused},
 	"listExecutions":  {"/stats/executions", "", global},
 	"listProcesses":   {"/stats/processes", "", global},
 
@@ -181,6 +182,8 @@ var restrictedCalls = map[string]struct {
 	"putLogSettings": {"/log/settings", "{}", global},
 	"getPublished":   {"/log/POSITION", "", notFound},
 	"stream":         {"/stream?topic=SIDE.*", "", refused},
+
+	"createStreamToken": {"/stream/tokens", `{"topics":["in.t","SIDE.t"]}`, refused},
 
 	"listSubscriptions":  {"/subscriptions", "", filtered},
 	"putSubscription":    {"/subscriptions/new", `{"filters":[{"topics":["SIDE.t"]}],"deliver":{"queue":"in.q"}}`, refused},
@@ -370,6 +373,7 @@ func TestRestrictedKeyFindsNoWayAround(t *testing.T) {
 		{"GET", "/events?queue=out.q", ""},
 		{"GET", "/history?queue=out.q", ""},
 		{"GET", "/history/stats?queue=out.q", ""},
+		{"POST", "/queues/out.q/move", `{"to":"in.q"}`},
 		{"POST", "/schedules", `{"event":{},"cron":"@yearly","timezone":"UTC"}`},
 		{"POST", "/schedules", `{"event":{},"topic":"out.t","cron":"@yearly","timezone":"UTC"}`},
 		{"PATCH", "/schedules/" + ours["SCHEDULE"], `{"queue":"out.q"}`},

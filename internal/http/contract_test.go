@@ -221,6 +221,8 @@ var requests = map[string][]bind.Field{
 	"resumeSubscription": fieldsOf[subscriptionRequest](),
 	"streamSubscription": fieldsOf[streamSubscriptionRequest](),
 
+	"createStreamToken": fieldsOf[createStreamTokenRequest](),
+
 	"createKey": fieldsOf[createKeyRequest](),
 	"listKeys":  fieldsOf[paging](),
 	"getOwnKey": fieldsOf[noRequest](),

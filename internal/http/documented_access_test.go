@@ -34,6 +34,8 @@ type seenKey struct {
 // provokeAccess makes every call about keys, and has every route refuse some. h needs the key "secret".
 func provokeAccess(h *environment, routes []route) {
 	admin := h.key("secret")
+	admin.call("POST", "/stream/tokens", `{"topics":["order.*"],"match":{"total":[{"numeric":[">",100]}]},"expires_in":"10m"}`).want(http.StatusCreated)
+	admin.call("POST", "/stream/tokens", `{"topics":["order.**.late"]}`).wantProblem(problem.FilterRefused)
 	made := decode[seenKey](admin.call("POST", "/keys",
 		`{"name":"all","scopes":["admin"],"expires_at":"2100-01-01T00:00:00Z","rate_limit":{"per_second":1000,"burst":1000}}`).want(http.StatusCreated))
 	path := "/keys/" + made.ID

@@ -47,6 +47,8 @@ func everyRoute(t *testing.T) []route {
 		"publishBatch":    `{"events":[{"topic":"a","event":{"a":1}}]}`,
 		"createKey":       `{"name":"first","scopes":["admin"]}`,
 
+		"createStreamToken": `{"topics":["a"]}`,
+
 		"putSubscription":    `{"filters":[{"topics":["a"]}]}`,
 		"commitCursor":       `{"cursor":"AAcBAgOBgICAEBckJ9AG-Q"}`, // of an event of a subscription mail that there is not
 		"seekSubscription":   `{"to":7}`,
@@ -67,7 +69,7 @@ func (r route) writes() bool   { return r.method != "GET" }
 // usesDatabase reports whether the call cannot be answered without the database.
 func (r route) usesDatabase() bool {
 	switch r.id {
-	case "livez", "readyz", "metrics", "showVersion", "openapi", "docs", "docsAsset", "index", "getOwnKey":
+	case "livez", "readyz", "metrics", "showVersion", "openapi", "docs", "docsAsset", "index", "getOwnKey", "createStreamToken":
 		return false
 	default:
 		return true

@@ -204,6 +204,13 @@ func (req *putQueueRequest) restrict(c *caller) error  { return c.queue(req.Name
 func (req *queueRequest) restrict(c *caller) error     { return c.queue(req.Name, "{name}") }
 func (req *openQueueRequest) restrict(c *caller) error { return c.queue(req.Name, "{name}") }
 
+func (req *moveEventsRequest) restrict(c *caller) error {
+	if err := c.queue(req.Name, "{name}"); err != nil {
+		return err
+	}
+	return c.queue(req.To, "#/to")
+}
+
 func (req *createScheduleRequest) restrict(c *caller) error { return c.target(req.Queue, req.Topic) }
 
 func (req *previewScheduleRequest) restrict(c *caller) error { return c.target(req.Queue, req.Topic) }

@@ -118,6 +118,7 @@ func (s *Server) routes() *router {
 	r.Put("/log/settings", access.Manage, endpoint(s, lim, s.putLogSettings))
 	r.Get("/log/{position}", access.Read, endpoint(s, lim, s.getPublished))
 	r.Get("/stream", access.Read, handler(s, lim, s.stream))
+	r.Post("/stream/tokens", access.Read, endpoint(s, lim, s.createStreamToken))
 
 	r.Get("/subscriptions", access.Read, endpoint(s, lim, s.listSubscriptions))
 	r.Put("/subscriptions/{name}", access.Manage, endpoint(s, batch, s.putSubscription))

@@ -29,6 +29,7 @@ const (
 type streamRequest struct {
 	logQuery
 	streamOptions
+	Token string `query:"token" validate:"min=1,max=8192"`
 }
 
 type streamSubscriptionRequest struct {
@@ -107,7 +108,9 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, options streamOpti
 		out.begin()
 		return nil
 	}
-	return s.copyStream(r, st, out)
+	ctx, stop := logOf(r).grant.Watch(r.Context())
+	defer stop()
+	return s.copyStream(ctx, r, st, out)
 }
 
 // open opens a stream in the time of a request.
@@ -121,18 +124,21 @@ func (s *Server) open(r *http.Request, options streamOptions, open func(context.
 	return st, inQuery(err)
 }
 
-// copyStream writes what st gets until it ends. A client that resumes at the latest position it was told misses nothing.
-func (s *Server) copyStream(r *http.Request, st source, out *streamWriter) error {
+// copyStream writes what st gets until it ends, or ctx does: with the request, or when the caller may not go on. A client that resumes at the latest position it was
+// told misses nothing.
+func (s *Server) copyStream(ctx context.Context, r *http.Request, st source, out *streamWriter) error {
 	out.begin()
 	err := out.write(func(b []byte) []byte { return out.format.position(b, st.Position(), retryAfter()) })
 	for err == nil {
 		var batch topic.Batch
-		batch, err = st.Next(r.Context(), s.heartbeat)
+		batch, err = st.Next(ctx, s.heartbeat)
 		switch {
 		case errors.Is(err, topic.ErrDraining):
 			return out.end("draining")
 		case r.Context().Err() != nil:
 			return nil // the client has gone
+		case ctx.Err() != nil:
+			return out.end(problem.Of(context.Cause(ctx)).Type.Code) // who comes back is told why
 		case err != nil:
 			p := problem.Of(err)
 			if p.Type.Status < http.StatusInternalServerError { // what is streamed has gone: who comes back is told so
