@@ -71,7 +71,7 @@ bench: ## Measure queued, its lower bound and its peers, on FLAVOUR (timescale);
 
 .PHONY: fuzz
 fuzz: ## Fuzz each decoder for FUZZTIME (30s)
-	@for package in ./internal/http ./internal/match; do for target in $$(grep -ho '^func Fuzz[A-Za-z]*' $$package/*_test.go | cut -c6-); do \
+	@for package in ./client ./internal/http ./internal/match; do for target in $$(grep -ho '^func Fuzz[A-Za-z]*' $$package/*_test.go | cut -c6-); do \
 		go test $$package -run '^$$' -fuzz "^$$target$$" -fuzztime $(or $(FUZZTIME),30s); done; done
 
 # What the program is built for. Windows has the fewest system calls in common with the others, so the tests are compiled for it, too. With a
@@ -91,7 +91,7 @@ check: ## Lint, formatting, modules, builds for every system: what CI runs besid
 	@for target in $(TARGETS); do CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} go build -o /dev/null ./cmd/queued || \
 		{ echo "$$target: the build has failed"; exit 1; }; done
 	@CGO_ENABLED=0 GOOS=windows go vet ./...
-	@for script in build/images build/smoke build/postgres/entrypoint build/postgres/healthcheck .ci/run; do bash -n $$script; done
+	@for script in build/images build/smoke build/postgres/entrypoint build/postgres/healthcheck .ci/run examples/worker.sh; do bash -n $$script; done
 
 .PHONY: fmt
 fmt: ## Format the code

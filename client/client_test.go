@@ -80,6 +80,12 @@ func TestErrorsSayWhatTheServerSaid(t *testing.T) {
 	if e, ok := errors.AsType[*Error](err); !ok || e.Status != http.StatusBadGateway || e.Code != "" || e.Detail != "gone fishing" {
 		t.Errorf("%v", err)
 	}
+	if _, err := c.Insert(t.Context(), NewEvent{Payload: json.RawMessage(`{"a":`)}); err == nil || !strings.HasPrefix(err.Error(), "client: the payload: ") {
+		t.Errorf("%v", err)
+	}
+	if !errors.Is(&Error{Status: http.StatusBadRequest}, ErrInvalid) || !errors.Is(&Error{Status: http.StatusUnprocessableEntity}, ErrInvalid) {
+		t.Error("bad requests are not ErrInvalid")
+	}
 	err = c.Ack(t.Context(), 3, "r")
 	if e, ok := errors.AsType[*Error](err); !ok || !errors.Is(err, ErrRateLimited) || e.RetryAfter != 7*time.Second {
 		t.Errorf("%v", err)
@@ -218,7 +224,7 @@ func TestRetriesEndInTime(t *testing.T) {
 		calls.Add(1)
 		problem(w, http.StatusServiceUnavailable, "overloaded")
 	}
-	c := answering(t, Config{RetryFor: 300 * time.Millisecond}, handler)
+	c := answering(t, Config{RetryFor: time.Second}, handler)
 	if err := c.Readyz(t.Context()); !errors.Is(err, ErrUnavailable) || calls.Load() < 2 {
 		t.Errorf("%v after %d calls", err, calls.Load())
 	}
@@ -474,9 +480,9 @@ func TestLifeOfAnEvent(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 	}
-	kept, err := c.Insert(ctx, NewEvent{Queue: "raw", Payload: json.RawMessage(`{"b":1,"a":2}`), KeepRaw: time.Hour})
+	kept, err := c.Insert(ctx, NewEvent{Queue: "raw", Payload: json.RawMessage(`{"b": 1, "a": "<2>"}`), KeepRaw: time.Hour})
 	fatal(err)
-	if body, err := c.GetRawBody(ctx, kept.ID); err != nil || string(body) != `{"b":1,"a":2}` {
+	if body, err := c.GetRawBody(ctx, kept.ID); err != nil || string(body) != `{"b": 1, "a": "<2>"}` {
 		t.Errorf("%s, %v", body, err)
 	}
 	copied, err := c.Requeue(ctx, ids[0])

@@ -71,6 +71,15 @@ var wires = map[string]wire{
 	"getOwner":    {response: Owner{}},
 	"deleteOwner": {},
 
+	"createKey": {request: NewKey{}, response: IssuedKey{}},
+	"listKeys":  {query: pageSize{}, response: keyPage{}},
+	"getOwnKey": {response: OwnKey{}},
+	"getKey":    {response: AccessKey{}},
+	"patchKey":  {response: AccessKey{}}, // the request is a map
+	"revokeKey": {},
+	"rotateKey": {request: rotateRequest{}, response: IssuedKey{}},
+	"listAudit": {query: AuditFilter{}, response: auditPage{}},
+
 	"publish":        {query: NewPublication{}, response: Published{}},
 	"publishBatch":   {request: publishBatchRequest{}, response: publishedBatch{}},
 	"listTopics":     {query: pageSize{}, response: topicPage{}},

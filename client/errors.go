@@ -26,6 +26,8 @@ type Error struct {
 	Detail string `json:"detail"`
 	// RequestID names the request in the server's log.
 	RequestID string `json:"request_id"`
+	// Required is what the key lacks, if the call was forbidden; nil otherwise.
+	Required *Requirement `json:"required,omitempty"`
 	// Errors lists what is wrong with each field of the request, at most 20.
 	Errors []FieldError `json:"errors,omitempty"`
 	// Type is the URI of the problem type, "urn:queued:problem:" followed by the code.
@@ -36,6 +38,14 @@ type Error struct {
 	// Method and Path are of the request.
 	Method string `json:"-"`
 	Path   string `json:"-"`
+}
+
+// A Requirement is what a key needs for a call.
+type Requirement struct {
+	Scope string `json:"scope,omitempty"`
+	// Queue and Topic are what the key may not use; "*" and "**" are all.
+	Queue string `json:"queue,omitempty"`
+	Topic string `json:"topic,omitempty"`
 }
 
 // A FieldError says what is wrong with one field.
@@ -64,7 +74,11 @@ func (e *Error) Error() string {
 // Is reports whether target is the error of this package that names e's code or status. [errors.Is] calls it.
 func (e *Error) Is(target error) bool {
 	kind, ok := target.(*errorKind)
-	return ok && (kind.code != "" && kind.code == e.Code || kind.status != 0 && kind.status == e.Status)
+	if !ok {
+		return false
+	}
+	return kind.code != "" && kind.code == e.Code || kind.status != 0 && kind.status == e.Status ||
+		target == ErrInvalid && e.Status == http.StatusBadRequest
 }
 
 // An errorKind matches the errors with its code, or with its status.

@@ -41,7 +41,7 @@ func Handle[T any](w *Worker, eventType string, fn func(ctx context.Context, j J
 // Final returns an error that fails the event for good, whatever attempts are left. It wraps err.
 func Final(err error) error { return &verdict{err: err, isFinal: true} }
 
-// RetryIn returns an error after which the event waits for d, whatever its queue's backoff says. It wraps err.
+// RetryIn returns an error after which the event waits for d, up to ten years, whatever its queue's backoff says. It wraps err.
 func RetryIn(d time.Duration, err error) error { return &verdict{err: err, delay: &d} }
 
 // A verdict is an error of a handler that says what becomes of the event.
@@ -62,10 +62,11 @@ func (v *verdict) Error() string {
 // Unwrap returns the error that the handler gave.
 func (v *verdict) Unwrap() error { return v.err }
 
-// Limits of the server, in bytes.
+// Limits of the server: of a result and of the text of an error, in bytes, and of a delay.
 const (
 	maxResult    = 64 << 10
 	maxErrorText = 64 << 10
+	maxDelay     = 87600 * time.Hour
 )
 
 // A handler works on an event and returns its result.
@@ -114,7 +115,11 @@ func nackOf(receipt string, err error) NackParams {
 	}
 	p := NackParams{Receipt: receipt, Error: text}
 	if v, ok := errors.AsType[*verdict](err); ok {
-		p.Delay, p.Final = v.delay, v.isFinal
+		p.Final = v.isFinal
+		if v.delay != nil {
+			delay := min(max(*v.delay, 0), maxDelay)
+			p.Delay = &delay
+		}
 		if v.isFinal {
 			p.Retryable = new(bool)
 		}

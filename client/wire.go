@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"net/http"
@@ -53,8 +54,14 @@ func nullable[T comparable](v T) *T {
 	return &v
 }
 
-// encodeJSON is [json.Marshal], but leaves <, > and & as they are.
+// encodeJSON is [json.Marshal], but leaves <, > and & as they are, and a [json.RawMessage] whole.
 func encodeJSON(v any) ([]byte, error) {
+	if raw, ok := v.(json.RawMessage); ok {
+		if !json.Valid(raw) {
+			return nil, errors.New("the json.RawMessage is not valid JSON")
+		}
+		return raw, nil
+	}
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)

@@ -69,7 +69,6 @@ type Worker struct {
 	mu        sync.Mutex
 	handlers  map[string]handler
 	isRunning bool
-	current   *workerRun // the latest
 }
 
 // NewWorker returns a worker without handlers. Add them with [Handle], then call [Worker.Run].
@@ -176,9 +175,6 @@ func (w *Worker) Run(ctx context.Context) error {
 		Worker: w, client: &patient, handling: handling, settling: settling, refuse: stopClaiming,
 		held: make(map[int64]*lease), freed: make(chan struct{}, 1), ackable: make(chan struct{}, 1), noMoreAcks: make(chan struct{}),
 	}
-	w.mu.Lock()
-	w.current = r
-	w.mu.Unlock()
 	var background sync.WaitGroup
 	background.Go(r.heartbeat)
 	background.Go(r.sendAcks)

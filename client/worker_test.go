@@ -1,16 +1,15 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -124,6 +123,7 @@ func TestErrorsOfHandlersDecideWhatBecomesOfTheEvent(t *testing.T) {
 	Handle(w, "unencodable", func(context.Context, Job[welcome]) (any, error) { return func() {}, nil })
 	Handle(w, "unstorable", func(context.Context, Job[welcome]) (any, error) { return "\x00", nil })
 	Handle(w, "misfit", func(context.Context, Job[welcome]) (any, error) { return nil, nil })
+	Handle(w, "never", func(context.Context, Job[welcome]) (any, error) { return nil, RetryIn(math.MaxInt64, cause) })
 	Handle(w, "long", func(context.Context, Job[welcome]) (any, error) {
 		return nil, Final(errors.New(strings.Repeat("é", 60<<10)))
 	})
@@ -138,6 +138,7 @@ func TestErrorsOfHandlersDecideWhatBecomesOfTheEvent(t *testing.T) {
 		{"fails", "", "no such mailbox", time.Hour},
 		{"final", OutcomeFailed, "sending: no such mailbox", 0},
 		{"later", "", "no such mailbox", 10 * time.Hour},
+		{"never", "", "no such mailbox", maxDelay},
 		{"panics", "", "panic: oh \uFFFD no \uFFFD\n\ngoroutine ", time.Hour},
 		{"exits", "", "runtime.Goexit", time.Hour},
 		{"large", OutcomeFailed, "the work is done, but its result of 66562 bytes", 0},
@@ -333,7 +334,7 @@ func TestAcksGatherWhileOneIsOnItsWay(t *testing.T) {
 	var mu sync.Mutex
 	var batches []int
 	first, others, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	claims := 0
+	claims, acked := 0, 0
 	c := answering(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/claim":
@@ -365,7 +366,7 @@ func TestAcksGatherWhileOneIsOnItsWay(t *testing.T) {
 				<-others
 			}
 			_ = json.NewEncoder(w).Encode(ackResults{results})
-			if n == 2 {
+			if acked += len(results); acked == jobs {
 				close(done)
 			}
 		}
@@ -382,37 +383,13 @@ func TestAcksGatherWhileOneIsOnItsWay(t *testing.T) {
 	})
 	stop := run(t, w)
 	returned.Wait()
-	pendingAcks(t, w, jobs)
 	close(others)
 	<-done
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
-	if !slices.Equal(batches, []int{1, jobs - 1}) {
+	if batches[0] != 1 || len(batches) > jobs/2 {
 		t.Errorf("batches of %v acks", batches)
-	}
-}
-
-// pendingAcks waits until so many acks are pending in a running worker.
-func pendingAcks(t *testing.T, w *Worker, want int) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for ctx := soon(t); ; {
-		w.mu.Lock()
-		r := w.current
-		w.mu.Unlock()
-		r.mu.Lock()
-		got := len(r.pending)
-		r.mu.Unlock()
-		if got == want {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("%d acks are pending, want %d", got, want)
-		}
 	}
 }
 
@@ -558,15 +535,23 @@ func TestWorkerGoesOnWhenTheServerComesBack(t *testing.T) {
 
 func TestLogsSayWhatWentWrong(t *testing.T) {
 	t.Parallel()
-	var text bytes.Buffer
-	w := newClient(t, Config{URL: "http://127.0.0.1:1"}).NewWorker(WorkerConfig{Logger: slog.New(slog.NewTextHandler(&text, nil))})
-	Handle(w, "", func(context.Context, Job[struct{}]) (any, error) { return nil, nil })
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithCancel(soon(t))
 	defer cancel()
+	var log lockedBuffer
+	w := newClient(t, Config{URL: "http://127.0.0.1:1"}).NewWorker(WorkerConfig{Logger: slog.New(slog.NewTextHandler(io.MultiWriter(&log, writerFunc(cancel)), nil))})
+	Handle(w, "", func(context.Context, Job[struct{}]) (any, error) { return nil, nil })
 	if err := w.Run(ctx); err != nil {
 		t.Error(err)
 	}
-	if !strings.Contains(text.String(), "claiming failed") {
-		t.Errorf("logged %q", text.String())
+	if !strings.Contains(log.String(), "claiming failed") {
+		t.Errorf("logged %q", log.String())
 	}
+}
+
+// writerFunc is called when something is written.
+type writerFunc func()
+
+func (f writerFunc) Write(p []byte) (int, error) {
+	f()
+	return len(p), nil
 }

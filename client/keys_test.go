@@ -1,0 +1,52 @@
+package client
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+func TestKeysAreMadeUsedAndRevoked(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "QUEUED_API_KEY=secret")
+	admin := newClient(t, Config{URL: s.url, Key: "secret"})
+	ctx := soon(t)
+	issued, err := admin.CreateKey(ctx, NewKey{Name: "shop", Scopes: []string{ScopePublish}, Queues: []string{"orders.*"}, RateLimit: &RateLimit{PerSecond: 1000}})
+	if err != nil || issued.Key == "" || issued.Status != "active" || issued.RateLimit == nil {
+		t.Fatalf("%+v, %v", issued, err)
+	}
+	shop := newClient(t, Config{URL: s.url, Key: issued.Key})
+	if _, err := shop.Insert(ctx, NewEvent{Queue: "orders.new", Payload: struct{}{}}); err != nil {
+		t.Error(err)
+	}
+	_, err = shop.Claim(ctx, ClaimParams{Queue: "orders.new"})
+	if e, ok := errors.AsType[*Error](err); !ok || !errors.Is(err, ErrForbidden) || e.Required == nil || e.Required.Scope != ScopeClaim {
+		t.Errorf("%v", err)
+	}
+	if own, err := shop.GetOwnKey(ctx); err != nil || own.ID == nil || *own.ID != issued.ID || own.Queues[0] != "orders.*" {
+		t.Errorf("%+v, %v", own, err)
+	}
+	changed, err := admin.PatchKey(ctx, issued.ID, issued.Version, map[string]any{"scopes": []string{ScopePublish, ScopeClaim}})
+	if err != nil || len(changed.Scopes) != 2 {
+		t.Errorf("%+v, %v", changed, err)
+	}
+	if k, err := admin.GetKey(ctx, issued.ID); err != nil || k.Version != changed.Version {
+		t.Errorf("%+v, %v", k, err)
+	}
+	rotated, err := admin.RotateKey(ctx, issued.ID, -time.Second)
+	if err != nil || rotated.Key == issued.Key {
+		t.Errorf("%+v, %v", rotated, err)
+	}
+	if n := count(t, admin.ListKeys(ctx)); n != 1 {
+		t.Errorf("%d keys, want 1", n)
+	}
+	if err := admin.RevokeKey(ctx, issued.ID); err != nil {
+		t.Error(err)
+	}
+	if _, err := newClient(t, Config{URL: s.url, Key: rotated.Key}).GetOwnKey(ctx); !errors.Is(err, ErrUnauthorized) {
+		t.Errorf("%v", err)
+	}
+	if n := count(t, admin.ListAudit(ctx, AuditFilter{Action: "key.*", Target: issued.ID})); n < 4 {
+		t.Errorf("%d actions are audited, want at least 4", n)
+	}
+}
