@@ -69,6 +69,9 @@ func challenge(r *http.Request, err error) error {
 	if isDocs(r) {
 		challenges = append(challenges, `Basic realm="queued", charset="UTF-8"`)
 	}
+	if errors.Is(err, access.ErrUnauthorized) && keyOf(r) != "" {
+		p.Detail = "No key has this text. Check that it was copied in full."
+	}
 	return p.With("Www-Authenticate", challenges...)
 }
 

@@ -479,3 +479,28 @@ func TestWaitingCallsEndWithTheirKey(t *testing.T) {
 		t.Errorf("the call went on for %s", took)
 	}
 }
+
+func TestRestrictedKeyMovesEventsToNoQueueOfOthers(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}})
+	key := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Manage}, Queues: []string{"in.*"}}))
+	p := key.call("POST", "/queues/in.q/move", `{"to":"out.q"}`).wantProblem(problem.Forbidden)
+	if p.Required == nil || p.Required.Queue != "out.q" || p.Errors[0].Pointer != "#/to" {
+		t.Errorf("got %+v", p)
+	}
+}
+
+func TestKeyForAllQueuesSaysSo(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
+	for body, want := range map[string]string{
+		`{"name":"n","scopes":["read"]}`:                   `"queues":null,"topics":null`,
+		`{"name":"n","scopes":["read"],"queues":["in.*"]}`: `"queues":["in.*"],"topics":[]`,
+	} {
+		if got := admin.call("POST", "/keys", body).want(201).body; !strings.Contains(got, want) {
+			t.Errorf("%s: got %s, want %s", body, got, want)
+		}
+	}
+}

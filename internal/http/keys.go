@@ -1,11 +1,14 @@
 package http
 
 import (
-	"encoding/json"
+	stdjson "encoding/json"
 	"math"
 	"net/http"
 	"slices"
 	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
@@ -16,8 +19,8 @@ type keyBody struct {
 	ID            string         `json:"id"`
 	Name          string         `json:"name"`
 	Scopes        []access.Scope `json:"scopes"`
-	Queues        []string       `json:"queues"` // null: all
-	Topics        []string       `json:"topics"` // null: all
+	Queues        patterns       `json:"queues"`
+	Topics        patterns       `json:"topics"`
 	RateLimit     *rateLimit     `json:"rate_limit,omitempty"`
 	Status        string         `json:"status"`
 	ExpiresAt     *time.Time     `json:"expires_at,omitempty"`
@@ -27,6 +30,17 @@ type keyBody struct {
 	Version       int64          `json:"version"`
 	CreatedAt     time.Time      `json:"created_at"`
 	UpdatedAt     time.Time      `json:"updated_at"`
+}
+
+// patterns are those of the queues or topics that a key may use: null for all.
+type patterns []string
+
+// MarshalJSONTo implements json.MarshalerTo.
+func (p patterns) MarshalJSONTo(enc *jsontext.Encoder) error {
+	if p == nil {
+		return enc.WriteToken(jsontext.Null)
+	}
+	return json.MarshalEncode(enc, []string(p))
 }
 
 // A rateLimit is an access.Rate in a request and in a response.
@@ -123,8 +137,8 @@ func (s *Server) getKey(r *http.Request, req keyRequest) (reply, error) {
 type selfResponse struct {
 	ID     *string        `json:"id"`     // null: the key is in the configuration, or none is needed
 	Scopes []access.Scope `json:"scopes"` // what the caller may do
-	Queues []string       `json:"queues"` // null: all
-	Topics []string       `json:"topics"` // null: all
+	Queues patterns       `json:"queues"`
+	Topics patterns       `json:"topics"`
 	Key    *keyBody       `json:"key,omitempty"`
 }
 
@@ -195,13 +209,13 @@ func (req *listAuditRequest) Check(report func(field, detail string)) {
 
 // An action is an entry of the audit.
 type action struct {
-	ID     int64           `json:"id"`
-	At     time.Time       `json:"at"`
-	Actor  string          `json:"actor"`
-	Role   string          `json:"role"`
-	Action string          `json:"action"`
-	Target string          `json:"target"`
-	Detail json.RawMessage `json:"detail,omitempty"`
+	ID     int64              `json:"id"`
+	At     time.Time          `json:"at"`
+	Actor  string             `json:"actor"`
+	Role   string             `json:"role"`
+	Action string             `json:"action"`
+	Target string             `json:"target"`
+	Detail stdjson.RawMessage `json:"detail,omitempty"`
 }
 
 type listAuditResponse struct {
