@@ -133,7 +133,7 @@ func (s *Server) level(l *accessLog, pattern string, took time.Duration) zerolog
 	switch {
 	case l.status >= http.StatusInternalServerError && !isHealth(strings.TrimPrefix(pattern, "GET ")):
 		return zerolog.ErrorLevel
-	case !s.cfg.LogAll && busyRoutes[pattern] && l.status < http.StatusBadRequest && took < l.wait+slowAfter:
+	case !s.cfg.LogAll && busyRoutes[pattern] && l.status < http.StatusBadRequest && took < l.wait+s.slowAfter:
 		return zerolog.DebugLevel
 	default:
 		return zerolog.InfoLevel

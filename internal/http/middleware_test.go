@@ -20,7 +20,7 @@ import (
 
 func TestRequestIsLoggedInOneLineWithoutItsBody(t *testing.T) {
 	t.Parallel()
-	h := setup(t)
+	h := setupWith(t, settings{server: func(s *Server, _ *http.Server) { s.slowAfter = busyTimeout }})
 	id := h.with("X-Request-Id", "mine-1").try("POST", "/events?queue=mail", `{"password":"hunter2"}`).want(201).header.Get("X-Request-Id")
 	if id != "mine-1" {
 		t.Errorf("the request's id is %q", id)

@@ -81,6 +81,7 @@ type Server struct {
 	handler   http.Handler
 
 	heartbeat, blockedLimit time.Duration // of streams
+	slowAfter               time.Duration // see slowAfter; tests on busy machines set more
 }
 
 // New returns a Server and registers its metrics on cfg.Registry, those of the Go runtime and
@@ -88,7 +89,7 @@ type Server struct {
 func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
 	s := &Server{cfg: cfg, svc: cfg.Service, schedules: cfg.Schedules, topics: cfg.Topics, access: cfg.Access, log: cfg.Logger, version: versionOf(cfg.Version)}
-	s.heartbeat, s.blockedLimit = heartbeat, blockedLimit
+	s.heartbeat, s.blockedLimit, s.slowAfter = heartbeat, blockedLimit, slowAfter
 	s.metrics = newMetrics(cfg, s.version)
 	routes := s.routes().mux
 	s.handler = s.observe(routes, s.checkHost(s.checkClient(s.authenticate(checkOrigin(routes)))))
