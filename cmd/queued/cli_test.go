@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // ran is a command that has ended.
@@ -217,7 +219,7 @@ func TestRequeueByIDAndByFilter(t *testing.T) {
 func TestSchedulesAreListedAndShown(t *testing.T) {
 	t.Parallel()
 	p := setup(t)
-	p.want(201, "POST", "/schedules", `{"name":"weekly","queue":"mail","event":{"n":1},"cron":"0 9 * * 1","timezone":"Europe/Berlin"}`)
+	p.want(http.StatusCreated, http.MethodPost, "/schedules", `{"name":"weekly","queue":"mail","event":{"n":1},"cron":"0 9 * * 1","timezone":"Europe/Berlin"}`)
 	id := strconv.FormatInt(p.cli("schedules", "-q", "mail", "--status", "active").event().ID, 10)
 	if got := p.cli("schedules", "--due", "1s").want(0); got.stdout != "" {
 		t.Errorf("due within a second are %s", got.stdout)
@@ -236,19 +238,25 @@ func TestTablesFitTheTerminalAndShowNoControlCharacters(t *testing.T) {
 	p := setup(t)
 	p.cli("post", "-q", strings.Repeat("q", 60), "-t", strings.Repeat("t", 60), `{"text":"`+strings.Repeat("x", 300)+`"}`).want(0)
 	p.cli("post", "--type", "\x1b[2Jevil", `{}`).want(0)
+	p.want(http.StatusCreated, http.MethodPost, "/schedules", `{"name":"`+strings.Repeat("n", 60)+`","queue":"mail","event":{},"cron":"0 9 * * 1","timezone":"America/Argentina/Buenos_Aires"}`)
+	first := p.cli("claim", "-q", strings.Repeat("q", 60)).event().Receipt
+	p.cli("nack", first, "--error", strings.Repeat("e", 300), "--final").want(0)
+	p.cli("post", "-q", "other", "-t", strings.Repeat("t", 60), `{}`).want(0)
 	for _, width := range []int{100, 80} {
-		table := p.cliWith("", []string{"COLUMNS=" + strconv.Itoa(width)}, "events", "-o", "table").want(0).stdout
-		for line := range strings.Lines(table) {
-			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > width {
-				t.Errorf("%d characters in a line of %d:\n%s", n, width, line)
+		for _, args := range [][]string{{"events"}, {"history"}, {"queues"}, {"schedules"}, {"claim", "-q", "other"}, {"events", "1"}} {
+			table := p.cliWith("", []string{"COLUMNS=" + strconv.Itoa(width)}, append(args, "-o", "table")...).stdout
+			for line := range strings.Lines(table) {
+				if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > width {
+					t.Errorf("%q: %d characters in a line of %d:\n%s", args, n, width, line)
+				}
 			}
-		}
-		if strings.Contains(table, "\x1b") {
-			t.Errorf("the table is %q", table)
+			if strings.Contains(table, "\x1b") {
+				t.Errorf("the table is %q", table)
+			}
 		}
 	}
 	whole := p.cli("events", "-o", "table").want(0).stdout
-	if !strings.Contains(whole, strings.Repeat("x", 300)) || !strings.Contains(whole, `\u001b[2Jevil`) {
+	if !strings.Contains(p.cli("history", "-o", "table").stdout, strings.Repeat("x", 300)) || !strings.Contains(whole, `\u001b[2Jevil`) {
 		t.Errorf("the table for no terminal is %q", whole)
 	}
 }

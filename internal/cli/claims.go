@@ -66,7 +66,7 @@ func claimWithin(ctx context.Context, conn *client.Client, params client.ClaimPa
 }
 
 var claimedView = view[client.Event]{
-	columns: columns("ID", "TYPE", "ATTEMPT", "LEASE ENDS", "RECEIPT", "EVENT…"),
+	columns: columns("ID", "TYPE…", "ATTEMPT?", "LEASE ENDS?", "RECEIPT", "EVENT…"),
 	row: func(e client.Event) []string {
 		return []string{id(e.ID), dash(e.Type), strconv.Itoa(e.Attempts), moment(e.VT), e.Receipt, string(e.Payload)}
 	},

@@ -49,7 +49,7 @@ func (c *EventsCmd) Run(ctx context.Context, env *Env) error {
 }
 
 var eventsView = view[client.Event]{
-	columns: columns("ID", "QUEUE…", "TYPE…", "STATE", "ATTEMPTS", "CLAIMABLE AT", "EVENT…"),
+	columns: columns("ID", "QUEUE…", "TYPE…", "STATE", "ATTEMPTS?", "CLAIMABLE AT", "EVENT…"),
 	row: func(e client.Event) []string {
 		return []string{id(e.ID), e.Queue, dash(e.Type), e.State, strconv.Itoa(e.Attempts), moment(e.VT), string(e.Payload)}
 	},

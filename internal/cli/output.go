@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"unicode"
@@ -23,8 +24,8 @@ const (
 // column is a column of a table.
 type column struct {
 	title string
-	// wide columns are the ones to shorten when a table is wider than the terminal.
-	wide bool
+	// wide columns are shortened when a table is wider than the terminal. If that is not enough, optional ones are left out, the last first.
+	wide, optional bool
 }
 
 // view tells how to show values of one kind as a table.
@@ -34,11 +35,12 @@ type view[T any] struct {
 	empty   string           // written to standard error instead of a table without rows
 }
 
-// columns makes columns of their titles; those that end in "…" are wide.
+// columns makes columns of their titles; those that end in "…" are wide, those that end in "?" optional.
 func columns(titles ...string) []column {
 	made := make([]column, len(titles))
 	for i, title := range titles {
-		made[i].title, made[i].wide = strings.CutSuffix(title, "…")
+		title, made[i].wide = strings.CutSuffix(title, "…")
+		made[i].title, made[i].optional = strings.CutSuffix(title, "?")
 	}
 	return made
 }
@@ -132,12 +134,12 @@ func newEncoder(w io.Writer) *json.Encoder {
 // minWide is the width below which no column is shortened, in characters.
 const minWide = 8
 
-// writeTable writes rows below the titles of their columns, at most width characters wide if width is more than zero and the wide columns
-// leave room for that.
+// writeTable writes rows below the titles of their columns, at most width characters wide if width is more than zero and the columns that
+// are neither wide nor optional leave room for that.
 func writeTable(w io.Writer, columns []column, rows [][]string, width int) error {
 	widest := make([]int, len(columns))
 	for i, c := range columns {
-		widest[i] = utf8.RuneCountInString(c.title)
+		widest[i] = max(1, utf8.RuneCountInString(c.title))
 	}
 	for _, row := range rows {
 		for i, text := range row {
@@ -145,16 +147,16 @@ func writeTable(w io.Writer, columns []column, rows [][]string, width int) error
 			widest[i] = max(widest[i], utf8.RuneCountInString(row[i]))
 		}
 	}
-	limits := shorten(columns, widest, width)
+	limits := fitColumns(columns, widest, width)
 	var text bytes.Buffer
 	table := tabwriter.NewWriter(&text, 0, 0, gap, ' ', 0)
 	writeRow := func(cells []string) {
+		between := ""
 		for i, cell := range cells {
-			cell = cut(cell, limits[i])
-			if i < len(cells)-1 {
-				cell += "\t"
+			if limits[i] > 0 {
+				_, _ = io.WriteString(table, between+cut(cell, limits[i])) // to memory
+				between = "\t"
 			}
-			_, _ = io.WriteString(table, cell) // to memory
 		}
 		_, _ = io.WriteString(table, "\n")
 	}
@@ -180,9 +182,10 @@ func writeTable(w io.Writer, columns []column, rows [][]string, width int) error
 // gap is the number of blanks between two columns.
 const gap = 2
 
-// shorten returns the greatest width of each column with which a table is width wide: the widest of the wide columns gives way first.
-func shorten(columns []column, widest []int, width int) []int {
-	limits := append([]int(nil), widest...)
+// fitColumns returns the greatest width of each column with which a table is width wide: the widest of the wide columns gives way first. That of a
+// column to leave out is 0.
+func fitColumns(columns []column, widest []int, width int) []int {
+	limits := slices.Clone(widest)
 	if width <= 0 {
 		return limits
 	}
@@ -201,6 +204,12 @@ func shorten(columns []column, widest []int, width int) []int {
 			break
 		}
 		limits[at]--
+	}
+	for i := len(columns) - 1; i >= 0 && excess > 0; i-- {
+		if columns[i].optional {
+			excess -= limits[i] + gap
+			limits[i] = 0
+		}
 	}
 	return limits
 }

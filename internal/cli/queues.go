@@ -30,7 +30,7 @@ func (c *QueuesCmd) Run(ctx context.Context, env *Env) error {
 }
 
 var queuesView = view[client.QueueStats]{
-	columns: columns("QUEUE…", "READY", "SCHEDULED", "LEASED", "OLDEST", "DONE 1H", "EXPIRED 1H", "PAUSED"),
+	columns: columns("QUEUE…", "READY", "SCHEDULED", "LEASED", "OLDEST", "DONE 1H?", "EXPIRED 1H?", "PAUSED"),
 	row: func(q client.QueueStats) []string {
 		count := strconv.Itoa
 		if q.Estimated {

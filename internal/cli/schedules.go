@@ -60,7 +60,7 @@ func (c *SchedulesCmd) Run(ctx context.Context, env *Env) error {
 }
 
 var schedulesView = view[client.Schedule]{
-	columns: columns("ID", "NAME…", "TO…", "WHEN…", "ZONE", "STATUS", "FIRED", "NEXT"),
+	columns: columns("ID", "NAME…", "TO…", "WHEN…", "ZONE?", "STATUS", "FIRED?", "NEXT"),
 	row: func(s client.Schedule) []string {
 		next := "-"
 		if s.NextAt != nil {
