@@ -152,3 +152,114 @@ func TestRotationKeepsTheTextBeforeForItsGrace(t *testing.T) {
 		t.Errorf("the text before the one before: got %v, want ErrUnauthorized", err)
 	}
 }
+
+func TestUseAndRefusalsAreRecordedInBatches(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := openOn(t, db)
+	create(t, s, CreateParams{})
+	used, text := create(t, s, CreateParams{Scopes: []Scope{Read}})
+	unused, _ := create(t, s, CreateParams{Scopes: []Scope{Read}})
+	revoked, revokedText := create(t, s, CreateParams{Scopes: []Scope{Read}})
+	if err := s.Revoke(t.Context(), revoked); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		authenticate(t, s, text).Take()
+		if _, err := s.Authenticate(t.Context(), revokedText); !errors.Is(err, ErrRevoked) {
+			t.Fatal(err)
+		}
+	}
+	version := s.keys.Load().version
+	for range 2 { // the second has nothing to write
+		if err := s.record(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s.keys.Load().version != version {
+		t.Error("the keys have another version because one was used")
+	}
+	if k, err := s.Get(t.Context(), used); err != nil || k.LastUsedAt == nil || time.Since(*k.LastUsedAt) > busyTimeout {
+		t.Errorf("the key that was used is %+v, %v", k, err)
+	}
+	if k, err := s.Get(t.Context(), unused); err != nil || k.LastUsedAt != nil {
+		t.Errorf("the key that was not used is %+v, %v", k, err)
+	}
+	page, err := s.Audit(t.Context(), AuditParams{Action: "access.*"})
+	if err != nil || len(page.Actions) != 1 || page.Actions[0].Actor != "key:"+revoked || page.Actions[0].Target != "revoked" || string(page.Actions[0].Detail) != `{"times": 10}` {
+		t.Errorf("the refusals are %+v, %v", page.Actions, err)
+	}
+	for i := range 10 * maxRefusals {
+		s.Refuse(&Grant{actor: "key:" + string(rune('a'+i%26)) + string(rune('a'+i/26))}, "forbidden")
+	}
+	if len(s.refusals) > maxRefusals {
+		t.Errorf("%d refusals are kept", len(s.refusals))
+	}
+}
+
+func TestRateLimitIsKeptThroughChanges(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := openOn(t, db)
+	create(t, s, CreateParams{})
+	id, text := create(t, s, CreateParams{Scopes: []Scope{Read}, Rate: &Rate{PerSecond: 0.001, Burst: 2}})
+	take := func() bool {
+		limit, ok := authenticate(t, s, text).Take()
+		if limit == nil || limit.Burst != 2 || (limit.Retry > 0) == ok || limit.Window < time.Second {
+			t.Errorf("the limit is %+v, %t", limit, ok)
+		}
+		return ok
+	}
+	for n := range 4 {
+		if got := take(); got != (n < 2) {
+			t.Errorf("the request %d of a burst of 2: %t", n+1, got)
+		}
+	}
+	if _, err := s.Update(t.Context(), id, Change{Name: new("other")}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if take() {
+		t.Error("a change of the name has given the key another burst")
+	}
+	if _, err := s.Update(t.Context(), id, Change{Rate: new(new(Rate{PerSecond: 1, Burst: 2}))}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if !take() {
+		t.Error("another limit does not hold")
+	}
+	if _, err := s.Update(t.Context(), id, Change{Rate: new((*Rate)(nil))}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if limit, ok := authenticate(t, s, text).Take(); limit != nil || !ok {
+		t.Errorf("without a limit: %+v, %t", limit, ok)
+	}
+}
+
+func TestPruneDeletesWhatIsOld(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s := openOn(t, db)
+	create(t, s, CreateParams{})
+	old, _ := create(t, s, CreateParams{Scopes: []Scope{Read}})
+	recent, _ := create(t, s, CreateParams{Scopes: []Scope{Read}})
+	run(t, db, `update agent.api_key set revoked_at = now() - case id when $1 then interval '91 days' else interval '89 days' end where id in ($1, $2)`, old, recent)
+	run(t, db, `update agent.audit set at = now() - interval '91 days' where target = $1`, old)
+	if err := s.prune(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Get(t.Context(), old); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the old key: %v, want ErrNotFound", err)
+	}
+	if _, err := s.Get(t.Context(), recent); err != nil {
+		t.Error(err)
+	}
+	if page, err := s.Audit(t.Context(), AuditParams{Target: old}); err != nil || len(page.Actions) != 0 {
+		t.Errorf("the audit still has %+v, %v", page.Actions, err)
+	}
+	if page, err := s.Audit(t.Context(), AuditParams{Target: recent}); err != nil || len(page.Actions) == 0 {
+		t.Errorf("the audit has lost what is recent: %v", err)
+	}
+}

@@ -112,8 +112,8 @@ type Page struct {
 	Next string // cursor of the next page; empty: this is the last one
 }
 
-// An Action is an entry of the audit.
-type Action struct {
+// An Entry is an action in the audit.
+type Entry struct {
 	ID     int64
 	At     time.Time
 	Actor  string // key:<id>, QUEUED_API_KEY, or a role of the database
@@ -133,6 +133,6 @@ type AuditParams struct {
 
 // AuditPage is a page of the audit, the latest first.
 type AuditPage struct {
-	Actions []Action
+	Actions []Entry
 	Next    string
 }

@@ -227,5 +227,5 @@ func (s *Server) listAudit(r *http.Request, req listAuditRequest) (reply, error)
 	page, err := s.access.Audit(r.Context(), access.AuditParams{
 		Actor: req.Actor, Action: req.Action, Target: req.Target, From: req.From, To: req.To, Limit: req.Limit, Cursor: req.Cursor,
 	})
-	return reply{body: listAuditResponse{convert(page.Actions, func(a access.Action) action { return action(a) }), nextOf(page.Next)}}, err
+	return reply{body: listAuditResponse{convert(page.Actions, func(a access.Entry) action { return action(a) }), nextOf(page.Next)}}, err
 }

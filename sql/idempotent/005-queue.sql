@@ -66,6 +66,7 @@ begin
   if not _row.paused then -- its events may be claimable now
     perform agent.notify_queues(array[_name]);
   end if;
+  perform agent_private.record_audit('queue.put', _name, _policy);
   return _row;
 end
 $func$;
@@ -107,6 +108,7 @@ begin
   if not _paused then
     perform agent.notify_queues(array[_name]);
   end if;
+  perform agent_private.record_audit(case when _paused then 'queue.pause' else 'queue.resume' end, _name);
 end
 $func$;
 
@@ -142,6 +144,9 @@ begin
   exception when data_exception or integrity_constraint_violation or program_limit_exceeded or raise_exception or feature_not_supported then
     select coalesce(sum(x.moved), 0) into _purged from agent_private.move_each_to_history(_ids, 'cancelled') x; -- see sweep_events
   end;
+  if _purged > 0 then
+    perform agent_private.record_audit('queue.purge', _name, jsonb_build_object('events', _purged));
+  end if;
   return _purged;
 end
 $func$;
@@ -186,6 +191,9 @@ begin
   select count(*), coalesce(bool_or(m.vt <= _now), false) into _moved, _is_ready from moved m;
   if _is_ready then
     perform agent.notify_queues(array[_to]);
+  end if;
+  if _moved > 0 then
+    perform agent_private.record_audit('queue.move', _from, jsonb_build_object('to', _to, 'events', _moved));
   end if;
   return _moved;
 end
@@ -267,6 +275,9 @@ begin
   exception when data_exception or integrity_constraint_violation or program_limit_exceeded or raise_exception or feature_not_supported then
     return query select x.* from agent_private.move_each_to_history(_ids, 'expired') x;
   end;
+  if found and current_setting('agent.actor', true) <> '' then -- the service sweeps by itself, too
+    perform agent_private.record_audit('queue.sweep', coalesce(_queue, '*'), jsonb_build_object('max_attempts', _max_attempts, 'max_vt_age', _max_vt_age));
+  end if;
 end
 $func$;
 

@@ -380,6 +380,7 @@ begin
   if not found then
     perform agent_private.raise_lease_error(_id, 'not_found');
   end if;
+  perform agent_private.record_audit('event.requeue', _id::text, jsonb_build_object('as', _copy.new_id, 'queue', _copy.queue));
   if _notify then
     perform agent.notify_queues(array[_copy.queue]);
   end if;
@@ -447,6 +448,9 @@ begin
   select m.queue, m.n, coalesce(c.n, 0)
   from unnest(_queues, _matched) as m (queue, n)
   left join copied as c (queue, n) on c.queue = m.queue;
+  if _chosen is not null then
+    perform agent_private.record_audit('history.requeue', coalesce(_queue, '*'), jsonb_build_object('events', cardinality(_chosen)));
+  end if;
   if _notify and _chosen is not null then
     perform agent.notify_queues(_queues);
   end if;

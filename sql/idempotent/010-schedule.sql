@@ -48,6 +48,7 @@ begin
   else
     select 0::int8 as moved, '{}'::int8[] as unresolved into _move;
   end if;
+  perform agent_private.record_audit('owner.put', _id, jsonb_build_object('timezone', _timezone, 'moved', _move.moved));
   return query
   select _owner.id, _owner.timezone, _owner.attributes, _owner.version, _owner.created_at, _owner.updated_at
   , _owner.version = 1, _move.moved, _move.unresolved;
@@ -105,6 +106,7 @@ begin
   elsif not _owner.version = any(_if_versions) then
     perform agent_private.raise_version_mismatch('owner ' || _id, _if_versions);
   end if;
+  perform agent_private.record_audit('owner.delete', _id);
   delete from agent.owner o where o.id = _id;
   return agent_private.cancel_schedules(array(select s.id from agent.schedule s where s.owner = _id));
 end
@@ -185,6 +187,7 @@ begin
   on conflict (idempotency_key) where idempotency_key is not null do nothing
   returning s.* into _made;
   if _made.id is not null then
+    perform agent_private.record_audit('schedule.create', _made.id::text, agent_private.schedule_detail(_made));
     perform agent_private.notify_schedules(_made.next_at);
     return query select _made, false;
     return;
@@ -197,6 +200,15 @@ begin
   perform agent_private.confirm_durably();
   return query select _made, true;
 end
+$func$;
+
+-- What the audit says of a schedule.
+create or replace function agent_private.schedule_detail(_schedule agent.schedule)
+returns jsonb
+language sql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select jsonb_strip_nulls(jsonb_build_object('name', _schedule.name, 'owner', _schedule.owner, 'queue', _schedule.queue, 'topic', _schedule.topic, 'next_at', _schedule.next_at))
 $func$;
 
 -- Changes a schedule: the columns in _changes, by name, get these values. A completed schedule that has a next time again becomes
@@ -240,6 +252,7 @@ begin
   , is_unplanned = _s.is_unplanned, version = s.version + 1, updated_at = now()
   where s.id = _id
   returning s.* into _s;
+  perform agent_private.record_audit('schedule.update', _id::text, agent_private.schedule_detail(_s));
   perform agent_private.notify_schedules(_s.next_at);
   return _s;
 end
@@ -325,6 +338,7 @@ begin
     set status = _status, status_reason = null, version = s.version + 1, updated_at = now()
     where s.id = _id
     returning s.* into _s;
+    perform agent_private.record_audit(case _status when 'paused' then 'schedule.pause' else 'schedule.resume' end, _id::text);
   end if;
   return _s;
 end
@@ -379,6 +393,7 @@ as $func$
 begin
   perform agent_private.lock_schedule(_id, _if_versions);
   perform agent_private.cancel_schedules(array[_id]);
+  perform agent_private.record_audit('schedule.delete', _id::text);
 end
 $func$;
 

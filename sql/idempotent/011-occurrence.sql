@@ -278,6 +278,7 @@ begin
     _now = _now + interval '1 microsecond';
   end loop;
   perform agent_private.insert_occurrence_events(array[_id], array[_event], array[_nominal], array[_now]);
+  perform agent_private.record_audit('schedule.run', _id::text);
   return query
   select _id, _nominal, true, _now, case when _s.topic is null then 'pending' else 'published' end, _event, _now
   , null::timestamptz, null::text, 0, _s.topic;

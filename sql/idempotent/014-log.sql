@@ -617,6 +617,7 @@ begin
   set retention = _settings.retention, hold = _settings.hold, segment_interval = _settings.segment_interval, segment_size = _settings.segment_size
   , version = s.version + 1, updated_at = now()
   returning s.* into _settings;
+  perform agent_private.record_audit('log.put', 'settings', to_jsonb(_settings) - 'is_only');
   return _settings;
 end
 $func$;

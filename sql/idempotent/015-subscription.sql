@@ -79,6 +79,7 @@ begin
   from agent_private.put_filters(_subscription.id, _filters, true) p;
   if _is_new then
     perform agent_private.change_routes(_subscription);
+    perform agent_private.record_audit('subscription.put', _name, jsonb_strip_nulls(jsonb_build_object('queue', _deliver_queue, 'filters', json_array_length(_filters))));
     return true;
   end if;
   if _changed > 0
@@ -92,6 +93,7 @@ begin
     , filters_version = s.filters_version + case when _changed_meaning > 0 then 1 else 0 end
     where s.id = _subscription.id;
     perform agent_private.change_routes(_subscription);
+    perform agent_private.record_audit('subscription.put', _name, jsonb_strip_nulls(jsonb_build_object('queue', _deliver_queue, 'filters', json_array_length(_filters))));
   elsif _expires_after is not null then
     update agent.subscription s set expires_at = agent_private.add_utc(clock_timestamp(), _expires_after) where s.id = _subscription.id;
   end if;
@@ -116,6 +118,7 @@ begin
     set version = s.version + 1, filters_version = s.filters_version + case when _put.changed_meaning > 0 then 1 else 0 end, updated_at = clock_timestamp()
     where s.id = _found.id;
     perform agent_private.change_routes(_found);
+    perform agent_private.record_audit('filter.put', _subscription, jsonb_build_object('filter', _filter ->> 'name'));
   end if;
 end
 $func$;
@@ -138,6 +141,7 @@ begin
   set version = s.version + 1, filters_version = s.filters_version + 1, updated_at = clock_timestamp()
   where s.id = _found.id;
   perform agent_private.change_routes(_found);
+  perform agent_private.record_audit('filter.delete', _subscription, jsonb_build_object('filter', _filter));
 end
 $func$;
 
@@ -220,6 +224,7 @@ begin
     perform agent_private.raise_version_mismatch('subscription ' || _name, _if_versions);
   end if;
   perform agent_private.remove_subscription(_subscription);
+  perform agent_private.record_audit('subscription.delete', _name);
 end
 $func$;
 
@@ -251,6 +256,7 @@ begin
   set is_paused = _paused, version = s.version + 1, updated_at = clock_timestamp()
   where s.id = _subscription.id and s.is_paused <> _paused;
   perform agent_private.change_routes(_subscription);
+  perform agent_private.record_audit(case when _paused then 'subscription.pause' else 'subscription.resume' end, _name);
 end
 $func$;
 
@@ -707,6 +713,7 @@ begin
   perform agent_private.replace_position(_newest);
   update agent.subscription s set is_in_step = false where s.id = _subscription.id and s.is_in_step;
   perform agent_private.change_routes(_subscription);
+  perform agent_private.record_audit('subscription.seek', _name, jsonb_build_object('position', _position));
 end
 $func$;
 

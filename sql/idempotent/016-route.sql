@@ -402,6 +402,7 @@ begin
   insert into agent.subscription_replay (id, subscription, until) values (_id, _subscription.id, _until);
   insert into agent.subscription_position (reader, number, position, token, epoch, gaps) values (_id, 1, _from, 0, 1, 0);
   perform agent_private.change_routes(_subscription);
+  perform agent_private.record_audit('subscription.replay', _name, jsonb_build_object('from', _from, 'until', _until));
   return _subscription.id;
 end
 $func$;
