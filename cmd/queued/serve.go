@@ -95,7 +95,9 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, src *source, logger z
 	var tlsConfig *tls.Config
 	if cert != nil {
 		tlsConfig = cert.TLSConfig()
-		httpConfig.VerifyClient = cert.VerifyClient
+		if c.TLSClientCA != "" {
+			httpConfig.VerifyClient = cert.VerifyClient
+		}
 		httpConfig.Registry = prometheus.NewRegistry()
 		cert.Register(httpConfig.Registry)
 	}

@@ -108,7 +108,7 @@ func (s *secured) shown() string {
 
 func TestTLSServesHTTP2AndHTTP1(t *testing.T) {
 	t.Parallel()
-	s := serveTLS(t)
+	s := serveTLS(t, "QUEUED_ACCESS_LOG=all")
 	if url := s.waitFor("serving")["url"]; url != "https://"+s.addr {
 		t.Errorf("it says that it serves at %v", url)
 	}
@@ -123,6 +123,10 @@ func TestTLSServesHTTP2AndHTTP1(t *testing.T) {
 	if got := s.ask(client, http.StatusOK, http.MethodGet, "/metrics", "").body; !strings.Contains(got, "\nqueued_tls_certificate_expiration_timestamp_seconds 1.") ||
 		!strings.Contains(got, "\nqueued_tls_reload_failures_total 0\n") {
 		t.Error("the metrics of the certificate are missing")
+	}
+
+	if strings.Contains(s.output(), `"client":`) {
+		t.Error("requests are logged with a client's certificate, and none was asked for")
 	}
 
 	old := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.authority.Pool(), MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12}}
