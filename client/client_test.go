@@ -267,10 +267,13 @@ func TestResponsesAreBounded(t *testing.T) {
 	t.Parallel()
 	c := answering(t, Config{MaxResponse: 100}, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/stream" {
-			_, _ = fmt.Fprintf(w, "data: %s\n\n", strings.Repeat("x", 200))
-			return
+			_, _ = io.WriteString(w, "data: ")
 		}
-		_, _ = fmt.Fprintf(w, `{"version":%q}`, strings.Repeat("x", 100))
+		for { // for as long as somebody reads
+			if _, err := io.WriteString(w, strings.Repeat("x", 100)); err != nil {
+				return
+			}
+		}
 	})
 	if _, err := c.ShowVersion(t.Context()); !errors.Is(err, ErrResponseTooLarge) {
 		t.Errorf("%v", err)

@@ -275,28 +275,39 @@ type transportFunc func(*http.Request) (*http.Response, error)
 
 func (f transportFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// Who has lost the lease is told so through the context, and what it returns changes nothing.
+// Who has lost the lease is told so through the context, at once.
 func TestContextEndsWhenTheLeaseIsLost(t *testing.T) {
 	t.Parallel()
-	c := setup(t)
-	id := insert(t, c, NewEvent{})[0]
-	started, causes := make(chan string, 1), make(chan error, 1)
-	w := c.NewWorker(WorkerConfig{Queue: "q", Lease: 3 * time.Second, Concurrency: 1})
-	Handle(w, "", func(ctx context.Context, j Job[struct{}]) (any, error) {
-		started <- j.Receipt
+	var claims, extends atomic.Int32
+	acked := make(chan struct{})
+	c := answering(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/claim" && claims.Add(1) == 1:
+			_, _ = io.WriteString(w, `{"events":[{"id":1,"receipt":"r","event":{}}]}`)
+		case r.URL.Path == "/events/1/extend" && extends.Add(1) == 1:
+			problem(w, http.StatusConflict, "lease_lost")
+		case r.URL.Path == "/events/1/extend": // it would go on for ever
+			_, _ = io.WriteString(w, `{"id":1,"vt":"2026-02-03T04:05:06Z"}`)
+		case r.URL.Path == "/ack":
+			_, _ = io.WriteString(w, `{"results":[{"id":1,"status":409,"code":"lease_lost"}]}`)
+			close(acked)
+		default:
+			problem(w, http.StatusServiceUnavailable, "database_unavailable")
+		}
+	})
+	w := c.NewWorker(WorkerConfig{Lease: time.Second})
+	Handle(w, "", func(ctx context.Context, _ Job[struct{}]) (any, error) {
 		<-ctx.Done()
-		causes <- context.Cause(ctx)
+		if !errors.Is(context.Cause(ctx), ErrLeaseLost) {
+			t.Errorf("the context ended with %v", context.Cause(ctx))
+		}
 		return "too late", nil
 	})
 	stop := run(t, w)
-	delay := time.Hour
-	if _, err := c.Nack(soon(t), id, NackParams{Receipt: <-started, Delay: &delay}); err != nil { // somebody else has decided
-		t.Fatal(err)
+	<-acked
+	if err := stop(); err != nil {
+		t.Error(err)
 	}
-	if cause := <-causes; !errors.Is(cause, ErrLeaseLost) {
-		t.Errorf("the context ended with %v", cause)
-	}
-	_ = stop()
 }
 
 // A worker that cannot reach the server cannot know whether it has the lease, so the handler's context ends with it.
@@ -325,6 +336,40 @@ func TestContextEndsWhenTheLeaseCannotBeExtended(t *testing.T) {
 	})
 	run(t, w)
 	<-acked // the fence decides
+}
+
+// An answer that this process reads long after it was sent, because it was stopped meanwhile, may be of a lease that others have taken over:
+// the worker asks before it works.
+func TestLateAnswersAreCheckedBeforeTheWork(t *testing.T) {
+	t.Parallel()
+	var claims, extends atomic.Int32
+	given := make(chan struct{})
+	c := answering(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/claim" && claims.Add(1) == 1:
+			_, _ = io.Copy(io.Discard, r.Body)
+			_ = sleep(r.Context(), 1500*time.Millisecond) // longer than the wait and a third of the lease
+			_, _ = io.WriteString(w, `{"events":[{"id":1,"receipt":"r","event":{}}]}`)
+		case r.URL.Path == "/events/1/extend":
+			extends.Add(1)
+			problem(w, http.StatusConflict, "lease_lost")
+		case r.URL.Path == "/events/1/nack":
+			problem(w, http.StatusConflict, "lease_lost")
+			close(given)
+		default:
+			problem(w, http.StatusServiceUnavailable, "database_unavailable")
+		}
+	})
+	w := c.NewWorker(WorkerConfig{Lease: 3 * time.Second, Wait: time.Millisecond})
+	Handle(w, "", func(context.Context, Job[struct{}]) (any, error) {
+		t.Error("the handler works on an event that somebody else has")
+		return nil, nil
+	})
+	run(t, w)
+	<-given
+	if extends.Load() == 0 {
+		t.Error("the lease was not checked")
+	}
 }
 
 // An ack that is alone is sent at once, and those that come meanwhile are sent together.
