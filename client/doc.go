@@ -3,8 +3,8 @@
 //
 // # Insert and work
 //
-// A [Client] has a method for every call of the API, with the name that the API gives it. A [Worker] claims events of one queue, calls the
-// handler of each event's type, and acks it with the result or nacks it with the error:
+// A [Client] has methods for the calls of the API, with the names that the API gives them; [Client.Do] makes any other. A [Worker] claims
+// events of one queue, calls the handler of each event's type, and acks it with the result or nacks it with the error:
 //
 //	c, err := client.New(client.Config{URL: "http://127.0.0.1:8080", Key: key})
 //	_, err = c.Insert(ctx, client.NewEvent{Queue: "mail", Type: "mail.welcome", Payload: Welcome{To: "ada@example.com"}})
