@@ -3,7 +3,6 @@
 package main
 
 import (
-	"net"
 	"net/http"
 	"strings"
 	"syscall"
@@ -63,17 +62,6 @@ func TestStartFailsAtOnceOnAPermanentError(t *testing.T) {
 	if code := p.wait(); code != exitFailure || !strings.Contains(p.output(), `database \"another\" does not exist`) {
 		t.Errorf("exit code %d", code)
 	}
-}
-
-// closedAddress returns an address on which nothing listens.
-func closedAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = listener.Close()
-	return listener.Addr().String()
 }
 
 func TestStopIsBoundedWhileTheDatabaseHangs(t *testing.T) {

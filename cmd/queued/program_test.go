@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -206,6 +207,17 @@ func (p *program) stop() {
 		_ = p.cmd.Process.Kill()
 		<-p.ended
 	}
+}
+
+// closedAddress returns an address on which nothing listens.
+func closedAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = listener.Close()
+	return listener.Addr().String()
 }
 
 // answer is a response.
