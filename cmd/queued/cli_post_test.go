@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -101,10 +102,13 @@ func (post *piped) write(t *testing.T, text string) {
 	}
 }
 
-// untilStored waits until the queue has an event.
-func (p *program) untilStored(queue string) {
+// untilStored waits until the queue mail has so many events.
+func (p *program) untilStored(n int) {
 	p.t.Helper()
-	until(p.t, "an event is stored", func() bool { return p.cli("events", "-q", queue, "-n", "1").want(0).stdout != "" })
+	until(p.t, fmt.Sprintf("%d events are stored", n), func() bool {
+		page := p.want(http.StatusOK, http.MethodGet, fmt.Sprintf("/events?queue=mail&limit=%d", n), "")
+		return strings.Count(page.body, `"enqueued_at"`) == n
+	})
 }
 
 func TestFileThatIsPostedAgainIsStoredOnce(t *testing.T) {
@@ -130,7 +134,7 @@ func TestPostOfAFileGoesOnAfterSIGKILL(t *testing.T) {
 	text := numbered(1, 6000)
 	post := p.postPiped("-q", "mail", "--key-field", "/order/id", "--batch", "50")
 	post.write(t, text[:len(text)/2])
-	p.untilStored("mail")
+	p.untilStored(1)
 	if err := post.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +149,7 @@ func TestPostOfAFileOutlastsAServerThatIsKilled(t *testing.T) {
 	p := serve(t, nil, environ...)
 	post := p.postPiped("-q", "mail", "--batch", "50", "--retry-for", waitTimeout.String())
 	post.write(t, numbered(1, 3000))
-	p.untilStored("mail")
+	p.untilStored(1)
 	p.signal(syscall.SIGKILL)
 	p.wait()
 	rest := make(chan error, 1)
@@ -165,7 +169,7 @@ func TestInterruptedPostSaysHowToGoOn(t *testing.T) {
 	p := setup(t)
 	post := p.postPiped("-q", "mail", "--batch", "100", "--parallel", "1")
 	post.write(t, numbered(1, 250))
-	until(t, "two batches are stored", func() bool { return strings.Count(p.cli("events", "-q", "mail", "-n", "0").stdout, "\n") == 200 })
+	p.untilStored(200)
 	if err := post.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}

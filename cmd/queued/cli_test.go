@@ -210,6 +210,12 @@ func TestRequeueByIDAndByFilter(t *testing.T) {
 	if n := len(p.cli("events").events()); n != 2 {
 		t.Errorf("%d events are in queues, want 2", n)
 	}
+	const many = 1100 // more than one request requeues
+	p.cliWith(numbered(1, many), nil, "post", "-f", "-", "-q", "many").want(0)
+	p.cli("queue", "purge", "many", "-y").want(0)
+	if count("-q", "many", "--outcome", "cancelled"); counted.Requeued != many {
+		t.Errorf("of %d events %+v are counted", many, counted)
+	}
 	p.cli("requeue", strconv.FormatInt(first, 10)).want(0)
 	p.cli("requeue", "4711").wantError(3, "event 4711")
 	p.cli("requeue").wantError(2, "needs ids, or a filter")
