@@ -80,15 +80,16 @@ var wires = map[string]wire{
 	"rotateKey": {request: rotateRequest{}, response: IssuedKey{}},
 	"listAudit": {query: AuditFilter{}, response: auditPage{}},
 
-	"publish":        {query: NewPublication{}, response: Published{}},
-	"publishBatch":   {request: publishBatchRequest{}, response: publishedBatch{}},
-	"listTopics":     {query: pageSize{}, response: topicPage{}},
-	"match":          {request: MatchParams{}, response: Matched{}},
-	"readLog":        {query: ReadParams{}, response: LogPage{}},
-	"stream":         {query: StreamParams{}},
-	"getPublished":   {response: PublishedEvent{}},
-	"getLogSettings": {response: logSettings{}},
-	"putLogSettings": {request: logSettings{}, response: logSettings{}},
+	"publish":           {query: NewPublication{}, response: Published{}},
+	"publishBatch":      {request: publishBatchRequest{}, response: publishedBatch{}},
+	"listTopics":        {query: pageSize{}, response: topicPage{}},
+	"match":             {request: MatchParams{}, response: Matched{}},
+	"readLog":           {query: ReadParams{}, response: LogPage{}},
+	"stream":            {query: StreamParams{}},
+	"createStreamToken": {request: streamTokenRequest{}, response: StreamToken{}},
+	"getPublished":      {response: PublishedEvent{}},
+	"getLogSettings":    {response: logSettings{}},
+	"putLogSettings":    {request: logSettings{}, response: logSettings{}},
 
 	"listSubscriptions":  {query: pageSize{}, response: subscriptionPage{}},
 	"putSubscription":    {request: SubscriptionSettings{}, response: Subscription{}},
@@ -108,7 +109,7 @@ var wires = map[string]wire{
 // notSent are fields of the contract that a method has no use for, and foreign those of a type that serves other operations, too.
 var (
 	notSent = map[string][]string{
-		"stream": {"data"}, "streamSubscription": {"data"}, // the envelope is needed
+		"stream": {"data", "token"}, "streamSubscription": {"data", "token"}, // the envelope is needed, and headers can be sent
 	}
 	foreign = map[string][]string{
 		"listEvents":        {"events/receipt", "events/outcome", "events/status", "events/finished_at", "events/first_attempted_at", "events/last_attempted_at", "events/processing_ms", "events/result", "events/retryable", "events/requeued_as"},

@@ -37,8 +37,16 @@ func TestKeysAreMadeUsedAndRevoked(t *testing.T) {
 	if err != nil || rotated.Key == issued.Key {
 		t.Errorf("%+v, %v", rotated, err)
 	}
-	if n := count(t, admin.ListKeys(ctx)); n != 1 {
-		t.Errorf("%d keys, want 1", n)
+	reader, err := admin.CreateKey(ctx, NewKey{Name: "page", Scopes: []string{ScopeRead}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := newClient(t, Config{URL: s.url, Key: reader.Key}).CreateStreamToken(ctx, LogFilter{Topics: []string{"order.*"}}, time.Minute)
+	if err != nil || token.Token == "" || token.ExpiresAt.IsZero() {
+		t.Errorf("%+v, %v", token, err)
+	}
+	if n := count(t, admin.ListKeys(ctx)); n != 2 {
+		t.Errorf("%d keys, want 2", n)
 	}
 	if err := admin.RevokeKey(ctx, issued.ID); err != nil {
 		t.Error(err)

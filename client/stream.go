@@ -218,3 +218,24 @@ func (r *frameReader) line(size *int64) ([]byte, error) {
 		return bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r")), nil
 	}
 }
+
+// A StreamToken lets a page in a browser stream what a filter takes, as GET /stream?token=…, without an API key.
+type StreamToken struct {
+	Token     string    `json:"token"`
+	ExpiresAt time.Time `json:"expires_at"`
+}
+
+// CreateStreamToken makes a token for streams of these events, whose Topics are required. It is good for expiresIn; 0: 5 minutes. The server
+// stores nothing of it.
+func (c *Client) CreateStreamToken(ctx context.Context, filter LogFilter, expiresIn time.Duration) (StreamToken, error) {
+	var token StreamToken
+	_, err := c.Do(ctx, Request{
+		Method: http.MethodPost, Path: "/stream/tokens", Body: streamTokenRequest{filter, duration(expiresIn)}, Repeatable: true,
+	}, &token)
+	return token, err
+}
+
+type streamTokenRequest struct {
+	LogFilter
+	ExpiresIn duration `json:"expires_in,omitzero"`
+}
