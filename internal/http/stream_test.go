@@ -27,7 +27,8 @@ type openStream struct {
 	header http.Header
 	body   io.ReadCloser
 	parser sseParser
-	seen   int // events that next has returned
+	rest   []byte // received, and not yet parsed
+	seen   int    // events that next has returned
 }
 
 // open opens a stream; it is closed with the test.
@@ -51,16 +52,24 @@ func (h *environment) open(path string) *openStream {
 
 func (s *openStream) close() { _ = s.body.Close() }
 
-// read receives more, and reports whether the stream goes on.
+// read parses what comes next, up to the end of a frame, receives more for it if need be, and reports whether the stream goes on. What has
+// been parsed when it returns does not depend on how much the server had sent.
 func (s *openStream) read() bool {
 	s.t.Helper()
-	buffer := make([]byte, 4096)
-	n, err := s.body.Read(buffer)
-	s.parser.feed(buffer[:n])
+	var err error
+	if len(s.rest) == 0 {
+		var n int
+		s.rest = make([]byte, 4096)
+		n, err = s.body.Read(s.rest)
+		s.rest = s.rest[:n]
+	}
+	for frames := s.parser.frames; len(s.rest) > 0 && s.parser.frames == frames; s.rest = s.rest[1:] {
+		s.parser.feed(s.rest[:1])
+	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.t.Fatalf("the stream broke off: %v", err)
 	}
-	return err == nil
+	return err == nil || len(s.rest) > 0
 }
 
 // frame receives until there have been n frames, and returns the stream.
