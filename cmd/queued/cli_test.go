@@ -149,7 +149,7 @@ func TestAcksOfSeveralEventsAreIndependent(t *testing.T) {
 	p.cli("ack", "--unconditional", "4711").wantError(3, "event 4711: ")
 }
 
-func TestQueuesAreSetPausedAndPurged(t *testing.T) {
+func TestQueuesAreSetPausedMovedAndPurged(t *testing.T) {
 	t.Parallel()
 	p := setup(t)
 	policy := func(args ...string) map[string]any {
@@ -179,6 +179,13 @@ func TestQueuesAreSetPausedAndPurged(t *testing.T) {
 	if table := p.cli("queues", "-o", "table").want(0).stdout; !strings.HasPrefix(table, "QUEUE  READY") || !strings.Contains(table, "\nmail   1 ") {
 		t.Errorf("the queues are\n%s", table)
 	}
+	if policy("queue", "move", "mail", "there", "--type", "none")["moved"] != 0.0 || policy("queue", "move", "mail", "there", "-n", "5")["moved"] != 1.0 ||
+		policy("queue", "move", "there", "mail")["moved"] != 1.0 {
+		t.Error("the event was not moved there and back")
+	}
+	p.cli("queue", "move", "mail", "mail").wantError(1, "another queue")
+	p.cli("queue", "move", "mail", "there", "-n", "-1").wantError(2, "--limit")
+	p.cli("queue", "move", "mail").wantError(2, "<to>")
 	p.cli("queue", "purge", "mail").wantError(2, "--yes")
 	if policy("queue", "purge", "mail", "--yes")["purged"] != 1.0 {
 		t.Error("the queue was not purged")

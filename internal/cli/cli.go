@@ -18,7 +18,7 @@ type Commands struct {
 	Nack          NackCmd          `cmd:"" group:"Client:" help:"Nack a claimed event: it waits again, or goes into history as failed."`
 	Extend        ExtendCmd        `cmd:"" group:"Client:" help:"Extend the lease of a claimed event."`
 	Queues        QueuesCmd        `cmd:"" group:"Client:" help:"List queues with their counts."`
-	Queue         QueueCmd         `cmd:"" group:"Client:" help:"Show or set the policy of a queue; pause, resume or purge it."`
+	Queue         QueueCmd         `cmd:"" group:"Client:" help:"Show or set the policy of a queue; pause, resume or purge it, or move its events."`
 	Events        EventsCmd        `cmd:"" group:"Client:" help:"List the events in queues, or show one event."`
 	History       HistoryCmd       `cmd:"" group:"Client:" help:"List the events in history."`
 	Requeue       RequeueCmd       `cmd:"" group:"Client:" help:"Requeue events from history, by id or by filter."`

@@ -153,7 +153,7 @@ func (p *position) candidates(word string, queueNames func() []string) (all [][2
 // values returns the values that a flag or an argument can have, as far as they are known.
 func values(v *kong.Value, queueNames func() []string) (all [][2]string) {
 	choices := choicesOf(v)
-	if v.Name == "queue" {
+	if v.Name == "queue" || v.Tag.Has("queue") {
 		choices = queueNames()
 	}
 	for _, choice := range choices {

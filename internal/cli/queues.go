@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -51,6 +52,7 @@ type QueueCmd struct {
 	Pause  queuePauseCmd  `cmd:"" help:"Pause a queue: no event can be claimed until it is resumed."`
 	Resume queueResumeCmd `cmd:"" help:"Resume a queue."`
 	Purge  queuePurgeCmd  `cmd:"" help:"Move all events of a queue that nobody has a lease on into history, as cancelled."`
+	Move   queueMoveCmd   `cmd:"" help:"Move events of a queue that nobody has a lease on into another queue."`
 }
 
 type queueArg struct {
@@ -259,4 +261,54 @@ func (c *queuePurgeCmd) Run(ctx context.Context, env *Env) error {
 		return err
 	}
 	return show(env, c.Output, purged{n}, func(p purged) [][2]string { return [][2]string{{"purged", strconv.Itoa(p.Purged)}} })
+}
+
+type queueMoveCmd struct {
+	queueArg `embed:""`
+	To       string   `arg:"" queue:"" help:"The queue that the events go to."`
+	Type     []string `short:"t" sep:"none" help:"Only events of this type; can be repeated."`
+	Limit    int      `short:"n" placeholder:"N" help:"How many events to move at most; all if it is not given."`
+}
+
+// Help returns the text below the usage.
+func (*queueMoveCmd) Help() string {
+	return examples(`queued queue move mail mail-slow --type mail.newsletter`, `queued queue move mail mail-slow -n 1000`) +
+		"\nThe events keep their ids, attempts and options, and come behind what waits there."
+}
+
+// moved is the answer to queueMoveCmd.
+type moved struct {
+	Moved int `json:"moved"`
+}
+
+// moveStep is how many events one request moves, so that a large queue takes several, none of which is too long for the server.
+const moveStep = 10_000
+
+// Run moves events until there are no more, or as many as were asked for.
+func (c *queueMoveCmd) Run(ctx context.Context, env *Env) error {
+	if c.Limit < 0 {
+		return usagef("--limit: must not be negative")
+	}
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	var all moved
+	for {
+		step := moveStep
+		if c.Limit > 0 {
+			step = min(step, c.Limit-all.Moved)
+		}
+		n, err := conn.MoveEvents(ctx, c.Queue, client.MoveParams{To: c.To, Types: c.Type, Limit: step})
+		if err != nil && all.Moved > 0 {
+			err = fmt.Errorf("after %d events were moved: %w", all.Moved, err)
+		}
+		if err != nil {
+			return err
+		}
+		if all.Moved += n; n < step || all.Moved == c.Limit {
+			return show(env, c.Output, all, func(m moved) [][2]string { return [][2]string{{"moved", strconv.Itoa(m.Moved)}} })
+		}
+	}
 }
