@@ -1,9 +1,10 @@
-// Package queued_test holds CONTRIBUTING.md to the tree that it describes.
+// Package queued_test holds CONTRIBUTING.md, and what images are built from, to the tree.
 package queued_test
 
 import (
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -94,5 +95,29 @@ func TestGlossaryHasAtMostFortyTerms(t *testing.T) {
 	}
 	if len(seen) == 0 || len(seen) > 40 {
 		t.Errorf("%d terms, want 1 to 40", len(seen))
+	}
+}
+
+func TestImagesAreBuiltFromAllThatTheProgramNeeds(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(".dockerignore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := strings.Split(string(text), "\n")
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if .Module}}{{if .Module.Main}}{{.ImportPath}}{{end}}{{end}}", "./cmd/queued").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	needed := strings.Fields(string(out))
+	if len(needed) < 10 {
+		t.Errorf("the program needs %q, which is less than there is", needed)
+	}
+	for _, path := range needed {
+		dir := strings.TrimPrefix(path, "github.com/queued/queued/")
+		top, _, _ := strings.Cut(dir, "/")
+		if !slices.Contains(sent, "!"+top) || slices.Contains(sent, dir) {
+			t.Errorf(".dockerignore leaves out %s", dir)
+		}
 	}
 }
