@@ -86,8 +86,10 @@ func TestSIGTERMLetsRequestsInProgressFinish(t *testing.T) {
 	t.Parallel()
 	p := setup(t)
 	const event = `{"sent":"in two parts"}`
-	post := p.post("/events", event[:10], fmt.Sprintf("Content-Length: %d", len(event)))
-	p.want(http.StatusOK, http.MethodGet, "/livez", "") // by now the server has the other request as well
+	post := p.post("/events", event[:10], fmt.Sprintf("Content-Length: %d", len(event)), "Expect: 100-continue")
+	if got := post.read(); got.status != http.StatusContinue { // which says that the request is under way
+		t.Fatalf("the first answer is %d %s", got.status, got.body)
+	}
 	p.signal(syscall.SIGTERM)
 	until(t, "the port is closed", func() bool {
 		_, err := p.send(http.MethodGet, "/livez", "")
@@ -130,8 +132,9 @@ func claims(t *testing.T, conn *pgx.Conn) (n int) {
 
 // exchange is a request that is written piece by piece, on a connection of its own.
 type exchange struct {
-	p    *program
-	conn net.Conn
+	p      *program
+	conn   net.Conn
+	reader *bufio.Reader // of conn
 }
 
 // post sends the head of a POST and the first part of its body, which is the whole body unless a header sets another length.
@@ -146,7 +149,7 @@ func (p *program) post(path, body string, headers ...string) *exchange {
 	if len(headers) == 0 {
 		headers = []string{fmt.Sprintf("Content-Length: %d", len(body))}
 	}
-	x := &exchange{p: p, conn: conn}
+	x := &exchange{p: p, conn: conn, reader: bufio.NewReader(conn)}
 	x.write(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n%s\r\n\r\n%s",
 		path, p.addr, strings.Join(headers, "\r\n"), body))
 	return x
@@ -159,10 +162,17 @@ func (x *exchange) write(text string) {
 	}
 }
 
-// finish reads the response.
+// finish reads the response, and closes the connection.
 func (x *exchange) finish() answer {
+	x.p.t.Helper()
 	defer func() { _ = x.conn.Close() }()
-	res, err := http.ReadResponse(bufio.NewReader(x.conn), nil)
+	return x.read()
+}
+
+// read reads the response, or one before it.
+func (x *exchange) read() answer {
+	x.p.t.Helper()
+	res, err := http.ReadResponse(x.reader, nil)
 	if err != nil {
 		x.p.t.Error(err)
 		return answer{}

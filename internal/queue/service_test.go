@@ -149,13 +149,17 @@ func (b env) ack(t *testing.T, l queue.Lease) queue.AckResult {
 	return results[0]
 }
 
-// get returns an event.
-func (b env) get(t *testing.T, id int64) queue.Event {
+// get returns an event. Like any caller, it tries again while the upkeep of a service that runs has history locked.
+func (b env) get(t *testing.T, id int64) (e queue.Event) {
 	t.Helper()
-	e, err := b.Get(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, "history is not locked", func() bool {
+		var err error
+		e, err = b.Get(t.Context(), id)
+		if err != nil && !errors.Is(err, queue.ErrLocked) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 	return e
 }
 
