@@ -504,3 +504,42 @@ func TestKeyForAllQueuesSaysSo(t *testing.T) {
 		}
 	}
 }
+
+func TestRestrictedKeyReadsOfASubscriptionOnlyItsTopics(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
+	text := h.createKey(access.CreateParams{Scopes: []access.Scope{access.Manage, access.Claim}, Queues: []string{"in.*"}, Topics: []string{"in.**"}})
+	key := h.key(text)
+
+	// What was published for a name, before anybody had a subscription of that name, and since.
+	admin.call("POST", "/topics/out.t?subscription=feed", `{"secret":1}`).want(http.StatusCreated)
+	key.call("PUT", "/subscriptions/feed", `{"filters":[{"topics":["in.**"]}],"start":"earliest"}`).want(http.StatusCreated)
+	s := h.environmentWith("Authorization", "Bearer "+text).open("/subscriptions/feed/stream")
+	s.frame(1)
+	admin.call("POST", "/publish", `{"events":[{"topic":"out.t","event":{"secret":2},"subscription":"feed"},{"topic":"in.t","event":{}}]}`).want(http.StatusCreated)
+	read := func(call answer) []string {
+		var topics []string
+		for _, e := range decode[struct{ Events []struct{ Topic string } }](call.want(http.StatusOK)).Events {
+			topics = append(topics, e.Topic)
+		}
+		return topics
+	}
+	if got := read(key.call("POST", "/subscriptions/feed/read", "")); !slices.Equal(got, []string{"in.t"}) {
+		t.Errorf("the key read %v", got)
+	}
+	if got := read(admin.call("POST", "/subscriptions/feed/read", "")); !slices.Equal(got, []string{"out.t", "out.t", "in.t"}) {
+		t.Errorf("an admin read %v", got)
+	}
+	if e := s.next(1)[0]; e.name != "in.t" {
+		t.Errorf("the stream has %+v", e)
+	}
+
+	// Whose stream is open stays restricted, whatever the subscription becomes.
+	admin.call("PUT", "/subscriptions/feed", `{"filters":[{"topics":["out.**"]},{"topics":["in.**"]}]}`).want(http.StatusOK)
+	key.call("POST", "/subscriptions/feed/read", "").wantProblem(problem.SubscriptionNotFound)
+	admin.call("POST", "/publish", `{"events":[{"topic":"out.t","event":{"secret":3}},{"topic":"in.u","event":{}}]}`).want(http.StatusCreated)
+	if e := s.next(1)[0]; e.name != "in.u" {
+		t.Errorf("the stream has %+v", e)
+	}
+}

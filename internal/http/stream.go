@@ -8,9 +8,11 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/topic"
 )
@@ -80,8 +82,25 @@ func (s *Server) streamSubscription(w http.ResponseWriter, r *http.Request, req 
 			}
 			after = &position
 		}
-		return s.topics.FollowSubscription(ctx, req.Name, after)
+		st, err := s.topics.FollowSubscription(ctx, req.Name, after)
+		if err != nil {
+			return nil, err
+		}
+		return &restrictedSource{st, logOf(r).grant}, nil
 	})
+}
+
+// A restrictedSource sends of a subscription what the caller may read.
+type restrictedSource struct {
+	source
+	grant *access.Grant
+}
+
+// Next implements source.
+func (src *restrictedSource) Next(ctx context.Context, wait time.Duration) (topic.Batch, error) {
+	batch, err := src.source.Next(ctx, wait)
+	batch.Entries = slices.DeleteFunc(batch.Entries, func(e *topic.Entry) bool { return !mayRead(src.grant, e.Topic) })
+	return batch, err
 }
 
 // send answers with the stream that open opens, until the client goes, the server drains, or a fault ends it.

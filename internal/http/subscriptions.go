@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/topic"
@@ -312,8 +314,16 @@ func (s *Server) readSubscription(r *http.Request, req readSubscriptionRequest) 
 	if err != nil {
 		return reply{}, err
 	}
+	grant := logOf(r).grant
+	page.Events = slices.DeleteFunc(page.Events, func(e topic.MatchedEvent) bool { return !mayRead(grant, e.Topic) })
 	logOf(r).add("events", len(page.Events))
 	return reply{body: (*subscribedPage)(&page)}, nil
+}
+
+// mayRead reports whether a caller that may use a subscription may read what it gets of a topic. Others may be in it all the same: what was published for it
+// alone, and what its filters want since they were changed while the call waited.
+func mayRead(grant *access.Grant, name string) bool {
+	return !grant.IsRestricted() || grant.AllowsTopic(name)
 }
 
 // A subscribedPage is what a read of a subscription returns.
