@@ -543,3 +543,16 @@ func TestRestrictedKeyReadsOfASubscriptionOnlyItsTopics(t *testing.T) {
 		t.Errorf("the stream has %+v", e)
 	}
 }
+
+func TestRestrictedKeyGetsNoScheduleOfOthersByItsIdempotencyKey(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
+	key := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Manage}, Queues: []string{"in.*"}}))
+	const body = `{"event":{},"queue":"in.q","cron":"@yearly","timezone":"UTC","idempotency_key":"k"}`
+	made := decode[seenEvent](key.call("POST", "/schedules", body).want(http.StatusCreated))
+	key.call("POST", "/schedules", body).want(http.StatusOK)
+	admin.call("PATCH", fmt.Sprintf("/schedules/%d", made.ID), `{"queue":"out.q","event":{"secret":1}}`).want(http.StatusOK)
+	key.call("POST", "/schedules", body).wantProblem(problem.KeyReused)
+	admin.call("POST", "/schedules", body).want(http.StatusOK)
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
@@ -105,10 +106,21 @@ func (c *caller) event(id int64) error {
 // schedule returns a schedule that the caller may use. For others it fails with schedule.ErrNotFound.
 func (c *caller) schedule(id int64) (schedule.Schedule, error) {
 	found, err := c.s.schedules.Get(c.r.Context(), id)
-	if err == nil && (found.Topic != "" && !c.AllowsTopic(found.Topic) || found.Topic == "" && !c.AllowsQueue(found.Queue)) {
+	if err == nil && !mayUse(c.Grant, &found) {
 		err = schedule.ErrNotFound
 	}
 	return found, err
+}
+
+// mayUse reports whether a caller may use the topic or the queue that the events of a schedule go to.
+func mayUse(grant *access.Grant, s *schedule.Schedule) bool {
+	switch {
+	case !grant.IsRestricted():
+		return true
+	case s.Topic != "":
+		return grant.AllowsTopic(s.Topic)
+	}
+	return grant.AllowsQueue(s.Queue)
 }
 
 // subscription returns topic.ErrSubscriptionNotFound for a subscription that the caller may not use.

@@ -104,6 +104,9 @@ func (s *Server) createSchedule(r *http.Request, req createScheduleRequest) (rep
 		return reply{}, err
 	}
 	logOf(r).add("schedule", made.ID)
+	if made.Replayed && !mayUse(logOf(r).grant, &made.Schedule) { // its target was changed since
+		return reply{}, schedule.ErrKeyReused
+	}
 	rep := created(scheduleOf(made.Schedule), "/schedules/"+strconv.FormatInt(made.ID, 10), made.Replayed)
 	rep.etag = etagOf(made.Version)
 	return rep, nil
