@@ -224,3 +224,13 @@ func TestBadKeysAreRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestKeysThatWereRestoredWithoutTheirTriggersCount(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	run(t, db, `alter table agent.api_key disable trigger user; insert into agent.api_key (id, name, scopes, hash, verifier)
+		values ('aaaaaaaa', 'n', '{admin}', sha256('a'), sha256('b'))`) // as pg_restore --data-only --disable-triggers does
+	if s := openOn(t, db); !s.IsRequired() {
+		t.Error("callers need no key")
+	}
+}

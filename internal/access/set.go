@@ -310,7 +310,7 @@ func (s *Service) renew(ctx context.Context) error {
 			}
 		}
 	}
-	if isRequired {
+	if isRequired || len(found) > 0 { // keys that were restored without their triggers count, too
 		s.require()
 	}
 	return nil
