@@ -263,3 +263,27 @@ func TestPruneDeletesWhatIsOld(t *testing.T) {
 		t.Errorf("the audit has lost what is recent: %v", err)
 	}
 }
+
+func TestLookUpThatWasOvertakenLetsNobodyIn(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	here, there := openOn(t, db), openOn(t, db) // neither runs
+	create(t, there, CreateParams{})
+	id, text := create(t, there, CreateParams{Scopes: []Scope{Read}})
+	hash, began := hashOf(text), here.keys.Load()
+	rows, _ := here.pool.Query(t.Context(), `select `+columns+` from agent.read_api_keys($1)`, id)
+	found, err := pg.Collect[row](rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, db, `delete from agent.api_key where id = $1`, id)
+	if err := here.renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if g, err := here.adopt(lookedUp{began, found}, id, &hash); !errors.Is(err, errSuperseded) {
+		t.Errorf("got %+v, %v", g, err)
+	}
+	if _, err := here.Authenticate(t.Context(), text); !errors.Is(err, ErrUnauthorized) {
+		t.Errorf("got %v, want ErrUnauthorized", err)
+	}
+}

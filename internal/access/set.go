@@ -189,38 +189,52 @@ func reasonOf(err error) string {
 	return "unauthorized"
 }
 
+// A lookedUp is what a look-up has found: the row of the key, or nothing. began is the set from before it.
+type lookedUp struct {
+	began *set
+	found []row
+}
+
+// errSuperseded is the result of a look-up that may be older than the set is by now.
+var errSuperseded = errors.New("the keys were read anew")
+
 // lookUp is Authenticate for a text that the set does not know. Calls for the same id share a look-up.
 func (s *Service) lookUp(ctx context.Context, id string, hash *[sha256.Size]byte) (*Grant, error) {
 	if !s.lookUps.Allow() {
 		return nil, ErrLookUps
 	}
-	generation := s.keys.Load()
-	result := s.asked.DoChan(id, func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
-		defer cancel()
-		rows, _ := s.pool.Query(ctx, `select `+columns+` from agent.read_api_keys($1)`, id)
-		found, err := pg.Collect[row](rows)
-		if err != nil {
-			return nil, wrap("looking up a key", err)
+	for {
+		result := s.asked.DoChan(id, func() (any, error) {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
+			defer cancel()
+			began := s.keys.Load()
+			rows, _ := s.pool.Query(ctx, `select `+columns+` from agent.read_api_keys($1)`, id)
+			found, err := pg.Collect[row](rows)
+			if err != nil {
+				return nil, wrap("looking up a key", err)
+			}
+			return lookedUp{began, found}, nil
+		})
+		select {
+		case r := <-result:
+			switch {
+			case errors.Is(r.Err, pg.ErrUnavailable):
+				return nil, r.Err
+			case r.Err != nil:
+				return nil, fmt.Errorf("%w: %w", pg.ErrUnavailable, r.Err)
+			}
+			if g, err := s.adopt(r.Val.(lookedUp), id, hash); !errors.Is(err, errSuperseded) {
+				return g, err
+			}
+		case <-ctx.Done():
+			return nil, wrap("looking up a key", ctx.Err())
 		}
-		return found, nil
-	})
-	select {
-	case r := <-result:
-		switch {
-		case errors.Is(r.Err, pg.ErrUnavailable):
-			return nil, r.Err
-		case r.Err != nil:
-			return nil, fmt.Errorf("%w: %w", pg.ErrUnavailable, r.Err)
-		}
-		return s.adopt(generation, id, r.Val.([]row), hash)
-	case <-ctx.Done():
-		return nil, wrap("looking up a key", ctx.Err())
 	}
 }
 
-// adopt takes the result of a look-up into the set, unless the set was read anew since the look-up began, and verifies a text.
-func (s *Service) adopt(began *set, id string, found []row, hash *[sha256.Size]byte) (*Grant, error) {
+// adopt takes the result of a look-up into the set, and verifies a text. It fails with errSuperseded when it has found a key and the set was read anew since
+// the look-up began: the key may have been deleted meanwhile, and a grant of a key that is not in the set would never end.
+func (s *Service) adopt(l lookedUp, id string, hash *[sha256.Size]byte) (*Grant, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, keys := s.now(), s.keys.Load()
@@ -230,16 +244,17 @@ func (s *Service) adopt(began *set, id string, found []row, hash *[sha256.Size]b
 			return g, err
 		}
 	}
-	if len(found) == 0 || known != nil && found[0].Version <= known.Version {
-		if len(keys.refused) < maxRefused && keys.version == began.version {
+	isCurrent := keys.version == l.began.version
+	if len(l.found) == 0 || known != nil && l.found[0].Version <= known.Version {
+		if len(keys.refused) < maxRefused && isCurrent {
 			keys.refused[*hash] = true
 		}
 		return nil, ErrUnauthorized
 	}
-	k := s.hold(found[0], known)
-	if keys.version != began.version {
-		return k.verify(hash, now)
+	if !isCurrent {
+		return nil, errSuperseded
 	}
+	k := s.hold(l.found[0], known)
 	byID := make(map[string]*heldKey, len(keys.byID)+1)
 	for other, key := range keys.byID {
 		byID[other] = key
