@@ -463,6 +463,22 @@ func TestFirstKeyOfAnOpenServerHasToBeAdmin(t *testing.T) {
 	}
 }
 
+func TestNobodyTakesTheFirstKeyAwayWhereItIsNotKnownYet(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.sql(`alter table agent.api_key disable trigger user`) // which has processes read the keys
+	for i, scope := range []string{"admin", "read"} {
+		h.sql(`insert into agent.api_key (id, name, scopes, hash, verifier) values ($1, 'n', array[$2], sha256('a'), sha256('b'))`, strings.Repeat(string(rune('a'+i)), 8), scope)
+	}
+	h.try("POST", "/keys/aaaaaaaa/rotate", "").wantProblem(problem.Unauthorized)
+	h.try("PATCH", "/keys/bbbbbbbb", `{"scopes":["admin"]}`).wantProblem(problem.Unauthorized)
+	h.try("DELETE", "/keys/bbbbbbbb", "").wantProblem(problem.Unauthorized)
+	h.try("DELETE", "/keys/cccccccc", "").wantProblem(problem.KeyNotFound)
+	if n := h.count(`select count(*) from agent.api_key where version > 1 or revoked_at is not null`); n != 0 {
+		t.Errorf("%d keys were changed", n)
+	}
+}
+
 func TestWaitingCallsEndWithTheirKey(t *testing.T) {
 	t.Parallel()
 	h := setup(t)

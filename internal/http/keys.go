@@ -170,7 +170,23 @@ type patchKeyRequest struct {
 	RateLimit **rateLimit     `json:"rate_limit" null:"zero"`
 }
 
+// mayChangeKey refuses callers who have no key, as the server knows of none yet. If this one is there all the same, made by another process seconds ago, whoever
+// learned its id could take it away.
+func (s *Server) mayChangeKey(r *http.Request, id string) error {
+	if !logOf(r).grant.IsOpen {
+		return nil
+	}
+	_, err := s.access.Get(r.Context(), id)
+	if err == nil {
+		err = challenge(r, access.ErrUnauthorized)
+	}
+	return err
+}
+
 func (s *Server) patchKey(r *http.Request, req patchKeyRequest) (reply, error) {
+	if err := s.mayChangeKey(r, req.ID); err != nil {
+		return reply{}, err
+	}
 	change := access.Change{Name: req.Name, Scopes: req.Scopes, Queues: req.Queues, Topics: req.Topics, ExpiresAt: req.ExpiresAt}
 	if req.RateLimit != nil {
 		change.Rate = new((*req.RateLimit).rate())
@@ -185,11 +201,17 @@ type rotateKeyRequest struct {
 }
 
 func (s *Server) rotateKey(r *http.Request, req rotateKeyRequest) (reply, error) {
+	if err := s.mayChangeKey(r, req.ID); err != nil {
+		return reply{}, err
+	}
 	k, text, err := s.access.Rotate(r.Context(), req.ID, req.Grace)
 	return reply{body: newKeyBody{keyBodyOf(k), text}, etag: etagOf(k.Version)}, err
 }
 
 func (s *Server) revokeKey(r *http.Request, req keyRequest) (reply, error) {
+	if err := s.mayChangeKey(r, req.ID); err != nil {
+		return reply{}, err
+	}
 	return noContent, s.access.Revoke(r.Context(), req.ID)
 }
 
