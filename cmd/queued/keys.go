@@ -129,6 +129,9 @@ func (c *keysCreateCmd) Run(ctx context.Context, env *cliEnv, src *source, app *
 	if c.ExpiresIn < 0 || c.Rate < 0 || c.Burst < 0 {
 		return usagef("--expires-in, --rate and --burst must not be negative")
 	}
+	if c.Burst > 0 && c.Rate == 0 {
+		return usagef("--burst: is for keys with --rate")
+	}
 	if c.ExpiresIn > 0 {
 		p.ExpiresAt = new(time.Now().Add(c.ExpiresIn))
 	}

@@ -50,6 +50,7 @@ func TestKeysAreManagedStraightOnTheDatabase(t *testing.T) {
 	keys(t, db.URL, exitUsage, "rotate", other)
 	keys(t, db.URL, exitUsage, "revoke", "aaaaaaaa")
 	keys(t, db.URL, exitUsage, "create", "--scope", "everything")
+	keys(t, db.URL, exitUsage, "create", "--scope", "read", "--burst", "5")
 	keys(t, db.URL, exitUsage, "create", "--scope", "admin", "--queue", "orders.*")
 	keys(t, db.URL, exitUsage, "create", "--scope", "read", "--queue", "or ders")
 }
