@@ -82,7 +82,8 @@ func TestEndOfThePrivatePostgresEndsTheProgram(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
 	p := servePrivate(t, dir)
-	claim := p.post("/claim", `{"wait":"60s"}`)
+	const body = `{"wait":"60s"}`
+	claim := p.begin("/claim", body, len(body))
 	p.want(http.StatusOK, http.MethodGet, "/readyz", "")
 	text, err := os.ReadFile(filepath.Join(dir, "pg", "postmaster.pid"))
 	if err != nil {

@@ -86,10 +86,7 @@ func TestSIGTERMLetsRequestsInProgressFinish(t *testing.T) {
 	t.Parallel()
 	p := setup(t)
 	const event = `{"sent":"in two parts"}`
-	post := p.post("/events", event[:10], fmt.Sprintf("Content-Length: %d", len(event)), "Expect: 100-continue")
-	if got := post.read(); got.status != http.StatusContinue { // which says that the request is under way
-		t.Fatalf("the first answer is %d %s", got.status, got.body)
-	}
+	post := p.begin("/events", event[:10], len(event))
 	p.signal(syscall.SIGTERM)
 	until(t, "the port is closed", func() bool {
 		_, err := p.send(http.MethodGet, "/livez", "")
@@ -107,8 +104,7 @@ func TestSIGTERMLetsRequestsInProgressFinish(t *testing.T) {
 func TestRequestIsCutOffAfterShutdownTimeout(t *testing.T) {
 	t.Parallel()
 	p := setup(t, "QUEUED_SHUTDOWN_TIMEOUT=100ms")
-	post := p.post("/events", `{`, "Content-Length: 2")
-	p.want(http.StatusOK, http.MethodGet, "/livez", "")
+	post := p.begin("/events", `{`, 2)
 	p.signal(syscall.SIGTERM)
 	if code := p.wait(); code != exitFailure {
 		t.Errorf("exit code %d, want %d", code, exitFailure)
@@ -152,6 +148,17 @@ func (p *program) post(path, body string, headers ...string) *exchange {
 	x := &exchange{p: p, conn: conn, reader: bufio.NewReader(conn)}
 	x.write(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n%s\r\n\r\n%s",
 		path, p.addr, strings.Join(headers, "\r\n"), body))
+	return x
+}
+
+// begin sends the head of a POST and the first part of its body, and waits until the request is under way. The server closes connections
+// whose request it has not read when it stops.
+func (p *program) begin(path, part string, length int) *exchange {
+	p.t.Helper()
+	x := p.post(path, part, fmt.Sprintf("Content-Length: %d", length), "Expect: 100-continue")
+	if got := x.read(); got.status != http.StatusContinue {
+		p.t.Fatalf("the first answer is %d %s", got.status, got.body)
+	}
 	return x
 }
 
