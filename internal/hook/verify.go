@@ -1,0 +1,373 @@
+package hook
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/sha512"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Kind is a way in which senders prove who they are.
+type Kind string
+
+// The kinds of senders.
+const (
+	Slack       Kind = "slack"       // https://docs.slack.dev/authentication/verifying-requests-from-slack/
+	GitHub      Kind = "github"      // https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries
+	Stripe      Kind = "stripe"      // https://docs.stripe.com/webhooks#verify-manually
+	Standard    Kind = "standard"    // https://www.standardwebhooks.com, and Svix, whose headers have other names
+	HMAC        Kind = "hmac"        // an HMAC in a header, as Signature says
+	Token       Kind = "token"       // a secret in a header
+	Basic       Kind = "basic"       // the password of HTTP Basic; any user
+	CloudEvents Kind = "cloudevents" // a secret as a bearer token: https://github.com/cloudevents/spec/blob/main/cloudevents/http-webhook.md
+)
+
+// Kinds are all kinds.
+var Kinds = []Kind{Slack, GitHub, Stripe, Standard, HMAC, Token, Basic, CloudEvents}
+
+// DefaultTolerance is how far the timestamp of a signature may be from now, before and after.
+const DefaultTolerance = 5 * time.Minute
+
+// A Verifier verifies what one sender sends.
+type Verifier struct {
+	Kind      Kind
+	Secrets   []string      // 1 or more; any of them may have signed
+	Tolerance time.Duration // zero: DefaultTolerance
+	Signature Signature     // of kind HMAC
+	Header    string        // of kind Token: the field that has the secret; empty: Authorization, with or without "Bearer "
+}
+
+// Signature says where a signature is, and what it signs.
+type Signature struct {
+	Header    string `json:"header"`              // the field that has it
+	Algorithm string `json:"algorithm,omitempty"` // sha256, the default, or sha512
+	Encoding  string `json:"encoding,omitempty"`  // hex, the default, or base64
+	Prefix    string `json:"prefix,omitempty"`    // what stands before it, such as "sha256="
+	// Timestamp is the field with the seconds since 1970 at which it was signed. What is signed is then the timestamp, a point and the body;
+	// without it, the body.
+	Timestamp string `json:"timestamp,omitempty"`
+}
+
+// A Refusal is why a delivery is not what its sender has signed. Its text names no secret and nothing of the body.
+type Refusal struct{ Reason string }
+
+// Error implements error.
+func (r *Refusal) Error() string { return r.Reason }
+
+func refuse(format string, args ...any) error { return &Refusal{fmt.Sprintf(format, args...)} }
+
+// errNoMatch is why a signature that can be read is refused.
+var errNoMatch = &Refusal{"the signature is not that of the body under any secret of the source"}
+
+// Check returns what is wrong with the verifier, and the field of it: secrets, signature or header. No error: empty.
+func (v *Verifier) Check() (field, detail string) {
+	if len(v.Secrets) == 0 {
+		return "secrets", "must have 1 to 5 elements"
+	}
+	for _, secret := range v.Secrets {
+		if secret == "" {
+			return "secrets", "must not be empty"
+		}
+		if v.Kind != Standard {
+			continue
+		}
+		if _, err := standardKey(secret); err != nil {
+			return "secrets", err.Error()
+		}
+	}
+	switch {
+	case v.Kind != HMAC && v.Signature != Signature{}:
+		return "signature", "is for the kind hmac only"
+	case v.Kind == HMAC && v.Signature.Header == "":
+		return "signature", "must name the header that has the signature"
+	case v.Kind == HMAC && v.Signature.newHash() == nil:
+		return "signature", "must have the algorithm sha256 or sha512"
+	case v.Kind == HMAC && v.Signature.decoder() == nil:
+		return "signature", "must have the encoding hex or base64"
+	case v.Kind != Token && v.Header != "":
+		return "header", "is for the kind token only"
+	}
+	return "", ""
+}
+
+// Verify returns nil if body came, with this header, from somebody who has one of the secrets, and did so about now; else a *Refusal.
+func (v *Verifier) Verify(header http.Header, body []byte, now time.Time) error {
+	switch v.Kind {
+	case Slack:
+		return v.verifySlack(header, body, now)
+	case GitHub:
+		return v.verifyMAC(header, "X-Hub-Signature-256", "sha256=", sha256.New, hex.DecodeString, body)
+	case Stripe:
+		return v.verifyStripe(header, body, now)
+	case Standard:
+		return v.verifyStandard(header, body, now)
+	case HMAC:
+		return v.verifyHMAC(header, body, now)
+	case Token:
+		return v.verifyToken(header)
+	case Basic:
+		_, password, ok := (&http.Request{Header: header}).BasicAuth()
+		if !ok {
+			return refuse("Authorization: must be of HTTP Basic")
+		}
+		return v.compare("Authorization", password)
+	case CloudEvents:
+		return v.verifyToken(header)
+	}
+	return refuse("no such kind of source: %s", v.Kind)
+}
+
+// one returns the one value of a field. Two could each be taken for the one by somebody.
+func one(header http.Header, name string) (string, error) {
+	switch values := header.Values(name); {
+	case len(values) == 0 || values[0] == "":
+		return "", refuse("%s: is missing", name)
+	case len(values) > 1:
+		return "", refuse("%s: must be sent once", name)
+	default:
+		return values[0], nil
+	}
+}
+
+// checkTime makes sure that a timestamp, in seconds since 1970, is about now.
+func (v *Verifier) checkTime(name, text string, now time.Time) error {
+	seconds, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || strings.HasPrefix(text, "+") {
+		return refuse("%s: must be a time in seconds since 1970", name)
+	}
+	tolerance := v.Tolerance
+	if tolerance == 0 {
+		tolerance = DefaultTolerance
+	}
+	// Whole seconds, as senders count. The difference of what ParseInt takes may overflow a Duration.
+	limit, since := int64(tolerance/time.Second), now.Unix()
+	switch {
+	case seconds < since-limit:
+		return refuse("%s: is too old: more than %s ago by this server's clock", name, tolerance)
+	case seconds > since+limit:
+		return refuse("%s: is in the future: more than %s ahead by this server's clock", name, tolerance)
+	}
+	return nil
+}
+
+func mac(newHash func() hash.Hash, secret string, parts ...string) []byte {
+	h := hmac.New(newHash, []byte(secret))
+	for _, part := range parts {
+		_, _ = h.Write([]byte(part))
+	}
+	return h.Sum(nil)
+}
+
+// matches reports whether got is the MAC of parts under one of the secrets.
+func (v *Verifier) matches(newHash func() hash.Hash, got []byte, parts ...string) bool {
+	matched := 0
+	for _, secret := range v.Secrets {
+		if secret != "" {
+			matched |= subtle.ConstantTimeCompare(got, mac(newHash, secret, parts...))
+		}
+	}
+	return matched == 1
+}
+
+func (v *Verifier) verifySlack(header http.Header, body []byte, now time.Time) error {
+	at, err := one(header, "X-Slack-Request-Timestamp")
+	if err != nil {
+		return err
+	}
+	if err := v.checkTime("X-Slack-Request-Timestamp", at, now); err != nil {
+		return err
+	}
+	return v.verifyMAC(header, "X-Slack-Signature", "v0=", sha256.New, hex.DecodeString, []byte("v0:"+at+":"), body)
+}
+
+// verifyMAC verifies the signature of parts in a field, behind prefix.
+func (v *Verifier) verifyMAC(
+	header http.Header, name, prefix string, newHash func() hash.Hash, decode func(string) ([]byte, error), parts ...[]byte,
+) error {
+	text, err := one(header, name)
+	if err != nil {
+		return err
+	}
+	text, ok := strings.CutPrefix(text, prefix)
+	if !ok {
+		return refuse("%s: must begin with %s", name, prefix)
+	}
+	got, err := decode(text)
+	if err != nil || len(got) != newHash().Size() {
+		return refuse("%s: is not a signature of %d bytes, encoded as the source says", name, newHash().Size())
+	}
+	if !v.matches(newHash, got, string(bytes.Join(parts, nil))) {
+		return errNoMatch
+	}
+	return nil
+}
+
+func (v *Verifier) verifyStripe(header http.Header, body []byte, now time.Time) error {
+	const name = "Stripe-Signature"
+	text, err := one(header, name)
+	if err != nil {
+		return err
+	}
+	var at string
+	var signatures [][]byte
+	for item := range strings.SplitSeq(text, ",") {
+		switch key, value, _ := strings.Cut(item, "="); key {
+		case "t":
+			if at != "" {
+				return refuse("%s: must have t once", name)
+			}
+			at = value
+		case "v1": // other schemes, and what cannot be read, may stand beside it
+			if signature, err := hex.DecodeString(value); err == nil {
+				signatures = append(signatures, signature)
+			}
+		}
+	}
+	if err := v.checkTime(name, at, now); err != nil {
+		return err
+	}
+	if len(signatures) == 0 {
+		return refuse("%s: has no signature of the scheme v1", name)
+	}
+	for _, signature := range signatures[:min(len(signatures), maxSignatures)] {
+		if v.matches(sha256.New, signature, at, ".", string(body)) {
+			return nil
+		}
+	}
+	return errNoMatch
+}
+
+// maxSignatures is how many signatures of one delivery are looked at. Senders send one for each live secret.
+const maxSignatures = 10
+
+// standardKey returns the key of a secret as Standard Webhooks writes it: "whsec_" and the base64 of a symmetric key, or "whpk_" and that of a
+// public key of ed25519.
+func standardKey(secret string) (key []byte, err error) {
+	text, isPublic := strings.CutPrefix(secret, "whpk_")
+	text = strings.TrimRight(strings.TrimPrefix(text, "whsec_"), "=")
+	key, err = base64.RawStdEncoding.DecodeString(text)
+	switch {
+	case err != nil:
+		return nil, errors.New(`must be base64, behind "whsec_", or "whpk_" for a public key`)
+	case len(key) == 0:
+		return nil, errors.New("must not be empty")
+	case isPublic && len(key) != ed25519.PublicKeySize:
+		return nil, fmt.Errorf("must be a public key of %d bytes, not %d", ed25519.PublicKeySize, len(key))
+	}
+	return key, nil
+}
+
+func (v *Verifier) verifyStandard(header http.Header, body []byte, now time.Time) error {
+	prefix := "Webhook-"
+	if len(header.Values("Webhook-Id")) == 0 && len(header.Values("Svix-Id")) > 0 {
+		prefix = "Svix-"
+	}
+	var values [3]string
+	for i, name := range []string{"Id", "Timestamp", "Signature"} {
+		value, err := one(header, prefix+name)
+		if err != nil {
+			return err
+		}
+		values[i] = value
+	}
+	if err := v.checkTime(prefix+"Timestamp", values[1], now); err != nil {
+		return err
+	}
+	content := values[0] + "." + values[1] + "." + string(body)
+	signatures := strings.Fields(values[2])
+	for _, item := range signatures[:min(len(signatures), maxSignatures)] {
+		scheme, text, _ := strings.Cut(item, ",")
+		signature, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			continue
+		}
+		for _, secret := range v.Secrets {
+			key, err := standardKey(secret)
+			isPublic := strings.HasPrefix(secret, "whpk_")
+			switch {
+			case err != nil:
+			case scheme == "v1" && !isPublic && hmac.Equal(signature, mac(sha256.New, string(key), content)),
+				scheme == "v1a" && isPublic && ed25519.Verify(key, []byte(content), signature):
+				return nil
+			}
+		}
+	}
+	return errNoMatch
+}
+
+func (s *Signature) newHash() func() hash.Hash {
+	switch s.Algorithm {
+	case "", "sha256":
+		return sha256.New
+	case "sha512":
+		return sha512.New
+	}
+	return nil
+}
+
+// decoder returns how the text of a signature is decoded, nil if there is no such encoding.
+func (s *Signature) decoder() func(string) ([]byte, error) {
+	switch s.Encoding {
+	case "", "hex":
+		return hex.DecodeString
+	case "base64":
+		return base64.StdEncoding.DecodeString
+	}
+	return nil
+}
+
+func (v *Verifier) verifyHMAC(header http.Header, body []byte, now time.Time) error {
+	s := &v.Signature
+	parts := [][]byte{body}
+	if s.Timestamp != "" {
+		at, err := one(header, s.Timestamp)
+		if err != nil {
+			return err
+		}
+		if err := v.checkTime(s.Timestamp, at, now); err != nil {
+			return err
+		}
+		parts = [][]byte{[]byte(at + "."), body}
+	}
+	return v.verifyMAC(header, s.Header, s.Prefix, s.newHash(), s.decoder(), parts...)
+}
+
+func (v *Verifier) verifyToken(header http.Header) error {
+	name := v.Header
+	if name == "" {
+		name = "Authorization"
+	}
+	token, err := one(header, name)
+	if err != nil {
+		return err
+	}
+	if scheme, rest, ok := strings.Cut(token, " "); ok && strings.EqualFold(scheme, "Bearer") && http.CanonicalHeaderKey(name) == "Authorization" {
+		token = strings.TrimLeft(rest, " ")
+	}
+	return v.compare(name, token)
+}
+
+// compare makes sure that a field has one of the secrets, in a time that tells nothing of them.
+func (v *Verifier) compare(name, got string) error {
+	matched, given := 0, sha256.Sum256([]byte(got))
+	for _, secret := range v.Secrets {
+		if want := sha256.Sum256([]byte(secret)); secret != "" {
+			matched |= subtle.ConstantTimeCompare(given[:], want[:])
+		}
+	}
+	if matched != 1 {
+		return refuse("%s: has none of the secrets of the source", name)
+	}
+	return nil
+}
