@@ -20,7 +20,8 @@ func throughPooler(mode string) scenario {
 	return func(t *testing.T, b build, l *ledger, rounds int) {
 		t.Helper()
 		server := Start(t, Config{})
-		pooler := StartPooler(t, server, mode, "default_pool_size = 40")
+		// In session mode each connection of the processes holds a session: up to 38 for each, and 12 for the others.
+		pooler := StartPooler(t, server, mode, "default_pool_size = 80")
 		// Transaction mode does not support LISTEN, so notifications need a direct connection.
 		environ := []string{"QUEUED_LISTEN_URL=" + server.URL()}
 		servers := []*queued{startQueued(t, b, pooler.URL(), environ...), startQueued(t, b, pooler.URL(), environ...)}
