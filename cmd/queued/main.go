@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
-	"github.com/mattn/go-isatty"
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/cli"
@@ -187,7 +186,7 @@ func helpText(value *kong.Value) string {
 
 // isConsole reports whether log lines on w are formatted for people.
 func (s *logSettings) isConsole(w io.Writer) bool {
-	return s.LogFormat == "console" || s.LogFormat != "json" && isTerminal(w)
+	return s.LogFormat == "console" || s.LogFormat != "json" && cli.IsTerminal(w)
 }
 
 // logger returns a logger to w with times in UTC, to the millisecond.
@@ -196,7 +195,7 @@ func (s *logSettings) logger(w io.Writer, now func() time.Time) zerolog.Logger {
 	if s.isConsole(w) {
 		w = zerolog.ConsoleWriter{
 			Out:     w,
-			NoColor: !isTerminal(w),
+			NoColor: !cli.IsTerminal(w),
 			FormatTimestamp: func(timestamp any) string {
 				text, _ := timestamp.(string)
 				return strings.TrimSuffix(strings.Replace(text, "T", " ", 1), "Z")
@@ -207,9 +206,4 @@ func (s *logSettings) logger(w io.Writer, now func() time.Time) zerolog.Logger {
 		e.Str(zerolog.TimestampFieldName, now().UTC().Format("2006-01-02T15:04:05.000Z"))
 	})
 	return zerolog.New(w).Level(level).Hook(addTime)
-}
-
-func isTerminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	return ok && isatty.IsTerminal(file.Fd())
 }

@@ -8,13 +8,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/mattn/go-isatty"
+	"golang.org/x/term"
 )
 
-// isTerminal reports whether a reader or writer is a terminal.
-func isTerminal(stream any) bool {
+// IsTerminal reports whether a reader or writer is a terminal.
+func IsTerminal(stream any) bool {
 	file, ok := stream.(*os.File)
-	return ok && isatty.IsTerminal(file.Fd())
+	return ok && term.IsTerminal(int(file.Fd()))
 }
 
 // format returns the format to write in.
@@ -22,7 +22,7 @@ func (e *Env) format(output string) string {
 	switch {
 	case output != formatAuto:
 		return output
-	case isTerminal(e.Stdout):
+	case IsTerminal(e.Stdout):
 		return formatTable
 	}
 	return formatJSONL
@@ -38,10 +38,15 @@ func (e *Env) width() int {
 			}
 		}
 	}
-	if file, ok := e.Stdout.(*os.File); ok && isatty.IsTerminal(file.Fd()) {
-		return terminalWidth(file)
+	file, ok := e.Stdout.(*os.File)
+	if !ok {
+		return 0
 	}
-	return 0
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil { // it is no terminal
+		return 0
+	}
+	return width
 }
 
 // notef writes a line about the answer to standard error.
@@ -51,7 +56,7 @@ func (e *Env) notef(format string, args ...any) {
 
 // confirm asks a question on the terminal. Without a terminal nobody can answer: then the command needs --yes.
 func (e *Env) confirm(question string) error {
-	if !isTerminal(e.Stdin) {
+	if !IsTerminal(e.Stdin) {
 		return usagef("nobody can be asked without a terminal; pass --yes")
 	}
 	_, _ = fmt.Fprint(e.Stderr, question+" [y/N] ")

@@ -25,7 +25,7 @@ type progress struct {
 
 // startProgress reports what report returns until stop is called.
 func startProgress(env *Env, report func(elapsed time.Duration) string) *progress {
-	p := &progress{w: env.Stderr, isTerminal: isTerminal(env.Stderr), done: make(chan struct{})}
+	p := &progress{w: env.Stderr, isTerminal: IsTerminal(env.Stderr), done: make(chan struct{})}
 	began, interval := env.Now(), logInterval
 	if p.isTerminal {
 		interval = terminalInterval

@@ -80,7 +80,7 @@ func (c *PublishCmd) Run(ctx context.Context, env *Env) error {
 func readObject(env *Env, arg, usage string) (json.RawMessage, error) {
 	text := []byte(arg)
 	if arg == "" || arg == "-" {
-		if arg == "" && isTerminal(env.Stdin) {
+		if arg == "" && IsTerminal(env.Stdin) {
 			return nil, usagef("%s", usage)
 		}
 		var err error

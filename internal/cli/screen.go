@@ -33,7 +33,7 @@ type screen struct {
 func openScreen(env *Env) *screen {
 	in, isFile := env.Stdin.(*os.File)
 	out, ok := env.Stdout.(*os.File)
-	if !isFile || !ok || !term.IsTerminal(int(in.Fd())) || !term.IsTerminal(int(out.Fd())) {
+	if !isFile || !ok || !IsTerminal(in) || !IsTerminal(out) {
 		return nil
 	}
 	return &screen{in: in, out: out, keys: make(chan string, 16)}

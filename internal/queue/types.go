@@ -112,12 +112,9 @@ type InsertParams struct {
 type RawBody struct {
 	Body      []byte
 	MediaType string        // as its sender called it, up to 255 characters; empty: it did not
-	Keep      time.Duration // for how long it is kept, up to MaxKeepRaw; to insert it
+	Keep      time.Duration // for how long it is kept, up to 3,650 days; to insert it
 	KeptUntil time.Time     // until when it is kept, once it has been read
 }
-
-// MaxKeepRaw is how long the bytes that an event came in as can be kept.
-const MaxKeepRaw = 3650 * 24 * time.Hour
 
 // MaxMeta is how long the metadata of an event or a publication may be, in bytes of JSON as PostgreSQL writes it, with blanks after colons and
 // commas.
