@@ -2,6 +2,7 @@ package hook
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -75,7 +76,16 @@ var ErrBody = errors.New("the body cannot become an event")
 // maxField is how many characters types and keys may have.
 const maxField = 255
 
-// Map maps a delivery that was verified.
+// MapAll maps a delivery that was verified: to one event, or to any number of them if it is a batch of CloudEvents.
+func (m *Mapping) MapAll(header http.Header, query url.Values, body []byte) (all []Mapped, isBatch bool, err error) {
+	if m.Kind == CloudEvents {
+		return m.mapCloudEvents(header, query, body)
+	}
+	one, err := m.Map(header, query, body)
+	return []Mapped{one}, false, err
+}
+
+// Map maps a delivery that was verified, of any kind but CloudEvents.
 func (m *Mapping) Map(header http.Header, query url.Values, body []byte) (Mapped, error) {
 	event, payload, err := eventOf(m.Kind, header, body)
 	if err != nil {
@@ -88,32 +98,81 @@ func (m *Mapping) Map(header http.Header, query url.Values, body []byte) (Mapped
 			return out, nil
 		}
 	}
-	d := &delivery{header: header, query: query, payload: payload}
+	m.fill(&out, &delivery{header: header, query: query, payload: payload})
+	return out, nil
+}
+
+// mapCloudEvents maps CloudEvents. They say of themselves what templates say of other deliveries; templates of the source come first. Templates see each as
+// it is in structured mode, whatever it has come in.
+func (m *Mapping) mapCloudEvents(header http.Header, query url.Values, body []byte) (all []Mapped, isBatch bool, err error) {
+	events, isBatch, err := DecodeCloudEvents(header, body)
+	if err != nil {
+		return nil, isBatch, fmt.Errorf("%w: %w", ErrBody, err)
+	}
+	all = make([]Mapped, len(events))
+	for i := range events {
+		e := &events[i]
+		out := &all[i]
+		*out = Mapped{Event: e.Event, Key: e.Key(), EventTS: e.Time, Meta: e.Meta()}
+		if utf8.RuneCountInString(e.Type) <= maxField {
+			out.Type = e.Type
+		} else if m.Type.IsEmpty() {
+			out.problem("type", fmt.Errorf("it is longer than %d characters", maxField))
+		}
+		payload := make(map[string]any)
+		for name, value := range e.Attributes {
+			if n, ok := value.(int32); ok {
+				value = json.Number(strconv.Itoa(int(n)))
+			}
+			payload[name] = value
+		}
+		var data any
+		decoder := json.NewDecoder(bytes.NewReader(e.Event))
+		decoder.UseNumber()
+		_ = decoder.Decode(&data) // it is valid
+		if object, ok := data.(map[string]any); ok && (e.Shape == DataValue || e.Shape == DataBase64) {
+			maps.Copy(payload, object)
+		} else if e.Shape == DataObject {
+			payload["data"] = data
+		}
+		m.fill(out, &delivery{header: header, query: query, payload: payload})
+	}
+	return all, isBatch, nil
+}
+
+// fill sets what templates say of an event.
+func (m *Mapping) fill(out *Mapped, d *delivery) {
 	ofKind := defaults[m.Kind]
-	out.Type = out.text(d, "type", m.Type.or(ofKind.typ)...)
-	out.Key = out.text(d, "key", m.Key.or(ofKind.key)...)
+	out.Type = cmp.Or(out.text(d, "type", m.Type.or(ofKind.typ)...), out.Type)
+	out.Key = cmp.Or(out.text(d, "key", m.Key.or(ofKind.key)...), out.Key)
 	if text := out.text(d, "event_ts", m.EventTS.or(ofKind.eventTS)...); text != "" {
-		if out.EventTS, err = parseTime(text); err != nil {
+		at, err := parseTime(text)
+		if err != nil {
 			out.problem("event_ts", err)
+		} else {
+			out.EventTS = at
 		}
 	}
 	if text := out.text(d, "priority", m.Priority); text != "" {
 		priority, err := strconv.ParseInt(text, 10, 32)
 		if err != nil {
 			out.problem("priority", fmt.Errorf("%s is no integer of 32 bits", strconv.Quote(clip(text))))
+		} else { // ParseInt returns the nearest one, too
+			out.Priority = int32(priority)
 		}
-		out.Priority = int32(priority)
 	}
 	kept := make(map[string]any)
 	for _, name := range m.Headers {
-		if values := header.Values(name); len(values) > 0 {
+		if values := d.header.Values(name); len(values) > 0 {
 			kept[http.CanonicalHeaderKey(name)] = strings.Join(values, ", ")
 		}
 	}
 	if len(kept) > 0 {
-		out.Meta = map[string]any{"headers": kept}
+		if out.Meta == nil {
+			out.Meta = make(map[string]any)
+		}
+		out.Meta["headers"] = kept
 	}
-	return out, nil
 }
 
 // or returns t, or if that is empty what the kind has in its place.

@@ -3,6 +3,7 @@ package hook
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -185,5 +186,54 @@ func TestTimesOfDeliveriesAreParsed(t *testing.T) {
 	wrong := []string{"", "soon", "NaN", "inf", "1e12", "0x10", "2026-13-01T00:00:00Z"}
 	if i := slices.IndexFunc(wrong, func(text string) bool { _, err := parseTime(text); return err == nil }); i >= 0 && wrong[i] != "0x10" {
 		t.Errorf("%s is taken for a time", wrong[i])
+	}
+}
+
+func TestCloudEventsAreMappedByWhatTheySay(t *testing.T) {
+	t.Parallel()
+	header := headerOf("Content-Type", CloudEventBatchType, "X-A", "1")
+	body := `[{"specversion":"1.0","id":"1","source":"/s","type":"t","time":"2026-01-02T03:04:05Z","n":7,"data":{"order":4711}},
+		{"specversion":"1.0","id":"2","source":"/s","type":"` + strings.Repeat("x", 256) + `","n":8,"data":["a"]}]`
+	all, isBatch, err := (&Mapping{Kind: CloudEvents, Headers: []string{"X-A"}}).MapAll(header, nil, []byte(body))
+	if err != nil || !isBatch || len(all) != 2 {
+		t.Fatalf("got %+v, %v", all, err)
+	}
+	one, two := all[0], all[1]
+	if string(one.Event) != `{"order":4711}` || one.Type != "t" || one.Key != "/s 1" || one.EventTS.Unix() != 1767323045 || one.Problems != nil {
+		t.Errorf("got %+v", one)
+	}
+	if meta, _ := json.Marshal(one.Meta); string(meta) !=
+		`{"ce":{"id":"1","n":7,"source":"/s","specversion":"1.0","time":"2026-01-02T03:04:05Z","type":"t"},"headers":{"X-A":"1"}}` {
+		t.Errorf("got the metadata %s", meta)
+	}
+	if string(two.Event) != `{"data":["a"]}` || two.Type != "" || two.Key != "/s 2" || !two.EventTS.IsZero() || len(two.Problems) != 1 {
+		t.Errorf("got %+v", two)
+	}
+	mapping := Mapping{Kind: CloudEvents, Type: template(t, "order.{/n}"), Key: template(t, "{/data/order}"), Priority: template(t, "{/n}")}
+	if all, _, err = mapping.MapAll(header, nil, []byte(body)); err != nil {
+		t.Fatal(err)
+	}
+	if e := all[0]; e.Type != "order.7" || e.Key != "4711" || e.Priority != 7 || e.Problems != nil {
+		t.Errorf("by templates: got %+v", e)
+	}
+	if e := all[1]; e.Type != "order.8" || e.Key != "/s 2" || len(e.Problems) != 1 {
+		t.Errorf("by a template that meets nothing: got %+v", e)
+	}
+	if _, _, err := mapping.MapAll(header, nil, []byte(`[{}]`)); !errors.Is(err, ErrBody) {
+		t.Errorf("no CloudEvent: %v, want ErrBody", err)
+	}
+	if all, _, err := (&Mapping{Kind: GitHub}).MapAll(headerOf("X-GitHub-Event", "push"), nil, []byte(`{}`)); err != nil || len(all) != 1 || all[0].Type != "github.push" {
+		t.Errorf("of another kind: %+v, %v", all, err)
+	}
+}
+
+func TestPriorityOutOfRangeStaysEmpty(t *testing.T) {
+	t.Parallel()
+	m := Mapping{Kind: Token, Priority: template(t, "{/p}")}
+	for text, want := range map[string]int32{"99999999999": 0, "-99999999999": 0, "1.0": 0, "2147483647": math.MaxInt32} {
+		out, err := m.Map(nil, nil, []byte(`{"p":`+text+`}`))
+		if err != nil || out.Priority != want || (len(out.Problems) == 0) != (want != 0) {
+			t.Errorf("%s: got %d, %q, %v", text, out.Priority, out.Problems, err)
+		}
 	}
 }

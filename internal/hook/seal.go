@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // A Sealer encrypts secrets so that who reads the database, or a dump of it, does not have them: AES-256-GCM under keys that are not in the database.
@@ -58,7 +59,27 @@ func NewSealer(keys ...string) (*Sealer, error) {
 	return s, nil
 }
 
-// Seal encrypts a secret. It can be opened for the same owner only, such as "source:github", so that it cannot be moved to another row.
+// A SealedKind is what is sealed in a database, as agent.list_sealed names it.
+type SealedKind string
+
+// What is sealed.
+const (
+	SourceSecret SealedKind = "source"
+	PushSecret   SealedKind = "push.secret"
+	PushHeaders  SealedKind = "push.headers"
+)
+
+// Owner returns what something of this kind is sealed for, so that it cannot be moved to a row of another name, nor into the place of another kind.
+func (k SealedKind) Owner(name string) string {
+	noun, part, hasPart := strings.Cut(string(k), ".")
+	owner := noun + ":" + name
+	if hasPart {
+		owner += ":" + part
+	}
+	return owner
+}
+
+// Seal encrypts a secret. It can be opened for the same owner only, see SealedKind.Owner.
 func (s *Sealer) Seal(secret, owner string) []byte {
 	key := &s.keys[0]
 	sealed := append([]byte{sealVersion}, key.id[:]...)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -70,7 +71,7 @@ func parsePlace(text string) (part, error) {
 	}
 	from, name, _ := strings.Cut(text, ":")
 	switch {
-	case from == "header" && isFieldName(name):
+	case from == "header" && IsFieldName(name):
 		return part{from: from, name: http.CanonicalHeaderKey(name)}, nil
 	case from == "query" && name != "":
 		return part{from: from, name: name}, nil
@@ -78,8 +79,8 @@ func parsePlace(text string) (part, error) {
 	return part{}, fmt.Errorf("{%s} must be {/json/pointer}, {header:Name} or {query:name}", text)
 }
 
-// isFieldName reports whether a header field can have a name (RFC 9110, section 5.1).
-func isFieldName(name string) bool {
+// IsFieldName reports whether a header field can have a name (RFC 9110, section 5.1).
+func IsFieldName(name string) bool {
 	for _, c := range []byte(name) {
 		if c <= ' ' || c >= 0x7f || strings.IndexByte("\"(),/:;<=>?@[\\]{}", c) >= 0 {
 			return false
@@ -93,6 +94,11 @@ func (t Template) String() string { return t.text }
 
 // IsEmpty reports whether the template is the empty text.
 func (t Template) IsEmpty() bool { return len(t.parts) == 0 }
+
+// HasField reports whether the template has a place for this header field, by its canonical name.
+func (t Template) HasField(name string) bool {
+	return slices.ContainsFunc(t.parts, func(p part) bool { return p.from == "header" && p.name == name })
+}
 
 // A delivery is what templates are filled in from.
 type delivery struct {

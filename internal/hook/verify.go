@@ -60,15 +60,63 @@ type Signature struct {
 }
 
 // A Refusal is why a delivery is not what its sender has signed. Its text names no secret and nothing of the body.
-type Refusal struct{ Reason string }
+type Refusal struct {
+	Code   string // what to count it under
+	Reason string
+}
+
+// The codes of refusals.
+const (
+	HeaderMissing   = "header_missing"
+	HeaderMalformed = "header_malformed" // or sent more than once
+	TooOld          = "timestamp_too_old"
+	InFuture        = "timestamp_in_future"
+	NoMatch         = "signature_mismatch" // also of tokens and passwords
+)
 
 // Error implements error.
 func (r *Refusal) Error() string { return r.Reason }
 
-func refuse(format string, args ...any) error { return &Refusal{fmt.Sprintf(format, args...)} }
+func refuse(code, format string, args ...any) error {
+	return &Refusal{code, fmt.Sprintf(format, args...)}
+}
 
 // errNoMatch is why a signature that can be read is refused.
-var errNoMatch = &Refusal{"the signature is not that of the body under any secret of the source"}
+var errNoMatch = &Refusal{NoMatch, "the signature is not that of the body under any secret of the source"}
+
+// ProofField returns the header field that has the secret itself, not what was made with it; empty: none has.
+func (v *Verifier) ProofField() string {
+	switch {
+	case v.Kind == Token && v.Header != "":
+		return http.CanonicalHeaderKey(v.Header)
+	case v.Kind == Token, v.Kind == Basic, v.Kind == CloudEvents:
+		return "Authorization"
+	}
+	return ""
+}
+
+// checkBearer returns why a secret can be the value of no header field.
+func (v *Verifier) checkBearer(secret string) error {
+	isControl := func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
+	switch scheme, _, isTwo := strings.Cut(secret, " "); {
+	case strings.Trim(secret, " \t") != secret:
+		return errors.New("must not begin or end with a blank: a header field cannot")
+	case strings.ContainsFunc(secret, isControl):
+		return errors.New("must not have control characters: a header field cannot")
+	case isTwo && strings.EqualFold(scheme, "Bearer") && v.ProofField() == "Authorization":
+		return errors.New("must be given without Bearer, with which it may be sent")
+	}
+	return nil
+}
+
+// isReadable reports whether a delivery can have a header field with this name: net/http takes some out of the header.
+func isReadable(name string) bool {
+	switch http.CanonicalHeaderKey(name) {
+	case "Host", "Trailer", "Transfer-Encoding":
+		return false
+	}
+	return IsFieldName(name)
+}
 
 // Check returns what is wrong with the verifier, and the field of it: secrets, signature or header. No error: empty.
 func (v *Verifier) Check() (field, detail string) {
@@ -79,10 +127,14 @@ func (v *Verifier) Check() (field, detail string) {
 		if secret == "" {
 			return "secrets", "must not be empty"
 		}
-		if v.Kind != Standard {
-			continue
+		var err error
+		switch v.Kind {
+		case Standard:
+			_, err = standardKey(secret)
+		case Token, CloudEvents:
+			err = v.checkBearer(secret)
 		}
-		if _, err := standardKey(secret); err != nil {
+		if err != nil {
 			return "secrets", err.Error()
 		}
 	}
@@ -91,12 +143,18 @@ func (v *Verifier) Check() (field, detail string) {
 		return "signature", "is for the kind hmac only"
 	case v.Kind == HMAC && v.Signature.Header == "":
 		return "signature", "must name the header that has the signature"
+	case v.Kind == HMAC && (!isReadable(v.Signature.Header) || v.Signature.Timestamp != "" && !isReadable(v.Signature.Timestamp)):
+		return "signature", "must have names of header fields in header and timestamp"
+	case v.Kind == HMAC && strings.EqualFold(v.Signature.Header, v.Signature.Timestamp):
+		return "signature", "must have different fields in header and timestamp"
 	case v.Kind == HMAC && v.Signature.newHash() == nil:
 		return "signature", "must have the algorithm sha256 or sha512"
 	case v.Kind == HMAC && v.Signature.decoder() == nil:
 		return "signature", "must have the encoding hex or base64"
 	case v.Kind != Token && v.Header != "":
 		return "header", "is for the kind token only"
+	case v.Header != "" && !isReadable(v.Header):
+		return "header", "must be the name of a header field"
 	}
 	return "", ""
 }
@@ -117,24 +175,28 @@ func (v *Verifier) Verify(header http.Header, body []byte, now time.Time) error 
 	case Token:
 		return v.verifyToken(header)
 	case Basic:
-		_, password, ok := (&http.Request{Header: header}).BasicAuth()
+		text, err := one(header, "Authorization")
+		if err != nil {
+			return err
+		}
+		_, password, ok := (&http.Request{Header: http.Header{"Authorization": {text}}}).BasicAuth()
 		if !ok {
-			return refuse("Authorization: must be of HTTP Basic")
+			return refuse(HeaderMalformed, "Authorization: must be of HTTP Basic")
 		}
 		return v.compare("Authorization", password)
 	case CloudEvents:
 		return v.verifyToken(header)
 	}
-	return refuse("no such kind of source: %s", v.Kind)
+	return refuse(HeaderMalformed, "no such kind of source: %s", v.Kind)
 }
 
 // one returns the one value of a field. Two could each be taken for the one by somebody.
 func one(header http.Header, name string) (string, error) {
 	switch values := header.Values(name); {
 	case len(values) == 0 || values[0] == "":
-		return "", refuse("%s: is missing", name)
+		return "", refuse(HeaderMissing, "%s: is missing", name)
 	case len(values) > 1:
-		return "", refuse("%s: must be sent once", name)
+		return "", refuse(HeaderMalformed, "%s: must be sent once", name)
 	default:
 		return values[0], nil
 	}
@@ -144,7 +206,7 @@ func one(header http.Header, name string) (string, error) {
 func (v *Verifier) checkTime(name, text string, now time.Time) error {
 	seconds, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || strings.HasPrefix(text, "+") {
-		return refuse("%s: must be a time in seconds since 1970", name)
+		return refuse(HeaderMalformed, "%s: must be a time in seconds since 1970", name)
 	}
 	tolerance := v.Tolerance
 	if tolerance == 0 {
@@ -154,9 +216,9 @@ func (v *Verifier) checkTime(name, text string, now time.Time) error {
 	limit, since := int64(tolerance/time.Second), now.Unix()
 	switch {
 	case seconds < since-limit:
-		return refuse("%s: is too old: more than %s ago by this server's clock", name, tolerance)
+		return refuse(TooOld, "%s: is too old: more than %s ago by this server's clock", name, tolerance)
 	case seconds > since+limit:
-		return refuse("%s: is in the future: more than %s ahead by this server's clock", name, tolerance)
+		return refuse(InFuture, "%s: is in the future: more than %s ahead by this server's clock", name, tolerance)
 	}
 	return nil
 }
@@ -201,11 +263,11 @@ func (v *Verifier) verifyMAC(
 	}
 	text, ok := strings.CutPrefix(text, prefix)
 	if !ok {
-		return refuse("%s: must begin with %s", name, prefix)
+		return refuse(HeaderMalformed, "%s: must begin with %s", name, prefix)
 	}
 	got, err := decode(text)
 	if err != nil || len(got) != newHash().Size() {
-		return refuse("%s: is not a signature of %d bytes, encoded as the source says", name, newHash().Size())
+		return refuse(HeaderMalformed, "%s: is not a signature of %d bytes, encoded as the source says", name, newHash().Size())
 	}
 	if !v.matches(newHash, got, string(bytes.Join(parts, nil))) {
 		return errNoMatch
@@ -225,7 +287,7 @@ func (v *Verifier) verifyStripe(header http.Header, body []byte, now time.Time) 
 		switch key, value, _ := strings.Cut(item, "="); key {
 		case "t":
 			if at != "" {
-				return refuse("%s: must have t once", name)
+				return refuse(HeaderMalformed, "%s: must have t once", name)
 			}
 			at = value
 		case "v1": // other schemes, and what cannot be read, may stand beside it
@@ -238,7 +300,7 @@ func (v *Verifier) verifyStripe(header http.Header, body []byte, now time.Time) 
 		return err
 	}
 	if len(signatures) == 0 {
-		return refuse("%s: has no signature of the scheme v1", name)
+		return refuse(HeaderMalformed, "%s: has no signature of the scheme v1", name)
 	}
 	for _, signature := range signatures[:min(len(signatures), maxSignatures)] {
 		if v.matches(sha256.New, signature, at, ".", string(body)) {
@@ -367,7 +429,7 @@ func (v *Verifier) compare(name, got string) error {
 		}
 	}
 	if matched != 1 {
-		return refuse("%s: has none of the secrets of the source", name)
+		return refuse(NoMatch, "%s: has none of the secrets of the source", name)
 	}
 	return nil
 }

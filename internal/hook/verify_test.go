@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"os"
 	"strconv"
@@ -136,6 +137,22 @@ func TestStandardWebhooksWithAPublicKeyAreVerified(t *testing.T) {
 	for _, secret := range append(rest.Refused, "whpk_"+base64.StdEncoding.EncodeToString(make([]byte, ed25519.PublicKeySize-1)), "whsec_*") {
 		if field, _ := (&Verifier{Kind: Standard, Secrets: []string{secret}}).Check(); field != "secrets" {
 			t.Errorf("the secret %q is taken", secret)
+		}
+	}
+}
+
+func TestSecondAuthorizationIsRefused(t *testing.T) {
+	t.Parallel()
+	for kind, value := range map[Kind]string{Basic: "Basic " + base64.StdEncoding.EncodeToString([]byte("any:s")), Token: "s", CloudEvents: "Bearer s"} {
+		verifier := Verifier{Kind: kind, Secrets: []string{"s"}}
+		if err := verifier.Verify(headerOf("Authorization", value), nil, time.Time{}); err != nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+		for code, header := range map[string]http.Header{HeaderMalformed: headerOf("Authorization", value, "Authorization", "Bearer x"), HeaderMissing: {}} {
+			err := verifier.Verify(header, nil, time.Time{})
+			if refusal, ok := errors.AsType[*Refusal](err); !ok || refusal.Code != code {
+				t.Errorf("%s: got %v, want %s", kind, err, code)
+			}
 		}
 	}
 }
