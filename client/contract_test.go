@@ -71,6 +71,18 @@ var wires = map[string]wire{
 	"getOwner":    {response: Owner{}},
 	"deleteOwner": {},
 
+	"putPush":          {request: PushSettings{}, response: Push{}},
+	"getPush":          {response: Push{}},
+	"deletePush":       {},
+	"rotatePushSecret": {request: rotateSecretRequest{}, response: Push{}},
+	"testPush":         {response: PushTest{}},
+	"enablePush":       {response: Push{}},
+	"listSources":      {query: pageSize{}, response: sourcePage{}},
+	"putSource":        {request: SourceSettings{}, response: Source{}},
+	"getSource":        {response: Source{}},
+	"deleteSource":     {},
+	"testSource":       {request: TrialDelivery{}, response: TriedDelivery{}},
+
 	"createKey": {request: NewKey{}, response: IssuedKey{}},
 	"listKeys":  {query: pageSize{}, response: keyPage{}},
 	"getOwnKey": {response: OwnKey{}},
@@ -118,6 +130,8 @@ var (
 		"getEvent":          {"receipt"},
 		"readLog":           {"events/matched"},
 		"getPublished":      {"matched"},
+		"getPush":           {"secret"},
+		"enablePush":        {"secret"},
 		"putFilter":         {"name", "expires_at"},
 		"putSubscription":   {"filters/expires_at"},
 		"putLogSettings":    {"updated_at"},
@@ -197,6 +211,8 @@ func fieldsOfType(into map[string]string, path, tag string, t reflect.Type) {
 				fieldsOfType(into, join(path, name), tag, field.Type)
 			}
 		}
+	case reflect.Map:
+		into[path] = "object"
 	case reflect.Interface:
 		into[path] = "any"
 	case reflect.String:

@@ -19,9 +19,10 @@ const postgresStopTimeout = time.Minute
 
 // database is the PostgreSQL of a command: the one of the database URL, or a private one.
 type database struct {
-	url    string
-	about  string           // for logs and errors, without secrets
-	server *embedded.Server // nil unless it is private
+	url     string
+	about   string           // for logs and errors, without secrets
+	dataDir string           // of a private one, else empty
+	server  *embedded.Server // nil unless it is private, and of this process
 }
 
 // open returns the database of these settings, and starts it when it is a private one.
@@ -37,7 +38,7 @@ func (s *databaseSettings) open(ctx context.Context, logger zerolog.Logger) (*da
 	if err != nil {
 		return nil, fmt.Errorf("the private PostgreSQL: %w", err)
 	}
-	return &database{url: server.URL(), about: "the private PostgreSQL in " + dir, server: server}, nil
+	return &database{url: server.URL(), about: "the private PostgreSQL in " + dir, dataDir: dir, server: server}, nil
 }
 
 // openBeside is open also while another process runs the private PostgreSQL.
@@ -54,7 +55,7 @@ func (s *databaseSettings) openBeside(ctx context.Context, logger zerolog.Logger
 	if err != nil {
 		return nil, err
 	}
-	return &database{url: url, about: "the private PostgreSQL in " + dir}, nil
+	return &database{url: url, about: "the private PostgreSQL in " + dir, dataDir: dir}, nil
 }
 
 // dataDir returns the data directory of a private PostgreSQL.

@@ -36,6 +36,10 @@ func TestPrivatePostgresKeepsEventsThroughRestartAndSIGKILL(t *testing.T) {
 	dir := dataDir(t)
 	first := servePrivate(t, dir)
 	first.want(http.StatusCreated, http.MethodPost, "/events", `{"n":1}`)
+	key, err := os.ReadFile(filepath.Join(dir, "secret.key"))
+	if err != nil || !strings.Contains(first.output(), "back up this file, too") || strings.Contains(first.output(), strings.TrimSpace(string(key))) {
+		t.Errorf("the key for secrets: %v", err)
+	}
 	first.signal(syscall.SIGTERM)
 	if code := first.wait(); code != exitOK {
 		t.Fatalf("exit code %d after SIGTERM", code)
@@ -45,6 +49,9 @@ func TestPrivatePostgresKeepsEventsThroughRestartAndSIGKILL(t *testing.T) {
 	}
 
 	second := servePrivate(t, dir)
+	if again, err := os.ReadFile(filepath.Join(dir, "secret.key")); err != nil || string(again) != string(key) {
+		t.Errorf("another start changed the key for secrets: %v", err)
+	}
 	if got := second.claimOne()["event"].(map[string]any)["n"]; got != 1.0 {
 		t.Errorf("claimed event %v, want 1", got)
 	}

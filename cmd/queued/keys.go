@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/migrate"
@@ -36,8 +37,36 @@ type quietLogSettings struct {
 	LogFormat string `type:"choice" choices:"auto,json,console" placeholder:"FORMAT" default:"auto"`
 }
 
-// use calls do with the keys of the database. A new database gets its schema first; one of another version is left alone.
-func (c *keysSettings) use(ctx context.Context, env *cliEnv, src *source, app *kong.Kong, do func(*access.Service) error) (err error) {
+// onEmpty is what a command does with a database without the schema.
+type onEmpty bool
+
+const (
+	refuseEmpty  onEmpty = false // nothing in it can be shown or changed
+	migrateEmpty onEmpty = true
+)
+
+// use calls do with the keys of the database. One of another version is left alone.
+func (c *keysSettings) use(
+	ctx context.Context, env *cliEnv, src *source, app *kong.Kong, empty onEmpty, do func(*access.Service) error,
+) (err error) {
+	return c.useDatabase(ctx, env, src, app, empty, func(_ *database, connections *pg.Database, logger zerolog.Logger) (err error) {
+		keys, err := access.Open(ctx, access.Config{Database: connections, Logger: logger})
+		if err != nil {
+			return fmt.Errorf("opening the keys: %w", err)
+		}
+		defer func() {
+			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+			defer cancel()
+			err = errors.Join(err, keys.Close(closing))
+		}()
+		return explain(do(keys))
+	})
+}
+
+// useDatabase calls do with the database. One of another version is left alone.
+func (c *keysSettings) useDatabase(
+	ctx context.Context, env *cliEnv, src *source, app *kong.Kong, empty onEmpty, do func(*database, *pg.Database, zerolog.Logger) error,
+) (err error) {
 	settings := logSettings(c.quietLogSettings)
 	logger := settings.logger(env.stderr, time.Now)
 	src.warnUnknown(logger, app.Model)
@@ -51,8 +80,10 @@ func (c *keysSettings) use(ctx context.Context, env *cliEnv, src *source, app *k
 	switch {
 	case err != nil:
 		return fmt.Errorf("checking the version of %s: %w", db.about, err)
-	case status.Database == "":
+	case status.Database == "" && empty == migrateEmpty:
 		_, err = migrate.Run(ctx, cfg)
+	case status.Database == "":
+		err = fmt.Errorf("%s has no schema of queued yet: start \"queued serve\" or run \"queued migrate\" first", db.about)
 	case status.Due():
 		err = fmt.Errorf("the schema of %s is at version %s and this program needs %s: run \"queued migrate\" first", db.about, status.Database, status.Program)
 	}
@@ -63,16 +94,7 @@ func (c *keysSettings) use(ctx context.Context, env *cliEnv, src *source, app *k
 	if err != nil {
 		return fmt.Errorf("opening %s: %w", db.about, err)
 	}
-	keys, err := access.Open(ctx, access.Config{Database: connections, Logger: logger})
-	if err != nil {
-		return fmt.Errorf("opening the keys of %s: %w", db.about, err)
-	}
-	defer func() {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-		defer cancel()
-		err = errors.Join(err, keys.Close(closing))
-	}()
-	return explain(do(keys))
+	return do(db, connections, logger)
 }
 
 // explain makes usage errors of what the database refuses.
@@ -138,7 +160,7 @@ func (c *keysCreateCmd) Run(ctx context.Context, env *cliEnv, src *source, app *
 	if c.Rate > 0 {
 		p.Rate = &access.Rate{PerSecond: c.Rate, Burst: cmp.Or(c.Burst, max(1, int(c.Rate)))}
 	}
-	return c.use(ctx, env, src, app, func(keys *access.Service) error {
+	return c.use(ctx, env, src, app, migrateEmpty, func(keys *access.Service) error {
 		k, text, err := keys.Create(ctx, p)
 		if err != nil {
 			return err
@@ -156,7 +178,7 @@ type keysListCmd struct {
 
 // Run lists the keys.
 func (c *keysListCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.Kong) error {
-	return c.use(ctx, env, src, app, func(keys *access.Service) error {
+	return c.use(ctx, env, src, app, refuseEmpty, func(keys *access.Service) error {
 		table := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
 		_, _ = fmt.Fprintln(table, "ID\tNAME\tSCOPES\tQUEUES\tTOPICS\tLAST USED\tENDS")
 		for cursor := ""; ; {
@@ -206,7 +228,7 @@ type keysRotateCmd struct {
 
 // Run rotates a key.
 func (c *keysRotateCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.Kong) error {
-	return c.use(ctx, env, src, app, func(keys *access.Service) error {
+	return c.use(ctx, env, src, app, refuseEmpty, func(keys *access.Service) error {
 		k, text, err := keys.Rotate(ctx, c.ID, c.Grace)
 		if err != nil {
 			return err
@@ -223,7 +245,7 @@ type keysRevokeCmd struct {
 
 // Run revokes a key.
 func (c *keysRevokeCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.Kong) error {
-	return c.use(ctx, env, src, app, func(keys *access.Service) error {
+	return c.use(ctx, env, src, app, refuseEmpty, func(keys *access.Service) error {
 		if err := keys.Revoke(ctx, c.ID); err != nil {
 			return err
 		}

@@ -25,6 +25,11 @@ func keys(t *testing.T, database string, code int, args ...string) (stdout, stde
 func TestKeysAreManagedStraightOnTheDatabase(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t)
+	for _, args := range [][]string{{"list"}, {"rotate", "aaaaaaaa"}, {"revoke", "aaaaaaaa"}} {
+		if _, said := keys(t, db.URL, exitFailure, args...); !strings.Contains(said, "has no schema") {
+			t.Errorf("on an empty database, %q said %q", args, said)
+		}
+	}
 	created, about := keys(t, db.URL, exitOK, "create", "--scope", "admin", "--name", "ops")
 	match := keyText.FindStringSubmatch(created)
 	if match == nil || !strings.Contains(about, match[1]) || strings.Contains(about, strings.TrimSpace(created)) {

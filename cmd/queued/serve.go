@@ -110,7 +110,7 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, src *source, logger z
 	}
 	defer func() { err = errors.Join(err, db.close(ctx)) }()
 
-	opened, err := c.openServices(ctx, db, isPublic, logger)
+	opened, err := c.openServices(ctx, db, tcp, logger)
 	if err != nil {
 		return err
 	}
@@ -120,6 +120,7 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, src *source, logger z
 		return errors.Join(noKey(src.name("listen"), tcp), opened.close(closing))
 	}
 	httpConfig.Service, httpConfig.Schedules, httpConfig.Topics, httpConfig.Access = opened.queue, opened.schedules, opened.topics, opened.access
+	httpConfig.Pushes, httpConfig.Sources = opened.pushes, opened.sources
 	needsKey := opened.access.IsRequired()
 	s := &server{settings: &c.settings, services: opened, api: httpapi.New(httpConfig), http: front, db: db, logger: logger}
 	return s.run(ctx, func() {
@@ -178,7 +179,12 @@ func (s *server) run(ctx context.Context, ready func()) error {
 		}
 	}
 	s.services.drain()
+	pushed := start(func() error { return s.services.waitForPushes(ctx, s.settings.ShutdownTimeout) })
 	err := s.http.shutdown(ctx, s.settings.ShutdownTimeout)
+	<-pushed.done
+	if pushed.err != nil {
+		s.logger.Warn().Err(pushed.err).Msg("requests to endpoints are still under way: their events are pushed again when their leases have run out")
+	}
 
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()

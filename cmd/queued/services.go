@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -12,10 +13,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/hook"
 	"github.com/queued/queued/internal/migrate"
 	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/push"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
+	webhooks "github.com/queued/queued/internal/source"
 	"github.com/queued/queued/internal/topic"
 	"github.com/queued/queued/sql"
 )
@@ -26,14 +30,18 @@ type services struct {
 	schedules *schedule.Service
 	topics    *topic.Service
 	access    *access.Service
+	pushes    *push.Service
+	sender    *push.Sender // of pushes
+	sources   *webhooks.Service
+	sealer    *hook.Sealer // of secrets in the database; nil: there is no key
 }
 
-// openServices migrates the database and opens the services on it; when isPublic, no caller is served without a key. While the database cannot be reached, or none of its servers takes
+// openServices migrates the database and opens the services on it; when others than this machine reach tcp, where it listens, no caller is served without a key. While the database cannot be reached, or none of its servers takes
 // writes, it tries again for StartTimeout. Permanent errors, such as a wrong password, are returned at once.
-func (c *serveCmd) openServices(ctx context.Context, db *database, isPublic bool, logger zerolog.Logger) (*services, error) {
+func (c *serveCmd) openServices(ctx context.Context, db *database, tcp *net.TCPAddr, logger zerolog.Logger) (*services, error) {
 	started := time.Now()
 	for pause := minStartPause; ; pause = min(2*pause, maxStartPause) {
-		s, err := c.openServicesOnce(ctx, db, isPublic, logger)
+		s, err := c.openServicesOnce(ctx, db, tcp, logger)
 		switch {
 		case err == nil, ctx.Err() != nil, pg.IsPermanent(err), !pg.IsUnavailable(err):
 			return s, err
@@ -50,7 +58,7 @@ func (c *serveCmd) openServices(ctx context.Context, db *database, isPublic bool
 }
 
 // openServicesOnce is one attempt of openServices.
-func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, isPublic bool, logger zerolog.Logger) (s *services, err error) {
+func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, tcp *net.TCPAddr, logger zerolog.Logger) (s *services, err error) {
 	if err := c.migrate(ctx, db, logger); err != nil {
 		return nil, err
 	}
@@ -58,7 +66,11 @@ func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, isPublic 
 	if err != nil {
 		return nil, fmt.Errorf("opening %s: %w", db.about, err)
 	}
-	s = new(services)
+	sealer, err := c.sealer(db, logger)
+	if err != nil {
+		return nil, err
+	}
+	s = &services{sealer: sealer}
 	defer func() {
 		if err != nil {
 			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
@@ -96,13 +108,27 @@ func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, isPublic 
 	if s.topics, err = topic.Open(ctx, topic.Config{Database: connections, Queue: s.queue, QueryTimeout: c.QueryTimeout, Logger: logger}); err != nil {
 		return s, err
 	}
-	s.access, err = access.Open(ctx, access.Config{
+	if s.sources, err = webhooks.Open(ctx, webhooks.Config{
+		Database: connections, Queue: s.queue, Topics: s.topics, Sealer: sealer, QueryTimeout: c.QueryTimeout, Logger: logger,
+	}); err != nil {
+		return s, err
+	}
+	if s.access, err = access.Open(ctx, access.Config{
 		Database:       connections,
 		Key:            c.APIKey,
-		IsRequired:     isPublic,
+		IsRequired:     !isLoopback(tcp),
 		QueryTimeout:   c.QueryTimeout,
 		AuditRetention: c.AuditRetention,
 		Logger:         logger,
+	}); err != nil {
+		return s, err
+	}
+	var guard *hook.Guard
+	if guard, s.sender, err = c.newSender(tcp.AddrPort()); err != nil {
+		return s, err
+	}
+	s.pushes, err = push.Open(ctx, push.Config{
+		Database: connections, Queue: s.queue, Guard: guard, Sender: s.sender, Sealer: sealer, QueryTimeout: c.QueryTimeout, Logger: logger,
 	})
 	return s, err
 }
@@ -134,19 +160,35 @@ func (s *services) run(ctx context.Context) error {
 	g.Go(func() error { return s.schedules.Run(ctx) })
 	g.Go(func() error { return s.topics.Run(ctx) })
 	g.Go(func() error { return s.access.Run(ctx) })
+	g.Go(func() error { return s.pushes.Run(ctx) })
+	g.Go(func() error { return s.sources.Run(ctx) })
 	return g.Wait()
 }
 
 // drain ends what waits for events.
 func (s *services) drain() {
+	s.pushes.Drain()
 	s.queue.Drain()
 	s.topics.Drain()
+}
+
+// waitForPushes waits until no request to an endpoint is under way, for at most limit.
+func (s *services) waitForPushes(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return s.pushes.Wait(ctx)
 }
 
 // close closes the services that were opened, at the same time, by the end of ctx. Their loops must have ended.
 func (s *services) close(ctx context.Context) error {
 	var closing sync.WaitGroup
-	var errs [4]error
+	var errs [6]error
+	if s.pushes != nil {
+		closing.Go(func() { errs[4] = s.pushes.Close(ctx) })
+	}
+	if s.sources != nil {
+		closing.Go(func() { errs[5] = s.sources.Close(ctx) })
+	}
 	if s.access != nil {
 		closing.Go(func() { errs[3] = s.access.Close(ctx) })
 	}
@@ -160,5 +202,8 @@ func (s *services) close(ctx context.Context) error {
 		closing.Go(func() { errs[2] = s.queue.Close(ctx) })
 	}
 	closing.Wait()
+	if s.sender != nil {
+		s.sender.Close()
+	}
 	return errors.Join(errs[:]...)
 }

@@ -8,8 +8,10 @@ import "time"
 type settings struct {
 	databaseSettings `embed:"" group:"Database:"`
 	serverSettings   `embed:"" group:"Database:"`
+	secretSettings   `embed:"" group:"Secrets:"`
 	httpSettings     `embed:"" group:"HTTP:"`
 	queueSettings    `embed:"" group:"Queue:"`
+	pushSettings     `embed:"" group:"Push:"`
 	limitSettings    `embed:"" group:"Limits:"`
 	logSettings      `embed:"" group:"Log:"`
 }
@@ -29,6 +31,13 @@ type serverSettings struct {
 	StartTimeout  time.Duration `type:"duration" default:"5m"`
 	RequireSync   bool          `type:"switch"`
 	NoMigrate     bool          `type:"switch"`
+}
+
+// secretSettings are the keys under which secrets of others are sealed in the database: those of senders of webhooks, and of endpoints. The first
+// key seals, all of them open.
+type secretSettings struct {
+	SecretKey     []string `type:"secret-keys" unset:"none; with the private PostgreSQL, secret.key in its data directory"`
+	SecretKeyFile string   `type:"path"`
 }
 
 // listenSettings are the settings that serve and healthcheck share.
@@ -61,6 +70,13 @@ type queueSettings struct {
 	OccurrenceRetention time.Duration `type:"duration" min:"48h" off:"" default:"2160h"`
 }
 
+// pushSettings are about queues that push.
+type pushSettings struct {
+	PushAllow     string `type:"allow-list" placeholder:"LIST" unset:"none: public addresses, by https"`
+	PushProxy     string `type:"proxy-url" unset:"none: endpoints are called directly"`
+	PushProxyFile string `type:"path"`
+}
+
 // limitSettings bound what requests use.
 type limitSettings struct {
 	MaxBody        int64         `type:"size" max:"256MiB" default:"1MiB"`
@@ -91,6 +107,10 @@ var settingHelp = map[string]string{
 	"require-sync": "Answer 503 at /readyz while the database's commits wait for no synchronous standby.",
 	"no-migrate":   "Do not migrate the database at the start; exit with an error when a migration is due.",
 
+	"secret-key": "What seals the secrets of webhooks in the database: one key or more of at least 16 bytes, separated by commas or white space. The first seals, " +
+		"all open. A restored database needs them: keep them as you keep backups, but not in the same place.",
+	"secret-key-file": "A file that holds the secret keys.",
+
 	"listen": "The address to serve on, host:port; :port means every interface, port 0 any free port.",
 	"tls-cert": "A file with the server's certificate in PEM, followed by those that lead to its authority: serve HTTPS, with HTTP/2. " +
 		"It is read again when it changes.",
@@ -117,6 +137,12 @@ var settingHelp = map[string]string{
 	"occurrence-retention": "How long occurrences of schedules are kept, at least 48h; off or 0 for ever. " +
 		"/schedules/{id}/occurrences lists them, and they keep an occurrence from firing twice.",
 
+	"push-allow": "What queues may push to besides public addresses by https: networks, addresses, names, or '*.' and a suffix of names, separated by commas, " +
+		"such as '10.1.0.0/16,billing.internal,*.svc.cluster.local'. These may be called by http, too.",
+	"push-proxy": "The proxy that pushes go through, as a URL of http, https or socks5. It then looks up names, and has to refuse internal addresses itself. " +
+		"HTTP_PROXY and its like are not read.",
+	"push-proxy-file": "A file that holds the URL of the proxy.",
+
 	"max-body":        "The largest body of a request other than a batch, up to 256MiB.",
 	"max-batch-body":  "The largest body of a batch, up to 1GiB.",
 	"max-batch":       "The most elements of one batch, up to 1000.",
@@ -125,7 +151,7 @@ var settingHelp = map[string]string{
 	"max-pending":     "How much may wait to be written to the database, up to 64GiB; beyond it calls are answered 503 overloaded at once.",
 	"query-timeout":   "How long a listing, a count or a search of history may take, up to 24h.",
 	"max-conns": "The most connections to the database for events, 2 to 10000, of which fewer than 7 count as 7; " +
-		"schedules take up to eight more, publish/subscribe up to nine, keys up to four, and listening one.",
+		"schedules take up to eight more, publish/subscribe up to nine, keys up to four, pushes up to five, sources of webhooks up to four, and listening one.",
 
 	"url":      "The server to talk to.",
 	"key":      "The API key. Other users of the machine can see flags: prefer the variable or the file.",

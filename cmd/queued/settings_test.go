@@ -76,15 +76,18 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 		"listen": "[::1]:9", "tls-cert": "/tls/cert.pem", "tls-key": "/tls/key.pem", "tls-client-ca": "/tls/ca.pem", "drain-delay": "1s", "shutdown-timeout": "2s",
 		"max-attempts": "7", "sweep-interval": "3s", "max-vt-age": "4h", "history-retention": "720h", "key-retention": "48h",
 		"misfire-grace": "5m", "occurrence-retention": "49h",
-		"max-body": "64KiB", "max-batch-body": "2097152", "max-batch": "10", "max-depth": "9", "query-timeout": "250ms",
+		"push-allow": "10.1.0.0/16, billing.internal,*.svc.cluster.local",
+		"max-body":   "64KiB", "max-batch-body": "2097152", "max-batch": "10", "max-depth": "9", "query-timeout": "250ms",
 		"request-timeout": "4s", "max-pending": "2MiB", "max-conns": "20", "access-log": "all", "audit-retention": "50h", "log-level": "DEBUG", "log-format": "json",
 	}
 	secrets := map[string]string{
-		"database-url": "postgres://app@db/queued", "listen-url": "postgres://app@direct/queued", "api-key": "k",
+		"database-url": "postgres://app@db/queued", "listen-url": "postgres://app@direct/queued", "api-key": "k", "push-proxy": "http://u:p@proxy:3128",
+		"secret-key": "the-first-key-of-two,\n the-other-key-of-two",
 	}
 	want := settings{
 		databaseSettings: databaseSettings{DatabaseURL: secrets["database-url"], DataDir: "/srv/queued"},
 		serverSettings:   serverSettings{ListenURL: secrets["listen-url"], StartTimeout: time.Minute, RequireSync: true, NoMigrate: true},
+		secretSettings:   secretSettings{SecretKey: []string{"the-first-key-of-two", "the-other-key-of-two"}},
 		httpSettings: httpSettings{
 			listenSettings: listenSettings{Listen: "[::1]:9", TLSCert: "/tls/cert.pem"}, TLSKey: "/tls/key.pem", TLSClientCA: "/tls/ca.pem", APIKey: secrets["api-key"], DrainDelay: time.Second, ShutdownTimeout: 2 * time.Second,
 			AuditRetention: 50 * time.Hour, AccessLog: "all",
@@ -93,6 +96,7 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 			MaxAttempts: 7, SweepInterval: 3 * time.Second, MaxVTAge: 4 * time.Hour, HistoryRetention: 720 * time.Hour,
 			KeyRetention: 48 * time.Hour, MisfireGrace: 5 * time.Minute, OccurrenceRetention: 49 * time.Hour,
 		},
+		pushSettings: pushSettings{PushAllow: "10.1.0.0/16,billing.internal,*.svc.cluster.local", PushProxy: secrets["push-proxy"]},
 		limitSettings: limitSettings{
 			MaxBody: 64 << 10, MaxBatchBody: 2 << 20, MaxBatch: 10, MaxDepth: 9, QueryTimeout: 250 * time.Millisecond, MaxConns: 20,
 			RequestTimeout: 4 * time.Second, MaxPending: 2 << 20,
@@ -121,6 +125,8 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 		}
 		want := want
 		want.DatabaseURLFile, want.ListenURLFile, want.APIKeyFile = given["database-url-file"], given["listen-url-file"], given["api-key-file"]
+		want.PushProxyFile = given["push-proxy-file"]
+		want.SecretKeyFile = given["secret-key-file"]
 		for source, args := range map[string][2][]string{"variables": {nil, environ}, "flags": {flags, nil}} {
 			got, _ := parse(t, args[0], args[1])
 			if diff := cmp.Diff(want, got.Serve.settings, allowEmbedded); diff != "" {
@@ -216,10 +222,18 @@ func TestWrongValueIsReportedWithAllowedValues(t *testing.T) {
 		{"no-migrate", "maybe", `got "maybe"; takes true or false`},
 		{"api-key", "two words", `got a value that is not shown; takes one or more visible ASCII characters without spaces`},
 		{"api-key", "schlüssel", `got a value that is not shown; takes one or more visible ASCII characters without spaces`},
+		{"secret-key", "shortsecret", `got a value that is not shown: key 1: must have at least 16 bytes, not 11; takes one key or more`},
+		{"secret-key", "a-key-that-is-long-enough,short", `: key 2: must have at least 16 bytes, not 5; takes one key or more`},
+		{"secret-key", " , ", `got a value that is not shown: there must be a key`},
 		{"database-url", "localhost:5432/db", `got a value that is not shown, as it may hold a password; takes a URL such as "postgres://`},
 		{"database-url", "mysql://u:p@h/db", `got a value that is not shown, as it may hold a password; takes a URL such as "postgres://`},
 		{"database-url", "postgres://u@h/db?sslmode=maybe", `: failed to configure TLS (sslmode is invalid)`},
 		{"database-url", "postgres://u@h:port/db", `: invalid port`},
+		{"push-allow", "10.0.0.1/8", `such as "10.1.0.0/16,billing.internal": this entry has bits beyond its length; the network is 10.0.0.0/8`},
+		{"push-allow", "billing.internal,", `got nothing; takes networks, addresses, names, or "*." and a suffix of names, separated by commas`},
+		{"push-allow", "https://billing.internal", `got "https://billing.internal"; takes networks, addresses, names`},
+		{"push-proxy", "ftp://proxy:hunter2@h", `got a value that is not shown, as it may hold a password; takes a URL such as "http://proxy.internal:3128"`},
+		{"push-proxy", "proxy.internal:3128", `got a value that is not shown, as it may hold a password; takes a URL such as "http://proxy.internal:3128"`},
 		{"database-url", "postgres://u:a/b@h/db", `got a URL with an "@" where none belongs`},
 	}
 	for _, test := range tests {

@@ -12,10 +12,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/alecthomas/kong"
 
+	"github.com/queued/queued/internal/hook"
 	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/push"
 )
 
 // kind is a way to write the value of a setting.
@@ -27,14 +30,17 @@ type kind struct {
 
 // kinds are the values of the tag type.
 var kinds = map[string]kind{
+	"allow-list":   {parseAllowList, "LIST"},     // of a hook.Guard, separated by commas
 	"choice":       {parseChoice, ""},            // one of the tag choices
 	"count":        {parseCount, "N"},            // a whole number from the tag min to max
 	"database-url": {parseDatabaseURL, "URL"},    // never shown
 	"duration":     {parseDuration, "DURATION"},  // from the tag min, or else more than zero, to the tag max; with the tag off also off
 	"listen":       {parseListenAddr, "ADDRESS"}, // host:port
 	"path":         {parsePath, "FILE"},          //
+	"proxy-url":    {parseProxyURL, "URL"},       // never shown
 	"server-url":   {parseServerURL, "URL"},      // http or https
 	"secret":       {parseSecret, "KEY"},         // never shown
+	"secret-keys":  {parseSecretKeys, "KEYS"},    // never shown
 	"size":         {parseSize, "SIZE"},          // bytes, up to the tag max
 	"switch":       {parseSwitch, ""},            // true or false
 }
@@ -125,6 +131,19 @@ func parseSecret(text string, _ *kong.Tag) (any, error) {
 	return text, nil
 }
 
+// parseSecretKeys returns the keys that commas or white space separate, as package hook takes them.
+func parseSecretKeys(text string, _ *kong.Tag) (any, error) {
+	const takes = "one key or more, such as what \"openssl rand -base64 32\" prints, separated by commas or white space"
+	if text == "" {
+		return nil, refuse(text, takes)
+	}
+	keys := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
+	if _, err := hook.NewSealer(keys...); err != nil {
+		return nil, fmt.Errorf("got a value that is not shown: %w; takes %s", err, takes)
+	}
+	return keys, nil
+}
+
 func parseSize(text string, tag *kong.Tag) (any, error) {
 	n, err := parseBytes(text)
 	if err != nil || n > bound(tag, "max", parseBytes, math.MaxInt64) {
@@ -174,6 +193,31 @@ func parseServerURL(text string, _ *kong.Tag) (any, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		return nil, errors.New(`got a URL that does not fit; takes one such as "http://127.0.0.1:8080", without user, query and fragment`)
+	}
+	return text, nil
+}
+
+// parseAllowList returns the list without spaces.
+func parseAllowList(text string, _ *kong.Tag) (any, error) {
+	entries := strings.Split(text, ",")
+	for i, entry := range entries {
+		entries[i] = strings.TrimSpace(entry)
+		if _, err := hook.NewGuard(entries[i : i+1]); err != nil {
+			return nil, refuse(entries[i], `networks, addresses, names, or "*." and a suffix of names, separated by commas, such as "10.1.0.0/16,billing.internal": `+
+				"this entry "+errors.Unwrap(err).Error())
+		}
+	}
+	return strings.Join(entries, ","), nil
+}
+
+// parseProxyURL never shows the value, which may hold a password.
+func parseProxyURL(text string, _ *kong.Tag) (any, error) {
+	const takes = `a URL such as "http://proxy.internal:3128", "https://proxy.internal" or "socks5://127.0.0.1:1080", maybe with user and password, without path, query and fragment`
+	if text == "" {
+		return nil, refuse(text, takes)
+	}
+	if _, err := push.ParseProxy(text); err != nil {
+		return nil, errors.New("got a value that is not shown, as it may hold a password; takes " + takes)
 	}
 	return text, nil
 }

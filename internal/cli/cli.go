@@ -26,6 +26,8 @@ type Commands struct {
 	Publish       PublishCmd       `cmd:"" group:"Client:" help:"Publish an event, or a file of events, to a topic."`
 	Tail          TailCmd          `cmd:"" group:"Client:" help:"Write events as they are published."`
 	Subscriptions SubscriptionsCmd `cmd:"" group:"Client:" help:"List subscriptions; show, put, read, commit, seek, replay, pause, resume or delete one."`
+	Sources       SourcesCmd       `cmd:"" group:"Client:" help:"List sources of webhooks; get, put, test or delete one."`
+	Push          PushCmd          `cmd:"" group:"Client:" help:"Show where the events of a queue are pushed to; set, test, rotate, enable or delete that."`
 	Work          WorkCmd          `cmd:"" group:"Client:" help:"Run a command for each event of a queue."`
 	Top           TopCmd           `cmd:"" group:"Client:" help:"Watch queues live."`
 	Completion    CompletionCmd    `cmd:"" group:"Client:" help:"Write the completion script of a shell."`
@@ -49,7 +51,7 @@ func Has(command *kong.Node) bool {
 const (
 	exitFailure   = 1
 	exitUsage     = 2
-	exitNothing   = 3 // there is no such event, queue or schedule, or nothing to claim
+	exitNothing   = 3 // there is no such event, queue, schedule, source or push, or nothing to claim
 	exitLeaseLost = 4
 )
 

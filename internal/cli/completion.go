@@ -35,7 +35,7 @@ func (*CompletionCmd) Help() string {
 		`source <(queued completion bash)     # in ~/.bashrc`,
 		`source <(queued completion zsh)      # in ~/.zshrc, after compinit`,
 		`queued completion fish | source      # in ~/.config/fish/config.fish`,
-	) + "\nCommands, flags and their values are completed; names of queues come from the server of $QUEUED_URL."
+	) + "\nCommands, flags and their values are completed; names of queues and sources come from the server of $QUEUED_URL."
 }
 
 // Run writes the script.
@@ -70,7 +70,7 @@ func (c *candidatesCmd) Run(ctx context.Context, env *Env, app *kong.Context) er
 		at.pass(name)
 		prefix, word = name+"=", value
 	}
-	for _, candidate := range at.candidates(word, func() []string { return c.queueNames(ctx) }) {
+	for _, candidate := range at.candidates(word, func(isSource bool) []string { return c.names(ctx, isSource) }) {
 		if strings.HasPrefix(candidate[0], word) {
 			if _, err := fmt.Fprintf(env.Stdout, "%s%s\t%s\n", prefix, candidate[0], candidate[1]); err != nil {
 				return err
@@ -123,9 +123,9 @@ func (p *position) flag(word string) *kong.Value {
 }
 
 // candidates returns what a word here can be, with descriptions.
-func (p *position) candidates(word string, queueNames func() []string) (all [][2]string) {
+func (p *position) candidates(word string, names func(isSource bool) []string) (all [][2]string) {
 	if p.value != nil {
-		return values(p.value, queueNames)
+		return values(p.value, names)
 	}
 	if strings.HasPrefix(word, "-") {
 		for _, group := range p.node.AllFlags(true) {
@@ -145,16 +145,19 @@ func (p *position) candidates(word string, queueNames func() []string) (all [][2
 		node = node.DefaultCmd
 	}
 	if p.args < len(node.Positional) {
-		all = append(all, values(node.Positional[p.args], queueNames)...)
+		all = append(all, values(node.Positional[p.args], names)...)
 	}
 	return all
 }
 
 // values returns the values that a flag or an argument can have, as far as they are known.
-func values(v *kong.Value, queueNames func() []string) (all [][2]string) {
+func values(v *kong.Value, names func(isSource bool) []string) (all [][2]string) {
 	choices := choicesOf(v)
 	if v.Name == "queue" || v.Tag.Has("queue") {
-		choices = queueNames()
+		choices = names(false)
+	}
+	if v.Tag.Has("source") {
+		choices = names(true)
 	}
 	for _, choice := range choices {
 		all = append(all, [2]string{choice})
@@ -177,8 +180,8 @@ func firstSentence(text string) string {
 	return strings.TrimSuffix(text, ".")
 }
 
-// queueNames returns the names of the queues; none if the server does not say so soon.
-func (c *candidatesCmd) queueNames(ctx context.Context) (names []string) {
+// names returns the names of the queues, or of the sources; none if the server does not say so soon.
+func (c *candidatesCmd) names(ctx context.Context, isSource bool) (names []string) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	conn, err := client.New(client.Config{URL: c.URL, Key: c.Key, UserAgent: "queued-cli", RetryFor: -1})
@@ -186,6 +189,15 @@ func (c *candidatesCmd) queueNames(ctx context.Context) (names []string) {
 		return nil
 	}
 	defer conn.Close()
+	if isSource {
+		for source, err := range conn.ListSources(ctx) {
+			if err != nil {
+				break
+			}
+			names = append(names, source.Name)
+		}
+		return names
+	}
 	for queue, err := range conn.ListQueues(ctx) {
 		if err != nil {
 			break

@@ -27,7 +27,7 @@ type reportedError struct{ error }
 func (e *reportedError) Unwrap() error { return e.error }
 
 // ExitCode returns the exit code for the error of a command: 0 for nil, 1 for a failure, 2 for a wrong command line, 3 when there is no
-// such event, queue or schedule, or nothing to claim, 4 when the lease is lost.
+// such event, queue, schedule, source or push, or nothing to claim, 4 when the lease is lost.
 func ExitCode(err error) int {
 	switch {
 	case err == nil:

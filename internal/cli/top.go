@@ -313,7 +313,11 @@ func (w *watch) summary() []string {
 	} else if n > 1 {
 		first += fmt.Sprintf("   %d processes", n)
 	}
-	lines := []string{first, fmt.Sprintf("%d queues: %d ready, %d scheduled, %d leased", len(l.Queues), ready, scheduled, leased)}
+	queues := fmt.Sprintf("%d queues", len(l.Queues))
+	if len(l.Queues) == 1 {
+		queues = "1 queue"
+	}
+	lines := []string{first, fmt.Sprintf("%s: %d ready, %d scheduled, %d leased", queues, ready, scheduled, leased)}
 	if rates := w.rates(); rates != "" {
 		lines = append(lines, rates)
 	}

@@ -23,6 +23,12 @@ func Start(context.Context, Config) (*Server, error) { return nil, errUnsupporte
 // RunningURL fails.
 func RunningURL(string) (string, error) { return "", errUnsupported }
 
+// SecretKeyFile is the name of a file that is never made.
+const SecretKeyFile = "secret.key"
+
+// SecretKey fails.
+func SecretKey(string) (string, bool, error) { return "", false, errUnsupported }
+
 // URL returns nothing.
 func (*Server) URL() string { return "" }
 

@@ -11,13 +11,13 @@ import (
 	"github.com/queued/queued/internal/http/problem"
 )
 
-// authenticate finds out what the caller may do, for every call but the health checks. Browsers may send a key for the docs as the password of HTTP Basic.
+// authenticate finds out what the caller may do, for every call but the health checks and deliveries of sources. Browsers may send a key for the docs as the password of HTTP Basic.
 func (s *Server) authenticate(next http.Handler) http.Handler {
 	if s.access == nil {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if isHealth(r.URL.Path) {
+		if isHealth(r.URL.Path) || isWebhook(r.URL.Path) {
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -33,11 +33,13 @@ func (c *client) audit(query string) []seenAction {
 var audited = map[string]string{
 	"sweep": "", "requeue": "event.requeue", "requeueMatching": "history.requeue",
 	"putQueue": "queue.put", "pauseQueue": "queue.pause", "resumeQueue": "queue.resume", "purgeQueue": "queue.purge", "moveEvents": "queue.move",
+	"putPush": "push.put", "deletePush": "push.delete", "rotatePushSecret": "push.rotate", "enablePush": "push.enable", "testPush": "",
 	"createSchedule": "schedule.create", "patchSchedule": "schedule.update", "deleteSchedule": "schedule.delete",
 	"pauseSchedule": "schedule.pause", "resumeSchedule": "schedule.resume", "runSchedule": "schedule.run",
 	"putOwner": "owner.put", "deleteOwner": "owner.delete", "putLogSettings": "log.put",
 	"putSubscription": "subscription.put", "deleteSubscription": "subscription.delete", "putFilter": "filter.put", "deleteFilter": "filter.delete",
 	"seekSubscription": "subscription.seek", "replaySubscription": "subscription.replay", "pauseSubscription": "subscription.pause", "resumeSubscription": "subscription.resume",
+	"putSource": "source.put", "deleteSource": "source.delete", "testSource": "",
 	"createKey": "key.create", "patchKey": "key.update", "rotateKey": "key.rotate", "revokeKey": "key.revoke",
 }
 
@@ -47,7 +49,7 @@ func TestAuditSaysWhoManagedWhat(t *testing.T) {
 	h := setup(t)
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
 	in := &side{name: "in", admin: admin}
-	in.fill("EVENT DONE SCHEDULE POSITION READER DELIVERED", make(map[string]string))
+	in.fill("EVENT DONE SCHEDULE POSITION SOURCE READER DELIVERED", make(map[string]string))
 	needed := scopesOfContract(t)
 	for _, r := range everyRoute(t) {
 		scope := needed[r.method+" "+r.pattern]

@@ -29,6 +29,9 @@ var spec = sync.OnceValues(func() (*openapi3.T, error) {
 	for _, media := range []string{"text/html", "text/css", "text/javascript", "image/png", "text/event-stream", "application/x-ndjson"} {
 		openapi3filter.RegisterBodyDecoder(media, openapi3filter.FileBodyDecoder)
 	}
+	for _, media := range []string{"application/cloudevents+json", "application/cloudevents-batch+json"} {
+		openapi3filter.RegisterBodyDecoder(media, openapi3filter.JSONBodyDecoder)
+	}
 	doc, err := openapi3.NewLoader().LoadFromData(api.OpenAPI)
 	if err != nil {
 		return nil, err
@@ -130,9 +133,9 @@ func TestContractHasAnExampleForEveryBody(t *testing.T) {
 
 // every problem type that a client can get, in the order of the contract.
 var kinds = []problem.Type{
-	problem.InvalidJSON, problem.InvalidParameter, problem.UnknownParameter, problem.InvalidCursor, problem.Unauthorized, problem.ClientCertificate, problem.KeyExpired, problem.KeyRevoked, problem.CrossOrigin, problem.Forbidden, problem.NotFound, problem.EventNotFound, problem.RawBodyNotFound,
-	problem.ScheduleNotFound, problem.OwnerNotFound, problem.PositionNotFound, problem.SubscriptionNotFound, problem.FilterNotFound, problem.KeyNotFound, problem.MethodNotAllowed, problem.LeaseLost, problem.CursorLost, problem.WrongDelivery, problem.ScheduleEnded, problem.LastAdminKey, problem.KeyEnded, problem.PreconditionFailed, problem.BodyTooLarge, problem.UnsupportedMediaType, problem.HostNotAllowed, problem.ValidationFailed, problem.Unrepresentable, problem.TooDeep,
-	problem.BatchTooLarge, problem.KeyReused, problem.FilterRefused, problem.RateLimited, problem.Internal, problem.QueryTimeout, problem.DatabaseUnavailable, problem.Overloaded, problem.Locked, problem.NotReady,
+	problem.InvalidJSON, problem.InvalidParameter, problem.UnknownParameter, problem.InvalidCursor, problem.InvalidCloudEvent, problem.Unauthorized, problem.ClientCertificate, problem.KeyExpired, problem.KeyRevoked, problem.WebhookRejected, problem.CrossOrigin, problem.Forbidden, problem.NotFound, problem.EventNotFound, problem.RawBodyNotFound,
+	problem.ScheduleNotFound, problem.OwnerNotFound, problem.PositionNotFound, problem.SubscriptionNotFound, problem.FilterNotFound, problem.PushNotFound, problem.KeyNotFound, problem.SourceNotFound, problem.MethodNotAllowed, problem.LeaseLost, problem.CursorLost, problem.WrongDelivery, problem.ScheduleEnded, problem.LastAdminKey, problem.KeyEnded, problem.PreconditionFailed, problem.BodyTooLarge, problem.UnsupportedMediaType, problem.HostNotAllowed, problem.ValidationFailed, problem.Unrepresentable, problem.TooDeep,
+	problem.BatchTooLarge, problem.KeyReused, problem.FilterRefused, problem.RateLimited, problem.Internal, problem.QueryTimeout, problem.DatabaseUnavailable, problem.Overloaded, problem.Locked, problem.SourcePaused, problem.SealingUnavailable, problem.NotReady,
 }
 
 func TestContractHasEveryCode(t *testing.T) {
@@ -157,6 +160,7 @@ func fieldsOf[Req any]() []bind.Field { return bind.New[Req](testLimits).Fields 
 var requests = map[string][]bind.Field{
 	"insert":          fieldsOf[insertRequest](),
 	"insertBatch":     fieldsOf[insertBatchRequest](),
+	"postCloudEvents": fieldsOf[postCloudEventsRequest](),
 	"listEvents":      fieldsOf[listEventsRequest](),
 	"getEvent":        fieldsOf[eventRequest](),
 	"claim":           fieldsOf[claimRequest](),
@@ -181,6 +185,13 @@ var requests = map[string][]bind.Field{
 	"moveEvents":      fieldsOf[moveEventsRequest](),
 	"listExecutions":  fieldsOf[listExecutionsRequest](),
 	"listProcesses":   fieldsOf[noRequest](),
+
+	"putPush":          fieldsOf[putPushRequest](),
+	"getPush":          fieldsOf[queueRequest](),
+	"deletePush":       fieldsOf[deletePushRequest](),
+	"rotatePushSecret": fieldsOf[rotatePushSecretRequest](),
+	"testPush":         fieldsOf[testPushRequest](),
+	"enablePush":       fieldsOf[openQueueRequest](),
 
 	"createSchedule":  fieldsOf[createScheduleRequest](),
 	"listSchedules":   fieldsOf[listSchedulesRequest](),
@@ -222,6 +233,13 @@ var requests = map[string][]bind.Field{
 	"streamSubscription": fieldsOf[streamSubscriptionRequest](),
 
 	"createStreamToken": fieldsOf[createStreamTokenRequest](),
+
+	"listSources":  fieldsOf[listSourcesRequest](),
+	"putSource":    fieldsOf[putSourceRequest](),
+	"getSource":    fieldsOf[sourceRequest](),
+	"deleteSource": fieldsOf[deleteSourceRequest](),
+	"testSource":   fieldsOf[testSourceRequest](),
+	"shakeHands":   fieldsOf[handshakeRequest](),
 
 	"createKey": fieldsOf[createKeyRequest](),
 	"listKeys":  fieldsOf[paging](),

@@ -127,7 +127,18 @@ func write(w http.ResponseWriter, r *http.Request, rep reply) error {
 		return nil
 	}
 	buffer := bodies.Get().(*[]byte)
-	body, err := encode((*buffer)[:0], rep.body)
+	var body []byte
+	var err error
+	media := jsonType
+	if events, ok := rep.body.(cloudEventBody); ok && wantsCloudEvents(r, events.cloudEventType()) {
+		media = []string{events.cloudEventType()}
+		body = append(events.appendCloudEvents((*buffer)[:0]), '\n')
+		if page, ok := events.(cloudEventPage); ok {
+			page.setHeader(h, r.URL)
+		}
+	} else {
+		body, err = encode((*buffer)[:0], rep.body)
+	}
 	defer func() {
 		if cap(body) <= maxPooled {
 			*buffer = body
@@ -140,7 +151,7 @@ func write(w http.ResponseWriter, r *http.Request, rep reply) error {
 	if err := r.Context().Err(); err != nil {
 		return err
 	}
-	h["Content-Type"] = jsonType
+	h["Content-Type"] = media
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	if rep.location != "" {
 		h["Location"] = []string{rep.location}

@@ -17,11 +17,14 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/hook"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/pgtest"
+	"github.com/queued/queued/internal/push"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
+	"github.com/queued/queued/internal/source"
 	"github.com/queued/queued/internal/topic"
 )
 
@@ -37,6 +40,8 @@ type environment struct {
 	schedules *schedule.Service
 	topics    *topic.Service
 	access    *access.Service
+	pushes    *push.Service
+	sources   *source.Service
 	srv       *Server
 	log       *logBuffer
 	raw       *http.Transport // what the client sends with, without the contract
@@ -48,7 +53,10 @@ type settings struct {
 	queue func(*queue.Config)
 	plans func(*schedule.Config)
 	keys  func(*access.Config)
+	push  func(*push.Config)
 	seen  map[string]bool // records the responses seen, if not nil
+
+	sources func(*source.Config)
 
 	db     *pgtest.DB // nil: a new one
 	server func(*Server, *http.Server)
@@ -110,7 +118,35 @@ func setupWith(t *testing.T, set settings) *environment {
 	}
 	keepRunning(t, h.access.Run, h.access.Close)
 
-	cfg := Config{Service: svc, Schedules: h.schedules, Topics: h.topics, Access: h.access, RequestTimeout: busyTimeout, Version: "1.2.3", Logger: zerolog.New(h.log).Level(zerolog.DebugLevel)}
+	guard, err := hook.NewGuard([]string{"127.0.0.0/8"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealer, err := hook.NewSealer("a key that seals secrets")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sender := push.NewSender(push.SenderConfig{Guard: guard, Version: "1.2.3"})
+	t.Cleanup(sender.Close)
+	pcfg := push.Config{Database: db, Queue: svc, Guard: guard, Sealer: sealer, Sender: sender, QueryTimeout: busyTimeout}
+	if set.push != nil {
+		set.push(&pcfg)
+	}
+	if h.pushes, err = push.Open(t.Context(), pcfg); err != nil {
+		t.Fatal(err)
+	}
+	keepRunning(t, h.pushes.Run, h.pushes.Close)
+
+	hcfg := source.Config{Database: db, Queue: svc, Topics: h.topics, Sealer: sealer, QueryTimeout: busyTimeout, TimeLimit: busyTimeout}
+	if set.sources != nil {
+		set.sources(&hcfg)
+	}
+	if h.sources, err = source.Open(t.Context(), hcfg); err != nil {
+		t.Fatal(err)
+	}
+	keepRunning(t, h.sources.Run, h.sources.Close)
+
+	cfg := Config{Service: svc, Schedules: h.schedules, Topics: h.topics, Access: h.access, Pushes: h.pushes, Sources: h.sources, RequestTimeout: busyTimeout, Version: "1.2.3", Logger: zerolog.New(h.log).Level(zerolog.DebugLevel)}
 	if set.http != nil {
 		set.http(&cfg)
 	}
@@ -227,6 +263,9 @@ func (c *client) request(ctx context.Context, method, path, body string) *http.R
 	}
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
+		if strings.HasPrefix(path, "/cloudevents") {
+			r.Header.Set("Content-Type", structured)
+		}
 	}
 	for name, values := range c.header {
 		r.Header[name] = values

@@ -133,12 +133,7 @@ func (s *Server) insertBatch(r *http.Request, req insertBatchRequest) (reply, er
 	if err != nil {
 		return reply{}, err
 	}
-	ids, replayed := make([]int64, len(inserted)), true
-	for i, e := range inserted {
-		ids[i] = e.ID
-		replayed = replayed && e.Replayed
-	}
-	return created(map[string][]int64{"ids": ids}, "", replayed), nil
+	return batchOf("ids", inserted, func(e queue.Inserted) (int64, bool) { return e.ID, e.Replayed }), nil
 }
 
 // nextOf is the cursor of a page as listings write it: null on the last one.

@@ -12,8 +12,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/push"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
+	"github.com/queued/queued/internal/source"
 	"github.com/queued/queued/internal/topic"
 )
 
@@ -51,7 +53,7 @@ func newMetrics(cfg Config, build versionResponse) *metrics {
 	})
 	info.Set(1)
 	cfg.Registry.MustRegister(
-		m.requests, m.duration, m.streamed, m.gaps, m.blocked, m.keys, info, &collector{cfg.Service, cfg.Schedules, cfg.Topics, cfg.Access},
+		m.requests, m.duration, m.streamed, m.gaps, m.blocked, m.keys, info, &collector{cfg.Service, cfg.Schedules, cfg.Topics, cfg.Access, cfg.Pushes, cfg.Sources},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
@@ -194,6 +196,12 @@ var (
 
 	keysLive = gauge("queued_keys", "Keys in the database that were not revoked and have not expired, as far as this process knows.")
 
+	pushes         = counter("queued_pushes_total", "Requests to the endpoints of queues by this process, by what came of them: delivered, failed, final, held or gone.", "queue", "result")
+	pushesInFlight = gauge("queued_pushes_in_flight", "Requests to the endpoints of queues by this process that are under way.")
+	webhooks       = counter("queued_webhooks_total",
+		"Deliveries to sources of webhooks in this process, by what became of them: received, duplicate, challenge, rejected, invalid, rate_limited, paused or failed. "+
+			"At most 1,000 sources have series of their own; the rest is counted as other.", "source", "result")
+
 	serverUnsafe = gauge("queued_database_unsafe_setting",
 		"1 when the database server has this setting so that committed data can be lost, else 0.", "setting")
 	serverListening = gauge("queued_database_listening",
@@ -218,6 +226,8 @@ type collector struct {
 	schedules *schedule.Service
 	topics    *topic.Service
 	access    *access.Service
+	pushes    *push.Service
+	sources   *source.Service
 }
 
 // Describe implements prometheus.Collector. A collector that describes nothing is one whose metrics are not checked at registration.
@@ -248,6 +258,15 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	send(streamsTail, float64(streams.TailBytes))
 	if c.access != nil {
 		send(keysLive, float64(c.access.Count()))
+	}
+	if c.pushes != nil {
+		for _, n := range c.pushes.Counts() {
+			send(pushes, float64(n.Pushes), n.Queue, n.Result)
+		}
+		send(pushesInFlight, float64(c.pushes.InFlight()))
+	}
+	if c.sources != nil {
+		c.sources.Each(func(name, result string, n int64) { send(webhooks, float64(n), name, result) })
 	}
 	c.collectQueues(send)
 }

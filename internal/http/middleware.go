@@ -126,7 +126,8 @@ var busyRoutes = map[string]bool{
 	"POST /events": true, "POST /events/batch": true, "POST /claim": true, "POST /ack": true, "POST /events/{id}/ack": true,
 	"DELETE /events/{id}": true, "POST /events/{id}/nack": true, "POST /events/{id}/extend": true,
 	"POST /topics/{topic}": true, "POST /publish": true, "GET /log": true, "POST /subscriptions/{name}/read": true, "POST /subscriptions/{name}/commit": true,
-	"GET /livez": true, "GET /readyz": true, "GET /metrics": true, "GET /version": true,
+	"POST /in/{name}": true,
+	"GET /livez":      true, "GET /readyz": true, "GET /metrics": true, "GET /version": true,
 }
 
 func (s *Server) level(l *accessLog, pattern string, took time.Duration) zerolog.Level {

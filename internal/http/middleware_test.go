@@ -166,6 +166,9 @@ func TestEveryCallExceptHealthChecksRequiresTheKey(t *testing.T) {
 			h.try(r.method, r.path, r.body).want(200)
 			continue
 		}
+		if r.isWebhook() {
+			continue
+		}
 		for _, wrong := range []string{"", "Bearer", "Bearer ", "Bearer s3cre", "Bearer s3crets", "Bearer S3CRET", "s3cret", "Basic s3cret", "Token s3cret", basic("wrong"), basic("")} {
 			got := h.with("Authorization", wrong).try(r.method, r.path, r.body)
 			got.wantProblem(problem.Unauthorized)

@@ -15,8 +15,10 @@ import (
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/push"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
+	"github.com/queued/queued/internal/source"
 	"github.com/queued/queued/internal/topic"
 )
 
@@ -59,11 +61,15 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 		"invalid_parameter-id":   h.try("GET", "/events/9223372036854775808", ""),
 		"unknown_parameter":      h.try("GET", "/events?que=mail", ""),
 		"invalid_cursor":         h.try("GET", "/history?cursor=x", ""),
+		"invalid_cloudevent":     h.try("POST", "/cloudevents", `{"specversion":"1.0","id":"1","source":"my shop","partitionKey":1}`),
 		"unauthorized":           keyed.try("POST", "/claim", ""),
 		"cross_origin":           h.with("Origin", "https://evil.example").try("POST", "/claim", ""),
 		"not_found":              h.try("GET", "/nothing", ""),
 		"event_not_found":        h.try("GET", "/events/4711", ""),
 		"raw_body_not_found":     h.try("GET", "/events/4711/raw", ""),
+		"source_not_found":       h.try("GET", "/sources/nothing", ""),
+		"source_paused":          failWith(t, fmt.Errorf("receiving: %w", source.ErrPaused)),
+		"webhook_rejected":       failWith(t, problemOfDelivery(&source.RejectedError{Code: "too_old", Reason: "secret text"})),
 		"schedule_not_found":     h.try("GET", "/schedules/4711", ""),
 		"owner_not_found":        h.try("GET", "/owners/nobody", ""),
 		"position_not_found":     h.try("GET", "/log/4711", ""),
@@ -76,6 +82,8 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 		"lease_lost":             h.try("DELETE", fmt.Sprintf("/events/%d?receipt=x", id), ""),
 		"key_expired":            failWith(t, fmt.Errorf("asking: %w", access.ErrExpired)),
 		"key_revoked":            failWith(t, fmt.Errorf("asking: %w", access.ErrRevoked)),
+		"push_not_found":         h.try("GET", "/queues/nothing/push", ""),
+		"sealing_unavailable":    failWith(t, fmt.Errorf("setting: %w", push.ErrNoSealer)),
 		"key_not_found":          failWith(t, fmt.Errorf("revoking: %w", access.ErrNotFound)),
 		"key_ended":              failWith(t, fmt.Errorf("rotating: %w", access.ErrEnded)),
 		"last_admin_key":         failWith(t, fmt.Errorf("revoking: %w", access.ErrLastAdmin)),

@@ -9,6 +9,7 @@ import (
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
+	"github.com/queued/queued/internal/source"
 	"github.com/queued/queued/internal/topic"
 )
 
@@ -144,6 +145,42 @@ func (c *caller) publishTo(subscription string) error {
 	return err
 }
 
+// source returns source.ErrNotFound for a source that the caller may not use: its events go to a queue or a topic of others.
+func (c *caller) source(name string) error {
+	found, err := c.s.sources.Get(c.r.Context(), name)
+	if err == nil && (found.Topic != "" && !c.AllowsTopic(found.Topic) || found.Queue != "" && !c.AllowsQueue(found.Queue)) {
+		err = source.ErrNotFound
+	}
+	return err
+}
+
+func (req *putSourceRequest) restrict(c *caller) error {
+	if err := c.target(req.Queue, req.Topic); err != nil {
+		return err
+	}
+	err := c.source(req.Name)
+	if errors.Is(err, source.ErrNotFound) {
+		// It is new, or of others, whose name cannot be taken.
+		_, err = c.s.sources.Get(c.r.Context(), req.Name)
+		if err == nil {
+			return source.ErrNotFound
+		}
+		if errors.Is(err, source.ErrNotFound) {
+			return nil
+		}
+	}
+	return err
+}
+
+func (req *listSourcesRequest) restrict(c *caller) error { //nolint:unparam // it is a restrictable
+	req.queues, req.topics = c.Queues(), c.Topics()
+	return nil
+}
+
+func (req *sourceRequest) restrict(c *caller) error       { return c.source(req.Name) }
+func (req *deleteSourceRequest) restrict(c *caller) error { return c.source(req.Name) }
+func (req *testSourceRequest) restrict(c *caller) error   { return c.source(req.Name) }
+
 func (req *insertRequest) restrict(c *caller) error { return c.queue(req.Queue, "?queue") }
 
 func (req *insertBatchRequest) restrict(c *caller) error {
@@ -215,6 +252,12 @@ func (req *listQueuesRequest) restrict(c *caller) error { //nolint:unparam // it
 func (req *putQueueRequest) restrict(c *caller) error  { return c.queue(req.Name, "{name}") }
 func (req *queueRequest) restrict(c *caller) error     { return c.queue(req.Name, "{name}") }
 func (req *openQueueRequest) restrict(c *caller) error { return c.queue(req.Name, "{name}") }
+
+func (req *putPushRequest) restrict(c *caller) error    { return c.queue(req.Name, "{name}") }
+func (req *deletePushRequest) restrict(c *caller) error { return c.queue(req.Name, "{name}") }
+func (req *testPushRequest) restrict(c *caller) error   { return c.queue(req.Name, "{name}") }
+
+func (req *rotatePushSecretRequest) restrict(c *caller) error { return c.queue(req.Name, "{name}") }
 
 func (req *moveEventsRequest) restrict(c *caller) error {
 	if err := c.queue(req.Name, "{name}"); err != nil {

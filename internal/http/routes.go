@@ -67,6 +67,7 @@ func (s *Server) routes() *router {
 
 	r.Post("/events", access.Publish, endpoint(s, lim, s.insert))
 	r.Post("/events/batch", access.Publish, endpoint(s, batch, s.insertBatch))
+	r.Post("/cloudevents", access.Publish, endpoint(s, batch, s.postCloudEvents))
 	r.Get("/events", access.Read, endpoint(s, lim, s.listEvents))
 	r.Get("/events/{id}", access.Read, endpoint(s, lim, s.getEvent))
 	r.Get("/events/{id}/attempts", access.Read, endpoint(s, lim, s.listAttempts))
@@ -91,6 +92,12 @@ func (s *Server) routes() *router {
 	r.Post("/queues/{name}/resume", access.Manage, endpoint(s, lim, s.changeQueue(s.svc.Resume)))
 	r.Post("/queues/{name}/purge", access.Manage, endpoint(s, lim, s.purgeQueue))
 	r.Post("/queues/{name}/move", access.Manage, endpoint(s, lim, s.moveEvents))
+	r.Put("/queues/{name}/push", access.Manage, endpoint(s, lim, s.putPush))
+	r.Get("/queues/{name}/push", access.Read, endpoint(s, lim, s.getPush))
+	r.Delete("/queues/{name}/push", access.Manage, endpoint(s, lim, s.deletePush))
+	r.Post("/queues/{name}/push/secret", access.Manage, endpoint(s, lim, s.rotatePushSecret))
+	r.Post("/queues/{name}/push/test", access.Manage, endpoint(s, lim, s.testPush))
+	r.Post("/queues/{name}/push/enable", access.Manage, endpoint(s, lim, s.enablePush))
 	r.Get("/stats/executions", access.Read, endpoint(s, lim, s.listExecutions))
 	r.Get("/stats/processes", access.Read, endpoint(s, lim, s.listProcesses))
 
@@ -143,6 +150,14 @@ func (s *Server) routes() *router {
 	r.Delete("/keys/{id}", access.Admin, endpoint(s, lim, s.revokeKey))
 	r.Get("/audit", access.Admin, endpoint(s, lim, s.listAudit))
 
+	r.Get("/sources", access.Read, endpoint(s, lim, s.listSources))
+	r.Put("/sources/{name}", access.Manage, endpoint(s, lim, s.putSource))
+	r.Get("/sources/{name}", access.Read, endpoint(s, lim, s.getSource))
+	r.Delete("/sources/{name}", access.Manage, endpoint(s, lim, s.deleteSource))
+	r.Post("/sources/{name}/test", access.Manage, endpoint(s, lim, s.testSource))
+	r.Post("/in/{name}", public, s.receive)
+	r.add(http.MethodOptions, "/in/{name}", public, s.shakeHands)
+
 	r.Get("/livez", public, withoutParameters(s, s.livez))
 	r.Get("/readyz", public, endpoint(s, lim, s.readyz))
 	r.Get("/version", anyKey, withoutParameters(s, s.showVersion))
@@ -159,7 +174,7 @@ var errNotFound = problem.New(problem.NotFound, "Every path is described at /doc
 // methodNotAllowed is the problem with the method of req, or with its path when no method is allowed there.
 func methodNotAllowed(routes chi.Routes, req *http.Request) error {
 	var allowed []string
-	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions} {
 		if !routes.Match(chi.NewRouteContext(), method, req.URL.Path) {
 			continue
 		}

@@ -1,5 +1,5 @@
 // Package http serves the HTTP/JSON API of the queue: it decodes and validates requests, calls
-// queue.Service, schedule.Service, topic.Service or access.Service, and encodes what comes back. It holds no state of its own.
+// queue.Service, schedule.Service, topic.Service, access.Service or push.Service, and encodes what comes back. It holds no state of its own.
 package http
 
 import (
@@ -21,8 +21,10 @@ import (
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/push"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
+	"github.com/queued/queued/internal/source"
 	"github.com/queued/queued/internal/topic"
 )
 
@@ -31,7 +33,9 @@ type Config struct {
 	Service   *queue.Service
 	Schedules *schedule.Service
 	Topics    *topic.Service
-	Access    *access.Service      // who may call; nil: anyone
+	Access    *access.Service // who may call; nil: anyone
+	Pushes    *push.Service
+	Sources   *source.Service      // whose webhooks come in; nil: there are none
 	Version   string               // of the program, for /version; empty: what the build recorded
 	Logger    zerolog.Logger       // zero: silent
 	Registry  *prometheus.Registry // where the metrics are registered; nil: a registry of its own
@@ -74,6 +78,8 @@ type Server struct {
 	schedules *schedule.Service
 	topics    *topic.Service
 	access    *access.Service
+	pushes    *push.Service
+	sources   *source.Service
 	log       zerolog.Logger
 	metrics   *metrics
 	version   versionResponse
@@ -88,7 +94,7 @@ type Server struct {
 // of the process included; a registry serves one Server.
 func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
-	s := &Server{cfg: cfg, svc: cfg.Service, schedules: cfg.Schedules, topics: cfg.Topics, access: cfg.Access, log: cfg.Logger, version: versionOf(cfg.Version)}
+	s := &Server{cfg: cfg, svc: cfg.Service, schedules: cfg.Schedules, topics: cfg.Topics, access: cfg.Access, pushes: cfg.Pushes, sources: cfg.Sources, log: cfg.Logger, version: versionOf(cfg.Version)}
 	s.heartbeat, s.blockedLimit, s.slowAfter = heartbeat, blockedLimit, slowAfter
 	s.metrics = newMetrics(cfg, s.version)
 	routes := s.routes().mux

@@ -45,8 +45,8 @@ type streamOptions struct {
 	LastEventID *int64 `header:"Last-Event-ID" validate:"min=0,max=9007199254740991"`
 }
 
-// A source is what a stream sends: a topic.Stream or a topic.SubscribedStream.
-type source interface {
+// An eventSource is what a stream sends: a topic.Stream or a topic.SubscribedStream.
+type eventSource interface {
 	Next(ctx context.Context, wait time.Duration) (topic.Batch, error)
 	Position() int64
 	Close()
@@ -54,7 +54,7 @@ type source interface {
 
 // stream answers with what is published.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, req streamRequest) error {
-	return s.send(w, r, req.streamOptions, func(ctx context.Context) (source, error) {
+	return s.send(w, r, req.streamOptions, func(ctx context.Context) (eventSource, error) {
 		filter, names, err := req.filter()
 		if err != nil {
 			return nil, err
@@ -73,7 +73,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, req streamReques
 
 // streamSubscription answers with what a subscription gets. It begins after the position of the subscription unless the request has another.
 func (s *Server) streamSubscription(w http.ResponseWriter, r *http.Request, req streamSubscriptionRequest) error {
-	return s.send(w, r, req.streamOptions, func(ctx context.Context) (source, error) {
+	return s.send(w, r, req.streamOptions, func(ctx context.Context) (eventSource, error) {
 		after := req.LastEventID
 		if after == nil && (req.After != "" || req.At != nil) {
 			position, err := s.position(ctx, req.logPlace, "")
@@ -92,19 +92,19 @@ func (s *Server) streamSubscription(w http.ResponseWriter, r *http.Request, req 
 
 // A restrictedSource sends of a subscription what the caller may read.
 type restrictedSource struct {
-	source
+	eventSource
 	grant *access.Grant
 }
 
-// Next implements source.
+// Next implements eventSource.
 func (src *restrictedSource) Next(ctx context.Context, wait time.Duration) (topic.Batch, error) {
-	batch, err := src.source.Next(ctx, wait)
+	batch, err := src.eventSource.Next(ctx, wait)
 	batch.Entries = slices.DeleteFunc(batch.Entries, func(e *topic.Entry) bool { return !mayRead(src.grant, e.Topic) })
 	return batch, err
 }
 
 // send answers with the stream that open opens, until the client goes, the server drains, or a fault ends it.
-func (s *Server) send(w http.ResponseWriter, r *http.Request, options streamOptions, open func(context.Context) (source, error)) error {
+func (s *Server) send(w http.ResponseWriter, r *http.Request, options streamOptions, open func(context.Context) (eventSource, error)) error {
 	format, err := streamFormatFor(r.Header, options.Data != "")
 	if err != nil {
 		return err
@@ -133,7 +133,7 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, options streamOpti
 }
 
 // open opens a stream in the time of a request.
-func (s *Server) open(r *http.Request, options streamOptions, open func(context.Context) (source, error)) (source, error) {
+func (s *Server) open(r *http.Request, options streamOptions, open func(context.Context) (eventSource, error)) (eventSource, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), s.cfg.RequestTimeout)
 	defer cancel()
 	st, err := open(ctx)
@@ -145,7 +145,7 @@ func (s *Server) open(r *http.Request, options streamOptions, open func(context.
 
 // copyStream writes what st gets until it ends, or ctx does: with the request, or when the caller may not go on. A client that resumes at the latest position it was
 // told misses nothing.
-func (s *Server) copyStream(ctx context.Context, r *http.Request, st source, out *streamWriter) error {
+func (s *Server) copyStream(ctx context.Context, r *http.Request, st eventSource, out *streamWriter) error {
 	out.begin()
 	err := out.write(func(b []byte) []byte { return out.format.position(b, st.Position(), retryAfter()) })
 	for err == nil {

@@ -66,6 +66,12 @@ func TestTokenIsForItsTopicsUntilItsKeyEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.try("GET", "/stream?token="+past, "").wantProblem(problem.KeyExpired)
+	// Who has a key can sign by itself, but not for longer than a server would.
+	long, _, err := h.access.SignToken(grant, key, []string{"order.*"}, nil, 2*access.MaxTokenTime)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.try("GET", "/stream?token="+long, "").wantProblem(problem.Unauthorized)
 
 	if err := h.access.Revoke(t.Context(), key[3:11]); err != nil {
 		t.Fatal(err)

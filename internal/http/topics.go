@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/topic"
 )
 
@@ -70,12 +71,13 @@ type publishBatchRequest struct {
 
 // A publication is an element of a batch.
 type publication struct {
-	Topic          string          `json:"topic" validate:"required,topic"`
-	Event          json.RawMessage `json:"event" validate:"required"`
-	Meta           json.RawMessage `json:"meta"`
-	Key            string          `json:"key" validate:"min=1,max=255"`
-	IdempotencyKey string          `json:"idempotency_key" validate:"min=1,max=255"`
-	Subscription   string          `json:"subscription" validate:"queue"`
+	Topic          string            `json:"topic" validate:"required,topic"`
+	Event          json.RawMessage   `json:"event" validate:"required"`
+	Meta           json.RawMessage   `json:"meta"`
+	Key            string            `json:"key" validate:"min=1,max=255"`
+	IdempotencyKey string            `json:"idempotency_key" validate:"min=1,max=255"`
+	Subscription   string            `json:"subscription" validate:"queue"`
+	OnDuplicate    queue.OnDuplicate // not to be chosen here
 }
 
 // errPublishKey is the problem with one idempotency key for many publications.
@@ -92,16 +94,13 @@ func (s *Server) publishBatch(r *http.Request, req publishBatchRequest) (reply, 
 			return reply{}, err
 		}
 	}
-	published, err := s.topics.Publish(r.Context(), convert(req.Events, func(p publication) topic.Publication { return topic.Publication(p) }))
+	published, err := s.topics.Publish(r.Context(), convert(req.Events, func(p publication) topic.Publication {
+		return topic.Publication{Topic: p.Topic, Event: p.Event, Meta: p.Meta, Key: p.Key, IdempotencyKey: p.IdempotencyKey, Subscription: p.Subscription}
+	}))
 	if err != nil {
 		return reply{}, err
 	}
-	positions, replayed := make([]int64, len(published)), true
-	for i, p := range published {
-		positions[i] = p.Position
-		replayed = replayed && p.Replayed
-	}
-	return created(map[string][]int64{"positions": positions}, "", replayed), nil
+	return batchOf("positions", published, func(p topic.Published) (int64, bool) { return p.Position, p.Replayed }), nil
 }
 
 // A topicBody is a topic in a listing.

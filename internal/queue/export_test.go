@@ -1,6 +1,9 @@
 package queue
 
 import (
+	"cmp"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/queued/queued/internal/watermark"
@@ -19,6 +22,17 @@ func Watermark(s *Service, queue string) (mark time.Time, knowsLanes bool) {
 		}
 	}
 	return mark, start.Priorities != nil
+}
+
+// DescribeWatermarks says where a claim of a queue would begin, for tests that fail.
+func DescribeWatermarks(s *Service, queue string) string {
+	start := s.watermarks.Begin(time.Now(), watermark.Claims{Queue: cmp.Or(queue, Default), MaxAttempts: s.cfg.MaxAttempts})
+	var lanes strings.Builder
+	fmt.Fprintf(&lanes, "lanes %v", start.Priorities)
+	for _, mark := range start.Marks {
+		fmt.Fprintf(&lanes, " from %v", mark)
+	}
+	return lanes.String()
 }
 
 // Offers reports whether an insert into the queue would claim for the queue's waiters in its own transaction.

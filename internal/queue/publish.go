@@ -16,7 +16,9 @@ type Publication struct {
 	Meta           json.RawMessage // a JSON object
 	Key            string
 	IdempotencyKey string
-	Subscription   string // the only one that gets it
+	KeyFor         time.Duration // how long the IdempotencyKey is remembered; zero: Config.KeyRetention
+	Subscription   string        // the only one that gets it
+	OnDuplicate    OnDuplicate   // what becomes of another publication with the IdempotencyKey; empty: Match, with Meta compared, too
 }
 
 // Published is what became of a Publication.
@@ -69,20 +71,45 @@ func (s *Service) KeyRetention() time.Duration { return s.cfg.KeyRetention }
 // addPublications appends the publications of all operations to the log. This has to come last: readers of the log wait from here on until the
 // commit.
 func (tx *transaction) addPublications(ops []*operation) {
-	type pendingPublication struct {
-		*Publication
-		op     *operation
-		result *Published
-	}
-	var all []pendingPublication
+	var all, kept []pendingPublication
 	for _, op := range ops {
 		if len(op.publications) > 0 {
 			op.published = make([]Published, len(op.publications))
 		}
 		for i := range op.publications {
-			all = append(all, pendingPublication{&op.publications[i], op, &op.published[i]})
+			p := pendingPublication{&op.publications[i], op, &op.published[i]}
+			if p.IdempotencyKey != "" && p.KeyFor != 0 {
+				kept = append(kept, p)
+			} else {
+				all = append(all, p)
+			}
 		}
 	}
+	tx.appendLog(all, tx.svc.cfg.KeyRetention)
+	for len(kept) > 0 { // what has a retention of its own takes a statement for each
+		keyFor := kept[0].KeyFor
+		var same, others []pendingPublication
+		for _, p := range kept {
+			if p.KeyFor == keyFor {
+				same = append(same, p)
+			} else {
+				others = append(others, p)
+			}
+		}
+		tx.appendLog(same, keyFor)
+		kept = others
+	}
+}
+
+// pendingPublication is a publication on its way into the log.
+type pendingPublication struct {
+	*Publication
+	op     *operation
+	result *Published
+}
+
+// appendLog appends publications whose idempotency keys are remembered for the same time.
+func (tx *transaction) appendLog(all []pendingPublication, keyRetention time.Duration) {
 	n := len(all)
 	if n == 0 {
 		return
@@ -92,23 +119,25 @@ func (tx *transaction) addPublications(ops []*operation) {
 	isFollowed := follower != nil && follower.Wants()
 	topics, events := make([]string, n), make([]string, n)
 	var keys, metas, idempotencyKeys, subscriptions []*string // nil when no publication has one
+	var firsts []*bool
 	for i, p := range all {
 		topics[i], events[i] = p.Topic, string(p.Event)
 		set(&keys, n, i, pg.OrNull(p.Key))
 		set(&metas, n, i, jsonArg(p.Meta))
 		set(&idempotencyKeys, n, i, pg.OrNull(p.IdempotencyKey))
 		set(&subscriptions, n, i, pg.OrNull(p.Subscription))
+		set(&firsts, n, i, pg.OrNull(p.OnDuplicate == First))
 	}
-	sql := `select position, published_at, replayed, null, null from agent.append_log($1, $2::text[]::jsonb[], $3, $4::text[]::jsonb[], $5, $6, $7)`
+	sql := `select position, published_at, replayed, null, null from agent.append_log($1, $2::text[]::jsonb[], $3, $4::text[]::jsonb[], $5, $6, $7, $8)`
 	if isFollowed { // by somebody who gets JSON as it was stored
 		sql = `
 			select position, published_at, replayed, event, meta
 			from (select $2::text[]::jsonb[] as events, $4::text[]::jsonb[] as metas offset 0) as n
-			cross join lateral rows from (agent.append_log($1, n.events, $3, n.metas, $5, $6, $7), unnest(n.events, n.metas))
+			cross join lateral rows from (agent.append_log($1, n.events, $3, n.metas, $5, $6, $7, $8), unnest(n.events, n.metas))
 				as a (position, published_at, replayed, event, meta)`
 	}
 	i, e := 0, Appended{} // of the row
-	tx.query(sql, []any{topics, events, keys, metas, idempotencyKeys, subscriptions, tx.svc.cfg.KeyRetention}, func(r *pg.RowReader) {
+	tx.query(sql, []any{topics, events, keys, metas, idempotencyKeys, subscriptions, keyRetention, firsts}, func(r *pg.RowReader) {
 		if i < n {
 			p, in := all[i].result, all[i].Publication
 			e = Appended{Topic: in.Topic, Key: in.Key, Subscription: in.Subscription}

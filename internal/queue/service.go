@@ -100,6 +100,7 @@ type Service struct {
 	counters   counters
 	executions executions
 	upkeep     upkeep
+	isPusher   atomic.Bool
 
 	mu          sync.Mutex
 	dispatchers map[string]*dispatcher // one per queue that has waiting claims

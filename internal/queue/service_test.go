@@ -108,7 +108,11 @@ func (b env) claim(t *testing.T, p queue.ClaimParams, want int) []queue.Event {
 		t.Fatal(err)
 	}
 	if len(events) != want {
-		t.Fatalf("claimed %d events, want %d", len(events), want)
+		waiting := pgtest.Query[string](t, b.sql, `
+			select coalesce(json_agg(json_build_array(e.id, e.queue, e.priority, e.vt, e.attempts) order by e.id)::text, 'none') from
+			(select * from agent.event order by id desc limit 10) e`)
+		t.Fatalf("claimed %d events, want %d; at %v, %s; the last of those that wait (id, queue, priority, vt, attempts): %s",
+			len(events), want, now(t, b.sql), queue.DescribeWatermarks(b.Service, p.Queue), waiting)
 	}
 	return events
 }

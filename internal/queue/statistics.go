@@ -255,12 +255,22 @@ func (s *Service) report(ctx context.Context) error {
 		MetricFailed:   sum.Failed,
 		MetricExpired:  sum.Expired,
 		MetricReleased: sum.Released,
+		MetricPusher:   s.isPusher.Load(),
 	} {
 		categories, values = append(categories, category), append(values, fmt.Sprint(value))
 	}
 	name := fmt.Sprintf("%s:%d", host, os.Getpid()) // tells people which process this is
 	_, err = s.loops.Exec(ctx, `select agent.report_process($1, $2, $3, $4)`, s.name, name, categories, values)
 	return wrap("reporting this process's metrics", err)
+}
+
+// Name returns the id of this service among the Processes.
+func (s *Service) Name() string { return s.name }
+
+// ReportPusher has this service reported as one that pushes, or as one that does so no more: see package push.
+func (s *Service) ReportPusher(ctx context.Context, isPusher bool) error {
+	s.isPusher.Store(isPusher)
+	return s.report(ctx)
 }
 
 // reportAndPrune reports, and prunes the processes that no longer do.

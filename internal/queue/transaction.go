@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -381,8 +382,10 @@ func (e *InsertParams) options() *string {
 		ExpiresAt   *time.Time      `json:"expires_at,omitempty"`
 		EventTS     *time.Time      `json:"event_ts,omitempty"`
 		OnDuplicate OnDuplicate     `json:"on_duplicate,omitempty"`
+		KeyFor      string          `json:"key_retention,omitempty"`
+		KeyScope    string          `json:"key_scope,omitempty"`
 		Meta        json.RawMessage `json:"meta,omitempty"`
-	}{e.Type, e.Source, e.Priority, e.Key, e.MaxAttempts, e.ExpiresAt, e.EventTS, e.OnDuplicate, e.Meta})
+	}{e.Type, e.Source, e.Priority, e.Key, e.MaxAttempts, e.ExpiresAt, e.EventTS, e.OnDuplicate, e.keyFor(), e.KeyScope, e.Meta})
 	if err != nil { // a time that JSON has no way to write, or metadata that is not JSON
 		_, noEventTS := json.Marshal(e.EventTS)
 		switch { // to what is refused
@@ -395,6 +398,14 @@ func (e *InsertParams) options() *string {
 		}
 	}
 	return new(string(b))
+}
+
+// keyFor is KeyFor as PostgreSQL reads an interval; empty: zero.
+func (e *InsertParams) keyFor() string {
+	if e.KeyFor == 0 || e.Key == "" {
+		return ""
+	}
+	return strconv.FormatFloat(e.KeyFor.Seconds(), 'f', -1, 64) + " seconds"
 }
 
 // untimed is the time of an attempt that did not end with this ack.

@@ -104,6 +104,8 @@ type InsertParams struct {
 
 	EventTS     *time.Time      // the event's time, at most ten years ago or a day ahead; nil: the payload's event_ts, or now
 	OnDuplicate OnDuplicate     // what becomes of another request with the Key; empty: Match
+	KeyFor      time.Duration   // how long the Key is remembered; zero: Config.KeyRetention
+	KeyScope    string          // keys of different scopes never stand for the same event, up to 255 characters; empty: none
 	Meta        json.RawMessage // goes along with the event: a JSON object of up to MaxMeta bytes; nil: none
 	Raw         *RawBody        // the bytes that it came in as, to be kept if it is inserted; nil: they are not
 }
@@ -324,6 +326,7 @@ const (
 	MetricFailed   = "failed"
 	MetricExpired  = "expired"
 	MetricReleased = "released"
+	MetricPusher   = "pusher" // true: it pushes
 )
 
 // QueuesParams asks for one page of the queues, by name.

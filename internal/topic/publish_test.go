@@ -16,6 +16,7 @@ import (
 
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/pgtest"
+	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/topic"
 )
 
@@ -267,6 +268,34 @@ func TestLargeTransactionTakesOneLockAndKeepsItsOrder(t *testing.T) {
 	if n := value[int](t, env, `select count(*) from agent.publication_key k join agent.log l using (position, published_at)
 		where k.key = (l.event ->> 'n')::int4 % 1000 || ' ' || (l.event ->> 'n')::int4 / 1000`); n != 50 {
 		t.Errorf("%d of 50 keys have the position of their event", n)
+	}
+}
+
+func TestFirstPublicationAnswersForLaterOnesThatSaySo(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	of := func(n string, onDuplicate queue.OnDuplicate) topic.Publication {
+		return topic.Publication{Topic: "a", Event: json.RawMessage(`{"n": ` + n + `}`), IdempotencyKey: "k", OnDuplicate: onDuplicate}
+	}
+	first, err := env.Publish(t.Context(), []topic.Publication{of("1", queue.First), of("2", queue.First)})
+	if err != nil || first[0].Replayed || !first[1].Replayed || first[1].Position != first[0].Position {
+		t.Fatalf("got %+v, %v", first, err)
+	}
+	again, err := env.Publish(t.Context(), []topic.Publication{of("3", queue.First), {Topic: "b", Event: json.RawMessage(`{}`)}})
+	if err != nil || again[0].Position != first[0].Position || !again[0].Replayed || again[1].Replayed {
+		t.Errorf("another event: %+v, %v", again, err)
+	}
+	if _, err := env.Publish(t.Context(), []topic.Publication{of("3", queue.First), of("3", queue.Match)}); !errors.Is(err, pg.ErrKeyReused) {
+		t.Errorf("beside one that must be the same: %v, want ErrKeyReused", err)
+	}
+	later := of("1", "")
+	later.IdempotencyKey = "later"
+	if _, err := env.PublishLater(t.Context(), later, time.Hour, nil); err != nil {
+		t.Fatal(err)
+	}
+	later.OnDuplicate = queue.First
+	if _, err := env.Publish(t.Context(), []topic.Publication{later}); !errors.Is(err, pg.ErrKeyReused) {
+		t.Errorf("with the key of what waits, and has no position: %v, want ErrKeyReused", err)
 	}
 }
 

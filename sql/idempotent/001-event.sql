@@ -21,6 +21,7 @@
 --   QD031  the last live admin key would be gone
 --   QD032  there has been a key
 --   QD033  the key was revoked, or has expired
+--   QD040  no such source
 
 -- Converts epoch seconds to a timestamp, to the microsecond. Raises 22008 when the result is out of timestamptz's range.
 create or replace function agent.to_timestamptz(_ts numeric)

@@ -145,7 +145,8 @@ end
 $func$;
 
 -- Inserts a batch of events for the service. Each element of _options is an object with any of type, source, priority, key,
--- max_attempts, expires_at, occurrence, meta, event_ts and on_duplicate: see insert_event. An event with a lease ('0': as long as the queue's policy says) is claimed by its worker as
+-- max_attempts, expires_at, occurrence, meta, event_ts and on_duplicate: see insert_event, key_retention in the place of
+-- _key_retention, and key_scope: keys of different scopes never stand for the same event. An event with a lease ('0': as long as the queue's policy says) is claimed by its worker as
 -- it is inserted, because a claim is waiting for it; it has no delay or vt. Returns all of a claimed event; of the others event is null,
 -- and of those whose key was known vt is that of the first answer.
 create or replace function agent.insert_and_claim_events
@@ -252,7 +253,7 @@ begin
   select o.name into _unknown
   from unnest(_options) as u (option)
   cross join lateral jsonb_object_keys(u.option) as o (name)
-  where o.name not in ('type', 'source', 'priority', 'key', 'max_attempts', 'expires_at', 'occurrence', 'meta', 'event_ts', 'on_duplicate')
+  where o.name not in ('type', 'source', 'priority', 'key', 'max_attempts', 'expires_at', 'occurrence', 'meta', 'event_ts', 'on_duplicate', 'key_retention', 'key_scope')
   limit 1;
   if found then
     perform agent_private.raise_invalid(_unknown, 'is not an option of an event');
@@ -328,6 +329,7 @@ as $func$
 declare
   _now timestamptz = clock_timestamp();
   _keys text[];
+  _scoped_keys text[];     -- as they are remembered
   _fingerprints text[];
   _ids int8[];             -- of the events to insert, null where a key stands for an existing one
   _first_ids int8[];       -- of the events that the keys stand for
@@ -337,25 +339,32 @@ declare
 begin
   if exists (select from unnest(_options) as o (option) where length(o.option ->> 'key') not between 1 and 255) then
     perform agent_private.raise_invalid('key', 'must be 1 to 255 characters');
-  elsif not coalesce(_key_retention > interval '0', false) then
+  elsif exists (select from unnest(_options) as o (option) where length(o.option ->> 'key_scope') not between 1 and 255) then
+    perform agent_private.raise_invalid('key_scope', 'must be 1 to 255 characters');
+  elsif not coalesce(_key_retention > interval '0', false)
+    or exists (select from unnest(_options) as o (option) where (o.option ->> 'key_retention')::interval <= interval '0')
+  then
     perform agent_private.raise_invalid('key_retention', 'must be greater than zero');
   end if;
 
   select array_agg(coalesce(n.queue, 'default') order by n.ord), array_agg(n.option ->> 'key' order by n.ord)
+  , array_agg(coalesce(n.option ->> 'key_scope' || e'\x1f', '') || (n.option ->> 'key') order by n.ord) -- a separator that no header field can have
   , array_agg(case when n.option ->> 'key' is not null then agent_private.request_fingerprint(n.event, n.option, n.delay, n.vt) end order by n.ord)
-  into _queues, _keys, _fingerprints
+  into _queues, _keys, _scoped_keys, _fingerprints
   from unnest(_events, _queues, _options, _delays, _vts) with ordinality as n (event, queue, option, delay, vt, ord);
 
   loop -- repeats only if a key is deleted between the statements
     with asked as
     ( select distinct on (1, 2) n.queue, n.key, n.ord, n.fingerprint, coalesce(n.vt, agent_private.add_utc(now(), n.delay), now()) as vt
-      from unnest(_queues, _keys, _fingerprints, _delays, _vts, _first_ids) with ordinality as n (queue, key, fingerprint, delay, vt, first_id, ord)
+      , coalesce((n.option ->> 'key_retention')::interval, _key_retention) as retention
+      from unnest(_queues, _scoped_keys, _fingerprints, _delays, _vts, _first_ids, _options) with ordinality
+        as n (queue, key, fingerprint, delay, vt, first_id, option, ord)
       where n.key is not null and n.first_id is null
       order by 1, 2, n.ord
     )
     , fresh as
     ( insert into agent.idempotency as i (queue, key, fingerprint, event_id, vt, expires_at)
-      select a.queue, a.key, a.fingerprint, nextval('agent.event_id_seq'), a.vt, agent_private.add_utc(_now, _key_retention)
+      select a.queue, a.key, a.fingerprint, nextval('agent.event_id_seq'), a.vt, agent_private.add_utc(_now, a.retention)
       from asked a
       order by a.queue, a.key -- so that two calls cannot deadlock
       on conflict (queue, key) do update
@@ -370,13 +379,13 @@ begin
 
     -- A separate statement, so that it sees what others committed while the one above waited for them.
     select array_agg(i.event_id order by n.ord), array_agg(i.vt order by n.ord), bool_or(n.key is not null and i.event_id is null)
-    , min(n.key) filter
+    , min(n.option ->> 'key') filter
       ( where i.fingerprint <> n.fingerprint
         and (n.option ->> 'on_duplicate') is distinct from 'first'
         and not agent_private.is_same_request(i.fingerprint, i.event_id, i.vt, n.event, n.option, n.delay, n.vt)
       )
     into _first_ids, _first_vts, _is_missing, _reused_key
-    from unnest(_queues, _keys, _fingerprints, _events, _options, _delays, _vts) with ordinality
+    from unnest(_queues, _scoped_keys, _fingerprints, _events, _options, _delays, _vts) with ordinality
       as n (queue, key, fingerprint, event, option, delay, vt, ord)
     left join agent.idempotency i on i.queue = n.queue and i.key = n.key;
     exit when not _is_missing;

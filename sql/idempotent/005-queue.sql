@@ -201,8 +201,8 @@ $func$;
 
 -- Expires events that were claimed _max_attempts times (the max_attempts of the event or its queue's policy take precedence), events
 -- whose expires_at has passed, and events that have been claimable for longer than _max_vt_age (null: any age), in _queue or (null) all
--- queues, up to about _limit (null: all). A leased event is never expired. Events of a paused queue are never over age; after a pause,
--- the age counts from its end at the earliest. Returns how many were expired, by queue. An event that history does not accept stops no
+-- queues, up to about _limit (null: all). A leased event is never expired. Events of a paused queue, or one whose push is held back, are never over
+-- age; afterwards the age counts from the end of that at the earliest. Returns how many were expired, by queue. An event that history does not accept stops no
 -- other: it becomes invisible for an hour and is counted as put_off, with the reason.
 create or replace function agent.sweep_events
 ( _max_attempts int4 default 3
@@ -297,7 +297,7 @@ as $func$
 $func$;
 
 -- Locks up to _limit events that have been claimable since before _cutoff, none of _ids, in queues that were neither paused nor resumed
--- since, and returns their ids. Planned under the settings of sweep_events.
+-- since, and whose push was not held back since, and returns their ids. Planned under the settings of sweep_events.
 create or replace function agent_private.lock_over_age(_ids int8[], _queue text, _cutoff timestamptz, _limit int4)
 returns int8[]
 language plpgsql volatile
@@ -315,6 +315,10 @@ begin
       from agent.event e
       where e.queue > '' and e.vt < _cutoff and e.id <> all(_ids)
       and not exists (select from agent.queue q where q.name = e.queue and (q.paused or q.resumed_at > _cutoff))
+      and not exists
+      ( select from agent.push_state s
+        where s.queue = e.queue and (s.disabled_at is not null or s.opened_at is not null or s.retry_at > _cutoff)
+      )
       limit _limit
       for update of e skip locked
     );
@@ -324,6 +328,10 @@ begin
     from unnest(_names) as w (name)
     cross join lateral agent_private.list_lanes(w.name) as l
     where not exists (select from agent.queue q where q.name = w.name and (q.paused or q.resumed_at > _cutoff))
+    and not exists
+    ( select from agent.push_state s
+      where s.queue = w.name and (s.disabled_at is not null or s.opened_at is not null or s.retry_at > _cutoff)
+    )
   loop
     exit when cardinality(_found) >= _limit;
     _found = _found || array

@@ -77,6 +77,18 @@ begin
 end
 $func$;
 
+-- Publishes an event of the service itself, whose topic begins with "queued.", when the transaction commits.
+create or replace function agent_private.publish_own(_topic text, _event jsonb)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  set constraints agent.publish_at_commit deferred; -- see publish_at_commit
+  insert into agent.outgoing (publications) values (array[row(_topic, _event, null, null, null, null, null)::agent_private.publication]);
+end
+$func$;
+
 -- Trigger at the end of a transaction that has published: moves all that it has left in agent.outgoing into the log, in its order. The
 -- first row of the transaction takes the others along.
 create or replace function agent_private.move_outgoing()
@@ -152,7 +164,7 @@ end
 $script$;
 
 -- Publishes for the service: at once, so this has to be the last statement of its transaction. Returns the positions in the order of
--- _events. Those whose idempotency key was known have the position of the first event with it.
+-- _events. Those whose idempotency key was known have the position of the first event with it, if they are the same or _firsts has true for them.
 create or replace function agent.append_log
 ( _topics text[]
 , _events jsonb[]
@@ -161,6 +173,7 @@ create or replace function agent.append_log
 , _idempotency_keys text[] default null
 , _subscriptions text[] default null
 , _key_retention interval default interval '24 hours'
+, _firsts boolean[] default null
 )
 returns table ("position" int8, published_at timestamptz, replayed boolean)
 language plpgsql volatile
@@ -195,7 +208,7 @@ begin
   -- What has idempotency keys, or a fault, which is raised here.
   _publications = agent_private.publications(_topics, _events, _keys, _metas, _idempotency_keys, null, _subscriptions);
   perform agent_private.check_publications(_publications);
-  _fresh = agent_private.insert_publication_keys(_publications, _key_retention);
+  _fresh = agent_private.insert_publication_keys(_publications, _key_retention, _firsts);
   if _fresh is null then
     return query select a.position, a.published_at, false from agent_private.append_to_log(_publications) a;
     return;
@@ -249,10 +262,14 @@ $func$;
 
 -- Inserts the idempotency keys of publications and returns, in their order, which are to be published: those without a key, and the first
 -- with a key that is new or has expired; and those with a time whose key stands for one with a time, as the key of its event in the queue
--- queued.publish tells whether that is the same. Null if none has a key. Raises QD005 where a key stands for something else. A publication
--- with a time may have the key of one that was published at once: it is not published again. A second call with a key waits until the first
+-- queued.publish tells whether that is the same. Null if none has a key. Raises QD005 where a key stands for something else, unless _firsts has true
+-- for the publication, and what the key stands for was published at once. A publication with a time may have the key of one that was published at once: it is not published again. A second call with a key waits until the first
 -- has committed.
-create or replace function agent_private.insert_publication_keys(_publications agent_private.publication[], _key_retention interval)
+create or replace function agent_private.insert_publication_keys
+( _publications agent_private.publication[]
+, _key_retention interval
+, _firsts boolean[] default null
+)
 returns boolean[]
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -297,9 +314,10 @@ begin
 
   -- A separate statement, so that it sees what others committed while the one above waited for them.
   select n.topic, n.idempotency_key as key into _reused
-  from unnest(_publications, _fingerprints) as n (topic, event, key, meta, idempotency_key, at, subscription, fingerprint)
+  from unnest(_publications, _fingerprints, _firsts) as n (topic, event, key, meta, idempotency_key, at, subscription, fingerprint, is_first)
   join agent.publication_key k on k.topic = n.topic and k.key = n.idempotency_key
   where k.fingerprint <> n.fingerprint and (n.at is null or k.fingerprint <> split_part(n.fingerprint, ' ', 1))
+  and not (coalesce(n.is_first, false) and k.fingerprint not like '% later')
   limit 1;
   if found then
     raise exception 'the idempotency key % of the topic % stands for another event', quote_literal(_reused.key), _reused.topic

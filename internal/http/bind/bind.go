@@ -36,6 +36,7 @@ type Value []byte
 //	json:"limit"       … a member of the body, which is then a JSON object
 //	body:"event"       … the body itself, a json.RawMessage
 //	sent:"body"        … all bytes of the body, a []byte
+//	bytes:"body"       … the same, of any media type, and nothing else is read of the body
 //	default:"100"      what the field is set to when it is not given
 //	validate:"min=1"   rules of the validator, for a value that is given; "required" stands first, and means that it must be; those
 //	                   after "dive" are for each element of a list
@@ -50,6 +51,7 @@ type Binding struct {
 	Fields []Field
 
 	sent    []int  // the index of the field for the bytes of the body; nil: none
+	isBytes bool   // the body is not JSON that is read here
 	body    *Field // the field that is the body itself, else the request, whose members are those of the body
 	members bool   // the body has members
 	needs   string // what the body must be; empty: there may be none
@@ -86,8 +88,8 @@ type Checker interface {
 func New[Req any](lim Limits) *Binding {
 	request := newField(reflect.TypeFor[Req](), "")
 	b := &Binding{Fields: request.Members, body: &request, limits: lim}
-	if at := slices.IndexFunc(b.Fields, func(f Field) bool { return f.In == "sent" }); at >= 0 {
-		b.sent = b.Fields[at].Index
+	if at := slices.IndexFunc(b.Fields, func(f Field) bool { return f.In == "sent" || f.In == "bytes" }); at >= 0 {
+		b.sent, b.isBytes = b.Fields[at].Index, b.Fields[at].In == "bytes"
 		b.Fields = slices.Delete(b.Fields, at, at+1)
 	}
 	for i, f := range b.Fields {
@@ -114,7 +116,7 @@ func fieldsOf(t reflect.Type, index []int, outer reflect.StructTag) (fields []Fi
 			continue
 		}
 		f := newField(sf.Type, sf.Tag.Get("validate"))
-		for _, place := range []string{"path", "query", "header", "body", "sent", "json"} {
+		for _, place := range []string{"path", "query", "header", "body", "sent", "bytes", "json"} {
 			if tag, ok := sf.Tag.Lookup(place); ok {
 				f.Name, _, _ = strings.Cut(tag, ",")
 				f.In = cmp.Or(outer.Get("in"), place)
@@ -187,6 +189,11 @@ func (b *Binding) Decode(w http.ResponseWriter, r *http.Request, req any) error 
 	}
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return nil // a body has no meaning there
+	}
+	if b.isBytes {
+		body, err := readBytes(w, r, b.limits.Body)
+		v.FieldByIndex(b.sent).SetBytes(body)
+		return err
 	}
 	body, err := readBody(w, r, b.limits.Body)
 	if err != nil {

@@ -356,7 +356,11 @@ func TestBodiesAreLimitedAndHaveAMediaType(t *testing.T) {
 	}{
 		{`{"a":1}`, "", "", "ok"},
 		{`{"a":1}`, "text/plain; charset=US-ASCII", "Identity", "ok"},
-		{`{"a":1}`, "application/cloudevents+json", "", "ok"},
+		{`{"a":1}`, "application/merge-patch+json", "", "ok"},
+		{
+			`{"a":1}`, "application/cloudevents+json", "", `unsupported_media_type` + "\n" +
+				`The body must be sent as application/json, not as "application/cloudevents+json". POST /cloudevents takes CloudEvents.`,
+		},
 		{``, "application/xml", "gzip", "invalid_json\nThe body is empty; expected a JSON object."},
 		{`{"a":1}`, "application/xml", "", `unsupported_media_type` + "\n" + `The body must be sent as application/json, not as "application/xml".`},
 		{`{"a":1}`, "text/plain; charset=Latin1", "", `unsupported_media_type` + "\n" + `The body must be in UTF-8, not in "latin1".`},

@@ -2,6 +2,7 @@ package bind
 
 import (
 	"bytes"
+	stdjson "encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -146,6 +147,13 @@ func (d *decoder) list(v reflect.Value, f *Field) {
 	}
 	d.next()
 	d.reject(f.violation(v))
+}
+
+// CheckObject returns the problem with a JSON object that came in as something else than a body, and that jsonb cannot hold as it is, or that is beyond the
+// limits.
+func CheckObject(text []byte, lim Limits) error {
+	var object stdjson.RawMessage
+	return decode(text, reflect.ValueOf(&object).Elem(), &Field{kind: '{', wants: "a JSON object"}, lim)
 }
 
 // MaxValue is how many bytes a Value may have.

@@ -113,7 +113,29 @@ func (f *Field) setObject(v reflect.Value, text string, lim Limits) error {
 
 // readBody returns the body of r, nil when it is empty or blank. It takes content types of JSON, of text, and of forms, which curl sends by
 // default; decoding then shows whether it is JSON.
-func readBody(w http.ResponseWriter, r *http.Request, limit int64) (body []byte, err error) {
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	body, err := readAll(w, r, limit)
+	if err != nil || len(bytes.TrimSpace(body)) == 0 {
+		return nil, err
+	}
+	return body, checkMediaType(cmp.Or(r.Header.Get("Content-Type"), "application/json"), r.Header.Get("Content-Encoding"))
+}
+
+// readBytes returns the body of r, of any media type.
+func readBytes(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	if isCoded(r.Header.Get("Content-Encoding")) {
+		return nil, problem.New(problem.UnsupportedMediaType, noCoding)
+	}
+	return readAll(w, r, limit)
+}
+
+// noCoding is the detail of a body that is compressed.
+const noCoding = "The body must be sent without Content-Encoding."
+
+func isCoded(coding string) bool { return coding != "" && !strings.EqualFold(coding, "identity") }
+
+// readAll returns all bytes of the body of r.
+func readAll(w http.ResponseWriter, r *http.Request, limit int64) (body []byte, err error) {
 	switch {
 	case r.ContentLength == 0:
 		return nil, nil
@@ -132,10 +154,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) (body []byte,
 	if err != nil {
 		return nil, problem.New(problem.InvalidJSON, "The body did not arrive in full, or not in time.").With("Connection", "close")
 	}
-	if len(bytes.TrimSpace(body)) == 0 {
-		return nil, nil
-	}
-	return body, checkMediaType(cmp.Or(r.Header.Get("Content-Type"), "application/json"), r.Header.Get("Content-Encoding"))
+	return body, nil
 }
 
 // checkMediaType makes sure that a body is uncompressed JSON, text or a form, in UTF-8.
@@ -146,8 +165,10 @@ func checkMediaType(given, coding string) error {
 	media, params, err := mime.ParseMediaType(given)
 	var detail string
 	switch charset := strings.ToLower(params["charset"]); {
-	case coding != "" && !strings.EqualFold(coding, "identity"):
-		detail = "The body must be sent without Content-Encoding."
+	case isCoded(coding):
+		detail = noCoding
+	case strings.HasPrefix(media, "application/cloudevents"):
+		detail = "The body must be sent as application/json, not as " + Quote(given) + ". POST /cloudevents takes CloudEvents."
 	case err != nil, media != "application/json" && !strings.HasSuffix(media, "+json") && media != "text/plain" && media != "application/x-www-form-urlencoded":
 		detail = "The body must be sent as application/json, not as " + Quote(given) + "."
 	case charset != "" && charset != "utf-8" && charset != "us-ascii":

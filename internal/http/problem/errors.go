@@ -1,13 +1,16 @@
 package problem
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
 
 	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/push"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
+	"github.com/queued/queued/internal/source"
 	"github.com/queued/queued/internal/topic"
 )
 
@@ -33,6 +36,11 @@ var serviceErrors = []struct {
 	{topic.ErrWrongDelivery, WrongDelivery, "Reads, commits and streams are for subscriptions without `deliver`; a replay is for those that have it. What exists cannot change between the two: delete it first."},
 	{topic.ErrStale, PreconditionFailed, "The current version is none of those in If-Match. Get it again, and send its ETag."},
 
+	{push.ErrNotFound, PushNotFound, "The queue has no push: it was never put, or was deleted."},
+	{push.ErrStale, PreconditionFailed, "The current version is none of those in If-Match. Get it again, and send its ETag."},
+	{push.ErrNoSealer, SealingUnavailable, "The server has no key to seal secrets with. Set QUEUED_SECRET_KEY, of at least 16 bytes, the same for all processes on the database."},
+	{push.ErrSealed, SealingUnavailable, "A secret was sealed under a key that this server does not have. Add that key to QUEUED_SECRET_KEY."},
+
 	{access.ErrUnauthorized, Unauthorized, "Send a key as Authorization: Bearer KEY."},
 	{access.ErrExpired, KeyExpired, "The key, or its text before the latest rotation, or the token has expired. Use another one."},
 	{access.ErrRevoked, KeyRevoked, "The key was revoked. Use another one."},
@@ -44,6 +52,12 @@ var serviceErrors = []struct {
 	{access.ErrStale, PreconditionFailed, "The current version is none of those in If-Match. Get it again, and send its ETag."},
 	{access.ErrLookUps, Overloaded, "So many unknown keys were sent that this one could not be looked up. Retry."},
 
+	{source.ErrNotFound, SourceNotFound, "No source has this name."},
+	{source.ErrStale, PreconditionFailed, "The current version is none of those in If-Match. Get it again, and send its ETag."},
+	{source.ErrPaused, SourcePaused, "The source is paused. Deliver again later."},
+	{source.ErrSealing, SealingUnavailable, "Secrets cannot be sealed or opened: set QUEUED_SECRET_KEY to the keys under which they were sealed, or to a new one, and put the source's secrets again."},
+	{source.ErrLookUps, Overloaded, "So many unknown sources were asked for that this one could not be looked up. Retry."},
+
 	{queue.ErrKeyReused, KeyReused, "The idempotency key was used for a different request. Use a new key for a new request."},
 	{queue.ErrUnrepresentable, Unrepresentable, "PostgreSQL cannot store a value of the request."},
 	{queue.ErrInvalid, ValidationFailed, "The database refused a value."},
@@ -54,6 +68,9 @@ var serviceErrors = []struct {
 	{queue.ErrUnavailable, DatabaseUnavailable, "The database cannot be reached, or is out of space. A write may have taken effect; reads and claims can be retried safely."},
 	{context.DeadlineExceeded, DatabaseUnavailable, "The database did not answer within QUEUED_REQUEST_TIMEOUT. A write may have taken effect; reads and claims can be retried safely."},
 }
+
+// retryAfter is after how many seconds to try again what somebody has to change first. Other problems with status 503 may be over after one.
+var retryAfter = map[Type]string{SourcePaused: "60"}
 
 // Of returns the problem that err is answered with. An error outside the table is an internal error, whose text is in the log only.
 func Of(err error) *Problem {
@@ -73,8 +90,8 @@ func Of(err error) *Problem {
 		if invalid != nil && invalid.Detail != "" {
 			p.Detail = invalid.Detail
 		}
-		if known.typ.Status == http.StatusServiceUnavailable && known.typ != QueryTimeout {
-			p = p.With("Retry-After", "1")
+		if known.typ.Status == http.StatusServiceUnavailable && known.typ != QueryTimeout && known.typ != SealingUnavailable {
+			p = p.With("Retry-After", cmp.Or(retryAfter[known.typ], "1"))
 		}
 		return p
 	}

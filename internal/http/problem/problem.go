@@ -23,10 +23,12 @@ var (
 	InvalidParameter     = Type{400, "invalid_parameter", "Invalid parameter"}
 	UnknownParameter     = Type{400, "unknown_parameter", "Unknown parameter"}
 	InvalidCursor        = Type{400, "invalid_cursor", "Invalid cursor"}
+	InvalidCloudEvent    = Type{400, "invalid_cloudevent", "Invalid CloudEvent"}
 	Unauthorized         = Type{401, "unauthorized", "Unauthorized"}
 	ClientCertificate    = Type{401, "client_certificate_required", "Client certificate required"}
 	KeyExpired           = Type{401, "key_expired", "Key expired"}
 	KeyRevoked           = Type{401, "key_revoked", "Key revoked"}
+	WebhookRejected      = Type{401, "webhook_rejected", "Webhook rejected"}
 	CrossOrigin          = Type{403, "cross_origin", "Cross-origin request refused"}
 	Forbidden            = Type{403, "forbidden", "Forbidden"}
 	NotFound             = Type{404, "not_found", "Path not found"}
@@ -37,7 +39,9 @@ var (
 	PositionNotFound     = Type{404, "position_not_found", "Position not found"}
 	SubscriptionNotFound = Type{404, "subscription_not_found", "Subscription not found"}
 	FilterNotFound       = Type{404, "filter_not_found", "Filter not found"}
+	PushNotFound         = Type{404, "push_not_found", "Push not found"}
 	KeyNotFound          = Type{404, "key_not_found", "Key not found"}
+	SourceNotFound       = Type{404, "source_not_found", "Source not found"}
 	MethodNotAllowed     = Type{405, "method_not_allowed", "Method not allowed"}
 	LeaseLost            = Type{409, "lease_lost", "Lease lost"}
 	CursorLost           = Type{409, "cursor_lost", "Cursor lost"}
@@ -62,6 +66,8 @@ var (
 	DatabaseUnavailable  = Type{503, "database_unavailable", "Database unavailable"}
 	Overloaded           = Type{503, "overloaded", "Server overloaded"}
 	Locked               = Type{503, "locked", "Locked by another transaction"}
+	SourcePaused         = Type{503, "source_paused", "Source paused"}
+	SealingUnavailable   = Type{503, "sealing_unavailable", "Sealing unavailable"}
 	NotReady             = Type{503, "not_ready", "Server not ready"}
 )
 

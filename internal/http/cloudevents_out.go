@@ -1,0 +1,135 @@
+package http
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/queued/queued/internal/hook"
+)
+
+// A cloudEventBody is a body that is written as CloudEvents for those who accept them.
+type cloudEventBody interface {
+	// cloudEventType is the media type of that, of one event or of a batch.
+	cloudEventType() string
+	appendCloudEvents(b []byte) []byte
+}
+
+// A cloudEventPage is one that has something else to say, which has no place among CloudEvents: fields of the header of a call of u.
+type cloudEventPage interface {
+	setHeader(h http.Header, u *url.URL)
+}
+
+// wantsCloudEvents reports whether a request names a media type of CloudEvents, and would rather have it than JSON.
+func wantsCloudEvents(r *http.Request, mediaType string) bool {
+	given := r.Header["Accept"]
+	if len(given) == 0 || !strings.Contains(strings.ToLower(strings.Join(given, ",")), mediaType) {
+		return false
+	}
+	accept := strings.Join(given, ",")
+	weight := acceptance(accept, mediaType)
+	return weight > 0 && weight >= acceptance(accept, "application/json")
+}
+
+func (*event) cloudEventType() string          { return hook.CloudEventType }
+func (*publishedEvent) cloudEventType() string { return hook.CloudEventType }
+func (eventList) cloudEventType() string       { return hook.CloudEventBatchType }
+func (eventPage) cloudEventType() string       { return hook.CloudEventBatchType }
+func (*logPage) cloudEventType() string        { return hook.CloudEventBatchType }
+
+// appendCloudEvents appends the event as a CloudEvent, with its bookkeeping as extensions.
+func (e *event) appendCloudEvents(b []byte) []byte {
+	at := func(t *time.Time) string {
+		if t == nil {
+			return ""
+		}
+		text, _ := timestamp(*t).AppendText(nil) // it never fails
+		return string(text)
+	}
+	out := hook.OutgoingOf(e.ID, e.Queue, e.Source, e.Type, e.EventTS, appendValue(nil, e.Payload), e.Meta)
+	out.Extensions = []hook.Extension{
+		{Name: "queuedid", Value: strconv.FormatInt(e.ID, 10)},
+		{Name: "queuedqueue", Value: e.Queue},
+		{Name: "queuedstate", Value: string(e.State)},
+		{Name: "queuedoutcome", Value: string(e.Outcome)},
+		{Name: "queuedreceipt", Value: e.Receipt},
+		{Name: "queuedattempts", Value: max(e.Attempts, 0)},
+		{Name: "queuedpriority", Value: e.Priority},
+		{Name: "queuedvt", Value: at(&e.VT)},
+		{Name: "queuedexpiresat", Value: at(e.ExpiresAt)},
+		{Name: "queuedfinishedat", Value: at(e.FinishedAt)},
+		{Name: "queuedkey", Value: e.Key},
+		{Name: "queuedworker", Value: e.Worker},
+		{Name: "queuedresult", Value: string(appendValue(nil, e.Result))},
+	}
+	if e.MaxAttempts != nil && *e.MaxAttempts >= 1 {
+		out.Extensions = append(out.Extensions, hook.Extension{Name: "queuedmaxattempts", Value: *e.MaxAttempts})
+	}
+	if e.LastError != nil {
+		out.Extensions = append(out.Extensions, hook.Extension{Name: "queuedlasterror", Value: *e.LastError})
+	}
+	return hook.AppendCloudEvent(b, &out)
+}
+
+func (es eventList) appendCloudEvents(b []byte) []byte {
+	return appendBatch(b, len(es), func(b []byte, i int) []byte { return (*event)(&es[i]).appendCloudEvents(b) })
+}
+
+func (p eventPage) appendCloudEvents(b []byte) []byte {
+	return eventList(p.Events).appendCloudEvents(b)
+}
+
+func (p eventPage) setHeader(h http.Header, u *url.URL) {
+	if p.Next != "" {
+		linkNext(h, u, "cursor", p.Next)
+	}
+}
+
+// appendBatch appends a list of events.
+func appendBatch(b []byte, n int, appendOne func(b []byte, i int) []byte) []byte {
+	b = append(b, '[')
+	for i := range n {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendOne(b, i)
+	}
+	return append(b, ']')
+}
+
+// linkNext sets a link to the same call with another parameter. It has a query only, so that it holds under any prefix of the path.
+func linkNext(h http.Header, u *url.URL, name, value string) {
+	query := u.Query()
+	query.Set(name, value)
+	h.Set("Link", "<?"+query.Encode()+`>; rel="next"`)
+}
+
+// appendCloudEvents appends the event as a CloudEvent. Its topic is the type of one that has come in otherwise.
+func (e *publishedEvent) appendCloudEvents(b []byte) []byte {
+	return hook.AppendCloudEvent(b, &hook.Outgoing{
+		ID: e.Position, Source: "/topics/" + url.PathEscape(e.Topic), Type: e.Topic, Time: e.PublishedAt, Payload: appendValue(nil, e.Event), Meta: e.Meta,
+		Extensions: []hook.Extension{
+			{Name: "queuedposition", Value: strconv.FormatInt(e.Position, 10)},
+			{Name: "queuedtopic", Value: e.Topic},
+			{Name: "queuedkey", Value: e.Key},
+		},
+	})
+}
+
+func (p *logPage) appendCloudEvents(b []byte) []byte {
+	return appendBatch(b, len(p.Events), func(b []byte, i int) []byte { return (*publishedEvent)(&p.Events[i]).appendCloudEvents(b) })
+}
+
+// setHeader sets a link to what comes next, and the gap.
+func (p *logPage) setHeader(h http.Header, u *url.URL) {
+	place := *u
+	query := place.Query()
+	query.Del("at")
+	place.RawQuery = query.Encode()
+	linkNext(h, &place, "after", strconv.FormatInt(p.Next, 10))
+	if p.Gap != nil {
+		h.Set("Queued-Gap", "after="+strconv.FormatInt(p.Gap.After, 10)+", until="+strconv.FormatInt(p.Gap.Until, 10))
+	}
+}

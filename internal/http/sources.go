@@ -1,0 +1,467 @@
+package http
+
+import (
+	stdjson "encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/queued/queued/internal/hook"
+	"github.com/queued/queued/internal/http/bind"
+	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/source"
+)
+
+// A signatureBody is a hook.Signature in a request and in a response.
+type signatureBody struct {
+	Header    string `json:"header" validate:"required,min=1,max=128"`
+	Algorithm string `json:"algorithm" default:"sha256" validate:"oneof=sha256 sha512"`
+	Encoding  string `json:"encoding" default:"hex" validate:"oneof=hex base64"`
+	Prefix    string `json:"prefix,omitzero" validate:"max=128"`
+	Timestamp string `json:"timestamp,omitzero" validate:"max=128"`
+}
+
+// A sourceBody is a source as it goes over the wire. Its secrets do not.
+type sourceBody struct {
+	Name           string         `json:"name"`
+	Kind           hook.Kind      `json:"kind"`
+	Queue          string         `json:"queue,omitzero"`
+	Topic          string         `json:"topic,omitzero"`
+	Type           string         `json:"type,omitzero"`
+	Key            string         `json:"key,omitzero"`
+	EventTS        string         `json:"event_ts,omitzero"`
+	Priority       string         `json:"priority,omitzero"`
+	Signature      *signatureBody `json:"signature,omitzero"`
+	Header         string         `json:"header,omitzero"`
+	SecretCount    int            `json:"secret_count"`
+	DedupFor       time.Duration  `json:"dedup_for"`
+	Tolerance      time.Duration  `json:"tolerance"`
+	KeepRaw        *time.Duration `json:"keep_raw,omitzero"`
+	Headers        []string       `json:"headers"`
+	MaxBody        int            `json:"max_body,omitzero"`
+	RateLimit      *rateLimit     `json:"rate_limit,omitzero"`
+	Paused         bool           `json:"paused"`
+	Received       int64          `json:"received"`
+	Duplicates     int64          `json:"duplicates"`
+	Rejected       int64          `json:"rejected"`
+	LastReceivedAt *time.Time     `json:"last_received_at,omitzero"`
+	LastRejected   *lastRejected  `json:"last_rejected,omitzero"`
+	LastProblem    *lastProblem   `json:"last_problem,omitzero"`
+	Version        int64          `json:"version"`
+	CreatedAt      time.Time      `json:"created_at"`
+	UpdatedAt      time.Time      `json:"updated_at"`
+}
+
+type lastRejected struct {
+	At        time.Time `json:"at"`
+	Code      string    `json:"code"`
+	RequestID string    `json:"request_id"`
+}
+
+type lastProblem struct {
+	At        time.Time `json:"at"`
+	Detail    string    `json:"detail"`
+	RequestID string    `json:"request_id"`
+}
+
+func sourceBodyOf(s source.Source) sourceBody {
+	body := sourceBody{
+		Name: s.Name, Kind: s.Kind, Queue: s.Queue, Topic: s.Topic, Type: s.Type, Key: s.Key, EventTS: s.EventTS, Priority: s.Priority, Header: s.Header,
+		SecretCount: s.SecretCount, DedupFor: s.DedupFor, Tolerance: s.Tolerance, Headers: s.Headers, MaxBody: s.MaxBody, Paused: s.Paused,
+		Received: s.Received, Duplicates: s.Duplicates, Rejected: s.Rejected, LastReceivedAt: s.LastReceivedAt,
+		Version: s.Version, CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt,
+	}
+	if s.Signature != nil {
+		body.Signature = new(signatureBody(*s.Signature))
+	}
+	if s.KeepRaw != 0 {
+		body.KeepRaw = &s.KeepRaw
+	}
+	if s.Rate != nil {
+		body.RateLimit = &rateLimit{s.Rate.PerSecond, s.Rate.Burst}
+	}
+	if r := s.LastRejected; r != nil {
+		body.LastRejected = new(lastRejected(*r))
+	}
+	if p := s.LastProblem; p != nil {
+		body.LastProblem = new(lastProblem(*p))
+	}
+	return body
+}
+
+type putSourceRequest struct {
+	Name      string         `path:"name" validate:"queue" log:"source"`
+	IfMatch   *precondition  `header:"If-Match"`
+	Kind      hook.Kind      `json:"kind" validate:"required,oneof=slack github stripe standard hmac token basic cloudevents"`
+	Queue     string         `json:"queue" validate:"queue,unreserved"`
+	Topic     string         `json:"topic" validate:"topic"`
+	Type      string         `json:"type" validate:"max=1024"`
+	Key       string         `json:"key" validate:"max=1024"`
+	EventTS   string         `json:"event_ts" validate:"max=1024"`
+	Priority  string         `json:"priority" validate:"max=1024"`
+	Signature *signatureBody `json:"signature"`
+	Header    string         `json:"header" validate:"max=128"`
+	Secrets   []string       `json:"secrets" validate:"min=1,max=5,dive,min=1,max=1024"`
+	DedupFor  time.Duration  `json:"dedup_for" default:"168h" validate:"min=1s,max=87600h"`
+	Tolerance time.Duration  `json:"tolerance" default:"5m" validate:"min=1s,max=24h"`
+	KeepRaw   time.Duration  `json:"keep_raw" validate:"min=1s,max=87600h"`
+	Headers   []string       `json:"headers" validate:"max=32,dive,min=1,max=128"`
+	MaxBody   int            `json:"max_body" validate:"min=1,max=268435456"`
+	RateLimit *rateLimit     `json:"rate_limit"`
+	Paused    bool           `json:"paused"`
+}
+
+// Check implements bind.Checker.
+func (req *putSourceRequest) Check(report func(field, detail string)) {
+	switch {
+	case req.Queue == "" && req.Topic == "":
+		report("queue", "is required, or topic")
+	case req.Queue != "" && req.Topic != "":
+		report("topic", "must not be given beside queue")
+	}
+	if req.Topic != "" && req.KeepRaw != 0 {
+		report("keep_raw", "is for a queue: the log keeps no raw bodies")
+	}
+	if req.Topic != "" && req.Priority != "" {
+		report("priority", "is for a queue: the log has one order")
+	}
+}
+
+func (s *Server) putSource(r *http.Request, req putSourceRequest) (reply, error) {
+	p := source.Params{
+		Kind: req.Kind, Queue: req.Queue, Topic: req.Topic, Type: req.Type, Key: req.Key, EventTS: req.EventTS, Priority: req.Priority, Header: req.Header,
+		Secrets: req.Secrets, DedupFor: req.DedupFor, Tolerance: req.Tolerance, KeepRaw: req.KeepRaw, Headers: req.Headers, MaxBody: req.MaxBody, Paused: req.Paused,
+	}
+	if req.Signature != nil {
+		p.Signature = new(hook.Signature(*req.Signature))
+	}
+	if rate := req.RateLimit.rate(); rate != nil {
+		p.Rate = &source.Rate{PerSecond: rate.PerSecond, Burst: rate.Burst}
+	}
+	put, isNew, err := s.sources.Put(r.Context(), req.Name, p, req.IfMatch.versions(), req.IfMatch.isAny())
+	rep := reply{body: sourceBodyOf(put), etag: etagOf(put.Version), location: "/sources/" + put.Name}
+	if isNew {
+		rep.status = http.StatusCreated
+	}
+	return rep, err
+}
+
+type sourceRequest struct {
+	Name string `path:"name" validate:"queue" log:"source"`
+}
+
+func (s *Server) getSource(r *http.Request, req sourceRequest) (reply, error) {
+	found, err := s.sources.Get(r.Context(), req.Name)
+	return reply{body: sourceBodyOf(found), etag: etagOf(found.Version)}, err
+}
+
+type listSourcesRequest struct {
+	paging
+	queues, topics []string // that the caller may use; nil: all
+}
+
+type listSourcesResponse struct {
+	Sources []sourceBody `json:"sources"`
+	Next    *string      `json:"next"`
+}
+
+func (s *Server) listSources(r *http.Request, req listSourcesRequest) (reply, error) {
+	page, err := s.sources.List(r.Context(), req.Limit, req.Cursor, req.queues, req.topics)
+	return reply{body: listSourcesResponse{convert(page.Sources, sourceBodyOf), nextOf(page.Next)}}, err
+}
+
+type deleteSourceRequest struct {
+	Name    string        `path:"name" validate:"queue" log:"source"`
+	IfMatch *precondition `header:"If-Match"`
+}
+
+func (s *Server) deleteSource(r *http.Request, req deleteSourceRequest) (reply, error) {
+	return noContent, s.sources.Delete(r.Context(), req.Name, req.IfMatch.versions())
+}
+
+type testSourceRequest struct {
+	Name    string             `path:"name" validate:"queue" log:"source"`
+	Headers stdjson.RawMessage `json:"headers"` // each a string, or a list of them
+	Body    string             `json:"body"`
+	Query   string             `json:"query" validate:"max=8192"`
+	At      *time.Time         `json:"at"`
+
+	header http.Header
+	query  url.Values
+}
+
+// Check implements bind.Checker.
+func (req *testSourceRequest) Check(report func(field, detail string)) {
+	req.header = make(http.Header)
+	if req.Headers != nil {
+		var fields map[string]any
+		if err := stdjson.Unmarshal(req.Headers, &fields); err != nil {
+			report("headers", "must be an object of strings")
+			return
+		}
+		for name, value := range fields {
+			values, isList := value.([]any)
+			if !isList {
+				values = []any{value}
+			}
+			for _, v := range values {
+				text, isText := v.(string)
+				if !isText {
+					report("headers", "must be an object of strings, or of lists of strings")
+					return
+				}
+				req.header.Add(name, text)
+			}
+		}
+	}
+	var err error
+	if req.query, err = url.ParseQuery(strings.TrimPrefix(req.Query, "?")); err != nil {
+		report("query", "must be the query of a URL")
+	}
+}
+
+// A testSourceResponse is what would become of a delivery.
+type testSourceResponse struct {
+	Verified  bool             `json:"verified"`
+	Rejected  *testRejection   `json:"rejected,omitzero"`
+	Challenge string           `json:"challenge,omitzero"`
+	Mapped    *mappedDelivery  `json:"mapped,omitzero"`
+	Batch     []mappedDelivery `json:"batch,omitzero"` // in its place
+}
+
+type testRejection struct {
+	Code   string `json:"code"`
+	Detail string `json:"detail"`
+}
+
+// A mappedDelivery is the event that a delivery becomes.
+type mappedDelivery struct {
+	Event    stdjson.RawMessage `json:"event"`
+	Type     string             `json:"type,omitzero"`
+	Key      string             `json:"key,omitzero"`
+	EventTS  *time.Time         `json:"event_ts,omitzero"`
+	Priority int32              `json:"priority"`
+	Meta     map[string]any     `json:"meta,omitzero"`
+	Problems []string           `json:"problems"`
+}
+
+func (s *Server) testSource(r *http.Request, req testSourceRequest) (reply, error) {
+	d := source.Delivery{Header: req.header, Query: req.query, Body: []byte(req.Body), Check: s.checkEvent}
+	var at time.Time
+	if req.At != nil {
+		at = *req.At
+	}
+	trial, err := s.sources.Test(r.Context(), req.Name, d, at)
+	if err != nil {
+		return reply{}, err
+	}
+	out := testSourceResponse{Verified: trial.Refusal == nil}
+	switch {
+	case isEncoded(req.header):
+		out = testSourceResponse{Rejected: &testRejection{encodedCode, encodedDetail}}
+	case trial.Refusal != nil:
+		out.Rejected = &testRejection{trial.Refusal.Code, trial.Refusal.Reason}
+	case trial.Err != nil:
+		out.Rejected = &testRejection{"invalid_body", problemOfBody(trial.Err).Detail}
+	case trial.IsBatch:
+		out.Batch = convert(trial.Mapped, mappedOf)
+	case trial.Mapped[0].Challenge != "":
+		out.Challenge = trial.Mapped[0].Challenge
+	default:
+		out.Mapped = new(mappedOf(trial.Mapped[0]))
+	}
+	return reply{body: out}, nil
+}
+
+func mappedOf(m hook.Mapped) mappedDelivery {
+	out := mappedDelivery{Event: m.Event, Type: m.Type, Key: m.Key, Priority: m.Priority, Meta: m.Meta, Problems: m.Problems}
+	if out.Problems == nil {
+		out.Problems = []string{}
+	}
+	if !m.EventTS.IsZero() {
+		out.EventTS = &m.EventTS
+	}
+	return out
+}
+
+// checkEvent returns the problem with an object that cannot be an event.
+func (s *Server) checkEvent(event stdjson.RawMessage) error {
+	return bind.CheckObject(event, s.cfg.limits())
+}
+
+// problemOfBody is the problem with a delivery that is from its source and cannot become an event.
+func problemOfBody(err error) *problem.Problem {
+	if refused, ok := errors.AsType[*problem.Problem](cloudEventRefused(err)); ok {
+		return refused
+	}
+	if errors.Is(err, hook.ErrBody) {
+		return problem.New(problem.ValidationFailed, sentence(err.Error()))
+	}
+	return problem.Of(err)
+}
+
+// isWebhook reports whether a request is a delivery, which proves itself to its source, not by a key.
+func isWebhook(path string) bool { return strings.HasPrefix(path, "/in/") }
+
+// A receivedResponse is the answer to a delivery: where its event is, or those of a batch.
+type receivedResponse struct {
+	ID        *int64  `json:"id,omitzero"`
+	Position  *int64  `json:"position,omitzero"`
+	IDs       []int64 `json:"ids,omitzero"`
+	Positions []int64 `json:"positions,omitzero"`
+}
+
+type challengeResponse struct {
+	Challenge string `json:"challenge"`
+}
+
+// receive takes a delivery: any content type, any query, and of the body no more than the source allows.
+func (s *Server) receive(w http.ResponseWriter, r *http.Request) {
+	err := s.receiveDelivery(w, r)
+	if err == nil {
+		return
+	}
+	if rejection, ok := errors.AsType[*source.RejectedError](err); ok {
+		logOf(r).add("rejected", rejection.Code)
+		logOf(r).add("reason", rejection.Reason)
+	}
+	fail(w, r, problemOfDelivery(err))
+}
+
+// problemOfDelivery is what a sender reads. Why it was not believed is for the owner of the source alone.
+func problemOfDelivery(err error) error {
+	if limit, ok := errors.AsType[*source.RateError](err); ok {
+		return problem.New(problem.RateLimited, "The source has made more deliveries than its rate limit allows in this process.").
+			With("Retry-After", strconv.Itoa(int(limit.Retry/time.Second)))
+	}
+	if _, ok := errors.AsType[*source.RejectedError](err); ok {
+		return problem.New(problem.WebhookRejected, "The delivery does not have the proof that the source asks for. The owner of the source sees why.").
+			With("Www-Authenticate", "Webhook")
+	}
+	if bad, ok := errors.AsType[*source.BodyError](err); ok {
+		return problemOfBody(bad.Err)
+	}
+	return err
+}
+
+func (s *Server) receiveDelivery(w http.ResponseWriter, r *http.Request) error {
+	log := logOf(r)
+	name := chi.URLParam(r, "name")
+	admission, err := s.sources.Admit(r.Context(), name, log.id)
+	if !errors.Is(err, source.ErrNotFound) {
+		log.add("source", name)
+	}
+	if err != nil {
+		return err
+	}
+	if isEncoded(r.Header) {
+		admission.Reject(encodedCode)
+		return problem.New(problem.UnsupportedMediaType, encodedDetail)
+	}
+	body, err := readDelivery(w, r, admission.MaxBody(s.cfg.MaxBody))
+	if err != nil {
+		if problem.Of(err).Type == problem.BodyTooLarge {
+			admission.Reject(problem.BodyTooLarge.Code)
+		}
+		return err
+	}
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		query = nil
+	}
+	result, err := admission.Receive(r.Context(), source.Delivery{Header: r.Header, Query: query, Body: body, RequestID: log.id, Check: s.checkEvent})
+	if err != nil {
+		return err
+	}
+	switch {
+	case result.Challenge != "":
+		respond(w, r, reply{body: challengeResponse{result.Challenge}})
+	case admission.Kind() == hook.Slack: // shows what is in the answer to people
+		log.add("event", append(result.IDs, result.Positions...)[0])
+		w.Header()["Cache-Control"] = noStore
+		w.Header().Set("Content-Type", "text/plain")
+		w.Header().Set("Content-Length", "0")
+		if result.Replayed {
+			w.Header().Set("Idempotency-Replayed", "true")
+		}
+		w.WriteHeader(http.StatusOK)
+	default:
+		out := receivedResponse{IDs: result.IDs, Positions: result.Positions}
+		switch {
+		case result.IsBatch:
+			log.add("events", len(out.IDs)+len(out.Positions))
+		case len(out.IDs) == 1:
+			log.add("event", out.IDs[0])
+			out = receivedResponse{ID: &out.IDs[0]}
+		case len(out.Positions) == 1:
+			log.add("position", out.Positions[0])
+			out = receivedResponse{Position: &out.Positions[0]}
+		}
+		respond(w, r, reply{body: out, replayed: result.Replayed})
+	}
+	return nil
+}
+
+// isEncoded reports whether the body of a delivery is not what was signed.
+func isEncoded(header http.Header) bool {
+	coding := header.Get("Content-Encoding")
+	return coding != "" && !strings.EqualFold(coding, "identity")
+}
+
+const (
+	encodedCode   = "content_encoding"
+	encodedDetail = "The body must be sent without Content-Encoding: it is verified as it comes in."
+)
+
+// readDelivery reads the body of a delivery.
+func readDelivery(w http.ResponseWriter, r *http.Request, limit int64) (body []byte, err error) {
+	if r.ContentLength > limit {
+		err = &http.MaxBytesError{Limit: limit}
+	} else {
+		body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	}
+	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+		return nil, problem.New(problem.BodyTooLarge, fmt.Sprintf("The body must be at most %d bytes long.", limit)).With("Connection", "close")
+	}
+	if err != nil {
+		return nil, problem.New(problem.InvalidJSON, "The body did not arrive in full, or not in time.").With("Connection", "close")
+	}
+	return body, nil
+}
+
+// A handshakeRequest is what the handshake takes.
+type handshakeRequest struct {
+	Origin string `header:"WebHook-Request-Origin" validate:"required,min=1,max=255"`
+}
+
+// shakeHands answers a sender of CloudEvents that asks whether it may deliver here:
+// https://github.com/cloudevents/spec/blob/main/cloudevents/http-webhook.md#4-abuse-protection
+func (s *Server) shakeHands(w http.ResponseWriter, r *http.Request) {
+	admission, err := s.sources.Look(r.Context(), chi.URLParam(r, "name"))
+	origin := r.Header.Get("Webhook-Request-Origin")
+	if err == nil && (origin == "" || len(origin) > 255) {
+		err = problem.InField(problem.InvalidParameter, "WebHook-Request-Origin", "must be given, as the handshake of CloudEvents does")
+	}
+	if err != nil {
+		fail(w, r, problemOfDelivery(err))
+		return
+	}
+	h := w.Header()
+	h["Cache-Control"] = noStore
+	h.Set("Allow", "POST, OPTIONS")
+	h.Set("Webhook-Allowed-Origin", origin)
+	rate := "*"
+	if n := admission.RatePerMinute(); n > 0 {
+		rate = strconv.Itoa(n)
+	}
+	h.Set("Webhook-Allowed-Rate", rate)
+	h.Set("Content-Length", "0")
+	w.WriteHeader(http.StatusOK)
+}

@@ -1,0 +1,89 @@
+package push
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// Bounds of the header fields that users may add to requests.
+const (
+	maxFields     = 50
+	maxFieldName  = 128     // bytes
+	maxFieldValue = 4 << 10 // bytes
+	maxFieldBytes = 16 << 10
+)
+
+// ownFields are the fields, in lower case, that queued or HTTP itself sets, or that would have a request sent twice. Prefixes end in *.
+var ownFields = []string{
+	"host", "content-length", "content-type", "content-encoding", "transfer-encoding", "connection", "keep-alive", "proxy-*", "te", "trailer",
+	"upgrade", "expect", "http2-settings", "accept-encoding", "user-agent", "idempotency-key", "x-idempotency-key",
+	"webhook-*", "ce-*", "traceparent", "tracestate",
+}
+
+// CheckHeaders returns what is wrong with the header fields that a user wants to add to requests, and the name of the field; the name is empty for
+// what is wrong with all of them. No detail: nothing is.
+func CheckHeaders(fields map[string]string) (field, detail string) {
+	if len(fields) > maxFields {
+		return "", fmt.Sprintf("must have at most %d fields, not %d", maxFields, len(fields))
+	}
+	total, seen := 0, map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		value, canonical := fields[name], strings.ToLower(name)
+		total += len(name) + len(value)
+		switch {
+		case name == "" || len(name) > maxFieldName || strings.ContainsFunc(name, isNoTokenByte):
+			return name, fmt.Sprintf("must be a name of 1 to %d letters, digits and hyphens", maxFieldName)
+		case isOwnField(canonical):
+			return name, "is set by queued or by HTTP itself"
+		case seen[canonical]:
+			return name, "is given twice, in different letters"
+		case len(value) > maxFieldValue:
+			return name, fmt.Sprintf("must have at most %d bytes, not %d", maxFieldValue, len(value))
+		case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }):
+			return name, "must have no line break and no other control character"
+		case strings.Trim(value, " \t") != value:
+			return name, "must not begin or end with a space"
+		}
+		seen[canonical] = true
+	}
+	if total > maxFieldBytes {
+		return "", fmt.Sprintf("must have at most %d bytes in all, not %d", maxFieldBytes, total)
+	}
+	return "", ""
+}
+
+// isNoTokenByte reports whether a name cannot have r: https://www.rfc-editor.org/rfc/rfc9110#section-5.6.2.
+func isNoTokenByte(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
+}
+
+func isOwnField(name string) bool {
+	return slices.ContainsFunc(ownFields, func(own string) bool {
+		prefix, isPrefix := strings.CutSuffix(own, "*")
+		return name == own || isPrefix && strings.HasPrefix(name, prefix)
+	})
+}
+
+// Headers returns fields that CheckHeaders accepts as the header of a Request.
+func Headers(fields map[string]string) http.Header {
+	header := make(http.Header, len(fields))
+	for name, value := range fields {
+		header.Set(name, value)
+	}
+	return header
+}
+
+// ParseProxy returns the URL of an egress proxy: http, https or socks5, maybe with user and password. The error does not repeat it.
+func ParseProxy(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil || !slices.Contains([]string{"http", "https", "socks5"}, u.Scheme) || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" ||
+		strings.Trim(u.Path, "/") != "" {
+		return nil, errors.New("is no URL of a proxy, such as http://proxy.internal:3128, https://… or socks5://…")
+	}
+	return u, nil
+}

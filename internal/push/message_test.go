@@ -1,0 +1,46 @@
+package push
+
+import (
+	"encoding/json"
+	"net/http"
+	"testing"
+
+	"github.com/queued/queued/internal/queue"
+)
+
+func TestInvalidTraceContextsAreNotSent(t *testing.T) {
+	t.Parallel()
+	const valid = "00-12345678901234567890123456789012-1234567890123456-01"
+	for parent, isSent := range map[string]bool{valid: true, " " + valid: true, "ff" + valid[2:]: false, valid + "-x": false, "": false} {
+		meta, _ := json.Marshal(map[string]string{"traceparent": parent, "tracestate": "a=1"})
+		header := make(http.Header)
+		addTrace(header, meta)
+		if sent := header.Get("Traceparent") == valid; sent != isSent || sent != (header.Get("Tracestate") == "a=1") {
+			t.Errorf("%q is sent: %t, want %t", parent, sent, isSent)
+		}
+	}
+	for _, meta := range []string{`{}`, `{"traceparent":1}`, `{"traceparent":null}`, `{"traceparent":{"a":1}}`} {
+		header := make(http.Header)
+		if addTrace(header, json.RawMessage(meta)); len(header) > 0 {
+			t.Errorf("%s: sent %v", meta, header)
+		}
+	}
+}
+
+func TestEventsOfTopicsHaveThemAsTypes(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ typ, publication, standard, cloudEvent string }{
+		{"", `{"topic":"queued.push.disabled","subscription":"alerts"}`, "queued.push.disabled", "queued.push.disabled"},
+		{"alert", `{"topic":"queued.push.disabled"}`, "alert", "alert"},
+		{"", "", "event", "queued.event"},
+	} {
+		event := queue.Event{ID: 1, Queue: "mail", Type: tt.typ, Payload: json.RawMessage(`{}`), Publication: json.RawMessage(tt.publication)}
+		for format, want := range map[Format]string{Standard: tt.standard, CloudEvents: tt.cloudEvent} {
+			_, body, err := (&endpoint{format: format, header: make(http.Header)}).messageOf(&event, 1)
+			var sent struct{ Type string }
+			if err != nil || json.Unmarshal(body, &sent) != nil || sent.Type != want {
+				t.Errorf("the type %q of %s is %q in the format %s, want %q; %v", tt.typ, tt.publication, sent.Type, format, want, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,178 @@
+package push
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/hook"
+	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/queue"
+)
+
+// DefaultKeep is how long the secret before a rotation goes on signing.
+const DefaultKeep = 24 * time.Hour
+
+// Put sets where the events of a queue are pushed to. It returns the push and, if that is new, its secret, which cannot be had again. It fails with an
+// *InvalidError, ErrStale and ErrNoSealer.
+func (s *Service) Put(ctx context.Context, p PutParams) (push Push, secret string, err error) {
+	if s.cfg.Sealer == nil {
+		return Push{}, "", ErrNoSealer
+	}
+	if err := s.cfg.Guard.CheckURL(p.URL); err != nil {
+		return Push{}, "", &InvalidError{Field: "url", Detail: err.Error()}
+	}
+	var (
+		headers []byte
+		names   []string
+	)
+	if p.Headers != nil {
+		if field, detail := CheckHeaders(p.Headers); detail != "" {
+			at := "headers"
+			if field != "" {
+				at += "/" + field
+			}
+			return Push{}, "", &InvalidError{Field: at, Detail: detail}
+		}
+		names = []string{} // not null: it says that there are none
+		for _, name := range slices.Sorted(maps.Keys(p.Headers)) {
+			names = append(names, http.CanonicalHeaderKey(name))
+		}
+		if len(names) > 0 {
+			text, _ := json.Marshal(p.Headers) // texts
+			headers = s.cfg.Sealer.Seal(string(text), hook.PushHeaders.Owner(p.Queue))
+		}
+	}
+	var perSecond *float64
+	var burst *int
+	if p.Rate != nil {
+		perSecond, burst = &p.Rate.PerSecond, &p.Rate.Burst
+	}
+	if p.FinalStatuses == nil {
+		p.FinalStatuses = []int{}
+	}
+	secret = hook.NewSecret()
+	var isNew bool
+	push, err = s.change(ctx, p.Queue, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `select agent.put_push($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`,
+			p.Queue, p.URL, string(p.Format), p.Timeout, p.MaxInFlight, perSecond, burst, p.FinalStatuses, p.DisableAfter, headers, names,
+			s.cfg.Sealer.Seal(secret, hook.PushSecret.Owner(p.Queue)), p.IfVersions, p.IfExists).Scan(&isNew)
+	})
+	if err != nil {
+		return Push{}, "", wrap("setting a push", err)
+	}
+	if !isNew {
+		secret = ""
+	}
+	return push, secret, nil
+}
+
+// change changes the push of a queue, and returns it as it is then, whatever others do to it at the same time. What this process sends when it has
+// returned is sent by the change; other processes hear of it within moments.
+func (s *Service) change(ctx context.Context, name string, do func(pgx.Tx) error) (push Push, err error) {
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		if err := do(tx); err != nil {
+			return err
+		}
+		rows, _ := tx.Query(ctx, selectPush, name)
+		push, err = pushOf(rows)
+		return err
+	})
+	s.takeUp(ctx, name)
+	return push, err
+}
+
+const selectPush = `select ` + infoColumns + ` from agent.list_pushes(1, null, $1)`
+
+func pushOf(rows pgx.Rows) (Push, error) {
+	found, err := pg.Collect[infoRow](rows)
+	switch {
+	case err != nil:
+		return Push{}, err
+	case len(found) == 0:
+		return Push{}, ErrNotFound
+	}
+	return found[0].push()
+}
+
+// Get returns the push of a queue. It fails with ErrNotFound.
+func (s *Service) Get(ctx context.Context, name string) (Push, error) {
+	rows, _ := s.pool.Query(ctx, selectPush, name)
+	push, err := pushOf(rows)
+	return push, wrap("getting a push", err)
+}
+
+// Delete ends the push of a queue if its version is one of ifVersions (nil: whatever it is). Its events and its policy stay. It fails with
+// ErrNotFound and ErrStale.
+func (s *Service) Delete(ctx context.Context, name string, ifVersions []int64) error {
+	_, err := s.pool.Exec(ctx, `select agent.delete_push($1, $2)`, name, ifVersions)
+	s.takeUp(ctx, name)
+	return wrap("deleting a push", err)
+}
+
+// RotateSecret gives a push another secret and returns that, which cannot be had again. Those before it go on signing for keep more at most; five
+// secrets sign at a time. It fails with ErrNotFound, ErrNoSealer and an *InvalidError.
+func (s *Service) RotateSecret(ctx context.Context, name string, keep time.Duration) (push Push, secret string, err error) {
+	if s.cfg.Sealer == nil {
+		return Push{}, "", ErrNoSealer
+	}
+	secret = hook.NewSecret()
+	sealed := s.cfg.Sealer.Seal(secret, hook.PushSecret.Owner(name))
+	push, err = s.change(ctx, name, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `select agent.rotate_push_secret($1, $2, $3)`, name, sealed, keep)
+		return err
+	})
+	if err != nil {
+		return Push{}, "", wrap("rotating the secret of a push", err)
+	}
+	return push, secret, nil
+}
+
+// Enable has a push begin anew: it is disabled no more, its breaker is closed, and nothing holds it. It may be repeated. It fails with ErrNotFound.
+func (s *Service) Enable(ctx context.Context, name string) (Push, error) {
+	push, err := s.change(ctx, name, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `select agent.enable_push($1)`, name)
+		return err
+	})
+	return push, wrap("enabling a push", err)
+}
+
+// Test sends an event of the type TestType to the endpoint of a queue, signed like any other, and returns what came of it. It stores nothing and
+// changes no state. It fails with ErrNotFound, ErrNoSealer, hook.ErrSealed, and with a *TestLimitError when there were too many.
+func (s *Service) Test(ctx context.Context, name string) (TestResult, error) {
+	if s.cfg.Sealer == nil {
+		return TestResult{}, ErrNoSealer
+	}
+	rows, err := s.read(ctx, &name)
+	switch {
+	case err != nil:
+		return TestResult{}, err
+	case len(rows) == 0:
+		return TestResult{}, ErrNotFound
+	}
+	e, err := rows[0].open(s.cfg.Sealer, nil)
+	if err != nil {
+		return TestResult{}, err
+	}
+	if r := s.tests.Reserve(); r.Delay() > 0 {
+		wait := r.Delay()
+		r.Cancel()
+		return TestResult{}, &TestLimitError{wait}
+	}
+	e.timeout = min(e.timeout, TestTimeout)                                 // its caller waits
+	payload, _ := json.Marshal(map[string]any{"queue": name, "test": true}) // a text and a bool
+	at := s.databaseNow().UTC().Truncate(time.Millisecond)
+	event := queue.Event{Queue: name, Type: TestType, Source: "queued", EventTS: at, EnqueuedAt: at, Payload: payload}
+	started := time.Now()
+	response, err := s.request(ctx, e, &event, 0, "test_"+rand.Text())
+	if err != nil {
+		return TestResult{Took: time.Since(started), Error: err.Error()}, ctx.Err()
+	}
+	return TestResult{Status: response.Status, Took: response.Took, Excerpt: response.Excerpt}, nil
+}

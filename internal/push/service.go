@@ -1,0 +1,565 @@
+package push
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/time/rate"
+
+	"github.com/queued/queued/internal/hook"
+	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/queue"
+)
+
+// Defaults and bounds.
+const (
+	DefaultPollInterval = 5 * time.Second  // between two looks at the pushes and the processes
+	DefaultQueryTimeout = 5 * time.Second  // of one statement
+	DefaultLeaseReserve = 15 * time.Second // by which the lease of an event is longer than a request may take
+	DefaultThreshold    = 5                // failures in a row after which the breaker opens
+	DefaultBreakerPause = 30 * time.Second // before its first probe
+	DefaultHoldPause    = time.Second      // of the first hold whose length the endpoint does not say
+	DefaultMaxPause     = time.Hour        // between two probes, and of a hold
+	DefaultProcessLife  = 15 * time.Second // how long a process counts as living after its last report
+
+	maxConns    = 4
+	testsPerSec = 1 // of one process
+	testsBurst  = 10
+	settlePause = 250 * time.Millisecond
+	stopGrace   = 3 * time.Second // for what is in flight when Run ends
+	maxCounted  = 1000            // queues that are counted by name
+	otherQueues = "other"
+)
+
+// Config is what a Service needs to know. Database, Queue, Sender and Guard are required.
+type Config struct {
+	Database     *pg.Database
+	Queue        *queue.Service
+	Sender       *Sender
+	Guard        *hook.Guard
+	Sealer       *hook.Sealer     // nil: nothing is pushed, and no push can be put
+	PollInterval time.Duration    // zero: DefaultPollInterval
+	QueryTimeout time.Duration    // zero: DefaultQueryTimeout
+	LeaseReserve time.Duration    // zero: DefaultLeaseReserve
+	Threshold    int              // zero: DefaultThreshold
+	BreakerPause time.Duration    // zero: DefaultBreakerPause
+	HoldPause    time.Duration    // zero: DefaultHoldPause
+	MaxPause     time.Duration    // zero: DefaultMaxPause
+	ProcessLife  time.Duration    // zero: DefaultProcessLife
+	Now          func() time.Time // nil: time.Now
+	Logger       zerolog.Logger   // zero: silent
+}
+
+func (c Config) withDefaults() Config {
+	c.PollInterval = cmp.Or(c.PollInterval, DefaultPollInterval)
+	c.QueryTimeout = cmp.Or(c.QueryTimeout, DefaultQueryTimeout)
+	c.LeaseReserve = cmp.Or(c.LeaseReserve, DefaultLeaseReserve)
+	c.Threshold = cmp.Or(c.Threshold, DefaultThreshold)
+	c.BreakerPause = cmp.Or(c.BreakerPause, DefaultBreakerPause)
+	c.HoldPause = cmp.Or(c.HoldPause, DefaultHoldPause)
+	c.MaxPause = cmp.Or(c.MaxPause, DefaultMaxPause)
+	c.ProcessLife = cmp.Or(c.ProcessLife, DefaultProcessLife)
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return c
+}
+
+// Service pushes the events of queues to endpoints. It is safe for concurrent use, and any number of them, in any number of processes, may share one database.
+type Service struct {
+	cfg        Config
+	pool       *pg.Pool
+	pools      pg.Pools
+	workerName string       // in the attempts of events
+	clock      atomic.Int64 // what the database's clock is ahead of this one, in nanoseconds
+	changed    pg.Signal    // pushes may have changed
+	tests      *rate.Limiter
+
+	sending context.Context //nolint:containedctx // of the requests in flight, which outlive what has claimed them
+	cut     context.CancelFunc
+
+	reading sync.Mutex // held while pushes are read and workers started and stopped
+
+	mu         sync.Mutex
+	workers    map[string]*worker
+	ending     []*worker // that were stopped and have requests in flight
+	isDraining bool
+	isReported bool            // this process is known as one that pushes
+	sealed     map[string]bool // queues whose secrets cannot be opened, as was logged
+	isWarned   bool
+	results    map[string]map[string]int64 // by queue and verdict
+}
+
+// Open returns a Service on a migrated database, and fails with ErrUnavailable when the database cannot be reached. It pushes nothing yet: see Run. Close it.
+func Open(ctx context.Context, cfg Config) (*Service, error) {
+	cfg = cfg.withDefaults()
+	s := &Service{
+		cfg: cfg, workerName: "push:" + cfg.Queue.Name(), changed: pg.NewSignal(), tests: rate.NewLimiter(testsPerSec, testsBurst),
+		workers: make(map[string]*worker), sealed: make(map[string]bool), results: make(map[string]map[string]int64),
+	}
+	s.sending, s.cut = context.WithCancel(context.Background())
+	var err error
+	s.pools, err = cfg.Database.OpenPools(ctx, pg.PoolSpec{To: &s.pool, Config: pg.PoolConfig{MaxConns: maxConns}})
+	if err != nil {
+		s.cut()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Run pushes until ctx ends or the service is drained. When it returns nothing is in flight; what took too long for that is sent again when its
+// lease has run out. Faults of the database are logged and tried again; Run returns nil once ctx has ended.
+func (s *Service) Run(ctx context.Context) error {
+	pg.RunLoops(ctx, s.cfg.Logger, s.listener(),
+		pg.Loop{Doing: "reading the pushes", Pass: s.reconcile, Pause: s.cfg.PollInterval, Wakes: s.changed.Received},
+		pg.Loop{Doing: "recording how endpoints do", Pass: s.recordSeen, Pause: s.cfg.PollInterval, Late: true},
+	)
+	s.Drain()
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
+	defer cancel()
+	err := s.Wait(ending)
+	s.cut()
+	if err != nil {
+		_ = s.Wait(context.WithoutCancel(ctx)) // they end at once
+	}
+	if err := s.recordSeen(ending); err != nil {
+		s.cfg.Logger.Warn().Err(err).Msg("how endpoints did lately was not recorded")
+	}
+	return nil
+}
+
+// Drain has nothing claimed any more. What is in flight goes on: see Wait. It may be repeated.
+func (s *Service) Drain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.isDraining = true
+	for _, w := range s.workers {
+		w.stop()
+	}
+	s.changed.Send()
+}
+
+// Wait returns when nothing is in flight after Drain, or with ctx's error.
+func (s *Service) Wait(ctx context.Context) error {
+	s.mu.Lock()
+	running := slices.Clone(s.ending)
+	for _, w := range s.workers {
+		running = append(running, w)
+	}
+	s.mu.Unlock()
+	for _, w := range running {
+		select {
+		case <-w.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// Close closes the connections, by the end of ctx. Run must have returned.
+func (s *Service) Close(ctx context.Context) error {
+	s.cut()
+	return s.pools.CloseBy(ctx)
+}
+
+// PoolStats describes the connections.
+func (s *Service) PoolStats() pg.PoolStats { return s.pools.Stats() }
+
+// channel is what changes of pushes notify on.
+const channel = "agent_push"
+
+func (s *Service) listener() *pg.Listener {
+	return &pg.Listener{
+		Database: s.cfg.Database,
+		Pool:     s.pool,
+		Channel:  channel,
+		Started:  s.changed.Send,
+		Received: func(string) { s.changed.Send() },
+		Failed: func(err error) {
+			s.cfg.Logger.Warn().Err(err).Msg("not listening for changes of pushes: they are polled for until the connection is back")
+		},
+	}
+}
+
+// databaseNow returns the time of the database, about.
+func (s *Service) databaseNow() time.Time { return time.Now().Add(time.Duration(s.clock.Load())) }
+
+// reconcile reads the pushes, starts a worker for each that this process owns, and stops the others.
+func (s *Service) reconcile(ctx context.Context) error {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
+	defer cancel()
+	s.mu.Lock()
+	isPusher := s.cfg.Sealer != nil && !s.isDraining
+	mustReport := isPusher != s.isReported
+	s.mu.Unlock()
+	if mustReport {
+		if err := s.cfg.Queue.ReportPusher(ctx, isPusher); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.isReported = isPusher
+		s.mu.Unlock()
+	}
+	rows, err := s.read(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if s.cfg.Sealer == nil {
+		if len(rows) > 0 && !s.isWarned {
+			s.isWarned = true
+			s.cfg.Logger.Warn().Int("queues", len(rows)).Msg("this process pushes no events: QUEUED_SECRET_KEY is not set")
+		}
+		return nil
+	}
+	processes, err := s.pushers(ctx)
+	if err != nil {
+		return err
+	}
+	owned := make(map[string]*row)
+	for i := range rows {
+		if r := &rows[i]; !r.IsDisabled && ownerOf(r.Queue, processes) == s.cfg.Queue.Name() {
+			owned[r.Queue] = r
+		}
+	}
+	for _, r := range s.assign(owned) { //nolint:contextcheck // workers outlive this pass
+		s.recordSealed(ctx, r)
+	}
+	return nil
+}
+
+// assign has a worker for each of these pushes, and for no other. It returns those whose secrets cannot be opened here, as far as that is new.
+func (s *Service) assign(owned map[string]*row) (sealed []sealedRow) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ending = slices.DeleteFunc(s.ending, (*worker).isDone)
+	for name, w := range s.workers {
+		if owned[name] == nil || s.isDraining {
+			s.end(w)
+		}
+	}
+	if s.isDraining {
+		return nil
+	}
+	for name, r := range owned {
+		err := s.apply(r)
+		if err != nil && !s.sealed[name] {
+			sealed = append(sealed, sealedRow{r, err})
+		}
+		s.sealed[name] = err != nil
+	}
+	return sealed
+}
+
+// takeUp has the worker of a queue, if this process has one, do what the database says now. The next pass of reconcile does the rest.
+func (s *Service) takeUp(ctx context.Context, name string) {
+	defer s.changed.Send()
+	s.reading.Lock() // what a pass has read before the change does not overtake it
+	defer s.reading.Unlock()
+	s.mu.Lock()
+	isHere := s.workers[name] != nil
+	s.mu.Unlock()
+	if !isHere {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
+	defer cancel()
+	rows, err := s.read(ctx, &name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.workers[name]
+	switch {
+	case err != nil || w == nil: // it is stopped, or the pass reads it again
+	case len(rows) == 0 || rows[0].IsDisabled:
+		s.end(w)
+	default:
+		_ = s.apply(&rows[0]) // the pass records secrets that cannot be opened
+	}
+}
+
+// end has a worker claim nothing more. The caller holds mu.
+func (s *Service) end(w *worker) {
+	w.stop()
+	s.ending = append(s.ending, w)
+	delete(s.workers, w.queue)
+}
+
+func (w *worker) isDone() bool {
+	select {
+	case <-w.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// apply has the worker of a queue do what a row says, or starts it. It fails when the secrets of the push cannot be opened; nothing is pushed then.
+// The caller holds mu.
+func (s *Service) apply(r *row) error {
+	w := s.workers[r.Queue]
+	var e *endpoint
+	if w != nil {
+		w.mu.Lock()
+		e = w.endpoint
+		w.mu.Unlock()
+	}
+	if before := e; before == nil || !before.isSame(r) {
+		var err error
+		if e, err = r.open(s.cfg.Sealer, before); err != nil {
+			if w != nil {
+				s.end(w)
+			}
+			return err
+		}
+	}
+	st := r.state(s.cfg.Now())
+	if w == nil {
+		s.workers[r.Queue] = s.startWorker(r.Queue, e, st)
+	} else {
+		w.update(e, st)
+	}
+	return nil
+}
+
+// A sealedRow is a push whose secrets cannot be opened.
+type sealedRow struct {
+	*row
+	err error
+}
+
+// recordSealed tells the owner of a push why it does not push.
+func (s *Service) recordSealed(ctx context.Context, r sealedRow) {
+	s.cfg.Logger.Error().Err(r.err).Str("queue", r.Queue).Msg("the events of a queue cannot be pushed")
+	_, err := s.pool.Exec(ctx, `select agent.record_push_seen($1, $2, $3, $4, $5, $6, $7)`, []string{r.Queue}, []int64{r.Epoch}, []int{r.Failures},
+		[]*time.Duration{r.FailingFor}, []*time.Duration{nil}, []string{r.err.Error()}, []*time.Duration{nil})
+	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.sealed[r.Queue] = false // it is tried again
+	}
+}
+
+// read returns all pushes, or that of one queue, and sets the clock.
+func (s *Service) read(ctx context.Context, name *string) ([]row, error) {
+	rows, _ := s.pool.Query(ctx, `select `+rowColumns+` from agent.read_pushes($1)`, name)
+	found, err := pg.Collect[row](rows)
+	if err != nil {
+		return nil, wrap("reading the pushes", err)
+	}
+	if len(found) == 0 {
+		return nil, nil
+	}
+	var at time.Time
+	asked := time.Now()
+	if err := s.pool.QueryRow(ctx, `select clock_timestamp()`).Scan(&at); err != nil {
+		return nil, wrap("reading the database's clock", err)
+	}
+	s.clock.Store(int64(at.Sub(asked.Add(time.Since(asked) / 2))))
+	return found, nil
+}
+
+// pushers returns the ids of the processes that push, this one among them.
+func (s *Service) pushers(ctx context.Context) ([]string, error) {
+	rows, _ := s.pool.Query(ctx, `select id from agent.list_pushers($1) as p (id)`, s.cfg.ProcessLife)
+	type pusher struct{ ID string }
+	found, err := pg.Collect[pusher](rows)
+	if err != nil {
+		return nil, wrap("listing the processes that push", err)
+	}
+	ids := []string{s.cfg.Queue.Name()}
+	for _, p := range found {
+		if p.ID != ids[0] {
+			ids = append(ids, p.ID)
+		}
+	}
+	return ids, nil
+}
+
+// reread has a worker take over what the database has of its push.
+func (s *Service) reread(ctx context.Context, w *worker) error {
+	rows, err := s.read(ctx, &w.queue)
+	if err != nil {
+		return err
+	}
+	if len(rows) > 0 && !rows[0].IsDisabled {
+		w.takeOver(rows[0].state(s.cfg.Now()))
+	} else { // the next pass of reconcile stops the worker
+		w.mu.Lock()
+		w.state.disabledReason = "disabled"
+		w.isUnrecorded, w.isAhead = false, false
+		w.mu.Unlock()
+	}
+	s.changed.Send()
+	return nil
+}
+
+// recordChange has the database know of a change of a state. It returns the new epoch; nil: the state has changed since.
+func (s *Service) recordChange(ctx context.Context, name string, st *state, now time.Time) (epoch *int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
+	defer cancel()
+	var failingFor, pause, retryIn *time.Duration
+	if !st.failingSince.IsZero() {
+		failingFor = new(now.Sub(st.failingSince))
+	}
+	if st.isOpen {
+		pause = &st.pause
+	}
+	if st.until.After(now) {
+		retryIn = new(st.until.Sub(now))
+	}
+	err = s.pool.QueryRow(ctx, `select agent.record_push_change($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+		name, st.epoch, st.isOpen, pg.OrNull(st.disabledReason), st.failures, failingFor, pg.OrNull(st.lastError), pause, retryIn).Scan(&epoch)
+	return epoch, wrap("recording a change of a push", err)
+}
+
+// recordSeen has the database know of failures and successes that have changed nothing.
+func (s *Service) recordSeen(ctx context.Context) error {
+	s.mu.Lock()
+	workers := slices.Clone(s.ending)
+	for _, w := range s.workers {
+		workers = append(workers, w)
+	}
+	s.mu.Unlock()
+	var (
+		names                            []string
+		epochs                           []int64
+		failures                         []int
+		failingFor, failedAgo, successes []*time.Duration
+		errs                             []*string
+		told                             []*worker
+	)
+	now := s.cfg.Now()
+	since := func(at time.Time) *time.Duration {
+		if at.IsZero() {
+			return nil
+		}
+		return new(max(0, now.Sub(at)))
+	}
+	for _, w := range workers {
+		w.mu.Lock()
+		if w.isUnseen && !w.isUnrecorded {
+			w.isUnseen = false
+			st := &w.state
+			names, epochs, failures, told = append(names, w.queue), append(epochs, st.epoch), append(failures, st.failures), append(told, w)
+			failingFor, failedAgo = append(failingFor, since(st.failingSince)), append(failedAgo, since(st.lastFailure))
+			successes, errs = append(successes, since(st.lastSuccess)), append(errs, pg.OrNull(st.lastError))
+		}
+		w.mu.Unlock()
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
+	defer cancel()
+	_, err := s.pool.Exec(ctx, `select agent.record_push_seen($1, $2, $3, $4, $5, $6, $7)`, names, epochs, failures, failingFor, failedAgo, errs, successes)
+	if err != nil {
+		for _, w := range told {
+			w.mu.Lock()
+			w.isUnseen = true
+			w.mu.Unlock()
+		}
+	}
+	return wrap("recording how endpoints do", err)
+}
+
+// firstIDs returns, for each of these events, the first of those that it is a copy of: itself, unless it was requeued.
+func (s *Service) firstIDs(ctx context.Context, events []queue.Event) ([]int64, error) {
+	ids := make([]int64, len(events))
+	var copied []int64 // the events that these are copies of
+	for i := range events {
+		ids[i] = events[i].ID
+		if from := events[i].RequeuedFrom; from != nil {
+			copied = append(copied, *from)
+		}
+	}
+	if len(copied) == 0 {
+		return ids, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
+	defer cancel()
+	type chain struct{ ID, FirstID int64 }
+	rows, _ := s.pool.Query(ctx, `select id, first_id from agent.first_events($1)`, copied)
+	chains, err := pg.Collect[chain](rows)
+	if err != nil {
+		return nil, wrap("looking for the first of requeued events", err)
+	}
+	first := make(map[int64]int64, len(chains))
+	for _, c := range chains {
+		first[c.ID] = c.FirstID
+	}
+	for i := range events {
+		if from := events[i].RequeuedFrom; from != nil {
+			ids[i] = first[*from]
+		}
+	}
+	return ids, nil
+}
+
+// timesOf returns the durations of the states of an endpoint.
+func (s *Service) timesOf(e *endpoint) times {
+	return times{s.cfg.Threshold, s.cfg.BreakerPause, s.cfg.HoldPause, s.cfg.MaxPause, e.disableAfter}
+}
+
+// pauseSettling waits before a call about an event is made again, and reports whether that makes sense: the service still runs.
+func (s *Service) pauseSettling(ctx context.Context) bool {
+	return s.sending.Err() == nil && pg.Pause(ctx, pg.Jittered(settlePause))
+}
+
+// count counts what came of a request.
+func (s *Service) count(name string, v verdict) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	counts := s.results[name]
+	if counts == nil {
+		if len(s.results) >= maxCounted {
+			name = otherQueues
+			counts = s.results[name]
+		}
+		if counts == nil {
+			counts = make(map[string]int64)
+			s.results[name] = counts
+		}
+	}
+	counts[string(v)]++
+}
+
+// A Count is how many pushes of a queue came to a result since the service was opened.
+type Count struct {
+	Queue, Result string
+	Pushes        int64
+}
+
+// Counts returns what this service has pushed, by queue and result; the queues beyond the first 1,000 together as "other".
+func (s *Service) Counts() []Count {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []Count
+	for name, counts := range s.results {
+		for result, n := range counts {
+			all = append(all, Count{name, result, n})
+		}
+	}
+	slices.SortFunc(all, func(a, b Count) int {
+		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Result, b.Result))
+	})
+	return all
+}
+
+// InFlight returns how many requests of this service are in flight.
+func (s *Service) InFlight() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.workers {
+		w.mu.Lock()
+		n += w.sending
+		w.mu.Unlock()
+	}
+	return n
+}
