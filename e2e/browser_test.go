@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -116,18 +115,6 @@ func findBrowser(t *testing.T) string {
 	return ""
 }
 
-// build builds queued and returns the program.
-func build(t *testing.T) string {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), "queued")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cmd/queued")
-	cmd.Dir = ".."
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building queued: %v\n%s", err, out)
-	}
-	return program
-}
-
 // newDatabase returns the URL of a new database, which is dropped with the test.
 func newDatabase(t *testing.T) string {
 	t.Helper()
@@ -177,10 +164,11 @@ type process struct {
 }
 
 // start starts queued and returns when it is ready.
-func start(t *testing.T, program, database, address string) *process {
+func start(t *testing.T, program, database, address string, env ...string) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(program, "serve"), address: address}
 	p.cmd.Env = append(os.Environ(), "QUEUED_DATABASE_URL="+database, "QUEUED_LISTEN="+address)
+	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.Stderr = &p.log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)

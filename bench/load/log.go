@@ -235,6 +235,25 @@ func (t *Target) Deliver(ctx context.Context, name, topic, start string) error {
 	return nil
 }
 
+// Push has the events of a queue pushed to a URL, with so many requests in flight.
+func (t *Target) Push(ctx context.Context, queue, url string, inFlight int) error {
+	c, err := dial(ctx, t)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	path := "/queues/" + queue + "/push"
+	body := fmt.Appendf(nil, `{"url":%q,"max_in_flight":%d}`, url, inFlight)
+	status, answer, err := c.do(t.appendRequest(nil, "PUT", path, body), 0)
+	if err == nil && status != 201 {
+		err = &StatusError{Path: path, Status: status, Code: problemCode(answer)}
+	}
+	if err != nil {
+		return fmt.Errorf("setting a push: %w", err)
+	}
+	return nil
+}
+
 // Lag returns how many events of the log lie after the position of a subscription.
 func (t *Target) Lag(ctx context.Context, name string) (int64, error) {
 	body, err := t.Get(ctx, "/subscriptions/"+name)

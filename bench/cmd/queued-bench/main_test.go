@@ -91,6 +91,7 @@ func TestWorkloadMeasuresAServerOfItsOwn(t *testing.T) {
 		numbers []string
 	}{
 		{[]string{"single", "--connections", "2,3", "--duration=100ms"}, "single", nil},
+		{[]string{"push", "--events=20", "--rounds=2", "--gap=1ms"}, "push", nil},
 		{[]string{"wakeup", "--rounds=2", "--gap=1ms"}, "wakeup", []string{"same process p50 over a commit", "two processes p50 over a commit"}},
 		{[]string{"depth", "--backlog=5,50", "--connections=2", "--claims=3", "--rounds=1"}, "depth", []string{
 			"fifo: 50 waiting over 5 waiting", "random_100: 50 waiting over 5 waiting", "sql_claim_event: 50 waiting over 5 waiting",
@@ -201,7 +202,7 @@ func TestHelpNamesEveryCommand(t *testing.T) {
 		t.Fatalf("exit code %d", code)
 	}
 	for _, name := range []string{
-		"single", "batch", "idle", "depth", "unclaimable", "snapshot", "claimers", "wakeup", "soak", "payload", "memory", "publish", "heldlog", "fanout", "catchup", "stream", "compare", "suite",
+		"single", "batch", "idle", "depth", "unclaimable", "snapshot", "claimers", "wakeup", "soak", "payload", "memory", "publish", "heldlog", "fanout", "catchup", "stream", "push", "compare", "suite",
 	} {
 		if !strings.Contains(stdout.String(), name+" ") {
 			t.Errorf("--help does not name %s:\n%s", name, &stdout)
