@@ -37,6 +37,8 @@ test: test-plain test-timescale test-faults test-bench $(if $(CHROMIUM),test-bro
 
 .PHONY: test-plain
 test-plain: RACE = -race
+# A program that is built with the race detector sleeps for a second before it ends, and the tests run hundreds of them
+test-plain: export GORACE = atexit_sleep_ms=50
 test-plain: ## Test on a plain PostgreSQL, private to the run
 	@$(FAULTS_ELSEWHERE) $(PGTEST) -flavour plain -- $(GOTEST)
 
@@ -56,6 +58,7 @@ test-faults: ## Kill, freeze, cut off and fail over real servers, each once or a
 .PHONY: faults
 faults: ## The same for hours; QUEUED_FAULTS_ROUNDS=3 and ARGS='-run Frozen' for fewer
 	@QUEUED_FAULTS=long go test -count=1 -timeout 6h -parallel 2 -v $(ARGS) ./internal/faults
+	@QUEUED_FAULTS=long $(PGTEST) -flavour plain -- go test -count=1 -timeout 1h -run UnderKills -v ./client
 
 .PHONY: test-bench
 test-bench: ## Test the module bench/, on a plain PostgreSQL that is private to the run
@@ -74,12 +77,19 @@ fuzz: ## Fuzz each decoder for FUZZTIME (30s)
 	@for package in ./client ./internal/http ./internal/match; do for target in $$(grep -ho '^func Fuzz[A-Za-z]*' $$package/*_test.go | cut -c6-); do \
 		go test $$package -run '^$$' -fuzz "^$$target$$" -fuzztime $(or $(FUZZTIME),30s); done; done
 
-# What the program is built for. Windows has the fewest system calls in common with the others, so the tests are compiled for it, too. With a
-# filled build cache all of that takes a minute of processor time, most of it for linking.
+# What the program is built for. Systems differ in what compiles, architectures do not, so check builds one of each system that the tests do not run
+# on. Windows has the fewest system calls in common with the others, so the tests are compiled for it, too.
 TARGETS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
+CHECKED_TARGETS := darwin/arm64 windows/amd64
+cross_build = for target in $(1); do CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target\#*/} go build -o /dev/null ./cmd/queued || \
+	{ echo "$$target: the build has failed"; exit 1; }; done
+
+.PHONY: builds
+builds: ## Build for every system and architecture, and keep nothing
+	@$(call cross_build,$(TARGETS))
 
 .PHONY: check
-check: ## Lint, formatting, modules, builds for every system: what CI runs beside the tests
+check: ## Lint, formatting, modules, builds for other systems: what CI runs beside the tests
 	@$(TOOL) golangci-lint run
 	@cd bench && go tool -modfile=../tools/go.mod golangci-lint run --config ../.golangci.yml
 	@$(TOOL) golangci-lint fmt --diff
@@ -88,8 +98,7 @@ check: ## Lint, formatting, modules, builds for every system: what CI runs besid
 	@cd bench && go mod tidy -diff
 	@cd e2e && go mod tidy -diff
 	@go mod verify >/dev/null
-	@for target in $(TARGETS); do CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} go build -o /dev/null ./cmd/queued || \
-		{ echo "$$target: the build has failed"; exit 1; }; done
+	@$(call cross_build,$(CHECKED_TARGETS))
 	@CGO_ENABLED=0 GOOS=windows go vet ./...
 	@for script in build/images build/smoke build/postgres/entrypoint build/postgres/healthcheck .ci/run examples/worker.sh; do bash -n $$script; done
 

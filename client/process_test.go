@@ -19,7 +19,6 @@ const workerEnv = "QUEUED_CLIENT_TEST_WORKER"
 
 // The size of the test with kills.
 const (
-	fireJobs  = 10_000
 	fireQueue = "fire"
 	fireLease = time.Second
 )

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/queued/queued/internal/pgtest"
 )
 
 // complete returns what the last of the words can be, by the command that the scripts of all shells ask.
@@ -23,6 +25,7 @@ func (p *program) complete(words ...string) (names []string) {
 }
 
 func TestCommandsFlagsAndValuesAreCompleted(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t, "QUEUED_SECRET_KEY=a-key-that-seals-secrets")
 	p.cliWith(`{"kind":"token","queue":"work","secrets":["one"]}`, nil, "sources", "put", "shop").want(0)
@@ -63,6 +66,7 @@ func TestCommandsFlagsAndValuesAreCompleted(t *testing.T) {
 
 // The scripts run in their shells, which continuous integration installs. Each line is completed at its end.
 func TestCompletionScriptsWorkInTheirShells(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t, "QUEUED_SECRET_KEY=a-key-that-seals-secrets")
 	p.cliWith(`{"kind":"token","queue":"work","secrets":["one"]}`, nil, "sources", "put", "shop").want(0)
@@ -116,7 +120,7 @@ complete_line queued completion ""`,
 			home := t.TempDir()
 			until(t, "the words are completed", func() bool { // names only come if the server is quick
 				cmd := exec.CommandContext(t.Context(), path, args...)
-				cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "QUEUED_URL=http://" + p.addr, "HOME=" + home}
+				cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "QUEUED_URL=http://" + p.addr, "HOME=" + home, raceSettings()}
 				out, err := cmd.CombinedOutput()
 				if err != nil {
 					t.Fatalf("%v\n%s", err, out)

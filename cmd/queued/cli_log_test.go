@@ -27,6 +27,7 @@ func (r ran) published() (all []client.PublishedEvent) {
 }
 
 func TestPublishedEventsAreTailed(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t)
 	first := p.cli("publish", "order.placed", `{"total":250}`, "--event-key", "4711", "--idempotency-key", "k").published()[0]
@@ -54,6 +55,7 @@ func TestPublishedEventsAreTailed(t *testing.T) {
 }
 
 func TestFileIsPublishedInOrder(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t)
 	var text strings.Builder
@@ -82,6 +84,7 @@ func TestFileIsPublishedInOrder(t *testing.T) {
 
 // TestTailOutlivesARestartOfTheServer tails over a server that is stopped and started again at the same address.
 func TestTailOutlivesARestartOfTheServer(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	database := "QUEUED_DATABASE_URL=" + pgtest.New(t).ServiceURL
 	first := serve(t, nil, database)
@@ -103,6 +106,7 @@ func TestTailOutlivesARestartOfTheServer(t *testing.T) {
 }
 
 func TestSubscriptionIsManagedByCommands(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t)
 	for n := range 3 {
@@ -150,6 +154,7 @@ func TestSubscriptionIsManagedByCommands(t *testing.T) {
 }
 
 func TestTopWithoutATerminalWritesEachLook(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t)
 	p.cli("post", "-q", "mail", `{"n":1}`).want(0)

@@ -64,7 +64,7 @@ type piped struct {
 func (p *program) postPiped(args ...string) *piped {
 	p.t.Helper()
 	post := &piped{cmd: exec.CommandContext(p.t.Context(), binary(p.t), append([]string{"post", "-f", "-"}, args...)...)}
-	post.cmd.Env = []string{"QUEUED_URL=http://" + p.addr}
+	post.cmd.Env = []string{"QUEUED_URL=http://" + p.addr, raceSettings()}
 	post.cmd.Stderr = &post.stderr
 	var err error
 	if post.input, err = post.cmd.StdinPipe(); err != nil {
@@ -112,6 +112,7 @@ func (p *program) untilStored(n int) {
 }
 
 func TestFileThatIsPostedAgainIsStoredOnce(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t)
 	path := fileOf(t, "\n"+numbered(1, 1500)+"  \n"+strings.TrimSuffix(numbered(1501, 2500), "\n"))
@@ -129,6 +130,7 @@ func TestFileThatIsPostedAgainIsStoredOnce(t *testing.T) {
 }
 
 func TestPostOfAFileGoesOnAfterSIGKILL(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t)
 	text := numbered(1, 6000)
@@ -144,6 +146,7 @@ func TestPostOfAFileGoesOnAfterSIGKILL(t *testing.T) {
 }
 
 func TestPostOfAFileOutlastsAServerThatIsKilled(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	environ := []string{"QUEUED_DATABASE_URL=" + pgtest.New(t).ServiceURL}
 	p := serve(t, nil, environ...)
@@ -165,6 +168,7 @@ func TestPostOfAFileOutlastsAServerThatIsKilled(t *testing.T) {
 }
 
 func TestInterruptedPostSaysHowToGoOn(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t)
 	post := p.postPiped("-q", "mail", "--batch", "100", "--parallel", "1")
@@ -184,6 +188,7 @@ func TestInterruptedPostSaysHowToGoOn(t *testing.T) {
 }
 
 func TestWrongLineIsNamedAndThoseBeforeAreStored(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t, "QUEUED_MAX_BODY=4096")
 	for line, says := range map[string]string{
@@ -208,6 +213,7 @@ func TestWrongLineIsNamedAndThoseBeforeAreStored(t *testing.T) {
 }
 
 func TestBatchThatIsTooLargeForTheServerIsHalved(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t, "QUEUED_MAX_BODY=8192", "QUEUED_MAX_BATCH_BODY=65536")
 	long := strings.Repeat("x", 4000)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/queued/queued/internal/pgtest"
 )
 
 // ran is a command that has ended.
@@ -30,7 +32,7 @@ func (p *program) cli(args ...string) ran {
 func (p *program) cliWith(stdin string, environ []string, args ...string) ran {
 	p.t.Helper()
 	cmd := exec.CommandContext(p.t.Context(), binary(p.t), args...)
-	cmd.Env = append([]string{"QUEUED_URL=http://" + p.addr}, environ...)
+	cmd.Env = append([]string{"QUEUED_URL=http://" + p.addr, raceSettings()}, environ...)
 	cmd.Stdin = strings.NewReader(stdin)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -97,6 +99,7 @@ func (r ran) event() cliEvent {
 }
 
 func TestCommandsTakeAnEventThroughItsLife(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t)
 	id := p.cli("post", "-q", "mail", "-t", "mail.welcome", "--meta", `{"trace":"a"}`, "--idempotency-key", "k", `{"to":"<ada>"}`).event().ID
@@ -130,6 +133,7 @@ func TestCommandsTakeAnEventThroughItsLife(t *testing.T) {
 }
 
 func TestAcksOfSeveralEventsAreIndependent(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t)
 	for range 3 {
@@ -150,6 +154,7 @@ func TestAcksOfSeveralEventsAreIndependent(t *testing.T) {
 }
 
 func TestQueuesAreSetPausedMovedAndPurged(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t)
 	policy := func(args ...string) map[string]any {
@@ -193,6 +198,7 @@ func TestQueuesAreSetPausedMovedAndPurged(t *testing.T) {
 }
 
 func TestRequeueByIDAndByFilter(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t)
 	first := p.cli("post", "-q", "a", `{"n":1}`).event().ID
@@ -230,6 +236,7 @@ func TestRequeueByIDAndByFilter(t *testing.T) {
 }
 
 func TestSchedulesAreListedAndShown(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t)
 	p.want(http.StatusCreated, http.MethodPost, "/schedules", `{"name":"weekly","queue":"mail","event":{"n":1},"cron":"0 9 * * 1","timezone":"Europe/Berlin"}`)
@@ -247,6 +254,7 @@ func TestSchedulesAreListedAndShown(t *testing.T) {
 }
 
 func TestTablesFitTheTerminalAndShowNoControlCharacters(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t)
 	p.cli("post", "-q", strings.Repeat("q", 60), "-t", strings.Repeat("t", 60), `{"text":"`+strings.Repeat("x", 300)+`"}`).want(0)
@@ -275,6 +283,7 @@ func TestTablesFitTheTerminalAndShowNoControlCharacters(t *testing.T) {
 }
 
 func TestListingsAreCompleteOrSaySo(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t)
 	for range 3 {
@@ -299,6 +308,7 @@ func TestListingsAreCompleteOrSaySo(t *testing.T) {
 }
 
 func TestMistakesNameTheFlagAndTheNearestRightOne(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t, "QUEUED_API_KEY=secret")
 	key := []string{"QUEUED_KEY=secret"}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/queued/queued/internal/pgtest"
 )
 
 // setupSealing starts a server that can seal secrets and push to this machine.
@@ -19,6 +21,7 @@ func setupSealing(t *testing.T) *program {
 }
 
 func TestSourcesArePutTestedAndDeleted(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupSealing(t)
 	p.cli("sources", "-o", "table").wantError(0, "no sources")
@@ -70,6 +73,7 @@ func TestSourcesArePutTestedAndDeleted(t *testing.T) {
 }
 
 func TestPushesAreSetTestedRotatedAndDeleted(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setupSealing(t)
 	headers := make(chan http.Header, 10)

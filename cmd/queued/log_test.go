@@ -7,9 +7,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/queued/queued/internal/pgtest"
 )
 
 func TestLogLinesAreInUTCToTheMillisecond(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	zone := time.FixedZone("", 2*60*60)
 	now := func() time.Time { return time.Date(2025, 3, 1, 1, 2, 3, 4_000_000, zone) }
@@ -34,6 +37,7 @@ func TestLogLinesAreInUTCToTheMillisecond(t *testing.T) {
 }
 
 func TestWelcomeHasTheHeaderOfTheKeyOnlyWithAKey(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	open := welcome("http://127.0.0.1:1", "x", "", false)
 	if strings.Contains(open, "Authorization") || !strings.Contains(open, "http://127.0.0.1:1/events") {
@@ -45,6 +49,7 @@ func TestWelcomeHasTheHeaderOfTheKeyOnlyWithAKey(t *testing.T) {
 }
 
 func TestSuccessfulInsertsAreLoggedAtInfoOnlyWithAccessLogAll(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	for _, tc := range []struct {
 		environ []string

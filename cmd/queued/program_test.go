@@ -35,13 +35,17 @@ type program struct {
 	nextLine chan struct{} // closed at the next line, and then another
 }
 
+// raceSettings is the variable by which make test has the race detector end a program at once: by default a program built with it sleeps for a second
+// before it ends.
+func raceSettings() string { return "GORACE=" + os.Getenv("GORACE") }
+
 // startProgram starts queued with args and environ, until the end of the test.
 func startProgram(t *testing.T, args, environ []string) *program {
 	t.Helper()
 	p := &program{t: t, cmd: exec.Command(binary(t), args...)}
 	p.cmd.Env = append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(os.TempDir(), "nobody-has-this-home"),
-		"QUEUED_LISTEN=127.0.0.1:0", "QUEUED_LOG_FORMAT=json", "QUEUED_MAX_CONNS=4",
+		"QUEUED_LISTEN=127.0.0.1:0", "QUEUED_LOG_FORMAT=json", "QUEUED_MAX_CONNS=4", raceSettings(),
 	}, environ...)
 	p.cmd.Stdout = &p.stdout
 	p.start()
@@ -52,7 +56,7 @@ func startProgram(t *testing.T, args, environ []string) *program {
 func startBeside(t *testing.T, environ []string, name string, args ...string) *program {
 	t.Helper()
 	p := &program{t: t, cmd: exec.Command(name, args...)}
-	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, environ...)
+	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), raceSettings()}, environ...)
 	leadGroup(p.cmd)
 	p.start()
 	return p

@@ -107,6 +107,7 @@ func (s *secured) shown() string {
 }
 
 func TestTLSServesHTTP2AndHTTP1(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	s := serveTLS(t, "QUEUED_ACCESS_LOG=all")
 	if url := s.waitFor("serving")["url"]; url != "https://"+s.addr {
@@ -142,6 +143,7 @@ func TestTLSServesHTTP2AndHTTP1(t *testing.T) {
 }
 
 func TestPlainHTTPAtTheTLSPortIsAnsweredReadably(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	s := serveTLS(t)
 	got := s.want(http.StatusBadRequest, http.MethodGet, "/livez", "")
@@ -151,6 +153,7 @@ func TestPlainHTTPAtTheTLSPortIsAnsweredReadably(t *testing.T) {
 }
 
 func TestHealthcheckAsksOverTLSWhateverTheNameInTheCertificate(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	s := serveTLS(t, "QUEUED_TLS_CLIENT_CA=DIR/ca.pem")
 	certificate := "QUEUED_TLS_CERT=" + filepath.Join(s.dir, "cert.pem")
@@ -165,6 +168,7 @@ func TestHealthcheckAsksOverTLSWhateverTheNameInTheCertificate(t *testing.T) {
 }
 
 func TestChangedCertificateIsShownToNewConnections(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	s := serveTLS(t)
 	client := s.client(t, nil)
@@ -188,6 +192,7 @@ func TestChangedCertificateIsShownToNewConnections(t *testing.T) {
 }
 
 func TestClientCAIsRequiredOfEveryCallButHealthChecks(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	s := serveTLS(t, "QUEUED_TLS_CLIENT_CA=DIR/ca.pem", "QUEUED_ACCESS_LOG=all", "QUEUED_API_KEY=k")
 	foreign := certtest.New(t, "Test CA")
@@ -221,6 +226,7 @@ func TestClientCAIsRequiredOfEveryCallButHealthChecks(t *testing.T) {
 }
 
 func TestWrongTLSSettingsAreUsageErrors(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	dir := t.TempDir()
 	authority := certtest.New(t, "CA")
@@ -250,6 +256,7 @@ func TestWrongTLSSettingsAreUsageErrors(t *testing.T) {
 }
 
 func TestWelcomeOverTLSNamesTheCertificate(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	s := &secured{authority: certtest.New(t, "CA"), dir: t.TempDir()}
 	s.issue(t, "first")
@@ -272,6 +279,7 @@ func trace(ctx context.Context, addresses chan<- string) context.Context {
 
 // TestSlowReaderOfOneStreamHoldsUpNoOther fills a stream that is not read, and has other calls answered over its connection meanwhile.
 func TestSlowReaderOfOneStreamHoldsUpNoOther(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	s := serveTLS(t)
 	client := s.client(t, nil)
@@ -335,6 +343,7 @@ func TestSlowReaderOfOneStreamHoldsUpNoOther(t *testing.T) {
 
 // TestSIGTERMEndsHTTP2InOrder has a waiting claim, a stream and a half-sent request on one connection when the server is told to stop.
 func TestSIGTERMEndsHTTP2InOrder(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	s := serveTLS(t)
 	client := s.client(t, nil)

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/queued/queued/internal/pgtest"
 )
 
 // work starts queued work on the queue "default" of p, with a command for the shell, in which DIR is a directory of the test.
@@ -91,6 +93,7 @@ const (
 )
 
 func TestExitCodeOfTheCommandDecides(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t)
 	ids := map[string]int64{}
@@ -127,6 +130,7 @@ func TestExitCodeOfTheCommandDecides(t *testing.T) {
 }
 
 func TestCommandGetsTheEventAndItsAttempt(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t)
 	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -143,6 +147,7 @@ func TestCommandGetsTheEventAndItsAttempt(t *testing.T) {
 }
 
 func TestOutputThatIsNoJSONIsNoResult(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t)
 	plain := p.post1(`{"n":1}`)
@@ -160,6 +165,7 @@ func TestOutputThatIsNoJSONIsNoResult(t *testing.T) {
 }
 
 func TestOnlyTheEndOfStandardErrorIsKept(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t)
 	id := p.post1(`{}`)
@@ -171,6 +177,7 @@ func TestOnlyTheEndOfStandardErrorIsKept(t *testing.T) {
 }
 
 func TestLeaseIsExtendedWhileTheCommandRuns(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p, dir := setup(t), t.TempDir()
 	id := p.post1(`{}`)
@@ -190,6 +197,7 @@ func TestLeaseIsExtendedWhileTheCommandRuns(t *testing.T) {
 }
 
 func TestCommandAndItsChildrenAreKilledWhenTheLeaseIsLost(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p, dir := setup(t), t.TempDir()
 	id := p.post1(`{}`)
@@ -203,6 +211,7 @@ func TestCommandAndItsChildrenAreKilledWhenTheLeaseIsLost(t *testing.T) {
 }
 
 func TestCommandThatTakesTooLongIsEnded(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p, dir := setup(t), t.TempDir()
 	id := p.post1(`{}`)
@@ -215,6 +224,7 @@ func TestCommandThatTakesTooLongIsEnded(t *testing.T) {
 }
 
 func TestSIGTERMDrainsTheCommands(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p, dir := setup(t), t.TempDir()
 	first := p.post1(`{}`)
@@ -236,6 +246,7 @@ func TestSIGTERMDrainsTheCommands(t *testing.T) {
 }
 
 func TestEventsAreGivenBackWhenTheGraceIsOver(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p, dir := setup(t), t.TempDir()
 	id := p.post1(`{}`)
@@ -253,6 +264,7 @@ func TestEventsAreGivenBackWhenTheGraceIsOver(t *testing.T) {
 
 // TestWorkerThatWasStoppedCannotAck stops a worker until its lease has ended and another one has the event.
 func TestWorkerThatWasStoppedCannotAck(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p, dir, other := setup(t), t.TempDir(), t.TempDir()
 	id := p.post1(`{}`)
@@ -274,6 +286,7 @@ func TestWorkerThatWasStoppedCannotAck(t *testing.T) {
 }
 
 func TestEventOfAKilledWorkerIsWorkedOnAgain(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p, dir, other := setup(t), t.TempDir(), t.TempDir()
 	id := p.post1(`{}`)
@@ -296,6 +309,7 @@ func TestEventOfAKilledWorkerIsWorkedOnAgain(t *testing.T) {
 }
 
 func TestWrongWorkIsAUsageError(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	for want, args := range map[string][]string{
 		`there is no program "./no-such-program.sh"`: {"--exec", "./no-such-program.sh --now"},
@@ -311,6 +325,7 @@ func TestWrongWorkIsAUsageError(t *testing.T) {
 }
 
 func TestWorkWithAWrongKeyFails(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t, "QUEUED_API_KEY=right")
 	w := startProgram(t, []string{"work", "--exec", "true", "--key", "wrong"}, []string{"QUEUED_URL=http://" + p.addr})

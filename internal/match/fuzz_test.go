@@ -197,7 +197,11 @@ func compareWithNaive(t *testing.T, seed uint64) {
 
 func TestIndexAgreesWithTheNaiveMatcher(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(500) {
+	seeds := uint64(500)
+	if raceDetector { // which makes it ten times slower, and nothing is concurrent here
+		seeds = 50
+	}
+	for seed := range seeds {
 		compareWithNaive(t, seed)
 	}
 }

@@ -356,12 +356,14 @@ func TestPushThatIsMadeAnewBeginsAnew(t *testing.T) {
 	id := p.insert(numbered("mail", 1)...)[0]
 	p.status(StatusOpen)
 	r.takeAll()
-	p.reading.Lock() // so that it sees the result alone
+	if err := p.beginReading(t.Context()); err != nil { // so that it sees the result alone
+		t.Fatal(err)
+	}
 	if err := p.Delete(t.Context(), "mail", nil); err != nil {
 		t.Error(err)
 	}
 	p.put("mail", r)
-	p.reading.Unlock()
+	p.endReading()
 	p.outcome(queue.Done, id)
 	p.status(StatusEnabled)
 }

@@ -84,7 +84,9 @@ func (s *Service) change(ctx context.Context, name string, do func(pgx.Tx) error
 		push, err = pushOf(rows)
 		return err
 	})
-	s.takeUp(ctx, name)
+	if err == nil {
+		s.takeUp(ctx, name)
+	}
 	return push, err
 }
 
@@ -112,7 +114,9 @@ func (s *Service) Get(ctx context.Context, name string) (Push, error) {
 // ErrNotFound and ErrStale.
 func (s *Service) Delete(ctx context.Context, name string, ifVersions []int64) error {
 	_, err := s.pool.Exec(ctx, `select agent.delete_push($1, $2)`, name, ifVersions)
-	s.takeUp(ctx, name)
+	if err == nil {
+		s.takeUp(ctx, name)
+	}
 	return wrap("deleting a push", err)
 }
 

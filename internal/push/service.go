@@ -34,6 +34,9 @@ const (
 	stopGrace   = 3 * time.Second // for what is in flight when Run ends
 	maxCounted  = 1000            // queues that are counted by name
 	otherQueues = "other"
+
+	// takeUpTimeout bounds how much longer the answer to a change takes because the worker here takes it up.
+	takeUpTimeout = time.Second
 )
 
 // Config is what a Service needs to know. Database, Queue, Sender and Guard are required.
@@ -83,7 +86,7 @@ type Service struct {
 	sending context.Context //nolint:containedctx // of the requests in flight, which outlive what has claimed them
 	cut     context.CancelFunc
 
-	reading sync.Mutex // held while pushes are read and workers started and stopped
+	reading chan struct{} // full while pushes are read and workers started and stopped
 
 	mu         sync.Mutex
 	workers    map[string]*worker
@@ -100,7 +103,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	cfg = cfg.withDefaults()
 	s := &Service{
 		cfg: cfg, workerName: "push:" + cfg.Queue.Name(), changed: pg.NewSignal(), tests: rate.NewLimiter(testsPerSec, testsBurst),
-		workers: make(map[string]*worker), sealed: make(map[string]bool), results: make(map[string]map[string]int64),
+		reading: make(chan struct{}, 1), workers: make(map[string]*worker), sealed: make(map[string]bool), results: make(map[string]map[string]int64),
 	}
 	s.sending, s.cut = context.WithCancel(context.Background())
 	var err error
@@ -192,10 +195,12 @@ func (s *Service) databaseNow() time.Time { return time.Now().Add(time.Duration(
 
 // reconcile reads the pushes, starts a worker for each that this process owns, and stops the others.
 func (s *Service) reconcile(ctx context.Context) error {
-	s.reading.Lock()
-	defer s.reading.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()
+	if err := s.beginReading(ctx); err != nil {
+		return err
+	}
+	defer s.endReading()
 	s.mu.Lock()
 	isPusher := s.cfg.Sealer != nil && !s.isDraining
 	mustReport := isPusher != s.isReported
@@ -258,25 +263,40 @@ func (s *Service) assign(owned map[string]*row) (sealed []sealedRow) {
 	return sealed
 }
 
-// takeUp has the worker of a queue, if this process has one, do what the database says now. The next pass of reconcile does the rest.
+// beginReading has nobody else read pushes and start and stop workers until endReading.
+func (s *Service) beginReading(ctx context.Context) error {
+	select {
+	case s.reading <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *Service) endReading() { <-s.reading }
+
+// takeUp has the worker of a queue, if this process has one, do what the database says now. The next pass of reconcile does the rest, and all of it when
+// the database does not answer within takeUpTimeout.
 func (s *Service) takeUp(ctx context.Context, name string) {
 	defer s.changed.Send()
-	s.reading.Lock() // what a pass has read before the change does not overtake it
-	defer s.reading.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, takeUpTimeout)
+	defer cancel()
+	if s.beginReading(ctx) != nil { // a pass that has read before the change must not overtake it
+		return
+	}
+	defer s.endReading()
 	s.mu.Lock()
 	isHere := s.workers[name] != nil
 	s.mu.Unlock()
 	if !isHere {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
-	defer cancel()
 	rows, err := s.read(ctx, &name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.workers[name]
 	switch {
-	case err != nil || w == nil: // it is stopped, or the pass reads it again
+	case err != nil || w == nil:
 	case len(rows) == 0 || rows[0].IsDisabled:
 		s.end(w)
 	default:

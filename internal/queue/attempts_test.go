@@ -118,7 +118,7 @@ func TestStorageOfManyAttemptsIsBounded(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.MaxAttempts = 1_000_000 })
 	id := b.insertEvents(t, queue.InsertParams{})[0]
-	const attempts, step = 10_000, 500
+	const attempts, step = 2000, 200
 	b.retry(t, id, 1, "first")
 	first := b.get(t, id).Claimed[0]
 	bound := 2 * b.retry(t, id, 199, strings.Repeat("x", 1000))
