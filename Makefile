@@ -9,7 +9,8 @@ TOOL := go tool -modfile=tools/go.mod
 # The packages to test and further flags of go test: make test PKG=./internal/queue ARGS='-run LeaseTakenOver -v'
 PKG ?= ./...
 ARGS ?=
-GOTEST = $(TOOL) gotestsum --format pkgname-and-test-fails -- $(RACE) -shuffle=on -parallel 4 -timeout 25m $(ARGS) $(PKG)
+# Vet runs with the linters: make check
+GOTEST = $(TOOL) gotestsum --format pkgname-and-test-fails -- $(RACE) -vet=off -shuffle=on -parallel 4 -timeout 25m $(ARGS) $(PKG)
 PGTEST := go run ./internal/pgtest/run
 # The scenarios of internal/faults start servers of their own: they run once, and not at the same time as other tests
 FAULTS_ELSEWHERE := $(if $(filter ./...,$(PKG)),QUEUED_FAULTS=off)
@@ -62,7 +63,7 @@ faults: ## The same for hours; QUEUED_FAULTS_ROUNDS=3 and ARGS='-run Frozen' for
 
 .PHONY: test-bench
 test-bench: ## Test the module bench/, on a plain PostgreSQL that is private to the run
-	@$(PGTEST) -flavour plain -- go test -C bench -race -shuffle=on -parallel 4 -timeout 10m ./...
+	@$(PGTEST) -flavour plain -- go test -C bench -shuffle=on -parallel 4 -timeout 10m ./...
 
 .PHONY: test-browser
 test-browser: ## Test the module e2e/ with a browser: needs Chromium (apt-get install chromium); make test leaves it out where there is none
@@ -81,7 +82,9 @@ fuzz: ## Fuzz each decoder for FUZZTIME (30s)
 # on. Windows has the fewest system calls in common with the others, so the tests are compiled for it, too.
 TARGETS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
 CHECKED_TARGETS := darwin/arm64 windows/amd64
-cross_build = for target in $(1); do CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target\#*/} go build -o /dev/null ./cmd/queued || \
+# Nothing of what check builds is run, so that it need not be quick itself
+QUICK := -gcflags='all=-N -l'
+cross_build = for target in $(1); do CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target\#*/} go build $(2) -o /dev/null ./cmd/queued || \
 	{ echo "$$target: the build has failed"; exit 1; }; done
 
 .PHONY: builds
@@ -98,8 +101,8 @@ check: ## Lint, formatting, modules, builds for other systems: what CI runs besi
 	@cd bench && go mod tidy -diff
 	@cd e2e && go mod tidy -diff
 	@go mod verify >/dev/null
-	@$(call cross_build,$(CHECKED_TARGETS))
-	@CGO_ENABLED=0 GOOS=windows go vet ./...
+	@$(call cross_build,$(CHECKED_TARGETS),$(QUICK))
+	@CGO_ENABLED=0 GOOS=windows go vet $(QUICK) ./...
 	@for script in build/images build/smoke build/postgres/entrypoint build/postgres/healthcheck .ci/run examples/worker.sh; do bash -n $$script; done
 
 .PHONY: fmt

@@ -203,10 +203,10 @@ func (s *Server) makeRoles(ctx context.Context, conn *pgx.Conn) error {
 		begin
 			perform pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('`+ownerRole+`', 0));
 			if not exists (select from pg_catalog.pg_roles where rolname = '`+ownerRole+`') then
-				create role `+ownerRole+` login password '`+rolePassword+`';
+				create role `+ownerRole+` login password '`+verifier(rolePassword)+`';
 			end if;
 			if not exists (select from pg_catalog.pg_roles where rolname = '`+serviceRole+`') then
-				create role `+serviceRole+` login password '`+rolePassword+`';
+				create role `+serviceRole+` login password '`+verifier(rolePassword)+`';
 				grant `+serviceRole+` to `+ownerRole+`; -- that tests may see and end its sessions
 			end if;
 		end

@@ -300,7 +300,7 @@ func (s *Service) takeUp(ctx context.Context, name string) {
 	case len(rows) == 0 || rows[0].IsDisabled:
 		s.end(w)
 	default:
-		_ = s.apply(&rows[0]) // the pass records secrets that cannot be opened
+		_ = s.apply(&rows[0]) //nolint:contextcheck // workers outlive this call; the pass records secrets that cannot be opened
 	}
 }
 
