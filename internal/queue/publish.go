@@ -2,8 +2,12 @@ package queue
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/queued/queued/internal/groupcommit"
 	"github.com/queued/queued/internal/pg"
@@ -17,8 +21,27 @@ type Publication struct {
 	Key            string
 	IdempotencyKey string
 	KeyFor         time.Duration // how long the IdempotencyKey is remembered; zero: Config.KeyRetention
+	KeyScope       string        // idempotency keys of different scopes never stand for the same publication; empty: none
 	Subscription   string        // the only one that gets it
 	OnDuplicate    OnDuplicate   // what becomes of another publication with the IdempotencyKey; empty: Match, with Meta compared, too
+}
+
+const (
+	scopeSeparator = "\x1f" // as in SQL, where events with a scope are inserted
+	maxKey         = 255    // characters of an idempotency key
+)
+
+// RememberedKey returns the idempotency key by which a publication is remembered, empty if it has none: that of no other scope is equal.
+func (p *Publication) RememberedKey() string {
+	if p.IdempotencyKey == "" || p.KeyScope == "" && !strings.Contains(p.IdempotencyKey, scopeSeparator) {
+		return p.IdempotencyKey
+	}
+	key := p.KeyScope + scopeSeparator + p.IdempotencyKey
+	if utf8.RuneCountInString(key) > maxKey {
+		sum := sha256.Sum256([]byte(key))
+		key = p.KeyScope + scopeSeparator + "sha256:" + hex.EncodeToString(sum[:])
+	}
+	return key
 }
 
 // Published is what became of a Publication.
@@ -124,7 +147,7 @@ func (tx *transaction) appendLog(all []pendingPublication, keyRetention time.Dur
 		topics[i], events[i] = p.Topic, string(p.Event)
 		set(&keys, n, i, pg.OrNull(p.Key))
 		set(&metas, n, i, jsonArg(p.Meta))
-		set(&idempotencyKeys, n, i, pg.OrNull(p.IdempotencyKey))
+		set(&idempotencyKeys, n, i, pg.OrNull(p.RememberedKey()))
 		set(&subscriptions, n, i, pg.OrNull(p.Subscription))
 		set(&firsts, n, i, pg.OrNull(p.OnDuplicate == First))
 	}

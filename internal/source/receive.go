@@ -2,15 +2,12 @@ package source
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/queued/queued/internal/hook"
 	"github.com/queued/queued/internal/pg"
@@ -221,7 +218,7 @@ func (s *Service) store(ctx context.Context, h *held, d *Delivery, all []hook.Ma
 		publications := make([]queue.Publication, len(all))
 		for i := range all {
 			publications[i] = queue.Publication{
-				Topic: *h.Topic, Event: all[i].Event, Meta: metas[i], IdempotencyKey: publicationKey(h.Name, all[i].Key), KeyFor: h.DedupFor, OnDuplicate: queue.First,
+				Topic: *h.Topic, Event: all[i].Event, Meta: metas[i], IdempotencyKey: all[i].Key, KeyFor: h.DedupFor, KeyScope: owner(h.Name), OnDuplicate: queue.First,
 			}
 		}
 		published, err := s.cfg.Topics.Publish(ctx, publications)
@@ -260,22 +257,6 @@ func (s *Service) store(ctx context.Context, h *held, d *Delivery, all []hook.Ma
 	}
 	return result, nil
 }
-
-// publicationKey returns the idempotency key of a publication that has a key of its source, empty for an empty one. No other source's is equal, and none
-// that is sent in a header field: what two senders call by one name is not the same.
-func publicationKey(name, key string) string {
-	if key == "" {
-		return ""
-	}
-	key = owner(name) + "\x1f" + key
-	if utf8.RuneCountInString(key) > maxPublicationKey {
-		sum := sha256.Sum256([]byte(key))
-		key = owner(name) + "\x1fsha256:" + hex.EncodeToString(sum[:])
-	}
-	return key
-}
-
-const maxPublicationKey = 255 // characters
 
 // metaOf returns the metadata of an event, nil if it has none, or more than fit.
 func metaOf(h *held, mapped *hook.Mapped) (json.RawMessage, error) {

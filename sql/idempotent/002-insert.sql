@@ -348,7 +348,8 @@ begin
   end if;
 
   select array_agg(coalesce(n.queue, 'default') order by n.ord), array_agg(n.option ->> 'key' order by n.ord)
-  , array_agg(coalesce(n.option ->> 'key_scope' || e'\x1f', '') || (n.option ->> 'key') order by n.ord) -- a separator that no header field can have
+  -- A key without a scope that has the separator gets one in front, which no scope begins with.
+  , array_agg(coalesce(n.option ->> 'key_scope' || e'\x1f', case when n.option ->> 'key' like e'%\x1f%' then e'\x1f' else '' end) || (n.option ->> 'key') order by n.ord)
   , array_agg(case when n.option ->> 'key' is not null then agent_private.request_fingerprint(n.event, n.option, n.delay, n.vt) end order by n.ord)
   into _queues, _keys, _scoped_keys, _fingerprints
   from unnest(_events, _queues, _options, _delays, _vts) with ordinality as n (event, queue, option, delay, vt, ord);
