@@ -15,6 +15,7 @@ import (
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/pgtest"
 )
 
 // scopesOfContract returns the scope that each operation needs according to the contract, by method and pattern.
@@ -58,6 +59,7 @@ func endedKeys(h *environment) (expired, revoked string) {
 }
 
 func TestEveryRouteTakesExactlyTheKeysItShould(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}})
@@ -303,6 +305,7 @@ func (d *side) fill(text string, known map[string]string) string {
 
 // TestRestrictedKeyUsesWhatItMayAndNothingElse calls every route with a key for the queues and topics that begin with in, about those and about others.
 func TestRestrictedKeyUsesWhatItMayAndNothingElse(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
@@ -383,6 +386,7 @@ func TestRestrictedKeyUsesWhatItMayAndNothingElse(t *testing.T) {
 }
 
 func TestRestrictedKeyFindsNoWayAround(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
@@ -477,6 +481,7 @@ func TestRestrictedKeyFindsNoWayAround(t *testing.T) {
 }
 
 func TestFirstKeyOfAnOpenServerHasToBeAdmin(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("GET", "/keys/self", "").want(http.StatusOK)
@@ -494,6 +499,7 @@ func TestFirstKeyOfAnOpenServerHasToBeAdmin(t *testing.T) {
 }
 
 func TestNobodyTakesTheFirstKeyAwayWhereItIsNotKnownYet(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.sql(`alter table agent.api_key disable trigger user`) // which has processes read the keys
@@ -510,6 +516,7 @@ func TestNobodyTakesTheFirstKeyAwayWhereItIsNotKnownYet(t *testing.T) {
 }
 
 func TestWaitingCallsEndWithTheirKey(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}})
@@ -527,6 +534,7 @@ func TestWaitingCallsEndWithTheirKey(t *testing.T) {
 }
 
 func TestRestrictedKeyMovesEventsToNoQueueOfOthers(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}})
@@ -538,6 +546,7 @@ func TestRestrictedKeyMovesEventsToNoQueueOfOthers(t *testing.T) {
 }
 
 func TestKeyForAllQueuesSaysSo(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
@@ -552,6 +561,7 @@ func TestKeyForAllQueuesSaysSo(t *testing.T) {
 }
 
 func TestRestrictedKeyReadsOfASubscriptionOnlyItsTopics(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
@@ -591,6 +601,7 @@ func TestRestrictedKeyReadsOfASubscriptionOnlyItsTopics(t *testing.T) {
 }
 
 func TestRestrictedKeyGetsNoScheduleOfOthersByItsIdempotencyKey(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))

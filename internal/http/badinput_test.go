@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/pgtest"
 )
 
 // Bodies that every call refuses.
@@ -33,6 +34,7 @@ var badBodies = map[string]string{
 }
 
 func TestBadBodiesAreProblemsAndStoreNothing(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for _, r := range everyRoute(t) {
@@ -77,6 +79,7 @@ func wantNoRow(h *environment) {
 }
 
 func TestBadFieldsAreProblemsAndStoreNothing(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	long := strings.Repeat("q", 129)
@@ -143,6 +146,7 @@ func TestBadFieldsAreProblemsAndStoreNothing(t *testing.T) {
 }
 
 func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	q := url.QueryEscape
@@ -198,6 +202,7 @@ func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
 }
 
 func TestBodiesAreReadByTheirContentType(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for media, want := range map[string]int{
@@ -224,6 +229,7 @@ func TestBodiesAreReadByTheirContentType(t *testing.T) {
 }
 
 func TestBodiesAboveTheLimitAreRefused(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{http: func(cfg *Config) {
 		cfg.MaxBody, cfg.MaxBatchBody, cfg.MaxBatch, cfg.MaxDepth = 100, 300, 2, 3

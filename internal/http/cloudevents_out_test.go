@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/queued/queued/internal/hook"
+	"github.com/queued/queued/internal/pgtest"
 )
 
 // cloudEvents returns the CloudEvents of an answer, decoded as those that come in.
@@ -25,6 +26,7 @@ func (a answer) cloudEvents(mediaType string) []hook.CloudEvent {
 }
 
 func TestEventsComeAsCloudEventsToThoseWhoAcceptThem(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	one, many := h.with("Accept", structured), h.with("Accept", batched)
@@ -68,6 +70,7 @@ func TestEventsComeAsCloudEventsToThoseWhoAcceptThem(t *testing.T) {
 }
 
 func TestPagesOfCloudEventsLinkToTheNext(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	many := h.with("Accept", batched)
@@ -101,6 +104,7 @@ func TestPagesOfCloudEventsLinkToTheNext(t *testing.T) {
 }
 
 func TestEventsOfTheLogComeAsCloudEvents(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	position := decode[publishResponse](h.call("POST", "/topics/order.paid?key=k", `{"n":1}`).want(201)).Position

@@ -16,9 +16,11 @@ import (
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/pgtest"
 )
 
 func TestRequestIsLoggedInOneLineWithoutItsBody(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{server: func(s *Server, _ *http.Server) { s.slowAfter = busyTimeout }})
 	id := h.with("X-Request-Id", "mine-1").try("POST", "/events?queue=mail", `{"password":"hunter2"}`).want(201).header.Get("X-Request-Id")
@@ -107,6 +109,7 @@ func TestPanicDuringAResponseAbortsIt(t *testing.T) {
 }
 
 func TestInternalErrorsAreLoggedButNotSent(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.sql("alter schema agent rename to elsewhere")
@@ -155,6 +158,7 @@ func TestAccessLogOmitsSuccessfulFrequentCalls(t *testing.T) {
 }
 
 func TestEveryCallExceptHealthChecksRequiresTheKey(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{keys: func(cfg *access.Config) { cfg.Key = "s3cret" }})
 	h.topics.Drain() // so that streams end
@@ -195,6 +199,7 @@ func TestEveryCallExceptHealthChecksRequiresTheKey(t *testing.T) {
 }
 
 func TestCrossOriginWritesAreRefused(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.with("Sec-Fetch-Site", "same-origin").try("POST", "/events", "{}").want(201)
@@ -211,6 +216,7 @@ func TestCrossOriginWritesAreRefused(t *testing.T) {
 }
 
 func TestServerOnLoopbackAnswersOnlyLoopbackHosts(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{http: func(cfg *Config) { cfg.LoopbackOnly = true }})
 	for _, host := range []string{"localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:8080", "127.9.8.7:1", "[::1]", "[::1]:8080", "[::ffff:127.0.0.1]:80"} {
@@ -233,6 +239,7 @@ func refuseClient(state *tls.ConnectionState) (string, error) {
 }
 
 func TestClientCertificateIsRequiredOfAllButHealthChecks(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{http: func(cfg *Config) { cfg.VerifyClient = refuseClient }, keys: func(cfg *access.Config) { cfg.Key = "secret" }})
 	h.try("GET", "/livez", "").want(http.StatusOK)

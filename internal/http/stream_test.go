@@ -19,6 +19,7 @@ import (
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/pgtest"
 )
 
 // An openStream is a stream of Server-Sent Events that is being received.
@@ -159,6 +160,7 @@ func provokeStreams(h *environment) {
 }
 
 func TestStreamBeginsWithItsPositionAndSendsWhatIsPublished(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	head := h.publishAll("before")[0]
@@ -185,6 +187,7 @@ func TestStreamBeginsWithItsPositionAndSendsWhatIsPublished(t *testing.T) {
 }
 
 func TestStreamHasOnlyWhatWasAskedFor(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	positions := h.publishAll("order.placed", "order.paid", "user.added", "order.paid.late")
@@ -224,6 +227,7 @@ func TestStreamHasOnlyWhatWasAskedFor(t *testing.T) {
 }
 
 func TestStreamOfPayloadsAndStreamOfLines(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	positions := h.publishAll("a", "b")
@@ -250,6 +254,7 @@ func (h *environment) environmentWith(name, value string) *environment {
 }
 
 func TestStreamResumesInAnotherProcessWithoutLossOrRepetition(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	processes := []*environment{h, setupWith(t, settings{db: h.db})}
@@ -280,6 +285,7 @@ func TestStreamResumesInAnotherProcessWithoutLossOrRepetition(t *testing.T) {
 }
 
 func TestStreamTellsTheGapThatRetentionLeft(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	positions := h.publishAll("a", "a", "a")
@@ -310,6 +316,7 @@ func TestStreamTellsTheGapThatRetentionLeft(t *testing.T) {
 }
 
 func TestSilentStreamOutlivesTheTimeoutsAndSaysHowFarItIs(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{server: func(s *Server, server *http.Server) {
 		s.heartbeat, server.WriteTimeout = 50*time.Millisecond, 100*time.Millisecond
@@ -330,6 +337,7 @@ func TestSilentStreamOutlivesTheTimeoutsAndSaysHowFarItIs(t *testing.T) {
 }
 
 func TestDrainEndsStreamsAndSaysWhenToComeBack(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	streams := []*openStream{h.open("/stream?after=0"), h.open("/stream?topic=b")}
@@ -354,6 +362,7 @@ func TestDrainEndsStreamsAndSaysWhenToComeBack(t *testing.T) {
 }
 
 func TestClientThatGoesEndsItsStream(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	s := h.open("/stream?after=0")
@@ -370,6 +379,7 @@ func TestClientThatGoesEndsItsStream(t *testing.T) {
 }
 
 func TestClientThatDoesNotReadIsClosedAndDelaysNobody(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{server: func(s *Server, _ *http.Server) { s.blockedLimit = time.Second }})
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(h.url, "http://"))
@@ -399,6 +409,7 @@ func TestClientThatDoesNotReadIsClosedAndDelaysNobody(t *testing.T) {
 }
 
 func TestStreamThatIsNotReadOverHTTP2IsEndedAndLeavesTheConnectionToOthers(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{http2: true, server: func(s *Server, _ *http.Server) { s.blockedLimit = time.Second }})
 	blocked := h.open("/stream?after=0")
@@ -420,6 +431,7 @@ func TestStreamThatIsNotReadOverHTTP2IsEndedAndLeavesTheConnectionToOthers(t *te
 }
 
 func TestQuietStreamOverHTTP2OutlivesTheTimeOfAWrite(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{http2: true, server: func(s *Server, _ *http.Server) { s.blockedLimit, s.heartbeat = 500*time.Millisecond, 2*time.Second }})
 	quiet := h.open("/stream").frame(3) // each but the first comes after a heartbeat, four times the limit
@@ -428,6 +440,7 @@ func TestQuietStreamOverHTTP2OutlivesTheTimeOfAWrite(t *testing.T) {
 }
 
 func TestBrowserThatResumesIsSentBackWhileTheServerCannotAnswer(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	disconnectDatabase(h)
@@ -456,6 +469,7 @@ func TestBrowserThatResumesIsSentBackWhileTheServerCannotAnswer(t *testing.T) {
 }
 
 func TestStreamsAreCalledAsOtherRoutes(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{keys: func(cfg *access.Config) { cfg.Key = "s3cret" }})
 	h.try("GET", "/stream", "").wantProblem(problem.Unauthorized)
@@ -473,6 +487,7 @@ func TestStreamsAreCalledAsOtherRoutes(t *testing.T) {
 }
 
 func TestBadStreamsAreProblems(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	last := h.publishAll("a")[0]

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/pgtest"
 )
 
 // provokeSubscribedStreams provokes every documented response of streams of subscriptions. The service is draining, so no stream lasts.
@@ -25,6 +26,7 @@ func provokeSubscribedStreams(h *environment) {
 }
 
 func TestStreamOfASubscriptionSendsWhatItGets(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/subscriptions/s", `{"filters":[{"name":"orders","topics":["order.*"]},{"name":"large","match":{"total":[{"numeric":[">=",100]}]}}]}`).want(http.StatusCreated)
@@ -70,6 +72,7 @@ func TestStreamOfASubscriptionSendsWhatItGets(t *testing.T) {
 }
 
 func TestStreamOfASubscriptionResumesInAnotherProcess(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	processes := []*environment{h, setupWith(t, settings{db: h.db})}
@@ -101,6 +104,7 @@ func TestStreamOfASubscriptionResumesInAnotherProcess(t *testing.T) {
 }
 
 func TestStreamOfASubscriptionThatIsDeletedEnds(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/subscriptions/s", `{"filters":[{}]}`).want(http.StatusCreated)
@@ -118,6 +122,7 @@ func TestStreamOfASubscriptionThatIsDeletedEnds(t *testing.T) {
 }
 
 func TestStreamOfAPausedSubscriptionHasPositionsOnly(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{server: func(s *Server, _ *http.Server) { s.heartbeat = 20 * time.Millisecond }})
 	h.call("PUT", "/subscriptions/s", `{"filters":[{}]}`).want(http.StatusCreated)
@@ -135,6 +140,7 @@ func TestStreamOfAPausedSubscriptionHasPositionsOnly(t *testing.T) {
 }
 
 func TestBrowserIsSentBackToTheStreamOfASubscription(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	disconnectDatabase(h)
@@ -154,6 +160,7 @@ func TestBrowserIsSentBackToTheStreamOfASubscription(t *testing.T) {
 }
 
 func TestBadStreamsOfSubscriptionsAreProblems(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/subscriptions/s", `{"filters":[{}]}`).want(http.StatusCreated)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/pgtest"
 )
 
 // ends receives a stream until it ends as a whole, and fails the test when it does not.
@@ -30,6 +31,7 @@ func (s *openStream) ends() {
 }
 
 func TestTokenIsForItsTopicsUntilItsKeyEnds(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
@@ -84,6 +86,7 @@ func TestTokenIsForItsTopicsUntilItsKeyEnds(t *testing.T) {
 }
 
 func TestTokenIsRefusedWhenItsKeyMayReadLess(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}})
@@ -99,6 +102,7 @@ func TestTokenIsRefusedWhenItsKeyMayReadLess(t *testing.T) {
 }
 
 func TestTokenOfAnOpenServerEndsWithTheFirstKey(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	token := decode[createStreamTokenResponse](h.call("POST", "/stream/tokens", `{"topics":["**"],"expires_in":"1h"}`).want(http.StatusCreated)).Token
@@ -112,6 +116,7 @@ func TestTokenOfAnOpenServerEndsWithTheFirstKey(t *testing.T) {
 }
 
 func TestStreamsEndWithTheirKey(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
