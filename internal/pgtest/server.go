@@ -197,6 +197,18 @@ func asRole(role, databaseURL string) string {
 	return u.String()
 }
 
+// Patient returns a database's URL with a connect_timeout that a busy machine keeps. Without it a connection may take pg.ConnectTimeout, which is for users.
+func Patient(databaseURL string) string {
+	u, err := url.Parse(databaseURL)
+	if err != nil {
+		panic(err) // a Server made it
+	}
+	query := u.Query()
+	query.Set("connect_timeout", "60")
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
 // makeRoles makes the roles of tests, unless another test binary has.
 func (s *Server) makeRoles(ctx context.Context, conn *pgx.Conn) error {
 	return execAll(ctx, conn, `do $do$
