@@ -346,3 +346,22 @@ func TestTopicsAreCountedExactly(t *testing.T) {
 		t.Errorf("when all are counted: %+v, %v", counted, err)
 	}
 }
+
+// TestReaderJustBeforeTheOldestEventInMemoryGetsIt reads from every position while the newest events, and not all of them, are in memory: it does so
+// also from the one just before the first that is.
+func TestReaderJustBeforeTheOldestEventInMemoryGetsIt(t *testing.T) {
+	t.Parallel()
+	env := setup(t, func(c *topic.Config) { c.TailBytes = 20_000 })
+	stream := env.follow(t, topic.FollowParams{}) // so that there are events in memory
+	all := env.publish(t, slices.Repeat([]string{"a"}, 200)...)
+	next(t, stream, len(all))
+	if n := env.StreamStats().TailBytes; n == 0 || n > 20_000 {
+		t.Fatalf("%d bytes of the log are in memory", n)
+	}
+	for i, position := range all {
+		want := all[i:min(i+2, len(all))]
+		if got := positions(env.read(t, topic.ReadParams{After: position - 1, Limit: 2}).Events); !slices.Equal(got, want) {
+			t.Errorf("after %d there are %d, want %d", position-1, got, want)
+		}
+	}
+}
