@@ -333,7 +333,7 @@ returns text
 language sql stable
 set search_path to pg_catalog, pg_temp
 as $func$
-  select case when c.relkind = 'p' then 'partitioned' else 'hypertable' end
+  select case when c.relkind = 'p' then 'partitioned' when exists (select from pg_extension x where x.extname = 'timescaledb') then 'hypertable' end
   from pg_class c
   where c.oid = 'agent.event_hist'::regclass
 $func$;

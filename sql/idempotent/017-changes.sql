@@ -70,7 +70,8 @@ begin
       where t.tgrelid = any (_relations) and not t.tgisinternal and t.tgtype & 1 = 1 and t.tgtype & 2 = 0
     )
     or exists (select from pg_constraint c where c.contype = 'f' and c.conrelid = _table and c.confrelid = _table and c.confupdtype in ('c', 'n', 'd'));
-  if not _by_row and to_regclass('timescaledb_information.hypertables') is not null then
+  -- Without the extension, anybody who may create schemas can have made one of that name, with views that would run with the caller's rights.
+  if not _by_row and exists (select from pg_extension x where x.extname = 'timescaledb') then
     execute 'select exists (select from timescaledb_information.hypertables h where h.hypertable_schema = $1 and h.hypertable_name = $2)'
     into _by_row using _class.nspname, _class.relname;
   end if;
@@ -148,6 +149,10 @@ $func$;
 -- that are left are published as one event without values, with a warning. Nothing is caught that has to end the statement, such as a cancel,
 -- and nothing is written where errors are caught, as each such statement would need a transaction id of its own.
 --
+-- Whoever may make triggers can make one of this function, which runs as the owner of the schema. It reads new_rows and old_rows, which are the
+-- transition tables only if the trigger has some: else they would be the relations that its writer has in pg_temp, such as a view that calls a
+-- function. So it reads nothing before check_change_trigger has let it.
+--
 -- The settings make values look the same in all sessions.
 create or replace function agent.publish_change()
 returns trigger
@@ -176,11 +181,15 @@ declare
   _old_omitted jsonb[];
   _count int4;
   _bytes int8;
-  _is_done boolean = false;
+  _is_done boolean = not agent_private.check_change_trigger(tg_relid, tg_name, tg_op, tg_level, tg_argv);
   _is_plain boolean = tg_level = 'ROW'; -- a row is read as a whole if that is possible, as a query would have to be planned for each
   _publications agent_private.publication[];
 begin
-  if tg_op = 'TRUNCATE' then
+  if _is_done then
+    raise warning 'a change of % is published without its values: a temporary table or view has the name new_rows or old_rows', tg_argv[1];
+    perform agent_private.publish_at_commit(array[agent_private.change_without_values(_operation, tg_argv[0], tg_argv[1])]);
+    return null;
+  elsif tg_op = 'TRUNCATE' then
     perform agent_private.publish_truncate(tg_relid, tg_argv[0], tg_argv[1]);
     return null;
   elsif tg_level = 'STATEMENT' then
@@ -273,8 +282,7 @@ begin
         raise; -- a deadlock, a full disk, a lock timeout, a shutdown
       end if;
       raise warning 'a change of % is published without its values: %', tg_argv[1], sqlerrm using errcode = sqlstate;
-      _publications = array[row(tg_argv[0], jsonb_build_object('op', _operation, 'table', tg_argv[1], 'omitted', '["*"]'::jsonb)
-      , null, null, null, null, null)::agent_private.publication];
+      _publications = array[agent_private.change_without_values(_operation, tg_argv[0], tg_argv[1])];
       _is_done = true;
     end;
     if _publications <> '{}' then
@@ -282,6 +290,55 @@ begin
     end if;
   end loop;
   return null;
+end
+$func$;
+
+-- Raises insufficient_privilege (42501) for a trigger that publish_changes has not made. Else returns whether its transition tables can be read.
+--
+-- The catalog shows the trigger as it fires, unless this transaction has replaced it since the statement began, which a trigger before it can do, or
+-- reads by an old snapshot. Then the rows are read only if nothing else has the name of a transition table.
+create or replace function agent_private.check_change_trigger(_relation oid, _name name, _operation text, _level text, _arguments text[])
+returns boolean
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+as $func$
+declare
+  _reads_new boolean = _level = 'STATEMENT' and _operation in ('INSERT', 'UPDATE');
+  _reads_old boolean = _level = 'STATEMENT' and _operation in ('UPDATE', 'DELETE');
+  _is_old_snapshot boolean = current_setting('transaction_isolation') <> 'read committed';
+  _is_shadowed boolean = to_regclass('pg_temp.new_rows') is not null or to_regclass('pg_temp.old_rows') is not null;
+  _trigger record;
+begin
+  select age(t.xmin) <= 0 as is_of_this_transaction
+  , t.tgfoid = 'agent.publish_change'::regproc
+    and t.tgtype = case _operation when 'INSERT' then 4 when 'DELETE' then 8 when 'UPDATE' then 16 when 'TRUNCATE' then 32 end
+      + case _level when 'ROW' then 1 else 0 end -- after, and nothing else: see TRIGGER_TYPE_ROW in PostgreSQL's pg_trigger.h
+    and t.tgconstraint = 0 and t.tgqual is null and t.tgattr = ''
+    and t.tgnewtable is not distinct from case when _reads_new then name 'new_rows' end
+    and t.tgoldtable is not distinct from case when _reads_old then name 'old_rows' end
+    and t.tgnargs = 5 and right(_arguments[0], length(_operation) + 1) = '.' || lower(_operation) and _arguments[3] in ('changed', 'full', 'none')
+    and c.relkind in ('r', 'p', 'f') and c.relpersistence <> 't' as is_genuine
+  into _trigger
+  from pg_trigger t
+  join pg_class c on c.oid = t.tgrelid
+  where t.tgrelid = _relation and t.tgname = _name;
+  if found and not _trigger.is_genuine or not found and not _is_old_snapshot then
+    raise exception 'the trigger % of % was not made by agent.publish_changes, which alone may use agent.publish_change', _name, _relation::regclass
+      using errcode = 'insufficient_privilege', hint = 'Drop it. The owner of a table publishes its changes with agent.publish_changes(table).';
+  end if;
+  return not (_reads_new or _reads_old) or not _is_shadowed or not _is_old_snapshot and not _trigger.is_of_this_transaction;
+end
+$func$;
+
+-- The event of changes whose values are not known.
+create or replace function agent_private.change_without_values(_operation text, _topic text, _table text)
+returns agent_private.publication
+language plpgsql immutable
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return row(_topic, jsonb_build_object('op', _operation, 'table', _table, 'omitted', '["*"]'::jsonb), null, null, null, null, null)::agent_private.publication;
 end
 $func$;
 
