@@ -1,10 +1,15 @@
 package http
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 
+	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/match"
+	"github.com/queued/queued/internal/topic"
 )
 
 // A filterBody is a filter in a body.
@@ -20,6 +25,44 @@ func (f *filterBody) parse(at string) (*match.Filter, error) {
 		return nil, filterRefused(err, func(pointer string) string { return "#" + at + pointer })
 	}
 	return filter, nil
+}
+
+// errFiltersTooSlow is the problem with filters or events that take longer than a request may.
+var errFiltersTooSlow = problem.New(problem.Overloaded, "Filters were not compiled or compared with events within QUEUED_REQUEST_TIMEOUT. Nothing was written; send fewer at once, or retry.")
+
+// goesOn fails when a request has ended: what takes long asks it between one filter or event and the next.
+func goesOn(ctx context.Context) error {
+	err := ctx.Err()
+	if errors.Is(err, context.DeadlineExceeded) {
+		return errFiltersTooSlow
+	}
+	return err
+}
+
+// compileFilters returns the filters of a subscription, or a problem with as many reasons as one lists.
+func compileFilters(ctx context.Context, all []namedFilter) ([]topic.SubscriptionFilter, error) {
+	filters := make([]topic.SubscriptionFilter, len(all))
+	var bad problem.Fields
+	for i := range all {
+		if err := goesOn(ctx); err != nil {
+			return nil, err
+		}
+		var err error
+		if filters[i], err = all[i].of(all[i].nameAt(i), fmt.Sprintf("/filters/%d", i)); err == nil {
+			continue
+		}
+		refused, ok := errors.AsType[*problem.Problem](err)
+		if !ok {
+			return nil, err
+		}
+		for _, e := range refused.Errors {
+			bad.Add(e.Pointer, e.Detail)
+		}
+		if len(bad) >= problem.MaxFieldErrors {
+			break
+		}
+	}
+	return filters, bad.Err(problem.FilterRefused)
 }
 
 type matchRequest struct {
@@ -55,6 +98,12 @@ func (s *Server) match(r *http.Request, req matchRequest) (reply, error) {
 		positions, matched, err := s.topics.MatchLast(r.Context(), filter, req.Last)
 		return reply{body: matchResponse{matched, positions}}, err
 	}
-	matched := convert(req.Events, func(e matchEvent) bool { return filter.Matches(e.Topic, e.Event) })
+	matched := make([]bool, len(req.Events))
+	for i := range req.Events {
+		if err := goesOn(r.Context()); err != nil {
+			return reply{}, err
+		}
+		matched[i] = filter.Matches(req.Events[i].Topic, req.Events[i].Event)
+	}
 	return reply{body: matchResponse{Matched: matched}}, nil
 }

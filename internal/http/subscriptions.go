@@ -159,28 +159,11 @@ func (f *namedFilter) nameAt(i int) string {
 }
 
 func (s *Server) putSubscription(r *http.Request, req putSubscriptionRequest) (reply, error) {
-	filters := make([]topic.SubscriptionFilter, len(req.Filters))
-	var bad problem.Fields
-	for i := range req.Filters {
-		var err error
-		f := &req.Filters[i]
-		if filters[i], err = f.of(f.nameAt(i), fmt.Sprintf("/filters/%d", i)); err != nil {
-			refused, ok := errors.AsType[*problem.Problem](err)
-			if !ok {
-				return reply{}, err
-			}
-			for _, e := range refused.Errors {
-				bad.Add(e.Pointer, e.Detail)
-			}
-		}
-	}
-	if err := bad.Err(problem.FilterRefused); err != nil {
+	filters, err := compileFilters(r.Context(), req.Filters)
+	if err != nil {
 		return reply{}, err
 	}
-	var (
-		start int64
-		err   error
-	)
+	var start int64
 	if req.Start == nil {
 		start, err = s.endOfLog(r.Context(), "latest")
 	} else {

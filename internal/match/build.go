@@ -125,6 +125,7 @@ type builder struct {
 	predicates []predicate
 	conditions map[string]int32
 	access     []access // by condition
+	costs      []int64  // of these
 	fields     []*fieldBuilder
 	byField    map[int32]*fieldBuilder
 	topicSets  map[string]int32
@@ -174,8 +175,17 @@ func buildLayer(t *trie, root *node, which int, filters []*Filter, ids []int32) 
 	}
 	b.addOthers()
 	b.count(unique)
+	b.costs = make([]int64, len(b.layer.conditions))
+	for reference := range b.costs {
+		b.costs[reference] = b.cost(b.access[reference].predicates)
+	}
+	last := int32(none)
+	var patterns []int32
 	for i, conjunction := range b.layer.conjunctions {
-		b.choose(int32(i), unique[conjunction.filter])
+		if last != conjunction.filter {
+			last, patterns = conjunction.filter, b.patternsOf(unique[conjunction.filter])
+		}
+		b.choose(int32(i), patterns)
 	}
 	b.finish()
 	return b.layer
@@ -269,7 +279,7 @@ func (b *builder) condition(c *condition) int32 {
 	}
 	number = int32(len(b.layer.conditions))
 	b.conditions[c.key] = number
-	n, path := b.trie.place(b.root, c.path)
+	n, path := b.trie.place(b.root, c.path.names())
 	b.layer.conditions = append(b.layer.conditions, placedCondition{condition: c, path: path, field: n.field})
 	field := b.byField[n.field]
 	if field == nil {
@@ -288,14 +298,22 @@ func (b *builder) predicate(kind int, field *fieldBuilder) int32 {
 
 // count counts, for each predicate, the conjunctions that could be posted under it.
 func (b *builder) count(unique []*Filter) {
+	references := make([]int64, len(b.layer.conditions)) // a condition of many alternatives can be in many conjunctions
 	for _, reference := range b.layer.references {
+		references[reference]++
+	}
+	for reference, n := range references {
 		for _, predicate := range b.access[reference].predicates {
-			b.predicates[predicate].count++
+			b.predicates[predicate].count += n
 		}
 	}
-	for _, conjunction := range b.layer.conjunctions {
-		for i := range unique[conjunction.filter].topics {
-			b.predicates[b.pattern(&unique[conjunction.filter].topics[i])].count++
+	conjunctions := make([]int64, len(unique))
+	for i := range b.layer.conjunctions {
+		conjunctions[b.layer.conjunctions[i].filter]++
+	}
+	for filter, n := range conjunctions {
+		for i := range unique[filter].topics {
+			b.predicates[b.pattern(&unique[filter].topics[i])].count += n
 		}
 	}
 	b.predicates[b.layer.always].count = int64(len(b.layer.conjunctions))
@@ -312,17 +330,22 @@ func (b *builder) pattern(p *topicPattern) int32 {
 	return predicate
 }
 
-// choose posts a conjunction under the predicates of the one condition, or of the topics, that the fewest events are expected to fulfil for
-// nothing.
-func (b *builder) choose(number int32, f *Filter) {
+// patternsOf returns the predicates of the topic patterns of a filter.
+func (b *builder) patternsOf(f *Filter) []int32 {
+	patterns := make([]int32, len(f.topics))
+	for i := range f.topics {
+		patterns[i] = b.pattern(&f.topics[i])
+	}
+	return patterns
+}
+
+// choose posts a conjunction under the predicates of the one condition, or of the topic patterns of its filter, that the fewest events are expected to
+// fulfil for nothing.
+func (b *builder) choose(number int32, patterns []int32) {
 	c := &b.layer.conjunctions[number]
 	best, cost := []int32{b.layer.always}, b.cost([]int32{b.layer.always})
 	byTopic := false
 	if c.topics != none {
-		patterns := make([]int32, len(f.topics))
-		for i := range f.topics {
-			patterns[i] = b.pattern(&f.topics[i])
-		}
 		best, cost, byTopic = patterns, b.cost(patterns), true
 	}
 	for _, reference := range b.layer.references[c.first : c.first+c.count] {
@@ -330,7 +353,7 @@ func (b *builder) choose(number int32, f *Filter) {
 		if len(access.predicates) == 0 {
 			continue
 		}
-		if other := b.cost(access.predicates); other < cost {
+		if other := b.costs[reference]; other < cost {
 			best, cost, byTopic, c.implied = access.predicates, other, false, none
 			if access.exactly {
 				c.implied = reference

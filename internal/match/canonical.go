@@ -1,6 +1,7 @@
 package match
 
 import (
+	"crypto/sha256"
 	"slices"
 	"strings"
 
@@ -26,7 +27,7 @@ func canonical(topics []topicPattern, top *group) []byte {
 func canonicalGroup(g *group) string {
 	var members []string
 	for _, c := range g.conditions {
-		members = append(members, quote(c.path[0])+":"+c.form)
+		members = append(members, quote(c.name)+":"+c.form)
 	}
 	for i, inner := range g.inner {
 		members = append(members, quote(g.names[i])+":"+canonicalGroup(inner))
@@ -51,11 +52,55 @@ func quote(text string) string {
 	return string(quoted)
 }
 
-// pathKey is different for different paths.
-func pathKey(path []string) string {
-	quoted := make([]string, len(path))
-	for i, name := range path {
-		quoted[i] = quote(name)
+// A path leads to a member of an event through those around it. Of one filter, equal paths are the same, and those below a member share what leads to it:
+// a list of names for each would be many times as long as the filter.
+type path struct {
+	within *path // nil: the event
+	name   string
+	length int
+	hash   [sha256.Size]byte // equal for equal paths of all filters
+}
+
+// paths are those of one filter.
+type paths map[pathStep]*path
+
+type pathStep struct {
+	within *path
+	name   string
+}
+
+// member returns the path to a member of what a path leads to; nil: of the event.
+func (known paths) member(within *path, name string) *path {
+	step := pathStep{within, name}
+	p := known[step]
+	if p == nil {
+		p = &path{within: within, name: name, length: 1}
+		var around [sha256.Size]byte
+		if within != nil {
+			p.length, around = p.length+within.length, within.hash
+		}
+		hash := sha256.New()
+		hash.Write(around[:])
+		hash.Write([]byte(name))
+		hash.Sum(p.hash[:0])
+		known[step] = p
 	}
-	return strings.Join(quoted, "")
+	return p
+}
+
+// names returns the names on the path.
+func (p *path) names() []string {
+	names := make([]string, p.length)
+	for ; p != nil; p = p.within {
+		names[p.length-1] = p.name
+	}
+	return names
+}
+
+// keyWith is the key of the condition at the path whose alternatives are form.
+func (p *path) keyWith(form string) string {
+	hash := sha256.New()
+	hash.Write(p.hash[:])
+	hash.Write([]byte(form))
+	return string(hash.Sum(nil))
 }

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/go-json-experiment/json/jsontext"
 )
 
 // hashedTexts is from how many strings on a list of them is looked up by hash.
@@ -16,10 +14,11 @@ const hashedTexts = 8
 
 // A condition is a member of the event and its alternatives, one of which has to hold.
 type condition struct {
-	path    []string
-	key     string           // equal for equal conditions
-	form    string           // the alternatives, in their canonical form
-	pointer jsontext.Pointer // where the filter has it
+	name  string
+	path  *path
+	key   string // equal for equal conditions
+	form  string // the alternatives, in their canonical form; empty once the filter is compiled
+	place *place // where the filter has it; nil once the filter is compiled
 
 	absent  bool // {"exists": false}
 	present bool // {"exists": true}

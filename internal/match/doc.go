@@ -46,7 +46,7 @@
 // # Bounds
 //
 // A filter has at most 64 KiB, 256 topic patterns, 64 levels of objects, 1,000 stars; its $or multiply to at most 1,000 combinations of
-// 4,096 conditions in all. Beyond, and for whatever is malformed, unknown, empty or ambiguous, Parse returns an
+// 4,096 conditions in all, which are counted before they are made. Beyond, and for whatever is malformed, unknown, empty or ambiguous, Parse returns an
 // [Error] with up to 20 reasons. Nothing backtracks: a wildcard is compared in one pass over a text. An event nested deeper than 10,000 levels
 // counts as invalid.
 //

@@ -69,7 +69,7 @@ func Parse(topics []string, pattern []byte) (*Filter, error) {
 		size += len(topic)
 	}
 	if size > MaxBytes {
-		p.refuse("", "the filter has %d bytes; expected at most %d", size, MaxBytes)
+		p.refuse(nil, "the filter has %d bytes; expected at most %d", size, MaxBytes)
 		return nil, &Error{Violations: p.violations}
 	}
 	f := &Filter{topics: p.topics(topics)}
@@ -83,6 +83,11 @@ func Parse(topics []string, pattern []byte) (*Filter, error) {
 		return nil, &Error{Violations: p.violations}
 	}
 	f.canonical = canonical(f.topics, top)
+	for _, conjunction := range f.alternatives {
+		for _, c := range conjunction {
+			c.form, c.place = "", nil // the filter is kept for long
+		}
+	}
 	f.index = sync.OnceValue(func() *Index { return NewIndex([]*Filter{f}) })
 	return f, nil
 }
@@ -105,14 +110,21 @@ type parser struct {
 	stars      int
 }
 
-func (p *parser) refuse(pointer jsontext.Pointer, format string, args ...any) {
-	if len(p.violations) < maxViolations {
-		p.violations = append(p.violations, Violation{Pointer: string(pointer), Detail: fmt.Sprintf(format, args...)})
+func (p *parser) refuse(at *place, format string, args ...any) {
+	if !p.isFull() {
+		p.refuseAt(at.pointer(), format, args...)
 	}
 }
 
+func (p *parser) refuseAt(pointer jsontext.Pointer, format string, args ...any) {
+	p.violations = append(p.violations, Violation{Pointer: string(pointer), Detail: fmt.Sprintf(format, args...)})
+}
+
+// isFull reports whether there are as many violations as are listed, so that nothing more need be looked at.
+func (p *parser) isFull() bool { return len(p.violations) >= maxViolations }
+
 func (p *parser) topics(texts []string) []topicPattern {
-	const pointer = jsontext.Pointer("/topics")
+	pointer := (*place)(nil).member("topics")
 	if texts == nil {
 		return nil
 	}
@@ -127,7 +139,7 @@ func (p *parser) topics(texts []string) []topicPattern {
 	for i, text := range texts {
 		pattern, err := parseTopicPattern(text)
 		if err != nil {
-			p.refuse(at(pointer, i), "%s", err)
+			p.refuse(pointer.item(i), "%s", err)
 			continue
 		}
 		patterns = append(patterns, pattern)
@@ -145,7 +157,7 @@ type document struct {
 }
 
 func (p *parser) match(pattern []byte) *group {
-	const pointer = jsontext.Pointer("/match")
+	top := (*place)(nil).member("match")
 	dec := jsontext.NewDecoder(bytes.NewReader(pattern))
 	doc, err := readDocument(dec, 0)
 	if err == nil {
@@ -158,21 +170,21 @@ func (p *parser) match(pattern []byte) *group {
 		var syntactic *jsontext.SyntacticError
 		switch {
 		case errors.As(err, &syntactic) && errors.Is(err, jsontext.ErrDuplicateName):
-			p.refuse(pointer+syntactic.JSONPointer, "duplicate member; expected each name once")
+			p.refuseAt(top.pointer()+syntactic.JSONPointer, "duplicate member; expected each name once")
 		case errors.As(err, &syntactic):
-			p.refuse(pointer+syntactic.JSONPointer, "invalid JSON: %s", syntactic.Err)
+			p.refuseAt(top.pointer()+syntactic.JSONPointer, "invalid JSON: %s", syntactic.Err)
 		case errors.Is(err, errTooDeep):
-			p.refuse(pointer+dec.StackPointer(), "nested too deeply; expected at most %d levels", MaxDepth)
+			p.refuseAt(top.pointer()+dec.StackPointer(), "nested too deeply; expected at most %d levels", MaxDepth)
 		default:
-			p.refuse(pointer, "invalid JSON: %s", err)
+			p.refuse(top, "invalid JSON: %s", err)
 		}
 		return nil
 	}
 	if doc.kind != '{' {
-		p.refuse(pointer, "%s; expected an object", describe(doc))
+		p.refuse(top, "%s; expected an object", describe(doc))
 		return nil
 	}
-	return p.group(doc, pointer, 1, false)
+	return p.group(doc, top, 1, false)
 }
 
 var errTooDeep = errors.New("nested too deeply")
@@ -228,8 +240,4 @@ func describe(doc *document) string {
 	default:
 		return "a boolean"
 	}
-}
-
-func at(pointer jsontext.Pointer, index int) jsontext.Pointer {
-	return pointer + jsontext.Pointer(fmt.Sprintf("/%d", index))
 }

@@ -1,7 +1,6 @@
 package match
 
 import (
-	"fmt"
 	"math"
 	"net/netip"
 	"slices"
@@ -34,7 +33,48 @@ type group struct {
 	or         []*group
 }
 
-func (p *parser) group(doc *document, pointer jsontext.Pointer, depth int, inOr bool) *group {
+// A place is where a value is in a filter. Its JSON pointer is written for a Violation alone: those of many values with a long name around them would
+// be many times as long as the filter.
+type place struct {
+	within *place
+	name   string // of a member
+	index  int    // of an element
+	isItem bool   // it is an element
+}
+
+func (at *place) member(name string) *place { return &place{within: at, name: name} }
+
+func (at *place) item(index int) *place { return &place{within: at, index: index, isItem: true} }
+
+// pointer returns the JSON pointer; that of nil is the whole filter.
+func (at *place) pointer() jsontext.Pointer {
+	var around []*place
+	for ; at != nil; at = at.within {
+		around = append(around, at)
+	}
+	var pointer []byte
+	for _, at := range slices.Backward(around) {
+		if at.isItem {
+			pointer = strconv.AppendInt(append(pointer, '/'), int64(at.index), 10)
+		} else {
+			pointer = append(pointer, jsontext.Pointer("").AppendToken(at.name)...)
+		}
+	}
+	return jsontext.Pointer(pointer)
+}
+
+// depth is how many values are around the place.
+func (at *place) depth() (depth int) {
+	for ; at.within != nil; at = at.within {
+		depth++
+	}
+	return depth
+}
+
+// String implements fmt.Stringer.
+func (at *place) String() string { return string(at.pointer()) }
+
+func (p *parser) group(doc *document, pointer *place, depth int, inOr bool) *group {
 	g := &group{}
 	if len(doc.names) == 0 {
 		p.refuse(pointer, "the object is empty; expected at least one member")
@@ -44,7 +84,10 @@ func (p *parser) group(doc *document, pointer jsontext.Pointer, depth int, inOr 
 		return g
 	}
 	for i, name := range doc.names {
-		value, pointer := doc.items[i], pointer.AppendToken(name)
+		if p.isFull() {
+			break
+		}
+		value, pointer := doc.items[i], pointer.member(name)
 		switch {
 		case name == opOr:
 			g.or = p.or(value, pointer, depth+1)
@@ -61,31 +104,37 @@ func (p *parser) group(doc *document, pointer jsontext.Pointer, depth int, inOr 
 	return g
 }
 
-func (p *parser) or(doc *document, pointer jsontext.Pointer, depth int) []*group {
+func (p *parser) or(doc *document, pointer *place, depth int) []*group {
 	if doc.kind != '[' || len(doc.items) < 2 {
 		p.refuse(pointer, "expected an array of at least two objects")
 		return nil
 	}
 	var branches []*group
 	for i, item := range doc.items {
+		if p.isFull() {
+			break
+		}
 		if item.kind != '{' {
-			p.refuse(at(pointer, i), "%s; expected an object", describe(item))
+			p.refuse(pointer.item(i), "%s; expected an object", describe(item))
 			continue
 		}
-		branches = append(branches, p.group(item, at(pointer, i), depth, true))
+		branches = append(branches, p.group(item, pointer.item(i), depth, true))
 	}
 	return branches
 }
 
-// condition compiles a member and its alternatives. The path has the member's own name until expand knows the rest.
-func (p *parser) condition(name string, doc *document, pointer jsontext.Pointer) *condition {
-	c := &condition{path: []string{name}, pointer: pointer}
+// condition compiles a member and its alternatives. It has no path until expand gives it one.
+func (p *parser) condition(name string, doc *document, pointer *place) *condition {
+	c := &condition{name: name, place: pointer}
 	if len(doc.items) == 0 {
 		p.refuse(pointer, "the array is empty; expected at least one alternative")
 	}
 	var forms []string
 	for i, item := range doc.items {
-		forms = append(forms, p.alternative(c, item, at(pointer, i)))
+		if p.isFull() {
+			break
+		}
+		forms = append(forms, p.alternative(c, item, pointer.item(i)))
 	}
 	slices.Sort(forms)
 	c.form = "[" + strings.Join(slices.Compact(forms), ",") + "]"
@@ -94,7 +143,7 @@ func (p *parser) condition(name string, doc *document, pointer jsontext.Pointer)
 }
 
 // alternative adds one alternative to a condition, and returns its canonical form.
-func (p *parser) alternative(c *condition, doc *document, pointer jsontext.Pointer) string {
+func (p *parser) alternative(c *condition, doc *document, pointer *place) string {
 	switch doc.kind {
 	case '"':
 		c.texts = append(c.texts, doc.text)
@@ -120,13 +169,13 @@ func (p *parser) alternative(c *condition, doc *document, pointer jsontext.Point
 	}
 }
 
-func (p *parser) operator(c *condition, doc *document, pointer jsontext.Pointer) string {
+func (p *parser) operator(c *condition, doc *document, pointer *place) string {
 	if len(doc.names) != 1 {
 		p.refuse(pointer, "an object with %d members; expected one operator: %s", len(doc.names), strings.Join(operators, ", "))
 		return ""
 	}
 	name, value := doc.names[0], doc.items[0]
-	pointer = pointer.AppendToken(name)
+	pointer = pointer.member(name)
 	form := ""
 	switch name {
 	case opPrefix, opSuffix:
@@ -166,7 +215,7 @@ func (p *parser) operator(c *condition, doc *document, pointer jsontext.Pointer)
 }
 
 // affix compiles a prefix or a suffix, each perhaps without regard to case.
-func (p *parser) affix(c *condition, name string, doc *document, pointer jsontext.Pointer) string {
+func (p *parser) affix(c *condition, name string, doc *document, pointer *place) string {
 	a := alternative{kind: kindPrefix}
 	if name == opSuffix {
 		a.kind = kindSuffix
@@ -183,7 +232,7 @@ func (p *parser) affix(c *condition, name string, doc *document, pointer jsontex
 		p.refuse(pointer, "expected a string, or {%q: a string}", opIgnoreCase)
 		return ""
 	}
-	a.text = fold(p.text(doc.items[0], pointer.AppendToken(opIgnoreCase)))
+	a.text = fold(p.text(doc.items[0], pointer.member(opIgnoreCase)))
 	a.kind = kindFoldedPrefix
 	if name == opSuffix {
 		a.kind = kindFoldedSuffix
@@ -192,14 +241,14 @@ func (p *parser) affix(c *condition, name string, doc *document, pointer jsontex
 	return "{" + quote(opIgnoreCase) + ":" + quote(a.text) + "}"
 }
 
-func (p *parser) text(doc *document, pointer jsontext.Pointer) string {
+func (p *parser) text(doc *document, pointer *place) string {
 	if doc.kind != '"' {
 		p.refuse(pointer, "%s; expected a string", describe(doc))
 	}
 	return doc.text
 }
 
-func (p *parser) number(doc *document, pointer jsontext.Pointer) number {
+func (p *parser) number(doc *document, pointer *place) number {
 	if doc.kind != '0' {
 		p.refuse(pointer, "%s; expected a number", describe(doc))
 		return number{}
@@ -213,7 +262,7 @@ func (p *parser) number(doc *document, pointer jsontext.Pointer) number {
 }
 
 // wildcard splits a wildcard's text at its stars. A backslash before a star or a backslash makes it a plain character.
-func (p *parser) wildcard(text string, pointer jsontext.Pointer) [][]byte {
+func (p *parser) wildcard(text string, pointer *place) [][]byte {
 	parts := [][]byte{{}}
 	for i := 0; i < len(text); i++ {
 		last := len(parts) - 1
@@ -254,7 +303,7 @@ func (p *parser) addWildcard(c *condition, parts [][]byte) {
 }
 
 // anythingBut compiles {"anything-but": …}. A single value stands for a list of one.
-func (p *parser) anythingBut(doc *document, pointer jsontext.Pointer) (alternative, string) {
+func (p *parser) anythingBut(doc *document, pointer *place) (alternative, string) {
 	inner, op := doc, ""
 	if doc.kind == '{' {
 		allowed := []string{opPrefix, opSuffix, opIgnoreCase, opWildcard}
@@ -263,11 +312,11 @@ func (p *parser) anythingBut(doc *document, pointer jsontext.Pointer) (alternati
 			return alternative{}, ""
 		}
 		inner, op = doc.items[0], doc.names[0]
-		pointer = pointer.AppendToken(op)
+		pointer = pointer.member(op)
 	}
-	items, position := []*document{inner}, func(int) jsontext.Pointer { return pointer }
+	items, position := []*document{inner}, func(int) *place { return pointer }
 	if inner.kind == '[' {
-		items, position = inner.items, func(i int) jsontext.Pointer { return at(pointer, i) }
+		items, position = inner.items, func(i int) *place { return pointer.item(i) }
 		if len(items) == 0 {
 			p.refuse(pointer, "the array is empty; expected at least one value")
 		}
@@ -275,6 +324,9 @@ func (p *parser) anythingBut(doc *document, pointer jsontext.Pointer) (alternati
 	a := alternative{kind: kindAnythingBut, but: &exclusion{}}
 	var forms []string
 	for i, item := range items {
+		if p.isFull() {
+			break
+		}
 		switch {
 		case item.kind == '0' && op == "":
 			n := p.number(item, position(i))
@@ -301,7 +353,7 @@ func (p *parser) anythingBut(doc *document, pointer jsontext.Pointer) (alternati
 }
 
 // exclude adds a string to what an anything-but excludes, and returns its canonical form.
-func (p *parser) exclude(but *exclusion, op, text string, pointer jsontext.Pointer) string {
+func (p *parser) exclude(but *exclusion, op, text string, pointer *place) string {
 	switch op {
 	case opPrefix, opSuffix:
 		if text == "" {
@@ -324,7 +376,7 @@ func (p *parser) exclude(but *exclusion, op, text string, pointer jsontext.Point
 }
 
 // numeric compiles ["=", 1], ["<", 1] and the like, and ranges such as [">", 0, "<=", 5].
-func (p *parser) numeric(c *condition, doc *document, pointer jsontext.Pointer) string {
+func (p *parser) numeric(c *condition, doc *document, pointer *place) string {
 	const usage = `expected ["=", number], one of <, <=, > and >= with a number, or a range such as [">", 0, "<=", 5]`
 	if doc.kind != '[' {
 		p.refuse(pointer, "%s; "+usage, describe(doc))
@@ -338,13 +390,13 @@ func (p *parser) numeric(c *condition, doc *document, pointer jsontext.Pointer) 
 	var forms []string
 	before := len(p.violations)
 	for i := 0; i < len(doc.items); i += 2 {
-		op, n := doc.items[i], p.number(doc.items[i+1], at(pointer, i+1))
+		op, n := doc.items[i], p.number(doc.items[i+1], pointer.item(i+1))
 		expected := []string{"=", "<", "<=", ">", ">="}
 		if len(doc.items) == 4 {
 			expected = [][]string{{">", ">="}, {"<", "<="}}[i/2]
 		}
 		if op.kind != '"' || !slices.Contains(expected, op.text) {
-			p.refuse(at(pointer, i), "expected one of %s", strings.Join(expected, ", "))
+			p.refuse(pointer.item(i), "expected one of %s", strings.Join(expected, ", "))
 			continue
 		}
 		forms = append(forms, quote(op.text), n.String())
@@ -368,7 +420,7 @@ func (p *parser) numeric(c *condition, doc *document, pointer jsontext.Pointer) 
 	return "[" + strings.Join(forms, ",") + "]"
 }
 
-func (p *parser) cidr(doc *document, pointer jsontext.Pointer) netip.Prefix {
+func (p *parser) cidr(doc *document, pointer *place) netip.Prefix {
 	if doc.kind != '"' {
 		p.refuse(pointer, "%s; expected a string such as \"10.0.0.0/8\"", describe(doc))
 		return netip.Prefix{}
@@ -381,78 +433,101 @@ func (p *parser) cidr(doc *document, pointer jsontext.Pointer) netip.Prefix {
 	return prefix.Masked()
 }
 
-// expand multiplies the $or of a match out into conjunctions, whose conditions have whole paths.
+// expand multiplies the $or of a match out into conjunctions, whose conditions have paths. It counts them first.
 func (p *parser) expand(top *group) []conjunction {
-	if combinations(top) > MaxCombinations {
-		p.refuse("/match", "the $or multiply to %d combinations or more; expected at most %d", MaxCombinations+1, MaxCombinations)
+	at := (*place)(nil).member("match")
+	combinations, conditions := count(top)
+	if combinations > MaxCombinations {
+		p.refuse(at, "the $or multiply to %d combinations or more; expected at most %d", MaxCombinations+1, MaxCombinations)
 		return nil
 	}
-	result := expandGroup(top, nil)
-	total := 0
-	for _, conjunction := range result {
-		total += len(conjunction)
-		slices.SortFunc(conjunction, func(a, b *condition) int { return slices.Compare(a.path, b.path) })
-		for i := 1; i < len(conjunction); i++ {
-			if before := conjunction[i-1].path; len(before) <= len(conjunction[i].path) && slices.Equal(before, conjunction[i].path[:len(before)]) {
-				p.refuseTwice(conjunction[i-1], conjunction[i])
-			}
-		}
+	if conditions > MaxConditions {
+		p.refuse(at, "%d or more conditions over all combinations of $or; expected at most %d", MaxConditions+1, MaxConditions)
+		return nil
 	}
-	for _, conjunction := range result {
-		for _, c := range conjunction {
-			c.form, c.pointer = "", "" // the filter is kept for long
-		}
-	}
-	if total > MaxConditions {
-		p.refuse("/match", "%d conditions over all combinations of $or; expected at most %d", total, MaxConditions)
-	}
+	result := make(paths).expand(top, nil)
+	p.refuseTwice(result)
 	return result
 }
 
-// refuseTwice refuses a member that is compared both in an $or and beside it, or compared there and looked into here. event-ruler takes the
+// refuseTwice refuses members that are compared both in an $or and beside it, or compared there and looked into here. event-ruler takes the
 // comparison that is written last.
-func (p *parser) refuseTwice(a, b *condition) {
-	if len(a.pointer) > len(b.pointer) {
+func (p *parser) refuseTwice(all []conjunction) {
+	refused := make(map[*condition]bool)
+	for _, conjunction := range all {
+		compared := make(map[*path]*condition, len(conjunction))
+		for _, c := range conjunction {
+			other := compared[c.path]
+			if other == nil {
+				compared[c.path] = c
+				continue
+			}
+			p.refuseBoth(other, c, refused)
+		}
+		for _, c := range conjunction {
+			for around := c.path.within; around != nil; around = around.within {
+				if other := compared[around]; other != nil {
+					p.refuseBoth(other, c, refused)
+				}
+			}
+		}
+		if p.isFull() {
+			return
+		}
+	}
+}
+
+// refuseBoth refuses the one of two conditions that is written further within.
+func (p *parser) refuseBoth(a, b *condition, refused map[*condition]bool) {
+	if a.place.depth() > b.place.depth() {
 		a, b = b, a
 	}
-	refusal := Violation{Pointer: string(b.pointer), Detail: fmt.Sprintf("the member is compared at %s, too; expected it in one place", a.pointer)}
-	if len(p.violations) < maxViolations && !slices.ContainsFunc(p.violations, func(v Violation) bool { return v.Pointer == refusal.Pointer }) {
-		p.violations = append(p.violations, refusal)
+	if !refused[b] {
+		refused[b] = true
+		p.refuse(b.place, "the member is compared at %s, too; expected it in one place", a.place)
 	}
 }
 
-// combinations counts what expandGroup makes, and stops counting above MaxCombinations.
-func combinations(g *group) int {
-	product := 1
+// count counts the conjunctions that expand makes, and the conditions in them. Neither is counted on above its limit.
+func count(g *group) (combinations, conditions int) {
+	// times makes them those of each combination with each of others.
+	combinations, conditions = 1, len(g.conditions)
+	times := func(otherCombinations, otherConditions int) {
+		conditions = min(conditions*otherCombinations+otherConditions*combinations, MaxConditions+1)
+		combinations = min(combinations*otherCombinations, MaxCombinations+1)
+	}
+	conditions = min(conditions, MaxConditions+1)
 	for _, inner := range g.inner {
-		product = min(product*combinations(inner), MaxCombinations+1)
+		times(count(inner))
 	}
 	if g.or == nil {
-		return product
+		return combinations, conditions
 	}
-	sum := 0
+	sumOfCombinations, sumOfConditions := 0, 0
 	for _, branch := range g.or {
-		sum = min(sum+combinations(branch), MaxCombinations+1)
+		combinations, conditions := count(branch)
+		sumOfCombinations = min(sumOfCombinations+combinations, MaxCombinations+1)
+		sumOfConditions = min(sumOfConditions+conditions, MaxConditions+1)
 	}
-	return min(product*sum, MaxCombinations+1)
+	times(sumOfCombinations, sumOfConditions)
+	return combinations, conditions
 }
 
-func expandGroup(g *group, path []string) []conjunction {
+func (known paths) expand(g *group, around *path) []conjunction {
 	var own conjunction
 	for _, c := range g.conditions {
-		whole := *c
-		whole.path = slices.Concat(path, c.path)
-		whole.key = pathKey(whole.path) + whole.form
-		own = append(own, &whole)
+		c.path = known.member(around, c.name)
+		c.key = c.path.keyWith(c.form)
+		own = append(own, c)
 	}
 	result := []conjunction{own}
 	for i, inner := range g.inner {
-		result = multiply(result, expandGroup(inner, append(slices.Clip(path), g.names[i])))
+		result = multiply(result, known.expand(inner, known.member(around, g.names[i])))
 	}
 	if g.or != nil {
 		var branches []conjunction
 		for _, branch := range g.or {
-			branches = append(branches, expandGroup(branch, path)...)
+			branches = append(branches, known.expand(branch, around)...)
 		}
 		result = multiply(result, branches)
 	}

@@ -128,6 +128,9 @@ func (s *Service) loadFilters(ctx context.Context, name string, id int64) (*filt
 	set := &filterSet{subscription: name, version: version, bytes: filterOverhead}
 	compiled := make([]*match.Filter, len(filters))
 	for i := range filters {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		f := &filters[i]
 		set.names = append(set.names, f.Name)
 		set.bytes += filterOverhead + 4*len(f.Match)

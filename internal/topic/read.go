@@ -124,6 +124,9 @@ func (s *Service) MatchLast(ctx context.Context, filter *match.Filter, n int) (p
 			if err != nil {
 				return err
 			}
+			if err := ctx.Err(); err != nil { // many events may have been received that are not compared yet
+				return err
+			}
 			positions, matched = append(positions, e.Position), append(matched, filter.Matches(e.Topic, e.Event))
 		}
 		return nil

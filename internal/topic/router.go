@@ -294,6 +294,9 @@ func (r *router) indexFilters(ctx context.Context, ids []int64, changes map[int3
 		if f.Name == nil {
 			continue
 		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		compiled, err := match.Parse(f.Topics, f.Match)
 		if err != nil {
 			r.svc.logUnknownFilter(rt.Name, *f.Name, err)
