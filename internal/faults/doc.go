@@ -4,6 +4,7 @@
 //	server := faults.Start(t, faults.Config{})            // one PostgreSQL, on a TCP port of its own
 //	pair := faults.StartPair(t, faults.Synchronous)       // a primary and its standby
 //	pooler := faults.StartPooler(t, server, "transaction")
+//	wire := faults.StartWire(t, server.URL())             // loses answers of commits
 //
 //	pair.Primary.Kill()                                   // or Freeze, and later Unfreeze
 //	pair.Failover()                                       // the standby is promoted

@@ -34,6 +34,7 @@ type rest struct {
 	failure  string // why it was refused
 	scanned  int64  // there is nothing to deliver from its position up to here
 	number   int64  // of that position
+	position int64  // the same
 	room     int    // so many events may be delivered before those that are ready are counted again
 	isBehind bool   // retention has dropped what comes next, which the tail may still have
 	isSure   bool   // its filters have changed while it was matched: those to match with are read after the events
@@ -157,8 +158,8 @@ func (c *catchUp) advance(ctx context.Context, rt *route, re *rest, end int64) (
 	if err != nil {
 		return false, false, wrap("catching up", err)
 	}
-	if re.number != st.Number {
-		re.number, re.scanned = st.Number, st.Position
+	if re.number != st.Number || re.position != st.Position {
+		re.number, re.position, re.scanned = st.Number, st.Position, st.Position
 	}
 	if st.Until != nil {
 		end = *st.Until
@@ -195,7 +196,7 @@ func (c *catchUp) advance(ctx context.Context, rt *route, re *rest, end int64) (
 	err = svc.loops.QueryRow(ctx, `select status, number from agent.deliver_alone($1, $2, $3, $4, $5, $6, $7)`,
 		rt.ID, st.Number, version, b.end, b.hasGap, b.positions, b.matched).Scan(&status, &number)
 	if err != nil {
-		re.isBehind = pg.LostRace(err)
+		re.isBehind, re.room = pg.LostRace(err), 0 // it may have been delivered nevertheless
 		return false, false, wrap("catching up", err)
 	}
 	re.isSure, re.isBehind = status != nil, false
@@ -203,7 +204,7 @@ func (c *catchUp) advance(ctx context.Context, rt *route, re *rest, end int64) (
 		re.until = time.Now().Add(firstRetry)
 		return false, false, nil
 	}
-	re.number, re.scanned, re.room = number, b.end, re.room-len(b.positions)
+	re.number, re.position, re.scanned, re.room = number, b.end, b.end, re.room-len(b.positions)
 	if number == 0 {
 		c.r.changed() // the replay has ended
 	}
@@ -294,6 +295,7 @@ func (c *catchUp) join(ctx context.Context, rt *route, re *rest) (hasJoined bool
 		return false, nil
 	}
 	if err != nil {
+		r.forget()
 		return false, wrap("joining those in step", err)
 	}
 	r.number, r.position, r.scanned = joined.Number, joined.Position, joined.Position

@@ -29,6 +29,9 @@ const (
 
 // A router delivers the log into the queues of subscriptions. Those that are level share one position, and what they get is found by one index of all
 // their filters. The others go by positions of their own, see catchup.go. Of all processes one routes at a time.
+//
+// What it remembers of the database holds only as long as each change of it was made, or noticed, by the router itself: it forgets everything, and reads it
+// again, after each error, since the call may have been committed nevertheless, and whenever the position has another number than it knows.
 type router struct {
 	svc     *Service
 	process int64     // tells it from those of other processes
@@ -162,7 +165,7 @@ func (r *router) stop(rest time.Duration) {
 	r.isRouting.Store(false)
 }
 
-// forget drops what is known of the routes.
+// forget drops what is known of the routes, and has begin ask where the router is.
 func (r *router) forget() {
 	r.version, r.sureUntil, r.routes, r.inStep, r.index, r.wanted, r.freeIDs, r.ready = 0, 0, nil, nil, match.NewIndex(nil), nil, nil, nil
 }
@@ -174,10 +177,11 @@ func (r *router) begin(ctx context.Context) (bool, error) {
 	if now.Before(r.restsUntil) && !isChanged {
 		return false, nil
 	}
-	if !isChanged && !r.confirmedAt.IsZero() && now.Sub(r.confirmedAt) < renewAfter {
+	if !isChanged && r.version != 0 && !r.confirmedAt.IsZero() && now.Sub(r.confirmedAt) < renewAfter {
 		return true, nil
 	}
-	rows, _ := r.svc.loops.Query(ctx, `select held_for, was_held, number, position, version from agent.begin_routing($1, $2)`, r.process, routeLease)
+	rows, _ := r.svc.loops.Query(ctx, `select held_for, was_held, number, position, version from agent.begin_routing($1, $2, $3)`,
+		r.process, routeLease, r.number)
 	begun, err := pg.CollectOne[struct {
 		HeldFor                   *time.Duration
 		WasHeld                   bool
@@ -188,6 +192,7 @@ func (r *router) begin(ctx context.Context) (bool, error) {
 		r.stop(r.svc.cfg.PollInterval)
 		return false, nil
 	case err != nil:
+		r.forget()
 		return false, wrap("beginning to route", err)
 	case begun.HeldFor != nil:
 		r.stop(*begun.HeldFor)
@@ -198,7 +203,7 @@ func (r *router) begin(ctx context.Context) (bool, error) {
 	}
 	r.confirmedAt = now
 	r.isRouting.Store(true)
-	if !begun.WasHeld { // another process may have let subscriptions join or leave
+	if !begun.WasHeld || begun.Position != r.position { // subscriptions may have joined or left
 		r.forget()
 	}
 	r.number, r.position = begun.Number, begun.Position
@@ -319,13 +324,21 @@ func (r *router) indexFilters(ctx context.Context, ids []int64, changes map[int3
 
 // leave gives routes in step positions of their own, and returns how many of them have left: not those that somebody is changing.
 func (r *router) leave(ctx context.Context, ids []int64) (int, error) {
-	rows, _ := r.svc.loops.Query(ctx, `select agent.leave_step($1, $2)`, r.number, ids)
-	left, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	rows, _ := r.svc.loops.Query(ctx, `select number, subscriptions from agent.leave_router($1, $2)`, r.number, ids)
+	left, err := pg.CollectOne[struct {
+		Number        int64
+		Subscriptions []int64
+	}](rows)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, nil
+	}
 	if err != nil {
+		r.forget()
 		return 0, wrap("taking subscriptions out of step", err)
 	}
+	r.number = left.Number
 	changes := make(map[int32]*match.Filter)
-	for _, id := range left {
+	for _, id := range left.Subscriptions {
 		rt := r.routes[id]
 		r.unindex(rt, changes)
 		rt.IsInStep = false
@@ -333,7 +346,7 @@ func (r *router) leave(ctx context.Context, ids []int64) (int, error) {
 	}
 	r.index = r.index.Update(changes)
 	r.behind.Send()
-	return len(left), nil
+	return len(left.Subscriptions), nil
 }
 
 // step delivers what comes next to the routes in step, and reports whether there may be more. The caller holds mu.
@@ -395,6 +408,7 @@ func (r *router) deliver(ctx context.Context, b *batch, isLevel bool) (isMore bo
 		return true, nil
 	case err != nil:
 		r.isBehind = pg.LostRace(err)
+		r.forget()
 		return false, wrap("delivering", err)
 	case status != nil:
 		r.confirmedAt, r.scanned = now.Add(-renewAfter), r.position

@@ -53,9 +53,10 @@ type readState struct {
 	LeasedUntil    *time.Time
 }
 
-// sameAs reports whether what was read with an earlier state is still good.
+// sameAs reports whether what was read with an earlier state is still good. A position that is set back was lost by a failover.
 func (st *readState) sameAs(before *readState) bool {
-	return st.ID == before.ID && st.FiltersVersion == before.FiltersVersion && st.Token == before.Token && st.Epoch == before.Epoch
+	return st.ID == before.ID && st.FiltersVersion == before.FiltersVersion && st.Token == before.Token && st.Epoch == before.Epoch &&
+		st.Position >= before.Position
 }
 
 // subscribedReader reads the log for a subscription.
@@ -124,6 +125,7 @@ func (s *Service) ReadSubscription(ctx context.Context, name string, p Subscribe
 				continue
 			}
 		}
+		before.Position = st.Position
 
 		events, gap, err := r.next(ctx, pg.PageSize(p.Limit), until)
 		if err != nil {

@@ -76,7 +76,7 @@ func (st *SubscribedStream) Next(ctx context.Context, wait time.Duration) (Batch
 		if err != nil {
 			return Batch{}, err
 		}
-		if state.ID != st.state.ID || state.Version != st.state.Version {
+		if state.ID != st.state.ID || state.Version != st.state.Version || state.FiltersVersion != st.set.version {
 			if _, err := st.begin(ctx); err != nil {
 				return Batch{}, err
 			}

@@ -10,9 +10,10 @@ import (
 
 // A subscriptionState is what differs when those who wait for a subscription have to look at it again. Zero: there is no such subscription.
 type subscriptionState struct {
-	ID, Version  int64
-	Token, Epoch int64
-	IsLeased     bool
+	ID, Version    int64
+	FiltersVersion int64
+	Token, Epoch   int64
+	IsLeased       bool
 }
 
 // watches are the subscriptions that somebody waits for or streams in this process. One statement at a time asks for all of them, however many there
@@ -201,7 +202,7 @@ func (ws *watches) end(answers map[*watch]*answer, states map[string]subscriptio
 func (s *Service) subscriptionStates(ctx context.Context, names []string) (states map[string]subscriptionState, expiresAfter time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()
-	rows, _ := s.reads.Query(ctx, `select name, id, version, token, epoch, is_leased, expires_after from agent.watch_subscriptions($1)`, names)
+	rows, _ := s.reads.Query(ctx, `select name, id, version, filters_version, token, epoch, is_leased, expires_after from agent.watch_subscriptions($1)`, names)
 	all, err := pg.Collect[struct {
 		Name string
 		subscriptionState

@@ -90,7 +90,7 @@ begin
     set version = s.version + 1, updated_at = clock_timestamp(), max_waiting = _max_waiting, expires_after = _expires_after
     , deliver_queue = _deliver_queue, deliver_type = _deliver_type, deliver_priority = _deliver_priority
     , expires_at = agent_private.add_utc(clock_timestamp(), _expires_after)
-    , filters_version = s.filters_version + case when _changed_meaning > 0 then 1 else 0 end
+    , filters_version = case when _changed_meaning > 0 then agent_private.next_version(s.filters_version) else s.filters_version end
     where s.id = _subscription.id;
     perform agent_private.change_routes(_subscription);
     perform agent_private.record_audit('subscription.put', _name, jsonb_strip_nulls(jsonb_build_object('queue', _deliver_queue, 'filters', json_array_length(_filters))));
@@ -115,7 +115,7 @@ begin
   select * into strict _put from agent_private.put_filters(_found.id, json_build_array(_filter), false);
   if _put.changed > 0 then
     update agent.subscription s
-    set version = s.version + 1, filters_version = s.filters_version + case when _put.changed_meaning > 0 then 1 else 0 end, updated_at = clock_timestamp()
+    set version = s.version + 1, filters_version = case when _put.changed_meaning > 0 then agent_private.next_version(s.filters_version) else s.filters_version end, updated_at = clock_timestamp()
     where s.id = _found.id;
     perform agent_private.change_routes(_found);
     perform agent_private.record_audit('filter.put', _subscription, jsonb_build_object('filter', _filter ->> 'name'));
@@ -138,7 +138,7 @@ begin
     raise exception 'the subscription % has no filter %', _subscription, _filter using errcode = 'QD022';
   end if;
   update agent.subscription s
-  set version = s.version + 1, filters_version = s.filters_version + 1, updated_at = clock_timestamp()
+  set version = s.version + 1, filters_version = agent_private.next_version(s.filters_version), updated_at = clock_timestamp()
   where s.id = _found.id;
   perform agent_private.change_routes(_found);
   perform agent_private.record_audit('filter.delete', _subscription, jsonb_build_object('filter', _filter));
@@ -292,7 +292,7 @@ begin
     get diagnostics _n = row_count;
     if _n > 0 then
       update agent.subscription s
-      set version = s.version + 1, filters_version = s.filters_version + 1, updated_at = clock_timestamp()
+      set version = s.version + 1, filters_version = agent_private.next_version(s.filters_version), updated_at = clock_timestamp()
       where s.id = _id;
       perform agent_private.change_routes(_subscription);
       _pruned = _pruned + _n;
@@ -370,7 +370,8 @@ begin
 end
 $func$;
 
--- Replaces a position by the next one: _position, whose number is that of the one before. Returns the number of the next one.
+-- Replaces a position by the next one: _position, whose number is that of the one before. Returns the number of the next one, which no other move
+-- from the one before had: see next_version.
 create or replace function agent_private.replace_position(_position agent.subscription_position)
 returns int8
 language plpgsql volatile
@@ -379,13 +380,24 @@ set plan_cache_mode to force_generic_plan
 set enable_seqscan to off
 set jit to off
 as $func$
+declare
+  _number int8 = agent_private.next_version(_position.number);
 begin
   insert into agent.subscription_position (reader, number, position, token, epoch, leased_until, lease_token, gaps)
-  values (_position.reader, _position.number + 1, _position.position, _position.token, _position.epoch, _position.leased_until
-  , _position.lease_token, _position.gaps);
+  values (_position.reader, _number, _position.position, _position.token, _position.epoch, _position.leased_until, _position.lease_token, _position.gaps);
   delete from agent.subscription_position p where p.reader = _position.reader and p.number = _position.number;
-  return _position.number + 1;
+  return _number;
 end
+$func$;
+
+-- The version that comes after _version: greater, and by so much that nobody can guess it. What a failover has lost is followed by another version
+-- than it was before, so that nobody who remembers what was lost takes it for what there is. There is room for 4,000,000,000,000 of them.
+create or replace function agent_private.next_version(_version int8)
+returns int8
+language sql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+  select _version + 1 + (random() * 2097151)::int8
 $func$;
 
 -- Whether retention has dropped events after a position.
@@ -517,7 +529,7 @@ $func$;
 -- What those have to know of subscriptions who wait for them: they look again when it differs. Those that expire are renewed, as by begin_read; one
 -- that somebody changes at this moment is left for the next time. There is no row for a name that no subscription has.
 create or replace function agent.watch_subscriptions(_names text[])
-returns table (name text, id int8, version int8, token int8, epoch int8, is_leased boolean, expires_after interval)
+returns table (name text, id int8, version int8, filters_version int8, token int8, epoch int8, is_leased boolean, expires_after interval)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -538,7 +550,7 @@ begin
   ) r
   where s.id = r.id;
   return query
-  select s.name, s.id, s.version, p.token, p.epoch, coalesce(p.leased_until > clock_timestamp(), false), s.expires_after
+  select s.name, s.id, s.version, s.filters_version, p.token, p.epoch, coalesce(p.leased_until > clock_timestamp(), false), s.expires_after
   from agent.subscription s
   cross join lateral (select p.* from agent.subscription_position p where p.reader = s.id order by p.number desc limit 1) p
   where s.name = any (_names);

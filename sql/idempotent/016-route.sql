@@ -5,9 +5,11 @@
 -- that its caller has read. Of several processes one routes at a time, under a lease; a process that has lost it is refused by the number.
 
 -- Begins or goes on routing for _lease. _process is a number that tells the caller from other processes. Nothing if no subscription is
--- delivered; held_for if another process routes for so long. Else whether the lease was the caller's before, the number and the position of the
--- router, and the version of what is to be delivered. A lease that reaches further than a lease can is none: the clock was set back.
-create or replace function agent.begin_routing(_process int8, _lease interval)
+-- delivered; held_for if another process routes for so long. Else whether the lease was the caller's before and the router has still the number that
+-- the caller knows (_number; null: whichever it is), the number and the position of the router, and the version of what is to be delivered. What a caller for whom that was
+-- not so remembers of subscriptions may be wrong: it has not seen the answer of a commit of its own, or a failover has lost some. A lease that
+-- reaches further than a lease can is none: the clock was set back.
+create or replace function agent.begin_routing(_process int8, _lease interval, _number int8 default null)
 returns table (held_for interval, was_held boolean, number int8, "position" int8, version int8)
 language plpgsql volatile
 security definer
@@ -35,7 +37,7 @@ begin
     return query select _newest.leased_until - _now, null::boolean, null::int8, null::int8, null::int8;
     return;
   end if;
-  _was_held = coalesce(_newest.lease_token = _process, false);
+  _was_held = coalesce(_newest.lease_token = _process and _newest.number = coalesce(_number, _newest.number), false);
   if not _was_held or _newest.leased_until < _now + _lease / 2 then
     _newest.lease_token = _process;
     _newest.leased_until = _now + _lease;
@@ -166,10 +168,10 @@ begin
 end
 $func$;
 
--- Gives subscriptions in step positions of their own, where the router is, and returns those that have left. Those that somebody else is changing
--- stay in step for now. Nothing if the router has moved.
-create or replace function agent.leave_step(_number int8, _subscriptions int8[])
-returns setof int8
+-- Gives subscriptions in step positions of their own, where the router is. Returns the next number of the router, as a process that does not know that
+-- they have left is refused, and those that have left: not those that somebody else is changing. Nothing if the router has moved.
+create or replace function agent.leave_router(_number int8, _subscriptions int8[])
+returns table (number int8, subscriptions int8[])
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -177,8 +179,10 @@ set plan_cache_mode to force_generic_plan
 set enable_seqscan to off
 set jit to off -- or reading a table without an index would begin with a compilation
 as $func$
+#variable_conflict use_column
 declare
   _id int8;
+  _left int8[] = '{}';
   _router agent.subscription_position = agent_private.lock_router(_number);
   _own agent.subscription_position;
 begin
@@ -192,9 +196,23 @@ begin
     _own = agent_private.newest_position(_id);
     _own.position = _router.position;
     perform agent_private.replace_position(_own);
-    return next _id;
+    _left = _left || _id;
   end loop;
+  if _left <> '{}' then
+    _number = agent_private.replace_position(_router);
+  end if;
+  return query select _number, _left;
 end
+$func$;
+
+-- leave_router for processes of the version before, which do not know the number that follows, and begin again.
+create or replace function agent.leave_step(_number int8, _subscriptions int8[])
+returns setof int8
+language sql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+  select unnest(r.subscriptions) from agent.leave_router(_number, _subscriptions) r
 $func$;
 
 -- Lets a subscription join those in step, if it has come exactly as far as the router, or nobody is in step. Returns the number and the position
@@ -400,7 +418,7 @@ begin
   end if;
   _id = nextval(pg_get_serial_sequence('agent.subscription', 'id'));
   insert into agent.subscription_replay (id, subscription, until) values (_id, _subscription.id, _until);
-  insert into agent.subscription_position (reader, number, position, token, epoch, gaps) values (_id, 1, _from, 0, 1, 0);
+  insert into agent.subscription_position (reader, number, position, token, epoch, gaps) values (_id, agent_private.next_version(0), _from, 0, 1, 0);
   perform agent_private.change_routes(_subscription);
   perform agent_private.record_audit('subscription.replay', _name, jsonb_build_object('from', _from, 'until', _until));
   return _subscription.id;
@@ -430,6 +448,7 @@ as $func$
 $func$;
 
 -- Tells the router that a subscription has changed, if it is delivered into a queue. Nobody waits for the end of the transaction.
+-- The version grows by a random step: see agent_private.next_version().
 create or replace function agent_private.change_routes(_subscription agent.subscription)
 returns void
 language plpgsql volatile
@@ -437,7 +456,7 @@ set search_path to pg_catalog, pg_temp
 as $func$
 begin
   if _subscription.deliver_queue is not null then
-    insert into agent.route_version default values;
+    insert into agent.route_version (changes) values (agent_private.next_version(0));
   end if;
 end
 $func$;

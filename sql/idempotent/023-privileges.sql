@@ -58,6 +58,7 @@ as $func$
   , ('join_step')
   , ('keep_raw_body')
   , ('last_published')
+  , ('leave_router')
   , ('leave_step')
   , ('list_api_keys')
   , ('list_attempts')
