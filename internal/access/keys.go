@@ -27,10 +27,9 @@ func (r *row) info() Key {
 	return k
 }
 
-// one runs a function that returns what may be shown of one key.
+// one runs a function that changes a key and returns what may be shown of one key.
 func (s *Service) one(ctx context.Context, doing, from string, args ...any) (Key, error) {
-	rows, _ := s.pool.Query(ctx, `select `+infoColumns+` from `+from, args...)
-	r, err := pg.CollectOne[row](rows)
+	r, err := pg.WriteOne[row](ctx, &s.writes, `select `+infoColumns+` from `+from, args...)
 	if err != nil {
 		return Key{}, wrap(doing, err)
 	}
@@ -144,7 +143,7 @@ func (s *Service) Rotate(ctx context.Context, id string, grace time.Duration) (k
 
 // Revoke revokes a key for ever: at once in this process, within 5 s in all others. It may be repeated. It fails with ErrNotFound and ErrLastAdmin.
 func (s *Service) Revoke(ctx context.Context, id string) error {
-	if _, err := s.pool.Exec(ctx, `select agent.revoke_api_key($1)`, id); err != nil {
+	if err := s.writes.Exec(ctx, `select agent.revoke_api_key($1)`, id); err != nil {
 		return wrap("revoking a key", err)
 	}
 	s.renewNow(ctx)

@@ -25,6 +25,7 @@ const (
 	DefaultAuditRetention = 90 * 24 * time.Hour // of the audit
 
 	maxConns      = 3
+	writeConns    = 1  // connections of writes, and as many where they wait for locks
 	lookUpsPerSec = 50 // of unknown keys; who tries many is refused beyond that, and known keys are not affected
 	lookUpsBurst  = 100
 	pruneInterval = time.Hour
@@ -53,9 +54,10 @@ func (c Config) withDefaults() Config {
 
 // Service knows all keys. It is safe for concurrent use, and any number of them, in any number of processes, may share one database.
 type Service struct {
-	cfg   Config
-	pool  *pg.Pool
-	pools pg.Pools
+	cfg    Config
+	pool   *pg.Pool // for reads
+	writes pg.Writes
+	pools  pg.Pools
 
 	configured     *Grant // of Config.Key; nil: there is none
 	configuredHash [sha256.Size]byte
@@ -95,7 +97,8 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	if cfg.Key != "" || cfg.IsRequired {
 		s.require()
 	}
-	s.pools, err = cfg.Database.OpenPools(ctx, pg.PoolSpec{To: &s.pool, Config: pg.PoolConfig{MaxConns: maxConns}})
+	s.pools, err = cfg.Database.OpenPools(ctx, append(s.writes.Specs(writeConns, cfg.QueryTimeout),
+		pg.PoolSpec{To: &s.pool, Config: pg.PoolConfig{MaxConns: maxConns, LockTimeout: cfg.QueryTimeout}})...)
 	if err != nil {
 		return nil, err
 	}
@@ -146,12 +149,12 @@ func (s *Service) listener() *pg.Listener {
 
 // prune deletes keys that were revoked long ago, and what the audit keeps no longer.
 func (s *Service) prune(ctx context.Context) error {
-	if _, err := s.pool.Exec(ctx, `select agent.prune_api_keys()`); err != nil {
+	if err := s.writes.Exec(ctx, `select agent.prune_api_keys()`); err != nil {
 		return wrap("pruning keys", err)
 	}
 	for s.cfg.AuditRetention > 0 {
 		var n int64
-		if err := s.pool.QueryRow(ctx, `select agent.prune_audit($1, $2)`, s.cfg.AuditRetention, pruneBatch).Scan(&n); err != nil {
+		if err := s.writes.Row(ctx, `select agent.prune_audit($1, $2)`, []any{s.cfg.AuditRetention, pruneBatch}, &n); err != nil {
 			return wrap("pruning the audit", err)
 		}
 		if n < pruneBatch {

@@ -37,6 +37,7 @@ type environment struct {
 	db  *pgtest.DB
 	svc *queue.Service
 
+	database  *pg.Database
 	schedules *schedule.Service
 	topics    *topic.Service
 	access    *access.Service
@@ -83,6 +84,7 @@ func setupWith(t *testing.T, set settings) *environment {
 	if err != nil {
 		t.Fatal(err)
 	}
+	h.database = db
 	qcfg := queue.Config{Database: db, SweepInterval: -1, MaxConns: 4, QueryTimeout: busyTimeout}
 	if set.queue != nil {
 		set.queue(&qcfg)

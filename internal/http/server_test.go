@@ -16,3 +16,21 @@ func TestEveryTimeoutIsSetAndNoneCutsALongWaitOff(t *testing.T) {
 		t.Errorf("a response must end within %s of the header, but a claim may wait %s", s.WriteTimeout, queue.MaxWait)
 	}
 }
+
+func TestEveryPoolLimitsWaitsForLocks(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	pools := h.database.Pools()
+	if len(pools) < 23 { // six of the queue, four each of schedules and topics, three each of keys, pushes and sources
+		t.Errorf("%d pools, expected those of all services", len(pools))
+	}
+	for _, pool := range pools {
+		var limit string
+		if err := pool.QueryRow(t.Context(), `select current_setting('lock_timeout')`).Scan(&limit); err != nil {
+			t.Fatal(err)
+		}
+		if limit == "0" {
+			t.Errorf("a pool of %d connections waits for locks without a limit", pool.Config().MaxConns)
+		}
+	}
+}

@@ -74,7 +74,7 @@ type Database struct {
 	listen endpoint
 
 	mu       sync.Mutex // guards the fields below
-	pools    map[*pgxpool.Pool]struct{}
+	pools    map[*pgxpool.Pool]*Pool
 	sessions map[*netConn]struct{} // open ones
 	resets   int                   // number of resets
 	reset    chan struct{}         // closed by the next reset
@@ -104,7 +104,7 @@ func Open(ctx context.Context, cfg Config) (*Database, error) {
 	}
 	db := &Database{
 		log:      cfg.Logger,
-		pools:    make(map[*pgxpool.Pool]struct{}),
+		pools:    make(map[*pgxpool.Pool]*Pool),
 		sessions: make(map[*netConn]struct{}),
 		reset:    make(chan struct{}),
 	}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,18 +17,22 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// DefaultLockTimeout is how long a statement waits for a lock unless its pool says otherwise.
+const DefaultLockTimeout = 5 * time.Second
+
 // PoolConfig configures a Pool. All fields may be zero.
 type PoolConfig struct {
 	MaxConns    int           // the most connections; zero: the URL's pool_max_conns, or pgxpool's default
-	LockTimeout time.Duration // how long a statement waits for a lock, see Pool.Prologue; zero: no limit
+	LockTimeout time.Duration // how long a statement waits for a lock, see Pool.Prologue; zero: DefaultLockTimeout
 }
 
 // A Pool is a pgxpool.Pool whose calls fail with ErrUnconfirmed when they have committed a transaction without the confirmation of the
 // synchronous standby. Calls that can commit are replaced; Acquire, AcquireFunc, AcquireAllIdle, BeginTx and CopyFrom are not to be used.
 type Pool struct {
 	*pgxpool.Pool
-	db       *Database
-	prologue string
+	db          *Database
+	lockTimeout time.Duration
+	prologue    string
 }
 
 // NewPool returns a pool without connections; it connects when it is used.
@@ -36,14 +42,11 @@ func (db *Database) NewPool(ctx context.Context, cfg PoolConfig) (*Pool, error) 
 		pcfg.MaxConns = int32(min(cfg.MaxConns, 10_000))
 		pcfg.MinConns, pcfg.MinIdleConns = min(pcfg.MinConns, pcfg.MaxConns), min(pcfg.MinIdleConns, pcfg.MaxConns)
 	}
-	p := &Pool{db: db}
-	if cfg.LockTimeout > 0 {
-		value := fmt.Sprint(max(1, cfg.LockTimeout.Milliseconds()))
-		if db.direct {
-			pcfg.ConnConfig.RuntimeParams["lock_timeout"] = value
-		} else {
-			p.prologue = `select set_config('lock_timeout', '` + value + `', true)`
-		}
+	p := &Pool{db: db, lockTimeout: max(cmp.Or(cfg.LockTimeout, DefaultLockTimeout), time.Millisecond)}
+	if db.direct {
+		pcfg.ConnConfig.RuntimeParams["lock_timeout"] = p.LockTimeout()
+	} else {
+		p.prologue = `select set_config('lock_timeout', '` + p.LockTimeout() + `', true)`
 	}
 	pcfg.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
 		db.main.dialer.sortHosts(c)
@@ -74,7 +77,7 @@ func (db *Database) NewPool(ctx context.Context, cfg PoolConfig) (*Pool, error) 
 	}
 	p.Pool = pool
 	db.mu.Lock()
-	db.pools[pool] = struct{}{}
+	db.pools[pool] = p
 	db.mu.Unlock()
 	return p, nil
 }
@@ -82,6 +85,16 @@ func (db *Database) NewPool(ctx context.Context, cfg PoolConfig) (*Pool, error) 
 // Prologue returns a statement that each batch must begin with, empty when there is none. It sets the lock timeout for one transaction:
 // behind a pooler the next one may be in another session, and a setting would stay in this one. The other methods send it themselves.
 func (p *Pool) Prologue() string { return p.prologue }
+
+// LockTimeout returns how long a statement waits for a lock, as the setting lock_timeout has it.
+func (p *Pool) LockTimeout() string { return fmt.Sprint(p.lockTimeout.Milliseconds()) }
+
+// Pools returns the pools that are open, in no order.
+func (db *Database) Pools() Pools {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return slices.Collect(maps.Values(db.pools))
+}
 
 // Pools are the pools of one service, apart by what they are for, so that nothing which takes long stands in the way of something else.
 type Pools []*Pool

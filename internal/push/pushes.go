@@ -76,13 +76,15 @@ func (s *Service) Put(ctx context.Context, p PutParams) (push Push, secret strin
 // change changes the push of a queue, and returns it as it is then, whatever others do to it at the same time. What this process sends when it has
 // returned is sent by the change; other processes hear of it within moments.
 func (s *Service) change(ctx context.Context, name string, do func(pgx.Tx) error) (push Push, err error) {
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		if err := do(tx); err != nil {
+	err = s.writes.Do(ctx, func(pool *pg.Pool) error {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			if err := do(tx); err != nil {
+				return err
+			}
+			rows, _ := tx.Query(ctx, selectPush, name)
+			push, err = pushOf(rows)
 			return err
-		}
-		rows, _ := tx.Query(ctx, selectPush, name)
-		push, err = pushOf(rows)
-		return err
+		})
 	})
 	if err == nil {
 		s.takeUp(ctx, name)
@@ -113,7 +115,7 @@ func (s *Service) Get(ctx context.Context, name string) (Push, error) {
 // Delete ends the push of a queue if its version is one of ifVersions (nil: whatever it is). Its events and its policy stay. It fails with
 // ErrNotFound and ErrStale.
 func (s *Service) Delete(ctx context.Context, name string, ifVersions []int64) error {
-	_, err := s.pool.Exec(ctx, `select agent.delete_push($1, $2)`, name, ifVersions)
+	err := s.writes.Exec(ctx, `select agent.delete_push($1, $2)`, name, ifVersions)
 	if err == nil {
 		s.takeUp(ctx, name)
 	}

@@ -28,6 +28,7 @@ const (
 	DefaultProcessLife  = 15 * time.Second // how long a process counts as living after its last report
 
 	maxConns    = 4
+	writeConns  = 2 // connections of writes, and as many where they wait for locks
 	testsPerSec = 1 // of one process
 	testsBurst  = 10
 	settlePause = 250 * time.Millisecond
@@ -76,7 +77,8 @@ func (c Config) withDefaults() Config {
 // Service pushes the events of queues to endpoints. It is safe for concurrent use, and any number of them, in any number of processes, may share one database.
 type Service struct {
 	cfg        Config
-	pool       *pg.Pool
+	pool       *pg.Pool // for reads
+	writes     pg.Writes
 	pools      pg.Pools
 	workerName string       // in the attempts of events
 	clock      atomic.Int64 // what the database's clock is ahead of this one, in nanoseconds
@@ -107,7 +109,8 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	}
 	s.sending, s.cut = context.WithCancel(context.Background())
 	var err error
-	s.pools, err = cfg.Database.OpenPools(ctx, pg.PoolSpec{To: &s.pool, Config: pg.PoolConfig{MaxConns: maxConns}})
+	s.pools, err = cfg.Database.OpenPools(ctx, append(s.writes.Specs(writeConns, cfg.QueryTimeout),
+		pg.PoolSpec{To: &s.pool, Config: pg.PoolConfig{MaxConns: maxConns, LockTimeout: cfg.QueryTimeout}})...)
 	if err != nil {
 		s.cut()
 		return nil, err
@@ -357,7 +360,7 @@ type sealedRow struct {
 // recordSealed tells the owner of a push why it does not push.
 func (s *Service) recordSealed(ctx context.Context, r sealedRow) {
 	s.cfg.Logger.Error().Err(r.err).Str("queue", r.Queue).Msg("the events of a queue cannot be pushed")
-	_, err := s.pool.Exec(ctx, `select agent.record_push_seen($1, $2, $3, $4, $5, $6, $7)`, []string{r.Queue}, []int64{r.Epoch}, []int{r.Failures},
+	err := s.writes.Exec(ctx, `select agent.record_push_seen($1, $2, $3, $4, $5, $6, $7)`, []string{r.Queue}, []int64{r.Epoch}, []int{r.Failures},
 		[]*time.Duration{r.FailingFor}, []*time.Duration{nil}, []string{r.err.Error()}, []*time.Duration{nil})
 	if err != nil {
 		s.mu.Lock()
@@ -434,8 +437,8 @@ func (s *Service) recordChange(ctx context.Context, name string, st *state, now 
 	if st.until.After(now) {
 		retryIn = new(st.until.Sub(now))
 	}
-	err = s.pool.QueryRow(ctx, `select agent.record_push_change($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-		name, st.epoch, st.isOpen, pg.OrNull(st.disabledReason), st.failures, failingFor, pg.OrNull(st.lastError), pause, retryIn).Scan(&epoch)
+	err = s.writes.Row(ctx, `select agent.record_push_change($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+		[]any{name, st.epoch, st.isOpen, pg.OrNull(st.disabledReason), st.failures, failingFor, pg.OrNull(st.lastError), pause, retryIn}, &epoch)
 	return epoch, wrap("recording a change of a push", err)
 }
 
@@ -478,7 +481,7 @@ func (s *Service) recordSeen(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()
-	_, err := s.pool.Exec(ctx, `select agent.record_push_seen($1, $2, $3, $4, $5, $6, $7)`, names, epochs, failures, failingFor, failedAgo, errs, successes)
+	err := s.writes.Exec(ctx, `select agent.record_push_seen($1, $2, $3, $4, $5, $6, $7)`, names, epochs, failures, failingFor, failedAgo, errs, successes)
 	if err != nil {
 		for _, w := range told {
 			w.mu.Lock()

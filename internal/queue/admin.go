@@ -57,7 +57,11 @@ func (s *Service) PutPolicy(ctx context.Context, p Policy) (Policy, error) {
 	if err != nil { // a factor or jitter that is no number
 		return Policy{}, &InvalidError{Field: "backoff", Detail: "must be of finite numbers"}
 	}
-	put, err := policy(ctx, s.loops, `agent.put_queue($1, $2)`, p.Queue, string(body))
+	var put Policy
+	err = s.short(ctx, func(pool *pg.Pool) error {
+		put, err = policy(ctx, pool, `agent.put_queue($1, $2)`, p.Queue, string(body))
+		return err
+	})
 	if err != nil {
 		return Policy{}, wrap("setting a queue's policy", err)
 	}
@@ -80,15 +84,21 @@ func (s *Service) GetPolicy(ctx context.Context, queue string) (Policy, error) {
 
 // Pause has a queue hand out nothing, at once and in every process, until Resume. Leases that run go on.
 func (s *Service) Pause(ctx context.Context, queue string) error {
-	_, err := s.loops.Exec(ctx, `select agent.pause_queue($1)`, queue)
-	return wrap("pausing a queue", err)
+	return wrap("pausing a queue", s.pause(ctx, queue, true))
 }
 
 // Resume ends a pause.
 func (s *Service) Resume(ctx context.Context, queue string) error {
-	_, err := s.loops.Exec(ctx, `select agent.pause_queue($1, false)`, queue)
+	err := s.pause(ctx, queue, false)
 	s.wakeHere(map[string]bool{queue: true})
 	return wrap("resuming a queue", err)
+}
+
+func (s *Service) pause(ctx context.Context, queue string, isPaused bool) error {
+	return s.short(ctx, func(pool *pg.Pool) error {
+		_, err := pool.Exec(ctx, `select agent.pause_queue($1, $2)`, queue, isPaused)
+		return err
+	})
 }
 
 // Purge moves every event of a queue that nobody has a lease on to history as Cancelled, and returns how many. When it fails
@@ -176,6 +186,14 @@ func (s *Service) RequeueMatching(ctx context.Context, p RequeueParams) (result 
 	type requeued struct {
 		Queue             string
 		Matched, Requeued int64
+	}
+	if !p.DryRun { // it locks what it requeues
+		select {
+		case s.requeues <- struct{}{}:
+			defer func() { <-s.requeues }()
+		case <-ctx.Done():
+			return RequeueResult{}, wrap("requeueing events", ctx.Err())
+		}
 	}
 	byQueue, err := collect[requeued](ctx, s, `
 		select queue, matched, requeued

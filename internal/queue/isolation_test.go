@@ -417,3 +417,42 @@ func TestServiceOverridesTheDatabasesTimeoutAndIsolation(t *testing.T) {
 	}
 	all.Wait()
 }
+
+func TestLockedQueueDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(c *queue.Config) { c.LockTimeout = time.Second })
+	tx, err := b.sql.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `select agent.pause_queue('locked')`); err != nil {
+		t.Fatal(err)
+	}
+	const calls = 16
+	var waiting sync.WaitGroup
+	answers := make(chan error, calls)
+	for range calls {
+		waiting.Go(func() { answers <- b.Resume(t.Context(), "locked") })
+	}
+	awaitLockWait(t, b, tx.Conn())
+	for range 10 {
+		if err := b.Pause(t.Context(), "free"); err != nil {
+			t.Errorf("pausing another queue: %v", err)
+		}
+		if _, err := b.Purge(t.Context(), "free"); err != nil {
+			t.Errorf("purging another queue: %v", err)
+		}
+	}
+	if n := len(answers); n == calls {
+		t.Error("the calls about the locked queue did not wait")
+	}
+	waiting.Wait()
+	for range calls {
+		if err := <-answers; !errors.Is(err, queue.ErrLocked) {
+			t.Fatalf("resuming the locked queue: %v, want ErrLocked", err)
+		}
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -226,6 +226,7 @@ type pools struct {
 
 	all         pg.Pools
 	lockWaiters chan struct{} // holds a token for each call that waits for a lock
+	requeues    chan struct{} // holds a token for each search that may wait for a lock: half of the connections are left to the others
 }
 
 // openPools divides the connections among the pools. As a commit keeps one of the database's processors busy, there may be a writer for each of
@@ -236,13 +237,14 @@ func (s *Service) openPools(ctx context.Context) (err error) {
 	rest := conns - writers - 1 // health has one
 	share := func(i int) int { return (rest + 3 - i) / 4 }
 	s.lockWaiters = make(chan struct{}, maxLockWaiters)
+	s.requeues = make(chan struct{}, max(1, share(1)/2))
 	s.all, err = s.db.OpenPools(ctx,
 		pg.PoolSpec{To: &s.writers, Config: pg.PoolConfig{MaxConns: writers, LockTimeout: commitLockTimeout}},
 		pg.PoolSpec{To: &s.calls, Config: pg.PoolConfig{MaxConns: share(0), LockTimeout: callLockTimeout}},
-		pg.PoolSpec{To: &s.searches, Config: pg.PoolConfig{MaxConns: share(1)}},
-		pg.PoolSpec{To: &s.loops, Config: pg.PoolConfig{MaxConns: share(2)}},
+		pg.PoolSpec{To: &s.searches, Config: pg.PoolConfig{MaxConns: share(1), LockTimeout: s.cfg.LockTimeout}},
+		pg.PoolSpec{To: &s.loops, Config: pg.PoolConfig{MaxConns: share(2), LockTimeout: s.cfg.LockTimeout}},
 		pg.PoolSpec{To: &s.patient, Config: pg.PoolConfig{MaxConns: share(3), LockTimeout: s.cfg.LockTimeout}},
-		pg.PoolSpec{To: &s.health, Config: pg.PoolConfig{MaxConns: 1}},
+		pg.PoolSpec{To: &s.health, Config: pg.PoolConfig{MaxConns: 1, LockTimeout: s.cfg.LockTimeout}},
 	)
 	return err
 }

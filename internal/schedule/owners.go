@@ -46,7 +46,7 @@ func (s *Service) PutOwner(ctx context.Context, p PutOwnerParams) (PutOwnerResul
 	if p.Attributes == nil {
 		attributes = "{}"
 	}
-	put, err := one[struct {
+	put, err := writeOne[struct {
 		PutOwnerResult
 		Unresolved []int64
 	}](ctx, s, "putting an owner", `select `+ownerColumns+`, is_new, moved, unresolved from agent.put_owner_if_match($1, $2, $3, $4, $5)`,
@@ -74,7 +74,7 @@ func (s *Service) ListOwners(ctx context.Context, p ListOwnersParams) (page Owne
 // DeleteOwner deletes an owner and cancels all their schedules, as Delete does, and returns how many. It fails with ErrOwnerNotFound, and with ErrStale
 // when ifVersions (nil: any) has not the owner's version.
 func (s *Service) DeleteOwner(ctx context.Context, id string, ifVersions []int64) (int64, error) {
-	deleted, err := one[struct{ Cancelled int64 }](ctx, s, "deleting an owner",
+	deleted, err := writeOne[struct{ Cancelled int64 }](ctx, s, "deleting an owner",
 		`select agent.delete_owner_if_match($1, $2) as cancelled`, id, ifVersions)
 	return deleted.Cancelled, err
 }

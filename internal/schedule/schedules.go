@@ -46,7 +46,7 @@ func (s *Service) Create(ctx context.Context, p CreateParams) (Created, error) {
 		}
 		return d, e.setNext(d)
 	}, func(ctx context.Context, record string) (row, error) {
-		return selectRow(ctx, s.pool, `
+		return s.writeRow(ctx, `
 			select `+columns+`, i.replayed
 			from agent.insert_schedule($1, nullif($2, ''), nullif($3, '')::jsonb, nullif($4, '')) i, lateral (select (i.schedule).*) s`,
 			record, p.IdempotencyKey, request, oldHash)
@@ -256,7 +256,7 @@ func (s *Service) Patch(ctx context.Context, p PatchParams) (Schedule, error) {
 		}
 		return p.draft(e, before)
 	}, func(ctx context.Context, record string) (row, error) {
-		return selectRow(ctx, s.pool, `select `+columns+` from agent.update_schedule($1, $2, $3, $4, $5) s`,
+		return s.writeRow(ctx, `select `+columns+` from agent.update_schedule($1, $2, $3, $4, $5) s`,
 			p.ID, record, before.Version, before.NextExact, before.Fired)
 	})
 	return changed.Schedule, err
@@ -315,14 +315,14 @@ func (p PatchParams) apply(spec Spec) Spec {
 
 // Pause keeps a schedule from firing until it is resumed. Repeated, it changes nothing. It fails with ErrNotFound and ErrEnded.
 func (s *Service) Pause(ctx context.Context, id int64) (Schedule, error) {
-	r, err := s.row(ctx, "pausing a schedule", `agent.pause_schedule($1) s`, id)
+	r, err := s.changedRow(ctx, "pausing a schedule", `agent.pause_schedule($1) s`, id)
 	return r.Schedule, err
 }
 
 // Resume ends a pause, also one by the service. What was missed is left to the misfire policy. Repeated, it changes nothing. It fails with ErrNotFound and
 // ErrEnded.
 func (s *Service) Resume(ctx context.Context, id int64) (Schedule, error) {
-	r, err := s.row(ctx, "resuming a schedule", `agent.resume_schedule($1) s`, id)
+	r, err := s.changedRow(ctx, "resuming a schedule", `agent.resume_schedule($1) s`, id)
 	return r.Schedule, err
 }
 
@@ -331,8 +331,7 @@ func (s *Service) Resume(ctx context.Context, id int64) (Schedule, error) {
 // schedule's version.
 func (s *Service) Delete(ctx context.Context, id int64, ifVersions []int64) error {
 	return s.call(ctx, "deleting a schedule", func(ctx context.Context) error {
-		_, err := s.pool.Exec(ctx, `select agent.delete_schedule_if_match($1, $2)`, id, ifVersions)
-		return err
+		return s.writes.Exec(ctx, `select agent.delete_schedule_if_match($1, $2)`, id, ifVersions)
 	})
 }
 
@@ -365,6 +364,25 @@ func (s *Service) row(ctx context.Context, doing, from string, args ...any) (row
 	var r row
 	err := s.call(ctx, doing, func(ctx context.Context) (err error) {
 		r, err = selectRow(ctx, s.pool, `select `+columns+` from `+from, args...)
+		return err
+	})
+	return r, err
+}
+
+// changedRow is row for a function that changes the schedule.
+func (s *Service) changedRow(ctx context.Context, doing, from string, args ...any) (row, error) {
+	var r row
+	err := s.call(ctx, doing, func(ctx context.Context) (err error) {
+		r, err = s.writeRow(ctx, `select `+columns+` from `+from, args...)
+		return err
+	})
+	return r, err
+}
+
+// writeRow is selectRow for a statement that changes the schedule.
+func (s *Service) writeRow(ctx context.Context, sql string, args ...any) (r row, err error) {
+	err = s.writes.Do(ctx, func(pool *pg.Pool) error {
+		r, err = selectRow(ctx, pool, sql, args...)
 		return err
 	})
 	return r, err

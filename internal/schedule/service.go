@@ -19,7 +19,7 @@ const (
 	DefaultMisfireGrace = time.Minute      // how late an occurrence may be before it counts as missed
 	DefaultQueryTimeout = 5 * time.Second  // of one listing, and of the expansion of one schedule
 	DefaultCallTimeout  = 15 * time.Second // of any other call
-	DefaultMaxConns     = 4                // connections for calls; a service that runs opens loopConns more, one to listen, and one for each check of the zones
+	DefaultMaxConns     = 4                // connections for reads; up to 2 × writeConns more are for writes, and a service that runs opens loopConns, one to listen, and one for each check of the zones
 	DefaultPage         = pg.DefaultPage   // rows of a page unless said otherwise
 	MaxPage             = pg.MaxPage       // rows of a page
 	DefaultUpcoming     = 10               // instants of a preview unless said otherwise
@@ -29,6 +29,7 @@ const (
 
 const (
 	loopConns  = 2           // connections of the loops: one fires, one prunes
+	writeConns = 2           // connections of writes, and as many where they wait for locks
 	closeGrace = time.Second // how long calls may take to end once they are cancelled
 )
 
@@ -62,12 +63,13 @@ func (c Config) withDefaults() Config {
 // Service stores schedules and fires those that are due. It is safe for concurrent use, and any number of them, in any number of processes, may
 // share one database.
 type Service struct {
-	cfg   Config
-	db    *pg.Database
-	pool  *pg.Pool  // for calls
-	loops *pg.Pool  // for the loops of Run
-	pools pg.Pools  // both
-	woken pg.Signal // something may be due
+	cfg    Config
+	db     *pg.Database
+	pool   *pg.Pool // for reads
+	writes pg.Writes
+	loops  *pg.Pool  // for the loops of Run
+	pools  pg.Pools  // all of them
+	woken  pg.Signal // something may be due
 
 	closed context.Context // ends when calls under way are to end
 	cancel context.CancelFunc
@@ -94,10 +96,10 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	}
 	s := &Service{cfg: cfg, db: db, woken: pg.NewSignal(), postponed: make(map[int64]time.Time)}
 	var err error
-	s.pools, err = db.OpenPools(ctx,
-		pg.PoolSpec{To: &s.pool, Config: pg.PoolConfig{MaxConns: cfg.MaxConns}},
-		pg.PoolSpec{To: &s.loops, Config: pg.PoolConfig{MaxConns: loopConns}},
-	)
+	s.pools, err = db.OpenPools(ctx, append(s.writes.Specs(writeConns, cfg.QueryTimeout),
+		pg.PoolSpec{To: &s.pool, Config: pg.PoolConfig{MaxConns: cfg.MaxConns, LockTimeout: cfg.QueryTimeout}},
+		pg.PoolSpec{To: &s.loops, Config: pg.PoolConfig{MaxConns: loopConns, LockTimeout: cfg.QueryTimeout}},
+	)...)
 	if err != nil {
 		return nil, err
 	}
@@ -164,11 +166,20 @@ func list[T any](ctx context.Context, s *Service, doing, sql string, args ...any
 	return all, err
 }
 
-// one runs a statement that returns one row, with the deadline of a call.
+// one runs a statement that reads one row, with the deadline of a call.
 func one[T any](ctx context.Context, s *Service, doing, sql string, args ...any) (found T, err error) {
 	err = s.call(ctx, doing, func(ctx context.Context) error {
 		rows, _ := s.pool.Query(ctx, sql, args...)
 		found, err = pg.CollectOne[T](rows)
+		return err
+	})
+	return found, err
+}
+
+// writeOne runs a statement that changes something and returns one row, with the deadline of a call.
+func writeOne[T any](ctx context.Context, s *Service, doing, sql string, args ...any) (found T, err error) {
+	err = s.call(ctx, doing, func(ctx context.Context) error {
+		found, err = pg.WriteOne[T](ctx, &s.writes, sql, args...)
 		return err
 	})
 	return found, err

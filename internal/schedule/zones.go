@@ -127,7 +127,7 @@ func (s *Service) CheckZones(ctx context.Context) error {
 		unresolved []int64
 	)
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, `select clock_timestamp()`).Scan(&now); err != nil {
+		if err := tx.QueryRow(ctx, `select clock_timestamp() from set_config('lock_timeout', $1, true)`, s.loops.LockTimeout()).Scan(&now); err != nil {
 			return err
 		}
 		rows, _ := tx.Query(ctx, `select zone, moved, unresolved, fault from agent.check_zone_rules($1)`, since)

@@ -25,6 +25,7 @@ const (
 	DefaultTimeLimit      = 2 * time.Second // of a delivery, but for the arrival of its body: less than the 3 s after which Slack sends it again
 
 	maxConns      = 3
+	writeConns    = 1  // connections of writes, and as many where they wait for locks
 	lookUpsPerSec = 50 // of unknown names; known ones are not affected
 	lookUpsBurst  = 100
 )
@@ -56,9 +57,10 @@ func (c Config) withDefaults() Config {
 
 // Service knows all sources and receives from them. It is safe for concurrent use, and any number of them, in any number of processes, may share one database.
 type Service struct {
-	cfg   Config
-	pool  *pg.Pool
-	pools pg.Pools
+	cfg    Config
+	pool   *pg.Pool // for reads
+	writes pg.Writes
+	pools  pg.Pools
 
 	sources atomic.Pointer[set]
 	changed pg.Signal // sources may have changed
@@ -79,7 +81,8 @@ func Open(ctx context.Context, cfg Config) (s *Service, err error) {
 		tallies: make(map[string]*tally), labels: make(map[string]*[len(results)]int64),
 	}
 	s.sources.Store(new(set))
-	s.pools, err = cfg.Database.OpenPools(ctx, pg.PoolSpec{To: &s.pool, Config: pg.PoolConfig{MaxConns: maxConns}})
+	s.pools, err = cfg.Database.OpenPools(ctx, append(s.writes.Specs(writeConns, s.cfg.QueryTimeout),
+		pg.PoolSpec{To: &s.pool, Config: pg.PoolConfig{MaxConns: maxConns, LockTimeout: s.cfg.QueryTimeout}})...)
 	if err != nil {
 		return nil, err
 	}

@@ -141,8 +141,8 @@ func (s *Service) Put(ctx context.Context, name string, p Params, ifVersions []i
 		infoRow
 		IsNew bool
 	}
-	rows, _ := s.pool.Query(ctx, `select (p.source).*, p.is_new from agent.put_source($1, $2, $3, $4, $5) p`, name, string(settings), sealed, ifVersions, ifExists)
-	r, err := pg.CollectOne[putRow](rows)
+	r, err := pg.WriteOne[putRow](ctx, &s.writes, `select (p.source).*, p.is_new from agent.put_source($1, $2, $3, $4, $5) p`,
+		name, string(settings), sealed, ifVersions, ifExists)
 	if err != nil {
 		return Source{}, false, wrap("putting a source", err)
 	}
@@ -197,7 +197,7 @@ func (s *Service) List(ctx context.Context, limit int, cursor string, queues, to
 
 // Delete deletes a source, and what was counted of it. It fails with ErrNotFound and ErrStale.
 func (s *Service) Delete(ctx context.Context, name string, ifVersions []int64) error {
-	if _, err := s.pool.Exec(ctx, `select agent.delete_source($1, $2)`, name, ifVersions); err != nil {
+	if err := s.writes.Exec(ctx, `select agent.delete_source($1, $2)`, name, ifVersions); err != nil {
 		return wrap("deleting a source", err)
 	}
 	s.renewNow(ctx)

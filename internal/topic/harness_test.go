@@ -27,6 +27,9 @@ type environment struct {
 	queue *queue.Service
 	url   string
 	sql   *pgx.Conn
+
+	database *pg.Database
+	cursor   string // of a page that a test has read
 }
 
 // setup returns an environment whose service is running.
@@ -73,7 +76,7 @@ func environmentWith(t *testing.T, database pg.Config, url string, changes ...fu
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { closeSoon(t, s.Close) })
-	return environment{Service: s, queue: q, url: url, sql: pgtest.Connect(t, url)}
+	return environment{Service: s, queue: q, url: url, sql: pgtest.Connect(t, url), database: db}
 }
 
 func closeSoon(t *testing.T, closeService func(context.Context) error) {

@@ -24,4 +24,11 @@ func TestSubscriptionsWorkBehindAPoolerInTransactionMode(t *testing.T) {
 		both[i].run(t)
 	}
 	consumeOnce(t, both[0], both[1])
+	// The pooler's sessions have no limit of their own.
+	for _, pool := range both[0].database.Pools() {
+		var limit string
+		if err := pool.QueryRow(t.Context(), `select current_setting('lock_timeout')`).Scan(&limit); err != nil || limit == "0" {
+			t.Errorf("a pool waits for locks for %q: %v", limit, err)
+		}
+	}
 }

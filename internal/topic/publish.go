@@ -54,9 +54,9 @@ func (s *Service) publishLaterOnce(ctx context.Context, p Publication, delay tim
 	var d Delayed
 	var id, position *int64
 	var waitsUntil, publishedAt *time.Time
-	err := s.reads.QueryRow(ctx, `select id, at, replayed, position, published_at from agent.publish_later($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+	err := s.writes.Row(ctx, `select id, at, replayed, position, published_at from agent.publish_later($1, $2, $3, $4, $5, $6, $7, $8, $9)`, []any{
 		p.Topic, string(p.Event), pg.OrNull(p.Key), pg.OrNull(string(p.Meta)), p.RememberedKey(), pg.OrNull(p.Subscription), wait, at, s.cfg.Queue.KeyRetention(),
-	).Scan(&id, &waitsUntil, &d.Replayed, &position, &publishedAt)
+	}, &id, &waitsUntil, &d.Replayed, &position, &publishedAt)
 	switch {
 	case err != nil:
 		return Delayed{}, wrap("publishing later", err)

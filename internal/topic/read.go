@@ -187,8 +187,7 @@ func (s *Service) Settings(ctx context.Context) (Settings, error) {
 // PutSettings changes settings, for all processes at once, if their version is one of ifVersions (nil: whatever it is). It fails with an *InvalidError
 // or ErrStale.
 func (s *Service) PutSettings(ctx context.Context, c SettingsChange, ifVersions []int64) (Settings, error) {
-	rows, _ := s.reads.Query(ctx, `select `+settingsColumns+` from agent.put_log_settings($1, $2, $3, $4, $5)`,
+	settings, err := pg.WriteOne[Settings](ctx, &s.writes, `select `+settingsColumns+` from agent.put_log_settings($1, $2, $3, $4, $5)`,
 		c.Retention, c.Hold, c.SegmentInterval, c.SegmentSize, ifVersions)
-	settings, err := pg.CollectOne[Settings](rows)
 	return settings, wrap("changing the settings of the log", err)
 }

@@ -15,7 +15,7 @@ import (
 
 // Defaults and bounds.
 const (
-	DefaultMaxConns     = 4               // connections for calls; Run opens loopConns more, and one to listen
+	DefaultMaxConns     = 4               // connections for reads; up to 2 × writeConns more are for writes, and Run opens loopConns, and one to listen
 	DefaultQueryTimeout = 5 * time.Second // of one statement
 	DefaultPollInterval = time.Second     // how long readers rely on notifications alone
 	MaxWait             = time.Minute     // of a read
@@ -25,14 +25,16 @@ const (
 
 	// loopConns is the number of connections of the loops.
 	loopConns = 4
+	// writeConns is the number of connections of writes, and that of those where they wait for locks.
+	writeConns = 2
 )
 
 // Config is what a Service needs to know. Database and Queue are required.
 type Config struct {
 	Database       *pg.Database
 	Queue          *queue.Service // publishes in its group commits
-	MaxConns       int            // connections for calls; zero: DefaultMaxConns
-	QueryTimeout   time.Duration  // bound of one statement; zero: DefaultQueryTimeout
+	MaxConns       int            // connections for reads; zero: DefaultMaxConns
+	QueryTimeout   time.Duration  // bound of one statement, and of all waits for locks of one call; zero: DefaultQueryTimeout
 	PollInterval   time.Duration  // longest time that readers rely on notifications alone; zero: DefaultPollInterval
 	UpkeepInterval time.Duration  // time between two rounds of upkeep; zero: 10 s
 	TailBytes      int            // memory of the newest events, about; zero: 32 MiB
@@ -50,12 +52,13 @@ func (c Config) withDefaults() Config {
 
 // Service is the log. It is safe for concurrent use, and any number of them, in any number of processes, may share one database.
 type Service struct {
-	cfg   Config
-	name  string   // tells this service's notifications from those of others
-	reads *pg.Pool // calls
-	loops *pg.Pool
-	pools pg.Pools
-	tail  *tail
+	cfg    Config
+	name   string   // tells this service's notifications from those of others
+	reads  *pg.Pool // what waits for no transaction that writes
+	writes pg.Writes
+	loops  *pg.Pool
+	pools  pg.Pools
+	tail   *tail
 
 	published atomic.Int64 // events, by this service
 
@@ -82,10 +85,10 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	cfg.Queue.FollowLog(queue.LogFollower{Wants: s.tail.isFollowed, Appended: s.passOn})
 	s.catchUps = make(chan struct{}, max(1, cfg.MaxConns/2))
 	var err error
-	s.pools, err = cfg.Database.OpenPools(ctx,
-		pg.PoolSpec{To: &s.reads, Config: pg.PoolConfig{MaxConns: cfg.MaxConns}},
-		pg.PoolSpec{To: &s.loops, Config: pg.PoolConfig{MaxConns: loopConns}},
-	)
+	s.pools, err = cfg.Database.OpenPools(ctx, append(s.writes.Specs(writeConns, cfg.QueryTimeout),
+		pg.PoolSpec{To: &s.reads, Config: pg.PoolConfig{MaxConns: cfg.MaxConns, LockTimeout: cfg.QueryTimeout}},
+		pg.PoolSpec{To: &s.loops, Config: pg.PoolConfig{MaxConns: loopConns, LockTimeout: cfg.QueryTimeout}},
+	)...)
 	if err != nil {
 		return nil, err
 	}

@@ -171,15 +171,22 @@ func (s *Service) beginRead(ctx context.Context, name string) (readState, error)
 // endRead makes sure that the page may be given away, and takes the lease. It sets the epoch of the cursor.
 func (s *Service) endRead(ctx context.Context, r *subscribedReader, lease time.Duration, isAhead, isEmpty bool, c *cursor) (page SubscribedPage, status string, err error) {
 	token := c.parent
-	rows, _ := s.reads.Query(ctx, `select status, epoch, leased_until, lag_events, lag_seconds from agent.end_read($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
-		c.id, r.set.version, token, c.epoch, isAhead, isAhead && c.isLeased, c.token, r.position, r.head, pg.OrNull(lease), isEmpty)
-	end, err := pg.CollectOne[struct {
+	type ended struct {
 		Status      string
 		Epoch       int64
 		LeasedUntil *time.Time
 		LagEvents   int64
 		LagSeconds  float64
-	}](rows)
+	}
+	const sql = `select status, epoch, leased_until, lag_events, lag_seconds from agent.end_read($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
+	args := []any{c.id, r.set.version, token, c.epoch, isAhead, isAhead && c.isLeased, c.token, r.position, r.head, pg.OrNull(lease), isEmpty}
+	var end ended
+	if lease > 0 || isAhead && c.isLeased { // it locks the subscription
+		end, err = pg.WriteOne[ended](ctx, &s.writes, sql, args...)
+	} else {
+		rows, _ := s.reads.Query(ctx, sql, args...)
+		end, err = pg.CollectOne[ended](rows)
+	}
 	if err != nil {
 		return page, "", wrap("reading a subscription", err)
 	}

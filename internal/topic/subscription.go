@@ -122,8 +122,9 @@ func (s *Service) PutSubscription(ctx context.Context, p PutSubscriptionParams) 
 	if d := p.Deliver; d != nil {
 		deliver.queue, deliver.kind, deliver.priority = &d.Queue, pg.OrNull(d.Type), d.Priority
 	}
-	err = s.reads.QueryRow(ctx, `select agent.put_subscription_if_match($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
-		p.Name, string(text), p.Start, p.MaxWaiting, p.ExpiresAfter, newToken(), p.IfVersions, p.IfExists, deliver.queue, deliver.kind, deliver.priority).Scan(&isNew)
+	err = s.writes.Row(ctx, `select agent.put_subscription_if_match($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`, []any{
+		p.Name, string(text), p.Start, p.MaxWaiting, p.ExpiresAfter, newToken(), p.IfVersions, p.IfExists, deliver.queue, deliver.kind, deliver.priority,
+	}, &isNew)
 	s.changed(p.Name)
 	return isNew, wrap("putting a subscription", err)
 }
@@ -140,14 +141,14 @@ func (s *Service) PutFilter(ctx context.Context, subscription string, f Subscrip
 	if err != nil {
 		return &InvalidError{Field: "match", Detail: "must be JSON"}
 	}
-	_, err = s.reads.Exec(ctx, `select agent.put_filter($1, $2)`, subscription, string(text))
+	err = s.writes.Exec(ctx, `select agent.put_filter($1, $2)`, subscription, string(text))
 	s.changed(subscription)
 	return wrap("putting a filter", err)
 }
 
 // DeleteFilter deletes a filter of a subscription. It fails with ErrSubscriptionNotFound or ErrFilterNotFound.
 func (s *Service) DeleteFilter(ctx context.Context, subscription, filter string) error {
-	_, err := s.reads.Exec(ctx, `select agent.delete_filter($1, $2)`, subscription, filter)
+	err := s.writes.Exec(ctx, `select agent.delete_filter($1, $2)`, subscription, filter)
 	s.changed(subscription)
 	return wrap("deleting a filter", err)
 }
@@ -155,7 +156,7 @@ func (s *Service) DeleteFilter(ctx context.Context, subscription, filter string)
 // DeleteSubscription deletes a subscription if its version is one of ifVersions (nil: whatever it is). Cursors of it are lost. It fails with
 // ErrSubscriptionNotFound or ErrStale.
 func (s *Service) DeleteSubscription(ctx context.Context, name string, ifVersions []int64) error {
-	_, err := s.reads.Exec(ctx, `select agent.delete_subscription_if_match($1, $2)`, name, ifVersions)
+	err := s.writes.Exec(ctx, `select agent.delete_subscription_if_match($1, $2)`, name, ifVersions)
 	s.changed(name)
 	return wrap("deleting a subscription", err)
 }
@@ -171,7 +172,7 @@ func (s *Service) ResumeSubscription(ctx context.Context, name string) error {
 }
 
 func (s *Service) setPaused(ctx context.Context, name string, isPaused bool) error {
-	_, err := s.reads.Exec(ctx, `select agent.pause_subscription($1, $2)`, name, isPaused)
+	err := s.writes.Exec(ctx, `select agent.pause_subscription($1, $2)`, name, isPaused)
 	s.changed(name)
 	return wrap("pausing a subscription", err)
 }
@@ -265,8 +266,8 @@ func (s *Service) Commit(ctx context.Context, name, text string) (position int64
 	if !ok {
 		return 0, &InvalidError{Field: "cursor", Detail: notACursor}
 	}
-	err = s.reads.QueryRow(ctx, `select agent.commit_cursor($1, $2, $3, $4, $5, $6, $7, $8)`,
-		name, c.id, c.epoch, c.parent, c.token, c.position, c.isLeased, c.hasGap).Scan(&position)
+	err = s.writes.Row(ctx, `select agent.commit_cursor($1, $2, $3, $4, $5, $6, $7, $8)`,
+		[]any{name, c.id, c.epoch, c.parent, c.token, c.position, c.isLeased, c.hasGap}, &position)
 	if c.isLeased { // those who wait for the lease may go on
 		s.changed(name)
 	}
@@ -276,7 +277,7 @@ func (s *Service) Commit(ctx context.Context, name, text string) (position int64
 // Seek makes a subscription go on after a position. Its cursors are lost, and a lease ends. It fails with ErrSubscriptionNotFound, and an *InvalidError
 // for a position that was never given out.
 func (s *Service) Seek(ctx context.Context, name string, position int64) error {
-	_, err := s.reads.Exec(ctx, `select agent.seek_subscription($1, $2, $3)`, name, position, newToken())
+	err := s.writes.Exec(ctx, `select agent.seek_subscription($1, $2, $3)`, name, position, newToken())
 	s.changed(name)
 	return wrap("seeking", err)
 }
@@ -323,6 +324,6 @@ func (s *Service) Replay(ctx context.Context, name string, from, to int64, isDry
 
 // replay begins a replay, or only checks whether there may be one. It returns the id of the subscription.
 func (s *Service) replay(ctx context.Context, name string, from, to int64, isDryRun bool) (id int64, err error) {
-	err = s.reads.QueryRow(ctx, `select agent.replay_subscription($1, $2, $3, $4)`, name, from, to, isDryRun).Scan(&id)
+	err = s.writes.Row(ctx, `select agent.replay_subscription($1, $2, $3, $4)`, []any{name, from, to, isDryRun}, &id)
 	return id, wrap("replaying", err)
 }

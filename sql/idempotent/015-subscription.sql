@@ -509,6 +509,7 @@ end
 $func$;
 
 -- Puts the expiry of a subscription off, if it has one and more than a twentieth of its time has passed: so it is not updated by every read.
+-- One that somebody else is changing is left for the next call: who reads waits for nobody.
 create or replace function agent_private.renew_subscription(_subscription agent.subscription)
 returns void
 language plpgsql volatile
@@ -521,7 +522,8 @@ begin
   if _subscription.expires_at < agent_private.add_utc(clock_timestamp(), _subscription.expires_after * 0.95) then
     update agent.subscription s
     set expires_at = agent_private.add_utc(clock_timestamp(), s.expires_after)
-    where s.id = _subscription.id and s.expires_after is not null;
+    from (select r.id from agent.subscription r where r.id = _subscription.id and r.expires_after is not null for no key update skip locked) r
+    where s.id = r.id;
   end if;
 end
 $func$;
@@ -588,7 +590,8 @@ $func$;
 
 -- Ends a read, after its page was read: _position is where the page ends, and _cursor the token of its cursor. The read began at _token and _epoch. With
 -- _is_ahead it went on from a cursor that is not committed, and with _is_leased under the lease of that. With _lease it begins a lease, or
--- extends its own. With _is_empty there was nothing in it for the subscription, whose position then moves on.
+-- extends its own. With _is_empty there was nothing in it for the subscription, whose position then moves on, unless somebody else is changing
+-- the subscription: only who takes a lease waits for others.
 --
 -- The status is null, or "changed" if the page has to be read again, or "lost" if the cursor that it went on from can be committed no more.
 -- The lag is that of _position.
@@ -621,9 +624,13 @@ declare
   _advances boolean = _is_empty and not _is_ahead;
   _is_held boolean;
 begin
-  if _takes_lease or _advances then
+  if _takes_lease then
     select s.* into _found from agent.subscription s where s.id = _id for no key update;
-  else
+  elsif _advances then
+    select s.* into _found from agent.subscription s where s.id = _id for no key update skip locked;
+    _advances = found;
+  end if;
+  if not _takes_lease and not _advances then
     select s.* into _found from agent.subscription s where s.id = _id;
   end if;
   _newest = agent_private.newest_position(_id);
