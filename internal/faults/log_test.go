@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -23,7 +22,7 @@ var (
 		"hold_head", "while not pg_try_advisory_xact_lock_shared(agent_private.head_lock() << 53 | _last) loop", "while false loop",
 	}}}
 	logNotAdvanced = build{name: "a log that goes on where it was after a restart", sql: []edit{{
-		"advance_log", "perform setval('agent.log_position_seq', (s.last_value >> 32) + 3 << 32) from agent.log_position_seq s;", "null;",
+		"advance_log", "perform setval('agent.log_position_seq', _next);", "null;",
 	}}}
 	publishedBeforeCommit = build{name: "places in the log that are taken before the commit", sql: []edit{{
 		"publish_at_commit", "insert into agent.outgoing (publications) values (_publications);", "perform agent_private.append_to_log(_publications);",
@@ -549,56 +548,6 @@ func logThroughPooler(t *testing.T, b build, l *ledger, rounds int) {
 func TestReadersOfTheLogMissNothingThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	runScenario(t, logThroughPooler, 1, 10)
-}
-
-// logRestored restores a dump of the log into a new cluster. What was published after the dump is lost, though readers have seen it.
-func logRestored(t *testing.T, b build, l *ledger, _ int) {
-	t.Helper()
-	l.lossy = true
-	first, second := Start(t, Config{}), Start(t, Config{})
-	q := startQueued(t, b, first.URL())
-	b.breakDatabase(t, first)
-	d := startLogLoad(t, l, first.URL(), q)
-	d.awaitPublished(50)
-	dump := filepath.Join(first.user.directory(t, ""), "dump.sql")
-	first.run("pg_dump", "-f", dump, "-d", first.AdminURL())
-	d.awaitPublished(50)
-	d.stop()
-	d.publishing.Wait()
-	d.drawInVain(first)
-	d.end()
-	d.reading.Wait()
-	_, _ = q.terminate(startLimit)
-
-	second.run("psql", "-q", "-v", "ON_ERROR_STOP=1", "-d", second.AdminURL(), "-f", dump)
-	q = startQueued(t, b, second.URL())
-	e := startLogLoad(t, l, second.URL(), q)
-	e.mu.Lock()
-	for position, n := range d.sources {
-		if other := e.sources[position]; other != "" && other != n {
-			l.violated("the position %d was that of %s, and is that of %s after the dump was restored", position, n, other)
-		}
-		e.sources[position] = n
-	}
-	e.mu.Unlock()
-	r := e.readers[0]
-	r.mu.Lock()
-	was := d.readers[0]
-	r.after, r.seen = was.after, slices.Clone(was.seen)
-	r.mu.Unlock()
-	e.awaitPublished(50)
-	e.finish(second.AdminURL())
-}
-
-func TestLogGoesOnAfterADumpIsRestored(t *testing.T) {
-	t.Parallel()
-	runScenario(t, logRestored, 1, 1)
-}
-
-func TestBrokenBuildWithoutLogAdvanceIsCaughtByRestore(t *testing.T) {
-	t.Parallel()
-	inLongForm(t)
-	expectViolation(t, logRestored, logNotAdvanced, 1)
 }
 
 // logBesideOpenTransactions keeps a transaction that has published, and a snapshot, open until readers have got what others published after that.

@@ -337,6 +337,11 @@ func (s *Server) URL(others ...*Server) string {
 	return "postgres://" + ordinary + "@" + hosts + "/" + ordinary + "?sslmode=disable"
 }
 
+// urlOf connects to a database as the ordinary role.
+func (s *Server) urlOf(database string) string {
+	return "postgres://" + ordinary + "@" + s.Addr() + "/" + database + "?sslmode=disable"
+}
+
 // AdminURL connects to the database queued as a superuser.
 func (s *Server) AdminURL() string { return s.adminURL(ordinary) }
 

@@ -134,6 +134,18 @@ func (s *Server) clone(ctx context.Context, name, template string) error {
 	})
 }
 
+// begin makes a clone of the template what a migration would have made: a database that is no copy. Otherwise its log and its ids would move on, and
+// what acts by itself would be suspended.
+func (s *Server) begin(ctx context.Context, name string) error {
+	conn, err := pgx.Connect(ctx, s.urlOf(name))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	return execAll(ctx, conn, `update agent.log_server set place = pg_catalog.pg_relation_filepath('agent.log_server')`,
+		`select pg_catalog.setval('agent.server_identity', 0), pg_catalog.setval('agent.server_mark', 0), agent_private.advance_sequences()`)
+}
+
 func isInUse(err error) bool {
 	var pgErr *pgconn.PgError
 	return errors.As(err, &pgErr) && pgErr.Code == "55006" // object_in_use

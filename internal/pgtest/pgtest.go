@@ -135,6 +135,11 @@ func newDB(tb testing.TB, server *Server, template string) *DB {
 	if err := server.clone(ctx, name, template); err != nil {
 		tb.Fatalf("making a database for the test: %s", err)
 	}
+	if template == shared.template.name() {
+		if err := server.begin(ctx, name); err != nil {
+			tb.Fatalf("making the test's database one of its own: %s", err)
+		}
+	}
 	db := &DB{URL: server.ownerURL(name), AdminURL: server.urlOf(name)}
 	db.ServiceURL = AsService(db.URL)
 	tb.Cleanup(func() {

@@ -299,3 +299,40 @@ func TestReadyEventsStayReadyWhenNewPrimaryClockIsBehind(t *testing.T) {
 		t.Errorf("the delayed event is %v, %v", e.State, err)
 	}
 }
+
+func TestIDsMoveAheadWhereTheServerMayBeAnother(t *testing.T) {
+	t.Parallel()
+	const started = `select pg_catalog.setval('agent.server_mark', 1)` // by another server, or as a copy
+	for name, c := range map[string]struct {
+		setup []string // by an administrator
+		moves bool
+	}{
+		"the same server is started again":          {[]string{started}, false},
+		"the database is a copy":                    {[]string{`select pg_catalog.setval('agent.server_identity', 7)`, started}, true},
+		"the timeline is another one":               {[]string{`select pg_catalog.setval('agent.server_timeline', 77)`, started}, true},
+		"the server does not show its timeline":     {[]string{`revoke execute on function pg_catalog.pg_walfile_name(pg_lsn) from public`, started}, true},
+		"the server no longer shows its identifier": {[]string{`revoke execute on function pg_catalog.pg_control_system() from public`, started}, true},
+		"the server shows its identifier to nobody": {[]string{
+			`revoke execute on function pg_catalog.pg_control_system() from public`, started, `insert into agent.event (event) values ('{}')`, started,
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			conn, admin := pgtest.Connect(t, db.URL), pgtest.Connect(t, db.AdminURL)
+			for _, statement := range append([]string{`update agent.server set clock = clock_timestamp() - interval '100 seconds'`}, c.setup...) {
+				if _, err := admin.Exec(t.Context(), statement); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before := pgtest.Query[int64](t, conn, `select last_value from agent.event_id_seq`)
+			after := pgtest.Query[int64](t, conn, `select agent.insert_event('{}')`)
+			if moved := after - before; c.moves && moved < 1<<20+100<<18 || !c.moves && moved > 2 {
+				t.Errorf("the first id is %d after %d", after, before)
+			}
+			if next := pgtest.Query[int64](t, conn, `select agent.insert_event('{}')`); next != after+1 {
+				t.Errorf("the id %d follows %d", next, after)
+			}
+		})
+	}
+}

@@ -853,7 +853,8 @@ func consumeOnce(t *testing.T, env, other environment) {
 	}
 }
 
-// TestLagCountsEventsOfAllSegments has one that is counted, two that are skipped by a new server and stay empty, and one that is open.
+// TestLagCountsEventsOfAllSegments has one that is counted, four that are skipped by a new server and stay empty, and one that is open, in which
+// another new server skips places.
 func TestLagCountsEventsOfAllSegments(t *testing.T) {
 	t.Parallel()
 	env := setupIdle(t)
@@ -871,14 +872,18 @@ func TestLagCountsEventsOfAllSegments(t *testing.T) {
 	last := env.publish(t, "a", "a", "a")
 	want("before the upkeep", 5)
 	env.maintain(t)
-	if n := value[int](t, env, `select count(*) from agent.log_segment where state = 'closed' and events = 0`); n != 2 {
-		t.Fatalf("%d closed segments are empty, want 2", n)
+	if n := value[int](t, env, `select count(*) from agent.log_segment where state = 'closed' and events = 0`); n != 4 {
+		t.Fatalf("%d closed segments are empty, want 4", n)
 	}
 	want("after the upkeep", 5)
+	env.exec(t, `delete from agent.log_server`)
+	want("once the log has moved on again", 5)
+	env.publish(t, "a")
+	want("after another start", 6)
 	if err := env.Seek(t.Context(), "s", last[0]-1); err != nil {
 		t.Fatal(err)
 	}
-	want("in the second segment", 3)
+	want("in the second segment", 4)
 	env.commit(t, env.next(t, topic.SubscribedParams{}).Cursor)
 	want("at last", 0)
 }

@@ -1,7 +1,7 @@
--- The server: what has to be done after another one has become the primary.
+-- The server: what has to be done after another one has become the primary, or the database was copied.
 --
 -- A promoted standby begins a new timeline. What the old primary had committed and the standby had not received is lost, including ids
--- that were given out, which would be given out again. And the standby's clock may differ.
+-- that were given out, which would be given out again. And the standby's clock may differ. A copy lacks what the original has given out since.
 
 -- Records that a process uses this server. _seen is the time that the clock of the process's last primary would show now, null if it had
 -- none. On a new timeline whose clock is behind the highest time known, events that were claimable by the old clock are made claimable
@@ -28,8 +28,8 @@ declare
   _made_claimable int8 = 0;
   _queues text[] = '{}';
 begin
-  if _timeline <> (select s.last_value from agent.server_timeline s) then
-    perform agent_private.advance_sequences();
+  if agent_private.server_mark() <> (select s.last_value from agent.server_mark s) then
+    perform agent_private.advance_sequences(); -- before the clock is recorded, which says how far
   end if;
 
   update agent.server s set clock = greatest(s.clock, _now) where s.timeline = _timeline;
@@ -75,15 +75,46 @@ begin
 end
 $func$;
 
--- The timeline of this server's WAL. Fails in recovery.
+-- The timeline of this server's WAL; 0 where the server does not show it. Fails in recovery.
 create or replace function agent_private.current_timeline()
+returns int8
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8;
+exception when insufficient_privilege or undefined_function or feature_not_supported then
+  return 0;
+end
+$func$;
+
+-- What tells this database from its copies. Another cluster has another system identifier; on the same server a clone has another database_oid,
+-- and a schema that was restored, even into the same database, another table_oid. A standby has the identity of its primary, and so has what was
+-- restored from a base backup. system_identifier is null where the server does not show it: then a copy in another cluster is known by its OIDs alone.
+create or replace function agent_private.database_identity(out system_identifier int8, out database_oid oid, out table_oid oid)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  select d.oid, 'agent.server'::regclass::oid into database_oid, table_oid from pg_database d where d.datname = current_database();
+  select c.system_identifier into system_identifier from pg_control_system() c;
+exception when insufficient_privilege or undefined_function or feature_not_supported then
+  system_identifier = null;
+end
+$func$;
+
+-- A number that changes with each start of a server, and that a copy of this database has another one of. It says that something may have changed,
+-- at less cost than the identity and the timeline, which say what.
+create or replace function agent_private.server_mark()
 returns int8
 language sql volatile
 set search_path to pg_catalog, pg_temp
-return ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8;
+return hashtextextended(pg_relation_filepath('agent.server_mark'), (extract(epoch from pg_postmaster_start_time()) * 1000000)::int8);
 
--- Moves all sequences of the schema ahead, by more than can have been lost, if this server is on another timeline than the ids given out
--- so far. Sequences are not transactional: this takes effect at once, for everybody, even if the caller's transaction fails.
+-- Moves all sequences of the schema ahead, by more than can have been lost, if ids were given out so far on another timeline or under another
+-- identity: by 2^20, and by 2^18 for each second since the server was recorded last. So many may have been given out that this database does not
+-- know of, by the primary that it was a standby of, or by the original after it was dumped. Sequences are not transactional: this takes effect at
+-- once, for everybody, even if the caller's transaction fails.
 create or replace function agent_private.advance_sequences()
 returns void
 language plpgsql volatile
@@ -91,33 +122,46 @@ security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 declare
+  _timeline int8 = agent_private.current_timeline();
+  _identity int8 = (select hashtextextended(concat_ws('/', i.system_identifier, i.database_oid, i.table_oid), 0) from agent_private.database_identity() i);
+  _distance int8;
   _sequence regclass;
 begin
   lock table agent.server_change in exclusive mode;
-  if agent_private.current_timeline() = (select s.last_value from agent.server_timeline s) then
+  if agent_private.server_mark() = (select s.last_value from agent.server_mark s) then
     return; -- another session has done it
   end if;
-  for _sequence in
-    select c.oid
-    from pg_class c
-    where c.relkind = 'S' and c.relnamespace = 'agent'::regnamespace
-    and c.relname not in ('server_timeline', 'log_position_seq') -- for the latter see advance_log
-  loop
-    perform setval(_sequence, nextval(_sequence) + 1048576);
-  end loop;
-  perform setval('agent.server_timeline', agent_private.current_timeline()); -- last: from here on, check_timeline lets all pass
+  -- Where the timeline is not shown, each start may be that of a promoted standby.
+  if _timeline = 0 or _timeline <> (select s.last_value from agent.server_timeline s)
+    or _identity <> (select s.last_value from agent.server_identity s) and 0 <> (select s.last_value from agent.server_identity s)
+  then
+    select 1048576 + (greatest(extract(epoch from clock_timestamp() - s.clock), 0) * 262144)::int8 into strict _distance from agent.server s;
+    for _sequence in
+      select c.oid
+      from pg_class c
+      where c.relkind = 'S' and c.relnamespace = 'agent'::regnamespace
+      and c.relname not in ('server_timeline', 'server_identity', 'server_mark', 'log_position_seq') -- for the last one see advance_log
+    loop
+      perform setval(_sequence, nextval(_sequence) + _distance);
+    end loop;
+  end if;
+  perform setval('agent.server_timeline', _timeline);
+  perform setval('agent.server_identity', _identity);
+  perform setval('agent.server_mark', agent_private.server_mark()); -- last: from here on, check_server lets all pass
 end
 $func$;
 
--- Trigger before the statements that give out ids, whoever sends them: calls advance_sequences on a new timeline.
-create or replace function agent_private.check_timeline()
+-- Trigger before the statements that give out ids, whoever sends them: calls advance_sequences where server_mark has changed.
+create or replace function agent_private.check_server()
 returns trigger
 language plpgsql
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  if ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int8 <> (select s.last_value from agent.server_timeline s) then
+  if hashtextextended(pg_relation_filepath('agent.server_mark'), (extract(epoch from pg_postmaster_start_time()) * 1000000)::int8)
+    <> (select s.last_value from agent.server_mark s)
+  then
     perform agent_private.advance_sequences();
   end if;
   return null;
@@ -125,13 +169,20 @@ end
 $func$;
 
 do $script$
+declare
+  _table text;
 begin
-  perform agent_private.current_timeline();
-  create or replace trigger check_timeline before insert on agent.event for each statement execute function agent_private.check_timeline();
-  create or replace trigger check_timeline before insert on agent.idempotency for each statement execute function agent_private.check_timeline();
-  create or replace trigger check_timeline before insert on agent.schedule for each statement execute function agent_private.check_timeline();
-  create or replace trigger check_timeline before insert on agent.subscription for each statement execute function agent_private.check_timeline();
-exception when insufficient_privilege or undefined_function or feature_not_supported then
-  raise warning 'this server does not show its timeline: after an asynchronous failover ids may be given out twice (%)', sqlerrm;
+  foreach _table in array array['event', 'idempotency', 'schedule', 'subscription'] loop
+    execute format('drop trigger if exists check_timeline on agent.%I', _table);
+    execute format('create or replace trigger check_server before insert on agent.%I for each statement execute function agent_private.check_server()', _table);
+  end loop;
+  drop function if exists agent_private.check_timeline();
+  perform agent_private.advance_sequences();
+  if agent_private.current_timeline() = 0 then
+    raise notice 'this server does not show its timeline: ids move ahead with each of its starts';
+  end if;
+  if (select i.system_identifier is null from agent_private.database_identity() i) then
+    raise notice 'this server does not show its system identifier: a copy on another server is known by the OIDs of the database and its tables alone';
+  end if;
 end
 $script$;

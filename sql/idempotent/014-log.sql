@@ -16,7 +16,7 @@ declare
   _last int8;
 begin
   lock table only agent.log in row exclusive mode;
-  if not exists (select from agent.log_server s where s.started_at = pg_postmaster_start_time()) then
+  if not exists (select from agent.log_server s where s.started_at = pg_postmaster_start_time() and s.place = pg_relation_filepath('agent.log_server')) then
     perform agent_private.advance_log();
   end if;
   _last = (select s.last_value from agent.log_position_seq s);
@@ -29,25 +29,54 @@ begin
 end
 $func$;
 
--- Moves the log on to a segment that has never been open, if this server was started, or has recovered from a crash, since the last position
--- was given out. Positions may have been lost that readers have seen: by a crash those that no commit has written to disk (nothing waits for
--- the disk where a transaction is rolled back, or commits asynchronously), by a failover or a restored backup any number. Whoever is the next
--- while the caller's transaction runs waits for its end, and moves the log on again should it fail.
+-- Moves the log on past every position that can have been given out, if this server was started, or has recovered from a crash, since the last
+-- one was, or if this is another place than where that was: a copy of the database. Positions may have been lost that readers have seen: by a crash
+-- those that no commit has written to disk (nothing waits for the disk where a transaction is rolled back, or commits asynchronously), by a failover,
+-- a restored backup, dump or clone any number. Whoever is the next while the caller's transaction runs waits for its end, and moves the log on again
+-- should it fail.
 create or replace function agent_private.advance_log()
 returns void
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
+declare
+  _last int8;
+  _next int8 = agent_private.position_of(clock_timestamp() + agent_private.segment_unit());
 begin
   lock table agent.server_change in exclusive mode;
-  if not exists (select from agent.log_server s where s.started_at = pg_postmaster_start_time()) then -- else another session has done it
-    -- The server before this one may have opened one or two segments that this one does not know of.
-    perform setval('agent.log_position_seq', (s.last_value >> 32) + 3 << 32) from agent.log_position_seq s;
-    insert into agent.log_server values (pg_postmaster_start_time());
+  if exists (select from agent.log_server s where s.started_at = pg_postmaster_start_time() and s.place = pg_relation_filepath('agent.log_server')) then
+    return; -- another session has done it
   end if;
+  select s.last_value into strict _last from agent.log_position_seq s;
+  if _next <= _last then -- the clock was set back: the server before this one may have opened a segment that this one does not know of
+    _next = (_last >> 32) + 2 << 32;
+  end if;
+  perform setval('agent.log_position_seq', _next);
+  insert into agent.log_skip (until, after)
+  select _next, greatest((select max(l.position) from agent.log l), (select max(k.until) from agent.log_skip k), 4294967296);
+  insert into agent.log_server (started_at, place) values (pg_postmaster_start_time(), pg_relation_filepath('agent.log_server'));
 end
 $func$;
+
+-- The time that stands for a segment in position_of: 2^21 segments, which is as many as there can be, last for 59 years.
+create or replace function agent_private.segment_unit()
+returns interval
+language sql immutable parallel safe
+return interval '15 minutes';
+
+-- The position that the clock stands for: its segment is the number of units since 2026, and its place is how much of the unit has passed, times 2^31.
+-- Everything that was given out before a time is below the position of a unit later: a start moves the log on to just there, publishing is slower
+-- than the 2.3 million places a second by which the clock moves, and maintain_log closes no segment too early. So a server or a copy that goes on
+-- from there gives out nothing again, whatever it knows. Zero where the clock shows no time that has a position: before 2026, and from 2082 on.
+create or replace function agent_private.position_of(_at timestamptz)
+returns int8
+language sql immutable parallel safe
+set search_path to pg_catalog, pg_temp
+return
+( select case when u.units >= 0 and u.units < 1966080 then trunc(u.units)::int8 << 32 | trunc((u.units - trunc(u.units)) * 2147483648)::int8 else 0 end
+  from (select (extract(epoch from _at) - 1767225600) / extract(epoch from agent_private.segment_unit()) as units) u
+);
 
 -- The upper 11 bits of the advisory locks on positions.
 create or replace function agent_private.head_lock()
@@ -75,7 +104,7 @@ begin
   elsif pg_is_in_recovery() then
     raise exception 'the log can be read on the primary only: a standby does not know who is publishing' using errcode = 'feature_not_supported';
   end if;
-  if not exists (select from agent.log_server s where s.started_at = pg_postmaster_start_time())
+  if not exists (select from agent.log_server s where s.started_at = pg_postmaster_start_time() and s.place = pg_relation_filepath('agent.log_server'))
     and current_setting('transaction_read_only') = 'off'
   then
     perform agent_private.advance_log(); -- or positions that were given out before would be above the head
@@ -473,7 +502,8 @@ $func$;
 
 -- Takes the next step in the upkeep of the log's segments and returns what it did; null if nothing is left to do. Each step needs a
 -- transaction of its own. Segments are made ahead; the open one is closed when it is as old or as large as the settings say, and has
--- events; closed ones are counted. Raises lock_not_available (55P03) while another session does it.
+-- events; closed ones are counted. While the open one is ahead of the clock, as it is after a start, it is closed when it is a quarter of an hour old,
+-- or older if the settings say so. Raises lock_not_available (55P03) while another session does it.
 create or replace function agent.maintain_log()
 returns text
 language plpgsql volatile
@@ -488,12 +518,15 @@ declare
   _segment agent.log_segment;
   _settings agent.log_settings;
   _last int8;
+  _first int8; -- of the events in the open segment
+  _age interval;
+  _is_early boolean;
 begin
   perform agent_private.lock_upkeep('log');
-  if not exists (select from agent.log_server s where s.started_at = pg_postmaster_start_time()) then
+  if not exists (select from agent.log_server s where s.started_at = pg_postmaster_start_time() and s.place = pg_relation_filepath('agent.log_server')) then
     perform agent_private.advance_log();
   end if;
-  delete from agent.log_server s where s.started_at <> pg_postmaster_start_time();
+  delete from agent.log_server s where (s.started_at, s.place) is distinct from (pg_postmaster_start_time(), pg_relation_filepath('agent.log_server'));
   select s.last_value >> 32, s.last_value into _open, _last from agent.log_position_seq s;
   for _n in 0 .. agent_private.segments_ahead() loop
     if not exists (select from agent.log_segment g where g.number = _open + _n) then
@@ -518,7 +551,14 @@ begin
 
   select s.* into strict _settings from agent.log_settings s;
   select g.* into strict _segment from agent.log_segment g where g.number = _open;
-  if _last > _open << 32 and (clock_timestamp() >= _segment.opened_at + _settings.segment_interval or _last - (_open << 32) >= _settings.segment_size) then
+  select min(l.position) into _first from agent.log l where l.position > _open << 32 and l.position <= _last;
+  _is_early = (_open + 1) << 32 > agent_private.position_of(clock_timestamp()); -- see position_of
+  _age = clock_timestamp() - _segment.opened_at;
+  if _last > _open << 32
+    and ( _age >= case when _is_early then greatest(_settings.segment_interval, agent_private.segment_unit()) else _settings.segment_interval end
+      or not _is_early and _last - _first >= _settings.segment_size - 1
+    )
+  then
     lock table agent.server_change in exclusive mode; -- whoever moves the sequence ahead after a restart must not be overtaken
     if (select s.last_value >> 32 from agent.log_position_seq s) = _open then
       perform setval('agent.log_position_seq', (_open + 1) << 32);
@@ -529,7 +569,7 @@ begin
 end
 $func$;
 
--- How many segments are made ahead. After a restart the log goes on in the third of these: see advance_log.
+-- How many segments are made ahead.
 create or replace function agent_private.segments_ahead()
 returns int8
 language sql immutable parallel safe
@@ -564,6 +604,7 @@ begin
   execute format('alter table agent.log detach partition agent.%I', _name);
   execute format('drop table agent.%I', _name);
   delete from agent.log_topic t where t.segment = _number;
+  delete from agent.log_skip k where k.until <= (_number + 1) << 32;
   update agent.log_segment g set state = 'dropped' where g.number = _number;
   return _number;
 end

@@ -460,7 +460,12 @@ begin
       select max(l.position) into _segment.last from agent.log l where l.position > _segment.after and l.position < _segment."end";
     end if;
     continue when _segment.last is null or _segment.last <= _segment.after;
-    events = events + least(_segment.last, _head) - _segment.after;
+    _segment.last = least(_segment.last, _head);
+    events = events + _segment.last - _segment.after -
+    ( select coalesce(sum(least(k.until, _segment.last) - greatest(k.after, _segment.after)), 0)
+      from agent.log_skip k
+      where k.until > _segment.after and k.after < _segment.last
+    );
     if _published_at is null then
       select l.published_at into _published_at
       from agent.log l

@@ -1,0 +1,172 @@
+//go:build unix
+
+package faults
+
+import (
+	"net/http"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// A copied is a copy of a database that can be brought up.
+type copied struct {
+	server   *Server
+	database string
+}
+
+// A copyMethod keeps what a database has when it is called. What it returns brings the copy up later, in the place of the original or beside it; by then no
+// program uses the original.
+type copyMethod func(t *testing.T, server *Server) (bringUp func() copied)
+
+// dump writes a dump of the server's database and returns its path.
+func (s *Server) dump() string {
+	s.t.Helper()
+	path := filepath.Join(s.user.directory(s.t, ""), "dump.sql")
+	s.run("pg_dump", "-f", path, "-d", s.AdminURL())
+	return path
+}
+
+// restore restores a dump into a database, which must not have what the dump has.
+func (s *Server) restore(path, database string) copied {
+	s.t.Helper()
+	s.run("psql", "-q", "-v", "ON_ERROR_STOP=1", "-d", s.adminURL(database), "-f", path)
+	return copied{s, database}
+}
+
+// The ways to make a copy.
+var (
+	dumpToAnotherServer copyMethod = func(t *testing.T, server *Server) func() copied {
+		t.Helper()
+		path := server.dump()
+		return func() copied { return Start(t, Config{}).restore(path, ordinary) }
+	}
+	dumpToNewDatabase copyMethod = func(t *testing.T, server *Server) func() copied {
+		t.Helper()
+		path := server.dump()
+		return func() copied {
+			server.Exec("", `drop database `+ordinary+` with (force)`)
+			server.Exec("", `create database `+ordinary+` owner `+ordinary)
+			return server.restore(path, ordinary)
+		}
+	}
+	dumpToSameDatabase copyMethod = func(t *testing.T, server *Server) func() copied {
+		t.Helper()
+		path := server.dump()
+		return func() copied {
+			server.Exec(ordinary, `drop schema agent cascade; drop schema agent_private cascade`)
+			return server.restore(path, ordinary)
+		}
+	}
+	clone copyMethod = func(t *testing.T, server *Server) func() copied {
+		t.Helper()
+		server.Exec("", `alter database `+ordinary+` with allow_connections false`)
+		server.Exec("", `select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = '`+ordinary+`'`)
+		server.Exec("", `create database clone template `+ordinary+` owner `+ordinary)
+		server.Exec("", `alter database `+ordinary+` with allow_connections true`)
+		return func() copied { return copied{server, "clone"} }
+	}
+)
+
+// closeSegments has the log go on in later and later segments, as it does over days.
+func (s *Server) closeSegments(n int) {
+	s.t.Helper()
+	for range n {
+		s.Exec(ordinary, `select agent.publish('sql', '{}')`)
+		s.Exec(ordinary, `update agent.log_segment set opened_at = opened_at - interval '1 day' where state = 'open'`)
+		for query[bool](s.t, s.AdminURL(), `select agent.maintain_log() is not null`) { //nolint:revive // each call takes a step
+		}
+	}
+}
+
+// insertedIDs inserts events and returns their ids.
+func insertedIDs(t *testing.T, c *client, n int) []int64 {
+	t.Helper()
+	events := make([]map[string]any, n)
+	for i := range events {
+		events[i] = map[string]any{"event": map[string]any{}, "queue": "ids"}
+	}
+	var answer struct{ IDs []int64 }
+	if status := c.call(t.Context(), http.MethodPost, "/events/batch", map[string]any{"events": events}, &answer); status != http.StatusCreated {
+		t.Fatalf("inserting returned %d", status)
+	}
+	return answer.IDs
+}
+
+// logCopied copies the database of a log. What was published after that the copy lacks, though readers have seen it. Between the copy and its use the
+// original closes a number of segments.
+func logCopied(method copyMethod, segments int) scenario {
+	return func(t *testing.T, b build, l *ledger, _ int) {
+		t.Helper()
+		l.lossy = true
+		server := Start(t, Config{})
+		q := startQueued(t, b, server.URL())
+		b.breakDatabase(t, server)
+		d := startLogLoad(t, l, server.URL(), q)
+		d.awaitPublished(50)
+		bringUp := method(t, server)
+		d.awaitPublished(50)
+		ids := insertedIDs(t, d.readers[0].client, 500)
+		d.stop()
+		d.publishing.Wait()
+		server.closeSegments(segments)
+		d.drawInVain(server)
+		d.end()
+		d.reading.Wait()
+		_, _ = q.terminate(startLimit)
+
+		c := bringUp()
+		q = startQueued(t, b, c.server.urlOf(c.database))
+		e := startLogLoad(t, l, c.server.urlOf(c.database), q)
+		e.mu.Lock()
+		for position, n := range d.sources {
+			if other := e.sources[position]; other != "" && other != n {
+				l.violated("the position %d was that of %s, and is that of %s in the copy", position, n, other)
+			}
+			e.sources[position] = n
+		}
+		e.mu.Unlock()
+		r := e.readers[0]
+		r.mu.Lock()
+		was := d.readers[0]
+		r.after, r.seen = was.after, slices.Clone(was.seen)
+		r.mu.Unlock()
+		e.awaitPublished(50)
+		for _, id := range insertedIDs(t, r.client, 500) {
+			if slices.Contains(ids, id) {
+				l.violated("the id %d was given out by the original and by its copy", id)
+				break
+			}
+		}
+		e.finish(c.server.adminURL(c.database))
+	}
+}
+
+func TestCopiesGiveOutNothingThatTheOriginalGaveOut(t *testing.T) {
+	t.Parallel()
+	for name, s := range map[string]scenario{
+		"a dump restored into another cluster":                   logCopied(dumpToAnotherServer, 0),
+		"an old dump restored into another cluster":              logCopied(dumpToAnotherServer, 6),
+		"a dump restored into a new database of the same server": logCopied(dumpToNewDatabase, 0),
+		"a dump restored into the same database":                 logCopied(dumpToSameDatabase, 4),
+		"a clone by template":                                    logCopied(clone, 0),
+		"an old clone by template":                               logCopied(clone, 6),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			runScenario(t, s, 1, 1)
+		})
+	}
+}
+
+func TestBrokenBuildWithoutLogAdvanceIsCaughtByACopy(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	expectViolation(t, logCopied(dumpToNewDatabase, 0), logNotAdvanced, 1)
+}
+
+func TestBrokenBuildWithoutSequenceAdvanceIsCaughtByACopy(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	expectViolation(t, logCopied(clone, 0), sequencesNotAdvanced, 1)
+}
