@@ -420,3 +420,27 @@ func TestStreamsReadFromTheDatabaseAFewAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestEventsThatTheLogHasLostAreServedNoMore has the log be as on a standby that lacks the latest transactions, and that is the primary now.
+func TestEventsThatTheLogHasLostAreServedNoMore(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	stream := env.follow(t, topic.FollowParams{})
+	kept := env.publish(t, "a", "a")
+	lost := env.publish(t, "b", "b", "b")
+	next(t, stream, 5)
+	env.exec(t, `delete from agent.log where position >= $1`, lost[0])
+	env.exec(t, `delete from agent.log_server`)
+	want := []int64{value[int64](t, env, `select position from agent.append_log('{c}', '{"{}"}')`)}
+	if got := next(t, stream, 1); !slices.Equal(got, want) {
+		t.Fatalf("the stream gets %d, want %d", got, want)
+	}
+	want = append(want, env.publish(t, "d")...)
+	next(t, stream, 1)
+	if got := positions(env.read(t, topic.ReadParams{After: kept[0]}).Events); !slices.Equal(got, append(kept[1:], want...)) {
+		t.Errorf("a reader gets %d, want %d", got, append(kept[1:], want...))
+	}
+	if got := next(t, env.follow(t, topic.FollowParams{After: kept[0]}), 3); !slices.Equal(got, append(kept[1:], want...)) {
+		t.Errorf("a stream from earlier on gets %d, want %d", got, append(kept[1:], want...))
+	}
+}

@@ -62,13 +62,14 @@ func (s *Service) Read(ctx context.Context, p ReadParams) (Page, error) {
 type readPart struct {
 	part   // without entries
 	events []Event
+	origin int64 // another one than that of an earlier page: what was read then may be there no more
 }
 
 // readPage reads a page of the log from the database: all events, or those of topics.
 func (s *Service) readPage(ctx context.Context, after int64, limit, maxBytes int, topics []string) (p readPart, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()
-	rows, err := s.reads.Query(ctx, `select head, gap_until, bytes, position, published_at, topic, event, meta, key, subscription
+	rows, err := s.reads.Query(ctx, `select head, gap_until, bytes, position, published_at, topic, event, meta, key, subscription, (select agent.log_origin())
 		from agent.read_log_page($1, $2, $3, $4)`, after, limit, maxBytes, topics)
 	if err != nil {
 		return p, wrap("reading the log", err)
@@ -78,7 +79,7 @@ func (s *Service) readPage(ctx context.Context, after int64, limit, maxBytes int
 	var gapUntil, bytes int64
 	for rows.Next() {
 		var e Event
-		if err := r.Read(&p.head, &gapUntil, &bytes, &e.Position, &e.PublishedAt, &e.Topic, (*[]byte)(&e.Event), (*[]byte)(&e.Meta), &e.Key, &e.Subscription); err != nil {
+		if err := r.Read(&p.head, &gapUntil, &bytes, &e.Position, &e.PublishedAt, &e.Topic, (*[]byte)(&e.Event), (*[]byte)(&e.Meta), &e.Key, &e.Subscription, &p.origin); err != nil {
 			return p, wrap("reading the log", err)
 		}
 		if e.Position != 0 {

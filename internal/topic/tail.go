@@ -34,6 +34,7 @@ type tail struct {
 	isDrained bool
 	start     int64 // entries has what comes after this position; zero: nothing was read yet
 	head      int64 // and is complete up to here
+	origin    int64 // of what was read from the database; zero: nothing was
 	entries   []*Entry
 	dropped   int // entries that were there and are no more: the sequence number of the first that is
 	bytes     int
@@ -105,7 +106,7 @@ func (t *tail) isFed() bool {
 
 // clear forgets what was read. The caller holds mu.
 func (t *tail) clear() {
-	t.start, t.head, t.entries, t.dropped, t.bytes = 0, 0, nil, 0, 0
+	t.start, t.head, t.origin, t.entries, t.dropped, t.bytes = 0, 0, 0, nil, 0, 0
 	t.offered, t.offeredBytes = nil, 0
 	for _, g := range t.groups {
 		g.matched, g.since = nil, 0
@@ -175,6 +176,16 @@ func (t *tail) restart() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.clear()
+}
+
+// isOf reports whether pages of an origin go on from what was read, and takes note of it.
+func (t *tail) isOf(origin int64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.origin == 0 && t.start != 0 {
+		t.origin = origin
+	}
+	return t.origin == origin || t.start == 0
 }
 
 // updateIndex brings the index up to date with the groups. It returns up to where the tail reaches, and whether anybody follows it.
@@ -432,7 +443,7 @@ func (s *Service) followLog(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if p.gap != nil { // those who follow have to be told: they find it in the database
+		if p.gap != nil || !s.tail.isOf(p.origin) { // those who follow have to be told of the gap, or must not get what was lost: they read the database
 			s.tail.restart()
 			continue
 		}

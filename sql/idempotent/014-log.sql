@@ -186,6 +186,23 @@ begin
 end
 $func$;
 
+-- A number that is another one once what was read from the log may be there no more: after a start or a crash of the server, a failover, and in a
+-- restored database. Of agent.log_server it takes when the row was written: see advance_log.
+create or replace function agent.log_origin()
+returns int8
+language sql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+  select hashtextextended
+  ( concat_ws
+    ( ' ', extract(epoch from pg_postmaster_start_time()), 'agent.log_server'::regclass::oid
+    , (select max(s.xmin::text::int8) from agent.log_server s where s.started_at = pg_postmaster_start_time())
+    )
+  , 0
+  )
+$func$;
+
 -- A page of the log for the service: up to _limit events after a position, whose texts take about _max_bytes at most, but one at least.
 -- _topics are names, not patterns. Every row has the position up to which the log is complete (head) and, if retention has dropped events
 -- after _after, up to where (gap_until). bytes counts the texts so far: a page of fewer than _limit events and _max_bytes has all there is up

@@ -83,6 +83,7 @@ as $func$
   , ('locked_events')
   , ('log_bounds')
   , ('log_holder')
+  , ('log_origin')
   , ('log_position')
   , ('maintain_log')
   , ('move_events')
