@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// claimWait is how long a claim waits for events.
-	claimWait = 30 * time.Second
+	// claimWait is how long a claim waits for events. It ends sooner when something about the push changes.
+	claimWait = 10 * time.Minute
 	// faultPause is the pause after a fault of the database.
 	faultPause = time.Second
 	// leaseReserve is how long before the end of its lease a request has ended at the latest.

@@ -20,7 +20,6 @@ func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 	p.Queue = cmp.Or(p.Queue, Default)
 	p.Limit = min(cmp.Or(p.Limit, 1), MaxBatch)
 	p.MaxAttempts = cmp.Or(p.MaxAttempts, s.cfg.MaxAttempts)
-	p.Wait = min(p.Wait, MaxWait)
 	p.Order = cmp.Or(p.Order, FIFO)
 	p.Types = slices.Compact(slices.Sorted(slices.Values(p.Types))) // so that equal ones are seen to be equal
 

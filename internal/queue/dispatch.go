@@ -7,20 +7,26 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/watermark"
 )
 
 // dispatcher claims for everyone in this process who waits on one queue. It runs while there are waiters: each round takes those who ask for the
-// same and makes one claim for them all, so that a thousand waiting claims cost no more polling than one.
+// same and makes one claim for them all, so that a thousand waiting claims cost no more than one. While it sleeps it costs nothing: pollIdle looks at
+// the queues of all sleeping dispatchers together.
 type dispatcher struct {
 	svc   *Service
 	queue string
-	woken pg.Signal // there may be something new
+	woken pg.Signal // something below has changed
 
 	mu       sync.Mutex
 	waiters  []*waiter // in order of arrival
 	draining bool
+	mustLook bool       // there may be something new that no round has looked for
+	unserved []*waiter  // while it sleeps: one of each group that the latest round had nothing for; nil: it does not sleep
+	due      time.Time  // while it sleeps: when pollIdle has seen that an event becomes claimable; zero: it has seen none
 	offer    *operation // the claim that an insert may take along; see sleep
 }
 
@@ -59,16 +65,24 @@ func (s *Service) join(w *waiter) (*dispatcher, error) {
 	}
 	d.mu.Lock()
 	d.waiters = append(d.waiters, w)
+	// Where others wait in vain for the same, and notifications arrive, there is nothing to look for.
+	if w.params.Wait <= 0 || !slices.ContainsFunc(d.unserved, w.sharesClaim) || !s.isTold() {
+		d.mustLook = true
+	}
 	d.mu.Unlock()
 	d.woken.Send()
 	return d, nil
 }
+
+// isTold reports whether this process is told of everything that becomes claimable, so that nobody needs to look whether a notification was lost.
+func (s *Service) isTold() bool { return s.pollsIdle.Load() && s.listener.IsReceiving() }
 
 // leave takes back a waiter whose caller has gone. What was claimed for it already is released.
 func (d *dispatcher) leave(w *waiter) {
 	d.mu.Lock()
 	d.remove(w)
 	d.mu.Unlock()
+	d.woken.Send() // what it offers to take along is for one less
 	select {
 	case r := <-w.result:
 		d.svc.releaseUndelivered(d.queue, LeasesOf(r.events))
@@ -92,16 +106,36 @@ func (d *dispatcher) drain() {
 	d.woken.Send()
 }
 
+// wake has the dispatcher look whether there is something new.
+func (d *dispatcher) wake() {
+	d.mu.Lock()
+	d.mustLook = true
+	d.mu.Unlock()
+	d.woken.Send()
+}
+
+// wakeAt has the dispatcher look at this time, at the latest, if it sleeps.
+func (d *dispatcher) wakeAt(due time.Time) {
+	d.mu.Lock()
+	isEarlier := d.unserved != nil && (d.due.IsZero() || due.Before(d.due))
+	if isEarlier {
+		d.due = due
+	}
+	d.mu.Unlock()
+	if isEarlier {
+		d.woken.Send()
+	}
+}
+
 // run claims in rounds until there are no waiters.
 func (d *dispatcher) run() {
 	// Only a round that looked ahead knows how long it is safe to sleep; the first one of a claim, and the first one after it was woken, does
 	// without, since mostly it finds something.
 	lookAhead := false
 	for {
-		select {
-		case <-d.woken: // what that was about is covered by this round
-		default:
-		}
+		d.mu.Lock()
+		d.mustLook = false // what that was about is covered by this round
+		d.mu.Unlock()
 		groups := d.groups()
 		if len(groups) == 0 {
 			if d.retire() {
@@ -110,6 +144,9 @@ func (d *dispatcher) run() {
 			continue
 		}
 		sleep := pg.Jittered(d.svc.cfg.PollInterval)
+		if d.svc.pollsIdle.Load() { // it looks as often
+			sleep = longSleep
+		}
 		if lookAhead {
 			sleep = min(sleep, d.svc.lookAhead(d.queue))
 		}
@@ -121,7 +158,7 @@ func (d *dispatcher) run() {
 		case !lookAhead:
 			lookAhead = true
 		default:
-			lookAhead = !d.sleep(sleep)
+			lookAhead = !d.sleep(groups, sleep)
 		}
 	}
 }
@@ -224,16 +261,32 @@ func (d *dispatcher) handOut(group []*waiter, op *operation, err error) (waiting
 	return waiting, full
 }
 
-// sleep returns after at most limit, or when the dispatcher is woken, or when a waiter's time is up. Meanwhile inserts of this process may take the
-// claim of the waiters along: what they bring is claimed in the same transaction, and handed out a whole commit sooner than by waking the
-// dispatcher. It reports whether anything happened meanwhile.
-func (d *dispatcher) sleep(limit time.Duration) bool {
-	until := time.Now().Add(limit)
+// sleep returns after at most limit, or when the dispatcher must look, or when a waiter's time is up; but while this process is told of everything,
+// waiters whose time is up are answered here, others join, and the last one that leaves is soon followed by another one, all without a look at the
+// database. served are the groups of the round before.
+//
+// Meanwhile inserts of this process may take the claim of the waiters along: what they bring is claimed in the same transaction, and handed out a
+// whole commit sooner than by waking the dispatcher. sleep reports whether there may be something new.
+func (d *dispatcher) sleep(served [][]*waiter, limit time.Duration) bool {
+	end := time.Now().Add(limit)
+	d.mu.Lock()
+	d.due = time.Time{}
+	for _, g := range served {
+		d.unserved = append(d.unserved, g[0])
+	}
+	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		d.unserved = nil
+		d.mu.Unlock()
+	}()
+	var left time.Time // when the last waiter had left; zero: there are some
 	for {
-		groups := d.groups()
-		if len(groups) == 0 {
-			return true
+		isTold := d.svc.isTold()
+		if isTold {
+			d.answerLate()
 		}
+		groups := d.groups()
 		var offer *operation
 		if len(groups) == 1 {
 			offer = d.claimFor(groups[0])
@@ -244,38 +297,83 @@ func (d *dispatcher) sleep(limit time.Duration) bool {
 			grouped += len(g)
 		}
 		d.mu.Lock()
+		if d.draining || d.mustLook {
+			d.mu.Unlock()
+			return true
+		}
+		if len(d.waiters) != grouped { // a waiter has joined or left since
+			d.mu.Unlock()
+			continue
+		}
+		lookAt := end
+		if !d.due.IsZero() && d.due.Before(lookAt) {
+			lookAt = d.due
+		}
+		until := lookAt
 		for _, w := range d.waiters {
 			if w.deadline.Before(until) {
 				until = w.deadline
 			}
 		}
-		if d.draining || len(d.waiters) != grouped { // or a waiter has joined since
-			d.mu.Unlock()
-			return true
+		switch {
+		case grouped > 0:
+			left = time.Time{}
+		case left.IsZero():
+			left = time.Now()
+		}
+		if grouped == 0 {
+			if !isTold || time.Since(left) >= lingerTime {
+				d.mu.Unlock()
+				return true
+			}
+			if leaves := left.Add(lingerTime); leaves.Before(until) {
+				until = leaves
+			}
 		}
 		d.offer = offer
 		d.mu.Unlock()
 
 		woken := false
+		timer := time.NewTimer(time.Until(until))
 		select {
 		case <-d.woken:
 			woken = true
-		case <-time.After(time.Until(until)):
+		case <-timer.C:
 		}
+		timer.Stop()
 		d.mu.Lock()
 		isTaken := offer != nil && d.offer != offer
 		d.offer = nil
 		d.mu.Unlock()
-		if !isTaken {
-			return woken
-		}
-		if err := offer.Wait(); err != nil {
-			return true // the next round shows what is wrong
-		}
-		if waiting, full := d.handOut(groups[0], offer, nil); waiting == 0 || full || !woken {
-			return true
+		switch {
+		case isTaken:
+			if err := offer.Wait(); err != nil {
+				return true // the next round shows what is wrong
+			}
+			if _, full := d.handOut(groups[0], offer, nil); full {
+				return true
+			}
+		case !woken && (until.Equal(lookAt) || !d.svc.isTold()):
+			return false
 		}
 	}
+}
+
+// answerLate answers the waiters whose time is up: there is nothing for them.
+func (d *dispatcher) answerLate() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mustLook {
+		return
+	}
+	now := time.Now()
+	d.waiters = slices.DeleteFunc(d.waiters, func(w *waiter) bool {
+		isLate := !now.Before(w.deadline)
+		if isLate {
+			w.result <- claimResult{}
+		}
+		return isLate
+	})
 }
 
 // takeOffers takes the claims of those who wait for what operations insert, to be committed with them.
@@ -321,7 +419,78 @@ const (
 	lookAheadTimeout = 10 * time.Second
 	// shortPoll is the time between polls where looking ahead takes longer.
 	shortPoll = 250 * time.Millisecond
+	// longSleep is how long a dispatcher sleeps while pollIdle looks for it.
+	longSleep = time.Hour
+	// lingerTime is how long a dispatcher that sleeps stays when its last waiter has left: many clients claim again at once.
+	lingerTime = time.Second
+	// pollIdleTimeout bounds pollIdle; then the dispatchers poll.
+	pollIdleTimeout = 5 * time.Second
 )
+
+// pollIdle looks at the queues of all sleeping dispatchers in one statement: whether something has become claimable of which there was no
+// notification, such as an event whose lease has ended, and when the next event does. When it fails the dispatchers poll, each for itself, and their
+// waiters learn what is wrong.
+func (s *Service) pollIdle(ctx context.Context) error {
+	asked := time.Now()
+	slow, err := s.wakeWhenDue(ctx, s.idleQueues(), asked)
+	s.pollsIdle.Store(err == nil)
+	if err != nil {
+		s.wakeAll()
+		return wrap("looking for what becomes claimable", err)
+	}
+	for _, queue := range slow { // their dispatchers look for themselves, as often as is good for such a queue
+		s.slow.mu.Lock()
+		remember(&s.slow.byQueue, queue, &nextDue{again: asked})
+		s.slow.mu.Unlock()
+		s.wakeHere(map[string]bool{queue: true})
+	}
+	return nil
+}
+
+// idleQueues returns the queues of the dispatchers that sleep, without those where looking ahead takes long.
+func (s *Service) idleQueues() (queues []string) {
+	s.mu.Lock()
+	for queue, d := range s.dispatchers {
+		d.mu.Lock()
+		if d.unserved != nil {
+			queues = append(queues, queue)
+		}
+		d.mu.Unlock()
+	}
+	s.mu.Unlock()
+	s.slow.mu.Lock()
+	defer s.slow.mu.Unlock()
+	return slices.DeleteFunc(queues, func(queue string) bool { return s.slow.byQueue[queue] != nil })
+}
+
+// wakeWhenDue has the dispatchers of these queues look when their next event becomes claimable, and returns the queues where finding that out took
+// longer than Config.LookAheadTime.
+func (s *Service) wakeWhenDue(ctx context.Context, queues []string, asked time.Time) (slow []string, err error) {
+	if len(queues) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, pollIdleTimeout)
+	defer cancel()
+	rows, _ := s.loops.Query(ctx, `select queue, due_in, took from agent.next_vts($1)`, queues)
+	var (
+		queue string
+		dueIn time.Duration
+		took  time.Duration
+	)
+	_, err = pgx.ForEachRow(rows, []any{&queue, &dueIn, &took}, func() error {
+		if took > s.cfg.LookAheadTime {
+			slow = append(slow, queue)
+		}
+		s.mu.Lock()
+		d := s.dispatchers[queue]
+		s.mu.Unlock()
+		if d != nil {
+			d.wakeAt(asked.Add(dueIn))
+		}
+		return nil
+	})
+	return slow, err
+}
 
 // slowNextDue is when the next events become claimable in the queues where finding out takes longer than Config.LookAheadTime, as it does beside an
 // old snapshot: the entries of leases that have ended lie ahead.
@@ -392,5 +561,5 @@ func (s *Service) queryNextDue(queue string) (sleep time.Duration) {
 		n.due = start.Add(*next)
 	}
 	remember(&s.slow.byQueue, queue, n)
-	return sleep
+	return min(sleep, shortPoll) // pollIdle does not look at it
 }

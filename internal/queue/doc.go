@@ -9,7 +9,7 @@
 //	publish.go      Publish, an operation of the group commit: for package topic
 //	transaction.go  the SQL of one group commit: acks, inserts, claims, statistics, notification; each kind of operation has a method add…
 //	claim.go        Claim, and what is known of a claim's result
-//	dispatch.go     the dispatcher of a queue, its waiters, and how long it may sleep
+//	dispatch.go     the dispatcher of a queue, its waiters, how long it may sleep, and the one poll for all that sleep
 //	notify.go       waking waiters here and in other processes
 //	lease.go        Nack, Extend, Release
 //	read.go         Get, List, History, Attempts, counts
@@ -20,9 +20,10 @@
 //
 // # Goroutines
 //
-// Run starts one for each pg.Loop: the notifier, the watch of the server, sweeps, upkeep, watermark scans, the recording of executions and the report of
-// this process; and one for the listener. A queue has a dispatcher while claims wait for it. The group commit has its writers, see
-// package groupcommit. A dispatcher whose queue is slow to look ahead in has one goroutine that does it. Close waits for all of them.
+// Run starts one for each pg.Loop: the notifier, the poll for the dispatchers that sleep, the watch of the server, sweeps, upkeep, watermark scans, the recording of executions and the report of
+// this process; and one for the listener. A queue has a dispatcher while claims wait for it, and
+// for a second after. The group commit has its writers, see package groupcommit. A dispatcher whose queue is slow to look ahead in has one goroutine
+// that does it. Close waits for all of them.
 //
 // # State and locks
 //

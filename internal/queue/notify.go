@@ -44,7 +44,7 @@ func (s *Service) wakeHere(queues map[string]bool) {
 	defer s.mu.Unlock()
 	for queue := range queues {
 		if d := s.dispatchers[queue]; d != nil {
-			d.woken.Send()
+			d.wake()
 		}
 	}
 }
@@ -54,7 +54,7 @@ func (s *Service) wakeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range s.dispatchers {
-		d.woken.Send()
+		d.wake()
 	}
 }
 
@@ -131,6 +131,7 @@ func (s *Service) newListener() *pg.Listener {
 			}
 		},
 		Failed: func(err error) {
+			s.wakeAll()
 			s.cfg.Logger.Warn().Err(err).Msg("not listening for notifications: waiting claims poll until the connection is back")
 		},
 	}

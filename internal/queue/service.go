@@ -101,6 +101,7 @@ type Service struct {
 	executions executions
 	upkeep     upkeep
 	isPusher   atomic.Bool
+	pollsIdle  atomic.Bool // pollIdle looks at the queues of the dispatchers that sleep
 
 	mu          sync.Mutex
 	dispatchers map[string]*dispatcher // one per queue that has waiting claims
@@ -150,6 +151,7 @@ func (s *Service) Run(ctx context.Context) error {
 	loops := []pg.Loop{
 		{Doing: "notifying other processes", Pass: s.notifier.notify, Pause: time.Hour, Wakes: s.notifier.added.Received},
 		{Doing: "looking at the server", Pass: s.checkServer, Pause: serverInterval, Retry: time.Second, Wakes: s.db.Resets},
+		{Doing: "looking for what becomes claimable", Pass: s.pollIdle, Pause: s.cfg.PollInterval},
 		{Doing: "looking for late events", Pass: s.scanBelowWatermarks, Pause: s.cfg.WatermarkInterval, Late: true},
 		{Doing: "upkeep", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval, Retry: s.cfg.UpkeepRetry},
 		{Doing: "recording executions", Pass: s.recordLeft, Pause: recordInterval, Late: true},
@@ -160,6 +162,8 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	pg.RunLoops(ctx, s.cfg.Logger, s.listener, loops...)
 	s.watermarks.Enable(false) // at once, as nothing scans below them any more
+	s.pollsIdle.Store(false)
+	s.wakeAll()
 	s.endReports(ctx)
 	return nil
 }

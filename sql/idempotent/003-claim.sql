@@ -481,6 +481,60 @@ begin
 end
 $func$;
 
+-- How long until something becomes claimable in each of _queues: at most an hour, zero or less where something may be claimable now. Of a queue
+-- without events, and of a paused one, there is a row only where finding that out takes long. took is how long it has taken: where that is long, the
+-- shorter time of two runs, since a first run may load pages.
+create or replace function agent.next_vts(_queues text[])
+returns table (queue text, due_in interval, took interval)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_sort to off
+as $func$
+#variable_conflict use_column
+declare
+  _began timestamptz = clock_timestamp();
+  _start timestamptz;
+  _queue text;
+  _lane int4;
+  _after int8;
+  _vt timestamptz;
+  _first timestamptz;
+  _took interval;
+begin
+  foreach _queue in array _queues loop
+    _took = null;
+    for _run in 1 .. 2 loop
+      _start = clock_timestamp();
+      _after = -2147483649;
+      _first = null;
+      loop -- for each lane, one look-up in the index
+        select e.priority, e.vt into _lane, _vt from agent.event e where e.queue = _queue and e.priority > _after order by e.priority, e.vt, e.id limit 1;
+        exit when not found;
+        _first = least(_first, _vt);
+        _after = _lane;
+        exit when _first <= _start;
+      end loop;
+      _took = least(_took, clock_timestamp() - _start);
+      exit when _took < interval '1 ms';
+    end loop;
+    if _first is not null and exists (select from agent.queue q where q.name = _queue and q.paused) then
+      _first = null;
+    end if;
+    if _first is not null or _took >= interval '1 ms' then
+      queue = _queue;
+      due_in = least(_first - _began, interval '1 hour');
+      took = _took;
+      return next;
+    end if;
+  end loop;
+end
+$func$;
+
 -- The lanes of _queue, of _types or (null) whatever the type, found by one index look-up each.
 create or replace function agent_private.list_lanes(_queue text, _types text[] default null)
 returns table (type text, priority int4)

@@ -91,6 +91,7 @@ as $func$
   , ('next_due')
   , ('next_publication')
   , ('next_vt')
+  , ('next_vts')
   , ('notify_log')
   , ('notify_queues')
   , ('old_history')
