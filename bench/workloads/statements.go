@@ -15,11 +15,11 @@ import (
 const (
 	insertStatement = `
 		select id, vt, enqueued_at, event_ts, event, claimed, replayed, meta
-		from agent.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8)`
+		from agent.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8, $9::text[])`
 	claimStatement = `
-		select id, attempts, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
+		select id, attempts, claim_token, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
 			type, source, priority, key, max_attempts, expires_at, worker, occurrence, meta, publication, prior_vt
-		from agent.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
+		from agent.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _with_tokens => true)`
 	ackStatement = `
 		select ord, status, queue, repeated, type, worker, took
 		from agent.ack_events($1, $2, $3::text[]::jsonb[])`
@@ -115,7 +115,7 @@ const (
 
 // sqlInsert inserts one event as the service does.
 func sqlInsert(ctx context.Context, conn *pgx.Conn, queue, payload string) error {
-	rows, _ := conn.Query(ctx, insertStatement, []string{payload}, []string{queue}, nil, nil, nil, nil, nil, 24*time.Hour)
+	rows, _ := conn.Query(ctx, insertStatement, []string{payload}, []string{queue}, nil, nil, nil, nil, nil, 24*time.Hour, nil)
 	_, err := pgx.ForEachRow(rows, make([]any, 8), func() error { return nil })
 	return err
 }
@@ -123,12 +123,12 @@ func sqlInsert(ctx context.Context, conn *pgx.Conn, queue, payload string) error
 // sqlClaim claims one event as the service does where it knows of no watermark. There is none when the id is zero.
 func sqlClaim(ctx context.Context, conn *pgx.Conn, queue string) (id int64, receipt string, err error) {
 	var attempts int32
-	var claimed []time.Time
-	columns := make([]any, 20)
-	columns[0], columns[1], columns[2] = &id, &attempts, &claimed
+	var token string
+	columns := make([]any, 21)
+	columns[0], columns[1], columns[2] = &id, &attempts, &token
 	rows, _ := conn.Query(ctx, claimStatement, queue, 1, 3, 24*time.Hour, "fifo", nil, nil, nil, nil, nil, nil)
 	_, err = pgx.ForEachRow(rows, columns, func() error {
-		receipt = fmt.Sprintf("%d.%d.%d", id, attempts, claimed[len(claimed)-1].UnixMicro()) // as agent.receipt has it
+		receipt = fmt.Sprintf("%d.%d.%s", id, attempts, token) // as agent.receipt has it
 		return nil
 	})
 	return id, receipt, err

@@ -93,7 +93,7 @@ func eventOf(receipt string) (int64, error) {
 	text, _, has := strings.Cut(receipt, ".")
 	n, err := strconv.ParseInt(text, 10, 64)
 	if !has || err != nil || n <= 0 {
-		return 0, usagef("the receipt is %q; want what a claim returned, such as 1042.1.1770091507500000", receipt)
+		return 0, usagef("the receipt is %q; want what a claim returned, such as 1042.1.e35e7834b09e8fcb", receipt)
 	}
 	return n, nil
 }
@@ -109,8 +109,8 @@ type AckCmd struct {
 // Help returns the text below the usage.
 func (*AckCmd) Help() string {
 	return examples(
-		`queued ack 1042.1.1770091507500000`,
-		`queued ack 1042.1.1770091507500000 --result '{"sent": true}'`,
+		`queued ack 1042.1.e35e7834b09e8fcb`,
+		`queued ack 1042.1.e35e7834b09e8fcb --result '{"sent": true}'`,
 		`queued ack --unconditional 1042 1043`,
 	) + "\nThe exit code is 4 if a lease is lost: the event was claimed again since."
 }
@@ -180,8 +180,8 @@ type NackCmd struct {
 // Help returns the text below the usage.
 func (*NackCmd) Help() string {
 	return examples(
-		`queued nack 1042.1.1770091507500000 --error 'mailbox full' --delay 10m`,
-		`queued nack 1042.1.1770091507500000 --final`,
+		`queued nack 1042.1.e35e7834b09e8fcb --error 'mailbox full' --delay 10m`,
+		`queued nack 1042.1.e35e7834b09e8fcb --final`,
 	)
 }
 
@@ -213,7 +213,7 @@ type ExtendCmd struct {
 }
 
 // Help returns the text below the usage.
-func (*ExtendCmd) Help() string { return examples(`queued extend 1042.1.1770091507500000 -l 5m`) }
+func (*ExtendCmd) Help() string { return examples(`queued extend 1042.1.e35e7834b09e8fcb -l 5m`) }
 
 // extended is the answer to ExtendCmd.
 type extended struct {

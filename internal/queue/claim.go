@@ -3,6 +3,8 @@ package queue
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -125,13 +127,20 @@ func (s *Service) releaseUndelivered(queue string, leases []Lease) {
 	}
 }
 
-// receiptOf is agent.receipt of an event that was just claimed.
-func receiptOf(e *Event) string {
-	b := make([]byte, 0, 40)
+// receiptOf is agent.receipt of an event that was just claimed with this token.
+func receiptOf(e *Event, token string) string {
+	b := make([]byte, 0, 48)
 	b = strconv.AppendInt(b, e.ID, 10)
 	b = strconv.AppendInt(append(b, '.'), int64(e.Attempts), 10)
-	b = strconv.AppendInt(append(b, '.'), e.Claimed[len(e.Claimed)-1].UnixMicro(), 10)
+	b = append(append(b, '.'), token...)
 	return string(b)
+}
+
+// newToken returns the random part of a receipt: 64 bits, as agent_private.claim_token has them.
+func newToken() string {
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // never fails
+	return hex.EncodeToString(random[:])
 }
 
 // claimSizeLimits remembers how many events one claim may ask for of the queues with large payloads, so that what it finds stays within

@@ -393,7 +393,7 @@ func TestSessionSettingsDoNotChangeTimes(t *testing.T) {
 		var receipt, want string
 		var leased int64
 		err := sql.QueryRow(t.Context(), `
-			select e.id, agent.receipt(e), e.id || '.1.' || (extract(epoch from e.claimed[1]) * 1000000)::int8, extract(epoch from e.vt - e.claimed[1])::int8
+			select e.id, agent.receipt(e), e.id || '.1.' || e.claim_token, extract(epoch from e.vt - e.claimed[1])::int8
 			from agent.claim_event(_queue => 'claimed', _invisible_for => '200 days') e`).Scan(&id, &receipt, &want, &leased)
 		if err != nil {
 			t.Fatal(err)

@@ -47,6 +47,7 @@ type pendingInsert struct {
 	queue  string
 	waiter *operation // the claim; nil: none
 	slot   int        // its place among the events of the claim
+	token  string     // the random part of the receipt, if it is claimed
 }
 
 // add has the statements for operations join the transaction, in the order in which they run. What takes a lock that
@@ -205,6 +206,7 @@ func (tx *transaction) addInserts(ops []*operation) {
 		leases  []*time.Duration
 		workers []*string
 		options []*string
+		tokens  []*string
 
 		rawBodies  []*[]byte
 		mediaTypes []*string
@@ -224,6 +226,8 @@ func (tx *transaction) addInserts(ops []*operation) {
 		case in.waiter != nil:
 			set(&leases, n, i, &in.waiter.claim.InvisibleFor)
 			set(&workers, n, i, pg.OrNull(in.worker()))
+			tx.inserts[i].token = newToken()
+			set(&tokens, n, i, &tx.inserts[i].token)
 		}
 		if option := in.options(); option != nil {
 			set(&options, n, i, option)
@@ -234,7 +238,7 @@ func (tx *transaction) addInserts(ops []*operation) {
 			set(&keeps, n, i, &in.Raw.Keep)
 		}
 	}
-	sql, args := insertSQL, []any{events, queues, delays, vts, leases, workers, options, tx.svc.cfg.KeyRetention}
+	sql, args := insertSQL, []any{events, queues, delays, vts, leases, workers, options, tx.svc.cfg.KeyRetention, tokens}
 	if rawBodies != nil {
 		tx.keepsRaw = true
 		sql, args = insertRawSQL, append(args, rawBodies, mediaTypes, keeps)
@@ -260,14 +264,14 @@ func (tx *transaction) addInserts(ops []*operation) {
 const (
 	insertSQL = `
 		select id, vt, enqueued_at, event_ts, event, claimed, replayed, meta
-		from agent.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8)`
+		from agent.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8, $9::text[])`
 	insertRawSQL = `
 		select a.id, a.vt, a.enqueued_at, a.event_ts, a.event, a.claimed, a.replayed, a.meta
 		, case when raw.body is not null and not a.replayed then agent.keep_raw_body(a.id, raw.body, raw.media_type, raw.keep) end
 		from rows from (
-			agent.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8)
+			agent.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8, $9::text[])
 		) with ordinality a (id, queue, vt, enqueued_at, event_ts, event, claimed, replayed, meta, ord)
-		join unnest($9::bytea[], $10::text[], $11::interval[]) with ordinality raw (body, media_type, keep, ord) on raw.ord = a.ord
+		join unnest($10::bytea[], $11::text[], $12::interval[]) with ordinality raw (body, media_type, keep, ord) on raw.ord = a.ord
 		order by a.ord`
 )
 
@@ -351,7 +355,7 @@ func (tx *transaction) readInserted(r *pg.RowReader, in *pendingInsert) error {
 		}
 		result.ID, result.VT = e.ID, e.VT
 		if len(e.Claimed) > 0 { // else the queue is paused, or nothing was inserted
-			e.Receipt = receiptOf(&e)
+			e.Receipt = receiptOf(&e, in.token)
 			result.VT = e.EnqueuedAt
 			in.waiter.claim.events = append(in.waiter.claim.events, e)
 			in.waiter.claim.noteThrough(&e, e.EnqueuedAt)
@@ -502,12 +506,13 @@ func (tx *transaction) addClaims(ops []*operation) {
 
 func (tx *transaction) addClaim(op *operation) {
 	c := op.claim
+	var token string
 	var priorVT time.Time
 	bytes := 0
 	tx.query(`
-		select id, attempts, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
+		select id, attempts, claim_token, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
 			type, source, priority, key, max_attempts, expires_at, worker, occurrence, meta, publication, prior_vt
-		from agent.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+		from agent.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _with_tokens => true)`,
 		[]any{
 			c.Queue, c.Limit, c.MaxAttempts, pg.OrNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, c.workers,
 			c.start.Priorities, c.start.Types, c.start.Marks,
@@ -518,11 +523,12 @@ func (tx *transaction) addClaim(op *operation) {
 			n := len(c.events)
 			c.events = append(c.events, Event{Queue: c.Queue})
 			e := &c.events[n]
-			err := r.Read(&e.ID, &e.Attempts, &e.Claimed, &e.EventTS, &e.EnqueuedAt, &e.VT, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
+			token = ""
+			err := r.Read(&e.ID, &e.Attempts, &token, &e.Claimed, &e.EventTS, &e.EnqueuedAt, &e.VT, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
 				&e.Type, &e.Source, &e.Priority, &e.Key, &e.MaxAttempts, &e.ExpiresAt, &e.Worker, (*[]byte)(&e.Occurrence),
 				(*[]byte)(&e.Meta), (*[]byte)(&e.Publication), &priorVT)
-			if len(e.Claimed) > 0 {
-				e.Receipt = receiptOf(e)
+			if token != "" {
+				e.Receipt = receiptOf(e, token)
 			}
 			if err != nil {
 				op.unreadable(fmt.Errorf("event %d: %w", e.ID, err))

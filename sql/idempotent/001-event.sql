@@ -260,22 +260,56 @@ before insert or update of event, queue, type, source, key, max_attempts, expire
 for each row
 execute function agent_private.check_event();
 
--- The receipt of an event's latest claim; null if the event was never claimed, or if claimed holds no such time. It names the event, the
--- attempt and the microsecond at which the attempt began, because an attempt that was released shares its number with the next one. A
--- body after "return" is parsed when the function is created, so it needs no search_path, and a function without settings can be
--- inlined, which makes it sixty times as fast. Only immutable expressions are inlined, hence "at time zone" and the casts.
-create or replace function agent.receipt(_id int8, _attempts int4, _claimed timestamptz[])
+-- Receipts. A receipt is the event's id, the number of the attempt, and the token of the claim: 64 random bits, as 16 hexadecimal digits.
+-- Only who claims gets the token. The row keeps a hash of it, so that no reader of agent.event or its history has the receipts of others.
+-- receipt_hash has the hash of the latest claim's token and, behind it, that of the claim before, which holds again after a release.
+--
+-- A body after "return" is parsed when the function is created, so it needs no search_path, and a function without settings can be
+-- inlined, which makes it sixty times as fast. Only expressions that change no more than the function says are inlined.
+
+-- The token of a claim, out of the text of a random UUID: of its digits, those that have no bit of the version or the variant.
+create or replace function agent_private.claim_token(_uuid text)
+returns text
+language sql immutable parallel safe
+return left(_uuid, 8) || right(_uuid, 8);
+
+-- What receipt_hash keeps of a token.
+create or replace function agent_private.token_hash(_token text)
+returns bytea
+language sql stable parallel safe
+return substr(sha256(convert_to(_token, 'UTF8')), 1, 8);
+
+-- The receipt of a claim that a process of version 0.7.0 or earlier has made: the event, the attempt and the microsecond at which it
+-- began. Null if the event was never claimed, or if claimed holds no such time.
+create or replace function agent_private.former_receipt(_id int8, _attempts int4, _claimed timestamptz[])
 returns text
 language sql immutable parallel safe
 return case when _claimed[cardinality(_claimed)] between timestamptz '0001-01-01 00:00+00' and timestamptz '9999-12-31 00:00+00' then
   _id::text || '.' || _attempts::text || '.' || (extract(epoch from _claimed[cardinality(_claimed)] at time zone 'UTC') * 1000000)::int8::text
 end;
 
+-- Whether this is the receipt of the latest claim of an event that has these columns; false for null.
+create or replace function agent_private.is_receipt(_receipt text, _id int8, _attempts int4, _claimed timestamptz[], _receipt_hash bytea)
+returns boolean
+language sql stable parallel safe
+return coalesce
+( case
+    when _receipt_hash is null then _receipt = agent_private.former_receipt(_id, _attempts, _claimed)
+    else _receipt = _id::text || '.' || _attempts::text || '.' || right(_receipt, 16)
+      and agent_private.token_hash(right(_receipt, 16)) = substr(_receipt_hash, 1, 8)
+  end
+, false
+);
+
 -- The receipt of a row as claim_event returns it: select e.id, agent.receipt(e) from agent.claim_event() e
+-- Of any other row it is null, as only the claim returns what it takes; but not of a row that version 0.7.0 or earlier has claimed.
 create or replace function agent.receipt(_event agent.event)
 returns text
 language sql immutable parallel safe
-return agent.receipt(_event.id, _event.attempts, _event.claimed);
+return case
+  when _event.claim_token is not null then _event.id::text || '.' || _event.attempts::text || '.' || _event.claim_token
+  when _event.receipt_hash is null then agent_private.former_receipt(_event.id, _event.attempts, _event.claimed)
+end;
 
 -- The state of a waiting event at a time: ready, scheduled or leased.
 create or replace function agent_private.event_state(_event agent.event, _at timestamptz)

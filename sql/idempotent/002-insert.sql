@@ -2,7 +2,8 @@
 -- the transaction commits.
 
 -- Makes a row of agent.event. All events are inserted from here, so each column has one place. An event with a _lease is claimed at _now
--- by _worker. Inlined, like agent.receipt.
+-- by _worker, with the token that is the random part of its receipt; without one it gets a receipt as version 0.7.0 makes it. Inlined,
+-- like agent.receipt.
 create or replace function agent_private.new_event
 ( _id int8
 , _now timestamptz
@@ -23,6 +24,7 @@ create or replace function agent_private.new_event
 , _requeued_from int8 default null
 , _meta jsonb default null
 , _publication jsonb default null
+, _token text default null
 )
 returns setof agent.event
 language sql stable
@@ -50,7 +52,9 @@ begin atomic
   , null::jsonb -- past_attempts
   , _occurrence
   , _meta
-  , _publication;
+  , _publication
+  , case when _lease is not null and _token is not null then agent_private.token_hash(_token) end -- receipt_hash
+  , null::text; -- claim_token
 end;
 
 -- Inserts one event and returns its id. It can be claimed after _delay, or from _vt on, else at once. A null _event_ts is taken from the
@@ -99,7 +103,7 @@ begin
       _option = _option || jsonb_build_object('meta', _meta);
     end if;
     select a.id into strict _id
-    from agent_private.insert_keyed_events(array[_event], array[_queue], array[_delay], array[_vt], null, null, array[_option], _key_retention) a;
+    from agent_private.insert_keyed_events(array[_event], array[_queue], array[_delay], array[_vt], null, null, array[_option], _key_retention, null) a;
   else
     insert into agent.event overriding user value -- the id is the sequence's
     select n.*
@@ -147,7 +151,7 @@ $func$;
 -- Inserts a batch of events for the service. Each element of _options is an object with any of type, source, priority, key,
 -- max_attempts, expires_at, occurrence, meta, event_ts and on_duplicate: see insert_event, key_retention in the place of
 -- _key_retention, and key_scope: keys of different scopes never stand for the same event. An event with a lease ('0': as long as the queue's policy says) is claimed by its worker as
--- it is inserted, because a claim is waiting for it; it has no delay or vt. Returns all of a claimed event; of the others event is null,
+-- it is inserted, because a claim is waiting for it; it has no delay or vt. The caller makes the token of its receipt: see new_event. Returns all of a claimed event; of the others event is null,
 -- and of those whose key was known vt is that of the first answer.
 create or replace function agent.insert_and_claim_events
 ( _events jsonb[]
@@ -158,6 +162,7 @@ create or replace function agent.insert_and_claim_events
 , _workers text[] default null
 , _options jsonb[] default null
 , _key_retention interval default interval '24 hours'
+, _tokens text[] default null
 )
 returns table (id int8, queue text, vt timestamptz, enqueued_at timestamptz, event_ts timestamptz, event jsonb, claimed timestamptz[], replayed boolean, meta jsonb)
 language plpgsql volatile
@@ -168,8 +173,8 @@ as $func$
 declare
   _now timestamptz = clock_timestamp();
 begin
-  if greatest(cardinality(_queues), cardinality(_delays), cardinality(_vts), cardinality(_leases), cardinality(_options)) > coalesce(cardinality(_events), 0) then
-    perform agent_private.raise_invalid('events', 'must be at least as many as the queues, delays, vts, leases and options');
+  if greatest(cardinality(_queues), cardinality(_delays), cardinality(_vts), cardinality(_leases), cardinality(_options), cardinality(_tokens)) > coalesce(cardinality(_events), 0) then
+    perform agent_private.raise_invalid('events', 'must be at least as many as the queues, delays, vts, leases, options and tokens');
   end if;
   if _delays is not null or _vts is not null then
     perform agent_private.check_event_times(_delays, _vts);
@@ -180,7 +185,7 @@ begin
   if _options is not null then
     perform agent_private.check_event_options(_options);
     if exists (select from unnest(_options) as o (option) where o.option ? 'key') then
-      return query select * from agent_private.insert_keyed_events(_events, _queues, _delays, _vts, _leases, _workers, _options, _key_retention);
+      return query select * from agent_private.insert_keyed_events(_events, _queues, _delays, _vts, _leases, _workers, _options, _key_retention, _tokens);
       return;
     end if;
   end if;
@@ -188,12 +193,12 @@ begin
   return query
   insert into agent.event overriding user value -- the ids are the sequence's
   select e.*
-  from unnest(_events, _queues, _delays, _vts, _leases, _workers, _options) with ordinality
-    as n (event, queue, delay, vt, lease, worker, option, ord)
+  from unnest(_events, _queues, _delays, _vts, _leases, _workers, _options, _tokens) with ordinality
+    as n (event, queue, delay, vt, lease, worker, option, token, ord)
   cross join lateral agent_private.new_event
   ( null, _now, n.event, (n.option ->> 'event_ts')::timestamptz, n.queue, n.delay, n.vt, n.lease, n.worker
   , n.option ->> 'type', n.option ->> 'source', (n.option ->> 'priority')::int4, null, (n.option ->> 'max_attempts')::int4
-  , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence', _meta => nullif(n.option -> 'meta', 'null')
+  , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence', _meta => nullif(n.option -> 'meta', 'null'), _token => n.token
   ) as e
   order by n.ord
   returning id, queue, vt, enqueued_at, event_ts, case when attempts > 0 then event end, claimed, false, case when attempts > 0 then meta end;
@@ -320,6 +325,7 @@ create or replace function agent_private.insert_keyed_events
 , _workers text[]
 , _options jsonb[]
 , _key_retention interval
+, _tokens text[]
 )
 returns table (id int8, queue text, vt timestamptz, enqueued_at timestamptz, event_ts timestamptz, event jsonb, claimed timestamptz[], replayed boolean, meta jsonb)
 language plpgsql volatile
@@ -400,12 +406,12 @@ begin
   with added as
   ( insert into agent.event overriding system value
     select e.*
-    from unnest(_ids, _events, _queues, _keys, _delays, _vts, _leases, _workers, _options) with ordinality
-      as n (id, event, queue, key, delay, vt, lease, worker, option, ord)
+    from unnest(_ids, _events, _queues, _keys, _delays, _vts, _leases, _workers, _options, _tokens) with ordinality
+      as n (id, event, queue, key, delay, vt, lease, worker, option, token, ord)
     cross join lateral agent_private.new_event
     ( n.id, _now, n.event, (n.option ->> 'event_ts')::timestamptz, n.queue, n.delay, n.vt, n.lease, n.worker
     , n.option ->> 'type', n.option ->> 'source', (n.option ->> 'priority')::int4, n.key, (n.option ->> 'max_attempts')::int4
-    , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence', _meta => nullif(n.option -> 'meta', 'null')
+    , (n.option ->> 'expires_at')::timestamptz, n.option -> 'occurrence', _meta => nullif(n.option -> 'meta', 'null'), _token => n.token
     ) as e
     where n.id is not null
     order by n.ord

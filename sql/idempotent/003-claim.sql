@@ -14,8 +14,9 @@
 -- this call need not look for them. _watermarks are the lanes' watermarks: events with an earlier vt are not seen. While a session holds
 -- an old snapshot, the index entries of what was claimed since remain, and a scan that begins before them has to pass over them all.
 --
--- Returns the columns of agent.event after the claim, and prior_vt, the vt before it. It does not return the row type, because a caller
--- would take each column out of it separately.
+-- Returns the columns of agent.event after the claim, claim_token, which is the random part of the receipt, and prior_vt, the vt before
+-- the claim. It does not return the row type, because a caller would take each column out of it separately. Without _with_tokens, as
+-- processes of version 0.7.0 call it, the events have no tokens, and their receipts are those of that version.
 create or replace function agent.claim_from_watermarks
 ( _queue text
 , _limit int4
@@ -28,12 +29,13 @@ create or replace function agent.claim_from_watermarks
 , _lanes int4[] default null
 , _lane_types text[] default null
 , _watermarks timestamptz[] default null
+, _with_tokens boolean default false
 )
 returns table
 ( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
 , nacked_at timestamptz, last_error text, requeued_from int8
 , type text, source text, priority int4, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb
-, meta jsonb, publication jsonb, prior_vt timestamptz
+, meta jsonb, publication jsonb, claim_token text, prior_vt timestamptz
 )
 language plpgsql volatile
 security definer
@@ -88,7 +90,7 @@ begin
   if cardinality(_types) > 0 then
     return query
     select t.*
-    from agent_private.claim_events_of_types(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _watermarks) t;
+    from agent_private.claim_events_of_types(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _watermarks, _with_tokens) t;
     return;
   end if;
 
@@ -118,13 +120,14 @@ begin
         , claimed = agent_private.append_claim(e.claimed, _now)
         , vt = agent_private.add_utc(_now, _invisible_for)
         , nacked_at = null
+        , receipt_hash = agent_private.token_hash(chosen.token) || case when e.receipt_hash is null then '' else substr(e.receipt_hash, 1, 8) end
         , worker = _workers[_slot + chosen.n]
         , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
             else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
       from
-      ( select l.place, l.vt, row_number() over ()
+      ( select l.place, l.vt, row_number() over (), agent_private.claim_token(l.uuid)
         from
-        ( select e.ctid, e.vt
+        ( select e.ctid, e.vt, case when _with_tokens then gen_random_uuid()::text end
           from agent.event e
           where e.queue = _queue and e.priority = _lane and e.vt <= _high_vt and (e.vt, e.id) >= (_low_vt, _low_id)
           and e.attempts < coalesce(e.max_attempts, _max_attempts)
@@ -133,10 +136,12 @@ begin
           order by e.vt, e.id
           limit _limit
           for update skip locked
-        ) as l (place, vt)
-      ) as chosen (place, vt, n)
+        ) as l (place, vt, uuid)
+      ) as chosen (place, vt, n, token)
       where e.ctid = chosen.place
-      returning e.*, chosen.vt;
+      returning e.id, e.event_ts, e.attempts, e.vt, e.claimed, e.event, e.queue, e.enqueued_at, e.nacked_at, e.last_error, e.requeued_from
+      , e.type, e.source, e.priority, e.key, e.max_attempts, e.expires_at, e.worker, e.past_attempts, e.occurrence, e.meta, e.publication
+      , chosen.token, chosen.vt;
 
       get diagnostics _count = row_count;
       _limit = _limit - _count;
@@ -172,9 +177,10 @@ set search_path to pg_catalog, pg_temp
 as $func$
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
   , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence, t.meta, t.publication
+  , null::bytea, t.claim_token
   from agent.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids
-  , case when _worker is not null then array_fill(_worker, array[least(_limit, 100000)]) end
+  , case when _worker is not null then array_fill(_worker, array[least(_limit, 100000)]) end, _with_tokens => true
   ) t
 $func$;
 
@@ -195,9 +201,10 @@ set search_path to pg_catalog, pg_temp
 as $func$
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
   , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence, t.meta, t.publication
+  , null::bytea, t.claim_token
   from agent.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), 1, _max_attempts, _invisible_for, 'random', _types
-  , _workers => case when _worker is not null then array[_worker] end
+  , _workers => case when _worker is not null then array[_worker] end, _with_tokens => true
   ) t
 $func$;
 
@@ -257,12 +264,13 @@ create or replace function agent_private.claim_events_of_types
 , _lanes int4[]
 , _lane_types text[]
 , _watermarks timestamptz[]
+, _with_tokens boolean
 )
 returns table
 ( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
 , nacked_at timestamptz, last_error text, requeued_from int8
 , type text, source text, priority int4, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb
-, meta jsonb, publication jsonb, prior_vt timestamptz
+, meta jsonb, publication jsonb, claim_token text, prior_vt timestamptz
 )
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -349,14 +357,15 @@ begin
           , claimed = agent_private.append_claim(e.claimed, _now)
           , vt = agent_private.add_utc(_now, _invisible_for)
           , nacked_at = null
+          , receipt_hash = agent_private.token_hash(chosen.token) || case when e.receipt_hash is null then '' else substr(e.receipt_hash, 1, 8) end
           , worker = _workers[_slot + chosen.n]
           , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
               else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
         from
-        ( select l.place, l.vt, row_number() over (order by l.vt, l.id)
+        ( select l.place, l.vt, row_number() over (order by l.vt, l.id), agent_private.claim_token(l.uuid)
           from unnest(_scanned_types, _bottoms) as k (type, bottom)
           cross join lateral
-          ( select e.ctid, e.vt, e.id
+          ( select e.ctid, e.vt, e.id, case when _with_tokens then gen_random_uuid()::text end
             from agent.event e
             where e.queue = _queue and e.type = k.type and e.priority = _lane and e.vt <= _high_vt
             and (e.vt, e.id) >= (greatest(k.bottom, _low_vt), _low_id) and (e.vt, e.id) <= (_stop_vt, _stop_id)
@@ -366,12 +375,14 @@ begin
             order by e.vt, e.id
             limit _limit
             for update skip locked
-          ) as l (place, vt, id)
+          ) as l (place, vt, id, uuid)
           order by l.vt, l.id
           limit _limit
-        ) as chosen (place, vt, n)
+        ) as chosen (place, vt, n, token)
         where e.ctid = chosen.place
-        returning e.*, chosen.vt;
+        returning e.id, e.event_ts, e.attempts, e.vt, e.claimed, e.event, e.queue, e.enqueued_at, e.nacked_at, e.last_error, e.requeued_from
+        , e.type, e.source, e.priority, e.key, e.max_attempts, e.expires_at, e.worker, e.past_attempts, e.occurrence, e.meta, e.publication
+        , chosen.token, chosen.vt;
 
         get diagnostics _count = row_count;
         _limit = _limit - _count;

@@ -49,7 +49,7 @@ begin
   set outcome = 'done', finished_at = clock_timestamp(), result = coalesce(a.result, h.result)
   from unnest(_ids, _receipts, _results) with ordinality as a (id, receipt, result, ord)
   where h.id = any(_ids) and h.id = a.id and h.outcome = 'expired' and h.attempts > 0
-  and a.receipt = agent.receipt(h.id, h.attempts, h.claimed)
+  and agent_private.is_receipt(a.receipt, h.id, h.attempts, h.claimed, h.receipt_hash)
   returning a.ord, h.outcome, h.queue, false, h.type, h.worker, h.finished_at - h.claimed[cardinality(h.claimed)];
 
   -- The other events are in history with this receipt, or the lease was lost, or there is no such event.
@@ -67,7 +67,7 @@ begin
   , a.queue, true, null::text, null::text, null::interval
   from
   ( select n.id, n.receipt, n.ord, count(*) over (partition by n.id) as times, h.outcome, h.queue, h.finished_at
-    , h.id is not null and (n.receipt is null or n.receipt = agent.receipt(h.id, h.attempts, h.claimed)) as has_receipt
+    , h.id is not null and (n.receipt is null or agent_private.is_receipt(n.receipt, h.id, h.attempts, h.claimed, h.receipt_hash)) as has_receipt
     from unnest(_ids, _receipts) with ordinality as n (id, receipt, ord)
     left join agent.event_hist h on h.id = any(_ids) and h.id = n.id
   ) as a;
@@ -181,7 +181,7 @@ begin
     return query
     select null::timestamptz, h.outcome, h.queue, true
     from agent.event_hist h
-    where h.id = _id and h.outcome = 'failed' and _receipt = agent.receipt(h.id, h.attempts, h.claimed)
+    where h.id = _id and h.outcome = 'failed' and agent_private.is_receipt(_receipt, h.id, h.attempts, h.claimed, h.receipt_hash)
     and (_is_final or coalesce(h.retryable, true)); -- false: it failed by its number of attempts
     if found then
       perform agent_private.confirm_durably();
@@ -260,14 +260,19 @@ declare
 begin
   select array_agg(l.id) into _mine
   from
-  ( select e.id, agent.receipt(e)
+  ( select e.id, e.attempts, e.claimed, e.receipt_hash
     from agent.event e
     where e.id = any(_ids) and e.nacked_at is null
-    and (e.id, agent.receipt(e.id, e.attempts, e.claimed)) in (select n.id, n.receipt from unnest(_ids, _receipts) as n (id, receipt))
+    and exists
+    ( select
+      from unnest(_ids, _receipts) as n (id, receipt)
+      where n.id = e.id and agent_private.is_receipt(n.receipt, e.id, e.attempts, e.claimed, e.receipt_hash)
+    )
     order by e.id
     for update
-  ) as l (id, receipt)
-  join unnest(_ids, _receipts) as a (id, receipt) on a.id = l.id and a.receipt = l.receipt;
+  ) as l
+  join unnest(_ids, _receipts) as a (id, receipt) on a.id = l.id
+  where agent_private.is_receipt(a.receipt, l.id, l.attempts, l.claimed, l.receipt_hash);
 
   return query
   update agent.event e
@@ -275,6 +280,7 @@ begin
     , vt = e.claimed[cardinality(e.claimed)] -- the old vt is not kept; this is the closest past time
     , claimed = trim_array(e.claimed, 1)
     , nacked_at = case when e.attempts > 1 then clock_timestamp() end -- the claim before this one has ended
+    , receipt_hash = nullif(substr(e.receipt_hash, 9), '') -- of that claim
     , worker = e.past_attempts -> -1 ->> 'worker'
   where e.id = any(_mine)
   returning id, queue, vt, type, priority;
@@ -310,7 +316,7 @@ begin
     using unnest(_ids, _receipts, _results) with ordinality as a (id, receipt, result, ord)
     where e.id = any(_ids) -- finds the events by index; by the join alone all of them would be read
     and e.id = a.id
-    and (a.receipt is null or a.receipt = agent.receipt(e.id, e.attempts, e.claimed))
+    and (a.receipt is null or agent_private.is_receipt(a.receipt, e.id, e.attempts, e.claimed, e.receipt_hash))
     returning e.*, a.result, a.ord, clock_timestamp() as finished_at
     , case when _outcome is not null then _outcome when e.attempts = 0 then 'cancelled' else 'done' end as outcome
   )
@@ -318,14 +324,14 @@ begin
   ( insert into agent.event_hist
     ( id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, nacked_at, last_error, requeued_from
     , type, source, priority, key, max_attempts, expires_at, worker, past_attempts, occurrence
-    , meta, publication
+    , meta, publication, receipt_hash
     , outcome, finished_at, result, retryable
     )
     select
       g.id, agent_private.bounded_time(g.event_ts), g.attempts, g.vt, g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at
     , coalesce(_error, g.last_error), g.requeued_from
     , g.type, g.source, g.priority, g.key, g.max_attempts, g.expires_at, g.worker, g.past_attempts, g.occurrence
-    , g.meta, g.publication
+    , g.meta, g.publication, g.receipt_hash
     , g.outcome, g.finished_at, g.result, _retryable
     from gone g
   )
@@ -382,7 +388,9 @@ begin
   if not found then
     perform agent_private.raise_lease_error(_id, case when exists (select from agent.event_hist h where h.id = _id) then 'lease_lost' else 'not_found' end);
   end if;
-  if _event.attempts = 0 or _receipt <> agent.receipt(_event) then
+  if _event.attempts = 0
+    or _receipt is not null and not agent_private.is_receipt(_receipt, _event.id, _event.attempts, _event.claimed, _event.receipt_hash)
+  then
     perform agent_private.raise_lease_error(_id, 'lease_lost');
   end if;
   return _event;
@@ -398,7 +406,10 @@ set enable_seqscan to off
 set jit to off
 as $func$
 begin
-  perform from agent.event e where e.id = _id and (e.attempts = 0 or _receipt <> agent.receipt(e.id, e.attempts, e.claimed));
+  perform
+  from agent.event e
+  where e.id = _id
+  and (e.attempts = 0 or _receipt is not null and not agent_private.is_receipt(_receipt, e.id, e.attempts, e.claimed, e.receipt_hash));
   if found then
     perform agent_private.raise_lease_error(_id, 'lease_lost');
   end if;

@@ -1,0 +1,209 @@
+package queue_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/queued/queued/internal/pgtest"
+	"github.com/queued/queued/internal/queue"
+)
+
+// claimedThreeWays returns three leases: of a claim, of a claim of some types, and of a claim that was waiting for the event.
+func claimedThreeWays(t *testing.T, b env) map[string]queue.Event {
+	t.Helper()
+	if _, err := b.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{}`), Queue: "typed", Type: "letter"}}); err != nil {
+		t.Fatal(err)
+	}
+	b.insert(t, "plain", `{}`)
+	p := queue.ClaimParams{InvisibleFor: time.Hour}
+	waited, _ := insertWhileWaiting(t, b, p, queue.InsertParams{Event: json.RawMessage(`{}`)})
+	keyed, _ := insertWhileWaiting(t, b, p, queue.InsertParams{Event: json.RawMessage(`{}`), Key: "k"})
+	return map[string]queue.Event{
+		"plain":  b.claim(t, queue.ClaimParams{Queue: "plain"}, 1)[0],
+		"typed":  b.claim(t, queue.ClaimParams{Queue: "typed", Types: []string{"letter"}}, 1)[0],
+		"waited": waited[0],
+		"keyed":  keyed[0],
+	}
+}
+
+func TestReceiptHas64RandomBits(t *testing.T) {
+	t.Parallel()
+	b := setup(t, neverPolls)
+	form := regexp.MustCompile(`^\d+\.1\.[0-9a-f]{16}$`)
+	seen := make(map[string]bool)
+	for how, e := range claimedThreeWays(t, b) {
+		if !form.MatchString(e.Receipt) || !strings.HasPrefix(e.Receipt, fmt.Sprintf("%d.", e.ID)) {
+			t.Errorf("%s: the receipt of event %d is %s", how, e.ID, e.Receipt)
+		}
+		seen[e.Receipt[strings.LastIndexByte(e.Receipt, '.'):]] = true
+	}
+	b.insertN(t, "many", 50)
+	for _, e := range b.claim(t, queue.ClaimParams{Queue: "many", Limit: 50}, 50) {
+		seen[e.Receipt[strings.LastIndexByte(e.Receipt, '.'):]] = true
+	}
+	if len(seen) != 54 {
+		t.Errorf("54 claims have %d tokens", len(seen))
+	}
+}
+
+// TestReaderOfAnEventCannotEndItsLease tries everything that a reader of the event, over HTTP or of the table, can make a receipt of.
+func TestReaderOfAnEventCannotEndItsLease(t *testing.T) {
+	t.Parallel()
+	b := setup(t, neverPolls)
+	for how, owner := range claimedThreeWays(t, b) {
+		seen := b.get(t, owner.ID)
+		at := seen.Claimed[len(seen.Claimed)-1].UnixMicro()
+		hash := pgtest.Query[string](t, b.sql, `select encode(receipt_hash, 'hex') from agent.event where id = $1`, owner.ID)
+		for _, receipt := range []string{
+			fmt.Sprintf("%d.%d.%d", owner.ID, seen.Attempts, at),
+			fmt.Sprintf("%d.%d.%016x", owner.ID, seen.Attempts, at),
+			fmt.Sprintf("%d.%d.%s", owner.ID, seen.Attempts, hash),
+			fmt.Sprintf("%d.%d.%016d", owner.ID, seen.Attempts, 0),
+			fmt.Sprintf("%d.%d.", owner.ID, seen.Attempts),
+			fmt.Sprintf("%d.%d", owner.ID, seen.Attempts),
+			owner.Receipt + "0", owner.Receipt[:len(owner.Receipt)-1], " " + owner.Receipt, strings.ToUpper(owner.Receipt) + " ",
+			strings.Replace(owner.Receipt, ".1.", ".2.", 1),
+			`\`, ".", "é.1.éééééééééééééééé",
+		} {
+			guess := queue.Lease{ID: owner.ID, Receipt: receipt}
+			if r := b.ack(t, guess); !errors.Is(r.Err, queue.ErrLeaseLost) {
+				t.Fatalf("%s: the ack with %q returned %+v", how, receipt, r)
+			}
+			if _, err := b.Nack(t.Context(), queue.NackParams{Lease: guess}); !errors.Is(err, queue.ErrLeaseLost) {
+				t.Errorf("%s: the nack with %q returned %v", how, receipt, err)
+			}
+			if _, err := b.Extend(t.Context(), guess, time.Hour); !errors.Is(err, queue.ErrLeaseLost) {
+				t.Errorf("%s: extending with %q returned %v", how, receipt, err)
+			}
+			if err := b.Release(t.Context(), []queue.Lease{guess}); err != nil {
+				t.Error(err)
+			}
+		}
+		if n := pgtest.Query[int](t, b.sql, `select count(agent.receipt(e)) from agent.event e where e.id = $1`, owner.ID); n != 0 {
+			t.Errorf("%s: agent.receipt returned a receipt of a row that no claim returned", how)
+		}
+		token := owner.Receipt[strings.LastIndexByte(owner.Receipt, '.')+1:]
+		if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event e where to_jsonb(e)::text like '%' || $1 || '%'`, token); n != 0 {
+			t.Errorf("%s: the row has the token", how)
+		}
+		checkStillHeld(t, b, owner)
+		if r := b.ack(t, queue.Lease{ID: owner.ID, Receipt: fmt.Sprintf("%d.%d.%d", owner.ID, seen.Attempts, at)}); !errors.Is(r.Err, queue.ErrLeaseLost) {
+			t.Errorf("%s: the ack of the event in history returned %+v", how, r)
+		}
+		if r := b.ack(t, lease(owner)); r.Err != nil || r.Outcome != queue.Done {
+			t.Errorf("%s: the repeated ack returned %+v", how, r)
+		}
+		if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist h where to_jsonb(h)::text like '%' || $1 || '%'`, token); n != 0 {
+			t.Errorf("%s: history has the token", how)
+		}
+	}
+}
+
+func TestReceiptOfARowThatClaimEventReturnsIsGood(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.insertN(t, "", 6)
+	for _, call := range []string{`agent.claim_event()`, `agent.claim_events(_limit => 1)`, `agent.claim_event(_worker => 'w')`} {
+		for _, end := range []string{`agent.delete_event(id, receipt)`, `agent.nack_event(id, receipt, '1h')`} {
+			var id int64
+			var receipt string
+			if err := b.sql.QueryRow(t.Context(), `select e.id, agent.receipt(e) from `+call+` e`).Scan(&id, &receipt); err != nil {
+				t.Fatal(err)
+			}
+			b.exec(t, `select agent.extend_event($1, $2)`, id, receipt)
+			b.exec(t, `select `+end+` from (values ($1::int8, $2)) as v (id, receipt)`, id, receipt)
+		}
+	}
+}
+
+// formerClaim claims an event as a process of version 0.7.0 does, and returns the lease with the receipt that it makes.
+func formerClaim(t *testing.T, b env) queue.Lease {
+	t.Helper()
+	var id int64
+	var attempts int32
+	var claimed []time.Time
+	err := b.sql.QueryRow(t.Context(), `
+		select id, attempts, claimed
+		from agent.claim_from_watermarks('default', 1, 3, '1h'::interval, 'fifo', null, null, null, null, null, null)`).Scan(&id, &attempts, &claimed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return queue.Lease{ID: id, Receipt: fmt.Sprintf("%d.%d.%d", id, attempts, claimed[len(claimed)-1].UnixMicro())}
+}
+
+func TestReceiptsOfProcessesOfTheVersionBeforeStayValid(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.insertN(t, "", 3)
+
+	acked := formerClaim(t, b)
+	if _, err := b.Extend(t.Context(), acked, time.Hour); err != nil {
+		t.Error(err)
+	}
+	for range 2 {
+		if r := b.ack(t, acked); r.Err != nil || r.Outcome != queue.Done {
+			t.Errorf("the ack returned %+v", r)
+		}
+	}
+	nacked := formerClaim(t, b)
+	for range 2 {
+		if _, err := b.Nack(t.Context(), queue.NackParams{Lease: nacked, Final: true}); err != nil {
+			t.Error(err)
+		}
+	}
+
+	lost := formerClaim(t, b)
+	b.endLease(t, lost.ID)
+	owner := b.claimOne(t)
+	if r := b.ack(t, lost); !errors.Is(r.Err, queue.ErrLeaseLost) {
+		t.Errorf("the ack with the lease that was taken over returned %+v", r)
+	}
+	checkStillHeld(t, b, owner)
+
+	// The other way round, and a claim of either kind that is released.
+	b.insertN(t, "", 1)
+	e := b.claimOne(t)
+	b.endLease(t, e.ID)
+	taken := formerClaim(t, b)
+	if r := b.ack(t, lease(e)); !errors.Is(r.Err, queue.ErrLeaseLost) {
+		t.Errorf("the ack with the lease that was taken over by a former process returned %+v", r)
+	}
+	if err := b.Release(t.Context(), []queue.Lease{taken}); err != nil {
+		t.Error(err)
+	}
+	former := formerClaim(t, b)
+	b.endLease(t, former.ID)
+	if err := b.Release(t.Context(), []queue.Lease{lease(b.claimOne(t))}); err != nil {
+		t.Error(err)
+	}
+	if r := b.ack(t, former); r.Err != nil || r.Outcome != queue.Done {
+		t.Errorf("the ack after a release returned %+v", r)
+	}
+}
+
+func TestReleaseMakesTheReceiptBeforeValidAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.insertN(t, "", 1)
+	first := b.claimOne(t)
+	for range 3 { // each claim has the attempt number of the one before, and a receipt of its own
+		b.endLease(t, first.ID)
+		released := b.claimOne(t)
+		if err := b.Release(t.Context(), []queue.Lease{lease(released)}); err != nil {
+			t.Fatal(err)
+		}
+		if r := b.ack(t, lease(released)); !errors.Is(r.Err, queue.ErrLeaseLost) {
+			t.Errorf("the ack of a claim that was released returned %+v", r)
+		}
+	}
+	for range 2 {
+		if r := b.ack(t, lease(first)); r.Err != nil || r.Outcome != queue.Done {
+			t.Errorf("the ack with the receipt before returned %+v", r)
+		}
+	}
+}
