@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/topic"
 )
 
@@ -469,5 +472,55 @@ func TestWhoFollowsAProcessThatWasCutOffIsToldTheGap(t *testing.T) {
 		if gap == nil || *gap != (topic.Gap{After: last, Until: lost[1]}) || !slices.Equal(got, want) {
 			t.Errorf("%s: got %d with the gap %+v, want %d and one from %d until %d", name, got, gap, want, last, lost[1])
 		}
+	}
+}
+
+// Their snapshots do not show that another session has moved the log on.
+func TestTransactionsWithOldSnapshotsDoNotMoveTheLogOnAgain(t *testing.T) {
+	t.Parallel()
+	for _, isolation := range []string{"repeatable read", "serializable"} {
+		t.Run(isolation, func(t *testing.T) {
+			t.Parallel()
+			env := setupIdle(t)
+			before := env.publish(t, "a")[0]
+			env.exec(t, `delete from agent.log_server`) // as after a restart
+			old := make([]*pgx.Conn, 3)
+			for i := range old {
+				old[i] = pgtest.Connect(t, env.url)
+				for _, statement := range []string{`begin isolation level ` + isolation, `select count(*) from agent.log_settings`, `select agent.publish('old', '{}')`} {
+					if _, err := old[i].Exec(t.Context(), statement); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			first := env.publish(t, "a")[0]
+			want := []int64{first}
+			for i, conn := range old {
+				_, err := conn.Exec(t.Context(), `commit`)
+				switch {
+				case err == nil && isolation == "repeatable read":
+					want = append(want, first+int64(len(want)))
+				case isolation == "serializable" && errorOf(err).Code == "40001":
+					if _, err := conn.Exec(t.Context(), `begin isolation level serializable; select agent.publish('old', '{}'); commit`); err != nil {
+						t.Errorf("serializable transaction %d, tried again: %v", i, err)
+					}
+					want = append(want, first+int64(len(want)))
+				default:
+					t.Errorf("transaction %d: %v", i, err)
+				}
+				want = append(want, env.publish(t, "a")[0])
+			}
+			page := env.read(t, topic.ReadParams{After: before})
+			got := make([]int64, len(page.Events))
+			for i, e := range page.Events {
+				got[i] = e.Position
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("the log has %d, want %d", got, want)
+			}
+			if n := value[int](t, env, `select count(*) from agent.log_skip`); n != 1 {
+				t.Errorf("the log was moved on %d times, want once", n)
+			}
+		})
 	}
 }

@@ -33,7 +33,8 @@ $func$;
 -- one was, or if this is another place than where that was: a copy of the database. Positions may have been lost that readers have seen: by a crash
 -- those that no commit has written to disk (nothing waits for the disk where a transaction is rolled back, or commits asynchronously), by a failover,
 -- a restored backup, dump or clone any number. Whoever is the next while the caller's transaction runs waits for its end, and moves the log on again
--- should it fail.
+-- should it fail. A transaction whose snapshot is older than the one that has moved the log on does not see that, so the primary key of
+-- agent.log_server tells; one that is serializable fails with serialization_failure (40001) then.
 create or replace function agent_private.advance_log()
 returns void
 language plpgsql volatile
@@ -45,9 +46,18 @@ declare
   _next int8 = agent_private.position_of(clock_timestamp() + agent_private.segment_unit());
 begin
   lock table agent.server_change in exclusive mode;
-  if exists (select from agent.log_server s where s.started_at = pg_postmaster_start_time() and s.place = pg_relation_filepath('agent.log_server')) then
-    return; -- another session has done it
-  end if;
+  begin
+    insert into agent.log_server (started_at, place) values (pg_postmaster_start_time(), pg_relation_filepath('agent.log_server'))
+    on conflict do nothing;
+    if not found then
+      return; -- another session has done it
+    end if;
+  exception when serialization_failure then -- another session has done it since this transaction's snapshot was taken
+    if current_setting('transaction_isolation') = 'serializable' then
+      raise; -- it may be another failure, which must not be passed over
+    end if;
+    return;
+  end;
   select s.last_value into strict _last from agent.log_position_seq s;
   if _next <= _last then -- the clock was set back: the server before this one may have opened a segment that this one does not know of
     _next = (_last >> 32) + 2 << 32;
@@ -55,7 +65,6 @@ begin
   perform setval('agent.log_position_seq', _next);
   insert into agent.log_skip (until, after)
   select _next, greatest((select max(l.position) from agent.log l), (select max(k.until) from agent.log_skip k), 4294967296);
-  insert into agent.log_server (started_at, place) values (pg_postmaster_start_time(), pg_relation_filepath('agent.log_server'));
 end
 $func$;
 
@@ -505,7 +514,8 @@ declare
   _name text = 'log_' || _number;
 begin
   lock table agent.log_segment in share row exclusive mode;
-  if exists (select from agent.log_segment g where g.number = _number) then
+  -- The name tells also a transaction whose snapshot is older.
+  if exists (select from agent.log_segment g where g.number = _number) or to_regclass('agent.' || _name) is not null then
     return; -- another session has made it meanwhile
   end if;
   -- Attached, not made as a partition: that would lock the log against all others.
