@@ -22,7 +22,7 @@ const (
 		from agent.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _with_tokens => true)`
 	ackStatement = `
 		select ord, status, queue, repeated, type, worker, took
-		from agent.ack_events($1, $2, $3::text[]::jsonb[])`
+		from agent.ack_events($1, $2, $3::text[]::jsonb[], $4::text[])`
 	readLogStatement = `select head, gap_until, bytes, position, published_at, topic, event, meta, key, subscription
 		from agent.read_log_page($1, $2, $3, $4)`
 
@@ -139,7 +139,7 @@ func sqlAck(ctx context.Context, conn *pgx.Conn, id int64, receipt string) error
 	var status string
 	columns := make([]any, 7)
 	columns[1] = &status
-	rows, _ := conn.Query(ctx, ackStatement, []int64{id}, []*string{&receipt}, nil)
+	rows, _ := conn.Query(ctx, ackStatement, []int64{id}, []*string{&receipt}, nil, nil)
 	_, err := pgx.ForEachRow(rows, columns, func() error { return nil })
 	if err == nil && status != "done" {
 		err = fmt.Errorf("event %d was acked in SQL and is %q", id, status)

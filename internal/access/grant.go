@@ -52,7 +52,7 @@ func (g *Grant) Match() json.RawMessage { return g.match }
 
 // AllowsQueue reports whether the caller may use a queue. The service's own are for callers without restrictions.
 func (g *Grant) AllowsQueue(name string) bool {
-	if g.queues == nil {
+	if !g.IsRestricted() {
 		return true
 	}
 	return !strings.HasPrefix(name, "queued.") && slices.ContainsFunc(g.queues, func(pattern string) bool {

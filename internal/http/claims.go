@@ -60,13 +60,19 @@ func (s *Server) claim(r *http.Request, req claimRequest) (reply, error) {
 	return rep, err
 }
 
+// leaseOf is the lease that a request is about: of an event that the caller may use, which the statement itself makes sure of.
+func leaseOf(r *http.Request, id int64, receipt string) queue.Lease {
+	queues, _ := allowed(r)
+	return queue.Lease{ID: id, Receipt: receipt, Queues: queues}
+}
+
 type ackRequest struct {
 	ID      int64  `path:"id" validate:"min=1" log:"id"`
 	Receipt string `query:"receipt" validate:"min=1,max=256"` // not given: any lease
 }
 
 func (s *Server) ack(r *http.Request, req ackRequest) (reply, error) {
-	_, err := s.ackOne(r, queue.Ack{Lease: queue.Lease{ID: req.ID, Receipt: req.Receipt}})
+	_, err := s.ackOne(r, queue.Ack{Lease: leaseOf(r, req.ID, req.Receipt)})
 	return noContent, err
 }
 
@@ -93,7 +99,7 @@ type ackWithResultResponse struct {
 }
 
 func (s *Server) ackWithResult(r *http.Request, req ackWithResultRequest) (reply, error) {
-	acked, err := s.ackOne(r, queue.Ack{Lease: queue.Lease{ID: req.ID, Receipt: req.Receipt}, Result: []byte(req.Result)})
+	acked, err := s.ackOne(r, queue.Ack{Lease: leaseOf(r, req.ID, req.Receipt), Result: []byte(req.Result)})
 	return reply{body: ackWithResultResponse{ID: req.ID, Outcome: acked.Outcome}}, err
 }
 
@@ -109,8 +115,6 @@ func (s *Server) mayAck(r *http.Request, receipt string) error {
 
 type ackBatchRequest struct {
 	Events []ackItem `json:"events" validate:"required,min=1"`
-
-	foreign map[int64]bool // ids of events that the caller may not use
 }
 
 type ackItem struct {
@@ -140,11 +144,8 @@ func (s *Server) ackBatch(r *http.Request, req ackBatchRequest) (reply, error) {
 	results := make([]queue.AckResult, len(req.Events))
 	for i, item := range req.Events {
 		results[i] = queue.AckResult{ID: item.ID, Err: s.mayAck(r, item.Receipt)}
-		if req.foreign[item.ID] {
-			results[i].Err = queue.ErrNotFound
-		}
 		if results[i].Err == nil {
-			acks = append(acks, queue.Ack{Lease: queue.Lease{ID: item.ID, Receipt: item.Receipt}, Result: []byte(item.Result)})
+			acks = append(acks, queue.Ack{Lease: leaseOf(r, item.ID, item.Receipt), Result: []byte(item.Result)})
 		}
 	}
 	acked, err := s.svc.Ack(r.Context(), acks)
@@ -177,7 +178,7 @@ type nackResponse struct {
 
 func (s *Server) nack(r *http.Request, req nackRequest) (reply, error) {
 	result, err := s.svc.Nack(r.Context(), queue.NackParams{
-		Lease:     queue.Lease{ID: req.ID, Receipt: req.Receipt},
+		Lease:     leaseOf(r, req.ID, req.Receipt),
 		Delay:     req.Delay,
 		Error:     req.Error,
 		Retryable: req.Retryable,
@@ -202,6 +203,6 @@ type extendResponse struct {
 }
 
 func (s *Server) extend(r *http.Request, req extendRequest) (reply, error) {
-	vt, err := s.svc.Extend(r.Context(), queue.Lease{ID: req.ID, Receipt: req.Receipt}, req.InvisibleFor)
+	vt, err := s.svc.Extend(r.Context(), leaseOf(r, req.ID, req.Receipt), req.InvisibleFor)
 	return reply{body: extendResponse{ID: req.ID, VT: timestamp(vt)}}, err
 }

@@ -172,6 +172,9 @@ type eventRequest struct {
 
 func (s *Server) getEvent(r *http.Request, req eventRequest) (reply, error) {
 	e, err := s.svc.Get(r.Context(), req.ID)
+	if err == nil && !logOf(r).grant.AllowsQueue(e.Queue) { // it was moved since the look-up
+		e, err = queue.Event{}, queue.ErrNotFound
+	}
 	return reply{body: (*event)(&e)}, err
 }
 

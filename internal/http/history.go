@@ -98,8 +98,11 @@ func (s *Server) historyStats(r *http.Request, req historyStatsRequest) (reply, 
 	return listOf("buckets", stats, func(b queue.StatsBucket) bucket { return bucket(b) }), err
 }
 
-func (s *Server) requeue(r *http.Request, req eventRequest) (reply, error) {
-	id, err := s.svc.Requeue(r.Context(), req.ID)
+type requeueRequest struct{ eventRequest }
+
+func (s *Server) requeue(r *http.Request, req requeueRequest) (reply, error) {
+	queues, _ := allowed(r)
+	id, err := s.svc.Requeue(r.Context(), req.ID, queues)
 	return created(map[string]int64{"id": id}, eventPath(id), false), err
 }
 

@@ -2,7 +2,6 @@ package http
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -104,7 +103,7 @@ func (s *Server) createSchedule(r *http.Request, req createScheduleRequest) (rep
 		return reply{}, err
 	}
 	logOf(r).add("schedule", made.ID)
-	if made.Replayed && !mayUse(logOf(r).grant, &made.Schedule) { // its target was changed since
+	if made.Replayed && !mayUse(logOf(r).grant, &made.Spec) { // its target was changed since
 		return reply{}, schedule.ErrKeyReused
 	}
 	rep := created(scheduleOf(made.Schedule), "/schedules/"+strconv.FormatInt(made.ID, 10), made.Replayed)
@@ -116,12 +115,25 @@ type scheduleRequest struct {
 	ID int64 `path:"id" validate:"min=1" log:"schedule"`
 }
 
-// oneSchedule is the handler of a call that takes the id of a schedule and returns the schedule.
-func oneSchedule(call func(context.Context, int64) (schedule.Schedule, error)) func(*http.Request, scheduleRequest) (reply, error) {
-	return func(r *http.Request, req scheduleRequest) (reply, error) {
-		found, err := call(r.Context(), req.ID)
-		return replyOf(found), err
+func (s *Server) getSchedule(r *http.Request, req scheduleRequest) (reply, error) {
+	found, err := s.schedules.Get(r.Context(), req.ID)
+	if err == nil && !mayUse(logOf(r).grant, &found.Spec) { // its target was changed since the look-up
+		found, err = schedule.Schedule{}, schedule.ErrNotFound
 	}
+	return replyOf(found), err
+}
+
+// A changeScheduleRequest is for a call that changes a schedule, whose statement finds only one that the caller may use.
+type changeScheduleRequest struct{ scheduleRequest }
+
+func (s *Server) pauseSchedule(r *http.Request, req changeScheduleRequest) (reply, error) {
+	paused, err := s.schedules.Within(allowed(r)).Pause(r.Context(), req.ID)
+	return replyOf(paused), err
+}
+
+func (s *Server) resumeSchedule(r *http.Request, req changeScheduleRequest) (reply, error) {
+	resumed, err := s.schedules.Within(allowed(r)).Resume(r.Context(), req.ID)
+	return replyOf(resumed), err
 }
 
 type listSchedulesRequest struct {
@@ -161,6 +173,7 @@ type patchScheduleRequest struct {
 type schedulePatch struct {
 	ID         int64 `path:"id" validate:"min=1" log:"schedule"`
 	IfVersions []int64
+	MayUse     func(*schedule.Spec) bool
 	Name       *string           `json:"name" null:"zero" validate:"min=1,max=255"`
 	Queue      *string           `json:"queue" validate:"queue,unreserved"`
 	Topic      *string           `json:"topic" null:"zero" validate:"topic"`
@@ -182,7 +195,11 @@ type schedulePatch struct {
 
 func (s *Server) patchSchedule(r *http.Request, req patchScheduleRequest) (reply, error) {
 	req.IfVersions = req.IfMatch.versions()
-	patched, err := s.schedules.Patch(r.Context(), schedule.PatchParams(req.schedulePatch))
+	p := schedule.PatchParams(req.schedulePatch)
+	if grant := logOf(r).grant; grant.IsRestricted() {
+		p.MayUse = func(spec *schedule.Spec) bool { return mayUse(grant, spec) }
+	}
+	patched, err := s.schedules.Patch(r.Context(), p)
 	return replyOf(patched), err
 }
 
@@ -192,7 +209,7 @@ type deleteScheduleRequest struct {
 }
 
 func (s *Server) deleteSchedule(r *http.Request, req deleteScheduleRequest) (reply, error) {
-	return noContent, s.schedules.Delete(r.Context(), req.ID, req.IfMatch.versions())
+	return noContent, s.schedules.Within(allowed(r)).Delete(r.Context(), req.ID, req.IfMatch.versions())
 }
 
 // An occurrence of a schedule as it goes over the wire.
@@ -258,8 +275,8 @@ func (s *Server) listOccurrences(r *http.Request, req listOccurrencesRequest) (r
 	}}, err
 }
 
-func (s *Server) runSchedule(r *http.Request, req scheduleRequest) (reply, error) {
-	made, err := s.schedules.RunNow(r.Context(), req.ID)
+func (s *Server) runSchedule(r *http.Request, req changeScheduleRequest) (reply, error) {
+	made, err := s.schedules.Within(allowed(r)).RunNow(r.Context(), req.ID)
 	at := ""
 	if made.EventID != nil {
 		at = eventPath(*made.EventID)

@@ -186,7 +186,7 @@ func TestRequeuedEventKeepsItsID(t *testing.T) {
 	last := first
 	for range 3 {
 		var err error
-		if last, err = p.queue.Requeue(t.Context(), last); err != nil {
+		if last, err = p.queue.Requeue(t.Context(), last, nil); err != nil {
 			t.Fatal(err)
 		}
 		p.outcome(queue.Done, last)

@@ -169,10 +169,11 @@ func (s *Service) Sweep(ctx context.Context, p SweepParams) (total int64, err er
 	}
 }
 
-// Requeue copies one event of history back into its queue and returns the copy's id. It fails with ErrNotFound.
-func (s *Service) Requeue(ctx context.Context, id int64) (copied int64, err error) {
+// Requeue copies one event of history back into its queue and returns the copy's id. It fails with ErrNotFound, also for an event of a queue
+// that none of the patterns of queues (nil: all) stands for.
+func (s *Service) Requeue(ctx context.Context, id int64, queues []string) (copied int64, err error) {
 	var queue string
-	err = s.row(ctx, `select id, queue from agent.requeue_event($1, _notify => false)`, []any{id}, &copied, &queue)
+	err = s.row(ctx, `select id, queue from agent.requeue_event($1, _notify => false, _queues => $2)`, []any{id, queues}, &copied, &queue)
 	if err != nil {
 		return 0, wrap("requeueing an event", err)
 	}

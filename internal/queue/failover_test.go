@@ -241,7 +241,7 @@ func TestCommitWithoutStandbyConfirmationIsUnavailable(t *testing.T) {
 			_, err := s.Nack(ctx, queue.NackParams{Lease: queue.Lease{ID: second, Receipt: receipts[second]}, Final: true})
 			return err
 		}},
-		{"requeue", func() error { _, err := s.Requeue(ctx, first); return err }},
+		{"requeue", func() error { _, err := s.Requeue(ctx, first, nil); return err }},
 		{"requeue by filter", func() error {
 			_, err := s.RequeueMatching(ctx, queue.RequeueParams{HistoryFilter: queue.HistoryFilter{Outcome: queue.Failed}})
 			return err

@@ -221,7 +221,7 @@ func TestLeaseCallsOnUnknownEventsReturnNotFound(t *testing.T) {
 	if _, err := b.Get(t.Context(), l.ID); !errors.Is(err, queue.ErrNotFound) {
 		t.Errorf("get: %v", err)
 	}
-	if _, err := b.Requeue(t.Context(), l.ID); !errors.Is(err, queue.ErrNotFound) {
+	if _, err := b.Requeue(t.Context(), l.ID, nil); !errors.Is(err, queue.ErrNotFound) {
 		t.Errorf("requeue: %v", err)
 	}
 }

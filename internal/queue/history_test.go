@@ -273,7 +273,7 @@ func TestRequeuedCopyNamesItsOriginal(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	_, failed, _, _ := finish(t, b, "a", time.Now())
-	id, err := b.Requeue(t.Context(), failed)
+	id, err := b.Requeue(t.Context(), failed, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -233,7 +233,7 @@ func TestInvalidRowsAreSweptPurgedAndRequeued(t *testing.T) {
 		}
 	}
 	bad := pgtest.Query[int64](t, b.sql, `select id from agent.event_hist where event = '5'`)
-	if _, err := b.Requeue(t.Context(), bad); !errors.Is(err, queue.ErrInvalid) {
+	if _, err := b.Requeue(t.Context(), bad, nil); !errors.Is(err, queue.ErrInvalid) {
 		t.Errorf("an invalid event was requeued: %v", err)
 	}
 	if purged, err := b.Purge(t.Context(), "invalid"); purged != n-refused || err != nil {

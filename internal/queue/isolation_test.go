@@ -124,7 +124,7 @@ func TestUnreadableResultFailsOnlyItsOwnCall(t *testing.T) {
 	b.insert(t, "claimed", `{"n":1}`)
 	b.exec(t, `alter function agent.ack_events rename to finish_events_as_it_is`)
 	b.exec(t, `
-		create function agent.ack_events(_ids int8[], _receipts text[] default null, _results jsonb[] default null)
+		create function agent.ack_events(_ids int8[], _receipts text[] default null, _results jsonb[] default null, _allowed text[] default null)
 		returns table (ord int8, status text, queue text, repeated boolean, type text, worker text, took interval)
 		language sql volatile set search_path to pg_catalog, pg_temp
 		as $$ select f.ord, case _ids[f.ord] when 1 then 'odd' else f.status end, f.queue, f.repeated, f.type, f.worker, f.took

@@ -25,8 +25,8 @@ func (s *Service) Nack(ctx context.Context, p NackParams) (NackResult, error) {
 	)
 	err := s.row(ctx, `
 		select vt, outcome, queue, repeated
-		from agent.nack_event($1, nullif($2, ''), $3, nullif($4, ''), $5, _notify => false, _retryable => $6)`,
-		[]any{p.ID, p.Receipt, p.Delay, p.Error, p.Final, p.Retryable}, &vt, &outcome, &queue, &repeated)
+		from agent.nack_event($1, nullif($2, ''), $3, nullif($4, ''), $5, _notify => false, _retryable => $6, _queues => $7)`,
+		[]any{p.ID, p.Receipt, p.Delay, p.Error, p.Final, p.Retryable, p.Queues}, &vt, &outcome, &queue, &repeated)
 	if err != nil {
 		return NackResult{}, wrap("nacking an event", err)
 	}
@@ -47,7 +47,7 @@ func (s *Service) Nack(ctx context.Context, p NackParams) (NackResult, error) {
 // that time. It fails with ErrNotFound, ErrLeaseLost or ErrLocked.
 func (s *Service) Extend(ctx context.Context, l Lease, invisibleFor time.Duration) (time.Time, error) {
 	var vt time.Time
-	err := s.row(ctx, `select agent.extend_event($1, nullif($2, ''), $3)`, []any{l.ID, l.Receipt, pg.OrNull(invisibleFor)}, &vt)
+	err := s.row(ctx, `select agent.extend_event($1, nullif($2, ''), $3, $4)`, []any{l.ID, l.Receipt, pg.OrNull(invisibleFor), l.Queues}, &vt)
 	return vt, wrap("extending a lease", err)
 }
 

@@ -10,6 +10,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -437,13 +438,16 @@ func (tx *transaction) addAcks(ops []*operation) {
 	tx.hasAcks = true
 	slices.SortStableFunc(acks, func(a, b pendingAck) int { return cmp.Compare(a.ID, b.ID) })
 	ids, receipts := make([]int64, len(acks)), make([]*string, len(acks))
-	var results []*string
+	var results, allowed []*string
 	for i, a := range acks {
 		ids[i] = a.ID
 		if a.Receipt != "" {
 			receipts[i] = &a.Receipt
 		}
 		set(&results, len(acks), i, jsonArg(a.Result))
+		if a.Queues != nil {
+			set(&allowed, len(acks), i, new(strings.Join(a.Queues, ",")))
+		}
 	}
 	var ( // of a row
 		ord           int
@@ -452,8 +456,8 @@ func (tx *transaction) addAcks(ops []*operation) {
 		key           executionKey
 		took          time.Duration
 	)
-	tx.query(`select ord, status, queue, repeated, type, worker, took from agent.ack_events($1, $2, $3::text[]::jsonb[])`,
-		[]any{ids, receipts, results}, func(r *pg.RowReader) {
+	tx.query(`select ord, status, queue, repeated, type, worker, took from agent.ack_events($1, $2, $3::text[]::jsonb[], $4::text[])`,
+		[]any{ids, receipts, results, allowed}, func(r *pg.RowReader) {
 			ord, status, queue, key, took = 0, "", "", executionKey{}, untimed
 			err := r.Read(&ord, &status, &queue, &repeated, &key.typ, &key.worker, &took)
 			if ord < 1 || ord > len(acks) || acks[ord-1].result.ID != 0 { // the first row counts

@@ -509,7 +509,7 @@ func checkUnavailable(t *testing.T, s *queue.Service) {
 			_, err := s.Queues(ctx, queue.QueuesParams{Lately: time.Hour, Limit: queue.MaxPage})
 			return err
 		},
-		"requeue": func() error { _, err := s.Requeue(ctx, 1); return err },
+		"requeue": func() error { _, err := s.Requeue(ctx, 1, nil); return err },
 		"ready":   func() error { return s.CheckReady(ctx) },
 	} {
 		if err := call(); !errors.Is(err, queue.ErrUnavailable) {

@@ -80,6 +80,7 @@ type Event struct {
 type Lease struct {
 	ID      int64
 	Receipt string
+	Queues  []string // an event of a queue that none of these patterns stands for is not found; nil: all queues
 }
 
 // Page is one page of a listing. Next is the cursor of the following page, empty at the end.

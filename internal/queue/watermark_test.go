@@ -216,7 +216,7 @@ func TestClaimsThatAreWokenLookForLanes(t *testing.T) {
 	var acked int64
 	for name, wake := range map[string]func() error{
 		"by a delivery":   func() error { b.Wake([]string{queue.Default}); return nil },
-		"by a requeueing": func() error { _, err := b.Requeue(t.Context(), acked); return err },
+		"by a requeueing": func() error { _, err := b.Requeue(t.Context(), acked, nil); return err },
 	} {
 		eventually(t, "the lanes are known", func() bool {
 			b.insert(t, "", `{}`)

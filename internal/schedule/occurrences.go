@@ -84,8 +84,8 @@ func (e *expander) upcoming(r *row, n int) ([]Instant, error) {
 
 // RunNow makes an extra occurrence of a schedule now, whatever its times. It fails with ErrNotFound, with ErrEnded when the schedule is cancelled, and with an
 // *InvalidError when the server does not know its zone any more.
-func (s *Service) RunNow(ctx context.Context, id int64) (Occurrence, error) {
-	return one[Occurrence](ctx, s, "running a schedule", `select `+occurrenceColumns+` from agent.run_schedule($1)`, id)
+func (l Limited) RunNow(ctx context.Context, id int64) (Occurrence, error) {
+	return one[Occurrence](ctx, l.s, "running a schedule", `select `+occurrenceColumns+` from agent.run_schedule($1, $2, $3)`, id, l.queues, l.topics)
 }
 
 const (

@@ -226,6 +226,8 @@ func (s *Service) List(ctx context.Context, p ListParams) (page Page, err error)
 type PatchParams struct {
 	ID         int64
 	IfVersions []int64 // the versions of which it must have one; nil: any
+	// MayUse says whether the caller may use the target of a schedule, as it is and as it becomes; nil: all. If not, there is no such schedule.
+	MayUse func(*Spec) bool
 
 	Name     *string
 	Queue    *string
@@ -253,6 +255,9 @@ func (s *Service) Patch(ctx context.Context, p PatchParams) (Schedule, error) {
 	changed, err := s.store(ctx, "changing a schedule", func(e *expander) (_ *draft, err error) {
 		if before, err = selectRow(e.ctx, s.pool, `select `+columns+` from agent.get_schedule($1) s`, p.ID); err != nil {
 			return nil, err
+		}
+		if p.MayUse != nil && (!p.MayUse(&before.Spec) || !p.MayUse(new(p.apply(before.Spec)))) {
+			return nil, ErrNotFound
 		}
 		return p.draft(e, before)
 	}, func(ctx context.Context, record string) (row, error) {
@@ -313,25 +318,54 @@ func (p PatchParams) apply(spec Spec) Spec {
 	return spec
 }
 
-// Pause keeps a schedule from firing until it is resumed. Repeated, it changes nothing. It fails with ErrNotFound and ErrEnded.
+// Limited changes the schedules whose target is one of some queues and topics. Others do not exist for it.
+type Limited struct {
+	s              *Service
+	queues, topics []string
+}
+
+// Within returns a Limited for patterns of queues and topics, both nil for all.
+func (s *Service) Within(queues, topics []string) Limited { return Limited{s, queues, topics} }
+
+// Pause is [Limited.Pause] for all schedules.
 func (s *Service) Pause(ctx context.Context, id int64) (Schedule, error) {
-	r, err := s.changedRow(ctx, "pausing a schedule", `agent.pause_schedule($1) s`, id)
+	return s.Within(nil, nil).Pause(ctx, id)
+}
+
+// Resume is [Limited.Resume] for all schedules.
+func (s *Service) Resume(ctx context.Context, id int64) (Schedule, error) {
+	return s.Within(nil, nil).Resume(ctx, id)
+}
+
+// Delete is [Limited.Delete] for all schedules.
+func (s *Service) Delete(ctx context.Context, id int64, ifVersions []int64) error {
+	return s.Within(nil, nil).Delete(ctx, id, ifVersions)
+}
+
+// RunNow is [Limited.RunNow] for all schedules.
+func (s *Service) RunNow(ctx context.Context, id int64) (Occurrence, error) {
+	return s.Within(nil, nil).RunNow(ctx, id)
+}
+
+// Pause keeps a schedule from firing until it is resumed. Repeated, it changes nothing. It fails with ErrNotFound and ErrEnded.
+func (l Limited) Pause(ctx context.Context, id int64) (Schedule, error) {
+	r, err := l.s.changedRow(ctx, "pausing a schedule", `agent.pause_schedule($1, $2, $3) s`, id, l.queues, l.topics)
 	return r.Schedule, err
 }
 
 // Resume ends a pause, also one by the service. What was missed is left to the misfire policy. Repeated, it changes nothing. It fails with ErrNotFound and
 // ErrEnded.
-func (s *Service) Resume(ctx context.Context, id int64) (Schedule, error) {
-	r, err := s.changedRow(ctx, "resuming a schedule", `agent.resume_schedule($1) s`, id)
+func (l Limited) Resume(ctx context.Context, id int64) (Schedule, error) {
+	r, err := l.s.changedRow(ctx, "resuming a schedule", `agent.resume_schedule($1, $2, $3) s`, id, l.queues, l.topics)
 	return r.Schedule, err
 }
 
 // Delete cancels a schedule for good; it can still be read. Its next occurrence is recorded as cancelled, and those of its events that nobody ever claimed go to
 // history as cancelled. Repeated, it changes nothing. It fails with ErrNotFound, and with ErrStale when ifVersions (nil: any) has not the
 // schedule's version.
-func (s *Service) Delete(ctx context.Context, id int64, ifVersions []int64) error {
-	return s.call(ctx, "deleting a schedule", func(ctx context.Context) error {
-		return s.writes.Exec(ctx, `select agent.delete_schedule_if_match($1, $2)`, id, ifVersions)
+func (l Limited) Delete(ctx context.Context, id int64, ifVersions []int64) error {
+	return l.s.call(ctx, "deleting a schedule", func(ctx context.Context) error {
+		return l.s.writes.Exec(ctx, `select agent.delete_schedule_if_match($1, $2, $3, $4)`, id, ifVersions, l.queues, l.topics)
 	})
 }
 

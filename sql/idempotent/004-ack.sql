@@ -11,7 +11,10 @@
 -- ord is the place in _ids. Events that are acked now come first, with type, worker and the time since the claim; if these are not all,
 -- there is a further row for each of _ids with what became of it, and of two rows with the same ord the first counts. Calls that give
 -- ids in ascending order cannot deadlock. The caller records the executions. For the service; other callers use delete_events.
-create or replace function agent.ack_events(_ids int8[], _receipts text[] default null, _results jsonb[] default null)
+--
+-- _allowed says for each of _ids which queues the caller may use: patterns with commas between them, see is_queue_allowed; null: all. An
+-- event of another queue is not found.
+create or replace function agent.ack_events(_ids int8[], _receipts text[] default null, _results jsonb[] default null, _allowed text[] default null)
 returns table (ord int8, status text, queue text, repeated boolean, type text, worker text, took interval)
 language plpgsql volatile
 security definer
@@ -32,11 +35,13 @@ begin
     perform agent_private.raise_invalid('receipts', 'must be as many as the ids');
   elsif cardinality(_results) <> cardinality(_ids) then
     perform agent_private.raise_invalid('results', 'must be as many as the ids');
+  elsif cardinality(_allowed) <> cardinality(_ids) then
+    perform agent_private.raise_invalid('allowed', 'must be as many as the ids');
   end if;
 
   return query
   select m.ord, m.outcome, m.queue, false, m.type, m.worker, m.took
-  from agent_private.move_to_history(_ids, null, _receipts => _receipts, _results => _results) m;
+  from agent_private.move_to_history(_ids, null, _receipts => _receipts, _results => _results, _allowed => _allowed) m;
 
   get diagnostics _finished = row_count;
   if _finished = cardinality(_ids) then -- the usual case
@@ -47,8 +52,9 @@ begin
   return query
   update agent.event_hist h
   set outcome = 'done', finished_at = clock_timestamp(), result = coalesce(a.result, h.result)
-  from unnest(_ids, _receipts, _results) with ordinality as a (id, receipt, result, ord)
+  from unnest(_ids, _receipts, _results, _allowed) with ordinality as a (id, receipt, result, allowed, ord)
   where h.id = any(_ids) and h.id = a.id and h.outcome = 'expired' and h.attempts > 0
+  and (a.allowed is null or agent_private.is_queue_allowed(h.queue, string_to_array(a.allowed, ',')))
   and agent_private.is_receipt(a.receipt, h.id, h.attempts, h.claimed, h.receipt_hash)
   returning a.ord, h.outcome, h.queue, false, h.type, h.worker, h.finished_at - h.claimed[cardinality(h.claimed)];
 
@@ -61,15 +67,21 @@ begin
       when a.has_receipt and a.receipt is not null and a.outcome = 'done' then 'done'
       -- _ids has the id twice, and this call has acked it.
       when a.has_receipt and a.times > 1 and a.finished_at >= _begin and a.outcome in ('done', 'cancelled') then a.outcome
-      when a.receipt is null or a.outcome is null and not exists (select from agent.event e where e.id = a.id) then 'not_found'
+      when a.receipt is null or a.outcome is null and not exists
+        ( select
+          from agent.event e
+          where e.id = a.id and (a.allowed is null or agent_private.is_queue_allowed(e.queue, string_to_array(a.allowed, ',')))
+        ) then 'not_found'
       else 'lease_lost'
     end
   , a.queue, true, null::text, null::text, null::interval
   from
-  ( select n.id, n.receipt, n.ord, count(*) over (partition by n.id) as times, h.outcome, h.queue, h.finished_at
+  ( select n.id, n.receipt, n.allowed, n.ord, count(*) over (partition by n.id) as times, h.outcome, h.queue, h.finished_at
     , h.id is not null and (n.receipt is null or agent_private.is_receipt(n.receipt, h.id, h.attempts, h.claimed, h.receipt_hash)) as has_receipt
-    from unnest(_ids, _receipts) with ordinality as n (id, receipt, ord)
-    left join agent.event_hist h on h.id = any(_ids) and h.id = n.id
+    from unnest(_ids, _receipts, _allowed) with ordinality as n (id, receipt, allowed, ord)
+    left join agent.event_hist h
+      on h.id = any(_ids) and h.id = n.id
+      and (n.allowed is null or agent_private.is_queue_allowed(h.queue, string_to_array(n.allowed, ',')))
   ) as a;
 end
 $func$;
@@ -144,7 +156,8 @@ $func$;
 -- Ends an attempt by failure: the event is claimable again after _delay (null: by its queue's policy, or at once), with _error, up to
 -- 65,536 characters, as its last error. It goes into history as failed if it is _final or not _retryable, or if it has had its
 -- max_attempts by the event or the policy. Returns the new vt, or the outcome failed. Repeated with the same receipt it changes nothing
--- and answers the same. Raises QD001 and QD002 as delete_event does.
+-- and answers the same. Raises QD001 and QD002 as delete_event does. Only an event of the queues that _queues stands for is found (null:
+-- all; see is_queue_allowed).
 create or replace function agent.nack_event
 ( _id int8
 , _receipt text
@@ -153,6 +166,7 @@ create or replace function agent.nack_event
 , _final boolean default false
 , _notify boolean default true
 , _retryable boolean default null
+, _queues text[] default null
 )
 returns table (vt timestamptz, outcome text, queue text, repeated boolean)
 language plpgsql volatile
@@ -174,7 +188,7 @@ begin
     perform agent_private.raise_invalid('error', 'must be at most 65536 characters long');
   end if;
 
-  perform agent_private.check_receipt(_id, _receipt);
+  perform agent_private.check_receipt(_id, _receipt, _queues);
   -- Waits for a transaction that is ending the attempt, so that its outcome is seen below.
   perform from agent.event e where e.id = _id for update;
   if not found then
@@ -182,6 +196,7 @@ begin
     select null::timestamptz, h.outcome, h.queue, true
     from agent.event_hist h
     where h.id = _id and h.outcome = 'failed' and agent_private.is_receipt(_receipt, h.id, h.attempts, h.claimed, h.receipt_hash)
+    and (_queues is null or agent_private.is_queue_allowed(h.queue, _queues))
     and (_is_final or coalesce(h.retryable, true)); -- false: it failed by its number of attempts
     if found then
       perform agent_private.confirm_durably();
@@ -189,7 +204,7 @@ begin
     end if;
   end if;
 
-  _event = agent_private.lock_lease(_id, _receipt);
+  _event = agent_private.lock_lease(_id, _receipt, _queues);
   select q.* into _policy from agent.queue q where q.name = _event.queue;
   if _is_final or _event.nacked_at is null and _event.attempts >= coalesce(_event.max_attempts, _policy.max_attempts) then
     return query
@@ -217,8 +232,8 @@ $func$;
 
 -- Makes a lease last until _invisible_for from now (null: by its queue's policy, or 10 minutes), and returns that time. A lease that has
 -- ended is taken up again unless the event was claimed since; one that was nacked or released is lost. Raises QD001 and QD002 as
--- delete_event does.
-create or replace function agent.extend_event(_id int8, _receipt text, _invisible_for interval default null)
+-- delete_event does. Only an event of the queues that _queues stands for is found (null: all).
+create or replace function agent.extend_event(_id int8, _receipt text, _invisible_for interval default null, _queues text[] default null)
 returns timestamptz
 language plpgsql volatile
 security definer
@@ -232,7 +247,7 @@ begin
   if _invisible_for <= interval '0' then
     perform agent_private.raise_invalid('invisible_for', 'must be greater than zero');
   end if;
-  _event = agent_private.lock_lease(_id, _receipt);
+  _event = agent_private.lock_lease(_id, _receipt, _queues);
   if _event.nacked_at is not null then
     perform agent_private.raise_lease_error(_id, 'lease_lost');
   end if;
@@ -288,7 +303,7 @@ end
 $func$;
 
 -- Moves events from their queue to history. All events enter history here. An event whose receipt is given moves only if that is the
--- receipt of its latest claim. A null _outcome stands for done, or for cancelled where the event was never claimed. _error replaces the
+-- receipt of its latest claim, and one for which _allowed says so (see ack_events) only if its queue is one of these. A null _outcome stands for done, or for cancelled where the event was never claimed. _error replaces the
 -- event's last error unless it is null. Returns the events that moved: ord is the place in _ids, took the time since the claim.
 create or replace function agent_private.move_to_history
 ( _ids int8[]
@@ -297,6 +312,7 @@ create or replace function agent_private.move_to_history
 , _retryable boolean default null
 , _receipts text[] default null
 , _results jsonb[] default null
+, _allowed text[] default null
 )
 returns table (ord int8, id int8, queue text, outcome text, type text, worker text, took interval)
 language plpgsql volatile
@@ -313,10 +329,11 @@ begin
   return query
   with gone as
   ( delete from agent.event e
-    using unnest(_ids, _receipts, _results) with ordinality as a (id, receipt, result, ord)
+    using unnest(_ids, _receipts, _results, _allowed) with ordinality as a (id, receipt, result, allowed, ord)
     where e.id = any(_ids) -- finds the events by index; by the join alone all of them would be read
     and e.id = a.id
     and (a.receipt is null or agent_private.is_receipt(a.receipt, e.id, e.attempts, e.claimed, e.receipt_hash))
+    and (a.allowed is null or agent_private.is_queue_allowed(e.queue, string_to_array(a.allowed, ',')))
     returning e.*, a.result, a.ord, clock_timestamp() as finished_at
     , case when _outcome is not null then _outcome when e.attempts = 0 then 'cancelled' else 'done' end as outcome
   )
@@ -370,10 +387,11 @@ begin
 end
 $func$;
 
--- Locks a claimed event for a change of its lease, and returns it. Raises QD002 if it is unknown, and QD001 if it was claimed again or
+-- Locks a claimed event for a change of its lease, and returns it. Raises QD002 if it is unknown, or not of the queues that _queues stands
+-- for (null: all), and QD001 if it was claimed again or
 -- has left its queue. A null receipt fits any lease. A wrong receipt is refused before the row is locked, so that it does not wait for
 -- whoever has the row locked.
-create or replace function agent_private.lock_lease(_id int8, _receipt text)
+create or replace function agent_private.lock_lease(_id int8, _receipt text, _queues text[])
 returns agent.event
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -383,10 +401,15 @@ as $func$
 declare
   _event agent.event;
 begin
-  perform agent_private.check_receipt(_id, _receipt);
+  perform agent_private.check_receipt(_id, _receipt, _queues);
   select e.* into _event from agent.event e where e.id = _id for update;
   if not found then
-    perform agent_private.raise_lease_error(_id, case when exists (select from agent.event_hist h where h.id = _id) then 'lease_lost' else 'not_found' end);
+    perform agent_private.raise_lease_error(_id, case
+      when exists (select from agent.event_hist h where h.id = _id and (_queues is null or agent_private.is_queue_allowed(h.queue, _queues))) then 'lease_lost'
+      else 'not_found'
+    end);
+  elsif not agent_private.is_queue_allowed(_event.queue, _queues) then -- it was moved since
+    perform agent_private.raise_lease_error(_id, 'not_found');
   end if;
   if _event.attempts = 0
     or _receipt is not null and not agent_private.is_receipt(_receipt, _event.id, _event.attempts, _event.claimed, _event.receipt_hash)
@@ -397,8 +420,9 @@ begin
 end
 $func$;
 
--- Raises QD001 if the event is in its queue and the receipt is not that of its latest claim. Locks nothing.
-create or replace function agent_private.check_receipt(_id int8, _receipt text)
+-- Raises QD002 if the event is in a queue that _queues (null: all) does not stand for, and QD001 if it is in another and the receipt is
+-- not that of its latest claim. Locks nothing.
+create or replace function agent_private.check_receipt(_id int8, _receipt text, _queues text[])
 returns void
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -406,6 +430,12 @@ set enable_seqscan to off
 set jit to off
 as $func$
 begin
+  if _queues is not null then
+    perform from agent.event e where e.id = _id and not agent_private.is_queue_allowed(e.queue, _queues);
+    if found then
+      perform agent_private.raise_lease_error(_id, 'not_found');
+    end if;
+  end if;
   perform
   from agent.event e
   where e.id = _id

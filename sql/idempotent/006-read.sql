@@ -365,8 +365,9 @@ as $func$
   )
 $func$;
 
--- Requeues one event of history and returns the id of the copy. Raises QD002 if history has no such event.
-create or replace function agent.requeue_event(_id int8, _notify boolean default true)
+-- Requeues one event of history and returns the id of the copy. Raises QD002 if history has no such event, or it is not of the queues that
+-- _queues stands for (null: all).
+create or replace function agent.requeue_event(_id int8, _notify boolean default true, _queues text[] default null)
 returns table (id int8, queue text)
 language plpgsql volatile
 security definer
@@ -376,6 +377,10 @@ as $func$
 declare
   _copy record;
 begin
+  -- In history an event stays in its queue.
+  if _queues is not null and not exists (select from agent.event_hist h where h.id = _id and agent_private.is_queue_allowed(h.queue, _queues)) then
+    perform agent_private.raise_lease_error(_id, 'not_found');
+  end if;
   select r.new_id, r.queue into _copy from agent_private.requeue_rows(array[_id]) r;
   if not found then
     perform agent_private.raise_lease_error(_id, 'not_found');

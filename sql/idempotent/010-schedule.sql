@@ -323,13 +323,13 @@ end
 $func$;
 
 -- Sets the status active or paused of a schedule that has not ended. No change if it has that status already.
-create or replace function agent_private.set_schedule_status(_id int8, _status text)
+create or replace function agent_private.set_schedule_status(_id int8, _status text, _queues text[], _topics text[])
 returns agent.schedule
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 declare
-  _s agent.schedule = agent_private.lock_schedule(_id);
+  _s agent.schedule = agent_private.lock_schedule(_id, _queues => _queues, _topics => _topics);
 begin
   if _s.status in ('completed', 'cancelled') then
     perform agent_private.raise_schedule_ended(_s);
@@ -345,25 +345,25 @@ end
 $func$;
 
 -- Pauses a schedule: it does not fire until it is resumed. Repeating it changes nothing. Raises QD010, and QD012 if it has ended.
-create or replace function agent.pause_schedule(_id int8)
+create or replace function agent.pause_schedule(_id int8, _queues text[] default null, _topics text[] default null)
 returns agent.schedule
 language sql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
-  select s.* from agent_private.set_schedule_status(_id, 'paused') s
+  select s.* from agent_private.set_schedule_status(_id, 'paused', _queues, _topics) s
 $func$;
 
 -- Resumes a paused schedule. The misfire policy decides about missed times. Repeating it changes nothing. Raises QD010, and QD012 if it
 -- has ended.
-create or replace function agent.resume_schedule(_id int8)
+create or replace function agent.resume_schedule(_id int8, _queues text[] default null, _topics text[] default null)
 returns agent.schedule
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 declare
-  _s agent.schedule = agent_private.set_schedule_status(_id, 'active');
+  _s agent.schedule = agent_private.set_schedule_status(_id, 'active', _queues, _topics);
 begin
   perform agent_private.notify_schedules(_s.next_at);
   return _s;
@@ -383,23 +383,30 @@ begin
 end
 $func$;
 
--- The same with the versions of which the schedule must have one; null: any.
-create or replace function agent.delete_schedule_if_match(_id int8, _if_versions int8[])
+-- The same with the versions of which the schedule must have one; null: any. Like pause_schedule, resume_schedule and run_schedule, it
+-- finds only a schedule whose target is one of the queues or topics that _queues and _topics stand for, which both are given or none.
+create or replace function agent.delete_schedule_if_match(_id int8, _if_versions int8[], _queues text[] default null, _topics text[] default null)
 returns void
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  perform agent_private.lock_schedule(_id, _if_versions);
+  perform agent_private.lock_schedule(_id, _if_versions, _queues => _queues, _topics => _topics);
   perform agent_private.cancel_schedules(array[_id]);
   perform agent_private.record_audit('schedule.delete', _id::text);
 end
 $func$;
 
 -- Locks a schedule and, before it, its owner, for a change, possibly to another zone. Raises QD010 if there is no such schedule, QD004
--- if _if_versions (null: any) has not its version, and QD003 for an unknown zone.
-create or replace function agent_private.lock_schedule(_id int8, _if_versions int8[] default null, _timezone text default null)
+-- if _if_versions (null: any) has not its version, and QD003 for an unknown zone. For _queues and _topics see delete_schedule_if_match.
+create or replace function agent_private.lock_schedule
+( _id int8
+, _if_versions int8[] default null
+, _timezone text default null
+, _queues text[] default null
+, _topics text[] default null
+)
 returns agent.schedule
 language plpgsql volatile
 security definer
@@ -413,7 +420,9 @@ begin
     perform agent_private.watch_zone(_timezone);
   end if;
   select s.* into _schedule from agent.schedule s where s.id = _id for update;
-  if not found then
+  if not found or _queues is not null and not
+    ( case when _schedule.topic is null then agent_private.is_queue_allowed(_schedule.queue, _queues) else agent_private.are_topics_allowed(array[_schedule.topic], _topics) end )
+  then
     raise exception 'there is no schedule %', _id using errcode = 'QD010';
   elsif not _schedule.version = any(_if_versions) then
     perform agent_private.raise_version_mismatch('schedule ' || _id, _if_versions);

@@ -249,7 +249,7 @@ $func$;
 -- Fires an extra occurrence now, whatever the schedule's times, and returns it as list_occurrences does. What a schedule with a topic
 -- publishes takes its place in the log when the transaction commits. Raises QD010, QD012 if the schedule is cancelled, and QD003 for a
 -- zone that the server does not know any more.
-create or replace function agent.run_schedule(_id int8)
+create or replace function agent.run_schedule(_id int8, _queues text[] default null, _topics text[] default null)
 returns table
 ( schedule_id int8, nominal_at timestamp, is_manual boolean, scheduled_for timestamptz, status text, event_id int8
 , fired_at timestamptz, executed_at timestamptz, failure_reason text, retry_count int4, topic text
@@ -260,7 +260,7 @@ set search_path to pg_catalog, pg_temp
 as $func$
 #variable_conflict use_column
 declare
-  _s agent.schedule = agent_private.lock_schedule(_id);
+  _s agent.schedule = agent_private.lock_schedule(_id, _queues => _queues, _topics => _topics);
   _now timestamptz = clock_timestamp();
   _nominal timestamp;
   _event int8 = case when _s.topic is null then nextval(pg_get_serial_sequence('agent.event', 'id')) end;
