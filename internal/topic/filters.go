@@ -18,6 +18,7 @@ const (
 
 // A filterSet is the compiled filters of a subscription at one version of them. It is immutable.
 type filterSet struct {
+	id           int64 // of the subscription
 	subscription string
 	version      int64
 	names        []string     // by id
@@ -125,7 +126,7 @@ func (s *Service) loadFilters(ctx context.Context, name string, id int64) (*filt
 	if err != nil || version == 0 {
 		return nil, err
 	}
-	set := &filterSet{subscription: name, version: version, bytes: filterOverhead}
+	set := &filterSet{id: id, subscription: name, version: version, bytes: filterOverhead}
 	compiled := make([]*match.Filter, len(filters))
 	for i := range filters {
 		if err := ctx.Err(); err != nil {

@@ -27,6 +27,9 @@ func (s *Service) Read(ctx context.Context, p ReadParams) (Page, error) {
 	limit := pg.PageSize(p.Limit)
 	f := &follower{svc: s, position: p.After, topics: p.Topics, filter: p.Filter}
 	defer f.close()
+	if p.Wait > 0 {
+		f.group = s.tail.joinAgain(f.filter)
+	}
 	deadline := time.Now().Add(min(p.Wait, MaxWait))
 	page := Page{Next: p.After}
 	for scanned, bytes := 0, 0; ; {
@@ -52,7 +55,15 @@ func (s *Service) Read(ctx context.Context, p ReadParams) (Page, error) {
 			return page, nil
 		case !part.isLevel:
 			continue
-		case len(page.Events) > 0, s.tail.isDraining(), !f.wait(ctx, time.Until(deadline)):
+		case len(page.Events) > 0, s.tail.isDraining():
+			return page, ctx.Err()
+		case !f.wait(ctx, time.Until(deadline)):
+			if part, isThere := f.fromTail(limit, pageBytes); isThere { // the next read goes on from here, and need not pass over what came meanwhile
+				page.Next, page.Head = part.next, part.head
+				for _, e := range part.entries {
+					page.Events = append(page.Events, e.Event)
+				}
+			}
 			return page, ctx.Err()
 		}
 	}

@@ -220,7 +220,7 @@ func (r *router) begin(ctx context.Context) (bool, error) {
 
 // load reads what is to be delivered, as far as it has changed.
 func (r *router) load(ctx context.Context) error {
-	_, _, sureUntil, _ := r.svc.tail.reach()
+	sureUntil := r.svc.tail.reach()
 	rows, _ := r.svc.loops.Query(ctx, `select version, id, name, filters_version, queue, max_waiting, is_replay, is_paused, is_in_step from agent.list_routes()`)
 	type row struct {
 		Version int64

@@ -65,9 +65,11 @@ type subscribedReader struct {
 	set      *filterSet
 	position int64 // what comes next is after it
 	head     int64
-	isLevel  bool // there was no more
-	joined   *group
+	isLevel  bool   // there was no more
+	joined   *group // nil: it has not waited yet
 	ids      []int32
+
+	joinedSet *filterSet // that joined is for
 
 	watch      *watch // nil: it does not wait
 	changed    <-chan struct{}
@@ -215,7 +217,8 @@ func (r *subscribedReader) look(deadline time.Time) (until time.Time) {
 func (r *subscribedReader) next(ctx context.Context, limit int, until time.Time) (events []MatchedEvent, gap *Gap, err error) {
 	size, pageBytes := limit, r.maxBytes
 	for scanned, bytes := 0, 0; ; {
-		p, _, isInTail := r.svc.tail.after(nil, r.position, readEvents, readBytes)
+		r.rejoin()
+		p, _, isInTail := r.svc.tail.after(r.joined, r.position, limit, r.maxBytes)
 		at := func(i int) *Event { return &p.entries[i].Event }
 		n := len(p.entries)
 		if !isInTail {
@@ -253,6 +256,7 @@ func (r *subscribedReader) next(ctx context.Context, limit int, until time.Time)
 		case len(events) == limit, scanned >= scanEvents, p.isLevel && (len(events) > 0 || gap != nil):
 			return events, gap, nil
 		case p.isLevel && !r.wait(ctx, until, isInTail):
+			r.passOver()
 			return nil, nil, ctx.Err()
 		}
 	}
@@ -272,6 +276,33 @@ func (r *subscribedReader) readPage(ctx context.Context, limit, maxBytes int, un
 	return p, err == nil, err
 }
 
+// join makes the reader one of those who follow the log for what its filters want.
+func (r *subscribedReader) join() {
+	r.joined, r.joinedSet = r.svc.tail.joinSubscription(r.set), r.set
+}
+
+// rejoin has it follow the log for other filters once it has some, and those that it has if somebody has followed the log for them a moment ago.
+func (r *subscribedReader) rejoin() {
+	switch {
+	case r.joinedSet == r.set:
+	case r.joined != nil:
+		before := r.joined
+		r.join()
+		r.svc.tail.leave(before)
+	case r.watch != nil:
+		if r.joined = r.svc.tail.joinSubscriptionAgain(r.set); r.joined != nil {
+			r.joinedSet = r.set
+		}
+	}
+}
+
+// passOver goes on to the end of the log if the filters want nothing up to there.
+func (r *subscribedReader) passOver() {
+	if p, isMatched, isThere := r.svc.tail.after(r.joined, r.position, 1, 1); isThere && isMatched && len(p.entries) == 0 {
+		r.position, r.head = p.next, p.head
+	}
+}
+
 // wait waits for more of the log, and reports whether to look for it.
 func (r *subscribedReader) wait(ctx context.Context, until time.Time, isInTail bool) bool {
 	t := r.svc.tail
@@ -280,22 +311,22 @@ func (r *subscribedReader) wait(ctx context.Context, until time.Time, isInTail b
 		return false
 	}
 	if r.joined == nil {
-		r.joined = t.join(nil) // so that the tail is fed
+		r.join()
 	}
-	grown, start, head, isFed := t.reach()
+	changed, isMore, isBehind := t.look(r.joined, r.position)
 	polls := false
 	switch {
-	case start != 0 && r.position >= start && head > r.position:
+	case isMore, isBehind && isInTail:
 		return true
-	case !isFed:
+	case !t.isFed():
 		limit, polls = min(limit, r.svc.cfg.PollInterval), true
-	case start != 0 && !isInTail && r.position < start: // the database says that there is no more: somebody holds the head
+	case isBehind: // the database says that there is no more: somebody holds the head
 		limit, polls = min(limit, behindPause), true
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
-	case <-grown:
+	case <-changed:
 		return true
 	case <-timer.C:
 		return polls

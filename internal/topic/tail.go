@@ -5,7 +5,9 @@ import (
 	"context"
 	"slices"
 	"sort"
+	"strconv"
 	"sync"
+	"time"
 
 	"github.com/queued/queued/internal/match"
 	"github.com/queued/queued/internal/pg"
@@ -15,6 +17,8 @@ import (
 const (
 	// entryOverhead is what an event of the tail takes in memory besides its texts, in bytes, about.
 	entryOverhead = 300
+	// groupLinger is how long a group is kept when its last follower has left: who asks again and again joins the same one, and has missed nothing.
+	groupLinger = 10 * time.Second
 	// tailBack is how many positions before the head the tail begins: who comes back after a restart of this process finds in it what came meanwhile.
 	tailBack = 1000
 )
@@ -29,7 +33,6 @@ type tail struct {
 	grew     func()        // called when the tail reaches further; never blocks
 
 	mu        sync.Mutex
-	grown     chan struct{} // closed when the tail reaches further, or begins
 	isRunning bool
 	isDrained bool
 	start     int64 // entries has what comes after this position; zero: nothing was read yet
@@ -41,30 +44,53 @@ type tail struct {
 
 	offered      []*Entry // what this process has appended, not added yet
 	offeredBytes int
-	mustRead     bool // there may be more that was not offered
+	mustRead     bool      // there may be more that was not offered
+	mustIndex    bool      // groups have come or gone
+	readAt       time.Time // when there was no more than what was read
 
-	groups  map[string]*group       // by key
-	byID    []*group                // nil: the id is free
-	free    []int32                 // ids
-	changes map[int32]*match.Filter // to be made to index
+	groups     map[string]*group          // by key
+	subscribed map[string]map[*group]bool // by the name of their subscription
+	followers  int                        // of all groups
+	left       []leftGroup                // by time; some were joined again
+	added      []*group                   // those that are not in the index yet
+	byID       []*group                   // nil: the id is free
+	free       []int32                    // ids
+	changes    map[int32]*match.Filter    // to be made to index
+	linger     time.Duration              // see groupLinger
+	wakes      int                        // of followers, for events
 }
 
-// A group is those who follow the log with equal filters. What matches is found once for all of them, and they are woken for nothing else.
+// A group is those who follow the log with equal filters, or with those of one subscription. What matches is found once for all of them, and they are
+// woken for nothing else.
 type group struct {
-	key       string
-	filter    *match.Filter // nil: everything
-	id        int32
-	followers int
-	isIndexed bool
-	since     int64         // matched has what comes after this position
-	matched   []int         // sequence numbers of entries
-	changed   chan struct{} // closed when there is more
+	key          string
+	filter       *match.Filter // nil: everything, or those of a subscription
+	subscription string        // which gets what is for it alone, too; empty: none
+	ids          []int32       // of its filters in the index
+	followers    int
+	leftAt       time.Time // when the last one left
+	isIndexed    bool
+	since        int64          // matched has what comes after this position: the last dropped that matched, or the one from which on it was in the index
+	matched      []matchedEntry // in order
+	changed      chan struct{}  // closed when there is more
+}
+
+// A matchedEntry is an entry that a group wants.
+type matchedEntry struct {
+	number   int // its sequence number
+	position int64
+}
+
+// A leftGroup is one that had no followers from a time on.
+type leftGroup struct {
+	*group
+	at time.Time
 }
 
 func newTail(maxBytes int) *tail {
 	return &tail{
-		wake: pg.NewSignal(), maxBytes: maxBytes, drained: make(chan struct{}), index: match.NewIndex(nil), grown: make(chan struct{}),
-		groups: make(map[string]*group), changes: make(map[int32]*match.Filter),
+		wake: pg.NewSignal(), maxBytes: maxBytes, drained: make(chan struct{}), index: match.NewIndex(nil), linger: groupLinger,
+		groups: make(map[string]*group), subscribed: make(map[string]map[*group]bool), changes: make(map[int32]*match.Filter),
 	}
 }
 
@@ -81,7 +107,7 @@ func (t *tail) setRunning(isRunning bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.isRunning = isRunning
-	t.signalGrown()
+	t.grew()
 	if !isRunning {
 		t.clear()
 		for _, g := range t.groups {
@@ -138,37 +164,129 @@ func (t *tail) join(filter *match.Filter) *group {
 	if filter == nil {
 		filter = everything()
 	}
+	return t.joinGroup(string(filter.Canonical()), func() *group { return &group{filter: asked} }, filter)
+}
+
+// joinAgain is join for who may have followed the log with this filter before: it returns nil if nobody has for a while.
+func (t *tail) joinAgain(filter *match.Filter) *group {
+	if filter == nil {
+		filter = everything()
+	}
+	return t.joinKnown(string(filter.Canonical()))
+}
+
+// joinSubscription makes the caller one of those who follow what a subscription gets by its filters.
+func (t *tail) joinSubscription(set *filterSet) *group {
+	filters := make([]*match.Filter, set.index.Len())
+	for i := range filters {
+		filters[i] = set.index.Filter(int32(i))
+	}
+	return t.joinGroup(set.key(), func() *group { return &group{subscription: set.subscription} }, filters...)
+}
+
+// joinSubscriptionAgain is joinAgain for a subscription.
+func (t *tail) joinSubscriptionAgain(set *filterSet) *group { return t.joinKnown(set.key()) }
+
+// key is that of the group of those who follow what the subscription gets. No filter has it.
+func (set *filterSet) key() string {
+	return strconv.FormatInt(set.id, 10) + " " + strconv.FormatInt(set.version, 10)
+}
+
+// joinKnown makes the caller one of the group of a key, if there is one.
+func (t *tail) joinKnown(key string) *group {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	key := string(filter.Canonical())
+	g := t.groups[key]
+	if g != nil {
+		g.followers++
+		t.followers++
+	}
+	return g
+}
+
+// joinGroup makes the caller one of the group of a key, which begins as newGroup returns it.
+func (t *tail) joinGroup(key string, newGroup func() *group, filters ...*match.Filter) *group {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	g := t.groups[key]
 	if g == nil {
-		g = &group{key: key, filter: asked, id: int32(len(t.byID)), changed: make(chan struct{})}
-		if n := len(t.free); n > 0 {
-			g.id, t.free = t.free[n-1], t.free[:n-1]
-		} else {
-			t.byID = append(t.byID, nil)
+		g = newGroup()
+		g.key, g.changed = key, make(chan struct{})
+		for _, filter := range filters {
+			if filter != nil { // else it cannot be compiled, and wants nothing
+				g.ids = append(g.ids, t.newID(g, filter))
+			}
 		}
-		t.groups[key], t.byID[g.id], t.changes[g.id] = g, g, filter
-		t.mustRead = true
+		t.groups[key], t.added = g, append(t.added, g)
+		if g.subscription != "" {
+			if t.subscribed[g.subscription] == nil {
+				t.subscribed[g.subscription] = make(map[*group]bool)
+			}
+			t.subscribed[g.subscription][g] = true
+		}
+		t.mustIndex, t.mustRead = true, t.mustRead || t.start == 0
 		t.wake.Send()
 	}
 	g.followers++
+	t.followers++
 	return g
+}
+
+// newID has the index find a group by a filter. The caller holds mu.
+func (t *tail) newID(g *group, filter *match.Filter) int32 {
+	id := int32(len(t.byID))
+	if n := len(t.free); n > 0 {
+		id, t.free = t.free[n-1], t.free[:n-1]
+	} else {
+		t.byID = append(t.byID, nil)
+	}
+	t.byID[id], t.changes[id] = g, filter
+	return id
 }
 
 func (t *tail) leave(g *group) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if g.followers--; g.followers > 0 {
-		return
-	}
-	delete(t.groups, g.key)
-	t.byID[g.id], t.changes[g.id] = nil, nil
-	t.free = append(t.free, g.id)
-	if len(t.groups) == 0 {
+	g.followers--
+	t.followers--
+	switch {
+	case t.followers == 0:
+		for _, g := range t.groups {
+			t.remove(g)
+		}
+		t.left = nil
 		t.clear()
+	case g.followers == 0:
+		g.leftAt = time.Now()
+		t.left = append(t.left, leftGroup{g, g.leftAt})
 	}
+}
+
+// remove takes a group out. The caller holds mu.
+func (t *tail) remove(g *group) {
+	delete(t.groups, g.key)
+	for _, id := range g.ids {
+		t.byID[id], t.changes[id] = nil, nil
+	}
+	t.free = append(t.free, g.ids...)
+	if g.subscription != "" {
+		delete(t.subscribed[g.subscription], g)
+		if len(t.subscribed[g.subscription]) == 0 {
+			delete(t.subscribed, g.subscription)
+		}
+	}
+}
+
+// removeLeft takes those groups out that nobody has followed for a while. The caller holds mu.
+func (t *tail) removeLeft(now time.Time) {
+	n := 0
+	for ; n < len(t.left) && now.Sub(t.left[n].at) >= t.linger; n++ {
+		if g := t.left[n].group; g.followers == 0 && g.leftAt.Equal(t.left[n].at) && t.groups[g.key] == g {
+			t.remove(g)
+		}
+	}
+	clear(t.left[:n])
+	t.left = t.left[n:]
 }
 
 // restart forgets what was read, so that the tail begins anew.
@@ -191,15 +309,11 @@ func (t *tail) isOf(origin int64) bool {
 // updateIndex brings the index up to date with the groups. It returns up to where the tail reaches, and whether anybody follows it.
 func (t *tail) updateIndex() (head int64, isFollowed bool) {
 	t.mu.Lock()
-	changes := t.changes
-	var added []*group
+	t.removeLeft(time.Now())
+	changes, added := t.changes, t.added
+	t.added = nil
 	if len(changes) > 0 {
 		t.changes = make(map[int32]*match.Filter)
-		for id := range changes {
-			if g := t.byID[id]; g != nil {
-				added = append(added, g)
-			}
-		}
 	}
 	t.mu.Unlock()
 	if len(changes) > 0 {
@@ -225,11 +339,18 @@ func (t *tail) begin(head int64) {
 	const inSegment = 1<<32 - 1
 	t.start = head - min(tailBack, head&inSegment)
 	t.head = t.start
-	t.signalGrown()
+	t.grew()
 	for _, g := range t.groups {
 		g.since = t.start
 		g.signal()
 	}
+}
+
+// wasLevel notes that there was no more than what was read.
+func (t *tail) wasLevel() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.readAt = time.Now()
 }
 
 // readOn has the loop read on in the log.
@@ -261,23 +382,23 @@ func (t *tail) offer(events []queue.Appended) {
 }
 
 // takeOffered returns those of the events offered that come next after head without a hole, in order, and reports whether these are all there is: whether
-// something was offered, and nothing else is to be read.
+// something was offered, or only groups have come or gone since the log was read within a time, and nothing else is to be read.
 //
 // Positions are given out once, and those between two events without a hole belong to nobody else. So nothing can still come in between, and these are
 // the next events of the log whatever other transactions do.
-func (t *tail) takeOffered(head int64) (next []*Entry, isAll bool) {
+func (t *tail) takeOffered(head int64, within time.Duration) (next []*Entry, isAll bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	offered := t.offered
-	isAll = len(offered) > 0 && !t.mustRead
-	t.offered, t.offeredBytes, t.mustRead = nil, 0, false
+	isAll = (len(offered) > 0 || t.mustIndex && time.Since(t.readAt) < within) && !t.mustRead
+	t.offered, t.offeredBytes, t.mustRead, t.mustIndex = nil, 0, false, false
 	slices.SortFunc(offered, func(a, b *Entry) int { return cmp.Compare(a.Position, b.Position) })
 	for _, e := range offered {
 		if e.Position == head+1 {
 			next, head = append(next, e), e.Position
 		}
 	}
-	return next, isAll && offered[len(offered)-1].Position <= head
+	return next, isAll && (len(offered) == 0 || offered[len(offered)-1].Position <= head)
 }
 
 // match returns which groups want each of entries: the ids of those that want the entry i are ids[ends[i-1]:ends[i]].
@@ -305,10 +426,19 @@ func (t *tail) add(after, next int64, entries []*Entry) {
 	for i, e := range entries {
 		t.entries = append(t.entries, e)
 		t.bytes += e.size()
+		entry := matchedEntry{t.dropped + len(t.entries) - 1, e.Position}
 		for _, id := range ids[start:ends[i]] {
 			if g := t.byID[id]; g != nil && g.isIndexed { // else the id belonged to another group when the index was made
-				g.matched = append(g.matched, t.dropped+len(t.entries)-1)
+				g.add(entry)
 				touched[g] = true
+			}
+		}
+		if e.Subscription != "" {
+			for g := range t.subscribed[e.Subscription] {
+				if g.isIndexed {
+					g.add(entry)
+					touched[g] = true
+				}
 			}
 		}
 		start = ends[i]
@@ -321,25 +451,34 @@ func (t *tail) add(after, next int64, entries []*Entry) {
 	clear(t.entries[:drop])
 	t.entries, t.dropped = t.entries[drop:], t.dropped+drop
 	t.head = next
-	t.signalGrown()
+	t.grew()
 	for g := range touched {
-		g.matched = g.matched[sort.SearchInts(g.matched, t.dropped):]
+		g.forget(t.dropped)
 		g.signal()
+		t.wakes += g.followers
 	}
 }
 
-// signalGrown wakes those who wait for any event. The caller holds mu.
-func (t *tail) signalGrown() {
-	close(t.grown)
-	t.grown = make(chan struct{})
-	t.grew()
+// add adds an entry that one or more filters of the group want.
+func (g *group) add(entry matchedEntry) {
+	if n := len(g.matched); n == 0 || g.matched[n-1] != entry {
+		g.matched = append(g.matched, entry)
+	}
 }
 
-// reach returns a channel that is closed when the tail reaches further; what it has; and whether it is fed.
-func (t *tail) reach() (grown <-chan struct{}, start, head int64, isFed bool) {
+// forget forgets the entries that the tail has dropped: those who are after the last of them have missed nothing.
+func (g *group) forget(dropped int) {
+	n := sort.Search(len(g.matched), func(i int) bool { return g.matched[i].number >= dropped })
+	if n > 0 {
+		g.since, g.matched = g.matched[n-1].position, g.matched[n:]
+	}
+}
+
+// reach returns up to where the tail reaches.
+func (t *tail) reach() (head int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.grown, t.start, t.head, t.isRunning
+	return t.head
 }
 
 // signal wakes those of the group who wait. The caller holds the tail's mu.
@@ -358,14 +497,15 @@ func (e *Event) size() int {
 }
 
 // after returns what comes in the tail after a position: what the group wants, or, with isMatched false, up to readEvents of which it has to be found
-// out. Otherwise there are up to limit entries of maxBytes together, but one at least. It reports with isThere whether the tail reaches there.
+// out. Otherwise there are up to limit entries of maxBytes together, but one at least. It reports with isThere whether the tail has that: all entries
+// after the position, or all that the group wants, however long ago the others were dropped.
 func (t *tail) after(g *group, position int64, limit, maxBytes int) (p part, isMatched, isThere bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.start == 0 || position < t.start || position > t.head {
+	isMatched = t.hasMatched(g, position)
+	if t.start == 0 || position < t.start && !isMatched || position > t.head {
 		return part{}, false, false
 	}
-	isMatched = g != nil && g.isIndexed && position >= g.since
 	if !isMatched {
 		limit, maxBytes = readEvents, readBytes
 	}
@@ -374,8 +514,8 @@ func (t *tail) after(g *group, position int64, limit, maxBytes int) (p part, isM
 	at := func(i int) *Entry { return t.entries[first+i] }
 	count := len(t.entries) - first
 	if isMatched {
-		firstMatch := sort.SearchInts(g.matched, t.dropped+first)
-		at = func(i int) *Entry { return t.entries[g.matched[firstMatch+i]-t.dropped] }
+		firstMatch := sort.Search(len(g.matched), func(i int) bool { return g.matched[i].position > position })
+		at = func(i int) *Entry { return t.entries[g.matched[firstMatch+i].number-t.dropped] }
 		count = len(g.matched) - firstMatch
 	}
 	n, bytes := 0, 0
@@ -393,18 +533,28 @@ func (t *tail) after(g *group, position int64, limit, maxBytes int) (p part, isM
 	return p, isMatched, true
 }
 
-// look returns a channel that is closed when there is more for the group; whether there is something after a position already; and whether the tail
-// begins after it, so that it has to be read from elsewhere.
+// hasMatched reports whether everything is in memory that a group wants after a position. The caller holds mu.
+func (t *tail) hasMatched(g *group, position int64) bool {
+	if t.start == 0 || g == nil || !g.isIndexed {
+		return false
+	}
+	g.forget(t.dropped)
+	return position >= g.since
+}
+
+// look returns a channel that is closed when there is more for the group; whether there is something after a position already; and whether the group
+// may have missed something after it, so that it has to be read from elsewhere.
 func (t *tail) look(g *group, position int64) (changed <-chan struct{}, isMore, isBehind bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.start == 0 || !g.isIndexed {
 		return g.changed, false, false
 	}
-	if n := len(g.matched); n > 0 && g.matched[n-1] >= t.dropped {
-		isMore = t.entries[g.matched[n-1]-t.dropped].Position > position
+	isBehind = !t.hasMatched(g, position)
+	if n := len(g.matched); n > 0 {
+		isMore = g.matched[n-1].position > position
 	}
-	return g.changed, isMore, position < max(t.start, g.since)
+	return g.changed, isMore, isBehind
 }
 
 // size returns about how much memory the entries take.
@@ -430,7 +580,7 @@ func (s *Service) followLog(ctx context.Context) error {
 			continue
 		}
 		if isFirst {
-			offered, isAll := s.tail.takeOffered(head)
+			offered, isAll := s.tail.takeOffered(head, s.cfg.PollInterval)
 			if n := len(offered); n > 0 {
 				s.tail.add(head, offered[n-1].Position, offered)
 				head = offered[n-1].Position
@@ -453,6 +603,7 @@ func (s *Service) followLog(ctx context.Context) error {
 		}
 		s.tail.add(head, p.next, entries)
 		if p.isLevel {
+			s.tail.wasLevel()
 			return nil
 		}
 	}
