@@ -4,15 +4,17 @@ package faults
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// fillDisk fills the file system of a server until an insert is refused, kills the server, frees space, and starts it again.
-func fillDisk(t *testing.T, b build, l *ledger, rounds int) {
+// startOnSmallDisk starts a server on a file system of its own. filler is a path there.
+func startOnSmallDisk(t *testing.T) (server *Server, filler string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("mounting a tmpfs needs root")
@@ -29,13 +31,19 @@ func fillDisk(t *testing.T, b build, l *ledger, rounds int) {
 			t.Errorf("unmounting the tmpfs: %v", err)
 		}
 	})
-	server := Start(t, Config{Base: base, Settings: map[string]string{
+	server = Start(t, Config{Base: base, Settings: map[string]string{
 		"min_wal_size": "32MB", "max_wal_size": "32MB", "wal_keep_size": "0", "wal_writer_delay": "10s", "wal_writer_flush_after": "0",
 	}})
+	return server, filepath.Join(base, "filler")
+}
+
+// fillDisk fills the file system of a server until an insert is refused, kills the server, frees space, and starts it again.
+func fillDisk(t *testing.T, b build, l *ledger, rounds int) {
+	t.Helper()
+	server, filler := startOnSmallDisk(t)
 	q := startQueued(t, b, server.URL())
 	b.breakDatabase(t, server)
 	d := startLoad(t, l, q)
-	filler := filepath.Join(base, "filler")
 	seen := map[string]int{}
 	for range rounds {
 		d.awaitInserts(20)
@@ -88,6 +96,46 @@ func fill(t *testing.T, path string) {
 func TestNothingIsLostWhenTheDiskIsFull(t *testing.T) {
 	t.Parallel()
 	runScenario(t, fillDisk, 1, 10)
+}
+
+func TestReadinessSaysThatTheDiskIsFull(t *testing.T) {
+	t.Parallel()
+	server, filler := startOnSmallDisk(t)
+	q := startQueued(t, unmodified, server.URL())
+	fill(t, filler)
+	for began := time.Now(); ; { // a write before may have shown for a second that writes succeed
+		status, body, err := q.get("/readyz", startLimit)
+		if status == 503 {
+			break
+		}
+		pause(10 * time.Millisecond)
+		if time.Since(began) > 10*time.Second {
+			t.Fatalf("with the disk full and nothing written, /readyz answered %d %s, %v", status, body, err)
+		}
+	}
+	isRefused := false
+	for n := 0; !isRefused && n < 2000; n++ { // the tables still have free space
+		body := fmt.Sprintf(`{"padding":%q}`, strings.Repeat(fmt.Sprint(n, time.Now().UnixNano()), 4<<10))
+		res, err := http.Post("http://"+q.addr+"/events", "application/json", strings.NewReader(body)) //nolint:noctx // it is answered in time
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		isRefused = res.StatusCode == http.StatusServiceUnavailable
+	}
+	if !isRefused {
+		t.Error("with the disk full, no insert was refused")
+	}
+	if !server.Running() {
+		t.Skip("the server ended, as it does when the disk has no room for its log")
+	}
+	if status, body, err := q.get("/readyz", startLimit); status != 503 {
+		t.Errorf("while inserts are refused because the disk is full, /readyz answered %d %s, %v", status, body, err)
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	q.awaitReady(startLimit)
 }
 
 func TestBrokenBuildWithAsyncCommitIsCaughtByFullDisk(t *testing.T) {

@@ -122,6 +122,12 @@ func (own States) sentinelOf(err error) error {
 	return nil
 }
 
+// HasNoRoom reports whether a transaction failed because the server's disk is full or does not work.
+func HasNoRoom(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (pgErr.Code == "53100" || pgErr.Code == "58030")
+}
+
 // Rejected reports whether a transaction of several operations wrote nothing because of one of them, or of another transaction: the
 // other operations may succeed without that one.
 func Rejected(err error) bool {

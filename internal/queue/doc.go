@@ -4,7 +4,8 @@
 // # Files
 //
 //	types.go        events, parameters, results and errors
-//	service.go      Config with its defaults, connections, Open, Run, Drain, Close, readiness
+//	service.go      Config with its defaults, connections, Open, Run, Drain, Close
+//	ready.go        whether the writes of this process succeed
 //	write.go        Insert and Ack: operations of the group commit
 //	publish.go      Publish, an operation of the group commit: for package topic
 //	transaction.go  the SQL of one group commit: acks, inserts, claims, statistics, notification; each kind of operation has a method add…

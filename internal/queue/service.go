@@ -12,7 +12,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
-	"golang.org/x/mod/semver"
 
 	"github.com/queued/queued/internal/groupcommit"
 	"github.com/queued/queued/internal/pg"
@@ -97,6 +96,7 @@ type Service struct {
 	claimSizes claimSizeLimits
 	slow       slowNextDue
 	server     server
+	writes     writes
 	counters   counters
 	executions executions
 	upkeep     upkeep
@@ -128,6 +128,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		started:     time.Now(),
 		watermarks:  watermark.New(cfg.WatermarkInterval, cfg.WatermarkScanTime),
 		dispatchers: make(map[string]*dispatcher),
+		writes:      writes{checking: make(chan struct{}, 1)},
 	}
 	if err := s.openPools(ctx); err != nil {
 		return nil, err
@@ -226,7 +227,7 @@ type pools struct {
 	patient  *pg.Pool // such calls, and operations of group commits, that have to wait for a lock of another transaction
 	searches *pg.Pool // listings, searches and counts, each of them as long as Config.QueryTimeout
 	loops    *pg.Pool // what the service does by itself, and sweeps and purges
-	health   *pg.Pool // whether the database answers
+	health   *pg.Pool // whether the database answers a scrape
 
 	all         pg.Pools
 	lockWaiters chan struct{} // holds a token for each call that waits for a lock
@@ -300,30 +301,4 @@ func (s *Service) PoolStats() pg.PoolStats { return s.all.Stats() }
 func (s *Service) Ping(ctx context.Context) error {
 	_, err := s.health.Exec(ctx, `select 1`)
 	return wrap("asking the database for an answer", err)
-}
-
-// CheckReady returns nil when the database answers, takes writes, and has a schema of the version this program needs. A later one will
-// do: during a rolling upgrade the old processes go on serving. With Config.RequireSync its commits must wait for a standby, too.
-func (s *Service) CheckReady(ctx context.Context) error {
-	var (
-		version    string
-		isReadOnly bool
-	)
-	err := s.health.QueryRow(ctx, `select v.version, current_setting('transaction_read_only') = 'on' from agent.version v`).Scan(&version, &isReadOnly)
-	switch {
-	case err != nil:
-		return wrap("checking the schema's version", err)
-	case isReadOnly:
-		s.db.Reset()
-		return fmt.Errorf("%w: the server takes no writes", ErrUnavailable)
-	case s.cfg.SchemaVersion != "" && semver.Compare("v"+version, "v"+s.cfg.SchemaVersion) < 0:
-		return fmt.Errorf("the schema is at version %s, this program needs %s", version, s.cfg.SchemaVersion)
-	case !s.cfg.RequireSync:
-		return nil
-	}
-	safety, err := pg.ReadSafety(ctx, s.health)
-	if err == nil && !safety.IsSynchronous() {
-		return ErrNotSynchronous
-	}
-	return wrap("checking the server's settings", err)
 }

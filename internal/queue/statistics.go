@@ -239,10 +239,6 @@ func (s *Service) report(ctx context.Context) error {
 	for _, c := range s.Counters() {
 		sum.add(c)
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
 	var categories, values []string
 	for category, value := range map[string]any{
 		MetricVersion:  s.cfg.SchemaVersion,
@@ -259,9 +255,17 @@ func (s *Service) report(ctx context.Context) error {
 	} {
 		categories, values = append(categories, category), append(values, fmt.Sprint(value))
 	}
-	name := fmt.Sprintf("%s:%d", host, os.Getpid()) // tells people which process this is
-	_, err = s.loops.Exec(ctx, `select agent.report_process($1, $2, $3, $4)`, s.name, name, categories, values)
+	_, err := s.loops.Exec(ctx, `select agent.report_process($1, $2, $3, $4)`, s.name, s.processName(), categories, values)
 	return wrap("reporting this process's metrics", err)
+}
+
+// processName tells people which process this is.
+func (s *Service) processName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s:%d", host, os.Getpid())
 }
 
 // Name returns the id of this service among the Processes.

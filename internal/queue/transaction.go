@@ -83,6 +83,7 @@ func (s *Service) commit(ctx context.Context, pool *pg.Pool, ops []*operation) e
 	}
 	tx.add(ops)
 	err := pool.SendBatch(ctx, tx.batch)
+	s.writes.note(len(tx.inserts) > 0 || len(tx.counts) > 0 || tx.publishes, err)
 	if errors.Is(err, pg.ErrUnconfirmed) { // it is committed and visible, and may be lost by a failover
 		for _, op := range ops {
 			if op.err == nil { // a claim, too: were it lost with the primary, the event would have two leases at once

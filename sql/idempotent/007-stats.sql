@@ -467,6 +467,27 @@ begin
 end
 $func$;
 
+-- Fails where writes do: it writes a row of a process that is nobody else's, which takes a commit, and a file of about half a megabyte on the disk of the database's
+-- tablespace, which ends with the statement and mostly never reaches the disk: a full disk may still have room for a row. For the service, which
+-- calls it when it is asked whether it is ready and has written nothing for a second.
+create or replace function agent.probe_write(_id text, _process text)
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set work_mem to '64kB' -- so that the rows below go into a file
+set temp_tablespaces to ''
+set jit to off
+as $func$
+begin
+  begin
+    perform count(*) from generate_series(1, 20000);
+  exception when configuration_limit_exceeded then -- of a temp_file_limit, which bounds no writes
+  end;
+  perform agent.report_process(_id, _process, array['probed_at'], array[clock_timestamp()::text]);
+end
+$func$;
+
 -- The metrics of the processes that have reported within _alive.
 create or replace function agent.list_processes(_alive interval default interval '30 seconds')
 returns table (id text, process text, category text, value text, updated_at timestamptz)

@@ -100,6 +100,7 @@ as $func$
   , ('pause_schedule')
   , ('pause_subscription')
   , ('prepare_history')
+  , ('probe_write')
   , ('prune_api_keys')
   , ('prune_audit')
   , ('prune_executions')
