@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// traceParent is a traceparent of this version of the W3C's trace context, or of a later one, which may go on after a dash.
-var traceParent = regexp.MustCompile(`^(?:00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}|(?:[1-9a-f][0-9a-f]|0[1-9a-f])-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?)$`)
+// traceParent is a traceparent of this version of the W3C's trace context, or of a later one, which may go on after a dash with what a header field may have.
+var traceParent = regexp.MustCompile(`^(?:00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}|(?:[1-9a-f][0-9a-f]|0[1-9a-f])-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]*)?)$`)
 
 // maxTrace is how many bytes a traceparent or a tracestate has that is kept: the W3C asks for 512 of the latter.
 const maxTrace = 512

@@ -201,3 +201,65 @@ func TestRequeuedEventKeepsItsID(t *testing.T) {
 		}
 	}
 }
+
+func TestEventWithAControlCharacterInItsTraceIsNobodyElsesFailure(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	r := receive(t, status(http.StatusOK))
+	p := start(t, db)
+	p.put("mail", r)
+	var bad []queue.InsertParams
+	for range 20 { // more than the breaker takes
+		bad = append(bad, queue.InsertParams{
+			Queue: "mail", Event: json.RawMessage(`{}`), Meta: json.RawMessage(`{"traceparent":"01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-\u0001","tracestate":"a=\u0007"}`),
+		})
+	}
+	p.outcome(queue.Done, append(p.insert(bad...), p.insert(numbered("mail", 3)...)...)...)
+	if got, err := p.Get(t.Context(), "mail"); err != nil || got.Failures != 0 || got.LastError != nil {
+		t.Errorf("the push is %+v, %v", got, err)
+	}
+	if n := len(r.seen()); n != 23 {
+		t.Errorf("%d requests came", n)
+	}
+}
+
+// What cannot be sent is the event's fault, whichever field it is.
+func TestEventThatCannotBeSentFailsForGoodAndOpensNoBreaker(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	r := receive(t, status(http.StatusOK))
+	p := start(t, db)
+	p.put("mail", r)
+	p.outcome(queue.Done, p.insert(numbered("mail", 1)...)...) // there is a worker
+	set := func(name, value string) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		w := p.workers["mail"]
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		e := *w.endpoint
+		e.header = e.header.Clone()
+		if value == "" {
+			e.header.Del(name)
+		} else {
+			e.header[name] = []string{value}
+		}
+		w.endpoint = &e
+		w.interrupt()
+	}
+	for name, value := range map[string]string{"X-Data": "a\x00b", "X-Line": "a\r\nb", "X Name": "a"} {
+		set(name, value)
+		for _, e := range p.outcome(queue.Failed, p.insert(numbered("mail", 20)...)...) {
+			if e.Attempts != 1 || e.LastError == nil || !strings.HasPrefix(*e.LastError, "no request can be made of the event: ") || !strings.Contains(*e.LastError, name) {
+				t.Fatalf("%s: the event is %+v", name, e)
+			}
+		}
+		if got, err := p.Get(t.Context(), "mail"); err != nil || got.Failures != 0 || got.Status != StatusEnabled {
+			t.Errorf("the push is %+v, %v", got, err)
+		}
+		set(name, "")
+	}
+	if n := len(r.seen()); n != 1 {
+		t.Errorf("%d requests came", n)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -44,7 +45,7 @@ func CheckHeaders(fields map[string]string) (field, detail string) {
 			return name, "is given twice, in different letters"
 		case len(value) > maxFieldValue:
 			return name, fmt.Sprintf("must have at most %d bytes, not %d", maxFieldValue, len(value))
-		case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }):
+		case !isFieldValue(value):
 			return name, "must have no line break and no other control character"
 		case strings.Trim(value, " \t") != value:
 			return name, "must not begin or end with a space"
@@ -60,6 +61,27 @@ func CheckHeaders(fields map[string]string) (field, detail string) {
 // isNoTokenByte reports whether a name cannot have r: https://www.rfc-editor.org/rfc/rfc9110#section-5.6.2.
 func isNoTokenByte(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
+}
+
+// isFieldValue reports whether a field can have value: without line breaks and other control characters
+// (https://www.rfc-editor.org/rfc/rfc9110#section-5.5).
+func isFieldValue(value string) bool {
+	return !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
+}
+
+// checkFields returns an error that wraps errMessage for a field that cannot be sent. net/http would refuse the request then, as if the endpoint had failed.
+func checkFields(header http.Header) error {
+	for _, name := range slices.Sorted(maps.Keys(header)) {
+		if name == "" || strings.ContainsFunc(name, isNoTokenByte) {
+			return fmt.Errorf("%w: %s cannot be the name of a header field", errMessage, strconv.QuoteToASCII(name[:min(len(name), maxText)]))
+		}
+		for _, value := range header[name] {
+			if !isFieldValue(value) {
+				return fmt.Errorf("%w: the header field %s would have a control character", errMessage, name)
+			}
+		}
+	}
+	return nil
 }
 
 func isOwnField(name string) bool {

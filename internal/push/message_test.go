@@ -19,6 +19,16 @@ func TestInvalidTraceContextsAreNotSent(t *testing.T) {
 			t.Errorf("%q is sent: %t, want %t", parent, sent, isSent)
 		}
 	}
+	// A later version may go on, but with nothing that a header field cannot have.
+	const later = "01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	for rest, isSent := range map[string]bool{"": true, "-": true, "-more-!~": true, "-\x01": false, "-\x7f": false, "-a\tb": false, "-a b": false, "-é": false, "-a\r\nX: y": false} {
+		meta, _ := json.Marshal(map[string]string{"traceparent": later + rest})
+		header := make(http.Header)
+		addTrace(header, meta)
+		if sent := header.Get("Traceparent") == later+rest; sent != isSent || !sent && len(header) > 0 {
+			t.Errorf("%q: sent is %v", later+rest, sent)
+		}
+	}
 	for _, meta := range []string{`{}`, `{"traceparent":1}`, `{"traceparent":null}`, `{"traceparent":{"a":1}}`} {
 		header := make(http.Header)
 		if addTrace(header, json.RawMessage(meta)); len(header) > 0 {

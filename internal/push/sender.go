@@ -107,12 +107,16 @@ type Request struct {
 }
 
 // Send makes one request. Whatever the endpoint has answered is a Response, also if that is no success. Otherwise the error is ctx's if that has ended, or an *Error:
-// no answer came, or none that can be read. A request that failed may have been worked on.
+// no answer came, or none that can be read. A request that failed may have been worked on, unless the error wraps errMessage: then it has a field that cannot
+// be sent, and was not.
 //
 // A request is sent once, except where the endpoint cannot have seen it: nothing was written to a connection that was kept, or HTTP/2 says that the
 // request was not worked on. HTTP/2's PROTOCOL_ERROR counts as that, by the standard library.
 func (s *Sender) Send(ctx context.Context, req Request) (Response, error) {
 	started := time.Now()
+	if err := checkFields(req.Header); err != nil {
+		return Response{}, &Error{err.Error(), err}
+	}
 	target, err := s.guard.ParseURL(req.URL)
 	if err != nil {
 		return Response{}, &Error{"the URL " + err.Error(), err}
