@@ -67,6 +67,9 @@ func (c *serveCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.
 
 // serve opens the port, the database and the services, in this order, so that a second queued fails before it touches a database.
 func (c *serveCmd) serve(ctx context.Context, env *cliEnv, src *source, logger zerolog.Logger) (err error) {
+	if least := httpapi.MinBodyMemory(c.MaxBody, c.MaxBatchBody); c.MaxBodyMemory != 0 && c.MaxBodyMemory < least {
+		return usagef("%s: must be at least %d bytes, twice the largest body (%s, %s)", src.name("max-body-memory"), least, src.name("max-body"), src.name("max-batch-body"))
+	}
 	cert, closeCert, err := c.openCertificate(ctx, src, logger)
 	if err != nil {
 		return err
@@ -87,6 +90,7 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, src *source, logger z
 		RequestTimeout: c.RequestTimeout,
 		MaxBody:        c.MaxBody,
 		MaxBatchBody:   c.MaxBatchBody,
+		MaxBodyMemory:  c.MaxBodyMemory,
 		MaxBatch:       c.MaxBatch,
 		MaxDepth:       c.MaxDepth,
 		LogAll:         c.AccessLog == "all",

@@ -81,6 +81,7 @@ type pushSettings struct {
 type limitSettings struct {
 	MaxBody        int64         `type:"size" max:"256MiB" default:"1MiB"`
 	MaxBatchBody   int64         `type:"size" max:"1GiB" default:"8MiB"`
+	MaxBodyMemory  int64         `type:"size" max:"1024GiB" unset:"128MiB, or twice the largest body where that is more"`
 	MaxBatch       int           `type:"count" min:"1" max:"1000" default:"1000"`
 	MaxDepth       int           `type:"count" min:"1" max:"1000" default:"64"`
 	RequestTimeout time.Duration `type:"duration" max:"24h" default:"15s"`
@@ -143,8 +144,10 @@ var settingHelp = map[string]string{
 		"HTTP_PROXY and its like are not read.",
 	"push-proxy-file": "A file that holds the URL of the proxy.",
 
-	"max-body":        "The largest body of a request other than a batch, up to 256MiB.",
-	"max-batch-body":  "The largest body of a batch, up to 1GiB.",
+	"max-body":       "The largest body of a request other than a batch, up to 256MiB.",
+	"max-batch-body": "The largest body of a batch, up to 1GiB.",
+	"max-body-memory": "How much memory the bodies of all requests in progress may take together, at least twice the largest body, up to 1024GiB; beyond it requests are answered 503 overloaded. " +
+		"Webhooks that have not proved who sent them may take an eighth of it.",
 	"max-batch":       "The most elements of one batch, up to 1000.",
 	"max-depth":       "How deep the JSON of a body may be nested, up to 1000 levels.",
 	"request-timeout": "How long a request may take once it has been read, besides the wait of a claim or a read and streams, up to 24h; then it is answered 503.",

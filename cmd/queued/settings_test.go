@@ -77,7 +77,7 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 		"max-attempts": "7", "sweep-interval": "3s", "max-vt-age": "4h", "history-retention": "720h", "key-retention": "48h",
 		"misfire-grace": "5m", "occurrence-retention": "49h",
 		"push-allow": "10.1.0.0/16, billing.internal,*.svc.cluster.local",
-		"max-body":   "64KiB", "max-batch-body": "2097152", "max-batch": "10", "max-depth": "9", "query-timeout": "250ms",
+		"max-body":   "64KiB", "max-batch-body": "2097152", "max-body-memory": "32MiB", "max-batch": "10", "max-depth": "9", "query-timeout": "250ms",
 		"request-timeout": "4s", "max-pending": "2MiB", "max-conns": "20", "access-log": "all", "audit-retention": "50h", "log-level": "DEBUG", "log-format": "json",
 	}
 	secrets := map[string]string{
@@ -98,7 +98,7 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 		},
 		pushSettings: pushSettings{PushAllow: "10.1.0.0/16,billing.internal,*.svc.cluster.local", PushProxy: secrets["push-proxy"]},
 		limitSettings: limitSettings{
-			MaxBody: 64 << 10, MaxBatchBody: 2 << 20, MaxBatch: 10, MaxDepth: 9, QueryTimeout: 250 * time.Millisecond, MaxConns: 20,
+			MaxBody: 64 << 10, MaxBatchBody: 2 << 20, MaxBodyMemory: 32 << 20, MaxBatch: 10, MaxDepth: 9, QueryTimeout: 250 * time.Millisecond, MaxConns: 20,
 			RequestTimeout: 4 * time.Second, MaxPending: 2 << 20,
 		},
 		logSettings: logSettings{LogLevel: "debug", LogFormat: "json"},

@@ -1,7 +1,6 @@
 package hook
 
 import (
-	"bytes"
 	"crypto/ed25519"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -161,33 +160,49 @@ func (v *Verifier) Check() (field, detail string) {
 
 // Verify returns nil if body came, with this header, from somebody who has one of the secrets, and did so about now; else a *Refusal.
 func (v *Verifier) Verify(header http.Header, body []byte, now time.Time) error {
+	signed, err := v.verifyHeader(header, now)
+	if err == nil && signed != nil && !signed(body) {
+		return errNoMatch
+	}
+	return err
+}
+
+// VerifyHeader verifies what a header tells before the body is there: all that there is if the secret itself is in it (isProven is true), else that there is
+// a signature which can be read, and that it was made about now. It fails with a *Refusal.
+func (v *Verifier) VerifyHeader(header http.Header, now time.Time) (isProven bool, err error) {
+	signed, err := v.verifyHeader(header, now)
+	return err == nil && signed == nil, err
+}
+
+// verifyHeader returns what tells whether a body is the one that was signed; nil if the header has proved it without.
+func (v *Verifier) verifyHeader(header http.Header, now time.Time) (signed func(body []byte) bool, err error) {
 	switch v.Kind {
 	case Slack:
-		return v.verifySlack(header, body, now)
+		return v.readSlack(header, now)
 	case GitHub:
-		return v.verifyMAC(header, "X-Hub-Signature-256", "sha256=", sha256.New, hex.DecodeString, body)
+		return v.readMAC(header, "X-Hub-Signature-256", "sha256=", sha256.New, hex.DecodeString, "")
 	case Stripe:
-		return v.verifyStripe(header, body, now)
+		return v.readStripe(header, now)
 	case Standard:
-		return v.verifyStandard(header, body, now)
+		return v.readStandard(header, now)
 	case HMAC:
-		return v.verifyHMAC(header, body, now)
+		return v.readHMAC(header, now)
 	case Token:
-		return v.verifyToken(header)
+		return nil, v.verifyToken(header)
 	case Basic:
 		text, err := one(header, "Authorization")
 		if err != nil {
-			return err
+			return nil, err
 		}
 		_, password, ok := (&http.Request{Header: http.Header{"Authorization": {text}}}).BasicAuth()
 		if !ok {
-			return refuse(HeaderMalformed, "Authorization: must be of HTTP Basic")
+			return nil, refuse(HeaderMalformed, "Authorization: must be of HTTP Basic")
 		}
-		return v.compare("Authorization", password)
+		return nil, v.compare("Authorization", password)
 	case CloudEvents:
-		return v.verifyToken(header)
+		return nil, v.verifyToken(header)
 	}
-	return refuse(HeaderMalformed, "no such kind of source: %s", v.Kind)
+	return nil, refuse(HeaderMalformed, "no such kind of source: %s", v.Kind)
 }
 
 // one returns the one value of a field. Two could each be taken for the one by somebody.
@@ -223,63 +238,60 @@ func (v *Verifier) checkTime(name, text string, now time.Time) error {
 	return nil
 }
 
-func mac(newHash func() hash.Hash, secret string, parts ...string) []byte {
+// mac returns the MAC of what is before the body and the body, which is not copied.
+func mac(newHash func() hash.Hash, secret, before string, body ...byte) []byte {
 	h := hmac.New(newHash, []byte(secret))
-	for _, part := range parts {
-		_, _ = h.Write([]byte(part))
-	}
+	_, _ = h.Write([]byte(before))
+	_, _ = h.Write(body)
 	return h.Sum(nil)
 }
 
-// matches reports whether got is the MAC of parts under one of the secrets.
-func (v *Verifier) matches(newHash func() hash.Hash, got []byte, parts ...string) bool {
+// matches reports whether got is the MAC under one of the secrets.
+func (v *Verifier) matches(newHash func() hash.Hash, got []byte, before string, body []byte) bool {
 	matched := 0
 	for _, secret := range v.Secrets {
 		if secret != "" {
-			matched |= subtle.ConstantTimeCompare(got, mac(newHash, secret, parts...))
+			matched |= subtle.ConstantTimeCompare(got, mac(newHash, secret, before, body...))
 		}
 	}
 	return matched == 1
 }
 
-func (v *Verifier) verifySlack(header http.Header, body []byte, now time.Time) error {
+func (v *Verifier) readSlack(header http.Header, now time.Time) (signed func(body []byte) bool, err error) {
 	at, err := one(header, "X-Slack-Request-Timestamp")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := v.checkTime("X-Slack-Request-Timestamp", at, now); err != nil {
-		return err
+		return nil, err
 	}
-	return v.verifyMAC(header, "X-Slack-Signature", "v0=", sha256.New, hex.DecodeString, []byte("v0:"+at+":"), body)
+	return v.readMAC(header, "X-Slack-Signature", "v0=", sha256.New, hex.DecodeString, "v0:"+at+":")
 }
 
-// verifyMAC verifies the signature of parts in a field, behind prefix.
-func (v *Verifier) verifyMAC(
-	header http.Header, name, prefix string, newHash func() hash.Hash, decode func(string) ([]byte, error), parts ...[]byte,
-) error {
+// readMAC reads the signature in a field, behind prefix. What was signed has before before the body.
+func (v *Verifier) readMAC(
+	header http.Header, name, prefix string, newHash func() hash.Hash, decode func(string) ([]byte, error), before string,
+) (signed func(body []byte) bool, err error) {
 	text, err := one(header, name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	text, ok := strings.CutPrefix(text, prefix)
 	if !ok {
-		return refuse(HeaderMalformed, "%s: must begin with %s", name, prefix)
+		return nil, refuse(HeaderMalformed, "%s: must begin with %s", name, prefix)
 	}
 	got, err := decode(text)
 	if err != nil || len(got) != newHash().Size() {
-		return refuse(HeaderMalformed, "%s: is not a signature of %d bytes, encoded as the source says", name, newHash().Size())
+		return nil, refuse(HeaderMalformed, "%s: is not a signature of %d bytes, encoded as the source says", name, newHash().Size())
 	}
-	if !v.matches(newHash, got, string(bytes.Join(parts, nil))) {
-		return errNoMatch
-	}
-	return nil
+	return func(body []byte) bool { return v.matches(newHash, got, before, body) }, nil
 }
 
-func (v *Verifier) verifyStripe(header http.Header, body []byte, now time.Time) error {
+func (v *Verifier) readStripe(header http.Header, now time.Time) (signed func(body []byte) bool, err error) {
 	const name = "Stripe-Signature"
 	text, err := one(header, name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var at string
 	var signatures [][]byte
@@ -287,27 +299,29 @@ func (v *Verifier) verifyStripe(header http.Header, body []byte, now time.Time) 
 		switch key, value, _ := strings.Cut(item, "="); key {
 		case "t":
 			if at != "" {
-				return refuse(HeaderMalformed, "%s: must have t once", name)
+				return nil, refuse(HeaderMalformed, "%s: must have t once", name)
 			}
 			at = value
 		case "v1": // other schemes, and what cannot be read, may stand beside it
-			if signature, err := hex.DecodeString(value); err == nil {
+			if signature, err := hex.DecodeString(value); err == nil && len(signatures) < maxSignatures {
 				signatures = append(signatures, signature)
 			}
 		}
 	}
 	if err := v.checkTime(name, at, now); err != nil {
-		return err
+		return nil, err
 	}
 	if len(signatures) == 0 {
-		return refuse(HeaderMalformed, "%s: has no signature of the scheme v1", name)
+		return nil, refuse(HeaderMalformed, "%s: has no signature of the scheme v1", name)
 	}
-	for _, signature := range signatures[:min(len(signatures), maxSignatures)] {
-		if v.matches(sha256.New, signature, at, ".", string(body)) {
-			return nil
+	return func(body []byte) bool {
+		for _, signature := range signatures {
+			if v.matches(sha256.New, signature, at+".", body) {
+				return true
+			}
 		}
-	}
-	return errNoMatch
+		return false
+	}, nil
 }
 
 // maxSignatures is how many signatures of one delivery are looked at. Senders send one for each live secret.
@@ -330,7 +344,7 @@ func standardKey(secret string) (key []byte, err error) {
 	return key, nil
 }
 
-func (v *Verifier) verifyStandard(header http.Header, body []byte, now time.Time) error {
+func (v *Verifier) readStandard(header http.Header, now time.Time) (signed func(body []byte) bool, err error) {
 	prefix := "Webhook-"
 	if len(header.Values("Webhook-Id")) == 0 && len(header.Values("Svix-Id")) > 0 {
 		prefix = "Svix-"
@@ -339,33 +353,43 @@ func (v *Verifier) verifyStandard(header http.Header, body []byte, now time.Time
 	for i, name := range []string{"Id", "Timestamp", "Signature"} {
 		value, err := one(header, prefix+name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		values[i] = value
 	}
 	if err := v.checkTime(prefix+"Timestamp", values[1], now); err != nil {
-		return err
+		return nil, err
 	}
-	content := values[0] + "." + values[1] + "." + string(body)
-	signatures := strings.Fields(values[2])
-	for _, item := range signatures[:min(len(signatures), maxSignatures)] {
-		scheme, text, _ := strings.Cut(item, ",")
-		signature, err := base64.StdEncoding.DecodeString(text)
-		if err != nil {
-			continue
+	type scheme struct {
+		name  string
+		bytes []byte
+	}
+	var signatures []scheme
+	for item := range strings.FieldsSeq(values[2]) {
+		name, text, _ := strings.Cut(item, ",")
+		if bytes, err := base64.StdEncoding.DecodeString(text); err == nil && (name == "v1" || name == "v1a") && len(signatures) < maxSignatures {
+			signatures = append(signatures, scheme{name, bytes})
 		}
-		for _, secret := range v.Secrets {
-			key, err := standardKey(secret)
-			isPublic := strings.HasPrefix(secret, "whpk_")
-			switch {
-			case err != nil:
-			case scheme == "v1" && !isPublic && hmac.Equal(signature, mac(sha256.New, string(key), content)),
-				scheme == "v1a" && isPublic && ed25519.Verify(key, []byte(content), signature):
-				return nil
+	}
+	if len(signatures) == 0 {
+		return nil, errNoMatch
+	}
+	before := values[0] + "." + values[1] + "."
+	return func(body []byte) bool {
+		for _, signature := range signatures {
+			for _, secret := range v.Secrets {
+				key, err := standardKey(secret)
+				isPublic := strings.HasPrefix(secret, "whpk_")
+				switch {
+				case err != nil:
+				case signature.name == "v1" && !isPublic && hmac.Equal(signature.bytes, mac(sha256.New, string(key), before, body...)),
+					signature.name == "v1a" && isPublic && ed25519.Verify(key, append([]byte(before), body...), signature.bytes):
+					return true
+				}
 			}
 		}
-	}
-	return errNoMatch
+		return false
+	}, nil
 }
 
 func (s *Signature) newHash() func() hash.Hash {
@@ -389,20 +413,19 @@ func (s *Signature) decoder() func(string) ([]byte, error) {
 	return nil
 }
 
-func (v *Verifier) verifyHMAC(header http.Header, body []byte, now time.Time) error {
-	s := &v.Signature
-	parts := [][]byte{body}
+func (v *Verifier) readHMAC(header http.Header, now time.Time) (signed func(body []byte) bool, err error) {
+	s, before := &v.Signature, ""
 	if s.Timestamp != "" {
 		at, err := one(header, s.Timestamp)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if err := v.checkTime(s.Timestamp, at, now); err != nil {
-			return err
+			return nil, err
 		}
-		parts = [][]byte{[]byte(at + "."), body}
+		before = at + "."
 	}
-	return v.verifyMAC(header, s.Header, s.Prefix, s.newHash(), s.decoder(), parts...)
+	return v.readMAC(header, s.Header, s.Prefix, s.newHash(), s.decoder(), before)
 }
 
 func (v *Verifier) verifyToken(header http.Header) error {

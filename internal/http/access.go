@@ -24,6 +24,7 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 		grant, err := s.authenticateRequest(r)
 		if err != nil {
 			s.metrics.keys.WithLabelValues(refusalOf(err)).Inc()
+			dropBody(w, r)
 			fail(w, r, challenge(r, err))
 			return
 		}

@@ -1,10 +1,13 @@
 package http
 
 import (
+	"bufio"
+	"io"
 	"net/http"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/pgtest"
@@ -260,5 +263,74 @@ func TestBodiesAboveTheLimitAreRefused(t *testing.T) {
 	_ = resp.Body.Close()
 	if resp.StatusCode != 413 || r.ContentLength != 0 {
 		t.Errorf("a stream of 101 bytes returned %d", resp.StatusCode)
+	}
+}
+
+func TestBodiesOfAllRequestsTakeNoMoreThanTheirBudget(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setupWith(t, settings{http: func(cfg *Config) { cfg.MaxBody, cfg.MaxBatchBody, cfg.MaxBodyMemory = 64<<10, 256<<10, 1<<20 }})
+	answers := make(chan answer, 12)
+	batch := `{"events":[{"event":{"a":"` + strings.Repeat("x", 250_000)
+	for range cap(answers) { // three of them fit
+		conn := h.begin("/events/batch", 256<<10, batch)
+		go func() {
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				return // the test has ended
+			}
+			defer func() { _ = resp.Body.Close() }()
+			text, _ := io.ReadAll(resp.Body)
+			answers <- answer{t, resp.StatusCode, resp.Header, string(text)}
+		}()
+	}
+	for range cap(answers) - 4 {
+		select {
+		case got := <-answers:
+			got.wantProblem(problem.Overloaded)
+			if got.header.Get("Retry-After") == "" {
+				t.Error("no Retry-After")
+			}
+		case <-time.After(busyTimeout / 2):
+			t.Fatal("they are not bounded")
+		}
+	}
+	if s := h.srv.bodies.Stats(); s.Verified > s.Limit {
+		t.Errorf("they take %+v", s)
+	}
+	h.call("POST", "/events", `{}`).want(http.StatusCreated)
+	if n := h.count(`select count(*) from agent.event`); n != 1 {
+		t.Errorf("%d events were stored, want the one that was answered", n)
+	}
+	metrics := h.call("GET", "/metrics", "").want(http.StatusOK).body
+	for _, want := range []string{`queued_body_bytes_max{sender="all"} 1.048576e+06`, `queued_body_bytes{sender="verified"} `, `queued_bodies_refused_total{reason="full"} `} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("the metrics do not have %s", want)
+		}
+	}
+}
+
+func TestBodiesAreForgottenWithTheirRequests(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	h.call("POST", "/events", `{}`).want(201)
+	h.try("POST", "/events", `{"a":`).wantProblem(problem.InvalidJSON)
+	h.call("POST", "/events/batch", `{"events":[{"event":{"a":"`+strings.Repeat("x", 100_000)+`"}}]}`).want(201)
+	h.with("Content-Type", structured).try("POST", "/cloudevents", `{"specversion":"1.0","id":"1","source":"/s","type":"t","data":{}}`).want(201)
+	h.putSource("t", `{"kind":"token","queue":"in","secrets":["s"]}`)
+	h.deliver("t", `{}`, "Authorization", "s").want(200)
+	h.putSource("g", `{"kind":"github","queue":"in","secrets":["s"]}`)
+	h.deliver("g", `{}`, "X-Hub-Signature-256", "sha256="+sign("s", `{}`)).want(200)
+	h.deliver("g", `{}`, "X-Hub-Signature-256", forged).wantProblem(problem.WebhookRejected)
+	_ = h.begin("/events", 1000, "x").Close()
+	for deadline := time.Now().Add(busyTimeout); ; time.Sleep(time.Millisecond) { //nolint:forbidigo // the server ends a request after its answer, without a signal
+		s := h.srv.bodies.Stats()
+		if s.Verified == 0 && s.Unverified == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("they take %+v", s)
+		}
 	}
 }

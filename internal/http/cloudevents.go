@@ -68,6 +68,9 @@ func (s *Server) postCloudEvents(r *http.Request, req postCloudEventsRequest) (r
 	if len(r.Header.Values("Idempotency-Key")) > 0 {
 		return reply{}, errCloudEventKey
 	}
+	if err := logOf(r).body.TakeDecoded(req.Sent); err != nil {
+		return reply{}, bind.BodyError(err, s.cfg.MaxBatchBody)
+	}
 	in, isBatch, err := hook.DecodeCloudEvents(r.Header, req.Sent)
 	if err != nil {
 		return reply{}, cloudEventRefused(err)

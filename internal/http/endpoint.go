@@ -41,7 +41,7 @@ func handler[Req any](s *Server, lim bind.Limits, handle func(http.ResponseWrite
 	binding := bind.New[Req](lim)
 	return func(w http.ResponseWriter, r *http.Request) {
 		var req Req
-		err := binding.Decode(w, r, &req)
+		err := binding.Decode(w, r, &logOf(r).body, &req)
 		if err == nil {
 			binding.Log(&req, logOf(r).add)
 			err = s.restrict(r, &req)
@@ -173,10 +173,21 @@ func write(w http.ResponseWriter, r *http.Request, rep reply) error {
 	return http.NewResponseController(w).Flush()
 }
 
+// restTime is how long what nobody reads of a body may go on arriving.
+const restTime = time.Second
+
+// dropBody gives up a body that is not read, before the answer. net/http reads what there is of a short one, so that its connection can be kept; a client that is
+// not known yet must not take a connection by sending slowly.
+func dropBody(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(restTime))
+	}
+}
+
 // fail answers r with the problem that err is. When the client has gone, or has the beginning of another answer, it ends the request without one.
 func fail(w http.ResponseWriter, r *http.Request, err error) {
 	log := logOf(r)
-	if r.Context().Err() != nil { // the client cannot read an answer any more
+	if r.Context().Err() != nil && !log.body.IsCutOff() { // the client cannot read an answer any more
 		log.status = problem.ClientGone.Status
 		panic(http.ErrAbortHandler)
 	}

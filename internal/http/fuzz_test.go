@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/queued/queued/internal/http/bind"
+	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/pgtest"
 )
@@ -187,7 +188,7 @@ func FuzzQuery(f *testing.F) {
 	f.Fuzz(func(t *testing.T, query string) {
 		var req listHistoryRequest
 		r := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/history", RawQuery: query}}
-		err := bind.New[listHistoryRequest](testLimits).Decode(nil, r, &req)
+		err := bind.New[listHistoryRequest](testLimits).Decode(nil, r, new(body.Hold), &req)
 		if err != nil {
 			if p := problem.Of(err); p.Type.Status < 400 || p.Type.Status > 422 {
 				t.Errorf("%q was refused with %+v", query, p)

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/push"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
@@ -43,7 +44,7 @@ type requestSeries struct {
 	duration prometheus.Observer
 }
 
-func newMetrics(cfg Config, build versionResponse) *metrics {
+func newMetrics(cfg Config, build versionResponse, bodies *body.Budget) *metrics {
 	m := newRequestMetrics()
 	m.handler = promhttp.HandlerFor(cfg.Registry, promhttp.HandlerOpts{})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -53,7 +54,7 @@ func newMetrics(cfg Config, build versionResponse) *metrics {
 	})
 	info.Set(1)
 	cfg.Registry.MustRegister(
-		m.requests, m.duration, m.streamed, m.gaps, m.blocked, m.keys, info, &collector{cfg.Service, cfg.Schedules, cfg.Topics, cfg.Access, cfg.Pushes, cfg.Sources},
+		m.requests, m.duration, m.streamed, m.gaps, m.blocked, m.keys, info, &collector{cfg.Service, cfg.Schedules, cfg.Topics, cfg.Access, cfg.Pushes, cfg.Sources, bodies},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
@@ -157,6 +158,12 @@ var (
 	queueOldestAge = gauge("queued_oldest_ready_age_seconds",
 		"How long the longest-waiting ready event has been claimable; 0 when none is ready.", "queue")
 
+	bodyBytes = gauge("queued_body_bytes",
+		"Memory that the bodies of requests in progress take in this process: verified, or unverified while a webhook has not proved who sent it.", "sender")
+	bodyBytesMax  = gauge("queued_body_bytes_max", "The most of queued_body_bytes: all together, and the unverified among them.", "sender")
+	bodiesRefused = counter("queued_bodies_refused_total",
+		"Requests answered with 503 overloaded because bodies took all the memory that they may: full, unverified_full, or too_slow for those that gave way to others.", "reason")
+
 	poolConnections = gauge("queued_pool_connections", "Connections to the database by state: in_use or idle.", "state")
 	poolMax         = gauge("queued_pool_connections_max", "The most connections that the pool opens.")
 	poolAcquires    = counter("queued_pool_acquires_total", "Connections acquired from the pool.")
@@ -228,6 +235,7 @@ type collector struct {
 	access    *access.Service
 	pushes    *push.Service
 	sources   *source.Service
+	bodies    *body.Budget
 }
 
 // Describe implements prometheus.Collector. A collector that describes nothing is one whose metrics are not checked at registration.
@@ -239,6 +247,14 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(m.desc, m.kind, value, labels...)
 	}
 	c.collectServices(send)
+	bodies := c.bodies.Stats()
+	send(bodyBytes, float64(bodies.Verified), "verified")
+	send(bodyBytes, float64(bodies.Unverified), "unverified")
+	send(bodyBytesMax, float64(bodies.Limit), "all")
+	send(bodyBytesMax, float64(bodies.UnverifiedLimit), "unverified")
+	send(bodiesRefused, float64(bodies.Full), "full")
+	send(bodiesRefused, float64(bodies.UnverifiedFull), "unverified_full")
+	send(bodiesRefused, float64(bodies.TooSlow), "too_slow")
 	fired := c.schedules.Counters()
 	buckets := make(map[float64]uint64, len(fired.Lateness))
 	for i, n := range fired.Lateness {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/bind"
+	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/http/problem"
 )
 
@@ -25,16 +26,18 @@ import (
 type accessLog struct {
 	http.ResponseWriter
 
-	id     string
-	start  time.Time
-	wait   time.Duration // how long the request asked to be held
-	status int           // 0 until the answer begins
-	bytes  int64
-	grant  *access.Grant // what the caller may do; nil: everything
-	scope  access.Scope  // of the route; empty: there is no route
-	err    error         // the cause of an answer of 500 or above, for the log only
-	fields []any         // names and values, in turn
-	room   [8]any        // of fields, so that most requests need no more
+	id      string
+	start   time.Time
+	wait    time.Duration // how long the request asked to be held
+	status  int           // 0 until the answer begins
+	bytes   int64
+	isQuiet bool          // there are too many like it for a line each
+	body    body.Hold     // what the request's body takes
+	grant   *access.Grant // what the caller may do; nil: everything
+	scope   access.Scope  // of the route; empty: there is no route
+	err     error         // the cause of an answer of 500 or above, for the log only
+	fields  []any         // names and values, in turn
+	room    [8]any        // of fields, so that most requests need no more
 
 	route chi.Context
 	ctx   requestContext
@@ -102,6 +105,7 @@ func (s *Server) observe(routes chi.Routes, next http.Handler) http.Handler {
 		l.ctx = requestContext{r.Context(), l}
 		r = r.WithContext(&l.ctx) //nolint:contextcheck // it inherits from the context of r
 		defer s.finish(l, r)
+		defer l.body.Release()
 		defer s.rescue(l, r)
 		next.ServeHTTP(l, r)
 	})
@@ -132,6 +136,8 @@ var busyRoutes = map[string]bool{
 
 func (s *Server) level(l *accessLog, pattern string, took time.Duration) zerolog.Level {
 	switch {
+	case l.isQuiet && !s.cfg.LogAll:
+		return zerolog.DebugLevel
 	case l.status >= http.StatusInternalServerError && !isHealth(strings.TrimPrefix(pattern, "GET ")):
 		return zerolog.ErrorLevel
 	case !s.cfg.LogAll && busyRoutes[pattern] && l.status < http.StatusBadRequest && took < l.wait+s.slowAfter:

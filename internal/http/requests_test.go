@@ -11,19 +11,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/queued/queued/internal/http/bind"
+	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/schedule"
 )
 
 var testLimits = bind.Limits{Body: 1 << 20, Event: 1 << 20, Items: 3, Depth: 64}
 
-// decodeAs decodes a POST of body to target, as the endpoint of a Req does.
-func decodeAs[Req any](target, body string) (Req, error) {
+// decodeAs decodes a POST of what is sent to target, as the endpoint of a Req does.
+func decodeAs[Req any](target, sent string) (Req, error) {
 	var req Req
-	r := httptest.NewRequest(http.MethodPost, target, strings.NewReader(body))
+	r := httptest.NewRequest(http.MethodPost, target, strings.NewReader(sent))
 	r.SetPathValue("id", "7")
 	r.SetPathValue("name", "mail")
-	err := bind.New[Req](testLimits).Decode(httptest.NewRecorder(), r, &req)
+	err := bind.New[Req](testLimits).Decode(httptest.NewRecorder(), r, new(body.Hold), &req)
 	return req, err
 }
 
@@ -378,7 +379,7 @@ func decodeHeader(header http.Header) (headerRequest, error) {
 	var req headerRequest
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.Header = header
-	err := bind.New[headerRequest](testLimits).Decode(httptest.NewRecorder(), r, &req)
+	err := bind.New[headerRequest](testLimits).Decode(httptest.NewRecorder(), r, new(body.Hold), &req)
 	return req, err
 }
 
@@ -476,7 +477,7 @@ func decodePrecondition(header http.Header) (preconditionRequest, error) {
 	var req preconditionRequest
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.Header = header
-	err := bind.New[preconditionRequest](testLimits).Decode(httptest.NewRecorder(), r, &req)
+	err := bind.New[preconditionRequest](testLimits).Decode(httptest.NewRecorder(), r, new(body.Hold), &req)
 	return req, err
 }
 

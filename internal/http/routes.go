@@ -57,6 +57,7 @@ func (r *router) add(method, path string, scope access.Scope, call http.HandlerF
 // routes is every path there is, with the scope that its callers need. Each is in api/openapi.yaml, too, under the handler's name.
 func (s *Server) routes() *router {
 	lim := s.cfg.limits()
+	lim.Bodies = s.bodies
 	batch := lim
 	batch.Body = s.cfg.MaxBatchBody
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/bind"
+	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/push"
 	"github.com/queued/queued/internal/queue"
@@ -43,6 +44,7 @@ type Config struct {
 	RequestTimeout time.Duration
 	MaxBody        int64 // bytes of a body, and of one event however it comes; zero: 1 MiB
 	MaxBatchBody   int64 // bytes of the body of POST /events/batch; zero: 8 MiB
+	MaxBodyMemory  int64 // bytes that the bodies of all requests may take together, see body.Config; zero: 128 MiB, or more for the largest bodies
 	MaxBatch       int   // elements of a batch; zero, or beyond what the queue takes: queue.MaxBatch
 	MaxDepth       int   // how deeply an event may be nested, itself included; zero: 64
 	LogAll         bool  // log every request at info; false: successful busy calls at debug
@@ -71,6 +73,15 @@ func (c Config) limits() bind.Limits {
 	return bind.Limits{Body: c.MaxBody, Event: c.MaxBody, Items: c.MaxBatch, Depth: c.MaxDepth}
 }
 
+// MinBodyMemory is the least Config.MaxBodyMemory for these MaxBody and MaxBatchBody.
+func MinBodyMemory(maxBody, maxBatchBody int64) int64 {
+	return body.MinLimit(max(maxBody, maxBatchBody))
+}
+
+func (c Config) bodies() body.Config {
+	return body.Config{Limit: c.MaxBodyMemory, Largest: max(c.MaxBody, c.MaxBatchBody), Unverified: c.MaxBody}
+}
+
 // Server answers the calls of api/openapi.yaml. It is safe for concurrent use.
 type Server struct {
 	cfg       Config
@@ -80,6 +91,7 @@ type Server struct {
 	access    *access.Service
 	pushes    *push.Service
 	sources   *source.Service
+	bodies    *body.Budget
 	log       zerolog.Logger
 	metrics   *metrics
 	version   versionResponse
@@ -96,7 +108,8 @@ func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
 	s := &Server{cfg: cfg, svc: cfg.Service, schedules: cfg.Schedules, topics: cfg.Topics, access: cfg.Access, pushes: cfg.Pushes, sources: cfg.Sources, log: cfg.Logger, version: versionOf(cfg.Version)}
 	s.heartbeat, s.blockedLimit, s.slowAfter = heartbeat, blockedLimit, slowAfter
-	s.metrics = newMetrics(cfg, s.version)
+	s.bodies = body.NewBudget(cfg.bodies())
+	s.metrics = newMetrics(cfg, s.version, s.bodies)
 	routes := s.routes().mux
 	s.handler = s.observe(routes, s.checkHost(s.checkClient(s.authenticate(checkOrigin(routes)))))
 	return s

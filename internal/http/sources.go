@@ -3,8 +3,6 @@ package http
 import (
 	stdjson "encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -331,6 +329,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) {
 	if rejection, ok := errors.AsType[*source.RejectedError](err); ok {
 		logOf(r).add("rejected", rejection.Code)
 		logOf(r).add("reason", rejection.Reason)
+		logOf(r).isQuiet = rejection.Retry > 0
 	}
 	fail(w, r, problemOfDelivery(err))
 }
@@ -341,7 +340,11 @@ func problemOfDelivery(err error) error {
 		return problem.New(problem.RateLimited, "The source has made more deliveries than its rate limit allows in this process.").
 			With("Retry-After", strconv.Itoa(int(limit.Retry/time.Second)))
 	}
-	if _, ok := errors.AsType[*source.RejectedError](err); ok {
+	if rejection, ok := errors.AsType[*source.RejectedError](err); ok {
+		if rejection.Retry > 0 {
+			return problem.New(problem.RateLimited, "The source has had too many deliveries without the proof that it asks for. The owner of the source sees why.").
+				With("Retry-After", strconv.Itoa(int(rejection.Retry/time.Second)))
+		}
 		return problem.New(problem.WebhookRejected, "The delivery does not have the proof that the source asks for. The owner of the source sees why.").
 			With("Www-Authenticate", "Webhook")
 	}
@@ -358,15 +361,26 @@ func (s *Server) receiveDelivery(w http.ResponseWriter, r *http.Request) error {
 	if !errors.Is(err, source.ErrNotFound) {
 		log.add("source", name)
 	}
+	isProven := false
+	if err == nil {
+		isProven, err = admission.VerifyHeader(r.Header)
+	}
 	if err != nil {
+		dropBody(w, r)
 		return err
 	}
 	if isEncoded(r.Header) {
 		admission.Reject(encodedCode)
+		dropBody(w, r)
 		return problem.New(problem.UnsupportedMediaType, encodedDetail)
 	}
-	body, err := readDelivery(w, r, admission.MaxBody(s.cfg.MaxBody))
+	read, limit := log.body.ReadUnverified, admission.MaxBody(s.cfg.MaxBody)
+	if isProven {
+		read = log.body.Read
+	}
+	sent, err := read(s.bodies, w, r, limit)
 	if err != nil {
+		err = bind.BodyError(err, limit)
 		if problem.Of(err).Type == problem.BodyTooLarge {
 			admission.Reject(problem.BodyTooLarge.Code)
 		}
@@ -376,7 +390,13 @@ func (s *Server) receiveDelivery(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		query = nil
 	}
-	result, err := admission.Receive(r.Context(), source.Delivery{Header: r.Header, Query: query, Body: body, RequestID: log.id, Check: s.checkEvent})
+	result, err := admission.Receive(r.Context(), source.Delivery{
+		Header: r.Header, Query: query, Body: sent, Check: s.checkEvent,
+		Verified: func() error {
+			log.body.Verified()
+			return bind.BodyError(log.body.TakeDecoded(sent), limit)
+		},
+	})
 	if err != nil {
 		return err
 	}
@@ -419,22 +439,6 @@ const (
 	encodedCode   = "content_encoding"
 	encodedDetail = "The body must be sent without Content-Encoding: it is verified as it comes in."
 )
-
-// readDelivery reads the body of a delivery.
-func readDelivery(w http.ResponseWriter, r *http.Request, limit int64) (body []byte, err error) {
-	if r.ContentLength > limit {
-		err = &http.MaxBytesError{Limit: limit}
-	} else {
-		body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	}
-	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
-		return nil, problem.New(problem.BodyTooLarge, fmt.Sprintf("The body must be at most %d bytes long.", limit)).With("Connection", "close")
-	}
-	if err != nil {
-		return nil, problem.New(problem.InvalidJSON, "The body did not arrive in full, or not in time.").With("Connection", "close")
-	}
-	return body, nil
-}
 
 // A handshakeRequest is what the handshake takes.
 type handshakeRequest struct {

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/hook"
+	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/source"
 )
@@ -34,18 +36,18 @@ func sign(secret, text string) string {
 func base64Of(text []byte) string { return base64.StdEncoding.EncodeToString(text) }
 
 // deliver posts to a source with header fields, names and values in turn.
-func (c *client) deliver(name, body string, fields ...string) answer {
+func (c *client) deliver(name, sent string, fields ...string) answer {
 	c.t.Helper()
 	for i := 0; i < len(fields); i += 2 {
 		c = c.with(fields[i], fields[i+1])
 	}
-	return c.try("POST", "/in/"+name, body)
+	return c.try("POST", "/in/"+name, sent)
 }
 
 // putSource puts a new source.
-func (c *client) putSource(name, body string) {
+func (c *client) putSource(name, put string) {
 	c.t.Helper()
-	c.call("PUT", "/sources/"+name, body).want(http.StatusCreated)
+	c.call("PUT", "/sources/"+name, put).want(http.StatusCreated)
 }
 
 type seenSource struct {
@@ -281,7 +283,7 @@ func TestRefusedDeliveriesAreCountedAndStoreNothing(t *testing.T) {
 		{`{}`, signed(now+301, `{}`), problem.WebhookRejected, "timestamp_in_future"},
 		{`{}`, []string{"X-At", "now", "X-Sign", "00"}, problem.WebhookRejected, "header_malformed"},
 		{`{}`, append(signed(now, `{}`), "Content-Encoding", "gzip"), problem.UnsupportedMediaType, "content_encoding"},
-		{strings.Repeat("x", 65), nil, problem.BodyTooLarge, "body_too_large"},
+		{strings.Repeat("x", 65), signed(now, ""), problem.BodyTooLarge, "body_too_large"},
 		{`{"a":"` + "\\u0000" + `"}`, signed(now, `{"a":"`+"\\u0000"+`"}`), problem.Unrepresentable, "invalid_body"},
 		{`{"a":`, append(signed(now, `{"a":`), "Content-Type", "application/json"), problem.ValidationFailed, "invalid_body"},
 	} {
@@ -640,6 +642,212 @@ func TestBodyOfADeliveryIsNotReadBeyondItsLimit(t *testing.T) {
 	}
 }
 
+// begin sends the header of a request, with these fields, and part of a body of this length, and returns its connection.
+func (h *environment) begin(target string, length int, part string, fields ...string) net.Conn {
+	h.t.Helper()
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(h.t.Context(), "tcp", strings.TrimPrefix(h.url, "http://"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = conn.Close() })
+	head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n", target, length)
+	for i := 0; i < len(fields); i += 2 {
+		head += fields[i] + ": " + fields[i+1] + "\r\n"
+	}
+	if _, err := io.WriteString(conn, head+"\r\n"+part); err != nil {
+		h.t.Fatal(err)
+	}
+	return conn
+}
+
+// answerOn returns the answer that comes on a connection.
+func (h *environment) answerOn(conn net.Conn) answer {
+	h.t.Helper()
+	_ = conn.SetReadDeadline(time.Now().Add(busyTimeout / 2)) // less than the server waits for a body
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return answer{h.t, resp.StatusCode, resp.Header, strings.TrimSuffix(string(text), "\n")}
+}
+
+// forged is a signature of GitHub's form that nobody has made.
+var forged = "sha256=" + strings.Repeat("0", 64)
+
+func TestDeliveryWithoutProofIsRefusedBeforeItsBody(t *testing.T) {
+	t.Parallel()
+	const now = 1_700_000_010
+	h := setupWith(t, at(now))
+	for _, put := range []string{
+		`"kind":"token"`, `"kind":"basic"`, `"kind":"cloudevents"`, `"kind":"github"`, `"kind":"slack"`, `"kind":"stripe"`, `"kind":"standard"`,
+		`"kind":"hmac","signature":{"header":"X-Sign","timestamp":"X-At"}`,
+	} {
+		kind := strings.Split(put, `"`)[3]
+		h.putSource(kind, `{`+put+`,"queue":"in","secrets":["c2VjcmV0"]}`)
+	}
+	const early, late = "1699999709", "1700000311"
+	for _, c := range [][]string{
+		{"token"},
+		{"token", "Authorization", "wrong"},
+		{"token", "Authorization", "wrong", "Expect", "100-continue"},
+		{"basic"},
+		{"basic", "Authorization", "Basic " + base64Of([]byte("anybody:wrong"))},
+		{"basic", "Authorization", "Basic ?"},
+		{"cloudevents"},
+		{"cloudevents", "Authorization", "Bearer wrong"},
+		{"github"},
+		{"github", "X-Hub-Signature-256", "sha1=00"},
+		{"github", "X-Hub-Signature-256", "sha256=00"},
+		{"slack", "X-Slack-Request-Timestamp", "1700000000"},
+		{"slack", "X-Slack-Request-Timestamp", early, "X-Slack-Signature", "v0=" + sign("s", "")},
+		{"slack", "X-Slack-Request-Timestamp", late, "X-Slack-Signature", "v0=" + sign("s", "")},
+		{"stripe", "Stripe-Signature", "t=1700000000"},
+		{"stripe", "Stripe-Signature", "t=" + early + ",v1=" + sign("s", "")},
+		{"standard", "webhook-id", "1", "webhook-timestamp", "1700000000"},
+		{"standard", "webhook-id", "1", "webhook-timestamp", "1700000000", "webhook-signature", "v2,AA=="},
+		{"standard", "webhook-id", "1", "webhook-timestamp", late, "webhook-signature", "v1,AA=="},
+		{"hmac", "X-At", "1700000000"},
+		{"hmac", "X-At", early, "X-Sign", sign("s", "")},
+		{"hmac", "X-At", "x", "X-Sign", sign("s", "")},
+	} {
+		got := h.answerOn(h.begin("/in/"+c[0], 1000, "", c[1:]...))
+		if got.status != http.StatusUnauthorized {
+			t.Errorf("%v got %d %s", c, got.status, got.body)
+		}
+	}
+	// What is in order so far is read.
+	if used := h.srv.bodies.Stats(); used.Unverified != 0 || used.Verified != 0 {
+		t.Errorf("the bodies take %+v", used)
+	}
+	conn := h.begin("/in/github", 2, "{", "X-Hub-Signature-256", "sha256="+sign("c2VjcmV0", "{}"))
+	_, _ = io.WriteString(conn, "}")
+	h.answerOn(conn).want(http.StatusOK)
+}
+
+func TestForgeriesTakeNothingOfTheSendersRateLimit(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.putSource("github", `{"kind":"github","queue":"in","secrets":["s"],"rate_limit":{"per_second":0.001,"burst":1}}`)
+	h.putSource("token", `{"kind":"token","queue":"in","secrets":["s"],"rate_limit":{"per_second":0.001,"burst":1}}`)
+	for range 25 {
+		h.deliver("github", `{}`, "X-Hub-Signature-256", forged).wantProblem(problem.WebhookRejected)
+		h.deliver("token", `{}`, "Authorization", "wrong").wantProblem(problem.WebhookRejected)
+	}
+	h.deliver("github", `{}`, "X-Hub-Signature-256", "sha256="+sign("s", `{}`)).want(http.StatusOK)
+	h.deliver("token", `{}`, "Authorization", "s").want(http.StatusOK)
+	// Theirs is the limit of what they have sent.
+	h.deliver("github", `{}`, "X-Hub-Signature-256", "sha256="+sign("s", `{}`)).wantProblem(problem.RateLimited)
+	h.answerOn(h.begin("/in/token", 1000, "", "Authorization", "s")).wantProblem(problem.RateLimited)
+}
+
+func TestRefusalsHaveALimitOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.putSource("github", `{"kind":"github","queue":"in","secrets":["s"]}`)
+	refused := 0
+	for {
+		got := h.deliver("github", `{}`, "X-Hub-Signature-256", forged)
+		refused++
+		if got.status == http.StatusTooManyRequests {
+			if got.wantProblem(problem.RateLimited); got.header.Get("Retry-After") == "" {
+				t.Error("no Retry-After")
+			}
+			break
+		}
+		got.wantProblem(problem.WebhookRejected)
+		if refused > 10_000 {
+			t.Fatal("there is none")
+		}
+	}
+	h.deliver("github", `{}`, "X-Hub-Signature-256", "sha256="+sign("s", `{}`)).want(http.StatusOK)
+	h.sourceUntil("github", func(s *seenSource) bool { return s.Rejected == int64(refused) && s.Received == 1 })
+	loud := 0
+	for line := range strings.Lines(h.log.String()) {
+		if strings.Contains(line, `"level":"info"`) && strings.Contains(line, `"rejected":`) {
+			loud++
+		}
+	}
+	if loud != refused-1 {
+		t.Errorf("%d of %d refusals are in the log at info, want all but the last", loud, refused)
+	}
+}
+
+func TestUnverifiedBodiesShutNobodyOut(t *testing.T) {
+	t.Parallel()
+	h := setupWith(t, settings{
+		http: func(c *Config) { c.MaxBody = 64 << 10 },
+		// Their time does not end before somebody needs their memory.
+		server: func(s *Server, _ *http.Server) {
+			s.bodies = body.NewBudget(body.Config{Limit: 1 << 20, Unverified: 64 << 10, UnverifiedTime: 10 * busyTimeout})
+		},
+	})
+	h.putSource("github", `{"kind":"github","queue":"in","secrets":["s"]}`)
+	h.putSource("token", `{"kind":"token","queue":"in","secrets":["s"]}`)
+	answers := make(chan answer, 50)
+	for range cap(answers) {
+		conn := h.begin("/in/github", 60_000, strings.Repeat("x", 30_000), "X-Hub-Signature-256", forged)
+		go func() {
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				return // the test has ended
+			}
+			defer func() { _ = resp.Body.Close() }()
+			text, _ := io.ReadAll(resp.Body)
+			answers <- answer{t, resp.StatusCode, resp.Header, string(text)}
+		}()
+	}
+	// There is room for a few of them.
+	for range cap(answers) - 10 {
+		select {
+		case got := <-answers:
+			got.wantProblem(problem.Overloaded)
+			if got.header.Get("Retry-After") == "" {
+				t.Error("no Retry-After")
+			}
+		case <-time.After(busyTimeout):
+			t.Fatal("their bodies are not bounded")
+		}
+	}
+	if s := h.srv.bodies.Stats(); s.Unverified > s.UnverifiedLimit {
+		t.Errorf("they take %+v", s)
+	}
+	h.call("POST", "/events", `{}`).want(http.StatusCreated)
+	h.deliver("token", strings.Repeat("x", 60_000), "Authorization", "s", "Content-Type", "text/plain").want(http.StatusOK)
+	// The slow ones give way to those who send, once they have had their time.
+	genuine := strings.Repeat("x", 50_000)
+	for deadline := time.Now().Add(busyTimeout); ; {
+		got := h.deliver("github", genuine, "X-Hub-Signature-256", "sha256="+sign("s", genuine), "Content-Type", "text/plain")
+		if got.status == http.StatusOK {
+			break
+		}
+		got.wantProblem(problem.Overloaded)
+		if time.Now().After(deadline) {
+			t.Fatal("they shut the genuine sender out")
+		}
+	}
+	if events := h.claim(`{"queue":"in","limit":100}`); len(events) != 2 {
+		t.Errorf("%d events were stored", len(events))
+	}
+}
+
+func TestUnverifiedBodyHasLittleTimeToArrive(t *testing.T) {
+	t.Parallel()
+	h := setupWith(t, settings{server: func(s *Server, _ *http.Server) {
+		s.bodies = body.NewBudget(body.Config{UnverifiedTime: 100 * time.Millisecond})
+	}})
+	h.putSource("github", `{"kind":"github","queue":"in","secrets":["s"]}`)
+	h.answerOn(h.begin("/in/github", 1000, "x", "X-Hub-Signature-256", forged)).wantProblem(problem.InvalidJSON)
+	if s := h.srv.bodies.Stats(); s.Unverified != 0 {
+		t.Errorf("it takes %+v", s)
+	}
+}
+
 // provokeSources provokes what is special to sources.
 func provokeSources(h *environment, seen map[string]bool) {
 	h.call("PUT", "/sources/shop", `{"kind":"token","queue":"in","secrets":["s"],"rate_limit":{"per_second":0.001,"burst":9},"keep_raw":"1h","max_body":1000}`).want(201)
@@ -655,8 +863,8 @@ func provokeSources(h *environment, seen map[string]bool) {
 	h.deliver("shop", `{}`, "Authorization", "other").wantProblem(problem.WebhookRejected)
 	h.deliver("shop", `{}`, "Authorization", "s", "Sec-Fetch-Site", "cross-site").wantProblem(problem.CrossOrigin)
 	h.deliver("nothing", `{}`).wantProblem(problem.SourceNotFound)
-	h.deliver("shop", strings.Repeat("x", 9<<20)).wantProblem(problem.BodyTooLarge)
-	h.deliver("shop", `{}`, "Content-Encoding", "br").wantProblem(problem.UnsupportedMediaType)
+	h.deliver("shop", strings.Repeat("x", 9<<20), "Authorization", "s").wantProblem(problem.BodyTooLarge)
+	h.deliver("shop", `{}`, "Authorization", "s", "Content-Encoding", "br").wantProblem(problem.UnsupportedMediaType)
 	h.deliver("shop", `{"a":`, "Authorization", "s", "Content-Type", "application/json").wantProblem(problem.ValidationFailed)
 	for h.deliver("shop", `{}`, "Authorization", "s").status == http.StatusOK {
 		continue
@@ -675,7 +883,7 @@ func provokeSources(h *environment, seen map[string]bool) {
 		h.t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	_, _ = fmt.Fprint(conn, "POST /in/cut HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nno chunk\r\n")
+	_, _ = fmt.Fprint(conn, "POST /in/cut HTTP/1.1\r\nHost: localhost\r\nAuthorization: s\r\nTransfer-Encoding: chunked\r\n\r\nno chunk\r\n")
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		h.t.Fatal(err)

@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
 	"strings"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/queued/queued/internal/hook"
 	"github.com/queued/queued/internal/pg"
@@ -20,10 +23,12 @@ type Admission struct {
 	source    *held
 	requestID string
 	spent     time.Duration // of the time limit
+	isProven  bool          // by its header
+	isCounted bool          // by the rate limit of the source
 }
 
-// Admit returns the admission of a delivery. It fails with ErrNotFound, ErrPaused, ErrSealing, a *RateError, and with ErrUnavailable for a name that is not
-// known and cannot be looked up.
+// Admit returns the admission of a delivery. It fails with ErrNotFound, ErrPaused, ErrSealing, and with ErrUnavailable for a name that is not known and
+// cannot be looked up.
 func (s *Service) Admit(ctx context.Context, name, requestID string) (*Admission, error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.TimeLimit)
@@ -35,14 +40,50 @@ func (s *Service) Admit(ctx context.Context, name, requestID string) (*Admission
 	if err != nil {
 		return nil, err
 	}
-	if h.limiter != nil {
-		if now := time.Now(); !h.limiter.AllowN(now, 1) {
-			s.reject(name, rateLimited, "rate_limited", requestID)
-			missing := 1 - h.limiter.TokensAt(now)
-			return nil, &RateError{max(time.Second, time.Duration(math.Ceil(missing/float64(h.limiter.Limit())))*time.Second)}
-		}
+	return &Admission{svc: s, source: h, requestID: requestID, spent: time.Since(began)}, nil
+}
+
+// VerifyHeader verifies what the header of a delivery tells before its body is read, and returns whether that is all: then the sender is known, else anybody may
+// be the sender until Receive has seen the body. It fails with a *RejectedError, and with a *RateError when the sender is known.
+func (a *Admission) VerifyHeader(header http.Header) (isProven bool, err error) {
+	a.isProven, err = a.source.verifier.VerifyHeader(header, a.svc.cfg.Now())
+	switch {
+	case err != nil:
+		return false, a.refuse(err)
+	case a.isProven:
+		return true, a.takeRate()
 	}
-	return &Admission{s, h, requestID, time.Since(began)}, nil
+	return false, nil
+}
+
+// refuse counts a delivery without a proof, and returns its error. Refusals have a limit of their own: none of them takes anything of the source's.
+func (a *Admission) refuse(err error) error {
+	refusal := asRefusal(err)
+	a.svc.reject(a.source.Name, rejected, refusal.Code, a.requestID)
+	return &RejectedError{refusal.Code, refusal.Reason, exceeds(a.source.refusals)}
+}
+
+// takeRate takes a delivery, whose sender is known, from the rate limit of the source, once. It fails with a *RateError.
+func (a *Admission) takeRate() error {
+	if a.isCounted || a.source.limiter == nil {
+		return nil
+	}
+	a.isCounted = true
+	if retry := exceeds(a.source.limiter); retry > 0 {
+		a.svc.reject(a.source.Name, rateLimited, "rate_limited", a.requestID)
+		return &RateError{retry}
+	}
+	return nil
+}
+
+// exceeds returns how long to wait until a limiter allows one more, in whole seconds; zero: it allows this one.
+func exceeds(limiter *rate.Limiter) time.Duration {
+	now := time.Now()
+	if limiter.AllowN(now, 1) {
+		return 0
+	}
+	missing := 1 - limiter.TokensAt(now)
+	return max(time.Second, time.Duration(math.Ceil(missing/float64(limiter.Limit())))*time.Second)
 }
 
 // checkOpen returns why a source takes nothing now, and counts that.
@@ -92,8 +133,8 @@ func (s *Service) Look(ctx context.Context, name string) (*Admission, error) {
 }
 
 // Receive verifies a delivery over its raw bytes, maps it, and inserts or publishes its event, once for its key. It returns when that is committed. It fails
-// with a *RejectedError, a *BodyError, as queue.Service.Insert does, and with ErrUnavailable when its time is over. The source counts as it is by now, since
-// a body may take minutes: it fails with ErrNotFound, ErrPaused and ErrSealing, too.
+// with a *RejectedError, a *RateError, a *BodyError, as Delivery.Verified and queue.Service.Insert do, and with ErrUnavailable when its time is over. The source
+// counts as it is by now, since a body may take a minute: it fails with ErrNotFound, ErrPaused and ErrSealing, too.
 func (a *Admission) Receive(ctx context.Context, d Delivery) (Result, error) {
 	s, h := a.svc, a.svc.sources.Load().byName[a.source.Name]
 	if h == nil {
@@ -106,14 +147,21 @@ func (a *Admission) Receive(ctx context.Context, d Delivery) (Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, max(0, s.cfg.TimeLimit-a.spent))
 	defer cancel()
 	if err := h.verifier.Verify(d.Header, d.Body, s.cfg.Now()); err != nil {
-		refusal := asRefusal(err)
-		s.reject(h.Name, rejected, refusal.Code, d.RequestID)
-		return Result{}, &RejectedError{refusal.Code, refusal.Reason}
+		return Result{}, a.refuse(err)
+	}
+	if err := a.takeRate(); err != nil {
+		return Result{}, err
+	}
+	if d.Verified != nil {
+		if err := d.Verified(); err != nil {
+			s.count(h.Name, failed, nil)
+			return Result{}, err
+		}
 	}
 	all, isBatch, err := h.mapAll(&d, s.cfg.Now())
 	switch {
 	case err != nil:
-		s.reject(h.Name, invalid, "invalid_body", d.RequestID)
+		s.reject(h.Name, invalid, "invalid_body", a.requestID)
 		return Result{}, &BodyError{err}
 	case len(all) > 0 && all[0].Challenge != "":
 		s.count(h.Name, challenge, nil)
@@ -123,7 +171,7 @@ func (a *Admission) Receive(ctx context.Context, d Delivery) (Result, error) {
 	result.IsBatch = isBatch
 	switch {
 	case errors.Is(err, pg.ErrInvalid), errors.Is(err, pg.ErrUnrepresentable):
-		s.reject(h.Name, invalid, "invalid_body", d.RequestID)
+		s.reject(h.Name, invalid, "invalid_body", a.requestID)
 		return Result{}, &BodyError{err}
 	case err != nil:
 		s.count(h.Name, failed, nil)
@@ -146,7 +194,7 @@ func (a *Admission) Receive(ctx context.Context, d Delivery) (Result, error) {
 		if len(problems) > 0 {
 			text := strings.Join(problems, "; ")
 			text = strings.ToValidUTF8(strings.ReplaceAll(text[:min(len(text), maxProblem)], "\x00", ""), "")
-			t.ProblemAt, t.Problem, t.ProblemRequestID = &now, &text, &d.RequestID
+			t.ProblemAt, t.Problem, t.ProblemRequestID = &now, &text, &a.requestID
 		}
 	})
 	return result, nil

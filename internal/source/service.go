@@ -28,6 +28,10 @@ const (
 	writeConns    = 1  // connections of writes, and as many where they wait for locks
 	lookUpsPerSec = 50 // of unknown names; known ones are not affected
 	lookUpsBurst  = 100
+
+	// Of each source, deliveries without a proof that are answered one by one; beyond these they are told to wait, and their log lines are for debugging.
+	refusalsPerSec = 10
+	refusalsBurst  = 100
 )
 
 // Config is what a Service needs to know. Database, Queue and Topics are required.

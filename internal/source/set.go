@@ -57,7 +57,8 @@ type held struct {
 	verifier hook.Verifier
 	mapping  hook.Mapping
 	problem  error         // why nothing can be received; nil: it can
-	limiter  *rate.Limiter // nil: there is no limit
+	limiter  *rate.Limiter // of deliveries whose sender is known; nil: there is no limit
+	refusals *rate.Limiter // of the others
 }
 
 // owner is what the secrets of a source are sealed for.
@@ -65,7 +66,10 @@ func owner(name string) string { return hook.SourceSecret.Owner(name) }
 
 // hold returns the source of a row in memory. before is the same source as it was, or nil.
 func (s *Service) hold(r row, before *held) *held {
-	h := &held{row: r}
+	h := &held{row: r, refusals: rate.NewLimiter(refusalsPerSec, refusalsBurst)}
+	if before != nil {
+		h.refusals = before.refusals
+	}
 	secrets, err := s.open(r.Name, r.Secrets)
 	h.problem = err
 	p := Params{Kind: hook.Kind(r.Kind), Type: value(r.Type), Key: value(r.Key), EventTS: value(r.EventTS), Priority: value(r.Priority), Headers: r.Headers}

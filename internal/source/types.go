@@ -38,7 +38,10 @@ func (e *RateError) Error() string {
 }
 
 // A RejectedError is the error of a delivery that was not what the source sends. Reason is for the source's owner, not for the sender.
-type RejectedError struct{ Code, Reason string }
+type RejectedError struct {
+	Code, Reason string
+	Retry        time.Duration // zero, unless the source has had more of these than a process answers one by one
+}
 
 // Error implements error.
 func (e *RejectedError) Error() string { return "the delivery was rejected: " + e.Reason }
@@ -126,10 +129,11 @@ type Page struct {
 
 // A Delivery is what a sender has sent.
 type Delivery struct {
-	Header    http.Header
-	Query     url.Values
-	Body      []byte
-	RequestID string
+	Header http.Header
+	Query  url.Values
+	Body   []byte
+	// Verified is called once the sender is known, before anything is made of the body; nil: nothing is. When it fails, so does the delivery.
+	Verified func() error
 	// Check returns an error for an object that cannot be an event; nil: all can be.
 	Check func(json.RawMessage) error
 }

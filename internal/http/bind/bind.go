@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/http/problem"
 )
 
@@ -23,6 +24,8 @@ type Limits struct {
 	Event int64 // bytes of a json.RawMessage
 	Items int   // elements of a list of objects
 	Depth int   // nesting of a json.RawMessage or a Value, itself included
+
+	Bodies *body.Budget // what bodies of all requests may take together; nil: a budget of the binding's own
 }
 
 // A Value is any JSON value as it was sent, which jsonb can hold as it is, of MaxValue bytes at most. Nil is none.
@@ -86,6 +89,9 @@ type Checker interface {
 
 // New returns the Binding of Req. It panics on a default that is not valid.
 func New[Req any](lim Limits) *Binding {
+	if lim.Bodies == nil {
+		lim.Bodies = body.NewBudget(body.Config{Largest: lim.Body})
+	}
 	request := newField(reflect.TypeFor[Req](), "")
 	b := &Binding{Fields: request.Members, body: &request, limits: lim}
 	if at := slices.IndexFunc(b.Fields, func(f Field) bool { return f.In == "sent" || f.In == "bytes" }); at >= 0 {
@@ -180,9 +186,9 @@ func newField(t reflect.Type, rules string) (f Field) {
 	return f
 }
 
-// Decode reads r into req, a pointer to the struct that b was made of. It fails with a *problem.Problem, which names every bad
-// parameter, or else every bad field of the body.
-func (b *Binding) Decode(w http.ResponseWriter, r *http.Request, req any) error {
+// Decode reads r into req, a pointer to the struct that b was made of, and whose fields refer to the bytes that hold has of the body. It fails with a
+// *problem.Problem, which names every bad parameter, or else every bad field of the body.
+func (b *Binding) Decode(w http.ResponseWriter, r *http.Request, hold *body.Hold, req any) error {
 	v := reflect.ValueOf(req).Elem()
 	if err := b.decodeParams(r, v); err != nil {
 		return err
@@ -191,24 +197,24 @@ func (b *Binding) Decode(w http.ResponseWriter, r *http.Request, req any) error 
 		return nil // a body has no meaning there
 	}
 	if b.isBytes {
-		body, err := readBytes(w, r, b.limits.Body)
-		v.FieldByIndex(b.sent).SetBytes(body)
+		sent, err := b.readBytes(w, r, hold)
+		v.FieldByIndex(b.sent).SetBytes(sent)
 		return err
 	}
-	body, err := readBody(w, r, b.limits.Body)
+	sent, err := b.readBody(w, r, hold)
 	if err != nil {
 		return err
 	}
 	if b.sent != nil {
-		v.FieldByIndex(b.sent).SetBytes(body)
+		v.FieldByIndex(b.sent).SetBytes(sent)
 	}
 	switch {
-	case body == nil && b.needs != "":
+	case sent == nil && b.needs != "":
 		return problem.New(problem.InvalidJSON, "The body is empty; expected "+b.needs+".")
-	case body == nil:
-		body = []byte("{}")
+	case sent == nil:
+		sent = []byte("{}")
 	}
-	return decode(body, v.FieldByIndex(b.body.Index), b.body, b.limits)
+	return decode(sent, v.FieldByIndex(b.body.Index), b.body, b.limits)
 }
 
 // Log calls add with the name and the value of each field of req, which was decoded, that has the tag log.

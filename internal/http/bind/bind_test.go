@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/queued/queued/internal/http/bind"
+	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/http/problem"
 )
 
@@ -23,7 +24,7 @@ var limits = bind.Limits{Body: 200, Event: 100, Items: 3, Depth: 3}
 // decode decodes a request into a Req.
 func decode[Req any](r *http.Request) (Req, error) {
 	var req Req
-	err := bind.New[Req](limits).Decode(httptest.NewRecorder(), r, &req)
+	err := bind.New[Req](limits).Decode(httptest.NewRecorder(), r, new(body.Hold), &req)
 	return req, err
 }
 

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"mime"
 	"net/http"
@@ -14,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/http/problem"
 )
 
@@ -113,20 +113,21 @@ func (f *Field) setObject(v reflect.Value, text string, lim Limits) error {
 
 // readBody returns the body of r, nil when it is empty or blank. It takes content types of JSON, of text, and of forms, which curl sends by
 // default; decoding then shows whether it is JSON.
-func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	body, err := readAll(w, r, limit)
-	if err != nil || len(bytes.TrimSpace(body)) == 0 {
-		return nil, err
+func (b *Binding) readBody(w http.ResponseWriter, r *http.Request, hold *body.Hold) ([]byte, error) {
+	sent, err := hold.Read(b.limits.Bodies, w, r, b.limits.Body)
+	if err != nil || len(bytes.TrimSpace(sent)) == 0 {
+		return nil, BodyError(err, b.limits.Body)
 	}
-	return body, checkMediaType(cmp.Or(r.Header.Get("Content-Type"), "application/json"), r.Header.Get("Content-Encoding"))
+	return sent, checkMediaType(cmp.Or(r.Header.Get("Content-Type"), "application/json"), r.Header.Get("Content-Encoding"))
 }
 
 // readBytes returns the body of r, of any media type.
-func readBytes(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+func (b *Binding) readBytes(w http.ResponseWriter, r *http.Request, hold *body.Hold) ([]byte, error) {
 	if isCoded(r.Header.Get("Content-Encoding")) {
 		return nil, problem.New(problem.UnsupportedMediaType, noCoding)
 	}
-	return readAll(w, r, limit)
+	sent, err := hold.Read(b.limits.Bodies, w, r, b.limits.Body)
+	return sent, BodyError(err, b.limits.Body)
 }
 
 // noCoding is the detail of a body that is compressed.
@@ -134,27 +135,25 @@ const noCoding = "The body must be sent without Content-Encoding."
 
 func isCoded(coding string) bool { return coding != "" && !strings.EqualFold(coding, "identity") }
 
-// readAll returns all bytes of the body of r.
-func readAll(w http.ResponseWriter, r *http.Request, limit int64) (body []byte, err error) {
+// BodyError returns the problem with a body, of at most limit bytes, that could not be read; nil for no error.
+func BodyError(err error, limit int64) error {
+	var p *problem.Problem
+	_, isTooLarge := errors.AsType[*http.MaxBytesError](err)
 	switch {
-	case r.ContentLength == 0:
-		return nil, nil
-	case r.ContentLength > limit:
-		err = &http.MaxBytesError{Limit: limit}
-	case r.ContentLength > 0:
-		body = make([]byte, r.ContentLength)
-		_, err = io.ReadFull(r.Body, body)
+	case err == nil:
+		return nil
+	case isTooLarge:
+		p = problem.New(problem.BodyTooLarge, fmt.Sprintf("The body must be at most %d bytes long.", limit))
+	case errors.Is(err, body.ErrFull):
+		p = problem.New(problem.Overloaded, "The bodies of other requests take all the memory that there is for them (QUEUED_MAX_BODY_MEMORY). Nothing was stored; retry with growing pauses.").
+			With("Retry-After", "1")
+	case errors.Is(err, body.ErrTooSlow):
+		p = problem.New(problem.Overloaded, "The body arrived slowly, and other requests needed the memory that it took (QUEUED_MAX_BODY_MEMORY). Nothing was stored; retry with growing pauses.").
+			With("Retry-After", "1")
 	default:
-		body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+		p = problem.New(problem.InvalidJSON, "The body did not arrive in full, or not in time.")
 	}
-	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
-		detail := fmt.Sprintf("The body must be at most %d bytes long.", limit)
-		return nil, problem.New(problem.BodyTooLarge, detail).With("Connection", "close") // rather than read the rest of it
-	}
-	if err != nil {
-		return nil, problem.New(problem.InvalidJSON, "The body did not arrive in full, or not in time.").With("Connection", "close")
-	}
-	return body, nil
+	return p.With("Connection", "close") // rather than read the rest of it
 }
 
 // checkMediaType makes sure that a body is uncompressed JSON, text or a form, in UTF-8.
