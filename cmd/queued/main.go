@@ -107,6 +107,7 @@ type grammar struct {
 	Keys        keysCmd        `cmd:"" help:"Create, list, rotate and revoke keys, straight on the database."`
 	Secrets     secretsCmd     `cmd:"" help:"Seal the secrets of webhooks anew, straight on the database."`
 	Migrate     migrateCmd     `cmd:"" help:"Bring the database's schema to this program's version."`
+	Adopt       adoptCmd       `cmd:"" help:"Have a copy of a database, such as a restored dump, act by itself: push, fire schedules, deliver subscriptions."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Ask the server on this machine whether it is ready."`
 	VersionCmd  versionCmd     `cmd:"" name:"version" help:"Show the version of the program and what it was built with."`
 

@@ -79,10 +79,13 @@ func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, tcp *net.
 			s = nil
 		}
 	}()
+	isQuiet := c.Background == "off"
 	if s.queue, err = queue.Open(ctx, queue.Config{
 		Database:      connections,
 		SchemaVersion: sql.Version(),
 		RequireSync:   c.RequireSync,
+		AdoptsAlways:  c.Adopt == "always",
+		IsQuiet:       isQuiet,
 		MaxConns:      c.MaxConns,
 		MaxAttempts:   c.MaxAttempts,
 		SweepInterval: c.SweepInterval,
@@ -96,7 +99,14 @@ func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, tcp *net.
 	}); err != nil {
 		return s, err
 	}
+	if err = s.queue.CheckIdentity(ctx); err != nil { // so that it is said before anything is answered
+		return s, err
+	}
+	if isQuiet {
+		logger.Warn().Msg("QUEUED_BACKGROUND is off: this process pushes nothing, fires no schedules and delivers no subscriptions")
+	}
 	if s.schedules, err = schedule.Open(ctx, schedule.Config{
+		IsQuiet:      isQuiet,
 		Database:     connections,
 		MisfireGrace: c.MisfireGrace,
 		QueryTimeout: c.QueryTimeout,
@@ -105,7 +115,9 @@ func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, tcp *net.
 	}); err != nil {
 		return s, err
 	}
-	if s.topics, err = topic.Open(ctx, topic.Config{Database: connections, Queue: s.queue, QueryTimeout: c.QueryTimeout, Logger: logger}); err != nil {
+	if s.topics, err = topic.Open(ctx, topic.Config{
+		Database: connections, Queue: s.queue, QueryTimeout: c.QueryTimeout, IsQuiet: isQuiet, Logger: logger,
+	}); err != nil {
 		return s, err
 	}
 	if s.sources, err = webhooks.Open(ctx, webhooks.Config{
@@ -128,7 +140,7 @@ func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, tcp *net.
 		return s, err
 	}
 	s.pushes, err = push.Open(ctx, push.Config{
-		Database: connections, Queue: s.queue, Guard: guard, Sender: s.sender, Sealer: sealer, QueryTimeout: c.QueryTimeout, Logger: logger,
+		Database: connections, Queue: s.queue, Guard: guard, Sender: s.sender, Sealer: sealer, QueryTimeout: c.QueryTimeout, IsQuiet: isQuiet, Logger: logger,
 	})
 	return s, err
 }

@@ -31,6 +31,8 @@ type serverSettings struct {
 	StartTimeout  time.Duration `type:"duration" default:"5m"`
 	RequireSync   bool          `type:"switch"`
 	NoMigrate     bool          `type:"switch"`
+	Adopt         string        `type:"choice" choices:"ask,always" placeholder:"WHEN" default:"ask"`
+	Background    string        `type:"choice" choices:"on,off" placeholder:"STATE" default:"on"`
 }
 
 // secretSettings are the keys under which secrets of others are sealed in the database: those of senders of webhooks, and of endpoints. The first
@@ -107,6 +109,10 @@ var settingHelp = map[string]string{
 		"meanwhile /livez answers 200 and /readyz 503.",
 	"require-sync": "Answer 503 at /readyz while the database's commits wait for no synchronous standby.",
 	"no-migrate":   "Do not migrate the database at the start; exit with an error when a migration is due.",
+	"adopt": "What to do with a copy of a database, such as a restored dump: ask suspends pushes, schedules and deliveries of subscriptions until " +
+		"'queued adopt' is run; always adopts it at once.",
+	"background": "Whether this process pushes, fires schedules and delivers subscriptions: with off it only answers calls, and looks after the database, " +
+		"whatever the database is.",
 
 	"secret-key": "What seals the secrets of webhooks in the database: one key or more of at least 16 bytes, separated by commas or white space. The first seals, " +
 		"all open. A restored database needs them: keep them as you keep backups, but not in the same place.",

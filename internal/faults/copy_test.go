@@ -60,13 +60,19 @@ var (
 	}
 	clone copyMethod = func(t *testing.T, server *Server) func() copied {
 		t.Helper()
-		server.Exec("", `alter database `+ordinary+` with allow_connections false`)
-		server.Exec("", `select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = '`+ordinary+`'`)
+		server.disconnect(ordinary)
 		server.Exec("", `create database clone template `+ordinary+` owner `+ordinary)
 		server.Exec("", `alter database `+ordinary+` with allow_connections true`)
 		return func() copied { return copied{server, "clone"} }
 	}
 )
+
+// disconnect ends the sessions in a database, and lets none begin.
+func (s *Server) disconnect(database string) {
+	s.t.Helper()
+	s.Exec("", `alter database `+database+` with allow_connections false`)
+	s.Exec("", `select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = '`+database+`'`)
+}
 
 // closeSegments has the log go on in later and later segments, as it does over days.
 func (s *Server) closeSegments(n int) {
@@ -74,7 +80,8 @@ func (s *Server) closeSegments(n int) {
 	for range n {
 		s.Exec(ordinary, `select agent.publish('sql', '{}')`)
 		s.Exec(ordinary, `update agent.log_segment set opened_at = opened_at - interval '1 day' where state = 'open'`)
-		for query[bool](s.t, s.AdminURL(), `select agent.maintain_log() is not null`) { //nolint:revive // each call takes a step
+		for query[bool](s.t, s.AdminURL(), `select agent.maintain_log() is not null`) {
+			continue // each call takes a step
 		}
 	}
 }

@@ -16,6 +16,13 @@ type noRequest struct{}
 
 type healthResponse struct {
 	Status string `json:"status"`
+	Detail string `json:"detail,omitzero"` // what does not run although calls are answered
+}
+
+// backgroundDetails say why a process does nothing by itself.
+var backgroundDetails = map[queue.Background]string{
+	queue.BackgroundSuspended: "Pushes, schedules and deliveries of subscriptions are suspended: the database is a copy of another one. Run \"queued adopt\" if it takes that one's place.",
+	queue.BackgroundOff:       "This process pushes nothing, fires no schedules and delivers no subscriptions, because QUEUED_BACKGROUND is off.",
 }
 
 // livez reports that the process runs. It does not look at the database: a restart of this process would not repair that.
@@ -36,7 +43,7 @@ func (s *Server) readyz(r *http.Request, _ noRequest) (reply, error) {
 	err := s.svc.CheckReady(ctx)
 	switch {
 	case err == nil:
-		return reply{body: healthResponse{Status: "ok"}}, nil
+		return reply{body: healthResponse{Status: "ok", Detail: backgroundDetails[s.svc.Server().Background]}}, nil
 	case errors.Is(err, queue.ErrNotSynchronous):
 		logOf(r).err = err
 		return reply{}, problem.New(problem.NotReady, "The database's commits wait for no synchronous standby, which QUEUED_REQUIRE_SYNC requires.")
@@ -54,6 +61,8 @@ type versionResponse struct {
 	Version string `json:"version"`
 	Go      string `json:"go"`
 	Commit  string `json:"commit,omitzero"` // not recorded in every build
+
+	Background queue.Background `json:"background"`
 }
 
 // versionOf gathers what is known of the running build.
@@ -85,5 +94,7 @@ func versionOf(version string) versionResponse {
 }
 
 func (s *Server) showVersion(w http.ResponseWriter, r *http.Request) {
-	respond(w, r, reply{body: s.version})
+	version := s.version
+	version.Background = s.svc.Server().Background
+	respond(w, r, reply{body: version})
 }

@@ -213,7 +213,10 @@ var (
 		"1 when the database server has this setting so that committed data can be lost, else 0.", "setting")
 	serverListening = gauge("queued_database_listening",
 		"1 when notifications arrive, as tested every minute, else 0: waiting claims poll then.")
-	serverPooled      = gauge("queued_database_pooled", "1 when a connection pooler stands between this process and PostgreSQL, else 0.")
+	serverPooled        = gauge("queued_database_pooled", "1 when a connection pooler stands between this process and PostgreSQL, else 0.")
+	backgroundSuspended = gauge("queued_background_suspended",
+		"1 while this process pushes nothing, fires no schedules and delivers no subscriptions, because the database is a copy that nobody has adopted "+
+			"(copy), or because of QUEUED_BACKGROUND (setting), else 0.", "reason")
 	serverClockBehind = gauge("queued_database_clock_behind_seconds",
 		"How far the primary's clock was behind the previous primary's when it took over; negative: ahead.")
 )
@@ -352,6 +355,8 @@ func (c *collector) collectServices(send func(m metric, value float64, labels ..
 	for setting, isUnsafe := range server.Unsafe {
 		send(serverUnsafe, number(isUnsafe), setting)
 	}
+	send(backgroundSuspended, number(server.Background == queue.BackgroundSuspended), "copy")
+	send(backgroundSuspended, number(server.Background == queue.BackgroundOff), "setting")
 	send(serverListening, number(server.Hears))
 	send(serverPooled, number(server.IsPooled))
 	send(serverClockBehind, server.ClockBehind.Seconds())

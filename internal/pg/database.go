@@ -79,6 +79,8 @@ type Database struct {
 	resets   int                   // number of resets
 	reset    chan struct{}         // closed by the next reset
 	timeline string                // the latest one of all sessions
+	place    string                // the start of the server, and the database, of the latest session; empty: it is unknown
+	places   int64                 // how often place has changed
 }
 
 // endpoint is a URL with the state of its connections.
@@ -216,7 +218,7 @@ func (db *Database) addHooks(e *endpoint, notices func(*pgconn.Notice)) {
 				return hangsIfTimeout(err)
 			}
 		}
-		timeline, isWritable, err := inspect(ctx, conn)
+		timeline, place, isWritable, err := inspect(ctx, conn)
 		if err != nil {
 			return hangsIfTimeout(err)
 		}
@@ -228,7 +230,7 @@ func (db *Database) addHooks(e *endpoint, notices func(*pgconn.Notice)) {
 		if !isWritable && urlsOwn == nil && !anyServer {
 			return pgconn.ErrReadOnlyConnection
 		}
-		db.addSession(nc, timeline, dialer)
+		db.addSession(nc, timeline, place, dialer)
 		return nil
 	}
 	cfg.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
@@ -255,27 +257,40 @@ func hangsIfTimeout(err error) error {
 	return err
 }
 
-// inspect returns the timeline of the server of conn, empty when it is unknown, and whether the session can write.
-func inspect(ctx context.Context, conn *pgconn.PgConn) (timeline string, isWritable bool, err error) {
+// inspect returns the timeline of the server of conn and its place, empty when they are unknown, and whether the session can write.
+func inspect(ctx context.Context, conn *pgconn.PgConn) (timeline, place string, isWritable bool, err error) {
 	const (
-		readOnly = `current_setting('transaction_read_only')`
-		both     = `select ` + readOnly + `, case when pg_is_in_recovery() then '' else left(pg_walfile_name(pg_current_wal_lsn()), 8) end`
+		readOnly = `pg_catalog.current_setting('transaction_read_only')`
+		all      = `select ` + readOnly + `, case when pg_is_in_recovery() then '' else left(pg_walfile_name(pg_current_wal_lsn()), 8) end` +
+			`, pg_postmaster_start_time() || ' ' || (select oid from pg_catalog.pg_database where datname = current_database())`
 	)
-	results, err := conn.Exec(ctx, both).ReadAll()
+	results, err := conn.Exec(ctx, all).ReadAll()
 	if _, ok := errors.AsType[*pgconn.PgError](err); ok && !conn.IsClosed() { // a server without these functions, which is compatible otherwise
-		results, err = conn.Exec(ctx, `select `+readOnly+`, ''`).ReadAll()
+		results, err = conn.Exec(ctx, `select `+readOnly+`, '', ''`).ReadAll()
 	}
 	if err != nil {
-		return "", false, err
+		return "", "", false, err
 	}
 	row := results[0].Rows[0]
-	return string(row[1]), string(row[0]) != "on", nil
+	return string(row[1]), string(row[2]), string(row[0]) != "on", nil
+}
+
+// Place returns a number that changes before the first session in another database, or on a server that was started again, is used: what was read before
+// may be of another database than what is read after. Behind a pooler, whose sessions last, it does not change.
+func (db *Database) Place() int64 {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.places
 }
 
 // addSession registers a session. When its timeline is newer than all others, its server has been promoted: the connections to other
 // servers are ended and the pools reset.
-func (db *Database) addSession(nc *netConn, timeline string, d *dialer) {
+func (db *Database) addSession(nc *netConn, timeline, place string, d *dialer) {
 	db.mu.Lock()
+	if place != db.place {
+		db.place = place
+		db.places++
+	}
 	before := db.timeline
 	db.timeline = max(before, timeline) // each has eight hexadecimal digits
 	isPromoted := before != "" && timeline > before

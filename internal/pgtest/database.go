@@ -143,7 +143,8 @@ func (s *Server) begin(ctx context.Context, name string) error {
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	return execAll(ctx, conn, `update agent.log_server set place = pg_catalog.pg_relation_filepath('agent.log_server')`,
-		`select pg_catalog.setval('agent.server_identity', 0), pg_catalog.setval('agent.server_mark', 0), agent_private.advance_sequences()`)
+		`select pg_catalog.setval('agent.server_identity', 0), pg_catalog.setval('agent.server_mark', 0), agent_private.advance_sequences()`,
+		`update agent.server s set database_oid = i.database_oid from agent_private.database_identity() i`)
 }
 
 func isInUse(err error) bool {

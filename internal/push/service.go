@@ -55,6 +55,7 @@ type Config struct {
 	HoldPause    time.Duration    // zero: DefaultHoldPause
 	MaxPause     time.Duration    // zero: DefaultMaxPause
 	ProcessLife  time.Duration    // zero: DefaultProcessLife
+	IsQuiet      bool             // Run pushes nothing
 	Now          func() time.Time // nil: time.Now
 	Logger       zerolog.Logger   // zero: silent
 }
@@ -83,6 +84,7 @@ type Service struct {
 	workerName string       // in the attempts of events
 	clock      atomic.Int64 // what the database's clock is ahead of this one, in nanoseconds
 	changed    pg.Signal    // pushes may have changed
+	place      atomic.Int64 // the database that they were read from last, see pg.Database.Place
 	tests      *rate.Limiter
 
 	sending context.Context //nolint:containedctx // of the requests in flight, which outlive what has claimed them
@@ -205,7 +207,7 @@ func (s *Service) reconcile(ctx context.Context) error {
 	}
 	defer s.endReading()
 	s.mu.Lock()
-	isPusher := s.cfg.Sealer != nil && !s.isDraining
+	isPusher := s.cfg.Sealer != nil && !s.isDraining && !s.cfg.IsQuiet
 	mustReport := isPusher != s.isReported
 	s.mu.Unlock()
 	if mustReport {
@@ -216,10 +218,15 @@ func (s *Service) reconcile(ctx context.Context) error {
 		s.isReported = isPusher
 		s.mu.Unlock()
 	}
+	if s.cfg.IsQuiet {
+		return nil
+	}
+	place := s.cfg.Database.Place()
 	rows, err := s.read(ctx, nil)
 	if err != nil {
 		return err
 	}
+	s.place.Store(place) // before what has read of another database claims from it: see worker.begin
 	if s.cfg.Sealer == nil {
 		if len(rows) > 0 && !s.isWarned {
 			s.isWarned = true

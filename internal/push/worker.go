@@ -238,6 +238,10 @@ func (w *worker) release(ctx context.Context, events []queue.Event) {
 func (w *worker) begin(ctx context.Context, r room, event *queue.Event, first int64) bool { //nolint:contextcheck // what has begun is brought to its end
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.svc.place.Load() != w.svc.cfg.Database.Place() { // this may be a copy that took the place of the database, which must not be pushed: see reconcile
+		w.svc.changed.Send()
+		return false
+	}
 	// An endpoint that was replaced while the claim waited gets nothing more.
 	if ctx.Err() != nil || w.endpoint != r.endpoint || !w.state.mayPush(w.svc.cfg.Now()) || w.state.isOpen && w.sending > 0 {
 		return false

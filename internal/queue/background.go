@@ -79,6 +79,7 @@ type server struct {
 	seen     time.Time     // when that was, by this process's clock
 	behind   time.Duration // how far its clock was behind that of the primary before; negative: ahead
 	safety   *pg.Safety    // nil: not known
+	isCopy   bool          // of a database, which nobody has adopted
 }
 
 // ServerState is what is known of the database's server.
@@ -87,13 +88,14 @@ type ServerState struct {
 	Unsafe      map[string]bool // whether each of its settings that count for that puts what is committed at risk; nil: not known yet
 	IsPooled    bool            // a pooler stands between
 	Hears       bool            // notifications arrive
+	Background  Background      // whether this process acts by itself
 }
 
 // Server describes the database's server, as far as it is known. It does not ask it.
 func (s *Service) Server() ServerState {
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
-	state := ServerState{ClockBehind: s.server.behind, IsPooled: s.db.IsPooled(), Hears: s.listener.IsReceiving()}
+	state := ServerState{ClockBehind: s.server.behind, IsPooled: s.db.IsPooled(), Hears: s.listener.IsReceiving(), Background: s.background()}
 	if s.server.safety != nil {
 		state.Unsafe = make(map[string]bool, len(pg.SafetySettings))
 		unsafe := s.server.safety.Unsafe()

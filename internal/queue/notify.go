@@ -11,7 +11,8 @@ import (
 	"github.com/queued/queued/internal/pg"
 )
 
-// channel is what agent.notify_queues notifies on. The payload is a queue's name, followed by "|" and the sender's name when a service sent it.
+// channel is what agent.notify_queues notifies on. The payload is a queue's name, followed by "|" and the sender's name when a service sent it; it is
+// empty when the database was adopted.
 const channel = "agent_event"
 
 const notifySQL = `select agent.notify_queues($1, $2)`
@@ -121,8 +122,15 @@ func (s *Service) newListener() *pg.Listener {
 		Database: s.db,
 		Pool:     s.loops,
 		Channel:  channel,
-		Started:  s.wakeAll,
+		Started: func() {
+			s.adopted.Send()
+			s.wakeAll()
+		},
 		Received: func(payload string) {
+			if payload == "" { // see agent.adopt_database
+				s.adopted.Send()
+				return
+			}
 			queue, sender, _ := strings.Cut(payload, "|")
 			if sender != s.name { // whose waiters were woken already
 				queues := map[string]bool{queue: true}

@@ -45,6 +45,8 @@ type Config struct {
 	Database          *pg.Database   // goes before DatabaseURL
 	SchemaVersion     string         // the version agent.version must have reached for CheckReady; empty: any
 	RequireSync       bool           // CheckReady wants a server whose commits wait for a standby
+	AdoptsAlways      bool           // a copy of a database is adopted as soon as it is seen
+	IsQuiet           bool           // this process neither pushes nor fires schedules nor delivers subscriptions: for Server
 	MaxConns          int            // connections at most, fewer than 7 are 7; zero: what the URL's pool_max_conns says, else DefaultMaxConns
 	MaxPendingBytes   int            // events that wait to be written; beyond it inserts and acks fail with ErrOverloaded; zero: DefaultMaxPendingBytes
 	MaxAttempts       int            // default of claims and sweeps; zero: DefaultMaxAttempts
@@ -102,6 +104,7 @@ type Service struct {
 	upkeep     upkeep
 	isPusher   atomic.Bool
 	pollsIdle  atomic.Bool // pollIdle looks at the queues of the dispatchers that sleep
+	adopted    pg.Signal   // the database may have been adopted
 
 	mu          sync.Mutex
 	dispatchers map[string]*dispatcher // one per queue that has waiting claims
@@ -126,6 +129,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		db:          db,
 		name:        rand.Text(),
 		started:     time.Now(),
+		adopted:     pg.NewSignal(),
 		watermarks:  watermark.New(cfg.WatermarkInterval, cfg.WatermarkScanTime),
 		dispatchers: make(map[string]*dispatcher),
 		writes:      writes{checking: make(chan struct{}, 1)},
@@ -153,6 +157,7 @@ func (s *Service) Run(ctx context.Context) error {
 		{Doing: "notifying other processes", Pass: s.notifier.notify, Pause: time.Hour, Wakes: s.notifier.added.Received},
 		{Doing: "looking at the server", Pass: s.checkServer, Pause: serverInterval, Retry: time.Second, Wakes: s.db.Resets},
 		{Doing: "looking for what becomes claimable", Pass: s.pollIdle, Pause: s.cfg.PollInterval},
+		{Doing: "looking whether the database is a copy", Pass: s.CheckIdentity, Pause: serverInterval, Retry: time.Second, Wakes: s.adopted.Received},
 		{Doing: "looking for late events", Pass: s.scanBelowWatermarks, Pause: s.cfg.WatermarkInterval, Late: true},
 		{Doing: "upkeep", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval, Retry: s.cfg.UpkeepRetry},
 		{Doing: "recording executions", Pass: s.recordLeft, Pause: recordInterval, Late: true},

@@ -43,6 +43,7 @@ type Config struct {
 	ZoneInterval time.Duration  // time between two checks of the zones' rules; zero: an hour
 	QueryTimeout time.Duration  // bound of one listing or preview; zero: DefaultQueryTimeout
 	CallTimeout  time.Duration  // bound of any other call; zero: DefaultCallTimeout
+	IsQuiet      bool           // Run fires nothing
 	Retention    time.Duration  // occurrences that were due longer ago are pruned; zero or less: none are; MinRetention at least
 	Logger       zerolog.Logger // zero: silent
 }
@@ -131,8 +132,10 @@ func (s *Service) Close(ctx context.Context) error {
 // of the database are logged and tried again; Run returns nil once ctx has ended.
 func (s *Service) Run(ctx context.Context) error {
 	loops := []pg.Loop{
-		{Doing: "firing schedules", Pass: s.fireAll, Next: s.untilDue, Retry: s.cfg.PollInterval, Wakes: s.woken.Received},
 		{Doing: "checking the rules of time zones", Pass: s.CheckZones, Pause: s.cfg.ZoneInterval, Retry: min(s.cfg.ZoneInterval, time.Minute)},
+	}
+	if !s.cfg.IsQuiet {
+		loops = append(loops, pg.Loop{Doing: "firing schedules", Pass: s.fireAll, Next: s.untilDue, Retry: s.cfg.PollInterval, Wakes: s.woken.Received})
 	}
 	if s.cfg.Retention > 0 {
 		loops = append(loops, pg.Loop{Doing: "pruning occurrences", Pass: s.pruneAll, Pause: pruneInterval})

@@ -38,6 +38,7 @@ type Config struct {
 	PollInterval   time.Duration  // longest time that readers rely on notifications alone; zero: DefaultPollInterval
 	UpkeepInterval time.Duration  // time between two rounds of upkeep; zero: 10 s
 	TailBytes      int            // memory of the newest events, about; zero: 32 MiB
+	IsQuiet        bool           // Run delivers nothing into queues
 	Logger         zerolog.Logger // zero: silent
 }
 
@@ -106,16 +107,21 @@ func (s *Service) Run(ctx context.Context) error {
 	defer s.tail.setRunning(false)
 	s.watches.setRunning(true)
 	defer s.watches.setRunning(false)
-	behind := &catchUp{r: s.router}
-	pg.RunLoops(ctx, s.cfg.Logger, s.listener(),
-		pg.Loop{Doing: "following the log", Pass: s.followLog, Pause: s.cfg.PollInterval, Wakes: s.tail.wake.Received},
-		pg.Loop{Doing: "watching subscriptions", Pass: s.watchSubscriptions, Next: s.untilWatch, Pause: s.cfg.PollInterval, Wakes: s.watches.wake.Received},
-		pg.Loop{Doing: "notifying other processes of the log", Pass: s.notify, Pause: time.Hour, Late: true, Retry: s.cfg.PollInterval, Wakes: s.appended.Received},
-		pg.Loop{Doing: "publishing what is due", Pass: s.publishDue, Next: s.untilDue, Pause: s.cfg.PollInterval, Wakes: s.delayed.Received},
-		pg.Loop{Doing: "delivering into queues", Pass: s.router.pass, Next: s.router.untilDue, Pause: s.cfg.PollInterval, Wakes: s.router.woken.Received},
-		pg.Loop{Doing: "catching up", Pass: behind.pass, Next: behind.untilDue, Pause: s.cfg.PollInterval, Wakes: s.router.behind.Received},
-		pg.Loop{Doing: "upkeep of the log", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval},
-	)
+	loops := []pg.Loop{
+		{Doing: "following the log", Pass: s.followLog, Pause: s.cfg.PollInterval, Wakes: s.tail.wake.Received},
+		{Doing: "watching subscriptions", Pass: s.watchSubscriptions, Next: s.untilWatch, Pause: s.cfg.PollInterval, Wakes: s.watches.wake.Received},
+		{Doing: "notifying other processes of the log", Pass: s.notify, Pause: time.Hour, Late: true, Retry: s.cfg.PollInterval, Wakes: s.appended.Received},
+		{Doing: "publishing what is due", Pass: s.publishDue, Next: s.untilDue, Pause: s.cfg.PollInterval, Wakes: s.delayed.Received},
+		{Doing: "upkeep of the log", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval},
+	}
+	if !s.cfg.IsQuiet {
+		behind := &catchUp{r: s.router}
+		loops = append(loops,
+			pg.Loop{Doing: "delivering into queues", Pass: s.router.pass, Next: s.router.untilDue, Pause: s.cfg.PollInterval, Wakes: s.router.woken.Received},
+			pg.Loop{Doing: "catching up", Pass: behind.pass, Next: behind.untilDue, Pause: s.cfg.PollInterval, Wakes: s.router.behind.Received},
+		)
+	}
+	pg.RunLoops(ctx, s.cfg.Logger, s.listener(), loops...)
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
 	defer cancel()
 	if err := s.router.release(ending); err != nil {

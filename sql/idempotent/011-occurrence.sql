@@ -10,6 +10,9 @@ set enable_seqscan to off
 set jit to off
 as $func$
 begin
+  if agent_private.is_copy() then
+    return null;
+  end if;
   return
   ( select s.next_at - clock_timestamp()
     from agent.schedule s
@@ -23,7 +26,7 @@ $func$;
 -- Locks up to _limit schedules that are due, oldest first, without those that another session has locked. Nothing is computed before
 -- they are locked, and no schedule can fail another: fault says why one cannot fire. is_plain tells whether the zone's clocks show the
 -- local time at the due time with no change of the offset near: then the next occurrence follows from local times alone; otherwise see
--- schedule_position.
+-- schedule_position. Nothing is due in a copy of a database that nobody has adopted.
 --
 -- The session is ended if it is then idle for 5 s, so that a process that stalls does not keep the locks: what happens between this and
 -- fire_schedules takes milliseconds. With a _grace, only schedules that are due for no longer are locked.
@@ -42,6 +45,9 @@ declare
   _now timestamptz = clock_timestamp();
   _first timestamptz = coalesce(_now - _grace, '-infinity');
 begin
+  if agent_private.is_copy() then
+    return;
+  end if;
   if not current_setting('idle_in_transaction_session_timeout')::interval between interval '1 ms' and interval '5 s' then
     perform set_config('idle_in_transaction_session_timeout', '5s', true);
   end if;
@@ -209,6 +215,9 @@ declare
   _o record;
   _n record;
 begin
+  if agent_private.is_copy() then
+    return '{}';
+  end if;
   select coalesce(array_agg(l.id), '{}') into _unchanged
   from
   ( select s.id

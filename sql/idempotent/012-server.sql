@@ -32,6 +32,11 @@ begin
     perform agent_private.advance_sequences(); -- before the clock is recorded, which says how far
   end if;
 
+  update agent.server s -- the server did not show it before
+  set system_identifier = i.system_identifier
+  from agent_private.database_identity() i
+  where s.system_identifier is null and i.system_identifier is not null and (s.database_oid, s.table_oid) = (i.database_oid, i.table_oid);
+
   update agent.server s set clock = greatest(s.clock, _now) where s.timeline = _timeline;
   if found then
     return query select _timeline, false, _now, _seen - _now, 0::int8;
@@ -100,6 +105,76 @@ begin
   select c.system_identifier into system_identifier from pg_control_system() c;
 exception when insufficient_privilege or undefined_function or feature_not_supported then
   system_identifier = null;
+end
+$func$;
+
+-- Whether this database is a copy that nobody has adopted: its identity is another one than was recorded. Who acts by itself and on others, by
+-- pushing, firing schedules and delivering subscriptions, asks in the transaction in which it acts, and leaves that: beside the original, it would be
+-- done twice.
+create or replace function agent_private.is_copy()
+returns boolean
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _now record;
+begin
+  select i.* into strict _now from agent_private.database_identity() i;
+  return exists
+  ( select from agent.server s
+    where (s.database_oid, s.table_oid) <> (_now.database_oid, _now.table_oid) or s.system_identifier <> _now.system_identifier
+  );
+end
+$func$;
+
+-- The identity of a database in words.
+create or replace function agent_private.identity_text(_system_identifier int8, _database_oid oid, _table_oid oid)
+returns text
+language sql immutable parallel safe
+set search_path to pg_catalog, pg_temp
+return format('system %s, database %s, table %s', coalesce(_system_identifier::text, 'unknown'), _database_oid, _table_oid);
+
+-- Whether this database is a copy that nobody has adopted, the identity that was recorded, and the one it has.
+create or replace function agent.get_identity()
+returns table (is_copy boolean, recorded text, identity text)
+language sql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+  select agent_private.is_copy(), agent_private.identity_text(s.system_identifier, s.database_oid, s.table_oid)
+  , agent_private.identity_text(i.system_identifier, i.database_oid, i.table_oid)
+  from agent.server s
+  cross join agent_private.database_identity() i
+$func$;
+
+-- Makes this database, if it is a copy, one that acts by itself: it is pushed, schedules fire, and subscriptions are delivered from now on. Returns
+-- whether it was one, the identity that was recorded before, and the one that is now.
+create or replace function agent.adopt_database()
+returns table (was_copy boolean, recorded text, identity text)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _before agent.server;
+  _now record;
+  _was_copy boolean;
+begin
+  if agent_private.server_mark() <> (select s.last_value from agent.server_mark s) then
+    perform agent_private.advance_sequences(); -- else what acts first could give out ids of the original
+  end if;
+  select s.* into strict _before from agent.server s for update;
+  select i.* into strict _now from agent_private.database_identity() i;
+  _was_copy = agent_private.is_copy();
+  recorded = agent_private.identity_text(_before.system_identifier, _before.database_oid, _before.table_oid);
+  identity = agent_private.identity_text(_now.system_identifier, _now.database_oid, _now.table_oid);
+  if _was_copy then
+    update agent.server s set system_identifier = _now.system_identifier, database_oid = _now.database_oid, table_oid = _now.table_oid;
+    perform agent_private.record_audit('database.adopt', 'database', jsonb_build_object('before', recorded, 'after', identity));
+    perform pg_notify('agent_push', '');
+    perform pg_notify('agent_event', ''); -- no queue has this name: processes look at the server
+  end if;
+  return query select _was_copy, recorded, identity;
 end
 $func$;
 
@@ -178,6 +253,10 @@ begin
   end loop;
   drop function if exists agent_private.check_timeline();
   perform agent_private.advance_sequences();
+  update agent.server s -- a database without an identity is new, or was made by a version that recorded none
+  set system_identifier = i.system_identifier, database_oid = i.database_oid, table_oid = i.table_oid
+  from agent_private.database_identity() i
+  where s.database_oid is null;
   if agent_private.current_timeline() = 0 then
     raise notice 'this server does not show its timeline: ids move ahead with each of its starts';
   end if;

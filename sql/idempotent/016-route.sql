@@ -5,7 +5,7 @@
 -- that its caller has read. Of several processes one routes at a time, under a lease; a process that has lost it is refused by the number.
 
 -- Begins or goes on routing for _lease. _process is a number that tells the caller from other processes. Nothing if no subscription is
--- delivered; held_for if another process routes for so long. Else whether the lease was the caller's before and the router has still the number that
+-- delivered, or the database is a copy that nobody has adopted; held_for if another process routes for so long. Else whether the lease was the caller's before and the router has still the number that
 -- the caller knows (_number; null: whichever it is), the number and the position of the router, and the version of what is to be delivered. What a caller for whom that was
 -- not so remembers of subscriptions may be wrong: it has not seen the answer of a commit of its own, or a failover has lost some. A lease that
 -- reaches further than a lease can is none: the clock was set back.
@@ -24,7 +24,7 @@ declare
   _newest agent.subscription_position;
   _was_held boolean;
 begin
-  if not exists (select from agent.subscription s where s.deliver_queue is not null) then
+  if not exists (select from agent.subscription s where s.deliver_queue is not null) or agent_private.is_copy() then
     return;
   end if;
   perform from agent.router r for update skip locked;
@@ -151,7 +151,7 @@ declare
   _newest agent.subscription_position;
 begin
   _newest = agent_private.lock_router(_number);
-  if _newest is null or agent_private.route_version() <> _version then
+  if _newest is null or agent_private.route_version() <> _version or agent_private.is_copy() then
     return query select 'changed', 0::int8;
     return;
   end if;
@@ -282,7 +282,7 @@ begin
   where s.id = coalesce(_replay.subscription, _id) and s.deliver_queue is not null and not s.is_paused and (not s.is_in_step or _replay.id is not null)
   for no key update skip locked;
   _newest = agent_private.newest_position(_id);
-  if _subscription.id is null or _newest.number is distinct from _number or _subscription.filters_version <> _filters_version then
+  if _subscription.id is null or _newest.number is distinct from _number or _subscription.filters_version <> _filters_version or agent_private.is_copy() then
     return query select 'changed', 0::int8;
     return;
   end if;

@@ -208,8 +208,8 @@ begin
 end
 $func$;
 
--- All pushes, or that of one queue, with what is needed to push: the live secrets, the current one first, and the state, in times from now. For
--- the service.
+-- All pushes, or that of one queue, with what is needed to push: the live secrets, the current one first, and the state, in times from now. None
+-- in a copy of a database that nobody has adopted. For the service.
 create or replace function agent.read_pushes(_queue text default null)
 returns table
 ( queue text, url text, format text, headers bytea, timeout interval, max_in_flight int4, rate_per_second float8, rate_burst int4, final_statuses int4[]
@@ -231,7 +231,7 @@ begin
   , agent_private.elapsed(_now, s.retry_at), s.disabled_at is not null
   from agent.push p
   join agent.push_state s on s.queue = p.queue
-  where _queue is null or p.queue = _queue;
+  where (_queue is null or p.queue = _queue) and not agent_private.is_copy();
 end
 $func$;
 

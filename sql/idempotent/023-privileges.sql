@@ -9,6 +9,7 @@ set search_path to pg_catalog, pg_temp
 as $func$
   values
     ('ack_events')
+  , ('adopt_database')
   , ('append_log')
   , ('begin_read')
   , ('begin_routing')
@@ -44,6 +45,7 @@ as $func$
   , ('first_events')
   , ('get_access')
   , ('get_event')
+  , ('get_identity')
   , ('get_log_settings')
   , ('get_owner')
   , ('get_published')
