@@ -162,7 +162,8 @@ func (p Place) addTo(query url.Values) {
 
 // A LogFilter says which events of the log. Its zero value is all.
 type LogFilter struct {
-	// Topics are topics, or patterns in which "*" stands for one word, and "**" at the end for one or more; at most 256.
+	// Topics are topics, or patterns in which "*" stands for one word, and "**" at the end for one or more; at most 256. Only those that begin
+	// with "queued." take the service's own topics.
 	Topics []string `json:"topics,omitzero" query:"topic"`
 	// Match is what the payload looks like, in Amazon EventBridge's pattern language.
 	Match json.RawMessage `json:"match,omitzero" query:"match"`

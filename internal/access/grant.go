@@ -66,9 +66,10 @@ func (g *Grant) AllowsTopic(pattern string) bool {
 	return g.topics == nil || slices.ContainsFunc(g.topics, func(allowed string) bool { return match.TopicWithin(pattern, allowed) })
 }
 
-// AllowsTopics reports whether the caller may use all topics that the patterns stand for; none: all there are.
+// AllowsTopics reports whether the caller may use all topics that the patterns stand for; none: all there are, with the service's own, which
+// no pattern of a key stands for together with others.
 func (g *Grant) AllowsTopics(patterns []string) bool {
-	if g.topics == nil || slices.Contains(g.topics, "**") {
+	if g.topics == nil {
 		return true
 	}
 	return len(patterns) > 0 && !slices.ContainsFunc(patterns, func(p string) bool { return !g.AllowsTopic(p) })

@@ -613,3 +613,66 @@ func TestRestrictedKeyGetsNoScheduleOfOthersByItsIdempotencyKey(t *testing.T) {
 	key.call("POST", "/schedules", body).wantProblem(problem.KeyReused)
 	admin.call("POST", "/schedules", body).want(http.StatusOK)
 }
+
+// TestRestrictedKeyReadsOwnTopicsOnlyByTheirNames publishes what the service says of a push of others, and looks for it with a key for all topics.
+func TestRestrictedKeyReadsOwnTopicsOnlyByTheirNames(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
+	scopes := []access.Scope{access.Read, access.Claim, access.Manage}
+	text := h.createKey(access.CreateParams{Scopes: scopes, Queues: []string{"in.*"}, Topics: []string{"**"}})
+	key := h.key(text)
+	named := h.key(h.createKey(access.CreateParams{Scopes: scopes, Queues: []string{"in.*"}, Topics: []string{"**", "queued.push.*"}}))
+
+	for i, body := range []string{`{"filters":[{}]}`, `{"filters":[{"topics":["**"]}]}`, `{"filters":[{"topics":["*.*.*","in.t"]}]}`, `{"filters":[]}`} {
+		key.call("PUT", fmt.Sprintf("/subscriptions/s%d", i), body).want(http.StatusCreated)
+	}
+	key.call("PUT", "/subscriptions/s0/filters/more", `{"match":{"queue":[{"exists":true}]}}`).want(http.StatusOK)
+	key.call("PUT", "/subscriptions/delivered", `{"filters":[{}],"deliver":{"queue":"in.q"}}`).want(http.StatusCreated)
+	admin.call("PUT", "/subscriptions/all", `{"filters":[{}]}`).want(http.StatusCreated)
+	token := decode[createStreamTokenResponse](key.call("POST", "/stream/tokens", `{"topics":["**"]}`).want(http.StatusCreated)).Token
+	with := h.environmentWith("Authorization", "Bearer "+text)
+	var streams []*openStream
+	for _, path := range []string{"/stream", "/stream?topic=**", "/stream?topic=*.*.*&topic=in.t", "/subscriptions/s0/stream"} {
+		streams = append(streams, with.open(path).frame(1))
+	}
+	streams = append(streams, h.open("/stream?token="+token).frame(1))
+
+	h.sql(`select agent_private.publish_own('queued.push.opened', '{"queue": "out.q", "secret": 1}')`)
+	position := decode[publishResponse](admin.call("POST", "/topics/in.t", `{}`).want(http.StatusCreated)).Position
+
+	for i, s := range streams {
+		if e := s.next(1)[0]; e.name != "in.t" {
+			t.Errorf("the stream %d has %+v", i, e)
+		}
+	}
+	for _, path := range []string{"/log", "/log?topic=**", "/log?topic=*.**", "/topics", "/topics?limit=1"} {
+		if got := key.call("GET", path, "").want(http.StatusOK); strings.Contains(got.body, "queued.") || !strings.Contains(got.body, "in.t") {
+			t.Errorf("%s: got %s", path, got.body)
+		}
+	}
+	for i := range 3 {
+		if got := key.call("POST", fmt.Sprintf("/subscriptions/s%d/read", i), `{"wait":"5s"}`).want(http.StatusOK); strings.Contains(got.body, "queued.") || !strings.Contains(got.body, "in.t") {
+			t.Errorf("subscription %d: got %s", i, got.body)
+		}
+	}
+	if e := decode[seenPage](key.call("POST", "/claim", `{"queue":"in.q","wait":"20s"}`).want(http.StatusOK)).Events; len(e) != 1 || e[0].Publication["topic"] != "in.t" {
+		t.Errorf("delivered were %+v", e)
+	}
+	for _, path := range []string{"/log?topic=queued.push.*", "/log?topic=queued.**", "/log?topic=queued.push.opened", "/stream?topic=queued.push.opened"} {
+		key.call("GET", path, "").wantProblem(problem.Forbidden)
+	}
+	key.call("POST", "/match", `{"filter":{"topics":["**"]},"last":10}`).wantProblem(problem.Forbidden)
+	key.call("POST", "/stream/tokens", `{"topics":["queued.push.*"]}`).wantProblem(problem.Forbidden)
+	key.call("PUT", "/subscriptions/mine", `{"filters":[{"topics":["queued.push.*"]}]}`).wantProblem(problem.Forbidden)
+	key.call("GET", "/subscriptions/all", "").wantProblem(problem.SubscriptionNotFound)
+	key.call("GET", fmt.Sprintf("/log/%d", position-1), "").wantProblem(problem.PositionNotFound)
+
+	if got := named.call("GET", "/log?topic=queued.push.opened", "").want(http.StatusOK); !strings.Contains(got.body, "secret") {
+		t.Errorf("a key that names it got %s", got.body)
+	}
+	if got := admin.call("GET", "/log", "").want(http.StatusOK); !strings.Contains(got.body, "secret") {
+		t.Errorf("an admin got %s", got.body)
+	}
+}

@@ -70,6 +70,14 @@ func (c *caller) topics(patterns []string, pointer string) error {
 	return nil
 }
 
+// narrow has a filter for all topics ask for those that the caller may use, if that is all but the service's own.
+func (c *caller) narrow(patterns []string) []string {
+	if len(patterns) == 0 && slices.Contains(c.Topics(), "**") {
+		return []string{"**"}
+	}
+	return patterns
+}
+
 // target returns the problem of a request whose events go to a topic, or else to a queue.
 func (c *caller) target(queueName, topicName string) error {
 	if topicName != "" {
@@ -365,11 +373,12 @@ func (req *putSubscriptionRequest) restrict(c *caller) error {
 		}
 	}
 	if len(req.Filters) == 0 { // it would get whatever is published for it alone
-		if err := c.topics(nil, "#/filters"); err != nil {
+		if err := c.topics(c.narrow(nil), "#/filters"); err != nil {
 			return err
 		}
 	}
 	for i := range req.Filters {
+		req.Filters[i].Topics = c.narrow(req.Filters[i].Topics)
 		if err := c.topics(req.Filters[i].Topics, fmt.Sprintf("#/filters/%d/topics", i)); err != nil {
 			return err
 		}
@@ -385,6 +394,7 @@ func (req *putSubscriptionRequest) restrict(c *caller) error {
 }
 
 func (req *putFilterRequest) restrict(c *caller) error {
+	req.Topics = c.narrow(req.Topics)
 	if err := c.topics(req.Topics, "#/topics"); err != nil {
 		return err
 	}

@@ -271,6 +271,12 @@ func (l *layerState) findTopics(words []string) {
 		return
 	}
 	l.hit(l.always)
+	if isOwn(words) {
+		if own := l.topics.words[ownWord]; own != nil {
+			l.findTopic(own, words[1:])
+		}
+		return
+	}
 	l.findTopic(l.topics, words)
 }
 

@@ -206,7 +206,10 @@ func TestTopicPatterns(t *testing.T) {
 		{"*.placed", "order.placed", "placed a.order.placed"},
 		{"order.**", "order.a order.a.b order.a.b.c.d.e.f.g", "order orders.a"},
 		{"*.b.**", "a.b.c x.b.c.d", "a.b b.c.d"},
-		{"**", "a a.b a.b.c.d.e.f.g.h", ""},
+		{"**", "a a.b a.b.c.d.e.f.g.h queued queueds.a", "queued.a queued.a.b"},
+		{"* *.* *.**", "a a.b queued", "queued.a queued.a.b"},
+		{"queued.*", "queued.a", "queued queued.a.b"},
+		{"queued.** a", "queued.a queued.a.b a", "queued"},
 		{"*", "a", "a.b"},
 		{"a.* b.c *.d", "a.x b.c q.d a.d", "b.x a.b.c"},
 	}

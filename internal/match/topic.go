@@ -14,7 +14,13 @@ const (
 
 	anyWord  = "*"
 	anyWords = "**"
+
+	// ownWord is the first word of the service's own topics. They are about everybody's queues, so only a pattern that names this word stands for them.
+	ownWord = "queued"
 )
+
+// isOwn reports whether a topic of these words is one of the service's own.
+func isOwn(words []string) bool { return len(words) > 1 && words[0] == ownWord }
 
 // ValidTopic returns an error that says what was expected unless the text is a topic: 1–255 of A–Z a–z 0–9 . _ : -, up to 8 words with dots between.
 func ValidTopic(text string) error {
@@ -81,6 +87,9 @@ func topicByte(c byte) bool {
 
 // matches takes the words of a topic.
 func (p *topicPattern) matches(words []string) bool {
+	if isOwn(words) && (len(p.words) == 0 || p.words[0] != ownWord) {
+		return false
+	}
 	if p.tail {
 		if len(words) <= len(p.words) {
 			return false
@@ -151,6 +160,9 @@ func (n *topicNode) add(pattern *topicPattern, predicate int32) {
 
 // TopicWithin reports whether the topic, or every topic that the pattern stands for, is one that the pattern allowed stands for.
 func TopicWithin(pattern, allowed string) bool {
+	if own := ownWord + "."; strings.HasPrefix(pattern, own) && !strings.HasPrefix(allowed, own) {
+		return false
+	}
 	for {
 		word, rest, more := strings.Cut(pattern, ".")
 		allowedWord, allowedRest, allowedMore := strings.Cut(allowed, ".")

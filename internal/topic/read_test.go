@@ -84,6 +84,13 @@ func TestSQLPatternsTakeTheTopicsThatTheyName(t *testing.T) {
 			t.Errorf("%s takes %q, want %q", pattern, got, want)
 		}
 	}
+	env.exec(t, `select agent_private.publish_own('queued.test', '{}')`)
+	for pattern, want := range map[string]string{"**": "", "*.*": "", "*.test": "", "queued.*": "queued.test", "queued.**": "queued.test"} {
+		got := value[string](t, env, `select coalesce(string_agg(topic, ',' order by position), '') from agent.read_log(0, 100, array[$1]) where topic like 'queued.%'`, pattern)
+		if got != want {
+			t.Errorf("of the service's own topics %s takes %q, want %q", pattern, got, want)
+		}
+	}
 	for _, pattern := range []string{"", "a..b", "**.a", "a.**.b", "a*", "a b", "(", ".", strings.Repeat("a.", 8) + "a"} {
 		if _, err := env.sql.Exec(t.Context(), `select agent.read_log(0, 100, array[$1])`, pattern); errorOf(err).Code != "QD003" {
 			t.Errorf("the pattern %q: %v, want QD003", pattern, err)

@@ -399,7 +399,8 @@ begin
 end
 $func$;
 
--- A regular expression for the topics that one of _patterns takes, null for null. Raises QD003 for what is no pattern.
+-- A regular expression for the topics that one of _patterns takes, null for null. Only a pattern that begins with "queued." takes the
+-- service's own topics. Raises QD003 for what is no pattern.
 create or replace function agent_private.topic_regex(_patterns text[])
 returns text
 language plpgsql immutable
@@ -416,7 +417,8 @@ begin
     if coalesce(length(_pattern) > 255 or _pattern !~ '^(([A-Za-z0-9_:-]+|[*])[.]){0,7}([A-Za-z0-9_:-]+|[*]|[*][*])$', true) then
       perform agent_private.raise_invalid('topics', 'must be names of topics, in which * stands for one word and ** at the end for one or more');
     end if;
-    _alternatives = _alternatives || replace(replace(replace(replace(_pattern, '.', '[.]'), '**', '#'), '*', '[^.]+'), '#', '.+');
+    _alternatives = _alternatives ||
+      ( case when starts_with(_pattern, '*') then '(?!queued[.])' else '' end || replace(replace(replace(replace(_pattern, '.', '[.]'), '**', '#'), '*', '[^.]+'), '#', '.+') );
   end loop;
   return '^(' || array_to_string(_alternatives, '|') || ')$';
 end

@@ -808,7 +808,7 @@ begin
   return (_subscription.deliver_queue is null or agent_private.is_queue_allowed(_subscription.deliver_queue, _queues))
     and coalesce
     ( (select bool_and(agent_private.are_topics_allowed(f.topics, _topics)) from agent.subscription_filter f where f.subscription = _subscription.id)
-    , agent_private.are_topics_allowed(null, _topics)
+    , _topics is null or '**' = any (_topics)
     );
 end
 $func$;

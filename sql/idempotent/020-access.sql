@@ -357,20 +357,21 @@ return _patterns is null or not starts_with(_queue, 'queued.') and exists
 );
 
 -- Whether all topics that some patterns stand for (null: all there are) are among those that _allowed stands for: each has to be within one of them.
+-- The service's own topics, and with them all there are, are within none but those that begin with "queued.".
 create or replace function agent_private.are_topics_allowed(_patterns text[], _allowed text[])
 returns boolean
 language plpgsql immutable
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  return _allowed is null or '**' = any (_allowed)
+  return _allowed is null
     or coalesce(cardinality(_patterns), 0) > 0 and not exists
     ( select from unnest(_patterns) as p (pattern)
       where not exists
       ( select from unnest(_allowed) as a (pattern)
         -- The words of a pattern are matched as if they were those of a topic; only ** stands for more than * does.
         where p.pattern ~
-          ('^' || replace(replace(replace(replace(a.pattern, '.', '[.]'), '**', '#'), '*', '([A-Za-z0-9_:-]+|[*])'), '#', '.+') || '$')
+          ('^' || case when starts_with(a.pattern, '*') then '(?!queued[.])' else '' end || replace(replace(replace(replace(a.pattern, '.', '[.]'), '**', '#'), '*', '([A-Za-z0-9_:-]+|[*])'), '#', '.+') || '$')
       )
     );
 end
