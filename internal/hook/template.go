@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 )
 
@@ -94,11 +93,6 @@ func (t Template) String() string { return t.text }
 
 // IsEmpty reports whether the template is the empty text.
 func (t Template) IsEmpty() bool { return len(t.parts) == 0 }
-
-// HasField reports whether the template has a place for this header field, by its canonical name.
-func (t Template) HasField(name string) bool {
-	return slices.ContainsFunc(t.parts, func(p part) bool { return p.from == "header" && p.name == name })
-}
 
 // A delivery is what templates are filled in from.
 type delivery struct {

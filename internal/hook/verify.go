@@ -94,6 +94,9 @@ func (v *Verifier) ProofField() string {
 	return ""
 }
 
+// CredentialFields are the header fields that have secrets, whatever a source is: of proxies, of callers, of browsers.
+var CredentialFields = []string{"Authorization", "Proxy-Authorization", "Cookie"}
+
 // checkBearer returns why a secret can be the value of no header field.
 func (v *Verifier) checkBearer(secret string) error {
 	isControl := func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }

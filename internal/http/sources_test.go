@@ -848,6 +848,61 @@ func TestUnverifiedBodyHasLittleTimeToArrive(t *testing.T) {
 	}
 }
 
+func TestFieldThatEverWasTheProofIsNeverKept(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	refused := func(put, pointer string) {
+		t.Helper()
+		p := h.call("PUT", "/sources/t", put).wantProblem(problem.ValidationFailed)
+		if len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
+			t.Errorf("%s: got %+v, want %s", put, p.Errors, pointer)
+		}
+	}
+	h.putSource("t", `{"kind":"token","header":"X-Token","queue":"in","secrets":["the secret"]}`)
+	// What the sender goes on sending would be in its events. A field whose value everybody knows is a proof, too.
+	const known = `"kind":"token","header":"X-Known","queue":"in","secrets":["known"]`
+	refused(`{`+known+`,"headers":["X-Other","x-token"]}`, "#/headers")
+	refused(`{`+known+`,"key":"a{header:X-TOKEN}"}`, "#/key")
+	refused(`{"kind":"github","queue":"in","secrets":["known"],"type":"{header:x-token}"}`, "#/type")
+	h.call("PUT", "/sources/t", `{`+known+`}`).want(http.StatusOK)
+	refused(`{`+known+`,"headers":["X-Token"]}`, "#/headers")
+	refused(`{"kind":"github","queue":"in","secrets":["known"],"headers":["X-Known"]}`, "#/headers")
+	h.call("DELETE", "/sources/t", "").want(http.StatusNoContent)
+	refused(`{`+known+`,"headers":["X-Token"]}`, "#/headers")
+	h.putSource("other", `{`+known+`,"headers":["X-Token"]}`) // which nobody sends the secret of t to
+	for _, name := range []string{"Authorization", "proxy-authorization", "Cookie"} {
+		refused(`{"kind":"github","queue":"in","secrets":["known"],"headers":["`+name+`"]}`, "#/headers")
+		refused(`{"kind":"github","queue":"in","secrets":["known"],"type":"t.{header:`+name+`}"}`, "#/type")
+	}
+}
+
+func TestSourceOfAnEarlierVersionKeepsNoSecretsEither(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.putSource("t", `{"kind":"token","header":"X-Token","queue":"in","secrets":["s"]}`)
+	h.sql(`update agent.source set kind = 'token', header = 'X-New', headers = '{X-Token,x-new,Cookie,Authorization,X-Ok}', type = 'a.{header:Cookie}', key = '{header:X-Token}'
+		, version = version + 1`)
+	var events []seenEvent
+	for deadline := time.Now().Add(busyTimeout); len(events) == 0; {
+		h.deliver("t", `{}`, "X-Token", "former", "X-New", "s", "Cookie", "biscuit", "Authorization", "Bearer b", "X-Ok", "fine")
+		events = h.claim(`{"queue":"in"}`)
+		if time.Now().After(deadline) {
+			t.Fatal("nothing was received")
+		}
+	}
+	e := events[0]
+	if meta := fmt.Sprint(e.Meta); !strings.Contains(meta, "X-Ok:fine") || strings.Contains(meta, "former") || strings.Contains(meta, "biscuit") || strings.Contains(meta, "Bearer") || strings.Contains(meta, "New") {
+		t.Errorf("the metadata is %s", meta)
+	}
+	if e.Type != "" || e.Key != "" {
+		t.Errorf("the type is %q, the key %q", e.Type, e.Key)
+	}
+	trial := h.call("POST", "/sources/t/test", `{"headers":{"X-New":"s","Cookie":"biscuit","X-Token":"former"},"body":"{}"}`).want(http.StatusOK)
+	if strings.Contains(trial.body, "biscuit") || strings.Contains(trial.body, "former") {
+		t.Errorf("the trial shows %s", trial.body)
+	}
+}
+
 // provokeSources provokes what is special to sources.
 func provokeSources(h *environment, seen map[string]bool) {
 	h.call("PUT", "/sources/shop", `{"kind":"token","queue":"in","secrets":["s"],"rate_limit":{"per_second":0.001,"burst":9},"keep_raw":"1h","max_body":1000}`).want(201)

@@ -118,3 +118,21 @@ func TestUpgradedDatabaseHasTheObjectsAndGrantsOfANewOne(t *testing.T) {
 		})
 	}
 }
+
+func TestUpgradeRemembersTheProofFieldsOfSources(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	run(t, migrate.Config{DatabaseURL: db.URL, Scripts: released(t, "0.7.0"), Version: "0.7.0"})
+	conn := connect(t, db.URL)
+	exec(t, conn, `select agent.put_source('old', '{"kind": "token", "header": "X-Token", "queue": "in"}', array[bytea 'sealed'])`)
+	exec(t, conn, `select agent.put_source('plain', '{"kind": "token", "queue": "in"}', array[bytea 'sealed'])`)
+	run(t, migrate.Config{DatabaseURL: db.URL})
+	conn = connect(t, db.URL)
+	if got := column(t, conn, `select name || ' ' || field from agent.source_proof_field`); len(got) != 1 || got[0] != "old x-token" {
+		t.Errorf("the proof fields are %q", got)
+	}
+	_, err := conn.Exec(t.Context(), `select agent.put_source('old', '{"kind": "token", "header": "X-New", "queue": "in", "headers": ["X-Token"]}', array[bytea 'sealed'])`)
+	if err == nil || !strings.Contains(err.Error(), "x-token") {
+		t.Errorf("keeping the former proof: %v", err)
+	}
+}

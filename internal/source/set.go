@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,18 +56,19 @@ const columns = `name, kind, queue, topic, type, key, event_ts, priority, signat
 // A held source is one in memory, ready to verify and map. It is immutable; a change makes another one in its place.
 type held struct {
 	row
-	verifier hook.Verifier
-	mapping  hook.Mapping
-	problem  error         // why nothing can be received; nil: it can
-	limiter  *rate.Limiter // of deliveries whose sender is known; nil: there is no limit
-	refusals *rate.Limiter // of the others
+	verifier     hook.Verifier
+	mapping      hook.Mapping
+	secretFields []string      // header fields that have secrets, or had the one of the source: nothing is made of them
+	problem      error         // why nothing can be received; nil: it can
+	limiter      *rate.Limiter // of deliveries whose sender is known; nil: there is no limit
+	refusals     *rate.Limiter // of the others
 }
 
 // owner is what the secrets of a source are sealed for.
 func owner(name string) string { return hook.SourceSecret.Owner(name) }
 
-// hold returns the source of a row in memory. before is the same source as it was, or nil.
-func (s *Service) hold(r row, before *held) *held {
+// hold returns the source of a row in memory, whose proof was once in these header fields. before is the same source as it was, or nil.
+func (s *Service) hold(r row, proofFields []string, before *held) *held {
 	h := &held{row: r, refusals: rate.NewLimiter(refusalsPerSec, refusalsBurst)}
 	if before != nil {
 		h.refusals = before.refusals
@@ -82,6 +85,10 @@ func (s *Service) hold(r row, before *held) *held {
 	}
 	if h.verifier, h.mapping, err = p.compile(); err != nil && h.problem == nil {
 		h.problem = fmt.Errorf("the source was changed by SQL to what it cannot be: %w", err)
+	}
+	h.secretFields = append(slices.Clone(hook.CredentialFields), proofFields...)
+	if proof := h.verifier.ProofField(); proof != "" {
+		h.secretFields = append(h.secretFields, proof)
 	}
 	if r.RatePerSecond != nil && r.RateBurst != nil {
 		h.limiter = rate.NewLimiter(rate.Limit(*r.RatePerSecond), int(*r.RateBurst))
@@ -114,6 +121,15 @@ func (s *Service) open(name string, sealed [][]byte) (secrets []string, err erro
 	return secrets, nil
 }
 
+// public returns a header without the fields that have secrets, or had the one of the source. Sources of version 0.7.0 may name some of them.
+func (h *held) public(header http.Header) http.Header {
+	header = maps.Clone(header)
+	for _, name := range h.secretFields {
+		header.Del(name)
+	}
+	return header
+}
+
 // compile returns what verifies and maps the deliveries of a source. It fails with an *InvalidError.
 func (p *Params) compile() (v hook.Verifier, m hook.Mapping, err error) {
 	v = hook.Verifier{Kind: p.Kind, Secrets: p.Secrets, Tolerance: p.Tolerance, Header: p.Header}
@@ -123,13 +139,9 @@ func (p *Params) compile() (v hook.Verifier, m hook.Mapping, err error) {
 	if field, detail := v.Check(); field != "" {
 		return v, m, &InvalidError{Field: field, Detail: detail}
 	}
-	proof := v.ProofField() // whoever reads events must not read a secret in them
 	for i, name := range p.Headers {
-		switch {
-		case !hook.IsFieldName(name):
+		if !hook.IsFieldName(name) {
 			return v, m, &InvalidError{Field: "headers", Detail: fmt.Sprintf("must be names of header fields: that at %d is none", i)}
-		case proof != "" && http.CanonicalHeaderKey(name) == proof:
-			return v, m, &InvalidError{Field: "headers", Detail: "must not have " + proof + ": it has the secret"}
 		}
 	}
 	m = hook.Mapping{Kind: p.Kind, Headers: p.Headers}
@@ -139,9 +151,6 @@ func (p *Params) compile() (v hook.Verifier, m hook.Mapping, err error) {
 	}{{"type", p.Type, &m.Type}, {"key", p.Key, &m.Key}, {"event_ts", p.EventTS, &m.EventTS}, {"priority", p.Priority, &m.Priority}} {
 		if *t.to, err = hook.ParseTemplate(t.text); err != nil {
 			return v, m, &InvalidError{Field: t.field, Detail: err.Error()}
-		}
-		if proof != "" && t.to.HasField(proof) {
-			return v, m, &InvalidError{Field: t.field, Detail: "must not have {header:" + proof + "}: it has the secret"}
 		}
 	}
 	return v, m, nil
@@ -166,11 +175,24 @@ func (s *Service) renew(ctx context.Context) error {
 	if err != nil {
 		return wrap("reading the sources", err)
 	}
+	// Read last, they are those of the sources that were read, at least.
+	rows, _ = s.pool.Query(ctx, `select name, fields from agent.list_proof_fields()`)
+	proofs, err := pg.Collect[struct {
+		Name   string
+		Fields []string
+	}](rows)
+	if err != nil {
+		return wrap("reading the sources", err)
+	}
+	proofFields := make(map[string][]string, len(proofs))
+	for _, p := range proofs {
+		proofFields[p.Name] = p.Fields
+	}
 	// The version is from before: what has changed in between is read again.
 	after := &set{version: version, byName: make(map[string]*held, len(found))}
 	for _, r := range found {
 		known := before.byName[r.Name]
-		h := s.hold(r, known)
+		h := s.hold(r, proofFields[r.Name], known)
 		after.byName[r.Name] = h
 		if h.problem != nil && (known == nil || known.problem == nil) {
 			s.cfg.Logger.Error().Str("source", r.Name).Err(h.problem).Msg("nothing can be received from this source")

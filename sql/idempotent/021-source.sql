@@ -53,6 +53,7 @@ begin
   if _source.version is null then
     perform agent_private.raise_version_mismatch('source ' || _name, _if_versions);
   end if;
+  perform agent_private.check_kept_fields(_source); -- now that the proof fields of all who were before are there
   perform agent_private.record_audit
   ( 'source.put', _name
   , jsonb_strip_nulls(jsonb_build_object
@@ -135,6 +136,23 @@ begin
 end
 $func$;
 
+-- The header fields, in lower case, that ever had the secret of each source, or of a source of this name that was deleted. For the service.
+create or replace function agent.list_proof_fields()
+returns table (name text, fields text[])
+language plpgsql stable
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+begin
+  return query
+  select f.name, array_agg(f.field order by f.field)
+  from agent.source_proof_field f
+  join agent.source s on s.name = f.name
+  group by f.name;
+end
+$func$;
+
 -- All sources, or the one of this name, with their secrets. For the service.
 create or replace function agent.read_sources(_name text default null)
 returns setof agent.source
@@ -187,6 +205,58 @@ as $func$
   , _source.rate_per_second, _source.rate_burst, _source.paused, _source.version, _source.created_at, _source.updated_at
   , coalesce(_count.received, 0), coalesce(_count.duplicates, 0), coalesce(_count.rejected, 0), _count.last_received_at, _count.last_rejected_at
   , _count.last_rejected_code, _count.last_rejected_request_id, _count.last_problem_at, _count.last_problem, _count.last_problem_request_id
+$func$;
+
+-- Trigger that remembers which header fields have had the secret of a source, whoever writes it. It runs as the owner so that any role that may write can.
+create or replace function agent_private.record_proof_field()
+returns trigger
+language plpgsql
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if new.kind = 'token' and new.header is not null then
+    insert into agent.source_proof_field (name, field) values (new.name, lower(new.header)) on conflict on constraint source_proof_field_pkey do nothing;
+  end if;
+  return null;
+end
+$func$;
+
+create or replace trigger record_proof_field
+after insert or update of name, kind, header on agent.source
+for each row
+execute function agent_private.record_proof_field();
+
+-- Raises QD003 if a source keeps a header field, or uses one in a template, that has or had its secret: readers of events would see it. Its sender may go on
+-- sending what was the proof once. Fields of the credentials of others are refused, too.
+create or replace function agent_private.check_kept_fields(_source agent.source)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _in text;
+  _field text;
+begin
+  select k.in_, f.field into _in, _field
+  from
+  ( values ('authorization'), ('proxy-authorization'), ('cookie')
+    union
+    select p.field from agent.source_proof_field p where p.name = _source.name
+  ) as f (field)
+  cross join lateral
+  ( select 'headers' as in_ from unnest(_source.headers) as h (name) where lower(h.name) = f.field
+    union all
+    select t.in_
+    from (values ('type', _source.type), ('key', _source.key), ('event_ts', _source.event_ts), ('priority', _source.priority)) as t (in_, text)
+    where strpos(lower(t.text), '{header:' || f.field || '}') > 0
+  ) k
+  order by 1, 2
+  limit 1;
+  if found then
+    perform agent_private.raise_invalid(_in, 'must not have the header field ' || _field || ': it has a secret, or had the one of the source');
+  end if;
+end
 $func$;
 
 -- Raises QD003 for the first value that a source may not have.

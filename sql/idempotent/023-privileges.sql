@@ -72,6 +72,7 @@ as $func$
   , ('list_occurrences')
   , ('list_owners')
   , ('list_processes')
+  , ('list_proof_fields')
   , ('list_pushers')
   , ('list_pushes')
   , ('list_routes')
