@@ -35,3 +35,21 @@ func (s *Service) SetGroupLinger(isKept bool) {
 		s.tail.linger = groupLinger
 	}
 }
+
+// RelyOnStates has states of subscriptions that were read be relied on however long ago that was.
+func (s *Service) RelyOnStates() {
+	s.watches.mu.Lock()
+	defer s.watches.mu.Unlock()
+	s.watches.stateAge = 1 << 62
+}
+
+// KnowsState reports whether the state of a subscription was read since this process has changed it last, and its position then.
+func (s *Service) KnowsState(name string) (position int64, isKnown bool) {
+	s.watches.mu.Lock()
+	defer s.watches.mu.Unlock()
+	w := s.watches.byName[name]
+	if w == nil || w.readAt.IsZero() {
+		return 0, false
+	}
+	return w.state.Position, true
+}

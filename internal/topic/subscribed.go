@@ -91,19 +91,23 @@ func (s *Service) ReadSubscription(ctx context.Context, name string, p Subscribe
 			return SubscribedPage{}, &InvalidError{Field: "lease", Detail: "must not be given together with a cursor without a lease: take it with the first read"}
 		}
 	}
-	start := time.Now()
-	deadline := start.Add(min(p.Wait, MaxWait))
+	begun := time.Now()
+	deadline := begun.Add(min(p.Wait, MaxWait))
 	r := &subscribedReader{svc: s, maxBytes: readBytes}
 	defer r.close()
 	if p.Wait > 0 {
 		r.watch = s.watches.join(name)
 	}
 	var before readState
+	var start int64 // what comes after it is looked for
 	for {
 		until := r.look(deadline)
-		st, err := s.beginRead(ctx, name)
-		if err != nil {
-			return SubscribedPage{}, err
+		st, isWatched := s.watches.readState(r.watch) // while nothing is published, those who wait ask the database for nothing
+		if !isWatched || isAhead && after.isLost(&st) {
+			var err error
+			if st, err = s.beginRead(ctx, name); err != nil {
+				return SubscribedPage{}, err
+			}
 		}
 		if isAhead && after.isLost(&st) {
 			return SubscribedPage{}, ErrCursorLost
@@ -120,10 +124,13 @@ func (s *Service) ReadSubscription(ctx context.Context, name string, p Subscribe
 			if isAhead {
 				r.position = max(after.position, st.Position)
 			}
+			start = r.position
+			var err error
 			if r.set, err = s.filterSet(ctx, name, st.ID, st.FiltersVersion); err != nil {
 				return SubscribedPage{}, err
 			}
 			if r.set == nil { // it was deleted meanwhile
+				s.watches.forget(name)
 				continue
 			}
 		}
@@ -144,6 +151,9 @@ func (s *Service) ReadSubscription(ctx context.Context, name string, p Subscribe
 				c.parent, c.token, c.hasGap = after.parent, after.token, after.hasGap
 			}
 		}
+		if latest, isWatched := s.watches.readState(r.watch); isEmpty && r.position == start && isWatched && latest.sameAs(&st) {
+			return SubscribedPage{Cursor: c.format(name)}, nil // nothing was published, so there is nothing to make sure of
+		}
 		page, status, err := s.endRead(ctx, r, p.Lease, isAhead, isEmpty, &c)
 		switch {
 		case err != nil:
@@ -152,12 +162,19 @@ func (s *Service) ReadSubscription(ctx context.Context, name string, p Subscribe
 			return SubscribedPage{}, ErrCursorLost
 		case status == "changed":
 			before = readState{}
+			s.watches.forget(name)
 			if err := ctx.Err(); err != nil {
 				return SubscribedPage{}, err
 			}
 			continue
-		case isEmpty && !r.isLevel && !s.tail.isDraining() && (time.Now().Before(deadline) || time.Since(start) < searchTime):
+		case isEmpty && !r.isLevel && !s.tail.isDraining() && (time.Now().Before(deadline) || time.Since(begun) < searchTime):
 			continue // little of it matches: it goes on where it was
+		}
+		switch {
+		case page.LeasedUntil != nil:
+			s.watches.forget(name)
+		case isEmpty && !isAhead:
+			s.watches.advance(r.watch, &st, r.position)
 		}
 		page.Events, page.Gap, page.Cursor = events, gap, c.format(name)
 		return page, nil

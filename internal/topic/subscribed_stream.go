@@ -2,6 +2,7 @@ package topic
 
 import (
 	"context"
+	"math"
 	"time"
 )
 
@@ -72,9 +73,14 @@ func (st *SubscribedStream) Next(ctx context.Context, wait time.Duration) (Batch
 			return Batch{}, err
 		}
 		// What was read is returned only if the subscription is the same afterwards: see end_read, which does so for reads.
-		state, err := st.svc.lookAt(ctx, st.watch)
-		if err != nil {
-			return Batch{}, err
+		// Where there is nothing, it is enough to have asked a moment ago, and the stream has come as far as the log had then.
+		latest, confirmed, isLatest := st.svc.watches.latest(st.watch)
+		state := latest.subscriptionState
+		if len(events) > 0 || gap != nil || !isLatest {
+			confirmed = math.MaxInt64
+			if state, err = st.svc.lookAt(ctx, st.watch); err != nil {
+				return Batch{}, err
+			}
 		}
 		if state.ID != st.state.ID || state.Version != st.state.Version || state.FiltersVersion != st.set.version {
 			if _, err := st.begin(ctx); err != nil {
@@ -83,7 +89,7 @@ func (st *SubscribedStream) Next(ctx context.Context, wait time.Duration) (Batch
 			st.position = st.reached
 			continue
 		}
-		st.reached = st.position
+		st.reached = max(st.reached, min(st.position, confirmed))
 		if len(events) > 0 || gap != nil || !time.Now().Before(deadline) {
 			batch := Batch{Entries: make([]*Entry, len(events)), Next: st.reached, Gap: gap}
 			for i := range events {

@@ -270,6 +270,8 @@ func (s *Service) Commit(ctx context.Context, name, text string) (position int64
 		[]any{name, c.id, c.epoch, c.parent, c.token, c.position, c.isLeased, c.hasGap}, &position)
 	if c.isLeased { // those who wait for the lease may go on
 		s.changed(name)
+	} else {
+		s.watches.forget(name)
 	}
 	return position, wrap("committing a cursor", err)
 }

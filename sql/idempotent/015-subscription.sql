@@ -536,7 +536,10 @@ $func$;
 -- What those have to know of subscriptions who wait for them: they look again when it differs. Those that expire are renewed, as by begin_read; one
 -- that somebody changes at this moment is left for the next time. There is no row for a name that no subscription has.
 create or replace function agent.watch_subscriptions(_names text[])
-returns table (name text, id int8, version int8, filters_version int8, token int8, epoch int8, is_leased boolean, expires_after interval)
+returns table
+( name text, id int8, version int8, filters_version int8, is_paused boolean, is_delivered boolean, "position" int8, token int8, epoch int8, is_leased boolean
+, expires_after interval
+)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -557,7 +560,8 @@ begin
   ) r
   where s.id = r.id;
   return query
-  select s.name, s.id, s.version, s.filters_version, p.token, p.epoch, coalesce(p.leased_until > clock_timestamp(), false), s.expires_after
+  select s.name, s.id, s.version, s.filters_version, s.is_paused, s.deliver_queue is not null, p.position, p.token, p.epoch
+  , coalesce(p.leased_until > clock_timestamp(), false), s.expires_after
   from agent.subscription s
   cross join lateral (select p.* from agent.subscription_position p where p.reader = s.id order by p.number desc limit 1) p
   where s.name = any (_names);
