@@ -15,7 +15,7 @@ import (
 )
 
 // calledBefore are functions that only the service of the previous version calls, whose processes run beside those of this one for a time.
-var calledBefore = []string{"drop_former_functions", "leave_step"}
+var calledBefore = []string{"drop_former_functions", "leave_step", "list_routes"}
 
 // notService are folders, from the top of the repository, whose programs connect as the owner of the schema.
 var notService = []string{"internal/faults", "internal/pgtest", "internal/migrate"}

@@ -50,7 +50,7 @@ func TestDeliveryWhoseAnswerIsLostHappensOnce(t *testing.T) {
 		})
 	}
 	for i, function := range []string{
-		"deliver_in_step", "begin_routing", "deliver_alone", "join_step", "leave_router", "list_routes", "deliver_in_step", "leave_router", "join_step",
+		"deliver_in_step", "begin_routing", "deliver_alone", "join_step", "leave_router", "route_changes", "read_routes", "deliver_in_step", "leave_router", "join_step",
 	} {
 		late := fmt.Sprintf("late-%d", i)
 		if function == "leave_router" {

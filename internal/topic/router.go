@@ -52,7 +52,9 @@ type router struct {
 	version     int64      // of the routes; zero: they are not known
 	isBehind    bool       // retention has dropped what comes next, which the tail may still have
 	sureUntil   int64      // what comes up to here was published before the routes were read
+	changes     []int64    // that version is made of; nil: they are not known
 	routes      map[int64]*route
+	replays     map[int64]*route  // those of the routes
 	inStep      map[string]*route // those of the routes that are in step, by name
 	index       *match.Index      // of the filters of the routes in step
 	wanted      []*wantedFilter   // by the id in the index; nil: the id is free
@@ -68,6 +70,7 @@ type router struct {
 // A route is a subscription that is delivered, or a replay.
 type route struct {
 	ID             int64
+	Subscription   int64  // its id
 	Name           string // of the subscription
 	FiltersVersion int64
 	Queue          string
@@ -167,7 +170,8 @@ func (r *router) stop(rest time.Duration) {
 
 // forget drops what is known of the routes, and has begin ask where the router is.
 func (r *router) forget() {
-	r.version, r.sureUntil, r.routes, r.inStep, r.index, r.wanted, r.freeIDs, r.ready = 0, 0, nil, nil, match.NewIndex(nil), nil, nil, nil
+	r.version, r.sureUntil, r.changes, r.routes, r.replays, r.inStep, r.ready = 0, 0, nil, nil, nil, nil, nil
+	r.index, r.wanted, r.freeIDs = match.NewIndex(nil), nil, nil
 }
 
 // begin reports whether this process routes, and extends its lease where that is due.
@@ -221,32 +225,35 @@ func (r *router) begin(ctx context.Context) (bool, error) {
 // load reads what is to be delivered, as far as it has changed.
 func (r *router) load(ctx context.Context) error {
 	sureUntil := r.svc.tail.reach()
-	rows, _ := r.svc.loops.Query(ctx, `select version, id, name, filters_version, queue, max_waiting, is_replay, is_paused, is_in_step from agent.list_routes()`)
-	type row struct {
-		Version int64
-		route
+	rows, _ := r.svc.loops.Query(ctx, `select version, known, changed from agent.route_changes($1)`, r.changes)
+	now, err := pg.CollectOne[struct {
+		Version        int64
+		Known, Changed []int64
+	}](rows)
+	if err != nil {
+		return wrap("reading what is to be delivered", err)
 	}
-	routes, inStep := make(map[int64]*route), make(map[string]*route)
-	var version int64
+	gone := r.takeOut(now.Changed)
+	rows, _ = r.svc.loops.Query(ctx, `select id, subscription, name, filters_version, queue, max_waiting, is_replay, is_paused, is_in_step
+		from agent.read_routes($1)`, now.Changed) // now or later: a change in between makes the version another one
 	var renewed, paused []int64
-	for found, err := range pg.Each[row](rows) {
+	for next, err := range pg.Each[route](rows) {
 		if err != nil {
 			return wrap("reading what is to be delivered", err)
 		}
-		version = found.Version
-		if found.ID == 0 {
-			break
+		r.routes[next.ID] = &next
+		if next.IsReplay {
+			r.replays[next.ID] = &next
 		}
-		next := found.route
-		routes[next.ID] = &next
+		delete(r.ready, next.Queue)
 		if !next.IsInStep {
 			continue
 		}
-		inStep[next.Name] = &next
+		r.inStep[next.Name] = &next
 		if next.IsPaused {
 			paused = append(paused, next.ID)
 		}
-		if before := r.routes[next.ID]; before != nil && before.IsInStep && before.FiltersVersion == next.FiltersVersion {
+		if before := gone[next.ID]; before != nil && before.IsInStep && before.FiltersVersion == next.FiltersVersion {
 			next.filters, before.filters = before.filters, nil
 			for _, id := range next.filters {
 				r.wanted[id].route = &next
@@ -256,20 +263,46 @@ func (r *router) load(ctx context.Context) error {
 		}
 	}
 	changes := make(map[int32]*match.Filter)
-	for _, before := range r.routes {
+	for _, before := range gone {
 		r.unindex(before, changes)
 	}
-	r.routes, r.inStep = routes, inStep
 	if err := r.indexFilters(ctx, renewed, changes); err != nil {
 		return err
 	}
-	r.version, r.sureUntil, r.ready = version, sureUntil, make(map[string]int)
+	r.version, r.changes, r.sureUntil = now.Version, now.Known, sureUntil
 	r.behind.Send()
 	if len(paused) > 0 {
 		_, err := r.leave(ctx, paused)
 		return err
 	}
 	return nil
+}
+
+// takeOut takes out and returns the routes of subscriptions, or with nil all of them. Their filters stay in the index.
+func (r *router) takeOut(subscriptions []int64) (gone map[int64]*route) {
+	if subscriptions == nil {
+		gone = r.routes
+		r.routes, r.inStep, r.replays, r.ready = make(map[int64]*route), make(map[string]*route), make(map[int64]*route), make(map[string]int)
+		return gone
+	}
+	gone = make(map[int64]*route)
+	for _, id := range subscriptions {
+		if rt := r.routes[id]; rt != nil {
+			gone[id] = rt
+			if r.inStep[rt.Name] == rt {
+				delete(r.inStep, rt.Name)
+			}
+			delete(r.routes, id)
+		}
+	}
+	for id, rt := range r.replays {
+		if slices.Contains(subscriptions, rt.Subscription) {
+			gone[id] = rt
+			delete(r.routes, id)
+			delete(r.replays, id)
+		}
+	}
+	return gone
 }
 
 // unindex takes the filters of a route out of the index, by changes to it.

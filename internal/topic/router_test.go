@@ -461,3 +461,44 @@ func TestDeliveryGoesOnAfterAGapThatTheTailDoesNotHave(t *testing.T) {
 	env.awaitDelivered(t, "s", rest)
 	env.awaitState(t, "s", "told of the gap", func(sub topic.Subscription) bool { return sub.Gaps == 1 })
 }
+
+// TestRouterReadsOnlyTheSubscriptionsThatHaveChanged calls what the router asks for changes, as a process that knows those up to a time.
+func TestRouterReadsOnlyTheSubscriptionsThatHaveChanged(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	known := func(before []int64) (now []int64) {
+		t.Helper()
+		return value[[]int64](t, env, `select known from agent.route_changes($1)`, before)
+	}
+	wantChanged := func(what string, before []int64, names ...string) {
+		t.Helper()
+		got := value[[]string](t, env, `select case when c.changed is null then '{any}'
+			else (select coalesce(array_agg(s.name order by s.name), '{}') from agent.subscription s where s.id = any (c.changed)) end from agent.route_changes($1) c`, before)
+		if !slices.Equal(got, names) {
+			t.Errorf("%s: %q have changed, want %q", what, got, names)
+		}
+	}
+	wantChanged("to who knows nothing", nil, "any")
+	env.deliver(t, "a", everything(t))
+	env.deliver(t, "b", everything(t))
+	first := known(nil)
+	wantChanged("without a change", first)
+	env.deliver(t, "b", wants(t, "b", []string{"b"}, ""))
+	wantChanged("after one", first, "b")
+	env.deliver(t, "a", wants(t, "b", []string{"b"}, ""))
+	second := known(first)
+	wantChanged("after both", first, "a", "b")
+	wantChanged("to who knows of them", second)
+	env.exec(t, `delete from agent.route_version where subscription = (select id from agent.subscription where name = 'a')`)
+	wantChanged("when some were lost", second, "any")
+	for i := range 25 {
+		env.deliver(t, "c", wants(t, "c", []string{fmt.Sprintf("c%d", i)}, ""))
+	}
+	before := known(nil) // which makes one of them
+	if len(before) != 1 {
+		t.Errorf("many changes have become %d", len(before))
+	}
+	env.deliver(t, "c", everything(t))
+	wantChanged("after many", before, "c")
+	wantChanged("to who knows of those that are one now", second, "any")
+}

@@ -43,10 +43,6 @@ begin
     _newest.leased_until = _now + _lease;
     _newest.number = agent_private.replace_position(_newest);
   end if;
-  if (select count(*) from agent.route_version v) > 20 then
-    with gone as (delete from agent.route_version v returning v.changes)
-    insert into agent.route_version (changes) select sum(g.changes) from gone g;
-  end if;
   return query select null::interval, _was_held, _newest.number, _newest.position, agent_private.route_version();
 end
 $func$;
@@ -73,7 +69,70 @@ begin
 end
 $func$;
 
--- What is to be delivered: subscriptions and replays, with the version of all of it. A row without an id if there is nothing.
+-- The version of what is to be delivered, and the subscriptions that have changed since a caller knew the changes _known: null if these may be any.
+-- known are the changes to call with the next time. Many of them become one, unless another process routes at this moment.
+create or replace function agent.route_changes(_known int8[])
+returns table (version int8, known int8[], changed int8[])
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off -- or reading a table without an index would begin with a compilation
+as $func$
+#variable_conflict use_column
+declare
+  _version int8;
+  _ids int8[];
+  _changed int8[];
+  _is_any boolean;
+  _merged int8;
+begin
+  select sum(v.changes)::int8, array_agg(v.id)
+  , array_agg(distinct v.subscription) filter (where v.subscription is not null and v.id <> all (_known))
+  , bool_or(v.subscription is null and v.id <> all (_known))
+  into _version, _ids, _changed, _is_any
+  from agent.route_version v;
+  _is_any = coalesce(_is_any or not _known <@ _ids, true); -- a change that is there no more was lost by a failover, or another process has made one of many
+  if cardinality(_ids) > 20 then
+    perform from agent.router r for update skip locked;
+    if found then
+      with gone as (delete from agent.route_version v where v.id = any (_ids) returning v.changes)
+      insert into agent.route_version as v (changes) select sum(g.changes) from gone g having count(*) > 0
+      returning v.id into _merged;
+      _ids = array[_merged];
+    end if;
+  end if;
+  return query select _version, _ids, case when not _is_any then coalesce(_changed, '{}') end;
+end
+$func$;
+
+-- What is to be delivered: subscriptions and replays. Of _subscriptions, null: of all.
+create or replace function agent.read_routes(_subscriptions int8[])
+returns table
+( id int8, subscription int8, name text, filters_version int8, queue text, max_waiting int4, is_replay boolean, is_paused boolean, is_in_step boolean
+)
+language plpgsql stable
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_custom_plan -- with few subscriptions or all
+set enable_seqscan to off
+set jit to off -- or reading a table without an index would begin with a compilation
+as $func$
+#variable_conflict use_column
+begin
+  return query
+  select s.id, s.id, s.name, s.filters_version, s.deliver_queue, s.max_waiting, false, s.is_paused, s.is_in_step
+  from agent.subscription s
+  where s.deliver_queue is not null and (_subscriptions is null or s.id = any (_subscriptions))
+  union all
+  select r.id, s.id, s.name, s.filters_version, s.deliver_queue, s.max_waiting, true, s.is_paused, false
+  from agent.subscription_replay r
+  join agent.subscription s on s.id = r.subscription
+  where s.deliver_queue is not null and (_subscriptions is null or r.subscription = any (_subscriptions));
+end
+$func$;
+
+-- read_routes for processes of the version before, with the version of all of it. A row without an id if there is nothing.
 create or replace function agent.list_routes()
 returns table
 (version int8, id int8, name text, filters_version int8, queue text, max_waiting int4, is_replay boolean, is_paused boolean, is_in_step boolean)
@@ -456,7 +515,7 @@ set search_path to pg_catalog, pg_temp
 as $func$
 begin
   if _subscription.deliver_queue is not null then
-    insert into agent.route_version (changes) values (agent_private.next_version(0));
+    insert into agent.route_version (changes, subscription) values (agent_private.next_version(0), _subscription.id);
   end if;
 end
 $func$;
