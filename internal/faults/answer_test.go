@@ -175,21 +175,21 @@ func TestBrokenBuildWithRememberedScanIsCaughtByLostAnswers(t *testing.T) {
 
 // readOnly are the functions that the service calls and that write nothing, or only what they would write again: locks, and times of reading.
 var readOnly = strings.Fields(`
-	begin_read busiest_queues check_watermarks check_zone_rules count_deliveries count_ready drop_former_functions event_queues
-	expansion_start first_events get_access get_event get_log_settings get_owner get_published get_queue get_raw_body get_route get_schedule get_sources_version
-	history_stats last_published leave_step list_api_keys list_attempts list_audit list_events list_executions list_filters list_history list_occurrences
-	list_owners list_processes list_pushers list_pushes list_queues list_routes list_schedules list_sealed list_sources list_subscriptions list_topics
-	list_upkeep lock_all_due_schedules lock_due_schedules locked_events log_bounds log_holder log_origin log_position next_due next_publication next_vt old_history
-	queue_stats read_api_keys read_filters read_log_page read_pushes read_routes read_sources receipt resolve_local resolve_locals schedule_position schedule_zone
-	slowest_subscriptions subscription_allowed watch_subscriptions`)
+	begin_read busiest_queues check_watermarks check_zone_rules count_deliveries count_ready drop_former_functions event_queues expansion_start
+	first_events get_access get_event get_identity get_log_settings get_owner get_published get_queue get_raw_body get_route get_schedule
+	get_sources_version history_stats last_published leave_step list_api_keys list_attempts list_audit list_events list_executions list_filters
+	list_history list_occurrences list_owners list_processes list_proof_fields list_pushers list_pushes list_routes list_schedules list_sealed
+	list_sources list_subscriptions list_topics list_upkeep lock_due_schedules locked_events log_bounds log_holder log_origin log_position next_due
+	next_publication next_vt next_vts old_history queue_stats read_api_keys read_filters read_log_page read_pushes read_routes read_sources resolve_locals
+	schedule_position schedule_zone slowest_subscriptions subscription_allowed watch_subscriptions`)
 
 // repeated are those that a process calls again and again whatever the answer was, and whose effect is the same when they are called twice: they count, delete
 // what is old, prepare what is needed later, or say that a process lives.
 var repeated = strings.Fields(`
-	count_topics delete_old_history drop_history drop_log_segment end_routing keep_raw_body leave_router maintain_history maintain_log notify_queues pause_faulty_schedules
-	prepare_history prune_api_keys prune_audit prune_executions prune_history prune_keys prune_occurrences prune_processes prune_publication_keys
-	prune_raw_bodies prune_subscriptions record_key_use record_push_seen record_refusals record_server record_upkeep report_process reseal route_changes set_minimum_retention
-	release_events update_zones`)
+	adopt_database count_topics delete_old_history drop_history drop_log_segment end_routing keep_raw_body leave_router maintain_log notify_queues
+	pause_faulty_schedules prepare_history probe_write prune_api_keys prune_audit prune_executions prune_history prune_keys prune_occurrences
+	prune_processes prune_publication_keys prune_raw_bodies prune_subscriptions record_key_use record_push_seen record_refusals record_server
+	record_upkeep release_events report_process reseal route_changes`)
 
 // A lostCall is a call whose answer from the database is lost: the client is told 503. It is repeated, unless what it does is to happen once, and then the
 // statement counts as wanted.
