@@ -3,9 +3,16 @@
 package faults
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -100,6 +107,111 @@ func stepOnce(t *testing.T, off string, b build, l *ledger) {
 	d.finish(pair.Primary.AdminURL())
 	q.kill()
 	pair.Primary.Kill()
+}
+
+// movingClock is the environment of a server whose clock is what a file says, as an offset, and the path of that file. It is read anew with each look at the
+// clock.
+func movingClock(t *testing.T) (environ []string, path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "clock")
+	for dir := filepath.Dir(path); dir != "/tmp" && dir != "/"; dir = filepath.Dir(dir) {
+		_ = os.Chmod(dir, 0o755) // PostgreSQL runs as another user
+	}
+	environ = slices.DeleteFunc(fakeClock(t, ""), func(entry string) bool { return strings.HasPrefix(entry, "FAKETIME=") })
+	setClock(t, path, "+0")
+	return append(environ, "FAKETIME_TIMESTAMP_FILE="+path, "FAKETIME_NO_CACHE=1"), path
+}
+
+// setClock sets a clock of movingClock.
+func setClock(t *testing.T, path, off string) {
+	t.Helper()
+	next := path + ".next"
+	err := os.WriteFile(next, []byte(off+"\n"), 0o644)
+	if err == nil {
+		err = os.Rename(next, path)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// setBack sets the clock of a server back by ten minutes while queued runs. Ready events must be claimed, and it must be said.
+func setBack(t *testing.T, b build, l *ledger, _ int) {
+	t.Helper()
+	environ, clock := movingClock(t)
+	server := Start(t, Config{Environ: environ})
+	q, other := startQueued(t, b, server.URL()), startQueued(t, b, server.URL())
+	b.breakDatabase(t, server)
+	const waiting = 20
+	q.send(http.MethodPost, "/events/batch", `{"events":[`+strings.TrimSuffix(strings.Repeat(`{"event":{},"queue":"waiting"},`, waiting), ",")+`]}`)
+	before := query[time.Time](t, server.AdminURL(), `select clock_timestamp()`)
+	await(t, "the clock is recorded", func() bool {
+		return query[bool](t, server.AdminURL(), `select s.clock >= $1 from agent.server s`, before)
+	})
+	setClock(t, clock, "-600")
+	if now := query[time.Time](t, server.AdminURL(), `select clock_timestamp()`); before.Sub(now) < 5*time.Minute {
+		t.Fatalf("the clock shows %s after %s: it was not set back", now, before)
+	}
+	began := time.Now()
+	got := 0
+	for got < waiting && time.Since(began) < startLimit {
+		var claim struct{ Events []struct{ ID int64 } }
+		_, body := other.post("/claim", `{"queue":"waiting","limit":20,"wait":"1s"}`)
+		if err := json.Unmarshal([]byte(body), &claim); err == nil {
+			got += len(claim.Events)
+		}
+		if time.Since(began) > recoveryLimit && !l.clean() {
+			break
+		}
+		if time.Since(began) > recoveryLimit {
+			l.violated("%d of %d ready events were claimed %v after the clock was set back", got, waiting, time.Since(began))
+		}
+	}
+	t.Logf("%d ready events were claimed %v after the clock was set back", got, time.Since(began))
+	if !l.clean() {
+		return
+	}
+	for _, process := range []*queued{q, other} {
+		await(t, "it is said", func() bool {
+			said, _ := os.ReadFile(process.log)
+			value := regexp.MustCompile(`(?m)^queued_database_clock_set_back_seconds_total ([0-9.e+]+)$`).FindStringSubmatch(process.metrics())
+			if value == nil || !strings.Contains(string(said), "was set back") {
+				return false
+			}
+			seconds, err := strconv.ParseFloat(value[1], 64)
+			return err == nil && seconds > 590 && seconds < 620
+		})
+	}
+}
+
+// post makes a request and returns the answer. Status 0 means that there was none.
+func (q *queued) post(path, body string) (status int, text string) {
+	ctx, cancel := context.WithTimeout(q.t.Context(), time.Minute)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+q.addr+path, strings.NewReader(body))
+	if err != nil {
+		return 0, err.Error()
+	}
+	r.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = res.Body.Close() }()
+	answer, _ := io.ReadAll(res.Body)
+	return res.StatusCode, string(answer)
+}
+
+func TestReadyEventsAreClaimedWhenTheClockOfTheServerIsSetBack(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	runScenario(t, setBack, 0, 3)
+}
+
+func TestBrokenBuildWithEventsLeftInFutureIsCaughtByAClockSetBack(t *testing.T) {
+	t.Parallel()
+	inLongForm(t)
+	expectViolation(t, setBack, futureEventsLeft, 1)
 }
 
 func claimHeld(t *testing.T, c *client, limit int) []*lease {

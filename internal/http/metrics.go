@@ -213,7 +213,9 @@ var (
 		"1 when the database server has this setting so that committed data can be lost, else 0.", "setting")
 	serverListening = gauge("queued_database_listening",
 		"1 when notifications arrive, as tested every minute, else 0: waiting claims poll then.")
-	serverPooled        = gauge("queued_database_pooled", "1 when a connection pooler stands between this process and PostgreSQL, else 0.")
+	serverPooled = gauge("queued_database_pooled", "1 when a connection pooler stands between this process and PostgreSQL, else 0.")
+	clockSetBack = counter("queued_database_clock_set_back_seconds_total",
+		"By how much the clock of the database's server was set back, in all, as this process saw it: what has a time comes later by that much.")
 	backgroundSuspended = gauge("queued_background_suspended",
 		"1 while this process pushes nothing, fires no schedules and delivers no subscriptions, because the database is a copy that nobody has adopted "+
 			"(copy), or because of QUEUED_BACKGROUND (setting), else 0.", "reason")
@@ -360,6 +362,7 @@ func (c *collector) collectServices(send func(m metric, value float64, labels ..
 	send(serverListening, number(server.Hears))
 	send(serverPooled, number(server.IsPooled))
 	send(serverClockBehind, server.ClockBehind.Seconds())
+	send(clockSetBack, server.SetBack.Seconds())
 }
 
 // collectQueues asks the database. The other metrics are worth having at just such a time as that fails.

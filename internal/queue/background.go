@@ -78,6 +78,7 @@ type server struct {
 	at       time.Time     // the highest time that its clock has shown
 	seen     time.Time     // when that was, by this process's clock
 	behind   time.Duration // how far its clock was behind that of the primary before; negative: ahead
+	setBack  time.Duration // by how much the clock of a server was set back, in all
 	safety   *pg.Safety    // nil: not known
 	isCopy   bool          // of a database, which nobody has adopted
 }
@@ -85,6 +86,7 @@ type server struct {
 // ServerState is what is known of the database's server.
 type ServerState struct {
 	ClockBehind time.Duration   // how far its clock was behind that of the primary before it, as this process saw it; negative: ahead
+	SetBack     time.Duration   // by how much the clock of a server was set back, in all, as this process saw it
 	Unsafe      map[string]bool // whether each of its settings that count for that puts what is committed at risk; nil: not known yet
 	IsPooled    bool            // a pooler stands between
 	Hears       bool            // notifications arrive
@@ -95,7 +97,7 @@ type ServerState struct {
 func (s *Service) Server() ServerState {
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
-	state := ServerState{ClockBehind: s.server.behind, IsPooled: s.db.IsPooled(), Hears: s.listener.IsReceiving(), Background: s.background()}
+	state := ServerState{ClockBehind: s.server.behind, SetBack: s.server.setBack, IsPooled: s.db.IsPooled(), Hears: s.listener.IsReceiving(), Background: s.background()}
 	if s.server.safety != nil {
 		state.Unsafe = make(map[string]bool, len(pg.SafetySettings))
 		unsafe := s.server.safety.Unsafe()
@@ -117,12 +119,13 @@ func (p *server) expected() *time.Time {
 	return &now
 }
 
-// checkServer records which server is the primary, and reads its time and its settings. When it is another one than before, watermarks are forgotten,
-// as they are times of the other's clock, and all waiting claims try again.
+// checkServer records which server is the primary, and reads its time and its settings. When it is another one than before, or its clock was set back,
+// watermarks are forgotten, as they are times of another clock, and all waiting claims try again.
 func (s *Service) checkServer(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, serverInterval)
 	defer cancel()
-	rows, _ := s.loops.Query(ctx, `select timeline, at, behind, pulled from agent.record_server($1)`, s.server.expected())
+	expected := s.server.expected()
+	rows, _ := s.loops.Query(ctx, `select timeline, at, behind, pulled from agent.record_server($1)`, expected)
 	now, err := pg.CollectOne[struct {
 		Timeline int64
 		At       time.Time
@@ -144,7 +147,17 @@ func (s *Service) checkServer(ctx context.Context) error {
 	if isOther && now.Behind != nil {
 		p.behind = *now.Behind
 	}
-	if isOther || now.At.After(p.at) {
+	var setBack time.Duration
+	switch {
+	case isOther:
+	case expected != nil && p.at.Sub(now.At) > noticeableSkew:
+		setBack = expected.Sub(now.At)
+	case expected == nil && now.Behind != nil: // the clock was set back before this process knew it
+		setBack = *now.Behind
+	}
+	isSetBack := setBack > 0
+	p.setBack += setBack
+	if isOther || isSetBack || now.At.After(p.at) {
 		p.at, p.seen = now.At, time.Now()
 	}
 	isChanged := p.safety == nil || *p.safety != safety || isOther
@@ -155,11 +168,19 @@ func (s *Service) checkServer(ctx context.Context) error {
 	if isChanged {
 		s.warnOfSafety(safety)
 	}
-	if now.Pulled > 0 {
+	if isSetBack {
+		s.cfg.Logger.Warn().Dur("set_back", setBack).Int64("events", now.Pulled).
+			Msg("the clock of the database's server was set back: events that were claimable before are claimable now; leases, delays and schedules end or come later by that much")
+	} else if now.Pulled > 0 {
 		s.cfg.Logger.Warn().Int64("events", now.Pulled).
 			Msg("the new primary's clock is behind: events that were claimable by the old one's are claimable now")
 	}
-	if !isOther {
+	switch {
+	case isSetBack:
+		s.watermarks.Forget()
+		s.wakeAll()
+		return nil
+	case !isOther:
 		return nil
 	}
 	s.cfg.Logger.Warn().Str("timeline", fmt.Sprintf("%08X", now.Timeline)).Str("before", fmt.Sprintf("%08X", before)).

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -334,5 +335,58 @@ func TestIDsMoveAheadWhereTheServerMayBeAnother(t *testing.T) {
 				t.Errorf("the id %d follows %d", next, after)
 			}
 		})
+	}
+}
+
+// TestReadyEventsAreClaimableWhenTheClockWasSetBack has the database remember a later time than it is, as after its server's clock was set back.
+// internal/faults sets a clock back while processes run.
+func TestReadyEventsAreClaimableWhenTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	conn := pgtest.Connect(t, db.URL)
+	exec := func(statement string) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`select agent.record_server()`)
+	exec(`insert into agent.event (event, queue, vt) values ('{}', 'ready', clock_timestamp() + interval '5 minutes'), ('{}', 'later', clock_timestamp() + interval '20 minutes')`)
+	exec(`update agent.server set clock = clock_timestamp() + interval '10 minutes'`)
+	var log logBuffer
+	s, err := queue.Open(t.Context(), queue.Config{DatabaseURL: db.URL, Logger: zerolog.New(&log)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := errors.Join(<-done, s.Close(context.Background())); err != nil {
+			t.Error(err)
+		}
+	})
+	events, err := s.Claim(t.Context(), queue.ClaimParams{Queue: "ready", Limit: 1, Wait: time.Minute})
+	if err != nil || len(events) != 1 {
+		t.Fatalf("claimed %d events, %v; want the one that was ready by the clock before", len(events), err)
+	}
+	for s.Server().SetBack == 0 {
+		if ctx.Err() != nil || t.Context().Err() != nil {
+			t.Fatal("the service does not tell that the clock was set back")
+		}
+		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // until the check has ended
+	}
+	if back := s.Server().SetBack; back < 9*time.Minute || back > 10*time.Minute {
+		t.Errorf("the clock was set back by %s, want about ten minutes", back)
+	}
+	if !strings.Contains(log.String(), "was set back") {
+		t.Errorf("the log does not tell of it: %s", log.String())
+	}
+	if pgtest.Query[bool](t, conn, `select behind is not null or pulled > 0 from agent.record_server()`) {
+		t.Error("the clock counts as set back once more")
+	}
+	if n := pgtest.Query[int](t, conn, `select count(*)::int from agent.event where queue = 'later' and vt > clock_timestamp() + interval '19 minutes'`); n != 1 {
+		t.Error("an event that was not ready by the clock before has moved")
 	}
 }

@@ -4,9 +4,10 @@
 -- that were given out, which would be given out again. And the standby's clock may differ. A copy lacks what the original has given out since.
 
 -- Records that a process uses this server. _seen is the time that the clock of the process's last primary would show now, null if it had
--- none. On a new timeline whose clock is behind the highest time known, events that were claimable by the old clock are made claimable
--- now: otherwise they would be invisible until the clock catches up. Returns the timeline, whether it is new, the time, how far the
--- clock is behind _seen (negative: ahead) and how many events were made claimable.
+-- none. On a new timeline, and where the clock of this server was set back by more than a second, events that were claimable by the highest time known
+-- are made claimable now: otherwise they would be invisible until the clock catches up. Returns the timeline, whether it is new, the time, how far the
+-- clock is behind _seen (negative: ahead), or behind the highest time known if this call has found that it was set back, and how many events were
+-- made claimable.
 create or replace function agent.record_server(_seen timestamptz default null)
 returns table (timeline int8, is_new boolean, at timestamptz, behind interval, pulled int8)
 language plpgsql volatile
@@ -21,6 +22,7 @@ as $func$
 declare
   _now timestamptz = clock_timestamp();
   _highest timestamptz;
+  _server agent.server;
   _timeline int8 = agent_private.current_timeline();
   _queue text;
   _lane int4;
@@ -37,19 +39,23 @@ begin
   from agent_private.database_identity() i
   where s.system_identifier is null and i.system_identifier is not null and (s.database_oid, s.table_oid) = (i.database_oid, i.table_oid);
 
-  update agent.server s set clock = greatest(s.clock, _now) where s.timeline = _timeline;
+  update agent.server s set clock = greatest(s.clock, clock_timestamp()) -- the time when this session has the row
+  where s.timeline = _timeline and s.clock < clock_timestamp() + interval '1 second';
   if found then
     return query select _timeline, false, _now, _seen - _now, 0::int8;
     return;
   end if;
-  select greatest(s.clock, _seen, (select max(e.enqueued_at) from (select l.enqueued_at from agent.event l order by l.id desc limit 1000) e))
-  into _highest
-  from agent.server s
-  where s.timeline is distinct from _timeline
-  for update;
-  if not found then -- another session has done it
+  select s.* into strict _server from agent.server s for update;
+  _now = clock_timestamp();
+  if _server.timeline = _timeline and _server.clock < _now + interval '1 second' then -- another session has done it
     return query select _timeline, false, _now, _seen - _now, 0::int8;
     return;
+  end if;
+  _highest = greatest(_server.clock, (select max(e.enqueued_at) from (select l.enqueued_at from agent.event l order by l.id desc limit 1000) e));
+  if _server.timeline = _timeline then
+    _seen = _highest; -- which is all that was given out by; the clock of the process may go on while that of the server is stopped
+  else
+    _highest = greatest(_highest, _seen);
   end if;
 
   if _highest > _now then
@@ -76,7 +82,7 @@ begin
     perform agent.notify_queues(_queues);
   end if;
   update agent.server s set timeline = _timeline, clock = _now;
-  return query select _timeline, true, _now, _seen - _now, _made_claimable;
+  return query select _timeline, _server.timeline is distinct from _timeline, _now, _seen - _now, _made_claimable;
 end
 $func$;
 
