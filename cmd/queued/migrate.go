@@ -21,6 +21,7 @@ type migrateCmd struct {
 	Status bool `help:"Show the versions of the database and of this program and what a migration would run; change nothing."`
 
 	databaseSettings `embed:"" group:"database"`
+	migrateSettings  `embed:"" group:"database"`
 	logSettings      `embed:"" group:"log"`
 }
 
@@ -44,7 +45,7 @@ func (c *migrateCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kon
 	}
 	defer func() { err = errors.Join(err, db.close(ctx)) }()
 
-	cfg := migrate.Config{DatabaseURL: db.url, Logger: logger}
+	cfg := migrate.Config{DatabaseURL: db.url, IsForced: c.ForceMigrate, Logger: logger}
 	if c.Status {
 		status, err := migrate.Check(ctx, cfg)
 		if err != nil {

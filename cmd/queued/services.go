@@ -147,7 +147,7 @@ func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, tcp *net.
 
 // migrate brings the schema up to date, or with --no-migrate checks that it is.
 func (c *serveCmd) migrate(ctx context.Context, db *database, logger zerolog.Logger) error {
-	cfg := migrate.Config{DatabaseURL: db.url, Logger: logger}
+	cfg := migrate.Config{DatabaseURL: db.url, IsForced: c.ForceMigrate, Logger: logger}
 	if !c.NoMigrate {
 		if _, err := migrate.Run(ctx, cfg); err != nil {
 			return fmt.Errorf("migrating %s: %w", db.about, err)

@@ -33,6 +33,13 @@ type serverSettings struct {
 	NoMigrate     bool          `type:"switch"`
 	Adopt         string        `type:"choice" choices:"ask,always" placeholder:"WHEN" default:"ask"`
 	Background    string        `type:"choice" choices:"on,off" placeholder:"STATE" default:"on"`
+
+	migrateSettings `embed:""`
+}
+
+// migrateSettings say how serve and migrate migrate.
+type migrateSettings struct {
+	ForceMigrate bool `type:"switch"`
 }
 
 // secretSettings are the keys under which secrets of others are sealed in the database: those of senders of webhooks, and of endpoints. The first
@@ -113,6 +120,7 @@ var settingHelp = map[string]string{
 		"'queued adopt' is run; always adopts it at once.",
 	"background": "Whether this process pushes, fires schedules and delivers subscriptions: with off it only answers calls, and looks after the database, " +
 		"whatever the database is.",
+	"force-migrate": "Migrate although processes are alive whose version cannot run on the new schema: their calls fail from then on.",
 
 	"secret-key": "What seals the secrets of webhooks in the database: one key or more of at least 16 bytes, separated by commas or white space. The first seals, " +
 		"all open. A restored database needs them: keep them as you keep backups, but not in the same place.",

@@ -46,7 +46,7 @@ func runHere(t *testing.T, args, environ []string) (code int, stdout, stderr str
 }
 
 // allowEmbedded has cmp compare the embedded structs, too.
-var allowEmbedded = cmp.AllowUnexported(settings{}, httpSettings{})
+var allowEmbedded = cmp.AllowUnexported(settings{}, serverSettings{}, httpSettings{})
 
 func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	t.Parallel()
@@ -72,7 +72,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 	t.Parallel()
 	given := map[string]string{
-		"data-dir": "/srv/queued", "start-timeout": "1m", "require-sync": "true", "no-migrate": "true", "adopt": "always", "background": "off",
+		"data-dir": "/srv/queued", "start-timeout": "1m", "require-sync": "true", "no-migrate": "true", "force-migrate": "true", "adopt": "always", "background": "off",
 		"listen": "[::1]:9", "tls-cert": "/tls/cert.pem", "tls-key": "/tls/key.pem", "tls-client-ca": "/tls/ca.pem", "drain-delay": "1s", "shutdown-timeout": "2s",
 		"max-attempts": "7", "sweep-interval": "3s", "max-vt-age": "4h", "history-retention": "720h", "key-retention": "48h",
 		"misfire-grace": "5m", "occurrence-retention": "49h",
@@ -86,7 +86,7 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 	}
 	want := settings{
 		databaseSettings: databaseSettings{DatabaseURL: secrets["database-url"], DataDir: "/srv/queued"},
-		serverSettings:   serverSettings{ListenURL: secrets["listen-url"], StartTimeout: time.Minute, RequireSync: true, NoMigrate: true, Adopt: "always", Background: "off"},
+		serverSettings:   serverSettings{ListenURL: secrets["listen-url"], StartTimeout: time.Minute, RequireSync: true, NoMigrate: true, Adopt: "always", Background: "off", migrateSettings: migrateSettings{ForceMigrate: true}},
 		secretSettings:   secretSettings{SecretKey: []string{"the-first-key-of-two", "the-other-key-of-two"}},
 		httpSettings: httpSettings{
 			listenSettings: listenSettings{Listen: "[::1]:9", TLSCert: "/tls/cert.pem"}, TLSKey: "/tls/key.pem", TLSClientCA: "/tls/ca.pem", APIKey: secrets["api-key"], DrainDelay: time.Second, ShutdownTimeout: 2 * time.Second,

@@ -47,6 +47,9 @@ func (s *Server) readyz(r *http.Request, _ noRequest) (reply, error) {
 	case errors.Is(err, queue.ErrNotSynchronous):
 		logOf(r).err = err
 		return reply{}, problem.New(problem.NotReady, "The database's commits wait for no synchronous standby, which QUEUED_REQUIRE_SYNC requires.")
+	case errors.Is(err, queue.ErrOutdated):
+		logOf(r).err = err
+		return reply{}, problem.New(problem.NotReady, outdated)
 	case errors.Is(err, queue.ErrUnavailable):
 		return reply{}, err
 	case errors.Is(err, context.DeadlineExceeded):
@@ -55,6 +58,21 @@ func (s *Server) readyz(r *http.Request, _ noRequest) (reply, error) {
 		logOf(r).err = err
 		return reply{}, problem.New(problem.NotReady, "The database is not as this version needs it; the log says why.")
 	}
+}
+
+const outdated = "The database has been migrated to a version that this server cannot run on. Call a server of the new version."
+
+var errOutdated = problem.New(problem.DatabaseUnavailable, outdated).With("Retry-After", "1")
+
+// checkOutdated answers every call that may use the database 503 once the schema has moved beyond this program.
+func (s *Server) checkOutdated(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.svc.IsOutdated() && !isHealth(r.URL.Path) && r.URL.Path != "/metrics" && r.URL.Path != "/version" {
+			fail(w, r, errOutdated)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 type versionResponse struct {

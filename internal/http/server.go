@@ -111,7 +111,7 @@ func New(cfg Config) *Server {
 	s.bodies = body.NewBudget(cfg.bodies())
 	s.metrics = newMetrics(cfg, s.version, s.bodies)
 	routes := s.routes().mux
-	s.handler = s.observe(routes, s.checkHost(s.checkClient(s.authenticate(checkOrigin(routes)))))
+	s.handler = s.observe(routes, s.checkHost(s.checkClient(s.checkOutdated(s.authenticate(checkOrigin(routes))))))
 	return s
 }
 

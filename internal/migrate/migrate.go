@@ -33,6 +33,8 @@ var (
 	ErrBadScripts = errors.New("the migration scripts are not in order")
 	// ErrLocked: another session held the migration lock at each of Config.LockTries. Only Run.
 	ErrLocked = errors.New("another migration holds the lock")
+	// ErrProcessesTooOld: processes are alive that cannot run on the new schema. Only Run.
+	ErrProcessesTooOld = errors.New("processes are alive that cannot run on the new schema")
 )
 
 // Config configures a migration. All fields but DatabaseURL may be zero.
@@ -40,6 +42,8 @@ type Config struct {
 	DatabaseURL string         // a PostgreSQL URL or keyword string, as libpq takes it; pool_ settings are ignored
 	Scripts     fs.FS          // holds the folders incremental and idempotent; nil: sql.FS
 	Version     string         // the program's, a semantic version without a v; empty: sql.Version()
+	Oldest      string         // the oldest version whose processes may be alive; empty: sql.OldestBeside
+	IsForced    bool           // migrates whatever processes are alive
 	LockTries   int            // how often the lock is tried; zero: 10
 	LockDelay   time.Duration  // time between two tries; zero: 10 s
 	Logger      zerolog.Logger // zero: silent
@@ -98,6 +102,7 @@ type migrator struct {
 // open checks cfg and connects, to a server that takes writes unless isReadOnly.
 func open(ctx context.Context, cfg Config, isReadOnly bool) (*migrator, error) {
 	cfg.Version = cmp.Or(cfg.Version, sql.Version())
+	cfg.Oldest = cmp.Or(cfg.Oldest, sql.OldestBeside)
 	cfg.LockTries = cmp.Or(max(cfg.LockTries, 0), 10)
 	cfg.LockDelay = cmp.Or(max(cfg.LockDelay, 0), 10*time.Second)
 	if cfg.Scripts == nil {

@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -120,6 +121,9 @@ func (m *migrator) migrate(ctx context.Context) (Status, error) {
 		if err := found.mayMigrate(); err != nil {
 			return err
 		}
+		if err := m.checkProcesses(ctx, tx, found); err != nil {
+			return err
+		}
 		if err := m.runScripts(ctx, tx, found); err != nil {
 			return fmt.Errorf("the migration to %s failed, the database is as it was: %w", status.Program, err)
 		}
@@ -136,6 +140,46 @@ func (m *migrator) migrate(ctx context.Context) (Status, error) {
 			Dur("took", time.Since(started)).Msg("the schema is migrated")
 	}
 	return status, err
+}
+
+// processLife is how long a process counts as living after its last report.
+const processLife = 30 * time.Second
+
+// checkProcesses fails with ErrProcessesTooOld when processes are alive whose version cannot run on the new schema. Those that start later see that
+// the schema is newer, and end.
+func (m *migrator) checkProcesses(ctx context.Context, tx pgx.Tx, found state) error {
+	var hasProcesses bool
+	if err := tx.QueryRow(ctx, "select to_regclass('agent.process_metric') is not null").Scan(&hasProcesses); err != nil || !found.migrated || !hasProcesses {
+		return err
+	}
+	rows, _ := tx.Query(ctx, `
+		select m.process, m.value, clock_timestamp() - m.updated_at
+		from agent.process_metric m
+		where m.category = 'version' and m.updated_at > clock_timestamp() - $1::interval
+		order by m.process, m.id`, processLife)
+	var (
+		tooOld        []string
+		name, version string
+		ago           time.Duration
+	)
+	_, err := pgx.ForEachRow(rows, []any{&name, &version, &ago}, func() error {
+		if compareVersions(version, m.cfg.Oldest) < 0 {
+			tooOld = append(tooOld, fmt.Sprintf("%s (version %s, last seen %v ago)", name, cmp.Or(version, "unknown"), max(0, ago.Round(time.Second))))
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("read agent.process_metric: %w", err)
+	case len(tooOld) == 0:
+		return nil
+	case m.cfg.IsForced:
+		m.cfg.Logger.Warn().Strs("processes", tooOld).Str("oldest", m.cfg.Oldest).Msg("processes are alive that cannot run on the new schema; it is migrated all the same")
+		return nil
+	}
+	return fmt.Errorf("%w of version %s, which takes %s or newer: %s; stop them (one that was killed counts for %v), "+
+		"or migrate all the same with --force-migrate (QUEUED_FORCE_MIGRATE=true): their calls fail from then on",
+		ErrProcessesTooOld, m.cfg.Version, m.cfg.Oldest, strings.Join(tooOld, ", "), processLife)
 }
 
 // runScripts runs what is pending and sets the version. The transaction has the advisory lock.

@@ -135,6 +135,10 @@ func (s *Service) checkServer(ctx context.Context) error {
 	if err != nil {
 		return wrap("looking at the server", err)
 	}
+	wasOutdated := s.IsOutdated()
+	if err := s.checkSchemaOn(ctx, s.loops); errors.Is(err, ErrOutdated) && !wasOutdated {
+		s.cfg.Logger.Error().Err(err).Msg("every call is answered 503: stop this process and start the new version")
+	}
 	safety, err := pg.ReadSafety(ctx, s.loops)
 	if err != nil {
 		return wrap("looking at the server's settings", err)

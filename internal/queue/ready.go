@@ -97,19 +97,35 @@ func (s *Service) CheckReady(ctx context.Context) error {
 
 // checkSchema returns nil when the schema is of a version that this program can run on, and the server takes writes.
 func (s *Service) checkSchema(ctx context.Context) error {
+	return s.checkSchemaOn(ctx, s.writers)
+}
+
+// checkSchemaOn is checkSchema on the connections of pool. It notes whether the schema has moved beyond this program.
+func (s *Service) checkSchemaOn(ctx context.Context, pool *pg.Pool) error {
 	var (
 		version    string
 		isReadOnly bool
+		oldest     string
 	)
-	err := s.writers.QueryRow(ctx, `select v.version, current_setting('transaction_read_only') = 'on' from agent.version v`).Scan(&version, &isReadOnly)
+	err := pool.QueryRow(ctx, `select v.version, current_setting('transaction_read_only') = 'on', agent.oldest_beside() from agent.version v`).
+		Scan(&version, &isReadOnly, &oldest)
+	own := s.cfg.SchemaVersion
+	if err == nil {
+		s.isOutdated.Store(own != "" && semver.Compare("v"+own, "v"+oldest) < 0)
+	}
 	switch {
 	case err != nil:
 		return wrap("checking the schema's version", err)
 	case isReadOnly:
 		s.db.Reset()
 		return fmt.Errorf("%w: the server takes no writes", ErrUnavailable)
-	case s.cfg.SchemaVersion != "" && semver.Compare("v"+version, "v"+s.cfg.SchemaVersion) < 0:
-		return fmt.Errorf("the schema is at version %s, this program needs %s", version, s.cfg.SchemaVersion)
+	case own != "" && semver.Compare("v"+version, "v"+own) < 0:
+		return fmt.Errorf("the schema is at version %s, this program needs %s", version, own)
+	case s.isOutdated.Load():
+		return fmt.Errorf("%w: it is at version %s, which takes processes of version %s or newer, and this one is %s", ErrOutdated, version, oldest, own)
 	}
 	return nil
 }
+
+// IsOutdated reports whether the schema has moved beyond this program, as it was when Run or CheckReady looked last: no call can be relied on.
+func (s *Service) IsOutdated() bool { return s.isOutdated.Load() }

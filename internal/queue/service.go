@@ -103,6 +103,7 @@ type Service struct {
 	executions executions
 	upkeep     upkeep
 	isPusher   atomic.Bool
+	isOutdated atomic.Bool // the schema has moved beyond this program
 	pollsIdle  atomic.Bool // pollIdle looks at the queues of the dispatchers that sleep
 	adopted    pg.Signal   // the database may have been adopted
 

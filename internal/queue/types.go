@@ -367,6 +367,7 @@ var (
 	ErrBadCursor       = pg.ErrBadCursor                                              // the cursor is not one that this listing returned
 	ErrQueryTimeout    = pg.ErrQueryTimeout                                           // the statement took longer than Config.QueryTimeout
 	ErrUnavailable     = pg.ErrUnavailable                                            // no connection, a broken one, or no room; whether a write was committed may be unknown
+	ErrOutdated        = errors.New("the schema has moved beyond this program")       // processes of its version cannot run on it
 	ErrNotSynchronous  = errors.New("commits wait for no synchronous standby")        // and Config.RequireSync wants them to
 	ErrLocked          = pg.ErrLocked                                                 // another transaction holds what the call needs, and did not end in time
 	ErrOverloaded      = fmt.Errorf("%w: too many calls wait for it", ErrUnavailable) // more than the service takes in

@@ -271,3 +271,14 @@ begin
   end if;
 end
 $script$;
+
+-- The oldest version whose processes may run on this schema, beside those of its own version. A process that is older answers nothing any more: see
+-- OldestBeside in sql/embed.go. Every later version keeps this function.
+create or replace function agent.oldest_beside()
+returns text
+language sql immutable
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+  select '0.7.0'::text
+$func$;

@@ -98,6 +98,7 @@ as $func$
   , ('notify_log')
   , ('notify_queues')
   , ('old_history')
+  , ('oldest_beside')
   , ('pause_faulty_schedules')
   , ('pause_queue')
   , ('pause_schedule')
