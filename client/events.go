@@ -92,10 +92,11 @@ type Inserted struct {
 type Event struct {
 	ID    int64  `json:"id"`
 	Queue string `json:"queue"`
-	// Payload is the event as it was sent, but for blanks and the order of names.
-	Payload json.RawMessage `json:"event"`
-	Type    string          `json:"type,omitzero"`
-	Source  string          `json:"source,omitzero"`
+	// Payload is the event as it was sent, but for blanks and the order of names. It is null if the event cannot be read, and Unreadable says why.
+	Payload    json.RawMessage `json:"event"`
+	Unreadable string          `json:"unreadable,omitzero"`
+	Type       string          `json:"type,omitzero"`
+	Source     string          `json:"source,omitzero"`
 	// Key is its idempotency key.
 	Key      string `json:"key,omitzero"`
 	Priority int32  `json:"priority"`

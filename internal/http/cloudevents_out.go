@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/hook"
+	"github.com/queued/queued/internal/queue"
 )
 
 // A cloudEventBody is a body that is written as CloudEvents for those who accept them.
@@ -48,7 +49,7 @@ func (e *event) appendCloudEvents(b []byte) []byte {
 		text, _ := timestamp(*t).AppendText(nil) // it never fails
 		return string(text)
 	}
-	out := hook.OutgoingOf(e.ID, e.Queue, e.Source, e.Type, e.EventTS, appendValue(nil, e.Payload), e.Meta)
+	out := hook.OutgoingOf(e.ID, e.Queue, e.Source, e.Type, e.EventTS, payloadOf(e.Payload), e.Meta)
 	out.Extensions = []hook.Extension{
 		{Name: "queuedid", Value: strconv.FormatInt(e.ID, 10)},
 		{Name: "queuedqueue", Value: e.Queue},
@@ -63,6 +64,7 @@ func (e *event) appendCloudEvents(b []byte) []byte {
 		{Name: "queuedkey", Value: e.Key},
 		{Name: "queuedworker", Value: e.Worker},
 		{Name: "queuedresult", Value: string(appendValue(nil, e.Result))},
+		{Name: "queuedunreadable", Value: unreadableOf(e.Payload)},
 	}
 	if e.MaxAttempts != nil && *e.MaxAttempts >= 1 {
 		out.Extensions = append(out.Extensions, hook.Extension{Name: "queuedmaxattempts", Value: *e.MaxAttempts})
@@ -109,13 +111,30 @@ func linkNext(h http.Header, u *url.URL, name, value string) {
 // appendCloudEvents appends the event as a CloudEvent. Its topic is the type of one that has come in otherwise.
 func (e *publishedEvent) appendCloudEvents(b []byte) []byte {
 	return hook.AppendCloudEvent(b, &hook.Outgoing{
-		ID: e.Position, Source: "/topics/" + url.PathEscape(e.Topic), Type: e.Topic, Time: e.PublishedAt, Payload: appendValue(nil, e.Event), Meta: e.Meta,
+		ID: e.Position, Source: "/topics/" + url.PathEscape(e.Topic), Type: e.Topic, Time: e.PublishedAt, Payload: payloadOf(e.Event), Meta: e.Meta,
 		Extensions: []hook.Extension{
 			{Name: "queuedposition", Value: strconv.FormatInt(e.Position, 10)},
 			{Name: "queuedtopic", Value: e.Topic},
 			{Name: "queuedkey", Value: e.Key},
+			{Name: "queuedunreadable", Value: unreadableOf(e.Event)},
 		},
 	})
+}
+
+// payloadOf is an event as data: null where it cannot be read.
+func payloadOf(event []byte) []byte {
+	if event == nil {
+		return null
+	}
+	return appendValue(nil, event)
+}
+
+// unreadableOf is why an event cannot be read; empty if it can.
+func unreadableOf(event []byte) string {
+	if event == nil {
+		return queue.Unreadable
+	}
+	return ""
 }
 
 func (p *logPage) appendCloudEvents(b []byte) []byte {

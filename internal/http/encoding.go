@@ -104,7 +104,7 @@ func (e *event) appendJSON(b []byte) []byte {
 	if e.RequeuedAs != nil {
 		o.int("requeued_as", *e.RequeuedAs)
 	}
-	o.value("event", e.Payload)
+	o.payload(e.Payload)
 	o.text("receipt", e.Receipt)
 	return append(o, '}')
 }
@@ -178,6 +178,18 @@ func (o *object) value(name string, value []byte) {
 		*o = appendValue(o.name(name), value)
 	}
 }
+
+// payload appends an event, or why there is none to be read.
+func (o *object) payload(event []byte) {
+	if event == nil {
+		o.value("event", null)
+		o.text("unreadable", queue.Unreadable)
+		return
+	}
+	o.value("event", event)
+}
+
+var null = []byte("null")
 
 // objectValue appends a JSON value, but none that is not an object, as SQL may have written it.
 func (o *object) objectValue(name string, value []byte) {

@@ -211,7 +211,7 @@ func (e *publishedEvent) appendMembers(o object) object {
 	o.time("published_at", &e.PublishedAt)
 	o.text("key", e.Key)
 	o.value("meta", e.Meta)
-	o.value("event", e.Event)
+	o.payload(e.Event)
 	return o
 }
 

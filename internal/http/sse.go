@@ -54,7 +54,7 @@ func (f eventStream) event(b []byte, e *topic.Entry) []byte {
 	if !f.payloadOnly {
 		return append(b, e.Encoded(envelopeFrame)...)
 	}
-	return appendFrame(b, e.Position, e.Topic, appendValue(nil, e.Event.Event))
+	return appendFrame(b, e.Position, e.Topic, payloadOf(e.Event.Event))
 }
 
 // gap has the id of its end, so that nobody is told twice.

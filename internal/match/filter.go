@@ -99,7 +99,7 @@ func (f *Filter) Canonical() []byte {
 	return f.canonical
 }
 
-// Matches tells whether the filter wants an event. It answers as an Index of this one filter does.
+// Matches tells whether the filter wants an event (nil: one that nobody can read). It answers as an Index of this one filter does.
 func (f *Filter) Matches(topic string, event []byte) bool {
 	return len(f.index().Match(topic, event, nil)) > 0
 }

@@ -96,11 +96,30 @@ func (x *Index) Filter(id int32) *Filter {
 
 // Match appends to into the ids of the filters that want an event, ascending and each once, and returns it. The event is a JSON object, as
 // PostgreSQL or the service has checked it: what no filter looks at is passed over, not checked again. What turns out to be no JSON object matches
-// those filters only that want every event of the topic.
+// those filters only that want every event of the topic. An event that nobody can read (nil) may be wanted by every filter of its topic.
 func (x *Index) Match(topic string, event []byte, into []int32) []int32 {
+	if event == nil {
+		return x.matchTopic(topic, into)
+	}
 	s, _ := scratches.Get().(*scratch)
 	into = s.match(x, topic, event, into)
 	scratches.Put(s)
+	return into
+}
+
+// matchTopic appends the ids of the filters that take events of a topic, whatever is in these. It looks at every filter.
+func (x *Index) matchTopic(topic string, into []int32) []int32 {
+	words := appendWords(nil, topic)
+	for id := range int32(x.size) {
+		f := x.Filter(id)
+		if f == nil {
+			continue
+		}
+		takes := func(p topicPattern) bool { return p.matches(words) }
+		if len(f.topics) == 0 || slices.ContainsFunc(f.topics, takes) {
+			into = append(into, id)
+		}
+	}
 	return into
 }
 

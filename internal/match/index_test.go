@@ -266,3 +266,22 @@ func TestTheAccessPredicateIsTheRareOne(t *testing.T) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }
+
+func TestEventThatNobodyCanReadMatchesByItsTopicAlone(t *testing.T) {
+	t.Parallel()
+	var filters []*match.Filter
+	for _, f := range []struct {
+		topics  []string
+		pattern string
+	}{{nil, ""}, {[]string{"a.*"}, `{"n": [1]}`}, {[]string{"b.**"}, ""}, {nil, `{"n": [{"exists": false}]}`}, {[]string{"x", "a.b"}, `{"n": [1]}`}} {
+		filter, err := match.Parse(f.topics, []byte(f.pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		filters = append(filters, filter)
+	}
+	index := match.NewIndex(filters).Update(map[int32]*match.Filter{3: nil, 6: filters[1]})
+	if got := index.Match("a.b", nil, []int32{9}); !slices.Equal(got, []int32{9, 0, 1, 4, 6}) {
+		t.Errorf("it matches %v", got)
+	}
+}

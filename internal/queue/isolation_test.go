@@ -168,19 +168,19 @@ func TestUnreadableClaimIsReleased(t *testing.T) {
 	b.exec(t, `alter function agent.claim_from_watermarks rename to take_events_as_it_is`)
 	columns := func(priority string) string {
 		return `id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, nacked_at, last_error, requeued_from, type, source, ` + priority +
-			`, key, max_attempts, expires_at, worker, past_attempts, occurrence, meta, publication, claim_token, prior_vt`
+			`, key, max_attempts, expires_at, worker, past_attempts, occurrence, meta, publication, claim_token, text_size, prior_vt`
 	}
 	b.exec(t, `
 		create function agent.claim_from_watermarks(_queue text, _limit int4, _max_attempts int4, _invisible_for interval, _order text,
 			_types text[] default null, _exclude_ids int8[] default null, _workers text[] default null, _lanes int4[] default null,
-			_lane_types text[] default null, _marks timestamptz[] default null, _with_tokens boolean default false)
+			_lane_types text[] default null, _marks timestamptz[] default null, _with_tokens boolean default false, _max_bytes int8 default null)
 		returns table (id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
 		, nacked_at timestamptz, last_error text, requeued_from int8
 		, type text, source text, priority text, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb
-		, meta jsonb, publication jsonb, claim_token text, prior_vt timestamptz)
+		, meta jsonb, publication jsonb, claim_token text, text_size int4, prior_vt timestamptz)
 		language sql volatile set search_path to pg_catalog, pg_temp
 		as $$ select `+columns(`case when event ->> 'n' = '1' then 'none' else priority::text end`)+` from agent.take_events_as_it_is(_queue, _limit, _max_attempts, _invisible_for, _order,
-			_types, _exclude_ids, _workers, _lanes, _lane_types, _marks, _with_tokens) $$`)
+			_types, _exclude_ids, _workers, _lanes, _lane_types, _marks, _with_tokens, _max_bytes) $$`)
 	if events, err := b.Claim(t.Context(), queue.ClaimParams{Queue: "odd", Limit: 2}); !errors.Is(err, queue.ErrUnavailable) {
 		t.Fatalf("the claim returned %+v, %v", events, err)
 	}

@@ -46,23 +46,25 @@ func (s *Service) Attempts(ctx context.Context, id int64) ([]Attempt, error) {
 // List returns waiting events by (vt, id). It fails with ErrBadCursor or ErrQueryTimeout.
 func (s *Service) List(ctx context.Context, p ListParams) (Page, error) {
 	return s.page(ctx, "list", p.Cursor, p.Limit,
-		`select `+eventColumns+`, vt as position from agent.list_events(nullif($4, ''), nullif($5, ''), $1, $2, $3, $6, $7, $8)`,
-		p.Queue, string(p.State), jsonArg(p.Contains), jsonArg(p.Meta), p.Queues)
+		`select `+eventColumns+`, is_beyond, vt as position from agent.list_events(nullif($4, ''), nullif($5, ''), $1, $2, $3, $6, $7, $8, $9)`,
+		p.Queue, string(p.State), jsonArg(p.Contains), jsonArg(p.Meta), p.Queues, maxCommitBytes)
 }
 
 // History returns one page of history. It fails with ErrBadCursor or ErrQueryTimeout.
 func (s *Service) History(ctx context.Context, p HistoryParams) (Page, error) {
 	return s.page(ctx, "history", p.Cursor, p.Limit,
-		`select `+eventColumns+`, event_ts as position from agent.list_history(nullif($4, ''), nullif($5, ''), $6, $7, $8, $9, $1, $2, $3,
-			nullif($10, ''), nullif($11, ''), nullif($12, ''), $13, $14, $15)`,
-		p.Queue, string(p.Outcome), p.From, p.To, jsonArg(p.Contains), p.ID, p.Type, p.Source, p.Worker, p.MinDuration, jsonArg(p.Meta), p.Queues)
+		`select `+eventColumns+`, is_beyond, event_ts as position from agent.list_history(nullif($4, ''), nullif($5, ''), $6, $7, $8, $9, $1, $2, $3,
+			nullif($10, ''), nullif($11, ''), nullif($12, ''), $13, $14, $15, $16)`,
+		p.Queue, string(p.Outcome), p.From, p.To, jsonArg(p.Contains), p.ID, p.Type, p.Source, p.Worker, p.MinDuration, jsonArg(p.Meta), p.Queues, maxCommitBytes)
 }
 
 // page runs a listing, whose first arguments are how many events to return, and the time and the id of the last event of the page before. Its column
-// position is the time that it is ordered by. A page holds fewer events when their payloads would be more than maxCommitBytes.
+// position is the time that it is ordered by. A page holds fewer events when their payloads would be more than maxCommitBytes: the first of those
+// that it has no room for is_beyond.
 func (s *Service) page(ctx context.Context, listing, cursor string, limit int, sql string, args ...any) (page Page, err error) {
 	type listed struct {
 		Event
+		IsBeyond bool
 		Position pg.Timestamp
 	}
 	after, err := pg.ParseCursor(listing, cursor)
@@ -78,7 +80,7 @@ func (s *Service) page(ctx context.Context, listing, cursor string, limit int, s
 				return err
 			}
 			found = append(found, e)
-			if bytes += len(e.Payload) + len(e.Result) + len(e.Meta) + len(e.Publication); bytes > maxCommitBytes && len(found) > 1 {
+			if bytes += len(e.Payload) + len(e.Result) + len(e.Meta) + len(e.Publication); len(found) > 1 && (e.IsBeyond || bytes > maxCommitBytes) {
 				size = min(size, len(found)-1)
 				break
 			}

@@ -517,10 +517,10 @@ func (tx *transaction) addClaim(op *operation) {
 	tx.query(`
 		select id, attempts, claim_token, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
 			type, source, priority, key, max_attempts, expires_at, worker, occurrence, meta, publication, prior_vt
-		from agent.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _with_tokens => true)`,
+		from agent.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _with_tokens => true, _max_bytes => $12)`,
 		[]any{
 			c.Queue, c.Limit, c.MaxAttempts, pg.OrNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, c.workers,
-			c.start.Priorities, c.start.Types, c.start.Marks,
+			c.start.Priorities, c.start.Types, c.start.Marks, maxCommitBytes,
 		}, func(r *pg.RowReader) {
 			if c.events == nil {
 				c.events = make([]Event, 0, min(c.Limit, 128))
@@ -540,7 +540,8 @@ func (tx *transaction) addClaim(op *operation) {
 			} else {
 				c.noteThrough(e, priorVT)
 			}
-			if bytes += len(e.Payload) + len(e.Meta) + len(e.Publication); bytes > maxCommitBytes && n > 0 {
+			isBeyond := e.Payload == nil // see agent.claim_from_watermarks
+			if bytes += len(e.Payload) + len(e.Meta) + len(e.Publication); isBeyond || bytes > maxCommitBytes && n > 0 {
 				c.surplus = append(c.surplus, Lease{ID: e.ID, Receipt: e.Receipt})
 				c.events = c.events[:n]
 			}

@@ -51,7 +51,7 @@ type Event struct {
 	Attempts     int32     // claims so far
 	VT           time.Time
 	Claimed      []time.Time     // when each attempt began
-	Payload      json.RawMessage `db:"event"`
+	Payload      json.RawMessage `db:"event"` // nil: it cannot be read, see Unreadable
 	LastError    *string         // of the latest nack
 	RequeuedFrom *int64          // the id in history that it was copied from
 	Type, Source string          // empty: not said
@@ -75,6 +75,10 @@ type Event struct {
 	Processing *time.Duration  // how long the last attempt took; nil unless Done or Failed
 	RequeuedAs *int64          // the id of the latest copy of this event that went back into a queue
 }
+
+// Unreadable is why an event that is stored has no payload. What is stored now is bounded as text, but earlier versions did not, and rows
+// are written past the checks.
+const Unreadable = "the event cannot be read: it has numbers with so many digits that its JSON is too long as text"
 
 // Lease names a claimed event and the receipt of its claim. With an empty receipt a call is about whatever lease there is.
 type Lease struct {

@@ -172,11 +172,122 @@ begin
 end
 $func$;
 
+-- The size of JSON. PostgreSQL stores numbers without the zeros at their end: 1e131071 takes ten bytes of jsonb, and 131,072 as text. Whoever
+-- reads JSON gets its text, so this is what is bounded, without making the text of many or of large numbers to find out.
+
+-- How many characters a number has as text, at most, found from its exponent and its scale. Inlined, like agent.receipt.
+create or replace function agent_private.number_size(_number numeric)
+returns int8
+language sql immutable parallel safe
+return scale(_number) + 2 + case
+  when _number between -1e15 and 1e15 then 16
+  -- The weight: how many groups of four digits there are before the point, less one.
+  else 4 * (1 + (get_byte(numeric_send(_number), 2) << 8 | get_byte(numeric_send(_number), 3)))
+end;
+
+-- Whether a number may be stored: it has up to 1,000 digits on each side of the point, as HTTP has it for numbers with an exponent, or most of its
+-- digits are really there, and none that an exponent stands for. Inlined, like agent.receipt.
+create or replace function agent_private.is_valid_number(_number numeric)
+returns boolean
+language sql stable parallel safe
+return _number > -1e1000 and _number < 1e1000 and scale(_number) <= 1000
+  or agent_private.number_size(_number) <= 4 * pg_column_size(_number);
+
+-- Whether JSON has a text of some MiB at most whatever is in it, by what is cheap to know: its size, and that none of its numbers has 1,000 digits
+-- before the point. Inlined, like agent.receipt.
+create or replace function agent_private.is_modest_json(_json jsonb)
+returns boolean
+language sql stable parallel safe
+return case
+  when pg_column_compression(_json) is not null or pg_column_size(_json) > 16384 then false
+  when pg_column_size(_json) <= 256 then true
+  else not jsonb_path_exists(_json, 'strict $.** ? (@ >= 1e1000 || @ <= -1e1000)')
+end;
+
+-- About how many bytes JSON has as text. With _is_new it is null for what may not be stored anew: where a number has too many digits. It is null, too,
+-- for what nobody could read: a text of more than 16 MiB that is more than 16 times as long as what is stored, or of more than 512 MiB.
+create or replace function agent_private.measure_json(_json jsonb, _is_new boolean)
+returns int8
+language plpgsql stable parallel safe
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _stored int8 = pg_column_size(_json);
+  _numbers int8; -- the size of their texts
+  _is_invalid boolean;
+  _size int8;
+begin
+  select coalesce(sum(agent_private.number_size(n.number)), 0), coalesce(bool_or(not agent_private.is_valid_number(n.number)), false)
+  into _numbers, _is_invalid
+  from (select v.value::numeric from jsonb_path_query(_json, 'strict $.** ? (@.type() == "number")') as v (value)) as n (number);
+  if _is_new and _is_invalid then
+    return null;
+  elsif _numbers <= 1048576 and _stored <= 262144 then -- it may be compressed, to a hundredth
+    return octet_length(_json::text);
+  end if;
+  _stored = pg_column_size(jsonb_build_array(_json)); -- not compressed
+  if _numbers <= 1048576 and _stored <= 134217728 then
+    _size = octet_length(_json::text);
+  else
+    _size = _numbers + _stored;
+  end if;
+  return case when _size <= least(536870912, greatest(16777216, 16 * _stored)) then _size end;
+end
+$func$;
+
+-- About how many bytes JSON has as text, if it may be stored; else null. The numbers of what is modest and not much longer than what is stored need
+-- not be looked at one by one. Inlined, like agent.receipt.
+create or replace function agent_private.new_json_size(_json jsonb)
+returns int8
+language sql stable parallel safe
+return case
+  when agent_private.is_modest_json(_json) and octet_length(_json::text) <= greatest(1000, 3 * pg_column_size(_json)) then pg_column_size(_json)
+  else agent_private.measure_json(_json, true)
+end;
+
+-- About how many bytes JSON that is stored has as text; null if nobody can read it. Never fails.
+create or replace function agent_private.stored_json_size(_json jsonb)
+returns int8
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return case when agent_private.is_modest_json(_json) then octet_length(_json::text) else agent_private.measure_json(_json, false) end;
+exception when program_limit_exceeded or statement_too_complex then
+  return null;
+end
+$func$;
+
+-- What is wrong with JSON that may not be stored.
+create or replace function agent_private.json_fault()
+returns text
+language sql immutable parallel safe
+return 'has numbers with too many digits when written out: give each at most 1,000 before and after the point, or as text';
+
+-- Why an event is shown without its payload.
+create or replace function agent_private.unreadable_reason()
+returns text
+language sql immutable parallel safe
+return 'the event cannot be read: it has numbers with so many digits that its JSON is too long as text';
+
+-- Raises QD003 if JSON may not be stored.
+create or replace function agent_private.check_json(_argument text, _json jsonb)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if _json is not null and agent_private.new_json_size(_json) is null then
+    perform agent_private.raise_invalid(_argument, agent_private.json_fault());
+  end if;
+end
+$func$;
+
 -- Whether this may be the metadata of an event: an object whose text is at most 16 KiB long. Inlined, like agent.receipt.
 create or replace function agent_private.is_valid_meta(_meta jsonb)
 returns boolean
-language sql immutable parallel safe
-return coalesce(jsonb_typeof(_meta) = 'object' and octet_length(_meta::text) <= 16384, true);
+language sql stable parallel safe
+return _meta is null or jsonb_typeof(_meta) = 'object' and coalesce(agent_private.new_json_size(_meta) <= 16384, false);
 
 -- Whether an event may have these values. Inlined, like agent.receipt.
 create or replace function agent_private.is_valid_event
@@ -190,8 +301,8 @@ create or replace function agent_private.is_valid_event
 , _meta jsonb default null
 )
 returns boolean
-language sql immutable parallel safe
-return coalesce(jsonb_typeof(_event) = 'object', false)
+language sql stable parallel safe
+return coalesce(jsonb_typeof(_event) = 'object' and agent_private.new_json_size(_event) is not null, false)
   and coalesce(agent_private.is_queue_name(_queue), false)
   and coalesce(length(_type) between 1 and 255, true)
   and coalesce(length(_source) between 1 and 255, true)
@@ -218,6 +329,8 @@ as $func$
 begin
   if jsonb_typeof(_event) is distinct from 'object' then
     perform agent_private.raise_invalid('event', 'must be a JSON object');
+  elsif agent_private.new_json_size(_event) is null then
+    perform agent_private.raise_invalid('event', agent_private.json_fault());
   elsif agent_private.is_queue_name(_queue) is not true then
     perform agent_private.raise_invalid('queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -');
   elsif length(_type) not between 1 and 255 then
@@ -237,18 +350,38 @@ begin
 end
 $func$;
 
--- Trigger that checks the values of a row of agent.event, whoever writes it: no setting of a session disables it. As check constraints,
--- the rules would be checked again by every claim, which took most of its time and read payloads that are stored out of line. It runs as
--- the owner so that any role that may insert can.
+-- Trigger that checks the values of a row of agent.event, whoever writes it: no setting of a session disables it. It notes the size of the row's
+-- texts, so that claims need not measure them. As check constraints, the rules would be checked again by every claim, which took most of its time
+-- and read payloads that are stored out of line. It runs as the owner so that any role that may insert can.
 create or replace function agent_private.check_event()
 returns trigger
 language plpgsql
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
+declare
+  _size int8;
 begin
-  if not agent_private.is_valid_event(new.event, new.queue, new.type, new.source, new.key, new.max_attempts, new.expires_at, new.meta) then
-    perform agent_private.check_event_values(new.event, new.queue, new.type, new.source, new.key, new.max_attempts, new.expires_at, new.meta);
+  if tg_op = 'UPDATE' and row(new.event, new.meta, new.occurrence, new.publication) is not distinct from row(old.event, old.meta, old.occurrence, old.publication) then
+    _size = coalesce(old.text_size, 0); -- what an earlier version has stored may stay
+  else
+    _size = agent_private.new_json_size(new.event);
+    if num_nulls(new.meta, new.occurrence, new.publication, new.past_attempts) < 4 then
+      _size = _size
+        + case when new.meta is null then 0 else agent_private.new_json_size(new.meta) end
+        + case when new.occurrence is null then 0 else agent_private.new_json_size(new.occurrence) end
+        + case when new.publication is null then 0 else agent_private.new_json_size(new.publication) end
+        + case when new.past_attempts is null then 0 else agent_private.new_json_size(new.past_attempts) end;
+    end if;
+    new.text_size = _size;
+  end if;
+  if _size is null or jsonb_typeof(new.event) <> 'object'
+    or not agent_private.is_valid_event('{}', new.queue, new.type, new.source, new.key, new.max_attempts, new.expires_at, new.meta)
+  then
+    perform agent_private.check_event_values(new.event, new.queue, new.type, new.source, new.key, new.max_attempts, new.expires_at, new.meta)
+    , agent_private.check_json('occurrence', new.occurrence)
+    , agent_private.check_json('publication', new.publication)
+    , agent_private.check_json('past_attempts', new.past_attempts);
   end if;
   return new;
 end
@@ -256,7 +389,7 @@ $func$;
 
 -- It has no condition ("when"), because PostgreSQL parses and plans a condition again for each statement.
 create or replace trigger check_event
-before insert or update of event, queue, type, source, key, max_attempts, expires_at, meta on agent.event
+before insert or update of event, queue, type, source, key, max_attempts, expires_at, meta, occurrence, publication on agent.event
 for each row
 execute function agent_private.check_event();
 

@@ -54,7 +54,8 @@ begin atomic
   , _meta
   , _publication
   , case when _lease is not null and _token is not null then agent_private.token_hash(_token) end -- receipt_hash
-  , null::text; -- claim_token
+  , null::text -- claim_token
+  , null::int4; -- text_size, which check_event sets
 end;
 
 -- Inserts one event and returns its id. It can be claimed after _delay, or from _vt on, else at once. A null _event_ts is taken from the
@@ -352,6 +353,9 @@ begin
   then
     perform agent_private.raise_invalid('key_retention', 'must be greater than zero');
   end if;
+  -- Before their texts are compared.
+  perform agent_private.check_json('event', e.event) from unnest(_events) as e (event);
+  perform agent_private.check_json('occurrence', o.option -> 'occurrence') from unnest(_options) as o (option) where o.option ? 'occurrence';
 
   select array_agg(coalesce(n.queue, 'default') order by n.ord), array_agg(n.option ->> 'key' order by n.ord)
   -- A key without a scope that has the separator gets one in front, which no scope begins with.

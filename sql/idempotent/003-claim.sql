@@ -14,6 +14,9 @@
 -- this call need not look for them. _watermarks are the lanes' watermarks: events with an earlier vt are not seen. While a session holds
 -- an old snapshot, the index entries of what was claimed since remain, and a scan that begins before them has to pass over them all.
 --
+-- Of the events after the first _max_bytes of JSON as text (null: no limit) event, meta, publication and occurrence are null: the caller releases
+-- them. An event that nobody can read is not claimed, but goes into history as failed.
+--
 -- Returns the columns of agent.event after the claim, claim_token, which is the random part of the receipt, and prior_vt, the vt before
 -- the claim. It does not return the row type, because a caller would take each column out of it separately. Without _with_tokens, as
 -- processes of version 0.7.0 call it, the events have no tokens, and their receipts are those of that version.
@@ -30,12 +33,13 @@ create or replace function agent.claim_from_watermarks
 , _lane_types text[] default null
 , _watermarks timestamptz[] default null
 , _with_tokens boolean default false
+, _max_bytes int8 default null
 )
 returns table
 ( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
 , nacked_at timestamptz, last_error text, requeued_from int8
 , type text, source text, priority int4, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb
-, meta jsonb, publication jsonb, claim_token text, prior_vt timestamptz
+, meta jsonb, publication jsonb, claim_token text, text_size int4, prior_vt timestamptz
 )
 language plpgsql volatile
 security definer
@@ -54,6 +58,7 @@ declare
   _paused boolean; -- what the queue's policy says
   _policy_max_attempts int4;
   _policy_invisible_for interval;
+  _has_unchecked boolean; -- there are events that were not checked when they were written
   _lane int4;
   _after int8 = -2147483649; -- less than any lane
   _nth int4 = 0;
@@ -75,22 +80,29 @@ begin
   end if;
   if _lanes is null and coalesce(cardinality(_types), 0) = 0 then -- the first lane and the policy in one statement, which is cheaper than two
     select q.paused, q.max_attempts, q.invisible_for, l.priority
-    into _paused, _policy_max_attempts, _policy_invisible_for, _lane
+    , exists (select from agent.event e where e.queue = a.queue and e.text_size is null and e.vt <= _now)
+    into _paused, _policy_max_attempts, _policy_invisible_for, _lane, _has_unchecked
     from (values (_queue)) as a (queue)
     left join agent.queue q on q.name = a.queue
     left join lateral (select e.priority from agent.event e where e.queue = a.queue order by e.priority limit 1) as l on true;
   else
-    select q.paused, q.max_attempts, q.invisible_for into _paused, _policy_max_attempts, _policy_invisible_for from agent.queue q where q.name = _queue;
+    select q.paused, q.max_attempts, q.invisible_for
+    , exists (select from agent.event e where e.queue = a.queue and e.text_size is null and e.vt <= _now)
+    into _paused, _policy_max_attempts, _policy_invisible_for, _has_unchecked
+    from (values (_queue)) as a (queue)
+    left join agent.queue q on q.name = a.queue;
   end if;
   if _paused then
     return;
+  elsif _has_unchecked then
+    perform agent_private.check_waiting_events(_queue, greatest(_limit, 100));
   end if;
   _max_attempts = coalesce(_policy_max_attempts, _max_attempts, 3);
   _invisible_for = coalesce(_invisible_for, agent_private.bounded_lease(_policy_invisible_for), interval '10 minutes');
   if cardinality(_types) > 0 then
     return query
     select t.*
-    from agent_private.claim_events_of_types(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _watermarks, _with_tokens) t;
+    from agent_private.claim_events_of_types(_queue, _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids, _workers, _lanes, _lane_types, _watermarks, _with_tokens, _max_bytes) t;
     return;
   end if;
 
@@ -125,23 +137,26 @@ begin
         , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
             else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
       from
-      ( select l.place, l.vt, row_number() over (), agent_private.claim_token(l.uuid)
+      ( select l.place, l.vt, row_number() over w, agent_private.claim_token(l.uuid), _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
         from
-        ( select e.ctid, e.vt, case when _with_tokens then gen_random_uuid()::text end
+        ( select e.ctid, e.vt, case when _with_tokens then gen_random_uuid()::text end, coalesce(e.text_size, agent_private.stored_event_size(e))
           from agent.event e
           where e.queue = _queue and e.priority = _lane and e.vt <= _high_vt and (e.vt, e.id) >= (_low_vt, _low_id)
           and e.attempts < coalesce(e.max_attempts, _max_attempts)
           and (e.expires_at is null or e.expires_at > _now)
           and (_exclude_ids is null or e.id <> all (_exclude_ids))
+          and (e.text_size is not null or agent_private.stored_event_size(e) is not null)
           order by e.vt, e.id
           limit _limit
           for update skip locked
-        ) as l (place, vt, uuid)
-      ) as chosen (place, vt, n, token)
+        ) as l (place, vt, uuid, size)
+        window w as (rows unbounded preceding)
+      ) as chosen (place, vt, n, token, is_within)
       where e.ctid = chosen.place
-      returning e.id, e.event_ts, e.attempts, e.vt, e.claimed, e.event, e.queue, e.enqueued_at, e.nacked_at, e.last_error, e.requeued_from
-      , e.type, e.source, e.priority, e.key, e.max_attempts, e.expires_at, e.worker, e.past_attempts, e.occurrence, e.meta, e.publication
-      , chosen.token, chosen.vt;
+      returning e.id, e.event_ts, e.attempts, e.vt, e.claimed, case when chosen.is_within then e.event end, e.queue, e.enqueued_at, e.nacked_at, e.last_error
+      , e.requeued_from, e.type, e.source, e.priority, e.key, e.max_attempts, e.expires_at, e.worker, e.past_attempts
+      , case when chosen.is_within then e.occurrence end, case when chosen.is_within then e.meta end
+      , case when chosen.is_within then e.publication end, chosen.token, e.text_size, chosen.vt;
 
       get diagnostics _count = row_count;
       _limit = _limit - _count;
@@ -177,7 +192,7 @@ set search_path to pg_catalog, pg_temp
 as $func$
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
   , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence, t.meta, t.publication
-  , null::bytea, t.claim_token
+  , null::bytea, t.claim_token, t.text_size
   from agent.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids
   , case when _worker is not null then array_fill(_worker, array[least(_limit, 100000)]) end, _with_tokens => true
@@ -201,11 +216,57 @@ set search_path to pg_catalog, pg_temp
 as $func$
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
   , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence, t.meta, t.publication
-  , null::bytea, t.claim_token
+  , null::bytea, t.claim_token, t.text_size
   from agent.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), 1, _max_attempts, _invisible_for, 'random', _types
   , _workers => case when _worker is not null then array[_worker] end, _with_tokens => true
   ) t
+$func$;
+
+-- The size of the JSON of an event as text; null if nobody can read it.
+create or replace function agent_private.stored_event_size(_event agent.event)
+returns int4
+language sql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select sum(agent_private.stored_json_size(j.value))::int4
+  from unnest(array[_event.event, _event.meta, _event.occurrence, _event.publication]) as j (value)
+  where j.value is not null
+  having bool_and(agent_private.stored_json_size(j.value) is not null)
+$func$;
+
+-- Looks at up to _limit claimable events of a queue that were not checked when they were written: by an earlier version, or past the triggers. Those
+-- that nobody can read go into history as failed, the others are checked from now on.
+create or replace function agent_private.check_waiting_events(_queue text, _limit int4)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+declare
+  _ids int8[];
+  _sizes int4[];
+  _unreadable int8[];
+begin
+  select array_agg(e.id), array_agg(agent_private.stored_event_size(e)) into _ids, _sizes
+  from agent.event e
+  where e.ctid = any (array
+  ( select o.ctid
+    from agent.event o
+    where o.queue = _queue and o.text_size is null and o.vt <= clock_timestamp()
+    order by o.vt, o.id
+    limit _limit
+    for update skip locked
+  ));
+  _unreadable = array(select n.id from unnest(_ids, _sizes) as n (id, size) where n.size is null order by n.id);
+  if _unreadable <> '{}' then
+    perform agent_private.move_to_history(_unreadable, 'failed', agent_private.unreadable_reason(), false);
+  end if;
+  update agent.event e set text_size = n.size from unnest(_ids, _sizes) as n (id, size) where e.id = any (_ids) and e.id = n.id and n.size is not null;
+end
 $func$;
 
 -- A random place among the claimable events of a lane from _from on; no row if there is none. It takes a few index look-ups at any
@@ -265,12 +326,13 @@ create or replace function agent_private.claim_events_of_types
 , _lane_types text[]
 , _watermarks timestamptz[]
 , _with_tokens boolean
+, _max_bytes int8
 )
 returns table
 ( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
 , nacked_at timestamptz, last_error text, requeued_from int8
 , type text, source text, priority int4, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb
-, meta jsonb, publication jsonb, claim_token text, prior_vt timestamptz
+, meta jsonb, publication jsonb, claim_token text, text_size int4, prior_vt timestamptz
 )
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -341,6 +403,7 @@ begin
           and e.attempts < coalesce(e.max_attempts, _max_attempts)
           and (e.expires_at is null or e.expires_at > _now)
           and (_exclude_ids is null or e.id <> all (_exclude_ids))
+          and (e.text_size is not null or agent_private.stored_event_size(e) is not null)
           order by e.vt, e.id
           limit _limit
         ) as l
@@ -362,27 +425,30 @@ begin
           , past_attempts = case when e.attempts = 0 or e.nacked_at is not null then e.past_attempts
               else agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, e.vt, 'lease_ended') end
         from
-        ( select l.place, l.vt, row_number() over (order by l.vt, l.id), agent_private.claim_token(l.uuid)
+        ( select l.place, l.vt, row_number() over w, agent_private.claim_token(l.uuid), _max_bytes is null or sum(l.size) over w - l.size < _max_bytes
           from unnest(_scanned_types, _bottoms) as k (type, bottom)
           cross join lateral
-          ( select e.ctid, e.vt, e.id, case when _with_tokens then gen_random_uuid()::text end
+          ( select e.ctid, e.vt, e.id, case when _with_tokens then gen_random_uuid()::text end, coalesce(e.text_size, agent_private.stored_event_size(e))
             from agent.event e
             where e.queue = _queue and e.type = k.type and e.priority = _lane and e.vt <= _high_vt
             and (e.vt, e.id) >= (greatest(k.bottom, _low_vt), _low_id) and (e.vt, e.id) <= (_stop_vt, _stop_id)
             and e.attempts < coalesce(e.max_attempts, _max_attempts)
             and (e.expires_at is null or e.expires_at > _now)
             and (_exclude_ids is null or e.id <> all (_exclude_ids))
+            and (e.text_size is not null or agent_private.stored_event_size(e) is not null)
             order by e.vt, e.id
             limit _limit
             for update skip locked
-          ) as l (place, vt, id, uuid)
+          ) as l (place, vt, id, uuid, size)
+          window w as (order by l.vt, l.id rows unbounded preceding)
           order by l.vt, l.id
           limit _limit
-        ) as chosen (place, vt, n, token)
+        ) as chosen (place, vt, n, token, is_within)
         where e.ctid = chosen.place
-        returning e.id, e.event_ts, e.attempts, e.vt, e.claimed, e.event, e.queue, e.enqueued_at, e.nacked_at, e.last_error, e.requeued_from
-        , e.type, e.source, e.priority, e.key, e.max_attempts, e.expires_at, e.worker, e.past_attempts, e.occurrence, e.meta, e.publication
-        , chosen.token, chosen.vt;
+        returning e.id, e.event_ts, e.attempts, e.vt, e.claimed, case when chosen.is_within then e.event end, e.queue, e.enqueued_at, e.nacked_at, e.last_error
+        , e.requeued_from, e.type, e.source, e.priority, e.key, e.max_attempts, e.expires_at, e.worker, e.past_attempts
+        , case when chosen.is_within then e.occurrence end, case when chosen.is_within then e.meta end
+        , case when chosen.is_within then e.publication end, chosen.token, e.text_size, chosen.vt;
 
         get diagnostics _count = row_count;
         _limit = _limit - _count;

@@ -37,6 +37,8 @@ begin
     perform agent_private.raise_invalid('results', 'must be as many as the ids');
   elsif cardinality(_allowed) <> cardinality(_ids) then
     perform agent_private.raise_invalid('allowed', 'must be as many as the ids');
+  elsif _results is not null then
+    perform agent_private.check_json('result', r.result) from unnest(_results) as r (result);
   end if;
 
   return query

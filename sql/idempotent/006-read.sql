@@ -2,40 +2,50 @@
 --
 -- Listings return the type agent.look: state is null for events in history; outcome, finished_at, requeued_as, retryable, result and
 -- processing, the duration of the last attempt, are null for events in their queue. error_count is how many attempts ended without
--- success.
+-- success. The JSON that nobody can read (see agent_private.stored_json_size) is null.
+
+-- JSON that is stored; null if nobody can read it. Inlined, like agent.receipt.
+create or replace function agent_private.readable_json(_json jsonb)
+returns jsonb
+language sql stable parallel safe
+return case when agent_private.is_modest_json(_json) or agent_private.stored_json_size(_json) is not null then _json end;
 
 -- An event in its queue as listings show it, at a time.
 create or replace function agent_private.event_view(_event agent.event, _at timestamptz)
 returns agent.look
-language sql immutable
+language sql stable
 set search_path to pg_catalog, pg_temp
 as $func$
   select row
   ( _event.id, _event.queue, _event.event_ts, _event.enqueued_at, _event.attempts, _event.vt, _event.claimed
-  , _event.event, _event.last_error, _event.requeued_from
+  , case when _event.text_size is not null then _event.event else agent_private.readable_json(_event.event) end
+  , _event.last_error, _event.requeued_from
   , agent_private.event_state(_event, _at), null, null, null
   , _event.type, _event.source, _event.priority, _event.key, _event.max_attempts, _event.expires_at, _event.worker
   , agent_private.error_count(_event.attempts, _event.nacked_at, _event.vt, _at)
-  , _event.occurrence, null, null, null
-  , _event.meta, _event.publication
+  , case when _event.text_size is not null then _event.occurrence else agent_private.readable_json(_event.occurrence) end, null, null, null
+  , case when _event.text_size is not null then _event.meta else agent_private.readable_json(_event.meta) end
+  , case when _event.text_size is not null then _event.publication else agent_private.readable_json(_event.publication) end
+  , null
   )::agent.look
 $func$;
 
 -- An event in history as listings show it.
 create or replace function agent_private.event_view(_event agent.event_hist)
 returns agent.look
-language sql immutable
+language sql stable
 set search_path to pg_catalog, pg_temp
 as $func$
   select row
   ( _event.id, _event.queue, _event.event_ts, _event.enqueued_at, _event.attempts, _event.vt, _event.claimed
-  , _event.event, _event.last_error, _event.requeued_from
+  , agent_private.readable_json(_event.event), _event.last_error, _event.requeued_from
   , null, _event.outcome, _event.finished_at, _event.requeued_as
   , _event.type, _event.source, _event.priority, _event.key, _event.max_attempts, _event.expires_at, _event.worker
   , greatest(case when _event.outcome = 'done' and _event.nacked_at is null and _event.attempts > 0 then _event.attempts - 1 else _event.attempts end, 0)
-  , _event.occurrence, _event.retryable, _event.result
+  , agent_private.readable_json(_event.occurrence), _event.retryable, agent_private.readable_json(_event.result)
   , case when _event.outcome in ('done', 'failed') then agent_private.elapsed(_event.claimed[cardinality(_event.claimed)], _event.finished_at) end
-  , _event.meta, _event.publication
+  , agent_private.readable_json(_event.meta), agent_private.readable_json(_event.publication)
+  , null
   )::agent.look
 $func$;
 
@@ -85,10 +95,70 @@ begin
 end
 $func$;
 
+-- A page of events that is bounded by their JSON as text: the first one that is beyond _max_bytes (null: no bound) has none and ends it.
+create or replace function agent_private.bounded_page(_events refcursor, _max_bytes int8)
+returns setof agent.look
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _event agent.look;
+  _bytes int8 = 0;
+begin
+  loop
+    fetch _events into _event;
+    exit when not found;
+    if _bytes >= _max_bytes then
+      _event.is_beyond = true;
+      _event.event = null;
+      _event.result = null;
+      _event.occurrence = null;
+      _event.meta = null;
+      _event.publication = null;
+      return next _event;
+      exit;
+    end if;
+    return next _event;
+    _bytes = _bytes + coalesce
+    ( (select sum(agent_private.stored_json_size(j.value))
+      from unnest(array[_event.event, _event.result, _event.occurrence, _event.meta, _event.publication]) as j (value)
+      where j.value is not null)
+    , 0);
+  end loop;
+  close _events;
+end
+$func$;
+
 -- Up to _limit waiting events by (vt, id), after (_after_vt, _after_id), of _queue (null: all) and in _state (null: any), whose payload
 -- contains _contains and whose metadata contains _meta (as by @>; null: any). With one of these two, it reads events that are not
--- returned. Only queues that a pattern of _queues stands for are listed (null: all).
+-- returned. Only queues that a pattern of _queues stands for are listed (null: all). With _max_bytes the first event beyond so many bytes of JSON as
+-- text ends the page: it has is_beyond, and no JSON.
 create or replace function agent.list_events
+( _queue text default null
+, _state text default null
+, _limit int4 default 100
+, _after_vt timestamptz default null
+, _after_id int8 default null
+, _contains jsonb default null
+, _meta jsonb default null
+, _queues text[] default null
+, _max_bytes int8 default null
+)
+returns setof agent.look
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _found refcursor;
+begin
+  open _found for select e.* from agent_private.find_events(_queue, _state, _limit, _after_vt, _after_id, _contains, _meta, _queues) e;
+  return query select p.* from agent_private.bounded_page(_found, _max_bytes) p;
+end
+$func$;
+
+-- list_events without a bound of its page.
+create or replace function agent_private.find_events
 ( _queue text default null
 , _state text default null
 , _limit int4 default 100
@@ -100,7 +170,6 @@ create or replace function agent.list_events
 )
 returns setof agent.look
 language plpgsql volatile
-security definer
 set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
 set enable_seqscan to off
@@ -262,8 +331,43 @@ $func$;
 -- event_ts from (inclusive) and to (exclusive), a JSON object that the event contains (as by @>), id, type, source, worker of the last
 -- attempt, how long that attempt took at least, and a JSON object that the metadata contains. For each outcome, this reads one range of
 -- an index; only _contains and the filters after _id read events that are not returned. Only queues that a pattern of _queues stands for
--- are listed (null: all).
+-- are listed (null: all). _max_bytes bounds the page as that of list_events.
 create or replace function agent.list_history
+( _queue text default null
+, _outcome text default null
+, _from timestamptz default null
+, _to timestamptz default null
+, _contains jsonb default null
+, _id int8 default null
+, _limit int4 default 100
+, _before_ts timestamptz default null
+, _before_id int8 default null
+, _type text default null
+, _source text default null
+, _worker text default null
+, _min_duration interval default null
+, _meta jsonb default null
+, _queues text[] default null
+, _max_bytes int8 default null
+)
+returns setof agent.look
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _found refcursor;
+begin
+  open _found for
+  select h.*
+  from agent_private.find_history
+    (_queue, _outcome, _from, _to, _contains, _id, _limit, _before_ts, _before_id, _type, _source, _worker, _min_duration, _meta, _queues) h;
+  return query select p.* from agent_private.bounded_page(_found, _max_bytes) p;
+end
+$func$;
+
+-- list_history without a bound of its page.
+create or replace function agent_private.find_history
 ( _queue text default null
 , _outcome text default null
 , _from timestamptz default null
@@ -282,7 +386,6 @@ create or replace function agent.list_history
 )
 returns setof agent.look
 language plpgsql volatile
-security definer
 set search_path to pg_catalog, pg_temp
 set datestyle to 'ISO' -- as in history_filter
 set intervalstyle to 'postgres'

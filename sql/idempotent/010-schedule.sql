@@ -25,6 +25,7 @@ begin
   elsif jsonb_typeof(_attributes) is distinct from 'object' then
     perform agent_private.raise_invalid('attributes', 'must be a JSON object');
   end if;
+  perform agent_private.check_json('attributes', _attributes);
   select o.* into _before from agent.owner o where o.id = _id for update;
   perform agent_private.watch_zone(_timezone);
 
@@ -164,8 +165,10 @@ as $func$
 declare
   _s agent.schedule = jsonb_populate_record(null::agent.schedule, _schedule);
   _made agent.schedule;
-  _hash text = case when _key is not null then agent_private.hash_json(_request) end;
+  _hash text;
 begin
+  perform agent_private.check_json('event', _schedule), agent_private.check_json('event', _request);
+  _hash = case when _key is not null then agent_private.hash_json(_request) end;
   if _s.topic is null then
     _s.queue = coalesce(_s.queue, 'default');
   end if;

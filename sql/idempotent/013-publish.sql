@@ -139,8 +139,8 @@ begin
     ) n
   )
   , appended as
-  ( insert into agent.log (position, published_at, topic, event, key, meta, subscription)
-    select n.position, n.published_at, n.topic, n.event, n.key, n.meta, n.subscription
+  ( insert into agent.log (position, published_at, topic, event, key, meta, subscription, text_size)
+    select n.position, n.published_at, n.topic, n.event, n.key, n.meta, n.subscription, agent_private.new_publication_size(n.event, n.meta)
     from numbered n
   )
   update agent.publication_key k
@@ -184,26 +184,32 @@ as $func$
 #variable_conflict use_column
 declare
   _publications agent_private.publication[];
+  _sizes int4[]; -- of what can be published
   _fresh boolean[];
   _positions int8[];
   _times timestamptz[];
 begin
   if _idempotency_keys is null and cardinality(_topics) = cardinality(_events)
     and greatest(cardinality(_keys), cardinality(_metas), cardinality(_subscriptions), 0) <= cardinality(_events)
-    and not exists
-    ( select
-      from unnest(_topics, _events, _keys, _metas, _subscriptions) as n (topic, event, key, meta, subscription)
-      where agent_private.new_publication_fault
-        (row(n.topic, n.event, n.key, n.meta, null, null, n.subscription)::agent_private.publication) is not null
-    )
   then
-    perform agent_private.hold_head();
-    return query
-    insert into agent.log (position, published_at, topic, event, key, meta, subscription)
-    select nextval('agent.log_position_seq'), clock_timestamp(), n.topic, n.event, n.key, n.meta, n.subscription
-    from unnest(_topics, _events, _keys, _metas, _subscriptions) as n (topic, event, key, meta, subscription)
-    returning position, published_at, false;
-    return;
+    _sizes = array
+    ( select case
+        when agent_private.publication_fault(row(n.topic, n.event, n.key, n.meta, null, null, n.subscription)::agent_private.publication) is null
+          and agent_private.is_valid_meta(n.meta)
+        then agent_private.new_publication_size(n.event, n.meta)
+      end
+      from unnest(_topics, _events, _keys, _metas, _subscriptions) with ordinality as n (topic, event, key, meta, subscription, ord)
+      order by n.ord
+    );
+    if array_position(_sizes, null) is null then
+      perform agent_private.hold_head();
+      return query
+      insert into agent.log (position, published_at, topic, event, key, meta, subscription, text_size)
+      select nextval('agent.log_position_seq'), clock_timestamp(), n.topic, n.event, n.key, n.meta, n.subscription, n.size
+      from unnest(_topics, _events, _keys, _metas, _subscriptions, _sizes) as n (topic, event, key, meta, subscription, size)
+      returning position, published_at, false;
+      return;
+    end if;
   end if;
   -- What has idempotency keys, or a fault, which is raised here.
   _publications = agent_private.publications(_topics, _events, _keys, _metas, _idempotency_keys, null, _subscriptions);
@@ -244,8 +250,9 @@ begin
   end if;
   perform agent_private.hold_head();
   with appended as
-  ( insert into agent.log (position, published_at, topic, event, key, meta, subscription)
+  ( insert into agent.log (position, published_at, topic, event, key, meta, subscription, text_size)
     select nextval('agent.log_position_seq'), clock_timestamp(), p.topic, p.event, p.key, p.meta, p.subscription
+    , agent_private.new_publication_size(p.event, p.meta)
     from unnest(_publications) as p
     returning position, published_at
   )
@@ -472,7 +479,7 @@ begin
     ))
     order by e.vt, e.id
   loop
-    _fault = agent_private.publication_fault(_publication);
+    _fault = agent_private.stored_publication_fault(_publication);
     if _fault is null then
       _ids = _ids || _id;
       _publications = _publications || _publication;
@@ -589,12 +596,41 @@ return case
   when not isfinite((_publication).at) then 'at: must be finite'
 end;
 
+-- About how many bytes the JSON of a publication has as text; null if it may not be stored. Inlined, like agent.receipt.
+create or replace function agent_private.new_publication_size(_event jsonb, _meta jsonb)
+returns int4
+language sql stable parallel safe
+return (agent_private.new_json_size(_event) + case when _meta is null then 0 else agent_private.new_json_size(_meta) end)::int4;
+
+-- Whether what is in the log may be stored anew, as in a queue. Never fails.
+create or replace function agent_private.is_storable(_publication agent.log)
+returns boolean
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return _publication.text_size is not null or agent_private.new_publication_size(_publication.event, _publication.meta) is not null;
+exception when program_limit_exceeded or statement_too_complex then
+  return false;
+end
+$func$;
+
+-- publication_fault for what is to be stored: nobody may have to fail by its size when it is read.
+create or replace function agent_private.stored_publication_fault(_publication agent_private.publication)
+returns text
+language sql stable parallel safe
+return coalesce
+( agent_private.publication_fault(_publication)
+, case when agent_private.new_json_size((_publication).event) is null then 'event: ' || agent_private.json_fault() end
+, case when (_publication).meta is not null and agent_private.new_json_size((_publication).meta) is null then 'meta: ' || agent_private.json_fault() end
+);
+
 -- The same for a publication that comes from outside. The bound of meta is none for what waits for its time already: see publish_due.
 create or replace function agent_private.new_publication_fault(_publication agent_private.publication)
 returns text
-language sql immutable parallel safe
+language sql stable parallel safe
 return coalesce
-( agent_private.publication_fault(_publication)
+( agent_private.stored_publication_fault(_publication)
 , case when not agent_private.is_valid_meta((_publication).meta) then 'meta: must be a JSON object of at most 16384 bytes' end
 );
 

@@ -213,7 +213,7 @@ as $func$
 $func$;
 
 -- A page of the log for the service: up to _limit events after a position, whose texts take about _max_bytes at most, but one at least.
--- _topics are names, not patterns. Every row has the position up to which the log is complete (head) and, if retention has dropped events
+-- _topics are names, not patterns. An event that nobody can read has neither event nor meta. Every row has the position up to which the log is complete (head) and, if retention has dropped events
 -- after _after, up to where (gap_until). bytes counts the texts so far: a page of fewer than _limit events and _max_bytes has all there is up
 -- to the head. A page without events is one row without a position.
 create or replace function agent.read_log_page(_after int8, _limit int4, _max_bytes int8, _topics text[] default null)
@@ -265,9 +265,10 @@ as $func$
 begin
   if _topics is null then
     return query
-    select l.*, sum(l.size) over (order by l.position rows unbounded preceding)
+    select l.position, l.published_at, l.topic, case when l.size >= 0 then l.event end, case when l.size >= 0 then l.meta end, l.key, l.subscription
+    , greatest(l.size, 0), sum(greatest(l.size, 0)) over (order by l.position rows unbounded preceding)
     from
-    ( select l.*, agent_private.text_size(l.event, l.meta) as size
+    ( select l.*, coalesce(l.text_size, agent_private.stored_publication_size(l.event, l.meta), -1) as size
       from agent.log l
       where l.position > _after and l.position <= _until
       order by l.position
@@ -275,9 +276,10 @@ begin
     ) l;
   else
     return query
-    select l.*, sum(l.size) over (order by l.position rows unbounded preceding)
+    select l.position, l.published_at, l.topic, case when l.size >= 0 then l.event end, case when l.size >= 0 then l.meta end, l.key, l.subscription
+    , greatest(l.size, 0), sum(greatest(l.size, 0)) over (order by l.position rows unbounded preceding)
     from
-    ( select l.*, agent_private.text_size(l.event, l.meta) as size
+    ( select l.*, coalesce(l.text_size, agent_private.stored_publication_size(l.event, l.meta), -1) as size
       from (select distinct unnest(_topics)) as t (topic)
       cross join lateral
       ( select l.*
@@ -293,7 +295,8 @@ begin
 end
 $func$;
 
--- The event at a position, unless it cannot be read yet, is for one subscription alone, or is gone.
+-- The event at a position, unless it cannot be read yet, is for one subscription alone, or is gone. One that nobody can read has neither event nor
+-- meta.
 create or replace function agent.get_published(_position int8)
 returns setof agent.log
 language plpgsql volatile
@@ -304,11 +307,15 @@ as $func$
 declare
   _head int8 = agent_private.log_head();
 begin
-  return query select l.* from agent.log l where l.position = _position and l.position <= _head and l.subscription is null;
+  return query
+  select r.*
+  from agent.log l
+  cross join lateral agent_private.readable_publication(l) r
+  where l.position = _position and l.position <= _head and l.subscription is null;
 end
 $func$;
 
--- The last events that can be read, in order, those for one subscription alone left out.
+-- The last events of the log, in order, those for one subscription alone left out. One that nobody can read has neither event nor meta.
 create or replace function agent.last_published(_limit int4)
 returns setof agent.log
 language plpgsql volatile
@@ -320,21 +327,33 @@ declare
   _head int8 = agent_private.log_head();
 begin
   return query
-  select e.*
-  from (select l.* from agent.log l where l.position <= _head and l.subscription is null order by l.position desc limit _limit) e
-  order by e.position;
+  select r.*
+  from (select l from agent.log l where l.position <= _head and l.subscription is null order by l.position desc limit _limit) e
+  cross join lateral agent_private.readable_publication(e.l) r
+  order by r.position;
 end
 $func$;
 
--- About how long the texts of an event and its meta are, in bytes, at little cost: those of large values are measured, since these may be stored
--- elsewhere or be compressed, to any size.
-create or replace function agent_private.text_size(_event jsonb, _meta jsonb)
+-- About how long the texts of an event and its meta are, in bytes; null if nobody can read them. For events that were not checked when they were
+-- published: by an earlier version, or past the functions.
+create or replace function agent_private.stored_publication_size(_event jsonb, _meta jsonb)
 returns int4
-language sql stable parallel safe
-return case when pg_column_size(_event) > 1900 or pg_column_compression(_event) is not null then octet_length(_event::text) else pg_column_size(_event) end
-  + case when _meta is null then 0
-    when pg_column_size(_meta) > 1900 or pg_column_compression(_meta) is not null then octet_length(_meta::text)
-    else pg_column_size(_meta) end;
+language sql stable
+return (agent_private.stored_json_size(_event) + case when _meta is null then 0 else agent_private.stored_json_size(_meta) end)::int4;
+
+-- An event of the log as it can be read: without event and meta where nobody can read them.
+create or replace function agent_private.readable_publication(_publication agent.log)
+returns agent.log
+language sql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select row
+  ( _publication.position, _publication.published_at, _publication.topic
+  , case when s.size is not null then _publication.event end, case when s.size is not null then _publication.meta end
+  , _publication.key, _publication.subscription, s.size
+  )::agent.log
+  from (select coalesce(_publication.text_size, agent_private.stored_publication_size(_publication.event, _publication.meta)) as size) s
+$func$;
 
 -- The first position that can still be read or the one that will be given out first, and the position up to which the log is complete.
 create or replace function agent.log_bounds(out first int8, out head int8)

@@ -376,7 +376,7 @@ end
 $func$;
 
 -- Inserts events of the log into the queues of subscriptions, in their order. With _is_in_step only those in step get them; a subscription that was
--- deleted meanwhile gets nothing.
+-- deleted meanwhile gets nothing. An event that nobody can read goes into history as failed, without its payload.
 create or replace function agent_private.deliver(_subscriptions int8[], _positions int8[], _matched text[], _is_in_step boolean)
 returns void
 language plpgsql volatile
@@ -390,26 +390,43 @@ declare
   _first int8;
   _last int8;
   _n int8;
+  _unreadable int8[];
 begin
   if cardinality(_positions) = 0 then
     return;
   end if;
   select min(p), max(p) into _first, _last from unnest(_positions) as p;
-  insert into agent.event overriding user value -- the ids are the sequence's
-  select e.*
-  from unnest(_subscriptions, _positions, _matched) with ordinality as n (subscription, position, matched, ord)
-  join agent.log l on l.position = n.position and l.position between _first and _last
-  join agent.subscription s on s.id = n.subscription and (s.is_in_step or not _is_in_step)
-  cross join lateral agent_private.new_event
-  ( null, null, l.event, case when not l.event ? 'event_ts' then l.published_at end, s.deliver_queue
-  , _type => s.deliver_type, _priority => s.deliver_priority, _key => l.key, _meta => l.meta
-  , _publication => jsonb_build_object
-    ( 'subscription', s.name, 'position', l.position, 'topic', l.topic, 'matched', n.matched::jsonb
-    , 'published_at', to_char(l.published_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+  with inserted as
+  ( insert into agent.event overriding user value -- the ids are the sequence's
+    select e.*
+    from unnest(_subscriptions, _positions, _matched) with ordinality as n (subscription, position, matched, ord)
+    join agent.log l on l.position = n.position and l.position between _first and _last
+    join agent.subscription s on s.id = n.subscription and (s.is_in_step or not _is_in_step)
+    -- What was checked when it was published may be in a queue. Other events are inserted without their JSON if that could not be.
+    cross join lateral (select l.text_size is not null or agent_private.is_storable(l)) as r (is_readable)
+    cross join lateral agent_private.new_event
+    ( null, null, case when r.is_readable then l.event else '{}' end, case when not l.event ? 'event_ts' or not r.is_readable then l.published_at end, s.deliver_queue
+    , _type => s.deliver_type, _priority => s.deliver_priority, _key => l.key, _meta => case when r.is_readable then l.meta end
+    , _publication => jsonb_build_object
+      ( 'subscription', s.name, 'position', l.position, 'topic', l.topic, 'matched', n.matched::jsonb
+      , 'published_at', to_char(l.published_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+      )
+    ) as e
+    order by n.ord
+    returning id, case when event = '{}' then (publication ->> 'position')::int8 end as position
+  )
+  select count(*), array_agg(i.id) filter
+  ( where i.position is not null and exists
+    ( select from agent.log l
+      where l.position = i.position and l.position between _first and _last
+      and l.text_size is null and not agent_private.is_storable(l)
     )
-  ) as e
-  order by n.ord;
-  get diagnostics _n = row_count;
+  )
+  into _n, _unreadable
+  from inserted i;
+  if _unreadable is not null then
+    perform agent_private.move_to_history(_unreadable, 'failed', agent_private.unreadable_reason(), false);
+  end if;
   if _n < cardinality(_positions) and exists
     ( select from unnest(_positions) as p (position)
       where not exists (select from agent.log l where l.position = p.position and l.position between _first and _last)

@@ -453,7 +453,7 @@ begin
     if _omitted <> '{}' then
       _event = _event || jsonb_build_object('omitted', array(select distinct o from unnest(_omitted) o order by o));
     end if;
-    if pg_column_size(_event) > 174762 then -- as text it has six times that at most
+    if coalesce(agent_private.new_json_size(_event), 1048577) > 1048576 then
       _event = agent_private.bound_change(_event);
     end if;
     _publications = _publications || row(_topic, _event, _row_key, null, null, null, null)::agent_private.publication;
@@ -462,49 +462,75 @@ begin
 end
 $func$;
 
--- The text of a key of several columns: an array of JSON.
+-- The text of a key of several columns: an array of JSON. A key that is far too long is empty.
 create or replace function agent_private.composite_key(_row jsonb, _key text[])
 returns text
-language plpgsql immutable
+language plpgsql stable
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  return (select jsonb_agg(_row -> k.name order by k.place) from unnest(_key) with ordinality as k (name, place));
+  return
+  ( select case when bool_and(k.size <= 200000) then jsonb_agg(k.value order by k.place)::text else '' end
+    from
+    ( select _row -> n.name as value, n.place, coalesce(agent_private.stored_json_size(_row -> n.name), 200001) as size
+      from unnest(_key) with ordinality as n (name, place)
+    ) k
+  );
 end
 $func$;
 
--- The text of a row's key: the value of its only column, or an array of JSON with those of several; null without a column.
+-- The text of a row's key: the value of its only column, or an array of JSON with those of several; null without a column. A key that is far too long
+-- is empty.
 create or replace function agent_private.change_key(_row jsonb, _key text[])
 returns text
-language sql immutable parallel safe
+language sql stable parallel safe
 return case cardinality(_key)
   when 0 then null
-  when 1 then _row ->> _key[1]
+  when 1 then
+    case
+      when jsonb_typeof(_row -> _key[1]) not in ('object', 'array') or agent_private.stored_json_size(_row -> _key[1]) <= 200000 then _row ->> _key[1]
+      when _row ? _key[1] then ''
+    end
   else agent_private.composite_key(_row, _key)
 end;
 
--- The event of a change, without its largest values if it has more than 1 MiB.
+-- The event of a change without the values that may not be stored. If the others come to more than 1 MiB as text, it is too_large and has none of the
+-- largest ones. What cannot be made to fit has its key alone.
 create or replace function agent_private.bound_change(_event jsonb)
 returns jsonb
-language plpgsql immutable
+language plpgsql stable
 set search_path to pg_catalog, pg_temp
 as $func$
 declare
-  _excess int8 = octet_length(_event::text) - 1048576;
+  _bounded jsonb = _event;
+  _excess int8; -- null: values that may not be stored are left
   _value record;
 begin
   for _value in
-    select v.key, sum(octet_length(v.value::text)) as size
-    from (select * from jsonb_each(_event -> 'new') union all select * from jsonb_each(_event -> 'old')) v
+    select v.key, coalesce(bool_or(v.size is null), false) as is_invalid, sum(v.size) as size
+    from
+    ( select e.key, agent_private.measure_json(e.value, true) as size
+      from (select * from jsonb_each(_event -> 'new') union all select * from jsonb_each(_event -> 'old')) e
+    ) v
     group by v.key
-    order by size desc, v.key
+    order by 2 desc, 3 desc, v.key
   loop
+    if not _value.is_invalid and _excess is null then
+      _excess = coalesce(agent_private.measure_json(_bounded, true), 2147483647) - 1048576;
+      if _excess > 0 then
+        _bounded = _bounded || '{"too_large": true}';
+      end if;
+    end if;
     exit when _excess <= 0;
     _excess = _excess - _value.size;
-    _event = _event #- array['new', _value.key] #- array['old', _value.key]
-      || jsonb_build_object('omitted', coalesce(_event -> 'omitted', '[]') || to_jsonb(_value.key));
+    _bounded = _bounded #- array['new', _value.key] #- array['old', _value.key]
+      || jsonb_build_object('omitted', coalesce(_bounded -> 'omitted', '[]') || to_jsonb(_value.key));
   end loop;
-  return _event;
+  if coalesce(agent_private.measure_json(_bounded, true), 1048577) > 1048576 then
+    return jsonb_strip_nulls(jsonb_build_object
+      ('op', _event -> 'op', 'table', _event -> 'table', 'key', _event -> 'key', 'too_large', true, 'omitted', '["*"]'::jsonb));
+  end if;
+  return _bounded;
 end
 $func$;
 
@@ -554,13 +580,17 @@ begin
   , string_agg(c.value || ' as ' || quote_ident(c.name), ', ')
   , string_agg(format('num_nulls(n.%1$I, r.%1$I) = 1', c.name), ' or ') filter (where c.is_guarded)
   , array_agg(c.name) filter (where c.is_guarded)
-  , string_agg(format('case when num_nulls(n.%1$I, r.%1$I) = 1 then agent_private.value_fingerprint(n.%1$I) end', c.name), ', ')
-    filter (where c.is_guarded)
+  , string_agg(format('case when num_nulls(n.%1$I, r.%1$I) = 1 then %2$s end', c.name, case
+      when c.type = 1700 then format('md5(numeric_send(n.%I))', c.name) -- without the digits that it has as text
+      when c.type = 1231 then format('md5(array_send(n.%I))', c.name)
+      else format('agent_private.value_fingerprint(n.%I)', c.name)
+    end), ', ') filter (where c.is_guarded)
   into names, _values, _is_omitted, _omitted, _fingerprints
   from
   ( select a.attname as name
     , agent_private.column_source('n.' || quote_ident(a.attname), a.atttypid, a.attlen) as value
-    , a.atttypid >= 16384 or a.attlen < 0 and a.atttypid <> 1700 as is_guarded -- 1700: numeric
+    , a.atttypid >= 16384 or a.attlen < 0 as is_guarded
+    , a.atttypid as type
     from pg_attribute a
     where a.attrelid = _relation and a.attnum > 0 and not a.attisdropped
     and (_columns is null or a.attname = any (_columns) or a.attname = any (key))
@@ -630,8 +660,12 @@ language sql stable parallel safe
 return case
   when _type in (25, 1042, 1043) -- text, char, varchar
   then 'case when octet_length(' || _column || ') <= 262144 then ' || _column || ' end'
-  when _type < 16384 and (_length > 0 or _type = 1700) -- numeric
+  when _type < 16384 and _length > 0
   then _column
+  when _type = 1700 -- numeric, of which to_jsonb makes a text
+  then 'case when agent_private.is_valid_number(' || _column || ') is not false then ' || _column || ' end'
+  when _type = 1231 -- numeric[]
+  then 'case when pg_column_size(' || _column || ') <= 262144 and agent_private.are_valid_numbers(' || _column || ') then agent_private.value_json(' || _column || ') end'
   when _type = 17 -- bytea
   then 'case when octet_length(' || _column || ') <= 131072 then ' || _column || ' end'
   when _type >= 16384 or _type in (114, 199) -- json, json[]
@@ -639,6 +673,17 @@ return case
   else 'case when pg_column_size(' || _column || ') <= 1000 then to_jsonb(' || _column || ') when pg_column_size(' || _column
     || ') <= 262144 then agent_private.value_json(' || _column || ') end'
 end;
+
+-- Whether all of these numbers may be stored as JSON.
+create or replace function agent_private.are_valid_numbers(_numbers numeric[])
+returns boolean
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return not exists (select from unnest(_numbers) as n (number) where agent_private.is_valid_number(n.number) is false);
+end
+$func$;
 
 -- The type that a domain is one of; any other type is itself.
 create or replace function agent_private.base_type(_type oid)

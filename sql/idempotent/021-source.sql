@@ -30,7 +30,7 @@ begin
   if _before.name is null and (_if_versions is not null or _if_exists) then
     perform agent_private.raise_version_mismatch('source ' || _name, _if_versions);
   end if;
-  perform agent_private.check_source(_source);
+  perform agent_private.check_source(_source), agent_private.check_json('signature', _source.signature);
 
   insert into agent.source as s
   ( name, kind, queue, topic, type, key, event_ts, priority, signature, header, secrets, dedup_for, tolerance, keep_raw, headers, max_body

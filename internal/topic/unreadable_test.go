@@ -1,0 +1,212 @@
+package topic_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/topic"
+)
+
+// Numbers that take little of a table and much as text. What is stored now is bounded; earlier versions did not, and a row can be written past the checks.
+
+// numbers is a SQL expression of an object with so many numbers, each of 131,072 digits.
+func numbers(n int) string {
+	return fmt.Sprintf(`(select jsonb_build_object('n', jsonb_agg('1e131071'::jsonb)) from generate_series(1, %d))`, n)
+}
+
+// append appends an event of the topic a.b to the log past all checks, as an earlier version would have, and returns its position.
+func (env environment) append(t *testing.T, event string) int64 {
+	t.Helper()
+	return value[int64](t, env, `insert into agent.log (position, published_at, topic, event)
+		values (nextval('agent.log_position_seq'), clock_timestamp(), 'a.b', `+event+`) returning position`)
+}
+
+func TestPublishingNumbersWithTooManyDigitsIsRefused(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	for _, number := range []string{"1e131071", "-1e131071", "1e1000", "1e-16383", "0e-16383", "-12.5e-1001"} {
+		event := `{"a": [{"b": ` + number + `}]}`
+		padded := strings.Replace(event, "{", `{"long": "`+strings.Repeat("x", 20_000)+`", `, 1)
+		for _, call := range []string{
+			`select agent.publish('a.b', '` + event + `')`,
+			`select agent.publish('a.b', '` + padded + `')`,
+			`select agent.publish('a.b', '{}', _meta => '` + event + `')`,
+			`select agent.publish('a.b', '` + event + `', _at => now() + interval '1 hour')`,
+			`select agent.publish('a.b', '` + event + `', _idempotency_key => 'k')`,
+			`select agent.publish_events('{a.b,a.b}', array['{}', '` + event + `']::jsonb[])`,
+			`select agent.append_log('{a.b,a.b}', array['{}', '` + event + `']::jsonb[])`,
+			`select agent.publish_later('a.b', '` + event + `', null, null, 'k', null, interval '1 hour', null)`,
+		} {
+			_, err := env.sql.Exec(t.Context(), call)
+			if pgErr, ok := errors.AsType[*pgconn.PgError](err); !ok || pgErr.Code != "QD003" || pgErr.ColumnName != "event" && pgErr.ColumnName != "meta" {
+				t.Errorf("%.100s: %v", call, err)
+			}
+		}
+	}
+	for _, number := range []string{"1e999", "-1e999", "1.5e-999", strings.Repeat("7", 100_000), "0." + strings.Repeat("7", 16_000), "1." + strings.Repeat("3", 1500)} {
+		env.exec(t, `select agent.publish('a.b', '{"a": [{"b": `+number+`}]}')`)
+	}
+	if n := value[int](t, env, `select count(*) from agent.log where text_size is not null`); n != 6 {
+		t.Errorf("%d events were published, want 6", n)
+	}
+}
+
+func TestEventThatCannotBeReadIsATombstoneForEveryReader(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	wanted := filter(t, []string{"a.*"}, `{"kind": ["x"]}`)
+	all := wants(t, "f", []string{"a.b"}, "")
+	env.put(t, topic.PutSubscriptionParams{Name: "read", Filters: []topic.SubscriptionFilter{all}, MaxWaiting: 100_000})
+	env.deliver(t, "delivered", all)
+	first := env.publish(t, "a.b")[0]
+	bad := []int64{env.append(t, numbers(9000)), env.append(t, numbers(300))}
+	last := env.publish(t, "a.b", "other")[0]
+
+	page := env.read(t, topic.ReadParams{})
+	if got := positions(page.Events); !slices.Equal(got, []int64{first, bad[0], bad[1], last, last + 1}) {
+		t.Fatalf("the log has %v", got)
+	}
+	for i, e := range page.Events {
+		if isBad := i == 1 || i == 2; (e.Event == nil) != isBad || e.Topic == "" || e.PublishedAt.IsZero() {
+			t.Errorf("event %d of the log: %+v", i, e)
+		}
+	}
+	// Whether a filter would want it nobody can know.
+	if got := positions(env.read(t, topic.ReadParams{Filter: wanted}).Events); !slices.Equal(got, bad) {
+		t.Errorf("with a filter the log has %v, want %v", got, bad)
+	}
+	if got := positions(env.read(t, topic.ReadParams{Filter: filter(t, []string{"a.b"}, ""), Topics: []string{"a.b"}}).Events); len(got) != 4 {
+		t.Errorf("the topic has %v", got)
+	}
+	for _, position := range bad {
+		if e, err := env.Get(t.Context(), position); err != nil || e.Position != position || e.Event != nil {
+			t.Errorf("got %+v, %v", e, err)
+		}
+	}
+	if positions, matched, err := env.MatchLast(t.Context(), wanted, 10); err != nil || len(positions) != 5 || !slices.Equal(matched, []bool{false, true, true, false, false}) {
+		t.Errorf("of the last events matched %v, %v", matched, err)
+	}
+
+	st, err := env.Follow(t.Context(), topic.FollowParams{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	late := env.append(t, numbers(9000))
+	later := env.publish(t, "a.b")[0]
+	var streamed []int64
+	for len(streamed) < 7 {
+		batch, err := st.Next(t.Context(), busyTimeout)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range batch.Entries {
+			streamed = append(streamed, e.Position)
+			if isBad := slices.Contains(append(bad, late), e.Position); (e.Event.Event == nil) != isBad {
+				t.Errorf("a stream has %+v", e.Event)
+			}
+		}
+	}
+	if want := []int64{first, bad[0], bad[1], last, last + 1, late, later}; !slices.Equal(streamed, want) {
+		t.Errorf("a stream has %v, want %v", streamed, want)
+	}
+
+	read, err := env.ReadSubscription(t.Context(), "read", topic.SubscribedParams{})
+	if err != nil || len(read.Events) != 6 || read.Events[1].Event.Event != nil || len(read.Events[1].Matched) != 1 {
+		t.Errorf("a subscription has %+v, %v", read.Events, err)
+	}
+	// The router goes on, and tells of those that it cannot deliver.
+	await(t, "the delivery", func() bool {
+		return value[int](t, env, `select count(*) from agent.event where queue = 'delivered'`) == 3
+	})
+	history, err := env.queue.History(t.Context(), queue.HistoryParams{HistoryFilter: queue.HistoryFilter{Queue: "delivered"}})
+	if err != nil || len(history.Events) != 3 {
+		t.Fatalf("history has %+v, %v", history.Events, err)
+	}
+	for _, e := range history.Events {
+		if e.Outcome != queue.Failed || e.LastError == nil || *e.LastError != queue.Unreadable || !strings.Contains(string(e.Publication), `"position"`) {
+			t.Errorf("history has %+v", e)
+		}
+	}
+	if n := value[int](t, env, `select count(event) from agent.read_log(0)`); n != 7 {
+		t.Errorf("agent.read_log returned %d events with their JSON, want 7", n)
+	}
+}
+
+func TestPageOfTheLogIsBoundedByWhatItHasAsText(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	const events, size = 40, 100 * 131_072 // about 13 MiB as text, and 1.7 KB in the table
+	for range events {
+		env.append(t, numbers(100))
+	}
+	if stored := value[int](t, env, `select max(pg_column_size(event)) from agent.log`); stored > 2000 {
+		t.Fatalf("an event takes %d bytes of the table", stored)
+	}
+	n := 0
+	for p := (topic.ReadParams{}); n < events; {
+		page := env.read(t, p)
+		if len(page.Events) == 0 || len(page.Events) > 2 {
+			t.Fatalf("a page has %d events of %d bytes each", len(page.Events), size)
+		}
+		for _, e := range page.Events {
+			if len(e.Event) < size {
+				t.Fatalf("an event has %d bytes", len(e.Event))
+			}
+		}
+		p.After, n = page.Next, n+len(page.Events)
+	}
+	var sent int64
+	if err := env.sql.QueryRow(t.Context(), `select sum(octet_length(event::text)) from agent.read_log_page(0, 1000, 4194304)`).Scan(&sent); err != nil || sent > 2*size {
+		t.Errorf("the database sends %d bytes for a page, %v", sent, err)
+	}
+}
+
+func TestChangeWithNumbersOfTooManyDigitsIsPublishedWithoutThem(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.exec(t, `create table public.readings (id int8 primary key, name text, value numeric, list numeric[], doc jsonb, more jsonb)`)
+	env.exec(t, `select agent.publish_changes('public.readings')`)
+	huge := numbers(9000)
+	env.exec(t, `insert into public.readings values (1, 'a', 1e131071, '{1}', `+huge+`, '{"n": 5}')`)
+	env.exec(t, `update public.readings set value = 5, list = array_fill(1e131071::numeric, array[5000]), doc = null`)
+	env.exec(t, `delete from public.readings`)
+	for i, want := range []string{
+		`{"op": "insert", "key": "1", "omitted": ["doc", "value"], "new": {"id": 1, "name": "a", "list": [1], "more": {"n": 5}}}`,
+		`{"op": "update", "key": "1", "omitted": ["doc", "list", "value"], "changed": ["value", "list", "doc"]}`,
+		`{"op": "delete", "key": "1", "omitted": ["list"], "old": {"id": 1, "name": "a", "value": 5}}`,
+	} {
+		event := value[string](t, env, `select event || jsonb_build_object('omitted', (select jsonb_agg(o order by o) from jsonb_array_elements(event -> 'omitted') o))
+			from agent.read_log(0) order by position offset $1 limit 1`, i)
+		if !value[bool](t, env, `select $1::jsonb @> $2::jsonb and not $1::jsonb ? 'too_large'`, event, want) {
+			t.Errorf("change %d is %.500s\nwant it to have %s", i, event, want)
+		}
+	}
+	// Ten thousand rows, in one statement.
+	env.exec(t, `insert into public.readings (id, value, doc) select i, 1e131071, '{"a": [1e131071]}' from generate_series(1, 10000) i`)
+	if n := value[int](t, env, `select count(*) from agent.log where topic = 'public.readings.insert' and event -> 'omitted' @> '["doc", "value"]' and jsonb_array_length(event -> 'omitted') = 2 and event -> 'new' ? 'name' and event ->> 'key' = (event -> 'new' ->> 'id') and event ->> 'key' <> '1'`); n != 9_999 {
+		t.Errorf("%d changes were published, want 9,999", n)
+	}
+	// A row of many values, none of which is too large.
+	env.exec(t, `create table public.wide (id int8 primary key, a text, b text, c text, d text, e text, f text)`)
+	env.exec(t, `select agent.publish_changes('public.wide')`)
+	env.exec(t, `insert into public.wide select 7, x, x, x, x, x, x from repeat('x', 250000) x`)
+	var bounded bool
+	if err := env.sql.QueryRow(t.Context(), `select event ->> 'key' = '7' and event ->> 'too_large' = 'true' and jsonb_array_length(event -> 'omitted') = 2
+		and octet_length(event::text) < 1048576 from agent.log where topic = 'public.wide.insert'`).Scan(&bounded); err != nil || !bounded {
+		t.Errorf("the wide row was published as it should not be: %v", err)
+	}
+	// A key that nobody can read.
+	env.exec(t, `create table public.odd (id jsonb primary key)`)
+	env.exec(t, `select agent.publish_changes('public.odd')`)
+	env.exec(t, `insert into public.odd values ('1e131071'), ('{"a": [1e131071]}')`)
+	if n := value[int](t, env, `select count(*) from agent.log where topic = 'public.odd.insert' and event -> 'omitted' @> '["id", "key"]'`); n != 2 {
+		t.Errorf("%d changes were published, want 2", n)
+	}
+}
