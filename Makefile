@@ -103,7 +103,7 @@ check: ## Lint, formatting, modules, builds for other systems: what CI runs besi
 	@go mod verify >/dev/null
 	@$(call cross_build,$(CHECKED_TARGETS),$(QUICK))
 	@CGO_ENABLED=0 GOOS=windows go vet $(QUICK) ./...
-	@for script in build/images build/smoke build/postgres/entrypoint build/postgres/healthcheck .ci/run examples/worker.sh; do bash -n $$script; done
+	@for script in build/images build/secrets build/smoke build/postgres/entrypoint build/postgres/healthcheck .ci/run examples/worker.sh; do bash -n $$script; done
 
 .PHONY: fmt
 fmt: ## Format the code
@@ -112,6 +112,10 @@ fmt: ## Format the code
 .PHONY: image
 image: ## Build the images queued:dev and queued-postgres:17, and their base image where no registry can be reached
 	@build/images
+
+.PHONY: secrets
+secrets: ## Write random keys for docker-compose.yml into .env, unless it has them
+	@build/secrets
 
 .PHONY: smoke
 smoke: ## Build the images, start docker-compose.yml, insert, claim and ack an event with curl, take it down

@@ -310,8 +310,8 @@ func TestListingsAreCompleteOrSaySo(t *testing.T) {
 func TestMistakesNameTheFlagAndTheNearestRightOne(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t, "QUEUED_API_KEY=secret")
-	key := []string{"QUEUED_KEY=secret"}
+	p := setup(t, "QUEUED_API_KEY=secret-of-sixteen-or-more")
+	key := []string{"QUEUED_KEY=secret-of-sixteen-or-more"}
 	for _, c := range []struct {
 		line string
 		code int

@@ -95,6 +95,7 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, src *source, logger z
 		MaxDepth:       c.MaxDepth,
 		LogAll:         c.AccessLog == "all",
 		LoopbackOnly:   !isPublic,
+		Hosts:          c.Hosts,
 	}
 	var tlsConfig *tls.Config
 	if cert != nil {

@@ -53,7 +53,7 @@ func TestEventsSurviveARestart(t *testing.T) {
 
 func TestEveryCallExceptHealthNeedsTheKey(t *testing.T) {
 	t.Parallel()
-	const key = "s3cr3t-k3y"
+	const key = "s3cr3t-k3y-of-tests"
 	path := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(path, []byte(key+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestEveryCallExceptHealthNeedsTheKey(t *testing.T) {
 
 func TestSecretsAreNotLogged(t *testing.T) {
 	t.Parallel()
-	const key, password = "s3cr3t-k3y", "hunter2-hunter2"
+	const key, password = "s3cr3t-k3y-of-tests", "hunter2-hunter2"
 	db, err := url.Parse(pgtest.New(t).ServiceURL)
 	if err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func TestTenProcessesStartedAtOnceMigrateOnce(t *testing.T) {
 
 func TestHealthcheckUsesTheListenSetting(t *testing.T) {
 	t.Parallel()
-	p := setup(t, "QUEUED_API_KEY=k")
+	p := setup(t, "QUEUED_API_KEY=a-key-of-the-tests")
 	ready := startProgram(t, []string{"healthcheck"}, []string{"QUEUED_LISTEN=" + p.addr})
 	if code := ready.wait(); code != exitOK || ready.stdout.String() != "ready\n" {
 		t.Errorf("exit code %d, %q", code, ready.stdout.String())

@@ -58,9 +58,10 @@ type listenSettings struct {
 // httpSettings are about the HTTP server.
 type httpSettings struct {
 	listenSettings  `embed:""`
+	Hosts           []string      `type:"hosts" unset:"none: on loopback only localhost and addresses of it, elsewhere any"`
 	TLSKey          string        `type:"path"`
 	TLSClientCA     string        `type:"path"`
-	APIKey          string        `type:"secret"`
+	APIKey          string        `type:"api-key"`
 	APIKeyFile      string        `type:"path"`
 	DrainDelay      time.Duration `type:"duration" min:"0s" default:"0s"`
 	ShutdownTimeout time.Duration `type:"duration" default:"30s"`
@@ -127,12 +128,14 @@ var settingHelp = map[string]string{
 	"secret-key-file": "A file that holds the secret keys.",
 
 	"listen": "The address to serve on, host:port; :port means every interface, port 0 any free port.",
+	"hosts": "Names that requests may be made to beside localhost, by their Host header, separated by commas; with * any. A server on loopback refuses others with 421, " +
+		"because a web page can have its own name resolve to 127.0.0.1; name there what a proxy in front passes on.",
 	"tls-cert": "A file with the server's certificate in PEM, followed by those that lead to its authority: serve HTTPS, with HTTP/2. " +
 		"It is read again when it changes.",
 	"tls-key": "A file with the private key of the certificate in PEM, not encrypted. It is read again when it changes.",
 	"tls-client-ca": "A file with certificates of authorities in PEM: every call but the health checks needs a client certificate that one of them signed. " +
 		"It is read again when it changes.",
-	"api-key": "An admin key beside those that 'queued keys' makes, which callers send as 'Authorization: Bearer KEY'; one or the other is needed to " +
+	"api-key": "An admin key of at least 16 characters, beside those that 'queued keys' makes, which callers send as 'Authorization: Bearer KEY'; one or the other is needed to " +
 		"listen on anything but loopback. Other users of the machine can see flags: prefer the variable or the file.",
 	"api-key-file":     "A file that holds the API key.",
 	"audit-retention":  "How long the audit of keys and of what they manage is kept; off or 0 for ever.",

@@ -73,7 +73,7 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 	t.Parallel()
 	given := map[string]string{
 		"data-dir": "/srv/queued", "start-timeout": "1m", "require-sync": "true", "no-migrate": "true", "force-migrate": "true", "adopt": "always", "background": "off",
-		"listen": "[::1]:9", "tls-cert": "/tls/cert.pem", "tls-key": "/tls/key.pem", "tls-client-ca": "/tls/ca.pem", "drain-delay": "1s", "shutdown-timeout": "2s",
+		"listen": "[::1]:9", "hosts": "a.example, 10.0.0.5,[::1]", "tls-cert": "/tls/cert.pem", "tls-key": "/tls/key.pem", "tls-client-ca": "/tls/ca.pem", "drain-delay": "1s", "shutdown-timeout": "2s",
 		"max-attempts": "7", "sweep-interval": "3s", "max-vt-age": "4h", "history-retention": "720h", "key-retention": "48h",
 		"misfire-grace": "5m", "occurrence-retention": "49h",
 		"push-allow": "10.1.0.0/16, billing.internal,*.svc.cluster.local",
@@ -81,7 +81,7 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 		"request-timeout": "4s", "max-pending": "2MiB", "max-conns": "20", "access-log": "all", "audit-retention": "50h", "log-level": "DEBUG", "log-format": "json",
 	}
 	secrets := map[string]string{
-		"database-url": "postgres://app@db/queued", "listen-url": "postgres://app@direct/queued", "api-key": "k", "push-proxy": "http://u:p@proxy:3128",
+		"database-url": "postgres://app@db/queued", "listen-url": "postgres://app@direct/queued", "api-key": "sixteen-characters", "push-proxy": "http://u:p@proxy:3128",
 		"secret-key": "the-first-key-of-two,\n the-other-key-of-two",
 	}
 	want := settings{
@@ -89,7 +89,7 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 		serverSettings:   serverSettings{ListenURL: secrets["listen-url"], StartTimeout: time.Minute, RequireSync: true, NoMigrate: true, Adopt: "always", Background: "off", migrateSettings: migrateSettings{ForceMigrate: true}},
 		secretSettings:   secretSettings{SecretKey: []string{"the-first-key-of-two", "the-other-key-of-two"}},
 		httpSettings: httpSettings{
-			listenSettings: listenSettings{Listen: "[::1]:9", TLSCert: "/tls/cert.pem"}, TLSKey: "/tls/key.pem", TLSClientCA: "/tls/ca.pem", APIKey: secrets["api-key"], DrainDelay: time.Second, ShutdownTimeout: 2 * time.Second,
+			listenSettings: listenSettings{Listen: "[::1]:9", TLSCert: "/tls/cert.pem"}, Hosts: []string{"a.example", "10.0.0.5", "::1"}, TLSKey: "/tls/key.pem", TLSClientCA: "/tls/ca.pem", APIKey: secrets["api-key"], DrainDelay: time.Second, ShutdownTimeout: 2 * time.Second,
 			AuditRetention: 50 * time.Hour, AccessLog: "all",
 		},
 		queueSettings: queueSettings{
@@ -312,7 +312,7 @@ func TestPasswordInTheWrongPlaceIsNotRepeated(t *testing.T) {
 
 func TestHelpShowsEverySettingAndNoValue(t *testing.T) {
 	t.Parallel()
-	const secret, password = "s3cr3t-key", "hunter2"
+	const secret, password = "s3cr3t-key-of-tests", "hunter2"
 	environ := []string{
 		"QUEUED_API_KEY=" + secret, "QUEUED_DATABASE_URL=postgres://u:" + password + "@h/db",
 		"QUEUED_SWEEP_INTERVAL=wrong", // help is shown all the same
@@ -366,6 +366,15 @@ func TestWrongSecretFileIsAUsageError(t *testing.T) {
 		},
 		"no such file": {
 			[]string{"QUEUED_API_KEY_FILE=" + filepath.Join(dir, "missing")}, "QUEUED_API_KEY_FILE: open ",
+		},
+		"short key": {
+			[]string{"QUEUED_API_KEY=fifteen-letters"}, "QUEUED_API_KEY: got a value of 15 characters, which is not shown; takes at least 16",
+		},
+		"short key in a file": {
+			[]string{"QUEUED_API_KEY_FILE=" + file("short", "development")}, "got a value of 11 characters, which is not shown; takes at least 16",
+		},
+		"host with a port": {
+			[]string{"QUEUED_HOSTS=a.example:80"}, "QUEUED_HOSTS: got \"a.example:80\"; takes names or addresses without ports",
 		},
 		"empty file": {
 			[]string{"QUEUED_API_KEY_FILE=" + file("empty", "\n")}, "got nothing; takes",

@@ -194,7 +194,7 @@ func TestChangedCertificateIsShownToNewConnections(t *testing.T) {
 func TestClientCAIsRequiredOfEveryCallButHealthChecks(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	s := serveTLS(t, "QUEUED_TLS_CLIENT_CA=DIR/ca.pem", "QUEUED_ACCESS_LOG=all", "QUEUED_API_KEY=k")
+	s := serveTLS(t, "QUEUED_TLS_CLIENT_CA=DIR/ca.pem", "QUEUED_ACCESS_LOG=all", "QUEUED_API_KEY=a-key-of-the-tests")
 	foreign := certtest.New(t, "Test CA")
 	for name, client := range map[string]*http.Client{"no certificate": s.client(t, nil), "one of another authority": s.client(t, foreign)} {
 		s.ask(client, http.StatusOK, http.MethodGet, "/livez", "")

@@ -17,6 +17,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/queued/queued/internal/hook"
+	httpapi "github.com/queued/queued/internal/http"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/push"
 )
@@ -35,10 +36,12 @@ var kinds = map[string]kind{
 	"count":        {parseCount, "N"},            // a whole number from the tag min to max
 	"database-url": {parseDatabaseURL, "URL"},    // never shown
 	"duration":     {parseDuration, "DURATION"},  // from the tag min, or else more than zero, to the tag max; with the tag off also off
+	"hosts":        {parseHosts, "NAMES"},        // separated by commas
 	"listen":       {parseListenAddr, "ADDRESS"}, // host:port
 	"path":         {parsePath, "FILE"},          //
 	"proxy-url":    {parseProxyURL, "URL"},       // never shown
 	"server-url":   {parseServerURL, "URL"},      // http or https
+	"api-key":      {parseAPIKey, "KEY"},         // never shown
 	"secret":       {parseSecret, "KEY"},         // never shown
 	"secret-keys":  {parseSecretKeys, "KEYS"},    // never shown
 	"size":         {parseSize, "SIZE"},          // bytes, up to the tag max
@@ -131,6 +134,18 @@ func parseSecret(text string, _ *kong.Tag) (any, error) {
 	return text, nil
 }
 
+// minAPIKey is the length of the shortest API key that a server takes, in characters: nothing slows down who tries to guess it.
+const minAPIKey = 16
+
+func parseAPIKey(text string, tag *kong.Tag) (any, error) {
+	key, err := parseSecret(text, tag)
+	if err == nil && len(text) < minAPIKey {
+		err = fmt.Errorf("got a value of %d characters, which is not shown; takes at least %d, because a shorter key can be guessed, "+
+			"such as what `openssl rand -hex 32` prints", len(text), minAPIKey)
+	}
+	return key, err
+}
+
 // parseSecretKeys returns the keys that commas or white space separate, as package hook takes them.
 func parseSecretKeys(text string, _ *kong.Tag) (any, error) {
 	const takes = "one key or more, such as what \"openssl rand -base64 32\" prints, separated by commas or white space"
@@ -170,6 +185,20 @@ func parseBytes(text string) (int64, error) {
 
 // hostname matches a name by RFC 1123, with the underscore that container networks use.
 var hostname = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?$`)
+
+// parseHosts returns the names of hosts that commas separate, without ports.
+func parseHosts(text string, _ *kong.Tag) (any, error) {
+	hosts := strings.Split(text, ",")
+	for i, host := range hosts {
+		host = strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(host), "["), "]")
+		_, err := netip.ParseAddr(host)
+		if err != nil && host != httpapi.AnyHost && !hostname.MatchString(host) {
+			return nil, refuse(host, `names or addresses without ports, separated by commas, such as "queue.example.com,10.0.0.5", or * for any`)
+		}
+		hosts[i] = host
+	}
+	return hosts, nil
+}
 
 func parseListenAddr(text string, _ *kong.Tag) (any, error) {
 	host, port, err := net.SplitHostPort(text)

@@ -327,7 +327,7 @@ func TestWrongWorkIsAUsageError(t *testing.T) {
 func TestWorkWithAWrongKeyFails(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
-	p := setup(t, "QUEUED_API_KEY=right")
+	p := setup(t, "QUEUED_API_KEY=the-right-key-of-tests")
 	w := startProgram(t, []string{"work", "--exec", "true", "--key", "wrong"}, []string{"QUEUED_URL=http://" + p.addr})
 	if code := w.wait(); code != exitFailure || !strings.Contains(w.output(), "Unauthorized") {
 		t.Errorf("exit code %d, %q", code, w.output())

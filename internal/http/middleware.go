@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -216,28 +217,35 @@ func checkOrigin(next http.Handler) http.Handler {
 	})
 }
 
-// checkHost answers, without a key on loopback, only requests that were made to a loopback host. A web
-// page can have its own name resolve to 127.0.0.1 (DNS rebinding), and is of the same origin then.
+// checkHost answers on loopback, and wherever there are Hosts, only requests that were made to a loopback host or to one of these. A web
+// page can have its own name resolve to 127.0.0.1 (DNS rebinding), and is of the same origin then: whatever keys the browser has for that
+// name, or the user is made to enter, would be of use to it.
 func (s *Server) checkHost(next http.Handler) http.Handler {
-	if !s.cfg.LoopbackOnly {
+	if !s.cfg.LoopbackOnly && len(s.cfg.Hosts) == 0 || slices.Contains(s.cfg.Hosts, AnyHost) {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// No browser sends a request without Host.
-		if s.access != nil && s.access.IsRequired() || r.Host == "" || isHealth(r.URL.Path) || isLoopback(r.Host) {
+		host := withoutPort(r.Host)
+		if r.Host == "" || isHealth(r.URL.Path) || isLoopback(host) || slices.ContainsFunc(s.cfg.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
 			next.ServeHTTP(w, r)
 			return
 		}
 		fail(w, r, problem.New(problem.HostNotAllowed,
-			"Without an API key the host must be localhost, in 127.0.0.0/8 or [::1], not "+bind.Quote(r.Host)+"."))
+			"The host must be localhost, in 127.0.0.0/8, [::1] or one of QUEUED_HOSTS, not "+bind.Quote(r.Host)+"."))
 	})
 }
 
-func isLoopback(hostport string) bool {
+// withoutPort returns the host of a Host header.
+func withoutPort(hostport string) string {
 	host, _, err := net.SplitHostPort(hostport)
 	if err != nil { // no port
 		host = strings.TrimSuffix(strings.TrimPrefix(hostport, "["), "]")
 	}
+	return host
+}
+
+func isLoopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
 	}

@@ -230,6 +230,31 @@ func TestServerOnLoopbackAnswersOnlyLoopbackHosts(t *testing.T) {
 	}
 }
 
+func TestServerAnswersOnlyItsHostsAlsoWhenKeysAreNeeded(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	const key = "sixteen-or-more-characters"
+	keyed := func(change func(*Config)) *client {
+		return setupWith(t, settings{keys: func(cfg *access.Config) { cfg.Key = key }, http: change}).key(key)
+	}
+	loopback := keyed(func(cfg *Config) { cfg.LoopbackOnly = true })
+	loopback.with("Host", "127.0.0.1:8080").try("GET", "/queues", "").want(200)
+	loopback.with("Host", "evil.example").try("GET", "/queues", "").wantProblem(problem.HostNotAllowed)
+	loopback.with("Host", "evil.example").try("GET", "/livez", "").want(200)
+
+	named := keyed(func(cfg *Config) { cfg.LoopbackOnly, cfg.Hosts = true, []string{"queue.example.com", "10.0.0.5"} })
+	for _, host := range []string{"queue.example.com", "Queue.Example.COM:443", "10.0.0.5:8080", "localhost"} {
+		named.with("Host", host).try("GET", "/queues", "").want(200)
+	}
+	for _, host := range []string{"evil.example", "queue.example.com.evil.example", "x.queue.example.com", "10.0.0.6"} {
+		named.with("Host", host).try("GET", "/queues", "").wantProblem(problem.HostNotAllowed)
+	}
+	public := keyed(func(cfg *Config) { cfg.Hosts = []string{"queue.example.com"} })
+	public.with("Host", "evil.example").try("GET", "/queues", "").wantProblem(problem.HostNotAllowed)
+	keyed(nil).with("Host", "evil.example").try("GET", "/queues", "").want(200)
+	keyed(func(cfg *Config) { cfg.LoopbackOnly, cfg.Hosts = true, []string{AnyHost} }).with("Host", "evil.example").try("GET", "/queues", "").want(200)
+}
+
 // refuseClient is a Config.VerifyClient that refuses clients without a certificate, as all are over plain HTTP.
 func refuseClient(state *tls.ConnectionState) (string, error) {
 	if state != nil {

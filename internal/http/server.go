@@ -51,8 +51,12 @@ type Config struct {
 	// VerifyClient returns the subject of the certificate that a client has shown over TLS, or an error for the client, who is then
 	// refused; nil: clients need no certificate. Health checks need none.
 	VerifyClient func(*tls.ConnectionState) (subject string, err error)
-	LoopbackOnly bool // listening on loopback: answer callers that need no key only at a loopback host
+	LoopbackOnly bool     // listening on loopback: answer only requests that were made to a loopback host, or one of Hosts
+	Hosts        []string // other names that requests may be made to, without a port; one of AnyHost: all names. None: on loopback no others, elsewhere all
 }
+
+// AnyHost in Config.Hosts stands for all names.
+const AnyHost = "*"
 
 // DefaultRequestTimeout is how long a request may take.
 const DefaultRequestTimeout = 15 * time.Second
