@@ -111,7 +111,7 @@ var wires = map[string]wire{
 	"deleteFilter":       {},
 	"readSubscription":   {request: SubscriptionRead{}, response: SubscribedPage{}},
 	"commitCursor":       {request: commitRequest{}, response: subscriptionPosition{}},
-	"seekSubscription":   {request: seekRequest{}, response: subscriptionPosition{}},
+	"seekSubscription":   {request: seekRequest{}, response: soughtPosition{}},
 	"replaySubscription": {request: Replay{}, response: replayedEvents{}},
 	"pauseSubscription":  {response: Subscription{}},
 	"resumeSubscription": {response: Subscription{}},

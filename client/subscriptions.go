@@ -226,7 +226,7 @@ type SubscribedPage struct {
 	Cursor string `json:"cursor,omitzero"`
 	// Lag is what is left after this page.
 	Lag Lag `json:"lag"`
-	// Gap is what retention has dropped before it was read; nil: nothing.
+	// Gap is what is missing before the events; nil: nothing.
 	Gap *Gap `json:"gap,omitzero"`
 	// LeasedUntil is the end of this read's lease, HeldUntil that of somebody else's; zero: there is none.
 	LeasedUntil time.Time `json:"leased_until,omitzero"`
@@ -258,12 +258,17 @@ type subscriptionPosition struct {
 	Position int64 `json:"position"`
 }
 
-// SeekSubscription makes a subscription go on from another place, and returns its position. Its cursors are lost, so an uncertain call is not
-// repeated.
+// SeekSubscription makes a subscription go on from another place, and returns its position: that of the head, where the place was never given out
+// by this log. Its cursors are lost, so an uncertain call is not repeated.
 func (c *Client) SeekSubscription(ctx context.Context, name string, to Place) (position int64, err error) {
-	var p subscriptionPosition
+	var p soughtPosition
 	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: subscriptionPath(name, "/seek"), Body: seekRequest{to}}, &p)
 	return p.Position, err
+}
+
+type soughtPosition struct {
+	subscriptionPosition
+	Gap *Gap `json:"gap,omitzero"`
 }
 
 type seekRequest struct {

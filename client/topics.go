@@ -188,21 +188,30 @@ type LogPage struct {
 	// Next is after which position to read on; Head is up to where the log was complete. There may be more until Next is Head.
 	Next int64 `json:"next"`
 	Head int64 `json:"head"`
-	// Gap is what retention has dropped before it was read; nil: nothing.
+	// Gap is what is missing before the events; nil: nothing.
 	Gap *Gap `json:"gap,omitzero"`
 	// HeldBy is the transaction that keeps the log from going on, if one has for longer than a second; nil: none.
 	HeldBy *LogHolder `json:"held_by,omitzero"`
 }
 
-// A Gap is a part of the log that retention has dropped before it was read: after After, up to and including Until. As an error it is what a
+// A Gap is a part of the log that is missing: after After, up to and including Until. As an error it is what a
 // loop over [Client.Stream] or [Client.Log] gets in its place; the loop can go on.
 type Gap struct {
 	After int64 `json:"after"`
 	Until int64 `json:"until"`
+	// Reason is "retention" for events that were dropped before they were read. "lost": After was given out by a server that has lost what it gave
+	// out since, or by the original of a restored database. "beyond_head": After was never given out by this log, which is read on after Until, its head.
+	Reason string `json:"reason"`
 }
 
 // Error implements error.
 func (g *Gap) Error() string {
+	switch g.Reason {
+	case "lost":
+		return fmt.Sprintf("client: what was published after position %d and before %d is lost", g.After, g.Until)
+	case "beyond_head":
+		return fmt.Sprintf("client: position %d is not of this log, which is read on after %d", g.After, g.Until)
+	}
 	return fmt.Sprintf("client: the log no longer has what was published after position %d, up to %d", g.After, g.Until)
 }
 

@@ -209,7 +209,7 @@ func (c *subscriptionReadCmd) Run(ctx context.Context, env *Env) error {
 		return err
 	}
 	if page.Gap != nil {
-		env.notef("gap: retention has dropped the positions after %d up to %d", page.Gap.After, page.Gap.Until)
+		env.notef("gap: %s", gapText(page.Gap))
 	}
 	if err := c.write(env, page); err != nil {
 		return err

@@ -62,7 +62,7 @@ func (c *TailCmd) Run(ctx context.Context, env *Env) error {
 		gap, isGap := errors.AsType[*client.Gap](err)
 		switch {
 		case isGap:
-			env.notef("gap: retention has dropped the positions after %d up to %d", gap.After, gap.Until)
+			env.notef("gap: %s", gapText(gap))
 			continue
 		case ctx.Err() != nil:
 			return nil
@@ -119,4 +119,15 @@ func writeEntry(w io.Writer, e client.PublishedEvent) error { return json.NewEnc
 func writeEntryLine(w io.Writer, e client.PublishedEvent) error {
 	_, err := fmt.Fprintf(w, "%s  %d  %s  %s\n", moment(e.PublishedAt), e.Position, printable(e.Topic), printable(string(e.Payload)))
 	return err
+}
+
+// gapText says why a part of the log is missing.
+func gapText(gap *client.Gap) string {
+	switch gap.Reason {
+	case "lost":
+		return fmt.Sprintf("what was published after position %d and before %d is lost", gap.After, gap.Until)
+	case "beyond_head":
+		return fmt.Sprintf("position %d is not of this log, which is read on after %d", gap.After, gap.Until)
+	}
+	return fmt.Sprintf("retention has dropped the positions after %d up to %d", gap.After, gap.Until)
 }

@@ -149,6 +149,6 @@ func (p *logPage) setHeader(h http.Header, u *url.URL) {
 	place.RawQuery = query.Encode()
 	linkNext(h, &place, "after", strconv.FormatInt(p.Next, 10))
 	if p.Gap != nil {
-		h.Set("Queued-Gap", "after="+strconv.FormatInt(p.Gap.After, 10)+", until="+strconv.FormatInt(p.Gap.Until, 10))
+		h.Set("Queued-Gap", "after="+strconv.FormatInt(p.Gap.After, 10)+", until="+strconv.FormatInt(p.Gap.Until, 10)+", reason="+string(p.Gap.Reason))
 	}
 }

@@ -172,13 +172,14 @@ func (p *logPage) appendJSON(b []byte) []byte {
 	return append(o, '}')
 }
 
-// A gap is a part of the log that was dropped before it was read.
+// A gap is a part of the log that is missing.
 type gap topic.Gap
 
 func (g gap) appendJSON(b []byte) []byte {
 	o := object(append(b, '{'))
 	o.int("after", g.After)
 	o.int("until", g.Until)
+	o.text("reason", string(g.Reason))
 	return append(o, '}')
 }
 

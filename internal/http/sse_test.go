@@ -180,8 +180,10 @@ func TestFramesOfAStreamSayWhatTheyShould(t *testing.T) {
 			[3]string{": position\nid: 5\n\n", ": position\nid: 5\n\n", `{"position":5}` + "\n"},
 		},
 		"a gap": {
-			func(f streamFormat, b []byte) []byte { return f.gap(b, topic.Gap{After: 1, Until: 3}) },
-			[3]string{"id: 3\nevent: gap\ndata: " + `{"gap":{"after":1,"until":3}}` + "\n\n", "id: 3\nevent: gap\ndata: " + `{"gap":{"after":1,"until":3}}` + "\n\n", `{"gap":{"after":1,"until":3}}` + "\n"},
+			func(f streamFormat, b []byte) []byte {
+				return f.gap(b, topic.Gap{After: 1, Until: 3, Reason: topic.GapRetention})
+			},
+			[3]string{"id: 3\nevent: gap\ndata: " + `{"gap":{"after":1,"until":3,"reason":"retention"}}` + "\n\n", "id: 3\nevent: gap\ndata: " + `{"gap":{"after":1,"until":3,"reason":"retention"}}` + "\n\n", `{"gap":{"after":1,"until":3,"reason":"retention"}}` + "\n"},
 		},
 		"the end": {
 			func(f streamFormat, b []byte) []byte { return f.end(b, time.Second) },

@@ -164,18 +164,16 @@ func TestBadStreamsOfSubscriptionsAreProblems(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/subscriptions/s", `{"filters":[{}]}`).want(http.StatusCreated)
-	last := h.publishAll("a")[0]
 	for _, tc := range []struct {
 		path, header, value string
 		want                problem.Type
 		pointer             string
 	}{
 		{"s/stream", "Last-Event-ID", "x", problem.InvalidParameter, "Last-Event-ID"},
-		{"s/stream", "Last-Event-ID", strconv.FormatInt(last+1, 10), problem.InvalidParameter, "Last-Event-ID"},
+		{"s/stream", "Last-Event-ID", "9007199254740992", problem.InvalidParameter, "Last-Event-ID"},
 		{"s/stream", "Accept", "application/json", problem.InvalidParameter, "Accept"},
 		{"s/stream?data=event", "Accept", "application/x-ndjson", problem.InvalidParameter, "?data"},
 		{"s/stream?after=-1", "", "", problem.InvalidParameter, "?after"},
-		{fmt.Sprintf("s/stream?after=%d", last+1), "", "", problem.InvalidParameter, "?after"},
 		{"s/stream?after=1&at=2020-01-01T00:00:00Z", "", "", problem.InvalidParameter, "?at"},
 		{"s/stream?topic=a", "", "", problem.UnknownParameter, "?topic"},
 		{"s/stream?match={}", "", "", problem.UnknownParameter, "?match"},

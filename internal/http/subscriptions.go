@@ -356,7 +356,23 @@ func (s *Server) seekSubscription(r *http.Request, req seekSubscriptionRequest) 
 	if err != nil {
 		return reply{}, err
 	}
-	return countOf("position", position), inPlace("#/to", s.topics.Seek(r.Context(), req.Name, position))
+	position, missing, err := s.topics.Seek(r.Context(), req.Name, position)
+	return reply{body: &soughtPosition{position, missing}}, inPlace("#/to", err)
+}
+
+// A soughtPosition is where a subscription goes on, with the gap that leads there, if there is one.
+type soughtPosition struct {
+	position int64
+	gap      *topic.Gap
+}
+
+func (p *soughtPosition) appendJSON(b []byte) []byte {
+	o := object(append(b, '{'))
+	o.int("position", p.position)
+	if p.gap != nil {
+		o = gap(*p.gap).appendJSON(o.name("gap"))
+	}
+	return append(o, '}')
 }
 
 type replaySubscriptionRequest struct {

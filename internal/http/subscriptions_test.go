@@ -249,7 +249,7 @@ func TestRefusedSubscriptionsPointToEachMistake(t *testing.T) {
 		{"POST", "/seek", `{}`, problem.ValidationFailed, "#/to"},
 		{"POST", "/seek", `{"to":null}`, problem.ValidationFailed, "#/to"},
 		{"POST", "/seek", `{"to":"yesterday"}`, problem.ValidationFailed, "#/to"},
-		{"POST", "/seek", `{"to":9007199254740991}`, problem.ValidationFailed, "#/to"},
+		{"POST", "/seek", `{"to":9007199254740992}`, problem.ValidationFailed, "#/to"},
 	} {
 		got := h.try(test.method, "/subscriptions/s"+test.path, test.body).wantProblem(test.want)
 		var pointers []string

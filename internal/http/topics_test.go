@@ -229,7 +229,7 @@ func TestBadRequestsAboutTopicsSayWhatIsWrong(t *testing.T) {
 		{"POST", "/match", `{"filter":{},"events":[{"topic":"a b","event":{}}]}`, problem.ValidationFailed, "#/events/0/topic"},
 		{"GET", "/log?after=x", "", problem.InvalidParameter, "?after"},
 		{"GET", "/log?after=-1", "", problem.InvalidParameter, "?after"},
-		{"GET", "/log?after=9007199254740991", "", problem.InvalidParameter, "?after"},
+		{"GET", "/log?after=9007199254740992", "", problem.InvalidParameter, "?after"},
 		{"GET", "/log?after=1&at=2020-01-01T00:00:00Z", "", problem.InvalidParameter, "?at"},
 		{"GET", "/log?limit=0", "", problem.InvalidParameter, "?limit"},
 		{"GET", "/log?wait=2m", "", problem.InvalidParameter, "?wait"},

@@ -22,7 +22,7 @@ type Stream struct {
 	reached int64 // what Next has returned ends there
 }
 
-// Follow returns a Stream. Close it. It fails with an *InvalidError for a position that was never given out, and with ErrUnavailable.
+// Follow returns a Stream. Close it. It fails with an *InvalidError for what is no position, and with ErrUnavailable.
 func (s *Service) Follow(ctx context.Context, p FollowParams) (*Stream, error) {
 	st := &Stream{follower: follower{svc: s, position: p.After, topics: p.Topics, filter: p.Filter}, reached: p.After}
 	st.join()

@@ -22,7 +22,8 @@ const (
 )
 
 // Read returns events of the log after a position, in order, with texts of about 8 MiB. A page that is not full may still have more after it: read on
-// after Next. When there is none it waits for the first, up to p.Wait. It fails with an *InvalidError for a position that was never given out, and with ErrUnavailable.
+// after Next. When there is none it waits for the first, up to p.Wait. From a position that was never given out
+// it goes on at the head, after a gap. It fails with an *InvalidError for what is no position, and with ErrUnavailable.
 func (s *Service) Read(ctx context.Context, p ReadParams) (Page, error) {
 	limit := pg.PageSize(p.Limit)
 	f := &follower{svc: s, position: p.After, topics: p.Topics, filter: p.Filter}
@@ -80,7 +81,8 @@ type readPart struct {
 func (s *Service) readPage(ctx context.Context, after int64, limit, maxBytes int, topics []string) (p readPart, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()
-	rows, err := s.reads.Query(ctx, `select head, gap_until, bytes, position, published_at, topic, event, meta, key, subscription, (select agent.log_origin())
+	rows, err := s.reads.Query(ctx, `select head, gap_until, bytes, position, published_at, topic, event, meta, key, subscription, (select agent.log_origin()),
+			case when gap_until is not null then (select agent.log_gap_reason($1)) end
 		from agent.read_log_page($1, $2, $3, $4)`, after, limit, maxBytes, topics)
 	if err != nil {
 		return p, wrap("reading the log", err)
@@ -88,9 +90,10 @@ func (s *Service) readPage(ctx context.Context, after int64, limit, maxBytes int
 	defer rows.Close()
 	r := pg.NewRowReader(rows)
 	var gapUntil, bytes int64
+	var gapReason string
 	for rows.Next() {
 		var e Event
-		if err := r.Read(&p.head, &gapUntil, &bytes, &e.Position, &e.PublishedAt, &e.Topic, (*[]byte)(&e.Event), (*[]byte)(&e.Meta), &e.Key, &e.Subscription, &p.origin); err != nil {
+		if err := r.Read(&p.head, &gapUntil, &bytes, &e.Position, &e.PublishedAt, &e.Topic, (*[]byte)(&e.Event), (*[]byte)(&e.Meta), &e.Key, &e.Subscription, &p.origin, &gapReason); err != nil {
 			return p, wrap("reading the log", err)
 		}
 		if e.Position != 0 {
@@ -102,11 +105,14 @@ func (s *Service) readPage(ctx context.Context, after int64, limit, maxBytes int
 		return p, wrap("reading the log", err)
 	}
 	if gapUntil != 0 {
-		p.gap = &Gap{After: after, Until: gapUntil}
+		p.gap = &Gap{After: after, Until: gapUntil, Reason: GapReason(gapReason)}
 	}
 	p.scanned = len(p.events)
 	p.isLevel = p.scanned < limit && bytes < int64(maxBytes)
 	p.next = max(p.head, after)
+	if p.gap != nil && p.gap.Reason == GapBeyondHead {
+		p.next = p.head
+	}
 	if !p.isLevel {
 		p.next = p.events[p.scanned-1].Position
 	}

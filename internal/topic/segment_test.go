@@ -115,10 +115,10 @@ func TestDroppedEventsAreAGapExactlyOnce(t *testing.T) {
 		after int64
 		gap   *topic.Gap
 	}{
-		{0, &topic.Gap{After: 0, Until: second[1]}},
-		{first[1], &topic.Gap{After: first[1], Until: second[1]}},
-		{first[2], &topic.Gap{After: first[2], Until: second[1]}},
-		{second[0], &topic.Gap{After: second[0], Until: second[1]}},
+		{0, &topic.Gap{After: 0, Until: second[1], Reason: topic.GapRetention}},
+		{first[1], &topic.Gap{After: first[1], Until: second[1], Reason: topic.GapRetention}},
+		{first[2], &topic.Gap{After: first[2], Until: second[1], Reason: topic.GapRetention}},
+		{second[0], &topic.Gap{After: second[0], Until: second[1], Reason: topic.GapRetention}},
 		{second[1], nil}, // who had read all of it has missed nothing
 	} {
 		page := env.read(t, topic.ReadParams{After: test.after})
@@ -433,7 +433,7 @@ func TestSegmentDroppedUnderAReaderIsToldAsAGap(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := <-read
-	if page.Gap == nil || *page.Gap != (topic.Gap{After: first[0], Until: first[1]}) || !slices.Equal(positions(page.Events), want) {
+	if page.Gap == nil || *page.Gap != (topic.Gap{After: first[0], Until: first[1], Reason: topic.GapRetention}) || !slices.Equal(positions(page.Events), want) {
 		t.Errorf("read %d with the gap %+v, want %d and one from %d until %d", positions(page.Events), page.Gap, want, first[0], first[1])
 	}
 }
@@ -469,7 +469,7 @@ func TestWhoFollowsAProcessThatWasCutOffIsToldTheGap(t *testing.T) {
 			}
 			got = append(got, positionsOf(batch.Entries)...)
 		}
-		if gap == nil || *gap != (topic.Gap{After: last, Until: lost[1]}) || !slices.Equal(got, want) {
+		if gap == nil || *gap != (topic.Gap{After: last, Until: lost[1], Reason: topic.GapRetention}) || !slices.Equal(got, want) {
 			t.Errorf("%s: got %d with the gap %+v, want %d and one from %d until %d", name, got, gap, want, last, lost[1])
 		}
 	}

@@ -140,6 +140,9 @@ func (s *Service) ReadSubscription(ctx context.Context, name string, p Subscribe
 		if err != nil {
 			return SubscribedPage{}, err
 		}
+		if isAhead && gap != nil && gap.Reason == GapBeyondHead { // the cursor is of another log
+			return SubscribedPage{}, ErrCursorLost
+		}
 		isEmpty := len(events) == 0 && gap == nil
 		if isEmpty && r.isLevel && time.Now().Before(deadline) && !s.tail.isDraining() {
 			continue // have the filters changed?

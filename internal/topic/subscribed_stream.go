@@ -17,7 +17,7 @@ type SubscribedStream struct {
 }
 
 // FollowSubscription returns a SubscribedStream of what comes after a position; nil: after that of the subscription. Close it. It fails with
-// ErrSubscriptionNotFound, and with an *InvalidError for a position that was never given out.
+// ErrSubscriptionNotFound, and with an *InvalidError for what is no position.
 func (s *Service) FollowSubscription(ctx context.Context, name string, after *int64) (*SubscribedStream, error) {
 	if after != nil {
 		if _, err := s.readPage(ctx, *after, 1, 1, nil); err != nil {

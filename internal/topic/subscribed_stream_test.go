@@ -269,10 +269,10 @@ func TestWaitingReadNoticesWhatAnotherProcessChanges(t *testing.T) {
 		do    func(context.Context) error
 		want  []int64
 	}{
-		{"seek", func(ctx context.Context) error { return other.Seek(ctx, "s", want[0]-1) }, want[:1]},
+		{"seek", func(ctx context.Context) error { return other.seek(ctx, "s", want[0]-1) }, want[:1]},
 		{"filter", func(ctx context.Context) error { return other.PutFilter(ctx, "s", wants(t, "b", []string{"b"}, "")) }, nil},
 		{"pause", func(ctx context.Context) error { return other.PauseSubscription(ctx, "s") }, nil},
-		{"seek while it is paused", func(ctx context.Context) error { return other.Seek(ctx, "s", want[0]) }, nil},
+		{"seek while it is paused", func(ctx context.Context) error { return other.seek(ctx, "s", want[0]) }, nil},
 		{"resume", func(ctx context.Context) error { return other.ResumeSubscription(ctx, "s") }, want[1:]},
 	} {
 		if len(change.want) == 0 {
@@ -387,7 +387,7 @@ func TestStreamOfASubscriptionTellsAGapOnceAndDrains(t *testing.T) {
 	}
 	stream := env.stream(t, first[0])
 	batch, err := stream.Next(t.Context(), busyTimeout)
-	if err != nil || batch.Gap == nil || *batch.Gap != (topic.Gap{After: first[0], Until: first[1]}) {
+	if err != nil || batch.Gap == nil || *batch.Gap != (topic.Gap{After: first[0], Until: first[1], Reason: topic.GapRetention}) {
 		t.Fatalf("got the gap %+v, %v, want from %d until %d", batch.Gap, err, first[0], first[1])
 	}
 	if len(batch.Entries) == 0 {

@@ -276,12 +276,20 @@ func (s *Service) Commit(ctx context.Context, name, text string) (position int64
 	return position, wrap("committing a cursor", err)
 }
 
-// Seek makes a subscription go on after a position. Its cursors are lost, and a lease ends. It fails with ErrSubscriptionNotFound, and an *InvalidError
-// for a position that was never given out.
-func (s *Service) Seek(ctx context.Context, name string, position int64) error {
-	err := s.writes.Exec(ctx, `select agent.seek_subscription($1, $2, $3)`, name, position, newToken())
+// Seek makes a subscription go on after a position, which it returns. Instead of one that was never given out, that is the head of the log, with the
+// gap that leads there. The subscription's cursors are lost, and a lease ends. It fails with ErrSubscriptionNotFound, and an *InvalidError for what is no position.
+func (s *Service) Seek(ctx context.Context, name string, to int64) (position int64, gap *Gap, err error) {
+	position = to
+	p, err := s.readPage(ctx, to, 1, 1, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	if p.gap != nil && p.gap.Reason == GapBeyondHead { // what was not given out then can be given out by now, but not before it
+		position, gap = p.gap.Until, p.gap
+	}
+	err = s.writes.Exec(ctx, `select agent.seek_subscription($1, $2, $3)`, name, position, newToken())
 	s.changed(name)
-	return wrap("seeking", err)
+	return position, gap, wrap("seeking", err)
 }
 
 // Replay delivers into the queue of a subscription once more what it gets, by its filters as they are now, of the events after from, up to to. It

@@ -73,10 +73,23 @@ type Delayed struct {
 	Published *Published // the event was published at once before under this idempotency key, and nothing waits; else nil
 }
 
-// A Gap is a part of the log that retention has dropped before it was read: the events after After, up to and including Until.
+// A Gap is a part of the log that is missing: what was, or may have been, published after After, up to and including Until.
 type Gap struct {
 	After, Until int64
+	Reason       GapReason
 }
+
+// GapReason says why a part of the log is missing.
+type GapReason string
+
+const (
+	// GapRetention: retention has dropped events before they were read.
+	GapRetention GapReason = "retention"
+	// GapLost: After was given out by a server that has lost what it gave out since, or by the original of a restored or cloned database.
+	GapLost GapReason = "lost"
+	// GapBeyondHead: After was never given out by this log. Reading goes on after Until, which is the head, before After.
+	GapBeyondHead GapReason = "beyond_head"
+)
 
 // A Page is a part of the log, in order.
 type Page struct {

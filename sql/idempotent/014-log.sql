@@ -44,6 +44,8 @@ as $func$
 declare
   _last int8;
   _next int8 = agent_private.position_of(clock_timestamp() + agent_private.segment_unit());
+  _after int8;
+  _known int8; -- what was given out up to there is here
 begin
   lock table agent.server_change in exclusive mode;
   begin
@@ -63,8 +65,16 @@ begin
     _next = (_last >> 32) + 2 << 32;
   end if;
   perform setval('agent.log_position_seq', _next);
-  insert into agent.log_skip (until, after)
-  select _next, greatest((select max(l.position) from agent.log l), (select max(k.until) from agent.log_skip k), 4294967296);
+  _after = greatest((select max(l.position) from agent.log l), (select max(k.until) from agent.log_skip k), 4294967296);
+  if exists (select from agent.log_server s where s.place = pg_relation_filepath('agent.log_server') and s.started_at <> pg_postmaster_start_time()) then
+    _known = _last; -- the server before this one has ended in good order
+  else -- positions that readers have committed here had been read before
+    _known = greatest
+    ( _after, (select max(g.last_position) from agent.log_segment g), (select c.position from agent.log_count c)
+    , (select max(p.position) from agent.subscription_position p)
+    );
+  end if;
+  insert into agent.log_skip (until, after, last) values (_next, _after, _known);
 end
 $func$;
 
@@ -212,9 +222,49 @@ as $func$
   )
 $func$;
 
+-- Up to where the events are missing that were, or may have been, published after a position; null if none are. To be called before they are looked
+-- for, with the head of the log: see log_gap_reason. For a position that was never given out it is the head, from which reading goes on.
+create or replace function agent_private.log_gap(_after int8, _head int8)
+returns int8
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+as $func$
+begin
+  if coalesce(_after, -1) not between 0 and 9007199254740991 then
+    perform agent_private.raise_invalid('after', 'must be a position, from 0 to 9007199254740991');
+  elsif _after > (select s.last_value from agent.log_position_seq s) then
+    return _head;
+  end if;
+  lock table only agent.log in access share mode; -- a segment that is being dropped is gone, and told as a gap, or it stays until this call has ended
+  return greatest
+  ( (select max(g.last_position) from agent.log_segment g where g.number >= _after >> 32 and g.state = 'dropped' and g.last_position > _after)
+  , (select max(k.until) from agent.log_skip k where k.last < _after and k.until > _after)
+  );
+end
+$func$;
+
+-- Why events after a position are missing: "beyond_head", the position was never given out by this log; "lost", it was given out by a server that has
+-- lost what it gave out since, or by the original of a database that was restored or cloned; else "retention" has dropped them.
+create or replace function agent.log_gap_reason(_after int8)
+returns text
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return case
+    when _after > (select s.last_value from agent.log_position_seq s) then 'beyond_head'
+    when exists (select from agent.log_skip k where k.last < _after and k.until > _after) then 'lost'
+    else 'retention'
+  end;
+end
+$func$;
+
 -- A page of the log for the service: up to _limit events after a position, whose texts take about _max_bytes at most, but one at least.
--- _topics are names, not patterns. An event that nobody can read has neither event nor meta. Every row has the position up to which the log is complete (head) and, if retention has dropped events
--- after _after, up to where (gap_until). bytes counts the texts so far: a page of fewer than _limit events and _max_bytes has all there is up
+-- _topics are names, not patterns. An event that nobody can read has neither event nor meta. Every row has the position up to which the log is complete
+-- (head) and, if events are missing after _after, up to where (gap_until). From a position that was never given out reading goes on from the head. bytes
+-- counts the texts so far: a page of fewer than _limit events and _max_bytes has all there is up
 -- to the head. A page without events is one row without a position.
 create or replace function agent.read_log_page(_after int8, _limit int4, _max_bytes int8, _topics text[] default null)
 returns table
@@ -230,13 +280,8 @@ as $func$
 #variable_conflict use_column
 declare
   _head int8 = agent_private.log_head();
-  _gap_until int8;
+  _gap_until int8 = agent_private.log_gap(_after, _head);
 begin
-  perform agent_private.check_position(_after);
-  lock table only agent.log in access share mode; -- a segment that is being dropped is gone, and told as a gap, or it stays until this call has ended
-  select max(g.last_position) into _gap_until
-  from agent.log_segment g
-  where g.number >= _after >> 32 and g.state = 'dropped' and g.last_position > _after;
   if _after < _head then
     return query
     select _head, _gap_until, p.bytes, p.position, p.published_at, p.topic, p.event, p.meta, p.key, p.subscription
@@ -652,7 +697,7 @@ begin
   execute format('alter table agent.log detach partition agent.%I', _name);
   execute format('drop table agent.%I', _name);
   delete from agent.log_topic t where t.segment = _number;
-  delete from agent.log_skip k where k.until <= (_number + 1) << 32;
+  delete from agent.log_skip k using agent.log_segment g where g.number = _number and k.until <= g.last_position;
   update agent.log_segment g set state = 'dropped' where g.number = _number;
   return _number;
 end

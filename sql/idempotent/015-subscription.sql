@@ -709,7 +709,10 @@ begin
     _newest.leased_until = null;
     _newest.lease_token = null;
   end if;
-  _newest.position = greatest(_newest.position, _position);
+  if _newest.position <= (select s.last_value from agent.log_position_seq s) then -- else the gap leads back
+    _position = greatest(_newest.position, _position);
+  end if;
+  _newest.position = _position;
   _newest.token = _token;
   _newest.gaps = _newest.gaps + _has_gap::int4;
   perform agent_private.replace_position(_newest);

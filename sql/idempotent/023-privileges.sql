@@ -85,6 +85,7 @@ as $func$
   , ('lock_due_schedules')
   , ('locked_events')
   , ('log_bounds')
+  , ('log_gap_reason')
   , ('log_holder')
   , ('log_origin')
   , ('log_position')

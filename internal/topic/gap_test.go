@@ -1,0 +1,134 @@
+package topic_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/queued/queued/internal/topic"
+)
+
+func TestReadersBeyondTheHeadGoOnFromItAfterAGap(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	env.subscribe(t, everything(t))
+	all := env.publish(t, "a", "b")
+	beyond := all[1] + 1000
+	want := topic.Gap{After: beyond, Until: all[1], Reason: topic.GapBeyondHead}
+
+	page := env.read(t, topic.ReadParams{After: beyond})
+	if page.Gap == nil || *page.Gap != want || page.Next != all[1] || len(page.Events) > 0 {
+		t.Errorf("read %+v, want the gap %+v", page, want)
+	}
+	stream := env.follow(t, topic.FollowParams{After: beyond})
+	subscribed := env.stream(t, beyond)
+	for name, next := range map[string]func() (topic.Batch, error){
+		"a stream":                   func() (topic.Batch, error) { return stream.Next(t.Context(), busyTimeout) },
+		"a stream of a subscription": func() (topic.Batch, error) { return subscribed.Next(t.Context(), busyTimeout) },
+	} {
+		batch, err := next()
+		if err != nil || batch.Gap == nil || *batch.Gap != want || batch.Next != all[1] || len(batch.Entries) > 0 {
+			t.Errorf("%s got %+v, %v; want the gap %+v", name, batch, err, want)
+		}
+	}
+	position, gap, err := env.Seek(t.Context(), "s", beyond)
+	if err != nil || position != all[1] || gap == nil || *gap != want {
+		t.Errorf("the seek led to %d, gap %+v, %v", position, gap, err)
+	}
+
+	more := env.publish(t, "c")
+	if page := env.read(t, topic.ReadParams{After: page.Next}); page.Gap != nil || !slices.Equal(positions(page.Events), more) {
+		t.Errorf("after the gap: %+v, want %d", page, more)
+	}
+	for name, next := range map[string]func(time.Duration) (topic.Batch, error){
+		"a stream":                   func(wait time.Duration) (topic.Batch, error) { return stream.Next(t.Context(), wait) },
+		"a stream of a subscription": func(wait time.Duration) (topic.Batch, error) { return subscribed.Next(t.Context(), wait) },
+	} {
+		if batch, err := next(busyTimeout); err != nil || batch.Gap != nil || len(batch.Entries) != 1 || batch.Entries[0].Position != more[0] {
+			t.Errorf("%s got %+v, %v after the gap; want %d", name, batch, err, more)
+		}
+	}
+	if page := env.next(t, topic.SubscribedParams{}); page.Gap != nil || !slices.Equal(matched(page.Events), more) {
+		t.Errorf("the subscription reads %+v after the seek, want %d", page, more)
+	}
+}
+
+// A cursor of the original of a restored database.
+func TestCursorsBeyondTheHeadAreLost(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	env.subscribe(t, everything(t))
+	env.publish(t, "a", "b")
+	page := env.next(t, topic.SubscribedParams{Limit: 2})
+	env.exec(t, `select setval('agent.log_position_seq', last_value - 1) from agent.log_position_seq`)
+	if _, err := env.ReadSubscription(t.Context(), "s", topic.SubscribedParams{After: page.Cursor}); !errors.Is(err, topic.ErrCursorLost) {
+		t.Errorf("read on: %v, want ErrCursorLost", err)
+	}
+	env.wantLost(t, "committed", page.Cursor)
+}
+
+func TestReadersOfWhatWasLostAreToldOnce(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.subscribe(t, everything(t))
+	known := env.publish(t, "a", "b")
+	lost := known[1] + 7                        // given out by the original of this database, after it was dumped
+	env.exec(t, `delete from agent.log_server`) // as in a restored database
+	more := env.publish(t, "c")
+	page := env.read(t, topic.ReadParams{After: lost})
+	if g := page.Gap; g == nil || g.After != lost || g.Until <= lost || g.Until >= more[0] || g.Reason != topic.GapLost || !slices.Equal(positions(page.Events), more) {
+		t.Fatalf("read %+v after %d, want a gap and %d", page, lost, more)
+	}
+	for name, after := range map[string]int64{"the page with the gap": page.Next, "its last event": more[0], "the end of the gap": page.Gap.Until, "what is known": known[1]} {
+		if page := env.read(t, topic.ReadParams{After: after}); page.Gap != nil {
+			t.Errorf("after %s: the gap %+v", name, page.Gap)
+		}
+	}
+	if page := env.next(t, topic.SubscribedParams{}); page.Gap != nil || len(page.Events) != 3 {
+		t.Errorf("the subscription, which was restored as well, read %+v", page)
+	}
+
+	// It is told also when the segment in which the log went on is gone.
+	env.closeSegment(t)
+	if env.drop(t) == 0 {
+		t.Fatal("no segment was dropped")
+	}
+	if page := env.read(t, topic.ReadParams{After: lost}); page.Gap == nil || page.Gap.Until != more[0] {
+		t.Errorf("read %+v after the segment was dropped, want a gap up to %d", page, more[0])
+	}
+}
+
+func TestRestartsMakeNoGaps(t *testing.T) {
+	t.Parallel()
+	for name, restart := range map[string]string{
+		"in good order": `update agent.log_server set started_at = started_at - interval '1 day'`,
+		"after a crash": `delete from agent.log_server`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := setupIdle(t)
+			env.subscribe(t, everything(t))
+			env.publish(t, "a")
+			// Readers go past positions whose publisher was rolled back.
+			env.exec(t, `select nextval('agent.log_position_seq') from generate_series(1, 5)`)
+			_, head, err := env.Bounds(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			env.commit(t, env.next(t, topic.SubscribedParams{}).Cursor)
+			env.exec(t, `select agent.count_topics()`) // by the upkeep, or a reader has committed so far
+			env.exec(t, restart)
+			more := env.publish(t, "b")
+			if page := env.read(t, topic.ReadParams{After: head}); page.Gap != nil || !slices.Equal(positions(page.Events), more) {
+				t.Errorf("read %+v after %d, want %d", page, head, more)
+			}
+			if page := env.next(t, topic.SubscribedParams{}); page.Gap != nil || !slices.Equal(matched(page.Events), more) {
+				t.Errorf("the subscription read %+v, want %d", page, more)
+			}
+			if sub := env.get(t); sub.Gaps != 0 {
+				t.Errorf("the subscription counts %d gaps", sub.Gaps)
+			}
+		})
+	}
+}
