@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/queued/queued/internal/topic"
@@ -253,4 +254,22 @@ func TestWhoAsksAgainHasMissedNothing(t *testing.T) {
 	env.SetGroupLinger(false)
 	busy.publish(t, "busy")
 	await(t, "the group to go", func() bool { return env.Groups() == 1 })
+}
+
+// TestGroupsThatNobodyFollowsAreBounded opens and closes streams with large filters, each another one.
+func TestGroupsThatNobodyFollowsAreBounded(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	env.busyTopic(t)
+	const size, bound = 32 << 10, 2 << 20
+	for i := range 4 * bound / size {
+		stream, err := env.Follow(t.Context(), topic.FollowParams{Filter: filter(t, nil, fmt.Sprintf(`{"a":["%d%s"]}`, i, strings.Repeat("x", size)))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stream.Close()
+	}
+	if n := env.Groups(); n > 1+bound/size {
+		t.Errorf("there are %d groups", n)
+	}
 }

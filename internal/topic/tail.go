@@ -19,6 +19,8 @@ const (
 	entryOverhead = 300
 	// groupLinger is how long a group is kept when its last follower has left: who asks again and again joins the same one, and has missed nothing.
 	groupLinger = 10 * time.Second
+	// maxLeftBytes bounds the texts of the filters of groups that are kept so.
+	maxLeftBytes = 2 << 20
 	// tailBack is how many positions before the head the tail begins: who comes back after a restart of this process finds in it what came meanwhile.
 	tailBack = 1000
 )
@@ -52,6 +54,7 @@ type tail struct {
 	subscribed map[string]map[*group]bool // by the name of their subscription
 	followers  int                        // of all groups
 	left       []leftGroup                // by time; some were joined again
+	leftBytes  int                        // of the texts of their filters
 	added      []*group                   // those that are not in the index yet
 	byID       []*group                   // nil: the id is free
 	free       []int32                    // ids
@@ -67,6 +70,7 @@ type group struct {
 	filter       *match.Filter // nil: everything, or those of a subscription
 	subscription string        // which gets what is for it alone, too; empty: none
 	ids          []int32       // of its filters in the index
+	bytes        int           // of the texts of these
 	followers    int
 	leftAt       time.Time // when the last one left
 	isIndexed    bool
@@ -215,6 +219,7 @@ func (t *tail) joinGroup(key string, newGroup func() *group, filters ...*match.F
 		for _, filter := range filters {
 			if filter != nil { // else it cannot be compiled, and wants nothing
 				g.ids = append(g.ids, t.newID(g, filter))
+				g.bytes += len(filter.Canonical())
 			}
 		}
 		t.groups[key], t.added = g, append(t.added, g)
@@ -254,11 +259,13 @@ func (t *tail) leave(g *group) {
 		for _, g := range t.groups {
 			t.remove(g)
 		}
-		t.left = nil
+		t.left, t.leftBytes = nil, 0
 		t.clear()
 	case g.followers == 0:
 		g.leftAt = time.Now()
 		t.left = append(t.left, leftGroup{g, g.leftAt})
+		t.leftBytes += g.bytes
+		t.removeLeft(g.leftAt)
 	}
 }
 
@@ -277,10 +284,11 @@ func (t *tail) remove(g *group) {
 	}
 }
 
-// removeLeft takes those groups out that nobody has followed for a while. The caller holds mu.
+// removeLeft takes those groups out that nobody has followed for a while, and the first of the others while these are too large. The caller holds mu.
 func (t *tail) removeLeft(now time.Time) {
 	n := 0
-	for ; n < len(t.left) && now.Sub(t.left[n].at) >= t.linger; n++ {
+	for ; n < len(t.left) && (now.Sub(t.left[n].at) >= t.linger || t.leftBytes > maxLeftBytes); n++ {
+		t.leftBytes -= t.left[n].bytes
 		if g := t.left[n].group; g.followers == 0 && g.leftAt.Equal(t.left[n].at) && t.groups[g.key] == g {
 			t.remove(g)
 		}
