@@ -38,6 +38,7 @@ func sessionSettings() map[string]string {
 		"statement_timeout":                   "0",
 		"lock_timeout":                        "0",
 		"idle_in_transaction_session_timeout": fmt.Sprint(idleInTransactionTimeout.Milliseconds()),
+		"idle_session_timeout":                "0", // pools and listeners keep sessions that have nothing to do
 		"intervalstyle":                       "postgres",
 	}
 }

@@ -69,6 +69,7 @@ var common = States{
 	"57P01": ErrUnavailable,     // admin_shutdown
 	"57P02": ErrUnavailable,     // crash_shutdown
 	"57P03": ErrUnavailable,     // cannot_connect_now
+	"57P05": ErrUnavailable,     // idle_session_timeout, where a pooler keeps sessionSettings out
 	"53000": ErrUnavailable,     // insufficient_resources
 	"53100": ErrUnavailable,     // disk_full
 	"53200": ErrUnavailable,     // out_of_memory
