@@ -201,7 +201,7 @@ begin
       using errcode = 'QD005', column = 'idempotency_key', detail = 'stands for another schedule';
   end if;
   perform agent_private.confirm_durably();
-  return query select _made, true;
+  return query select agent_private.readable_schedule(_made), true;
 end
 $func$;
 
@@ -228,6 +228,9 @@ declare
   _s agent.schedule = agent.get_schedule(_id);
   _planned agent.schedule = jsonb_populate_record(_s, _changes);
 begin
+  if _changes -> 'event' = agent_private.unreadable_event() then -- it is what was shown, and changes nothing
+    _changes = _changes - 'event';
+  end if;
   perform agent_private.lock_schedule_owner(_planned);
   perform agent_private.watch_zone(_planned.zone);
   select s.* into strict _s from agent.schedule s where s.id = _id for update;
@@ -261,6 +264,26 @@ begin
 end
 $func$;
 
+-- What is shown in place of the event of a schedule that nobody can read.
+create or replace function agent_private.unreadable_event()
+returns jsonb
+language sql immutable parallel safe
+return jsonb_build_object('unreadable', agent_private.unreadable_reason());
+
+-- A schedule as it can be read: see unreadable_event.
+create or replace function agent_private.readable_schedule(_schedule agent.schedule)
+returns agent.schedule
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if agent_private.readable_json(_schedule.event) is null then
+    _schedule.event = agent_private.unreadable_event();
+  end if;
+  return _schedule;
+end
+$func$;
+
 -- One schedule. Raises QD010 if there is none.
 create or replace function agent.get_schedule(_id int8)
 returns agent.schedule
@@ -275,7 +298,7 @@ begin
   if not found then
     raise exception 'there is no schedule %', _id using errcode = 'QD010';
   end if;
-  return _schedule;
+  return agent_private.readable_schedule(_schedule);
 end
 $func$;
 
@@ -315,12 +338,12 @@ begin
   end if;
   if _due_before is not null then
     return query execute
-      'select s.* from agent.schedule s where s.status = ''active'' and s.next_at is not null and s.next_at < $1' || _filter
+      'select r.* from agent.schedule s cross join lateral agent_private.readable_schedule(s) r where s.status = ''active'' and s.next_at is not null and s.next_at < $1' || _filter
       || ' and (s.next_at, s.id) > ($2, $3) order by s.next_at, s.id limit $4'
       using _due_before, coalesce(_after_next_at, '-infinity'), coalesce(_after_id, 0), _limit;
     return;
   end if;
-  return query execute 'select s.* from agent.schedule s where s.id > $1' || _filter || ' order by s.id limit $2'
+  return query execute 'select r.* from agent.schedule s cross join lateral agent_private.readable_schedule(s) r where s.id > $1' || _filter || ' order by s.id limit $2'
     using coalesce(_after_id, 0), _limit;
 end
 $func$;
@@ -343,7 +366,7 @@ begin
     returning s.* into _s;
     perform agent_private.record_audit(case _status when 'paused' then 'schedule.pause' else 'schedule.resume' end, _id::text);
   end if;
-  return _s;
+  return agent_private.readable_schedule(_s);
 end
 $func$;
 

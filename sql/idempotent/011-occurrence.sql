@@ -68,11 +68,12 @@ begin
   ( select d.s
     , case when not (agent_private.is_representable_time((d.s).next_local) and agent_private.is_representable_time((d.s).next_at at time zone 'UTC'))
         then format('its next time, %s, is beyond the years 1 to 9999', (d.s).next_local)
+      when agent_private.new_json_size((d.s).event) is null then agent_private.unreadable_reason()
       else z.fault end as fault
     from due d
     left join zone z on z.zone = (d.s).zone
   )
-  select j.s, _now
+  select agent_private.readable_schedule(j.s), _now
   , case when j.fault is null
       then agent_private.local_time((j.s).next_at, (j.s).zone) = (j.s).next_local and agent_private.is_steady((j.s).next_at, (j.s).zone)
     else false end
