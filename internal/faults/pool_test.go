@@ -12,7 +12,7 @@ import (
 
 // lockTimeoutLeft is the broken build of this file.
 var lockTimeoutLeft = build{name: "a lock timeout that stays in the pooler's session", edits: []edit{{
-	"internal/pg/pool.go", "` + value + `', true)`", "` + value + `', false)`",
+	"internal/pg/pool.go", "` + p.LockTimeout() + `', true)`", "` + p.LockTimeout() + `', false)`",
 }}}
 
 // throughPooler runs two processes behind a PgBouncer and checks the sessions that other clients of the pooler get.
