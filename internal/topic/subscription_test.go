@@ -896,3 +896,20 @@ func TestLagCountsEventsOfAllSegments(t *testing.T) {
 	env.commit(t, env.next(t, topic.SubscribedParams{}).Cursor)
 	want("at last", 0)
 }
+
+// TestCursorOfALeaseThatAFailoverHasLostIsRefused has the database be as before a lease, as a standby that lacks it. Somebody else takes one then.
+func TestCursorOfALeaseThatAFailoverHasLostIsRefused(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.subscribe(t, everything(t))
+	env.publish(t, "a")
+	env.exec(t, `create table public.kept as table agent.subscription_position`)
+	lost := env.next(t, topic.SubscribedParams{Lease: time.Minute})
+	env.exec(t, `delete from agent.subscription_position`)
+	env.exec(t, `insert into agent.subscription_position table public.kept`)
+	page := env.next(t, topic.SubscribedParams{Lease: time.Minute})
+	if _, err := env.Commit(t.Context(), "s", lost.Cursor); !errors.Is(err, topic.ErrCursorLost) {
+		t.Errorf("the cursor of the lease that was lost: %v, want ErrCursorLost", err)
+	}
+	env.commit(t, page.Cursor)
+}

@@ -659,7 +659,7 @@ begin
   if _takes_lease then
     _newest.lease_token = _cursor;
     _newest.leased_until = coalesce(agent_private.add_utc(clock_timestamp(), _lease), _newest.leased_until);
-    _newest.epoch = _newest.epoch + case when _is_leased then 0 else 1 end; -- what others have read is lost
+    _newest.epoch = case when _is_leased then _newest.epoch else agent_private.next_version(_newest.epoch) end; -- what others have read is lost
     perform agent_private.replace_position(_newest);
   elsif _advances and _position > _newest.position then
     _newest.position = _position; -- with the same token: what others have read can still be committed
@@ -738,7 +738,7 @@ begin
   _newest.gaps = _newest.gaps + agent_private.is_gap_after(_newest.position)::int4; -- it is told no more
   _newest.position = _position;
   _newest.token = _token;
-  _newest.epoch = _newest.epoch + 1;
+  _newest.epoch = agent_private.next_version(_newest.epoch);
   _newest.leased_until = null;
   _newest.lease_token = null;
   perform agent_private.replace_position(_newest);

@@ -170,7 +170,7 @@ declare
   _state agent.push_state = agent_private.lock_push_state(_queue);
 begin
   update agent.push_state s
-  set epoch = s.epoch + 1, failures = 0, failing_since = null, opened_at = null, pause = null, retry_at = null, disabled_at = null, disabled_reason = null
+  set epoch = agent_private.next_version(s.epoch), failures = 0, failing_since = null, opened_at = null, pause = null, retry_at = null, disabled_at = null, disabled_reason = null
   where s.queue = _queue;
   perform agent_private.end_holding_back(_state);
   if _state.disabled_at is not null then
@@ -282,7 +282,7 @@ begin
     return null;
   end if;
   update agent.push_state s
-  set epoch = s.epoch + 1, failures = _failures, failing_since = case when _failures > 0 then agent_private.add_utc(_now, - _failing_for) end
+  set epoch = agent_private.next_version(s.epoch), failures = _failures, failing_since = case when _failures > 0 then agent_private.add_utc(_now, - _failing_for) end
   , last_failure_at = case when _failures > 0 then _now else s.last_failure_at end
   , last_error = case when _failures > 0 or _retry_in is not null or _disabled_reason is not null then left(_error, 2048) else s.last_error end
   , last_success_at = case when s.opened_at is not null and not _is_open then _now else s.last_success_at end
