@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/cli"
 	"github.com/queued/queued/internal/migrate"
 	"github.com/queued/queued/internal/pg"
 )
@@ -115,7 +116,7 @@ func explain(err error) error {
 
 // show prints a new text of a key: that alone on standard output, so that scripts can take it, and the rest on standard error.
 func show(env *cliEnv, did string, k *access.Key, text string) error {
-	_, err := fmt.Fprintf(env.stderr, "%s the key %s (%s) with the scopes %s. It is not shown again:\n", did, k.ID, k.Name, scopeList(k.Scopes))
+	_, err := fmt.Fprintf(env.stderr, "%s the key %s (%s) with the scopes %s. It is not shown again:\n", did, k.ID, cli.Printable(k.Name), scopeList(k.Scopes))
 	if err == nil {
 		_, err = fmt.Fprintln(env.stdout, text)
 	}
@@ -193,7 +194,7 @@ func (c *keysListCmd) Run(ctx context.Context, env *cliEnv, src *source, app *ko
 					ends = "revoked " + timeOr(k.RevokedAt, "")
 				}
 				_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-					k.ID, k.Name, scopeList(k.Scopes), patterns(k.Queues), patterns(k.Topics), timeOr(k.LastUsedAt, "never"), ends)
+					k.ID, cli.Printable(k.Name), scopeList(k.Scopes), cli.Printable(patterns(k.Queues)), cli.Printable(patterns(k.Topics)), timeOr(k.LastUsedAt, "never"), ends)
 			}
 			if cursor = page.Next; cursor == "" {
 				return table.Flush()

@@ -44,6 +44,17 @@ func TestKeysAreManagedStraightOnTheDatabase(t *testing.T) {
 	if match := keyText.FindStringSubmatch(rotated); match == nil || match[1] != id || rotated == created {
 		t.Errorf("rotated to %q", rotated)
 	}
+	const hostile = "\x1b]0;owned\x07\u009b2J\x7fname\rback"
+	_, said := keys(t, db.URL, exitOK, "create", "--scope", "read", "--name", "a\u009b2J\x1b[31mred")
+	listed, _ := keys(t, db.URL, exitOK, "list")
+	for where, text := range map[string]string{"create": said, "list": listed} {
+		if strings.ContainsAny(text, "\x1b\x07\x7f\r\u009b") || !strings.Contains(text, `\u001b[31mred`) {
+			t.Errorf("%s wrote the name raw: %q", where, text)
+		}
+	}
+	if _, err := keys(t, db.URL, exitUsage, "revoke", hostile); strings.ContainsAny(err, "\x1b\x07\x7f\r\u009b") {
+		t.Errorf("the error has what was given raw: %q", err)
+	}
 	if _, err := keys(t, db.URL, exitUsage, "revoke", id); !strings.Contains(err, "last admin key") {
 		t.Errorf("revoking the last admin key said %q", err)
 	}

@@ -66,7 +66,7 @@ func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 		text = cli.Describe(err, env.flags)
 	}
 	if text != "" {
-		_, _ = fmt.Fprintf(stderr, "queued: %s\n", redact(text))
+		_, _ = fmt.Fprintf(stderr, "queued: %s\n", cli.PrintableLines(redact(text)))
 	}
 	return code
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/rs/zerolog"
 
+	"github.com/queued/queued/internal/cli"
 	"github.com/queued/queued/internal/embedded"
 	"github.com/queued/queued/internal/hook"
 	"github.com/queued/queued/internal/pg"
@@ -39,7 +40,7 @@ func (c *resealCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong
 			return err
 		}
 		for _, failure := range done.Failed {
-			if _, err := fmt.Fprintln(env.stderr, failure); err != nil {
+			if _, err := fmt.Fprintln(env.stderr, cli.Printable(failure.Error())); err != nil {
 				return err
 			}
 		}

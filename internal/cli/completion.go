@@ -72,7 +72,7 @@ func (c *candidatesCmd) Run(ctx context.Context, env *Env, app *kong.Context) er
 	}
 	for _, candidate := range at.candidates(word, func(isSource bool) []string { return c.names(ctx, isSource) }) {
 		if strings.HasPrefix(candidate[0], word) {
-			if _, err := fmt.Fprintf(env.Stdout, "%s%s\t%s\n", prefix, candidate[0], candidate[1]); err != nil {
+			if _, err := fmt.Fprintf(env.Stdout, "%s%s\t%s\n", prefix, printable(candidate[0]), printable(candidate[1])); err != nil {
 				return err
 			}
 		}

@@ -51,7 +51,7 @@ func (e *Env) width() int {
 
 // notef writes a line about the answer to standard error.
 func (e *Env) notef(format string, args ...any) {
-	_, _ = fmt.Fprintf(e.Stderr, format+"\n", args...) // the answer matters more
+	_, _ = fmt.Fprintln(e.Stderr, PrintableLines(fmt.Sprintf(format, args...))) // the answer matters more
 }
 
 // confirm asks a question on the terminal. Without a terminal nobody can answer: then the command needs --yes.
@@ -59,7 +59,7 @@ func (e *Env) confirm(question string) error {
 	if !IsTerminal(e.Stdin) {
 		return usagef("nobody can be asked without a terminal; pass --yes")
 	}
-	_, _ = fmt.Fprint(e.Stderr, question+" [y/N] ")
+	_, _ = fmt.Fprint(e.Stderr, PrintableLines(question)+" [y/N] ")
 	answer, _ := bufio.NewReader(e.Stdin).ReadString('\n')
 	switch strings.ToLower(strings.TrimSpace(answer)) {
 	case "y", "yes":

@@ -49,7 +49,7 @@ func Describe(err error, flags []string) string {
 		return ""
 	}
 	if e, ok := errors.AsType[*client.Error](err); ok {
-		return printableLines(strings.TrimSuffix(err.Error(), e.Error()) + describeAnswer(e, flags))
+		return PrintableLines(strings.TrimSuffix(err.Error(), e.Error()) + describeAnswer(e, flags))
 	}
 	var unreached *url.Error
 	if errors.As(err, &unreached) && errors.As(err, new(*net.OpError)) {
@@ -57,9 +57,9 @@ func Describe(err error, flags []string) string {
 		if u, parseErr := url.Parse(server); parseErr == nil {
 			server = u.Scheme + "://" + u.Host
 		}
-		return fmt.Sprintf("%sno answer from the server %s (--url, $QUEUED_URL): %s", strings.TrimSuffix(err.Error(), unreached.Error()), server, unreached.Err)
+		return PrintableLines(fmt.Sprintf("%sno answer from the server %s (--url, $QUEUED_URL): %s", strings.TrimSuffix(err.Error(), unreached.Error()), server, unreached.Err))
 	}
-	return strings.TrimPrefix(err.Error(), "client: ")
+	return PrintableLines(strings.TrimPrefix(err.Error(), "client: "))
 }
 
 // describeAnswer describes a response that refuses a call.
@@ -94,8 +94,8 @@ func flagOf(pointer string, flags []string) string {
 	return pointer
 }
 
-// printableLines is printable, but leaves line breaks.
-func printableLines(text string) string {
+// PrintableLines is [Printable], but leaves line breaks.
+func PrintableLines(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
 		lines[i] = printable(line)

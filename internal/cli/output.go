@@ -126,9 +126,32 @@ func writeArray[T any](w io.Writer, values iter.Seq2[T, error]) error {
 
 // newEncoder returns an encoder that leaves <, > and & in payloads as they are.
 func newEncoder(w io.Writer) *json.Encoder {
-	encoder := json.NewEncoder(w)
+	encoder := json.NewEncoder(&jsonWriter{w})
 	encoder.SetEscapeHTML(false)
 	return encoder
+}
+
+// jsonWriter escapes the control characters that JSON allows in its strings, DEL and those from U+0080 to U+009F: terminals obey them. The
+// document stays the same. An encoder writes whole documents, so no character comes in two parts.
+type jsonWriter struct{ w io.Writer }
+
+func (j *jsonWriter) Write(document []byte) (int, error) {
+	isControl := func(r rune) bool { return r >= 0x7f && r <= 0x9f }
+	if !bytes.ContainsFunc(document, isControl) {
+		return j.w.Write(document)
+	}
+	var safe bytes.Buffer
+	for _, r := range string(document) {
+		if isControl(r) {
+			fmt.Fprintf(&safe, "\\u%04x", r)
+		} else {
+			safe.WriteRune(r)
+		}
+	}
+	if _, err := j.w.Write(safe.Bytes()); err != nil {
+		return 0, err
+	}
+	return len(document), nil
 }
 
 // minWide is the width below which no column is shortened, in characters.
@@ -221,6 +244,10 @@ func cut(text string, width int) string {
 	}
 	return string([]rune(text)[:width-1]) + "…"
 }
+
+// Printable returns a text as it may be written on a terminal: on one line, what moves the cursor or changes the terminal escaped. Names, events
+// and errors come from anybody.
+func Printable(text string) string { return printable(text) }
 
 // printable replaces what moves the cursor or changes the terminal: events and errors come from anybody.
 func printable(text string) string {
