@@ -38,6 +38,11 @@ const (
 // fetchVersions are the builds of github.com/zonkyio/embedded-postgres-binaries to fetch, the preferred one first.
 var fetchVersions = []string{"18.3.0", "17.5.0", "16.9.0", "15.13.0", "14.18.0"}
 
+// checksums are the SHA-256, in hexadecimal, of the archives that may be fetched, by platform and version: "linux-amd64-18.3.0". An archive is
+// a program that runs with the rights of queued, so one that is not here is not fetched; what the repository says of itself proves nothing. To
+// add one, compare the archive from the repository with one from another place, and with the signature beside it.
+var checksums = map[string]string{}
+
 // installation is an installed PostgreSQL server.
 type installation struct {
 	binDir       string
@@ -50,10 +55,11 @@ func (i installation) String() string             { return i.version() + " (" + 
 
 // sources says where to look for PostgreSQL's programs. The zero value is for production.
 type sources struct {
-	binDirs    []string // patterns of bin directories; nil: PATH and the usual places
-	cache      string   // directory of fetched versions; empty: the user's cache directory
-	repository string   // URL of a Maven repository; empty: Maven Central
-	versions   []string // that can be fetched; nil: fetchVersions
+	binDirs    []string          // patterns of bin directories; nil: PATH and the usual places
+	cache      string            // directory of fetched versions; empty: the user's cache directory
+	repository string            // URL of a Maven repository; empty: Maven Central
+	versions   []string          // that can be fetched; nil: fetchVersions
+	checksums  map[string]string // nil: checksums
 }
 
 // find returns an installation for a cluster of the given major version, 0 for a new cluster: the newest on the machine, else one
@@ -210,11 +216,21 @@ func (s sources) fetch(ctx context.Context, a account, major int, log zerolog.Lo
 	if versions == nil {
 		versions = fetchVersions
 	}
-	at := slices.IndexFunc(versions, func(v string) bool { return major == 0 || strings.HasPrefix(v, strconv.Itoa(major)+".") })
-	if at < 0 {
+	known := s.checksums
+	if known == nil {
+		known = checksums
+	}
+	here := platform(ctx) + "-"
+	isWanted := func(v string) bool { return major == 0 || strings.HasPrefix(v, strconv.Itoa(major)+".") }
+	if !slices.ContainsFunc(versions, isWanted) {
 		return installation{}, fmt.Errorf("there is no PostgreSQL %d to fetch", major)
 	}
+	at := slices.IndexFunc(versions, func(v string) bool { return isWanted(v) && known[here+v] != "" })
+	if at < 0 {
+		return installation{}, fmt.Errorf("this program knows no checksum of a PostgreSQL for %s, and fetches nothing that it cannot check", strings.TrimSuffix(here, "-"))
+	}
 	version, repository := versions[at], cmp.Or(s.repository, mavenCentral)
+	checksum := known[here+version]
 	cache, err := s.cacheDir()
 	if err != nil {
 		return installation{}, fmt.Errorf("there is no directory to fetch one to: %w", err)
@@ -224,7 +240,7 @@ func (s sources) fetch(ctx context.Context, a account, major int, log zerolog.Lo
 	defer cancel()
 	target := filepath.Join(cache, "postgres-"+version)
 	i := installation{}
-	if err = fetchTo(ctx, target, repository, version); err == nil {
+	if err = fetchTo(ctx, target, repository, version, checksum); err == nil {
 		i, err = inspect(ctx, a, filepath.Join(target, "bin"))
 	}
 	if err == nil && major != 0 && i.major != major {
@@ -236,8 +252,8 @@ func (s sources) fetch(ctx context.Context, a account, major int, log zerolog.Lo
 	return i, nil
 }
 
-// fetchTo downloads a version and unpacks it as the directory target in the cache, completely or not at all.
-func fetchTo(ctx context.Context, target, repository, version string) error {
+// fetchTo downloads a version, whose archive has this checksum, and unpacks it as the directory target in the cache, completely or not at all.
+func fetchTo(ctx context.Context, target, repository, version, checksum string) error {
 	cache := filepath.Dir(target)
 	file, err := lockCache(ctx, cache)
 	if err != nil {
@@ -252,7 +268,7 @@ func fetchTo(ctx context.Context, target, repository, version string) error {
 		return err
 	}
 	artifact := "embedded-postgres-binaries-" + platform(ctx)
-	jar, err := download(ctx, fmt.Sprintf("%s/io/zonky/test/postgres/%s/%s/%[2]s-%[3]s.jar", repository, artifact, version))
+	jar, err := download(ctx, fmt.Sprintf("%s/io/zonky/test/postgres/%s/%s/%[2]s-%[3]s.jar", repository, artifact, version), checksum)
 	if err != nil {
 		return err
 	}
@@ -325,18 +341,14 @@ func platform(ctx context.Context) string {
 	return name
 }
 
-// download returns the file at url, and fails unless it has the SHA-256 checksum that the repository publishes beside it.
-func download(ctx context.Context, url string) ([]byte, error) {
-	published, err := get(ctx, url+".sha256")
-	if err != nil {
-		return nil, err
-	}
+// download returns the file at url, and fails unless it has this SHA-256 checksum.
+func download(ctx context.Context, url, checksum string) ([]byte, error) {
 	file, err := get(ctx, url)
 	if err != nil {
 		return nil, err
 	}
-	if got, want := fmt.Sprintf("%x", sha256.Sum256(file)), strings.ToLower(string(bytes.TrimSpace(published))); got != want {
-		return nil, fmt.Errorf("%s has the wrong checksum: its SHA-256 is %s, and the repository says %.100q", url, got, want)
+	if got := fmt.Sprintf("%x", sha256.Sum256(file)); got != checksum {
+		return nil, fmt.Errorf("%s has the wrong checksum: its SHA-256 is %s, and this program was made for %s", url, got, checksum)
 	}
 	return file, nil
 }

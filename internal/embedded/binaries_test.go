@@ -45,7 +45,17 @@ func noSources(t *testing.T) sources {
 	t.Helper()
 	repository := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(repository.Close)
-	return sources{binDirs: []string{}, cache: filepath.Join(newDir(t), "cache"), repository: repository.URL}
+	return sources{binDirs: []string{}, cache: filepath.Join(newDir(t), "cache"), repository: repository.URL, checksums: anyChecksums(t)}
+}
+
+// anyChecksums has a checksum for everything that could be fetched.
+func anyChecksums(t *testing.T) map[string]string {
+	t.Helper()
+	known := make(map[string]string)
+	for _, version := range fetchVersions {
+		known[platform(t.Context())+"-"+version] = strings.Repeat("0", 64)
+	}
+	return known
 }
 
 func TestNewestProgramsAreChosen(t *testing.T) {
@@ -146,14 +156,13 @@ func TestTooOldOrClosedProgramsAreNamed(t *testing.T) {
 type repository struct {
 	*httptest.Server
 	version   string
-	checksum  http.HandlerFunc
+	checksum  string // of the archive
 	downloads atomic.Int32
 }
 
 func newRepository(t *testing.T, jar []byte, version string) *repository {
 	t.Helper()
-	r := &repository{version: version}
-	r.checksum = func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintf(w, "%x", sha256.Sum256(jar)) }
+	r := &repository{version: version, checksum: fmt.Sprintf("%x", sha256.Sum256(jar))}
 	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		switch {
 		case !strings.HasPrefix(req.URL.Path, "/io/zonky/test/postgres/embedded-postgres-binaries-"+platform(req.Context())+"/"+version+"/"):
@@ -162,7 +171,7 @@ func newRepository(t *testing.T, jar []byte, version string) *repository {
 			r.downloads.Add(1)
 			_, _ = w.Write(jar)
 		default:
-			r.checksum(w, req)
+			http.NotFound(w, req)
 		}
 	}))
 	t.Cleanup(r.Close)
@@ -177,6 +186,7 @@ func (r *repository) sources(t *testing.T) sources {
 		cache:      filepath.Join(newDir(t), "cache"),
 		repository: r.URL,
 		versions:   []string{r.version},
+		checksums:  map[string]string{platform(t.Context()) + "-" + r.version: r.checksum},
 	}
 }
 
@@ -300,28 +310,37 @@ func TestBadDownloadIsRefusedAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestDownloadIsCheckedAgainstThePublishedChecksum(t *testing.T) {
+func TestOnlyWhatHasItsChecksumInTheSourceIsFetched(t *testing.T) {
 	t.Parallel()
 	jar, version, _ := localArchive(t)
+	right := fmt.Sprintf("%x", sha256.Sum256(jar))
 	for name, test := range map[string]struct {
-		checksum http.HandlerFunc
-		want     []string
+		checksums map[string]string
+		downloads int32
+		want      []string
 	}{
-		"wrong": {
-			checksum: func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(bytes.Repeat([]byte("0"), 64)) },
-			want:     []string{"wrong checksum", fmt.Sprintf("%x", sha256.Sum256(jar)), strings.Repeat("0", 64)},
+		"another": {
+			checksums: map[string]string{platform(t.Context()) + "-" + version: strings.Repeat("0", 64)}, downloads: 1,
+			want: []string{"wrong checksum", right, strings.Repeat("0", 64), "fetching PostgreSQL " + version},
 		},
-		"missing": {checksum: http.NotFound, want: []string{".jar.sha256 was answered 404 Not Found"}},
+		"of another platform": {
+			checksums: map[string]string{"plan9-amd64-" + version: right},
+			want:      []string{"knows no checksum", platform(t.Context())},
+		},
+		"none": {checksums: map[string]string{}, want: []string{"knows no checksum", "fetches nothing that it cannot check", "apt-get install postgresql"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			repository := newRepository(t, jar, version)
-			repository.checksum = test.checksum
 			cfg := noFsync(filepath.Join(newDir(t), "data"))
 			cfg.sources = repository.sources(t)
+			cfg.sources.checksums = test.checksums
 			_, err := Start(t.Context(), cfg)
-			mustSay(t, err, append(test.want, "fetching PostgreSQL "+version, "QUEUED_DATABASE_URL")...)
-			if left := entries(t, cfg.sources.cache+"/*"); len(left) != 1 { // the lock
+			mustSay(t, err, append(test.want, "QUEUED_DATABASE_URL")...)
+			if n := repository.downloads.Load(); n != test.downloads {
+				t.Errorf("%d downloads, want %d", n, test.downloads)
+			}
+			if left := entries(t, cfg.sources.cache+"/*"); len(left) > 1 { // the lock
 				t.Errorf("%v is left", left)
 			}
 		})
@@ -343,7 +362,7 @@ func TestInterruptedFetchLeavesNothing(t *testing.T) {
 	defer server.Close()
 	defer close(released)
 	cfg := noFsync(newDir(t))
-	cfg.sources = sources{binDirs: []string{}, cache: newDir(t), repository: server.URL}
+	cfg.sources = sources{binDirs: []string{}, cache: newDir(t), repository: server.URL, checksums: anyChecksums(t)}
 	if _, err := Start(ctx, cfg); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
@@ -359,7 +378,7 @@ func TestNextFetchRemovesWhatAKilledOneLeft(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(cache, "fetch", "bin", "old"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := fetchTo(t.Context(), filepath.Join(cache, "target"), newRepository(t, jar, version).URL, version); err != nil {
+	if err := fetchTo(t.Context(), filepath.Join(cache, "target"), newRepository(t, jar, version).URL, version, fmt.Sprintf("%x", sha256.Sum256(jar))); err != nil {
 		t.Fatal(err)
 	}
 	if left := entries(t, cache+"/fetch*"); len(left) > 0 {
