@@ -179,7 +179,7 @@ func buildLayer(t *trie, root *node, which int, filters []*Filter, ids []int32) 
 	for reference := range b.costs {
 		b.costs[reference] = b.cost(b.access[reference].predicates)
 	}
-	last := int32(none)
+	last := none
 	var patterns []int32
 	for i, conjunction := range b.layer.conjunctions {
 		if last != conjunction.filter {
