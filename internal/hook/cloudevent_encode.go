@@ -31,6 +31,19 @@ type Extension struct {
 	Value any // a string, a bool or an int32; nil and "" are left out
 }
 
+// verifiedSource is the attribute with the name of the source that has verified who sent an event, which its metadata has.
+const verifiedSource = "queuedverifiedsource"
+
+// VerifiedSource returns the name of the source that has verified who sent the event with this metadata; empty: none has. The name of the member is looked for
+// as it is: one in other letters is of anybody's making.
+func VerifiedSource(meta json.RawMessage) (name string) {
+	var in map[string]json.RawMessage
+	if len(meta) == 0 || json.Unmarshal(meta, &in) != nil || json.Unmarshal(in["verified_source"], &name) != nil {
+		return ""
+	}
+	return name
+}
+
 // DefaultType is the type of a CloudEvent whose event has none.
 const DefaultType = "queued.event"
 
@@ -46,8 +59,12 @@ func OutgoingOf(id int64, queue, source, typ string, at time.Time, payload, meta
 func AppendCloudEvent(b []byte, e *Outgoing) []byte {
 	attributes, shape, parent, state := attributesIn(e.Meta)
 	came := attributes["specversion"] != nil && attributes["id"] != nil && attributes["source"] != nil && attributes["type"] != nil
-	if !came { // nothing of it can be relied on
+	if !came { // nothing of it can be relied on, but what the service says
+		verified := attributes[verifiedSource]
 		attributes, shape = make(map[string]any), DataObject
+		if verified != nil {
+			attributes[verifiedSource] = verified
+		}
 		attributes["id"] = strconv.FormatInt(e.ID, 10)
 		attributes["source"] = e.Source
 		if violation("source", e.Source) != "" {
@@ -119,6 +136,10 @@ func attributesIn(meta json.RawMessage) (attributes map[string]any, shape DataSh
 		if attribute, detail := attributeOf(value); attribute != nil && detail == "" && violation(name, attribute) == "" {
 			attributes[name] = attribute
 		}
+	}
+	delete(attributes, verifiedSource) // whatever it has come in with
+	if name := printable(text("verified_source")); name != "" {
+		attributes[verifiedSource] = name
 	}
 	traceParent, traceState = traceContext(text("traceparent"), text("tracestate"))
 	return attributes, DataShape(text(metaShape)), traceParent, traceState

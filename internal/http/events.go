@@ -1,6 +1,7 @@
 package http
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -75,10 +76,14 @@ func (req *insertRequest) Check(report func(field, detail string)) {
 	}
 }
 
-// checkMeta refuses metadata that is too long. It is not a rule of a field, as those of a query fail with another status than those of a body.
+// checkMeta refuses metadata that is too long, or says what only sources do. It is not a rule of a field, as those of a query fail with another status than those of a body.
 func checkMeta(meta json.RawMessage, at string) error {
 	if len(meta) > queue.MaxMeta {
 		return problem.InField(problem.ValidationFailed, at, fmt.Sprintf("must be at most %d bytes long, not %d", queue.MaxMeta, len(meta)))
+	}
+	var given map[string]json.RawMessage
+	if bytes.Contains(meta, []byte("verified_source")) && json.Unmarshal(meta, &given) == nil && given["verified_source"] != nil { // SQL finds other spellings
+		return problem.InField(problem.ValidationFailed, at, "must not have verified_source, which only deliveries to sources get")
 	}
 	return nil
 }

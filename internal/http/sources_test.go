@@ -8,16 +8,20 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/hook"
@@ -900,6 +904,108 @@ func TestSourceOfAnEarlierVersionKeepsNoSecretsEither(t *testing.T) {
 	trial := h.call("POST", "/sources/t/test", `{"headers":{"X-New":"s","Cookie":"biscuit","X-Token":"former"},"body":"{}"}`).want(http.StatusOK)
 	if strings.Contains(trial.body, "biscuit") || strings.Contains(trial.body, "former") {
 		t.Errorf("the trial shows %s", trial.body)
+	}
+}
+
+func TestOnlyDeliveriesSayWhichSourceHasVerifiedThem(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	const says = `"verified_source":"t"`
+	verified := func(e seenEvent) any {
+		t.Helper()
+		meta, _ := json.Marshal(e.Meta)
+		var in map[string]any
+		_ = json.Unmarshal(meta, &in)
+		return in["verified_source"]
+	}
+	h.putSource("t", `{"kind":"token","queue":"in","secrets":["s"],"headers":["X-Long"]}`)
+	h.deliver("t", `{"n":1}`, "Authorization", "s").want(http.StatusOK)
+	e := h.claim(`{"queue":"in"}`)[0]
+	if verified(e) != "t" || e.Source != "t" {
+		t.Fatalf("the claim is %+v", e)
+	}
+	// It stays through history, requeue and move.
+	h.ack(e)
+	if history := h.call("GET", "/history?queue=in", "").want(http.StatusOK).body; !strings.Contains(strings.ReplaceAll(history, " ", ""), says) {
+		t.Errorf("history is %s", history)
+	}
+	h.call("POST", fmt.Sprintf("/history/%d/requeue", e.ID), "").want(http.StatusCreated)
+	h.call("POST", "/queues/in/move", `{"to":"moved"}`).want(http.StatusOK)
+	if e = h.claim(`{"queue":"moved"}`)[0]; verified(e) != "t" {
+		t.Errorf("the moved copy is %+v", e)
+	}
+	out := h.with("Accept", "application/cloudevents+json").try("GET", fmt.Sprintf("/events/%d", e.ID), "").want(http.StatusOK).body
+	if !strings.Contains(out, `"queuedverifiedsource":"t"`) {
+		t.Errorf("as a CloudEvent it is %s", out)
+	}
+	// What is too long to be kept does not take it along.
+	h.deliver("t", `{"n":2}`, "Authorization", "s", "X-Long", strings.Repeat("x", 20_000)).want(http.StatusOK)
+	if e := h.claim(`{"queue":"in"}`)[0]; verified(e) != "t" {
+		t.Errorf("the claim is %+v", e)
+	}
+
+	// A topic's entry has it, and what a subscription delivers.
+	h.call("PUT", "/subscriptions/sub", `{"filters":[{"topics":["shop.**"]}],"deliver":{"queue":"delivered"}}`).want(http.StatusCreated)
+	h.putSource("topic", `{"kind":"token","topic":"shop.orders","secrets":["s"],"key":"{/id}"}`)
+	for _, body := range []string{`{"id":1}`, `{}`} { // with a key, and without
+		h.deliver("topic", body, "Authorization", "s").want(http.StatusOK)
+		if e := h.claim(`{"queue":"delivered","wait":"60s"}`)[0]; verified(e) != "topic" {
+			t.Errorf("the delivery of %s is %+v", body, e)
+		}
+	}
+	log := ""
+	for deadline := time.Now().Add(busyTimeout); strings.Count(log, `"verified_source":"topic"`) != 2; {
+		log = strings.ReplaceAll(h.call("GET", "/log?topic=shop.orders&wait=1s", "").want(http.StatusOK).body, " ", "")
+		if time.Now().After(deadline) {
+			t.Fatalf("the log is %s", log)
+		}
+	}
+
+	// Nobody else gets it said.
+	for _, meta := range []string{`{"verified_source":"t"}`, `{"verified\u005fsource":"t"}`, `{"verified_source":null}`} {
+		query := "/events?queue=forged&meta=" + url.QueryEscape(meta)
+		if got := h.try("POST", query, `{}`); got.status/100 != 4 {
+			t.Errorf("POST %s: %d", query, got.status)
+		}
+		if got := h.try("POST", query+"&key=k", `{}`); got.status/100 != 4 {
+			t.Errorf("POST %s with a key: %d", query, got.status)
+		}
+		h.try("POST", "/events/batch", `{"events":[{"queue":"forged","event":{},"meta":`+meta+`}]}`).wantProblem(problem.ValidationFailed)
+		h.try("POST", "/publish", `{"events":[{"topic":"forged","event":{},"meta":`+meta+`}]}`).wantProblem(problem.ValidationFailed)
+		h.try("POST", "/publish", `{"events":[{"topic":"forged","event":{},"idempotency_key":"k","meta":`+meta+`}]}`).wantProblem(problem.ValidationFailed)
+		text := "'" + meta + "'"
+		for _, call := range []string{
+			`agent.insert_event('{}', 'forged', _meta => ` + text + `)`,
+			`agent.insert_event('{}', 'forged', _key => 'k', _meta => ` + text + `)`,
+			`agent.insert_events('{"{}"}', '{forged}', _options => array[jsonb_build_object('meta', ` + text + `::jsonb)])`,
+			`agent.insert_events('{"{}"}', '{forged}', _options => array[jsonb_build_object('meta', ` + text + `::jsonb, 'verified_source', 't')])`,
+			`agent.insert_events('{"{}"}', '{forged}', _options => array[jsonb_build_object('meta', ` + text + `::jsonb, 'verified_source', 't', 'key', 'k')])`,
+			`agent.publish('forged', '{}', _meta => ` + text + `)`,
+			`agent.publish('forged', '{}', _meta => ` + text + `, _at => now() + interval '1 hour')`,
+		} {
+			conn := h.connect()
+			_, err := conn.Exec(t.Context(), `select `+call)
+			if refused, ok := errors.AsType[*pgconn.PgError](err); !ok || refused.Code != "QD003" {
+				t.Errorf("%s: %v", call, err)
+			}
+		}
+	}
+	h.try("POST", "/events/batch", `{"events":[{"queue":"forged","event":{},"verified_source":"t"}]}`).wantProblem(problem.ValidationFailed)
+	// One in other letters is not taken for it.
+	imitation := `{"Verified_Source":"t","ce":{"specversion":"1.0","id":"1","source":"/s","type":"t","queuedverifiedsource":"t"}}`
+	other := decode[seenEvent](h.call("POST", "/events?queue=other&meta="+url.QueryEscape(imitation), `{}`).want(http.StatusCreated)).ID
+	out = h.with("Accept", "application/cloudevents+json").try("GET", fmt.Sprintf("/events/%d", other), "").want(http.StatusOK).body
+	if strings.Contains(out, "verified") {
+		t.Errorf("as a CloudEvent it is %s", out)
+	}
+	if n := h.count(`select (select count(*) from agent.event where queue = 'forged' or queue = 'queued.publish') + (select count(*) from agent.log where topic = 'forged')`); n != 0 {
+		t.Errorf("%d forged events are stored", n)
+	}
+	// What waits to be published since an earlier version may say so.
+	h.sql(`insert into agent.event (queue, event) values ('queued.publish', '{"topic": "late", "event": {}, "meta": {"verified_source": "t", "a": 1}}')`)
+	h.sql(`select agent.publish_due()`)
+	if n := h.count(`select count(*) from agent.log where topic = 'late' and meta = '{"a": 1}'`); n != 1 {
+		t.Error("a delayed publication says so")
 	}
 }
 

@@ -56,7 +56,15 @@ func standardBody(event *queue.Event) ([]byte, error) {
 	}
 	body := make([]byte, 0, len(event.Payload)+len(quoted)+80)
 	body = append(append(body, `{"type":`...), quoted...)
-	body = append(event.EventTS.UTC().AppendFormat(append(body, `,"timestamp":"`...), time.RFC3339Nano), `","data":`...)
+	body = append(event.EventTS.UTC().AppendFormat(append(body, `,"timestamp":"`...), time.RFC3339Nano), '"')
+	if source := hook.VerifiedSource(event.Meta); source != "" {
+		name, err := json.Marshal(source)
+		if err != nil {
+			return nil, err
+		}
+		body = append(append(body, `,"verified_source":`...), name...)
+	}
+	body = append(body, `,"data":`...)
 	return append(append(body, event.Payload...), '}'), nil
 }
 

@@ -54,3 +54,16 @@ func TestEventsOfTopicsHaveThemAsTypes(t *testing.T) {
 		}
 	}
 }
+
+func TestPushSaysWhichSourceHasVerifiedTheEvent(t *testing.T) {
+	t.Parallel()
+	for meta, want := range map[string]string{
+		`{"verified_source":"github"}`: `"verified_source":"github",`, `{"Verified_Source":"github"}`: "", `{"verified_source":1}`: "", `{}`: "", ``: "",
+	} {
+		event := queue.Event{Type: "a", Payload: json.RawMessage(`{"n":1}`), Meta: json.RawMessage(meta)}
+		body, err := standardBody(&event)
+		if err != nil || string(body) != `{"type":"a","timestamp":"0001-01-01T00:00:00Z",`+want+`"data":{"n":1}}` {
+			t.Errorf("%s: got %s, %v", meta, body, err)
+		}
+	}
+}

@@ -23,6 +23,7 @@ type Publication struct {
 	KeyFor         time.Duration // how long the IdempotencyKey is remembered; zero: Config.KeyRetention
 	KeyScope       string        // idempotency keys of different scopes never stand for the same publication; empty: none
 	Subscription   string        // the only one that gets it
+	VerifiedSource string        // the source that has verified who sent it, whose name Meta has as verified_source; empty: none has, and Meta must not say so
 	OnDuplicate    OnDuplicate   // what becomes of another publication with the IdempotencyKey; empty: Match, with Meta compared, too
 }
 
@@ -141,7 +142,7 @@ func (tx *transaction) appendLog(all []pendingPublication, keyRetention time.Dur
 	follower := tx.svc.follower.Load()
 	isFollowed := follower != nil && follower.Wants()
 	topics, events := make([]string, n), make([]string, n)
-	var keys, metas, idempotencyKeys, subscriptions []*string // nil when no publication has one
+	var keys, metas, idempotencyKeys, subscriptions, verifiedSources []*string // nil when no publication has one
 	var firsts []*bool
 	for i, p := range all {
 		topics[i], events[i] = p.Topic, string(p.Event)
@@ -149,18 +150,19 @@ func (tx *transaction) appendLog(all []pendingPublication, keyRetention time.Dur
 		set(&metas, n, i, jsonArg(p.Meta))
 		set(&idempotencyKeys, n, i, pg.OrNull(p.RememberedKey()))
 		set(&subscriptions, n, i, pg.OrNull(p.Subscription))
+		set(&verifiedSources, n, i, pg.OrNull(p.VerifiedSource))
 		set(&firsts, n, i, pg.OrNull(p.OnDuplicate == First))
 	}
-	sql := `select position, published_at, replayed, null, null from agent.append_log($1, $2::text[]::jsonb[], $3, $4::text[]::jsonb[], $5, $6, $7, $8)`
+	sql := `select position, published_at, replayed, null, null from agent.append_log($1, $2::text[]::jsonb[], $3, $4::text[]::jsonb[], $5, $6, $7, $8, $9)`
 	if isFollowed { // by somebody who gets JSON as it was stored
 		sql = `
 			select position, published_at, replayed, event, meta
 			from (select $2::text[]::jsonb[] as events, $4::text[]::jsonb[] as metas offset 0) as n
-			cross join lateral rows from (agent.append_log($1, n.events, $3, n.metas, $5, $6, $7, $8), unnest(n.events, n.metas))
+			cross join lateral rows from (agent.append_log($1, n.events, $3, n.metas, $5, $6, $7, $8, $9), unnest(n.events, n.metas))
 				as a (position, published_at, replayed, event, meta)`
 	}
 	i, e := 0, Appended{} // of the row
-	tx.query(sql, []any{topics, events, keys, metas, idempotencyKeys, subscriptions, keyRetention, firsts}, func(r *pg.RowReader) {
+	tx.query(sql, []any{topics, events, keys, metas, idempotencyKeys, subscriptions, keyRetention, firsts, verifiedSources}, func(r *pg.RowReader) {
 		if i < n {
 			p, in := all[i].result, all[i].Publication
 			e = Appended{Topic: in.Topic, Key: in.Key, Subscription: in.Subscription}

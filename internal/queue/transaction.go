@@ -391,7 +391,8 @@ func (e *InsertParams) options() *string {
 		KeyFor      string          `json:"key_retention,omitempty"`
 		KeyScope    string          `json:"key_scope,omitempty"`
 		Meta        json.RawMessage `json:"meta,omitempty"`
-	}{e.Type, e.Source, e.Priority, e.Key, e.MaxAttempts, e.ExpiresAt, e.EventTS, e.OnDuplicate, e.keyFor(), e.KeyScope, e.Meta})
+		Verified    string          `json:"verified_source,omitempty"`
+	}{e.Type, e.Source, e.Priority, e.Key, e.MaxAttempts, e.ExpiresAt, e.EventTS, e.OnDuplicate, e.keyFor(), e.KeyScope, e.Meta, e.VerifiedSource})
 	if err != nil { // a time that JSON has no way to write, or metadata that is not JSON
 		_, noEventTS := json.Marshal(e.EventTS)
 		switch { // to what is refused

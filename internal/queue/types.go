@@ -112,7 +112,9 @@ type InsertParams struct {
 	KeyFor      time.Duration   // how long the Key is remembered; zero: Config.KeyRetention
 	KeyScope    string          // keys of different scopes never stand for the same event, up to 255 characters; empty: none
 	Meta        json.RawMessage // goes along with the event: a JSON object of up to MaxMeta bytes; nil: none
-	Raw         *RawBody        // the bytes that it came in as, to be kept if it is inserted; nil: they are not
+	// VerifiedSource is the source that has verified who sent the event, whose name Meta has as verified_source; empty: none has, and Meta must not say so.
+	VerifiedSource string
+	Raw            *RawBody // the bytes that it came in as, to be kept if it is inserted; nil: they are not
 }
 
 // A RawBody is the bytes that an event came in as.

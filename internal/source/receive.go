@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"strings"
@@ -267,6 +268,7 @@ func (s *Service) store(ctx context.Context, h *held, d *Delivery, all []hook.Ma
 		for i := range all {
 			publications[i] = queue.Publication{
 				Topic: *h.Topic, Event: all[i].Event, Meta: metas[i], IdempotencyKey: all[i].Key, KeyFor: h.DedupFor, KeyScope: owner(h.Name), OnDuplicate: queue.First,
+				VerifiedSource: h.Name,
 			}
 		}
 		published, err := s.cfg.Topics.Publish(ctx, publications)
@@ -281,7 +283,7 @@ func (s *Service) store(ctx context.Context, h *held, d *Delivery, all []hook.Ma
 		mapped := &all[i]
 		in := queue.InsertParams{
 			Event: mapped.Event, Queue: *h.Queue, Type: mapped.Type, Source: h.Name, Priority: mapped.Priority,
-			Key: mapped.Key, KeyFor: h.DedupFor, KeyScope: owner(h.Name), OnDuplicate: queue.First, Meta: metas[i],
+			Key: mapped.Key, KeyFor: h.DedupFor, KeyScope: owner(h.Name), OnDuplicate: queue.First, Meta: metas[i], VerifiedSource: h.Name,
 		}
 		if !mapped.EventTS.IsZero() {
 			in.EventTS = &mapped.EventTS
@@ -306,22 +308,26 @@ func (s *Service) store(ctx context.Context, h *held, d *Delivery, all []hook.Ma
 	return result, nil
 }
 
-// metaOf returns the metadata of an event, nil if it has none, or more than fit.
+// verifiedSource is the member of metadata that has the name of the source: only deliveries get it, so workers can trust it.
+const verifiedSource = "verified_source"
+
+// metaOf returns the metadata of an event: the name of its source, and the rest if it is not too long.
 func metaOf(h *held, mapped *hook.Mapped) (json.RawMessage, error) {
-	meta := mapped.Meta
+	meta := maps.Clone(mapped.Meta)
 	if h.Topic != nil {
 		meta = metaOfPublication(mapped)
 	}
 	if meta == nil {
-		return nil, nil
+		meta = make(map[string]any, 1)
 	}
+	meta[verifiedSource] = h.Name
 	text, err := json.Marshal(meta)
 	if err != nil {
 		return nil, err
 	}
 	if len(text) > queue.MaxMeta/2 || strings.Contains(string(text), `\u0000`) { // PostgreSQL adds blanks
 		mapped.Problems = append(mapped.Problems, "meta: the headers or attributes are too long to be kept")
-		return nil, nil
+		return json.Marshal(map[string]string{verifiedSource: h.Name})
 	}
 	return text, nil
 }

@@ -289,6 +289,32 @@ returns boolean
 language sql stable parallel safe
 return _meta is null or jsonb_typeof(_meta) = 'object' and coalesce(agent_private.new_json_size(_meta) <= 16384, false);
 
+-- Metadata without the member verified_source if that is the source which has verified the delivery, for checks of the rest: only the service says so, see
+-- agent_private.has_verified_source. Inlined, like agent.receipt.
+create or replace function agent_private.unverified_meta(_meta jsonb, _verified_source text)
+returns jsonb
+language sql immutable parallel safe
+return case when _meta ->> 'verified_source' = _verified_source then _meta - 'verified_source' else _meta end;
+
+-- Whether metadata says that a source has verified who sent the event. Nobody but sources may say so: workers trust it. Inlined, like agent.receipt.
+create or replace function agent_private.has_verified_source(_meta jsonb)
+returns boolean
+language sql immutable parallel safe
+return coalesce(_meta ? 'verified_source', false);
+
+-- Raises QD003 for metadata that says so.
+create or replace function agent_private.raise_if_verified(_meta jsonb)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if agent_private.has_verified_source(_meta) then
+    perform agent_private.raise_invalid('meta', 'must not have verified_source, which only deliveries to sources get');
+  end if;
+end
+$func$;
+
 -- Whether an event may have these values. Inlined, like agent.receipt.
 create or replace function agent_private.is_valid_event
 ( _event jsonb

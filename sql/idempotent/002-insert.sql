@@ -88,6 +88,9 @@ declare
   _option jsonb;
 begin
   perform agent_private.unreserved_queue(_queue);
+  if agent_private.has_verified_source(_meta) then
+    perform agent_private.raise_if_verified(_meta);
+  end if;
   if _delay is not null or _vt is not null then
     perform agent_private.check_event_times(array[_delay], array[_vt]);
   end if;
@@ -139,6 +142,9 @@ as $func$
 #variable_conflict use_column
 begin
   perform agent_private.unreserved_queue(q.name) from unnest(_queues) as q (name) where starts_with(q.name, 'queued.');
+  if exists (select from unnest(_options) as o (option) where o.option ? 'verified_source') then
+    perform agent_private.raise_invalid('verified_source', 'is not an option of an event');
+  end if;
   return query
   select a.id, a.queue, a.vt
   from agent.insert_and_claim_events(_events, _queues, _delays, _vts, _options => _options, _key_retention => _key_retention) a;
@@ -151,7 +157,8 @@ $func$;
 
 -- Inserts a batch of events for the service. Each element of _options is an object with any of type, source, priority, key,
 -- max_attempts, expires_at, occurrence, meta, event_ts and on_duplicate: see insert_event, key_retention in the place of
--- _key_retention, and key_scope: keys of different scopes never stand for the same event. An event with a lease ('0': as long as the queue's policy says) is claimed by its worker as
+-- _key_retention, and key_scope: keys of different scopes never stand for the same event. With verified_source, the name of the
+-- source that has verified who sent it, the metadata may say so, too. An event with a lease ('0': as long as the queue's policy says) is claimed by its worker as
 -- it is inserted, because a claim is waiting for it; it has no delay or vt. The caller makes the token of its receipt: see new_event. Returns all of a claimed event; of the others event is null,
 -- and of those whose key was known vt is that of the first answer.
 create or replace function agent.insert_and_claim_events
@@ -259,9 +266,13 @@ begin
   select o.name into _unknown
   from unnest(_options) as u (option)
   cross join lateral jsonb_object_keys(u.option) as o (name)
-  where o.name not in ('type', 'source', 'priority', 'key', 'max_attempts', 'expires_at', 'occurrence', 'meta', 'event_ts', 'on_duplicate', 'key_retention', 'key_scope')
+  where o.name not in ('type', 'source', 'priority', 'key', 'max_attempts', 'expires_at', 'occurrence', 'meta', 'event_ts', 'on_duplicate', 'key_retention', 'key_scope', 'verified_source')
+  or o.name = 'meta' and agent_private.has_verified_source(agent_private.unverified_meta(u.option -> 'meta', u.option ->> 'verified_source'))
   limit 1;
   if found then
+    if _unknown = 'meta' then
+      perform agent_private.raise_if_verified('{"verified_source": true}');
+    end if;
     perform agent_private.raise_invalid(_unknown, 'is not an option of an event');
   end if;
 

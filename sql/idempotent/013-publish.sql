@@ -174,6 +174,7 @@ create or replace function agent.append_log
 , _subscriptions text[] default null
 , _key_retention interval default interval '24 hours'
 , _firsts boolean[] default null
+, _verified_sources text[] default null
 )
 returns table ("position" int8, published_at timestamptz, replayed boolean)
 language plpgsql volatile
@@ -196,9 +197,10 @@ begin
     ( select case
         when agent_private.publication_fault(row(n.topic, n.event, n.key, n.meta, null, null, n.subscription)::agent_private.publication) is null
           and agent_private.is_valid_meta(n.meta)
+          and not agent_private.has_verified_source(agent_private.unverified_meta(n.meta, n.verified_source))
         then agent_private.new_publication_size(n.event, n.meta)
       end
-      from unnest(_topics, _events, _keys, _metas, _subscriptions) with ordinality as n (topic, event, key, meta, subscription, ord)
+      from unnest(_topics, _events, _keys, _metas, _subscriptions, _verified_sources) with ordinality as n (topic, event, key, meta, subscription, verified_source, ord)
       order by n.ord
     );
     if array_position(_sizes, null) is null then
@@ -213,7 +215,13 @@ begin
   end if;
   -- What has idempotency keys, or a fault, which is raised here.
   _publications = agent_private.publications(_topics, _events, _keys, _metas, _idempotency_keys, null, _subscriptions);
-  perform agent_private.check_publications(_publications);
+  perform agent_private.check_publications
+  ( case when _verified_sources is null then _publications else array
+    ( select row(n.topic, n.event, n.key, agent_private.unverified_meta(n.meta, n.verified_source), n.idempotency_key, n.at, n.subscription)::agent_private.publication
+      from unnest(_publications, _verified_sources) with ordinality as n (topic, event, key, meta, idempotency_key, at, subscription, verified_source, ord)
+      order by n.ord
+    ) end
+  );
   _fresh = agent_private.insert_publication_keys(_publications, _key_retention, _firsts);
   if _fresh is null then
     return query select a.position, a.published_at, false from agent_private.append_to_log(_publications) a;
@@ -467,7 +475,8 @@ declare
   _failed int4 = 0;
 begin
   for _id, _publication.topic, _publication.event, _publication.key, _publication.meta, _publication.subscription in
-    select e.id, e.event ->> 'topic', e.event -> 'event', e.event ->> 'key', nullif(e.event -> 'meta', 'null'), e.event ->> 'subscription'
+    select e.id, e.event ->> 'topic', e.event -> 'event', e.event ->> 'key'
+    , case when jsonb_typeof(e.event -> 'meta') = 'object' then (e.event -> 'meta') - 'verified_source' else nullif(e.event -> 'meta', 'null') end, e.event ->> 'subscription'
     from agent.event e
     where e.ctid = any (array
     ( select o.ctid
@@ -632,6 +641,7 @@ language sql stable parallel safe
 return coalesce
 ( agent_private.stored_publication_fault(_publication)
 , case when not agent_private.is_valid_meta((_publication).meta) then 'meta: must be a JSON object of at most 16384 bytes' end
+, case when agent_private.has_verified_source((_publication).meta) then 'meta: must not have verified_source, which only deliveries to sources get' end
 );
 
 -- Raises QD003 for publications that cannot be.

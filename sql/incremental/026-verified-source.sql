@@ -1,0 +1,11 @@
+-- Functions that take something more have to go first, with their grants: see the script of the privileges.
+create temporary table if not exists kept_grants (function name, grantee oid) on commit drop;
+insert into kept_grants (function, grantee)
+select distinct p.proname, a.grantee
+from pg_catalog.pg_proc p
+cross join pg_catalog.aclexplode(p.proacl) a
+where p.pronamespace = 'agent'::pg_catalog.regnamespace
+and p.proname = 'append_log'
+and a.grantee not in (0, p.proowner) and a.privilege_type = 'EXECUTE';
+
+drop function if exists agent.append_log(text[], jsonb[], text[], jsonb[], text[], text[], interval, boolean[]);
