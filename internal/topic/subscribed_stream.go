@@ -90,6 +90,9 @@ func (st *SubscribedStream) Next(ctx context.Context, wait time.Duration) (Batch
 			continue
 		}
 		st.reached = max(st.reached, min(st.position, confirmed))
+		if gap != nil && gap.Reason == GapBeyondHead { // it leads back
+			st.reached = st.position
+		}
 		if len(events) > 0 || gap != nil || !time.Now().Before(deadline) {
 			batch := Batch{Entries: make([]*Entry, len(events)), Next: st.reached, Gap: gap}
 			for i := range events {
