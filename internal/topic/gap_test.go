@@ -38,7 +38,7 @@ func TestReadersBeyondTheHeadGoOnFromItAfterAGap(t *testing.T) {
 	}
 
 	more := env.publish(t, "c")
-	if page := env.read(t, topic.ReadParams{After: page.Next}); page.Gap != nil || !slices.Equal(positions(page.Events), more) {
+	if page := env.read(t, topic.ReadParams{After: page.Next, Wait: busyTimeout}); page.Gap != nil || !slices.Equal(positions(page.Events), more) {
 		t.Errorf("after the gap: %+v, want %d", page, more)
 	}
 	for name, next := range map[string]func(time.Duration) (topic.Batch, error){
@@ -130,5 +130,63 @@ func TestRestartsMakeNoGaps(t *testing.T) {
 				t.Errorf("the subscription counts %d gaps", sub.Gaps)
 			}
 		})
+	}
+}
+
+func TestReadLogTellsGaps(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	type row struct {
+		position      int64
+		topic, reason string
+	}
+	read := func(after int64, limit int) (rows []row) {
+		t.Helper()
+		found, err := env.sql.Query(t.Context(), `select position, topic, coalesce(event ->> 'reason', '') from agent.read_log($1, $2, '{b,c}')`, after, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer found.Close()
+		for found.Next() {
+			var r row
+			if err := found.Scan(&r.position, &r.topic, &r.reason); err != nil {
+				t.Fatal(err)
+			}
+			rows = append(rows, r)
+		}
+		if err := found.Err(); err != nil {
+			t.Fatal(err)
+		}
+		return rows
+	}
+	first := env.publish(t, "a", "a")
+	env.closeSegment(t)
+	second := env.publish(t, "b")
+	if got, want := read(0, 10), []row{{second[0], "b", ""}}; !slices.Equal(got, want) {
+		t.Errorf("without a gap: %v, want %v", got, want)
+	}
+	env.maintain(t)
+	if env.drop(t) != 1 {
+		t.Fatal("no segment was dropped")
+	}
+	gap := row{first[1], "queued.gap", "retention"}
+	for limit, want := range map[int][]row{10: {gap, {second[0], "b", ""}}, 1: {gap}} {
+		if got := read(first[0], limit); !slices.Equal(got, want) {
+			t.Errorf("after retention, up to %d: %v, want %v", limit, got, want)
+		}
+	}
+	if got, want := read(gap.position, 10), []row{{second[0], "b", ""}}; !slices.Equal(got, want) {
+		t.Errorf("from the gap on: %v, want %v", got, want)
+	}
+	if got, want := read(second[0]+1000, 10), []row{{second[0], "queued.gap", "beyond_head"}}; !slices.Equal(got, want) {
+		t.Errorf("beyond the head: %v, want %v", got, want)
+	}
+	env.exec(t, `delete from agent.log_server`) // as in a restored database
+	third := env.publish(t, "c")
+	if got := read(second[0]+1000, 10); len(got) != 2 || got[0].topic != "queued.gap" || got[0].reason != "lost" || got[1] != (row{third[0], "c", ""}) {
+		t.Errorf("after what was lost: %v, want a gap and %d", got, third[0])
+	}
+	if got, want := read(second[0], 10), []row{{third[0], "c", ""}}; !slices.Equal(got, want) {
+		t.Errorf("after what is known: %v, want %v", got, want)
 	}
 }

@@ -180,7 +180,8 @@ $func$;
 -- Reading.
 
 -- Up to _limit events of the log after a position, in order; none is skipped that may still come. _topics are patterns: * is any word, and
--- ** at the end one or more. Raises QD003 for a position that was never given out.
+-- ** at the end one or more. Where events are missing after _after, the first row tells so, whatever _topics are: its topic is queued.gap, which nobody can
+-- publish to, its event has the members after, until and reason as log_gap_reason has it, and its position is that from which to read on.
 create or replace function agent.read_log(_after int8, _limit int4 default 100, _topics text[] default null)
 returns setof agent.log
 language plpgsql volatile
@@ -194,8 +195,21 @@ as $func$
 declare
   _head int8 = agent_private.log_head();
   _pattern text = agent_private.topic_regex(_topics);
+  _gap_until int8 = agent_private.log_gap(_after, _head);
 begin
-  perform agent_private.check_position(_after);
+  if _gap_until is not null then
+    return query
+    select g.*
+    from jsonb_populate_record
+    ( null::agent.log
+    , jsonb_build_object
+      ( 'position', _gap_until, 'published_at', clock_timestamp(), 'topic', 'queued.gap'
+      , 'event', jsonb_build_object('after', _after, 'until', _gap_until, 'reason', agent.log_gap_reason(_after))
+      )
+    ) g;
+    _limit = _limit - 1;
+    _after = _gap_until;
+  end if;
   return query
   select l.*
   from agent.log l
