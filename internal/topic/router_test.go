@@ -225,7 +225,7 @@ func TestSeekMovesADeliveredSubscription(t *testing.T) {
 	env.deliver(t, "s", everything(t))
 	all := env.publish(t, "a", "b", "c")
 	env.awaitDelivered(t, "s", all)
-	if err := env.seek(t.Context(), "s", all[1]); err != nil {
+	if err := env.seek(t.Context(), all[1]); err != nil {
 		t.Fatal(err)
 	}
 	env.awaitDelivered(t, "s", append(all, all[2]))

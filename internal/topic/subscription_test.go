@@ -60,9 +60,9 @@ func (env environment) commit(t *testing.T, cursor string) int64 {
 	return position
 }
 
-// seek makes a subscription go on after a position of the log.
-func (env environment) seek(ctx context.Context, name string, to int64) error {
-	position, gap, err := env.Seek(ctx, name, to)
+// seek makes the subscription s go on after a position of the log.
+func (env environment) seek(ctx context.Context, to int64) error {
+	position, gap, err := env.Seek(ctx, "s", to)
 	if err == nil && (position != to || gap != nil) {
 		return fmt.Errorf("sought %d and got %d, gap %v", to, position, gap)
 	}
@@ -332,7 +332,7 @@ func TestSeekLosesCursorsAndReadsAgain(t *testing.T) {
 	env.subscribe(t, everything(t))
 	all := env.publish(t, slices.Repeat([]string{"a"}, 6)...)
 	page := env.next(t, topic.SubscribedParams{Limit: 4, Lease: time.Hour})
-	if err := env.seek(t.Context(), "s", all[1]); err != nil {
+	if err := env.seek(t.Context(), all[1]); err != nil {
 		t.Fatal(err)
 	}
 	env.wantLost(t, "read before the seek", page.Cursor)
@@ -341,13 +341,13 @@ func TestSeekLosesCursorsAndReadsAgain(t *testing.T) {
 		t.Errorf("after the seek: %d, want %d", matched(page.Events), all[2:])
 	}
 	env.commit(t, page.Cursor)
-	if err := env.seek(t.Context(), "s", page.Events[3].Position); err != nil { // to where it is
+	if err := env.seek(t.Context(), page.Events[3].Position); err != nil { // to where it is
 		t.Fatal(err)
 	}
 	env.wantLost(t, "committed before the seek", page.Cursor)
 	var invalid *topic.InvalidError
 	for _, position := range []int64{-1, 1 << 60} {
-		if err := env.seek(t.Context(), "s", position); !errors.As(err, &invalid) {
+		if err := env.seek(t.Context(), position); !errors.As(err, &invalid) {
 			t.Errorf("seeking to %d: %v", position, err)
 		}
 	}
@@ -363,7 +363,7 @@ func TestSubscriptionMadeAnewRefusesOldCursors(t *testing.T) {
 		t.Fatal(err)
 	}
 	for doing, err := range map[string]error{
-		"commit": second(env.Commit(t.Context(), "s", page.Cursor)), "seek": env.seek(t.Context(), "s", 0), "read": second(env.ReadSubscription(t.Context(), "s", topic.SubscribedParams{})),
+		"commit": second(env.Commit(t.Context(), "s", page.Cursor)), "seek": env.seek(t.Context(), 0), "read": second(env.ReadSubscription(t.Context(), "s", topic.SubscribedParams{})),
 		"get": second(env.Subscription(t.Context(), "s")), "delete": env.DeleteSubscription(t.Context(), "s", nil), "pause": env.PauseSubscription(t.Context(), "s"),
 		"put a filter": env.PutFilter(t.Context(), "s", everything(t)), "delete a filter": env.DeleteFilter(t.Context(), "s", "all"),
 	} {
@@ -497,10 +497,10 @@ func TestDurableSubscriptionHoldsSegmentsForATime(t *testing.T) {
 	if sub := env.get(t); sub.Gaps != 1 {
 		t.Errorf("%d gaps, want 1", sub.Gaps)
 	}
-	if err := env.seek(t.Context(), "s", first[0]); err != nil {
+	if err := env.seek(t.Context(), first[0]); err != nil {
 		t.Fatal(err)
 	}
-	if err := env.seek(t.Context(), "s", third[0]); err != nil {
+	if err := env.seek(t.Context(), third[0]); err != nil {
 		t.Fatal(err)
 	}
 	if sub := env.get(t); sub.Gaps != 2 {
@@ -750,7 +750,7 @@ func TestConcurrentCallsOfASubscription(t *testing.T) {
 	calls := map[string]func(environment) error{
 		"read":  readAndCommit(0),
 		"lease": readAndCommit(time.Second),
-		"seek":  func(env environment) error { return env.seek(ctx, "s", 0) },
+		"seek":  func(env environment) error { return env.seek(ctx, 0) },
 		"put": func(env environment) error {
 			return second(env.PutSubscription(ctx, topic.PutSubscriptionParams{Name: "s", Filters: []topic.SubscriptionFilter{all}, MaxWaiting: 1}))
 		},
@@ -889,7 +889,7 @@ func TestLagCountsEventsOfAllSegments(t *testing.T) {
 	want("once the log has moved on again", 5)
 	env.publish(t, "a")
 	want("after another start", 6)
-	if err := env.seek(t.Context(), "s", last[0]-1); err != nil {
+	if err := env.seek(t.Context(), last[0]-1); err != nil {
 		t.Fatal(err)
 	}
 	want("in the second segment", 4)

@@ -83,11 +83,11 @@ type Gap struct {
 type GapReason string
 
 const (
-	// GapRetention: retention has dropped events before they were read.
+	// GapRetention says that retention has dropped events before they were read.
 	GapRetention GapReason = "retention"
-	// GapLost: After was given out by a server that has lost what it gave out since, or by the original of a restored or cloned database.
+	// GapLost says that After was given out by a server that has lost what it gave out since, or by the original of a restored or cloned database.
 	GapLost GapReason = "lost"
-	// GapBeyondHead: After was never given out by this log. Reading goes on after Until, which is the head, before After.
+	// GapBeyondHead says that After was never given out by this log. Reading goes on after Until, which is the head, before After.
 	GapBeyondHead GapReason = "beyond_head"
 )
 
