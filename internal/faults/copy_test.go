@@ -123,7 +123,7 @@ func logCopied(method copyMethod, segments int) scenario {
 		_, _ = q.terminate(startLimit)
 
 		c := bringUp()
-		q = startQueued(t, b, c.server.urlOf(c.database))
+		q = startQueued(t, b, c.server.urlOf(c.database), "QUEUED_ADOPT=always") // so that it delivers
 		e := startLogLoad(t, l, c.server.urlOf(c.database), q)
 		e.mu.Lock()
 		for position, n := range d.sources {
