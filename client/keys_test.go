@@ -8,8 +8,8 @@ import (
 
 func TestKeysAreMadeUsedAndRevoked(t *testing.T) {
 	t.Parallel()
-	s := serve(t, "QUEUED_API_KEY=secret")
-	admin := newClient(t, Config{URL: s.url, Key: "secret"})
+	s := serve(t, "QUEUED_API_KEY=secret-of-the-tests")
+	admin := newClient(t, Config{URL: s.url, Key: "secret-of-the-tests"})
 	ctx := soon(t)
 	issued, err := admin.CreateKey(ctx, NewKey{Name: "shop", Scopes: []string{ScopePublish}, Queues: []string{"orders.*"}, RateLimit: &RateLimit{PerSecond: 1000}})
 	if err != nil || issued.Key == "" || issued.Status != "active" || issued.RateLimit == nil {

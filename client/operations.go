@@ -76,6 +76,9 @@ type Version struct {
 	Go string `json:"go"`
 	// Commit is what it was built from; empty in some builds.
 	Commit string `json:"commit,omitzero"`
+	// Background is whether the process pushes, fires schedules and delivers subscriptions: "on", "suspended" while the database is a copy that nobody
+	// has adopted, or "off" by its settings. Versions before 0.8.0 do not say.
+	Background string `json:"background,omitzero"`
 }
 
 // ShowVersion returns the version of the server.

@@ -45,15 +45,15 @@ func TestWorkersInOtherLanguagesExtendAndAreFenced(t *testing.T) {
 
 func runScript(t *testing.T, command []string, worker string) {
 	t.Helper()
-	s := serve(t, "QUEUED_API_KEY=secret")
-	c := newClient(t, Config{URL: s.url, Key: "secret"})
+	s := serve(t, "QUEUED_API_KEY=secret-of-the-tests")
+	c := newClient(t, Config{URL: s.url, Key: "secret-of-the-tests"})
 	ids := insert(t, c, NewEvent{Payload: map[string]string{"to": "Ä \"&<>'"}}, NewEvent{Payload: map[string]string{"fail": "no luck"}, MaxAttempts: 1},
 		NewEvent{Payload: map[string]int{"sleep": 4}})
 
 	cmd := exec.Command(command[0], command[1:]...)
 	var output lockedBuffer
 	cmd.Stdout, cmd.Stderr = &output, &output
-	cmd.Env = append(os.Environ(), "QUEUED_URL="+s.url, "QUEUED_KEY=secret", "QUEUE=q", "LEASE=2")
+	cmd.Env = append(os.Environ(), "QUEUED_URL="+s.url, "QUEUED_KEY=secret-of-the-tests", "QUEUE=q", "LEASE=2")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // it may have children
 	cmd.WaitDelay = time.Second
 	if err := cmd.Start(); err != nil {

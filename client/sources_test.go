@@ -8,8 +8,8 @@ import (
 
 func TestSourcesArePutTriedAndDeleted(t *testing.T) {
 	t.Parallel()
-	s := serve(t, "QUEUED_SECRET_KEY=a-key-that-only-tests-have", "QUEUED_API_KEY=secret")
-	c := newClient(t, Config{URL: s.url, Key: "secret"})
+	s := serve(t, "QUEUED_SECRET_KEY=a-key-that-only-tests-have", "QUEUED_API_KEY=secret-of-the-tests")
+	c := newClient(t, Config{URL: s.url, Key: "secret-of-the-tests"})
 	ctx := soon(t)
 	put, err := c.PutSource(ctx, "shop", SourceSettings{
 		Kind: "token", Queue: "orders", Secrets: []string{"a secret"}, Key: "{/id}", KeepRaw: time.Hour, DedupFor: 48 * time.Hour,

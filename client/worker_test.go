@@ -533,7 +533,7 @@ func TestStopGivesBackWhatIsLeftAfterTheGrace(t *testing.T) {
 
 func TestRunReturnsWhenTheServerRefusesIt(t *testing.T) {
 	t.Parallel()
-	s := serve(t, "QUEUED_API_KEY=secret")
+	s := serve(t, "QUEUED_API_KEY=secret-of-the-tests")
 	var log lockedBuffer
 	w := newClient(t, Config{URL: s.url, Key: "wrong"}).NewWorker(WorkerConfig{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if err := w.Run(t.Context()); err == nil {
