@@ -179,8 +179,8 @@ var readOnly = strings.Fields(`
 	first_events get_access get_event get_identity get_log_settings get_owner get_published get_queue get_raw_body get_route get_schedule
 	get_sources_version history_stats last_published leave_step list_api_keys list_attempts list_audit list_events list_executions list_filters
 	list_history list_occurrences list_owners list_processes list_proof_fields list_pushers list_pushes list_routes list_schedules list_sealed
-	list_sources list_subscriptions list_topics list_upkeep lock_due_schedules locked_events log_bounds log_holder log_origin log_position next_due
-	next_publication next_vt next_vts old_history queue_stats read_api_keys read_filters read_log_page read_pushes read_routes read_sources resolve_locals
+	list_sources list_subscriptions list_topics list_upkeep lock_due_schedules locked_events log_bounds log_gap_reason log_holder log_origin log_position next_due
+	next_publication next_vt next_vts old_history oldest_beside queue_stats read_api_keys read_filters read_log_page read_pushes read_routes read_sources resolve_locals
 	schedule_position schedule_zone slowest_subscriptions subscription_allowed watch_subscriptions`)
 
 // repeated are those that a process calls again and again whatever the answer was, and whose effect is the same when they are called twice: they count, delete
