@@ -331,7 +331,7 @@ func platform(ctx context.Context) string {
 	case "arm64":
 		name += "v8"
 	case "arm": // uname says armv6l or armv7l
-		if out, err := exec.CommandContext(ctx, "uname", "-m").Output(); err == nil && len(out) > 4 {
+		if out, err := exec.CommandContext(ctx, "uname", "-m").Output(); err == nil && len(out) > 4 { //nolint:gosec // its arguments are constants
 			name += "32" + string(out[3:5])
 		}
 	}
