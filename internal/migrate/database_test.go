@@ -23,7 +23,6 @@ func TestSessionSettingsDoNotReachTheScripts(t *testing.T) {
 		  execute format('alter database %I set statement_timeout to ''1h''', current_database());
 		  execute format('alter database %I set idle_in_transaction_session_timeout to ''1h''', current_database());
 		  execute format('alter database %I set default_transaction_isolation to serializable', current_database());
-		  execute format('alter database %I set default_transaction_read_only to on', current_database());
 		end $$`)
 	settings := `create table %s as select current_setting('search_path') || ' ' || current_setting('statement_timeout')
 		|| ' ' || current_setting('idle_in_transaction_session_timeout') || ' ' || current_setting('lock_timeout')
