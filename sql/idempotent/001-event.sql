@@ -193,14 +193,14 @@ language sql stable parallel safe
 return _number > -1e1000 and _number < 1e1000 and scale(_number) <= 1000
   or agent_private.number_size(_number) <= 4 * pg_column_size(_number);
 
--- Whether JSON has a text of some MiB at most whatever is in it, by what is cheap to know: its size, and that none of its numbers has 1,000 digits
+-- Whether JSON has a text of some 30 MiB at most whatever is in it, by what is cheap to know: its size, and that none of its numbers has 1,000 digits
 -- before the point. Inlined, like agent.receipt.
 create or replace function agent_private.is_modest_json(_json jsonb)
 returns boolean
 language sql stable parallel safe
 return case
   when pg_column_compression(_json) is not null or pg_column_size(_json) > 16384 then false
-  when pg_column_size(_json) <= 256 then true
+  when pg_column_size(_json) <= 2048 then true -- the usual case: its text costs no more than a look at each value
   else not jsonb_path_exists(_json, 'strict $.** ? (@ >= 1e1000 || @ <= -1e1000)')
 end;
 
