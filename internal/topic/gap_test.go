@@ -133,6 +133,37 @@ func TestRestartsMakeNoGaps(t *testing.T) {
 	}
 }
 
+func TestReadersFromTheBeginningAreToldOfNoGap(t *testing.T) {
+	t.Parallel()
+	for name, restart := range map[string]string{
+		"after a restart in good order": `update agent.log_server set started_at = started_at - interval '1 day'`,
+		"after a crash":                 `delete from agent.log_server`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := setupIdle(t)
+			env.publish(t, "a")
+			env.exec(t, restart)
+			kept := env.publish(t, "b")
+			env.maintain(t)
+			if env.drop(t) == 0 {
+				t.Fatal("no segment was dropped")
+			}
+			first, _, err := env.Bounds(t.Context())
+			if err != nil || first != kept[0] {
+				t.Errorf("the first position is %d, %v; want %d", first, err, kept[0])
+			}
+			if page := env.read(t, topic.ReadParams{After: first - 1}); page.Gap != nil || !slices.Equal(positions(page.Events), kept) {
+				t.Errorf("read %+v from the beginning, want %d without a gap", page, kept)
+			}
+			env.put(t, topic.PutSubscriptionParams{Name: "s", Filters: []topic.SubscriptionFilter{everything(t)}, Start: first - 1})
+			if page := env.next(t, topic.SubscribedParams{}); page.Gap != nil || !slices.Equal(matched(page.Events), kept) {
+				t.Errorf("the subscription read %+v, want %d without a gap", page, kept)
+			}
+		})
+	}
+}
+
 func TestReadLogTellsGaps(t *testing.T) {
 	t.Parallel()
 	env := setupIdle(t)

@@ -414,7 +414,8 @@ as $func$
   from (select coalesce(_publication.text_size, agent_private.stored_publication_size(_publication.event, _publication.meta)) as size) s
 $func$;
 
--- The first position that can still be read or the one that will be given out first, and the position up to which the log is complete.
+-- The first position that can still be read or the one that will be given out first, and the position up to which the log is complete. Where the oldest
+-- segment begins with places that were passed over, the first position is after them: who begins with it has read nothing that can have been lost.
 create or replace function agent.log_bounds(out first int8, out head int8)
 language plpgsql volatile
 security definer
@@ -422,7 +423,8 @@ set search_path to pg_catalog, pg_temp
 as $func$
 begin
   head = agent_private.log_head();
-  select (min(g.number) << 32) + 1 into first from agent.log_segment g where g.state <> 'dropped';
+  select min(g.number) << 32 into first from agent.log_segment g where g.state <> 'dropped';
+  first = coalesce((select max(k.until) from agent.log_skip k where k.last < first and k.until > first), first) + 1;
 end
 $func$;
 
