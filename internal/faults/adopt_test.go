@@ -194,7 +194,7 @@ func TestPromotedStandbyIsNoCopy(t *testing.T) {
 	pair := StartPair(t, Asynchronous, Config{})
 	a, q := startActing(t, pair.Primary)
 	pair.Primary.AwaitStandby(pair.Standby)
-	_, _ = q.terminate(startLimit)
+	_, _ = q.terminate()
 	pair.Primary.Kill()
 	pair.Failover()
 	pushed := a.receiver.count()

@@ -120,7 +120,7 @@ func logCopied(method copyMethod, segments int) scenario {
 		d.drawInVain(server)
 		d.end()
 		d.reading.Wait()
-		_, _ = q.terminate(startLimit)
+		_, _ = q.terminate()
 
 		c := bringUp()
 		q = startQueued(t, b, c.server.urlOf(c.database), "QUEUED_ADOPT=always") // so that it delivers

@@ -116,7 +116,7 @@ func TestReadinessSaysThatTheDiskIsFull(t *testing.T) {
 	isRefused := false
 	for n := 0; !isRefused && n < 2000; n++ { // the tables still have free space
 		body := fmt.Sprintf(`{"padding":%q}`, strings.Repeat(fmt.Sprint(n, time.Now().UnixNano()), 4<<10))
-		res, err := http.Post("http://"+q.addr+"/events", "application/json", strings.NewReader(body)) //nolint:noctx // it is answered in time
+		res, err := http.Post("http://"+q.addr+"/events", "application/json", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}

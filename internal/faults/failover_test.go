@@ -50,7 +50,7 @@ func failOver(replication Replication, fault func(*Pair, *load)) scenario {
 		t.Logf("%d failovers: the first insert succeeded within %v of the promotion", rounds, longest)
 		d.finish(pair.Primary.AdminURL())
 		for _, q := range servers {
-			if code, took := q.terminate(startLimit); code != 0 || took > 40*time.Second {
+			if code, took := q.terminate(); code != 0 || took > 40*time.Second {
 				l.violated("queued stopped with exit code %d after %v", code, took)
 			}
 		}

@@ -243,11 +243,11 @@ func (q *queued) kill() {
 	}
 }
 
-// terminate sends SIGTERM and returns the exit code and the time it took. After the limit it kills the process, and the code is -1.
-func (q *queued) terminate(limit time.Duration) (int, time.Duration) {
+// terminate sends SIGTERM and returns the exit code and the time it took. After startLimit it kills the process, and the code is -1.
+func (q *queued) terminate() (int, time.Duration) {
 	q.t.Helper()
 	began := time.Now()
-	_ = q.process.stop(syscall.SIGTERM, limit)
+	_ = q.process.stop(syscall.SIGTERM, startLimit)
 	return q.process.cmd.ProcessState.ExitCode(), time.Since(began)
 }
 

@@ -89,7 +89,7 @@ func upgrade(t *testing.T, b build, l *ledger, rounds int) {
 		d.stopInserting()
 		d.inserting.Wait()
 		both.finish(server.AdminURL())
-		if code, took := old.terminate(startLimit); code != 0 {
+		if code, took := old.terminate(); code != 0 {
 			one.violated("%s ended with exit code %d after %v", version, code, took)
 		}
 		next.kill()
