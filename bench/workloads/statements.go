@@ -19,11 +19,12 @@ const (
 	claimStatement = `
 		select id, attempts, claim_token, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
 			type, source, priority, key, max_attempts, expires_at, worker, occurrence, meta, publication, prior_vt
-		from agent.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _with_tokens => true)`
+		from agent.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _with_tokens => true, _max_bytes => $12)`
 	ackStatement = `
 		select ord, status, queue, repeated, type, worker, took
 		from agent.ack_events($1, $2, $3::text[]::jsonb[], $4::text[])`
-	readLogStatement = `select head, gap_until, bytes, position, published_at, topic, event, meta, key, subscription
+	readLogStatement = `select head, gap_until, bytes, position, published_at, topic, event, meta, key, subscription, (select agent.log_origin()),
+			case when gap_until is not null then (select agent.log_gap_reason($1)) end
 		from agent.read_log_page($1, $2, $3, $4)`
 
 	// What SQL users send.
@@ -126,7 +127,7 @@ func sqlClaim(ctx context.Context, conn *pgx.Conn, queue string) (id int64, rece
 	var token string
 	columns := make([]any, 21)
 	columns[0], columns[1], columns[2] = &id, &attempts, &token
-	rows, _ := conn.Query(ctx, claimStatement, queue, 1, 3, 24*time.Hour, "fifo", nil, nil, nil, nil, nil, nil)
+	rows, _ := conn.Query(ctx, claimStatement, queue, 1, 3, 24*time.Hour, "fifo", nil, nil, nil, nil, nil, nil, 8<<20)
 	_, err = pgx.ForEachRow(rows, columns, func() error {
 		receipt = fmt.Sprintf("%d.%d.%s", id, attempts, token) // as agent.receipt has it
 		return nil
