@@ -210,3 +210,48 @@ func TestChangeWithNumbersOfTooManyDigitsIsPublishedWithoutThem(t *testing.T) {
 		t.Errorf("%d changes were published, want 2", n)
 	}
 }
+
+// nested is a SQL expression of an object that is nested so many levels deep.
+func nested(levels int) string {
+	return fmt.Sprintf(`('{"a": ' || repeat('[', %[1]d) || repeat(']', %[1]d) || '}')::jsonb`, levels-1)
+}
+
+// How deep JSON may be for a function depends on what has called it. What has been published has to go wherever it is delivered.
+func TestNothingIsPublishedThatIsNestedTooDeeplyToBeDelivered(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	env.deliver(t, "delivered", wants(t, "f", []string{"a.b"}, ""))
+	for _, levels := range []int{1026, 5000, 9950, 9970, 9980, 9990} {
+		for _, call := range []string{
+			`select agent.publish('a.b', ` + nested(levels) + `)`,
+			`select agent.publish('a.b', '{}', _meta => ` + nested(levels) + `)`,
+			`select agent.publish('a.b', ` + nested(levels) + `, _at => now() + interval '1 hour')`,
+			`select agent.append_log('{a.b}', array[` + nested(levels) + `])`,
+			`select agent.insert_event(` + nested(levels) + `)`,
+		} {
+			if _, err := env.sql.Exec(t.Context(), call); sqlState(err) != "QD003" {
+				t.Errorf("%s: %v", call, err)
+			}
+		}
+	}
+	env.exec(t, `select agent.publish('a.b', `+nested(1024)+`)`)
+	env.exec(t, `select agent.publish('a.b', '{"last": 1}')`)
+	await(t, "the delivery", func() bool {
+		return value[int](t, env, `select count(*) from agent.event where queue = 'delivered'`) ==
+			value[int](t, env, `select count(*) from agent.log where topic = 'a.b'`)
+	})
+}
+
+func TestDeeplyNestedValueTakesNoOtherRowsValuesAlong(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.exec(t, `create table public.deep (id int8 primary key, doc jsonb, text json)`)
+	env.exec(t, `select agent.publish_changes('public.deep')`)
+	env.exec(t, `insert into public.deep values (1, '{}', '{}'), (2, `+nested(9990)+`, '{}'), (3, '{}', (`+nested(9000)+`)::text::json), (4, `+nested(12000)+`, '{}')`)
+	env.wantChanges(t,
+		`public.deep.insert 1 {"new": {"id": 1, "doc": {}, "text": {}}}`,
+		`public.deep.insert 2 {"new": {"id": 2, "text": {}}, "omitted": ["doc"]}`,
+		`public.deep.insert 3 {"new": {"id": 3, "doc": {}}, "omitted": ["text"]}`,
+		`public.deep.insert 4 {"new": {"id": 4, "text": {}}, "omitted": ["doc"]}`,
+	)
+}

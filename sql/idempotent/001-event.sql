@@ -193,19 +193,28 @@ language sql stable parallel safe
 return _number > -1e1000 and _number < 1e1000 and scale(_number) <= 1000
   or agent_private.number_size(_number) <= 4 * pg_column_size(_number);
 
+-- Whether JSON is nested more than 1,024 levels deep. What walks through it calls itself for each level, and how many levels a session's stack has room
+-- for depends on where it is called: what could be published could not be delivered. A level takes at least eight bytes, and this looks
+-- no deeper. Inlined, like agent.receipt.
+create or replace function agent_private.is_too_deep(_json jsonb)
+returns boolean
+language sql stable parallel safe
+return (pg_column_size(_json) > 8192 or pg_column_compression(_json) is not null) and jsonb_path_exists(_json, 'strict $.**{1025}');
+
 -- Whether JSON has a text of some 30 MiB at most whatever is in it, by what is cheap to know: its size, and that none of its numbers has 1,000 digits
--- before the point. Inlined, like agent.receipt.
+-- before the point; and is not nested too deeply. Inlined, like agent.receipt.
 create or replace function agent_private.is_modest_json(_json jsonb)
 returns boolean
 language sql stable parallel safe
 return case
   when pg_column_compression(_json) is not null or pg_column_size(_json) > 16384 then false
   when pg_column_size(_json) <= 2048 then true -- the usual case: its text costs no more than a look at each value
+  when agent_private.is_too_deep(_json) then false
   else not jsonb_path_exists(_json, 'strict $.** ? (@ >= 1e1000 || @ <= -1e1000)')
 end;
 
--- About how many bytes JSON has as text. With _is_new it is null for what may not be stored anew: where a number has too many digits. It is null, too,
--- for what nobody could read: a text of more than 16 MiB that is more than 16 times as long as what is stored, or of more than 512 MiB.
+-- About how many bytes JSON has as text. With _is_new it is null for what may not be stored anew: where a number has too many digits, or where it is
+-- nested too deeply. It is null, too, for what nobody could read: a text of more than 16 MiB that is more than 16 times as long as what is stored, or of more than 512 MiB.
 create or replace function agent_private.measure_json(_json jsonb, _is_new boolean)
 returns int8
 language plpgsql stable parallel safe
@@ -217,6 +226,9 @@ declare
   _is_invalid boolean;
   _size int8;
 begin
+  if _is_new and agent_private.is_too_deep(_json) then
+    return null;
+  end if;
   select coalesce(sum(agent_private.number_size(n.number)), 0), coalesce(bool_or(not agent_private.is_valid_number(n.number)), false)
   into _numbers, _is_invalid
   from (select v.value::numeric from jsonb_path_query(_json, 'strict $.** ? (@.type() == "number")') as v (value)) as n (number);
@@ -262,7 +274,7 @@ $func$;
 create or replace function agent_private.json_fault()
 returns text
 language sql immutable parallel safe
-return 'has numbers with too many digits when written out: give each at most 1,000 before and after the point, or as text';
+return 'is nested more than 1,024 levels deep, or has numbers with too many digits when written out: give each at most 1,000 before and after the point, or as text';
 
 -- Why an event is shown without its payload.
 create or replace function agent_private.unreadable_reason()
