@@ -255,3 +255,16 @@ func TestDeeplyNestedValueTakesNoOtherRowsValuesAlong(t *testing.T) {
 		`public.deep.insert 4 {"new": {"id": 4, "text": {}}, "omitted": ["doc"]}`,
 	)
 }
+
+// The end of a transaction looks into the text of its query, which may be as long as PostgreSQL takes it.
+func TestWriteByAQueryOfAnyLengthIsPublished(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.exec(t, `create table public.large (id int8 primary key)`)
+	env.exec(t, `select agent.publish_changes('public.large')`)
+	query := `insert into public.large values (1) /*` + strings.Repeat("x", 270_000_000) + `*/`
+	if _, err := env.sql.PgConn().Exec(t.Context(), query).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+	env.wantChanges(t, `public.large.insert 1 {"new": {"id": 1}}`)
+}

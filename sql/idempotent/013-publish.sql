@@ -100,10 +100,13 @@ set plan_cache_mode to force_generic_plan
 set jit to off
 set enable_seqscan to off -- beside an old snapshot the table is full of dead rows
 as $func$
+declare
+  -- To search a text takes four bytes for each character, and fails beyond 256 MiB, with the commit. So such a query may have said anything.
+  _is_long boolean = octet_length(current_query()) > 16777216;
 begin
   if not exists (select from agent.outgoing o where o.ctid = new.ctid) then
     return null; -- it was taken along
-  elsif not new.is_put_off and current_query() ~* '(^|[^a-z_])set[[:space:]]+constraints([^a-z_]|$)' then
+  elsif not new.is_put_off and (_is_long or current_query() ~* '(^|[^a-z_])set[[:space:]]+constraints([^a-z_]|$)') then
     -- "set constraints ... immediate" asks for it now. It is put off until the end, but once only: the same text may have a commit in it.
     set constraints agent.publish_at_commit deferred;
     insert into agent.outgoing (publications, is_put_off) values (new.publications, true);
@@ -112,7 +115,7 @@ begin
   end if;
   perform agent_private.append_outgoing();
   delete from agent.outgoing o where o.xact = pg_current_xact_id();
-  if current_query() !~* '(^|[^a-z_])prepare[[:space:]]+transaction([^a-z_]|$)' then
+  if not _is_long and current_query() !~* '(^|[^a-z_])prepare[[:space:]]+transaction([^a-z_]|$)' then
     perform pg_notify('agent_log', ''); -- which a transaction that is prepared cannot do; readers then find it when they poll
   end if;
   return null;
