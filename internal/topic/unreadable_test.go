@@ -268,3 +268,14 @@ func TestWriteByAQueryOfAnyLengthIsPublished(t *testing.T) {
 	}
 	env.wantChanges(t, `public.large.insert 1 {"new": {"id": 1}}`)
 }
+
+// Beyond 256 KiB the numbers of JSON are measured one by one: however many they are, each takes as long as the others.
+func TestEventWithManyNumbersIsMeasuredInTime(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.exec(t, `set statement_timeout = '100s'`) // it takes some seconds; what moves all the others for each number takes more than ten minutes
+	env.exec(t, `select agent.publish('a.b', (select jsonb_build_object('n', jsonb_agg(1)) from generate_series(1, 1000000)))`)
+	if n := value[int](t, env, `select jsonb_array_length(event -> 'n') from agent.log where text_size >= 3000000`); n != 1_000_000 {
+		t.Errorf("the event has %d numbers", n)
+	}
+}

@@ -231,7 +231,11 @@ begin
   end if;
   select coalesce(sum(agent_private.number_size(n.number)), 0), coalesce(bool_or(not agent_private.is_valid_number(n.number)), false)
   into _numbers, _is_invalid
-  from (select v.value::numeric from jsonb_path_query(_json, 'strict $.** ? (@.type() == "number")') as v (value)) as n (number);
+  from
+  ( select v.value::numeric
+    -- As a set, jsonb_path_query moves all numbers that are left for each one that it returns: 500,000 took minutes.
+    from jsonb_array_elements(jsonb_path_query_array(_json, 'strict $.** ? (@.type() == "number")')) as v (value)
+  ) as n (number);
   if _is_new and _is_invalid then
     return null;
   elsif _numbers <= 1048576 and _stored <= 262144 then -- it may be compressed, to a hundredth
