@@ -60,6 +60,24 @@ func (env environment) drop(t *testing.T) int {
 
 func segmentOf(position int64) int64 { return position >> 32 }
 
+func TestSegmentsAreClosedAndDroppedInTimeAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	first := env.publish(t, "a")[0]
+	env.closeSegment(t)
+	second := env.publish(t, "a")[0]
+	env.exec(t, `update agent.log_segment set opened_at = opened_at + interval '30 days', closed_at = closed_at + interval '30 days'`)
+	env.maintain(t)
+	env.exec(t, `update agent.log_segment set opened_at = opened_at - interval '2 hours', closed_at = closed_at - interval '200 hours'`) // so much time passes
+	env.maintain(t)
+	if !env.upkeepStep(t, `select agent.drop_log_segment() is not null`) {
+		t.Errorf("the segment of %d was not dropped", first)
+	}
+	if third := env.publish(t, "a")[0]; segmentOf(third) == segmentOf(second) {
+		t.Error("the open segment was not closed")
+	}
+}
+
 func TestSegmentIsClosedWhenItIsOldOrLarge(t *testing.T) {
 	t.Parallel()
 	env := setupIdle(t)

@@ -611,7 +611,7 @@ $func$;
 
 -- Takes the next step in the upkeep of the log's segments and returns what it did; null if nothing is left to do. Each step needs a
 -- transaction of its own. Segments are made ahead; the open one is closed when it is as old or as large as the settings say, and has
--- events; closed ones are counted. While the open one is ahead of the clock, as it is after a start, it is closed when it is a quarter of an hour old,
+-- events; closed ones are counted. Times that are in the future, as the clock was set back, become the present. While the open one is ahead of the clock, as it is after a start, it is closed when it is a quarter of an hour old,
 -- or older if the settings say so. Raises lock_not_available (55P03) while another session does it.
 create or replace function agent.maintain_log()
 returns text
@@ -636,6 +636,9 @@ begin
     perform agent_private.advance_log();
   end if;
   delete from agent.log_server s where (s.started_at, s.place) is distinct from (pg_postmaster_start_time(), pg_relation_filepath('agent.log_server'));
+  update agent.log_segment g -- the clock was set back: they would be kept until it has caught up
+  set opened_at = least(g.opened_at, clock_timestamp()), closed_at = case when g.closed_at is not null then least(g.closed_at, clock_timestamp()) end
+  where g.state <> 'dropped' and greatest(g.opened_at, g.closed_at) > clock_timestamp() + interval '1 second';
   select s.last_value >> 32, s.last_value into _open, _last from agent.log_position_seq s;
   for _n in 0 .. agent_private.segments_ahead() loop
     if not exists (select from agent.log_segment g where g.number = _open + _n) then
