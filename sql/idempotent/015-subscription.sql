@@ -748,6 +748,403 @@ begin
 end
 $func$;
 
+-- Reading from SQL.
+--
+-- The same as the service does: begin_read, a page of the log, end_read, and the same cursors, so that readers in SQL and over HTTP take turns. Of filters
+-- it evaluates topics alone: what is in events only the service matches.
+
+-- Up to _limit events that a subscription gets next, in order, with texts of about 4 MiB, and the names of the filters that want each. All rows have the
+-- same cursor: commit it with commit_cursor when all of them are done, also in the same transaction; until then they are read again. Where events are missing,
+-- the first row tells so as in read_log. With _lease nobody else gets anything until the cursor is committed or the time is over. _after is a cursor that is not
+-- committed, to go on from: then a page without events is one row that has only a cursor, further on. There are no rows while somebody else has a lease, while the
+-- subscription is paused, and, with a lease, while another transaction changes it. A call looks through about 50,000 events, for about two
+-- seconds; the position moves by itself over those that no filter wants.
+--
+-- Raises QD020 if there is none of this name, QD023 if it is delivered into a queue, feature_not_supported if one of its filters has match, QD021 if _after
+-- is lost, QD003 for what is no cursor of this subscription.
+create or replace function agent.read_subscription(_name text, _limit int4 default 100, _lease interval default null, _after text default null)
+returns table
+( "position" int8, topic text, published_at timestamptz, key text, meta jsonb, event jsonb, matched text[]
+, cursor text
+)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_custom_plan -- with the segments that can hold something
+set enable_seqscan to off
+set enable_bitmapscan to off
+set jit to off
+as $func$
+#variable_conflict use_column
+declare
+  _from int8[]; -- what _after says: see agent_private.cursor_parts
+  _cursor int8[];
+  _is_leased boolean = false; -- _after is
+  _is_free boolean = true;
+  _state record;
+  _filter text;
+  _start int8;
+  _head int8;
+  _gap_until int8;
+  _gap jsonb;
+  _page record;
+  _wanted jsonb;
+  _is_empty boolean;
+  _end record;
+begin
+  if _limit is null or _limit not between 1 and 1000 then
+    perform agent_private.raise_invalid('limit', 'must be from 1 to 1000');
+  elsif not coalesce(_lease between interval '1 second' and interval '24 hours', true) then
+    perform agent_private.raise_invalid('lease', 'must be from one second to 24 hours');
+  end if;
+  if _after is not null then
+    _from = agent_private.cursor_parts(_name, _after);
+    if _from is null then
+      perform agent_private.raise_invalid('after', agent_private.no_cursor());
+    end if;
+    _is_leased = _from[1] & 1 <> 0;
+    if _lease is not null and not _is_leased then
+      perform agent_private.raise_invalid('lease', 'must not be given together with a cursor without a lease: take it with the first read');
+    end if;
+  end if;
+  if _lease is not null or _is_leased then -- who reads waits for nobody: whoever changes it now may be taking the lease
+    perform from agent.subscription s where s.name = _name for no key update skip locked;
+    _is_free = found;
+  end if;
+
+  loop
+    select r.* into strict _state from agent.begin_read(_name) r;
+    select f.name into _filter from agent.subscription_filter f where f.subscription = _state.id and f.match is not null order by f.name limit 1;
+    if found then
+      raise exception 'the filter % of the subscription % has match, which SQL does not evaluate', _filter, _name
+        using errcode = 'feature_not_supported', hint = format('Read it over HTTP: POST /subscriptions/%s/read.', _name);
+    elsif _from is not null and
+      ( _from[2] <> _state.id or _from[3] <> _state.epoch
+        or _state.position > _from[6] and _state.token not in (_from[4], _from[5]) -- what is committed has passed it
+        or _is_leased and _state.leased_until is null
+      )
+    then
+      raise exception 'the cursor is lost' using errcode = 'QD021';
+    elsif not _is_free or _state.is_paused or _state.leased_until is not null and _from is null then
+      return;
+    end if;
+
+    _start = greatest(_state.position, _from[6]);
+    _head = agent_private.log_head();
+    _gap_until = agent_private.log_gap(_start, _head);
+    _gap = null;
+    if _gap_until is not null then
+      _gap = jsonb_build_object('after', _start, 'until', _gap_until, 'reason', agent.log_gap_reason(_start));
+      if _gap ->> 'reason' = 'beyond_head' then
+        if _from is not null then -- the cursor is of another log
+          raise exception 'the cursor is lost' using errcode = 'QD021';
+        end if;
+        _start = _head;
+      else
+        _start = greatest(_start, least(_gap_until, _head)); -- there is nothing in between
+      end if;
+    end if;
+    select p.* into strict _page from agent_private.subscribed_page(_state.id, _name, _start, _head, _limit - (_gap is not null)::int4) p;
+
+    _is_empty = _gap is null and _page.positions = '{}';
+    select jsonb_object_agg(w.topic, w.names) into _wanted -- by the filters that the page was made with, see end_read
+    from agent_private.topic_filters(_state.id, array(select distinct l.topic from agent.log l where l.position = any (_page.positions))) w;
+    _cursor = array
+    [ (_is_leased or _from is null and _lease is not null and not _is_empty)::int4 | ((_gap is not null)::int4 << 1)
+    , _state.id, _state.epoch, coalesce(_from[5], _state.token), agent_private.new_token(), _page.until
+    ];
+    if _from is not null and _is_empty then -- the same cursor, further on
+      _cursor[1] = _from[1];
+      _cursor[4] = _from[4];
+      _cursor[5] = _from[5];
+    end if;
+    select e.* into strict _end
+    from agent.end_read
+    ( _state.id, _state.filters_version, _cursor[4], _state.epoch, _from is not null, _is_leased, _cursor[5], _page.until, _head, _lease, _is_empty
+    ) e;
+    if _end.status = 'lost' then
+      raise exception 'the cursor is lost' using errcode = 'QD021';
+    end if;
+    exit when _end.status is null;
+  end loop;
+  _cursor[3] = _end.epoch;
+  cursor = agent_private.cursor_text(_name, _cursor);
+
+  if _is_empty then
+    if _from is not null then
+      return next;
+    end if;
+    return;
+  end if;
+  if _gap is not null then
+    return query select _gap_until, 'queued.gap', clock_timestamp(), null, null::jsonb, _gap, '{}'::text[], cursor;
+  end if;
+  return query
+  select r.position, r.topic, r.published_at, r.key, r.meta, r.event, array(select jsonb_array_elements_text(_wanted -> r.topic)), cursor
+  from agent.log l
+  cross join lateral agent_private.readable_publication(l) r
+  where l.position = any (_page.positions)
+  order by l.position;
+end
+$func$;
+
+-- Commits a cursor that read_subscription or the service has given, as the function above does, in the caller's transaction. Raises QD003 for what is
+-- no cursor of this subscription, too.
+create or replace function agent.commit_cursor(_name text, _cursor text)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _parts int8[] = agent_private.cursor_parts(_name, _cursor);
+begin
+  if _parts is null then
+    perform agent_private.lock_subscription(_name); -- that there is none is said first
+    perform agent_private.raise_invalid('cursor', agent_private.no_cursor());
+  end if;
+  return agent.commit_cursor(_name, _parts[2], _parts[3], _parts[4], _parts[5], _parts[6], _parts[1] & 1 <> 0, _parts[1] & 2 <> 0);
+end
+$func$;
+
+-- The positions of the events that a subscription gets after a position, up to _head and so many, in order, and up to where nothing else is for it. None
+-- of its filters may have match.
+create or replace function agent_private.subscribed_page
+( _id int8
+, _name text
+, _after int8
+, _head int8
+, _limit int4
+, out positions int8[]
+, out until int8
+)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_custom_plan
+set enable_seqscan to off
+set enable_bitmapscan to off
+set jit to off
+as $func$
+declare
+  _begun timestamptz = clock_timestamp();
+  _wants_all boolean = exists (select from agent.subscription_filter f where f.subscription = _id and coalesce(cardinality(f.topics), 0) = 0);
+  _patterns text[] = array(select distinct p from agent.subscription_filter f cross join unnest(f.topics) p where f.subscription = _id and not _wants_all);
+  _have_wildcards boolean = exists (select from unnest(_patterns) p where p like '%*%');
+  _regex text; -- null: they are too long for one
+  _size int4 = greatest(_limit, 100); -- of the part of the log that is looked through next
+  _scanned int4 = 0;
+  _bytes int8 = 0; -- of the texts of positions
+  _last int8; -- of the part
+  _n int4;
+  _topics text[];
+  _found int8[];
+  _are_all boolean; -- the part has no more that is wanted
+  _added int8;
+begin
+  positions = '{}';
+  until = _after;
+  if _have_wildcards and (select sum(length(p)) from unnest(_patterns) p) <= 4000 then
+    _regex = agent_private.topic_regex(_patterns);
+  end if;
+  while cardinality(positions) < _limit and _scanned < 50000 and clock_timestamp() < _begun + interval '2 seconds' loop
+    select count(*), max(l.position), case when not _wants_all then array_agg(distinct l.topic) end into _n, _last, _topics
+    from (select l.position, l.topic from agent.log l where l.position > until and l.position <= _head order by l.position limit _size) l;
+    if _n = 0 then
+      until = greatest(until, _head);
+      return;
+    end if;
+    if _regex is not null then
+      _topics = array(select t from unnest(_topics) t where t ~ _regex);
+    elsif _have_wildcards then
+      _topics = array
+      ( select distinct t.topic
+        from unnest(_topics) as t (topic)
+        cross join lateral agent_private.topic_patterns(t.topic) p
+        where p in (select unnest(_patterns))
+      );
+    else
+      _topics = array(select unnest(_topics) intersect select unnest(_patterns));
+    end if;
+    select array_agg(b.position order by b.position) filter (where b.is_in), coalesce(bool_and(b.is_in), true), coalesce(max(b.bytes) filter (where b.is_in), 0)
+    into _found, _are_all, _added
+    from
+    ( select e.position, sum(e.size) over w as bytes
+      , _bytes + sum(e.size) over w <= 4194304 or positions = '{}' and row_number() over w = 1 as is_in
+      from
+      ( select l.position, greatest(coalesce(l.text_size, agent_private.stored_publication_size(l.event, l.meta)), 0) as size
+        from agent.log l
+        where l.position > until and l.position <= _last
+        and case when l.subscription is null then _wants_all or l.topic in (select unnest(_topics)) else l.subscription = _name end
+        order by l.position
+        limit _limit - cardinality(positions)
+      ) e
+      window w as (order by e.position rows unbounded preceding)
+    ) b;
+    positions = positions || coalesce(_found, '{}');
+    _bytes = _bytes + _added;
+    if cardinality(positions) = _limit or not _are_all then
+      until = positions[cardinality(positions)];
+      return;
+    elsif _n < _size then
+      until = _head;
+      return;
+    end if;
+    until = _last;
+    _scanned = _scanned + _n;
+    _size = least(2 * _size, 5000);
+  end loop;
+end
+$func$;
+
+-- The patterns that stand for a topic, 2^9 at most. A test holds them against the service's matcher.
+create or replace function agent_private.topic_patterns(_topic text)
+returns setof text
+language plpgsql immutable
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _words text[] = string_to_array(_topic, '.');
+  _count int4 = coalesce(cardinality(_words), 0);
+  _begun text[] = '{""}'; -- what patterns can begin with
+  _longer text[];
+  _text text;
+begin
+  if _count not between 1 and 8 then
+    return;
+  end if;
+  for _i in 1 .. _count loop
+    _longer = '{}';
+    foreach _text in array _begun loop
+      if _i = 1 and starts_with(_topic, 'queued.') then -- the service's own: only by this word
+        _longer = array['queued.'];
+      elsif _i < _count then
+        return next _text || '**';
+        _longer = _longer || (_text || _words[_i] || '.') || (_text || '*.');
+      else
+        return next _text || '**';
+        return next _text || _words[_i];
+        return next _text || '*';
+      end if;
+    end loop;
+    _begun = _longer;
+  end loop;
+end
+$func$;
+
+-- The filters of a subscription that want events of topics, by topic, but for topics that none wants. None of its filters may have match.
+create or replace function agent_private.topic_filters(_id int8, _topics text[])
+returns table (topic text, names text[])
+language sql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+  with wanted as
+  ( select t.topic, f.name
+    from unnest(_topics) as t (topic)
+    cross join lateral agent_private.topic_patterns(t.topic) as p (pattern)
+    join
+    ( select f.name, p.pattern
+      from agent.subscription_filter f
+      cross join unnest(f.topics) as p (pattern)
+      where f.subscription = _id
+    ) f using (pattern)
+    union
+    select t.topic, f.name
+    from unnest(_topics) as t (topic)
+    cross join agent.subscription_filter f
+    where f.subscription = _id and coalesce(cardinality(f.topics), 0) = 0
+  )
+  select w.topic, array_agg(w.name order by w.name) from wanted w group by w.topic
+$func$;
+
+-- Cursors, as the service writes them: their parts as numbers of 7 bits a byte, the lowest first, and a check, all in base64. The parts are flags (1: leased, 2: a gap
+-- was told), the id of the subscription, the epoch, the token that has to be committed last, the cursor's own token, and the position.
+
+-- What tells a cursor from all others.
+create or replace function agent_private.new_token()
+returns int8
+language sql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+  select ('x' || agent_private.claim_token(gen_random_uuid()::text))::bit(64)::int8 & 9223372036854775807
+$func$;
+
+-- What is said of a text that is no cursor.
+create or replace function agent_private.no_cursor()
+returns text
+language sql immutable
+return 'must be the cursor of a read of this subscription, unchanged';
+
+-- What the bytes of a cursor of a subscription end with.
+create or replace function agent_private.cursor_check(_name text, _bytes bytea)
+returns bytea
+language sql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select substr(sha256(convert_to('cursor of ' || _name || ' ', 'UTF8') || _bytes), 1, 6)
+$func$;
+
+create or replace function agent_private.cursor_text(_name text, _parts int8[])
+returns text
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _bytes bytea = '';
+  _part int8;
+begin
+  foreach _part in array _parts loop
+    while _part > 127 loop
+      _bytes = _bytes || set_byte('\x00', 0, (_part & 127)::int4 | 128);
+      _part = _part >> 7;
+    end loop;
+    _bytes = _bytes || set_byte('\x00', 0, _part::int4);
+  end loop;
+  return translate(encode(_bytes || agent_private.cursor_check(_name, _bytes), 'base64'), e'+/=\n', '-_');
+end
+$func$;
+
+-- The parts of a cursor; null for what is no cursor of this subscription.
+create or replace function agent_private.cursor_parts(_name text, _text text)
+returns int8[]
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _bytes bytea;
+  _byte int4;
+  _parts int8[] = '{}';
+  _part int8 = 0;
+  _shift int4 = 0;
+begin
+  if _text ~ '^[A-Za-z0-9_-]{1,200}$' is not true or length(_text) % 4 = 1 then
+    return null;
+  end if;
+  _bytes = decode(rpad(translate(_text, '-_', '+/'), (length(_text) + 3) / 4 * 4, '='), 'base64');
+  if length(_bytes) < 12 or translate(encode(_bytes, 'base64'), e'+/=\n', '-_') <> _text -- it has bits that are not read
+    or agent_private.cursor_check(_name, substr(_bytes, 1, length(_bytes) - 6)) <> substr(_bytes, length(_bytes) - 5)
+  then
+    return null;
+  end if;
+  for _i in 0 .. length(_bytes) - 7 loop
+    _byte = get_byte(_bytes, _i);
+    if _shift > 56 then
+      return null; -- it has more than 63 bits
+    end if;
+    _part = _part | ((_byte & 127)::int8 << _shift);
+    _shift = _shift + 7;
+    if _byte < 128 then
+      _parts = _parts || _part;
+      _part = 0;
+      _shift = 0;
+    end if;
+  end loop;
+  if cardinality(_parts) <> 6 or _shift > 0 then
+    return null;
+  end if;
+  return _parts;
+end
+$func$;
+
 -- Listing.
 
 -- Up to _limit subscriptions after _after, by name, or the one of _name: with how far they have come, the head of the log, and their lag as of
