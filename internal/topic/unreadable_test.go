@@ -279,3 +279,25 @@ func TestEventWithManyNumbersIsMeasuredInTime(t *testing.T) {
 		t.Errorf("the event has %d numbers", n)
 	}
 }
+
+// Whoever reads the log has to get past each of its events within the time that a statement may take.
+func TestNothingIsPublishedThatTakesTooLongToBeRead(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	long := `jsonb_build_object('a', repeat('x', 67108864))`
+	for _, call := range []string{
+		`select agent.publish('a.b', ` + long + `)`,
+		`select agent.publish_events('{a.b,a.b}', array['{}', ` + long + `]::jsonb[])`,
+		`select agent.append_log('{a.b,a.b}', array['{}', ` + long + `]::jsonb[])`,
+		`select agent.append_log('{a.b}', array[` + long + `], _idempotency_keys => '{k}')`,
+		`select agent.publish('a.b', ` + long + `, _at => now() + interval '1 hour')`,
+	} {
+		if _, err := env.sql.Exec(t.Context(), call); sqlState(err) != "QD003" {
+			t.Errorf("%s: %v", call, err)
+		}
+	}
+	env.exec(t, `select agent.publish('a.b', jsonb_build_object('a', repeat('x', 67000000)))`)
+	if page := env.read(t, topic.ReadParams{}); len(page.Events) != 1 {
+		t.Errorf("the log has %d events", len(page.Events))
+	}
+}

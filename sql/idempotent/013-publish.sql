@@ -201,7 +201,7 @@ begin
         when agent_private.publication_fault(row(n.topic, n.event, n.key, n.meta, null, null, n.subscription)::agent_private.publication) is null
           and agent_private.is_valid_meta(n.meta)
           and not agent_private.has_verified_source(agent_private.unverified_meta(n.meta, n.verified_source))
-        then agent_private.new_publication_size(n.event, n.meta)
+        then nullif(least(agent_private.new_publication_size(n.event, n.meta), agent_private.max_publication_size() + 1), agent_private.max_publication_size() + 1)
       end
       from unnest(_topics, _events, _keys, _metas, _subscriptions, _verified_sources) with ordinality as n (topic, event, key, meta, subscription, verified_source, ord)
       order by n.ord
@@ -614,6 +614,13 @@ returns int4
 language sql stable parallel safe
 return (agent_private.new_json_size(_event) + case when _meta is null then 0 else agent_private.new_json_size(_meta) end)::int4;
 
+-- How many bytes the JSON of a publication may have as text. The log is read in order, so nobody gets past an event that takes longer to be sent than a
+-- statement of the service may take.
+create or replace function agent_private.max_publication_size()
+returns int4
+language sql immutable parallel safe
+return 67108864;
+
 -- Whether what is in the log may be stored anew, as in a queue. Never fails.
 create or replace function agent_private.is_storable(_publication agent.log)
 returns boolean
@@ -635,6 +642,7 @@ return coalesce
 ( agent_private.publication_fault(_publication)
 , case when agent_private.new_json_size((_publication).event) is null then 'event: ' || agent_private.json_fault() end
 , case when (_publication).meta is not null and agent_private.new_json_size((_publication).meta) is null then 'meta: ' || agent_private.json_fault() end
+, case when agent_private.new_publication_size((_publication).event, (_publication).meta) > agent_private.max_publication_size() then 'event: must be at most 64 MiB as text' end
 );
 
 -- The same for a publication that comes from outside. The bound of meta is none for what waits for its time already: see publish_due.
