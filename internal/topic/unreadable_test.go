@@ -20,11 +20,13 @@ func numbers(n int) string {
 	return fmt.Sprintf(`(select jsonb_build_object('n', jsonb_agg('1e131071'::jsonb)) from generate_series(1, %d))`, n)
 }
 
-// append appends an event of the topic a.b to the log past all checks, as an earlier version would have, and returns its position.
+// append appends an event of the topic a.b to the log past all checks, as an earlier version would have, and returns its position. It holds the head
+// before it draws that, or whoever reads the log meanwhile would pass over the event.
 func (env environment) append(t *testing.T, event string) int64 {
 	t.Helper()
-	return value[int64](t, env, `insert into agent.log (position, published_at, topic, event)
-		values (nextval('agent.log_position_seq'), clock_timestamp(), 'a.b', `+event+`) returning position`)
+	return value[int64](t, env, `with held as materialized (select agent_private.hold_head())
+		insert into agent.log (position, published_at, topic, event)
+		select nextval('agent.log_position_seq'), clock_timestamp(), 'a.b', `+event+` from held returning position`)
 }
 
 func TestPublishingNumbersWithTooManyDigitsIsRefused(t *testing.T) {
