@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -103,45 +104,152 @@ func TestAManyTimesPublishingTransactionKeepsItsOrder(t *testing.T) {
 	}
 }
 
+// What follows are functions and tables with which a transaction may ask for constraints at once.
+const askingForConstraints = `
+create function public.ask() returns void language plpgsql as $$ begin set constraints all immediate; end $$;
+create function public.ask_in_sql() returns void language sql as 'set constraints all immediate';
+create procedure public.ask_and_commit() language plpgsql as $$ begin
+  perform agent.publish('early', '{"n": 1}');
+  set constraints all immediate;
+  set constraints all immediate;
+  if exists (select from agent.log where xmin::text = pg_current_xact_id()::text) then raise 'a place was taken before the commit'; end if;
+  commit;
+  perform agent.publish('early', '{"n": 2}');
+  set constraints all immediate;
+  commit;
+end $$;
+create table public.checked (note text);
+create function public.publish_note() returns trigger language plpgsql as $$ begin
+  if new.note = 'ask' then set constraints all immediate; else perform agent.publish('early', new.note::jsonb); end if;
+  return null;
+end $$;
+create constraint trigger publish_note after insert on public.checked deferrable initially deferred for each row execute function public.publish_note();
+create table public.users (id int8 primary key);
+select agent.publish_changes('public.users', 'early');`
+
 func TestSetConstraintsTakesNoPlaceEarly(t *testing.T) {
 	t.Parallel()
-	for name, statements := range map[string][]string{
-		"before publishing": {`set constraints all immediate`, `select agent.publish('early', '{}')`},
-		"after publishing":  {`select agent.publish('early', '{}')`, `set constraints all immediate`},
-		"both":              {`set constraints all immediate`, `select agent.publish('early', '{}')`, `set constraints all immediate`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			env := setupIdle(t)
-			tx, err := pgtest.Connect(t, env.url).Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, statement := range statements {
-				if _, err := tx.Exec(t.Context(), statement); err != nil {
-					t.Fatal(err)
-				}
-			}
-			later := env.publish(t, "later")
-			if page := env.read(t, topic.ReadParams{}); !slices.Equal(positions(page.Events), later) {
-				t.Errorf("%d are read beside it, want %d", positions(page.Events), later)
-			}
-			if err := tx.Commit(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if page := env.read(t, topic.ReadParams{After: later[0]}); len(page.Events) != 1 {
-				t.Errorf("it is published %d times", len(page.Events))
-			}
-		})
+	const (
+		ask   = `set constraints all immediate`
+		one   = `select agent.publish('early', '{"n": 1}')`
+		two   = `select agent.publish('early', '{"n": 2}')`
+		three = `select agent.publish('early', '{"n": 3}')`
+	)
+	tests := map[string]struct {
+		statements []string
+		want       string
+	}{
+		"before publishing":                   {[]string{ask, one}, "1"},
+		"after publishing":                    {[]string{one, ask}, "1"},
+		"both":                                {[]string{ask, one, ask}, "1"},
+		"twice":                               {[]string{one, ask, ask}, "1"},
+		"many times":                          {[]string{one, ask, two, ask, ask, three, ask, ask, ask}, "1 2 3"},
+		"many events":                         {[]string{one, two, ask, three, ask}, "1 2 3"},
+		"by name":                             {[]string{one, `set constraints agent.publish_at_commit immediate`, two, `set constraints agent.publish_at_commit immediate`}, "1 2"},
+		"with a comment in it":                {[]string{one, `SET/* all */Constraints all immediate`}, "1"},
+		"in a function":                       {[]string{one, `select public.ask()`, two, `select public.ask()`}, "1 2"},
+		"in an SQL function":                  {[]string{one, `select public.ask_in_sql()`}, "1"},
+		"in a block":                          {[]string{one, `do $$ begin execute 'set constraints all ' || 'immediate'; perform public.ask(); end $$`}, "1"},
+		"in a block that publishes":           {[]string{`do $$ begin ` + ask + `; for i in 1..3 loop perform agent.publish('early', jsonb_build_object('n', i)); perform public.ask(); end loop; end $$`}, "1 2 3"},
+		"in a savepoint":                      {[]string{one, `savepoint s`, two, ask, `release s`, ask}, "1 2"},
+		"in what is rolled back":              {[]string{one, `savepoint s`, two, ask, ask, `rollback to s`, three, ask}, "1 3"},
+		"rolled back alone":                   {[]string{one, two, `savepoint s`, ask, ask, `rollback to s`}, "1 2"},
+		"in a failing block":                  {[]string{one, `do $$ begin perform public.ask(); perform agent.publish('early', '{"n": 2}'); raise 'no'; exception when others then null; end $$`, three}, "1 3"},
+		"in a failing block, twice":           {[]string{one, ask, `do $$ begin perform public.ask(); raise 'no'; exception when others then null; end $$`, ask}, "1"},
+		"with a trigger that publishes then":  {[]string{`insert into public.checked values ('{"n": 1}')`, two, `insert into public.checked values ('{"n": 3}')`, ask, ask}, "2 1 3"},
+		"with a trigger that asks at the end": {[]string{`insert into public.checked values ('ask')`, one, `insert into public.checked values ('ask')`, two}, "1 2"},
+		"with changes of tables":              {[]string{`insert into public.users values (1)`, ask, `insert into public.users values (2)`, ask, ask}, "1 2"},
+		"after asking for the end":            {[]string{one, ask, `set constraints all deferred`, two, ask}, "1 2"},
 	}
-	t.Run("in one query with the commit", func(t *testing.T) {
-		t.Parallel()
-		env := setupIdle(t)
-		env.exec(t, `begin; select agent.publish('a', '{}'); set constraints all immediate; commit`)
-		if page := env.read(t, topic.ReadParams{}); len(page.Events) != 1 {
-			t.Errorf("it is published %d times", len(page.Events))
+	for protocol, exec := range map[string]func(*pgx.Conn, string) error{
+		"simple": func(c *pgx.Conn, sql string) error {
+			_, err := c.PgConn().Exec(t.Context(), sql).ReadAll()
+			return err
+		},
+		"extended": func(c *pgx.Conn, sql string) error {
+			return c.PgConn().ExecParams(t.Context(), sql, nil, nil, nil, nil).Read().Err
+		},
+	} {
+		for _, isPrepared := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s protocol, prepared %t", protocol, isPrepared), func(t *testing.T) {
+				t.Parallel()
+				env := setupIdle(t)
+				env.exec(t, askingForConstraints)
+				conn := pgtest.Connect(t, env.url)
+				end := []string{`commit`}
+				if isPrepared {
+					id := "'" + value[string](t, env, `select current_database()`) + "'" // as a server has one of each name
+					end = []string{`prepare transaction ` + id, `commit prepared ` + id}
+				}
+				for name, test := range tests {
+					run := func(statements ...string) {
+						t.Helper()
+						for _, statement := range statements {
+							if err := exec(conn, statement); err != nil {
+								t.Fatalf("%s: %s: %v", name, statement, err)
+							}
+						}
+					}
+					before := env.publish(t, "before")[0]
+					run(`begin`)
+					run(test.statements...)
+					later := env.publish(t, "later")
+					if page := env.read(t, topic.ReadParams{After: before}); !slices.Equal(positions(page.Events), later) {
+						t.Errorf("%s: %d are read beside it, want %d", name, positions(page.Events), later)
+					}
+					run(end...)
+					env.wantEarly(t, name, later[0], test.want)
+				}
+			})
 		}
-	})
+	}
+}
+
+func TestPlaceIsTakenAtTheCommitWhateverTheQueryHasInItsText(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	env := environmentOn(t, db.URL)
+	env.exec(t, askingForConstraints)
+	const early = `do $$ begin if exists (select from agent.log where xmin::text = pg_current_xact_id()::text) then raise 'a place was taken before the commit'; end if; end $$; `
+	for name, test := range map[string]struct{ query, want string }{
+		"with its commit":           {`begin; select agent.publish('early', '{"n": 1}'); set constraints all immediate; commit`, "1"},
+		"more than once":            {`begin; select agent.publish('early', '{"n": 1}'); set constraints all immediate; set constraints all immediate; ` + early + `commit`, "1"},
+		"in two transactions":       {`begin; select agent.publish('early', '{"n": 1}'); set constraints all immediate; ` + early + `commit; begin; select agent.publish('early', '{"n": 2}'); commit`, "1 2"},
+		"followed by another":       {`begin; select agent.publish('early', '{"n": 1}'); set constraints all immediate; commit and chain; select agent.publish('early', '{"n": 2}'); set constraints all immediate; commit`, "1 2"},
+		"without a transaction":     {`select agent.publish('early', '{"n": 1}'); set constraints all immediate; set constraints all immediate; ` + early + `select agent.publish('early', '{"n": 2}')`, "1 2"},
+		"in a comment":              {`/* set constraints all immediate */ select agent.publish('early', '{"n": 1}') -- set constraints all immediate`, "1"},
+		"in a literal":              {`select agent.publish('early', '{"n": 1, "text": "set constraints all immediate"}')`, "1"},
+		"in a literal, in a block":  {`do $$ begin perform agent.publish('early', '{"n": 1, "text": "set constraints all immediate"}'); end $$`, "1"},
+		"as a procedure":            {`call public.ask_and_commit()`, "1 2"},
+		"as a block with a commit":  {`do $$ begin perform agent.publish('early', '{"n": 1}'); commit; perform agent.publish('early', '{"n": 2}'); end $$`, "1 2"},
+		"with a session's setting":  {`begin; set local lc_messages = 'C'; select agent.publish('early', '{"n": 1}'); select public.ask(); ` + early + `commit`, "1"},
+		"at a higher isolation":     {`begin isolation level serializable; select agent.publish('early', '{"n": 1}'); select public.ask(); set constraints all immediate; ` + early + `commit`, "1"},
+		"in a session of a replica": {`set session_replication_role = replica; begin; select agent.publish('early', '{"n": 1}'); set constraints all immediate; set constraints all immediate; ` + early + `commit`, "1"},
+	} {
+		before := env.publish(t, "before")[0]
+		conn := pgtest.Connect(t, db.AdminURL)
+		if _, err := conn.PgConn().Exec(t.Context(), test.query).ReadAll(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		_ = conn.Close(t.Context())
+		env.wantEarly(t, name, before, test.want)
+	}
+}
+
+// wantEarly checks that a test has published these numbers after a position, in their order, and that nothing is left to publish or holds the head.
+func (env environment) wantEarly(t *testing.T, test string, after int64, want string) {
+	t.Helper()
+	numbers := value[string](t, env, `select coalesce(string_agg(coalesce(event ->> 'n', event ->> 'key'), ' ' order by position), '')
+		from agent.log where position > $1 and topic like 'early%'`, after)
+	if numbers != want {
+		t.Errorf("%s: published %s, want %s", test, numbers, want)
+	}
+	if n := value[int](t, env, `select count(*) from agent.outgoing`); n != 0 {
+		t.Errorf("%s: %d rows are left in agent.outgoing", test, n)
+	}
+	if h, err := env.Holder(t.Context()); h != nil || err != nil {
+		t.Errorf("%s: the holder is %+v, %v; want none", test, h, err)
+	}
 }
 
 func TestHolderOfTheHeadIsNamed(t *testing.T) {

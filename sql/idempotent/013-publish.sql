@@ -70,9 +70,6 @@ begin
   if _publications = '{}' then
     return;
   end if;
-  -- The transaction may have asked for constraints at once. Then the place in the log would be taken now, and all readers would have to wait
-  -- for its end.
-  set constraints agent.publish_at_commit deferred;
   insert into agent.outgoing (publications) values (_publications);
 end
 $func$;
@@ -84,13 +81,13 @@ language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  set constraints agent.publish_at_commit deferred; -- see publish_at_commit
   insert into agent.outgoing (publications) values (array[row(_topic, _event, null, null, null, null, null)::agent_private.publication]);
 end
 $func$;
 
 -- Trigger at the end of a transaction that has published: moves all that it has left in agent.outgoing into the log, in its order. The
--- first row of the transaction takes the others along.
+-- first row of the transaction takes the others along. It also fires when the transaction asks for constraints at once ("set constraints ...
+-- immediate"), and then puts all of it off until the end, however often that happens: a place taken before would have all readers wait.
 create or replace function agent_private.move_outgoing()
 returns trigger
 language plpgsql
@@ -101,16 +98,24 @@ set jit to off
 set enable_seqscan to off -- beside an old snapshot the table is full of dead rows
 as $func$
 declare
+  _context text;
   -- To search a text takes four bytes for each character, and fails beyond 256 MiB, with the commit. So such a query may have said anything.
   _is_long boolean = octet_length(current_query()) > 16777216;
 begin
   if not exists (select from agent.outgoing o where o.ctid = new.ctid) then
     return null; -- it was taken along
-  elsif not new.is_put_off and (_is_long or current_query() ~* '(^|[^a-z_])set[[:space:]]+constraints([^a-z_]|$)') then
-    -- "set constraints ... immediate" asks for it now. It is put off until the end, but once only: the same text may have a commit in it.
+  elsif new.is_put_off and new.publications = '{}' then
+    delete from agent.outgoing o where o.ctid = new.ctid; -- see is_publishing_immediate
+    return null;
+  end if;
+  -- Constraints become immediate by a statement with that word, either of the client or of a function, which is in the context then. Most
+  -- commits have neither.
+  get diagnostics _context = pg_context;
+  if (strpos(_context, chr(10)) > 0 or _is_long or current_query() ~* 'constraints') and agent_private.is_publishing_immediate() then
     set constraints agent.publish_at_commit deferred;
-    insert into agent.outgoing (publications, is_put_off) values (new.publications, true);
-    delete from agent.outgoing o where o.ctid = new.ctid;
+    -- The rows are new, so what is still to fire for the old ones finds nothing.
+    with old as (delete from agent.outgoing o where o.xact = pg_current_xact_id() returning o.*)
+    insert into agent.outgoing (id, publications, is_put_off) overriding system value select o.id, o.publications, true from old o;
     return null;
   end if;
   perform agent_private.append_outgoing();
@@ -119,6 +124,23 @@ begin
     perform pg_notify('agent_log', ''); -- which a transaction that is prepared cannot do; readers then find it when they poll
   end if;
   return null;
+end
+$func$;
+
+-- Whether the trigger publish_at_commit fires at once now. If it does not and fires all the same, then the transaction is ending. A row without
+-- publications tells: the trigger deletes it when it fires for it.
+create or replace function agent_private.is_publishing_immediate()
+returns boolean
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+as $func$
+declare
+  _id int8;
+begin
+  insert into agent.outgoing (publications, is_put_off) values ('{}', true) returning id into _id;
+  delete from agent.outgoing o where o.xact = pg_current_xact_id() and o.id = _id;
+  return not found;
 end
 $func$;
 
