@@ -69,7 +69,7 @@ func (c *keysSettings) useDatabase(
 	ctx context.Context, env *cliEnv, src *source, app *kong.Kong, empty onEmpty, do func(*database, *pg.Database, zerolog.Logger) error,
 ) (err error) {
 	settings := logSettings(c.quietLogSettings)
-	logger := settings.logger(env.stderr, time.Now)
+	logger := settings.logger(settings.format(env.stderr), time.Now)
 	src.warnUnknown(logger, app.Model)
 	db, err := c.openBeside(ctx, logger)
 	if err != nil {

@@ -3,11 +3,14 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/pgtest"
 )
 
@@ -27,7 +30,7 @@ func TestLogLinesAreInUTCToTheMillisecond(t *testing.T) {
 	for _, test := range tests {
 		var out bytes.Buffer
 		settings := logSettings{LogLevel: "info", LogFormat: test.format}
-		logger := settings.logger(&out, now)
+		logger := settings.logger(settings.format(&out), now)
 		logger.Debug().Msg("hidden")
 		logger.Info().Str("queue", "q").Msg("hello")
 		if out.String() != test.want {
@@ -84,5 +87,51 @@ func TestSuccessfulInsertsAreLoggedAtInfoOnlyWithAccessLogAll(t *testing.T) {
 		if logged != tc.want {
 			t.Errorf("%q: the insert is logged: %t, want %t; the log:\n%s", tc.environ, logged, tc.want, p.output())
 		}
+	}
+}
+
+func TestRequestsThatFailInAnOutageGiveFewLinesWhoseCountsAddUp(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	const requests = 5000
+	started := time.Now()
+	p := startProgram(t, nil, []string{"QUEUED_DATABASE_URL=postgres://queued@" + closedAddress(t) + "/queued", "QUEUED_START_TIMEOUT=1h"})
+	p.addr, _ = p.waitFor("starting")["addr"].(string)
+	client := http.Client{Timeout: waitTimeout}
+	defer client.CloseIdleConnections()
+	for range requests {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.addr+"/queues", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusServiceUnavailable {
+			t.Fatalf("answered %d", res.StatusCode)
+		}
+	}
+	p.signal(syscall.SIGTERM) // what is left out is written at the stop
+	p.wait()
+	most := 3 + int(time.Since(started)/failure.Interval)
+	lines, total := 0, 0
+	for line := range strings.Lines(p.output()) {
+		var got struct {
+			Message    string
+			Kind       string
+			Suppressed int
+		}
+		if err := json.Unmarshal([]byte(line), &got); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if got.Message == "request" && got.Kind == "not_ready" {
+			lines, total = lines+1, total+1+got.Suppressed
+		}
+	}
+	if lines > most || total != requests {
+		t.Errorf("%d lines, want %d at most; they stand for %d of %d requests", lines, most, total, requests)
 	}
 }

@@ -191,19 +191,24 @@ func (s *logSettings) isConsole(w io.Writer) bool {
 	return s.LogFormat == "console" || s.LogFormat != "json" && cli.IsTerminal(w)
 }
 
-// logger returns a logger to w with times in UTC, to the millisecond.
+// format returns what formats log lines for w.
+func (s *logSettings) format(w io.Writer) io.Writer {
+	if !s.isConsole(w) {
+		return w
+	}
+	return zerolog.ConsoleWriter{
+		Out:     w,
+		NoColor: !cli.IsTerminal(w),
+		FormatTimestamp: func(timestamp any) string {
+			text, _ := timestamp.(string)
+			return strings.TrimSuffix(strings.Replace(text, "T", " ", 1), "Z")
+		},
+	}
+}
+
+// logger returns a logger to w, which format has returned, with times in UTC, to the millisecond.
 func (s *logSettings) logger(w io.Writer, now func() time.Time) zerolog.Logger {
 	level, _ := zerolog.ParseLevel(s.LogLevel) // which is one of its choices
-	if s.isConsole(w) {
-		w = zerolog.ConsoleWriter{
-			Out:     w,
-			NoColor: !cli.IsTerminal(w),
-			FormatTimestamp: func(timestamp any) string {
-				text, _ := timestamp.(string)
-				return strings.TrimSuffix(strings.Replace(text, "T", " ", 1), "Z")
-			},
-		}
-	}
 	addTime := zerolog.HookFunc(func(e *zerolog.Event, _ zerolog.Level, _ string) {
 		e.Str(zerolog.TimestampFieldName, now().UTC().Format("2006-01-02T15:04:05.000Z"))
 	})

@@ -27,7 +27,7 @@ type migrateCmd struct {
 
 // Run migrates, or shows what it would do.
 func (c *migrateCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.Kong) (err error) {
-	logger := c.logger(env.stderr, time.Now)
+	logger := c.logger(c.format(env.stderr), time.Now)
 	src.warnUnknown(logger, app.Model)
 	if c.Status {
 		dir, err := c.missingDataDir() // a status must not make one

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/queued/queued/internal/failure"
 	httpapi "github.com/queued/queued/internal/http"
 	"github.com/queued/queued/sql"
 )
@@ -46,7 +47,14 @@ func (c *serveCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.
 	if !slices.ContainsFunc(env.environ, func(entry string) bool { return strings.HasPrefix(entry, "GOGC=") }) {
 		debug.SetGCPercent(gcPercent)
 	}
-	logger := c.logger(env.stderr, time.Now)
+	failures := failure.NewLimiter(c.format(env.stderr), time.Now)
+	limiting, stopLimiting := context.WithCancel(context.WithoutCancel(ctx)) // until everything else has ended
+	limited := start(func() error { failures.Run(limiting); return nil })
+	defer func() {
+		stopLimiting()
+		<-limited.done
+	}()
+	logger := c.logger(failures, time.Now)
 	src.warnUnknown(logger, app.Model)
 
 	err := c.serve(ctx, env, src, logger)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
 
+	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/pg"
 )
 
@@ -120,7 +121,7 @@ func (s *Service) Run(ctx context.Context) error {
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
 	defer cancel()
 	if err := s.record(ending); err != nil {
-		s.cfg.Logger.Warn().Err(err).Msg("the last use of keys was not recorded")
+		s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("the last use of keys was not recorded")
 	}
 	return nil
 }
@@ -142,7 +143,7 @@ func (s *Service) listener() *pg.Listener {
 		Started:  s.changed.Send,
 		Received: func(string) { s.changed.Send() },
 		Failed: func(err error) {
-			s.cfg.Logger.Warn().Err(err).Msg("not listening for changes of keys: they are polled for until the connection is back")
+			s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("not listening for changes of keys: they are polled for until the connection is back")
 		},
 	}
 }

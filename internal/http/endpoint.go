@@ -198,6 +198,7 @@ func fail(w http.ResponseWriter, r *http.Request, err error) {
 	if log.status != 0 { // half an answer must not look like a whole one
 		panic(http.ErrAbortHandler)
 	}
-	log.add("code", p.Type.Code)
+	log.code = p.Type.Code
+	log.add("code", log.code)
 	p.Write(w, log.id)
 }

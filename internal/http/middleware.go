@@ -8,8 +8,10 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/http/problem"
@@ -37,6 +40,7 @@ type accessLog struct {
 	grant   *access.Grant // what the caller may do; nil: everything
 	scope   access.Scope  // of the route; empty: there is no route
 	err     error         // the cause of an answer of 500 or above, for the log only
+	code    string        // of the problem that was answered; empty: there was none
 	fields  []any         // names and values, in turn
 	room    [8]any        // of fields, so that most requests need no more
 
@@ -118,9 +122,22 @@ func (s *Server) finish(l *accessLog, r *http.Request) {
 	// The route is the pattern that r matched, never its path: there are few of them, and they hold nothing of the caller's.
 	route := cmp.Or(r.Pattern, "unmatched")
 	s.metrics.observe(route, r.Method, l.status, took)
-	s.log.WithLevel(s.level(l, r.Method+" "+r.Pattern, took)).Err(l.err).
-		Str("request_id", l.id).Str("method", r.Method).Str("route", route).Int("status", l.status).
+	level := s.level(l, r.Method+" "+r.Pattern, took)
+	line := s.log.WithLevel(level).Err(l.err)
+	if level == zerolog.ErrorLevel && !s.cfg.LogAll {
+		line.Str(failure.Field, l.reason(r.Method+" "+route))
+	}
+	line.Str("request_id", l.id).Str("method", r.Method).Str("route", route).Int("status", l.status).
 		Dur("duration_ms", took).Int64("bytes", l.bytes).Fields(l.fields).Msg("request")
+}
+
+// reason returns why a request failed, as failure.Field has it. Internal errors are faults of the program, which each route has of its own.
+func (l *accessLog) reason(route string) string {
+	reason := strings.TrimSpace(cmp.Or(l.code, strconv.Itoa(l.status)) + " " + failure.Reason(l.err))
+	if l.code == problem.Internal.Code {
+		reason += " " + route
+	}
+	return reason
 }
 
 // slowAfter is how long a request may take, beside the time that it asks to wait, before it counts as slow.
@@ -169,8 +186,26 @@ func (s *Server) rescue(l *accessLog, r *http.Request) {
 	case http.ErrAbortHandler:
 		panic(cause)
 	}
-	s.log.Error().Str("request_id", l.id).Any("panic", cause).Bytes("stack", debug.Stack()).Msg("panic")
+	s.log.Error().Str(failure.Field, panicked()).Str("request_id", l.id).Any("panic", cause).Bytes("stack", debug.Stack()).Msg("panic")
 	fail(l, r, errPanic)
+}
+
+// panicked returns where a panic began that the caller of its caller recovers from: a function and a line.
+func panicked() string {
+	callers := make([]uintptr, 32)
+	frames := runtime.CallersFrames(callers[:runtime.Callers(0, callers)])
+	isPast := false
+	for {
+		frame, isMore := frames.Next()
+		isOfRuntime := strings.HasPrefix(frame.Function, "runtime.")
+		if isPast && !isOfRuntime {
+			return frame.Function + ":" + strconv.Itoa(frame.Line)
+		}
+		isPast = isPast || frame.Function == "runtime.gopanic"
+		if !isMore {
+			return "panic"
+		}
+	}
 }
 
 // checkClient requires a client certificate, where there is an authority for them, for every call but the health checks.

@@ -1,22 +1,32 @@
 package http
 
 import (
+	"bytes"
+	"cmp"
+	"context"
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/pgtest"
+	"github.com/queued/queued/internal/queue"
 )
 
 func TestRequestIsLoggedInOneLineWithoutItsBody(t *testing.T) {
@@ -283,4 +293,114 @@ func TestClientCertificateIsRequiredOfAllButHealthChecks(t *testing.T) {
 		t.Errorf("with a certificate: %d %s", w.Code, w.Body)
 	}
 	h.log.wait(t, `"client":"CN=queue.example"`)
+}
+
+// failures serves each handler so often at the same time, and returns the lines of the log at level error, by what they have in common, with
+// how many they stand for.
+func failures(t *testing.T, cfg Config, times int, handlers ...http.HandlerFunc) (lines, total map[string]int) {
+	t.Helper()
+	log := new(logBuffer)
+	limiter := failure.NewLimiter(log, func() time.Time { return time.Time{} }) // within a second
+	cfg.Logger = zerolog.New(limiter)
+	s := New(cfg)
+	var asking sync.WaitGroup
+	for range 10 {
+		asking.Go(func() {
+			for range times / 10 {
+				for _, handler := range handlers {
+					ask(t, s, handler, "")
+				}
+			}
+		})
+	}
+	asking.Wait()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	limiter.Run(ended) // it writes what is left
+	lines, total = make(map[string]int), make(map[string]int)
+	for _, line := range log.lines {
+		var got struct {
+			Level, Message, Code string
+			Kind                 string
+			Suppressed           int
+		}
+		if err := json.Unmarshal([]byte(line), &got); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		if got.Level != "error" {
+			continue
+		}
+		of := got.Message + " " + cmp.Or(got.Kind, got.Code)
+		lines[of]++
+		total[of] += 1 + got.Suppressed
+	}
+	return lines, total
+}
+
+func TestFailingRequestsGiveFewLinesWhoseCountsAddUp(t *testing.T) {
+	t.Parallel()
+	var n atomic.Int64
+	failing := func(cause error) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			fail(w, r, fmt.Errorf("call %d: %w: %w", n.Add(1), queue.ErrUnavailable, cause))
+		}
+	}
+	lines, total := failures(t, Config{}, 5000,
+		failing(&pgconn.PgError{Code: "53100"}),
+		failing(syscall.ECONNREFUSED),
+		func(w http.ResponseWriter, r *http.Request) { fail(w, r, queue.ErrOverloaded) },
+		func(w http.ResponseWriter, r *http.Request) { fail(w, r, fmt.Errorf("fault %d", n.Add(1))) },
+	)
+	for _, kind := range []string{
+		"request database_unavailable 53100", "request database_unavailable connection refused", "request overloaded", "request internal GET unmatched",
+	} {
+		if lines[kind] != 2 || total[kind] != 5000 {
+			t.Errorf("%s: %d lines stand for %d requests", kind, lines[kind], total[kind])
+		}
+	}
+	if len(lines) != 4 {
+		t.Errorf("lines of %d kinds: %v", len(lines), lines)
+	}
+}
+
+func TestAccessLogOfAllRequestsHasALineForEachThatFails(t *testing.T) {
+	t.Parallel()
+	lines, total := failures(t, Config{LogAll: true}, 500, func(w http.ResponseWriter, r *http.Request) { fail(w, r, queue.ErrUnavailable) })
+	if kind := "request database_unavailable"; lines[kind] != 500 || total[kind] != 500 || len(lines) != 1 {
+		t.Errorf("of 500 requests: %v lines", lines)
+	}
+}
+
+func TestPanicsGiveALineForEachPlaceTheyBeginAt(t *testing.T) {
+	t.Parallel()
+	var missing map[string]int
+	lines, total := failures(t, Config{LogAll: true}, 50,
+		func(http.ResponseWriter, *http.Request) { panic("at one place") },
+		func(http.ResponseWriter, *http.Request) { missing["at"] = 1 },
+	)
+	panics := 0
+	for kind := range lines {
+		if strings.HasPrefix(kind, "panic ") {
+			panics++
+			if !strings.Contains(kind, "TestPanicsGiveALineForEachPlaceTheyBeginAt.func") || lines[kind] != 2 || total[kind] != 50 {
+				t.Errorf("%s: %d lines stand for %d panics", kind, lines[kind], total[kind])
+			}
+		}
+	}
+	if panics != 2 {
+		t.Errorf("lines of %d places: %v", panics, lines)
+	}
+}
+
+func TestReportsOfNetHTTPGiveFewLines(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	w := warnings{zerolog.New(failure.NewLimiter(&out, func() time.Time { return time.Time{} }))}
+	for n := range 100 {
+		_, _ = fmt.Fprintf(w, "http: TLS handshake error from 192.0.2.1:%d: EOF\n", n)
+		_, _ = fmt.Fprintln(w, "http: Accept error: too many open files; retrying in 1s")
+	}
+	if got := out.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, `"error":"http: TLS handshake error from 192.0.2.1:0: EOF"`) || !strings.Contains(got, "too many open files") {
+		t.Errorf("got\n%.2000s", got)
+	}
 }

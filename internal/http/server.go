@@ -10,6 +10,8 @@ import (
 	stdlog "log"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/http/problem"
@@ -150,12 +153,20 @@ func (s *Server) HTTPServer() *http.Server {
 	}
 }
 
+// reports are how net/http's reports begin that anybody can cause, or that say that nobody is served.
+var reports = []string{"http: TLS handshake error", "http: Accept error", "http: panic serving", "http2: "}
+
 // warnings logs what net/http reports, such as handshakes that failed.
 type warnings struct{ log zerolog.Logger }
 
 // Write implements io.Writer.
 func (w warnings) Write(line []byte) (int, error) {
-	w.log.Warn().Msg(string(bytes.TrimSpace(line)))
+	text := string(bytes.TrimSpace(line))
+	reason := "other"
+	if i := slices.IndexFunc(reports, func(begin string) bool { return strings.HasPrefix(text, begin) }); i >= 0 {
+		reason = reports[i]
+	}
+	w.log.Warn().Str("error", text).Str(failure.Field, reason).Msg("a connection could not be served")
 	return len(line), nil
 }
 

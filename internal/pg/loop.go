@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/queued/queued/internal/failure"
 )
 
 // A Loop runs a pass again and again. It logs an error of a pass unless the pass before failed with the same, and when passes succeed
@@ -26,7 +28,7 @@ type Loop struct {
 
 // Run runs passes until ctx ends.
 func (l Loop) Run(ctx context.Context, log zerolog.Logger) {
-	failure := "" // of the last pass
+	reported, passes := "", 0 // the error of the last pass, and how many have failed since one succeeded
 	for isDue := !l.Late; ; isDue = true {
 		pause := Jittered(l.Pause)
 		var wakes <-chan struct{}
@@ -39,16 +41,17 @@ func (l Loop) Run(ctx context.Context, log zerolog.Logger) {
 			case ctx.Err() != nil:
 				return
 			case err != nil:
-				if err.Error() != failure {
-					log.Error().Err(err).Msg(l.Doing + " failed; it is tried again")
+				passes++
+				if err.Error() != reported {
+					log.Error().Func(failure.Of(err)).Msg(l.Doing + " failed; it is tried again")
 				}
-				failure = err.Error()
+				reported = err.Error()
 				pause = Jittered(cmp.Or(l.Retry, l.Pause))
 			default:
-				if failure != "" {
-					log.Info().Msg(l.Doing + " works again")
+				if passes > 0 {
+					log.Info().Int("failed_passes", passes).Msg(l.Doing + " works again")
 				}
-				failure = ""
+				reported, passes = "", 0
 				if l.Next != nil {
 					pause = l.Next(ctx)
 				}

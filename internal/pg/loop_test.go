@@ -3,14 +3,18 @@ package pg_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/rs/zerolog"
 
+	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/pg"
 )
 
@@ -67,4 +71,47 @@ func TestLoopPausesUntilItIsWokenOrItsContextEnds(t *testing.T) {
 	}
 	cancel()
 	<-ended
+}
+
+func TestFailingPassesOfALoopGiveFewLinesWhoseCountsAddUp(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	const failing = 5000
+	var out bytes.Buffer
+	// The clock stands still, so that all passes fail within a second.
+	limiter := failure.NewLimiter(&out, func() time.Time { return time.Time{} })
+	passes := 0
+	pg.Loop{
+		Doing: "testing",
+		Pass: func(context.Context) error {
+			switch passes++; {
+			case passes <= failing: // each with another text, as of another connection
+				return fmt.Errorf("connection %d: %w", passes, &pgconn.PgError{Code: "53100"})
+			case passes > failing+1:
+				cancel()
+			}
+			return nil
+		},
+		Pause: time.Microsecond,
+	}.Run(ctx, zerolog.New(limiter))
+	limiter.Run(ctx) // which has ended: it writes what is left
+	stoodFor, lines, noted := 0, 0, 0
+	for line := range strings.Lines(out.String()) {
+		var got struct {
+			Level        string
+			Kind         string
+			Suppressed   int
+			FailedPasses int `json:"failed_passes"`
+		}
+		if err := json.Unmarshal([]byte(line), &got); err != nil {
+			t.Fatal(err)
+		}
+		noted += got.FailedPasses
+		if got.Level == "error" && got.Kind == "53100" {
+			lines, stoodFor = lines+1, stoodFor+1+got.Suppressed
+		}
+	}
+	if lines != 2 || stoodFor != failing || noted != failing {
+		t.Errorf("%d lines stand for %d passes, and the line of the first success for %d, want %d:\n%.2000s", lines, stoodFor, noted, failing, &out)
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/time/rate"
 
+	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/hook"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/queue"
@@ -136,7 +137,7 @@ func (s *Service) Run(ctx context.Context) error {
 		_ = s.Wait(context.WithoutCancel(ctx)) // they end at once
 	}
 	if err := s.recordSeen(ending); err != nil {
-		s.cfg.Logger.Warn().Err(err).Msg("how endpoints did lately was not recorded")
+		s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("how endpoints did lately was not recorded")
 	}
 	return nil
 }
@@ -190,7 +191,7 @@ func (s *Service) listener() *pg.Listener {
 		Started:  s.changed.Send,
 		Received: func(string) { s.changed.Send() },
 		Failed: func(err error) {
-			s.cfg.Logger.Warn().Err(err).Msg("not listening for changes of pushes: they are polled for until the connection is back")
+			s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("not listening for changes of pushes: they are polled for until the connection is back")
 		},
 	}
 }

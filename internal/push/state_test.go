@@ -11,7 +11,7 @@ var testTimes = times{threshold: 5, breakerPause: 30 * time.Second, holdPause: t
 
 var (
 	success    = outcome{verdict: delivered}
-	failure    = outcome{verdict: failed, isFailure: true, detail: "HTTP 500"}
+	answer500  = outcome{verdict: failed, isFailure: true, detail: "HTTP 500"}
 	busy       = outcome{verdict: held, isFailure: true, detail: "HTTP 503"}
 	tooMany    = outcome{verdict: held, detail: "HTTP 429"}
 	goneForNow = outcome{verdict: gone, isFailure: true, detail: "HTTP 410"}
@@ -59,13 +59,13 @@ func TestBreakerOpensAfterFiveFailuresInARowAndProbesMoreAndMoreRarely(t *testin
 	t.Parallel()
 	d := drive(t)
 	for range 4 {
-		d.then(failure).pausesFor(0)
+		d.then(answer500).pausesFor(0)
 	}
 	d.then(success)
 	for range 4 {
-		d.then(failure).pausesFor(0)
+		d.then(answer500).pausesFor(0)
 	}
-	d.then(failure).pausesFor(30 * time.Second)
+	d.then(answer500).pausesFor(30 * time.Second)
 	if !d.isOpen || d.changes != 1 || d.failures != 5 {
 		t.Fatalf("after five failures: %+v", d.state)
 	}
@@ -73,7 +73,7 @@ func TestBreakerOpensAfterFiveFailuresInARowAndProbesMoreAndMoreRarely(t *testin
 	for range 12 {
 		d.after(pause).pausesFor(0)
 		pause = min(2*pause, time.Hour)
-		d.then(failure).pausesFor(pause)
+		d.then(answer500).pausesFor(pause)
 	}
 	if pause != time.Hour {
 		t.Errorf("the longest pause is %s", pause)
@@ -90,7 +90,7 @@ func TestRequestsFromBeforeTheBreakerOpenedAreNoProbes(t *testing.T) {
 	d := drive(t)
 	before := d.round
 	for range 10 {
-		d.note(d.now, before, failure, testTimes)
+		d.note(d.now, before, answer500, testTimes)
 	}
 	if d.pausesFor(30 * time.Second); d.failures != 10 {
 		t.Errorf("%d failures", d.failures)
@@ -157,7 +157,7 @@ func TestFailingForLongDisables(t *testing.T) {
 		if d.now = d.now.Add(max(0, d.until.Sub(d.now))); d.now.Sub(d.failingSince) > 200*time.Hour && !d.failingSince.IsZero() {
 			t.Fatal("it is never disabled")
 		}
-		d.then(failure)
+		d.then(answer500)
 	}
 	if failing := d.now.Sub(d.failingSince); failing < 120*time.Hour || failing > 121*time.Hour {
 		t.Errorf("it was disabled after %s", failing)
@@ -171,7 +171,7 @@ func TestFailingForLongDisables(t *testing.T) {
 
 	// Two failures that lie far apart are not enough.
 	d = drive(t)
-	d.then(failure).after(1000 * time.Hour).then(failure)
+	d.then(answer500).after(1000 * time.Hour).then(answer500)
 	if d.disabledReason != "" {
 		t.Error("two failures have disabled it")
 	}

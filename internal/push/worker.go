@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/queue"
 )
@@ -74,19 +75,19 @@ func (s *Service) startWorker(name string, e *endpoint, st state) *worker {
 func (w *worker) run(ctx context.Context) {
 	defer close(w.done)
 	defer w.sends.Wait()
-	failure := ""
+	reported := ""
 	for ctx.Err() == nil {
 		err := w.pass(ctx)
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
-			if err.Error() != failure {
-				w.svc.cfg.Logger.Error().Err(err).Str("queue", w.queue).Msg("pushing failed; it is tried again")
+			if err.Error() != reported {
+				w.svc.cfg.Logger.Error().Func(failure.Of(err)).Str("queue", w.queue).Msg("pushing failed; it is tried again")
 			}
-			failure = err.Error()
+			reported = err.Error()
 			pg.Pause(ctx, pg.Jittered(faultPause))
-		case failure != "":
-			failure = ""
+		case reported != "":
+			reported = ""
 			w.svc.cfg.Logger.Info().Str("queue", w.queue).Msg("pushing works again")
 		}
 	}
@@ -229,7 +230,7 @@ func (w *worker) interrupt() {
 // release gives events back that were not sent.
 func (w *worker) release(ctx context.Context, events []queue.Event) {
 	if err := w.svc.cfg.Queue.Release(ctx, queue.LeasesOf(events)); err != nil {
-		w.svc.cfg.Logger.Error().Err(err).Str("queue", w.queue).Int("events", len(events)).
+		w.svc.cfg.Logger.Error().Func(failure.Of(err)).Str("queue", w.queue).Int("events", len(events)).
 			Msg("claims could not be released: they stay leased until they run out")
 	}
 }
@@ -379,7 +380,7 @@ func (w *worker) settle(ctx context.Context, event *queue.Event, call func(conte
 			w.svc.cfg.Logger.Debug().Str("queue", w.queue).Int64("id", event.ID).Msg("the lease of an event that was pushed is lost")
 			return
 		case !errors.Is(err, queue.ErrUnavailable) || ctx.Err() != nil || !w.svc.pauseSettling(ctx):
-			w.svc.cfg.Logger.Error().Err(err).Str("queue", w.queue).Int64("id", event.ID).
+			w.svc.cfg.Logger.Error().Func(failure.Of(err)).Str("queue", w.queue).Int64("id", event.ID).
 				Msg("what came of a push could not be written: the event is pushed again when its lease has run out")
 			return
 		}

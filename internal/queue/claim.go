@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/groupcommit"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/watermark"
@@ -91,7 +92,7 @@ func (s *Service) finishClaim(op *operation) (events []Event, full bool, err err
 	if op.err != nil {
 		released := slices.DeleteFunc(append(LeasesOf(c.events), c.surplus...), func(l Lease) bool { return l.Receipt == "" }) // it could not be read
 		if len(released) > 0 || !errors.Is(op.err, pg.ErrUnconfirmed) {
-			s.cfg.Logger.Error().Err(op.err).Int("released", len(released)).Msg("what a transaction has committed cannot be answered")
+			s.cfg.Logger.Error().Func(failure.Of(op.err)).Int("released", len(released)).Msg("what a transaction has committed cannot be answered")
 		}
 		s.work.Go(func() { s.releaseUndelivered(c.Queue, released) })
 		return nil, false, op.err
@@ -122,7 +123,7 @@ func LeasesOf(events []Event) []Lease {
 // releaseUndelivered releases claims that no caller gets.
 func (s *Service) releaseUndelivered(queue string, leases []Lease) {
 	if err := s.Release(context.Background(), leases); err != nil {
-		s.cfg.Logger.Error().Err(err).Str("queue", queue).Int("events", len(leases)).
+		s.cfg.Logger.Error().Func(failure.Of(err)).Str("queue", queue).Int("events", len(leases)).
 			Msg("claims could not be released: they stay leased until they run out")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/pg"
 )
 
@@ -140,7 +141,7 @@ func (s *Service) newListener() *pg.Listener {
 		},
 		Failed: func(err error) {
 			s.wakeAll()
-			s.cfg.Logger.Warn().Err(err).Msg("not listening for notifications: waiting claims poll until the connection is back")
+			s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("not listening for notifications: waiting claims poll until the connection is back")
 		},
 	}
 }

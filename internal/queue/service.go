@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
 
+	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/groupcommit"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/watermark"
@@ -263,7 +264,7 @@ func (s *Service) openPools(ctx context.Context) (err error) {
 // closePools closes the connections, by the end of ctx: a server that does not answer then loses nothing.
 func (s *Service) closePools(ctx context.Context) {
 	if err := s.all.CloseBy(ctx); err != nil {
-		s.cfg.Logger.Warn().Err(err).Msg("the database does not answer: its connections are dropped")
+		s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("the database does not answer: its connections are dropped")
 	}
 }
 

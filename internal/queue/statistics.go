@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/pg"
 )
 
@@ -216,7 +217,7 @@ func (s *Service) recordLast(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalTimeout)
 	defer cancel()
 	if err := s.record(ctx, 0); err != nil {
-		s.cfg.Logger.Warn().Err(err).Msg("the statistics of the latest executions are lost")
+		s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("the statistics of the latest executions are lost")
 	}
 }
 
@@ -291,7 +292,7 @@ func (s *Service) endReports(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalTimeout)
 	defer cancel()
 	if _, err := s.loops.Exec(ctx, `select agent.prune_processes($1, $2)`, s.name, processLife); err != nil {
-		s.cfg.Logger.Warn().Err(err).Msg("could not remove this process from the list of processes: its entry expires by itself")
+		s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("could not remove this process from the list of processes: its entry expires by itself")
 	}
 }
 

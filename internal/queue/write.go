@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/groupcommit"
 	"github.com/queued/queued/internal/pg"
 )
@@ -93,7 +94,7 @@ func (s *Service) write(ctx context.Context, op *operation) error {
 	switch {
 	case err == nil && op.err != nil:
 		if !errors.Is(op.err, pg.ErrUnconfirmed) {
-			s.cfg.Logger.Error().Err(op.err).Msg("what a transaction has committed cannot be answered")
+			s.cfg.Logger.Error().Func(failure.Of(op.err)).Msg("what a transaction has committed cannot be answered")
 		}
 		return op.err
 	case err != nil && errors.Is(err, ctx.Err()):

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/pg"
 )
 
@@ -196,7 +197,7 @@ func (s *Service) listener() *pg.Listener {
 			}
 		},
 		Failed: func(err error) {
-			s.cfg.Logger.Warn().Err(err).Msg("not listening for schedules: they are polled for until the database answers")
+			s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("not listening for schedules: they are polled for until the database answers")
 		},
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
 
+	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/hook"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/queue"
@@ -107,7 +108,7 @@ func (s *Service) Run(ctx context.Context) error {
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
 	defer cancel()
 	if err := s.record(ending); err != nil {
-		s.cfg.Logger.Warn().Err(err).Msg("the last deliveries of sources were not counted")
+		s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("the last deliveries of sources were not counted")
 	}
 	return nil
 }
@@ -129,7 +130,7 @@ func (s *Service) listener() *pg.Listener {
 		Started:  s.changed.Send,
 		Received: func(string) { s.changed.Send() },
 		Failed: func(err error) {
-			s.cfg.Logger.Warn().Err(err).Msg("not listening for changes of sources: they are polled for until the connection is back")
+			s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("not listening for changes of sources: they are polled for until the connection is back")
 		},
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/match"
 	"github.com/queued/queued/internal/pg"
 )
@@ -65,7 +66,7 @@ func (c *catchUp) pass(ctx context.Context) error {
 				return err
 			case err != nil:
 				if re.failure != err.Error() {
-					c.r.svc.cfg.Logger.Error().Err(err).Str("subscription", rt.Name).Msg("a subscription cannot be delivered into its queue; it is tried again")
+					c.r.svc.cfg.Logger.Error().Func(failure.Of(err)).Str("subscription", rt.Name).Msg("a subscription cannot be delivered into its queue; it is tried again")
 				}
 				re.failure = err.Error()
 				re.wait()

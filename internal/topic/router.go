@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/match"
 	"github.com/queued/queued/internal/pg"
 )
@@ -433,7 +434,7 @@ func (r *router) deliver(ctx context.Context, b *batch, isLevel bool) (isMore bo
 	switch {
 	case err != nil && len(b.positions) > 0 && isRefused(ctx, err):
 		// One of them cannot get what it wants. Each by itself, the others can.
-		r.svc.cfg.Logger.Error().Err(err).Msg("subscriptions cannot be delivered together, so each of them is by itself")
+		r.svc.cfg.Logger.Error().Func(failure.Of(err)).Msg("subscriptions cannot be delivered together, so each of them is by itself")
 		left, leaving := r.leave(ctx, slices.Compact(slices.Sorted(slices.Values(b.subscriptions))))
 		if left == 0 {
 			return false, wrap("delivering", errors.Join(err, leaving))

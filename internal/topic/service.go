@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/queue"
 )
@@ -125,7 +126,7 @@ func (s *Service) Run(ctx context.Context) error {
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
 	defer cancel()
 	if err := s.router.release(ending); err != nil {
-		s.cfg.Logger.Warn().Err(err).Msg("the lease of the router was not ended: another process goes on when it has")
+		s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("the lease of the router was not ended: another process goes on when it has")
 	}
 	return nil
 }
@@ -169,7 +170,7 @@ func (s *Service) listener() *pg.Listener {
 			}
 		},
 		Failed: func(err error) {
-			s.cfg.Logger.Warn().Err(err).Msg("not listening for notifications: who follows the log polls until the connection is back")
+			s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("not listening for notifications: who follows the log polls until the connection is back")
 		},
 	}
 }

@@ -95,5 +95,5 @@ func Of(err error) *Problem {
 		}
 		return p
 	}
-	return New(Internal, "The server's log has the cause under this request_id.")
+	return New(Internal, "The server's log has the cause, under this request_id or that of a call that failed alike within a second.")
 }
