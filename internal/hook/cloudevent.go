@@ -69,8 +69,14 @@ func (e *CloudEventError) Error() string {
 // ErrCloudEventFormat is wrapped by the error of a format of CloudEvents that is not understood.
 var ErrCloudEventFormat = errors.New("a format of CloudEvents that is not understood")
 
+// ErrTooManyCloudEvents is the error of a batch that has more events than it may have. None of them was decoded.
+var ErrTooManyCloudEvents = errors.New("too many CloudEvents in a batch")
+
 // maxViolations bounds how many violations an error has.
 const maxViolations = 20
+
+// maxMembers bounds how many members an event has in JSON. Its attributes are kept in metadata, which has room for fewer.
+const maxMembers = 4096
 
 // add notes a violation, unless detail is empty.
 func (e *CloudEventError) add(pointer, detail string) {
@@ -87,9 +93,9 @@ func (e *CloudEventError) err() error {
 	return e
 }
 
-// DecodeCloudEvents decodes the CloudEvents of a request of HTTP: one in structured or binary mode, or any number of them in batched mode. It fails
-// with a *CloudEventError or with ErrCloudEventFormat. Duplicate names in data are not looked for.
-func DecodeCloudEvents(header http.Header, body []byte) (events []CloudEvent, isBatch bool, err error) {
+// DecodeCloudEvents decodes the CloudEvents of a request of HTTP: one in structured or binary mode, or at most so many in batched mode. It fails
+// with a *CloudEventError, ErrTooManyCloudEvents or ErrCloudEventFormat. Duplicate names in data are not looked for.
+func DecodeCloudEvents(header http.Header, body []byte, most int) (events []CloudEvent, isBatch bool, err error) {
 	if types := header.Values("Content-Type"); len(types) > 1 {
 		return nil, false, &CloudEventError{[]Violation{{"Content-Type", "must be given once"}}}
 	}
@@ -114,7 +120,9 @@ func DecodeCloudEvents(header http.Header, body []byte) (events []CloudEvent, is
 		bad.add("#", "is not in UTF-8")
 	case media == CloudEventBatchType:
 		isBatch = true
-		events = decodeBatch(body, &bad)
+		if events, err = decodeBatch(body, most, &bad); err != nil {
+			return nil, isBatch, err
+		}
 	default:
 		events = []CloudEvent{decodeStructured(body, "#", &bad)}
 	}
@@ -131,22 +139,37 @@ func isUTF8(charset string) bool { return charset == "" || charset == "utf-8" ||
 
 func quote(text string) string { return strconv.Quote(clip(text)) }
 
-// decodeBatch decodes the batched mode: a list of events in JSON.
-func decodeBatch(body []byte, bad *CloudEventError) []CloudEvent {
-	var list []json.RawMessage
+// decodeBatch decodes the batched mode: a list of at most so many events in JSON. Elements are counted before any is decoded, since each takes many times the
+// memory of its text; and none is decoded for an error that has all the violations it may have.
+func decodeBatch(body []byte, most int, bad *CloudEventError) ([]CloudEvent, error) {
 	if !json.Valid(body) {
 		bad.add("#", "is not valid JSON")
-		return nil
+		return nil, nil
 	}
-	if err := json.Unmarshal(body, &list); err != nil || list == nil {
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	if token, _ := decoder.Token(); token != json.Delim('[') {
 		bad.add("#", "must be a list of CloudEvents")
-		return nil
+		return nil, nil
+	}
+	var list []json.RawMessage
+	for decoder.More() {
+		if len(list) == most {
+			return nil, ErrTooManyCloudEvents
+		}
+		var text json.RawMessage
+		if err := decoder.Decode(&text); err != nil {
+			return nil, err // it never fails: the text is valid
+		}
+		list = append(list, text)
 	}
 	events := make([]CloudEvent, len(list))
 	for i, text := range list {
+		if len(bad.Violations) == maxViolations {
+			break
+		}
 		events[i] = decodeStructured(text, "#/"+strconv.Itoa(i), bad)
 	}
-	return events
+	return events, nil
 }
 
 // decodeStructured decodes an event in JSON. pointer says where it is.
@@ -177,6 +200,10 @@ func decodeStructured(text []byte, pointer string, bad *CloudEventError) (e Clou
 			continue
 		}
 		seen[name] = true
+		if len(seen) > maxMembers {
+			bad.add(pointer, fmt.Sprintf("must have at most %d members", maxMembers))
+			return e
+		}
 		switch name {
 		case "data":
 			data = value

@@ -3,6 +3,7 @@ package hook
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"reflect"
@@ -54,7 +55,7 @@ func TestCloudEventsOfTheVectorsAreDecoded(t *testing.T) {
 		t.Fatal("vectors are missing")
 	}
 	for _, s := range vectors.Scenarios {
-		events, isBatch, err := DecodeCloudEvents(s.header(), []byte(s.Body))
+		events, isBatch, err := DecodeCloudEvents(s.header(), []byte(s.Body), 1000)
 		if err != nil || isBatch != (s.Mode == "batched") {
 			t.Errorf("%s: batch %v, %v", s.Name, isBatch, err)
 			continue
@@ -74,7 +75,7 @@ func TestCloudEventsOfTheVectorsAreDecoded(t *testing.T) {
 		}
 	}
 	for _, s := range vectors.MustReject {
-		if events, _, err := DecodeCloudEvents(s.header(), []byte(s.Body)); err == nil {
+		if events, _, err := DecodeCloudEvents(s.header(), []byte(s.Body), 1000); err == nil {
 			t.Errorf("%s: got %v", s.Name, events)
 		}
 	}
@@ -128,7 +129,7 @@ func TestDataBecomeTheEvent(t *testing.T) {
 		"binary JSON, untyped": {binary(), `{"a":1}`, `{"a":1}`, DataObject},
 		"binary text, untyped": {binary(), `a`, `{"data":"a"}`, DataValue},
 	} {
-		events, _, err := DecodeCloudEvents(c.header, []byte(c.body))
+		events, _, err := DecodeCloudEvents(c.header, []byte(c.body), 1000)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -142,7 +143,7 @@ func TestDataBecomeTheEvent(t *testing.T) {
 func TestAttributesKeepTheirTypes(t *testing.T) {
 	t.Parallel()
 	header := headerOf("Content-Type", "application/cloudevents+json; charset=UTF-8")
-	events, _, err := DecodeCloudEvents(header, []byte(with(`,"a":-2147483648,"b":true,"c":"","d":null,"time":"2026-01-02t03:04:05.5+01:00"`)))
+	events, _, err := DecodeCloudEvents(header, []byte(with(`,"a":-2147483648,"b":true,"c":"","d":null,"time":"2026-01-02t03:04:05.5+01:00"`)), 1000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +153,7 @@ func TestAttributesKeepTheirTypes(t *testing.T) {
 	if !reflect.DeepEqual(events[0].Attributes, want) || !events[0].Time.Equal(time.Date(2026, 1, 2, 2, 4, 5, 5e8, time.UTC)) {
 		t.Errorf("got %v at %v", events[0].Attributes, events[0].Time)
 	}
-	events, _, err = DecodeCloudEvents(binary("ce-subject", `"caf%C3%A9 \"x\""`, "CE-N", "1"), nil)
+	events, _, err = DecodeCloudEvents(binary("ce-subject", `"caf%C3%A9 \"x\""`, "CE-N", "1"), nil, 1000)
 	if err != nil || events[0].Attributes["subject"] != `café "x"` || events[0].Attributes["n"] != "1" {
 		t.Errorf("binary: got %v, %v", events, err)
 	}
@@ -169,7 +170,7 @@ func TestHeaderOfASenderThatEncodesNothingIsTaken(t *testing.T) {
 	} {
 		header := binary()
 		header.Set("ce-"+c.name, c.sent)
-		if events, _, err := DecodeCloudEvents(header, nil); err != nil || events[0].Attributes[c.name] != c.want {
+		if events, _, err := DecodeCloudEvents(header, nil, 1000); err != nil || events[0].Attributes[c.name] != c.want {
 			t.Errorf("%s %s: got %v, %v, want %s", c.name, c.sent, events, err, c.want)
 		}
 	}
@@ -233,7 +234,7 @@ func TestWhatBreaksARuleOfCloudEventsIsRefusedWithItsPlace(t *testing.T) {
 		"binary type of content":     {binary("ce-datacontenttype", "text/plain"), ``, []string{"ce-datacontenttype"}},
 		"binary, an encoded control": {binary("ce-a", "%00"), ``, []string{"ce-a"}},
 	} {
-		events, _, err := DecodeCloudEvents(c.header, []byte(c.body))
+		events, _, err := DecodeCloudEvents(c.header, []byte(c.body), 1000)
 		invalid, ok := errors.AsType[*CloudEventError](err)
 		if !ok {
 			t.Errorf("%s: got %v, %v", name, events, err)
@@ -248,13 +249,48 @@ func TestWhatBreaksARuleOfCloudEventsIsRefusedWithItsPlace(t *testing.T) {
 		}
 	}
 	for _, media := range []string{"application/json", "", "application/cloudevents+xml", "application/cloudevents", "application/cloudevents+json; charset=utf-16"} {
-		if _, _, err := DecodeCloudEvents(headerOf("Content-Type", media), []byte(with(``))); !errors.Is(err, ErrCloudEventFormat) {
+		if _, _, err := DecodeCloudEvents(headerOf("Content-Type", media), []byte(with(``)), 1000); !errors.Is(err, ErrCloudEventFormat) {
 			t.Errorf("%s: %v", media, err)
 		}
 	}
 	var bad CloudEventError
-	if decodeBatch([]byte(`[`+strings.Repeat(`{},`, 100)+`{}]`), &bad); len(bad.Violations) != maxViolations {
+	if _, err := decodeBatch([]byte(`[`+strings.Repeat(`{},`, 100)+`{}]`), 1000, &bad); err != nil || len(bad.Violations) != maxViolations {
 		t.Errorf("an error has %d violations", len(bad.Violations))
+	}
+}
+
+func TestBatchIsCountedBeforeItIsDecoded(t *testing.T) {
+	t.Parallel()
+	header := headerOf("Content-Type", CloudEventBatchType)
+	for _, element := range []string{`{}`, `0`, `{"specversion":"1.0","id":"1","source":"/s","type":"t"}`} {
+		body := []byte(`[` + strings.Repeat(element+`,`, 1000) + element + `]`)
+		if _, isBatch, err := DecodeCloudEvents(header, body, 1000); !errors.Is(err, ErrTooManyCloudEvents) || !isBatch {
+			t.Errorf("1,001 times %s: %v", element, err)
+		}
+		var invalid *CloudEventError
+		if _, _, err := DecodeCloudEvents(header, body, 1001); errors.Is(err, ErrTooManyCloudEvents) || err != nil && !errors.As(err, &invalid) {
+			t.Errorf("as many as there may be: %v", err)
+		}
+	}
+	attributes := make([]string, 5000)
+	for i := range attributes {
+		attributes[i] = fmt.Sprintf(`"a%d":1`, i)
+	}
+	_, _, err := DecodeCloudEvents(headerOf("Content-Type", CloudEventType), []byte(with(`,`+strings.Join(attributes, `,`))), 1)
+	if invalid, ok := errors.AsType[*CloudEventError](err); !ok || invalid.Violations[0].Pointer != "#" {
+		t.Errorf("5,000 attributes: %v", err)
+	}
+}
+
+func TestBatchOfManyEventsTakesNoMoreMemoryThanItsLimit(t *testing.T) { //nolint:paralleltest // AllocsPerRun counts those of others, too
+	body := []byte(`[` + strings.Repeat(`{},`, 500_000) + `{}]`)
+	header := headerOf("Content-Type", CloudEventBatchType)
+	if n := testing.AllocsPerRun(1, func() { _, _, _ = DecodeCloudEvents(header, body, 1000) }); n > 20_000 {
+		t.Errorf("%g allocations for a batch of which 1,000 events could be taken", n)
+	}
+	invalid := []byte(`[` + strings.Repeat(`{},`, 999) + `{}]`)
+	if n := testing.AllocsPerRun(1, func() { _, _, _ = DecodeCloudEvents(header, invalid, 1000) }); n > 10_000 {
+		t.Errorf("%g allocations for a batch of which 20 violations are told", n)
 	}
 }
 
@@ -317,7 +353,7 @@ func TestTraceContextIsKeptIfItIsValid(t *testing.T) {
 		"invalid, and of the header": {binary("ce-traceparent", "00", "ce-tracestate", "a=1", "traceparent", other), other, "", "00"},
 		"invalid":                    {binary("ce-traceparent", "00", "traceparent", "00", "tracestate", "a=1"), "", "", "00"},
 	} {
-		events, _, err := DecodeCloudEvents(c.header, nil)
+		events, _, err := DecodeCloudEvents(c.header, nil, 1000)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -384,7 +420,7 @@ func TestEventGoesOutAsACloudEvent(t *testing.T) {
 		if string(got) != c.want {
 			t.Errorf("%s: got\n%s, want\n%s", name, got, c.want)
 		}
-		if _, _, err := DecodeCloudEvents(headerOf("Content-Type", CloudEventType), got); err != nil {
+		if _, _, err := DecodeCloudEvents(headerOf("Content-Type", CloudEventType), got, 1000); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -405,7 +441,7 @@ func FuzzCloudEvents(f *testing.F) {
 			headerOf("Content-Type", CloudEventType), headerOf("Content-Type", CloudEventBatchType),
 			{"Ce-Specversion": {"1.0"}, "Ce-Id": {id}, "Ce-Source": {source}, "Ce-Type": {"t"}, "Content-Type": {contentType}},
 		} {
-			events, _, err := DecodeCloudEvents(header, []byte(body))
+			events, _, err := DecodeCloudEvents(header, []byte(body), 1000)
 			for i := range events {
 				checkRoundTrip(t, &events[i])
 			}
@@ -415,7 +451,7 @@ func FuzzCloudEvents(f *testing.F) {
 		}
 		if json.Valid([]byte(body)) && utf8.ValidString(body) && strings.HasPrefix(body, "{") {
 			out := OutgoingOf(1, id, source, contentType, time.Unix(0, 0), json.RawMessage(body), json.RawMessage(body))
-			if _, _, err := DecodeCloudEvents(headerOf("Content-Type", CloudEventType), AppendCloudEvent(nil, &out)); err != nil && utf8.ValidString(source+contentType) {
+			if _, _, err := DecodeCloudEvents(headerOf("Content-Type", CloudEventType), AppendCloudEvent(nil, &out), 1000); err != nil && utf8.ValidString(source+contentType) {
 				t.Errorf("what goes out is no CloudEvent: %v", err)
 			}
 		}
@@ -433,7 +469,7 @@ func checkRoundTrip(t *testing.T, e *CloudEvent) {
 	}
 	out := OutgoingOf(1, "q", e.Source, e.Type, e.Time, e.Event, meta)
 	text := AppendCloudEvent(nil, &out)
-	again, _, err := DecodeCloudEvents(headerOf("Content-Type", CloudEventType), text)
+	again, _, err := DecodeCloudEvents(headerOf("Content-Type", CloudEventType), text, 1000)
 	if err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}

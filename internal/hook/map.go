@@ -28,6 +28,7 @@ type Mapping struct {
 	EventTS  Template // seconds since 1970, or RFC 3339
 	Priority Template // an integer
 	Headers  []string // fields to keep in the metadata
+	MaxBatch int      // events of a batch of CloudEvents
 }
 
 // defaults are the templates of each kind. The first of a field that meets a value counts.
@@ -105,8 +106,11 @@ func (m *Mapping) Map(header http.Header, query url.Values, body []byte) (Mapped
 // mapCloudEvents maps CloudEvents. They say of themselves what templates say of other deliveries; templates of the source come first. Templates see each as
 // it is in structured mode, whatever it has come in.
 func (m *Mapping) mapCloudEvents(header http.Header, query url.Values, body []byte) (all []Mapped, isBatch bool, err error) {
-	events, isBatch, err := DecodeCloudEvents(header, body)
-	if err != nil {
+	events, isBatch, err := DecodeCloudEvents(header, body, m.MaxBatch)
+	switch {
+	case errors.Is(err, ErrTooManyCloudEvents):
+		return nil, isBatch, fmt.Errorf("%w: %w: it may have %d", ErrBody, err, m.MaxBatch)
+	case err != nil:
 		return nil, isBatch, fmt.Errorf("%w: %w", ErrBody, err)
 	}
 	all = make([]Mapped, len(events))

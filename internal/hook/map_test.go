@@ -194,7 +194,7 @@ func TestCloudEventsAreMappedByWhatTheySay(t *testing.T) {
 	header := headerOf("Content-Type", CloudEventBatchType, "X-A", "1")
 	body := `[{"specversion":"1.0","id":"1","source":"/s","type":"t","time":"2026-01-02T03:04:05Z","n":7,"data":{"order":4711}},
 		{"specversion":"1.0","id":"2","source":"/s","type":"` + strings.Repeat("x", 256) + `","n":8,"data":["a"]}]`
-	all, isBatch, err := (&Mapping{Kind: CloudEvents, Headers: []string{"X-A"}}).MapAll(header, nil, []byte(body))
+	all, isBatch, err := (&Mapping{Kind: CloudEvents, Headers: []string{"X-A"}, MaxBatch: 1000}).MapAll(header, nil, []byte(body))
 	if err != nil || !isBatch || len(all) != 2 {
 		t.Fatalf("got %+v, %v", all, err)
 	}
@@ -209,7 +209,7 @@ func TestCloudEventsAreMappedByWhatTheySay(t *testing.T) {
 	if string(two.Event) != `{"data":["a"]}` || two.Type != "" || two.Key != "/s 2" || !two.EventTS.IsZero() || len(two.Problems) != 1 {
 		t.Errorf("got %+v", two)
 	}
-	mapping := Mapping{Kind: CloudEvents, Type: template(t, "order.{/n}"), Key: template(t, "{/data/order}"), Priority: template(t, "{/n}")}
+	mapping := Mapping{Kind: CloudEvents, Type: template(t, "order.{/n}"), Key: template(t, "{/data/order}"), Priority: template(t, "{/n}"), MaxBatch: 2}
 	if all, _, err = mapping.MapAll(header, nil, []byte(body)); err != nil {
 		t.Fatal(err)
 	}
@@ -218,6 +218,9 @@ func TestCloudEventsAreMappedByWhatTheySay(t *testing.T) {
 	}
 	if e := all[1]; e.Type != "order.8" || e.Key != "/s 2" || len(e.Problems) != 1 {
 		t.Errorf("by a template that meets nothing: got %+v", e)
+	}
+	if _, _, err := mapping.MapAll(header, nil, []byte(`[{},{},{}]`)); !errors.Is(err, ErrBody) || !errors.Is(err, ErrTooManyCloudEvents) {
+		t.Errorf("more events than a batch may have: %v", err)
 	}
 	if _, _, err := mapping.MapAll(header, nil, []byte(`[{}]`)); !errors.Is(err, ErrBody) {
 		t.Errorf("no CloudEvent: %v, want ErrBody", err)

@@ -71,15 +71,14 @@ func (s *Server) postCloudEvents(r *http.Request, req postCloudEventsRequest) (r
 	if err := logOf(r).body.TakeDecoded(req.Sent); err != nil {
 		return reply{}, bind.BodyError(err, s.cfg.MaxBatchBody)
 	}
-	in, isBatch, err := hook.DecodeCloudEvents(r.Header, req.Sent)
-	if err != nil {
-		return reply{}, cloudEventRefused(err)
-	}
+	in, isBatch, err := hook.DecodeCloudEvents(r.Header, req.Sent, s.cfg.MaxBatch)
 	switch {
 	case isBatch && req.KeepRaw != 0:
 		return reply{}, errRawBatch
-	case len(in) > s.cfg.MaxBatch:
+	case errors.Is(err, hook.ErrTooManyCloudEvents):
 		return reply{}, problem.InField(problem.BatchTooLarge, "#", fmt.Sprintf("must be at most %d elements long", s.cfg.MaxBatch))
+	case err != nil:
+		return reply{}, cloudEventRefused(err)
 	case isBatch:
 		logOf(r).add("events", len(in))
 	}

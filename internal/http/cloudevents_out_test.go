@@ -18,7 +18,7 @@ func (a answer) cloudEvents(mediaType string) []hook.CloudEvent {
 	if got := a.header.Get("Content-Type"); got != mediaType {
 		a.t.Fatalf("got %s, want %s: %s", got, mediaType, a.body)
 	}
-	events, _, err := hook.DecodeCloudEvents(http.Header{"Content-Type": {mediaType}}, []byte(a.body))
+	events, _, err := hook.DecodeCloudEvents(http.Header{"Content-Type": {mediaType}}, []byte(a.body), 1000)
 	if err != nil {
 		a.t.Fatalf("%v: %s", err, a.body)
 	}

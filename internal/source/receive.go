@@ -220,9 +220,6 @@ const (
 // mapAll maps a delivery to its events: to one, unless it is a batch.
 func (h *held) mapAll(d *Delivery, now time.Time) (all []hook.Mapped, isBatch bool, err error) {
 	all, isBatch, err = h.mapping.MapAll(h.public(d.Header), d.Query, d.Body)
-	if err == nil && len(all) > queue.MaxBatch {
-		err = fmt.Errorf("%w: it has %d events, and may have %d", hook.ErrBody, len(all), queue.MaxBatch)
-	}
 	for i := range all {
 		if err == nil {
 			err = h.fit(d, &all[i], now)

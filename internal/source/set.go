@@ -16,6 +16,7 @@ import (
 
 	"github.com/queued/queued/internal/hook"
 	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/queue"
 )
 
 // A set is all sources as the database had them at one time.
@@ -144,7 +145,7 @@ func (p *Params) compile() (v hook.Verifier, m hook.Mapping, err error) {
 			return v, m, &InvalidError{Field: "headers", Detail: fmt.Sprintf("must be names of header fields: that at %d is none", i)}
 		}
 	}
-	m = hook.Mapping{Kind: p.Kind, Headers: p.Headers}
+	m = hook.Mapping{Kind: p.Kind, Headers: p.Headers, MaxBatch: queue.MaxBatch}
 	for _, t := range []struct {
 		field, text string
 		to          *hook.Template
