@@ -91,8 +91,8 @@ func (s *Server) Stop(ctx context.Context) error {
 	return s.stopErr
 }
 
-// maxConnections is enough for several test binaries at once, each with several pools.
-const maxConnections = "400"
+// maxConnections is enough for several test binaries at once, one of which starts ten programs, each with all its pools.
+const maxConnections = "1000"
 
 // durability is what a crash leaves of a server's data: nothing that anyone relies on, or every commit.
 type durability bool
