@@ -78,7 +78,7 @@ type Event struct {
 
 // Unreadable is why an event that is stored has no payload. What is stored now is bounded as text, but earlier versions did not, and rows
 // are written past the checks.
-const Unreadable = "the event cannot be read: it has numbers with so many digits that its JSON is too long as text"
+const Unreadable = "the event cannot be read: its JSON is too long as text, or nested too deeply"
 
 // Lease names a claimed event and the receipt of its claim. With an empty receipt a call is about whatever lease there is.
 type Lease struct {

@@ -10,7 +10,7 @@ import (
 )
 
 // unreadable is why the event of a schedule cannot be read.
-const unreadable = "the event cannot be read: it has numbers with so many digits that its JSON is too long as text"
+const unreadable = "the event cannot be read: its JSON is too long as text, or nested too deeply"
 
 // As an earlier version has stored it: numbers that take little of a table, and more as text than can be.
 func TestScheduleWhoseEventCannotBeReadPausesOnlyItself(t *testing.T) {

@@ -303,3 +303,20 @@ func TestNothingIsPublishedThatTakesTooLongToBeRead(t *testing.T) {
 		t.Errorf("the log has %d events", len(page.Events))
 	}
 }
+
+// An earlier version has stored what is too long for its readers to get past.
+func TestReadersGetPastWhatIsTooLongToBeRead(t *testing.T) {
+	t.Parallel()
+	env := setup(t)
+	env.deliver(t, "delivered", wants(t, "f", []string{"a.b"}, ""))
+	long := env.append(t, `jsonb_build_object('a', repeat('x', 70000000))`)
+	next := env.publish(t, "a.b")[0]
+	page := env.read(t, topic.ReadParams{})
+	if got := positions(page.Events); !slices.Equal(got, []int64{long, next}) || page.Events[0].Event != nil || page.Events[1].Event == nil {
+		t.Errorf("the log has %v", got)
+	}
+	await(t, "the delivery", func() bool {
+		return value[int](t, env, `select count(*) from agent.event where queue = 'delivered'`) == 1 &&
+			value[int](t, env, `select count(*) from agent.event_hist where queue = 'delivered' and outcome = 'failed'`) == 1
+	})
+}

@@ -284,7 +284,7 @@ return 'is nested more than 1,024 levels deep, or has numbers with too many digi
 create or replace function agent_private.unreadable_reason()
 returns text
 language sql immutable parallel safe
-return 'the event cannot be read: it has numbers with so many digits that its JSON is too long as text';
+return 'the event cannot be read: its JSON is too long as text, or nested too deeply';
 
 -- Raises QD003 if JSON may not be stored.
 create or replace function agent_private.check_json(_argument text, _json jsonb)

@@ -650,7 +650,8 @@ language plpgsql stable
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  return _publication.text_size is not null or agent_private.new_publication_size(_publication.event, _publication.meta) is not null;
+  return _publication.text_size is not null
+    or coalesce(agent_private.new_publication_size(_publication.event, _publication.meta) <= agent_private.max_publication_size(), false);
 exception when program_limit_exceeded or statement_too_complex then
   return false;
 end

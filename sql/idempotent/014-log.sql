@@ -393,12 +393,15 @@ begin
 end
 $func$;
 
--- About how long the texts of an event and its meta are, in bytes; null if nobody can read them. For events that were not checked when they were
--- published: by an earlier version, or past the functions.
+-- About how long the texts of an event and its meta are, in bytes; null if nobody can read them, or if they are longer than what may be published. For
+-- events that were not checked when they were published: by an earlier version, or past the functions.
 create or replace function agent_private.stored_publication_size(_event jsonb, _meta jsonb)
 returns int4
 language sql stable
-return (agent_private.stored_json_size(_event) + case when _meta is null then 0 else agent_private.stored_json_size(_meta) end)::int4;
+return
+( select case when s.size <= agent_private.max_publication_size() then s.size::int4 end
+  from (select agent_private.stored_json_size(_event) + case when _meta is null then 0 else agent_private.stored_json_size(_meta) end as size) s
+);
 
 -- An event of the log as it can be read: without event and meta where nobody can read them.
 create or replace function agent_private.readable_publication(_publication agent.log)
