@@ -10,14 +10,14 @@ import (
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
-	"github.com/queued/queued/internal/hook"
+	"github.com/queued/queued/internal/egress"
 )
 
 // TestReceiversWithTheStandardLibraryVerifyWhatIsSigned has receivers that verify with the library of https://www.standardwebhooks.com, as a receiver of
 // webhooks would, while the secret is rotated.
 func TestReceiversWithTheStandardLibraryVerifyWhatIsSigned(t *testing.T) {
 	t.Parallel()
-	old, current, other := hook.NewSecret(), hook.NewSecret(), hook.NewSecret()
+	old, current, other := egress.NewSecret(), egress.NewSecret(), egress.NewSecret()
 	receivers := map[string]string{}
 	for _, secret := range []string{old, current, other} {
 		webhook, err := standardwebhooks.NewWebhook(secret)
@@ -43,7 +43,7 @@ func TestReceiversWithTheStandardLibraryVerifyWhatIsSigned(t *testing.T) {
 		"during the rotation": {[]string{current, old}, []string{old, current}},
 		"after the rotation":  {[]string{current}, []string{current}},
 	} {
-		signer, err := hook.NewSigner(c.live...)
+		signer, err := egress.NewSigner(c.live...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,8 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/queued/queued/internal/hook"
-	"github.com/queued/queued/internal/push"
+	"github.com/queued/queued/internal/egress"
 	"github.com/queued/queued/sql"
 )
 
@@ -23,14 +22,14 @@ func TestPushSettingsSayWhatIsCalledAndHow(t *testing.T) {
 		}
 	}))
 	t.Cleanup(server.Close)
-	send := func(listen string, environ ...string) (push.Response, error) {
+	send := func(listen string, environ ...string) (egress.Response, error) {
 		g, _ := parse(t, nil, environ)
 		_, sender, err := g.Serve.newSender(netip.MustParseAddrPort(listen))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer sender.Close()
-		return sender.Send(t.Context(), push.Request{URL: server.URL, Timeout: waitTimeout})
+		return sender.Send(t.Context(), egress.Request{URL: server.URL, Timeout: waitTimeout})
 	}
 	const elsewhere = "127.0.0.1:1"
 	for name, c := range map[string]struct {
@@ -46,7 +45,7 @@ func TestPushSettingsSayWhatIsCalledAndHow(t *testing.T) {
 		"the proxy is no help": {elsewhere, []string{"QUEUED_PUSH_PROXY=" + server.URL}, 0},
 	} {
 		response, err := send(c.listen, c.environ...)
-		if errors.Is(err, hook.ErrNotAllowed) != (c.status == 0) || response.Status != c.status {
+		if errors.Is(err, egress.ErrNotAllowed) != (c.status == 0) || response.Status != c.status {
 			t.Errorf("%s: got %+v, %v; want the status %d", name, response, err, c.status)
 		}
 	}

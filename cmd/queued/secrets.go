@@ -10,9 +10,8 @@ import (
 
 	"github.com/queued/queued/internal/cli"
 	"github.com/queued/queued/internal/embedded"
-	"github.com/queued/queued/internal/hook"
 	"github.com/queued/queued/internal/pg"
-	webhooks "github.com/queued/queued/internal/source"
+	"github.com/queued/queued/internal/seal"
 )
 
 // secretsCmd manages what is sealed in the database.
@@ -35,7 +34,7 @@ func (c *resealCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong
 		if sealer == nil {
 			return usagef("there is no key: set QUEUED_SECRET_KEY to the new key, a comma, and those before it")
 		}
-		done, err := webhooks.Reseal(ctx, connections, sealer)
+		done, err := seal.Reseal(ctx, connections, sealer)
 		if err != nil {
 			return err
 		}
@@ -57,7 +56,7 @@ func (c *resealCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong
 
 // sealer returns what seals the secrets in a database: under the keys of the settings, else, in a private PostgreSQL, under a key of its own, which the first call
 // makes. It is nil when there is no key.
-func (s *secretSettings) sealer(db *database, logger zerolog.Logger) (*hook.Sealer, error) {
+func (s *secretSettings) sealer(db *database, logger zerolog.Logger) (*seal.Sealer, error) {
 	keys := s.SecretKey
 	if len(keys) == 0 && db.dataDir != "" {
 		key, isNew, err := embedded.SecretKey(db.dataDir)
@@ -73,7 +72,7 @@ func (s *secretSettings) sealer(db *database, logger zerolog.Logger) (*hook.Seal
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	sealer, err := hook.NewSealer(keys...)
+	sealer, err := seal.NewSealer(keys...)
 	if err != nil {
 		return nil, fmt.Errorf("the key for secrets: %w", err)
 	}

@@ -13,14 +13,15 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/queued/queued/internal/access"
-	"github.com/queued/queued/internal/hook"
+	"github.com/queued/queued/internal/egress"
 	"github.com/queued/queued/internal/migrate"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/push"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
-	webhooks "github.com/queued/queued/internal/source"
+	"github.com/queued/queued/internal/seal"
 	"github.com/queued/queued/internal/topic"
+	"github.com/queued/queued/internal/webhook"
 	"github.com/queued/queued/sql"
 )
 
@@ -31,9 +32,9 @@ type services struct {
 	topics    *topic.Service
 	access    *access.Service
 	pushes    *push.Service
-	sender    *push.Sender // of pushes
-	sources   *webhooks.Service
-	sealer    *hook.Sealer // of secrets in the database; nil: there is no key
+	sender    *egress.Sender // of pushes
+	sources   *webhook.Service
+	sealer    *seal.Sealer // of secrets in the database; nil: there is no key
 }
 
 // openServices migrates the database and opens the services on it; when others than this machine reach tcp, where it listens, no caller is served without a key. While the database cannot be reached, or none of its servers takes
@@ -120,7 +121,7 @@ func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, tcp *net.
 	}); err != nil {
 		return s, err
 	}
-	if s.sources, err = webhooks.Open(ctx, webhooks.Config{
+	if s.sources, err = webhook.Open(ctx, webhook.Config{
 		Database: connections, Queue: s.queue, Topics: s.topics, Sealer: sealer, QueryTimeout: c.QueryTimeout, Logger: logger,
 	}); err != nil {
 		return s, err
@@ -135,7 +136,7 @@ func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, tcp *net.
 	}); err != nil {
 		return s, err
 	}
-	var guard *hook.Guard
+	var guard *egress.Guard
 	if guard, s.sender, err = c.newSender(tcp.AddrPort()); err != nil {
 		return s, err
 	}

@@ -170,12 +170,16 @@ var settingHelp = map[string]string{
 	"request-timeout": "How long a request may take once it has been read, besides the wait of a claim or a read and streams, up to 24h; then it is answered 503.",
 	"max-pending":     "How much may wait to be written to the database, up to 64GiB; beyond it calls are answered 503 overloaded at once.",
 	"query-timeout":   "How long a listing, a count or a search of history may take, up to 24h.",
-	"max-conns": "The most connections to the database for events, 2 to 10000, of which fewer than 7 count as 7; " +
-		"schedules take up to eight more, publish/subscribe up to nine, keys up to four, pushes up to five, sources of webhooks up to four, and listening one.",
+	"max-conns":       "The most connections to the database for events, 2 to 10000, of which fewer than 7 count as 7. A process opens 20 more at most, for everything else.",
 
-	"url":      "The server to talk to.",
-	"key":      "The API key. Other users of the machine can see flags: prefer the variable or the file.",
-	"key-file": "A file that holds the API key.",
+	"url":        "The server to talk to.",
+	"key":        "The API key. Other users of the machine can see flags: prefer the variable or the file.",
+	"key-file":   "A file that holds the API key.",
+	"cacert":     "A file with certificates of authorities in PEM: one of them has to have signed the server's certificate, instead of those that the system trusts.",
+	"cert":       "A file with the certificate that proves to the server who calls, in PEM, followed by those that lead to its authority.",
+	"client-key": "A file with the private key of --cert in PEM, not encrypted.",
+	"context": "The context to use, as 'queued context' lists them: a server with its key and certificates. Variables do not count beside the flag; beside the variable those of " +
+		"keys and certificates do.",
 
 	"log-level":  "The lowest level to log: trace, debug, info, warn or error.",
 	"log-format": "How lines are written: json, console (for people), or auto, which is console on a terminal and json otherwise.",

@@ -16,10 +16,10 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/queued/queued/internal/hook"
+	"github.com/queued/queued/internal/egress"
 	httpapi "github.com/queued/queued/internal/http"
 	"github.com/queued/queued/internal/pg"
-	"github.com/queued/queued/internal/push"
+	"github.com/queued/queued/internal/seal"
 )
 
 // kind is a way to write the value of a setting.
@@ -31,7 +31,7 @@ type kind struct {
 
 // kinds are the values of the tag type.
 var kinds = map[string]kind{
-	"allow-list":   {parseAllowList, "LIST"},     // of a hook.Guard, separated by commas
+	"allow-list":   {parseAllowList, "LIST"},     // of an egress.Guard, separated by commas
 	"choice":       {parseChoice, ""},            // one of the tag choices
 	"count":        {parseCount, "N"},            // a whole number from the tag min to max
 	"database-url": {parseDatabaseURL, "URL"},    // never shown
@@ -146,14 +146,14 @@ func parseAPIKey(text string, tag *kong.Tag) (any, error) {
 	return key, err
 }
 
-// parseSecretKeys returns the keys that commas or white space separate, as package hook takes them.
+// parseSecretKeys returns the keys that commas or white space separate, as package seal takes them.
 func parseSecretKeys(text string, _ *kong.Tag) (any, error) {
 	const takes = "one key or more, such as what \"openssl rand -base64 32\" prints, separated by commas or white space"
 	if text == "" {
 		return nil, refuse(text, takes)
 	}
 	keys := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || unicode.IsSpace(r) })
-	if _, err := hook.NewSealer(keys...); err != nil {
+	if _, err := seal.NewSealer(keys...); err != nil {
 		return nil, fmt.Errorf("got a value that is not shown: %w; takes %s", err, takes)
 	}
 	return keys, nil
@@ -231,7 +231,7 @@ func parseAllowList(text string, _ *kong.Tag) (any, error) {
 	entries := strings.Split(text, ",")
 	for i, entry := range entries {
 		entries[i] = strings.TrimSpace(entry)
-		if _, err := hook.NewGuard(entries[i : i+1]); err != nil {
+		if _, err := egress.NewGuard(entries[i : i+1]); err != nil {
 			return nil, refuse(entries[i], `networks, addresses, names, or "*." and a suffix of names, separated by commas, such as "10.1.0.0/16,billing.internal": `+
 				"this entry "+errors.Unwrap(err).Error())
 		}
@@ -245,7 +245,7 @@ func parseProxyURL(text string, _ *kong.Tag) (any, error) {
 	if text == "" {
 		return nil, refuse(text, takes)
 	}
-	if _, err := push.ParseProxy(text); err != nil {
+	if _, err := egress.ParseProxy(text); err != nil {
 		return nil, errors.New("got a value that is not shown, as it may hold a password; takes " + takes)
 	}
 	return text, nil

@@ -18,7 +18,7 @@ import (
 
 // deliveriesUnbounded is the broken build of this file.
 var deliveriesUnbounded = build{name: "deliveries with the time limit of other requests", edits: []edit{
-	{"internal/source/service.go", "= 2 * time.Second", "= 15 * time.Second"},
+	{"internal/webhook/service.go", "= 2 * time.Second", "= 15 * time.Second"},
 }}
 
 // deliveryLimit is what the answer to a delivery may take: 2 s, and time for a busy machine. It is less than the 15 s of other requests.

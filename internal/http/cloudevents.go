@@ -11,7 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/queued/queued/internal/hook"
+	"github.com/queued/queued/internal/cloudevents"
 	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
@@ -71,11 +71,11 @@ func (s *Server) postCloudEvents(r *http.Request, req postCloudEventsRequest) (r
 	if err := logOf(r).body.TakeDecoded(req.Sent); err != nil {
 		return reply{}, bind.BodyError(err, s.cfg.MaxBatchBody)
 	}
-	in, isBatch, err := hook.DecodeCloudEvents(r.Header, req.Sent, s.cfg.MaxBatch)
+	in, isBatch, err := cloudevents.Decode(r.Header, req.Sent, s.cfg.MaxBatch)
 	switch {
 	case isBatch && req.KeepRaw != 0:
 		return reply{}, errRawBatch
-	case errors.Is(err, hook.ErrTooManyCloudEvents):
+	case errors.Is(err, cloudevents.ErrTooMany):
 		return reply{}, problem.InField(problem.BatchTooLarge, "#", fmt.Sprintf("must be at most %d elements long", s.cfg.MaxBatch))
 	case err != nil:
 		return reply{}, cloudEventRefused(err)
@@ -97,22 +97,22 @@ func (s *Server) postCloudEvents(r *http.Request, req postCloudEventsRequest) (r
 	return s.insertCloudEvents(r, req, in, metas, isBatch)
 }
 
-// cloudEventRefused is the problem with what hook.DecodeCloudEvents has refused.
+// cloudEventRefused is the problem with a request that cloudevents.Decode has refused.
 func cloudEventRefused(err error) error {
-	if invalid, ok := errors.AsType[*hook.CloudEventError](err); ok {
-		return problem.InFields(problem.InvalidCloudEvent, convert(invalid.Violations, func(v hook.Violation) problem.FieldError {
+	if invalid, ok := errors.AsType[*cloudevents.InvalidError](err); ok {
+		return problem.InFields(problem.InvalidCloudEvent, convert(invalid.Violations, func(v cloudevents.Violation) problem.FieldError {
 			return problem.FieldError{Pointer: v.Pointer, Detail: v.Detail}
 		})...)
 	}
-	if errors.Is(err, hook.ErrCloudEventFormat) {
-		_, expected, _ := strings.Cut(err.Error(), hook.ErrCloudEventFormat.Error()+": ")
+	if errors.Is(err, cloudevents.ErrFormat) {
+		_, expected, _ := strings.Cut(err.Error(), cloudevents.ErrFormat.Error()+": ")
 		return problem.New(problem.UnsupportedMediaType, "The body is in a format of CloudEvents that is not understood: "+expected+".")
 	}
 	return err
 }
 
 // checkCloudEvent makes sure that an event can be stored, and returns its metadata.
-func (s *Server) checkCloudEvent(e *hook.CloudEvent) (meta json.RawMessage, err error) {
+func (s *Server) checkCloudEvent(e *cloudevents.Event) (meta json.RawMessage, err error) {
 	const maxColumn = 255
 	var bad problem.Fields
 	for name, text := range map[string]string{"type": e.Type, "source": e.Source} {
@@ -141,20 +141,20 @@ func (s *Server) checkCloudEvent(e *hook.CloudEvent) (meta json.RawMessage, err 
 }
 
 // inData makes the problem with an event one with the data that it has come from.
-func inData(p *problem.Problem, e *hook.CloudEvent) error {
+func inData(p *problem.Problem, e *cloudevents.Event) error {
 	if len(p.Errors) == 0 {
 		return problem.InField(p.Type, e.Pointer("data"), strings.TrimSuffix(p.Detail, "."))
 	}
 	return problem.InFields(p.Type, convert(p.Errors, func(f problem.FieldError) problem.FieldError {
 		place := strings.TrimPrefix(f.Pointer, "#")
-		if e.Shape != hook.DataObject {
+		if e.Shape != cloudevents.DataObject {
 			place = strings.TrimPrefix(place, "/data")
 		}
 		return problem.FieldError{Pointer: e.Pointer("data") + place, Detail: f.Detail}
 	})...)
 }
 
-func (s *Server) insertCloudEvents(r *http.Request, req postCloudEventsRequest, in []hook.CloudEvent, metas []json.RawMessage, isBatch bool) (reply, error) {
+func (s *Server) insertCloudEvents(r *http.Request, req postCloudEventsRequest, in []cloudevents.Event, metas []json.RawMessage, isBatch bool) (reply, error) {
 	params := make([]queue.InsertParams, len(in))
 	for i := range in {
 		e := &in[i]
@@ -186,7 +186,7 @@ func (s *Server) insertCloudEvents(r *http.Request, req postCloudEventsRequest, 
 }
 
 // timeRefused makes the problem with the time of an event, which the database has refused, one with its attribute.
-func timeRefused(err error, in []hook.CloudEvent) error {
+func timeRefused(err error, in []cloudevents.Event) error {
 	invalid, ok := errors.AsType[*queue.InvalidError](err)
 	if !ok || invalid.Field != "event_ts" {
 		return err
@@ -204,7 +204,7 @@ func timeRefused(err error, in []hook.CloudEvent) error {
 	return bad.Err(problem.ValidationFailed)
 }
 
-func (s *Server) publishCloudEvents(r *http.Request, name string, in []hook.CloudEvent, metas []json.RawMessage, isBatch bool) (reply, error) {
+func (s *Server) publishCloudEvents(r *http.Request, name string, in []cloudevents.Event, metas []json.RawMessage, isBatch bool) (reply, error) {
 	publications := make([]topic.Publication, len(in))
 	for i := range in {
 		publications[i] = topic.Publication{Topic: name, Event: in[i].Event, Meta: metas[i], IdempotencyKey: in[i].Key(), OnDuplicate: queue.First}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/queued/queued/internal/hook"
+	"github.com/queued/queued/internal/cloudevents"
 	"github.com/queued/queued/internal/queue"
 )
 
@@ -34,11 +34,11 @@ func wantsCloudEvents(r *http.Request, mediaType string) bool {
 	return weight > 0 && weight >= acceptance(accept, "application/json")
 }
 
-func (*event) cloudEventType() string          { return hook.CloudEventType }
-func (*publishedEvent) cloudEventType() string { return hook.CloudEventType }
-func (eventList) cloudEventType() string       { return hook.CloudEventBatchType }
-func (eventPage) cloudEventType() string       { return hook.CloudEventBatchType }
-func (*logPage) cloudEventType() string        { return hook.CloudEventBatchType }
+func (*event) cloudEventType() string          { return cloudevents.MediaType }
+func (*publishedEvent) cloudEventType() string { return cloudevents.MediaType }
+func (eventList) cloudEventType() string       { return cloudevents.BatchMediaType }
+func (eventPage) cloudEventType() string       { return cloudevents.BatchMediaType }
+func (*logPage) cloudEventType() string        { return cloudevents.BatchMediaType }
 
 // appendCloudEvents appends the event as a CloudEvent, with its bookkeeping as extensions.
 func (e *event) appendCloudEvents(b []byte) []byte {
@@ -49,8 +49,8 @@ func (e *event) appendCloudEvents(b []byte) []byte {
 		text, _ := timestamp(*t).AppendText(nil) // it never fails
 		return string(text)
 	}
-	out := hook.OutgoingOf(e.ID, e.Queue, e.Source, e.Type, e.EventTS, payloadOf(e.Payload), e.Meta)
-	out.Extensions = []hook.Extension{
+	out := cloudevents.OutgoingOf(e.ID, e.Queue, e.Source, e.Type, e.EventTS, payloadOf(e.Payload), e.Meta)
+	out.Extensions = []cloudevents.Extension{
 		{Name: "queuedid", Value: strconv.FormatInt(e.ID, 10)},
 		{Name: "queuedqueue", Value: e.Queue},
 		{Name: "queuedstate", Value: string(e.State)},
@@ -67,12 +67,12 @@ func (e *event) appendCloudEvents(b []byte) []byte {
 		{Name: "queuedunreadable", Value: unreadableOf(e.Payload)},
 	}
 	if e.MaxAttempts != nil && *e.MaxAttempts >= 1 {
-		out.Extensions = append(out.Extensions, hook.Extension{Name: "queuedmaxattempts", Value: *e.MaxAttempts})
+		out.Extensions = append(out.Extensions, cloudevents.Extension{Name: "queuedmaxattempts", Value: *e.MaxAttempts})
 	}
 	if e.LastError != nil {
-		out.Extensions = append(out.Extensions, hook.Extension{Name: "queuedlasterror", Value: *e.LastError})
+		out.Extensions = append(out.Extensions, cloudevents.Extension{Name: "queuedlasterror", Value: *e.LastError})
 	}
-	return hook.AppendCloudEvent(b, &out)
+	return cloudevents.Append(b, &out)
 }
 
 func (es eventList) appendCloudEvents(b []byte) []byte {
@@ -110,9 +110,9 @@ func linkNext(h http.Header, u *url.URL, name, value string) {
 
 // appendCloudEvents appends the event as a CloudEvent. Its topic is the type of one that has come in otherwise.
 func (e *publishedEvent) appendCloudEvents(b []byte) []byte {
-	return hook.AppendCloudEvent(b, &hook.Outgoing{
+	return cloudevents.Append(b, &cloudevents.Outgoing{
 		ID: e.Position, Source: "/topics/" + url.PathEscape(e.Topic), Type: e.Topic, Time: e.PublishedAt, Payload: payloadOf(e.Event), Meta: e.Meta,
-		Extensions: []hook.Extension{
+		Extensions: []cloudevents.Extension{
 			{Name: "queuedposition", Value: strconv.FormatInt(e.Position, 10)},
 			{Name: "queuedtopic", Value: e.Topic},
 			{Name: "queuedkey", Value: e.Key},

@@ -8,17 +8,17 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/queued/queued/internal/hook"
+	"github.com/queued/queued/internal/cloudevents"
 	"github.com/queued/queued/internal/pgtest"
 )
 
 // cloudEvents returns the CloudEvents of an answer, decoded as those that come in.
-func (a answer) cloudEvents(mediaType string) []hook.CloudEvent {
+func (a answer) cloudEvents(mediaType string) []cloudevents.Event {
 	a.t.Helper()
 	if got := a.header.Get("Content-Type"); got != mediaType {
 		a.t.Fatalf("got %s, want %s: %s", got, mediaType, a.body)
 	}
-	events, _, err := hook.DecodeCloudEvents(http.Header{"Content-Type": {mediaType}}, []byte(a.body), 1000)
+	events, _, err := cloudevents.Decode(http.Header{"Content-Type": {mediaType}}, []byte(a.body), 1000)
 	if err != nil {
 		a.t.Fatalf("%v: %s", err, a.body)
 	}

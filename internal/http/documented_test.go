@@ -20,7 +20,7 @@ import (
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
-	"github.com/queued/queued/internal/source"
+	"github.com/queued/queued/internal/webhook"
 )
 
 // A route is an operation with a request for it that is well-formed.
@@ -306,7 +306,7 @@ func TestEveryCallIsAnsweredInTimeWhenTheDatabaseHangs(t *testing.T) {
 		http:    func(cfg *Config) { cfg.RequestTimeout = 500 * time.Millisecond },
 		queue:   func(cfg *queue.Config) { cfg.QueryTimeout, cfg.LockTimeout = time.Hour, time.Hour },
 		plans:   func(cfg *schedule.Config) { cfg.QueryTimeout = time.Hour },
-		sources: func(cfg *source.Config) { cfg.QueryTimeout, cfg.TimeLimit = time.Hour, 500*time.Millisecond },
+		sources: func(cfg *webhook.Config) { cfg.QueryTimeout, cfg.TimeLimit = time.Hour, 500*time.Millisecond },
 	})
 	conn := h.connect()
 	if _, err := conn.Exec(t.Context(), `begin`); err != nil {

@@ -17,15 +17,16 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/access"
-	"github.com/queued/queued/internal/hook"
+	"github.com/queued/queued/internal/egress"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/push"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
-	"github.com/queued/queued/internal/source"
+	"github.com/queued/queued/internal/seal"
 	"github.com/queued/queued/internal/topic"
+	"github.com/queued/queued/internal/webhook"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -42,7 +43,7 @@ type environment struct {
 	topics    *topic.Service
 	access    *access.Service
 	pushes    *push.Service
-	sources   *source.Service
+	sources   *webhook.Service
 	srv       *Server
 	log       *logBuffer
 	raw       *http.Transport // what the client sends with, without the contract
@@ -57,7 +58,7 @@ type settings struct {
 	push  func(*push.Config)
 	seen  map[string]bool // records the responses seen, if not nil
 
-	sources func(*source.Config)
+	sources func(*webhook.Config)
 
 	db     *pgtest.DB // nil: a new one
 	server func(*Server, *http.Server)
@@ -120,15 +121,15 @@ func setupWith(t *testing.T, set settings) *environment {
 	}
 	keepRunning(t, h.access.Run, h.access.Close)
 
-	guard, err := hook.NewGuard([]string{"127.0.0.0/8"})
+	guard, err := egress.NewGuard([]string{"127.0.0.0/8"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	sealer, err := hook.NewSealer("a key that seals secrets")
+	sealer, err := seal.NewSealer("a key that seals secrets")
 	if err != nil {
 		t.Fatal(err)
 	}
-	sender := push.NewSender(push.SenderConfig{Guard: guard, Version: "1.2.3"})
+	sender := egress.NewSender(egress.SenderConfig{Guard: guard, Version: "1.2.3"})
 	t.Cleanup(sender.Close)
 	pcfg := push.Config{Database: db, Queue: svc, Guard: guard, Sealer: sealer, Sender: sender, QueryTimeout: busyTimeout}
 	if set.push != nil {
@@ -139,11 +140,11 @@ func setupWith(t *testing.T, set settings) *environment {
 	}
 	keepRunning(t, h.pushes.Run, h.pushes.Close)
 
-	hcfg := source.Config{Database: db, Queue: svc, Topics: h.topics, Sealer: sealer, QueryTimeout: busyTimeout, TimeLimit: busyTimeout}
+	hcfg := webhook.Config{Database: db, Queue: svc, Topics: h.topics, Sealer: sealer, QueryTimeout: busyTimeout, TimeLimit: busyTimeout}
 	if set.sources != nil {
 		set.sources(&hcfg)
 	}
-	if h.sources, err = source.Open(t.Context(), hcfg); err != nil {
+	if h.sources, err = webhook.Open(t.Context(), hcfg); err != nil {
 		t.Fatal(err)
 	}
 	keepRunning(t, h.sources.Run, h.sources.Close)

@@ -16,8 +16,8 @@ import (
 	"github.com/queued/queued/internal/push"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
-	"github.com/queued/queued/internal/source"
 	"github.com/queued/queued/internal/topic"
+	"github.com/queued/queued/internal/webhook"
 )
 
 // metrics counts requests. What the services count is read at each scrape; see collector.
@@ -239,7 +239,7 @@ type collector struct {
 	topics    *topic.Service
 	access    *access.Service
 	pushes    *push.Service
-	sources   *source.Service
+	sources   *webhook.Service
 	bodies    *body.Budget
 }
 

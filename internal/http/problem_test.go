@@ -19,8 +19,8 @@ import (
 	"github.com/queued/queued/internal/push"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
-	"github.com/queued/queued/internal/source"
 	"github.com/queued/queued/internal/topic"
+	"github.com/queued/queued/internal/webhook"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -70,8 +70,8 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 		"event_not_found":        h.try("GET", "/events/4711", ""),
 		"raw_body_not_found":     h.try("GET", "/events/4711/raw", ""),
 		"source_not_found":       h.try("GET", "/sources/nothing", ""),
-		"source_paused":          failWith(t, fmt.Errorf("receiving: %w", source.ErrPaused)),
-		"webhook_rejected":       failWith(t, problemOfDelivery(&source.RejectedError{Code: "too_old", Reason: "secret text"})),
+		"source_paused":          failWith(t, fmt.Errorf("receiving: %w", webhook.ErrPaused)),
+		"webhook_rejected":       failWith(t, problemOfDelivery(&webhook.RejectedError{Code: "too_old", Reason: "secret text"})),
 		"schedule_not_found":     h.try("GET", "/schedules/4711", ""),
 		"owner_not_found":        h.try("GET", "/owners/nobody", ""),
 		"position_not_found":     h.try("GET", "/log/4711", ""),

@@ -10,8 +10,8 @@ import (
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
-	"github.com/queued/queued/internal/source"
 	"github.com/queued/queued/internal/topic"
+	"github.com/queued/queued/internal/webhook"
 )
 
 // A restrictable is a request of which it is known what it uses. A caller that may use only some queues and topics gets no other request through, but
@@ -148,11 +148,11 @@ func (c *caller) publishTo(subscription string) error {
 	return err
 }
 
-// source returns source.ErrNotFound for a source that the caller may not use: its events go to a queue or a topic of others.
+// source returns webhook.ErrNotFound for a source that the caller may not use: its events go to a queue or a topic of others.
 func (c *caller) source(name string) error {
 	found, err := c.s.sources.Get(c.r.Context(), name)
 	if err == nil && (found.Topic != "" && !c.AllowsTopic(found.Topic) || found.Queue != "" && !c.AllowsQueue(found.Queue)) {
-		err = source.ErrNotFound
+		err = webhook.ErrNotFound
 	}
 	return err
 }
@@ -162,13 +162,13 @@ func (req *putSourceRequest) restrict(c *caller) error {
 		return err
 	}
 	err := c.source(req.Name)
-	if errors.Is(err, source.ErrNotFound) {
+	if errors.Is(err, webhook.ErrNotFound) {
 		// It is new, or of others, whose name cannot be taken.
 		_, err = c.s.sources.Get(c.r.Context(), req.Name)
 		if err == nil {
-			return source.ErrNotFound
+			return webhook.ErrNotFound
 		}
-		if errors.Is(err, source.ErrNotFound) {
+		if errors.Is(err, webhook.ErrNotFound) {
 			return nil
 		}
 	}

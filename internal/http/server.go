@@ -28,8 +28,8 @@ import (
 	"github.com/queued/queued/internal/push"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
-	"github.com/queued/queued/internal/source"
 	"github.com/queued/queued/internal/topic"
+	"github.com/queued/queued/internal/webhook"
 )
 
 // Config is what a Server needs to know. All but Service and Schedules may be zero.
@@ -39,7 +39,7 @@ type Config struct {
 	Topics    *topic.Service
 	Access    *access.Service // who may call; nil: anyone
 	Pushes    *push.Service
-	Sources   *source.Service      // whose webhooks come in; nil: there are none
+	Sources   *webhook.Service     // whose webhooks come in; nil: there are none
 	Version   string               // of the program, for /version; empty: what the build recorded
 	Logger    zerolog.Logger       // zero: silent
 	Registry  *prometheus.Registry // where the metrics are registered; nil: a registry of its own
@@ -97,7 +97,7 @@ type Server struct {
 	topics    *topic.Service
 	access    *access.Service
 	pushes    *push.Service
-	sources   *source.Service
+	sources   *webhook.Service
 	bodies    *body.Budget
 	log       zerolog.Logger
 	metrics   *metrics

@@ -11,13 +11,12 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
-	"github.com/queued/queued/internal/hook"
 	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/problem"
-	"github.com/queued/queued/internal/source"
+	"github.com/queued/queued/internal/webhook"
 )
 
-// A signatureBody is a hook.Signature in a request and in a response.
+// A signatureBody is a webhook.Signature in a request and in a response.
 type signatureBody struct {
 	Header    string `json:"header" validate:"required,min=1,max=128"`
 	Algorithm string `json:"algorithm" default:"sha256" validate:"oneof=sha256 sha512"`
@@ -29,7 +28,7 @@ type signatureBody struct {
 // A sourceBody is a source as it goes over the wire. Its secrets do not.
 type sourceBody struct {
 	Name           string         `json:"name"`
-	Kind           hook.Kind      `json:"kind"`
+	Kind           webhook.Kind   `json:"kind"`
 	Queue          string         `json:"queue,omitzero"`
 	Topic          string         `json:"topic,omitzero"`
 	Type           string         `json:"type,omitzero"`
@@ -69,7 +68,7 @@ type lastProblem struct {
 	RequestID string    `json:"request_id"`
 }
 
-func sourceBodyOf(s source.Source) sourceBody {
+func sourceBodyOf(s webhook.Source) sourceBody {
 	body := sourceBody{
 		Name: s.Name, Kind: s.Kind, Queue: s.Queue, Topic: s.Topic, Type: s.Type, Key: s.Key, EventTS: s.EventTS, Priority: s.Priority, Header: s.Header,
 		SecretCount: s.SecretCount, DedupFor: s.DedupFor, Tolerance: s.Tolerance, Headers: s.Headers, MaxBody: s.MaxBody, Paused: s.Paused,
@@ -97,7 +96,7 @@ func sourceBodyOf(s source.Source) sourceBody {
 type putSourceRequest struct {
 	Name      string         `path:"name" validate:"queue" log:"source"`
 	IfMatch   *precondition  `header:"If-Match"`
-	Kind      hook.Kind      `json:"kind" validate:"required,oneof=slack github stripe standard hmac token basic cloudevents"`
+	Kind      webhook.Kind   `json:"kind" validate:"required,oneof=slack github stripe standard hmac token basic cloudevents"`
 	Queue     string         `json:"queue" validate:"queue,unreserved"`
 	Topic     string         `json:"topic" validate:"topic"`
 	Type      string         `json:"type" validate:"max=1024"`
@@ -133,15 +132,15 @@ func (req *putSourceRequest) Check(report func(field, detail string)) {
 }
 
 func (s *Server) putSource(r *http.Request, req putSourceRequest) (reply, error) {
-	p := source.Params{
+	p := webhook.Params{
 		Kind: req.Kind, Queue: req.Queue, Topic: req.Topic, Type: req.Type, Key: req.Key, EventTS: req.EventTS, Priority: req.Priority, Header: req.Header,
 		Secrets: req.Secrets, DedupFor: req.DedupFor, Tolerance: req.Tolerance, KeepRaw: req.KeepRaw, Headers: req.Headers, MaxBody: req.MaxBody, Paused: req.Paused,
 	}
 	if req.Signature != nil {
-		p.Signature = new(hook.Signature(*req.Signature))
+		p.Signature = new(webhook.Signature(*req.Signature))
 	}
 	if rate := req.RateLimit.rate(); rate != nil {
-		p.Rate = &source.Rate{PerSecond: rate.PerSecond, Burst: rate.Burst}
+		p.Rate = &webhook.Rate{PerSecond: rate.PerSecond, Burst: rate.Burst}
 	}
 	put, isNew, err := s.sources.Put(r.Context(), req.Name, p, req.IfMatch.versions(), req.IfMatch.isAny())
 	rep := reply{body: sourceBodyOf(put), etag: etagOf(put.Version), location: "/sources/" + put.Name}
@@ -251,7 +250,7 @@ type mappedDelivery struct {
 }
 
 func (s *Server) testSource(r *http.Request, req testSourceRequest) (reply, error) {
-	d := source.Delivery{Header: req.header, Query: req.query, Body: []byte(req.Body), Check: s.checkEvent}
+	d := webhook.Delivery{Header: req.header, Query: req.query, Body: []byte(req.Body), Check: s.checkEvent}
 	var at time.Time
 	if req.At != nil {
 		at = *req.At
@@ -278,7 +277,7 @@ func (s *Server) testSource(r *http.Request, req testSourceRequest) (reply, erro
 	return reply{body: out}, nil
 }
 
-func mappedOf(m hook.Mapped) mappedDelivery {
+func mappedOf(m webhook.Mapped) mappedDelivery {
 	out := mappedDelivery{Event: m.Event, Type: m.Type, Key: m.Key, Priority: m.Priority, Meta: m.Meta, Problems: m.Problems}
 	if out.Problems == nil {
 		out.Problems = []string{}
@@ -299,7 +298,7 @@ func problemOfBody(err error) *problem.Problem {
 	if refused, ok := errors.AsType[*problem.Problem](cloudEventRefused(err)); ok {
 		return refused
 	}
-	if errors.Is(err, hook.ErrBody) {
+	if errors.Is(err, webhook.ErrBody) {
 		return problem.New(problem.ValidationFailed, sentence(err.Error()))
 	}
 	return problem.Of(err)
@@ -326,7 +325,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		return
 	}
-	if rejection, ok := errors.AsType[*source.RejectedError](err); ok {
+	if rejection, ok := errors.AsType[*webhook.RejectedError](err); ok {
 		logOf(r).add("rejected", rejection.Code)
 		logOf(r).add("reason", rejection.Reason)
 		logOf(r).isQuiet = rejection.Retry > 0
@@ -336,11 +335,11 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) {
 
 // problemOfDelivery is what a sender reads. Why it was not believed is for the owner of the source alone.
 func problemOfDelivery(err error) error {
-	if limit, ok := errors.AsType[*source.RateError](err); ok {
+	if limit, ok := errors.AsType[*webhook.RateError](err); ok {
 		return problem.New(problem.RateLimited, "The source has made more deliveries than its rate limit allows in this process.").
 			With("Retry-After", strconv.Itoa(int(limit.Retry/time.Second)))
 	}
-	if rejection, ok := errors.AsType[*source.RejectedError](err); ok {
+	if rejection, ok := errors.AsType[*webhook.RejectedError](err); ok {
 		if rejection.Retry > 0 {
 			return problem.New(problem.RateLimited, "The source has had too many deliveries without the proof that it asks for. The owner of the source sees why.").
 				With("Retry-After", strconv.Itoa(int(rejection.Retry/time.Second)))
@@ -348,7 +347,7 @@ func problemOfDelivery(err error) error {
 		return problem.New(problem.WebhookRejected, "The delivery does not have the proof that the source asks for. The owner of the source sees why.").
 			With("Www-Authenticate", "Webhook")
 	}
-	if bad, ok := errors.AsType[*source.BodyError](err); ok {
+	if bad, ok := errors.AsType[*webhook.BodyError](err); ok {
 		return problemOfBody(bad.Err)
 	}
 	return err
@@ -358,7 +357,7 @@ func (s *Server) receiveDelivery(w http.ResponseWriter, r *http.Request) error {
 	log := logOf(r)
 	name := chi.URLParam(r, "name")
 	admission, err := s.sources.Admit(r.Context(), name, log.id)
-	if !errors.Is(err, source.ErrNotFound) {
+	if !errors.Is(err, webhook.ErrNotFound) {
 		log.add("source", name)
 	}
 	isProven := false
@@ -390,7 +389,7 @@ func (s *Server) receiveDelivery(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		query = nil
 	}
-	result, err := admission.Receive(r.Context(), source.Delivery{
+	result, err := admission.Receive(r.Context(), webhook.Delivery{
 		Header: r.Header, Query: query, Body: sent, Check: s.checkEvent,
 		Verified: func() error {
 			log.body.Verified()
@@ -403,7 +402,7 @@ func (s *Server) receiveDelivery(w http.ResponseWriter, r *http.Request) error {
 	switch {
 	case result.Challenge != "":
 		respond(w, r, reply{body: challengeResponse{result.Challenge}})
-	case admission.Kind() == hook.Slack: // shows what is in the answer to people
+	case admission.Kind() == webhook.Slack: // shows the answer to people
 		log.add("event", append(result.IDs, result.Positions...)[0])
 		w.Header()["Cache-Control"] = noStore
 		w.Header().Set("Content-Type", "text/plain")

@@ -24,10 +24,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/queued/queued/internal/access"
-	"github.com/queued/queued/internal/hook"
 	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/http/problem"
-	"github.com/queued/queued/internal/source"
+	"github.com/queued/queued/internal/webhook"
 )
 
 // sign returns the hexadecimal HMAC of a text.
@@ -80,7 +79,7 @@ func (h *environment) sourceUntil(name string, isReached func(*seenSource) bool)
 
 // at sets the clock of signatures.
 func at(seconds int64) settings {
-	return settings{sources: func(c *source.Config) { c.Now = func() time.Time { return time.Unix(seconds, 0) } }}
+	return settings{sources: func(c *webhook.Config) { c.Now = func() time.Time { return time.Unix(seconds, 0) } }}
 }
 
 func TestTwentyEqualDeliveriesAtOnceMakeOneEvent(t *testing.T) {
@@ -138,7 +137,7 @@ func TestPublicVectorsHoldOverHTTP(t *testing.T) {
 	} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			text, err := os.ReadFile("../hook/testdata/" + kind + ".json")
+			text, err := os.ReadFile("../webhook/testdata/" + kind + ".json")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -147,7 +146,7 @@ func TestPublicVectorsHoldOverHTTP(t *testing.T) {
 				t.Fatal(err)
 			}
 			var now time.Time
-			h := setupWith(t, settings{sources: func(c *source.Config) { c.Now = func() time.Time { return now } }})
+			h := setupWith(t, settings{sources: func(c *webhook.Config) { c.Now = func() time.Time { return now } }})
 			accepted, refused := 0, 0
 			for i, v := range file.Cases {
 				secret, _ := v["secret"].(string)
@@ -460,7 +459,7 @@ func TestDeliveryIsJudgedByItsSourceAsItIsOnceTheBodyIsThere(t *testing.T) {
 			t.Fatal(err)
 		}
 		change(name)
-		got, err := admission.Receive(t.Context(), source.Delivery{Header: http.Header{"Authorization": {"old"}}, Body: []byte(`{}`)})
+		got, err := admission.Receive(t.Context(), webhook.Delivery{Header: http.Header{"Authorization": {"old"}}, Body: []byte(`{}`)})
 		if err == nil {
 			t.Errorf("%s: got %+v", name, got)
 		}
@@ -520,7 +519,7 @@ func TestTrialSaysWhatWouldBecomeOfADelivery(t *testing.T) {
 	}
 	const headers = `"headers":{"X-At":"1700000000","X-Sign":["SIGN"]},"body":"{\"kind\":\"a\"}"`
 	signed := strings.Replace(headers, "SIGN", sign("s", `1700000000.{"kind":"a"}`), 1)
-	if got := try(`{` + signed + `}`); got.Verified || got.Rejected.Code != hook.TooOld {
+	if got := try(`{` + signed + `}`); got.Verified || got.Rejected.Code != webhook.TooOld {
 		t.Errorf("got %+v", got)
 	}
 	got := try(`{` + signed + `,"at":"2023-11-14T22:13:20Z","query":"k=7"}`)
@@ -541,7 +540,7 @@ func TestTrialSaysWhatWouldBecomeOfADelivery(t *testing.T) {
 
 func TestDeliveryWithoutDatabaseIsAnsweredWithinItsTimeLimit(t *testing.T) {
 	t.Parallel()
-	h := setupWith(t, settings{sources: func(c *source.Config) { c.TimeLimit = 100 * time.Millisecond }})
+	h := setupWith(t, settings{sources: func(c *webhook.Config) { c.TimeLimit = 100 * time.Millisecond }})
 	h.putSource("t", `{"kind":"token","queue":"in","secrets":["s"]}`)
 	release := h.lockEvents()
 	defer release()
@@ -572,7 +571,7 @@ func TestWithoutAKeyForSecretsNothingIsSealed(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.putSource("t", `{"kind":"token","queue":"in","secrets":["s"]}`)
-	unsealed := setupWith(t, settings{db: h.db, sources: func(c *source.Config) { c.Sealer = nil }})
+	unsealed := setupWith(t, settings{db: h.db, sources: func(c *webhook.Config) { c.Sealer = nil }})
 	for _, got := range []answer{
 		unsealed.deliver("t", `{}`, "Authorization", "s"),
 		unsealed.call("PUT", "/sources/new", `{"kind":"token","queue":"in","secrets":["s"]}`),

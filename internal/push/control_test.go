@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queued/queued/internal/hook"
 	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/seal"
 )
 
 func TestBreakerOpensProbesAndCloses(t *testing.T) {
@@ -414,7 +414,7 @@ func TestSecretsThatCannotBeOpenedAreSaidSo(t *testing.T) {
 	r := receive(t, nil)
 	p.put("mail", r)
 	p.stop()
-	other, err := hook.NewSealer("another key of more than sixteen bytes")
+	other, err := seal.NewSealer("another key of more than sixteen bytes")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -423,7 +423,7 @@ func TestSecretsThatCannotBeOpenedAreSaidSo(t *testing.T) {
 		push, err := p.Get(t.Context(), "mail")
 		return err == nil && push.LastError != nil && strings.Contains(*push.LastError, "QUEUED_SECRET_KEY")
 	})
-	if _, err := p.Test(t.Context(), "mail"); !errors.Is(err, hook.ErrSealed) {
+	if _, err := p.Test(t.Context(), "mail"); !errors.Is(err, seal.ErrSealed) {
 		t.Errorf("got %v, want ErrSealed", err)
 	}
 }

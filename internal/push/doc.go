@@ -1,5 +1,5 @@
 // Package push sends the events of queues to the endpoints of others. It calls the functions of the schema agent, and package queue as any worker might:
-// it claims, and then acks, nacks or releases.
+// it claims, and then acks, nacks or releases. Package egress sends its requests.
 //
 // # Files
 //
@@ -11,13 +11,10 @@
 //	state.go     how an endpoint does: the breaker, holds, when it is disabled
 //	endpoint.go  a push ready for use, its secrets opened
 //	message.go   an event as a request
-//	header.go    the header fields that users may add; the URL of a proxy
-//	sender.go    one request, with a limit on everything; hook.Guard says where it may go
-//	response.go  what came of it
 //
 // # Goroutines
 //
-// Run starts two loops and a listener. A queue that this process pushes has a worker, which is one goroutine that claims and one for each event that
+// Run starts two loops, and subscribes to notifications. A queue that this process pushes has a worker, which is one goroutine that claims and one for each event that
 // is in flight or waits for its ack to be written. A worker that is stopped ends when these have ended.
 //
 // # State and locks
@@ -25,8 +22,8 @@
 // Service.reading is held while pushes are read and workers started and stopped. Service.mu, which is locked after it, guards the workers and the
 // counts; worker.mu, which is locked after that, one worker. Neither of the latter is held during a call of the database or of an endpoint.
 //
-// The state of an endpoint is in the memory of the process that pushes, and in agent.push_state from its latest change. An epoch fences what is
-// recorded: who records a change of a state that something else has changed takes that over instead.
+// The state of an endpoint is in the memory of the process that pushes, and in agent.push_state from its latest change. An epoch fences
+// records: a process that records a change of a state that something else has changed takes that over instead.
 //
 // # Decisions
 //

@@ -10,7 +10,8 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/queued/queued/internal/hook"
+	"github.com/queued/queued/internal/egress"
+	"github.com/queued/queued/internal/seal"
 )
 
 // A row is a push as the database has it for those who push.
@@ -51,7 +52,7 @@ type endpoint struct {
 	limiter       *rate.Limiter // nil: there is no limit
 	finalStatuses []int
 	disableAfter  time.Duration
-	signer        *hook.Signer
+	signer        *egress.Signer
 
 	version int64
 	secrets [][]byte // sealed
@@ -62,8 +63,8 @@ func (e *endpoint) isSame(r *row) bool {
 	return e.version == r.Version && slices.EqualFunc(e.secrets, r.Secrets, bytes.Equal)
 }
 
-// open returns the endpoint of a row. before is the one it replaces, or nil. It fails with hook.ErrSealed.
-func (r *row) open(sealer *hook.Sealer, before *endpoint) (*endpoint, error) {
+// open returns the endpoint of a row. before is the one it replaces, or nil. It fails with seal.ErrSealed.
+func (r *row) open(sealer *seal.Sealer, before *endpoint) (*endpoint, error) {
 	e := &endpoint{
 		url: r.URL, format: r.Format, timeout: r.Timeout, maxInFlight: r.MaxInFlight, finalStatuses: r.FinalStatuses, disableAfter: r.DisableAfter,
 		header: make(http.Header), version: r.Version, secrets: r.Secrets,
@@ -76,7 +77,7 @@ func (r *row) open(sealer *hook.Sealer, before *endpoint) (*endpoint, error) {
 		}
 	}
 	if r.Headers != nil {
-		text, err := sealer.Open(r.Headers, hook.PushHeaders.Owner(r.Queue))
+		text, err := sealer.Open(r.Headers, seal.PushHeaders.Owner(r.Queue))
 		if err != nil {
 			return nil, fmt.Errorf("opening the header fields: %w", err)
 		}
@@ -84,17 +85,17 @@ func (r *row) open(sealer *hook.Sealer, before *endpoint) (*endpoint, error) {
 		if err := json.Unmarshal([]byte(text), &fields); err != nil {
 			return nil, fmt.Errorf("reading the header fields: %w", err)
 		}
-		e.header = Headers(fields)
+		e.header = egress.Headers(fields)
 	}
 	secrets := make([]string, len(r.Secrets))
 	for i, sealed := range r.Secrets {
 		var err error
-		if secrets[i], err = sealer.Open(sealed, hook.PushSecret.Owner(r.Queue)); err != nil {
+		if secrets[i], err = sealer.Open(sealed, seal.PushSecret.Owner(r.Queue)); err != nil {
 			return nil, fmt.Errorf("opening a secret: %w", err)
 		}
 	}
 	var err error
-	e.signer, err = hook.NewSigner(secrets...)
+	e.signer, err = egress.NewSigner(secrets...)
 	return e, err
 }
 

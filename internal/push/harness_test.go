@@ -17,10 +17,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queued/queued/internal/hook"
+	"github.com/queued/queued/internal/egress"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/seal"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -49,16 +50,16 @@ func start(t *testing.T, db *pgtest.DB, configure ...func(*Config)) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	guard, err := hook.NewGuard([]string{"127.0.0.0/8"})
+	guard, err := egress.NewGuard([]string{"127.0.0.0/8"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	sealer, err := hook.NewSealer(sealingKey)
+	sealer, err := seal.NewSealer(sealingKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := Config{
-		Database: connections, Queue: q, Guard: guard, Sealer: sealer, Sender: NewSender(SenderConfig{Guard: guard, Version: "test"}),
+		Database: connections, Queue: q, Guard: guard, Sealer: sealer, Sender: egress.NewSender(egress.SenderConfig{Guard: guard, Version: "test"}),
 		QueryTimeout: busyTimeout, BreakerPause: 10 * time.Millisecond, HoldPause: time.Millisecond, MaxPause: 20 * time.Millisecond, LeaseReserve: busyTimeout,
 	}
 	for _, set := range configure {

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/queued/queued/internal/hook"
+	"github.com/queued/queued/internal/cloudevents"
 	"github.com/queued/queued/internal/queue"
 )
 
@@ -26,8 +26,8 @@ func (e *endpoint) messageOf(event *queue.Event, first int64) (header http.Heade
 		body, err = standardBody(event)
 	case CloudEvents:
 		header["Content-Type"] = []string{"application/cloudevents+json"}
-		outgoing := hook.OutgoingOf(first, event.Queue, event.Source, typeOf(event), event.EventTS, event.Payload, event.Meta)
-		body = hook.AppendCloudEvent(nil, &outgoing)
+		outgoing := cloudevents.OutgoingOf(first, event.Queue, event.Source, typeOf(event), event.EventTS, event.Payload, event.Meta)
+		body = cloudevents.Append(nil, &outgoing)
 	default:
 		body = event.Payload
 	}
@@ -57,7 +57,7 @@ func standardBody(event *queue.Event) ([]byte, error) {
 	body := make([]byte, 0, len(event.Payload)+len(quoted)+80)
 	body = append(append(body, `{"type":`...), quoted...)
 	body = append(event.EventTS.UTC().AppendFormat(append(body, `,"timestamp":"`...), time.RFC3339Nano), '"')
-	if source := hook.VerifiedSource(event.Meta); source != "" {
+	if source := cloudevents.VerifiedSource(event.Meta); source != "" {
 		name, err := json.Marshal(source)
 		if err != nil {
 			return nil, err
@@ -79,7 +79,7 @@ func addTrace(header http.Header, meta json.RawMessage) {
 	}
 	parent, _ := trace.Traceparent.(string)
 	state, _ := trace.Tracestate.(string)
-	if parent, state = hook.TraceContext(http.Header{"Traceparent": {parent}, "Tracestate": {state}}); parent == "" {
+	if parent, state = cloudevents.TraceContext(http.Header{"Traceparent": {parent}, "Tracestate": {state}}); parent == "" {
 		return
 	}
 	header["Traceparent"] = []string{parent}

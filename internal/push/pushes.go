@@ -11,9 +11,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/queued/queued/internal/hook"
+	"github.com/queued/queued/internal/egress"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/seal"
 )
 
 // DefaultKeep is how long the secret before a rotation goes on signing.
@@ -33,7 +34,7 @@ func (s *Service) Put(ctx context.Context, p PutParams) (push Push, secret strin
 		names   []string
 	)
 	if p.Headers != nil {
-		if field, detail := CheckHeaders(p.Headers); detail != "" {
+		if field, detail := egress.CheckHeaders(p.Headers); detail != "" {
 			at := "headers"
 			if field != "" {
 				at += "/" + field
@@ -46,7 +47,7 @@ func (s *Service) Put(ctx context.Context, p PutParams) (push Push, secret strin
 		}
 		if len(names) > 0 {
 			text, _ := json.Marshal(p.Headers) // texts
-			headers = s.cfg.Sealer.Seal(string(text), hook.PushHeaders.Owner(p.Queue))
+			headers = s.cfg.Sealer.Seal(string(text), seal.PushHeaders.Owner(p.Queue))
 		}
 	}
 	var perSecond *float64
@@ -57,12 +58,12 @@ func (s *Service) Put(ctx context.Context, p PutParams) (push Push, secret strin
 	if p.FinalStatuses == nil {
 		p.FinalStatuses = []int{}
 	}
-	secret = hook.NewSecret()
+	secret = egress.NewSecret()
 	var isNew bool
 	push, err = s.change(ctx, p.Queue, func(tx pgx.Tx) error {
 		return tx.QueryRow(ctx, `select agent.put_push($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`,
 			p.Queue, p.URL, string(p.Format), p.Timeout, p.MaxInFlight, perSecond, burst, p.FinalStatuses, p.DisableAfter, headers, names,
-			s.cfg.Sealer.Seal(secret, hook.PushSecret.Owner(p.Queue)), p.IfVersions, p.IfExists).Scan(&isNew)
+			s.cfg.Sealer.Seal(secret, seal.PushSecret.Owner(p.Queue)), p.IfVersions, p.IfExists).Scan(&isNew)
 	})
 	if err != nil {
 		return Push{}, "", wrap("setting a push", err)
@@ -128,8 +129,8 @@ func (s *Service) RotateSecret(ctx context.Context, name string, keep time.Durat
 	if s.cfg.Sealer == nil {
 		return Push{}, "", ErrNoSealer
 	}
-	secret = hook.NewSecret()
-	sealed := s.cfg.Sealer.Seal(secret, hook.PushSecret.Owner(name))
+	secret = egress.NewSecret()
+	sealed := s.cfg.Sealer.Seal(secret, seal.PushSecret.Owner(name))
 	push, err = s.change(ctx, name, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `select agent.rotate_push_secret($1, $2, $3)`, name, sealed, keep)
 		return err
@@ -150,7 +151,7 @@ func (s *Service) Enable(ctx context.Context, name string) (Push, error) {
 }
 
 // Test sends an event of the type TestType to the endpoint of a queue, signed like any other, and returns what came of it. It stores nothing and
-// changes no state. It fails with ErrNotFound, ErrNoSealer, hook.ErrSealed, and with a *TestLimitError when there were too many.
+// changes no state. It fails with ErrNotFound, ErrNoSealer, seal.ErrSealed, and with a *TestLimitError when there were too many.
 func (s *Service) Test(ctx context.Context, name string) (TestResult, error) {
 	if s.cfg.Sealer == nil {
 		return TestResult{}, ErrNoSealer

@@ -11,10 +11,11 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/time/rate"
 
+	"github.com/queued/queued/internal/egress"
 	"github.com/queued/queued/internal/failure"
-	"github.com/queued/queued/internal/hook"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/seal"
 )
 
 // Defaults and bounds.
@@ -45,9 +46,9 @@ const (
 type Config struct {
 	Database     *pg.Database
 	Queue        *queue.Service
-	Sender       *Sender
-	Guard        *hook.Guard
-	Sealer       *hook.Sealer     // nil: nothing is pushed, and no push can be put
+	Sender       *egress.Sender
+	Guard        *egress.Guard
+	Sealer       *seal.Sealer     // nil: nothing is pushed, and no push can be put
 	PollInterval time.Duration    // zero: DefaultPollInterval
 	QueryTimeout time.Duration    // zero: DefaultQueryTimeout
 	LeaseReserve time.Duration    // zero: DefaultLeaseReserve

@@ -5,8 +5,9 @@ import (
 	"errors"
 	"time"
 
-	"github.com/queued/queued/internal/hook"
+	"github.com/queued/queued/internal/egress"
 	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/seal"
 )
 
 // A Format is what the body of a request is.
@@ -95,7 +96,7 @@ type TestResult struct {
 }
 
 // IsDelivered reports whether the endpoint has taken the test event.
-func (r TestResult) IsDelivered() bool { return Response{Status: r.Status}.OK() }
+func (r TestResult) IsDelivered() bool { return egress.Response{Status: r.Status}.OK() }
 
 // TestTimeout bounds the timeout of a test event.
 const TestTimeout = 10 * time.Second
@@ -110,7 +111,7 @@ var (
 	// ErrStale: the push has changed since the version that a change was meant for.
 	ErrStale = errors.New("the push has another version")
 	// ErrSealed: the secrets of the push cannot be opened here.
-	ErrSealed = hook.ErrSealed
+	ErrSealed = seal.ErrSealed
 	// ErrNoSealer: there is no key to seal secrets with.
 	ErrNoSealer = errors.New("there is no key to seal secrets with")
 )

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/queued/queued/internal/egress"
 	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/queue"
@@ -480,19 +481,23 @@ func (s *Service) send(ctx context.Context, e *endpoint, event *queue.Event, fir
 var errMessage = errors.New("no request can be made of the event")
 
 // request sends an event to an endpoint, as the webhook of this id.
-func (s *Service) request(ctx context.Context, e *endpoint, event *queue.Event, first int64, id string) (Response, error) {
+func (s *Service) request(ctx context.Context, e *endpoint, event *queue.Event, first int64, id string) (egress.Response, error) {
 	header, body, err := e.messageOf(event, first)
 	if err == nil {
 		err = e.signer.Sign(header, id, s.cfg.Now(), body)
 	}
 	if err != nil {
-		return Response{}, fmt.Errorf("%w: %w", errMessage, err)
+		return egress.Response{}, fmt.Errorf("%w: %w", errMessage, err)
 	}
-	return s.cfg.Sender.Send(ctx, Request{URL: e.url, Header: header, Body: body, Timeout: e.timeout})
+	response, err := s.cfg.Sender.Send(ctx, egress.Request{URL: e.url, Header: header, Body: body, Timeout: e.timeout})
+	if errors.Is(err, egress.ErrUnsendable) {
+		err = fmt.Errorf("%w: %w", errMessage, err)
+	}
+	return response, err
 }
 
 // judge says what an answer means.
-func (o *outcome) judge(r *Response, e *endpoint) {
+func (o *outcome) judge(r *egress.Response, e *endpoint) {
 	switch {
 	case r.OK():
 		o.verdict = delivered

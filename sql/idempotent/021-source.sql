@@ -1,4 +1,4 @@
--- Sources: senders of webhooks, and what has come in from them. See docs/webhooks-in.md.
+-- Sources: senders of webhooks, and the counts of their deliveries. See docs/webhooks-in.md.
 
 -- Creates or replaces a source. _settings are its columns by name; what is left out has its default. _secrets are sealed by the service; null: those
 -- that it has stay. Raises QD003, and QD004 if _if_versions (null: any) has not its version, or if there is no source and it is given or _if_exists is true.

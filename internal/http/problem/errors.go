@@ -10,8 +10,8 @@ import (
 	"github.com/queued/queued/internal/push"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
-	"github.com/queued/queued/internal/source"
 	"github.com/queued/queued/internal/topic"
+	"github.com/queued/queued/internal/webhook"
 )
 
 // serviceErrors is the one table from the errors of the services to problems. What queue and schedule have in common is the same error.
@@ -52,11 +52,11 @@ var serviceErrors = []struct {
 	{access.ErrStale, PreconditionFailed, "The current version is none of those in If-Match. Get it again, and send its ETag."},
 	{access.ErrLookUps, Overloaded, "So many unknown keys were sent that this one could not be looked up. Retry."},
 
-	{source.ErrNotFound, SourceNotFound, "No source has this name."},
-	{source.ErrStale, PreconditionFailed, "The current version is none of those in If-Match. Get it again, and send its ETag."},
-	{source.ErrPaused, SourcePaused, "The source is paused. Deliver again later."},
-	{source.ErrSealing, SealingUnavailable, "Secrets cannot be sealed or opened: set QUEUED_SECRET_KEY to the keys under which they were sealed, or to a new one, and put the source's secrets again."},
-	{source.ErrLookUps, Overloaded, "So many unknown sources were asked for that this one could not be looked up. Retry."},
+	{webhook.ErrNotFound, SourceNotFound, "No source has this name."},
+	{webhook.ErrStale, PreconditionFailed, "The current version is none of those in If-Match. Get it again, and send its ETag."},
+	{webhook.ErrPaused, SourcePaused, "The source is paused. Deliver again later."},
+	{webhook.ErrSealing, SealingUnavailable, "Secrets cannot be sealed or opened: set QUEUED_SECRET_KEY to the keys under which they were sealed, or to a new one, and put the source's secrets again."},
+	{webhook.ErrLookUps, Overloaded, "So many unknown sources were asked for that this one could not be looked up. Retry."},
 
 	{queue.ErrKeyReused, KeyReused, "The idempotency key was used for a different request. Use a new key for a new request."},
 	{queue.ErrUnrepresentable, Unrepresentable, "PostgreSQL cannot store a value of the request."},

@@ -1,0 +1,256 @@
+package webhook
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/seal"
+)
+
+// A set is all sources as the database had them at one time.
+type set struct {
+	version string
+	byName  map[string]*held
+}
+
+// A row is a source as the database has it, with its secrets.
+type row struct {
+	Name          string
+	Kind          string
+	Queue         *string
+	Topic         *string
+	Type          *string
+	Key           *string
+	EventTS       *string
+	Priority      *string
+	Signature     *json.RawMessage
+	Header        *string
+	Secrets       [][]byte
+	DedupFor      time.Duration
+	Tolerance     time.Duration
+	KeepRaw       *time.Duration
+	Headers       []string
+	MaxBody       *int32
+	RatePerSecond *float64
+	RateBurst     *int32
+	Paused        bool
+	Version       int64
+	CreatedAt     time.Time
+	UpdatedAt     time.Time
+}
+
+const columns = `name, kind, queue, topic, type, key, event_ts, priority, signature, header, secrets, dedup_for, tolerance, keep_raw, headers, max_body,
+	rate_per_second, rate_burst, paused, version, created_at, updated_at`
+
+// A held source is one in memory, ready to verify and map. It is immutable; a change makes another one in its place.
+type held struct {
+	row
+	verifier     Verifier
+	mapping      Mapping
+	secretFields []string      // header fields that have secrets, or had the one of the source: nothing is made of them
+	problem      error         // why nothing can be received; nil: it can
+	limiter      *rate.Limiter // of deliveries whose sender is known; nil: there is no limit
+	refusals     *rate.Limiter // of the others
+}
+
+// owner is what the secrets of a source are sealed for.
+func owner(name string) string { return seal.SourceSecret.Owner(name) }
+
+// hold returns the source of a row in memory, whose proof was once in these header fields. before is the same source as it was, or nil.
+func (s *Service) hold(r row, proofFields []string, before *held) *held {
+	h := &held{row: r, refusals: rate.NewLimiter(refusalsPerSec, refusalsBurst)}
+	if before != nil {
+		h.refusals = before.refusals
+	}
+	secrets, err := s.open(r.Name, r.Secrets)
+	h.problem = err
+	p := Params{Kind: Kind(r.Kind), Type: value(r.Type), Key: value(r.Key), EventTS: value(r.EventTS), Priority: value(r.Priority), Headers: r.Headers}
+	p.Header, p.Tolerance, p.Secrets = value(r.Header), r.Tolerance, secrets
+	if r.Signature != nil {
+		p.Signature = new(Signature)
+		if err := json.Unmarshal(*r.Signature, p.Signature); err != nil {
+			h.problem = errors.Join(h.problem, err)
+		}
+	}
+	if h.verifier, h.mapping, err = p.compile(); err != nil && h.problem == nil {
+		h.problem = fmt.Errorf("the source was changed by SQL to what it cannot be: %w", err)
+	}
+	h.secretFields = append(slices.Clone(CredentialFields), proofFields...)
+	if proof := h.verifier.ProofField(); proof != "" {
+		h.secretFields = append(h.secretFields, proof)
+	}
+	if r.RatePerSecond != nil && r.RateBurst != nil {
+		h.limiter = rate.NewLimiter(rate.Limit(*r.RatePerSecond), int(*r.RateBurst))
+		if before != nil && before.limiter != nil && before.limiter.Limit() == h.limiter.Limit() && before.limiter.Burst() == h.limiter.Burst() {
+			h.limiter = before.limiter // what was used of it stays used
+		}
+	}
+	return h
+}
+
+func value[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// open opens the secrets of a source. It fails with ErrSealing.
+func (s *Service) open(name string, sealed [][]byte) (secrets []string, err error) {
+	if s.cfg.Sealer == nil {
+		return nil, fmt.Errorf("%w: there is no key for them", ErrSealing)
+	}
+	for _, one := range sealed {
+		secret, err := s.cfg.Sealer.Open(one, owner(name))
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrSealing, err)
+		}
+		secrets = append(secrets, secret)
+	}
+	return secrets, nil
+}
+
+// public returns a header without the fields that have secrets, or had the one of the source. Sources of version 0.7.0 may name some of them.
+func (h *held) public(header http.Header) http.Header {
+	header = maps.Clone(header)
+	for _, name := range h.secretFields {
+		header.Del(name)
+	}
+	return header
+}
+
+// compile returns what verifies and maps the deliveries of a source. It fails with an *InvalidError.
+func (p *Params) compile() (v Verifier, m Mapping, err error) {
+	v = Verifier{Kind: p.Kind, Secrets: p.Secrets, Tolerance: p.Tolerance, Header: p.Header}
+	if p.Signature != nil {
+		v.Signature = *p.Signature
+	}
+	if field, detail := v.Check(); field != "" {
+		return v, m, &InvalidError{Field: field, Detail: detail}
+	}
+	for i, name := range p.Headers {
+		if !IsFieldName(name) {
+			return v, m, &InvalidError{Field: "headers", Detail: fmt.Sprintf("must be names of header fields: that at %d is none", i)}
+		}
+	}
+	m = Mapping{Kind: p.Kind, Headers: p.Headers, MaxBatch: queue.MaxBatch}
+	for _, t := range []struct {
+		field, text string
+		to          *Template
+	}{{"type", p.Type, &m.Type}, {"key", p.Key, &m.Key}, {"event_ts", p.EventTS, &m.EventTS}, {"priority", p.Priority, &m.Priority}} {
+		if *t.to, err = ParseTemplate(t.text); err != nil {
+			return v, m, &InvalidError{Field: t.field, Detail: err.Error()}
+		}
+	}
+	return v, m, nil
+}
+
+// renew reads the sources if they have changed.
+func (s *Service) renew(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
+	defer cancel()
+	s.renewing.Lock()
+	defer s.renewing.Unlock()
+	before := s.sources.Load()
+	var version string
+	if err := s.pool.QueryRow(ctx, `select agent.get_sources_version()`).Scan(&version); err != nil {
+		return wrap("reading the sources", err)
+	}
+	if version == before.version {
+		return nil
+	}
+	rows, _ := s.pool.Query(ctx, `select `+columns+` from agent.read_sources()`)
+	found, err := pg.Collect[row](rows)
+	if err != nil {
+		return wrap("reading the sources", err)
+	}
+	// Read last, they are those of the sources that were read, at least.
+	rows, _ = s.pool.Query(ctx, `select name, fields from agent.list_proof_fields()`)
+	proofs, err := pg.Collect[struct {
+		Name   string
+		Fields []string
+	}](rows)
+	if err != nil {
+		return wrap("reading the sources", err)
+	}
+	proofFields := make(map[string][]string, len(proofs))
+	for _, p := range proofs {
+		proofFields[p.Name] = p.Fields
+	}
+	// The version is from before: what has changed in between is read again.
+	after := &set{version: version, byName: make(map[string]*held, len(found))}
+	for _, r := range found {
+		known := before.byName[r.Name]
+		h := s.hold(r, proofFields[r.Name], known)
+		after.byName[r.Name] = h
+		if h.problem != nil && (known == nil || known.problem == nil) {
+			s.cfg.Logger.Error().Str("source", r.Name).Err(h.problem).Msg("nothing can be received from this source")
+		}
+	}
+	s.sources.Store(after)
+	return nil
+}
+
+// renewNow has a change hold in this process before the caller is answered. When the database cannot be asked now, the loop goes on trying.
+func (s *Service) renewNow(ctx context.Context) {
+	if err := s.renew(ctx); err != nil {
+		s.changed.Send()
+	}
+}
+
+// isName reports whether a source can have this name, see agent_private.check_source.
+func isName(name string) bool {
+	isOther := func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._:-", r)
+	}
+	return name != "" && len(name) <= 128 && !strings.ContainsFunc(name, isOther)
+}
+
+// find returns a source. It fails with ErrNotFound, and with ErrUnavailable for a name that is not known here and cannot be looked up.
+func (s *Service) find(ctx context.Context, name string) (*held, error) {
+	if h := s.sources.Load().byName[name]; h != nil {
+		return h, nil
+	}
+	if !isName(name) {
+		return nil, ErrNotFound
+	}
+	if !s.lookUps.Allow() {
+		return nil, ErrLookUps
+	}
+	result := s.asked.DoChan(name, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
+		defer cancel()
+		rows, _ := s.pool.Query(ctx, `select `+columns+` from agent.read_sources($1)`, name)
+		found, err := pg.Collect[row](rows)
+		if err != nil || len(found) == 0 {
+			return nil, cmp.Or(wrap("looking up a source", err), ErrNotFound)
+		}
+		if err := s.renew(ctx); err != nil { // it is new: what was notified of it may not have arrived
+			return nil, err
+		}
+		h := s.sources.Load().byName[name]
+		if h == nil {
+			return nil, ErrNotFound
+		}
+		return h, nil
+	})
+	select {
+	case r := <-result:
+		h, _ := r.Val.(*held)
+		return h, r.Err
+	case <-ctx.Done():
+		return nil, wrap("looking up a source", ctx.Err())
+	}
+}
