@@ -12,7 +12,7 @@ import (
 // MaxWait is the longest time that a call can ask the server to wait for events.
 const MaxWait = time.Minute
 
-// ClaimParams say what to claim. Its zero value is one event of the queue [DefaultQueue], without waiting.
+// ClaimParams say which events to claim. Its zero value is one event of the queue [DefaultQueue], without waiting.
 type ClaimParams struct {
 	// Queue is where to claim; empty: [DefaultQueue].
 	Queue string `json:"queue,omitzero"`
@@ -100,7 +100,7 @@ type Ack struct {
 	Result json.RawMessage `json:"result,omitzero"`
 }
 
-// An AckResult is what became of one event of [Client.AckBatch].
+// An AckResult is the result of [Client.AckBatch] for one event.
 type AckResult struct {
 	ID int64 `json:"id"`
 	// Status is 204 if the event is in history, else 404 or 409.
@@ -117,7 +117,7 @@ func (r AckResult) Err() error {
 	return &Error{Status: r.Status, Code: r.Code, Method: http.MethodPost, Path: "/ack", Detail: fmt.Sprintf("event %d", r.ID)}
 }
 
-// AckBatch acks up to 1,000 events, each on its own, and returns what became of each in the same order. It can be repeated.
+// AckBatch acks up to 1,000 events, each on its own, and returns the result of each in the same order. It can be repeated.
 func (c *Client) AckBatch(ctx context.Context, acks []Ack) ([]AckResult, error) {
 	var answer ackResults
 	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/ack", Body: ackBatchRequest{acks}, Repeatable: true}, &answer)
@@ -141,7 +141,7 @@ type NackParams struct {
 	Receipt string `json:"receipt"`
 	// Delay is how long from now the event becomes claimable again, at most ten years; nil: as the queue's backoff says, or else at once.
 	Delay *time.Duration `json:"delay,omitzero"`
-	// Error is what went wrong, at most 65,536 characters.
+	// Error is why the attempt failed, at most 65,536 characters.
 	Error string `json:"error,omitzero"`
 	// Retryable is whether another attempt can succeed. False fails the event; nil: it is not known.
 	Retryable *bool `json:"retryable,omitzero"`
@@ -158,7 +158,7 @@ func (p NackParams) MarshalJSON() ([]byte, error) {
 	}{plain(p), (*duration)(p.Delay)})
 }
 
-// Nacked is what became of an event that was nacked.
+// Nacked is the result of a nack.
 type Nacked struct {
 	ID int64 `json:"id"`
 	// VT is when it becomes claimable again; zero if it has failed.

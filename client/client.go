@@ -121,11 +121,11 @@ type Request struct {
 	Wait time.Duration
 	// Repeatable says that the call may be repeated when it is not known whether the server has carried it out: after a broken connection,
 	// or status 502, 503 or 504. GET and HEAD always are, PUT and DELETE unless there is an If-Match; set it for other calls that do the same
-	// when they are made twice, or that have an idempotency key. What was certainly not carried out is repeated in any case.
+	// when they are made twice, or that have an idempotency key. A call that was certainly not carried out is repeated in any case.
 	Repeatable bool
 }
 
-// A Response is what the server has answered besides the body.
+// A Response is the answer of the server without the body.
 type Response struct {
 	Status int
 	Header http.Header

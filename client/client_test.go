@@ -92,7 +92,7 @@ func TestErrorsSayWhatTheServerSaid(t *testing.T) {
 	}
 }
 
-// What may be made twice is made again after any failure that can pass, and the rest only when it certainly was not made.
+// A call that may be made twice is made again after any failure that can pass, and the rest only when they certainly were not made.
 func TestOnlyWhatMayBeRepeatedIsRepeated(t *testing.T) {
 	t.Parallel()
 	type call func(context.Context, *Client) error

@@ -331,7 +331,7 @@ func queryFields(op operation) (ours, theirs map[string]string) {
 	return ours, theirs
 }
 
-// What the contract shows as a response is kept: it decodes, and encodes to the same.
+// The example responses of the contract decode, and encode to the same.
 func TestResponsesOfTheContractSurviveDecoding(t *testing.T) {
 	t.Parallel()
 	decoded := 0

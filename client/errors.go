@@ -13,22 +13,22 @@ import (
 	"time"
 )
 
-// An Error is a response of the server that refuses a call: a problem document (RFC 9457), or what a proxy says in its place. Compare it
+// An Error is a response of the server that refuses a call: a problem document (RFC 9457), or the answer of a proxy in its place. Compare it
 // with [errors.Is] to the errors of this package, such as [ErrLeaseLost], or branch on its Code, which is stable.
 type Error struct {
 	// Status is the HTTP status, 400 to 599.
 	Status int `json:"status"`
 	// Code is the kind of error, such as "lease_lost"; api/openapi.yaml lists all. It is empty if the response is not a problem document.
 	Code string `json:"code"`
-	// Title says what Code means, in words.
+	// Title is the meaning of Code, in words.
 	Title string `json:"title"`
-	// Detail says what went wrong this time, in words.
+	// Detail is the reason of this error, in words.
 	Detail string `json:"detail"`
 	// RequestID names the request in the server's log.
 	RequestID string `json:"request_id"`
-	// Required is what the key lacks, if the call was forbidden; nil otherwise.
+	// Required is the right that the key lacks, if the call was forbidden; nil otherwise.
 	Required *Requirement `json:"required,omitempty"`
-	// Errors lists what is wrong with each field of the request, at most 20.
+	// Errors lists the invalid fields of the request, at most 20.
 	Errors []FieldError `json:"errors,omitempty"`
 	// Type is the URI of the problem type, "urn:queued:problem:" followed by the code.
 	Type string `json:"type"`
@@ -40,15 +40,15 @@ type Error struct {
 	Path   string `json:"-"`
 }
 
-// A Requirement is what a key needs for a call.
+// A Requirement is a right that a key needs for a call.
 type Requirement struct {
 	Scope string `json:"scope,omitempty"`
-	// Queue and Topic are what the key may not use; "*" and "**" are all.
+	// Queue and Topic are those that the key may not use; "*" and "**" are all.
 	Queue string `json:"queue,omitempty"`
 	Topic string `json:"topic,omitempty"`
 }
 
-// A FieldError says what is wrong with one field.
+// A FieldError says why one field is invalid.
 type FieldError struct {
 	// Pointer is where the field is: "#/a/b" in the body, "?name" in the query, "{name}" in the path, and the plain name of a header.
 	Pointer string `json:"pointer"`
@@ -90,7 +90,7 @@ type errorKind struct {
 
 func (k *errorKind) Error() string { return "client: " + k.text }
 
-// What [errors.Is] finds in an [*Error].
+// Errors that [errors.Is] finds in an [*Error].
 var (
 	// ErrLeaseLost: the event was claimed again, was given back, or has left its queue. Stop working on it. It is also the cause of the
 	// end of a handler's context, see [context.Cause].
@@ -144,7 +144,7 @@ func errorOf(method, path string, resp *http.Response, body []byte) *Error {
 	return e
 }
 
-// retryAfter returns what a Retry-After says, in seconds or as a date; 0 without one.
+// retryAfter returns the time of a Retry-After, which is in seconds or a date; 0 without one.
 func retryAfter(h http.Header) time.Duration {
 	text := h.Get("Retry-After")
 	if seconds, err := strconv.ParseInt(text, 10, 32); err == nil && seconds > 0 {
@@ -156,7 +156,7 @@ func retryAfter(h http.Header) time.Duration {
 	return 0
 }
 
-// A doubt is what is known of a call that failed.
+// A doubt is whether a call that failed was carried out, as far as that is known.
 type doubt int
 
 const (
@@ -165,7 +165,7 @@ const (
 	uncertain              // it may have been carried out
 )
 
-// doubtOf says what is known of a call that failed with err.
+// doubtOf returns the doubt about a call that failed with err.
 func doubtOf(err error) doubt {
 	if e, ok := errors.AsType[*Error](err); ok {
 		switch {

@@ -29,7 +29,7 @@ const (
 	OutcomeCancelled = "cancelled" // deleted before it was claimed, or purged
 )
 
-// What NewEvent.OnDuplicate can be.
+// Values of NewEvent.OnDuplicate.
 const (
 	OnDuplicateMatch = "match" // a request under a known idempotency key must say the same; the default
 	OnDuplicateFirst = "first" // it gets the first response, whatever it says
@@ -48,7 +48,7 @@ type NewEvent struct {
 	// Key is its idempotency key in its queue, at most 255 characters: an event that was inserted under it before is not stored again. If it
 	// is empty the client makes one, so that the call can be retried; see Config.RetryFor.
 	Key string `json:"key,omitzero" query:"key"`
-	// OnDuplicate says what a different event under a known Key gets; empty: [OnDuplicateMatch].
+	// OnDuplicate says how a different event under a known Key is answered; empty: [OnDuplicateMatch].
 	OnDuplicate string `json:"on_duplicate,omitzero" query:"on_duplicate"`
 	// Delay is how long from now it becomes claimable, at most ten years; 0: at once. Cannot be combined with VT.
 	Delay time.Duration `json:"delay,omitzero" query:"delay"`
@@ -60,7 +60,7 @@ type NewEvent struct {
 	MaxAttempts int `json:"max_attempts,omitzero" query:"max_attempts"`
 	// ExpiresAt is when it goes into history as expired unless it is done before; zero: never.
 	ExpiresAt time.Time `json:"expires_at,omitzero" query:"expires_at"`
-	// EventTS is the time of the event; zero: what "event_ts" in the payload says, or else the time of the insert.
+	// EventTS is the time of the event; zero: "event_ts" in the payload, or else the time of the insert.
 	EventTS time.Time `json:"event_ts,omitzero" query:"event_ts"`
 	// Meta is a JSON object of at most 16 KiB that goes along with the payload; nil: none.
 	Meta json.RawMessage `json:"meta,omitzero" query:"meta"`
@@ -78,7 +78,7 @@ func (e NewEvent) MarshalJSON() ([]byte, error) {
 	}{plain(e), duration(e.Delay)})
 }
 
-// Inserted is what an insert answers.
+// Inserted is the result of an insert.
 type Inserted struct {
 	ID    int64  `json:"id"`
 	Queue string `json:"queue"`
@@ -117,7 +117,7 @@ type Event struct {
 	Meta      json.RawMessage `json:"meta,omitzero"`
 	// Occurrence is of the schedule that made the event: an object with schedule_id, nominal_at and scheduled_for; nil: none did.
 	Occurrence json.RawMessage `json:"occurrence,omitzero"`
-	// Publication is what a subscription has delivered as this event; nil if the event was inserted otherwise.
+	// Publication is the publication that a subscription has delivered as this event; nil if the event was inserted otherwise.
 	Publication *Publication `json:"publication,omitzero"`
 	// RequeuedFrom is the event in history that this one is a copy of; 0: none.
 	RequeuedFrom int64 `json:"requeued_from,omitzero"`
@@ -131,7 +131,7 @@ type Event struct {
 	ErrorCount *int `json:"error_count,omitzero"`
 
 	// Outcome is how the event left its queue: [OutcomeDone], [OutcomeFailed], [OutcomeExpired] or [OutcomeCancelled]. Events in history
-	// have it, and what follows. Status is the same.
+	// have it, and the fields below. Status is the same.
 	Outcome          string    `json:"outcome,omitzero"`
 	Status           string    `json:"status,omitzero"`
 	FinishedAt       time.Time `json:"finished_at,omitzero"`
@@ -139,7 +139,7 @@ type Event struct {
 	LastAttemptedAt  time.Time `json:"last_attempted_at,omitzero"`
 	// ProcessingMS is how long the last attempt took, in milliseconds; nil unless the event is done or failed.
 	ProcessingMS *float64 `json:"processing_ms,omitzero"`
-	// Result is what the ack stored.
+	// Result is the result that the ack has stored.
 	Result json.RawMessage `json:"result,omitzero"`
 	// Retryable is whether another attempt could succeed, as the last nack said; nil: it did not say.
 	Retryable *bool `json:"retryable,omitzero"`
@@ -274,7 +274,7 @@ type Attempt struct {
 	DurationMS *float64   `json:"duration_ms"`
 	// Outcome is "running", "done", "nacked", "failed" or "lease_ended".
 	Outcome string `json:"outcome"`
-	// Error is what the nack said.
+	// Error is that of the nack.
 	Error string `json:"error,omitzero"`
 }
 

@@ -44,7 +44,7 @@ func Final(err error) error { return &verdict{err: err, isFinal: true} }
 // RetryIn returns an error after which the event waits for d, up to ten years, whatever its queue's backoff says. It wraps err.
 func RetryIn(d time.Duration, err error) error { return &verdict{err: err, delay: &d} }
 
-// A verdict is an error of a handler that says what becomes of the event.
+// A verdict is an error of a handler that decides whether and when the event is tried again.
 type verdict struct {
 	err     error
 	isFinal bool
@@ -72,7 +72,7 @@ const (
 // A handler works on an event and returns its result.
 type handler func(ctx context.Context, e Event) (any, error)
 
-// An outcome is what a handler has returned.
+// An outcome is the result and the error of a handler.
 type outcome struct {
 	result json.RawMessage
 	err    error
@@ -81,7 +81,7 @@ type outcome struct {
 // errGoexit is the outcome of a handler that has not returned.
 var errGoexit = errors.New("the handler ended its goroutine by runtime.Goexit")
 
-// call calls the handler and sets what it returned, encoded. A panic is an error.
+// call calls the handler and sets its outcome, with the result encoded. A panic is an error.
 func (h handler) call(ctx context.Context, e Event, out *outcome) {
 	defer func() {
 		if cause := recover(); cause != nil {

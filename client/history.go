@@ -49,7 +49,7 @@ type requeuedEvent struct {
 	ID int64 `json:"id"`
 }
 
-// RequeueParams say what to requeue. At least one field of the filter is required.
+// RequeueParams say which events to requeue. At least one field of the filter is required.
 type RequeueParams struct {
 	HistoryFilter
 	// Limit is how many events to requeue at most, up to 1,000; 0: 1,000.
@@ -83,7 +83,7 @@ func (c *Client) RequeueMatching(ctx context.Context, p RequeueParams) (Requeued
 	return requeued, err
 }
 
-// HistoryStatsParams say what to count. Its zero value is the last 24 hours of all queues, by the hour.
+// HistoryStatsParams say which events to count. Its zero value is the last 24 hours of all queues, by the hour.
 type HistoryStatsParams struct {
 	Queue string `query:"queue"`
 	// From and To bound EventTS; zero: the 24 hours before To, and now.

@@ -20,11 +20,11 @@ const (
 
 // A NewKey is a key to create. Name and Scopes are required.
 type NewKey struct {
-	// Name says what the key is for.
+	// Name tells people the purpose of the key.
 	Name string `json:"name"`
-	// Scopes say what it may do, such as [ScopePublish].
+	// Scopes are the kinds of calls that it may make, such as [ScopePublish].
 	Scopes []string `json:"scopes"`
-	// Queues and Topics are what it may use: names, or patterns, as "orders.*". With only one of them it may use nothing of the other; with
+	// Queues and Topics are those that it may use: names, or patterns, as "orders.*". With only one of them it may use nothing of the other; with
 	// neither, everything.
 	Queues []string `json:"queues,omitzero"`
 	Topics []string `json:"topics,omitzero"`
@@ -68,7 +68,7 @@ type AccessKey struct {
 // An IssuedKey is a key with its text.
 type IssuedKey struct {
 	AccessKey
-	// Key is the text: what goes into Config.Key. It is not shown again.
+	// Key is the text, which goes into Config.Key. It is not shown again.
 	Key string `json:"key"`
 }
 
@@ -89,7 +89,7 @@ type keyPage struct {
 	Next *string     `json:"next"`
 }
 
-// An OwnKey is what the caller may do.
+// An OwnKey is the rights of the caller.
 type OwnKey struct {
 	// ID is nil if the key is the server's QUEUED_API_KEY, or callers need none.
 	ID     *string  `json:"id"`
@@ -100,7 +100,7 @@ type OwnKey struct {
 	Key    *AccessKey `json:"key,omitzero"`
 }
 
-// GetOwnKey returns what the client's key may do.
+// GetOwnKey returns the rights of the client's key.
 func (c *Client) GetOwnKey(ctx context.Context) (OwnKey, error) {
 	var k OwnKey
 	_, err := c.Do(ctx, Request{Path: "/keys/self"}, &k)
@@ -153,7 +153,7 @@ type AuditFilter struct {
 	Actor string `query:"actor"`
 	// Action is one such as "key.create", or the beginning of several before a "*".
 	Action string `query:"action"`
-	// Target is what was acted on, such as the name of a queue.
+	// Target is the object of the action, such as the name of a queue.
 	Target string `query:"target"`
 	// From, inclusive, and To, exclusive, bound the time.
 	From time.Time `query:"from"`
@@ -162,7 +162,7 @@ type AuditFilter struct {
 	PageSize int `query:"limit"`
 }
 
-// An AuditedAction is who did what.
+// An AuditedAction is an action and its actor.
 type AuditedAction struct {
 	ID    int64     `json:"id"`
 	At    time.Time `json:"at"`
@@ -175,7 +175,7 @@ type AuditedAction struct {
 	Detail json.RawMessage `json:"detail,omitzero"`
 }
 
-// ListAudit returns who managed what, latest first. An error is the last thing it returns.
+// ListAudit returns the audited actions, latest first. An error is the last thing it returns.
 func (c *Client) ListAudit(ctx context.Context, filter AuditFilter) iter.Seq2[AuditedAction, error] {
 	return listOf(ctx, c, "/audit", filter, func(p auditPage) page[AuditedAction] { return page[AuditedAction]{p.Actions, p.Next} })
 }

@@ -109,6 +109,7 @@ func (r *workerRun) heartbeat() {
 	}
 }
 
+// extendAll extends the leases that are due, as many with one call as one can have.
 func (r *workerRun) extendAll() {
 	r.mu.Lock()
 	held := slices.Collect(maps.Values(r.held))
@@ -176,7 +177,7 @@ func (r *workerRun) ack(l *lease) {
 	wake(r.ackable)
 }
 
-// sendAcks sends what is to be acked, one batch at a time: an ack that is alone is sent at once, and those that come while a batch is on its
+// sendAcks sends the acks that wait, one batch at a time: an ack that is alone is sent at once, and those that come while a batch is on its
 // way go with the next. So acks gather when there are many, and none waits for a timer.
 func (r *workerRun) sendAcks() {
 	for {

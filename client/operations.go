@@ -37,7 +37,7 @@ type executionList struct {
 	Executions []Execution `json:"executions"`
 }
 
-// A Process is one running server on the database, with what it has done since its start.
+// A Process is one running server on the database, with its counts since its start.
 type Process struct {
 	// ID changes at each start; Process is its name, for people.
 	ID      string `json:"id"`
@@ -74,7 +74,7 @@ type Version struct {
 	Version string `json:"version"`
 	// Go is the version of the toolchain.
 	Go string `json:"go"`
-	// Commit is what it was built from; empty in some builds.
+	// Commit is the commit that it was built from; empty in some builds.
 	Commit string `json:"commit,omitzero"`
 	// Background is whether the process pushes, fires schedules and delivers subscriptions: "on", "suspended" while the database is a copy that nobody
 	// has adopted, or "off" by its settings. Versions before 0.8.0 do not say.

@@ -61,7 +61,7 @@ type Push struct {
 	RetryAt        time.Time `json:"retry_at,omitzero"`
 	DisabledAt     time.Time `json:"disabled_at,omitzero"`
 	DisabledReason string    `json:"disabled_reason,omitzero"`
-	// Secret is what requests are signed with: of a push that was created, or whose secret was rotated, by this call; else empty. It is not shown again.
+	// Secret is the secret that requests are signed with: of a push that was created, or whose secret was rotated, by this call; else empty. It is not shown again.
 	Secret string `json:"secret,omitzero"`
 	// Secrets are those that sign, the current one first.
 	Secrets []PushSecret `json:"secrets"`
@@ -139,7 +139,7 @@ type rotateSecretRequest struct {
 	Keep *duration `json:"keep,omitzero"`
 }
 
-// A PushTest is what came of a test event.
+// A PushTest is the result of a test event.
 type PushTest struct {
 	// Delivered says that Status is 2xx.
 	Delivered bool `json:"delivered"`
@@ -152,7 +152,7 @@ type PushTest struct {
 	Excerpt string `json:"excerpt,omitzero"`
 }
 
-// TestPush sends an event of the type "queued.push.test" to the endpoint of a queue, and returns what came of it. Nothing is stored.
+// TestPush sends an event of the type "queued.push.test" to the endpoint of a queue, and returns the result. Nothing is stored.
 func (c *Client) TestPush(ctx context.Context, queue string) (PushTest, error) {
 	var result PushTest
 	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: pushPath(queue, "/test")}, &result)

@@ -209,7 +209,7 @@ type MoveParams struct {
 }
 
 // MoveEvents moves the events of a queue that nobody has a lease on into another queue, and returns how many. They keep their ids, attempts and
-// options. What is moved when the call fails stays moved, and an uncertain call is not repeated: its count would be lost.
+// options. Events that are moved when the call fails stay moved, and an uncertain call is not repeated: its count would be lost.
 func (c *Client) MoveEvents(ctx context.Context, from string, p MoveParams) (moved int, err error) {
 	var answer movedEvents
 	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: queuePath(from, "/move"), Body: p}, &answer)

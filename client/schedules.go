@@ -11,7 +11,7 @@ import (
 
 // A NewSchedule is a schedule to create. Payload is required, and one of At, RRule and Cron.
 type NewSchedule struct {
-	// Payload is what is inserted or published each time: anything that encodes to a JSON object.
+	// Payload is the payload of each event inserted or published: anything that encodes to a JSON object.
 	Payload any `json:"event"`
 	// Name is for people.
 	Name string `json:"name,omitzero"`
@@ -36,12 +36,12 @@ type NewSchedule struct {
 	Ends   string `json:"ends,omitzero"`
 	// Count is how many occurrences there are; 0: no bound.
 	Count int `json:"count,omitzero"`
-	// Gap, "forward" (the default), "next" or "skip", is what happens at local times that a zone skips. Overlap, "first" (the default) or
-	// "last", is which of two equal local times is meant. Leap, "feb28" (the default), "mar1" or "skip", is what happens to 29 February.
+	// Gap, "forward" (the default), "next" or "skip", decides on local times that a zone skips. Overlap, "first" (the default) or
+	// "last", decides which of two equal local times is meant. Leap, "feb28" (the default), "mar1" or "skip", decides on 29 February.
 	Gap     string `json:"gap,omitzero"`
 	Overlap string `json:"overlap,omitzero"`
 	Leap    string `json:"leap,omitzero"`
-	// Misfire is what happens to occurrences that were missed: "once" (the default), "all" or "skip".
+	// Misfire decides on occurrences that were missed: "once" (the default), "all" or "skip".
 	Misfire string `json:"misfire,omitzero"`
 	// IdempotencyKey makes the call safe to repeat; empty: the client makes one, see Config.RetryFor.
 	IdempotencyKey string `json:"idempotency_key,omitzero"`
@@ -176,7 +176,7 @@ func (c *Client) PauseSchedule(ctx context.Context, id int64) (Schedule, error) 
 	return c.schedule(ctx, Request{Method: http.MethodPost, Path: schedulePath(id, "/pause"), Repeatable: true})
 }
 
-// ResumeSchedule ends a pause. The schedule's Misfire decides about what was missed.
+// ResumeSchedule ends a pause. The schedule's Misfire decides on missed occurrences.
 func (c *Client) ResumeSchedule(ctx context.Context, id int64) (Schedule, error) {
 	return c.schedule(ctx, Request{Method: http.MethodPost, Path: schedulePath(id, "/resume"), Repeatable: true})
 }

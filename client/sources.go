@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// SourceSettings are a source of webhooks to put: who sends them, and what becomes of a delivery. Kind, and Queue or Topic, are required.
+// SourceSettings are a source of webhooks to put: who sends them, and how a delivery is handled. Kind, and Queue or Topic, are required.
 type SourceSettings struct {
 	// Kind is how the sender proves who it is: "slack", "github", "stripe", "standard", "hmac", "token", "basic" or "cloudevents".
 	Kind string `json:"kind"`
@@ -34,7 +34,7 @@ type SourceSettings struct {
 	KeepRaw time.Duration `json:"keep_raw,omitzero"`
 	// Headers are fields to keep in the metadata of the event.
 	Headers []string `json:"headers,omitzero"`
-	// MaxBody is how many bytes a delivery may have; 0: what the server takes.
+	// MaxBody is how many bytes a delivery may have; 0: the server's limit.
 	MaxBody   int        `json:"max_body,omitzero"`
 	RateLimit *RateLimit `json:"rate_limit,omitzero"`
 	// Paused: deliveries are answered with 503, so that their sender tries again.
@@ -52,20 +52,20 @@ func (s SourceSettings) MarshalJSON() ([]byte, error) {
 	}{plain(s), duration(s.DedupFor), duration(s.Tolerance), duration(s.KeepRaw)})
 }
 
-// A SourceSignature says where a signature is, and what it signs.
+// A SourceSignature says where a signature is, and which bytes it signs.
 type SourceSignature struct {
 	// Header is the field that has it.
 	Header string `json:"header"`
 	// Algorithm is "sha256", the default, or "sha512"; Encoding "hex", the default, or "base64".
 	Algorithm string `json:"algorithm,omitzero"`
 	Encoding  string `json:"encoding,omitzero"`
-	// Prefix is what stands before it, such as "sha256=".
+	// Prefix is the text before it, such as "sha256=".
 	Prefix string `json:"prefix,omitzero"`
 	// Timestamp is the field with the time at which it was signed, in seconds since 1970; empty: there is none.
 	Timestamp string `json:"timestamp,omitzero"`
 }
 
-// A Source is a sender of webhooks, without its secrets, and what has come in from it.
+// A Source is a sender of webhooks, without its secrets, and the counts of its deliveries.
 type Source struct {
 	Name      string           `json:"name"`
 	Kind      string           `json:"kind"`
@@ -180,7 +180,7 @@ type TrialDelivery struct {
 	At time.Time `json:"at,omitzero"`
 }
 
-// A TriedDelivery is what would become of a delivery.
+// A TriedDelivery is the result that a delivery would have.
 type TriedDelivery struct {
 	// Verified: it is from the source.
 	Verified bool `json:"verified"`
@@ -189,7 +189,7 @@ type TriedDelivery struct {
 		Code   string `json:"code"`
 		Detail string `json:"detail"`
 	} `json:"rejected,omitzero"`
-	// Challenge is what Slack would get back.
+	// Challenge is the text that Slack would get back.
 	Challenge string `json:"challenge,omitzero"`
 	// Mapped is the event that it would become.
 	Mapped *MappedDelivery `json:"mapped,omitzero"`
@@ -209,7 +209,7 @@ type MappedDelivery struct {
 	Problems []string `json:"problems"`
 }
 
-// TestSource returns what would become of a delivery. Nothing is stored.
+// TestSource returns the result that a delivery would have. Nothing is stored.
 func (c *Client) TestSource(ctx context.Context, name string, d TrialDelivery) (TriedDelivery, error) {
 	var tried TriedDelivery
 	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/sources/" + escape(name) + "/test", Body: d, Repeatable: true}, &tried)

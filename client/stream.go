@@ -17,7 +17,7 @@ import (
 // silence is how long a stream may say nothing before its connection counts as broken. The server says something every 15 s.
 const silence = 45 * time.Second
 
-// StreamParams say what to stream.
+// StreamParams say which events to stream.
 type StreamParams struct {
 	LogFilter
 	// From is where to begin; zero: at [Latest].
@@ -25,8 +25,8 @@ type StreamParams struct {
 }
 
 // Stream returns events of the log as they are published, in order, until the loop or ctx ends. When the connection breaks it connects again,
-// for as long as it takes, and goes on after the last event, so that nothing is missed and nothing comes twice. What a later process needs to
-// go on is the Position of the last event; see [After].
+// for as long as it takes, and goes on after the last event, so that nothing is missed and nothing comes twice. A later process
+// goes on from the Position of the last event; see [After].
 //
 // It returns a [*Gap] as an error, after which the loop can go on. Any other error is the last thing it returns: that of ctx, or a refusal by
 // the server.
@@ -219,7 +219,7 @@ func (r *frameReader) line(size *int64) ([]byte, error) {
 	}
 }
 
-// A StreamToken lets a page in a browser stream what a filter takes, as GET /stream?token=…, without an API key.
+// A StreamToken lets a page in a browser stream the events of a filter, as GET /stream?token=…, without an API key.
 type StreamToken struct {
 	Token     string    `json:"token"`
 	ExpiresAt time.Time `json:"expires_at"`

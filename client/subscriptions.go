@@ -10,7 +10,7 @@ import (
 
 // A SubscribedFilter says which events a subscription gets: those of one of its topics that also match.
 type SubscribedFilter struct {
-	// Name is what read events are marked with; empty: "filter-1" for the first, and so on.
+	// Name is the mark of the events that it has matched; empty: "filter-1" for the first, and so on.
 	Name string `json:"name,omitzero"`
 	LogFilter
 	// ExpiresAfter deletes the filter when nobody has put it for so long; 0: never.
@@ -47,7 +47,7 @@ type Delivery struct {
 	Priority int32  `json:"priority,omitzero"`
 }
 
-// SubscriptionSettings are what [Client.PutSubscription] sets.
+// SubscriptionSettings are those that [Client.PutSubscription] sets.
 type SubscriptionSettings struct {
 	// Filters say which events it gets: those that any of them wants. A zero filter wants all.
 	Filters []SubscribedFilter `json:"filters"`
@@ -219,14 +219,14 @@ func (p SubscriptionRead) MarshalJSON() ([]byte, error) {
 	}{plain(p), duration(p.Wait), duration(p.Lease)})
 }
 
-// A SubscribedPage is what a read of a subscription returns.
+// A SubscribedPage is the result of a read of a subscription.
 type SubscribedPage struct {
 	Events []PublishedEvent `json:"events"`
 	// Cursor is to be committed when the events are done; empty while the subscription is held or paused.
 	Cursor string `json:"cursor,omitzero"`
-	// Lag is what is left after this page.
+	// Lag is how much is left after this page.
 	Lag Lag `json:"lag"`
-	// Gap is what is missing before the events; nil: nothing.
+	// Gap is the part of the log that is missing before the events; nil: none.
 	Gap *Gap `json:"gap,omitzero"`
 	// LeasedUntil is the end of this read's lease, HeldUntil that of somebody else's; zero: there is none.
 	LeasedUntil time.Time `json:"leased_until,omitzero"`
@@ -296,7 +296,7 @@ type replayedEvents struct {
 	Events int64 `json:"events"`
 }
 
-// StreamSubscription is [Client.Stream] of what a subscription gets. It begins at p.From, or else after the position of the subscription,
+// StreamSubscription is [Client.Stream] of the events of a subscription. It begins at p.From, or else after the position of the subscription,
 // which it does not move.
 func (c *Client) StreamSubscription(ctx context.Context, name string, from Place) iter.Seq2[PublishedEvent, error] {
 	return c.stream(ctx, subscriptionPath(name, "/stream"), StreamParams{From: from})

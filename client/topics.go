@@ -31,7 +31,7 @@ type NewPublication struct {
 	At    time.Time     `json:"-" query:"at"`
 }
 
-// Published is what a publication answers.
+// Published is the result of a publication.
 type Published struct {
 	// Position is the place of the event in the log; 0 if it is published later.
 	Position    int64     `json:"position,omitzero"`
@@ -167,11 +167,11 @@ type LogFilter struct {
 	// Topics are topics, or patterns in which "*" stands for one word, and "**" at the end for one or more; at most 256. Only those that begin
 	// with "queued." take the service's own topics.
 	Topics []string `json:"topics,omitzero" query:"topic"`
-	// Match is what the payload looks like, in Amazon EventBridge's pattern language.
+	// Match is a pattern of the payload, in Amazon EventBridge's pattern language.
 	Match json.RawMessage `json:"match,omitzero" query:"match"`
 }
 
-// ReadParams say what to read of the log.
+// ReadParams say which events of the log to read.
 type ReadParams struct {
 	LogFilter
 	// From is where to begin; zero: at [Earliest].
@@ -188,18 +188,18 @@ type LogPage struct {
 	// Next is after which position to read on; Head is up to where the log was complete. There may be more until Next is Head.
 	Next int64 `json:"next"`
 	Head int64 `json:"head"`
-	// Gap is what is missing before the events; nil: nothing.
+	// Gap is the part of the log that is missing before the events; nil: none.
 	Gap *Gap `json:"gap,omitzero"`
 	// HeldBy is the transaction that keeps the log from going on, if one has for longer than a second; nil: none.
 	HeldBy *LogHolder `json:"held_by,omitzero"`
 }
 
-// A Gap is a part of the log that is missing: after After, up to and including Until. As an error it is what a
-// loop over [Client.Stream] or [Client.Log] gets in its place; the loop can go on.
+// A Gap is a part of the log that is missing: after After, up to and including Until. As an error it comes in
+// its place to a loop over [Client.Stream] or [Client.Log], which can go on.
 type Gap struct {
 	After int64 `json:"after"`
 	Until int64 `json:"until"`
-	// Reason is "retention" for events that were dropped before they were read. "lost": After was given out by a server that has lost what it gave
+	// Reason is "retention" for events that were dropped before they were read. "lost": After was given out by a server that has lost the positions it gave
 	// out since, or by the original of a restored database. "beyond_head": After was never given out by this log, which is read on after Until, its head.
 	Reason string `json:"reason"`
 }
@@ -308,7 +308,7 @@ type topicPage struct {
 	Next   *string `json:"next"`
 }
 
-// MatchParams say what to try a filter on: Events, or the Last events of the log, up to 1,000 of either.
+// MatchParams say which events to try a filter on: Events, or the Last events of the log, up to 1,000 of either.
 type MatchParams struct {
 	Filter LogFilter    `json:"filter"`
 	Events []MatchEvent `json:"events,omitzero"`

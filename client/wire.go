@@ -120,7 +120,7 @@ type page[T any] struct {
 	next  *string
 }
 
-// listOf lists what is at a path, page after page, as the loop goes on. An error is the last thing it returns.
+// listOf lists the elements at a path, page after page, as the loop goes on. An error is the last thing it returns.
 func listOf[P, T any](ctx context.Context, c *Client, path string, params any, open func(P) page[T]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		query := queryOf(params)

@@ -45,7 +45,7 @@ type WorkerConfig struct {
 	// Concurrency is how many events are worked on at a time; 0: [DefaultConcurrency].
 	Concurrency int
 	// Lease is how long an event is held without a sign of life of the worker, which extends it at each third of that time: the time until
-	// others take over what a dead worker had. It is no limit of the work; 0: [DefaultLease].
+	// others take over the events of a dead worker. It is no limit of the work; 0: [DefaultLease].
 	Lease time.Duration
 	// Wait is how long a claim waits for events, up to [MaxWait]; 0: [DefaultWait].
 	Wait time.Duration
@@ -203,7 +203,7 @@ func (w *Worker) Run(ctx context.Context) error {
 }
 
 // A workerRun is one call of Run. Its goroutines are: the caller's, which claims; one for each handler; one that extends leases; one that
-// sends acks. mu guards what follows it, and nothing is called with it held.
+// sends acks. mu guards the fields after it, and nothing is called with it held.
 type workerRun struct {
 	*Worker
 	client     *Client                 // retries until the context of a call ends

@@ -9,7 +9,7 @@ import (
 
 // Arrivals are the times of an open loop: when events are to be inserted, whether or not the server
 // keeps up. An event that no client is free for is inserted late, and its latency counts from the planned time: a server that
-// stalls cannot hide what waited meanwhile. It is safe for concurrent use.
+// stalls cannot hide the requests that waited meanwhile. It is safe for concurrent use.
 type Arrivals struct {
 	mu      sync.Mutex
 	gap     time.Duration // on average

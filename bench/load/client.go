@@ -52,7 +52,7 @@ func (c *Client) send(ctx context.Context, step Step, request []byte, want int, 
 		return nil, false
 	}
 	if wait > 0 {
-		// Other requests are soon over, and cutting them off would leave open what became of them.
+		// Other requests are soon over, and cutting them off would leave their results open.
 		defer context.AfterFunc(ctx, c.connection.close)()
 	}
 	status, body, err := c.connection.do(request, wait)

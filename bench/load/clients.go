@@ -143,7 +143,7 @@ func (c *Clients) AckAll(ctx context.Context, leases *Leases, size int) (time.Du
 	})
 }
 
-// Drain claims and acks what is left in a queue, and adds up all its events.
+// Drain claims and acks the events left in a queue, and adds up all its events.
 func Drain(ctx context.Context, t *Target, queue string, a *Account) (Balance, error) {
 	const maxFailures = 10
 	clients, err := Open(ctx, t, queue, 1, a)

@@ -24,7 +24,7 @@ const (
 	maxReply = 1 << 30
 )
 
-// Target is the address of a server, with what every request to it needs.
+// Target is the address of a server, with the header of every request to it.
 type Target struct {
 	Address string // host and port
 	host    string

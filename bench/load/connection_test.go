@@ -55,7 +55,7 @@ const claimed = `{"events":[{"id":4711,"queue":"bench-abcdefgh-1","event_ts":"20
 const claimHead = "HTTP/1.1 200 OK\r\nContent-Security-Policy: default-src 'none'; frame-ancestors 'none'\r\nContent-Type: application/json\r\n" +
 	"X-Content-Type-Options: nosniff\r\nX-Request-Id: ABCDEFGHIJKLMNOPQRSTUVWXYZ\r\nDate: Fri, 02 Jan 2026 15:04:05 GMT\r\nContent-Length: "
 
-// What a request costs the client, in this package's way and in net/http's. Both include the same
+// BenchmarkRequest measures the cost of a request to the client, in this package's way and in net/http's. Both include the same
 // responseing goroutine, of which the socket calls are the most part.
 func BenchmarkRequest(b *testing.B) {
 	response := claimHead + strconv.Itoa(len(claimed)) + "\r\n\r\n" + claimed

@@ -141,7 +141,7 @@ func TestArrivalsKeepTheirRateWhateverTheDelay(t *testing.T) {
 	now := time.Now()
 	even := NewArrivals(100, false)
 	for i := range 5 {
-		// Whoever asks late gets the time that was meant.
+		// A late call gets the time that was meant.
 		if got, want := even.take(now.Add(time.Second)), now.Add(time.Second+time.Duration(i)*10*time.Millisecond); !got.Equal(want) {
 			t.Errorf("arrival %d is %s after the first", i, got.Sub(now.Add(time.Second)))
 		}

@@ -39,7 +39,7 @@ type LogReader struct {
 	Order
 }
 
-// Order is what a reader of the log has read, in which order.
+// Order is the events that a reader of the log has read, in order.
 type Order struct {
 	last, read int64
 	hash       uint64 // of all positions, in order
@@ -147,7 +147,7 @@ func (r *LogReader) CatchUp(ctx context.Context, until int64, each func(position
 	return nil
 }
 
-// SubscriptionReader reads by a subscription of its own, and commits what it has read, over a connection of its own.
+// SubscriptionReader reads by a subscription of its own, and commits each page, over a connection of its own.
 type SubscriptionReader struct {
 	target       *Target
 	connection   *connection
@@ -276,7 +276,7 @@ type Stream struct {
 	Order
 }
 
-// Follow opens a stream of what is published after the head of the log and is asked for by a query such as topic=a. It must be closed.
+// Follow opens a stream of the events after the head of the log that match a query such as topic=a. It must be closed.
 func (t *Target) Follow(ctx context.Context, query string) (*Stream, error) {
 	c, err := dial(ctx, t)
 	if err != nil {

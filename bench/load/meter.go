@@ -7,7 +7,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Step is what is timed.
+// Step is a kind of request that is timed.
 type Step int
 
 // The requests; from the intended time of an event's insert to the response to its ack; and how late
@@ -65,7 +65,7 @@ func (h Histogram) Latency() Latency {
 	}
 }
 
-// Counts is what was counted over some time.
+// Counts is the counts over some time.
 type Counts struct {
 	Events      [steps]int64
 	Times       [steps]Histogram // of requests

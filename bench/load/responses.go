@@ -28,7 +28,7 @@ type Lease struct {
 	Receipt []byte // valid until the client's next request
 }
 
-// after returns what follows the next occurrence of name, nil when there is none.
+// after returns the bytes after the next occurrence of name, nil when there is none.
 func after(body, name []byte) []byte {
 	i := bytes.Index(body, name)
 	if i < 0 {
@@ -37,7 +37,7 @@ func after(body, name []byte) []byte {
 	return bytes.TrimLeft(body[i+len(name):], " \n")
 }
 
-// number reads the digits at the start of body and returns what follows them.
+// number reads the digits at the start of body and returns the bytes after them.
 func number(body []byte) (n int64, rest []byte, ok bool) {
 	i := 0
 	for ; i < len(body) && body[i] >= '0' && body[i] <= '9'; i++ {
@@ -46,7 +46,7 @@ func number(body []byte) (n int64, rest []byte, ok bool) {
 	return n, body[i:], i > 0
 }
 
-// text reads a string without escapes at the start of body and returns what follows it.
+// text reads a string without escapes at the start of body and returns the bytes after it.
 func text(body []byte) (value, rest []byte, ok bool) {
 	if len(body) == 0 || body[0] != '"' {
 		return nil, body, false

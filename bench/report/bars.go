@@ -8,19 +8,19 @@ import (
 	"strings"
 )
 
-// Bar is a ratio of two numbers of the same round, or one number, and what queued promises of it.
+// Bar is a ratio of two numbers of the same round, or one number, and queued's promise about it.
 type Bar struct {
 	part  string // whose numbers it judges
-	name  string // $1 stands for what the first group of value has matched
+	name  string // $1 stands for the match of the first group of value
 	value string // a regular expression for the names of whole numbers; each that fits is judged
 	of    []string
-	// of are the names of what the value is divided by, with $1 too: the greatest that was measured counts. None: the value itself is judged.
+	// of are the names of the numbers that the value is divided by, with $1 too: the greatest that was measured counts. None: the value itself is judged.
 
 	least, most float64 // one of them; neither: shown for comparison
 	goal        float64 // wanted beyond least; 0: nothing
 }
 
-// Bars are what queued promises.
+// Bars are the promises of queued.
 var Bars = []Bar{
 	{part: "single.64", name: "single, 64 connections ÷ one-by-one floor", value: `single\.64`, of: []string{"floor.one"}, least: 2.5},
 	{part: "single.256", name: "single, 256 connections ÷ one-by-one floor", value: `single\.256`, of: []string{"floor.one"}, least: 3, goal: 4},
@@ -120,7 +120,7 @@ type Ratio struct {
 	Verdict string `json:"verdict"`
 }
 
-// What became of a bar.
+// Verdicts on a bar.
 const (
 	verdictHeld     = "held"
 	verdictGoal     = "held, the goal too"

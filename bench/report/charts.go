@@ -46,7 +46,7 @@ type line struct {
 	x, y []float64
 }
 
-// writeCharts draws what has an axis: time, or a parameter. Rounds of several parts have no charts.
+// writeCharts draws the results that have an axis: time, or a parameter. Rounds of several parts have no charts.
 func (r *Report) writeCharts(dir string) error {
 	if len(r.Parts) != 1 || r.Rounds != 1 {
 		return nil
@@ -98,7 +98,7 @@ func (r *Report) overTime() (charts []chart) {
 	return charts
 }
 
-// overParameter is the rates over what the results differ in.
+// overParameter is the rates over the parameter that the results differ in.
 func (r *Report) overParameter() []chart {
 	part := r.Parts[0].Name
 	c := chart{file: part + "-by-parameter", title: part + ": events per second", y: "events/s"}

@@ -1,4 +1,4 @@
-// Package report gathers what was measured, judges it by bars, and writes it as text, Markdown, JSON and charts.
+// Package report gathers measurements, judges them by bars, and writes them as text, Markdown, JSON and charts.
 package report
 
 import (
@@ -40,7 +40,7 @@ type Part struct {
 	Command string `json:"command,omitempty"`
 }
 
-// Machine is what the numbers were measured on.
+// Machine is the machine that the numbers were measured on.
 type Machine struct {
 	CPU         string            `json:"cpu"`
 	Cores       int               `json:"cores"`
@@ -69,7 +69,7 @@ type Result struct {
 	Database    *Database               `json:"database,omitempty"`
 	Balance     *load.Balance           `json:"balance,omitempty"`
 	Series      []Second                `json:"series,omitempty"`
-	Values      map[string]float64      `json:"values,omitempty"` // what only this workload measures; the unit ends the name
+	Values      map[string]float64      `json:"values,omitempty"` // those that only this workload measures; the unit ends the name
 
 	// For charts: the parameter in which the part's results differ, the curve that the result belongs to, and when something changed.
 	X     float64   `json:"-"`
@@ -85,7 +85,7 @@ type CPU struct {
 	ServerRSS      int64   `json:"server_rss_bytes"`
 }
 
-// Database is what an event costs the database. WAL is that of the whole PostgreSQL server.
+// Database is the cost of an event to the database. WAL is that of the whole PostgreSQL server.
 type Database struct {
 	WALPerEvent     float64 `json:"wal_bytes_per_event"`
 	CommitsPerEvent float64 `json:"commits_per_event"`
@@ -166,7 +166,7 @@ func (r *Report) AddNumber(round int, name string, value float64, unit string) {
 	n.Spread = spreadOf(n.Rounds)
 }
 
-// Merge adds what a report of one round has, as a part's in a round.
+// Merge adds the results of a report of one round, as a part's in a round.
 func (r *Report) Merge(part string, round int, of *Report) {
 	r.Machine.Queued = of.Machine.Queued
 	for _, result := range of.Results {

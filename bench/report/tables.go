@@ -80,7 +80,7 @@ func (r *Report) latencies() table {
 	return t
 }
 
-// values is what only some workloads measure, and the numbers that compare results.
+// values is the measurements of only some workloads, and the numbers that compare results.
 func (r *Report) values() table {
 	t := table{head: []string{"", "value", ""}, texts: 2}
 	for _, result := range r.Results {
@@ -98,7 +98,7 @@ func (r *Report) values() table {
 	return t
 }
 
-// notes are what else has to be known about the numbers.
+// notes are further facts about the numbers.
 func (r *Report) notes() []string {
 	var notes []string
 	for _, result := range r.Results {

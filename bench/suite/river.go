@@ -18,7 +18,7 @@ import (
 	"github.com/queued/queued/bench/report"
 )
 
-// What River's own benchmark (`river bench`, which cannot be imported) found best for itself.
+// Settings of River's own benchmark (`river bench`, which cannot be imported), which it found best for itself.
 const (
 	riverBatch        = 5_000  // jobs in one insert
 	riverBacklog      = 75_000 // jobs kept waiting; the clock starts when they are there

@@ -1,4 +1,4 @@
-// Package suite measures queued, what the database could do without it, and its peers side by side, on one database server
+// Package suite measures queued, the database without it, and its peers side by side, on one database server
 // in one run, and judges ratios of that run by bars.
 package suite
 
@@ -16,7 +16,7 @@ import (
 	"github.com/queued/queued/bench/workloads"
 )
 
-// Config is what to measure, by the flags of its command.
+// Config is the settings of a measurement, by the flags of its command.
 type Config struct {
 	Rounds   int               `default:"3" placeholder:"N" help:"How often each part is run; the parts take turns."`
 	Duration time.Duration     `default:"10s" help:"How long one run of a part takes, without its preparation; some parts take as long as they need."`

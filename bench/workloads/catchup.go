@@ -34,7 +34,7 @@ type logReading struct {
 	open  openReading
 }
 
-// openReading returns what reads the next page and reports whether there are more, and what ends the reading.
+// openReading returns a function that reads the next page and reports whether there are more, and one that ends the reading.
 type openReading = func(ctx context.Context) (page func() (more bool, err error), done func() error, err error)
 
 func (w *Catchup) run(ctx context.Context, s *session) error {
@@ -131,10 +131,10 @@ func (w *Catchup) turn(ctx context.Context, r *logReading, counters *turnReader,
 	return err
 }
 
-// maxPageBytes is what the service asks for.
+// maxPageBytes is that of the service.
 const maxPageBytes = 4 << 20
 
-// overHTTP reads over HTTP. What is read the first time is noted as acked in the account, where there is one; every other time has to have the same
+// overHTTP reads over HTTP. The events of the first reading are noted as acked in the account, where there is one; every other time has to have the same
 // order.
 func (w *Catchup) overHTTP(srv *server, start int64, query string, published *load.Account) openReading {
 	var first *load.LogReader

@@ -11,8 +11,8 @@ import (
 	"github.com/queued/queued/bench/report"
 )
 
-// Claimers is many clients that claim with a wait from one queue, which others fill as fast as it is emptied; and what
-// many waiting claims cost while nothing comes.
+// Claimers is many clients that claim with a wait from one queue, which others fill as fast as it is emptied; and the
+// cost of many waiting claims while nothing comes.
 type Claimers struct {
 	Claimers []int         `default:"1,8,64,256,512,1024" placeholder:"N" help:"How many clients claim and ack; a list measures each."`
 	Duration time.Duration `default:"10s" help:"How long each measurement takes, after the warm-up."`

@@ -12,7 +12,7 @@ import (
 )
 
 // Compare is several programs side by side: each serves a database of its own, on the same PostgreSQL, and they take turns, in an order
-// drawn by lot in each round, so that what else the machine does hits all alike.
+// drawn by lot in each round, so that other work of the machine hits all alike.
 type Compare struct {
 	Programs    []string      `required:"" placeholder:"NAME=FILE" help:"Programs, the first of which the others are compared with."`
 	Rounds      int           `default:"15" placeholder:"N" help:"How many turns each program gets with each load."`

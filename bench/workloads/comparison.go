@@ -15,8 +15,8 @@ import (
 )
 
 // comparison is claims on several databases that differ in one thing. Each variant has a database and a server process of
-// its own: two queues in one table would share what is to be compared. They take turns within each round, in changing
-// order, so that what else the machine does hits all alike.
+// its own: two queues in one table would share the parts to be compared. They take turns within each round, in changing
+// order, so that other work of the machine hits all alike.
 type comparison struct {
 	*session
 	connections int
@@ -33,12 +33,12 @@ type variant struct {
 	clients *load.Clients
 	sql     []*pgx.Conn // one for each client
 	samples map[string]*sample
-	x       float64                   // what the variants differ in, for charts
+	x       float64                   // the parameter that the variants differ in, for charts
 	pages   map[string]load.Histogram // of /queues and /metrics
 	errors  map[string]int64
 }
 
-// sample is what a variant did in one mode, over all rounds.
+// sample is the measurements of a variant in one mode, over all rounds.
 type sample struct {
 	counts *load.Counts
 	took   time.Duration
@@ -125,7 +125,7 @@ func (c *comparison) run(ctx context.Context) error {
 	return nil
 }
 
-// turn claims as many events as were put in just before, so that what was there stays.
+// turn claims as many events as were put in just before, so that the backlog stays.
 func (c *comparison) turn(ctx context.Context, v *variant, mode claimMode, counts bool) error {
 	n := c.claims
 	if mode.limit > 1 {

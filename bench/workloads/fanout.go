@@ -13,7 +13,7 @@ import (
 
 // Fanout is a log that is delivered into queues: into one by a subscription that begins where the log does; into several by as many subscriptions, each of
 // which gets all of it; and into one by a subscription that is level while events are published. The same events inserted into a queue by a
-// statement alone take turns with these. Every turn counts what is in its queues.
+// statement alone take turns with these. Every turn counts the events in its queues.
 type Fanout struct {
 	Events int `least:"1000" default:"100000" placeholder:"N" help:"How many events the log has, and how many are published or inserted in a turn."`
 	Queues int `least:"2" default:"10" placeholder:"N" help:"Queues that get all of a tenth of the log."`

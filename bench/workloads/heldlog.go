@@ -129,7 +129,7 @@ func (w *HeldLog) phases(
 		s.add(result)
 		measured = append(measured, t)
 	}
-	// Over a quarter of an hour machines become slower or faster, too: what the snapshot costs is told by what comes before and after it.
+	// Over a quarter of an hour machines become slower or faster, too: the cost of the snapshot shows against the runs before and after it.
 	before, after := measured[0], measured[len(measured)-1]
 	unheld := (report.Median(before.rates) + report.Median(after.rates)) / 2
 	for _, t := range measured[1:] {
@@ -192,7 +192,7 @@ func readAndCommit(ctx context.Context, r *load.SubscriptionReader, committed *a
 	return nil
 }
 
-// addLogSizes adds to values how large the log is, and what publishing and reading have left of dead rows.
+// addLogSizes adds to values how large the log is, and how many dead rows publishing and reading have left.
 func (db *database) addLogSizes(ctx context.Context, values map[string]float64) error {
 	var log, logDead, other, otherDead float64
 	if err := db.conn.QueryRow(ctx, logSizesStatement).Scan(&log, &logDead, &other, &otherDead); err != nil {

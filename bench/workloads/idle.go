@@ -9,7 +9,7 @@ import (
 )
 
 // Idle is one lone request at a time on one connection, with a pause between, beside the same statements sent to the
-// database directly: what HTTP and the service add when nothing else goes on.
+// database directly: the time that HTTP and the service add when nothing else goes on.
 type Idle struct {
 	Rounds int           `default:"80" placeholder:"N" help:"How many events, each over HTTP and in SQL."`
 	Pause  time.Duration `least:"0" default:"20ms" help:"The pause before each request."`
@@ -66,7 +66,7 @@ func (w *Idle) run(ctx context.Context, s *session) error {
 			func() error { return sqlAck(ctx, conn, id, receipt) },
 		},
 	}
-	// Step by step in turn, so that what else the machine does hits both.
+	// Step by step in turn, so that other work of the machine hits both.
 	const warmups = 5 // connections, plans and caches
 	inSQL := load.NewCounts()
 	var begin time.Time

@@ -11,7 +11,7 @@ import (
 	"github.com/queued/queued/bench/report"
 )
 
-// cycle is what one client does again and again.
+// cycle is the calls that one client makes again and again.
 type cycle func(ctx context.Context, c *load.Client)
 
 // clients are n clients that do the same, which on makes for a queue of a server.
@@ -54,7 +54,7 @@ func (s *session) measure(ctx context.Context, m measurement) (*report.Result, e
 	return result, err
 }
 
-// drain claims and acks what is left in a queue, and adds up all its events.
+// drain claims and acks the events left in a queue, and adds up all its events.
 func (s *session) drain(ctx context.Context, srv *server, queue string, a *load.Account) (*load.Balance, error) {
 	balance, err := load.Drain(ctx, srv.target, queue, a)
 	if err != nil {
@@ -102,7 +102,7 @@ func (s *session) observe(ctx context.Context, m measurement, queue string, open
 	deadline := before.at.Add(m.duration)
 	for end := before.at; end.Before(deadline) && working.Err() == nil && (m.events == 0 || total.Events[load.Ack] < m.events); {
 		if end = end.Add(time.Second); deadline.Sub(end) < time.Second/2 {
-			end = deadline // what is left over is no second of its own
+			end = deadline // the remainder is no second of its own
 		}
 		load.Pause(working, time.Until(end))
 		counts := opened.Meter.Take()

@@ -11,8 +11,8 @@ import (
 	"github.com/queued/queued/bench/report"
 )
 
-// Memory is what the server's resident memory grows to under several loads. Go gives memory back slowly, so each load
-// gets a new server where servers are started; one that was given keeps what the loads before have left.
+// Memory is how far the server's resident memory grows under several loads. Go gives memory back slowly, so each load
+// gets a new server where servers are started; one that was given keeps the memory of the loads before.
 type Memory struct {
 	Connections []int         `default:"64,256" placeholder:"N" help:"Clients with one event at a time; a list measures each."`
 	Waiting     int           `least:"0" default:"10000" placeholder:"N" help:"Claims that wait on an empty queue; 0 leaves that out."`

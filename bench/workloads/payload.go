@@ -9,7 +9,7 @@ import (
 	"github.com/queued/queued/bench/report"
 )
 
-// Payload is events of several sizes: rates, and what each step of an event writes.
+// Payload is events of several sizes: rates, and the bytes that each step of an event writes.
 type Payload struct {
 	Sizes       []int         `least:"16" most:"1048576" default:"100,1024,65536" placeholder:"BYTES" help:"The sizes of events to measure."`
 	Duration    time.Duration `default:"10s" help:"How long each measurement takes, after the warm-up."`
@@ -59,7 +59,7 @@ func (w *Payload) run(ctx context.Context, s *session) error {
 	return nil
 }
 
-// stepsAlone takes events through insert, claim and ack one step at a time, and notes what each costs an event.
+// stepsAlone takes events through insert, claim and ack one step at a time, and notes the cost of each for an event.
 func (w *Payload) stepsAlone(ctx context.Context, s *session, srv *server, result *report.Result, n, size int) error {
 	queue := s.newQueue()
 	opened, err := load.Open(ctx, srv.target, queue, n, load.NewAccount())

@@ -87,7 +87,7 @@ func (p *Postgres) URL(database string) string {
 	return scheme + "://" + host + "/" + database + query
 }
 
-// Describe notes in m what the server is and how it is set.
+// Describe notes in m the versions and the settings of the server.
 func (p *Postgres) Describe(ctx context.Context, m *report.Machine) error {
 	conn, err := connect(ctx, p.text)
 	if err != nil {
@@ -97,7 +97,7 @@ func (p *Postgres) Describe(ctx context.Context, m *report.Machine) error {
 	return describe(ctx, conn, m)
 }
 
-// durability are the settings that make a commit last, and what they have to be.
+// durability are the settings that make a commit last, and the values that they must have.
 var durability = map[string][]string{
 	"fsync":              {"on"},
 	"full_page_writes":   {"on"},

@@ -223,7 +223,7 @@ func processUsage(pid int) (cpu time.Duration, rss int64, ok bool) {
 	return stat.cpu, stat.rss, ok
 }
 
-// stat is what /proc knows of a process.
+// stat is the state of a process, from /proc.
 type stat struct {
 	parent     int64
 	cpu, ended time.Duration // its own processor time, and that of children that have ended
@@ -235,7 +235,7 @@ func processStat(pid string) (s stat, ok bool) {
 	if err != nil {
 		return s, false
 	}
-	// The second field, a name in parentheses, may hold blanks; what follows begins with the third (proc(5)).
+	// The second field, a name in parentheses, may hold blanks; the rest begins with the third (proc(5)).
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	if len(fields) < 22 {
 		return s, false

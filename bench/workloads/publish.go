@@ -140,7 +140,7 @@ func (p *posting) turn(ctx context.Context, counters *turnReader, warmup, durati
 	return err
 }
 
-// account adds up what was inserted by the rows there are, and what was published by what the readers find.
+// account adds up the events inserted by the rows there are, and those published by the events that the readers find.
 func (w *Publish) account(ctx context.Context, s *session, srv *server, queue string, inserted *load.Account, readers *logReaders) error {
 	s.progress.show("reading the log to its end")
 	balance, err := readers.finish(ctx)
@@ -157,8 +157,8 @@ func (w *Publish) account(ctx context.Context, s *session, srv *server, queue st
 	return nil
 }
 
-// logReaders are two readers of the same part of the log, with pages of different sizes. What the first has read counts as acked in the account of
-// what was published.
+// logReaders are two readers of the same part of the log, with pages of different sizes. Events that the first has read count as acked in the account of
+// the published ones.
 type logReaders struct {
 	target    *load.Target
 	both      []*load.LogReader
@@ -189,7 +189,7 @@ func (r *logReaders) close() {
 	}
 }
 
-// each is what a reader does with every position.
+// each is called by a reader with every position.
 func (r *logReaders) each(reader int) func(position int64) {
 	if reader > 0 {
 		return nil
@@ -227,7 +227,7 @@ func (r *logReaders) follow(ctx context.Context) (stop func() error) {
 	}
 }
 
-// finish reads to the end of the log, compares the readers, and adds up what was published.
+// finish reads to the end of the log, compares the readers, and adds up the published events.
 func (r *logReaders) finish(ctx context.Context) (load.Balance, error) {
 	head, err := r.target.Head(ctx)
 	if err != nil {

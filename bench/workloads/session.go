@@ -40,7 +40,7 @@ func (s *session) compare(name string, value float64) {
 	s.comparisons = append(s.comparisons, comparedValue{name, value})
 }
 
-// minPayload is what an empty payload with its name takes, and a little more.
+// minPayload is the size of an empty payload with its name, and a little more.
 const minPayload = 16
 
 // newPayload makes an event of so many bytes that does not compress, or PostgreSQL would store less than was sent.
@@ -129,7 +129,7 @@ func (s *session) attach(ctx context.Context, url string) (*server, error) {
 	return srv, s.sameDatabase(ctx, srv)
 }
 
-// describe notes in the report what a server is and runs on.
+// describe notes in the report the version of a server and its machine.
 func (s *session) describe(ctx context.Context, srv *server) error {
 	body, err := srv.target.Get(ctx, "/version")
 	if err != nil {
@@ -164,7 +164,7 @@ func (s *session) sameDatabase(ctx context.Context, srv *server) error {
 	return err
 }
 
-// close ends what the session started, whether or not ctx has ended.
+// close ends the processes that the session started, whether or not ctx has ended.
 func (s *session) close(ctx context.Context) (err error) {
 	for _, srv := range s.opened {
 		err = errors.Join(err, s.release(ctx, srv))

@@ -10,8 +10,8 @@ import (
 	"github.com/queued/queued/bench/load"
 )
 
-// All SQL of this package stands here. The first four are what the service sends for a lone request and for a page of the log, so that the
-// difference in time is what HTTP and the service add: TestStatementsAreTheServices compares them with its sources.
+// All SQL of this package stands here. The first four are those of the service for a lone request and for a page of the log, so that the
+// difference in time is that of HTTP and the service: TestStatementsAreTheServices compares them with its sources.
 const (
 	insertStatement = `
 		select id, vt, enqueued_at, event_ts, event, claimed, replayed, meta
@@ -27,7 +27,7 @@ const (
 			case when gap_until is not null then (select agent.log_gap_reason($1)) end
 		from agent.read_log_page($1, $2, $3, $4)`
 
-	// What SQL users send.
+	// Statements of SQL users.
 	insertOneStatement = `select agent.insert_event($1::text::jsonb, $2)`
 	claimOneStatement  = `select e.id, agent.receipt(e) from agent.claim_event(3, interval '24 hours', $1) e`
 

@@ -12,8 +12,8 @@ import (
 	"github.com/queued/queued/bench/report"
 )
 
-// Stream is streams of the log: how soon one of an idle server has what is published at it, and one of another process; how much many streams get
-// when each gets everything; and what idle ones take of memory. No stream may miss anything, and all must see the same order.
+// Stream is streams of the log: how soon one of an idle server has an event published at it, and one of another process; how much many streams get
+// when each gets everything; and the memory of idle ones. No stream may miss anything, and all must see the same order.
 type Stream struct {
 	Rounds   int           `default:"200" placeholder:"N" help:"How many events are published to an idle server."`
 	Gap      time.Duration `default:"30ms" help:"About how long after one of them the next is published."`
@@ -46,10 +46,10 @@ func (w *Stream) run(ctx context.Context, s *session) error {
 	return w.idle(ctx, s)
 }
 
-// listeners are streams of a topic that note what they get.
+// listeners are streams of a topic that note their events.
 type listeners struct {
 	streams  []*load.Stream
-	account  *load.Account // of what the first gets
+	account  *load.Account // of the events of the first
 	received atomic.Int64  // by all of them together
 	wanted   atomic.Int64  // full is told when as many were received
 	full     chan time.Time
@@ -97,7 +97,7 @@ func (l *listeners) run(stream *load.Stream, first bool) {
 // expect has the next wait return when every stream has got so many events more.
 func (l *listeners) expect(events int) { l.wanted.Add(int64(events * len(l.streams))) }
 
-// wait returns when the last stream got what is expected.
+// wait returns when the last stream got the expected events.
 func (l *listeners) wait(ctx context.Context) (time.Time, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, longWait, fmt.Errorf("%w: %d events did not reach their streams within %s",
 		report.ErrBroken, l.wanted.Load()-l.received.Load(), longWait))
@@ -112,7 +112,7 @@ func (l *listeners) wait(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// balance compares the streams and adds up what was published.
+// balance compares the streams and adds up the published events.
 func (l *listeners) balance() (load.Balance, error) {
 	for _, other := range l.streams[1:] {
 		if err := l.streams[0].SameOrder(&other.Order); err != nil {
@@ -139,7 +139,7 @@ func (w *Stream) latency(ctx context.Context, s *session, srv *server) error {
 		return err
 	}
 	topic := s.newQueue()
-	published, elsewhere := load.NewAccount(), load.NewAccount() // the second one only takes what the other stream gets
+	published, elsewhere := load.NewAccount(), load.NewAccount() // the second one only takes the events of the other stream
 	clients, err := load.Open(ctx, srv.target, topic, 1, published)
 	if err != nil {
 		return err

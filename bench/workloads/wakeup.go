@@ -100,7 +100,7 @@ func (p *path) run(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// paths are what can be measured with what is known; the last one is the commit, where the database is known. Those that were made are
+// paths are those that can be measured with the URLs and databases given; the last one is the commit, where the database is known. Those that were made are
 // returned with an error, too.
 func (w *Wakeup) paths(ctx context.Context, s *session) (paths []*path, err error) {
 	first, err := s.serve(ctx)
@@ -169,7 +169,7 @@ func (w *Wakeup) paths(ctx context.Context, s *session) (paths []*path, err erro
 	}), nil
 }
 
-// waiters are claims that wait on a queue of their own, and ack what they get.
+// waiters are claims that wait on a queue of their own, and ack their events.
 type waiters struct {
 	server   *server
 	queue    string

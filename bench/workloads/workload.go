@@ -1,4 +1,4 @@
-// Package workloads loads queued servers in several ways and measures what they do.
+// Package workloads loads queued servers in several ways and measures them.
 //
 // An event is inserted, claimed and acked: POST /events, POST /claim, DELETE /events/{id} with the receipt. What is counted is events
 // acked. Every run is on a queue of its own, and is followed by claims and acks of what is left. Then each event must be
@@ -23,17 +23,17 @@ import (
 	"github.com/queued/queued/bench/report"
 )
 
-// Config says what to measure, for every workload.
+// Config is the settings of a measurement, for every workload.
 type Config struct {
 	URL    string // the server to measure; empty: servers are started, on databases of their own, made and dropped at DatabaseURL
-	APIKey string // what the server at URL requires; empty: nothing
+	APIKey string // the key that the server at URL requires; empty: none
 
 	// DatabaseURL is the database behind URL, to look into; or, without URL, a database on a server where
-	// this user may create others. Empty, with URL: what only the database knows is not measured.
+	// this user may create others. Empty, with URL: values that only the database knows are not measured.
 	DatabaseURL string
 
 	Program string   // the queued that serves where there is no URL
-	Environ []string // what it inherits, as "NAME=value"
+	Environ []string // the variables that it inherits, as "NAME=value"
 
 	Warmup  time.Duration // how long each run goes on before it counts
 	Payload int           // bytes of an event, at least 16
@@ -159,7 +159,7 @@ func tagNumber(field reflect.StructField, tag string, otherwise int) int {
 	return otherwise
 }
 
-// InvalidError is a mistake in what was asked for.
+// InvalidError is a mistake in the settings of a measurement.
 type InvalidError struct{ text string }
 
 func (e *InvalidError) Error() string { return e.text }

@@ -73,7 +73,7 @@ func TestCompletionScriptsWorkInTheirShells(t *testing.T) {
 	p.cli("post", "-q", "mail:out", `{}`).want(0)
 	dir := filepath.Dir(binary(t))
 	for shell, script := range map[string]string{
-		// What bash does when the tab key is pressed: it splits the line, calls the function, and takes the replies.
+		// As bash does when the tab key is pressed: it splits the line, calls the function, and takes the replies.
 		"bash": `
 source <(queued completion bash)
 complete_line() {

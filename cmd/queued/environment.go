@@ -127,13 +127,13 @@ func (s *source) readSecret(flag *kong.Flag, path string) error {
 	return nil
 }
 
-// settingMapper is a kong.Mapper that parses the settings of one kind, and leaves errors to src.finish.
+// settingMapper is a kong.Mapper that parses the settings of one kind, and leaves errors to reader.finish.
 type settingMapper struct {
 	kind
 	src *source
 }
 
-// PlaceHolder returns what stands for the value in --help.
+// PlaceHolder returns the text that stands for the value in --help.
 func (m settingMapper) PlaceHolder(flag *kong.Flag) string {
 	return cmp.Or(flag.PlaceHolder, m.placeHolder)
 }

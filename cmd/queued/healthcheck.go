@@ -66,7 +66,7 @@ func (versionCmd) Run(env *cliEnv) error {
 	return err
 }
 
-// version describes the program and what it was built with.
+// version describes the program and the tools that it was built with.
 func version() string {
 	commit, changes := "unknown", ""
 	if info, ok := debug.ReadBuildInfo(); ok {

@@ -18,7 +18,8 @@ import (
 	"github.com/queued/queued/internal/pg"
 )
 
-// keysCmd manages keys in the database, whether a server runs or not: the first key cannot come over HTTP where a key is needed.
+// keysCmd manages keys: those of a server, over HTTP, or straight in the database, whether a server runs or not, because the first key cannot come
+// over HTTP where a key is needed.
 type keysCmd struct {
 	Create keysCreateCmd `cmd:"" help:"Create a key and print it, once."`
 	List   keysListCmd   `cmd:"" help:"List the keys, without their texts."`
@@ -38,7 +39,7 @@ type quietLogSettings struct {
 	LogFormat string `type:"choice" choices:"auto,json,console" placeholder:"FORMAT" default:"auto"`
 }
 
-// onEmpty is what a command does with a database without the schema.
+// onEmpty is how a command treats a database without the schema.
 type onEmpty bool
 
 const (
@@ -98,7 +99,7 @@ func (c *keysSettings) useDatabase(
 	return do(db, connections, logger)
 }
 
-// explain makes usage errors of what the database refuses.
+// explain returns the error of a command for a value that the database refuses.
 func explain(err error) error {
 	invalid, isInvalid := errors.AsType[*access.InvalidError](err)
 	switch {

@@ -24,7 +24,7 @@ const (
 	exitOK          = 0
 	exitFailure     = 1   // something failed while running
 	exitUsage       = 2   // the command line or a setting is wrong
-	exitInterrupted = 130 // a signal ended it before it was done; what shells report for SIGINT
+	exitInterrupted = 130 // a signal ended it before it was done; shells report this for SIGINT
 )
 
 // signalGrace is the time after the first stop signal in which further ones are ignored: a process manager that signals a group of
@@ -71,7 +71,7 @@ func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 	return code
 }
 
-// cliEnv is what a command gets from its process.
+// cliEnv is the environment of a command: arguments, variables, input and output of its process.
 type cliEnv struct {
 	environ        []string
 	stdin          io.Reader
@@ -145,7 +145,7 @@ func runCommand(ctx context.Context, args []string, env *cliEnv) error {
 	return parsed.Run()
 }
 
-// describeUsage returns what the user reads of a command line that cannot be parsed.
+// describeUsage returns the message about a command line that cannot be parsed.
 func describeUsage(parser *kong.Kong, args []string, err error) string {
 	text := err.Error()
 	if wrong, right := cli.Suggest(parser.Model.Node, args); wrong != "" {
@@ -174,7 +174,7 @@ func newParser(g *grammar, src *source, options ...kong.Option) (*kong.Kong, err
 	return kong.New(g, options...)
 }
 
-// helpText is a value's text in --help. That of a setting says what it does, its default and its variable.
+// helpText is a value's text in --help. That of a setting gives its meaning, its default and its variable.
 func helpText(value *kong.Value) string {
 	if !isSetting(value) {
 		return value.Help
@@ -191,7 +191,7 @@ func (s *logSettings) isConsole(w io.Writer) bool {
 	return s.LogFormat == "console" || s.LogFormat != "json" && cli.IsTerminal(w)
 }
 
-// format returns what formats log lines for w.
+// format returns a writer that formats log lines for w.
 func (s *logSettings) format(w io.Writer) io.Writer {
 	if !s.isConsole(w) {
 		return w

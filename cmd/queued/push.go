@@ -10,7 +10,7 @@ import (
 	"github.com/queued/queued/sql"
 )
 
-// newSender returns what decides where queues may push to, and what sends there, for a server that listens at an address.
+// newSender returns the guard, which decides where queues may push to, and the sender of pushes, for a server that listens at an address.
 func (s *pushSettings) newSender(listen netip.AddrPort) (*egress.Guard, *egress.Sender, error) {
 	var allowed []string
 	if s.PushAllow != "" {

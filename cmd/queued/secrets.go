@@ -14,7 +14,7 @@ import (
 	"github.com/queued/queued/internal/seal"
 )
 
-// secretsCmd manages what is sealed in the database.
+// secretsCmd manages the secrets that are sealed in the database.
 type secretsCmd struct {
 	Reseal resealCmd `cmd:"" help:"Seal the secrets in the database under the first of the secret keys, so that the others can be thrown away. It may be repeated, also while servers run."`
 }
@@ -54,7 +54,7 @@ func (c *resealCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong
 	})
 }
 
-// sealer returns what seals the secrets in a database: under the keys of the settings, else, in a private PostgreSQL, under a key of its own, which the first call
+// sealer returns the sealer of the secrets in a database: under the keys of the settings, else, in a private PostgreSQL, under a key of its own, which the first call
 // makes. It is nil when there is no key.
 func (s *secretSettings) sealer(db *database, logger zerolog.Logger) (*seal.Sealer, error) {
 	keys := s.SecretKey

@@ -216,7 +216,7 @@ func (s *server) run(ctx context.Context, ready func()) error {
 // task is a function that runs in a goroutine of its own.
 type task struct {
 	done chan struct{} // closed when it has returned
-	err  error         // what it returned, to be read after done
+	err  error         // its result, to be read after done
 }
 
 // start runs f as a task.
@@ -229,7 +229,7 @@ func start(f func() error) *task {
 	return t
 }
 
-// welcome returns what to type next, for a terminal. certificate is a note on it, empty without TLS.
+// welcome returns the commands to type next, for a terminal. certificate is a note on it, empty without TLS.
 func welcome(url, database, certificate string, needsKey bool) string {
 	header := ""
 	if needsKey {

@@ -178,7 +178,7 @@ func (s *services) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// drain ends what waits for events.
+// drain ends the calls that wait for events.
 func (s *services) drain() {
 	s.pushes.Drain()
 	s.queue.Drain()

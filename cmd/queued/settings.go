@@ -3,7 +3,7 @@ package main
 import "time"
 
 // settings are the settings of serve. Each field is a flag, named after the field, and an environment variable, named after the flag
-// in capitals with QUEUED_ before it. settingHelp says what it does. The tag type is its kind (see kinds), which the tags min, max, off
+// in capitals with QUEUED_ before it. settingHelp has its help. The tag type is its kind (see kinds), which the tags min, max, off
 // and choices narrow; the tag unset is the note on a default that is none of its values: the field is then zero. Off is negative.
 type settings struct {
 	databaseSettings `embed:"" group:"Database:"`
@@ -17,7 +17,7 @@ type settings struct {
 }
 
 // databaseSettings say where the events are. Here and below, a field of the name …File names a file that holds the field before it, into
-// which src.finish reads it.
+// which reader.finish reads it.
 type databaseSettings struct {
 	DatabaseURL     string `type:"database-url" unset:"none: a private PostgreSQL"`
 	DatabaseURLFile string `type:"path"`
@@ -87,7 +87,7 @@ type pushSettings struct {
 	PushProxyFile string `type:"path"`
 }
 
-// limitSettings bound what requests use.
+// limitSettings bound the resources of requests.
 type limitSettings struct {
 	MaxBody        int64         `type:"size" max:"256MiB" default:"1MiB"`
 	MaxBatchBody   int64         `type:"size" max:"1GiB" default:"8MiB"`

@@ -328,7 +328,7 @@ func TestSlowReaderOfOneStreamHoldsUpNoOther(t *testing.T) {
 			t.Fatalf("the requests took several connections: the test shows nothing")
 		}
 	}
-	// Whoever reads at last gets everything.
+	// The slow reader gets everything, once it reads.
 	reader := bufio.NewReader(slow.Body)
 	for seen = 0; seen < count; {
 		line, err := reader.ReadString('\n')

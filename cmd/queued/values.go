@@ -214,7 +214,7 @@ func parseListenAddr(text string, _ *kong.Tag) (any, error) {
 	return text, nil
 }
 
-// parseDatabaseURL accepts what the driver accepts.
+// parseDatabaseURL accepts the URLs that the driver accepts.
 func parseDatabaseURL(text string, _ *kong.Tag) (any, error) { return text, pg.CheckURL(text) }
 
 // parseServerURL accepts the URL of a queued, maybe with a path.
@@ -256,7 +256,7 @@ var (
 	keywordPassword = regexp.MustCompile(`(?i)(password\s*=\s*)('(?:[^'\\]|\\.)*'?|\S+)`)
 )
 
-// redact removes what looks like a password in a connection string from the text of an error. Errors should have none; this makes sure.
+// redact removes texts that look like a password in a connection string from the text of an error. Errors should have none; this makes sure.
 func redact(text string) string {
 	text = urlPassword.ReplaceAllString(text, "${1}xxxxx@")
 	return keywordPassword.ReplaceAllString(text, "${1}xxxxx")

@@ -12,7 +12,7 @@ import (
 	"github.com/queued/queued/internal/pg"
 )
 
-// A Grant is what a caller may do. Grants of a key are shared by its calls, and nobody may change them.
+// A Grant is the rights of a caller. Grants of a key are shared by its calls, and nobody may change them.
 type Grant struct {
 	KeyID  string // of the key; empty: it is the one of the configuration, or the caller needs none
 	IsOpen bool   // callers need no key
@@ -26,7 +26,7 @@ type Grant struct {
 	until time.Time       // when it expires by itself, by the service's clock; zero: never
 	svc   *Service
 
-	match  json.RawMessage    // of a token: what else the events have to match
+	match  json.RawMessage    // of a token: a match that the events have to meet, too
 	signer ed25519.PrivateKey // of one that signs tokens without a key of its own
 }
 
@@ -47,7 +47,7 @@ func (g *Grant) Queues() []string { return g.queues }
 // Topics returns the patterns of the topics that the caller may use; nil: all.
 func (g *Grant) Topics() []string { return g.topics }
 
-// Match returns what else events have to match that the caller may read, as package match reads it; nil: nothing.
+// Match returns the match that the caller's events have to meet, too, as package match reads it; nil: none.
 func (g *Grant) Match() json.RawMessage { return g.match }
 
 // AllowsQueue reports whether the caller may use a queue. The service's own are for callers without restrictions.

@@ -47,7 +47,7 @@ func sumOf(text string) (sum [sumLength]byte) {
 	return sum
 }
 
-// keyID returns the id in the text of a key, empty for what cannot be one.
+// keyID returns the id in the text of a key, empty for a text that cannot be one.
 func keyID(text string) string {
 	if len(text) != keyLength || !strings.HasPrefix(text, keyPrefix) || text[len(keyPrefix)+idLength] != '_' {
 		return ""

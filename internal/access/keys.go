@@ -15,7 +15,7 @@ const DefaultGrace = 24 * time.Hour
 
 const infoColumns = `id, name, scopes, queues, topics, rate_per_second, rate_burst, previous_until, expires_at, revoked_at, last_used_at, version, created_at, updated_at`
 
-// info returns what may be shown of a key.
+// info returns the fields of a key that may be shown.
 func (r *row) info() Key {
 	k := Key{
 		ID: r.ID, Name: r.Name, Queues: r.Queues, Topics: r.Topics, Rate: r.rate(), PreviousUntil: r.PreviousUntil, ExpiresAt: r.ExpiresAt, RevokedAt: r.RevokedAt,
@@ -27,7 +27,7 @@ func (r *row) info() Key {
 	return k
 }
 
-// one runs a function that changes a key and returns what may be shown of one key.
+// one runs a function that changes a key and returns the fields of one key that may be shown.
 func (s *Service) one(ctx context.Context, doing, from string, args ...any) (Key, error) {
 	r, err := pg.WriteOne[row](ctx, &s.writes, `select `+infoColumns+` from `+from, args...)
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *Service) List(ctx context.Context, limit int, cursor string) (page Page
 	return page, err
 }
 
-// Update changes a key if its version is one of ifVersions (nil: whatever it is). It fails with ErrNotFound, ErrStale, ErrEnded, ErrLastAdmin and an *InvalidError.
+// Update changes a key if its version is one of ifVersions (nil: whatever it is). It fails with ErrNotFound, ErrStale, ErrInactive, ErrLastAdmin and an *InvalidError.
 func (s *Service) Update(ctx context.Context, id string, c Change, ifVersions []int64) (Key, error) {
 	changes := make(map[string]any)
 	if c.Name != nil {
@@ -130,7 +130,7 @@ func (s *Service) Update(ctx context.Context, id string, c Change, ifVersions []
 }
 
 // Rotate gives a key another text and returns that, which cannot be had again. The one before is accepted for grace more. It fails with ErrNotFound,
-// ErrEnded and an *InvalidError.
+// ErrInactive and an *InvalidError.
 func (s *Service) Rotate(ctx context.Context, id string, grace time.Duration) (key Key, text string, err error) {
 	text = newKeyText(id)
 	hash := hashOf(text)

@@ -33,7 +33,7 @@ const (
 	pruneBatch    = 1000
 )
 
-// Config is what a Service needs to know. Database is required.
+// Config holds the settings of a Service. Database is required.
 type Config struct {
 	Database       *pg.Database
 	Key            string         // an admin key that is stored nowhere; empty: none

@@ -110,7 +110,7 @@ func (k *heldKey) liveAt(g *Grant, now time.Time) error {
 	return nil
 }
 
-// A set is all keys as the database had them at one time.
+// A set is all keys as the database had them at one time. It is immutable but for the texts that it remembers.
 type set struct {
 	version    string
 	isRequired bool

@@ -16,10 +16,10 @@ const (
 	MaxTokenLength   = 8 << 10 // of the text; servers and proxies take no longer URLs for sure
 )
 
-// tokenPrefix begins the text of a token. What follows is what was signed, and the signature, in base64url.
+// tokenPrefix begins the text of a token. The signed part follows, and the signature, in base64url.
 const tokenPrefix = "qt_"
 
-// A token is what is signed: whose key has signed it, what it is good for, and until when.
+// A token is the part that is signed: whose key has signed it, which topics it may read, and until when.
 type token struct {
 	Key    string          `json:"k,omitempty"`
 	Topics []string        `json:"t"`
@@ -47,7 +47,7 @@ func (s *Service) SignToken(g *Grant, text string, topics []string, match json.R
 	return signed, until.UTC(), nil
 }
 
-// AuthenticateToken returns what the bearer of a token may do: read its topics, no longer than its key may. It fails with ErrUnauthorized, ErrExpired and ErrRevoked.
+// AuthenticateToken returns the rights of the bearer of a token: to read its topics, no longer than its key may. It fails with ErrUnauthorized, ErrExpired and ErrRevoked.
 func (s *Service) AuthenticateToken(text string) (*Grant, error) {
 	bodyText, signatureText, _ := strings.Cut(strings.TrimPrefix(text, tokenPrefix), ".")
 	body, err := base64.RawURLEncoding.Strict().DecodeString(bodyText)
@@ -88,14 +88,14 @@ func (s *Service) AuthenticateToken(text string) (*Grant, error) {
 	return nil, ErrUnauthorized
 }
 
-// A verifier verifies what was signed in the name of a grant.
+// A verifier verifies tokens signed in the name of a grant.
 type verifier struct {
 	key   ed25519.PublicKey
 	grant *Grant
 	of    *heldKey // nil: of none
 }
 
-// verifiersOf returns what verifies the signatures of the key of this id; empty: of callers without one, or of the key in the configuration.
+// verifiersOf returns the verifiers of signatures of the key of this id; empty: of callers without one, or of the key in the configuration.
 func (s *Service) verifiersOf(id string) (all []verifier) {
 	if id == "" {
 		for _, g := range []*Grant{s.configured, s.open} {

@@ -32,7 +32,7 @@ var (
 	ErrExpired = errors.New("the key has expired")
 	// ErrRevoked: the key was revoked.
 	ErrRevoked = errors.New("the key was revoked")
-	// ErrChanged: what the key may do has changed since the caller was let in.
+	// ErrChanged: the rights of the key have changed since the caller was let in.
 	ErrChanged = errors.New("the key was changed")
 	// ErrNotFound: there is no key with this id.
 	ErrNotFound = errors.New("no key has this id")
@@ -51,7 +51,7 @@ var (
 // InvalidError is the error of a value that is refused.
 type InvalidError = pg.InvalidError
 
-// sqlstates are what the functions of the schema raise about keys.
+// sqlstates are those that the functions of the schema raise about keys.
 var sqlstates = pg.States{
 	"QD004": ErrStale,
 	"QD030": ErrNotFound,
@@ -62,7 +62,7 @@ var sqlstates = pg.States{
 
 func wrap(doing string, err error) error { return sqlstates.Wrap(doing, err) }
 
-// A Key is what may be shown of a key.
+// A Key has the fields of a key that may be shown.
 type Key struct {
 	ID            string
 	Name          string
@@ -96,7 +96,7 @@ type CreateParams struct {
 	IsFirst   bool // there must not have been a key before
 }
 
-// A Change changes a key; what is nil stays. Zero values of what Queues, Topics, ExpiresAt and Rate point to take them away.
+// A Change changes a key; a setting whose field is nil stays. Pointers to zero values take Queues, Topics, ExpiresAt and Rate away.
 type Change struct {
 	Name      *string
 	Scopes    *[]Scope

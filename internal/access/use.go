@@ -9,10 +9,10 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A usage is what a process counts of a key, however often the key is changed.
+// A usage is a process's record of the use of a key, however often the key is changed.
 type usage struct {
 	usedAt   *atomic.Int64 // Unix time in nanoseconds; zero: not since the service began
-	recorded *atomic.Int64 // what of it the database knows
+	recorded *atomic.Int64 // the usedAt that the database has
 	limiter  *rate.Limiter // nil: there is no limit
 	limit    Rate          // of limiter
 }
@@ -29,7 +29,7 @@ func newUsage(limit *Rate, usedAt *time.Time) *usage {
 	return u
 }
 
-// with returns the usage of the same key under a limit. What was used of an equal one stays used.
+// with returns the usage of the same key under a limit. An equal limit keeps its count.
 func (u *usage) with(limit *Rate) *usage {
 	if limit == nil && u.limiter == nil || limit != nil && u.limiter != nil && *limit == u.limit {
 		return u
@@ -69,7 +69,7 @@ func (s *Service) Refuse(g *Grant, reason string) {
 	}
 }
 
-// record writes when keys were used last, and what was refused, in two statements for all.
+// record writes when keys were used last, and refused calls, in two statements for all.
 func (s *Service) record(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()

@@ -1,5 +1,5 @@
 // Package certificate has the files of TLS: the server's certificate and key, and the authorities whose clients it answers. It reads them
-// again when they change, while the server runs, and keeps what it has when the new ones are unusable.
+// again when they change, while the server runs, and keeps the old ones when the new ones are unusable.
 //
 // A Source has one goroutine, that of Run. What the files say is replaced as a whole, and never changed.
 package certificate
@@ -22,11 +22,11 @@ const defaultInterval = time.Second
 
 // A File is a file that the operator has named.
 type File struct {
-	Setting string // what the operator calls the setting; errors and logs begin with it
+	Setting string // the operator's name of the setting; errors and logs begin with it
 	Path    string
 }
 
-// Config is what Open needs to know.
+// Config holds the settings of Open.
 type Config struct {
 	Cert     File           // PEM: the server's certificate, then those that lead to its authority
 	Key      File           // PEM: the private key of the certificate
@@ -109,7 +109,7 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 }
 
-// An attempt is what a look at the files found.
+// An attempt is the result of a look at the files.
 type attempt struct {
 	files    *contents // nil: they could not be read
 	err      string    // of reading the files, or of using them once they had stayed the same; empty: none
@@ -164,7 +164,7 @@ func (s *Source) use(loaded *identity, message string) {
 		Bool("client_ca", loaded.roots != nil).Msg(message)
 }
 
-// contents are what the files hold.
+// contents are those of the files.
 type contents struct{ cert, key, clientCA []byte }
 
 func (c *contents) equal(other *contents) bool {

@@ -22,7 +22,7 @@ import (
 // waitTimeout bounds every wait, for a busy machine.
 const waitTimeout = time.Minute
 
-// files are the files of a Source in a directory, and what it logs.
+// files are the files of a Reloader in a directory, and what it logs.
 type files struct {
 	t         *testing.T
 	dir       string

@@ -16,10 +16,10 @@ import (
 // maxFile is the largest file, in bytes: the authorities that browsers trust take a quarter of it.
 const maxFile = 1 << 20
 
-// protocols are what a client can choose from, by ALPN.
+// protocols are those that a client can choose from, by ALPN.
 var protocols = []string{"h2", "http/1.1"}
 
-// An identity is what the files say.
+// An identity is the parsed contents of the files.
 type identity struct {
 	files  *contents
 	leaf   *x509.Certificate
@@ -35,7 +35,7 @@ func (f File) errorf(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", f.Setting, fmt.Errorf(format, args...))
 }
 
-// read returns what the file holds.
+// read returns the contents of the file.
 func (f File) read() ([]byte, error) {
 	file, err := os.Open(f.Path)
 	if err != nil {

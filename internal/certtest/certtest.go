@@ -23,7 +23,7 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// A Request is what a certificate is to be. Hosts make it one for a server, no Hosts one for a client.
+// A Request describes a certificate to make. Hosts make it one for a server, no Hosts one for a client.
 type Request struct {
 	Name      string
 	Hosts     []string

@@ -51,11 +51,11 @@ func Has(command *kong.Node) bool {
 const (
 	exitFailure   = 1
 	exitUsage     = 2
-	exitNothing   = 3 // there is no such event, queue, schedule, source or push, or nothing to claim
+	exitNothing   = 3 // there is no such event, queue, schedule, source or push, nothing to claim, or an event has not ended
 	exitLeaseLost = 4
 )
 
-// Env is what a command gets from its process.
+// Env is the environment of a command: input, output and variables of its process.
 type Env struct {
 	// Environ has the environment, as "NAME=value".
 	Environ        []string

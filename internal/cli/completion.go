@@ -14,7 +14,7 @@ import (
 	"github.com/queued/queued/client"
 )
 
-// The scripts ask the hidden command __complete what fits.
+// The scripts ask the hidden command __complete for candidates.
 var (
 	//go:embed completion.bash
 	bashScript string
@@ -45,7 +45,7 @@ func (c *CompletionCmd) Run(env *Env) error {
 	return err
 }
 
-// candidatesCmd writes what the last word can be, each with its description after a tab. It writes nothing where a file is wanted, or
+// candidatesCmd writes the candidates for the last word, each with its description after a tab. It writes nothing where a file is wanted, or
 // nothing is known.
 type candidatesCmd struct {
 	connection `embed:""`

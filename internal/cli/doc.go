@@ -2,8 +2,8 @@
 //
 // [Commands] is embedded into the grammar of cmd/queued. Each command is a struct with the flags and arguments, as kong wants them, and a
 // method Run(ctx, env), in the file of its noun. To add one, write such a file and a field of Commands. A command embeds [server] and calls
-// the server through package client; it writes what it got with list or show, in the format of --output; it returns an error, which
-// [ExitCode] turns into the exit code and [Describe] into what the user reads.
+// the server through package client; it writes the answer with list or show, in the format of --output; it returns an error, which
+// [ExitCode] turns into the exit code and [Describe] into a message.
 //
 // What a command writes goes to standard output if it is an answer, and to standard error if it is about the answer: progress, hints, errors.
 package cli

@@ -42,7 +42,7 @@ func ExitCode(err error) int {
 	return exitFailure
 }
 
-// Describe returns what the user reads of the error of a command, empty if it was written already. What the server says about a field of the
+// Describe returns the message about the error of a command, empty if it was written already. A server's error about a field of the
 // request names the flag that is called so, if flags, which are without their dashes, have one.
 func Describe(err error, flags []string) string {
 	if errors.As(err, new(*reportedError)) {

@@ -19,7 +19,7 @@ type EventsCmd struct {
 	Limit    int `short:"n" default:"100" placeholder:"N" help:"How many events to list; 0 for all (default 100)."`
 }
 
-// payloads are filters of what events contain.
+// payloads are filters of the contents of events.
 type payloads struct {
 	Contains jsonValue `placeholder:"JSON" help:"Only events whose payload contains this JSON object."`
 	Meta     jsonValue `placeholder:"JSON" help:"Only events whose metadata contains this JSON object."`

@@ -19,7 +19,7 @@ import (
 	"github.com/queued/queued/client"
 )
 
-// The exit codes by which a command says what becomes of its event. They are those of sysexits.h: EX_DATAERR and EX_TEMPFAIL. Any other code
+// The exit codes by which a command decides on its event. They are those of sysexits.h: EX_DATAERR and EX_TEMPFAIL. Any other code
 // but 0 retries the event, as 75 does.
 const exitFinal = 65
 
@@ -46,7 +46,7 @@ type executor struct {
 
 // run runs the command for an event. It returns the result that the command has written, or nil, and an error that says how it failed. When ctx
 // ends because the lease is lost, it kills the command and everything in its process group at once; when the worker stops, or the timeout is over, it
-// asks them to end before. What still ends with 0 has succeeded.
+// asks them to end before. A command that still ends with 0 has succeeded.
 func (x *executor) run(ctx context.Context, e client.Event) (any, error) {
 	// On Linux the command is killed with the thread that started it, so that it does not outlive this process: see ownGroup.
 	runtime.LockOSThread()
@@ -118,7 +118,7 @@ func (x *executor) result(stdout *headBuffer, lines io.Writer) any {
 	return nil
 }
 
-// endGroup asks a process and its group to end, kills them when they don't, and returns what ended says.
+// endGroup asks a process and its group to end, kills them when they don't, and returns the error from ended.
 func endGroup(process *os.Process, ended <-chan error) error {
 	terminateGroup(process)
 	timer := time.NewTimer(killDelay)
@@ -132,7 +132,7 @@ func endGroup(process *os.Process, ended <-chan error) error {
 	}
 }
 
-// childEnviron returns the environment that all commands get: that of this process, without what is about one event.
+// childEnviron returns the environment that all commands get: that of this process, without variables about one event.
 func childEnviron(environ []string) []string {
 	var kept []string
 	for _, entry := range environ {
@@ -146,7 +146,7 @@ func childEnviron(environ []string) []string {
 // traceparent is a trace context of W3C, of this or a later version.
 var traceparent = regexp.MustCompile(`^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-|$)`)
 
-// eventEnviron returns what the command of an event gets besides.
+// eventEnviron returns the variables about an event, which its command gets besides.
 func eventEnviron(e client.Event) []string {
 	environ := []string{
 		"QUEUED_ID=" + id(e.ID), "QUEUED_TYPE=" + withoutNUL(e.Type), "QUEUED_ATTEMPT=" + strconv.Itoa(e.Attempts), "QUEUED_RECEIPT=" + e.Receipt,
@@ -191,7 +191,7 @@ func (b *tailBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns what is kept. A character that was cut is left out.
+// String returns the text kept. A character that was cut is left out.
 func (b *tailBuffer) String() string { return strings.ToValidUTF8(string(b.kept), "") }
 
 // prefixWriter writes whole lines, each after a prefix.
@@ -214,10 +214,10 @@ func (p *prefixWriter) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// flush writes what is left.
+// flush writes the incomplete line.
 func (p *prefixWriter) flush() {
 	if len(p.line) > 0 {
-		_, _ = io.WriteString(p.w, p.prefix+printable(strings.ToValidUTF8(string(p.line), "\uFFFD"))+"\n") // what nobody reads stops no work
+		_, _ = io.WriteString(p.w, p.prefix+printable(strings.ToValidUTF8(string(p.line), "\uFFFD"))+"\n") // output that nobody reads stops no work
 	}
 	p.line = p.line[:0]
 }

@@ -21,7 +21,7 @@ func missingProgram(ctx context.Context, command string) string {
 	if len(words) == 0 {
 		return " "
 	}
-	if strings.ContainsAny(words[0], "|&;<>()$`\\\"'*?[]#~=%{}!") { // what only the shell understands
+	if strings.ContainsAny(words[0], "|&;<>()$`\\\"'*?[]#~=%{}!") { // only the shell understands these
 		return ""
 	}
 	if exec.CommandContext(ctx, "/bin/sh", "-c", `command -v -- "$1"`, "sh", words[0]).Run() == nil || ctx.Err() != nil { //nolint:gosec // the user's own command

@@ -35,7 +35,7 @@ type view[T any] struct {
 	empty   string           // written to standard error instead of a table without rows
 }
 
-// columns makes columns of their titles; those that end in "…" are wide, those that end in "?" optional.
+// columns makes columns of their titles; those that end in "…" are wide, those that end in "?" optional, and those that end in "@" are times.
 func columns(titles ...string) []column {
 	made := make([]column, len(titles))
 	for i, title := range titles {
@@ -67,7 +67,8 @@ func list[T any](env *Env, output string, v view[T], values iter.Seq2[T, error])
 	return writeTable(env.Stdout, v.columns, rows, env.width())
 }
 
-// show writes one value: as an object, or as a table of names and values.
+// show writes one value: as an object, or as a table of names and values. Names that end in "@" are of times: a terminal shows how long ago they are,
+// too.
 func show[T any](env *Env, output string, value T, fields func(T) [][2]string) error {
 	switch env.format(output) {
 	case formatJSONL:
@@ -245,11 +246,11 @@ func cut(text string, width int) string {
 	return string([]rune(text)[:width-1]) + "…"
 }
 
-// Printable returns a text as it may be written on a terminal: on one line, what moves the cursor or changes the terminal escaped. Names, events
+// Printable returns a text as it may be written on a terminal: on one line, with characters escaped that move the cursor or change the terminal. Names, events
 // and errors come from anybody.
 func Printable(text string) string { return printable(text) }
 
-// printable replaces what moves the cursor or changes the terminal: events and errors come from anybody.
+// printable replaces characters that move the cursor or change the terminal: events and errors come from anybody.
 func printable(text string) string {
 	if !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return text

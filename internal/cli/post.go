@@ -94,7 +94,7 @@ func (c *PostCmd) Run(ctx context.Context, env *Env) error {
 	})
 }
 
-// template returns what the flags say of every event.
+// template returns an event with the options of the flags, for every event.
 func (c *PostCmd) template() client.NewEvent {
 	return client.NewEvent{
 		Queue: c.Queue, Type: c.Type, Source: c.Source, Priority: c.Priority, Delay: c.Delay, VT: c.VT, MaxAttempts: c.MaxAttempts,
@@ -126,7 +126,7 @@ func objectOf(text []byte) (json.RawMessage, error) {
 	return text, nil
 }
 
-// syntaxError says what is wrong with a text that is no JSON.
+// syntaxError returns the error of a text that is no JSON.
 func syntaxError(text []byte) error {
 	var ignored any
 	err := json.Unmarshal(text, &ignored)

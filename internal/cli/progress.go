@@ -23,7 +23,7 @@ type progress struct {
 	ended      sync.WaitGroup
 }
 
-// startProgress reports what report returns until stop is called.
+// startProgress writes the line that report returns, again and again, until stop is called.
 func startProgress(env *Env, report func(elapsed time.Duration) string) *progress {
 	p := &progress{w: env.Stderr, isTerminal: IsTerminal(env.Stderr), done: make(chan struct{})}
 	began, interval := env.Now(), logInterval

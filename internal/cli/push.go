@@ -156,7 +156,7 @@ func renameFields(err error) error {
 	return err
 }
 
-// change sets what the flags say.
+// change applies the flags to the settings.
 func (c *pushSetCmd) change(settings *client.PushSettings) (err error) {
 	set(&settings.URL, c.To)
 	if c.Format != "" {

@@ -74,7 +74,7 @@ func (c *queueArg) policy(env *Env, call func(*client.Client) (client.Policy, er
 	return show(env, c.Output, policy, policyFields)
 }
 
-// policyFields has "default" for what the policy leaves to the calls and to the service.
+// policyFields has "default" for settings that the policy leaves to the calls and to the service.
 func policyFields(p client.Policy) [][2]string {
 	byDefault := func(text string) string {
 		if text == "" {
@@ -197,7 +197,7 @@ func (c *queueSetCmd) change(settings *client.QueueSettings) error {
 	return nil
 }
 
-// set sets what a flag says, if it was given.
+// set sets the value of a flag, if it was given.
 func set[T any](target, flag *T) {
 	if flag != nil {
 		*target = *flag

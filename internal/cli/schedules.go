@@ -8,7 +8,7 @@ import (
 	"github.com/queued/queued/client"
 )
 
-// SchedulesCmd lists schedules, or shows one.
+// SchedulesCmd is about schedules.
 type SchedulesCmd struct {
 	server `embed:""`
 	ID     *int64        `arg:"" optional:"" help:"The id of a schedule to show; without one, schedules are listed."`

@@ -23,7 +23,7 @@ const (
 type screen struct {
 	in, out *os.File
 	before  *term.State
-	keys    chan string // what was pressed: a character, or up, down, pageup or pagedown; closed when there is no more to come
+	keys    chan string // the keys pressed: a character, or up, down, pageup or pagedown; closed when there is no more to come
 
 	width, height int
 	shown         string
@@ -56,7 +56,7 @@ func (s *screen) end() {
 	_ = term.Restore(int(s.in.Fd()), s.before)
 }
 
-// sequences are what terminals send for keys that are no characters.
+// sequences are those that terminals send for keys that are no characters.
 var sequences = map[string]string{
 	"\x1b[A": "up", "\x1bOA": "up", "\x1b[B": "down", "\x1bOB": "down", "\x1b[5~": "pageup", "\x1b[6~": "pagedown",
 }

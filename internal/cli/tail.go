@@ -115,7 +115,7 @@ func parsePlace(name, text string) (client.Place, error) {
 // writeEntry writes an event as an object on a line.
 func writeEntry(w io.Writer, e client.PublishedEvent) error { return json.NewEncoder(w).Encode(e) }
 
-// writeEntryLine writes an event for people. Columns have no common width: what comes next is not known.
+// writeEntryLine writes an event for people. Columns have no common width: the next events are not known.
 func writeEntryLine(w io.Writer, e client.PublishedEvent) error {
 	_, err := fmt.Fprintf(w, "%s  %d  %s  %s\n", moment(e.PublishedAt), e.Position, printable(e.Topic), printable(string(e.Payload)))
 	return err

@@ -59,7 +59,7 @@ func span(d time.Duration) string {
 	return d.String()
 }
 
-// yes formats what is worth saying only if it is so.
+// yes formats a bool that is shown only if it is true.
 func yes(is bool) string {
 	if is {
 		return "yes"

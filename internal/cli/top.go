@@ -33,7 +33,7 @@ Keys: q ends it, s sorts by the next column, r reverses the order, j and k or th
 // maxQuery bounds one look; a server that does not answer is shown as that.
 const maxQuery = 10 * time.Second
 
-// look is what top has seen at one time.
+// look is the state that top has read at one time.
 type look struct {
 	At        time.Time           `json:"at"`
 	Queues    []client.QueueStats `json:"queues"`
@@ -170,7 +170,7 @@ func (c *TopCmd) live(ctx context.Context, conn *client.Client, w *watch, s *scr
 	}
 }
 
-// watch is what top shows. It is not safe for concurrent use.
+// watch is the state of the screen of top. It is not safe for concurrent use.
 type watch struct {
 	title      string
 	sort       string
@@ -199,10 +199,10 @@ func (w *watch) add(l look) {
 	}
 }
 
-// sortings are what a watch can be sorted by, in the order of the columns.
+// sortings are the columns that a watch can be sorted by, in their order.
 var sortings = []string{"queue", "ready", "scheduled", "leased", "oldest", "done"}
 
-// press does what a key stands for, and reports whether that is the end.
+// press executes the command of a key, and reports whether that is the end.
 func (w *watch) press(key string) (end bool) {
 	switch key {
 	case "q", "Q", "\x03", "\x04": // Ctrl-C and Ctrl-D, which the terminal passes on
@@ -249,7 +249,7 @@ func (w *watch) sorted() []client.QueueStats {
 	return queues
 }
 
-// lines returns what is shown, at most width characters wide and height lines high; 0: as much as there is.
+// lines returns the screen, at most width characters wide and height lines high; 0: as much as there is.
 func (w *watch) lines(width, height int) []string {
 	status := "q quit   s sort: " + w.sort + "   r reverse   j k scroll   space look"
 	if w.failure != nil {
@@ -324,7 +324,7 @@ func (w *watch) summary() []string {
 	return lines
 }
 
-// rates returns what all processes do a second, by their last two reports; empty if it is not known.
+// rates returns the rates of all processes, per second, by their last two reports; empty if it is not known.
 func (w *watch) rates() string {
 	if len(w.latest.Processes) == 0 {
 		return ""

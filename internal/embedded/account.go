@@ -58,7 +58,7 @@ func accountFor(d dataDir) (account, error) {
 }
 
 // command returns a command that runs as the account, in a session of its own, so that it gets no signals from a terminal. Its
-// environment leaves out PG… and LC_…, which change what PostgreSQL does, and the variables of this program, which hold secrets.
+// environment leaves out PG… and LC_…, which change the behaviour of PostgreSQL, and the variables of this program, which hold secrets.
 func (a account) command(ctx context.Context, path string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, path, args...) //nolint:gosec // a program of PostgreSQL
 	cmd.Dir = "/"                                  // PostgreSQL complains about a working directory that it cannot enter

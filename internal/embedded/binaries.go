@@ -39,7 +39,7 @@ const (
 var fetchVersions = []string{"18.6.0", "17.5.0", "17.4.0"}
 
 // checksums are the SHA-256, in hexadecimal, of the archives that may be fetched, by platform and version. An archive is a program that runs with the
-// rights of queued, so one that is not here is not fetched; what the repository says of itself proves nothing. These are the checksums that other
+// rights of queued, so one that is not here is not fetched; checksums from the repository itself prove nothing. These are the checksums that other
 // projects have pinned, which download the same archives: two of them the one for macOS, one each of the others.
 var checksums = map[string]string{
 	"darwin-arm64v8-17.5.0":       "e9d3398e10c2ec926395498b03e75ad1a24eeaed82895e756a7e173b202cf6de",

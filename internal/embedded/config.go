@@ -23,5 +23,5 @@ type Config struct {
 	sources sources
 }
 
-// ErrInUse is what Start returns when another process runs a server in the data directory.
+// ErrInUse is the error of Start when another process runs a server in the data directory.
 var ErrInUse = errors.New("the data directory is in use")

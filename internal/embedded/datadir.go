@@ -206,7 +206,7 @@ func (d dataDir) lock() (*os.File, error) {
 // a cluster.
 func (s *Server) initialize(ctx context.Context) error {
 	for _, incomplete := range glob(filepath.Join(escapeGlob(string(s.dir)), "pg.new-*")) {
-		err := os.RemoveAll(incomplete) // what is still written to is left to the next start
+		err := os.RemoveAll(incomplete) // files that are still written to are left to the next start
 		s.log.Warn().Err(err).Str("directory", incomplete).Msg("discarded a cluster whose making was interrupted")
 	}
 	s.log.Info().Str("version", s.installation.version()).Msg("making a new PostgreSQL cluster")
@@ -330,7 +330,7 @@ func (d dataDir) openLog() (file *os.File, from int64, err error) {
 	return file, from, nil
 }
 
-// logTail returns the last lines of what was logged after an offset, empty when the log cannot be read.
+// logTail returns the last lines logged after an offset, empty when the log cannot be read.
 func (d dataDir) logTail(from int64) string {
 	const size = 8 << 10
 	file, err := os.Open(d.logFile())

@@ -106,7 +106,7 @@ func (s *Server) stopOrphan(ctx context.Context, pid int) error {
 	return fmt.Errorf("PostgreSQL (process %d) was left running on %s and cannot be stopped: kill it and start again: %w", pid, s.dir, err)
 }
 
-// postmaster returns what postmaster.pid says: the server's process id, 0 when there is none, and whether it accepts connections.
+// postmaster returns the contents of postmaster.pid: the server's process id, 0 when there is none, and whether it accepts connections.
 // After a crash the file is that of the server before.
 func (d dataDir) postmaster() (pid int, ready bool) {
 	text, _ := os.ReadFile(filepath.Join(d.pg(), "postmaster.pid"))

@@ -14,7 +14,7 @@ import (
 // userDataDir is the directory for data in a user's home directory.
 const userDataDir = "Library/Application Support"
 
-// signalWithParent does nothing: only Linux has this. The next start stops what a killed process leaves running.
+// signalWithParent does nothing: only Linux has this. The next start stops a server that a killed process leaves running.
 func signalWithParent(*syscall.SysProcAttr, syscall.Signal) {}
 
 // isPostmasterOf reports whether a process is a PostgreSQL running on the cluster.

@@ -14,7 +14,7 @@ import (
 func TestSecretKeyIsMadeOnceAndPrivate(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
-	// What a start that was interrupted has left.
+	// The remains of a start that was interrupted.
 	if err := os.WriteFile(filepath.Join(dir, SecretKeyFile+".new"), []byte("half a k"), 0o644); err != nil {
 		t.Fatal(err)
 	}

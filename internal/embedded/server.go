@@ -48,7 +48,7 @@ type Server struct {
 	stopErr  error
 }
 
-// Start returns a running server with the database `queued`, ready for connections. It makes what is missing, and first stops a server
+// Start returns a running server with the database `queued`, ready for connections. It makes missing files, and first stops a server
 // that a killed process left running in the directory. When it fails or ctx ends, nothing is left running and the directory is free.
 // The server does not end with ctx.
 //
@@ -85,7 +85,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// start makes and locks what the server needs, and starts it. The major version is that of the existing cluster, 0 for none.
+// start makes and locks the files that the server needs, and starts it. The major version is that of the existing cluster, 0 for none.
 func (s *Server) start(ctx context.Context, major int) error {
 	err := s.account.checkAccess(ctx, s.installation, string(s.dir))
 	if err != nil {

@@ -18,12 +18,12 @@ import (
 // text of an error. Together with its level and its message it makes the line's kind.
 const Field = "kind"
 
-// Of returns what adds err to a line, with the reason for it, for zerolog.Event.Func.
+// Of returns a function that adds err to a line, with the reason for it, for zerolog.Event.Func.
 func Of(err error) func(*zerolog.Event) {
 	return func(e *zerolog.Event) { e.Err(err).Str(Field, cmp.Or(Reason(err), "other")) }
 }
 
-// Reason returns what is the same each time that something fails as in err: the SQLSTATE, else the error of the operating system, "timeout"
+// Reason returns the part of err that is the same each time that something fails so: the SQLSTATE, else the error of the operating system, "timeout"
 // or "EOF". It is empty when err has none of these.
 func Reason(err error) string {
 	if answer, ok := errors.AsType[interface {

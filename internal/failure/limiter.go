@@ -16,17 +16,17 @@ import (
 // Interval is how long after a line of a kind the next one is written at the earliest.
 const Interval = time.Second
 
-// What a Limiter remembers takes 256 times 16 KiB at most.
+// The lines that a Limiter remembers take 256 times 16 KiB at most.
 const (
 	maxKinds = 256      // that are counted each by itself; further ones count as one kind
-	maxLine  = 16 << 10 // of a line that is kept; of a longer one, only what makes its kind is
+	maxLine  = 16 << 10 // of a line that is kept; of a longer one, only the fields of its kind are
 	maxText  = 256      // of a kind's message and reason
 	present  = `"` + Field + `":`
 )
 
 // A Limiter is the io.Writer of a zerolog.Logger that writes at most one line of each kind every Interval: the first one at once, and the
 // latest of an interval at its end, or instead of that the first one after it. The field "suppressed" of a line says how many of its kind were
-// left out since the line before. Lines and counts add up to what was logged.
+// left out since the line before. Lines and counts add up to all that were logged.
 //
 // Only lines at level warn and error that have Field are limited. It may be used concurrently.
 type Limiter struct {
@@ -37,13 +37,13 @@ type Limiter struct {
 	kinds map[kind]*recent
 }
 
-// A kind is what lines have in common that are limited together. The zero kind is that of all lines for which there is no room.
+// A kind is the fields in common of lines that are limited together. The zero kind is that of all lines for which there is no room.
 type kind struct {
 	level           zerolog.Level
 	message, reason string
 }
 
-// recent is what was lately logged of a kind.
+// recent is the state of a kind that was lately logged.
 type recent struct {
 	next time.Time // when the next line may be written
 	left int       // how many lines were not written since the last one that was
@@ -77,7 +77,7 @@ func (l *Limiter) WriteLevel(level zerolog.Level, line []byte) (int, error) {
 	return len(line), nil
 }
 
-// about is what of a line makes its kind, and when it was logged.
+// about is the fields of a line that make its kind, and when it was logged.
 type about struct {
 	Level   string `json:"level"`
 	Kind    string `json:"kind"`

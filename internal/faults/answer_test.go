@@ -40,7 +40,7 @@ type losses struct {
 	lost   map[string]int // by function
 	next   string         // the function of which an answer is lost
 	before int            // so many of its answers are not lost before
-	random *rand.Rand     // loses some of all answers; nil: none
+	random *rand.Rand     // loses the first two answers of each function, and some of all others; nil: none
 	only   []string       // of transactions that call one of these
 }
 
@@ -483,7 +483,7 @@ func (c *answerless) keys() {
 	c.lose(lostCall{"update_api_key", http.MethodPatch, path, `{"scopes":["publish"]}`, nil, false, count(`and scopes = '{publish}'`), 1, 0})
 	c.lose(lostCall{"rotate_api_key", http.MethodPost, path + "/rotate", `{}`, nil, true, "", 0, 0})
 	c.lose(lostCall{"revoke_api_key", http.MethodDelete, path, "", nil, false, count(`and revoked_at is not null`), 1, 0})
-	// What this process remembers of keys is what the database says.
+	// This process's memory of keys agrees with the database.
 	if status, text := c.call(http.MethodGet, "/keys/self", "", "Authorization: Bearer "+other.Key); status != http.StatusUnauthorized {
 		c.ledger.violated("a key that was revoked is answered %d %s", status, text)
 	}

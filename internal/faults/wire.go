@@ -170,7 +170,7 @@ func (m message) appendTo(b []byte) []byte {
 	return append(b, m.body...)
 }
 
-// forwardRequests passes on what the client sends, and notes which statements it runs.
+// forwardRequests passes on the messages of the client, and notes which statements it runs.
 func (s *wireSession) forwardRequests() {
 	defer s.close()
 	var request strings.Builder
@@ -210,7 +210,7 @@ func (s *wireSession) forwardRequests() {
 	}
 }
 
-// forwardAnswers passes on what the server sends, the answer of a request at once: when it is complete, the transaction is committed, or goes on.
+// forwardAnswers passes on the messages of the server, the answer of a request at once: when it is complete, the transaction is committed, or goes on.
 func (s *wireSession) forwardAnswers() {
 	defer s.close()
 	var (

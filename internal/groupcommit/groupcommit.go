@@ -15,18 +15,18 @@ import (
 	"time"
 )
 
-// Verdict is what the error of a commit means for its operations.
+// Verdict is the meaning of a commit's error for its operations.
 type Verdict int
 
 // The verdicts.
 const (
-	Failed      Verdict = iota // all of them have failed; what was written may be unknown
+	Failed      Verdict = iota // all of them have failed; whether they were written may be unknown
 	Unavailable                // the same, because the database did not answer: operations that wait fail, too, when that took HangThreshold
 	Rejected                   // nothing was written because of some of them: the halves are committed by themselves, until the bad one fails alone
-	LostRace                   // nothing was written because other transactions hold what some of them need: these are committed apart
+	LostRace                   // nothing was written because other transactions hold locks that some of them need: these are committed apart
 )
 
-// Config is what a Committer needs to know. Every field but Join is required.
+// Config holds the settings of a Committer. Every field but Join is required.
 type Config[O Operation] struct {
 	Writers           int           // commits at once, at most
 	WriterItems       int           // how many items must wait for a second or further writer to start
@@ -40,19 +40,19 @@ type Config[O Operation] struct {
 	CommitApart       func(ctx context.Context, op O) error  // commits an operation that lost a race, and may wait for locks
 	Contended         func(ctx context.Context, ops []O) []O // those of a commit that lost a race which need a lock; none: all of them
 	Join              func(ops []O) []O                      // further operations to commit with ops; nil: none
-	Judge             func(error) Verdict                    // what an error of Commit means
-	Overloaded        error                                  // what Do fails with beyond MaxPending or MaxPendingBytes
-	Closed            error                                  // what Do and Start fail with after Close
-	BehindUnavailable error                                  // what operations fail with that wait behind a commit that hung
+	Judge             func(error) Verdict                    // the meaning of an error of Commit
+	Overloaded        error                                  // the error of Do beyond MaxPending or MaxPendingBytes
+	Closed            error                                  // the error of Do and Start after Close
+	BehindUnavailable error                                  // the error of operations that wait behind a commit that hung
 }
 
-// Operation is what callers have committed, all or nothing: a pointer to a struct that embeds a Ticket.
+// Operation is the unit that a caller has committed, all or nothing: a pointer to a struct that embeds a Ticket.
 type Operation interface {
 	comparable
 	ticket() *Ticket
 }
 
-// Ticket is what a Committer knows of an operation. It is good for one commit.
+// Ticket is a Committer's state of an operation. It is good for one commit.
 type Ticket struct {
 	items, bytes int
 	done         chan error // of capacity one: answering never blocks
@@ -209,7 +209,7 @@ func (c *Committer[O]) commit(ops []O) {
 		c.separate(ctx, ops)
 	case verdict == Rejected && len(ops) > 1:
 		half := len(ops) / 2
-		c.commit(slices.Clip(ops[:half])) // what joins it must not overwrite the others
+		c.commit(slices.Clip(ops[:half])) // operations that join it must not overwrite the others
 		c.commit(ops[half:])
 	default:
 		c.answer(ops, err)

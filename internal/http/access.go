@@ -11,7 +11,7 @@ import (
 	"github.com/queued/queued/internal/http/problem"
 )
 
-// authenticate finds out what the caller may do, for every call but the health checks and deliveries of sources. Browsers may send a key for the docs as the password of HTTP Basic.
+// authenticate finds the grant of the caller, for every call but the health checks and deliveries of sources. Browsers may send a key for the docs as the password of HTTP Basic.
 func (s *Server) authenticate(next http.Handler) http.Handler {
 	if s.access == nil {
 		return next
@@ -115,7 +115,7 @@ func (s *Server) requireScope(scope access.Scope, call http.HandlerFunc) http.Ha
 	}
 }
 
-// forbid returns the problem of a caller whose key is not good for what is required, and notes it.
+// forbid returns the problem of a caller whose key lacks the right required, and notes it.
 func (s *Server) forbid(r *http.Request, required problem.Required) *problem.Problem {
 	s.metrics.keys.WithLabelValues("forbidden").Inc()
 	s.access.Refuse(logOf(r).grant, "forbidden")

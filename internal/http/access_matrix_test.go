@@ -568,7 +568,7 @@ func TestRestrictedKeyReadsOfASubscriptionOnlyItsTopics(t *testing.T) {
 	text := h.createKey(access.CreateParams{Scopes: []access.Scope{access.Manage, access.Claim}, Queues: []string{"in.*"}, Topics: []string{"in.**"}})
 	key := h.key(text)
 
-	// What was published for a name, before anybody had a subscription of that name, and since.
+	// Events published for a name, before anybody had a subscription of that name, and since.
 	admin.call("POST", "/topics/out.t?subscription=feed", `{"secret":1}`).want(http.StatusCreated)
 	key.call("PUT", "/subscriptions/feed", `{"filters":[{"topics":["in.**"]}],"start":"earliest"}`).want(http.StatusCreated)
 	s := h.environmentWith("Authorization", "Bearer "+text).open("/subscriptions/feed/stream")

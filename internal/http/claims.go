@@ -17,7 +17,7 @@ type claimRequest struct {
 	HeaderWorker string `header:"X-Worker" validate:"min=1,max=255"`
 }
 
-// claimOptions are what the body of a claim has.
+// claimOptions are the options in the body of a claim.
 type claimOptions struct {
 	Queue        string        `json:"queue" default:"default" validate:"queue,unreserved" log:"queue"`
 	Limit        int           `json:"limit" default:"1" validate:"min=1,max=1000"`

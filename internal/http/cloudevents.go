@@ -18,7 +18,7 @@ import (
 	"github.com/queued/queued/internal/topic"
 )
 
-// A postCloudEventsRequest is CloudEvents in structured, binary or batched mode, for a queue or for a topic. What an event says of itself is not in
+// A postCloudEventsRequest is CloudEvents in structured, binary or batched mode, for a queue or for a topic. Options that an event has as attributes are not in
 // the query.
 type postCloudEventsRequest struct {
 	Queue       string         `query:"queue" validate:"queue,unreserved"`

@@ -141,7 +141,7 @@ func (p *logPage) appendCloudEvents(b []byte) []byte {
 	return appendBatch(b, len(p.Events), func(b []byte, i int) []byte { return (*publishedEvent)(&p.Events[i]).appendCloudEvents(b) })
 }
 
-// setHeader sets a link to what comes next, and the gap.
+// setHeader sets a link to the next page, and the gap.
 func (p *logPage) setHeader(h http.Header, u *url.URL) {
 	place := *u
 	query := place.Query()

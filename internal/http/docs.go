@@ -16,7 +16,7 @@ import (
 	"github.com/queued/queued/api"
 )
 
-// The page that renders the contract. What it needs is in the program: it works without a network.
+// The page that renders the contract. All its files are in the program: it works without a network.
 //
 //go:embed docs
 var docs embed.FS
@@ -60,7 +60,7 @@ func (a asset) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func gunzip(compressed []byte) []byte {
 	zr, err := gzip.NewReader(bytes.NewReader(compressed))
 	if err != nil {
-		panic(err) // what is embedded is whole
+		panic(err) // embedded files are whole
 	}
 	content, err := io.ReadAll(zr)
 	if err != nil {
@@ -73,7 +73,7 @@ var (
 	// contract is api/openapi.yaml as it is served; the media type is RFC 9512's.
 	contract = newAsset("application/yaml", api.OpenAPI, false)
 
-	// docsPage is the page itself, docsAssets what it loads.
+	// docsPage is the page itself, docsAssets the files that it loads.
 	docsPage   = newAsset("text/html; charset=utf-8", embedded(docs, "docs/index.html"), false)
 	docsAssets = map[string]asset{
 		"init.js":              newAsset("text/javascript; charset=utf-8", embedded(docs, "docs/init.js"), false),

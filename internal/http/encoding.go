@@ -109,7 +109,7 @@ func (e *event) appendJSON(b []byte) []byte {
 	return append(o, '}')
 }
 
-// An eventList is what a claim returns.
+// An eventList is the result of a claim.
 type eventList []queue.Event
 
 func (es eventList) appendJSON(b []byte) []byte {
@@ -135,7 +135,7 @@ func (p eventPage) appendJSON(b []byte) []byte {
 	return append(appendText(b, p.Next), '}')
 }
 
-// An insertResponse is what an insert returns.
+// An insertResponse is the result of an insert.
 type insertResponse queue.Inserted
 
 func (resp insertResponse) appendJSON(b []byte) []byte {
@@ -257,7 +257,7 @@ func (ms milliseconds) appendTo(b []byte) []byte {
 // MarshalJSON implements json.Marshaler.
 func (ms milliseconds) MarshalJSON() ([]byte, error) { return ms.appendTo(nil), nil }
 
-// listOf is the reply with a list under name, of what of makes of each element of from.
+// listOf is the reply with a list under name, of the elements of from converted by of.
 func listOf[A, B any](name string, from []A, of func(A) B) reply {
 	return reply{body: map[string][]B{name: convert(from, of)}}
 }
@@ -265,7 +265,7 @@ func listOf[A, B any](name string, from []A, of func(A) B) reply {
 // countOf is the reply with a number under name.
 func countOf(name string, n int64) reply { return reply{body: map[string]int64{name: n}} }
 
-// convert returns what of makes of each element of from.
+// convert returns the elements of from converted by of.
 func convert[A, B any](from []A, of func(A) B) []B {
 	out := make([]B, len(from))
 	for i, a := range from {

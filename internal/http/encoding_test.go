@@ -165,7 +165,7 @@ func taggedEventOf(e *queue.Event) taggedEvent {
 		Event:        jsontext.Value(e.Payload),
 		Receipt:      e.Receipt,
 	}
-	// What SQL wrote past the checks is answered as something that the contract has.
+	// Values that SQL wrote past the checks are answered as values that the contract has.
 	if e.MaxAttempts != nil && *e.MaxAttempts >= 1 {
 		out.MaxAttempts = e.MaxAttempts
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/queued/queued/internal/http/problem"
 )
 
-// A reply is what a handler answers with. The zero value is 200 with the body null.
+// A reply is the answer of a handler. The zero value is 200 with the body null.
 type reply struct {
 	status   int // zero: 200
 	body     any
@@ -93,7 +93,7 @@ func withoutParameters(s *Server, answer http.HandlerFunc) http.HandlerFunc {
 // waiting is a request that asks to be held for so long before it is answered.
 type waiting interface{ waits() time.Duration }
 
-// respond answers r with rep. When the client did not get the answer, what must not be lost with it is undone.
+// respond answers r with rep. When the client did not get the answer, rep.undo undoes a claim that must not be lost with it.
 func respond(w http.ResponseWriter, r *http.Request, rep reply) {
 	err := write(w, r, rep)
 	if err == nil {
@@ -173,10 +173,10 @@ func write(w http.ResponseWriter, r *http.Request, rep reply) error {
 	return http.NewResponseController(w).Flush()
 }
 
-// restTime is how long what nobody reads of a body may go on arriving.
+// restTime is how long the unread rest of a body may go on arriving.
 const restTime = time.Second
 
-// dropBody gives up a body that is not read, before the answer. net/http reads what there is of a short one, so that its connection can be kept; a client that is
+// dropBody gives up a body that is not read, before the answer. net/http reads the rest of a short one, so that its connection can be kept; a client that is
 // not known yet must not take a connection by sending slowly.
 func dropBody(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// options are what an event is posted with, in the query or in the element of a batch.
+// options are those that an event is posted with, in the query or in the element of a batch.
 type options struct {
 	Queue       string         `json:"queue" default:"default" validate:"queue,unreserved" log:"queue"`
 	Delay       *time.Duration `json:"delay" validate:"min=0s,max=87600h"`
@@ -76,7 +76,7 @@ func (req *insertRequest) Check(report func(field, detail string)) {
 	}
 }
 
-// checkMeta refuses metadata that is too long, or says what only sources do. It is not a rule of a field, as those of a query fail with another status than those of a body.
+// checkMeta refuses metadata that is too long, or has a member that only sources set. It is not a rule of a field, as those of a query fail with another status than those of a body.
 func checkMeta(meta json.RawMessage, at string) error {
 	if len(meta) > queue.MaxMeta {
 		return problem.InField(problem.ValidationFailed, at, fmt.Sprintf("must be at most %d bytes long, not %d", queue.MaxMeta, len(meta)))
@@ -112,13 +112,13 @@ type insertBatchRequest struct {
 	Events []batchItem `json:"events" validate:"required,min=1"`
 }
 
-// A batchItem is what insertRequest is, with everything in the body.
+// A batchItem is an insertRequest with everything in the body.
 type batchItem struct {
 	Event json.RawMessage `json:"event" validate:"required"`
 	options
 }
 
-// errBatchKey is the problem with a key for a batch, whose events are replayed each on its own.
+// errBatchKey is the problem with a key for a batch, whose events are deduplicated each on its own.
 var errBatchKey = problem.InField(problem.InvalidParameter, "Idempotency-Key",
 	"must not be sent with a batch; give each event a key of its own in its field key")
 
@@ -149,7 +149,7 @@ func nextOf(cursor string) *string {
 	return &cursor
 }
 
-// paging is what every listing takes.
+// paging is the parameters of every listing.
 type paging struct {
 	Limit  int    `query:"limit" default:"100" validate:"min=1,max=1000"`
 	Cursor string `query:"cursor" validate:"min=1,max=1024"`

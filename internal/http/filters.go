@@ -30,7 +30,7 @@ func (f *filterBody) parse(at string) (*match.Filter, error) {
 // errFiltersTooSlow is the problem with filters or events that take longer than a request may.
 var errFiltersTooSlow = problem.New(problem.Overloaded, "Filters were not compiled or compared with events within QUEUED_REQUEST_TIMEOUT. Nothing was written; send fewer at once, or retry.")
 
-// goesOn fails when a request has ended: what takes long asks it between one filter or event and the next.
+// goesOn fails when a request has ended: long loops call it between one filter or event and the next.
 func goesOn(ctx context.Context) error {
 	err := ctx.Err()
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -59,7 +59,7 @@ func (p *precondition) versions() []int64 {
 // same without them.
 type idempotencyKey string
 
-// quoted is a string of RFC 8941, section 3.3.3, and unescape reads what is between its quotes.
+// quoted is a string of RFC 8941, section 3.3.3, and unescape reads the text between its quotes.
 var (
 	quoted   = regexp.MustCompile(`^"((?:[^"\\]|\\["\\])*)"$`)
 	unescape = strings.NewReplacer(`\"`, `"`, `\\`, `\`)

@@ -83,7 +83,7 @@ type versionResponse struct {
 	Background queue.Background `json:"background"`
 }
 
-// versionOf gathers what is known of the running build.
+// versionOf gathers the known facts of the running build.
 func versionOf(version string) versionResponse {
 	v := versionResponse{Version: version}
 	info, ok := debug.ReadBuildInfo()

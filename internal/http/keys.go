@@ -46,7 +46,7 @@ func (p patterns) MarshalJSONTo(enc *jsontext.Encoder) error {
 // A rateLimit is an access.Rate in a request and in a response.
 type rateLimit struct {
 	PerSecond float64 `json:"per_second" validate:"required,min=0.001,max=1000000"`
-	Burst     int     `json:"burst" validate:"min=1,max=1000000"` // not given: what one second allows
+	Burst     int     `json:"burst" validate:"min=1,max=1000000"` // not given: the requests of one second
 }
 
 func (l *rateLimit) rate() *access.Rate {
@@ -133,10 +133,10 @@ func (s *Server) getKey(r *http.Request, req keyRequest) (reply, error) {
 	return replyOfKey(k), err
 }
 
-// A selfResponse is what a caller may do.
+// A selfResponse is the rights of a caller.
 type selfResponse struct {
 	ID     *string        `json:"id"`     // null: the key is in the configuration, or none is needed
-	Scopes []access.Scope `json:"scopes"` // what the caller may do
+	Scopes []access.Scope `json:"scopes"` // those of the caller
 	Queues patterns       `json:"queues"`
 	Topics patterns       `json:"topics"`
 	Key    *keyBody       `json:"key,omitempty"`

@@ -108,7 +108,7 @@ type logPage struct {
 	heldBy *holder
 }
 
-// A holder is the transaction that keeps what comes after Position from being read.
+// A holder is the transaction that keeps the events after Position from being read.
 type holder struct {
 	Position int64   `json:"position"`
 	PID      *int32  `json:"pid,omitzero"`

@@ -20,7 +20,7 @@ import (
 	"github.com/queued/queued/internal/webhook"
 )
 
-// metrics counts requests. What the services count is read at each scrape; see collector.
+// metrics counts requests. The counts of the services are read at each scrape; see collector.
 type metrics struct {
 	handler  http.Handler
 	requests *prometheus.CounterVec
@@ -31,7 +31,7 @@ type metrics struct {
 	accepted                prometheus.Counter // of keys
 
 	mu    sync.RWMutex
-	known map[requestLabels]requestSeries // looking it up costs a third of what the vectors' own look-ups do
+	known map[requestLabels]requestSeries // looking it up costs a third of the vectors' own look-ups
 }
 
 type requestLabels struct {
@@ -232,7 +232,7 @@ const (
 	maxSubscriptionSeries = 500
 )
 
-// A collector reports what the services of this process counted, and how the queues and the database are.
+// A collector reports the counts of the services of this process, and the state of the queues and the database.
 type collector struct {
 	svc       *queue.Service
 	schedules *schedule.Service

@@ -25,8 +25,8 @@ import (
 	"github.com/queued/queued/internal/http/problem"
 )
 
-// An accessLog gathers what the log and the metrics say about one request. It is the request's http.ResponseWriter, too, to see what is
-// answered.
+// An accessLog gathers the fields of one request for the log and the metrics. It is the request's http.ResponseWriter, too, to see the
+// answer.
 type accessLog struct {
 	http.ResponseWriter
 
@@ -165,7 +165,7 @@ func (s *Server) level(l *accessLog, pattern string, took time.Duration) zerolog
 	}
 }
 
-// requestID is what the caller named the request, if that is fit for a log, else a new id.
+// requestID is the caller's id of the request, if that is fit for a log, else a new one.
 func requestID(r *http.Request) string {
 	id := r.Header.Get("X-Request-Id")
 	unfit := func(c rune) bool { return c <= ' ' || c >= 0x7f || strings.ContainsRune(`"\<>`, c) }

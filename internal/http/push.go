@@ -159,7 +159,7 @@ type testPushRequest struct {
 // waits implements waiting: the endpoint has its own time.
 func (testPushRequest) waits() time.Duration { return push.TestTimeout }
 
-// A testPushResponse is what came of a test event.
+// A testPushResponse is the result of a test event.
 type testPushResponse struct {
 	Delivered bool    `json:"delivered"`
 	Status    *int    `json:"status,omitempty"` // not there: no answer came

@@ -43,7 +43,7 @@ func (s *Server) listQueues(r *http.Request, req listQueuesRequest) (reply, erro
 	return reply{body: listQueuesResponse{convert(page.Queues, queueStatsOf), nextOf(page.Next)}}, err
 }
 
-// A policy is what a queue.Policy has in a request and in a response. Null is what is left to the calls, or to the service.
+// A policy is a queue.Policy in a request and in a response. A setting that is null is left to the calls, or to the service.
 type policy struct {
 	MaxAttempts  *int           `json:"max_attempts" null:"nil" validate:"min=1,max=2147483647"`
 	InvisibleFor *time.Duration `json:"invisible_for" null:"nil" validate:"min=1us,max=8760h"`
@@ -143,7 +143,7 @@ func (s *Server) moveEvents(r *http.Request, req moveEventsRequest) (reply, erro
 }
 
 type listExecutionsRequest struct {
-	Type   *string `query:"type" validate:"max=255"` // empty: what has no type
+	Type   *string `query:"type" validate:"max=255"` // empty: events without a type
 	Worker *string `query:"worker" validate:"max=255"`
 }
 
@@ -179,7 +179,7 @@ func (s *Server) listExecutions(r *http.Request, req listExecutionsRequest) (rep
 	return listOf("executions", executions, executionOf), err
 }
 
-// A process is one running service and what it counted since its start.
+// A process is one running service and its counts since its start.
 type process struct {
 	ID            string        `json:"id"`
 	Process       string        `json:"process"`
@@ -198,7 +198,7 @@ type process struct {
 }
 
 func processOf(p queue.Process) process {
-	// A process of another version may report other metrics: what is not there, or no number, counts as nothing.
+	// A process of another version may report other metrics: one that is not there, or no number, counts as zero.
 	count := func(category string) int64 {
 		n, _ := strconv.ParseInt(p.Metrics[category], 10, 64)
 		return n

@@ -10,7 +10,7 @@ import (
 	"github.com/queued/queued/internal/schedule"
 )
 
-// A scheduleBody is a schedule as it goes over the wire. What was not given, and nothing stands in for, is absent.
+// A scheduleBody is a schedule as it goes over the wire. Fields that were not given and have no default are absent.
 type scheduleBody struct {
 	ID int64 `json:"id"`
 	specification
@@ -70,7 +70,7 @@ type specification struct {
 	Leap     schedule.Leap    `json:"leap" default:"feb28" validate:"oneof=feb28 mar1 skip"`
 }
 
-// spec returns what was asked for, with the default of the queue, and logs where the events go.
+// spec returns the Spec of the request, with the default of the queue, and logs where the events go.
 func (s specification) spec(r *http.Request) schedule.Spec {
 	if s.Topic != "" {
 		logOf(r).add("topic", s.Topic)
@@ -284,7 +284,7 @@ func (s *Server) runSchedule(r *http.Request, req changeScheduleRequest) (reply,
 	return created(occurrenceOf(made), at, false), err
 }
 
-// A previewScheduleRequest is what createScheduleRequest is, and from when on to look at it.
+// A previewScheduleRequest is a createScheduleRequest, and the time from which on to preview it.
 type previewScheduleRequest struct {
 	specification
 	Key   string     `json:"idempotency_key" validate:"min=1,max=255"` // ignored, so that the body of any schedule can be sent

@@ -1,5 +1,5 @@
 // Package http serves the HTTP/JSON API of the queue: it decodes and validates requests, calls
-// queue.Service, schedule.Service, topic.Service, access.Service or push.Service, and encodes what comes back. It holds no state of its own.
+// queue.Service, schedule.Service, topic.Service, access.Service or push.Service, and encodes the results. It holds no state of its own.
 package http
 
 import (
@@ -32,7 +32,7 @@ import (
 	"github.com/queued/queued/internal/webhook"
 )
 
-// Config is what a Server needs to know. All but Service and Schedules may be zero.
+// Config holds the settings of a Server. All but Service and Schedules may be zero.
 type Config struct {
 	Service   *queue.Service
 	Schedules *schedule.Service
@@ -40,7 +40,7 @@ type Config struct {
 	Access    *access.Service // who may call; nil: anyone
 	Pushes    *push.Service
 	Sources   *webhook.Service     // whose webhooks come in; nil: there are none
-	Version   string               // of the program, for /version; empty: what the build recorded
+	Version   string               // of the program, for /version; empty: that of the build
 	Logger    zerolog.Logger       // zero: silent
 	Registry  *prometheus.Registry // where the metrics are registered; nil: a registry of its own
 	// RequestTimeout is how long a request may take once it has been read, besides the time that it asks to wait; zero: DefaultRequestTimeout.
@@ -48,7 +48,7 @@ type Config struct {
 	MaxBody        int64 // bytes of a body, and of one event however it comes; zero: 1 MiB
 	MaxBatchBody   int64 // bytes of the body of POST /events/batch; zero: 8 MiB
 	MaxBodyMemory  int64 // bytes that the bodies of all requests may take together, see body.Config; zero: 128 MiB, or more for the largest bodies
-	MaxBatch       int   // elements of a batch; zero, or beyond what the queue takes: queue.MaxBatch
+	MaxBatch       int   // elements of a batch; zero, or beyond the queue's limit: queue.MaxBatch
 	MaxDepth       int   // how deeply an event may be nested, itself included; zero: 64
 	LogAll         bool  // log every request at info; false: successful busy calls at debug
 	// VerifyClient returns the subject of the certificate that a client has shown over TLS, or an error for the client, who is then
@@ -129,8 +129,8 @@ func (s *Server) Handler() http.Handler { return s.handler }
 // calls are answered as before. It may be repeated.
 func (s *Server) Drain() { s.draining.Store(true) }
 
-// HTTPServer returns a server of Handler with every timeout set: none is shorter than what the
-// longest call may take, and none is absent. Streams, which have no longest time, set the time of each write.
+// HTTPServer returns a server of Handler with every timeout set: none is shorter than the
+// longest call, and none is absent. Streams, which have no longest time, set the time of each write.
 func (s *Server) HTTPServer() *http.Server {
 	const (
 		bodyTime  = time.Minute      // the largest body over a slow line
@@ -156,7 +156,7 @@ func (s *Server) HTTPServer() *http.Server {
 // reports are how net/http's reports begin that anybody can cause, or that say that nobody is served.
 var reports = []string{"http: TLS handshake error", "http: Accept error", "http: panic serving", "http2: "}
 
-// warnings logs what net/http reports, such as handshakes that failed.
+// warnings logs the errors that net/http reports, such as handshakes that failed.
 type warnings struct{ log zerolog.Logger }
 
 // Write implements io.Writer.

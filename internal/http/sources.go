@@ -224,7 +224,7 @@ func (req *testSourceRequest) Check(report func(field, detail string)) {
 	}
 }
 
-// A testSourceResponse is what would become of a delivery.
+// A testSourceResponse is the result that a delivery would have.
 type testSourceResponse struct {
 	Verified  bool             `json:"verified"`
 	Rejected  *testRejection   `json:"rejected,omitzero"`
@@ -333,7 +333,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) {
 	fail(w, r, problemOfDelivery(err))
 }
 
-// problemOfDelivery is what a sender reads. Why it was not believed is for the owner of the source alone.
+// problemOfDelivery returns the problem for the sender. The reason of a rejection is for the owner of the source alone.
 func problemOfDelivery(err error) error {
 	if limit, ok := errors.AsType[*webhook.RateError](err); ok {
 		return problem.New(problem.RateLimited, "The source has made more deliveries than its rate limit allows in this process.").
@@ -428,7 +428,7 @@ func (s *Server) receiveDelivery(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// isEncoded reports whether the body of a delivery is not what was signed.
+// isEncoded reports whether the body of a delivery has a coding, so that its bytes are not those that were signed.
 func isEncoded(header http.Header) bool {
 	coding := header.Get("Content-Encoding")
 	return coding != "" && !strings.EqualFold(coding, "identity")
@@ -439,7 +439,7 @@ const (
 	encodedDetail = "The body must be sent without Content-Encoding: it is verified as it comes in."
 )
 
-// A handshakeRequest is what the handshake takes.
+// A handshakeRequest is the header of a handshake.
 type handshakeRequest struct {
 	Origin string `header:"WebHook-Request-Origin" validate:"required,min=1,max=255"`
 }

@@ -115,7 +115,7 @@ func TestTwentyEqualDeliveriesAtOnceMakeOneEvent(t *testing.T) {
 	if got.Duplicates != 19 || got.Rejected != 0 || got.LastReceivedAt == nil || got.LastProblem != nil {
 		t.Errorf("the source is %+v", got)
 	}
-	// What a sender repeats may differ.
+	// A repeated delivery may differ from the first.
 	other := h.deliver("github", `{"other":1}`, "X-Hub-Signature-256", "sha256="+sign("s3cret", `{"other":1}`), "X-GitHub-Delivery", "d-1", "X-GitHub-Event", "push")
 	if other.want(http.StatusOK).body != ids[0] || other.header.Get("Idempotency-Replayed") != "true" {
 		t.Errorf("got %s", other.body)
@@ -374,7 +374,7 @@ func TestWrongSourcesAreRefusedWithAPointer(t *testing.T) {
 		`{"kind":"token","queue":"queued.x","secrets":["s"]}`:                                       "#/queue",
 		`{"kind":"token","queue":"in","secrets":["s"],"dedup_for":"0s"}`:                            "#/dedup_for",
 		`{"kind":"token","queue":"in","secrets":["s"],"rate_limit":{"per_second":0}}`:               "#/rate_limit/per_second",
-		// What no header field can have:
+		// Names and values that no header field can have:
 		`{"kind":"token","queue":"in","secrets":["s"],"header":"X Token"}`:                         "#/header",
 		`{"kind":"token","queue":"in","secrets":["s"],"header":"Host"}`:                            "#/header",
 		`{"kind":"token","queue":"in","secrets":["s\n"]}`:                                          "#/secrets",
@@ -384,7 +384,7 @@ func TestWrongSourcesAreRefusedWithAPointer(t *testing.T) {
 		`{"kind":"hmac","queue":"in","secrets":["s"],"signature":{"header":"X","timestamp":"Y "}}`: "#/signature",
 		`{"kind":"hmac","queue":"in","secrets":["s"],"signature":{"header":"X","timestamp":"x"}}`:  "#/signature",
 		`{"kind":"github","queue":"in","secrets":["s"],"headers":["X","Y Z"]}`:                     "#/headers",
-		// What would show a secret to readers of events:
+		// Settings that would show a secret to readers of events:
 		`{"kind":"basic","queue":"in","secrets":["s"],"headers":["authorization"]}`:                  "#/headers",
 		`{"kind":"token","queue":"in","secrets":["s"],"header":"X-Token","headers":["X","x-token"]}`: "#/headers",
 		`{"kind":"cloudevents","queue":"in","secrets":["s"],"key":"{/id}{header:authorization}"}`:    "#/key",
@@ -726,7 +726,7 @@ func TestDeliveryWithoutProofIsRefusedBeforeItsBody(t *testing.T) {
 			t.Errorf("%v got %d %s", c, got.status, got.body)
 		}
 	}
-	// What is in order so far is read.
+	// A body that is in order so far is read.
 	if used := h.srv.bodies.Stats(); used.Unverified != 0 || used.Verified != 0 {
 		t.Errorf("the bodies take %+v", used)
 	}
@@ -864,7 +864,7 @@ func TestFieldThatEverWasTheProofIsNeverKept(t *testing.T) {
 		}
 	}
 	h.putSource("t", `{"kind":"token","header":"X-Token","queue":"in","secrets":["the secret"]}`)
-	// What the sender goes on sending would be in its events. A field whose value everybody knows is a proof, too.
+	// The old secret would be in the events of a sender that goes on sending it. A field whose value everybody knows is a proof, too.
 	const known = `"kind":"token","header":"X-Known","queue":"in","secrets":["known"]`
 	refused(`{`+known+`,"headers":["X-Other","x-token"]}`, "#/headers")
 	refused(`{`+known+`,"key":"a{header:X-TOKEN}"}`, "#/key")
@@ -939,7 +939,7 @@ func TestOnlyDeliveriesSayWhichSourceHasVerifiedThem(t *testing.T) {
 	if !strings.Contains(out, `"queuedverifiedsource":"t"`) {
 		t.Errorf("as a CloudEvent it is %s", out)
 	}
-	// What is too long to be kept does not take it along.
+	// A header field that is too long to be kept does not take it along.
 	h.deliver("t", `{"n":2}`, "Authorization", "s", "X-Long", strings.Repeat("x", 20_000)).want(http.StatusOK)
 	if e := h.claim(`{"queue":"in"}`)[0]; verified(e) != "t" {
 		t.Errorf("the claim is %+v", e)
@@ -1002,7 +1002,7 @@ func TestOnlyDeliveriesSayWhichSourceHasVerifiedThem(t *testing.T) {
 	if n := h.count(`select (select count(*) from agent.event where queue = 'forged' or queue = 'queued.publish') + (select count(*) from agent.log where topic = 'forged')`); n != 0 {
 		t.Errorf("%d forged events are stored", n)
 	}
-	// What waits to be published since an earlier version may say so.
+	// A delayed publication of an earlier version may say so.
 	h.sql(`insert into agent.event (queue, event) values ('queued.publish', '{"topic": "late", "event": {}, "meta": {"verified_source": "t", "a": 1}}')`)
 	h.sql(`select agent.publish_due()`)
 	if n := h.count(`select count(*) from agent.log where topic = 'late' and meta = '{"a": 1}'`); n != 1 {

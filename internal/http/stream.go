@@ -45,14 +45,14 @@ type streamOptions struct {
 	LastEventID *int64 `header:"Last-Event-ID" validate:"min=0,max=9007199254740991"`
 }
 
-// An eventSource is what a stream sends: a topic.Stream or a topic.SubscribedStream.
+// An eventSource has the events that a stream sends: a topic.Stream or a topic.SubscribedStream.
 type eventSource interface {
 	Next(ctx context.Context, wait time.Duration) (topic.Batch, error)
 	Position() int64
 	Close()
 }
 
-// stream answers with what is published.
+// stream answers with events as they are published.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, req streamRequest) error {
 	return s.send(w, r, req.streamOptions, func(ctx context.Context) (eventSource, error) {
 		filter, names, err := req.filter()
@@ -71,7 +71,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, req streamReques
 	})
 }
 
-// streamSubscription answers with what a subscription gets. It begins after the position of the subscription unless the request has another.
+// streamSubscription answers with the events of a subscription. It begins after the position of the subscription unless the request has another.
 func (s *Server) streamSubscription(w http.ResponseWriter, r *http.Request, req streamSubscriptionRequest) error {
 	return s.send(w, r, req.streamOptions, func(ctx context.Context) (eventSource, error) {
 		after := req.LastEventID
@@ -143,7 +143,7 @@ func (s *Server) open(r *http.Request, options streamOptions, open func(context.
 	return st, inQuery(err)
 }
 
-// copyStream writes what st gets until it ends, or ctx does: with the request, or when the caller may not go on. A client that resumes at the latest position it was
+// copyStream writes the events of st until it ends, or ctx does: with the request, or when the caller may not go on. A client that resumes at the latest position it was
 // told misses nothing.
 func (s *Server) copyStream(ctx context.Context, r *http.Request, st eventSource, out *streamWriter) error {
 	out.begin()
@@ -160,7 +160,7 @@ func (s *Server) copyStream(ctx context.Context, r *http.Request, st eventSource
 			return out.end(problem.Of(context.Cause(ctx)).Type.Code) // who comes back is told why
 		case err != nil:
 			p := problem.Of(err)
-			if p.Type.Status < http.StatusInternalServerError { // what is streamed has gone: who comes back is told so
+			if p.Type.Status < http.StatusInternalServerError { // the subscription has gone: who comes back is told so
 				return out.end(p.Type.Code)
 			}
 			logOf(r).err = err
@@ -243,10 +243,10 @@ func (o *streamWriter) end(cause string) error {
 	return nil
 }
 
-// streamChunks are buffers for what is written at once. A stream has one only while it writes.
+// streamChunks are buffers for single writes. A stream has one only while it writes.
 var streamChunks = sync.Pool{New: func() any { return new([]byte) }}
 
-// write writes what fill appends, and sends it to the client.
+// write writes the bytes that fill appends, and sends them to the client.
 func (o *streamWriter) write(fill func([]byte) []byte) error {
 	buffer := streamChunks.Get().(*[]byte)
 	b := fill((*buffer)[:0])

@@ -100,7 +100,7 @@ func subscriptionOf(s topic.Subscription) subscriptionBody {
 	return body
 }
 
-// stateOf returns what a subscription does.
+// stateOf returns the state of a subscription.
 func stateOf(s *topic.Subscription) string {
 	switch {
 	case s.IsPaused:
@@ -303,13 +303,13 @@ func (s *Server) readSubscription(r *http.Request, req readSubscriptionRequest) 
 	return reply{body: (*subscribedPage)(&page)}, nil
 }
 
-// mayRead reports whether a caller that may use a subscription may read what it gets of a topic. Others may be in it all the same: what was published for it
-// alone, and what its filters want since they were changed while the call waited.
+// mayRead reports whether a caller that may use a subscription may read its events of a topic. Events of others may be in it all the same: those published for it
+// alone, and those that its filters want since they were changed while the call waited.
 func mayRead(grant *access.Grant, name string) bool {
 	return !grant.IsRestricted() || grant.AllowsTopic(name)
 }
 
-// A subscribedPage is what a read of a subscription returns.
+// A subscribedPage is the result of a read of a subscription.
 type subscribedPage topic.SubscribedPage
 
 func (p *subscribedPage) appendJSON(b []byte) []byte {

@@ -40,7 +40,7 @@ func tokenOf(r *http.Request) string {
 	return r.URL.Query().Get("token")
 }
 
-// authenticateRequest returns what the caller may do: by its token for a stream, or else by its key.
+// authenticateRequest returns the grant of the caller: by its token for a stream, or else by its key.
 func (s *Server) authenticateRequest(r *http.Request) (*access.Grant, error) {
 	if token := tokenOf(r); token != "" {
 		return s.access.AuthenticateToken(token)

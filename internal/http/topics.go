@@ -23,7 +23,7 @@ type publishRequest struct {
 	HeaderKey    idempotencyKey  `header:"Idempotency-Key" validate:"min=1,max=255"`
 }
 
-// A publishResponse is what became of one publication.
+// A publishResponse is the result of one publication.
 type publishResponse struct {
 	Position    int64     `json:"position"`
 	Topic       string    `json:"topic"`

@@ -134,7 +134,7 @@ type builder struct {
 	posts      []post
 }
 
-// A predicate is what one look-up answers. An access predicate is one that conjunctions have been posted under.
+// A predicate is a test that one look-up answers. An access predicate is one that conjunctions have been posted under.
 type predicate struct {
 	kind  int
 	count int64 // the conjunctions that could be posted under it

@@ -52,7 +52,7 @@ func quote(text string) string {
 	return string(quoted)
 }
 
-// A path leads to a member of an event through those around it. Of one filter, equal paths are the same, and those below a member share what leads to it:
+// A path leads to a member of an event through those around it. Of one filter, equal paths are the same, and those below a member share the path to it:
 // a list of names for each would be many times as long as the filter.
 type path struct {
 	within *path // nil: the event
@@ -69,7 +69,7 @@ type pathStep struct {
 	name   string
 }
 
-// member returns the path to a member of what a path leads to; nil: of the event.
+// member returns the path to a member of the object at a path; nil: of the event.
 func (known paths) member(within *path, name string) *path {
 	step := pathStep{within, name}
 	p := known[step]

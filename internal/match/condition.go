@@ -46,14 +46,14 @@ const (
 
 type alternative struct {
 	kind     int
-	text     string // of a prefix, a suffix, and what is folded
+	text     string // of a prefix, a suffix, and folded texts
 	parts    [][]byte
 	interval interval
 	cidr     netip.Prefix
 	but      *exclusion
 }
 
-// An exclusion is what an anything-but excludes.
+// An exclusion is the values that an anything-but excludes.
 type exclusion struct {
 	affixes []string // the prefixes, or the suffixes in reverse, sorted; none begins with another
 	texts   []string

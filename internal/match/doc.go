@@ -2,7 +2,7 @@
 //
 // A [Filter] is topic patterns and a match; a match is Amazon EventBridge's pattern language. [Parse] compiles one, or says with JSON pointers what
 // is wrong. An [Index] of many answers [Index.Match] with the ids of those that want an event. A filter that was accepted cannot fail, and an
-// event costs what it contains and what it matches, not how many filters there are.
+// event costs by its contents and its matches, not by the number of filters.
 //
 // # Topics
 //
@@ -51,7 +51,7 @@
 // counts as invalid.
 //
 // Large arrays do not multiply with filters. Where an event has many values at a place, they are sorted, and each alternative is looked up among
-// them. Conditions that have to hold together are evaluated for 64 elements at a time. What is left is wildcards: one whose pieces are all in
+// them. Conditions that have to hold together are evaluated for 64 elements at a time. Wildcards are left: one whose pieces are all in
 // the event, but in no text together, is compared with each text that has its beginning and its end. Of an event of 0.87 MB that is meant to be
 // slow, 1,000 filters with one condition or two take 0.02 to 0.5 s of processor time, mostly for reading and sorting the event, and 2.5 s if they
 // are such wildcards (BenchmarkHostile); before, it was up to 44 s.
@@ -60,10 +60,10 @@
 //
 // The idea is that of access predicates (Fabret et al., "Filtering algorithms and implementation for very fast publish/subscribe systems", SIGMOD
 // 2001: Le Subscribe; the matching tree of Aguilera et al., PODC 1999, is its cousin). Each filter becomes conjunctions, one for each
-// combination of its $or. Each conjunction is posted under one of its conditions only, or under its topics: what is expected to let it through the
-// least often, which is in the first place what the fewest other filters have in common. In {"status": ["paid"], "customer": ["c-17"]}
+// combination of its $or. Each conjunction is posted under one of its conditions only, or under its topics: the one that is expected to let it through the
+// least often, which is in the first place the one that the fewest other filters have in common. In {"status": ["paid"], "customer": ["c-17"]}
 // it is the customer, if 100,000 filters ask for paid. An event is read once, and only where filters look; each value found there leads, through the hash
-// tables and trees of its place, to the conjunctions that are posted under it. These are the candidates, and what remains of them is compared:
+// tables and trees of its place, to the conjunctions that are posted under it. These are the candidates, and their other conditions are compared:
 //
 //   - values, and strings regardless of case: hash tables
 //   - prefixes: sorted, each with the longest other one that it begins with; suffixes are reversed prefixes
@@ -78,7 +78,7 @@
 // matching time on how many wildcards are followed at once; here memory is linear in the filters, and each is bounded by itself.
 //
 // An Index is immutable, and read without locks. [Index.Update] returns another one, which shares the base of the old one and has a second
-// layer for what has changed since: an event is read once, but looked up in both. When more than 1,000 filters, and a 32nd of all, have changed,
+// layer for changes since: an event is read once, but looked up in both. When more than 1,000 filters, and a 32nd of all, have changed,
 // Update builds a new base, 0.2 s of processor time for 100,000 filters. Meanwhile events are matched with the old index.
 //
 // The scanner of events is this package's own: it finds all members of an event of 320 bytes and matches it in 0.4 µs, where jsontext needs 0.7 µs for

@@ -62,7 +62,7 @@ func (s *scratch) evaluateCondition(c *placedCondition) bool {
 	return false
 }
 
-// A member is what holdTogether knows of one member of an object: of its value, or of the objects within.
+// A member is the state that holdTogether has of one member of an object: of its value, or of the objects within.
 type member struct {
 	node        int32
 	leaf        bool

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// A fieldBuilder gathers the predicates of one node, by what they compare.
+// A fieldBuilder gathers the predicates of one node, by the kind of comparison.
 type fieldBuilder struct {
 	node      *node
 	affixes   int64 // how many alternatives of each kind there are
@@ -138,7 +138,7 @@ func (b *builder) affix(field *fieldBuilder, place int, text string) int32 {
 	return find(b, field, &field.byAffix[place], text, predicateAffix)
 }
 
-// A literal is what a text has to have to match a wildcard: a prefix, a suffix, or a gram anywhere.
+// A literal is a piece that a text must have to match a wildcard: a prefix, a suffix, or a gram anywhere.
 type literal struct {
 	place int
 	text  string

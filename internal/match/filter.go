@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// The bounds of one filter. What is beyond them is refused with an Error.
+// The bounds of one filter. A filter beyond them is refused with an Error.
 const (
 	// MaxBytes bounds the topics and the match of a filter together.
 	MaxBytes = 64 << 10
@@ -19,14 +19,14 @@ const (
 	MaxTopics = 256
 	// MaxDepth bounds the objects within objects of a match, those of $or counted, as the service bounds the depth of an event.
 	MaxDepth = 64
-	// MaxCombinations bounds what the $or of a match multiply to: two $or with 10 alternatives each are 100 combinations.
+	// MaxCombinations bounds the combinations that the $or of a match multiply to: two $or with 10 alternatives each are 100 combinations.
 	MaxCombinations = 1000
 	// MaxConditions bounds the members that are compared, summed up over all combinations.
 	MaxConditions = 4096
 	// MaxStars bounds the wildcards of a filter, summed up over its patterns.
 	MaxStars = 1000
 
-	// maxViolations bounds what one Error lists.
+	// maxViolations bounds the list of one Error.
 	maxViolations = 20
 )
 
@@ -93,7 +93,7 @@ func Parse(topics []string, pattern []byte) (*Filter, error) {
 }
 
 // Canonical returns the filter as JSON, {"topics": […], "match": {…}}, in a form that is the same for filters that differ in nothing but white
-// space, the order of members, the order or repetition of alternatives, escapes, the writing of numbers, or the case of what is compared without
+// space, the order of members, the order or repetition of alternatives, escapes, the writing of numbers, or the case of strings that are compared without
 // regard to case. The caller must not change it.
 func (f *Filter) Canonical() []byte {
 	return f.canonical

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// layers is how many layers an index has: the base, and what has changed since.
+	// layers is how many layers an index has: the base, and the changes since.
 	layers = 2
 	// minChanges and changesShare say how many changed filters an index keeps beside its base before Update builds a new base: 1,000, or a
 	// 32nd of the base.
@@ -95,7 +95,7 @@ func (x *Index) Filter(id int32) *Filter {
 }
 
 // Match appends to into the ids of the filters that want an event, ascending and each once, and returns it. The event is a JSON object, as
-// PostgreSQL or the service has checked it: what no filter looks at is passed over, not checked again. What turns out to be no JSON object matches
+// PostgreSQL or the service has checked it: members that no filter looks at are passed over, not checked again. A text that turns out to be no JSON object matches
 // those filters only that want every event of the topic. An event that nobody can read (nil) may be wanted by every filter of its topic.
 func (x *Index) Match(topic string, event []byte, into []int32) []int32 {
 	if event == nil {
@@ -151,7 +151,7 @@ func (s *scratch) match(x *Index, topic string, event []byte, into []int32) []in
 
 var scratches = sync.Pool{New: func() any { return &scratch{} }}
 
-// A scratch is the memory that one Match needs. What belongs to an earlier event is told by its epoch, so that nothing has to be cleared.
+// A scratch is the memory that one Match needs. Values of an earlier event are told by their epoch, so that nothing has to be cleared.
 type scratch struct {
 	index *Index
 	epoch uint32

@@ -220,7 +220,7 @@ func TestMatchAllocatesNothing(t *testing.T) { //nolint:paralleltest // it count
 	}
 }
 
-// Whatever many filters have in common, an event is compared with few of them.
+// An event is compared with few of many filters, whatever these have in common.
 func TestAnEventIsComparedWithFewFilters(t *testing.T) {
 	t.Parallel()
 	const n = 2000

@@ -352,7 +352,7 @@ func (p *parser) anythingBut(doc *document, pointer *place) (alternative, string
 	return a, form
 }
 
-// exclude adds a string to what an anything-but excludes, and returns its canonical form.
+// exclude adds a string to the exclusion of an anything-but, and returns its canonical form.
 func (p *parser) exclude(but *exclusion, op, text string, pointer *place) string {
 	switch op {
 	case opPrefix, opSuffix:

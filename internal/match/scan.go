@@ -54,8 +54,8 @@ type entry struct {
 	address netip.Addr
 }
 
-// object reads an object from after its brace on, and adds what is looked at to the entry parent. The functions that read return false when the
-// text is no JSON, or nested too deeply. They look no closer than they have to: what is skipped is trusted.
+// object reads an object from after its brace on, and adds the members that filters look at to the entry parent. The functions that read return false when the
+// text is no JSON, or nested too deeply. They look no closer than they have to: text that is skipped is trusted.
 func (s *scratch) object(n *node, parent int32, depth int) bool {
 	if depth > maxEventDepth {
 		return false

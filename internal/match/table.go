@@ -13,7 +13,7 @@ import (
 // looked up among them.
 const manyComparisons = 512
 
-// A table is the values at one place of an event, in order and each once. What it costs to compare a condition with them grows with the
+// A table is the values at one place of an event, in order and each once. The cost of comparing a condition with them grows with the
 // alternatives, and not with the values. Only wildcards look at each of the texts that have their ends.
 type table struct {
 	null, yes, no bool

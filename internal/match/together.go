@@ -21,8 +21,8 @@ type bitset []uint64
 func (b bitset) set(i int32)      { b[i/64] |= 1 << (i % 64) }
 func (b bitset) has(i int32) bool { return b[i/64]&(1<<(i%64)) != 0 }
 
-// Columns are an event by places: what objectHolds tells of one object after the other, they tell of all objects at a node by a few operations on
-// bitsets.
+// columns index an event's values by path. objectHolds compares one object after the other; with columns, a few operations on bitsets compare all
+// objects at a node.
 type columns struct {
 	objects    map[int32]*objectColumn // by node
 	values     map[int32]*valueColumn  // by field
@@ -109,7 +109,7 @@ func (c *columns) bits(objects int) bitset {
 
 func (c *columns) release(sets ...bitset) { c.free = append(c.free, sets...) }
 
-// holdTogether tells of an event of many entries what the function of the same name tells of one of few.
+// holdTogether does for an event of many entries the same as the function of the same name for one of few.
 func (c *columns) holdTogether(s *scratch, l *layerState, references []int32) bool {
 	holds, anchored, present := c.objectsHold(s, l, references, 0, s.index.root.id)
 	result := holds.has(0)

@@ -105,7 +105,7 @@ func (p *topicPattern) matches(words []string) bool {
 	return true
 }
 
-// appendWords splits a topic. What has no words, or more than a topic can have, has none: no pattern matches it.
+// appendWords splits a topic. A text without words, or with more than a topic can have, has none: no pattern matches it.
 func appendWords(words []string, topic string) []string {
 	start := len(words)
 	for topic != "" && len(words)-start < MaxTopicWords {

@@ -1,4 +1,4 @@
--- What the runner itself needs, made in the transaction of a database's first migration.
+-- The objects of the runner itself, made in the transaction of a database's first migration.
 
 create table agent.version
 ( version text not null

@@ -48,7 +48,7 @@ func (e connectError) Error() string {
 
 func (e connectError) Unwrap() error { return e.err }
 
-// state is the schema agent of a database, and what the session's user may do.
+// state is the schema agent of a database, and the rights of the session's user.
 type state struct {
 	user, database string
 	owner          string // of the schema agent; empty: there is no such schema

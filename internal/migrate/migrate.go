@@ -49,7 +49,7 @@ type Config struct {
 	Logger      zerolog.Logger // zero: silent
 }
 
-// Status compares a database with the program. Beside an error it holds what was known by then.
+// Status compares a database with the program. Beside an error it holds the values known by then.
 type Status struct {
 	Database string   // the version the database was found at; empty: never migrated
 	Program  string   // the program's version
@@ -147,7 +147,7 @@ func (m *migrator) gate(ctx context.Context) (Status, state, error) {
 	return status, found, err
 }
 
-// compare returns what is due. On an error Pending is empty, and the versions are those found.
+// compare returns the scripts that are due. On an error Pending is empty, and the versions are those found.
 func (m *migrator) compare(found state) (Status, error) {
 	status := Status{Database: found.version, Program: m.cfg.Version}
 	order := compareVersions(found.version, status.Program)

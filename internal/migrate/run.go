@@ -182,7 +182,7 @@ func (m *migrator) checkProcesses(ctx context.Context, tx pgx.Tx, found state) e
 		ErrProcessesTooOld, m.cfg.Version, m.cfg.Oldest, strings.Join(tooOld, ", "), processLife)
 }
 
-// runScripts runs what is pending and sets the version. The transaction has the advisory lock.
+// runScripts runs the pending scripts and sets the version. The transaction has the advisory lock.
 func (m *migrator) runScripts(ctx context.Context, tx pgx.Tx, found state) error {
 	type step struct{ doing, statements string }
 	steps := []step{{"set timeouts", setTimeouts}}

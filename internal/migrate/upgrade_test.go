@@ -67,7 +67,7 @@ func TestUpgradedDatabaseHasTheObjectsAndGrantsOfANewOne(t *testing.T) {
 	t.Parallel()
 	for version, c := range map[string]struct {
 		service  string // how the service's role was granted what it needs; %[1]s
-		more     string // the function that it keeps the right to, though the service no longer calls it
+		more     string // the function of agent that it keeps the right to, though the service no longer calls it
 		operator string // the function of upkeep that another role may execute
 	}{
 		"0.1.0": {`grant usage on schema agent to "%[1]s"; grant execute on function agent.take_events to "%[1]s"`, "", "keep_history"},

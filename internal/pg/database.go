@@ -1,5 +1,5 @@
 // Package pg connects the services to PostgreSQL. It has what queue, schedule and migrate share: a Database that follows the primary
-// through failovers, Pools whose calls know whether a commit was confirmed, a Listener for notifications, the errors that SQLSTATEs
+// through failovers, Pools whose calls know whether a commit was confirmed, one listener for all who subscribe to notifications, the errors that SQLSTATEs
 // become, the reading of rows, times and intervals, pages of listings, time limits of statements, and the Loop of background work.
 //
 // A Database has no goroutine that lasts; a Listener has those of its Run. Database.mu is locked before dialer.mu, and never while a pool
@@ -67,7 +67,7 @@ type Config struct {
 // Database makes all connections of the program. Its sessions can write, unless the URL has a target_session_attrs, and have the settings
 // that the services rely on. When the primary changes, its pools leave the old one.
 //
-// It is safe for concurrent use. It holds no connection itself and need not be closed.
+// It is safe for concurrent use. It holds no connection itself, but the one to listen while there are subscribers, and need not be closed.
 type Database struct {
 	log    zerolog.Logger
 	direct bool // no pooler is in between

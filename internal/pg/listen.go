@@ -16,7 +16,7 @@ const (
 	// pingAfter is the time without notifications after which the server is pinged. With pingTimeout it bounds how long a server that
 	// hangs goes unnoticed.
 	pingAfter = 2 * time.Second
-	// A Listener sends itself a notification every selfTestInterval, which must arrive within selfTestTimeout.
+	// The listener sends itself a notification every selfTestInterval, which must arrive within selfTestTimeout.
 	selfTestInterval = time.Minute
 	selfTestTimeout  = 5 * time.Second
 )

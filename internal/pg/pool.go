@@ -117,7 +117,7 @@ func (db *Database) OpenPools(ctx context.Context, wanted ...PoolSpec) (pools Po
 }
 
 // CloseBy closes the connections and waits for those in use. It fails when ctx ends first; they are then closed when they are released. No
-// pool waits for another one.
+// pool waits for another one. Connections that other pools share stay open.
 func (ps Pools) CloseBy(ctx context.Context) error {
 	var closing sync.WaitGroup
 	for _, p := range ps {

@@ -13,13 +13,13 @@ const (
 	maxLockWaiters = 200
 )
 
-// Writes are the connections of short calls that may have to wait for a lock of another transaction. A call that has to is made again on
-// connections where only such calls are, for a limited time: neither reads nor writes of anything else wait with it.
+// Writes are the connections of short calls that may have to wait for a lock of another transaction. A call that has to is made again on a
+// connection where only such calls are, for a limited time: neither reads nor writes of anything else wait with it.
 type Writes struct {
 	quick, patient *Pool
 	limit          time.Duration // of the wait for a connection of patient, and of that for a lock
-	slots          chan struct{} // has an element for each call on patient
-	waiters        chan struct{} // has an element for each call that is on patient or waits for it
+	slots          chan struct{} // full while one of the calls is on patient
+	waiters        chan struct{} // has an element for each call that is on patient or waits for that
 }
 
 // Specs asks OpenPools for the pools of w, twice this many connections at most. A call waits for locks no longer than limit in all.

@@ -110,7 +110,7 @@ func containerURL(container *dockertest.Resource) string {
 	return u.String()
 }
 
-// waitUntilReady returns when the server answers, or an error that holds what it has logged.
+// waitUntilReady returns when the server answers, or an error that holds its log.
 func waitUntilReady(ctx context.Context, s *Server, pool *dockertest.Pool, container *dockertest.Resource) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

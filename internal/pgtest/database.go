@@ -134,8 +134,8 @@ func (s *Server) clone(ctx context.Context, name, template string) error {
 	})
 }
 
-// begin makes a clone of the template what a migration would have made: a database that is no copy. Otherwise its log and its ids would move on, and
-// what acts by itself would be suspended.
+// begin makes a clone of the template a database that is no copy, as after a migration. Otherwise its log and its ids would move on, and
+// background work would be suspended.
 func (s *Server) begin(ctx context.Context, name string) error {
 	conn, err := pgx.Connect(ctx, s.urlOf(name))
 	if err != nil {

@@ -50,7 +50,7 @@ func (d *directory) remove() error {
 	return err
 }
 
-// removeAbandoned removes what it can. It passes over the others, such as those of other users.
+// removeAbandoned removes the directories that it can. It passes over the others, such as those of other users.
 func removeAbandoned(base string) {
 	paths, _ := filepath.Glob(filepath.Join(base, directoryPrefix+"*"))
 	for _, path := range paths {

@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// verifier returns what PostgreSQL stores of a password, for SCRAM with one iteration of its hash (RFC 5802). PostgreSQL itself makes verifiers with
+// verifier returns the verifier that PostgreSQL stores of a password, for SCRAM with one iteration of its hash (RFC 5802). PostgreSQL itself makes verifiers with
 // 4,096, which each connection costs again; the tests make tens of thousands, and with the race detector that was a third of their processor time.
 func verifier(password string) string {
 	const iterations = 1

@@ -43,7 +43,7 @@ const (
 // DB is a database that belongs to one test. Its search_path is empty unless the session sets it.
 type DB struct {
 	// URL connects as the role that owns the database and the schema, and has no other right on the server: neither superuser,
-	// nor allowed to make roles or databases. It is what operators of a managed PostgreSQL have.
+	// nor allowed to make roles or databases. Operators of a managed PostgreSQL have such a role.
 	URL string
 	// ServiceURL connects as a role that may run the service and do nothing else: see agent.grant_service. In an Empty database it may
 	// do nothing.
@@ -118,7 +118,7 @@ func Flavour() string {
 }
 
 // SameInEachFlavour says that a test does the same in each flavour, because it does not use the server of the run: it starts one of its own,
-// or needs none; or because it is about what lies in front of the service, such as commands, TLS and the shapes of requests, and other tests make the same calls.
+// or needs none; or because it is about parts in front of the service, such as commands, TLS and the shapes of requests, and other tests make the same calls.
 // The run on TimescaleDB skips it.
 func SameInEachFlavour(tb testing.TB) {
 	tb.Helper()
@@ -201,7 +201,7 @@ func sharedServer() (*Server, error) {
 	return shared.server, shared.err
 }
 
-// interrupted receives what would end this process without stopping its server.
+// interrupted receives signals that would end this process without stopping its server.
 var interrupted = make(chan os.Signal, 1)
 
 // stopOnSignal makes an interrupted run stop its server before it ends the way it would have.

@@ -81,7 +81,7 @@ func Attach(ctx context.Context, rawURL string) (*Server, error) {
 }
 
 // Stop ends a server that Start has started, with all its databases, whoever is connected. A call on a
-// stopped server returns what the first one did.
+// stopped server returns the result of the first one.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stopOnce.Do(func() {
 		if s.stop != nil {
@@ -94,7 +94,7 @@ func (s *Server) Stop(ctx context.Context) error {
 // maxConnections is enough for several test binaries at once, one of which starts ten programs, each with all its pools.
 const maxConnections = "1000"
 
-// durability is what a crash leaves of a server's data: nothing that anyone relies on, or every commit.
+// durability is which data of a server survive a crash: nothing that anyone relies on, or every commit.
 type durability bool
 
 const (

@@ -223,7 +223,7 @@ func TestEventWithAControlCharacterInItsTraceIsNobodyElsesFailure(t *testing.T) 
 	}
 }
 
-// What cannot be sent is the event's fault, whichever field it is.
+// A field that cannot be sent is the event's fault, whichever field it is.
 func TestEventThatCannotBeSentFailsForGoodAndOpensNoBreaker(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

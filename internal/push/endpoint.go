@@ -58,7 +58,7 @@ type endpoint struct {
 	secrets [][]byte // sealed
 }
 
-// isSame reports whether the endpoint is what a row says.
+// isSame reports whether the endpoint is that of a row.
 func (e *endpoint) isSame(r *row) bool {
 	return e.version == r.Version && slices.EqualFunc(e.secrets, r.Secrets, bytes.Equal)
 }
@@ -71,7 +71,7 @@ func (r *row) open(sealer *seal.Sealer, before *endpoint) (*endpoint, error) {
 	}
 	if limit := rateOf(r.RatePerSecond, r.RateBurst); limit != nil {
 		if before != nil && before.limiter != nil && before.limiter.Limit() == rate.Limit(limit.PerSecond) && before.limiter.Burst() == limit.Burst {
-			e.limiter = before.limiter // what was sent before counts
+			e.limiter = before.limiter // requests sent before count
 		} else {
 			e.limiter = rate.NewLimiter(rate.Limit(limit.PerSecond), limit.Burst)
 		}

@@ -74,8 +74,8 @@ func (s *Service) Put(ctx context.Context, p PutParams) (push Push, secret strin
 	return push, secret, nil
 }
 
-// change changes the push of a queue, and returns it as it is then, whatever others do to it at the same time. What this process sends when it has
-// returned is sent by the change; other processes hear of it within moments.
+// change changes the push of a queue, and returns it as it is then, whatever others do to it at the same time. Requests that this process makes when it has
+// returned go by the change; other processes hear of it within moments.
 func (s *Service) change(ctx context.Context, name string, do func(pgx.Tx) error) (push Push, err error) {
 	err = s.writes.Do(ctx, func(pool *pg.Pool) error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -150,7 +150,7 @@ func (s *Service) Enable(ctx context.Context, name string) (Push, error) {
 	return push, wrap("enabling a push", err)
 }
 
-// Test sends an event of the type TestType to the endpoint of a queue, signed like any other, and returns what came of it. It stores nothing and
+// Test sends an event of the type TestType to the endpoint of a queue, signed like any other, and returns the result. It stores nothing and
 // changes no state. It fails with ErrNotFound, ErrNoSealer, seal.ErrSealed, and with a *TestLimitError when there were too many.
 func (s *Service) Test(ctx context.Context, name string) (TestResult, error) {
 	if s.cfg.Sealer == nil {

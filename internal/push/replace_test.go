@@ -82,7 +82,7 @@ func TestPutAnswersWithWhatItHasPut(t *testing.T) {
 	callers.Wait()
 }
 
-// Whoever may change a push must not learn the header fields that were never shown to them, by sending them to a server of their own.
+// A caller who may change a push must not learn its header fields, which are never shown, by sending them to a server of their own.
 func TestHeadersDoNotFollowToAnotherHost(t *testing.T) {
 	t.Parallel()
 	p := start(t, pgtest.New(t))

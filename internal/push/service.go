@@ -42,7 +42,7 @@ const (
 	takeUpTimeout = time.Second
 )
 
-// Config is what a Service needs to know. Database, Queue, Sender and Guard are required.
+// Config holds the settings of a Service. Database, Queue, Sender and Guard are required.
 type Config struct {
 	Database     *pg.Database
 	Queue        *queue.Service
@@ -143,7 +143,7 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// Drain has nothing claimed any more. What is in flight goes on: see Wait. It may be repeated.
+// Drain has nothing claimed any more. Requests in flight go on: see Wait. It may be repeated.
 func (s *Service) Drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,7 +228,7 @@ func (s *Service) reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.place.Store(place) // before what has read of another database claims from it: see worker.begin
+	s.place.Store(place) // before workers that have read of another database claim from it: see worker.begin
 	if s.cfg.Sealer == nil {
 		if len(rows) > 0 && !s.isWarned {
 			s.isWarned = true
@@ -332,7 +332,7 @@ func (w *worker) isDone() bool {
 	}
 }
 
-// apply has the worker of a queue do what a row says, or starts it. It fails when the secrets of the push cannot be opened; nothing is pushed then.
+// apply has the worker of a queue take over a row, or starts it. It fails when the secrets of the push cannot be opened; nothing is pushed then.
 // The caller holds mu.
 func (s *Service) apply(r *row) error {
 	w := s.workers[r.Queue]
@@ -414,7 +414,7 @@ func (s *Service) pushers(ctx context.Context) ([]string, error) {
 	return ids, nil
 }
 
-// reread has a worker take over what the database has of its push.
+// reread has a worker take over its push from the database.
 func (s *Service) reread(ctx context.Context, w *worker) error {
 	rows, err := s.read(ctx, &w.queue)
 	if err != nil {
@@ -544,7 +544,7 @@ func (s *Service) pauseSettling(ctx context.Context) bool {
 	return s.sending.Err() == nil && pg.Pause(ctx, pg.Jittered(settlePause))
 }
 
-// count counts what came of a request.
+// count counts the verdict on a request.
 func (s *Service) count(name string, v verdict) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -568,7 +568,7 @@ type Count struct {
 	Pushes        int64
 }
 
-// Counts returns what this service has pushed, by queue and result; the queues beyond the first 1,000 together as "other".
+// Counts returns how many events this service has pushed, by queue and result; the queues beyond the first 1,000 together as "other".
 func (s *Service) Counts() []Count {
 	s.mu.Lock()
 	defer s.mu.Unlock()

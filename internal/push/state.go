@@ -22,8 +22,8 @@ const (
 type outcome struct {
 	verdict   verdict
 	isUnsent  bool          // there was no request
-	isFailure bool          // of the endpoint: a held one may be or not
-	retryIn   time.Duration // of a held one: how long the endpoint asked for; zero: it did not say
+	isFailure bool          // of the endpoint: a throttled one may be or not
+	retryIn   time.Duration // of a throttled one: how long the endpoint asked for; zero: it did not say
 	detail    string        // of what is not delivered, as the event and the push keep it
 	status    int           // zero: there was no answer
 	took      time.Duration

@@ -10,7 +10,7 @@ import (
 	"github.com/queued/queued/internal/seal"
 )
 
-// A Format is what the body of a request is.
+// A Format is the form of the body of a request.
 type Format string
 
 // The formats.
@@ -20,7 +20,7 @@ const (
 	Event       Format = "event"       // the event itself
 )
 
-// A Status is what a push does.
+// A Status is the state of a push.
 type Status string
 
 // The statuses.
@@ -37,7 +37,7 @@ type Rate struct {
 	Burst     int
 }
 
-// A Push is what may be shown of where the events of a queue are pushed to.
+// A Push has the fields that may be shown of the push of a queue.
 type Push struct {
 	Queue         string
 	URL           string
@@ -65,7 +65,7 @@ type Push struct {
 	UpdatedAt time.Time
 }
 
-// A Secret is what may be shown of a secret that requests are signed with.
+// A Secret has the fields that may be shown of a secret that requests are signed with.
 type Secret struct {
 	CreatedAt time.Time  `json:"created_at"`
 	LiveUntil *time.Time `json:"live_until"` // nil: it is the current one
@@ -87,7 +87,7 @@ type PutParams struct {
 	IfExists   bool    // there is one
 }
 
-// A TestResult is what came of a test event.
+// A TestResult is the result of a test event.
 type TestResult struct {
 	Status  int // zero: there was no answer
 	Took    time.Duration
@@ -104,7 +104,7 @@ const TestTimeout = 10 * time.Second
 // TestType is the type of test events.
 const TestType = "queued.push.test"
 
-// The errors of this package besides those of packages pg and hook.
+// The errors of this package besides those of packages pg and seal.
 var (
 	// ErrNotFound: the queue has no push.
 	ErrNotFound = errors.New("the queue has no push")
@@ -126,7 +126,7 @@ func (e *TestLimitError) Error() string {
 // InvalidError is the error of a value that is refused.
 type InvalidError = pg.InvalidError
 
-// sqlstates are what the functions of the schema raise about pushes.
+// sqlstates are those that the functions of the schema raise about pushes.
 var sqlstates = pg.States{
 	"QD004": ErrStale,
 	"QD050": ErrNotFound,

@@ -291,7 +291,7 @@ func (w *worker) ended(isSettling bool) {
 	w.changed.Send()
 }
 
-// note takes an outcome into the state, and returns what is to become of the event. It changes the verdict of an event that is refused again and again
+// note takes an outcome into the state, and returns the function that settles the event. It changes the verdict of an event that is refused again and again
 // while others are taken.
 func (w *worker) note(e *endpoint, round int, event *queue.Event, o *outcome) (settle func(context.Context)) {
 	w.mu.Lock()
@@ -368,7 +368,7 @@ func leaseOf(event *queue.Event) queue.Lease {
 	return queue.Lease{ID: event.ID, Receipt: event.Receipt}
 }
 
-// settle makes a call about an event until it succeeds, as long as the event has its lease: what was delivered and is not acked would be sent again.
+// settle makes a call about an event until it succeeds, as long as the event has its lease: a delivered event that is not acked would be sent again.
 func (w *worker) settle(ctx context.Context, event *queue.Event, call func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, event.VT.Sub(w.svc.databaseNow()))
 	defer cancel()
@@ -415,7 +415,7 @@ func (w *worker) record(ctx context.Context) error {
 	return nil
 }
 
-// update takes over what the database has of the push: a changed endpoint, and a state that something else has changed.
+// update takes over the push from the database: a changed endpoint, and a state that something else has changed.
 func (w *worker) update(e *endpoint, st state) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -458,7 +458,7 @@ func (w *worker) replaceState(st state) {
 	clear(w.refused)
 }
 
-// send makes one request, and says what its answer means. isOver: ctx has ended meanwhile.
+// send makes one request, and returns the outcome. isOver: ctx has ended meanwhile.
 func (s *Service) send(ctx context.Context, e *endpoint, event *queue.Event, first int64) (o outcome, isOver bool) {
 	started := time.Now()
 	response, err := s.request(ctx, e, event, first, webhookID(first))
@@ -496,7 +496,7 @@ func (s *Service) request(ctx context.Context, e *endpoint, event *queue.Event, 
 	return response, err
 }
 
-// judge says what an answer means.
+// judge sets the verdict on an answer.
 func (o *outcome) judge(r *egress.Response, e *endpoint) {
 	switch {
 	case r.OK():

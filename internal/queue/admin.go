@@ -87,7 +87,7 @@ func (s *Service) Pause(ctx context.Context, queue string) error {
 	return wrap("pausing a queue", s.pause(ctx, queue, true))
 }
 
-// Resume ends a pause.
+// Resume ends a pause. It fails as Pause does.
 func (s *Service) Resume(ctx context.Context, queue string) error {
 	err := s.pause(ctx, queue, false)
 	s.wakeHere(map[string]bool{queue: true})
@@ -102,7 +102,7 @@ func (s *Service) pause(ctx context.Context, queue string, isPaused bool) error 
 }
 
 // Purge moves every event of a queue that nobody has a lease on to history as Cancelled, and returns how many. When it fails
-// midway, what it has moved so far stays so.
+// midway, events that it has moved stay so.
 func (s *Service) Purge(ctx context.Context, queue string) (total int64, err error) {
 	for {
 		var n int64

@@ -65,13 +65,13 @@ func (s *Service) scanBelow(ctx context.Context, scope watermark.Scope, start wa
 }
 
 const (
-	// serverInterval is the time between two checks of which server is the primary, and what its clock shows.
+	// serverInterval is the time between two checks of which server is the primary, and of its clock.
 	serverInterval = 5 * time.Second
 	// noticeableSkew is how far two servers' clocks must differ for a warning.
 	noticeableSkew = time.Second
 )
 
-// server is what is known of the primary.
+// server is the known state of the primary.
 type server struct {
 	mu       sync.Mutex
 	timeline int64         // 0: not known
@@ -83,11 +83,11 @@ type server struct {
 	isCopy   bool          // of a database, which nobody has adopted
 }
 
-// ServerState is what is known of the database's server.
+// ServerState is the known state of the database's server.
 type ServerState struct {
 	ClockBehind time.Duration   // how far its clock was behind that of the primary before it, as this process saw it; negative: ahead
 	SetBack     time.Duration   // by how much the clock of a server was set back, in all, as this process saw it
-	Unsafe      map[string]bool // whether each of its settings that count for that puts what is committed at risk; nil: not known yet
+	Unsafe      map[string]bool // whether each of its settings that count for that puts commits at risk; nil: not known yet
 	IsPooled    bool            // a pooler stands between
 	Hears       bool            // notifications arrive
 	Background  Background      // whether this process acts by itself

@@ -41,7 +41,7 @@ func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 	}
 }
 
-// claim is what one statement claims for the waiters of a queue.
+// claim is one statement's claim for the waiters of a queue.
 type claim struct {
 	ClaimParams
 	workers []string        // whom each event is claimed for, in order; nil: not said
@@ -84,7 +84,7 @@ func (c *claim) noteThrough(e *Event, vt time.Time) {
 	c.through[lane] = vt
 }
 
-// finishClaim returns what a claim found that was committed, and whether that was as much as it asked for: then there may be more to claim at
+// finishClaim returns the events of a claim that was committed, and whether they are as many as it asked for: then there may be more to claim at
 // once. It returns fewer events than were claimed when their payloads would be more than maxCommitBytes, and none when some cannot be read or their
 // commit was not confirmed: the rest is released.
 func (s *Service) finishClaim(op *operation) (events []Event, full bool, err error) {
@@ -144,7 +144,7 @@ func newToken() string {
 	return hex.EncodeToString(random[:])
 }
 
-// claimSizeLimits remembers how many events one claim may ask for of the queues with large payloads, so that what it finds stays within
+// claimSizeLimits remembers how many events one claim may ask for of the queues with large payloads, so that its events stay within
 // maxCommitBytes.
 type claimSizeLimits struct {
 	mu      sync.Mutex

@@ -27,7 +27,7 @@ type dispatcher struct {
 	mustLook bool       // there may be something new that no round has looked for
 	unserved []*waiter  // while it sleeps: one of each group that the latest round had nothing for; nil: it does not sleep
 	due      time.Time  // while it sleeps: when pollIdle has seen that an event becomes claimable; zero: it has seen none
-	offer    *operation // the claim that an insert may take along; see sleep
+	offer    *operation // the claim that an insert may take along; see waitOrOffer
 }
 
 // waiter is one Claim under way.
@@ -176,7 +176,7 @@ func (d *dispatcher) retire() bool {
 	return true
 }
 
-// groups returns the waiters, grouped by what one statement can serve.
+// groups returns the waiters, in groups that one statement each can serve.
 func (d *dispatcher) groups() (groups [][]*waiter) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -191,7 +191,7 @@ func (d *dispatcher) groups() (groups [][]*waiter) {
 	return groups
 }
 
-// serve makes one claim for each group, all in one transaction unless they are many, and hands out what they found. It returns how many waiters go on
+// serve makes one claim for each group, all in one transaction unless they are many, and hands out the events found. It returns how many waiters go on
 // waiting, and whether a claim found as many as one statement may while some of its group wait: then there may be more at once.
 func (d *dispatcher) serve(groups [][]*waiter) (unserved int, more bool) {
 	claims := make([]*operation, len(groups))
@@ -231,7 +231,7 @@ func (d *dispatcher) claimFor(group []*waiter) *operation {
 	return d.svc.newClaim(p, workers)
 }
 
-// handOut gives a group what was claimed for it, or the error. It returns how many go on waiting, and whether the claim found as much as it asked for.
+// handOut gives a group the events claimed for it, or the error. It returns how many go on waiting, and whether the claim found as much as it asked for.
 func (d *dispatcher) handOut(group []*waiter, op *operation, err error) (waiting int, full bool) {
 	var found []Event
 	if err == nil {
@@ -261,7 +261,7 @@ func (d *dispatcher) handOut(group []*waiter, op *operation, err error) (waiting
 	return waiting, full
 }
 
-// sleep returns after at most limit, or when the dispatcher must look, or when a waiter's time is up; but while this process is told of everything,
+// waitOrOffer returns after at most limit, or when the dispatcher must look, or when a waiter's time is up; but while this process is told of everything,
 // waiters whose time is up are answered here, others join, and the last one that leaves is soon followed by another one, all without a look at the
 // database. served are the groups of the round before.
 //
@@ -348,7 +348,7 @@ func (d *dispatcher) sleep(served [][]*waiter, limit time.Duration) bool {
 		switch {
 		case isTaken:
 			if err := offer.Wait(); err != nil {
-				return true // the next round shows what is wrong
+				return true // the next round has the error
 			}
 			if _, full := d.handOut(groups[0], offer, nil); full {
 				return true
@@ -376,7 +376,7 @@ func (d *dispatcher) answerLate() {
 	})
 }
 
-// takeOffers takes the claims of those who wait for what operations insert, to be committed with them.
+// takeOffers takes the claims of those who wait for events that operations insert, to be committed with them.
 func (s *Service) takeOffers(ops []*operation) (offers []*operation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -429,7 +429,7 @@ const (
 
 // pollIdle looks at the queues of all sleeping dispatchers in one statement: whether something has become claimable of which there was no
 // notification, such as an event whose lease has ended, and when the next event does. When it fails the dispatchers poll, each for itself, and their
-// waiters learn what is wrong.
+// waiters get the error.
 func (s *Service) pollIdle(ctx context.Context) error {
 	asked := time.Now()
 	slow, err := s.wakeWhenDue(ctx, s.idleQueues(), asked)
@@ -505,8 +505,8 @@ type nextDue struct {
 	looking bool
 }
 
-// lookAhead returns how long it is safe to sleep if a claim after it finds nothing: what becomes claimable before that claim is claimed, and what
-// becomes so later is covered by the answer. In a queue where looking takes long, a goroutine does it beside the claims.
+// lookAhead returns how long it is safe to sleep if a claim after it finds nothing: events that become claimable before that claim are claimed by
+// it, and those that become so later are covered by the answer. In a queue where looking takes long, a goroutine does it beside the claims.
 func (s *Service) lookAhead(queue string) time.Duration {
 	s.slow.mu.Lock()
 	n := s.slow.byQueue[queue]
@@ -543,7 +543,7 @@ func (s *Service) queryNextDue(queue string) (sleep time.Duration) {
 	took := time.Since(start)
 	switch {
 	case err != nil:
-		sleep = shortPoll // the claim that follows says what is wrong
+		sleep = shortPoll // the claim that follows has the error
 	case next == nil:
 		sleep = time.Hour
 	default:

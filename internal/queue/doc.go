@@ -14,7 +14,7 @@
 //	notify.go       waking waiters here and in other processes
 //	lease.go        Nack, Extend, Release
 //	read.go         Get, List, History, Attempts, counts
-//	admin.go        policies, pause, purge, requeue, sweep
+//	admin.go        policies, pause, purge, deletion, requeue, sweep
 //	upkeep.go       partitions, retention, pruning of history, keys and statistics
 //	background.go   passes of the other loops: sweeps, watermark scans, the watch of the server
 //	statistics.go   counters, executions, and the report of this process
@@ -34,7 +34,7 @@
 // of the server. No lock is held during a call of the database.
 //
 // In a transaction acks come first, in the order of ids, then inserts, then claims, so that it holds hardly a lock when it may have to wait
-// for one. Publications come last of all: readers of the log wait from there on until the commit.
+// for one. Statements of other packages, such as publishing, come last of all: readers of the log wait from there on until the commit.
 //
 // # Decisions
 //

@@ -11,7 +11,7 @@ import (
 // Background says whether a process acts by itself and on others: whether it pushes, fires schedules and delivers subscriptions.
 type Background string
 
-// What a process does by itself.
+// The modes of a process.
 const (
 	BackgroundOn        Background = "on"
 	BackgroundSuspended Background = "suspended" // the database is a copy that nobody has adopted
@@ -29,14 +29,14 @@ func (s *Service) background() Background {
 	return BackgroundOn
 }
 
-// An Identity is what tells a database from its copies.
+// An Identity tells a database from its copies.
 type Identity struct {
 	IsCopy   bool   // its identity is not the one that was recorded, and nobody has adopted it
 	Recorded string // the identity that was recorded
 	Identity string // the one that it has
 }
 
-// Adopt makes a copy of a database one that acts by itself, for all processes. It returns what the database was; nothing is changed of one that is no
+// Adopt makes a copy of a database one that acts by itself, for all processes. It returns the identity before; nothing is changed of a database that is no
 // copy. It fails with ErrUnavailable when the database cannot be reached.
 func Adopt(ctx context.Context, db *pg.Database) (Identity, error) {
 	conn, err := db.Connect(ctx)

@@ -433,7 +433,7 @@ func TestKeyPrunedDuringAReplayStillReturnsAnEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A replay locks the key until its transaction ends.
+	// A repeated request locks the key until its transaction ends.
 	tx := begin(b.sql)
 	if again, err := insert(tx); err != nil || *again != *first {
 		t.Fatal(again, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/queued/queued/internal/pg"
 )
 
-// channel is what agent.notify_queues notifies on. The payload is a queue's name, followed by "|" and the sender's name when a service sent it; it is
+// channel is the channel of agent.notify_queues. The payload is a queue's name, followed by "|" and the sender's name when a service sent it; it is
 // empty when the database was adopted.
 const channel = "agent_event"
 
@@ -104,7 +104,7 @@ func (n *notifier) due(more map[string]bool) (due map[string]bool, wait time.Dur
 	return due, 0
 }
 
-// notify notifies of what there is, once it is time for that.
+// notify notifies of the queues that wait for it, once it is time for that.
 func (n *notifier) notify(ctx context.Context) error {
 	due, wait := n.due(nil)
 	for wait > 0 && pg.Pause(ctx, wait) {

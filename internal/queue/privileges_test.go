@@ -155,7 +155,7 @@ func TestNoSessionSettingDisablesAValidation(t *testing.T) {
 		for _, arguments := range refusedBatches() {
 			try("insert_events", arguments)
 		}
-		// The same request in other notations must be replayed in every session.
+		// The same request in other notations must be deduplicated in every session.
 		var id *int64
 		err = conn.QueryRow(t.Context(), `select agent.insert_event(jsonb_build_object('n', 1.50, 's', '"1.50'), 'keyed', _delay => '24 hours', _expires_at => '2126-01-01 00:00+00', _key => 'same')`).Scan(&id)
 		switch {

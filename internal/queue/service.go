@@ -26,7 +26,7 @@ const (
 	DefaultSweepInterval   = 10 * time.Second // between two sweeps of a running service
 	DefaultKeyRetention    = 24 * time.Hour   // how long an idempotency key is remembered
 	DefaultQueryTimeout    = 5 * time.Second  // of one listing or count
-	DefaultLockTimeout     = 5 * time.Second  // how long a call waits for what another transaction has locked; less than a request may take
+	DefaultLockTimeout     = 5 * time.Second  // how long a call waits for a lock of another transaction; less than a request may take
 	DefaultMaxConns        = 16               // connections of a service
 	DefaultMaxPendingBytes = 64 << 20         // of events that wait to be written
 	DefaultPollInterval    = 2 * time.Second  // how long a waiting claim relies on notifications alone
@@ -37,10 +37,10 @@ const (
 	MaxBuckets             = 2000             // time buckets that one call may ask for
 )
 
-// defaultWatermarkScanTime is about what a small claim takes in all. A scan takes as long when some 50,000 events have been claimed since the last vacuum.
+// defaultWatermarkScanTime is about the time of a small claim in all. A scan takes as long when some 50,000 events have been claimed since the last vacuum.
 const defaultWatermarkScanTime = 250 * time.Microsecond
 
-// Config is what a Service needs to know. All but DatabaseURL or Database may be zero; what zero means is said where it is not "none".
+// Config holds the settings of a Service. All but DatabaseURL or Database may be zero; the meaning of zero is given where it is not "none".
 type Config struct {
 	DatabaseURL       string         // a PostgreSQL URL or keyword string, as libpq takes it; the schema is migrated
 	Database          *pg.Database   // goes before DatabaseURL
@@ -52,9 +52,9 @@ type Config struct {
 	MaxPendingBytes   int            // events that wait to be written; beyond it inserts and acks fail with ErrOverloaded; zero: DefaultMaxPendingBytes
 	MaxAttempts       int            // default of claims and sweeps; zero: DefaultMaxAttempts
 	SweepInterval     time.Duration  // time between sweeps of the service itself; zero: DefaultSweepInterval; negative: never
-	MaxVTAge          time.Duration  // those sweeps also expire what has been claimable longer; zero: by attempts alone
+	MaxVTAge          time.Duration  // those sweeps also expire events that have been claimable longer; zero: by attempts alone
 	Retention         time.Duration  // history older than this (by event_ts) is dropped; zero: kept for ever
-	LockTimeout       time.Duration  // how long a call waits for what another transaction has locked; zero: DefaultLockTimeout
+	LockTimeout       time.Duration  // how long a call waits for a lock of another transaction; zero: DefaultLockTimeout
 	QueryTimeout      time.Duration  // bound of one listing or count; zero: DefaultQueryTimeout
 	KeyRetention      time.Duration  // how long an idempotency key is remembered; zero: DefaultKeyRetention
 	PollInterval      time.Duration  // longest time a waiting claim relies on notifications alone; zero: DefaultPollInterval
@@ -112,7 +112,7 @@ type Service struct {
 	dispatchers map[string]*dispatcher // one per queue that has waiting claims
 	draining    bool
 	closed      bool           // no claim may join any more
-	work        sync.WaitGroup // claims under way, dispatchers, and what they have started
+	work        sync.WaitGroup // claims under way, dispatchers, and goroutines of theirs
 }
 
 // Open returns a Service on a migrated database, and fails with ErrUnavailable when the database cannot be reached. It starts no loops: see Run.
@@ -176,7 +176,7 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// Drain makes every waiting claim answer at once, empty if it must, and later ones not wait.
+// Drain makes every waiting claim answer at once, empty if it must, and every WaitEvent with the event as it is; later ones do not wait.
 func (s *Service) Drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,13 +227,13 @@ const (
 	minConns = 7
 )
 
-// pools are the connections of a service, apart by what they are for, so that nothing which takes long stands in the way of something else.
+// pools are the connections of a service, apart by purpose, so that nothing which takes long stands in the way of something else.
 type pools struct {
 	writers  *pg.Pool // the group commit's, a connection for each writer
 	calls    *pg.Pool // short calls about single events and queues: nack, extend, release, get
 	patient  *pg.Pool // such calls, and operations of group commits, that have to wait for a lock of another transaction
 	searches *pg.Pool // listings, searches and counts, each of them as long as Config.QueryTimeout
-	loops    *pg.Pool // what the service does by itself, and sweeps and purges
+	loops    *pg.Pool // the background work of the service, and sweeps and purges
 	health   *pg.Pool // whether the database answers a scrape
 
 	all         pg.Pools

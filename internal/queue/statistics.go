@@ -21,7 +21,7 @@ type Counters struct {
 	Inserted, Claimed, Released, Acked, Nacked, Failed, Expired, Requeued int64
 }
 
-// add counts what another one did.
+// add adds the counts of another one.
 func (c *Counters) add(o Counters) {
 	c.Inserted += o.Inserted
 	c.Claimed += o.Claimed
@@ -44,7 +44,7 @@ const (
 type counters struct {
 	mu      sync.Mutex
 	byQueue map[string]*counted
-	others  Counters // what those that were dropped had counted
+	others  Counters // the counts of those that were dropped
 	adds    int64    // how often something was added
 }
 
@@ -53,7 +53,7 @@ type counted struct {
 	used int64 // the latest of counters.adds
 }
 
-// add counts what was done with a queue.
+// add adds to the counts of a queue.
 func (c *counters) add(queue string, done Counters) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,7 +113,7 @@ const (
 // executionKey names a row of the statistics of executions.
 type executionKey struct{ typ, worker string }
 
-// executionSum is what a row of the statistics gains by attempts that ended well.
+// executionSum is the sum of attempts that ended well, to be added to a row of the statistics.
 type executionSum struct {
 	cycles                          int64
 	total, fastest, longest, latest time.Duration
@@ -155,7 +155,7 @@ func (e *executions) add(sums map[executionKey]*executionSum) {
 	}
 }
 
-// take returns what is to be written, or nothing when that was done within interval.
+// take returns the sums to write, or nil when some were taken within interval.
 func (e *executions) take(interval time.Duration) map[executionKey]*executionSum {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -167,7 +167,7 @@ func (e *executions) take(interval time.Duration) map[executionKey]*executionSum
 	return sums
 }
 
-// restore takes back what could not be written.
+// restore takes back sums that could not be written.
 func (e *executions) restore(sums map[executionKey]*executionSum) {
 	if len(sums) == 0 {
 		return
@@ -221,8 +221,8 @@ func (s *Service) recordLast(ctx context.Context) {
 	}
 }
 
-// Executions returns the statistics of executions by type and worker, of one type or worker only unless that is nil. What other processes
-// have finished is there about two seconds later at most.
+// Executions returns the statistics of executions by type and worker, of one type or worker only unless that is nil. Executions of other
+// processes are there about two seconds after their end at most.
 func (s *Service) Executions(ctx context.Context, typ, worker *string) ([]Execution, error) {
 	if err := s.record(ctx, 0); err != nil {
 		return nil, err

@@ -72,7 +72,7 @@ func (tx *transaction) add(ops []*operation) {
 }
 
 // commit runs operations in one transaction and one round trip, and fills in their results. An error says that nothing was written, or that it is
-// unknown whether it was. What was committed for an operation and cannot be read concerns that operation alone: see operation.err.
+// unknown whether it was. A committed result that cannot be read concerns its operation alone: see operation.err.
 func (s *Service) commit(ctx context.Context, pool *pg.Pool, ops []*operation) error {
 	tx := transaction{
 		svc: s, batch: new(pgx.Batch), offers: make(map[string]*operation), touched: make(map[string]bool), later: make(map[string]bool),
@@ -125,7 +125,7 @@ func (tx *transaction) addExecutions() {
 	}
 }
 
-// addNotification notifies other processes, if it is time for that, but not of what offers take here: whether they take all of it is known
+// addNotification notifies other processes, if it is time for that, but not of the queues of offers: whether these take all events is known
 // afterwards.
 func (tx *transaction) addNotification() {
 	tx.elsewhere = maps.Clone(tx.touched)
@@ -137,14 +137,14 @@ func (tx *transaction) addNotification() {
 	}
 }
 
-// undo puts back what the transaction took along and has not written.
+// undo puts back the notifications and statistics that the transaction took along and has not written.
 func (tx *transaction) undo() {
 	maps.DeleteFunc(tx.notified, func(queue string, _ bool) bool { return tx.touched[queue] })
 	tx.svc.notifier.add(tx.notified) // those of earlier commits
 	tx.svc.executions.restore(tx.recorded)
 }
 
-// announce counts what was committed, and wakes those who wait for it.
+// announce counts the events committed, and wakes those who wait for them.
 func (tx *transaction) announce() {
 	s := tx.svc
 	for queue, n := range tx.counts {
@@ -170,7 +170,7 @@ func (tx *transaction) announce() {
 	}
 }
 
-// count returns what the transaction has done with a queue.
+// count returns the transaction's counts of a queue.
 func (tx *transaction) count(queue string) *Counters {
 	c := tx.counts[queue]
 	if c == nil {
@@ -180,7 +180,7 @@ func (tx *transaction) count(queue string) *Counters {
 	return c
 }
 
-// addInserts inserts the events of all operations, and claims at once what offers take of them.
+// addInserts inserts the events of all operations, and claims at once those that offers take.
 func (tx *transaction) addInserts(ops []*operation) {
 	n := 0
 	for _, op := range ops {
@@ -262,7 +262,7 @@ func (tx *transaction) addInserts(ops []*operation) {
 	})
 }
 
-// insertSQL inserts events. insertRawSQL also keeps what those came in as that are inserted, in a last column that holds nothing.
+// insertSQL inserts events. insertRawSQL also keeps the raw bodies of those that are inserted, in a last column that holds nothing.
 const (
 	insertSQL = `
 		select id, vt, enqueued_at, event_ts, event, claimed, replayed, meta
@@ -330,7 +330,7 @@ func (in *pendingInsert) worker() string {
 	return ""
 }
 
-// readInserted reads what became of an insert, and gives the event to its waiter.
+// readInserted reads the result of an insert, and gives the event to its waiter.
 func (tx *transaction) readInserted(r *pg.RowReader, in *pendingInsert) error {
 	result := in.result
 	result.Queue = in.queue
@@ -556,7 +556,7 @@ func (tx *transaction) addClaim(op *operation) {
 // errNoAnswer is why an operation cannot be answered for which the database returned no row.
 var errNoAnswer = errors.New("the database gave no answer for it")
 
-// unreadable notes that what was done for the operation cannot be read, the first time why.
+// unreadable notes that the result of the operation cannot be read, and the first time why.
 func (op *operation) unreadable(err error) {
 	if op.err == nil {
 		op.err = fmt.Errorf("%w: what was written cannot be read: %w", ErrUnavailable, err)

@@ -22,7 +22,7 @@ const (
 	Leased    State = "leased"    // claimed, and the lease still runs
 )
 
-// Outcome is what became of an event that left its queue.
+// Outcome is how an event left its queue.
 type Outcome string
 
 // The outcomes history records.
@@ -76,8 +76,8 @@ type Event struct {
 	RequeuedAs *int64          // the id of the latest copy of this event that went back into a queue
 }
 
-// Unreadable is why an event that is stored has no payload. What is stored now is bounded as text, but earlier versions did not, and rows
-// are written past the checks.
+// Unreadable is why an event that is stored has no payload. The text of a payload is bounded when it is inserted, but was not by earlier versions,
+// nor is that of rows written past the checks.
 const Unreadable = "the event cannot be read: its JSON is too long as text, or nested too deeply"
 
 // Lease names a claimed event and the receipt of its claim. With an empty receipt a call is about whatever lease there is.
@@ -108,8 +108,8 @@ type InsertParams struct {
 	ExpiresAt   *time.Time // not to be claimed from here on; nil: never
 
 	EventTS     *time.Time      // the event's time, at most ten years ago or a day ahead; nil: the payload's event_ts, or now
-	OnDuplicate OnDuplicate     // what becomes of another request with the Key; empty: Match
-	KeyFor      time.Duration   // how long the Key is remembered; zero: Config.KeyRetention
+	OnDuplicate OnDuplicate     // how another request with the IdempotencyKey is answered; empty: Match
+	KeyFor      time.Duration   // how long the IdempotencyKey is remembered; zero: Config.KeyRetention
 	KeyScope    string          // keys of different scopes never stand for the same event, up to 255 characters; empty: none
 	Meta        json.RawMessage // goes along with the event: a JSON object of up to MaxMeta bytes; nil: none
 	// VerifiedSource is the source that has verified who sent the event, whose name Meta has as verified_source; empty: none has, and Meta must not say so.
@@ -129,16 +129,16 @@ type RawBody struct {
 // commas.
 const MaxMeta = 16 << 10
 
-// OnDuplicate says what becomes of a request whose idempotency key stands for an event already.
+// OnDuplicate says how a request is answered whose idempotency key stands for an event already.
 type OnDuplicate string
 
-// What may become of it.
+// The ways to answer such a request.
 const (
 	Match OnDuplicate = "match" // it is answered as the first was if it says the same, Meta aside; else it fails with ErrKeyReused
 	First OnDuplicate = "first" // it is answered as the first was, whatever it says
 )
 
-// Inserted is what became of one InsertParams.
+// Inserted is the result of one InsertParams.
 type Inserted struct {
 	ID       int64
 	Queue    string
@@ -146,7 +146,7 @@ type Inserted struct {
 	Replayed bool // the key stood for this event already: nothing was inserted
 }
 
-// ClaimParams says what to claim and for how long.
+// ClaimParams says which events to claim and for how long.
 type ClaimParams struct {
 	Queue        string        // empty: Default
 	Limit        int           // events at most; zero: 1
@@ -165,7 +165,7 @@ type Ack struct {
 	Result json.RawMessage // kept in history; nil: none
 }
 
-// AckResult is what became of one lease of an Ack.
+// AckResult is the result of an Ack for one lease.
 type AckResult struct {
 	ID      int64
 	Outcome Outcome // Done or Cancelled when Err is nil
@@ -188,10 +188,10 @@ type NackResult struct {
 	Outcome Outcome
 }
 
-// SweepParams says what an explicit sweep expires.
+// SweepParams says which events an explicit sweep expires.
 type SweepParams struct {
-	MaxAttempts int            // expire what was claimed this often; zero: Config.MaxAttempts
-	MaxVTAge    *time.Duration // expire what has been claimable for longer; nil: by attempts alone
+	MaxAttempts int            // expire events claimed this often; zero: Config.MaxAttempts
+	MaxVTAge    *time.Duration // expire events claimable for longer; nil: by attempts alone
 	Queue       string         // empty: every queue
 }
 
@@ -273,7 +273,7 @@ type Backoff struct {
 	Jitter float64        // the share, 0 to 1, of the delay by which it varies either way
 }
 
-// Policy is what a queue says of its events. Each field that is nil leaves it to the calls, and to the service's defaults.
+// Policy has the settings of a queue. Each field that is nil leaves it to the calls, and to the service's defaults.
 type Policy struct {
 	Queue        string
 	MaxAttempts  *int           // claims of an event at most, unless the event has its own
@@ -306,7 +306,7 @@ const (
 	AttemptLeaseEnded AttemptOutcome = "lease_ended" // nobody finished it in time
 )
 
-// Execution is the statistics of the work on one type by one worker, each empty where unnamed. Only what ended as Done counts.
+// Execution is the statistics of the work on one type by one worker, each empty where unnamed. Only attempts that ended as Done count.
 type Execution struct {
 	Type, Worker                             string
 	Cycles                                   int64
@@ -338,7 +338,7 @@ const (
 
 // QueuesParams asks for one page of the queues, by name.
 type QueuesParams struct {
-	Lately time.Duration // what has finished is counted over this time; zero: not at all
+	Lately time.Duration // finished events are counted over this time; zero: not at all
 	Limit  int           // zero: DefaultPage
 	Cursor string        // a QueuesPage.Next, or empty for the first page
 	Queues []string      // patterns as in ListParams; nil: all
@@ -361,7 +361,7 @@ type QueueStats struct {
 	Paused                   bool           // it hands out nothing: see Pause
 }
 
-// What a call can fail with. Every error of this package that a caller can do something about wraps one of these; anything else is a fault of the
+// The errors of calls. Every error of this package that a caller can do something about wraps one of these; anything else is a fault of the
 // system. ErrLocked and ErrOverloaded are ErrUnavailable, too, and nothing was written.
 var (
 	ErrNoRawBody       = errors.New("no raw body is kept of this event")
@@ -375,7 +375,7 @@ var (
 	ErrUnavailable     = pg.ErrUnavailable                                            // no connection, a broken one, or no room; whether a write was committed may be unknown
 	ErrOutdated        = errors.New("the schema has moved beyond this program")       // processes of its version cannot run on it
 	ErrNotSynchronous  = errors.New("commits wait for no synchronous standby")        // and Config.RequireSync wants them to
-	ErrLocked          = pg.ErrLocked                                                 // another transaction holds what the call needs, and did not end in time
+	ErrLocked          = pg.ErrLocked                                                 // another transaction holds a lock that the call needs, and did not end in time
 	ErrOverloaded      = fmt.Errorf("%w: too many calls wait for it", ErrUnavailable) // more than the service takes in
 )
 

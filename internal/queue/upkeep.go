@@ -141,7 +141,7 @@ func (s *Service) steps(ctx context.Context, step func() (isLast bool, err error
 	}
 }
 
-// oneStep returns what runs a statement as the one step of a task.
+// oneStep returns a function that runs a statement as the one step of a task.
 func (s *Service) oneStep(sql string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		return s.steps(ctx, func() (bool, error) {
@@ -178,7 +178,7 @@ func (s *Service) prepareHistory(ctx context.Context) error {
 	})
 }
 
-// dropOldHistory drops what is older than the retention: chunks or partitions each by itself, and what is in the default partition in batches.
+// dropOldHistory drops history older than the retention: chunks or partitions each by itself, and rows of the default partition in batches.
 func (s *Service) dropOldHistory(ctx context.Context) error {
 	rows, _ := s.loops.Query(ctx, `select o from agent.old_history($1) o`, s.cfg.Retention)
 	names, err := pgx.CollectRows(rows, pgx.RowTo[string])

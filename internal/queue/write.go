@@ -31,11 +31,11 @@ const (
 	secondWriterThreshold = 100
 	// maxPendingOperations is how many calls may wait to be written; Config.MaxPendingBytes bounds their bytes.
 	maxPendingOperations = 20_000
-	// itemOverhead is what an event or an ack takes in memory besides its payload, in bytes, about.
+	// itemOverhead is the memory of an event or an ack besides its payload, in bytes, about.
 	itemOverhead = 128
 )
 
-// operation is what one call does in a group commit: its inserts, its acks, a claim, or its publications.
+// operation is the part of one call in a group commit: its inserts, its acks, a claim, or statements of another package.
 type operation struct {
 	groupcommit.Ticket
 	inserts      []InsertParams
@@ -103,7 +103,7 @@ func (s *Service) write(ctx context.Context, op *operation) error {
 	return err
 }
 
-// newCommitter returns the group commit of inserts, acks and claims. Claims are never refused for what is pending: there are few
+// newCommitter returns the group commit of inserts, acks and claims. Claims are never refused because others are pending: there are few
 // of them, and they make the backlog smaller.
 func (s *Service) newCommitter() *groupcommit.Committer[*operation] {
 	apart := make(chan struct{}, max(1, s.calls.Config().MaxConns/2)) // half of the connections are left to other calls

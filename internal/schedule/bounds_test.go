@@ -207,7 +207,7 @@ func TestSchedulesThatAFrozenProcessHoldsAreFiredByAnother(t *testing.T) {
 	}
 }
 
-// What a session was doing when it was ended is tried again.
+// The work of a session that was ended is tried again.
 func TestFiringGoesOnWhenItsSessionIsEnded(t *testing.T) {
 	t.Parallel()
 	env := setup(t)

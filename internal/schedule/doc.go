@@ -1,6 +1,6 @@
 // Package schedule turns times to come into events of queues and of the log: once, at an instant or a civil time, or again and again by a rule.
 //
-// The civil time and the zone are what is stored and meant; instants are derived. The zone rules are those of the PostgreSQL server, and
+// The civil time and the zone are stored and meant; instants are derived. The zone rules are those of the PostgreSQL server, and
 // agent.resolve_local alone applies them, so that all processes agree; package time never decides. A civil time is held as a time.Time whose Location is
 // UTC. See docs/decisions/009-schedules.md.
 //
@@ -9,7 +9,7 @@
 // A rule is parsed into a series (rule.go), which yields its civil times in order (series.go). An expander resolves them to instants and returns the
 // occurrences that come next (expand.go). The firing loop makes events of those that are due (fire.go).
 //
-// Rules are expanded outside of transactions, within a budget of steps and until the call's deadline. What follows from an expansion is stored with one
+// Rules are expanded outside of transactions, within a budget of steps and until the call's deadline. The result of an expansion is stored with one
 // statement, which checks that nothing it was derived from has changed; otherwise it is expanded again. The only transaction of several statements
 // is that of the firing loop, for schedules that are in time and whose next time is found in a few steps.
 //
@@ -18,7 +18,7 @@
 // Service.Run has four: the firing loop, the listener that wakes it, the check of zone rules, and the pruning of old occurrences. The loops have a pool
 // of their own, so that calls never keep them from firing.
 //
-//   - Service.wakes holds a token when something may be due; the listener and the zone check put it there, the firing loop takes it.
+//   - Service.wakes holds a token when something may be due; notifications and the zone check put it there, the firing loop takes it.
 //   - Service.postponed belongs to the firing loop alone.
 //   - Service.zones is guarded by zonesMu, which is held during a whole check; counters have a mutex of their own. Nobody holds both.
 //

@@ -43,7 +43,7 @@ func compareInstants(a, b Instant) int { return cmp.Or(a.UTC.Compare(b.UTC), a.L
 // floor come before that one. Those that are known already are left out. It fails with an *InvalidError when the budget is used up, and for a zone that the
 // server does not know.
 //
-// Civil times and their instants come in the same order, except for times that a gap moves forward among others. So what follows is certain up to the
+// Civil times and their instants come in the same order, except for times that a gap moves forward among others. So the occurrences that follow are certain up to the
 // latest instant of a time that was not moved, or of one that was moved, less the length of a gap.
 func (e *expander) following(r *row, after Instant, floor time.Time, n int) ([]Instant, error) {
 	floor, err := e.startFloor(r, after, floor)

@@ -18,7 +18,7 @@ import (
 const (
 	// fireBatch is how many schedules fire in one transaction at most.
 	fireBatch = 1000
-	// simpleSteps is how many steps of a rule are taken for its next time while schedules are locked: ten years of days. What takes more is
+	// simpleSteps is how many steps of a rule are taken for its next time while schedules are locked: ten years of days. A rule that takes more is
 	// expanded without a lock.
 	simpleSteps = 4000
 	// lockedTime is how long schedules are expanded while they are locked. The rest of them are expanded without a lock.
@@ -33,7 +33,7 @@ const (
 	fireTimeout = 10 * time.Second
 	// postponement is how long a schedule that could not be expanded in time is left alone.
 	postponement = 10 * time.Second
-	// minPause is the least time between two looks, so that what is due meanwhile fires together.
+	// minPause is the least time between two looks, so that schedules due meanwhile fire together.
 	minPause = 10 * time.Millisecond
 	// postponedPause is that time while there are schedules that are due and postponed.
 	postponedPause = 100 * time.Millisecond
@@ -46,7 +46,7 @@ type due struct {
 	IsPlain bool      // no change of the zone's offset is near: its next occurrence is the next time of its series
 }
 
-// firing is what becomes of a schedule that is due.
+// firing is the result of a schedule that is due.
 type firing struct {
 	*due
 	occurrences []firedOccurrence
@@ -59,8 +59,8 @@ type firedOccurrence struct {
 	isSkipped bool
 }
 
-// fireAll fires what is due. While that is more than fires at once, what is in time does not wait for what was missed, nor does the one stop
-// when the other fails.
+// fireAll fires the schedules that are due. While they are more than fire at once, those in time do not wait for those missed, nor do the ones stop
+// when the others fail.
 func (s *Service) fireAll(ctx context.Context) error {
 	var inTime error
 	if s.isBehind {
@@ -108,7 +108,7 @@ func (s *Service) fire(ctx context.Context, grace *time.Duration) (ids []int64, 
 	return ids, s.fireUnlocked(ctx, append(inTime, missed...))
 }
 
-// fireLocked fires what is due and simple, in one transaction, and pauses what cannot fire. It returns the ids of all that is due, and what is not simple.
+// fireLocked fires schedules that are due and simple, in one transaction, and pauses those that cannot fire. It returns the ids of all that are due, and those not simple.
 func (s *Service) fireLocked(ctx context.Context, grace *time.Duration) (ids []int64, rest []*due, err error) {
 	ctx, cancel := context.WithTimeout(ctx, fireTimeout)
 	defer cancel()
@@ -169,7 +169,7 @@ func lockDue(ctx context.Context, q querier, grace *time.Duration) ([]*due, erro
 	return dues, err
 }
 
-// simpleFirings returns what becomes of those that are in time and whose next occurrence is simply the next time of their series, as nearly all are, and
+// simpleFirings returns the firings of those that are in time and whose next occurrence is simply the next time of their series, as nearly all are, and
 // the others as rest. It resolves all of them with one statement.
 func (s *Service) simpleFirings(ctx context.Context, q querier, dues []*due) (firings []firing, rest []*due, err error) {
 	var (
@@ -214,7 +214,7 @@ func (d *due) fires(next *Instant) firing {
 }
 
 // fireUnlocked fires schedules that take longer to expand: those that were missed, are near a change of their zone's offset, or have a rule of many steps.
-// None of them is locked meanwhile; what has changed by the time it is stored is left for later. One that cannot fire is paused, and the others
+// None of them is locked meanwhile; one that has changed by the time its firing is stored is left for later. One that cannot fire is paused, and the others
 // fire nevertheless.
 func (s *Service) fireUnlocked(ctx context.Context, dues []*due) error {
 	begun := time.Now()
@@ -259,7 +259,7 @@ func (s *Service) fireUnlocked(ctx context.Context, dues []*due) error {
 	return nil
 }
 
-// expandDue returns what becomes of a schedule that is due, of up to n of its occurrences. It fails with an *InvalidError when it cannot fire.
+// expandDue returns the firing of a schedule that is due, of up to n of its occurrences. It fails with an *InvalidError when it cannot fire.
 func (s *Service) expandDue(e *expander, d *due, n int) (firing, error) {
 	if err := d.parse(); err != nil {
 		return firing{}, err
@@ -298,7 +298,7 @@ func (s *Service) applyMisfire(d *due, following []Instant, isAll bool) firing {
 	switch {
 	case len(following) > 0:
 		f.next = &following[0]
-	case !isAll: // the last one waits for the next transaction, which knows what follows
+	case !isAll: // the last one waits for the next transaction, which knows the one after it
 		f.next = &dues[len(dues)-1]
 		dues = dues[:len(dues)-1]
 	}
@@ -337,7 +337,7 @@ func (s *Service) applyMisfire(d *due, following []Instant, isAll bool) firing {
 // isMissed reports whether an occurrence is so late that the misfire policy decides.
 func (s *Service) isMissed(now, at time.Time) bool { return now.Sub(at) > s.cfg.MisfireGrace }
 
-// storeFirings fires what was expanded without a lock: all with one statement, or, where that fails for one of them, each by itself. Those that fail then are
+// storeFirings stores firings that were expanded without a lock: all with one statement, or, where that fails for one of them, each by itself. Those that fail then are
 // added to faulty.
 func (s *Service) storeFirings(ctx context.Context, firings []firing, faulty map[int64]string) error {
 	if len(firings) == 0 {
@@ -349,7 +349,7 @@ func (s *Service) storeFirings(ctx context.Context, firings []firing, faulty map
 	switch err = wrap("firing schedules", err); {
 	case err == nil:
 		fired := slices.DeleteFunc(firings, func(f firing) bool { return !slices.Contains(stored, f.ID) })
-		s.counters.add(fired, time.Now()) // the lateness of what was missed need not be exact
+		s.counters.add(fired, time.Now()) // the lateness of missed occurrences need not be exact
 	case !isFault(err):
 		return err
 	case len(firings) == 1:

@@ -12,7 +12,7 @@ var LatenessBounds = [...]time.Duration{
 	time.Second, 5 * time.Second, time.Minute, time.Hour, 24 * time.Hour,
 }
 
-// Counters count what a Service has fired since it was opened.
+// Counters count the firings of a Service since it was opened.
 type Counters struct {
 	Fired   int64 // occurrences that became events or were published, without those of RunNow
 	Skipped int64 // occurrences that were missed and recorded as skipped
@@ -28,7 +28,7 @@ type counters struct {
 	Counters
 }
 
-// Counters returns what this Service has fired.
+// Counters returns the counts of this Service.
 func (s *Service) Counters() Counters {
 	s.counters.mu.Lock()
 	defer s.counters.mu.Unlock()

@@ -16,7 +16,7 @@ type PutOwnerParams struct {
 	IfExists   bool            // it must not be new
 }
 
-// PutOwnerResult is what PutOwner returns.
+// PutOwnerResult is the result of PutOwner.
 type PutOwnerResult struct {
 	Owner
 	Created bool  `db:"is_new"`

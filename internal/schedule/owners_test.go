@@ -71,7 +71,7 @@ func TestOwnersMoveNeitherLosesAnOccurrenceNorFiresItTwice(t *testing.T) {
 			if past := env.past(t, s.ID); len(past) != 1 || !past[0].NominalAt.Equal(at.Time) {
 				t.Fatalf("what came is %+v, want %v", past, at)
 			}
-			// What comes next comes by the new zone: at the same time tomorrow, which is in six hours.
+			// The next occurrence comes by the new zone: at the same time tomorrow, which is in six hours.
 			got := env.get(t, s.ID)
 			if !got.NextLocal.Equal(at.Time.AddDate(0, 0, 1)) || got.NextAt.Before(time.Now().Add(5*time.Hour)) || got.NextAt.After(time.Now().Add(7*time.Hour)) {
 				t.Errorf("next: %v, at %v", got.NextLocal, got.NextAt)

@@ -123,7 +123,7 @@ func parseRecurrence(text string) (*recurrence, error) {
 	return rec, nil
 }
 
-// violation returns what a recurrence rule breaks of RFC 5545 (section 3.3.10), or of the bounds above; empty: nothing.
+// violation returns the first violation of RFC 5545 (section 3.3.10) or of the bounds above by a recurrence rule; empty: none.
 func violation(o *rrule.ROption) string {
 	for _, part := range []struct {
 		name        string

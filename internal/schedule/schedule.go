@@ -13,7 +13,7 @@ type (
 	Kind string
 	// Status is the status of a schedule.
 	Status string
-	// Misfire decides on missed occurrences: those still due Config.MisfireGrace after their time. What does not fire is recorded as skipped.
+	// Misfire decides on missed occurrences: those still due Config.MisfireGrace after their time. Occurrences that do not fire are recorded as skipped.
 	Misfire string
 	// Gap decides on a civil time that a zone leaves out.
 	Gap string
@@ -60,7 +60,7 @@ const (
 	OccurrencePublished  OccurrenceStatus = "published"  // to its topic
 )
 
-// Spec is what a caller decides of a schedule.
+// Spec has the fields of a schedule that a caller decides.
 type Spec struct {
 	Name     string          // free text, empty: none
 	Owner    string          // an owner's id, empty: none
@@ -100,7 +100,7 @@ type Schedule struct {
 	NextAt    *time.Time // the instant that it is resolved to
 	CreatedAt time.Time
 	UpdatedAt time.Time
-	// StatusReason is why the service paused it, or what makes its row invalid; empty: neither.
+	// StatusReason is why the service paused it, or why its row is invalid; empty: neither.
 	StatusReason string
 }
 
@@ -135,7 +135,7 @@ type Owner struct {
 	UpdatedAt  time.Time
 }
 
-// What a call can fail with. Every error of this package that a caller can do something about wraps one of these; anything else is a fault of
+// The errors of calls. Every error of this package that a caller can do something about wraps one of these; anything else is a fault of
 // the system.
 var (
 	// ErrNotFound: no schedule has this id.
@@ -158,10 +158,10 @@ var (
 // InvalidError is a value that is refused, in words for the caller.
 type InvalidError = pg.InvalidError
 
-// errChanged: what an expansion was based on has changed since. It is expanded again.
+// errChanged: the schedule, or its owner, has changed since it was expanded. It is expanded again.
 var errChanged = errors.New("changed since it was expanded")
 
-// sqlstates are what the functions of the schema raise about schedules, see sql/idempotent.
+// sqlstates are those that the functions of the schema raise about schedules, see sql/idempotent.
 var sqlstates = pg.States{
 	"QD004": ErrStale,
 	"QD010": ErrNotFound,

@@ -23,7 +23,7 @@ type CreateParams struct {
 	IdempotencyKey string
 }
 
-// Created is what Create returns.
+// Created is the result of Create.
 type Created struct {
 	Schedule
 	Replayed bool // an earlier call with the same key created it
@@ -115,15 +115,15 @@ func (s *Service) Preview(ctx context.Context, p PreviewParams) ([]Instant, erro
 	return instants, wrap("previewing a schedule", err)
 }
 
-// request returns what distinguishes requests under one idempotency key, as JSON: all values, with their defaults. oldHash is what versions up to 0.2.0
-// stored: the hash of the request's text.
+// request returns the values that distinguish requests under one idempotency key, as JSON: all of them, with their defaults. oldHash is the one that versions
+// up to 0.2.0 stored: the hash of the request's text.
 func (s Spec) request() (request, oldHash string, err error) {
 	text, err := json.Marshal(s)
 	if err != nil {
 		return "", "", &InvalidError{Field: "event", Detail: "must be a JSON object"}
 	}
 	sum := sha256.Sum256(text)
-	_, _ = s.check() // sets the defaults; what it refuses is refused again before anything is stored
+	_, _ = s.check() // sets the defaults; a value that it refuses is refused again before anything is stored
 	parts := strings.Split(trimRule(s.RRule), ";")
 	slices.Sort(parts)
 	s.RRule, s.Cron = strings.Join(parts, ";"), strings.Join(strings.Fields(s.Cron), " ")
@@ -267,7 +267,7 @@ func (s *Service) Patch(ctx context.Context, p PatchParams) (Schedule, error) {
 	return changed.Schedule, err
 }
 
-// draft returns what a schedule becomes.
+// draft returns the draft of a schedule after the change.
 func (p PatchParams) draft(e *expander, before row) (*draft, error) {
 	switch {
 	case p.IfVersions != nil && !slices.Contains(p.IfVersions, before.Version):
@@ -295,7 +295,7 @@ func (p PatchParams) draft(e *expander, before row) (*draft, error) {
 	return d, err
 }
 
-// apply returns what spec becomes.
+// apply returns spec after the change.
 func (p PatchParams) apply(spec Spec) Spec {
 	switch {
 	case p.Cron != nil && *p.Cron != "":
@@ -353,7 +353,7 @@ func (l Limited) Pause(ctx context.Context, id int64) (Schedule, error) {
 	return r.Schedule, err
 }
 
-// Resume ends a pause, also one by the service. What was missed is left to the misfire policy. Repeated, it changes nothing. It fails with ErrNotFound and
+// Resume ends a pause, also one by the service. Missed occurrences are left to the misfire policy. Repeated, it changes nothing. It fails with ErrNotFound and
 // ErrEnded.
 func (l Limited) Resume(ctx context.Context, id int64) (Schedule, error) {
 	r, err := l.s.changedRow(ctx, "resuming a schedule", `agent.resume_schedule($1, $2, $3) s`, id, l.queues, l.topics)
@@ -369,7 +369,7 @@ func (l Limited) Delete(ctx context.Context, id int64, ifVersions []int64) error
 	})
 }
 
-// row is a schedule with what callers do not see of it.
+// row is a schedule with the fields that callers do not see.
 type row struct {
 	Schedule
 	LastLocal   *time.Time    // the end that COUNT and UNTIL of its rule come to
@@ -430,7 +430,7 @@ func selectRow(ctx context.Context, q querier, sql string, args ...any) (row, er
 	return r, err
 }
 
-// complete sets what follows from the columns of a row.
+// complete sets the fields that follow from the columns of a row.
 func (r *row) complete() {
 	r.At = moment(r.AtLocal, r.AtInstant)
 	r.Starts = moment(r.StartsLocal, r.StartsAt) // infinite ones are no bound
@@ -484,7 +484,7 @@ func (r *row) parse() (err error) {
 	case RRule:
 		var rec *recurrence
 		if rec, err = parseRecurrence(r.RRule); err == nil {
-			r.series = rec.series(r.At.Time, r.Leap, r.LastLocal) // lastLocal is what COUNT comes to, too
+			r.series = rec.series(r.At.Time, r.Leap, r.LastLocal) // lastLocal is the end by COUNT, too
 		}
 	}
 	return err

@@ -12,7 +12,7 @@ import (
 // INTERVAL within days are counted, and those that cannot fit are skipped.
 
 const (
-	// maxSteps bounds what one call may take: half a second's work, enough for every day until the year 9999.
+	// maxSteps bounds the steps of one call: half a second's work, enough for every day until the year 9999.
 	maxSteps = 4_000_000
 	// maxSearch bounds the search for one time. The calendar repeats after 400 years, which are 146,097 days: a rule without a time within
 	// that many days and as many steps has none.
@@ -149,7 +149,7 @@ func (s *series) isReachable() bool {
 	return false
 }
 
-// The units of a time of day, and what each is a part of.
+// The units of a time of day, and the unit that each is a part of.
 var (
 	clockUnits = [3]int64{3600, 60, 1}
 	clockSpans = [3]int64{secondsPerDay, 3600, 60}

@@ -39,7 +39,7 @@ type Config struct {
 	Database     *pg.Database   // takes precedence over DatabaseURL
 	MaxConns     int            // connections at most, two or more; zero: DefaultMaxConns
 	MisfireGrace time.Duration  // an occurrence that is later is missed; zero: DefaultMisfireGrace
-	PollInterval time.Duration  // longest time between two looks for what is due; zero: 1 s
+	PollInterval time.Duration  // longest time between two looks for due schedules; zero: 1 s
 	ZoneInterval time.Duration  // time between two checks of the zones' rules; zero: an hour
 	QueryTimeout time.Duration  // bound of one listing or preview; zero: DefaultQueryTimeout
 	CallTimeout  time.Duration  // bound of any other call; zero: DefaultCallTimeout
@@ -204,7 +204,7 @@ func (s *Service) within(ctx context.Context, limit time.Duration, doing string,
 	return wrap(doing, err)
 }
 
-// wrap adds what was being done to an error, and turns an error of PostgreSQL into one of this package.
+// wrap adds the action to an error, and turns an error of PostgreSQL into one of this package.
 func wrap(doing string, err error) error {
 	if errors.Is(err, ErrQueryTimeout) {
 		return fmt.Errorf("%s: %w", doing, err)

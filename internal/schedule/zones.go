@@ -96,14 +96,14 @@ func resolve(ctx context.Context, q querier, times []civilTime) ([]resolution, e
 	return pg.Collect[resolution](rows)
 }
 
-// channel is what the functions of the schema notify on: with the payload "zones" when the rules of a zone have changed, with none when a schedule
+// channel is the channel that the functions of the schema notify on: with the payload "zones" when the rules of a zone have changed, with none when a schedule
 // is due soon.
 const channel = "agent_schedule"
 
 // zoneTimeout bounds one check of all zones in use. There are some 600 zones.
 const zoneTimeout = 5 * time.Minute
 
-// CheckZones compares the database server's rules of every zone in use with what they were. Where an update of the server's time zone data has changed
+// CheckZones compares the database server's rules of every zone in use with those of the last check. Where an update of the server's time zone data has changed
 // them, it resolves the next occurrences of the schedules in that zone again, all in one transaction, and has the pools begin new sessions, as each
 // session knows the rules that were there when it began. A zone that the server does not know any more is logged, and the others are checked nevertheless.
 // Run calls it at its start and every ZoneInterval.
@@ -163,7 +163,7 @@ func (s *Service) CheckZones(ctx context.Context) error {
 }
 
 // expandUnresolved finds the next occurrences of schedules whose next civil time is skipped in their new zone, as far as there is time. They are marked
-// in the database: what is left undone here, the firing loop of some process does.
+// in the database: those left here are found by the firing loop of some process.
 func (s *Service) expandUnresolved(ctx context.Context, q querier, ids []int64) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()

@@ -146,7 +146,7 @@ func (r *router) countRoom(ctx context.Context, rt *route) (room int, err error)
 	return room, wrap("counting ready events", err)
 }
 
-// advance delivers what comes next to one route up to a position. It reports whether the route has got on, and whether it is level and may join
+// advance delivers the next events to one route up to a position. It reports whether the route has got on, and whether it is level and may join
 // those in step.
 func (c *catchUp) advance(ctx context.Context, rt *route, re *rest, end int64) (hasMoved, canJoin bool, err error) {
 	svc := c.r.svc

@@ -119,7 +119,7 @@ func TestTriggersThatPublishChangesHasNotMadeAreRefused(t *testing.T) {
 	env.wantChanges(t)
 }
 
-// What the catalog shows need not be the trigger that fires.
+// The trigger that the catalog shows need not be the one that fires.
 func TestReplacedTriggersReadNothingOfTheirWriter(t *testing.T) {
 	t.Parallel()
 	env, admin := withUsers(t)

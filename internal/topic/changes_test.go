@@ -396,7 +396,7 @@ func TestValuesThatCannotBePublishedAreOmitted(t *testing.T) {
 	env.exec(t, `insert into shop.docs values ('1', '{"a": "\u0000"}', array['{"a": 1e999999}'::json], repeat('é', 131073), repeat('x', 131073)::bytea,
 		to_jsonb(repeat('x', 300000)))`)
 	env.wantChanges(t, `d.insert 1 {"new": {"id": "1"}, "omitted": ["body", "bytes", "doc", "docs", "jb"]}`)
-	// What changes is told though its value is not.
+	// The names of changed columns are told though their values are not.
 	env.exec(t, `update shop.docs set doc = '{"a": "\u0000\u0000"}'`)
 	env.exec(t, `update shop.docs set body = body || 'x', jb = to_jsonb(repeat('y', 300000))`)
 	env.exec(t, `update shop.docs set doc = '{}', docs = null, bytes = null, jb = null, body = body`)

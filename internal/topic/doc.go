@@ -5,7 +5,7 @@
 //
 //	types.go    events of the log, parameters, results and errors
 //	service.go  Config with its defaults, Open, Run, Close
-//	publish.go  Publish, and publications for later
+//	publish.go  Publish, in the group commits of the queue, and publications for later
 //	read.go     pages of the log, single events, positions by time, topics, settings
 //	tail.go     the newest events of the log in memory, for all who follow it, and what of them matches which filters
 //	follow.go   streams, and the steps by which they and reads follow the log
@@ -25,10 +25,10 @@
 //
 // # State and locks
 //
-// tail.mu guards the newest events, what this process has appended and the tail has not, and those who wait for more. It is held during no call of the database, and not while events are matched. The
+// tail.mu guards the newest events, those that this process has appended and the tail has not, and those who wait for more. It is held during no call of the database, and not while events are matched. The
 // index of filters belongs to the loop of the tail. filterCache.mu guards which filters of subscriptions are compiled; these are immutable.
-// watches.mu guards what is known of subscriptions that somebody waits for, also during no call of the database. No two of these are held at once.
-// router.mu guards what the router knows, and is held while a batch is delivered; tail.mu may be locked then. What catching up knows belongs to its loop.
+// watches.mu guards the known state of subscriptions that somebody waits for, also during no call of the database. No two of these are held at once.
+// router.mu guards the router's state, and is held while a batch is delivered; tail.mu may be locked then. The state of catching up belongs to its loop.
 // A Stream belongs to one goroutine; streams share the events, which nobody changes.
 //
 // # Decisions

@@ -37,7 +37,7 @@ func TestDeliveryMissesNothingThatAStandbyHasWhichLacksTheTail(t *testing.T) {
 	env.awaitState(t, "s", "in step", isInStep)
 	env.awaitState(t, "late", "in step", isInStep)
 
-	// What was published arrives at the standby, and what was delivered does not: another session has the lock of the router until then.
+	// The published events arrive at the standby, and their deliveries do not: another session has the lock of the router until then.
 	env.exec(t, `begin`)
 	env.exec(t, `select from agent.router for update`)
 	env.publish(t, "a", "b", "b")

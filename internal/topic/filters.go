@@ -12,7 +12,7 @@ import (
 const (
 	// cachedFilterBytes bounds the texts of the filters that a process keeps compiled, unless one subscription has more.
 	cachedFilterBytes = 64 << 20
-	// filterOverhead is what a filter takes in memory besides its text, in bytes, about.
+	// filterOverhead is the memory of a filter besides its text, in bytes, about.
 	filterOverhead = 1000
 )
 
@@ -66,7 +66,7 @@ func (c *filterCache) get(id, version int64) (set *filterSet, load *filterLoad, 
 	return nil, load, true
 }
 
-// loaded ends what get began.
+// loaded ends the load that get began.
 func (c *filterCache) loaded(id int64, load *filterLoad) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -22,7 +22,7 @@ type Stream struct {
 	reached int64 // what Next has returned ends there
 }
 
-// Follow returns a Stream. Close it. It fails with an *InvalidError for what is no position, and with ErrUnavailable.
+// Follow returns a Stream. Close it. It fails with an *InvalidError if After is no position, and with ErrUnavailable.
 func (s *Service) Follow(ctx context.Context, p FollowParams) (*Stream, error) {
 	st := &Stream{follower: follower{svc: s, position: p.After, topics: p.Topics, filter: p.Filter}, reached: p.After}
 	st.join()
@@ -42,12 +42,12 @@ func (st *Stream) Close() {
 	st.close()
 }
 
-// Position returns up to where the stream has come: what matches up to there was returned by Next, or is none.
+// Position returns the position that the stream has come to: Next has returned all matches up to there.
 func (st *Stream) Position() int64 {
 	return st.reached
 }
 
-// Next returns what comes next, in order. When nothing does within wait, the batch has only the position up to which there is nothing. It fails with
+// Next returns the next events, in order. When none come within wait, the batch has only the position up to which there are none. It fails with
 // ErrDraining once Drain was called, with the error of ctx, and with ErrUnavailable; another stream may go on after the last batch.
 func (st *Stream) Next(ctx context.Context, wait time.Duration) (Batch, error) {
 	deadline := time.Now().Add(wait)
@@ -79,7 +79,7 @@ func (st *Stream) Next(ctx context.Context, wait time.Duration) (Batch, error) {
 	}
 }
 
-// step returns what comes next, maybe nothing. It waits, up to limit, until few enough other streams read from the database; if they do not get fewer,
+// step returns the next events, maybe none. It waits, up to limit, until few enough other streams read from the database; if they do not get fewer,
 // there is nothing.
 func (st *Stream) step(ctx context.Context, limit time.Duration) (part, error) {
 	if p, isThere := st.fromTail(readEvents, streamBytes); isThere {
@@ -123,7 +123,7 @@ type follower struct {
 	filter    *match.Filter
 	group     *group      // nil: it has not joined the tail
 	timer     *time.Timer // nil: it has not waited yet
-	pageBytes int         // what it reads at once from the database; zero: as much as it is to return
+	pageBytes int         // bytes that it reads at once from the database; zero: as much as it is to return
 	wasLevel  bool        // it has read the log to its end from the database
 }
 

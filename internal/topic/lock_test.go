@@ -13,7 +13,7 @@ import (
 	"github.com/queued/queued/internal/topic"
 )
 
-// waitForLocks makes a call several times at once, more often than there are connections, and returns when two of them wait for a lock, with
+// waitForLocks makes a call several times at once, more often than there are connections, and returns when one of them waits for a lock, with
 // a function that returns the errors of all.
 func (env environment) waitForLocks(t *testing.T, call func(context.Context) error) (errs func() []error) {
 	t.Helper()

@@ -88,7 +88,7 @@ func TestDeliveryGoesOnFromWhatAFailoverHasLeft(t *testing.T) {
 			env.exec(t, `create table public.`+table+` as table agent.`+table)
 		}
 	}
-	// What was delivered since is lost, too.
+	// The deliveries since are lost, too.
 	lose := func() {
 		t.Helper()
 		env.exec(t, `begin`)

@@ -25,7 +25,7 @@ func TestEveryReaderSeesEachEventOnceInOneOrder(t *testing.T) {
 	}
 }
 
-// What the test above would miss without the lock on the head shows that it can fail.
+// Readers miss events without the lock on the head: so the test above can fail.
 func TestReadersWithoutTheHeadMissEvents(t *testing.T) {
 	t.Parallel()
 	env := setupIdle(t)

@@ -9,8 +9,9 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// Publish appends all of publications to the log or, on any error, none, and returns when that is committed. Results are in their order. It
-// fails with an *InvalidError, ErrKeyReused, ErrUnrepresentable, ErrOverloaded, and with ErrUnavailable when it is unknown whether they were published.
+// Publish appends all of publications to the log or, on any error, none, and returns when that is committed. Results are in their order. Publications
+// share commits with inserts, acks and claims of this process. It fails with an *InvalidError, ErrKeyReused, ErrUnrepresentable, ErrOverloaded, and
+// with ErrUnavailable or ctx's error when it is unknown whether they were published.
 func (s *Service) Publish(ctx context.Context, publications []Publication) ([]Published, error) {
 	published, err := s.cfg.Queue.Publish(ctx, publications)
 	for _, p := range published {
@@ -72,7 +73,7 @@ func (s *Service) publishLaterOnce(ctx context.Context, p Publication, delay tim
 // duePublications is how many publications one transaction publishes.
 const duePublications = 500
 
-// publishDue publishes what is due.
+// publishDue publishes the publications that are due.
 func (s *Service) publishDue(ctx context.Context) error {
 	for {
 		var published int

@@ -104,7 +104,7 @@ func TestAManyTimesPublishingTransactionKeepsItsOrder(t *testing.T) {
 	}
 }
 
-// What follows are functions and tables with which a transaction may ask for constraints at once.
+// Functions and tables with which a transaction may ask for constraints at once.
 const askingForConstraints = `
 create function public.ask() returns void language plpgsql as $$ begin set constraints all immediate; end $$;
 create function public.ask_in_sql() returns void language sql as 'set constraints all immediate';
@@ -459,7 +459,7 @@ func TestTwentyEqualPublicationsAtOnceBecomeOne(t *testing.T) {
 	}
 }
 
-// Whoever could insert into the queue of delayed publications, claim from it or pause it could publish, and withhold what others have published.
+// A user who could insert into the queue of delayed publications, claim from it or pause it could publish, and withhold the publications of others.
 func TestQueueOfDelayedPublicationsIsTheServicesOwn(t *testing.T) {
 	t.Parallel()
 	env := setupIdle(t)

@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// readEvents and readBytes bound what one statement reads of the log.
+	// readEvents and readBytes bound a statement that reads the log.
 	readEvents = 1000
 	readBytes  = 4 << 20
 	// pageBytes bounds the texts of a page, as claims and pages of queues are bounded, but for its last event.
 	pageBytes = 8 << 20
-	// scanEvents is how many events one call reads at most to find those that match: it returns what it has found, maybe nothing, and how far it has come.
+	// scanEvents is how many events one call reads at most to find those that match: it returns those, maybe none, and how far it has come.
 	scanEvents = 50_000
 )
 
 // Read returns events of the log after a position, in order, with texts of about 8 MiB. A page that is not full may still have more after it: read on
 // after Next. When there is none it waits for the first, up to p.Wait. From a position that was never given out
-// it goes on at the head, after a gap. It fails with an *InvalidError for what is no position, and with ErrUnavailable.
+// it goes on at the head, after a gap. It fails with an *InvalidError if After is no position, and with ErrUnavailable.
 func (s *Service) Read(ctx context.Context, p ReadParams) (Page, error) {
 	limit := pg.PageSize(p.Limit)
 	f := &follower{svc: s, position: p.After, topics: p.Topics, filter: p.Filter}

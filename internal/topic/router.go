@@ -23,20 +23,20 @@ const (
 	renewAfter = routeLease / 3
 	// flushInterval is how long the position of the router stays behind events that nobody wants.
 	flushInterval = time.Second
-	// deliveries and deliveryBytes bound what one transaction delivers, but for the last event in it.
+	// deliveries and deliveryBytes bound the deliveries of one transaction, but for the last event in it.
 	maxDeliveries    = 5000
 	maxDeliveryBytes = 16 << 20
 )
 
-// A router delivers the log into the queues of subscriptions. Those that are level share one position, and what they get is found by one index of all
+// A router delivers the log into the queues of subscriptions. Those that are level share one position, and their events are found by one index of all
 // their filters. The others go by positions of their own, see catchup.go. Of all processes one routes at a time.
 //
-// What it remembers of the database holds only as long as each change of it was made, or noticed, by the router itself: it forgets everything, and reads it
+// Its copy of the database's state holds only as long as each change of it was made, or noticed, by the router itself: it forgets everything, and reads it
 // again, after each error, since the call may have been committed nevertheless, and whenever the position has another number than it knows.
 type router struct {
 	svc     *Service
 	process int64     // tells it from those of other processes
-	woken   pg.Signal // the log has grown, or what is to be delivered has changed
+	woken   pg.Signal // the log has grown, or the routes have changed
 	behind  pg.Signal // the same, for those that are not in step
 
 	delivered atomic.Int64
@@ -125,7 +125,7 @@ func (r *router) changed() {
 	r.wake()
 }
 
-// pass delivers to the routes in step what there is.
+// pass delivers the log to the routes in step, as far as it goes.
 func (r *router) pass(ctx context.Context) error {
 	for {
 		r.mu.Lock()
@@ -169,7 +169,7 @@ func (r *router) stop(rest time.Duration) {
 	r.isRouting.Store(false)
 }
 
-// forget drops what is known of the routes, and has begin ask where the router is.
+// forget drops the known state of the routes, and has begin ask where the router is.
 func (r *router) forget() {
 	r.version, r.sureUntil, r.changes, r.routes, r.replays, r.inStep, r.ready = 0, 0, nil, nil, nil, nil, nil
 	r.index, r.wanted, r.freeIDs = match.NewIndex(nil), nil, nil
@@ -223,7 +223,7 @@ func (r *router) begin(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// load reads what is to be delivered, as far as it has changed.
+// load reads the routes that have changed.
 func (r *router) load(ctx context.Context) error {
 	sureUntil := r.svc.tail.reach()
 	rows, _ := r.svc.loops.Query(ctx, `select version, known, changed from agent.route_changes($1)`, r.changes)
@@ -383,7 +383,7 @@ func (r *router) leave(ctx context.Context, ids []int64) (int, error) {
 	return len(left.Subscriptions), nil
 }
 
-// step delivers what comes next to the routes in step, and reports whether there may be more. The caller holds mu.
+// step delivers the next events to the routes in step, and reports whether there may be more. The caller holds mu.
 func (r *router) step(ctx context.Context) (isMore bool, err error) {
 	if isRouting, err := r.begin(ctx); err != nil || !isRouting {
 		return false, err
@@ -433,7 +433,7 @@ func (r *router) deliver(ctx context.Context, b *batch, isLevel bool) (isMore bo
 		r.process, routeLease, r.number, version, b.end, b.hasGap, b.subscriptions, b.positions, b.matched).Scan(&status, &number)
 	switch {
 	case err != nil && len(b.positions) > 0 && isRefused(ctx, err):
-		// One of them cannot get what it wants. Each by itself, the others can.
+		// One of them cannot get its events. Each by itself, the others can.
 		r.svc.cfg.Logger.Error().Func(failure.Of(err)).Msg("subscriptions cannot be delivered together, so each of them is by itself")
 		left, leaving := r.leave(ctx, slices.Compact(slices.Sorted(slices.Values(b.subscriptions))))
 		if left == 0 {
@@ -457,12 +457,12 @@ func (r *router) deliver(ctx context.Context, b *batch, isLevel bool) (isMore bo
 	return !isLevel, nil
 }
 
-// isRefused reports whether the database has refused what was to be written, whoever writes it and when.
+// isRefused reports whether the database has refused the rows themselves, whoever writes them and when.
 func isRefused(ctx context.Context, err error) bool {
 	return ctx.Err() == nil && !pg.IsUnavailable(err) && !pg.LostRace(err)
 }
 
-// announceDelivered counts what was delivered, and wakes those who wait for it.
+// announceDelivered counts the deliveries, and wakes those who wait for them.
 func (s *Service) announceDelivered(b *batch) {
 	if len(b.positions) == 0 {
 		return
@@ -511,9 +511,9 @@ func (r *router) findFull(ctx context.Context, b *batch) (full []int64, err erro
 	}
 }
 
-// A batch is what one transaction delivers.
+// A batch is the deliveries of one transaction.
 type batch struct {
-	end           int64 // it delivers what comes up to there
+	end           int64 // it delivers the events up to there
 	hasGap        bool
 	subscriptions []int64
 	positions     []int64
@@ -547,7 +547,7 @@ func (s *Service) readAfter(ctx context.Context, position int64, isKept bool) (p
 	return read.part, func(i int) *Event { return &read.events[i] }, err
 }
 
-// nextBatch returns what comes next for the routes in step, and whether there is no more for now.
+// nextBatch returns the next deliveries for the routes in step, and whether there is no more for now.
 func (r *router) nextBatch(ctx context.Context) (b *batch, isLevel bool, err error) {
 	p, at, err := r.svc.readAfter(ctx, r.scanned, r.isBehind)
 	if err != nil {

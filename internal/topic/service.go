@@ -30,7 +30,7 @@ const (
 	writeConns = 2
 )
 
-// Config is what a Service needs to know. Database and Queue are required.
+// Config holds the settings of a Service. Database and Queue are required.
 type Config struct {
 	Database       *pg.Database
 	Queue          *queue.Service // publishes in its group commits
@@ -56,7 +56,7 @@ func (c Config) withDefaults() Config {
 type Service struct {
 	cfg    Config
 	name   string   // tells this service's notifications from those of others
-	reads  *pg.Pool // what waits for no transaction that writes
+	reads  *pg.Pool // reads that wait for no transaction that writes
 	writes pg.Writes
 	loops  *pg.Pool
 	pools  pg.Pools
@@ -151,7 +151,7 @@ func (s *Service) StreamStats() StreamStats {
 	return StreamStats{Open: s.streams.Load(), Behind: s.behind.Load(), TailBytes: s.tail.size()}
 }
 
-// channel is what publishing notifies on. The payload is the name of the service that has published, empty from SQL.
+// channel is the channel that publishing notifies on. The payload is the name of the service that has published, empty from SQL.
 const channel = "agent_log"
 
 // notifyInterval is the shortest time between two notifications of one service: a notifying commit takes a lock that all databases of the server share.
@@ -181,7 +181,7 @@ func (s *Service) passOn(events []queue.Appended) {
 	s.appended.Send()
 }
 
-// notify tells other processes that the log has grown, then rests. It does not wait for the disk: what it tells of is there already.
+// notify tells other processes that the log has grown, then rests. It does not wait for the disk: the events that it tells of are there already.
 func (s *Service) notify(ctx context.Context) error {
 	if _, err := s.loops.Exec(ctx, `select set_config('synchronous_commit', 'off', true), agent.notify_log($1)`, s.name); err != nil {
 		return wrap("their readers poll", err)

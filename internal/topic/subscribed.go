@@ -18,7 +18,7 @@ const (
 	searchTime = 2 * time.Second
 )
 
-// SubscribedParams say what to read of a subscription. All fields may be zero.
+// SubscribedParams say which events of a subscription to read. All fields may be zero.
 type SubscribedParams struct {
 	After string        // a cursor that is not committed, to go on from; empty: the position of the subscription
 	Limit int           // events at most; zero: pg.DefaultPage
@@ -32,7 +32,7 @@ type MatchedEvent struct {
 	Matched []string // none if it is for this subscription alone, and no filter wants it
 }
 
-// SubscribedPage is what a read of a subscription returns.
+// SubscribedPage is the result of a read of a subscription.
 type SubscribedPage struct {
 	Events      []MatchedEvent
 	Cursor      string // commit it when the events are done; empty if the subscription is held or paused
@@ -43,7 +43,7 @@ type SubscribedPage struct {
 	IsPaused    bool
 }
 
-// readState is what a read of a subscription begins with.
+// readState is the state of a subscription that a read begins with.
 type readState struct {
 	ID             int64
 	FiltersVersion int64
@@ -53,7 +53,7 @@ type readState struct {
 	LeasedUntil    *time.Time
 }
 
-// sameAs reports whether what was read with an earlier state is still good. A position that is set back was lost by a failover.
+// sameAs reports whether events read with an earlier state are still good. A position that is set back was lost by a failover.
 func (st *readState) sameAs(before *readState) bool {
 	return st.ID == before.ID && st.FiltersVersion == before.FiltersVersion && st.Token == before.Token && st.Epoch == before.Epoch &&
 		st.Position >= before.Position
@@ -63,7 +63,7 @@ func (st *readState) sameAs(before *readState) bool {
 type subscribedReader struct {
 	svc      *Service
 	set      *filterSet
-	position int64 // what comes next is after it
+	position int64 // the next event is after it
 	head     int64
 	isLevel  bool   // there was no more
 	joined   *group // nil: it has not waited yet
@@ -73,13 +73,13 @@ type subscribedReader struct {
 
 	watch      *watch // nil: it does not wait
 	changed    <-chan struct{}
-	maxBytes   int  // bound of the texts of what is read at once, unless it is one event
+	maxBytes   int  // bound of the texts of the events read at once, unless it is one event
 	takesTurns bool // with streams, for reading from the database
 }
 
-// ReadSubscription returns what comes next for a subscription, in order. It is read again by everybody who uses the name until the cursor of the page
+// ReadSubscription returns the next events of a subscription, in order. Everybody who uses the name reads them again until the cursor of the page
 // is committed. The position of a subscription moves by itself over events that none of its filters wants. It fails with ErrSubscriptionNotFound,
-// with ErrCursorLost when p.After can be committed no more, and with an *InvalidError for what is no cursor of this subscription.
+// with ErrCursorLost when p.After can be committed no more, and with an *InvalidError if that is no cursor of this subscription.
 func (s *Service) ReadSubscription(ctx context.Context, name string, p SubscribedParams) (SubscribedPage, error) {
 	after, isAhead := cursor{}, p.After != ""
 	if isAhead {
@@ -99,7 +99,7 @@ func (s *Service) ReadSubscription(ctx context.Context, name string, p Subscribe
 		r.watch = s.watches.join(name)
 	}
 	var before readState
-	var start int64 // what comes after it is looked for
+	var start int64 // the search begins after it
 	for {
 		until := r.look(deadline)
 		st, isWatched := s.watches.readState(r.watch) // while nothing is published, those who wait ask the database for nothing
@@ -296,7 +296,7 @@ func (r *subscribedReader) readPage(ctx context.Context, limit, maxBytes int, un
 	return p, err == nil, err
 }
 
-// join makes the reader one of those who follow the log for what its filters want.
+// join makes the reader one of those who follow the log for events that its filters want.
 func (r *subscribedReader) join() {
 	r.joined, r.joinedSet = r.svc.tail.joinSubscription(r.set), r.set
 }
@@ -406,7 +406,7 @@ func (r *subscribedReader) match(e *Event) (matched []string, isWanted bool) {
 
 const notACursor = "must be the cursor of a read of this subscription, unchanged"
 
-// A cursor is what a page of a subscription leads to.
+// A cursor is the end of a page of a subscription, to go on from and to commit.
 type cursor struct {
 	id       int64 // of the subscription
 	epoch    int64
@@ -419,7 +419,7 @@ type cursor struct {
 
 // isLost reports whether a cursor can be committed no more, as far as that is known.
 func (c *cursor) isLost(st *readState) bool {
-	// The position also moves over what no filter wants, which loses no cursor.
+	// The position also moves over events that no filter wants, which loses no cursor.
 	isPassed := st.Position > c.position && st.Token != c.token && st.Token != c.parent
 	return c.id != st.ID || c.epoch != st.Epoch || isPassed || c.isLeased && st.LeasedUntil == nil
 }
@@ -432,14 +432,14 @@ const (
 // cursorCheckBytes is how many bytes of a cursor tell whether it is unchanged.
 const cursorCheckBytes = 6
 
-// newToken returns what tells a cursor from all others.
+// newToken returns a random number that tells a cursor from all others.
 func newToken() int64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails
 	return int64(binary.BigEndian.Uint64(b[:]) >> 1)
 }
 
-// checkOf is what the bytes of a cursor of a subscription end with.
+// checkOf returns the check at the end of the bytes of a cursor of a subscription.
 func checkOf(name string, b []byte) []byte {
 	sum := sha256.Sum256(append([]byte("cursor of "+name+" "), b...))
 	return sum[:cursorCheckBytes]

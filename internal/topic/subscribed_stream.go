@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// A SubscribedStream follows what a subscription gets. It does not move the position of the subscription. While it is open the subscription does
+// A SubscribedStream follows the events of a subscription. It does not move the position of the subscription. While it is open the subscription does
 // not expire. It is for one goroutine.
 type SubscribedStream struct {
 	subscribedReader
 	name     string
 	state    subscriptionState // of which ID and Version are those that set and isPaused belong to
 	isPaused bool
-	reached  int64 // what Next has returned ends there
+	reached  int64 // the end of the batches that Next has returned
 }
 
-// FollowSubscription returns a SubscribedStream of what comes after a position; nil: after that of the subscription. Close it. It fails with
-// ErrSubscriptionNotFound, and with an *InvalidError for what is no position.
+// FollowSubscription returns a SubscribedStream of the events after a position; nil: after that of the subscription. Close it. It fails with
+// ErrSubscriptionNotFound, and with an *InvalidError if that is no position.
 func (s *Service) FollowSubscription(ctx context.Context, name string, after *int64) (*SubscribedStream, error) {
 	if after != nil {
 		if _, err := s.readPage(ctx, *after, 1, 1, nil); err != nil {
@@ -51,7 +51,7 @@ func (st *SubscribedStream) Position() int64 {
 	return st.reached
 }
 
-// Next returns what comes next, as that of a Stream. Each event was compared with filters that were in force after it was published. There is nothing
+// Next returns the next events, as that of a Stream. Each event was compared with filters that were in force after it was published. There is nothing
 // while the subscription is paused. It fails with ErrSubscriptionNotFound when it was deleted, even if there is another one of its name.
 func (st *SubscribedStream) Next(ctx context.Context, wait time.Duration) (Batch, error) {
 	for deadline := time.Now().Add(wait); ; {
@@ -72,7 +72,7 @@ func (st *SubscribedStream) Next(ctx context.Context, wait time.Duration) (Batch
 		} else if events, gap, err = st.next(ctx, readEvents, until); err != nil {
 			return Batch{}, err
 		}
-		// What was read is returned only if the subscription is the same afterwards: see end_read, which does so for reads.
+		// The events that were read are returned only if the subscription is the same afterwards: see end_read, which does so for reads.
 		// Where there is nothing, it is enough to have asked a moment ago, and the stream has come as far as the log had then.
 		latest, confirmed, isLatest := st.svc.watches.latest(st.watch)
 		state := latest.subscriptionState

@@ -409,7 +409,7 @@ func TestStreamOfASubscriptionTellsAGapOnceAndDrains(t *testing.T) {
 	}
 }
 
-// What one filter wants comes exactly once, in order, while another filter comes and goes, and streams go on where others ended.
+// The matches of one filter come exactly once, in order, while another filter comes and goes, and streams go on where others ended.
 func TestStreamsMissNothingWhileFiltersChange(t *testing.T) {
 	t.Parallel()
 	env := setup(t)

@@ -59,7 +59,7 @@ type SubscriptionFilter struct {
 	Match        json.RawMessage // as it was given; nil: all
 	ExpiresAfter *time.Duration  // nil: never
 	ExpiresAt    *time.Time
-	Filter       *match.Filter // what Topics and Match compile to; required to put it
+	Filter       *match.Filter // compiled from Topics and Match; required to put it
 }
 
 // A Lag is how far a position is behind the head of the log.
@@ -104,7 +104,7 @@ func (f *SubscriptionFilter) json() filterJSON {
 }
 
 // PutSubscription creates a subscription, or replaces its filters and settings and leaves its position as it is, and reports whether it is new. A call
-// that changes nothing renews what expires, and leaves the version. It fails with ErrStale, an *InvalidError, and ErrWrongDelivery for one that exists and would
+// that changes nothing renews a subscription that expires, and leaves the version. It fails with ErrStale, an *InvalidError, and ErrWrongDelivery for one that exists and would
 // change between delivery and reading by cursor.
 func (s *Service) PutSubscription(ctx context.Context, p PutSubscriptionParams) (isNew bool, err error) {
 	filters := make([]filterJSON, len(p.Filters))
@@ -260,7 +260,7 @@ func (s *Service) SlowestSubscriptions(ctx context.Context, limit int) ([]Subscr
 }
 
 // Commit commits a cursor of a subscription, and returns the position from which the next read goes on. The cursor that was committed last can
-// be committed again. It fails with ErrSubscriptionNotFound, ErrWrongDelivery, ErrCursorLost, and an *InvalidError for what is no cursor of this subscription.
+// be committed again. It fails with ErrSubscriptionNotFound, ErrWrongDelivery, ErrCursorLost, and an *InvalidError for a text that is no cursor of this subscription.
 func (s *Service) Commit(ctx context.Context, name, text string) (position int64, err error) {
 	c, ok := parseCursor(name, text)
 	if !ok {
@@ -277,14 +277,14 @@ func (s *Service) Commit(ctx context.Context, name, text string) (position int64
 }
 
 // Seek makes a subscription go on after a position, which it returns. Instead of one that was never given out, that is the head of the log, with the
-// gap that leads there. The subscription's cursors are lost, and a lease ends. It fails with ErrSubscriptionNotFound, and an *InvalidError for what is no position.
+// gap that leads there. The subscription's cursors are lost, and a lease ends. It fails with ErrSubscriptionNotFound, and an *InvalidError for a number that is no position.
 func (s *Service) Seek(ctx context.Context, name string, to int64) (position int64, gap *Gap, err error) {
 	position = to
 	p, err := s.readPage(ctx, to, 1, 1, nil)
 	if err != nil {
 		return 0, nil, err
 	}
-	if p.gap != nil && p.gap.Reason == GapBeyondHead { // what was not given out then can be given out by now, but not before it
+	if p.gap != nil && p.gap.Reason == GapBeyondHead { // positions that were not given out then can be given out by now, but not before it
 		position, gap = p.gap.Until, p.gap
 	}
 	err = s.writes.Exec(ctx, `select agent.seek_subscription($1, $2, $3)`, name, position, newToken())
@@ -292,7 +292,7 @@ func (s *Service) Seek(ctx context.Context, name string, to int64) (position int
 	return position, gap, wrap("seeking", err)
 }
 
-// Replay delivers into the queue of a subscription once more what it gets, by its filters as they are now, of the events after from, up to to. It
+// Replay delivers into the queue of a subscription once more the events after from, up to to, that its filters want as they are now. It
 // returns how many these are, and with isDryRun delivers nothing. The router delivers them; it goes on with new events meanwhile. It fails with
 // ErrSubscriptionNotFound, ErrWrongDelivery for one that is read by cursor, and an *InvalidError for a position that was never given out.
 func (s *Service) Replay(ctx context.Context, name string, from, to int64, isDryRun bool) (events int64, err error) {

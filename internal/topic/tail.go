@@ -15,20 +15,20 @@ import (
 )
 
 const (
-	// entryOverhead is what an event of the tail takes in memory besides its texts, in bytes, about.
+	// entryOverhead is the memory of an event of the tail besides its texts, in bytes, about.
 	entryOverhead = 300
 	// groupLinger is how long a group is kept when its last follower has left: who asks again and again joins the same one, and has missed nothing.
 	groupLinger = 10 * time.Second
 	// maxLeftBytes bounds the texts of the filters of groups that are kept so.
 	maxLeftBytes = 2 << 20
-	// tailBack is how many positions before the head the tail begins: who comes back after a restart of this process finds in it what came meanwhile.
+	// tailBack is how many positions before the head the tail begins: readers that come back after a restart of this process find in it the events since.
 	tailBack = 1000
 )
 
-// A tail has the newest events of the log, which are read once for all who follow it, and what of them matches the filters of these. It is empty
+// A tail has the newest events of the log, which are read once for all who follow it, and their matches with the filters of these. It is empty
 // while nobody follows.
 type tail struct {
-	wake     pg.Signal // there may be more, or somebody has begun to follow: see offer and readOn
+	wake     pg.Signal // there may be more, or somebody has begun to follow: see offer and requestRead
 	maxBytes int
 	drained  chan struct{} // closed when nobody is to wait any more
 	index    *match.Index  // of the filters of groups, by their id; belongs to followLog
@@ -37,18 +37,18 @@ type tail struct {
 	mu        sync.Mutex
 	isRunning bool
 	isDrained bool
-	start     int64 // entries has what comes after this position; zero: nothing was read yet
+	start     int64 // entries has the events after this position; zero: nothing was read yet
 	head      int64 // and is complete up to here
-	origin    int64 // of what was read from the database; zero: nothing was
+	origin    int64 // of the events read from the database; zero: none were
 	entries   []*Entry
 	dropped   int // entries that were there and are no more: the sequence number of the first that is
 	bytes     int
 
-	offered      []*Entry // what this process has appended, not added yet
+	offered      []*Entry // those that this process has appended, not added yet
 	offeredBytes int
 	mustRead     bool      // there may be more that was not offered
 	mustIndex    bool      // groups have come or gone
-	readAt       time.Time // when there was no more than what was read
+	readAt       time.Time // when the log was last read to its end
 
 	groups     map[string]*group          // by key
 	subscribed map[string]map[*group]bool // by the name of their subscription
@@ -63,18 +63,18 @@ type tail struct {
 	wakes      int                        // of followers, for events
 }
 
-// A group is those who follow the log with equal filters, or with those of one subscription. What matches is found once for all of them, and they are
+// A group is those who follow the log with equal filters, or with those of one subscription. The matches are found once for all of them, and they are
 // woken for nothing else.
 type group struct {
 	key          string
 	filter       *match.Filter // nil: everything, or those of a subscription
-	subscription string        // which gets what is for it alone, too; empty: none
+	subscription string        // which gets events for it alone, too; empty: none
 	ids          []int32       // of its filters in the index
 	bytes        int           // of the texts of these
 	followers    int
 	leftAt       time.Time // when the last one left
 	isIndexed    bool
-	since        int64          // matched has what comes after this position: the last dropped that matched, or the one from which on it was in the index
+	since        int64          // matched has the events after this position: the last dropped that matched, or the one from which on it was in the index
 	matched      []matchedEntry // in order
 	changed      chan struct{}  // closed when there is more
 }
@@ -134,7 +134,7 @@ func (t *tail) isFed() bool {
 	return t.isRunning
 }
 
-// clear forgets what was read. The caller holds mu.
+// clear forgets the events read. The caller holds mu.
 func (t *tail) clear() {
 	t.start, t.head, t.origin, t.entries, t.dropped, t.bytes = 0, 0, 0, nil, 0, 0
 	t.offered, t.offeredBytes = nil, 0
@@ -179,7 +179,7 @@ func (t *tail) joinAgain(filter *match.Filter) *group {
 	return t.joinKnown(string(filter.Canonical()))
 }
 
-// joinSubscription makes the caller one of those who follow what a subscription gets by its filters.
+// joinSubscription makes the caller one of those who follow the events of a subscription.
 func (t *tail) joinSubscription(set *filterSet) *group {
 	filters := make([]*match.Filter, set.index.Len())
 	for i := range filters {
@@ -191,7 +191,7 @@ func (t *tail) joinSubscription(set *filterSet) *group {
 // joinSubscriptionAgain is joinAgain for a subscription.
 func (t *tail) joinSubscriptionAgain(set *filterSet) *group { return t.joinKnown(set.key()) }
 
-// key is that of the group of those who follow what the subscription gets. No filter has it.
+// key is that of the group of those who follow the events of the subscription. No filter has it.
 func (set *filterSet) key() string {
 	return strconv.FormatInt(set.id, 10) + " " + strconv.FormatInt(set.version, 10)
 }
@@ -297,14 +297,14 @@ func (t *tail) removeLeft(now time.Time) {
 	t.left = t.left[n:]
 }
 
-// restart forgets what was read, so that the tail begins anew.
+// restart forgets the events read, so that the tail begins anew.
 func (t *tail) restart() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.clear()
 }
 
-// isOf reports whether pages of an origin go on from what was read, and takes note of it.
+// isOf reports whether pages of an origin go on from the events read, and takes note of it.
 func (t *tail) isOf(origin int64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -354,7 +354,7 @@ func (t *tail) begin(head int64) {
 	}
 }
 
-// wasLevel notes that there was no more than what was read.
+// wasLevel notes that the log was read to its end.
 func (t *tail) wasLevel() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -421,7 +421,7 @@ func (t *tail) match(entries []*Entry) (ids []int32, ends []int) {
 	return ids, ends
 }
 
-// add adds what was read after a position, and drops the oldest entries when they are too many.
+// add adds the events read after a position, and drops the oldest entries when they are too many.
 func (t *tail) add(after, next int64, entries []*Entry) {
 	ids, ends := t.match(entries)
 	t.mu.Lock()
@@ -495,7 +495,7 @@ func (g *group) signal() {
 	g.changed = make(chan struct{})
 }
 
-// size is about what the entry takes in memory, read and encoded.
+// size is about the memory of the entry, read and encoded.
 func (e *Entry) size() int {
 	return 2*e.Event.size() + entryOverhead
 }
@@ -504,8 +504,8 @@ func (e *Event) size() int {
 	return len(e.Event) + len(e.Meta) + len(e.Topic) + len(e.Key)
 }
 
-// after returns what comes in the tail after a position: what the group wants, or, with isMatched false, up to readEvents of which it has to be found
-// out. Otherwise there are up to limit entries of maxBytes together, but one at least. It reports with isThere whether the tail has that: all entries
+// after returns the events of the tail after a position: those that the group wants, or, with isMatched false, up to readEvents that the caller has to
+// match. Otherwise there are up to limit entries of maxBytes together, but one at least. It reports with isThere whether the tail has that: all entries
 // after the position, or all that the group wants, however long ago the others were dropped.
 func (t *tail) after(g *group, position int64, limit, maxBytes int) (p part, isMatched, isThere bool) {
 	t.mu.Lock()
@@ -572,7 +572,7 @@ func (t *tail) size() int {
 	return t.bytes
 }
 
-// followLog adds what this process has appended, or reads on to the end of the log, while anybody follows it.
+// followLog adds the events that this process has appended, or reads on to the end of the log, while anybody follows it.
 func (s *Service) followLog(ctx context.Context) error {
 	for isFirst := true; ; isFirst = false {
 		head, isFollowed := s.tail.updateIndex()
@@ -601,7 +601,7 @@ func (s *Service) followLog(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if p.gap != nil || !s.tail.isOf(p.origin) { // those who follow have to be told of the gap, or must not get what was lost: they read the database
+		if p.gap != nil || !s.tail.isOf(p.origin) { // those who follow have to be told of the gap, or must not get events that were lost: they read the database
 			s.tail.restart()
 			continue
 		}

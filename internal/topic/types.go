@@ -17,7 +17,7 @@ var (
 	ErrPositionNotFound = errors.New("no event of the log has this position")
 	// ErrDraining: the service is about to stop.
 	ErrDraining = errors.New("the service is draining")
-	// ErrStale: what was to be changed has changed since the version that the change was meant for.
+	// ErrStale: the subscription, or the settings, have changed since the version that the change was meant for.
 	ErrStale = errors.New("it has another version")
 	// ErrSubscriptionNotFound: there is no subscription of this name.
 	ErrSubscriptionNotFound = errors.New("no subscription has this name")
@@ -52,8 +52,8 @@ type Entry struct {
 	encoded []byte
 }
 
-// Encoded returns what encode makes of the event. That is made once for all who follow the log, so they all have to pass the same function, and nobody
-// may change it.
+// Encoded returns the event as encode encodes it. It is encoded once for all who follow the log, so they all have to pass the same function, and nobody
+// may change the result.
 func (e *Entry) Encoded(encode func(*Entry) []byte) []byte {
 	e.once.Do(func() { e.encoded = encode(e) })
 	return e.encoded
@@ -73,7 +73,7 @@ type Delayed struct {
 	Published *Published // the event was published at once before under this idempotency key, and nothing waits; else nil
 }
 
-// A Gap is a part of the log that is missing: what was, or may have been, published after After, up to and including Until.
+// A Gap is a part of the log that is missing: events that were, or may have been, published after After, up to and including Until.
 type Gap struct {
 	After, Until int64
 	Reason       GapReason
@@ -85,7 +85,7 @@ type GapReason string
 const (
 	// GapRetention says that retention has dropped events before they were read.
 	GapRetention GapReason = "retention"
-	// GapLost says that After was given out by a server that has lost what it gave out since, or by the original of a restored or cloned database.
+	// GapLost says that After was given out by a server that has lost the positions that it gave out since, or by the original of a restored or cloned database.
 	GapLost GapReason = "lost"
 	// GapBeyondHead says that After was never given out by this log. Reading goes on after Until, which is the head, before After.
 	GapBeyondHead GapReason = "beyond_head"
@@ -99,7 +99,7 @@ type Page struct {
 	Gap    *Gap  // nil: nothing is missing
 }
 
-// ReadParams say what to read. All fields may be zero.
+// ReadParams say which events to read. All fields may be zero.
 type ReadParams struct {
 	After  int64         // the position to read on from; zero: the beginning
 	Filter *match.Filter // nil: all events
@@ -108,14 +108,14 @@ type ReadParams struct {
 	Wait   time.Duration // how long to wait for the first event; zero: not at all
 }
 
-// FollowParams say what to follow. All fields may be zero.
+// FollowParams say which events to follow. All fields may be zero.
 type FollowParams struct {
 	After  int64         // the position to go on from; zero: the beginning
 	Filter *match.Filter // nil: all events
 	Topics []string      // as in ReadParams
 }
 
-// A Batch is what comes next of the log, in order: first the gap, if there is one, then events.
+// A Batch is the next part of the log, in order: first the gap, if there is one, then events.
 type Batch struct {
 	Entries []*Entry
 	Next    int64 // nothing else that matches lies up to there
@@ -163,12 +163,12 @@ type SettingsChange struct {
 type Holder struct {
 	PID      *int32 // nil: a prepared transaction
 	Prepared *string
-	Position int64 // what is published after it cannot be read yet
+	Position int64 // events after it cannot be read yet
 	Age      time.Duration
 	Query    *string
 }
 
-// sqlstates are what the functions of the schema raise about the log.
+// sqlstates are those that the functions of the schema raise about the log.
 var sqlstates = pg.States{
 	"QD004": ErrStale,
 	"QD020": ErrSubscriptionNotFound,

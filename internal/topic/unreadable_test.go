@@ -282,7 +282,7 @@ func TestEventWithManyNumbersIsMeasuredInTime(t *testing.T) {
 	}
 }
 
-// Whoever reads the log has to get past each of its events within the time that a statement may take.
+// Readers of the log have to get past each of its events within the time that a statement may take.
 func TestNothingIsPublishedThatTakesTooLongToBeRead(t *testing.T) {
 	t.Parallel()
 	env := setupIdle(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/queued/queued/internal/pg"
 )
 
-// A subscriptionState is what differs when those who wait for a subscription have to look at it again. Zero: there is no such subscription.
+// A subscriptionState differs when those who wait for a subscription have to look at it again. Zero: there is no such subscription.
 type subscriptionState struct {
 	ID, Version    int64
 	FiltersVersion int64
@@ -16,7 +16,7 @@ type subscriptionState struct {
 	IsLeased       bool
 }
 
-// A watchedState is what reads need to know, too.
+// A watchedState also has the fields that reads need.
 type watchedState struct {
 	subscriptionState
 	IsPaused, IsDelivered bool
@@ -138,7 +138,7 @@ func (ws *watches) latest(w *watch) (state watchedState, head int64, isLatest bo
 	return w.state, w.head, ws.isRunning && time.Since(w.readAt) < ws.stateAge
 }
 
-// advance notes that a read has moved the position of a subscription over what no filter wants.
+// advance notes that a read has moved the position of a subscription over events that no filter wants.
 func (ws *watches) advance(w *watch, st *readState, position int64) {
 	if w == nil {
 		return
@@ -150,7 +150,7 @@ func (ws *watches) advance(w *watch, st *readState, position int64) {
 	}
 }
 
-// readState returns what a read begins with by the latest state, if there is one and it lets the read wait for events.
+// readState returns the state that a read begins with, from the latest one, if there is one and it lets the read wait for events.
 func (ws *watches) readState(w *watch) (readState, bool) {
 	st, _, isLatest := ws.latest(w)
 	isLatest = isLatest && st.ID != 0 && !st.IsPaused && !st.IsDelivered && !st.IsLeased
@@ -233,7 +233,7 @@ func (s *Service) untilWatch(context.Context) time.Duration {
 	return time.Until(s.watches.passedAt.Add(s.watches.pause))
 }
 
-// An inquiry is what a statement asks for about a subscription.
+// An inquiry is a statement's question about a subscription.
 type inquiry struct {
 	answer  *answer // nil: nobody waits for it
 	changes int     // of the watch, before the statement

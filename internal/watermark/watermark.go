@@ -4,8 +4,8 @@
 // session holds an old snapshot, PostgreSQL keeps the index entries of every event that was claimed since, and a scan from the beginning of
 // the lane walks over all of them each time.
 //
-// Watermarks follow the claims at a distance, and are active only while such scans take long. What turns up below one nevertheless (a long
-// transaction commits an event late, or SQL sets a vt in the past), or in a lane that is not known, is found by scanning there now and then,
+// Watermarks follow the claims at a distance, and are active only while such scans take long. Events that turn up below one nevertheless (a long
+// transaction commits an event late, or SQL sets a vt in the past), or in a lane that is not known, are found by scanning there now and then,
 // outside of any claim. docs/decisions/005-watermarks.md has the measurements.
 package watermark
 
@@ -34,14 +34,14 @@ type Lane struct {
 	Priority    int32
 }
 
-// Claims are those that share watermarks: what one claim may not take because it was claimed too often, another may.
+// Claims are those that share watermarks: an event that one claim may not take because it was claimed too often, another may.
 type Claims struct {
 	Queue       string
 	Types       []string // none: whatever the type
 	MaxAttempts int
 }
 
-// Scope is what one scan is for: the lanes of a queue, or those of one of its types.
+// Scope is the part of a queue that one scan covers: all its lanes, or those of one of its types.
 type Scope struct {
 	Queue, Type string // Type is empty for claims of whatever type
 	MaxAttempts int
@@ -79,7 +79,7 @@ type scopeMarks struct {
 type lane struct {
 	since time.Time // when the lane came to be known, or something was inserted into it the last time
 	mark  time.Time // zero: unknown
-	limit time.Time // the claim under way must not raise the mark beyond, for it may not have seen what is there; zero: none
+	limit time.Time // the claim under way must not raise the mark beyond, for it may not have seen the events there; zero: none
 }
 
 // New returns a Set for scans that are an interval apart. Its watermarks are active when these take the database longer than threshold. It has no
@@ -253,14 +253,14 @@ func (s *Set) DueScans(now time.Time) map[Scope]Start {
 	return due
 }
 
-// Scan is what a scan below watermarks has found.
+// Scan is the result of a scan below watermarks.
 type Scan struct {
 	Began, Ended time.Time
 	Took         time.Duration        // the database's own time
 	Found        map[int32]*time.Time // by priority: the oldest vt below the watermark, or nil; nil map: the scan has failed
 }
 
-// NoteScan notes what a scan has found, and reports whether watermarks had hidden anything from claims.
+// NoteScan notes the result of a scan, and reports whether watermarks had hidden anything from claims.
 func (s *Set) NoteScan(of Scope, scan Scan) (hidden bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// results are what becomes of deliveries, for metrics.
+// results are those of deliveries, for metrics.
 var results = [...]string{"received", "duplicate", "challenge", "rejected", "invalid", "rate_limited", "paused", "failed"}
 
 const (
@@ -22,13 +22,13 @@ const (
 	failed
 )
 
-// maxLabels bounds the sources that have metrics of their own; what more there are have those of Others together.
+// maxLabels bounds the sources that have metrics of their own; the rest have those of Others together.
 const maxLabels = 1000
 
 // Others is the name under which the sources beyond the first thousand are counted.
 const Others = "other"
 
-// A tally is what has come in from a source and is not in the database yet.
+// A tally counts deliveries of a source that are not counted in the database yet.
 type tally struct {
 	Name       string     `json:"name"`
 	Received   int64      `json:"received"`
@@ -83,7 +83,7 @@ func (s *Service) reject(name string, result int, code, requestID string) {
 	})
 }
 
-// merge adds what was counted before.
+// merge adds the counts of an earlier tally.
 func (t *tally) merge(before *tally) {
 	t.Received += before.Received
 	t.Duplicates += before.Duplicates
@@ -99,7 +99,7 @@ func (t *tally) merge(before *tally) {
 	}
 }
 
-// record writes what has come in, in one statement for all sources.
+// record writes the tallies, in one statement for all sources.
 func (s *Service) record(ctx context.Context) error {
 	s.mu.Lock()
 	taken := s.tallies
@@ -134,7 +134,7 @@ func (s *Service) record(ctx context.Context) error {
 	return wrap("counting deliveries", err)
 }
 
-// Each calls visit for what this process has counted of each source, by result. At most a thousand sources have counts of their own.
+// Each calls visit with this process's counts of each source, by result. At most a thousand sources have counts of their own.
 func (s *Service) Each(visit func(source, result string, n int64)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

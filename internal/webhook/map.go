@@ -68,7 +68,7 @@ type Mapped struct {
 	EventTS  time.Time // zero: not said
 	Priority int32
 	Meta     map[string]any // the kept header fields, under "headers"; nil: none
-	// Challenge is what Slack wants back from a new endpoint, in the place of an event.
+	// Challenge is the text that Slack wants back from a new endpoint, in the place of an event.
 	Challenge string
 	Problems  []string // templates that met no value, or one that does not fit; the field is empty then
 }
@@ -105,7 +105,7 @@ func (m *Mapping) Map(header http.Header, query url.Values, body []byte) (Mapped
 	return out, nil
 }
 
-// mapCloudEvents maps CloudEvents. They say of themselves what templates say of other deliveries; templates of the source come first. Templates see each as
+// mapCloudEvents maps CloudEvents. Their attributes give the fields that templates give for other deliveries; templates of the source come first. Templates see each as
 // it is in structured mode, whatever it has come in.
 func (m *Mapping) mapCloudEvents(header http.Header, query url.Values, body []byte) (all []Mapped, isBatch bool, err error) {
 	events, isBatch, err := cloudevents.Decode(header, body, m.MaxBatch)
@@ -146,7 +146,7 @@ func (m *Mapping) mapCloudEvents(header http.Header, query url.Values, body []by
 	return all, isBatch, nil
 }
 
-// fill sets what templates say of an event.
+// fill sets the fields of an event that templates give.
 func (m *Mapping) fill(out *Mapped, d *delivery) {
 	ofKind := defaults[m.Kind]
 	out.Type = cmp.Or(out.text(d, "type", m.Type.or(ofKind.typ)...), out.Type)
@@ -181,7 +181,7 @@ func (m *Mapping) fill(out *Mapped, d *delivery) {
 	}
 }
 
-// or returns t, or if that is empty what the kind has in its place.
+// or returns t, or if that is empty the templates of the kind in its place.
 func (t Template) or(ofKind []Template) []Template {
 	if t.IsEmpty() {
 		return ofKind
@@ -227,8 +227,8 @@ func parseTime(text string) (time.Time, error) {
 	return time.Unix(int64(whole), int64(math.Round(fraction*1e6))*1000).UTC(), nil
 }
 
-// eventOf returns the event of a body, and its payload for templates: an object as it was sent; a form as an object of its fields, but Slack's payload
-// as the object in it; any other JSON, and text, under "data"; other bytes under "data_base64".
+// eventOf returns the event of a body, and its payload for templates: an object as it was sent; a form as an object of its fields, but one of Slack or
+// GitHub with a payload as the JSON in that; any other JSON, and text, under "data"; other bytes under "data_base64".
 func eventOf(kind Kind, header http.Header, body []byte) (event json.RawMessage, payload any, err error) {
 	media, _, _ := mime.ParseMediaType(header.Get("Content-Type"))
 	if media == "application/x-www-form-urlencoded" && !looksLikeJSON(body) {

@@ -43,7 +43,7 @@ func (s *Service) Admit(ctx context.Context, name, requestID string) (*Admission
 	return &Admission{svc: s, source: h, requestID: requestID, spent: time.Since(began)}, nil
 }
 
-// VerifyHeader verifies what the header of a delivery tells before its body is read, and returns whether that is all: then the sender is known, else anybody may
+// VerifyHeader verifies the header of a delivery before its body is read, and returns whether that is all: then the sender is known, else anybody may
 // be the sender until Receive has seen the body. It fails with a *RejectedError, and with a *RateError when the sender is known.
 func (a *Admission) VerifyHeader(header http.Header) (isProven bool, err error) {
 	a.isProven, err = a.source.verifier.VerifyHeader(header, a.svc.cfg.Now())
@@ -207,7 +207,7 @@ func asRefusal(err error) *Refusal {
 	return &Refusal{Code: NoMatch, Reason: err.Error()}
 }
 
-// maxProblem bounds what is kept of the problems of a delivery, in bytes: a batch has as many as events.
+// maxProblem bounds the text kept of the problems of a delivery, in bytes: a batch has as many as events.
 const maxProblem = 4096
 
 // The times that an event may have, see agent_private.check_insert_options; a little less, for a database whose clock differs.

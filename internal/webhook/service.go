@@ -35,7 +35,7 @@ const (
 	refusalsBurst  = 100
 )
 
-// Config is what a Service needs to know. Database, Queue and Topics are required.
+// Config holds the settings of a Service. Database, Queue and Topics are required.
 type Config struct {
 	Database       *pg.Database
 	Queue          *queue.Service

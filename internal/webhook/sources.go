@@ -63,7 +63,7 @@ func (r *infoRow) source() Source {
 	}
 	if r.Signature != nil {
 		s.Signature = new(Signature)
-		_ = json.Unmarshal(*r.Signature, s.Signature) // what SQL has put there is not shown
+		_ = json.Unmarshal(*r.Signature, s.Signature) // a value that SQL has put there is not shown
 	}
 	if r.RatePerSecond != nil && r.RateBurst != nil {
 		s.Rate = &Rate{*r.RatePerSecond, int(*r.RateBurst)}
@@ -105,7 +105,7 @@ func interval(d time.Duration) *string {
 // placeholders stand for secrets that stay as they are, in checks of everything else.
 var placeholders = []string{"c2VjcmV0"}
 
-// check returns an *InvalidError for what a source may not be.
+// check returns an *InvalidError for the first setting that a source may not have.
 func (p *Params) check() error {
 	checked := *p
 	if checked.Secrets == nil {
@@ -149,7 +149,7 @@ func (s *Service) Put(ctx context.Context, name string, p Params, ifVersions []i
 	return r.source(), r.IsNew, nil
 }
 
-// checkKept returns an *InvalidError if the secrets that a source has do not fit what it is to become.
+// checkKept returns an *InvalidError if the secrets that a source has do not fit its new settings.
 func (s *Service) checkKept(ctx context.Context, name string, p *Params) error {
 	rows, _ := s.pool.Query(ctx, `select `+columns+` from agent.read_sources($1)`, name)
 	found, err := pg.Collect[row](rows)
@@ -203,7 +203,7 @@ func (s *Service) Delete(ctx context.Context, name string, ifVersions []int64) e
 	return nil
 }
 
-// Test returns what would become of a delivery at a time (zero: now). It counts and stores nothing. It fails with ErrNotFound, ErrSealing and ErrUnavailable.
+// Test returns the result that a delivery would have at a time (zero: now). It counts and stores nothing. It fails with ErrNotFound, ErrSealing and ErrUnavailable.
 func (s *Service) Test(ctx context.Context, name string, d Delivery, at time.Time) (Trial, error) {
 	h, err := s.find(ctx, name)
 	if err == nil {

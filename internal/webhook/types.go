@@ -36,7 +36,7 @@ func (e *RateError) Error() string {
 	return fmt.Sprintf("beyond the rate limit of the source for %s", e.Retry)
 }
 
-// A RejectedError is the error of a delivery that was not what the source sends. Reason is for the source's owner, not for the sender.
+// A RejectedError is the error of a delivery that is not proven to be from the source. Reason is for the source's owner, not for the sender.
 type RejectedError struct {
 	Code, Reason string
 	Retry        time.Duration // zero, unless the source has had more of these than a process answers one by one
@@ -54,7 +54,7 @@ func (e *BodyError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *BodyError) Unwrap() error { return e.Err }
 
-// sqlstates are what the functions of the schema raise about sources.
+// sqlstates are those that the functions of the schema raise about sources.
 var sqlstates = pg.States{"QD004": ErrStale, "QD040": ErrNotFound}
 
 func wrap(doing string, err error) error { return sqlstates.Wrap(doing, err) }
@@ -71,7 +71,7 @@ type Params struct {
 	Queue string // where its events go, or
 	Topic string // where they are published
 
-	Type, Key, EventTS, Priority string // templates, see package hook; empty: those of the kind
+	Type, Key, EventTS, Priority string // see Template; empty: those of the kind
 
 	Signature *Signature    // of kind hmac
 	Header    string        // of kind token; empty: Authorization
@@ -91,7 +91,7 @@ type Rate struct {
 	Burst     int // deliveries at once
 }
 
-// A Source is what may be shown of a source.
+// A Source has the fields of a source that may be shown.
 type Source struct {
 	Name string
 	Params
@@ -126,7 +126,7 @@ type Page struct {
 	Next    string // cursor of the next page; empty: this is the last one
 }
 
-// A Delivery is what a sender has sent.
+// A Delivery is a request of a sender.
 type Delivery struct {
 	Header http.Header
 	Query  url.Values
@@ -137,7 +137,7 @@ type Delivery struct {
 	Check func(json.RawMessage) error
 }
 
-// A Result is what became of a delivery: one event, or those of a batch.
+// A Result is the result of a delivery: one event, or those of a batch.
 type Result struct {
 	Challenge string  // what a new endpoint has to answer; empty: there are events
 	IDs       []int64 // of the events; nil: they were published
@@ -146,7 +146,7 @@ type Result struct {
 	Replayed  bool // the keys of all events were known: nothing was inserted
 }
 
-// A Trial is what would become of a delivery.
+// A Trial is the result that a delivery would have.
 type Trial struct {
 	Refusal *Refusal // nil: it was verified
 	Err     error    // why its body cannot become an event; nil: it can

@@ -1,4 +1,4 @@
--- What an event is: its times, what its columns may hold, its receipt and state, and its attempts.
+-- Events: their times, the values that their columns may hold, receipts, states and attempts.
 --
 -- The functions of agent are for users and the service: see docs/sql.md. Those of agent_private are for the functions and triggers of
 -- agent alone. All pin their search_path, or have a body after "return" or "begin atomic", which is parsed when it is created.
@@ -173,7 +173,7 @@ end
 $func$;
 
 -- The size of JSON. PostgreSQL stores numbers without the zeros at their end: 1e131071 takes ten bytes of jsonb, and 131,072 as text. Whoever
--- reads JSON gets its text, so this is what is bounded, without making the text of many or of large numbers to find out.
+-- reads JSON gets its text, so the size of the text is bounded, without making the text of many or of large numbers to find out.
 
 -- How many characters a number has as text, at most, found from its exponent and its scale. Inlined, like agent.receipt.
 create or replace function agent_private.number_size(_number numeric)
@@ -193,15 +193,15 @@ language sql stable parallel safe
 return _number > -1e1000 and _number < 1e1000 and scale(_number) <= 1000
   or agent_private.number_size(_number) <= 4 * pg_column_size(_number);
 
--- Whether JSON is nested more than 1,024 levels deep. What walks through it calls itself for each level, and how many levels a session's stack has room
--- for depends on where it is called: what could be published could not be delivered. A level takes at least eight bytes, and this looks
+-- Whether JSON is nested more than 1,024 levels deep. A function that walks through it calls itself for each level, and how many levels a session's stack has room
+-- for depends on where it is called: an event that could be published could not be delivered. A level takes at least eight bytes, and this looks
 -- no deeper. Inlined, like agent.receipt.
 create or replace function agent_private.is_too_deep(_json jsonb)
 returns boolean
 language sql stable parallel safe
 return (pg_column_size(_json) > 8192 or pg_column_compression(_json) is not null) and jsonb_path_exists(_json, 'strict $.**{1025}');
 
--- Whether JSON has a text of some 30 MiB at most whatever is in it, by what is cheap to know: its size, and that none of its numbers has 1,000 digits
+-- Whether JSON has a text of some 30 MiB at most whatever is in it, by facts that are cheap to know: its size, and that none of its numbers has 1,000 digits
 -- before the point; and is not nested too deeply. Inlined, like agent.receipt.
 create or replace function agent_private.is_modest_json(_json jsonb)
 returns boolean
@@ -213,8 +213,8 @@ return case
   else not jsonb_path_exists(_json, 'strict $.** ? (@ >= 1e1000 || @ <= -1e1000)')
 end;
 
--- About how many bytes JSON has as text. With _is_new it is null for what may not be stored anew: where a number has too many digits, or where it is
--- nested too deeply. It is null, too, for what nobody could read: a text of more than 16 MiB that is more than 16 times as long as what is stored, or of more than 512 MiB.
+-- About how many bytes JSON has as text. With _is_new it is null for JSON that may not be stored anew: where a number has too many digits, or where it is
+-- nested too deeply. It is null, too, for JSON that nobody could read: with a text of more than 16 MiB that is more than 16 times as long as the stored form, or of more than 512 MiB.
 create or replace function agent_private.measure_json(_json jsonb, _is_new boolean)
 returns int8
 language plpgsql stable parallel safe
@@ -251,7 +251,7 @@ begin
 end
 $func$;
 
--- About how many bytes JSON has as text, if it may be stored; else null. The numbers of what is modest and not much longer than what is stored need
+-- About how many bytes JSON has as text, if it may be stored; else null. The numbers of JSON that is modest and not much longer than its stored form need
 -- not be looked at one by one. Inlined, like agent.receipt.
 create or replace function agent_private.new_json_size(_json jsonb)
 returns int8
@@ -274,7 +274,7 @@ exception when program_limit_exceeded or statement_too_complex then
 end
 $func$;
 
--- What is wrong with JSON that may not be stored.
+-- The sentence that says why JSON may not be stored.
 create or replace function agent_private.json_fault()
 returns text
 language sql immutable parallel safe
@@ -405,7 +405,7 @@ declare
   _size int8;
 begin
   if tg_op = 'UPDATE' and row(new.event, new.meta, new.occurrence, new.publication) is not distinct from row(old.event, old.meta, old.occurrence, old.publication) then
-    _size = coalesce(old.text_size, 0); -- what an earlier version has stored may stay
+    _size = coalesce(old.text_size, 0); -- an event that an earlier version has stored may stay
   else
     _size = agent_private.new_json_size(new.event);
     if num_nulls(new.meta, new.occurrence, new.publication, new.past_attempts) < 4 then
@@ -448,7 +448,7 @@ returns text
 language sql immutable parallel safe
 return left(_uuid, 8) || right(_uuid, 8);
 
--- What receipt_hash keeps of a token.
+-- The hash of a token, as receipt_hash keeps it.
 create or replace function agent_private.token_hash(_token text)
 returns bytea
 language sql stable parallel safe
@@ -477,7 +477,7 @@ return coalesce
 );
 
 -- The receipt of a row as claim_event returns it: select e.id, agent.receipt(e) from agent.claim_event() e
--- Of any other row it is null, as only the claim returns what it takes; but not of a row that version 0.7.0 or earlier has claimed.
+-- Of any other row it is null, as only the claim returns its receipts; but not of a row that version 0.7.0 or earlier has claimed.
 create or replace function agent.receipt(_event agent.event)
 returns text
 language sql immutable parallel safe
@@ -503,7 +503,7 @@ language sql immutable parallel safe
 return case when _lease > interval '3660 days' then interval '3660 days' else _lease end;
 
 -- Attempts. The columns attempts, claimed and worker have the attempt under way; past_attempts has those that ended without success.
--- Each claim and each nack writes the whole row, so what it keeps is bounded, and an event may have any number of attempts: claimed has
+-- Each claim and each nack writes the whole row, so its attempts are bounded, and an event may have any number of attempts: claimed has
 -- the first claim and the latest 99, past_attempts the latest 20 attempts, fewer if they come to more than 256 KiB. attempts counts all
 -- of them.
 

@@ -399,7 +399,7 @@ begin
     left join asked a on a.ord = n.ord
     left join fresh f on f.queue = a.queue and f.key = a.key;
 
-    -- A separate statement, so that it sees what others committed while the one above waited for them.
+    -- A separate statement, so that it sees rows that others committed while the one above waited for them.
     select array_agg(i.event_id order by n.ord), array_agg(i.vt order by n.ord), bool_or(n.key is not null and i.event_id is null)
     , min(n.option ->> 'key') filter
       ( where i.fingerprint <> n.fingerprint
@@ -442,8 +442,8 @@ begin
 end
 $func$;
 
--- A JSON value as text, the same for all values that jsonb holds equal. jsonb's text orders the members of objects already; what can
--- differ are the zeros at the end of a fraction.
+-- A JSON value as text, the same for all values that jsonb holds equal. jsonb's text orders the members of objects already; only
+-- the zeros at the end of a fraction can differ.
 create or replace function agent_private.canonical_text(_value jsonb)
 returns text
 language plpgsql immutable strict parallel safe
@@ -467,7 +467,7 @@ returns text
 language sql immutable parallel safe
 return 'sha256:' || encode(sha256(convert_to(agent_private.canonical_text(_value), 'UTF8')), 'hex');
 
--- A hash of what a request with an idempotency key says, by value: numbers, times and durations are the same however they are written,
+-- A hash of a request with an idempotency key, by value: numbers, times and durations are the same however they are written,
 -- and no delay is a delay of zero. A delay in months differs from one in days. No setting of the session changes it. It leaves out meta,
 -- which may be another for a repeated request, such as the trace context. As earlier versions know no event_ts, it has a place only
 -- where it is given.

@@ -12,7 +12,7 @@
 --
 -- _lanes are the only lanes to scan, in ascending order of priority (with _types each lane has one type): the caller knows them, and
 -- this call need not look for them. _watermarks are the lanes' watermarks: events with an earlier vt are not seen. While a session holds
--- an old snapshot, the index entries of what was claimed since remain, and a scan that begins before them has to pass over them all.
+-- an old snapshot, the index entries of events claimed since remain, and a scan that begins before them has to pass over them all.
 --
 -- Of the events after the first _max_bytes of JSON as text (null: no limit) event, meta, publication and occurrence are null: the caller releases
 -- them. An event that nobody can read is not claimed, but goes into history as failed.
@@ -55,7 +55,7 @@ as $func$
 #variable_conflict use_column
 declare
   _now timestamptz = clock_timestamp();
-  _paused boolean; -- what the queue's policy says
+  _paused boolean; -- by the queue's policy
   _policy_max_attempts int4;
   _policy_invisible_for interval;
   _has_unchecked boolean; -- there are events that were not checked when they were written
@@ -200,7 +200,7 @@ as $func$
 $func$;
 
 -- Claims one event at random, so that many SQL workers spread out. Returns no row if nothing is claimable. The receipt is
--- agent.receipt(e). Like claim_events, it sees what was committed before it began.
+-- agent.receipt(e). Like claim_events, it sees rows committed before it began.
 create or replace function agent.claim_event
 ( _max_attempts int4 default 3
 , _invisible_for interval default interval '10 minutes'

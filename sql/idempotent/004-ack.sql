@@ -9,7 +9,7 @@
 -- history.
 --
 -- ord is the place in _ids. Events that are acked now come first, with type, worker and the time since the claim; if these are not all,
--- there is a further row for each of _ids with what became of it, and of two rows with the same ord the first counts. Calls that give
+-- there is a further row for each of _ids with its result, and of two rows with the same ord the first counts. Calls that give
 -- ids in ascending order cannot deadlock. The caller records the executions. For the service; other callers use delete_events.
 --
 -- _allowed says for each of _ids which queues the caller may use: patterns with commas between them, see is_queue_allowed; null: all. An
@@ -473,8 +473,8 @@ begin
 end
 $func$;
 
--- Makes the caller's commit wait for the standbys, if the server has synchronous ones. To be called before an answer confirms what an
--- earlier transaction committed and this one did not repeat: the earlier transaction may have stopped waiting for its standby, and this
+-- Makes the caller's commit wait for the standbys, if the server has synchronous ones. To be called before an answer confirms a change
+-- that an earlier transaction committed and this one did not repeat: the earlier transaction may have stopped waiting for its standby, and this
 -- commit comes after it.
 create or replace function agent_private.confirm_durably()
 returns void

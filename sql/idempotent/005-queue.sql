@@ -1,4 +1,4 @@
--- Queues: their policies, pause, purge, and the sweep of exhausted and over-age events.
+-- Queues: their policies, pause, purge and deletion, and the sweep of exhausted and over-age events.
 
 -- Sets the whole policy of a queue from an object with any of max_attempts, invisible_for, backoff {kind, base, factor, max, jitter},
 -- paused and history_retention; what is left out has no value, or its default. Durations are intervals as text, stored in seconds.
@@ -152,7 +152,7 @@ end
 $func$;
 
 -- Moves up to _limit events of a queue that are not leased, of _types or (none) of whatever type, into another queue and returns how many. They
--- keep their ids, attempts and options. What can be claimed comes behind what the other queue has, and its age begins anew.
+-- keep their ids, attempts and options. Those that can be claimed come behind the events of the other queue, and their age begins anew.
 create or replace function agent.move_events(_from text, _to text, _limit int4 default 1000, _types text[] default null)
 returns int8
 language plpgsql volatile

@@ -251,7 +251,7 @@ begin
       order by e.vt, e.id
       limit _limit
     );
-  else -- the index alone has what this needs
+  else -- the index alone has all columns that this needs
     _ids = array
     ( select e.id
       from agent.event e

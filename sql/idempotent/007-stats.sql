@@ -293,7 +293,7 @@ end
 $func$;
 
 -- Counts of history by outcome per time bucket of event_ts, from _from (inclusive) to _to (exclusive), of _queue (null: all). Buckets
--- are aligned to 1970-01-01 UTC; the first and the last may extend beyond the range but count only what lies in it. Empty buckets are
+-- are aligned to 1970-01-01 UTC; the first and the last may extend beyond the range but count only events in it. Empty buckets are
 -- included.
 create or replace function agent.history_stats(_bucket interval, _from timestamptz, _to timestamptz, _queue text default null, _queues text[] default null)
 returns table (bucket timestamptz, done int8, failed int8, expired int8, cancelled int8)

@@ -1,14 +1,14 @@
 -- Maintaining history: partitions ahead of time, and retention by whole chunks or partitions. The functions that are called step by step
 -- make acks wait for a moment at most.
 
--- Takes the next step towards partitions for the weeks around now, up to four ahead, and returns what it did; no row if nothing is left
+-- Takes the next step towards partitions for the weeks around now, up to four ahead, and returns its action; no row if nothing is left
 -- to do. Each step needs a transaction of its own and makes others wait for a moment at most. Raises lock_not_available (55P03) where it
 -- would have to wait itself: call it again then. A hypertable needs no steps.
 --
 -- When a partition is added, PostgreSQL reads the whole default partition, to make sure that it holds no events of that week, and
 -- everybody waits that long. For the weeks ahead, a constraint says that it holds none, and is validated while others go on. No event
 -- comes in for these weeks (see agent_private.event_ts); the constraint would refuse it. The weeks for which events come in get a
--- partition only while the default partition is empty, as it is at first: what is in the default partition stays there until it is over
+-- partition only while the default partition is empty, as it is at first: events in the default partition stay there until they are over
 -- age.
 create or replace function agent.prepare_history()
 returns table (action text, name text)
@@ -327,7 +327,7 @@ begin
 end
 $func$;
 
--- What agent.event_hist is: 'hypertable' or 'partitioned'.
+-- The flavour of agent.event_hist: 'hypertable' or 'partitioned'.
 create or replace function agent_private.history_flavour()
 returns text
 language sql stable
@@ -431,7 +431,7 @@ begin
 end
 $func$;
 
--- Whether the default partition is empty and small enough to verify that quickly: a vacuum has returned the space of what was in it.
+-- Whether the default partition is empty and small enough to verify that quickly: a vacuum has returned the space of its former rows.
 create or replace function agent_private.default_partition_is_empty()
 returns boolean
 language plpgsql volatile

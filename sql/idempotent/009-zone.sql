@@ -156,7 +156,7 @@ begin
 end
 $func$;
 
--- What is wrong with the zone of a row, null if the server knows it: an update or another server may have removed it.
+-- The fault of the zone of a row, null if the server knows it: an update or another server may have removed it.
 create or replace function agent_private.zone_fault(_zone text)
 returns text
 language plpgsql stable

@@ -113,7 +113,7 @@ begin
 end
 $func$;
 
--- What a client needs to expand a new schedule: the zone (the schedule's own, else its owner's, or UTC for an instant), the time to
+-- The start of the expansion of a new schedule: the zone (the schedule's own, else its owner's, or UTC for an instant), the time to
 -- start from (_after, or null: now), the same as local time, where to start the series (see local_floor), and _instants as local times.
 -- It locks nothing: the schedule is stored with the zone, and refused if that has changed by then. Raises QD003 for an unknown zone or
 -- owner.
@@ -205,7 +205,7 @@ begin
 end
 $func$;
 
--- What the audit says of a schedule.
+-- The detail of a schedule in the audit.
 create or replace function agent_private.schedule_detail(_schedule agent.schedule)
 returns jsonb
 language sql stable
@@ -228,7 +228,7 @@ declare
   _s agent.schedule = agent.get_schedule(_id);
   _planned agent.schedule = jsonb_populate_record(_s, _changes);
 begin
-  if _changes -> 'event' = agent_private.unreadable_event() then -- it is what was shown, and changes nothing
+  if _changes -> 'event' = agent_private.unreadable_event() then -- it is the payload that was shown, and changes nothing
     _changes = _changes - 'event';
   end if;
   perform agent_private.lock_schedule_owner(_planned);
@@ -264,7 +264,7 @@ begin
 end
 $func$;
 
--- What is shown in place of the event of a schedule that nobody can read.
+-- The event that is shown in place of one of a schedule that nobody can read.
 create or replace function agent_private.unreadable_event()
 returns jsonb
 language sql immutable parallel safe
@@ -516,7 +516,7 @@ end
 $func$;
 
 -- Cancels schedules for good: the next occurrence of each is recorded as cancelled, and those of its events that were never claimed go
--- into history as cancelled. What was published stays in the log. Returns how many had not ended.
+-- into history as cancelled. Published events stay in the log. Returns how many schedules had not ended.
 create or replace function agent_private.cancel_schedules(_ids int8[])
 returns int8
 language plpgsql volatile
@@ -614,7 +614,7 @@ $func$;
 -- Compares the rules of every zone in use with the recorded ones, and resolves all schedules of a zone whose rules changed again. Zones
 -- that changed after _since (null: never) are processed again, for the sake of sessions that still had the old rules. A session uses the
 -- rules it has read before: call this in a new one. Returns the zones that changed (for moved and unresolved see move_schedules) and,
--- with a fault, zones that the server does not know any more: what was resolved there stays, and their schedules are paused when they
+-- with a fault, zones that the server does not know any more: times resolved there stay, and their schedules are paused when they
 -- are due.
 create or replace function agent.check_zone_rules(_since timestamptz default null)
 returns table (zone text, changed_at timestamptz, moved int8, unresolved int8[], fault text)

@@ -102,7 +102,7 @@ begin
 end
 $func$;
 
--- What is needed to expand a stored schedule again: the time to start from, _at or (null) now, and local_floor of that in its zone.
+-- The start of the next expansion of a stored schedule: the time to start from, _at or (null) now, and local_floor of that in its zone.
 -- Raises QD003 for a zone that the server does not know any more.
 create or replace function agent.expansion_start(_zone text, _at timestamptz default null)
 returns table (at timestamptz, floor timestamp)
@@ -400,7 +400,7 @@ begin
 end
 $func$;
 
--- An occurrence as its event, or what is published of it, names it.
+-- An occurrence as its event, in a queue or published, names it.
 create or replace function agent_private.occurrence_json(_schedule_id int8, _nominal_at timestamp, _scheduled_for timestamptz)
 returns jsonb
 language sql stable parallel safe
@@ -410,7 +410,7 @@ return jsonb_build_object
 , 'scheduled_for', (to_jsonb(_scheduled_for at time zone 'UTC') #>> '{}') || 'Z'
 );
 
--- What became of an occurrence's event: of its latest copy, if it was requeued.
+-- The outcome of an occurrence's event: of its latest copy, if it was requeued.
 create or replace function agent_private.occurrence_event(_event_id int8)
 returns table (event_id int8, status text, executed_at timestamptz, failure_reason text, retry_count int4)
 language plpgsql volatile

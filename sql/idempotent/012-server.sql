@@ -1,7 +1,7 @@
--- The server: what has to be done after another one has become the primary, or the database was copied.
+-- The server: the work to do after another one has become the primary, or the database was copied.
 --
--- A promoted standby begins a new timeline. What the old primary had committed and the standby had not received is lost, including ids
--- that were given out, which would be given out again. And the standby's clock may differ. A copy lacks what the original has given out since.
+-- A promoted standby begins a new timeline. Commits of the old primary that the standby had not received are lost, including ids
+-- that were given out, which would be given out again. And the standby's clock may differ. A copy lacks the ids that the original has given out since.
 
 -- Records that a process uses this server. _seen is the time that the clock of the process's last primary would show now, null if it had
 -- none. On a new timeline, and where the clock of this server was set back by more than a second, events that were claimable by the highest time known
@@ -99,8 +99,8 @@ exception when insufficient_privilege or undefined_function or feature_not_suppo
 end
 $func$;
 
--- What tells this database from its copies. Another cluster has another system identifier; on the same server a clone has another database_oid,
--- and a schema that was restored, even into the same database, another table_oid. A standby has the identity of its primary, and so has what was
+-- The identity of this database, which its copies do not have. Another cluster has another system identifier; on the same server a clone has another database_oid,
+-- and a schema that was restored, even into the same database, another table_oid. A standby has the identity of its primary, and so has a server
 -- restored from a base backup. system_identifier is null where the server does not show it: then a copy in another cluster is known by its OIDs alone.
 create or replace function agent_private.database_identity(out system_identifier int8, out database_oid oid, out table_oid oid)
 language plpgsql volatile
@@ -167,7 +167,7 @@ declare
   _was_copy boolean;
 begin
   if agent_private.server_mark() <> (select s.last_value from agent.server_mark s) then
-    perform agent_private.advance_sequences(); -- else what acts first could give out ids of the original
+    perform agent_private.advance_sequences(); -- else the first call could give out ids of the original
   end if;
   select s.* into strict _before from agent.server s for update;
   select i.* into strict _now from agent_private.database_identity() i;
@@ -185,7 +185,7 @@ end
 $func$;
 
 -- A number that changes with each start of a server, and that a copy of this database has another one of. It says that something may have changed,
--- at less cost than the identity and the timeline, which say what.
+-- at less cost than the identity and the timeline, which tell the change.
 create or replace function agent_private.server_mark()
 returns int8
 language sql volatile

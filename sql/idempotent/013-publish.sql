@@ -113,7 +113,7 @@ begin
   get diagnostics _context = pg_context;
   if (strpos(_context, chr(10)) > 0 or _is_long or current_query() ~* 'constraints') and agent_private.is_publishing_immediate() then
     set constraints agent.publish_at_commit deferred;
-    -- The rows are new, so what is still to fire for the old ones finds nothing.
+    -- The rows are new, so triggers that are still to fire for the old ones find nothing.
     with old as (delete from agent.outgoing o where o.xact = pg_current_xact_id() returning o.*)
     insert into agent.outgoing (id, publications, is_put_off) overriding system value select o.id, o.publications, true from old o;
     return null;
@@ -210,7 +210,7 @@ as $func$
 #variable_conflict use_column
 declare
   _publications agent_private.publication[];
-  _sizes int4[]; -- of what can be published
+  _sizes int4[]; -- of the publications that can be published
   _fresh boolean[];
   _positions int8[];
   _times timestamptz[];
@@ -238,7 +238,7 @@ begin
       return;
     end if;
   end if;
-  -- What has idempotency keys, or a fault, which is raised here.
+  -- Publications with idempotency keys, or with a fault, which is raised here.
   _publications = agent_private.publications(_topics, _events, _keys, _metas, _idempotency_keys, null, _subscriptions);
   perform agent_private.check_publications
   ( case when _verified_sources is null then _publications else array
@@ -303,7 +303,7 @@ $func$;
 -- Inserts the idempotency keys of publications and returns, in their order, which are to be published: those without a key, and the first
 -- with a key that is new or has expired; and those with a time whose key stands for one with a time, as the key of its event in the queue
 -- queued.publish tells whether that is the same. Null if none has a key. Raises QD005 where a key stands for something else, unless _firsts has true
--- for the publication, and what the key stands for was published at once. A publication with a time may have the key of one that was published at once: it is not published again. A second call with a key waits until the first
+-- for the publication, and the event that the key stands for was published at once. A publication with a time may have the key of one that was published at once: it is not published again. A second call with a key waits until the first
 -- has committed.
 create or replace function agent_private.insert_publication_keys
 ( _publications agent_private.publication[]
@@ -352,7 +352,7 @@ begin
   left join asked a on a.ord = n.ord
   left join inserted i on i.topic = a.topic and i.key = a.key;
 
-  -- A separate statement, so that it sees what others committed while the one above waited for them.
+  -- A separate statement, so that it sees rows that others committed while the one above waited for them.
   select n.topic, n.idempotency_key as key into _reused
   from unnest(_publications, _fingerprints, _firsts) as n (topic, event, key, meta, idempotency_key, at, subscription, fingerprint, is_first)
   join agent.publication_key k on k.topic = n.topic and k.key = n.idempotency_key
@@ -562,7 +562,7 @@ as $func$
   select pg_notify('agent_log', _sender)
 $func$;
 
--- What publications may be.
+-- The rules for publications.
 
 -- Puts the arrays of publications together.
 create or replace function agent_private.publications
@@ -643,7 +643,7 @@ returns int4
 language sql immutable parallel safe
 return 67108864;
 
--- Whether what is in the log may be stored anew, as in a queue. Never fails.
+-- Whether an event of the log may be stored anew, as in a queue. Never fails.
 create or replace function agent_private.is_storable(_publication agent.log)
 returns boolean
 language plpgsql stable
@@ -657,7 +657,7 @@ exception when program_limit_exceeded or statement_too_complex then
 end
 $func$;
 
--- publication_fault for what is to be stored: nobody may have to fail by its size when it is read.
+-- publication_fault for a publication to be stored: no reader may have to fail by its size.
 create or replace function agent_private.stored_publication_fault(_publication agent_private.publication)
 returns text
 language sql stable parallel safe
@@ -668,7 +668,7 @@ return coalesce
 , case when agent_private.new_publication_size((_publication).event, (_publication).meta) > agent_private.max_publication_size() then 'event: must be at most 64 MiB as text' end
 );
 
--- The same for a publication that comes from outside. The bound of meta is none for what waits for its time already: see publish_due.
+-- The same for a publication that comes from outside. Publications that wait for their time already have no bound of meta: see publish_due.
 create or replace function agent_private.new_publication_fault(_publication agent_private.publication)
 returns text
 language sql stable parallel safe

@@ -20,7 +20,7 @@ begin
     perform agent_private.advance_log();
   end if;
   _last = (select s.last_value from agent.log_position_seq s);
-  if to_regclass('agent.log_' || (_last >> 32)) is null then -- agent.log_segment does not show what is newer than a snapshot
+  if to_regclass('agent.log_' || (_last >> 32)) is null then -- agent.log_segment does not show segments newer than a snapshot
     perform agent_private.add_log_segment(_last >> 32);
   end if;
   while not pg_try_advisory_xact_lock_shared(agent_private.head_lock() << 53 | _last) loop
@@ -45,7 +45,7 @@ declare
   _last int8;
   _next int8 = agent_private.position_of(clock_timestamp() + agent_private.segment_unit());
   _after int8;
-  _known int8; -- what was given out up to there is here
+  _known int8; -- positions given out up to there are here
 begin
   lock table agent.server_change in exclusive mode;
   begin
@@ -103,11 +103,11 @@ returns int8
 language sql immutable parallel safe
 return 679;
 
--- The position up to which the log is complete. What is to be read up to there has to be read by a statement that begins after this call.
+-- The position up to which the log is complete. Events up to there have to be read by a statement that begins after this call.
 --
 -- Each of the two statements has a snapshot of its own, in this order. A position up to _last was drawn before the first one. Its session
 -- held a lock on an earlier position by then: either the second statement sees that lock, or the transaction has ended, and later
--- statements see what it has inserted.
+-- statements see its rows.
 create or replace function agent_private.log_head()
 returns int8
 language plpgsql volatile
@@ -155,7 +155,7 @@ and
   or exists (select from publishers r where r.pid is null)
 );
 
--- Who has held the head for longest, if anybody: what is published after that cannot be read before that transaction ends. A prepared
+-- The transaction that has held the head for longest, if any: events after that cannot be read before that transaction ends. A prepared
 -- transaction has no pid.
 create or replace function agent.log_holder()
 returns table (pid int4, prepared text, "position" int8, age interval, query text)
@@ -219,7 +219,7 @@ begin
 end
 $func$;
 
--- A number that is another one once what was read from the log may be there no more: after a start or a crash of the server, a failover, and in a
+-- A number that is another one once events read from the log may be there no more: after a start or a crash of the server, a failover, and in a
 -- restored database. Of agent.log_server it takes when the row was written: see advance_log.
 create or replace function agent.log_origin()
 returns int8
@@ -289,7 +289,7 @@ language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 set jit to off
-set plan_cache_mode to force_generic_plan -- what has to be planned for each page is in log_page
+set plan_cache_mode to force_generic_plan -- the statements to plan for each page are in log_page
 as $func$
 #variable_conflict use_column
 declare
@@ -393,7 +393,7 @@ begin
 end
 $func$;
 
--- About how long the texts of an event and its meta are, in bytes; null if nobody can read them, or if they are longer than what may be published. For
+-- About how long the texts of an event and its meta are, in bytes; null if nobody can read them, or if they are longer than a publication may be. For
 -- events that were not checked when they were published: by an earlier version, or past the functions.
 create or replace function agent_private.stored_publication_size(_event jsonb, _meta jsonb)
 returns int4
@@ -442,8 +442,8 @@ set plan_cache_mode to force_custom_plan
 as $func$
 declare
   _head int8;
-  _low int8;  -- what is up to there was published earlier
-  _high int8; -- what is after it was not, or there is nothing
+  _low int8;  -- events up to there were published earlier
+  _high int8; -- events after it were not, or there are none
   _probe int8;
   _found record;
 begin
@@ -509,7 +509,7 @@ $func$;
 
 -- Topics.
 
--- Adds what has come to the log since the last call to the counts of topics, up to _limit events, and returns how many these were. Raises
+-- Adds events that have come to the log since the last call to the counts of topics, up to _limit events, and returns how many these were. Raises
 -- lock_not_available (55P03) while another session does it.
 create or replace function agent.count_topics(_limit int4 default 100000)
 returns int4
@@ -612,7 +612,7 @@ begin
 end
 $func$;
 
--- Takes the next step in the upkeep of the log's segments and returns what it did; null if nothing is left to do. Each step needs a
+-- Takes the next step in the upkeep of the log's segments and returns its action; null if nothing is left to do. Each step needs a
 -- transaction of its own. Segments are made ahead; the open one is closed when it is as old or as large as the settings say, and has
 -- events; closed ones are counted. Times that are in the future, as the clock was set back, become the present. While the open one is ahead of the clock, as it is after a start, it is closed when it is a quarter of an hour old,
 -- or older if the settings say so. Raises lock_not_available (55P03) while another session does it.

@@ -1,8 +1,8 @@
 -- Subscriptions by cursor: named readers of the log, which everybody who uses the name shares.
 --
--- What a subscription has read is matched by the service, with the filters that it has compiled. It passes their version to end_read, which
+-- The service matches the events that a subscription has read, with the filters that it has compiled. It passes their version to end_read, which
 -- refuses a page that was matched with older ones: a filter whose change was committed before an event was published misses no such event.
--- Whoever changes a subscription, its filters or its position locks its row first.
+-- Every change of a subscription, its filters or its position locks its row first.
 
 -- Creates a subscription, or replaces its filters and settings. It begins after _position, which one that exists keeps. _filters is an
 -- array of objects: name, topics, match, canonical, and expires_after in seconds. With _deliver_queue it is delivered into that queue. One that exists
@@ -390,8 +390,8 @@ begin
 end
 $func$;
 
--- The version that comes after _version: greater, and by so much that nobody can guess it. What a failover has lost is followed by another version
--- than it was before, so that nobody who remembers what was lost takes it for what there is. There is room for 4,000,000,000,000 of them.
+-- The version that comes after _version: greater, and by so much that nobody can guess it. A version that a failover has lost is followed by another
+-- one than before, so that nobody who remembers the lost one takes it for the present one. There is room for 4,000,000,000,000 of them.
 create or replace function agent_private.next_version(_version int8)
 returns int8
 language sql volatile
@@ -480,7 +480,7 @@ $func$;
 
 -- Reading.
 
--- What a read needs to know: the version of the filters, how far the subscription has come, and until when somebody else has a lease. A
+-- The state that a read begins with: the version of the filters, how far the subscription has come, and until when somebody else has a lease. A
 -- subscription that expires is renewed. Raises QD020 if there is none of this name, QD023 if it is delivered into a queue.
 create or replace function agent.begin_read(_name text)
 returns table (id int8, filters_version int8, is_paused boolean, "position" int8, token int8, epoch int8, leased_until timestamptz)
@@ -533,7 +533,7 @@ begin
 end
 $func$;
 
--- What those have to know of subscriptions who wait for them: they look again when it differs. Those that expire are renewed, as by begin_read; one
+-- Returns the state of subscriptions, for those who wait for them and look again when it differs. Subscriptions that expire are renewed, as by begin_read; one
 -- that somebody changes at this moment is left for the next time. There is no row for a name that no subscription has.
 create or replace function agent.watch_subscriptions(_names text[])
 returns table
@@ -659,10 +659,10 @@ begin
   if _takes_lease then
     _newest.lease_token = _cursor;
     _newest.leased_until = coalesce(agent_private.add_utc(clock_timestamp(), _lease), _newest.leased_until);
-    _newest.epoch = case when _is_leased then _newest.epoch else agent_private.next_version(_newest.epoch) end; -- what others have read is lost
+    _newest.epoch = case when _is_leased then _newest.epoch else agent_private.next_version(_newest.epoch) end; -- cursors of others are lost
     perform agent_private.replace_position(_newest);
   elsif _advances and _position > _newest.position then
-    _newest.position = _position; -- with the same token: what others have read can still be committed
+    _newest.position = _position; -- with the same token: cursors of others can still be committed
     perform agent_private.replace_position(_newest);
   end if;
   return query
@@ -751,7 +751,7 @@ $func$;
 -- Reading from SQL.
 --
 -- The same as the service does: begin_read, a page of the log, end_read, and the same cursors, so that readers in SQL and over HTTP take turns. Of filters
--- it evaluates topics alone: what is in events only the service matches.
+-- it evaluates topics alone: only the service matches the contents of events.
 
 -- Up to _limit events that a subscription gets next, in order, with texts of about 4 MiB, and the names of the filters that want each. All rows have the
 -- same cursor: commit it with commit_cursor when all of them are done, also in the same transaction; until then they are read again. Where events are missing,
@@ -777,7 +777,7 @@ set jit to off
 as $func$
 #variable_conflict use_column
 declare
-  _from int8[]; -- what _after says: see agent_private.cursor_parts
+  _from int8[]; -- the parts of _after: see agent_private.cursor_parts
   _cursor int8[];
   _is_leased boolean = false; -- _after is
   _is_free boolean = true;
@@ -820,7 +820,7 @@ begin
         using errcode = 'feature_not_supported', hint = format('Read it over HTTP: POST /subscriptions/%s/read.', _name);
     elsif _from is not null and
       ( _from[2] <> _state.id or _from[3] <> _state.epoch
-        or _state.position > _from[6] and _state.token not in (_from[4], _from[5]) -- what is committed has passed it
+        or _state.position > _from[6] and _state.token not in (_from[4], _from[5]) -- the committed position has passed it
         or _is_leased and _state.leased_until is null
       )
     then
@@ -1005,7 +1005,7 @@ as $func$
 declare
   _words text[] = string_to_array(_topic, '.');
   _count int4 = coalesce(cardinality(_words), 0);
-  _begun text[] = '{""}'; -- what patterns can begin with
+  _begun text[] = '{""}'; -- the possible beginnings of patterns
   _longer text[];
   _text text;
 begin
@@ -1059,7 +1059,7 @@ $func$;
 -- Cursors, as the service writes them: their parts as numbers of 7 bits a byte, the lowest first, and a check, all in base64. The parts are flags (1: leased, 2: a gap
 -- was told), the id of the subscription, the epoch, the token that has to be committed last, the cursor's own token, and the position.
 
--- What tells a cursor from all others.
+-- A random number, which tells a cursor from all others.
 create or replace function agent_private.new_token()
 returns int8
 language sql volatile
@@ -1068,13 +1068,13 @@ as $func$
   select ('x' || agent_private.claim_token(gen_random_uuid()::text))::bit(64)::int8 & 9223372036854775807
 $func$;
 
--- What is said of a text that is no cursor.
+-- The error for a text that is no cursor.
 create or replace function agent_private.no_cursor()
 returns text
 language sql immutable
 return 'must be the cursor of a read of this subscription, unchanged';
 
--- What the bytes of a cursor of a subscription end with.
+-- The end of the bytes of a cursor of a subscription.
 create or replace function agent_private.cursor_check(_name text, _bytes bytea)
 returns bytea
 language sql stable
@@ -1103,7 +1103,7 @@ begin
 end
 $func$;
 
--- The parts of a cursor; null for what is no cursor of this subscription.
+-- The parts of a cursor; null for a text that is no cursor of this subscription.
 create or replace function agent_private.cursor_parts(_name text, _text text)
 returns int8[]
 language plpgsql stable
@@ -1202,7 +1202,7 @@ end
 $func$;
 
 -- Whether a subscription delivers, if at all, only into queues that a pattern of _queues stands for, and wants only topics that the patterns
--- of _topics stand for. One without filters gets what is published for it alone, whatever the topic.
+-- of _topics stand for. One without filters gets events published for it alone, whatever the topic.
 create or replace function agent_private.is_subscription_allowed(_subscription agent.subscription, _queues text[], _topics text[])
 returns boolean
 language plpgsql stable

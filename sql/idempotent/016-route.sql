@@ -1,13 +1,13 @@
 -- Delivery of subscriptions into queues, by the router: docs/decisions/014-router.md has the argument why each event is delivered exactly once.
 --
 -- The subscriptions in step share the position of the router (reader 0 of agent.subscription_position); the others that are delivered, and
--- replays, have positions of their own. A position moves in the transaction that inserts what lies before it into queues, and only from the number
+-- replays, have positions of their own. A position moves in the transaction that inserts the events before it into queues, and only from the number
 -- that its caller has read. Of several processes one routes at a time, under a lease; a process that has lost it is refused by the number.
 
 -- Begins or goes on routing for _lease. _process is a number that tells the caller from other processes. Nothing if no subscription is
 -- delivered, or the database is a copy that nobody has adopted; held_for if another process routes for so long. Else whether the lease was the caller's before and the router has still the number that
--- the caller knows (_number; null: whichever it is), the number and the position of the router, and the version of what is to be delivered. What a caller for whom that was
--- not so remembers of subscriptions may be wrong: it has not seen the answer of a commit of its own, or a failover has lost some. A lease that
+-- the caller knows (_number; null: whichever it is), the number and the position of the router, and the version of the routes. The state of subscriptions that a caller
+-- for whom that was not so remembers may be wrong: it has not seen the answer of a commit of its own, or a failover has lost some. A lease that
 -- reaches further than a lease can is none: the clock was set back.
 create or replace function agent.begin_routing(_process int8, _lease interval, _number int8 default null)
 returns table (held_for interval, was_held boolean, number int8, "position" int8, version int8)
@@ -69,7 +69,7 @@ begin
 end
 $func$;
 
--- The version of what is to be delivered, and the subscriptions that have changed since a caller knew the changes _known: null if these may be any.
+-- The version of the routes, and the subscriptions that have changed since a caller knew the changes _known: null if these may be any.
 -- known are the changes to call with the next time. Many of them become one, unless another process routes at this moment.
 create or replace function agent.route_changes(_known int8[])
 returns table (version int8, known int8[], changed int8[])
@@ -156,7 +156,7 @@ as $func$
   ) r on true
 $func$;
 
--- Where a subscription that is not in step, or a replay, has come, and what to know to go on with it. until is the end of a replay. Nothing if it
+-- Where a subscription that is not in step, or a replay, has come, and the values to go on with it. until is the end of a replay. Nothing if it
 -- is gone, paused or in step.
 create or replace function agent.get_route(_id int8)
 returns table (subscription int8, filters_version int8, max_waiting int4, number int8, "position" int8, until int8)
@@ -180,7 +180,7 @@ begin
 end
 $func$;
 
--- Moves the router on to _position, and delivers what lies before it: the events at _positions, each to the subscription beside it, and with a
+-- Moves the router on to _position, and delivers the part of the log before it: the events at _positions, each to the subscription beside it, and with a
 -- JSON array of the filters that want it. With _has_gap retention has dropped something before _position. With a _version that of all that is to be
 -- delivered must still be that.
 --
@@ -308,7 +308,7 @@ begin
 end
 $func$;
 
--- Moves a subscription that is not in step, or a replay, on to _position, and delivers what lies before it, as deliver_in_step does. A replay
+-- Moves a subscription that is not in step, or a replay, on to _position, and delivers the part of the log before it, as deliver_in_step does. A replay
 -- ends where it is to end. With a _filters_version that of the subscription must still be that.
 --
 -- The status is null, or "changed" if the reader has moved or ended, is in step or paused, its filters have changed, or somebody is changing it.
@@ -402,7 +402,7 @@ begin
     from unnest(_subscriptions, _positions, _matched) with ordinality as n (subscription, position, matched, ord)
     join agent.log l on l.position = n.position and l.position between _first and _last
     join agent.subscription s on s.id = n.subscription and (s.is_in_step or not _is_in_step)
-    -- What was checked when it was published may be in a queue. Other events are inserted without their JSON if that could not be.
+    -- Events that were checked when they were published may be in a queue. Other events are inserted without their JSON if that could not be.
     cross join lateral (select l.text_size is not null or agent_private.is_storable(l)) as r (is_readable)
     cross join lateral agent_private.new_event
     ( null, null, case when r.is_readable then l.event else '{}' end, case when not l.event ? 'event_ts' or not r.is_readable then l.published_at end, s.deliver_queue
@@ -514,7 +514,7 @@ begin
 end
 $func$;
 
--- The version of what is to be delivered. It grows with each change that is committed.
+-- The version of the routes. It grows with each change that is committed.
 create or replace function agent_private.route_version()
 returns int8
 language sql stable

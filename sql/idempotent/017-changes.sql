@@ -63,7 +63,7 @@ begin
 
   _relations = array(select t.relid from pg_partition_tree(_table) t union select _table);
   -- Row by row: tables without transition tables, and those with triggers that may write to the same table between a change and the end of its
-  -- statement. What these write has to be published after what made them do it.
+  -- statement. Changes by these have to be published after the change that fired them.
   _by_row = exists (select from pg_class c where c.oid = any (_relations) and c.relkind = 'f')
     or exists
     ( select from pg_trigger t
@@ -101,7 +101,7 @@ begin
 end
 $func$;
 
--- Ends what publish_changes has begun. Does nothing for a table whose changes are not published. Only for the owner of the table.
+-- Ends the publishing that publish_changes has begun. Does nothing for a table whose changes are not published. Only for the owner of the table.
 create or replace function agent.stop_publishing_changes(_table regclass)
 returns void
 language plpgsql volatile
@@ -145,11 +145,11 @@ $func$;
 -- Trigger of publish_changes: publishes the rows that a statement has changed, or one of them, when the transaction commits. Its arguments are
 -- the topic, the table, the columns, which former values, and the columns of the key.
 --
--- It must not make the writer's statement fail. What can fail because of a value is caught value by value; after any other error the rows
+-- It must not make the writer's statement fail. A failure because of a value is caught value by value; after any other error the rows
 -- that are left are published as one event without values, with a warning. Nothing is caught that has to end the statement, such as a cancel,
 -- and nothing is written where errors are caught, as each such statement would need a transaction id of its own.
 --
--- Whoever may make triggers can make one of this function, which runs as the owner of the schema. It reads new_rows and old_rows, which are the
+-- Any user who may make triggers can make one of this function, which runs as the owner of the schema. It reads new_rows and old_rows, which are the
 -- transition tables only if the trigger has some: else they would be the relations that its writer has in pg_temp, such as a view that calls a
 -- function. So it reads nothing before check_change_trigger has let it.
 --
@@ -342,7 +342,7 @@ begin
 end
 $func$;
 
--- Publishes that a table, or one of its partitions, was emptied. The triggers of what is emptied as a whole fire before those of its parts, of
+-- Publishes that a table, or one of its partitions, was emptied. The triggers of a table emptied as a whole fire before those of its partitions, of
 -- which nothing is told then.
 create or replace function agent_private.publish_truncate(_relation oid, _topic text, _table text)
 returns void
@@ -495,7 +495,7 @@ return case cardinality(_key)
 end;
 
 -- The event of a change without the values that may not be stored. If the others come to more than 1 MiB as text, it is too_large and has none of the
--- largest ones. What cannot be made to fit has its key alone.
+-- largest ones. An event that cannot be made to fit has its key alone.
 create or replace function agent_private.bound_change(_event jsonb)
 returns jsonb
 language plpgsql stable

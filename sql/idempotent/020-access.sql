@@ -1,9 +1,9 @@
--- Keys of callers over HTTP, and the audit of what changes how the service works. See docs/access.md.
+-- Keys of callers over HTTP, and the audit of changes of how the service works. See docs/access.md.
 --
 -- Everybody who changes keys locks the row of agent.access first, so that no two changes together leave no live admin key.
 
--- Creates a key and returns what may be shown of it. _hash is the SHA-256 of its text, _verifier the public key of its signatures. Without
--- _queues and _topics it may use all of them, else only what these patterns name. With _is_first it has to be the first key ever: raises
+-- Creates a key and returns the fields of it that may be shown. _hash is the SHA-256 of its text, _verifier the public key of its signatures. Without
+-- _queues and _topics it may use all of them, else only those that these patterns name. With _is_first it has to be the first key ever: raises
 -- QD032 if there has been one. Raises QD003.
 create or replace function agent.create_api_key
 ( _id text
@@ -224,7 +224,7 @@ begin
 end
 $func$;
 
--- What may be shown of a key.
+-- The members of a key that may be shown.
 create or replace function agent_private.api_key_info(_key agent.api_key)
 returns agent.api_key_info
 language sql immutable
@@ -234,7 +234,7 @@ as $func$
   , _key.revoked_at, _key.last_used_at, _key.version, _key.created_at, _key.updated_at
 $func$;
 
--- What the audit says of a key.
+-- The detail of a key in the audit.
 create or replace function agent_private.api_key_detail(_key agent.api_key)
 returns jsonb
 language sql stable
@@ -379,7 +379,7 @@ $func$;
 
 -- The audit.
 
--- Records an action of this transaction. The actor is what the transaction says it is (agent.actor), which the service sets to the key of the request,
+-- Records an action of this transaction. The actor is the one that the transaction names (agent.actor), which the service sets to the key of the request,
 -- else the role of the session. detail is small, and has no secret.
 create or replace function agent_private.record_audit(_action text, _target text, _detail jsonb default null)
 returns void

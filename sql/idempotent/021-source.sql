@@ -1,6 +1,6 @@
 -- Sources: senders of webhooks, and the counts of their deliveries. See docs/webhooks-in.md.
 
--- Creates or replaces a source. _settings are its columns by name; what is left out has its default. _secrets are sealed by the service; null: those
+-- Creates or replaces a source. _settings are its columns by name; one that is left out has its default. _secrets are sealed by the service; null: those
 -- that it has stay. Raises QD003, and QD004 if _if_versions (null: any) has not its version, or if there is no source and it is given or _if_exists is true.
 create or replace function agent.put_source
 ( _name text
@@ -89,7 +89,7 @@ begin
 end
 $func$;
 
--- Up to _limit sources by name, after _after, without their secrets. _queues and _topics are patterns of what they may go to; null: anywhere. With _name
+-- Up to _limit sources by name, after _after, without their secrets. _queues and _topics are patterns of the targets that they may have; null: any. With _name
 -- only that one.
 create or replace function agent.list_sources
 ( _limit int4 default 100
@@ -194,7 +194,7 @@ begin
 end
 $func$;
 
--- What may be shown of a source. _count may be null.
+-- The members of a source that may be shown. _count may be null.
 create or replace function agent_private.source_info(_source agent.source, _count agent.source_count)
 returns agent.source_info
 language sql immutable
@@ -228,7 +228,7 @@ for each row
 execute function agent_private.record_proof_field();
 
 -- Raises QD003 if a source keeps a header field, or uses one in a template, that has or had its secret: readers of events would see it. Its sender may go on
--- sending what was the proof once. Fields of the credentials of others are refused, too.
+-- sending a former secret. Fields of the credentials of others are refused, too.
 create or replace function agent_private.check_kept_fields(_source agent.source)
 returns void
 language plpgsql volatile
@@ -317,7 +317,7 @@ begin
 end
 $func$;
 
--- Puts in the place of what is sealed there, _before, the same sealed anew, _after. Returns false and changes nothing when something else is there by
+-- Replaces the sealed value _before by the same value sealed anew, _after. Returns false and changes nothing when something else is there by
 -- now. Versions stay: nothing that callers have set has changed. Raises QD003 for an unknown kind.
 create or replace function agent.reseal(_kind text, _name text, _place int8, _before bytea, _after bytea)
 returns boolean

@@ -1,10 +1,10 @@
 -- Pushes: a queue whose events are sent to an endpoint by the service. See docs/webhooks-out.md.
 --
--- agent.push and agent.push_secret are changed by callers, agent.push_state by those who push: its epoch fences what one of them records
--- against what has changed since it looked. Everybody locks the row of agent.push first.
+-- agent.push and agent.push_secret are changed by callers, agent.push_state by those who push: its epoch fences the records of one of them
+-- against changes since it looked. Everybody locks the row of agent.push first.
 
 -- Sets where the events of a queue are pushed to, and returns whether that is new. _headers is sealed, and null in both _headers and
--- _header_names keeps what there is, unless _url leads to another host. _secret, sealed, is that of a new push; another one keeps its own. The queue's policy gets 10 attempts
+-- _header_names keeps those that there are, unless _url leads to another host. _secret, sealed, is that of a new push; another one keeps its own. The queue's policy gets 10 attempts
 -- and a backoff of about 27 hours where it says nothing of them, so that no event expires earlier. Raises QD003, and QD004 if the push has none of
 -- _if_versions (null: any), or if there is none and _if_exists.
 create or replace function agent.put_push
@@ -208,7 +208,7 @@ begin
 end
 $func$;
 
--- All pushes, or that of one queue, with what is needed to push: the live secrets, the current one first, and the state, in times from now. None
+-- All pushes, or that of one queue, with the data to push: the live secrets, the current one first, and the state, in times from now. None
 -- in a copy of a database that nobody has adopted. For the service.
 create or replace function agent.read_pushes(_queue text default null)
 returns table
@@ -307,7 +307,7 @@ begin
 end
 $func$;
 
--- Records what was seen of pushes besides their changes: the failures in a row, how long ago the first and the last of them were, the error, and
+-- Records the state of pushes besides its changes: the failures in a row, how long ago the first and the last of them were, the error, and
 -- how long ago the last success was (null: none was seen). Passes over those of another epoch. For the service.
 create or replace function agent.record_push_seen
 ( _queues text[]
@@ -383,7 +383,7 @@ begin
 end
 $func$;
 
--- What a push does, by its state.
+-- The status of a push, by its state.
 create or replace function agent_private.push_status(_state agent.push_state)
 returns text
 language sql volatile

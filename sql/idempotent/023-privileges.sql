@@ -177,7 +177,7 @@ begin
 end
 $func$;
 
--- Revokes what grant_service has granted. Only for the owner of the schema.
+-- Revokes the rights that grant_service has granted. Only for the owner of the schema.
 create or replace function agent.revoke_service(_role regrole)
 returns void
 language plpgsql volatile
@@ -205,7 +205,7 @@ begin
 end
 $func$;
 
--- Grants what the service needs to every role in agent.service_role that exists.
+-- Grants the rights of the service to every role in agent.service_role that exists.
 create or replace function agent_private.grant_to_service_roles()
 returns void
 language plpgsql volatile

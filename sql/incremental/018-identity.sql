@@ -1,4 +1,4 @@
--- What tells this database from its copies. See agent_private.database_identity().
+-- The identity of this database, which tells it from its copies. See agent_private.database_identity().
 
 alter table agent.server
   add system_identifier int8                -- of the cluster; null: not seen yet, or the server does not show it

@@ -1,4 +1,4 @@
--- Which queues a caller may use goes into the statements that change an event or a schedule by its id.
+-- The queues that a caller may use go into the statements that change an event or a schedule by its id.
 
 -- Functions that take something more have to go first, with their grants: see the script of the privileges.
 create temporary table if not exists kept_grants (function name, grantee oid) on commit drop;

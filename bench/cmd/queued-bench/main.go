@@ -127,7 +127,7 @@ func runCommand(ctx context.Context, args, environ []string, stdout, stderr io.W
 	return err
 }
 
-// config is what the flags and the environment say of what to measure.
+// config is the settings of a measurement, from the flags and the environment.
 func (c *cli) config(environ []string, stderr io.Writer) (workloads.Config, error) {
 	cfg := workloads.Config{
 		URL: c.URL, APIKey: c.APIKey, DatabaseURL: c.DatabaseURL, Program: c.Program, Environ: environ,

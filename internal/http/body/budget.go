@@ -1,4 +1,4 @@
-// Package body reads the bodies of requests into memory, within a budget that all requests of a process share. It is what keeps slow or many bodies from taking
+// Package body reads the bodies of requests into memory, within a budget that all requests of a process share. It keeps slow or many bodies from taking
 // all memory: nothing else bounds how many requests arrive at a time.
 package body
 
@@ -26,7 +26,7 @@ const (
 	DefaultUnverifiedTime = 10 * time.Second
 	// unverifiedShare is the part of the budget that bodies of senders who are not known yet may take together.
 	unverifiedShare = 1.0 / 8
-	// perUnverified is what counts for each of those beside its bytes: what its connection takes. It bounds how many there are.
+	// perUnverified counts for each of those beside its bytes: about the memory of its connection. It bounds how many there are.
 	perUnverified = 16 << 10
 
 	// A body that takes longer than its grace and the time that its bytes take at slowest gives way to others that need its memory.
@@ -47,7 +47,7 @@ type Config struct {
 // MinLimit is the least limit of a Budget for bodies of this many bytes: one that grows is copied.
 func MinLimit(largest int64) int64 { return 2 * largest }
 
-// A Budget bounds the bytes that bodies take, as they arrive: what has not arrived counts nothing. It is safe for concurrent use.
+// A Budget bounds the bytes that bodies take, as they arrive: bytes that have not arrived count nothing. It is safe for concurrent use.
 type Budget struct {
 	limit, share   int64
 	unverifiedTime time.Duration
@@ -69,14 +69,14 @@ func NewBudget(cfg Config) *Budget {
 	return b
 }
 
-// Stats are what a budget has counted.
+// Stats are the counts of a budget.
 type Stats struct {
 	Limit, UnverifiedLimit        int64 // bytes
 	Verified, Unverified          int64 // bytes that are in memory now
 	Full, UnverifiedFull, TooSlow int64 // bodies that were refused
 }
 
-// Stats returns what the budget has counted.
+// Stats returns the counts of the budget.
 func (b *Budget) Stats() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -85,7 +85,7 @@ func (h *Hold) read(b *Budget, w http.ResponseWriter, r *http.Request, limit int
 	}
 }
 
-// grow returns body with twice the capacity, or with what its length asks for.
+// grow returns body with twice the capacity, or with that of its length.
 func (h *Hold) grow(body []byte, length, limit int64) ([]byte, error) {
 	before := int64(cap(body))
 	after := min(2*before, limit+1) // one more, to see that it is longer
@@ -150,7 +150,7 @@ func (h *Hold) give(n int64) {
 // IsCutOff reports whether the body was not read to its end because its time was over: the client is still there, though net/http ends the context of its request.
 func (h *Hold) IsCutOff() bool { return h.isCutOff }
 
-// Verified says that the sender of a body that was read is known: it takes no part any more of what there is for others.
+// Verified says that the sender of a body that was read is known: it takes no part any more of the share of unverified ones.
 func (h *Hold) Verified() {
 	if !h.isUnverified {
 		return
@@ -165,7 +165,7 @@ func (h *Hold) Verified() {
 // perValue is about how much memory a value takes that is decoded from JSON or a form, in bytes.
 const perValue = 64
 
-// TakeDecoded counts what it takes to decode a body into values. It fails with ErrFull.
+// TakeDecoded counts the memory to decode a body into values. It fails with ErrFull.
 func (h *Hold) TakeDecoded(body []byte) error {
 	if h.budget == nil {
 		return nil

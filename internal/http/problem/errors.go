@@ -14,7 +14,7 @@ import (
 	"github.com/queued/queued/internal/webhook"
 )
 
-// serviceErrors is the one table from the errors of the services to problems. What queue and schedule have in common is the same error.
+// serviceErrors is the one table from the errors of the services to problems. Errors that queue and schedule have in common are the same.
 var serviceErrors = []struct {
 	err    error
 	typ    Type
@@ -69,7 +69,7 @@ var serviceErrors = []struct {
 	{context.DeadlineExceeded, DatabaseUnavailable, "The database did not answer within QUEUED_REQUEST_TIMEOUT. A write may have taken effect; reads and claims can be retried safely."},
 }
 
-// retryAfter is after how many seconds to try again what somebody has to change first. Other problems with status 503 may be over after one.
+// retryAfter is after how many seconds to try again a call for which somebody has to change something first. Other problems with status 503 may be over after one.
 var retryAfter = map[Type]string{SourcePaused: "60"}
 
 // Of returns the problem that err is answered with. An error outside the table is an internal error, whose text is in the log only.

@@ -81,14 +81,14 @@ type FieldError struct {
 	Detail  string `json:"detail"`
 }
 
-// Required is what a caller lacks for a call: a scope, or the use of a queue or of topics.
+// Required is the right that a caller lacks for a call: a scope, or the use of a queue or of topics.
 type Required struct {
 	Scope string `json:"scope,omitempty"`
 	Queue string `json:"queue,omitempty"` // "*": of all
 	Topic string `json:"topic,omitempty"` // "**": of all
 }
 
-// A Problem is an answer other than success: the error of a caller that knows what the client should read.
+// A Problem is an answer other than success: the error of a caller that knows the text for the client.
 type Problem struct {
 	Type     Type
 	Detail   string
@@ -167,7 +167,7 @@ func (p *Problem) Write(w http.ResponseWriter, requestID string) {
 		RequestID: requestID,
 		Errors:    p.Errors[:min(len(p.Errors), MaxFieldErrors)],
 		Required:  p.Required,
-	}, jsontext.AllowInvalidUTF8(true)) // details quote what was sent
+	}, jsontext.AllowInvalidUTF8(true)) // details quote values of the request
 	if err != nil {
 		panic(err) // strings and an integer always encode
 	}

@@ -1,4 +1,4 @@
--- What was published has to be handed to the group by polling before it can be read: ten chunks of 10,000.
+-- Published events have to be handed to the group by polling before they can be read: ten chunks of 10,000.
 begin;
 insert into pgmb.events (topic, payload) select 'bench0', jsonb_build_object('pad', repeat('x', 90)) from generate_series(1, 90000) i;
 commit;
