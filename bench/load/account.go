@@ -68,7 +68,7 @@ func (a *Account) Acked(id int64) {
 	}
 }
 
-// Balance is how the events of a run add up: what was inserted must have been acked, during the run or after it, or still exist.
+// Balance is how the events of a run add up: events inserted must have been acked, during the run or after it, or still exist.
 type Balance struct {
 	Inserted      int64 `json:"inserted"`       // events that the server said it has
 	Acked         int64 `json:"acked"`          // events that it said are acked

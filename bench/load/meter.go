@@ -106,7 +106,7 @@ func (c *Counts) reset() {
 	clear(c.Errors)
 }
 
-// Meter gathers what the clients of one run count and time.
+// Meter gathers the counts and times of the clients of one run.
 type Meter struct{ shards []*shard }
 
 // shard is where a client counts; mostly it is alone there, so the lock costs little.

@@ -18,7 +18,7 @@ import (
 // ErrBroken is wrapped when events were lost or handed out twice.
 var ErrBroken = errors.New("events were lost or handed out twice")
 
-// Report is what one run of the program has measured.
+// Report is the measurements of one run of the program.
 type Report struct {
 	Started   time.Time      `json:"started"`
 	Machine   Machine        `json:"machine"`
@@ -26,7 +26,7 @@ type Report struct {
 	Rounds    int            `json:"rounds"`
 	Duration  string         `json:"duration,omitempty"` // of one run of a part
 	Parts     []Part         `json:"parts"`
-	Results   []*Result      `json:"results"` // every measured run, with what only tables and charts show
+	Results   []*Result      `json:"results"` // every measured run, with values that only tables and charts show
 	Numbers   []*Number      `json:"numbers"` // every value by round
 	Ratios    []*Ratio       `json:"ratios"`
 	Failures  []string       `json:"failures,omitempty"`
@@ -54,7 +54,7 @@ type Machine struct {
 	Unsafe      []string          `json:"unsafe,omitempty"`      // settings with which a commit may be lost
 }
 
-// Result is one measured run. What was not measured is left out.
+// Result is one measured run. Values that were not measured are left out.
 type Result struct {
 	Part        string                  `json:"part"`
 	Round       int                     `json:"round"` // from 0
@@ -91,7 +91,7 @@ type Database struct {
 	CommitsPerEvent float64 `json:"commits_per_event"`
 }
 
-// Second is what one second of a run was like.
+// Second is the measurements of one second of a run.
 type Second struct {
 	Second      float64            `json:"second"` // since the beginning of the measured time, at its end
 	Events      int64              `json:"events"` // acked

@@ -61,7 +61,7 @@ func (c *Config) wants(part string) bool {
 	})
 }
 
-// Run runs every wanted part in every round, in turns, so that what disturbs the machine for a while disturbs them all.
+// Run runs every wanted part in every round, in turns, so that a disturbance of the machine for a while disturbs them all.
 // Parts that fail are in the error; the report holds the others.
 func (c *Config) Run(ctx context.Context, target workloads.Config) (*report.Report, error) {
 	if err := c.check(target); err != nil {

@@ -103,7 +103,7 @@ func (w *Fanout) run(ctx context.Context, s *session) error {
 	return nil
 }
 
-// turn has events delivered into new queues, adds up what is there, and deletes it.
+// turn has events delivered into new queues, adds up the events there, and deletes them.
 func (w *Fanout) turn(
 	ctx context.Context, s *session, srv *server, way *delivery, counters *turnReader, counts bool, balance *load.Balance,
 ) error {

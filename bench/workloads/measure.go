@@ -124,7 +124,7 @@ func (s *session) observe(ctx context.Context, m measurement, queue string, open
 	return result, failure
 }
 
-// fill sets what a run measured.
+// fill sets the measurements of a run.
 func fill(r *report.Result, counts *load.Counts, before, after reading, hasDatabase bool) {
 	r.Seconds = after.at.Sub(before.at).Seconds()
 	acked := counts.Events[load.Ack]

@@ -56,7 +56,7 @@ func (p *Postgres) Drop(ctx context.Context, name string) error {
 	return nil
 }
 
-// Checkpoint writes out what earlier runs have left behind, so that no run pays for another's.
+// Checkpoint writes out the dirty pages of earlier runs, so that no run pays for another's.
 func (p *Postgres) Checkpoint(ctx context.Context) error { return p.Exec(ctx, "", checkpointStatement) }
 
 // Exec runs statements in a database; the empty name is that of the server's URL.

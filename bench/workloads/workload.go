@@ -1,7 +1,7 @@
 // Package workloads loads queued servers in several ways and measures them.
 //
-// An event is inserted, claimed and acked: POST /events, POST /claim, DELETE /events/{id} with the receipt. What is counted is events
-// acked. Every run is on a queue of its own, and is followed by claims and acks of what is left. Then each event must be
+// An event is inserted, claimed and acked: POST /events, POST /claim, DELETE /events/{id} with the receipt. Acked events
+// are counted. Every run is on a queue of its own, and is followed by claims and acks of the events left. Then each event must be
 // accounted for by its id: none lost, none acked twice, none claimed twice while leased. A run that breaks
 // this fails with report.ErrBroken.
 //

@@ -16,9 +16,9 @@ type adoptCmd struct {
 	keysSettings `embed:""`
 }
 
-// Run adopts the database and says what it was. It may be repeated.
-func (c *adoptCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.Kong) error {
-	return c.useDatabase(ctx, env, src, app, refuseEmpty, func(db *database, connections *pg.Database, _ zerolog.Logger) error {
+// Run adopts the database and says whether it was a copy. It may be repeated.
+func (c *adoptCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
+	return c.useDatabase(ctx, env, reader, app, refuseEmpty, func(db *database, connections *pg.Database, _ zerolog.Logger) error {
 		before, err := queue.Adopt(ctx, connections)
 		if err != nil {
 			return err

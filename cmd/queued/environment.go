@@ -33,9 +33,9 @@ func isSetting(value *kong.Value) bool {
 	return value.Flag != nil && isKind
 }
 
-// source reads settings from the environment. kong's own way would read the process's environment, repeat wrong values, which may be
+// settingsReader reads settings from the environment. kong's own way would read the process's environment, repeat wrong values, which may be
 // secrets, and stop at the first of them.
-type source struct {
+type settingsReader struct {
 	env   map[string]string // the variables of this program that are set
 	names map[string]string // by flag: the flag or variable that the user wrote
 	wrong []wrongSetting
@@ -46,37 +46,37 @@ type wrongSetting struct {
 	err  error
 }
 
-func newSource(environ []string) *source {
-	src := &source{env: map[string]string{}, names: map[string]string{}}
+func newSettingsReader(environ []string) *settingsReader {
+	reader := &settingsReader{env: map[string]string{}, names: map[string]string{}}
 	for _, entry := range environ {
 		// An empty variable counts as unset, because compose and unit files cannot leave one out.
 		if name, value, ok := strings.Cut(entry, "="); ok && value != "" && strings.HasPrefix(name, envPrefix) {
-			src.env[name] = value
+			reader.env[name] = value
 		}
 	}
-	return src
+	return reader
 }
 
 // resolve returns the variable of a setting that the command line left out. It is a kong.ResolverFunc.
-func (s *source) resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
-	if value, ok := s.env[envName(flag.Name)]; ok && isSetting(flag.Value) {
+func (r *settingsReader) resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
+	if value, ok := r.env[envName(flag.Name)]; ok && isSetting(flag.Value) {
 		return value, nil
 	}
 	return nil, nil
 }
 
 // name returns the flag or variable by which the user has given a setting.
-func (s *source) name(flag string) string { return cmp.Or(s.names[flag], envName(flag)) }
+func (r *settingsReader) name(flag string) string { return cmp.Or(r.names[flag], envName(flag)) }
 
 // finish ends the parsing: it reads the settings that are in files, and reports all wrong settings as one usageError.
-func (s *source) finish(parsed *kong.Context) error {
+func (r *settingsReader) finish(parsed *kong.Context) error {
 	for _, path := range parsed.Path {
 		switch {
 		case path.Flag == nil:
 		case path.Resolved:
-			s.names[path.Flag.Name] = envName(path.Flag.Name)
+			r.names[path.Flag.Name] = envName(path.Flag.Name)
 		default:
-			s.names[path.Flag.Name] = "--" + path.Flag.Name
+			r.names[path.Flag.Name] = "--" + path.Flag.Name
 		}
 	}
 	flags := parsed.Flags()
@@ -85,13 +85,13 @@ func (s *source) finish(parsed *kong.Context) error {
 		if at < 0 || file.Target.IsZero() {
 			continue
 		}
-		if err := s.readSecret(flags[at], file.Target.String()); err != nil {
-			s.wrong = append(s.wrong, wrongSetting{file.Name, err})
+		if err := r.readSecret(flags[at], file.Target.String()); err != nil {
+			r.wrong = append(r.wrong, wrongSetting{file.Name, err})
 		}
 	}
 	var lines []string
-	for _, wrong := range s.wrong {
-		lines = append(lines, s.name(wrong.flag)+": "+wrong.err.Error())
+	for _, wrong := range r.wrong {
+		lines = append(lines, r.name(wrong.flag)+": "+wrong.err.Error())
 	}
 	if len(lines) > 1 {
 		lines = []string{fmt.Sprintf("%d settings are wrong:\n  %s", len(lines), strings.Join(lines, "\n  "))}
@@ -103,8 +103,8 @@ func (s *source) finish(parsed *kong.Context) error {
 }
 
 // readSecret sets a setting from the file at path.
-func (s *source) readSecret(flag *kong.Flag, path string) error {
-	if name, isGiven := s.names[flag.Name]; isGiven {
+func (r *settingsReader) readSecret(flag *kong.Flag, path string) error {
+	if name, isGiven := r.names[flag.Name]; isGiven {
 		return fmt.Errorf("%s is set, too; set one of them", name)
 	}
 	file, err := os.Open(path) //nolint:gosec // the operator names the file
@@ -130,7 +130,7 @@ func (s *source) readSecret(flag *kong.Flag, path string) error {
 // settingMapper is a kong.Mapper that parses the settings of one kind, and leaves errors to reader.finish.
 type settingMapper struct {
 	kind
-	src *source
+	reader *settingsReader
 }
 
 // PlaceHolder returns the text that stands for the value in --help.
@@ -155,7 +155,7 @@ func (m settingMapper) Decode(ctx *kong.DecodeContext, target reflect.Value) err
 	}
 	value, err := m.parse(text, ctx.Value.Tag)
 	if err != nil {
-		m.src.wrong = append(m.src.wrong, wrongSetting{ctx.Value.Name, err})
+		m.reader.wrong = append(m.reader.wrong, wrongSetting{ctx.Value.Name, err})
 		return nil
 	}
 	target.Set(reflect.ValueOf(value).Convert(target.Type()))
@@ -167,14 +167,14 @@ func (m settingMapper) Decode(ctx *kong.DecodeContext, target reflect.Value) err
 var reservedVariables = regexp.MustCompile(`^QUEUED_(TEST_.*|SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP)(_.*)?)$`)
 
 // warnUnknown logs the variables that have the prefix and set nothing: most are typing errors.
-func (s *source) warnUnknown(logger zerolog.Logger, app *kong.Application) {
-	for name, closest := range s.unknown(app) {
+func (r *settingsReader) warnUnknown(logger zerolog.Logger, app *kong.Application) {
+	for name, closest := range r.unknown(app) {
 		logger.Warn().Str("variable", name).Str("closest", closest).Msg("this variable sets nothing; a typing error?")
 	}
 }
 
 // unknown returns the variables that set nothing in any command, each with the setting whose name is closest.
-func (s *source) unknown(app *kong.Application) map[string]string {
+func (r *settingsReader) unknown(app *kong.Application) map[string]string {
 	var known []string
 	for _, command := range app.Leaves(false) {
 		for _, flag := range command.Flags {
@@ -184,7 +184,7 @@ func (s *source) unknown(app *kong.Application) map[string]string {
 		}
 	}
 	unknown := map[string]string{}
-	for name, value := range s.env {
+	for name, value := range r.env {
 		// Kubernetes sets QUEUED_PORT=tcp://…, too.
 		if slices.Contains(known, name) || reservedVariables.MatchString(name) || name == "QUEUED_PORT" && strings.Contains(value, "://") {
 			continue

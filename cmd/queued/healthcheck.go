@@ -23,13 +23,13 @@ type healthcheckCmd struct {
 }
 
 // Run fails unless /readyz of the server at Listen answers 200.
-func (c *healthcheckCmd) Run(ctx context.Context, env *cliEnv, src *source) error {
+func (c *healthcheckCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader) error {
 	tcp, err := resolve(ctx, c.Listen)
 	if err != nil {
-		return usagef("%s: got %q; %s", src.name("listen"), c.Listen, err)
+		return usagef("%s: got %q; %s", reader.name("listen"), c.Listen, err)
 	}
 	if tcp.Port == 0 {
-		return usagef("%s: got %q; a check needs to know the port", src.name("listen"), c.Listen)
+		return usagef("%s: got %q; a check needs to know the port", reader.name("listen"), c.Listen)
 	}
 	ctx, cancel := context.WithTimeout(ctx, healthcheckTimeout)
 	defer cancel()

@@ -49,9 +49,9 @@ const (
 
 // use calls do with the keys of the database. One of another version is left alone.
 func (c *keysSettings) use(
-	ctx context.Context, env *cliEnv, src *source, app *kong.Kong, empty onEmpty, do func(*access.Service) error,
+	ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong, empty onEmpty, do func(*access.Service) error,
 ) (err error) {
-	return c.useDatabase(ctx, env, src, app, empty, func(_ *database, connections *pg.Database, logger zerolog.Logger) (err error) {
+	return c.useDatabase(ctx, env, reader, app, empty, func(_ *database, connections *pg.Database, logger zerolog.Logger) (err error) {
 		keys, err := access.Open(ctx, access.Config{Database: connections, Logger: logger})
 		if err != nil {
 			return fmt.Errorf("opening the keys: %w", err)
@@ -67,11 +67,11 @@ func (c *keysSettings) use(
 
 // useDatabase calls do with the database. One of another version is left alone.
 func (c *keysSettings) useDatabase(
-	ctx context.Context, env *cliEnv, src *source, app *kong.Kong, empty onEmpty, do func(*database, *pg.Database, zerolog.Logger) error,
+	ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong, empty onEmpty, do func(*database, *pg.Database, zerolog.Logger) error,
 ) (err error) {
 	settings := logSettings(c.quietLogSettings)
 	logger := settings.logger(settings.format(env.stderr), time.Now)
-	src.warnUnknown(logger, app.Model)
+	reader.warnUnknown(logger, app.Model)
 	db, err := c.openBeside(ctx, logger)
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func explain(err error) error {
 		return usagef("no key has this id; \"queued keys list\" lists them")
 	case errors.Is(err, access.ErrLastAdmin):
 		return usagef("it is the last admin key that is live: create another one first")
-	case errors.Is(err, access.ErrEnded):
+	case errors.Is(err, access.ErrInactive):
 		return usagef("the key was revoked, or has expired: create a new one")
 	}
 	return err
@@ -145,7 +145,7 @@ type keysCreateCmd struct {
 }
 
 // Run creates a key.
-func (c *keysCreateCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.Kong) error {
+func (c *keysCreateCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
 	p := access.CreateParams{Name: cmp.Or(c.Name, strings.Join(c.Scope, ",")), Queues: c.Queue, Topics: c.Topic}
 	for _, scope := range c.Scope {
 		p.Scopes = append(p.Scopes, access.Scope(scope))
@@ -162,7 +162,7 @@ func (c *keysCreateCmd) Run(ctx context.Context, env *cliEnv, src *source, app *
 	if c.Rate > 0 {
 		p.Rate = &access.Rate{PerSecond: c.Rate, Burst: cmp.Or(c.Burst, max(1, int(c.Rate)))}
 	}
-	return c.use(ctx, env, src, app, migrateEmpty, func(keys *access.Service) error {
+	return c.use(ctx, env, reader, app, migrateEmpty, func(keys *access.Service) error {
 		k, text, err := keys.Create(ctx, p)
 		if err != nil {
 			return err
@@ -179,8 +179,8 @@ type keysListCmd struct {
 }
 
 // Run lists the keys.
-func (c *keysListCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.Kong) error {
-	return c.use(ctx, env, src, app, refuseEmpty, func(keys *access.Service) error {
+func (c *keysListCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
+	return c.use(ctx, env, reader, app, refuseEmpty, func(keys *access.Service) error {
 		table := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
 		_, _ = fmt.Fprintln(table, "ID\tNAME\tSCOPES\tQUEUES\tTOPICS\tLAST USED\tENDS")
 		for cursor := ""; ; {
@@ -229,8 +229,8 @@ type keysRotateCmd struct {
 }
 
 // Run rotates a key.
-func (c *keysRotateCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.Kong) error {
-	return c.use(ctx, env, src, app, refuseEmpty, func(keys *access.Service) error {
+func (c *keysRotateCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
+	return c.use(ctx, env, reader, app, refuseEmpty, func(keys *access.Service) error {
 		k, text, err := keys.Rotate(ctx, c.ID, c.Grace)
 		if err != nil {
 			return err
@@ -246,8 +246,8 @@ type keysRevokeCmd struct {
 }
 
 // Run revokes a key.
-func (c *keysRevokeCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.Kong) error {
-	return c.use(ctx, env, src, app, refuseEmpty, func(keys *access.Service) error {
+func (c *keysRevokeCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
+	return c.use(ctx, env, reader, app, refuseEmpty, func(keys *access.Service) error {
 		if err := keys.Revoke(ctx, c.ID); err != nil {
 			return err
 		}

@@ -117,12 +117,12 @@ type grammar struct {
 // runCommand parses args and the environment and runs the command.
 func runCommand(ctx context.Context, args []string, env *cliEnv) error {
 	var g grammar
-	src := newSource(env.environ)
+	reader := newSettingsReader(env.environ)
 	exited := false
-	parser, err := newParser(&g, src,
+	parser, err := newParser(&g, reader,
 		kong.Writers(env.stdout, env.stderr),
 		kong.Exit(func(int) { exited = true }),
-		kong.Bind(env, src, &cli.Env{Environ: env.environ, Stdin: env.stdin, Stdout: env.stdout, Stderr: env.stderr, Now: time.Now}),
+		kong.Bind(env, reader, &cli.Env{Environ: env.environ, Stdin: env.stdin, Stdout: env.stdout, Stderr: env.stderr, Now: time.Now}),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 	)
 	if err != nil {
@@ -135,7 +135,7 @@ func runCommand(ctx context.Context, args []string, env *cliEnv) error {
 	if err != nil {
 		return usagef("%s", describeUsage(parser, args, err))
 	}
-	if err := src.finish(parsed); err != nil {
+	if err := reader.finish(parsed); err != nil {
 		return err
 	}
 	env.isClient = cli.Has(parsed.Selected())
@@ -158,18 +158,18 @@ func describeUsage(parser *kong.Kong, args []string, err error) string {
 	return text + "\n" + help
 }
 
-// newParser returns a parser that fills g from a command line and src.
-func newParser(g *grammar, src *source, options ...kong.Option) (*kong.Kong, error) {
+// newParser returns a parser that fills g from a command line and reader.
+func newParser(g *grammar, reader *settingsReader, options ...kong.Option) (*kong.Kong, error) {
 	options = append([]kong.Option{
 		kong.Name("queued"),
 		kong.Description(description),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, WrapUpperBound: 110}),
 		kong.ValueFormatter(helpText),
-		kong.Resolvers(kong.ResolverFunc(src.resolve)),
+		kong.Resolvers(kong.ResolverFunc(reader.resolve)),
 		kong.Vars{"version": version()},
 	}, options...)
 	for name, kind := range kinds {
-		options = append(options, kong.NamedMapper(name, settingMapper{kind, src}))
+		options = append(options, kong.NamedMapper(name, settingMapper{kind, reader}))
 	}
 	return kong.New(g, options...)
 }

@@ -25,10 +25,10 @@ type migrateCmd struct {
 	logSettings      `embed:"" group:"log"`
 }
 
-// Run migrates, or shows what it would do.
-func (c *migrateCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.Kong) (err error) {
+// Run migrates, or shows the scripts that it would run.
+func (c *migrateCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) (err error) {
 	logger := c.logger(c.format(env.stderr), time.Now)
-	src.warnUnknown(logger, app.Model)
+	reader.warnUnknown(logger, app.Model)
 	if c.Status {
 		dir, err := c.missingDataDir() // a status must not make one
 		if err != nil {

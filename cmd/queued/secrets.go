@@ -24,9 +24,9 @@ type resealCmd struct {
 	keysSettings   `embed:""`
 }
 
-// Run seals anew what is sealed under another key than the first.
-func (c *resealCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.Kong) error {
-	return c.useDatabase(ctx, env, src, app, refuseEmpty, func(db *database, connections *pg.Database, logger zerolog.Logger) error {
+// Run seals anew the secrets that are sealed under another key than the first.
+func (c *resealCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
+	return c.useDatabase(ctx, env, reader, app, refuseEmpty, func(db *database, connections *pg.Database, logger zerolog.Logger) error {
 		sealer, err := c.sealer(db, logger)
 		if err != nil {
 			return err

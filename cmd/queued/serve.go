@@ -43,7 +43,7 @@ type serveCmd struct {
 }
 
 // Run serves until ctx ends, then shuts down. It returns usage errors and logs others.
-func (c *serveCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.Kong) error {
+func (c *serveCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
 	if !slices.ContainsFunc(env.environ, func(entry string) bool { return strings.HasPrefix(entry, "GOGC=") }) {
 		debug.SetGCPercent(gcPercent)
 	}
@@ -55,9 +55,9 @@ func (c *serveCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.
 		<-limited.done
 	}()
 	logger := c.logger(failures, time.Now)
-	src.warnUnknown(logger, app.Model)
+	reader.warnUnknown(logger, app.Model)
 
-	err := c.serve(ctx, env, src, logger)
+	err := c.serve(ctx, env, reader, logger)
 	switch {
 	case err == nil:
 		logger.Info().Msg("stopped")
@@ -74,16 +74,16 @@ func (c *serveCmd) Run(ctx context.Context, env *cliEnv, src *source, app *kong.
 }
 
 // serve opens the port, the database and the services, in this order, so that a second queued fails before it touches a database.
-func (c *serveCmd) serve(ctx context.Context, env *cliEnv, src *source, logger zerolog.Logger) (err error) {
+func (c *serveCmd) serve(ctx context.Context, env *cliEnv, reader *settingsReader, logger zerolog.Logger) (err error) {
 	if least := httpapi.MinBodyMemory(c.MaxBody, c.MaxBatchBody); c.MaxBodyMemory != 0 && c.MaxBodyMemory < least {
-		return usagef("%s: must be at least %d bytes, twice the largest body (%s, %s)", src.name("max-body-memory"), least, src.name("max-body"), src.name("max-batch-body"))
+		return usagef("%s: must be at least %d bytes, twice the largest body (%s, %s)", reader.name("max-body-memory"), least, reader.name("max-body"), reader.name("max-batch-body"))
 	}
-	cert, closeCert, err := c.openCertificate(ctx, src, logger)
+	cert, closeCert, err := c.openCertificate(ctx, reader, logger)
 	if err != nil {
 		return err
 	}
 	defer closeCert()
-	listener, err := listen(ctx, src.name("listen"), c.Listen)
+	listener, err := listen(ctx, reader.name("listen"), c.Listen)
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, src *source, logger z
 	if isPublic && !opened.access.HasLiveAdmin() {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
-		return errors.Join(noKey(src.name("listen"), tcp), opened.close(closing))
+		return errors.Join(noKey(reader.name("listen"), tcp), opened.close(closing))
 	}
 	httpConfig.Service, httpConfig.Schedules, httpConfig.Topics, httpConfig.Access = opened.queue, opened.schedules, opened.topics, opened.access
 	httpConfig.Pushes, httpConfig.Sources = opened.pushes, opened.sources

@@ -17,22 +17,22 @@ import (
 )
 
 // parse parses args and environ without running the command.
-func parse(t *testing.T, args, environ []string) (*grammar, *source) {
+func parse(t *testing.T, args, environ []string) (*grammar, *settingsReader) {
 	t.Helper()
 	var g grammar
-	src := newSource(environ)
-	parser, err := newParser(&g, src, kong.Writers(io.Discard, io.Discard))
+	reader := newSettingsReader(environ)
+	parser, err := newParser(&g, reader, kong.Writers(io.Discard, io.Discard))
 	if err != nil {
 		t.Fatal(err)
 	}
 	parsed, err := parser.Parse(args)
 	if err == nil {
-		err = src.finish(parsed)
+		err = reader.finish(parsed)
 	}
 	if err != nil {
 		t.Fatalf("parsing %q with %q: %v", args, environ, err)
 	}
-	return &g, src
+	return &g, reader
 }
 
 // runHere runs a command line that ends before it opens anything, in this process.
@@ -140,7 +140,7 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 func serveFlags(t *testing.T) []*kong.Flag {
 	t.Helper()
 	var g grammar
-	parser, err := newParser(&g, newSource(nil))
+	parser, err := newParser(&g, newSettingsReader(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,14 +158,14 @@ func serveFlags(t *testing.T) []*kong.Flag {
 
 func TestFlagWinsOverVariable(t *testing.T) {
 	t.Parallel()
-	g, src := parse(t, []string{"serve", "--max-attempts", "5"}, []string{"QUEUED_MAX_ATTEMPTS=9", "QUEUED_MAX_BATCH=8"})
+	g, reader := parse(t, []string{"serve", "--max-attempts", "5"}, []string{"QUEUED_MAX_ATTEMPTS=9", "QUEUED_MAX_BATCH=8"})
 	if got := g.Serve.MaxAttempts; got != 5 {
 		t.Errorf("max attempts %d, want the flag's 5", got)
 	}
-	if got := src.name("max-attempts"); got != "--max-attempts" {
+	if got := reader.name("max-attempts"); got != "--max-attempts" {
 		t.Errorf("its name is %s, want the flag", got)
 	}
-	if got := src.name("max-batch"); got != "QUEUED_MAX_BATCH" {
+	if got := reader.name("max-batch"); got != "QUEUED_MAX_BATCH" {
 		t.Errorf("its name is %s, want the variable", got)
 	}
 }
@@ -173,12 +173,12 @@ func TestFlagWinsOverVariable(t *testing.T) {
 func TestEmptyVariableCountsAsUnset(t *testing.T) {
 	t.Parallel()
 	want, _ := parse(t, nil, nil)
-	got, src := parse(t, nil, []string{"QUEUED_LISTEN=", "QUEUED_API_KEY=", "QUEUED_DATABASE_URL=", "QUEUED_MAX_BODY=", "QUEUED_NO_MIGRATE="})
+	got, reader := parse(t, nil, []string{"QUEUED_LISTEN=", "QUEUED_API_KEY=", "QUEUED_DATABASE_URL=", "QUEUED_MAX_BODY=", "QUEUED_NO_MIGRATE="})
 	if diff := cmp.Diff(want.Serve.settings, got.Serve.settings, allowEmbedded); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if len(src.names) > 0 {
-		t.Errorf("the empty variables count as given: %v", src.names)
+	if len(reader.names) > 0 {
+		t.Errorf("the empty variables count as given: %v", reader.names)
 	}
 }
 

@@ -127,11 +127,11 @@ func TestEndedKeysSayWhich(t *testing.T) {
 	if _, err := s.Authenticate(t.Context(), revokedText); !errors.Is(err, ErrRevoked) {
 		t.Errorf("got %v, want ErrRevoked", err)
 	}
-	if _, _, err := s.Rotate(t.Context(), expired, time.Hour); !errors.Is(err, ErrEnded) {
-		t.Errorf("rotating an expired key: got %v, want ErrEnded", err)
+	if _, _, err := s.Rotate(t.Context(), expired, time.Hour); !errors.Is(err, ErrInactive) {
+		t.Errorf("rotating an expired key: got %v, want ErrInactive", err)
 	}
-	if _, err := s.Update(t.Context(), revoked, Change{Name: new("x")}, nil); !errors.Is(err, ErrEnded) {
-		t.Errorf("changing a revoked key: got %v, want ErrEnded", err)
+	if _, err := s.Update(t.Context(), revoked, Change{Name: new("x")}, nil); !errors.Is(err, ErrInactive) {
+		t.Errorf("changing a revoked key: got %v, want ErrInactive", err)
 	}
 	if err := s.Revoke(t.Context(), revoked); err != nil {
 		t.Errorf("revoking again: %v", err)

@@ -66,7 +66,7 @@ type Service struct {
 	isRequired atomic.Bool // callers need a key; it never becomes false
 	open       *Grant      // of callers without a key
 	endOpen    context.CancelCauseFunc
-	endless    context.Context //nolint:containedctx // it never ends
+	neverDone  context.Context //nolint:containedctx // it never ends
 
 	clock   atomic.Int64 // what the database's clock is ahead of this one, in nanoseconds
 	keys    atomic.Pointer[set]
@@ -85,7 +85,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	cfg = cfg.withDefaults()
 	s := &Service{cfg: cfg, changed: pg.NewSignal(), lookUps: rate.NewLimiter(lookUpsPerSec, lookUpsBurst), refusals: make(map[refusal]int)}
 	ended, end := context.WithCancelCause(context.Background())
-	s.endOpen, s.endless = end, context.Background()
+	s.endOpen, s.neverDone = end, context.Background()
 	_, signer, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 func (s *Service) Run(ctx context.Context) error {
 	pg.RunLoops(ctx, s.cfg.Logger, s.listener(),
 		pg.Loop{Doing: "reading the keys", Pass: s.renew, Pause: s.cfg.PollInterval, Wakes: s.changed.Received},
-		pg.Loop{Doing: "recording the use of keys", Pass: s.record, Pause: s.cfg.RecordInterval, Late: true},
+		pg.Loop{Doing: "recording the use of keys", Pass: s.record, Pause: s.cfg.RecordInterval, DelayFirst: true},
 		pg.Loop{Doing: "pruning keys and the audit", Pass: s.prune, Pause: pruneInterval, Retry: time.Minute},
 	)
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)

@@ -42,8 +42,8 @@ func (r *row) rate() *Rate {
 	return &Rate{PerSecond: *r.RatePerSecond, Burst: int(*r.RateBurst)}
 }
 
-// A heldKey is a key in memory. It is immutable; a change makes another one in its place.
-type heldKey struct {
+// A cachedKey is a key in memory. It is immutable; a change makes another one in its place.
+type cachedKey struct {
 	row
 	counted  *usage
 	current  *Grant
@@ -51,9 +51,9 @@ type heldKey struct {
 	end      context.CancelCauseFunc
 }
 
-// hold returns the key of a row in memory. before is the same key as it was, or nil.
-func (s *Service) hold(r row, before *heldKey) *heldKey {
-	k := &heldKey{row: r}
+// cache returns the key of a row in memory. before is the same key as it was, or nil.
+func (s *Service) cache(r row, before *cachedKey) *cachedKey {
+	k := &cachedKey{row: r}
 	if before != nil {
 		k.counted = before.counted.with(r.rate())
 	} else {
@@ -82,14 +82,14 @@ func (s *Service) hold(r row, before *heldKey) *heldKey {
 }
 
 // isSame reports whether what r says of the key is what k has, but for when it was used.
-func (k *heldKey) isSame(r *row) bool {
+func (k *cachedKey) isSame(r *row) bool {
 	a, b := k.row, *r
 	a.LastUsedAt, b.LastUsedAt = nil, nil
 	return reflect.DeepEqual(&a, &b)
 }
 
 // verify returns the grant of the key for a text that has its id. It fails with ErrUnauthorized, ErrRevoked or ErrExpired.
-func (k *heldKey) verify(hash *[sha256.Size]byte, now time.Time) (*Grant, error) {
+func (k *cachedKey) verify(hash *[sha256.Size]byte, now time.Time) (*Grant, error) {
 	switch {
 	case subtle.ConstantTimeCompare(hash[:], k.Hash) == 1:
 		return k.current, k.liveAt(k.current, now)
@@ -100,7 +100,7 @@ func (k *heldKey) verify(hash *[sha256.Size]byte, now time.Time) (*Grant, error)
 }
 
 // liveAt returns why a grant of the key is worth nothing any more, or nil.
-func (k *heldKey) liveAt(g *Grant, now time.Time) error {
+func (k *cachedKey) liveAt(g *Grant, now time.Time) error {
 	switch {
 	case k.RevokedAt != nil:
 		return ErrRevoked
@@ -114,7 +114,7 @@ func (k *heldKey) liveAt(g *Grant, now time.Time) error {
 type set struct {
 	version    string
 	isRequired bool
-	byID       map[string]*heldKey
+	byID       map[string]*cachedKey
 	refused    map[[sha256.Size]byte]bool // texts that were looked up since, and are those of no key
 }
 
@@ -254,8 +254,8 @@ func (s *Service) adopt(l lookedUp, id string, hash *[sha256.Size]byte) (*Grant,
 	if !isCurrent {
 		return nil, errSuperseded
 	}
-	k := s.hold(l.found[0], known)
-	byID := make(map[string]*heldKey, len(keys.byID)+1)
+	k := s.cache(l.found[0], known)
+	byID := make(map[string]*cachedKey, len(keys.byID)+1)
 	for other, key := range keys.byID {
 		byID[other] = key
 	}
@@ -301,9 +301,9 @@ func (s *Service) renew(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before = s.keys.Load() // look-ups may have added to it
-	next := &set{version: version, isRequired: isRequired, byID: make(map[string]*heldKey, len(found)), refused: make(map[[sha256.Size]byte]bool)}
+	next := &set{version: version, isRequired: isRequired, byID: make(map[string]*cachedKey, len(found)), refused: make(map[[sha256.Size]byte]bool)}
 	for _, r := range found {
-		var known *heldKey
+		var known *cachedKey
 		if before != nil {
 			known = before.byID[r.ID]
 		}
@@ -311,7 +311,7 @@ func (s *Service) renew(ctx context.Context) error {
 			next.byID[r.ID] = known
 			continue
 		}
-		next.byID[r.ID] = s.hold(r, known)
+		next.byID[r.ID] = s.cache(r, known)
 	}
 	s.keys.Store(next)
 	if before != nil {

@@ -81,7 +81,7 @@ func (s *Service) AuthenticateToken(text string) (*Grant, error) {
 			g.until = until
 		}
 		if g.ended == nil {
-			g.ended = s.endless
+			g.ended = s.neverDone
 		}
 		return &g, nil
 	}
@@ -92,7 +92,7 @@ func (s *Service) AuthenticateToken(text string) (*Grant, error) {
 type verifier struct {
 	key   ed25519.PublicKey
 	grant *Grant
-	of    *heldKey // nil: of none
+	of    *cachedKey // nil: of none
 }
 
 // verifiersOf returns the verifiers of signatures of the key of this id; empty: of callers without one, or of the key in the configuration.

@@ -38,8 +38,8 @@ var (
 	ErrNotFound = errors.New("no key has this id")
 	// ErrLastAdmin: there would be no live admin key any more.
 	ErrLastAdmin = errors.New("the last admin key")
-	// ErrEnded: the key was revoked, or has expired, and cannot be changed so.
-	ErrEnded = errors.New("the key has ended")
+	// ErrInactive: the key was revoked, or has expired, and cannot be changed so.
+	ErrInactive = errors.New("the key has ended")
 	// ErrNotFirst: there has been a key, and the caller has none.
 	ErrNotFirst = errors.New("there has been a key")
 	// ErrStale: the key has changed since the version that a change was meant for.
@@ -57,7 +57,7 @@ var sqlstates = pg.States{
 	"QD030": ErrNotFound,
 	"QD031": ErrLastAdmin,
 	"QD032": ErrNotFirst,
-	"QD033": ErrEnded,
+	"QD033": ErrInactive,
 }
 
 func wrap(doing string, err error) error { return sqlstates.Wrap(doing, err) }

@@ -1,7 +1,7 @@
 // Package certificate has the files of TLS: the server's certificate and key, and the authorities whose clients it answers. It reads them
 // again when they change, while the server runs, and keeps the old ones when the new ones are unusable.
 //
-// A Source has one goroutine, that of Run. What the files say is replaced as a whole, and never changed.
+// A Reloader has one goroutine, that of Run. The identity is replaced as a whole, and never changed.
 package certificate
 
 import (
@@ -36,8 +36,8 @@ type Config struct {
 	Now      func() time.Time
 }
 
-// Source has the certificate that the server shows. It is safe for concurrent use.
-type Source struct {
+// A Reloader has the certificate that the server shows. It is safe for concurrent use.
+type Reloader struct {
 	cfg     Config
 	current atomic.Pointer[identity]
 
@@ -47,64 +47,64 @@ type Source struct {
 
 // Open reads the files. It fails with the name of the setting whose file cannot be used: because it cannot be read, is no PEM, does not
 // belong to the others, or because the certificate is not valid today.
-func Open(cfg Config) (*Source, error) {
+func Open(cfg Config) (*Reloader, error) {
 	cfg.Interval = cmp.Or(cfg.Interval, defaultInterval)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	s := &Source{cfg: cfg}
-	s.failures = prometheus.NewCounter(prometheus.CounterOpts{
+	r := &Reloader{cfg: cfg}
+	r.failures = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "queued_tls_reload_failures_total",
 		Help: "Changes of the certificate's files that this process could not use; it kept the certificate it had.",
 	})
-	s.expiration = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	r.expiration = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "queued_tls_certificate_expiration_timestamp_seconds",
 		Help: "When the certificate that this process shows ends, in seconds since 1970.",
-	}, func() float64 { return float64(s.current.Load().leaf.NotAfter.Unix()) })
-	files, err := s.read()
+	}, func() float64 { return float64(r.current.Load().leaf.NotAfter.Unix()) })
+	files, err := r.read()
 	if err != nil {
 		return nil, err
 	}
-	loaded, err := s.parse(files)
+	loaded, err := r.parse(files)
 	if err != nil {
 		return nil, err
 	}
-	s.use(loaded, "the certificate was read")
-	return s, nil
+	r.use(loaded, "the certificate was read")
+	return r, nil
 }
 
 // Register registers the metrics of s. It panics when they are registered already.
-func (s *Source) Register(registry prometheus.Registerer) {
-	registry.MustRegister(s.failures, s.expiration)
+func (r *Reloader) Register(registry prometheus.Registerer) {
+	registry.MustRegister(r.failures, r.expiration)
 }
 
 // Names returns the names and addresses that the certificate is for.
-func (s *Source) Names() []string { return s.current.Load().names() }
+func (r *Reloader) Names() []string { return r.current.Load().names() }
 
 // TLSConfig returns the configuration of a server that shows the current certificate to each new connection. It offers HTTP/2 and
 // HTTP/1.1, over TLS 1.2 or later. With a client CA it asks clients for a certificate, and lets in those who have none: VerifyClient tells.
-func (s *Source) TLSConfig() *tls.Config {
+func (r *Reloader) TLSConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		NextProtos:         protocols,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.current.Load().config, nil },
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return r.current.Load().config, nil },
 	}
 }
 
-// Run looks at the files until ctx ends, and uses what has changed in them. It returns nil.
+// Run looks at the files until ctx ends, and uses those that have changed. It returns nil.
 //
 // It compares contents, so it does not matter how a file was replaced: written over, renamed, or reached by another symbolic link. It uses
 // contents that are the same at two looks, so that the certificate and the key may be replaced one after the other.
-func (s *Source) Run(ctx context.Context) error {
+func (r *Reloader) Run(ctx context.Context) error {
 	var last attempt
-	tick := time.NewTicker(s.cfg.Interval)
+	tick := time.NewTicker(r.cfg.Interval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			last = s.look(last)
+			last = r.look(last)
 		}
 	}
 }
@@ -117,10 +117,10 @@ type attempt struct {
 	expired  bool      // the log has that the certificate has expired
 }
 
-// look looks at the files once, given what the look before found.
-func (s *Source) look(last attempt) attempt {
+// look looks at the files once, given the result of the look before.
+func (r *Reloader) look(last attempt) attempt {
 	now := attempt{reported: last.reported, expired: last.expired}
-	files, err := s.read()
+	files, err := r.read()
 	var isStable bool
 	if err != nil {
 		now.err = err.Error()
@@ -129,7 +129,7 @@ func (s *Source) look(last attempt) attempt {
 		now.files = files
 		isStable = last.files != nil && last.files.equal(files)
 	}
-	current := s.current.Load()
+	current := r.current.Load()
 	switch {
 	case !isStable:
 	case err == nil && current.files.equal(files):
@@ -137,30 +137,30 @@ func (s *Source) look(last attempt) attempt {
 	default:
 		var loaded *identity
 		if err == nil {
-			loaded, err = s.parse(files)
+			loaded, err = r.parse(files)
 		}
 		if err == nil {
-			s.use(loaded, "the certificate has changed and was read again")
+			r.use(loaded, "the certificate has changed and was read again")
 			return attempt{files: files}
 		}
 		if now.reported != err.Error() {
 			now.reported = err.Error()
-			s.failures.Inc()
-			s.cfg.Logger.Error().Str("error", now.reported).Str("kept", current.leaf.Subject.String()).Time("kept_until", current.leaf.NotAfter.UTC()).
+			r.failures.Inc()
+			r.cfg.Logger.Error().Str("error", now.reported).Str("kept", current.leaf.Subject.String()).Time("kept_until", current.leaf.NotAfter.UTC()).
 				Msg("the certificate's files have changed and cannot be used; the certificate that was read before stays")
 		}
 	}
-	if !now.expired && s.cfg.Now().After(current.leaf.NotAfter) {
+	if !now.expired && r.cfg.Now().After(current.leaf.NotAfter) {
 		now.expired = true
-		s.cfg.Logger.Error().Time("not_after", current.leaf.NotAfter.UTC()).Msg("the certificate has expired: clients refuse it")
+		r.cfg.Logger.Error().Time("not_after", current.leaf.NotAfter.UTC()).Msg("the certificate has expired: clients refuse it")
 	}
 	return now
 }
 
-// use shows what was loaded from now on.
-func (s *Source) use(loaded *identity, message string) {
-	s.current.Store(loaded)
-	s.cfg.Logger.Info().Str("subject", loaded.leaf.Subject.String()).Strs("names", loaded.names()).Time("not_after", loaded.leaf.NotAfter.UTC()).
+// use shows the loaded identity from now on.
+func (r *Reloader) use(loaded *identity, message string) {
+	r.current.Store(loaded)
+	r.cfg.Logger.Info().Str("subject", loaded.leaf.Subject.String()).Strs("names", loaded.names()).Time("not_after", loaded.leaf.NotAfter.UTC()).
 		Bool("client_ca", loaded.roots != nil).Msg(message)
 }
 
@@ -172,13 +172,13 @@ func (c *contents) equal(other *contents) bool {
 }
 
 // read reads the files.
-func (s *Source) read() (*contents, error) {
+func (r *Reloader) read() (*contents, error) {
 	var c contents
 	var errs [3]error
-	c.cert, errs[0] = s.cfg.Cert.read()
-	c.key, errs[1] = s.cfg.Key.read()
-	if s.cfg.ClientCA.Path != "" {
-		c.clientCA, errs[2] = s.cfg.ClientCA.read()
+	c.cert, errs[0] = r.cfg.Cert.read()
+	c.key, errs[1] = r.cfg.Key.read()
+	if r.cfg.ClientCA.Path != "" {
+		c.clientCA, errs[2] = r.cfg.ClientCA.read()
 	}
 	return &c, errors.Join(errs[:]...)
 }

@@ -65,7 +65,7 @@ func (f *files) withClientCA() *files {
 	return f
 }
 
-func (f *files) open() *Source {
+func (f *files) open() *Reloader {
 	f.t.Helper()
 	s, err := Open(f.cfg)
 	if err != nil {
@@ -75,7 +75,7 @@ func (f *files) open() *Source {
 }
 
 // shown returns the name in the certificate that s shows.
-func shown(t *testing.T, s *Source) string {
+func shown(t *testing.T, s *Reloader) string {
 	t.Helper()
 	config, err := s.TLSConfig().GetConfigForClient(nil)
 	if err != nil {
@@ -89,7 +89,7 @@ func shown(t *testing.T, s *Source) string {
 }
 
 // value returns the value of a metric of s.
-func value(t *testing.T, s *Source, name string) float64 {
+func value(t *testing.T, s *Reloader, name string) float64 {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	s.Register(registry)

@@ -27,15 +27,15 @@ var ErrNoClientCertificate = errors.New("this server answers only clients that s
 // VerifyClient returns the subject of the certificate that a client has shown, such as "CN=mailer,O=Example". It fails with a text for the
 // client when there is no certificate, or none that the current client CA has signed for clients and that is valid now. So a
 // connection that was opened before the client CA changed is judged by the new one. Without a client CA it returns nothing.
-func (s *Source) VerifyClient(state *tls.ConnectionState) (subject string, err error) {
-	id := s.current.Load()
+func (r *Reloader) VerifyClient(state *tls.ConnectionState) (subject string, err error) {
+	id := r.current.Load()
 	if id.roots == nil {
 		return "", nil
 	}
 	if state == nil || len(state.PeerCertificates) == 0 {
 		return "", ErrNoClientCertificate
 	}
-	now := s.cfg.Now()
+	now := r.cfg.Now()
 	leaf := state.PeerCertificates[0]
 	hash := fingerprint(sha256.Sum256(leaf.Raw))
 	if known, ok := id.lookUp(hash); ok && !now.After(known.until) {

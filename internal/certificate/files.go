@@ -76,20 +76,20 @@ func (f File) certificates(content []byte) ([]*x509.Certificate, error) {
 }
 
 // parse makes an identity of the files.
-func (s *Source) parse(files *contents) (*identity, error) {
-	chain, err := s.cfg.Cert.certificates(files.cert)
+func (r *Reloader) parse(files *contents) (*identity, error) {
+	chain, err := r.cfg.Cert.certificates(files.cert)
 	if err != nil {
 		return nil, err
 	}
 	leaf := chain[0]
-	switch now := s.cfg.Now(); {
+	switch now := r.cfg.Now(); {
 	case now.After(leaf.NotAfter):
-		return nil, s.cfg.Cert.errorf("the certificate in %s expired on %s", s.cfg.Cert.Path, leaf.NotAfter.UTC().Format(time.RFC3339))
+		return nil, r.cfg.Cert.errorf("the certificate in %s expired on %s", r.cfg.Cert.Path, leaf.NotAfter.UTC().Format(time.RFC3339))
 	case now.Before(leaf.NotBefore):
-		return nil, s.cfg.Cert.errorf("the certificate in %s is not valid before %s; is the clock of this machine right?",
-			s.cfg.Cert.Path, leaf.NotBefore.UTC().Format(time.RFC3339))
+		return nil, r.cfg.Cert.errorf("the certificate in %s is not valid before %s; is the clock of this machine right?",
+			r.cfg.Cert.Path, leaf.NotBefore.UTC().Format(time.RFC3339))
 	}
-	pair, err := s.pair(files)
+	pair, err := r.pair(files)
 	if err != nil {
 		return nil, err
 	}
@@ -98,10 +98,10 @@ func (s *Source) parse(files *contents) (*identity, error) {
 		NextProtos:   protocols,
 		Certificates: []tls.Certificate{pair},
 	}}
-	if s.cfg.ClientCA.Path == "" {
+	if r.cfg.ClientCA.Path == "" {
 		return id, nil
 	}
-	authorities, err := s.cfg.ClientCA.certificates(files.clientCA)
+	authorities, err := r.cfg.ClientCA.certificates(files.clientCA)
 	if err != nil {
 		return nil, err
 	}
@@ -115,8 +115,8 @@ func (s *Source) parse(files *contents) (*identity, error) {
 }
 
 // pair returns the certificate with its key. The certificate was found to be readable.
-func (s *Source) pair(files *contents) (tls.Certificate, error) {
-	cert, key := s.cfg.Cert, s.cfg.Key
+func (r *Reloader) pair(files *contents) (tls.Certificate, error) {
+	cert, key := r.cfg.Cert, r.cfg.Key
 	pair, err := tls.X509KeyPair(files.cert, files.key)
 	switch {
 	case err == nil:

@@ -41,7 +41,7 @@ type upload struct {
 	read   atomic.Int64 // bytes
 
 	mu      sync.Mutex
-	done    map[int64]int64 // batches that are stored, by the line before the first: their last line
+	batches map[int64]int64 // batches that are stored, by the line before the first: their last line
 	through int64           // all lines up to this one are stored
 }
 
@@ -56,7 +56,7 @@ type lines struct {
 func (u *upload) run(ctx context.Context, input io.Reader) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	u.done, u.through = make(map[int64]int64), u.skip
+	u.batches, u.through = make(map[int64]int64), u.skip
 	batches := make(chan lines)
 	var senders sync.WaitGroup
 	for range u.parallel {
@@ -254,9 +254,9 @@ func (u *upload) nameLine(batch lines, err error) error {
 func (u *upload) finish(batch lines) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.done[batch.after] = batch.last
-	for last, has := u.done[u.through]; has; last, has = u.done[u.through] {
-		delete(u.done, u.through)
+	u.batches[batch.after] = batch.last
+	for last, has := u.batches[u.through]; has; last, has = u.batches[u.through] {
+		delete(u.batches, u.through)
 		u.through = last
 	}
 }

@@ -58,8 +58,8 @@ func (i installation) program(name string) string { return filepath.Join(i.binDi
 func (i installation) version() string            { return fmt.Sprintf("%d.%d", i.major, i.minor) }
 func (i installation) String() string             { return i.version() + " (" + i.binDir + ")" }
 
-// sources says where to look for PostgreSQL's programs. The zero value is for production.
-type sources struct {
+// locations says where to look for PostgreSQL's programs. The zero value is for production.
+type locations struct {
 	binDirs    []string          // patterns of bin directories; nil: PATH and the usual places
 	cache      string            // directory of fetched versions; empty: the user's cache directory
 	repository string            // URL of a Maven repository; empty: Maven Central
@@ -69,9 +69,9 @@ type sources struct {
 
 // find returns an installation for a cluster of the given major version, 0 for a new cluster: the newest on the machine, else one
 // fetched earlier, else it fetches one.
-func (s sources) find(ctx context.Context, a account, major int, cluster string, log zerolog.Logger) (installation, error) {
+func (l locations) find(ctx context.Context, a account, major int, cluster string, log zerolog.Logger) (installation, error) {
 	var rejected []string
-	for _, dirs := range [][]string{s.installed(ctx), s.fetched()} {
+	for _, dirs := range [][]string{l.installed(ctx), l.fetched()} {
 		found, unusable, err := usable(ctx, a, dirs)
 		if err != nil {
 			return installation{}, err
@@ -84,7 +84,7 @@ func (s sources) find(ctx context.Context, a account, major int, cluster string,
 		}
 		rejected = append(rejected, unusable...)
 	}
-	i, err := s.fetch(ctx, a, major, log)
+	i, err := l.fetch(ctx, a, major, log)
 	if err == nil {
 		return i, nil
 	}
@@ -102,9 +102,9 @@ func (s sources) find(ctx context.Context, a account, major int, cluster string,
 }
 
 // installed returns the bin directories on this machine that may hold a server.
-func (s sources) installed(ctx context.Context) []string {
-	if s.binDirs != nil {
-		return glob(s.binDirs...)
+func (l locations) installed(ctx context.Context) []string {
+	if l.binDirs != nil {
+		return glob(l.binDirs...)
 	}
 	var dirs []string
 	for _, name := range []string{"postgres", "initdb"} {
@@ -129,8 +129,8 @@ func (s sources) installed(ctx context.Context) []string {
 }
 
 // fetched returns the bin directories of the versions that were fetched before.
-func (s sources) fetched() []string {
-	cache, err := s.cacheDir()
+func (l locations) fetched() []string {
+	cache, err := l.cacheDir()
 	if err != nil {
 		return nil
 	}
@@ -216,12 +216,12 @@ func inspect(ctx context.Context, a account, dir string) (installation, error) {
 }
 
 // fetch downloads the PostgreSQL of the given major version, 0 for the preferred one, into the cache.
-func (s sources) fetch(ctx context.Context, a account, major int, log zerolog.Logger) (installation, error) {
-	versions := s.versions
+func (l locations) fetch(ctx context.Context, a account, major int, log zerolog.Logger) (installation, error) {
+	versions := l.versions
 	if versions == nil {
 		versions = fetchVersions
 	}
-	known := s.checksums
+	known := l.checksums
 	if known == nil {
 		known = checksums
 	}
@@ -234,9 +234,9 @@ func (s sources) fetch(ctx context.Context, a account, major int, log zerolog.Lo
 	if at < 0 {
 		return installation{}, fmt.Errorf("this program knows no checksum of a PostgreSQL for %s, and fetches nothing that it cannot check", strings.TrimSuffix(here, "-"))
 	}
-	version, repository := versions[at], cmp.Or(s.repository, mavenCentral)
+	version, repository := versions[at], cmp.Or(l.repository, mavenCentral)
 	checksum := known[here+version]
-	cache, err := s.cacheDir()
+	cache, err := l.cacheDir()
 	if err != nil {
 		return installation{}, fmt.Errorf("there is no directory to fetch one to: %w", err)
 	}
@@ -315,9 +315,9 @@ func lockCache(ctx context.Context, cache string) (*os.File, error) {
 }
 
 // cacheDir returns the directory for fetched versions.
-func (s sources) cacheDir() (string, error) {
-	if s.cache != "" {
-		return s.cache, nil
+func (l locations) cacheDir() (string, error) {
+	if l.cache != "" {
+		return l.cache, nil
 	}
 	if os.Geteuid() == 0 {
 		return "/var/cache/queued", nil

@@ -40,12 +40,12 @@ func fakeInstallation(t *testing.T, dir, version string) {
 	waitForForks()
 }
 
-// noSources returns a machine without PostgreSQL and a repository that has none.
-func noSources(t *testing.T) sources {
+// noLocations returns a machine without PostgreSQL and a repository that has none.
+func noLocations(t *testing.T) locations {
 	t.Helper()
 	repository := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(repository.Close)
-	return sources{binDirs: []string{}, cache: filepath.Join(newDir(t), "cache"), repository: repository.URL, checksums: anyChecksums(t)}
+	return locations{binDirs: []string{}, cache: filepath.Join(newDir(t), "cache"), repository: repository.URL, checksums: anyChecksums(t)}
 }
 
 // anyChecksums has a checksum for everything that could be fetched.
@@ -75,7 +75,7 @@ func TestNewestProgramsAreChosen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := noSources(t)
+	m := noLocations(t)
 	m.binDirs = []string{filepath.Join(dir, "*")}
 	for major, want := range map[int]string{0: "f", 17: "e", 14: "c"} {
 		p, err := m.find(t.Context(), a, major, "", zerolog.Nop())
@@ -92,7 +92,7 @@ func TestNewestProgramsAreChosen(t *testing.T) {
 
 func TestPostgresOfTheMachineIsFound(t *testing.T) {
 	t.Parallel()
-	if dirs := (sources{}).installed(t.Context()); len(dirs) == 0 {
+	if dirs := (locations{}).installed(t.Context()); len(dirs) == 0 {
 		t.Error("none was found")
 	}
 }
@@ -108,8 +108,8 @@ func TestWrongMajorIsExplained(t *testing.T) {
 	}
 	fakeInstallation(t, filepath.Join(dir, "bin"), "17.2")
 	cfg := noFsync(filepath.Join(dir, "data"))
-	cfg.sources = noSources(t)
-	cfg.sources.binDirs = []string{filepath.Join(dir, "bin")}
+	cfg.locations = noLocations(t)
+	cfg.locations.binDirs = []string{filepath.Join(dir, "bin")}
 	_, err := Start(t.Context(), cfg)
 	mustSay(t, err, filepath.Join(dir, "data", "pg"), "made by PostgreSQL 18", "17.2 ("+filepath.Join(dir, "bin"),
 		"fetching PostgreSQL 18", "apt-get install postgresql-18", "QUEUED_DATABASE_URL", "QUEUED_DATA_DIR")
@@ -119,9 +119,9 @@ func TestNoBinariesTellsWhatToDo(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(newDir(t), "data")
 	cfg := noFsync(dir)
-	cfg.sources = noSources(t)
+	cfg.locations = noLocations(t)
 	_, err := Start(t.Context(), cfg)
-	mustSay(t, err, "PostgreSQL 14 or newer", "apt-get install postgresql", "QUEUED_DATABASE_URL", cfg.sources.repository)
+	mustSay(t, err, "PostgreSQL 14 or newer", "apt-get install postgresql", "QUEUED_DATABASE_URL", cfg.locations.repository)
 	if exists(dir) {
 		t.Error("the data directory was made")
 	}
@@ -146,8 +146,8 @@ func TestTooOldOrClosedProgramsAreNamed(t *testing.T) {
 		words = append(words, closed, "may not run it")
 	}
 	cfg := noFsync(filepath.Join(dir, "data"))
-	cfg.sources = noSources(t)
-	cfg.sources.binDirs = []string{filepath.Join(dir, "*")}
+	cfg.locations = noLocations(t)
+	cfg.locations.binDirs = []string{filepath.Join(dir, "*")}
 	_, err := Start(t.Context(), cfg)
 	mustSay(t, err, words...)
 }
@@ -178,10 +178,10 @@ func newRepository(t *testing.T, jar []byte, version string) *repository {
 	return r
 }
 
-// sources returns a machine without PostgreSQL that can fetch from the repository.
-func (r *repository) sources(t *testing.T) sources {
+// locations returns a machine without PostgreSQL that can fetch from the repository.
+func (r *repository) locations(t *testing.T) locations {
 	t.Helper()
-	return sources{
+	return locations{
 		binDirs:    []string{},
 		cache:      filepath.Join(newDir(t), "cache"),
 		repository: r.URL,
@@ -197,7 +197,7 @@ func localArchive(t *testing.T) ([]byte, string, installation) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, _, err := usable(t.Context(), a, (sources{}).installed(t.Context()))
+	found, _, err := usable(t.Context(), a, (locations{}).installed(t.Context()))
 	if err != nil || len(found) == 0 {
 		t.Fatalf("no PostgreSQL on this machine: %v", err)
 	}
@@ -215,10 +215,10 @@ func TestFetchedBinariesRunTheServer(t *testing.T) {
 	jar, version, _ := localArchive(t)
 	repository := newRepository(t, jar, version)
 	cfg := noFsync(newDir(t))
-	cfg.sources = repository.sources(t)
+	cfg.locations = repository.locations(t)
 	server := start(t, cfg)
 	run(t, server.URL(), "create table kept as select 42 as n")
-	if !strings.HasPrefix(server.process.cmd.Path, cfg.sources.cache) {
+	if !strings.HasPrefix(server.process.cmd.Path, cfg.locations.cache) {
 		t.Errorf("it runs %s", server.process.cmd.Path)
 	}
 	stop(t, server)
@@ -232,7 +232,7 @@ func TestFetchedBinariesRunTheServer(t *testing.T) {
 	if n := repository.downloads.Load(); n != 1 {
 		t.Errorf("it was fetched %d times", n)
 	}
-	for _, left := range entries(t, cfg.sources.cache+"/*") {
+	for _, left := range entries(t, cfg.locations.cache+"/*") {
 		if name := filepath.Base(left); name != "lock" && name != "postgres-"+version {
 			t.Errorf("%s is left", left)
 		}
@@ -251,7 +251,7 @@ func TestFetchedBinariesMustBeOfTheClustersVersion(t *testing.T) {
 		t.Skip("the machine's PostgreSQL is of the version that is to be another one")
 	}
 	cfg := noFsync(dir)
-	cfg.sources = repository.sources(t)
+	cfg.locations = repository.locations(t)
 	_, err := Start(t.Context(), cfg)
 	mustSay(t, err, "16.9.0", "the archive holds PostgreSQL "+own.version())
 }
@@ -260,13 +260,13 @@ func TestConcurrentStartsFetchOnce(t *testing.T) {
 	t.Parallel()
 	jar, version, _ := localArchive(t)
 	repository := newRepository(t, jar, version)
-	m := repository.sources(t)
+	m := repository.locations(t)
 	done := make(chan error)
 	for range 3 {
 		dir := newCluster(t)
 		go func() {
 			cfg := noFsync(dir)
-			cfg.sources = m
+			cfg.locations = m
 			server, err := Start(t.Context(), cfg)
 			if err == nil {
 				err = server.Stop(t.Context())
@@ -294,7 +294,7 @@ func TestBadDownloadIsRefusedAndLeavesNothing(t *testing.T) {
 		"of something else": pack(t, map[string]string{"bin/initdb": "", "bin/postgres": "#!/bin/sh\nexit 1\n", "bin/pg_ctl": ""}),
 	} {
 		cfg := noFsync(filepath.Join(newDir(t), "data"))
-		cfg.sources = newRepository(t, body, version).sources(t)
+		cfg.locations = newRepository(t, body, version).locations(t)
 		_, err := Start(t.Context(), cfg)
 		if err == nil {
 			t.Fatal(name)
@@ -304,7 +304,7 @@ func TestBadDownloadIsRefusedAndLeavesNothing(t *testing.T) {
 		if exists(cfg.DataDir) {
 			t.Error("the data directory was made")
 		}
-		if left := entries(t, cfg.sources.cache+"/fetch*"); len(left) > 0 {
+		if left := entries(t, cfg.locations.cache+"/fetch*"); len(left) > 0 {
 			t.Errorf("%v is left", left)
 		}
 	}
@@ -333,14 +333,14 @@ func TestOnlyWhatHasItsChecksumInTheSourceIsFetched(t *testing.T) {
 			t.Parallel()
 			repository := newRepository(t, jar, version)
 			cfg := noFsync(filepath.Join(newDir(t), "data"))
-			cfg.sources = repository.sources(t)
-			cfg.sources.checksums = test.checksums
+			cfg.locations = repository.locations(t)
+			cfg.locations.checksums = test.checksums
 			_, err := Start(t.Context(), cfg)
 			mustSay(t, err, append(test.want, "QUEUED_DATABASE_URL")...)
 			if n := repository.downloads.Load(); n != test.downloads {
 				t.Errorf("%d downloads, want %d", n, test.downloads)
 			}
-			if left := entries(t, cfg.sources.cache+"/*"); len(left) > 1 { // the lock
+			if left := entries(t, cfg.locations.cache+"/*"); len(left) > 1 { // the lock
 				t.Errorf("%v is left", left)
 			}
 		})
@@ -362,11 +362,11 @@ func TestInterruptedFetchLeavesNothing(t *testing.T) {
 	defer server.Close()
 	defer close(released)
 	cfg := noFsync(newDir(t))
-	cfg.sources = sources{binDirs: []string{}, cache: newDir(t), repository: server.URL, checksums: anyChecksums(t)}
+	cfg.locations = locations{binDirs: []string{}, cache: newDir(t), repository: server.URL, checksums: anyChecksums(t)}
 	if _, err := Start(ctx, cfg); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	if left := entries(t, cfg.sources.cache+"/*"); len(left) != 1 { // the lock
+	if left := entries(t, cfg.locations.cache+"/*"); len(left) != 1 { // the lock
 		t.Errorf("%v is left", left)
 	}
 }

@@ -20,7 +20,7 @@ type Config struct {
 	// Logger gets a line for each step. Zero: nothing is logged.
 	Logger zerolog.Logger
 
-	sources sources
+	locations locations
 }
 
 // ErrInUse is the error of Start when another process runs a server in the data directory.

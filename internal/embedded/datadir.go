@@ -21,7 +21,7 @@ const maxLogSize = 8 << 20
 
 // dataDir is the absolute path, without symbolic links, of the directory that holds a server.
 //
-// When root owns it, the account that runs PostgreSQL owns only pg/ and run/ in it, so it cannot redirect what root writes elsewhere.
+// When root owns it, the account that runs PostgreSQL owns only pg/ and run/ in it, so it cannot redirect writes of root elsewhere.
 type dataDir string
 
 func (d dataDir) file(name string) string { return filepath.Join(string(d), name) }

@@ -70,7 +70,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.installation, err = cfg.sources.find(ctx, s.account, major, s.dir.pg(), cfg.Logger); err != nil {
+	if s.installation, err = cfg.locations.find(ctx, s.account, major, s.dir.pg(), cfg.Logger); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
@@ -242,7 +242,7 @@ func (s *Server) Stop(ctx context.Context) error {
 	return s.stopErr
 }
 
-// shutDown ends the process and releases what start has acquired. The directory stays locked while the process runs.
+// shutDown ends the process and releases the locks and files of start. The directory stays locked while the process runs.
 func (s *Server) shutDown(ctx context.Context) error {
 	var err error
 	if s.process != nil {

@@ -9,7 +9,7 @@ import (
 
 var errUnsupported = errors.New("a private PostgreSQL needs a Unix system: set QUEUED_DATABASE_URL to use an existing PostgreSQL")
 
-type sources struct{}
+type locations struct{}
 
 // Server never runs.
 type Server struct{}

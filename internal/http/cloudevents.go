@@ -159,7 +159,7 @@ func (s *Server) insertCloudEvents(r *http.Request, req postCloudEventsRequest, 
 	for i := range in {
 		e := &in[i]
 		p := queue.InsertParams{
-			Event: e.Event, Queue: req.Queue, VT: req.VT, Type: e.Type, Source: e.Source, Priority: req.Priority, Key: e.Key(), MaxAttempts: req.MaxAttempts,
+			Event: e.Event, Queue: req.Queue, VT: req.VT, Type: e.Type, Source: e.Source, Priority: req.Priority, IdempotencyKey: e.Key(), MaxAttempts: req.MaxAttempts,
 			ExpiresAt: req.ExpiresAt, OnDuplicate: queue.First, Meta: metas[i],
 		}
 		if req.Delay != nil {
@@ -178,11 +178,11 @@ func (s *Server) insertCloudEvents(r *http.Request, req postCloudEventsRequest, 
 	case err != nil:
 		return reply{}, timeRefused(err, in)
 	case isBatch:
-		return batchOf("ids", inserted, func(e queue.Inserted) (int64, bool) { return e.ID, e.Replayed }), nil
+		return batchOf("ids", inserted, func(e queue.Inserted) (int64, bool) { return e.ID, e.Deduplicated }), nil
 	}
 	e := inserted[0]
 	logOf(r).add("id", e.ID)
-	return created(insertResponse(e), eventPath(e.ID), e.Replayed), nil
+	return created(insertResponse(e), eventPath(e.ID), e.Deduplicated), nil
 }
 
 // timeRefused makes the problem with the time of an event, which the database has refused, one with its attribute.
@@ -214,17 +214,17 @@ func (s *Server) publishCloudEvents(r *http.Request, name string, in []cloudeven
 	case err != nil:
 		return reply{}, err
 	case isBatch:
-		return batchOf("positions", published, func(p topic.Published) (int64, bool) { return p.Position, p.Replayed }), nil
+		return batchOf("positions", published, func(p topic.Published) (int64, bool) { return p.Position, p.Deduplicated }), nil
 	}
 	return s.published(r, name, published[0]), nil
 }
 
-// batchOf is the reply to a batch: a list under name of what it has made, or had made before.
-func batchOf[T any](name string, made []T, of func(T) (id int64, replayed bool)) reply {
-	ids, replayed := make([]int64, len(made)), len(made) > 0
+// batchOf is the reply to a batch: a list under name of the events that it has inserted or published, or had before.
+func batchOf[T any](name string, made []T, of func(T) (id int64, deduplicated bool)) reply {
+	ids, deduplicated := make([]int64, len(made)), len(made) > 0
 	for i, one := range made {
 		id, wasMade := of(one)
-		ids[i], replayed = id, replayed && wasMade
+		ids[i], deduplicated = id, deduplicated && wasMade
 	}
-	return created(map[string][]int64{name: ids}, "", replayed)
+	return created(map[string][]int64{name: ids}, "", deduplicated)
 }

@@ -61,7 +61,7 @@ func (e *event) appendCloudEvents(b []byte) []byte {
 		{Name: "queuedvt", Value: at(&e.VT)},
 		{Name: "queuedexpiresat", Value: at(e.ExpiresAt)},
 		{Name: "queuedfinishedat", Value: at(e.FinishedAt)},
-		{Name: "queuedkey", Value: e.Key},
+		{Name: "queuedkey", Value: e.IdempotencyKey},
 		{Name: "queuedworker", Value: e.Worker},
 		{Name: "queuedresult", Value: string(appendValue(nil, e.Result))},
 		{Name: "queuedunreadable", Value: unreadableOf(e.Payload)},

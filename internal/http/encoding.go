@@ -65,8 +65,8 @@ func (e *event) appendJSON(b []byte) []byte {
 	o.text("type", e.Type)
 	o.text("source", e.Source)
 	o.int("priority", int64(e.Priority))
-	o.text("key", e.Key)
-	// What SQL wrote past the checks is answered as something that the contract has.
+	o.text("key", e.IdempotencyKey)
+	// Values that SQL wrote past the checks are answered as values that the contract has.
 	if e.MaxAttempts != nil && *e.MaxAttempts >= 1 {
 		o.int("max_attempts", int64(*e.MaxAttempts))
 	}

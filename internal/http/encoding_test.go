@@ -43,7 +43,7 @@ func TestHandWrittenEncodersMatchTheJSONTags(t *testing.T) {
 		maybe(func() { e.RequeuedFrom = new(r.Int64()) })
 		maybe(func() { e.RequeuedAs = new(r.Int64()) })
 		maybe(func() { e.Receipt = text() })
-		maybe(func() { e.Type, e.Key = text(), text() })
+		maybe(func() { e.Type, e.IdempotencyKey = text(), text() })
 		maybe(func() { e.Source = text() })
 		maybe(func() { e.Priority = r.Int32() - 1<<30 })
 		maybe(func() { e.MaxAttempts = new(r.Int32() - 1<<30) })
@@ -148,7 +148,7 @@ func taggedEventOf(e *queue.Event) taggedEvent {
 		Type:         e.Type,
 		Source:       e.Source,
 		Priority:     e.Priority,
-		Key:          e.Key,
+		Key:          e.IdempotencyKey,
 		ExpiresAt:    (*timestamp)(e.ExpiresAt),
 		EventTS:      timestamp(e.EventTS),
 		EnqueuedAt:   timestamp(e.EnqueuedAt),

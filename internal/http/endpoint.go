@@ -12,24 +12,24 @@ import (
 
 // A reply is the answer of a handler. The zero value is 200 with the body null.
 type reply struct {
-	status   int // zero: 200
-	body     any
-	location string // path of what was created; empty: no Location
-	etag     string
-	replayed bool // the request was a repetition of one that was answered before
-	undo     func(context.Context)
+	status       int // zero: 200
+	body         any
+	location     string // path of the thing created; empty: no Location
+	etag         string
+	deduplicated bool // the request was a repetition of one that was answered before
+	undo         func(context.Context)
 }
 
 // noContent is the reply of a call without a result.
 var noContent = reply{status: http.StatusNoContent}
 
-// created is the reply of a call that made what is at location, or that made it when it was first made.
-func created(body any, location string, replayed bool) reply {
+// created is the reply of a call that created the thing at location, or that did when it was first made.
+func created(body any, location string, deduplicated bool) reply {
 	status := http.StatusCreated
-	if replayed {
+	if deduplicated {
 		status = http.StatusOK
 	}
-	return reply{status: status, body: body, location: location, replayed: replayed}
+	return reply{status: status, body: body, location: location, deduplicated: deduplicated}
 }
 
 // etagOf is the ETag of a version.
@@ -156,7 +156,7 @@ func write(w http.ResponseWriter, r *http.Request, rep reply) error {
 	if rep.location != "" {
 		h["Location"] = []string{rep.location}
 	}
-	if rep.replayed {
+	if rep.deduplicated {
 		h.Set("Idempotency-Replayed", "true")
 	}
 	if rep.etag != "" {

@@ -41,18 +41,18 @@ func (o *options) Check(report func(field, detail string)) {
 
 func (o *options) params(event json.RawMessage) queue.InsertParams {
 	p := queue.InsertParams{
-		Event:       event,
-		Queue:       o.Queue,
-		VT:          o.VT,
-		Type:        o.Type,
-		Source:      o.Source,
-		Priority:    o.Priority,
-		Key:         o.Key,
-		MaxAttempts: o.MaxAttempts,
-		ExpiresAt:   o.ExpiresAt,
-		EventTS:     o.EventTS,
-		OnDuplicate: o.OnDuplicate,
-		Meta:        o.Meta,
+		Event:          event,
+		Queue:          o.Queue,
+		VT:             o.VT,
+		Type:           o.Type,
+		Source:         o.Source,
+		Priority:       o.Priority,
+		IdempotencyKey: o.Key,
+		MaxAttempts:    o.MaxAttempts,
+		ExpiresAt:      o.ExpiresAt,
+		EventTS:        o.EventTS,
+		OnDuplicate:    o.OnDuplicate,
+		Meta:           o.Meta,
 	}
 	if o.Delay != nil {
 		p.Delay = *o.Delay
@@ -95,7 +95,7 @@ func (s *Server) insert(r *http.Request, req insertRequest) (reply, error) {
 		return reply{}, err
 	}
 	params := req.params(req.Event)
-	params.Key = cmp.Or(params.Key, string(req.HeaderKey))
+	params.IdempotencyKey = cmp.Or(params.IdempotencyKey, string(req.HeaderKey))
 	if req.KeepRaw != 0 {
 		params.Raw = &queue.RawBody{Body: req.Sent, MediaType: mediaType(r), Keep: req.KeepRaw}
 	}
@@ -105,7 +105,7 @@ func (s *Server) insert(r *http.Request, req insertRequest) (reply, error) {
 	}
 	e := inserted[0]
 	logOf(r).add("id", e.ID)
-	return created(insertResponse(e), eventPath(e.ID), e.Replayed), nil
+	return created(insertResponse(e), eventPath(e.ID), e.Deduplicated), nil
 }
 
 type insertBatchRequest struct {
@@ -138,7 +138,7 @@ func (s *Server) insertBatch(r *http.Request, req insertBatchRequest) (reply, er
 	if err != nil {
 		return reply{}, err
 	}
-	return batchOf("ids", inserted, func(e queue.Inserted) (int64, bool) { return e.ID, e.Replayed }), nil
+	return batchOf("ids", inserted, func(e queue.Inserted) (int64, bool) { return e.ID, e.Deduplicated }), nil
 }
 
 // nextOf is the cursor of a page as listings write it: null on the last one.

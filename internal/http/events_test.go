@@ -376,8 +376,8 @@ func TestInvalidRowsAreReturnedInTheContractsForm(t *testing.T) {
 	}
 }
 
-// wantReplay fails the test unless the answer is a replay of first.
-func (a answer) wantReplay(first answer) {
+// wantDeduplicated fails the test unless the answer is that to first, deduplicated.
+func (a answer) wantDeduplicated(first answer) {
 	a.t.Helper()
 	a.want(200)
 	if a.body != first.body || a.header.Get("Location") != first.header.Get("Location") || a.header.Get("Idempotency-Replayed") != "true" {
@@ -395,10 +395,10 @@ func TestSameRequestUnderTheSameKeyInsertsOneEvent(t *testing.T) {
 		t.Error("the first call was reported as a replay")
 	}
 	again := func() {
-		h.with("Idempotency-Key", `"order-1"`).call("POST", path, `{"a":1,"b":[2]}`).wantReplay(first)
-		h.with("Idempotency-Key", `order-1`).call("POST", path, `{ "b" : [2], "a" : 1 }`).wantReplay(first)
-		h.call("POST", path+"&key=order-1", `{"a":1,"b":[2]}`).wantReplay(first)
-		h.with("Idempotency-Key", `order-1`).call("POST", path+"&key=order-1", `{"a":1,"b":[2]}`).wantReplay(first)
+		h.with("Idempotency-Key", `"order-1"`).call("POST", path, `{"a":1,"b":[2]}`).wantDeduplicated(first)
+		h.with("Idempotency-Key", `order-1`).call("POST", path, `{ "b" : [2], "a" : 1 }`).wantDeduplicated(first)
+		h.call("POST", path+"&key=order-1", `{"a":1,"b":[2]}`).wantDeduplicated(first)
+		h.with("Idempotency-Key", `order-1`).call("POST", path+"&key=order-1", `{"a":1,"b":[2]}`).wantDeduplicated(first)
 	}
 	again()
 	e := h.claim(`{"queue":"work"}`)[0]
@@ -440,7 +440,7 @@ func TestDifferentRequestUnderTheSameKeyIsRefused(t *testing.T) {
 	if n := h.count("select count(*) from agent.event"); n != 1 {
 		t.Errorf("there are %d events, want 1", n)
 	}
-	h.call("POST", "/events?key=k&priority=3&delay=1h", `{"a":1}`).wantReplay(first)
+	h.call("POST", "/events?key=k&priority=3&delay=1h", `{"a":1}`).wantDeduplicated(first)
 }
 
 func TestKeysInHeaderAndQueryMustBeEqual(t *testing.T) {
@@ -509,7 +509,7 @@ func TestConcurrentInsertsUnderOneKeyInsertOneEvent(t *testing.T) {
 			}
 		}
 		if first != 1 {
-			t.Errorf("round %d: %d inserts were not replays, want one", round, first)
+			t.Errorf("round %d: %d inserts were not deduplicated, want one", round, first)
 		}
 	}
 	if n := h.count("select count(*) from agent.event"); n != 20 {

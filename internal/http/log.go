@@ -105,7 +105,7 @@ func (req *readLogRequest) waits() time.Duration { return req.Wait }
 // A logPage is a part of the log.
 type logPage struct {
 	topic.Page
-	heldBy *holder
+	headHeldBy *holder
 }
 
 // A holder is the transaction that keeps the events after Position from being read.
@@ -137,7 +137,7 @@ func (s *Server) readLog(r *http.Request, req readLogRequest) (reply, error) {
 	out := logPage{Page: page}
 	if len(page.Events) == 0 && !logOf(r).grant.IsRestricted() { // the query of a transaction is nothing for everybody
 		if h, err := s.topics.Holder(r.Context()); err == nil && h != nil && h.Age >= holderAge {
-			out.heldBy = &holder{h.Position, h.PID, h.Prepared, h.Age.Round(time.Millisecond).String(), h.Query}
+			out.headHeldBy = &holder{h.Position, h.PID, h.Prepared, h.Age.Round(time.Millisecond).String(), h.Query}
 		}
 	}
 	return reply{body: &out}, nil
@@ -165,8 +165,8 @@ func (p *logPage) appendJSON(b []byte) []byte {
 	if p.Gap != nil {
 		o = gap(*p.Gap).appendJSON(o.name("gap"))
 	}
-	if p.heldBy != nil {
-		held, _ := json.Marshal(p.heldBy) // strings and integers always encode
+	if p.headHeldBy != nil {
+		held, _ := json.Marshal(p.headHeldBy) // strings and integers always encode
 		o = append(o.name("held_by"), held...)
 	}
 	return append(o, '}')

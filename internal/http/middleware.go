@@ -30,19 +30,19 @@ import (
 type accessLog struct {
 	http.ResponseWriter
 
-	id      string
-	start   time.Time
-	wait    time.Duration // how long the request asked to be held
-	status  int           // 0 until the answer begins
-	bytes   int64
-	isQuiet bool          // there are too many like it for a line each
-	body    body.Hold     // what the request's body takes
-	grant   *access.Grant // what the caller may do; nil: everything
-	scope   access.Scope  // of the route; empty: there is no route
-	err     error         // the cause of an answer of 500 or above, for the log only
-	code    string        // of the problem that was answered; empty: there was none
-	fields  []any         // names and values, in turn
-	room    [8]any        // of fields, so that most requests need no more
+	id          string
+	start       time.Time
+	wait        time.Duration // how long the request asked to be held
+	status      int           // 0 until the answer begins
+	bytes       int64
+	isQuiet     bool          // there are too many like it for a line each
+	body        body.Hold     // of the request's body
+	grant       *access.Grant // the rights of the caller; nil: all
+	scope       access.Scope  // of the route; empty: there is no route
+	err         error         // the cause of an answer of 500 or above, for the log only
+	code        string        // of the problem that was answered; empty: there was none
+	fields      []any         // names and values, in turn
+	fieldBuffer [8]any        // of fields, so that most requests need no more
 
 	route chi.Context
 	ctx   requestContext
@@ -101,7 +101,7 @@ func (l *accessLog) Unwrap() http.ResponseWriter { return l.ResponseWriter }
 func (s *Server) observe(routes chi.Routes, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		l := &accessLog{ResponseWriter: w, start: time.Now(), id: requestID(r)}
-		l.fields = l.room[:0]
+		l.fields = l.fieldBuffer[:0]
 		h := w.Header()
 		h["X-Request-Id"] = []string{l.id}
 		h["X-Content-Type-Options"] = noSniff

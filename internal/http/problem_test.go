@@ -87,7 +87,7 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 		"push_not_found":         h.try("GET", "/queues/nothing/push", ""),
 		"sealing_unavailable":    failWith(t, fmt.Errorf("setting: %w", push.ErrNoSealer)),
 		"key_not_found":          failWith(t, fmt.Errorf("revoking: %w", access.ErrNotFound)),
-		"key_ended":              failWith(t, fmt.Errorf("rotating: %w", access.ErrEnded)),
+		"key_ended":              failWith(t, fmt.Errorf("rotating: %w", access.ErrInactive)),
 		"last_admin_key":         failWith(t, fmt.Errorf("revoking: %w", access.ErrLastAdmin)),
 		"forbidden":              keyed.key(reader).try("POST", "/claim", ""),
 		"rate_limited":           keyed.key(slow).try("GET", "/version", ""),

@@ -103,10 +103,10 @@ func (s *Server) createSchedule(r *http.Request, req createScheduleRequest) (rep
 		return reply{}, err
 	}
 	logOf(r).add("schedule", made.ID)
-	if made.Replayed && !mayUse(logOf(r).grant, &made.Spec) { // its target was changed since
+	if made.Deduplicated && !mayUse(logOf(r).grant, &made.Spec) { // its target was changed since
 		return reply{}, schedule.ErrKeyReused
 	}
-	rep := created(scheduleOf(made.Schedule), "/schedules/"+strconv.FormatInt(made.ID, 10), made.Replayed)
+	rep := created(scheduleOf(made.Schedule), "/schedules/"+strconv.FormatInt(made.ID, 10), made.Deduplicated)
 	rep.etag = etagOf(made.Version)
 	return rep, nil
 }

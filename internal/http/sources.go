@@ -407,7 +407,7 @@ func (s *Server) receiveDelivery(w http.ResponseWriter, r *http.Request) error {
 		w.Header()["Cache-Control"] = noStore
 		w.Header().Set("Content-Type", "text/plain")
 		w.Header().Set("Content-Length", "0")
-		if result.Replayed {
+		if result.Deduplicated {
 			w.Header().Set("Idempotency-Replayed", "true")
 		}
 		w.WriteHeader(http.StatusOK)
@@ -423,7 +423,7 @@ func (s *Server) receiveDelivery(w http.ResponseWriter, r *http.Request) error {
 			log.add("position", out.Positions[0])
 			out = receivedResponse{Position: &out.Positions[0]}
 		}
-		respond(w, r, reply{body: out, replayed: result.Replayed})
+		respond(w, r, reply{body: out, deduplicated: result.Deduplicated})
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func (s *Server) publish(r *http.Request, req publishRequest) (reply, error) {
 		if err == nil && waits.Published != nil {
 			return s.published(r, req.Topic, *waits.Published), nil
 		}
-		return reply{status: http.StatusAccepted, body: delayedResponse{waits.ID, waits.At}, location: eventPath(waits.ID), replayed: waits.Replayed}, err
+		return reply{status: http.StatusAccepted, body: delayedResponse{waits.ID, waits.At}, location: eventPath(waits.ID), deduplicated: waits.Deduplicated}, err
 	}
 	published, err := s.topics.Publish(r.Context(), []topic.Publication{p})
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *Server) publish(r *http.Request, req publishRequest) (reply, error) {
 
 func (*Server) published(r *http.Request, name string, one topic.Published) reply {
 	logOf(r).add("position", one.Position)
-	return created(publishResponse{one.Position, name, one.PublishedAt}, "/log/"+strconv.FormatInt(one.Position, 10), one.Replayed)
+	return created(publishResponse{one.Position, name, one.PublishedAt}, "/log/"+strconv.FormatInt(one.Position, 10), one.Deduplicated)
 }
 
 type publishBatchRequest struct {
@@ -100,7 +100,7 @@ func (s *Server) publishBatch(r *http.Request, req publishBatchRequest) (reply, 
 	if err != nil {
 		return reply{}, err
 	}
-	return batchOf("positions", published, func(p topic.Published) (int64, bool) { return p.Position, p.Replayed }), nil
+	return batchOf("positions", published, func(p topic.Published) (int64, bool) { return p.Position, p.Deduplicated }), nil
 }
 
 // A topicBody is a topic in a listing.

@@ -19,7 +19,8 @@ type Loop struct {
 	Pass  func(context.Context) error
 	Pause time.Duration // between two passes, give or take a quarter
 	Retry time.Duration // the same after a pass that failed; zero: Pause
-	Late  bool          // the first pass comes after a pause, too
+	// DelayFirst has the first pass come after a pause, too.
+	DelayFirst bool
 	// Next returns the pause after a pass that succeeded, exactly; nil: it is Pause.
 	Next func(context.Context) time.Duration
 	// Wakes is called before each pass. The pause after it ends when the channel is closed or receives. Nil: nothing ends it.
@@ -29,7 +30,7 @@ type Loop struct {
 // Run runs passes until ctx ends.
 func (l Loop) Run(ctx context.Context, log zerolog.Logger) {
 	reported, passes := "", 0 // the error of the last pass, and how many have failed since one succeeded
-	for isDue := !l.Late; ; isDue = true {
+	for isDue := !l.DelayFirst; ; isDue = true {
 		pause := Jittered(l.Pause)
 		var wakes <-chan struct{}
 		if l.Wakes != nil {

@@ -56,10 +56,10 @@ func TestLoopPausesUntilItIsWokenOrItsContextEnds(t *testing.T) {
 	go func() {
 		defer close(ended)
 		pg.Loop{
-			Pass:  func(context.Context) error { passed <- struct{}{}; return nil },
-			Pause: time.Hour,
-			Wakes: woken.Received,
-			Late:  true,
+			Pass:       func(context.Context) error { passed <- struct{}{}; return nil },
+			Pause:      time.Hour,
+			Wakes:      woken.Received,
+			DelayFirst: true,
 		}.Run(ctx, zerolog.Nop())
 	}()
 	for range 3 {

@@ -189,11 +189,11 @@ func noteUnconfirmed(conn *pgconn.PgConn, n *pgconn.Notice) {
 	}
 }
 
-// lease is a connection of the pool in use.
-type lease struct{ conn *pgxpool.Conn }
+// pooledConn is a connection of the pool in use.
+type pooledConn struct{ conn *pgxpool.Conn }
 
 // release releases the connection, once. It returns err, or else ErrUnconfirmed when a commit of the connection was not confirmed.
-func (l *lease) release(err error) error {
+func (l *pooledConn) release(err error) error {
 	if l.conn == nil {
 		return err
 	}
@@ -245,7 +245,7 @@ func (p *Pool) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, er
 	if err != nil {
 		return &poolRows{err: err}, err
 	}
-	r := &poolRows{lease: lease{c}}
+	r := &poolRows{pooledConn: pooledConn{c}}
 	if first := p.first(ctx); first == nil {
 		r.Rows, err = c.Query(ctx, sql, args...)
 	} else { // in one transaction, and one round trip
@@ -286,7 +286,7 @@ func (p *Pool) SendBatch(ctx context.Context, b *pgx.Batch) error {
 	if err != nil {
 		return err
 	}
-	l := lease{c}
+	l := pooledConn{c}
 	return l.release(c.SendBatch(ctx, b).Close())
 }
 
@@ -305,12 +305,12 @@ func (p *Pool) Begin(ctx context.Context) (pgx.Tx, error) {
 		c.Release()
 		return nil, err
 	}
-	return &poolTx{Tx: tx, lease: lease{c}}, nil
+	return &poolTx{Tx: tx, pooledConn: pooledConn{c}}, nil
 }
 
 type poolTx struct {
 	pgx.Tx
-	lease
+	pooledConn
 }
 
 // Commit commits the transaction. It fails with ErrUnconfirmed when that is done, but not confirmed.
@@ -321,7 +321,7 @@ func (tx *poolTx) Rollback(ctx context.Context) error { return tx.release(tx.Tx.
 
 type poolRows struct {
 	pgx.Rows // nil when the statement was not sent
-	lease
+	pooledConn
 	batch pgx.BatchResults // that the rows are from, or nil
 	err   error
 }

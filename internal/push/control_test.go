@@ -51,7 +51,7 @@ func TestOpenBreakerOutlivesItsProcess(t *testing.T) {
 	other := start(t, db, never)
 	r.takeAll()
 	until(t, "the other process has a worker", func() bool { return other.worker("mail") != nil })
-	if room := other.worker("mail").room(); room.limit != 0 || room.wait < 50*time.Minute {
+	if room := other.worker("mail").capacity(); room.limit != 0 || room.wait < 50*time.Minute {
 		t.Errorf("the other process may push %d, and looks again after %s", room.limit, room.wait)
 	}
 	if _, err := other.Enable(t.Context(), "mail"); err != nil {
@@ -219,7 +219,7 @@ func TestRateIsKept(t *testing.T) {
 	ids := p.insert(numbered("mail", 9)...)
 	p.outcome(queue.Done, ids[:4]...)
 	w := p.worker("mail")
-	if room := w.room(); room.limit != 0 || room.wait < 10*time.Minute {
+	if room := w.capacity(); room.limit != 0 || room.wait < 10*time.Minute {
 		t.Errorf("there is room for %d, again after %s", room.limit, room.wait)
 	}
 	if e := p.event(ids[4]); e.State != queue.Ready || len(r.seen()) != 4 {

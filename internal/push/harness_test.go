@@ -60,7 +60,7 @@ func start(t *testing.T, db *pgtest.DB, configure ...func(*Config)) *process {
 	}
 	cfg := Config{
 		Database: connections, Queue: q, Guard: guard, Sealer: sealer, Sender: egress.NewSender(egress.SenderConfig{Guard: guard, Version: "test"}),
-		QueryTimeout: busyTimeout, BreakerPause: 10 * time.Millisecond, HoldPause: time.Millisecond, MaxPause: 20 * time.Millisecond, LeaseReserve: busyTimeout,
+		QueryTimeout: busyTimeout, BreakerPause: 10 * time.Millisecond, HoldPause: time.Millisecond, MaxPause: 20 * time.Millisecond, LeaseMargin: busyTimeout,
 	}
 	for _, set := range configure {
 		set(&cfg)

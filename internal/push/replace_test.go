@@ -44,9 +44,9 @@ func TestWhatWasClaimedForAnEndpointIsNotSentToItOnceThereIsAnother(t *testing.T
 	p.put("mail", before)
 	until(t, "there is a worker", func() bool { return p.worker("mail") != nil })
 	w := p.worker("mail")
-	r := w.room()
+	r := w.capacity()
 	after.trust(p.put("mail", after))
-	until(t, "the worker has the other endpoint", func() bool { return w.room().endpoint != r.endpoint })
+	until(t, "the worker has the other endpoint", func() bool { return w.capacity().endpoint != r.endpoint })
 	event := queue.Event{ID: 1, Queue: "mail", VT: time.Now().Add(time.Hour), Payload: []byte(`{}`)}
 	if w.begin(t.Context(), r, &event, 1) {
 		t.Error("an event is sent to the endpoint that was replaced")

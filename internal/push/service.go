@@ -22,7 +22,7 @@ import (
 const (
 	DefaultPollInterval = 5 * time.Second  // between two looks at the pushes and the processes
 	DefaultQueryTimeout = 5 * time.Second  // of one statement
-	DefaultLeaseReserve = 15 * time.Second // by which the lease of an event is longer than a request may take
+	DefaultLeaseMargin  = 15 * time.Second // by which the lease of an event is longer than a request may take
 	DefaultThreshold    = 5                // failures in a row after which the breaker opens
 	DefaultBreakerPause = 30 * time.Second // before its first probe
 	DefaultHoldPause    = time.Second      // of the first hold whose length the endpoint does not say
@@ -38,8 +38,8 @@ const (
 	maxCounted  = 1000            // queues that are counted by name
 	otherQueues = "other"
 
-	// takeUpTimeout bounds how much longer the answer to a change takes because the worker here takes it up.
-	takeUpTimeout = time.Second
+	// applyTimeout bounds how much longer the answer to a change takes because the worker here takes it up.
+	applyTimeout = time.Second
 )
 
 // Config holds the settings of a Service. Database, Queue, Sender and Guard are required.
@@ -51,7 +51,7 @@ type Config struct {
 	Sealer       *seal.Sealer     // nil: nothing is pushed, and no push can be put
 	PollInterval time.Duration    // zero: DefaultPollInterval
 	QueryTimeout time.Duration    // zero: DefaultQueryTimeout
-	LeaseReserve time.Duration    // zero: DefaultLeaseReserve
+	LeaseMargin  time.Duration    // zero: DefaultLeaseMargin
 	Threshold    int              // zero: DefaultThreshold
 	BreakerPause time.Duration    // zero: DefaultBreakerPause
 	HoldPause    time.Duration    // zero: DefaultHoldPause
@@ -65,7 +65,7 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.PollInterval = cmp.Or(c.PollInterval, DefaultPollInterval)
 	c.QueryTimeout = cmp.Or(c.QueryTimeout, DefaultQueryTimeout)
-	c.LeaseReserve = cmp.Or(c.LeaseReserve, DefaultLeaseReserve)
+	c.LeaseMargin = cmp.Or(c.LeaseMargin, DefaultLeaseMargin)
 	c.Threshold = cmp.Or(c.Threshold, DefaultThreshold)
 	c.BreakerPause = cmp.Or(c.BreakerPause, DefaultBreakerPause)
 	c.HoldPause = cmp.Or(c.HoldPause, DefaultHoldPause)
@@ -127,7 +127,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 func (s *Service) Run(ctx context.Context) error {
 	pg.RunLoops(ctx, s.cfg.Logger, s.listener(),
 		pg.Loop{Doing: "reading the pushes", Pass: s.reconcile, Pause: s.cfg.PollInterval, Wakes: s.changed.Received},
-		pg.Loop{Doing: "recording how endpoints do", Pass: s.recordSeen, Pause: s.cfg.PollInterval, Late: true},
+		pg.Loop{Doing: "recording how endpoints do", Pass: s.recordSeen, Pause: s.cfg.PollInterval, DelayFirst: true},
 	)
 	s.Drain()
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
@@ -287,11 +287,11 @@ func (s *Service) beginReading(ctx context.Context) error {
 
 func (s *Service) endReading() { <-s.reading }
 
-// takeUp has the worker of a queue, if this process has one, do what the database says now. The next pass of reconcile does the rest, and all of it when
-// the database does not answer within takeUpTimeout.
-func (s *Service) takeUp(ctx context.Context, name string) {
+// applyChange has the worker of a queue, if this process has one, take over its push from the database. The next pass of reconcile does the rest, and all of it when
+// the database does not answer within applyTimeout.
+func (s *Service) applyChange(ctx context.Context, name string) {
 	defer s.changed.Send()
-	ctx, cancel := context.WithTimeout(ctx, takeUpTimeout)
+	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
 	if s.beginReading(ctx) != nil { // a pass that has read before the change must not overtake it
 		return
@@ -465,7 +465,7 @@ func (s *Service) recordSeen(ctx context.Context) error {
 		failures                         []int
 		failingFor, failedAgo, successes []*time.Duration
 		errs                             []*string
-		told                             []*worker
+		recorded                         []*worker
 	)
 	now := s.cfg.Now()
 	since := func(at time.Time) *time.Duration {
@@ -479,7 +479,7 @@ func (s *Service) recordSeen(ctx context.Context) error {
 		if w.isUnseen && !w.isUnrecorded {
 			w.isUnseen = false
 			st := &w.state
-			names, epochs, failures, told = append(names, w.queue), append(epochs, st.epoch), append(failures, st.failures), append(told, w)
+			names, epochs, failures, recorded = append(names, w.queue), append(epochs, st.epoch), append(failures, st.failures), append(recorded, w)
 			failingFor, failedAgo = append(failingFor, since(st.failingSince)), append(failedAgo, since(st.lastFailure))
 			successes, errs = append(successes, since(st.lastSuccess)), append(errs, pg.OrNull(st.lastError))
 		}
@@ -492,7 +492,7 @@ func (s *Service) recordSeen(ctx context.Context) error {
 	defer cancel()
 	err := s.writes.Exec(ctx, `select agent.record_push_seen($1, $2, $3, $4, $5, $6, $7)`, names, epochs, failures, failingFor, failedAgo, errs, successes)
 	if err != nil {
-		for _, w := range told {
+		for _, w := range recorded {
 			w.mu.Lock()
 			w.isUnseen = true
 			w.mu.Unlock()

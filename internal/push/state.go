@@ -14,7 +14,7 @@ const (
 	delivered verdict = "delivered" // 2xx: the event is acked
 	failed    verdict = "failed"    // the event is nacked: tried again as the policy of its queue says
 	final     verdict = "final"     // a final status: the event is nacked for good. The endpoint works
-	held      verdict = "held"      // not now: the event is released, and nothing is pushed for a time
+	throttled verdict = "held"      // not now: the event is released, and nothing is pushed for a time
 	gone      verdict = "gone"      // 410: the event is released, and the push disabled
 )
 
@@ -77,7 +77,7 @@ func (s *state) note(now time.Time, round int, o outcome, t times) (changed bool
 		if o.isFailure {
 			changed = s.fail(now, round, o, t)
 		}
-		if o.verdict == held && s.disabledReason == "" {
+		if o.verdict == throttled && s.disabledReason == "" {
 			changed = s.hold(now, round, o, t) || changed
 		}
 	}

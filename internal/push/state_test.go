@@ -12,8 +12,8 @@ var testTimes = times{threshold: 5, breakerPause: 30 * time.Second, holdPause: t
 var (
 	success    = outcome{verdict: delivered}
 	answer500  = outcome{verdict: failed, isFailure: true, detail: "HTTP 500"}
-	busy       = outcome{verdict: held, isFailure: true, detail: "HTTP 503"}
-	tooMany    = outcome{verdict: held, detail: "HTTP 429"}
+	busy       = outcome{verdict: throttled, isFailure: true, detail: "HTTP 503"}
+	tooMany    = outcome{verdict: throttled, detail: "HTTP 429"}
 	goneForNow = outcome{verdict: gone, isFailure: true, detail: "HTTP 410"}
 )
 

@@ -21,8 +21,8 @@ const (
 	claimWait = 10 * time.Minute
 	// faultPause is the pause after a fault of the database.
 	faultPause = time.Second
-	// leaseReserve is how long before the end of its lease a request has ended at the latest.
-	leaseReserve = time.Second
+	// sendMargin is how long before the end of its lease a request has ended at the latest.
+	sendMargin = time.Second
 	// freeRefusals is how often an endpoint may ask to be left alone when it gets an event, before that counts as an attempt: from then on
 	// if it has taken others meanwhile. An endpoint with a rate limit may say 429 to any event, and more often.
 	freeRefusals      = 3
@@ -99,7 +99,7 @@ func (w *worker) pass(ctx context.Context) error {
 	if err := w.record(ctx); err != nil {
 		return err
 	}
-	r := w.room()
+	r := w.capacity()
 	if r.limit == 0 {
 		w.wait(ctx, r.wait)
 		return nil
@@ -129,8 +129,8 @@ func (w *worker) pass(ctx context.Context) error {
 	return nil
 }
 
-// A room is what may be claimed at a time.
-type room struct {
+// A capacity is how many events may be claimed at a time.
+type capacity struct {
 	limit    int           // events
 	wait     time.Duration // if that is none: when to look again; negative: when something changes
 	endpoint *endpoint
@@ -138,12 +138,12 @@ type room struct {
 	avoided  []int64
 }
 
-// room returns how many events can be sent at once.
-func (w *worker) room() room {
+// capacity returns how many events can be sent at once.
+func (w *worker) capacity() capacity {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.svc.cfg.Now()
-	r := room{wait: -1, endpoint: w.endpoint, round: w.state.round, avoided: w.avoided}
+	r := capacity{wait: -1, endpoint: w.endpoint, round: w.state.round, avoided: w.avoided}
 	switch {
 	case w.state.disabledReason != "":
 		return r
@@ -186,8 +186,8 @@ func (w *worker) wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// claim claims as many events as there is room for, and waits for the first. A change of the state, or of the endpoint, ends the wait.
-func (w *worker) claim(ctx context.Context, r room) ([]queue.Event, error) {
+// claim claims as many events as the capacity allows, and waits for the first. A change of the state, or of the endpoint, ends the wait.
+func (w *worker) claim(ctx context.Context, r capacity) ([]queue.Event, error) {
 	claiming, end := context.WithCancel(ctx)
 	defer end()
 	w.mu.Lock()
@@ -198,7 +198,7 @@ func (w *worker) claim(ctx context.Context, r room) ([]queue.Event, error) {
 	w.endClaim = end
 	w.mu.Unlock()
 	p := queue.ClaimParams{
-		Queue: w.queue, Limit: r.limit, InvisibleFor: r.endpoint.timeout + w.svc.cfg.LeaseReserve, Wait: claimWait, Worker: w.svc.workerName,
+		Queue: w.queue, Limit: r.limit, InvisibleFor: r.endpoint.timeout + w.svc.cfg.LeaseMargin, Wait: claimWait, Worker: w.svc.workerName,
 	}
 	if len(r.avoided) > 0 { // others first, if there are any
 		p.ExcludeIDs, p.Wait = r.avoided, 0
@@ -237,7 +237,7 @@ func (w *worker) release(ctx context.Context, events []queue.Event) {
 }
 
 // begin starts to send an event, unless nothing may be sent any more.
-func (w *worker) begin(ctx context.Context, r room, event *queue.Event, first int64) bool { //nolint:contextcheck // what has begun is brought to its end
+func (w *worker) begin(ctx context.Context, r capacity, event *queue.Event, first int64) bool { //nolint:contextcheck // a request that has begun is brought to its end
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.svc.place.Load() != w.svc.cfg.Database.Place() { // this may be a copy that took the place of the database, which must not be pushed: see reconcile
@@ -249,7 +249,7 @@ func (w *worker) begin(ctx context.Context, r room, event *queue.Event, first in
 		return false
 	}
 	// A request that cannot end before the lease does is not started: while it ran, another process might send the event, too.
-	leftOver := event.VT.Sub(w.svc.databaseNow()) - leaseReserve
+	leftOver := event.VT.Sub(w.svc.databaseNow()) - sendMargin
 	if leftOver < r.endpoint.timeout {
 		return false
 	}
@@ -296,14 +296,14 @@ func (w *worker) ended(isSettling bool) {
 func (w *worker) note(e *endpoint, round int, event *queue.Event, o *outcome) (settle func(context.Context)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if o.verdict == held && w.isAtFault(event.ID, o.isFailure) {
+	if o.verdict == throttled && w.isAtFault(event.ID, o.isFailure) {
 		o.verdict = failed
 	}
 	if o.verdict == delivered {
 		w.accepted++
 		w.avoided = nil
 	}
-	if o.verdict != held && o.verdict != failed {
+	if o.verdict != throttled && o.verdict != failed {
 		delete(w.refused, event.ID)
 	}
 	w.isUnseen = w.isUnseen || !o.isUnsent
@@ -314,7 +314,7 @@ func (w *worker) note(e *endpoint, round int, event *queue.Event, o *outcome) (s
 	switch o.verdict {
 	case delivered:
 		return func(ctx context.Context) { w.ack(ctx, event, o) }
-	case held, gone:
+	case throttled, gone:
 		return func(ctx context.Context) { w.release(ctx, []queue.Event{*event}) }
 	}
 	return func(ctx context.Context) { w.nack(ctx, event, o) }
@@ -506,9 +506,9 @@ func (o *outcome) judge(r *egress.Response, e *endpoint) {
 	case r.Status == http.StatusGone:
 		o.verdict, o.isFailure = gone, true
 	case r.Status == http.StatusTooManyRequests:
-		o.verdict, o.retryIn = held, r.RetryAfter
+		o.verdict, o.retryIn = throttled, r.RetryAfter
 	case r.Status == http.StatusServiceUnavailable || r.RetryAfter > 0:
-		o.verdict, o.isFailure, o.retryIn = held, true, r.RetryAfter
+		o.verdict, o.isFailure, o.retryIn = throttled, true, r.RetryAfter
 	default:
 		o.verdict, o.isFailure = failed, true
 	}

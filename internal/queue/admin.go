@@ -138,7 +138,7 @@ func (s *Service) Move(ctx context.Context, from, to string, types []string, lim
 	}
 }
 
-// Sweep moves events to history as Expired and returns how many. No running lease is touched. When it fails midway, what it has expired so far
+// Sweep moves events to history as Expired and returns how many. No running lease is readyQueues. When it fails midway, what it has expired so far
 // stays so.
 func (s *Service) Sweep(ctx context.Context, p SweepParams) (total int64, err error) {
 	for {
@@ -205,15 +205,15 @@ func (s *Service) RequeueMatching(ctx context.Context, p RequeueParams) (result 
 	if err != nil {
 		return RequeueResult{}, wrap("requeueing events", err)
 	}
-	touched := make(map[string]bool)
+	readyQueues := make(map[string]bool)
 	for _, q := range byQueue {
 		result.Matched += q.Matched
 		result.Requeued += q.Requeued
 		if q.Requeued > 0 {
 			s.counters.add(q.Queue, Counters{Requeued: q.Requeued})
-			touched[q.Queue] = true
+			readyQueues[q.Queue] = true
 		}
 	}
-	s.wake(touched)
+	s.wake(readyQueues)
 	return result, nil
 }

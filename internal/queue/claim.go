@@ -55,7 +55,7 @@ type found struct {
 	handedOver int // inserts of the same transaction that go to the claim, instead of a scan
 	events     []Event
 	surplus    []Lease                      // claimed as well, but too large to hold
-	through    map[watermark.Lane]time.Time // the vt that the last event claimed from each lane had before
+	lastVT     map[watermark.Lane]time.Time // the vt that the last event claimed from each lane had before
 }
 
 // count returns how many events the claim has a lease on.
@@ -74,14 +74,14 @@ func (c *claim) sharedMarks() watermark.Claims {
 
 // noteThrough notes the vt that a claimed event had before.
 func (c *claim) noteThrough(e *Event, vt time.Time) {
-	if c.through == nil {
-		c.through = make(map[watermark.Lane]time.Time, 1)
+	if c.lastVT == nil {
+		c.lastVT = make(map[watermark.Lane]time.Time, 1)
 	}
 	lane := watermark.Lane{Queue: e.Queue, Priority: e.Priority}
 	if len(c.Types) > 0 {
 		lane.Type = e.Type
 	}
-	c.through[lane] = vt
+	c.lastVT[lane] = vt
 }
 
 // finishClaim returns the events of a claim that was committed, and whether they are as many as it asked for: then there may be more to claim at
@@ -101,7 +101,7 @@ func (s *Service) finishClaim(op *operation) (events []Event, full bool, err err
 		return nil, false, nil
 	}
 	if c.Order == FIFO && len(c.ExcludeIDs) == 0 {
-		s.watermarks.NoteClaimedThrough(time.Now(), c.sharedMarks(), c.through)
+		s.watermarks.NoteClaimedThrough(time.Now(), c.sharedMarks(), c.lastVT)
 	}
 	full = c.count() == c.Limit
 	if full {

@@ -158,7 +158,7 @@ func (d *dispatcher) run() {
 		case !lookAhead:
 			lookAhead = true
 		default:
-			lookAhead = !d.sleep(groups, sleep)
+			lookAhead = !d.waitOrOffer(groups, sleep)
 		}
 	}
 }
@@ -265,9 +265,9 @@ func (d *dispatcher) handOut(group []*waiter, op *operation, err error) (waiting
 // waiters whose time is up are answered here, others join, and the last one that leaves is soon followed by another one, all without a look at the
 // database. served are the groups of the round before.
 //
-// Meanwhile inserts of this process may take the claim of the waiters along: what they bring is claimed in the same transaction, and handed out a
-// whole commit sooner than by waking the dispatcher. sleep reports whether there may be something new.
-func (d *dispatcher) sleep(served [][]*waiter, limit time.Duration) bool {
+// Meanwhile inserts of this process may take the claim of the waiters along: their events are claimed in the same transaction, and handed out a
+// whole commit sooner than by waking the dispatcher. waitOrOffer reports whether there may be something new.
+func (d *dispatcher) waitOrOffer(served [][]*waiter, limit time.Duration) bool {
 	end := time.Now().Add(limit)
 	d.mu.Lock()
 	d.due = time.Time{}

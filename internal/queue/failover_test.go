@@ -214,14 +214,14 @@ func TestCommitWithoutStandbyConfirmationIsUnavailable(t *testing.T) {
 	}()
 	defer func() { close(stop); <-stopped }()
 
-	keyed := queue.InsertParams{Event: []byte(`{"n":1}`), Key: "k"}
+	keyed := queue.InsertParams{Event: []byte(`{"n":1}`), IdempotencyKey: "k"}
 	for _, c := range []struct {
 		name string
 		call func() error
 	}{
 		{"insert", func() error { _, err := s.Insert(ctx, []queue.InsertParams{{Event: []byte(`{}`)}}); return err }},
 		{"keyed insert", func() error { _, err := s.Insert(ctx, []queue.InsertParams{keyed}); return err }},
-		{"replayed key", func() error { _, err := s.Insert(ctx, []queue.InsertParams{keyed}); return err }},
+		{"known key", func() error { _, err := s.Insert(ctx, []queue.InsertParams{keyed}); return err }},
 		{"ack", func() error {
 			_, err := s.Ack(ctx, []queue.Ack{{Lease: queue.Lease{ID: first, Receipt: receipts[first]}}})
 			return err

@@ -364,7 +364,7 @@ func TestKeyInUseDelaysOnlyItsOwnInsert(t *testing.T) {
 	first := g.blockFirst(t)
 	keyed := make(chan error, 1)
 	go func() {
-		_, err := b.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{"by":"sql"}`), Key: "k"}})
+		_, err := b.Insert(t.Context(), []queue.InsertParams{{Event: json.RawMessage(`{"by":"sql"}`), IdempotencyKey: "k"}})
 		keyed <- err
 	}()
 	mixedCalls.call(t.Context(), b)

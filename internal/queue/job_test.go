@@ -35,7 +35,7 @@ func TestJobFieldsAreReturnedByEveryCall(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	expires := time.Now().Add(time.Hour).Truncate(time.Microsecond)
-	p := queue.InsertParams{Type: "mail", Source: "shop", Priority: -7, Key: "k", MaxAttempts: 9, ExpiresAt: &expires}
+	p := queue.InsertParams{Type: "mail", Source: "shop", Priority: -7, IdempotencyKey: "k", MaxAttempts: 9, ExpiresAt: &expires}
 	id := b.insertEvents(t, p)[0]
 	claimed := b.claim(t, queue.ClaimParams{Worker: "w1"}, 1)[0]
 	waiting := b.get(t, id)
@@ -43,7 +43,7 @@ func TestJobFieldsAreReturnedByEveryCall(t *testing.T) {
 		t.Fatal(r.Err)
 	}
 	for name, e := range map[string]queue.Event{"claim": claimed, "get": waiting, "history": b.get(t, id)} {
-		if e.Type != p.Type || e.Source != p.Source || e.Priority != p.Priority || e.Key != p.Key || e.MaxAttempts == nil || *e.MaxAttempts != 9 ||
+		if e.Type != p.Type || e.Source != p.Source || e.Priority != p.Priority || e.IdempotencyKey != p.IdempotencyKey || e.MaxAttempts == nil || *e.MaxAttempts != 9 ||
 			e.ExpiresAt == nil || !e.ExpiresAt.Equal(expires) || e.Worker != "w1" {
 			t.Errorf("%s returned %+v", name, e)
 		}
@@ -257,7 +257,7 @@ func TestPurgeCancelsEventsWithoutALease(t *testing.T) {
 func TestMoveTakesEventsWithoutALeaseToAnotherQueue(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	ids := b.insertEvents(t, queue.InsertParams{}, queue.InsertParams{Type: "a", Priority: 3, Key: "k"}, queue.InsertParams{Delay: time.Hour}, queue.InsertParams{Queue: "other"})
+	ids := b.insertEvents(t, queue.InsertParams{}, queue.InsertParams{Type: "a", Priority: 3, IdempotencyKey: "k"}, queue.InsertParams{Delay: time.Hour}, queue.InsertParams{Queue: "other"})
 	leased := b.claimOne(t)
 	if n, err := b.Move(t.Context(), queue.Default, "there", []string{"a", "b"}, 0); err != nil || n != 1 {
 		t.Errorf("moved %d, %v, want the one of type a", n, err)
@@ -270,7 +270,7 @@ func TestMoveTakesEventsWithoutALeaseToAnotherQueue(t *testing.T) {
 			t.Errorf("event %d is in %s and %s, want %s and %s", i, e.Queue, e.State, want.Queue, want.State)
 		}
 	}
-	if e := b.get(t, ids[1]); e.Type != "a" || e.Priority != 3 || e.Key != "k" {
+	if e := b.get(t, ids[1]); e.Type != "a" || e.Priority != 3 || e.IdempotencyKey != "k" {
 		t.Errorf("it has changed: %+v", e)
 	}
 	b.ack(t, lease(leased))

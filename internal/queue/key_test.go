@@ -17,7 +17,7 @@ import (
 )
 
 func keyed(key, payload string) queue.InsertParams {
-	return queue.InsertParams{Event: json.RawMessage(payload), Key: key}
+	return queue.InsertParams{Event: json.RawMessage(payload), IdempotencyKey: key}
 }
 
 func TestRepeatedKeyReturnsTheSameEventAndInsertsNothing(t *testing.T) {
@@ -31,25 +31,25 @@ func TestRepeatedKeyReturnsTheSameEventAndInsertsNothing(t *testing.T) {
 		}
 		return in
 	}
-	delayed := queue.InsertParams{Event: json.RawMessage(`{"b":1,"a":2}`), Key: "k", Delay: time.Hour, Type: "t", Priority: 2}
+	delayed := queue.InsertParams{Event: json.RawMessage(`{"b":1,"a":2}`), IdempotencyKey: "k", Delay: time.Hour, Type: "t", Priority: 2}
 	first := insert(delayed)[0]
 	delayed.Event = json.RawMessage(`{ "a": 2, "b": 1 }`)
-	if again := insert(delayed)[0]; again.ID != first.ID || !again.VT.Equal(first.VT) || !again.Replayed || first.Replayed {
+	if again := insert(delayed)[0]; again.ID != first.ID || !again.VT.Equal(first.VT) || !again.Deduplicated || first.Deduplicated {
 		t.Errorf("first %+v, again %+v", first, again)
 	}
-	if elsewhere := insert(queue.InsertParams{Event: delayed.Event, Key: "k", Queue: "other"})[0]; elsewhere.ID == first.ID || elsewhere.Replayed {
+	if elsewhere := insert(queue.InsertParams{Event: delayed.Event, IdempotencyKey: "k", Queue: "other"})[0]; elsewhere.ID == first.ID || elsewhere.Deduplicated {
 		t.Errorf("the same key in another queue: %+v", elsewhere)
 	}
 	batch := insert(keyed("x", `{"n":1}`), queue.InsertParams{Event: json.RawMessage(`{"n":2}`)}, delayed, keyed("x", `{"n":1}`))
-	if batch[0].Replayed || batch[1].Replayed || !batch[2].Replayed || batch[2].ID != first.ID || !batch[3].Replayed || batch[3].ID != batch[0].ID {
+	if batch[0].Deduplicated || batch[1].Deduplicated || !batch[2].Deduplicated || batch[2].ID != first.ID || !batch[3].Deduplicated || batch[3].ID != batch[0].ID {
 		t.Errorf("the batch: %+v", batch)
 	}
 	e := b.claim(t, queue.ClaimParams{}, 1)[0]
-	if e.ID != batch[0].ID || e.Key != "x" {
+	if e.ID != batch[0].ID || e.IdempotencyKey != "x" {
 		t.Errorf("claimed %+v", e)
 	}
 	b.ack(t, lease(e))
-	if late := insert(keyed("x", `{"n":1}`))[0]; late.ID != e.ID || !late.Replayed {
+	if late := insert(keyed("x", `{"n":1}`))[0]; late.ID != e.ID || !late.Deduplicated {
 		t.Errorf("after the event moved into history: %+v", late)
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 3 {
@@ -60,7 +60,7 @@ func TestRepeatedKeyReturnsTheSameEventAndInsertsNothing(t *testing.T) {
 func TestKeyReusedForADifferentRequestIsRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	first := queue.InsertParams{Event: json.RawMessage(`{"n":1}`), Key: "k", Type: "t"}
+	first := queue.InsertParams{Event: json.RawMessage(`{"n":1}`), IdempotencyKey: "k", Type: "t"}
 	b.insertEvents(t, first)
 	for name, change := range map[string]func(*queue.InsertParams){
 		"payload":      func(p *queue.InsertParams) { p.Event = json.RawMessage(`{"n":2}`) },
@@ -95,7 +95,7 @@ func TestMetaIsNoPartOfWhatAKeyStandsFor(t *testing.T) {
 	first := b.insertEvents(t, p)[0]
 	for _, meta := range []json.RawMessage{json.RawMessage(`{"trace":2}`), json.RawMessage(`{"trace":1}`), nil} {
 		p.Meta = meta
-		if in, err := b.Insert(t.Context(), []queue.InsertParams{p}); err != nil || in[0].ID != first || !in[0].Replayed {
+		if in, err := b.Insert(t.Context(), []queue.InsertParams{p}); err != nil || in[0].ID != first || !in[0].Deduplicated {
 			t.Errorf("with %s: %+v, %v", meta, in, err)
 		}
 	}
@@ -120,7 +120,7 @@ func TestFirstEventOfAKeyWins(t *testing.T) {
 		return p
 	}
 	in, err := b.Insert(t.Context(), []queue.InsertParams{first(`{"n":1}`), first(`{"n":2}`), {Event: json.RawMessage(`{}`)}})
-	if err != nil || in[0].Replayed || !in[1].Replayed || in[1].ID != in[0].ID || in[2].ID == in[0].ID {
+	if err != nil || in[0].Deduplicated || !in[1].Deduplicated || in[1].ID != in[0].ID || in[2].ID == in[0].ID {
 		t.Fatalf("the batch: %+v, %v", in, err)
 	}
 	if e := b.get(t, in[0].ID); string(e.Payload) != `{"n": 1}` {
@@ -161,7 +161,7 @@ func TestConcurrentInsertsUnderOneKeyInsertOneEvent(t *testing.T) {
 				in, err := s.Insert(t.Context(), []queue.InsertParams{keyed(key, payload)})
 				switch {
 				case err == nil:
-					ids[i], fresh[i] = in[0].ID, !in[0].Replayed
+					ids[i], fresh[i] = in[0].ID, !in[0].Deduplicated
 				case !errors.Is(err, queue.ErrKeyReused):
 					t.Error(err)
 				}
@@ -331,9 +331,9 @@ func TestKeysAreTheSameForTheServiceAndSQL(t *testing.T) {
 		{queue.InsertParams{ExpiresAt: &at, Type: "t", Source: "s", Priority: -3, MaxAttempts: 5}, `'{"n":1}', _expires_at => '2126-07-01 14:00:00.5', _type => 't', _source => 's', _priority => -3, _max_attempts => 5`},
 		{queue.InsertParams{}, `'{"n":1}', _priority => 0`},
 	} {
-		c.params.Event, c.params.Key = json.RawMessage(`{"n":1}`), fmt.Sprintf("k%d", i)
+		c.params.Event, c.params.IdempotencyKey = json.RawMessage(`{"n":1}`), fmt.Sprintf("k%d", i)
 		id := b.insertEvents(t, c.params)[0]
-		if got, state := insertAs(t, b.sql, "set timezone to 'Europe/Berlin'", c.sql+`, _key => '`+c.params.Key+`'`); got != id {
+		if got, state := insertAs(t, b.sql, "set timezone to 'Europe/Berlin'", c.sql+`, _key => '`+c.params.IdempotencyKey+`'`); got != id {
 			t.Errorf("%s: event %d %s, want event %d", c.sql, got, state, id)
 		}
 		if i > 1 {
@@ -359,7 +359,7 @@ func (b env) setPreviousFingerprint(t *testing.T, event, option, delay, vt strin
 		where event_id = (select max(event_id) from agent.idempotency)`, event, option, delay, vt))
 }
 
-func TestKeysOfThePreviousVersionAreReplayed(t *testing.T) {
+func TestKeysOfThePreviousVersionDeduplicate(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	const (
@@ -409,7 +409,7 @@ func TestKeysOfThePreviousVersionAreReplayed(t *testing.T) {
 	}
 }
 
-func TestKeyPrunedDuringAReplayStillReturnsAnEvent(t *testing.T) {
+func TestKeyPrunedDuringARepetitionStillReturnsAnEvent(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	other := pgtest.Connect(t, b.url)
@@ -439,7 +439,7 @@ func TestKeyPrunedDuringAReplayStillReturnsAnEvent(t *testing.T) {
 		t.Fatal(again, err)
 	}
 	if _, err := other.Exec(t.Context(), `set lock_timeout to '100ms'; delete from agent.idempotency`); err == nil {
-		t.Error("the key was pruned during a replay")
+		t.Error("the key was pruned during a repetition")
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)

@@ -64,7 +64,7 @@ func (s *Service) Release(ctx context.Context, leases []Lease) error {
 	for i, l := range leases {
 		ids[i], receipts[i] = l.ID, pg.OrNull(l.Receipt)
 	}
-	touched := make(map[string]bool)
+	readyQueues := make(map[string]bool)
 	err := s.short(ctx, func(pool *pg.Pool) error {
 		rows, _ := pool.Query(ctx, `select queue, coalesce(type, ''), priority, vt from agent.release_events($1, $2)`, ids, receipts)
 		var lane watermark.Lane
@@ -72,12 +72,12 @@ func (s *Service) Release(ctx context.Context, leases []Lease) error {
 		_, err := pgx.ForEachRow(rows, []any{&lane.Queue, &lane.Type, &lane.Priority, &vt}, func() error {
 			s.counters.add(lane.Queue, Counters{Released: 1})
 			s.watermarks.Lower(time.Now(), lane, vt)
-			touched[lane.Queue] = true
+			readyQueues[lane.Queue] = true
 			return nil
 		})
 		return err
 	})
-	s.wake(touched)
+	s.wake(readyQueues)
 	if errors.Is(err, pg.ErrUnconfirmed) {
 		return nil
 	}

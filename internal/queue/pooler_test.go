@@ -60,7 +60,7 @@ func TestServiceWorksBehindAPoolerInTransactionMode(t *testing.T) {
 			errs <- func() error {
 				q := fmt.Sprintf("q%d", caller)
 				for range 20 {
-					in, err := s.Insert(ctx, []queue.InsertParams{{Event: []byte(`{"a":[1,"ü"]}`), Queue: q, Type: "t", Priority: 3, Key: "", Source: "s"}})
+					in, err := s.Insert(ctx, []queue.InsertParams{{Event: []byte(`{"a":[1,"ü"]}`), Queue: q, Type: "t", Priority: 3, IdempotencyKey: "", Source: "s"}})
 					if err != nil {
 						return fmt.Errorf("insert: %w", err)
 					}

@@ -47,9 +47,9 @@ func (p *Publication) RememberedKey() string {
 
 // Published is what became of a Publication.
 type Published struct {
-	Position    int64
-	PublishedAt time.Time
-	Replayed    bool // its idempotency key was known: this is what the first one became
+	Position     int64
+	PublishedAt  time.Time
+	Deduplicated bool // its idempotency key was known: this is what the first one became
 }
 
 // Publish appends all of publications to the log or, on any error, none; results are in their order. Publications share commits with inserts, acks and
@@ -166,10 +166,10 @@ func (tx *transaction) appendLog(all []pendingPublication, keyRetention time.Dur
 		if i < n {
 			p, in := all[i].result, all[i].Publication
 			e = Appended{Topic: in.Topic, Key: in.Key, Subscription: in.Subscription}
-			err := r.Read(&p.Position, &p.PublishedAt, &p.Replayed, (*[]byte)(&e.Event), (*[]byte)(&e.Meta))
+			err := r.Read(&p.Position, &p.PublishedAt, &p.Deduplicated, (*[]byte)(&e.Event), (*[]byte)(&e.Meta))
 			if err != nil {
 				all[i].op.unreadable(err)
-			} else if isFollowed && !p.Replayed && p.Position != 0 {
+			} else if isFollowed && !p.Deduplicated && p.Position != 0 {
 				e.Position, e.PublishedAt = p.Position, p.PublishedAt
 				tx.appended = append(tx.appended, e)
 			}

@@ -22,7 +22,7 @@ func TestEachEventOfABatchKeepsItsOwnRawBody(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	events := []queue.InsertParams{withRaw("\x00\xff"), {Event: json.RawMessage(`{}`)}, withRaw("second"), withRaw("replayed"), withRaw("")}
-	events[2].Key, events[3].Key = "k", "k"
+	events[2].IdempotencyKey, events[3].IdempotencyKey = "k", "k"
 	inserted, err := b.Insert(t.Context(), events)
 	if err != nil {
 		t.Fatal(err)

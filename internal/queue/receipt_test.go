@@ -22,7 +22,7 @@ func claimedThreeWays(t *testing.T, b env) map[string]queue.Event {
 	b.insert(t, "plain", `{}`)
 	p := queue.ClaimParams{InvisibleFor: time.Hour}
 	waited, _ := insertWhileWaiting(t, b, p, queue.InsertParams{Event: json.RawMessage(`{}`)})
-	keyed, _ := insertWhileWaiting(t, b, p, queue.InsertParams{Event: json.RawMessage(`{}`), Key: "k"})
+	keyed, _ := insertWhileWaiting(t, b, p, queue.InsertParams{Event: json.RawMessage(`{}`), IdempotencyKey: "k"})
 	return map[string]queue.Event{
 		"plain":  b.claim(t, queue.ClaimParams{Queue: "plain"}, 1)[0],
 		"typed":  b.claim(t, queue.ClaimParams{Queue: "typed", Types: []string{"letter"}}, 1)[0],

@@ -160,13 +160,13 @@ func (s *Service) Run(ctx context.Context) error {
 		{Doing: "looking at the server", Pass: s.checkServer, Pause: serverInterval, Retry: time.Second, Wakes: s.db.Resets},
 		{Doing: "looking for what becomes claimable", Pass: s.pollIdle, Pause: s.cfg.PollInterval},
 		{Doing: "looking whether the database is a copy", Pass: s.CheckIdentity, Pause: serverInterval, Retry: time.Second, Wakes: s.adopted.Received},
-		{Doing: "looking for late events", Pass: s.scanBelowWatermarks, Pause: s.cfg.WatermarkInterval, Late: true},
+		{Doing: "looking for late events", Pass: s.scanBelowWatermarks, Pause: s.cfg.WatermarkInterval, DelayFirst: true},
 		{Doing: "upkeep", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval, Retry: s.cfg.UpkeepRetry},
-		{Doing: "recording executions", Pass: s.recordLeft, Pause: recordInterval, Late: true},
+		{Doing: "recording executions", Pass: s.recordLeft, Pause: recordInterval, DelayFirst: true},
 		{Doing: "reporting this process", Pass: s.reportAndPrune, Pause: reportInterval},
 	}
 	if s.cfg.SweepInterval > 0 {
-		loops = append(loops, pg.Loop{Doing: "sweep", Pass: s.sweepAll, Pause: s.cfg.SweepInterval, Late: true})
+		loops = append(loops, pg.Loop{Doing: "sweep", Pass: s.sweepAll, Pause: s.cfg.SweepInterval, DelayFirst: true})
 	}
 	pg.RunLoops(ctx, s.cfg.Logger, s.listener, loops...)
 	s.watermarks.Enable(false) // at once, as nothing scans below them any more

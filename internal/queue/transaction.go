@@ -21,23 +21,23 @@ import (
 
 // transaction is one group commit in the making.
 type transaction struct {
-	svc      *Service
-	batch    *pgx.Batch
-	inserts  []pendingInsert
-	offers   map[string]*operation        // by queue: the claims that its inserts take along
-	touched  map[string]bool              // queues that get something claimable
-	later    map[string]bool              // queues that get something claimable later
-	lanes    map[watermark.Lane]time.Time // where something is inserted, and its earliest vt of those that were given; zero: none was
-	counts   map[string]*Counters
-	hasAcks  bool
-	keepsRaw bool                           // insertRawSQL inserts its events
-	acked    map[executionKey]*executionSum // the attempts that acks have ended
+	svc         *Service
+	batch       *pgx.Batch
+	inserts     []pendingInsert
+	offers      map[string]*operation        // by queue: the claims that its inserts take along
+	readyQueues map[string]bool              // queues that get something claimable
+	later       map[string]bool              // queues that get something claimable later
+	lanes       map[watermark.Lane]time.Time // where something is inserted, and its earliest vt of those that were given; zero: none was
+	counts      map[string]*Counters
+	hasAcks     bool
+	keepsRaw    bool                           // insertRawSQL inserts its events
+	acked       map[executionKey]*executionSum // the attempts that acks have ended
 
-	recorded  map[executionKey]*executionSum // the statistics of earlier transactions that this one writes
-	elsewhere map[string]bool                // queues that other processes are to be notified of
-	notified  map[string]bool                // queues that this transaction notifies of
-	publishes bool                           // it appends to the log
-	appended  []Appended                     // what it has appended, if the follower of the log wants it
+	recorded     map[executionKey]*executionSum // the statistics of earlier transactions that this one writes
+	remoteQueues map[string]bool                // queues that other processes are to be notified of
+	notified     map[string]bool                // queues that this transaction notifies of
+	publishes    bool                           // it appends to the log
+	appended     []Appended                     // what it has appended, if the follower of the log wants it
 }
 
 // pendingInsert is an event on its way into a queue, and the claim that gets it at once, if one does.
@@ -75,7 +75,7 @@ func (tx *transaction) add(ops []*operation) {
 // unknown whether it was. A committed result that cannot be read concerns its operation alone: see operation.err.
 func (s *Service) commit(ctx context.Context, pool *pg.Pool, ops []*operation) error {
 	tx := transaction{
-		svc: s, batch: new(pgx.Batch), offers: make(map[string]*operation), touched: make(map[string]bool), later: make(map[string]bool),
+		svc: s, batch: new(pgx.Batch), offers: make(map[string]*operation), readyQueues: make(map[string]bool), later: make(map[string]bool),
 		lanes: make(map[watermark.Lane]time.Time), counts: make(map[string]*Counters), acked: make(map[executionKey]*executionSum),
 	}
 	if prologue := pool.Prologue(); prologue != "" {
@@ -128,18 +128,18 @@ func (tx *transaction) addExecutions() {
 // addNotification notifies other processes, if it is time for that, but not of the queues of offers: whether these take all events is known
 // afterwards.
 func (tx *transaction) addNotification() {
-	tx.elsewhere = maps.Clone(tx.touched)
+	tx.remoteQueues = maps.Clone(tx.readyQueues)
 	for queue := range tx.offers {
-		delete(tx.elsewhere, queue)
+		delete(tx.remoteQueues, queue)
 	}
-	if tx.notified, _ = tx.svc.notifier.due(tx.elsewhere); len(tx.notified) > 0 {
+	if tx.notified, _ = tx.svc.notifier.due(tx.remoteQueues); len(tx.notified) > 0 {
 		tx.batch.Queue(notifySQL, slices.Collect(maps.Keys(tx.notified)), tx.svc.name)
 	}
 }
 
 // undo puts back the notifications and statistics that the transaction took along and has not written.
 func (tx *transaction) undo() {
-	maps.DeleteFunc(tx.notified, func(queue string, _ bool) bool { return tx.touched[queue] })
+	maps.DeleteFunc(tx.notified, func(queue string, _ bool) bool { return tx.readyQueues[queue] })
 	tx.svc.notifier.add(tx.notified) // those of earlier commits
 	tx.svc.executions.restore(tx.recorded)
 }
@@ -158,12 +158,12 @@ func (tx *transaction) announce() {
 		if tx.later[queue] || op.claim.count() == op.claim.Limit {
 			s.notifier.add(map[string]bool{queue: true})
 		} else {
-			delete(tx.touched, queue) // the waiters have all there is
+			delete(tx.readyQueues, queue) // the waiters have all there is
 		}
 	}
-	s.wakeHere(tx.touched)
+	s.wakeHere(tx.readyQueues)
 	if len(tx.notified) == 0 {
-		s.notifier.add(tx.elsewhere)
+		s.notifier.add(tx.remoteQueues)
 	}
 	if follower := s.follower.Load(); tx.publishes && follower != nil {
 		follower.Appended(tx.appended)
@@ -216,7 +216,7 @@ func (tx *transaction) addInserts(ops []*operation) {
 	)
 	for i, in := range tx.inserts {
 		events[i], queues[i] = string(in.Event), in.queue
-		tx.touched[in.queue] = true
+		tx.readyQueues[in.queue] = true
 		tx.noteLane(watermark.Lane{Queue: in.queue, Type: in.Type, Priority: in.Priority}, in.VT)
 		switch {
 		case in.VT != nil:
@@ -339,18 +339,18 @@ func (tx *transaction) readInserted(r *pg.RowReader, in *pendingInsert) error {
 		rest = []any{nil}
 	}
 	if in.waiter == nil {
-		if err := r.Read(append([]any{&result.ID, &result.VT, nil, nil, nil, nil, &result.Replayed, nil}, rest...)...); err != nil {
+		if err := r.Read(append([]any{&result.ID, &result.VT, nil, nil, nil, nil, &result.Deduplicated, nil}, rest...)...); err != nil {
 			return err
 		}
 	} else {
 		e := Event{
-			Queue: in.queue, Attempts: 1, Type: in.Type, Source: in.Source, Priority: in.Priority, Key: in.Key, ExpiresAt: in.ExpiresAt, Worker: in.worker(),
+			Queue: in.queue, Attempts: 1, Type: in.Type, Source: in.Source, Priority: in.Priority, IdempotencyKey: in.IdempotencyKey, ExpiresAt: in.ExpiresAt, Worker: in.worker(),
 		}
 		if in.MaxAttempts != 0 {
 			e.MaxAttempts = new(int32(min(in.MaxAttempts, math.MaxInt32)))
 		}
 		// Where the key was known these are null.
-		columns := []any{&e.ID, &e.VT, &e.EnqueuedAt, &e.EventTS, (*[]byte)(&e.Payload), &e.Claimed, &result.Replayed, (*[]byte)(&e.Meta)}
+		columns := []any{&e.ID, &e.VT, &e.EnqueuedAt, &e.EventTS, (*[]byte)(&e.Payload), &e.Claimed, &result.Deduplicated, (*[]byte)(&e.Meta)}
 		if err := r.Read(append(columns, rest...)...); err != nil {
 			in.waiter.unreadable(err)
 			return err
@@ -367,7 +367,7 @@ func (tx *transaction) readInserted(r *pg.RowReader, in *pendingInsert) error {
 	if result.ID == 0 {
 		return errNoAnswer
 	}
-	if !result.Replayed {
+	if !result.Deduplicated {
 		tx.count(in.queue).Inserted++
 	}
 	return nil
@@ -375,7 +375,7 @@ func (tx *transaction) readInserted(r *pg.RowReader, in *pendingInsert) error {
 
 // options is what the event has beyond a payload, as agent.insert_and_claim_events takes it, or nil.
 func (e *InsertParams) options() *string {
-	if e.Type == "" && e.Source == "" && e.Priority == 0 && e.Key == "" && e.MaxAttempts == 0 && e.ExpiresAt == nil &&
+	if e.Type == "" && e.Source == "" && e.Priority == 0 && e.IdempotencyKey == "" && e.MaxAttempts == 0 && e.ExpiresAt == nil &&
 		e.EventTS == nil && e.Meta == nil {
 		return nil
 	}
@@ -392,7 +392,7 @@ func (e *InsertParams) options() *string {
 		KeyScope    string          `json:"key_scope,omitempty"`
 		Meta        json.RawMessage `json:"meta,omitempty"`
 		Verified    string          `json:"verified_source,omitempty"`
-	}{e.Type, e.Source, e.Priority, e.Key, e.MaxAttempts, e.ExpiresAt, e.EventTS, e.OnDuplicate, e.keyFor(), e.KeyScope, e.Meta, e.VerifiedSource})
+	}{e.Type, e.Source, e.Priority, e.IdempotencyKey, e.MaxAttempts, e.ExpiresAt, e.EventTS, e.OnDuplicate, e.keyFor(), e.KeyScope, e.Meta, e.VerifiedSource})
 	if err != nil { // a time that JSON has no way to write, or metadata that is not JSON
 		_, noEventTS := json.Marshal(e.EventTS)
 		switch { // to what is refused
@@ -409,7 +409,7 @@ func (e *InsertParams) options() *string {
 
 // keyFor is KeyFor as PostgreSQL reads an interval; empty: zero.
 func (e *InsertParams) keyFor() string {
-	if e.KeyFor == 0 || e.Key == "" {
+	if e.KeyFor == 0 || e.IdempotencyKey == "" {
 		return ""
 	}
 	return strconv.FormatFloat(e.KeyFor.Seconds(), 'f', -1, 64) + " seconds"
@@ -531,7 +531,7 @@ func (tx *transaction) addClaim(op *operation) {
 			e := &c.events[n]
 			token = ""
 			err := r.Read(&e.ID, &e.Attempts, &token, &e.Claimed, &e.EventTS, &e.EnqueuedAt, &e.VT, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
-				&e.Type, &e.Source, &e.Priority, &e.Key, &e.MaxAttempts, &e.ExpiresAt, &e.Worker, (*[]byte)(&e.Occurrence),
+				&e.Type, &e.Source, &e.Priority, &e.IdempotencyKey, &e.MaxAttempts, &e.ExpiresAt, &e.Worker, (*[]byte)(&e.Occurrence),
 				(*[]byte)(&e.Meta), (*[]byte)(&e.Publication), &priorVT)
 			if token != "" {
 				e.Receipt = receiptOf(e, token)

@@ -44,28 +44,28 @@ const (
 
 // Event is one event with its bookkeeping, in its queue or in history.
 type Event struct {
-	ID           int64
-	Queue        string
-	EventTS      time.Time // as the insert said, else the payload's own event_ts, else EnqueuedAt
-	EnqueuedAt   time.Time // when it was inserted
-	Attempts     int32     // claims so far
-	VT           time.Time
-	Claimed      []time.Time     // when each attempt began
-	Payload      json.RawMessage `db:"event"` // nil: it cannot be read, see Unreadable
-	LastError    *string         // of the latest nack
-	RequeuedFrom *int64          // the id in history that it was copied from
-	Type, Source string          // empty: not said
-	Priority     int32           // lower first
-	Key          string          // idempotency key; empty: none
-	MaxAttempts  *int32          // claims at most, by the event's own account
-	ExpiresAt    *time.Time      // nil: never
-	Worker       string          // who has, or had, the latest lease; empty: not said
-	ErrorCount   int32           // attempts that ended without success; zero on events that were just claimed: see Get
-	Occurrence   json.RawMessage // the occurrence of a schedule that the event is: a JSON object, or nil
-	Meta         json.RawMessage // what its sender says of it beside the payload: a JSON object, or nil
-	Publication  json.RawMessage // the publication that a subscription has delivered: a JSON object, or nil
-	Receipt      string          // the proof of the claim that returned this event; empty but on claimed events
-	State        State           // empty in history
+	ID             int64
+	Queue          string
+	EventTS        time.Time // as the insert said, else the payload's own event_ts, else EnqueuedAt
+	EnqueuedAt     time.Time // when it was inserted
+	Attempts       int32     // claims so far
+	VT             time.Time
+	Claimed        []time.Time     // when each attempt began
+	Payload        json.RawMessage `db:"event"` // nil: it cannot be read, see Unreadable
+	LastError      *string         // of the latest nack
+	RequeuedFrom   *int64          // the id in history that it was copied from
+	Type, Source   string          // empty: not said
+	Priority       int32           // lower first
+	IdempotencyKey string          `db:"key"` // empty: none
+	MaxAttempts    *int32          // claims at most, by the event's own account
+	ExpiresAt      *time.Time      // nil: never
+	Worker         string          // who has, or had, the latest lease; empty: not said
+	ErrorCount     int32           // attempts that ended without success; zero on events that were just claimed: see Get
+	Occurrence     json.RawMessage // the occurrence of a schedule that the event is: a JSON object, or nil
+	Meta           json.RawMessage // metadata that its sender gave beside the payload: a JSON object, or nil
+	Publication    json.RawMessage // the publication that a subscription has delivered: a JSON object, or nil
+	Receipt        string          // the proof of the claim that returned this event; empty but on claimed events
+	State          State           // empty in history
 
 	// In history only.
 	Outcome    Outcome
@@ -100,12 +100,12 @@ type InsertParams struct {
 	Delay time.Duration   // from now until the event can be claimed; not negative
 	VT    *time.Time      // when the event can be claimed, instead of a delay
 
-	Type        string     // what kind of work it is, up to 255 characters; empty: none
-	Source      string     // where it comes from, up to 255 characters; empty: not said
-	Priority    int32      // lower first
-	Key         string     // idempotency key within the queue, up to 255 characters; empty: none
-	MaxAttempts int        // claims at most, whatever the queue's policy or a claim says; zero: not said
-	ExpiresAt   *time.Time // not to be claimed from here on; nil: never
+	Type           string     // the kind of work, up to 255 characters; empty: none
+	Source         string     // where it comes from, up to 255 characters; empty: not said
+	Priority       int32      // lower first
+	IdempotencyKey string     // unique within the queue, up to 255 characters; empty: none
+	MaxAttempts    int        // claims at most, whatever the queue's policy or a claim says; zero: not said
+	ExpiresAt      *time.Time // not to be claimed from here on; nil: never
 
 	EventTS     *time.Time      // the event's time, at most ten years ago or a day ahead; nil: the payload's event_ts, or now
 	OnDuplicate OnDuplicate     // how another request with the IdempotencyKey is answered; empty: Match
@@ -140,10 +140,10 @@ const (
 
 // Inserted is the result of one InsertParams.
 type Inserted struct {
-	ID       int64
-	Queue    string
-	VT       time.Time
-	Replayed bool // the key stood for this event already: nothing was inserted
+	ID           int64
+	Queue        string
+	VT           time.Time
+	Deduplicated bool // the key stood for this event already: nothing was inserted
 }
 
 // ClaimParams says which events to claim and for how long.

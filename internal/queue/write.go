@@ -106,7 +106,7 @@ func (s *Service) write(ctx context.Context, op *operation) error {
 // newCommitter returns the group commit of inserts, acks and claims. Claims are never refused because others are pending: there are few
 // of them, and they make the backlog smaller.
 func (s *Service) newCommitter() *groupcommit.Committer[*operation] {
-	apart := make(chan struct{}, max(1, s.calls.Config().MaxConns/2)) // half of the connections are left to other calls
+	soloCommitSlots := make(chan struct{}, max(1, s.calls.Config().MaxConns/2)) // half of the connections are left to other calls
 	return groupcommit.New(groupcommit.Config[*operation]{
 		Writers:         int(s.writers.Config().MaxConns),
 		WriterItems:     secondWriterThreshold,
@@ -123,8 +123,8 @@ func (s *Service) newCommitter() *groupcommit.Committer[*operation] {
 			return s.short(ctx, func(pool *pg.Pool) error {
 				if pool == s.calls {
 					select {
-					case apart <- struct{}{}:
-						defer func() { <-apart }()
+					case soloCommitSlots <- struct{}{}:
+						defer func() { <-soloCommitSlots }()
 					case <-ctx.Done():
 						return wrap("writing to the queue", ctx.Err())
 					}
@@ -177,7 +177,7 @@ func (s *Service) contended(ctx context.Context, ops []*operation) []*operation 
 		return contended
 	}
 	return slices.DeleteFunc(slices.Clone(ops), func(op *operation) bool {
-		return len(op.acks) == 0 && !slices.ContainsFunc(op.inserts, func(e InsertParams) bool { return e.Key != "" }) &&
+		return len(op.acks) == 0 && !slices.ContainsFunc(op.inserts, func(e InsertParams) bool { return e.IdempotencyKey != "" }) &&
 			!slices.ContainsFunc(op.publications, func(p Publication) bool { return p.IdempotencyKey != "" })
 	})
 }

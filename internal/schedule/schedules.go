@@ -26,7 +26,7 @@ type CreateParams struct {
 // Created is the result of Create.
 type Created struct {
 	Schedule
-	Replayed bool // an earlier call with the same key created it
+	Deduplicated bool // an earlier call with the same key created it
 }
 
 // Create creates a schedule. Occurrences before now are left out, except that a single time that is over is left to the misfire policy. It fails with an
@@ -51,7 +51,7 @@ func (s *Service) Create(ctx context.Context, p CreateParams) (Created, error) {
 			from agent.insert_schedule($1, nullif($2, ''), nullif($3, '')::jsonb, nullif($4, '')) i, lateral (select (i.schedule).*) s`,
 			record, p.IdempotencyKey, request, oldHash)
 	})
-	return Created{stored.Schedule, stored.Replayed}, err
+	return Created{stored.Schedule, stored.Deduplicated}, err
 }
 
 // store expands a draft and stores it, until nothing that it was expanded from has changed in between.
@@ -372,12 +372,12 @@ func (l Limited) Delete(ctx context.Context, id int64, ifVersions []int64) error
 // row is a schedule with the fields that callers do not see.
 type row struct {
 	Schedule
-	LastLocal   *time.Time    // the end that COUNT and UNTIL of its rule come to
-	NextExact   *pg.Timestamp // NextAt as it is stored
-	IsUnplanned bool          // NextLocal does not come: what comes after it is to be found
-	Replayed    bool          // an earlier call with the same key created it
-	Fault       string        // why the row is no valid schedule; empty: it is
-	series      *series       // nil until parse
+	LastLocal    *time.Time    // the end that COUNT and UNTIL of its rule come to
+	NextExact    *pg.Timestamp // NextAt as it is stored
+	IsUnplanned  bool          // NextLocal does not come: the next one after it is to be found
+	Deduplicated bool          // an earlier call with the same key created it
+	Fault        string        // why the row is no valid schedule; empty: it is
+	series       *series       // nil until parse
 
 	// Columns of which complete makes fields of Spec.
 	Rule                  string

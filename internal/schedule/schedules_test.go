@@ -187,7 +187,7 @@ func TestIdempotencyKeyMakesOneScheduleOfManyCalls(t *testing.T) {
 				t.Error(err)
 			}
 			ids[created.ID]++
-			if created.Replayed {
+			if created.Deduplicated {
 				replayed++
 			}
 		})
@@ -406,7 +406,7 @@ func TestIdempotencyKeysCompareValues(t *testing.T) {
 		"more defaults": func(s *schedule.Spec) { s.Overlap, s.Leap = schedule.OverlapFirst, schedule.LeapFeb28 },
 	} {
 		again, err := env.Create(t.Context(), schedule.CreateParams{Spec: spec(change), IdempotencyKey: "k"})
-		if err != nil || again.ID != first.ID || !again.Replayed {
+		if err != nil || again.ID != first.ID || !again.Deduplicated {
 			t.Errorf("the same %s: schedule %d, %v", name, again.ID, err)
 		}
 	}

@@ -23,22 +23,22 @@ const (
 // catchUp delivers to those who are not in step, each by a position of its own, in turns: subscriptions that begin in the past, that were paused, or whose
 // queues are full, and replays. A subscription that is level joins those in step.
 type catchUp struct {
-	r     *router
-	rests map[int64]*rest // of routes, by their ids
+	r      *router
+	states map[int64]*catchUpState // of routes, by their ids
 }
 
-// A rest is what is known of a route that is behind.
-type rest struct {
-	until    time.Time
-	joins    time.Time // not before
-	pause    time.Duration
-	failure  string // why it was refused
-	scanned  int64  // there is nothing to deliver from its position up to here
-	number   int64  // of that position
-	position int64  // the same
-	room     int    // so many events may be delivered before those that are ready are counted again
-	isBehind bool   // retention has dropped what comes next, which the tail may still have
-	isSure   bool   // its filters have changed while it was matched: those to match with are read after the events
+// A catchUpState is the progress of a route that is behind, and how long it rests.
+type catchUpState struct {
+	until             time.Time
+	joins             time.Time // not before
+	pause             time.Duration
+	failure           string // why it was refused
+	scanned           int64  // there is nothing to deliver from its position up to here
+	number            int64  // of that position
+	position          int64  // the same
+	room              int    // so many events may be delivered before those that are ready are counted again
+	isBehind          bool   // retention has dropped the next events, which the tail may still have
+	mustReloadFilters bool   // they changed while it was matched: those to match with are read after the events
 }
 
 // pass lets each of those who are behind go on, until none can.
@@ -46,32 +46,32 @@ func (c *catchUp) pass(ctx context.Context) error {
 	for isMore := true; isMore; {
 		isMore = false
 		behind := c.r.listBehind()
-		rests := make(map[int64]*rest, len(behind))
+		states := make(map[int64]*catchUpState, len(behind))
 		for _, rt := range behind {
-			rests[rt.ID] = c.rests[rt.ID]
-			if rests[rt.ID] == nil {
-				rests[rt.ID] = &rest{}
+			states[rt.ID] = c.states[rt.ID]
+			if states[rt.ID] == nil {
+				states[rt.ID] = &catchUpState{}
 			}
 		}
-		c.rests = rests
+		c.states = states
 		for i := range behind {
-			rt, re := &behind[i], rests[behind[i].ID]
-			if time.Now().Before(re.until) {
+			rt, state := &behind[i], states[behind[i].ID]
+			if time.Now().Before(state.until) {
 				continue
 			}
-			re.until = time.Time{} // unless it rests again: untilDue takes what is set for a rest that is not over
-			hasMoved, err := c.step(ctx, rt, re)
+			state.until = time.Time{} // unless it rests again: untilDue takes a time that is set for a rest that is not over
+			hasMoved, err := c.step(ctx, rt, state)
 			switch {
 			case err != nil && !isRefused(ctx, err):
 				return err
 			case err != nil:
-				if re.failure != err.Error() {
+				if state.failure != err.Error() {
 					c.r.svc.cfg.Logger.Error().Func(failure.Of(err)).Str("subscription", rt.Name).Msg("a subscription cannot be delivered into its queue; it is tried again")
 				}
-				re.failure = err.Error()
-				re.wait()
+				state.failure = err.Error()
+				state.wait()
 			case hasMoved:
-				re.failure, re.pause = "", 0
+				state.failure, state.pause = "", 0
 				isMore = true
 			}
 		}
@@ -82,18 +82,18 @@ func (c *catchUp) pass(ctx context.Context) error {
 // untilDue is how long until one of those that rest goes on.
 func (c *catchUp) untilDue(context.Context) time.Duration {
 	wait := c.r.svc.cfg.PollInterval
-	for _, re := range c.rests {
-		if !re.until.IsZero() {
-			wait = min(wait, max(time.Until(re.until), time.Millisecond))
+	for _, state := range c.states {
+		if !state.until.IsZero() {
+			wait = min(wait, max(time.Until(state.until), time.Millisecond))
 		}
 	}
 	return wait
 }
 
 // wait makes a route rest, longer each time.
-func (re *rest) wait() {
-	re.pause = min(max(2*re.pause, firstRetry), lastRetry)
-	re.until = time.Now().Add(re.pause)
+func (state *catchUpState) wait() {
+	state.pause = min(max(2*state.pause, firstRetry), lastRetry)
+	state.until = time.Now().Add(state.pause)
 }
 
 // listBehind returns the routes that are not in step, if this process routes.
@@ -118,26 +118,26 @@ type routeState struct {
 	Until          *int64 // where a replay ends
 }
 
-// step delivers what comes next to one route, or lets it join those in step. It reports whether the route has got on.
-func (c *catchUp) step(ctx context.Context, rt *route, re *rest) (hasMoved bool, err error) {
+// step delivers the next events to one route, or lets it join those in step. It reports whether the route has got on.
+func (c *catchUp) step(ctx context.Context, rt *route, state *catchUpState) (hasMoved bool, err error) {
 	end, isShared := c.r.shared()
 	if rt.IsReplay {
-		hasMoved, _, err = c.advance(ctx, rt, re, math.MaxInt64)
+		hasMoved, _, err = c.advance(ctx, rt, state, math.MaxInt64)
 		return hasMoved, err
 	}
 	if !isShared {
 		end = math.MaxInt64
 	}
-	hasMoved, canJoin, err := c.advance(ctx, rt, re, end)
-	if err != nil || !canJoin || time.Now().Before(re.joins) {
+	hasMoved, canJoin, err := c.advance(ctx, rt, state, end)
+	if err != nil || !canJoin || time.Now().Before(state.joins) {
 		return hasMoved, err
 	}
 	room, err := c.r.countRoom(ctx, rt)
 	if err != nil || room < rt.MaxWaiting/2 { // it would soon leave again
-		re.joins = time.Now().Add(lastRetry)
+		state.joins = time.Now().Add(lastRetry)
 		return hasMoved, err
 	}
-	return c.join(ctx, rt, re)
+	return c.join(ctx, rt, state)
 }
 
 // countRoom returns how many events may be delivered into the queue of a route.
@@ -148,36 +148,36 @@ func (r *router) countRoom(ctx context.Context, rt *route) (room int, err error)
 
 // advance delivers the next events to one route up to a position. It reports whether the route has got on, and whether it is level and may join
 // those in step.
-func (c *catchUp) advance(ctx context.Context, rt *route, re *rest, end int64) (hasMoved, canJoin bool, err error) {
+func (c *catchUp) advance(ctx context.Context, rt *route, state *catchUpState, end int64) (hasMoved, canJoin bool, err error) {
 	svc := c.r.svc
 	rows, _ := svc.loops.Query(ctx, `select subscription, filters_version, max_waiting, number, position, until from agent.get_route($1)`, rt.ID)
 	st, err := pg.CollectOne[routeState](rows)
 	if errors.Is(err, pgx.ErrNoRows) { // the router has not noticed yet that it is gone, paused or in step
-		re.until = time.Now().Add(firstRetry)
+		state.until = time.Now().Add(firstRetry)
 		return false, false, nil
 	}
 	if err != nil {
 		return false, false, wrap("catching up", err)
 	}
-	if re.number != st.Number || re.position != st.Position {
-		re.number, re.position, re.scanned = st.Number, st.Position, st.Position
+	if state.number != st.Number || state.position != st.Position {
+		state.number, state.position, state.scanned = st.Number, st.Position, st.Position
 	}
 	if st.Until != nil {
 		end = *st.Until
 	}
-	if re.scanned >= end {
-		return false, re.scanned == st.Position && st.Position == end, nil
+	if state.scanned >= end {
+		return false, state.scanned == st.Position && st.Position == end, nil
 	}
-	if re.room = min(re.room, st.MaxWaiting); re.room <= 0 {
-		if re.room, err = c.r.countRoom(ctx, rt); err != nil {
+	if state.room = min(state.room, st.MaxWaiting); state.room <= 0 {
+		if state.room, err = c.r.countRoom(ctx, rt); err != nil {
 			return false, false, err
 		}
-		if re.room <= 0 {
-			re.wait()
+		if state.room <= 0 {
+			state.wait()
 			return false, false, nil
 		}
 	}
-	b, set, isLevel, err := c.nextBatch(ctx, rt, re, &st, end)
+	b, set, isLevel, err := c.nextBatch(ctx, rt, state, &st, end)
 	if err != nil {
 		return false, false, err
 	}
@@ -185,11 +185,11 @@ func (c *catchUp) advance(ctx context.Context, rt *route, re *rest, end int64) (
 		return false, isLevel, nil
 	}
 	if len(b.positions) == 0 && !b.hasGap && !isLevel && b.end-st.Position < scanEvents {
-		re.scanned = b.end
+		state.scanned = b.end
 		return true, false, nil
 	}
 	var version *int64
-	if !re.isSure {
+	if !state.mustReloadFilters {
 		version = &set.version
 	}
 	var status *string
@@ -197,15 +197,15 @@ func (c *catchUp) advance(ctx context.Context, rt *route, re *rest, end int64) (
 	err = svc.loops.QueryRow(ctx, `select status, number from agent.deliver_alone($1, $2, $3, $4, $5, $6, $7)`,
 		rt.ID, st.Number, version, b.end, b.hasGap, b.positions, b.matched).Scan(&status, &number)
 	if err != nil {
-		re.isBehind, re.room = pg.LostRace(err), 0 // it may have been delivered nevertheless
+		state.isBehind, state.room = pg.LostRace(err), 0 // it may have been delivered nevertheless
 		return false, false, wrap("catching up", err)
 	}
-	re.isSure, re.isBehind = status != nil, false
+	state.mustReloadFilters, state.isBehind = status != nil, false
 	if status != nil {
-		re.until = time.Now().Add(firstRetry)
+		state.until = time.Now().Add(firstRetry)
 		return false, false, nil
 	}
-	re.number, re.position, re.scanned, re.room = number, b.end, b.end, re.room-len(b.positions)
+	state.number, state.position, state.scanned, state.room = number, b.end, b.end, state.room-len(b.positions)
 	if number == 0 {
 		c.r.changed() // the replay has ended
 	}
@@ -213,14 +213,14 @@ func (c *catchUp) advance(ctx context.Context, rt *route, re *rest, end int64) (
 	return true, isLevel, nil
 }
 
-// nextBatch returns what comes next for a route up to a position, the filters that it was matched with, and whether there is no more for now.
-func (c *catchUp) nextBatch(ctx context.Context, rt *route, re *rest, st *routeState, end int64) (b *batch, set *filterSet, isLevel bool, err error) {
+// nextBatch returns the next events for a route up to a position, the filters that they were matched with, and whether there is no more for now.
+func (c *catchUp) nextBatch(ctx context.Context, rt *route, state *catchUpState, st *routeState, end int64) (b *batch, set *filterSet, isLevel bool, err error) {
 	svc := c.r.svc
-	p, at, err := svc.readAfter(ctx, re.scanned, re.isBehind)
+	p, at, err := svc.readAfter(ctx, state.scanned, state.isBehind)
 	if err != nil {
 		return nil, nil, false, err
 	}
-	if re.isSure {
+	if state.mustReloadFilters {
 		set, err = svc.loadFilters(ctx, rt.Name, st.Subscription)
 	} else {
 		set, err = svc.filterSet(ctx, rt.Name, st.Subscription, st.FiltersVersion)
@@ -240,7 +240,7 @@ func (c *catchUp) nextBatch(ctx context.Context, rt *route, re *rest, st *routeS
 			break
 		}
 		if matched, isWanted := reader.match(e); isWanted {
-			if len(b.positions) == re.room || b.isFull() {
+			if len(b.positions) == state.room || b.isFull() {
 				return b, set, false, nil
 			}
 			b.add(rt, e, namesOf(matched))
@@ -268,7 +268,7 @@ func (r *router) shared() (position int64, isShared bool) {
 }
 
 // join lets a subscription join those in step, which wait meanwhile, so that it comes as far as they have.
-func (c *catchUp) join(ctx context.Context, rt *route, re *rest) (hasJoined bool, err error) {
+func (c *catchUp) join(ctx context.Context, rt *route, state *catchUpState) (hasJoined bool, err error) {
 	r := c.r
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -281,7 +281,7 @@ func (c *catchUp) join(ctx context.Context, rt *route, re *rest) (hasJoined bool
 		end = r.position
 	}
 	for {
-		hasMoved, canJoin, err := c.advance(ctx, rt, re, end)
+		hasMoved, canJoin, err := c.advance(ctx, rt, state, end)
 		if err != nil || !hasMoved && !canJoin {
 			return false, err
 		}
@@ -289,10 +289,10 @@ func (c *catchUp) join(ctx context.Context, rt *route, re *rest) (hasJoined bool
 			break
 		}
 	}
-	rows, _ := r.svc.loops.Query(ctx, `select number, position from agent.join_step($1, $2, $3)`, r.number, rt.ID, re.number)
+	rows, _ := r.svc.loops.Query(ctx, `select number, position from agent.join_step($1, $2, $3)`, r.number, rt.ID, state.number)
 	joined, err := pg.CollectOne[struct{ Number, Position int64 }](rows)
 	if errors.Is(err, pgx.ErrNoRows) {
-		re.wait()
+		state.wait()
 		return false, nil
 	}
 	if err != nil {

@@ -628,7 +628,7 @@ func TestChangesArePublishedWithTheirTransaction(t *testing.T) {
 		env.exec(t, `begin isolation level `+level+`; delete from shop.users; insert into shop.users values (6); commit`)
 		env.wantChanges(t, `u.insert 6 {"new": {"id": 6}}`)
 	}
-	// What is replicated was published where it was written.
+	// A replicated row was published where it was written.
 	if _, err := admin.Exec(t.Context(), `set session_replication_role = replica; insert into shop.users values (7)`); err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@
 //
 // # Goroutines
 //
-// Run starts one for each loop: the listener for notifications, the tail, the watch of subscriptions, the notifier of other processes, what is due, the
+// Run starts one for each loop: the subscriber to notifications, the tail, the watch of subscriptions, the notifier of other processes, due publications, the
 // router, catching up, and upkeep.
 //
 // # State and locks

@@ -18,8 +18,8 @@ const (
 // than the log, or begins earlier, it reads from the database until it is level; a few streams do so at a time. It is for one goroutine.
 type Stream struct {
 	follower
-	first   *part // what Follow has read
-	reached int64 // what Next has returned ends there
+	first   *logSlice // the slice that Follow has read
+	reached int64     // the end of the batches that Next has returned
 }
 
 // Follow returns a Stream. Close it. It fails with an *InvalidError if After is no position, and with ErrUnavailable.
@@ -58,7 +58,7 @@ func (st *Stream) Next(ctx context.Context, wait time.Duration) (Batch, error) {
 		if st.svc.tail.isDraining() {
 			return Batch{}, ErrDraining
 		}
-		var p part
+		var p logSlice
 		if st.first != nil {
 			p, st.first = *st.first, nil
 		} else {
@@ -81,14 +81,14 @@ func (st *Stream) Next(ctx context.Context, wait time.Duration) (Batch, error) {
 
 // step returns the next events, maybe none. It waits, up to limit, until few enough other streams read from the database; if they do not get fewer,
 // there is nothing.
-func (st *Stream) step(ctx context.Context, limit time.Duration) (part, error) {
+func (st *Stream) step(ctx context.Context, limit time.Duration) (logSlice, error) {
 	if p, isThere := st.fromTail(readEvents, streamBytes); isThere {
 		return p, nil
 	}
 	st.svc.behind.Add(1)
 	defer st.svc.behind.Add(-1)
 	if !st.svc.takeTurn(ctx, limit) {
-		return part{}, ctx.Err()
+		return logSlice{}, ctx.Err()
 	}
 	defer st.svc.endTurn()
 	return st.fromDatabase(ctx, readEvents, streamBytes)
@@ -127,8 +127,8 @@ type follower struct {
 	wasLevel  bool        // it has read the log to its end from the database
 }
 
-// part is what a follower gets in one step.
-type part struct {
+// logSlice is the part of the log that a follower gets in one step.
+type logSlice struct {
 	entries    []*Entry
 	next, head int64
 	gap        *Gap
@@ -150,10 +150,10 @@ func (f *follower) close() {
 }
 
 // fromTail returns up to limit events of maxBytes together, but one at least, and reports whether the tail reaches back so far.
-func (f *follower) fromTail(limit, maxBytes int) (part, bool) {
+func (f *follower) fromTail(limit, maxBytes int) (logSlice, bool) {
 	p, isMatched, isThere := f.svc.tail.after(f.group, f.position, limit, maxBytes)
 	if !isThere {
-		return part{}, false
+		return logSlice{}, false
 	}
 	if !isMatched {
 		f.choose(&p, limit, maxBytes, len(p.entries), func(i int) (*Event, *Entry) { return &p.entries[i].Event, p.entries[i] })
@@ -163,7 +163,7 @@ func (f *follower) fromTail(limit, maxBytes int) (part, bool) {
 }
 
 // fromDatabase is fromTail from the database.
-func (f *follower) fromDatabase(ctx context.Context, limit, maxBytes int) (part, error) {
+func (f *follower) fromDatabase(ctx context.Context, limit, maxBytes int) (logSlice, error) {
 	size := readEvents
 	if f.filter == nil || f.topics != nil {
 		size = limit
@@ -171,9 +171,9 @@ func (f *follower) fromDatabase(ctx context.Context, limit, maxBytes int) (part,
 	f.pageBytes = max(f.pageBytes, maxBytes)
 	read, err := f.svc.readPage(ctx, f.position, size, f.pageBytes, f.topics)
 	if err != nil {
-		return part{}, err
+		return logSlice{}, err
 	}
-	p := read.part
+	p := read.logSlice
 	f.choose(&p, limit, maxBytes, len(read.events), func(i int) (*Event, *Entry) {
 		return &read.events[i], nil
 	})
@@ -188,7 +188,7 @@ func (f *follower) fromDatabase(ctx context.Context, limit, maxBytes int) (part,
 }
 
 // choose makes entries of p those that match of n events, and ends p when they are as many as they may be.
-func (f *follower) choose(p *part, limit, maxBytes, n int, at func(int) (*Event, *Entry)) {
+func (f *follower) choose(p *logSlice, limit, maxBytes, n int, at func(int) (*Event, *Entry)) {
 	var chosen []*Entry
 	bytes := 0
 	for i := range n {
@@ -225,7 +225,7 @@ func (f *follower) wait(ctx context.Context, limit time.Duration) bool {
 		return true
 	case isBehind: // the database says that there is no more: somebody holds the head
 		limit = min(limit, behindPause)
-	case !t.isFed():
+	case !t.isReading():
 		limit = min(limit, f.svc.cfg.PollInterval)
 		isBehind = true
 	}

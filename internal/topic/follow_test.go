@@ -113,11 +113,11 @@ func TestStreamGetsEventsAsTheyAreRead(t *testing.T) {
 		{Topic: "a", Event: json.RawMessage(`{"n":3}`)},
 	}
 	published, err := env.Publish(t.Context(), publications)
-	if err != nil || !published[2].Replayed {
+	if err != nil || !published[2].Deduplicated {
 		t.Fatalf("published %+v, %v", published, err)
 	}
 	again, err := env.Publish(t.Context(), publications[1:2])
-	if err != nil || !again[0].Replayed {
+	if err != nil || !again[0].Deduplicated {
 		t.Fatalf("published %+v, %v", again, err)
 	}
 	last := env.publish(t, "end")[0]

@@ -15,7 +15,7 @@ import (
 func (s *Service) Publish(ctx context.Context, publications []Publication) ([]Published, error) {
 	published, err := s.cfg.Queue.Publish(ctx, publications)
 	for _, p := range published {
-		if !p.Replayed {
+		if !p.Deduplicated {
 			s.published.Add(1)
 		}
 	}
@@ -57,12 +57,12 @@ func (s *Service) publishLaterOnce(ctx context.Context, p Publication, delay tim
 	var waitsUntil, publishedAt *time.Time
 	err := s.writes.Row(ctx, `select id, at, replayed, position, published_at from agent.publish_later($1, $2, $3, $4, $5, $6, $7, $8, $9)`, []any{
 		p.Topic, string(p.Event), pg.OrNull(p.Key), pg.OrNull(string(p.Meta)), p.RememberedKey(), pg.OrNull(p.Subscription), wait, at, s.cfg.Queue.KeyRetention(),
-	}, &id, &waitsUntil, &d.Replayed, &position, &publishedAt)
+	}, &id, &waitsUntil, &d.Deduplicated, &position, &publishedAt)
 	switch {
 	case err != nil:
 		return Delayed{}, wrap("publishing later", err)
 	case position != nil && publishedAt != nil:
-		d.Published = &Published{Position: *position, PublishedAt: *publishedAt, Replayed: true}
+		d.Published = &Published{Position: *position, PublishedAt: *publishedAt, Deduplicated: true}
 	case id != nil && waitsUntil != nil:
 		d.ID, d.At = *id, *waitsUntil
 		s.delayed.Send()
@@ -81,7 +81,7 @@ func (s *Service) publishDue(ctx context.Context) error {
 			return wrap("publishing what is due", err)
 		}
 		if published > 0 {
-			s.tail.readOn()
+			s.tail.requestRead()
 		}
 		if published < duePublications {
 			return nil

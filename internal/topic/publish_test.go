@@ -386,11 +386,11 @@ func TestFirstPublicationAnswersForLaterOnesThatSaySo(t *testing.T) {
 		return topic.Publication{Topic: "a", Event: json.RawMessage(`{"n": ` + n + `}`), IdempotencyKey: "k", OnDuplicate: onDuplicate}
 	}
 	first, err := env.Publish(t.Context(), []topic.Publication{of("1", queue.First), of("2", queue.First)})
-	if err != nil || first[0].Replayed || !first[1].Replayed || first[1].Position != first[0].Position {
+	if err != nil || first[0].Deduplicated || !first[1].Deduplicated || first[1].Position != first[0].Position {
 		t.Fatalf("got %+v, %v", first, err)
 	}
 	again, err := env.Publish(t.Context(), []topic.Publication{of("3", queue.First), {Topic: "b", Event: json.RawMessage(`{}`)}})
-	if err != nil || again[0].Position != first[0].Position || !again[0].Replayed || again[1].Replayed {
+	if err != nil || again[0].Position != first[0].Position || !again[0].Deduplicated || again[1].Deduplicated {
 		t.Errorf("another event: %+v, %v", again, err)
 	}
 	if _, err := env.Publish(t.Context(), []topic.Publication{of("3", queue.First), of("3", queue.Match)}); !errors.Is(err, pg.ErrKeyReused) {
@@ -416,22 +416,22 @@ func TestIdempotencyKeyPublishesOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	again, err := env.Publish(t.Context(), []topic.Publication{{Topic: "b", Event: p.Event}, p, p})
-	if err != nil || again[1].Position != first[0].Position || !again[1].PublishedAt.Equal(first[0].PublishedAt) || !again[1].Replayed || !again[2].Replayed ||
-		again[0].Replayed {
+	if err != nil || again[1].Position != first[0].Position || !again[1].PublishedAt.Equal(first[0].PublishedAt) || !again[1].Deduplicated || !again[2].Deduplicated ||
+		again[0].Deduplicated {
 		t.Errorf("repeated: %+v, %v; first: %+v", again, err, first)
 	}
 	env.exec(t, `select agent.publish('a', '{"n": 1.0}', _idempotency_key => 'k')`)
 	if _, err := env.Publish(t.Context(), []topic.Publication{{Topic: "a", Event: json.RawMessage(`{"n": 2}`), IdempotencyKey: "k"}}); !errors.Is(err, pg.ErrKeyReused) {
 		t.Errorf("another event with the key: %v, want ErrKeyReused", err)
 	}
-	if other, err := env.Publish(t.Context(), []topic.Publication{{Topic: "b", Event: json.RawMessage(`{"n": 2}`), IdempotencyKey: "k"}}); err != nil || other[0].Replayed {
+	if other, err := env.Publish(t.Context(), []topic.Publication{{Topic: "b", Event: json.RawMessage(`{"n": 2}`), IdempotencyKey: "k"}}); err != nil || other[0].Deduplicated {
 		t.Errorf("the key on another topic: %+v, %v", other, err)
 	}
 	if n := value[int](t, env, `select count(*) from agent.log`); n != 3 {
 		t.Errorf("%d events are in the log, want 3", n)
 	}
 	env.exec(t, `update agent.publication_key set expires_at = now()`)
-	if expired, err := env.Publish(t.Context(), []topic.Publication{p}); err != nil || expired[0].Replayed {
+	if expired, err := env.Publish(t.Context(), []topic.Publication{p}); err != nil || expired[0].Deduplicated {
 		t.Errorf("after the key has expired: %+v, %v", expired, err)
 	}
 }
@@ -507,7 +507,7 @@ func TestOneKeyIsOnePublicationAtOnceOrLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	later, err := env.PublishLater(t.Context(), p, time.Hour, nil)
-	if err != nil || !later.Replayed || later.ID != 0 || later.Published == nil || later.Published.Position != first[0].Position {
+	if err != nil || !later.Deduplicated || later.ID != 0 || later.Published == nil || later.Published.Position != first[0].Position {
 		t.Errorf("later: %+v, %v; want position %d", later, err, first[0].Position)
 	}
 	if err := inSQL(p.IdempotencyKey, `now() + interval '1 hour'`); err != nil {
@@ -524,10 +524,10 @@ func TestOneKeyIsOnePublicationAtOnceOrLater(t *testing.T) {
 
 	p.IdempotencyKey = "first later"
 	at := time.Now().Add(time.Hour).Truncate(time.Second)
-	if later, err = env.PublishLater(t.Context(), p, 0, &at); err != nil || later.Replayed || later.ID == 0 {
+	if later, err = env.PublishLater(t.Context(), p, 0, &at); err != nil || later.Deduplicated || later.ID == 0 {
 		t.Fatalf("later: %+v, %v", later, err)
 	}
-	if again, err := env.PublishLater(t.Context(), p, 0, &at); err != nil || !again.Replayed || again.ID != later.ID || !again.At.Equal(at) {
+	if again, err := env.PublishLater(t.Context(), p, 0, &at); err != nil || !again.Deduplicated || again.ID != later.ID || !again.At.Equal(at) {
 		t.Errorf("later again: %+v, %v", again, err)
 	}
 	if err := inSQL(p.IdempotencyKey, at.Format(`'2006-01-02T15:04:05Z07:00'`)); err != nil {
@@ -585,7 +585,7 @@ func TestDelayedPublicationIsPublishedOnceAtItsTime(t *testing.T) {
 	if err != nil || first.ID == 0 || time.Until(first.At) < 50*time.Minute {
 		t.Fatalf("delayed: %+v, %v", first, err)
 	}
-	if again, err := env.PublishLater(t.Context(), p, time.Hour, nil); err != nil || !again.Replayed || again.ID != first.ID {
+	if again, err := env.PublishLater(t.Context(), p, time.Hour, nil); err != nil || !again.Deduplicated || again.ID != first.ID {
 		t.Errorf("repeated: %+v, %v", again, err)
 	}
 	env.exec(t, `select agent.publish('later', '{"n": 2}', _at => now() + interval '2 hours')`)

@@ -35,33 +35,33 @@ func (s *Service) Read(ctx context.Context, p ReadParams) (Page, error) {
 	page := Page{Next: p.After}
 	for scanned, bytes := 0, 0; ; {
 		maxBytes := min(readBytes, pageBytes-bytes)
-		part, isThere := f.fromTail(limit-len(page.Events), maxBytes)
+		slice, isThere := f.fromTail(limit-len(page.Events), maxBytes)
 		if !isThere {
 			var err error
-			if part, err = f.fromDatabase(ctx, limit-len(page.Events), maxBytes); err != nil {
+			if slice, err = f.fromDatabase(ctx, limit-len(page.Events), maxBytes); err != nil {
 				return Page{}, err
 			}
 		}
-		for _, e := range part.entries {
+		for _, e := range slice.entries {
 			page.Events = append(page.Events, e.Event)
 			bytes += e.Event.size()
 		}
-		page.Next, page.Head = part.next, part.head
-		if part.gap != nil && page.Gap == nil {
-			page.Gap = part.gap
+		page.Next, page.Head = slice.next, slice.head
+		if slice.gap != nil && page.Gap == nil {
+			page.Gap = slice.gap
 		}
-		scanned += part.scanned
+		scanned += slice.scanned
 		switch {
 		case len(page.Events) == limit, bytes >= pageBytes, scanned >= scanEvents, page.Gap != nil: // there may be another gap
 			return page, nil
-		case !part.isLevel:
+		case !slice.isLevel:
 			continue
 		case len(page.Events) > 0, s.tail.isDraining():
 			return page, ctx.Err()
 		case !f.wait(ctx, time.Until(deadline)):
-			if part, isThere := f.fromTail(limit, pageBytes); isThere { // the next read goes on from here, and need not pass over what came meanwhile
-				page.Next, page.Head = part.next, part.head
-				for _, e := range part.entries {
+			if slice, isThere := f.fromTail(limit, pageBytes); isThere { // the next read goes on from here, and need not pass over events that came meanwhile
+				page.Next, page.Head = slice.next, slice.head
+				for _, e := range slice.entries {
 					page.Events = append(page.Events, e.Event)
 				}
 			}
@@ -72,9 +72,9 @@ func (s *Service) Read(ctx context.Context, p ReadParams) (Page, error) {
 
 // readPart is a page of the log as it was read.
 type readPart struct {
-	part   // without entries
-	events []Event
-	origin int64 // another one than that of an earlier page: what was read then may be there no more
+	logSlice // without entries
+	events   []Event
+	origin   int64 // another one than that of an earlier page: events read then may be there no more
 }
 
 // readPage reads a page of the log from the database: all events, or those of topics.

@@ -41,27 +41,27 @@ type router struct {
 
 	delivered atomic.Int64
 	isRouting atomic.Bool
-	isChanged atomic.Bool // what is to be delivered, by this process
+	isChanged atomic.Bool // the routes, by this process
 
-	mu          sync.Mutex // guards what is below; held while a batch is delivered
-	restsUntil  time.Time  // nothing is to be delivered until then, or another process does it
-	confirmedAt time.Time  // when the lease was last extended, before the call; zero: it does not route
-	flushedAt   time.Time  // when the position was last moved
-	number      int64      // of the position
-	position    int64      // everything up to there is delivered
-	scanned     int64      // and there is nothing to deliver up to here, as far as the routes are up to date
-	version     int64      // of the routes; zero: they are not known
-	isBehind    bool       // retention has dropped what comes next, which the tail may still have
-	sureUntil   int64      // what comes up to here was published before the routes were read
-	changes     []int64    // that version is made of; nil: they are not known
-	routes      map[int64]*route
-	replays     map[int64]*route  // those of the routes
-	inStep      map[string]*route // those of the routes that are in step, by name
-	index       *match.Index      // of the filters of the routes in step
-	wanted      []*wantedFilter   // by the id in the index; nil: the id is free
-	freeIDs     []int32
-	ready       map[string]int // by queue: how many events are ready, at most
-	joined      *group         // in the tail, while there are routes in step
+	mu                sync.Mutex // guards the fields below; held while a batch is delivered
+	restsUntil        time.Time  // nothing is to be delivered until then, or another process does it
+	confirmedAt       time.Time  // when the lease was last extended, before the call; zero: it does not route
+	flushedAt         time.Time  // when the position was last moved
+	number            int64      // of the position
+	position          int64      // everything up to there is delivered
+	scanned           int64      // and there is nothing to deliver up to here, as far as the routes are up to date
+	version           int64      // of the routes; zero: they are not known
+	isBehind          bool       // retention has dropped the next events, which the tail may still have
+	filtersValidUntil int64      // events up to here were published before the routes were read
+	changes           []int64    // that version is made of; nil: they are not known
+	routes            map[int64]*route
+	replays           map[int64]*route  // those of the routes
+	inStep            map[string]*route // those of the routes that are in step, by name
+	index             *match.Index      // of the filters of the routes in step
+	wanted            []*wantedFilter   // by the id in the index; nil: the id is free
+	freeIDs           []int32
+	ready             map[string]int // by queue: how many events are ready, at most
+	joined            *group         // in the tail, while there are routes in step
 
 	ids    []int32 // reused by each event
 	hits   []hit
@@ -87,9 +87,9 @@ type route struct {
 
 // A wantedFilter is a filter in the index.
 type wantedFilter struct {
-	route *route
-	name  string
-	alone string // what is stored where it alone wants an event
+	route         *route
+	name          string
+	soleMatchJSON string // stored as the names of the filters where it alone wants an event
 }
 
 // A hit is a subscription that gets an event, and the filters that want it.
@@ -171,7 +171,7 @@ func (r *router) stop(rest time.Duration) {
 
 // forget drops the known state of the routes, and has begin ask where the router is.
 func (r *router) forget() {
-	r.version, r.sureUntil, r.changes, r.routes, r.replays, r.inStep, r.ready = 0, 0, nil, nil, nil, nil, nil
+	r.version, r.filtersValidUntil, r.changes, r.routes, r.replays, r.inStep, r.ready = 0, 0, nil, nil, nil, nil, nil
 	r.index, r.wanted, r.freeIDs = match.NewIndex(nil), nil, nil
 }
 
@@ -225,7 +225,7 @@ func (r *router) begin(ctx context.Context) (bool, error) {
 
 // load reads the routes that have changed.
 func (r *router) load(ctx context.Context) error {
-	sureUntil := r.svc.tail.reach()
+	filtersValidUntil := r.svc.tail.reach()
 	rows, _ := r.svc.loops.Query(ctx, `select version, known, changed from agent.route_changes($1)`, r.changes)
 	now, err := pg.CollectOne[struct {
 		Version        int64
@@ -270,7 +270,7 @@ func (r *router) load(ctx context.Context) error {
 	if err := r.indexFilters(ctx, renewed, changes); err != nil {
 		return err
 	}
-	r.version, r.changes, r.sureUntil = now.Version, now.Known, sureUntil
+	r.version, r.changes, r.filtersValidUntil = now.Version, now.Known, filtersValidUntil
 	r.behind.Send()
 	if len(paused) > 0 {
 		_, err := r.leave(ctx, paused)
@@ -424,7 +424,7 @@ func (r *router) step(ctx context.Context) (isMore bool, err error) {
 func (r *router) deliver(ctx context.Context, b *batch, isLevel bool) (isMore bool, err error) {
 	now := time.Now()
 	var version *int64
-	if b.end > r.sureUntil {
+	if b.end > r.filtersValidUntil {
 		version = &r.version
 	}
 	var status *string
@@ -522,8 +522,8 @@ type batch struct {
 	bytes         int
 }
 
-// newBatch returns a batch of what comes in a part of the log, and delivers nothing yet.
-func newBatch(p part) *batch {
+// newBatch returns a batch for a part of the log, without any deliveries yet.
+func newBatch(p logSlice) *batch {
 	return &batch{end: p.next, hasGap: p.gap != nil, subscriptions: []int64{}, positions: []int64{}, matched: []string{}, counts: make(map[*route]int)}
 }
 
@@ -537,14 +537,14 @@ func (b *batch) isFull() bool {
 	return len(b.positions) >= maxDeliveries || b.bytes >= maxDeliveryBytes
 }
 
-// readAfter returns what comes in the log after a position: from the tail if that reaches back so far. With isKept it is what the database still has,
-// and the tail may not.
-func (s *Service) readAfter(ctx context.Context, position int64, isKept bool) (p part, at func(i int) *Event, err error) {
+// readAfter returns the events of the log after a position: from the tail if that reaches back so far. With isKept they are those that the database
+// still has, and the tail may not.
+func (s *Service) readAfter(ctx context.Context, position int64, isKept bool) (p logSlice, at func(i int) *Event, err error) {
 	if p, _, isThere := s.tail.after(nil, position, readEvents, readBytes); isThere && !isKept {
 		return p, func(i int) *Event { return &p.entries[i].Event }, nil
 	}
 	read, err := s.readPage(ctx, position, readEvents, readBytes, nil)
-	return read.part, func(i int) *Event { return &read.events[i] }, err
+	return read.logSlice, func(i int) *Event { return &read.events[i] }, err
 }
 
 // nextBatch returns the next deliveries for the routes in step, and whether there is no more for now.
@@ -601,7 +601,7 @@ func (r *router) hit(rt *route, w *wantedFilter) {
 // matched returns the JSON array of the names of the filters.
 func (h *hit) matched() string {
 	if len(h.names) == 1 {
-		return h.names[0].alone
+		return h.names[0].soleMatchJSON
 	}
 	names := make([]string, len(h.names))
 	for i, w := range h.names {

@@ -117,7 +117,7 @@ func TestEventsAreDeliveredInOrderOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if publication.Subscription != "some" || publication.Topic != "b" || !slices.Equal(publication.Matched, []string{"b", "even"}) ||
-		publication.Position <= all[len(all)-1] || publication.PublishedAt.IsZero() || last.Key != "k" || string(last.Meta) != `{"m": 1}` || !last.EventTS.Equal(publication.PublishedAt) {
+		publication.Position <= all[len(all)-1] || publication.PublishedAt.IsZero() || last.IdempotencyKey != "k" || string(last.Meta) != `{"m": 1}` || !last.EventTS.Equal(publication.PublishedAt) {
 		t.Errorf("the event is %+v, its publication %+v", last, publication)
 	}
 	env.awaitDelivered(t, "all", all)

@@ -83,7 +83,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	s.tail = newTail(cfg.TailBytes)
 	s.watches = newWatches(cfg.watchInterval())
 	s.router = newRouter(s)
-	s.tail.grew = s.router.wake
+	s.tail.onAppend = s.router.wake
 	cfg.Queue.FollowLog(queue.LogFollower{Wants: s.tail.isFollowed, Appended: s.passOn})
 	s.catchUps = make(chan struct{}, max(1, cfg.MaxConns/2))
 	var err error
@@ -101,7 +101,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Run follows the log, delivers it into queues, publishes what is due, and looks after segments until ctx ends. A Service that is not running still serves every call; those who
+// Run follows the log, delivers it into queues, publishes due publications, and looks after segments until ctx ends. A Service that is not running still serves every call; those who
 // wait for events then poll. Faults of the database are logged and tried again; Run returns nil once ctx has ended.
 func (s *Service) Run(ctx context.Context) error {
 	s.tail.setRunning(true)
@@ -111,7 +111,7 @@ func (s *Service) Run(ctx context.Context) error {
 	loops := []pg.Loop{
 		{Doing: "following the log", Pass: s.followLog, Pause: s.cfg.PollInterval, Wakes: s.tail.wake.Received},
 		{Doing: "watching subscriptions", Pass: s.watchSubscriptions, Next: s.untilWatch, Pause: s.cfg.PollInterval, Wakes: s.watches.wake.Received},
-		{Doing: "notifying other processes of the log", Pass: s.notify, Pause: time.Hour, Late: true, Retry: s.cfg.PollInterval, Wakes: s.appended.Received},
+		{Doing: "notifying other processes of the log", Pass: s.notify, Pause: time.Hour, DelayFirst: true, Retry: s.cfg.PollInterval, Wakes: s.appended.Received},
 		{Doing: "publishing what is due", Pass: s.publishDue, Next: s.untilDue, Pause: s.cfg.PollInterval, Wakes: s.delayed.Received},
 		{Doing: "upkeep of the log", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval},
 	}
@@ -162,10 +162,10 @@ func (s *Service) listener() *pg.Listener {
 		Database: s.cfg.Database,
 		Pool:     s.loops,
 		Channel:  channel,
-		Started:  s.tail.readOn,
+		Started:  s.tail.requestRead,
 		Received: func(payload string) {
 			if payload != s.name { // those of its own commits were seen already
-				s.tail.readOn()
+				s.tail.requestRead()
 				s.delayed.Send()
 			}
 		},

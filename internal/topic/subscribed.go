@@ -117,7 +117,7 @@ func (s *Service) ReadSubscription(ctx context.Context, name string, p Subscribe
 				before = readState{}
 				continue
 			}
-			return s.heldPage(ctx, name, st)
+			return s.holdPage(ctx, name, st)
 		}
 		if !st.sameAs(&before) {
 			r.position, before = st.Position, st
@@ -216,8 +216,8 @@ func (s *Service) endRead(ctx context.Context, r *subscribedReader, lease time.D
 	return SubscribedPage{Lag: Lag{end.LagEvents, end.LagSeconds}, LeasedUntil: end.LeasedUntil}, end.Status, nil
 }
 
-// heldPage is the page of a subscription that is held or paused.
-func (s *Service) heldPage(ctx context.Context, name string, st readState) (SubscribedPage, error) {
+// holdPage is the page of a subscription that is held or paused.
+func (s *Service) holdPage(ctx context.Context, name string, st readState) (SubscribedPage, error) {
 	sub, err := s.Subscription(ctx, name)
 	return SubscribedPage{Lag: Lag{sub.LagEvents, sub.LagSeconds}, HeldUntil: st.LeasedUntil, IsPaused: st.IsPaused}, err
 }
@@ -227,7 +227,7 @@ func (r *subscribedReader) look(deadline time.Time) (until time.Time) {
 	if r.watch != nil {
 		r.changed = r.svc.watches.changes(r.watch)
 	}
-	if poll := time.Now().Add(r.svc.cfg.PollInterval); !r.svc.tail.isFed() && poll.Before(deadline) {
+	if poll := time.Now().Add(r.svc.cfg.PollInterval); !r.svc.tail.isReading() && poll.Before(deadline) {
 		return poll // Run does not run, so nobody notices changes
 	}
 	return deadline
@@ -247,7 +247,7 @@ func (r *subscribedReader) next(ctx context.Context, limit int, until time.Time)
 				r.isLevel = false
 				return events, gap, err
 			}
-			p, n, size, pageBytes = read.part, len(read.events), min(2*size, readEvents), min(2*pageBytes, readBytes)
+			p, n, size, pageBytes = read.logSlice, len(read.events), min(2*size, readEvents), min(2*pageBytes, readBytes)
 			at = func(i int) *Event { return &read.events[i] }
 		}
 		if p.gap != nil {
@@ -338,7 +338,7 @@ func (r *subscribedReader) wait(ctx context.Context, until time.Time, isInTail b
 	switch {
 	case isMore, isBehind && isInTail:
 		return true
-	case !t.isFed():
+	case !t.isReading():
 		limit, polls = min(limit, r.svc.cfg.PollInterval), true
 	case isBehind: // the database says that there is no more: somebody holds the head
 		limit, polls = min(limit, behindPause), true

@@ -32,7 +32,7 @@ type tail struct {
 	maxBytes int
 	drained  chan struct{} // closed when nobody is to wait any more
 	index    *match.Index  // of the filters of groups, by their id; belongs to followLog
-	grew     func()        // called when the tail reaches further; never blocks
+	onAppend func()        // called when the tail reaches further; never blocks
 
 	mu        sync.Mutex
 	isRunning bool
@@ -111,7 +111,7 @@ func (t *tail) setRunning(isRunning bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.isRunning = isRunning
-	t.grew()
+	t.onAppend()
 	if !isRunning {
 		t.clear()
 		for _, g := range t.groups {
@@ -127,8 +127,8 @@ func (t *tail) isFollowed() bool {
 	return t.isRunning && t.start != 0
 }
 
-// isFed reports whether Run reads the log.
-func (t *tail) isFed() bool {
+// isReading reports whether Run reads the log.
+func (t *tail) isReading() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.isRunning
@@ -347,7 +347,7 @@ func (t *tail) begin(head int64) {
 	const inSegment = 1<<32 - 1
 	t.start = head - min(tailBack, head&inSegment)
 	t.head = t.start
-	t.grew()
+	t.onAppend()
 	for _, g := range t.groups {
 		g.since = t.start
 		g.signal()
@@ -361,8 +361,8 @@ func (t *tail) wasLevel() {
 	t.readAt = time.Now()
 }
 
-// readOn has the loop read on in the log.
-func (t *tail) readOn() {
+// requestRead makes the loop read the log from where it is.
+func (t *tail) requestRead() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mustRead = true
@@ -459,7 +459,7 @@ func (t *tail) add(after, next int64, entries []*Entry) {
 	clear(t.entries[:drop])
 	t.entries, t.dropped = t.entries[drop:], t.dropped+drop
 	t.head = next
-	t.grew()
+	t.onAppend()
 	for g := range touched {
 		g.forget(t.dropped)
 		g.signal()
@@ -507,18 +507,18 @@ func (e *Event) size() int {
 // after returns the events of the tail after a position: those that the group wants, or, with isMatched false, up to readEvents that the caller has to
 // match. Otherwise there are up to limit entries of maxBytes together, but one at least. It reports with isThere whether the tail has that: all entries
 // after the position, or all that the group wants, however long ago the others were dropped.
-func (t *tail) after(g *group, position int64, limit, maxBytes int) (p part, isMatched, isThere bool) {
+func (t *tail) after(g *group, position int64, limit, maxBytes int) (p logSlice, isMatched, isThere bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	isMatched = t.hasMatched(g, position)
 	if t.start == 0 || position < t.start && !isMatched || position > t.head {
-		return part{}, false, false
+		return logSlice{}, false, false
 	}
 	if !isMatched {
 		limit, maxBytes = readEvents, readBytes
 	}
 	first := sort.Search(len(t.entries), func(i int) bool { return t.entries[i].Position > position })
-	p = part{head: t.head, next: t.head, isLevel: true}
+	p = logSlice{head: t.head, next: t.head, isLevel: true}
 	at := func(i int) *Entry { return t.entries[first+i] }
 	count := len(t.entries) - first
 	if isMatched {

@@ -67,10 +67,10 @@ type Published = queue.Published
 
 // Delayed is a publication that waits.
 type Delayed struct {
-	ID        int64 // of its event in the queue DelayedQueue
-	At        time.Time
-	Replayed  bool
-	Published *Published // the event was published at once before under this idempotency key, and nothing waits; else nil
+	ID           int64 // of its event in the queue DelayedQueue
+	At           time.Time
+	Deduplicated bool
+	Published    *Published // the event was published at once before under this idempotency key, and nothing waits; else nil
 }
 
 // A Gap is a part of the log that is missing: events that were, or may have been, published after After, up to and including Until.

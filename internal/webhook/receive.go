@@ -20,7 +20,7 @@ import (
 // An Admission is a delivery whose source is known, before its body is read.
 type Admission struct {
 	svc       *Service
-	source    *held
+	source    *cachedSource
 	requestID string
 	spent     time.Duration // of the time limit
 	isProven  bool          // by its header
@@ -87,7 +87,7 @@ func exceeds(limiter *rate.Limiter) time.Duration {
 }
 
 // checkOpen returns why a source takes nothing now, and counts that.
-func (s *Service) checkOpen(h *held) error {
+func (s *Service) checkOpen(h *cachedSource) error {
 	switch {
 	case h.Paused:
 		s.count(h.Name, paused, nil)
@@ -178,13 +178,13 @@ func (a *Admission) Receive(ctx context.Context, d Delivery) (Result, error) {
 		return Result{}, err
 	}
 	kind := received
-	if result.Replayed {
+	if result.Deduplicated {
 		kind = duplicate
 	}
 	s.count(h.Name, kind, func(t *tally, now time.Time) {
 		t.Received++
 		t.ReceivedAt = &now
-		if result.Replayed {
+		if result.Deduplicated {
 			t.Duplicates++
 		}
 		var problems []string
@@ -217,7 +217,7 @@ const (
 )
 
 // mapAll maps a delivery to its events: to one, unless it is a batch.
-func (h *held) mapAll(d *Delivery, now time.Time) (all []Mapped, isBatch bool, err error) {
+func (h *cachedSource) mapAll(d *Delivery, now time.Time) (all []Mapped, isBatch bool, err error) {
 	all, isBatch, err = h.mapping.MapAll(h.public(d.Header), d.Query, d.Body)
 	for i := range all {
 		if err == nil {
@@ -227,8 +227,8 @@ func (h *held) mapAll(d *Delivery, now time.Time) (all []Mapped, isBatch bool, e
 	return all, isBatch, err
 }
 
-// fit makes an event one that can be stored. What does not fit is left out, and noted: a sender would only send it again.
-func (*held) fit(d *Delivery, mapped *Mapped, now time.Time) error {
+// fit makes an event one that can be stored. A field that does not fit is left out, and noted: a sender would only send it again.
+func (*cachedSource) fit(d *Delivery, mapped *Mapped, now time.Time) error {
 	if mapped.Challenge != "" {
 		return nil
 	}
@@ -251,14 +251,14 @@ func (*held) fit(d *Delivery, mapped *Mapped, now time.Time) error {
 }
 
 // store inserts or publishes the events of a delivery, all or none.
-func (s *Service) store(ctx context.Context, h *held, d *Delivery, all []Mapped) (result Result, err error) {
+func (s *Service) store(ctx context.Context, h *cachedSource, d *Delivery, all []Mapped) (result Result, err error) {
 	metas := make([]json.RawMessage, len(all))
 	for i := range all {
 		if metas[i], err = metaOf(h, &all[i]); err != nil {
 			return Result{}, err
 		}
 	}
-	result.Replayed = len(all) > 0
+	result.Deduplicated = len(all) > 0
 	if h.Topic != nil {
 		publications := make([]queue.Publication, len(all))
 		for i := range all {
@@ -270,7 +270,7 @@ func (s *Service) store(ctx context.Context, h *held, d *Delivery, all []Mapped)
 		published, err := s.cfg.Topics.Publish(ctx, publications)
 		for _, p := range published {
 			result.Positions = append(result.Positions, p.Position)
-			result.Replayed = result.Replayed && p.Replayed
+			result.Deduplicated = result.Deduplicated && p.Deduplicated
 		}
 		return result, err
 	}
@@ -279,7 +279,7 @@ func (s *Service) store(ctx context.Context, h *held, d *Delivery, all []Mapped)
 		mapped := &all[i]
 		in := queue.InsertParams{
 			Event: mapped.Event, Queue: *h.Queue, Type: mapped.Type, Source: h.Name, Priority: mapped.Priority,
-			Key: mapped.Key, KeyFor: h.DedupFor, KeyScope: owner(h.Name), OnDuplicate: queue.First, Meta: metas[i], VerifiedSource: h.Name,
+			IdempotencyKey: mapped.Key, KeyFor: h.DedupFor, KeyScope: owner(h.Name), OnDuplicate: queue.First, Meta: metas[i], VerifiedSource: h.Name,
 		}
 		if !mapped.EventTS.IsZero() {
 			in.EventTS = &mapped.EventTS
@@ -299,7 +299,7 @@ func (s *Service) store(ctx context.Context, h *held, d *Delivery, all []Mapped)
 	}
 	for _, e := range inserted {
 		result.IDs = append(result.IDs, e.ID)
-		result.Replayed = result.Replayed && e.Replayed
+		result.Deduplicated = result.Deduplicated && e.Deduplicated
 	}
 	return result, nil
 }
@@ -308,7 +308,7 @@ func (s *Service) store(ctx context.Context, h *held, d *Delivery, all []Mapped)
 const verifiedSource = "verified_source"
 
 // metaOf returns the metadata of an event: the name of its source, and the rest if it is not too long.
-func metaOf(h *held, mapped *Mapped) (json.RawMessage, error) {
+func metaOf(h *cachedSource, mapped *Mapped) (json.RawMessage, error) {
 	meta := maps.Clone(mapped.Meta)
 	if h.Topic != nil {
 		meta = metaOfPublication(mapped)

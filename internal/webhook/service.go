@@ -103,7 +103,7 @@ func Open(ctx context.Context, cfg Config) (s *Service, err error) {
 func (s *Service) Run(ctx context.Context) error {
 	pg.RunLoops(ctx, s.cfg.Logger, s.listener(),
 		pg.Loop{Doing: "reading the sources", Pass: s.renew, Pause: s.cfg.PollInterval, Wakes: s.changed.Received},
-		pg.Loop{Doing: "counting deliveries", Pass: s.record, Pause: s.cfg.RecordInterval, Late: true},
+		pg.Loop{Doing: "counting deliveries", Pass: s.record, Pause: s.cfg.RecordInterval, DelayFirst: true},
 	)
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
 	defer cancel()

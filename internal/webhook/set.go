@@ -22,7 +22,7 @@ import (
 // A set is all sources as the database had them at one time.
 type set struct {
 	version string
-	byName  map[string]*held
+	byName  map[string]*cachedSource
 }
 
 // A row is a source as the database has it, with its secrets.
@@ -54,8 +54,8 @@ type row struct {
 const columns = `name, kind, queue, topic, type, key, event_ts, priority, signature, header, secrets, dedup_for, tolerance, keep_raw, headers, max_body,
 	rate_per_second, rate_burst, paused, version, created_at, updated_at`
 
-// A held source is one in memory, ready to verify and map. It is immutable; a change makes another one in its place.
-type held struct {
+// A cachedSource is a source in memory, ready to verify and map. It is immutable; a change makes another one in its place.
+type cachedSource struct {
 	row
 	verifier     Verifier
 	mapping      Mapping
@@ -68,9 +68,9 @@ type held struct {
 // owner is what the secrets of a source are sealed for.
 func owner(name string) string { return seal.SourceSecret.Owner(name) }
 
-// hold returns the source of a row in memory, whose proof was once in these header fields. before is the same source as it was, or nil.
-func (s *Service) hold(r row, proofFields []string, before *held) *held {
-	h := &held{row: r, refusals: rate.NewLimiter(refusalsPerSec, refusalsBurst)}
+// cache returns the source of a row in memory, whose proof was once in these header fields. before is the same source as it was, or nil.
+func (s *Service) cache(r row, proofFields []string, before *cachedSource) *cachedSource {
+	h := &cachedSource{row: r, refusals: rate.NewLimiter(refusalsPerSec, refusalsBurst)}
 	if before != nil {
 		h.refusals = before.refusals
 	}
@@ -123,7 +123,7 @@ func (s *Service) open(name string, sealed [][]byte) (secrets []string, err erro
 }
 
 // public returns a header without the fields that have secrets, or had the one of the source. Sources of version 0.7.0 may name some of them.
-func (h *held) public(header http.Header) http.Header {
+func (h *cachedSource) public(header http.Header) http.Header {
 	header = maps.Clone(header)
 	for _, name := range h.secretFields {
 		header.Del(name)
@@ -190,10 +190,10 @@ func (s *Service) renew(ctx context.Context) error {
 		proofFields[p.Name] = p.Fields
 	}
 	// The version is from before: what has changed in between is read again.
-	after := &set{version: version, byName: make(map[string]*held, len(found))}
+	after := &set{version: version, byName: make(map[string]*cachedSource, len(found))}
 	for _, r := range found {
 		known := before.byName[r.Name]
-		h := s.hold(r, proofFields[r.Name], known)
+		h := s.cache(r, proofFields[r.Name], known)
 		after.byName[r.Name] = h
 		if h.problem != nil && (known == nil || known.problem == nil) {
 			s.cfg.Logger.Error().Str("source", r.Name).Err(h.problem).Msg("nothing can be received from this source")
@@ -219,7 +219,7 @@ func isName(name string) bool {
 }
 
 // find returns a source. It fails with ErrNotFound, and with ErrUnavailable for a name that is not known here and cannot be looked up.
-func (s *Service) find(ctx context.Context, name string) (*held, error) {
+func (s *Service) find(ctx context.Context, name string) (*cachedSource, error) {
 	if h := s.sources.Load().byName[name]; h != nil {
 		return h, nil
 	}
@@ -248,7 +248,7 @@ func (s *Service) find(ctx context.Context, name string) (*held, error) {
 	})
 	select {
 	case r := <-result:
-		h, _ := r.Val.(*held)
+		h, _ := r.Val.(*cachedSource)
 		return h, r.Err
 	case <-ctx.Done():
 		return nil, wrap("looking up a source", ctx.Err())

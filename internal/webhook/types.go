@@ -139,11 +139,11 @@ type Delivery struct {
 
 // A Result is the result of a delivery: one event, or those of a batch.
 type Result struct {
-	Challenge string  // what a new endpoint has to answer; empty: there are events
-	IDs       []int64 // of the events; nil: they were published
-	Positions []int64 // of the events in the log
-	IsBatch   bool
-	Replayed  bool // the keys of all events were known: nothing was inserted
+	Challenge    string  // the answer of a new endpoint; empty: there are events
+	IDs          []int64 // of the events; nil: they were published
+	Positions    []int64 // of the events in the log
+	IsBatch      bool
+	Deduplicated bool // the keys of all events were known: nothing was inserted
 }
 
 // A Trial is the result that a delivery would have.

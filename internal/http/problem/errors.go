@@ -48,7 +48,7 @@ var serviceErrors = []struct {
 	{access.ErrNotFirst, Unauthorized, "There is a key by now. Send one as Authorization: Bearer KEY."},
 	{access.ErrNotFound, KeyNotFound, "No key has this id: it never existed, or was revoked more than 90 days ago."},
 	{access.ErrLastAdmin, LastAdminKey, "It is the last admin key that is live. Create another one first."},
-	{access.ErrEnded, KeyEnded, "The key was revoked, or has expired. Create a new one."},
+	{access.ErrInactive, KeyEnded, "The key was revoked, or has expired. Create a new one."},
 	{access.ErrStale, PreconditionFailed, "The current version is none of those in If-Match. Get it again, and send its ETag."},
 	{access.ErrLookUps, Overloaded, "So many unknown keys were sent that this one could not be looked up. Retry."},
 
