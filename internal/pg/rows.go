@@ -2,6 +2,7 @@ package pg
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"iter"
 	"reflect"
@@ -141,4 +142,24 @@ func OrNull[T comparable](v T) *T {
 		return nil
 	}
 	return &v
+}
+
+// JSONArg returns a statement's argument: v, or null when there is none.
+func JSONArg(v json.RawMessage) *string {
+	if v == nil {
+		return nil
+	}
+	return new(string(v))
+}
+
+// SetArg puts v at i into a statement's argument of n values. The argument stays null as long as no v is other than nil, which spares the database
+// reading it.
+func SetArg[T any](values *[]*T, n, i int, v *T) {
+	if v == nil {
+		return
+	}
+	if *values == nil {
+		*values = make([]*T, n)
+	}
+	(*values)[i] = v
 }

@@ -7,7 +7,7 @@
 //	service.go      Config with its defaults, connections, Open, Run, Drain, Close
 //	ready.go        whether the writes of this process succeed
 //	write.go        Insert and Ack: operations of the group commit
-//	publish.go      Publish, an operation of the group commit: for package topic
+//	joint.go        operations of other packages in the group commit: package topic publishes so
 //	transaction.go  the SQL of one group commit: acks, inserts, claims, statistics, notification; each kind of operation has a method add…
 //	claim.go        Claim, and what is known of a claim's result
 //	dispatch.go     the dispatcher of a queue, its waiters, how long it may sleep, and the one poll for all that sleep

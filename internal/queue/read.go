@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 
@@ -47,7 +46,7 @@ func (s *Service) Attempts(ctx context.Context, id int64) ([]Attempt, error) {
 func (s *Service) List(ctx context.Context, p ListParams) (Page, error) {
 	return s.page(ctx, "list", p.Cursor, p.Limit,
 		`select `+eventColumns+`, is_beyond, vt as position from agent.list_events(nullif($4, ''), nullif($5, ''), $1, $2, $3, $6, $7, $8, $9)`,
-		p.Queue, string(p.State), jsonArg(p.Contains), jsonArg(p.Meta), p.Queues, maxCommitBytes)
+		p.Queue, string(p.State), pg.JSONArg(p.Contains), pg.JSONArg(p.Meta), p.Queues, maxCommitBytes)
 }
 
 // History returns one page of history. It fails with ErrBadCursor or ErrQueryTimeout.
@@ -55,7 +54,7 @@ func (s *Service) History(ctx context.Context, p HistoryParams) (Page, error) {
 	return s.page(ctx, "history", p.Cursor, p.Limit,
 		`select `+eventColumns+`, is_beyond, event_ts as position from agent.list_history(nullif($4, ''), nullif($5, ''), $6, $7, $8, $9, $1, $2, $3,
 			nullif($10, ''), nullif($11, ''), nullif($12, ''), $13, $14, $15, $16)`,
-		p.Queue, string(p.Outcome), p.From, p.To, jsonArg(p.Contains), p.ID, p.Type, p.Source, p.Worker, p.MinDuration, jsonArg(p.Meta), p.Queues, maxCommitBytes)
+		p.Queue, string(p.Outcome), p.From, p.To, pg.JSONArg(p.Contains), p.ID, p.Type, p.Source, p.Worker, p.MinDuration, pg.JSONArg(p.Meta), p.Queues, maxCommitBytes)
 }
 
 // page runs a listing, whose first arguments are how many events to return, and the time and the id of the last event of the page before. Its column
@@ -96,14 +95,6 @@ func (s *Service) page(ctx context.Context, listing, cursor string, limit int, s
 		page.Events = append(page.Events, found[i].Event)
 	}
 	return page, nil
-}
-
-// jsonArg is a JSON argument for a statement: null when absent.
-func jsonArg(v json.RawMessage) *string {
-	if v == nil {
-		return nil
-	}
-	return new(string(v))
 }
 
 // statsColumns are the columns of QueueStats.

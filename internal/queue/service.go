@@ -93,7 +93,6 @@ type Service struct {
 	name       string // tells this service's notifications from those of others
 	started    time.Time
 	notifier   *notifier
-	follower   atomic.Pointer[LogFollower] // nil: there is none
 	commits    *groupcommit.Committer[*operation]
 	watermarks *watermark.Set
 	claimSizes claimSizeLimits
@@ -300,6 +299,9 @@ func (p *pools) row(ctx context.Context, sql string, args []any, dest ...any) er
 func (s *Service) bounded(ctx context.Context, read func(pgx.Tx) error) error {
 	return pg.Bounded(ctx, s.searches, s.cfg.QueryTimeout, read)
 }
+
+// KeyRetention is how long the idempotency keys of events and publications are remembered.
+func (s *Service) KeyRetention() time.Duration { return s.cfg.KeyRetention }
 
 // PoolStats describes the connections.
 func (s *Service) PoolStats() pg.PoolStats { return s.all.Stats() }

@@ -36,8 +36,8 @@ type transaction struct {
 	recorded     map[executionKey]*executionSum // the statistics of earlier transactions that this one writes
 	remoteQueues map[string]bool                // queues that other processes are to be notified of
 	notified     map[string]bool                // queues that this transaction notifies of
-	publishes    bool                           // it appends to the log
-	appended     []Appended                     // what it has appended, if the follower of the log wants it
+	hasJoints    bool                           // operations of other packages have joined it
+	committed    []func()                       // functions that these have called after the commit
 }
 
 // pendingInsert is an event on its way into a queue, and the claim that gets it at once, if one does.
@@ -68,7 +68,7 @@ func (tx *transaction) add(ops []*operation) {
 	tx.addClaims(ops)
 	tx.addExecutions()
 	tx.addNotification()
-	tx.addPublications(ops)
+	tx.addJoints(ops)
 }
 
 // commit runs operations in one transaction and one round trip, and fills in their results. An error says that nothing was written, or that it is
@@ -83,7 +83,7 @@ func (s *Service) commit(ctx context.Context, pool *pg.Pool, ops []*operation) e
 	}
 	tx.add(ops)
 	err := pool.SendBatch(ctx, tx.batch)
-	s.writes.note(len(tx.inserts) > 0 || len(tx.counts) > 0 || tx.publishes, err)
+	s.writes.note(len(tx.inserts) > 0 || len(tx.counts) > 0 || tx.hasJoints, err)
 	if errors.Is(err, pg.ErrUnconfirmed) { // it is committed and visible, and may be lost by a failover
 		for _, op := range ops {
 			if op.err == nil { // a claim, too: were it lost with the primary, the event would have two leases at once
@@ -165,8 +165,8 @@ func (tx *transaction) announce() {
 	if len(tx.notified) == 0 {
 		s.notifier.add(tx.remoteQueues)
 	}
-	if follower := s.follower.Load(); tx.publishes && follower != nil {
-		follower.Appended(tx.appended)
+	for _, committed := range tx.committed {
+		committed()
 	}
 }
 
@@ -221,23 +221,23 @@ func (tx *transaction) addInserts(ops []*operation) {
 		switch {
 		case in.VT != nil:
 			tx.later[in.queue] = true
-			set(&vts, n, i, in.VT)
+			pg.SetArg(&vts, n, i, in.VT)
 		case in.Delay != 0:
 			tx.later[in.queue] = true
-			set(&delays, n, i, &in.Delay)
+			pg.SetArg(&delays, n, i, &in.Delay)
 		case in.waiter != nil:
-			set(&leases, n, i, &in.waiter.claim.InvisibleFor)
-			set(&workers, n, i, pg.OrNull(in.worker()))
+			pg.SetArg(&leases, n, i, &in.waiter.claim.InvisibleFor)
+			pg.SetArg(&workers, n, i, pg.OrNull(in.worker()))
 			tx.inserts[i].token = newToken()
-			set(&tokens, n, i, &tx.inserts[i].token)
+			pg.SetArg(&tokens, n, i, &tx.inserts[i].token)
 		}
 		if option := in.options(); option != nil {
-			set(&options, n, i, option)
+			pg.SetArg(&options, n, i, option)
 		}
 		if in.Raw != nil {
-			set(&rawBodies, n, i, &in.Raw.Body)
-			set(&mediaTypes, n, i, pg.OrNull(in.Raw.MediaType))
-			set(&keeps, n, i, &in.Raw.Keep)
+			pg.SetArg(&rawBodies, n, i, &in.Raw.Body)
+			pg.SetArg(&mediaTypes, n, i, pg.OrNull(in.Raw.MediaType))
+			pg.SetArg(&keeps, n, i, &in.Raw.Keep)
 		}
 	}
 	sql, args := insertSQL, []any{events, queues, delays, vts, leases, workers, options, tx.svc.cfg.KeyRetention, tokens}
@@ -288,18 +288,7 @@ func (tx *transaction) noteLane(lane watermark.Lane, vt *time.Time) {
 	}
 }
 
-// set puts v at i into values, which are n, or none as long as nothing was put there.
-func set[T any](values *[]*T, n, i int, v *T) {
-	if v == nil {
-		return
-	}
-	if *values == nil {
-		*values = make([]*T, n)
-	}
-	(*values)[i] = v
-}
-
-// assignToWaiters gives the claims that wait what is inserted for them, in the order in which they would claim it.
+// assignToWaiters gives the claims that wait the events inserted for them, in the order in which they would claim them.
 func (tx *transaction) assignToWaiters() {
 	if len(tx.offers) == 0 {
 		return
@@ -446,9 +435,9 @@ func (tx *transaction) addAcks(ops []*operation) {
 		if a.Receipt != "" {
 			receipts[i] = &a.Receipt
 		}
-		set(&results, len(acks), i, jsonArg(a.Result))
+		pg.SetArg(&results, len(acks), i, pg.JSONArg(a.Result))
 		if a.Queues != nil {
-			set(&allowed, len(acks), i, new(strings.Join(a.Queues, ",")))
+			pg.SetArg(&allowed, len(acks), i, new(strings.Join(a.Queues, ",")))
 		}
 	}
 	var ( // of a row

@@ -38,16 +38,16 @@ const (
 // operation is the part of one call in a group commit: its inserts, its acks, a claim, or statements of another package.
 type operation struct {
 	groupcommit.Ticket
-	inserts      []InsertParams
-	acks         []Ack
-	claim        *claim
-	publications []Publication
+	inserts   []InsertParams
+	acks      []Ack
+	claim     *claim
+	joint     joinable // nil: none
+	needsLock bool     // joint does, see JointTicket
 
-	// What came of it, to be read once it has an answer: in the order of inserts and acks.
-	inserted  []Inserted
-	acked     []AckResult
-	published []Published
-	err       error // why what was committed for it could not be read, or was not confirmed; nil: it could, and was
+	// Its results, to be read once it has an answer: in the order of inserts and acks.
+	inserted []Inserted
+	acked    []AckResult
+	err      error // why its committed result could not be read, or its commit was not confirmed; nil: it could, and was
 }
 
 // Insert inserts all of events or, on any error, none; results are in the order of events. It fails with an *InvalidError, ErrKeyReused or
@@ -177,7 +177,6 @@ func (s *Service) contended(ctx context.Context, ops []*operation) []*operation 
 		return contended
 	}
 	return slices.DeleteFunc(slices.Clone(ops), func(op *operation) bool {
-		return len(op.acks) == 0 && !slices.ContainsFunc(op.inserts, func(e InsertParams) bool { return e.IdempotencyKey != "" }) &&
-			!slices.ContainsFunc(op.publications, func(p Publication) bool { return p.IdempotencyKey != "" })
+		return len(op.acks) == 0 && !op.needsLock && !slices.ContainsFunc(op.inserts, func(e InsertParams) bool { return e.IdempotencyKey != "" })
 	})
 }

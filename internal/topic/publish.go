@@ -2,8 +2,12 @@ package topic
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/queue"
@@ -13,13 +17,138 @@ import (
 // share commits with inserts, acks and claims of this process. It fails with an *InvalidError, ErrKeyReused, ErrUnrepresentable, ErrOverloaded, and
 // with ErrUnavailable or ctx's error when it is unknown whether they were published.
 func (s *Service) Publish(ctx context.Context, publications []Publication) ([]Published, error) {
-	published, err := s.cfg.Queue.Publish(ctx, publications)
-	for _, p := range published {
+	if len(publications) == 0 {
+		return nil, nil
+	}
+	op := &publishing{JointTicket: queue.JointTicket{Items: len(publications)}, publications: publications}
+	for i := range publications {
+		op.Bytes += len(publications[i].Event) + len(publications[i].Meta)
+		op.NeedsLock = op.NeedsLock || publications[i].IdempotencyKey != ""
+	}
+	if err := s.publishing.Do(ctx, op); err != nil {
+		return nil, err
+	}
+	for _, p := range op.published {
 		if !p.Deduplicated {
 			s.published.Add(1)
 		}
 	}
-	return published, err
+	return op.published, nil
+}
+
+const (
+	scopeSeparator = "\x1f" // as in SQL, where events with a scope are inserted
+	maxKey         = 255    // characters of an idempotency key
+)
+
+// rememberedKey returns the idempotency key by which a publication is remembered, empty if it has none: that of no other scope is equal.
+func (p *Publication) rememberedKey() string {
+	if p.IdempotencyKey == "" || p.KeyScope == "" && !strings.Contains(p.IdempotencyKey, scopeSeparator) {
+		return p.IdempotencyKey
+	}
+	key := p.KeyScope + scopeSeparator + p.IdempotencyKey
+	if utf8.RuneCountInString(key) > maxKey {
+		sum := sha256.Sum256([]byte(key))
+		key = p.KeyScope + scopeSeparator + "sha256:" + hex.EncodeToString(sum[:])
+	}
+	return key
+}
+
+// publishing is the operation of one call of Publish in a group commit.
+type publishing struct {
+	queue.JointTicket
+	publications []Publication
+	published    []Published // in the order of publications
+}
+
+// pendingPublication is a publication on its way into the log.
+type pendingPublication struct {
+	*Publication
+	op     *publishing
+	result *Published
+}
+
+// addPublications has the publications of all operations of a commit appended to the log, and passes them on after it.
+func (s *Service) addPublications(tx queue.QueryFunc, ops []*publishing) (committed func()) {
+	var all, kept []pendingPublication
+	for _, op := range ops {
+		op.published = make([]Published, len(op.publications))
+		for i := range op.publications {
+			p := pendingPublication{&op.publications[i], op, &op.published[i]}
+			if p.IdempotencyKey != "" && p.KeyFor != 0 {
+				kept = append(kept, p)
+			} else {
+				all = append(all, p)
+			}
+		}
+	}
+	isFollowed := s.tail.isFollowed()
+	var appended []Event // if somebody follows the log
+	s.addToLog(tx, all, s.cfg.Queue.KeyRetention(), isFollowed, &appended)
+	for len(kept) > 0 { // each retention takes a statement of its own
+		keyFor := kept[0].KeyFor
+		var same, others []pendingPublication
+		for _, p := range kept {
+			if p.KeyFor == keyFor {
+				same = append(same, p)
+			} else {
+				others = append(others, p)
+			}
+		}
+		s.addToLog(tx, same, keyFor, isFollowed, &appended)
+		kept = others
+	}
+	return func() { s.passOn(appended) }
+}
+
+// addToLog has publications appended whose idempotency keys are remembered for the same time. The events appended are added to appended, if somebody
+// follows the log: that costs the database something.
+func (*Service) addToLog(tx queue.QueryFunc, all []pendingPublication, keyRetention time.Duration, isFollowed bool, appended *[]Event) {
+	n := len(all)
+	if n == 0 {
+		return
+	}
+	topics, events := make([]string, n), make([]string, n)
+	var keys, metas, idempotencyKeys, subscriptions, verifiedSources []*string // nil when no publication has one
+	var firsts []*bool
+	for i, p := range all {
+		topics[i], events[i] = p.Topic, string(p.Event)
+		pg.SetArg(&keys, n, i, pg.OrNull(p.Key))
+		pg.SetArg(&metas, n, i, pg.JSONArg(p.Meta))
+		pg.SetArg(&idempotencyKeys, n, i, pg.OrNull(p.rememberedKey()))
+		pg.SetArg(&subscriptions, n, i, pg.OrNull(p.Subscription))
+		pg.SetArg(&verifiedSources, n, i, pg.OrNull(p.VerifiedSource))
+		pg.SetArg(&firsts, n, i, pg.OrNull(p.OnDuplicate == queue.First))
+	}
+	sql := `select position, published_at, replayed, null, null from agent.append_log($1, $2::text[]::jsonb[], $3, $4::text[]::jsonb[], $5, $6, $7, $8, $9)`
+	if isFollowed { // by somebody who gets JSON as it was stored
+		sql = `
+			select position, published_at, replayed, event, meta
+			from (select $2::text[]::jsonb[] as events, $4::text[]::jsonb[] as metas offset 0) as n
+			cross join lateral rows from (agent.append_log($1, n.events, $3, n.metas, $5, $6, $7, $8, $9), unnest(n.events, n.metas))
+				as a (position, published_at, replayed, event, meta)`
+	}
+	i, e := 0, Event{} // of the row
+	tx(sql, []any{topics, events, keys, metas, idempotencyKeys, subscriptions, keyRetention, firsts, verifiedSources}, func(r *pg.RowReader) {
+		if i < n {
+			p, in := all[i].result, all[i].Publication
+			e = Event{Topic: in.Topic, Key: in.Key, Subscription: in.Subscription}
+			err := r.Read(&p.Position, &p.PublishedAt, &p.Deduplicated, (*[]byte)(&e.Event), (*[]byte)(&e.Meta))
+			if err != nil {
+				all[i].op.Unreadable(err)
+			} else if isFollowed && !p.Deduplicated && p.Position != 0 {
+				e.Position, e.PublishedAt = p.Position, p.PublishedAt
+				*appended = append(*appended, e)
+			}
+		}
+		i++
+	}, func() {
+		for _, p := range all {
+			if p.result.Position == 0 {
+				p.op.Unanswered()
+			}
+		}
+	})
 }
 
 // PublishLater has an event published after a delay, or at a time if at is not nil, exactly once. Until then it waits in the queue DelayedQueue.
@@ -56,7 +185,7 @@ func (s *Service) publishLaterOnce(ctx context.Context, p Publication, delay tim
 	var id, position *int64
 	var waitsUntil, publishedAt *time.Time
 	err := s.writes.Row(ctx, `select id, at, replayed, position, published_at from agent.publish_later($1, $2, $3, $4, $5, $6, $7, $8, $9)`, []any{
-		p.Topic, string(p.Event), pg.OrNull(p.Key), pg.OrNull(string(p.Meta)), p.RememberedKey(), pg.OrNull(p.Subscription), wait, at, s.cfg.Queue.KeyRetention(),
+		p.Topic, string(p.Event), pg.OrNull(p.Key), pg.OrNull(string(p.Meta)), p.rememberedKey(), pg.OrNull(p.Subscription), wait, at, s.cfg.Queue.KeyRetention(),
 	}, &id, &waitsUntil, &d.Deduplicated, &position, &publishedAt)
 	switch {
 	case err != nil:

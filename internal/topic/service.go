@@ -62,7 +62,8 @@ type Service struct {
 	pools  pg.Pools
 	tail   *tail
 
-	published atomic.Int64 // events, by this service
+	publishing *queue.Joint[*publishing]
+	published  atomic.Int64 // events, by this service
 
 	appended pg.Signal // this service has appended to the log, and other processes have not been notified
 	delayed  pg.Signal // a publication waits that may be due first
@@ -84,7 +85,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	s.watches = newWatches(cfg.watchInterval())
 	s.router = newRouter(s)
 	s.tail.onAppend = s.router.wake
-	cfg.Queue.FollowLog(queue.LogFollower{Wants: s.tail.isFollowed, Appended: s.passOn})
+	s.publishing = queue.NewJoint(cfg.Queue, s.addPublications)
 	s.catchUps = make(chan struct{}, max(1, cfg.MaxConns/2))
 	var err error
 	s.pools, err = cfg.Database.OpenPools(ctx, append(s.writes.Specs(writeConns, cfg.QueryTimeout),
@@ -176,7 +177,7 @@ func (s *Service) listener() *pg.Listener {
 }
 
 // passOn wakes those who follow the log here, and has other processes notified, after a commit of this process.
-func (s *Service) passOn(events []queue.Appended) {
+func (s *Service) passOn(events []Event) {
 	s.tail.offer(events)
 	s.appended.Send()
 }

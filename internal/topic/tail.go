@@ -11,7 +11,6 @@ import (
 
 	"github.com/queued/queued/internal/match"
 	"github.com/queued/queued/internal/pg"
-	"github.com/queued/queued/internal/queue"
 )
 
 const (
@@ -369,9 +368,9 @@ func (t *tail) requestRead() {
 	t.wake.Send()
 }
 
-// offer has the loop add events that a commit of this process has appended, or read on when it cannot: see docs/decisions/011. No events are offered
-// where these are not known.
-func (t *tail) offer(events []queue.Appended) {
+// offer makes the loop add events that a commit of this process has appended, or read the log when it cannot: see docs/decisions/011. No events are
+// offered where these are not known.
+func (t *tail) offer(events []Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	defer t.wake.Send()
@@ -380,7 +379,7 @@ func (t *tail) offer(events []queue.Appended) {
 		return
 	}
 	for i := range events {
-		e := &Entry{Event: Event(events[i])}
+		e := &Entry{Event: events[i]}
 		t.offered = append(t.offered, e)
 		t.offeredBytes += e.size()
 	}

@@ -60,10 +60,25 @@ func (e *Entry) Encoded(encode func(*Entry) []byte) []byte {
 }
 
 // A Publication is an event to publish. All but Topic and Event may be zero.
-type Publication = queue.Publication
+type Publication struct {
+	Topic          string
+	Event          json.RawMessage
+	Meta           json.RawMessage // a JSON object
+	Key            string
+	IdempotencyKey string
+	KeyFor         time.Duration     // how long the IdempotencyKey is remembered; zero: that of the queue service, its Config.KeyRetention
+	KeyScope       string            // idempotency keys of different scopes never stand for the same publication; empty: none
+	Subscription   string            // the only one that gets it
+	VerifiedSource string            // the source that has verified who sent it, whose name Meta has as verified_source; empty: none has, and Meta must not say so
+	OnDuplicate    queue.OnDuplicate // how another publication with the IdempotencyKey is answered; empty: Match, with Meta compared, too
+}
 
-// Published is what became of a Publication.
-type Published = queue.Published
+// Published is the result of a Publication.
+type Published struct {
+	Position     int64
+	PublishedAt  time.Time
+	Deduplicated bool // its idempotency key was known: this is the result of the first one
+}
 
 // Delayed is a publication that waits.
 type Delayed struct {

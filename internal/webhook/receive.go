@@ -15,6 +15,7 @@ import (
 
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/topic"
 )
 
 // An Admission is a delivery whose source is known, before its body is read.
@@ -260,9 +261,9 @@ func (s *Service) store(ctx context.Context, h *cachedSource, d *Delivery, all [
 	}
 	result.Deduplicated = len(all) > 0
 	if h.Topic != nil {
-		publications := make([]queue.Publication, len(all))
+		publications := make([]topic.Publication, len(all))
 		for i := range all {
-			publications[i] = queue.Publication{
+			publications[i] = topic.Publication{
 				Topic: *h.Topic, Event: all[i].Event, Meta: metas[i], IdempotencyKey: all[i].Key, KeyFor: h.DedupFor, KeyScope: owner(h.Name), OnDuplicate: queue.First,
 				VerifiedSource: h.Name,
 			}
