@@ -95,8 +95,8 @@ func setRateLimit(h http.Header, l *access.Limit) {
 	h["Ratelimit"] = []string{fmt.Sprintf(`"key";r=%d;t=%d`, l.Remaining, int(l.Reset/time.Second))}
 }
 
-// requireScope makes a route for callers that have a scope. What they manage, they do in their own name.
-func (s *Server) requireScope(scope access.Scope, call http.HandlerFunc) http.HandlerFunc {
+// requireScope makes a route for callers that have a scope. The audit has their calls under their own name.
+func (s *Server) requireScope(scope access.Scope, call http.Handler) http.HandlerFunc {
 	needsNone := scope == public || scope == anyKey
 	isAudited := scope == access.Manage || scope == access.Admin
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -111,7 +111,7 @@ func (s *Server) requireScope(scope access.Scope, call http.HandlerFunc) http.Ha
 				r = r.WithContext(grant.Acting(r.Context()))
 			}
 		}
-		call(w, r)
+		call.ServeHTTP(w, r)
 	}
 }
 
@@ -136,17 +136,4 @@ type caller struct {
 	*access.Grant
 	s *Server
 	r *http.Request
-}
-
-// restrict holds a request to what its caller may use.
-func (s *Server) restrict(r *http.Request, req any) error {
-	log := logOf(r)
-	if log.grant == nil || !log.grant.IsRestricted() || log.scope == public || log.scope == anyKey {
-		return nil
-	}
-	c := &caller{log.grant, s, r}
-	if req, ok := req.(restrictable); ok {
-		return req.restrict(c)
-	}
-	return c.forbidAll()
 }

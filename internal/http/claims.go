@@ -19,7 +19,7 @@ type claimRequest struct {
 
 // claimOptions are the options in the body of a claim.
 type claimOptions struct {
-	Queue        string        `json:"queue" default:"default" validate:"queue,unreserved" log:"queue"`
+	Queue        string        `json:"queue" default:"default" validate:"queue,unreserved" log:"queue" restrict:"queue"`
 	Limit        int           `json:"limit" default:"1" validate:"min=1,max=1000"`
 	MaxAttempts  int           `json:"max_attempts" validate:"min=1,max=2147483647"` // not given: the service's own
 	InvisibleFor time.Duration `json:"invisible_for" validate:"min=1us,max=8760h"`   // not given: the queue's own
@@ -67,7 +67,7 @@ func leaseOf(r *http.Request, id int64, receipt string) queue.Lease {
 }
 
 type ackRequest struct {
-	ID      int64  `path:"id" validate:"min=1" log:"id"`
+	ID      int64  `path:"id" validate:"min=1" log:"id" restrict:"statement"`
 	Receipt string `query:"receipt" validate:"min=1,max=256"` // not given: any lease
 }
 
@@ -88,7 +88,7 @@ func (s *Server) ackOne(r *http.Request, ack queue.Ack) (queue.AckResult, error)
 }
 
 type ackWithResultRequest struct {
-	ID      int64      `path:"id" validate:"min=1" log:"id"`
+	ID      int64      `path:"id" validate:"min=1" log:"id" restrict:"statement"`
 	Receipt string     `json:"receipt" validate:"min=1,max=256"` // not given: any lease
 	Result  bind.Value `json:"result"`
 }
@@ -118,7 +118,7 @@ type ackBatchRequest struct {
 }
 
 type ackItem struct {
-	ID      int64      `json:"id" validate:"required,min=1"`
+	ID      int64      `json:"id" validate:"required,min=1" restrict:"statement"`
 	Receipt string     `json:"receipt" validate:"min=1,max=256"`
 	Result  bind.Value `json:"result"`
 }
@@ -161,7 +161,7 @@ func (s *Server) ackBatch(r *http.Request, req ackBatchRequest) (reply, error) {
 }
 
 type nackRequest struct {
-	ID        int64          `path:"id" validate:"min=1" log:"id"`
+	ID        int64          `path:"id" validate:"min=1" log:"id" restrict:"statement"`
 	Receipt   string         `json:"receipt" validate:"required,min=1,max=256"`
 	Delay     *time.Duration `json:"delay" validate:"min=0s,max=87600h"` // not given: the queue's own
 	Error     string         `json:"error" validate:"max=65536"`
@@ -192,7 +192,7 @@ func (s *Server) nack(r *http.Request, req nackRequest) (reply, error) {
 }
 
 type extendRequest struct {
-	ID           int64         `path:"id" validate:"min=1" log:"id"`
+	ID           int64         `path:"id" validate:"min=1" log:"id" restrict:"statement"`
 	Receipt      string        `json:"receipt" validate:"required,min=1,max=256"`
 	InvisibleFor time.Duration `json:"invisible_for" validate:"min=1us,max=8760h"` // not given: the queue's own
 }

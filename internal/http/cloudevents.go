@@ -21,8 +21,8 @@ import (
 // A postCloudEventsRequest is CloudEvents in structured, binary or batched mode, for a queue or for a topic. Options that an event has as attributes are not in
 // the query.
 type postCloudEventsRequest struct {
-	Queue       string         `query:"queue" validate:"queue,unreserved"`
-	Topic       string         `query:"topic" validate:"topic"`
+	Queue       string         `query:"queue" validate:"queue,unreserved" restrict:"queue,default,unless=Topic"`
+	Topic       string         `query:"topic" validate:"topic" restrict:"topic,optional"`
 	Delay       *time.Duration `query:"delay" validate:"min=0s,max=87600h"`
 	VT          *time.Time     `query:"vt"`
 	Priority    int32          `query:"priority" validate:"min=-2147483648,max=2147483647"`
@@ -48,13 +48,6 @@ func (req *postCloudEventsRequest) Check(report func(field, detail string)) {
 			report(field, "must not be given together with topic")
 		}
 	}
-}
-
-func (req *postCloudEventsRequest) restrict(c *caller) error {
-	if req.Topic != "" {
-		return c.topic(req.Topic, "?topic")
-	}
-	return c.queue(cmp.Or(req.Queue, queue.Default), "?queue")
 }
 
 // The problems of a request with CloudEvents as a whole.

@@ -35,16 +35,17 @@ func created(body any, location string, deduplicated bool) reply {
 // etagOf is the ETag of a version.
 func etagOf(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
 
-// handler makes a route of handle: it reads and validates the request as the tags of Req say (see bind.Binding), holds it to what the caller may use, and
-// calls handle, which answers, at once or bit by bit. An error of handle is answered when nothing else has been.
-func handler[Req any](s *Server, lim bind.Limits, handle func(http.ResponseWriter, *http.Request, Req) error) http.HandlerFunc {
+// handler makes a route of handle: it reads and validates the request as the tags of Req say (see bind.Binding), holds it to the queues and topics that the
+// caller may use and to queues that exist, and calls handle, which answers, at once or bit by bit. An error of handle is answered when nothing else has been.
+func handler[Req any](s *Server, lim bind.Limits, handle func(http.ResponseWriter, *http.Request, Req) error) boundHandler {
 	binding := bind.New[Req](lim)
-	return func(w http.ResponseWriter, r *http.Request) {
+	mustBeRestrictable(binding, new(Req))
+	return boundHandler{binding: binding, HandlerFunc: func(w http.ResponseWriter, r *http.Request) {
 		var req Req
 		err := binding.Decode(w, r, &logOf(r).body, &req)
 		if err == nil {
 			binding.Log(&req, logOf(r).add)
-			err = s.restrict(r, &req)
+			err = s.restrict(r, binding, &req) //nolint:contextcheck // what it looks up, it does with the context of r
 		}
 		if err == nil {
 			err = handle(w, r, req)
@@ -52,12 +53,18 @@ func handler[Req any](s *Server, lim bind.Limits, handle func(http.ResponseWrite
 		if err != nil {
 			fail(w, r, err)
 		}
-	}
+	}}
+}
+
+// A boundHandler is the handler of a route whose requests a binding reads.
+type boundHandler struct {
+	http.HandlerFunc
+	binding *bind.Binding
 }
 
 // endpoint makes a route of a handler that returns its answer, and that has a limited time for it. The answer is encoded before any of it is
 // written.
-func endpoint[Req any](s *Server, lim bind.Limits, handle func(*http.Request, Req) (reply, error)) http.HandlerFunc {
+func endpoint[Req any](s *Server, lim bind.Limits, handle func(*http.Request, Req) (reply, error)) boundHandler {
 	return handler(s, lim, func(w http.ResponseWriter, r *http.Request, req Req) error {
 		limit := s.cfg.RequestTimeout
 		ctx := r.Context()
@@ -83,7 +90,7 @@ func endpoint[Req any](s *Server, lim bind.Limits, handle func(*http.Request, Re
 }
 
 // withoutParameters makes a route of a handler that takes nothing: an unknown parameter is an error there, too.
-func withoutParameters(s *Server, answer http.HandlerFunc) http.HandlerFunc {
+func withoutParameters(s *Server, answer http.HandlerFunc) boundHandler {
 	return handler(s, bind.Limits{}, func(w http.ResponseWriter, r *http.Request, _ noRequest) error {
 		answer(w, r)
 		return nil

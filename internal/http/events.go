@@ -17,7 +17,7 @@ import (
 
 // options are those that an event is posted with, in the query or in the element of a batch.
 type options struct {
-	Queue       string         `json:"queue" default:"default" validate:"queue,unreserved" log:"queue"`
+	Queue       string         `json:"queue" default:"default" validate:"queue,unreserved" log:"queue" restrict:"queue"`
 	Delay       *time.Duration `json:"delay" validate:"min=0s,max=87600h"`
 	VT          *time.Time     `json:"vt"`
 	Type        string         `json:"type" validate:"min=1,max=255"`
@@ -156,23 +156,23 @@ type paging struct {
 }
 
 type listEventsRequest struct {
-	Queue    string          `query:"queue" validate:"queue"`
+	Queue    string          `query:"queue" validate:"queue" restrict:"queue,any"`
 	State    queue.State     `query:"state" validate:"oneof=ready scheduled leased"`
 	Contains json.RawMessage `query:"contains"`
 	Meta     json.RawMessage `query:"meta"`
 	paging
-	allowed []string
+	Queues []string `restrict:"allowed_queues"`
 }
 
 func (s *Server) listEvents(r *http.Request, req listEventsRequest) (reply, error) {
 	page, err := s.svc.List(r.Context(), queue.ListParams{
-		Queue: req.Queue, State: req.State, Contains: req.Contains, Meta: req.Meta, Limit: req.Limit, Cursor: req.Cursor, Queues: req.allowed,
+		Queue: req.Queue, State: req.State, Contains: req.Contains, Meta: req.Meta, Limit: req.Limit, Cursor: req.Cursor, Queues: req.Queues,
 	})
 	return reply{body: eventPage(page)}, err
 }
 
 type eventRequest struct {
-	ID int64 `path:"id" validate:"min=1" log:"id"`
+	ID int64 `path:"id" validate:"min=1" log:"id" restrict:"event"`
 }
 
 func (s *Server) getEvent(r *http.Request, req eventRequest) (reply, error) {
@@ -190,7 +190,9 @@ func mediaType(r *http.Request) string {
 }
 
 // A rawBodyRequest is for the bytes of an event.
-type rawBodyRequest struct{ eventRequest }
+type rawBodyRequest struct {
+	eventRequest `restrict:"method"`
+}
 
 // getRawBody answers with the bytes that an event came in as. Browsers do not show them: they are the sender's.
 func (s *Server) getRawBody(w http.ResponseWriter, r *http.Request, req rawBodyRequest) error {

@@ -14,7 +14,7 @@ import (
 
 // A filterBody is a filter in a body.
 type filterBody struct {
-	Topics []string        `json:"topics" validate:"min=1,max=256"`
+	Topics []string        `json:"topics" validate:"min=1,max=256" restrict:"topics,narrow"`
 	Match  json.RawMessage `json:"match"`
 }
 
@@ -66,14 +66,14 @@ func compileFilters(ctx context.Context, all []namedFilter) ([]topic.Subscriptio
 }
 
 type matchRequest struct {
-	Filter filterBody   `json:"filter" validate:"required"`
+	Filter filterBody   `json:"filter" validate:"required" restrict:"-"`
 	Events []matchEvent `json:"events" validate:"min=1"`
-	Last   int          `json:"last" validate:"min=1,max=1000"`
+	Last   int          `json:"last" validate:"min=1,max=1000" restrict:"method"`
 }
 
 // A matchEvent is an event to try a filter on.
 type matchEvent struct {
-	Topic string          `json:"topic" validate:"required,topic"`
+	Topic string          `json:"topic" validate:"required,topic" restrict:"-"`
 	Event json.RawMessage `json:"event" validate:"required"`
 }
 

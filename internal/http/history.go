@@ -12,18 +12,18 @@ import (
 
 // A filter selects events of history, in a query or in a body.
 type filter struct {
-	Queue       string          `json:"queue" validate:"queue"`
+	Queue       string          `json:"queue" validate:"queue" restrict:"queue,any"`
 	Outcome     queue.Outcome   `json:"outcome" validate:"oneof=done failed expired cancelled"`
 	From        *time.Time      `json:"from"`
 	To          *time.Time      `json:"to"`
 	Contains    json.RawMessage `json:"contains"`
-	ID          *int64          `json:"id" validate:"min=1"`
+	ID          *int64          `json:"id" validate:"min=1" restrict:"statement"`
 	Type        string          `json:"type" validate:"min=1,max=255"`
 	Source      string          `json:"source" validate:"min=1,max=255"`
 	Worker      string          `json:"worker" validate:"min=1,max=255"`
 	MinDuration *time.Duration  `json:"min_duration" validate:"min=0s,max=87600h"`
 	Meta        json.RawMessage `json:"meta"`
-	Queues      []string        // that the caller may use
+	Queues      []string        `restrict:"allowed_queues"`
 }
 
 // Check implements bind.Checker.
@@ -51,9 +51,9 @@ type historyStatsRequest struct {
 	Bucket time.Duration `query:"bucket" default:"1h" validate:"min=1s,max=8760h"`
 	From   *time.Time    `query:"from"`
 	To     *time.Time    `query:"to"`
-	Queue  string        `query:"queue" validate:"queue"`
+	Queue  string        `query:"queue" validate:"queue" restrict:"queue,any"`
 
-	allowed []string
+	Queues []string `restrict:"allowed_queues"`
 }
 
 // span is the time asked for: until now, and a day of it, unless said otherwise.
@@ -94,11 +94,13 @@ type bucket struct {
 
 func (s *Server) historyStats(r *http.Request, req historyStatsRequest) (reply, error) {
 	from, to := req.span()
-	stats, err := s.svc.HistoryStats(r.Context(), queue.StatsParams{Bucket: req.Bucket, From: from, To: to, Queue: req.Queue, Queues: req.allowed})
+	stats, err := s.svc.HistoryStats(r.Context(), queue.StatsParams{Bucket: req.Bucket, From: from, To: to, Queue: req.Queue, Queues: req.Queues})
 	return listOf("buckets", stats, func(b queue.StatsBucket) bucket { return bucket(b) }), err
 }
 
-type requeueRequest struct{ eventRequest }
+type requeueRequest struct {
+	eventRequest `restrict:"statement"`
+}
 
 func (s *Server) requeue(r *http.Request, req requeueRequest) (reply, error) {
 	queues, _ := allowed(r)
@@ -135,7 +137,7 @@ func (s *Server) requeueMatching(r *http.Request, req requeueMatchingRequest) (r
 type sweepRequest struct {
 	MaxAttempts int            `json:"max_attempts" validate:"min=1,max=2147483647"` // not given: the service's own
 	MaxVTAge    *time.Duration `json:"max_vt_age" default:"1h" null:"nil" validate:"min=0s,max=87600h"`
-	Queue       string         `json:"queue" validate:"queue"`
+	Queue       string         `json:"queue" validate:"queue" restrict:"queue"`
 }
 
 func (s *Server) sweep(r *http.Request, req sweepRequest) (reply, error) {

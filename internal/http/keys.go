@@ -88,8 +88,8 @@ type newKeyBody struct {
 type createKeyRequest struct {
 	Name      string         `json:"name" validate:"required,min=1,max=255"`
 	Scopes    []access.Scope `json:"scopes" validate:"required,min=1,max=6,dive,oneof=publish claim read manage metrics admin"`
-	Queues    []string       `json:"queues" validate:"max=256,dive,min=1,max=128"`
-	Topics    []string       `json:"topics" validate:"max=256,dive,min=1,max=255"`
+	Queues    []string       `json:"queues" validate:"max=256,dive,min=1,max=128" restrict:"-"`
+	Topics    []string       `json:"topics" validate:"max=256,dive,min=1,max=255" restrict:"-"`
 	ExpiresAt *time.Time     `json:"expires_at"`
 	RateLimit *rateLimit     `json:"rate_limit"`
 }
@@ -164,8 +164,8 @@ type patchKeyRequest struct {
 	IfMatch   *precondition   `header:"If-Match"`
 	Name      *string         `json:"name" validate:"min=1,max=255"`
 	Scopes    *[]access.Scope `json:"scopes" validate:"min=1,max=6,dive,oneof=publish claim read manage metrics admin"`
-	Queues    *[]string       `json:"queues" null:"zero" validate:"max=256,dive,min=1,max=128"`
-	Topics    *[]string       `json:"topics" null:"zero" validate:"max=256,dive,min=1,max=255"`
+	Queues    *[]string       `json:"queues" null:"zero" validate:"max=256,dive,min=1,max=128" restrict:"-"`
+	Topics    *[]string       `json:"topics" null:"zero" validate:"max=256,dive,min=1,max=255" restrict:"-"`
 	ExpiresAt **time.Time     `json:"expires_at" null:"zero"`
 	RateLimit **rateLimit     `json:"rate_limit" null:"zero"`
 }

@@ -17,7 +17,7 @@ import (
 
 // A logQuery says which events of the log a request wants, and from where on.
 type logQuery struct {
-	Topics []string        `query:"topic" validate:"max=256,dive,min=1,max=255"`
+	Topics []string        `query:"topic" validate:"max=256,dive,min=1,max=255" restrict:"topics,own"`
 	Match  json.RawMessage `query:"match"`
 	logPlace
 }
@@ -217,7 +217,7 @@ func (e *publishedEvent) appendMembers(o object) object {
 }
 
 type positionRequest struct {
-	Position int64 `path:"position" validate:"min=1"`
+	Position int64 `path:"position" validate:"min=1" restrict:"position"`
 }
 
 func (s *Server) getPublished(r *http.Request, req positionRequest) (reply, error) {

@@ -69,7 +69,7 @@ type newPushBody struct {
 }
 
 type putPushRequest struct {
-	Name          string          `path:"name" validate:"queue,unreserved" log:"queue"`
+	Name          string          `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
 	IfMatch       *precondition   `header:"If-Match"`
 	URL           string          `json:"url" validate:"required,min=1,max=2048"`
 	Format        push.Format     `json:"format" default:"standard" validate:"oneof=standard cloudevents event"`
@@ -130,7 +130,7 @@ func (s *Server) getPush(r *http.Request, req queueRequest) (reply, error) {
 }
 
 type deletePushRequest struct {
-	Name    string        `path:"name" validate:"queue,unreserved" log:"queue"`
+	Name    string        `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
 	IfMatch *precondition `header:"If-Match"`
 }
 
@@ -139,7 +139,7 @@ func (s *Server) deletePush(r *http.Request, req deletePushRequest) (reply, erro
 }
 
 type rotatePushSecretRequest struct {
-	Name string        `path:"name" validate:"queue,unreserved" log:"queue"`
+	Name string        `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
 	Keep time.Duration `json:"keep" default:"24h" validate:"min=0s,max=8760h"`
 }
 
@@ -153,7 +153,7 @@ func (s *Server) enablePush(r *http.Request, req openQueueRequest) (reply, error
 }
 
 type testPushRequest struct {
-	Name string `path:"name" validate:"queue,unreserved" log:"queue"`
+	Name string `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
 }
 
 // waits implements waiting: the endpoint has its own time.

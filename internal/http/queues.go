@@ -35,11 +35,11 @@ func queueStatsOf(q queue.QueueStats) queueStats {
 
 type listQueuesRequest struct {
 	paging
-	allowed []string
+	Queues []string `restrict:"allowed_queues"`
 }
 
 func (s *Server) listQueues(r *http.Request, req listQueuesRequest) (reply, error) {
-	page, err := s.svc.Queues(r.Context(), queue.QueuesParams{Lately: time.Hour, Limit: req.Limit, Cursor: req.Cursor, Queues: req.allowed})
+	page, err := s.svc.Queues(r.Context(), queue.QueuesParams{Lately: time.Hour, Limit: req.Limit, Cursor: req.Cursor, Queues: req.Queues})
 	return reply{body: listQueuesResponse{convert(page.Queues, queueStatsOf), nextOf(page.Next)}}, err
 }
 
@@ -62,7 +62,7 @@ type backoff struct {
 }
 
 type putQueueRequest struct {
-	Name string `path:"name" validate:"queue,unreserved" log:"queue"`
+	Name string `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
 	policy
 }
 
@@ -93,7 +93,7 @@ func (s *Server) putQueue(r *http.Request, req putQueueRequest) (reply, error) {
 }
 
 type queueRequest struct {
-	Name string `path:"name" validate:"queue" log:"queue"`
+	Name string `path:"name" validate:"queue" log:"queue" restrict:"queue"`
 }
 
 func (s *Server) getQueue(r *http.Request, req queueRequest) (reply, error) {
@@ -103,7 +103,7 @@ func (s *Server) getQueue(r *http.Request, req queueRequest) (reply, error) {
 
 // An openQueueRequest is about a queue that is not the service's own.
 type openQueueRequest struct {
-	Name string `path:"name" validate:"queue,unreserved" log:"queue"`
+	Name string `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
 }
 
 // changeQueue is the handler of a call that changes a queue's policy and returns it.
@@ -123,8 +123,8 @@ func (s *Server) purgeQueue(r *http.Request, req openQueueRequest) (reply, error
 }
 
 type moveEventsRequest struct {
-	Name  string   `path:"name" validate:"queue,unreserved" log:"queue"`
-	To    string   `json:"to" validate:"required,queue,unreserved" log:"to"`
+	Name  string   `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
+	To    string   `json:"to" validate:"required,queue,unreserved" log:"to" restrict:"queue"`
 	Types []string `json:"types" validate:"max=100,dive,min=1,max=255"` // empty: of any type
 	Limit int      `json:"limit" validate:"min=1,max=2147483647"`
 }

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 
 	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
@@ -14,12 +16,154 @@ import (
 	"github.com/queued/queued/internal/webhook"
 )
 
-// A restrictable is a request of which it is known what it uses. A caller that may use only some queues and topics gets no other request through, but
-// those of routes that any key may call.
+// restrict holds a request to what its caller may use, as its tags restrict say, each of which names a kind of thing:
+//
+//	queue           a queue; without one, the call is about all of them. With the option any, it is a filter that may be left out; with default, it may be
+//	                left out for the queue default; with unless=Topic, the field counts only when Topic is not given
+//	topic           a topic; without one, the call is about all of them. With the option optional, it may be left out
+//	topics          patterns of topics, all of whose topics the call reads; none: all. With the option own, none stands for those that the caller may
+//	                use; with narrow, for all but the service's own, if the caller may use these
+//	filters         filters of a subscription, whose topics have tags of their own; without any, it gets whatever is published for it alone
+//	event           the id of an event that the call only looks at
+//	schedule        the id of a schedule that the call only looks at
+//	position        the position of an event in the log
+//	source          the name of a source. With the option new, it may be that of none
+//	subscription    the name of a subscription. With the option new, it may be that of none; with publish, it may be left out
+//	statement       an id; the statement of the call finds only what the caller may use. A look-up before would be about what may have changed since:
+//	                events are moved between queues
+//	method          the method of a restrictable looks at it
+//	-               no name of anything that is used
+//	allowed_queues  not in the request: set to the patterns of the queues that the caller may use
+//	allowed_topics  … of the topics
+//
+// What is named by a queue or a topic that the caller may not use is refused with Forbidden. What has an id or another name is then answered as if it did not
+// exist. A request whose tags say nothing, and that is not restrictable, is refused, except on routes that any key may call.
+func (s *Server) restrict(r *http.Request, binding *bind.Binding, req any) error {
+	log := logOf(r)
+	if log.grant == nil || !log.grant.IsRestricted() || log.scope == public || log.scope == anyKey {
+		return nil
+	}
+	c := &caller{log.grant, s, r}
+	byMethod, hasMethod := req.(restrictable)
+	if !hasMethod && !binding.IsRestrictable() {
+		return c.forbidAll()
+	}
+	if hasMethod {
+		if err := byMethod.restrict(c); err != nil {
+			return err
+		}
+	}
+	if err := binding.Uses(req, c.checkName); err != nil {
+		return err
+	}
+	var asked []string // the subscriptions that a batch publishes to: each is looked up once
+	return binding.Uses(req, func(u *bind.Use) error {
+		if u.Kind == "subscription" && u.Has("publish") {
+			if slices.Contains(asked, u.Text()) {
+				return nil
+			}
+			asked = append(asked, u.Text())
+		}
+		return c.lookUp(u)
+	})
+}
+
+// A restrictable is a request about which tags cannot say all.
 type restrictable interface {
-	// restrict narrows the request to what the caller may use, where it asks for whatever there is, and fails when it names anything else: with
-	// Forbidden for the name of a queue or a topic, and for what has an id or another name as if that did not exist.
+	// restrict does what tags cannot say, before they are looked at: it narrows the request to what the caller may use, and fails when it names anything else.
 	restrict(c *caller) error
+}
+
+// mustBeRestrictable panics on a request whose tags leave something to a method or to a field that it does not have.
+func mustBeRestrictable(binding *bind.Binding, req any) {
+	needs := make(map[string]bool)
+	binding.Tags(func(r *bind.Restriction) {
+		needs[r.Kind] = true
+		needs["any"] = needs["any"] || r.Has("any")
+	})
+	_, hasMethod := req.(restrictable)
+	switch {
+	case needs["method"] && !hasMethod:
+		panic(fmt.Sprintf("%T has the tag restrict:\"method\" without the method", req))
+	case needs["any"] && !needs["allowed_queues"]:
+		panic(fmt.Sprintf("%T has a filter for queues without a field for those that are allowed", req))
+	}
+}
+
+// checkName returns the problem with a part of a request that names a queue or topics which the caller may not use, and narrows what asks for whatever there is.
+func (c *caller) checkName(u *bind.Use) error {
+	switch u.Kind {
+	case "queue":
+		name := u.Text()
+		switch {
+		case name == "" && u.Has("any"):
+			return nil
+		case name == "" && u.Has("default"):
+			name = queue.Default
+		case name == "":
+			return c.forbidAll()
+		}
+		return c.queue(name, u.Pointer)
+	case "topic":
+		name := u.Text()
+		switch {
+		case name == "" && u.Has("optional"):
+			return nil
+		case name == "":
+			return c.forbidAll()
+		}
+		return c.topic(name, u.Pointer)
+	case "topics":
+		patterns, _ := u.Value.Interface().([]string)
+		switch {
+		case len(patterns) == 0 && u.Has("own"):
+			patterns = c.Topics()
+		case u.Has("narrow"):
+			patterns = c.narrow(patterns)
+		}
+		u.Value.Set(reflect.ValueOf(patterns))
+		return c.topics(patterns, u.Pointer)
+	case "filters":
+		if u.Value.Len() == 0 {
+			return c.topics(c.narrow(nil), u.Pointer)
+		}
+	case "allowed_queues":
+		u.Value.Set(reflect.ValueOf(c.Queues()))
+	case "allowed_topics":
+		u.Value.Set(reflect.ValueOf(c.Topics()))
+	}
+	return nil
+}
+
+// lookUp returns the problem with a part of a request that stands for what the caller may not use.
+func (c *caller) lookUp(u *bind.Use) error {
+	switch u.Kind {
+	case "queue", "topic", "topics", "filters", "allowed_queues", "allowed_topics": // see checkName
+		return nil
+	case "statement", "method", "-":
+		return nil
+	case "event":
+		return c.event(u.Value.Int())
+	case "schedule":
+		_, err := c.schedule(u.Value.Int())
+		return err
+	case "position":
+		return c.position(u.Value.Int())
+	case "source":
+		if u.Has("new") {
+			return c.newSource(u.Text())
+		}
+		return c.source(u.Text())
+	case "subscription":
+		switch {
+		case u.Has("publish"):
+			return c.publishTo(u.Text())
+		case u.Has("new"):
+			return c.newSubscription(u.Text())
+		}
+		return c.subscription(u.Text())
+	}
+	return c.forbidAll()
 }
 
 // forbidAll returns the problem with a call about all queues and topics.
@@ -28,38 +172,30 @@ func (c *caller) forbidAll() error {
 }
 
 // queue returns the problem of a request that names a queue which the caller may not use. pointer says where.
-func (c *caller) queue(name, pointer string) error {
+func (c *caller) queue(name string, pointer func() string) error {
 	if c.AllowsQueue(name) {
 		return nil
 	}
 	p := c.s.forbid(c.r, problem.Required{Queue: name})
-	p.Errors = []problem.FieldError{{Pointer: pointer, Detail: "is a queue that the key may not use"}}
+	p.Errors = []problem.FieldError{{Pointer: pointer(), Detail: "is a queue that the key may not use"}}
 	return p
 }
 
-// filterQueue is queue for a filter, which may be left out.
-func (c *caller) filterQueue(name, pointer string) (allowed []string, err error) {
-	if name != "" {
-		err = c.queue(name, pointer)
-	}
-	return c.Queues(), err
-}
-
 // topic returns the problem of a request that names a topic, or a pattern of topics, of which the caller may not use all. pointer says where.
-func (c *caller) topic(pattern, pointer string) error {
+func (c *caller) topic(pattern string, pointer func() string) error {
 	if c.AllowsTopic(pattern) {
 		return nil
 	}
 	p := c.s.forbid(c.r, problem.Required{Topic: pattern})
-	p.Errors = []problem.FieldError{{Pointer: pointer, Detail: "is not within the topics that the key may use"}}
+	p.Errors = []problem.FieldError{{Pointer: pointer(), Detail: "is not within the topics that the key may use"}}
 	return p
 }
 
 // topics is topic for the patterns of a filter; none: all topics.
-func (c *caller) topics(patterns []string, pointer string) error {
+func (c *caller) topics(patterns []string, pointer func() string) error {
 	if len(patterns) == 0 && !c.AllowsTopics(nil) {
 		p := c.s.forbid(c.r, problem.Required{Topic: "**"})
-		p.Errors = []problem.FieldError{{Pointer: pointer, Detail: "is required, as the key may not use all topics"}}
+		p.Errors = []problem.FieldError{{Pointer: pointer(), Detail: "is required, as the key may not use all topics"}}
 		return p
 	}
 	for _, pattern := range patterns {
@@ -81,12 +217,12 @@ func (c *caller) narrow(patterns []string) []string {
 // target returns the problem of a request whose events go to a topic, or else to a queue.
 func (c *caller) target(queueName, topicName string) error {
 	if topicName != "" {
-		return c.topic(topicName, "#/topic")
+		return c.topic(topicName, pointerTo("#/topic"))
 	}
 	if queueName == "" {
 		queueName = queue.Default
 	}
-	return c.queue(queueName, "#/queue")
+	return c.queue(queueName, pointerTo("#/queue"))
 }
 
 // allowed returns the patterns of the queues and topics that the caller of a request may use; nil: all.
@@ -97,6 +233,9 @@ func allowed(r *http.Request) (queues, topics []string) {
 	}
 	return grant.Queues(), grant.Topics()
 }
+
+// pointerTo returns a function that returns a pointer.
+func pointerTo(pointer string) func() string { return func() string { return pointer } }
 
 // event returns queue.ErrNotFound for an event that the caller may not use. It is for calls that only look at the event.
 func (c *caller) event(id int64) error {
@@ -157,14 +296,11 @@ func (c *caller) source(name string) error {
 	return err
 }
 
-func (req *putSourceRequest) restrict(c *caller) error {
-	if err := c.target(req.Queue, req.Topic); err != nil {
-		return err
-	}
-	err := c.source(req.Name)
+// newSource is source for the name of one that is to be: it may be that of none. It fails with webhook.ErrNotFound for that of others, which cannot be taken.
+func (c *caller) newSource(name string) error {
+	err := c.source(name)
 	if errors.Is(err, webhook.ErrNotFound) {
-		// It is new, or of others, whose name cannot be taken.
-		_, err = c.s.sources.Get(c.r.Context(), req.Name)
+		_, err = c.s.sources.Get(c.r.Context(), name)
 		if err == nil {
 			return webhook.ErrNotFound
 		}
@@ -175,115 +311,32 @@ func (req *putSourceRequest) restrict(c *caller) error {
 	return err
 }
 
-func (req *listSourcesRequest) restrict(c *caller) error { //nolint:unparam // it is a restrictable
-	req.queues, req.topics = c.Queues(), c.Topics()
-	return nil
-}
-
-func (req *sourceRequest) restrict(c *caller) error       { return c.source(req.Name) }
-func (req *deleteSourceRequest) restrict(c *caller) error { return c.source(req.Name) }
-func (req *testSourceRequest) restrict(c *caller) error   { return c.source(req.Name) }
-
-func (req *insertRequest) restrict(c *caller) error { return c.queue(req.Queue, "?queue") }
-
-func (req *insertBatchRequest) restrict(c *caller) error {
-	for i := range req.Events {
-		if err := c.queue(req.Events[i].Queue, fmt.Sprintf("#/events/%d/queue", i)); err != nil {
-			return err
-		}
+// newSubscription returns the problem with the name of a subscription that is to be, if there is one that the caller may not use.
+func (c *caller) newSubscription(name string) error {
+	isAllowed, err := c.s.topics.SubscriptionAllowed(c.r.Context(), name, c.Queues(), c.Topics())
+	switch {
+	case errors.Is(err, topic.ErrSubscriptionNotFound):
+		return nil
+	case err == nil && !isAllowed:
+		return c.forbidAll()
 	}
-	return nil
-}
-
-func (req *listEventsRequest) restrict(c *caller) (err error) {
-	req.allowed, err = c.filterQueue(req.Queue, "?queue")
 	return err
 }
 
-func (req *eventRequest) restrict(c *caller) error { return c.event(req.ID) }
+// position returns topic.ErrPositionNotFound for an event of the log whose topic, which never changes, the caller may not use.
+func (c *caller) position(position int64) error {
+	e, err := c.s.topics.Get(c.r.Context(), position)
+	if err == nil && !c.AllowsTopic(e.Topic) {
+		err = topic.ErrPositionNotFound
+	}
+	return err
+}
 
 func (req *rawBodyRequest) restrict(c *caller) error {
 	err := c.event(req.ID)
 	if errors.Is(err, queue.ErrNotFound) {
 		return queue.ErrNoRawBody // as for an event that there is not
 	}
-	return err
-}
-
-func (req *claimRequest) restrict(c *caller) error { return c.queue(req.Queue, "#/queue") }
-
-// The statements of these calls find only what the caller may use. A look-up before would be about what may have changed since: events are
-// moved between queues.
-func (req *ackRequest) restrict(*caller) error            { return nil }
-func (req *ackWithResultRequest) restrict(*caller) error  { return nil }
-func (req *ackBatchRequest) restrict(*caller) error       { return nil }
-func (req *nackRequest) restrict(*caller) error           { return nil }
-func (req *extendRequest) restrict(*caller) error         { return nil }
-func (req *requeueRequest) restrict(*caller) error        { return nil }
-func (req *changeScheduleRequest) restrict(*caller) error { return nil }
-func (req *deleteScheduleRequest) restrict(*caller) error { return nil }
-
-func (req *sweepRequest) restrict(c *caller) error {
-	if req.Queue == "" {
-		return c.forbidAll()
-	}
-	return c.queue(req.Queue, "#/queue")
-}
-
-func (req *listHistoryRequest) restrict(c *caller) (err error) {
-	req.Queues, err = c.filterQueue(req.Queue, "?queue")
-	return err
-}
-
-func (req *requeueMatchingRequest) restrict(c *caller) (err error) {
-	req.Queues, err = c.filterQueue(req.Queue, "#/queue")
-	return err
-}
-
-func (req *historyStatsRequest) restrict(c *caller) (err error) {
-	req.allowed, err = c.filterQueue(req.Queue, "?queue")
-	return err
-}
-
-func (req *listQueuesRequest) restrict(c *caller) error { //nolint:unparam // it is a restrictable
-	req.allowed = c.Queues()
-	return nil
-}
-
-func (req *putQueueRequest) restrict(c *caller) error  { return c.queue(req.Name, "{name}") }
-func (req *queueRequest) restrict(c *caller) error     { return c.queue(req.Name, "{name}") }
-func (req *openQueueRequest) restrict(c *caller) error { return c.queue(req.Name, "{name}") }
-
-func (req *putPushRequest) restrict(c *caller) error    { return c.queue(req.Name, "{name}") }
-func (req *deletePushRequest) restrict(c *caller) error { return c.queue(req.Name, "{name}") }
-func (req *testPushRequest) restrict(c *caller) error   { return c.queue(req.Name, "{name}") }
-
-func (req *rotatePushSecretRequest) restrict(c *caller) error { return c.queue(req.Name, "{name}") }
-
-func (req *moveEventsRequest) restrict(c *caller) error {
-	if err := c.queue(req.Name, "{name}"); err != nil {
-		return err
-	}
-	return c.queue(req.To, "#/to")
-}
-
-func (req *createScheduleRequest) restrict(c *caller) error { return c.target(req.Queue, req.Topic) }
-
-func (req *previewScheduleRequest) restrict(c *caller) error { return c.target(req.Queue, req.Topic) }
-
-func (req *listSchedulesRequest) restrict(c *caller) (err error) {
-	req.queues, err = c.filterQueue(req.Queue, "?queue")
-	req.topics = c.Topics()
-	return err
-}
-
-func (req *scheduleRequest) restrict(c *caller) error {
-	_, err := c.schedule(req.ID)
-	return err
-}
-
-func (req *listOccurrencesRequest) restrict(c *caller) error {
-	_, err := c.schedule(req.ID)
 	return err
 }
 
@@ -296,7 +349,7 @@ func (req *patchScheduleRequest) restrict(c *caller) error {
 	queueName, topicName := found.Queue, found.Topic
 	if req.Queue != nil {
 		queueName = *req.Queue
-		if err := c.queue(queueName, "#/queue"); err != nil {
+		if err := c.queue(queueName, pointerTo("#/queue")); err != nil {
 			return err
 		}
 	}
@@ -306,106 +359,10 @@ func (req *patchScheduleRequest) restrict(c *caller) error {
 	return c.target(queueName, topicName)
 }
 
-func (req *publishRequest) restrict(c *caller) error {
-	if err := c.topic(req.Topic, "{topic}"); err != nil {
-		return err
-	}
-	return c.publishTo(req.Subscription)
-}
-
-func (req *publishBatchRequest) restrict(c *caller) error {
-	var subscriptions []string
-	for i := range req.Events {
-		if err := c.topic(req.Events[i].Topic, fmt.Sprintf("#/events/%d/topic", i)); err != nil {
-			return err
-		}
-		if name := req.Events[i].Subscription; !slices.Contains(subscriptions, name) {
-			subscriptions = append(subscriptions, name)
-		}
-	}
-	for _, name := range subscriptions {
-		if err := c.publishTo(name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (req *listTopicsRequest) restrict(c *caller) error { //nolint:unparam // it is a restrictable
-	req.allowed = c.Topics()
-	return nil
-}
-
 // restrict lets everybody try a filter on events of their own. The last events of the log are of all topics.
 func (req *matchRequest) restrict(c *caller) error {
 	if req.Last > 0 {
-		return c.topics(nil, "#/last")
+		return c.topics(nil, pointerTo("#/last"))
 	}
 	return nil
 }
-
-func (q *logQuery) restrict(c *caller) error {
-	if len(q.Topics) == 0 && len(c.Topics()) > 0 {
-		q.Topics = c.Topics()
-	}
-	return c.topics(q.Topics, "?topic")
-}
-
-// restrict looks at the topic of the event, which never changes.
-func (req *positionRequest) restrict(c *caller) error {
-	e, err := c.s.topics.Get(c.r.Context(), req.Position)
-	if err == nil && !c.AllowsTopic(e.Topic) {
-		err = topic.ErrPositionNotFound
-	}
-	return err
-}
-
-func (req *listSubscriptionsRequest) restrict(c *caller) error { //nolint:unparam // it is a restrictable
-	req.queues, req.topics = c.Queues(), c.Topics()
-	return nil
-}
-
-// restrict holds the subscription as it is, if it is, and as it would be to what the caller may use.
-func (req *putSubscriptionRequest) restrict(c *caller) error {
-	if req.Deliver != nil {
-		if err := c.queue(req.Deliver.Queue, "#/deliver/queue"); err != nil {
-			return err
-		}
-	}
-	if len(req.Filters) == 0 { // it would get whatever is published for it alone
-		if err := c.topics(c.narrow(nil), "#/filters"); err != nil {
-			return err
-		}
-	}
-	for i := range req.Filters {
-		req.Filters[i].Topics = c.narrow(req.Filters[i].Topics)
-		if err := c.topics(req.Filters[i].Topics, fmt.Sprintf("#/filters/%d/topics", i)); err != nil {
-			return err
-		}
-	}
-	isAllowed, err := c.s.topics.SubscriptionAllowed(c.r.Context(), req.Name, c.Queues(), c.Topics())
-	switch {
-	case errors.Is(err, topic.ErrSubscriptionNotFound):
-		return nil
-	case err == nil && !isAllowed:
-		return c.forbidAll()
-	}
-	return err
-}
-
-func (req *putFilterRequest) restrict(c *caller) error {
-	req.Topics = c.narrow(req.Topics)
-	if err := c.topics(req.Topics, "#/topics"); err != nil {
-		return err
-	}
-	return c.subscription(req.Name)
-}
-
-func (req *subscriptionRequest) restrict(c *caller) error       { return c.subscription(req.Name) }
-func (req *deleteSubscriptionRequest) restrict(c *caller) error { return c.subscription(req.Name) }
-func (req *filterRequest) restrict(c *caller) error             { return c.subscription(req.Name) }
-func (req *readSubscriptionRequest) restrict(c *caller) error   { return c.subscription(req.Name) }
-func (req *commitCursorRequest) restrict(c *caller) error       { return c.subscription(req.Name) }
-func (req *seekSubscriptionRequest) restrict(c *caller) error   { return c.subscription(req.Name) }
-func (req *replaySubscriptionRequest) restrict(c *caller) error { return c.subscription(req.Name) }
-func (req *streamSubscriptionRequest) restrict(c *caller) error { return c.subscription(req.Name) }

@@ -8,6 +8,7 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 
 	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/problem"
 )
 
@@ -15,7 +16,8 @@ import (
 type router struct {
 	mux    *chi.Mux
 	s      *Server
-	scopes map[string]access.Scope // by method and pattern
+	scopes map[string]access.Scope  // by method and pattern
+	bound  map[string]*bind.Binding // of requests, by method and pattern
 }
 
 // The scopes of calls that need none of the scopes of keys.
@@ -25,32 +27,35 @@ const (
 )
 
 // Get adds a route for callers with a scope.
-func (r *router) Get(path string, scope access.Scope, call http.HandlerFunc) {
+func (r *router) Get(path string, scope access.Scope, call http.Handler) {
 	r.add(http.MethodGet, path, scope, call)
 }
 
 // Post adds a route for callers with a scope.
-func (r *router) Post(path string, scope access.Scope, call http.HandlerFunc) {
+func (r *router) Post(path string, scope access.Scope, call http.Handler) {
 	r.add(http.MethodPost, path, scope, call)
 }
 
 // Put adds a route for callers with a scope.
-func (r *router) Put(path string, scope access.Scope, call http.HandlerFunc) {
+func (r *router) Put(path string, scope access.Scope, call http.Handler) {
 	r.add(http.MethodPut, path, scope, call)
 }
 
 // Patch adds a route for callers with a scope.
-func (r *router) Patch(path string, scope access.Scope, call http.HandlerFunc) {
+func (r *router) Patch(path string, scope access.Scope, call http.Handler) {
 	r.add(http.MethodPatch, path, scope, call)
 }
 
 // Delete adds a route for callers with a scope.
-func (r *router) Delete(path string, scope access.Scope, call http.HandlerFunc) {
+func (r *router) Delete(path string, scope access.Scope, call http.Handler) {
 	r.add(http.MethodDelete, path, scope, call)
 }
 
-func (r *router) add(method, path string, scope access.Scope, call http.HandlerFunc) {
+func (r *router) add(method, path string, scope access.Scope, call http.Handler) {
 	r.scopes[method+" "+path] = scope
+	if bound, ok := call.(boundHandler); ok {
+		r.bound[method+" "+path] = bound.binding
+	}
 	r.mux.Method(method, path, r.s.requireScope(scope, call))
 }
 
@@ -61,7 +66,7 @@ func (s *Server) routes() *router {
 	batch := lim
 	batch.Body = s.cfg.MaxBatchBody
 
-	r := &router{mux: chi.NewRouter(), s: s, scopes: make(map[string]access.Scope)}
+	r := &router{mux: chi.NewRouter(), s: s, scopes: make(map[string]access.Scope), bound: make(map[string]*bind.Binding)}
 	r.mux.Use(middleware.GetHead)
 	r.mux.NotFound(func(w http.ResponseWriter, r *http.Request) { fail(w, r, errNotFound) })
 	r.mux.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) { fail(w, req, methodNotAllowed(r.mux, req)) })
@@ -156,8 +161,8 @@ func (s *Server) routes() *router {
 	r.Get("/sources/{name}", access.Read, endpoint(s, lim, s.getSource))
 	r.Delete("/sources/{name}", access.Manage, endpoint(s, lim, s.deleteSource))
 	r.Post("/sources/{name}/test", access.Manage, endpoint(s, lim, s.testSource))
-	r.Post("/in/{name}", public, s.receive)
-	r.add(http.MethodOptions, "/in/{name}", public, s.shakeHands)
+	r.Post("/in/{name}", public, http.HandlerFunc(s.receive))
+	r.add(http.MethodOptions, "/in/{name}", public, http.HandlerFunc(s.shakeHands))
 
 	r.Get("/livez", public, withoutParameters(s, s.livez))
 	r.Get("/readyz", public, endpoint(s, lim, s.readyz))

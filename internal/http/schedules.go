@@ -52,8 +52,8 @@ func replyOf(s schedule.Schedule) reply {
 type specification struct {
 	Name     string           `json:"name,omitzero" validate:"min=1,max=255"`
 	Owner    string           `json:"owner,omitzero" validate:"owner"`
-	Queue    string           `json:"queue,omitzero" validate:"queue,unreserved"`
-	Topic    string           `json:"topic,omitzero" validate:"topic"`
+	Queue    string           `json:"queue,omitzero" validate:"queue,unreserved" restrict:"queue,default,unless=Topic"`
+	Topic    string           `json:"topic,omitzero" validate:"topic" restrict:"topic,optional"`
 	Type     string           `json:"type,omitzero" validate:"min=1,max=255"`
 	Priority int32            `json:"priority" validate:"min=-2147483648,max=2147483647"`
 	Event    json.RawMessage  `json:"event"`
@@ -112,7 +112,7 @@ func (s *Server) createSchedule(r *http.Request, req createScheduleRequest) (rep
 }
 
 type scheduleRequest struct {
-	ID int64 `path:"id" validate:"min=1" log:"schedule"`
+	ID int64 `path:"id" validate:"min=1" log:"schedule" restrict:"schedule"`
 }
 
 func (s *Server) getSchedule(r *http.Request, req scheduleRequest) (reply, error) {
@@ -124,7 +124,9 @@ func (s *Server) getSchedule(r *http.Request, req scheduleRequest) (reply, error
 }
 
 // A changeScheduleRequest is for a call that changes a schedule, whose statement finds only one that the caller may use.
-type changeScheduleRequest struct{ scheduleRequest }
+type changeScheduleRequest struct {
+	scheduleRequest `restrict:"statement"`
+}
 
 func (s *Server) pauseSchedule(r *http.Request, req changeScheduleRequest) (reply, error) {
 	paused, err := s.schedules.Within(allowed(r)).Pause(r.Context(), req.ID)
@@ -138,11 +140,12 @@ func (s *Server) resumeSchedule(r *http.Request, req changeScheduleRequest) (rep
 
 type listSchedulesRequest struct {
 	Owner     string          `query:"owner" validate:"owner"`
-	Queue     string          `query:"queue" validate:"queue"`
+	Queue     string          `query:"queue" validate:"queue" restrict:"queue,any"`
 	Status    schedule.Status `query:"status" validate:"oneof=active paused completed cancelled"`
 	DueBefore *time.Time      `query:"due_before"`
 	paging
-	queues, topics []string // that the caller may use
+	Queues []string `restrict:"allowed_queues"`
+	Topics []string `restrict:"allowed_topics"`
 }
 
 type listSchedulesResponse struct {
@@ -158,8 +161,8 @@ func (s *Server) listSchedules(r *http.Request, req listSchedulesRequest) (reply
 		DueBefore: req.DueBefore,
 		Limit:     req.Limit,
 		Cursor:    req.Cursor,
-		Queues:    req.queues,
-		Topics:    req.topics,
+		Queues:    req.Queues,
+		Topics:    req.Topics,
 	})
 	return reply{body: listSchedulesResponse{convert(page.Schedules, scheduleOf), nextOf(page.Next)}}, err
 }
@@ -171,12 +174,12 @@ type patchScheduleRequest struct {
 
 // A schedulePatch is a schedule.PatchParams in a request: null takes a field away.
 type schedulePatch struct {
-	ID         int64 `path:"id" validate:"min=1" log:"schedule"`
+	ID         int64 `path:"id" validate:"min=1" log:"schedule" restrict:"method"`
 	IfVersions []int64
 	MayUse     func(*schedule.Spec) bool
 	Name       *string           `json:"name" null:"zero" validate:"min=1,max=255"`
-	Queue      *string           `json:"queue" validate:"queue,unreserved"`
-	Topic      *string           `json:"topic" null:"zero" validate:"topic"`
+	Queue      *string           `json:"queue" validate:"queue,unreserved" restrict:"method"`
+	Topic      *string           `json:"topic" null:"zero" validate:"topic" restrict:"method"`
 	Type       *string           `json:"type" null:"zero" validate:"min=1,max=255"`
 	Priority   *int32            `json:"priority" validate:"min=-2147483648,max=2147483647"`
 	Event      *json.RawMessage  `json:"event"`
@@ -204,7 +207,7 @@ func (s *Server) patchSchedule(r *http.Request, req patchScheduleRequest) (reply
 }
 
 type deleteScheduleRequest struct {
-	ID      int64         `path:"id" validate:"min=1" log:"schedule"`
+	ID      int64         `path:"id" validate:"min=1" log:"schedule" restrict:"statement"`
 	IfMatch *precondition `header:"If-Match"`
 }
 
@@ -250,7 +253,7 @@ type instant struct {
 func instantOf(at schedule.Instant) instant { return instant{localTime(at.Local), timestamp(at.UTC)} }
 
 type listOccurrencesRequest struct {
-	ID int64 `path:"id" validate:"min=1" log:"schedule"`
+	ID int64 `path:"id" validate:"min=1" log:"schedule" restrict:"schedule"`
 	N  int   `query:"n" default:"10" validate:"min=0,max=1000"`
 	paging
 }

@@ -183,7 +183,7 @@ func Starting(cfg Config) *Server {
 	r.Use(middleware.GetHead)
 	r.NotFound(refuse)
 	r.MethodNotAllowed(refuse)
-	r.Get("/livez", withoutParameters(s, s.livez))
+	r.Method(http.MethodGet, "/livez", withoutParameters(s, s.livez))
 	r.Get("/readyz", refuse)
 	for _, path := range []string{"/stream", "/subscriptions/{name}/stream"} {
 		r.Get(path, func(w http.ResponseWriter, r *http.Request) {

@@ -94,11 +94,11 @@ func sourceBodyOf(s webhook.Source) sourceBody {
 }
 
 type putSourceRequest struct {
-	Name      string         `path:"name" validate:"queue" log:"source"`
+	Name      string         `path:"name" validate:"queue" log:"source" restrict:"source,new"`
 	IfMatch   *precondition  `header:"If-Match"`
 	Kind      webhook.Kind   `json:"kind" validate:"required,oneof=slack github stripe standard hmac token basic cloudevents"`
-	Queue     string         `json:"queue" validate:"queue,unreserved"`
-	Topic     string         `json:"topic" validate:"topic"`
+	Queue     string         `json:"queue" validate:"queue,unreserved" restrict:"queue,default,unless=Topic"`
+	Topic     string         `json:"topic" validate:"topic" restrict:"topic,optional"`
 	Type      string         `json:"type" validate:"max=1024"`
 	Key       string         `json:"key" validate:"max=1024"`
 	EventTS   string         `json:"event_ts" validate:"max=1024"`
@@ -151,7 +151,7 @@ func (s *Server) putSource(r *http.Request, req putSourceRequest) (reply, error)
 }
 
 type sourceRequest struct {
-	Name string `path:"name" validate:"queue" log:"source"`
+	Name string `path:"name" validate:"queue" log:"source" restrict:"source"`
 }
 
 func (s *Server) getSource(r *http.Request, req sourceRequest) (reply, error) {
@@ -161,7 +161,8 @@ func (s *Server) getSource(r *http.Request, req sourceRequest) (reply, error) {
 
 type listSourcesRequest struct {
 	paging
-	queues, topics []string // that the caller may use; nil: all
+	Queues []string `restrict:"allowed_queues"`
+	Topics []string `restrict:"allowed_topics"`
 }
 
 type listSourcesResponse struct {
@@ -170,12 +171,12 @@ type listSourcesResponse struct {
 }
 
 func (s *Server) listSources(r *http.Request, req listSourcesRequest) (reply, error) {
-	page, err := s.sources.List(r.Context(), req.Limit, req.Cursor, req.queues, req.topics)
+	page, err := s.sources.List(r.Context(), req.Limit, req.Cursor, req.Queues, req.Topics)
 	return reply{body: listSourcesResponse{convert(page.Sources, sourceBodyOf), nextOf(page.Next)}}, err
 }
 
 type deleteSourceRequest struct {
-	Name    string        `path:"name" validate:"queue" log:"source"`
+	Name    string        `path:"name" validate:"queue" log:"source" restrict:"source"`
 	IfMatch *precondition `header:"If-Match"`
 }
 
@@ -184,7 +185,7 @@ func (s *Server) deleteSource(r *http.Request, req deleteSourceRequest) (reply, 
 }
 
 type testSourceRequest struct {
-	Name    string             `path:"name" validate:"queue" log:"source"`
+	Name    string             `path:"name" validate:"queue" log:"source" restrict:"source"`
 	Headers stdjson.RawMessage `json:"headers"` // each a string, or a list of them
 	Body    string             `json:"body"`
 	Query   string             `json:"query" validate:"max=8192"`

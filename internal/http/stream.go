@@ -35,7 +35,7 @@ type streamRequest struct {
 }
 
 type streamSubscriptionRequest struct {
-	Name string `path:"name" validate:"queue" log:"subscription"`
+	Name string `path:"name" validate:"queue" log:"subscription" restrict:"subscription"`
 	logPlace
 	streamOptions
 }
@@ -90,7 +90,7 @@ func (s *Server) streamSubscription(w http.ResponseWriter, r *http.Request, req 
 	})
 }
 
-// A restrictedSource sends of a subscription what the caller may read.
+// A restrictedSource has the events of a subscription that the caller may read.
 type restrictedSource struct {
 	eventSource
 	grant *access.Grant

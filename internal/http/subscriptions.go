@@ -31,7 +31,7 @@ func (f *subscribedFilter) of(name, at string) (topic.SubscriptionFilter, error)
 
 // A namedFilter is a filter of a list.
 type namedFilter struct {
-	Name string `json:"name" validate:"queue"`
+	Name string `json:"name" validate:"queue" restrict:"-"`
 	subscribedFilter
 }
 
@@ -61,7 +61,7 @@ func lagOf(events int64, seconds float64) lagBody {
 
 // A deliveryBody says where the events of a subscription go.
 type deliveryBody struct {
-	Queue    string `json:"queue" validate:"required,queue,unreserved"`
+	Queue    string `json:"queue" validate:"required,queue,unreserved" restrict:"queue"`
 	Type     string `json:"type,omitempty" validate:"min=1,max=255"`
 	Priority int32  `json:"priority" validate:"min=-2147483648,max=2147483647"`
 }
@@ -129,9 +129,9 @@ func (s *Server) replyOfSubscription(ctx context.Context, name string) (reply, e
 }
 
 type putSubscriptionRequest struct {
-	Name         string         `path:"name" validate:"queue" log:"subscription"`
+	Name         string         `path:"name" validate:"queue" log:"subscription" restrict:"subscription,new"`
 	IfMatch      *precondition  `header:"If-Match"`
-	Filters      []namedFilter  `json:"filters" validate:"required"`
+	Filters      []namedFilter  `json:"filters" validate:"required" restrict:"filters"`
 	Start        bind.Value     `json:"start"`
 	MaxWaiting   int            `json:"max_waiting" default:"10000" validate:"min=1,max=1000000000"`
 	ExpiresAfter *time.Duration `json:"expires_after" validate:"min=1s,max=87600h"`
@@ -218,7 +218,7 @@ func inPlace(pointer string, err error) error {
 }
 
 type subscriptionRequest struct {
-	Name string `path:"name" validate:"queue" log:"subscription"`
+	Name string `path:"name" validate:"queue" log:"subscription" restrict:"subscription"`
 }
 
 func (s *Server) getSubscription(r *http.Request, req subscriptionRequest) (reply, error) {
@@ -232,16 +232,17 @@ type listSubscriptionsResponse struct {
 
 type listSubscriptionsRequest struct {
 	paging
-	queues, topics []string // that the caller may use
+	Queues []string `restrict:"allowed_queues"`
+	Topics []string `restrict:"allowed_topics"`
 }
 
 func (s *Server) listSubscriptions(r *http.Request, req listSubscriptionsRequest) (reply, error) {
-	page, err := s.topics.Subscriptions(r.Context(), req.Limit, req.Cursor, req.queues, req.topics)
+	page, err := s.topics.Subscriptions(r.Context(), req.Limit, req.Cursor, req.Queues, req.Topics)
 	return reply{body: listSubscriptionsResponse{convert(page.Subscriptions, subscriptionOf), nextOf(page.Next)}}, err
 }
 
 type deleteSubscriptionRequest struct {
-	Name    string        `path:"name" validate:"queue" log:"subscription"`
+	Name    string        `path:"name" validate:"queue" log:"subscription" restrict:"subscription"`
 	IfMatch *precondition `header:"If-Match"`
 }
 
@@ -260,8 +261,8 @@ func (s *Server) changeSubscription(change func(context.Context, string) error) 
 }
 
 type putFilterRequest struct {
-	Name   string `path:"name" validate:"queue" log:"subscription"`
-	Filter string `path:"filter" validate:"queue" log:"filter"`
+	Name   string `path:"name" validate:"queue" log:"subscription" restrict:"subscription"`
+	Filter string `path:"filter" validate:"queue" log:"filter" restrict:"-"`
 	subscribedFilter
 }
 
@@ -274,8 +275,8 @@ func (s *Server) putFilter(r *http.Request, req putFilterRequest) (reply, error)
 }
 
 type filterRequest struct {
-	Name   string `path:"name" validate:"queue" log:"subscription"`
-	Filter string `path:"filter" validate:"queue" log:"filter"`
+	Name   string `path:"name" validate:"queue" log:"subscription" restrict:"subscription"`
+	Filter string `path:"filter" validate:"queue" log:"filter" restrict:"-"`
 }
 
 func (s *Server) deleteFilter(r *http.Request, req filterRequest) (reply, error) {
@@ -283,7 +284,7 @@ func (s *Server) deleteFilter(r *http.Request, req filterRequest) (reply, error)
 }
 
 type readSubscriptionRequest struct {
-	Name  string        `path:"name" validate:"queue" log:"subscription"`
+	Name  string        `path:"name" validate:"queue" log:"subscription" restrict:"subscription"`
 	After string        `json:"after" validate:"min=1,max=1024"`
 	Limit int           `json:"limit" default:"100" validate:"min=1,max=1000"`
 	Wait  time.Duration `json:"wait" validate:"min=0s,max=1m"`
@@ -336,7 +337,7 @@ func (p *subscribedPage) appendJSON(b []byte) []byte {
 }
 
 type commitCursorRequest struct {
-	Name   string `path:"name" validate:"queue" log:"subscription"`
+	Name   string `path:"name" validate:"queue" log:"subscription" restrict:"subscription"`
 	Cursor string `json:"cursor" validate:"required,min=1,max=1024"`
 }
 
@@ -347,7 +348,7 @@ func (s *Server) commitCursor(r *http.Request, req commitCursorRequest) (reply, 
 }
 
 type seekSubscriptionRequest struct {
-	Name string     `path:"name" validate:"queue" log:"subscription"`
+	Name string     `path:"name" validate:"queue" log:"subscription" restrict:"subscription"`
 	To   bind.Value `json:"to" validate:"required"`
 }
 
@@ -376,7 +377,7 @@ func (p *soughtPosition) appendJSON(b []byte) []byte {
 }
 
 type replaySubscriptionRequest struct {
-	Name   string     `path:"name" validate:"queue" log:"subscription"`
+	Name   string     `path:"name" validate:"queue" log:"subscription" restrict:"subscription"`
 	From   bind.Value `json:"from" validate:"required"`
 	To     bind.Value `json:"to"`
 	DryRun bool       `json:"dry_run"`

@@ -14,10 +14,10 @@ import (
 )
 
 type publishRequest struct {
-	Topic        string          `path:"topic" validate:"topic" log:"topic"`
+	Topic        string          `path:"topic" validate:"topic" log:"topic" restrict:"topic"`
 	Event        json.RawMessage `body:"event"`
 	Key          string          `query:"key" validate:"min=1,max=255"`
-	Subscription string          `query:"subscription" validate:"queue"`
+	Subscription string          `query:"subscription" validate:"queue" restrict:"subscription,publish"`
 	Delay        *time.Duration  `query:"delay" validate:"min=0s,max=87600h"`
 	At           *time.Time      `query:"at"`
 	HeaderKey    idempotencyKey  `header:"Idempotency-Key" validate:"min=1,max=255"`
@@ -71,12 +71,12 @@ type publishBatchRequest struct {
 
 // A publication is an element of a batch.
 type publication struct {
-	Topic          string            `json:"topic" validate:"required,topic"`
+	Topic          string            `json:"topic" validate:"required,topic" restrict:"topic"`
 	Event          json.RawMessage   `json:"event" validate:"required"`
 	Meta           json.RawMessage   `json:"meta"`
 	Key            string            `json:"key" validate:"min=1,max=255"`
 	IdempotencyKey string            `json:"idempotency_key" validate:"min=1,max=255"`
-	Subscription   string            `json:"subscription" validate:"queue"`
+	Subscription   string            `json:"subscription" validate:"queue" restrict:"subscription,publish"`
 	OnDuplicate    queue.OnDuplicate // not to be chosen here
 }
 
@@ -118,11 +118,11 @@ type listTopicsResponse struct {
 
 type listTopicsRequest struct {
 	paging
-	allowed []string
+	Topics []string `restrict:"allowed_topics"`
 }
 
 func (s *Server) listTopics(r *http.Request, req listTopicsRequest) (reply, error) {
-	page, err := s.topics.Topics(r.Context(), req.Limit, req.Cursor, req.allowed)
+	page, err := s.topics.Topics(r.Context(), req.Limit, req.Cursor, req.Topics)
 	topics := convert(page.Topics, func(t topic.Topic) topicBody { return topicBody{t.Name, t.Events, t.LastPosition, t.LastAt} })
 	return reply{body: listTopicsResponse{topics, nextOf(page.Next)}}, err
 }

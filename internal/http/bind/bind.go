@@ -45,6 +45,10 @@ type Value []byte
 //	                   after "dive" are for each element of a list
 //	null:"nil"         null is a value, too: the field is nil then; null:"zero": it points to a zero value
 //	log:"queue"        Log has the field, under this name
+//	restrict:"queue"   Uses visits the field: it names a queue, or something else, that not all callers may use. The tag of a struct counts for each field
+//	                   within that has one; restrict:"-" says that the field names nothing that is used
+//
+// A field with a tag restrict that begins with allowed_, and with none that says where it is, is not read from the request.
 //
 // A json.RawMessage is a JSON object as it was sent, which jsonb can hold as it is. A pointer is nil when the field is not given.
 //
@@ -59,6 +63,9 @@ type Binding struct {
 	members bool   // the body has members
 	needs   string // what the body must be; empty: there may be none
 	limits  Limits
+
+	allowed        []Field // that are set to what the caller may use
+	isRestrictable bool
 }
 
 // A Field is one field of a request.
@@ -71,6 +78,10 @@ type Field struct {
 	Required bool
 	Element  *Field  // what each element of a list is, else nil
 	Members  []Field // of the struct that it is, else nil
+	Restrict Restriction
+
+	isString        bool // not a time or a duration, which are strings in JSON
+	hasRestrictions bool // it, or a field within it, names what is used
 
 	pointer string        // of a parameter
 	kind    jsontext.Kind // of the JSON value; 0: any
@@ -94,6 +105,14 @@ func New[Req any](lim Limits) *Binding {
 	}
 	request := newField(reflect.TypeFor[Req](), "")
 	b := &Binding{Fields: request.Members, body: &request, limits: lim}
+	b.isRestrictable = markRestricted(b.Fields)
+	isAllowed := func(f Field) bool { return f.In == "" }
+	for _, f := range b.Fields {
+		if isAllowed(f) {
+			b.allowed = append(b.allowed, f)
+		}
+	}
+	b.Fields = slices.DeleteFunc(b.Fields, isAllowed)
 	if at := slices.IndexFunc(b.Fields, func(f Field) bool { return f.In == "sent" || f.In == "bytes" }); at >= 0 {
 		b.sent, b.isBytes = b.Fields[at].Index, b.Fields[at].In == "bytes"
 		b.Fields = slices.Delete(b.Fields, at, at+1)
@@ -118,7 +137,11 @@ func fieldsOf(t reflect.Type, index []int, outer reflect.StructTag) (fields []Fi
 		sf := t.Field(i)
 		at := append(slices.Clone(index), i)
 		if sf.Anonymous {
-			fields = append(fields, fieldsOf(sf.Type, at, sf.Tag)...)
+			within := fieldsOf(sf.Type, at, sf.Tag)
+			if by := parseRestriction(t, index, &sf); by.Kind != "" {
+				overrideRestrictions(within, by)
+			}
+			fields = append(fields, within...)
 			continue
 		}
 		f := newField(sf.Type, sf.Tag.Get("validate"))
@@ -128,8 +151,13 @@ func fieldsOf(t reflect.Type, index []int, outer reflect.StructTag) (fields []Fi
 				f.In = cmp.Or(outer.Get("in"), place)
 			}
 		}
-		if f.In == "" {
+		f.Restrict = parseRestriction(t, index, &sf)
+		isAllowed := strings.HasPrefix(f.Restrict.Kind, "allowed_")
+		switch {
+		case f.In == "" && f.Restrict.Kind == "":
 			continue
+		case (f.In == "") != isAllowed || !sf.IsExported():
+			panic(fmt.Sprintf("%s.%s must be exported, and read from the request unless it is set to what is allowed", t, sf.Name))
 		}
 		f.Index, f.Default, f.null, f.log = at, sf.Tag.Get("default"), sf.Tag.Get("null"), sf.Tag.Get("log")
 		f.pointer = map[string]string{"path": "{" + f.Name + "}", "query": "?" + f.Name, "header": f.Name}[f.In]
@@ -170,7 +198,7 @@ func newField(t reflect.Type, rules string) (f Field) {
 	case t == timeType:
 		f.kind, f.wants = '"', `an RFC 3339 time such as "2026-02-03T04:05:06Z"`
 	case kind == reflect.String, reflect.PointerTo(t).Implements(textUnmarshalerType):
-		f.kind, f.wants, f.joined = '"', "a string", kind == reflect.Slice
+		f.kind, f.wants, f.joined, f.isString = '"', "a string", kind == reflect.Slice, kind == reflect.String
 	case kind == reflect.Slice:
 		element := newField(t.Elem(), each)
 		f.kind, f.wants, f.Element = '[', "an array", &element
