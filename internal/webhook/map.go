@@ -236,10 +236,17 @@ func eventOf(kind Kind, header http.Header, body []byte) (event json.RawMessage,
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w: it is no form: %w", ErrBody, err)
 		}
-		if inner := form.Get("payload"); kind == Slack && inner != "" {
-			body = []byte(inner)
-		} else {
+		switch inner := form["payload"]; {
+		case kind != GitHub && (kind != Slack || len(inner) == 0): // commands of Slack have none
 			return encode(formObject(form))
+		case len(inner) == 0:
+			return nil, nil, fmt.Errorf("%w: the form has no field payload, in which GitHub sends its JSON", ErrBody)
+		case len(inner) > 1:
+			return nil, nil, fmt.Errorf("%w: the form has %d fields payload; expected one", ErrBody, len(inner))
+		case !json.Valid([]byte(inner[0])):
+			return nil, nil, fmt.Errorf("%w: the field payload of the form is no JSON", ErrBody)
+		default:
+			body = []byte(inner[0])
 		}
 	}
 	decoder := json.NewDecoder(bytes.NewReader(body))

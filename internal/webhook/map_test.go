@@ -116,10 +116,17 @@ func TestDeliveriesBecomeEvents(t *testing.T) {
 			nil,
 			`{"id":"` + strings.Repeat("x", 256) + `","at":"soon","p":1.5}`, `{"id":"` + strings.Repeat("x", 256) + `","at":"soon","p":1.5}`, "", "", 0, 4,
 		},
-		"a list":                      {Mapping{Kind: Token}, nil, ` [1.50,"a"]`, `{"data":[1.50,"a"]}`, "", "", 0, 0},
-		"a text":                      {Mapping{Kind: Token}, headerOf("Content-Type", "text/plain"), "hello\n", `{"data":"hello\n"}`, "", "", 0, 0},
-		"nothing":                     {Mapping{Kind: Token}, nil, "", `{"data":""}`, "", "", 0, 0},
-		"bytes":                       {Mapping{Kind: Token}, headerOf("Content-Type", "image/png"), "\x89PNG", `{"data_base64":"iVBORw=="}`, "", "", 0, 0},
+		"a list":  {Mapping{Kind: Token}, nil, ` [1.50,"a"]`, `{"data":[1.50,"a"]}`, "", "", 0, 0},
+		"a text":  {Mapping{Kind: Token}, headerOf("Content-Type", "text/plain"), "hello\n", `{"data":"hello\n"}`, "", "", 0, 0},
+		"nothing": {Mapping{Kind: Token}, nil, "", `{"data":""}`, "", "", 0, 0},
+		"bytes":   {Mapping{Kind: Token}, headerOf("Content-Type", "image/png"), "\x89PNG", `{"data_base64":"iVBORw=="}`, "", "", 0, 0},
+		"a form of GitHub": {
+			Mapping{Kind: GitHub},
+			headerOf("Content-Type", form+"; charset=utf-8", "X-GitHub-Event", "push", "X-GitHub-Delivery", "d1"),
+			"payload=" + url.QueryEscape(`{"ref":"refs/heads/a+b","msg":"ü & %"}`), `{"ref":"refs/heads/a+b","msg":"ü & %"}`, "github.push", "d1", 0, 0,
+		},
+		"a list in a form of GitHub":  {Mapping{Kind: GitHub}, headerOf("Content-Type", form), "payload=[1]", `{"data":[1]}`, "", "", 0, 2},
+		"a payload of anybody else":   {Mapping{Kind: Token}, headerOf("Content-Type", form), "payload={}&payload=x", `{"payload":["{}","x"]}`, "", "", 0, 0},
 		"a form":                      {Mapping{Kind: Token}, headerOf("Content-Type", form), "a=1&b=2&b=3", `{"a":"1","b":["2","3"]}`, "", "", 0, 0},
 		"JSON that curl calls a form": {Mapping{Kind: Token}, headerOf("Content-Type", form), `{"a":1}`, `{"a":1}`, "", "", 0, 0},
 	} {
@@ -145,6 +152,31 @@ func TestBodyThatIsNoJSONAsItSaysIsRefused(t *testing.T) {
 		mapping := Mapping{Kind: GitHub}
 		if got, err := mapping.Map(headerOf("Content-Type", "application/json"), nil, []byte(body)); !errors.Is(err, ErrBody) {
 			t.Errorf("%q: got %s, %v, want ErrBody", body, got.Event, err)
+		}
+	}
+}
+
+func TestFormWithoutThePayloadOfItsSenderIsRefused(t *testing.T) {
+	t.Parallel()
+	header := headerOf("Content-Type", "application/x-www-form-urlencoded")
+	for body, want := range map[string]string{
+		"":                              "the form has no field payload",
+		"Payload=%7B%7D":                "the form has no field payload",
+		"payload=%7B%7D&payload=%7B%7D": "the form has 2 fields payload; expected one",
+		"payload=":                      "the field payload of the form is no JSON",
+		"payload=hello":                 "the field payload of the form is no JSON",
+		"payload=%7B%22a%22%3A":         "the field payload of the form is no JSON",
+		"payload=%7B%7D%7B%7D":          "the field payload of the form is no JSON",
+		"payload=%zz":                   "it is no form",
+	} {
+		for _, kind := range []Kind{GitHub, Slack} {
+			if kind == Slack && strings.Contains(want, "has no field") {
+				continue // a command
+			}
+			mapping := Mapping{Kind: kind}
+			if got, err := mapping.Map(header, nil, []byte(body)); !errors.Is(err, ErrBody) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s, %q: got %s, %v, want %s", kind, body, got.Event, err, want)
+			}
 		}
 	}
 }
