@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"reflect"
 	"strings"
 	"syscall"
 	"time"
@@ -166,6 +167,7 @@ func newParser(g *grammar, reader *settingsReader, options ...kong.Option) (*kon
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, WrapUpperBound: 110}),
 		kong.ValueFormatter(helpText),
 		kong.Resolvers(kong.ResolverFunc(reader.resolve)),
+		kong.TypeMapper(reflect.TypeFor[time.Duration](), cli.DurationMapper),
 		kong.Vars{"version": version()},
 	}, options...)
 	for name, kind := range kinds {

@@ -74,7 +74,7 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 	given := map[string]string{
 		"data-dir": "/srv/queued", "start-timeout": "1m", "require-sync": "true", "no-migrate": "true", "force-migrate": "true", "adopt": "always", "background": "off",
 		"listen": "[::1]:9", "hosts": "a.example, 10.0.0.5,[::1]", "tls-cert": "/tls/cert.pem", "tls-key": "/tls/key.pem", "tls-client-ca": "/tls/ca.pem", "drain-delay": "1s", "shutdown-timeout": "2s",
-		"max-attempts": "7", "sweep-interval": "3s", "max-vt-age": "4h", "history-retention": "720h", "key-retention": "48h",
+		"queues": "declared", "max-attempts": "7", "sweep-interval": "3s", "max-vt-age": "4h", "history-retention": "720h", "key-retention": "48h",
 		"misfire-grace": "5m", "occurrence-retention": "49h",
 		"push-allow": "10.1.0.0/16, billing.internal,*.svc.cluster.local",
 		"max-body":   "64KiB", "max-batch-body": "2097152", "max-body-memory": "32MiB", "max-batch": "10", "max-depth": "9", "query-timeout": "250ms",
@@ -184,19 +184,19 @@ func TestEmptyVariableCountsAsUnset(t *testing.T) {
 
 func TestWrongValueIsReportedWithAllowedValues(t *testing.T) {
 	t.Parallel()
-	const duration, moreThanZero = `takes a duration such as "30s", "10m" or "720h"`, `takes a duration such as "30s", "10m" or "720h", more than zero`
+	const duration, moreThanZero = `takes a duration such as "30s", "10m" or "7d"`, `takes a duration such as "30s", "10m" or "7d", more than zero`
 	tests := []struct{ flag, value, want string }{
-		{"sweep-interval", "10 minutes", `got "10 minutes"; takes a duration such as "30s", "10m" or "720h", at least 100ms, or "off"`},
-		{"sweep-interval", "99ms", `got "99ms"; takes a duration such as "30s", "10m" or "720h", at least 100ms, or "off"`},
-		{"sweep-interval", "-5s", `got "-5s"; takes a duration such as "30s", "10m" or "720h", at least 100ms, or "off"`},
-		{"query-timeout", "597h", `got "597h"; takes a duration such as "30s", "10m" or "720h", more than zero, up to 24h`},
-		{"max-vt-age", "1d", `got "1d"; ` + duration},
+		{"sweep-interval", "10 minutes", `got "10 minutes"; takes a duration such as "30s", "10m" or "7d", at least 100ms, or "off"`},
+		{"sweep-interval", "99ms", `got "99ms"; takes a duration such as "30s", "10m" or "7d", at least 100ms, or "off"`},
+		{"sweep-interval", "-5s", `got "-5s"; takes a duration such as "30s", "10m" or "7d", at least 100ms, or "off"`},
+		{"query-timeout", "597h", `got "597h"; takes a duration such as "30s", "10m" or "7d", more than zero, up to 24h`},
+		{"max-vt-age", "1day", `got "1day"; ` + duration},
 		{"max-vt-age", "0s", `got "0s"; ` + moreThanZero},
-		{"history-retention", "30d", `got "30d"; ` + duration},
+		{"history-retention", "1M", `got "1M"; ` + duration},
 		{"history-retention", "-1h", `got "-1h"; ` + moreThanZero},
 		{"key-retention", "0s", `got "0s"; ` + moreThanZero + ", up to 87600h"},
 		{"misfire-grace", "0s", `got "0s"; ` + moreThanZero},
-		{"occurrence-retention", "47h", `got "47h"; takes a duration such as "30s", "10m" or "720h", at least 48h, or "off"`},
+		{"occurrence-retention", "47h", `got "47h"; takes a duration such as "30s", "10m" or "7d", at least 48h, or "off"`},
 		{"query-timeout", "5", `got "5"; ` + duration},
 		{"shutdown-timeout", "soon", `got "soon"; ` + duration},
 		{"drain-delay", "-1s", `got "-1s"; ` + duration},

@@ -16,6 +16,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/queued/queued/internal/duration"
 	"github.com/queued/queued/internal/egress"
 	httpapi "github.com/queued/queued/internal/http"
 	"github.com/queued/queued/internal/pg"
@@ -83,14 +84,14 @@ func parseInt(text string) (int64, error) { return strconv.ParseInt(text, 10, 64
 
 // parseDuration returns -1 for off.
 func parseDuration(text string, tag *kong.Tag) (any, error) {
-	d, err := time.ParseDuration(text)
+	d, err := duration.Parse(text)
 	if tag.Has("off") && (err == nil && d == 0 || strings.EqualFold(text, "off")) {
 		return time.Duration(-1), nil
 	}
 	if err == nil && d >= bound(tag, "min", time.ParseDuration, 1) && d <= bound(tag, "max", time.ParseDuration, math.MaxInt64) {
 		return d, nil
 	}
-	takes := `a duration such as "30s", "10m" or "720h"`
+	takes := `a duration such as "30s", "10m" or "7d"`
 	switch {
 	case tag.Has("min"):
 		takes += ", at least " + tag.Get("min")

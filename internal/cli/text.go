@@ -3,9 +3,14 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/queued/queued/internal/duration"
 )
 
 // examples returns the examples of a command for its --help.
@@ -81,6 +86,20 @@ func (v *jsonValue) UnmarshalText(text []byte) error {
 
 func (v jsonValue) raw() json.RawMessage { return json.RawMessage(v) }
 
+// DurationMapper reads the flags that are durations, with days and weeks: "7d".
+var DurationMapper kong.MapperFunc = func(ctx *kong.DecodeContext, target reflect.Value) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("duration", &text); err != nil {
+		return err
+	}
+	d, err := duration.Parse(text)
+	if err != nil {
+		return fmt.Errorf("got %q; want a duration such as 90s, 10m or 7d", text)
+	}
+	target.Set(reflect.ValueOf(d))
+	return nil
+}
+
 // parseTime returns the instant that a flag says: RFC 3339, or how long ago, such as 90m.
 func parseTime(flag, text string, now time.Time) (time.Time, error) {
 	if text == "" {
@@ -89,8 +108,8 @@ func parseTime(flag, text string, now time.Time) (time.Time, error) {
 	if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
 		return t, nil
 	}
-	if ago, err := time.ParseDuration(strings.TrimPrefix(text, "-")); err == nil {
+	if ago, err := duration.Parse(strings.TrimPrefix(text, "-")); err == nil {
 		return now.Add(-ago), nil
 	}
-	return time.Time{}, usagef("--%s is %q; want a time such as 2026-02-03T04:05:06Z, or how long ago, such as 90m", flag, text)
+	return time.Time{}, usagef("--%s is %q; want a time such as 2026-02-03T04:05:06Z, or how long ago, such as 90m or 7d", flag, text)
 }

@@ -53,7 +53,7 @@ func TestRawBodyIsKeptOnlyWhereItIsAskedFor(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.call("GET", fmt.Sprintf("/events/%d/raw", h.insert(`{}`)), "").wantProblem(problem.RawBodyNotFound)
-	for _, wrong := range []string{"", "x", "0s", "-1h", "1ms", "87601h", "7d"} {
+	for _, wrong := range []string{"", "x", "0s", "-1h", "1ms", "87601h", "3651d", "7y"} {
 		h.try("POST", "/events?keep_raw="+wrong, `{}`).wantProblem(problem.InvalidParameter)
 	}
 	h.try("POST", "/events/batch?keep_raw=1h", `{"events":[{"event":{}}]}`).wantProblem(problem.UnknownParameter)

@@ -127,7 +127,7 @@ func TestBatchProblemsPointToTheirEvent(t *testing.T) {
 			"validation_failed\n" +
 				"#/events/0/queue must be 1 to 128 of A–Z a–z 0–9 . _ : -\n" +
 				"#/events/1/event must be a JSON object, not []\n" +
-				`#/events/1/delay must be a duration such as "90s" or "10m", not "10 minutes"` + "\n" +
+				`#/events/1/delay must be a duration such as "90s", "10m" or "7d", not "10 minutes"` + "\n" +
 				`#/events/1/vt must be an RFC 3339 time such as "2026-02-03T04:05:06Z", not null` + "\n" +
 				"#/events/2/evnt unknown field; expected one of event, queue, delay, vt, type, source, priority, key, max_attempts, expires_at, event_ts, on_duplicate, meta\n" +
 				"#/events/2/event is required\n" +
@@ -192,14 +192,15 @@ func TestOptionsOutOfRangeAreRefused(t *testing.T) {
 		"limit a list":      {`{"limit":[[1]]}`, "#/limit must be an integer, not [[1]]"},
 		"attempts too many": {`{"max_attempts":2147483648}`, "#/max_attempts must be at most 2147483647"},
 		"attempts 0":        {`{"max_attempts":0}`, "#/max_attempts must be at least 1"},
-		"wait a number":     {`{"wait":10}`, `#/wait must be a duration such as "90s" or "10m", not 10`},
-		"wait without unit": {`{"wait":"10"}`, `#/wait must be a duration such as "90s" or "10m", not "10"`},
-		"wait in words":     {`{"wait":"10 minutes"}`, `#/wait must be a duration such as "90s" or "10m", not "10 minutes"`},
+		"wait a number":     {`{"wait":10}`, `#/wait must be a duration such as "90s", "10m" or "7d", not 10`},
+		"wait without unit": {`{"wait":"10"}`, `#/wait must be a duration such as "90s", "10m" or "7d", not "10"`},
+		"wait in words":     {`{"wait":"10 minutes"}`, `#/wait must be a duration such as "90s", "10m" or "7d", not "10 minutes"`},
 		"wait too long":     {`{"wait":"61s"}`, "#/wait must be at most 1m0s"},
 		"wait negative":     {`{"wait":"-1s"}`, "#/wait must be at least 0s"},
-		"wait overflowing":  {`{"wait":"9999999999h"}`, `#/wait must be a duration such as "90s" or "10m", not "9999999999h"`},
+		"wait overflowing":  {`{"wait":"9999999999h"}`, `#/wait must be a duration such as "90s", "10m" or "7d", not "9999999999h"`},
 		"lease of nothing":  {`{"invisible_for":"0s"}`, "#/invisible_for must be at least 1µs"},
 		"lease for ever":    {`{"invisible_for":"8761h"}`, "#/invisible_for must be at most 8760h0m0s"},
+		"lease in days":     {`{"invisible_for":"366d"}`, "#/invisible_for must be at most 8760h0m0s"},
 		"unknown order":     {`{"order":"lifo"}`, "#/order must be one of fifo, random"},
 		"empty queue":       {`{"queue":""}`, "#/queue must be 1 to 128 of A–Z a–z 0–9 . _ : -"},
 		"long queue":        {`{"queue":"` + strings.Repeat("q", 129) + `"}`, "#/queue must be 1 to 128 of A–Z a–z 0–9 . _ : -"},
@@ -222,6 +223,18 @@ func TestOptionsOutOfRangeAreRefused(t *testing.T) {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestDurationsMayHaveDaysAndWeeks(t *testing.T) {
+	t.Parallel()
+	claim, err := decodeAs[claimRequest]("/claim", `{"invisible_for":"1d12h","wait":"0d"}`)
+	if err != nil || claim.InvisibleFor != 36*time.Hour || claim.Wait != 0 {
+		t.Errorf("in a body it is %+v, %s", claim, problemText(err))
+	}
+	post, err := decodeAs[insertRequest]("/events?delay=1w", `{}`)
+	if err != nil || *post.Delay != 7*24*time.Hour {
+		t.Errorf("in a query it is %+v, %s", post, problemText(err))
 	}
 }
 
@@ -257,7 +270,7 @@ func TestPolicyIsDecodedOrRefusedWithAReason(t *testing.T) {
 		`{"backoff":"none"}`: "validation_failed\n#/backoff must be a JSON object, not \"none\"",
 		`{"backoff":{}}`:     "validation_failed\n#/backoff/kind is required\n#/backoff/base is required",
 		`{"backoff":{"kind":"cubic","base":5,"step":1}}`: "validation_failed\n#/backoff/kind must be one of constant, linear, exponential\n" +
-			`#/backoff/base must be a duration such as "90s" or "10m", not 5` + "\n#/backoff/step unknown field; expected one of kind, base, factor, max, jitter",
+			`#/backoff/base must be a duration such as "90s", "10m" or "7d", not 5` + "\n#/backoff/step unknown field; expected one of kind, base, factor, max, jitter",
 		`{"backoff":{"kind":"linear","base":"1s","factor":0.5,"jitter":1.5}}`:      "validation_failed\n#/backoff/factor must be at least 1\n#/backoff/jitter must be at most 1",
 		`{"backoff":{"kind":"linear","base":"1s","factor":1e999,"jitter":-1e999}}`: "validation_failed\n#/backoff/factor must be at most 1000\n#/backoff/jitter must be at least 0",
 		`{"backoff":{"kind":"linear","base":"1s","factor":"2"}}`:                   "validation_failed\n#/backoff/factor must be a number, not \"2\"",
@@ -442,7 +455,7 @@ func TestPatchDistinguishesAbsentFieldsFromNull(t *testing.T) {
 		`{"wait":"90s"}`:         "wait:1m30s ",
 		`{"text":"a","n":0}`:     "validation_failed\n#/text must be at least 2 characters long\n#/n must be at least 1",
 		`{"text":1,"n":"2"}`:     "validation_failed\n#/text must be a string, not 1\n#/n must be an integer, not \"2\"",
-		`{"wait":null}`:          `validation_failed` + "\n" + `#/wait must be a duration such as "90s" or "10m", not null`,
+		`{"wait":null}`:          `validation_failed` + "\n" + `#/wait must be a duration such as "90s", "10m" or "7d", not null`,
 	} {
 		req, err := decodeAs[changeRequest]("/", body)
 		got := said("text", req.Text) + said("n", req.N)

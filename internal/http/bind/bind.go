@@ -194,7 +194,7 @@ func newField(t reflect.Type, rules string) (f Field) {
 		f.kind, f.wants = '{', "a JSON object"
 	case t == valueType:
 	case t == durationType:
-		f.kind, f.wants = '"', `a duration such as "90s" or "10m"`
+		f.kind, f.wants = '"', `a duration such as "90s", "10m" or "7d"`
 	case t == timeType:
 		f.kind, f.wants = '"', `an RFC 3339 time such as "2026-02-03T04:05:06Z"`
 	case kind == reflect.String, reflect.PointerTo(t).Implements(textUnmarshalerType):

@@ -279,7 +279,7 @@ func TestBadFieldsOfABodyAreNamedAllAtOnce(t *testing.T) {
 		`{"name":"","n":0}`: "validation_failed\n#/name must not be empty\n#/n must be at least 1",
 		`{"name":1,"n":"1","rate":true,"urgent":1,"wait":1,"tags":{},"lines":[1],"event":null}`: "validation_failed\n#/name must be a string, not 1\n" +
 			"#/n must be an integer, not \"1\"\n#/rate must be a number, not true\n#/urgent must be true or false, not 1\n" +
-			"#/wait must be a duration such as \"90s\" or \"10m\", not 1\n#/tags must be an array, not {}\n#/lines/0 must be a JSON object, not 1\n" +
+			"#/wait must be a duration such as \"90s\", \"10m\" or \"7d\", not 1\n#/tags must be an array, not {}\n#/lines/0 must be a JSON object, not 1\n" +
 			"#/event must be a JSON object, not null",
 		`{"name":"abcdef","n":2147483648,"rate":1e999,"wait":"61m","kind":"c"}`: "validation_failed\n#/name must be at most 5 characters long\n" +
 			"#/n must be at most 2147483647\n#/rate must be at most 1\n#/wait must be at most 1h0m0s\n#/kind must be one of a, b",

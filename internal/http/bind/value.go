@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-playground/validator/v10"
 
+	"github.com/queued/queued/internal/duration"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/match"
 )
@@ -36,7 +37,7 @@ func (f *Field) set(v reflect.Value, text string, show func(string) string) stri
 	var err error
 	switch p := v.Addr().Interface().(type) {
 	case *time.Duration:
-		*p, err = time.ParseDuration(text)
+		*p, err = duration.Parse(text)
 	case *time.Time:
 		if err = p.UnmarshalText([]byte(text)); err != nil && strings.Contains(text, " ") {
 			return "must be " + f.wants + ", not " + show(text) + `; in a URL, write "+" as %2B`
