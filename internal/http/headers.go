@@ -31,7 +31,7 @@ func (p *precondition) UnmarshalText(text []byte) error {
 	for more := true; more; {
 		tag := entityTag.FindStringSubmatch(rest)
 		if tag == nil {
-			return fmt.Errorf(`must be * or a list of entity tags such as "3", not %s`, bind.Quote(string(text)))
+			return errors.New(`must be * or a list of entity tags, each in double quotes as the ETag has it, such as "3"`)
 		}
 		if n, err := strconv.ParseInt(tag[1], 10, 64); err == nil && strconv.FormatInt(n, 10) == tag[1] {
 			*p = append(*p, n)
@@ -53,6 +53,17 @@ func (p *precondition) versions() []int64 {
 		return nil
 	}
 	return *p
+}
+
+// An absence is an If-None-Match of *: there must not be such a thing yet.
+type absence struct{}
+
+// UnmarshalText takes *, as a list of versions would say nothing that If-Match does not.
+func (*absence) UnmarshalText(text []byte) error {
+	if strings.TrimSpace(string(text)) != "*" {
+		return fmt.Errorf(`must be *, which is for what does not exist yet, not %s; for a version send If-Match`, bind.Quote(string(text)))
+	}
+	return nil
 }
 
 // An idempotencyKey is a key that makes a call safe to repeat, as a header has it: a structured field's string, in quotes, or the

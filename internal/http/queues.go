@@ -62,7 +62,9 @@ type backoff struct {
 }
 
 type putQueueRequest struct {
-	Name string `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
+	Name        string        `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
+	IfMatch     *precondition `header:"If-Match"`
+	IfNoneMatch *absence      `header:"If-None-Match"`
 	policy
 }
 
@@ -80,25 +82,55 @@ func (req putQueueRequest) params() queue.Policy {
 type policyResponse struct {
 	Queue string `json:"queue"`
 	policy
+	Version   *int64     `json:"version"` // null: there is no policy
 	UpdatedAt *time.Time `json:"updated_at"`
 }
 
 func policyOf(p queue.Policy) policyResponse {
-	return policyResponse{p.Queue, policy{p.MaxAttempts, p.InvisibleFor, (*backoff)(p.Backoff), p.Paused, p.Retention}, p.UpdatedAt}
+	body := policyResponse{p.Queue, policy{p.MaxAttempts, p.InvisibleFor, (*backoff)(p.Backoff), p.Paused, p.Retention}, nil, p.UpdatedAt}
+	if p.Version != 0 {
+		body.Version = &p.Version
+	}
+	return body
+}
+
+// replyOfPolicy answers with a policy. A queue without one has no version.
+func replyOfPolicy(p queue.Policy, body any) reply {
+	rep := reply{body: body}
+	if p.Version != 0 {
+		rep.etag = etagOf(p.Version)
+	}
+	return rep
 }
 
 func (s *Server) putQueue(r *http.Request, req putQueueRequest) (reply, error) {
-	p, err := s.svc.PutPolicy(r.Context(), req.params())
-	return reply{body: policyOf(p)}, err
+	only := queue.Precondition{Versions: req.IfMatch.versions(), Exists: req.IfMatch.isAny(), Absent: req.IfNoneMatch != nil}
+	p, err := s.svc.PutPolicy(r.Context(), req.params(), only)
+	return replyOfPolicy(p, policyOf(p)), err
 }
 
 type queueRequest struct {
 	Name string `path:"name" validate:"queue" log:"queue" restrict:"queue"`
 }
 
+// A queueResponse is a policy, and the counts that queueStats has.
+type queueResponse struct {
+	policyResponse
+	Ready          int64          `json:"ready"`
+	Scheduled      int64          `json:"scheduled"`
+	Leased         int64          `json:"leased"`
+	OldestReadyAge *time.Duration `json:"oldest_ready_age"`
+	DoneLately     int64          `json:"done_last_hour"`
+	ExpiredLately  int64          `json:"expired_last_hour"`
+	Estimated      bool           `json:"estimated"`
+}
+
 func (s *Server) getQueue(r *http.Request, req queueRequest) (reply, error) {
-	p, err := s.svc.GetPolicy(r.Context(), req.Name)
-	return reply{body: policyOf(p)}, err
+	p, counts, err := s.svc.Queue(r.Context(), req.Name, time.Hour)
+	c := queueStatsOf(counts)
+	return replyOfPolicy(p, queueResponse{
+		policyOf(p), c.Ready, c.Scheduled, c.Leased, c.OldestReadyAge, c.DoneLately, c.ExpiredLately, c.Estimated,
+	}), err
 }
 
 // An openQueueRequest is about a queue that is not the service's own.
@@ -106,13 +138,17 @@ type openQueueRequest struct {
 	Name string `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
 }
 
+// A pauseQueueRequest pauses or resumes a queue.
+type pauseQueueRequest struct{ openQueueRequest }
+
 // changeQueue is the handler of a call that changes a queue's policy and returns it.
-func (s *Server) changeQueue(change func(context.Context, string) error) func(*http.Request, openQueueRequest) (reply, error) {
-	return func(r *http.Request, req openQueueRequest) (reply, error) {
+func (s *Server) changeQueue(change func(context.Context, string) error) func(*http.Request, pauseQueueRequest) (reply, error) {
+	return func(r *http.Request, req pauseQueueRequest) (reply, error) {
 		if err := change(r.Context(), req.Name); err != nil {
 			return reply{}, err
 		}
-		return s.getQueue(r, queueRequest(req))
+		p, err := s.svc.GetPolicy(r.Context(), req.Name)
+		return replyOfPolicy(p, policyOf(p)), err
 	}
 }
 

@@ -3,8 +3,11 @@ package http
 import (
 	"fmt"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/queued/queued/internal/http/problem"
 )
 
 const wholePolicy = `{"max_attempts":3,"invisible_for":"2m","backoff":{"kind":"exponential","base":"10s","factor":3,"max":"20s","jitter":0},"paused":false,"history_retention":"720h"}`
@@ -12,12 +15,13 @@ const wholePolicy = `{"max_attempts":3,"invisible_for":"2m","backoff":{"kind":"e
 func TestPolicyIsStoredAndReplacedWhole(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	const none = `{"queue":"work","max_attempts":null,"invisible_for":null,"backoff":null,"paused":false,"history_retention":null,"updated_at":null}`
+	const noCounts = `,"ready":0,"scheduled":0,"leased":0,"oldest_ready_age":null,"done_last_hour":0,"expired_last_hour":0,"estimated":false}`
+	const none = `{"queue":"work","max_attempts":null,"invisible_for":null,"backoff":null,"paused":false,"history_retention":null,"version":null,"updated_at":null` + noCounts
 	if got := h.call("GET", "/queues/work", "").want(200).body; got != none {
 		t.Errorf("a queue without a policy has %s", got)
 	}
 	put := h.call("PUT", "/queues/work", wholePolicy).want(200).body
-	if got := h.call("GET", "/queues/work", "").want(200).body; got != put {
+	if got := h.call("GET", "/queues/work", "").want(200).body; got != strings.TrimSuffix(put, "}")+noCounts {
 		t.Errorf("put %s, got %s", put, got)
 	}
 	seen := decode[map[string]any](answer{t: t, body: put})
@@ -36,6 +40,98 @@ func TestPolicyIsStoredAndReplacedWhole(t *testing.T) {
 	}
 	if got := h.call("GET", "/queues/other", "").want(200).body; got == "" || decode[map[string]any](answer{t: t, body: got})["updated_at"] != nil {
 		t.Errorf("another queue has %s", got)
+	}
+}
+
+func TestPolicyIsReplacedOnlyAtTheVersionThatWasAskedFor(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	const path = "/queues/work"
+	if etag := h.call("GET", path, "").want(200).header.Get("Etag"); etag != "" {
+		t.Errorf("a queue without a policy has the ETag %s", etag)
+	}
+	h.with("If-Match", `"1"`).call("PUT", path, `{}`).wantProblem(problem.PreconditionFailed)
+	h.with("If-Match", `*`).call("PUT", path, `{}`).wantProblem(problem.PreconditionFailed)
+	h.with("If-None-Match", `"1"`).try("PUT", path, `{}`).wantProblem(problem.InvalidParameter)
+	first := h.with("If-None-Match", "*").call("PUT", path, `{"max_attempts":3}`).want(200).header.Get("Etag")
+	h.with("If-None-Match", "*").call("PUT", path, `{"max_attempts":4}`).wantProblem(problem.PreconditionFailed)
+	if got := h.call("GET", path, "").want(200); got.header.Get("Etag") != first || decode[map[string]any](got)["max_attempts"] != 3.0 {
+		t.Errorf("got %s with the ETag %s, want that of the first PUT, %s", got.body, got.header.Get("Etag"), first)
+	}
+	if same := h.call("PUT", path, `{"max_attempts":3}`).want(200).header.Get("Etag"); same != first {
+		t.Errorf("a PUT that changes nothing has the ETag %s, want %s", same, first)
+	}
+	second := h.call("POST", path+"/pause", "").want(200).header.Get("Etag") // by somebody else
+	if second == first {
+		t.Errorf("a pause leaves the ETag %s as it is", first)
+	}
+	h.with("If-Match", first).call("PUT", path, `{"max_attempts":5}`).wantProblem(problem.PreconditionFailed)
+	if got := decode[map[string]any](h.call("GET", path, "").want(200)); got["paused"] != true || got["max_attempts"] != 3.0 {
+		t.Errorf("a PUT for another version left %v", got)
+	}
+	third := h.with("If-Match", first+", "+second).call("PUT", path, `{"max_attempts":5}`).want(200).header.Get("Etag")
+	h.with("If-Match", "*").call("PUT", path, `{"max_attempts":6}`).want(200)
+	h.with("If-Match", third).call("PUT", path, `{"max_attempts":7}`).wantProblem(problem.PreconditionFailed)
+}
+
+func TestOneOfManyWhoReplaceTheSameVersionOfAPolicySucceeds(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	const path, writers = "/queues/work", 8
+	for round := range 5 {
+		header, value := "If-None-Match", "*"
+		if round > 0 {
+			header, value = "If-Match", h.call("GET", path, "").want(200).header.Get("Etag")
+		}
+		statuses := make(chan int, writers)
+		for i := range writers {
+			go func() {
+				statuses <- h.with(header, value).call("PUT", path, fmt.Sprintf(`{"max_attempts":%d}`, 10*round+i+1)).status
+			}()
+		}
+		replaced := 0
+		for range writers {
+			switch status := <-statuses; status {
+			case 200:
+				replaced++
+			case 412:
+			default:
+				t.Errorf("round %d: a PUT was answered with %d", round, status)
+			}
+		}
+		if replaced != 1 {
+			t.Errorf("round %d: %d of %d succeeded, want 1", round, replaced, writers)
+		}
+	}
+}
+
+func TestQueueHasTheCountsOfItsListing(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	for range 3 {
+		h.insertWith("queue=work")
+	}
+	h.insertWith("queue=work&delay=1h")
+	h.insertWith("queue=other")
+	h.ack(h.claim(`{"queue":"work"}`)[0])
+	h.claim(`{"queue":"work"}`)
+	h.sql("update agent.event set vt = now() - interval '10 minutes' where attempts = 0 and vt <= now()")
+	got := decode[map[string]any](h.call("GET", "/queues/work", "").want(200))
+	for _, q := range decode[struct{ Queues []map[string]any }](h.call("GET", "/queues", "").want(200)).Queues {
+		if q["queue"] != "work" {
+			continue
+		}
+		for member, want := range q {
+			if value, exists := got[member]; !exists || value != want && member != "oldest_ready_age" {
+				t.Errorf("%s is %v, and %v in the listing", member, value, want)
+			}
+		}
+	}
+	if fmt.Sprint(got["ready"], got["scheduled"], got["leased"], got["done_last_hour"]) != "1 1 1 1" {
+		t.Errorf("the counts are %v", got)
+	}
+	if age, err := time.ParseDuration(fmt.Sprint(got["oldest_ready_age"])); err != nil || age < 10*time.Minute {
+		t.Errorf("the oldest ready event has waited %v", got["oldest_ready_age"])
 	}
 }
 
@@ -273,7 +369,7 @@ func TestProcessesAreListedWithTheirCounts(t *testing.T) {
 func TestProcessOfAnotherVersionIsListedWithWhatItReports(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	h.sql(`select agent.report_process('other', 'elsewhere:1', '{posted,version,novelty}', '{7,9.9.9,x}')`)
+	h.sql(`select agent_service.report_process('other', 'elsewhere:1', '{posted,version,novelty}', '{7,9.9.9,x}')`)
 	for _, p := range decode[struct{ Processes []map[string]any }](h.call("GET", "/stats/processes", "").want(200)).Processes {
 		if p["id"] == "other" {
 			if p["process"] != "elsewhere:1" || p["version"] != "9.9.9" || p["posted"] != 7.0 || p["claimed"] != 0.0 || p["started_at"] != nil || p["uptime_ms"] != nil {

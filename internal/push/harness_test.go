@@ -309,7 +309,7 @@ func run(t *testing.T, db *pgtest.DB, statement string, args ...any) {
 // atOnce has the queue mail try again at once.
 func (p *process) atOnce(attempts int) {
 	p.t.Helper()
-	if _, err := p.queue.PutPolicy(p.t.Context(), queue.Policy{Queue: "mail", MaxAttempts: &attempts, Backoff: &queue.Backoff{Kind: queue.Constant}}); err != nil {
+	if _, err := p.queue.PutPolicy(p.t.Context(), queue.Policy{Queue: "mail", MaxAttempts: &attempts, Backoff: &queue.Backoff{Kind: queue.Constant}}, queue.Precondition{}); err != nil {
 		p.t.Fatal(err)
 	}
 }

@@ -26,7 +26,7 @@ func policy(ctx context.Context, pool *pg.Pool, from string, args ...any) (Polic
 		BackoffJitter float64
 	}
 	rows, _ := pool.Query(ctx, `
-		select name as queue, max_attempts, invisible_for, paused, history_retention as retention, updated_at,
+		select name as queue, max_attempts, invisible_for, paused, history_retention as retention, version, updated_at,
 			backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter
 		from `+from, args...)
 	c, err := pg.CollectOne[columns](rows)
@@ -36,8 +36,9 @@ func policy(ctx context.Context, pool *pg.Pool, from string, args ...any) (Polic
 	return c.Policy, err
 }
 
-// PutPolicy sets the whole policy of p.Queue, at once for every process, and returns it with its defaults filled in. It fails with an *InvalidError.
-func (s *Service) PutPolicy(ctx context.Context, p Policy) (Policy, error) {
+// PutPolicy sets the whole policy of p.Queue, at once for every process, and returns it with its defaults filled in. It fails with an *InvalidError,
+// and with ErrStale if the precondition is not met.
+func (s *Service) PutPolicy(ctx context.Context, p Policy, only Precondition) (Policy, error) {
 	object := map[string]any{"paused": p.Paused}
 	if p.MaxAttempts != nil {
 		object["max_attempts"] = *p.MaxAttempts
@@ -59,7 +60,7 @@ func (s *Service) PutPolicy(ctx context.Context, p Policy) (Policy, error) {
 	}
 	var put Policy
 	err = s.short(ctx, func(pool *pg.Pool) error {
-		put, err = policy(ctx, pool, `agent.put_queue($1, $2)`, p.Queue, string(body))
+		put, err = policy(ctx, pool, `agent.put_queue($1, $2, $3, $4, $5)`, p.Queue, string(body), only.Versions, only.Exists, only.Absent)
 		return err
 	})
 	if err != nil {
@@ -80,6 +81,19 @@ func putInterval(object map[string]any, name string, d *time.Duration) {
 func (s *Service) GetPolicy(ctx context.Context, queue string) (Policy, error) {
 	p, err := policy(ctx, s.calls, `agent.get_queue($1)`, queue)
 	return p, wrap("reading a queue's policy", err)
+}
+
+// Queue returns the policy of a queue, and its counts as Queues has them. It fails with ErrQueryTimeout.
+func (s *Service) Queue(ctx context.Context, name string, lately time.Duration) (Policy, QueueStats, error) {
+	p, err := s.GetPolicy(ctx, name)
+	if err != nil {
+		return p, QueueStats{}, err
+	}
+	stats, err := collect[QueueStats](ctx, s, `select `+statsColumns+` from agent.queue_stats(nullif($1, interval '0'), _names => array[$2])`, lately, name)
+	if err != nil || len(stats) == 0 {
+		return p, QueueStats{}, wrap("counting a queue", err)
+	}
+	return p, stats[0], nil
 }
 
 // Pause has a queue hand out nothing, at once and in every process, until Resume. Leases that run go on.

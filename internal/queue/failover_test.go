@@ -253,7 +253,10 @@ func TestCommitWithoutStandbyConfirmationIsUnavailable(t *testing.T) {
 		}},
 		{"pause", func() error { return s.Pause(ctx, "other") }},
 		{"repeated pause", func() error { return s.Pause(ctx, "other") }},
-		{"policy", func() error { _, err := s.PutPolicy(ctx, queue.Policy{Queue: "third"}); return err }},
+		{"policy", func() error {
+			_, err := s.PutPolicy(ctx, queue.Policy{Queue: "third"}, queue.Precondition{})
+			return err
+		}},
 	} {
 		if err := c.call(); !errors.Is(err, queue.ErrUnavailable) {
 			t.Errorf("%s: got %v, want ErrUnavailable", c.name, err)

@@ -13,7 +13,7 @@ import (
 func (b env) policy(t *testing.T, p queue.Policy) queue.Policy {
 	t.Helper()
 	p.Queue = queue.Default
-	put, err := b.PutPolicy(t.Context(), p)
+	put, err := b.PutPolicy(t.Context(), p, queue.Precondition{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,11 +60,11 @@ func TestInvalidPolicyIsRefused(t *testing.T) {
 	} {
 		p.Queue = queue.Default
 		var invalid *queue.InvalidError
-		if _, err := b.PutPolicy(t.Context(), p); !errors.As(err, &invalid) || invalid.Field != field {
+		if _, err := b.PutPolicy(t.Context(), p, queue.Precondition{}); !errors.As(err, &invalid) || invalid.Field != field {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
-	if _, err := b.PutPolicy(t.Context(), queue.Policy{Queue: "no name"}); !errors.Is(err, queue.ErrInvalid) {
+	if _, err := b.PutPolicy(t.Context(), queue.Policy{Queue: "no name"}, queue.Precondition{}); !errors.Is(err, queue.ErrInvalid) {
 		t.Errorf("an invalid name: %v", err)
 	}
 }

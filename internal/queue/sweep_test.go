@@ -133,7 +133,7 @@ func TestEventsOfAPausedQueueDoNotAge(t *testing.T) {
 	for _, resume := range []func() error{
 		func() error { return b.Resume(t.Context(), queue.Default) },
 		func() error {
-			_, err := b.PutPolicy(t.Context(), queue.Policy{Queue: queue.Default})
+			_, err := b.PutPolicy(t.Context(), queue.Policy{Queue: queue.Default}, queue.Precondition{})
 			return err
 		},
 	} {

@@ -281,7 +281,15 @@ type Policy struct {
 	Backoff      *Backoff       // nil: a nacked event is claimable again at once
 	Paused       bool           // takes events and hands out none
 	Retention    *time.Duration // how long history is kept, by event_ts; nil: as Config.Retention says
+	Version      int64          // another one after each change; zero: the queue has no policy
 	UpdatedAt    *time.Time     // nil: the queue has no policy
+}
+
+// Precondition is the state that a change is meant for. Every state meets the zero value.
+type Precondition struct {
+	Versions []int64 // it has one of these; nil: any
+	Exists   bool    // there is one
+	Absent   bool    // there is none
 }
 
 // Attempt is one claim of an event and how it ended.
@@ -367,6 +375,7 @@ var (
 	ErrNoRawBody       = errors.New("no raw body is kept of this event")
 	ErrNotFound        = errors.New("no such event")                                  // no event has this id, in the queue or in history, as the call says
 	ErrLeaseLost       = errors.New("the lease was lost")                             // the receipt is not that of the latest claim, was released, or the event has left its queue
+	ErrStale           = errors.New("the version is not the one that was asked for")  // a precondition is not met
 	ErrKeyReused       = pg.ErrKeyReused                                              // the idempotency key stands for an event with another payload or other options
 	ErrInvalid         = pg.ErrInvalid                                                // the database refused a value; the error is an *InvalidError
 	ErrUnrepresentable = pg.ErrUnrepresentable                                        // PostgreSQL cannot hold the event as it is
@@ -386,6 +395,7 @@ type InvalidError = pg.InvalidError
 var sqlstates = pg.States{
 	"QD001": ErrLeaseLost,
 	"QD002": ErrNotFound,
+	"QD004": ErrStale,
 }
 
 func wrap(doing string, err error) error { return sqlstates.Wrap(doing, err) }

@@ -430,7 +430,7 @@ func TestMinimumRetentionLimitsTheServicesRetention(t *testing.T) {
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist`); n != before {
 		t.Errorf("%d events older than the minimum remain", n-before)
 	}
-	_, err := b.PutPolicy(t.Context(), queue.Policy{Queue: "q", Retention: new(24 * time.Hour)})
+	_, err := b.PutPolicy(t.Context(), queue.Policy{Queue: "q", Retention: new(24 * time.Hour)}, queue.Precondition{})
 	if invalid := new(queue.InvalidError); !errors.As(err, &invalid) || invalid.Field != "history_retention" {
 		t.Errorf("a policy below the minimum: %v", err)
 	}

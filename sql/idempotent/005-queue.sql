@@ -1,9 +1,16 @@
 -- Queues: their policies, pause, purge and deletion, and the sweep of exhausted and over-age events.
 
 -- Sets the whole policy of a queue from an object with any of max_attempts, invisible_for, backoff {kind, base, factor, max, jitter},
--- paused and history_retention; what is left out has no value, or its default. Durations are intervals as text, stored in seconds.
--- Raises QD003 for invalid values.
-create or replace function agent.put_queue(_name text, _policy jsonb)
+-- paused and history_retention; a setting that is left out has no value, or its default. Durations are intervals as text, stored in seconds.
+-- Raises QD003 for invalid values, and QD004 if the policy has none of _if_versions (null: any), if there is none and _if_exists, or if there is one
+-- and _if_absent.
+create or replace function agent.put_queue
+( _name text
+, _policy jsonb
+, _if_versions int8[] default null
+, _if_exists boolean default false
+, _if_absent boolean default false
+)
 returns agent.queue
 language plpgsql volatile
 security definer
@@ -12,6 +19,7 @@ as $func$
 declare
   _backoff jsonb = nullif(_policy -> 'backoff', 'null');
   _row agent.queue;
+  _version int8;
   _unknown text;
 begin
   perform agent_private.check_queue_name(agent_private.unreserved_queue(_name));
@@ -56,13 +64,25 @@ begin
     perform agent_private.raise_invalid('history_retention', 'must not be shorter than the minimum that the owner of the database has set');
   end if;
 
+  if _if_versions is not null or _if_exists then
+    select q.version into _version from agent.queue q where q.name = _name for update;
+    if not found or _version <> all (_if_versions) then
+      perform agent_private.raise_version_mismatch('queue ' || _name, _if_versions);
+    end if;
+  end if;
+  _row.version = agent_private.next_version(0);
   insert into agent.queue as q select _row.*
   on conflict (name) do update
   set (max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, paused, history_retention, updated_at, resumed_at)
     = ( excluded.max_attempts, excluded.invisible_for, excluded.backoff_kind, excluded.backoff_base, excluded.backoff_factor, excluded.backoff_max
       , excluded.backoff_jitter, excluded.paused, excluded.history_retention, excluded.updated_at
       , case when q.paused and not excluded.paused then excluded.resumed_at else q.resumed_at end
-      );
+      )
+  where not _if_absent
+  returning q.* into _row;
+  if not found then
+    perform agent_private.raise_version_mismatch('queue ' || _name, _if_versions);
+  end if;
   if not _row.paused then -- its events may be claimable now
     perform agent.notify_queues(array[_name]);
   end if;
@@ -70,6 +90,29 @@ begin
   return _row;
 end
 $func$;
+
+-- Trigger that gives a policy another version whenever it changes, whoever changes it.
+create or replace function agent_private.set_queue_version()
+returns trigger
+language plpgsql
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if row(new.max_attempts, new.invisible_for, new.backoff_kind, new.backoff_base, new.backoff_factor, new.backoff_max, new.backoff_jitter, new.paused, new.history_retention)
+    is distinct from
+    row(old.max_attempts, old.invisible_for, old.backoff_kind, old.backoff_base, old.backoff_factor, old.backoff_max, old.backoff_jitter, old.paused, old.history_retention)
+  then
+    new.version = agent_private.next_version(old.version);
+  end if;
+  return new;
+end
+$func$;
+
+create or replace trigger set_queue_version
+before update on agent.queue
+for each row
+execute function agent_private.set_queue_version();
 
 -- The policy of a queue. If it has none, a row with nothing but the name.
 create or replace function agent.get_queue(_name text)
