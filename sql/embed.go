@@ -27,7 +27,7 @@ var version string
 func Version() string { return strings.TrimSpace(version) }
 
 // OldestBeside is the oldest version whose processes may run beside those of Version, on its schema: the one before, since the tests have only
-// that one run beside it (TestTwoVersionsServeSideBySide). agent.oldest_beside says the same to processes that run. It is raised to Version where a
+// that one run beside it (TestTwoVersionsServeSideBySide). agent_service.oldest_beside says the same to processes that run. It is raised to Version where a
 // migration changes or drops what the version before calls.
 const OldestBeside = "0.7.0"
 

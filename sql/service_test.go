@@ -14,14 +14,14 @@ import (
 	"testing"
 )
 
-// calledBefore are functions that only the service of the previous version calls, whose processes run beside those of this one for a time.
-var calledBefore = []string{"drop_former_functions", "leave_step", "list_routes"}
+// calledBefore are functions of agent_service that only the service of the previous version calls, whose processes run beside those of this one for a time.
+var calledBefore = []string{"leave_step", "list_routes"}
 
 // notService are folders, from the top of the repository, whose programs connect as the owner of the schema.
 var notService = []string{"internal/faults", "internal/pgtest", "internal/migrate"}
 
 var (
-	calledFunction = regexp.MustCompile(`\bagent\.(\w+)\(`)
+	calledFunction = regexp.MustCompile(`\b(agent|agent_service)\.(\w+)\(`)
 	listedFunction = regexp.MustCompile(`(?m)^ +,? *\('(\w+)'\)$`)
 )
 
@@ -35,36 +35,41 @@ func TestServiceRoleMayCallExactlyWhatTheServiceCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, body, _ := strings.Cut(string(script), "function agent_private.service_functions()")
+	_, body, _ := strings.Cut(string(script), "function agent_private.shared_functions()")
 	body, _, _ = strings.Cut(body, "$func$;")
 	var listed []string
 	for _, match := range listedFunction.FindAllStringSubmatch(body, -1) {
 		listed = append(listed, match[1])
 	}
 	if !slices.IsSorted(listed) || len(listed) != strings.Count(body, "('") {
-		t.Errorf("%s: the list of agent_private.service_functions() is to be in order, one name a line", scripts[0])
+		t.Errorf("%s: the list of agent_private.shared_functions() is to be in order, one name a line", scripts[0])
 	}
 
 	called := calledFunctions(t)
-	if len(called) < 20 {
+	if len(called["agent"]) < 20 || len(called["agent_service"]) < 20 {
 		t.Fatalf("the sources seem to call %q only", called)
 	}
-	for _, name := range called {
+	for _, name := range called["agent"] {
 		if !slices.Contains(listed, name) {
-			t.Errorf("the service calls agent.%s, which its role may not: add it to agent_private.service_functions() in sql/%s", name, scripts[0])
+			t.Errorf("the service calls agent.%s, which its role may not: add it to agent_private.shared_functions() in sql/%s", name, scripts[0])
 		}
 	}
 	for _, name := range listed {
-		if !slices.Contains(called, name) && !slices.Contains(calledBefore, name) {
-			t.Errorf("the service does not call agent.%s: take it out of agent_private.service_functions() in sql/%s", name, scripts[0])
+		if !slices.Contains(called["agent"], name) {
+			t.Errorf("the service does not call agent.%s: take it out of agent_private.shared_functions() in sql/%s", name, scripts[0])
+		}
+	}
+	for _, name := range created(t, "idempotent/*.sql", "agent_service") {
+		if !slices.Contains(called["agent_service"], name) && !slices.Contains(calledBefore, name) {
+			t.Errorf("the service does not call agent_service.%s: move it to agent_private, or to agent if it is for users", name)
 		}
 	}
 }
 
-// calledFunctions are the names of the functions of the schema agent in the strings of the service's sources.
-func calledFunctions(t *testing.T) []string {
+// calledFunctions are the names of the functions of the schemas agent and agent_service in the strings of the service's sources, by schema.
+func calledFunctions(t *testing.T) map[string][]string {
 	t.Helper()
-	var called []string
+	called := make(map[string][]string)
 	for _, root := range []string{"internal", "cmd"} {
 		err := filepath.WalkDir(filepath.Join("..", root), func(path string, entry fs.DirEntry, err error) error {
 			switch {
@@ -85,7 +90,7 @@ func calledFunctions(t *testing.T) []string {
 			ast.Inspect(file, func(node ast.Node) bool {
 				if literal, ok := node.(*ast.BasicLit); ok && literal.Kind == token.STRING {
 					for _, match := range calledFunction.FindAllStringSubmatch(literal.Value, -1) {
-						called = append(called, match[1])
+						called[match[1]] = append(called[match[1]], match[2])
 					}
 				}
 				return true
@@ -96,6 +101,9 @@ func calledFunctions(t *testing.T) []string {
 			t.Fatal(err)
 		}
 	}
-	slices.Sort(called)
-	return slices.Compact(called)
+	for schema, names := range called {
+		slices.Sort(names)
+		called[schema] = slices.Compact(names)
+	}
+	return called
 }

@@ -15,17 +15,17 @@ import (
 const (
 	insertStatement = `
 		select id, vt, enqueued_at, event_ts, event, claimed, replayed, meta
-		from agent.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8, $9::text[])`
+		from agent_service.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8, $9::text[])`
 	claimStatement = `
 		select id, attempts, claim_token, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
 			type, source, priority, key, max_attempts, expires_at, worker, occurrence, meta, publication, prior_vt
-		from agent.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _with_tokens => true, _max_bytes => $12)`
+		from agent_service.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _with_tokens => true, _max_bytes => $12)`
 	ackStatement = `
 		select ord, status, queue, repeated, type, worker, took
-		from agent.ack_events($1, $2, $3::text[]::jsonb[], $4::text[])`
-	readLogStatement = `select head, gap_until, bytes, position, published_at, topic, event, meta, key, subscription, (select agent.log_origin()),
-			case when gap_until is not null then (select agent.log_gap_reason($1)) end
-		from agent.read_log_page($1, $2, $3, $4)`
+		from agent_service.ack_events($1, $2, $3::text[]::jsonb[], $4::text[])`
+	readLogStatement = `select head, gap_until, bytes, position, published_at, topic, event, meta, key, subscription, (select agent_service.log_origin()),
+			case when gap_until is not null then (select agent_service.log_gap_reason($1)) end
+		from agent_service.read_log_page($1, $2, $3, $4)`
 
 	// Statements of SQL users.
 	insertOneStatement = `select agent.insert_event($1::text::jsonb, $2)`
@@ -45,14 +45,14 @@ const (
 		cross join agent.insert_events(a.events, a.queues, a.delays, null, _notify => false) i`
 	publishedStatement = `
 		select min(a.position), max(a.position), count(*)
-		from agent.append_log(array_fill($2::text, array[$3::int]), array_fill($1::text::jsonb, array[$3::int])) a`
+		from agent_service.append_log(array_fill($2::text, array[$3::int]), array_fill($1::text::jsonb, array[$3::int])) a`
 	leaseStatement = `select count(*) from agent.claim_events($1, $2, 3, interval '24 hours')`
 
 	checkpointStatement     = `checkpoint`
 	vacuumOffStatement      = `alter table agent.event set (autovacuum_enabled = off)`
 	countDeliveredStatement = `select count(*), count(distinct coalesce(publication -> 'position', to_jsonb(id))) from agent.event where queue = $1`
 	deleteQueuesStatement   = `
-		with subscriptions as (select agent.delete_subscription_if_match(s.name, null) from agent.subscription s where s.name = any ($1))
+		with subscriptions as (select agent_service.delete_subscription_if_match(s.name, null) from agent.subscription s where s.name = any ($1))
 		, deleted as (delete from agent.event where queue = any ($1))
 		select count(*) from subscriptions`
 	vacuumStatement     = `vacuum agent.event`

@@ -119,7 +119,7 @@ func TestRequestIsCutOffAfterShutdownTimeout(t *testing.T) {
 func claims(t *testing.T, conn *pgx.Conn) (n int) {
 	t.Helper()
 	err := conn.QueryRow(t.Context(), `select count(*) from pg_catalog.pg_stat_activity
-		where datname = pg_catalog.current_database() and pid <> pg_catalog.pg_backend_pid() and query like '%agent.claim_from_watermarks%'`).Scan(&n)
+		where datname = pg_catalog.current_database() and pid <> pg_catalog.pg_backend_pid() and query like '%agent_service.claim_from_watermarks%'`).Scan(&n)
 	if err != nil {
 		t.Fatal(err)
 	}

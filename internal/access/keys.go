@@ -53,7 +53,7 @@ func (s *Service) Create(ctx context.Context, p CreateParams) (key Key, text str
 	if p.Rate != nil {
 		perSecond, burst = &p.Rate.PerSecond, &p.Rate.Burst
 	}
-	key, err = s.one(ctx, "creating a key", `agent.create_api_key($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+	key, err = s.one(ctx, "creating a key", `agent_service.create_api_key($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
 		keyID(text), p.Name, texts(p.Scopes), hash[:], []byte(verifierOf(text)), p.Queues, p.Topics, p.ExpiresAt, perSecond, burst, p.IsFirst)
 	if err != nil {
 		return Key{}, "", err
@@ -134,7 +134,7 @@ func (s *Service) Update(ctx context.Context, id string, c Change, ifVersions []
 func (s *Service) Rotate(ctx context.Context, id string, grace time.Duration) (key Key, text string, err error) {
 	text = newKeyText(id)
 	hash := hashOf(text)
-	key, err = s.one(ctx, "rotating a key", `agent.rotate_api_key($1, $2, $3, $4)`, id, hash[:], []byte(verifierOf(text)), grace)
+	key, err = s.one(ctx, "rotating a key", `agent_service.rotate_api_key($1, $2, $3, $4)`, id, hash[:], []byte(verifierOf(text)), grace)
 	if err != nil {
 		return Key{}, "", err
 	}

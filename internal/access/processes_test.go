@@ -271,7 +271,7 @@ func TestLookUpThatWasOvertakenLetsNobodyIn(t *testing.T) {
 	create(t, there, CreateParams{})
 	id, text := create(t, there, CreateParams{Scopes: []Scope{Read}})
 	hash, began := hashOf(text), here.keys.Load()
-	rows, _ := here.pool.Query(t.Context(), `select `+columns+` from agent.read_api_keys($1)`, id)
+	rows, _ := here.pool.Query(t.Context(), `select `+columns+` from agent_service.read_api_keys($1)`, id)
 	found, err := pg.Collect[row](rows)
 	if err != nil {
 		t.Fatal(err)

@@ -208,7 +208,7 @@ func (s *Service) lookUp(ctx context.Context, id string, hash *[sha256.Size]byte
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
 			defer cancel()
 			began := s.keys.Load()
-			rows, _ := s.pool.Query(ctx, `select `+columns+` from agent.read_api_keys($1)`, id)
+			rows, _ := s.pool.Query(ctx, `select `+columns+` from agent_service.read_api_keys($1)`, id)
 			found, err := pg.Collect[row](rows)
 			if err != nil {
 				return nil, wrap("looking up a key", err)
@@ -283,7 +283,7 @@ func (s *Service) renew(ctx context.Context) error {
 		at         time.Time
 	)
 	asked := time.Now()
-	if err := s.pool.QueryRow(ctx, `select version::text, is_required, at from agent.get_access()`).Scan(&version, &isRequired, &at); err != nil {
+	if err := s.pool.QueryRow(ctx, `select version::text, is_required, at from agent_service.get_access()`).Scan(&version, &isRequired, &at); err != nil {
 		return wrap("reading the version of the keys", err)
 	}
 	s.clock.Store(int64(at.Sub(asked.Add(time.Since(asked) / 2))))
@@ -293,7 +293,7 @@ func (s *Service) renew(ctx context.Context) error {
 		return nil
 	}
 	// The keys are at least as new as the version; what changes now is read the next time.
-	rows, _ := s.pool.Query(ctx, `select `+columns+` from agent.read_api_keys()`)
+	rows, _ := s.pool.Query(ctx, `select `+columns+` from agent_service.read_api_keys()`)
 	found, err := pg.Collect[row](rows)
 	if err != nil {
 		return wrap("reading the keys", err)

@@ -84,7 +84,7 @@ func (s *Service) record(ctx context.Context) error {
 		}
 	}
 	if len(ids) > 0 {
-		if err := s.writes.Exec(ctx, `select agent.record_key_use($1, $2)`, ids, ats); err != nil {
+		if err := s.writes.Exec(ctx, `select agent_service.record_key_use($1, $2)`, ids, ats); err != nil {
 			return wrap("recording the use of keys", err)
 		}
 		for i, u := range recorded {
@@ -110,6 +110,6 @@ func (s *Service) recordRefusals(ctx context.Context) error {
 		}
 		actors, reasons, details = append(actors, r.actor), append(reasons, r.reason), append(details, string(detail))
 	}
-	err := s.writes.Exec(ctx, `select agent.record_refusals($1, $2, $3::text[]::jsonb[])`, actors, reasons, details)
+	err := s.writes.Exec(ctx, `select agent_service.record_refusals($1, $2, $3::text[]::jsonb[])`, actors, reasons, details)
 	return wrap("recording refusals", err)
 }

@@ -3,10 +3,16 @@
 package faults
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // A copied is a copy of a database that can be brought up.
@@ -54,7 +60,7 @@ var (
 		t.Helper()
 		path := server.dump()
 		return func() copied {
-			server.Exec(ordinary, `drop schema agent cascade; drop schema agent_private cascade`)
+			server.Exec(ordinary, `drop schema agent cascade; drop schema agent_service, agent_private cascade`)
 			return server.restore(path, ordinary)
 		}
 	}
@@ -80,10 +86,32 @@ func (s *Server) closeSegments(n int) {
 	for range n {
 		s.Exec(ordinary, `select agent.publish('sql', '{}')`)
 		s.Exec(ordinary, `update agent.log_segment set opened_at = opened_at - interval '1 day' where state = 'open'`)
-		for query[bool](s.t, s.AdminURL(), `select agent.maintain_log() is not null`) {
-			continue // each call takes a step
+		for s.maintainLog() {
+			continue
 		}
 	}
+}
+
+// maintainLog takes a step in the upkeep of the log, and reports whether there may be another one. While a program on the database takes one, it fails
+// to lock the upkeep: then it waits a moment.
+func (s *Server) maintainLog() (mayHaveMore bool) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), startLimit)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.AdminURL())
+	if err == nil {
+		err = conn.QueryRow(ctx, `select agent_service.maintain_log() is not null`).Scan(&mayHaveMore)
+		_ = conn.Close(ctx)
+	}
+	const lockNotAvailable = "55P03"
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == lockNotAvailable {
+		pause(100 * time.Millisecond)
+		return true
+	}
+	if err != nil {
+		s.t.Fatalf("taking a step in the upkeep of the log: %v", err)
+	}
+	return mayHaveMore
 }
 
 // insertedIDs inserts events and returns their ids.

@@ -208,7 +208,7 @@ func (d *logLoad) publishSQL(ctx context.Context, names *load, random *rand.Rand
 			publish := `select agent.publish('sql', jsonb_build_object('n', $1::text))`
 			takesPlace := random.IntN(2) == 0
 			if takesPlace {
-				publish = `select count(*) from agent.append_log('{sql}', array[jsonb_build_object('n', $1::text)])`
+				publish = `select count(*) from agent_service.append_log('{sql}', array[jsonb_build_object('n', $1::text)])`
 			}
 			if _, err = tx.Exec(limited, publish, n); err != nil {
 				return err
@@ -405,7 +405,7 @@ func collectPublished(ctx context.Context, t *testing.T, conn *pgx.Conn, stateme
 func (d *logLoad) drawInVain(server *Server) {
 	d.t.Helper()
 	d.drewInVain.Store(true)
-	server.Exec(ordinary, `begin; select count(*) from agent.append_log(array_fill('a'::text, array[200]), array_fill('{}'::jsonb, array[200])); rollback`)
+	server.Exec(ordinary, `begin; select count(*) from agent_service.append_log(array_fill('a'::text, array[200]), array_fill('{}'::jsonb, array[200])); rollback`)
 	d.awaitReaders(query[int64](d.t, server.AdminURL(), `select last_value from agent.log_position_seq`))
 }
 

@@ -141,7 +141,7 @@ func (b build) breakDatabase(t *testing.T, server *Server) {
 	for _, e := range b.sql {
 		definition := query[string](t, server.AdminURL(), `
 			select pg_catalog.pg_get_functiondef(p.oid) from pg_catalog.pg_proc p
-			where p.pronamespace in ('agent'::regnamespace, 'agent_private'::regnamespace) and p.proname = $1`, e.file)
+			where p.pronamespace in ('agent'::regnamespace, 'agent_service'::regnamespace, 'agent_private'::regnamespace) and p.proname = $1`, e.file)
 		changed := strings.Replace(definition, e.old, e.new, 1)
 		if changed == definition {
 			t.Fatalf("the broken build %q: the function %s does not contain %q", b.name, e.file, e.old)

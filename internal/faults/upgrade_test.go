@@ -128,7 +128,7 @@ const catalog = `
 	  union all
 	  select 'relation ' || c.relname || ' ' || c.relkind::text || coalesce(c.relacl::text, '') from pg_class c where c.relnamespace = 'agent'::regnamespace and c.relname !~ '\d{4,}'
 	  union all
-	  select pg_get_functiondef(p.oid) || coalesce(p.proacl::text, '') from pg_proc p where p.pronamespace in ('agent'::regnamespace, 'agent_private'::regnamespace)
+	  select pg_get_functiondef(p.oid) || coalesce(p.proacl::text, '') from pg_proc p where p.pronamespace in ('agent'::regnamespace, 'agent_service'::regnamespace, 'agent_private'::regnamespace)
 	  union all
 	  select 'constraint ' || c.conrelid::regclass || pg_get_constraintdef(c.oid) from pg_constraint c where c.connamespace = 'agent'::regnamespace and c.conname !~ '\d{4,}' and c.conrelid::regclass::text !~ '\d{4,}'
 	  union all

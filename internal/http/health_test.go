@@ -12,7 +12,7 @@ func TestCallsAreAnswered503WhenTheSchemaHasMovedBeyondTheProgram(t *testing.T) 
 	h := setupWith(t, settings{queue: func(cfg *queue.Config) { cfg.SchemaVersion = "0.8.0" }})
 	h.call("GET", "/readyz", "").want(200)
 	h.insert(`{}`)
-	h.sql(`create or replace function agent.oldest_beside() returns text language sql as 'select ''99.0.0''::text'`)
+	h.sql(`create or replace function agent_service.oldest_beside() returns text language sql as 'select ''99.0.0''::text'`)
 	h.call("GET", "/readyz", "").wantProblem(problem.NotReady)
 	for _, path := range []string{"/queues", "/events", "/history"} {
 		h.call("GET", path, "").wantProblem(problem.DatabaseUnavailable)

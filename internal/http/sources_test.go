@@ -1004,7 +1004,7 @@ func TestOnlyDeliveriesSayWhichSourceHasVerifiedThem(t *testing.T) {
 	}
 	// A delayed publication of an earlier version may say so.
 	h.sql(`insert into agent.event (queue, event) values ('queued.publish', '{"topic": "late", "event": {}, "meta": {"verified_source": "t", "a": 1}}')`)
-	h.sql(`select agent.publish_due()`)
+	h.sql(`select agent_service.publish_due()`)
 	if n := h.count(`select count(*) from agent.log where topic = 'late' and meta = '{"a": 1}'`); n != 1 {
 		t.Error("a delayed publication says so")
 	}

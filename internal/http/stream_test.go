@@ -135,10 +135,10 @@ func (h *environment) dropLog() {
 			do $$ begin
 				update agent.log_segment set opened_at = now() - interval '2 hours' where state = 'open';
 				for i in 1 .. 10 loop
-					perform agent.maintain_log();
+					perform agent_service.maintain_log();
 				end loop;
 				update agent.log_segment set closed_at = now() - interval '200 hours' where state = 'closed';
-				if agent.drop_log_segment() is null then
+				if agent_service.drop_log_segment() is null then
 					raise exception 'nothing was dropped';
 				end if;
 			end $$`)

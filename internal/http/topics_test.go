@@ -178,7 +178,7 @@ func TestReaderBehindAHeldHeadIsToldWhoHoldsIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `select agent.append_log('{held}', '{"{}"}')`); err != nil {
+	if _, err := tx.Exec(t.Context(), `select agent_service.append_log('{held}', '{"{}"}')`); err != nil {
 		t.Fatal(err)
 	}
 	h.call("POST", "/topics/a", `{}`).want(http.StatusCreated)
@@ -306,7 +306,7 @@ func TestMetricsShowTheLogAndWhoHoldsIt(t *testing.T) {
 	if got, err := strconv.ParseFloat(metric("queued_log_head_position"), 64); err != nil || int64(got) != head {
 		t.Errorf("the head is %v, %v; want %d", got, err, head)
 	}
-	if _, err := tx.Exec(t.Context(), `select agent.append_log('{held}', '{"{}"}')`); err != nil {
+	if _, err := tx.Exec(t.Context(), `select agent_service.append_log('{held}', '{"{}"}')`); err != nil {
 		t.Fatal(err)
 	}
 	if held := metric("queued_log_held_seconds"); held == "0" || held == "" {

@@ -161,7 +161,7 @@ func (s state) mayMigrate() error {
 	case s.owner == "" && !s.mayCreate:
 		user := pgx.Identifier{s.user}.Sanitize()
 		return fmt.Errorf("role %q may not create the schema agent in database %q: as a superuser or the database's owner, "+
-			"either grant create on database %s to %s, or create schema agent authorization %[4]s; create schema agent_private authorization %[4]s",
+			"either grant create on database %s to %s, or create schema agent authorization %[4]s; create schema agent_service authorization %[4]s; create schema agent_private authorization %[4]s",
 			s.user, s.database, pgx.Identifier{s.database}.Sanitize(), user)
 	case s.owner != "" && s.owner != s.user:
 		return fmt.Errorf("%w: it belongs to %q, and this is %q: run queued migrate as %[2]q", ErrNotOwner, s.owner, s.user)

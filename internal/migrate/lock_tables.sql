@@ -8,10 +8,10 @@ declare
   _timeout text = current_setting('lock_timeout');
   _until timestamptz = clock_timestamp() + _timeout::interval;
 begin
-  select string_agg(format('only %I.%I', 'agent', c.relname), ', ' order by c.relname <> 'event', c.relname)
+  select string_agg('only ' || c.oid::regclass, ', ' order by c.relname <> 'event', c.relname)
   into _tables
   from pg_class c
-  where c.relnamespace = 'agent'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
+  where c.relnamespace in (to_regnamespace('agent'), to_regnamespace('agent_private')) and c.relkind in ('r', 'p') and not c.relispartition
   and c.relname not in ('version', 'migration');
   loop
     exit when _tables is null;

@@ -20,7 +20,7 @@ import (
 	"github.com/queued/queued/sql"
 )
 
-// What Run and Check can fail with, beside a database that cannot be used or a script that fails. The errors returned wrap one of these and
+// Errors of Run and Check, beside a database that cannot be used or a script that fails. The errors returned wrap one of these and
 // say what to do.
 var (
 	// ErrProgramOlder: the database was migrated by a newer program.
@@ -71,7 +71,7 @@ func Check(ctx context.Context, cfg Config) (Status, error) {
 	return status, err
 }
 
-// Run migrates the database if it is older than the program, and otherwise does what Check does. It waits for another session that is
+// Run migrates the database if it is older than the program, and otherwise does the same as Check. It waits for another session that is
 // migrating. On an error the database is as it was; it fails with any error of this package.
 func Run(ctx context.Context, cfg Config) (Status, error) {
 	m, err := open(ctx, cfg, false)

@@ -249,7 +249,7 @@ func (s script) locate(err error) error {
 		if line := s.line(pgErr); line > 0 {
 			place = fmt.Sprintf("%s, line %d", place, line)
 		}
-		// The context, innermost first, ends with what is the same for every script: that executeScript ran the body, quoted in full.
+		// The context, innermost first, ends with a part that is the same for every script: that executeScript ran the body, quoted in full.
 		levels, _, _ := strings.Cut(pgErr.Where, s.body)
 		if last := strings.LastIndexByte(levels, '\n'); last > 0 {
 			where = "; where: " + strings.ReplaceAll(levels[:last], "\n", " < ")
@@ -270,7 +270,7 @@ func (s script) line(pgErr *pgconn.PgError) int {
 	return 1 + strings.Count(before, "\n") + strings.Count(string(characters[:min(position-1, len(characters))]), "\n")
 }
 
-// withHint adds the server's detail and hint to an error, or a hint for what scripts are likely to run into.
+// withHint adds the server's detail and hint to an error, or a hint for errors that scripts are likely to run into.
 func withHint(err error) error {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {

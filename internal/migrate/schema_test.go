@@ -8,27 +8,34 @@ import (
 	"github.com/queued/queued/internal/pgtest"
 )
 
-func TestNobodyButTheOwnerMayUseTheSchemaAgentPrivate(t *testing.T) {
+func TestNobodyMayUseTheInternalSchemasButTheirOwnerAndTheService(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	owner := connect(t, db.URL)
 	if open := column(t, owner, `
-		select 'schema ' || n.nspacl::text from pg_namespace n
-		where n.nspname = 'agent_private' and exists (select from aclexplode(n.nspacl) a where a.grantee <> n.nspowner)
+		with allowed as
+		( select n.oid as schema, n.nspowner as role from pg_namespace n
+		  union all
+		  select n.oid, r.oid from pg_namespace n, agent.service_role s join pg_roles r on r.rolname = s.name where n.nspname = 'agent_service'
+		)
+		select 'schema ' || n.nspname from pg_namespace n
+		where n.nspname in ('agent_service', 'agent_private')
+		and exists (select a.grantee from aclexplode(n.nspacl) a except select w.role from allowed w where w.schema = n.oid)
 		union all
 		select p.oid::regprocedure::text from pg_proc p
-		where p.pronamespace = 'agent_private'::regnamespace
-		and (p.proacl is null or exists (select from aclexplode(p.proacl) a where a.grantee <> p.proowner))`); len(open) > 0 {
+		where p.pronamespace in ('agent_service'::regnamespace, 'agent_private'::regnamespace)
+		and (p.proacl is null or exists (select a.grantee from aclexplode(p.proacl) a except select w.role from allowed w where w.schema = p.pronamespace))`); len(open) > 0 {
 		t.Errorf("others may use %q", open)
 	}
 	if foreign := column(t, owner, `
-		select p.oid::regprocedure::text from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-		where n.nspname = 'agent_private' and p.proowner <> (select a.nspowner from pg_namespace a where a.nspname = 'agent')`); len(foreign) > 0 {
+		select p.oid::regprocedure::text from pg_proc p
+		where p.pronamespace in ('agent_service'::regnamespace, 'agent_private'::regnamespace)
+		and p.proowner <> (select a.nspowner from pg_namespace a where a.nspname = 'agent')`); len(foreign) > 0 {
 		t.Errorf("these belong to somebody else than the schema agent does: %q", foreign)
 	}
 	if unpinned := column(t, owner, `
 		select p.oid::regprocedure::text from pg_proc p
-		where p.pronamespace = 'agent_private'::regnamespace and p.prosqlbody is null
+		where p.pronamespace in ('agent'::regnamespace, 'agent_service'::regnamespace, 'agent_private'::regnamespace) and p.prosqlbody is null
 		and not exists (select from unnest(p.proconfig) c where c like 'search_path=%')`); len(unpinned) > 0 {
 		t.Errorf("these do not pin their search_path: %q", unpinned)
 	}
@@ -41,7 +48,7 @@ func TestNoFunctionThatForbidsPlansCompilesThem(t *testing.T) {
 	db := pgtest.New(t)
 	if compiling := column(t, connect(t, db.URL), `
 		select p.oid::regprocedure::text from pg_proc p
-		where p.pronamespace in ('agent'::regnamespace, 'agent_private'::regnamespace)
+		where p.pronamespace in ('agent'::regnamespace, 'agent_service'::regnamespace, 'agent_private'::regnamespace)
 		and exists (select from unnest(p.proconfig) c where c like 'enable\_%=off') and not 'jit=off' = any (p.proconfig)`); len(compiling) > 0 {
 		t.Errorf("these have to set jit to off: %q", compiling)
 	}
@@ -100,7 +107,7 @@ func TestEachColumnOfAnEventReachesClaimsHistoryAndListings(t *testing.T) {
 	same("claim_events", inserted, row("select * from agent.claim_events()"), byClaim...)
 	exec(t, conn, "update agent.event set vt = now()")
 	claimed := row("select * from agent.event")
-	same("claim_from_watermarks", claimed, row("select * from agent.claim_from_watermarks('default', 1, 5, null, 'fifo')"), append(byClaim, "past_attempts")...)
+	same("claim_from_watermarks", claimed, row("select * from agent_service.claim_from_watermarks('default', 1, 5, null, 'fifo')"), append(byClaim, "past_attempts")...)
 
 	leased := row("select * from agent.event")
 	exec(t, conn, "select agent.delete_event(17)")

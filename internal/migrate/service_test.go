@@ -12,6 +12,10 @@ import (
 	"github.com/queued/queued/sql"
 )
 
+// neededByService is true of the functions, p, that the service calls.
+const neededByService = `(p.pronamespace = 'agent_service'::regnamespace
+	or p.pronamespace = 'agent'::regnamespace and p.proname in (select agent_private.shared_functions()))`
+
 func TestEachMigrationGrantsTheServiceWhatItNeeds(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -21,10 +25,11 @@ func TestEachMigrationGrantsTheServiceWhatItNeeds(t *testing.T) {
 	exec(t, admin, fmt.Sprintf(`create role "%s"`, forgotten))
 	executes := func(role string) []string {
 		t.Helper()
-		return column(t, owner, fmt.Sprintf(`select distinct proname::text from pg_catalog.pg_proc
-			where pronamespace = 'agent'::regnamespace and has_function_privilege('%s', oid, 'execute') order by 1`, role))
+		return column(t, owner, fmt.Sprintf(`select distinct p.oid::regprocedure::text from pg_catalog.pg_proc p
+			where p.pronamespace in ('agent'::regnamespace, 'agent_service'::regnamespace) and has_function_privilege('%s', p.oid, 'execute')
+			and has_schema_privilege('%[1]s', p.pronamespace, 'usage') order by 1`, role))
 	}
-	needed := column(t, owner, `select f from agent_private.service_functions() as f order by 1`)
+	needed := column(t, owner, `select p.oid::regprocedure::text from pg_catalog.pg_proc p where `+neededByService+` order by 1`)
 	exec(t, owner, fmt.Sprintf(`select agent.grant_service('"%s"'), agent.grant_service('"%s"')`, granted, forgotten))
 	if got := executes(granted); !slices.Equal(got, needed) {
 		t.Errorf("granted are %q", got)
@@ -34,7 +39,7 @@ func TestEachMigrationGrantsTheServiceWhatItNeeds(t *testing.T) {
 		t.Errorf("it may use the tables %q", got)
 	}
 	if got := column(t, owner, `select p.proname::text from pg_catalog.pg_proc p
-		where p.pronamespace = 'agent'::regnamespace and p.proname in (select agent_private.service_functions()) and not p.prosecdef order by 1`); len(got) > 0 {
+		where `+neededByService+` and not p.prosecdef order by 1`); len(got) > 0 {
 		t.Errorf("these do not run with the owner's rights, so that the service may not do what they do: %q", got)
 	}
 	for _, call := range []string{`agent.grant_service('%s')`, `agent.revoke_service('%s')`} {
@@ -45,8 +50,8 @@ func TestEachMigrationGrantsTheServiceWhatItNeeds(t *testing.T) {
 
 	// A version whose scripts make functions that were not there, and a role that is no more.
 	exec(t, owner, fmt.Sprintf(`
-		revoke execute on function agent.claim_from_watermarks from "%s";
-		drop function agent.next_due();
+		revoke execute on function agent_service.claim_from_watermarks from "%s";
+		drop function agent_service.next_due();
 		update agent.version set version = '0.2.0'`, granted))
 	exec(t, admin, fmt.Sprintf(`drop owned by "%s"; drop role "%[1]s"`, forgotten))
 	run(t, migrate.Config{DatabaseURL: db.URL})
@@ -84,7 +89,7 @@ func TestARoleThatWasGrantedAllFunctionsBeforeStillRunsTheService(t *testing.T) 
 	exec(t, owner, fmt.Sprintf(`grant usage on schema agent to "%s"; grant execute on all functions in schema agent to "%[1]s"`, byHand))
 	run(t, migrate.Config{DatabaseURL: db.URL})
 	if missing := column(t, owner, fmt.Sprintf(`select p.proname::text from pg_catalog.pg_proc p
-		where p.pronamespace = 'agent'::regnamespace and p.proname in (select agent_private.service_functions())
+		where `+neededByService+`
 		and not has_function_privilege('%s', p.oid, 'execute')`, byHand)); len(missing) > 0 {
 		t.Errorf("the role may not execute %q", missing)
 	}

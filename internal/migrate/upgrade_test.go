@@ -75,6 +75,7 @@ func TestUpgradedDatabaseHasTheObjectsAndGrantsOfANewOne(t *testing.T) {
 		"0.3.0": {`select agent.grant_service('"%[1]s"')`, "delete_schedule", "forget_history"},
 		"0.4.0": {`select agent.grant_service('"%[1]s"')`, "delete_schedule", "run_schedule"},
 		"0.5.0": {`select agent.grant_service('"%[1]s"')`, "delete_schedule", "claim_from_watermarks"},
+		"0.7.0": {`select agent.grant_service('"%[1]s"')`, "", "begin_read"},
 	} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
@@ -107,7 +108,11 @@ func TestUpgradedDatabaseHasTheObjectsAndGrantsOfANewOne(t *testing.T) {
 			if c.more != "" {
 				exec(t, after, fmt.Sprintf(`grant execute on function agent.%s to "%s"`, c.more, service))
 			}
+			exec(t, connect(t, upgraded), `select agent_service.drop_forwarding_functions('0')`)
 			renamed := map[string]string{"keep_history": "maintain_history", "forget_keys": "prune_keys", "forget_history": "prune_history"}[c.operator]
+			if slices.Contains([]string{"claim_from_watermarks", "begin_read"}, c.operator) {
+				grant = strings.Replace(grant, "agent.%[3]s", "agent_service.%[3]s", 1) + `; grant usage on schema agent_service to "%[2]s"`
+			}
 			exec(t, after, fmt.Sprintf(grant, shop, operator, stdcmp.Or(renamed, c.operator)))
 			if diff := cmp.Diff(schemaCatalog(t, fresh), schemaCatalog(t, upgraded)); diff != "" {
 				t.Errorf("-new +upgraded from %s:\n%s", version, diff)
@@ -131,7 +136,7 @@ func TestUpgradeRemembersTheProofFieldsOfSources(t *testing.T) {
 	if got := column(t, conn, `select name || ' ' || field from agent.source_proof_field`); len(got) != 1 || got[0] != "old x-token" {
 		t.Errorf("the proof fields are %q", got)
 	}
-	_, err := conn.Exec(t.Context(), `select agent.put_source('old', '{"kind": "token", "header": "X-New", "queue": "in", "headers": ["X-Token"]}', array[bytea 'sealed'])`)
+	_, err := conn.Exec(t.Context(), `select agent_service.put_source('old', '{"kind": "token", "header": "X-New", "queue": "in", "headers": ["X-Token"]}', array[bytea 'sealed'])`)
 	if err == nil || !strings.Contains(err.Error(), "x-token") {
 		t.Errorf("keeping the former proof: %v", err)
 	}

@@ -61,7 +61,7 @@ func (s *Service) Put(ctx context.Context, p PutParams) (push Push, secret strin
 	secret = egress.NewSecret()
 	var isNew bool
 	push, err = s.change(ctx, p.Queue, func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, `select agent.put_push($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`,
+		return tx.QueryRow(ctx, `select agent_service.put_push($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`,
 			p.Queue, p.URL, string(p.Format), p.Timeout, p.MaxInFlight, perSecond, burst, p.FinalStatuses, p.DisableAfter, headers, names,
 			s.cfg.Sealer.Seal(secret, seal.PushSecret.Owner(p.Queue)), p.IfVersions, p.IfExists).Scan(&isNew)
 	})
@@ -132,7 +132,7 @@ func (s *Service) RotateSecret(ctx context.Context, name string, keep time.Durat
 	secret = egress.NewSecret()
 	sealed := s.cfg.Sealer.Seal(secret, seal.PushSecret.Owner(name))
 	push, err = s.change(ctx, name, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `select agent.rotate_push_secret($1, $2, $3)`, name, sealed, keep)
+		_, err := tx.Exec(ctx, `select agent_service.rotate_push_secret($1, $2, $3)`, name, sealed, keep)
 		return err
 	})
 	if err != nil {

@@ -369,7 +369,7 @@ type sealedRow struct {
 // recordSealed tells the owner of a push why it does not push.
 func (s *Service) recordSealed(ctx context.Context, r sealedRow) {
 	s.cfg.Logger.Error().Err(r.err).Str("queue", r.Queue).Msg("the events of a queue cannot be pushed")
-	err := s.writes.Exec(ctx, `select agent.record_push_seen($1, $2, $3, $4, $5, $6, $7)`, []string{r.Queue}, []int64{r.Epoch}, []int{r.Failures},
+	err := s.writes.Exec(ctx, `select agent_service.record_push_seen($1, $2, $3, $4, $5, $6, $7)`, []string{r.Queue}, []int64{r.Epoch}, []int{r.Failures},
 		[]*time.Duration{r.FailingFor}, []*time.Duration{nil}, []string{r.err.Error()}, []*time.Duration{nil})
 	if err != nil {
 		s.mu.Lock()
@@ -380,7 +380,7 @@ func (s *Service) recordSealed(ctx context.Context, r sealedRow) {
 
 // read returns all pushes, or that of one queue, and sets the clock.
 func (s *Service) read(ctx context.Context, name *string) ([]row, error) {
-	rows, _ := s.pool.Query(ctx, `select `+rowColumns+` from agent.read_pushes($1)`, name)
+	rows, _ := s.pool.Query(ctx, `select `+rowColumns+` from agent_service.read_pushes($1)`, name)
 	found, err := pg.Collect[row](rows)
 	if err != nil {
 		return nil, wrap("reading the pushes", err)
@@ -399,7 +399,7 @@ func (s *Service) read(ctx context.Context, name *string) ([]row, error) {
 
 // pushers returns the ids of the processes that push, this one among them.
 func (s *Service) pushers(ctx context.Context) ([]string, error) {
-	rows, _ := s.pool.Query(ctx, `select id from agent.list_pushers($1) as p (id)`, s.cfg.ProcessLife)
+	rows, _ := s.pool.Query(ctx, `select id from agent_service.list_pushers($1) as p (id)`, s.cfg.ProcessLife)
 	type pusher struct{ ID string }
 	found, err := pg.Collect[pusher](rows)
 	if err != nil {
@@ -446,7 +446,7 @@ func (s *Service) recordChange(ctx context.Context, name string, st *state, now 
 	if st.until.After(now) {
 		retryIn = new(st.until.Sub(now))
 	}
-	err = s.writes.Row(ctx, `select agent.record_push_change($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+	err = s.writes.Row(ctx, `select agent_service.record_push_change($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
 		[]any{name, st.epoch, st.isOpen, pg.OrNull(st.disabledReason), st.failures, failingFor, pg.OrNull(st.lastError), pause, retryIn}, &epoch)
 	return epoch, wrap("recording a change of a push", err)
 }
@@ -490,7 +490,7 @@ func (s *Service) recordSeen(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()
-	err := s.writes.Exec(ctx, `select agent.record_push_seen($1, $2, $3, $4, $5, $6, $7)`, names, epochs, failures, failingFor, failedAgo, errs, successes)
+	err := s.writes.Exec(ctx, `select agent_service.record_push_seen($1, $2, $3, $4, $5, $6, $7)`, names, epochs, failures, failingFor, failedAgo, errs, successes)
 	if err != nil {
 		for _, w := range recorded {
 			w.mu.Lock()
@@ -517,7 +517,7 @@ func (s *Service) firstIDs(ctx context.Context, events []queue.Event) ([]int64, 
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()
 	type chain struct{ ID, FirstID int64 }
-	rows, _ := s.pool.Query(ctx, `select id, first_id from agent.first_events($1)`, copied)
+	rows, _ := s.pool.Query(ctx, `select id, first_id from agent_service.first_events($1)`, copied)
 	chains, err := pg.Collect[chain](rows)
 	if err != nil {
 		return nil, wrap("looking for the first of requeued events", err)

@@ -156,7 +156,7 @@ func (s *Service) Move(ctx context.Context, from, to string, types []string, lim
 // stays so.
 func (s *Service) Sweep(ctx context.Context, p SweepParams) (total int64, err error) {
 	for {
-		rows, _ := s.loops.Query(ctx, `select queue, expired, put_off, coalesce(reason, '') from agent.sweep_events($1, $2, nullif($3, ''), $4)`,
+		rows, _ := s.loops.Query(ctx, `select queue, expired, put_off, coalesce(reason, '') from agent_service.sweep_events($1, $2, nullif($3, ''), $4)`,
 			cmp.Or(p.MaxAttempts, s.cfg.MaxAttempts), p.MaxVTAge, p.Queue, moveBatch)
 		var (
 			queue, reason string

@@ -46,7 +46,7 @@ func (s *Service) scanBelow(ctx context.Context, scope watermark.Scope, start wa
 		types = []string{scope.Type}
 	}
 	scan.Began = time.Now()
-	rows, _ := s.loops.Query(ctx, `select priority, vt, took from agent.check_watermarks($1, $2, $3, $4, $5, $6)`,
+	rows, _ := s.loops.Query(ctx, `select priority, vt, took from agent_service.check_watermarks($1, $2, $3, $4, $5, $6)`,
 		scope.Queue, scope.MaxAttempts, types, start.Priorities, start.Types, start.Marks)
 	found := make(map[int32]*time.Time)
 	var priority int32
@@ -125,12 +125,12 @@ func (s *Service) checkServer(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, serverInterval)
 	defer cancel()
 	expected := s.server.expected()
-	rows, _ := s.loops.Query(ctx, `select timeline, at, behind, pulled from agent.record_server($1)`, expected)
+	rows, _ := s.loops.Query(ctx, `select timeline, at, behind, made_claimable from agent_service.record_server($1)`, expected)
 	now, err := pg.CollectOne[struct {
-		Timeline int64
-		At       time.Time
-		Behind   *time.Duration
-		Pulled   int64
+		Timeline      int64
+		At            time.Time
+		Behind        *time.Duration
+		MadeClaimable int64
 	}](rows)
 	if err != nil {
 		return wrap("looking at the server", err)
@@ -173,10 +173,10 @@ func (s *Service) checkServer(ctx context.Context) error {
 		s.warnOfSafety(safety)
 	}
 	if isSetBack {
-		s.cfg.Logger.Warn().Dur("set_back", setBack).Int64("events", now.Pulled).
+		s.cfg.Logger.Warn().Dur("set_back", setBack).Int64("events", now.MadeClaimable).
 			Msg("the clock of the database's server was set back: events that were claimable before are claimable now; leases, delays and schedules end or come later by that much")
-	} else if now.Pulled > 0 {
-		s.cfg.Logger.Warn().Int64("events", now.Pulled).
+	} else if now.MadeClaimable > 0 {
+		s.cfg.Logger.Warn().Int64("events", now.MadeClaimable).
 			Msg("the new primary's clock is behind: events that were claimable by the old one's are claimable now")
 	}
 	switch {

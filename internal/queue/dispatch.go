@@ -471,7 +471,7 @@ func (s *Service) wakeWhenDue(ctx context.Context, queues []string, asked time.T
 	}
 	ctx, cancel := context.WithTimeout(ctx, pollIdleTimeout)
 	defer cancel()
-	rows, _ := s.loops.Query(ctx, `select queue, due_in, took from agent.next_vts($1)`, queues)
+	rows, _ := s.loops.Query(ctx, `select queue, due_in, took from agent_service.next_vts($1)`, queues)
 	var (
 		queue string
 		dueIn time.Duration
@@ -539,7 +539,7 @@ func (s *Service) queryNextDue(queue string) (sleep time.Duration) {
 		next     *time.Duration // nil: nothing will by itself
 		scanTook time.Duration
 	)
-	err := s.loops.QueryRow(ctx, `select agent.next_vt($1), clock_timestamp() - statement_timestamp()`, queue).Scan(&next, &scanTook)
+	err := s.loops.QueryRow(ctx, `select agent_service.next_vt($1), clock_timestamp() - statement_timestamp()`, queue).Scan(&next, &scanTook)
 	took := time.Since(start)
 	switch {
 	case err != nil:

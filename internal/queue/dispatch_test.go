@@ -211,7 +211,7 @@ func TestWaitersLookForThemselvesWhenThePollForAllFails(t *testing.T) {
 	runService(t, b.Service)
 	awaitTold(t, b)
 	answers := startWaiting(t, b, []string{queue.Default})
-	b.exec(t, `alter function agent.next_vts rename to next_vts_of_nobody`)
+	b.exec(t, `alter function agent_service.next_vts rename to next_vts_of_nobody`)
 	b.exec(t, `insert into agent.event (event) values ('{}')`)
 	if got := <-answers; len(got) != 1 {
 		t.Errorf("claimed %+v", got)

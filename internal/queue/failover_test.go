@@ -353,7 +353,7 @@ func TestReadyEventsAreClaimableWhenTheClockWasSetBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	exec(`select agent.record_server()`)
+	exec(`select agent_service.record_server()`)
 	exec(`insert into agent.event (event, queue, vt) values ('{}', 'ready', clock_timestamp() + interval '5 minutes'), ('{}', 'later', clock_timestamp() + interval '20 minutes')`)
 	exec(`update agent.server set clock = clock_timestamp() + interval '10 minutes'`)
 	var log logBuffer
@@ -386,7 +386,7 @@ func TestReadyEventsAreClaimableWhenTheClockWasSetBack(t *testing.T) {
 	if !strings.Contains(log.String(), "was set back") {
 		t.Errorf("the log does not tell of it: %s", log.String())
 	}
-	if pgtest.Query[bool](t, conn, `select behind is not null or pulled > 0 from agent.record_server()`) {
+	if pgtest.Query[bool](t, conn, `select behind is not null or made_claimable > 0 from agent_service.record_server()`) {
 		t.Error("the clock counts as set back once more")
 	}
 	if n := pgtest.Query[int](t, conn, `select count(*)::int from agent.event where queue = 'later' and vt > clock_timestamp() + interval '19 minutes'`); n != 1 {

@@ -90,7 +90,7 @@ func TestClaimScansNoOtherEvents(t *testing.T) {
 		"of several types": `select id from agent.claim_events(_types => array['none', 'mine'])`,
 		"untyped":          `select id from agent.claim_events()`,
 		"untyped, random":  `select id from agent.claim_event()`,
-		"next vt":          `select case when agent.next_vt() > interval '0' then 0 end`,
+		"next vt":          `select case when agent_service.next_vt() > interval '0' then 0 end`,
 	} {
 		tx, err := b.sql.Begin(t.Context())
 		if err != nil {

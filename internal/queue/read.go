@@ -128,7 +128,7 @@ func (s *Service) BusiestQueues(ctx context.Context, limit int) (queues []QueueS
 		Name  string
 		Total int64
 	}
-	busiest, err := collect[busy](ctx, s, `select name, total from agent.busiest_queues($1)`, limit)
+	busiest, err := collect[busy](ctx, s, `select name, total from agent_service.busiest_queues($1)`, limit)
 	if err != nil {
 		return nil, 0, wrap("counting queues", err)
 	}
@@ -160,7 +160,7 @@ func (s *Service) HistoryStats(ctx context.Context, p StatsParams) ([]StatsBucke
 
 // QueuesOf returns the queues of events, waiting or in history, by id; those that there are not are left out.
 func (s *Service) QueuesOf(ctx context.Context, ids []int64) (map[int64]string, error) {
-	rows, _ := s.calls.Query(ctx, `select id, queue from agent.event_queues($1)`, ids)
+	rows, _ := s.calls.Query(ctx, `select id, queue from agent_service.event_queues($1)`, ids)
 	queues := make(map[int64]string, len(ids))
 	var id int64
 	var name string

@@ -78,7 +78,7 @@ func (s *Service) CheckReady(ctx context.Context) error {
 		if prologue := s.writers.Prologue(); prologue != "" {
 			b.Queue(prologue)
 		}
-		b.Queue(`select agent.probe_write($1, $2)`, s.name, s.processName())
+		b.Queue(`select agent_service.probe_write($1, $2)`, s.name, s.processName())
 		err := s.writers.SendBatch(ctx, b)
 		s.writes.note(true, err)
 		if err != nil {
@@ -107,7 +107,7 @@ func (s *Service) checkSchemaOn(ctx context.Context, pool *pg.Pool) error {
 		isReadOnly bool
 		oldest     string
 	)
-	err := pool.QueryRow(ctx, `select v.version, current_setting('transaction_read_only') = 'on', agent.oldest_beside() from agent.version v`).
+	err := pool.QueryRow(ctx, `select v.version, current_setting('transaction_read_only') = 'on', agent_service.oldest_beside() from agent.version v`).
 		Scan(&version, &isReadOnly, &oldest)
 	own := s.cfg.SchemaVersion
 	if err == nil {

@@ -91,7 +91,7 @@ func TestSchemaThatHasMovedBeyondTheProgramTurnsReadinessOff(t *testing.T) {
 	b := setup(t, func(c *queue.Config) { c.SchemaVersion = "1.10.0" })
 	b.exec(t, `update agent.version set version = '2.0.0'`)
 	for oldest, isOutdated := range map[string]bool{"1.9.0": false, "1.10.0": false, "1.11.0": true, "2.0.0": true} {
-		b.exec(t, `create or replace function agent.oldest_beside() returns text language sql as 'select ''`+oldest+`''::text'`)
+		b.exec(t, `create or replace function agent_service.oldest_beside() returns text language sql as 'select ''`+oldest+`''::text'`)
 		if err := b.CheckReady(t.Context()); errors.Is(err, queue.ErrOutdated) != isOutdated || (err != nil) != isOutdated || b.IsOutdated() != isOutdated {
 			t.Errorf("the schema takes %s and newer: %v, outdated: %v", oldest, err, b.IsOutdated())
 		}
@@ -102,16 +102,16 @@ func TestRunningServiceNoticesThatTheSchemaHasMovedBeyondIt(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.SchemaVersion = "0.8.0" })
 	runService(t, b.Service)
-	b.exec(t, `create or replace function agent.oldest_beside() returns text language sql as 'select ''99.0.0''::text'`)
+	b.exec(t, `create or replace function agent_service.oldest_beside() returns text language sql as 'select ''99.0.0''::text'`)
 	eventually(t, "the service notices it", b.IsOutdated)
-	b.exec(t, `create or replace function agent.oldest_beside() returns text language sql as 'select ''0.8.0''::text'`)
+	b.exec(t, `create or replace function agent_service.oldest_beside() returns text language sql as 'select ''0.8.0''::text'`)
 	eventually(t, "the service notices that it is so no more", func() bool { return !b.IsOutdated() })
 }
 
 func TestSchemaSaysTheOldestVersionThatTheProgramMigratesBeside(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	if got := pgtest.Query[string](t, b.sql, `select agent.oldest_beside()`); got != sql.OldestBeside {
-		t.Errorf("agent.oldest_beside says %s, and sql.OldestBeside %s", got, sql.OldestBeside)
+	if got := pgtest.Query[string](t, b.sql, `select agent_service.oldest_beside()`); got != sql.OldestBeside {
+		t.Errorf("agent_service.oldest_beside says %s, and sql.OldestBeside %s", got, sql.OldestBeside)
 	}
 }

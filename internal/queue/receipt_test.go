@@ -129,7 +129,7 @@ func formerClaim(t *testing.T, b env) queue.Lease {
 	var claimed []time.Time
 	err := b.sql.QueryRow(t.Context(), `
 		select id, attempts, claimed
-		from agent.claim_from_watermarks('default', 1, 3, '1h'::interval, 'fifo', null, null, null, null, null, null)`).Scan(&id, &attempts, &claimed)
+		from agent_service.claim_from_watermarks('default', 1, 3, '1h'::interval, 'fifo', null, null, null, null, null, null)`).Scan(&id, &attempts, &claimed)
 	if err != nil {
 		t.Fatal(err)
 	}

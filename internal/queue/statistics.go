@@ -180,7 +180,7 @@ func (e *executions) restore(sums map[executionKey]*executionSum) {
 	e.sums = sums
 }
 
-const recordSQL = `select agent.record_executions($1, $2, $3, $4, $5, $6, $7, $8)`
+const recordSQL = `select agent_service.record_executions($1, $2, $3, $4, $5, $6, $7, $8)`
 
 func (s *Service) recordArgs(sums map[executionKey]*executionSum) []any {
 	var (
@@ -256,7 +256,7 @@ func (s *Service) report(ctx context.Context) error {
 	} {
 		categories, values = append(categories, category), append(values, fmt.Sprint(value))
 	}
-	_, err := s.loops.Exec(ctx, `select agent.report_process($1, $2, $3, $4)`, s.name, s.processName(), categories, values)
+	_, err := s.loops.Exec(ctx, `select agent_service.report_process($1, $2, $3, $4)`, s.name, s.processName(), categories, values)
 	return wrap("reporting this process's metrics", err)
 }
 
@@ -283,7 +283,7 @@ func (s *Service) reportAndPrune(ctx context.Context) error {
 	if err := s.report(ctx); err != nil {
 		return err
 	}
-	_, err := s.loops.Exec(ctx, `select agent.prune_processes(_alive => $1)`, processLife)
+	_, err := s.loops.Exec(ctx, `select agent_service.prune_processes(_alive => $1)`, processLife)
 	return wrap("pruning processes", err)
 }
 
@@ -291,7 +291,7 @@ func (s *Service) reportAndPrune(ctx context.Context) error {
 func (s *Service) endReports(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalTimeout)
 	defer cancel()
-	if _, err := s.loops.Exec(ctx, `select agent.prune_processes($1, $2)`, s.name, processLife); err != nil {
+	if _, err := s.loops.Exec(ctx, `select agent_service.prune_processes($1, $2)`, s.name, processLife); err != nil {
 		s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("could not remove this process from the list of processes: its entry expires by itself")
 	}
 }

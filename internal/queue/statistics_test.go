@@ -142,7 +142,7 @@ func TestRunningProcessesAreListedWithTheirMetrics(t *testing.T) {
 	if !found {
 		t.Errorf("the processes are %+v", processes())
 	}
-	b.exec(t, `select agent.report_process('dead', 'host:1', array['posted'], array['7'])`)
+	b.exec(t, `select agent_service.report_process('dead', 'host:1', array['posted'], array['7'])`)
 	b.exec(t, `update agent.process_metric set updated_at = now() - interval '1 hour' where id = 'dead'`)
 	if n := len(processes()); n != 2 {
 		t.Errorf("%d processes are listed with a dead one", n)

@@ -266,12 +266,12 @@ func (tx *transaction) addInserts(ops []*operation) {
 const (
 	insertSQL = `
 		select id, vt, enqueued_at, event_ts, event, claimed, replayed, meta
-		from agent.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8, $9::text[])`
+		from agent_service.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8, $9::text[])`
 	insertRawSQL = `
 		select a.id, a.vt, a.enqueued_at, a.event_ts, a.event, a.claimed, a.replayed, a.meta
 		, case when raw.body is not null and not a.replayed then agent.keep_raw_body(a.id, raw.body, raw.media_type, raw.keep) end
 		from rows from (
-			agent.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8, $9::text[])
+			agent_service.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8, $9::text[])
 		) with ordinality a (id, queue, vt, enqueued_at, event_ts, event, claimed, replayed, meta, ord)
 		join unnest($10::bytea[], $11::text[], $12::interval[]) with ordinality raw (body, media_type, keep, ord) on raw.ord = a.ord
 		order by a.ord`
@@ -362,7 +362,7 @@ func (tx *transaction) readInserted(r *pg.RowReader, in *pendingInsert) error {
 	return nil
 }
 
-// options is what the event has beyond a payload, as agent.insert_and_claim_events takes it, or nil.
+// options is what the event has beyond a payload, as agent_service.insert_and_claim_events takes it, or nil.
 func (e *InsertParams) options() *string {
 	if e.Type == "" && e.Source == "" && e.Priority == 0 && e.IdempotencyKey == "" && e.MaxAttempts == 0 && e.ExpiresAt == nil &&
 		e.EventTS == nil && e.Meta == nil {
@@ -447,7 +447,7 @@ func (tx *transaction) addAcks(ops []*operation) {
 		key           executionKey
 		took          time.Duration
 	)
-	tx.query(`select ord, status, queue, repeated, type, worker, took from agent.ack_events($1, $2, $3::text[]::jsonb[], $4::text[])`,
+	tx.query(`select ord, status, queue, repeated, type, worker, took from agent_service.ack_events($1, $2, $3::text[]::jsonb[], $4::text[])`,
 		[]any{ids, receipts, results, allowed}, func(r *pg.RowReader) {
 			ord, status, queue, key, took = 0, "", "", executionKey{}, untimed
 			err := r.Read(&ord, &status, &queue, &repeated, &key.typ, &key.worker, &took)
@@ -476,7 +476,7 @@ func (tx *transaction) addAcks(ops []*operation) {
 		})
 }
 
-// ackResult is what agent.ack_events means by a status.
+// ackResult is what agent_service.ack_events means by a status.
 func ackResult(id int64, status string) (AckResult, error) {
 	switch status {
 	case string(Done), string(Cancelled):
@@ -507,7 +507,7 @@ func (tx *transaction) addClaim(op *operation) {
 	tx.query(`
 		select id, attempts, claim_token, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
 			type, source, priority, key, max_attempts, expires_at, worker, occurrence, meta, publication, prior_vt
-		from agent.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _with_tokens => true, _max_bytes => $12)`,
+		from agent_service.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _with_tokens => true, _max_bytes => $12)`,
 		[]any{
 			c.Queue, c.Limit, c.MaxAttempts, pg.OrNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, c.workers,
 			c.start.Priorities, c.start.Types, c.start.Marks, maxCommitBytes,
@@ -530,7 +530,7 @@ func (tx *transaction) addClaim(op *operation) {
 			} else {
 				c.noteThrough(e, priorVT)
 			}
-			isBeyond := e.Payload == nil // see agent.claim_from_watermarks
+			isBeyond := e.Payload == nil // see agent_service.claim_from_watermarks
 			if bytes += len(e.Payload) + len(e.Meta) + len(e.Publication); isBeyond || bytes > maxCommitBytes && n > 0 {
 				c.surplus = append(c.surplus, Lease{ID: e.ID, Receipt: e.Receipt})
 				c.events = c.events[:n]

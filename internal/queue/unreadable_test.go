@@ -51,8 +51,8 @@ func TestStoringNumbersWithTooManyDigitsIsRefused(t *testing.T) {
 			`select agent.insert_events('{"{}"}', _options => array['{"occurrence": ` + number + `}']::jsonb[])`,
 			`select agent.delete_event(id, null, '` + event + `') from agent.event`,
 			`select agent.delete_events(array_agg(id), null, array['` + event + `']::jsonb[]) from agent.event`,
-			`select agent.insert_schedule(jsonb_build_object('queue', 'q', 'event', '` + event + `'::jsonb, 'kind', 'once', 'at_instant', now() + interval '1 day', 'next_at', now() + interval '1 day', 'next_local', now()::timestamp, 'zone', 'UTC'))`,
-			`select agent.put_owner_if_match('o', 'UTC', '` + event + `', null, false)`,
+			`select agent_service.insert_schedule(jsonb_build_object('queue', 'q', 'event', '` + event + `'::jsonb, 'kind', 'once', 'at_instant', now() + interval '1 day', 'next_at', now() + interval '1 day', 'next_local', now()::timestamp, 'zone', 'UTC'))`,
+			`select agent_service.put_owner_if_match('o', 'UTC', '` + event + `', null, false)`,
 		} {
 			_, err := b.sql.Exec(t.Context(), call)
 			if pgErr, ok := errors.AsType[*pgconn.PgError](err); !ok || pgErr.Code != "QD003" {
@@ -159,7 +159,7 @@ func TestPagesAndClaimsAreBoundedByWhatTheyHaveAsText(t *testing.T) {
 	for _, sql := range []string{
 		`select sum(octet_length(event::text)) from agent.list_events('q', _max_bytes => 8388608)`,
 		`select sum(octet_length(event::text)) from agent.list_history('q', _max_bytes => 8388608)`,
-		`select sum(octet_length(event::text)) from agent.claim_from_watermarks('q', 1000, 3, interval '1 second', 'fifo', _max_bytes => 8388608)`,
+		`select sum(octet_length(event::text)) from agent_service.claim_from_watermarks('q', 1000, 3, interval '1 second', 'fifo', _max_bytes => 8388608)`,
 	} {
 		if sent := pgtest.Query[int64](t, b.sql, sql); sent > 2*size {
 			t.Errorf("the database sends %d bytes: %s", sent, sql)

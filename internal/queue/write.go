@@ -163,7 +163,7 @@ func (s *Service) contended(ctx context.Context, ops []*operation) []*operation 
 	}
 	var contended []*operation
 	if len(byEvent) > 0 {
-		rows, _ := s.writers.Query(ctx, `select agent.locked_events($1)`, slices.Collect(maps.Keys(byEvent)))
+		rows, _ := s.writers.Query(ctx, `select agent_service.locked_events($1)`, slices.Collect(maps.Keys(byEvent)))
 		locked, _ := pgx.CollectRows(rows, pgx.RowTo[int64]) // none after an error
 		for _, id := range locked {
 			for _, op := range byEvent[id] {

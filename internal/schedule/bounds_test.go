@@ -196,7 +196,7 @@ func TestSchedulesThatAFrozenProcessHoldsAreFiredByAnother(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := pgtest.Query[int](t, tx.Conn(), `select count(*) from agent.lock_due_schedules()`); n != 1 {
+	if n := pgtest.Query[int](t, tx.Conn(), `select count(*) from agent_service.lock_due_schedules()`); n != 1 {
 		t.Fatalf("%d are due", n)
 	}
 	stop := running(t, env.Service)
@@ -274,12 +274,12 @@ func TestOldOccurrencesArePrunedInBatches(t *testing.T) {
 	// A batch is a part of the table: the second deletes nothing where the first did.
 	env.exec(t, `insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status)
 		select 2, now() at time zone 'UTC' - i * interval '1 hour', now() - i * interval '1 hour', 'fired' from generate_series(0, 49999) i`)
-	first := pgtest.Query[int64](t, env.sql, `select agent.prune_occurrences('30 days', 0, 10)`)
-	again := pgtest.Query[int64](t, env.sql, `select agent.prune_occurrences('30 days', 0, 10)`)
+	first := pgtest.Query[int64](t, env.sql, `select agent_service.prune_occurrences('30 days', 0, 10)`)
+	again := pgtest.Query[int64](t, env.sql, `select agent_service.prune_occurrences('30 days', 0, 10)`)
 	if first > 2000 || again != 0 {
 		t.Errorf("ten blocks had %d, and then %d", first, again)
 	}
-	if end := pgtest.Query[*int64](t, env.sql, `select agent.prune_occurrences('30 days', 1000000, 10)`); end != nil {
+	if end := pgtest.Query[*int64](t, env.sql, `select agent_service.prune_occurrences('30 days', 1000000, 10)`); end != nil {
 		t.Errorf("beyond the end: %d", *end)
 	}
 

@@ -15,7 +15,7 @@
 //
 // # Goroutines and state
 //
-// Service.Run has four: the firing loop, the listener that wakes it, the check of zone rules, and the pruning of old occurrences. The loops have a pool
+// Service.Run has four: the firing loop, the subscriber to notifications that wakes it, the check of zone rules, and the pruning of old occurrences. The loops have a pool
 // of their own, so that calls never keep them from firing.
 //
 //   - Service.wakes holds a token when something may be due; notifications and the zone check put it there, the firing loop takes it.

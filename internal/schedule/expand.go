@@ -132,7 +132,7 @@ func (e *expander) startFloor(r *row, after Instant, floor time.Time) (time.Time
 
 // start returns at, or (nil) now, and a civil time of a zone before which all come before that.
 func (e *expander) start(zone string, at *time.Time) (from, floor time.Time, err error) {
-	err = e.q.QueryRow(e.ctx, `select at, floor from agent.expansion_start($1, $2)`, zone, at).Scan(&from, &floor)
+	err = e.q.QueryRow(e.ctx, `select at, floor from agent_service.expansion_start($1, $2)`, zone, at).Scan(&from, &floor)
 	return from, floor, wrap("expanding", err)
 }
 
@@ -195,7 +195,7 @@ func (e *expander) draft(spec Spec, after *time.Time) (*draft, error) {
 		localAt time.Time
 		locals  []*time.Time
 	)
-	err = e.q.QueryRow(e.ctx, `select zone, at, local_at, floor, locals from agent.schedule_zone(nullif($1, ''), nullif($2, ''), $3, $4, $5)`,
+	err = e.q.QueryRow(e.ctx, `select zone, at, local_at, floor, locals from agent_service.schedule_zone(nullif($1, ''), nullif($2, ''), $3, $4, $5)`,
 		spec.Timezone, spec.Owner, kind == Once && spec.At.IsInstant, after, instants).Scan(&d.Zone, &d.at, &localAt, &d.floor, &locals)
 	if err != nil {
 		return nil, err

@@ -309,7 +309,7 @@ func TestExpansionIsRepeatedWhenItsScheduleChanges(t *testing.T) {
 	// An owner who moves while something is made for them.
 	env.owner(t, "ada", "UTC")
 	record := `{"event":{},"owner":"ada","kind":"cron","rule":"@daily","zone":"Asia/Tokyo","next_local":"2040-01-01T00:00:00","next_at":"2040-01-01T00:00:00Z"}`
-	if _, err := env.sql.Exec(t.Context(), `select agent.insert_schedule($1)`, record); err == nil || !strings.Contains(err.Error(), "QD013") {
+	if _, err := env.sql.Exec(t.Context(), `select agent_service.insert_schedule($1)`, record); err == nil || !strings.Contains(err.Error(), "QD013") {
 		t.Errorf("an expansion by the zone an owner had: %v", err)
 	}
 	done := make(chan error, 1)

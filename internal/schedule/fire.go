@@ -84,7 +84,7 @@ func (s *Service) untilDue(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, fireTimeout)
 	defer cancel()
 	var wait *time.Duration
-	if err := s.loops.QueryRow(ctx, `select agent.next_due()`).Scan(&wait); err != nil || wait == nil {
+	if err := s.loops.QueryRow(ctx, `select agent_service.next_due()`).Scan(&wait); err != nil || wait == nil {
 		return s.cfg.PollInterval
 	}
 	return max(minPause, min(*wait, s.cfg.PollInterval))
@@ -138,7 +138,7 @@ func (s *Service) fireLocked(ctx context.Context, grace *time.Duration) (ids []i
 			return err
 		}
 		var events int64
-		err = tx.QueryRow(ctx, `select agent.fire_schedules($1, $2, $3, $4, $5, $6, $7)`, fireArguments(firings)...).Scan(&events)
+		err = tx.QueryRow(ctx, `select agent_service.fire_schedules($1, $2, $3, $4, $5, $6, $7)`, fireArguments(firings)...).Scan(&events)
 		if err == nil {
 			s.cfg.Logger.Debug().Int64("events", events).Int("schedules", len(firings)).Msg("fired")
 		}
@@ -158,7 +158,7 @@ func (s *Service) fireLocked(ctx context.Context, grace *time.Duration) (ids []i
 func lockDue(ctx context.Context, q querier, grace *time.Duration) ([]*due, error) {
 	rows, _ := q.Query(ctx, `
 		select d.now, d.is_plain, d.fault, `+columns+`
-		from agent.lock_due_schedules($1, $2) d, lateral (select (d.schedule).*) s`, fireBatch, grace)
+		from agent_service.lock_due_schedules($1, $2) d, lateral (select (d.schedule).*) s`, fireBatch, grace)
 	found, err := pg.Collect[due](rows)
 	dues := make([]*due, len(found))
 	for i := range found {
@@ -277,7 +277,7 @@ func (s *Service) expandDue(e *expander, d *due, n int) (firing, error) {
 	}
 	at := Instant{Local: *d.NextLocal} // of the next occurrence among the others
 	var floor time.Time
-	if err := e.q.QueryRow(e.ctx, `select at, floor from agent.schedule_position($1)`, d.ID).Scan(&at.UTC, &floor); err != nil {
+	if err := e.q.QueryRow(e.ctx, `select at, floor from agent_service.schedule_position($1)`, d.ID).Scan(&at.UTC, &floor); err != nil {
 		return firing{}, wrap("expanding", err)
 	}
 	following, err := e.following(&d.row, at, floor, n)
@@ -373,12 +373,12 @@ func storeUnlocked(ctx context.Context, q querier, firings []firing) (fired []in
 	for _, f := range firings {
 		versions, nextAts, counts = append(versions, f.Version), append(nextAts, f.NextAt), append(counts, f.Fired)
 	}
-	err = q.QueryRow(ctx, `select agent.fire_schedules_if_unchanged($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+	err = q.QueryRow(ctx, `select agent_service.fire_schedules_if_unchanged($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
 		append(fireArguments(firings), versions, nextAts, counts)...).Scan(&fired)
 	return fired, err
 }
 
-// fireArguments returns the arrays that agent.fire_schedules takes.
+// fireArguments returns the arrays that agent_service.fire_schedules takes.
 func fireArguments(firings []firing) []any {
 	var (
 		scheduleIDs, ids      []int64
@@ -415,7 +415,7 @@ func (s *Service) pauseFaulty(ctx context.Context, reasons map[int64]string) err
 	for id, text := range reasons {
 		ids, texts = append(ids, id), append(texts, text)
 	}
-	rows, _ := s.loops.Query(ctx, `select agent.pause_faulty_schedules($1, $2)`, ids, texts)
+	rows, _ := s.loops.Query(ctx, `select agent_service.pause_faulty_schedules($1, $2)`, ids, texts)
 	paused, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	for _, id := range paused {
 		s.cfg.Logger.Error().Int64("schedule_id", id).Str("reason", reasons[id]).Msg("a schedule cannot fire, and is paused until it is resumed")

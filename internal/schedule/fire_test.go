@@ -104,18 +104,18 @@ func TestWhatWasMissedFiresThoughWhatIsInTimeFails(t *testing.T) {
 	env := setup(t)
 	s := env.create(t, hourly("UTC"))
 	env.backBy(t, s.ID, 2*time.Hour)
-	env.exec(t, `alter function agent.lock_due_schedules rename to lock_all_due_schedules`)
+	env.exec(t, `alter function agent_service.lock_due_schedules rename to lock_all_due_schedules`)
 	env.exec(t, `
-		create function agent.lock_due_schedules(_limit int4, _grace interval)
+		create function agent_service.lock_due_schedules(_limit int4, _grace interval)
 		returns table (schedule agent.schedule, now timestamptz, is_plain boolean, fault text)
 		language plpgsql as $$
 		begin
 			if _grace is not null then
 				raise 'in time';
 			end if;
-			return query select * from agent.lock_all_due_schedules(_limit);
+			return query select * from agent_service.lock_all_due_schedules(_limit);
 		end $$`)
-	env.exec(t, `grant execute on function agent.lock_due_schedules to public`)
+	env.exec(t, `grant execute on function agent_service.lock_due_schedules to public`)
 	if err := schedule.FireBehind(t.Context(), env.Service); err == nil || !strings.Contains(err.Error(), "in time") {
 		t.Errorf("the error is %v", err)
 	}
@@ -431,7 +431,7 @@ func TestFiringReadsOnlyDueSchedules(t *testing.T) {
 				t.Errorf("%s:\n%s", statement, plan)
 			}
 		}
-		if n := pgtest.Query[int](t, env.sql, `select count(*) from agent.lock_due_schedules()`); n != 3 {
+		if n := pgtest.Query[int](t, env.sql, `select count(*) from agent_service.lock_due_schedules()`); n != 3 {
 			t.Errorf("%d are due, want 3", n)
 		}
 	}
@@ -607,10 +607,10 @@ func TestPruningKeepsOccurrencesThatAChangeOfZoneCouldBringBack(t *testing.T) {
 	env := setup(t)
 	env.exec(t, `insert into agent.occurrence (schedule_id, nominal_at, scheduled_for, status)
 		select 1, now() at time zone 'UTC' - d * interval '1 day', now() - d * interval '1 day', 'fired' from unnest(array[0, 1, 5, 50]) d`)
-	if n := pgtest.Query[int](t, env.sql, `select agent.prune_occurrences('3 days')`); n != 2 {
+	if n := pgtest.Query[int](t, env.sql, `select agent_service.prune_occurrences('3 days')`); n != 2 {
 		t.Errorf("%d were forgotten, want 2", n)
 	}
-	if _, err := env.sql.Exec(t.Context(), `select agent.prune_occurrences('1 day')`); err == nil || !strings.Contains(err.Error(), "QD003") {
+	if _, err := env.sql.Exec(t.Context(), `select agent_service.prune_occurrences('1 day')`); err == nil || !strings.Contains(err.Error(), "QD003") {
 		t.Errorf("a short retention: %v", err)
 	}
 }

@@ -114,7 +114,7 @@ func (s *Service) Prune(ctx context.Context) (pruned int64, err error) {
 	}
 	for block := int64(0); ; block += pruneBlocks {
 		var n *int64
-		err := s.loops.QueryRow(ctx, `select agent.prune_occurrences($1, $2, $3)`, s.cfg.Retention, block, pruneBlocks).Scan(&n)
+		err := s.loops.QueryRow(ctx, `select agent_service.prune_occurrences($1, $2, $3)`, s.cfg.Retention, block, pruneBlocks).Scan(&n)
 		if err != nil {
 			return pruned, wrap("pruning occurrences", err)
 		}

@@ -49,7 +49,7 @@ func (s *Service) PutOwner(ctx context.Context, p PutOwnerParams) (PutOwnerResul
 	put, err := writeOne[struct {
 		PutOwnerResult
 		Unresolved []int64
-	}](ctx, s, "putting an owner", `select `+ownerColumns+`, is_new, moved, unresolved from agent.put_owner_if_match($1, $2, $3, $4, $5)`,
+	}](ctx, s, "putting an owner", `select `+ownerColumns+`, is_new, moved, unresolved from agent_service.put_owner_if_match($1, $2, $3, $4, $5)`,
 		p.ID, p.Timezone, attributes, p.IfVersions, p.IfExists)
 	if err != nil {
 		return PutOwnerResult{}, err
@@ -75,6 +75,6 @@ func (s *Service) ListOwners(ctx context.Context, p ListOwnersParams) (page Owne
 // when ifVersions (nil: any) has not the owner's version.
 func (s *Service) DeleteOwner(ctx context.Context, id string, ifVersions []int64) (int64, error) {
 	deleted, err := writeOne[struct{ Cancelled int64 }](ctx, s, "deleting an owner",
-		`select agent.delete_owner_if_match($1, $2) as cancelled`, id, ifVersions)
+		`select agent_service.delete_owner_if_match($1, $2) as cancelled`, id, ifVersions)
 	return deleted.Cancelled, err
 }

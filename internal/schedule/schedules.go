@@ -47,8 +47,8 @@ func (s *Service) Create(ctx context.Context, p CreateParams) (Created, error) {
 		return d, e.setNext(d)
 	}, func(ctx context.Context, record string) (row, error) {
 		return s.writeRow(ctx, `
-			select `+columns+`, i.replayed
-			from agent.insert_schedule($1, nullif($2, ''), nullif($3, '')::jsonb, nullif($4, '')) i, lateral (select (i.schedule).*) s`,
+			select `+columns+`, i.replayed as deduplicated
+			from agent_service.insert_schedule($1, nullif($2, ''), nullif($3, '')::jsonb, nullif($4, '')) i, lateral (select (i.schedule).*) s`,
 			record, p.IdempotencyKey, request, oldHash)
 	})
 	return Created{stored.Schedule, stored.Deduplicated}, err
@@ -261,7 +261,7 @@ func (s *Service) Patch(ctx context.Context, p PatchParams) (Schedule, error) {
 		}
 		return p.draft(e, before)
 	}, func(ctx context.Context, record string) (row, error) {
-		return s.writeRow(ctx, `select `+columns+` from agent.update_schedule($1, $2, $3, $4, $5) s`,
+		return s.writeRow(ctx, `select `+columns+` from agent_service.update_schedule($1, $2, $3, $4, $5) s`,
 			p.ID, record, before.Version, before.NextExact, before.Fired)
 	})
 	return changed.Schedule, err
@@ -365,7 +365,7 @@ func (l Limited) Resume(ctx context.Context, id int64) (Schedule, error) {
 // schedule's version.
 func (l Limited) Delete(ctx context.Context, id int64, ifVersions []int64) error {
 	return l.s.call(ctx, "deleting a schedule", func(ctx context.Context) error {
-		return l.s.writes.Exec(ctx, `select agent.delete_schedule_if_match($1, $2, $3, $4)`, id, ifVersions, l.queues, l.topics)
+		return l.s.writes.Exec(ctx, `select agent_service.delete_schedule_if_match($1, $2, $3, $4)`, id, ifVersions, l.queues, l.topics)
 	})
 }
 
@@ -490,7 +490,7 @@ func (r *row) parse() (err error) {
 	return err
 }
 
-// record returns the columns that agent.insert_schedule and agent.update_schedule take, as JSON.
+// record returns the columns that agent_service.insert_schedule and agent_service.update_schedule take, as JSON.
 func (r *row) record() (string, error) {
 	text, err := json.Marshal(map[string]any{
 		"name": pg.OrNull(r.Name), "owner": pg.OrNull(r.Owner), "queue": pg.OrNull(r.Queue), "topic": pg.OrNull(r.Topic), "type": pg.OrNull(r.Type),

@@ -128,7 +128,7 @@ func (s *Service) Close(ctx context.Context) error {
 	return nil
 }
 
-// Run fires what is due, and watches the rules of the zones in use, until ctx ends. A Service that is not running still serves every other call. Faults
+// Run fires due schedules, and watches the rules of the zones in use, until ctx ends. A Service that is not running still serves every other call. Faults
 // of the database are logged and tried again; Run returns nil once ctx has ended.
 func (s *Service) Run(ctx context.Context) error {
 	loops := []pg.Loop{

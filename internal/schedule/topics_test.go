@@ -117,10 +117,10 @@ func TestFiringDoesNotHoldTheHeadOfTheLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `select agent.lock_due_schedules()`); err != nil {
+	if _, err := tx.Exec(t.Context(), `select agent_service.lock_due_schedules()`); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `select agent.fire_schedules(array[id], array[next_local], array[next_at], '{fired}', array[id], array[next_local], array[next_at + '1 h'::interval])
+	if _, err := tx.Exec(t.Context(), `select agent_service.fire_schedules(array[id], array[next_local], array[next_at], '{fired}', array[id], array[next_local], array[next_at + '1 h'::interval])
 		from agent.schedule where id = $1`, s.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func TestTopicDoesNotGoWithWhatIsOfAQueue(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
 	stored := func(columns string) error { // by the function
-		_, err := env.sql.Exec(t.Context(), `select agent.insert_schedule(
+		_, err := env.sql.Exec(t.Context(), `select agent_service.insert_schedule(
 			'{"topic": "tick", "event": {}, "kind": "once", "at_instant": "2040-01-01Z", "zone": "UTC", "next_at": "2040-01-01Z", "next_local": "2040-01-01"}'::jsonb
 			|| ('{' || $1 || '}')::jsonb)`, columns)
 		return err

@@ -73,7 +73,7 @@ type civilTime struct {
 	at time.Time
 }
 
-// resolution is what agent.resolve_locals returns for a civil time.
+// resolution is the result of agent_service.resolve_locals for a civil time.
 type resolution struct {
 	At        *time.Time // the instant; nil: the time is skipped
 	IsShifted bool       // a gap has moved it
@@ -92,7 +92,7 @@ func resolve(ctx context.Context, q querier, times []civilTime) ([]resolution, e
 	for i, t := range times {
 		locals[i], zones[i], gaps[i], overlaps[i], ids[i] = t.at, t.Zone, string(t.Gap), string(t.Overlap), t.ID
 	}
-	rows, _ := q.Query(ctx, `select at, is_shifted, is_known, resume, fault from agent.resolve_locals($1, $2, $3, $4, $5)`, locals, zones, gaps, overlaps, ids)
+	rows, _ := q.Query(ctx, `select at, is_shifted, is_known, resume, fault from agent_service.resolve_locals($1, $2, $3, $4, $5)`, locals, zones, gaps, overlaps, ids)
 	return pg.Collect[resolution](rows)
 }
 
@@ -131,7 +131,7 @@ func (s *Service) CheckZones(ctx context.Context) error {
 		if err := tx.QueryRow(ctx, `select clock_timestamp() from set_config('lock_timeout', $1, true)`, s.loops.LockTimeout()).Scan(&now); err != nil {
 			return err
 		}
-		rows, _ := tx.Query(ctx, `select zone, moved, unresolved, fault from agent.check_zone_rules($1)`, since)
+		rows, _ := tx.Query(ctx, `select zone, moved, unresolved, fault from agent_service.check_zone_rules($1)`, since)
 		var (
 			zone  string
 			moved int64

@@ -29,7 +29,7 @@ func Reseal(ctx context.Context, db *pg.Database, sealer *Sealer) (done Resealed
 		Place  int64
 		Sealed []byte
 	}
-	rows, _ := pool.Query(ctx, `select kind, name, place, sealed from agent.list_sealed()`)
+	rows, _ := pool.Query(ctx, `select kind, name, place, sealed from agent_service.list_sealed()`)
 	all, err := pg.Collect[sealed](rows)
 	if err != nil {
 		return done, pg.States{}.Wrap("listing what is sealed", err)
@@ -46,7 +46,7 @@ func Reseal(ctx context.Context, db *pg.Database, sealer *Sealer) (done Resealed
 			continue
 		}
 		var isDone bool
-		if err := pool.QueryRow(ctx, `select agent.reseal($1, $2, $3, $4, $5)`, one.Kind, one.Name, one.Place, one.Sealed, sealer.Seal(secret, holder)).Scan(&isDone); err != nil {
+		if err := pool.QueryRow(ctx, `select agent_service.reseal($1, $2, $3, $4, $5)`, one.Kind, one.Name, one.Place, one.Sealed, sealer.Seal(secret, holder)).Scan(&isDone); err != nil {
 			return done, pg.States{}.Wrap("sealing anew", err)
 		}
 		if isDone {

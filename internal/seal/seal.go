@@ -59,7 +59,7 @@ func NewSealer(keys ...string) (*Sealer, error) {
 	return s, nil
 }
 
-// A Kind is a kind of value that is sealed in a database, as agent.list_sealed names it.
+// A Kind is a kind of value that is sealed in a database, as agent_service.list_sealed names it.
 type Kind string
 
 // Kinds of values that are sealed.

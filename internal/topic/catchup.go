@@ -142,7 +142,7 @@ func (c *catchUp) step(ctx context.Context, rt *route, state *catchUpState) (has
 
 // countRoom returns how many events may be delivered into the queue of a route.
 func (r *router) countRoom(ctx context.Context, rt *route) (room int, err error) {
-	err = r.svc.loops.QueryRow(ctx, `select $2 - ready from agent.count_ready(array[$1::text], array[$2::int4])`, rt.Queue, rt.MaxWaiting).Scan(&room)
+	err = r.svc.loops.QueryRow(ctx, `select $2 - ready from agent_service.count_ready(array[$1::text], array[$2::int4])`, rt.Queue, rt.MaxWaiting).Scan(&room)
 	return room, wrap("counting ready events", err)
 }
 
@@ -150,7 +150,7 @@ func (r *router) countRoom(ctx context.Context, rt *route) (room int, err error)
 // those in step.
 func (c *catchUp) advance(ctx context.Context, rt *route, state *catchUpState, end int64) (hasMoved, canJoin bool, err error) {
 	svc := c.r.svc
-	rows, _ := svc.loops.Query(ctx, `select subscription, filters_version, max_waiting, number, position, until from agent.get_route($1)`, rt.ID)
+	rows, _ := svc.loops.Query(ctx, `select subscription, filters_version, max_waiting, number, position, until from agent_service.get_route($1)`, rt.ID)
 	st, err := pg.CollectOne[routeState](rows)
 	if errors.Is(err, pgx.ErrNoRows) { // the router has not noticed yet that it is gone, paused or in step
 		state.until = time.Now().Add(firstRetry)
@@ -194,7 +194,7 @@ func (c *catchUp) advance(ctx context.Context, rt *route, state *catchUpState, e
 	}
 	var status *string
 	var number int64
-	err = svc.loops.QueryRow(ctx, `select status, number from agent.deliver_alone($1, $2, $3, $4, $5, $6, $7)`,
+	err = svc.loops.QueryRow(ctx, `select status, number from agent_service.deliver_alone($1, $2, $3, $4, $5, $6, $7)`,
 		rt.ID, st.Number, version, b.end, b.hasGap, b.positions, b.matched).Scan(&status, &number)
 	if err != nil {
 		state.isBehind, state.room = pg.LostRace(err), 0 // it may have been delivered nevertheless
@@ -289,7 +289,7 @@ func (c *catchUp) join(ctx context.Context, rt *route, state *catchUpState) (has
 			break
 		}
 	}
-	rows, _ := r.svc.loops.Query(ctx, `select number, position from agent.join_step($1, $2, $3)`, r.number, rt.ID, state.number)
+	rows, _ := r.svc.loops.Query(ctx, `select number, position from agent_service.join_step($1, $2, $3)`, r.number, rt.ID, state.number)
 	joined, err := pg.CollectOne[struct{ Number, Position int64 }](rows)
 	if errors.Is(err, pgx.ErrNoRows) {
 		state.wait()

@@ -464,7 +464,7 @@ func TestChangesOfThePublishedTableItself(t *testing.T) {
 	env.exec(t, `drop table store.people`)
 	env.exec(t, `create table store.none (); select agent.publish_changes('store.none'); insert into store.none default values`)
 	env.wantChanges(t, `store.none.insert - {"new": {}}`)
-	env.exec(t, `drop schema agent, agent_private cascade`)
+	env.exec(t, `drop schema agent, agent_service, agent_private cascade`)
 	env.exec(t, `insert into store.none default values`)
 	if n := value[int](t, env, `select count(*) from pg_trigger where tgname like '00_publish%'`); n != 0 {
 		t.Errorf("without the schema agent %d triggers are left", n)

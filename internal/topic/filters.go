@@ -155,7 +155,7 @@ func (s *Service) logUnknownFilter(subscription, filter string, err error) {
 
 // readFilters returns the filters of a subscription, by name, and their version; 0 if the subscription is gone.
 func (s *Service) readFilters(ctx context.Context, id int64) (version int64, filters []SubscriptionFilter, err error) {
-	rows, _ := s.reads.Query(ctx, `select filters_version, name, topics, match, expires_after, expires_at from agent.read_filters($1)`, id)
+	rows, _ := s.reads.Query(ctx, `select filters_version, name, topics, match, expires_after, expires_at from agent_service.read_filters($1)`, id)
 	type row struct {
 		FiltersVersion int64
 		SubscriptionFilter

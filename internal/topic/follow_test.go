@@ -90,7 +90,7 @@ func TestStreamPassesOverNoPlaceThatOthersHaveTaken(t *testing.T) {
 	var want []int64
 	for range 10 {
 		env.exec(t, `begin`)
-		earlier := value[int64](t, env, `select position from agent.append_log('{b}', '{"{}"}')`)
+		earlier := value[int64](t, env, `select position from agent_service.append_log('{b}', '{"{}"}')`)
 		want = append(want, earlier, env.publish(t, "c")[0], env.publish(t, "d")[0])
 		env.exec(t, `commit`)
 		want = append(want, env.publish(t, "e")[0])
@@ -430,7 +430,7 @@ func TestEventsThatTheLogHasLostAreServedNoMore(t *testing.T) {
 	next(t, stream, 5)
 	env.exec(t, `delete from agent.log where position >= $1`, lost[0])
 	env.exec(t, `delete from agent.log_server`)
-	want := []int64{value[int64](t, env, `select position from agent.append_log('{c}', '{"{}"}')`)}
+	want := []int64{value[int64](t, env, `select position from agent_service.append_log('{c}', '{"{}"}')`)}
 	if got := next(t, stream, 1); !slices.Equal(got, want) {
 		t.Fatalf("the stream gets %d, want %d", got, want)
 	}

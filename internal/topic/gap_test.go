@@ -117,7 +117,7 @@ func TestRestartsMakeNoGaps(t *testing.T) {
 				t.Fatal(err)
 			}
 			env.commit(t, env.next(t, topic.SubscribedParams{}).Cursor)
-			env.exec(t, `select agent.count_topics()`) // by the upkeep, or a reader has committed so far
+			env.exec(t, `select agent_service.count_topics()`) // by the upkeep, or a reader has committed so far
 			env.exec(t, restart)
 			more := env.publish(t, "b")
 			if page := env.read(t, topic.ReadParams{After: head}); page.Gap != nil || !slices.Equal(positions(page.Events), more) {

@@ -44,12 +44,12 @@ func TestIdleReadOfASubscriptionAsksTheDatabaseForNothing(t *testing.T) {
 	env.subscribeAtHead(t)
 	functions := []string{"begin_read", "end_read", "read_filters", "read_log_page"}
 	for _, name := range functions {
-		env.exec(t, `alter function agent.`+name+` rename to `+name+`_no_more`)
+		env.exec(t, `alter function agent_service.`+name+` rename to `+name+`_no_more`)
 	}
 	first := env.next(t, topic.SubscribedParams{Wait: time.Millisecond})
 	ahead := env.next(t, topic.SubscribedParams{Wait: time.Millisecond, After: first.Cursor})
 	for _, name := range functions {
-		env.exec(t, `alter function agent.`+name+`_no_more rename to `+name)
+		env.exec(t, `alter function agent_service.`+name+`_no_more rename to `+name)
 	}
 	for _, page := range []topic.SubscribedPage{first, ahead} {
 		if len(page.Events) > 0 || page.Cursor == "" || page.Lag != (topic.Lag{}) {
@@ -71,7 +71,7 @@ func TestIdleStreamOfASubscriptionAsksTheDatabaseForNothing(t *testing.T) {
 	busy := env.busyTopic(t)
 	head := env.subscribeAtHead(t)
 	stream := env.stream(t)
-	env.exec(t, `alter function agent.watch_subscriptions rename to watch_subscriptions_no_more`)
+	env.exec(t, `alter function agent_service.watch_subscriptions rename to watch_subscriptions_no_more`)
 	await(t, "the last statement to end", func() bool { // of those that were under way
 		return value[int64](t, env, `select count(*) from pg_stat_activity a where a.datname = current_database() and a.state = 'active' and a.query like '%watch_subscriptions(%' and a.pid <> pg_backend_pid()`) == 0
 	})
@@ -80,7 +80,7 @@ func TestIdleStreamOfASubscriptionAsksTheDatabaseForNothing(t *testing.T) {
 	if err != nil || len(batch.Entries) > 0 || batch.Next != head {
 		t.Errorf("got %+v, %v, want nothing up to %d", batch, err, head)
 	}
-	env.exec(t, `alter function agent.watch_subscriptions_no_more rename to watch_subscriptions`)
+	env.exec(t, `alter function agent_service.watch_subscriptions_no_more rename to watch_subscriptions`)
 	await(t, "the stream to come to the head of the log", func() bool {
 		batch, err := stream.Next(t.Context(), time.Millisecond)
 		if err != nil || len(batch.Entries) > 0 {

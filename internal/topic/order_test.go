@@ -78,7 +78,7 @@ func interleave(t *testing.T, env environment, rounds int) map[int][]int64 {
 			var all []int64
 			for after := int64(0); ; {
 				last := isDone.Load()
-				rows, _ := pool.Query(t.Context(), `select position from agent.read_log_page($1, $2, 1000000) where position is not null`, after, limit)
+				rows, _ := pool.Query(t.Context(), `select position from agent_service.read_log_page($1, $2, 1000000) where position is not null`, after, limit)
 				page, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 				if err != nil {
 					t.Error(err)
@@ -119,7 +119,7 @@ func publishRound(t *testing.T, pool *pgxpool.Pool, i, round int, random *rand.R
 	pause := time.Duration(random.IntN(4000)) * time.Microsecond
 	publish := `select agent.publish_events($1, $2::text[]::jsonb[])`
 	if i%2 == 0 { // as the service does, but with a pause between the drawing of positions and the commit
-		publish = `select agent.append_log($1, $2::text[]::jsonb[])`
+		publish = `select agent_service.append_log($1, $2::text[]::jsonb[])`
 	}
 	tx, err := conn.Begin(t.Context())
 	if err != nil {

@@ -120,12 +120,12 @@ func (*Service) addToLog(tx queue.QueryFunc, all []pendingPublication, keyRetent
 		pg.SetArg(&verifiedSources, n, i, pg.OrNull(p.VerifiedSource))
 		pg.SetArg(&firsts, n, i, pg.OrNull(p.OnDuplicate == queue.First))
 	}
-	sql := `select position, published_at, replayed, null, null from agent.append_log($1, $2::text[]::jsonb[], $3, $4::text[]::jsonb[], $5, $6, $7, $8, $9)`
+	sql := `select position, published_at, replayed, null, null from agent_service.append_log($1, $2::text[]::jsonb[], $3, $4::text[]::jsonb[], $5, $6, $7, $8, $9)`
 	if isFollowed { // by somebody who gets JSON as it was stored
 		sql = `
 			select position, published_at, replayed, event, meta
 			from (select $2::text[]::jsonb[] as events, $4::text[]::jsonb[] as metas offset 0) as n
-			cross join lateral rows from (agent.append_log($1, n.events, $3, n.metas, $5, $6, $7, $8, $9), unnest(n.events, n.metas))
+			cross join lateral rows from (agent_service.append_log($1, n.events, $3, n.metas, $5, $6, $7, $8, $9), unnest(n.events, n.metas))
 				as a (position, published_at, replayed, event, meta)`
 	}
 	i, e := 0, Event{} // of the row
@@ -184,7 +184,7 @@ func (s *Service) publishLaterOnce(ctx context.Context, p Publication, delay tim
 	var d Delayed
 	var id, position *int64
 	var waitsUntil, publishedAt *time.Time
-	err := s.writes.Row(ctx, `select id, at, replayed, position, published_at from agent.publish_later($1, $2, $3, $4, $5, $6, $7, $8, $9)`, []any{
+	err := s.writes.Row(ctx, `select id, at, replayed, position, published_at from agent_service.publish_later($1, $2, $3, $4, $5, $6, $7, $8, $9)`, []any{
 		p.Topic, string(p.Event), pg.OrNull(p.Key), pg.OrNull(string(p.Meta)), p.rememberedKey(), pg.OrNull(p.Subscription), wait, at, s.cfg.Queue.KeyRetention(),
 	}, &id, &waitsUntil, &d.Deduplicated, &position, &publishedAt)
 	switch {
@@ -206,7 +206,7 @@ const duePublications = 500
 func (s *Service) publishDue(ctx context.Context) error {
 	for {
 		var published int
-		if err := s.loops.QueryRow(ctx, `select agent.publish_due($1)`, duePublications).Scan(&published); err != nil {
+		if err := s.loops.QueryRow(ctx, `select agent_service.publish_due($1)`, duePublications).Scan(&published); err != nil {
 			return wrap("publishing what is due", err)
 		}
 		if published > 0 {
@@ -221,7 +221,7 @@ func (s *Service) publishDue(ctx context.Context) error {
 // untilDue returns how long to wait for the next publication that is due, at most the poll interval: another process may have got one meanwhile.
 func (s *Service) untilDue(ctx context.Context) time.Duration {
 	var next *time.Duration
-	if err := s.loops.QueryRow(ctx, `select agent.next_publication()`).Scan(&next); err != nil || next == nil {
+	if err := s.loops.QueryRow(ctx, `select agent_service.next_publication()`).Scan(&next); err != nil || next == nil {
 		return s.cfg.PollInterval
 	}
 	return min(max(*next, 0), s.cfg.PollInterval)

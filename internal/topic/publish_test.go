@@ -261,7 +261,7 @@ func TestHolderOfTheHeadIsNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `select agent.append_log('{held}', '{"{}"}')`); err != nil {
+	if _, err := tx.Exec(t.Context(), `select agent_service.append_log('{held}', '{"{}"}')`); err != nil {
 		t.Fatal(err)
 	}
 	env.publish(t, "after")
@@ -612,7 +612,7 @@ func TestDelayedPublicationIsPublishedOnceAtItsTime(t *testing.T) {
 func TestUnpublishableDelayedEventFailsAloneAndDelaysNone(t *testing.T) {
 	t.Parallel()
 	env := setup(t)
-	env.exec(t, `select agent.insert_and_claim_events(array['{"topic": "..", "event": {}}', '{}', '{"topic": "good", "event": {}}']::jsonb[], array_fill('queued.publish'::text, '{3}'), null, null)`)
+	env.exec(t, `select agent_service.insert_and_claim_events(array['{"topic": "..", "event": {}}', '{}', '{"topic": "good", "event": {}}']::jsonb[], array_fill('queued.publish'::text, '{3}'), null, null)`)
 	if page := env.read(t, topic.ReadParams{Wait: busyTimeout}); len(page.Events) != 1 || page.Events[0].Topic != "good" {
 		t.Errorf("read %+v, want the good one", page.Events)
 	}
@@ -679,7 +679,7 @@ func TestPublishOnlyRoleMayPublishAndNothingElse(t *testing.T) {
 	}
 	for _, statement := range []string{
 		`insert into agent.outgoing (publications) values ('{}')`, `select * from agent.read_log(0)`, `do $$ begin lock table agent.log in row exclusive mode; end $$`,
-		`select agent.append_log('{a}', '{"{}"}')`,
+		`select agent_service.append_log('{a}', '{"{}"}')`,
 	} {
 		if _, err := admin.Exec(t.Context(), statement); errorOf(err).Code != "42501" {
 			t.Errorf("%s: %v, want insufficient_privilege", statement, err)

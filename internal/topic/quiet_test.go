@@ -119,7 +119,7 @@ func TestQuietReadersAreServedFromMemoryBesideABusyTopic(t *testing.T) {
 	all := env.waitQuietly(t)
 	await(t, "all to wait", func() bool { return env.Followers() == 1+len(all) })
 	busy.flood(t)
-	env.exec(t, `alter function agent.read_log_page rename to read_log_page_no_more`)
+	env.exec(t, `alter function agent_service.read_log_page rename to read_log_page_no_more`)
 	want := busy.publish(t, "quiet")
 	for _, w := range all {
 		if got := w.outcome(t); !slices.Equal(got, want) {
@@ -246,7 +246,7 @@ func TestWhoAsksAgainHasMissedNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	busy.flood(t)
-	env.exec(t, `alter function agent.read_log_page rename to read_log_page_no_more`)
+	env.exec(t, `alter function agent_service.read_log_page rename to read_log_page_no_more`)
 	want := busy.publish(t, "quiet")
 	if page := env.read(t, p); !slices.Equal(positions(page.Events), want) {
 		t.Errorf("got %d, want %d", positions(page.Events), want)

@@ -81,9 +81,9 @@ type readPart struct {
 func (s *Service) readPage(ctx context.Context, after int64, limit, maxBytes int, topics []string) (p readPart, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()
-	rows, err := s.reads.Query(ctx, `select head, gap_until, bytes, position, published_at, topic, event, meta, key, subscription, (select agent.log_origin()),
-			case when gap_until is not null then (select agent.log_gap_reason($1)) end
-		from agent.read_log_page($1, $2, $3, $4)`, after, limit, maxBytes, topics)
+	rows, err := s.reads.Query(ctx, `select head, gap_until, bytes, position, published_at, topic, event, meta, key, subscription, (select agent_service.log_origin()),
+			case when gap_until is not null then (select agent_service.log_gap_reason($1)) end
+		from agent_service.read_log_page($1, $2, $3, $4)`, after, limit, maxBytes, topics)
 	if err != nil {
 		return p, wrap("reading the log", err)
 	}
@@ -125,7 +125,7 @@ func (s *Service) Get(ctx context.Context, position int64) (Event, error) {
 	if position < 1 {
 		return Event{}, ErrPositionNotFound
 	}
-	rows, _ := s.reads.Query(ctx, `select position, published_at, topic, event, meta, key from agent.get_published($1)`, position)
+	rows, _ := s.reads.Query(ctx, `select position, published_at, topic, event, meta, key from agent_service.get_published($1)`, position)
 	e, err := pg.CollectOne[Event](rows)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Event{}, ErrPositionNotFound
@@ -137,7 +137,7 @@ func (s *Service) Get(ctx context.Context, position int64) (Event, error) {
 func (s *Service) MatchLast(ctx context.Context, filter *match.Filter, n int) (positions []int64, matched []bool, err error) {
 	positions, matched = []int64{}, []bool{}
 	err = pg.Bounded(ctx, s.reads, s.cfg.QueryTimeout, func(tx pgx.Tx) error {
-		rows, _ := tx.Query(ctx, `select position, topic, event from agent.last_published($1)`, n)
+		rows, _ := tx.Query(ctx, `select position, topic, event from agent_service.last_published($1)`, n)
 		for e, err := range pg.Each[Event](rows) {
 			if err != nil {
 				return err

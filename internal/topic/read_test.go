@@ -195,7 +195,7 @@ func TestPagesAreBoundedInBytes(t *testing.T) {
 	if len(page.Events) != 3 {
 		t.Errorf("a page of 3 has %d events", len(page.Events))
 	}
-	n := value[int](t, env, `select count(*) from agent.read_log_page(0, 1000, 4000000)`)
+	n := value[int](t, env, `select count(*) from agent_service.read_log_page(0, 1000, 4000000)`)
 	if n < 2 || n > 5 {
 		t.Errorf("4 MB are %d events of 1 MB", n)
 	}
@@ -220,7 +220,7 @@ func TestPageCostsWhatItHoldsBeforeTheLogIsAnalyzed(t *testing.T) {
 	env := setupIdle(t)
 	const published, limit = 20_000, 1000
 	if _, err := env.sql.Exec(t.Context(), `
-		select from agent.append_log(array_fill('a'::text, array[$1::int]), array_fill('{"a": 1}'::jsonb, array[$1::int]))`, published); err != nil {
+		select from agent_service.append_log(array_fill('a'::text, array[$1::int]), array_fill('{"a": 1}'::jsonb, array[$1::int]))`, published); err != nil {
 		t.Fatal(err)
 	}
 	fetched := func() (n int) {
@@ -235,7 +235,7 @@ func TestPageCostsWhatItHoldsBeforeTheLogIsAnalyzed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, read := range []string{
-		`select from agent.read_log(0, $1)`, `select from agent.read_log_page(0, $1, 1000000)`, `select from agent.read_log_page(0, $1, 1000000, array['a'])`,
+		`select from agent.read_log(0, $1)`, `select from agent_service.read_log_page(0, $1, 1000000)`, `select from agent_service.read_log_page(0, $1, 1000000, array['a'])`,
 	} {
 		before := fetched()
 		tag, err := env.sql.Exec(t.Context(), read, limit)
@@ -258,7 +258,7 @@ func TestBytesOfPagesAreCountedBeforeCompression(t *testing.T) {
 		t.Fatalf("an event takes %d bytes, which shows nothing", stored)
 	}
 	for name, topics := range map[string][]string{"all": nil, "by topic": {"a"}} {
-		if n := value[int](t, env, `select count(*) from agent.read_log_page(0, 1000, 1500000, $1)`, topics); n < 9 || n > 11 {
+		if n := value[int](t, env, `select count(*) from agent_service.read_log_page(0, 1000, 1500000, $1)`, topics); n < 9 || n > 11 {
 			t.Errorf("%s: 1.5 MB are %d events of 150 KB", name, n)
 		}
 	}
@@ -271,7 +271,7 @@ func TestRareTopicIsReadWithoutSearchingTheLog(t *testing.T) {
 	env.exec(t, `analyze agent.log`) // which knows one topic
 	env.publish(t, "rare")
 	env.exec(t, `begin`)
-	if n := value[int](t, env, `select count(position) from agent.read_log_page(0, 1000, 1000000, '{rare,none}')`); n != 1 {
+	if n := value[int](t, env, `select count(position) from agent_service.read_log_page(0, 1000, 1000000, '{rare,none}')`); n != 1 {
 		t.Errorf("%d events are read, want 1", n)
 	}
 	read := value[int](t, env, `select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::int4 from pg_stat_xact_user_tables where relname ~ '^log_[0-9]+$'`)
@@ -333,7 +333,7 @@ func TestTopicsAreCountedExactly(t *testing.T) {
 	t.Parallel()
 	env := setupIdle(t)
 	env.publish(t, slices.Repeat([]string{"a", "b", "b"}, 10)...)
-	env.exec(t, `select agent.count_topics(7)`)
+	env.exec(t, `select agent_service.count_topics(7)`)
 	last := env.publish(t, "c", "a")
 	page, err := env.Topics(t.Context(), 2, "", nil)
 	if err != nil || len(page.Topics) != 2 || page.Next == "" || page.Topics[0].Name != "a" || page.Topics[0].Events != 11 || page.Topics[0].LastPosition != last[1] ||
@@ -346,7 +346,7 @@ func TestTopicsAreCountedExactly(t *testing.T) {
 	if _, err := env.Topics(t.Context(), 2, "x", nil); !errors.Is(err, pg.ErrBadCursor) {
 		t.Errorf("a cursor of nothing: %v", err)
 	}
-	for value[int](t, env, `select agent.count_topics(7)`) > 0 {
+	for value[int](t, env, `select agent_service.count_topics(7)`) > 0 {
 	}
 	if counted, err := env.Topics(t.Context(), 0, "", nil); err != nil || len(counted.Topics) != 3 || counted.Topics[0].Events != 11 || counted.Topics[1].Events != 20 {
 		t.Errorf("when all are counted: %+v, %v", counted, err)

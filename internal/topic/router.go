@@ -155,7 +155,7 @@ func (r *router) release(ctx context.Context) error {
 		return nil
 	}
 	r.stop(0)
-	_, err := r.svc.loops.Exec(ctx, `select agent.end_routing($1)`, r.process)
+	_, err := r.svc.loops.Exec(ctx, `select agent_service.end_routing($1)`, r.process)
 	return wrap("ending the lease of the router", err)
 }
 
@@ -185,7 +185,7 @@ func (r *router) begin(ctx context.Context) (bool, error) {
 	if !isChanged && r.version != 0 && !r.confirmedAt.IsZero() && now.Sub(r.confirmedAt) < renewAfter {
 		return true, nil
 	}
-	rows, _ := r.svc.loops.Query(ctx, `select held_for, was_held, number, position, version from agent.begin_routing($1, $2, $3)`,
+	rows, _ := r.svc.loops.Query(ctx, `select held_for, was_held, number, position, version from agent_service.begin_routing($1, $2, $3)`,
 		r.process, routeLease, r.number)
 	begun, err := pg.CollectOne[struct {
 		HeldFor                   *time.Duration
@@ -226,7 +226,7 @@ func (r *router) begin(ctx context.Context) (bool, error) {
 // load reads the routes that have changed.
 func (r *router) load(ctx context.Context) error {
 	filtersValidUntil := r.svc.tail.reach()
-	rows, _ := r.svc.loops.Query(ctx, `select version, known, changed from agent.route_changes($1)`, r.changes)
+	rows, _ := r.svc.loops.Query(ctx, `select version, known, changed from agent_service.route_changes($1)`, r.changes)
 	now, err := pg.CollectOne[struct {
 		Version        int64
 		Known, Changed []int64
@@ -236,7 +236,7 @@ func (r *router) load(ctx context.Context) error {
 	}
 	gone := r.takeOut(now.Changed)
 	rows, _ = r.svc.loops.Query(ctx, `select id, subscription, name, filters_version, queue, max_waiting, is_replay, is_paused, is_in_step
-		from agent.read_routes($1)`, now.Changed) // now or later: a change in between makes the version another one
+		from agent_service.read_routes($1)`, now.Changed) // now or later: a change in between makes the version another one
 	var renewed, paused []int64
 	for next, err := range pg.Each[route](rows) {
 		if err != nil {
@@ -317,7 +317,7 @@ func (r *router) unindex(rt *route, changes map[int32]*match.Filter) {
 
 // indexFilters reads the filters of routes in step, and makes changes and them to the index.
 func (r *router) indexFilters(ctx context.Context, ids []int64, changes map[int32]*match.Filter) error {
-	rows, _ := r.svc.loops.Query(ctx, `select id, filters_version, name, topics, match from agent.list_filters($1)`, ids)
+	rows, _ := r.svc.loops.Query(ctx, `select id, filters_version, name, topics, match from agent_service.list_filters($1)`, ids)
 	type row struct {
 		ID, FiltersVersion int64
 		Name               *string
@@ -358,7 +358,7 @@ func (r *router) indexFilters(ctx context.Context, ids []int64, changes map[int3
 
 // leave gives routes in step positions of their own, and returns how many of them have left: not those that somebody is changing.
 func (r *router) leave(ctx context.Context, ids []int64) (int, error) {
-	rows, _ := r.svc.loops.Query(ctx, `select number, subscriptions from agent.leave_router($1, $2)`, r.number, ids)
+	rows, _ := r.svc.loops.Query(ctx, `select number, subscriptions from agent_service.leave_router($1, $2)`, r.number, ids)
 	left, err := pg.CollectOne[struct {
 		Number        int64
 		Subscriptions []int64
@@ -429,7 +429,7 @@ func (r *router) deliver(ctx context.Context, b *batch, isLevel bool) (isMore bo
 	}
 	var status *string
 	var number int64
-	err = r.svc.loops.QueryRow(ctx, `select status, number from agent.deliver_in_step($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+	err = r.svc.loops.QueryRow(ctx, `select status, number from agent_service.deliver_in_step($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
 		r.process, routeLease, r.number, version, b.end, b.hasGap, b.subscriptions, b.positions, b.matched).Scan(&status, &number)
 	switch {
 	case err != nil && len(b.positions) > 0 && isRefused(ctx, err):
@@ -494,7 +494,7 @@ func (r *router) findFull(ctx context.Context, b *batch) (full []int64, err erro
 		if len(full) == 0 || isCounted {
 			return full, nil
 		}
-		rows, _ := r.svc.loops.Query(ctx, `select queue, ready from agent.count_ready($1, $2)`, queues, limits)
+		rows, _ := r.svc.loops.Query(ctx, `select queue, ready from agent_service.count_ready($1, $2)`, queues, limits)
 		type row struct {
 			Queue string
 			Ready int

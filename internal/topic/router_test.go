@@ -328,7 +328,7 @@ func TestDeliveryThatIsKilledAtAnyStatementHappensOnce(t *testing.T) {
 	env.exec(t, `grant usage, select on public.steps, public.kill_at to public`)
 	env.exec(t, `create function public.kill() returns trigger language plpgsql security definer as $$
 		begin
-			if current_query() ~ 'agent[.](begin_routing|deliver_in_step|deliver_alone|leave_step|join_step)' then
+			if current_query() ~ 'agent_service[.](begin_routing|deliver_in_step|deliver_alone|leave_step|join_step)' then
 				if nextval('public.steps') = (select last_value from public.kill_at) then
 					perform pg_terminate_backend(pg_backend_pid());
 				end if;
@@ -468,12 +468,12 @@ func TestRouterReadsOnlyTheSubscriptionsThatHaveChanged(t *testing.T) {
 	env := setupIdle(t)
 	known := func(before []int64) (now []int64) {
 		t.Helper()
-		return value[[]int64](t, env, `select known from agent.route_changes($1)`, before)
+		return value[[]int64](t, env, `select known from agent_service.route_changes($1)`, before)
 	}
 	wantChanged := func(what string, before []int64, names ...string) {
 		t.Helper()
 		got := value[[]string](t, env, `select case when c.changed is null then '{any}'
-			else (select coalesce(array_agg(s.name order by s.name), '{}') from agent.subscription s where s.id = any (c.changed)) end from agent.route_changes($1) c`, before)
+			else (select coalesce(array_agg(s.name order by s.name), '{}') from agent.subscription s where s.id = any (c.changed)) end from agent_service.route_changes($1) c`, before)
 		if !slices.Equal(got, names) {
 			t.Errorf("%s: %q have changed, want %q", what, got, names)
 		}

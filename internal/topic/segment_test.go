@@ -19,7 +19,7 @@ import (
 func (env environment) maintain(t *testing.T) {
 	t.Helper()
 	for range 20 {
-		if !env.upkeepStep(t, `select agent.maintain_log() is not null`) {
+		if !env.upkeepStep(t, `select agent_service.maintain_log() is not null`) {
 			return
 		}
 	}
@@ -52,7 +52,7 @@ func (env environment) drop(t *testing.T) int {
 	t.Helper()
 	env.exec(t, `update agent.log_segment set closed_at = now() - interval '200 hours' where state = 'closed'`)
 	n := 0
-	for env.upkeepStep(t, `select agent.drop_log_segment() is not null`) {
+	for env.upkeepStep(t, `select agent_service.drop_log_segment() is not null`) {
 		n++
 	}
 	return n
@@ -70,7 +70,7 @@ func TestSegmentsAreClosedAndDroppedInTimeAfterTheClockWasSetBack(t *testing.T) 
 	env.maintain(t)
 	env.exec(t, `update agent.log_segment set opened_at = opened_at - interval '2 hours', closed_at = closed_at - interval '200 hours'`) // so much time passes
 	env.maintain(t)
-	if !env.upkeepStep(t, `select agent.drop_log_segment() is not null`) {
+	if !env.upkeepStep(t, `select agent_service.drop_log_segment() is not null`) {
 		t.Errorf("the segment of %d was not dropped", first)
 	}
 	if third := env.publish(t, "a")[0]; segmentOf(third) == segmentOf(second) {
@@ -160,20 +160,20 @@ func TestRetentionKeepsWhatIsYoung(t *testing.T) {
 	env := setupIdle(t)
 	env.publish(t, "a")
 	env.closeSegment(t)
-	if n := value[int](t, env, `select count(agent.drop_log_segment())`); n != 0 {
+	if n := value[int](t, env, `select count(agent_service.drop_log_segment())`); n != 0 {
 		t.Error("a segment was dropped within retention")
 	}
 	env.exec(t, `update agent.log_segment set closed_at = now() - interval '25 hours' where state = 'closed'`)
 	if _, err := env.PutSettings(t.Context(), topic.SettingsChange{Retention: new(30 * time.Hour)}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if n := value[int](t, env, `select count(agent.drop_log_segment())`); n != 0 {
+	if n := value[int](t, env, `select count(agent_service.drop_log_segment())`); n != 0 {
 		t.Error("a segment was dropped within the retention that was set")
 	}
 	if _, err := env.PutSettings(t.Context(), topic.SettingsChange{Retention: new(24 * time.Hour)}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if n := value[int](t, env, `select count(agent.drop_log_segment())`); n != 1 {
+	if n := value[int](t, env, `select count(agent_service.drop_log_segment())`); n != 1 {
 		t.Error("a segment was not dropped after retention")
 	}
 }
@@ -188,11 +188,11 @@ func TestDroppingDoesNotWaitInFrontOfPublishers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `select agent.append_log('{held}', '{"{}"}')`); err != nil {
+	if _, err := tx.Exec(t.Context(), `select agent_service.append_log('{held}', '{"{}"}')`); err != nil {
 		t.Fatal(err)
 	}
 	other := environmentOn(t, env.url)
-	_, err = other.sql.Exec(t.Context(), `select agent.drop_log_segment()`)
+	_, err = other.sql.Exec(t.Context(), `select agent_service.drop_log_segment()`)
 	if errorOf(err).Code != "55P03" {
 		t.Errorf("beside a publisher: %v, want lock_not_available", err)
 	}
@@ -233,7 +233,7 @@ func TestPublishersAndReadersGoOnWhileSegmentsChange(t *testing.T) {
 			seen, after = append(seen, positions(page.Events)...), page.Next
 		}
 		env.exec(t, `update agent.log_segment set opened_at = now() - interval '2 hours' where state = 'open'`)
-		env.upkeepStep(t, `select agent.maintain_log() is not null`)
+		env.upkeepStep(t, `select agent_service.maintain_log() is not null`)
 	}
 	isDone.Store(true)
 	publishing.Wait()
@@ -431,7 +431,7 @@ func TestSegmentDroppedUnderAReaderIsToldAsAGap(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = dropping.Rollback(t.Context()) }()
-	if n := value[*int64](t, env, `select agent.drop_log_segment()`); n == nil {
+	if n := value[*int64](t, env, `select agent_service.drop_log_segment()`); n == nil {
 		t.Fatal("nothing was dropped")
 	}
 	read := make(chan topic.Page, 1)
@@ -466,14 +466,14 @@ func TestWhoFollowsAProcessThatWasCutOffIsToldTheGap(t *testing.T) {
 	last := env.publish(t, "a")[0]
 	next(t, stream, 1) // the newest events are in memory
 	streamed(t, subscribed, 1)
-	env.exec(t, `alter function agent.read_log_page rename to out_of_reach`)
+	env.exec(t, `alter function agent_service.read_log_page rename to out_of_reach`)
 	lost := other.publish(t, "lost", "lost")
 	env.closeSegment(t)
 	want := other.publish(t, "b")
 	if n := env.drop(t); n != 1 {
 		t.Fatalf("%d segments were dropped, want 1", n)
 	}
-	env.exec(t, `alter function agent.out_of_reach rename to read_log_page`)
+	env.exec(t, `alter function agent_service.out_of_reach rename to read_log_page`)
 	for name, next := range map[string]func(context.Context, time.Duration) (topic.Batch, error){"stream": stream.Next, "stream of a subscription": subscribed.Next} {
 		var got []int64
 		var gap *topic.Gap

@@ -184,7 +184,7 @@ func (s *Service) passOn(events []Event) {
 
 // notify tells other processes that the log has grown, then rests. It does not wait for the disk: the events that it tells of are there already.
 func (s *Service) notify(ctx context.Context) error {
-	if _, err := s.loops.Exec(ctx, `select set_config('synchronous_commit', 'off', true), agent.notify_log($1)`, s.name); err != nil {
+	if _, err := s.loops.Exec(ctx, `select set_config('synchronous_commit', 'off', true), agent_service.notify_log($1)`, s.name); err != nil {
 		return wrap("their readers poll", err)
 	}
 	pg.Pause(ctx, notifyInterval)

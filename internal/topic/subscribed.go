@@ -185,7 +185,7 @@ func (s *Service) ReadSubscription(ctx context.Context, name string, p Subscribe
 }
 
 func (s *Service) beginRead(ctx context.Context, name string) (readState, error) {
-	rows, _ := s.reads.Query(ctx, `select id, filters_version, is_paused, position, token, epoch, leased_until from agent.begin_read($1)`, name)
+	rows, _ := s.reads.Query(ctx, `select id, filters_version, is_paused, position, token, epoch, leased_until from agent_service.begin_read($1)`, name)
 	st, err := pg.CollectOne[readState](rows)
 	return st, wrap("reading a subscription", err)
 }
@@ -200,7 +200,7 @@ func (s *Service) endRead(ctx context.Context, r *subscribedReader, lease time.D
 		LagEvents   int64
 		LagSeconds  float64
 	}
-	const sql = `select status, epoch, leased_until, lag_events, lag_seconds from agent.end_read($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
+	const sql = `select status, epoch, leased_until, lag_events, lag_seconds from agent_service.end_read($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`
 	args := []any{c.id, r.set.version, token, c.epoch, isAhead, isAhead && c.isLeased, c.token, r.position, r.head, pg.OrNull(lease), isEmpty}
 	var end ended
 	if lease > 0 || isAhead && c.isLeased { // it locks the subscription

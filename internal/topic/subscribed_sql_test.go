@@ -656,6 +656,6 @@ func TestReadingSubscriptionsInSQLHasToBeGranted(t *testing.T) {
 	if err := run(`select agent.commit_cursor('s', $1)`, rows[0].Cursor); err != nil {
 		t.Error(err)
 	}
-	wantState(t, "what the service calls", run(`select agent.commit_cursor('s', 1, 1, 1, 1, 1, false, false)`), "42501")
+	wantState(t, "what the service calls", run(`select agent_service.commit_cursor('s', 1, 1, 1, 1, 1, false, false)`), "42501")
 	wantState(t, "reading the table", run(`select from agent.log`), "42501")
 }

@@ -243,7 +243,7 @@ func TestShortLivedSubscriptionLivesWhileItIsStreamed(t *testing.T) {
 	stream := env.stream(t)
 	first := *env.get(t).ExpiresAt
 	for renewals := 0; renewals < 5; {
-		if n := value[int](t, env, `select agent.prune_subscriptions()`); n != 0 {
+		if n := value[int](t, env, `select agent_service.prune_subscriptions()`); n != 0 {
 			t.Fatal("it has expired")
 		}
 		if at := *env.get(t).ExpiresAt; at.After(first) {

@@ -122,7 +122,7 @@ func (s *Service) PutSubscription(ctx context.Context, p PutSubscriptionParams) 
 	if d := p.Deliver; d != nil {
 		deliver.queue, deliver.kind, deliver.priority = &d.Queue, pg.OrNull(d.Type), d.Priority
 	}
-	err = s.writes.Row(ctx, `select agent.put_subscription_if_match($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`, []any{
+	err = s.writes.Row(ctx, `select agent_service.put_subscription_if_match($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`, []any{
 		p.Name, string(text), p.Start, p.MaxWaiting, p.ExpiresAfter, newToken(), p.IfVersions, p.IfExists, deliver.queue, deliver.kind, deliver.priority,
 	}, &isNew)
 	s.changed(p.Name)
@@ -141,14 +141,14 @@ func (s *Service) PutFilter(ctx context.Context, subscription string, f Subscrip
 	if err != nil {
 		return &InvalidError{Field: "match", Detail: "must be JSON"}
 	}
-	err = s.writes.Exec(ctx, `select agent.put_filter($1, $2)`, subscription, string(text))
+	err = s.writes.Exec(ctx, `select agent_service.put_filter($1, $2)`, subscription, string(text))
 	s.changed(subscription)
 	return wrap("putting a filter", err)
 }
 
 // DeleteFilter deletes a filter of a subscription. It fails with ErrSubscriptionNotFound or ErrFilterNotFound.
 func (s *Service) DeleteFilter(ctx context.Context, subscription, filter string) error {
-	err := s.writes.Exec(ctx, `select agent.delete_filter($1, $2)`, subscription, filter)
+	err := s.writes.Exec(ctx, `select agent_service.delete_filter($1, $2)`, subscription, filter)
 	s.changed(subscription)
 	return wrap("deleting a filter", err)
 }
@@ -156,7 +156,7 @@ func (s *Service) DeleteFilter(ctx context.Context, subscription, filter string)
 // DeleteSubscription deletes a subscription if its version is one of ifVersions (nil: whatever it is). Cursors of it are lost. It fails with
 // ErrSubscriptionNotFound or ErrStale.
 func (s *Service) DeleteSubscription(ctx context.Context, name string, ifVersions []int64) error {
-	err := s.writes.Exec(ctx, `select agent.delete_subscription_if_match($1, $2)`, name, ifVersions)
+	err := s.writes.Exec(ctx, `select agent_service.delete_subscription_if_match($1, $2)`, name, ifVersions)
 	s.changed(name)
 	return wrap("deleting a subscription", err)
 }
@@ -221,7 +221,7 @@ func (s *Service) Subscription(ctx context.Context, name string) (Subscription, 
 // fails with ErrSubscriptionNotFound.
 func (s *Service) SubscriptionAllowed(ctx context.Context, name string, queues, topics []string) (bool, error) {
 	var allowed *bool
-	if err := s.reads.QueryRow(ctx, `select agent.subscription_allowed($1, $2, $3)`, name, queues, topics).Scan(&allowed); err != nil {
+	if err := s.reads.QueryRow(ctx, `select agent_service.subscription_allowed($1, $2, $3)`, name, queues, topics).Scan(&allowed); err != nil {
 		return false, wrap("looking at a subscription", err)
 	}
 	if allowed == nil {
@@ -254,7 +254,7 @@ type SubscriptionLag struct {
 
 // SlowestSubscriptions returns the subscriptions that are the furthest behind.
 func (s *Service) SlowestSubscriptions(ctx context.Context, limit int) ([]SubscriptionLag, error) {
-	rows, _ := s.reads.Query(ctx, `select name, lag_events, lag_seconds, gaps, others from agent.slowest_subscriptions($1)`, limit)
+	rows, _ := s.reads.Query(ctx, `select name, lag_events, lag_seconds, gaps, others from agent_service.slowest_subscriptions($1)`, limit)
 	all, err := pg.Collect[SubscriptionLag](rows)
 	return all, wrap("looking for the slowest subscriptions", err)
 }
@@ -266,7 +266,7 @@ func (s *Service) Commit(ctx context.Context, name, text string) (position int64
 	if !ok {
 		return 0, &InvalidError{Field: "cursor", Detail: notACursor}
 	}
-	err = s.writes.Row(ctx, `select agent.commit_cursor($1, $2, $3, $4, $5, $6, $7, $8)`,
+	err = s.writes.Row(ctx, `select agent_service.commit_cursor($1, $2, $3, $4, $5, $6, $7, $8)`,
 		[]any{name, c.id, c.epoch, c.parent, c.token, c.position, c.isLeased, c.hasGap}, &position)
 	if c.isLeased { // those who wait for the lease may go on
 		s.changed(name)
@@ -287,7 +287,7 @@ func (s *Service) Seek(ctx context.Context, name string, to int64) (position int
 	if p.gap != nil && p.gap.Reason == GapBeyondHead { // positions that were not given out then can be given out by now, but not before it
 		position, gap = p.gap.Until, p.gap
 	}
-	err = s.writes.Exec(ctx, `select agent.seek_subscription($1, $2, $3)`, name, position, newToken())
+	err = s.writes.Exec(ctx, `select agent_service.seek_subscription($1, $2, $3)`, name, position, newToken())
 	s.changed(name)
 	return position, gap, wrap("seeking", err)
 }

@@ -254,12 +254,12 @@ func TestPageOfFormerFiltersIsReadAgain(t *testing.T) {
 	t.Parallel()
 	env := setupIdle(t)
 	env.subscribe(t, wants(t, "none", []string{"none"}, ""))
-	env.exec(t, `create temporary table began as select * from agent.begin_read('s')`)
+	env.exec(t, `create temporary table began as select * from agent_service.begin_read('s')`)
 	if err := env.PutFilter(t.Context(), "s", wants(t, "a", []string{"a"}, "")); err != nil {
 		t.Fatal(err)
 	}
 	want := env.publish(t, "a")
-	status := value[string](t, env, `select e.status from began b, agent.end_read(b.id, b.filters_version, b.token, b.epoch, false, false, 1, $1, $1, null, true) e`, want[0])
+	status := value[string](t, env, `select e.status from began b, agent_service.end_read(b.id, b.filters_version, b.token, b.epoch, false, false, 1, $1, $1, null, true) e`, want[0])
 	if status != "changed" {
 		t.Errorf("the read ended with %q, want changed", status)
 	}
@@ -463,7 +463,7 @@ func TestDurableSubscriptionHoldsSegmentsForATime(t *testing.T) {
 		t.Helper()
 		env.exec(t, `update agent.log_segment set closed_at = now() - $1::interval where state = 'closed'`, closed)
 		n := 0
-		for env.upkeepStep(t, `select agent.drop_log_segment() is not null`) {
+		for env.upkeepStep(t, `select agent_service.drop_log_segment() is not null`) {
 			n++
 		}
 		if n != want {
@@ -544,7 +544,7 @@ func TestWhatExpiresGoesUnlessItIsUsed(t *testing.T) {
 	}
 	prune := func(want int) {
 		t.Helper()
-		if n := value[int](t, env, `select agent.prune_subscriptions()`); n != want {
+		if n := value[int](t, env, `select agent_service.prune_subscriptions()`); n != want {
 			t.Errorf("%d were pruned, want %d", n, want)
 		}
 	}
@@ -636,7 +636,7 @@ func TestFiltersAreBounded(t *testing.T) {
 	// Two calls that both fit, but not together, follow each other.
 	other := environmentOn(t, env.url)
 	other.exec(t, `begin`)
-	other.exec(t, `select agent.put_subscription_if_match('t', $1, 0, 1, null, 1, null, false)`,
+	other.exec(t, `select agent_service.put_subscription_if_match('t', $1, 0, 1, null, 1, null, false)`,
 		`[{"name":"a","canonical":"a"},{"name":"b","canonical":"b"},{"name":"c","canonical":"c"},{"name":"d","canonical":"d"},{"name":"e","canonical":"e"}]`)
 	done := make(chan error, 1)
 	go func() {
@@ -694,7 +694,7 @@ func TestCommitsKeepTheirPaceBesideAnOldSnapshot(t *testing.T) {
 	// blocks returns how many blocks one commit reads.
 	blocks := func() int {
 		plan := value[string](t, env, `explain (analyze, buffers, format json)
-			select agent.commit_cursor('s', p.reader, p.epoch, p.token, p.token + 1, 0, false, false)
+			select agent_service.commit_cursor('s', p.reader, p.epoch, p.token, p.token + 1, 0, false, false)
 			from agent.subscription s, agent_private.newest_position(s.id) p`)
 		var explained []struct {
 			Plan struct {
@@ -715,7 +715,7 @@ func TestCommitsKeepTheirPaceBesideAnOldSnapshot(t *testing.T) {
 		begin
 		  for _n in 1 .. `+fmt.Sprint(commits)+` loop
 		    select * into p from agent.subscription_position where reader <> 0 order by number desc limit 1;
-		    perform agent.commit_cursor('s', p.reader, p.epoch, p.token, _n, 0, false, false);
+		    perform agent_service.commit_cursor('s', p.reader, p.epoch, p.token, _n, 0, false, false);
 		    commit;
 		  end loop;
 		end $$`)

@@ -42,8 +42,8 @@ func TestPublishingNumbersWithTooManyDigitsIsRefused(t *testing.T) {
 			`select agent.publish('a.b', '` + event + `', _at => now() + interval '1 hour')`,
 			`select agent.publish('a.b', '` + event + `', _idempotency_key => 'k')`,
 			`select agent.publish_events('{a.b,a.b}', array['{}', '` + event + `']::jsonb[])`,
-			`select agent.append_log('{a.b,a.b}', array['{}', '` + event + `']::jsonb[])`,
-			`select agent.publish_later('a.b', '` + event + `', null, null, 'k', null, interval '1 hour', null)`,
+			`select agent_service.append_log('{a.b,a.b}', array['{}', '` + event + `']::jsonb[])`,
+			`select agent_service.publish_later('a.b', '` + event + `', null, null, 'k', null, interval '1 hour', null)`,
 		} {
 			_, err := env.sql.Exec(t.Context(), call)
 			if pgErr, ok := errors.AsType[*pgconn.PgError](err); !ok || pgErr.Code != "QD003" || pgErr.ColumnName != "event" && pgErr.ColumnName != "meta" {
@@ -165,7 +165,7 @@ func TestPageOfTheLogIsBoundedByWhatItHasAsText(t *testing.T) {
 		p.After, n = page.Next, n+len(page.Events)
 	}
 	var sent int64
-	if err := env.sql.QueryRow(t.Context(), `select sum(octet_length(event::text)) from agent.read_log_page(0, 1000, 4194304)`).Scan(&sent); err != nil || sent > 2*size {
+	if err := env.sql.QueryRow(t.Context(), `select sum(octet_length(event::text)) from agent_service.read_log_page(0, 1000, 4194304)`).Scan(&sent); err != nil || sent > 2*size {
 		t.Errorf("the database sends %d bytes for a page, %v", sent, err)
 	}
 }
@@ -228,7 +228,7 @@ func TestNothingIsPublishedThatIsNestedTooDeeplyToBeDelivered(t *testing.T) {
 			`select agent.publish('a.b', ` + nested(levels) + `)`,
 			`select agent.publish('a.b', '{}', _meta => ` + nested(levels) + `)`,
 			`select agent.publish('a.b', ` + nested(levels) + `, _at => now() + interval '1 hour')`,
-			`select agent.append_log('{a.b}', array[` + nested(levels) + `])`,
+			`select agent_service.append_log('{a.b}', array[` + nested(levels) + `])`,
 			`select agent.insert_event(` + nested(levels) + `)`,
 		} {
 			if _, err := env.sql.Exec(t.Context(), call); sqlState(err) != "QD003" {
@@ -290,8 +290,8 @@ func TestNothingIsPublishedThatTakesTooLongToBeRead(t *testing.T) {
 	for _, call := range []string{
 		`select agent.publish('a.b', ` + long + `)`,
 		`select agent.publish_events('{a.b,a.b}', array['{}', ` + long + `]::jsonb[])`,
-		`select agent.append_log('{a.b,a.b}', array['{}', ` + long + `]::jsonb[])`,
-		`select agent.append_log('{a.b}', array[` + long + `], _idempotency_keys => '{k}')`,
+		`select agent_service.append_log('{a.b,a.b}', array['{}', ` + long + `]::jsonb[])`,
+		`select agent_service.append_log('{a.b}', array[` + long + `], _idempotency_keys => '{k}')`,
 		`select agent.publish('a.b', ` + long + `, _at => now() + interval '1 hour')`,
 	} {
 		if _, err := env.sql.Exec(t.Context(), call); sqlState(err) != "QD003" {

@@ -17,11 +17,11 @@ const pruneBatch = 1000
 // the next round.
 func (s *Service) doUpkeep(ctx context.Context) error {
 	return errors.Join(
-		s.steps(ctx, "maintaining segments", `select agent.maintain_log() is not null`),
-		s.steps(ctx, "counting topics", `select agent.count_topics($1) = $1`, upkeepBatch),
-		s.steps(ctx, "dropping segments", `select agent.drop_log_segment() is not null`),
-		s.steps(ctx, "pruning subscriptions", `select agent.prune_subscriptions($1) >= $1`, pruneBatch),
-		s.steps(ctx, "pruning idempotency keys", `select agent.prune_publication_keys($1) = $1`, upkeepBatch),
+		s.steps(ctx, "maintaining segments", `select agent_service.maintain_log() is not null`),
+		s.steps(ctx, "counting topics", `select agent_service.count_topics($1) = $1`, upkeepBatch),
+		s.steps(ctx, "dropping segments", `select agent_service.drop_log_segment() is not null`),
+		s.steps(ctx, "pruning subscriptions", `select agent_service.prune_subscriptions($1) >= $1`, pruneBatch),
+		s.steps(ctx, "pruning idempotency keys", `select agent_service.prune_publication_keys($1) = $1`, upkeepBatch),
 	)
 }
 

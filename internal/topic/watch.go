@@ -293,7 +293,7 @@ func (s *Service) subscriptionStates(ctx context.Context, names []string) (state
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()
 	rows, _ := s.reads.Query(ctx, `select name, id, version, filters_version, is_paused, is_delivered, position, token, epoch, is_leased, expires_after
-		from agent.watch_subscriptions($1)`, names)
+		from agent_service.watch_subscriptions($1)`, names)
 	all, err := pg.Collect[struct {
 		Name string
 		watchedState

@@ -118,7 +118,7 @@ func (s *Service) record(ctx context.Context) error {
 		}
 		counts = append(counts, string(text))
 	}
-	err := s.writes.Exec(ctx, `select agent.count_deliveries($1::text[]::jsonb[])`, counts)
+	err := s.writes.Exec(ctx, `select agent_service.count_deliveries($1::text[]::jsonb[])`, counts)
 	if err == nil {
 		return nil
 	}

@@ -165,19 +165,19 @@ func (s *Service) renew(ctx context.Context) error {
 	defer s.renewing.Unlock()
 	before := s.sources.Load()
 	var version string
-	if err := s.pool.QueryRow(ctx, `select agent.get_sources_version()`).Scan(&version); err != nil {
+	if err := s.pool.QueryRow(ctx, `select agent_service.get_sources_version()`).Scan(&version); err != nil {
 		return wrap("reading the sources", err)
 	}
 	if version == before.version {
 		return nil
 	}
-	rows, _ := s.pool.Query(ctx, `select `+columns+` from agent.read_sources()`)
+	rows, _ := s.pool.Query(ctx, `select `+columns+` from agent_service.read_sources()`)
 	found, err := pg.Collect[row](rows)
 	if err != nil {
 		return wrap("reading the sources", err)
 	}
 	// Read last, they are those of the sources that were read, at least.
-	rows, _ = s.pool.Query(ctx, `select name, fields from agent.list_proof_fields()`)
+	rows, _ = s.pool.Query(ctx, `select name, fields from agent_service.list_proof_fields()`)
 	proofs, err := pg.Collect[struct {
 		Name   string
 		Fields []string
@@ -232,7 +232,7 @@ func (s *Service) find(ctx context.Context, name string) (*cachedSource, error) 
 	result := s.asked.DoChan(name, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
 		defer cancel()
-		rows, _ := s.pool.Query(ctx, `select `+columns+` from agent.read_sources($1)`, name)
+		rows, _ := s.pool.Query(ctx, `select `+columns+` from agent_service.read_sources($1)`, name)
 		found, err := pg.Collect[row](rows)
 		if err != nil || len(found) == 0 {
 			return nil, cmp.Or(wrap("looking up a source", err), ErrNotFound)

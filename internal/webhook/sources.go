@@ -140,7 +140,7 @@ func (s *Service) Put(ctx context.Context, name string, p Params, ifVersions []i
 		infoRow
 		IsNew bool
 	}
-	r, err := pg.WriteOne[putRow](ctx, &s.writes, `select (p.source).*, p.is_new from agent.put_source($1, $2, $3, $4, $5) p`,
+	r, err := pg.WriteOne[putRow](ctx, &s.writes, `select (p.source).*, p.is_new from agent_service.put_source($1, $2, $3, $4, $5) p`,
 		name, string(settings), sealed, ifVersions, ifExists)
 	if err != nil {
 		return Source{}, false, wrap("putting a source", err)
@@ -151,7 +151,7 @@ func (s *Service) Put(ctx context.Context, name string, p Params, ifVersions []i
 
 // checkKept returns an *InvalidError if the secrets that a source has do not fit its new settings.
 func (s *Service) checkKept(ctx context.Context, name string, p *Params) error {
-	rows, _ := s.pool.Query(ctx, `select `+columns+` from agent.read_sources($1)`, name)
+	rows, _ := s.pool.Query(ctx, `select `+columns+` from agent_service.read_sources($1)`, name)
 	found, err := pg.Collect[row](rows)
 	if err != nil || len(found) == 0 {
 		return wrap("reading a source", err) // of a new one the database says that it needs secrets

@@ -9,6 +9,8 @@
 --   QD003  an argument is out of its range; the error's column field names it, the detail says why
 --   QD004  the version that a change was meant for is not the latest
 --   QD005  the idempotency key stands for something else
+--   QD006  the event is leased
+--   QD007  the event has left its queue
 --   QD010  no such schedule
 --   QD011  no such owner
 --   QD012  the schedule has ended
@@ -22,6 +24,11 @@
 --   QD032  there has been a key
 --   QD033  the key was revoked, or has expired
 --   QD040  no such source
+--   QD060  no such queue
+--   QD061  the queue has events
+--   QD062  schedules, sources or subscriptions name the queue
+--   QD063  the queue has events under a lease
+--   QD064  the queue is not declared
 
 -- Converts epoch seconds to a timestamp, to the microsecond. Raises 22008 when the result is out of timestamptz's range.
 create or replace function agent.to_timestamptz(_ts numeric)

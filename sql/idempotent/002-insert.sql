@@ -147,7 +147,7 @@ begin
   end if;
   return query
   select a.id, a.queue, a.vt
-  from agent.insert_and_claim_events(_events, _queues, _delays, _vts, _options => _options, _key_retention => _key_retention) a;
+  from agent_service.insert_and_claim_events(_events, _queues, _delays, _vts, _options => _options, _key_retention => _key_retention) a;
 
   if _notify then
     perform agent.notify_queues(array(select coalesce(q.name, 'default') from unnest(_events, _queues) q (event, name)));
@@ -161,7 +161,7 @@ $func$;
 -- source that has verified who sent it, the metadata may say so, too. An event with a lease ('0': as long as the queue's policy says) is claimed by its worker as
 -- it is inserted, because a claim is waiting for it; it has no delay or vt. The caller makes the token of its receipt: see new_event. Returns all of a claimed event; of the others event is null,
 -- and of those whose key was known vt is that of the first answer.
-create or replace function agent.insert_and_claim_events
+create or replace function agent_service.insert_and_claim_events
 ( _events jsonb[]
 , _queues text[]
 , _delays interval[]

@@ -20,7 +20,7 @@
 -- Returns the columns of agent.event after the claim, claim_token, which is the random part of the receipt, and prior_vt, the vt before
 -- the claim. It does not return the row type, because a caller would take each column out of it separately. Without _with_tokens, as
 -- processes of version 0.7.0 call it, the events have no tokens, and their receipts are those of that version.
-create or replace function agent.claim_from_watermarks
+create or replace function agent_service.claim_from_watermarks
 ( _queue text
 , _limit int4
 , _max_attempts int4
@@ -193,7 +193,7 @@ as $func$
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
   , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence, t.meta, t.publication
   , null::bytea, t.claim_token, t.text_size
-  from agent.claim_from_watermarks
+  from agent_service.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids
   , case when _worker is not null then array_fill(_worker, array[least(_limit, 100000)]) end, _with_tokens => true
   ) t
@@ -217,7 +217,7 @@ as $func$
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
   , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence, t.meta, t.publication
   , null::bytea, t.claim_token, t.text_size
-  from agent.claim_from_watermarks
+  from agent_service.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), 1, _max_attempts, _invisible_for, 'random', _types
   , _workers => case when _worker is not null then array[_worker] end, _with_tokens => true
   ) t
@@ -470,8 +470,8 @@ end
 $func$;
 
 -- The lanes of _queue (see claim_from_watermarks) and, for each, the vt of the oldest claimable event before the lane's watermark, or
--- before now if it has none: what a claim that starts at the watermark does not see. took is how long the search took in all.
-create or replace function agent.check_watermarks
+-- before now if it has none: the event that a claim which starts at the watermark does not see. took is how long the search took in all.
+create or replace function agent_service.check_watermarks
 ( _queue text
 , _max_attempts int4
 , _types text[] default null
@@ -529,7 +529,7 @@ end
 $func$;
 
 -- How long until the next event of _queue that is not claimable yet becomes claimable, at most an hour. Null if there is none.
-create or replace function agent.next_vt(_queue text default 'default')
+create or replace function agent_service.next_vt(_queue text default 'default')
 returns interval
 language plpgsql volatile
 security definer
@@ -561,7 +561,7 @@ $func$;
 -- How long until something becomes claimable in each of _queues: at most an hour, zero or less where something may be claimable now. Of a queue
 -- without events, and of a paused one, there is a row only where finding that out takes long. took is how long it has taken: where that is long, the
 -- shorter time of two runs, since a first run may load pages.
-create or replace function agent.next_vts(_queues text[])
+create or replace function agent_service.next_vts(_queues text[])
 returns table (queue text, due_in interval, took interval)
 language plpgsql volatile
 security definer

@@ -14,7 +14,7 @@
 --
 -- _allowed says for each of _ids which queues the caller may use: patterns with commas between them, see is_queue_allowed; null: all. An
 -- event of another queue is not found.
-create or replace function agent.ack_events(_ids int8[], _receipts text[] default null, _results jsonb[] default null, _allowed text[] default null)
+create or replace function agent_service.ack_events(_ids int8[], _receipts text[] default null, _results jsonb[] default null, _allowed text[] default null)
 returns table (ord int8, status text, queue text, repeated boolean, type text, worker text, took interval)
 language plpgsql volatile
 security definer
@@ -99,10 +99,10 @@ as $func$
 begin
   return query
   with found as
-  ( select f.*, row_number() over () as n from agent.ack_events(_ids, _receipts, _results) f
+  ( select f.*, row_number() over () as n from agent_service.ack_events(_ids, _receipts, _results) f
   )
   , recorded as
-  ( select agent.record_executions(array_agg(f.type), array_agg(f.worker), array_agg(f.took)) from found f where not f.repeated having count(*) > 0
+  ( select agent_service.record_executions(array_agg(f.type), array_agg(f.worker), array_agg(f.took)) from found f where not f.repeated having count(*) > 0
   )
   select distinct on (f.ord) _ids[f.ord], f.status, f.queue, f.repeated, f.type, f.worker, f.took
   from found f
@@ -127,10 +127,10 @@ declare
   _took interval;
 begin
   select f.status, f.repeated, f.type, f.worker, f.took into strict _status, _repeated, _type, _worker, _took
-  from agent.ack_events(array[_id], array[_receipt], array[_result]) f
+  from agent_service.ack_events(array[_id], array[_receipt], array[_result]) f
   limit 1;
   if not _repeated then
-    perform agent.record_executions(array[_type], array[_worker], array[_took]);
+    perform agent_service.record_executions(array[_type], array[_worker], array[_took]);
   end if;
   perform agent_private.raise_lease_error(_id, _status);
   return _status;
@@ -138,7 +138,7 @@ end
 $func$;
 
 -- The events among these that are in their queue and locked by another transaction.
-create or replace function agent.locked_events(_ids int8[])
+create or replace function agent_service.locked_events(_ids int8[])
 returns setof int8
 language plpgsql volatile
 security definer

@@ -247,7 +247,7 @@ $func$;
 -- queues, up to about _limit (null: all). A leased event is never expired. Events of a paused queue, or one whose push is held back, are never over
 -- age; afterwards the age counts from the end of that at the earliest. Returns how many were expired, by queue. An event that history does not accept stops no
 -- other: it becomes invisible for an hour and is counted as put_off, with the reason.
-create or replace function agent.sweep_events
+create or replace function agent_service.sweep_events
 ( _max_attempts int4 default 3
 , _max_vt_age interval default interval '1 hour'
 , _queue text default null
@@ -336,7 +336,7 @@ language sql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
-  select coalesce(sum(x.expired), 0)::int8 from agent.sweep_events(_max_attempts, _max_vt_age, _queue, _limit) x
+  select coalesce(sum(x.expired), 0)::int8 from agent_service.sweep_events(_max_attempts, _max_vt_age, _queue, _limit) x
 $func$;
 
 -- Locks up to _limit events that have been claimable since before _cutoff, none of _ids, in queues that were neither paused nor resumed

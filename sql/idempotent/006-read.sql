@@ -79,7 +79,7 @@ end
 $func$;
 
 -- The queues of these events, waiting or in history; no row where there is no such event.
-create or replace function agent.event_queues(_ids int8[])
+create or replace function agent_service.event_queues(_ids int8[])
 returns table (id int8, queue text)
 language plpgsql volatile
 security definer

@@ -65,7 +65,7 @@ $func$;
 -- Up to _limit queues that have an event waiting or a policy, and how many such queues there are in all. If there are more than _limit,
 -- the queues whose oldest ready event has waited longest and the queues with most events, in turn, found in a sample of a large table;
 -- total is then the number of queues in the sample.
-create or replace function agent.busiest_queues(_limit int4 default 500)
+create or replace function agent_service.busiest_queues(_limit int4 default 500)
 returns table (name text, total int8)
 language plpgsql volatile
 security definer
@@ -336,7 +336,7 @@ $func$;
 -- Adds successful executions, each with its type, worker (null: unnamed) and duration, to a part of the statistics that nobody else
 -- writes to at the same time (null: one for the transaction). With _counts, each element stands for so many executions: their sum is in
 -- _times, the shortest and longest in _fastest and _longest, the last in _latest.
-create or replace function agent.record_executions
+create or replace function agent_service.record_executions
 ( _types text[]
 , _workers text[]
 , _times interval[]
@@ -451,7 +451,7 @@ end
 $func$;
 
 -- Sets the metrics of a process by category, and thereby reports that it runs.
-create or replace function agent.report_process(_id text, _process text, _categories text[], _values text[])
+create or replace function agent_service.report_process(_id text, _process text, _categories text[], _values text[])
 returns void
 language plpgsql volatile
 security definer
@@ -470,7 +470,7 @@ $func$;
 -- Fails where writes do: it writes a row of a process that is nobody else's, which takes a commit, and a file of about half a megabyte on the disk of the database's
 -- tablespace, which ends with the statement and mostly never reaches the disk: a full disk may still have room for a row. For the service, which
 -- calls it when it is asked whether it is ready and has written nothing for a second.
-create or replace function agent.probe_write(_id text, _process text)
+create or replace function agent_service.probe_write(_id text, _process text)
 returns void
 language plpgsql volatile
 security definer
@@ -484,7 +484,7 @@ begin
     perform count(*) from generate_series(1, 20000);
   exception when configuration_limit_exceeded then -- of a temp_file_limit, which bounds no writes
   end;
-  perform agent.report_process(_id, _process, array['probed_at'], array[clock_timestamp()::text]);
+  perform agent_service.report_process(_id, _process, array['probed_at'], array[clock_timestamp()::text]);
 end
 $func$;
 
@@ -506,7 +506,7 @@ end
 $func$;
 
 -- Deletes the metrics of a process that ends (_id), and of those that have not reported for _alive.
-create or replace function agent.prune_processes(_id text default null, _alive interval default interval '30 seconds')
+create or replace function agent_service.prune_processes(_id text default null, _alive interval default interval '30 seconds')
 returns void
 language plpgsql volatile
 security definer

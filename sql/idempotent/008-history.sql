@@ -184,8 +184,8 @@ end
 $func$;
 
 -- Does all the upkeep of history in one transaction, which others may have to wait for: creates partitions for the weeks around now, and
--- deletes what is older than _retention (null: nothing), by whole chunks or partitions, and row by row from the default partition.
--- Returns what it created and dropped. Raises lock_not_available (55P03) as its steps do. The service takes the steps one by one:
+-- deletes events older than _retention (null: none), by whole chunks or partitions, and row by row from the default partition.
+-- Returns the partitions created and dropped. Raises lock_not_available (55P03) as its steps do. The service takes the steps one by one:
 -- prepare_history, drop_history, delete_old_history.
 create or replace function agent.maintain_history(_retention interval default null)
 returns table (action text, name text)

@@ -1,6 +1,6 @@
 -- Time zones: local times to instants, exactly. The server's own rules (pg_timezone_names) are the only ones, and only
 -- agent.resolve_local applies them, so that all processes agree. A session reads a zone's rules once and keeps them: after an update of
--- the server's time zone data, only new sessions have the new rules (see agent.check_zone_rules).
+-- the server's time zone data, only new sessions have the new rules (see agent_service.check_zone_rules).
 
 -- The local time at an instant in a zone whose name PostgreSQL might read as an abbreviation: "at time zone 'CET'" has no summer time,
 -- but the setting knows only zones.
@@ -129,7 +129,7 @@ $func$;
 -- Resolves many local times, each on its own. at is null for a time that is skipped; is_shifted tells whether a gap has moved the time,
 -- is_known whether it is an occurrence of the schedule (null: none) already. For a time in a gap that is skipped, resume is the local
 -- time at which the gap ends. fault says why a time cannot be resolved.
-create or replace function agent.resolve_locals(_locals timestamp[], _zones text[], _gaps text[], _overlaps text[], _schedule_ids int8[] default null)
+create or replace function agent_service.resolve_locals(_locals timestamp[], _zones text[], _gaps text[], _overlaps text[], _schedule_ids int8[] default null)
 returns table (at timestamptz, is_shifted boolean, is_known boolean, resume timestamp, fault text)
 language plpgsql volatile
 security definer

@@ -5,7 +5,7 @@
 -- Creates or replaces an owner. If the zone changes, all schedules of the owner without a zone of their own are resolved again from the
 -- same local times, in this transaction: see move_schedules for moved and unresolved. Raises QD004 if _if_versions (null: any) has not
 -- the owner's version, or if there is no owner and it is given or _if_exists is true, and QD003.
-create or replace function agent.put_owner_if_match(_id text, _timezone text, _attributes jsonb, _if_versions int8[], _if_exists boolean)
+create or replace function agent_service.put_owner_if_match(_id text, _timezone text, _attributes jsonb, _if_versions int8[], _if_exists boolean)
 returns table
 ( id text, timezone text, attributes jsonb, version int8, created_at timestamptz, updated_at timestamptz
 , is_new boolean, moved int8, unresolved int8[]
@@ -92,7 +92,7 @@ $func$;
 
 -- Deletes an owner and cancels all their schedules, see cancel_schedules. Returns how many. Raises QD011 if there is no such owner, and
 -- QD004 if _if_versions (null: any) has not the owner's version.
-create or replace function agent.delete_owner_if_match(_id text, _if_versions int8[])
+create or replace function agent_service.delete_owner_if_match(_id text, _if_versions int8[])
 returns int8
 language plpgsql volatile
 security definer
@@ -117,7 +117,7 @@ $func$;
 -- start from (_after, or null: now), the same as local time, where to start the series (see local_floor), and _instants as local times.
 -- It locks nothing: the schedule is stored with the zone, and refused if that has changed by then. Raises QD003 for an unknown zone or
 -- owner.
-create or replace function agent.schedule_zone(_timezone text, _owner text, _is_instant boolean, _after timestamptz, _instants timestamptz[])
+create or replace function agent_service.schedule_zone(_timezone text, _owner text, _is_instant boolean, _after timestamptz, _instants timestamptz[])
 returns table (zone text, at timestamptz, local_at timestamp, floor timestamp, locals timestamp[])
 language plpgsql volatile
 security definer
@@ -153,9 +153,9 @@ $func$;
 
 -- Stores a schedule. _schedule has its columns by name; those left out have their defaults. With a topic it has no queue. Raises QD013 if its owner's zone is not the
 -- one it was expanded in: expand it again. With a _key the call can be repeated: with the same _request, by value, it returns the
--- existing schedule; with another it raises QD005. A second call waits until the first has committed. _old_hash is what version 0.2.0 or
--- earlier would have stored of the request.
-create or replace function agent.insert_schedule(_schedule jsonb, _key text default null, _request jsonb default null, _old_hash text default null)
+-- existing schedule; with another it raises QD005. A second call waits until the first has committed. _old_hash is the hash of the request
+-- that version 0.2.0 or earlier would have stored.
+create or replace function agent_service.insert_schedule(_schedule jsonb, _key text default null, _request jsonb default null, _old_hash text default null)
 returns table (schedule agent.schedule, replayed boolean)
 language plpgsql volatile
 security definer
@@ -218,7 +218,7 @@ $func$;
 -- active; one that the service has paused stays paused. With a _version, the schedule must be as it was when it was expanded: at that
 -- version, next at _next_at, with so many fired. Raises QD010, QD012 if it is cancelled, and QD013 if it, or its owner's zone, has
 -- changed: expand the change again.
-create or replace function agent.update_schedule(_id int8, _changes jsonb, _version int8 default null, _next_at timestamptz default null, _fired int8 default null)
+create or replace function agent_service.update_schedule(_id int8, _changes jsonb, _version int8 default null, _next_at timestamptz default null, _fired int8 default null)
 returns agent.schedule
 language plpgsql volatile
 security definer
@@ -405,13 +405,13 @@ security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  perform agent.delete_schedule_if_match(_id, case when _if_version is not null then array[_if_version] end);
+  perform agent_service.delete_schedule_if_match(_id, case when _if_version is not null then array[_if_version] end);
 end
 $func$;
 
 -- The same with the versions of which the schedule must have one; null: any. Like pause_schedule, resume_schedule and run_schedule, it
 -- finds only a schedule whose target is one of the queues or topics that _queues and _topics stand for, which both are given or none.
-create or replace function agent.delete_schedule_if_match(_id int8, _if_versions int8[], _queues text[] default null, _topics text[] default null)
+create or replace function agent_service.delete_schedule_if_match(_id int8, _if_versions int8[], _queues text[] default null, _topics text[] default null)
 returns void
 language plpgsql volatile
 security definer
@@ -616,7 +616,7 @@ $func$;
 -- rules it has read before: call this in a new one. Returns the zones that changed (for moved and unresolved see move_schedules) and,
 -- with a fault, zones that the server does not know any more: times resolved there stay, and their schedules are paused when they
 -- are due.
-create or replace function agent.check_zone_rules(_since timestamptz default null)
+create or replace function agent_service.check_zone_rules(_since timestamptz default null)
 returns table (zone text, changed_at timestamptz, moved int8, unresolved int8[], fault text)
 language plpgsql volatile
 security definer

@@ -1,7 +1,7 @@
 -- Occurrences: schedules that are due become events of their queue, or are published to their topic, each time once.
 
 -- How long until the next schedule is due, null if none is active.
-create or replace function agent.next_due()
+create or replace function agent_service.next_due()
 returns interval
 language plpgsql volatile
 security definer
@@ -28,9 +28,9 @@ $func$;
 -- local time at the due time with no change of the offset near: then the next occurrence follows from local times alone; otherwise see
 -- schedule_position. Nothing is due in a copy of a database that nobody has adopted.
 --
--- The session is ended if it is then idle for 5 s, so that a process that stalls does not keep the locks: what happens between this and
--- fire_schedules takes milliseconds. With a _grace, only schedules that are due for no longer are locked.
-create or replace function agent.lock_due_schedules(_limit int4 default 1000, _grace interval default null)
+-- The session is ended if it is then idle for 5 s, so that a process that stalls does not keep the locks: the steps between this and
+-- fire_schedules take milliseconds. With a _grace, only schedules that are due for no longer are locked.
+create or replace function agent_service.lock_due_schedules(_limit int4 default 1000, _grace interval default null)
 returns table (schedule agent.schedule, now timestamptz, is_plain boolean, fault text)
 language plpgsql volatile
 security definer
@@ -85,7 +85,7 @@ $func$;
 
 -- Where a schedule's next occurrence stands among the others (at), and local_floor of that. Raises QD010, and QD003 for a zone that the
 -- server does not know any more.
-create or replace function agent.schedule_position(_id int8)
+create or replace function agent_service.schedule_position(_id int8)
 returns table (at timestamptz, floor timestamp)
 language plpgsql stable
 security definer
@@ -104,7 +104,7 @@ $func$;
 
 -- The start of the next expansion of a stored schedule: the time to start from, _at or (null) now, and local_floor of that in its zone.
 -- Raises QD003 for a zone that the server does not know any more.
-create or replace function agent.expansion_start(_zone text, _at timestamptz default null)
+create or replace function agent_service.expansion_start(_zone text, _at timestamptz default null)
 returns table (at timestamptz, floor timestamp)
 language plpgsql volatile
 security definer
@@ -121,9 +121,9 @@ $func$;
 
 -- Inserts the events of occurrences of schedules that the caller has locked, publishes those of schedules with a topic, or, where the
 -- status is 'skipped', only records the occurrences; and sets for each schedule in _ids when it is due next (null: never, it is
--- completed). An occurrence that exists is skipped. What is published takes its place in the log when the transaction commits, so that
--- readers do not wait for it while other rows are locked. Returns how many were inserted or published.
-create or replace function agent.fire_schedules
+-- completed). An occurrence that exists is skipped. Published events take their place in the log when the transaction commits, so that
+-- readers do not wait for them while other rows are locked. Returns how many were inserted or published.
+create or replace function agent_service.fire_schedules
 ( _schedule_ids int8[]
 , _nominals timestamp[]
 , _scheduled_for timestamptz[]
@@ -190,7 +190,7 @@ $func$;
 
 -- fire_schedules for schedules that were expanded without a lock: those of _ids that have changed since (another version, next time or
 -- number fired), or that another session has locked, are left alone. Returns those that were fired.
-create or replace function agent.fire_schedules_if_unchanged
+create or replace function agent_service.fire_schedules_if_unchanged
 ( _schedule_ids int8[]
 , _nominals timestamp[]
 , _scheduled_for timestamptz[]
@@ -237,13 +237,13 @@ begin
   into _n
   from unnest(_ids, _next_locals, _next_ats) with ordinality as n (id, local, at, ord)
   where n.id = any(_unchanged);
-  perform agent.fire_schedules(_o.ids, _o.nominals, _o.ats, _o.statuses, _n.ids, _n.locals, _n.ats);
+  perform agent_service.fire_schedules(_o.ids, _o.nominals, _o.ats, _o.statuses, _n.ids, _n.locals, _n.ats);
   return _unchanged;
 end
 $func$;
 
 -- Pauses schedules that cannot fire, each with its reason, which is shown until it is resumed. Returns those that were active.
-create or replace function agent.pause_faulty_schedules(_ids int8[], _reasons text[])
+create or replace function agent_service.pause_faulty_schedules(_ids int8[], _reasons text[])
 returns setof int8
 language sql volatile
 security definer
@@ -256,8 +256,8 @@ as $func$
   returning s.id
 $func$;
 
--- Fires an extra occurrence now, whatever the schedule's times, and returns it as list_occurrences does. What a schedule with a topic
--- publishes takes its place in the log when the transaction commits. Raises QD010, QD012 if the schedule is cancelled, and QD003 for a
+-- Fires an extra occurrence now, whatever the schedule's times, and returns it as list_occurrences does. The event that a schedule with
+-- a topic publishes takes its place in the log when the transaction commits. Raises QD010, QD012 if the schedule is cancelled, and QD003 for a
 -- zone that the server does not know any more.
 create or replace function agent.run_schedule(_id int8, _queues text[] default null, _topics text[] default null)
 returns table
@@ -332,7 +332,7 @@ $func$;
 -- Deletes occurrences that were due longer ago than _retention, which is two days at least, and returns how many. With _blocks, only so
 -- many blocks of the table from _first_block on are read, so that each transaction is short; the result is null beyond the table's end.
 -- It goes by blocks because an index scan for the oldest would pass over all that was deleted before.
-create or replace function agent.prune_occurrences(_retention interval, _first_block int8 default 0, _blocks int8 default null)
+create or replace function agent_service.prune_occurrences(_retention interval, _first_block int8 default 0, _blocks int8 default null)
 returns int8
 language plpgsql volatile
 security definer

@@ -8,8 +8,8 @@
 -- are made claimable now: otherwise they would be invisible until the clock catches up. Returns the timeline, whether it is new, the time, how far the
 -- clock is behind _seen (negative: ahead), or behind the highest time known if this call has found that it was set back, and how many events were
 -- made claimable.
-create or replace function agent.record_server(_seen timestamptz default null)
-returns table (timeline int8, is_new boolean, at timestamptz, behind interval, pulled int8)
+create or replace function agent_service.record_server(_seen timestamptz default null)
+returns table (timeline int8, is_new boolean, at timestamptz, behind interval, made_claimable int8)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -274,7 +274,7 @@ $script$;
 
 -- The oldest version whose processes may run on this schema, beside those of its own version. A process that is older answers nothing any more: see
 -- OldestBeside in sql/embed.go. Every later version keeps this function.
-create or replace function agent.oldest_beside()
+create or replace function agent_service.oldest_beside()
 returns text
 language sql immutable
 security definer

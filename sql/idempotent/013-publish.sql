@@ -182,7 +182,7 @@ begin
       deferrable initially deferred for each row execute function agent_private.move_outgoing();
   end if;
   if exists (select from pg_trigger t where t.tgrelid = 'agent.outgoing'::regclass and t.tgname = 'publish_at_commit' and t.tgenabled <> 'A') then
-    -- What a session publishes with session_replication_role = replica would be lost in agent.outgoing.
+    -- Events that a session publishes with session_replication_role = replica would be lost in agent.outgoing.
     alter table agent.outgoing enable always trigger publish_at_commit;
   end if;
 end
@@ -190,7 +190,7 @@ $script$;
 
 -- Publishes for the service: at once, so this has to be the last statement of its transaction. Returns the positions in the order of
 -- _events. Those whose idempotency key was known have the position of the first event with it, if they are the same or _firsts has true for them.
-create or replace function agent.append_log
+create or replace function agent_service.append_log
 ( _topics text[]
 , _events jsonb[]
 , _keys text[] default null
@@ -374,7 +374,7 @@ end
 $func$;
 
 -- Deletes up to _limit idempotency keys of publications that have expired and returns how many.
-create or replace function agent.prune_publication_keys(_limit int4 default 1000)
+create or replace function agent_service.prune_publication_keys(_limit int4 default 1000)
 returns int8
 language plpgsql volatile
 security definer
@@ -402,7 +402,7 @@ $func$;
 
 -- Delayed publications.
 
--- Inserts publications that have a time into the queue queued.publish, from where agent.publish_due moves them into the log. Their
+-- Inserts publications that have a time into the queue queued.publish, from where agent_service.publish_due moves them into the log. Their
 -- idempotency keys are inserted already.
 create or replace function agent_private.delay_publications(_publications agent_private.publication[])
 returns void
@@ -411,7 +411,7 @@ set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
 as $func$
 begin
-  perform agent.insert_and_claim_events
+  perform agent_service.insert_and_claim_events
   ( array_agg(agent_private.delayed_event(row(n.topic, n.event, n.key, n.meta, n.idempotency_key, n.at, n.subscription)::agent_private.publication)
     order by n.ord)
   , array_agg('queued.publish'::text)
@@ -426,7 +426,7 @@ $func$;
 
 -- Has one event published for the service after _delay, or at _at, once for its idempotency key: see publish. Returns the event that waits
 -- in the queue queued.publish; or, if the key stands for an event that was published at once, where that is in the log.
-create or replace function agent.publish_later
+create or replace function agent_service.publish_later
 ( _topic text
 , _event jsonb
 , _key text
@@ -452,7 +452,7 @@ begin
   if (agent_private.insert_publication_keys(array[_publication], _key_retention))[1] then
     return query
     select i.id, i.vt, i.replayed, null::int8, null::timestamptz
-    from agent.insert_and_claim_events
+    from agent_service.insert_and_claim_events
     ( array[agent_private.delayed_event(_publication)], array['queued.publish'], array[_delay], array[_at]
     , _options => array[jsonb_build_object('key', agent_private.delayed_key(_topic, _idempotency_key))], _key_retention => _key_retention
     ) i;
@@ -482,7 +482,7 @@ return encode(sha256(convert_to(_topic || ' ' || _idempotency_key, 'UTF8')), 'he
 
 -- Publishes up to _limit of the delayed publications that are due, in the order of their times, each exactly once: its event moves into
 -- history in the same transaction, as done, or as failed where nothing can be published by it. Returns how many left the queue.
-create or replace function agent.publish_due(_limit int4 default 1000)
+create or replace function agent_service.publish_due(_limit int4 default 1000)
 returns int4
 language plpgsql volatile
 security definer
@@ -532,7 +532,7 @@ end
 $func$;
 
 -- How long it is until the next delayed publication is due; null if there is none.
-create or replace function agent.next_publication()
+create or replace function agent_service.next_publication()
 returns interval
 language plpgsql stable
 security definer
@@ -553,7 +553,7 @@ $func$;
 
 -- Wakes those who follow the log in other processes when the transaction commits. A process passes its name to recognize its own
 -- notifications.
-create or replace function agent.notify_log(_sender text default '')
+create or replace function agent_service.notify_log(_sender text default '')
 returns void
 language sql volatile
 security definer

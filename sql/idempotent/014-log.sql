@@ -204,7 +204,7 @@ begin
     ( null::agent.log
     , jsonb_build_object
       ( 'position', _gap_until, 'published_at', clock_timestamp(), 'topic', 'queued.gap'
-      , 'event', jsonb_build_object('after', _after, 'until', _gap_until, 'reason', agent.log_gap_reason(_after))
+      , 'event', jsonb_build_object('after', _after, 'until', _gap_until, 'reason', agent_service.log_gap_reason(_after))
       )
     ) g;
     _limit = _limit - 1;
@@ -221,7 +221,7 @@ $func$;
 
 -- A number that is another one once events read from the log may be there no more: after a start or a crash of the server, a failover, and in a
 -- restored database. Of agent.log_server it takes when the row was written: see advance_log.
-create or replace function agent.log_origin()
+create or replace function agent_service.log_origin()
 returns int8
 language sql volatile
 security definer
@@ -259,8 +259,8 @@ end
 $func$;
 
 -- Why events after a position are missing: "beyond_head", the position was never given out by this log; "lost", it was given out by a server that has
--- lost what it gave out since, or by the original of a database that was restored or cloned; else "retention" has dropped them.
-create or replace function agent.log_gap_reason(_after int8)
+-- lost the positions that it gave out since, or by the original of a database that was restored or cloned; else "retention" has dropped them.
+create or replace function agent_service.log_gap_reason(_after int8)
 returns text
 language plpgsql volatile
 security definer
@@ -280,7 +280,7 @@ $func$;
 -- (head) and, if events are missing after _after, up to where (gap_until). From a position that was never given out reading goes on from the head. bytes
 -- counts the texts so far: a page of fewer than _limit events and _max_bytes has all there is up
 -- to the head. A page without events is one row without a position.
-create or replace function agent.read_log_page(_after int8, _limit int4, _max_bytes int8, _topics text[] default null)
+create or replace function agent_service.read_log_page(_after int8, _limit int4, _max_bytes int8, _topics text[] default null)
 returns table
 ( head int8, gap_until int8, bytes int8
 , "position" int8, published_at timestamptz, topic text, event jsonb, meta jsonb, key text, subscription text
@@ -356,7 +356,7 @@ $func$;
 
 -- The event at a position, unless it cannot be read yet, is for one subscription alone, or is gone. One that nobody can read has neither event nor
 -- meta.
-create or replace function agent.get_published(_position int8)
+create or replace function agent_service.get_published(_position int8)
 returns setof agent.log
 language plpgsql volatile
 security definer
@@ -375,7 +375,7 @@ end
 $func$;
 
 -- The last events of the log, in order, those for one subscription alone left out. One that nobody can read has neither event nor meta.
-create or replace function agent.last_published(_limit int4)
+create or replace function agent_service.last_published(_limit int4)
 returns setof agent.log
 language plpgsql volatile
 security definer
@@ -483,7 +483,7 @@ end
 $func$;
 
 -- A regular expression for the topics that one of _patterns takes, null for null. Only a pattern that begins with "queued." takes the
--- service's own topics. Raises QD003 for what is no pattern.
+-- service's own topics. Raises QD003 for a text that is no pattern.
 create or replace function agent_private.topic_regex(_patterns text[])
 returns text
 language plpgsql immutable
@@ -511,7 +511,7 @@ $func$;
 
 -- Adds events that have come to the log since the last call to the counts of topics, up to _limit events, and returns how many these were. Raises
 -- lock_not_available (55P03) while another session does it.
-create or replace function agent.count_topics(_limit int4 default 100000)
+create or replace function agent_service.count_topics(_limit int4 default 100000)
 returns int4
 language plpgsql volatile
 security definer
@@ -616,7 +616,7 @@ $func$;
 -- transaction of its own. Segments are made ahead; the open one is closed when it is as old or as large as the settings say, and has
 -- events; closed ones are counted. Times that are in the future, as the clock was set back, become the present. While the open one is ahead of the clock, as it is after a start, it is closed when it is a quarter of an hour old,
 -- or older if the settings say so. Raises lock_not_available (55P03) while another session does it.
-create or replace function agent.maintain_log()
+create or replace function agent_service.maintain_log()
 returns text
 language plpgsql volatile
 security definer
@@ -693,7 +693,7 @@ return 4;
 -- Drops the oldest segment if retention has passed since it was closed, with its partition, and returns its number; null if there is none.
 -- While a durable subscription has not read all of it, it is kept until the time to hold has passed, too.
 -- Raises lock_not_available (55P03) rather than make publishers wait: call it again then.
-create or replace function agent.drop_log_segment()
+create or replace function agent_service.drop_log_segment()
 returns int8
 language plpgsql volatile
 security definer

@@ -7,8 +7,8 @@
 -- Creates a subscription, or replaces its filters and settings. It begins after _position, which one that exists keeps. _filters is an
 -- array of objects: name, topics, match, canonical, and expires_after in seconds. With _deliver_queue it is delivered into that queue. One that exists
 -- cannot change between delivery and reading by cursor: raises QD023. The subscription has to have one of _if_versions (null: any, or it is new);
--- with _if_exists it must not be new. Else raises QD004. A call that changes nothing renews what expires.
-create or replace function agent.put_subscription_if_match
+-- with _if_exists it must not be new. Else raises QD004. A call that changes nothing renews a subscription that expires.
+create or replace function agent_service.put_subscription_if_match
 ( _name text
 , _filters json
 , _position int8
@@ -102,7 +102,7 @@ end
 $func$;
 
 -- Adds a filter to a subscription, replaces the one of its name, or renews it. _filter is as in put_subscription_if_match.
-create or replace function agent.put_filter(_subscription text, _filter json)
+create or replace function agent_service.put_filter(_subscription text, _filter json)
 returns void
 language plpgsql volatile
 security definer
@@ -124,7 +124,7 @@ end
 $func$;
 
 -- Deletes a filter of a subscription. Raises QD020 if there is no such subscription, QD022 if it has no such filter.
-create or replace function agent.delete_filter(_subscription text, _filter text)
+create or replace function agent_service.delete_filter(_subscription text, _filter text)
 returns void
 language plpgsql volatile
 security definer
@@ -211,7 +211,7 @@ language sql immutable parallel safe
 return 100000;
 
 -- Deletes a subscription if it has one of _if_versions (null: any). Raises QD020 or QD004.
-create or replace function agent.delete_subscription_if_match(_name text, _if_versions int8[])
+create or replace function agent_service.delete_subscription_if_match(_name text, _if_versions int8[])
 returns void
 language plpgsql volatile
 security definer
@@ -262,7 +262,7 @@ $func$;
 
 -- Deletes the subscriptions and the filters that have expired, up to _limit each, and returns how many there were. It leaves out those that
 -- somebody is changing.
-create or replace function agent.prune_subscriptions(_limit int4 default 1000)
+create or replace function agent_service.prune_subscriptions(_limit int4 default 1000)
 returns int8
 language plpgsql volatile
 security definer
@@ -482,7 +482,7 @@ $func$;
 
 -- The state that a read begins with: the version of the filters, how far the subscription has come, and until when somebody else has a lease. A
 -- subscription that expires is renewed. Raises QD020 if there is none of this name, QD023 if it is delivered into a queue.
-create or replace function agent.begin_read(_name text)
+create or replace function agent_service.begin_read(_name text)
 returns table (id int8, filters_version int8, is_paused boolean, "position" int8, token int8, epoch int8, leased_until timestamptz)
 language plpgsql volatile
 security definer
@@ -535,7 +535,7 @@ $func$;
 
 -- Returns the state of subscriptions, for those who wait for them and look again when it differs. Subscriptions that expire are renewed, as by begin_read; one
 -- that somebody changes at this moment is left for the next time. There is no row for a name that no subscription has.
-create or replace function agent.watch_subscriptions(_names text[])
+create or replace function agent_service.watch_subscriptions(_names text[])
 returns table
 ( name text, id int8, version int8, filters_version int8, is_paused boolean, is_delivered boolean, "position" int8, token int8, epoch int8, is_leased boolean
 , expires_after interval
@@ -570,7 +570,7 @@ $func$;
 
 -- The filters of a subscription, by name, each with their version; without filters, one row without a name. Nothing if there is no such
 -- subscription.
-create or replace function agent.read_filters(_id int8)
+create or replace function agent_service.read_filters(_id int8)
 returns table (filters_version int8, name text, topics text[], match json, expires_after interval, expires_at timestamptz)
 language sql stable
 security definer
@@ -584,7 +584,7 @@ as $func$
 $func$;
 
 -- The filters of several subscriptions, as read_filters returns those of one.
-create or replace function agent.list_filters(_ids int8[])
+create or replace function agent_service.list_filters(_ids int8[])
 returns table (id int8, filters_version int8, name text, topics text[], match json)
 language sql stable
 security definer
@@ -604,7 +604,7 @@ $func$;
 --
 -- The status is null, or "changed" if the page has to be read again, or "lost" if the cursor that it went on from can be committed no more.
 -- The lag is that of _position.
-create or replace function agent.end_read
+create or replace function agent_service.end_read
 ( _id int8
 , _filters_version int8
 , _token int8
@@ -673,7 +673,7 @@ $func$;
 -- Commits a cursor: compares and sets. Returns the position. A cursor that was committed last is committed already. Raises QD020 if there is no
 -- such subscription, QD023 if it is delivered into a queue, QD021 if the cursor is lost: another one was committed in its place, a seek or a lease came in between, its lease has
 -- ended, or the subscription was made anew.
-create or replace function agent.commit_cursor
+create or replace function agent_service.commit_cursor
 ( _name text
 , _id int8
 , _epoch int8
@@ -721,7 +721,7 @@ end
 $func$;
 
 -- Makes a subscription go on from a position. Cursors that were read before are lost, and a lease ends.
-create or replace function agent.seek_subscription(_name text, _position int8, _token int8)
+create or replace function agent_service.seek_subscription(_name text, _position int8, _token int8)
 returns void
 language plpgsql volatile
 security definer
@@ -761,7 +761,7 @@ $func$;
 -- seconds; the position moves by itself over those that no filter wants.
 --
 -- Raises QD020 if there is none of this name, QD023 if it is delivered into a queue, feature_not_supported if one of its filters has match, QD021 if _after
--- is lost, QD003 for what is no cursor of this subscription.
+-- is lost, QD003 for a text that is no cursor of this subscription.
 create or replace function agent.read_subscription(_name text, _limit int4 default 100, _lease interval default null, _after text default null)
 returns table
 ( "position" int8, topic text, published_at timestamptz, key text, meta jsonb, event jsonb, matched text[]
@@ -813,7 +813,7 @@ begin
   end if;
 
   loop
-    select r.* into strict _state from agent.begin_read(_name) r;
+    select r.* into strict _state from agent_service.begin_read(_name) r;
     select f.name into _filter from agent.subscription_filter f where f.subscription = _state.id and f.match is not null order by f.name limit 1;
     if found then
       raise exception 'the filter % of the subscription % has match, which SQL does not evaluate', _filter, _name
@@ -834,7 +834,7 @@ begin
     _gap_until = agent_private.log_gap(_start, _head);
     _gap = null;
     if _gap_until is not null then
-      _gap = jsonb_build_object('after', _start, 'until', _gap_until, 'reason', agent.log_gap_reason(_start));
+      _gap = jsonb_build_object('after', _start, 'until', _gap_until, 'reason', agent_service.log_gap_reason(_start));
       if _gap ->> 'reason' = 'beyond_head' then
         if _from is not null then -- the cursor is of another log
           raise exception 'the cursor is lost' using errcode = 'QD021';
@@ -859,7 +859,7 @@ begin
       _cursor[5] = _from[5];
     end if;
     select e.* into strict _end
-    from agent.end_read
+    from agent_service.end_read
     ( _state.id, _state.filters_version, _cursor[4], _state.epoch, _from is not null, _is_leased, _cursor[5], _page.until, _head, _lease, _is_empty
     ) e;
     if _end.status = 'lost' then
@@ -888,8 +888,8 @@ begin
 end
 $func$;
 
--- Commits a cursor that read_subscription or the service has given, as the function above does, in the caller's transaction. Raises QD003 for what is
--- no cursor of this subscription, too.
+-- Commits a cursor that read_subscription or the service has given, as the function above does, in the caller's transaction. Raises QD003 for a
+-- text that is no cursor of this subscription, too.
 create or replace function agent.commit_cursor(_name text, _cursor text)
 returns int8
 language plpgsql volatile
@@ -903,7 +903,7 @@ begin
     perform agent_private.lock_subscription(_name); -- that there is none is said first
     perform agent_private.raise_invalid('cursor', agent_private.no_cursor());
   end if;
-  return agent.commit_cursor(_name, _parts[2], _parts[3], _parts[4], _parts[5], _parts[6], _parts[1] & 1 <> 0, _parts[1] & 2 <> 0);
+  return agent_service.commit_cursor(_name, _parts[2], _parts[3], _parts[4], _parts[5], _parts[6], _parts[1] & 1 <> 0, _parts[1] & 2 <> 0);
 end
 $func$;
 
@@ -1218,7 +1218,7 @@ end
 $func$;
 
 -- Whether is_subscription_allowed allows the subscription of this name; null if there is none.
-create or replace function agent.subscription_allowed(_name text, _queues text[], _topics text[])
+create or replace function agent_service.subscription_allowed(_name text, _queues text[], _topics text[])
 returns boolean
 language plpgsql volatile
 security definer
@@ -1230,7 +1230,7 @@ end
 $func$;
 
 -- The subscriptions that are the furthest behind, up to _limit, with their lag and gaps as in list_subscriptions, and how many others there are.
-create or replace function agent.slowest_subscriptions(_limit int4 default 500)
+create or replace function agent_service.slowest_subscriptions(_limit int4 default 500)
 returns table (name text, lag_events int8, lag_seconds float8, gaps int8, others int8)
 language plpgsql volatile
 security definer

@@ -9,7 +9,7 @@
 -- the caller knows (_number; null: whichever it is), the number and the position of the router, and the version of the routes. The state of subscriptions that a caller
 -- for whom that was not so remembers may be wrong: it has not seen the answer of a commit of its own, or a failover has lost some. A lease that
 -- reaches further than a lease can is none: the clock was set back.
-create or replace function agent.begin_routing(_process int8, _lease interval, _number int8 default null)
+create or replace function agent_service.begin_routing(_process int8, _lease interval, _number int8 default null)
 returns table (held_for interval, was_held boolean, number int8, "position" int8, version int8)
 language plpgsql volatile
 security definer
@@ -48,7 +48,7 @@ end
 $func$;
 
 -- Ends the lease of a process that stops routing, so that another one goes on at once.
-create or replace function agent.end_routing(_process int8)
+create or replace function agent_service.end_routing(_process int8)
 returns void
 language plpgsql volatile
 security definer
@@ -71,7 +71,7 @@ $func$;
 
 -- The version of the routes, and the subscriptions that have changed since a caller knew the changes _known: null if these may be any.
 -- known are the changes to call with the next time. Many of them become one, unless another process routes at this moment.
-create or replace function agent.route_changes(_known int8[])
+create or replace function agent_service.route_changes(_known int8[])
 returns table (version int8, known int8[], changed int8[])
 language plpgsql volatile
 security definer
@@ -106,8 +106,8 @@ begin
 end
 $func$;
 
--- What is to be delivered: subscriptions and replays. Of _subscriptions, null: of all.
-create or replace function agent.read_routes(_subscriptions int8[])
+-- The routes: subscriptions that are delivered, and replays. Of _subscriptions, null: of all.
+create or replace function agent_service.read_routes(_subscriptions int8[])
 returns table
 ( id int8, subscription int8, name text, filters_version int8, queue text, max_waiting int4, is_replay boolean, is_paused boolean, is_in_step boolean
 )
@@ -133,7 +133,7 @@ end
 $func$;
 
 -- read_routes for processes of the version before, with the version of all of it. A row without an id if there is nothing.
-create or replace function agent.list_routes()
+create or replace function agent_service.list_routes()
 returns table
 (version int8, id int8, name text, filters_version int8, queue text, max_waiting int4, is_replay boolean, is_paused boolean, is_in_step boolean)
 language sql stable
@@ -158,7 +158,7 @@ $func$;
 
 -- Where a subscription that is not in step, or a replay, has come, and the values to go on with it. until is the end of a replay. Nothing if it
 -- is gone, paused or in step.
-create or replace function agent.get_route(_id int8)
+create or replace function agent_service.get_route(_id int8)
 returns table (subscription int8, filters_version int8, max_waiting int4, number int8, "position" int8, until int8)
 language plpgsql volatile
 security definer
@@ -186,7 +186,7 @@ $func$;
 --
 -- The status is null, or "changed" if the router has moved, or the version has changed; then nothing was done, and the caller has to begin again.
 -- Raises serialization_failure (40001) if an event is there no more.
-create or replace function agent.deliver_in_step
+create or replace function agent_service.deliver_in_step
 ( _process int8
 , _lease interval
 , _number int8
@@ -229,7 +229,7 @@ $func$;
 
 -- Gives subscriptions in step positions of their own, where the router is. Returns the next number of the router, as a process that does not know that
 -- they have left is refused, and those that have left: not those that somebody else is changing. Nothing if the router has moved.
-create or replace function agent.leave_router(_number int8, _subscriptions int8[])
+create or replace function agent_service.leave_router(_number int8, _subscriptions int8[])
 returns table (number int8, subscriptions int8[])
 language plpgsql volatile
 security definer
@@ -265,18 +265,18 @@ end
 $func$;
 
 -- leave_router for processes of the version before, which do not know the number that follows, and begin again.
-create or replace function agent.leave_step(_number int8, _subscriptions int8[])
+create or replace function agent_service.leave_step(_number int8, _subscriptions int8[])
 returns setof int8
 language sql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
-  select unnest(r.subscriptions) from agent.leave_router(_number, _subscriptions) r
+  select unnest(r.subscriptions) from agent_service.leave_router(_number, _subscriptions) r
 $func$;
 
 -- Lets a subscription join those in step, if it has come exactly as far as the router, or nobody is in step. Returns the number and the position
 -- of the router; nothing if the subscription cannot join now.
-create or replace function agent.join_step(_number int8, _id int8, _own_number int8)
+create or replace function agent_service.join_step(_number int8, _id int8, _own_number int8)
 returns table (number int8, "position" int8)
 language plpgsql volatile
 security definer
@@ -312,7 +312,7 @@ $func$;
 -- ends where it is to end. With a _filters_version that of the subscription must still be that.
 --
 -- The status is null, or "changed" if the reader has moved or ended, is in step or paused, its filters have changed, or somebody is changing it.
-create or replace function agent.deliver_alone
+create or replace function agent_service.deliver_alone
 ( _id int8
 , _number int8
 , _filters_version int8
@@ -461,7 +461,7 @@ end
 $func$;
 
 -- How many events are ready in each of _queues, up to the limit beside it.
-create or replace function agent.count_ready(_queues text[], _limits int4[])
+create or replace function agent_service.count_ready(_queues text[], _limits int4[])
 returns table (queue text, ready int8)
 language sql volatile
 security definer
@@ -472,7 +472,7 @@ $func$;
 
 -- Replays.
 
--- Delivers what a subscription gets of the events after _from, up to _until, once more, besides what it gets anyway; with _is_dry_run nothing. Returns
+-- Delivers the events of a subscription after _from, up to _until, once more, besides those that it gets anyway; with _is_dry_run none. Returns
 -- the id of the subscription. Raises QD020 if there is none of this name, QD023 if it is read by cursor: then seek.
 create or replace function agent.replay_subscription(_name text, _from int8, _until int8, _is_dry_run boolean default false)
 returns int8

@@ -1,6 +1,6 @@
 -- Publishing the changes of tables. See docs/publish.md.
 
--- Publishes what insert, update, delete and truncate change in a table, in the transaction that does it, from now on. Calling it again
+-- Publishes the changes of a table by insert, update, delete and truncate, in their transaction, from now on. Calling it again
 -- replaces the settings. The topics are <_topic>.<operation>; _topic is <schema>.<table> unless given. Only changes of _columns are
 -- published, with the values of these columns alone; null: all columns, also those that are added later. _old says which former values of an
 -- updated row go along: those of changed columns, all ('full'), or none ('none'), which goes for deleted rows, too. The key of an event is
@@ -40,7 +40,7 @@ begin
     _fault = case
       when _class.relkind not in ('r', 'p', 'f') then 'table: must be a table'
       when _class.relpersistence = 't' then 'table: must not be temporary'
-      when _class.nspname in ('agent', 'agent_private') then 'table: must not be one of the schema ' || _class.nspname
+      when _class.nspname in ('agent', 'agent_service', 'agent_private') then 'table: must not be one of the schema ' || _class.nspname
       when coalesce(cardinality(_operations), 0) = 0 or array_position(_operations, null) is not null
         or not _operations <@ '{insert,update,delete,truncate}' then 'operations: must be some of insert, update, delete, truncate'
       when _topic || '.truncate' !~ '^[A-Za-z0-9_:-]+([.][A-Za-z0-9_:-]+){1,7}$' or length(_topic) > 246 or starts_with(_topic, 'queued.')

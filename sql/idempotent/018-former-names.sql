@@ -32,10 +32,83 @@ begin
 end
 $script$;
 
--- Returns 0. Processes of version 0.5.0 call it hourly while a fleet is upgraded, to drop what the script above has dropped.
-create or replace function agent.drop_former_functions()
+-- Former schema: versions before 0.8.0 had the functions of agent_service in agent, and their processes call them there. A function that forwards has
+-- the arguments, the defaults, the result and the privileges of the one that it calls, and this comment.
+create or replace function agent_private.forwarding_comment()
+returns text
+language sql immutable
+return 'forwards to the schema agent_service, for processes of versions before 0.8.0';
+
+-- Makes functions in agent that forward to those of agent_service with these names. Those that are there already are made anew.
+create or replace function agent_private.forward_former_functions(_names text[])
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _target record;
+  _call text;
+  _forwarder text;
+  _role regrole;
+begin
+  for _target in
+    select p.*
+    from pg_proc p
+    where p.pronamespace = 'agent_service'::regnamespace and p.proname = any (_names)
+  loop
+    select format('agent_service.%I(%s)', _target.proname, string_agg('$' || a.n, ', ' order by a.n)) into _call
+    from generate_series(1, _target.pronargs) as a (n);
+    _forwarder = format('agent.%I(%s)', _target.proname, pg_get_function_identity_arguments(_target.oid));
+    execute format('drop function if exists %s', _forwarder); -- whose result may be another one
+    execute format('create function agent.%I(%s) returns %s language sql %s security definer set search_path to pg_catalog, pg_temp as %L'
+    , _target.proname, pg_get_function_arguments(_target.oid), replace(pg_get_function_result(_target.oid), 'made_claimable', 'pulled') -- as record_server had it
+    , case _target.provolatile when 'i' then 'immutable' when 's' then 'stable' else 'volatile' end
+    , case when _target.proretset then 'select * from ' else 'select ' end || _call);
+    execute format('comment on function %s is %L', _forwarder, agent_private.forwarding_comment());
+    execute format('revoke all on function %s from public', _forwarder);
+    for _role in
+      select a.grantee from aclexplode(_target.proacl) a where a.grantee not in (0, _target.proowner) and a.privilege_type = 'EXECUTE'
+    loop
+      execute format('grant execute on function %s to %s', _forwarder, _role);
+    end loop;
+  end loop;
+
+  -- Acks and nacks that waited for the migration go on with their former bodies, which compare receipts by it.
+  create or replace function agent.receipt(_id int8, _attempts int4, _claimed timestamptz[])
+  returns text
+  language sql stable
+  set search_path to pg_catalog, pg_temp
+  as 'select agent_private.former_receipt($1, $2, $3)';
+  execute format('comment on function agent.receipt(int8, int4, timestamptz[]) is %L', agent_private.forwarding_comment());
+  revoke all on function agent.receipt(int8, int4, timestamptz[]) from public;
+end
+$func$;
+
+-- Drops the functions of agent that forward to agent_service, unless a process of a version before 0.8.0 has reported lately, or the migration is so
+-- recent that one might not have. Returns how many it has dropped.
+create or replace function agent_service.drop_forwarding_functions(_since_migration interval default interval '1 hour')
 returns int8
-language sql stable
+language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
-return 0;
+as $func$
+declare
+  _functions text;
+  _count int8;
+begin
+  select string_agg(p.oid::regprocedure::text, ', '), count(*) into _functions, _count
+  from pg_proc p
+  where p.pronamespace = 'agent'::regnamespace and obj_description(p.oid, 'pg_proc') = agent_private.forwarding_comment();
+  if _functions is null
+  or exists (select from agent.version v where v.updated_at > clock_timestamp() - _since_migration)
+  or exists
+  ( select from agent.process_metric m
+    where m.category = 'version' and coalesce(string_to_array(substring(m.value from '^\d+\.\d+'), '.')::int4[] < array[0, 8], true)
+    and m.updated_at > clock_timestamp() - interval '10 minutes'
+  ) then
+    return 0;
+  end if;
+  execute 'drop function ' || _functions;
+  return _count;
+end
+$func$;

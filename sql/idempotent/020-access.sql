@@ -5,7 +5,7 @@
 -- Creates a key and returns the fields of it that may be shown. _hash is the SHA-256 of its text, _verifier the public key of its signatures. Without
 -- _queues and _topics it may use all of them, else only those that these patterns name. With _is_first it has to be the first key ever: raises
 -- QD032 if there has been one. Raises QD003.
-create or replace function agent.create_api_key
+create or replace function agent_service.create_api_key
 ( _id text
 , _name text
 , _scopes text[]
@@ -51,7 +51,7 @@ begin
 end
 $func$;
 
--- Changes a key: what _changes has of name, scopes, queues, topics, expires_at, rate_per_second and rate_burst. Raises QD003, QD030 if there is
+-- Changes a key: those that _changes has of name, scopes, queues, topics, expires_at, rate_per_second and rate_burst. Raises QD003, QD030 if there is
 -- no such key, QD004 if its version is none of _if_versions (null: any), QD033 if it was revoked, and QD031 if no live admin key would be left.
 create or replace function agent.update_api_key(_id text, _changes jsonb, _if_versions int8[] default null)
 returns agent.api_key_info
@@ -98,7 +98,7 @@ $func$;
 
 -- Gives a key another text, whose hash and verifier these are. The one before is accepted for _grace more. Raises QD003, QD030, and QD033 if
 -- the key was revoked or has expired.
-create or replace function agent.rotate_api_key(_id text, _hash bytea, _verifier bytea, _grace interval)
+create or replace function agent_service.rotate_api_key(_id text, _hash bytea, _verifier bytea, _grace interval)
 returns agent.api_key_info
 language plpgsql volatile
 security definer
@@ -162,7 +162,7 @@ end
 $func$;
 
 -- The version of the keys, whether callers need one, and the time. For the service.
-create or replace function agent.get_access()
+create or replace function agent_service.get_access()
 returns table (version uuid, is_required boolean, at timestamptz)
 language plpgsql volatile
 security definer
@@ -173,8 +173,8 @@ begin
 end
 $func$;
 
--- All keys, or the one of this id, with what verifies them. For the service.
-create or replace function agent.read_api_keys(_id text default null)
+-- All keys, or the one of this id, with the hashes and verifiers of their texts. For the service.
+create or replace function agent_service.read_api_keys(_id text default null)
 returns setof agent.api_key
 language plpgsql volatile
 security definer
@@ -186,7 +186,7 @@ end
 $func$;
 
 -- Notes when these keys were used last. For the service.
-create or replace function agent.record_key_use(_ids text[], _ats timestamptz[])
+create or replace function agent_service.record_key_use(_ids text[], _ats timestamptz[])
 returns void
 language plpgsql volatile
 security definer
@@ -392,8 +392,8 @@ begin
 end
 $func$;
 
--- Records what was refused to callers, which the service has gathered.
-create or replace function agent.record_refusals(_actors text[], _reasons text[], _details jsonb[])
+-- Records refused calls, which the service has gathered.
+create or replace function agent_service.record_refusals(_actors text[], _reasons text[], _details jsonb[])
 returns void
 language plpgsql volatile
 security definer

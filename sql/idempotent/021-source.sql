@@ -2,7 +2,7 @@
 
 -- Creates or replaces a source. _settings are its columns by name; one that is left out has its default. _secrets are sealed by the service; null: those
 -- that it has stay. Raises QD003, and QD004 if _if_versions (null: any) has not its version, or if there is no source and it is given or _if_exists is true.
-create or replace function agent.put_source
+create or replace function agent_service.put_source
 ( _name text
 , _settings jsonb
 , _secrets bytea[] default null
@@ -125,7 +125,7 @@ end
 $func$;
 
 -- What changes whenever a source does. For the service.
-create or replace function agent.get_sources_version()
+create or replace function agent_service.get_sources_version()
 returns text
 language plpgsql stable
 security definer
@@ -137,7 +137,7 @@ end
 $func$;
 
 -- The header fields, in lower case, that ever had the secret of each source, or of a source of this name that was deleted. For the service.
-create or replace function agent.list_proof_fields()
+create or replace function agent_service.list_proof_fields()
 returns table (name text, fields text[])
 language plpgsql stable
 security definer
@@ -154,7 +154,7 @@ end
 $func$;
 
 -- All sources, or the one of this name, with their secrets. For the service.
-create or replace function agent.read_sources(_name text default null)
+create or replace function agent_service.read_sources(_name text default null)
 returns setof agent.source
 language plpgsql stable
 security definer
@@ -167,7 +167,7 @@ $func$;
 
 -- Adds to the counts of sources. _counts have the columns of agent.source_count by name; the name of a source that was deleted counts nothing. For
 -- the service.
-create or replace function agent.count_deliveries(_counts jsonb[])
+create or replace function agent_service.count_deliveries(_counts jsonb[])
 returns void
 language plpgsql volatile
 security definer
@@ -300,7 +300,7 @@ $func$;
 -- Secrets that are sealed under keys which are not in the database.
 
 -- All that is sealed: of sources, and of pushes. For queued secrets reseal.
-create or replace function agent.list_sealed()
+create or replace function agent_service.list_sealed()
 returns table (kind text, name text, place int8, sealed bytea)
 language plpgsql stable
 security definer
@@ -319,7 +319,7 @@ $func$;
 
 -- Replaces the sealed value _before by the same value sealed anew, _after. Returns false and changes nothing when something else is there by
 -- now. Versions stay: nothing that callers have set has changed. Raises QD003 for an unknown kind.
-create or replace function agent.reseal(_kind text, _name text, _place int8, _before bytea, _after bytea)
+create or replace function agent_service.reseal(_kind text, _name text, _place int8, _before bytea, _after bytea)
 returns boolean
 language plpgsql volatile
 security definer

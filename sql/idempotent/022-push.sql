@@ -7,7 +7,7 @@
 -- _header_names keeps those that there are, unless _url leads to another host. _secret, sealed, is that of a new push; another one keeps its own. The queue's policy gets 10 attempts
 -- and a backoff of about 27 hours where it says nothing of them, so that no event expires earlier. Raises QD003, and QD004 if the push has none of
 -- _if_versions (null: any), or if there is none and _if_exists.
-create or replace function agent.put_push
+create or replace function agent_service.put_push
 ( _queue text
 , _url text
 , _format text
@@ -135,7 +135,7 @@ end
 $func$;
 
 -- Gives a push another secret, sealed. Those before it go on signing for _keep more at most, the four latest of them. Raises QD003 or QD050.
-create or replace function agent.rotate_push_secret(_queue text, _secret bytea, _keep interval)
+create or replace function agent_service.rotate_push_secret(_queue text, _secret bytea, _keep interval)
 returns void
 language plpgsql volatile
 security definer
@@ -210,7 +210,7 @@ $func$;
 
 -- All pushes, or that of one queue, with the data to push: the live secrets, the current one first, and the state, in times from now. None
 -- in a copy of a database that nobody has adopted. For the service.
-create or replace function agent.read_pushes(_queue text default null)
+create or replace function agent_service.read_pushes(_queue text default null)
 returns table
 ( queue text, url text, format text, headers bytea, timeout interval, max_in_flight int4, rate_per_second float8, rate_burst int4, final_statuses int4[]
 , disable_after interval, version int8, secrets bytea[]
@@ -236,7 +236,7 @@ end
 $func$;
 
 -- The ids of the processes that push, as they have reported within _alive. For the service.
-create or replace function agent.list_pushers(_alive interval default interval '30 seconds')
+create or replace function agent_service.list_pushers(_alive interval default interval '30 seconds')
 returns setof text
 language plpgsql volatile
 security definer
@@ -251,7 +251,7 @@ $func$;
 -- Records that a push has changed: whether its breaker is open and (not null) it is disabled, the failures in a row, for how long they have
 -- gone on, for how long nothing is pushed. Returns the new epoch; null, and changes nothing, if _epoch is not the current one or there is no
 -- such push. For the service.
-create or replace function agent.record_push_change
+create or replace function agent_service.record_push_change
 ( _queue text
 , _epoch int8
 , _is_open boolean
@@ -309,7 +309,7 @@ $func$;
 
 -- Records the state of pushes besides its changes: the failures in a row, how long ago the first and the last of them were, the error, and
 -- how long ago the last success was (null: none was seen). Passes over those of another epoch. For the service.
-create or replace function agent.record_push_seen
+create or replace function agent_service.record_push_seen
 ( _queues text[]
 , _epochs int8[]
 , _failures int4[]
@@ -345,7 +345,7 @@ end
 $func$;
 
 -- The first event of each chain of requeued events that ends with one of these, as far as history has it. For the service.
-create or replace function agent.first_events(_ids int8[])
+create or replace function agent_service.first_events(_ids int8[])
 returns table (id int8, first_id int8)
 language plpgsql volatile
 security definer
