@@ -82,7 +82,7 @@ func (r *settingsReader) finish(parsed *kong.Context) error {
 	flags := parsed.Flags()
 	for _, file := range flags {
 		at := slices.IndexFunc(flags, func(f *kong.Flag) bool { return f.Name+"-file" == file.Name })
-		if at < 0 || file.Target.IsZero() {
+		if at < 0 || file.Target.IsZero() || !isSetting(flags[at].Value) {
 			continue
 		}
 		if err := r.readSecret(flags[at], file.Target.String()); err != nil {

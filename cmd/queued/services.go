@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,8 +26,18 @@ import (
 	"github.com/queued/queued/sql"
 )
 
-// services are what the API serves. Those that could not be opened are nil.
+// A service is a part of the process that is opened on the database, run, and stopped in three steps, each of them for all services before the next one begins: Drain has calls
+// that wait answer at once, so that HTTP can shut down; then the context of Run ends, and its loops with it; Close closes the connections, when neither calls nor
+// loops need them.
+type service interface {
+	Run(ctx context.Context) error
+	Drain()
+	Close(ctx context.Context) error
+}
+
+// services are those that the API serves. Those that could not be opened are nil.
 type services struct {
+	opened    []service // each after those that it uses; they are drained in the opposite order, so that nothing is pushed from a queue that waits no more
 	queue     *queue.Service
 	schedules *schedule.Service
 	topics    *topic.Service
@@ -100,6 +111,7 @@ func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, tcp *net.
 	}); err != nil {
 		return s, err
 	}
+	s.opened = append(s.opened, s.queue)
 	if err = s.queue.CheckIdentity(ctx); err != nil { // so that it is said before anything is answered
 		return s, err
 	}
@@ -116,16 +128,19 @@ func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, tcp *net.
 	}); err != nil {
 		return s, err
 	}
+	s.opened = append(s.opened, s.schedules)
 	if s.topics, err = topic.Open(ctx, topic.Config{
 		Database: connections, Queue: s.queue, QueryTimeout: c.QueryTimeout, IsQuiet: isQuiet, Logger: logger,
 	}); err != nil {
 		return s, err
 	}
+	s.opened = append(s.opened, s.topics)
 	if s.sources, err = webhook.Open(ctx, webhook.Config{
 		Database: connections, Queue: s.queue, Topics: s.topics, Sealer: sealer, QueryTimeout: c.QueryTimeout, Logger: logger,
 	}); err != nil {
 		return s, err
 	}
+	s.opened = append(s.opened, s.sources)
 	if s.access, err = access.Open(ctx, access.Config{
 		Database:       connections,
 		Key:            c.APIKey,
@@ -136,14 +151,18 @@ func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, tcp *net.
 	}); err != nil {
 		return s, err
 	}
+	s.opened = append(s.opened, s.access)
 	var guard *egress.Guard
 	if guard, s.sender, err = c.newSender(tcp.AddrPort()); err != nil {
 		return s, err
 	}
-	s.pushes, err = push.Open(ctx, push.Config{
+	if s.pushes, err = push.Open(ctx, push.Config{
 		Database: connections, Queue: s.queue, Guard: guard, Sender: s.sender, Sealer: sealer, QueryTimeout: c.QueryTimeout, IsQuiet: isQuiet, Logger: logger,
-	})
-	return s, err
+	}); err != nil {
+		return s, err
+	}
+	s.opened = append(s.opened, s.pushes)
+	return s, nil
 }
 
 // migrate brings the schema up to date, or with --no-migrate checks that it is.
@@ -169,20 +188,17 @@ func (c *serveCmd) migrate(ctx context.Context, db *database, logger zerolog.Log
 // run runs the loops of the services until ctx ends or one fails.
 func (s *services) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.queue.Run(ctx) })
-	g.Go(func() error { return s.schedules.Run(ctx) })
-	g.Go(func() error { return s.topics.Run(ctx) })
-	g.Go(func() error { return s.access.Run(ctx) })
-	g.Go(func() error { return s.pushes.Run(ctx) })
-	g.Go(func() error { return s.sources.Run(ctx) })
+	for _, one := range s.opened {
+		g.Go(func() error { return one.Run(ctx) })
+	}
 	return g.Wait()
 }
 
 // drain ends the calls that wait for events.
 func (s *services) drain() {
-	s.pushes.Drain()
-	s.queue.Drain()
-	s.topics.Drain()
+	for _, one := range slices.Backward(s.opened) {
+		one.Drain()
+	}
 }
 
 // waitForPushes waits until no request to an endpoint is under way, for at most limit.
@@ -195,28 +211,13 @@ func (s *services) waitForPushes(ctx context.Context, limit time.Duration) error
 // close closes the services that were opened, at the same time, by the end of ctx. Their loops must have ended.
 func (s *services) close(ctx context.Context) error {
 	var closing sync.WaitGroup
-	var errs [6]error
-	if s.pushes != nil {
-		closing.Go(func() { errs[4] = s.pushes.Close(ctx) })
-	}
-	if s.sources != nil {
-		closing.Go(func() { errs[5] = s.sources.Close(ctx) })
-	}
-	if s.access != nil {
-		closing.Go(func() { errs[3] = s.access.Close(ctx) })
-	}
-	if s.topics != nil {
-		closing.Go(func() { errs[0] = s.topics.Close(ctx) })
-	}
-	if s.schedules != nil {
-		closing.Go(func() { errs[1] = s.schedules.Close(ctx) })
-	}
-	if s.queue != nil {
-		closing.Go(func() { errs[2] = s.queue.Close(ctx) })
+	errs := make([]error, len(s.opened))
+	for i, one := range s.opened {
+		closing.Go(func() { errs[i] = one.Close(ctx) })
 	}
 	closing.Wait()
 	if s.sender != nil {
 		s.sender.Close()
 	}
-	return errors.Join(errs[:]...)
+	return errors.Join(errs...)
 }

@@ -84,9 +84,9 @@ func TestKeysOfOtherProcessesAreLookedUp(t *testing.T) {
 func TestLookUpsAreBounded(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, pgtest.New(t), func(c *Config) { c.IsRequired = true })
-	s.lookUps.SetLimit(0) // how fast the database answers is not for this test
-	bounded := 0
-	for range 3 * lookUpsBurst {
+	s.keys.Limiter.SetLimit(0) // how fast the database answers is not for this test
+	bounded, burst := 0, s.keys.Limiter.Burst()
+	for range 3 * burst {
 		switch _, err := s.Authenticate(t.Context(), newKeyText("")); {
 		case errors.Is(err, ErrLookUps) && errors.Is(err, pg.ErrUnavailable):
 			bounded++
@@ -94,16 +94,16 @@ func TestLookUpsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if bounded != 2*lookUpsBurst {
-		t.Errorf("%d unknown keys were looked up, want %d", 3*lookUpsBurst-bounded, lookUpsBurst)
+	if bounded != 2*burst {
+		t.Errorf("%d unknown keys were looked up, want %d", 3*burst-bounded, burst)
 	}
 	same := newKeyText("")
-	s.lookUps.SetLimit(rate.Inf)
+	s.keys.Limiter.SetLimit(rate.Inf)
 	if _, err := s.Authenticate(t.Context(), same); !errors.Is(err, ErrUnauthorized) {
 		t.Fatal(err)
 	}
-	s.lookUps.SetLimit(0)
-	s.lookUps.SetBurst(0)
+	s.keys.Limiter.SetLimit(0)
+	s.keys.Limiter.SetBurst(0)
 	if _, err := s.Authenticate(t.Context(), same); !errors.Is(err, ErrUnauthorized) {
 		t.Errorf("a key that was refused is looked up again: %v", err)
 	}
@@ -154,7 +154,7 @@ func TestNoEndOfKeysOpensTheServerAgain(t *testing.T) {
 	}
 	run(t, db, `update agent.api_key set expires_at = now()`)
 	for range 2 {
-		if err := s.renew(t.Context()); err != nil {
+		if err := s.keys.Renew(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		for _, s := range []*Service{s, openOn(t, db)} {
@@ -167,8 +167,8 @@ func TestNoEndOfKeysOpensTheServerAgain(t *testing.T) {
 		}
 		run(t, db, `delete from agent.api_key`) // as the pruning of revoked keys does
 	}
-	run(t, db, `update agent.access set is_required = false, version = gen_random_uuid()`) // as a backup of an earlier time may have it
-	if err := s.renew(t.Context()); err != nil {
+	run(t, db, `update agent.access set is_required = false`) // as a backup of an earlier time may have it
+	if err := s.keys.Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Authenticate(t.Context(), ""); !errors.Is(err, ErrUnauthorized) {

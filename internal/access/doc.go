@@ -16,7 +16,6 @@
 //
 // # State and locks
 //
-// A set is immutable but for what keys count; the service replaces it as a whole. Service.renewing is held while a set is read from the
-// database, so that an older one never replaces a newer one; Service.mu, which is locked after it, while it is replaced. Neither is held
-// by a call of a known key.
+// A set is immutable but for the usage of keys and the texts that were refused; it is a pg.Replica, which replaces it as a whole. Service.mu guards the refusals that
+// go into the audit. A call of a known key holds no lock.
 package access

@@ -33,15 +33,8 @@ func (s *Service) one(ctx context.Context, doing, from string, args ...any) (Key
 	if err != nil {
 		return Key{}, wrap(doing, err)
 	}
-	s.renewNow(ctx)
+	s.keys.RenewNow(ctx)
 	return r.info(), nil
-}
-
-// renewNow has a change hold in this process before the caller is answered. When the database cannot be asked now, the loop goes on trying.
-func (s *Service) renewNow(ctx context.Context) {
-	if err := s.renew(ctx); err != nil {
-		s.changed.Send()
-	}
 }
 
 // Create creates a key and returns its text, which cannot be had again. It fails with an *InvalidError, and with ErrNotFirst.
@@ -146,6 +139,6 @@ func (s *Service) Revoke(ctx context.Context, id string) error {
 	if err := s.writes.Exec(ctx, `select agent.revoke_api_key($1)`, id); err != nil {
 		return wrap("revoking a key", err)
 	}
-	s.renewNow(ctx)
+	s.keys.RenewNow(ctx)
 	return nil
 }

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	"golang.org/x/sync/singleflight"
-	"golang.org/x/time/rate"
 
 	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/pg"
@@ -20,15 +18,10 @@ import (
 
 // Defaults and bounds.
 const (
-	DefaultPollInterval   = 3 * time.Second     // between two looks whether keys have changed; with all that is added to it, less than the promised 5 s
 	DefaultRecordInterval = time.Minute         // between two writings of when keys were used
 	DefaultQueryTimeout   = 5 * time.Second     // of one statement
 	DefaultAuditRetention = 90 * 24 * time.Hour // of the audit
 
-	maxConns      = 3
-	writeConns    = 1  // connections of writes, and as many where they wait for locks
-	lookUpsPerSec = 50 // of unknown keys; who tries many is refused beyond that, and known keys are not affected
-	lookUpsBurst  = 100
 	pruneInterval = time.Hour
 	pruneBatch    = 1000
 )
@@ -38,7 +31,7 @@ type Config struct {
 	Database       *pg.Database
 	Key            string         // an admin key that is stored nowhere; empty: none
 	IsRequired     bool           // callers need a key also before there has been one
-	PollInterval   time.Duration  // zero: DefaultPollInterval
+	PollInterval   time.Duration  // between two looks whether keys have changed; zero: pg.DefaultReplicaPoll
 	RecordInterval time.Duration  // zero: DefaultRecordInterval
 	QueryTimeout   time.Duration  // zero: DefaultQueryTimeout
 	AuditRetention time.Duration  // zero: DefaultAuditRetention; negative: for ever
@@ -46,7 +39,6 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	c.PollInterval = cmp.Or(c.PollInterval, DefaultPollInterval)
 	c.RecordInterval = cmp.Or(c.RecordInterval, DefaultRecordInterval)
 	c.QueryTimeout = cmp.Or(c.QueryTimeout, DefaultQueryTimeout)
 	c.AuditRetention = cmp.Or(c.AuditRetention, DefaultAuditRetention)
@@ -55,10 +47,11 @@ func (c Config) withDefaults() Config {
 
 // Service knows all keys. It is safe for concurrent use, and any number of them, in any number of processes, may share one database.
 type Service struct {
-	cfg    Config
-	pool   *pg.Pool // for reads
-	writes pg.Writes
-	pools  pg.Pools
+	cfg        Config
+	pool       *pg.Pool // for listings
+	lookUpPool *pg.Pool // for the keys in memory
+	writes     pg.Writes
+	pools      pg.Pools
 
 	configured     *Grant // of Config.Key; nil: there is none
 	configuredHash [sha256.Size]byte
@@ -68,14 +61,9 @@ type Service struct {
 	endOpen    context.CancelCauseFunc
 	neverDone  context.Context //nolint:containedctx // it never ends
 
-	clock   atomic.Int64 // what the database's clock is ahead of this one, in nanoseconds
-	keys    atomic.Pointer[set]
-	changed pg.Signal // keys may have changed
-	lookUps *rate.Limiter
-	asked   singleflight.Group
+	keys pg.Replica[set]
 
-	renewing sync.Mutex
-	mu       sync.Mutex // guards the replacement of keys, and the fields below
+	mu       sync.Mutex // guards the fields below
 	refusals map[refusal]int
 }
 
@@ -83,7 +71,7 @@ type Service struct {
 // database cannot be reached. Close it.
 func Open(ctx context.Context, cfg Config) (*Service, error) {
 	cfg = cfg.withDefaults()
-	s := &Service{cfg: cfg, changed: pg.NewSignal(), lookUps: rate.NewLimiter(lookUpsPerSec, lookUpsBurst), refusals: make(map[refusal]int)}
+	s := &Service{cfg: cfg, refusals: make(map[refusal]int)}
 	ended, end := context.WithCancelCause(context.Background())
 	s.endOpen, s.neverDone = end, context.Background()
 	_, signer, err := ed25519.GenerateKey(rand.Reader)
@@ -98,12 +86,15 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	if cfg.Key != "" || cfg.IsRequired {
 		s.require()
 	}
-	s.pools, err = cfg.Database.OpenPools(ctx, append(s.writes.Specs(writeConns, cfg.QueryTimeout),
-		pg.PoolSpec{To: &s.pool, Config: pg.PoolConfig{MaxConns: maxConns, LockTimeout: cfg.QueryTimeout}})...)
+	s.pools, err = cfg.Database.OpenPools(ctx, append([]pg.PoolSpec{{To: &s.lookUpPool, Config: pg.LookUpPool}, {To: &s.pool, Config: pg.ControlPool}},
+		s.writes.Specs(pg.ControlPool, cfg.QueryTimeout)...)...)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.renew(ctx); err != nil {
+	s.keys.Database, s.keys.Pool, s.keys.Name, s.keys.Doing = cfg.Database, s.lookUpPool, "access", "reading the keys"
+	s.keys.Timeout, s.keys.Poll = cfg.QueryTimeout, cfg.PollInterval
+	s.keys.Read, s.keys.Swapped, s.keys.Differs = s.read, s.endReplaced, s.hasOthers
+	if err := s.keys.Renew(ctx); err != nil {
 		_ = s.pools.CloseBy(ctx) // nothing is lost with them
 		return nil, err
 	}
@@ -113,8 +104,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 // Run reads the keys when they have changed, records their use, and prunes, until ctx ends. A Service that is not running knows the keys of when it was opened,
 // and looks up those that it does not know. Faults of the database are logged and tried again; Run returns nil once ctx has ended.
 func (s *Service) Run(ctx context.Context) error {
-	pg.RunLoops(ctx, s.cfg.Logger, s.listener(),
-		pg.Loop{Doing: "reading the keys", Pass: s.renew, Pause: s.cfg.PollInterval, Wakes: s.changed.Received},
+	s.keys.Run(ctx, s.cfg.Logger,
 		pg.Loop{Doing: "recording the use of keys", Pass: s.record, Pause: s.cfg.RecordInterval, DelayFirst: true},
 		pg.Loop{Doing: "pruning keys and the audit", Pass: s.prune, Pause: pruneInterval, Retry: time.Minute},
 	)
@@ -126,29 +116,13 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
+// Drain does nothing: no call waits for anything.
+func (*Service) Drain() {}
+
 // Close closes the connections, by the end of ctx. Run must have returned. Known keys can be authenticated after Close.
 func (s *Service) Close(ctx context.Context) error { return s.pools.CloseBy(ctx) }
 
-// PoolStats describes the connections.
-func (s *Service) PoolStats() pg.PoolStats { return s.pools.Stats() }
-
-// channel is what changes of keys notify on.
-const channel = "agent_access"
-
-func (s *Service) listener() *pg.Listener {
-	return &pg.Listener{
-		Database: s.cfg.Database,
-		Pool:     s.pool,
-		Channel:  channel,
-		Started:  s.changed.Send,
-		Received: func(string) { s.changed.Send() },
-		Failed: func(err error) {
-			s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("not listening for changes of keys: they are polled for until the connection is back")
-		},
-	}
-}
-
-// prune deletes keys that were revoked long ago, and what the audit keeps no longer.
+// prune deletes keys that were revoked long ago, and entries that the audit keeps no longer.
 func (s *Service) prune(ctx context.Context) error {
 	if err := s.writes.Exec(ctx, `select agent.prune_api_keys()`); err != nil {
 		return wrap("pruning keys", err)

@@ -6,7 +6,9 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"sync"
 	"time"
 
 	"github.com/queued/queued/internal/pg"
@@ -112,17 +114,44 @@ func (k *cachedKey) liveAt(g *Grant, now time.Time) error {
 
 // A set is all keys as the database had them at one time. It is immutable but for the texts that it remembers.
 type set struct {
-	version    string
-	isRequired bool
-	byID       map[string]*cachedKey
-	refused    map[[sha256.Size]byte]bool // texts that were looked up since, and are those of no key
+	byID map[string]*cachedKey
+
+	mu      sync.Mutex
+	refused map[[sha256.Size]byte]time.Time // texts that were looked up since, and when: they are those of no key
 }
 
 // maxRefused bounds the texts that a set remembers. It is for callers that go on with a wrong key, not for those who try many.
 const maxRefused = 1024
 
+// refusedFor is how long a text is remembered: keys may have been restored without another version.
+const refusedFor = 3 * time.Second
+
+// isRefused reports whether a text was looked up lately.
+func (k *set) isRefused(hash *[sha256.Size]byte) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	at, isKnown := k.refused[*hash]
+	if isKnown && time.Since(at) >= refusedFor {
+		delete(k.refused, *hash)
+		isKnown = false
+	}
+	return isKnown
+}
+
+// refuse remembers that a text is that of no key.
+func (k *set) refuse(hash *[sha256.Size]byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.refused) >= maxRefused {
+		maps.DeleteFunc(k.refused, func(_ [sha256.Size]byte, at time.Time) bool { return time.Since(at) >= refusedFor })
+	}
+	if len(k.refused) < maxRefused {
+		k.refused[*hash] = time.Now()
+	}
+}
+
 // now returns the time of the database, about.
-func (s *Service) now() time.Time { return time.Now().Add(time.Duration(s.clock.Load())) }
+func (s *Service) now() time.Time { return s.cfg.Database.Now() }
 
 // Authenticate returns what a caller may do who has sent this text, or none, which is empty. It fails with ErrUnauthorized, ErrExpired or ErrRevoked, and with
 // ErrUnavailable when a text that may be that of a new key cannot be looked up. Known keys need no database.
@@ -142,18 +171,14 @@ func (s *Service) Authenticate(ctx context.Context, text string) (*Grant, error)
 		return s.withoutKey(ErrUnauthorized)
 	}
 	keys := s.keys.Load()
-	if k := keys.byID[id]; k != nil {
-		if g, err := k.verify(&hash, s.now()); !errors.Is(err, ErrUnauthorized) {
-			return s.refused(g, err)
-		}
+	g, err := keys.verify(id, &hash, s.now())
+	if !errors.Is(err, ErrUnauthorized) {
+		return s.refused(g, err)
 	}
-	s.mu.Lock()
-	isRefused := s.keys.Load().refused[hash]
-	s.mu.Unlock()
-	if isRefused {
+	if keys.isRefused(&hash) {
 		return s.withoutKey(ErrUnauthorized)
 	}
-	g, err := s.lookUp(ctx, id, &hash) // it is new, or was rotated just now, or it is wrong
+	g, err = s.lookUp(ctx, id, &hash) // it is new, or was rotated just now, or it is wrong
 	if errors.Is(err, ErrUnauthorized) {
 		return s.withoutKey(err)
 	}
@@ -189,153 +214,89 @@ func reasonOf(err error) string {
 	return "unauthorized"
 }
 
-// A lookedUp is what a look-up has found: the row of the key, or nothing. began is the set from before it.
-type lookedUp struct {
-	began *set
-	found []row
+// verify returns the grant of the key for a text that has this id. It fails with ErrUnauthorized, ErrRevoked or ErrExpired.
+func (k *set) verify(id string, hash *[sha256.Size]byte, now time.Time) (*Grant, error) {
+	if known := k.byID[id]; known != nil {
+		return known.verify(hash, now)
+	}
+	return nil, ErrUnauthorized
 }
 
-// errSuperseded is the result of a look-up that may be older than the set is by now.
-var errSuperseded = errors.New("the keys were read anew")
-
-// lookUp is Authenticate for a text that the set does not know. Calls for the same id share a look-up.
+// lookUp is Authenticate for a text that the set does not know.
 func (s *Service) lookUp(ctx context.Context, id string, hash *[sha256.Size]byte) (*Grant, error) {
-	if !s.lookUps.Allow() {
-		return nil, ErrLookUps
-	}
-	for {
-		result := s.asked.DoChan(id, func() (any, error) {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
-			defer cancel()
-			began := s.keys.Load()
-			rows, _ := s.pool.Query(ctx, `select `+columns+` from agent_service.read_api_keys($1)`, id)
-			found, err := pg.Collect[row](rows)
-			if err != nil {
-				return nil, wrap("looking up a key", err)
-			}
-			return lookedUp{began, found}, nil
-		})
-		select {
-		case r := <-result:
-			switch {
-			case errors.Is(r.Err, pg.ErrUnavailable):
-				return nil, r.Err
-			case r.Err != nil:
-				return nil, fmt.Errorf("%w: %w", pg.ErrUnavailable, r.Err)
-			}
-			if g, err := s.adopt(r.Val.(lookedUp), id, hash); !errors.Is(err, errSuperseded) {
-				return g, err
-			}
-		case <-ctx.Done():
-			return nil, wrap("looking up a key", ctx.Err())
+	if err := s.keys.LookUp(ctx, id); err != nil {
+		if errors.Is(err, pg.ErrLookUps) {
+			return nil, ErrLookUps
 		}
+		return nil, fmt.Errorf("%w: %w", pg.ErrUnavailable, err) // whatever failed, the caller may have a key
 	}
+	keys := s.keys.Load() // which has the key, if there is one
+	g, err := keys.verify(id, hash, s.now())
+	if errors.Is(err, ErrUnauthorized) {
+		keys.refuse(hash)
+	}
+	return g, err
 }
 
-// adopt takes the result of a look-up into the set, and verifies a text. It fails with errSuperseded when it has found a key and the set was read anew since
-// the look-up began: the key may have been deleted meanwhile, and a grant of a key that is not in the set would never end.
-func (s *Service) adopt(l lookedUp, id string, hash *[sha256.Size]byte) (*Grant, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now, keys := s.now(), s.keys.Load()
-	known := keys.byID[id]
-	if known != nil {
-		if g, err := known.verify(hash, now); !errors.Is(err, ErrUnauthorized) {
-			return g, err
+// hasOthers reports whether the database has one of these keys that is not in memory, or was changed since.
+func (s *Service) hasOthers(ctx context.Context, current *set, ids []string) (bool, error) {
+	rows, _ := s.lookUpPool.Query(ctx, `select `+columns+` from unnest($1::text[]) as asked (key) cross join lateral agent_service.read_api_keys(asked.key)`, ids)
+	found, err := pg.Collect[row](rows)
+	for i := range found {
+		if known := current.byID[found[i].ID]; known == nil || !known.isSame(&found[i]) {
+			return true, err
 		}
 	}
-	isCurrent := keys.version == l.began.version
-	if len(l.found) == 0 || known != nil && l.found[0].Version <= known.Version {
-		if len(keys.refused) < maxRefused && isCurrent {
-			keys.refused[*hash] = true
-		}
-		return nil, ErrUnauthorized
-	}
-	if !isCurrent {
-		return nil, errSuperseded
-	}
-	k := s.cache(l.found[0], known)
-	byID := make(map[string]*cachedKey, len(keys.byID)+1)
-	for other, key := range keys.byID {
-		byID[other] = key
-	}
-	byID[id] = k
-	if known != nil {
-		known.end(ErrChanged)
-	}
-	s.keys.Store(&set{version: keys.version, isRequired: true, byID: byID, refused: keys.refused})
-	return k.verify(hash, now)
+	return false, err
 }
 
 // columns are those of a row.
 const columns = `id, name, scopes, queues, topics, rate_per_second, rate_burst, hash, verifier, previous_hash, previous_verifier, previous_until, expires_at, revoked_at,
 	last_used_at, version, created_at, updated_at`
 
-// renew reads the keys from the database, if they have changed since.
-func (s *Service) renew(ctx context.Context) error {
-	s.renewing.Lock()
-	defer s.renewing.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
-	defer cancel()
-	var (
-		version    string
-		isRequired bool
-		at         time.Time
-	)
-	asked := time.Now()
-	if err := s.pool.QueryRow(ctx, `select version::text, is_required, at from agent_service.get_access()`).Scan(&version, &isRequired, &at); err != nil {
-		return wrap("reading the version of the keys", err)
+// read returns the keys as the database has them now. before are those of the latest time, nil at first.
+func (s *Service) read(ctx context.Context, before *set) (*set, error) {
+	var isRequired bool
+	if err := s.lookUpPool.QueryRow(ctx, `select agent_service.is_key_required()`).Scan(&isRequired); err != nil {
+		return nil, err
 	}
-	s.clock.Store(int64(at.Sub(asked.Add(time.Since(asked) / 2))))
-	before := s.keys.Load()
-	if before != nil && before.version == version {
-		s.forgetRefused(before)
-		return nil
-	}
-	// The keys are at least as new as the version; what changes now is read the next time.
-	rows, _ := s.pool.Query(ctx, `select `+columns+` from agent_service.read_api_keys()`)
+	rows, _ := s.lookUpPool.Query(ctx, `select `+columns+` from agent_service.read_api_keys()`)
 	found, err := pg.Collect[row](rows)
 	if err != nil {
-		return wrap("reading the keys", err)
+		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	before = s.keys.Load() // look-ups may have added to it
-	next := &set{version: version, isRequired: isRequired, byID: make(map[string]*cachedKey, len(found)), refused: make(map[[sha256.Size]byte]bool)}
+	after := &set{byID: make(map[string]*cachedKey, len(found)), refused: make(map[[sha256.Size]byte]time.Time)}
 	for _, r := range found {
 		var known *cachedKey
 		if before != nil {
 			known = before.byID[r.ID]
 		}
 		if known != nil && known.isSame(&r) {
-			next.byID[r.ID] = known
+			after.byID[r.ID] = known
 			continue
 		}
-		next.byID[r.ID] = s.cache(r, known)
-	}
-	s.keys.Store(next)
-	if before != nil {
-		for id, known := range before.byID {
-			switch now := next.byID[id]; {
-			case now == known:
-			case now == nil || now.RevokedAt != nil:
-				known.end(ErrRevoked)
-			default:
-				known.end(ErrChanged)
-			}
-		}
+		after.byID[r.ID] = s.cache(r, known)
 	}
 	if isRequired || len(found) > 0 { // keys that were restored without their triggers count, too
 		s.require()
 	}
-	return nil
+	return after, nil
 }
 
-// forgetRefused has texts looked up again that were refused: the set may have been restored from an older state without another version.
-func (s *Service) forgetRefused(keys *set) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	clear(keys.refused)
+// endReplaced ends the grants of keys that are not in the set any more as they were.
+func (*Service) endReplaced(before, after *set) {
+	if before == nil {
+		return
+	}
+	for id, known := range before.byID {
+		switch now := after.byID[id]; {
+		case now == known:
+		case now == nil || now.RevokedAt != nil:
+			known.end(ErrRevoked)
+		default:
+			known.end(ErrChanged)
+		}
+	}
 }
 
 // require has callers need a key from now on, for as long as the service lives.

@@ -180,9 +180,9 @@ func TestBrokenBuildWithRememberedScanIsCaughtByLostAnswers(t *testing.T) {
 
 // readOnly are the functions that the service calls and that write nothing, or only what they would write again: locks, and times of reading.
 var readOnly = strings.Fields(`
-	begin_read busiest_queues check_watermarks check_zone_rules count_deliveries count_ready drop_former_functions event_queues expansion_start
-	first_events get_access get_event get_identity get_log_settings get_owner get_published get_queue get_raw_body get_route get_schedule
-	get_sources_version history_stats last_published leave_step list_api_keys list_attempts list_audit list_events list_executions list_filters
+	begin_read busiest_queues check_watermarks check_zone_rules count_deliveries count_ready event_queues expansion_start
+	first_events get_event get_identity get_log_settings get_owner get_published get_queue get_raw_body get_route get_schedule
+	history_stats is_key_required last_published leave_step list_api_keys list_attempts list_audit list_events list_executions list_filters
 	list_history list_occurrences list_owners list_processes list_proof_fields list_pushers list_pushes list_routes list_schedules list_sealed
 	list_sources list_subscriptions list_topics list_upkeep lock_due_schedules locked_events log_bounds log_gap_reason log_holder log_origin log_position next_due
 	next_publication next_vt next_vts old_history oldest_beside queue_stats read_api_keys read_filters read_log_page read_pushes read_routes read_sources resolve_locals

@@ -164,11 +164,12 @@ var (
 	bodiesRefused = counter("queued_bodies_refused_total",
 		"Requests answered with 503 overloaded because bodies took all the memory that they may: full, unverified_full, or too_slow for those that gave way to others.", "reason")
 
-	poolConnections = gauge("queued_pool_connections", "Connections to the database by state: in_use or idle.", "state")
-	poolMax         = gauge("queued_pool_connections_max", "The most connections that the pool opens.")
-	poolAcquires    = counter("queued_pool_acquires_total", "Connections acquired from the pool.")
-	poolWaits       = counter("queued_pool_acquire_waits_total", "Connections acquired after a wait.")
-	poolWaited      = counter("queued_pool_acquire_wait_seconds_total", "Time spent waiting for connections.")
+	poolConnections = gauge("queued_pool_connections",
+		"Connections to the database by what they are for (pool) and by state: in_use or idle. The listener's is in use while this process listens for notifications.", "pool", "state")
+	poolMax      = gauge("queued_pool_connections_max", "The most connections of each pool; all together are the most that this process opens.", "pool")
+	poolAcquires = counter("queued_pool_acquires_total", "Connections acquired from the pool.", "pool")
+	poolWaits    = counter("queued_pool_acquire_waits_total", "Connections acquired after a wait.", "pool")
+	poolWaited   = counter("queued_pool_acquire_wait_seconds_total", "Time spent waiting for connections.", "pool")
 
 	upkeepFailures = counter("queued_upkeep_failures_total",
 		"Failed rounds of an upkeep task in this process: partitions, retention, queue_history, keys or executions.", "task")
@@ -212,7 +213,7 @@ var (
 	serverUnsafe = gauge("queued_database_unsafe_setting",
 		"1 when the database server has this setting so that committed data can be lost, else 0.", "setting")
 	serverListening = gauge("queued_database_listening",
-		"1 when notifications arrive, as tested every minute, else 0: waiting claims poll then.")
+		"1 when notifications arrive, as tested every minute, else 0: whoever waits for changes polls then.")
 	serverPooled = gauge("queued_database_pooled", "1 when a connection pooler stands between this process and PostgreSQL, else 0.")
 	clockSetBack = counter("queued_database_clock_set_back_seconds_total",
 		"By how much the clock of the database's server was set back, in all, as this process saw it: what has a time comes later by that much.")
@@ -340,13 +341,16 @@ func (c *collector) collectServices(send func(m metric, value float64, labels ..
 		send(eventsExpired, float64(n.Expired), n.Queue)
 		send(eventsRequeued, float64(n.Requeued), n.Queue)
 	}
-	pool := c.svc.PoolStats()
-	send(poolConnections, float64(pool.InUse), "in_use")
-	send(poolConnections, float64(pool.Idle), "idle")
-	send(poolMax, float64(pool.Max))
-	send(poolAcquires, float64(pool.Acquires))
-	send(poolWaits, float64(pool.EmptyAcquires))
-	send(poolWaited, pool.EmptyAcquireWaitTime.Seconds())
+	for _, pool := range c.svc.Database().PoolStats() {
+		send(poolConnections, float64(pool.InUse), pool.Name, "in_use")
+		send(poolConnections, float64(pool.Idle), pool.Name, "idle")
+		send(poolMax, float64(pool.Max), pool.Name)
+		if pool.Name != "listener" {
+			send(poolAcquires, float64(pool.Acquires), pool.Name)
+			send(poolWaits, float64(pool.EmptyAcquires), pool.Name)
+			send(poolWaited, pool.EmptyAcquireWaitTime.Seconds(), pool.Name)
+		}
+	}
 	for _, task := range c.svc.Upkeep() {
 		send(upkeepFailures, float64(task.Failures), task.Task)
 		if !task.Done.IsZero() {
@@ -359,7 +363,7 @@ func (c *collector) collectServices(send func(m metric, value float64, labels ..
 	}
 	send(backgroundSuspended, number(server.Background == queue.BackgroundSuspended), "copy")
 	send(backgroundSuspended, number(server.Background == queue.BackgroundOff), "setting")
-	send(serverListening, number(server.Hears))
+	send(serverListening, number(server.IsListening))
 	send(serverPooled, number(server.IsPooled))
 	send(serverClockBehind, server.ClockBehind.Seconds())
 	send(clockSetBack, server.SetBack.Seconds())

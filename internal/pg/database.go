@@ -2,7 +2,7 @@
 // through failovers, Pools whose calls know whether a commit was confirmed, one listener for all who subscribe to notifications, the errors that SQLSTATEs
 // become, the reading of rows, times and intervals, pages of listings, time limits of statements, and the Loop of background work.
 //
-// A Database has no goroutine that lasts; a Listener has those of its Run. Database.mu is locked before dialer.mu, and never while a pool
+// A Database has a goroutine while somebody listens for notifications, and no other that lasts. Database.mu is locked before dialer.mu, and never while a pool
 // is locked: pools are reset in goroutines of their own.
 package pg
 
@@ -71,11 +71,19 @@ type Config struct {
 type Database struct {
 	log    zerolog.Logger
 	direct bool // no pooler is in between
+
+	isListenDirect bool // the same for the listener
+
 	main   endpoint
 	listen endpoint
 
+	listener listener
+	replicas replicas
+	clock    clock
+	opening  sync.Mutex // held while a pool is opened; mu is locked after it
+
 	mu       sync.Mutex // guards the fields below
-	pools    map[*pgxpool.Pool]*Pool
+	pools    map[*pgxpool.Pool]*openPool
 	sessions map[*netConn]struct{} // open ones
 	resets   int                   // number of resets
 	reset    chan struct{}         // closed by the next reset
@@ -107,7 +115,7 @@ func Open(ctx context.Context, cfg Config) (*Database, error) {
 	}
 	db := &Database{
 		log:      cfg.Logger,
-		pools:    make(map[*pgxpool.Pool]*Pool),
+		pools:    make(map[*pgxpool.Pool]*openPool),
 		sessions: make(map[*netConn]struct{}),
 		reset:    make(chan struct{}),
 	}
@@ -115,13 +123,12 @@ func Open(ctx context.Context, cfg Config) (*Database, error) {
 	if db.main, db.direct, err = db.open(ctx, cfg.URL, cfg); err != nil {
 		return nil, err
 	}
-	db.listen = db.main
+	db.listen, db.isListenDirect = db.main, db.direct
 	if cfg.ListenURL != "" {
-		var direct bool
-		if db.listen, direct, err = db.open(ctx, cfg.ListenURL, cfg); err != nil {
+		if db.listen, db.isListenDirect, err = db.open(ctx, cfg.ListenURL, cfg); err != nil {
 			return nil, fmt.Errorf("the database of QUEUED_LISTEN_URL: %w", err)
 		}
-		if !direct {
+		if !db.isListenDirect {
 			db.log.Warn().Msg("QUEUED_LISTEN_URL leads to a pooler, which in transaction mode passes on no notifications")
 		}
 	}
@@ -341,7 +348,7 @@ func (db *Database) leaveServerOf(conn *pgconn.PgConn) {
 	db.resetLocked()
 }
 
-// Reset replaces all connections: idle ones at once, the others when they are released, and those of the listeners.
+// Reset replaces all connections: idle ones at once, the others when they are released, and the listener's.
 func (db *Database) Reset() {
 	db.mu.Lock()
 	defer db.mu.Unlock()

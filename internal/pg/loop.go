@@ -64,10 +64,10 @@ func (l Loop) Run(ctx context.Context, log zerolog.Logger) {
 	}
 }
 
-// RunLoops runs loops and a listener until ctx ends.
-func RunLoops(ctx context.Context, log zerolog.Logger, listener *Listener, loops ...Loop) {
+// RunLoops runs loops, and tells a subscriber of the notifications of its channel, until ctx ends.
+func (db *Database) RunLoops(ctx context.Context, log zerolog.Logger, subscriber Subscriber, loops ...Loop) {
 	var running sync.WaitGroup
-	running.Go(func() { listener.Run(ctx) })
+	running.Go(func() { db.Listen(ctx, subscriber) })
 	for _, l := range loops {
 		running.Go(func() { l.Run(ctx, log) })
 	}

@@ -9,12 +9,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/puddle/v2"
 )
 
 // DefaultLockTimeout is how long a statement waits for a lock unless its pool says otherwise.
@@ -22,9 +24,24 @@ const DefaultLockTimeout = 5 * time.Second
 
 // PoolConfig configures a Pool. All fields may be zero.
 type PoolConfig struct {
+	Name        string        // in the metrics: what the connections are for
 	MaxConns    int           // the most connections; zero: the URL's pool_max_conns, or pgxpool's default
 	LockTimeout time.Duration // how long a statement waits for a lock, see Pool.Prologue; zero: DefaultLockTimeout
+	MaxBounded  int           // calls of Bounded at a time, or of Writes that wait for locks, so that something is left to others; zero: any number
+	IsShared    bool          // all pools of a Database that have this name use the same connections; MaxConns and MaxBounded are those of the first
 }
+
+// The pools that services share. With them a process has few connections for what is seldom done, and nothing of it waits for something that may take long:
+// listings take at most half of ControlPool, a wait for a lock is on a connection of the patient pool, and nothing but keys is looked up on LookUpPool, so
+// that a caller with a new key is let in whatever endpoints, sources and listings do. Nobody who holds a connection of one of them waits for another one.
+var (
+	// LookUpPool is for the keys of callers.
+	LookUpPool = PoolConfig{Name: "lookup", MaxConns: 2, IsShared: true}
+	// ControlPool is for what keys, sources and pushes read and change otherwise, and for the listener.
+	ControlPool = PoolConfig{Name: "control", MaxConns: 2, MaxBounded: 1, IsShared: true}
+	// patientPool is for the changes of all services but the queue's that have to wait for a lock. A service takes one of its connections at a time.
+	patientPool = PoolConfig{Name: "patient", MaxConns: 2, MaxBounded: 2, IsShared: true}
+)
 
 // A Pool is a pgxpool.Pool whose calls fail with ErrUnconfirmed when they have committed a transaction without the confirmation of the
 // synchronous standby. Calls that can commit are replaced; Acquire, AcquireFunc, AcquireAllIdle, BeginTx and CopyFrom are not to be used.
@@ -33,20 +50,39 @@ type Pool struct {
 	db          *Database
 	lockTimeout time.Duration
 	prologue    string
+	bounded     chan struct{} // has an element for each call that MaxBounded counts; nil: there is no limit
+	isClosed    atomic.Bool
+}
+
+// An openPool is the connections of one Pool, or of several that share them.
+type openPool struct {
+	*Pool
+	cfg   PoolConfig
+	users int // Pools
 }
 
 // NewPool returns a pool without connections; it connects when it is used.
 func (db *Database) NewPool(ctx context.Context, cfg PoolConfig) (*Pool, error) {
+	db.opening.Lock()
+	defer db.opening.Unlock()
+	if cfg.IsShared {
+		if p := db.share(cfg); p != nil {
+			return p, nil
+		}
+	}
 	pcfg := db.main.pool.Copy()
 	if cfg.MaxConns > 0 {
 		pcfg.MaxConns = int32(min(cfg.MaxConns, 10_000))
 		pcfg.MinConns, pcfg.MinIdleConns = min(pcfg.MinConns, pcfg.MaxConns), min(pcfg.MinIdleConns, pcfg.MaxConns)
 	}
-	p := &Pool{db: db, lockTimeout: max(cmp.Or(cfg.LockTimeout, DefaultLockTimeout), time.Millisecond)}
+	p := &Pool{db: db, lockTimeout: cfg.lockTimeout()}
+	if cfg.MaxBounded > 0 {
+		p.bounded = make(chan struct{}, cfg.MaxBounded)
+	}
 	if db.direct {
 		pcfg.ConnConfig.RuntimeParams["lock_timeout"] = p.LockTimeout()
 	} else {
-		p.prologue = `select set_config('lock_timeout', '` + p.LockTimeout() + `', true)`
+		p.setPrologue()
 	}
 	pcfg.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
 		db.main.dialer.sortHosts(c)
@@ -77,23 +113,60 @@ func (db *Database) NewPool(ctx context.Context, cfg PoolConfig) (*Pool, error) 
 	}
 	p.Pool = pool
 	db.mu.Lock()
-	db.pools[pool] = p
+	db.pools[pool] = &openPool{Pool: p, cfg: cfg, users: 1}
 	db.mu.Unlock()
 	return p, nil
 }
 
-// Prologue returns a statement that each batch must begin with, empty when there is none. It sets the lock timeout for one transaction:
-// behind a pooler the next one may be in another session, and a setting would stay in this one. The other methods send it themselves.
+func (c *PoolConfig) lockTimeout() time.Duration {
+	return max(cmp.Or(c.LockTimeout, DefaultLockTimeout), time.Millisecond)
+}
+
+// share returns a pool on the connections of one that is open under the same name, or nil. Where that waits for locks for another time, each transaction says so.
+func (db *Database) share(cfg PoolConfig) *Pool {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	for _, open := range db.pools {
+		if !open.cfg.IsShared || open.cfg.Name != cfg.Name {
+			continue
+		}
+		open.users++
+		p := &Pool{Pool: open.Pool.Pool, db: db, lockTimeout: cfg.lockTimeout(), bounded: open.bounded}
+		if !db.direct || p.lockTimeout != open.lockTimeout {
+			p.setPrologue()
+		}
+		return p
+	}
+	return nil
+}
+
+func (p *Pool) setPrologue() {
+	p.prologue = `select set_config('lock_timeout', '` + p.LockTimeout() + `', true)`
+}
+
+// Prologue returns a statement that each batch must begin with, empty when there is none. It sets the lock timeout for one transaction, where the session has another
+// one: behind a pooler, whose next transaction may be in another session, and on shared connections. The other methods send it themselves.
 func (p *Pool) Prologue() string { return p.prologue }
 
 // LockTimeout returns how long a statement waits for a lock, as the setting lock_timeout has it.
 func (p *Pool) LockTimeout() string { return fmt.Sprint(p.lockTimeout.Milliseconds()) }
 
-// Pools returns the pools that are open, in no order.
-func (db *Database) Pools() Pools {
+// acquire is pgxpool.Pool.Acquire, but fails when the pool was closed though others still use its connections.
+func (p *Pool) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	if p.isClosed.Load() {
+		return nil, puddle.ErrClosedPool
+	}
+	return p.Acquire(ctx)
+}
+
+// Pools returns the pools that are open, in no order; of those that share their connections one.
+func (db *Database) Pools() (pools Pools) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	return slices.Collect(maps.Values(db.pools))
+	for _, open := range db.pools {
+		pools = append(pools, open.Pool)
+	}
+	return pools
 }
 
 // Pools are the pools of one service, apart by what they are for, so that nothing which takes long stands in the way of something else.
@@ -121,10 +194,9 @@ func (db *Database) OpenPools(ctx context.Context, wanted ...PoolSpec) (pools Po
 func (ps Pools) CloseBy(ctx context.Context) error {
 	var closing sync.WaitGroup
 	for _, p := range ps {
-		p.db.mu.Lock()
-		delete(p.db.pools, p.Pool)
-		p.db.mu.Unlock()
-		closing.Go(p.Close)
+		if p.leave() {
+			closing.Go(p.Close)
+		}
 	}
 	done := make(chan struct{})
 	go func() {
@@ -139,6 +211,24 @@ func (ps Pools) CloseBy(ctx context.Context) error {
 	}
 }
 
+// leave notes that the pool is used no more, and reports whether its connections are.
+func (p *Pool) leave() (isLast bool) {
+	p.db.mu.Lock()
+	defer p.db.mu.Unlock()
+	open := p.db.pools[p.Pool]
+	if open == nil {
+		return true // it was closed before: who calls again waits again
+	}
+	if !p.isClosed.Swap(true) {
+		open.users--
+	}
+	if open.users > 0 {
+		return false
+	}
+	delete(p.db.pools, p.Pool)
+	return true
+}
+
 // Reset has every connection of the pools be made anew.
 func (ps Pools) Reset() {
 	for _, p := range ps {
@@ -148,28 +238,65 @@ func (ps Pools) Reset() {
 
 // PoolStats describes connections: those in use, idle, and at most, and what acquiring them has cost so far.
 type PoolStats struct {
+	Name                 string // what they are for; empty: the connections of several pools
 	InUse, Idle, Max     int32
 	Acquires             int64         // connections handed out
 	EmptyAcquires        int64         // of those, how many had to wait for one
 	EmptyAcquireWaitTime time.Duration // how long those waited, in all
 }
 
+// add adds the connections of a pool.
+func (sum *PoolStats) add(st *pgxpool.Stat) {
+	sum.InUse += st.AcquiredConns()
+	sum.Idle += st.IdleConns()
+	sum.Max += st.MaxConns()
+	sum.Acquires += st.AcquireCount()
+	sum.EmptyAcquires += st.EmptyAcquireCount()
+	sum.EmptyAcquireWaitTime += st.EmptyAcquireWaitTime()
+}
+
 // Stats describes the connections of all pools.
 func (ps Pools) Stats() (sum PoolStats) {
 	for _, p := range ps {
-		st := p.Stat()
-		sum.InUse += st.AcquiredConns()
-		sum.Idle += st.IdleConns()
-		sum.Max += st.MaxConns()
-		sum.Acquires += st.AcquireCount()
-		sum.EmptyAcquires += st.EmptyAcquireCount()
-		sum.EmptyAcquireWaitTime += st.EmptyAcquireWaitTime()
+		sum.add(p.Stat())
 	}
 	return sum
 }
 
+// PoolStats describes all connections that the program may have open at a time, by what they are for: those of every pool, and the listener's, which is in use while
+// it is open.
+func (db *Database) PoolStats() []PoolStats {
+	db.mu.Lock()
+	open := slices.Collect(maps.Values(db.pools)) // a pool that is locked may wait for mu
+	db.mu.Unlock()
+	byName := map[string]*PoolStats{"listener": {Name: "listener", Max: 1}}
+	if db.listener.isConnected.Load() {
+		byName["listener"].InUse = 1
+	}
+	for _, p := range open {
+		name := cmp.Or(p.cfg.Name, "other")
+		if byName[name] == nil {
+			byName[name] = &PoolStats{Name: name}
+		}
+		byName[name].add(p.Stat())
+	}
+	var all []PoolStats
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		all = append(all, *byName[name])
+	}
+	return all
+}
+
 // Bounded runs read in a transaction whose statements may each take limit, at least a millisecond.
 func Bounded(ctx context.Context, pool *Pool, limit time.Duration, read func(pgx.Tx) error) error {
+	if pool.bounded != nil {
+		select {
+		case pool.bounded <- struct{}{}:
+			defer func() { <-pool.bounded }()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, fmt.Sprintf("set local statement_timeout = %d", max(1, limit.Milliseconds()))); err != nil {
 			return err
@@ -241,7 +368,7 @@ func (p *Pool) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comman
 
 // Query is pgxpool.Pool.Query. An unconfirmed commit is reported when the rows are closed.
 func (p *Pool) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	c, err := p.Acquire(ctx)
+	c, err := p.acquire(ctx)
 	if err != nil {
 		return &poolRows{err: err}, err
 	}
@@ -282,7 +409,7 @@ func (p *Pool) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 // SendBatch sends a batch and calls the functions that were set for its results. Without a transaction of its own, the batch is
 // committed when it returns.
 func (p *Pool) SendBatch(ctx context.Context, b *pgx.Batch) error {
-	c, err := p.Acquire(ctx)
+	c, err := p.acquire(ctx)
 	if err != nil {
 		return err
 	}
@@ -292,7 +419,7 @@ func (p *Pool) SendBatch(ctx context.Context, b *pgx.Batch) error {
 
 // Begin is pgxpool.Pool.Begin.
 func (p *Pool) Begin(ctx context.Context) (pgx.Tx, error) {
-	c, err := p.Acquire(ctx)
+	c, err := p.acquire(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -22,14 +22,15 @@ type Writes struct {
 	waiters        chan struct{} // has an element for each call that is on patient or waits for that
 }
 
-// Specs asks OpenPools for the pools of w, twice this many connections at most. A call waits for locks no longer than limit in all.
-func (w *Writes) Specs(maxConns int, limit time.Duration) []PoolSpec {
+// Specs asks OpenPools for the pools of w: as many connections as quick has for calls that wait for nothing, and one of those that all services share for calls that have to.
+// A call waits for locks no longer than limit in all.
+func (w *Writes) Specs(quick PoolConfig, limit time.Duration) []PoolSpec {
 	w.limit = limit / 2
-	w.slots, w.waiters = make(chan struct{}, maxConns), make(chan struct{}, maxLockWaiters)
-	return []PoolSpec{
-		{To: &w.quick, Config: PoolConfig{MaxConns: maxConns, LockTimeout: min(quickLockTimeout, w.limit)}},
-		{To: &w.patient, Config: PoolConfig{MaxConns: maxConns, LockTimeout: w.limit}},
-	}
+	w.slots, w.waiters = make(chan struct{}, 1), make(chan struct{}, maxLockWaiters)
+	quick.LockTimeout = min(quickLockTimeout, w.limit)
+	patient := patientPool
+	patient.LockTimeout = w.limit
+	return []PoolSpec{{To: &w.quick, Config: quick}, {To: &w.patient, Config: patient}}
 }
 
 // Do makes a call: run makes it on the connections of a pool, in one transaction. When it loses against another transaction there, nothing was
@@ -47,15 +48,17 @@ func (w *Writes) Do(ctx context.Context, run func(*Pool) error) error {
 	}
 	timer := time.NewTimer(w.limit)
 	defer timer.Stop()
-	select {
-	case w.slots <- struct{}{}:
-		defer func() { <-w.slots }()
-		return run(w.patient)
-	case <-timer.C:
-		return fmt.Errorf("%w: other calls wait for locks", ErrLocked)
-	case <-ctx.Done():
-		return ctx.Err()
+	for _, slots := range []chan struct{}{w.slots, w.patient.bounded} {
+		select {
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
+		case <-timer.C:
+			return fmt.Errorf("%w: other calls wait for locks", ErrLocked)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
+	return run(w.patient)
 }
 
 // Exec is Pool.Exec as a call of its own.

@@ -174,7 +174,7 @@ func (s *Service) Test(ctx context.Context, name string) (TestResult, error) {
 	}
 	e.timeout = min(e.timeout, TestTimeout)                                 // its caller waits
 	payload, _ := json.Marshal(map[string]any{"queue": name, "test": true}) // a text and a bool
-	at := s.databaseNow().UTC().Truncate(time.Millisecond)
+	at := s.cfg.Database.Now().UTC().Truncate(time.Millisecond)
 	event := queue.Event{Queue: name, Type: TestType, Source: "queued", EventTS: at, EnqueuedAt: at, Payload: payload}
 	started := time.Now()
 	response, err := s.request(ctx, e, &event, 0, "test_"+rand.Text())

@@ -29,12 +29,10 @@ const (
 	DefaultMaxPause     = time.Hour        // between two probes, and of a hold
 	DefaultProcessLife  = 15 * time.Second // how long a process counts as living after its last report
 
-	maxConns    = 4
-	writeConns  = 2 // connections of writes, and as many where they wait for locks
 	testsPerSec = 1 // of one process
 	testsBurst  = 10
 	settlePause = 250 * time.Millisecond
-	stopGrace   = 3 * time.Second // for what is in flight when Run ends
+	stopGrace   = 3 * time.Second // for requests in flight when Run ends
 	maxCounted  = 1000            // queues that are counted by name
 	otherQueues = "other"
 
@@ -84,12 +82,11 @@ type Service struct {
 	writes     pg.Writes
 	pools      pg.Pools
 	workerName string       // in the attempts of events
-	clock      atomic.Int64 // what the database's clock is ahead of this one, in nanoseconds
 	changed    pg.Signal    // pushes may have changed
 	place      atomic.Int64 // the database that they were read from last, see pg.Database.Place
 	tests      *rate.Limiter
 
-	sending context.Context //nolint:containedctx // of the requests in flight, which outlive what has claimed them
+	sending context.Context //nolint:containedctx // of the requests in flight, which outlive the workers that have claimed their events
 	cut     context.CancelFunc
 
 	reading chan struct{} // full while pushes are read and workers started and stopped
@@ -113,8 +110,8 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	}
 	s.sending, s.cut = context.WithCancel(context.Background())
 	var err error
-	s.pools, err = cfg.Database.OpenPools(ctx, append(s.writes.Specs(writeConns, cfg.QueryTimeout),
-		pg.PoolSpec{To: &s.pool, Config: pg.PoolConfig{MaxConns: maxConns, LockTimeout: cfg.QueryTimeout}})...)
+	s.pools, err = cfg.Database.OpenPools(ctx, append([]pg.PoolSpec{{To: &s.pool, Config: pg.ControlPool}},
+		s.writes.Specs(pg.ControlPool, cfg.QueryTimeout)...)...)
 	if err != nil {
 		s.cut()
 		return nil, err
@@ -122,10 +119,10 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Run pushes until ctx ends or the service is drained. When it returns nothing is in flight; what took too long for that is sent again when its
+// Run pushes until ctx ends or the service is drained. When it returns nothing is in flight; an event whose request took too long for that is sent again when its
 // lease has run out. Faults of the database are logged and tried again; Run returns nil once ctx has ended.
 func (s *Service) Run(ctx context.Context) error {
-	pg.RunLoops(ctx, s.cfg.Logger, s.listener(),
+	s.cfg.Database.RunLoops(ctx, s.cfg.Logger, s.subscriber(),
 		pg.Loop{Doing: "reading the pushes", Pass: s.reconcile, Pause: s.cfg.PollInterval, Wakes: s.changed.Received},
 		pg.Loop{Doing: "recording how endpoints do", Pass: s.recordSeen, Pause: s.cfg.PollInterval, DelayFirst: true},
 	)
@@ -178,27 +175,12 @@ func (s *Service) Close(ctx context.Context) error {
 	return s.pools.CloseBy(ctx)
 }
 
-// PoolStats describes the connections.
-func (s *Service) PoolStats() pg.PoolStats { return s.pools.Stats() }
-
-// channel is what changes of pushes notify on.
+// channel is the channel that changes of pushes notify on.
 const channel = "agent_push"
 
-func (s *Service) listener() *pg.Listener {
-	return &pg.Listener{
-		Database: s.cfg.Database,
-		Pool:     s.pool,
-		Channel:  channel,
-		Started:  s.changed.Send,
-		Received: func(string) { s.changed.Send() },
-		Failed: func(err error) {
-			s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("not listening for changes of pushes: they are polled for until the connection is back")
-		},
-	}
+func (s *Service) subscriber() pg.Subscriber {
+	return pg.Subscriber{Channel: channel, Started: s.changed.Send, Received: func(string) { s.changed.Send() }}
 }
-
-// databaseNow returns the time of the database, about.
-func (s *Service) databaseNow() time.Time { return time.Now().Add(time.Duration(s.clock.Load())) }
 
 // reconcile reads the pushes, starts a worker for each that this process owns, and stops the others.
 func (s *Service) reconcile(ctx context.Context) error {
@@ -388,13 +370,7 @@ func (s *Service) read(ctx context.Context, name *string) ([]row, error) {
 	if len(found) == 0 {
 		return nil, nil
 	}
-	var at time.Time
-	asked := time.Now()
-	if err := s.pool.QueryRow(ctx, `select clock_timestamp()`).Scan(&at); err != nil {
-		return nil, wrap("reading the database's clock", err)
-	}
-	s.clock.Store(int64(at.Sub(asked.Add(time.Since(asked) / 2))))
-	return found, nil
+	return found, wrap("reading the database's clock", s.cfg.Database.ReadClock(ctx, s.pool))
 }
 
 // pushers returns the ids of the processes that push, this one among them.

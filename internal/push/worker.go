@@ -72,7 +72,7 @@ func (s *Service) startWorker(name string, e *endpoint, st state) *worker {
 	return w
 }
 
-// run claims and sends until ctx ends, and then waits for what is in flight.
+// run claims and sends until ctx ends, and then waits for the requests in flight.
 func (w *worker) run(ctx context.Context) {
 	defer close(w.done)
 	defer w.sends.Wait()
@@ -249,7 +249,7 @@ func (w *worker) begin(ctx context.Context, r capacity, event *queue.Event, firs
 		return false
 	}
 	// A request that cannot end before the lease does is not started: while it ran, another process might send the event, too.
-	leftOver := event.VT.Sub(w.svc.databaseNow()) - sendMargin
+	leftOver := event.VT.Sub(w.svc.cfg.Database.Now()) - sendMargin
 	if leftOver < r.endpoint.timeout {
 		return false
 	}
@@ -370,7 +370,7 @@ func leaseOf(event *queue.Event) queue.Lease {
 
 // settle makes a call about an event until it succeeds, as long as the event has its lease: a delivered event that is not acked would be sent again.
 func (w *worker) settle(ctx context.Context, event *queue.Event, call func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(ctx, event.VT.Sub(w.svc.databaseNow()))
+	ctx, cancel := context.WithTimeout(ctx, event.VT.Sub(w.svc.cfg.Database.Now()))
 	defer cancel()
 	for {
 		err := call(ctx)

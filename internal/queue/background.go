@@ -89,7 +89,7 @@ type ServerState struct {
 	SetBack     time.Duration   // by how much the clock of a server was set back, in all, as this process saw it
 	Unsafe      map[string]bool // whether each of its settings that count for that puts commits at risk; nil: not known yet
 	IsPooled    bool            // a pooler stands between
-	Hears       bool            // notifications arrive
+	IsListening bool            // notifications arrive
 	Background  Background      // whether this process acts by itself
 }
 
@@ -97,7 +97,7 @@ type ServerState struct {
 func (s *Service) Server() ServerState {
 	s.server.mu.Lock()
 	defer s.server.mu.Unlock()
-	state := ServerState{ClockBehind: s.server.behind, SetBack: s.server.setBack, IsPooled: s.db.IsPooled(), Hears: s.listener.IsReceiving(), Background: s.background()}
+	state := ServerState{ClockBehind: s.server.behind, SetBack: s.server.setBack, IsPooled: s.db.IsPooled(), IsListening: s.db.IsListening(), Background: s.background()}
 	if s.server.safety != nil {
 		state.Unsafe = make(map[string]bool, len(pg.SafetySettings))
 		unsafe := s.server.safety.Unsafe()

@@ -75,9 +75,9 @@ func (s *Service) join(w *waiter) (*dispatcher, error) {
 }
 
 // isTold reports whether this process is told of everything that becomes claimable, so that nobody needs to look whether a notification was lost.
-func (s *Service) isTold() bool { return s.pollsIdle.Load() && s.listener.IsReceiving() }
+func (s *Service) isTold() bool { return s.pollsIdle.Load() && s.db.IsListening() }
 
-// leave takes back a waiter whose caller has gone. What was claimed for it already is released.
+// leave takes back a waiter whose caller has gone. Events claimed for it already are released.
 func (d *dispatcher) leave(w *waiter) {
 	d.mu.Lock()
 	d.remove(w)

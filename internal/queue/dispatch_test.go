@@ -72,7 +72,7 @@ func transactions(b env) int64 { return b.PoolStats().Acquires }
 // awaitTold waits until the service knows that notifications arrive.
 func awaitTold(t *testing.T, b env) {
 	t.Helper()
-	eventually(t, "notifications arrive", func() bool { return b.Server().Hears })
+	eventually(t, "notifications arrive", func() bool { return b.Server().IsListening })
 }
 
 // startWaiting starts a claim in each of these queues and returns when they all wait for inserts.
@@ -112,7 +112,8 @@ func TestOneStatementPollsForAllQueuesInWhichClaimsWait(t *testing.T) {
 	}
 	got := <-answers
 	polls := int64(time.Since(start) / (poll * 3 / 4))
-	if made := transactions(b) - before; made > polls+60 {
+	// On a busy machine claims look once more after they began to wait. A poll of each queue would take a hundred times as many.
+	if made := transactions(b) - before; made > polls+2*int64(len(queues)) {
 		t.Errorf("%d claims that wait in as many queues took %d transactions in %v, and there was time for %d polls", len(queues), made, time.Since(start), polls)
 	}
 	if len(got) != 1 || got[0].ID != delayed[0].ID {

@@ -127,7 +127,7 @@ func TestServiceRecoversSoonAfterPrimaryIsFrozen(t *testing.T) {
 		t.Errorf("the call that was running: %v", err)
 	}
 	start := time.Now()
-	for !s.Server().Hears {
+	for !s.Server().IsListening {
 		if time.Since(start) > 20*time.Second {
 			t.Fatal("the listener has not reconnected")
 		}

@@ -198,7 +198,7 @@ func TestKeyIsPrunedAfterItsRetention(t *testing.T) {
 	b.exec(t, `update agent.idempotency set expires_at = now() - interval '1 s'`)
 	second := b.insertEvents(t, keyed("k", `{"n":2}`))[0]
 	if second == first {
-		t.Error("an expired key was replayed")
+		t.Error("an expired key deduplicated")
 	}
 	b.exec(t, `update agent.idempotency set expires_at = now() - interval '1 s'`)
 	if n := pgtest.Query[int](t, b.sql, `select agent.prune_keys()`); n != 1 {

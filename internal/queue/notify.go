@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/pg"
 )
 
@@ -117,12 +116,10 @@ func (n *notifier) notify(ctx context.Context) error {
 	return wrap("their waiting claims poll", err)
 }
 
-// newListener returns what wakes waiting claims on notifications from other processes and from SQL.
-func (s *Service) newListener() *pg.Listener {
-	return &pg.Listener{
-		Database: s.db,
-		Pool:     s.loops,
-		Channel:  channel,
+// subscriber wakes waiting claims on notifications from other processes and from SQL.
+func (s *Service) subscriber() pg.Subscriber {
+	return pg.Subscriber{
+		Channel: channel,
 		Started: func() {
 			s.adopted.Send()
 			s.wakeAll()
@@ -139,9 +136,6 @@ func (s *Service) newListener() *pg.Listener {
 				s.wakeHere(queues)
 			}
 		},
-		Failed: func(err error) {
-			s.wakeAll()
-			s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("not listening for notifications: waiting claims poll until the connection is back")
-		},
+		Failed: func(error) { s.wakeAll() }, // they poll from now on
 	}
 }

@@ -99,7 +99,7 @@ func TestServiceWorksBehindAPoolerInTransactionMode(t *testing.T) {
 	}
 
 	deadline := time.Now().Add(30 * time.Second)
-	for !s.Server().Hears {
+	for !s.Server().IsListening {
 		if time.Now().After(deadline) {
 			t.Fatal("the listener receives nothing through the direct connection")
 		}
@@ -112,23 +112,18 @@ func TestListenerReportsMissingNotificationsBehindAPooler(t *testing.T) {
 	server := faults.Start(t, quick)
 	pooler := faults.StartPooler(t, server, "transaction")
 	db := pooled(t, pooler, "")
-	pool, err := db.NewPool(t.Context(), pg.PoolConfig{MaxConns: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
 	failed := make(chan error, 10)
-	l := pg.Listener{Database: db, Pool: pool, Channel: "agent_event", Started: func() {}, Received: func(string) {}, Failed: func(err error) { failed <- err }}
+	subscriber := pg.Subscriber{Channel: "agent_event", Started: func() {}, Received: func(string) {}, Failed: func(err error) { failed <- err }}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		l.Run(ctx)
+		db.Listen(ctx, subscriber)
 	}()
 	if err := <-failed; !strings.Contains(err.Error(), "QUEUED_LISTEN_URL") {
 		t.Errorf("the listener reports %v", err)
 	}
-	if l.IsReceiving() {
+	if db.IsListening() {
 		t.Error("the listener reports that it receives notifications")
 	}
 	stop()

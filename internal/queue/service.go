@@ -89,7 +89,6 @@ type Service struct {
 	cfg Config
 	db  *pg.Database
 	pools
-	listener   *pg.Listener
 	name       string // tells this service's notifications from those of others
 	started    time.Time
 	notifier   *notifier
@@ -140,7 +139,6 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	}
 	s.addUpkeepTasks()
 	s.notifier = newNotifier(s)
-	s.listener = s.newListener()
 	s.commits = s.newCommitter()
 	if err := s.health.Ping(ctx); err != nil {
 		s.closePools(ctx)
@@ -167,7 +165,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.cfg.SweepInterval > 0 {
 		loops = append(loops, pg.Loop{Doing: "sweep", Pass: s.sweepAll, Pause: s.cfg.SweepInterval, DelayFirst: true})
 	}
-	pg.RunLoops(ctx, s.cfg.Logger, s.listener, loops...)
+	s.db.RunLoops(ctx, s.cfg.Logger, s.subscriber(), loops...)
 	s.watermarks.Enable(false) // at once, as nothing scans below them any more
 	s.pollsIdle.Store(false)
 	s.wakeAll()
@@ -250,12 +248,12 @@ func (s *Service) openPools(ctx context.Context) (err error) {
 	s.lockWaiters = make(chan struct{}, maxLockWaiters)
 	s.requeues = make(chan struct{}, max(1, share(1)/2))
 	s.all, err = s.db.OpenPools(ctx,
-		pg.PoolSpec{To: &s.writers, Config: pg.PoolConfig{MaxConns: writers, LockTimeout: commitLockTimeout}},
-		pg.PoolSpec{To: &s.calls, Config: pg.PoolConfig{MaxConns: share(0), LockTimeout: callLockTimeout}},
-		pg.PoolSpec{To: &s.searches, Config: pg.PoolConfig{MaxConns: share(1), LockTimeout: s.cfg.LockTimeout}},
-		pg.PoolSpec{To: &s.loops, Config: pg.PoolConfig{MaxConns: share(2), LockTimeout: s.cfg.LockTimeout}},
-		pg.PoolSpec{To: &s.patient, Config: pg.PoolConfig{MaxConns: share(3), LockTimeout: s.cfg.LockTimeout}},
-		pg.PoolSpec{To: &s.health, Config: pg.PoolConfig{MaxConns: 1, LockTimeout: s.cfg.LockTimeout}},
+		pg.PoolSpec{To: &s.writers, Config: pg.PoolConfig{Name: "queue_writers", MaxConns: writers, LockTimeout: commitLockTimeout}},
+		pg.PoolSpec{To: &s.calls, Config: pg.PoolConfig{Name: "queue_calls", MaxConns: share(0), LockTimeout: callLockTimeout}},
+		pg.PoolSpec{To: &s.searches, Config: pg.PoolConfig{Name: "queue_searches", MaxConns: share(1), LockTimeout: s.cfg.LockTimeout}},
+		pg.PoolSpec{To: &s.loops, Config: pg.PoolConfig{Name: "queue_loops", MaxConns: share(2), LockTimeout: s.cfg.LockTimeout}},
+		pg.PoolSpec{To: &s.patient, Config: pg.PoolConfig{Name: "queue_patient", MaxConns: share(3), LockTimeout: s.cfg.LockTimeout}},
+		pg.PoolSpec{To: &s.health, Config: pg.PoolConfig{Name: "queue_health", MaxConns: 1, LockTimeout: s.cfg.LockTimeout}},
 	)
 	return err
 }
@@ -303,8 +301,11 @@ func (s *Service) bounded(ctx context.Context, read func(pgx.Tx) error) error {
 // KeyRetention is how long the idempotency keys of events and publications are remembered.
 func (s *Service) KeyRetention() time.Duration { return s.cfg.KeyRetention }
 
-// PoolStats describes the connections.
+// PoolStats describes the connections of the service.
 func (s *Service) PoolStats() pg.PoolStats { return s.all.Stats() }
+
+// Database returns the maker of the connections of the service.
+func (s *Service) Database() *pg.Database { return s.db }
 
 // Ping returns nil when the database answers.
 func (s *Service) Ping(ctx context.Context) error {

@@ -152,7 +152,7 @@ func (s *Service) oneStep(sql string) func(context.Context) error {
 	}
 }
 
-// deleteBatches returns what runs a statement that deletes up to $1 rows and returns how many it did, until these are fewer.
+// deleteBatches returns a function that runs a statement, which deletes up to $1 rows and returns how many it did, until these are fewer.
 func (s *Service) deleteBatches(sql string, args ...any) func(context.Context) error {
 	args = append([]any{upkeepBatch}, args...)
 	return func(ctx context.Context) error {

@@ -19,7 +19,7 @@ const (
 	DefaultMisfireGrace = time.Minute      // how late an occurrence may be before it counts as missed
 	DefaultQueryTimeout = 5 * time.Second  // of one listing, and of the expansion of one schedule
 	DefaultCallTimeout  = 15 * time.Second // of any other call
-	DefaultMaxConns     = 4                // connections for reads; up to 2 × writeConns more are for writes, and a service that runs opens loopConns, one to listen, and one for each check of the zones
+	DefaultMaxConns     = 2                // connections for reads; writeConns and loopConns more are its own
 	DefaultPage         = pg.DefaultPage   // rows of a page unless said otherwise
 	MaxPage             = pg.MaxPage       // rows of a page
 	DefaultUpcoming     = 10               // instants of a preview unless said otherwise
@@ -28,8 +28,8 @@ const (
 )
 
 const (
-	loopConns  = 2           // connections of the loops: one fires, one prunes
-	writeConns = 2           // connections of writes, and as many where they wait for locks
+	loopConns  = 2           // connections of the loops: one fires, one prunes or checks the rules of zones
+	writeConns = 1           // connections of writes that wait for no lock
 	closeGrace = time.Second // how long calls may take to end once they are cancelled
 )
 
@@ -97,9 +97,9 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	}
 	s := &Service{cfg: cfg, db: db, woken: pg.NewSignal(), postponed: make(map[int64]time.Time)}
 	var err error
-	s.pools, err = db.OpenPools(ctx, append(s.writes.Specs(writeConns, cfg.QueryTimeout),
-		pg.PoolSpec{To: &s.pool, Config: pg.PoolConfig{MaxConns: cfg.MaxConns, LockTimeout: cfg.QueryTimeout}},
-		pg.PoolSpec{To: &s.loops, Config: pg.PoolConfig{MaxConns: loopConns, LockTimeout: cfg.QueryTimeout}},
+	s.pools, err = db.OpenPools(ctx, append(s.writes.Specs(pg.PoolConfig{Name: "schedule_writes", MaxConns: writeConns}, cfg.QueryTimeout),
+		pg.PoolSpec{To: &s.pool, Config: pg.PoolConfig{Name: "schedule_reads", MaxConns: cfg.MaxConns, LockTimeout: cfg.QueryTimeout}},
+		pg.PoolSpec{To: &s.loops, Config: pg.PoolConfig{Name: "schedule_loops", MaxConns: loopConns, LockTimeout: cfg.QueryTimeout}},
 	)...)
 	if err != nil {
 		return nil, err
@@ -111,6 +111,9 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	s.closed, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	return s, nil
 }
+
+// Drain does nothing: no call waits for anything.
+func (*Service) Drain() {}
 
 // Close closes the connections, once the calls under way have ended. Those that have not when ctx ends are cancelled and have a second more; it
 // fails when one of them did not end. Run must have returned. Calls after Close fail with ErrUnavailable.
@@ -140,7 +143,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.cfg.Retention > 0 {
 		loops = append(loops, pg.Loop{Doing: "pruning occurrences", Pass: s.pruneAll, Pause: pruneInterval})
 	}
-	pg.RunLoops(ctx, s.cfg.Logger, s.listener(), loops...)
+	s.db.RunLoops(ctx, s.cfg.Logger, s.subscriber(), loops...)
 	return nil
 }
 

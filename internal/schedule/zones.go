@@ -7,7 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/pg"
 )
 
@@ -110,14 +109,9 @@ const zoneTimeout = 5 * time.Minute
 func (s *Service) CheckZones(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, zoneTimeout)
 	defer cancel()
-	conn, err := s.db.Connect(ctx)
-	if err != nil {
-		return wrap("checking zones", err)
-	}
-	defer s.db.Close(ctx, conn)
-
 	s.zonesMu.Lock()
 	defer s.zonesMu.Unlock()
+	s.loops.Reset() // each session knows the rules that were there when it began
 	var since *time.Time
 	if !s.zones.IsZero() {
 		since = &s.zones
@@ -127,7 +121,7 @@ func (s *Service) CheckZones(ctx context.Context) error {
 		changed    int
 		unresolved []int64
 	)
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, s.loops, func(tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, `select clock_timestamp() from set_config('lock_timeout', $1, true)`, s.loops.LockTimeout()).Scan(&now); err != nil {
 			return err
 		}
@@ -155,8 +149,8 @@ func (s *Service) CheckZones(ctx context.Context) error {
 	}
 	s.zones = now
 	if changed > 0 {
-		s.expandUnresolved(ctx, conn, unresolved) // by this session, which knows the new rules
 		s.pools.Reset()
+		s.expandUnresolved(ctx, s.loops, unresolved) // by a session that knows the new rules
 		s.woken.Send()
 	}
 	return nil
@@ -182,22 +176,17 @@ func (s *Service) expandUnresolved(ctx context.Context, q querier, ids []int64) 
 	}
 }
 
-// listener wakes the firing loop when a schedule is due soon, and resets the pools when the rules of a zone have changed.
-func (s *Service) listener() *pg.Listener {
-	return &pg.Listener{
-		Database: s.db,
-		Pool:     s.loops,
-		Channel:  channel,
-		Started:  s.woken.Send,
+// subscriber wakes the firing loop when a schedule is due soon, and resets the pools when the rules of a zone have changed.
+func (s *Service) subscriber() pg.Subscriber {
+	return pg.Subscriber{
+		Channel: channel,
+		Started: s.woken.Send,
 		Received: func(payload string) {
 			if payload == "zones" {
 				s.pools.Reset()
 			} else {
 				s.woken.Send()
 			}
-		},
-		Failed: func(err error) {
-			s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("not listening for schedules: they are polled for until the database answers")
 		},
 	}
 }

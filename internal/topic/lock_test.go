@@ -25,7 +25,7 @@ func (env environment) waitForLocks(t *testing.T, call func(context.Context) err
 	}
 	watcher := pgtest.Connect(t, env.url)
 	await(t, "calls wait for a lock", func() bool {
-		return pgtest.Query[int](t, watcher, `select count(*)::int4 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) >= 2
+		return pgtest.Query[int](t, watcher, `select count(*)::int4 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) >= 1
 	})
 	return func() []error {
 		calling.Wait()

@@ -29,7 +29,7 @@ func setupWire(t *testing.T) (environment, *faults.Wire) {
 func loseNext(wire *faults.Wire, function string) (isLost *atomic.Bool) {
 	isLost = new(atomic.Bool)
 	wire.Lose(func(transaction string) bool {
-		return strings.Contains(transaction, "agent."+function+"(") && isLost.CompareAndSwap(false, true)
+		return strings.Contains(transaction, "."+function+"(") && isLost.CompareAndSwap(false, true)
 	})
 	return isLost
 }

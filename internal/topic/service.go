@@ -16,7 +16,7 @@ import (
 
 // Defaults and bounds.
 const (
-	DefaultMaxConns     = 4               // connections for reads; up to 2 × writeConns more are for writes, and Run opens loopConns, and one to listen
+	DefaultMaxConns     = 3               // connections for reads; writeConns and loopConns more are its own
 	DefaultQueryTimeout = 5 * time.Second // of one statement
 	DefaultPollInterval = time.Second     // how long readers rely on notifications alone
 	MaxWait             = time.Minute     // of a read
@@ -25,8 +25,8 @@ const (
 	DelayedQueue = "queued.publish"
 
 	// loopConns is the number of connections of the loops.
-	loopConns = 4
-	// writeConns is the number of connections of writes, and that of those where they wait for locks.
+	loopConns = 3
+	// writeConns is the number of connections of writes that wait for no lock.
 	writeConns = 2
 )
 
@@ -88,9 +88,9 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	s.publishing = queue.NewJoint(cfg.Queue, s.addPublications)
 	s.catchUps = make(chan struct{}, max(1, cfg.MaxConns/2))
 	var err error
-	s.pools, err = cfg.Database.OpenPools(ctx, append(s.writes.Specs(writeConns, cfg.QueryTimeout),
-		pg.PoolSpec{To: &s.reads, Config: pg.PoolConfig{MaxConns: cfg.MaxConns, LockTimeout: cfg.QueryTimeout}},
-		pg.PoolSpec{To: &s.loops, Config: pg.PoolConfig{MaxConns: loopConns, LockTimeout: cfg.QueryTimeout}},
+	s.pools, err = cfg.Database.OpenPools(ctx, append(s.writes.Specs(pg.PoolConfig{Name: "topic_writes", MaxConns: writeConns}, cfg.QueryTimeout),
+		pg.PoolSpec{To: &s.reads, Config: pg.PoolConfig{Name: "topic_reads", MaxConns: cfg.MaxConns, LockTimeout: cfg.QueryTimeout}},
+		pg.PoolSpec{To: &s.loops, Config: pg.PoolConfig{Name: "topic_loops", MaxConns: loopConns, LockTimeout: cfg.QueryTimeout}},
 	)...)
 	if err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func (s *Service) Run(ctx context.Context) error {
 			pg.Loop{Doing: "catching up", Pass: behind.pass, Next: behind.untilDue, Pause: s.cfg.PollInterval, Wakes: s.router.behind.Received},
 		)
 	}
-	pg.RunLoops(ctx, s.cfg.Logger, s.listener(), loops...)
+	s.cfg.Database.RunLoops(ctx, s.cfg.Logger, s.subscriber(), loops...)
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
 	defer cancel()
 	if err := s.router.release(ending); err != nil {
@@ -144,9 +144,6 @@ func (s *Service) Close(ctx context.Context) error {
 // CountPublished returns how many events this service has published, those of SQL and of schedules aside.
 func (s *Service) CountPublished() int64 { return s.published.Load() }
 
-// PoolStats describes the connections.
-func (s *Service) PoolStats() pg.PoolStats { return s.pools.Stats() }
-
 // StreamStats describes the streams.
 func (s *Service) StreamStats() StreamStats {
 	return StreamStats{Open: s.streams.Load(), Behind: s.behind.Load(), TailBytes: s.tail.size()}
@@ -158,20 +155,15 @@ const channel = "agent_log"
 // notifyInterval is the shortest time between two notifications of one service: a notifying commit takes a lock that all databases of the server share.
 const notifyInterval = 20 * time.Millisecond
 
-func (s *Service) listener() *pg.Listener {
-	return &pg.Listener{
-		Database: s.cfg.Database,
-		Pool:     s.loops,
-		Channel:  channel,
-		Started:  s.tail.requestRead,
+func (s *Service) subscriber() pg.Subscriber {
+	return pg.Subscriber{
+		Channel: channel,
+		Started: s.tail.requestRead,
 		Received: func(payload string) {
 			if payload != s.name { // those of its own commits were seen already
 				s.tail.requestRead()
 				s.delayed.Send()
 			}
-		},
-		Failed: func(err error) {
-			s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("not listening for notifications: who follows the log polls until the connection is back")
 		},
 	}
 }

@@ -20,5 +20,5 @@
 //
 // # State and locks
 //
-// The set of sources is immutable; the service replaces it as a whole. Service.renewing is held while a set is read. Service.mu guards the tallies, which outlive changes of their source.
+// The set of sources is immutable, and a pg.Replica. Service.mu guards the tallies, which outlive changes of their source.
 package webhook

@@ -4,12 +4,9 @@ import (
 	"cmp"
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
-	"golang.org/x/sync/singleflight"
-	"golang.org/x/time/rate"
 
 	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/pg"
@@ -20,15 +17,9 @@ import (
 
 // Defaults and bounds.
 const (
-	DefaultPollInterval   = 3 * time.Second // between two looks whether sources have changed
-	DefaultRecordInterval = time.Second     // between two writings of what has come in
+	DefaultRecordInterval = time.Second     // between two writings of the counts
 	DefaultQueryTimeout   = 5 * time.Second // of one statement
 	DefaultTimeLimit      = 2 * time.Second // of a delivery, but for the arrival of its body: less than the 3 s after which Slack sends it again
-
-	maxConns      = 3
-	writeConns    = 1  // connections of writes, and as many where they wait for locks
-	lookUpsPerSec = 50 // of unknown names; known ones are not affected
-	lookUpsBurst  = 100
 
 	// Of each source, deliveries without a proof that are answered one by one; beyond these they are told to wait, and their log lines are for debugging.
 	refusalsPerSec = 10
@@ -41,8 +32,8 @@ type Config struct {
 	Queue          *queue.Service
 	Topics         *topic.Service
 	Sealer         *seal.Sealer     // opens and seals secrets; nil: sources can be neither put nor received from
-	Now            func() time.Time // what timestamps of signatures are compared with; nil: time.Now
-	PollInterval   time.Duration    // zero: DefaultPollInterval
+	Now            func() time.Time // the clock that timestamps of signatures are compared with; nil: time.Now
+	PollInterval   time.Duration    // between two looks whether sources have changed; zero: pg.DefaultReplicaPoll
 	RecordInterval time.Duration    // zero: DefaultRecordInterval
 	QueryTimeout   time.Duration    // zero: DefaultQueryTimeout
 	TimeLimit      time.Duration    // zero: DefaultTimeLimit
@@ -50,7 +41,6 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	c.PollInterval = cmp.Or(c.PollInterval, DefaultPollInterval)
 	c.RecordInterval = cmp.Or(c.RecordInterval, DefaultRecordInterval)
 	c.QueryTimeout = cmp.Or(c.QueryTimeout, DefaultQueryTimeout)
 	c.TimeLimit = cmp.Or(c.TimeLimit, DefaultTimeLimit)
@@ -67,42 +57,39 @@ type Service struct {
 	writes pg.Writes
 	pools  pg.Pools
 
-	sources atomic.Pointer[set]
-	changed pg.Signal // sources may have changed
-	lookUps *rate.Limiter
-	asked   singleflight.Group
+	sources pg.Replica[set]
 
-	renewing sync.Mutex
-	mu       sync.Mutex        // guards what follows
-	tallies  map[string]*tally // by source, also of those that were deleted since
-	labels   map[string]*[len(results)]int64
+	mu      sync.Mutex        // guards the fields below
+	tallies map[string]*tally // by source, also of those that were deleted since
+	labels  map[string]*[len(results)]int64
 }
 
 // Open returns a Service on a migrated database, with the sources that there are. It starts no loops: see Run. It fails with ErrUnavailable when the
 // database cannot be reached. Close it.
 func Open(ctx context.Context, cfg Config) (s *Service, err error) {
 	s = &Service{
-		cfg: cfg.withDefaults(), changed: pg.NewSignal(), lookUps: rate.NewLimiter(lookUpsPerSec, lookUpsBurst),
+		cfg:     cfg.withDefaults(),
 		tallies: make(map[string]*tally), labels: make(map[string]*[len(results)]int64),
 	}
-	s.sources.Store(new(set))
-	s.pools, err = cfg.Database.OpenPools(ctx, append(s.writes.Specs(writeConns, s.cfg.QueryTimeout),
-		pg.PoolSpec{To: &s.pool, Config: pg.PoolConfig{MaxConns: maxConns, LockTimeout: s.cfg.QueryTimeout}})...)
+	s.pools, err = cfg.Database.OpenPools(ctx, append([]pg.PoolSpec{{To: &s.pool, Config: pg.ControlPool}},
+		s.writes.Specs(pg.ControlPool, s.cfg.QueryTimeout)...)...)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.renew(ctx); err != nil {
+	s.sources.Database, s.sources.Pool, s.sources.Name, s.sources.Doing = cfg.Database, s.pool, "source", "reading the sources"
+	s.sources.Timeout, s.sources.Poll = s.cfg.QueryTimeout, s.cfg.PollInterval
+	s.sources.Read, s.sources.Differs = s.read, s.hasOthers
+	if err := s.sources.Renew(ctx); err != nil {
 		_ = s.pools.CloseBy(ctx) // nothing is lost with them
 		return nil, err
 	}
 	return s, nil
 }
 
-// Run reads the sources when they have changed, and writes what has come in, until ctx ends. A Service that is not running knows the sources of when it was opened,
+// Run reads the sources when they have changed, and writes the counts of deliveries, until ctx ends. A Service that is not running knows the sources of when it was opened,
 // and looks up those that it does not know. Faults of the database are logged and tried again; Run returns nil once ctx has ended.
 func (s *Service) Run(ctx context.Context) error {
-	pg.RunLoops(ctx, s.cfg.Logger, s.listener(),
-		pg.Loop{Doing: "reading the sources", Pass: s.renew, Pause: s.cfg.PollInterval, Wakes: s.changed.Received},
+	s.sources.Run(ctx, s.cfg.Logger,
 		pg.Loop{Doing: "counting deliveries", Pass: s.record, Pause: s.cfg.RecordInterval, DelayFirst: true},
 	)
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
@@ -113,24 +100,8 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
+// Drain does nothing: no call waits for anything.
+func (*Service) Drain() {}
+
 // Close closes the connections, by the end of ctx. Run must have returned.
 func (s *Service) Close(ctx context.Context) error { return s.pools.CloseBy(ctx) }
-
-// PoolStats describes the connections.
-func (s *Service) PoolStats() pg.PoolStats { return s.pools.Stats() }
-
-// channel is what changes of sources notify on.
-const channel = "agent_source"
-
-func (s *Service) listener() *pg.Listener {
-	return &pg.Listener{
-		Database: s.cfg.Database,
-		Pool:     s.pool,
-		Channel:  channel,
-		Started:  s.changed.Send,
-		Received: func(string) { s.changed.Send() },
-		Failed: func(err error) {
-			s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("not listening for changes of sources: they are polled for until the connection is back")
-		},
-	}
-}

@@ -1,7 +1,6 @@
 package webhook
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,8 +20,7 @@ import (
 
 // A set is all sources as the database had them at one time.
 type set struct {
-	version string
-	byName  map[string]*cachedSource
+	byName map[string]*cachedSource
 }
 
 // A row is a source as the database has it, with its secrets.
@@ -157,24 +155,12 @@ func (p *Params) compile() (v Verifier, m Mapping, err error) {
 	return v, m, nil
 }
 
-// renew reads the sources if they have changed.
-func (s *Service) renew(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
-	defer cancel()
-	s.renewing.Lock()
-	defer s.renewing.Unlock()
-	before := s.sources.Load()
-	var version string
-	if err := s.pool.QueryRow(ctx, `select agent_service.get_sources_version()`).Scan(&version); err != nil {
-		return wrap("reading the sources", err)
-	}
-	if version == before.version {
-		return nil
-	}
+// read returns the sources as the database has them now. before are those of the latest time, nil at first.
+func (s *Service) read(ctx context.Context, before *set) (*set, error) {
 	rows, _ := s.pool.Query(ctx, `select `+columns+` from agent_service.read_sources()`)
 	found, err := pg.Collect[row](rows)
 	if err != nil {
-		return wrap("reading the sources", err)
+		return nil, err
 	}
 	// Read last, they are those of the sources that were read, at least.
 	rows, _ = s.pool.Query(ctx, `select name, fields from agent_service.list_proof_fields()`)
@@ -183,31 +169,37 @@ func (s *Service) renew(ctx context.Context) error {
 		Fields []string
 	}](rows)
 	if err != nil {
-		return wrap("reading the sources", err)
+		return nil, err
 	}
 	proofFields := make(map[string][]string, len(proofs))
 	for _, p := range proofs {
 		proofFields[p.Name] = p.Fields
 	}
-	// The version is from before: what has changed in between is read again.
-	after := &set{version: version, byName: make(map[string]*cachedSource, len(found))}
+	after := &set{byName: make(map[string]*cachedSource, len(found))}
 	for _, r := range found {
-		known := before.byName[r.Name]
+		var known *cachedSource
+		if before != nil {
+			known = before.byName[r.Name]
+		}
 		h := s.cache(r, proofFields[r.Name], known)
 		after.byName[r.Name] = h
 		if h.problem != nil && (known == nil || known.problem == nil) {
 			s.cfg.Logger.Error().Str("source", r.Name).Err(h.problem).Msg("nothing can be received from this source")
 		}
 	}
-	s.sources.Store(after)
-	return nil
+	return after, nil
 }
 
-// renewNow has a change hold in this process before the caller is answered. When the database cannot be asked now, the loop goes on trying.
-func (s *Service) renewNow(ctx context.Context) {
-	if err := s.renew(ctx); err != nil {
-		s.changed.Send()
+// hasOthers reports whether the database has one of these sources, which are not in memory.
+func (s *Service) hasOthers(ctx context.Context, current *set, names []string) (bool, error) {
+	rows, _ := s.pool.Query(ctx, `select r.name from unnest($1::text[]) as asked (name) cross join lateral agent_service.read_sources(asked.name) r`, names)
+	found, err := pg.Collect[struct{ Name string }](rows)
+	for _, f := range found {
+		if current.byName[f.Name] == nil {
+			return true, err
+		}
 	}
+	return false, err
 }
 
 // isName reports whether a source can have this name, see agent_private.check_source.
@@ -226,31 +218,14 @@ func (s *Service) find(ctx context.Context, name string) (*cachedSource, error) 
 	if !isName(name) {
 		return nil, ErrNotFound
 	}
-	if !s.lookUps.Allow() {
-		return nil, ErrLookUps
+	if err := s.sources.LookUp(ctx, name); err != nil { // it may be new: what was notified of it may not have arrived
+		if errors.Is(err, pg.ErrLookUps) {
+			return nil, ErrLookUps
+		}
+		return nil, err
 	}
-	result := s.asked.DoChan(name, func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
-		defer cancel()
-		rows, _ := s.pool.Query(ctx, `select `+columns+` from agent_service.read_sources($1)`, name)
-		found, err := pg.Collect[row](rows)
-		if err != nil || len(found) == 0 {
-			return nil, cmp.Or(wrap("looking up a source", err), ErrNotFound)
-		}
-		if err := s.renew(ctx); err != nil { // it is new: what was notified of it may not have arrived
-			return nil, err
-		}
-		h := s.sources.Load().byName[name]
-		if h == nil {
-			return nil, ErrNotFound
-		}
+	if h := s.sources.Load().byName[name]; h != nil {
 		return h, nil
-	})
-	select {
-	case r := <-result:
-		h, _ := r.Val.(*cachedSource)
-		return h, r.Err
-	case <-ctx.Done():
-		return nil, wrap("looking up a source", ctx.Err())
 	}
+	return nil, ErrNotFound
 }

@@ -145,7 +145,7 @@ func (s *Service) Put(ctx context.Context, name string, p Params, ifVersions []i
 	if err != nil {
 		return Source{}, false, wrap("putting a source", err)
 	}
-	s.renewNow(ctx)
+	s.sources.RenewNow(ctx)
 	return r.source(), r.IsNew, nil
 }
 
@@ -194,12 +194,12 @@ func (s *Service) List(ctx context.Context, limit int, cursor string, queues, to
 	return page, err
 }
 
-// Delete deletes a source, and what was counted of it. It fails with ErrNotFound and ErrStale.
+// Delete deletes a source, and its counts. It fails with ErrNotFound and ErrStale.
 func (s *Service) Delete(ctx context.Context, name string, ifVersions []int64) error {
 	if err := s.writes.Exec(ctx, `select agent.delete_source($1, $2)`, name, ifVersions); err != nil {
 		return wrap("deleting a source", err)
 	}
-	s.renewNow(ctx)
+	s.sources.RenewNow(ctx)
 	return nil
 }
 

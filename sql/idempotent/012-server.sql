@@ -282,3 +282,47 @@ set search_path to pg_catalog, pg_temp
 as $func$
   select '0.7.0'::text
 $func$;
+
+-- Replicas: what each process has in memory of tables that change rarely.
+
+-- The versions of what processes have in memory, by name, and the time. A version is another one after each change, and is never the one of another
+-- state, also after a failover. For the service.
+create or replace function agent_service.replica_versions()
+returns table (name text, version int8, at timestamptz)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return query select v.name::text, v.version, clock_timestamp() from agent_private.replica_version v;
+end
+$func$;
+
+-- Gives what processes have in memory under a name another version, and has them read it again. Its row is locked until the transaction ends: who sees the
+-- version sees the change, too.
+create or replace function agent_private.change_replica_version(_name text)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  insert into agent_private.replica_version as v (name, version)
+  values (_name, agent_private.next_version(0))
+  on conflict on constraint replica_version_pkey do update set version = agent_private.next_version(v.version);
+  perform pg_notify('agent_' || _name, '');
+end
+$func$;
+
+-- Trigger after every statement that changes what processes have in memory, whoever makes it. Its argument is the name of that. It is called for statements
+-- that have found no row, too.
+create or replace function agent_private.change_replica()
+returns trigger
+language plpgsql
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent_private.change_replica_version(tg_argv[0]);
+  return null;
+end
+$func$;

@@ -81,6 +81,32 @@ begin
   as 'select agent_private.former_receipt($1, $2, $3)';
   execute format('comment on function agent.receipt(int8, int4, timestamptz[]) is %L', agent_private.forwarding_comment());
   revoke all on function agent.receipt(int8, int4, timestamptz[]) from public;
+
+  -- The versions of keys and sources, as processes ask for them.
+  create or replace function agent.get_access()
+  returns table (version uuid, is_required boolean, at timestamptz)
+  language sql volatile
+  security definer
+  set search_path to pg_catalog, pg_temp
+  as 'select md5(v.version::text)::uuid, a.is_required, clock_timestamp() from agent.access a, agent_private.replica_version v where v.name = ''access''';
+  create or replace function agent.get_sources_version()
+  returns text
+  language sql volatile
+  security definer
+  set search_path to pg_catalog, pg_temp
+  as 'select v.version::text from agent_private.replica_version v where v.name = ''source''';
+  foreach _forwarder in array array['agent.get_access()', 'agent.get_sources_version()'] loop
+    execute format('comment on function %s is %L', _forwarder, agent_private.forwarding_comment());
+    execute format('revoke all on function %s from public', _forwarder);
+    for _role in
+      select a.grantee
+      from pg_proc p
+      cross join aclexplode(p.proacl) a
+      where p.oid = 'agent_service.replica_versions()'::regprocedure and a.grantee not in (0, p.proowner) and a.privilege_type = 'EXECUTE'
+    loop
+      execute format('grant execute on function %s to %s', _forwarder, _role);
+    end loop;
+  end loop;
 end
 $func$;
 

@@ -161,15 +161,15 @@ begin
 end
 $func$;
 
--- The version of the keys, whether callers need one, and the time. For the service.
-create or replace function agent_service.get_access()
-returns table (version uuid, is_required boolean, at timestamptz)
+-- Whether callers need a key. For the service.
+create or replace function agent_service.is_key_required()
+returns boolean
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  return query select a.version, a.is_required, clock_timestamp() from agent.access a;
+  return (select a.is_required from agent.access a);
 end
 $func$;
 
@@ -325,27 +325,36 @@ begin
 end
 $func$;
 
--- Trigger after every change of keys but that of last_used_at, whoever makes it: has the processes read them again.
-create or replace function agent_private.change_access()
+-- Trigger after changes of keys, whoever makes them: once there has been one, callers need one.
+create or replace function agent_private.require_keys()
 returns trigger
 language plpgsql
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  -- It is called for statements that have found no row, too.
-  update agent.access a set version = gen_random_uuid(), is_required = a.is_required or exists (select from agent.api_key);
-  perform pg_notify('agent_access', '');
+  update agent.access a set is_required = true where not a.is_required and exists (select from agent.api_key);
   return null;
 end
 $func$;
 
-create or replace trigger change_access_on_insert_delete after insert or delete or truncate on agent.api_key
-for each statement execute function agent_private.change_access();
-create or replace trigger change_access_on_update after update of
-  name, scopes, queues, topics, rate_per_second, rate_burst, hash, verifier, previous_hash, previous_verifier, previous_until, expires_at, revoked_at
+create or replace trigger require_keys after insert or update of version on agent.api_key
+for each statement execute function agent_private.require_keys();
+
+-- Processes have all columns of a key in memory but last_used_at.
+create or replace trigger change_replica_on_insert_delete after insert or delete or truncate on agent.api_key
+for each statement execute function agent_private.change_replica('access');
+create or replace trigger change_replica_on_update after update of
+  id, name, scopes, queues, topics, rate_per_second, rate_burst, hash, verifier, previous_hash, previous_verifier, previous_until, expires_at, revoked_at, version
+, created_at, updated_at
 on agent.api_key
-for each statement execute function agent_private.change_access();
+for each statement execute function agent_private.change_replica('access');
+create or replace trigger change_replica after insert or update of is_only, is_required or delete or truncate on agent.access
+for each statement execute function agent_private.change_replica('access');
+
+drop trigger if exists change_access_on_insert_delete on agent.api_key;
+drop trigger if exists change_access_on_update on agent.api_key;
+drop function if exists agent_private.change_access();
 
 -- Whether one of these patterns (null: all) is the name of a queue, or its beginning before a last *. None stands for the service's own queues.
 create or replace function agent_private.is_queue_allowed(_queue text, _patterns text[])

@@ -61,7 +61,6 @@ begin
     , 'secrets', case when _secrets is not null then cardinality(_secrets) end
     ))
   );
-  perform pg_notify('agent_source', '');
   return query select agent_private.source_info(_source, c), _source.version = 1
   from (select) as one left join agent.source_count c on c.name = _name;
 end
@@ -85,7 +84,6 @@ begin
   end if;
   delete from agent.source s where s.name = _name;
   perform agent_private.record_audit('source.delete', _name);
-  perform pg_notify('agent_source', '');
 end
 $func$;
 
@@ -121,18 +119,6 @@ begin
   left join agent.source_count c on c.name = (l.source).name
   cross join lateral agent_private.source_info(l.source, c) i
   order by i.name;
-end
-$func$;
-
--- What changes whenever a source does. For the service.
-create or replace function agent_service.get_sources_version()
-returns text
-language plpgsql stable
-security definer
-set search_path to pg_catalog, pg_temp
-as $func$
-begin
-  return (select count(*) || ' ' || coalesce(sum(hashtextextended(concat_ws(' ', s.name, s.version, s.created_at, s.updated_at), 0)), 0) from agent.source s);
 end
 $func$;
 
@@ -226,6 +212,11 @@ create or replace trigger record_proof_field
 after insert or update of name, kind, header on agent.source
 for each row
 execute function agent_private.record_proof_field();
+
+create or replace trigger change_replica after insert or update or delete or truncate on agent.source
+for each statement execute function agent_private.change_replica('source');
+create or replace trigger change_replica after insert or update or delete or truncate on agent.source_proof_field
+for each statement execute function agent_private.change_replica('source');
 
 -- Raises QD003 if a source keeps a header field, or uses one in a template, that has or had its secret: readers of events would see it. Its sender may go on
 -- sending a former secret. Fields of the credentials of others are refused, too.
