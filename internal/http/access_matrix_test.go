@@ -142,6 +142,7 @@ var restrictedCalls = map[string]struct {
 	"postCloudEvents": {"/cloudevents?queue=SIDE.q", `{"specversion":"1.0","id":"1","source":"/s","type":"t"}`, refused},
 	"listEvents":      {"/events", "", filtered},
 	"getEvent":        {"/events/EVENT", "", notFound},
+	"runEvent":        {"/events/LATER/run", "", notFound},
 	"listAttempts":    {"/events/EVENT/attempts", "", notFound},
 	"getRawBody":      {"/events/RAW/raw", "", notFound},
 	"claim":           {"/claim", `{"queue":"SIDE.q"}`, refused},
@@ -162,6 +163,7 @@ var restrictedCalls = map[string]struct {
 	"resumeQueue":     {"/queues/SIDE.q/resume", "", refused},
 	"purgeQueue":      {"/queues/SIDE.purged/purge", "", refused},
 	"moveEvents":      {"/queues/in.q/move", `{"to":"SIDE.moved"}`, refused},
+	"runQueue":        {"/queues/SIDE.q/run", "", refused},
 	"listExecutions":  {"/stats/executions", "", global},
 	"listProcesses":   {"/stats/processes", "", global},
 

@@ -134,7 +134,7 @@ func TestContractHasAnExampleForEveryBody(t *testing.T) {
 // every problem type that a client can get, in the order of the contract.
 var kinds = []problem.Type{
 	problem.InvalidJSON, problem.InvalidParameter, problem.UnknownParameter, problem.InvalidCursor, problem.InvalidCloudEvent, problem.Unauthorized, problem.ClientCertificate, problem.KeyExpired, problem.KeyRevoked, problem.WebhookRejected, problem.CrossOrigin, problem.Forbidden, problem.NotFound, problem.EventNotFound, problem.RawBodyNotFound,
-	problem.ScheduleNotFound, problem.OwnerNotFound, problem.PositionNotFound, problem.SubscriptionNotFound, problem.FilterNotFound, problem.PushNotFound, problem.KeyNotFound, problem.SourceNotFound, problem.MethodNotAllowed, problem.LeaseLost, problem.CursorLost, problem.WrongDelivery, problem.ScheduleEnded, problem.LastAdminKey, problem.KeyEnded, problem.PreconditionFailed, problem.BodyTooLarge, problem.UnsupportedMediaType, problem.HostNotAllowed, problem.ValidationFailed, problem.Unrepresentable, problem.TooDeep,
+	problem.ScheduleNotFound, problem.OwnerNotFound, problem.PositionNotFound, problem.SubscriptionNotFound, problem.FilterNotFound, problem.PushNotFound, problem.KeyNotFound, problem.SourceNotFound, problem.MethodNotAllowed, problem.LeaseLost, problem.EventLeased, problem.EventEnded, problem.CursorLost, problem.WrongDelivery, problem.ScheduleEnded, problem.LastAdminKey, problem.KeyEnded, problem.PreconditionFailed, problem.BodyTooLarge, problem.UnsupportedMediaType, problem.HostNotAllowed, problem.ValidationFailed, problem.Unrepresentable, problem.TooDeep,
 	problem.BatchTooLarge, problem.KeyReused, problem.FilterRefused, problem.RateLimited, problem.Internal, problem.QueryTimeout, problem.DatabaseUnavailable, problem.Overloaded, problem.Locked, problem.SourcePaused, problem.SealingUnavailable, problem.NotReady,
 }
 
@@ -163,6 +163,8 @@ var requests = map[string][]bind.Field{
 	"postCloudEvents": fieldsOf[postCloudEventsRequest](),
 	"listEvents":      fieldsOf[listEventsRequest](),
 	"getEvent":        fieldsOf[eventRequest](),
+	"runEvent":        fieldsOf[runEventRequest](),
+	"runQueue":        fieldsOf[runQueueRequest](),
 	"claim":           fieldsOf[claimRequest](),
 	"ack":             fieldsOf[ackRequest](),
 	"ackBatch":        fieldsOf[ackBatchRequest](),

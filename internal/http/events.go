@@ -183,6 +183,21 @@ func (s *Server) getEvent(r *http.Request, req eventRequest) (reply, error) {
 	return reply{body: (*event)(&e)}, err
 }
 
+type runEventRequest struct {
+	eventRequest `restrict:"statement"`
+}
+
+type runEventResponse struct {
+	ID int64     `json:"id"`
+	VT timestamp `json:"vt"`
+}
+
+func (s *Server) runEvent(r *http.Request, req runEventRequest) (reply, error) {
+	queues, _ := allowed(r)
+	vt, err := s.svc.RunEvent(r.Context(), req.ID, queues)
+	return reply{body: runEventResponse{ID: req.ID, VT: timestamp(vt)}}, err
+}
+
 // mediaType returns the Content-Type of a request as it was sent, cut off where it is too long to keep.
 func mediaType(r *http.Request) string {
 	given := r.Header.Get("Content-Type")

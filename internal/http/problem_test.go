@@ -82,6 +82,8 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 		"filter_refused":         h.try("GET", "/log?topic=order.**.late&match=%7B%22total%22:%5B%7B%22numerc%22:1%7D%5D%7D", ""),
 		"method_not_allowed":     h.try("PUT", "/events", "{}"),
 		"lease_lost":             h.try("DELETE", fmt.Sprintf("/events/%d?receipt=x", id), ""),
+		"event_leased":           failWith(t, fmt.Errorf("running: %w", queue.ErrLeased)),
+		"event_ended":            failWith(t, fmt.Errorf("running: %w", queue.ErrEnded)),
 		"key_expired":            failWith(t, fmt.Errorf("asking: %w", access.ErrExpired)),
 		"key_revoked":            failWith(t, fmt.Errorf("asking: %w", access.ErrRevoked)),
 		"push_not_found":         h.try("GET", "/queues/nothing/push", ""),

@@ -178,6 +178,19 @@ func (s *Server) moveEvents(r *http.Request, req moveEventsRequest) (reply, erro
 	return countOf("moved", moved), err
 }
 
+type runQueueRequest struct {
+	Name       string   `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
+	Types      []string `json:"types" validate:"max=100,dive,min=1,max=255"` // empty: of any type
+	NackedOnly bool     `json:"nacked_only"`
+	Limit      int      `json:"limit" validate:"min=1,max=2147483647"`
+}
+
+func (s *Server) runQueue(r *http.Request, req runQueueRequest) (reply, error) {
+	run, err := s.svc.RunQueue(r.Context(), queue.RunParams{Queue: req.Name, Types: req.Types, NackedOnly: req.NackedOnly, Limit: req.Limit})
+	logOf(r).add("events", run)
+	return countOf("run", run), err
+}
+
 type listExecutionsRequest struct {
 	Type   *string `query:"type" validate:"max=255"` // empty: events without a type
 	Worker *string `query:"worker" validate:"max=255"`

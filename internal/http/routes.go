@@ -76,6 +76,7 @@ func (s *Server) routes() *router {
 	r.Post("/cloudevents", access.Publish, endpoint(s, batch, s.postCloudEvents))
 	r.Get("/events", access.Read, endpoint(s, lim, s.listEvents))
 	r.Get("/events/{id}", access.Read, endpoint(s, lim, s.getEvent))
+	r.Post("/events/{id}/run", access.Manage, endpoint(s, lim, s.runEvent))
 	r.Get("/events/{id}/attempts", access.Read, endpoint(s, lim, s.listAttempts))
 	r.Get("/events/{id}/raw", access.Read, handler(s, lim, s.getRawBody))
 
@@ -98,6 +99,7 @@ func (s *Server) routes() *router {
 	r.Post("/queues/{name}/resume", access.Manage, endpoint(s, lim, s.changeQueue(s.svc.Resume)))
 	r.Post("/queues/{name}/purge", access.Manage, endpoint(s, lim, s.purgeQueue))
 	r.Post("/queues/{name}/move", access.Manage, endpoint(s, lim, s.moveEvents))
+	r.Post("/queues/{name}/run", access.Manage, endpoint(s, lim, s.runQueue))
 	r.Put("/queues/{name}/push", access.Manage, endpoint(s, lim, s.putPush))
 	r.Get("/queues/{name}/push", access.Read, endpoint(s, lim, s.getPush))
 	r.Delete("/queues/{name}/push", access.Manage, endpoint(s, lim, s.deletePush))

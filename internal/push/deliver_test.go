@@ -167,6 +167,35 @@ func TestGoneDisablesAndKeepsEverything(t *testing.T) {
 	topics(t, db, "queued.push.disabled", "queued.push.enabled")
 }
 
+func TestEnabledPushSendsWhatWaitsAfterItsFailuresAtOnce(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := start(t, db)
+	r := receive(t, status(http.StatusInternalServerError))
+	p.put("mail", r) // whose policy gets a backoff of 5 s, 20 s, 80 s, …
+	failed := p.insert(numbered("mail", 5)...)
+	scheduled := p.insert(queue.InsertParams{Queue: "mail", Event: []byte(`{"n":5}`), Delay: time.Hour})
+	p.status(StatusOpen)
+	conn := pgtest.Connect(t, db.URL)
+	until(t, "all that failed waits", func() bool {
+		return pgtest.Query[int](t, conn, `select count(*) from agent.event where attempts > 0 and nacked_at is null`) == 0
+	})
+	if pgtest.Query[int](t, conn, `select count(*) from agent.event where nacked_at is not null and vt > now()`) == 0 {
+		t.Error("no event waits for its backoff")
+	}
+	if _, err := conn.Exec(t.Context(), `update agent.event set vt = vt + interval '10 hours' where nacked_at is not null`); err != nil {
+		t.Fatal(err)
+	}
+	r.takeAll()
+	if _, err := p.Enable(t.Context(), "mail"); err != nil {
+		t.Fatal(err)
+	}
+	p.outcome(queue.Done, failed...)
+	if e := p.event(scheduled[0]); e.State != queue.Scheduled || e.Attempts != 0 {
+		t.Errorf("an event that its sender has scheduled is %s, after %d attempts", e.State, e.Attempts)
+	}
+}
+
 // topics compares what was published with what is wanted.
 func topics(t *testing.T, db *pgtest.DB, want ...string) {
 	t.Helper()

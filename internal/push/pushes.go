@@ -141,12 +141,16 @@ func (s *Service) RotateSecret(ctx context.Context, name string, keep time.Durat
 	return push, secret, nil
 }
 
-// Enable has a push begin anew: it is disabled no more, its breaker is closed, and nothing holds it. It may be repeated. It fails with ErrNotFound.
+// Enable has a push begin anew: it is disabled no more, its breaker is closed, nothing holds it, and events that wait because the endpoint failed go out
+// now. It may be repeated, and is to be where it fails for another reason than ErrNotFound: the push may have begun anew, and some events wait still.
 func (s *Service) Enable(ctx context.Context, name string) (Push, error) {
 	push, err := s.change(ctx, name, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `select agent.enable_push($1)`, name)
 		return err
 	})
+	if err == nil {
+		_, err = s.cfg.Queue.RunQueue(ctx, queue.RunParams{Queue: name, NackedOnly: true})
+	}
 	return push, wrap("enabling a push", err)
 }
 

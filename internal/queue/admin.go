@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/watermark"
 )
 
 // moveBatch is how many events one statement of a sweep or a purge moves, so that each commit stays short.
@@ -147,6 +148,50 @@ func (s *Service) Move(ctx context.Context, from, to string, types []string, lim
 			s.wakeHere(map[string]bool{to: true})
 		}
 		if total += n; n < batch || total == int64(limit) {
+			return total, nil
+		}
+	}
+}
+
+// RunEvent makes an event that waits for its time claimable now, and returns since when it is. One that is claimable stays as it is. It fails with
+// ErrNotFound, also for an event of a queue that none of the patterns of queues (nil: all) stands for, with ErrLeased and ErrEnded.
+func (s *Service) RunEvent(ctx context.Context, id int64, queues []string) (vt time.Time, err error) {
+	var lane watermark.Lane
+	err = s.row(ctx, `select vt, queue, coalesce(type, ''), priority from agent.run_event($1, _notify => false, _queues => $2)`, []any{id, queues},
+		&vt, &lane.Queue, &lane.Type, &lane.Priority)
+	if err != nil {
+		return time.Time{}, wrap("running an event", err)
+	}
+	s.watermarks.Lower(time.Now(), lane, vt)
+	s.wake(map[string]bool{lane.Queue: true})
+	return vt, nil
+}
+
+// RunQueue makes the events of a queue claimable now that wait for their time, in the order in which they would have become so, and returns how
+// many. Events inserted or nacked meanwhile are left alone, and so are those that another transaction has locked. When it fails midway, events that it has made
+// claimable stay so. It fails with an *InvalidError.
+func (s *Service) RunQueue(ctx context.Context, p RunParams) (total int64, err error) {
+	var (
+		began    *time.Time // and where the last transaction has come to
+		priority *int32
+		after    *pg.Timestamp
+		afterID  *int64
+	)
+	for {
+		batch := int64(moveBatch)
+		if p.Limit > 0 {
+			batch = min(batch, int64(p.Limit)-total)
+		}
+		var n int64
+		err := s.loops.QueryRow(ctx, `select run, began, priority, vt, id from agent_service.run_events($1, $2, $3, $4, $5, $6, $7, $8)`,
+			p.Queue, batch, p.Types, p.NackedOnly, began, priority, after, afterID).Scan(&n, &began, &priority, &after, &afterID)
+		if err != nil {
+			return total, wrap("running a queue", err)
+		}
+		if n > 0 {
+			s.wake(map[string]bool{p.Queue: true})
+		}
+		if total += n; priority == nil || total == int64(p.Limit) {
 			return total, nil
 		}
 	}

@@ -344,6 +344,14 @@ const (
 	MetricPusher   = "pusher" // true: it pushes
 )
 
+// RunParams says which of the events that wait for their time are to be claimable now.
+type RunParams struct {
+	Queue      string
+	Types      []string // events of these types only; none: whatever the type
+	NackedOnly bool     // only those that wait after a nack: events that their senders have delayed stay as they are
+	Limit      int      // events at most; zero: all
+}
+
 // QueuesParams asks for one page of the queues, by name.
 type QueuesParams struct {
 	Lately time.Duration // finished events are counted over this time; zero: not at all
@@ -376,6 +384,8 @@ var (
 	ErrNotFound        = errors.New("no such event")                                  // no event has this id, in the queue or in history, as the call says
 	ErrLeaseLost       = errors.New("the lease was lost")                             // the receipt is not that of the latest claim, was released, or the event has left its queue
 	ErrStale           = errors.New("the version is not the one that was asked for")  // a precondition is not met
+	ErrLeased          = errors.New("the event is leased")                            // a call is for events that nobody has a lease on
+	ErrEnded           = errors.New("the event has left its queue")                   // it is in history
 	ErrKeyReused       = pg.ErrKeyReused                                              // the idempotency key stands for an event with another payload or other options
 	ErrInvalid         = pg.ErrInvalid                                                // the database refused a value; the error is an *InvalidError
 	ErrUnrepresentable = pg.ErrUnrepresentable                                        // PostgreSQL cannot hold the event as it is
@@ -396,6 +406,8 @@ var sqlstates = pg.States{
 	"QD001": ErrLeaseLost,
 	"QD002": ErrNotFound,
 	"QD004": ErrStale,
+	"QD006": ErrLeased,
+	"QD007": ErrEnded,
 }
 
 func wrap(doing string, err error) error { return sqlstates.Wrap(doing, err) }

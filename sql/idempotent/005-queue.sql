@@ -242,6 +242,148 @@ begin
 end
 $func$;
 
+-- Makes an event that waits for its time claimable now. One that is claimable stays as it is. It gets no further attempt by that. Raises QD002 if there is no such
+-- event, QD006 if it is leased and QD007 if it has left its queue. Only an event of the queues that _queues stands for is found (null: all; see
+-- is_queue_allowed). Waiting claims are woken unless _notify is false.
+create or replace function agent.run_event(_id int8, _notify boolean default true, _queues text[] default null)
+returns table (vt timestamptz, queue text, type text, priority int4)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off
+as $func$
+#variable_conflict use_column
+declare
+  _event agent.event;
+  _state text;
+begin
+  select e.* into _event from agent.event e where e.id = _id and (_queues is null or agent_private.is_queue_allowed(e.queue, _queues)) for update;
+  if not found then
+    perform from agent.event_hist h where h.id = _id and (_queues is null or agent_private.is_queue_allowed(h.queue, _queues));
+    if found then
+      raise exception 'event % has left its queue', _id using errcode = 'QD007';
+    end if;
+    perform agent_private.raise_lease_error(_id, 'not_found');
+  elsif starts_with(_event.queue, 'queued.') then
+    perform agent_private.raise_invalid('id', 'is a publication that waits for its time in a queue of the service; it cannot be run');
+  end if;
+  _state = agent_private.event_state(_event, clock_timestamp());
+  if _state = 'leased' then
+    raise exception 'event % is leased until %', _id, _event.vt using errcode = 'QD006';
+  elsif _state = 'scheduled' then
+    update agent.event e set vt = clock_timestamp() where e.id = _id returning e.vt into strict _event.vt;
+    if _notify then
+      perform agent.notify_queues(array[_event.queue]);
+    end if;
+    perform agent_private.record_audit('event.run', _id::text, jsonb_build_object('queue', _event.queue));
+  end if;
+  return query select _event.vt, _event.queue, _event.type, _event.priority;
+end
+$func$;
+
+-- Makes up to _limit events of a queue claimable now that wait for their time, of _types or (none) of whatever type, with _nacked_only only those that wait
+-- after a nack, and returns how many. They come in the order in which they would have become claimable. Leased events, and those that other
+-- transactions have locked, stay as they are. Those of a paused queue are claimable when it is resumed.
+create or replace function agent.run_queue(_name text, _limit int4 default 1000, _types text[] default null, _nacked_only boolean default false)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _run int8;
+begin
+  select r.run into strict _run from agent_service.run_events(_name, _limit, _types, _nacked_only) r;
+  if _run > 0 then
+    perform agent.notify_queues(array[_name]);
+  end if;
+  return _run;
+end
+$func$;
+
+-- run_queue for the service, which makes events claimable in several transactions, so that each is short: began is when the first of them began, and
+-- priority, vt and id are the place of the last event that it has looked at. The next one takes these as _since and _after…; with a null priority there
+-- are no more. Events inserted or nacked since then are left alone: else events that fail at once would be run without end. It notifies nobody.
+create or replace function agent_service.run_events
+( _name text
+, _limit int4
+, _types text[] default null
+, _nacked_only boolean default false
+, _since timestamptz default null
+, _after_priority int4 default null
+, _after_vt timestamptz default null
+, _after_id int8 default null
+)
+returns table (run int8, began timestamptz, priority int4, vt timestamptz, id int8)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_sort to off
+set enable_hashjoin to off
+set enable_mergejoin to off
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _before int8 = coalesce(_after_priority - 1::int8, -2147483649); -- the priority after which to go on
+  _count int8;
+begin
+  perform agent_private.check_queue_name(agent_private.unreserved_queue(_name));
+  if coalesce(_limit, 0) < 1 then
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
+  end if;
+  run = 0;
+  began = coalesce(_since, _now);
+  while run < _limit loop -- for each lane
+    select e.priority into priority from agent.event e where e.queue = _name and e.priority > _before order by e.priority limit 1;
+    exit when not found;
+    if priority is distinct from _after_priority then
+      _after_vt = _now;
+      _after_id = 0;
+    end if;
+    vt = greatest(_after_vt, _now);
+    id = case when _after_vt >= _now then _after_id else 0 end;
+    with chosen as
+    ( select l.place, l.vt, l.id, row_number() over (rows unbounded preceding) as n
+      from
+      ( select e.ctid, e.vt, e.id
+        from agent.event e
+        where e.queue = _name and e.priority = run_events.priority and e.vt >= run_events.vt and (e.vt, e.id) > (run_events.vt, run_events.id)
+        and agent_private.event_state(e, _now) <> 'leased'
+        and (e.nacked_at is not null or not _nacked_only)
+        and coalesce(e.nacked_at, e.enqueued_at) <= began
+        and (coalesce(cardinality(_types), 0) = 0 or e.type = any (_types))
+        order by e.vt, e.id
+        limit _limit - run
+        for update skip locked
+      ) as l (place, vt, id)
+    ), moved as
+    ( update agent.event e
+      set vt = _now + (run + c.n - _limit) * interval '1 us' -- which keeps their order
+      from chosen c
+      where e.ctid = c.place
+    )
+    select count(*), coalesce(max(c.vt), run_events.vt), coalesce((array_agg(c.id order by c.n desc))[1], run_events.id)
+    into _count, vt, id
+    from chosen c;
+    run = run + _count;
+    _before = priority;
+  end loop;
+  if run < _limit then
+    priority = null;
+  end if;
+  if run > 0 then
+    perform agent_private.record_audit('queue.run', _name, jsonb_build_object('events', run));
+  end if;
+  return next;
+end
+$func$;
+
 -- Expires events that were claimed _max_attempts times (the max_attempts of the event or its queue's policy take precedence), events
 -- whose expires_at has passed, and events that have been claimable for longer than _max_vt_age (null: any age), in _queue or (null) all
 -- queues, up to about _limit (null: all). A leased event is never expired. Events of a paused queue, or one whose push is held back, are never over

@@ -67,6 +67,7 @@ as $func$
   , ('requeue_events')
   , ('resume_schedule')
   , ('revoke_api_key')
+  , ('run_event')
   , ('run_schedule')
   , ('update_api_key')
 $func$;

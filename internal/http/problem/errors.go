@@ -23,6 +23,8 @@ var serviceErrors = []struct {
 	{queue.ErrNotFound, EventNotFound, "No event has this id: it never existed, has already left its queue, or its history was dropped."},
 	{queue.ErrNoRawBody, RawBodyNotFound, "No raw body is kept of this event: none was asked for with keep_raw when it came in, or its time is over."},
 	{queue.ErrLeaseLost, LeaseLost, "The receipt is not that of a current lease: the event was claimed again, was given back, or has left its queue. Stop working on it."},
+	{queue.ErrLeased, EventLeased, "A worker has the event under a lease, and ends it by an ack or a nack. Call again when the lease has ended."},
+	{queue.ErrEnded, EventEnded, "The event has left its queue: GET /events/{id} says with which outcome. POST /history/{id}/requeue inserts it again."},
 	{queue.ErrStale, PreconditionFailed, "The current version is none of those in If-Match, or If-None-Match is sent and there is a policy. Get it again, and send its ETag."},
 
 	{schedule.ErrNotFound, ScheduleNotFound, "No schedule has this id."},

@@ -44,6 +44,8 @@ var (
 	SourceNotFound       = Type{404, "source_not_found", "Source not found"}
 	MethodNotAllowed     = Type{405, "method_not_allowed", "Method not allowed"}
 	LeaseLost            = Type{409, "lease_lost", "Lease lost"}
+	EventLeased          = Type{409, "event_leased", "Event leased"}
+	EventEnded           = Type{409, "event_ended", "Event ended"}
 	CursorLost           = Type{409, "cursor_lost", "Cursor lost"}
 	WrongDelivery        = Type{409, "wrong_delivery", "Wrong delivery"}
 	ScheduleEnded        = Type{409, "schedule_ended", "Schedule ended"}
