@@ -206,3 +206,82 @@ func (s *Server) extend(r *http.Request, req extendRequest) (reply, error) {
 	vt, err := s.svc.Extend(r.Context(), leaseOf(r, req.ID, req.Receipt), req.InvisibleFor)
 	return reply{body: extendResponse{ID: req.ID, VT: timestamp(vt)}}, err
 }
+
+type extendBatchRequest struct {
+	Events       []extendItem  `json:"events" validate:"required,min=1"`
+	InvisibleFor time.Duration `json:"invisible_for" validate:"min=1us,max=8760h"` // of those that give none; not given: the queue's own
+}
+
+type extendItem struct {
+	ID           int64         `json:"id" validate:"required,min=1" restrict:"statement"`
+	Receipt      string        `json:"receipt" validate:"required,min=1,max=256"`
+	InvisibleFor time.Duration `json:"invisible_for" validate:"min=1us,max=8760h"`
+}
+
+// A leaseResult is how a call about this event alone would have been answered.
+type leaseResult struct {
+	ID     int64      `json:"id"`
+	Status int        `json:"status"`
+	VT     *timestamp `json:"vt,omitzero"`
+	Code   string     `json:"code,omitzero"`
+}
+
+func leaseResultOf(result queue.LeaseResult) leaseResult {
+	if result.Err == nil {
+		return leaseResult{ID: result.ID, Status: http.StatusOK, VT: (*timestamp)(&result.VT)}
+	}
+	t := problem.Of(result.Err).Type
+	return leaseResult{ID: result.ID, Status: t.Status, Code: t.Code}
+}
+
+func (s *Server) extendBatch(r *http.Request, req extendBatchRequest) (reply, error) {
+	logOf(r).add("events", len(req.Events))
+	queues, _ := allowed(r)
+	extends := make([]queue.Extend, len(req.Events))
+	for i, item := range req.Events {
+		extends[i] = queue.Extend{Lease: queue.Lease{ID: item.ID, Receipt: item.Receipt}, InvisibleFor: cmp.Or(item.InvisibleFor, req.InvisibleFor)}
+	}
+	results, err := s.svc.ExtendEach(r.Context(), extends, queues)
+	return listOf("results", results, leaseResultOf), err
+}
+
+type releaseRequest struct {
+	ID      int64         `path:"id" validate:"min=1" log:"id" restrict:"statement"`
+	Receipt string        `json:"receipt" validate:"required,min=1,max=256"`
+	Delay   time.Duration `json:"delay" validate:"min=0s,max=87600h"`
+}
+
+type releaseResponse struct {
+	ID int64     `json:"id"`
+	VT timestamp `json:"vt"`
+}
+
+func (s *Server) releaseEvent(r *http.Request, req releaseRequest) (reply, error) {
+	queues, _ := allowed(r)
+	results, err := s.svc.ReleaseEach(r.Context(), []queue.Lease{{ID: req.ID, Receipt: req.Receipt}}, req.Delay, queues)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{body: releaseResponse{ID: req.ID, VT: timestamp(results[0].VT)}}, results[0].Err
+}
+
+type releaseBatchRequest struct {
+	Events []releaseItem `json:"events" validate:"required,min=1"`
+	Delay  time.Duration `json:"delay" validate:"min=0s,max=87600h"`
+}
+
+type releaseItem struct {
+	ID      int64  `json:"id" validate:"required,min=1" restrict:"statement"`
+	Receipt string `json:"receipt" validate:"required,min=1,max=256"`
+}
+
+func (s *Server) releaseBatch(r *http.Request, req releaseBatchRequest) (reply, error) {
+	logOf(r).add("events", len(req.Events))
+	queues, _ := allowed(r)
+	leases := make([]queue.Lease, len(req.Events))
+	for i, item := range req.Events {
+		leases[i] = queue.Lease{ID: item.ID, Receipt: item.Receipt}
+	}
+	results, err := s.svc.ReleaseEach(r.Context(), leases, req.Delay, queues)
+	return listOf("results", results, leaseResultOf), err
+}

@@ -39,6 +39,9 @@ func everyRoute(t *testing.T) []route {
 		"ackBatch":        `{"events":[{"id":7}]}`,
 		"nack":            `{"receipt":"7.1.1"}`,
 		"extend":          `{"receipt":"7.1.1"}`,
+		"extendBatch":     `{"events":[{"id":7,"receipt":"7.1.1"}]}`,
+		"release":         `{"receipt":"7.1.1"}`,
+		"releaseBatch":    `{"events":[{"id":7,"receipt":"7.1.1"}]}`,
 		"requeueMatching": `{"outcome":"failed"}`,
 		"moveEvents":      `{"to":"elsewhere"}`,
 		"putPush":         `{"url":"http://127.0.0.1:1"}`,
@@ -178,6 +181,11 @@ func provokeSuccesses(h *environment) {
 	h.call("GET", "/queues", "").want(200)
 	lease := h.claimOne()
 	h.call("POST", fmt.Sprintf("/events/%d/extend", id), fmt.Sprintf(`{"receipt":%q}`, lease.Receipt)).want(200)
+	h.call("POST", "/extend", fmt.Sprintf(`{"events":[{"id":%d,"receipt":%q}],"invisible_for":"1h"}`, id, lease.Receipt)).want(200)
+	h.call("POST", fmt.Sprintf("/events/%d/release", id), fmt.Sprintf(`{"receipt":%q}`, lease.Receipt)).want(200)
+	lease = h.claimOne()
+	h.call("POST", "/release", fmt.Sprintf(`{"events":[{"id":%d,"receipt":%q}]}`, id, lease.Receipt)).want(200)
+	lease = h.claimOne()
 	h.call("POST", fmt.Sprintf("/events/%d/nack", id), fmt.Sprintf(`{"receipt":%q}`, lease.Receipt)).want(200)
 	h.call("DELETE", fmt.Sprintf("/events/%d", id), "").want(204)
 	h.call("GET", fmt.Sprintf("/events/%d", id), "").want(200)
@@ -245,6 +253,7 @@ func provokeConflicts(h *environment) {
 		h.call("DELETE", fmt.Sprintf("/events/%d?receipt=x", at), "").wantProblem(k)
 		h.call("POST", fmt.Sprintf("/events/%d/nack", at), `{"receipt":"x"}`).wantProblem(k)
 		h.call("POST", fmt.Sprintf("/events/%d/extend", at), `{"receipt":"x"}`).wantProblem(k)
+		h.call("POST", fmt.Sprintf("/events/%d/release", at), `{"receipt":"x"}`).wantProblem(k)
 	}
 	h.call("GET", "/events/1152921504606846976", "").wantProblem(problem.EventNotFound)
 	h.call("POST", "/history/1152921504606846976/requeue", "").wantProblem(problem.EventNotFound)

@@ -138,7 +138,7 @@ func gauge(name, help string, labels ...string) metric {
 var (
 	eventsInserted = counter("queued_events_inserted_total", "Events inserted by this process.", "queue")
 	eventsClaimed  = counter("queued_events_claimed_total", "Claims of events by this process.", "queue")
-	eventsReleased = counter("queued_events_released_total", "Claims that this process undid because their client had disconnected.", "queue")
+	eventsReleased = counter("queued_events_released_total", "Claims that this process undid: their client gave them back, or had disconnected.", "queue")
 	eventsAcked    = counter("queued_events_acked_total", "Events acked by this process: done, or cancelled when never claimed.", "queue")
 	eventsNacked   = counter("queued_events_nacked_total", "Events nacked by this process that went back to their queue.", "queue")
 	eventsFailed   = counter("queued_events_failed_total", "Events nacked by this process that went into history as failed.", "queue")

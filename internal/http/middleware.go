@@ -146,7 +146,7 @@ const slowAfter = time.Second
 // busyRoutes are called for every event, or every few seconds: the log of all of them would be most of the log.
 var busyRoutes = map[string]bool{
 	"POST /events": true, "POST /events/batch": true, "POST /claim": true, "POST /ack": true, "POST /events/{id}/ack": true,
-	"DELETE /events/{id}": true, "POST /events/{id}/nack": true, "POST /events/{id}/extend": true,
+	"DELETE /events/{id}": true, "POST /events/{id}/nack": true, "POST /events/{id}/extend": true, "POST /extend": true, "POST /events/{id}/release": true, "POST /release": true,
 	"POST /topics/{topic}": true, "POST /publish": true, "GET /log": true, "POST /subscriptions/{name}/read": true, "POST /subscriptions/{name}/commit": true,
 	"POST /in/{name}": true,
 	"GET /livez":      true, "GET /readyz": true, "GET /metrics": true, "GET /version": true,

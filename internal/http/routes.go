@@ -86,6 +86,9 @@ func (s *Server) routes() *router {
 	r.Post("/ack", access.Claim, endpoint(s, lim, s.ackBatch))
 	r.Post("/events/{id}/nack", access.Claim, endpoint(s, lim, s.nack))
 	r.Post("/events/{id}/extend", access.Claim, endpoint(s, lim, s.extend))
+	r.Post("/extend", access.Claim, endpoint(s, lim, s.extendBatch))
+	r.Post("/events/{id}/release", access.Claim, endpoint(s, lim, s.releaseEvent))
+	r.Post("/release", access.Claim, endpoint(s, lim, s.releaseBatch))
 	r.Post("/sweep", access.Manage, endpoint(s, lim, s.sweep))
 
 	r.Get("/history", access.Read, endpoint(s, lim, s.listHistory))

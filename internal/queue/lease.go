@@ -60,10 +60,7 @@ func (s *Service) Release(ctx context.Context, leases []Lease) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	ids, receipts := make([]int64, len(leases)), make([]*string, len(leases))
-	for i, l := range leases {
-		ids[i], receipts[i] = l.ID, pg.OrNull(l.Receipt)
-	}
+	ids, receipts := columnsOf(leases)
 	readyQueues := make(map[string]bool)
 	err := s.short(ctx, func(pool *pg.Pool) error {
 		rows, _ := pool.Query(ctx, `select queue, coalesce(type, ''), priority, vt from agent.release_events($1, $2)`, ids, receipts)
@@ -82,4 +79,90 @@ func (s *Service) Release(ctx context.Context, leases []Lease) error {
 		return nil
 	}
 	return wrap("releasing claims", err)
+}
+
+// ReleaseEach gives claimed events back, each on its own: they are claimable again, after delay or at once, and the attempts do not count.
+// Results are in the order of leases, which need receipts. Only events of queues that one of these patterns stands for are found (nil: all). A release that is repeated
+// finds the lease lost. It fails with an *InvalidError, ErrLocked, ErrOverloaded or ErrUnavailable.
+func (s *Service) ReleaseEach(ctx context.Context, leases []Lease, delay time.Duration, queues []string) ([]LeaseResult, error) {
+	ids, receipts := columnsOf(leases)
+	var results []LeaseResult
+	readyQueues := make(map[string]bool)
+	err := s.short(ctx, func(pool *pg.Pool) error {
+		results = make([]LeaseResult, 0, len(leases))
+		rows, _ := pool.Query(ctx, `
+			select id, status, vt, coalesce(queue, ''), coalesce(type, ''), coalesce(priority, 0)
+			from agent_service.release_leases($1, $2, $3, $4)`, ids, receipts, pg.OrNull(delay), queues)
+		var (
+			id     int64
+			status string
+			vt     *time.Time
+			lane   watermark.Lane
+		)
+		_, err := pgx.ForEachRow(rows, []any{&id, &status, &vt, &lane.Queue, &lane.Type, &lane.Priority}, func() error {
+			result := leaseResult(id, status, vt)
+			results = append(results, result)
+			if result.Err == nil {
+				s.counters.add(lane.Queue, Counters{Released: 1})
+				s.watermarks.Lower(time.Now(), lane, result.VT)
+				readyQueues[lane.Queue] = true
+			}
+			return nil
+		})
+		return err
+	})
+	s.wake(readyQueues)
+	return results, wrap("releasing claims", err)
+}
+
+// An Extend is one lease of ExtendEach.
+type Extend struct {
+	Lease
+	InvisibleFor time.Duration // from now; zero: as the queue's policy says, or DefaultInvisibleFor
+}
+
+// ExtendEach extends leases in one transaction, each on its own: see Extend. Results are in the order of extends, which need receipts. Only events of queues that one of
+// these patterns stands for are found (nil: all). It fails with an *InvalidError, ErrLocked, ErrOverloaded or ErrUnavailable.
+func (s *Service) ExtendEach(ctx context.Context, extends []Extend, queues []string) ([]LeaseResult, error) {
+	leases, lengths := make([]Lease, len(extends)), make([]*time.Duration, len(extends))
+	for i, x := range extends {
+		leases[i], lengths[i] = x.Lease, pg.OrNull(x.InvisibleFor)
+	}
+	ids, receipts := columnsOf(leases)
+	var results []LeaseResult
+	err := s.short(ctx, func(pool *pg.Pool) error {
+		results = make([]LeaseResult, 0, len(extends))
+		rows, _ := pool.Query(ctx, `select id, status, vt from agent_service.extend_leases($1, $2, $3, $4)`, ids, receipts, lengths, queues)
+		var (
+			id     int64
+			status string
+			vt     *time.Time
+		)
+		_, err := pgx.ForEachRow(rows, []any{&id, &status, &vt}, func() error {
+			results = append(results, leaseResult(id, status, vt))
+			return nil
+		})
+		return err
+	})
+	return results, wrap("extending leases", err)
+}
+
+// columnsOf returns the ids and the receipts of leases as arguments of a statement.
+func columnsOf(leases []Lease) (ids []int64, receipts []*string) {
+	ids, receipts = make([]int64, len(leases)), make([]*string, len(leases))
+	for i, l := range leases {
+		ids[i], receipts[i] = l.ID, pg.OrNull(l.Receipt)
+	}
+	return ids, receipts
+}
+
+// leaseResult is the meaning of a status that a function about many leases returns.
+func leaseResult(id int64, status string, vt *time.Time) LeaseResult {
+	switch status {
+	case "not_found":
+		return LeaseResult{ID: id, Err: ErrNotFound}
+	case "lease_lost":
+		return LeaseResult{ID: id, Err: ErrLeaseLost}
+	}
+	return LeaseResult{ID: id, VT: *vt}
 }

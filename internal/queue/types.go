@@ -344,6 +344,13 @@ const (
 	MetricPusher   = "pusher" // true: it pushes
 )
 
+// A LeaseResult is the result of ReleaseEach or ExtendEach for one lease.
+type LeaseResult struct {
+	ID  int64
+	VT  time.Time // from when the event can be claimed, or until when it is leased
+	Err error     // nil, ErrNotFound or ErrLeaseLost
+}
+
 // RunParams says which of the events that wait for their time are to be claimable now.
 type RunParams struct {
 	Queue      string

@@ -304,6 +304,166 @@ begin
 end
 $func$;
 
+-- Gives a claimed event back without using up the attempt: it is claimable again at once, with the time of the claim as its vt, or after _delay. Returns its new vt. Raises QD001 and
+-- QD002 as delete_event does; QD001 also if it is repeated. Only an event of the queues that _queues stands for is found (null: all). Waiting claims are
+-- woken unless _notify is false.
+create or replace function agent.release_event
+( _id int8
+, _receipt text
+, _delay interval default null
+, _notify boolean default true
+, _queues text[] default null
+)
+returns timestamptz
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _status text;
+  _queue text;
+  _vt timestamptz;
+begin
+  select r.status, r.queue, r.vt into strict _status, _queue, _vt from agent_service.release_leases(array[_id], array[_receipt], _delay, _queues) r;
+  perform agent_private.raise_lease_error(_id, _status);
+  if _notify then
+    perform agent.notify_queues(array[_queue]);
+  end if;
+  return _vt;
+end
+$func$;
+
+-- Releases events as release_event does, each on its own, with a row for each of _ids, in their order: status is released, lease_lost or not_found. It
+-- notifies nobody.
+create or replace function agent_service.release_leases(_ids int8[], _receipts text[], _delay interval default null, _queues text[] default null)
+returns table (id int8, status text, vt timestamptz, queue text, type text, priority int4)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off
+as $func$
+#variable_conflict use_column
+declare
+  _held int8[];
+  _places int8[]; -- of these in _ids
+begin
+  if _delay < interval '0' then
+    perform agent_private.raise_invalid('delay', 'must not be negative');
+  end if;
+  select h.ids, h.places into _held, _places from agent_private.lock_leases(_ids, _receipts, _queues) h;
+  return query
+  with released as
+  ( update agent.event e
+    set attempts = e.attempts - 1
+      , vt = case when _delay > interval '0' then agent_private.add_utc(clock_timestamp(), _delay) when isfinite(e.claimed[cardinality(e.claimed)]) then e.claimed[cardinality(e.claimed)] else clock_timestamp() end -- see release_events
+      , claimed = trim_array(e.claimed, 1)
+      , nacked_at = case when e.attempts > 1 then clock_timestamp() end
+      , receipt_hash = nullif(substr(e.receipt_hash, 9), '')
+      , worker = e.past_attempts -> -1 ->> 'worker'
+    where e.id = any (_held)
+    returning id, vt, queue, type, priority
+  )
+  select n.id, agent_private.lease_status(n.id, r.id is not null, 'released', _queues), r.vt, r.queue, r.type, r.priority
+  from unnest(_ids) with ordinality as n (id, place)
+  left join released r on r.id = n.id and n.place = any (_places)
+  order by n.place;
+end
+$func$;
+
+-- Extends leases as extend_event does, each on its own, the n-th by the n-th of _invisible_for, with a row for each of _ids, in their order: status is
+-- extended, lease_lost or not_found.
+create or replace function agent_service.extend_leases(_ids int8[], _receipts text[], _invisible_for interval[], _queues text[] default null)
+returns table (id int8, status text, vt timestamptz)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off
+as $func$
+#variable_conflict use_column
+declare
+  _held int8[];
+  _places int8[];
+begin
+  if exists (select from unnest(_invisible_for) as i (length) where i.length <= interval '0') then
+    perform agent_private.raise_invalid('invisible_for', 'must be greater than zero');
+  end if;
+  select h.ids, h.places into _held, _places from agent_private.lock_leases(_ids, _receipts, _queues) h;
+  return query
+  with extended as
+  ( update agent.event e
+    set vt = agent_private.add_utc(clock_timestamp(), coalesce
+      ( h.length
+      , (select agent_private.bounded_lease(q.invisible_for) from agent.queue q where q.name = e.queue)
+      , interval '10 minutes'
+      ))
+    from (select l.id, _invisible_for[l.place] from unnest(_held, _places) as l (id, place)) as h (id, length)
+    where e.id = any (_held) and e.id = h.id
+    returning e.id, e.vt
+  )
+  select n.id, agent_private.lease_status(n.id, x.id is not null, 'extended', _queues), x.vt
+  from unnest(_ids) with ordinality as n (id, place)
+  left join extended x on x.id = n.id and n.place = any (_places)
+  order by n.place;
+end
+$func$;
+
+-- Locks those of these events, in the order of their ids, whose latest claim the receipt is of and which were not given back since, in the queues that
+-- _queues stands for (null: all), and returns them with their places. Of an id that is there twice the first place counts.
+create or replace function agent_private.lock_leases(_ids int8[], _receipts text[], _queues text[], out ids int8[], out places int8[])
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off
+as $func$
+begin
+  if cardinality(_receipts) is distinct from cardinality(_ids) then
+    perform agent_private.raise_invalid('receipts', 'must be as many as the ids');
+  end if;
+  select coalesce(array_agg(h.id order by h.id), '{}'), coalesce(array_agg(h.place order by h.id), '{}')
+  into ids, places
+  from
+  ( select distinct on (l.id) l.id, n.place
+    from
+    ( select e.id, e.attempts, e.claimed, e.receipt_hash
+      from agent.event e
+      where e.id = any (_ids) and e.nacked_at is null and e.attempts > 0
+      and (_queues is null or agent_private.is_queue_allowed(e.queue, _queues))
+      and exists
+      ( select
+        from unnest(_ids, _receipts) as n (id, receipt)
+        where n.id = e.id and agent_private.is_receipt(n.receipt, e.id, e.attempts, e.claimed, e.receipt_hash)
+      )
+      order by e.id
+      for update
+    ) as l
+    join unnest(_ids, _receipts) with ordinality as n (id, receipt, place) on n.id = l.id
+    where agent_private.is_receipt(n.receipt, l.id, l.attempts, l.claimed, l.receipt_hash)
+    order by l.id, n.place
+  ) as h;
+end
+$func$;
+
+-- The status of an event in a call about many leases: _success if it succeeded, else lease_lost, or not_found if there is no such event in the queues
+-- that _queues stands for (null: all), nor in their history.
+create or replace function agent_private.lease_status(_id int8, _is_success boolean, _success text, _queues text[])
+returns text
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off
+as $func$
+begin
+  return case
+    when _is_success then _success
+    when exists (select from agent.event e where e.id = _id and (_queues is null or agent_private.is_queue_allowed(e.queue, _queues)))
+      or exists (select from agent.event_hist h where h.id = _id and (_queues is null or agent_private.is_queue_allowed(h.queue, _queues))) then 'lease_lost'
+    else 'not_found'
+  end;
+end
+$func$;
+
 -- Moves events from their queue to history. All events enter history here. An event whose receipt is given moves only if that is the
 -- receipt of its latest claim, and one for which _allowed says so (see ack_events) only if its queue is one of these. A null _outcome stands for done, or for cancelled where the event was never claimed. _error replaces the
 -- event's last error unless it is null. Returns the events that moved: ord is the place in _ids, took the time since the claim.

@@ -1,0 +1,112 @@
+package queue_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/queued/queued/internal/pgtest"
+	"github.com/queued/queued/internal/queue"
+)
+
+func TestReleasedEventIsClaimableAgainWithAllItsAttempts(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.insertN(t, "", 2)
+	claimed := b.claim(t, queue.ClaimParams{Limit: 2}, 2)
+	first, second := claimed[0], claimed[1]
+	results, err := b.ReleaseEach(t.Context(), []queue.Lease{
+		lease(second), lease(first), lease(first), {ID: first.ID, Receipt: "x"}, {ID: 1 << 60, Receipt: "x"},
+	}, 0, nil)
+	if err != nil || len(results) != 5 {
+		t.Fatal(results, err)
+	}
+	for i, want := range []error{nil, nil, queue.ErrLeaseLost, queue.ErrLeaseLost, queue.ErrNotFound} {
+		if !errors.Is(results[i].Err, want) || results[i].VT.IsZero() != (want != nil) {
+			t.Errorf("result %d is %+v, want %v", i, results[i], want)
+		}
+	}
+	again, err := b.ReleaseEach(t.Context(), []queue.Lease{lease(first)}, 0, nil)
+	if err != nil || !errors.Is(again[0].Err, queue.ErrLeaseLost) {
+		t.Errorf("released again it is %+v, %v", again, err)
+	}
+	if result := b.ack(t, lease(first)); !errors.Is(result.Err, queue.ErrLeaseLost) {
+		t.Errorf("an ack after the release: %v", result.Err)
+	}
+	taken := b.claim(t, queue.ClaimParams{Limit: 2}, 2)
+	if taken[0].Attempts != 1 || len(taken[0].Claimed) != 1 || taken[0].ID+taken[1].ID != first.ID+second.ID {
+		t.Errorf("claimed after the release: %+v", taken)
+	}
+
+	// With a delay it is scheduled, and an earlier attempt stays.
+	if _, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(taken[0]), Delay: new(time.Duration(0)), Error: "first"}); err != nil {
+		t.Fatal(err)
+	}
+	b.ack(t, lease(taken[1]))
+	retried := b.claim(t, queue.ClaimParams{Limit: 2}, 1)[0]
+	if retried.ID != taken[0].ID || retried.Attempts != 2 {
+		t.Fatalf("%+v", retried)
+	}
+	if results, err = b.ReleaseEach(t.Context(), []queue.Lease{lease(retried)}, time.Hour, nil); err != nil || results[0].Err != nil {
+		t.Fatal(results, err)
+	}
+	seen := b.get(t, retried.ID)
+	if seen.State != queue.Scheduled || seen.Attempts != 1 || len(seen.Claimed) != 1 || seen.VT.Before(now(t, b.sql).Add(50*time.Minute)) {
+		t.Errorf("released with a delay it is %+v", seen)
+	}
+}
+
+func TestLeasesOfABatchAreExtendedEachOnItsOwn(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.insertN(t, "", 4)
+	claimed := b.claim(t, queue.ClaimParams{Limit: 4, InvisibleFor: time.Minute}, 4)
+	if _, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(claimed[3]), Delay: new(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	b.ack(t, lease(claimed[2]))
+	before := now(t, b.sql)
+	results, err := b.ExtendEach(t.Context(), []queue.Extend{
+		{Lease: lease(claimed[3])},
+		{Lease: lease(claimed[1]), InvisibleFor: 2 * time.Hour},
+		{Lease: lease(claimed[0])},
+		{Lease: lease(claimed[2])},
+		{Lease: queue.Lease{ID: claimed[0].ID, Receipt: claimed[1].Receipt}},
+		{Lease: queue.Lease{ID: 1 << 60, Receipt: "x"}},
+	}, nil)
+	if err != nil || len(results) != 6 {
+		t.Fatal(results, err)
+	}
+	for i, want := range []error{queue.ErrLeaseLost, nil, nil, queue.ErrLeaseLost, queue.ErrLeaseLost, queue.ErrNotFound} {
+		if !errors.Is(results[i].Err, want) {
+			t.Errorf("result %d is %+v, want %v", i, results[i], want)
+		}
+	}
+	for i, want := range map[int]time.Duration{1: 2 * time.Hour, 2: queue.DefaultInvisibleFor} {
+		if d := results[i].VT.Sub(before); d < want || d > want+time.Minute || !results[i].VT.Equal(b.get(t, results[i].ID).VT) {
+			t.Errorf("result %d ends after %v, want %v", i, d, want)
+		}
+	}
+	if results, err := b.ExtendEach(t.Context(), []queue.Extend{{Lease: lease(claimed[0])}}, []string{"other"}); err != nil || !errors.Is(results[0].Err, queue.ErrNotFound) {
+		t.Errorf("an event of others: %+v, %v", results, err)
+	}
+	if results, err := b.ReleaseEach(t.Context(), []queue.Lease{lease(claimed[0])}, 0, []string{"other"}); err != nil || !errors.Is(results[0].Err, queue.ErrNotFound) {
+		t.Errorf("an event of others: %+v, %v", results, err)
+	}
+}
+
+func TestSQLReleasesAnEvent(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.insertN(t, "", 1)
+	e := b.claimOne(t)
+	if _, err := b.sql.Exec(t.Context(), `select agent.release_event($1, 'x')`, e.ID); err == nil {
+		t.Error("a wrong receipt was taken")
+	}
+	if vt := pgtest.Query[time.Time](t, b.sql, `select agent.release_event($1, $2)`, e.ID, e.Receipt); !vt.Equal(e.Claimed[0]) {
+		t.Errorf("it can be claimed from %v on, want %v", vt, e.Claimed[0])
+	}
+	if again := b.claimOne(t); again.Attempts != 1 {
+		t.Errorf("claimed as attempt %d", again.Attempts)
+	}
+}
