@@ -175,8 +175,15 @@ type eventRequest struct {
 	ID int64 `path:"id" validate:"min=1" log:"id" restrict:"event"`
 }
 
-func (s *Server) getEvent(r *http.Request, req eventRequest) (reply, error) {
-	e, err := s.svc.Get(r.Context(), req.ID)
+type getEventRequest struct {
+	eventRequest
+	Wait time.Duration `query:"wait" validate:"min=0s,max=60s"`
+}
+
+func (req *getEventRequest) waits() time.Duration { return req.Wait }
+
+func (s *Server) getEvent(r *http.Request, req getEventRequest) (reply, error) {
+	e, err := s.svc.WaitEvent(r.Context(), req.ID, req.Wait)
 	if err == nil && !logOf(r).grant.AllowsQueue(e.Queue) { // it was moved since the look-up
 		e, err = queue.Event{}, queue.ErrNotFound
 	}

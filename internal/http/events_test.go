@@ -392,7 +392,7 @@ func TestSameRequestUnderTheSameKeyInsertsOneEvent(t *testing.T) {
 	const path = "/events?queue=work&type=a"
 	first := h.with("Idempotency-Key", `"order-1"`).call("POST", path, `{"a":1,"b":[2]}`).want(201)
 	if first.header.Get("Idempotency-Replayed") != "" {
-		t.Error("the first call was reported as a replay")
+		t.Error("the first call was reported as deduplicated")
 	}
 	again := func() {
 		h.with("Idempotency-Key", `"order-1"`).call("POST", path, `{"a":1,"b":[2]}`).wantDeduplicated(first)
@@ -417,7 +417,7 @@ func TestSameRequestUnderTheSameKeyInsertsOneEvent(t *testing.T) {
 	h.with("Idempotency-Key", "order-1").call("POST", "/events?queue=other&type=a", `{"a":1,"b":[2]}`).want(201)
 	h.sql("update agent.idempotency set expires_at = now() - interval '1 second'")
 	if later := h.with("Idempotency-Key", "order-1").call("POST", path, `{"a":1,"b":[2]}`).want(201); later.body == first.body {
-		t.Error("an expired key was replayed")
+		t.Error("an expired key deduplicated")
 	}
 }
 
@@ -467,7 +467,7 @@ func TestEachEventOfABatchHasItsOwnKey(t *testing.T) {
 	}
 	ids, got := post(`{"event":{"n":1},"key":"k1"},{"event":{"n":2},"key":"k2"}`)
 	if got.want(201).header.Get("Idempotency-Replayed") != "" {
-		t.Error("the first batch was reported as a replay")
+		t.Error("the first batch was reported as deduplicated")
 	}
 	again, got := post(`{"event":{"n":2},"key":"k2"},{"event":{"n":1},"key":"k1"}`)
 	if got.want(200).header.Get("Idempotency-Replayed") != "true" || again[0] != ids[1] || again[1] != ids[0] {
@@ -514,5 +514,52 @@ func TestConcurrentInsertsUnderOneKeyInsertOneEvent(t *testing.T) {
 	}
 	if n := h.count("select count(*) from agent.event"); n != 20 {
 		t.Errorf("there are %d events, want 20", n)
+	}
+}
+
+// awaitEndWait waits until a request waits for the end of an event.
+func (h *environment) awaitEndWait() {
+	h.t.Helper()
+	for deadline := time.Now().Add(time.Minute); h.svc.EndWaits() == 0; <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			h.t.Fatal("no request waits for the end of an event")
+		}
+	}
+}
+
+func TestGetWithWaitIsAnsweredWhenTheEventHasEnded(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.insert(`{}`)
+	claimed := decode[seenPage](h.call("POST", "/claim", `{}`).want(200)).Events[0]
+	path := fmt.Sprintf("/events/%d", claimed.ID)
+
+	early := h.call("GET", path+"?wait=20ms", "").want(200)
+	if !strings.Contains(early.body, `"state":"leased"`) || strings.Contains(early.body, `"outcome"`) {
+		t.Errorf("got %s before the end", early.body)
+	}
+	answers := make(chan answer, 1)
+	began := time.Now()
+	go func() { answers <- h.call("GET", path+"?wait=60s", "") }()
+	h.awaitEndWait()
+	if got := h.call("GET", "/metrics", "").body; !strings.Contains(got, "\nqueued_event_waits 1\n") {
+		t.Error("the metrics do not have the request that waits")
+	}
+	h.call("POST", path+"/ack", `{"receipt":"`+claimed.Receipt+`","result":{"pages":3}}`).want(200)
+	got := (<-answers).want(200)
+	if !strings.Contains(got.body, `"outcome":"done"`) || !strings.Contains(got.body, `"result":{"pages":3}`) || time.Since(began) > 30*time.Second {
+		t.Errorf("after %s got %s", time.Since(began), got.body)
+	}
+
+	h.call("GET", "/events/4711?wait=60s", "").wantProblem(problem.EventNotFound)
+	for _, wait := range []string{"61s", "-1s"} {
+		h.call("GET", path+"?wait="+wait, "").wantProblem(problem.InvalidParameter)
+	}
+	id := h.insert(`{}`)
+	go func() { answers <- h.call("GET", fmt.Sprintf("/events/%d?wait=60s", id), "") }()
+	h.awaitEndWait()
+	h.svc.Drain()
+	if got := (<-answers).want(200); !strings.Contains(got.body, `"state":"ready"`) {
+		t.Errorf("the drain answered %s", got.body)
 	}
 }

@@ -145,6 +145,8 @@ var (
 	eventsExpired  = counter("queued_events_expired_total", "Events that this process swept into history.", "queue")
 	eventsRequeued = counter("queued_events_requeued_total", "Events that this process requeued from history.", "queue")
 
+	endWaits = gauge("queued_event_waits", "Requests to this process that wait for the end of an event.")
+
 	databaseUp    = gauge("queued_database_up", "1 when the database answered this scrape, else 0; the gauges of the queues are missing then.")
 	queuesCounted = gauge("queued_queues_counted",
 		"1 when the events of the queues could be counted for this scrape, else 0; the gauges of the queues are missing then.")
@@ -253,6 +255,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(m.desc, m.kind, value, labels...)
 	}
 	c.collectServices(send)
+	send(endWaits, float64(c.svc.EndWaits()))
 	bodies := c.bodies.Stats()
 	send(bodyBytes, float64(bodies.Verified), "verified")
 	send(bodyBytes, float64(bodies.Unverified), "unverified")

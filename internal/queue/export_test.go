@@ -50,3 +50,17 @@ func Offers(s *Service, queue string) bool {
 
 // Waiting returns how many claims wait for events.
 func Waiting(s *Service) int { return s.waiting() }
+
+// NeverLookForEnds has a service not look for events that others have ended: only what it ends itself wakes those who wait.
+func NeverLookForEnds(s *Service) {
+	s.ends.mu.Lock()
+	defer s.ends.mu.Unlock()
+	s.ends.isLooking = true
+}
+
+// LooksForEnds reports whether the goroutine runs that looks for events that others have ended.
+func LooksForEnds(s *Service) bool {
+	s.ends.mu.Lock()
+	defer s.ends.mu.Unlock()
+	return s.ends.isLooking
+}

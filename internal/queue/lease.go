@@ -34,6 +34,7 @@ func (s *Service) Nack(ctx context.Context, p NackParams) (NackResult, error) {
 		if !repeated {
 			s.counters.add(queue, Counters{Failed: 1})
 		}
+		s.ends.wake(p.ID)
 		return NackResult{Outcome: *outcome}, nil
 	}
 	if !repeated {

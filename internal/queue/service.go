@@ -94,6 +94,7 @@ type Service struct {
 	notifier   *notifier
 	commits    *groupcommit.Committer[*operation]
 	watermarks *watermark.Set
+	ends       *endWaits
 	claimSizes claimSizeLimits
 	slow       slowNextDue
 	server     server
@@ -139,6 +140,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	}
 	s.addUpkeepTasks()
 	s.notifier = newNotifier(s)
+	s.ends = newEndWaits(s)
 	s.commits = s.newCommitter()
 	if err := s.health.Ping(ctx); err != nil {
 		s.closePools(ctx)
@@ -186,6 +188,7 @@ func (s *Service) drain() {
 	for _, d := range s.dispatchers {
 		d.drain()
 	}
+	s.ends.drain()
 }
 
 // Close drains, waits until the calls under way and what the service started have ended (or ctx has), and closes the connections. Run must have

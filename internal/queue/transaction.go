@@ -97,6 +97,7 @@ func (s *Service) commit(ctx context.Context, pool *pg.Pool, ops []*operation) e
 		return wrap("writing to the queue", err)
 	}
 	tx.announce()
+	s.ends.wakeAcked(ops)
 	return nil
 }
 

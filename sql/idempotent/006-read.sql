@@ -95,6 +95,23 @@ begin
 end
 $func$;
 
+-- Those of these events that are in no queue: they have ended, unless there never were such. It reads an index once for each of _ids, whatever else waits.
+create or replace function agent_service.find_ended(_ids int8[])
+returns setof int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set enable_bitmapscan to off
+set jit to off
+as $func$
+begin
+  -- A subquery is planned for one id at a time; a join could become one of all by all, if the plan is made while there are few events.
+  return query select i.id from unnest(_ids) as i (id) where (select e.id from agent.event e where e.id = i.id) is null;
+end
+$func$;
+
 -- A page of events that is bounded by their JSON as text: the first one that is beyond _max_bytes (null: no bound) has none and ends it.
 create or replace function agent_private.bounded_page(_events refcursor, _max_bytes int8)
 returns setof agent.look
