@@ -98,6 +98,7 @@ func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, tcp *net.
 		RequireSync:   c.RequireSync,
 		AdoptsAlways:  c.Adopt == "always",
 		IsQuiet:       isQuiet,
+		DeclaredOnly:  c.Queues == "declared",
 		MaxConns:      c.MaxConns,
 		MaxAttempts:   c.MaxAttempts,
 		SweepInterval: c.SweepInterval,

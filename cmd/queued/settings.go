@@ -71,6 +71,7 @@ type httpSettings struct {
 
 // queueSettings are about events and schedules.
 type queueSettings struct {
+	Queues              string        `type:"choice" choices:"any,declared" placeholder:"WHICH" default:"any"`
 	MaxAttempts         int           `type:"count" min:"1" max:"2147483647" default:"3"`
 	SweepInterval       time.Duration `type:"duration" min:"100ms" off:"" default:"10s"`
 	MaxVTAge            time.Duration `type:"duration" unset:"none: only exhausted attempts expire events"`
@@ -145,6 +146,8 @@ var settingHelp = map[string]string{
 	"access-log": "Which requests to log at info: slow leaves out successful inserts, claims, acks, nacks, extends, publications, " +
 		"reads and commits of the log and of subscriptions, health checks and scrapes that take less than a second beyond their wait, which are logged at debug; all leaves out none.",
 
+	"queues": "Which queues may be used: any, whose first use makes them, or declared, which are those that somebody has made with PUT /queues/{name}; calls that name others are " +
+		"then answered 404 queue_not_declared.",
 	"max-attempts":   "How often an event is claimed before it expires, unless its queue or its insert says otherwise.",
 	"sweep-interval": "Time between the sweeps that move exhausted events to history, at least 100ms; off or 0 for none.",
 	"max-vt-age": "Sweeps also expire events that nobody claimed for this long after they could have been claimed; " +

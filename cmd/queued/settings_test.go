@@ -57,7 +57,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 			listenSettings:  listenSettings{Listen: "127.0.0.1:8080"},
 			ShutdownTimeout: 30 * time.Second, AuditRetention: 2160 * time.Hour, AccessLog: "slow",
 		},
-		queueSettings: queueSettings{MaxAttempts: 3, SweepInterval: 10 * time.Second, KeyRetention: 24 * time.Hour, MisfireGrace: time.Minute, OccurrenceRetention: 2160 * time.Hour},
+		queueSettings: queueSettings{Queues: "any", MaxAttempts: 3, SweepInterval: 10 * time.Second, KeyRetention: 24 * time.Hour, MisfireGrace: time.Minute, OccurrenceRetention: 2160 * time.Hour},
 		limitSettings: limitSettings{
 			MaxBody: 1 << 20, MaxBatchBody: 8 << 20, MaxBatch: 1000, MaxDepth: 64, QueryTimeout: 5 * time.Second,
 			RequestTimeout: 15 * time.Second, MaxPending: 64 << 20,
@@ -93,6 +93,7 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 			AuditRetention: 50 * time.Hour, AccessLog: "all",
 		},
 		queueSettings: queueSettings{
+			Queues:      "declared",
 			MaxAttempts: 7, SweepInterval: 3 * time.Second, MaxVTAge: 4 * time.Hour, HistoryRetention: 720 * time.Hour,
 			KeyRetention: 48 * time.Hour, MisfireGrace: 5 * time.Minute, OccurrenceRetention: 49 * time.Hour,
 		},
@@ -200,6 +201,7 @@ func TestWrongValueIsReportedWithAllowedValues(t *testing.T) {
 		{"query-timeout", "5", `got "5"; ` + duration},
 		{"shutdown-timeout", "soon", `got "soon"; ` + duration},
 		{"drain-delay", "-1s", `got "-1s"; ` + duration},
+		{"queues", "some", `got "some"; takes any or declared`},
 		{"max-attempts", "0", `got "0"; takes a whole number from 1 to 2147483647`},
 		{"max-attempts", "3.5", `got "3.5"; takes a whole number from 1 to 2147483647`},
 		{"max-attempts", "99999999999999999999", `got "99999999999999999999"; takes a whole number from 1 to 2147483647`},

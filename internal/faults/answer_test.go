@@ -180,12 +180,12 @@ func TestBrokenBuildWithRememberedScanIsCaughtByLostAnswers(t *testing.T) {
 
 // readOnly are the functions that the service calls and that write nothing, or only what they would write again: locks, and times of reading.
 var readOnly = strings.Fields(`
-	begin_read busiest_queues check_watermarks check_zone_rules count_deliveries count_ready event_queues expansion_start
+	begin_read busiest_queues check_watermarks check_zone_rules count_deliveries count_ready declared_queues event_queues expansion_start find_ended
 	first_events get_event get_identity get_log_settings get_owner get_published get_queue get_raw_body get_route get_schedule
 	history_stats is_key_required last_published leave_step list_api_keys list_attempts list_audit list_events list_executions list_filters
 	list_history list_occurrences list_owners list_processes list_proof_fields list_pushers list_pushes list_routes list_schedules list_sealed
 	list_sources list_subscriptions list_topics list_upkeep lock_due_schedules locked_events log_bounds log_gap_reason log_holder log_origin log_position next_due
-	next_publication next_vt next_vts old_history oldest_beside queue_stats read_api_keys read_filters read_log_page read_pushes read_routes read_sources resolve_locals
+	next_publication next_vt next_vts old_history oldest_beside queue_stats read_api_keys read_filters read_log_page read_pushes read_routes read_sources replica_versions require_queues resolve_locals
 	schedule_position schedule_zone slowest_subscriptions subscription_allowed watch_subscriptions`)
 
 // repeated are those that a process calls again and again whatever the answer was, and whose effect is the same when they are called twice: they count, delete
@@ -340,6 +340,8 @@ func (c *answerless) run() {
 	c.must(post, "/events?queue=run&delay=1h", `{"n":2}`, nil)
 	c.lose(lostCall{"run_events", post, "/queues/run/run", "", nil, false, count(`agent.event where queue = 'run' and vt <= now()`), 2, 0})
 	c.lose(lostCall{"purge_queue", post, "/queues/purged/purge", "", nil, false, count(`agent.event_hist where queue = 'purged' and outcome = 'cancelled'`), 1, 0})
+	c.must(put, "/queues/deleted", "{}", nil)
+	c.lose(lostCall{"delete_queue", del, "/queues/deleted", "", nil, false, count(`agent.queue where name = 'deleted'`), 0, 0})
 	c.lose(lostCall{"requeue_events", post, "/history/requeue", `{"queue":"purged"}`, nil, true, count(`agent.event where queue = 'purged' and requeued_from is not null`), 1, 0})
 	c.lose(lostCall{"put_queue", put, "/queues/q", `{"max_attempts":7}`, nil, false, count(`agent.queue where name = 'q' and max_attempts = 7`), 1, 0})
 	c.lose(lostCall{"pause_queue", post, "/queues/q/pause", "", nil, false, count(`agent.queue where name = 'q' and paused`), 1, 0})

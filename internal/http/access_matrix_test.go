@@ -167,6 +167,7 @@ var restrictedCalls = map[string]struct {
 	"listQueues":      {"/queues", "", filtered},
 	"getQueue":        {"/queues/SIDE.q", "", refused},
 	"putQueue":        {"/queues/SIDE.q", "{}", refused},
+	"deleteQueue":     {"/queues/UNUSED?purge=true", "", refused},
 	"pauseQueue":      {"/queues/SIDE.paused/pause", "", refused},
 	"resumeQueue":     {"/queues/SIDE.q/resume", "", refused},
 	"purgeQueue":      {"/queues/SIDE.purged/purge", "", refused},
@@ -265,6 +266,7 @@ func (d *side) fill(text string, known map[string]string) string {
 	name := fmt.Sprintf("%s.sub%d", d.name, d.n)
 	makers := map[string]func(){
 		"EVENT": func() { known["EVENT"] = strconv.FormatInt(event("&priority=1").ID, 10) },
+		"LATER": func() { known["LATER"] = strconv.FormatInt(event("&priority=1&delay=1h").ID, 10) },
 		"RAW":   func() { known["RAW"] = strconv.FormatInt(event("&priority=1&keep_raw=1h").ID, 10) },
 		"LEASED": func() {
 			event("&priority=-1")
@@ -285,6 +287,10 @@ func (d *side) fill(text string, known map[string]string) string {
 			d.admin.try("PUT", "/queues/"+name+"/push", `{"url":"http://127.0.0.1:1"}`).want(http.StatusCreated)
 			known["PUSHED"] = name
 		},
+		"UNUSED": func() {
+			d.admin.try("PUT", "/queues/"+name+"u", "{}").want(http.StatusOK)
+			known["UNUSED"] = name + "u"
+		},
 		"POSITION": func() {
 			known["POSITION"] = strconv.FormatInt(decode[publishResponse](d.admin.try("POST", "/topics/"+d.name+".t", `{}`).want(http.StatusCreated)).Position, 10)
 		},
@@ -302,7 +308,7 @@ func (d *side) fill(text string, known map[string]string) string {
 			known["DELIVERED"] = name + "d"
 		},
 	}
-	for _, word := range []string{"EVENT", "RAW", "LEASED", "DONE", "SCHEDULE", "POSITION", "SOURCE", "READER", "DELIVERED", "PUSHED"} {
+	for _, word := range []string{"EVENT", "LATER", "RAW", "LEASED", "DONE", "SCHEDULE", "POSITION", "SOURCE", "READER", "DELIVERED", "PUSHED", "UNUSED"} {
 		if strings.Contains(text, word) && known[word] == "" {
 			makers[word]()
 		}

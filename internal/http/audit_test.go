@@ -31,8 +31,8 @@ func (c *client) audit(query string) []seenAction {
 
 // audited has what each operation that manages is recorded as; "" for those that have nothing to record.
 var audited = map[string]string{
-	"sweep": "", "requeue": "event.requeue", "requeueMatching": "history.requeue",
-	"putQueue": "queue.put", "pauseQueue": "queue.pause", "resumeQueue": "queue.resume", "purgeQueue": "queue.purge", "moveEvents": "queue.move",
+	"sweep": "", "runEvent": "event.run", "runQueue": "queue.run", "requeue": "event.requeue", "requeueMatching": "history.requeue",
+	"putQueue": "queue.put", "deleteQueue": "queue.delete", "pauseQueue": "queue.pause", "resumeQueue": "queue.resume", "purgeQueue": "queue.purge", "moveEvents": "queue.move",
 	"putPush": "push.put", "deletePush": "push.delete", "rotatePushSecret": "push.rotate", "enablePush": "push.enable", "testPush": "",
 	"createSchedule": "schedule.create", "patchSchedule": "schedule.update", "deleteSchedule": "schedule.delete",
 	"pauseSchedule": "schedule.pause", "resumeSchedule": "schedule.resume", "runSchedule": "schedule.run",
@@ -77,6 +77,8 @@ func TestAuditSaysWhoManagedWhat(t *testing.T) {
 			body = `{"from":0}`
 		case "patchKey":
 			body = `{"name":"other"}`
+		case "runQueue":
+			in.fill("LATER", make(map[string]string))
 		case "moveEvents":
 			in.fill("EVENT", make(map[string]string))
 			in.fill("RAW", make(map[string]string))

@@ -116,7 +116,17 @@ func TestBadFieldsAreProblemsAndStoreNothing(t *testing.T) {
 		},
 		"/events/7/ack":    {`{"receipt":""}`, `{"result":"\u0000"}`, `{"result":"` + strings.Repeat("r", 65536) + `"}`, `{"result":1e5000}`, `{"id":7}`},
 		"/events/7/extend": {`{}`, `{"receipt":"x","invisible_for":"0s"}`, `{"receipt":"x","invisible_for":"-1s"}`, `{"receipt":"x","invisible_for":"8761h"}`, `{"receipt":"x","invisible_for":60}`},
-		"/sweep":           {`{"max_attempts":0}`, `{"max_vt_age":"-1s"}`, `{"max_vt_age":3600}`, `{"max_vt_age":"1 hour"}`, `{"queue":"ä"}`, `{"max_attempts":null}`},
+		"/extend": {
+			`{"events":[]}`, `{"events":[{"id":1}]}`, `{"events":[{"id":0,"receipt":"x"}]}`, `{"events":[{"id":1,"receipt":"x"}],"invisible_for":"0s"}`,
+			`{"events":[{"id":1,"receipt":"x","invisible_for":"-1s"}]}`, `{"events":[{"id":1,"receipt":"x"}` + strings.Repeat(`,{"id":1,"receipt":"x"}`, 1000) + `]}`,
+		},
+		"/release": {
+			`{"events":[]}`, `{"events":[{"id":1}]}`, `{"events":[{"id":1,"receipt":""}]}`, `{"events":[{"id":1,"receipt":"x","delay":"1s"}]}`,
+			`{"events":[{"id":1,"receipt":"x"}],"delay":"-1s"}`, `{"events":[{"id":1,"receipt":"x"}` + strings.Repeat(`,{"id":1,"receipt":"x"}`, 1000) + `]}`,
+		},
+		"/events/7/release": {`{}`, `{"receipt":7}`, `{"receipt":"x","delay":"-1s"}`, `{"receipt":"x","delay":"87601h"}`, `{"receipt":"x","error":"e"}`},
+		"/queues/q/run":     {`{"types":"a"}`, `{"types":[""]}`, `{"nacked_only":1}`, `{"limit":0}`, `{"limit":-1}`, `{"name":"q"}`},
+		"/sweep":            {`{"max_attempts":0}`, `{"max_vt_age":"-1s"}`, `{"max_vt_age":3600}`, `{"max_vt_age":"1 hour"}`, `{"queue":"ä"}`, `{"max_attempts":null}`},
 		"/history/requeue": {
 			`{}`, `{"dry_run":true}`, `{"outcome":"gone"}`, `{"from":"yesterday"}`, `{"from":"2026-02-01T00:00:00Z","to":"2026-01-01T00:00:00Z"}`, `{"contains":[]}`, `{"contains":{"a":"\u0000"}}`,
 			`{"id":0}`, `{"id":9223372036854775808}`, `{"outcome":"done","limit":0}`, `{"outcome":"done","limit":-5}`, `{"outcome":"done","limit":1001}`, `{"outcome":"done","dry_run":1}`,

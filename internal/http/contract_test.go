@@ -134,7 +134,7 @@ func TestContractHasAnExampleForEveryBody(t *testing.T) {
 // every problem type that a client can get, in the order of the contract.
 var kinds = []problem.Type{
 	problem.InvalidJSON, problem.InvalidParameter, problem.UnknownParameter, problem.InvalidCursor, problem.InvalidCloudEvent, problem.Unauthorized, problem.ClientCertificate, problem.KeyExpired, problem.KeyRevoked, problem.WebhookRejected, problem.CrossOrigin, problem.Forbidden, problem.NotFound, problem.EventNotFound, problem.RawBodyNotFound,
-	problem.ScheduleNotFound, problem.OwnerNotFound, problem.PositionNotFound, problem.SubscriptionNotFound, problem.FilterNotFound, problem.PushNotFound, problem.KeyNotFound, problem.SourceNotFound, problem.MethodNotAllowed, problem.LeaseLost, problem.EventLeased, problem.EventEnded, problem.CursorLost, problem.WrongDelivery, problem.ScheduleEnded, problem.LastAdminKey, problem.KeyEnded, problem.PreconditionFailed, problem.BodyTooLarge, problem.UnsupportedMediaType, problem.HostNotAllowed, problem.ValidationFailed, problem.Unrepresentable, problem.TooDeep,
+	problem.ScheduleNotFound, problem.OwnerNotFound, problem.PositionNotFound, problem.SubscriptionNotFound, problem.FilterNotFound, problem.QueueNotFound, problem.QueueNotDeclared, problem.PushNotFound, problem.KeyNotFound, problem.SourceNotFound, problem.MethodNotAllowed, problem.LeaseLost, problem.EventLeased, problem.EventEnded, problem.CursorLost, problem.WrongDelivery, problem.ScheduleEnded, problem.LastAdminKey, problem.KeyEnded, problem.QueueNotEmpty, problem.QueueInUse, problem.QueueLeased, problem.PreconditionFailed, problem.BodyTooLarge, problem.UnsupportedMediaType, problem.HostNotAllowed, problem.ValidationFailed, problem.Unrepresentable, problem.TooDeep,
 	problem.BatchTooLarge, problem.KeyReused, problem.FilterRefused, problem.RateLimited, problem.Internal, problem.QueryTimeout, problem.DatabaseUnavailable, problem.Overloaded, problem.Locked, problem.SourcePaused, problem.SealingUnavailable, problem.NotReady,
 }
 
@@ -170,10 +170,10 @@ var requests = map[string][]bind.Field{
 	"listAttempts":    fieldsOf[eventRequest](),
 	"getRawBody":      fieldsOf[eventRequest](),
 	"nack":            fieldsOf[nackRequest](),
-	"extend":          fieldsOf[extendRequest](),
 	"extendBatch":     fieldsOf[extendBatchRequest](),
 	"release":         fieldsOf[releaseRequest](),
 	"releaseBatch":    fieldsOf[releaseBatchRequest](),
+	"extend":          fieldsOf[extendRequest](),
 	"sweep":           fieldsOf[sweepRequest](),
 	"listHistory":     fieldsOf[listHistoryRequest](),
 	"historyStats":    fieldsOf[historyStatsRequest](),
@@ -182,10 +182,13 @@ var requests = map[string][]bind.Field{
 	"listQueues":      fieldsOf[paging](),
 	"getQueue":        fieldsOf[queueRequest](),
 	"putQueue":        fieldsOf[putQueueRequest](),
+	"deleteQueue":     fieldsOf[deleteQueueRequest](),
 	"pauseQueue":      fieldsOf[queueRequest](),
 	"resumeQueue":     fieldsOf[queueRequest](),
 	"purgeQueue":      fieldsOf[queueRequest](),
 	"moveEvents":      fieldsOf[moveEventsRequest](),
+	"runEvent":        fieldsOf[runEventRequest](),
+	"runQueue":        fieldsOf[runQueueRequest](),
 	"listExecutions":  fieldsOf[listExecutionsRequest](),
 	"listProcesses":   fieldsOf[noRequest](),
 

@@ -104,6 +104,9 @@ func TestEveryDocumentedResponseIsReturned(t *testing.T) {
 	provokeSubscribedStreams(open)
 	provokePushes(open)
 	provokeSources(open, seen)
+	declared := setupWith(t, settings{seen: seen, queue: func(cfg *queue.Config) { cfg.DeclaredOnly = true }})
+	declared.call("PUT", "/queues/orders", `{}`).want(200)
+	provokeUndeclared(t, declared)
 	for _, r := range routes {
 		if r.isWebhook() { // which takes anything
 			continue
@@ -230,11 +233,21 @@ func provokeJobs(h *environment) {
 	h.call("POST", fmt.Sprintf("/events/%d/ack", e.ID), fmt.Sprintf(`{"receipt":%q,"result":[1]}`, e.Receipt)).want(200)
 	h.call("GET", "/history?type=a&source=s&worker=w&min_duration=0s", "").want(200)
 	h.call("PUT", "/queues/work", `{"max_attempts":5,"invisible_for":"1m","backoff":{"kind":"linear","base":"1s","factor":null,"max":null,"jitter":0.5},"history_retention":"720h"}`).want(200)
-	h.call("GET", "/queues/work", "").want(200)
+	h.with("If-None-Match", "*").call("PUT", "/queues/work", `{}`).wantProblem(problem.PreconditionFailed)
+	h.with("If-Match", h.call("GET", "/queues/work", "").want(200).header.Get("Etag")).call("PUT", "/queues/work", `{}`).want(200)
+	later := decode[seenEvent](h.call("POST", "/events?queue=work&delay=1h", `{"n":7}`).want(201)).ID
+	h.call("POST", fmt.Sprintf("/events/%d/run", later), "").want(200)
+	h.call("POST", fmt.Sprintf("/events/%d/run", e.ID), "").wantProblem(problem.EventEnded)
+	h.call("POST", "/queues/work/run", `{"types":["x"],"nacked_only":true,"limit":1}`).want(200)
 	h.call("POST", "/queues/work/move", `{"to":"other","types":["x"],"limit":1}`).want(200)
 	for _, verb := range []string{"pause", "resume", "purge"} {
 		h.call("POST", "/queues/work/"+verb, "").want(200)
 	}
+	h.insertWith("queue=unwanted")
+	h.call("DELETE", "/queues/unwanted", "").wantProblem(problem.QueueNotEmpty)
+	h.with("If-Match", `"1"`).call("DELETE", "/queues/unwanted", "").wantProblem(problem.PreconditionFailed)
+	h.call("DELETE", "/queues/unwanted?purge=true", "").want(200)
+	h.call("DELETE", "/queues/unwanted?purge=true", "").wantProblem(problem.QueueNotFound)
 	h.call("GET", "/stats/executions?type=a&worker=", "").want(200)
 	h.call("GET", "/stats/processes", "").want(200)
 
@@ -255,6 +268,8 @@ func provokeConflicts(h *environment) {
 		h.call("POST", fmt.Sprintf("/events/%d/extend", at), `{"receipt":"x"}`).wantProblem(k)
 		h.call("POST", fmt.Sprintf("/events/%d/release", at), `{"receipt":"x"}`).wantProblem(k)
 	}
+	h.call("POST", fmt.Sprintf("/events/%d/run", id), "").wantProblem(problem.EventLeased)
+	h.call("POST", "/events/1152921504606846976/run", "").wantProblem(problem.EventNotFound)
 	h.call("GET", "/events/1152921504606846976", "").wantProblem(problem.EventNotFound)
 	h.call("POST", "/history/1152921504606846976/requeue", "").wantProblem(problem.EventNotFound)
 }

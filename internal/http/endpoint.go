@@ -48,10 +48,13 @@ func handler[Req any](s *Server, lim bind.Limits, handle func(http.ResponseWrite
 			err = s.restrict(r, binding, &req) //nolint:contextcheck // what it looks up, it does with the context of r
 		}
 		if err == nil {
+			err = s.requireQueues(r, &req)
+		}
+		if err == nil {
 			err = handle(w, r, req)
 		}
 		if err != nil {
-			fail(w, r, err)
+			fail(w, r, s.explainUndeclared(r, &req, err))
 		}
 	}}
 }

@@ -72,7 +72,7 @@ var benchmarkLimits = bind.Limits{Body: 8 << 20, Event: 1 << 20, Items: 1000, De
 // benchmarkEndpoint measures an endpoint without what the service does: reading the request, and writing rep.
 func benchmarkEndpoint[Req any](b *testing.B, target, body string, rep reply) {
 	b.Helper()
-	s := New(Config{})
+	s := New(Config{Service: new(queue.Service)})
 	handler := s.observe(s.routes().mux, endpoint(s, benchmarkLimits, func(*http.Request, Req) (reply, error) { return rep, nil }))
 	b.ReportAllocs()
 	for b.Loop() {

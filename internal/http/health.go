@@ -16,7 +16,7 @@ type noRequest struct{}
 
 type healthResponse struct {
 	Status string `json:"status"`
-	Detail string `json:"detail,omitzero"` // what does not run although calls are answered
+	Detail string `json:"detail,omitzero"` // the parts that do not run although calls are answered
 }
 
 // backgroundDetails say why a process does nothing by itself.

@@ -2,10 +2,12 @@ package http
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strconv"
 	"time"
 
+	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
 )
 
@@ -156,6 +158,35 @@ func (s *Server) purgeQueue(r *http.Request, req openQueueRequest) (reply, error
 	purged, err := s.svc.Purge(r.Context(), req.Name)
 	logOf(r).add("events", purged)
 	return countOf("purged", purged), err
+}
+
+type deleteQueueRequest struct {
+	Name    string        `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
+	Purge   bool          `query:"purge"`
+	IfMatch *precondition `header:"If-Match"`
+}
+
+// deleteQueue deletes a queue. Who may use some queues and topics alone is not told who uses the queue: these may have names that others gave them.
+func (s *Server) deleteQueue(r *http.Request, req deleteQueueRequest) (reply, error) {
+	purged, err := s.svc.Delete(r.Context(), req.Name, req.Purge, req.IfMatch.versions())
+	logOf(r).add("events", purged)
+	if refused, ok := errors.AsType[*queue.RefusedError](err); ok {
+		err = problem.New(problem.Of(err).Type, explainRefusal(refused, logOf(r).grant.IsRestricted()))
+	}
+	return countOf("purged", purged), err
+}
+
+// explainRefusal returns why a queue was not deleted, and the next step.
+func explainRefusal(refused *queue.RefusedError, isRestricted bool) string {
+	switch {
+	case errors.Is(refused, queue.ErrQueueNotEmpty):
+		return "The queue has events: " + refused.Detail + ". Send ?purge=true to move them into history as cancelled, or move them to another queue first."
+	case errors.Is(refused, queue.ErrQueueLeased):
+		return "Events of the queue are under a lease: " + refused.Detail + ". Pause the queue, wait until they are finished or their leases end, and delete it then."
+	case isRestricted:
+		return "Schedules, sources or subscriptions name the queue. Delete them, or have them name another queue."
+	}
+	return "These name the queue: " + refused.Detail + ". Delete them, or have them name another queue."
 }
 
 type moveEventsRequest struct {

@@ -135,6 +135,98 @@ func TestQueueHasTheCountsOfItsListing(t *testing.T) {
 	}
 }
 
+func TestQueueWithEventsIsDeletedWithPurgeOnly(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	const path = "/queues/work"
+	h.call("DELETE", path, "").wantProblem(problem.QueueNotFound)
+	etag := h.call("PUT", path, `{"max_attempts":3,"paused":true}`).want(200).header.Get("Etag")
+	h.call("POST", path+"/resume", "").want(200)
+	done, id, later := h.insertWith("queue=work"), h.insertWith("queue=work"), h.insertWith("queue=work&delay=1h")
+	other := h.insertWith("queue=other")
+	h.ack(h.claim(`{"queue":"work"}`)[0])
+	if p := h.call("DELETE", path, "").wantProblem(problem.QueueNotEmpty); !strings.Contains(p.Detail, "has events: 2.") {
+		t.Errorf("the refusal is %q", p.Detail)
+	}
+	h.with("If-Match", etag).call("DELETE", path+"?purge=true", "").wantProblem(problem.PreconditionFailed)
+	leased := h.claim(`{"queue":"work"}`)[0]
+	if p := h.call("DELETE", path+"?purge=true", "").wantProblem(problem.QueueLeased); !strings.Contains(p.Detail, "under a lease: 1.") {
+		t.Errorf("the refusal is %q", p.Detail)
+	}
+	if e := h.get(later); e.State != "scheduled" {
+		t.Errorf("a refused deletion left the event %+v", e)
+	}
+	h.nack(leased, "")
+	current := h.call("GET", path, "").want(200).header.Get("Etag")
+	if got := h.with("If-Match", current).call("DELETE", path+"?purge=true", "").want(200).body; got != `{"purged":2}` {
+		t.Errorf("the deletion answered %s", got)
+	}
+	for event, outcome := range map[int64]string{done: "done", id: "cancelled", later: "cancelled"} {
+		if e := h.get(event); e.Outcome != outcome || e.Queue != "work" {
+			t.Errorf("event %d is %+v, want it in history as %s", event, e, outcome)
+		}
+	}
+	if e := h.get(other); e.State != "ready" {
+		t.Errorf("an event of another queue is %+v", e)
+	}
+	if got := decode[map[string]any](h.call("GET", path, "").want(200)); got["version"] != nil || got["max_attempts"] != nil || got["ready"] != 0.0 {
+		t.Errorf("after the deletion the queue is %v", got)
+	}
+	h.call("DELETE", path+"?purge=true", "").wantProblem(problem.QueueNotFound)
+	h.insertWith("queue=work") // makes it anew
+	if e := h.claim(`{"queue":"work"}`); len(e) != 1 {
+		t.Errorf("claimed %+v from the new queue", e)
+	}
+	h.call("DELETE", "/queues/queued.publish", "").wantProblem(problem.InvalidParameter)
+	h.try("DELETE", path+"?purge=perhaps", "").wantProblem(problem.InvalidParameter)
+}
+
+func TestQueueIsNotDeletedWhileSomethingNamesIt(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	const path = "/queues/work"
+	h.call("PUT", path, "{}").want(200)
+	schedule := decode[struct{ ID int64 }](h.call("POST", "/schedules", `{"event":{},"queue":"work","cron":"@yearly","timezone":"UTC"}`).want(201)).ID
+	h.call("PUT", "/subscriptions/audit", `{"filters":[{"topics":["a.b"]}],"deliver":{"queue":"work"}}`)
+	h.sql(`insert into agent.source (name, kind, queue, secrets, dedup_for, tolerance) values ('github', 'token', 'work', '{"\\x00"}', '1d', '5m')`)
+	want := fmt.Sprintf("These name the queue: schedule %d, source github, subscription audit. ", schedule)
+	for _, query := range []string{"", "?purge=true"} {
+		if p := h.call("DELETE", path+query, "").wantProblem(problem.QueueInUse); !strings.HasPrefix(p.Detail, want) {
+			t.Errorf("the refusal is %q, want %q", p.Detail, want)
+		}
+	}
+	h.call("DELETE", "/subscriptions/audit", "")
+	h.sql("delete from agent.source")
+	h.call("DELETE", path, "").wantProblem(problem.QueueInUse)
+	h.call("DELETE", fmt.Sprintf("/schedules/%d", schedule), "").want(204)
+	h.call("DELETE", path, "").want(200)
+}
+
+func TestDeletedQueueIsForgottenByTheMetricsOfOtherProcesses(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	other := setupWith(t, settings{db: h.db})
+	h.insertWith("queue=work")
+	if got := other.call("POST", "/claim", `{"queue":"work","wait":"10s"}`).want(200); len(decode[seenPage](got).Events) != 1 {
+		t.Fatalf("claimed %s", got.body)
+	}
+	h.sql("update agent.event set vt = now()")
+	for _, c := range []*client{other.client, h.client} {
+		if metrics := c.call("GET", "/metrics", "").want(200).body; !strings.Contains(metrics, `queue="work"`) {
+			t.Fatal("the metrics do not have the queue")
+		}
+	}
+	h.call("DELETE", "/queues/work?purge=true", "").want(200)
+	for _, c := range []*client{h.client, other.client} {
+		for strings.Contains(c.call("GET", "/metrics", "").want(200).body, `queue="work"`) {
+			if t.Context().Err() != nil {
+				t.Fatal("the metrics still have the queue")
+			}
+			time.Sleep(20 * time.Millisecond) //nolint:forbidigo // no signal announces it
+		}
+	}
+}
+
 func TestPolicySuppliesWhatCallsOmit(t *testing.T) {
 	t.Parallel()
 	h := setup(t)

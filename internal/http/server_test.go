@@ -21,7 +21,7 @@ func TestEveryPoolLimitsWaitsForLocks(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	pools := h.database.Pools()
-	if len(pools) < 23 { // six of the queue, four each of schedules and topics, three each of keys, pushes and sources
+	if len(pools) != 15 { // six of the queue, three each of schedules and topics, and three that services share
 		t.Errorf("%d pools, expected those of all services", len(pools))
 	}
 	for _, pool := range pools {

@@ -8,7 +8,7 @@ import (
 )
 
 // directory is a temporary directory for a server. Its lock goes with the process that made it, so
-// that a later run can tell, and remove, what a killed one has left.
+// that a later run can tell, and remove, those that a killed one has left.
 type directory struct {
 	path string
 	lock *os.File

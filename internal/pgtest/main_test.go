@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// What a failing, leaking or interrupted run does can only be seen from outside. Such a test runs this
+// A failing, leaking or interrupted run can only be observed from outside. Such a test runs this
 // test binary again, for itself alone, and does the other part there.
 
 // inner is set in the run inside.

@@ -68,7 +68,7 @@ func Main(m *testing.M) {
 	os.Exit(Run(m))
 }
 
-// Run does what Main does, but returns the code, for packages that have more to clean up.
+// Run does the same as Main, but returns the code, for packages that have more to clean up.
 func Run(m *testing.M) int {
 	shared.inMain = true
 	code := m.Run()
@@ -108,7 +108,7 @@ func Empty(tb testing.TB) *DB {
 	return newDB(tb, serverFor(tb), "template0")
 }
 
-// Flavour returns what the tests run on: Plain or Timescale. It panics when there is no server.
+// Flavour returns the flavour that the tests run on: Plain or Timescale. It panics when there is no server.
 func Flavour() string {
 	server, err := sharedServer()
 	if err != nil {

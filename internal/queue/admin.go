@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/watermark"
@@ -67,6 +69,7 @@ func (s *Service) PutPolicy(ctx context.Context, p Policy, only Precondition) (P
 	if err != nil {
 		return Policy{}, wrap("setting a queue's policy", err)
 	}
+	s.declared.add(p.Queue)
 	s.wakeHere(map[string]bool{p.Queue: true})
 	return put, nil
 }
@@ -97,7 +100,7 @@ func (s *Service) Queue(ctx context.Context, name string, lately time.Duration) 
 	return p, stats[0], nil
 }
 
-// Pause has a queue hand out nothing, at once and in every process, until Resume. Leases that run go on.
+// Pause has a queue hand out nothing, at once and in every process, until Resume. Leases that run go on. It fails with an *UndeclaredError.
 func (s *Service) Pause(ctx context.Context, queue string) error {
 	return wrap("pausing a queue", s.pause(ctx, queue, true))
 }
@@ -110,10 +113,10 @@ func (s *Service) Resume(ctx context.Context, queue string) error {
 }
 
 func (s *Service) pause(ctx context.Context, queue string, isPaused bool) error {
-	return s.short(ctx, func(pool *pg.Pool) error {
-		_, err := pool.Exec(ctx, `select agent.pause_queue($1, $2)`, queue, isPaused)
+	return s.undeclared(s.short(ctx, func(pool *pg.Pool) error {
+		_, err := pool.Exec(ctx, `select agent.pause_queue(`+s.required("$1")+`, $2)`, queue, isPaused)
 		return err
-	})
+	}))
 }
 
 // Purge moves every event of a queue that nobody has a lease on to history as Cancelled, and returns how many. When it fails
@@ -131,9 +134,55 @@ func (s *Service) Purge(ctx context.Context, queue string) (total int64, err err
 	}
 }
 
+// Delete deletes a queue that nothing names any more, its policy and its push, and returns how many events it has moved to history as Cancelled: with purge all, and none
+// may be leased; without it there must not be any. History stays. It fails with ErrQueueNotFound, ErrQueueNotEmpty, ErrQueueInUse, ErrQueueLeased,
+// and with ErrStale if versions (nil: any) has not that of the policy. When it fails midway, the queue is there, and events that it has moved stay so.
+func (s *Service) Delete(ctx context.Context, queue string, purge bool, versions []int64) (purged int64, err error) {
+	for {
+		var n int64
+		var isDeleted bool
+		err := s.loops.QueryRow(ctx, `select purged, is_deleted from agent.delete_queue($1, $2, $3, $4)`, queue, purge, versions, moveBatch).Scan(&n, &isDeleted)
+		err = refused(wrap("deleting a queue", err))
+		purged += n
+		if errors.Is(err, ErrQueueNotFound) && purged > 0 { // there were no more than the events
+			err, isDeleted = nil, true
+		}
+		if err != nil {
+			return purged, err
+		}
+		if isDeleted {
+			s.forgetQueue(queue)
+			return purged, nil
+		}
+	}
+}
+
+// refused returns an error with the detail that the database gave for refusing to delete a queue.
+func refused(err error) error {
+	pgErr, isAnswer := errors.AsType[*pgconn.PgError](err)
+	if !isAnswer {
+		return err
+	}
+	for _, known := range []error{ErrQueueNotEmpty, ErrQueueInUse, ErrQueueLeased} {
+		if errors.Is(err, known) {
+			return &RefusedError{Err: known, Detail: pgErr.Detail}
+		}
+	}
+	return err
+}
+
+// forgetQueue forgets this process's counts of a queue that was deleted, and wakes those who wait for its events.
+func (s *Service) forgetQueue(queue string) {
+	s.counters.forget(queue)
+	s.declared.forget(queue)
+	queues := map[string]bool{queue: true}
+	s.watermarks.MarkStale(queues)
+	s.wakeHere(queues)
+}
+
 // Move moves events of a queue that nobody has a lease on into another one, and returns how many: up to limit (zero: all), of these types (none:
-// whatever the type). They keep their ids, attempts and options, and can be claimed behind what waits there. When it fails midway, what it has moved so far stays so. It fails
-// with an *InvalidError.
+// whatever the type). They keep their ids, attempts and options, and can be claimed behind the events that wait there. When it fails midway, events that it has moved stay so. It fails
+// with an *InvalidError, and with an *UndeclaredError about to.
 func (s *Service) Move(ctx context.Context, from, to string, types []string, limit int) (total int64, err error) {
 	for {
 		batch := int64(moveBatch)
@@ -141,8 +190,8 @@ func (s *Service) Move(ctx context.Context, from, to string, types []string, lim
 			batch = min(batch, int64(limit)-total)
 		}
 		var n int64
-		if err := s.loops.QueryRow(ctx, `select agent.move_events($1, $2, $3, $4)`, from, to, batch, types).Scan(&n); err != nil {
-			return total, wrap("moving events", err)
+		if err := s.loops.QueryRow(ctx, `select agent.move_events($1, `+s.required("$2")+`, $3, $4)`, from, to, batch, types).Scan(&n); err != nil {
+			return total, s.undeclared(wrap("moving events", err))
 		}
 		if n > 0 {
 			s.wakeHere(map[string]bool{to: true})
@@ -197,8 +246,8 @@ func (s *Service) RunQueue(ctx context.Context, p RunParams) (total int64, err e
 	}
 }
 
-// Sweep moves events to history as Expired and returns how many. No running lease is readyQueues. When it fails midway, what it has expired so far
-// stays so.
+// Sweep moves events to history as Expired and returns how many. No running lease is touched. When it fails midway, events that it has expired
+// stay so.
 func (s *Service) Sweep(ctx context.Context, p SweepParams) (total int64, err error) {
 	for {
 		rows, _ := s.loops.Query(ctx, `select queue, expired, put_off, coalesce(reason, '') from agent_service.sweep_events($1, $2, nullif($3, ''), $4)`,
@@ -229,25 +278,25 @@ func (s *Service) Sweep(ctx context.Context, p SweepParams) (total int64, err er
 }
 
 // Requeue copies one event of history back into its queue and returns the copy's id. It fails with ErrNotFound, also for an event of a queue
-// that none of the patterns of queues (nil: all) stands for.
+// that none of the patterns of queues (nil: all) stands for, and with an *UndeclaredError.
 func (s *Service) Requeue(ctx context.Context, id int64, queues []string) (copied int64, err error) {
 	var queue string
-	err = s.row(ctx, `select id, queue from agent.requeue_event($1, _notify => false, _queues => $2)`, []any{id, queues}, &copied, &queue)
+	err = s.row(ctx, `select id, `+s.required("queue")+` from agent.requeue_event($1, _notify => false, _queues => $2)`, []any{id, queues}, &copied, &queue)
 	if err != nil {
-		return 0, wrap("requeueing an event", err)
+		return 0, s.undeclared(wrap("requeueing an event", err))
 	}
 	s.counters.add(queue, Counters{Requeued: 1})
 	s.wake(map[string]bool{queue: true})
 	return copied, nil
 }
 
-// RequeueMatching requeues by filter. It fails with ErrQueryTimeout, and then has requeued nothing.
+// RequeueMatching requeues by filter. It fails with ErrQueryTimeout or an *UndeclaredError, and then has requeued nothing.
 func (s *Service) RequeueMatching(ctx context.Context, p RequeueParams) (result RequeueResult, err error) {
 	type requeued struct {
 		Queue             string
 		Matched, Requeued int64
 	}
-	if !p.DryRun { // it locks what it requeues
+	if !p.DryRun { // it locks the events that it requeues
 		select {
 		case s.requeues <- struct{}{}:
 			defer func() { <-s.requeues }()
@@ -256,13 +305,13 @@ func (s *Service) RequeueMatching(ctx context.Context, p RequeueParams) (result 
 		}
 	}
 	byQueue, err := collect[requeued](ctx, s, `
-		select queue, matched, requeued
+		select `+s.required("queue")+` as queue, matched, requeued
 		from agent.requeue_events(nullif($1, ''), nullif($2, ''), $3, $4, $5, $6, $7, $8, _notify => false,
 			_type => nullif($9, ''), _source => nullif($10, ''), _worker => nullif($11, ''), _min_duration => $12, _meta => $13, _queues => $14)`,
 		p.Queue, string(p.Outcome), p.From, p.To, pg.JSONArg(p.Contains), p.ID, min(cmp.Or(p.Limit, MaxBatch), MaxBatch), p.DryRun,
 		p.Type, p.Source, p.Worker, p.MinDuration, pg.JSONArg(p.Meta), p.Queues)
 	if err != nil {
-		return RequeueResult{}, wrap("requeueing events", err)
+		return RequeueResult{}, s.undeclared(wrap("requeueing events", err))
 	}
 	readyQueues := make(map[string]bool)
 	for _, q := range byQueue {

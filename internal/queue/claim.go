@@ -36,7 +36,7 @@ func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 	case r := <-w.result:
 		return r.events, r.err
 	case <-ctx.Done():
-		d.leave(w) //nolint:contextcheck // this context has ended; what was claimed for it must be released all the same
+		d.leave(w) //nolint:contextcheck // this context has ended; events claimed for it must be released all the same
 		return nil, wrap("claiming events", ctx.Err())
 	}
 }

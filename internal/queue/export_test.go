@@ -2,8 +2,11 @@ package queue
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/queued/queued/internal/watermark"
@@ -50,6 +53,30 @@ func Offers(s *Service, queue string) bool {
 
 // Waiting returns how many claims wait for events.
 func Waiting(s *Service) int { return s.waiting() }
+
+// LookUpGap is the shortest time between two look-ups of queues.
+const LookUpGap = lookUpGap
+
+// CountLookUps counts the look-ups of queues from now on.
+func CountLookUps(s *Service) *atomic.Int64 {
+	n, find := new(atomic.Int64), s.declared.lookUps.Find
+	s.declared.lookUps.Find = func(ctx context.Context, queues []string) (map[string]bool, error) {
+		n.Add(1)
+		return find(ctx, queues)
+	}
+	return n
+}
+
+// VerifyDeclared verifies the declared queues, as a running service does from time to time.
+func VerifyDeclared(t *testing.T, s *Service) {
+	t.Helper()
+	if err := s.declared.verify(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ForgetQueue is what a notification of its deletion, or of its declaration, makes a service do.
+func (s *Service) ForgetQueue(queue string) { s.forgetQueue(queue) }
 
 // NeverLookForEnds has a service not look for events that others have ended: only what it ends itself wakes those who wait.
 func NeverLookForEnds(s *Service) {

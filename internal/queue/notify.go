@@ -15,6 +15,9 @@ import (
 // empty when the database was adopted.
 const channel = "agent_event"
 
+// deletedSender is the sender of notifications that a queue was deleted, see agent.delete_queue.
+const deletedSender = "deleted"
+
 const notifySQL = `select agent.notify_queues($1, $2)`
 
 // notifyInterval is the shortest time between two notifications of one service: a notifying commit takes a lock that all databases of the server share.
@@ -130,6 +133,11 @@ func (s *Service) subscriber() pg.Subscriber {
 				return
 			}
 			queue, sender, _ := strings.Cut(payload, "|")
+			if sender == deletedSender {
+				s.forgetQueue(queue)
+				return
+			}
+			s.declared.forgetUndeclared(queue)
 			if sender != s.name { // whose waiters were woken already
 				queues := map[string]bool{queue: true}
 				s.watermarks.MarkStale(queues)

@@ -48,7 +48,8 @@ type Config struct {
 	RequireSync       bool           // CheckReady wants a server whose commits wait for a standby
 	AdoptsAlways      bool           // a copy of a database is adopted as soon as it is seen
 	IsQuiet           bool           // this process neither pushes nor fires schedules nor delivers subscriptions: for Server
-	MaxConns          int            // connections at most, fewer than 7 are 7; zero: what the URL's pool_max_conns says, else DefaultMaxConns
+	DeclaredOnly      bool           // calls are refused that name a queue which nobody has made by PutPolicy: see RequireQueues
+	MaxConns          int            // connections at most, fewer than 7 are 7; zero: the URL's pool_max_conns, else DefaultMaxConns
 	MaxPendingBytes   int            // events that wait to be written; beyond it inserts and acks fail with ErrOverloaded; zero: DefaultMaxPendingBytes
 	MaxAttempts       int            // default of claims and sweeps; zero: DefaultMaxAttempts
 	SweepInterval     time.Duration  // time between sweeps of the service itself; zero: DefaultSweepInterval; negative: never
@@ -93,14 +94,15 @@ type Service struct {
 	started    time.Time
 	notifier   *notifier
 	commits    *groupcommit.Committer[*operation]
-	watermarks *watermark.Set
 	ends       *endWaits
+	watermarks *watermark.Set
 	claimSizes claimSizeLimits
 	slow       slowNextDue
 	server     server
 	writes     writes
 	counters   counters
 	executions executions
+	declared   *declaredQueues // nil: unless Config.DeclaredOnly
 	upkeep     upkeep
 	isPusher   atomic.Bool
 	isOutdated atomic.Bool // the schema has moved beyond this program
@@ -140,6 +142,9 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	}
 	s.addUpkeepTasks()
 	s.notifier = newNotifier(s)
+	if cfg.DeclaredOnly {
+		s.declared = newDeclaredQueues(s.calls)
+	}
 	s.ends = newEndWaits(s)
 	s.commits = s.newCommitter()
 	if err := s.health.Ping(ctx); err != nil {
@@ -163,6 +168,9 @@ func (s *Service) Run(ctx context.Context) error {
 		{Doing: "upkeep", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval, Retry: s.cfg.UpkeepRetry},
 		{Doing: "recording executions", Pass: s.recordLeft, Pause: recordInterval, DelayFirst: true},
 		{Doing: "reporting this process", Pass: s.reportAndPrune, Pause: reportInterval},
+	}
+	if s.declared != nil {
+		loops = append(loops, pg.Loop{Doing: "looking which queues are declared", Pass: s.declared.verify, Pause: verifyInterval, DelayFirst: true})
 	}
 	if s.cfg.SweepInterval > 0 {
 		loops = append(loops, pg.Loop{Doing: "sweep", Pass: s.sweepAll, Pause: s.cfg.SweepInterval, DelayFirst: true})
@@ -191,7 +199,7 @@ func (s *Service) drain() {
 	s.ends.drain()
 }
 
-// Close drains, waits until the calls under way and what the service started have ended (or ctx has), and closes the connections. Run must have
+// Close drains, waits until the calls under way and the goroutines of the service have ended (or ctx has), and closes the connections. Run must have
 // returned. Calls after Close fail with ErrUnavailable.
 func (s *Service) Close(ctx context.Context) error {
 	s.mu.Lock()

@@ -82,8 +82,19 @@ func (c *counters) add(queue string, done Counters) {
 	c.others.Queue = OtherQueues
 }
 
-// Counters returns what this service has done since it was opened, by queue. Of the queues that it has had to do with the latest 500 are
-// there, the others together as OtherQueues: one that comes back counts from zero again.
+// forget counts a queue among the others from now on.
+func (c *counters) forget(queue string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := c.byQueue[queue]; n != nil {
+		delete(c.byQueue, queue)
+		c.others.add(n.Counters)
+		c.others.Queue = OtherQueues
+	}
+}
+
+// Counters returns the counts of this service since it was opened, by queue. The 500 queues that it has counted for the latest are there by
+// themselves, the others together as OtherQueues: one that comes back counts from zero again.
 func (s *Service) Counters() []Counters {
 	s.counters.mu.Lock()
 	defer s.counters.mu.Unlock()

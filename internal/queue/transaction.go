@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"math"
 	"slices"
@@ -51,7 +52,7 @@ type pendingInsert struct {
 	token  string     // the random part of the receipt, if it is claimed
 }
 
-// add has the statements for operations join the transaction, in the order in which they run. What takes a lock that
+// add has the statements for operations join the transaction, in the order in which they run. A statement that takes a lock which
 // other transactions wait for belongs at the end, so that it is held for the commit alone.
 func (tx *transaction) add(ops []*operation) {
 	for _, op := range ops {
@@ -246,6 +247,11 @@ func (tx *transaction) addInserts(ops []*operation) {
 		tx.keepsRaw = true
 		sql, args = insertRawSQL, append(args, rawBodies, mediaTypes, keeps)
 	}
+	if tx.svc.declared != nil {
+		required := slices.AppendSeq([]string{}, tx.requiredQueues()) // not nil, which would be all
+		slices.Sort(required)
+		sql, args = requiringQueues(sql, len(args)+1), append(args, slices.Compact(required))
+	}
 	// The service wakes waiters itself: a notifying commit takes a lock that the whole server shares.
 	i := 0
 	tx.query(sql, args, func(r *pg.RowReader) {
@@ -277,6 +283,22 @@ const (
 		join unnest($10::bytea[], $11::text[], $12::interval[]) with ordinality raw (body, media_type, keep, ord) on raw.ord = a.ord
 		order by a.ord`
 )
+
+// requiringQueues returns insertSQL or insertRawSQL so that the queues have to be declared that parameter n lists.
+func requiringQueues(sql string, n int) string {
+	return strings.Replace(sql, "$2::text[]", "agent_service.require_queues($2::text[], $"+strconv.Itoa(n)+"::text[])", 1)
+}
+
+// requiredQueues are the queues that have to be declared for the inserts.
+func (tx *transaction) requiredQueues() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, in := range tx.inserts {
+			if !in.IsAccepted && !yield(in.queue) {
+				return
+			}
+		}
+	}
+}
 
 // noteLane notes that something is inserted into a lane, claimable from vt on (nil: not said).
 func (tx *transaction) noteLane(lane watermark.Lane, vt *time.Time) {
@@ -363,7 +385,7 @@ func (tx *transaction) readInserted(r *pg.RowReader, in *pendingInsert) error {
 	return nil
 }
 
-// options is what the event has beyond a payload, as agent_service.insert_and_claim_events takes it, or nil.
+// options returns the fields of the event beside its payload, as agent_service.insert_and_claim_events takes them, or nil.
 func (e *InsertParams) options() *string {
 	if e.Type == "" && e.Source == "" && e.Priority == 0 && e.IdempotencyKey == "" && e.MaxAttempts == 0 && e.ExpiresAt == nil &&
 		e.EventTS == nil && e.Meta == nil {
@@ -477,7 +499,7 @@ func (tx *transaction) addAcks(ops []*operation) {
 		})
 }
 
-// ackResult is what agent_service.ack_events means by a status.
+// ackResult is the meaning of a status of agent_service.ack_events.
 func ackResult(id int64, status string) (AckResult, error) {
 	switch status {
 	case string(Done), string(Cancelled):

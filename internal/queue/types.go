@@ -115,6 +115,8 @@ type InsertParams struct {
 	// VerifiedSource is the source that has verified who sent the event, whose name Meta has as verified_source; empty: none has, and Meta must not say so.
 	VerifiedSource string
 	Raw            *RawBody // the bytes that it came in as, to be kept if it is inserted; nil: they are not
+	// IsAccepted says that what names the queue was accepted earlier, such as a source: the queue need not be declared.
+	IsAccepted bool
 }
 
 // A RawBody is the bytes that an event came in as.
@@ -393,6 +395,11 @@ var (
 	ErrStale           = errors.New("the version is not the one that was asked for")  // a precondition is not met
 	ErrLeased          = errors.New("the event is leased")                            // a call is for events that nobody has a lease on
 	ErrEnded           = errors.New("the event has left its queue")                   // it is in history
+	ErrQueueNotFound   = errors.New("no such queue")                                  // it has neither a policy nor a push nor an event
+	ErrQueueNotEmpty   = errors.New("the queue has events")                           // the error is a *RefusedError
+	ErrQueueInUse      = errors.New("the queue is in use")                            // schedules, sources or subscriptions name it; the error is a *RefusedError
+	ErrQueueLeased     = errors.New("the queue has events under a lease")             // the error is a *RefusedError
+	ErrNotDeclared     = errors.New("the queue is not declared")                      // it has no policy, and Config.DeclaredOnly wants one; the error is an *UndeclaredError
 	ErrKeyReused       = pg.ErrKeyReused                                              // the idempotency key stands for an event with another payload or other options
 	ErrInvalid         = pg.ErrInvalid                                                // the database refused a value; the error is an *InvalidError
 	ErrUnrepresentable = pg.ErrUnrepresentable                                        // PostgreSQL cannot hold the event as it is
@@ -408,13 +415,37 @@ var (
 // InvalidError is a value the database refused, in words for the caller.
 type InvalidError = pg.InvalidError
 
-// sqlstates are what the functions of the schema raise about events (sql/idempotent/001-event.sql).
+// RefusedError is why a queue cannot be deleted: Unwrap is ErrQueueNotEmpty, ErrQueueInUse or ErrQueueLeased.
+type RefusedError struct {
+	Err    error
+	Detail string // how many events there are, how many are leased, or who uses the queue
+}
+
+func (e *RefusedError) Error() string { return e.Err.Error() + ": " + e.Detail }
+
+// Unwrap makes errors.Is work.
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// UndeclaredError is why a call is refused that names a queue which is not declared: see Config.DeclaredOnly.
+type UndeclaredError struct{ Queue string }
+
+func (e *UndeclaredError) Error() string { return ErrNotDeclared.Error() + ": " + e.Queue }
+
+// Unwrap makes errors.Is(err, ErrNotDeclared) true.
+func (e *UndeclaredError) Unwrap() error { return ErrNotDeclared }
+
+// sqlstates are those that the functions of the schema raise about events (sql/idempotent/001-event.sql).
 var sqlstates = pg.States{
 	"QD001": ErrLeaseLost,
 	"QD002": ErrNotFound,
 	"QD004": ErrStale,
 	"QD006": ErrLeased,
 	"QD007": ErrEnded,
+	"QD060": ErrQueueNotFound,
+	"QD061": ErrQueueNotEmpty,
+	"QD062": ErrQueueInUse,
+	"QD063": ErrQueueLeased,
+	"QD064": ErrNotDeclared,
 }
 
 func wrap(doing string, err error) error { return sqlstates.Wrap(doing, err) }

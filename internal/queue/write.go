@@ -50,11 +50,16 @@ type operation struct {
 	err      error // why its committed result could not be read, or its commit was not confirmed; nil: it could, and was
 }
 
-// Insert inserts all of events or, on any error, none; results are in the order of events. It fails with an *InvalidError, ErrKeyReused or
+// Insert inserts all of events or, on any error, none; results are in the order of events. It fails with an *InvalidError, ErrKeyReused, an *UndeclaredError or
 // ErrUnrepresentable, with ErrOverloaded, and with ErrUnavailable or ctx's error when it is unknown whether the events were inserted.
 func (s *Service) Insert(ctx context.Context, events []InsertParams) ([]Inserted, error) {
 	if len(events) == 0 {
 		return nil, nil
+	}
+	if s.declared != nil {
+		if err := s.RequireQueues(ctx, requiredQueues(events)...); err != nil {
+			return nil, err
+		}
 	}
 	bytes := len(events) * itemOverhead
 	for i := range events {
@@ -65,7 +70,7 @@ func (s *Service) Insert(ctx context.Context, events []InsertParams) ([]Inserted
 	}
 	op := &operation{Ticket: groupcommit.NewTicket(len(events), bytes), inserts: events}
 	if err := s.write(ctx, op); err != nil {
-		return nil, err
+		return nil, s.undeclared(err)
 	}
 	return op.inserted, nil
 }
@@ -138,7 +143,7 @@ func (s *Service) newCommitter() *groupcommit.Committer[*operation] {
 			switch {
 			case pg.LostRace(err):
 				return groupcommit.LostRace
-			case pg.Rejected(err):
+			case pg.Rejected(err), errors.Is(err, ErrNotDeclared):
 				return groupcommit.Rejected
 			case errors.Is(err, ErrUnavailable):
 				return groupcommit.Unavailable
@@ -153,7 +158,8 @@ func (s *Service) newCommitter() *groupcommit.Committer[*operation] {
 }
 
 // contended returns the operations with an ack of an event that another transaction has locked. When there is none, or it cannot be known, these are
-// all that may have to wait for a lock: those with acks, and those with keys, which another transaction may be using for the first time.
+// all that may have to wait for a lock: those with acks, those with keys, which another transaction may be using for the first time, and where queues have to be
+// declared those with inserts, whose queue another transaction may be deleting.
 func (s *Service) contended(ctx context.Context, ops []*operation) []*operation {
 	byEvent := make(map[int64][]*operation)
 	for _, op := range ops {
@@ -177,6 +183,8 @@ func (s *Service) contended(ctx context.Context, ops []*operation) []*operation 
 		return contended
 	}
 	return slices.DeleteFunc(slices.Clone(ops), func(op *operation) bool {
-		return len(op.acks) == 0 && !op.needsLock && !slices.ContainsFunc(op.inserts, func(e InsertParams) bool { return e.IdempotencyKey != "" })
+		return len(op.acks) == 0 && !op.needsLock && !slices.ContainsFunc(op.inserts, func(e InsertParams) bool {
+			return e.IdempotencyKey != "" || s.declared != nil && !e.IsAccepted
+		})
 	})
 }

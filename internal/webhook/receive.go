@@ -281,6 +281,7 @@ func (s *Service) store(ctx context.Context, h *cachedSource, d *Delivery, all [
 		in := queue.InsertParams{
 			Event: mapped.Event, Queue: *h.Queue, Type: mapped.Type, Source: h.Name, Priority: mapped.Priority,
 			IdempotencyKey: mapped.Key, KeyFor: h.DedupFor, KeyScope: owner(h.Name), OnDuplicate: queue.First, Meta: metas[i], VerifiedSource: h.Name,
+			IsAccepted: true,
 		}
 		if !mapped.EventTS.IsZero() {
 			in.EventTS = &mapped.EventTS

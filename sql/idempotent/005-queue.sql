@@ -194,6 +194,185 @@ begin
 end
 $func$;
 
+-- Deletes a queue: its policy with the pause, its push with its secrets and its state. Its history stays, and so do idempotency keys until they expire. With
+-- _purge its events go into history as cancelled first. Returns how many did, and whether the queue is deleted: with a _limit (null: none), about
+-- so many events are moved at most, and the call has to be repeated until it is. Raises QD004 if the policy has none of _if_versions (null: any),
+-- QD060 if there is neither a policy nor a push nor an event, QD061 if there are events and not _purge, QD062 if schedules, sources or subscriptions name
+-- the queue, and QD063 if events are leased.
+create or replace function agent.delete_queue(_queue text, _purge boolean default false, _if_versions int8[] default null, _limit int4 default null)
+returns table (purged int8, is_deleted boolean)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set jit to off
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+declare
+  _step int8;
+  _existed boolean;
+begin
+  perform agent_private.check_queue_name(agent_private.unreserved_queue(_queue));
+  if _limit < 1 then
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
+  end if;
+  purged = 0;
+  is_deleted = false;
+  perform agent_private.check_queue_deletable(_queue, _purge, _if_versions); -- before the first event is moved
+  for _is_locked in 0 .. 1 loop
+    if _is_locked = 1 then
+      perform agent_private.lock_queue(_queue);
+      perform from agent.queue q where q.name = _queue for update;
+      -- Rows that were committed while this waited for the lock are seen from here on.
+      _existed = agent_private.check_queue_deletable(_queue, _purge, _if_versions);
+    end if;
+    while _purge loop
+      _step = agent.purge_queue(_queue, least(coalesce(_limit - purged, 1000), 1000)::int4);
+      purged = purged + _step;
+      if purged >= _limit then
+        return next;
+        return;
+      end if;
+      exit when _step = 0;
+    end loop;
+  end loop;
+  if exists (select from agent.event e where e.queue = _queue) then -- others have them locked, or have claimed or inserted them just now
+    perform agent_private.check_queue_deletable(_queue, _purge, _if_versions);
+    raise exception 'the queue % is being worked on', _queue using errcode = 'QD063', detail = 'another transaction has them';
+  end if;
+  if not _existed and purged = 0 then
+    raise exception 'there is no queue %', _queue using errcode = 'QD060';
+  end if;
+  delete from agent.push p where p.queue = _queue;
+  if found then
+    perform pg_notify('agent_push', '');
+  end if;
+  delete from agent.queue q where q.name = _queue;
+  perform agent.notify_queues(array[_queue], 'deleted');
+  perform agent_private.record_audit('queue.delete', _queue, jsonb_build_object('purged', purged));
+  is_deleted = true;
+  return next;
+end
+$func$;
+
+-- Returns whether there is a policy, a push or an event of a queue. Raises the errors of agent.delete_queue if the queue cannot be deleted.
+create or replace function agent_private.check_queue_deletable(_queue text, _purge boolean, _if_versions int8[])
+returns boolean
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _now timestamptz = clock_timestamp();
+  _version int8;
+  _events int8;
+  _leased int8;
+  _users text[];
+begin
+  select q.version into _version from agent.queue q where q.name = _queue;
+  if _if_versions is not null and coalesce(_version <> all (_if_versions), true) then
+    perform agent_private.raise_version_mismatch('queue ' || _queue, _if_versions);
+  end if;
+  _users = array
+  ( select 'schedule ' || s.id from agent.schedule s where s.queue = _queue and s.status in ('active', 'paused')
+    union all
+    select 'source ' || s.name from agent.source s where s.queue = _queue
+    union all
+    select 'subscription ' || s.name from agent.subscription s where s.deliver_queue = _queue
+    order by 1
+    limit 1000
+  );
+  if _users <> '{}' then
+    raise exception 'the queue % is in use', _queue using errcode = 'QD062'
+    , detail = array_to_string(_users[:10], ', ') || case when cardinality(_users) > 10 then ' and ' || (cardinality(_users) - 10) || ' more' else '' end;
+  end if;
+  select count(*) into _leased
+  from agent_private.list_lanes(_queue) l
+  cross join lateral
+  ( select from agent.event e
+    where e.queue = _queue and e.priority = l.priority and e.vt > _now and agent_private.event_state(e, _now) = 'leased'
+    limit 10000
+  ) as e;
+  if _purge and _leased > 0 then
+    raise exception 'the queue % has events under a lease', _queue using errcode = 'QD063', detail = _leased::text;
+  end if;
+  select count(*) into _events from (select from agent.event e where e.queue = _queue limit 10000) as e;
+  if not _purge and _events > 0 then
+    raise exception 'the queue % is not empty', _queue using errcode = 'QD061'
+    , detail = case when _events = 10000 then '10000 or more' else _events::text end || case when _leased > 0 then ', of which ' || _leased || ' leased' else '' end;
+  end if;
+  return _version is not null or _events > 0 or exists (select from agent.push p where p.queue = _queue);
+end
+$func$;
+
+-- Locks the name of a queue until the end of the transaction, against its deletion (_is_shared) or against all that are about it, and that of some others with it.
+create or replace function agent_private.lock_queue(_queue text, _is_shared boolean default false)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if _is_shared then
+    perform pg_advisory_xact_lock_shared(agent_private.queue_lock_key(_queue));
+  else
+    perform pg_advisory_xact_lock(agent_private.queue_lock_key(_queue));
+  end if;
+end
+$func$;
+
+-- The key of the advisory lock on the name of a queue. There are 128, so that a batch for a thousand queues takes few places of the server's table of locks.
+create or replace function agent_private.queue_lock_key(_queue text)
+returns int8
+language sql immutable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select 31321898691465728 + (hashtextextended(_queue, 0) & 127)
+$func$;
+
+-- Returns _queues if each of _required (null: of _queues) is declared, which is to say that it has a policy, and keeps all of these from being deleted
+-- until the end of the transaction. The service's own queues need no policy. Raises QD064, with a name as the detail, if one is not declared.
+create or replace function agent_service.require_queues(_queues text[], _required text[] default null)
+returns text[]
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _names text[] = array
+  ( select distinct n
+    from unnest(coalesce(_required, _queues)) as n
+    where not starts_with(n, 'queued.')
+  );
+  _key int8;
+  _undeclared text;
+begin
+  for _key in select distinct agent_private.queue_lock_key(n) from unnest(_names) as n order by 1 loop
+    perform pg_advisory_xact_lock_shared(_key);
+  end loop;
+  select n into _undeclared from unnest(_names) as n where not exists (select from agent.queue q where q.name = n) limit 1; -- as of now, with the locks
+  if found then
+    raise exception 'the queue % is not declared', _undeclared using errcode = 'QD064', detail = _undeclared;
+  end if;
+  return _queues;
+end
+$func$;
+
+-- Those of _names that are declared, or (null) the names of up to _limit queues that are.
+create or replace function agent_service.declared_queues(_names text[] default null, _limit int4 default null)
+returns setof text
+language plpgsql stable
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if _names is null then
+    return query select q.name from agent.queue q order by q.name limit _limit;
+  else
+    return query select q.name from agent.queue q where q.name = any (_names);
+  end if;
+end
+$func$;
+
 -- Moves up to _limit events of a queue that are not leased, of _types or (none) of whatever type, into another queue and returns how many. They
 -- keep their ids, attempts and options. Those that can be claimed come behind the events of the other queue, and their age begins anew.
 create or replace function agent.move_events(_from text, _to text, _limit int4 default 1000, _types text[] default null)

@@ -53,6 +53,7 @@ begin
     perform agent_private.raise_invalid('headers', 'must be up to 50 fields');
   end if;
 
+  perform agent_private.lock_queue(_queue, true); -- so that nobody deletes the policy between the push and its end
   loop
     insert into agent.push as p
     (queue, url, format, headers, header_names, timeout, max_in_flight, rate_per_second, rate_burst, final_statuses, disable_after)

@@ -11,6 +11,7 @@ as $func$
     ('adopt_database')
   , ('delete_old_history')
   , ('delete_push')
+  , ('delete_queue')
   , ('delete_source')
   , ('drop_history')
   , ('enable_push')

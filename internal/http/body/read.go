@@ -15,7 +15,7 @@ const (
 	firstUnknown = 512 // of a body whose length is not said
 )
 
-// A Hold is what the body of one request takes of a budget. The zero value takes nothing. One goroutine uses it; Release it when nothing uses the body any more.
+// A Hold is the share of a budget that the body of one request takes. The zero value takes nothing. One goroutine uses it; Release it when nothing uses the body any more.
 type Hold struct {
 	budget       *Budget
 	bytes        int64 // that the budget counts for it; guarded by the budget while isArriving or isUnverified

@@ -39,6 +39,8 @@ var (
 	PositionNotFound     = Type{404, "position_not_found", "Position not found"}
 	SubscriptionNotFound = Type{404, "subscription_not_found", "Subscription not found"}
 	FilterNotFound       = Type{404, "filter_not_found", "Filter not found"}
+	QueueNotFound        = Type{404, "queue_not_found", "Queue not found"}
+	QueueNotDeclared     = Type{404, "queue_not_declared", "Queue not declared"}
 	PushNotFound         = Type{404, "push_not_found", "Push not found"}
 	KeyNotFound          = Type{404, "key_not_found", "Key not found"}
 	SourceNotFound       = Type{404, "source_not_found", "Source not found"}
@@ -51,6 +53,9 @@ var (
 	ScheduleEnded        = Type{409, "schedule_ended", "Schedule ended"}
 	LastAdminKey         = Type{409, "last_admin_key", "Last admin key"}
 	KeyEnded             = Type{409, "key_ended", "Key ended"}
+	QueueNotEmpty        = Type{409, "queue_not_empty", "Queue not empty"}
+	QueueInUse           = Type{409, "queue_in_use", "Queue in use"}
+	QueueLeased          = Type{409, "queue_leased", "Queue has leased events"}
 	PreconditionFailed   = Type{412, "precondition_failed", "Precondition failed"}
 	BodyTooLarge         = Type{413, "body_too_large", "Body too large"}
 	UnsupportedMediaType = Type{415, "unsupported_media_type", "Unsupported media type"}

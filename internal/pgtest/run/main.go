@@ -128,7 +128,7 @@ func (r *runner) run() int {
 // runCommand runs the command to its end on the server, passing signals on, and returns its exit code.
 func (r *runner) runCommand(server *pgtest.Server) int {
 	// Without a context: signals are passed on instead.
-	cmd := exec.CommandContext(context.Background(), r.command[0], r.command[1:]...) //nolint:gosec // Running it is what this program is for.
+	cmd := exec.CommandContext(context.Background(), r.command[0], r.command[1:]...) //nolint:gosec // Running it is the purpose of this program.
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), pgtest.EnvURL+"="+server.URL, pgtest.EnvFlavour+"="+server.Flavour)
 	if r.ownServer == "" && !r.keep {
