@@ -34,7 +34,7 @@ build: ## Build bin/queued, static
 	@CGO_ENABLED=0 go build -trimpath -o bin/queued ./cmd/queued
 
 .PHONY: test
-test: test-plain test-timescale test-faults test-bench $(if $(CHROMIUM),test-browser) ## Test on plain PostgreSQL, then on PostgreSQL 17 with TimescaleDB in a container
+test: test-plain test-timescale test-faults test-client test-bench $(if $(CHROMIUM),test-browser) ## Test on plain PostgreSQL, then on PostgreSQL 17 with TimescaleDB in a container
 
 .PHONY: test-plain
 test-plain: RACE = -race
@@ -43,10 +43,10 @@ test-plain: export GORACE = atexit_sleep_ms=50
 test-plain: ## Test on a plain PostgreSQL, private to the run
 	@$(FAULTS_ELSEWHERE) $(PGTEST) -flavour plain -- $(GOTEST)
 
-# Without packages that have no test on this server: test-plain runs those. And without the race detector: the Go code is the same in
-# both flavours, so test-plain finds its races. The detector takes a third of the CPU time of the tests.
+# Without packages that have no test on this server, and without internal/clienttest and internal/doctest, which see no difference: test-plain runs those.
+# And without the race detector: the Go code is the same in both flavours, so test-plain finds its races. The detector takes a third of the CPU time of the tests.
 DATABASE_PACKAGES = $(shell grep -rlE --include='*_test.go' '"github.com/queued/queued/internal/pgtest"|^package pgtest$$' cmd internal sql | \
-	xargs -n 1 dirname | sort -u | sed 's|^|./|')
+	grep -vE "clienttest/|doctest/" | xargs -n 1 dirname | sort -u | sed 's|^|./|')
 .PHONY: test-timescale
 test-timescale: PKG := $(if $(filter ./...,$(PKG)),$(DATABASE_PACKAGES),$(PKG))
 test-timescale: ## Test on PostgreSQL 17 with TimescaleDB, in a container
@@ -59,7 +59,11 @@ test-faults: ## Kill, freeze, cut off and fail over real servers, each once or a
 .PHONY: faults
 faults: ## The same for hours; QUEUED_FAULTS_ROUNDS=3 and ARGS='-run Frozen' for fewer
 	@QUEUED_FAULTS=long go test -count=1 -timeout 6h -parallel 2 -v $(ARGS) ./internal/faults
-	@QUEUED_FAULTS=long $(PGTEST) -flavour plain -- go test -count=1 -timeout 1h -run UnderKills -v ./client
+	@QUEUED_FAULTS=long $(PGTEST) -flavour plain -- go test -count=1 -timeout 1h -run UnderKills -v ./internal/clienttest
+
+.PHONY: test-client
+test-client: ## Test the module client/ without a server; internal/clienttest tests it with one
+	@go test -C client -race -vet=off -shuffle=on -timeout 10m $(ARGS) ./...
 
 .PHONY: test-bench
 test-bench: ## Test the module bench/, on a plain PostgreSQL that is private to the run
@@ -75,8 +79,8 @@ bench: ## Measure queued, its lower bound and its peers, on FLAVOUR (timescale);
 
 .PHONY: fuzz
 fuzz: ## Fuzz each decoder for FUZZTIME (30s)
-	@for package in ./client ./internal/http ./internal/match; do for target in $$(grep -ho '^func Fuzz[A-Za-z]*' $$package/*_test.go | cut -c6-); do \
-		go test $$package -run '^$$' -fuzz "^$$target$$" -fuzztime $(or $(FUZZTIME),30s); done; done
+	@for package in ./client ./internal/cloudevents ./internal/egress ./internal/http ./internal/match ./internal/schedule; do for target in $$(grep -ho '^func Fuzz[A-Za-z]*' $$package/*_test.go | cut -c6-); do \
+		go test -C $$package -run '^$$' -fuzz "^$$target$$" -fuzztime $(or $(FUZZTIME),30s); done; done
 
 # What the program is built for. Systems differ in what compiles, architectures do not, so check builds one of each system that the tests do not run
 # on. Windows has the fewest system calls in common with the others, so the tests are compiled for it, too.
@@ -97,9 +101,11 @@ check: ## Lint, formatting, modules, builds for other systems: what CI runs besi
 	@cd bench && go tool -modfile=../tools/go.mod golangci-lint run --config ../.golangci.yml
 	@$(TOOL) golangci-lint fmt --diff
 	@cd e2e && go tool -modfile=../tools/go.mod golangci-lint run --config ../.golangci.yml
+	@cd client && go tool -modfile=../tools/go.mod golangci-lint run --config ../.golangci.yml
 	@go mod tidy -diff
 	@cd bench && go mod tidy -diff
 	@cd e2e && go mod tidy -diff
+	@cd client && go mod tidy -diff
 	@go mod verify >/dev/null
 	@$(call cross_build,$(CHECKED_TARGETS),$(QUICK))
 	@CGO_ENABLED=0 GOOS=windows go vet $(QUICK) ./...

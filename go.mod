@@ -15,6 +15,7 @@ require (
 	github.com/netresearch/go-cron v0.9.1
 	github.com/ory/dockertest/v3 v3.12.0
 	github.com/prometheus/client_golang v1.25.0
+	github.com/queued/queued/client v0.0.0
 	github.com/rs/zerolog v1.35.1
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
 	github.com/swaggest/swgui v1.8.5
@@ -81,3 +82,6 @@ require (
 	gopkg.in/tomb.v1 v1.0.0-20141024135613-dd632973f1e7 // indirect
 	gopkg.in/yaml.v2 v2.4.0 // indirect
 )
+
+// A release has no replace: see docs/decisions/018-client-module.md.
+replace github.com/queued/queued/client => ./client

@@ -195,7 +195,88 @@ type extendedLease struct {
 	VT time.Time `json:"vt"`
 }
 
-// SweepParams say what to sweep.
+// A Held is a claimed event of [Client.ExtendBatch] or [Client.ReleaseBatch].
+type Held struct {
+	ID      int64  `json:"id"`
+	Receipt string `json:"receipt"`
+}
+
+// A LeaseResult is the result of [Client.ExtendBatch] or [Client.ReleaseBatch] for one event.
+type LeaseResult struct {
+	ID int64 `json:"id"`
+	// Status is 200 if the call has succeeded for the event, else 404 or 409.
+	Status int `json:"status"`
+	// VT is when the lease ends, or from when the event can be claimed.
+	VT time.Time `json:"vt,omitzero"`
+	// Code says why it has not succeeded: "event_not_found" or "lease_lost".
+	Code string `json:"code,omitzero"`
+}
+
+// Err returns nil if the call has succeeded for the event, else an [*Error] that is [ErrLeaseLost] or [ErrNotFound].
+func (r LeaseResult) Err() error { return AckResult{ID: r.ID, Status: r.Status, Code: r.Code}.Err() }
+
+type leaseResults struct {
+	Results []LeaseResult `json:"results"`
+}
+
+// ExtendBatch extends up to 1,000 leases, each on its own, as [Client.Extend] does, and returns the result of each in the same order.
+func (c *Client) ExtendBatch(ctx context.Context, held []Held, invisibleFor time.Duration) ([]LeaseResult, error) {
+	return c.leases(ctx, "/extend", extendBatchRequest{extendsOf(held), duration(invisibleFor)}, len(held))
+}
+
+type extendBatchRequest struct {
+	Events       []extendItem `json:"events"`
+	InvisibleFor duration     `json:"invisible_for,omitzero"`
+}
+
+type extendItem struct {
+	Held
+	InvisibleFor duration `json:"invisible_for,omitzero"`
+}
+
+func extendsOf(held []Held) []extendItem {
+	items := make([]extendItem, len(held))
+	for i, h := range held {
+		items[i].Held = h
+	}
+	return items
+}
+
+// Release gives a claimed event back without using up the attempt: it can be claimed again at once, or after delay. It is for events whose work
+// has not begun. It returns from when the event can be claimed, and [ErrLeaseLost] if the event was claimed again since, or was given back.
+func (c *Client) Release(ctx context.Context, id int64, receipt string, delay time.Duration) (time.Time, error) {
+	var released extendedLease
+	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: eventPath(id, "/release"), Body: releaseRequest{receipt, duration(delay)}, Repeatable: true}, &released)
+	return released.VT, err
+}
+
+type releaseRequest struct {
+	Receipt string   `json:"receipt"`
+	Delay   duration `json:"delay,omitzero"`
+}
+
+// ReleaseBatch gives up to 1,000 claimed events back, each on its own, as [Client.Release] does, and returns the result of each in the same order. Of events
+// whose release was repeated, because its answer was lost, it says [ErrLeaseLost].
+func (c *Client) ReleaseBatch(ctx context.Context, held []Held, delay time.Duration) ([]LeaseResult, error) {
+	return c.leases(ctx, "/release", releaseBatchRequest{held, duration(delay)}, len(held))
+}
+
+type releaseBatchRequest struct {
+	Events []Held   `json:"events"`
+	Delay  duration `json:"delay,omitzero"`
+}
+
+// leases makes a call about n leases.
+func (c *Client) leases(ctx context.Context, path string, body any, n int) ([]LeaseResult, error) {
+	var answer leaseResults
+	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: path, Body: body, Repeatable: true}, &answer)
+	if err == nil && len(answer.Results) != n {
+		return nil, fmt.Errorf("client: POST %s: %w: %d results for %d events", path, errNotJSON, len(answer.Results), n)
+	}
+	return answer.Results, err
+}
+
+// SweepParams say which events to sweep.
 type SweepParams struct {
 	// Queue is where; empty: everywhere.
 	Queue string `json:"queue,omitzero"`

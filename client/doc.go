@@ -16,7 +16,7 @@
 //	err = w.Run(ctx)
 //
 // Delivery is at least once: a handler can get an event again whose worker died, or was too slow to extend its lease. The receipt of each
-// claim fences what a late worker does: its ack is refused with [ErrLeaseLost], and the handler's context ends. What a handler does elsewhere
+// claim fences the calls of a late worker: its ack is refused with [ErrLeaseLost], and the handler's context ends. An action of a handler elsewhere
 // needs a key of its own; the event's ID is one.
 //
 // # Errors and retries

@@ -97,12 +97,23 @@ var (
 	ErrLeaseLost error = &errorKind{code: "lease_lost", text: "the lease is lost"}
 	// ErrNotFound: nothing has this id, name or path; Code says which.
 	ErrNotFound error = &errorKind{status: http.StatusNotFound, text: "not found"}
+	// ErrQueueNotDeclared: nobody has made the queue, and the server takes declared queues alone. It is ErrNotFound, too.
+	ErrQueueNotDeclared error = &errorKind{code: "queue_not_declared", text: "the queue is not declared"}
+	// ErrLeased: a worker has the event under a lease, and the call is for events that wait.
+	ErrLeased error = &errorKind{code: "event_leased", text: "the event is leased"}
+	// ErrEnded: the event has left its queue, and the call is for events that wait.
+	ErrEnded error = &errorKind{code: "event_ended", text: "the event has ended"}
 	// ErrCursorLost: the subscription was moved, leased or made anew by somebody else since the cursor was read.
 	ErrCursorLost error = &errorKind{code: "cursor_lost", text: "the cursor is lost"}
 	// ErrWrongDelivery: the call is for subscriptions that are delivered into queues, or for those that are not.
 	ErrWrongDelivery error = &errorKind{code: "wrong_delivery", text: "wrong kind of subscription for this call"}
 	// ErrScheduleEnded: the schedule is cancelled or completed.
 	ErrScheduleEnded error = &errorKind{code: "schedule_ended", text: "the schedule has ended"}
+	// ErrQueueNotEmpty: the queue has events; ErrQueueLeased: some are under a lease; ErrQueueInUse: schedules, sources or subscriptions name it. See
+	// [Client.DeleteQueue].
+	ErrQueueNotEmpty error = &errorKind{code: "queue_not_empty", text: "the queue has events"}
+	ErrQueueLeased   error = &errorKind{code: "queue_leased", text: "events of the queue are under a lease"}
+	ErrQueueInUse    error = &errorKind{code: "queue_in_use", text: "the queue is in use"}
 	// ErrPreconditionFailed: somebody else has changed it: the version is no longer the one that the call names.
 	ErrPreconditionFailed error = &errorKind{status: http.StatusPreconditionFailed, text: "changed by somebody else"}
 	// ErrKeyReused: the idempotency key was used for a different request.
@@ -167,7 +178,8 @@ const (
 
 // doubtOf returns the doubt about a call that failed with err.
 func doubtOf(err error) doubt {
-	if e, ok := errors.AsType[*Error](err); ok {
+	var e *Error
+	if errors.As(err, &e) {
 		switch {
 		case e.Status == http.StatusTooManyRequests, e.Code == "overloaded", e.Code == "locked", e.Code == "not_ready":
 			return notDone
@@ -178,11 +190,20 @@ func doubtOf(err error) doubt {
 		}
 		return refused
 	}
-	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+	var invalid *tls.CertificateVerificationError
+	if errors.As(err, &invalid) {
 		return refused
 	}
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+	if errors.Is(err, http.ErrSchemeMismatch) {
+		return refused // the server has no TLS
+	}
+	var op *net.OpError
+	switch errors.As(err, &op); {
+	case op == nil:
+	case op.Op == "dial":
 		return notDone
+	case op.Op == "remote error": // of TLS: the server wants another certificate, or none of these protocols
+		return refused
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, ErrResponseTooLarge) || errors.Is(err, errNotJSON) {
 		return refused

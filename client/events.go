@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
+	"net/url"
 	"time"
 )
 
@@ -226,6 +227,44 @@ func (c *Client) GetEvent(ctx context.Context, id int64) (Event, error) {
 	var e Event
 	_, err := c.Do(ctx, Request{Path: eventPath(id, "")}, &e)
 	return e, err
+}
+
+// WaitEvent returns an event once it has ended, that is, once it is in history, with its Outcome and, if its ack had one, its Result. It asks the server again and
+// again until then. It returns [ErrNotFound] if there is no such event, and ctx's error if ctx ends before the event does. Versions of the server before 0.8.0 refuse the call.
+func (c *Client) WaitEvent(ctx context.Context, id int64) (Event, error) {
+	for failures := 0; ; {
+		wait, asked := MaxWait, time.Now()
+		if deadline, ok := ctx.Deadline(); ok {
+			wait = min(wait, max(0, time.Until(deadline)).Truncate(time.Microsecond))
+		}
+		var e Event
+		_, err := c.Do(ctx, Request{Path: eventPath(id, ""), Query: url.Values{"wait": {wait.String()}}, Wait: wait}, &e)
+		if err != nil || e.Outcome != "" {
+			return e, err
+		}
+		failures++ // an answer that comes too soon is from a server that stops
+		if time.Since(asked) >= wait/2 {
+			failures = 0
+		}
+		if failures > 0 || wait == 0 {
+			if err := sleep(ctx, pauseBefore(max(failures, 1), nil)); err != nil {
+				return Event{}, err
+			}
+		}
+	}
+}
+
+// RunEvent makes an event claimable now that waits for its time, and returns since when it is. An event that is claimable stays as it is. It
+// returns [ErrLeased] if the event is leased, and [ErrEnded] if it has left its queue. It can be repeated.
+func (c *Client) RunEvent(ctx context.Context, id int64) (time.Time, error) {
+	var run runEvent
+	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: eventPath(id, "/run"), Repeatable: true}, &run)
+	return run.VT, err
+}
+
+type runEvent struct {
+	ID int64     `json:"id"`
+	VT time.Time `json:"vt"`
 }
 
 // GetRawBody returns the bytes that an event came in as, if its insert asked to keep them, or [ErrNotFound].

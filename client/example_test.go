@@ -203,7 +203,8 @@ func ExampleClient_Stream() {
 
 	orders := client.LogFilter{Topics: []string{"order.*"}}
 	for e, err := range c.Stream(ctx, client.StreamParams{LogFilter: orders, From: client.Earliest}) {
-		if gap, ok := errors.AsType[*client.Gap](err); ok {
+		var gap *client.Gap
+		if errors.As(err, &gap) {
 			fmt.Println("missed:", gap.After, gap.Until)
 			continue
 		}
@@ -272,7 +273,8 @@ func ExampleError() {
 	}
 	defer c.Close()
 	_, err = c.Claim(context.Background(), client.ClaimParams{Limit: 5000})
-	if e, ok := errors.AsType[*client.Error](err); ok {
+	var e *client.Error
+	if errors.As(err, &e) {
 		fmt.Println(e.Status, e.Code, e.Errors)
 	}
 	// Output:

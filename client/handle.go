@@ -24,7 +24,7 @@ type Job[T any] struct {
 // and is claimed again until its attempts are used up. See [Final] and [RetryIn] for other ends. A payload that does not fit T is an error,
 // too: a newer build of the worker may understand it.
 //
-// fn must be safe to run twice for one event: what it did when it was cut off is not known. Its context ends when the lease is lost, with the
+// fn must be safe to run twice for one event: it is not known how far it came when it was cut off. Its context ends when the lease is lost, with the
 // cause [ErrLeaseLost], or when the worker stops and its grace is over, with [ErrStopping].
 //
 // Handle panics if the type has a handler, or the worker runs.
@@ -114,7 +114,8 @@ func nackOf(receipt string, err error) NackParams {
 		text = strings.ToValidUTF8(text[:maxErrorText], "") // a rune may have been cut
 	}
 	p := NackParams{Receipt: receipt, Error: text}
-	if v, ok := errors.AsType[*verdict](err); ok {
+	var v *verdict
+	if errors.As(err, &v) {
 		p.Final = v.isFinal
 		if v.delay != nil {
 			delay := min(max(*v.delay, 0), maxDelay)

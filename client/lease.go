@@ -30,7 +30,8 @@ type lease struct {
 	end    context.CancelCauseFunc
 	result json.RawMessage
 
-	isSettled atomic.Bool // an ack or a nack is on its way
+	isSettled atomic.Bool // an ack, a nack or a release is on its way
+	isBegun   bool        // the handler was called
 
 	mu     sync.Mutex
 	until  time.Time   // it lasts at least until then, unless somebody else ended it
@@ -114,12 +115,51 @@ func (r *workerRun) extendAll() {
 	r.mu.Lock()
 	held := slices.Collect(maps.Values(r.held))
 	r.mu.Unlock()
+	held = slices.DeleteFunc(held, func(l *lease) bool { return l.age() < l.length/6 }) // the next beat is early enough, and most work is done by then
+	for batch := range slices.Chunk(held, maxAcks) {
+		if !r.extendBatch(batch) {
+			r.extendEach(batch)
+		}
+	}
+}
+
+// extendBatch extends leases with one call, and reports whether the server knows it: those before 0.8.0 do not.
+func (r *workerRun) extendBatch(batch []*lease) bool {
+	if len(batch) == 1 {
+		return false
+	}
+	sent := time.Now()
+	ctx, cancel := context.WithTimeout(r.settling, r.cfg.Lease/3)
+	defer cancel()
+	held := make([]Held, len(batch))
+	for i, l := range batch {
+		held[i] = Held{l.event.ID, l.event.Receipt}
+	}
+	results, err := r.client.ExtendBatch(ctx, held, r.cfg.Lease)
+	if isUnknownCall(err) {
+		return false
+	}
+	for i, l := range batch {
+		if err == nil {
+			r.noteExtended(l, sent, results[i].Err())
+		} else {
+			r.noteExtended(l, sent, err)
+		}
+	}
+	return true
+}
+
+// isUnknownCall reports whether the server does not have a call.
+func isUnknownCall(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && (e.Code == "not_found" || e.Status == http.StatusMethodNotAllowed)
+}
+
+// extendEach extends leases with a call each.
+func (r *workerRun) extendEach(batch []*lease) {
 	var extends sync.WaitGroup
 	slots := make(chan struct{}, maxExtends)
-	for _, l := range held {
-		if l.age() < l.length/6 { // the next beat is early enough, and most work is done by then
-			continue
-		}
+	for _, l := range batch {
 		slots <- struct{}{}
 		extends.Go(func() {
 			r.extend(l)
@@ -129,12 +169,18 @@ func (r *workerRun) extendAll() {
 	extends.Wait()
 }
 
-// extend extends a lease. It ends the handler's context if the lease is lost; after another error the next beat tries again.
+// extend extends a lease.
 func (r *workerRun) extend(l *lease) {
 	sent := time.Now()
 	ctx, cancel := context.WithTimeout(r.settling, l.length/3)
 	defer cancel()
 	_, err := r.client.Extend(ctx, l.event.ID, l.event.Receipt, l.length)
+	r.noteExtended(l, sent, err)
+}
+
+// noteExtended notes the result of an extend that was sent at sent. It ends the handler's context if the lease is lost; after another error the next beat tries
+// again.
+func (r *workerRun) noteExtended(l *lease, sent time.Time, err error) {
 	switch {
 	case err == nil:
 		l.extended(sent)
@@ -155,11 +201,35 @@ func (r *workerRun) log(l *lease, level slog.Level, message string, err error) {
 // nack nacks an event with the error of its handler.
 func (r *workerRun) nack(l *lease, failure error) {
 	r.log(l, slog.LevelInfo, "the handler failed", failure)
-	if _, err := r.client.Nack(r.settling, l.event.ID, nackOf(l.event.Receipt, failure)); err != nil {
+	nacked, err := r.client.Nack(r.settling, l.event.ID, nackOf(l.event.Receipt, failure))
+	if err != nil {
 		r.log(l, slog.LevelWarn, "nacking failed", err)
 		r.noteRefusal(err)
 	}
+	r.ended(l, endOf(nacked, failure), failure, err)
 	r.drop(l)
+}
+
+// release gives events back whose work has not begun, without using up their attempts. Where the server does not know that call, they are nacked.
+func (r *workerRun) release(leases []*lease) {
+	for batch := range slices.Chunk(leases, maxAcks) {
+		held := make([]Held, len(batch))
+		for i, l := range batch {
+			held[i] = Held{l.event.ID, l.event.Receipt}
+		}
+		_, err := r.client.ReleaseBatch(r.settling, held, 0)
+		for _, l := range batch {
+			switch {
+			case isUnknownCall(err):
+				r.nack(l, givenBack(ErrStopping))
+				continue
+			case err != nil:
+				r.log(l, slog.LevelWarn, "releasing failed", err)
+			}
+			r.ended(l, EndGivenBack, nil, err)
+			r.drop(l)
+		}
+	}
 }
 
 // noteRefusal stops the worker if the server refuses it. Refusals of one event are none.
@@ -221,7 +291,8 @@ func (r *workerRun) ackBatch(batch []*lease) {
 		acks[i] = Ack{ID: l.event.ID, Receipt: l.event.Receipt, Result: l.result}
 	}
 	results, err := r.client.AckBatch(r.settling, acks)
-	if e, ok := errors.AsType[*Error](err); ok && isOfTheBody(e.Status) {
+	var e *Error
+	if errors.As(err, &e) && isOfTheBody(e.Status) {
 		if len(batch) == 1 {
 			r.nack(batch[0], Final(&refusedResult{e}))
 			return
@@ -236,11 +307,14 @@ func (r *workerRun) ackBatch(batch []*lease) {
 	}
 	for i, l := range batch {
 		if err == nil {
-			if lost := results[i].Err(); lost != nil {
+			lost := results[i].Err()
+			if lost != nil {
 				r.log(l, slog.LevelWarn, "the work is done, but somebody else has the event", lost)
 			}
+			r.ended(l, EndDone, nil, lost)
 		} else {
 			r.log(l, slog.LevelError, "acking failed", err)
+			r.ended(l, EndUnknown, nil, err)
 		}
 		r.drop(l)
 	}

@@ -1,10 +1,13 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"iter"
 	"net/http"
+	"net/url"
+	"slices"
 	"time"
 )
 
@@ -125,6 +128,8 @@ type Policy struct {
 	Backoff          *Backoff      `json:"backoff"`
 	Paused           bool          `json:"paused"`
 	HistoryRetention time.Duration `json:"history_retention"`
+	// Version is another one after each change; 0: the queue has no policy.
+	Version int64 `json:"version"`
 	// UpdatedAt is when it was last set; nil: never.
 	UpdatedAt *time.Time `json:"updated_at"`
 }
@@ -144,7 +149,8 @@ func (p Policy) MarshalJSON() ([]byte, error) {
 		MaxAttempts      *int         `json:"max_attempts"`
 		InvisibleFor     nullDuration `json:"invisible_for"`
 		HistoryRetention nullDuration `json:"history_retention"`
-	}{plain(p), nullable(p.MaxAttempts), nullDuration(p.InvisibleFor), nullDuration(p.HistoryRetention)})
+		Version          *int64       `json:"version"`
+	}{plain(p), nullable(p.MaxAttempts), nullDuration(p.InvisibleFor), nullDuration(p.HistoryRetention), nullable(p.Version)})
 }
 
 // UnmarshalJSON implements [json.Unmarshaler].
@@ -160,14 +166,72 @@ func (p *Policy) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// GetQueue returns the policy of a queue. A queue can have events and no policy: then it is the default one.
-func (c *Client) GetQueue(ctx context.Context, name string) (Policy, error) {
-	return c.policy(ctx, Request{Path: queuePath(name, "")})
+// A Queue is the policy of a queue with the counts of its events, as [QueueStats] has them.
+type Queue struct {
+	Policy
+	Ready           int           `json:"ready"`
+	Scheduled       int           `json:"scheduled"`
+	Leased          int           `json:"leased"`
+	OldestReadyAge  time.Duration `json:"oldest_ready_age"`
+	DoneLastHour    int           `json:"done_last_hour"`
+	ExpiredLastHour int           `json:"expired_last_hour"`
+	Estimated       bool          `json:"estimated"`
 }
 
-// PutQueue replaces the whole policy of a queue, at once and for every process.
+// queueCounts are the counts of a Queue as the server has them.
+type queueCounts struct {
+	Ready           int          `json:"ready"`
+	Scheduled       int          `json:"scheduled"`
+	Leased          int          `json:"leased"`
+	OldestReadyAge  nullDuration `json:"oldest_ready_age"`
+	DoneLastHour    int          `json:"done_last_hour"`
+	ExpiredLastHour int          `json:"expired_last_hour"`
+	Estimated       bool         `json:"estimated"`
+}
+
+// MarshalJSON implements [json.Marshaler]: one object, as the server has it.
+func (q Queue) MarshalJSON() ([]byte, error) {
+	policy, err := q.Policy.MarshalJSON()
+	if err != nil {
+		return nil, err
+	}
+	counts, err := encodeJSON(queueCounts{q.Ready, q.Scheduled, q.Leased, nullDuration(q.OldestReadyAge), q.DoneLastHour, q.ExpiredLastHour, q.Estimated})
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(bytes.TrimSuffix(bytes.TrimSpace(policy), []byte("}")), []byte(","), bytes.TrimPrefix(counts, []byte("{"))), nil
+}
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (q *Queue) UnmarshalJSON(text []byte) error {
+	var c queueCounts
+	if err := json.Unmarshal(text, &c); err != nil {
+		return err
+	}
+	*q = Queue{q.Policy, c.Ready, c.Scheduled, c.Leased, time.Duration(c.OldestReadyAge), c.DoneLastHour, c.ExpiredLastHour, c.Estimated}
+	return q.Policy.UnmarshalJSON(text)
+}
+
+// GetQueue returns the policy of a queue and its counts. A queue can have events and no policy: then it is the default one, and has version 0.
+func (c *Client) GetQueue(ctx context.Context, name string) (Queue, error) {
+	var q Queue
+	_, err := c.Do(ctx, Request{Path: queuePath(name, "")}, &q)
+	return q, err
+}
+
+// PutQueue replaces the whole policy of a queue, at once and for every process, whatever it was before.
 func (c *Client) PutQueue(ctx context.Context, name string, settings QueueSettings) (Policy, error) {
 	return c.policy(ctx, Request{Method: http.MethodPut, Path: queuePath(name, ""), Body: settings})
+}
+
+// PutQueueIf is PutQueue if the policy has that version, or, with version 0, if the queue has none. Otherwise it returns [ErrPreconditionFailed]; so
+// it does, too, when it is repeated after an answer that was lost, and its change was made.
+func (c *Client) PutQueueIf(ctx context.Context, name string, settings QueueSettings, version int64) (Policy, error) {
+	header := ifMatch(version)
+	if version == 0 {
+		header.Set("If-None-Match", "*")
+	}
+	return c.policy(ctx, Request{Method: http.MethodPut, Path: queuePath(name, ""), Header: header, Body: settings})
 }
 
 // PauseQueue makes the events of a queue unclaimable until it is resumed. They can still be inserted, and claimed ones acked.
@@ -198,7 +262,28 @@ type purgedEvents struct {
 	Purged int `json:"purged"`
 }
 
-// MoveParams say what to move. To is required.
+// DeleteParams say when a queue may be deleted. The zero value: when it has no events.
+type DeleteParams struct {
+	// Purge moves the events of the queue into history as cancelled first. None may be under a lease.
+	Purge bool
+	// IfVersion is the version that the policy must have; 0: any, or no policy at all.
+	IfVersion int64
+}
+
+// DeleteQueue deletes a queue, its policy and its push, and returns how many events it has moved into history, which stays. It
+// returns [ErrQueueNotEmpty], [ErrQueueLeased] or [ErrQueueInUse] if the queue has to stay, and [ErrNotFound] if there is none: so it does, too, when it is
+// repeated after an answer that was lost.
+func (c *Client) DeleteQueue(ctx context.Context, name string, p DeleteParams) (purged int, err error) {
+	var answer purgedEvents
+	req := Request{Method: http.MethodDelete, Path: queuePath(name, ""), Header: ifMatch(p.IfVersion)}
+	if p.Purge {
+		req.Query = url.Values{"purge": {"true"}}
+	}
+	_, err = c.Do(ctx, req, &answer)
+	return answer.Purged, err
+}
+
+// MoveParams say which events to move, and where. To is required.
 type MoveParams struct {
 	// To is the queue that the events go to.
 	To string `json:"to"`
@@ -218,6 +303,28 @@ func (c *Client) MoveEvents(ctx context.Context, from string, p MoveParams) (mov
 
 type movedEvents struct {
 	Moved int `json:"moved"`
+}
+
+// RunParams say which events [Client.RunQueue] makes claimable. The zero value is all that wait.
+type RunParams struct {
+	// Types limits the call to events of some types, at most 100; none: all, and events without a type.
+	Types []string `json:"types,omitzero"`
+	// NackedOnly limits it to events that wait after a nack: those that were inserted for a later time stay scheduled.
+	NackedOnly bool `json:"nacked_only,omitzero"`
+	// Limit is how many events to run at most; 0: all.
+	Limit int `json:"limit,omitzero"`
+}
+
+// RunQueue makes the events of a queue claimable now that wait for their time, in the order in which they would have become so, and returns how
+// many. Leased events stay as they are. Events that are run when the call fails stay so, and an uncertain call is not repeated: its count would be lost.
+func (c *Client) RunQueue(ctx context.Context, name string, p RunParams) (run int, err error) {
+	var answer runEvents
+	_, err = c.Do(ctx, Request{Method: http.MethodPost, Path: queuePath(name, "/run"), Body: p}, &answer)
+	return answer.Run, err
+}
+
+type runEvents struct {
+	Run int `json:"run"`
 }
 
 func queuePath(name, call string) string { return "/queues/" + escape(name) + call }

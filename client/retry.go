@@ -19,7 +19,8 @@ const (
 func pauseBefore(try int, err error) time.Duration {
 	pause := min(maxPause, minPause<<min(max(try-1, 0), 10))
 	pause = pause/2 + rand.N(pause/2) //nolint:gosec // jitter, no secret
-	if e, ok := errors.AsType[*Error](err); ok {
+	var e *Error
+	if errors.As(err, &e) {
 		pause += e.RetryAfter
 	}
 	return pause

@@ -57,7 +57,10 @@ type WorkerConfig struct {
 	MaxAttempts int
 	// Name is the worker's name in events, attempts and statistics; empty: the host's name and the process id.
 	Name string
-	// Logger gets what goes wrong; nil: nobody.
+	// OnEnd is called when the server has been told how the work on an event ended, by several goroutines at once; nil: nothing is called. It has to
+	// return soon: an ack waits for it.
+	OnEnd func(Ended)
+	// Logger gets errors and warnings; nil: nobody does.
 	Logger *slog.Logger
 }
 
@@ -151,8 +154,8 @@ func (w *Worker) handlerOf(eventType string) handler {
 	}
 }
 
-// Run works until ctx ends, and then stops: it claims no more, lets handlers go on for the grace, ends their contexts, and gives back what is
-// left with a nack. It then returns nil. It returns an error at once if the configuration is wrong, after such a stop if the server refuses
+// Run works until ctx ends, and then stops: it claims no more, releases events that no handler has begun, whose attempt does not count, lets handlers go on for the
+// grace, ends their contexts, and gives back the events left with a nack: a begun event has had an attempt. It then returns nil. It returns an error at once if the configuration is wrong, after such a stop if the server refuses
 // its calls, such as [ErrUnauthorized], or if handlers ignore the end of their contexts. While the server cannot be reached, it waits. Run
 // can be called again after it has returned.
 //
@@ -235,8 +238,16 @@ func (r *workerRun) claim(ctx context.Context) {
 			Queue: r.cfg.Queue, Limit: min(free, maxClaim), InvisibleFor: r.cfg.Lease, Wait: r.cfg.Wait, Types: types,
 			MaxAttempts: r.cfg.MaxAttempts, Worker: r.cfg.Name,
 		})
+		if ctx.Err() != nil { // nothing is begun any more
+			leases := make([]*lease, len(events))
+			for i, e := range events {
+				leases[i] = r.newLease(e, asked)
+			}
+			r.release(leases)
+			return
+		}
 		for _, e := range events {
-			r.start(e, asked) //nolint:contextcheck // what is claimed outlives ctx
+			r.start(e, asked) //nolint:contextcheck // claimed events outlive ctx
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -259,7 +270,8 @@ func (r *workerRun) claim(ctx context.Context) {
 
 // isHopeless reports whether a call would be refused the next time, too.
 func isHopeless(err error) bool {
-	if e, ok := errors.AsType[*Error](err); ok {
+	var e *Error
+	if errors.As(err, &e) {
 		return doubtOf(err) == refused && e.Status < http.StatusInternalServerError
 	}
 	return doubtOf(err) == refused && !errors.Is(err, errNotJSON) // a proxy in trouble may say anything
@@ -309,6 +321,7 @@ func (r *workerRun) work(l *lease) {
 		r.extend(l)
 	}
 	if out.err = context.Cause(l.ctx); out.err == nil {
+		l.isBegun = true
 		r.handlerOf(l.event.Type).call(l.ctx, l.event, &out)
 	}
 }
@@ -322,6 +335,8 @@ func (r *workerRun) finish(l *lease, out outcome) {
 	case out.err == nil:
 		l.result = out.result
 		r.ack(l)
+	case isStopped && !l.isBegun:
+		r.release([]*lease{l})
 	case isStopped:
 		r.nack(l, givenBack(out.err))
 	default:

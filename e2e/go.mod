@@ -30,3 +30,5 @@ require (
 )
 
 replace github.com/queued/queued => ../
+
+replace github.com/queued/queued/client => ../client

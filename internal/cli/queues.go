@@ -125,7 +125,10 @@ func (*queueShowCmd) Help() string { return examples(`queued queue mail`) }
 
 // Run shows the policy.
 func (c *queueShowCmd) Run(ctx context.Context, env *Env) error {
-	return c.policy(env, func(conn *client.Client) (client.Policy, error) { return conn.GetQueue(ctx, c.Queue) })
+	return c.policy(env, func(conn *client.Client) (client.Policy, error) {
+		q, err := conn.GetQueue(ctx, c.Queue)
+		return q.Policy, err
+	})
 }
 
 type queueSetCmd struct {
@@ -155,13 +158,13 @@ func (c *queueSetCmd) Run(ctx context.Context, env *Env) error {
 		return usagef("queue set needs a setting to change, such as --max-attempts")
 	}
 	return c.policy(env, func(conn *client.Client) (client.Policy, error) {
-		policy, err := conn.GetQueue(ctx, c.Queue)
+		q, err := conn.GetQueue(ctx, c.Queue)
 		if err != nil {
-			return policy, err
+			return q.Policy, err
 		}
-		settings := policy.Settings()
+		settings := q.Settings()
 		if err := c.change(&settings); err != nil {
-			return policy, err
+			return q.Policy, err
 		}
 		return conn.PutQueue(ctx, c.Queue, settings)
 	})

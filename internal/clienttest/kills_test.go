@@ -1,6 +1,6 @@
 //go:build unix
 
-package client
+package clienttest
 
 import (
 	"bufio"
@@ -18,6 +18,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/queued/queued/client"
 	"github.com/queued/queued/internal/pgtest"
 )
 
@@ -170,13 +171,13 @@ func TestEachJobIsAckedOnceUnderKills(t *testing.T) {
 
 	working, done := context.WithCancel(ctx)
 	var disturbers sync.WaitGroup
-	c := newClient(t, Config{URL: s.url, RetryFor: waitTimeout, Timeout: 5 * time.Second})
+	c := newClient(t, client.Config{URL: s.url, RetryFor: waitTimeout, Timeout: 5 * time.Second})
 	disturbers.Go(func() {
 		// No large backlog: what a frozen worker held waits behind it.
 		for n := 0; n < jobs && l.await(ctx, n-5*fireBatch); n += fireBatch {
-			events := make([]NewEvent, fireBatch)
+			events := make([]client.NewEvent, fireBatch)
 			for i := range events {
-				events[i] = NewEvent{Queue: fireQueue, Type: "fire", Payload: fireJob{n + i}}
+				events[i] = client.NewEvent{Queue: fireQueue, Type: "fire", Payload: fireJob{n + i}}
 			}
 			if _, err := c.InsertBatch(ctx, events); err != nil {
 				t.Errorf("inserting: %v", err)
@@ -191,7 +192,7 @@ func TestEachJobIsAckedOnceUnderKills(t *testing.T) {
 			if workers[i%fireWorkers].freeze(working, t, conn) {
 				freezes++
 			}
-			_ = sleep(working, 20*time.Millisecond) // time to work
+			sleep(working, 20*time.Millisecond) // time to work
 		}
 	})
 	for kill := 0; kill < kills && l.await(ctx, (kill+1)*jobs/(kills+1)); kill++ {

@@ -1,4 +1,4 @@
-package client
+package clienttest
 
 import (
 	"bytes"
@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/queued/queued/client"
 )
 
 // workerEnv has the URL of the server for a test binary that is started as a worker.
@@ -29,12 +31,12 @@ type fireJob struct{ N int }
 func runWorkerProcess(url string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	c, err := New(Config{URL: url, HTTPClient: &http.Client{Transport: transportFunc(reportAcks)}, Timeout: 5 * time.Second})
+	c, err := client.New(client.Config{URL: url, HTTPClient: &http.Client{Transport: transportFunc(reportAcks)}, Timeout: 5 * time.Second})
 	if err == nil {
-		w := c.NewWorker(WorkerConfig{Queue: fireQueue, Concurrency: 8, Lease: fireLease, Name: fmt.Sprint(os.Getpid())})
-		Handle(w, "fire", func(ctx context.Context, j Job[fireJob]) (any, error) {
+		w := c.NewWorker(client.WorkerConfig{Queue: fireQueue, Concurrency: 8, Lease: fireLease, Name: fmt.Sprint(os.Getpid())})
+		client.Handle(w, "fire", func(ctx context.Context, j client.Job[fireJob]) (any, error) {
 			report("run %d %d", j.ID, j.Payload.N)
-			_ = sleep(ctx, time.Duration(j.ID%8)*time.Millisecond) // some work, so that events are under lease when something happens
+			sleep(ctx, time.Duration(j.ID%8)*time.Millisecond) // some work, so that events are under lease when something happens
 			return j.Payload, nil
 		})
 		err = w.Run(ctx)
@@ -65,8 +67,8 @@ func reportAcks(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	var acks ackBatchRequest
-	var results ackResults
+	var acks struct{ Events []client.Ack }
+	var results struct{ Results []client.AckResult }
 	if err := json.NewDecoder(sent).Decode(&acks); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,6 @@
 //go:build unix
 
-package client
+package clienttest
 
 import (
 	"bytes"
@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/queued/queued/client"
 )
 
 // The workers of examples/ are run where their interpreters are installed.
@@ -26,7 +28,7 @@ func TestWorkersInOtherLanguagesExtendAndAreFenced(t *testing.T) {
 	} {
 		t.Run(script.file, func(t *testing.T) {
 			t.Parallel()
-			text, err := os.ReadFile("../examples/" + script.file)
+			text, err := os.ReadFile("../../examples/" + script.file)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -38,7 +40,7 @@ func TestWorkersInOtherLanguagesExtendAndAreFenced(t *testing.T) {
 					t.Skipf("%s is not installed", name)
 				}
 			}
-			runScript(t, append(script.command, "../examples/"+script.file), script.worker)
+			runScript(t, append(script.command, "../../examples/"+script.file), script.worker)
 		})
 	}
 }
@@ -46,9 +48,9 @@ func TestWorkersInOtherLanguagesExtendAndAreFenced(t *testing.T) {
 func runScript(t *testing.T, command []string, worker string) {
 	t.Helper()
 	s := serve(t, "QUEUED_API_KEY=secret-of-the-tests")
-	c := newClient(t, Config{URL: s.url, Key: "secret-of-the-tests"})
-	ids := insert(t, c, NewEvent{Payload: map[string]string{"to": "Ä \"&<>'"}}, NewEvent{Payload: map[string]string{"fail": "no luck"}, MaxAttempts: 1},
-		NewEvent{Payload: map[string]int{"sleep": 4}})
+	c := newClient(t, client.Config{URL: s.url, Key: "secret-of-the-tests"})
+	ids := insert(t, c, client.NewEvent{Payload: map[string]string{"to": "Ä \"&<>'"}}, client.NewEvent{Payload: map[string]string{"fail": "no luck"}, MaxAttempts: 1},
+		client.NewEvent{Payload: map[string]int{"sleep": 4}})
 
 	cmd := exec.Command(command[0], command[1:]...)
 	var output lockedBuffer
@@ -68,21 +70,21 @@ func runScript(t *testing.T, command []string, worker string) {
 		}
 	})
 
-	if e := finished(t, c, ids[0]); e.Outcome != OutcomeDone || string(e.Result) != `{"worked on":{"to":"Ä \"&<>'"}}` || !strings.HasPrefix(e.Worker, worker) {
+	if e := finished(t, c, ids[0]); e.Outcome != client.OutcomeDone || string(e.Result) != `{"worked on":{"to":"Ä \"&<>'"}}` || !strings.HasPrefix(e.Worker, worker) {
 		t.Errorf("%s by %s, result %s", e.Outcome, e.Worker, e.Result)
 	}
-	if e := finished(t, c, ids[1]); e.Outcome != OutcomeFailed || !strings.Contains(e.LastError, "no luck") {
+	if e := finished(t, c, ids[1]); e.Outcome != client.OutcomeFailed || !strings.Contains(e.LastError, "no luck") {
 		t.Errorf("%s, error %s", e.Outcome, e.LastError)
 	}
-	if e := finished(t, c, ids[2]); e.Outcome != OutcomeDone || e.Attempts != 1 {
+	if e := finished(t, c, ids[2]); e.Outcome != client.OutcomeDone || e.Attempts != 1 {
 		t.Errorf("work that took two leases: %s after %d attempts", e.Outcome, e.Attempts)
 	}
 
 	// The worker is stopped until somebody else has its event.
-	id := insert(t, c, NewEvent{Payload: map[string]int{"sleep": 600}})[0]
-	eventWhen(t, c, id, "it is leased", func(e Event) bool { return e.State == StateLeased })
+	id := insert(t, c, client.NewEvent{Payload: map[string]int{"sleep": 600}})[0]
+	eventWhen(t, c, id, "it is leased", func(e client.Event) bool { return e.State == client.StateLeased })
 	signalGroup(t, cmd, syscall.SIGSTOP)
-	taken, err := c.Claim(soon(t), ClaimParams{Queue: "q", Wait: MaxWait, InvisibleFor: time.Hour})
+	taken, err := c.Claim(soon(t), client.ClaimParams{Queue: "q", Wait: client.MaxWait, InvisibleFor: time.Hour})
 	if err != nil || len(taken) != 1 || taken[0].ID != id || taken[0].Attempts != 2 {
 		t.Fatalf("%+v, %v", taken, err)
 	}

@@ -1,4 +1,4 @@
-package client
+package clienttest
 
 import (
 	"errors"
@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/queued/queued/client"
 )
 
 func TestEventsOfAQueueArePushed(t *testing.T) {
@@ -15,12 +17,12 @@ func TestEventsOfAQueueArePushed(t *testing.T) {
 	endpoint := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header.Get("Webhook-Id") }))
 	t.Cleanup(endpoint.Close)
 	s := serve(t, "QUEUED_PUSH_ALLOW=127.0.0.1", "QUEUED_SECRET_KEY=a-key-that-seals-secrets")
-	c := newClient(t, Config{URL: s.url})
+	c := newClient(t, client.Config{URL: s.url})
 	ctx := soon(t)
-	if _, err := c.GetPush(ctx, "mail"); !errors.Is(err, ErrNotFound) {
+	if _, err := c.GetPush(ctx, "mail"); !errors.Is(err, client.ErrNotFound) {
 		t.Errorf("%v", err)
 	}
-	settings := PushSettings{URL: endpoint.URL, Headers: map[string]string{"X-A": "b"}, Timeout: 5 * time.Second, FinalStatuses: []int{422}, Rate: &RateLimit{PerSecond: 1000}}
+	settings := client.PushSettings{URL: endpoint.URL, Headers: map[string]string{"X-A": "b"}, Timeout: 5 * time.Second, FinalStatuses: []int{422}, Rate: &client.RateLimit{PerSecond: 1000}}
 	push, err := c.PutPush(ctx, "mail", settings, 0)
 	if err != nil || !strings.HasPrefix(push.Secret, "whsec_") || push.Timeout != 5*time.Second || push.DisableAfter != 120*time.Hour || push.Status != "enabled" {
 		t.Fatalf("%+v, %v", push, err)
@@ -29,7 +31,7 @@ func TestEventsOfAQueueArePushed(t *testing.T) {
 	if push, err = c.PutPush(ctx, "mail", settings, push.Version); err != nil || push.Secret != "" || push.MaxInFlight != 20 || len(push.Headers) != 1 {
 		t.Errorf("%+v, %v", push, err)
 	}
-	if _, err := c.PutPush(ctx, "mail", settings, 1); !errors.Is(err, ErrPreconditionFailed) {
+	if _, err := c.PutPush(ctx, "mail", settings, 1); !errors.Is(err, client.ErrPreconditionFailed) {
 		t.Errorf("%v", err)
 	}
 	if push, err = c.RotatePushSecret(ctx, "mail", time.Hour); err != nil || push.Secret == "" || len(push.Secrets) != 2 || push.Secrets[1].LiveUntil.IsZero() {
@@ -38,7 +40,7 @@ func TestEventsOfAQueueArePushed(t *testing.T) {
 	if result, err := c.TestPush(ctx, "mail"); err != nil || !result.Delivered || result.Status != http.StatusOK || !strings.HasPrefix(<-got, "test_") {
 		t.Errorf("%+v, %v", result, err)
 	}
-	if _, err := c.Insert(ctx, NewEvent{Queue: "mail", Payload: struct{}{}}); err != nil {
+	if _, err := c.Insert(ctx, client.NewEvent{Queue: "mail", Payload: struct{}{}}); err != nil {
 		t.Error(err)
 	}
 	select {

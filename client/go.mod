@@ -1,0 +1,3 @@
+module github.com/queued/queued/client
+
+go 1.25
