@@ -34,7 +34,7 @@ func TestCommandsFlagsAndValuesAreCompleted(t *testing.T) {
 	for line, want := range map[string][]string{
 		"cl":                           {"claim"},
 		"queue pa":                     {"pause"},
-		"claim --inv":                  {"--invisible-for"},
+		"claim --lea":                  {"--lease"},
 		"claim -q m":                   {"mail:out"},
 		"claim --queue=m":              {"--queue=mail:out"},
 		"claim -q mail -o j":           {"json", "jsonl"},

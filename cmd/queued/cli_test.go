@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"unicode/utf8"
 
@@ -115,7 +116,16 @@ func TestCommandsTakeAnEventThroughItsLife(t *testing.T) {
 	if first.ID != id || first.Receipt == "" || string(first.Meta) != `{"trace":"a"}` {
 		t.Errorf("claimed is %+v", first)
 	}
+	p.cli("release", first.Receipt).want(0)
+	p.cli("release", first.Receipt).wantError(4, "Lease lost")
+	first = p.cli("claim", "-q", "mail", "-l", "1h").event()
+	if first.Attempts != 1 {
+		t.Errorf("claimed after the release it is %+v", first)
+	}
 	p.cli("extend", first.Receipt, "-l", "2h").event()
+	p.cli("extend", first.Receipt, "--invisible-for", "1d12h").event()
+	p.cli("extend", first.Receipt, "--lease", "1day").wantError(2, `--lease: got "1day"; want a duration such as 90s, 10m or 7d`)
+	p.cli("extend", first.Receipt, "--lease", "52w2d").wantError(1, "--lease: must be at most 8760h0m0s")
 	p.cli("nack", first.Receipt, "--error", "mailbox full", "--delay", "0s").event()
 	second := p.cli("claim", "-q", "mail").event()
 	for _, lost := range [][]string{{"ack", first.Receipt}, {"nack", first.Receipt}, {"extend", first.Receipt}} {
@@ -130,6 +140,37 @@ func TestCommandsTakeAnEventThroughItsLife(t *testing.T) {
 		t.Errorf("shown is %s", shown.stdout)
 	}
 	p.cli("events", "4711").wantError(3, "Event not found")
+}
+
+func TestPostAndEventsWaitForTheEndOfAnEvent(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	p := setup(t)
+	replies := make(chan ran, 1)
+	go func() { replies <- p.cli("post", "-q", "pdf", "--wait", `{"invoice":17}`) }()
+	claimed := p.cli("claim", "-q", "pdf", "--wait", "30s").event()
+	p.cli("events", "--wait=300ms", strconv.FormatInt(claimed.ID, 10)).wantError(3, "has not ended")
+	p.cli("ack", claimed.Receipt, "--result", `{"pages":3}`).want(0)
+	reply := <-replies
+	if e := reply.event(); e.ID != claimed.ID || e.Outcome != "done" || string(e.Result) != `{"pages":3}` || !strings.Contains(reply.stderr, "waiting for the end of event") {
+		t.Errorf("the reply is %s%s", reply.stdout, reply.stderr)
+	}
+	id := strconv.FormatInt(claimed.ID, 10)
+	if e := p.cli("events", id, "--wait", "30s").event(); e.Outcome != "done" {
+		t.Errorf("later it is %+v", e)
+	}
+
+	go func() { replies <- p.cli("post", "--queue", "pdf", `{"invoice":18}`, "--wait=1m") }()
+	claimed = p.cli("claim", "-q", "pdf", "--wait", "30s").event()
+	p.cli("nack", claimed.Receipt, "--error", "no paper", "--final").want(0)
+	(<-replies).wantError(1, "is failed: no paper")
+
+	p.cli("post", "--wait", "1s", "-q", "pdf", `{}`).wantError(3, "has not ended")
+	p.cli("post", "--wait=soon", `{}`).wantError(2, `--wait: got "soon"; want a duration`)
+	p.cli("post", "--wait=-1s", `{}`).wantError(2, `--wait: got "-1s"; want a duration`)
+	p.cli("post", "--wait", "-f", "none").wantError(2, "--wait is for one event")
+	p.cli("events", "--wait").wantError(2, "--wait needs the id")
+	p.cli("events", "4711", "--wait").wantError(3, "Event not found")
 }
 
 func TestAcksOfSeveralEventsAreIndependent(t *testing.T) {
@@ -191,9 +232,51 @@ func TestQueuesAreSetPausedMovedAndPurged(t *testing.T) {
 	p.cli("queue", "move", "mail", "mail").wantError(1, "another queue")
 	p.cli("queue", "move", "mail", "there", "-n", "-1").wantError(2, "--limit")
 	p.cli("queue", "move", "mail").wantError(2, "<to>")
+	waits := p.cli("post", "-q", "later", "--delay", "1h", `{}`).event().ID
+	if run := p.cli("run", strconv.FormatInt(waits, 10)).event(); run.ID != waits {
+		t.Errorf("run is %+v", run)
+	}
+	p.cli("post", "-q", "later", "--delay", "1h", `{}`).event()
+	if policy("run", "-q", "later", "--nacked-only")["run"] != 0.0 || policy("run", "-q", "later")["run"] != 1.0 {
+		t.Error("running a queue does not count")
+	}
+	if n := len(p.cli("claim", "-q", "later", "-n", "5").events()); n != 2 {
+		t.Errorf("%d events are claimable, want 2", n)
+	}
+	p.cli("run", strconv.FormatInt(waits, 10)).wantError(1, "Event leased")
+	p.cli("run", "4711").wantError(3, "Event not found")
+	p.cli("run").wantError(2, "--queue")
+	p.cli("run", "1", "-q", "later").wantError(2, "not both")
 	p.cli("queue", "purge", "mail").wantError(2, "--yes")
 	if policy("queue", "purge", "mail", "--yes")["purged"] != 1.0 {
 		t.Error("the queue was not purged")
+	}
+	p.cli("post", "-q", "mail", `{}`).want(0)
+	p.cli("queue", "delete", "mail").wantError(2, "--yes")
+	p.cli("queue", "delete", "mail", "--yes").wantError(1, "add --purge")
+	if policy("queue", "delete", "mail", "--purge", "--yes")["purged"] != 1.0 || policy("queue", "mail")["version"] != nil {
+		t.Error("the queue was not deleted")
+	}
+	p.cli("queue", "delete", "mail", "--yes").wantError(3, "neither a policy nor a push nor an event")
+}
+
+func TestSettingsOfAQueueThatAreChangedAtTheSameTimeAreAllKept(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	p := setup(t)
+	changes := [][]string{{"--max-attempts", "5"}, {"--lease", "2m"}, {"--history-retention", "48h"}, {"--backoff", "constant", "--backoff-base", "10s"}}
+	var sets sync.WaitGroup
+	for _, change := range changes {
+		sets.Go(func() { p.cli(append([]string{"queue", "set", "mail"}, change...)...).want(0) })
+	}
+	sets.Wait()
+	var got map[string]any
+	if r := p.cli("queue", "mail").want(0); json.Unmarshal([]byte(r.stdout), &got) != nil {
+		t.Fatalf("queue mail wrote %s", r.stdout)
+	}
+	backoff, _ := got["backoff"].(map[string]any)
+	if got["max_attempts"] != 5.0 || got["invisible_for"] != "2m0s" || got["history_retention"] != "48h0m0s" || backoff["base"] != "10s" || got["ready"] != 0.0 {
+		t.Errorf("the queue is %v", got)
 	}
 }
 
@@ -338,5 +421,5 @@ func TestMistakesNameTheFlagAndTheNearestRightOne(t *testing.T) {
 	}
 	p.cli("queues").wantError(1, "$QUEUED_KEY")
 	p.cliWith("", key, "queues").want(0)
-	p.cli("queues", "--url", "http://"+closedAddress(t), "--retry-for", "0s").wantError(1, "$QUEUED_URL")
+	p.cli("queues", "--url", "http://"+closedAddress(t), "--retry-for", "0s").wantError(1, "(--url): ")
 }

@@ -1,17 +1,17 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/alecthomas/kong"
 	"github.com/rs/zerolog"
 
+	"github.com/queued/queued/client"
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/cli"
 	"github.com/queued/queued/internal/migrate"
@@ -21,10 +21,12 @@ import (
 // keysCmd manages keys: those of a server, over HTTP, or straight in the database, whether a server runs or not, because the first key cannot come
 // over HTTP where a key is needed.
 type keysCmd struct {
-	Create keysCreateCmd `cmd:"" help:"Create a key and print it, once."`
-	List   keysListCmd   `cmd:"" help:"List the keys, without their texts."`
-	Rotate keysRotateCmd `cmd:"" help:"Give a key another text and print that, once. The one before is accepted for a time."`
-	Revoke keysRevokeCmd `cmd:"" help:"Revoke a key, for ever."`
+	List   keysListCmd  `cmd:"" help:"List the keys, without their texts."`
+	Show   keyShowCmd   `cmd:"" help:"Show a key, without its text."`
+	Create keyCreateCmd `cmd:"" help:"Create a key and print it, once."`
+	Set    keySetCmd    `cmd:"" aliases:"change" help:"Change what a key may do, its name, or when it expires."`
+	Rotate keyRotateCmd `cmd:"" help:"Give a key another text and print that, once. The one before is accepted for a time."`
+	Revoke keyRevokeCmd `cmd:"" help:"Revoke a key, for ever."`
 }
 
 // keysSettings say which database it is.
@@ -49,9 +51,9 @@ const (
 
 // use calls do with the keys of the database. One of another version is left alone.
 func (c *keysSettings) use(
-	ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong, empty onEmpty, do func(*access.Service) error,
+	ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong, empty onEmpty, do func(*access.Service, *database) error,
 ) (err error) {
-	return c.useDatabase(ctx, env, reader, app, empty, func(_ *database, connections *pg.Database, logger zerolog.Logger) (err error) {
+	return c.useDatabase(ctx, env, reader, app, empty, func(db *database, connections *pg.Database, logger zerolog.Logger) (err error) {
 		keys, err := access.Open(ctx, access.Config{Database: connections, Logger: logger})
 		if err != nil {
 			return fmt.Errorf("opening the keys: %w", err)
@@ -61,7 +63,7 @@ func (c *keysSettings) use(
 			defer cancel()
 			err = errors.Join(err, keys.Close(closing))
 		}()
-		return explain(do(keys))
+		return explain(do(keys, db))
 	})
 }
 
@@ -106,7 +108,7 @@ func explain(err error) error {
 	case isInvalid:
 		return usagef("%s: %s", invalid.Field, invalid.Detail)
 	case errors.Is(err, access.ErrNotFound):
-		return usagef("no key has this id; \"queued keys list\" lists them")
+		return cli.ErrNoKey
 	case errors.Is(err, access.ErrLastAdmin):
 		return usagef("it is the last admin key that is live: create another one first")
 	case errors.Is(err, access.ErrInactive):
@@ -115,143 +117,237 @@ func explain(err error) error {
 	return err
 }
 
-// show prints a new text of a key: that alone on standard output, so that scripts can take it, and the rest on standard error.
-func show(env *cliEnv, did string, k *access.Key, text string) error {
-	_, err := fmt.Fprintf(env.stderr, "%s the key %s (%s) with the scopes %s. It is not shown again:\n", did, k.ID, cli.Printable(k.Name), scopeList(k.Scopes))
-	if err == nil {
-		_, err = fmt.Fprintln(env.stdout, text)
+// usesDatabase reports whether "queued keys" works straight on the database: if a flag says so, or if no flag names a server and a variable names
+// a database, or if nothing names a server.
+func usesDatabase(reader *settingsReader, env *cli.Env) (bool, error) {
+	byFlag, byVariable := map[bool]string{}, map[bool]string{}
+	for isDatabase, settings := range map[bool][]string{
+		true:  {"database-url", "database-url-file", "data-dir"},
+		false: {"url", "context", "key", "key-file", "cacert", "cert", "client-key"},
+	} {
+		for _, setting := range settings {
+			switch given := reader.names[setting]; {
+			case strings.HasPrefix(given, "--"):
+				byFlag[isDatabase] = given
+			case given != "":
+				byVariable[isDatabase] = given
+			}
+		}
 	}
-	return err
+	switch {
+	case byFlag[true] != "" && byFlag[false] != "":
+		return false, usagef("%s is about a database, and %s about a server; want one of them", byFlag[true], byFlag[false])
+	case byFlag[true] != "" || byFlag[false] != "":
+		return byFlag[true] != "", nil
+	case byVariable[true] != "" || byVariable[false] != "":
+		return byVariable[true] != "", nil
+	}
+	current, err := cli.CurrentContext(env)
+	return current == "", err
 }
 
-func scopeList(scopes []access.Scope) string {
-	names := make([]string, len(scopes))
-	for i, scope := range scopes {
-		names[i] = string(scope)
-	}
-	return strings.Join(names, ",")
+// serverKeys connects to the server of a command.
+type serverKeys interface {
+	KeysOfServer() (cli.KeyStore, func(), error)
 }
 
-type keysCreateCmd struct {
-	Name      string        `help:"What the key is for; by default its scopes."`
-	Scope     []string      `required:"" placeholder:"SCOPE" enum:"publish,claim,read,manage,metrics,admin" help:"What the key may do: publish, claim, read, manage, metrics or admin; several with commas."`
-	Queue     []string      `placeholder:"PATTERN" help:"Queues that it may use: names, or beginnings before *. Without this and --topic: all queues and topics."`
-	Topic     []string      `placeholder:"PATTERN" help:"Topics that it may use, in which * stands for one word and ** at the end for one or more."`
-	ExpiresIn time.Duration `placeholder:"DURATION" help:"After what time it expires, such as 720h; never unless this is given."`
-	Rate      float64       `placeholder:"N" help:"Requests per second that it may make in each process; no limit unless this is given."`
-	Burst     int           `placeholder:"N" help:"Requests that it may make at once under --rate; by default those of a second."`
-
-	keysSettings `embed:""`
-}
-
-// Run creates a key.
-func (c *keysCreateCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
-	p := access.CreateParams{Name: cmp.Or(c.Name, strings.Join(c.Scope, ",")), Queues: c.Queue, Topics: c.Topic}
-	for _, scope := range c.Scope {
-		p.Scopes = append(p.Scopes, access.Scope(scope))
-	}
-	if c.ExpiresIn < 0 || c.Rate < 0 || c.Burst < 0 {
-		return usagef("--expires-in, --rate and --burst must not be negative")
-	}
-	if c.Burst > 0 && c.Rate == 0 {
-		return usagef("--burst: is for keys with --rate")
-	}
-	if c.ExpiresIn > 0 {
-		p.ExpiresAt = new(time.Now().Add(c.ExpiresIn))
-	}
-	if c.Rate > 0 {
-		p.Rate = &access.Rate{PerSecond: c.Rate, Burst: cmp.Or(c.Burst, max(1, int(c.Rate)))}
-	}
-	return c.use(ctx, env, reader, app, migrateEmpty, func(keys *access.Service) error {
-		k, text, err := keys.Create(ctx, p)
+// manage calls do with the keys of the server, or of the database.
+func (c *keysSettings) manage(
+	ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong, empty onEmpty, server serverKeys, do func(context.Context, *cli.Env, cli.KeyStore) error,
+) error {
+	if !env.onDatabase {
+		keys, done, err := server.KeysOfServer()
 		if err != nil {
 			return err
 		}
-		if !keys.HasLiveAdmin() {
-			_, _ = fmt.Fprintln(env.stderr, "There is no admin key: over HTTP nobody can manage keys until there is one (--scope admin, or QUEUED_API_KEY of queued serve).")
-		}
-		return show(env, "created", &k, text)
+		defer done()
+		return do(ctx, env.client, keys)
+	}
+	return c.use(ctx, env, reader, app, empty, func(keys *access.Service, db *database) error {
+		return do(ctx, env.client, &databaseKeys{keys, db, env})
 	})
 }
 
+// databaseKeys are the keys in a database.
+type databaseKeys struct {
+	service *access.Service
+	db      *database
+	env     *cliEnv
+}
+
+// About implements cli.KeyStore.
+func (d *databaseKeys) About() string { return d.db.about }
+
+// ListKeys implements cli.KeyStore.
+func (d *databaseKeys) ListKeys(ctx context.Context) iter.Seq2[client.AccessKey, error] {
+	return func(yield func(client.AccessKey, error) bool) {
+		for cursor := ""; ; {
+			page, err := d.service.List(ctx, pg.MaxPage, cursor)
+			if err != nil {
+				yield(client.AccessKey{}, err)
+				return
+			}
+			for i := range page.Keys {
+				if !yield(clientKey(&page.Keys[i]), nil) {
+					return
+				}
+			}
+			if cursor = page.Next; cursor == "" {
+				return
+			}
+		}
+	}
+}
+
+// CreateKey implements cli.KeyStore.
+func (d *databaseKeys) CreateKey(ctx context.Context, k client.NewKey) (client.IssuedKey, error) {
+	p := access.CreateParams{Name: k.Name, Queues: k.Queues, Topics: k.Topics, Scopes: scopesOf(k.Scopes), Rate: rateOf(k.RateLimit)}
+	if !k.ExpiresAt.IsZero() {
+		p.ExpiresAt = &k.ExpiresAt
+	}
+	created, text, err := d.service.Create(ctx, p)
+	if err == nil && !d.service.HasLiveAdmin() {
+		_, _ = fmt.Fprintln(d.env.stderr, "There is no admin key: over HTTP nobody can manage keys until there is one (--scope admin, or QUEUED_API_KEY of queued serve).")
+	}
+	return client.IssuedKey{AccessKey: clientKey(&created), Key: text}, err
+}
+
+// GetKey implements cli.KeyStore.
+func (d *databaseKeys) GetKey(ctx context.Context, id string) (client.AccessKey, error) {
+	k, err := d.service.Get(ctx, id)
+	return clientKey(&k), err
+}
+
+// ChangeKey implements cli.KeyStore.
+func (d *databaseKeys) ChangeKey(ctx context.Context, id string, change cli.KeyChange) (client.AccessKey, error) {
+	c := access.Change{Name: change.Name, Queues: change.Queues, Topics: change.Topics}
+	if change.Scopes != nil {
+		c.Scopes = new(scopesOf(*change.Scopes))
+	}
+	if at := change.ExpiresAt; at != nil {
+		c.ExpiresAt = new(at)
+		if at.IsZero() {
+			*c.ExpiresAt = nil
+		}
+	}
+	if change.RateLimit != nil {
+		c.Rate = new(rateOf(*change.RateLimit))
+	}
+	k, err := d.service.Update(ctx, id, c, nil)
+	return clientKey(&k), err
+}
+
+// RotateKey implements cli.KeyStore.
+func (d *databaseKeys) RotateKey(ctx context.Context, id string, grace time.Duration) (client.IssuedKey, error) {
+	k, text, err := d.service.Rotate(ctx, id, max(0, grace))
+	return client.IssuedKey{AccessKey: clientKey(&k), Key: text}, err
+}
+
+// RevokeKey implements cli.KeyStore.
+func (d *databaseKeys) RevokeKey(ctx context.Context, id string) error {
+	return d.service.Revoke(ctx, id)
+}
+
+func scopesOf(names []string) []access.Scope {
+	scopes := make([]access.Scope, len(names))
+	for i, name := range names {
+		scopes[i] = access.Scope(name)
+	}
+	return scopes
+}
+
+func rateOf(l *client.RateLimit) *access.Rate {
+	if l == nil {
+		return nil
+	}
+	return &access.Rate{PerSecond: l.PerSecond, Burst: l.Burst}
+}
+
+// clientKey returns a key as a server shows it.
+func clientKey(k *access.Key) client.AccessKey {
+	shown := client.AccessKey{
+		ID: k.ID, Name: k.Name, Queues: k.Queues, Topics: k.Topics, Status: "active", Version: k.Version, CreatedAt: k.CreatedAt, UpdatedAt: k.UpdatedAt,
+		Scopes: make([]string, len(k.Scopes)),
+	}
+	for i, scope := range k.Scopes {
+		shown.Scopes[i] = string(scope)
+	}
+	for _, at := range []struct {
+		target *time.Time
+		value  *time.Time
+	}{{&shown.ExpiresAt, k.ExpiresAt}, {&shown.PreviousUntil, k.PreviousUntil}, {&shown.RevokedAt, k.RevokedAt}, {&shown.LastUsedAt, k.LastUsedAt}} {
+		if at.value != nil {
+			*at.target = *at.value
+		}
+	}
+	if k.Rate != nil {
+		shown.RateLimit = &client.RateLimit{PerSecond: k.Rate.PerSecond, Burst: k.Rate.Burst}
+	}
+	switch {
+	case k.RevokedAt != nil:
+		shown.Status = "revoked"
+	case k.ExpiresAt != nil && !time.Now().Before(*k.ExpiresAt):
+		shown.Status = "expired"
+	}
+	return shown
+}
+
 type keysListCmd struct {
+	cli.KeysList `embed:""`
 	keysSettings `embed:""`
 }
 
 // Run lists the keys.
 func (c *keysListCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
-	return c.use(ctx, env, reader, app, refuseEmpty, func(keys *access.Service) error {
-		table := tabwriter.NewWriter(env.stdout, 0, 0, 2, ' ', 0)
-		_, _ = fmt.Fprintln(table, "ID\tNAME\tSCOPES\tQUEUES\tTOPICS\tLAST USED\tENDS")
-		for cursor := ""; ; {
-			page, err := keys.List(ctx, pg.MaxPage, cursor)
-			if err != nil {
-				return err
-			}
-			for i := range page.Keys {
-				k := &page.Keys[i]
-				ends := timeOr(k.ExpiresAt, "never")
-				if k.RevokedAt != nil {
-					ends = "revoked " + timeOr(k.RevokedAt, "")
-				}
-				_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
-					k.ID, cli.Printable(k.Name), scopeList(k.Scopes), cli.Printable(patterns(k.Queues)), cli.Printable(patterns(k.Topics)), timeOr(k.LastUsedAt, "never"), ends)
-			}
-			if cursor = page.Next; cursor == "" {
-				return table.Flush()
-			}
-		}
-	})
+	return c.manage(ctx, env, reader, app, refuseEmpty, c, c.Manage)
 }
 
-func timeOr(at *time.Time, otherwise string) string {
-	if at == nil {
-		return otherwise
-	}
-	return at.UTC().Format("2006-01-02 15:04")
-}
-
-func patterns(list []string) string {
-	switch {
-	case list == nil:
-		return "all"
-	case len(list) == 0:
-		return "none"
-	}
-	return strings.Join(list, ",")
-}
-
-type keysRotateCmd struct {
-	ID    string        `arg:"" help:"The id of the key: its eight characters after qk_."`
-	Grace time.Duration `default:"24h" placeholder:"DURATION" help:"How long the text before is accepted; 0s: no more."`
-
+type keyShowCmd struct {
+	cli.KeyShow  `embed:""`
 	keysSettings `embed:""`
+}
+
+// Run shows a key.
+func (c *keyShowCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
+	return c.manage(ctx, env, reader, app, refuseEmpty, c, c.Manage)
+}
+
+type keyCreateCmd struct {
+	cli.KeyCreate `embed:""`
+	keysSettings  `embed:""`
+}
+
+// Run creates a key.
+func (c *keyCreateCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
+	return c.manage(ctx, env, reader, app, migrateEmpty, c, c.Manage)
+}
+
+type keySetCmd struct {
+	cli.KeySet   `embed:""`
+	keysSettings `embed:""`
+}
+
+// Run changes a key.
+func (c *keySetCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
+	return c.manage(ctx, env, reader, app, refuseEmpty, c, c.Manage)
+}
+
+type keyRotateCmd struct {
+	cli.KeyRotate `embed:""`
+	keysSettings  `embed:""`
 }
 
 // Run rotates a key.
-func (c *keysRotateCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
-	return c.use(ctx, env, reader, app, refuseEmpty, func(keys *access.Service) error {
-		k, text, err := keys.Rotate(ctx, c.ID, c.Grace)
-		if err != nil {
-			return err
-		}
-		return show(env, "rotated", &k, text)
-	})
+func (c *keyRotateCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
+	return c.manage(ctx, env, reader, app, refuseEmpty, c, c.Manage)
 }
 
-type keysRevokeCmd struct {
-	ID string `arg:"" help:"The id of the key: its eight characters after qk_."`
-
-	keysSettings `embed:""`
+type keyRevokeCmd struct {
+	cli.KeyRevoke `embed:""`
+	keysSettings  `embed:""`
 }
 
 // Run revokes a key.
-func (c *keysRevokeCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
-	return c.use(ctx, env, reader, app, refuseEmpty, func(keys *access.Service) error {
-		if err := keys.Revoke(ctx, c.ID); err != nil {
-			return err
-		}
-		_, err := fmt.Fprintf(env.stderr, "revoked the key %s; it holds everywhere within 5 s\n", c.ID)
-		return err
-	})
+func (c *keyRevokeCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
+	return c.manage(ctx, env, reader, app, refuseEmpty, c, c.Manage)
 }

@@ -52,7 +52,7 @@ func TestKeysAreManagedStraightOnTheDatabase(t *testing.T) {
 			t.Errorf("%s wrote the name raw: %q", where, text)
 		}
 	}
-	if _, err := keys(t, db.URL, exitUsage, "revoke", hostile); strings.ContainsAny(err, "\x1b\x07\x7f\r\u009b") {
+	if _, err := keys(t, db.URL, 3, "revoke", hostile); strings.ContainsAny(err, "\x1b\x07\x7f\r\u009b") {
 		t.Errorf("the error has what was given raw: %q", err)
 	}
 	if _, err := keys(t, db.URL, exitUsage, "revoke", id); !strings.Contains(err, "last admin key") {
@@ -64,7 +64,21 @@ func TestKeysAreManagedStraightOnTheDatabase(t *testing.T) {
 		t.Errorf("revoking said %q", said)
 	}
 	keys(t, db.URL, exitUsage, "rotate", other)
-	keys(t, db.URL, exitUsage, "revoke", "aaaaaaaa")
+	keys(t, db.URL, 3, "revoke", "aaaaaaaa")
+	keys(t, db.URL, 3, "show", "aaaaaaaa")
+	limited, _ := keys(t, db.URL, exitOK, "create", "--scope", "claim", "--queue", "orders.*", "--rate", "2.5", "-o", "json")
+	if !strings.Contains(limited, `"key": "qk_`) || !strings.Contains(limited, `"burst": 3`) {
+		t.Errorf("created as JSON it is %s", limited)
+	}
+	changed, _ := keys(t, db.URL, exitOK, "set", id, "--name", "operations", "--expires-in", "2w")
+	if !strings.Contains(changed, `"name":"operations"`) || !strings.Contains(changed, `"expires_at"`) {
+		t.Errorf("changed it is %s", changed)
+	}
+	if changed, _ := keys(t, db.URL, exitOK, "set", id, "--no-expiry"); strings.Contains(changed, `"expires_at"`) {
+		t.Errorf("without an end it is %s", changed)
+	}
+	keys(t, db.URL, exitUsage, "set", id, "--scope", "read")
+	keys(t, db.URL, exitUsage, "set", id)
 	keys(t, db.URL, exitUsage, "create", "--scope", "everything")
 	keys(t, db.URL, exitUsage, "create", "--scope", "read", "--burst", "5")
 	keys(t, db.URL, exitUsage, "create", "--scope", "admin", "--queue", "orders.*")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"os/signal"
 	"reflect"
@@ -49,7 +50,7 @@ func main() {
 
 // run runs the command that args name until it is done or ctx ends, and returns the exit code. environ has "NAME=value" strings.
 func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	env := &cliEnv{environ: environ, stdin: stdin, stdout: stdout, stderr: stderr}
+	env := &cliEnv{isBare: len(args) == 0, environ: environ, stdin: stdin, stdout: stdout, stderr: stderr}
 	err := runCommand(ctx, args, env)
 	code := cli.ExitCode(err)
 	switch {
@@ -59,12 +60,12 @@ func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 		return code
 	case errors.As(err, new(*usageError)):
 		code = exitUsage
-	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || env.isClient && errors.As(err, new(*url.Error))):
 		code, err = exitInterrupted, errors.New("interrupted")
 	}
 	text := err.Error()
 	if env.isClient {
-		text = cli.Describe(err, env.flags)
+		text = env.client.Describe(err, env.flags)
 	}
 	if text != "" {
 		_, _ = fmt.Fprintf(stderr, "queued: %s\n", cli.PrintableLines(redact(text)))
@@ -74,6 +75,7 @@ func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 
 // cliEnv is the environment of a command: arguments, variables, input and output of its process.
 type cliEnv struct {
+	isBare         bool // there are no arguments
 	environ        []string
 	stdin          io.Reader
 	stdout, stderr io.Writer
@@ -81,6 +83,9 @@ type cliEnv struct {
 	// Known once the command is parsed: whether it is one of package cli, and its flags, without their dashes.
 	isClient bool
 	flags    []string
+	client   *cli.Env // of commands of package cli
+	// onDatabase: the command works on the database, not with a server.
+	onDatabase bool
 }
 
 // errReported is the error of a command that has logged its failure.
@@ -105,11 +110,12 @@ type grammar struct {
 	Version kong.VersionFlag `help:"Show the version and exit."`
 
 	Serve       serveCmd       `cmd:"" default:"withargs" help:"Serve the queue over HTTP; the default command."`
-	Keys        keysCmd        `cmd:"" help:"Create, list, rotate and revoke keys, straight on the database."`
+	Keys        keysCmd        `cmd:"" group:"Client:" help:"List, show, create, set, rotate and revoke keys: over HTTP, or straight in the database."`
 	Secrets     secretsCmd     `cmd:"" help:"Seal the secrets of webhooks anew, straight on the database."`
 	Migrate     migrateCmd     `cmd:"" help:"Bring the database's schema to this program's version."`
 	Adopt       adoptCmd       `cmd:"" help:"Have a copy of a database, such as a restored dump, act by itself: push, fire schedules, deliver subscriptions."`
 	Healthcheck healthcheckCmd `cmd:"" help:"Ask the server on this machine whether it is ready."`
+	Help        helpCmd        `cmd:"" help:"Show the help of a command."`
 	VersionCmd  versionCmd     `cmd:"" name:"version" help:"Show the version of the program and what it was built with."`
 
 	cli.Commands `embed:""`
@@ -119,11 +125,13 @@ type grammar struct {
 func runCommand(ctx context.Context, args []string, env *cliEnv) error {
 	var g grammar
 	reader := newSettingsReader(env.environ)
+	env.client = &cli.Env{Environ: env.environ, Stdin: env.stdin, Stdout: env.stdout, Stderr: env.stderr, Now: time.Now}
+	defer env.client.End()
 	exited := false
 	parser, err := newParser(&g, reader,
 		kong.Writers(env.stdout, env.stderr),
 		kong.Exit(func(int) { exited = true }),
-		kong.Bind(env, reader, &cli.Env{Environ: env.environ, Stdin: env.stdin, Stdout: env.stdout, Stderr: env.stderr, Now: time.Now}),
+		kong.Bind(env, reader, env.client),
 		kong.BindTo(ctx, (*context.Context)(nil)),
 	)
 	if err != nil {
@@ -142,6 +150,17 @@ func runCommand(ctx context.Context, args []string, env *cliEnv) error {
 	env.isClient = cli.Has(parsed.Selected())
 	for _, flag := range parsed.Flags() {
 		env.flags = append(env.flags, flag.Name)
+	}
+	if command := parsed.Selected(); command.Parent != nil && command.Parent.Name == "keys" {
+		if env.onDatabase, err = usesDatabase(reader, env.client); err != nil {
+			return err
+		}
+	}
+	if env.onDatabase {
+		return parsed.Run()
+	}
+	if err := cli.UseContext(parsed, env.client, func(flag string) string { return reader.names[flag] }); err != nil {
+		return err
 	}
 	return parsed.Run()
 }
@@ -169,6 +188,7 @@ func newParser(g *grammar, reader *settingsReader, options ...kong.Option) (*kon
 		kong.Resolvers(kong.ResolverFunc(reader.resolve)),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), cli.DurationMapper),
 		kong.Vars{"version": version()},
+		kong.Bind(new(cli.Env)),
 	}, options...)
 	for name, kind := range kinds {
 		options = append(options, kong.NamedMapper(name, settingMapper{kind, reader}))

@@ -16,8 +16,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/queued/queued/internal/cli"
 	"github.com/queued/queued/internal/failure"
 	httpapi "github.com/queued/queued/internal/http"
+	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/sql"
 )
 
@@ -77,6 +79,13 @@ func (c *serveCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader,
 func (c *serveCmd) serve(ctx context.Context, env *cliEnv, reader *settingsReader, logger zerolog.Logger) (err error) {
 	if least := httpapi.MinBodyMemory(c.MaxBody, c.MaxBatchBody); c.MaxBodyMemory != 0 && c.MaxBodyMemory < least {
 		return usagef("%s: must be at least %d bytes, twice the largest body (%s, %s)", reader.name("max-body-memory"), least, reader.name("max-body"), reader.name("max-batch-body"))
+	}
+	if env.isBare && cli.IsTerminal(env.stderr) {
+		intention, err := c.intention()
+		if err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintln(env.stderr, "queued: "+cli.Printable(intention))
 	}
 	cert, closeCert, err := c.openCertificate(ctx, reader, logger)
 	if err != nil {
@@ -149,6 +158,22 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, reader *settingsReade
 	})
 }
 
+// intention describes what a queued without arguments is going to do.
+func (c *serveCmd) intention() (string, error) {
+	database := "in " + pg.DescribeURL(c.DatabaseURL)
+	if c.DatabaseURL == "" {
+		dir, err := c.dataDir()
+		if err != nil {
+			return "", err
+		}
+		database = "in a private PostgreSQL whose data are in " + dir
+		if missing, err := c.missingDataDir(); err == nil && missing != "" {
+			database += " (a new one)"
+		}
+	}
+	return fmt.Sprintf("serving on %s, with the events %s; Ctrl-C stops it, \"queued help\" lists what else there is", c.Listen, database), nil
+}
+
 // server is everything that runs while the queue is served.
 type server struct {
 	settings *settings
@@ -159,7 +184,7 @@ type server struct {
 	logger   zerolog.Logger
 }
 
-// run serves until ctx ends or a part fails, then shuts down, closes the services and returns what failed. It calls ready once
+// run serves until ctx ends or a part fails, then shuts down, closes the services and returns the failures. It calls ready once
 // requests are served.
 func (s *server) run(ctx context.Context, ready func()) error {
 	ctx, stopped := context.WithoutCancel(ctx), ctx.Done() // the shutdown outlives the stop signal

@@ -34,6 +34,7 @@ type kind struct {
 var kinds = map[string]kind{
 	"allow-list":   {parseAllowList, "LIST"},     // of an egress.Guard, separated by commas
 	"choice":       {parseChoice, ""},            // one of the tag choices
+	"context":      {parseContext, "NAME"},       // of a server
 	"count":        {parseCount, "N"},            // a whole number from the tag min to max
 	"database-url": {parseDatabaseURL, "URL"},    // never shown
 	"duration":     {parseDuration, "DURATION"},  // from the tag min, or else more than zero, to the tag max; with the tag off also off
@@ -120,6 +121,13 @@ func parseSwitch(text string, _ *kong.Tag) (any, error) {
 func parsePath(text string, _ *kong.Tag) (any, error) {
 	if text == "" || strings.ContainsRune(text, 0) {
 		return nil, refuse(text, "a path")
+	}
+	return text, nil
+}
+
+func parseContext(text string, _ *kong.Tag) (any, error) {
+	if text == "" {
+		return nil, refuse(text, "the name of a context, as \"queued context\" lists them")
 	}
 	return text, nil
 }

@@ -333,3 +333,32 @@ func TestWorkWithAWrongKeyFails(t *testing.T) {
 		t.Errorf("exit code %d, %q", code, w.output())
 	}
 }
+
+func TestWorkSaysWhatItDid(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	p := setup(t)
+	dir := t.TempDir()
+	for _, code := range []int{0, 0, 65} {
+		p.post1(fmt.Sprintf(`{"code":%d}`, code))
+	}
+	p.want(http.StatusOK, http.MethodPut, "/queues/default", `{"backoff":{"kind":"constant","base":"1h"}}`)
+	p.post1(`{"code":75}`)
+	last := p.post1(`{"code":"wait"}`)
+	w := p.work(dir, `read -r event; case $event in *wait*) echo >DIR/begun; sleep 1000;; esac; exit "$(printf %s "$event" | tr -dc 0-9)"`, "-v", "--grace", "0s", "-c", "1")
+	awaitFile(t, filepath.Join(dir, "begun"))
+	w.waitForLine("the fourth event", func(line string) bool { return strings.Contains(line, "msg=retried") })
+	w.signal(syscall.SIGTERM)
+	if code := w.wait(); code != exitOK {
+		t.Errorf("it ended with %d", code)
+	}
+	if said := w.output(); strings.Count(said, "msg=done queue=default id=") != 2 || !strings.Contains(said, "msg=failed queue=default id=3 ") ||
+		!strings.Contains(said, fmt.Sprintf(`msg="given back" queue=default id=%d `, last)) || !strings.Contains(said, "msg=stopped done=2 failed=1 retried=1 given_back=1 seconds=") {
+		t.Errorf("it said\n%s", said)
+	}
+	quiet := p.work(t.TempDir(), "true", "-t", "none")
+	quiet.signal(syscall.SIGTERM)
+	if quiet.wait(); strings.Contains(quiet.output(), "msg=done") || !strings.Contains(quiet.output(), "msg=stopped done=0") {
+		t.Errorf("without -v it said\n%s", quiet.output())
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,15 +15,15 @@ import (
 
 // ClaimCmd claims events and writes them with their receipts.
 type ClaimCmd struct {
-	server       `embed:""`
-	Queue        string        `short:"q" default:"default" help:"The queue to claim from."`
-	Limit        int           `short:"n" default:"1" help:"How many events to claim at most, 1 to 1000."`
-	InvisibleFor time.Duration `short:"l" aliases:"lease" placeholder:"DURATION" help:"The length of the lease; as the queue's policy says, or else 10m, if it is not given."`
-	Wait         time.Duration `short:"w" help:"How long to wait for the first event; more than 60s asks again and again."`
-	Type         []string      `short:"t" sep:"none" help:"Only events of this type; can be repeated."`
-	MaxAttempts  int           `placeholder:"N" help:"Leave out events that were claimed so often."`
-	Order        string        `enum:"fifo,random" default:"fifo" help:"The order within a priority: fifo, or random, so that many workers spread out."`
-	Worker       string        `help:"A name for this worker."`
+	server      `embed:""`
+	Queue       string        `short:"q" default:"default" help:"The queue to claim from."`
+	Limit       int           `short:"n" default:"1" help:"How many events to claim at most, 1 to 1000."`
+	Lease       time.Duration `short:"l" aliases:"invisible-for" placeholder:"DURATION" help:"The length of the lease; as the queue's policy says, or else 10m, if it is not given."`
+	Wait        time.Duration `short:"w" help:"How long to wait for the first event; more than 60s asks again and again."`
+	Type        []string      `short:"t" sep:"none" help:"Only events of this type; can be repeated."`
+	MaxAttempts int           `placeholder:"N" help:"Leave out events that were claimed so often."`
+	Order       string        `enum:"fifo,random" default:"fifo" help:"The order within a priority: fifo, or random, so that many workers spread out."`
+	Worker      string        `help:"A name for this worker."`
 }
 
 // Help returns the text below the usage.
@@ -42,7 +43,7 @@ func (c *ClaimCmd) Run(ctx context.Context, env *Env) error {
 	}
 	defer conn.Close()
 	params := client.ClaimParams{
-		Queue: c.Queue, Limit: c.Limit, InvisibleFor: c.InvisibleFor, MaxAttempts: c.MaxAttempts, Order: c.Order, Types: c.Type, Worker: c.Worker,
+		Queue: c.Queue, Limit: c.Limit, InvisibleFor: c.Lease, MaxAttempts: c.MaxAttempts, Order: c.Order, Types: c.Type, Worker: c.Worker,
 	}
 	events, err := claimWithin(ctx, conn, params, c.Wait)
 	if err != nil {
@@ -66,7 +67,7 @@ func claimWithin(ctx context.Context, conn *client.Client, params client.ClaimPa
 }
 
 var claimedView = view[client.Event]{
-	columns: columns("ID", "TYPE…", "ATTEMPT?", "LEASE ENDS?", "RECEIPT", "EVENT…"),
+	columns: columns("ID", "TYPE…", "ATTEMPT?", "LEASE ENDS@?", "RECEIPT", "EVENT…"),
 	row: func(e client.Event) []string {
 		return []string{id(e.ID), dash(e.Type), strconv.Itoa(e.Attempts), moment(e.VT), e.Receipt, string(e.Payload)}
 	},
@@ -185,7 +186,7 @@ func (*NackCmd) Help() string {
 	)
 }
 
-// Run nacks the event and writes what became of it.
+// Run nacks the event and writes the result.
 func (c *NackCmd) Run(ctx context.Context, env *Env) error {
 	event, err := eventOf(c.Receipt)
 	if err != nil {
@@ -201,15 +202,66 @@ func (c *NackCmd) Run(ctx context.Context, env *Env) error {
 		return err
 	}
 	return show(env, c.Output, nacked, func(n client.Nacked) [][2]string {
-		return [][2]string{{"id", id(n.ID)}, {"outcome", n.Outcome}, {"claimable at", moment(n.VT)}}
+		return [][2]string{{"id", id(n.ID)}, {"outcome", n.Outcome}, {"claimable at@", moment(n.VT)}}
 	})
+}
+
+// ReleaseCmd gives claimed events back.
+type ReleaseCmd struct {
+	server   `embed:""`
+	Receipts []string      `arg:"" name:"receipt" help:"The receipts of the claims."`
+	Delay    time.Duration `placeholder:"DURATION" help:"How long from now the events can be claimed again; at once if it is not given."`
+}
+
+// Help returns the text below the usage.
+func (*ReleaseCmd) Help() string {
+	return examples(
+		`queued release 1042.1.e35e7834b09e8fcb`,
+		`queued release 1042.1.e35e7834b09e8fcb --delay 10m`,
+	) + "\nThe attempt does not count: it is for events whose work has not begun. The exit code is 4 if a lease is lost."
+}
+
+// Run releases the events, each on its own. Its error is that of the first event that failed.
+func (c *ReleaseCmd) Run(ctx context.Context, env *Env) error {
+	held := make([]client.Held, len(c.Receipts))
+	for i, text := range c.Receipts {
+		event, err := eventOf(text)
+		if err != nil {
+			return err
+		}
+		held[i] = client.Held{ID: event, Receipt: text}
+	}
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	var failed error
+	for batch := range slices.Chunk(held, maxBatch) {
+		results, err := conn.ReleaseBatch(ctx, batch, c.Delay)
+		if err != nil {
+			return err
+		}
+		for _, result := range results {
+			if err := result.Err(); err != nil {
+				env.notef("event %d: %s", result.ID, ackFailure(err))
+				if failed == nil {
+					failed = err
+				}
+			}
+		}
+	}
+	if failed != nil {
+		return &reportedError{failed}
+	}
+	return nil
 }
 
 // ExtendCmd extends a lease.
 type ExtendCmd struct {
-	server       `embed:""`
-	receiptArg   `embed:""`
-	InvisibleFor time.Duration `short:"l" aliases:"lease" placeholder:"DURATION" help:"How long from now the lease is to last; as the queue's policy says, or else 10m, if it is not given."`
+	server     `embed:""`
+	receiptArg `embed:""`
+	Lease      time.Duration `short:"l" aliases:"invisible-for" placeholder:"DURATION" help:"How long from now the lease is to last; as the queue's policy says, or else 10m, if it is not given."`
 }
 
 // Help returns the text below the usage.
@@ -232,11 +284,11 @@ func (c *ExtendCmd) Run(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer conn.Close()
-	vt, err := conn.Extend(ctx, event, c.Receipt, c.InvisibleFor)
+	vt, err := conn.Extend(ctx, event, c.Receipt, c.Lease)
 	if err != nil {
 		return err
 	}
 	return show(env, c.Output, extended{event, vt}, func(e extended) [][2]string {
-		return [][2]string{{"id", fmt.Sprint(e.ID)}, {"lease ends", moment(e.VT)}}
+		return [][2]string{{"id", fmt.Sprint(e.ID)}, {"lease ends@", moment(e.VT)}}
 	})
 }

@@ -70,7 +70,7 @@ func (c *candidatesCmd) Run(ctx context.Context, env *Env, app *kong.Context) er
 		at.pass(name)
 		prefix, word = name+"=", value
 	}
-	for _, candidate := range at.candidates(word, func(isSource bool) []string { return c.names(ctx, isSource) }) {
+	for _, candidate := range at.candidates(word, func(of string) []string { return c.names(ctx, env, of) }) {
 		if strings.HasPrefix(candidate[0], word) {
 			if _, err := fmt.Fprintf(env.Stdout, "%s%s\t%s\n", prefix, printable(candidate[0]), printable(candidate[1])); err != nil {
 				return err
@@ -114,7 +114,8 @@ func (p *position) pass(word string) {
 func (p *position) flag(word string) *kong.Value {
 	for _, group := range p.node.AllFlags(true) {
 		for _, flag := range group {
-			if (word == "--"+flag.Name || flag.Short != 0 && word == "-"+string(flag.Short)) && !flag.IsBool() && !flag.IsCounter() {
+			isNamed := word == "--"+flag.Name || slices.Contains(flag.Aliases, strings.TrimPrefix(word, "--"))
+			if (isNamed || flag.Short != 0 && word == "-"+string(flag.Short)) && !flag.IsBool() && !flag.IsCounter() {
 				return flag.Value
 			}
 		}
@@ -122,8 +123,8 @@ func (p *position) flag(word string) *kong.Value {
 	return nil
 }
 
-// candidates returns what a word here can be, with descriptions.
-func (p *position) candidates(word string, names func(isSource bool) []string) (all [][2]string) {
+// candidates returns the candidates for a word here, with descriptions.
+func (p *position) candidates(word string, names func(of string) []string) (all [][2]string) {
 	if p.value != nil {
 		return values(p.value, names)
 	}
@@ -151,13 +152,15 @@ func (p *position) candidates(word string, names func(isSource bool) []string) (
 }
 
 // values returns the values that a flag or an argument can have, as far as they are known.
-func values(v *kong.Value, names func(isSource bool) []string) (all [][2]string) {
+func values(v *kong.Value, names func(of string) []string) (all [][2]string) {
 	choices := choicesOf(v)
 	if v.Name == "queue" || v.Tag.Has("queue") {
-		choices = names(false)
+		choices = names("queue")
 	}
-	if v.Tag.Has("source") {
-		choices = names(true)
+	for _, of := range []string{"source", "context"} {
+		if v.Tag.Has(of) {
+			choices = names(of)
+		}
 	}
 	for _, choice := range choices {
 		all = append(all, [2]string{choice})
@@ -180,16 +183,22 @@ func firstSentence(text string) string {
 	return strings.TrimSuffix(text, ".")
 }
 
-// names returns the names of the queues, or of the sources; none if the server does not say so soon.
-func (c *candidatesCmd) names(ctx context.Context, isSource bool) (names []string) {
+// names returns the names of all queues, sources or contexts; none if the server does not say so soon.
+func (c *candidatesCmd) names(ctx context.Context, env *Env, of string) (names []string) {
+	if of == "context" {
+		if file, err := readContexts(env); err == nil {
+			names = file.names()
+		}
+		return names
+	}
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	conn, err := client.New(client.Config{URL: c.URL, Key: c.Key, UserAgent: "queued-cli", RetryFor: -1})
+	conn, err := c.connect(client.Config{RetryFor: -1}, 0)
 	if err != nil {
 		return nil
 	}
 	defer conn.Close()
-	if isSource {
+	if of == "source" {
 		for source, err := range conn.ListSources(ctx) {
 			if err != nil {
 				break

@@ -5,5 +5,5 @@
 // the server through package client; it writes the answer with list or show, in the format of --output; it returns an error, which
 // [ExitCode] turns into the exit code and [Describe] into a message.
 //
-// What a command writes goes to standard output if it is an answer, and to standard error if it is about the answer: progress, hints, errors.
+// A command writes its answer to standard output, and everything about the answer to standard error: progress, hints, errors.
 package cli

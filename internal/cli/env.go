@@ -2,8 +2,10 @@ package cli
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -38,7 +40,12 @@ func (e *Env) width() int {
 			}
 		}
 	}
-	file, ok := e.Stdout.(*os.File)
+	return widthOf(e.Stdout)
+}
+
+// widthOf returns the width of a terminal, in characters; 0: it is not known, or is none.
+func widthOf(stream any) int {
+	file, ok := stream.(*os.File)
 	if !ok {
 		return 0
 	}
@@ -51,19 +58,40 @@ func (e *Env) width() int {
 
 // notef writes a line about the answer to standard error.
 func (e *Env) notef(format string, args ...any) {
+	e.status.mu.Lock()
+	defer e.status.mu.Unlock()
+	e.status.clear()
 	_, _ = fmt.Fprintln(e.Stderr, PrintableLines(fmt.Sprintf(format, args...))) // the answer matters more
 }
 
 // confirm asks a question on the terminal. Without a terminal nobody can answer: then the command needs --yes.
-func (e *Env) confirm(question string) error {
+func (e *Env) confirm(ctx context.Context, question string) error {
 	if !IsTerminal(e.Stdin) {
 		return usagef("nobody can be asked without a terminal; pass --yes")
 	}
 	_, _ = fmt.Fprint(e.Stderr, PrintableLines(question)+" [y/N] ")
-	answer, _ := bufio.NewReader(e.Stdin).ReadString('\n')
+	input := e.input(ctx)
+	defer func() { _ = input.Close() }()
+	answer, err := bufio.NewReader(input).ReadString('\n')
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
 	switch strings.ToLower(strings.TrimSpace(answer)) {
 	case "y", "yes":
 		return nil
 	}
 	return errors.New("nothing was changed")
+}
+
+// input returns standard input, whose reads fail when ctx ends: a read of a terminal or a pipe waits for somebody who may not come. The caller
+// closes it, which leaves standard input open. It may have read further than the caller has.
+func (e *Env) input(ctx context.Context) io.ReadCloser {
+	reader, writer := io.Pipe()
+	stop := context.AfterFunc(ctx, func() { _ = writer.CloseWithError(ctx.Err()) })
+	go func() {
+		defer stop()
+		_, err := io.Copy(writer, e.Stdin)
+		_ = writer.CloseWithError(err)
+	}()
+	return reader
 }

@@ -1,9 +1,9 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -27,7 +27,7 @@ type reportedError struct{ error }
 func (e *reportedError) Unwrap() error { return e.error }
 
 // ExitCode returns the exit code for the error of a command: 0 for nil, 1 for a failure, 2 for a wrong command line, 3 when there is no
-// such event, queue, schedule, source or push, or nothing to claim, 4 when the lease is lost.
+// such event, queue, schedule, source or push, nothing to claim, or an event that was waited for has not ended, 4 when the lease is lost.
 func ExitCode(err error) int {
 	switch {
 	case err == nil:
@@ -36,7 +36,7 @@ func ExitCode(err error) int {
 		return exitUsage
 	case errors.Is(err, client.ErrLeaseLost):
 		return exitLeaseLost
-	case errors.Is(err, errNothing), errors.Is(err, client.ErrNotFound):
+	case errors.Is(err, errNothing), errors.Is(err, client.ErrNotFound), errors.As(err, new(*notEndedError)):
 		return exitNothing
 	}
 	return exitFailure
@@ -44,22 +44,33 @@ func ExitCode(err error) int {
 
 // Describe returns the message about the error of a command, empty if it was written already. A server's error about a field of the
 // request names the flag that is called so, if flags, which are without their dashes, have one.
-func Describe(err error, flags []string) string {
+func (e *Env) Describe(err error, flags []string) string {
 	if errors.As(err, new(*reportedError)) {
 		return ""
 	}
-	if e, ok := errors.AsType[*client.Error](err); ok {
-		return PrintableLines(strings.TrimSuffix(err.Error(), e.Error()) + describeAnswer(e, flags))
+	if answer, ok := errors.AsType[*client.Error](err); ok {
+		return PrintableLines(strings.TrimSuffix(err.Error(), answer.Error()) + describeAnswer(answer, flags))
 	}
-	var unreached *url.Error
-	if errors.As(err, &unreached) && errors.As(err, new(*net.OpError)) {
-		server := unreached.URL
-		if u, parseErr := url.Parse(server); parseErr == nil {
-			server = u.Scheme + "://" + u.Host
+	if unreached, ok := errors.AsType[*url.Error](err); ok {
+		if errors.Is(err, context.DeadlineExceeded) {
+			return PrintableLines(fmt.Sprintf("no answer from the server %s (%s) in the time of --timeout", serverOf(unreached.URL), e.origin()))
 		}
-		return PrintableLines(fmt.Sprintf("%sno answer from the server %s (--url, $QUEUED_URL): %s", strings.TrimSuffix(err.Error(), unreached.Error()), server, unreached.Err))
+		text := fmt.Sprintf("%sno answer from the server %s (%s): %s", strings.TrimSuffix(err.Error(), unreached.Error()), serverOf(unreached.URL), e.origin(), unreached.Err)
+		if advice := adviceOnTLS(err); advice != "" {
+			text += "\n  " + advice
+		}
+		return PrintableLines(text)
 	}
 	return PrintableLines(strings.TrimPrefix(err.Error(), "client: "))
+}
+
+// serverOf returns the server of a URL, without the path.
+func serverOf(text string) string {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" {
+		return text
+	}
+	return u.Scheme + "://" + u.Host
 }
 
 // describeAnswer describes a response that refuses a call.
@@ -76,7 +87,10 @@ func describeAnswer(e *client.Error, flags []string) string {
 	case e.Detail != "":
 		text.WriteString(": " + e.Detail)
 	}
-	if errors.Is(e, client.ErrUnauthorized) {
+	switch {
+	case e.Code == "client_certificate_required":
+		text.WriteString("\n  --cert and --client-key ($QUEUED_CERT, $QUEUED_CLIENT_KEY) name the files of the certificate and its key.")
+	case errors.Is(e, client.ErrUnauthorized):
 		text.WriteString("\n  The API key is --key, --key-file or $QUEUED_KEY.")
 	}
 	if e.Status >= 500 && e.RequestID != "" {
@@ -85,11 +99,17 @@ func describeAnswer(e *client.Error, flags []string) string {
 	return text.String()
 }
 
+// flagNames are the flags that have another name than their fields.
+var flagNames = map[string]string{"invisible-for": "lease"}
+
 // flagOf returns the flag that is called as the field at a pointer, or the pointer.
 func flagOf(pointer string, flags []string) string {
 	name := strings.ReplaceAll(pointer[strings.LastIndexAny(pointer, "/?{#")+1:], "_", "-")
-	if name = strings.TrimSuffix(name, "}"); slices.Contains(flags, name) {
-		return "--" + name
+	name = strings.TrimSuffix(name, "}")
+	for _, flag := range []string{name, flagNames[name]} {
+		if flag != "" && slices.Contains(flags, flag) {
+			return "--" + flag
+		}
 	}
 	return pointer
 }

@@ -16,7 +16,8 @@ type EventsCmd struct {
 	Queue    string `short:"q" help:"Only events in this queue."`
 	State    string `enum:",ready,scheduled,leased" default:"" placeholder:"STATE" help:"Only events in this state: ready, scheduled or leased."`
 	payloads `embed:""`
-	Limit    int `short:"n" default:"100" placeholder:"N" help:"How many events to list; 0 for all (default 100)."`
+	Wait     endWait `placeholder:"DURATION" help:"With an id: wait until the event has ended, for so long at most if a duration is given."`
+	Limit    int     `short:"n" default:"100" placeholder:"N" help:"How many events to list; 0 for all (default 100)."`
 }
 
 // payloads are filters of the contents of events.
@@ -31,25 +32,37 @@ func (*EventsCmd) Help() string {
 		`queued events -q mail --state leased`,
 		`queued events --contains '{"user": {"id": 4711}}' -n 0 -o jsonl`,
 		`queued events 1042`,
-	) + "\nThe exit code is 3 if there is no event of the id."
+		`queued events 1042 --wait 30s`,
+	) + "\nThe exit code is 3 if there is no event of the id. With --wait it is 0 if the event is done, 1 if it has ended as failed, expired or cancelled, and 3 if it has not " +
+		"ended in time."
 }
 
 // Run lists the events, or shows one.
 func (c *EventsCmd) Run(ctx context.Context, env *Env) error {
+	if c.Wait.isSet && c.ID == nil {
+		return usagef("--wait needs the id of an event")
+	}
 	conn, err := c.client()
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if c.ID != nil {
-		return showEvent(ctx, env, conn, c.Output, *c.ID)
+	switch {
+	case c.Wait.isSet:
+		return showEnd(ctx, env, conn, c.Output, *c.ID, c.Wait)
+	case c.ID != nil:
+		event, err := conn.GetEvent(ctx, *c.ID)
+		if err != nil {
+			return err
+		}
+		return showEvent(ctx, env, conn, c.Output, event)
 	}
 	filter := client.EventFilter{Queue: c.Queue, State: c.State, Contains: c.Contains.raw(), Meta: c.Meta.raw(), PageSize: pageSize(c.Limit)}
 	return listSome(env, c.Output, c.Limit, eventsView, conn.ListEvents(ctx, filter))
 }
 
 var eventsView = view[client.Event]{
-	columns: columns("ID", "QUEUE…", "TYPE…", "STATE", "ATTEMPTS?", "CLAIMABLE AT", "EVENT…"),
+	columns: columns("ID", "QUEUE…", "TYPE…", "STATE", "ATTEMPTS?", "CLAIMABLE AT@", "EVENT…"),
 	row: func(e client.Event) []string {
 		return []string{id(e.ID), e.Queue, dash(e.Type), e.State, strconv.Itoa(e.Attempts), moment(e.VT), string(e.Payload)}
 	},
@@ -57,15 +70,11 @@ var eventsView = view[client.Event]{
 }
 
 // showEvent shows one event; in a table with its attempts.
-func showEvent(ctx context.Context, env *Env, conn *client.Client, output string, n int64) error {
-	event, err := conn.GetEvent(ctx, n)
-	if err != nil {
-		return err
-	}
+func showEvent(ctx context.Context, env *Env, conn *client.Client, output string, event client.Event) error {
 	if err := show(env, output, event, eventFields); err != nil || env.format(output) != formatTable || event.Attempts == 0 {
 		return err
 	}
-	attempts, err := conn.ListAttempts(ctx, n)
+	attempts, err := conn.ListAttempts(ctx, event.ID)
 	if err != nil {
 		return err
 	}
@@ -85,18 +94,18 @@ func eventFields(e client.Event) [][2]string {
 		{"source", e.Source},
 		{"key", e.Key},
 		{"priority", strconv.Itoa(int(e.Priority))},
-		{"event time", moment(e.EventTS)},
-		{"inserted", moment(e.EnqueuedAt)},
+		{"event time@", moment(e.EventTS)},
+		{"inserted@", moment(e.EnqueuedAt)},
 	}
 	switch {
 	case e.State == client.StateLeased:
-		fields = append(fields, [2]string{"lease ends", moment(e.VT)})
+		fields = append(fields, [2]string{"lease ends@", moment(e.VT)})
 	case e.State != "":
-		fields = append(fields, [2]string{"claimable at", moment(e.VT)})
+		fields = append(fields, [2]string{"claimable at@", moment(e.VT)})
 	}
 	fields = append(fields, [][2]string{
-		{"finished", moment(e.FinishedAt)},
-		{"expires", moment(e.ExpiresAt)},
+		{"finished@", moment(e.FinishedAt)},
+		{"expires@", moment(e.ExpiresAt)},
 		{"attempts", strconv.Itoa(e.Attempts)},
 		{"worker", e.Worker},
 		{"last error", e.LastError},
@@ -113,7 +122,7 @@ func eventFields(e client.Event) [][2]string {
 }
 
 var attemptsView = view[client.Attempt]{
-	columns: columns("ATTEMPT", "STARTED", "TOOK", "OUTCOME", "WORKER…", "ERROR…"),
+	columns: columns("ATTEMPT", "STARTED@", "TOOK", "OUTCOME", "WORKER…", "ERROR…"),
 	row: func(a client.Attempt) []string {
 		took := ""
 		if a.DurationMS != nil {

@@ -30,7 +30,7 @@ const (
 	maxErrorTail = 2 << 10
 	// killDelay is the time from SIGTERM to SIGKILL. A worker that stops waits five seconds for its commands.
 	killDelay = 2 * time.Second
-	// outputDelay is how long to wait, after a command has ended, for what it has left running to close its output.
+	// outputDelay is how long to wait, after a command has ended, for processes that it has left running to close its output.
 	outputDelay = time.Second
 	// maxLine is the longest line of output that is passed on as one, in bytes.
 	maxLine = 8 << 10

@@ -26,6 +26,8 @@ type column struct {
 	title string
 	// wide columns are shortened when a table is wider than the terminal. If that is not enough, optional ones are left out, the last first.
 	wide, optional bool
+	// isTime: a terminal shows how long ago the times are.
+	isTime bool
 }
 
 // view tells how to show values of one kind as a table.
@@ -39,8 +41,9 @@ type view[T any] struct {
 func columns(titles ...string) []column {
 	made := make([]column, len(titles))
 	for i, title := range titles {
-		title, made[i].wide = strings.CutSuffix(title, "…")
-		made[i].title, made[i].optional = strings.CutSuffix(title, "?")
+		made[i] = column{
+			title: strings.TrimRight(title, "…?@"), wide: strings.Contains(title, "…"), optional: strings.Contains(title, "?"), isTime: strings.Contains(title, "@"),
+		}
 	}
 	return made
 }
@@ -58,7 +61,13 @@ func list[T any](env *Env, output string, v view[T], values iter.Seq2[T, error])
 		if err != nil {
 			return err
 		}
-		rows = append(rows, v.row(value))
+		row := v.row(value)
+		for i, c := range v.columns {
+			if c.isTime && IsTerminal(env.Stdout) {
+				row[i] = ageOf(row[i], env.Now())
+			}
+		}
+		rows = append(rows, row)
 	}
 	if len(rows) == 0 {
 		_, err := fmt.Fprintln(env.Stderr, v.empty)
@@ -80,9 +89,16 @@ func show[T any](env *Env, output string, value T, fields func(T) [][2]string) e
 	}
 	var rows [][]string
 	for _, field := range fields(value) {
-		if field[1] != "" {
-			rows = append(rows, []string{field[0] + ":", field[1]})
+		name, isTime := strings.CutSuffix(field[0], "@")
+		if field[1] == "" {
+			continue
 		}
+		if isTime && IsTerminal(env.Stdout) {
+			if age := ageOf(field[1], env.Now()); age != field[1] {
+				field[1] += " (" + age + ")"
+			}
+		}
+		rows = append(rows, []string{name + ":", field[1]})
 	}
 	return writeTable(env.Stdout, []column{{}, {wide: true}}, rows, env.width())
 }

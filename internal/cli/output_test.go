@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/queued/queued/client"
 )
@@ -48,11 +49,55 @@ func TestNothingThatTerminalsObeyIsWritten(t *testing.T) {
 			}
 		}
 	}
-	written["problem"] = Describe(&client.Error{Title: hostile, Detail: hostile, Errors: []client.FieldError{{Pointer: hostile, Detail: hostile}, {Detail: hostile}}}, nil)
-	written["other error"] = Describe(errors.New("client: the answer is "+hostile), nil)
+	written["problem"] = new(Env).Describe(&client.Error{Title: hostile, Detail: hostile, Errors: []client.FieldError{{Pointer: hostile, Detail: hostile}, {Detail: hostile}}}, nil)
+	written["other error"] = new(Env).Describe(errors.New("client: the answer is "+hostile), nil)
 	for _, where := range slices.Sorted(maps.Keys(written)) {
 		if text := written[where]; strings.ContainsAny(text, "\x1b\x07\x7f\b\r\u009b") || !strings.Contains(text, "owned") {
 			t.Errorf("%s: wrote %q", where, text)
 		}
+	}
+}
+
+func TestAgesAreRoughAndExactToTheSecondNearby(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 2, 3, 4, 5, 6, 700_000_000, time.UTC)
+	for ago, want := range map[time.Duration]string{
+		0: "now", 2 * time.Second: "2s ago", 59 * time.Second: "59s ago", 3*time.Minute + 50*time.Second: "3m ago", 47 * time.Hour: "47h ago", 48 * time.Hour: "2d ago",
+		400 * 24 * time.Hour: "400d ago", -10 * time.Second: "in 9s",
+	} {
+		if got := ageOf(moment(now.Add(-ago)), now); got != want {
+			t.Errorf("%s ago is %q, want %q", ago, got, want)
+		}
+	}
+	for _, text := range []string{"never", "-", "", "2026-02-03"} {
+		if got := ageOf(text, now); got != text {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+}
+
+func TestProgressHasABarAndTheTimeLeft(t *testing.T) {
+	t.Parallel()
+	u := new(upload)
+	u.done.Store(600)
+	u.passed.Store(200) // these took no time
+	u.stored.Store(40)
+	for _, c := range []struct {
+		elapsed time.Duration
+		size    int64
+		want    string
+	}{
+		{4 * time.Second, 1000, "[==================>           ]  60 % 40 events, 10/s, 4s left"},
+		{4 * time.Second, 600, "[==============================] 100 % 40 events, 10/s"},
+		{4 * time.Second, 300, "[==============================] 100 % 40 events, 10/s"}, // the file has grown
+		{500 * time.Millisecond, 1000, "[==================>           ]  60 % 40 events, 80/s"},
+		{4 * time.Second, 0, "40 events, 10/s"},
+	} {
+		if got := u.reportWithBar(c.elapsed, c.size); got != c.want {
+			t.Errorf("after %s of %d bytes it is %q, want %q", c.elapsed, c.size, got, c.want)
+		}
+	}
+	if got := new(upload).reportWithBar(2*time.Second, 10); got != "[>                             ]   0 % 0 events, 0/s" {
+		t.Errorf("at first it is %q", got)
 	}
 }

@@ -30,6 +30,7 @@ type PostCmd struct {
 	Meta           jsonValue     `placeholder:"JSON" help:"Metadata of the events, a JSON object."`
 	OnDuplicate    string        `enum:",match,first" default:"" placeholder:"WHAT" help:"What a different event under a known key gets: match refuses it, the default; first answers with the first event."`
 	IdempotencyKey string        `placeholder:"KEY" help:"The idempotency key of the event: repeated, the command inserts nothing more."`
+	Wait           endWait       `placeholder:"DURATION" help:"Wait until the event has ended, for so long at most if a duration is given, and show it with its outcome and result."`
 
 	File      string `short:"f" group:"File:" placeholder:"FILE" help:"Insert each line of a file, a JSON object, as an event; \"-\" is standard input."`
 	KeyField  string `group:"File:" xor:"keys" placeholder:"POINTER" help:"The JSON pointer of a text or number in each event that is its idempotency key, such as /id: the command can be repeated."`
@@ -44,10 +45,12 @@ func (*PostCmd) Help() string {
 	return examples(
 		`queued post -q mail '{"to": "ada@example.com"}'`,
 		`queued post -q mail -t mail.welcome --delay 10m --idempotency-key order-4711 '{"order": 4711}'`,
+		`queued post -q reports --wait=30s '{"month": "2026-02"}'`,
 		`queued post -q mail -f events.ndjson --key-field /id`,
 		`zcat events.ndjson.gz | queued post -q mail -f - --key-prefix import-7`,
 	) + "\nA file with --key-field or --key-prefix can be posted again after a failure: what is stored is not stored twice, as long as the server " +
-		"remembers the keys, 24 hours by default."
+		"remembers the keys, 24 hours by default.\n\n" +
+		"With --wait the exit code is 0 if the event is done, 1 if it has ended as failed, expired or cancelled, and 3 if it has not ended in time."
 }
 
 // maxEvent is the largest event to read, in bytes; the server's own limit is below it.
@@ -61,6 +64,8 @@ func (c *PostCmd) Run(ctx context.Context, env *Env) error {
 		return usagef("post takes an event or --file, not both")
 	case c.File != "" && c.IdempotencyKey != "":
 		return usagef("--idempotency-key is for one event; with --file, use --key-field or --key-prefix")
+	case c.File != "" && c.Wait.isSet:
+		return usagef("--wait is for one event, not for --file")
 	case c.File == "" && fileOnly:
 		return usagef("--key-field, --key-prefix and --skip need --file")
 	case c.Batch < 1 || c.Batch > maxBatch:
@@ -78,7 +83,7 @@ func (c *PostCmd) Run(ctx context.Context, env *Env) error {
 	if c.File != "" {
 		return c.postFile(ctx, env, conn)
 	}
-	event, err := c.newEvent(env)
+	event, err := c.newEvent(ctx, env)
 	if err != nil {
 		return err
 	}
@@ -89,8 +94,12 @@ func (c *PostCmd) Run(ctx context.Context, env *Env) error {
 	if inserted.Replayed {
 		env.notef("the event was inserted before under this key")
 	}
+	if c.Wait.isSet {
+		env.notef("waiting for the end of event %d", inserted.ID)
+		return showEnd(ctx, env, conn, c.Output, inserted.ID, c.Wait)
+	}
 	return show(env, c.Output, inserted, func(i client.Inserted) [][2]string {
-		return [][2]string{{"id", id(i.ID)}, {"queue", i.Queue}, {"claimable at", moment(i.VT)}}
+		return [][2]string{{"id", id(i.ID)}, {"queue", i.Queue}, {"claimable at@", moment(i.VT)}}
 	})
 }
 
@@ -103,10 +112,10 @@ func (c *PostCmd) template() client.NewEvent {
 }
 
 // newEvent returns the one event to insert.
-func (c *PostCmd) newEvent(env *Env) (client.NewEvent, error) {
+func (c *PostCmd) newEvent(ctx context.Context, env *Env) (client.NewEvent, error) {
 	event := c.template()
 	event.Key = c.IdempotencyKey
-	payload, err := readObject(env, c.Event, "post needs an event, such as '{\"order\": 4711}', or --file")
+	payload, err := readObject(ctx, env, c.Event, "post needs an event, such as '{\"order\": 4711}', or --file")
 	event.Payload = payload
 	return event, err
 }
@@ -159,7 +168,11 @@ func (c *PostCmd) postFile(ctx context.Context, env *Env, conn *client.Client) e
 		return usagef("--key-field is %q; want a JSON pointer such as /id", c.KeyField)
 	}
 	began := env.Now()
-	p := startProgress(env, func(elapsed time.Duration) string { return u.report(elapsed, size) })
+	report := u.report
+	if IsTerminal(env.Stderr) {
+		report = u.reportWithBar
+	}
+	p := startProgress(env, func(elapsed time.Duration) string { return report(elapsed, size) })
 	err = u.run(ctx, input)
 	elapsed := env.Now().Sub(began)
 	p.stop(u.report(elapsed, size))

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"io"
 	"strings"
 	"sync"
 	"time"
@@ -16,19 +15,20 @@ const (
 
 // progress tells how far a long command is: on a terminal in one line that is written again and again, elsewhere in a line now and then.
 type progress struct {
-	w          io.Writer
+	env        *Env
 	isTerminal bool
-	length     int // of the line that is on the terminal
 	done       chan struct{}
 	ended      sync.WaitGroup
 }
 
 // startProgress writes the line that report returns, again and again, until stop is called.
 func startProgress(env *Env, report func(elapsed time.Duration) string) *progress {
-	p := &progress{w: env.Stderr, isTerminal: IsTerminal(env.Stderr), done: make(chan struct{})}
+	p := &progress{env: env, isTerminal: IsTerminal(env.Stderr), done: make(chan struct{})}
 	began, interval := env.Now(), logInterval
 	if p.isTerminal {
 		interval = terminalInterval
+		env.status.open(env)
+		env.status.setProgress(true)
 	}
 	p.ended.Go(func() {
 		tick := time.NewTicker(interval)
@@ -49,23 +49,35 @@ func startProgress(env *Env, report func(elapsed time.Duration) string) *progres
 func (p *progress) stop(last string) {
 	close(p.done)
 	p.ended.Wait()
-	if last != "" || p.length > 0 {
-		p.write(last)
+	if p.isTerminal {
+		p.env.status.setProgress(false)
 	}
-	if p.length > 0 {
-		_, _ = io.WriteString(p.w, "\n")
+	if last != "" {
+		p.env.notef("%s", last)
 	}
 }
 
 // write writes one report. One that nobody can read stops nothing.
 func (p *progress) write(line string) {
 	if !p.isTerminal {
-		_, _ = io.WriteString(p.w, line+"\n")
+		p.env.notef("%s", line)
 		return
 	}
-	blanks := strings.Repeat(" ", max(0, p.length-len(line)))
-	p.length = len(line)
-	_, _ = io.WriteString(p.w, "\r"+line+blanks)
+	p.env.status.report(line)
+}
+
+// barWidth is how many characters the bar of a progress has between its brackets.
+const barWidth = 30
+
+// bar draws the share of a work that is done, with the percentage.
+func bar(share float64) string {
+	share = min(1, max(0, share))
+	full := int(share * barWidth)
+	head := ""
+	if full < barWidth {
+		head = ">" + strings.Repeat(" ", barWidth-full-1)
+	}
+	return fmt.Sprintf("[%s%s] %3d %%", strings.Repeat("=", full), head, int(share*100))
 }
 
 // rate formats a number of things per second.

@@ -56,7 +56,7 @@ func (c *PublishCmd) Run(ctx context.Context, env *Env) error {
 	if c.File != "" {
 		return c.publishFile(ctx, env, conn)
 	}
-	payload, err := readObject(env, c.Event, "publish needs an event, such as '{\"order\": 4711}', or --file")
+	payload, err := readObject(ctx, env, c.Event, "publish needs an event, such as '{\"order\": 4711}', or --file")
 	if err != nil {
 		return err
 	}
@@ -70,21 +70,23 @@ func (c *PublishCmd) Run(ctx context.Context, env *Env) error {
 	}
 	return show(env, c.Output, published, func(p client.Published) [][2]string {
 		return [][2]string{
-			{"position", id(p.Position)}, {"topic", p.Topic}, {"published at", moment(p.PublishedAt)}, {"id", id(p.ID)}, {"is published at", moment(p.At)},
+			{"position", id(p.Position)}, {"topic", p.Topic}, {"published at@", moment(p.PublishedAt)}, {"id", id(p.ID)}, {"is published at@", moment(p.At)},
 		}
 	})
 }
 
 // readObject returns the JSON object that an argument is, or standard input if the argument is "-" or nothing. Nobody is expected to type it
 // there without being told so: then it returns the usage.
-func readObject(env *Env, arg, usage string) (json.RawMessage, error) {
+func readObject(ctx context.Context, env *Env, arg, usage string) (json.RawMessage, error) {
 	text := []byte(arg)
 	if arg == "" || arg == "-" {
 		if arg == "" && IsTerminal(env.Stdin) {
 			return nil, usagef("%s", usage)
 		}
+		input := env.input(ctx)
+		defer func() { _ = input.Close() }()
 		var err error
-		if text, err = io.ReadAll(io.LimitReader(env.Stdin, maxEvent)); err != nil {
+		if text, err = io.ReadAll(io.LimitReader(input, maxEvent)); err != nil {
 			return nil, err
 		}
 	}
@@ -123,8 +125,10 @@ type published struct {
 
 // publishFile publishes the lines of a file, one batch after the other, so that they are in the log in their order.
 func (c *PublishCmd) publishFile(ctx context.Context, env *Env, conn *client.Client) error {
-	input := io.NopCloser(env.Stdin)
-	if c.File != "-" {
+	var input io.ReadCloser
+	if c.File == "-" {
+		input = env.input(ctx)
+	} else {
 		file, err := os.Open(c.File)
 		if err != nil {
 			return usagef("--file: %s", err)

@@ -60,12 +60,12 @@ func pushFields(p client.Push) [][2]string {
 		{"final statuses", strings.Join(statuses, ", ")},
 		{"disable after", span(p.DisableAfter)},
 		{"failures in a row", failures},
-		{"failing since", moment(p.FailingSince)},
-		{"last failure", moment(p.LastFailureAt)},
+		{"failing since@", moment(p.FailingSince)},
+		{"last failure@", moment(p.LastFailureAt)},
 		{"last error", p.LastError},
-		{"last success", moment(p.LastSuccessAt)},
-		{"tries again", moment(p.RetryAt)},
-		{"disabled", moment(p.DisabledAt)},
+		{"last success@", moment(p.LastSuccessAt)},
+		{"tries again@", moment(p.RetryAt)},
+		{"disabled@", moment(p.DisabledAt)},
 		{"because", p.DisabledReason},
 	}
 	for _, s := range p.Secrets {
@@ -73,9 +73,9 @@ func pushFields(p client.Push) [][2]string {
 		if !s.LiveUntil.IsZero() {
 			until = ", signs until " + moment(s.LiveUntil)
 		}
-		fields = append(fields, [2]string{"secret made", moment(s.CreatedAt) + until})
+		fields = append(fields, [2]string{"secret made@", moment(s.CreatedAt) + until})
 	}
-	return append(fields, [2]string{"version", fmt.Sprint(p.Version)}, [2]string{"changed", moment(p.UpdatedAt)})
+	return append(fields, [2]string{"version", fmt.Sprint(p.Version)}, [2]string{"changed@", moment(p.UpdatedAt)})
 }
 
 type pushGetCmd struct {
@@ -311,7 +311,7 @@ func (*pushDeleteCmd) Help() string {
 // Run deletes the push, once somebody has agreed.
 func (c *pushDeleteCmd) Run(ctx context.Context, env *Env) error {
 	if !c.Yes {
-		if err := env.confirm("Push the events of the queue " + strconv.Quote(c.Queue) + " no more, and forget the secrets?"); err != nil {
+		if err := env.confirm(ctx, "Push the events of the queue "+strconv.Quote(c.Queue)+" no more, and forget the secrets?"); err != nil {
 			return err
 		}
 	}

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -33,10 +35,7 @@ func (c *QueuesCmd) Run(ctx context.Context, env *Env) error {
 var queuesView = view[client.QueueStats]{
 	columns: columns("QUEUE…", "READY", "SCHEDULED", "LEASED", "OLDEST", "DONE 1H?", "EXPIRED 1H?", "PAUSED"),
 	row: func(q client.QueueStats) []string {
-		count := strconv.Itoa
-		if q.Estimated {
-			count = func(n int) string { return "~" + strconv.Itoa(n) }
-		}
+		count := countOf(q.Estimated)
 		return []string{
 			q.Queue, count(q.Ready), count(q.Scheduled), count(q.Leased), dash(span(q.OldestReadyAge)), count(q.DoneLastHour),
 			count(q.ExpiredLastHour), dash(yes(q.Paused)),
@@ -47,12 +46,13 @@ var queuesView = view[client.QueueStats]{
 
 // QueueCmd is about one queue.
 type QueueCmd struct {
-	Show   queueShowCmd   `cmd:"" default:"withargs" help:"Show the policy of a queue; what \"queued queue NAME\" does."`
+	Show   queueShowCmd   `cmd:"" default:"withargs" help:"Show the counts and the policy of a queue; what \"queued queue NAME\" does."`
 	Set    queueSetCmd    `cmd:"" help:"Change settings of a queue; the others stay."`
 	Pause  queuePauseCmd  `cmd:"" help:"Pause a queue: no event can be claimed until it is resumed."`
 	Resume queueResumeCmd `cmd:"" help:"Resume a queue."`
 	Purge  queuePurgeCmd  `cmd:"" help:"Move all events of a queue that nobody has a lease on into history, as cancelled."`
 	Move   queueMoveCmd   `cmd:"" help:"Move events of a queue that nobody has a lease on into another queue."`
+	Delete queueDeleteCmd `cmd:"" help:"Delete a queue, its policy and its push. Its history stays."`
 }
 
 type queueArg struct {
@@ -112,7 +112,7 @@ func policyFields(p client.Policy) [][2]string {
 		{"lease", byDefault(span(p.InvisibleFor))},
 		{"backoff", backoff},
 		{"history kept", byDefault(span(p.HistoryRetention))},
-		{"last set", updated},
+		{"last set@", updated},
 	}
 }
 
@@ -123,18 +123,46 @@ type queueShowCmd struct {
 // Help returns the text below the usage.
 func (*queueShowCmd) Help() string { return examples(`queued queue mail`) }
 
-// Run shows the policy.
+// Run shows the queue.
 func (c *queueShowCmd) Run(ctx context.Context, env *Env) error {
-	return c.policy(env, func(conn *client.Client) (client.Policy, error) {
-		q, err := conn.GetQueue(ctx, c.Queue)
-		return q.Policy, err
-	})
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	q, err := conn.GetQueue(ctx, c.Queue)
+	if err != nil {
+		return err
+	}
+	return show(env, c.Output, q, queueFields)
+}
+
+// queueFields has the counts behind the name, and then the policy.
+func queueFields(q client.Queue) [][2]string {
+	count := countOf(q.Estimated)
+	policy := policyFields(q.Policy)
+	return slices.Concat(policy[:1], [][2]string{
+		{"ready", count(q.Ready)},
+		{"scheduled", count(q.Scheduled)},
+		{"leased", count(q.Leased)},
+		{"oldest ready", dash(span(q.OldestReadyAge))},
+		{"done 1h", count(q.DoneLastHour)},
+		{"expired 1h", count(q.ExpiredLastHour)},
+	}, policy[1:])
+}
+
+// countOf returns how counts are written: with a ~ in front if some are estimates.
+func countOf(isEstimated bool) func(int) string {
+	if isEstimated {
+		return func(n int) string { return "~" + strconv.Itoa(n) }
+	}
+	return strconv.Itoa
 }
 
 type queueSetCmd struct {
 	queueArg         `embed:""`
 	MaxAttempts      *int           `placeholder:"N" help:"How often an event is claimed at most; 0 leaves it to the calls and the server."`
-	InvisibleFor     *time.Duration `aliases:"lease" placeholder:"DURATION" help:"The length of a lease; 0 leaves it to the claims."`
+	Lease            *time.Duration `aliases:"invisible-for" placeholder:"DURATION" help:"The length of a lease; 0 leaves it to the claims."`
 	Backoff          string         `placeholder:"KIND" enum:",none,constant,linear,exponential" default:"" help:"How the delay after a nack grows: constant, linear, exponential, or none for no delay."`
 	BackoffBase      *time.Duration `placeholder:"DURATION" help:"The delay after the first attempt."`
 	BackoffFactor    *float64       `placeholder:"N" help:"How much the delay grows each time."`
@@ -146,34 +174,45 @@ type queueSetCmd struct {
 // Help returns the text below the usage.
 func (*queueSetCmd) Help() string {
 	return examples(
-		`queued queue set mail --max-attempts 5 --invisible-for 2m`,
+		`queued queue set mail --max-attempts 5 --lease 2m`,
 		`queued queue set mail --backoff exponential --backoff-base 10s --backoff-max 1h --backoff-jitter 0.2`,
 		`queued queue set mail --backoff none`,
-	) + "\nThe policy is read, changed and written: of two changes at the same time one can be lost."
+		`queued queue set mail`,
+	) + "\nWithout a setting it makes the queue, if nobody has. What others change at the same time is kept: the policy is read again and changed once more."
 }
 
 // Run changes the policy.
 func (c *queueSetCmd) Run(ctx context.Context, env *Env) error {
-	if *c == (queueSetCmd{queueArg: c.queueArg}) {
-		return usagef("queue set needs a setting to change, such as --max-attempts")
-	}
-	return c.policy(env, func(conn *client.Client) (client.Policy, error) {
-		q, err := conn.GetQueue(ctx, c.Queue)
-		if err != nil {
-			return q.Policy, err
+	hasSettings := *c != (queueSetCmd{queueArg: c.queueArg})
+	return c.policy(env, func(conn *client.Client) (changed client.Policy, err error) {
+		for range maxSetTries {
+			before, err := conn.GetQueue(ctx, c.Queue)
+			if err != nil {
+				return changed, err
+			}
+			if !hasSettings && before.Version != 0 {
+				return changed, usagef("the queue exists: queue set needs a setting to change, such as --max-attempts")
+			}
+			settings := before.Settings()
+			if err := c.change(&settings); err != nil {
+				return changed, err
+			}
+			changed, err = conn.PutQueueIf(ctx, c.Queue, settings, before.Version)
+			if !errors.Is(err, client.ErrPreconditionFailed) {
+				return changed, err
+			}
 		}
-		settings := q.Settings()
-		if err := c.change(&settings); err != nil {
-			return q.Policy, err
-		}
-		return conn.PutQueue(ctx, c.Queue, settings)
+		return changed, fmt.Errorf("the policy of %q was changed by others each of %d times between reading and writing it; nothing was changed", c.Queue, maxSetTries)
 	})
 }
 
-// change sets what the flags say.
+// maxSetTries is how often a policy is read and written at most.
+const maxSetTries = 10
+
+// change applies the flags to the policy.
 func (c *queueSetCmd) change(settings *client.QueueSettings) error {
 	set(&settings.MaxAttempts, c.MaxAttempts)
-	set(&settings.InvisibleFor, c.InvisibleFor)
+	set(&settings.InvisibleFor, c.Lease)
 	set(&settings.HistoryRetention, c.HistoryRetention)
 	var backoff client.Backoff
 	if settings.Backoff != nil {
@@ -250,7 +289,7 @@ type purged struct {
 // Run purges the queue, once somebody has agreed.
 func (c *queuePurgeCmd) Run(ctx context.Context, env *Env) error {
 	if !c.Yes {
-		if err := env.confirm("Move all events of the queue " + strconv.Quote(c.Queue) + " that nobody has a lease on into history?"); err != nil {
+		if err := env.confirm(ctx, "Move all events of the queue "+strconv.Quote(c.Queue)+" that nobody has a lease on into history?"); err != nil {
 			return err
 		}
 	}
@@ -264,6 +303,58 @@ func (c *queuePurgeCmd) Run(ctx context.Context, env *Env) error {
 		return err
 	}
 	return show(env, c.Output, purged{n}, func(p purged) [][2]string { return [][2]string{{"purged", strconv.Itoa(p.Purged)}} })
+}
+
+type queueDeleteCmd struct {
+	queueArg `embed:""`
+	Purge    bool `help:"Move the events of the queue into history first, as cancelled."`
+	Yes      bool `short:"y" help:"Do not ask."`
+}
+
+// Help returns the text below the usage.
+func (*queueDeleteCmd) Help() string {
+	return examples(`queued queue delete mail`, `queued queue delete mail --purge --yes`) +
+		"\nA queue whose events are under a lease, or that schedules, sources or subscriptions name, is not deleted."
+}
+
+// Run deletes the queue, once somebody has agreed.
+func (c *queueDeleteCmd) Run(ctx context.Context, env *Env) error {
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if !c.Yes {
+		question, err := c.question(ctx, env, conn)
+		if err != nil {
+			return err
+		}
+		if err := env.confirm(ctx, question); err != nil {
+			return err
+		}
+	}
+	n, err := conn.DeleteQueue(ctx, c.Queue, client.DeleteParams{Purge: c.Purge})
+	if errors.Is(err, client.ErrQueueNotEmpty) {
+		return fmt.Errorf("the queue %q has events: add --purge to move them into history as cancelled, or move them to another queue first with: queued queue move %s OTHER",
+			c.Queue, c.Queue)
+	}
+	if err != nil {
+		return err
+	}
+	return show(env, c.Output, purged{n}, func(p purged) [][2]string { return [][2]string{{"purged", strconv.Itoa(p.Purged)}} })
+}
+
+// question returns the question to ask: with the number of events that it is about, if somebody can answer.
+func (c *queueDeleteCmd) question(ctx context.Context, env *Env, conn *client.Client) (string, error) {
+	question := "Delete the queue " + strconv.Quote(c.Queue) + "?"
+	if !c.Purge || !IsTerminal(env.Stdin) {
+		return question, nil
+	}
+	q, err := conn.GetQueue(ctx, c.Queue)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("Delete the queue %q, and move its %s events into history as cancelled?", c.Queue, countOf(q.Estimated)(q.Ready+q.Scheduled)), nil
 }
 
 type queueMoveCmd struct {

@@ -10,6 +10,18 @@ import (
 
 // SchedulesCmd is about schedules.
 type SchedulesCmd struct {
+	List        schedulesListCmd       `cmd:"" default:"withargs" help:"List schedules, or show the one of an id; what \"queued schedules\" does."`
+	Show        scheduleShowCmd        `cmd:"" help:"Show a schedule with its next occurrences."`
+	Create      scheduleCreateCmd      `cmd:"" help:"Create a schedule."`
+	Preview     schedulePreviewCmd     `cmd:"" help:"List the occurrences that a schedule would have; nothing is stored."`
+	Pause       schedulePauseCmd       `cmd:"" help:"Pause a schedule: it does not fire until it is resumed."`
+	Resume      scheduleResumeCmd      `cmd:"" help:"Resume a schedule."`
+	Run         scheduleRunCmd         `cmd:"" help:"Fire a schedule now, once, beside its occurrences."`
+	Cancel      scheduleCancelCmd      `cmd:"" aliases:"delete" help:"Cancel a schedule for ever: it does not fire again, and can still be shown."`
+	Occurrences scheduleOccurrencesCmd `cmd:"" help:"List the occurrences that a schedule had, latest first."`
+}
+
+type schedulesListCmd struct {
 	server `embed:""`
 	ID     *int64        `arg:"" optional:"" help:"The id of a schedule to show; without one, schedules are listed."`
 	Queue  string        `short:"q" help:"Only schedules of this queue."`
@@ -20,36 +32,75 @@ type SchedulesCmd struct {
 }
 
 // Help returns the text below the usage.
-func (*SchedulesCmd) Help() string {
+func (*schedulesListCmd) Help() string {
 	return examples(`queued schedules -q mail`, `queued schedules --due 1h`, `queued schedules 17`) +
 		"\nThe exit code is 3 if there is no schedule of the id."
 }
 
-// nextOccurrences is how many occurrences to come are shown of a schedule.
-const nextOccurrences = 5
-
 // Run lists the schedules, or shows one.
-func (c *SchedulesCmd) Run(ctx context.Context, env *Env) error {
+func (c *schedulesListCmd) Run(ctx context.Context, env *Env) error {
 	conn, err := c.client()
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if c.ID == nil {
-		filter := client.ScheduleFilter{Owner: c.Owner, Queue: c.Queue, Status: c.Status, PageSize: pageSize(c.Limit)}
-		if c.Due > 0 {
-			filter.DueBefore = env.Now().Add(c.Due)
-		}
-		return listSome(env, c.Output, c.Limit, schedulesView, conn.ListSchedules(ctx, filter))
+	if c.ID != nil {
+		return showSchedule(ctx, env, conn, c.Output, *c.ID)
 	}
-	schedule, err := conn.GetSchedule(ctx, *c.ID)
+	filter := client.ScheduleFilter{Owner: c.Owner, Queue: c.Queue, Status: c.Status, PageSize: pageSize(c.Limit)}
+	if c.Due > 0 {
+		filter.DueBefore = env.Now().Add(c.Due)
+	}
+	return listSome(env, c.Output, c.Limit, schedulesView, conn.ListSchedules(ctx, filter))
+}
+
+// scheduleArg is the schedule that a command is about.
+type scheduleArg struct {
+	server `embed:""`
+	ID     int64 `arg:"" help:"The id of the schedule."`
+}
+
+// call makes a call about the schedule and shows the schedule that it returns.
+func (c *scheduleArg) call(env *Env, send func(*client.Client) (client.Schedule, error)) error {
+	conn, err := c.client()
 	if err != nil {
 		return err
 	}
-	if err := show(env, c.Output, schedule, scheduleFields); err != nil || env.format(c.Output) != formatTable || schedule.NextAt == nil {
+	defer conn.Close()
+	s, err := send(conn)
+	if err != nil {
 		return err
 	}
-	next, err := conn.Upcoming(ctx, *c.ID, nextOccurrences)
+	return show(env, c.Output, s, scheduleFields)
+}
+
+type scheduleShowCmd struct {
+	scheduleArg `embed:""`
+}
+
+// Help returns the text below the usage.
+func (*scheduleShowCmd) Help() string { return examples(`queued schedules show 17`) }
+
+// Run shows the schedule.
+func (c *scheduleShowCmd) Run(ctx context.Context, env *Env) error {
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return showSchedule(ctx, env, conn, c.Output, c.ID)
+}
+
+// showSchedule shows one schedule; in a table with its next occurrences.
+func showSchedule(ctx context.Context, env *Env, conn *client.Client, output string, n int64) error {
+	schedule, err := conn.GetSchedule(ctx, n)
+	if err != nil {
+		return err
+	}
+	if err := show(env, output, schedule, scheduleFields); err != nil || env.format(output) != formatTable || schedule.NextAt == nil {
+		return err
+	}
+	next, err := conn.Upcoming(ctx, n, nextOccurrences)
 	if err != nil {
 		return err
 	}
@@ -59,8 +110,214 @@ func (c *SchedulesCmd) Run(ctx context.Context, env *Env) error {
 	return list(env, formatTable, upcomingView, all(next))
 }
 
+// scheduleRule says when a schedule fires.
+type scheduleRule struct {
+	At       string `placeholder:"TIME" help:"When to fire once: a local time such as 2027-03-28T09:00:00, or an instant with Z or an offset. With --rrule it is the rule's DTSTART."`
+	RRule    string `name:"rrule" placeholder:"RULE" help:"A recurrence rule of RFC 5545, such as FREQ=MONTHLY;BYDAY=-1FR."`
+	Cron     string `placeholder:"EXPRESSION" help:"A cron expression, such as '30 7 * * 1-5'."`
+	Timezone string `short:"z" placeholder:"ZONE" help:"The time zone, such as Europe/Berlin, which local times, rules and cron expressions need; that of the owner if it is not given."`
+	Owner    string `help:"Whose time zone the schedule follows without --timezone: an id that \"queued owners\" lists."`
+	Starts   string `placeholder:"TIME" help:"No occurrence is before this time."`
+	Ends     string `placeholder:"TIME" help:"No occurrence is after this time."`
+	Count    int    `placeholder:"N" help:"How many occurrences there are; no bound if it is not given."`
+	Gap      string `enum:",forward,next,skip" default:"" placeholder:"WHAT" help:"What happens at local times that the zone skips: forward (the default), next or skip."`
+	Overlap  string `enum:",first,last" default:"" placeholder:"WHICH" help:"Which of two equal local times is meant: first (the default) or last."`
+	Leap     string `enum:",feb28,mar1,skip" default:"" placeholder:"WHAT" help:"What happens to 29 February in other years: feb28 (the default), mar1 or skip."`
+}
+
+func (r *scheduleRule) schedule() client.NewSchedule {
+	return client.NewSchedule{
+		At: r.At, RRule: r.RRule, Cron: r.Cron, Timezone: r.Timezone, Owner: r.Owner, Starts: r.Starts, Ends: r.Ends, Count: r.Count,
+		Gap: r.Gap, Overlap: r.Overlap, Leap: r.Leap,
+	}
+}
+
+// check fails unless there is one rule.
+func (r *scheduleRule) check() error {
+	if r.At == "" && r.RRule == "" && r.Cron == "" {
+		return usagef("a schedule needs --at, --rrule or --cron")
+	}
+	return nil
+}
+
+type scheduleCreateCmd struct {
+	server         `embed:""`
+	Event          string `arg:"" optional:"" help:"The event of each occurrence, a JSON object; \"-\", or nothing, reads it from standard input."`
+	Queue          string `short:"q" help:"The queue to insert into; default if neither this nor --topic is given."`
+	Topic          string `placeholder:"TOPIC" help:"The topic to publish to, instead of a queue."`
+	Type           string `short:"t" help:"The type of the events."`
+	Priority       int32  `short:"p" placeholder:"N" help:"The priority of the events; lower numbers are claimed first."`
+	Name           string `help:"A name, for people."`
+	scheduleRule   `embed:""`
+	Misfire        string `enum:",once,all,skip" default:"" placeholder:"WHAT" help:"What happens to occurrences that were missed: once (the default), all or skip."`
+	IdempotencyKey string `placeholder:"KEY" help:"The idempotency key: repeated, the command makes no second schedule."`
+}
+
+// Help returns the text below the usage.
+func (*scheduleCreateCmd) Help() string {
+	return examples(
+		`queued schedules create -q mail --cron '0 9 * * 1' --timezone Europe/Berlin --name 'weekly report' '{"report": "week"}'`,
+		`queued schedules create -q mail --rrule 'FREQ=MONTHLY;BYDAY=-1FR' --at 2027-01-01T17:00:00 -z America/New_York '{"bill": true}'`,
+		`queued schedules create --topic reminders --at 2027-03-28T09:00:00Z '{"text": "renew"}'`,
+	)
+}
+
+// Run creates the schedule and shows it.
+func (c *scheduleCreateCmd) Run(ctx context.Context, env *Env) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	payload, err := readObject(ctx, env, c.Event, "schedules create needs an event, such as '{\"report\": \"week\"}'")
+	if err != nil {
+		return err
+	}
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	s := c.schedule()
+	s.Payload, s.Queue, s.Topic, s.Type, s.Priority, s.Name = payload, c.Queue, c.Topic, c.Type, c.Priority, c.Name
+	s.Misfire, s.IdempotencyKey = c.Misfire, c.IdempotencyKey
+	created, err := conn.CreateSchedule(ctx, s)
+	if err != nil {
+		return err
+	}
+	return show(env, c.Output, created, scheduleFields)
+}
+
+type schedulePreviewCmd struct {
+	server       `embed:""`
+	scheduleRule `embed:""`
+	After        time.Time `placeholder:"TIME" help:"When to begin, such as 2027-02-03T04:05:06Z; now if it is not given."`
+	Limit        int       `short:"n" default:"10" placeholder:"N" help:"How many occurrences to list, 1 to 1000 (default 10)."`
+}
+
+// Help returns the text below the usage.
+func (*schedulePreviewCmd) Help() string {
+	return examples(`queued schedules preview --cron '30 7 * * 1-5' -z Europe/Berlin -n 3`)
+}
+
+// Run lists the occurrences.
+func (c *schedulePreviewCmd) Run(ctx context.Context, env *Env) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	next, err := conn.PreviewSchedule(ctx, client.PreviewParams{NewSchedule: c.schedule(), After: c.After, N: c.Limit})
+	if err != nil {
+		return err
+	}
+	return list(env, c.Output, upcomingView, all(next))
+}
+
+type schedulePauseCmd struct {
+	scheduleArg `embed:""`
+}
+
+// Help returns the text below the usage.
+func (*schedulePauseCmd) Help() string { return examples(`queued schedules pause 17`) }
+
+// Run pauses the schedule.
+func (c *schedulePauseCmd) Run(ctx context.Context, env *Env) error {
+	return c.call(env, func(conn *client.Client) (client.Schedule, error) { return conn.PauseSchedule(ctx, c.ID) })
+}
+
+type scheduleResumeCmd struct {
+	scheduleArg `embed:""`
+}
+
+// Help returns the text below the usage.
+func (*scheduleResumeCmd) Help() string {
+	return examples(`queued schedules resume 17`) + "\nWhat becomes of the occurrences that were missed is decided by the schedule's misfire policy."
+}
+
+// Run resumes the schedule.
+func (c *scheduleResumeCmd) Run(ctx context.Context, env *Env) error {
+	return c.call(env, func(conn *client.Client) (client.Schedule, error) { return conn.ResumeSchedule(ctx, c.ID) })
+}
+
+type scheduleRunCmd struct {
+	scheduleArg `embed:""`
+}
+
+// Help returns the text below the usage.
+func (*scheduleRunCmd) Help() string { return examples(`queued schedules run 17`) }
+
+// Run fires the schedule and shows the occurrence.
+func (c *scheduleRunCmd) Run(ctx context.Context, env *Env) error {
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	o, err := conn.RunSchedule(ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	return show(env, c.Output, o, func(o client.Occurrence) [][2]string {
+		return [][2]string{
+			{"local time", o.NominalAt},
+			{"due@", moment(o.ScheduledFor)},
+			{"status", o.Status},
+			{"event", id(o.EventID)},
+			{"topic", o.Topic},
+			{"fired@", moment(o.FiredAt)},
+			{"failure", o.FailureReason},
+		}
+	})
+}
+
+type scheduleCancelCmd struct {
+	scheduleArg `embed:""`
+	Yes         bool `short:"y" help:"Do not ask."`
+}
+
+// Help returns the text below the usage.
+func (*scheduleCancelCmd) Help() string { return examples(`queued schedules cancel 17`) }
+
+// Run cancels the schedule, once somebody has agreed.
+func (c *scheduleCancelCmd) Run(ctx context.Context, env *Env) error {
+	if !c.Yes {
+		if err := env.confirm(ctx, "Cancel the schedule "+id(c.ID)+" for ever?"); err != nil {
+			return err
+		}
+	}
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return conn.DeleteSchedule(ctx, c.ID, 0)
+}
+
+type scheduleOccurrencesCmd struct {
+	scheduleArg `embed:""`
+	Limit       int `short:"n" default:"100" placeholder:"N" help:"How many occurrences to list; 0 for all (default 100)."`
+}
+
+// Help returns the text below the usage.
+func (*scheduleOccurrencesCmd) Help() string { return examples(`queued schedules occurrences 17 -n 5`) }
+
+// Run lists the occurrences.
+func (c *scheduleOccurrencesCmd) Run(ctx context.Context, env *Env) error {
+	conn, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return listSome(env, c.Output, c.Limit, occurrencesView, conn.ListOccurrences(ctx, c.ID))
+}
+
+// nextOccurrences is how many occurrences to come are shown of a schedule.
+const nextOccurrences = 5
+
 var schedulesView = view[client.Schedule]{
-	columns: columns("ID", "NAME…", "TO…", "WHEN…", "ZONE?", "STATUS", "FIRED?", "NEXT"),
+	columns: columns("ID", "NAME…", "TO…", "WHEN…", "ZONE?", "STATUS", "FIRED?", "NEXT@"),
 	row: func(s client.Schedule) []string {
 		next := "-"
 		if s.NextAt != nil {
@@ -112,7 +369,7 @@ func scheduleFields(s client.Schedule) [][2]string {
 		{"status", s.Status},
 		{"reason", s.StatusReason},
 		{"fired", strconv.FormatInt(s.Fired, 10)},
-		{"changed", moment(s.UpdatedAt)},
+		{"changed@", moment(s.UpdatedAt)},
 		{"event", string(s.Payload)},
 	}
 }
@@ -120,4 +377,15 @@ func scheduleFields(s client.Schedule) [][2]string {
 var upcomingView = view[client.Instant]{
 	columns: columns("NEXT, LOCAL", "UTC"),
 	row:     func(i client.Instant) []string { return []string{i.Local, moment(i.UTC)} },
+}
+
+var occurrencesView = view[client.Occurrence]{
+	columns: columns("LOCAL TIME", "DUE@", "STATUS", "EVENT", "TOPIC…?", "FIRED@", "RETRIES?", "FAILURE…?"),
+	row: func(o client.Occurrence) []string {
+		return []string{
+			o.NominalAt, moment(o.ScheduledFor), o.Status, dash(id(o.EventID)), dash(o.Topic), dash(moment(o.FiredAt)), strconv.Itoa(o.RetryCount),
+			dash(o.FailureReason),
+		}
+	},
+	empty: "no occurrences yet",
 }

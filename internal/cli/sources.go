@@ -45,7 +45,7 @@ func (c *sourcesListCmd) Run(ctx context.Context, env *Env) error {
 }
 
 var sourcesView = view[client.Source]{
-	columns: columns("NAME…", "KIND", "TO…", "RECEIVED", "DUPLICATES?", "REJECTED", "LAST RECEIVED", "PAUSED"),
+	columns: columns("NAME…", "KIND", "TO…", "RECEIVED", "DUPLICATES?", "REJECTED", "LAST RECEIVED@", "PAUSED"),
 	row: func(s client.Source) []string {
 		return []string{
 			s.Name, s.Kind, sourceTarget(s), fmt.Sprint(s.Received), fmt.Sprint(s.Duplicates), fmt.Sprint(s.Rejected), dash(moment(s.LastReceivedAt)), dash(yes(s.Paused)),
@@ -103,7 +103,7 @@ func sourceFields(s client.Source) [][2]string {
 		{"received", fmt.Sprint(s.Received)},
 		{"duplicates", fmt.Sprint(s.Duplicates)},
 		{"rejected", fmt.Sprint(s.Rejected)},
-		{"last received", moment(s.LastReceivedAt)},
+		{"last received@", moment(s.LastReceivedAt)},
 	}
 	if s.Signature != nil {
 		fields = append(fields, [2]string{"signature in", s.Signature.Header})
@@ -117,7 +117,7 @@ func sourceFields(s client.Source) [][2]string {
 	if p := s.LastProblem; p != nil {
 		fields = append(fields, [2]string{"last problem", fmt.Sprintf("%s, %s (request %s)", moment(p.At), p.Detail, p.RequestID)})
 	}
-	return append(fields, [2]string{"version", fmt.Sprint(s.Version)}, [2]string{"changed", moment(s.UpdatedAt)})
+	return append(fields, [2]string{"version", fmt.Sprint(s.Version)}, [2]string{"changed@", moment(s.UpdatedAt)})
 }
 
 // rateText formats a rate limit; nil is none.
@@ -161,7 +161,7 @@ const maxSettings = 64 << 20
 
 // Run puts the source.
 func (c *sourcePutCmd) Run(ctx context.Context, env *Env) error {
-	text, err := env.readAll(c.File, "the settings of the source, a JSON object")
+	text, err := env.readAll(ctx, c.File, "the settings of the source, a JSON object")
 	if err != nil {
 		return err
 	}
@@ -184,8 +184,8 @@ func (c *sourcePutCmd) Run(ctx context.Context, env *Env) error {
 }
 
 // readAll reads a file whole; "-" is standard input.
-func (e *Env) readAll(file, what string) ([]byte, error) {
-	input := e.Stdin
+func (e *Env) readAll(ctx context.Context, file, what string) ([]byte, error) {
+	var input io.Reader
 	if file != "-" {
 		f, err := os.Open(file) //nolint:gosec // it is the user's own
 		if err != nil {
@@ -193,8 +193,13 @@ func (e *Env) readAll(file, what string) ([]byte, error) {
 		}
 		defer func() { _ = f.Close() }()
 		input = f
-	} else if IsTerminal(e.Stdin) {
-		e.notef("reading %s from the terminal; end it with Ctrl-D", what)
+	} else {
+		if IsTerminal(e.Stdin) {
+			e.notef("reading %s from the terminal; end it with Ctrl-D", what)
+		}
+		stdin := e.input(ctx)
+		defer func() { _ = stdin.Close() }()
+		input = stdin
 	}
 	text, err := io.ReadAll(io.LimitReader(input, maxSettings+1))
 	switch {
@@ -239,7 +244,7 @@ func (c *sourceTestCmd) Run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	body, err := env.readAll(c.File, "the body of the delivery")
+	body, err := env.readAll(ctx, c.File, "the body of the delivery")
 	if err != nil {
 		return err
 	}
@@ -322,7 +327,7 @@ func (*sourceDeleteCmd) Help() string {
 // Run deletes the source, once somebody has agreed.
 func (c *sourceDeleteCmd) Run(ctx context.Context, env *Env) error {
 	if !c.Yes {
-		if err := env.confirm("Delete the source " + strconv.Quote(c.Name) + " and forget its secrets?"); err != nil {
+		if err := env.confirm(ctx, "Delete the source "+strconv.Quote(c.Name)+" and forget its secrets?"); err != nil {
 			return err
 		}
 	}

@@ -94,7 +94,7 @@ func subscriptionFields(s client.Subscription) [][2]string {
 		{"lag", fmt.Sprintf("%d events", s.Lag.Events)},
 		{"behind", span(lagTime(s.Lag))},
 		{"gaps", fmt.Sprint(s.Gaps)},
-		{"held until", moment(s.HeldUntil)},
+		{"held until@", moment(s.HeldUntil)},
 		{"delivers to", deliveredTo(s)},
 	}
 	if s.Waiting != nil {
@@ -103,7 +103,7 @@ func subscriptionFields(s client.Subscription) [][2]string {
 	if s.Replays != nil && *s.Replays > 0 {
 		fields = append(fields, [2]string{"replays", fmt.Sprint(*s.Replays)})
 	}
-	fields = append(fields, [2]string{"expires", moment(s.ExpiresAt)}, [2]string{"made", moment(s.CreatedAt)}, [2]string{"changed", moment(s.UpdatedAt)})
+	fields = append(fields, [2]string{"expires@", moment(s.ExpiresAt)}, [2]string{"made@", moment(s.CreatedAt)}, [2]string{"changed@", moment(s.UpdatedAt)})
 	for _, f := range s.Filters {
 		text := strings.Join(f.Topics, " ")
 		if f.Match != nil {
@@ -259,7 +259,7 @@ func (c *subscriptionReadCmd) write(env *Env, page client.SubscribedPage) error 
 }
 
 var publishedView = view[client.PublishedEvent]{
-	columns: columns("POSITION", "PUBLISHED", "TOPIC…", "KEY…", "EVENT…"),
+	columns: columns("POSITION", "PUBLISHED@", "TOPIC…", "KEY…", "EVENT…"),
 	row: func(e client.PublishedEvent) []string {
 		return []string{fmt.Sprint(e.Position), moment(e.PublishedAt), e.Topic, dash(e.Key), string(e.Payload)}
 	},
@@ -405,7 +405,7 @@ func (*subscriptionDeleteCmd) Help() string {
 // Run deletes the subscription, once somebody has agreed.
 func (c *subscriptionDeleteCmd) Run(ctx context.Context, env *Env) error {
 	if !c.Yes {
-		if err := env.confirm("Delete the subscription " + strconv.Quote(c.Name) + " and forget its position?"); err != nil {
+		if err := env.confirm(ctx, "Delete the subscription "+strconv.Quote(c.Name)+" and forget its position?"); err != nil {
 			return err
 		}
 	}

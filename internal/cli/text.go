@@ -48,7 +48,39 @@ func moment(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return t.UTC().Format("2006-01-02 15:04:05Z")
+	return t.UTC().Format(momentLayout)
+}
+
+const momentLayout = "2006-01-02 15:04:05Z"
+
+// ageOf returns how long ago a time is, or how soon, that moment has formatted: "3m ago", "in 2d". Another text stays as it is.
+func ageOf(text string, now time.Time) string {
+	t, err := time.Parse(momentLayout, text)
+	if err != nil {
+		return text
+	}
+	ago := now.Sub(t)
+	switch {
+	case ago < -time.Second/2: // the next second at least, as the text has no fractions
+		return "in " + roughly(-ago)
+	case ago < time.Second:
+		return "now"
+	}
+	return roughly(ago) + " ago"
+}
+
+// roughly formats a duration in its largest unit: 59s, 59m, 47h, 13d.
+func roughly(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", max(1, d/time.Second))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	case d < 2*day:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	}
+	return fmt.Sprintf("%dd", d/day)
 }
 
 // span formats a duration to three digits or so; zero is none.

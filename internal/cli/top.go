@@ -48,12 +48,12 @@ func (c *TopCmd) Run(ctx context.Context, env *Env) error {
 	if c.Looks < 0 {
 		return usagef("--looks is %d; want 1 or more, or none", c.Looks)
 	}
-	conn, err := c.connect(client.Config{Timeout: c.Timeout, RetryFor: -1}) // the next look is a retry
+	conn, err := c.connect(client.Config{Timeout: c.Timeout, RetryFor: -1}, 0) // the next look is a retry
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	watch := &watch{title: c.URL, sort: c.Sort, reports: make(map[string]reports)}
+	watch := &watch{describe: func(err error) string { return env.Describe(err, nil) }, title: c.URL, sort: c.Sort, reports: make(map[string]reports)}
 	if screen := openScreen(env); screen != nil && env.format(c.Output) == formatTable {
 		err = c.live(ctx, conn, watch, screen)
 	} else {
@@ -177,6 +177,7 @@ type watch struct {
 	isReversed bool
 	first      int // row of the table that is shown first
 	failure    error
+	describe   func(error) string
 
 	latest, before *look
 	reports        map[string]reports // of each process, by its id
@@ -253,7 +254,7 @@ func (w *watch) sorted() []client.QueueStats {
 func (w *watch) lines(width, height int) []string {
 	status := "q quit   s sort: " + w.sort + "   r reverse   j k scroll   space look"
 	if w.failure != nil {
-		status = "! " + strings.ReplaceAll(Describe(w.failure, nil), "\n", " ")
+		status = "! " + strings.ReplaceAll(w.describe(w.failure), "\n", " ")
 	}
 	if w.latest == nil {
 		return fit([]string{"queued " + w.title, "", status}, width)

@@ -14,7 +14,7 @@ import (
 
 // watched is a watch that has taken a look at some queues.
 func watched(queues ...client.QueueStats) *watch {
-	w := &watch{title: "http://queue.example", sort: "ready", reports: make(map[string]reports)}
+	w := &watch{describe: func(err error) string { return new(Env).Describe(err, nil) }, title: "http://queue.example", sort: "ready", reports: make(map[string]reports)}
 	w.add(look{At: time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC), Queues: queues})
 	return w
 }

@@ -38,7 +38,8 @@ type upload struct {
 	parallel  int
 
 	stored atomic.Int64 // events
-	read   atomic.Int64 // bytes
+	done   atomic.Int64 // bytes of the lines that are stored or left out
+	passed atomic.Int64 // bytes of the lines that were left out
 
 	mu      sync.Mutex
 	batches map[int64]int64 // batches that are stored, by the line before the first: their last line
@@ -50,6 +51,7 @@ type lines struct {
 	after, last int64 // the number of the line before the first one, and that of the last one
 	events      []client.NewEvent
 	numbers     []int64 // the line of each event; empty lines have none
+	bytes       int64   // the size of the lines, empty ones included
 }
 
 // run inserts all lines. Its first error stops it.
@@ -115,8 +117,10 @@ func (u *upload) split(ctx context.Context, input io.Reader, batches chan<- line
 		return nil
 	}
 	for n := int64(1); scanner.Scan(); n++ {
-		u.read.Add(int64(len(scanner.Bytes())) + 1)
+		length := int64(len(scanner.Bytes())) + 1
 		if n <= u.skip {
+			u.passed.Add(length)
+			u.done.Add(length)
 			continue
 		}
 		text := bytes.TrimSpace(scanner.Bytes())
@@ -134,6 +138,7 @@ func (u *upload) split(ctx context.Context, input io.Reader, batches chan<- line
 			batch.events, batch.numbers = append(batch.events, event), append(batch.numbers, n)
 		}
 		batch.last = n
+		batch.bytes += length
 	}
 	if err := scanner.Err(); err != nil {
 		return errors.Join(pass(), fmt.Errorf("reading %s after line %d: %w", u.name, batch.last, err))
@@ -254,6 +259,7 @@ func (u *upload) nameLine(batch lines, err error) error {
 func (u *upload) finish(batch lines) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	u.done.Add(batch.bytes)
 	u.batches[batch.after] = batch.last
 	for last, has := u.batches[u.through]; has; last, has = u.batches[u.through] {
 		delete(u.batches, u.through)
@@ -266,7 +272,21 @@ func (u *upload) report(elapsed time.Duration, size int64) string {
 	stored := u.stored.Load()
 	text := fmt.Sprintf("%d events, %s", stored, rate(stored, elapsed))
 	if size > 0 {
-		text += fmt.Sprintf(", %.0f %% of the file", min(100, 100*float64(u.read.Load())/float64(size)))
+		text += fmt.Sprintf(", %.0f %% of the file", min(100, 100*float64(u.done.Load())/float64(size)))
+	}
+	return text
+}
+
+// reportWithBar is report for a terminal: with a bar, and with the time that is left.
+func (u *upload) reportWithBar(elapsed time.Duration, size int64) string {
+	if size <= 0 {
+		return u.report(elapsed, size)
+	}
+	done, passed, stored := u.done.Load(), u.passed.Load(), u.stored.Load()
+	text := fmt.Sprintf("%s %d events, %s", bar(float64(done)/float64(size)), stored, rate(stored, elapsed))
+	if sent := done - passed; sent > 0 && elapsed >= time.Second && done < size {
+		left := time.Duration(float64(elapsed) * float64(size-done) / float64(sent))
+		text += ", " + left.Round(time.Second).String() + " left"
 	}
 	return text
 }

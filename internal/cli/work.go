@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,6 +23,7 @@ type WorkCmd struct {
 	Grace       time.Duration `default:"30s" help:"How long commands may go on after SIGTERM or SIGINT (default 30s)."`
 	Type        []string      `short:"t" sep:"none" help:"Only events of this type; can be repeated."`
 	MaxAttempts int           `placeholder:"N" help:"Leave out events that were claimed so often."`
+	Verbose     bool          `short:"v" help:"Say of each event how it ended and how long it took."`
 	Worker      string        `help:"A name for this worker; the host's name and the process id if it is not given."`
 }
 
@@ -65,22 +67,77 @@ func (c *WorkCmd) Run(ctx context.Context, env *Env) error {
 	if grace == 0 {
 		grace = -1 // which is none for package client
 	}
+	t := &tally{logger: logger, isVerbose: c.Verbose, ends: make(map[client.End]int), begun: make(map[string]time.Time)}
 	w := conn.NewWorker(client.WorkerConfig{
 		Queue: c.Queue, Concurrency: c.Concurrency, Lease: c.Lease, Grace: grace, Types: c.Type, MaxAttempts: c.MaxAttempts,
-		Name: c.Worker, Logger: logger,
+		Name: c.Worker, Logger: logger, OnEnd: t.ended,
 	})
 	x := &executor{command: c.Exec, timeout: c.Timeout, environ: childEnviron(env.Environ), out: out}
-	client.Handle(w, "", func(ctx context.Context, j client.Job[json.RawMessage]) (any, error) { return x.run(ctx, j.Event) })
+	client.Handle(w, "", func(ctx context.Context, j client.Job[json.RawMessage]) (any, error) {
+		t.begin(j.Event)
+		return x.run(ctx, j.Event)
+	})
 	logger.Info("working", "queue", c.Queue, "concurrency", c.Concurrency, "pid", os.Getpid())
 	defer context.AfterFunc(ctx, func() {
 		logger.Info("stopping: nothing more is claimed; a second signal ends it at once", "grace", c.Grace)
 	})()
-	if err := w.Run(ctx); err != nil {
-		return err
-	}
-	logger.Info("stopped")
-	return nil
+	began := time.Now()
+	err = w.Run(ctx)
+	logger.Info("stopped", t.summary(time.Since(began))...)
+	return err
 }
+
+// A tally counts how the work on events has ended.
+type tally struct {
+	logger    *slog.Logger
+	isVerbose bool
+
+	mu    sync.Mutex
+	ends  map[client.End]int
+	begun map[string]time.Time // by receipt
+	busy  time.Duration        // of all commands together
+}
+
+// begin notes that a command begins.
+func (t *tally) begin(e client.Event) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.begun[e.Receipt] = time.Now()
+}
+
+// ended notes how the work on an event has ended.
+func (t *tally) ended(e client.Ended) {
+	t.mu.Lock()
+	var took time.Duration
+	if began, ok := t.begun[e.Event.Receipt]; ok {
+		took = time.Since(began)
+	}
+	delete(t.begun, e.Event.Receipt)
+	t.ends[e.End]++
+	t.busy += took
+	t.mu.Unlock()
+	if t.isVerbose {
+		t.logger.Info(string(e.End), "queue", e.Event.Queue, "id", e.Event.ID, "type", e.Event.Type, "attempt", e.Event.Attempts, "took", took.Round(time.Millisecond))
+	}
+}
+
+// summary returns the counts, for the log.
+func (t *tally) summary(elapsed time.Duration) (attributes []any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, end := range []client.End{client.EndDone, client.EndFailed, client.EndRetried, client.EndGivenBack} {
+		attributes = append(attributes, strings.ReplaceAll(string(end), " ", "_"), t.ends[end])
+	}
+	for _, end := range []client.End{client.EndLost, client.EndUnknown} {
+		if n := t.ends[end]; n > 0 {
+			attributes = append(attributes, string(end), n)
+		}
+	}
+	return append(attributes, "seconds", seconds(elapsed), "busy_seconds", seconds(t.busy))
+}
+
+// seconds returns a duration in seconds, to a tenth.
+func seconds(d time.Duration) float64 { return d.Round(100 * time.Millisecond).Seconds() }
 
 // sharedWriter lets several goroutines write, a line or more at a time.
 type sharedWriter struct {

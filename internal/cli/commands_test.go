@@ -1,0 +1,221 @@
+package cli_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/queued/queued/client"
+	"github.com/queued/queued/internal/pgtest"
+)
+
+func TestEventIsPostedClaimedAndAckedByCommands(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	id := h.run("post", `{"to":"ada"}`, "-q", "mail").want(0).lines()[0].ID
+	claimed := h.run("claim", "-q", "mail", "-n", "5").want(0).lines()
+	if len(claimed) != 1 || claimed[0].ID != id || string(claimed[0].Event) != `{"to":"ada"}` {
+		t.Fatalf("claimed were %+v", claimed)
+	}
+	h.run("claim", "-q", "mail").want(3)
+	h.run("ack", claimed[0].Receipt).want(0)
+	if e, err := h.GetEvent(t.Context(), id); err != nil || e.Outcome != "done" {
+		t.Errorf("the event is %+v, %v", e, err)
+	}
+	h.run("events", "1152921504606846976").want(3)
+}
+
+func TestAckWithAReceiptThatIsOverEndsWith4(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	h.run("post", `{}`).want(0)
+	first := h.run("claim").want(0).lines()[0].Receipt
+	h.run("release", first).want(0)
+	h.run("claim").want(0)
+	if c := h.run("ack", first).want(4); !strings.Contains(c.stderr.String(), "ease") {
+		t.Errorf("standard error has %q", c.stderr.String())
+	}
+}
+
+func TestWrongFlagsOfCommandsEndWith2(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	for _, args := range [][]string{
+		{"work", "--exec", "true", "-c", "0"},
+		{"work", "--exec", "true", "--lease", "1ms"},
+		{"work", "--exec", "no-such-program-anywhere"},
+		{"tail", "--limit=-1"},
+		{"tail", "a.b", "--subscription", "s"},
+	} {
+		h.run(args...).want(2)
+	}
+}
+
+func TestListingsAreWrittenInTheFormatThatIsAskedFor(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	h.run("post", `{}`, "-q", "one").want(0)
+	h.run("post", `{}`, "-q", "two").want(0)
+	if got := h.run("queues", "-o", "json").want(0).stdout.String(); !strings.HasPrefix(got, "[") || !strings.Contains(got, `"one"`) || !strings.HasSuffix(got, "]\n") {
+		t.Errorf("json: %s", got)
+	}
+	if got := h.run("queues", "-o", "jsonl").want(0); strings.Count(got.stdout.String(), "\n") != 2 || got.lines()[1].Queue != "two" {
+		t.Errorf("jsonl: %s", got.stdout.String())
+	}
+	if auto, jsonl := h.run("events").want(0).stdout.String(), h.run("events", "-o", "jsonl").want(0).stdout.String(); auto != jsonl {
+		t.Errorf("without a terminal it wrote %s, not %s", auto, jsonl)
+	}
+	table := strings.Split(h.run("queues", "-o", "table").want(0).stdout.String(), "\n")
+	if len(table) != 4 || !strings.HasPrefix(table[0], "QUEUE") || !strings.HasPrefix(table[1], "one ") || !strings.HasPrefix(table[2], "two ") {
+		t.Errorf("table: %q", table)
+	}
+}
+
+func TestTailWritesWhatIsPublishedAndEndsAfterItsLimit(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	h.run("publish", "order.placed", `{"n":1}`).want(0)
+	h.run("publish", "user.made", `{"n":2}`).want(0)
+	h.run("publish", "order.paid", `{"n":3}`).want(0)
+	got := h.run("tail", "order.*", "--after", "earliest", "-n", "2").want(0).lines()
+	if len(got) != 2 || got[0].Topic != "order.placed" || got[1].Topic != "order.paid" || got[0].Position >= got[1].Position {
+		t.Errorf("got %+v", got)
+	}
+	matched := h.run("tail", "--match", `{"n":[{"numeric":[">",1]}]}`, "--after", strconv.FormatInt(got[0].Position, 10), "-n", "1").want(0).lines()
+	if len(matched) != 1 || string(matched[0].Event) != `{"n":2}` {
+		t.Errorf("got %+v", matched)
+	}
+}
+
+func TestContextsSayWhichServerAndWithWhichKey(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	admin, err := h.CreateKey(t.Context(), client.NewKey{Name: "root", Scopes: []string{"admin"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	environ := []string{"HOME=" + t.TempDir(), "XDG_CONFIG_HOME=" + filepath.Join(t.TempDir(), "config")}
+	run := func(stdin string, args ...string) *command { return start(t.Context(), t, stdin, environ, args...) }
+	run(admin.Key+"\n", "context", "set", "here", "--url", h.url, "--key", "-").want(0)
+	run("", "context", "set", "away", "--url", "http://127.0.0.1:1").want(0)
+	run("", "post", `{}`, "-q", "mail").want(0)
+	run("", "queues", "--url", h.url).want(1) // for which the key of the context is not
+	run("", "context", "use", "away").want(0)
+	if c := run("", "queues", "--retry-for", "0s").want(1); !strings.Contains(c.stderr.String(), "context away") {
+		t.Errorf("standard error has %q", c.stderr.String())
+	}
+	if got := run("", "queues", "--context", "here").want(0).lines(); len(got) != 1 || got[0].Queue != "mail" {
+		t.Errorf("got %+v", got)
+	}
+	shown := run("", "context", "show", "here")
+	if got := shown.want(0).lines(); len(got) != 1 || !got[0].HasKey || got[0].URL != h.url || strings.Contains(shown.stdout.String(), admin.Key) {
+		t.Errorf("the context is shown as %s", shown.stdout.String())
+	}
+	run("", "context", "delete", "here").want(0)
+	run("", "queues", "--context", "here").want(2)
+}
+
+// inserted inserts an event and returns its id.
+func (h *environment) inserted(event string) int64 {
+	h.t.Helper()
+	return h.run("post", event).want(0).lines()[0].ID
+}
+
+// event returns an event.
+func (h *environment) event(id int64) client.Event {
+	h.t.Helper()
+	e, err := h.GetEvent(h.t.Context(), id)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return e
+}
+
+// work runs queued work on the queue default, until the test ends or stop is called.
+func (h *environment) work(exec string, args ...string) (c *command, stop func()) {
+	h.t.Helper()
+	ctx, cancel := context.WithCancel(h.t.Context())
+	c = start(ctx, h.t, "", []string{"PATH=/usr/bin:/bin"}, append([]string{"work", "--url", h.url, "--exec", exec}, args...)...)
+	h.t.Cleanup(func() {
+		cancel()
+		<-c.ended
+	})
+	return c, cancel
+}
+
+func TestExitCodeOfACommandDecidesWhatBecomesOfItsEvent(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	done, failed, retried := h.inserted(`{"code":0}`), h.inserted(`{"code":65}`), h.inserted(`{"code":75}`)
+	c, stop := h.work(`read -r event; echo "sorry" >&2; printf '{"got":%s}' "$event"; exit "$(printf %s "$event" | tr -dc 0-9)"`, "--max-attempts", "1")
+	until(t, "each was worked on", func() bool {
+		return h.event(done).Outcome != "" && h.event(failed).Outcome != "" && h.event(retried).LastError != ""
+	})
+	if e := h.event(done); e.Outcome != "done" || string(e.Result) != `{"got":{"code":0}}` {
+		t.Errorf("after 0 it is %+v", e)
+	}
+	if e := h.event(failed); e.Outcome != "failed" || e.LastError != "exit status 65: sorry" {
+		t.Errorf("after 65 it is %+v", e)
+	}
+	if e := h.event(retried); e.Outcome != "" || e.LastError != "exit status 75: sorry" {
+		t.Errorf("after 75 it is %+v", e)
+	}
+	stop()
+	c.want(0)
+	if want := fmt.Sprintf("event %d: sorry", done); !strings.Contains(c.stderr.String(), want) || !strings.Contains(c.stderr.String(), "done=1 failed=1 retried=1") {
+		t.Errorf("standard error has %s", c.stderr.String())
+	}
+}
+
+func TestCommandIsKilledWhenItsLeaseIsLost(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	id := h.inserted(`{}`)
+	c, _ := h.work(`trap "" TERM; echo begun >&2; while :; do sleep 60; done`, "--lease", "1s", "-v")
+	until(t, "the command has begun", func() bool { return strings.Contains(c.stderr.String(), "begun") })
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, fmt.Sprintf("%s/events/%d", h.url, id), nil) // without a receipt: whoever has the lease
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	until(t, "the command was killed", func() bool { return strings.Contains(c.stderr.String(), "lost") })
+	next := h.inserted(`{}`)
+	until(t, "the worker takes the next event", func() bool { return h.event(next).State == "leased" })
+}
+
+func TestKeysOfAServerAreCreatedRotatedAndRevoked(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	admin := strings.TrimSpace(h.run("keys", "create", "--name", "root", "--scope", "admin").want(0).stdout.String())
+	h.run("keys", "list").want(1) // now a key is needed
+	with := func(args ...string) *command { return h.run(append(args, "--key", admin)...) }
+	reader := strings.TrimSpace(with("keys", "create", "--scope", "read", "--queue", "mail").want(0).stdout.String())
+	id := reader[3:11]
+	if got := with("keys", "list").want(0).stdout.String(); !strings.Contains(got, id) || strings.Contains(got, reader) {
+		t.Errorf("listed were %s", got)
+	}
+	h.run("queues", "--key", reader).want(0)
+	h.run("post", "{}", "--key", reader).want(1)
+	rotated := strings.TrimSpace(with("keys", "rotate", id, "--grace", "0s").want(0).stdout.String())
+	h.run("queues", "--key", rotated).want(0)
+	with("keys", "revoke", id).want(0)
+	h.run("queues", "--key", rotated).want(1)
+	with("keys", "revoke", "aaaaaaaa").want(3)
+}

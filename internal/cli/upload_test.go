@@ -1,0 +1,40 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/queued/queued/client"
+)
+
+func TestProgressCountsWhatIsStoredAndNotWhatIsRead(t *testing.T) {
+	t.Parallel()
+	const file = "{\"a\":1}\n{\"a\":2}\n{\"a\":3}\n{\"a\":4}\n"
+	u := &upload{name: "events", skip: 1, batch: 1, parallel: 1}
+	var reports []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		reports = append(reports, u.report(time.Second, int64(len(file))))
+		w.WriteHeader(http.StatusCreated)
+		_, _ = fmt.Fprint(w, `{"ids":[1]}`)
+	}))
+	defer server.Close()
+	conn, err := client.New(client.Config{URL: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	u.conn = conn
+	if err := u.run(t.Context(), strings.NewReader(file)); err != nil {
+		t.Fatal(err)
+	}
+	reports = append(reports, u.report(time.Second, int64(len(file))))
+	want := []string{"0 events, 0/s, 25 % of the file", "1 events, 1/s, 50 % of the file", "2 events, 2/s, 75 % of the file", "3 events, 3/s, 100 % of the file"}
+	if !slices.Equal(reports, want) {
+		t.Errorf("the reports are %q, want %q", reports, want)
+	}
+}
