@@ -1,0 +1,258 @@
+//go:build linux
+
+package doctest
+
+import (
+	"flag"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/queued/queued/internal/pgtest"
+)
+
+var (
+	update    = flag.Bool("update", false, "write what was printed into the pages, where it differs")
+	updateAll = flag.Bool("all", false, "with -update: write all that was printed, and the commands with the names of this run")
+)
+
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	code := pgtest.Run(m)
+	if built.dir != "" {
+		_ = os.RemoveAll(built.dir)
+	}
+	os.Exit(code)
+}
+
+// program returns the path of the built program, which exists until the last test has ended.
+func program(t *testing.T) string {
+	t.Helper()
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "queued-doctest-"); built.err != nil { //nolint:usetesting // it outlives the test
+			return
+		}
+		if out, err := exec.Command("go", "build", "-o", built.dir, "../../cmd/queued", "../../examples/birthdays/receiver").CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("building the program: %w\n%s", err, out)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return filepath.Join(built.dir, "queued")
+}
+
+// pages returns the files with commands.
+func pages(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(files, "../../README.md", "../../CONTRIBUTING.md", "../../bench/README.md")
+}
+
+func TestPagesShowWhatCommandsPrint(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"curl", "jq", "openssl"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Fatalf("the commands of the pages need %s: %v", name, err)
+		}
+	}
+	for _, file := range pages(t) {
+		p := readPage(t, file)
+		if len(p.blocks) == 0 {
+			continue
+		}
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".md"), func(t *testing.T) {
+			t.Parallel()
+			runPage(t, file, p)
+		})
+	}
+}
+
+// A block that is not run has a reason, and there are not many of them.
+func TestFewBlocksAreNotRun(t *testing.T) {
+	t.Parallel()
+	count := 0
+	for _, file := range pages(t) {
+		for _, reason := range readPage(t, file).notRun {
+			count++
+			t.Logf("%s: %s", filepath.Base(file), reason)
+			if len(strings.Fields(reason)) < 3 {
+				t.Errorf("%s: %q is no reason", file, reason)
+			}
+		}
+	}
+	if count > maxNotRun {
+		t.Errorf("%d blocks are not run, want at most %d", count, maxNotRun)
+	}
+}
+
+// maxNotRun is how many blocks there are that no test machine can run.
+const maxNotRun = 16
+
+// runPage runs the commands of a page and compares what they print.
+func runPage(t *testing.T, file string, p *page) {
+	t.Helper()
+	dir := t.TempDir()
+	environ, replaced := environment(t, dir)
+	settings, err := exec.Command("bash", "-c", "for setting in "+p.server+"; do printf '%s\\n' \"$setting\"; done").Output()
+	if err != nil {
+		t.Fatalf("%s: settings of the server: %v", file, err)
+	}
+	environ = append(environ, strings.Fields(string(settings))...)
+	s := serve(t, program(t), dir, append(slices.Clone(environ), "QUEUED_LISTEN=127.0.0.1:0", "QUEUED_LOG_FORMAT=json"))
+	ports := portsOf(t, p, s.addr)
+	sh := startShell(t, dir, append(environ, "QUEUED_URL=http://"+s.addr))
+
+	n := newNames()
+	printed, texts := map[*command][]string{}, map[*command]string{}
+	for _, b := range p.blocks {
+		if b.first != "" {
+			if lines, code, err := sh.run(address(b.first, ports, true)); err != nil || code != "0" {
+				t.Fatalf("%s: what is run before line %d: exit code %s, %v\n%s", file, b.commands[0].prompt, code, err, strings.Join(lines, "\n"))
+			}
+		}
+		for _, c := range b.commands {
+			lines, _, err := sh.run(address(substitute(c.text, n.ofRun), ports, true))
+			if err != nil {
+				t.Fatalf("%s: %s\n%v\n%s", p.place(file, c), c.text, err, strings.Join(lines, "\n"))
+			}
+			for i := range lines {
+				lines[i] = address(replaced.Replace(lines[i]), ports, false)
+			}
+			err = n.compare(p.expected(c), lines)
+			switch {
+			case *updateAll:
+				n.align(p.expected(c), lines)
+				texts[c], printed[c] = substitute(c.text, n.ofRun), lines
+			case err != nil && *update:
+				n.align(p.expected(c), lines)
+				for i := range lines {
+					lines[i] = substitute(lines[i], n.ofPage)
+				}
+				printed[c] = lines
+			case err != nil:
+				t.Errorf("%s: %s\n%v", p.place(file, c), c.text, err)
+				n.align(p.expected(c), lines)
+			}
+		}
+	}
+	if *update && !t.Failed() {
+		p.write(t, file, printed, texts)
+	}
+}
+
+var localPort = regexp.MustCompile(`(?:localhost|127\.0\.0\.1):(\d{4,5})\b`)
+
+// portsOf returns a port for each that the commands of a page name: that of the server, which is 8080 there, and free ones.
+func portsOf(t *testing.T, p *page, server string) map[string]string {
+	t.Helper()
+	_, port, _ := strings.Cut(server, ":")
+	ports := map[string]string{"8080": port}
+	for _, b := range p.blocks {
+		for _, c := range b.commands {
+			for _, found := range localPort.FindAllStringSubmatch(c.text, -1) {
+				if ports[found[1]] != "" {
+					continue
+				}
+				listener, err := net.Listen("tcp", "127.0.0.1:0")
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, ports[found[1]], _ = strings.Cut(listener.Addr().String(), ":")
+				if err := listener.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	return ports
+}
+
+// address replaces the ports of a page by those of the run, or the other way round.
+func address(text string, ports map[string]string, toRun bool) string {
+	var pairs []string
+	for ofPage, ofRun := range ports {
+		if !toRun {
+			ofPage, ofRun = ofRun, ofPage
+		}
+		pairs = append(pairs, "localhost:"+ofPage, "localhost:"+ofRun, "127.0.0.1:"+ofPage, "127.0.0.1:"+ofRun)
+	}
+	return strings.NewReplacer(pairs...).Replace(text)
+}
+
+// environment returns the environment of a page: a database of its own, the program, and curl and jq without progress and colours;
+// and what replaces names of the test in the output.
+func environment(t *testing.T, dir string) (environ []string, replaced *strings.Replacer) {
+	t.Helper()
+	db := pgtest.New(t)
+	bin := filepath.Join(t.TempDir(), "bin")
+	curl, err := exec.LookPath("curl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(bin, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	jq, err := exec.LookPath("jq")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, command := range map[string]string{
+		"curl": "exec " + curl + " -sS --no-styled-output", "jq": "exec " + jq + " -M",
+		"go": "shift 2; exec receiver", // what go run would compile is built with the program
+	} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+command+` "$@"`+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"examples", "build"} {
+		root, err := filepath.Abs("../../" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(root, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	owner, err := url.Parse(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, port := owner.Hostname(), owner.Port()
+	if host == "" {
+		host, port = owner.Query().Get("host"), owner.Query().Get("port")
+	}
+	password, _ := owner.User.Password()
+	path := bin + ":" + filepath.Dir(program(t)) + ":" + os.Getenv("PATH")
+	clients, err := filepath.Glob("/usr/lib/postgresql/*/bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	service, err := url.Parse(db.ServiceURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replaced = strings.NewReplacer(dir, "/home/you", service.User.Username(), "queued")
+	return []string{
+		"PATH=" + path + ":" + strings.Join(clients, ":"), "HOME=" + dir, "LANG=C.UTF-8", "TZ=UTC", "PAGER=cat", "TERM=dumb",
+		"PGHOST=" + host, "PGPORT=" + port, "PGUSER=" + owner.User.Username(), "PGDATABASE=" + strings.TrimPrefix(owner.Path, "/"), "PGPASSWORD=" + password,
+		"PGOPTIONS=-c search_path=public",
+		"QUEUED_DATABASE_URL=" + db.ServiceURL, "OWNER_URL=" + db.URL, "QUEUED_MAX_CONNS=4",
+	}, replaced
+}
