@@ -121,3 +121,35 @@ func TestImagesAreBuiltFromAllThatTheProgramNeeds(t *testing.T) {
 		}
 	}
 }
+
+// Each version has one entry in CHANGELOG.md, the newest first, and that is sql/VERSION.
+func TestChangelogHasEachVersionOnce(t *testing.T) {
+	t.Parallel()
+	changelog, err := os.ReadFile("CHANGELOG.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sums, err := os.ReadFile("sql/versions.sum")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var entries, versions []string
+	for _, found := range regexp.MustCompile(`(?m)^## \[(.*?)\]`).FindAllSubmatch(changelog, -1) {
+		entries = append(entries, string(found[1]))
+	}
+	for line := range strings.Lines(string(sums)) {
+		version, _, _ := strings.Cut(line, " ")
+		versions = append(versions, version)
+	}
+	current, err := os.ReadFile("sql/VERSION")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if version := strings.TrimSpace(string(current)); !slices.Contains(versions, version) {
+		versions = append(versions, version)
+	}
+	slices.Reverse(versions)
+	if !slices.Equal(entries, versions) {
+		t.Errorf("CHANGELOG.md has entries of %q, want %q", entries, versions)
+	}
+}
