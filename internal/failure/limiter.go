@@ -116,7 +116,7 @@ func (l *Limiter) note(k kind, about about, line []byte) (left int, isDue bool) 
 	return left, true
 }
 
-// Run writes what is due, until ctx ends, and then all that is left.
+// Run writes the lines that are due, until ctx ends, and then all that are left.
 func (l *Limiter) Run(ctx context.Context) {
 	ticks := time.NewTicker(Interval)
 	defer ticks.Stop()
