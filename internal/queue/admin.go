@@ -19,7 +19,7 @@ import (
 const moveBatch = 1000
 
 // policy reads the policy that a function returns.
-func policy(ctx context.Context, pool *pg.Pool, from string, args ...any) (Policy, error) {
+func policy(ctx context.Context, p *pools, from string, args ...any) (Policy, error) {
 	type columns struct {
 		Policy
 		BackoffKind   *BackoffKind
@@ -28,11 +28,10 @@ func policy(ctx context.Context, pool *pg.Pool, from string, args ...any) (Polic
 		BackoffMax    *time.Duration
 		BackoffJitter float64
 	}
-	rows, _ := pool.Query(ctx, `
+	c, err := shortCall(ctx, p, pg.CollectOne[columns], `
 		select name as queue, max_attempts, invisible_for, paused, history_retention as retention, version, updated_at,
 			backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter
 		from `+from, args...)
-	c, err := pg.CollectOne[columns](rows)
 	if c.BackoffKind != nil {
 		c.Backoff = &Backoff{*c.BackoffKind, c.BackoffBase, c.BackoffFactor, c.BackoffMax, c.BackoffJitter}
 	}
@@ -61,11 +60,7 @@ func (s *Service) PutPolicy(ctx context.Context, p Policy, only Precondition) (P
 	if err != nil { // a factor or jitter that is no number
 		return Policy{}, &InvalidError{Field: "backoff", Detail: "must be of finite numbers"}
 	}
-	var put Policy
-	err = s.short(ctx, func(pool *pg.Pool) error {
-		put, err = policy(ctx, pool, `agent.put_queue($1, $2, $3, $4, $5)`, p.Queue, string(body), only.Versions, only.Exists, only.Absent)
-		return err
-	})
+	put, err := policy(ctx, &s.pools, `agent.put_queue($1, $2, $3, $4, $5)`, p.Queue, string(body), only.Versions, only.Exists, only.Absent)
 	if err != nil {
 		return Policy{}, wrap("setting a queue's policy", err)
 	}
@@ -83,7 +78,7 @@ func putInterval(object map[string]any, name string, d *time.Duration) {
 
 // GetPolicy returns the policy of a queue; one with nothing in it for a queue that has none.
 func (s *Service) GetPolicy(ctx context.Context, queue string) (Policy, error) {
-	p, err := policy(ctx, s.calls, `agent.get_queue($1)`, queue)
+	p, err := policy(ctx, &s.pools, `agent.get_queue($1)`, queue)
 	return p, wrap("reading a queue's policy", err)
 }
 

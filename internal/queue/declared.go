@@ -38,7 +38,7 @@ const reserved = "queued."
 // declaredQueues is what a process remembers of which queues are declared. A name is looked up when it is first asked for, and verified while it is in use. A nil
 // one remembers nothing.
 type declaredQueues struct {
-	pool    *pg.Pool
+	pools   *pools
 	lookUps pg.LookUps[string, map[string]bool]
 
 	mu         sync.Mutex
@@ -49,8 +49,8 @@ type declaredQueues struct {
 	last       time.Time            // when the latest look-up was made
 }
 
-func newDeclaredQueues(pool *pg.Pool) *declaredQueues {
-	d := &declaredQueues{pool: pool, declared: make(map[string]bool), undeclared: make(map[string]time.Time)}
+func newDeclaredQueues(pools *pools) *declaredQueues {
+	d := &declaredQueues{pools: pools, declared: make(map[string]bool), undeclared: make(map[string]time.Time)}
 	d.lookUps = pg.LookUps[string, map[string]bool]{Find: d.find, Most: 1, Timeout: lookUpTimeout}
 	return d
 }
@@ -199,10 +199,11 @@ func (d *declaredQueues) find(ctx context.Context, queues []string) (found map[s
 	return found, err
 }
 
+func collectNames(rows pgx.Rows) ([]string, error) { return pgx.CollectRows(rows, pgx.RowTo[string]) }
+
 // ask asks the database which of queues are declared.
 func (d *declaredQueues) ask(ctx context.Context, queues []string) (map[string]bool, error) {
-	rows, _ := d.pool.Query(ctx, `select agent_service.declared_queues($1)`, queues)
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	names, err := shortCall(ctx, d.pools, collectNames, `select agent_service.declared_queues($1)`, queues)
 	found := make(map[string]bool, len(names))
 	for _, name := range names {
 		found[name] = true
@@ -212,8 +213,7 @@ func (d *declaredQueues) ask(ctx context.Context, queues []string) (map[string]b
 
 // readNames reads the names that may be suggested.
 func (d *declaredQueues) readNames(ctx context.Context) error {
-	rows, _ := d.pool.Query(ctx, `select agent_service.declared_queues(_limit => $1)`, maxSuggested)
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	names, err := shortCall(ctx, d.pools, collectNames, `select agent_service.declared_queues(_limit => $1)`, maxSuggested)
 	if err != nil {
 		return err
 	}

@@ -17,8 +17,7 @@ const eventColumns = `id, queue, event_ts, enqueued_at, attempts, vt, claimed, e
 
 // Get returns one event, in its queue or in history. It fails with ErrNotFound.
 func (s *Service) Get(ctx context.Context, id int64) (Event, error) {
-	rows, _ := s.calls.Query(ctx, `select `+eventColumns+` from agent.get_event($1)`, id)
-	e, err := pg.CollectOne[Event](rows)
+	e, err := shortCall(ctx, &s.pools, pg.CollectOne[Event], `select `+eventColumns+` from agent.get_event($1)`, id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Event{}, ErrNotFound
 	}
@@ -27,8 +26,7 @@ func (s *Service) Get(ctx context.Context, id int64) (Event, error) {
 
 // RawBody returns the bytes that an event came in as. It fails with ErrNoRawBody.
 func (s *Service) RawBody(ctx context.Context, id int64) (RawBody, error) {
-	rows, _ := s.calls.Query(ctx, `select body, media_type, kept_until from agent.get_raw_body($1)`, id)
-	raw, err := pg.CollectOne[RawBody](rows)
+	raw, err := shortCall(ctx, &s.pools, pg.CollectOne[RawBody], `select body, media_type, kept_until from agent.get_raw_body($1)`, id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return RawBody{}, ErrNoRawBody
 	}
@@ -37,8 +35,8 @@ func (s *Service) RawBody(ctx context.Context, id int64) (RawBody, error) {
 
 // Attempts returns every attempt at an event, in its queue or in history, in their order. It fails with ErrNotFound.
 func (s *Service) Attempts(ctx context.Context, id int64) ([]Attempt, error) {
-	rows, _ := s.calls.Query(ctx, `select attempt, worker, started_at, ended_at, outcome, error from agent.list_attempts($1)`, id)
-	attempts, err := pg.Collect[Attempt](rows)
+	attempts, err := shortCall(ctx, &s.pools, pg.Collect[Attempt],
+		`select attempt, worker, started_at, ended_at, outcome, error from agent.list_attempts($1)`, id)
 	return attempts, wrap("listing attempts", err)
 }
 
@@ -160,13 +158,14 @@ func (s *Service) HistoryStats(ctx context.Context, p StatsParams) ([]StatsBucke
 
 // QueuesOf returns the queues of events, waiting or in history, by id; those that there are not are left out.
 func (s *Service) QueuesOf(ctx context.Context, ids []int64) (map[int64]string, error) {
-	rows, _ := s.calls.Query(ctx, `select id, queue from agent_service.event_queues($1)`, ids)
-	queues := make(map[int64]string, len(ids))
-	var id int64
-	var name string
-	_, err := pgx.ForEachRow(rows, []any{&id, &name}, func() error {
-		queues[id] = name
-		return nil
-	})
+	type eventQueue struct {
+		ID    int64
+		Queue string
+	}
+	found, err := shortCall(ctx, &s.pools, pg.Collect[eventQueue], `select id, queue from agent_service.event_queues($1)`, ids)
+	queues := make(map[int64]string, len(found))
+	for _, e := range found {
+		queues[e.ID] = e.Queue
+	}
 	return queues, wrap("looking for the queues of events", err)
 }

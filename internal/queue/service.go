@@ -143,7 +143,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	s.addUpkeepTasks()
 	s.notifier = newNotifier(s)
 	if cfg.DeclaredOnly {
-		s.declared = newDeclaredQueues(s.calls)
+		s.declared = newDeclaredQueues(&s.pools)
 	}
 	s.ends = newEndWaits(s)
 	s.commits = s.newCommitter()
@@ -238,7 +238,7 @@ const (
 // pools are the connections of a service, apart by purpose, so that nothing which takes long stands in the way of something else.
 type pools struct {
 	writers  *pg.Pool // the group commit's, a connection for each writer
-	calls    *pg.Pool // short calls about single events and queues: nack, extend, release, get
+	calls    *pg.Pool // short calls about single events and queues, reads included: only short uses it
 	patient  *pg.Pool // such calls, and operations of group commits, that have to wait for a lock of another transaction
 	searches *pg.Pool // listings, searches and counts, each of them as long as Config.QueryTimeout
 	loops    *pg.Pool // the background work of the service, and sweeps and purges
@@ -297,6 +297,16 @@ func (p *pools) short(ctx context.Context, run func(*pg.Pool) error) error {
 	default:
 		return fmt.Errorf("%w: %d calls wait for locks", ErrOverloaded, maxLockWaiters)
 	}
+}
+
+// shortCall makes a short call, and returns what read makes of its rows.
+func shortCall[T any](ctx context.Context, p *pools, read func(pgx.Rows) (T, error), sql string, args ...any) (found T, err error) {
+	err = p.short(ctx, func(pool *pg.Pool) error {
+		rows, _ := pool.Query(ctx, sql, args...)
+		found, err = read(rows)
+		return err
+	})
+	return found, err
 }
 
 // row makes a short call that returns one row, and scans it into dest.

@@ -238,10 +238,9 @@ func (s *Service) Executions(ctx context.Context, typ, worker *string) ([]Execut
 	if err := s.record(ctx, 0); err != nil {
 		return nil, err
 	}
-	rows, _ := s.calls.Query(ctx, `
+	all, err := shortCall(ctx, &s.pools, pg.Collect[Execution], `
 		select type, worker, cycles, latest, average, fastest, longest, total, latest_at
 		from agent.list_executions($1, $2)`, typ, worker)
-	all, err := pg.Collect[Execution](rows)
 	return all, wrap("reading the statistics of executions", err)
 }
 
