@@ -1,10 +1,11 @@
 package access
 
 import (
-	"math"
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/queued/queued/internal/ratelimit"
 )
 
 // A Limit is the state of a rate limit after a request, for the header of the answer.
@@ -27,20 +28,18 @@ func (g *Grant) Take() (limit *Limit, ok bool) {
 		return nil, true
 	}
 	now := time.Now()
-	ok = limiter.AllowN(now, 1)
-	tokens, perSecond := limiter.TokensAt(now), float64(limiter.Limit())
-	seconds := func(n float64) time.Duration { return time.Duration(math.Ceil(max(0, n)/perSecond)) * time.Second }
-	burst := limiter.Burst()
-	limit = &Limit{Burst: burst, Window: max(seconds(float64(burst)), time.Second), Remaining: max(0, int(tokens)), Reset: seconds(float64(burst) - tokens)}
-	if !ok {
-		limit.Retry = max(seconds(1-tokens), time.Second)
-	}
-	return limit, ok
+	retry := ratelimit.Take(limiter, now)
+	tokens, burst := limiter.TokensAt(now), limiter.Burst()
+	return &Limit{
+		Burst: burst, Window: max(ratelimit.Refill(limiter, float64(burst)), time.Second),
+		Remaining: max(0, int(tokens)), Reset: ratelimit.Refill(limiter, float64(burst)-tokens), Retry: retry,
+	}, retry == 0
 }
 
-func newLimiter(r *Rate) *rate.Limiter {
+// limiterOf returns the limiter of a limit, and nil if there is none. before is that of the same key as it was, or nil.
+func limiterOf(r *Rate, before *rate.Limiter) *rate.Limiter {
 	if r == nil {
 		return nil
 	}
-	return rate.NewLimiter(rate.Limit(r.PerSecond), r.Burst)
+	return ratelimit.Renew(before, r.PerSecond, r.Burst)
 }

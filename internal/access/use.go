@@ -14,14 +14,10 @@ type usage struct {
 	usedAt   *atomic.Int64 // Unix time in nanoseconds; zero: not since the service began
 	recorded *atomic.Int64 // the usedAt that the database has
 	limiter  *rate.Limiter // nil: there is no limit
-	limit    Rate          // of limiter
 }
 
 func newUsage(limit *Rate, usedAt *time.Time) *usage {
-	u := &usage{usedAt: new(atomic.Int64), recorded: new(atomic.Int64), limiter: newLimiter(limit)}
-	if limit != nil {
-		u.limit = *limit
-	}
+	u := &usage{usedAt: new(atomic.Int64), recorded: new(atomic.Int64), limiter: limiterOf(limit, nil)}
 	if usedAt != nil {
 		u.usedAt.Store(usedAt.UnixNano())
 		u.recorded.Store(usedAt.UnixNano())
@@ -31,14 +27,7 @@ func newUsage(limit *Rate, usedAt *time.Time) *usage {
 
 // with returns the usage of the same key under a limit. An equal limit keeps its count.
 func (u *usage) with(limit *Rate) *usage {
-	if limit == nil && u.limiter == nil || limit != nil && u.limiter != nil && *limit == u.limit {
-		return u
-	}
-	changed := &usage{usedAt: u.usedAt, recorded: u.recorded, limiter: newLimiter(limit)}
-	if limit != nil {
-		changed.limit = *limit
-	}
-	return changed
+	return &usage{usedAt: u.usedAt, recorded: u.recorded, limiter: limiterOf(limit, u.limiter)}
 }
 
 // useResolution is how exactly the use of a key is known: most calls of a busy key then write nothing to memory that others share.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/queued/queued/internal/egress"
+	"github.com/queued/queued/internal/ratelimit"
 	"github.com/queued/queued/internal/seal"
 )
 
@@ -70,11 +71,10 @@ func (r *row) open(sealer *seal.Sealer, before *endpoint) (*endpoint, error) {
 		header: make(http.Header), version: r.Version, secrets: r.Secrets,
 	}
 	if limit := rateOf(r.RatePerSecond, r.RateBurst); limit != nil {
-		if before != nil && before.limiter != nil && before.limiter.Limit() == rate.Limit(limit.PerSecond) && before.limiter.Burst() == limit.Burst {
-			e.limiter = before.limiter // requests sent before count
-		} else {
-			e.limiter = rate.NewLimiter(rate.Limit(limit.PerSecond), limit.Burst)
+		if before == nil {
+			before = new(endpoint)
 		}
+		e.limiter = ratelimit.Renew(before.limiter, limit.PerSecond, limit.Burst)
 	}
 	if r.Headers != nil {
 		text, err := sealer.Open(r.Headers, seal.PushHeaders.Owner(r.Queue))

@@ -14,6 +14,7 @@ import (
 	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/ratelimit"
 )
 
 const (
@@ -160,12 +161,11 @@ func (w *worker) capacity() capacity {
 		return r
 	}
 	if limiter := w.endpoint.limiter; limiter != nil {
-		tokens := limiter.TokensAt(now)
-		if tokens < 1 {
-			r.wait = time.Duration((1-tokens)/float64(limiter.Limit())*float64(time.Second)) + time.Microsecond
+		if wait := ratelimit.Wait(limiter, now); wait > 0 {
+			r.wait = wait
 			return r
 		}
-		limit = min(limit, int(tokens))
+		limit = min(limit, int(limiter.TokensAt(now)))
 	}
 	r.limit = limit
 	return r

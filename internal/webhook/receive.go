@@ -6,15 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"net/http"
 	"strings"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/ratelimit"
 	"github.com/queued/queued/internal/topic"
 )
 
@@ -61,7 +59,7 @@ func (a *Admission) VerifyHeader(header http.Header) (isProven bool, err error) 
 func (a *Admission) refuse(err error) error {
 	refusal := asRefusal(err)
 	a.svc.reject(a.source.Name, rejected, refusal.Code, a.requestID)
-	return &RejectedError{refusal.Code, refusal.Reason, exceeds(a.source.refusals)}
+	return &RejectedError{refusal.Code, refusal.Reason, ratelimit.Take(a.source.refusals, time.Now())}
 }
 
 // takeRate takes a delivery, whose sender is known, from the rate limit of the source, once. It fails with a *RateError.
@@ -70,21 +68,11 @@ func (a *Admission) takeRate() error {
 		return nil
 	}
 	a.isCounted = true
-	if retry := exceeds(a.source.limiter); retry > 0 {
+	if retry := ratelimit.Take(a.source.limiter, time.Now()); retry > 0 {
 		a.svc.reject(a.source.Name, rateLimited, "rate_limited", a.requestID)
 		return &RateError{retry}
 	}
 	return nil
-}
-
-// exceeds returns how long to wait until a limiter allows one more, in whole seconds; zero: it allows this one.
-func exceeds(limiter *rate.Limiter) time.Duration {
-	now := time.Now()
-	if limiter.AllowN(now, 1) {
-		return 0
-	}
-	missing := 1 - limiter.TokensAt(now)
-	return max(time.Second, time.Duration(math.Ceil(missing/float64(limiter.Limit())))*time.Second)
 }
 
 // checkOpen returns why a source takes nothing now, and counts that.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/ratelimit"
 	"github.com/queued/queued/internal/seal"
 )
 
@@ -68,10 +69,10 @@ func owner(name string) string { return seal.SourceSecret.Owner(name) }
 
 // cache returns the source of a row in memory, whose proof was once in these header fields. before is the same source as it was, or nil.
 func (s *Service) cache(r row, proofFields []string, before *cachedSource) *cachedSource {
-	h := &cachedSource{row: r, refusals: rate.NewLimiter(refusalsPerSec, refusalsBurst)}
-	if before != nil {
-		h.refusals = before.refusals
+	if before == nil {
+		before = new(cachedSource)
 	}
+	h := &cachedSource{row: r, refusals: ratelimit.Renew(before.refusals, refusalsPerSec, refusalsBurst)}
 	secrets, err := s.open(r.Name, r.Secrets)
 	h.problem = err
 	p := Params{Kind: Kind(r.Kind), Type: value(r.Type), Key: value(r.Key), EventTS: value(r.EventTS), Priority: value(r.Priority), Headers: r.Headers}
@@ -90,10 +91,7 @@ func (s *Service) cache(r row, proofFields []string, before *cachedSource) *cach
 		h.secretFields = append(h.secretFields, proof)
 	}
 	if r.RatePerSecond != nil && r.RateBurst != nil {
-		h.limiter = rate.NewLimiter(rate.Limit(*r.RatePerSecond), int(*r.RateBurst))
-		if before != nil && before.limiter != nil && before.limiter.Limit() == h.limiter.Limit() && before.limiter.Burst() == h.limiter.Burst() {
-			h.limiter = before.limiter // what was used of it stays used
-		}
+		h.limiter = ratelimit.Renew(before.limiter, *r.RatePerSecond, int(*r.RateBurst))
 	}
 	return h
 }
