@@ -140,29 +140,33 @@ func (c *AckCmd) Run(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer conn.Close()
+	return inBatches(env, acks, func(batch []client.Ack) ([]client.AckResult, error) { return conn.AckBatch(ctx, batch) },
+		func(r client.AckResult) (int64, error) { return r.ID, r.Err() })
+}
+
+// inBatches makes a call about claimed events, as many at a time as it takes, until one fails as a whole. result returns the event of a result, and why
+// the call has failed for it, which goes to standard error. The error is that of the first event.
+func inBatches[T, R any](env *Env, claims []T, call func(batch []T) ([]R, error), result func(R) (event int64, err error)) error {
 	var failed error
-	for from := 0; from < len(acks); from += maxBatch {
-		results, err := conn.AckBatch(ctx, acks[from:min(len(acks), from+maxBatch)])
+	for batch := range slices.Chunk(claims, maxBatch) {
+		results, err := call(batch)
 		if err != nil {
 			return err
 		}
-		for _, result := range results {
-			if err := result.Err(); err != nil {
-				env.notef("event %d: %s", result.ID, ackFailure(err))
+		for _, r := range results {
+			if event, err := result(r); err != nil {
+				env.notef("event %d: %s", event, leaseFailure(err))
 				if failed == nil {
-					failed = err
+					failed = &reportedError{err}
 				}
 			}
 		}
 	}
-	if failed != nil {
-		return &reportedError{failed}
-	}
-	return nil
+	return failed
 }
 
-// ackFailure says why an event of a batch was not acked.
-func ackFailure(err error) string {
+// leaseFailure says why a call has failed for an event of a batch.
+func leaseFailure(err error) string {
 	if errors.Is(err, client.ErrLeaseLost) {
 		return "Lease lost: the event was claimed again since, or has left its queue"
 	}
@@ -236,25 +240,8 @@ func (c *ReleaseCmd) Run(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer conn.Close()
-	var failed error
-	for batch := range slices.Chunk(held, maxBatch) {
-		results, err := conn.ReleaseBatch(ctx, batch, c.Delay)
-		if err != nil {
-			return err
-		}
-		for _, result := range results {
-			if err := result.Err(); err != nil {
-				env.notef("event %d: %s", result.ID, ackFailure(err))
-				if failed == nil {
-					failed = err
-				}
-			}
-		}
-	}
-	if failed != nil {
-		return &reportedError{failed}
-	}
-	return nil
+	return inBatches(env, held, func(batch []client.Held) ([]client.LeaseResult, error) { return conn.ReleaseBatch(ctx, batch, c.Delay) },
+		func(r client.LeaseResult) (int64, error) { return r.ID, r.Err() })
 }
 
 // ExtendCmd extends a lease.
