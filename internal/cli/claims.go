@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,17 +70,6 @@ var claimedView = view[client.Event]{
 	row: func(e client.Event) []string {
 		return []string{id(e.ID), dash(e.Type), strconv.Itoa(e.Attempts), moment(e.VT), e.Receipt, string(e.Payload)}
 	},
-}
-
-// all returns the values as a list writes them.
-func all[T any](values []T) iter.Seq2[T, error] {
-	return func(yield func(T, error) bool) {
-		for _, value := range values {
-			if !yield(value, nil) {
-				return
-			}
-		}
-	}
 }
 
 // receiptArg is the claim that a command is about.

@@ -149,17 +149,10 @@ func (c *RequeueCmd) requeueIDs(ctx context.Context, env *Env, conn *client.Clie
 	return list(env, c.Output, view[copied]{
 		columns: columns("ID", "COPY"),
 		row:     func(r copied) []string { return []string{id(r.ID), id(r.Copy)} },
-	}, func(yield func(copied, error) bool) {
-		for _, n := range c.IDs {
-			copyID, err := conn.Requeue(ctx, n)
-			if err != nil {
-				err = fmt.Errorf("event %d: %w", n, err)
-			}
-			if !yield(copied{n, copyID}, err) || err != nil {
-				return
-			}
-		}
-	})
+	}, each(c.IDs, func(n int64) (copied, error) {
+		copyID, err := conn.Requeue(ctx, n)
+		return copied{n, copyID}, err
+	}))
 }
 
 // requeueMatching requeues up to the limit, a thousand with each call.

@@ -76,6 +76,32 @@ func list[T any](env *Env, output string, v view[T], values iter.Seq2[T, error])
 	return writeTable(env.Stdout, v.columns, rows, env.width())
 }
 
+// all returns the values as a list writes them.
+func all[T any](values []T) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for _, value := range values {
+			if !yield(value, nil) {
+				return
+			}
+		}
+	}
+}
+
+// each returns the answer to a call about each of the events, as a list writes them, until one fails.
+func each[T any](ids []int64, call func(id int64) (T, error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for _, n := range ids {
+			answer, err := call(n)
+			if err != nil {
+				err = fmt.Errorf("event %d: %w", n, err)
+			}
+			if !yield(answer, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
 // show writes one value: as an object, or as a table of names and values. Names that end in "@" are of times: a terminal shows how long ago they are,
 // too.
 func show[T any](env *Env, output string, value T, fields func(T) [][2]string) error {

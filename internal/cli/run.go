@@ -81,15 +81,8 @@ func (c *RunCmd) runEvents(ctx context.Context, env *Env, conn *client.Client) e
 	return list(env, c.Output, view[ran]{
 		columns: columns("ID", "CLAIMABLE SINCE"),
 		row:     func(r ran) []string { return []string{id(r.ID), moment(r.VT)} },
-	}, func(yield func(ran, error) bool) {
-		for _, n := range c.IDs {
-			vt, err := conn.RunEvent(ctx, n)
-			if err != nil {
-				err = fmt.Errorf("event %d: %w", n, err)
-			}
-			if !yield(ran{n, vt}, err) || err != nil {
-				return
-			}
-		}
-	})
+	}, each(c.IDs, func(n int64) (ran, error) {
+		vt, err := conn.RunEvent(ctx, n)
+		return ran{n, vt}, err
+	}))
 }
