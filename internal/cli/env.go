@@ -64,13 +64,21 @@ func (e *Env) notef(format string, args ...any) {
 	_, _ = fmt.Fprintln(e.Stderr, PrintableLines(fmt.Sprintf(format, args...))) // the answer matters more
 }
 
-// confirm asks a question on the terminal. Without a terminal nobody can answer: then the command needs --yes.
-func (e *Env) confirm(ctx context.Context, question string) error {
-	if !IsTerminal(e.Stdin) {
+// assent is the flag of the commands that ask before they act.
+type assent struct {
+	Yes bool `short:"y" help:"Do not ask."`
+}
+
+// confirm asks a question on the terminal, unless the flag answers it. Without a terminal nobody can answer: then the command needs --yes.
+func (a *assent) confirm(ctx context.Context, env *Env, question string) error {
+	if a.Yes {
+		return nil
+	}
+	if !IsTerminal(env.Stdin) {
 		return usagef("nobody can be asked without a terminal; pass --yes")
 	}
-	_, _ = fmt.Fprint(e.Stderr, PrintableLines(question)+" [y/N] ")
-	input := e.input(ctx)
+	_, _ = fmt.Fprint(env.Stderr, PrintableLines(question)+" [y/N] ")
+	input := env.input(ctx)
 	defer func() { _ = input.Close() }()
 	answer, err := bufio.NewReader(input).ReadString('\n')
 	if errors.Is(err, context.Canceled) {

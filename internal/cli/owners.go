@@ -105,7 +105,7 @@ func (c *ownerPutCmd) Run(ctx context.Context, env *Env) error {
 
 type ownerDeleteCmd struct {
 	ownerArg `embed:""`
-	Yes      bool `short:"y" help:"Do not ask."`
+	assent   `embed:""`
 }
 
 // Help returns the text below the usage.
@@ -113,10 +113,8 @@ func (*ownerDeleteCmd) Help() string { return examples(`queued owners delete ada
 
 // Run deletes the owner, once somebody has agreed.
 func (c *ownerDeleteCmd) Run(ctx context.Context, env *Env) error {
-	if !c.Yes {
-		if err := env.confirm(ctx, fmt.Sprintf("Delete the owner %q and cancel its schedules?", c.ID)); err != nil {
-			return err
-		}
+	if err := c.confirm(ctx, env, fmt.Sprintf("Delete the owner %q and cancel its schedules?", c.ID)); err != nil {
+		return err
 	}
 	conn, err := c.client()
 	if err != nil {

@@ -300,7 +300,7 @@ func (c *pushEnableCmd) Run(ctx context.Context, env *Env) error {
 
 type pushDeleteCmd struct {
 	queueArg `embed:""`
-	Yes      bool `short:"y" help:"Do not ask."`
+	assent   `embed:""`
 }
 
 // Help returns the text below the usage.
@@ -310,10 +310,8 @@ func (*pushDeleteCmd) Help() string {
 
 // Run deletes the push, once somebody has agreed.
 func (c *pushDeleteCmd) Run(ctx context.Context, env *Env) error {
-	if !c.Yes {
-		if err := env.confirm(ctx, "Push the events of the queue "+strconv.Quote(c.Queue)+" no more, and forget the secrets?"); err != nil {
-			return err
-		}
+	if err := c.confirm(ctx, env, "Push the events of the queue "+strconv.Quote(c.Queue)+" no more, and forget the secrets?"); err != nil {
+		return err
 	}
 	conn, err := c.client()
 	if err != nil {

@@ -272,7 +272,7 @@ func (c *queueResumeCmd) Run(ctx context.Context, env *Env) error {
 
 type queuePurgeCmd struct {
 	queueArg `embed:""`
-	Yes      bool `short:"y" help:"Do not ask."`
+	assent   `embed:""`
 }
 
 // Help returns the text below the usage.
@@ -288,10 +288,8 @@ type purged struct {
 
 // Run purges the queue, once somebody has agreed.
 func (c *queuePurgeCmd) Run(ctx context.Context, env *Env) error {
-	if !c.Yes {
-		if err := env.confirm(ctx, "Move all events of the queue "+strconv.Quote(c.Queue)+" that nobody has a lease on into history?"); err != nil {
-			return err
-		}
+	if err := c.confirm(ctx, env, "Move all events of the queue "+strconv.Quote(c.Queue)+" that nobody has a lease on into history?"); err != nil {
+		return err
 	}
 	conn, err := c.client()
 	if err != nil {
@@ -308,7 +306,7 @@ func (c *queuePurgeCmd) Run(ctx context.Context, env *Env) error {
 type queueDeleteCmd struct {
 	queueArg `embed:""`
 	Purge    bool `help:"Move the events of the queue into history first, as cancelled."`
-	Yes      bool `short:"y" help:"Do not ask."`
+	assent   `embed:""`
 }
 
 // Help returns the text below the usage.
@@ -324,14 +322,12 @@ func (c *queueDeleteCmd) Run(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer conn.Close()
-	if !c.Yes {
-		question, err := c.question(ctx, env, conn)
-		if err != nil {
-			return err
-		}
-		if err := env.confirm(ctx, question); err != nil {
-			return err
-		}
+	question, err := c.question(ctx, env, conn)
+	if err != nil {
+		return err
+	}
+	if err := c.confirm(ctx, env, question); err != nil {
+		return err
 	}
 	n, err := conn.DeleteQueue(ctx, c.Queue, client.DeleteParams{Purge: c.Purge})
 	if errors.Is(err, client.ErrQueueNotEmpty) {
@@ -344,10 +340,10 @@ func (c *queueDeleteCmd) Run(ctx context.Context, env *Env) error {
 	return show(env, c.Output, purged{n}, func(p purged) [][2]string { return [][2]string{{"purged", strconv.Itoa(p.Purged)}} })
 }
 
-// question returns the question to ask: with the number of events that it is about, if somebody can answer.
+// question returns the question to ask: with the number of events that it is about, if somebody is asked.
 func (c *queueDeleteCmd) question(ctx context.Context, env *Env, conn *client.Client) (string, error) {
 	question := "Delete the queue " + strconv.Quote(c.Queue) + "?"
-	if !c.Purge || !IsTerminal(env.Stdin) {
+	if !c.Purge || c.Yes || !IsTerminal(env.Stdin) {
 		return question, nil
 	}
 	q, err := conn.GetQueue(ctx, c.Queue)

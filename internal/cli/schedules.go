@@ -274,7 +274,7 @@ func (c *scheduleRunCmd) Run(ctx context.Context, env *Env) error {
 
 type scheduleCancelCmd struct {
 	scheduleArg `embed:""`
-	Yes         bool `short:"y" help:"Do not ask."`
+	assent      `embed:""`
 }
 
 // Help returns the text below the usage.
@@ -282,10 +282,8 @@ func (*scheduleCancelCmd) Help() string { return examples(`queued schedules canc
 
 // Run cancels the schedule, once somebody has agreed.
 func (c *scheduleCancelCmd) Run(ctx context.Context, env *Env) error {
-	if !c.Yes {
-		if err := env.confirm(ctx, "Cancel the schedule "+id(c.ID)+" for ever?"); err != nil {
-			return err
-		}
+	if err := c.confirm(ctx, env, "Cancel the schedule "+id(c.ID)+" for ever?"); err != nil {
+		return err
 	}
 	conn, err := c.client()
 	if err != nil {

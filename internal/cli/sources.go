@@ -316,7 +316,7 @@ func triedFields(d client.TriedDelivery) [][2]string {
 
 type sourceDeleteCmd struct {
 	sourceArg `embed:""`
-	Yes       bool `short:"y" help:"Do not ask."`
+	assent    `embed:""`
 }
 
 // Help returns the text below the usage.
@@ -326,10 +326,8 @@ func (*sourceDeleteCmd) Help() string {
 
 // Run deletes the source, once somebody has agreed.
 func (c *sourceDeleteCmd) Run(ctx context.Context, env *Env) error {
-	if !c.Yes {
-		if err := env.confirm(ctx, "Delete the source "+strconv.Quote(c.Name)+" and forget its secrets?"); err != nil {
-			return err
-		}
+	if err := c.confirm(ctx, env, "Delete the source "+strconv.Quote(c.Name)+" and forget its secrets?"); err != nil {
+		return err
 	}
 	conn, err := c.client()
 	if err != nil {

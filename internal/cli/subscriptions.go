@@ -394,7 +394,7 @@ func (c *subscriptionResumeCmd) Run(ctx context.Context, env *Env) error {
 
 type subscriptionDeleteCmd struct {
 	subscriptionArg `embed:""`
-	Yes             bool `short:"y" help:"Do not ask."`
+	assent          `embed:""`
 }
 
 // Help returns the text below the usage.
@@ -404,10 +404,8 @@ func (*subscriptionDeleteCmd) Help() string {
 
 // Run deletes the subscription, once somebody has agreed.
 func (c *subscriptionDeleteCmd) Run(ctx context.Context, env *Env) error {
-	if !c.Yes {
-		if err := env.confirm(ctx, "Delete the subscription "+strconv.Quote(c.Name)+" and forget its position?"); err != nil {
-			return err
-		}
+	if err := c.confirm(ctx, env, "Delete the subscription "+strconv.Quote(c.Name)+" and forget its position?"); err != nil {
+		return err
 	}
 	conn, err := c.client()
 	if err != nil {
