@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -184,18 +183,13 @@ func (c *NackCmd) Run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	conn, err := c.client()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	nacked, err := conn.Nack(ctx, event, client.NackParams{Receipt: c.Receipt, Delay: c.Delay, Error: c.Error, Final: c.Final})
-	if err != nil {
-		return err
-	}
-	return show(env, c.Output, nacked, func(n client.Nacked) [][2]string {
-		return [][2]string{{"id", id(n.ID)}, {"outcome", n.Outcome}, {"claimable at@", moment(n.VT)}}
+	return showAnswer(env, &c.server, nackedFields, func(conn *client.Client) (client.Nacked, error) {
+		return conn.Nack(ctx, event, client.NackParams{Receipt: c.Receipt, Delay: c.Delay, Error: c.Error, Final: c.Final})
 	})
+}
+
+func nackedFields(n client.Nacked) [][2]string {
+	return [][2]string{{"id", id(n.ID)}, {"outcome", n.Outcome}, {"claimable at@", moment(n.VT)}}
 }
 
 // ReleaseCmd gives claimed events back.
@@ -254,16 +248,10 @@ func (c *ExtendCmd) Run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	conn, err := c.client()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	vt, err := conn.Extend(ctx, event, c.Receipt, c.Lease)
-	if err != nil {
-		return err
-	}
-	return show(env, c.Output, extended{event, vt}, func(e extended) [][2]string {
-		return [][2]string{{"id", fmt.Sprint(e.ID)}, {"lease ends@", moment(e.VT)}}
+	return showAnswer(env, &c.server, extendedFields, func(conn *client.Client) (extended, error) {
+		vt, err := conn.Extend(ctx, event, c.Receipt, c.Lease)
+		return extended{event, vt}, err
 	})
 }
+
+func extendedFields(e extended) [][2]string { return [][2]string{{"id", id(e.ID)}, {"lease ends@", moment(e.VT)}} }

@@ -87,6 +87,20 @@ func (a *address) connect(cfg client.Config, patience time.Duration) (*client.Cl
 	return c, nil
 }
 
+// showAnswer makes a call to a server and shows its answer.
+func showAnswer[T any](env *Env, s *server, fields func(T) [][2]string, call func(*client.Client) (T, error)) error {
+	conn, err := s.client()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	answer, err := call(conn)
+	if err != nil {
+		return err
+	}
+	return show(env, s.Output, answer, fields)
+}
+
 // origin says where the URL of the server comes from, or can come from.
 func (e *Env) origin() string { return cmp.Or(e.serverFrom, "--url, $QUEUED_URL") }
 

@@ -61,16 +61,7 @@ type ownerArg struct {
 
 // call makes a call about the owner and shows the owner that it returns.
 func (c *ownerArg) call(env *Env, send func(*client.Client) (client.Owner, error)) error {
-	conn, err := c.client()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	o, err := send(conn)
-	if err != nil {
-		return err
-	}
-	return show(env, c.Output, o, ownerFields)
+	return showAnswer(env, &c.server, ownerFields, send)
 }
 
 type ownerShowCmd struct {

@@ -62,16 +62,7 @@ type queueArg struct {
 
 // policy makes a call and shows the policy that it returns.
 func (c *queueArg) policy(env *Env, call func(*client.Client) (client.Policy, error)) error {
-	conn, err := c.client()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	policy, err := call(conn)
-	if err != nil {
-		return err
-	}
-	return show(env, c.Output, policy, policyFields)
+	return showAnswer(env, &c.server, policyFields, call)
 }
 
 // policyFields has "default" for settings that the policy leaves to the calls and to the service.
@@ -125,16 +116,7 @@ func (*queueShowCmd) Help() string { return examples(`queued queue mail`) }
 
 // Run shows the queue.
 func (c *queueShowCmd) Run(ctx context.Context, env *Env) error {
-	conn, err := c.client()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	q, err := conn.GetQueue(ctx, c.Queue)
-	if err != nil {
-		return err
-	}
-	return show(env, c.Output, q, queueFields)
+	return showAnswer(env, &c.server, queueFields, func(conn *client.Client) (client.Queue, error) { return conn.GetQueue(ctx, c.Queue) })
 }
 
 // queueFields has the counts behind the name, and then the policy.
@@ -281,26 +263,22 @@ func (*queuePurgeCmd) Help() string {
 		"\nThe events can be requeued from history: queued requeue -q mail --outcome cancelled"
 }
 
-// purged is the answer to queuePurgeCmd.
+// purged is the answer to queuePurgeCmd and queueDeleteCmd.
 type purged struct {
 	Purged int `json:"purged"`
 }
+
+func purgedFields(p purged) [][2]string { return [][2]string{{"purged", strconv.Itoa(p.Purged)}} }
 
 // Run purges the queue, once somebody has agreed.
 func (c *queuePurgeCmd) Run(ctx context.Context, env *Env) error {
 	if err := c.confirm(ctx, env, "Move all events of the queue "+strconv.Quote(c.Queue)+" that nobody has a lease on into history?"); err != nil {
 		return err
 	}
-	conn, err := c.client()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	n, err := conn.PurgeQueue(ctx, c.Queue)
-	if err != nil {
-		return err
-	}
-	return show(env, c.Output, purged{n}, func(p purged) [][2]string { return [][2]string{{"purged", strconv.Itoa(p.Purged)}} })
+	return showAnswer(env, &c.server, purgedFields, func(conn *client.Client) (purged, error) {
+		n, err := conn.PurgeQueue(ctx, c.Queue)
+		return purged{n}, err
+	})
 }
 
 type queueDeleteCmd struct {
@@ -337,7 +315,7 @@ func (c *queueDeleteCmd) Run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	return show(env, c.Output, purged{n}, func(p purged) [][2]string { return [][2]string{{"purged", strconv.Itoa(p.Purged)}} })
+	return show(env, c.Output, purged{n}, purgedFields)
 }
 
 // question returns the question to ask: with the number of events that it is about, if somebody is asked.
@@ -371,34 +349,38 @@ type moved struct {
 	Moved int `json:"moved"`
 }
 
-// moveStep is how many events one request moves, so that a large queue takes several, none of which is too long for the server.
-const moveStep = 10_000
-
 // Run moves events until there are no more, or as many as were asked for.
 func (c *queueMoveCmd) Run(ctx context.Context, env *Env) error {
-	if c.Limit < 0 {
-		return usagef("--limit: must not be negative")
+	return showAnswer(env, &c.server, movedFields, func(conn *client.Client) (moved, error) {
+		n, err := inSteps(c.Limit, "moved", func(step int) (int, error) {
+			return conn.MoveEvents(ctx, c.Queue, client.MoveParams{To: c.To, Types: c.Type, Limit: step})
+		})
+		return moved{n}, err
+	})
+}
+
+func movedFields(m moved) [][2]string { return [][2]string{{"moved", strconv.Itoa(m.Moved)}} }
+
+// inSteps makes calls about up to maxStep events each until there are no more, or limit is reached unless that is 0, and returns how many events they
+// were about. done is what the calls have done to them, for the error.
+func inSteps(limit int, done string, call func(step int) (int, error)) (sum int, err error) {
+	if limit < 0 {
+		return 0, usagef("--limit is %d; want 0 or more", limit)
 	}
-	conn, err := c.client()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	var all moved
 	for {
-		step := moveStep
-		if c.Limit > 0 {
-			step = min(step, c.Limit-all.Moved)
+		step := maxStep
+		if limit > 0 {
+			step = min(step, limit-sum)
 		}
-		n, err := conn.MoveEvents(ctx, c.Queue, client.MoveParams{To: c.To, Types: c.Type, Limit: step})
-		if err != nil && all.Moved > 0 {
-			err = fmt.Errorf("after %d events were moved: %w", all.Moved, err)
+		n, err := call(step)
+		if err != nil && sum > 0 {
+			err = fmt.Errorf("after %d events were %s: %w", sum, done, err)
 		}
-		if err != nil {
-			return err
-		}
-		if all.Moved += n; n < step || all.Moved == c.Limit {
-			return show(env, c.Output, all, func(m moved) [][2]string { return [][2]string{{"moved", strconv.Itoa(m.Moved)}} })
+		if sum += n; err != nil || n < step || sum == limit {
+			return sum, err
 		}
 	}
 }
+
+// maxStep is how many events one of these calls is about, so that a large queue takes several, none of which is too long for the server.
+const maxStep = 10_000

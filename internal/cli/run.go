@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"time"
 
@@ -47,8 +46,6 @@ func (c *RunCmd) Run(ctx context.Context, env *Env) error {
 		return usagef("run takes ids, or --queue with --type, --nacked-only and --limit; not both")
 	case len(c.IDs) == 0 && c.Queue == "":
 		return usagef("run needs the ids of events, or --queue")
-	case c.Limit < 0:
-		return usagef("--limit is %d; want 0 or more", c.Limit)
 	}
 	conn, err := c.client()
 	if err != nil {
@@ -58,23 +55,13 @@ func (c *RunCmd) Run(ctx context.Context, env *Env) error {
 	if len(c.IDs) > 0 {
 		return c.runEvents(ctx, env, conn)
 	}
-	var all ranQueue
-	for {
-		step := moveStep
-		if c.Limit > 0 {
-			step = min(step, c.Limit-all.Run)
-		}
-		n, err := conn.RunQueue(ctx, c.Queue, client.RunParams{Types: c.Type, NackedOnly: c.NackedOnly, Limit: step})
-		if err != nil && all.Run > 0 {
-			err = fmt.Errorf("after %d events were run: %w", all.Run, err)
-		}
-		if err != nil {
-			return err
-		}
-		if all.Run += n; n < step || all.Run == c.Limit {
-			return show(env, c.Output, all, func(r ranQueue) [][2]string { return [][2]string{{"run", strconv.Itoa(r.Run)}} })
-		}
+	n, err := inSteps(c.Limit, "run", func(step int) (int, error) {
+		return conn.RunQueue(ctx, c.Queue, client.RunParams{Types: c.Type, NackedOnly: c.NackedOnly, Limit: step})
+	})
+	if err != nil {
+		return err
 	}
+	return show(env, c.Output, ranQueue{n}, func(r ranQueue) [][2]string { return [][2]string{{"run", strconv.Itoa(r.Run)}} })
 }
 
 func (c *RunCmd) runEvents(ctx context.Context, env *Env, conn *client.Client) error {

@@ -62,16 +62,7 @@ type scheduleArg struct {
 
 // call makes a call about the schedule and shows the schedule that it returns.
 func (c *scheduleArg) call(env *Env, send func(*client.Client) (client.Schedule, error)) error {
-	conn, err := c.client()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	s, err := send(conn)
-	if err != nil {
-		return err
-	}
-	return show(env, c.Output, s, scheduleFields)
+	return showAnswer(env, &c.server, scheduleFields, send)
 }
 
 type scheduleShowCmd struct {
@@ -171,19 +162,10 @@ func (c *scheduleCreateCmd) Run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	conn, err := c.client()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
 	s := c.schedule()
 	s.Payload, s.Queue, s.Topic, s.Type, s.Priority, s.Name = payload, c.Queue, c.Topic, c.Type, c.Priority, c.Name
 	s.Misfire, s.IdempotencyKey = c.Misfire, c.IdempotencyKey
-	created, err := conn.CreateSchedule(ctx, s)
-	if err != nil {
-		return err
-	}
-	return show(env, c.Output, created, scheduleFields)
+	return showAnswer(env, &c.server, scheduleFields, func(conn *client.Client) (client.Schedule, error) { return conn.CreateSchedule(ctx, s) })
 }
 
 type schedulePreviewCmd struct {
@@ -250,26 +232,19 @@ func (*scheduleRunCmd) Help() string { return examples(`queued schedules run 17`
 
 // Run fires the schedule and shows the occurrence.
 func (c *scheduleRunCmd) Run(ctx context.Context, env *Env) error {
-	conn, err := c.client()
-	if err != nil {
-		return err
+	return showAnswer(env, &c.server, occurrenceFields, func(conn *client.Client) (client.Occurrence, error) { return conn.RunSchedule(ctx, c.ID) })
+}
+
+func occurrenceFields(o client.Occurrence) [][2]string {
+	return [][2]string{
+		{"local time", o.NominalAt},
+		{"due@", moment(o.ScheduledFor)},
+		{"status", o.Status},
+		{"event", id(o.EventID)},
+		{"topic", o.Topic},
+		{"fired@", moment(o.FiredAt)},
+		{"failure", o.FailureReason},
 	}
-	defer conn.Close()
-	o, err := conn.RunSchedule(ctx, c.ID)
-	if err != nil {
-		return err
-	}
-	return show(env, c.Output, o, func(o client.Occurrence) [][2]string {
-		return [][2]string{
-			{"local time", o.NominalAt},
-			{"due@", moment(o.ScheduledFor)},
-			{"status", o.Status},
-			{"event", id(o.EventID)},
-			{"topic", o.Topic},
-			{"fired@", moment(o.FiredAt)},
-			{"failure", o.FailureReason},
-		}
-	})
 }
 
 type scheduleCancelCmd struct {

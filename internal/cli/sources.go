@@ -70,16 +70,7 @@ type sourceArg struct {
 
 // call makes a call about the source and shows the source that it returns.
 func (c *sourceArg) call(env *Env, send func(*client.Client) (client.Source, error)) error {
-	conn, err := c.client()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	s, err := send(conn)
-	if err != nil {
-		return err
-	}
-	return show(env, c.Output, s, sourceFields)
+	return showAnswer(env, &c.server, sourceFields, send)
 }
 
 func sourceFields(s client.Source) [][2]string {

@@ -73,16 +73,7 @@ type subscriptionArg struct {
 
 // call makes a call about the subscription and shows the subscription that it returns.
 func (c *subscriptionArg) call(env *Env, send func(*client.Client) (client.Subscription, error)) error {
-	conn, err := c.client()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	s, err := send(conn)
-	if err != nil {
-		return err
-	}
-	return show(env, c.Output, s, subscriptionFields)
+	return showAnswer(env, &c.server, subscriptionFields, send)
 }
 
 func subscriptionFields(s client.Subscription) [][2]string {
