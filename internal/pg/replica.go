@@ -55,8 +55,7 @@ type Replica[S any] struct {
 	changed  Signal
 	lookUps  LookUps[string, struct{}]
 	prepared sync.Once
-
-	renewing sync.Mutex // held while it is read, so that an older snapshot never replaces a newer one
+	renewing chan struct{} // full while it is looked at and read, so that an older snapshot never replaces a newer one
 
 	mu          sync.Mutex // guards the fields below
 	woken       int        // how many times it was woken
@@ -76,7 +75,7 @@ type watcher interface {
 // prepare sets what the exported fields do not.
 func (r *Replica[S]) prepare() {
 	r.prepared.Do(func() {
-		r.changed = NewSignal()
+		r.changed, r.renewing = NewSignal(), make(chan struct{}, 1)
 		if r.Limiter == nil {
 			r.Limiter = rate.NewLimiter(lookUpsPerSec, lookUpsBurst)
 		}
@@ -115,8 +114,12 @@ func (r *Replica[S]) renew(ctx context.Context, mustRead bool) error {
 	r.prepare()
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
-	r.renewing.Lock()
-	defer r.renewing.Unlock()
+	select {
+	case r.renewing <- struct{}{}:
+	case <-ctx.Done():
+		return States{}.Wrap(r.Doing, ctx.Err())
+	}
+	defer func() { <-r.renewing }()
 	r.mu.Lock()
 	woken := r.woken
 	r.mu.Unlock()

@@ -246,6 +246,37 @@ func TestLookUpFindsWhatHasNoOtherVersion(t *testing.T) {
 	t.Error("any number of look-ups is made")
 }
 
+func TestRenewalWaitsNoLongerThanItsContext(t *testing.T) {
+	t.Parallel()
+	db, exec := openTest(t)
+	r, _ := openReplica(t, db, "source", sourceNames)
+	read, isReading, proceed := r.Read, make(chan struct{}, 1), make(chan struct{})
+	r.Read = func(ctx context.Context, before *copied) (*copied, error) {
+		isReading <- struct{}{}
+		<-proceed
+		return read(ctx, before)
+	}
+	exec(addSource, "a")
+	first, second := make(chan error, 1), make(chan error, 1)
+	go func() { first <- r.Renew(t.Context()) }()
+	<-isReading
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { second <- r.Renew(ctx) }()
+	cancel()
+	select {
+	case err := <-second:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want that the context has ended", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("it waits for another renewal after its context has ended")
+	}
+	close(proceed)
+	if err := <-first; err != nil || !(*r.Load())["a"] {
+		t.Errorf("got %v, %v", *r.Load(), err)
+	}
+}
+
 func TestTimeOfTheDatabaseIsKnown(t *testing.T) {
 	t.Parallel()
 	db, _ := openTest(t)
