@@ -31,7 +31,7 @@ const (
 var ErrLookUps = errors.Join(errors.New("too many look-ups"), ErrUnavailable)
 
 // A Replica is a copy in memory of what changes rarely in the database, and is needed so often that no call asks the database for it. It is read anew when its version is
-// another one, when the database is another one or was started again, and otherwise once a minute. A notification says that the version has changed, and without one
+// another one, lower or higher, when the database is another one or was started again, and otherwise once a minute. A notification says that the version has changed, and without one
 // that is seen by a look at the versions of all replicas of the process, which is one statement.
 //
 // A snapshot is immutable and replaced as a whole. It never gives way to an older one: the version is read before the rows. The zero value is not usable: set
@@ -221,9 +221,9 @@ func (r *Replica[S]) pass(ctx context.Context) error {
 // next returns the time until the next look.
 func (r *Replica[S]) next(context.Context) time.Duration {
 	r.mu.Lock()
-	confirmedAt := r.confirmedAt
+	confirmedAt, readAt := r.confirmedAt, r.readAt
 	r.mu.Unlock()
-	return max(0, Jittered(r.interval())-time.Since(confirmedAt))
+	return max(0, min(Jittered(r.interval())-time.Since(confirmedAt), rereadInterval-time.Since(readAt)))
 }
 
 // interval returns the time between two looks.

@@ -142,6 +142,32 @@ func TestReplicaIsReadWhenItsVersionIsAnotherOne(t *testing.T) {
 	}
 }
 
+func TestReplicaIsReadWhenTheDatabaseIsAnotherOne(t *testing.T) {
+	t.Parallel()
+	db, exec := openTest(t)
+	r, reads := openReplica(t, db, "source", sourceNames)
+	exec(`alter sequence agent.server_mark restart`) // it has other files then, as that of a copy has, whose versions are the same
+	if err := r.Renew(t.Context()); err != nil || reads.Load() != 2 {
+		t.Errorf("it was read %d times, %v, want twice", reads.Load(), err)
+	}
+}
+
+func TestReplicaIsReadWhenItsVersionGoesBack(t *testing.T) {
+	t.Parallel()
+	db, exec := openTest(t)
+	exec(addSource, "a")
+	r, _ := openReplica(t, db, "source", sourceNames)
+	exec(`create temporary table kept as select * from agent_private.replica_version where name = 'source'`)
+	exec(addSource, "b")
+	if err := r.Renew(t.Context()); err != nil || len(*r.Load()) != 2 {
+		t.Fatalf("got %v, %v", *r.Load(), err)
+	}
+	exec(`delete from agent.source where name = 'b'; update agent_private.replica_version v set version = k.version from kept k where v.name = k.name`) // as a failover that has lost a change
+	if err := r.Renew(t.Context()); err != nil || len(*r.Load()) != 1 {
+		t.Errorf("got %v, %v, want what there was before", *r.Load(), err)
+	}
+}
+
 func TestNotificationHasAReplicaRead(t *testing.T) {
 	t.Parallel()
 	db, exec := openTest(t)

@@ -285,16 +285,19 @@ $func$;
 
 -- Replicas: what each process has in memory of tables that change rarely.
 
--- The versions of what processes have in memory, by name, and the time. A version is another one after each change, and is never the one of another
--- state, also after a failover. For the service.
+-- The versions of what processes have in memory, by name, and the time. A version is another one after each change, and on each start of a server, and in
+-- another database, also where processes reach that through a pooler and do not see it. It is never the one of another state, also after a failover. For
+-- the service.
 create or replace function agent_service.replica_versions()
 returns table (name text, version int8, at timestamptz)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
 as $func$
+declare
+  _mark int8 = agent_private.server_mark();
 begin
-  return query select v.name::text, v.version, clock_timestamp() from agent_private.replica_version v;
+  return query select v.name::text, hashtextextended(v.version::text, _mark), clock_timestamp() from agent_private.replica_version v;
 end
 $func$;
 
