@@ -415,6 +415,9 @@ func TestMistakesNameTheFlagAndTheNearestRightOne(t *testing.T) {
 		{"ack foo", 2, `the receipt is "foo"`},
 		{"events --contains {x", 2, "--contains: "},
 		{"history --from yesterday", 2, "--from is"},
+		{"history --from 99999999w", 2, "out of range; want up to 106751d ago"},
+		{"claim --lease 99999999w", 2, `--lease: got "99999999w", which is out of range; want a duration up to 106751d`},
+		{"post --wait=99999999w {}", 2, "out of range"},
 		{"queues --url ftp://x", 2, "--url: got a URL that does not fit"},
 	} {
 		p.cliWith("", key, strings.Fields(c.line)...).wantError(c.code, c.says)

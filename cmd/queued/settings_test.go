@@ -198,6 +198,7 @@ func TestWrongValueIsReportedWithAllowedValues(t *testing.T) {
 		{"key-retention", "0s", `got "0s"; ` + moreThanZero + ", up to 87600h"},
 		{"misfire-grace", "0s", `got "0s"; ` + moreThanZero},
 		{"occurrence-retention", "47h", `got "47h"; takes a duration such as "30s", "10m" or "7d", at least 48h, or "off"`},
+		{"max-vt-age", "99999999w", `got "99999999w"; ` + duration + ", up to 106751d"},
 		{"query-timeout", "5", `got "5"; ` + duration},
 		{"shutdown-timeout", "soon", `got "soon"; ` + duration},
 		{"drain-delay", "-1s", `got "-1s"; ` + duration},

@@ -101,6 +101,8 @@ func parseDuration(text string, tag *kong.Tag) (any, error) {
 	}
 	if tag.Has("max") {
 		takes += ", up to " + tag.Get("max")
+	} else if errors.Is(err, duration.ErrRange) {
+		takes += ", up to " + duration.Max
 	}
 	if tag.Has("off") {
 		takes += `, or "off"`

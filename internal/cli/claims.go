@@ -254,4 +254,6 @@ func (c *ExtendCmd) Run(ctx context.Context, env *Env) error {
 	})
 }
 
-func extendedFields(e extended) [][2]string { return [][2]string{{"id", id(e.ID)}, {"lease ends@", moment(e.VT)}} }
+func extendedFields(e extended) [][2]string {
+	return [][2]string{{"id", id(e.ID)}, {"lease ends@", moment(e.VT)}}
+}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -126,10 +127,18 @@ var DurationMapper kong.MapperFunc = func(ctx *kong.DecodeContext, target reflec
 	}
 	d, err := duration.Parse(text)
 	if err != nil {
-		return fmt.Errorf("got %q; want a duration such as 90s, 10m or 7d", text)
+		return errNotDuration(text, err, "")
 	}
 	target.Set(reflect.ValueOf(d))
 	return nil
+}
+
+// errNotDuration says why a text is no duration, with err of [duration.Parse]; otherwise is what may be there in its place.
+func errNotDuration(text string, err error, otherwise string) error {
+	if errors.Is(err, duration.ErrRange) {
+		return fmt.Errorf("got %q, which is out of range; want a duration up to %s%s", text, duration.Max, otherwise)
+	}
+	return fmt.Errorf("got %q; want a duration such as 90s, 10m or 7d%s", text, otherwise)
 }
 
 // parseTime returns the instant that a flag says: RFC 3339, or how long ago, such as 90m.
@@ -140,8 +149,12 @@ func parseTime(flag, text string, now time.Time) (time.Time, error) {
 	if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
 		return t, nil
 	}
-	if ago, err := duration.Parse(strings.TrimPrefix(text, "-")); err == nil {
+	ago, err := duration.Parse(strings.TrimPrefix(text, "-"))
+	switch {
+	case err == nil:
 		return now.Add(-ago), nil
+	case errors.Is(err, duration.ErrRange):
+		return time.Time{}, usagef("--%s is %q, which is out of range; want up to %s ago", flag, text, duration.Max)
 	}
 	return time.Time{}, usagef("--%s is %q; want a time such as 2026-02-03T04:05:06Z, or how long ago, such as 90m or 7d", flag, text)
 }

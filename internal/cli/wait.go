@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -28,8 +29,8 @@ func (w *endWait) Decode(ctx *kong.DecodeContext) error {
 	switch {
 	case err == nil && limit > 0:
 		ctx.Scan.Pop()
-	case token.Type == kong.FlagValueToken || err == nil:
-		return fmt.Errorf("got %q; want a duration such as 90s, 10m or 7d, or nothing", text)
+	case token.Type == kong.FlagValueToken || err == nil || errors.Is(err, duration.ErrRange):
+		return errNotDuration(text, err, ", or nothing")
 	default:
 		limit = 0
 	}

@@ -2,8 +2,10 @@
 package duration
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -11,8 +13,26 @@ import (
 // days are the units beyond those of [time.ParseDuration], in hours. A day is 24 hours, also where a zone changes its clocks.
 var days = map[string]time.Duration{"d": 24, "w": 7 * 24}
 
-// Parse is [time.ParseDuration] with two more units, "d" for 24 hours and "w" for 7 days: "7d", "1w", "1d12h", "0.5d", "-1d".
+// Max is the longest duration in whole days, about 292 years, as [Parse] takes it.
+const Max = "106751d"
+
+// ErrRange is the error of a duration that is written as one, but is longer than a [time.Duration] can be.
+var ErrRange = errors.New("the duration is longer than " + Max)
+
+// form matches whatever is written as a duration.
+var form = regexp.MustCompile(`^[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h|d|w))+$`)
+
+// Parse is [time.ParseDuration] with two more units, "d" for 24 hours and "w" for 7 days: "7d", "1w", "1d12h", "0.5d", "-1d". Its error is [ErrRange] if
+// the duration is too long.
 func Parse(text string) (time.Duration, error) {
+	d, err := parse(text)
+	if err != nil && form.MatchString(text) {
+		err = ErrRange
+	}
+	return d, err
+}
+
+func parse(text string) (time.Duration, error) {
 	unsigned := strings.TrimLeft(text, "+-")
 	if !strings.ContainsAny(unsigned, "dw") || len(text)-len(unsigned) > 1 {
 		return time.ParseDuration(text)

@@ -1,6 +1,7 @@
 package duration
 
 import (
+	"errors"
 	"math"
 	"testing"
 	"time"
@@ -29,6 +30,21 @@ func TestParseRefusesOtherTexts(t *testing.T) {
 		if got, err := Parse(text); err == nil {
 			t.Errorf("%q is taken as %s", text, got)
 		}
+	}
+}
+
+func TestParseSaysWhatIsTooLong(t *testing.T) {
+	t.Parallel()
+	for text, isTooLong := range map[string]bool{
+		"99999999w": true, "-99999999w": true, "106752d": true, "9999999999999h": true, "9223372036854775808ns": true, "1e9w": false, "9999999999999": false,
+		"99999999wh": false, "9999999999999h1y": false,
+	} {
+		if _, err := Parse(text); err == nil || errors.Is(err, ErrRange) != isTooLong {
+			t.Errorf("the error of %q is %v", text, err)
+		}
+	}
+	if _, err := Parse(Max); err != nil {
+		t.Errorf("%s is refused: %v", Max, err)
 	}
 }
 

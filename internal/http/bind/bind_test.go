@@ -283,6 +283,7 @@ func TestBadFieldsOfABodyAreNamedAllAtOnce(t *testing.T) {
 			"#/event must be a JSON object, not null",
 		`{"name":"abcdef","n":2147483648,"rate":1e999,"wait":"61m","kind":"c"}`: "validation_failed\n#/name must be at most 5 characters long\n" +
 			"#/n must be at most 2147483647\n#/rate must be at most 1\n#/wait must be at most 1h0m0s\n#/kind must be one of a, b",
+		`{"name":"x","wait":"99999999w"}`: "validation_failed\n#/wait \"99999999w\" is out of range: a duration is at most 106751d",
 		`{"name":"x","tags":["",2,"a"],"lines":[]}`: "validation_failed\n#/tags/0 must not be empty\n#/tags/1 must be a string, not 2\n" +
 			"#/tags must be at most 2 elements long\n#/lines must not be empty",
 		`{"name":"x","lines":[{},{"item":"i","count":3,"of":2},{"item":"i","a~/b":[1]}]}`: "validation_failed\n#/lines/0/item is required\n" +

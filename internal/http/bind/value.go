@@ -37,7 +37,9 @@ func (f *Field) set(v reflect.Value, text string, show func(string) string) stri
 	var err error
 	switch p := v.Addr().Interface().(type) {
 	case *time.Duration:
-		*p, err = duration.Parse(text)
+		if *p, err = duration.Parse(text); errors.Is(err, duration.ErrRange) {
+			return show(text) + " is out of range: a duration is at most " + duration.Max
+		}
 	case *time.Time:
 		if err = p.UnmarshalText([]byte(text)); err != nil && strings.Contains(text, " ") {
 			return "must be " + f.wants + ", not " + show(text) + `; in a URL, write "+" as %2B`
