@@ -412,6 +412,9 @@ func TestMistakesNameTheFlagAndTheNearestRightOne(t *testing.T) {
 		{"post [1]", 2, "not a JSON object"},
 		{"post {} -f x", 2, "not both"},
 		{"post -f /nowhere", 2, "--file: open /nowhere"},
+		{"owners ada", 2, `unexpected argument ada: did you mean "queued owners show ada"?`},
+		{"context here", 2, `did you mean "queued context show here"?`},
+		{"sources -o json shop", 2, `did you mean "queued sources get shop"?`},
 		{"ack foo", 2, `the receipt is "foo"`},
 		{"events --contains {x", 2, "--contains: "},
 		{"history --from yesterday", 2, "--from is"},
@@ -421,6 +424,14 @@ func TestMistakesNameTheFlagAndTheNearestRightOne(t *testing.T) {
 		{"queues --url ftp://x", 2, "--url: got a URL that does not fit"},
 	} {
 		p.cliWith("", key, strings.Fields(c.line)...).wantError(c.code, c.says)
+	}
+	if r := p.cliWith("", key, "queue", "mail", "other").want(2); strings.Contains(r.stderr, "did you mean") {
+		t.Errorf("a word too many is taken for a name: %s", r.stderr)
+	}
+	for what, args := range map[string][]string{
+		"the name of the queue": {"queue", ""}, "the id of the owner": {"owners", "show", ""}, "the id of the key": {"keys", "revoke", ""}, "the topic": {"publish", "", "{}"},
+	} {
+		p.cliWith("", key, args...).wantError(2, what+" must not be empty")
 	}
 	p.cli("queues").wantError(1, "$QUEUED_KEY")
 	p.cliWith("", key, "queues").want(0)

@@ -147,6 +147,9 @@ func runCommand(ctx context.Context, args []string, env *cliEnv) error {
 	if err := reader.finish(parsed); err != nil {
 		return err
 	}
+	if err := cli.CheckArguments(parsed); err != nil {
+		return err
+	}
 	env.isClient = cli.Has(parsed.Selected())
 	for _, flag := range parsed.Flags() {
 		env.flags = append(env.flags, flag.Name)
@@ -170,6 +173,8 @@ func describeUsage(parser *kong.Kong, args []string, err error) string {
 	text := err.Error()
 	if wrong, right := cli.Suggest(parser.Model.Node, args); wrong != "" {
 		text += fmt.Sprintf(": did you mean %q instead of %q?", right, wrong)
+	} else if command := cli.SuggestShow(parser.Model.Node, args); command != "" {
+		text += fmt.Sprintf(": did you mean %q?", command)
 	}
 	help := `Run "queued --help" or "queued serve --help" for the commands and flags.`
 	if parsed, ok := errors.AsType[*kong.ParseError](err); ok && cli.Has(parsed.Context.Selected()) {

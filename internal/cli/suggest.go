@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"reflect"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -37,6 +38,38 @@ func Suggest(root *kong.Node, args []string) (wrong, right string) {
 		at.pass(word)
 	}
 	return "", ""
+}
+
+// SuggestShow returns the command that shows what an argument names, where the one without a name lists all and takes none: "queued owners show ada" for
+// "queued owners ada". It is empty if there is none.
+func SuggestShow(root *kong.Node, args []string) string {
+	at := position{node: root}
+	for _, word := range args {
+		isArg := at.value == nil && !strings.HasPrefix(word, "-")
+		at.pass(word)
+		if group := at.node.Parent; isArg && group != nil && at.node == group.DefaultCmd && at.args > 0 && len(at.node.Positional) == 0 {
+			for _, sibling := range group.Children {
+				if sibling.Name == "show" || sibling.Name == "get" {
+					return sibling.FullPath() + " " + printable(word)
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// CheckArguments fails if an argument that a command needs is empty, as a variable of a shell is that is not set: no name is empty.
+func CheckArguments(command *kong.Context) error {
+	for _, path := range command.Path {
+		if arg := path.Positional; arg != nil && arg.Required && arg.Target.Kind() == reflect.String && arg.Target.String() == "" {
+			what := strings.TrimRight(arg.Help, ".")
+			if end := strings.IndexAny(what, ".:;,"); end >= 0 {
+				what = what[:end]
+			}
+			return usagef("%s must not be empty", strings.ToLower(what[:1])+what[1:])
+		}
+	}
+	return nil
 }
 
 // maxDistance is how many letters a wrong word may differ by from the one that is suggested.
