@@ -84,6 +84,9 @@ func TestServerIsThatOfTheFlagTheVariableOrTheContext(t *testing.T) {
 	run("context use --none").want(0)
 	run("queues --retry-for 0s --url "+away).wantError(1, "(--url): ")
 	run("context delete away").want(0)
+	run("context set here --use --key a-key-that-is-none").want(0)
+	run("queues").wantError(1, `The API key is that of the context here: "queued context set here --key -" sets another one.`)
+	run("queues --key another-key-of-a-length").wantError(1, "$QUEUED_KEY")
 	run("context set here --key " + secret).want(0)
 	if err := os.Chmod(path, 0o644); err != nil {
 		t.Fatal(err)

@@ -67,7 +67,7 @@ type Env struct {
 	// Now returns the current time, for progress and for times that are given as an age.
 	Now func() time.Time
 
-	// serverFrom is where the URL of the server comes from, for errors.
-	serverFrom string
+	// serverFrom is where the URL of the server comes from, and keyFrom the context that the key comes from, empty if it is none, for errors.
+	serverFrom, keyFrom string
 	status     statusLine
 }

@@ -237,6 +237,7 @@ func UseContext(command *kong.Context, env *Env, given func(flag string) string)
 		return !slices.ContainsFunc(settings, func(setting string) bool { return !targets[setting].Target.IsZero() })
 	}
 	if isUnset("key", "key-file") {
+		env.keyFrom = name
 		targets["key"].Target.SetString(saved.Key)
 		if saved.KeyFile != "" {
 			key, err := readKey(saved.KeyFile)

@@ -49,7 +49,7 @@ func (e *Env) Describe(err error, flags []string) string {
 		return ""
 	}
 	if answer, ok := errors.AsType[*client.Error](err); ok {
-		return PrintableLines(strings.TrimSuffix(err.Error(), answer.Error()) + describeAnswer(answer, flags))
+		return PrintableLines(strings.TrimSuffix(err.Error(), answer.Error()) + e.describeAnswer(answer, flags))
 	}
 	if unreached, ok := errors.AsType[*url.Error](err); ok {
 		if errors.Is(err, context.DeadlineExceeded) {
@@ -74,27 +74,29 @@ func serverOf(text string) string {
 }
 
 // describeAnswer describes a response that refuses a call.
-func describeAnswer(e *client.Error, flags []string) string {
+func (e *Env) describeAnswer(answer *client.Error, flags []string) string {
 	var text strings.Builder
-	text.WriteString(e.Title)
+	text.WriteString(answer.Title)
 	switch {
-	case len(e.Errors) == 1:
-		text.WriteString(": " + flagOf(e.Errors[0].Pointer, flags) + ": " + e.Errors[0].Detail)
-	case len(e.Errors) > 1: // which the detail has, too
-		for _, field := range e.Errors {
+	case len(answer.Errors) == 1:
+		text.WriteString(": " + flagOf(answer.Errors[0].Pointer, flags) + ": " + answer.Errors[0].Detail)
+	case len(answer.Errors) > 1: // which the detail has, too
+		for _, field := range answer.Errors {
 			text.WriteString("\n  " + flagOf(field.Pointer, flags) + ": " + field.Detail)
 		}
-	case e.Detail != "":
-		text.WriteString(": " + e.Detail)
+	case answer.Detail != "":
+		text.WriteString(": " + answer.Detail)
 	}
 	switch {
-	case e.Code == "client_certificate_required":
+	case answer.Code == "client_certificate_required":
 		text.WriteString("\n  --cert and --client-key ($QUEUED_CERT, $QUEUED_CLIENT_KEY) name the files of the certificate and its key.")
-	case errors.Is(e, client.ErrUnauthorized):
+	case errors.Is(answer, client.ErrUnauthorized) && e.keyFrom != "":
+		fmt.Fprintf(&text, "\n  The API key is that of the context %s: \"queued context set %s --key -\" sets another one.", e.keyFrom, e.keyFrom)
+	case errors.Is(answer, client.ErrUnauthorized):
 		text.WriteString("\n  The API key is --key, --key-file or $QUEUED_KEY.")
 	}
-	if e.Status >= 500 && e.RequestID != "" {
-		fmt.Fprintf(&text, " (status %d, request %s)", e.Status, e.RequestID)
+	if answer.Status >= 500 && answer.RequestID != "" {
+		fmt.Fprintf(&text, " (status %d, request %s)", answer.Status, answer.RequestID)
 	}
 	return text.String()
 }
