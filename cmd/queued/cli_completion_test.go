@@ -51,6 +51,8 @@ func TestCommandsFlagsAndValuesAreCompleted(t *testing.T) {
 		"push wo":                      {"work"},
 		"push set work --format cl":    {"cloudevents"},
 		"sources get sh":               {"shop"},
+		"owners -o j":                  {"json", "jsonl"}, // of the command that runs by default
+		"owners --lim":                 {"--limit"},
 	} {
 		until(t, fmt.Sprintf("%q is completed by %q", line, want), func() bool { // names only come if the server is quick
 			return slices.Equal(p.complete(strings.Split(line, " ")...), want)

@@ -103,16 +103,22 @@ func (p *position) pass(word string) {
 				return
 			}
 		}
-		if p.node.DefaultCmd != nil && p.node.Parent != nil {
-			p.node = p.node.DefaultCmd
-		}
+		p.node = p.command()
 		p.args++
 	}
 }
 
+// command returns the command that runs unless the name of another one follows.
+func (p *position) command() *kong.Node {
+	if p.node.DefaultCmd != nil && p.node.Parent != nil {
+		return p.node.DefaultCmd
+	}
+	return p.node
+}
+
 // flag returns the flag that a word names if it takes a value.
 func (p *position) flag(word string) *kong.Value {
-	for _, group := range p.node.AllFlags(true) {
+	for _, group := range p.command().AllFlags(true) {
 		for _, flag := range group {
 			isNamed := word == "--"+flag.Name || slices.Contains(flag.Aliases, strings.TrimPrefix(word, "--"))
 			if (isNamed || flag.Short != 0 && word == "-"+string(flag.Short)) && !flag.IsBool() && !flag.IsCounter() {
@@ -129,7 +135,7 @@ func (p *position) candidates(word string, names func(of string) []string) (all 
 		return values(p.value, names)
 	}
 	if strings.HasPrefix(word, "-") {
-		for _, group := range p.node.AllFlags(true) {
+		for _, group := range p.command().AllFlags(true) {
 			for _, flag := range group {
 				all = append(all, [2]string{"--" + flag.Name, firstSentence(flag.Help)})
 			}
@@ -141,12 +147,8 @@ func (p *position) candidates(word string, names func(of string) []string) (all 
 			all = append(all, [2]string{child.Name, firstSentence(child.Help)})
 		}
 	}
-	node := p.node
-	if node.DefaultCmd != nil && node.Parent != nil {
-		node = node.DefaultCmd
-	}
-	if p.args < len(node.Positional) {
-		all = append(all, values(node.Positional[p.args], names)...)
+	if expected := p.command().Positional; p.args < len(expected) {
+		all = append(all, values(expected[p.args], names)...)
 	}
 	return all
 }
