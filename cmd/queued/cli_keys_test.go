@@ -152,7 +152,9 @@ func TestSchedulesOwnersAndTopics(t *testing.T) {
 		}
 	}
 	p.cli("schedules", "cancel", "1").wantError(2, "--yes")
-	p.cli("schedules", "cancel", "1", "--yes").want(0)
+	if got := p.cli("schedules", "cancel", "1", "--yes").object(); got["id"] != 1.0 || got["status"] != "cancelled" {
+		t.Errorf("the cancelled schedule is shown as %v", got)
+	}
 	if got := p.cli("schedules", "show", "1").object(); got["status"] != "cancelled" {
 		t.Errorf("cancelled it is %v", got)
 	}

@@ -116,7 +116,9 @@ func TestCommandsTakeAnEventThroughItsLife(t *testing.T) {
 	if first.ID != id || first.Receipt == "" || string(first.Meta) != `{"trace":"a"}` {
 		t.Errorf("claimed is %+v", first)
 	}
-	p.cli("release", first.Receipt).want(0)
+	if released := p.cli("release", first.Receipt).event(); released.ID != id {
+		t.Errorf("released is %+v", released)
+	}
 	p.cli("release", first.Receipt).wantError(4, "Lease lost")
 	first = p.cli("claim", "-q", "mail", "-l", "1h").event()
 	if first.Attempts != 1 {

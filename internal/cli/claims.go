@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -127,29 +128,32 @@ func (c *AckCmd) Run(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer conn.Close()
-	return inBatches(env, acks, func(batch []client.Ack) ([]client.AckResult, error) { return conn.AckBatch(ctx, batch) },
+	_, err = inBatches(env, acks, func(batch []client.Ack) ([]client.AckResult, error) { return conn.AckBatch(ctx, batch) },
 		func(r client.AckResult) (int64, error) { return r.ID, r.Err() })
+	return err
 }
 
-// inBatches makes a call about claimed events, as many at a time as it takes, until one fails as a whole. result returns the event of a result, and why
-// the call has failed for it, which goes to standard error. The error is that of the first event.
-func inBatches[T, R any](env *Env, claims []T, call func(batch []T) ([]R, error), result func(R) (event int64, err error)) error {
-	var failed error
+// inBatches makes a call about claimed events, as many at a time as it takes, until one fails as a whole, and returns the results of those events for which
+// it has succeeded. check returns the event of a result, and why the call has failed for it, which goes to standard error. failed is that of the first event.
+func inBatches[T, R any](env *Env, claims []T, call func(batch []T) ([]R, error), check func(R) (event int64, err error)) (succeeded []R, failed error) {
 	for batch := range slices.Chunk(claims, maxBatch) {
 		results, err := call(batch)
 		if err != nil {
-			return err
+			return succeeded, err
 		}
 		for _, r := range results {
-			if event, err := result(r); err != nil {
-				env.notef("event %d: %s", event, leaseFailure(err))
-				if failed == nil {
-					failed = &reportedError{err}
-				}
+			event, err := check(r)
+			if err == nil {
+				succeeded = append(succeeded, r)
+				continue
+			}
+			env.notef("event %d: %s", event, leaseFailure(err))
+			if failed == nil {
+				failed = &reportedError{err}
 			}
 		}
 	}
-	return failed
+	return succeeded, failed
 }
 
 // leaseFailure says why a call has failed for an event of a batch.
@@ -207,7 +211,7 @@ func (*ReleaseCmd) Help() string {
 	) + "\nThe attempt does not count: it is for events whose work has not begun. The exit code is 4 if a lease is lost."
 }
 
-// Run releases the events, each on its own. Its error is that of the first event that failed.
+// Run releases the events, each on its own, and writes which. Its error is that of the first event that failed.
 func (c *ReleaseCmd) Run(ctx context.Context, env *Env) error {
 	held := make([]client.Held, len(c.Receipts))
 	for i, text := range c.Receipts {
@@ -222,8 +226,30 @@ func (c *ReleaseCmd) Run(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer conn.Close()
-	return inBatches(env, held, func(batch []client.Held) ([]client.LeaseResult, error) { return conn.ReleaseBatch(ctx, batch, c.Delay) },
+	released, failed := inBatches(env, held, func(batch []client.Held) ([]client.LeaseResult, error) { return conn.ReleaseBatch(ctx, batch, c.Delay) },
 		func(r client.LeaseResult) (int64, error) { return r.ID, r.Err() })
+	if len(released) == 0 {
+		return failed
+	}
+	events := make([]eventVT, len(released))
+	for i, r := range released {
+		events[i] = eventVT{r.ID, r.VT}
+	}
+	return cmp.Or(list(env, c.Output, eventVTView("CLAIMABLE AT"), all(events)), failed)
+}
+
+// eventVT is an event with its new vt: from when it can be claimed, or when its lease ends.
+type eventVT struct {
+	ID int64     `json:"id"`
+	VT time.Time `json:"vt"`
+}
+
+// eventVTView has the vt under the title.
+func eventVTView(title string) view[eventVT] {
+	return view[eventVT]{
+		columns: columns("ID", title),
+		row:     func(e eventVT) []string { return []string{id(e.ID), moment(e.VT)} },
+	}
 }
 
 // ExtendCmd extends a lease.
@@ -236,24 +262,18 @@ type ExtendCmd struct {
 // Help returns the text below the usage.
 func (*ExtendCmd) Help() string { return examples(`queued extend 1042.1.e35e7834b09e8fcb -l 5m`) }
 
-// extended is the answer to ExtendCmd.
-type extended struct {
-	ID int64     `json:"id"`
-	VT time.Time `json:"vt"`
-}
-
 // Run extends the lease and writes when it ends.
 func (c *ExtendCmd) Run(ctx context.Context, env *Env) error {
 	event, err := eventOf(c.Receipt)
 	if err != nil {
 		return err
 	}
-	return showAnswer(env, &c.server, extendedFields, func(conn *client.Client) (extended, error) {
+	return showAnswer(env, &c.server, extendedFields, func(conn *client.Client) (eventVT, error) {
 		vt, err := conn.Extend(ctx, event, c.Receipt, c.Lease)
-		return extended{event, vt}, err
+		return eventVT{event, vt}, err
 	})
 }
 
-func extendedFields(e extended) [][2]string {
+func extendedFields(e eventVT) [][2]string {
 	return [][2]string{{"id", id(e.ID)}, {"lease ends@", moment(e.VT)}}
 }

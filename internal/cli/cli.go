@@ -69,5 +69,5 @@ type Env struct {
 
 	// serverFrom is where the URL of the server comes from, and keyFrom the context that the key comes from, empty if it is none, for errors.
 	serverFrom, keyFrom string
-	status     statusLine
+	status              statusLine
 }

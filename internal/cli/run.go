@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"strconv"
-	"time"
 
 	"github.com/queued/queued/client"
 )
@@ -25,12 +24,6 @@ func (*RunCmd) Help() string {
 		`queued run -q mail`,
 		`queued run -q mail --type mail.welcome --nacked-only`,
 	) + "\nThe events get no further attempt by that. Leased ones stay as they are; those of a paused queue can be claimed when it is resumed."
-}
-
-// ran is one event that was run.
-type ran struct {
-	ID int64     `json:"id"`
-	VT time.Time `json:"vt"`
 }
 
 // ranQueue is the answer to RunCmd for a queue.
@@ -65,11 +58,8 @@ func (c *RunCmd) Run(ctx context.Context, env *Env) error {
 }
 
 func (c *RunCmd) runEvents(ctx context.Context, env *Env, conn *client.Client) error {
-	return list(env, c.Output, view[ran]{
-		columns: columns("ID", "CLAIMABLE SINCE"),
-		row:     func(r ran) []string { return []string{id(r.ID), moment(r.VT)} },
-	}, each(c.IDs, func(n int64) (ran, error) {
+	return list(env, c.Output, eventVTView("CLAIMABLE SINCE"), each(c.IDs, func(n int64) (eventVT, error) {
 		vt, err := conn.RunEvent(ctx, n)
-		return ran{n, vt}, err
+		return eventVT{n, vt}, err
 	}))
 }

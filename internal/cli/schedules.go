@@ -255,17 +255,24 @@ type scheduleCancelCmd struct {
 // Help returns the text below the usage.
 func (*scheduleCancelCmd) Help() string { return examples(`queued schedules cancel 17`) }
 
-// Run cancels the schedule, once somebody has agreed.
+// Run cancels the schedule, once somebody has agreed, and says so.
 func (c *scheduleCancelCmd) Run(ctx context.Context, env *Env) error {
 	if err := c.confirm(ctx, env, "Cancel the schedule "+id(c.ID)+" for ever?"); err != nil {
 		return err
 	}
-	conn, err := c.client()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	return conn.DeleteSchedule(ctx, c.ID, 0)
+	return showAnswer(env, &c.server, cancelledFields, func(conn *client.Client) (cancelledSchedule, error) {
+		return cancelledSchedule{c.ID, "cancelled"}, conn.DeleteSchedule(ctx, c.ID, 0)
+	})
+}
+
+// cancelledSchedule is the answer to scheduleCancelCmd, with the names of [client.Schedule].
+type cancelledSchedule struct {
+	ID     int64  `json:"id"`
+	Status string `json:"status"`
+}
+
+func cancelledFields(s cancelledSchedule) [][2]string {
+	return [][2]string{{"id", id(s.ID)}, {"status", s.Status}}
 }
 
 type scheduleOccurrencesCmd struct {
