@@ -69,6 +69,23 @@ func TestPrivatePostgresKeepsEventsThroughRestartAndSIGKILL(t *testing.T) {
 	}
 }
 
+func TestPrivatePostgresMissesNoStandby(t *testing.T) {
+	t.Parallel()
+	p := servePrivate(t, dataDir(t))
+	const metric = `queued_database_unsafe_setting{setting="synchronous_standby_names"} `
+	var metrics string
+	until(t, "the settings are in the metrics", func() bool {
+		metrics = p.want(http.StatusOK, http.MethodGet, "/metrics", "").body
+		return strings.Contains(metrics, metric)
+	})
+	if !strings.Contains(metrics, metric+"0") {
+		t.Error("the metrics say that commits are at risk")
+	}
+	if strings.Contains(p.output(), "standby") {
+		t.Errorf("it logged\n%s", p.output())
+	}
+}
+
 func TestSecondProcessOnTheSameDataDirIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)

@@ -96,6 +96,7 @@ func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, tcp *net.
 		Database:      connections,
 		SchemaVersion: sql.Version(),
 		RequireSync:   c.RequireSync,
+		HasNoStandby:  db.dataDir != "",
 		AdoptsAlways:  c.Adopt == "always",
 		IsQuiet:       isQuiet,
 		DeclaredOnly:  c.Queues == "declared",

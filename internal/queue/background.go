@@ -100,7 +100,7 @@ func (s *Service) Server() ServerState {
 	state := ServerState{ClockBehind: s.server.behind, SetBack: s.server.setBack, IsPooled: s.db.IsPooled(), IsListening: s.db.IsListening(), Background: s.background()}
 	if s.server.safety != nil {
 		state.Unsafe = make(map[string]bool, len(pg.SafetySettings))
-		unsafe := s.server.safety.Unsafe()
+		unsafe := s.unsafe(*s.server.safety)
 		for _, name := range pg.SafetySettings {
 			_, state.Unsafe[name] = unsafe[name]
 		}
@@ -197,13 +197,23 @@ func (s *Service) checkServer(ctx context.Context) error {
 	return nil
 }
 
+// unsafe returns the settings under which commits of this server may be lost, with the consequence of each.
+func (s *Service) unsafe(safety pg.Safety) map[string]string {
+	unsafe := safety.Unsafe()
+	if s.cfg.HasNoStandby && !s.cfg.RequireSync {
+		delete(unsafe, "synchronous_standby_names")
+	}
+	return unsafe
+}
+
 // warnOfSafety logs which settings put commits at risk.
 func (s *Service) warnOfSafety(safety pg.Safety) {
-	for name, consequence := range safety.Unsafe() {
-		event := s.cfg.Logger.Warn()
+	for name, consequence := range s.unsafe(safety) {
 		if name == "synchronous_standby_names" && !s.cfg.RequireSync { // fine for many, and to be known
-			event = s.cfg.Logger.Info()
+			s.cfg.Logger.Info().Str("setting", name).
+				Msg("commits wait for no standby, as synchronous_standby_names is empty: if the server has a standby, a failover to it loses commits that it has not received; a server without one needs nothing")
+			continue
 		}
-		event.Str("setting", name).Msg("the server's settings put what is committed at risk: " + name + ", " + consequence)
+		s.cfg.Logger.Warn().Str("setting", name).Msg("the server's settings put what is committed at risk: " + name + ", " + consequence)
 	}
 }

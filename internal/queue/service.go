@@ -46,6 +46,7 @@ type Config struct {
 	Database          *pg.Database   // goes before DatabaseURL
 	SchemaVersion     string         // the version agent.version must have reached for CheckReady; empty: any
 	RequireSync       bool           // CheckReady wants a server whose commits wait for a standby
+	HasNoStandby      bool           // nothing takes over from the server, as from a private one: commits wait for no standby, and none is missed
 	AdoptsAlways      bool           // a copy of a database is adopted as soon as it is seen
 	IsQuiet           bool           // this process neither pushes nor fires schedules nor delivers subscriptions: for Server
 	DeclaredOnly      bool           // calls are refused that name a queue which nobody has made by PutPolicy: see RequireQueues
