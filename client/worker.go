@@ -228,6 +228,7 @@ func (r *workerRun) claim(ctx context.Context) {
 	once := *r.client
 	once.limits.retryFor = -1
 	types := r.claimTypes()
+	var trouble claimTrouble
 	for failures := 0; ; {
 		free := r.awaitSlots(ctx)
 		if free == 0 {
@@ -255,9 +256,9 @@ func (r *workerRun) claim(ctx context.Context) {
 		case err != nil && isHopeless(err):
 			r.refuse(err)
 			return
-		case err != nil:
-			r.cfg.Logger.Warn("claiming failed", "queue", r.cfg.Queue, "error", err)
-		case len(events) > 0 || time.Since(asked) >= r.cfg.Wait/2:
+		}
+		r.logTrouble(&trouble, asked, err)
+		if err == nil && (len(events) > 0 || time.Since(asked) >= r.cfg.Wait/2) {
 			failures = 0
 			continue
 		}
@@ -266,6 +267,36 @@ func (r *workerRun) claim(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// claimTrouble is why claims fail, and since when. Its zero value: they don't.
+type claimTrouble struct {
+	reason string
+	since  time.Time
+}
+
+// logTrouble logs when claims begin to fail, when they fail for another reason, and when they work again: not each of them.
+func (r *workerRun) logTrouble(trouble *claimTrouble, asked time.Time, err error) {
+	if err == nil {
+		if trouble.reason != "" {
+			r.cfg.Logger.Info("claiming works again", "queue", r.cfg.Queue, "after", time.Since(trouble.since).Round(time.Second))
+		}
+		*trouble = claimTrouble{}
+		return
+	}
+	reason := "no answer" // or none of a queued: its text has ports and the like, which differ each time
+	var e *Error
+	if errors.As(err, &e) {
+		reason = cmp.Or(e.Code, http.StatusText(e.Status))
+	}
+	if reason == trouble.reason {
+		return
+	}
+	if trouble.reason == "" {
+		trouble.since = asked
+	}
+	trouble.reason = reason
+	r.cfg.Logger.Warn("claiming failed, and is tried again until it works", "queue", r.cfg.Queue, "error", err)
 }
 
 // isHopeless reports whether a call would be refused the next time, too.

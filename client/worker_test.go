@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -353,25 +354,42 @@ func TestWhatIsNotBegunWhenTheWorkerStopsIsReleased(t *testing.T) {
 	<-released
 }
 
-func TestLogsSayWhatWentWrong(t *testing.T) {
+func TestLogsSayOnceWhatWentWrong(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(soon(t))
 	defer cancel()
 	var log lockedBuffer
-	w := newClient(t, Config{URL: "http://127.0.0.1:1"}).NewWorker(WorkerConfig{Logger: slog.New(slog.NewTextHandler(io.MultiWriter(&log, writerFunc(cancel)), nil))})
+	var claims atomic.Int32
+	c := answering(t, Config{}, func(w http.ResponseWriter, _ *http.Request) {
+		switch n := claims.Add(1); {
+		case n <= 3:
+			problem(w, http.StatusServiceUnavailable, "not_ready")
+		case n <= 5:
+			problem(w, http.StatusServiceUnavailable, "database_unavailable")
+		case n == 6:
+			panic(http.ErrAbortHandler) // no answer
+		case n == 7:
+			_, _ = io.WriteString(w, `{"events":[]}`)
+		case n <= 9:
+			problem(w, http.StatusServiceUnavailable, "not_ready")
+		default:
+			cancel()
+		}
+	})
+	w := c.NewWorker(WorkerConfig{Wait: time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	Handle(w, "", func(context.Context, Job[struct{}]) (any, error) { return nil, nil })
 	if err := w.Run(ctx); err != nil {
 		t.Error(err)
 	}
-	if !strings.Contains(log.String(), "claiming failed") {
-		t.Errorf("logged %q", log.String())
+	var said []string
+	for line := range strings.Lines(log.String()) {
+		for _, what := range []string{"not_ready", "database_unavailable", "EOF", "works again"} {
+			if strings.Contains(line, what) {
+				said = append(said, what)
+			}
+		}
 	}
-}
-
-// writerFunc is called when something is written.
-type writerFunc func()
-
-func (f writerFunc) Write(p []byte) (int, error) {
-	f()
-	return len(p), nil
+	if want := []string{"not_ready", "database_unavailable", "EOF", "works again", "not_ready"}; !slices.Equal(said, want) {
+		t.Errorf("logged %q, want %q:\n%s", said, want, log.String())
+	}
 }
