@@ -9,8 +9,17 @@ TOOL := go tool -modfile=tools/go.mod
 # The packages to test and further flags of go test: make test PKG=./internal/queue ARGS='-run LeaseTakenOver -v'
 PKG ?= ./...
 ARGS ?=
+# For .ci/run: the directory of reports about tests that were run again. If it is set, failed tests are run again, at most twice, unless more than
+# five have failed. A crash, a data race and a goroutine that was left still fail the run.
+RERUNS ?=
+RERUN = $(if $(RERUNS),--rerun-fails=2 --rerun-fails-max-failures=5 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race \
+	--rerun-fails-report='$(RERUNS)/$@' --jsonfile='$(RERUNS)/$@.json' --post-run-command='$(CURDIR)/build/reruns $(RERUNS)/$@.json')
+# $(call gotest,PACKAGES,FLAGS) runs go test. $(call gotest_in,DIRECTORY,PACKAGES,FLAGS,COMMAND) does so in another module, as arguments of COMMAND.
+GOTESTSUM = gotestsum --format pkgname-and-test-fails $(RERUN)
+gotest = $(TOOL) $(GOTESTSUM) --packages='$(1)' -- $(2)
+gotest_in = $(4) go tool -C $(1) -modfile=../tools/go.mod $(GOTESTSUM) --packages='$(2)' -- $(3)
 # Vet runs with the linters: make check
-GOTEST = $(TOOL) gotestsum --format pkgname-and-test-fails -- $(RACE) -vet=off -shuffle=on -parallel 4 -timeout 25m $(ARGS) $(PKG)
+GOTEST = $(call gotest,$(PKG),$(RACE) -vet=off -shuffle=on -parallel 4 -timeout 25m $(ARGS))
 PGTEST := go run ./internal/pgtest/run
 # The scenarios of internal/faults start servers of their own: they run once, and not at the same time as other tests
 FAULTS_ELSEWHERE := $(if $(filter ./...,$(PKG)),QUEUED_FAULTS=off)
@@ -54,7 +63,7 @@ test-timescale: ## Test on PostgreSQL 17 with TimescaleDB, in a container
 
 .PHONY: test-faults
 test-faults: ## Kill, freeze, cut off and fail over real servers, each once or a few times
-	@QUEUED_FAULTS=short go test -count=1 -timeout 10m -parallel 4 ./internal/faults
+	@QUEUED_FAULTS=short $(call gotest,./internal/faults,-count=1 -timeout 10m -parallel 4 $(ARGS))
 
 .PHONY: faults
 faults: ## The same for hours; QUEUED_FAULTS_ROUNDS=3 and ARGS='-run Frozen' for fewer
@@ -63,15 +72,15 @@ faults: ## The same for hours; QUEUED_FAULTS_ROUNDS=3 and ARGS='-run Frozen' for
 
 .PHONY: test-client
 test-client: ## Test the module client/ without a server; internal/clienttest tests it with one
-	@go test -C client -race -vet=off -shuffle=on -timeout 10m $(ARGS) ./...
+	@$(call gotest_in,client,./...,-race -vet=off -shuffle=on -timeout 10m $(ARGS))
 
 .PHONY: test-bench
 test-bench: ## Test the module bench/, on a plain PostgreSQL that is private to the run
-	@$(PGTEST) -flavour plain -- go test -C bench -shuffle=on -parallel 4 -timeout 10m ./...
+	@$(call gotest_in,bench,./...,-shuffle=on -parallel 4 -timeout 10m $(ARGS),$(PGTEST) -flavour plain --)
 
 .PHONY: test-browser
 test-browser: ## Test the module e2e/ with a browser: needs Chromium (apt-get install chromium); make test leaves it out where there is none
-	@$(PGTEST) -flavour plain -- go test -C e2e -count=1 -timeout 10m $(ARGS) ./...
+	@$(call gotest_in,e2e,./...,-count=1 -timeout 10m $(ARGS),$(PGTEST) -flavour plain --)
 
 .PHONY: bench
 bench: ## Measure queued, its lower bound and its peers, on FLAVOUR (timescale); BENCH='suite --rounds 3 …', BENCH='single …'
@@ -109,7 +118,7 @@ check: ## Lint, formatting, modules, builds for other systems: what CI runs besi
 	@go mod verify >/dev/null
 	@$(call cross_build,$(CHECKED_TARGETS),$(QUICK))
 	@CGO_ENABLED=0 GOOS=windows go vet $(QUICK) ./...
-	@for script in build/images build/secrets build/smoke build/postgres/entrypoint build/postgres/healthcheck .ci/run examples/worker.sh; do bash -n $$script; done
+	@for script in build/images build/reruns build/secrets build/smoke build/postgres/entrypoint build/postgres/healthcheck .ci/run examples/worker.sh; do bash -n $$script; done
 
 .PHONY: fmt
 fmt: ## Format the code
