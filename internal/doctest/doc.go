@@ -11,6 +11,9 @@
 //	<!-- first: COMMANDS -->        commands that are run before the next block; their output is dropped
 //	<!-- server: NAME='value' … --> settings of the page's server, at the start of the page
 //
+// Port 8080 of a page is its server. Port 9090 is an endpoint, which answers with the status in the file endpoint-status; without that file, with 204.
+// Other ports are free: what is run before a block can start another server there, with the settings of that one.
+//
 // Values that differ from run to run are set apart by the table normalizers: times around now, receipts, keys, ids that are random, durations.
 // A line of the output that is … stands for any lines.
 package doctest

@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -103,20 +105,20 @@ func TestFewBlocksAreNotRun(t *testing.T) {
 }
 
 // maxNotRun is how many blocks there are that no test machine can run.
-const maxNotRun = 16
+const maxNotRun = 6
 
 // runPage runs the commands of a page and compares what they print.
 func runPage(t *testing.T, file string, p *page) {
 	t.Helper()
 	dir := t.TempDir()
-	environ, replaced := environment(t, dir)
+	environ, example, replaced := environment(t, dir)
 	settings, err := exec.Command("bash", "-c", "for setting in "+p.server+"; do printf '%s\\n' \"$setting\"; done").Output()
 	if err != nil {
 		t.Fatalf("%s: settings of the server: %v", file, err)
 	}
 	environ = append(environ, strings.Fields(string(settings))...)
 	s := serve(t, program(t), dir, append(slices.Clone(environ), "QUEUED_LISTEN=127.0.0.1:0", "QUEUED_LOG_FORMAT=json"))
-	ports := portsOf(t, p, s.addr)
+	ports := portsOf(t, p, map[string]string{"8080": portOf(s.addr), "9090": portOf(serveEndpoint(t, dir))})
 	sh := startShell(t, dir, append(environ, "QUEUED_URL=http://"+s.addr))
 
 	n := newNames()
@@ -128,7 +130,7 @@ func runPage(t *testing.T, file string, p *page) {
 			}
 		}
 		for _, c := range b.commands {
-			lines, _, err := sh.run(address(substitute(c.text, n.ofRun), ports, true))
+			lines, _, err := sh.run(address(example.Replace(substitute(c.text, n.ofRun)), ports, true))
 			if err != nil {
 				t.Fatalf("%s: %s\n%v\n%s", p.place(file, c), c.text, err, strings.Join(lines, "\n"))
 			}
@@ -157,13 +159,37 @@ func runPage(t *testing.T, file string, p *page) {
 	}
 }
 
-var localPort = regexp.MustCompile(`(?:localhost|127\.0\.0\.1):(\d{4,5})\b`)
-
-// portsOf returns a port for each that the commands of a page name: that of the server, which is 8080 there, and free ones.
-func portsOf(t *testing.T, p *page, server string) map[string]string {
+// serveEndpoint serves an endpoint until the end of the test: pages push to it.
+// It answers with the status in the file endpoint-status of a directory; without that file, with 204.
+func serveEndpoint(t *testing.T, dir string) (addr string) {
 	t.Helper()
-	_, port, _ := strings.Cut(server, ":")
-	ports := map[string]string{"8080": port}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		status := http.StatusNoContent
+		if text, err := os.ReadFile(filepath.Join(dir, "endpoint-status")); err == nil {
+			if _, err := fmt.Sscan(string(text), &status); err != nil {
+				t.Errorf("endpoint-status: %v", err)
+			}
+		}
+		w.WriteHeader(status)
+	}))
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+func portOf(addr string) string {
+	_, port, _ := strings.Cut(addr, ":")
+	return port
+}
+
+// hosts are the names of the machine that a page uses before a port.
+var hosts = []string{"localhost", "127.0.0.1", "0.0.0.0"}
+
+var localPort = regexp.MustCompile(`\b(?:localhost|127\.0\.0\.1|0\.0\.0\.0):(\d{4,5})\b`)
+
+// portsOf returns a port for each that the commands of a page name: those of servers, and free ones.
+func portsOf(t *testing.T, p *page, servers map[string]string) map[string]string {
+	t.Helper()
+	ports := servers
 	for _, b := range p.blocks {
 		for _, c := range b.commands {
 			for _, found := range localPort.FindAllStringSubmatch(c.text, -1) {
@@ -174,7 +200,7 @@ func portsOf(t *testing.T, p *page, server string) map[string]string {
 				if err != nil {
 					t.Fatal(err)
 				}
-				_, ports[found[1]], _ = strings.Cut(listener.Addr().String(), ":")
+				ports[found[1]] = portOf(listener.Addr().String())
 				if err := listener.Close(); err != nil {
 					t.Fatal(err)
 				}
@@ -191,14 +217,16 @@ func address(text string, ports map[string]string, toRun bool) string {
 		if !toRun {
 			ofPage, ofRun = ofRun, ofPage
 		}
-		pairs = append(pairs, "localhost:"+ofPage, "localhost:"+ofRun, "127.0.0.1:"+ofPage, "127.0.0.1:"+ofRun)
+		for _, host := range hosts {
+			pairs = append(pairs, host+":"+ofPage, host+":"+ofRun)
+		}
 	}
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
 // environment returns the environment of a page: a database of its own, the program, and curl and jq without progress and colours;
-// and what replaces names of the test in the output.
-func environment(t *testing.T, dir string) (environ []string, replaced *strings.Replacer) {
+// what replaces the database and the roles of the example in commands; and what replaces names of the test in the output.
+func environment(t *testing.T, dir string) (environ []string, example, replaced *strings.Replacer) {
 	t.Helper()
 	db := pgtest.New(t)
 	bin := filepath.Join(t.TempDir(), "bin")
@@ -249,10 +277,11 @@ func environment(t *testing.T, dir string) (environ []string, replaced *strings.
 		t.Fatal(err)
 	}
 	replaced = strings.NewReplacer(dir, "/home/you", service.User.Username(), "queued")
+	example = strings.NewReplacer("postgres://queued_owner@db/app", "'"+db.URL+"'", "postgres://queued_app@db/app", "'"+db.ServiceURL+"'", "queued_app", service.User.Username())
 	return []string{
-		"PATH=" + path + ":" + strings.Join(clients, ":"), "HOME=" + dir, "LANG=C.UTF-8", "TZ=UTC", "PAGER=cat", "TERM=dumb",
+		"PATH=" + path + ":" + strings.Join(clients, ":"), "HOME=" + dir, "LANG=C.UTF-8", "TZ=UTC", "PAGER=cat", "TERM=dumb", "NO_COLOR=1",
 		"PGHOST=" + host, "PGPORT=" + port, "PGUSER=" + owner.User.Username(), "PGDATABASE=" + strings.TrimPrefix(owner.Path, "/"), "PGPASSWORD=" + password,
 		"PGOPTIONS=-c search_path=public",
 		"QUEUED_DATABASE_URL=" + db.ServiceURL, "OWNER_URL=" + db.URL, "QUEUED_MAX_CONNS=4",
-	}, replaced
+	}, example, replaced
 }
