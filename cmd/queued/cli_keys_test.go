@@ -22,7 +22,11 @@ func TestKeysAndTheAuditOverHTTP(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	p := setup(t)
+	p.cli("keys", "create", "--scope", "publish").wantError(1, "--scope: must have admin for the first key")
 	first := p.cli("keys", "create", "--scope", "admin", "--name", "ops").want(0)
+	if !strings.Contains(first.stderr, "from now on every call needs a key") {
+		t.Errorf("of the first key it said %s", first.stderr)
+	}
 	match := keyText.FindStringSubmatch(first.stdout)
 	if match == nil || !strings.Contains(first.stderr, "in the server http://"+p.addr) {
 		t.Fatalf("created is %s%s", first.stdout, first.stderr)

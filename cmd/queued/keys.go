@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -178,6 +179,9 @@ type databaseKeys struct {
 // About implements cli.KeyStore.
 func (d *databaseKeys) About() string { return d.db.about }
 
+// IsOpen implements cli.KeyStore. QUEUED_API_KEY of servers is not known here.
+func (d *databaseKeys) IsOpen() bool { return !d.service.IsRequired() }
+
 // ListKeys implements cli.KeyStore.
 func (d *databaseKeys) ListKeys(ctx context.Context) iter.Seq2[client.AccessKey, error] {
 	return func(yield func(client.AccessKey, error) bool) {
@@ -207,7 +211,7 @@ func (d *databaseKeys) CreateKey(ctx context.Context, k client.NewKey) (client.I
 	}
 	created, text, err := d.service.Create(ctx, p)
 	if err == nil && !d.service.HasLiveAdmin() {
-		_, _ = fmt.Fprintln(d.env.stderr, "There is no admin key: over HTTP nobody can manage keys until there is one (--scope admin, or QUEUED_API_KEY of queued serve).")
+		_, _ = fmt.Fprintln(d.env.stderr, "There is no admin key: over HTTP nobody can manage keys until \"queued keys create --scope admin\" has made one here, or queued serve has QUEUED_API_KEY.")
 	}
 	return client.IssuedKey{AccessKey: clientKey(&created), Key: text}, err
 }
@@ -315,11 +319,18 @@ func (c *keyShowCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReade
 type keyCreateCmd struct {
 	cli.KeyCreate `embed:""`
 	keysSettings  `embed:""`
+	Yes           bool `help:"Create the first key also without the scope admin: from then on callers need a key, and nobody can manage keys over HTTP without QUEUED_API_KEY."`
 }
 
 // Run creates a key.
 func (c *keyCreateCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
-	return c.manage(ctx, env, reader, app, migrateEmpty, c, c.Manage)
+	return c.manage(ctx, env, reader, app, migrateEmpty, c, func(ctx context.Context, client *cli.Env, keys cli.KeyStore) error {
+		if env.onDatabase && !c.Yes && keys.IsOpen() && !slices.Contains(c.Scope, string(access.Admin)) { // a server refuses it
+			return usagef("--scope: it would be the first key. From then on every call to every server on %s needs a key, and nobody could manage keys over HTTP with this one. "+
+				"Create an admin key first: \"queued keys create --scope admin --name ops\". Where queued serve has QUEUED_API_KEY, which is an admin key, pass --yes", keys.About())
+		}
+		return c.Manage(ctx, client, keys)
+	})
 }
 
 type keySetCmd struct {

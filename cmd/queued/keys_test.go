@@ -30,7 +30,13 @@ func TestKeysAreManagedStraightOnTheDatabase(t *testing.T) {
 			t.Errorf("on an empty database, %q said %q", args, said)
 		}
 	}
+	if _, said := keys(t, db.URL, exitUsage, "create", "--scope", "publish"); !strings.Contains(said, "the first key") || !strings.Contains(said, "keys create --scope admin") {
+		t.Errorf("a first key without the scope admin is refused with %q", said)
+	}
 	created, about := keys(t, db.URL, exitOK, "create", "--scope", "admin", "--name", "ops")
+	if !strings.Contains(about, "from now on every call needs a key") {
+		t.Errorf("of the first key it said %q", about)
+	}
 	match := keyText.FindStringSubmatch(created)
 	if match == nil || !strings.Contains(about, match[1]) || strings.Contains(about, strings.TrimSpace(created)) {
 		t.Fatalf("created %q and said %q", created, about)
@@ -46,6 +52,9 @@ func TestKeysAreManagedStraightOnTheDatabase(t *testing.T) {
 	}
 	const hostile = "\x1b]0;owned\x07\u009b2J\x7fname\rback"
 	_, said := keys(t, db.URL, exitOK, "create", "--scope", "read", "--name", "a\u009b2J\x1b[31mred")
+	if strings.Contains(said, "first key") {
+		t.Errorf("of the second key it said %q", said)
+	}
 	listed, _ := keys(t, db.URL, exitOK, "list")
 	for where, text := range map[string]string{"create": said, "list": listed} {
 		if strings.ContainsAny(text, "\x1b\x07\x7f\r\u009b") || !strings.Contains(text, `\u001b[31mred`) {
@@ -83,6 +92,19 @@ func TestKeysAreManagedStraightOnTheDatabase(t *testing.T) {
 	keys(t, db.URL, exitUsage, "create", "--scope", "read", "--burst", "5")
 	keys(t, db.URL, exitUsage, "create", "--scope", "admin", "--queue", "orders.*")
 	keys(t, db.URL, exitUsage, "create", "--scope", "read", "--queue", "or ders")
+}
+
+func TestFirstKeyWithoutAdminOnTheDatabaseWantsYes(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	keys(t, db.URL, exitUsage, "create", "--scope", "claim")
+	_, said := keys(t, db.URL, exitOK, "create", "--scope", "claim", "--yes")
+	for _, want := range []string{"from now on every call needs a key", "nobody can manage keys", "queued keys create --scope admin"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("it said %q, want %q", said, want)
+		}
+	}
+	keys(t, db.URL, exitOK, "create", "--scope", "publish") // the second one
 }
 
 func TestServerOnEveryInterfaceTakesAKeyOfTheDatabase(t *testing.T) {

@@ -102,7 +102,7 @@ func (e *Env) describeAnswer(answer *client.Error, flags []string) string {
 }
 
 // flagNames are the flags that have another name than their fields.
-var flagNames = map[string]string{"invisible-for": "lease"}
+var flagNames = map[string]string{"invisible-for": "lease", "scopes": "scope", "queues": "queue", "topics": "topic"}
 
 // flagOf returns the flag that is called as the field at a pointer, or the pointer.
 func flagOf(pointer string, flags []string) string {

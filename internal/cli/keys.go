@@ -18,6 +18,9 @@ import (
 type KeyStore interface {
 	// About says which it is.
 	About() string
+	// IsOpen reports whether callers of the server, or of all servers on the database, need no key yet. A server to which none is sent counts as open:
+	// another one refuses the call.
+	IsOpen() bool
 	// Each of these is as the method of [client.Client].
 	ListKeys(ctx context.Context) iter.Seq2[client.AccessKey, error]
 	CreateKey(ctx context.Context, k client.NewKey) (client.IssuedKey, error)
@@ -43,7 +46,8 @@ type KeyChange struct {
 // serverKeys are the keys of a server.
 type serverKeys struct {
 	*client.Client
-	url string
+	url    string
+	isOpen bool
 }
 
 // KeysOfServer returns the keys of the server of a command, over HTTP. Call the function after the last use.
@@ -52,11 +56,14 @@ func (s *connection) KeysOfServer() (KeyStore, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return serverKeys{conn, s.URL}, conn.Close, nil
+	return serverKeys{conn, s.URL, s.Key == ""}, conn.Close, nil
 }
 
 // About implements KeyStore.
 func (s serverKeys) About() string { return "the server " + s.url }
+
+// IsOpen implements KeyStore.
+func (s serverKeys) IsOpen() bool { return s.isOpen }
 
 // ChangeKey implements KeyStore.
 func (s serverKeys) ChangeKey(ctx context.Context, id string, change KeyChange) (client.AccessKey, error) {
@@ -227,11 +234,16 @@ func (c *KeyCreate) Manage(ctx context.Context, env *Env, keys KeyStore) error {
 	if c.ExpiresIn > 0 {
 		k.ExpiresAt = env.Now().Add(c.ExpiresIn)
 	}
+	isFirst := keys.IsOpen()
 	issued, err := keys.CreateKey(ctx, k)
 	if err != nil {
 		return err
 	}
-	return issue(env, c.Output, "created", issued, keys.About())
+	err = issue(env, c.Output, "created", issued, keys.About())
+	if isFirst {
+		env.notef("It is the first key: from now on every call needs a key, sent as \"Authorization: Bearer KEY\"; commands take it from QUEUED_KEY.")
+	}
+	return err
 }
 
 // KeySet changes a key.

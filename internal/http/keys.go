@@ -95,7 +95,7 @@ type createKeyRequest struct {
 }
 
 // errFirstKey is the problem with a first key that could make no other.
-var errFirstKey = problem.InField(problem.ValidationFailed, "#/scopes", "must have admin for the first key: from then on, every call needs a key")
+var errFirstKey = problem.InField(problem.ValidationFailed, "#/scopes", "must have admin for the first key: from then on every call needs a key, and with another one nobody could manage keys")
 
 func (s *Server) createKey(r *http.Request, req createKeyRequest) (reply, error) {
 	p := access.CreateParams{
