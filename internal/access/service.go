@@ -91,7 +91,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.keys.Database, s.keys.Pool, s.keys.Name, s.keys.Doing = cfg.Database, s.lookUpPool, "access", "reading the keys"
+	s.keys.Database, s.keys.Pool, s.keys.Names, s.keys.Doing = cfg.Database, s.lookUpPool, []string{"access"}, "reading the keys"
 	s.keys.Timeout, s.keys.Poll = cfg.QueryTimeout, cfg.PollInterval
 	s.keys.Read, s.keys.Swapped, s.keys.Differs = s.read, s.endReplaced, s.hasOthers
 	if err := s.keys.Renew(ctx); err != nil {

@@ -64,10 +64,12 @@ func (l Loop) Run(ctx context.Context, log zerolog.Logger) {
 	}
 }
 
-// RunLoops runs loops, and tells a subscriber of the notifications of its channel, until ctx ends.
-func (db *Database) RunLoops(ctx context.Context, log zerolog.Logger, subscriber Subscriber, loops ...Loop) {
+// RunLoops runs loops, and tells subscribers of the notifications of their channels, until ctx ends.
+func (db *Database) RunLoops(ctx context.Context, log zerolog.Logger, subscribers []Subscriber, loops ...Loop) {
 	var running sync.WaitGroup
-	running.Go(func() { db.Listen(ctx, subscriber) })
+	for _, s := range subscribers {
+		running.Go(func() { db.Listen(ctx, s) })
+	}
 	for _, l := range loops {
 		running.Go(func() { l.Run(ctx, log) })
 	}

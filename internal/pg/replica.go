@@ -39,7 +39,7 @@ var ErrLookUps = errors.Join(errors.New("too many look-ups"), ErrUnavailable)
 type Replica[S any] struct {
 	Database *Database
 	Pool     *Pool
-	Name     string        // of the version, see agent_service.replica_versions, and after "agent_" of the channel
+	Names    []string      // of the versions, see agent_service.replica_versions, and after "agent_" of the channels
 	Doing    string        // for errors and the log: "reading the sources"
 	Timeout  time.Duration // of reading it
 	Poll     time.Duration // between two looks while notifications may not arrive; zero: DefaultReplicaPoll
@@ -60,10 +60,12 @@ type Replica[S any] struct {
 	mu          sync.Mutex // guards the fields below
 	woken       int        // how many times it was woken
 	seen        int        // how many of these the latest look has begun after
-	version     int64
-	place       int64     // the database that it was read from, see Database.Place
-	readAt      time.Time // when the latest reading began
-	confirmedAt time.Time // when the latest look began that has seen this version
+	doubted     int        // how many times it was doubted
+	settled     int        // how many of these the latest reading has begun after
+	versions    []int64    // in the order of Names
+	place       int64      // the database that it was read from, see Database.Place
+	readAt      time.Time  // when the latest reading began
+	confirmedAt time.Time  // when the latest look began that has seen this version
 }
 
 // A watcher is a running replica, as others see it.
@@ -109,6 +111,14 @@ func (r *Replica[S]) Wake() {
 	r.changed.Send()
 }
 
+// Doubt has the next look read the replica although its version may be the same, and Run look now: the caller has seen a row that differs. It never blocks.
+func (r *Replica[S]) Doubt() {
+	r.mu.Lock()
+	r.doubted++
+	r.mu.Unlock()
+	r.Wake()
+}
+
 // renew reads the replica, also when its version is the same if mustRead.
 func (r *Replica[S]) renew(ctx context.Context, mustRead bool) error {
 	r.prepare()
@@ -121,7 +131,7 @@ func (r *Replica[S]) renew(ctx context.Context, mustRead bool) error {
 	}
 	defer func() { <-r.renewing }()
 	r.mu.Lock()
-	woken := r.woken
+	woken, doubted := r.woken, r.doubted
 	r.mu.Unlock()
 	began, place := time.Now(), r.Database.Place()
 	versions, err := r.look(ctx)
@@ -130,7 +140,7 @@ func (r *Replica[S]) renew(ctx context.Context, mustRead bool) error {
 	}
 	r.Database.replicas.offer(r, versions, place, began)
 	r.mu.Lock()
-	isSame := r.version == versions[r.Name] && r.place == place && !r.readAt.IsZero() && began.Sub(r.readAt) < rereadInterval
+	isSame := r.hasLocked(versions, place) && r.settled == doubted && !r.readAt.IsZero() && began.Sub(r.readAt) < rereadInterval
 	if isSame {
 		r.confirmedAt, r.seen = began, woken
 	}
@@ -146,12 +156,26 @@ func (r *Replica[S]) renew(ctx context.Context, mustRead bool) error {
 	}
 	r.snapshot.Store(after)
 	r.mu.Lock()
-	r.version, r.place, r.readAt, r.confirmedAt, r.seen = versions[r.Name], place, began, began, woken
+	r.versions = r.versions[:0]
+	for _, name := range r.Names {
+		r.versions = append(r.versions, versions[name])
+	}
+	r.place, r.readAt, r.confirmedAt, r.seen, r.settled = place, began, began, woken, doubted
 	r.mu.Unlock()
 	if r.Swapped != nil {
 		r.Swapped(before, after)
 	}
 	return nil
+}
+
+// hasLocked reports whether the replica has these versions, from this place. The caller holds mu.
+func (r *Replica[S]) hasLocked(versions map[string]int64, place int64) bool {
+	for i, version := range r.versions {
+		if version != versions[r.Names[i]] {
+			return false
+		}
+	}
+	return r.place == place && len(r.versions) > 0
 }
 
 // look returns the versions of all replicas, and sets the clock of the database.
@@ -179,7 +203,7 @@ func (r *Replica[S]) look(ctx context.Context) (map[string]int64, error) {
 // offer takes what the look of another replica has seen.
 func (r *Replica[S]) offer(versions map[string]int64, place int64, began time.Time) {
 	r.mu.Lock()
-	isSame := r.version == versions[r.Name] && r.place == place
+	isSame := r.hasLocked(versions, place)
 	if isSame && r.confirmedAt.Before(began) {
 		r.confirmedAt = began
 	}
@@ -195,11 +219,14 @@ func (r *Replica[S]) Run(ctx context.Context, log zerolog.Logger, loops ...Loop)
 	r.prepare()
 	r.Database.replicas.join(r)
 	defer r.Database.replicas.leave(r)
-	subscriber := Subscriber{
-		Channel: "agent_" + r.Name, Started: r.Wake, Received: func(string) { r.Wake() },
-		Failed: func(error) { r.Wake() }, // what was changed meanwhile was not told
+	subscribers := make([]Subscriber, len(r.Names))
+	for i, name := range r.Names {
+		subscribers[i] = Subscriber{
+			Channel: "agent_" + name, Started: r.Wake, Received: func(string) { r.Wake() },
+			Failed: func(error) { r.Wake() }, // what was changed meanwhile was not told
+		}
 	}
-	r.Database.RunLoops(ctx, log, subscriber, append([]Loop{r.loop()}, loops...)...)
+	r.Database.RunLoops(ctx, log, subscribers, append([]Loop{r.loop()}, loops...)...)
 }
 
 // loop returns the loop that reads the replica when that is due.

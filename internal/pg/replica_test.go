@@ -36,7 +36,7 @@ func openReplica(t *testing.T, db *pg.Database, name, query string) (r *pg.Repli
 		return &all, err
 	}
 	r = &pg.Replica[copied]{
-		Database: db, Pool: pool, Name: name, Doing: "reading " + name, Timeout: time.Minute, Poll: time.Hour,
+		Database: db, Pool: pool, Names: []string{name}, Doing: "reading " + name, Timeout: time.Minute, Poll: time.Hour,
 		Read: func(ctx context.Context, _ *copied) (*copied, error) {
 			reads.Add(1)
 			return read(ctx)

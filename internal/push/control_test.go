@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/egress"
 	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/seal"
@@ -81,7 +84,7 @@ func TestFailingForDisableAfterDisables(t *testing.T) {
 	id := p.insert(numbered("mail", 1)...)[0]
 	p.status(StatusOpen)
 	// It has failed for long, as another process has seen.
-	run(t, db, `update agent.push_state set epoch = epoch + 1, failing_since = now() - interval '121 hours'; select pg_notify('agent_push', '')`)
+	run(t, db, `update agent.push_state set epoch = epoch + 1, failing_since = now() - interval '121 hours'; select agent_private.change_replica_version('push')`)
 	push := p.status(StatusDisabled)
 	if !strings.Contains(*push.DisabledReason, "120h0m0s: HTTP 500") || p.event(id).Outcome != "" {
 		t.Errorf("disabled because %q", *push.DisabledReason)
@@ -281,6 +284,53 @@ func TestRotationLosesNothing(t *testing.T) {
 	p.outcome(queue.Done, p.insert(numbered("mail", 5)...)...)
 }
 
+// A secret ends at its time: nobody has to look then.
+func TestSecretEndsAtItsTime(t *testing.T) {
+	t.Parallel()
+	p := start(t, pgtest.New(t))
+	r := receive(t, nil)
+	p.put("mail", r)
+	_, current, err := p.RotateSecret(t.Context(), "mail", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.trust(current)
+	rows, err := p.readPushes(t.Context(), new("mail"))
+	if err != nil || len(rows) != 1 {
+		t.Fatalf("got %+v, %v", rows, err)
+	}
+	e, err := rows[0].open(p.cfg.Sealer, nil)
+	if err != nil || len(e.secrets) != 2 || e.secrets[0].text != current {
+		t.Fatalf("got %+v, %v", e, err)
+	}
+	now := p.cfg.Database.Now()
+	for _, signs := range []struct {
+		after time.Duration
+		want  int
+	}{{0, 2}, {59 * time.Minute, 2}, {61 * time.Minute, 1}} {
+		signer, err := e.signer(now.Add(signs.after))
+		header := make(http.Header)
+		if err != nil || signer.Sign(header, "evt_1", now, nil) != nil {
+			t.Fatal(err)
+		}
+		if n := len(strings.Fields(header.Get("Webhook-Signature"))); n != signs.want || !verifies(header, nil, current) {
+			t.Errorf("after %s %d secrets sign, want %d, the current one among them", signs.after, n, signs.want)
+		}
+	}
+	// Another end makes it another endpoint.
+	if _, _, err := p.RotateSecret(t.Context(), "mail", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	rows, err = p.readPushes(t.Context(), new("mail"))
+	if err != nil || len(rows) != 1 || len(rows[0].Secrets) != 3 {
+		t.Fatalf("got %+v, %v", rows, err)
+	}
+	rows[0].Secrets, rows[0].SecretsUntil = rows[0].Secrets[1:], append([]*time.Time{nil}, rows[0].SecretsUntil[2:]...)
+	if e.isSame(&rows[0]) {
+		t.Error("an endpoint whose secret ends sooner is the same")
+	}
+}
+
 func TestPutKeepsRemovesAndHidesHeaders(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -349,21 +399,26 @@ func TestPutSetsWhatThePolicyDoesNotSay(t *testing.T) {
 func TestPushThatIsMadeAnewBeginsAnew(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	p := start(t, db, func(c *Config) { c.BreakerPause = time.Hour; c.PollInterval = time.Hour })
+	p := start(t, db, neverLooks, func(c *Config) { c.BreakerPause = time.Hour })
 	r := receive(t, status(http.StatusInternalServerError))
 	p.put("mail", r)
 	p.atOnce(1000)
 	id := p.insert(numbered("mail", 1)...)[0]
 	p.status(StatusOpen)
 	r.takeAll()
-	if err := p.beginReading(t.Context()); err != nil { // so that it sees the result alone
+	secret := egress.NewSecret()
+	r.trust(secret)
+	err := pgx.BeginFunc(t.Context(), pgtest.Connect(t, db.URL), func(tx pgx.Tx) error { // so that it sees the result alone
+		_, err := tx.Exec(t.Context(), `select agent.delete_push('mail')`)
+		if err == nil {
+			_, err = tx.Exec(t.Context(), `select agent_service.put_push('mail', $1, 'standard', '1 minute', 10, null, null, '{}', '120 hours', null, null, $2)`,
+				r.URL, p.cfg.Sealer.Seal(secret, seal.PushSecret.Owner("mail")))
+		}
+		return err
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Delete(t.Context(), "mail", nil); err != nil {
-		t.Error(err)
-	}
-	p.put("mail", r)
-	p.endReading()
 	p.outcome(queue.Done, id)
 	p.status(StatusEnabled)
 }
@@ -371,12 +426,13 @@ func TestPushThatIsMadeAnewBeginsAnew(t *testing.T) {
 func TestChangeOfAnEarlierEpochIsNotRecorded(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	p := start(t, db, func(c *Config) { c.BreakerPause = time.Hour; c.PollInterval = time.Hour })
+	p := start(t, db, neverLooks, func(c *Config) { c.BreakerPause = time.Hour })
 	r := receive(t, status(http.StatusInternalServerError))
 	p.put("mail", r)
 	p.atOnce(1000)
 	until(t, "there is a worker", func() bool { return p.worker("mail") != nil })
-	run(t, db, `update agent.push_state set epoch = epoch + 1, disabled_at = now(), disabled_reason = 'by another process'`) // which has notified of it in vain
+	run(t, db, `alter table agent.push_state disable trigger change_replica`) // so that nobody is told
+	run(t, db, `update agent.push_state set epoch = epoch + 1, disabled_at = now(), disabled_reason = 'by another process'`)
 	id := p.insert(numbered("mail", 1)...)[0]
 	until(t, "there is no worker", func() bool { return p.worker("mail") == nil })
 	if push := p.status(StatusDisabled); *push.DisabledReason != "by another process" || p.event(id).Outcome != "" {
@@ -510,8 +566,7 @@ func TestNothingIsLostWhenAProcessStops(t *testing.T) {
 func TestProcessesShareOutQueuesAndTakeThemOver(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	often := func(c *Config) { c.PollInterval = 50 * time.Millisecond }
-	one, two := start(t, db, often), start(t, db, often)
+	one, two := start(t, db, neverLooks), start(t, db, neverLooks)
 	r := receive(t, nil)
 	names := make([]string, 12)
 	for i := range names {

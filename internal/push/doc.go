@@ -14,13 +14,13 @@
 //
 // # Goroutines
 //
-// Run starts two loops, and subscribes to notifications. A queue that this process pushes has a worker, which is one goroutine that claims and one for each event that
+// Run follows the pushes with a pg.Replica, and starts two loops: one reports whether this process pushes, one records how endpoints do. A queue that this process pushes has a worker, which is one goroutine that claims and one for each event that
 // is in flight or waits for its ack to be written. A worker that is stopped ends when these have ended.
 //
 // # State and locks
 //
-// Service.reading is held while pushes are read and workers started and stopped. Service.mu, which is locked after it, guards the workers and the
-// counts; worker.mu, which is locked after that, one worker. Neither of the latter is held during a call of the database or of an endpoint.
+// The pushes, and the processes that share them out, are a pg.Replica. Its snapshots are put to use one at a time: workers are started, changed and stopped.
+// Service.mu guards the workers and the counts; worker.mu, which is locked after that, one worker. Neither is held during a call of the database or of an endpoint.
 //
 // The state of an endpoint is in the memory of the process that pushes, and in agent.push_state from its latest change. An epoch fences
 // records: a process that records a change of a state that something else has changed takes that over instead.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -29,6 +28,7 @@ type row struct {
 	DisableAfter  time.Duration
 	Version       int64
 	Secrets       [][]byte
+	SecretsUntil  []*time.Time
 
 	Epoch      int64
 	Failures   int
@@ -40,7 +40,7 @@ type row struct {
 	IsDisabled bool
 }
 
-const rowColumns = `queue, url, format, headers, timeout, max_in_flight, rate_per_second, rate_burst, final_statuses, disable_after, version, secrets,
+const rowColumns = `queue, url, format, headers, timeout, max_in_flight, rate_per_second, rate_burst, final_statuses, disable_after, version, secrets, secrets_until,
 	epoch, failures, failing_for, last_error, is_open, pause, retry_in, is_disabled`
 
 // An endpoint is where the events of a queue are pushed to, ready for use. It does not change.
@@ -53,22 +53,48 @@ type endpoint struct {
 	limiter       *rate.Limiter // nil: there is no limit
 	finalStatuses []int
 	disableAfter  time.Duration
-	signer        *egress.Signer
+	secrets       []secret // the current one first
 
 	version int64
-	secrets [][]byte // sealed
+}
+
+// A secret is one that requests are signed with.
+type secret struct {
+	text   string
+	sealed []byte
+	until  *time.Time // by the database's clock; nil: it is the current one
 }
 
 // isSame reports whether the endpoint is that of a row.
 func (e *endpoint) isSame(r *row) bool {
-	return e.version == r.Version && slices.EqualFunc(e.secrets, r.Secrets, bytes.Equal)
+	if e.version != r.Version || len(e.secrets) != len(r.Secrets) {
+		return false
+	}
+	for i, s := range e.secrets {
+		until := r.SecretsUntil[i]
+		if !bytes.Equal(s.sealed, r.Secrets[i]) || (s.until == nil) != (until == nil) || until != nil && !until.Equal(*s.until) {
+			return false
+		}
+	}
+	return true
+}
+
+// signer returns what signs at a time of the database: with the secrets that are live then, of which the first always is one.
+func (e *endpoint) signer(now time.Time) (*egress.Signer, error) {
+	var live []string
+	for i, s := range e.secrets {
+		if i == 0 || s.until == nil || now.Before(*s.until) {
+			live = append(live, s.text)
+		}
+	}
+	return egress.NewSigner(live...)
 }
 
 // open returns the endpoint of a row. before is the one it replaces, or nil. It fails with seal.ErrSealed.
 func (r *row) open(sealer *seal.Sealer, before *endpoint) (*endpoint, error) {
 	e := &endpoint{
 		url: r.URL, format: r.Format, timeout: r.Timeout, maxInFlight: r.MaxInFlight, finalStatuses: r.FinalStatuses, disableAfter: r.DisableAfter,
-		header: make(http.Header), version: r.Version, secrets: r.Secrets,
+		header: make(http.Header), version: r.Version, secrets: make([]secret, len(r.Secrets)),
 	}
 	if limit := rateOf(r.RatePerSecond, r.RateBurst); limit != nil {
 		if before == nil {
@@ -87,15 +113,16 @@ func (r *row) open(sealer *seal.Sealer, before *endpoint) (*endpoint, error) {
 		}
 		e.header = egress.Headers(fields)
 	}
-	secrets := make([]string, len(r.Secrets))
+	var texts []string
 	for i, sealed := range r.Secrets {
-		var err error
-		if secrets[i], err = sealer.Open(sealed, seal.PushSecret.Owner(r.Queue)); err != nil {
+		text, err := sealer.Open(sealed, seal.PushSecret.Owner(r.Queue))
+		if err != nil {
 			return nil, fmt.Errorf("opening a secret: %w", err)
 		}
+		e.secrets[i] = secret{text: text, sealed: sealed, until: r.SecretsUntil[i]}
+		texts = append(texts, text)
 	}
-	var err error
-	e.signer, err = egress.NewSigner(secrets...)
+	_, err := egress.NewSigner(texts...) // so that what cannot sign is said now
 	return e, err
 }
 

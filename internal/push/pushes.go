@@ -88,7 +88,7 @@ func (s *Service) change(ctx context.Context, name string, do func(pgx.Tx) error
 		})
 	})
 	if err == nil {
-		s.applyChange(ctx, name)
+		s.applyChange(ctx)
 	}
 	return push, err
 }
@@ -118,7 +118,7 @@ func (s *Service) Get(ctx context.Context, name string) (Push, error) {
 func (s *Service) Delete(ctx context.Context, name string, ifVersions []int64) error {
 	err := s.writes.Exec(ctx, `select agent.delete_push($1, $2)`, name, ifVersions)
 	if err == nil {
-		s.applyChange(ctx, name)
+		s.applyChange(ctx)
 	}
 	return wrap("deleting a push", err)
 }
@@ -160,7 +160,7 @@ func (s *Service) Test(ctx context.Context, name string) (TestResult, error) {
 	if s.cfg.Sealer == nil {
 		return TestResult{}, ErrNoSealer
 	}
-	rows, err := s.read(ctx, &name)
+	rows, err := s.readPushes(ctx, &name)
 	switch {
 	case err != nil:
 		return TestResult{}, err

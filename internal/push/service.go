@@ -5,7 +5,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -20,14 +19,14 @@ import (
 
 // Defaults and bounds.
 const (
-	DefaultPollInterval = 5 * time.Second  // between two looks at the pushes and the processes
 	DefaultQueryTimeout = 5 * time.Second  // of one statement
 	DefaultLeaseMargin  = 15 * time.Second // by which the lease of an event is longer than a request may take
 	DefaultThreshold    = 5                // failures in a row after which the breaker opens
 	DefaultBreakerPause = 30 * time.Second // before its first probe
 	DefaultHoldPause    = time.Second      // of the first hold whose length the endpoint does not say
 	DefaultMaxPause     = time.Hour        // between two probes, and of a hold
-	DefaultProcessLife  = 15 * time.Second // how long a process counts as living after its last report
+
+	recordInterval = 5 * time.Second // between two records of how endpoints do, and after a report of this process that failed
 
 	testsPerSec = 1 // of one process
 	testsBurst  = 10
@@ -47,28 +46,25 @@ type Config struct {
 	Sender       *egress.Sender
 	Guard        *egress.Guard
 	Sealer       *seal.Sealer     // nil: nothing is pushed, and no push can be put
-	PollInterval time.Duration    // zero: DefaultPollInterval
+	PollInterval time.Duration    // between two looks whether pushes or processes have changed; zero: pg.DefaultReplicaPoll
 	QueryTimeout time.Duration    // zero: DefaultQueryTimeout
 	LeaseMargin  time.Duration    // zero: DefaultLeaseMargin
 	Threshold    int              // zero: DefaultThreshold
 	BreakerPause time.Duration    // zero: DefaultBreakerPause
 	HoldPause    time.Duration    // zero: DefaultHoldPause
 	MaxPause     time.Duration    // zero: DefaultMaxPause
-	ProcessLife  time.Duration    // zero: DefaultProcessLife
 	IsQuiet      bool             // Run pushes nothing
 	Now          func() time.Time // nil: time.Now
 	Logger       zerolog.Logger   // zero: silent
 }
 
 func (c Config) withDefaults() Config {
-	c.PollInterval = cmp.Or(c.PollInterval, DefaultPollInterval)
 	c.QueryTimeout = cmp.Or(c.QueryTimeout, DefaultQueryTimeout)
 	c.LeaseMargin = cmp.Or(c.LeaseMargin, DefaultLeaseMargin)
 	c.Threshold = cmp.Or(c.Threshold, DefaultThreshold)
 	c.BreakerPause = cmp.Or(c.BreakerPause, DefaultBreakerPause)
 	c.HoldPause = cmp.Or(c.HoldPause, DefaultHoldPause)
 	c.MaxPause = cmp.Or(c.MaxPause, DefaultMaxPause)
-	c.ProcessLife = cmp.Or(c.ProcessLife, DefaultProcessLife)
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -81,22 +77,21 @@ type Service struct {
 	pool       *pg.Pool // for reads
 	writes     pg.Writes
 	pools      pg.Pools
-	workerName string       // in the attempts of events
-	changed    pg.Signal    // pushes may have changed
-	place      atomic.Int64 // the database that they were read from last, see pg.Database.Place
+	workerName string // in the attempts of events
+	pushes     pg.Replica[set]
+	mustReport pg.Signal // there may be something to report
 	tests      *rate.Limiter
 
 	sending context.Context //nolint:containedctx // of the requests in flight, which outlive the workers that have claimed their events
 	cut     context.CancelFunc
 
-	reading chan struct{} // full while pushes are read and workers started and stopped
-
 	mu         sync.Mutex
 	workers    map[string]*worker
 	ending     []*worker // that were stopped and have requests in flight
+	isRunning  bool
 	isDraining bool
-	isReported bool            // this process is known as one that pushes
-	sealed     map[string]bool // queues whose secrets cannot be opened, as was logged
+	isReported bool                 // this process is known as one that pushes
+	sealed     map[string]sealedRow // by queue
 	isWarned   bool
 	results    map[string]map[string]int64 // by queue and verdict
 }
@@ -105,8 +100,8 @@ type Service struct {
 func Open(ctx context.Context, cfg Config) (*Service, error) {
 	cfg = cfg.withDefaults()
 	s := &Service{
-		cfg: cfg, workerName: "push:" + cfg.Queue.Name(), changed: pg.NewSignal(), tests: rate.NewLimiter(testsPerSec, testsBurst),
-		reading: make(chan struct{}, 1), workers: make(map[string]*worker), sealed: make(map[string]bool), results: make(map[string]map[string]int64),
+		cfg: cfg, workerName: "push:" + cfg.Queue.Name(), mustReport: pg.NewSignal(), tests: rate.NewLimiter(testsPerSec, testsBurst),
+		workers: make(map[string]*worker), sealed: make(map[string]sealedRow), results: make(map[string]map[string]int64),
 	}
 	s.sending, s.cut = context.WithCancel(context.Background())
 	var err error
@@ -116,16 +111,26 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		s.cut()
 		return nil, err
 	}
+	s.pushes.Database, s.pushes.Pool, s.pushes.Names, s.pushes.Doing = cfg.Database, s.pool, []string{"push", "pusher"}, "reading the pushes"
+	s.pushes.Timeout, s.pushes.Poll = cfg.QueryTimeout, cfg.PollInterval
+	s.pushes.Read, s.pushes.Swapped = s.read, s.assign
 	return s, nil
 }
 
 // Run pushes until ctx ends or the service is drained. When it returns nothing is in flight; an event whose request took too long for that is sent again when its
 // lease has run out. Faults of the database are logged and tried again; Run returns nil once ctx has ended.
 func (s *Service) Run(ctx context.Context) error {
-	s.cfg.Database.RunLoops(ctx, s.cfg.Logger, s.subscriber(),
-		pg.Loop{Doing: "reading the pushes", Pass: s.reconcile, Pause: s.cfg.PollInterval, Wakes: s.changed.Received},
-		pg.Loop{Doing: "recording how endpoints do", Pass: s.recordSeen, Pause: s.cfg.PollInterval, DelayFirst: true},
-	)
+	if s.cfg.IsQuiet {
+		<-ctx.Done()
+	} else {
+		s.mu.Lock()
+		s.isRunning = true
+		s.mu.Unlock()
+		s.pushes.Run(ctx, s.cfg.Logger,
+			pg.Loop{Doing: "reporting that this process pushes", Pass: s.report, Pause: recordInterval, Wakes: s.mustReport.Received},
+			pg.Loop{Doing: "recording how endpoints do", Pass: s.recordSeen, Pause: recordInterval, DelayFirst: true},
+		)
+	}
 	s.Drain()
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 	defer cancel()
@@ -148,7 +153,7 @@ func (s *Service) Drain() {
 	for _, w := range s.workers {
 		w.stop()
 	}
-	s.changed.Send()
+	s.mustReport.Send()
 }
 
 // Wait returns when nothing is in flight after Drain, or with ctx's error.
@@ -175,25 +180,40 @@ func (s *Service) Close(ctx context.Context) error {
 	return s.pools.CloseBy(ctx)
 }
 
-// channel is the channel that changes of pushes notify on.
-const channel = "agent_push"
-
-func (s *Service) subscriber() pg.Subscriber {
-	return pg.Subscriber{Channel: channel, Started: s.changed.Send, Received: func(string) { s.changed.Send() }}
+// A set is all pushes, and the processes that share them out, as the database had them at one time.
+type set struct {
+	rows      []row
+	processes []string // ids, this one among them
+	place     int64    // the database that they were read from, see pg.Database.Place
 }
 
-// reconcile reads the pushes, starts a worker for each that this process owns, and stops the others.
-func (s *Service) reconcile(ctx context.Context) error {
+// read returns the pushes and the processes as the database has them now.
+func (s *Service) read(ctx context.Context, _ *set) (after *set, err error) {
+	after = &set{place: s.cfg.Database.Place()}
+	if after.rows, err = s.readPushes(ctx, nil); err != nil {
+		return nil, err
+	}
+	after.processes, err = s.readProcesses(ctx)
+	return after, err
+}
+
+// pushesLocked reports whether this service pushes. The caller holds mu.
+func (s *Service) pushesLocked() bool { return s.cfg.Sealer != nil && s.isRunning && !s.isDraining }
+
+// report has other processes know whether this one pushes, and owners of pushes why it does not.
+func (s *Service) report(ctx context.Context) error {
+	s.mu.Lock()
+	isPusher := s.pushesLocked()
+	mustReport := isPusher != s.isReported
+	var sealed []sealedRow
+	for _, r := range s.sealed {
+		if !r.isRecorded {
+			sealed = append(sealed, r)
+		}
+	}
+	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()
-	if err := s.beginReading(ctx); err != nil {
-		return err
-	}
-	defer s.endReading()
-	s.mu.Lock()
-	isPusher := s.cfg.Sealer != nil && !s.isDraining && !s.cfg.IsQuiet
-	mustReport := isPusher != s.isReported
-	s.mu.Unlock()
 	if mustReport {
 		if err := s.cfg.Queue.ReportPusher(ctx, isPusher); err != nil {
 			return err
@@ -202,100 +222,59 @@ func (s *Service) reconcile(ctx context.Context) error {
 		s.isReported = isPusher
 		s.mu.Unlock()
 	}
-	if s.cfg.IsQuiet {
-		return nil
-	}
-	place := s.cfg.Database.Place()
-	rows, err := s.read(ctx, nil)
-	if err != nil {
-		return err
-	}
-	s.place.Store(place) // before workers that have read of another database claim from it: see worker.begin
-	if s.cfg.Sealer == nil {
-		if len(rows) > 0 && !s.isWarned {
-			s.isWarned = true
-			s.cfg.Logger.Warn().Int("queues", len(rows)).Msg("this process pushes no events: QUEUED_SECRET_KEY is not set")
+	for _, r := range sealed {
+		if err := s.recordSealed(ctx, r); err != nil {
+			return err
 		}
-		return nil
-	}
-	processes, err := s.pushers(ctx)
-	if err != nil {
-		return err
-	}
-	owned := make(map[string]*row)
-	for i := range rows {
-		if r := &rows[i]; !r.IsDisabled && ownerOf(r.Queue, processes) == s.cfg.Queue.Name() {
-			owned[r.Queue] = r
-		}
-	}
-	for _, r := range s.assign(owned) { //nolint:contextcheck // workers outlive this pass
-		s.recordSealed(ctx, r)
 	}
 	return nil
 }
 
-// assign has a worker for each of these pushes, and for no other. It returns those whose secrets cannot be opened here, as far as that is new.
-func (s *Service) assign(owned map[string]*row) (sealed []sealedRow) {
+// assign has a worker for each push that this process owns, and for no other.
+func (s *Service) assign(_, now *set) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ending = slices.DeleteFunc(s.ending, (*worker).isDone)
+	if s.cfg.Sealer == nil && len(now.rows) > 0 && !s.isWarned {
+		s.isWarned = true
+		s.cfg.Logger.Warn().Int("queues", len(now.rows)).Msg("this process pushes no events: QUEUED_SECRET_KEY is not set")
+	}
+	owned := make(map[string]*row)
+	for i := range now.rows {
+		if r := &now.rows[i]; s.pushesLocked() && !r.IsDisabled && ownerOf(r.Queue, now.processes) == s.cfg.Queue.Name() {
+			owned[r.Queue] = r
+		}
+	}
 	for name, w := range s.workers {
-		if owned[name] == nil || s.isDraining {
+		if owned[name] == nil {
 			s.end(w)
 		}
 	}
-	if s.isDraining {
-		return nil
-	}
+	sealed := make(map[string]sealedRow)
 	for name, r := range owned {
-		err := s.apply(r)
-		if err != nil && !s.sealed[name] {
-			sealed = append(sealed, sealedRow{r, err})
+		if err := s.apply(r); err != nil {
+			before, isKnown := s.sealed[name]
+			if !isKnown {
+				s.cfg.Logger.Error().Err(err).Str("queue", name).Msg("the events of a queue cannot be pushed")
+			}
+			sealed[name] = sealedRow{r, err, before.isRecorded}
 		}
-		s.sealed[name] = err != nil
 	}
-	return sealed
+	s.sealed = sealed
+	s.mustReport.Send()
 }
 
-// beginReading has nobody else read pushes and start and stop workers until endReading.
-func (s *Service) beginReading(ctx context.Context) error {
-	select {
-	case s.reading <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+// applyChange has the workers here take over a change that this process has made, as long as the database answers within applyTimeout.
+func (s *Service) applyChange(ctx context.Context) {
+	s.mu.Lock()
+	isRunning := s.isRunning
+	s.mu.Unlock()
+	if !isRunning {
+		return
 	}
-}
-
-func (s *Service) endReading() { <-s.reading }
-
-// applyChange has the worker of a queue, if this process has one, take over its push from the database. The next pass of reconcile does the rest, and all of it when
-// the database does not answer within applyTimeout.
-func (s *Service) applyChange(ctx context.Context, name string) {
-	defer s.changed.Send()
 	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
-	if s.beginReading(ctx) != nil { // a pass that has read before the change must not overtake it
-		return
-	}
-	defer s.endReading()
-	s.mu.Lock()
-	isHere := s.workers[name] != nil
-	s.mu.Unlock()
-	if !isHere {
-		return
-	}
-	rows, err := s.read(ctx, &name)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	w := s.workers[name]
-	switch {
-	case err != nil || w == nil:
-	case len(rows) == 0 || rows[0].IsDisabled:
-		s.end(w)
-	default:
-		_ = s.apply(&rows[0]) //nolint:contextcheck // workers outlive this call; the pass records secrets that cannot be opened
-	}
+	s.pushes.RenewNow(ctx)
 }
 
 // end has a worker claim nothing more. The caller holds mu.
@@ -345,37 +324,36 @@ func (s *Service) apply(r *row) error {
 // A sealedRow is a push whose secrets cannot be opened.
 type sealedRow struct {
 	*row
-	err error
+	err        error
+	isRecorded bool // the push says so
 }
 
 // recordSealed tells the owner of a push why it does not push.
-func (s *Service) recordSealed(ctx context.Context, r sealedRow) {
-	s.cfg.Logger.Error().Err(r.err).Str("queue", r.Queue).Msg("the events of a queue cannot be pushed")
+func (s *Service) recordSealed(ctx context.Context, r sealedRow) error {
 	err := s.writes.Exec(ctx, `select agent_service.record_push_seen($1, $2, $3, $4, $5, $6, $7)`, []string{r.Queue}, []int64{r.Epoch}, []int{r.Failures},
 		[]*time.Duration{r.FailingFor}, []*time.Duration{nil}, []string{r.err.Error()}, []*time.Duration{nil})
 	if err != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.sealed[r.Queue] = false // it is tried again
+		return wrap("recording that a push cannot be opened", err)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, isHere := s.sealed[r.Queue]; isHere {
+		r.isRecorded = true
+		s.sealed[r.Queue] = r
+	}
+	return nil
 }
 
-// read returns all pushes, or that of one queue, and sets the clock.
-func (s *Service) read(ctx context.Context, name *string) ([]row, error) {
+// readPushes returns all pushes, or that of one queue.
+func (s *Service) readPushes(ctx context.Context, name *string) ([]row, error) {
 	rows, _ := s.pool.Query(ctx, `select `+rowColumns+` from agent_service.read_pushes($1)`, name)
 	found, err := pg.Collect[row](rows)
-	if err != nil {
-		return nil, wrap("reading the pushes", err)
-	}
-	if len(found) == 0 {
-		return nil, nil
-	}
-	return found, wrap("reading the database's clock", s.cfg.Database.ReadClock(ctx, s.pool))
+	return found, wrap("reading the pushes", err)
 }
 
-// pushers returns the ids of the processes that push, this one among them.
-func (s *Service) pushers(ctx context.Context) ([]string, error) {
-	rows, _ := s.pool.Query(ctx, `select id from agent_service.list_pushers($1) as p (id)`, s.cfg.ProcessLife)
+// readProcesses returns the ids of the processes that push, this one among them.
+func (s *Service) readProcesses(ctx context.Context) ([]string, error) {
+	rows, _ := s.pool.Query(ctx, `select id from agent_service.list_pushers(null) as p (id)`)
 	type pusher struct{ ID string }
 	found, err := pg.Collect[pusher](rows)
 	if err != nil {
@@ -390,21 +368,23 @@ func (s *Service) pushers(ctx context.Context) ([]string, error) {
 	return ids, nil
 }
 
-// reread has a worker take over its push from the database.
-func (s *Service) reread(ctx context.Context, w *worker) error {
-	rows, err := s.read(ctx, &w.queue)
+// reread has a worker whose state has an epoch take over its push from the database.
+func (s *Service) reread(ctx context.Context, w *worker, epoch int64) error {
+	rows, err := s.readPushes(ctx, &w.queue)
 	if err != nil {
 		return err
 	}
-	if len(rows) > 0 && !rows[0].IsDisabled {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.state.epoch != epoch: // it has taken over what was read later, maybe
+	case len(rows) > 0 && !rows[0].IsDisabled:
 		w.takeOver(rows[0].state(s.cfg.Now()))
-	} else { // the next pass of reconcile stops the worker
-		w.mu.Lock()
+	default:
 		w.state.disabledReason = "disabled"
 		w.isUnrecorded, w.isAhead = false, false
-		w.mu.Unlock()
+		s.pushes.Doubt() // so that assign stops the worker
 	}
-	s.changed.Send()
 	return nil
 }
 
@@ -473,8 +453,9 @@ func (s *Service) recordSeen(ctx context.Context) error {
 			w.isUnseen = true
 			w.mu.Unlock()
 		}
+		return wrap("recording how endpoints do", err)
 	}
-	return wrap("recording how endpoints do", err)
+	return wrap("reading the database's clock", s.cfg.Database.ReadClock(ctx, s.pool)) // while there are leases to compare with it
 }
 
 // firstIDs returns, for each of these events, the first of those that it is a copy of: itself, unless it was requeued.

@@ -240,8 +240,8 @@ func (w *worker) release(ctx context.Context, events []queue.Event) {
 func (w *worker) begin(ctx context.Context, r capacity, event *queue.Event, first int64) bool { //nolint:contextcheck // a request that has begun is brought to its end
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.svc.place.Load() != w.svc.cfg.Database.Place() { // this may be a copy that took the place of the database, which must not be pushed: see reconcile
-		w.svc.changed.Send()
+	if w.svc.pushes.Load().place != w.svc.cfg.Database.Place() { // this may be a copy that took the place of the database, which must not be pushed
+		w.svc.pushes.Wake()
 		return false
 	}
 	// An endpoint that was replaced while the claim waited gets nothing more.
@@ -395,7 +395,7 @@ func (w *worker) record(ctx context.Context) error {
 	w.mu.Unlock()
 	switch {
 	case isAhead:
-		return w.svc.reread(ctx, w)
+		return w.svc.reread(ctx, w, s.epoch)
 	case !isUnrecorded:
 		return nil
 	}
@@ -404,7 +404,7 @@ func (w *worker) record(ctx context.Context) error {
 		return err
 	}
 	if epoch == nil { // something else has changed it
-		return w.svc.reread(ctx, w)
+		return w.svc.reread(ctx, w, s.epoch)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -439,10 +439,8 @@ func (w *worker) update(e *endpoint, st state) {
 	}
 }
 
-// takeOver takes over a state that was read after the latest change was recorded.
+// takeOver takes over a state that was read after the latest change was recorded. The caller holds mu.
 func (w *worker) takeOver(st state) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.isAhead = false
 	if st.epoch != w.state.epoch {
 		w.replaceState(st)
@@ -484,7 +482,10 @@ var errMessage = errors.New("no request can be made of the event")
 func (s *Service) request(ctx context.Context, e *endpoint, event *queue.Event, first int64, id string) (egress.Response, error) {
 	header, body, err := e.messageOf(event, first)
 	if err == nil {
-		err = e.signer.Sign(header, id, s.cfg.Now(), body)
+		var signer *egress.Signer
+		if signer, err = e.signer(s.cfg.Database.Now()); err == nil {
+			err = signer.Sign(header, id, s.cfg.Now(), body)
+		}
 	}
 	if err != nil {
 		return egress.Response{}, fmt.Errorf("%w: %w", errMessage, err)

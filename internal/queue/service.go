@@ -176,7 +176,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.cfg.SweepInterval > 0 {
 		loops = append(loops, pg.Loop{Doing: "sweep", Pass: s.sweepAll, Pause: s.cfg.SweepInterval, DelayFirst: true})
 	}
-	s.db.RunLoops(ctx, s.cfg.Logger, s.subscriber(), loops...)
+	s.db.RunLoops(ctx, s.cfg.Logger, []pg.Subscriber{s.subscriber()}, loops...)
 	s.watermarks.Enable(false) // at once, as nothing scans below them any more
 	s.pollsIdle.Store(false)
 	s.wakeAll()

@@ -143,7 +143,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.cfg.Retention > 0 {
 		loops = append(loops, pg.Loop{Doing: "pruning occurrences", Pass: s.pruneAll, Pause: pruneInterval})
 	}
-	s.db.RunLoops(ctx, s.cfg.Logger, s.subscriber(), loops...)
+	s.db.RunLoops(ctx, s.cfg.Logger, []pg.Subscriber{s.subscriber()}, loops...)
 	return nil
 }
 

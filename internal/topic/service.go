@@ -123,7 +123,7 @@ func (s *Service) Run(ctx context.Context) error {
 			pg.Loop{Doing: "catching up", Pass: behind.pass, Next: behind.untilDue, Pause: s.cfg.PollInterval, Wakes: s.router.behind.Received},
 		)
 	}
-	s.cfg.Database.RunLoops(ctx, s.cfg.Logger, s.subscriber(), loops...)
+	s.cfg.Database.RunLoops(ctx, s.cfg.Logger, []pg.Subscriber{s.subscriber()}, loops...)
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
 	defer cancel()
 	if err := s.router.release(ending); err != nil {

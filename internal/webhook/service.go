@@ -76,7 +76,7 @@ func Open(ctx context.Context, cfg Config) (s *Service, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.sources.Database, s.sources.Pool, s.sources.Name, s.sources.Doing = cfg.Database, s.pool, "source", "reading the sources"
+	s.sources.Database, s.sources.Pool, s.sources.Names, s.sources.Doing = cfg.Database, s.pool, []string{"source"}, "reading the sources"
 	s.sources.Timeout, s.sources.Poll = s.cfg.QueryTimeout, s.cfg.PollInterval
 	s.sources.Read, s.sources.Differs = s.read, s.hasOthers
 	if err := s.sources.Renew(ctx); err != nil {

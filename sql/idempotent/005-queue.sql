@@ -245,9 +245,6 @@ begin
     raise exception 'there is no queue %', _queue using errcode = 'QD060';
   end if;
   delete from agent.push p where p.queue = _queue;
-  if found then
-    perform pg_notify('agent_push', '');
-  end if;
   delete from agent.queue q where q.name = _queue;
   perform agent.notify_queues(array[_queue], 'deleted');
   perform agent_private.record_audit('queue.delete', _queue, jsonb_build_object('purged', purged));

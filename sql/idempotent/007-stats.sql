@@ -505,7 +505,8 @@ begin
 end
 $func$;
 
--- Deletes the metrics of a process that ends (_id), and of those that have not reported for _alive.
+-- Deletes the metrics of a process that ends (_id), and of those that have not reported for _alive. One that has not reported for 15 s pushes no more, until it
+-- reports again: other processes push its queues.
 create or replace function agent_service.prune_processes(_id text default null, _alive interval default interval '30 seconds')
 returns void
 language plpgsql volatile
@@ -515,6 +516,7 @@ as $func$
 begin
   delete from agent.process_metric m
   where m.id = _id
+  or m.category = 'pusher' and m.updated_at < clock_timestamp() - interval '15 seconds'
   or not exists (select from agent.process_metric o where o.id = m.id and o.updated_at > clock_timestamp() - _alive);
 end
 $func$;

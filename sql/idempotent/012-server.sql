@@ -177,7 +177,6 @@ begin
   if _was_copy then
     update agent.server s set system_identifier = _now.system_identifier, database_oid = _now.database_oid, table_oid = _now.table_oid;
     perform agent_private.record_audit('database.adopt', 'database', jsonb_build_object('before', recorded, 'after', identity));
-    perform pg_notify('agent_push', '');
     perform pg_notify('agent_event', ''); -- no queue has this name: processes look at the server
   end if;
   return query select _was_copy, recorded, identity;
@@ -316,8 +315,8 @@ begin
 end
 $func$;
 
--- Trigger after every statement that changes what processes have in memory, whoever makes it. Its argument is the name of that. It is called for statements
--- that have found no row, too.
+-- Trigger after every statement, or every row, that changes what processes have in memory, whoever makes it. Its argument is the name of that. For
+-- statements it is called when they have found no row, too.
 create or replace function agent_private.change_replica()
 returns trigger
 language plpgsql

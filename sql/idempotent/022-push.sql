@@ -106,7 +106,6 @@ begin
   , updated_at = clock_timestamp()
   where q.max_attempts is null or q.backoff_kind is null;
 
-  perform pg_notify('agent_push', '');
   perform agent_private.record_audit('push.put', _queue, jsonb_strip_nulls(jsonb_build_object
   ( 'url', split_part(_url, '?', 1), 'format', _format, 'headers', _header_names, 'timeout', _timeout, 'max_in_flight', _max_in_flight
   , 'rate_per_second', _rate_per_second, 'rate_burst', _rate_burst, 'final_statuses', _final_statuses, 'disable_after', _disable_after
@@ -130,7 +129,6 @@ begin
   end if;
   perform agent_private.end_holding_back(agent_private.lock_push_state(_queue));
   delete from agent.push p where p.queue = _queue;
-  perform pg_notify('agent_push', '');
   perform agent_private.record_audit('push.delete', _queue);
 end
 $func$;
@@ -154,7 +152,6 @@ begin
   delete from agent.push_secret s
   where s.queue = _queue
   and (s.live_until <= clock_timestamp() or s.id not in (select n.id from agent.push_secret n where n.queue = _queue order by n.id desc limit 5));
-  perform pg_notify('agent_push', '');
   perform agent_private.record_audit('push.rotate', _queue, jsonb_build_object('keep', _keep));
 end
 $func$;
@@ -170,16 +167,15 @@ declare
   _push agent.push = agent_private.lock_push(_queue);
   _state agent.push_state = agent_private.lock_push_state(_queue);
 begin
+  perform agent_private.end_holding_back(_state);
   update agent.push_state s
   set epoch = agent_private.next_version(s.epoch), failures = 0, failing_since = null, opened_at = null, pause = null, retry_at = null, disabled_at = null, disabled_reason = null
   where s.queue = _queue;
-  perform agent_private.end_holding_back(_state);
   if _state.disabled_at is not null then
     perform agent_private.publish_own('queued.push.enabled', jsonb_build_object('queue', _queue));
   elsif _state.opened_at is not null then
     perform agent_private.publish_own('queued.push.closed', jsonb_build_object('queue', _queue));
   end if;
-  perform pg_notify('agent_push', '');
   perform agent_private.record_audit('push.enable', _queue);
 end
 $func$;
@@ -209,13 +205,14 @@ begin
 end
 $func$;
 
--- All pushes, or that of one queue, with the data to push: the live secrets, the current one first, and the state, in times from now. None
--- in a copy of a database that nobody has adopted. For the service.
+-- All pushes, or that of one queue, with the data to push: the live secrets, the current one first, until when each of them is live (null: it is the
+-- current one), and the state, in times from now. None in a copy of a database that nobody has adopted. For the service.
 create or replace function agent_service.read_pushes(_queue text default null)
 returns table
 ( queue text, url text, format text, headers bytea, timeout interval, max_in_flight int4, rate_per_second float8, rate_burst int4, final_statuses int4[]
 , disable_after interval, version int8, secrets bytea[]
 , epoch int8, failures int4, failing_for interval, last_error text, is_open boolean, pause interval, retry_in interval, is_disabled boolean
+, secrets_until timestamptz[]
 )
 language plpgsql volatile
 security definer
@@ -230,13 +227,14 @@ begin
   , array(select k.secret from agent.push_secret k where k.queue = p.queue and coalesce(k.live_until > _now, true) order by k.id desc)
   , s.epoch, s.failures, agent_private.elapsed(s.failing_since, _now), s.last_error, s.opened_at is not null, s.pause
   , agent_private.elapsed(_now, s.retry_at), s.disabled_at is not null
+  , array(select k.live_until from agent.push_secret k where k.queue = p.queue and coalesce(k.live_until > _now, true) order by k.id desc)
   from agent.push p
   join agent.push_state s on s.queue = p.queue
   where (_queue is null or p.queue = _queue) and not agent_private.is_copy();
 end
 $func$;
 
--- The ids of the processes that push, as they have reported within _alive. For the service.
+-- The ids of the processes that push, as they have reported within _alive; null: all that agent_service.prune_processes has left. For the service.
 create or replace function agent_service.list_pushers(_alive interval default interval '30 seconds')
 returns setof text
 language plpgsql volatile
@@ -245,7 +243,7 @@ set search_path to pg_catalog, pg_temp
 as $func$
 begin
   return query
-  select m.id::text from agent.process_metric m where m.category = 'pusher' and m.value = 'true' and m.updated_at > clock_timestamp() - _alive;
+  select m.id::text from agent.process_metric m where m.category = 'pusher' and m.value = 'true' and coalesce(m.updated_at > clock_timestamp() - _alive, true);
 end
 $func$;
 
@@ -290,14 +288,17 @@ begin
   , opened_at = case when _is_open then coalesce(s.opened_at, _now) end
   , pause = _pause
   , retry_at = agent_private.add_utc(_now, _retry_in)
-  , disabled_at = case when _disabled_reason is not null then _now end
-  , disabled_reason = left(_disabled_reason, 2048)
   where s.queue = _queue
   returning s.* into _after;
+  if _disabled_reason is not null then -- else it is not disabled, as the epoch says
+    update agent.push_state s
+    set disabled_at = _now, disabled_reason = left(_disabled_reason, 2048)
+    where s.queue = _queue
+    returning s.* into _after;
+  end if;
   _event = jsonb_strip_nulls(jsonb_build_object('queue', _queue, 'failures', _failures, 'failing_since', _after.failing_since, 'error', left(_error, 2048)));
   if _after.disabled_at is not null then
     perform agent_private.publish_own('queued.push.disabled', _event || jsonb_build_object('reason', _after.disabled_reason));
-    perform pg_notify('agent_push', '');
   elsif _after.opened_at is not null and _before.opened_at is null then
     perform agent_private.publish_own('queued.push.opened', _event || jsonb_build_object('retry_at', _after.retry_at));
   elsif _after.opened_at is null and _before.opened_at is not null then
@@ -428,3 +429,30 @@ begin
   return _state;
 end
 $func$;
+
+-- Processes have all of a push in memory but its state. Of that all have to know when it is disabled, or begins anew; the rest is known to the process that
+-- pushes, which changes it too often for others to wait for that. A row each, because statements that find none change nothing.
+create or replace trigger change_replica after insert or update or delete on agent.push
+for each row execute function agent_private.change_replica('push');
+create or replace trigger change_replica_on_truncate after truncate on agent.push
+for each statement execute function agent_private.change_replica('push');
+create or replace trigger change_replica after insert or update or delete on agent.push_secret
+for each row execute function agent_private.change_replica('push');
+create or replace trigger change_replica_on_truncate after truncate on agent.push_secret
+for each statement execute function agent_private.change_replica('push');
+create or replace trigger change_replica after insert or update of disabled_at, disabled_reason or delete on agent.push_state
+for each row execute function agent_private.change_replica('push');
+create or replace trigger change_replica_on_truncate after truncate on agent.push_state
+for each statement execute function agent_private.change_replica('push');
+
+-- A copy of a database has no pushes until it is adopted.
+create or replace trigger change_replica after update of system_identifier, database_oid, table_oid on agent.server
+for each row execute function agent_private.change_replica('push');
+
+-- The processes that push, which share out the queues. They have a version of their own: a transaction in which somebody changes a push must not hold up reports.
+create or replace trigger change_replica_on_insert after insert on agent.process_metric
+for each row when (new.category = 'pusher' and new.value = 'true') execute function agent_private.change_replica('pusher');
+create or replace trigger change_replica_on_update after update of value on agent.process_metric
+for each row when (new.category = 'pusher' and new.value <> old.value) execute function agent_private.change_replica('pusher');
+create or replace trigger change_replica_on_delete after delete on agent.process_metric
+for each row when (old.category = 'pusher' and old.value = 'true') execute function agent_private.change_replica('pusher');
