@@ -163,6 +163,9 @@ type Nacked struct {
 	ID int64 `json:"id"`
 	// VT is when it becomes claimable again; zero if it has failed.
 	VT time.Time `json:"vt,omitzero"`
+	// Exhausted says that the event has no attempts left though it waits: neither it nor its queue's policy says how many it has, and those that the
+	// server gives are used up. It is not claimed again, unless a claim allows more, and a sweep moves it into history as expired.
+	Exhausted bool `json:"exhausted,omitzero"`
 	// Outcome is [OutcomeFailed] if the event has left its queue, else empty.
 	Outcome string `json:"outcome,omitzero"`
 }

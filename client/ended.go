@@ -10,6 +10,8 @@ const (
 	EndDone End = "done"
 	// EndFailed means that the event was nacked for good: it is in history.
 	EndFailed End = "failed"
+	// EndExhausted means that the event was nacked and has no attempts left: see [Nacked].
+	EndExhausted End = "failed, no attempts left"
 	// EndRetried means that the event was nacked, and waits for its next attempt.
 	EndRetried End = "retried"
 	// EndGivenBack means that the worker stopped before the handler had ended, or begun.
@@ -45,10 +47,12 @@ func (r *workerRun) ended(l *lease, end End, failure, err error) {
 }
 
 // endOf returns how the work on an event has ended that was nacked because of failure.
-func endOf(n Nacked, failure error) End {
+func (r *workerRun) endOf(l *lease, n Nacked, failure error) End {
 	switch {
 	case n.Outcome != "":
 		return EndFailed
+	case n.Exhausted && l.event.Attempts >= r.cfg.MaxAttempts: // else this worker claims it again
+		return EndExhausted
 	case errors.Is(failure, ErrStopping):
 		return EndGivenBack
 	}

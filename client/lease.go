@@ -206,7 +206,7 @@ func (r *workerRun) nack(l *lease, failure error) {
 		r.log(l, slog.LevelWarn, "nacking failed", err)
 		r.noteRefusal(err)
 	}
-	r.ended(l, endOf(nacked, failure), failure, err)
+	r.ended(l, r.endOf(l, nacked, failure), failure, err)
 	r.drop(l)
 }
 

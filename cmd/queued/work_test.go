@@ -362,3 +362,28 @@ func TestWorkSaysWhatItDid(t *testing.T) {
 		t.Errorf("without -v it said\n%s", quiet.output())
 	}
 }
+
+func TestWorkSaysThatAnEventHasNoAttemptsLeft(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	p := setup(t, "QUEUED_MAX_ATTEMPTS=1", "QUEUED_SWEEP_INTERVAL=off")
+	id := p.post1(`{}`)
+	w := p.work(t.TempDir(), `exit 75`, "-v")
+	w.waitForLine("the end of the event", func(line string) bool {
+		return strings.Contains(line, fmt.Sprintf(`msg="failed, no attempts left" queue=default id=%d `, id))
+	})
+	w.signal(syscall.SIGTERM)
+	if w.wait(); !strings.Contains(w.output(), "msg=stopped done=0 failed=1 retried=0 ") {
+		t.Errorf("it said\n%s", w.output())
+	}
+	other := p.post1(`{}`)
+	w = p.work(t.TempDir(), `exit 75`, "-v", "--max-attempts", "2") // which claims it again
+	w.waitForLine("the first attempt", func(line string) bool {
+		return strings.Contains(line, fmt.Sprintf(`msg=retried queue=default id=%d `, other))
+	})
+	w.waitForLine("the second attempt", func(line string) bool {
+		return strings.Contains(line, "no attempts left") && strings.Contains(line, "attempt=2")
+	})
+	w.signal(syscall.SIGTERM)
+	w.wait()
+}

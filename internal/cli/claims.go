@@ -193,6 +193,9 @@ func (c *NackCmd) Run(ctx context.Context, env *Env) error {
 }
 
 func nackedFields(n client.Nacked) [][2]string {
+	if n.Exhausted {
+		return [][2]string{{"id", id(n.ID)}, {"attempts left", "none"}}
+	}
 	return [][2]string{{"id", id(n.ID)}, {"outcome", n.Outcome}, {"claimable at@", moment(n.VT)}}
 }
 

@@ -113,7 +113,11 @@ func (t *tally) ended(e client.Ended) {
 		took = time.Since(began)
 	}
 	delete(t.begun, e.Event.Receipt)
-	t.ends[e.End]++
+	end := e.End
+	if end == client.EndExhausted { // which has failed, too
+		end = client.EndFailed
+	}
+	t.ends[end]++
 	t.busy += took
 	t.mu.Unlock()
 	if t.isVerbose {

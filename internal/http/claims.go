@@ -171,9 +171,10 @@ type nackRequest struct {
 
 // A nackResponse has a vt when the event is back in its queue, and an outcome when it is not.
 type nackResponse struct {
-	ID      int64         `json:"id"`
-	VT      *timestamp    `json:"vt,omitzero"`
-	Outcome queue.Outcome `json:"outcome,omitzero"`
+	ID        int64         `json:"id"`
+	VT        *timestamp    `json:"vt,omitzero"`
+	Exhausted bool          `json:"exhausted,omitzero"`
+	Outcome   queue.Outcome `json:"outcome,omitzero"`
 }
 
 func (s *Server) nack(r *http.Request, req nackRequest) (reply, error) {
@@ -184,7 +185,7 @@ func (s *Server) nack(r *http.Request, req nackRequest) (reply, error) {
 		Retryable: req.Retryable,
 		Final:     req.Final,
 	})
-	resp := nackResponse{ID: req.ID, Outcome: result.Outcome}
+	resp := nackResponse{ID: req.ID, Exhausted: result.IsExhausted, Outcome: result.Outcome}
 	if result.Outcome == "" {
 		resp.VT = (*timestamp)(&result.VT)
 	}

@@ -478,6 +478,17 @@ func TestNackOnTheLastAttemptFailsTheEvent(t *testing.T) {
 	}
 }
 
+func TestNackSaysThatNoAttemptIsLeft(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.insertWith("")
+	for _, want := range []string{"", "", `"exhausted":true`} { // of the three that the service gives
+		if got := h.nack(h.claimOne(), "").want(200).body; strings.Contains(got, "exhausted") != (want != "") || !strings.Contains(got, want) || !strings.Contains(got, `"vt":`) {
+			t.Errorf("the nack says %s, want %q", got, want)
+		}
+	}
+}
+
 func TestHistoryIsFilteredByJobFields(t *testing.T) {
 	t.Parallel()
 	h := setup(t)

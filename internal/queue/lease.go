@@ -22,11 +22,13 @@ func (s *Service) Nack(ctx context.Context, p NackParams) (NackResult, error) {
 		outcome  *Outcome
 		queue    string
 		repeated bool
+		attempts int
+		most     *int
 	)
 	err := s.row(ctx, `
-		select vt, outcome, queue, repeated
+		select vt, outcome, queue, repeated, attempts, max_attempts
 		from agent.nack_event($1, nullif($2, ''), $3, nullif($4, ''), $5, _notify => false, _retryable => $6, _queues => $7)`,
-		[]any{p.ID, p.Receipt, p.Delay, p.Error, p.Final, p.Retryable, p.Queues}, &vt, &outcome, &queue, &repeated)
+		[]any{p.ID, p.Receipt, p.Delay, p.Error, p.Final, p.Retryable, p.Queues}, &vt, &outcome, &queue, &repeated, &attempts, &most)
 	if err != nil {
 		return NackResult{}, wrap("nacking an event", err)
 	}
@@ -41,7 +43,7 @@ func (s *Service) Nack(ctx context.Context, p NackParams) (NackResult, error) {
 		s.counters.add(queue, Counters{Nacked: 1})
 	}
 	s.wake(map[string]bool{queue: true})
-	return NackResult{VT: *vt}, nil
+	return NackResult{VT: *vt, IsExhausted: most == nil && attempts >= s.cfg.MaxAttempts}, nil
 }
 
 // Extend makes the lease last until invisibleFor from now (zero: as the queue's policy says, or DefaultInvisibleFor) and returns

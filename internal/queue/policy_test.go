@@ -157,6 +157,35 @@ func TestNackOnTheLastAttemptFailsTheEvent(t *testing.T) {
 	}
 }
 
+func TestNackSaysThatTheAttemptsOfTheServiceAreUsedUp(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		policy *int
+		event  int
+		wants  bool
+	}{
+		"by the service": {nil, 0, true},
+		"more by policy": {new(9), 0, false},
+		"more by event":  {nil, 9, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, func(c *queue.Config) { c.MaxAttempts = 2 })
+			b.policy(t, queue.Policy{MaxAttempts: c.policy})
+			b.insertEvents(t, queue.InsertParams{MaxAttempts: c.event})
+			if r, err := b.Nack(t.Context(), queue.NackParams{Lease: lease(b.claimOne(t))}); err != nil || r.IsExhausted {
+				t.Errorf("the first nack: %+v, %v", r, err)
+			}
+			last := queue.NackParams{Lease: lease(b.claimOne(t))}
+			for range 2 { // the second is a repetition
+				if r, err := b.Nack(t.Context(), last); err != nil || r.IsExhausted != c.wants || r.Outcome != "" || r.VT.IsZero() {
+					t.Errorf("the last nack: %+v, %v", r, err)
+				}
+			}
+		})
+	}
+}
+
 func TestNackThatIsNotRetryableFailsTheEvent(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

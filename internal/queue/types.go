@@ -184,10 +184,12 @@ type NackParams struct {
 }
 
 // NackResult says where a nacked event went: Outcome is Failed after a final nack, or one on the last attempt that the
-// event or its queue's policy allows, otherwise empty and VT says when the event can be claimed again.
+// event or its queue's policy allows, otherwise empty and VT says when the event can be claimed again. IsExhausted says that it is
+// not, though it waits: neither of the two says how often it may be claimed, and Config.MaxAttempts are used up. A sweep expires it.
 type NackResult struct {
-	VT      time.Time
-	Outcome Outcome
+	VT          time.Time
+	Outcome     Outcome
+	IsExhausted bool
 }
 
 // SweepParams says which events an explicit sweep expires.

@@ -157,8 +157,8 @@ $func$;
 
 -- Ends an attempt by failure: the event is claimable again after _delay (null: by its queue's policy, or at once), with _error, up to
 -- 65,536 characters, as its last error. It goes into history as failed if it is _final or not _retryable, or if it has had its
--- max_attempts by the event or the policy. Returns the new vt, or the outcome failed. Repeated with the same receipt it changes nothing
--- and answers the same. Raises QD001 and QD002 as delete_event does. Only an event of the queues that _queues stands for is found (null:
+-- max_attempts by the event or the policy. Returns the new vt, or the outcome failed, with the attempts and that max_attempts. Repeated with the same
+-- receipt it changes nothing and answers the same. Raises QD001 and QD002 as delete_event does. Only an event of the queues that _queues stands for is found (null:
 -- all; see is_queue_allowed).
 create or replace function agent.nack_event
 ( _id int8
@@ -170,7 +170,7 @@ create or replace function agent.nack_event
 , _retryable boolean default null
 , _queues text[] default null
 )
-returns table (vt timestamptz, outcome text, queue text, repeated boolean)
+returns table (vt timestamptz, outcome text, queue text, repeated boolean, attempts int4, max_attempts int4)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -181,6 +181,7 @@ as $func$
 declare
   _event agent.event;
   _policy agent.queue;
+  _max int4;
   _now timestamptz = clock_timestamp();
   _is_final boolean = coalesce(_final, false) or not coalesce(_retryable, true);
 begin
@@ -195,7 +196,7 @@ begin
   perform from agent.event e where e.id = _id for update;
   if not found then
     return query
-    select null::timestamptz, h.outcome, h.queue, true
+    select null::timestamptz, h.outcome, h.queue, true, h.attempts, h.max_attempts
     from agent.event_hist h
     where h.id = _id and h.outcome = 'failed' and agent_private.is_receipt(_receipt, h.id, h.attempts, h.claimed, h.receipt_hash)
     and (_queues is null or agent_private.is_queue_allowed(h.queue, _queues))
@@ -208,14 +209,15 @@ begin
 
   _event = agent_private.lock_lease(_id, _receipt, _queues);
   select q.* into _policy from agent.queue q where q.name = _event.queue;
-  if _is_final or _event.nacked_at is null and _event.attempts >= coalesce(_event.max_attempts, _policy.max_attempts) then
+  _max = coalesce(_event.max_attempts, _policy.max_attempts);
+  if _is_final or _event.nacked_at is null and _event.attempts >= _max then
     return query
-    select null::timestamptz, m.outcome, m.queue, false
+    select null::timestamptz, m.outcome, m.queue, false, _event.attempts, _max
     from agent_private.move_to_history(array[_id], 'failed', _error, coalesce(_retryable, not _is_final)) m;
     return;
   end if;
   if _event.nacked_at is not null then
-    return query select _event.vt, null::text, _event.queue, true;
+    return query select _event.vt, null::text, _event.queue, true, _event.attempts, _max;
     return;
   end if;
   return query
@@ -225,7 +227,7 @@ begin
     , last_error = coalesce(_error, e.last_error)
     , past_attempts = agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, _now, 'nacked', _error)
   where e.id = _id
-  returning vt, null::text, queue, false;
+  returning vt, null::text, queue, false, attempts, _max;
   if _notify then
     perform agent.notify_queues(array[_event.queue]);
   end if;
