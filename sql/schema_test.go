@@ -102,6 +102,28 @@ func TestFunctionsOfTheSchemaAgentAreDocumentedForUsers(t *testing.T) {
 	}
 }
 
+var ownState = regexp.MustCompile(`QD\d{3}`)
+
+func TestSQLSTATEsAreDocumented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "docs", "sql.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, documented, _ := strings.Cut(string(text), "\n## Errors\n")
+	scripts := allScripts(t)
+	for _, state := range slices.Compact(slices.Sorted(slices.Values(ownState.FindAllString(scripts, -1)))) {
+		if !strings.Contains(documented, "`"+state+"`") {
+			t.Errorf("the errors of docs/sql.md do not have %s", state)
+		}
+	}
+	for _, state := range ownState.FindAllString(documented, -1) {
+		if !strings.Contains(scripts, state) {
+			t.Errorf("the errors of docs/sql.md have %s, which nothing raises", state)
+		}
+	}
+}
+
 var (
 	insertIntoEvent   = regexp.MustCompile(`insert into agent\.event\b[^;]*`)
 	insertIntoHistory = regexp.MustCompile(`insert into agent\.event_hist\b`)
