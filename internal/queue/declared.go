@@ -115,7 +115,7 @@ func (s *Service) NearestQueue(wrong string, mayName func(string) bool) string {
 	s.declared.mu.Unlock()
 	best, least := "", min(maxDistance, len(wrong)-1)+1
 	for _, name := range names {
-		if d := distance(wrong, name, least-1); d < least && mayName(name) {
+		if d := distance(wrong, name, least-1); 0 < d && d < least && mayName(name) { // 0: it was deleted since
 			best, least = name, d
 		}
 	}
@@ -278,6 +278,7 @@ func (d *declaredQueues) add(queue string) {
 	defer d.mu.Unlock()
 	d.declared[queue] = true
 	delete(d.undeclared, queue)
+	d.namesAt = time.Time{}
 }
 
 // forget forgets what is known of a queue that was deleted.
@@ -289,6 +290,7 @@ func (d *declaredQueues) forget(queue string) {
 	defer d.mu.Unlock()
 	delete(d.declared, queue)
 	delete(d.undeclared, queue)
+	d.namesAt = time.Time{}
 }
 
 // forgetUndeclared forgets that a queue is not declared, as a notification about it may come from its declaration.

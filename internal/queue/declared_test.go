@@ -287,3 +287,18 @@ func TestNearestQueueIsOneThatMayBeNamed(t *testing.T) {
 		t.Errorf("%q is suggested to somebody who may not name it", got)
 	}
 }
+
+func TestNearestQueueKnowsWhatThisProcessHasDeclared(t *testing.T) {
+	t.Parallel()
+	b := setupDeclared(t)
+	all := func(string) bool { return true }
+	wantUndeclared(t, "a claim", "first", b.RequireQueues(t.Context(), "first"))
+	b.declare(t, "orders")
+	wantUndeclared(t, "a claim", "ordres", b.RequireQueues(t.Context(), "ordres"))
+	if got := b.NearestQueue("ordres", all); got != "orders" {
+		t.Errorf("the nearest to ordres is %q, want orders", got)
+	}
+	if got := b.NearestQueue("orders", all); got != "" {
+		t.Errorf("the nearest to orders, as if it was deleted, is %q", got)
+	}
+}
