@@ -204,6 +204,14 @@ func TestWrongLineIsNamedAndThoseBeforeAreStored(t *testing.T) {
 		p.cli("post", "-f", path, "--key-field", "/order/id", "--batch", "1", "--parallel", "1").wantError(1, says)
 	}
 	p.wantNumbers("default", 3)
+	first := fileOf(t, "x\n"+numbered(2, 3))
+	for _, args := range [][]string{{"post", "-f", first}, {"post", "-f", first, "--key-field", "/n"}, {"publish", "a.b", "-f", first}} {
+		failed := p.cli(args...)
+		failed.wantError(1, ":1: the event is not JSON")
+		if !strings.Contains(failed.stderr, "nothing was ") || strings.Contains(failed.stderr, "to go on") {
+			t.Errorf("%q said\n%s", args, failed.stderr)
+		}
+	}
 	path := fileOf(t, numbered(1, 3)+"x\n"+numbered(5, 8))
 	p.cli("post", "-f", path, "--key-prefix", "other", "-q", "other", "--batch", "2").wantError(1, "lines up to 3 are stored")
 	p.cli("post", "-f", path, "--key-prefix", "other", "-q", "other", "--skip", "4").want(0)

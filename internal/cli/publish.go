@@ -154,6 +154,10 @@ func (c *PublishCmd) publishFile(ctx context.Context, env *Env, conn *client.Cli
 	answer.Events = events.Load()
 	p.stop(report(env.Now().Sub(began)))
 	if err != nil {
+		if line <= 1 {
+			env.notef("nothing was published")
+			return err
+		}
 		env.notef("the lines before line %d are published; to go on: tail -n +%d %s | queued publish %s -f -", line, line, c.File, c.Topic)
 		return err
 	}

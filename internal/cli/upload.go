@@ -37,6 +37,8 @@ type upload struct {
 	batch     int
 	parallel  int
 
+	isBegun atomic.Bool // a batch was sent, or is about to be
+
 	stored atomic.Int64 // events
 	done   atomic.Int64 // bytes of the lines that are stored or left out
 	passed atomic.Int64 // bytes of the lines that were left out
@@ -69,6 +71,7 @@ func (u *upload) run(ctx context.Context, input io.Reader) error {
 					if !more {
 						return
 					}
+					u.isBegun.Store(true)
 					if err := u.send(ctx, batch); err != nil {
 						cancel(err)
 						return
@@ -295,6 +298,9 @@ func (u *upload) reportWithBar(elapsed time.Duration, size int64) string {
 func (u *upload) resumption(c *PostCmd) string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if !u.isBegun.Load() {
+		return "nothing was stored"
+	}
 	if c.KeyField != "" || c.KeyPrefix != "" {
 		return fmt.Sprintf("lines up to %d are stored; run the command again to go on: what is stored is not stored twice, and --skip %d saves the time",
 			u.through, u.through)
