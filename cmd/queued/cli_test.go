@@ -420,6 +420,7 @@ func TestMistakesNameTheFlagAndTheNearestRightOne(t *testing.T) {
 		{"ack foo", 2, `the receipt is "foo"`},
 		{"events --contains {x", 2, "--contains: "},
 		{"history --from yesterday", 2, "--from is"},
+		{"post {} --expires-at tomorrow", 2, `--expires-at: got "tomorrow"; want a time such as 2026-`},
 		{"history --from 99999999w", 2, "out of range; want up to 106751d ago"},
 		{"claim --lease 99999999w", 2, `--lease: got "99999999w", which is out of range; want a duration up to 106751d`},
 		{"post --wait=99999999w {}", 2, "out of range"},
@@ -438,4 +439,19 @@ func TestMistakesNameTheFlagAndTheNearestRightOne(t *testing.T) {
 	p.cli("queues").wantError(1, "$QUEUED_KEY")
 	p.cliWith("", key, "queues").want(0)
 	p.cli("queues", "--url", "http://"+closedAddress(t), "--retry-for", "0s").wantError(1, "(--url): ")
+	p.cliWith("", key, "claim", "--url", "http://"+p.addr+"/elsewhere").wantError(1, "It was POST /claim: is the URL (--url)")
+}
+
+func TestUndeclaredQueueIsNamedAndIsNoEmptyQueue(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	p := setup(t, "QUEUED_QUEUES=declared")
+	p.cli("queue", "set", "mail").want(0)
+	for _, args := range [][]string{{"post", "-q", "mial", "{}"}, {"claim", "-q", "mial"}, {"work", "-q", "mial", "--exec", "true"}} {
+		failed := p.cli(args...)
+		for _, want := range []string{`the queue "mial"`, `Did you mean "mail"?`, "queued queue set mial"} {
+			failed.wantError(1, want)
+		}
+	}
+	p.cli("claim", "-q", "mail").wantError(3, "nothing to claim")
 }

@@ -192,6 +192,7 @@ func newParser(g *grammar, reader *settingsReader, options ...kong.Option) (*kon
 		kong.ValueFormatter(helpText),
 		kong.Resolvers(kong.ResolverFunc(reader.resolve)),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), cli.DurationMapper),
+		kong.TypeMapper(reflect.TypeFor[time.Time](), cli.TimeMapper),
 		kong.Vars{"version": version()},
 		kong.Bind(new(cli.Env)),
 	}, options...)

@@ -154,7 +154,7 @@ func execute(ctx context.Context, env *cli.Env, args []string) error {
 		Keys         keysCmd `cmd:""`
 		cli.Commands `embed:""`
 	}
-	parser, err := kong.New(&commands, kong.TypeMapper(reflect.TypeFor[time.Duration](), cli.DurationMapper),
+	parser, err := kong.New(&commands, kong.TypeMapper(reflect.TypeFor[time.Duration](), cli.DurationMapper), kong.TypeMapper(reflect.TypeFor[time.Time](), cli.TimeMapper),
 		kong.Bind(env), kong.BindTo(ctx, (*context.Context)(nil)))
 	if err != nil {
 		return err

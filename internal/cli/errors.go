@@ -36,10 +36,20 @@ func ExitCode(err error) int {
 		return exitUsage
 	case errors.Is(err, client.ErrLeaseLost):
 		return exitLeaseLost
+	case errors.Is(err, client.ErrQueueNotDeclared), isPathNotFound(err): // of a claim, too: it must not look as if there was nothing to claim
+		return exitFailure
 	case errors.Is(err, errNothing), errors.Is(err, client.ErrNotFound), errors.As(err, new(*notEndedError)):
 		return exitNothing
 	}
 	return exitFailure
+}
+
+// codePathNotFound is the code of a server's answer to a path that it does not have.
+const codePathNotFound = "not_found"
+
+func isPathNotFound(err error) bool {
+	answer, ok := errors.AsType[*client.Error](err)
+	return ok && answer.Code == codePathNotFound
 }
 
 // Describe returns the message about the error of a command, empty if it was written already. A server's error about a field of the
@@ -78,6 +88,8 @@ func (e *Env) describeAnswer(answer *client.Error, flags []string) string {
 	var text strings.Builder
 	text.WriteString(answer.Title)
 	switch {
+	case errors.Is(answer, client.ErrQueueNotDeclared) && answer.Detail != "": // it names the queue, and another one that may have been meant
+		text.WriteString(": " + answer.Detail)
 	case len(answer.Errors) == 1:
 		text.WriteString(": " + flagOf(answer.Errors[0].Pointer, flags) + ": " + answer.Errors[0].Detail)
 	case len(answer.Errors) > 1: // which the detail has, too
@@ -94,6 +106,8 @@ func (e *Env) describeAnswer(answer *client.Error, flags []string) string {
 		fmt.Fprintf(&text, "\n  The API key is that of the context %s: \"queued context set %s --key -\" sets another one.", e.keyFrom, e.keyFrom)
 	case errors.Is(answer, client.ErrUnauthorized):
 		text.WriteString("\n  The API key is --key, --key-file or $QUEUED_KEY.")
+	case answer.Code == codePathNotFound:
+		fmt.Fprintf(&text, "\n  It was %s %s: is the URL (%s) that of the server, and the server as new as this program?", answer.Method, answer.Path, e.origin())
 	}
 	if answer.Status >= 500 && answer.RequestID != "" {
 		fmt.Fprintf(&text, " (status %d, request %s)", answer.Status, answer.RequestID)

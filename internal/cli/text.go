@@ -141,6 +141,20 @@ func errNotDuration(text string, err error, otherwise string) error {
 	return fmt.Errorf("got %q; want a duration such as 90s, 10m or 7d%s", text, otherwise)
 }
 
+// TimeMapper reads the flags that are instants.
+var TimeMapper kong.MapperFunc = func(ctx *kong.DecodeContext, target reflect.Value) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("time", &text); err != nil {
+		return err
+	}
+	t, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return fmt.Errorf("got %q; want a time such as 2026-02-03T04:05:06Z", text)
+	}
+	target.Set(reflect.ValueOf(t))
+	return nil
+}
+
 // parseTime returns the instant that a flag says: RFC 3339, or how long ago, such as 90m.
 func parseTime(flag, text string, now time.Time) (time.Time, error) {
 	if text == "" {
