@@ -53,8 +53,11 @@ func (db *Database) Listen(ctx context.Context, s Subscriber) {
 // IsListening reports whether notifications arrive: there are subscribers, and the latest self-test succeeded.
 func (db *Database) IsListening() bool { return db.listener.isReceiving.Load() }
 
-// MissesNothing reports whether notifications arrive, and go on to as long as nothing is noticed: the connection leads to PostgreSQL and not to a pooler.
-func (db *Database) MissesNothing() bool { return db.isListenDirect && db.IsListening() }
+// MissesNothing reports whether notifications arrive, and go on to as long as nothing is noticed: connections lead to PostgreSQL and not to a pooler. Behind one, calls
+// may reach another server from one moment to the next, while notifications are those of the server before.
+func (db *Database) MissesNothing() bool {
+	return db.direct && db.isListenDirect && db.IsListening()
+}
 
 // A listener is the connection of all subscribers.
 type listener struct {

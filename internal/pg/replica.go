@@ -23,6 +23,9 @@ const (
 	// rereadInterval is the time after which a replica is read though its version is the same: tables that were restored without their triggers have no other one.
 	rereadInterval = time.Minute
 
+	// replicaRetry is the longest pause after a look that failed: what it was to see may be due.
+	replicaRetry = time.Second
+
 	lookUpsPerSec = 50 // of keys that a replica does not have; those that it has are not affected
 	lookUpsBurst  = 100
 )
@@ -231,7 +234,7 @@ func (r *Replica[S]) Run(ctx context.Context, log zerolog.Logger, loops ...Loop)
 
 // loop returns the loop that reads the replica when that is due.
 func (r *Replica[S]) loop() Loop {
-	return Loop{Doing: r.Doing, Pass: r.pass, Pause: r.Poll, Next: r.next, Wakes: r.changed.Received}
+	return Loop{Doing: r.Doing, Pass: r.pass, Pause: r.Poll, Retry: min(r.Poll, replicaRetry), Next: r.next, Wakes: r.changed.Received}
 }
 
 // pass looks unless another replica has done so lately, and nothing has been told since.

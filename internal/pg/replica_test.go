@@ -180,6 +180,43 @@ func TestNotificationHasAReplicaRead(t *testing.T) {
 	wantCopied(t, r, "b")
 }
 
+func TestNotificationWhoseLookFailsIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	db, exec := openTest(t)
+	r, _ := openReplica(t, db, "source", sourceNames)
+	read, failures := r.Read, atomic.Int32{}
+	r.Read = func(ctx context.Context, before *copied) (*copied, error) {
+		if failures.Add(1) <= 2 {
+			return nil, errors.New("a fault")
+		}
+		return read(ctx, before)
+	}
+	runReplica(t, r)
+	exec(addSource, "a")
+	wantCopied(t, r, "a")
+}
+
+// The server behind a pooler may become another one while notifications go on to be those of the one before.
+func TestLooksBehindAPoolerAreFrequentWhateverNotificationsDo(t *testing.T) {
+	t.Parallel()
+	for _, isPooled := range []bool{false, true} {
+		db, _ := openTest(t)
+		if isPooled {
+			db.BehindPooler()
+		}
+		r, _ := openReplica(t, db, "source", sourceNames)
+		runReplica(t, r)
+		for until := time.Now().Add(time.Minute); !db.IsListening(); pg.Pause(t.Context(), 5*time.Millisecond) {
+			if time.Now().After(until) {
+				t.Fatal("the process does not listen")
+			}
+		}
+		if db.MissesNothing() == isPooled {
+			t.Errorf("pooled: %t, nothing is missed: %t", isPooled, db.MissesNothing())
+		}
+	}
+}
+
 func TestOneLookIsForAllReplicasOfAProcess(t *testing.T) {
 	t.Parallel()
 	db, exec := openTest(t)

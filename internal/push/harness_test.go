@@ -299,9 +299,9 @@ func (r *receivingServer) seen() []call {
 }
 
 // run runs a statement as the owner of the schema.
-func run(t *testing.T, db *pgtest.DB, statement string, args ...any) {
+func run(t *testing.T, db *pgtest.DB, statement string) {
 	t.Helper()
-	if _, err := pgtest.Connect(t, db.URL).Exec(t.Context(), statement, args...); err != nil {
+	if _, err := pgtest.Connect(t, db.URL).Exec(t.Context(), statement); err != nil {
 		t.Fatalf("%s: %v", statement, err)
 	}
 }
