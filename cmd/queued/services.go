@@ -126,6 +126,7 @@ func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, tcp *net.
 		MisfireGrace: c.MisfireGrace,
 		QueryTimeout: c.QueryTimeout,
 		Retention:    c.OccurrenceRetention,
+		DeclaredOnly: s.queue.IsDeclaredOnly(),
 		Logger:       logger,
 	}); err != nil {
 		return s, err

@@ -1,18 +1,26 @@
 package http
 
 import (
+	"context"
 	"fmt"
+	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 )
 
+func declaredOnly(cfg *queue.Config) { cfg.DeclaredOnly = true }
+
 func setupDeclared(t *testing.T) *environment {
 	t.Helper()
-	h := setupWith(t, settings{queue: func(cfg *queue.Config) { cfg.DeclaredOnly = true }})
+	h := setupWith(t, settings{queue: declaredOnly})
 	h.call("PUT", "/queues/orders", `{}`).want(200)
 	return h
 }
@@ -92,7 +100,7 @@ func TestWhatWasAcceptedEarlierGoesOnForUndeclaredQueues(t *testing.T) {
 	id := decode[map[string]any](before.call("POST", "/schedules", `{"event":{},"cron":"@daily","timezone":"UTC","queue":"scheduled"}`).want(201))["id"]
 	before.call("POST", "/events?queue=mail", `{}`).want(201)
 
-	h := setupWith(t, settings{db: before.db, queue: func(cfg *queue.Config) { cfg.DeclaredOnly = true }})
+	h := setupWith(t, settings{db: before.db, queue: declaredOnly})
 	h.with("X-Token", "0123456789abcdef").call("POST", "/in/hook", `{}`).want(200)
 	h.call("POST", "/topics/a", `{}`).want(201)
 	h.call("POST", fmt.Sprintf("/schedules/%.0f/run", id), "").want(201)
@@ -106,6 +114,171 @@ func TestWhatWasAcceptedEarlierGoesOnForUndeclaredQueues(t *testing.T) {
 			t.Errorf("the queue %s got %d events, want 1", name, len(got))
 		}
 	}
+}
+
+// namers are the calls that have something name the queue orders, and the queries that count what names it.
+var namers = []struct{ method, path, body, names string }{
+	{"POST", "/schedules", `{"event":{},"cron":"@daily","timezone":"UTC","queue":"orders"}`, `agent.schedule where queue = 'orders' and status in ('active', 'paused')`},
+	{"PUT", "/sources/hook", `{"kind":"token","header":"X-Token","secrets":["0123456789abcdef"],"queue":"orders"}`, `agent.source where queue = 'orders'`},
+	{"PUT", "/subscriptions/s", `{"filters":[],"deliver":{"queue":"orders"}}`, `agent.subscription where deliver_queue = 'orders'`},
+	{"PUT", "/queues/orders/push", `{"url":"http://127.0.0.1:1"}`, `agent.push where queue = 'orders'`},
+}
+
+// What names a queue waits for a deletion of that queue that is under way, and is refused when the queue is gone.
+func TestWhatNamesAQueueThatIsBeingDeletedIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, n := range namers {
+		t.Run(n.path, func(t *testing.T) {
+			t.Parallel()
+			h := setupDeclared(t)
+			deleting, err := h.connect().Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = deleting.Rollback(context.WithoutCancel(t.Context())) }()
+			if _, err := deleting.Exec(t.Context(), `select agent.delete_queue('orders')`); err != nil {
+				t.Fatal(err)
+			}
+			named := make(chan answer, 1)
+			go func() { named <- h.try(n.method, n.path, n.body) }()
+			h.waitForLock()
+			if err := deleting.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			(<-named).wantProblem(problem.QueueNotDeclared)
+			if left := h.count(`select (select count(*) from agent.queue) + count(*) from ` + n.names); left != 0 {
+				t.Errorf("%d rows name a queue that was deleted", left)
+			}
+		})
+	}
+}
+
+// A deletion waits for what comes to name the queue, and is refused for it: a push goes with the queue.
+func TestDeletionSeesWhatComesToNameTheQueueMeanwhile(t *testing.T) {
+	t.Parallel()
+	h := setupDeclared(t)
+	naming, err := h.connect().Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = naming.Rollback(context.WithoutCancel(t.Context())) }()
+	const put = `select from agent_service.put_source('hook', '{"kind":"token","header":"X-Token","queue":"orders"}', '{"\\x00"}') p where `
+	if _, err := naming.Exec(t.Context(), put+pg.RequireQueue(true, "(p.source).queue")); err != nil {
+		t.Fatal(err)
+	}
+	deleted := make(chan answer, 1)
+	go func() { deleted <- h.try("DELETE", "/queues/orders", "") }()
+	h.waitForLock()
+	if err := naming.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	(<-deleted).wantProblem(problem.QueueInUse)
+}
+
+// waitForLock waits until a transaction waits for the lock on the name of a queue.
+func (h *environment) waitForLock() {
+	h.t.Helper()
+	const waiting = `select count(*) from pg_locks where locktype = 'advisory' and not granted and database = (select oid from pg_database where datname = current_database())`
+	conn := h.connect()
+	for began := time.Now(); pgtest.Query[int](h.t, conn, waiting) == 0; pg.Pause(h.t.Context(), 5*time.Millisecond) {
+		if time.Since(began) > busyTimeout {
+			h.t.Fatal("nobody waits for the lock")
+		}
+	}
+}
+
+// Two processes have schedules, sources, subscriptions and pushes name a queue while both delete it: in the end either the queue is there, or nothing names it.
+func TestNothingNamesAQueueThatIsDeletedMeanwhile(t *testing.T) {
+	t.Parallel()
+	h := setupDeclared(t)
+	processes := []*environment{h, setupWith(t, settings{db: h.db, queue: declaredOnly})}
+	const rounds = 60
+	var deletions, named, refused int
+	for round := range rounds {
+		h.call("PUT", "/queues/orders", `{}`).want(200)
+		for _, p := range processes { // which then take it for declared
+			for began := time.Now(); p.try("POST", "/claim", `{"queue":"orders","limit":1}`).status != 200; pg.Pause(t.Context(), 10*time.Millisecond) {
+				if time.Since(began) > busyTimeout {
+					t.Fatal("a process does not learn of a declaration")
+				}
+			}
+		}
+		var calling sync.WaitGroup
+		var mu sync.Mutex
+		call := func(p *environment, method, path, body string) {
+			pause := time.Duration(rand.IntN(5000)) * time.Microsecond
+			calling.Go(func() {
+				pg.Pause(t.Context(), pause)
+				got := p.try(method, path, body)
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case got.status < 300 && method == "DELETE":
+					deletions++
+				case got.status < 300:
+					named++
+				case got.status == 404:
+					refused++
+				case got.status != 409 && got.status != 503:
+					t.Errorf("%s %s: %d %s", method, path, got.status, got.body)
+				}
+			})
+		}
+		for i, p := range processes {
+			if round%2 == i {
+				call(p, "DELETE", "/queues/orders", "")
+			}
+			for j, n := range namers {
+				if (round+i+j)%3 == 0 { // so that the deletion comes first in some rounds
+					call(p, n.method, n.path, n.body)
+				}
+			}
+		}
+		calling.Wait()
+		if h.count(`select count(*) from agent.queue where name = 'orders'`) == 0 {
+			for _, n := range namers {
+				if left := h.count(`select count(*) from ` + n.names); left != 0 {
+					t.Errorf("round %d: %d rows name a queue that is not declared: %s", round, left, n.names)
+				}
+			}
+		}
+		h.sql(`select agent.delete_schedule(id) from agent.schedule`)
+		h.sql(`select agent.delete_source(name) from agent.source`)
+		h.sql(`select agent_service.delete_subscription_if_match(name, null) from agent.subscription`)
+		h.sql(`select from agent.delete_queue('orders') where exists (select from agent.queue)`)
+	}
+	t.Logf("%d deletions, %d named, %d refused", deletions, named, refused)
+	if deletions == 0 || named == 0 || refused == 0 {
+		t.Errorf("%d deletions, and %d calls named the queue, %d were refused: want some of each", deletions, named, refused)
+	}
+}
+
+// A schedule that is completed does not keep its queue from being deleted, so it does not come again without it.
+func TestCompletedScheduleDoesNotComeAgainWithoutItsQueue(t *testing.T) {
+	t.Parallel()
+	h := setupDeclared(t)
+	type created struct{ ID int64 }
+	id := decode[created](h.call("POST", "/schedules", `{"event":{},"at":"2020-01-01T00:00:00Z","queue":"orders","misfire":"skip"}`).want(201)).ID
+	path := fmt.Sprintf("/schedules/%d", id)
+	conn := h.connect()
+	for began := time.Now(); pgtest.Query[int](t, conn, `select count(*) from agent.schedule where status = 'completed'`) == 0; pg.Pause(t.Context(), 10*time.Millisecond) {
+		if time.Since(began) > busyTimeout {
+			t.Fatal("the schedule does not complete")
+		}
+	}
+	h.call("DELETE", "/queues/orders", "").want(200)
+	h.call("PATCH", path, `{"name":"again"}`).want(200)
+	h.call("PATCH", path, `{"at":"2100-01-01T00:00:00Z"}`).wantProblem(problem.QueueNotDeclared)
+	h.call("POST", path+"/run", "").wantProblem(problem.QueueNotDeclared)
+	h.call("PATCH", path, `{"topic":"a"}`).want(200)
+	h.call("PATCH", path, `{"topic":null}`).wantProblem(problem.QueueNotDeclared) // it would be for the queue default
+	if n := h.count(`select count(*) from agent.event`); n != 0 {
+		t.Errorf("%d events were inserted", n)
+	}
+	h.call("PATCH", path, `{"topic":"a","at":"2100-01-01T00:00:00Z"}`).want(200)
+	h.call("PUT", "/queues/orders", `{}`).want(200)
+	h.call("PATCH", path, `{"queue":"orders"}`).want(200)
+	h.call("DELETE", "/queues/orders", "").wantProblem(problem.QueueInUse)
 }
 
 // A waiting claim whose queue is deleted ends empty, as that of any queue that gets nothing; the next one is refused.

@@ -104,7 +104,7 @@ func TestEveryDocumentedResponseIsReturned(t *testing.T) {
 	provokeSubscribedStreams(open)
 	provokePushes(open)
 	provokeSources(open, seen)
-	declared := setupWith(t, settings{seen: seen, queue: func(cfg *queue.Config) { cfg.DeclaredOnly = true }})
+	declared := setupWith(t, settings{seen: seen, queue: declaredOnly})
 	declared.call("PUT", "/queues/orders", `{}`).want(200)
 	provokeUndeclared(t, declared)
 	for _, r := range routes {

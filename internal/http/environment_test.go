@@ -96,7 +96,7 @@ func setupWith(t *testing.T, set settings) *environment {
 	}
 	h.svc = svc
 	keepRunning(t, svc.Run, svc.Close)
-	scfg := schedule.Config{Database: db, QueryTimeout: busyTimeout}
+	scfg := schedule.Config{Database: db, QueryTimeout: busyTimeout, DeclaredOnly: svc.IsDeclaredOnly()}
 	if set.plans != nil {
 		set.plans(&scfg)
 	}

@@ -58,6 +58,7 @@ type States map[string]error
 var common = States{
 	"QD003": ErrInvalid,
 	"QD005": ErrKeyReused,
+	"QD064": ErrNotDeclared,
 	"22021": ErrUnrepresentable, // character_not_in_repertoire: not UTF-8
 	"22P05": ErrUnrepresentable, // untranslatable_character: \u0000
 	"22P02": ErrUnrepresentable, // invalid_text_representation: jsonb refuses the text
@@ -95,8 +96,13 @@ func (own States) Wrap(doing string, err error) error {
 	if sentinel == nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && errors.Is(sentinel, ErrInvalid) {
-		return fmt.Errorf("%s: %w", doing, &InvalidError{Field: pgErr.ColumnName, Detail: cmp.Or(pgErr.Detail, pgErr.Message)})
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch {
+		case errors.Is(sentinel, ErrInvalid):
+			return fmt.Errorf("%s: %w", doing, &InvalidError{Field: pgErr.ColumnName, Detail: cmp.Or(pgErr.Detail, pgErr.Message)})
+		case errors.Is(sentinel, ErrNotDeclared):
+			return fmt.Errorf("%s: %w", doing, &UndeclaredError{Queue: pgErr.Detail})
+		}
 	}
 	return fmt.Errorf("%s: %w: %w", doing, sentinel, err)
 }
@@ -132,7 +138,7 @@ func HasNoRoom(err error) bool {
 // Rejected reports whether a transaction of several operations wrote nothing because of one of them, or of another transaction: the
 // other operations may succeed without that one.
 func Rejected(err error) bool {
-	if errors.Is(err, ErrInvalid) || errors.Is(err, ErrKeyReused) || LostRace(err) {
+	if errors.Is(err, ErrInvalid) || errors.Is(err, ErrKeyReused) || errors.Is(err, ErrNotDeclared) || LostRace(err) {
 		return true
 	}
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)

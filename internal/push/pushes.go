@@ -21,7 +21,7 @@ import (
 const DefaultKeep = 24 * time.Hour
 
 // Put sets where the events of a queue are pushed to. It returns the push and, if that is new, its secret, which cannot be had again. It fails with an
-// *InvalidError, ErrStale and ErrNoSealer.
+// *InvalidError, a *queue.UndeclaredError, ErrStale and ErrNoSealer.
 func (s *Service) Put(ctx context.Context, p PutParams) (push Push, secret string, err error) {
 	if s.cfg.Sealer == nil {
 		return Push{}, "", ErrNoSealer
@@ -61,7 +61,7 @@ func (s *Service) Put(ctx context.Context, p PutParams) (push Push, secret strin
 	secret = egress.NewSecret()
 	var isNew bool
 	push, err = s.change(ctx, p.Queue, func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, `select agent_service.put_push($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`,
+		return tx.QueryRow(ctx, `select agent_service.put_push($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) where `+s.cfg.Queue.RequireQueue("$1"),
 			p.Queue, p.URL, string(p.Format), p.Timeout, p.MaxInFlight, perSecond, burst, p.FinalStatuses, p.DisableAfter, headers, names,
 			s.cfg.Sealer.Seal(secret, seal.PushSecret.Owner(p.Queue)), p.IfVersions, p.IfExists).Scan(&isNew)
 	})

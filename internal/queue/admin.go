@@ -97,21 +97,21 @@ func (s *Service) Queue(ctx context.Context, name string, lately time.Duration) 
 
 // Pause has a queue hand out nothing, at once and in every process, until Resume. Leases that run go on. It fails with an *UndeclaredError.
 func (s *Service) Pause(ctx context.Context, queue string) error {
-	return wrap("pausing a queue", s.pause(ctx, queue, true))
+	return s.noteRefusal(wrap("pausing a queue", s.pause(ctx, queue, true)))
 }
 
 // Resume ends a pause. It fails as Pause does.
 func (s *Service) Resume(ctx context.Context, queue string) error {
 	err := s.pause(ctx, queue, false)
 	s.wakeHere(map[string]bool{queue: true})
-	return wrap("resuming a queue", err)
+	return s.noteRefusal(wrap("resuming a queue", err))
 }
 
 func (s *Service) pause(ctx context.Context, queue string, isPaused bool) error {
-	return s.undeclared(s.short(ctx, func(pool *pg.Pool) error {
-		_, err := pool.Exec(ctx, `select agent.pause_queue(`+s.required("$1")+`, $2)`, queue, isPaused)
+	return s.short(ctx, func(pool *pg.Pool) error {
+		_, err := pool.Exec(ctx, `select agent.pause_queue($1, $2) where `+s.RequireQueue("$1"), queue, isPaused)
 		return err
-	}))
+	})
 }
 
 // Purge moves every event of a queue that nobody has a lease on to history as Cancelled, and returns how many. When it fails
@@ -185,8 +185,8 @@ func (s *Service) Move(ctx context.Context, from, to string, types []string, lim
 			batch = min(batch, int64(limit)-total)
 		}
 		var n int64
-		if err := s.loops.QueryRow(ctx, `select agent.move_events($1, `+s.required("$2")+`, $3, $4)`, from, to, batch, types).Scan(&n); err != nil {
-			return total, s.undeclared(wrap("moving events", err))
+		if err := s.loops.QueryRow(ctx, `select agent.move_events($1, $2, $3, $4) where `+s.RequireQueue("$2"), from, to, batch, types).Scan(&n); err != nil {
+			return total, s.noteRefusal(wrap("moving events", err))
 		}
 		if n > 0 {
 			s.wakeHere(map[string]bool{to: true})
@@ -276,9 +276,9 @@ func (s *Service) Sweep(ctx context.Context, p SweepParams) (total int64, err er
 // that none of the patterns of queues (nil: all) stands for, and with an *UndeclaredError.
 func (s *Service) Requeue(ctx context.Context, id int64, queues []string) (copied int64, err error) {
 	var queue string
-	err = s.row(ctx, `select id, `+s.required("queue")+` from agent.requeue_event($1, _notify => false, _queues => $2)`, []any{id, queues}, &copied, &queue)
+	err = s.row(ctx, `select id, queue from agent.requeue_event($1, _notify => false, _queues => $2) where `+s.RequireQueue("queue"), []any{id, queues}, &copied, &queue)
 	if err != nil {
-		return 0, s.undeclared(wrap("requeueing an event", err))
+		return 0, s.noteRefusal(wrap("requeueing an event", err))
 	}
 	s.counters.add(queue, Counters{Requeued: 1})
 	s.wake(map[string]bool{queue: true})
@@ -300,13 +300,14 @@ func (s *Service) RequeueMatching(ctx context.Context, p RequeueParams) (result 
 		}
 	}
 	byQueue, err := collect[requeued](ctx, s, `
-		select `+s.required("queue")+` as queue, matched, requeued
+		select queue, matched, requeued
 		from agent.requeue_events(nullif($1, ''), nullif($2, ''), $3, $4, $5, $6, $7, $8, _notify => false,
-			_type => nullif($9, ''), _source => nullif($10, ''), _worker => nullif($11, ''), _min_duration => $12, _meta => $13, _queues => $14)`,
+			_type => nullif($9, ''), _source => nullif($10, ''), _worker => nullif($11, ''), _min_duration => $12, _meta => $13, _queues => $14)
+		where `+s.RequireQueue("queue"),
 		p.Queue, string(p.Outcome), p.From, p.To, pg.JSONArg(p.Contains), p.ID, min(cmp.Or(p.Limit, MaxBatch), MaxBatch), p.DryRun,
 		p.Type, p.Source, p.Worker, p.MinDuration, pg.JSONArg(p.Meta), p.Queues)
 	if err != nil {
-		return RequeueResult{}, s.undeclared(wrap("requeueing events", err))
+		return RequeueResult{}, s.noteRefusal(wrap("requeueing events", err))
 	}
 	readyQueues := make(map[string]bool)
 	for _, q := range byQueue {

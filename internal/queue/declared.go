@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/queued/queued/internal/pg"
 )
@@ -86,22 +85,15 @@ func requiredQueues(events []InsertParams) []string {
 	return queues
 }
 
-// required returns the SQL of a queue's name that must be declared if Config.DeclaredOnly is set.
-func (s *Service) required(name string) string {
-	if s.declared == nil {
-		return name
-	}
-	return `(agent_service.require_queues(array[` + name + `::text]))[1]`
-}
+// RequireQueue is [pg.RequireQueue] where Config.DeclaredOnly is set.
+func (s *Service) RequireQueue(name string) string { return pg.RequireQueue(s.IsDeclaredOnly(), name) }
 
-// undeclared returns an *UndeclaredError if err is the database's answer that a queue is not declared, and err otherwise.
-func (s *Service) undeclared(err error) error {
-	pgErr, isAnswer := errors.AsType[*pgconn.PgError](err)
-	if !isAnswer || sqlstates[pgErr.Code] != ErrNotDeclared { //nolint:errorlint // it is the error of the table itself
-		return err
+// noteRefusal remembers that a queue is not declared if that is what the database has answered. It returns err.
+func (s *Service) noteRefusal(err error) error {
+	if undeclared, ok := errors.AsType[*UndeclaredError](err); ok {
+		s.declared.noteUndeclared(undeclared.Queue)
 	}
-	s.declared.noteUndeclared(pgErr.Detail)
-	return &UndeclaredError{Queue: pgErr.Detail}
+	return err
 }
 
 // NearestQueue returns the name of a declared queue that was probably meant by a wrong one, among those that may be named; empty if there is none. It does not ask

@@ -401,7 +401,7 @@ var (
 	ErrQueueNotEmpty   = errors.New("the queue has events")                           // the error is a *RefusedError
 	ErrQueueInUse      = errors.New("the queue is in use")                            // schedules, sources or subscriptions name it; the error is a *RefusedError
 	ErrQueueLeased     = errors.New("the queue has events under a lease")             // the error is a *RefusedError
-	ErrNotDeclared     = errors.New("the queue is not declared")                      // it has no policy, and Config.DeclaredOnly wants one; the error is an *UndeclaredError
+	ErrNotDeclared     = pg.ErrNotDeclared                                            // it has no policy, and Config.DeclaredOnly wants one; the error is an *UndeclaredError
 	ErrKeyReused       = pg.ErrKeyReused                                              // the idempotency key stands for an event with another payload or other options
 	ErrInvalid         = pg.ErrInvalid                                                // the database refused a value; the error is an *InvalidError
 	ErrUnrepresentable = pg.ErrUnrepresentable                                        // PostgreSQL cannot hold the event as it is
@@ -429,12 +429,7 @@ func (e *RefusedError) Error() string { return e.Err.Error() + ": " + e.Detail }
 func (e *RefusedError) Unwrap() error { return e.Err }
 
 // UndeclaredError is why a call is refused that names a queue which is not declared: see Config.DeclaredOnly.
-type UndeclaredError struct{ Queue string }
-
-func (e *UndeclaredError) Error() string { return ErrNotDeclared.Error() + ": " + e.Queue }
-
-// Unwrap makes errors.Is(err, ErrNotDeclared) true.
-func (e *UndeclaredError) Unwrap() error { return ErrNotDeclared }
+type UndeclaredError = pg.UndeclaredError
 
 // sqlstates are those that the functions of the schema raise about events (sql/idempotent/001-event.sql).
 var sqlstates = pg.States{
@@ -447,7 +442,6 @@ var sqlstates = pg.States{
 	"QD061": ErrQueueNotEmpty,
 	"QD062": ErrQueueInUse,
 	"QD063": ErrQueueLeased,
-	"QD064": ErrNotDeclared,
 }
 
 func wrap(doing string, err error) error { return sqlstates.Wrap(doing, err) }

@@ -70,7 +70,7 @@ func (s *Service) Insert(ctx context.Context, events []InsertParams) ([]Inserted
 	}
 	op := &operation{Ticket: groupcommit.NewTicket(len(events), bytes), inserts: events}
 	if err := s.write(ctx, op); err != nil {
-		return nil, s.undeclared(err)
+		return nil, s.noteRefusal(err)
 	}
 	return op.inserted, nil
 }
@@ -143,7 +143,7 @@ func (s *Service) newCommitter() *groupcommit.Committer[*operation] {
 			switch {
 			case pg.LostRace(err):
 				return groupcommit.LostRace
-			case pg.Rejected(err), errors.Is(err, ErrNotDeclared):
+			case pg.Rejected(err):
 				return groupcommit.Rejected
 			case errors.Is(err, ErrUnavailable):
 				return groupcommit.Unavailable

@@ -82,10 +82,14 @@ func (e *expander) upcoming(r *row, n int) ([]Instant, error) {
 	return append([]Instant{first}, rest...), err
 }
 
-// RunNow makes an extra occurrence of a schedule now, whatever its times. It fails with ErrNotFound, with ErrEnded when the schedule is cancelled, and with an
-// *InvalidError when the server does not know its zone any more.
+// RunNow makes an extra occurrence of a schedule now, whatever its times. It fails with ErrNotFound, with ErrEnded when the schedule is cancelled, with an
+// *InvalidError when the server does not know its zone any more, and with an *UndeclaredError when it is completed and its queue was deleted since.
 func (l Limited) RunNow(ctx context.Context, id int64) (Occurrence, error) {
-	return one[Occurrence](ctx, l.s, "running a schedule", `select `+occurrenceColumns+` from agent.run_schedule($1, $2, $3)`, id, l.queues, l.topics)
+	sql := `select ` + occurrenceColumns + ` from agent.run_schedule($1, $2, $3)`
+	if l.s.cfg.DeclaredOnly {
+		sql += ` where agent_service.require_queue_of_schedule($1)`
+	}
+	return one[Occurrence](ctx, l.s, "running a schedule", sql, id, l.queues, l.topics)
 }
 
 const (

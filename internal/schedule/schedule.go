@@ -149,6 +149,7 @@ var (
 
 	ErrKeyReused       = pg.ErrKeyReused       // the idempotency key belongs to another request
 	ErrInvalid         = pg.ErrInvalid         // a value is refused; the error is an *InvalidError
+	ErrNotDeclared     = pg.ErrNotDeclared     // nobody has made the queue, and Config.DeclaredOnly is set; the error is an *UndeclaredError
 	ErrUnrepresentable = pg.ErrUnrepresentable // PostgreSQL cannot hold a value as it is
 	ErrBadCursor       = pg.ErrBadCursor       // the cursor is not one that this listing returned
 	ErrQueryTimeout    = pg.ErrQueryTimeout    // a listing or an expansion took longer than Config.QueryTimeout
@@ -157,6 +158,9 @@ var (
 
 // InvalidError is a value that is refused, in words for the caller.
 type InvalidError = pg.InvalidError
+
+// UndeclaredError is why a schedule is refused that names a queue which is not declared: see Config.DeclaredOnly.
+type UndeclaredError = pg.UndeclaredError
 
 // errChanged: the schedule, or its owner, has changed since it was expanded. It is expanded again.
 var errChanged = errors.New("changed since it was expanded")

@@ -30,7 +30,7 @@ type Created struct {
 }
 
 // Create creates a schedule. Occurrences before now are left out, except that a single time that is over is left to the misfire policy. It fails with an
-// *InvalidError, and with ErrKeyReused when the key belongs to another request.
+// *InvalidError, with an *UndeclaredError, and with ErrKeyReused when the key belongs to another request.
 func (s *Service) Create(ctx context.Context, p CreateParams) (Created, error) {
 	var request, oldHash string
 	if p.IdempotencyKey != "" {
@@ -48,7 +48,8 @@ func (s *Service) Create(ctx context.Context, p CreateParams) (Created, error) {
 	}, func(ctx context.Context, record string) (row, error) {
 		return s.writeRow(ctx, `
 			select `+columns+`, i.replayed as deduplicated
-			from agent_service.insert_schedule($1, nullif($2, ''), nullif($3, '')::jsonb, nullif($4, '')) i, lateral (select (i.schedule).*) s`,
+			from agent_service.insert_schedule($1, nullif($2, ''), nullif($3, '')::jsonb, nullif($4, '')) i, lateral (select (i.schedule).*) s
+			where `+pg.RequireQueue(s.cfg.DeclaredOnly, "s.queue"),
 			record, p.IdempotencyKey, request, oldHash)
 	})
 	return Created{stored.Schedule, stored.Deduplicated}, err
@@ -249,9 +250,11 @@ type PatchParams struct {
 }
 
 // Patch changes a schedule and returns it. When its times change, the next one is found anew from now on; in another zone it keeps the civil time, which
-// comes now if it is over there and has not come yet. It fails with ErrNotFound, ErrStale, ErrEnded and an *InvalidError.
+// comes now if it is over there and has not come yet. It fails with ErrNotFound, ErrStale, ErrEnded, an *InvalidError, and an
+// *UndeclaredError when it comes to name a queue, or is completed and is to come again.
 func (s *Service) Patch(ctx context.Context, p PatchParams) (Schedule, error) {
 	var before row
+	var namesQueue bool // that it did not name before, or that it did not keep from being deleted
 	changed, err := s.store(ctx, "changing a schedule", func(e *expander) (_ *draft, err error) {
 		if before, err = selectRow(e.ctx, s.pool, `select `+columns+` from agent.get_schedule($1) s`, p.ID); err != nil {
 			return nil, err
@@ -259,9 +262,11 @@ func (s *Service) Patch(ctx context.Context, p PatchParams) (Schedule, error) {
 		if p.MayUse != nil && (!p.MayUse(&before.Spec) || !p.MayUse(new(p.apply(before.Spec)))) {
 			return nil, ErrNotFound
 		}
-		return p.draft(e, before)
+		d, err := p.draft(e, before)
+		namesQueue = err == nil && d.Queue != "" && (d.Queue != before.Queue || before.Status == Completed && d.NextAt != nil)
+		return d, err
 	}, func(ctx context.Context, record string) (row, error) {
-		return s.writeRow(ctx, `select `+columns+` from agent_service.update_schedule($1, $2, $3, $4, $5) s`,
+		return s.writeRow(ctx, `select `+columns+` from agent_service.update_schedule($1, $2, $3, $4, $5) s where `+pg.RequireQueue(s.cfg.DeclaredOnly && namesQueue, "s.queue"),
 			p.ID, record, before.Version, before.NextExact, before.Fired)
 	})
 	return changed.Schedule, err

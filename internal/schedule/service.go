@@ -44,6 +44,7 @@ type Config struct {
 	QueryTimeout time.Duration  // bound of one listing or preview; zero: DefaultQueryTimeout
 	CallTimeout  time.Duration  // bound of any other call; zero: DefaultCallTimeout
 	IsQuiet      bool           // Run fires nothing
+	DeclaredOnly bool           // schedules are refused whose queue nobody has made
 	Retention    time.Duration  // occurrences that were due longer ago are pruned; zero or less: none are; MinRetention at least
 	Logger       zerolog.Logger // zero: silent
 }

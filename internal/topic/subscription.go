@@ -104,7 +104,7 @@ func (f *SubscriptionFilter) json() filterJSON {
 }
 
 // PutSubscription creates a subscription, or replaces its filters and settings and leaves its position as it is, and reports whether it is new. A call
-// that changes nothing renews a subscription that expires, and leaves the version. It fails with ErrStale, an *InvalidError, and ErrWrongDelivery for one that exists and would
+// that changes nothing renews a subscription that expires, and leaves the version. It fails with ErrStale, an *InvalidError, a *queue.UndeclaredError, and ErrWrongDelivery for one that exists and would
 // change between delivery and reading by cursor.
 func (s *Service) PutSubscription(ctx context.Context, p PutSubscriptionParams) (isNew bool, err error) {
 	filters := make([]filterJSON, len(p.Filters))
@@ -122,7 +122,7 @@ func (s *Service) PutSubscription(ctx context.Context, p PutSubscriptionParams) 
 	if d := p.Deliver; d != nil {
 		deliver.queue, deliver.kind, deliver.priority = &d.Queue, pg.OrNull(d.Type), d.Priority
 	}
-	err = s.writes.Row(ctx, `select agent_service.put_subscription_if_match($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`, []any{
+	err = s.writes.Row(ctx, `select agent_service.put_subscription_if_match($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) where `+s.cfg.Queue.RequireQueue("$9"), []any{
 		p.Name, string(text), p.Start, p.MaxWaiting, p.ExpiresAfter, newToken(), p.IfVersions, p.IfExists, deliver.queue, deliver.kind, deliver.priority,
 	}, &isNew)
 	s.changed(p.Name)

@@ -116,7 +116,7 @@ func (p *Params) check() error {
 }
 
 // Put creates or replaces a source; isNew says which. Secrets that are left out stay. It changes one of ifVersions only (nil: any), and with ifExists only
-// a source that there is. It fails with an *InvalidError, ErrStale and ErrSealing.
+// a source that there is. It fails with an *InvalidError, a *queue.UndeclaredError, ErrStale and ErrSealing.
 func (s *Service) Put(ctx context.Context, name string, p Params, ifVersions []int64, ifExists bool) (put Source, isNew bool, err error) {
 	if err := p.check(); err != nil {
 		return Source{}, false, err
@@ -140,7 +140,8 @@ func (s *Service) Put(ctx context.Context, name string, p Params, ifVersions []i
 		infoRow
 		IsNew bool
 	}
-	r, err := pg.WriteOne[putRow](ctx, &s.writes, `select (p.source).*, p.is_new from agent_service.put_source($1, $2, $3, $4, $5) p`,
+	r, err := pg.WriteOne[putRow](ctx, &s.writes,
+		`select (p.source).*, p.is_new from agent_service.put_source($1, $2, $3, $4, $5) p where `+s.cfg.Queue.RequireQueue("(p.source).queue"),
 		name, string(settings), sealed, ifVersions, ifExists)
 	if err != nil {
 		return Source{}, false, wrap("putting a source", err)

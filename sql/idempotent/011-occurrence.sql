@@ -295,6 +295,20 @@ begin
 end
 $func$;
 
+-- Has the queue of a schedule that is completed declared, and keeps it so until the end of the transaction: see require_queues. A schedule that is not keeps
+-- its queue from being deleted itself. Returns true. For a transaction that has the schedule locked.
+create or replace function agent_service.require_queue_of_schedule(_id int8)
+returns boolean
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent_service.require_queues(array[s.queue]) from agent.schedule s where s.id = _id and s.status = 'completed';
+  return true;
+end
+$func$;
+
 -- Up to _limit past occurrences of a schedule, latest first, before _before. status follows the event: pending, processing, completed
 -- (also once its history has been dropped), failed, cancelled, or skipped; without an event it is published, to a topic. Raises QD010 if
 -- there is no such schedule.
