@@ -69,6 +69,16 @@ func TestInvalidPolicyIsRefused(t *testing.T) {
 	}
 }
 
+func TestAuditHasThePolicyWithoutNeedlessDigits(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.policy(t, queue.Policy{Retention: new(24 * time.Hour), InvisibleFor: new(1500 * time.Millisecond)})
+	const want = `{"paused": false, "invisible_for": "1.5 s", "history_retention": "86400 s"}`
+	if got := pgtest.Query[string](t, b.sql, `select detail::text from agent.audit where action = 'queue.put'`); got != want {
+		t.Errorf("the audit has %s, want %s", got, want)
+	}
+}
+
 func TestNackDelayFollowsThePolicysBackoff(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
