@@ -576,6 +576,21 @@ func TestKeyForAllQueuesSaysSo(t *testing.T) {
 	}
 }
 
+func TestOnlyNullForBothLiftsTheRestrictionOfAKey(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
+	made := decode[seenKey](admin.call("POST", "/keys", `{"name":"n","scopes":["read"],"queues":["in.*"]}`).want(201))
+	for _, c := range [][2]string{
+		{`{"queues":null}`, `"queues":[],"topics":[]`}, {`{"topics":null}`, `"queues":[],"topics":[]`}, {`{"queues":null,"topics":null}`, `"queues":null,"topics":null`},
+	} {
+		if got := admin.call("PATCH", "/keys/"+made.ID, c[0]).want(200).body; !strings.Contains(got, c[1]) {
+			t.Errorf("%s: got %s, want %s", c[0], got, c[1])
+		}
+	}
+}
+
 func TestRestrictedKeyReadsOfASubscriptionOnlyItsTopics(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
