@@ -2,7 +2,9 @@ package http
 
 import (
 	"fmt"
+	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +62,70 @@ func TestMetricsCountRequestsByPatternAndEventsByQueue(t *testing.T) {
 	}
 	if strings.Contains(got, "coffee") {
 		t.Error("a path became a label")
+	}
+}
+
+var (
+	metricRow    = regexp.MustCompile("(?m)^\\| (`queued_[^|]*) \\| ([^|]*)\\| ")
+	metricFamily = regexp.MustCompile(`^queued_events_\{(.*)\}_total$`)
+	codeSpan     = regexp.MustCompile("`([^`]+)`")
+	seriesLabels = regexp.MustCompile(`(?m)^(queued_\w+?)(?:_bucket|_sum|_count)?\{(.*)\} `)
+	labelName    = regexp.MustCompile(`(\w+)="`)
+)
+
+// TestMetricsHaveTheLabelsThatAreDocumented compares the table of docs/operations.md with a scrape.
+func TestMetricsHaveTheLabelsThatAreDocumented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string][]string{}
+	for _, row := range metricRow.FindAllStringSubmatch(string(text), -1) {
+		var labels []string
+		for _, label := range codeSpan.FindAllStringSubmatch(row[2], -1) {
+			labels = append(labels, label[1])
+		}
+		slices.Sort(labels)
+		for _, name := range codeSpan.FindAllStringSubmatch(row[1], -1) {
+			names := []string{name[1]}
+			if family := metricFamily.FindStringSubmatch(name[1]); family != nil {
+				names = nil
+				for what := range strings.SplitSeq(family[1], ",") {
+					names = append(names, "queued_events_"+what+"_total")
+				}
+			}
+			for _, name := range names {
+				documented[name] = labels
+			}
+		}
+	}
+
+	h := setup(t)
+	h.insert(`{}`)
+	h.call("PUT", "/subscriptions/mailer", `{"filters":[{"topics":["a"]}]}`).want(201)
+	scrape := h.call("GET", "/metrics", "").want(200).body
+	has := map[string][]string{}
+	for _, series := range seriesLabels.FindAllStringSubmatch(scrape, -1) {
+		for _, label := range labelName.FindAllStringSubmatch(series[2], -1) {
+			if label[1] != "le" && !slices.Contains(has[series[1]], label[1]) {
+				has[series[1]] = append(has[series[1]], label[1])
+			}
+		}
+	}
+	if len(has) < 20 {
+		t.Fatalf("the scrape has %d metrics with labels:\n%s", len(has), scrape)
+	}
+	for name, labels := range has {
+		slices.Sort(labels)
+		if want, ok := documented[name]; ok && !slices.Equal(labels, want) {
+			t.Errorf("%s has the labels %q, and docs/operations.md says %q", name, labels, want)
+		}
+	}
+	for name, labels := range documented {
+		if len(labels) > 0 && has[name] == nil && strings.Contains(scrape, "\n"+name+" ") {
+			t.Errorf("%s has no labels, and docs/operations.md says %q", name, labels)
+		}
 	}
 }
 
