@@ -22,12 +22,12 @@ import (
 // keysCmd manages keys: those of a server, over HTTP, or straight in the database, whether a server runs or not, because the first key cannot come
 // over HTTP where a key is needed.
 type keysCmd struct {
-	List   keysListCmd  `cmd:"" help:"List the keys, without their texts."`
-	Show   keyShowCmd   `cmd:"" help:"Show a key, without its text."`
-	Create keyCreateCmd `cmd:"" help:"Create a key and print it, once."`
-	Set    keySetCmd    `cmd:"" aliases:"change" help:"Change what a key may do, its name, or when it expires."`
-	Rotate keyRotateCmd `cmd:"" help:"Give a key another text and print that, once. The one before is accepted for a time."`
-	Revoke keyRevokeCmd `cmd:"" help:"Revoke a key, for ever."`
+	List   keyCmd[cli.KeysList, *cli.KeysList]   `cmd:"" help:"List the keys, without their texts."`
+	Show   keyCmd[cli.KeyShow, *cli.KeyShow]     `cmd:"" help:"Show a key, without its text."`
+	Create keyCreateCmd                          `cmd:"" help:"Create a key and print it, once."`
+	Set    keyCmd[cli.KeySet, *cli.KeySet]       `cmd:"" aliases:"change" help:"Change what a key may do, its name, or when it expires."`
+	Rotate keyCmd[cli.KeyRotate, *cli.KeyRotate] `cmd:"" help:"Give a key another text and print that, once. The one before is accepted for a time."`
+	Revoke keyCmd[cli.KeyRevoke, *cli.KeyRevoke] `cmd:"" help:"Revoke a key, for ever."`
 }
 
 // keysSettings say which database it is.
@@ -296,24 +296,23 @@ func clientKey(k *access.Key) client.AccessKey {
 	return shown
 }
 
-type keysListCmd struct {
-	cli.KeysList `embed:""`
+// keyCmd is one of the commands about keys that there are.
+type keyCmd[C any, P interface {
+	*C
+	serverKeys
+	Help() string
+	Manage(ctx context.Context, env *cli.Env, keys cli.KeyStore) error
+}] struct {
+	Command      C `embed:""`
 	keysSettings `embed:""`
 }
 
-// Run lists the keys.
-func (c *keysListCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
-	return c.manage(ctx, env, reader, app, refuseEmpty, c, c.Manage)
-}
+// Help returns the text below the usage.
+func (c *keyCmd[C, P]) Help() string { return P(&c.Command).Help() }
 
-type keyShowCmd struct {
-	cli.KeyShow  `embed:""`
-	keysSettings `embed:""`
-}
-
-// Run shows a key.
-func (c *keyShowCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
-	return c.manage(ctx, env, reader, app, refuseEmpty, c, c.Manage)
+// Run runs the command.
+func (c *keyCmd[C, P]) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
+	return c.manage(ctx, env, reader, app, refuseEmpty, P(&c.Command), P(&c.Command).Manage)
 }
 
 type keyCreateCmd struct {
@@ -331,34 +330,4 @@ func (c *keyCreateCmd) Run(ctx context.Context, env *cliEnv, reader *settingsRea
 		}
 		return c.Manage(ctx, client, keys)
 	})
-}
-
-type keySetCmd struct {
-	cli.KeySet   `embed:""`
-	keysSettings `embed:""`
-}
-
-// Run changes a key.
-func (c *keySetCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
-	return c.manage(ctx, env, reader, app, refuseEmpty, c, c.Manage)
-}
-
-type keyRotateCmd struct {
-	cli.KeyRotate `embed:""`
-	keysSettings  `embed:""`
-}
-
-// Run rotates a key.
-func (c *keyRotateCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
-	return c.manage(ctx, env, reader, app, refuseEmpty, c, c.Manage)
-}
-
-type keyRevokeCmd struct {
-	cli.KeyRevoke `embed:""`
-	keysSettings  `embed:""`
-}
-
-// Run revokes a key.
-func (c *keyRevokeCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
-	return c.manage(ctx, env, reader, app, refuseEmpty, c, c.Manage)
 }
