@@ -2,10 +2,10 @@ package pg
 
 import "errors"
 
-// ErrNotDeclared: nobody has made a queue, and only queues are taken that somebody has made; the error is an *UndeclaredError.
+// ErrNotDeclared is why a call is refused that names a queue which nobody has made; the error is an *UndeclaredError.
 var ErrNotDeclared = errors.New("the queue is not declared")
 
-// UndeclaredError is why a call is refused that names a queue which is not declared.
+// UndeclaredError says which queue is not declared.
 type UndeclaredError struct{ Queue string }
 
 func (e *UndeclaredError) Error() string { return ErrNotDeclared.Error() + ": " + e.Queue }
