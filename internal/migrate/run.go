@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/rs/zerolog"
 )
 
 const (
@@ -23,6 +24,9 @@ const (
 	// lockTimeout bounds how long a script waits for a table. Later users of the table queue behind that wait, so it is shorter than the
 	// request timeout of clients, and longer than any statement of the service takes.
 	lockTimeout = "10s"
+
+	// slowScript is how long a script takes that is worth a line of the log. A new database takes some fifty that are quicker.
+	slowScript = time.Second
 )
 
 var (
@@ -237,7 +241,11 @@ func (m *migrator) runScript(ctx context.Context, tx pgx.Tx, s script) error {
 			return fmt.Errorf("%s: record it: %w", s.path(), err)
 		}
 	}
-	m.cfg.Logger.Info().Str("script", s.path()).Dur("took", took).Msg("migration script done")
+	level := zerolog.DebugLevel
+	if took >= slowScript {
+		level = zerolog.InfoLevel
+	}
+	m.cfg.Logger.WithLevel(level).Str("script", s.path()).Dur("took", took).Msg("migration script done")
 	return nil
 }
 
