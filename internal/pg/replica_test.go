@@ -175,7 +175,7 @@ func TestNotificationHasAReplicaRead(t *testing.T) {
 	runReplica(t, r)
 	exec(addSource, "a")
 	wantCopied(t, r, "a")
-	exec(`select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()`)
+	exec(`select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()`)
 	exec(addSource, "b")
 	wantCopied(t, r, "b")
 }

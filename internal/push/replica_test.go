@@ -102,7 +102,7 @@ func TestChangeThatWasMadeDuringAnOutageHoldsAfterIt(t *testing.T) {
 	until(t, "the process listens", p.cfg.Database.IsListening)
 	notifiesNobody(t, db)
 	run(t, db, `update agent.push set timeout = '7 seconds', version = version + 1`)
-	run(t, db, `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()`)
+	run(t, db, `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()`)
 	p.timeoutOf(7 * time.Second)
 }
 
