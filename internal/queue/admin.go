@@ -97,14 +97,15 @@ func (s *Service) Queue(ctx context.Context, name string, lately time.Duration) 
 
 // Pause has a queue hand out nothing, at once and in every process, until Resume. Leases that run go on. It fails with an *UndeclaredError.
 func (s *Service) Pause(ctx context.Context, queue string) error {
-	return s.noteRefusal(wrap("pausing a queue", s.pause(ctx, queue, true)))
+	return s.noteRefusal(time.Now(), wrap("pausing a queue", s.pause(ctx, queue, true)))
 }
 
 // Resume ends a pause. It fails as Pause does.
 func (s *Service) Resume(ctx context.Context, queue string) error {
+	asked := time.Now()
 	err := s.pause(ctx, queue, false)
 	s.wakeHere(map[string]bool{queue: true})
-	return s.noteRefusal(wrap("resuming a queue", err))
+	return s.noteRefusal(asked, wrap("resuming a queue", err))
 }
 
 func (s *Service) pause(ctx context.Context, queue string, isPaused bool) error {
@@ -185,8 +186,9 @@ func (s *Service) Move(ctx context.Context, from, to string, types []string, lim
 			batch = min(batch, int64(limit)-total)
 		}
 		var n int64
+		asked := time.Now()
 		if err := s.loops.QueryRow(ctx, `select agent.move_events($1, $2, $3, $4) where `+s.RequireQueue("$2"), from, to, batch, types).Scan(&n); err != nil {
-			return total, s.noteRefusal(wrap("moving events", err))
+			return total, s.noteRefusal(asked, wrap("moving events", err))
 		}
 		if n > 0 {
 			s.wakeHere(map[string]bool{to: true})
@@ -276,9 +278,10 @@ func (s *Service) Sweep(ctx context.Context, p SweepParams) (total int64, err er
 // that none of the patterns of queues (nil: all) stands for, and with an *UndeclaredError.
 func (s *Service) Requeue(ctx context.Context, id int64, queues []string) (copied int64, err error) {
 	var queue string
+	asked := time.Now()
 	err = s.row(ctx, `select id, queue from agent.requeue_event($1, _notify => false, _queues => $2) where `+s.RequireQueue("queue"), []any{id, queues}, &copied, &queue)
 	if err != nil {
-		return 0, s.noteRefusal(wrap("requeueing an event", err))
+		return 0, s.noteRefusal(asked, wrap("requeueing an event", err))
 	}
 	s.counters.add(queue, Counters{Requeued: 1})
 	s.wake(map[string]bool{queue: true})
@@ -299,6 +302,7 @@ func (s *Service) RequeueMatching(ctx context.Context, p RequeueParams) (result 
 			return RequeueResult{}, wrap("requeueing events", ctx.Err())
 		}
 	}
+	asked := time.Now()
 	byQueue, err := collect[requeued](ctx, s, `
 		select queue, matched, requeued
 		from agent.requeue_events(nullif($1, ''), nullif($2, ''), $3, $4, $5, $6, $7, $8, _notify => false,
@@ -307,7 +311,7 @@ func (s *Service) RequeueMatching(ctx context.Context, p RequeueParams) (result 
 		p.Queue, string(p.Outcome), p.From, p.To, pg.JSONArg(p.Contains), p.ID, min(cmp.Or(p.Limit, MaxBatch), MaxBatch), p.DryRun,
 		p.Type, p.Source, p.Worker, p.MinDuration, pg.JSONArg(p.Meta), p.Queues)
 	if err != nil {
-		return RequeueResult{}, s.noteRefusal(wrap("requeueing events", err))
+		return RequeueResult{}, s.noteRefusal(asked, wrap("requeueing events", err))
 	}
 	readyQueues := make(map[string]bool)
 	for _, q := range byQueue {

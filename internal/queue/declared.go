@@ -43,13 +43,15 @@ type declaredQueues struct {
 	mu         sync.Mutex
 	declared   map[string]bool      // whether it was asked for since the last verification
 	undeclared map[string]time.Time // when it was looked up
+	learned    map[string]time.Time // when this process learned that it may be declared: an answer to an earlier question may be older
 	names      []string             // of declared queues, to suggest one of them
 	namesAt    time.Time            // when they were read
 	last       time.Time            // when the latest look-up was made
 }
 
 func newDeclaredQueues(pools *pools) *declaredQueues {
-	d := &declaredQueues{pools: pools, declared: make(map[string]bool), undeclared: make(map[string]time.Time)}
+	d := &declaredQueues{pools: pools, declared: make(map[string]bool), undeclared: make(map[string]time.Time),
+		learned: make(map[string]time.Time)}
 	d.lookUps = pg.LookUps[string, map[string]bool]{Find: d.find, Most: 1, Timeout: lookUpTimeout}
 	return d
 }
@@ -88,10 +90,10 @@ func requiredQueues(events []InsertParams) []string {
 // RequireQueue is [pg.RequireQueue] where Config.DeclaredOnly is set.
 func (s *Service) RequireQueue(name string) string { return pg.RequireQueue(s.IsDeclaredOnly(), name) }
 
-// noteRefusal remembers that a queue is not declared if that is what the database has answered. It returns err.
-func (s *Service) noteRefusal(err error) error {
+// noteRefusal remembers that a queue is not declared if that is what the database has answered to a question asked at this time. It returns err.
+func (s *Service) noteRefusal(asked time.Time, err error) error {
 	if undeclared, ok := errors.AsType[*UndeclaredError](err); ok {
-		s.declared.noteUndeclared(undeclared.Queue)
+		s.declared.noteUndeclared(undeclared.Queue, asked)
 	}
 	return err
 }
@@ -171,6 +173,7 @@ func (d *declaredQueues) find(ctx context.Context, queues []string) (found map[s
 		d.last = time.Now()
 		d.mu.Unlock()
 	}()
+	asked := time.Now()
 	if found, err = d.ask(ctx, queues); err != nil {
 		return nil, err
 	}
@@ -180,7 +183,7 @@ func (d *declaredQueues) find(ctx context.Context, queues []string) (found map[s
 			d.declared[queue] = true
 			delete(d.undeclared, queue)
 		} else {
-			d.addUndeclared(queue)
+			d.addUndeclared(queue, asked)
 		}
 	}
 	needsNames := len(found) < len(queues) && time.Since(d.namesAt) > verifyInterval
@@ -245,20 +248,32 @@ func (d *declaredQueues) verify(ctx context.Context) error {
 	return wrap("looking up queues", err)
 }
 
-// addUndeclared remembers that a queue is not declared. The caller holds mu.
-func (d *declaredQueues) addUndeclared(queue string) {
+// addUndeclared remembers that a queue is not declared, as the database said when it was asked at this time. The caller holds mu.
+func (d *declaredQueues) addUndeclared(queue string, asked time.Time) {
+	if d.learned[queue].After(asked) {
+		return
+	}
+	delete(d.declared, queue)
 	if len(d.undeclared) >= maxUndeclared {
 		clear(d.undeclared)
 	}
 	d.undeclared[queue] = time.Now()
 }
 
-// noteUndeclared remembers what a write was told: the queue is not declared.
-func (d *declaredQueues) noteUndeclared(queue string) {
+// noteUndeclared remembers what a write that began at this time was told: the queue is not declared.
+func (d *declaredQueues) noteUndeclared(queue string, asked time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.declared, queue)
-	d.addUndeclared(queue)
+	d.addUndeclared(queue, asked)
+}
+
+// learn remembers that a queue may be declared from now on. The caller holds mu.
+func (d *declaredQueues) learn(queue string) {
+	if len(d.learned) >= maxUndeclared {
+		clear(d.learned)
+	}
+	d.learned[queue] = time.Now()
+	delete(d.undeclared, queue)
 }
 
 // add remembers that a queue was declared by this process.
@@ -269,7 +284,7 @@ func (d *declaredQueues) add(queue string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.declared[queue] = true
-	delete(d.undeclared, queue)
+	d.learn(queue)
 	d.namesAt = time.Time{}
 }
 
@@ -292,5 +307,5 @@ func (d *declaredQueues) forgetUndeclared(queue string) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.undeclared, queue)
+	d.learn(queue)
 }

@@ -153,6 +153,20 @@ func TestInsertIntoADeletedQueueFailsAlone(t *testing.T) {
 	wantUndeclared(t, "what follows", "gone", b.RequireQueues(t.Context(), "gone"))
 }
 
+// A refusal may come late, when the queue was declared meanwhile.
+func TestRefusalFromBeforeTheDeclarationIsForgotten(t *testing.T) {
+	t.Parallel()
+	b := setupDeclared(t)
+	before := time.Now()
+	b.declare(t, "new")
+	queue.NoteUndeclared(b.Service, "new", before)
+	if _, err := b.Insert(t.Context(), insertInto("new")); err != nil {
+		t.Error(err)
+	}
+	queue.NoteUndeclared(b.Service, "new", time.Now())
+	wantUndeclared(t, "a check after a later refusal", "new", b.RequireQueues(t.Context(), "new"))
+}
+
 // A queue is declared and deleted again and again by one process, while others insert into it: each insert is either in history, or was refused, and no event is
 // left in a queue that is not declared.
 func TestNoEventIsLeftInAQueueThatIsDeletedMeanwhile(t *testing.T) {

@@ -51,6 +51,9 @@ func Offers(s *Service, queue string) bool {
 	return d.offer != nil
 }
 
+// IsTold reports whether the service is told of everything that becomes claimable.
+func IsTold(s *Service) bool { return s.isTold() }
+
 // Waiting returns how many claims wait for events.
 func Waiting(s *Service) int { return s.waiting() }
 
@@ -65,6 +68,11 @@ func CountLookUps(s *Service) *atomic.Int64 {
 		return find(ctx, queues)
 	}
 	return n
+}
+
+// NoteUndeclared has the service take note of a refusal: a queue was not declared when the database was asked.
+func NoteUndeclared(s *Service, queue string, asked time.Time) {
+	s.declared.noteUndeclared(queue, asked)
 }
 
 // VerifyDeclared verifies the declared queues, as a running service does from time to time.

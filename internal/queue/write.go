@@ -69,8 +69,9 @@ func (s *Service) Insert(ctx context.Context, events []InsertParams) ([]Inserted
 		}
 	}
 	op := &operation{Ticket: groupcommit.NewTicket(len(events), bytes), inserts: events}
+	asked := time.Now()
 	if err := s.write(ctx, op); err != nil {
-		return nil, s.noteRefusal(err)
+		return nil, s.noteRefusal(asked, err)
 	}
 	return op.inserted, nil
 }
