@@ -69,10 +69,10 @@ func TestEventScheduledBySQLIsClaimedOnTime(t *testing.T) {
 // transactions returns how many transactions the service has begun so far, about.
 func transactions(b env) int64 { return b.PoolStats().Acquires }
 
-// awaitTold waits until the service knows that notifications arrive.
+// awaitTold waits until the service is told of everything that becomes claimable: notifications arrive, and what comes without one is looked for.
 func awaitTold(t *testing.T, b env) {
 	t.Helper()
-	eventually(t, "notifications arrive", func() bool { return b.Server().IsListening })
+	eventually(t, "the service is told of everything", func() bool { return queue.IsTold(b.Service) })
 }
 
 // startWaiting starts a claim in each of these queues and returns when they all wait for inserts.
