@@ -115,7 +115,8 @@ func (s *Server) clone(ctx context.Context, name, template string) error {
 			return err
 		}
 		database := pgx.Identifier{name}.Sanitize()
-		create := "create database " + database + " template " + pgx.Identifier{template}.Sanitize() + " owner " + ownerRole
+		// A copy of the files takes 15 ms of processor time, the default strategy, by way of the WAL, 44 ms.
+		create := "create database " + database + " template " + pgx.Identifier{template}.Sanitize() + " owner " + ownerRole + " strategy file_copy"
 		err := execAll(ctx, conn, create)
 		// A background worker may still be about to leave.
 		for tries := 0; isInUse(err) && tries < 20; tries++ {
