@@ -21,7 +21,7 @@ import (
 
 // The size of the invariants test.
 const (
-	fireEvents   = 10_000
+	fireEvents   = 5_000
 	fireClaimers = 16
 	fireLease    = "1500ms"
 )
@@ -207,7 +207,7 @@ func TestInvariantsHoldUnderKillsAndLateWorkers(t *testing.T) {
 		}
 	}
 
-	ctx, stop := context.WithTimeout(t.Context(), waitTimeout)
+	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var claimers sync.WaitGroup
 	transport := &http.Transport{MaxIdleConnsPerHost: fireClaimers}
@@ -225,10 +225,15 @@ func TestInvariantsHoldUnderKillsAndLateWorkers(t *testing.T) {
 		servers[1].wait()
 		servers[1] = serve(t, nil, append(environ, "QUEUED_LISTEN="+addrs[1])...)
 	}
-	select {
-	case <-h.all:
-	case <-ctx.Done():
-		t.Errorf("after %v only %d of %d events are finished", waitTimeout, h.count(), fireEvents)
+	for finished := -1; !h.done() && h.count() > finished; { // a busy machine takes its time, but gets on
+		finished = h.count()
+		select {
+		case <-h.all:
+		case <-time.After(waitTimeout):
+		}
+	}
+	if !h.done() {
+		t.Errorf("only %d of %d events are finished, and no further one was for %v", h.count(), fireEvents, waitTimeout)
 	}
 	stop()
 	claimers.Wait()
