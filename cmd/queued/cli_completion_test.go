@@ -73,7 +73,7 @@ func TestCompletionScriptsWorkInTheirShells(t *testing.T) {
 	p := setup(t, "QUEUED_SECRET_KEY=a-key-that-seals-secrets")
 	p.cliWith(`{"kind":"token","queue":"work","secrets":["one"]}`, nil, "sources", "put", "shop").want(0)
 	p.cli("post", "-q", "mail:out", `{}`).want(0)
-	dir := filepath.Dir(binary(t))
+	dir := filepath.Dir(commandBinary(t))
 	for shell, script := range map[string]string{
 		// As bash does when the tab key is pressed: it splits the line, calls the function, and takes the replies.
 		"bash": `
@@ -122,7 +122,7 @@ complete_line queued completion ""`,
 			home := t.TempDir()
 			until(t, "the words are completed", func() bool { // names only come if the server is quick
 				cmd := exec.CommandContext(t.Context(), path, args...)
-				cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "QUEUED_URL=http://" + p.addr, "HOME=" + home, raceSettings()}
+				cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "QUEUED_URL=http://" + p.addr, "HOME=" + home}
 				out, err := cmd.CombinedOutput()
 				if err != nil {
 					t.Fatalf("%v\n%s", err, out)

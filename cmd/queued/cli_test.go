@@ -32,8 +32,8 @@ func (p *program) cli(args ...string) ran {
 // cliWith runs a command against the server, with a standard input and further variables.
 func (p *program) cliWith(stdin string, environ []string, args ...string) ran {
 	p.t.Helper()
-	cmd := exec.CommandContext(p.t.Context(), binary(p.t), args...)
-	cmd.Env = append([]string{"QUEUED_URL=http://" + p.addr, raceSettings()}, environ...)
+	cmd := exec.CommandContext(p.t.Context(), commandBinary(p.t), args...)
+	cmd.Env = append([]string{"QUEUED_URL=http://" + p.addr}, environ...)
 	cmd.Stdin = strings.NewReader(stdin)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
