@@ -17,7 +17,7 @@ const busyTimeout = time.Minute
 // openOn returns a service on a database, which is not running.
 func openOn(t *testing.T, db *pgtest.DB, configure ...func(*Config)) *Service {
 	t.Helper()
-	connections, err := pg.Open(t.Context(), pg.Config{URL: pgtest.Patient(db.ServiceURL)})
+	connections, err := pg.Open(t.Context(), pg.Config{URL: db.ServiceURL})
 	if err != nil {
 		t.Fatal(err)
 	}

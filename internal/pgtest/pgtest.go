@@ -140,7 +140,7 @@ func newDB(tb testing.TB, server *Server, template string) *DB {
 			tb.Fatalf("making the test's database one of its own: %s", err)
 		}
 	}
-	db := &DB{URL: server.ownerURL(name), AdminURL: server.urlOf(name)}
+	db := &DB{URL: patient(server.ownerURL(name)), AdminURL: patient(server.urlOf(name))}
 	db.ServiceURL = AsService(db.URL)
 	tb.Cleanup(func() {
 		if tb.Failed() {

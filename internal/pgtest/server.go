@@ -197,8 +197,8 @@ func asRole(role, databaseURL string) string {
 	return u.String()
 }
 
-// Patient returns a database's URL with a connect_timeout that a busy machine keeps. Without it a connection may take pg.ConnectTimeout, which is for users.
-func Patient(databaseURL string) string {
+// patient returns a database's URL with a connect_timeout that a busy machine keeps. Without it a connection may take pg.ConnectTimeout, which is for users.
+func patient(databaseURL string) string {
 	u, err := url.Parse(databaseURL)
 	if err != nil {
 		panic(err) // a Server made it

@@ -42,7 +42,7 @@ const sealingKey = "a key of more than sixteen bytes"
 // start starts a process on a database.
 func start(t *testing.T, db *pgtest.DB, configure ...func(*Config)) *process {
 	t.Helper()
-	connections, err := pg.Open(t.Context(), pg.Config{URL: pgtest.Patient(db.ServiceURL)})
+	connections, err := pg.Open(t.Context(), pg.Config{URL: db.ServiceURL})
 	if err != nil {
 		t.Fatal(err)
 	}

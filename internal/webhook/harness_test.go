@@ -41,7 +41,7 @@ func setup(t *testing.T) *env {
 // setupOn returns an env on a database, as another process has it. change, if given, modifies the configuration.
 func setupOn(t *testing.T, db *pgtest.DB, change ...func(*webhook.Config)) *env {
 	t.Helper()
-	connections, err := pg.Open(t.Context(), pg.Config{URL: pgtest.Patient(db.ServiceURL)})
+	connections, err := pg.Open(t.Context(), pg.Config{URL: db.ServiceURL})
 	if err != nil {
 		t.Fatal(err)
 	}
