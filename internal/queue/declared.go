@@ -17,6 +17,8 @@ import (
 const (
 	// verifyInterval is how long a process may go on taking a queue for declared whose deletion it was not told of. Inserts ask the database in any case.
 	verifyInterval = 5 * time.Second
+	// undeclaredInterval is the time between two warnings of undeclared queues in use.
+	undeclaredInterval = time.Hour
 	// undeclaredFor is how long a name is refused that was looked up and is not declared, unless this process is told that it may be.
 	undeclaredFor = time.Second
 	// lookUpGap is the shortest time between two look-ups, each of which is for all names that are asked for meanwhile.
@@ -72,6 +74,26 @@ func (s *Service) RequireQueues(ctx context.Context, queues ...string) error {
 	}
 	if undeclared != "" {
 		return &UndeclaredError{Queue: undeclared}
+	}
+	return nil
+}
+
+// warnOfUndeclared logs the first of the undeclared queues that schedules, sources and subscriptions name from before: their events wait there, and claims
+// are refused.
+func (s *Service) warnOfUndeclared(ctx context.Context) error {
+	type inUse struct {
+		Queue   string
+		Users   int64
+		Example string
+	}
+	rows, _ := s.loops.Query(ctx, `select queue, users, example from agent_service.undeclared_queues()`)
+	undeclared, err := pg.Collect[inUse](rows)
+	if err != nil {
+		return wrap("looking for undeclared queues in use", err)
+	}
+	for _, u := range undeclared {
+		s.cfg.Logger.Warn().Str("queue", u.Queue).Int64("users", u.Users).Str("one_of_them", u.Example).
+			Msg("schedules, sources or subscriptions name a queue that nobody has made: their events wait in it and cannot be claimed until PUT /queues/{name}")
 	}
 	return nil
 }

@@ -4,10 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/pgtest"
@@ -314,5 +317,27 @@ func TestNearestQueueKnowsWhatThisProcessHasDeclared(t *testing.T) {
 	}
 	if got := b.NearestQueue("orders", all); got != "" {
 		t.Errorf("the nearest to orders, as if it was deleted, is %q", got)
+	}
+}
+
+func TestProcessWarnsOfUndeclaredQueuesThatAreNamedFromBefore(t *testing.T) {
+	t.Parallel()
+	var log logBuffer
+	b := setup(t, func(cfg *queue.Config) {
+		cfg.DeclaredOnly = true
+		cfg.Logger = zerolog.New(&log)
+	})
+	b.declare(t, "work")
+	b.exec(t, `
+		insert into agent.schedule (queue, event, kind, at_instant, zone, next_local, next_at)
+		select unnest(array['works', 'works', 'work']), '{}', 'once', now(), 'UTC', now() at time zone 'UTC', now()`)
+	b.exec(t, `insert into agent.source (name, kind, queue, secrets, dedup_for, tolerance) values ('shop', 'token', 'orders', array[''::bytea], '1 h', '5 min')`)
+	runService(t, b.Service)
+	eventually(t, "the log names each", func() bool {
+		return strings.Contains(log.String(), `"queue":"works","users":2,"one_of_them":"schedule `) &&
+			strings.Contains(log.String(), `"queue":"orders","users":1,"one_of_them":"source shop"`)
+	})
+	if strings.Contains(log.String(), `"queue":"work"`) {
+		t.Errorf("the log names a queue that is declared: %s", log.String())
 	}
 }

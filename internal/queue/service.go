@@ -171,7 +171,9 @@ func (s *Service) Run(ctx context.Context) error {
 		{Doing: "reporting this process", Pass: s.reportAndPrune, Pause: reportInterval},
 	}
 	if s.declared != nil {
-		loops = append(loops, pg.Loop{Doing: "looking which queues are declared", Pass: s.declared.verify, Pause: verifyInterval, DelayFirst: true})
+		loops = append(loops,
+			pg.Loop{Doing: "looking which queues are declared", Pass: s.declared.verify, Pause: verifyInterval, DelayFirst: true},
+			pg.Loop{Doing: "looking for undeclared queues in use", Pass: s.warnOfUndeclared, Pause: undeclaredInterval, Retry: time.Minute})
 	}
 	if s.cfg.SweepInterval > 0 {
 		loops = append(loops, pg.Loop{Doing: "sweep", Pass: s.sweepAll, Pause: s.cfg.SweepInterval, DelayFirst: true})

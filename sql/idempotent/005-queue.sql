@@ -370,6 +370,30 @@ begin
 end
 $func$;
 
+-- Up to _limit queues that are not declared and that schedules, sources or subscriptions name: how many of these there are, and one of them.
+create or replace function agent_service.undeclared_queues(_limit int4 default 10)
+returns table (queue text, users int8, example text)
+language plpgsql stable
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return query
+  select u.queue, sum(u.users)::int8, min(u.example)
+  from
+  ( select s.queue::text, count(*), 'schedule ' || min(s.id) from agent.schedule s where s.status in ('active', 'paused') group by s.queue
+    union all
+    select s.queue::text, count(*), 'source ' || min(s.name) from agent.source s where s.queue is not null group by s.queue
+    union all
+    select s.deliver_queue::text, count(*), 'subscription ' || min(s.name) from agent.subscription s where s.deliver_queue is not null group by s.deliver_queue
+  ) as u (queue, users, example)
+  where not u.queue like 'queued.%' and not exists (select from agent.queue q where q.name = u.queue)
+  group by u.queue
+  order by u.queue
+  limit _limit;
+end
+$func$;
+
 -- Moves up to _limit events of a queue that are not leased, of _types or (none) of whatever type, into another queue and returns how many. They
 -- keep their ids, attempts and options. Those that can be claimed come behind the events of the other queue, and their age begins anew.
 create or replace function agent.move_events(_from text, _to text, _limit int4 default 1000, _types text[] default null)
