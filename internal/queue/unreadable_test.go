@@ -134,7 +134,7 @@ func TestHistoryIsListedBesideWhatCannotBeRead(t *testing.T) {
 func TestPagesAndClaimsAreBoundedByWhatTheyHaveAsText(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
-	const events, size = 20, 100 * 131_072 // about 13 MiB as text, and 1.7 KB in the table
+	const events, size = 5, 100 * 131_072 // about 13 MiB as text, and 1.7 KB in the table
 	var want []int64
 	for range events {
 		want = append(want, b.insertUnchecked(t, hugeNumbers(100)))

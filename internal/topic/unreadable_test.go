@@ -144,7 +144,7 @@ func TestEventThatCannotBeReadIsATombstoneForEveryReader(t *testing.T) {
 func TestPageOfTheLogIsBoundedByWhatItHasAsText(t *testing.T) {
 	t.Parallel()
 	env := setupIdle(t)
-	const events, size = 40, 100 * 131_072 // about 13 MiB as text, and 1.7 KB in the table
+	const events, size = 7, 100 * 131_072 // about 13 MiB as text, and 1.7 KB in the table
 	for range events {
 		env.append(t, numbers(100))
 	}
