@@ -99,7 +99,7 @@ func TestSecondProcessOnTheSameDataDirIsRefused(t *testing.T) {
 			t.Errorf("it does not say %q", want)
 		}
 	}
-	first.want(http.StatusOK, http.MethodGet, "/readyz", "")
+	first.wantReady()
 }
 
 func TestEndOfThePrivatePostgresEndsTheProgram(t *testing.T) {
@@ -108,7 +108,7 @@ func TestEndOfThePrivatePostgresEndsTheProgram(t *testing.T) {
 	p := servePrivate(t, dir)
 	const body = `{"wait":"60s"}`
 	claim := p.begin("/claim", body, len(body))
-	p.want(http.StatusOK, http.MethodGet, "/readyz", "")
+	p.wantReady()
 	text, err := os.ReadFile(filepath.Join(dir, "pg", "postmaster.pid"))
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func TestEndOfThePrivatePostgresEndsTheProgram(t *testing.T) {
 	_ = claim.conn.Close()
 
 	again := servePrivate(t, dir)
-	again.want(http.StatusOK, http.MethodGet, "/readyz", "")
+	again.wantReady()
 }
 
 func TestMigrateStatusDoesNotMakeADatabase(t *testing.T) {

@@ -29,7 +29,7 @@ func TestStartWaitsForADatabaseThatTakesWrites(t *testing.T) {
 	}
 	server.Start()
 	p.waitFor("serving")
-	p.want(http.StatusOK, http.MethodGet, "/readyz", "")
+	p.wantReady()
 	p.want(http.StatusCreated, http.MethodPost, "/events", "{}")
 	p.signal(syscall.SIGTERM)
 	if code := p.wait(); code != exitOK {

@@ -288,6 +288,15 @@ func until(t *testing.T, what string, state func() bool) {
 	}
 }
 
+// wantReady waits until the program is ready. On a busy machine its first looks at the database may take longer than they may.
+func (p *program) wantReady() {
+	p.t.Helper()
+	until(p.t, "the program is ready", func() bool {
+		got, err := p.send(http.MethodGet, "/readyz", "")
+		return err == nil && got.status == http.StatusOK
+	})
+}
+
 // claimOne claims the only event.
 func (p *program) claimOne() map[string]any {
 	p.t.Helper()

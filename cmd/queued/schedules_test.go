@@ -46,7 +46,7 @@ func TestSIGTERMInterruptsPreviews(t *testing.T) {
 		}
 	}
 	p.want(http.StatusNotFound, http.MethodGet, "/schedules/1", "")
-	p.want(http.StatusOK, http.MethodGet, "/readyz", "")
+	p.wantReady()
 	p.signal(syscall.SIGTERM)
 	told := time.Now()
 	if code := p.wait(); code != exitOK {

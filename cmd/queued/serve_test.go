@@ -21,7 +21,7 @@ import (
 func TestEventIsInsertedClaimedAndAcked(t *testing.T) {
 	t.Parallel()
 	p := setup(t)
-	p.want(http.StatusOK, http.MethodGet, "/readyz", "")
+	p.wantReady()
 	posted := p.want(http.StatusCreated, http.MethodPost, "/events", `{"hello":"world"}`).decode(t)
 	event := p.claimOne()
 	if event["id"] != posted["id"] || fmt.Sprint(event["event"]) != "map[hello:world]" {
@@ -68,7 +68,7 @@ func TestEveryCallExceptHealthNeedsTheKey(t *testing.T) {
 			}
 			p.addr = net.JoinHostPort("127.0.0.1", port)
 			p.want(http.StatusOK, http.MethodGet, "/livez", "")
-			p.want(http.StatusOK, http.MethodGet, "/readyz", "")
+			p.wantReady()
 			p.want(http.StatusUnauthorized, http.MethodPost, "/events", `{}`)
 			p.want(http.StatusUnauthorized, http.MethodPost, "/events", `{}`, "Authorization: Bearer wrong")
 			p.want(http.StatusUnauthorized, http.MethodGet, "/metrics", "")
@@ -157,7 +157,7 @@ func TestTenProcessesStartedAtOnceMigrateOnce(t *testing.T) {
 	migrated := 0
 	for _, p := range programs {
 		p.addr, _ = p.waitFor("serving")["addr"].(string)
-		p.want(http.StatusOK, http.MethodGet, "/readyz", "")
+		p.wantReady()
 		migrated += strings.Count(p.output(), `"the schema is migrated"`)
 	}
 	if migrated != 1 {

@@ -40,7 +40,7 @@ func TestSIGTERMAnswersWaitingClaimsAtOnce(t *testing.T) {
 func TestSIGTERMTurnsReadinessOffBeforeThePortCloses(t *testing.T) {
 	t.Parallel()
 	p := setup(t, "QUEUED_DRAIN_DELAY=1h")
-	p.want(http.StatusOK, http.MethodGet, "/readyz", "")
+	p.wantReady()
 	p.signal(syscall.SIGTERM)
 	p.waitFor("stopping: finishing what is under way; a second signal ends it at once")
 	until(t, "/readyz says 503", func() bool {
