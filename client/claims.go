@@ -22,7 +22,9 @@ type ClaimParams struct {
 	// InvisibleFor is the length of the lease, from a microsecond to a year; 0: as the queue's policy says, or else 10 minutes.
 	InvisibleFor time.Duration `json:"invisible_for,omitzero"`
 	// Wait is how long to wait for the first event, up to [MaxWait].
-	Wait time.Duration `json:"wait,omitzero"`
+	Wait time.Duration `json:"wait"`
+	// WaitByPolicy leaves it to the queue's policy for how long to wait. Each try of the call then has a time limit that is longer by [MaxWait].
+	WaitByPolicy bool `json:"-"`
 	// MaxAttempts leaves out events that were claimed so often, unless they or their queue say otherwise; 0: the server's setting.
 	MaxAttempts int `json:"max_attempts,omitzero"`
 	// Order is "fifo", the default, or "random", so that many workers spread out.
@@ -38,18 +40,26 @@ type ClaimParams struct {
 // MarshalJSON implements [json.Marshaler].
 func (p ClaimParams) MarshalJSON() ([]byte, error) {
 	type plain ClaimParams
+	var wait *duration // nil: it is not said
+	if !p.WaitByPolicy {
+		wait = (*duration)(&p.Wait)
+	}
 	return encodeJSON(struct {
 		plain
-		InvisibleFor duration `json:"invisible_for,omitzero"`
-		Wait         duration `json:"wait,omitzero"`
-	}{plain(p), duration(p.InvisibleFor), duration(p.Wait)})
+		InvisibleFor duration  `json:"invisible_for,omitzero"`
+		Wait         *duration `json:"wait,omitzero"`
+	}{plain(p), duration(p.InvisibleFor), wait})
 }
 
 // Claim claims events, by lowest priority, then oldest first. Until its VT nobody else can claim an event. It returns none, and no error, if
 // nothing was claimable within Wait. When an answer is lost, its events can be claimed again when their leases have ended.
 func (c *Client) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 	var claimed claimedEvents
-	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/claim", Body: p, Wait: p.Wait, Repeatable: true}, &claimed)
+	wait := p.Wait
+	if p.WaitByPolicy {
+		wait = MaxWait
+	}
+	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/claim", Body: p, Wait: wait, Repeatable: true}, &claimed)
 	return claimed.Events, err
 }
 

@@ -128,8 +128,8 @@ var (
 		"stream": {"data", "token"}, "streamSubscription": {"data", "token"}, // the envelope is needed, and headers can be sent
 	}
 	foreign = map[string][]string{
-		"listEvents":        {"events/receipt", "events/outcome", "events/status", "events/finished_at", "events/first_attempted_at", "events/last_attempted_at", "events/processing_ms", "events/result", "events/retryable", "events/requeued_as"},
-		"claim":             {"events/state", "events/error_count", "events/outcome", "events/status", "events/finished_at", "events/first_attempted_at", "events/last_attempted_at", "events/processing_ms", "events/result", "events/retryable", "events/requeued_as"},
+		"listEvents":        {"events/receipt", "events/outcome", "events/status", "events/finished_at", "events/first_attempted_at", "events/last_attempted_at", "events/processing_ms", "events/result", "events/retryable", "events/requeued_as", "events/dead_lettered_as"},
+		"claim":             {"events/state", "events/error_count", "events/outcome", "events/status", "events/finished_at", "events/first_attempted_at", "events/last_attempted_at", "events/processing_ms", "events/result", "events/retryable", "events/requeued_as", "events/dead_lettered_as"},
 		"listHistory":       {"events/receipt", "events/state"},
 		"getEvent":          {"receipt"},
 		"readLog":           {"events/matched"},

@@ -109,11 +109,14 @@ var (
 	ErrWrongDelivery error = &errorKind{code: "wrong_delivery", text: "wrong kind of subscription for this call"}
 	// ErrScheduleEnded: the schedule is cancelled or completed.
 	ErrScheduleEnded error = &errorKind{code: "schedule_ended", text: "the schedule has ended"}
-	// ErrQueueNotEmpty: the queue has events; ErrQueueLeased: some are under a lease; ErrQueueInUse: schedules, sources or subscriptions name it. See
+	// ErrQueueNotEmpty: the queue has events; ErrQueueLeased: some are under a lease; ErrQueueInUse: schedules, sources, subscriptions or the
+	// policies of other queues name it. See
 	// [Client.DeleteQueue].
 	ErrQueueNotEmpty error = &errorKind{code: "queue_not_empty", text: "the queue has events"}
 	ErrQueueLeased   error = &errorKind{code: "queue_leased", text: "events of the queue are under a lease"}
 	ErrQueueInUse    error = &errorKind{code: "queue_in_use", text: "the queue is in use"}
+	// ErrDeadLetterChain: a dead-letter queue would have dead letters of its own. See [Client.PutQueue].
+	ErrDeadLetterChain error = &errorKind{code: "dead_letter_chain", text: "a dead-letter queue would have dead letters of its own"}
 	// ErrPreconditionFailed: somebody else has changed it: the version is no longer the one that the call names.
 	ErrPreconditionFailed error = &errorKind{status: http.StatusPreconditionFailed, text: "changed by somebody else"}
 	// ErrKeyReused: the idempotency key was used for a different request.

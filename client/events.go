@@ -122,6 +122,8 @@ type Event struct {
 	Publication *Publication `json:"publication,omitzero"`
 	// RequeuedFrom is the event in history that this one is a copy of; 0: none.
 	RequeuedFrom int64 `json:"requeued_from,omitzero"`
+	// DeadLetterOf is the event in history that this one is the dead letter of; 0: none. The member dead_letter of Meta says why.
+	DeadLetterOf int64 `json:"dead_letter_of,omitzero"`
 
 	// Receipt is the proof of the claim. Only events that [Client.Claim] returns have one.
 	Receipt string `json:"receipt,omitzero"`
@@ -146,6 +148,8 @@ type Event struct {
 	Retryable *bool `json:"retryable,omitzero"`
 	// RequeuedAs is the latest copy of the event that was requeued; 0: none.
 	RequeuedAs int64 `json:"requeued_as,omitzero"`
+	// DeadLetteredAs is the dead letter of the event; 0: it has none.
+	DeadLetteredAs int64 `json:"dead_lettered_as,omitzero"`
 }
 
 // Decode decodes the payload. Numbers in values of type any become a [json.Number], which keeps all digits.

@@ -25,6 +25,8 @@ type QueueStats struct {
 	// Estimated says that some counts are estimates from a sample, which happens above about 100,000 events.
 	Estimated bool `json:"estimated"`
 	Paused    bool `json:"paused"`
+	// DeadLettersOf are the queues whose dead letters it takes, at most 100.
+	DeadLettersOf []string `json:"dead_letters_of"`
 }
 
 // MarshalJSON implements [json.Marshaler].
@@ -70,6 +72,18 @@ type QueueSettings struct {
 	Paused bool `json:"paused,omitzero"`
 	// HistoryRetention is how long to keep the queue's history, from a second to a hundred years.
 	HistoryRetention time.Duration `json:"history_retention,omitzero"`
+	// DeadLetter is where events go, besides history, that end as failed or expired; nil: nowhere.
+	DeadLetter *DeadLetter `json:"dead_letter,omitzero"`
+	// Delay is that of events inserted without a delay and a vt, up to ten years.
+	Delay time.Duration `json:"delay,omitzero"`
+	// Wait is for how long claims wait that do not say, up to [MaxWait].
+	Wait time.Duration `json:"wait,omitzero"`
+}
+
+// A DeadLetter says what becomes of events that end as failed or expired.
+type DeadLetter struct {
+	// Queue is where their dead letters go. It has no dead letters of its own.
+	Queue string `json:"queue"`
 }
 
 // MarshalJSON implements [json.Marshaler].
@@ -79,7 +93,9 @@ func (s QueueSettings) MarshalJSON() ([]byte, error) {
 		plain
 		InvisibleFor     duration `json:"invisible_for,omitzero"`
 		HistoryRetention duration `json:"history_retention,omitzero"`
-	}{plain(s), duration(s.InvisibleFor), duration(s.HistoryRetention)})
+		Delay            duration `json:"delay,omitzero"`
+		Wait             duration `json:"wait,omitzero"`
+	}{plain(s), duration(s.InvisibleFor), duration(s.HistoryRetention), duration(s.Delay), duration(s.Wait)})
 }
 
 // A Backoff is the delay after a nack, by the number of attempts.
@@ -128,6 +144,9 @@ type Policy struct {
 	Backoff          *Backoff      `json:"backoff"`
 	Paused           bool          `json:"paused"`
 	HistoryRetention time.Duration `json:"history_retention"`
+	DeadLetter       *DeadLetter   `json:"dead_letter"`
+	Delay            time.Duration `json:"delay"`
+	Wait             time.Duration `json:"wait"`
 	// Version is another one after each change; 0: the queue has no policy.
 	Version int64 `json:"version"`
 	// UpdatedAt is when it was last set; nil: never.
@@ -138,6 +157,7 @@ type Policy struct {
 func (p *Policy) Settings() QueueSettings {
 	return QueueSettings{
 		MaxAttempts: p.MaxAttempts, InvisibleFor: p.InvisibleFor, Backoff: p.Backoff, Paused: p.Paused, HistoryRetention: p.HistoryRetention,
+		DeadLetter: p.DeadLetter, Delay: p.Delay, Wait: p.Wait,
 	}
 }
 
@@ -149,8 +169,13 @@ func (p Policy) MarshalJSON() ([]byte, error) {
 		MaxAttempts      *int         `json:"max_attempts"`
 		InvisibleFor     nullDuration `json:"invisible_for"`
 		HistoryRetention nullDuration `json:"history_retention"`
+		Delay            nullDuration `json:"delay"`
+		Wait             nullDuration `json:"wait"`
 		Version          *int64       `json:"version"`
-	}{plain(p), nullable(p.MaxAttempts), nullDuration(p.InvisibleFor), nullDuration(p.HistoryRetention), nullable(p.Version)})
+	}{
+		plain(p), nullable(p.MaxAttempts), nullDuration(p.InvisibleFor), nullDuration(p.HistoryRetention), nullDuration(p.Delay), nullDuration(p.Wait),
+		nullable(p.Version),
+	})
 }
 
 // UnmarshalJSON implements [json.Unmarshaler].
@@ -160,9 +185,12 @@ func (p *Policy) UnmarshalJSON(text []byte) error {
 		*plain
 		InvisibleFor     nullDuration `json:"invisible_for"`
 		HistoryRetention nullDuration `json:"history_retention"`
+		Delay            nullDuration `json:"delay"`
+		Wait             nullDuration `json:"wait"`
 	}{plain: (*plain)(p)}
 	err := json.Unmarshal(text, &in)
 	p.InvisibleFor, p.HistoryRetention = time.Duration(in.InvisibleFor), time.Duration(in.HistoryRetention)
+	p.Delay, p.Wait = time.Duration(in.Delay), time.Duration(in.Wait)
 	return err
 }
 
@@ -176,6 +204,7 @@ type Queue struct {
 	DoneLastHour    int           `json:"done_last_hour"`
 	ExpiredLastHour int           `json:"expired_last_hour"`
 	Estimated       bool          `json:"estimated"`
+	DeadLettersOf   []string      `json:"dead_letters_of"`
 }
 
 // queueCounts are the counts of a Queue as the server has them.
@@ -187,6 +216,7 @@ type queueCounts struct {
 	DoneLastHour    int          `json:"done_last_hour"`
 	ExpiredLastHour int          `json:"expired_last_hour"`
 	Estimated       bool         `json:"estimated"`
+	DeadLettersOf   []string     `json:"dead_letters_of"`
 }
 
 // MarshalJSON implements [json.Marshaler]: one object, as the server has it.
@@ -195,7 +225,7 @@ func (q Queue) MarshalJSON() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	counts, err := encodeJSON(queueCounts{q.Ready, q.Scheduled, q.Leased, nullDuration(q.OldestReadyAge), q.DoneLastHour, q.ExpiredLastHour, q.Estimated})
+	counts, err := encodeJSON(queueCounts{q.Ready, q.Scheduled, q.Leased, nullDuration(q.OldestReadyAge), q.DoneLastHour, q.ExpiredLastHour, q.Estimated, q.DeadLettersOf})
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +238,7 @@ func (q *Queue) UnmarshalJSON(text []byte) error {
 	if err := json.Unmarshal(text, &c); err != nil {
 		return err
 	}
-	*q = Queue{q.Policy, c.Ready, c.Scheduled, c.Leased, time.Duration(c.OldestReadyAge), c.DoneLastHour, c.ExpiredLastHour, c.Estimated}
+	*q = Queue{q.Policy, c.Ready, c.Scheduled, c.Leased, time.Duration(c.OldestReadyAge), c.DoneLastHour, c.ExpiredLastHour, c.Estimated, c.DeadLettersOf}
 	return q.Policy.UnmarshalJSON(text)
 }
 

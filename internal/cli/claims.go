@@ -15,14 +15,14 @@ import (
 // ClaimCmd claims events and writes them with their receipts.
 type ClaimCmd struct {
 	server      `embed:""`
-	Queue       string        `short:"q" default:"default" help:"The queue to claim from."`
-	Limit       int           `short:"n" default:"1" help:"How many events to claim at most, 1 to 1000."`
-	Lease       time.Duration `short:"l" aliases:"invisible-for" placeholder:"DURATION" help:"The length of the lease; as the queue's policy says, or else 10m, if it is not given."`
-	Wait        time.Duration `short:"w" help:"How long to wait for the first event; more than 60s asks again and again."`
-	Type        []string      `short:"t" sep:"none" help:"Only events of this type; can be repeated."`
-	MaxAttempts int           `placeholder:"N" help:"Leave out events that were claimed so often."`
-	Order       string        `enum:"fifo,random" default:"fifo" help:"The order within a priority: fifo, or random, so that many workers spread out."`
-	Worker      string        `help:"A name for this worker."`
+	Queue       string         `short:"q" default:"default" help:"The queue to claim from."`
+	Limit       int            `short:"n" default:"1" help:"How many events to claim at most, 1 to 1000."`
+	Lease       time.Duration  `short:"l" aliases:"invisible-for" placeholder:"DURATION" help:"The length of the lease; as the queue's policy says, or else 10m, if it is not given."`
+	Wait        *time.Duration `short:"w" placeholder:"DURATION" help:"How long to wait for the first event, as the queue's policy says if it is not given; more than 60s asks again and again."`
+	Type        []string       `short:"t" sep:"none" help:"Only events of this type; can be repeated."`
+	MaxAttempts int            `placeholder:"N" help:"Leave out events that were claimed so often."`
+	Order       string         `enum:"fifo,random" default:"fifo" help:"The order within a priority: fifo, or random, so that many workers spread out."`
+	Worker      string         `help:"A name for this worker."`
 }
 
 // Help returns the text below the usage.
@@ -54,9 +54,13 @@ func (c *ClaimCmd) Run(ctx context.Context, env *Env) error {
 	return list(env, c.Output, claimedView, all(events))
 }
 
-// claimWithin claims until there are events or the time is over.
-func claimWithin(ctx context.Context, conn *client.Client, params client.ClaimParams, wait time.Duration) ([]client.Event, error) {
-	for {
+// claimWithin claims until there are events or the time is over; nil: once, and for as long as the queue's policy says.
+func claimWithin(ctx context.Context, conn *client.Client, params client.ClaimParams, total *time.Duration) ([]client.Event, error) {
+	if total == nil {
+		params.WaitByPolicy = true
+		return conn.Claim(ctx, params)
+	}
+	for wait := *total; ; {
 		params.Wait = min(wait, client.MaxWait)
 		events, err := conn.Claim(ctx, params)
 		if wait -= params.Wait; err != nil || len(events) > 0 || wait <= 0 {

@@ -112,6 +112,8 @@ func eventFields(e client.Event) [][2]string {
 		{"result", string(e.Result)},
 		{"requeued from", id(e.RequeuedFrom)},
 		{"requeued as", id(e.RequeuedAs)},
+		{"dead letter of", id(e.DeadLetterOf)},
+		{"dead-lettered as", id(e.DeadLetteredAs)},
 		{"occurrence", string(e.Occurrence)},
 		{"meta", string(e.Meta)},
 	}...)

@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/queued/queued/client"
@@ -33,12 +35,12 @@ func (c *QueuesCmd) Run(ctx context.Context, env *Env) error {
 }
 
 var queuesView = view[client.QueueStats]{
-	columns: columns("QUEUE…", "READY", "SCHEDULED", "LEASED", "OLDEST", "DONE 1H?", "EXPIRED 1H?", "PAUSED"),
+	columns: columns("QUEUE…", "READY", "SCHEDULED", "LEASED", "OLDEST", "DONE 1H?", "EXPIRED 1H?", "PAUSED", "DEAD LETTERS OF?…"),
 	row: func(q client.QueueStats) []string {
 		count := countOf(q.Estimated)
 		return []string{
 			q.Queue, count(q.Ready), count(q.Scheduled), count(q.Leased), dash(span(q.OldestReadyAge)), count(q.DoneLastHour),
-			count(q.ExpiredLastHour), dash(yes(q.Paused)),
+			count(q.ExpiredLastHour), dash(yes(q.Paused)), dash(strings.Join(q.DeadLettersOf, ", ")),
 		}
 	},
 	empty: "no queues yet; the first event makes one",
@@ -92,6 +94,11 @@ func policyFields(p client.Policy) [][2]string {
 	if p.UpdatedAt != nil {
 		updated = moment(*p.UpdatedAt)
 	}
+	orNone := func(text string) string { return cmp.Or(text, "none") }
+	deadLetters := "none"
+	if p.DeadLetter != nil {
+		deadLetters = p.DeadLetter.Queue
+	}
 	paused := "no"
 	if p.Paused {
 		paused = "yes"
@@ -103,6 +110,9 @@ func policyFields(p client.Policy) [][2]string {
 		{"lease", byDefault(span(p.InvisibleFor))},
 		{"backoff", backoff},
 		{"history kept", byDefault(span(p.HistoryRetention))},
+		{"dead letters to", deadLetters},
+		{"delay", orNone(span(p.Delay))},
+		{"wait", orNone(span(p.Wait))},
 		{"last set@", updated},
 	}
 }
@@ -130,6 +140,7 @@ func queueFields(q client.Queue) [][2]string {
 		{"oldest ready", dash(span(q.OldestReadyAge))},
 		{"done 1h", count(q.DoneLastHour)},
 		{"expired 1h", count(q.ExpiredLastHour)},
+		{"dead letters of", strings.Join(q.DeadLettersOf, ", ")},
 	}, policy[1:])
 }
 
@@ -151,6 +162,9 @@ type queueSetCmd struct {
 	BackoffMax       *time.Duration `placeholder:"DURATION" help:"The longest delay; 0 for no bound."`
 	BackoffJitter    *float64       `placeholder:"SHARE" help:"The share of the delay by which it varies at random, 0 to 1."`
 	HistoryRetention *time.Duration `placeholder:"DURATION" help:"How long to keep the history of the queue; 0 leaves it to the server."`
+	DeadLetter       string         `placeholder:"QUEUE" help:"The queue where events go, besides history, that end as failed or expired; none for none."`
+	Delay            *time.Duration `placeholder:"DURATION" help:"The delay of events that are inserted without one; 0 for none."`
+	Wait             *time.Duration `placeholder:"DURATION" help:"For how long claims wait that do not say, up to 60s; 0 for not at all."`
 }
 
 // Help returns the text below the usage.
@@ -159,6 +173,7 @@ func (*queueSetCmd) Help() string {
 		`queued queue set mail --max-attempts 5 --lease 2m`,
 		`queued queue set mail --backoff exponential --backoff-base 10s --backoff-max 1h --backoff-jitter 0.2`,
 		`queued queue set mail --backoff none`,
+		`queued queue set mail --dead-letter mail.dead`,
 		`queued queue set mail`,
 	) + "\nWithout a setting it makes the queue, if nobody has. What others change at the same time is kept: the policy is read again and changed once more."
 }
@@ -196,6 +211,15 @@ func (c *queueSetCmd) change(settings *client.QueueSettings) error {
 	set(&settings.MaxAttempts, c.MaxAttempts)
 	set(&settings.InvisibleFor, c.Lease)
 	set(&settings.HistoryRetention, c.HistoryRetention)
+	set(&settings.Delay, c.Delay)
+	set(&settings.Wait, c.Wait)
+	switch c.DeadLetter {
+	case "":
+	case "none":
+		settings.DeadLetter = nil
+	default:
+		settings.DeadLetter = &client.DeadLetter{Queue: c.DeadLetter}
+	}
 	var backoff client.Backoff
 	if settings.Backoff != nil {
 		backoff = *settings.Backoff
@@ -290,7 +314,7 @@ type queueDeleteCmd struct {
 // Help returns the text below the usage.
 func (*queueDeleteCmd) Help() string {
 	return examples(`queued queue delete mail`, `queued queue delete mail --purge --yes`) +
-		"\nA queue whose events are under a lease, or that schedules, sources or subscriptions name, is not deleted."
+		"\nA queue whose events are under a lease, or that schedules, sources, subscriptions or the policies of other queues name, is not deleted."
 }
 
 // Run deletes the queue, once somebody has agreed.

@@ -19,15 +19,15 @@ type claimRequest struct {
 
 // claimOptions are the options in the body of a claim.
 type claimOptions struct {
-	Queue        string        `json:"queue" default:"default" validate:"queue,unreserved" log:"queue" restrict:"queue"`
-	Limit        int           `json:"limit" default:"1" validate:"min=1,max=1000"`
-	MaxAttempts  int           `json:"max_attempts" validate:"min=1,max=2147483647"` // not given: the service's own
-	InvisibleFor time.Duration `json:"invisible_for" validate:"min=1us,max=8760h"`   // not given: the queue's own
-	Wait         time.Duration `json:"wait" validate:"min=0s,max=60s"`
-	Order        queue.Order   `json:"order" default:"fifo" validate:"oneof=fifo random"`
-	Types        []string      `json:"types" validate:"max=100,dive,min=1,max=255"` // empty: of any type
-	ExcludeIDs   []int64       `json:"exclude_ids" validate:"max=1000,dive,min=1"`
-	Worker       string        `json:"worker" validate:"min=1,max=255"`
+	Queue        string         `json:"queue" default:"default" validate:"queue,unreserved" log:"queue" restrict:"queue"`
+	Limit        int            `json:"limit" default:"1" validate:"min=1,max=1000"`
+	MaxAttempts  int            `json:"max_attempts" validate:"min=1,max=2147483647"` // not given: the service's own
+	InvisibleFor time.Duration  `json:"invisible_for" validate:"min=1us,max=8760h"`   // not given: the queue's own
+	Wait         *time.Duration `json:"wait" validate:"min=0s,max=60s"`               // not given: the queue's own, see resolveWait
+	Order        queue.Order    `json:"order" default:"fifo" validate:"oneof=fifo random"`
+	Types        []string       `json:"types" validate:"max=100,dive,min=1,max=255"` // empty: of any type
+	ExcludeIDs   []int64        `json:"exclude_ids" validate:"max=1000,dive,min=1"`
+	Worker       string         `json:"worker" validate:"min=1,max=255"`
 }
 
 // Check implements bind.Checker.
@@ -37,7 +37,17 @@ func (req *claimRequest) Check(report func(field, detail string)) {
 	}
 }
 
-func (req *claimRequest) waits() time.Duration { return req.Wait }
+// resolveWait implements policyWaiting.
+func (req *claimRequest) resolveWait(ctx context.Context, s *Server) error {
+	if req.Wait != nil {
+		return nil
+	}
+	wait, err := s.svc.PolicyWait(ctx, req.Queue)
+	req.Wait = &wait
+	return err
+}
+
+func (req *claimRequest) waits() time.Duration { return *req.Wait }
 
 // release undoes claims that their client never received.
 func (s *Server) release(ctx context.Context, log *accessLog, claimed []queue.Event) {
@@ -51,7 +61,10 @@ func (s *Server) release(ctx context.Context, log *accessLog, claimed []queue.Ev
 func (s *Server) claim(r *http.Request, req claimRequest) (reply, error) {
 	log := logOf(r)
 	req.Worker = cmp.Or(req.Worker, req.HeaderWorker)
-	claimed, err := s.svc.Claim(r.Context(), queue.ClaimParams(req.claimOptions))
+	claimed, err := s.svc.Claim(r.Context(), queue.ClaimParams{
+		Queue: req.Queue, Limit: req.Limit, MaxAttempts: req.MaxAttempts, InvisibleFor: req.InvisibleFor, Wait: *req.Wait, Order: req.Order,
+		Types: req.Types, ExcludeIDs: req.ExcludeIDs, Worker: req.Worker,
+	})
 	log.add("events", len(claimed))
 	rep := reply{body: eventList(claimed)}
 	if len(claimed) > 0 {

@@ -156,7 +156,7 @@ func (s *Server) insertCloudEvents(r *http.Request, req postCloudEventsRequest, 
 			ExpiresAt: req.ExpiresAt, OnDuplicate: queue.First, Meta: metas[i],
 		}
 		if req.Delay != nil {
-			p.Delay = *req.Delay
+			p.Delay, p.AtOnce = *req.Delay, *req.Delay == 0
 		}
 		if !e.Time.IsZero() {
 			p.EventTS = &e.Time

@@ -135,7 +135,7 @@ func TestContractHasAnExampleForEveryBody(t *testing.T) {
 var kinds = []problem.Type{
 	problem.InvalidJSON, problem.InvalidParameter, problem.UnknownParameter, problem.InvalidCursor, problem.InvalidCloudEvent, problem.Unauthorized, problem.ClientCertificate, problem.KeyExpired, problem.KeyRevoked, problem.WebhookRejected, problem.CrossOrigin, problem.Forbidden, problem.NotFound, problem.EventNotFound, problem.RawBodyNotFound,
 	problem.ScheduleNotFound, problem.OwnerNotFound, problem.PositionNotFound, problem.SubscriptionNotFound, problem.FilterNotFound, problem.QueueNotFound, problem.QueueNotDeclared, problem.PushNotFound, problem.KeyNotFound, problem.SourceNotFound, problem.MethodNotAllowed, problem.LeaseLost, problem.EventLeased, problem.EventEnded, problem.CursorLost, problem.WrongDelivery, problem.ScheduleEnded, problem.LastAdminKey, problem.KeyEnded, problem.QueueNotEmpty, problem.QueueInUse, problem.QueueLeased, problem.PreconditionFailed, problem.BodyTooLarge, problem.UnsupportedMediaType, problem.HostNotAllowed, problem.ValidationFailed, problem.Unrepresentable, problem.TooDeep,
-	problem.BatchTooLarge, problem.KeyReused, problem.FilterRefused, problem.RateLimited, problem.Internal, problem.QueryTimeout, problem.DatabaseUnavailable, problem.Overloaded, problem.Locked, problem.SourcePaused, problem.SealingUnavailable, problem.NotReady,
+	problem.BatchTooLarge, problem.KeyReused, problem.DeadLetterChain, problem.FilterRefused, problem.RateLimited, problem.Internal, problem.QueryTimeout, problem.DatabaseUnavailable, problem.Overloaded, problem.Locked, problem.SourcePaused, problem.SealingUnavailable, problem.NotReady,
 }
 
 func TestContractHasEveryCode(t *testing.T) {

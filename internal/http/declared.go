@@ -38,6 +38,12 @@ func (req *moveEventsRequest) usedQueues(use func(name, pointer string)) { use(r
 
 func (req *pauseQueueRequest) usedQueues(use func(name, pointer string)) { use(req.Name, "{name}") }
 
+func (req *putQueueRequest) usedQueues(use func(name, pointer string)) {
+	if req.DeadLetter != nil {
+		use(req.DeadLetter.Queue, "#/dead_letter/queue")
+	}
+}
+
 func (req *putPushRequest) usedQueues(use func(name, pointer string)) { use(req.Name, "{name}") }
 
 func (req *createScheduleRequest) usedQueues(use func(name, pointer string)) {

@@ -104,6 +104,12 @@ func (e *event) appendJSON(b []byte) []byte {
 	if e.RequeuedAs != nil {
 		o.int("requeued_as", *e.RequeuedAs)
 	}
+	if e.DeadLetterOf != nil {
+		o.int("dead_letter_of", *e.DeadLetterOf)
+	}
+	if e.DeadLetteredAs != nil {
+		o.int("dead_lettered_as", *e.DeadLetteredAs)
+	}
 	o.payload(e.Payload)
 	o.text("receipt", e.Receipt)
 	return append(o, '}')

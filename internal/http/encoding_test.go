@@ -42,6 +42,8 @@ func TestHandWrittenEncodersMatchTheJSONTags(t *testing.T) {
 		maybe(func() { e.LastError = new(text()) })
 		maybe(func() { e.RequeuedFrom = new(r.Int64()) })
 		maybe(func() { e.RequeuedAs = new(r.Int64()) })
+		maybe(func() { e.DeadLetterOf = new(r.Int64()) })
+		maybe(func() { e.DeadLetteredAs = new(r.Int64()) })
 		maybe(func() { e.Receipt = text() })
 		maybe(func() { e.Type, e.IdempotencyKey = text(), text() })
 		maybe(func() { e.Source = text() })
@@ -134,6 +136,8 @@ type taggedEvent struct {
 	Publication      jsontext.Value `json:"publication,omitzero"`
 	RequeuedFrom     *int64         `json:"requeued_from,omitzero"`
 	RequeuedAs       *int64         `json:"requeued_as,omitzero"`
+	DeadLetterOf     *int64         `json:"dead_letter_of,omitzero"`
+	DeadLetteredAs   *int64         `json:"dead_lettered_as,omitzero"`
 	Event            jsontext.Value `json:"event"`
 	Receipt          string         `json:"receipt,omitzero"`
 }
@@ -162,8 +166,9 @@ func taggedEventOf(e *queue.Event) taggedEvent {
 		Retryable:    e.Retryable,
 		RequeuedFrom: e.RequeuedFrom,
 		RequeuedAs:   e.RequeuedAs,
-		Event:        jsontext.Value(e.Payload),
-		Receipt:      e.Receipt,
+		DeadLetterOf: e.DeadLetterOf, DeadLetteredAs: e.DeadLetteredAs,
+		Event:   jsontext.Value(e.Payload),
+		Receipt: e.Receipt,
 	}
 	// Values that SQL wrote past the checks are answered as values that the contract has.
 	if e.MaxAttempts != nil && *e.MaxAttempts >= 1 {

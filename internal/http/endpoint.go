@@ -71,6 +71,14 @@ func endpoint[Req any](s *Server, lim bind.Limits, handle func(*http.Request, Re
 	return handler(s, lim, func(w http.ResponseWriter, r *http.Request, req Req) error {
 		limit := s.cfg.RequestTimeout
 		ctx := r.Context()
+		if req, ok := any(&req).(policyWaiting); ok {
+			lookUp, cancel := context.WithTimeout(ctx, limit)
+			err := req.resolveWait(lookUp, s)
+			cancel()
+			if err != nil {
+				return err
+			}
+		}
 		if req, ok := any(&req).(waiting); ok && req.waits() > 0 {
 			logOf(r).wait = req.waits()
 			limit += req.waits()
@@ -102,6 +110,12 @@ func withoutParameters(s *Server, answer http.HandlerFunc) boundHandler {
 
 // waiting is a request that asks to be held for so long before it is answered.
 type waiting interface{ waits() time.Duration }
+
+// policyWaiting is a waiting request that leaves it to a queue's policy for how long, unless it says so.
+type policyWaiting interface {
+	// resolveWait sets for how long the request waits.
+	resolveWait(ctx context.Context, s *Server) error
+}
 
 // respond answers r with rep. When the client did not get the answer, rep.undo undoes a claim that must not be lost with it.
 func respond(w http.ResponseWriter, r *http.Request, rep reply) {

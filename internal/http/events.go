@@ -55,7 +55,7 @@ func (o *options) params(event json.RawMessage) queue.InsertParams {
 		Meta:           o.Meta,
 	}
 	if o.Delay != nil {
-		p.Delay = *o.Delay
+		p.Delay, p.AtOnce = *o.Delay, *o.Delay == 0
 	}
 	return p
 }

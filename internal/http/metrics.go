@@ -143,6 +143,8 @@ var (
 	eventsNacked   = counter("queued_events_nacked_total", "Events nacked by this process that went back to their queue.", "queue")
 	eventsFailed   = counter("queued_events_failed_total", "Events nacked by this process that went into history as failed.", "queue")
 	eventsExpired  = counter("queued_events_expired_total", "Events that this process swept into history.", "queue")
+	deadLettered   = counter("queued_dead_lettered_total",
+		"Events that this process nacked or swept into history and whose dead letters were inserted, by the queue that they ended in.", "queue")
 	eventsRequeued = counter("queued_events_requeued_total", "Events that this process requeued from history.", "queue")
 
 	endWaits = gauge("queued_event_waits", "Requests to this process that wait for the end of an event.")
@@ -342,6 +344,7 @@ func (c *collector) collectServices(send func(m metric, value float64, labels ..
 		send(eventsNacked, float64(n.Nacked), n.Queue)
 		send(eventsFailed, float64(n.Failed), n.Queue)
 		send(eventsExpired, float64(n.Expired), n.Queue)
+		send(deadLettered, float64(n.DeadLettered), n.Queue)
 		send(eventsRequeued, float64(n.Requeued), n.Queue)
 	}
 	for _, pool := range c.svc.Database().PoolStats() {

@@ -89,6 +89,7 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 		"queue_not_declared":     failWith(t, fmt.Errorf("inserting: %w", &queue.UndeclaredError{Queue: "ordres"})),
 		"queue_leased":           failWith(t, fmt.Errorf("deleting: %w", queue.ErrQueueLeased)),
 		"queue_in_use":           failWith(t, fmt.Errorf("deleting: %w", queue.ErrQueueInUse)),
+		"dead_letter_chain":      failWith(t, fmt.Errorf("setting: %w", queue.ErrDeadLetterChain)),
 		"key_expired":            failWith(t, fmt.Errorf("asking: %w", access.ErrExpired)),
 		"key_revoked":            failWith(t, fmt.Errorf("asking: %w", access.ErrRevoked)),
 		"push_not_found":         h.try("GET", "/queues/nothing/push", ""),

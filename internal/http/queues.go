@@ -26,6 +26,7 @@ type queueStats struct {
 	ExpiredLately  int64          `json:"expired_last_hour"`
 	Estimated      bool           `json:"estimated"`
 	Paused         bool           `json:"paused"`
+	DeadLettersOf  []string       `json:"dead_letters_of"` // the first hundred of those that the caller may use
 }
 
 func queueStatsOf(q queue.QueueStats) queueStats {
@@ -52,6 +53,14 @@ type policy struct {
 	Backoff      *backoff       `json:"backoff" null:"nil"`
 	Paused       bool           `json:"paused"`
 	Retention    *time.Duration `json:"history_retention" null:"nil" validate:"min=1s,max=876000h"`
+	DeadLetter   *deadLetter    `json:"dead_letter" null:"nil"`
+	Delay        *time.Duration `json:"delay" null:"nil" validate:"min=0s,max=87600h"`
+	Wait         *time.Duration `json:"wait" null:"nil" validate:"min=0s,max=60s"`
+}
+
+// A deadLetter is that of a policy: see queue.DeadLetter.
+type deadLetter struct {
+	Queue string `json:"queue" validate:"required,queue,unreserved" log:"dead_letter_queue" restrict:"queue"`
 }
 
 // A backoff is that of a policy: see queue.Backoff.
@@ -78,6 +87,9 @@ func (req putQueueRequest) params() queue.Policy {
 		Backoff:      (*queue.Backoff)(req.Backoff),
 		Paused:       req.Paused,
 		Retention:    req.Retention,
+		DeadLetter:   (*queue.DeadLetter)(req.DeadLetter),
+		Delay:        req.Delay,
+		Wait:         req.Wait,
 	}
 }
 
@@ -89,7 +101,9 @@ type policyResponse struct {
 }
 
 func policyOf(p queue.Policy) policyResponse {
-	body := policyResponse{p.Queue, policy{p.MaxAttempts, p.InvisibleFor, (*backoff)(p.Backoff), p.Paused, p.Retention}, nil, p.UpdatedAt}
+	body := policyResponse{p.Queue, policy{
+		p.MaxAttempts, p.InvisibleFor, (*backoff)(p.Backoff), p.Paused, p.Retention, (*deadLetter)(p.DeadLetter), p.Delay, p.Wait,
+	}, nil, p.UpdatedAt}
 	if p.Version != 0 {
 		body.Version = &p.Version
 	}
@@ -125,13 +139,15 @@ type queueResponse struct {
 	DoneLately     int64          `json:"done_last_hour"`
 	ExpiredLately  int64          `json:"expired_last_hour"`
 	Estimated      bool           `json:"estimated"`
+	DeadLettersOf  []string       `json:"dead_letters_of"`
 }
 
 func (s *Server) getQueue(r *http.Request, req queueRequest) (reply, error) {
-	p, counts, err := s.svc.Queue(r.Context(), req.Name, time.Hour)
+	queues, _ := allowed(r)
+	p, counts, err := s.svc.Queue(r.Context(), req.Name, time.Hour, queues)
 	c := queueStatsOf(counts)
 	return replyOfPolicy(p, queueResponse{
-		policyOf(p), c.Ready, c.Scheduled, c.Leased, c.OldestReadyAge, c.DoneLately, c.ExpiredLately, c.Estimated,
+		policyOf(p), c.Ready, c.Scheduled, c.Leased, c.OldestReadyAge, c.DoneLately, c.ExpiredLately, c.Estimated, c.DeadLettersOf,
 	}), err
 }
 
@@ -184,7 +200,7 @@ func explainRefusal(refused *queue.RefusedError, isRestricted bool) string {
 	case errors.Is(refused, queue.ErrQueueLeased):
 		return "Events of the queue are under a lease: " + refused.Detail + ". Pause the queue, wait until they are finished or their leases end, and delete it then."
 	case isRestricted:
-		return "Schedules, sources or subscriptions name the queue. Delete them, or have them name another queue."
+		return "Schedules, sources, subscriptions or policies of other queues name the queue. Delete them, or have them name another queue."
 	}
 	return "These name the queue: " + refused.Detail + ". Delete them, or have them name another queue."
 }

@@ -3,6 +3,7 @@ package http
 import (
 	"fmt"
 	"net/url"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -15,8 +16,8 @@ const wholePolicy = `{"max_attempts":3,"invisible_for":"2m","backoff":{"kind":"e
 func TestPolicyIsStoredAndReplacedWhole(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	const noCounts = `,"ready":0,"scheduled":0,"leased":0,"oldest_ready_age":null,"done_last_hour":0,"expired_last_hour":0,"estimated":false}`
-	const none = `{"queue":"work","max_attempts":null,"invisible_for":null,"backoff":null,"paused":false,"history_retention":null,"version":null,"updated_at":null` + noCounts
+	const noCounts = `,"ready":0,"scheduled":0,"leased":0,"oldest_ready_age":null,"done_last_hour":0,"expired_last_hour":0,"estimated":false,"dead_letters_of":[]}`
+	const none = `{"queue":"work","max_attempts":null,"invisible_for":null,"backoff":null,"paused":false,"history_retention":null,"dead_letter":null,"delay":null,"wait":null,"version":null,"updated_at":null` + noCounts
 	if got := h.call("GET", "/queues/work", "").want(200).body; got != none {
 		t.Errorf("a queue without a policy has %s", got)
 	}
@@ -122,7 +123,7 @@ func TestQueueHasTheCountsOfItsListing(t *testing.T) {
 			continue
 		}
 		for member, want := range q {
-			if value, exists := got[member]; !exists || value != want && member != "oldest_ready_age" {
+			if value, exists := got[member]; !exists || !reflect.DeepEqual(value, want) && member != "oldest_ready_age" {
 				t.Errorf("%s is %v, and %v in the listing", member, value, want)
 			}
 		}

@@ -161,7 +161,7 @@ func TestOptionsAreDecodedWithTheirDefaults(t *testing.T) {
 		"no members": {"{}", defaults},
 		"all members": {
 			`{"queue":"a:b","limit":1000,"max_attempts":9,"invisible_for":"1h30m","wait":"60s","order":"random","types":["a","b"],"exclude_ids":[3,5],"worker":"w"}`,
-			claimRequest{claimOptions: claimOptions{"a:b", 1000, 9, 90 * time.Minute, time.Minute, "random", []string{"a", "b"}, []int64{3, 5}, "w"}},
+			claimRequest{claimOptions: claimOptions{"a:b", 1000, 9, 90 * time.Minute, new(time.Minute), "random", []string{"a", "b"}, []int64{3, 5}, "w"}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestOptionsOutOfRangeAreRefused(t *testing.T) {
 func TestDurationsMayHaveDaysAndWeeks(t *testing.T) {
 	t.Parallel()
 	claim, err := decodeAs[claimRequest]("/claim", `{"invisible_for":"1d12h","wait":"0d"}`)
-	if err != nil || claim.InvisibleFor != 36*time.Hour || claim.Wait != 0 {
+	if err != nil || claim.InvisibleFor != 36*time.Hour || claim.Wait == nil || *claim.Wait != 0 {
 		t.Errorf("in a body it is %+v, %s", claim, problemText(err))
 	}
 	post, err := decodeAs[insertRequest]("/events?delay=1w", `{}`)

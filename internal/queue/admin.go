@@ -27,19 +27,23 @@ func policy(ctx context.Context, p *pools, from string, args ...any) (Policy, er
 		BackoffFactor *float64
 		BackoffMax    *time.Duration
 		BackoffJitter float64
+		DeadLetters   *string
 	}
 	c, err := shortCall(ctx, p, pg.CollectOne[columns], `
-		select name as queue, max_attempts, invisible_for, paused, history_retention as retention, version, updated_at,
-			backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter
+		select name as queue, max_attempts, invisible_for, paused, history_retention as retention, version, updated_at, delay, wait,
+			backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, dead_letter_queue as dead_letters
 		from `+from, args...)
 	if c.BackoffKind != nil {
 		c.Backoff = &Backoff{*c.BackoffKind, c.BackoffBase, c.BackoffFactor, c.BackoffMax, c.BackoffJitter}
+	}
+	if c.DeadLetters != nil {
+		c.DeadLetter = &DeadLetter{*c.DeadLetters}
 	}
 	return c.Policy, err
 }
 
 // PutPolicy sets the whole policy of p.Queue, at once for every process, and returns it with its defaults filled in. It fails with an *InvalidError,
-// and with ErrStale if the precondition is not met.
+// with ErrDeadLetterChain, with an *UndeclaredError about the dead-letter queue, and with ErrStale if the precondition is not met.
 func (s *Service) PutPolicy(ctx context.Context, p Policy, only Precondition) (Policy, error) {
 	object := map[string]any{"paused": p.Paused}
 	if p.MaxAttempts != nil {
@@ -47,6 +51,11 @@ func (s *Service) PutPolicy(ctx context.Context, p Policy, only Precondition) (P
 	}
 	putInterval(object, "invisible_for", p.InvisibleFor)
 	putInterval(object, "history_retention", p.Retention)
+	putInterval(object, "delay", p.Delay)
+	putInterval(object, "wait", p.Wait)
+	if p.DeadLetter != nil {
+		object["dead_letter"] = map[string]string{"queue": p.DeadLetter.Queue}
+	}
 	if b := p.Backoff; b != nil {
 		backoff := map[string]any{"kind": b.Kind, "jitter": b.Jitter}
 		putInterval(backoff, "base", &b.Base)
@@ -60,10 +69,13 @@ func (s *Service) PutPolicy(ctx context.Context, p Policy, only Precondition) (P
 	if err != nil { // a factor or jitter that is no number
 		return Policy{}, &InvalidError{Field: "backoff", Detail: "must be of finite numbers"}
 	}
-	put, err := policy(ctx, &s.pools, `agent.put_queue($1, $2, $3, $4, $5)`, p.Queue, string(body), only.Versions, only.Exists, only.Absent)
+	asked := time.Now()
+	put, err := policy(ctx, &s.pools, `agent.put_queue($1, $2, $3, $4, $5) where `+s.RequireQueue("dead_letter_queue"),
+		p.Queue, string(body), only.Versions, only.Exists, only.Absent)
 	if err != nil {
-		return Policy{}, wrap("setting a queue's policy", err)
+		return Policy{}, s.noteRefusal(asked, wrap("setting a queue's policy", err))
 	}
+	s.waits.forget(p.Queue)
 	s.declared.add(p.Queue)
 	s.wakeHere(map[string]bool{p.Queue: true})
 	return put, nil
@@ -82,13 +94,14 @@ func (s *Service) GetPolicy(ctx context.Context, queue string) (Policy, error) {
 	return p, wrap("reading a queue's policy", err)
 }
 
-// Queue returns the policy of a queue, and its counts as Queues has them. It fails with ErrQueryTimeout.
-func (s *Service) Queue(ctx context.Context, name string, lately time.Duration) (Policy, QueueStats, error) {
+// Queue returns the policy of a queue, and its counts as Queues has them; of the queues whose dead letters it takes, those that one of the patterns of queues (nil: all)
+// stands for. It fails with ErrQueryTimeout.
+func (s *Service) Queue(ctx context.Context, name string, lately time.Duration, queues []string) (Policy, QueueStats, error) {
 	p, err := s.GetPolicy(ctx, name)
 	if err != nil {
 		return p, QueueStats{}, err
 	}
-	stats, err := collect[QueueStats](ctx, s, `select `+statsColumns+` from agent.queue_stats(nullif($1, interval '0'), _names => array[$2])`, lately, name)
+	stats, err := collect[QueueStats](ctx, s, `select `+statsColumns+` from agent.queue_stats(nullif($1, interval '0'), _names => array[$2], _queues => $3)`, lately, name, queues)
 	if err != nil || len(stats) == 0 {
 		return p, QueueStats{}, wrap("counting a queue", err)
 	}
@@ -247,14 +260,15 @@ func (s *Service) RunQueue(ctx context.Context, p RunParams) (total int64, err e
 // stay so.
 func (s *Service) Sweep(ctx context.Context, p SweepParams) (total int64, err error) {
 	for {
-		rows, _ := s.loops.Query(ctx, `select queue, expired, put_off, coalesce(reason, '') from agent_service.sweep_events($1, $2, nullif($3, ''), $4)`,
+		rows, _ := s.loops.Query(ctx, `select queue, expired, put_off, coalesce(reason, ''), dead_lettered from agent_service.sweep_events($1, $2, nullif($3, ''), $4)`,
 			cmp.Or(p.MaxAttempts, s.cfg.MaxAttempts), p.MaxVTAge, p.Queue, moveBatch)
 		var (
 			queue, reason string
 			n, putOff     int64
+			deadLettered  int64
 			batch         int64
 		)
-		_, err := pgx.ForEachRow(rows, []any{&queue, &n, &putOff, &reason}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&queue, &n, &putOff, &reason, &deadLettered}, func() error {
 			batch += n + putOff
 			total += n
 			if putOff > 0 {
@@ -262,7 +276,7 @@ func (s *Service) Sweep(ctx context.Context, p SweepParams) (total int64, err er
 					Msg("history does not take an event that is to expire: it is left alone for an hour")
 				return nil
 			}
-			s.counters.add(queue, Counters{Expired: n})
+			s.counters.add(queue, Counters{Expired: n, DeadLettered: deadLettered})
 			return nil
 		})
 		if err != nil {

@@ -41,6 +41,65 @@ func (s *Service) Claim(ctx context.Context, p ClaimParams) ([]Event, error) {
 	}
 }
 
+// waitsFor is how long a process may go on with the wait of a policy that was changed without it being told.
+const waitsFor = 5 * time.Second
+
+// policyWaits remembers for how long claims on queues wait that do not say.
+type policyWaits struct {
+	lookUps pg.LookUps[string, map[string]time.Duration]
+
+	mu      sync.Mutex
+	byQueue map[string]policyWait
+}
+
+type policyWait struct {
+	wait time.Duration
+	at   time.Time // when it was asked for
+}
+
+func (s *Service) openPolicyWaits() {
+	type row struct {
+		Name string
+		Wait time.Duration
+	}
+	s.waits.lookUps = pg.LookUps[string, map[string]time.Duration]{Most: 1, Timeout: lookUpTimeout, Find: func(ctx context.Context, queues []string) (map[string]time.Duration, error) {
+		rows, err := shortCall(ctx, &s.pools, pg.Collect[row], `select name, wait from agent_service.queue_waits($1)`, queues)
+		found := make(map[string]time.Duration, len(rows))
+		for _, r := range rows {
+			found[r.Name] = r.Wait
+		}
+		return found, err
+	}}
+}
+
+// PolicyWait returns for how long claims on a queue wait that do not say: not at all, unless its policy does. A change of the policy by another process may be
+// up to 5 seconds late if notifications are lost. It fails with ErrUnavailable.
+func (s *Service) PolicyWait(ctx context.Context, queue string) (time.Duration, error) {
+	w := &s.waits
+	asked := time.Now()
+	w.mu.Lock()
+	known, isKnown := w.byQueue[queue]
+	w.mu.Unlock()
+	if isKnown && asked.Sub(known.at) < waitsFor {
+		return known.wait, nil
+	}
+	found, err := w.lookUps.Get(ctx, queue)
+	if err != nil {
+		return 0, wrap("looking up for how long claims wait", err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	remember(&w.byQueue, queue, policyWait{found[queue], asked})
+	return found[queue], nil
+}
+
+// forget forgets the wait of a queue whose policy was changed.
+func (w *policyWaits) forget(queue string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.byQueue, queue)
+}
+
 // claim is one statement's claim for the waiters of a queue.
 type claim struct {
 	ClaimParams

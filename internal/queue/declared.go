@@ -93,7 +93,7 @@ func (s *Service) warnOfUndeclared(ctx context.Context) error {
 	}
 	for _, u := range undeclared {
 		s.cfg.Logger.Warn().Str("queue", u.Queue).Int64("users", u.Users).Str("one_of_them", u.Example).
-			Msg("schedules, sources or subscriptions name a queue that nobody has made: their events wait in it and cannot be claimed until PUT /queues/{name}")
+			Msg("schedules, sources, subscriptions or policies of other queues name a queue that nobody has made: their events wait in it and cannot be claimed until PUT /queues/{name}")
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -258,7 +259,7 @@ func TestQueuesAreCounted(t *testing.T) {
 		t.Fatalf("%+v, %v", queues, err)
 	}
 	busy, gone, here := queues[0], queues[1], queues[2]
-	if want := (queue.QueueStats{Queue: "busy", Leased: 1}); busy != want {
+	if want := (queue.QueueStats{Queue: "busy", Leased: 1, DeadLettersOf: []string{}}); !reflect.DeepEqual(busy, want) {
 		t.Errorf("busy: %+v", busy)
 	}
 	if gone.Queue != "gone" || gone.Ready+gone.Scheduled+gone.Leased != 0 || gone.OldestReadyAge != nil || gone.DoneLately != 1 || gone.ExpiredLately != 1 {

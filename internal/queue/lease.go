@@ -18,23 +18,28 @@ const releaseTimeout = 10 * time.Second
 // ErrLocked; repeated with the same receipt, it answers as it did.
 func (s *Service) Nack(ctx context.Context, p NackParams) (NackResult, error) {
 	var (
-		vt       *time.Time
-		outcome  *Outcome
-		queue    string
-		repeated bool
-		attempts int
-		most     *int
+		vt          *time.Time
+		outcome     *Outcome
+		queue       string
+		repeated    bool
+		attempts    int
+		most        *int
+		deadLetters *string // the queue that a dead letter went to
 	)
 	err := s.row(ctx, `
-		select vt, outcome, queue, repeated, attempts, max_attempts
-		from agent.nack_event($1, nullif($2, ''), $3, nullif($4, ''), $5, _notify => false, _retryable => $6, _queues => $7)`,
-		[]any{p.ID, p.Receipt, p.Delay, p.Error, p.Final, p.Retryable, p.Queues}, &vt, &outcome, &queue, &repeated, &attempts, &most)
+		select vt, outcome, queue, repeated, attempts, max_attempts, dead_letter_queue
+		from agent.nack_event($1, nullif($2, ''), $3, nullif($4, ''), $5, _notify => false, _retryable => $6, _queues => $7, _notify_dead_letters => false)`,
+		[]any{p.ID, p.Receipt, p.Delay, p.Error, p.Final, p.Retryable, p.Queues}, &vt, &outcome, &queue, &repeated, &attempts, &most, &deadLetters)
 	if err != nil {
 		return NackResult{}, wrap("nacking an event", err)
 	}
 	if outcome != nil {
 		if !repeated {
 			s.counters.add(queue, Counters{Failed: 1})
+		}
+		if deadLetters != nil {
+			s.counters.add(queue, Counters{DeadLettered: 1})
+			s.wake(map[string]bool{*deadLetters: true})
 		}
 		s.ends.wake(p.ID)
 		return NackResult{Outcome: *outcome}, nil

@@ -3,6 +3,7 @@ package queue_test
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -131,8 +132,8 @@ func TestBusiestQueuesAreTheOldestAndTheLargest(t *testing.T) {
 			t.Errorf("%s is missing: %+v", want.Queue, busiest)
 			continue
 		}
-		busiest[i].OldestReadyAge = nil
-		if busiest[i] != want {
+		busiest[i].OldestReadyAge, busiest[i].DeadLettersOf = nil, nil
+		if !reflect.DeepEqual(busiest[i], want) {
 			t.Errorf("counted %+v, want %+v", busiest[i], want)
 		}
 	}

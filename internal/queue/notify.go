@@ -134,10 +134,14 @@ func (s *Service) subscriber() pg.Subscriber {
 			}
 			queue, sender, _ := strings.Cut(payload, "|")
 			if sender == deletedSender {
+				s.waits.forget(queue)
 				s.forgetQueue(queue)
 				return
 			}
 			s.declared.forgetUndeclared(queue)
+			if sender == "" { // its policy may be another one
+				s.waits.forget(queue)
+			}
 			if sender != s.name { // whose waiters were woken already
 				queues := map[string]bool{queue: true}
 				s.watermarks.MarkStale(queues)

@@ -13,7 +13,7 @@ import (
 // eventColumns are the columns of an Event.
 const eventColumns = `id, queue, event_ts, enqueued_at, attempts, vt, claimed, event, last_error, requeued_from, state, outcome, finished_at,
 	requeued_as, type, source, priority, key, max_attempts, expires_at, worker, error_count, occurrence, retryable, result, processing,
-	meta, publication`
+	meta, publication, dead_letter_of, dead_lettered_as`
 
 // Get returns one event, in its queue or in history. It fails with ErrNotFound.
 func (s *Service) Get(ctx context.Context, id int64) (Event, error) {
@@ -96,7 +96,7 @@ func (s *Service) page(ctx context.Context, listing, cursor string, limit int, s
 }
 
 // statsColumns are the columns of QueueStats.
-const statsColumns = `queue, ready, scheduled, leased, oldest_ready_age, done_lately, expired_lately, estimated, paused`
+const statsColumns = `queue, ready, scheduled, leased, oldest_ready_age, done_lately, expired_lately, estimated, paused, dead_letters_of`
 
 // Queues describes the queues that hold an event, waiting or in history, or have a policy, by name. It fails with ErrBadCursor or
 // ErrQueryTimeout.

@@ -104,6 +104,7 @@ type Service struct {
 	counters   counters
 	executions executions
 	declared   *declaredQueues // nil: unless Config.DeclaredOnly
+	waits      policyWaits
 	upkeep     upkeep
 	isPusher   atomic.Bool
 	isOutdated atomic.Bool // the schema has moved beyond this program
@@ -146,6 +147,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	if cfg.DeclaredOnly {
 		s.declared = newDeclaredQueues(&s.pools)
 	}
+	s.openPolicyWaits()
 	s.ends = newEndWaits(s)
 	s.commits = s.newCommitter()
 	if err := s.health.Ping(ctx); err != nil {

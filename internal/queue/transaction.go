@@ -233,6 +233,9 @@ func (tx *transaction) addInserts(ops []*operation) {
 			tx.inserts[i].token = newToken()
 			pg.SetArg(&tokens, n, i, &tx.inserts[i].token)
 		}
+		if in.AtOnce && in.VT == nil {
+			pg.SetArg(&delays, n, i, &in.Delay)
+		}
 		if option := in.options(); option != nil {
 			pg.SetArg(&options, n, i, option)
 		}
@@ -374,6 +377,8 @@ func (tx *transaction) readInserted(r *pg.RowReader, in *pendingInsert) error {
 			in.waiter.claim.events = append(in.waiter.claim.events, e)
 			in.waiter.claim.noteThrough(&e, e.EnqueuedAt)
 			tx.count(in.queue).Claimed++
+		} else {
+			tx.later[in.queue] = true // the queue may delay its events: the waiters have to look when they are due
 		}
 	}
 	if result.ID == 0 {
@@ -529,7 +534,7 @@ func (tx *transaction) addClaim(op *operation) {
 	bytes := 0
 	tx.query(`
 		select id, attempts, claim_token, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
-			type, source, priority, key, max_attempts, expires_at, worker, occurrence, meta, publication, prior_vt
+			type, source, priority, key, max_attempts, expires_at, worker, occurrence, meta, publication, dead_letter_of, prior_vt
 		from agent_service.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _with_tokens => true, _max_bytes => $12)`,
 		[]any{
 			c.Queue, c.Limit, c.MaxAttempts, pg.OrNull(c.InvisibleFor), string(c.Order), c.Types, c.ExcludeIDs, c.workers,
@@ -544,7 +549,7 @@ func (tx *transaction) addClaim(op *operation) {
 			token = ""
 			err := r.Read(&e.ID, &e.Attempts, &token, &e.Claimed, &e.EventTS, &e.EnqueuedAt, &e.VT, (*[]byte)(&e.Payload), &e.LastError, &e.RequeuedFrom,
 				&e.Type, &e.Source, &e.Priority, &e.IdempotencyKey, &e.MaxAttempts, &e.ExpiresAt, &e.Worker, (*[]byte)(&e.Occurrence),
-				(*[]byte)(&e.Meta), (*[]byte)(&e.Publication), &priorVT)
+				(*[]byte)(&e.Meta), (*[]byte)(&e.Publication), &e.DeadLetterOf, &priorVT)
 			if token != "" {
 				e.Receipt = receiptOf(e, token)
 			}

@@ -54,6 +54,7 @@ type Event struct {
 	Payload        json.RawMessage `db:"event"` // nil: it cannot be read, see Unreadable
 	LastError      *string         // of the latest nack
 	RequeuedFrom   *int64          // the id in history that it was copied from
+	DeadLetterOf   *int64          // the id in history of the event that it is the dead letter of
 	Type, Source   string          // empty: not said
 	Priority       int32           // lower first
 	IdempotencyKey string          `db:"key"` // empty: none
@@ -74,6 +75,8 @@ type Event struct {
 	Result     json.RawMessage // of the ack; nil: none
 	Processing *time.Duration  // how long the last attempt took; nil unless Done or Failed
 	RequeuedAs *int64          // the id of the latest copy of this event that went back into a queue
+	// DeadLetteredAs is the id of its dead letter; nil: it has none.
+	DeadLetteredAs *int64
 }
 
 // Unreadable is why an event that is stored has no payload. The text of a payload is bounded when it is inserted, but was not by earlier versions,
@@ -97,7 +100,7 @@ type Page struct {
 type InsertParams struct {
 	Event json.RawMessage // a JSON object
 	Queue string          // empty: Default
-	Delay time.Duration   // from now until the event can be claimed; not negative
+	Delay time.Duration   // from now until the event can be claimed; not negative; zero: the delay of the queue's policy, if it has one
 	VT    *time.Time      // when the event can be claimed, instead of a delay
 
 	Type           string     // the kind of work, up to 255 characters; empty: none
@@ -117,6 +120,8 @@ type InsertParams struct {
 	Raw            *RawBody // the bytes that it came in as, to be kept if it is inserted; nil: they are not
 	// IsAccepted says that what names the queue was accepted earlier, such as a source: the queue need not be declared.
 	IsAccepted bool
+	// AtOnce says that a Delay of zero is none, whatever the queue's policy says.
+	AtOnce bool
 }
 
 // A RawBody is the bytes that an event came in as.
@@ -285,8 +290,16 @@ type Policy struct {
 	Backoff      *Backoff       // nil: a nacked event is claimable again at once
 	Paused       bool           // takes events and hands out none
 	Retention    *time.Duration // how long history is kept, by event_ts; nil: as Config.Retention says
+	DeadLetter   *DeadLetter    // where its events go, besides history, that end as Failed or Expired; nil: nowhere
+	Delay        *time.Duration // of inserts that say neither a delay nor a vt
+	Wait         *time.Duration // of claims that do not say, up to MaxWait: see PolicyWait
 	Version      int64          // another one after each change; zero: the queue has no policy
 	UpdatedAt    *time.Time     // nil: the queue has no policy
+}
+
+// DeadLetter says what becomes of events that end as Failed or Expired.
+type DeadLetter struct {
+	Queue string // where their dead letters go; it has no dead letters of its own
 }
 
 // Precondition is the state that a change is meant for. Every state meets the zero value.
@@ -386,6 +399,7 @@ type QueueStats struct {
 	ExpiredLately            int64          // left as expired lately
 	Estimated                bool           // there is so much that some of the counts are estimates
 	Paused                   bool           // it hands out nothing: see Pause
+	DeadLettersOf            []string       // the queues whose dead letters it takes, by name; the first hundred
 }
 
 // The errors of calls. Every error of this package that a caller can do something about wraps one of these; anything else is a fault of the
@@ -399,8 +413,9 @@ var (
 	ErrEnded           = errors.New("the event has left its queue")                   // it is in history
 	ErrQueueNotFound   = errors.New("no such queue")                                  // it has neither a policy nor a push nor an event
 	ErrQueueNotEmpty   = errors.New("the queue has events")                           // the error is a *RefusedError
-	ErrQueueInUse      = errors.New("the queue is in use")                            // schedules, sources or subscriptions name it; the error is a *RefusedError
+	ErrQueueInUse      = errors.New("the queue is in use")                            // schedules, sources, subscriptions or other queues name it; the error is a *RefusedError
 	ErrQueueLeased     = errors.New("the queue has events under a lease")             // the error is a *RefusedError
+	ErrDeadLetterChain = errors.New("a dead-letter queue has dead letters")           // a policy would give a dead-letter queue dead letters of its own
 	ErrNotDeclared     = pg.ErrNotDeclared                                            // it has no policy, and Config.DeclaredOnly wants one; the error is an *UndeclaredError
 	ErrKeyReused       = pg.ErrKeyReused                                              // the idempotency key stands for an event with another payload or other options
 	ErrInvalid         = pg.ErrInvalid                                                // the database refused a value; the error is an *InvalidError
@@ -442,6 +457,7 @@ var sqlstates = pg.States{
 	"QD061": ErrQueueNotEmpty,
 	"QD062": ErrQueueInUse,
 	"QD063": ErrQueueLeased,
+	"QD065": ErrDeadLetterChain,
 }
 
 func wrap(doing string, err error) error { return sqlstates.Wrap(doing, err) }

@@ -29,6 +29,7 @@
 --   QD062  schedules, sources or subscriptions name the queue
 --   QD063  the queue has events under a lease
 --   QD064  the queue is not declared
+--   QD065  a dead-letter queue would have dead letters of its own
 
 -- Converts epoch seconds to a timestamp, to the microsecond. Raises 22008 when the result is out of timestamptz's range.
 create or replace function agent.to_timestamptz(_ts numeric)
@@ -338,6 +339,12 @@ begin
 end
 $func$;
 
+-- The metadata of an event without what a dead letter has beside that of its event, for checks of the rest. Inlined, like agent.receipt.
+create or replace function agent_private.sender_meta(_meta jsonb, _dead_letter_of int8)
+returns jsonb
+language sql immutable parallel safe
+return case when _dead_letter_of is null or jsonb_typeof(_meta) <> 'object' then _meta else _meta - 'dead_letter' end;
+
 -- Whether an event may have these values. Inlined, like agent.receipt.
 create or replace function agent_private.is_valid_event
 ( _event jsonb
@@ -410,7 +417,14 @@ set search_path to pg_catalog, pg_temp
 as $func$
 declare
   _size int8;
+  _meta jsonb = new.meta;
 begin
+  if new.dead_letter_of is not null then
+    _meta = agent_private.sender_meta(new.meta, new.dead_letter_of);
+    if not agent_private.is_valid_meta(new.meta -> 'dead_letter') then
+      perform agent_private.raise_invalid('meta', 'must have a JSON object of at most 16384 bytes as dead_letter');
+    end if;
+  end if;
   if tg_op = 'UPDATE' and row(new.event, new.meta, new.occurrence, new.publication) is not distinct from row(old.event, old.meta, old.occurrence, old.publication) then
     _size = coalesce(old.text_size, 0); -- an event that an earlier version has stored may stay
   else
@@ -425,9 +439,9 @@ begin
     new.text_size = _size;
   end if;
   if _size is null or jsonb_typeof(new.event) <> 'object'
-    or not agent_private.is_valid_event('{}', new.queue, new.type, new.source, new.key, new.max_attempts, new.expires_at, new.meta)
+    or not agent_private.is_valid_event('{}', new.queue, new.type, new.source, new.key, new.max_attempts, new.expires_at, _meta)
   then
-    perform agent_private.check_event_values(new.event, new.queue, new.type, new.source, new.key, new.max_attempts, new.expires_at, new.meta)
+    perform agent_private.check_event_values(new.event, new.queue, new.type, new.source, new.key, new.max_attempts, new.expires_at, _meta)
     , agent_private.check_json('occurrence', new.occurrence)
     , agent_private.check_json('publication', new.publication)
     , agent_private.check_json('past_attempts', new.past_attempts);
@@ -438,7 +452,7 @@ $func$;
 
 -- It has no condition ("when"), because PostgreSQL parses and plans a condition again for each statement.
 create or replace trigger check_event
-before insert or update of event, queue, type, source, key, max_attempts, expires_at, meta, occurrence, publication on agent.event
+before insert or update of event, queue, type, source, key, max_attempts, expires_at, meta, occurrence, publication, dead_letter_of on agent.event
 for each row
 execute function agent_private.check_event();
 

@@ -25,6 +25,7 @@ create or replace function agent_private.new_event
 , _meta jsonb default null
 , _publication jsonb default null
 , _token text default null
+, _dead_letter_of int8 default null
 )
 returns setof agent.event
 language sql stable
@@ -55,10 +56,11 @@ begin atomic
   , _publication
   , case when _lease is not null and _token is not null then agent_private.token_hash(_token) end -- receipt_hash
   , null::text -- claim_token
-  , null::int4; -- text_size, which check_event sets
+  , null::int4 -- text_size, which check_event sets
+  , _dead_letter_of;
 end;
 
--- Inserts one event and returns its id. It can be claimed after _delay, or from _vt on, else at once. A null _event_ts is taken from the
+-- Inserts one event and returns its id. It can be claimed after _delay, or from _vt on, else after the delay of its queue's policy, or at once. A null _event_ts is taken from the
 -- payload, see agent_private.event_ts. The same _key again in the same queue, within _key_retention, returns the id of the first event,
 -- or raises QD005 if anything but _meta differs; with _on_duplicate 'first' it returns that id whatever differs. _meta goes along with
 -- the event: an object of at most 16 KiB.
@@ -109,6 +111,9 @@ begin
     select a.id into strict _id
     from agent_private.insert_keyed_events(array[_event], array[_queue], array[_delay], array[_vt], null, null, array[_option], _key_retention, null) a;
   else
+    if _delay is null and _vt is null then
+      select q.delay into _delay from agent.queue q where q.name = coalesce(_queue, 'default') and q.delay is not null;
+    end if;
     insert into agent.event overriding user value -- the id is the sequence's
     select n.*
     from agent_private.new_event
@@ -188,7 +193,7 @@ begin
     perform agent_private.check_event_times(_delays, _vts);
   end if;
   if _leases is not null then
-    _leases = agent_private.leases_on_arrival(_queues, _leases, _options);
+    _leases = agent_private.leases_on_arrival(_queues, _leases, _delays, _options);
   end if;
   if _options is not null then
     perform agent_private.check_event_options(_options);
@@ -196,6 +201,9 @@ begin
       return query select * from agent_private.insert_keyed_events(_events, _queues, _delays, _vts, _leases, _workers, _options, _key_retention, _tokens);
       return;
     end if;
+  end if;
+  if exists (select from agent.queue q where q.delay is not null) then
+    _delays = agent_private.default_delays(cardinality(_events), _queues, _delays, _vts);
   end if;
 
   return query
@@ -224,6 +232,22 @@ as $func$
 begin
   perform pg_notify('agent_event', q.name || case when _sender = '' then '' else '|' || _sender end)
   from (select distinct unnest(_queues)) as q (name);
+end
+$func$;
+
+-- The delays of events: those of their queues' policies for events that have neither a delay nor a vt.
+create or replace function agent_private.default_delays(_count int4, _queues text[], _delays interval[], _vts timestamptz[])
+returns interval[]
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return array
+  ( select coalesce(n.delay, case when n.vt is null then q.delay end)
+    from unnest(_queues, _delays, _vts, array_fill(true, array[_count])) with ordinality as n (queue, delay, vt, is_event, ord)
+    left join agent.queue q on q.name = coalesce(n.queue, 'default') and q.delay is not null
+    order by n.ord
+  );
 end
 $func$;
 
@@ -306,8 +330,8 @@ end
 $func$;
 
 -- The lengths of the leases of events that are claimed as they are inserted. '0' stands for the length by the queue's policy. Null if
--- the queue is paused, or the event has expired: then it is inserted without a claim.
-create or replace function agent_private.leases_on_arrival(_queues text[], _leases interval[], _options jsonb[])
+-- the queue is paused or delays its events, or the event has expired: then it is inserted without a claim.
+create or replace function agent_private.leases_on_arrival(_queues text[], _leases interval[], _delays interval[], _options jsonb[])
 returns interval[]
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -315,11 +339,11 @@ as $func$
 begin
   return array
   ( select case
-      when p.paused or (n.option ->> 'expires_at')::timestamptz <= clock_timestamp() then null
+      when p.paused or n.delay is null and p.delay > interval '0' or (n.option ->> 'expires_at')::timestamptz <= clock_timestamp() then null
       when n.lease = interval '0' then coalesce(agent_private.bounded_lease(p.invisible_for), interval '10 minutes')
       else n.lease
     end
-    from unnest(_queues, _leases, _options) with ordinality as n (queue, lease, option, ord)
+    from unnest(_queues, _leases, _delays, _options) with ordinality as n (queue, lease, delay, option, ord)
     left join agent.queue p on p.name = n.queue and n.lease is not null
     order by n.ord
   );
@@ -354,6 +378,7 @@ declare
   _first_vts timestamptz[];
   _reused_key text;
   _is_missing boolean;
+  _resolved_delays interval[] = _delays; -- those by policies among them; a fingerprint has those that the request says
 begin
   if exists (select from unnest(_options) as o (option) where length(o.option ->> 'key') not between 1 and 255) then
     perform agent_private.raise_invalid('key', 'must be 1 to 255 characters');
@@ -375,11 +400,15 @@ begin
   into _queues, _keys, _scoped_keys, _fingerprints
   from unnest(_events, _queues, _options, _delays, _vts) with ordinality as n (event, queue, option, delay, vt, ord);
 
+  if exists (select from agent.queue q where q.delay is not null) then
+    _resolved_delays = agent_private.default_delays(cardinality(_events), _queues, _delays, _vts);
+  end if;
+
   loop -- repeats only if a key is deleted between the statements
     with asked as
     ( select distinct on (1, 2) n.queue, n.key, n.ord, n.fingerprint, coalesce(n.vt, agent_private.add_utc(now(), n.delay), now()) as vt
       , coalesce((n.option ->> 'key_retention')::interval, _key_retention) as retention
-      from unnest(_queues, _scoped_keys, _fingerprints, _delays, _vts, _first_ids, _options) with ordinality
+      from unnest(_queues, _scoped_keys, _fingerprints, _resolved_delays, _vts, _first_ids, _options) with ordinality
         as n (queue, key, fingerprint, delay, vt, first_id, option, ord)
       where n.key is not null and n.first_id is null
       order by 1, 2, n.ord
@@ -421,7 +450,7 @@ begin
   with added as
   ( insert into agent.event overriding system value
     select e.*
-    from unnest(_ids, _events, _queues, _keys, _delays, _vts, _leases, _workers, _options, _tokens) with ordinality
+    from unnest(_ids, _events, _queues, _keys, _resolved_delays, _vts, _leases, _workers, _options, _tokens) with ordinality
       as n (id, event, queue, key, delay, vt, lease, worker, option, token, ord)
     cross join lateral agent_private.new_event
     ( n.id, _now, n.event, (n.option ->> 'event_ts')::timestamptz, n.queue, n.delay, n.vt, n.lease, n.worker

@@ -39,7 +39,7 @@ returns table
 ( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
 , nacked_at timestamptz, last_error text, requeued_from int8
 , type text, source text, priority int4, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb
-, meta jsonb, publication jsonb, claim_token text, text_size int4, prior_vt timestamptz
+, meta jsonb, publication jsonb, claim_token text, text_size int4, dead_letter_of int8, prior_vt timestamptz
 )
 language plpgsql volatile
 security definer
@@ -156,7 +156,7 @@ begin
       returning e.id, e.event_ts, e.attempts, e.vt, e.claimed, case when chosen.is_within then e.event end, e.queue, e.enqueued_at, e.nacked_at, e.last_error
       , e.requeued_from, e.type, e.source, e.priority, e.key, e.max_attempts, e.expires_at, e.worker, e.past_attempts
       , case when chosen.is_within then e.occurrence end, case when chosen.is_within then e.meta end
-      , case when chosen.is_within then e.publication end, chosen.token, e.text_size, chosen.vt;
+      , case when chosen.is_within then e.publication end, chosen.token, e.text_size, e.dead_letter_of, chosen.vt;
 
       get diagnostics _count = row_count;
       _limit = _limit - _count;
@@ -192,7 +192,7 @@ set search_path to pg_catalog, pg_temp
 as $func$
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
   , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence, t.meta, t.publication
-  , null::bytea, t.claim_token, t.text_size
+  , null::bytea, t.claim_token, t.text_size, t.dead_letter_of
   from agent_service.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids
   , case when _worker is not null then array_fill(_worker, array[least(_limit, 100000)]) end, _with_tokens => true
@@ -216,7 +216,7 @@ set search_path to pg_catalog, pg_temp
 as $func$
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
   , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence, t.meta, t.publication
-  , null::bytea, t.claim_token, t.text_size
+  , null::bytea, t.claim_token, t.text_size, t.dead_letter_of
   from agent_service.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), 1, _max_attempts, _invisible_for, 'random', _types
   , _workers => case when _worker is not null then array[_worker] end, _with_tokens => true
@@ -332,7 +332,7 @@ returns table
 ( id int8, event_ts timestamptz, attempts int4, vt timestamptz, claimed timestamptz[], event jsonb, queue text, enqueued_at timestamptz
 , nacked_at timestamptz, last_error text, requeued_from int8
 , type text, source text, priority int4, key text, max_attempts int4, expires_at timestamptz, worker text, past_attempts jsonb, occurrence jsonb
-, meta jsonb, publication jsonb, claim_token text, text_size int4, prior_vt timestamptz
+, meta jsonb, publication jsonb, claim_token text, text_size int4, dead_letter_of int8, prior_vt timestamptz
 )
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -448,7 +448,7 @@ begin
         returning e.id, e.event_ts, e.attempts, e.vt, e.claimed, case when chosen.is_within then e.event end, e.queue, e.enqueued_at, e.nacked_at, e.last_error
         , e.requeued_from, e.type, e.source, e.priority, e.key, e.max_attempts, e.expires_at, e.worker, e.past_attempts
         , case when chosen.is_within then e.occurrence end, case when chosen.is_within then e.meta end
-        , case when chosen.is_within then e.publication end, chosen.token, e.text_size, chosen.vt;
+        , case when chosen.is_within then e.publication end, chosen.token, e.text_size, e.dead_letter_of, chosen.vt;
 
         get diagnostics _count = row_count;
         _limit = _limit - _count;

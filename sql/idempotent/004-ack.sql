@@ -4,7 +4,8 @@
 -- Acks events, each on its own: status is done, cancelled (never claimed), not_found or lease_lost. With a receipt, the event must not
 -- have been claimed again since; without one (null) the ack is unconditional.
 --
--- An ack with the receipt of the last claim also turns the outcome of an event that a sweep expired into done. An ack repeated with the
+-- An ack with the receipt of the last claim also turns the outcome of an event that a sweep expired into done, unless its dead letter was claimed or has
+-- ended: that is withdrawn then. An ack repeated with the
 -- receipt that ended the event is done, too; it is marked as repeated, and its result is ignored. Results (null: none) are kept in
 -- history.
 --
@@ -30,6 +31,7 @@ as $func$
 declare
   _begin timestamptz = clock_timestamp();
   _finished int8;
+  _withdrawn int8[];
 begin
   if cardinality(_receipts) <> cardinality(_ids) then
     perform agent_private.raise_invalid('receipts', 'must be as many as the ids');
@@ -51,11 +53,13 @@ begin
   end if;
 
   -- Events that a sweep has expired. A separate statement, because the one above has waited for the sweep.
+  _withdrawn = agent_private.withdraw_dead_letters(_ids, _receipts, _allowed);
   return query
   update agent.event_hist h
-  set outcome = 'done', finished_at = clock_timestamp(), result = coalesce(a.result, h.result)
+  set outcome = 'done', finished_at = clock_timestamp(), result = coalesce(a.result, h.result), dead_lettered_as = null
   from unnest(_ids, _receipts, _results, _allowed) with ordinality as a (id, receipt, result, allowed, ord)
   where h.id = any(_ids) and h.id = a.id and h.outcome = 'expired' and h.attempts > 0
+  and (h.dead_lettered_as is null or h.dead_lettered_as = any (_withdrawn))
   and (a.allowed is null or agent_private.is_queue_allowed(h.queue, string_to_array(a.allowed, ',')))
   and agent_private.is_receipt(a.receipt, h.id, h.attempts, h.claimed, h.receipt_hash)
   returning a.ord, h.outcome, h.queue, false, h.type, h.worker, h.finished_at - h.claimed[cardinality(h.claimed)];
@@ -158,7 +162,8 @@ $func$;
 -- Ends an attempt by failure: the event is claimable again after _delay (null: by its queue's policy, or at once), with _error, up to
 -- 65,536 characters, as its last error. It goes into history as failed if it is _final or not _retryable, or if it has had its
 -- max_attempts by the event or the policy. Returns the new vt, or the outcome failed, with the attempts and that max_attempts. Repeated with the same
--- receipt it changes nothing and answers the same. Raises QD001 and QD002 as delete_event does. Only an event of the queues that _queues stands for is found (null:
+-- receipt it changes nothing and answers the same. dead_letter_queue is the queue that its dead letter was inserted into; waiting claims on that are woken unless
+-- _notify_dead_letters is false. Raises QD001 and QD002 as delete_event does. Only an event of the queues that _queues stands for is found (null:
 -- all; see is_queue_allowed).
 create or replace function agent.nack_event
 ( _id int8
@@ -169,8 +174,9 @@ create or replace function agent.nack_event
 , _notify boolean default true
 , _retryable boolean default null
 , _queues text[] default null
+, _notify_dead_letters boolean default true
 )
-returns table (vt timestamptz, outcome text, queue text, repeated boolean, attempts int4, max_attempts int4)
+returns table (vt timestamptz, outcome text, queue text, repeated boolean, attempts int4, max_attempts int4, dead_letter_queue text)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -184,6 +190,9 @@ declare
   _max int4;
   _now timestamptz = clock_timestamp();
   _is_final boolean = coalesce(_final, false) or not coalesce(_retryable, true);
+  _outcome text;
+  _queue text;
+  _dead_letter int8;
 begin
   if _delay < interval '0' then
     perform agent_private.raise_invalid('delay', 'must not be negative');
@@ -196,7 +205,7 @@ begin
   perform from agent.event e where e.id = _id for update;
   if not found then
     return query
-    select null::timestamptz, h.outcome, h.queue, true, h.attempts, h.max_attempts
+    select null::timestamptz, h.outcome, h.queue, true, h.attempts, h.max_attempts, null::text
     from agent.event_hist h
     where h.id = _id and h.outcome = 'failed' and agent_private.is_receipt(_receipt, h.id, h.attempts, h.claimed, h.receipt_hash)
     and (_queues is null or agent_private.is_queue_allowed(h.queue, _queues))
@@ -211,13 +220,14 @@ begin
   select q.* into _policy from agent.queue q where q.name = _event.queue;
   _max = coalesce(_event.max_attempts, _policy.max_attempts);
   if _is_final or _event.nacked_at is null and _event.attempts >= _max then
+    select m.outcome, m.queue, m.dead_lettered_as into strict _outcome, _queue, _dead_letter
+    from agent_private.move_to_history(array[_id], 'failed', _error, coalesce(_retryable, not _is_final), _notify => _notify_dead_letters) m;
     return query
-    select null::timestamptz, m.outcome, m.queue, false, _event.attempts, _max
-    from agent_private.move_to_history(array[_id], 'failed', _error, coalesce(_retryable, not _is_final)) m;
+    select null::timestamptz, _outcome, _queue, false, _event.attempts, _max, (select e.queue from agent.event e where e.id = _dead_letter);
     return;
   end if;
   if _event.nacked_at is not null then
-    return query select _event.vt, null::text, _event.queue, true, _event.attempts, _max;
+    return query select _event.vt, null::text, _event.queue, true, _event.attempts, _max, null::text;
     return;
   end if;
   return query
@@ -227,7 +237,7 @@ begin
     , last_error = coalesce(_error, e.last_error)
     , past_attempts = agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, _now, 'nacked', _error)
   where e.id = _id
-  returning vt, null::text, queue, false, attempts, _max;
+  returning vt, null::text, queue, false, attempts, _max, null::text;
   if _notify then
     perform agent.notify_queues(array[_event.queue]);
   end if;
@@ -469,6 +479,7 @@ $func$;
 -- Moves events from their queue to history. All events enter history here. An event whose receipt is given moves only if that is the
 -- receipt of its latest claim, and one for which _allowed says so (see ack_events) only if its queue is one of these. A null _outcome stands for done, or for cancelled where the event was never claimed. _error replaces the
 -- event's last error unless it is null. Returns the events that moved: ord is the place in _ids, took the time since the claim.
+-- With the outcomes failed and expired it inserts dead letters, see insert_dead_letters: the caller has the events locked then, and gives no receipts.
 create or replace function agent_private.move_to_history
 ( _ids int8[]
 , _outcome text
@@ -477,8 +488,9 @@ create or replace function agent_private.move_to_history
 , _receipts text[] default null
 , _results jsonb[] default null
 , _allowed text[] default null
+, _notify boolean default true
 )
-returns table (ord int8, id int8, queue text, outcome text, type text, worker text, took interval)
+returns table (ord int8, id int8, queue text, outcome text, type text, worker text, took interval, dead_lettered_as int8)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set plan_cache_mode to force_generic_plan
@@ -489,41 +501,47 @@ set enable_nestloop to off
 set enable_mergejoin to off
 as $func$
 #variable_conflict use_column
+declare
+  _dead_letters int8[];
+  _faults text[]; -- why there is none
 begin
+  if _outcome in ('failed', 'expired') and exists (select from agent.queue q where q.dead_letter_queue is not null) then
+    select d.ids, d.faults into strict _dead_letters, _faults from agent_private.insert_dead_letters(_ids, _outcome, _error, _notify) d;
+  end if;
   return query
   with gone as
   ( delete from agent.event e
-    using unnest(_ids, _receipts, _results, _allowed) with ordinality as a (id, receipt, result, allowed, ord)
+    using unnest(_ids, _receipts, _results, _allowed, _dead_letters, _faults) with ordinality as a (id, receipt, result, allowed, dead_letter, fault, ord)
     where e.id = any(_ids) -- finds the events by index; by the join alone all of them would be read
     and e.id = a.id
     and (a.receipt is null or agent_private.is_receipt(a.receipt, e.id, e.attempts, e.claimed, e.receipt_hash))
     and (a.allowed is null or agent_private.is_queue_allowed(e.queue, string_to_array(a.allowed, ',')))
-    returning e.*, a.result, a.ord, clock_timestamp() as finished_at
+    returning e.*, a.result, a.dead_letter, a.fault, a.ord, clock_timestamp() as finished_at
     , case when _outcome is not null then _outcome when e.attempts = 0 then 'cancelled' else 'done' end as outcome
   )
   , moved as
   ( insert into agent.event_hist
     ( id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, nacked_at, last_error, requeued_from
     , type, source, priority, key, max_attempts, expires_at, worker, past_attempts, occurrence
-    , meta, publication, receipt_hash
-    , outcome, finished_at, result, retryable
+    , meta, publication, receipt_hash, dead_letter_of
+    , outcome, finished_at, result, retryable, dead_lettered_as
     )
     select
       g.id, agent_private.bounded_time(g.event_ts), g.attempts, g.vt, g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at
-    , coalesce(_error, g.last_error), g.requeued_from
+    , case when g.fault is null then coalesce(_error, g.last_error) else concat_ws('; ', coalesce(_error, g.last_error), g.fault) end, g.requeued_from
     , g.type, g.source, g.priority, g.key, g.max_attempts, g.expires_at, g.worker, g.past_attempts, g.occurrence
-    , g.meta, g.publication, g.receipt_hash
-    , g.outcome, g.finished_at, g.result, _retryable
+    , g.meta, g.publication, g.receipt_hash, g.dead_letter_of
+    , g.outcome, g.finished_at, g.result, _retryable, g.dead_letter
     from gone g
   )
-  select g.ord, g.id, g.queue, g.outcome, g.type, g.worker, agent_private.elapsed(g.claimed[cardinality(g.claimed)], g.finished_at)
+  select g.ord, g.id, g.queue, g.outcome, g.type, g.worker, agent_private.elapsed(g.claimed[cardinality(g.claimed)], g.finished_at), g.dead_letter
   from gone g;
 end
 $func$;
 
 -- Moves events to history one by one. An event that history does not accept becomes invisible for an hour, and does not stop the others.
 create or replace function agent_private.move_each_to_history(_ids int8[], _outcome text)
-returns table (queue text, moved int8, put_off int8, reason text)
+returns table (queue text, moved int8, put_off int8, reason text, dead_lettered int8)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
 set enable_seqscan to off
@@ -536,7 +554,7 @@ declare
 begin
   foreach _id in array _ids loop
     begin
-      return query select m.queue, 1::int8, 0::int8, null::text from agent_private.move_to_history(array[_id], _outcome) m;
+      return query select m.queue, 1::int8, 0::int8, null::text, count(m.dead_lettered_as) from agent_private.move_to_history(array[_id], _outcome) m group by m.queue;
       continue;
     exception when data_exception or integrity_constraint_violation or program_limit_exceeded or raise_exception or feature_not_supported then
       _reason = format('event %s: %s', _id, sqlerrm);
@@ -546,7 +564,7 @@ begin
     set vt = agent_private.add_utc(clock_timestamp(), interval '1 hour')
       , expires_at = case when e.expires_at <= clock_timestamp() then agent_private.add_utc(clock_timestamp(), interval '1 hour') else e.expires_at end
     where e.id = _id
-    returning e.queue, 0::int8, 1::int8, _reason;
+    returning e.queue, 0::int8, 1::int8, _reason, 0::int8;
   end loop;
 end
 $func$;

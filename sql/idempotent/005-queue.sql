@@ -1,8 +1,8 @@
 -- Queues: their policies, pause, purge and deletion, and the sweep of exhausted and over-age events.
 
 -- Sets the whole policy of a queue from an object with any of max_attempts, invisible_for, backoff {kind, base, factor, max, jitter},
--- paused and history_retention; a setting that is left out has no value, or its default. Durations are intervals as text, stored in seconds.
--- Raises QD003 for invalid values, and QD004 if the policy has none of _if_versions (null: any), if there is none and _if_exists, or if there is one
+-- paused, history_retention, dead_letter {queue}, delay and wait; a setting that is left out has no value, or its default. Durations are intervals as text, stored in seconds.
+-- Raises QD003 for invalid values, QD065 if the dead-letter queue would have dead letters of its own, and QD004 if the policy has none of _if_versions (null: any), if there is none and _if_exists, or if there is one
 -- and _if_absent.
 create or replace function agent.put_queue
 ( _name text
@@ -18,18 +18,25 @@ set search_path to pg_catalog, pg_temp
 as $func$
 declare
   _backoff jsonb = nullif(_policy -> 'backoff', 'null');
+  _dead_letter jsonb = nullif(_policy -> 'dead_letter', 'null');
   _row agent.queue;
   _version int8;
   _unknown text;
 begin
   perform agent_private.check_queue_name(agent_private.unreserved_queue(_name));
   for _unknown in
-    select p from jsonb_object_keys(_policy) p where p not in ('max_attempts', 'invisible_for', 'backoff', 'paused', 'history_retention')
+    select p from jsonb_object_keys(_policy) p where p not in ('max_attempts', 'invisible_for', 'backoff', 'paused', 'history_retention', 'dead_letter', 'delay', 'wait')
   loop
     perform agent_private.raise_invalid(_unknown, 'is not part of a policy');
   end loop;
   for _unknown in select p from jsonb_object_keys(_backoff) p where p not in ('kind', 'base', 'factor', 'max', 'jitter') loop
     perform agent_private.raise_invalid('backoff', 'must not have ' || quote_literal(_unknown));
+  end loop;
+  if jsonb_typeof(_dead_letter) <> 'object' then
+    perform agent_private.raise_invalid('dead_letter', 'must be a JSON object');
+  end if;
+  for _unknown in select p from jsonb_object_keys(_dead_letter) p where p <> 'queue' loop
+    perform agent_private.raise_invalid('dead_letter', 'must not have ' || quote_literal(_unknown));
   end loop;
 
   _row.name = _name;
@@ -42,6 +49,9 @@ begin
   _row.backoff_jitter = coalesce((_backoff ->> 'jitter')::float8, 0);
   _row.paused = coalesce((_policy ->> 'paused')::boolean, false);
   _row.history_retention = make_interval(secs => extract(epoch from (_policy ->> 'history_retention')::interval)::float8);
+  _row.dead_letter_queue = _dead_letter ->> 'queue';
+  _row.delay = make_interval(secs => extract(epoch from (_policy ->> 'delay')::interval)::float8);
+  _row.wait = make_interval(secs => extract(epoch from (_policy ->> 'wait')::interval)::float8);
   _row.updated_at = clock_timestamp();
   _row.resumed_at = case when not _row.paused then _row.updated_at end; -- used only if the queue was paused
   if _row.max_attempts < 1 then
@@ -62,6 +72,17 @@ begin
     perform agent_private.raise_invalid('history_retention', 'must be greater than zero, and less than 1000 years');
   elsif _row.history_retention < (select m.retention from agent.minimum_retention m) then
     perform agent_private.raise_invalid('history_retention', 'must not be shorter than the minimum that the owner of the database has set');
+  elsif _dead_letter is not null and agent_private.is_queue_name(_row.dead_letter_queue) is not true then
+    perform agent_private.raise_invalid('dead_letter/queue', 'must be 1 to 128 of A-Z a-z 0-9 . _ : -');
+  elsif starts_with(_row.dead_letter_queue, 'queued.') then
+    perform agent_private.raise_invalid('dead_letter/queue', 'must not begin with "queued.", which is reserved for the service''s own queues');
+  elsif _row.delay < interval '0' or _row.delay > interval '3650 days' then
+    perform agent_private.raise_invalid('delay', 'must not be negative, and at most ten years');
+  elsif _row.wait < interval '0' or _row.wait > interval '60 seconds' then
+    perform agent_private.raise_invalid('wait', 'must be 0 to 60 seconds');
+  end if;
+  if _row.dead_letter_queue is not null then
+    perform agent_private.lock_queue(_row.dead_letter_queue, _is_shared => true); -- before the row, as a deletion does
   end if;
 
   if _if_versions is not null or _if_exists then
@@ -73,9 +94,9 @@ begin
   _row.version = agent_private.next_version(0);
   insert into agent.queue as q select _row.*
   on conflict (name) do update
-  set (max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, paused, history_retention, updated_at, resumed_at)
+  set (max_attempts, invisible_for, backoff_kind, backoff_base, backoff_factor, backoff_max, backoff_jitter, paused, history_retention, dead_letter_queue, delay, wait, updated_at, resumed_at)
     = ( excluded.max_attempts, excluded.invisible_for, excluded.backoff_kind, excluded.backoff_base, excluded.backoff_factor, excluded.backoff_max
-      , excluded.backoff_jitter, excluded.paused, excluded.history_retention, excluded.updated_at
+      , excluded.backoff_jitter, excluded.paused, excluded.history_retention, excluded.dead_letter_queue, excluded.delay, excluded.wait, excluded.updated_at
       , case when q.paused and not excluded.paused then excluded.resumed_at else q.resumed_at end
       )
   where not _if_absent
@@ -83,9 +104,7 @@ begin
   if not found then
     perform agent_private.raise_version_mismatch('queue ' || _name, _if_versions);
   end if;
-  if not _row.paused then -- its events may be claimable now
-    perform agent.notify_queues(array[_name]);
-  end if;
+  perform agent.notify_queues(array[_name]); -- its events may be claimable now, and processes remember for how long claims wait
   perform agent_private.record_audit('queue.put', _name, _policy);
   return _row;
 end
@@ -99,9 +118,9 @@ security definer
 set search_path to pg_catalog, pg_temp
 as $func$
 begin
-  if row(new.max_attempts, new.invisible_for, new.backoff_kind, new.backoff_base, new.backoff_factor, new.backoff_max, new.backoff_jitter, new.paused, new.history_retention)
+  if row(new.max_attempts, new.invisible_for, new.backoff_kind, new.backoff_base, new.backoff_factor, new.backoff_max, new.backoff_jitter, new.paused, new.history_retention, new.dead_letter_queue, new.delay, new.wait)
     is distinct from
-    row(old.max_attempts, old.invisible_for, old.backoff_kind, old.backoff_base, old.backoff_factor, old.backoff_max, old.backoff_jitter, old.paused, old.history_retention)
+    row(old.max_attempts, old.invisible_for, old.backoff_kind, old.backoff_base, old.backoff_factor, old.backoff_max, old.backoff_jitter, old.paused, old.history_retention, old.dead_letter_queue, old.delay, old.wait)
   then
     new.version = agent_private.next_version(old.version);
   end if;
@@ -198,7 +217,7 @@ $func$;
 -- _purge its events go into history as cancelled first. Returns how many did, and whether the queue is deleted: with a _limit (null: none), about
 -- so many events are moved at most, and the call has to be repeated until it is. Raises QD004 if the policy has none of _if_versions (null: any),
 -- QD060 if there is neither a policy nor a push nor an event, QD061 if there are events and not _purge, QD062 if schedules, sources or subscriptions name
--- the queue, and QD063 if events are leased.
+-- the queue or it takes the dead letters of another, and QD063 if events are leased.
 create or replace function agent.delete_queue(_queue text, _purge boolean default false, _if_versions int8[] default null, _limit int4 default null)
 returns table (purged int8, is_deleted boolean)
 language plpgsql volatile
@@ -276,6 +295,8 @@ begin
     select 'source ' || s.name from agent.source s where s.queue = _queue
     union all
     select 'subscription ' || s.name from agent.subscription s where s.deliver_queue = _queue
+    union all
+    select 'queue ' || q.name from agent.queue q where q.dead_letter_queue = _queue
     order by 1
     limit 1000
   );
@@ -370,7 +391,8 @@ begin
 end
 $func$;
 
--- Up to _limit queues that are not declared and that schedules, sources or subscriptions name: how many of these there are, and one of them.
+-- Up to _limit queues that are not declared and that schedules, sources, subscriptions or the policies of other queues name: how many of these there are, and one
+-- of them.
 create or replace function agent_service.undeclared_queues(_limit int4 default 10)
 returns table (queue text, users int8, example text)
 language plpgsql stable
@@ -386,11 +408,26 @@ begin
     select s.queue::text, count(*), 'source ' || min(s.name) from agent.source s where s.queue is not null group by s.queue
     union all
     select s.deliver_queue::text, count(*), 'subscription ' || min(s.name) from agent.subscription s where s.deliver_queue is not null group by s.deliver_queue
+    union all
+    select q.dead_letter_queue::text, count(*), 'queue ' || min(q.name) from agent.queue q where q.dead_letter_queue is not null group by q.dead_letter_queue
   ) as u (queue, users, example)
   where not u.queue like 'queued.%' and not exists (select from agent.queue q where q.name = u.queue)
   group by u.queue
   order by u.queue
   limit _limit;
+end
+$func$;
+
+-- For how long claims on these queues wait that do not say; no row for a queue whose policy does not say either.
+create or replace function agent_service.queue_waits(_names text[])
+returns table (name text, wait interval)
+language plpgsql stable
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+#variable_conflict use_column
+begin
+  return query select q.name::text, q.wait from agent.queue q where q.name = any (_names) and q.wait is not null;
 end
 $func$;
 
@@ -587,7 +624,7 @@ $func$;
 -- Expires events that were claimed _max_attempts times (the max_attempts of the event or its queue's policy take precedence), events
 -- whose expires_at has passed, and events that have been claimable for longer than _max_vt_age (null: any age), in _queue or (null) all
 -- queues, up to about _limit (null: all). A leased event is never expired. Events of a paused queue, or one whose push is held back, are never over
--- age; afterwards the age counts from the end of that at the earliest. Returns how many were expired, by queue. An event that history does not accept stops no
+-- age; afterwards the age counts from the end of that at the earliest. Returns how many were expired, by queue, and how many of these have got dead letters. An event that history does not accept stops no
 -- other: it becomes invisible for an hour and is counted as put_off, with the reason.
 create or replace function agent_service.sweep_events
 ( _max_attempts int4 default 3
@@ -595,7 +632,7 @@ create or replace function agent_service.sweep_events
 , _queue text default null
 , _limit int4 default null
 )
-returns table (queue text, expired int8, put_off int8, reason text)
+returns table (queue text, expired int8, put_off int8, reason text, dead_lettered int8)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -656,7 +693,7 @@ begin
 
   begin
     return query
-    select m.queue, count(*), 0::int8, null::text from agent_private.move_to_history(_ids, 'expired') m group by m.queue;
+    select m.queue, count(*), 0::int8, null::text, count(m.dead_lettered_as) from agent_private.move_to_history(_ids, 'expired') m group by m.queue;
   exception when data_exception or integrity_constraint_violation or program_limit_exceeded or raise_exception or feature_not_supported then
     return query select x.* from agent_private.move_each_to_history(_ids, 'expired') x;
   end;

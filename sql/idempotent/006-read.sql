@@ -1,6 +1,6 @@
 -- Reading events: one, those that wait, and history; and requeueing from history.
 --
--- Listings return the type agent.look: state is null for events in history; outcome, finished_at, requeued_as, retryable, result and
+-- Listings return the type agent.look: state is null for events in history; outcome, finished_at, requeued_as, dead_lettered_as, retryable, result and
 -- processing, the duration of the last attempt, are null for events in their queue. error_count is how many attempts ended without
 -- success. The JSON that nobody can read (see agent_private.stored_json_size) is null.
 
@@ -26,7 +26,7 @@ as $func$
   , case when _event.text_size is not null then _event.occurrence else agent_private.readable_json(_event.occurrence) end, null, null, null
   , case when _event.text_size is not null then _event.meta else agent_private.readable_json(_event.meta) end
   , case when _event.text_size is not null then _event.publication else agent_private.readable_json(_event.publication) end
-  , null
+  , null, _event.dead_letter_of, null
   )::agent.look
 $func$;
 
@@ -45,7 +45,7 @@ as $func$
   , agent_private.readable_json(_event.occurrence), _event.retryable, agent_private.readable_json(_event.result)
   , case when _event.outcome in ('done', 'failed') then agent_private.elapsed(_event.claimed[cardinality(_event.claimed)], _event.finished_at) end
   , agent_private.readable_json(_event.meta), agent_private.readable_json(_event.publication)
-  , null
+  , null, _event.dead_letter_of, _event.dead_lettered_as
   )::agent.look
 $func$;
 
@@ -562,7 +562,7 @@ begin
   if not _dry_run then
     -- Locked, so that of two concurrent calls the second sees that the event was requeued.
     execute 'select array_agg(c.id) from (select h.id' || _where
-      || ' and agent_private.is_valid_event(h.event, h.queue, h.type, h.source, null, h.max_attempts, null, h.meta) order by h.event_ts, h.id limit $1 for update) c'
+      || ' and agent_private.is_valid_event(h.event, h.queue, h.type, h.source, null, h.max_attempts, null, agent_private.sender_meta(h.meta, h.dead_letter_of)) order by h.event_ts, h.id limit $1 for update) c'
       into _chosen using _limit;
   end if;
 
@@ -600,7 +600,7 @@ begin
     cross join lateral agent_private.new_event
     ( null, now(), h.event, h.event_ts, h.queue
     , _type => h.type, _source => h.source, _priority => h.priority, _max_attempts => h.max_attempts, _occurrence => h.occurrence, _requeued_from => h.id
-    , _meta => h.meta, _publication => h.publication
+    , _meta => h.meta, _publication => h.publication, _dead_letter_of => h.dead_letter_of
     ) as e
     where h.id = any(_ids)
     order by h.event_ts, h.id

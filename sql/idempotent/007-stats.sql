@@ -2,7 +2,7 @@
 
 -- Counts of up to _limit queues (null: all) after _after by name, or of the queues _names: events by state, how long the oldest ready
 -- event has been claimable (null: none is; at most 100,000 days), how many events became done and expired within _lately (null: not
--- counted), and whether the queue is paused. Counting takes as long as there is to count: counts are exact up to some 100,000 waiting
+-- counted), whether the queue is paused, and the queues whose dead letters it takes, the first hundred of those that a pattern of _queues stands for. Counting takes as long as there is to count: counts are exact up to some 100,000 waiting
 -- events and some 100,000 that ended lately. Beyond that the large counts are estimated from random blocks of the table, and estimated
 -- is true. Of all queues, only those are counted that a pattern of _queues stands for (null: all).
 create or replace function agent.queue_stats
@@ -14,7 +14,7 @@ create or replace function agent.queue_stats
 )
 returns table
 ( queue text, ready int8, scheduled int8, leased int8, oldest_ready_age interval, done_lately int8, expired_lately int8
-, estimated boolean, paused boolean
+, estimated boolean, paused boolean, dead_letters_of text[]
 )
 language plpgsql volatile
 security definer
@@ -50,6 +50,13 @@ begin
   , coalesce(f.done, 0), coalesce(f.expired, 0)
   , coalesce(w.estimated, false) or coalesce(f.estimated, false)
   , coalesce(p.paused, false)
+  , array
+    ( select q.name
+      from agent.queue q
+      where q.dead_letter_queue = n.name and agent_private.is_queue_allowed(q.name, _queues)
+      order by q.name
+      limit 100
+    )
   from unnest(_names) as n (name)
   left join agent.queue p on p.name = n.name
   left join agent_private.waiting_counts(_now, _names) w on w.queue = n.name

@@ -31,8 +31,9 @@ var serviceErrors = []struct {
 	{queue.ErrQueueNotFound, QueueNotFound, "The queue has neither a policy nor a push nor an event; history that it may have stays as long as it is kept."},
 	{queue.ErrNotDeclared, QueueNotDeclared, "Nobody has made the queue, and this server takes events for declared queues alone (QUEUED_QUEUES). Make it with PUT /queues/{name}."},
 	{queue.ErrQueueNotEmpty, QueueNotEmpty, "The queue has events."},
-	{queue.ErrQueueInUse, QueueInUse, "Schedules, sources or subscriptions name the queue."},
+	{queue.ErrQueueInUse, QueueInUse, "Schedules, sources, subscriptions or policies of other queues name the queue."},
 	{queue.ErrQueueLeased, QueueLeased, "Events of the queue are under a lease."},
+	{queue.ErrDeadLetterChain, DeadLetterChain, "A dead-letter queue can have no dead letters of its own: the one that is named has some, or is this queue, or this queue is one. Name another queue."},
 
 	{schedule.ErrNotFound, ScheduleNotFound, "No schedule has this id."},
 	{schedule.ErrOwnerNotFound, OwnerNotFound, "No owner has this id."},

@@ -65,6 +65,7 @@ var (
 	TooDeep              = Type{422, "too_deep", "JSON nested too deeply"}
 	BatchTooLarge        = Type{422, "batch_too_large", "Batch too large"}
 	KeyReused            = Type{422, "idempotency_key_reused", "Idempotency key reused"}
+	DeadLetterChain      = Type{422, "dead_letter_chain", "Dead-letter chain"}
 	FilterRefused        = Type{422, "filter_refused", "Filter refused"}
 	RateLimited          = Type{429, "rate_limited", "Rate limited"}
 	ClientGone           = Type{499, "client_gone", "Client gone"} // in the log only: the client has closed the connection
