@@ -25,6 +25,7 @@ func ruled(t *testing.T, rule string) schedule.Spec {
 
 func TestHostileRulesAreBoundedInTime(t *testing.T) {
 	t.Parallel()
+	pgtest.SameInEachFlavour(t)
 	env := setup(t)
 	for _, c := range hostileRules {
 		if strings.Contains(c.rule, "COUNT") && !strings.Contains(c.rule, "INTERVAL=1439") { // one is enough of those that take the most steps
