@@ -52,8 +52,10 @@ type declaredQueues struct {
 }
 
 func newDeclaredQueues(pools *pools) *declaredQueues {
-	d := &declaredQueues{pools: pools, declared: make(map[string]bool), undeclared: make(map[string]time.Time),
-		learned: make(map[string]time.Time)}
+	d := &declaredQueues{
+		pools: pools, declared: make(map[string]bool), undeclared: make(map[string]time.Time),
+		learned: make(map[string]time.Time),
+	}
 	d.lookUps = pg.LookUps[string, map[string]bool]{Find: d.find, Most: 1, Timeout: lookUpTimeout}
 	return d
 }
