@@ -94,6 +94,47 @@ func TestDeletionTakesThePushThatIsPutMeanwhile(t *testing.T) {
 	}
 }
 
+// A deletion and a change of the queue's push, which also updates the policy, lock the push first: neither waits for the other with a lock that the other needs.
+func TestDeletionAndAChangeOfThePushDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.exec(t, `select agent_service.put_push('work', 'https://example.com', 'standard', '15s', 10, null, null, '{}', '120h', null, null, '\x00')`)
+	b.exec(t, `update agent.push_state set opened_at = now()`)
+	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), `select from agent.push for share`); err != nil { // as the change does
+		t.Fatal(err)
+	}
+	deleted := make(chan error, 1)
+	go func() {
+		_, err := b.Delete(t.Context(), "work", false, nil)
+		deleted <- err
+	}()
+	eventually(t, "the deletion waits", func() bool {
+		return pgtest.Query[int](t, b.sql, `select count(*) from pg_locks l join pg_stat_activity a using (pid) where not l.granted and a.datname = current_database()`) == 1
+	})
+	if _, err := tx.Exec(t.Context(), `set local lock_timeout = '10s'`); err != nil {
+		t.Fatal(err)
+	}
+	var epoch *int64
+	err = tx.QueryRow(t.Context(), `select agent_service.record_push_change('work', epoch, false, null, 0, null, null, null, null) from agent.push_state`).Scan(&epoch)
+	if err != nil || epoch == nil {
+		t.Errorf("the change has the epoch %v, %v", epoch, err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-deleted; err != nil {
+		t.Error(err)
+	}
+	if n := pgtest.Query[int](t, b.sql, `select (select count(*) from agent.push) + (select count(*) from agent.queue)`); n != 0 {
+		t.Errorf("%d rows of the queue are left", n)
+	}
+}
+
 // An event that another transaction works on is neither lost nor waited for.
 func TestQueueIsNotDeletedWhileATransactionHasAnEvent(t *testing.T) {
 	t.Parallel()

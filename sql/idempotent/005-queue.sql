@@ -242,6 +242,7 @@ begin
   for _is_locked in 0 .. 1 loop
     if _is_locked = 1 then
       perform agent_private.lock_queue(_queue);
+      perform from agent.push p where p.queue = _queue for update; -- before the policy, as all that change a push do
       perform from agent.queue q where q.name = _queue for update;
       -- Rows that were committed while this waited for the lock are seen from here on.
       _existed = agent_private.check_queue_deletable(_queue, _purge, _if_versions);
