@@ -127,7 +127,7 @@ func TestCommandsTakeAnEventThroughItsLife(t *testing.T) {
 	p.cli("extend", first.Receipt, "-l", "2h").event()
 	p.cli("extend", first.Receipt, "--invisible-for", "1d12h").event()
 	p.cli("extend", first.Receipt, "--lease", "1day").wantError(2, `--lease: got "1day"; want a duration such as 90s, 10m or 7d`)
-	p.cli("extend", first.Receipt, "--lease", "52w2d").wantError(1, "--lease: must be at most 8760h0m0s")
+	p.cli("extend", first.Receipt, "--lease", "52w2d").wantError(2, "--lease is 8784h0m0s; want 1us to 8760h")
 	p.cli("nack", first.Receipt, "--error", "mailbox full", "--delay", "0s").event()
 	second := p.cli("claim", "-q", "mail").event()
 	for _, lost := range [][]string{{"ack", first.Receipt}, {"nack", first.Receipt}, {"extend", first.Receipt}} {

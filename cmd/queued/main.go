@@ -147,7 +147,7 @@ func runCommand(ctx context.Context, args []string, env *cliEnv) error {
 	if err := reader.finish(parsed); err != nil {
 		return err
 	}
-	if err := cli.CheckArguments(parsed); err != nil {
+	if err := cli.CheckValues(parsed); err != nil {
 		return err
 	}
 	env.isClient = cli.Has(parsed.Selected())

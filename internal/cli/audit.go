@@ -14,7 +14,7 @@ type AuditCmd struct {
 	Target string `placeholder:"NAME" help:"Only what was done to this, such as the name of a queue."`
 	From   string `placeholder:"TIME" help:"Only what was done at or after this time: RFC 3339, or how long ago, such as 7d."`
 	To     string `placeholder:"TIME" help:"Only what was done before this time."`
-	Limit  int    `short:"n" default:"100" placeholder:"N" help:"How many actions to list; 0 for all (default 100)."`
+	Limit  int    `short:"n" default:"100" placeholder:"N" min:"0" help:"How many actions to list; 0 for all (default 100)."`
 }
 
 // Help returns the text below the usage.

@@ -16,11 +16,11 @@ import (
 type ClaimCmd struct {
 	server      `embed:""`
 	Queue       string         `short:"q" default:"default" help:"The queue to claim from."`
-	Limit       int            `short:"n" default:"1" help:"How many events to claim at most, 1 to 1000."`
-	Lease       time.Duration  `short:"l" aliases:"invisible-for" placeholder:"DURATION" help:"The length of the lease; as the queue's policy says, or else 10m, if it is not given."`
-	Wait        *time.Duration `short:"w" placeholder:"DURATION" help:"How long to wait for the first event, as the queue's policy says if it is not given; more than 60s asks again and again."`
+	Limit       int            `short:"n" default:"1" min:"1" max:"1000" help:"How many events to claim at most, 1 to 1000."`
+	Lease       time.Duration  `short:"l" aliases:"invisible-for" placeholder:"DURATION" min:"1us" max:"8760h" help:"The length of the lease; as the queue's policy says, or else 10m, if it is not given."`
+	Wait        *time.Duration `short:"w" placeholder:"DURATION" min:"0s" help:"How long to wait for the first event, as the queue's policy says if it is not given; more than 60s asks again and again."`
 	Type        []string       `short:"t" sep:"none" help:"Only events of this type; can be repeated."`
-	MaxAttempts int            `placeholder:"N" help:"Leave out events that were claimed so often."`
+	MaxAttempts int            `placeholder:"N" min:"1" max:"2147483647" help:"Leave out events that were claimed so often."`
 	Order       string         `enum:"fifo,random" default:"fifo" help:"The order within a priority: fifo, or random, so that many workers spread out."`
 	Worker      string         `help:"A name for this worker."`
 }
@@ -172,8 +172,8 @@ func leaseFailure(err error) string {
 type NackCmd struct {
 	server     `embed:""`
 	receiptArg `embed:""`
-	Error      string         `short:"e" help:"What went wrong; it is kept with the event."`
-	Delay      *time.Duration `placeholder:"DURATION" help:"How long from now the event can be claimed again; as the queue's backoff says if it is not given."`
+	Error      string         `short:"e" empty:"" help:"What went wrong; it is kept with the event."`
+	Delay      *time.Duration `placeholder:"DURATION" min:"0s" max:"87600h" help:"How long from now the event can be claimed again; as the queue's backoff says if it is not given."`
 	Final      bool           `help:"Fail the event: no further attempt."`
 }
 
@@ -207,7 +207,7 @@ func nackedFields(n client.Nacked) [][2]string {
 type ReleaseCmd struct {
 	server   `embed:""`
 	Receipts []string      `arg:"" name:"receipt" help:"The receipts of the claims."`
-	Delay    time.Duration `placeholder:"DURATION" help:"How long from now the events can be claimed again; at once if it is not given."`
+	Delay    time.Duration `placeholder:"DURATION" min:"0s" max:"87600h" help:"How long from now the events can be claimed again; at once if it is not given."`
 }
 
 // Help returns the text below the usage.
@@ -263,7 +263,7 @@ func eventVTView(title string) view[eventVT] {
 type ExtendCmd struct {
 	server     `embed:""`
 	receiptArg `embed:""`
-	Lease      time.Duration `short:"l" aliases:"invisible-for" placeholder:"DURATION" help:"How long from now the lease is to last; as the queue's policy says, or else 10m, if it is not given."`
+	Lease      time.Duration `short:"l" aliases:"invisible-for" placeholder:"DURATION" min:"1us" max:"8760h" help:"How long from now the lease is to last; as the queue's policy says, or else 10m, if it is not given."`
 }
 
 // Help returns the text below the usage.

@@ -49,7 +49,7 @@ func (c *CompletionCmd) Run(env *Env) error {
 // nothing is known.
 type candidatesCmd struct {
 	connection `embed:""`
-	Words      []string `arg:"" optional:"" help:"The words of the command line after the program, up to the one to complete."`
+	Words      []string `arg:"" optional:"" empty:"" help:"The words of the command line after the program, up to the one to complete."`
 }
 
 // askLimit bounds the question to the server: somebody waits with the finger on the tab key.

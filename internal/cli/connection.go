@@ -39,8 +39,8 @@ func (a *address) AfterApply(env *Env) error {
 // connection is how to reach a server.
 type connection struct {
 	address  `embed:""`
-	Timeout  time.Duration `group:"Server:" default:"30s" help:"How long one try of a call may take, besides the time it asks the server to wait (default 30s)."`
-	RetryFor time.Duration `group:"Server:" default:"30s" help:"How long to go on trying while the server cannot be reached or is overloaded (default 30s)."`
+	Timeout  time.Duration `group:"Server:" default:"30s" min:"1ms" help:"How long one try of a call may take, besides the time it asks the server to wait (default 30s)."`
+	RetryFor time.Duration `group:"Server:" default:"30s" min:"0s" help:"How long to go on trying while the server cannot be reached or is overloaded (default 30s)."`
 }
 
 // server is a connection and the format of the answers. Every command that calls a server embeds it.

@@ -163,6 +163,9 @@ func execute(ctx context.Context, env *cli.Env, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := cli.CheckValues(parsed); err != nil {
+		return err
+	}
 	given := make(map[string]string)
 	for _, path := range parsed.Path {
 		if path.Flag != nil {

@@ -17,7 +17,7 @@ type EventsCmd struct {
 	State    string `enum:",ready,scheduled,leased" default:"" placeholder:"STATE" help:"Only events in this state: ready, scheduled or leased."`
 	payloads `embed:""`
 	Wait     endWait `placeholder:"DURATION" help:"With an id: wait until the event has ended, for so long at most if a duration is given."`
-	Limit    int     `short:"n" default:"100" placeholder:"N" help:"How many events to list; 0 for all (default 100)."`
+	Limit    int     `short:"n" default:"100" placeholder:"N" min:"0" help:"How many events to list; 0 for all (default 100)."`
 }
 
 // payloads are filters of the contents of events.
@@ -147,9 +147,6 @@ func pageSize(limit int) int {
 
 // listSome lists the first values, up to limit unless that is 0, and says so if there are more.
 func listSome[T any](env *Env, output string, limit int, v view[T], values iter.Seq2[T, error]) error {
-	if limit < 0 {
-		return usagef("--limit is %d; want 0 or more", limit)
-	}
 	more := false
 	err := list(env, output, v, func(yield func(T, error) bool) {
 		n := 0

@@ -18,7 +18,7 @@ type historyFilter struct {
 	Type        string        `short:"t" help:"Only events of this type."`
 	Source      string        `help:"Only events from this source."`
 	Worker      string        `help:"Only events that this worker claimed last."`
-	MinDuration time.Duration `placeholder:"DURATION" help:"Only done and failed events whose last attempt took at least this long."`
+	MinDuration time.Duration `placeholder:"DURATION" min:"0s" help:"Only done and failed events whose last attempt took at least this long."`
 	payloads    `embed:""`
 }
 
@@ -39,7 +39,7 @@ func (f *historyFilter) params(env *Env) (client.HistoryFilter, error) {
 type HistoryCmd struct {
 	server        `embed:""`
 	historyFilter `embed:""`
-	Limit         int `short:"n" default:"100" placeholder:"N" help:"How many events to list; 0 for all (default 100)."`
+	Limit         int `short:"n" default:"100" placeholder:"N" min:"0" help:"How many events to list; 0 for all (default 100)."`
 }
 
 // Help returns the text below the usage.
@@ -86,7 +86,7 @@ type RequeueCmd struct {
 	server        `embed:""`
 	IDs           []int64 `arg:"" optional:"" name:"id" help:"The ids of events in history; without any, the filters say which."`
 	historyFilter `embed:""`
-	Limit         int  `short:"n" default:"0" placeholder:"N" help:"How many events to requeue at most, the oldest first; 0 for all."`
+	Limit         int  `short:"n" default:"0" placeholder:"N" min:"0" help:"How many events to requeue at most, the oldest first; 0 for all."`
 	DryRun        bool `help:"Count the events and change nothing. At most 1000 are counted."`
 }
 
@@ -117,8 +117,6 @@ func (c *RequeueCmd) Run(ctx context.Context, env *Env) error {
 		return usagef("requeue takes ids, or filters, --limit and --dry-run; not both")
 	case len(c.IDs) == 0 && noFilter:
 		return usagef("requeue needs ids, or a filter such as --outcome failed")
-	case c.Limit < 0:
-		return usagef("--limit is %d; want 0 or more", c.Limit)
 	}
 	conn, err := c.client()
 	if err != nil {

@@ -185,17 +185,14 @@ func (c *KeyShow) Manage(ctx context.Context, env *Env, keys KeyStore) error {
 type keyLimits struct {
 	Queue     []string      `placeholder:"PATTERN" help:"Queues that it may use: names, or beginnings before *; several with commas."`
 	Topic     []string      `placeholder:"PATTERN" help:"Topics that it may use, in which * stands for one word and ** at the end for one or more."`
-	ExpiresIn time.Duration `placeholder:"DURATION" help:"After what time it expires, such as 30d."`
-	Rate      float64       `placeholder:"N" help:"Requests per second that it may make in each process."`
-	Burst     int           `placeholder:"N" help:"Requests that it may make at once under --rate; by default those of a second."`
+	ExpiresIn time.Duration `placeholder:"DURATION" min:"1s" help:"After what time it expires, such as 30d."`
+	Rate      float64       `placeholder:"N" min:"0.001" max:"1000000" help:"Requests per second that it may make in each process."`
+	Burst     int           `placeholder:"N" min:"1" max:"1000000" help:"Requests that it may make at once under --rate; by default those of a second."`
 }
 
 // check fails if the flags don't go together.
 func (l *keyLimits) check() error {
-	switch {
-	case l.ExpiresIn < 0 || l.Rate < 0 || l.Burst < 0:
-		return usagef("--expires-in, --rate and --burst must not be negative")
-	case l.Burst > 0 && l.Rate == 0:
+	if l.Burst > 0 && l.Rate == 0 {
 		return usagef("--burst: is for keys with --rate")
 	}
 	return nil
@@ -305,7 +302,7 @@ func (c *KeySet) Manage(ctx context.Context, env *Env, keys KeyStore) error {
 type KeyRotate struct {
 	server `embed:""`
 	ID     string        `arg:"" help:"The id of the key: its eight characters after qk_."`
-	Grace  time.Duration `default:"24h" placeholder:"DURATION" help:"How long the text before is accepted; 0s: no more."`
+	Grace  time.Duration `default:"24h" placeholder:"DURATION" min:"0s" max:"8760h" help:"How long the text before is accepted; 0s: no more."`
 }
 
 // Help returns the text below the usage.

@@ -18,7 +18,7 @@ type OwnersCmd struct {
 
 type ownersListCmd struct {
 	server `embed:""`
-	Limit  int `short:"n" default:"100" placeholder:"N" help:"How many owners to list; 0 for all (default 100)."`
+	Limit  int `short:"n" default:"100" placeholder:"N" min:"0" help:"How many owners to list; 0 for all (default 100)."`
 }
 
 // Help returns the text below the usage.

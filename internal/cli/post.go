@@ -22,9 +22,9 @@ type PostCmd struct {
 	Type           string        `short:"t" help:"The type of the events."`
 	Source         string        `help:"Where the events come from."`
 	Priority       int32         `short:"p" placeholder:"N" help:"Lower numbers are claimed first."`
-	Delay          time.Duration `placeholder:"DURATION" help:"How long from now the events become claimable."`
+	Delay          time.Duration `placeholder:"DURATION" min:"0s" max:"87600h" help:"How long from now the events become claimable."`
 	VT             time.Time     `name:"vt" placeholder:"TIME" help:"When the events become claimable, such as 2026-02-04T07:00:00Z."`
-	MaxAttempts    int           `placeholder:"N" help:"How often each event can be claimed."`
+	MaxAttempts    int           `placeholder:"N" min:"1" max:"2147483647" help:"How often each event can be claimed."`
 	ExpiresAt      time.Time     `placeholder:"TIME" help:"When the events expire."`
 	EventTS        time.Time     `name:"event-ts" placeholder:"TIME" help:"The time of the events."`
 	Meta           jsonValue     `placeholder:"JSON" help:"Metadata of the events, a JSON object."`
@@ -35,9 +35,9 @@ type PostCmd struct {
 	File      string `short:"f" group:"File:" placeholder:"FILE" help:"Insert each line of a file, a JSON object, as an event; \"-\" is standard input."`
 	KeyField  string `group:"File:" xor:"keys" placeholder:"POINTER" help:"The JSON pointer of a text or number in each event that is its idempotency key, such as /id: the command can be repeated."`
 	KeyPrefix string `group:"File:" xor:"keys" placeholder:"TEXT" help:"Make the idempotency keys of this text and the number of the line, for events without a field for it."`
-	Skip      int64  `group:"File:" placeholder:"N" help:"Leave out the first lines."`
-	Batch     int    `group:"File:" default:"1000" placeholder:"N" help:"How many events to send in one request, 1 to 1000 (default 1000)."`
-	Parallel  int    `group:"File:" default:"4" placeholder:"N" help:"How many requests to send at the same time (default 4)."`
+	Skip      int64  `group:"File:" placeholder:"N" min:"0" help:"Leave out the first lines."`
+	Batch     int    `group:"File:" default:"1000" placeholder:"N" min:"1" max:"1000" help:"How many events to send in one request, 1 to 1000 (default 1000)."`
+	Parallel  int    `group:"File:" default:"4" placeholder:"N" min:"1" max:"64" help:"How many requests to send at the same time, up to 64 (default 4)."`
 }
 
 // Help returns the text below the usage.
@@ -68,12 +68,6 @@ func (c *PostCmd) Run(ctx context.Context, env *Env) error {
 		return usagef("--wait is for one event, not for --file")
 	case c.File == "" && fileOnly:
 		return usagef("--key-field, --key-prefix and --skip need --file")
-	case c.Batch < 1 || c.Batch > maxBatch:
-		return usagef("--batch is %d; want 1 to %d", c.Batch, maxBatch)
-	case c.Parallel < 1 || c.Parallel > maxParallel:
-		return usagef("--parallel is %d; want 1 to %d", c.Parallel, maxParallel)
-	case c.Skip < 0:
-		return usagef("--skip is %d; want 0 or more", c.Skip)
 	}
 	conn, err := c.client()
 	if err != nil {

@@ -22,7 +22,7 @@ type PublishCmd struct {
 	Event          string        `arg:"" optional:"" help:"The event, a JSON object; \"-\", or nothing, reads it from standard input."`
 	Key            string        `name:"event-key" placeholder:"TEXT" help:"A key of your own that readers get, such as the id of an order."`
 	Meta           jsonValue     `placeholder:"JSON" help:"Metadata of the events, a JSON object."`
-	Delay          time.Duration `placeholder:"DURATION" help:"How long from now the event is published."`
+	Delay          time.Duration `placeholder:"DURATION" min:"0s" max:"87600h" help:"How long from now the event is published."`
 	At             time.Time     `placeholder:"TIME" help:"When the event is published, such as 2026-02-04T07:00:00Z."`
 	Subscription   string        `placeholder:"NAME" help:"The only subscription that gets the event."`
 	IdempotencyKey string        `placeholder:"KEY" help:"The idempotency key of the event: repeated, the command publishes nothing more."`

@@ -154,17 +154,17 @@ func countOf(isEstimated bool) func(int) string {
 
 type queueSetCmd struct {
 	queueArg         `embed:""`
-	MaxAttempts      *int           `placeholder:"N" help:"How often an event is claimed at most; 0 leaves it to the calls and the server."`
-	Lease            *time.Duration `aliases:"invisible-for" placeholder:"DURATION" help:"The length of a lease; 0 leaves it to the claims."`
+	MaxAttempts      *int           `placeholder:"N" min:"0" max:"2147483647" help:"How often an event is claimed at most; 0 leaves it to the calls and the server."`
+	Lease            *time.Duration `aliases:"invisible-for" placeholder:"DURATION" min:"0s" max:"8760h" help:"The length of a lease; 0 leaves it to the claims."`
 	Backoff          string         `placeholder:"KIND" enum:",none,constant,linear,exponential" default:"" help:"How the delay after a nack grows: constant, linear, exponential, or none for no delay."`
 	BackoffBase      *time.Duration `placeholder:"DURATION" help:"The delay after the first attempt."`
 	BackoffFactor    *float64       `placeholder:"N" help:"How much the delay grows each time."`
 	BackoffMax       *time.Duration `placeholder:"DURATION" help:"The longest delay; 0 for no bound."`
 	BackoffJitter    *float64       `placeholder:"SHARE" help:"The share of the delay by which it varies at random, 0 to 1."`
-	HistoryRetention *time.Duration `placeholder:"DURATION" help:"How long to keep the history of the queue; 0 leaves it to the server."`
+	HistoryRetention *time.Duration `placeholder:"DURATION" min:"0s" max:"876000h" help:"How long to keep the history of the queue; 0 leaves it to the server."`
 	DeadLetter       string         `placeholder:"QUEUE" help:"The queue where events go, besides history, that end as failed or expired; none for none."`
-	Delay            *time.Duration `placeholder:"DURATION" help:"The delay of events that are inserted without one; 0 for none."`
-	Wait             *time.Duration `placeholder:"DURATION" help:"For how long claims wait that do not say, up to 60s; 0 for not at all."`
+	Delay            *time.Duration `placeholder:"DURATION" min:"0s" max:"87600h" help:"The delay of events that are inserted without one; 0 for none."`
+	Wait             *time.Duration `placeholder:"DURATION" min:"0s" max:"60s" help:"For how long claims wait that do not say, up to 60s; 0 for not at all."`
 }
 
 // Help returns the text below the usage.
@@ -359,7 +359,7 @@ type queueMoveCmd struct {
 	queueArg `embed:""`
 	To       string   `arg:"" queue:"" help:"The queue that the events go to."`
 	Type     []string `short:"t" sep:"none" help:"Only events of this type; can be repeated."`
-	Limit    int      `short:"n" placeholder:"N" help:"How many events to move at most; all if it is not given."`
+	Limit    int      `short:"n" placeholder:"N" min:"1" help:"How many events to move at most; all if it is not given."`
 }
 
 // Help returns the text below the usage.
@@ -388,9 +388,6 @@ func movedFields(m moved) [][2]string { return [][2]string{{"moved", strconv.Ito
 // inSteps makes calls about up to maxStep events each until there are no more, or limit is reached unless that is 0, and returns how many events they
 // were about. done is what the calls have done to them, for the error.
 func inSteps(limit int, done string, call func(step int) (int, error)) (sum int, err error) {
-	if limit < 0 {
-		return 0, usagef("--limit is %d; want 0 or more", limit)
-	}
 	for {
 		step := maxStep
 		if limit > 0 {

@@ -14,7 +14,7 @@ type RunCmd struct {
 	Queue      string   `short:"q" help:"Run everything that is scheduled in this queue."`
 	Type       []string `short:"t" sep:"none" help:"Only events of this type; can be repeated."`
 	NackedOnly bool     `help:"Only events that wait after a nack; those that were inserted for a later time stay scheduled."`
-	Limit      int      `short:"n" placeholder:"N" help:"How many events to run at most; all if it is not given."`
+	Limit      int      `short:"n" placeholder:"N" min:"1" help:"How many events to run at most; all if it is not given."`
 }
 
 // Help returns the text below the usage.

@@ -27,8 +27,8 @@ type schedulesListCmd struct {
 	Queue  string        `short:"q" help:"Only schedules of this queue."`
 	Owner  string        `help:"Only schedules of this owner."`
 	Status string        `enum:",active,paused,completed,cancelled" default:"" placeholder:"STATUS" help:"Only schedules with this status: active, paused, completed or cancelled."`
-	Due    time.Duration `placeholder:"DURATION" help:"Only schedules whose next occurrence comes within this time."`
-	Limit  int           `short:"n" default:"100" placeholder:"N" help:"How many schedules to list; 0 for all (default 100)."`
+	Due    time.Duration `placeholder:"DURATION" min:"1us" help:"Only schedules whose next occurrence comes within this time."`
+	Limit  int           `short:"n" default:"100" placeholder:"N" min:"0" help:"How many schedules to list; 0 for all (default 100)."`
 }
 
 // Help returns the text below the usage.
@@ -110,7 +110,7 @@ type scheduleRule struct {
 	Owner    string `help:"Whose time zone the schedule follows without --timezone: an id that \"queued owners\" lists."`
 	Starts   string `placeholder:"TIME" help:"No occurrence is before this time."`
 	Ends     string `placeholder:"TIME" help:"No occurrence is after this time."`
-	Count    int    `placeholder:"N" help:"How many occurrences there are; no bound if it is not given."`
+	Count    int    `placeholder:"N" min:"1" max:"2147483647" help:"How many occurrences there are; no bound if it is not given."`
 	Gap      string `enum:",forward,next,skip" default:"" placeholder:"WHAT" help:"What happens at local times that the zone skips: forward (the default), next or skip."`
 	Overlap  string `enum:",first,last" default:"" placeholder:"WHICH" help:"Which of two equal local times is meant: first (the default) or last."`
 	Leap     string `enum:",feb28,mar1,skip" default:"" placeholder:"WHAT" help:"What happens to 29 February in other years: feb28 (the default), mar1 or skip."`
@@ -172,7 +172,7 @@ type schedulePreviewCmd struct {
 	server       `embed:""`
 	scheduleRule `embed:""`
 	After        time.Time `placeholder:"TIME" help:"When to begin, such as 2027-02-03T04:05:06Z; now if it is not given."`
-	Limit        int       `short:"n" default:"10" placeholder:"N" help:"How many occurrences to list, 1 to 1000 (default 10)."`
+	Limit        int       `short:"n" default:"10" placeholder:"N" min:"1" max:"1000" help:"How many occurrences to list, 1 to 1000 (default 10)."`
 }
 
 // Help returns the text below the usage.
@@ -277,7 +277,7 @@ func cancelledFields(s cancelledSchedule) [][2]string {
 
 type scheduleOccurrencesCmd struct {
 	scheduleArg `embed:""`
-	Limit       int `short:"n" default:"100" placeholder:"N" help:"How many occurrences to list; 0 for all (default 100)."`
+	Limit       int `short:"n" default:"100" placeholder:"N" min:"0" help:"How many occurrences to list; 0 for all (default 100)."`
 }
 
 // Help returns the text below the usage.

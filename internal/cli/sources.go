@@ -136,7 +136,7 @@ func (c *sourceGetCmd) Run(ctx context.Context, env *Env) error {
 type sourcePutCmd struct {
 	sourceArg `embed:""`
 	File      string `short:"f" placeholder:"FILE" default:"-" help:"The settings, a JSON object as the API takes it; standard input if it is \"-\" or not given."`
-	IfVersion int64  `placeholder:"N" help:"Replace this version only, and fail if somebody has changed the source since."`
+	IfVersion int64  `placeholder:"N" min:"1" help:"Replace this version only, and fail if somebody has changed the source since."`
 }
 
 // Help returns the text below the usage.

@@ -128,9 +128,9 @@ type subscriptionPutCmd struct {
 	Deliver         string        `placeholder:"QUEUE" help:"Insert the events into this queue; without it the subscription is read."`
 	DeliverType     string        `placeholder:"TYPE" help:"The type of the inserted events."`
 	DeliverPriority int32         `placeholder:"N" help:"The priority of the inserted events; lower numbers are claimed first."`
-	MaxWaiting      int           `placeholder:"N" help:"How many events may be ready in the queue before nothing more is delivered."`
+	MaxWaiting      int           `placeholder:"N" min:"1" max:"1000000000" help:"How many events may be ready in the queue before nothing more is delivered."`
 	Start           string        `placeholder:"PLACE" help:"Where a new subscription begins: after a position, at earliest, or at latest, the default."`
-	ExpiresAfter    time.Duration `placeholder:"DURATION" help:"Delete the subscription when nobody has used it for so long; never if it is not given."`
+	ExpiresAfter    time.Duration `placeholder:"DURATION" min:"1s" max:"87600h" help:"Delete the subscription when nobody has used it for so long; never if it is not given."`
 }
 
 // Help returns the text below the usage.
@@ -173,9 +173,9 @@ func (c *subscriptionPutCmd) Run(ctx context.Context, env *Env) error {
 
 type subscriptionReadCmd struct {
 	subscriptionArg `embed:""`
-	Limit           int           `short:"n" default:"100" placeholder:"N" help:"How many events to read at most, 1 to 1000 (default 100)."`
-	Wait            time.Duration `short:"w" placeholder:"DURATION" help:"How long to wait for the first event, up to 60s."`
-	Lease           time.Duration `short:"l" placeholder:"DURATION" help:"Keep the events from others for so long, or until the cursor is committed."`
+	Limit           int           `short:"n" default:"100" placeholder:"N" min:"1" max:"1000" help:"How many events to read at most, 1 to 1000 (default 100)."`
+	Wait            time.Duration `short:"w" placeholder:"DURATION" min:"0s" max:"60s" help:"How long to wait for the first event, up to 60s."`
+	Lease           time.Duration `short:"l" placeholder:"DURATION" min:"1s" max:"24h" help:"Keep the events from others for so long, or until the cursor is committed."`
 	After           string        `placeholder:"CURSOR" help:"Read ahead, after the cursor of an earlier read."`
 	Commit          bool          `help:"Commit at once, when the events are written: they are not read again."`
 }

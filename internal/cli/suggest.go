@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"reflect"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -56,20 +55,6 @@ func SuggestShow(root *kong.Node, args []string) string {
 		}
 	}
 	return ""
-}
-
-// CheckArguments fails if an argument that a command needs is empty, as a variable of a shell is that is not set: no name is empty.
-func CheckArguments(command *kong.Context) error {
-	for _, path := range command.Path {
-		if arg := path.Positional; arg != nil && arg.Required && arg.Target.Kind() == reflect.String && arg.Target.String() == "" {
-			what := strings.TrimRight(arg.Help, ".")
-			if end := strings.IndexAny(what, ".:;,"); end >= 0 {
-				what = what[:end]
-			}
-			return usagef("%s must not be empty", strings.ToLower(what[:1])+what[1:])
-		}
-	}
-	return nil
 }
 
 // maxDistance is how many letters a wrong word may differ by from the one that is suggested.

@@ -20,7 +20,7 @@ type TailCmd struct {
 	After        string    `xor:"place" placeholder:"POSITION" help:"Begin after this position, or at earliest; at the end of the log if it is not given."`
 	Since        string    `xor:"place" placeholder:"TIME" help:"Begin with what was published since a time, such as 2026-02-03T04:05:06Z, or so long ago, such as 90m."`
 	Subscription string    `placeholder:"NAME" help:"What this subscription gets, after its position, which does not move."`
-	Limit        int       `short:"n" placeholder:"N" help:"End after so many events."`
+	Limit        int       `short:"n" placeholder:"N" min:"1" help:"End after so many events."`
 }
 
 // Help returns the text below the usage.
@@ -40,9 +40,6 @@ error. Each event has its position: --after goes on from there.
 func (c *TailCmd) Run(ctx context.Context, env *Env) error {
 	if c.Subscription != "" && (len(c.Topics) > 0 || c.Match.raw() != nil) {
 		return usagef("--subscription has filters of its own; it goes without topics and --match")
-	}
-	if c.Limit < 0 {
-		return usagef("--limit is %d; want 1 or more, or none", c.Limit)
 	}
 	place, err := c.place(env)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 // TopCmd watches queues.
 type TopCmd struct {
 	server   `embed:""`
-	Interval time.Duration `short:"d" default:"2s" placeholder:"DURATION" help:"The time between two looks (default 2s)."`
-	Looks    int           `short:"n" placeholder:"N" help:"End after so many looks; without a terminal 1 if it is not given."`
+	Interval time.Duration `short:"d" default:"2s" placeholder:"DURATION" min:"100ms" help:"The time between two looks (default 2s)."`
+	Looks    int           `short:"n" placeholder:"N" min:"1" help:"End after so many looks; without a terminal 1 if it is not given."`
 	Sort     string        `enum:"ready,scheduled,leased,oldest,done,queue" default:"ready" help:"What to sort by: ready, scheduled, leased, oldest, done or queue."`
 }
 
@@ -42,12 +42,6 @@ type look struct {
 
 // Run shows the queues until it is interrupted, which is no error.
 func (c *TopCmd) Run(ctx context.Context, env *Env) error {
-	if c.Interval < 100*time.Millisecond {
-		return usagef("--interval is %s; want 100ms or more", c.Interval)
-	}
-	if c.Looks < 0 {
-		return usagef("--looks is %d; want 1 or more, or none", c.Looks)
-	}
 	conn, err := c.connect(client.Config{Timeout: c.Timeout, RetryFor: -1}, 0) // the next look is a retry
 	if err != nil {
 		return err

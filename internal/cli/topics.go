@@ -10,7 +10,7 @@ import (
 // TopicsCmd lists topics.
 type TopicsCmd struct {
 	server `embed:""`
-	Limit  int `short:"n" default:"100" placeholder:"N" help:"How many topics to list; 0 for all (default 100)."`
+	Limit  int `short:"n" default:"100" placeholder:"N" min:"0" help:"How many topics to list; 0 for all (default 100)."`
 }
 
 // Help returns the text below the usage.

@@ -18,8 +18,6 @@ import (
 )
 
 const (
-	// maxParallel bounds the requests at the same time: a server needs few to be busy.
-	maxParallel = 64
 	// maxBatchBytes is where a batch ends that has few, large events: half of what a server takes by default.
 	maxBatchBytes = 4 << 20
 	// maxKey is the longest idempotency key, in characters.

@@ -17,12 +17,12 @@ type WorkCmd struct {
 	address     `embed:""`
 	Queue       string        `short:"q" default:"default" help:"The queue to work on."`
 	Exec        string        `required:"" placeholder:"COMMAND" help:"The command to run for each event, by the shell. It gets the event on standard input."`
-	Concurrency int           `short:"c" default:"1" placeholder:"N" help:"How many events to work on at a time (default 1)."`
-	Lease       time.Duration `short:"l" default:"1m" help:"How long an event is held without a sign of life of this worker, which extends it at each third of that time. It is no limit of the work (default 1m)."`
-	Timeout     time.Duration `placeholder:"DURATION" help:"How long a command may take; then it is ended and the event is nacked. No limit if it is not given."`
-	Grace       time.Duration `default:"30s" help:"How long commands may go on after SIGTERM or SIGINT (default 30s)."`
+	Concurrency int           `short:"c" default:"1" placeholder:"N" min:"1" help:"How many events to work on at a time (default 1)."`
+	Lease       time.Duration `short:"l" default:"1m" min:"1s" max:"8760h" help:"How long an event is held without a sign of life of this worker, which extends it at each third of that time. It is no limit of the work (default 1m)."`
+	Timeout     time.Duration `placeholder:"DURATION" min:"0s" help:"How long a command may take; then it is ended and the event is nacked. No limit if it is not given."`
+	Grace       time.Duration `default:"30s" min:"0s" help:"How long commands may go on after SIGTERM or SIGINT (default 30s)."`
 	Type        []string      `short:"t" sep:"none" help:"Only events of this type; can be repeated."`
-	MaxAttempts int           `placeholder:"N" help:"Leave out events that were claimed so often."`
+	MaxAttempts int           `placeholder:"N" min:"1" max:"2147483647" help:"Leave out events that were claimed so often."`
 	Verbose     bool          `short:"v" help:"Say of each event how it ended and how long it took."`
 	Worker      string        `help:"A name for this worker; the host's name and the process id if it is not given."`
 }
@@ -45,13 +45,8 @@ TRACEPARENT in its environment. Its exit code says what becomes of the event:
 
 // Run works until it is told to stop.
 func (c *WorkCmd) Run(ctx context.Context, env *Env) error {
-	switch {
-	case c.Concurrency < 1:
-		return usagef("--concurrency is %d; want 1 or more", c.Concurrency)
-	case c.Lease < time.Second:
-		return usagef("--lease is %s; want 1s or more", c.Lease)
-	case c.Timeout < 0 || c.Grace < 0:
-		return usagef("--timeout and --grace must not be negative")
+	if strings.TrimSpace(c.Exec) == "" { // such as the spaces around a variable that is not set
+		return usagef("--exec must not be empty; want the command to run for each event")
 	}
 	if program := missingProgram(ctx, c.Exec); program != "" {
 		return usagef("--exec: there is no program %q; the event is on its standard input, and the command is run by the shell", program)
