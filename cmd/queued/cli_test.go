@@ -409,7 +409,8 @@ func TestMistakesNameTheFlagAndTheNearestRightOne(t *testing.T) {
 		{"claim -o tabel", 2, `did you mean "table" instead of "tabel"?`},
 		{"history --outcome=faild", 2, `did you mean "failed" instead of "faild"?`},
 		{"claim --limit x", 2, "--limit: "},
-		{"claim --limit 5000", 1, "--limit: must be at most 1000"},
+		{"claim --limit 5000", 2, "--limit is 5000; want 1 to 1000"},
+		{"nack 1.1.a --error " + strings.Repeat("x", 70_000), 1, "--error: "},
 		{"post -q a/b {}", 1, "--queue: must be"},
 		{"post [1]", 2, "not a JSON object"},
 		{"post {} -f x", 2, "not both"},
@@ -436,6 +437,8 @@ func TestMistakesNameTheFlagAndTheNearestRightOne(t *testing.T) {
 	} {
 		p.cliWith("", key, args...).wantError(2, what+" must not be empty")
 	}
+	p.cliWith("", key, "queue", "move", "mail", "mail").wantError(1, "<to>: must be another queue")
+	p.cliWith("", key, "queue", "pause", "a b").wantError(1, "<queue>: ")
 	p.cli("queues").wantError(1, "$QUEUED_KEY")
 	p.cliWith("", key, "queues").want(0)
 	p.cli("queues", "--url", "http://"+closedAddress(t), "--retry-for", "0s").wantError(1, "(--url): ")

@@ -65,7 +65,7 @@ func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 	}
 	text := err.Error()
 	if env.isClient {
-		text = env.client.Describe(err, env.flags)
+		text = env.client.Describe(err, env.inputs)
 	}
 	if text != "" {
 		_, _ = fmt.Fprintf(stderr, "queued: %s\n", cli.PrintableLines(redact(text)))
@@ -80,9 +80,9 @@ type cliEnv struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 
-	// Known once the command is parsed: whether it is one of package cli, and its flags, without their dashes.
+	// Known once the command is parsed: whether it is one of package cli, and its flags and arguments, as [cli.InputsOf] has them.
 	isClient bool
-	flags    []string
+	inputs   []string
 	client   *cli.Env // of commands of package cli
 	// onDatabase: the command works on the database, not with a server.
 	onDatabase bool
@@ -151,9 +151,7 @@ func runCommand(ctx context.Context, args []string, env *cliEnv) error {
 		return err
 	}
 	env.isClient = cli.Has(parsed.Selected())
-	for _, flag := range parsed.Flags() {
-		env.flags = append(env.flags, flag.Name)
-	}
+	env.inputs = cli.InputsOf(parsed)
 	if command := parsed.Selected(); command.Parent != nil && command.Parent.Name == "keys" {
 		if env.onDatabase, err = usesDatabase(reader, env.client); err != nil {
 			return err

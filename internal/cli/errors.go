@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/queued/queued/client"
 )
 
@@ -53,13 +55,13 @@ func isPathNotFound(err error) bool {
 }
 
 // Describe returns the message about the error of a command, empty if it was written already. A server's error about a field of the
-// request names the flag that is called so, if flags, which are without their dashes, have one.
-func (e *Env) Describe(err error, flags []string) string {
+// request names the flag or argument that is called so, if inputs have one.
+func (e *Env) Describe(err error, inputs []string) string {
 	if errors.As(err, new(*reportedError)) {
 		return ""
 	}
 	if answer, ok := errors.AsType[*client.Error](err); ok {
-		return PrintableLines(strings.TrimSuffix(err.Error(), answer.Error()) + e.describeAnswer(answer, flags))
+		return PrintableLines(strings.TrimSuffix(err.Error(), answer.Error()) + e.describeAnswer(answer, inputs))
 	}
 	if unreached, ok := errors.AsType[*url.Error](err); ok {
 		if errors.Is(err, context.DeadlineExceeded) {
@@ -84,17 +86,17 @@ func serverOf(text string) string {
 }
 
 // describeAnswer describes a response that refuses a call.
-func (e *Env) describeAnswer(answer *client.Error, flags []string) string {
+func (e *Env) describeAnswer(answer *client.Error, inputs []string) string {
 	var text strings.Builder
 	text.WriteString(answer.Title)
 	switch {
 	case errors.Is(answer, client.ErrQueueNotDeclared) && answer.Detail != "": // it names the queue, and another one that may have been meant
 		text.WriteString(": " + answer.Detail)
 	case len(answer.Errors) == 1:
-		text.WriteString(": " + flagOf(answer.Errors[0].Pointer, flags) + ": " + answer.Errors[0].Detail)
+		text.WriteString(": " + inputOf(answer.Errors[0].Pointer, inputs) + ": " + answer.Errors[0].Detail)
 	case len(answer.Errors) > 1: // which the detail has, too
 		for _, field := range answer.Errors {
-			text.WriteString("\n  " + flagOf(field.Pointer, flags) + ": " + field.Detail)
+			text.WriteString("\n  " + inputOf(field.Pointer, inputs) + ": " + field.Detail)
 		}
 	case answer.Detail != "":
 		text.WriteString(": " + answer.Detail)
@@ -118,13 +120,31 @@ func (e *Env) describeAnswer(answer *client.Error, flags []string) string {
 // flagNames are the flags that have another name than their fields.
 var flagNames = map[string]string{"invisible-for": "lease", "scopes": "scope", "queues": "queue", "topics": "topic"}
 
-// flagOf returns the flag that is called as the field at a pointer, or the pointer.
-func flagOf(pointer string, flags []string) string {
+// InputsOf returns the flags and the arguments of a command, as its help writes them: "--type", "<to>".
+func InputsOf(command *kong.Context) (inputs []string) {
+	for _, flag := range command.Flags() {
+		inputs = append(inputs, "--"+flag.Name)
+	}
+	if node := command.Selected(); node != nil {
+		for _, arg := range node.Positional {
+			inputs = append(inputs, "<"+arg.Name+">")
+		}
+	}
+	return inputs
+}
+
+// inputOf returns the flag or argument that is called as the field at a pointer, or the pointer.
+func inputOf(pointer string, inputs []string) string {
 	name := strings.ReplaceAll(pointer[strings.LastIndexAny(pointer, "/?{#")+1:], "_", "-")
 	name = strings.TrimSuffix(name, "}")
-	for _, flag := range []string{name, flagNames[name]} {
-		if flag != "" && slices.Contains(flags, flag) {
-			return "--" + flag
+	for _, input := range []string{"--" + name, "--" + flagNames[name], "<" + name + ">"} {
+		if slices.Contains(inputs, input) {
+			return input
+		}
+	}
+	if strings.HasPrefix(pointer, "{") { // of the path, which the first argument is in
+		if first := slices.IndexFunc(inputs, func(input string) bool { return strings.HasPrefix(input, "<") }); first >= 0 {
+			return inputs[first]
 		}
 	}
 	return pointer
