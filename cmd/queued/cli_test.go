@@ -165,7 +165,7 @@ func TestPostAndEventsWaitForTheEndOfAnEvent(t *testing.T) {
 	go func() { replies <- p.cli("post", "--queue", "pdf", `{"invoice":18}`, "--wait=1m") }()
 	claimed = p.cli("claim", "-q", "pdf", "--wait", "30s").event()
 	p.cli("nack", claimed.Receipt, "--error", "no paper", "--final").want(0)
-	(<-replies).wantError(1, "is failed: no paper")
+	(<-replies).wantError(1, fmt.Sprintf("event %d has failed: no paper", claimed.ID))
 
 	p.cli("post", "--wait", "1s", "-q", "pdf", `{}`).wantError(3, "has not ended")
 	p.cli("post", "--wait=soon", `{}`).wantError(2, `--wait: got "soon"; want a duration`)
@@ -173,6 +173,10 @@ func TestPostAndEventsWaitForTheEndOfAnEvent(t *testing.T) {
 	p.cli("post", "--wait", "-f", "none").wantError(2, "--wait is for one event")
 	p.cli("events", "--wait").wantError(2, "--wait needs the id")
 	p.cli("events", "4711", "--wait").wantError(3, "Event not found")
+	p.cli("events", id, "--wait=1s", "-q", "other").wantError(2, "not both")
+	p.cli("ack", "--unconditional", strconv.FormatInt(p.cli("post", "-q", "mail", `{}`).event().ID, 10)).want(0)
+	last := p.cli("history", "-q", "mail").event().ID
+	p.cli("events", strconv.FormatInt(last, 10), "--wait").wantError(1, fmt.Sprintf("event %d was cancelled", last))
 }
 
 func TestAcksOfSeveralEventsAreIndependent(t *testing.T) {

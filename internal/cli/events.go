@@ -39,8 +39,12 @@ func (*EventsCmd) Help() string {
 
 // Run lists the events, or shows one.
 func (c *EventsCmd) Run(ctx context.Context, env *Env) error {
-	if c.Wait.isSet && c.ID == nil {
+	hasFilter := c.Queue != "" || c.State != "" || c.Contains != nil || c.Meta != nil
+	switch {
+	case c.Wait.isSet && c.ID == nil:
 		return usagef("--wait needs the id of an event")
+	case c.ID != nil && hasFilter:
+		return usagef("events takes an id, or --queue, --state, --contains and --meta; not both")
 	}
 	conn, err := c.client()
 	if err != nil {

@@ -15,6 +15,15 @@ import (
 // hostile is what terminals obey: escape sequences of 7 and 8 bits, and what moves the cursor.
 const hostile = "a\x1b]0;owned\x07\x1b[2J\u009b31m\x7f\b\rz"
 
+func TestOneEventIsNotWrittenAsSeveral(t *testing.T) {
+	t.Parallel()
+	for count, want := range map[string]string{"0": "0 events", "1": "1 event", "~1": "~1 events", "21": "21 events"} {
+		if got := eventsOf(count); got != want {
+			t.Errorf("%s: got %q, want %q", count, got, want)
+		}
+	}
+}
+
 // TestNothingThatTerminalsObeyIsWritten writes what a server sends in every way that commands do.
 func TestNothingThatTerminalsObeyIsWritten(t *testing.T) {
 	t.Parallel()

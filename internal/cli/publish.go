@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -139,7 +140,7 @@ func (c *PublishCmd) publishFile(ctx context.Context, env *Env, conn *client.Cli
 	var answer published
 	var events atomic.Int64
 	report := func(elapsed time.Duration) string {
-		return fmt.Sprintf("%d events published, %s", events.Load(), rate(events.Load(), elapsed))
+		return fmt.Sprintf("%s published, %s", eventsOf(strconv.FormatInt(events.Load(), 10)), rate(events.Load(), elapsed))
 	}
 	began := env.Now()
 	p := startProgress(env, report)

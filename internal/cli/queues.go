@@ -352,7 +352,7 @@ func (c *queueDeleteCmd) question(ctx context.Context, env *Env, conn *client.Cl
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("Delete the queue %q, and move its %s events into history as cancelled?", c.Queue, countOf(q.Estimated)(q.Ready+q.Scheduled)), nil
+	return fmt.Sprintf("Delete the queue %q, and move its %s into history as cancelled?", c.Queue, eventsOf(countOf(q.Estimated)(q.Ready+q.Scheduled))), nil
 }
 
 type queueMoveCmd struct {

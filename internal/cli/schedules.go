@@ -39,6 +39,9 @@ func (*schedulesListCmd) Help() string {
 
 // Run lists the schedules, or shows one.
 func (c *schedulesListCmd) Run(ctx context.Context, env *Env) error {
+	if hasFilter := c.Queue != "" || c.Owner != "" || c.Status != "" || c.Due != 0; c.ID != nil && hasFilter {
+		return usagef("schedules takes an id, or --queue, --owner, --status and --due; not both")
+	}
 	conn, err := c.client()
 	if err != nil {
 		return err

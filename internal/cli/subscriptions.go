@@ -82,7 +82,7 @@ func subscriptionFields(s client.Subscription) [][2]string {
 		{"state", s.State},
 		{"position", fmt.Sprint(s.Position)},
 		{"head", fmt.Sprint(s.Head)},
-		{"lag", fmt.Sprintf("%d events", s.Lag.Events)},
+		{"lag", eventsOf(strconv.FormatInt(s.Lag.Events, 10))},
 		{"behind", span(lagTime(s.Lag))},
 		{"gaps", fmt.Sprint(s.Gaps)},
 		{"held until@", moment(s.HeldUntil)},

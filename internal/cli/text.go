@@ -97,6 +97,14 @@ func span(d time.Duration) string {
 	return d.String()
 }
 
+// eventsOf formats a number of events: "1 event", "2 events", "~20 events".
+func eventsOf(count string) string {
+	if count == "1" {
+		return "1 event"
+	}
+	return count + " events"
+}
+
 // yes formats a bool that is shown only if it is true.
 func yes(is bool) string {
 	if is {

@@ -271,7 +271,7 @@ func (u *upload) finish(batch lines) {
 // report says how far the upload is. The size of the file is 0 if it is not known.
 func (u *upload) report(elapsed time.Duration, size int64) string {
 	stored := u.stored.Load()
-	text := fmt.Sprintf("%d events, %s", stored, rate(stored, elapsed))
+	text := fmt.Sprintf("%s, %s", eventsOf(strconv.FormatInt(stored, 10)), rate(stored, elapsed))
 	if size > 0 {
 		text += fmt.Sprintf(", %.0f %% of the file", min(100, 100*float64(u.done.Load())/float64(size)))
 	}
@@ -284,7 +284,7 @@ func (u *upload) reportWithBar(elapsed time.Duration, size int64) string {
 		return u.report(elapsed, size)
 	}
 	done, passed, stored := u.done.Load(), u.passed.Load(), u.stored.Load()
-	text := fmt.Sprintf("%s %d events, %s", bar(float64(done)/float64(size)), stored, rate(stored, elapsed))
+	text := fmt.Sprintf("%s %s, %s", bar(float64(done)/float64(size)), eventsOf(strconv.FormatInt(stored, 10)), rate(stored, elapsed))
 	if sent := done - passed; sent > 0 && elapsed >= time.Second && done < size {
 		left := time.Duration(float64(elapsed) * float64(size-done) / float64(sent))
 		text += ", " + left.Round(time.Second).String() + " left"

@@ -33,7 +33,7 @@ func TestProgressCountsWhatIsStoredAndNotWhatIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	reports = append(reports, u.report(time.Second, int64(len(file))))
-	want := []string{"0 events, 0/s, 25 % of the file", "1 events, 1/s, 50 % of the file", "2 events, 2/s, 75 % of the file", "3 events, 3/s, 100 % of the file"}
+	want := []string{"0 events, 0/s, 25 % of the file", "1 event, 1/s, 50 % of the file", "2 events, 2/s, 75 % of the file", "3 events, 3/s, 100 % of the file"}
 	if !slices.Equal(reports, want) {
 		t.Errorf("the reports are %q, want %q", reports, want)
 	}

@@ -47,7 +47,11 @@ func (e *notEndedError) Error() string { return fmt.Sprintf("event %d has not en
 type endedBadlyError struct{ event client.Event }
 
 func (e *endedBadlyError) Error() string {
-	text := fmt.Sprintf("event %d is %s", e.event.ID, e.event.Outcome)
+	verb := "has"
+	if e.event.Outcome == client.OutcomeCancelled {
+		verb = "was"
+	}
+	text := fmt.Sprintf("event %d %s %s", e.event.ID, verb, e.event.Outcome)
 	if e.event.LastError != "" {
 		text += ": " + e.event.LastError
 	}
