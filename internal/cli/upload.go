@@ -117,7 +117,8 @@ func (u *upload) split(ctx context.Context, input io.Reader, batches chan<- line
 		batch, size = lines{after: batch.last, last: batch.last}, 0
 		return nil
 	}
-	for n := int64(1); scanner.Scan(); n++ {
+	n := int64(1)
+	for ; scanner.Scan(); n++ {
 		length := int64(len(scanner.Bytes())) + 1
 		if n <= u.skip {
 			u.passed.Add(length)
@@ -143,6 +144,9 @@ func (u *upload) split(ctx context.Context, input io.Reader, batches chan<- line
 	}
 	if err := scanner.Err(); err != nil {
 		return errors.Join(pass(), fmt.Errorf("reading %s after line %d: %w", u.name, batch.last, err))
+	}
+	if count := n - 1; count < u.skip {
+		return usagef("--skip is %d, but %s has only %d lines", u.skip, u.name, count)
 	}
 	return pass()
 }

@@ -38,3 +38,18 @@ func TestProgressCountsWhatIsStoredAndNotWhatIsRead(t *testing.T) {
 		t.Errorf("the reports are %q, want %q", reports, want)
 	}
 }
+
+func TestSkippingMoreLinesThanThereAreIsAUsageError(t *testing.T) {
+	t.Parallel()
+	for skip, want := range map[int64]string{2: "", 3: "--skip is 3, but events has only 2 lines"} {
+		u := &upload{name: "events", skip: skip, batch: 1, parallel: 1}
+		err := u.run(t.Context(), strings.NewReader("{}\n{}\n"))
+		got := ""
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want || want != "" && ExitCode(err) != 2 {
+			t.Errorf("after --skip %d the error is %v, want %q", skip, err, want)
+		}
+	}
+}
