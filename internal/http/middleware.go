@@ -156,7 +156,9 @@ func (s *Server) level(l *accessLog, pattern string, took time.Duration) zerolog
 	switch {
 	case l.isQuiet && !s.cfg.LogAll:
 		return zerolog.DebugLevel
-	case l.status >= http.StatusInternalServerError && !isHealth(strings.TrimPrefix(pattern, "GET ")):
+	case l.code == problem.NotReady.Code && !s.cfg.LogAll && !isHealth(strings.TrimPrefix(pattern, "GET ")): // callers try again until the process has started
+		return zerolog.DebugLevel
+	case l.status >= http.StatusInternalServerError && l.code != problem.NotReady.Code && !isHealth(strings.TrimPrefix(pattern, "GET ")):
 		return zerolog.ErrorLevel
 	case !s.cfg.LogAll && busyRoutes[pattern] && l.status < http.StatusBadRequest && took < l.wait+s.slowAfter:
 		return zerolog.DebugLevel

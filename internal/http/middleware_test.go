@@ -150,6 +150,8 @@ func TestAccessLogOmitsSuccessfulFrequentCalls(t *testing.T) {
 		"a refused ack":              {"POST /ack", accessLog{status: 422}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
 		"a client that disconnected": {"POST /claim", accessLog{status: 499}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
 		"a failed insert":            {"POST /events", accessLog{status: 503}, time.Millisecond, zerolog.ErrorLevel, zerolog.ErrorLevel},
+		"a claim during the start":   {" ", accessLog{status: 503, code: "not_ready"}, time.Millisecond, zerolog.DebugLevel, zerolog.InfoLevel},
+		"a check during the start":   {"GET /readyz", accessLog{status: 503, code: "not_ready"}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
 		"a listing":                  {"GET /events", accessLog{status: 200}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
 		"a change of a policy":       {"PUT /queues/{name}", accessLog{status: 200}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
 		"an unknown path":            {"GET ", accessLog{status: 404}, time.Millisecond, zerolog.InfoLevel, zerolog.InfoLevel},
