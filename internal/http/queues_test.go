@@ -151,8 +151,11 @@ func TestQueueWithEventsIsDeletedWithPurgeOnly(t *testing.T) {
 	}
 	h.with("If-Match", etag).call("DELETE", path+"?purge=true", "").wantProblem(problem.PreconditionFailed)
 	leased := h.claim(`{"queue":"work"}`)[0]
-	if p := h.call("DELETE", path+"?purge=true", "").wantProblem(problem.QueueLeased); !strings.Contains(p.Detail, "under a lease: 1.") {
-		t.Errorf("the refusal is %q", p.Detail)
+	for _, query := range []string{"", "?purge=true"} { // without purge, too: to send it would not help
+		p := h.call("DELETE", path+query, "").wantProblem(problem.QueueLeased)
+		if !strings.Contains(p.Detail, "under a lease: 1. Pause the queue") || strings.Contains(p.Detail, "purge") {
+			t.Errorf("the refusal is %q", p.Detail)
+		}
 	}
 	if e := h.get(later); e.State != "scheduled" {
 		t.Errorf("a refused deletion left the event %+v", e)

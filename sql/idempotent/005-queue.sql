@@ -312,13 +312,13 @@ begin
     where e.queue = _queue and e.priority = l.priority and e.vt > _now and agent_private.event_state(e, _now) = 'leased'
     limit 10000
   ) as e;
-  if _purge and _leased > 0 then
+  if _leased > 0 then -- without _purge, too: to pass it would not help
     raise exception 'the queue % has events under a lease', _queue using errcode = 'QD063', detail = _leased::text;
   end if;
   select count(*) into _events from (select from agent.event e where e.queue = _queue limit 10000) as e;
   if not _purge and _events > 0 then
     raise exception 'the queue % is not empty', _queue using errcode = 'QD061'
-    , detail = case when _events = 10000 then '10000 or more' else _events::text end || case when _leased > 0 then ', of which ' || _leased || ' leased' else '' end;
+    , detail = case when _events = 10000 then '10000 or more' else _events::text end;
   end if;
   return _version is not null or _events > 0 or exists (select from agent.push p where p.queue = _queue);
 end
