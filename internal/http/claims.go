@@ -42,6 +42,8 @@ func (req *claimRequest) resolveWait(ctx context.Context, s *Server) error {
 	if req.Wait != nil {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
+	defer cancel()
 	wait, err := s.svc.PolicyWait(ctx, req.Queue)
 	req.Wait = &wait
 	return err

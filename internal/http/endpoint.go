@@ -72,10 +72,7 @@ func endpoint[Req any](s *Server, lim bind.Limits, handle func(*http.Request, Re
 		limit := s.cfg.RequestTimeout
 		ctx := r.Context()
 		if req, ok := any(&req).(policyWaiting); ok {
-			lookUp, cancel := context.WithTimeout(ctx, limit)
-			err := req.resolveWait(lookUp, s)
-			cancel()
-			if err != nil {
+			if err := req.resolveWait(ctx, s); err != nil {
 				return err
 			}
 		}
