@@ -242,7 +242,8 @@ func (q *Queue) UnmarshalJSON(text []byte) error {
 	return q.Policy.UnmarshalJSON(text)
 }
 
-// GetQueue returns the policy of a queue and its counts. A queue can have events and no policy: then it is the default one, and has version 0.
+// GetQueue returns the policy of a queue and its counts. A queue can have events and no policy: then it is the default one, and has version 0. It fails with
+// [ErrQueueNotDeclared] if it has neither, and the server takes declared queues alone.
 func (c *Client) GetQueue(ctx context.Context, name string) (Queue, error) {
 	var q Queue
 	_, err := c.Do(ctx, Request{Path: queuePath(name, "")}, &q)

@@ -454,7 +454,7 @@ func TestUndeclaredQueueIsNamedAndIsNoEmptyQueue(t *testing.T) {
 	t.Parallel()
 	p := setup(t, "QUEUED_QUEUES=declared")
 	p.cli("queue", "set", "mail").want(0)
-	for _, args := range [][]string{{"post", "-q", "mial", "{}"}, {"claim", "-q", "mial"}, {"work", "-q", "mial", "--exec", "true"}} {
+	for _, args := range [][]string{{"post", "-q", "mial", "{}"}, {"claim", "-q", "mial"}, {"work", "-q", "mial", "--exec", "true"}, {"queue", "mial"}, {"events", "-q", "mial"}, {"run", "-q", "mial"}, {"queue", "purge", "mial", "-y"}} {
 		failed := p.cli(args...)
 		for _, want := range []string{`the queue "mial"`, `Did you mean "mail"?`, "queued queue set mial"} {
 			failed.wantError(1, want)

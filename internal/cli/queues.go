@@ -184,6 +184,9 @@ func (c *queueSetCmd) Run(ctx context.Context, env *Env) error {
 	return c.policy(env, func(conn *client.Client) (changed client.Policy, err error) {
 		for range maxSetTries {
 			before, err := conn.GetQueue(ctx, c.Queue)
+			if errors.Is(err, client.ErrQueueNotDeclared) { // this makes it
+				before, err = client.Queue{}, nil
+			}
 			if err != nil {
 				return changed, err
 			}

@@ -87,6 +87,15 @@ func (s *Server) requireQueues(r *http.Request, req any) error {
 	return s.svc.RequireQueues(ctx, names...)
 }
 
+// requireIfEmpty returns err, or refuses a queue (empty: any) that is not declared and of which n things were found, none: a wrong name must not look like that of
+// an empty queue. What is in a queue that nobody has made can be read and moved out of it.
+func (s *Server) requireIfEmpty(r *http.Request, name string, n int64, err error) error {
+	if err != nil || name == "" || n > 0 || !s.svc.IsDeclaredOnly() {
+		return err
+	}
+	return s.svc.RequireQueues(r.Context(), name)
+}
+
 // explainUndeclared makes an error about a queue that is not declared a problem that says where the request names the queue, and what was meant
 // probably. It returns other errors as they are.
 func (s *Server) explainUndeclared(r *http.Request, req any, err error) error {

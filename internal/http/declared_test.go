@@ -25,6 +25,19 @@ func setupDeclared(t *testing.T) *environment {
 	return h
 }
 
+// callsThatFindNothing are the calls that are refused if they find nothing in the queue ordres, which nobody has made.
+var callsThatFindNothing = []struct{ method, path, body string }{
+	{"GET", "/queues/ordres", ""},
+	{"GET", "/events?queue=ordres", ""},
+	{"GET", "/history?queue=ordres", ""},
+	{"GET", "/history/stats?queue=ordres", ""},
+	{"GET", "/schedules?queue=ordres", ""},
+	{"POST", "/queues/ordres/run", ""},
+	{"POST", "/queues/ordres/move", `{"to":"orders"}`},
+	{"POST", "/history/requeue", `{"queue":"ordres"}`},
+	{"POST", "/queues/ordres/purge", ""},
+}
+
 // provokeUndeclared has every call that uses queues refuse one that nobody has made. h takes declared queues alone, and has the queue orders.
 func provokeUndeclared(t *testing.T, h *environment) {
 	t.Helper()
@@ -60,6 +73,11 @@ func provokeUndeclared(t *testing.T, h *environment) {
 			`Make a queue with PUT /queues/ordres, or with: queued queue set ordres`
 		if doc.Detail != detail || len(doc.Errors) != 1 || doc.Errors[0].Pointer != c.pointer {
 			t.Errorf("%s %s was refused with %q, %v", c.method, c.path, doc.Detail, doc.Errors)
+		}
+	}
+	for _, c := range callsThatFindNothing {
+		if p := h.call(c.method, c.path, c.body).wantProblem(problem.QueueNotDeclared); !strings.Contains(p.Detail, `Did you mean "orders"?`) {
+			t.Errorf("%s %s was refused with %q", c.method, c.path, p.Detail)
 		}
 	}
 	h.call("PUT", "/queues/short-lived", `{}`).want(200)
@@ -106,8 +124,8 @@ func TestWhatWasAcceptedEarlierGoesOnForUndeclaredQueues(t *testing.T) {
 	h.call("POST", "/topics/a", `{}`).want(201)
 	h.call("POST", fmt.Sprintf("/schedules/%.0f/run", id), "").want(201)
 	h.call("PATCH", fmt.Sprintf("/schedules/%.0f", id), `{"priority":3}`).want(200)
-	h.call("POST", "/queues/mail/purge", "").want(200)
 	h.call("GET", "/queues/mail", "").want(200)
+	h.call("POST", "/queues/mail/purge", "").want(200)
 	h.call("POST", "/claim", `{"queue":"scheduled"}`).wantProblem(problem.QueueNotDeclared)
 	for _, name := range []string{"hooks", "delivered", "scheduled"} {
 		h.call("PUT", "/queues/"+name, `{}`).want(200)
@@ -307,4 +325,23 @@ func TestKeySeesOnlyNamesOfItsQueuesInRefusals(t *testing.T) {
 		}
 	}
 	h.key(few).call("POST", "/events?queue=invoices", `{}`).wantProblem(problem.Forbidden)
+}
+
+// What was accepted while any queue could be used can be read and purged.
+func TestEmptyAnswersAboutUndeclaredQueuesAreRefused(t *testing.T) {
+	t.Parallel()
+	before := setup(t)
+	before.call("POST", "/events?queue=left", `{}`).want(201)
+	h := setupWith(t, settings{db: before.db, queue: declaredOnly})
+	h.call("PUT", "/queues/orders", `{}`).want(200)
+	for _, c := range callsThatFindNothing {
+		if !strings.HasSuffix(c.path, "/move") {
+			h.call(c.method, strings.Replace(c.path, "ordres", "orders", 1), strings.Replace(c.body, "ordres", "orders", 1)).want(200)
+		}
+	}
+	h.call("GET", "/queues/left", "").want(200)
+	h.call("GET", "/events?queue=left", "").want(200)
+	h.call("POST", "/queues/left/purge", "").want(200)
+	h.call("GET", "/history?queue=left", "").want(200)
+	h.call("GET", "/events?queue=left", "").wantProblem(problem.QueueNotDeclared)
 }

@@ -168,6 +168,9 @@ func (s *Server) listEvents(r *http.Request, req listEventsRequest) (reply, erro
 	page, err := s.svc.List(r.Context(), queue.ListParams{
 		Queue: req.Queue, State: req.State, Contains: req.Contains, Meta: req.Meta, Limit: req.Limit, Cursor: req.Cursor, Queues: req.Queues,
 	})
+	if req.Cursor == "" {
+		err = s.requireIfEmpty(r, req.Queue, int64(len(page.Events)), err)
+	}
 	return reply{body: eventPage(page)}, err
 }
 

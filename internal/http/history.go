@@ -44,6 +44,9 @@ type listHistoryRequest struct {
 func (s *Server) listHistory(r *http.Request, req listHistoryRequest) (reply, error) {
 	filter := queue.HistoryFilter(req.filter)
 	page, err := s.svc.History(r.Context(), queue.HistoryParams{HistoryFilter: filter, Limit: req.Limit, Cursor: req.Cursor})
+	if req.Cursor == "" {
+		err = s.requireIfEmpty(r, req.Queue, int64(len(page.Events)), err)
+	}
 	return reply{body: eventPage(page)}, err
 }
 
@@ -95,6 +98,11 @@ type bucket struct {
 func (s *Server) historyStats(r *http.Request, req historyStatsRequest) (reply, error) {
 	from, to := req.span()
 	stats, err := s.svc.HistoryStats(r.Context(), queue.StatsParams{Bucket: req.Bucket, From: from, To: to, Queue: req.Queue, Queues: req.Queues})
+	var events int64
+	for _, b := range stats {
+		events += b.Done + b.Failed + b.Expired + b.Cancelled
+	}
+	err = s.requireIfEmpty(r, req.Queue, events, err)
 	return listOf("buckets", stats, func(b queue.StatsBucket) bucket { return bucket(b) }), err
 }
 
@@ -131,7 +139,7 @@ func (s *Server) requeueMatching(r *http.Request, req requeueMatchingRequest) (r
 	filter := queue.HistoryFilter(req.filter)
 	result, err := s.svc.RequeueMatching(r.Context(), queue.RequeueParams{HistoryFilter: filter, Limit: req.Limit, DryRun: req.DryRun})
 	logOf(r).add("events", result.Requeued)
-	return reply{body: requeueMatchingResponse(result)}, err
+	return reply{body: requeueMatchingResponse(result)}, s.requireIfEmpty(r, req.Queue, result.Matched, err)
 }
 
 type sweepRequest struct {

@@ -146,6 +146,7 @@ func (s *Server) getQueue(r *http.Request, req queueRequest) (reply, error) {
 	queues, _ := allowed(r)
 	p, counts, err := s.svc.Queue(r.Context(), req.Name, time.Hour, queues)
 	c := queueStatsOf(counts)
+	err = s.requireIfEmpty(r, req.Name, c.Ready+c.Scheduled+c.Leased, err)
 	return replyOfPolicy(p, queueResponse{
 		policyOf(p), c.Ready, c.Scheduled, c.Leased, c.OldestReadyAge, c.DoneLately, c.ExpiredLately, c.Estimated, c.DeadLettersOf,
 	}), err
@@ -173,7 +174,7 @@ func (s *Server) changeQueue(change func(context.Context, string) error) func(*h
 func (s *Server) purgeQueue(r *http.Request, req openQueueRequest) (reply, error) {
 	purged, err := s.svc.Purge(r.Context(), req.Name)
 	logOf(r).add("events", purged)
-	return countOf("purged", purged), err
+	return countOf("purged", purged), s.requireIfEmpty(r, req.Name, purged, err)
 }
 
 type deleteQueueRequest struct {
@@ -222,7 +223,7 @@ func (req *moveEventsRequest) Check(report func(field, detail string)) {
 func (s *Server) moveEvents(r *http.Request, req moveEventsRequest) (reply, error) {
 	moved, err := s.svc.Move(r.Context(), req.Name, req.To, req.Types, req.Limit)
 	logOf(r).add("events", moved)
-	return countOf("moved", moved), err
+	return countOf("moved", moved), s.requireIfEmpty(r, req.Name, moved, err)
 }
 
 type runQueueRequest struct {
@@ -235,7 +236,7 @@ type runQueueRequest struct {
 func (s *Server) runQueue(r *http.Request, req runQueueRequest) (reply, error) {
 	run, err := s.svc.RunQueue(r.Context(), queue.RunParams{Queue: req.Name, Types: req.Types, NackedOnly: req.NackedOnly, Limit: req.Limit})
 	logOf(r).add("events", run)
-	return countOf("run", run), err
+	return countOf("run", run), s.requireIfEmpty(r, req.Name, run, err)
 }
 
 type listExecutionsRequest struct {

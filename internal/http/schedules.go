@@ -164,6 +164,9 @@ func (s *Server) listSchedules(r *http.Request, req listSchedulesRequest) (reply
 		Queues:    req.Queues,
 		Topics:    req.Topics,
 	})
+	if req.Cursor == "" {
+		err = s.requireIfEmpty(r, req.Queue, int64(len(page.Schedules)), err)
+	}
 	return reply{body: listSchedulesResponse{convert(page.Schedules, scheduleOf), nextOf(page.Next)}}, err
 }
 
