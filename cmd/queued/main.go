@@ -137,6 +137,7 @@ func runCommand(ctx context.Context, args []string, env *cliEnv) error {
 	if err != nil {
 		return fmt.Errorf("building the command line: %w", err)
 	}
+	args = cli.FlagsLast(parser.Model.Node, args)
 	parsed, err := parser.Parse(args)
 	if exited { // after --help or --version
 		return nil

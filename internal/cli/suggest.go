@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -55,6 +56,42 @@ func SuggestShow(root *kong.Node, args []string) string {
 		}
 	}
 	return ""
+}
+
+// FlagsLast returns args with the flags about the server, such as --url, that stand before a command of this package behind it, where kong takes them.
+func FlagsLast(root *kong.Node, args []string) []string {
+	isOfServer := make(map[string]bool)
+	for _, leaf := range root.Leaves(true) {
+		for _, flag := range leaf.Flags {
+			if flag.Group != nil && flag.Group.Key == "Server:" {
+				isOfServer["--"+flag.Name] = true
+				isOfServer["-"+string(flag.Short)] = flag.Short != 0
+			}
+		}
+	}
+	n := 0
+	for n < len(args) {
+		name, _, hasValue := strings.Cut(args[n], "=")
+		if !isOfServer[name] {
+			break
+		}
+		if n++; !hasValue {
+			n++ // each of them has a value
+		}
+	}
+	if n == 0 || n >= len(args) {
+		return args
+	}
+	for _, child := range root.Children {
+		if child.Name == args[n] && Has(child) {
+			end := len(args)
+			if at := slices.Index(args[n:], "--"); at >= 0 {
+				end = n + at
+			}
+			return slices.Concat(args[n:end], args[:n], args[end:])
+		}
+	}
+	return args
 }
 
 // maxDistance is how many letters a wrong word may differ by from the one that is suggested.
