@@ -561,6 +561,10 @@ func TestWaitingClaimsGetDeadLetters(t *testing.T) {
 			b.exec(t, `select agent.nack_event($1, $2, _final => true)`, l.ID, l.Receipt)
 			return nil
 		},
+		"by a nack of version 0.7.0, whose process wakes nobody for dead letters": func(l queue.Lease) error {
+			b.exec(t, `select vt, outcome, queue, repeated from agent.nack_event($1, $2, null, 'no', true, _notify => false, _retryable => null, _queues => null)`, l.ID, l.Receipt)
+			return nil
+		},
 		"by a sweep elsewhere": func(l queue.Lease) error {
 			b.endLease(t, l.ID)
 			_, err := other.Sweep(t.Context(), queue.SweepParams{MaxAttempts: 1, Queue: "mail"})
