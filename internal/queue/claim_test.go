@@ -167,6 +167,19 @@ func TestWaitEndsWhenSQLInserts(t *testing.T) {
 	}
 }
 
+func TestWaitEndsWhenSQLReleasesAnEvent(t *testing.T) {
+	t.Parallel()
+	b := setup(t, neverPolls)
+	runService(t, b.Service)
+	awaitListening(t, b)
+	b.insertN(t, "", 1)
+	e := b.claimOne(t)
+	got := whileWaiting(t, b, queue.ClaimParams{}, func() { b.exec(t, `select agent.release_event($1, $2)`, e.ID, e.Receipt) })
+	if len(got) != 1 || got[0].ID != e.ID {
+		t.Errorf("claimed %+v", got)
+	}
+}
+
 func TestWaitEndsWhenPlainInsertIsFoundByPolling(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.PollInterval = 20 * time.Millisecond })

@@ -148,6 +148,7 @@ func TestSQLFunctionsRefuseBadArguments(t *testing.T) {
 		`select agent.extend_event(4711, 'x')`:                                                                                "QD002",
 		`select agent.requeue_event(4711)`:                                                                                    "QD002",
 		`select agent.nack_event(4711, 'x', '-1s')`:                                                                           "QD003",
+		`select agent.release_event(4711, 'x', '-1s')`:                                                                        "QD003",
 		`select agent.extend_event(4711, 'x', '0s')`:                                                                          "QD003",
 		`select agent.delete_expired_events(0)`:                                                                               "QD003",
 		`select agent.delete_expired_events(3, '-1s')`:                                                                        "QD003",

@@ -90,9 +90,58 @@ func TestLeasesOfABatchAreExtendedEachOnItsOwn(t *testing.T) {
 	if results, err := b.ExtendEach(t.Context(), []queue.Extend{{Lease: lease(claimed[0])}}, []string{"other"}); err != nil || !errors.Is(results[0].Err, queue.ErrNotFound) {
 		t.Errorf("an event of others: %+v, %v", results, err)
 	}
-	if results, err := b.ReleaseEach(t.Context(), []queue.Lease{lease(claimed[0])}, 0, []string{"other"}); err != nil || !errors.Is(results[0].Err, queue.ErrNotFound) {
-		t.Errorf("an event of others: %+v, %v", results, err)
+	for _, e := range []queue.Event{claimed[0], claimed[2]} { // in its queue, and in history
+		if results, err := b.ReleaseEach(t.Context(), []queue.Lease{lease(e)}, 0, []string{"other"}); err != nil || !errors.Is(results[0].Err, queue.ErrNotFound) {
+			t.Errorf("an event of others: %+v, %v", results, err)
+		}
 	}
+}
+
+func TestLeasesOfABatchLastAsThePoliciesOfTheirQueuesSay(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.policy(t, queue.Policy{InvisibleFor: new(2 * time.Hour)})
+	b.insertN(t, "", 2)
+	b.insertN(t, "other", 1)
+	claimed := append(b.claim(t, queue.ClaimParams{Limit: 2, InvisibleFor: time.Minute}, 2), b.claim(t, queue.ClaimParams{Queue: "other", InvisibleFor: time.Minute}, 1)...)
+	results, err := b.ExtendEach(t.Context(), []queue.Extend{
+		{Lease: lease(claimed[2])}, {Lease: lease(claimed[1])}, {Lease: lease(claimed[0]), InvisibleFor: 4 * time.Hour},
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []time.Duration{queue.DefaultInvisibleFor, 2 * time.Hour, 4 * time.Hour} {
+		checkNear(t, "the end of a lease", results[i].VT, now(t, b.sql).Add(want))
+	}
+}
+
+// A release takes the event back to where the claim before left it.
+func TestReleaseLeavesNothingOfItsClaim(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.insertN(t, "", 1)
+	first := b.claim(t, queue.ClaimParams{MaxAttempts: 100, Worker: "first"}, 1)[0]
+	b.endLease(t, first.ID)
+	second := b.claim(t, queue.ClaimParams{MaxAttempts: 100, Worker: "second"}, 1)[0]
+	if results, err := b.ReleaseEach(t.Context(), []queue.Lease{lease(second)}, 0, nil); err != nil || results[0].Err != nil {
+		t.Fatal(results, err)
+	}
+	if e := b.get(t, first.ID); e.Worker != "first" || e.Attempts != 1 || e.State != queue.Ready {
+		t.Errorf("after the release it is %+v", e)
+	}
+	for _, l := range []queue.Lease{lease(first), lease(second)} {
+		if results, err := b.ExtendEach(t.Context(), []queue.Extend{{Lease: l}}, nil); err != nil || !errors.Is(results[0].Err, queue.ErrLeaseLost) {
+			t.Errorf("extended after the release: %+v, %v", results, err)
+		}
+	}
+
+	// The time of a claim may be out of range, as whoever writes rows by SQL pleases.
+	third := b.claim(t, queue.ClaimParams{MaxAttempts: 100}, 1)[0]
+	b.exec(t, `update agent.event set claimed[2] = 'infinity'`)
+	if results, err := b.ReleaseEach(t.Context(), []queue.Lease{lease(third)}, 0, nil); err != nil || results[0].Err != nil {
+		t.Fatal(results, err)
+	}
+	b.claimOne(t)
 }
 
 func TestSQLReleasesAnEvent(t *testing.T) {

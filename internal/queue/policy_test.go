@@ -239,6 +239,41 @@ func TestEndedLeasesCountTowardsThePolicysMaxAttempts(t *testing.T) {
 	checkNear(t, "the end of a lease that was extended", vt, now(t, b.sql).Add(time.Hour))
 }
 
+func TestEachSettingOfAPolicyIsPartOfItsVersion(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	backoff := func() *queue.Backoff { return &queue.Backoff{Kind: queue.Exponential, Base: time.Second} }
+	versions := make(map[int64]string)
+	for _, c := range []struct {
+		change string
+		policy queue.Policy
+	}{
+		{"none yet", queue.Policy{Backoff: backoff()}},
+		{"attempts", queue.Policy{Backoff: backoff(), MaxAttempts: new(3)}},
+		{"lease", queue.Policy{Backoff: backoff(), InvisibleFor: new(time.Hour)}},
+		{"kind", queue.Policy{Backoff: &queue.Backoff{Kind: queue.Linear, Base: time.Second, Factor: new(2.0)}}},
+		{"base", queue.Policy{Backoff: &queue.Backoff{Kind: queue.Linear, Base: time.Minute, Factor: new(2.0)}}},
+		{"factor", queue.Policy{Backoff: &queue.Backoff{Kind: queue.Linear, Base: time.Minute, Factor: new(3.0)}}},
+		{"maximum", queue.Policy{Backoff: &queue.Backoff{Kind: queue.Linear, Base: time.Minute, Factor: new(3.0), Max: new(time.Hour)}}},
+		{"jitter", queue.Policy{Backoff: &queue.Backoff{Kind: queue.Linear, Base: time.Minute, Factor: new(3.0), Max: new(time.Hour), Jitter: 0.5}}},
+		{"no backoff", queue.Policy{}},
+		{"pause", queue.Policy{Paused: true}},
+		{"retention", queue.Policy{Paused: true, Retention: new(48 * time.Hour)}},
+		{"dead letters", queue.Policy{Paused: true, Retention: new(48 * time.Hour), DeadLetter: &queue.DeadLetter{Queue: "dead"}}},
+		{"delay", queue.Policy{Paused: true, Retention: new(48 * time.Hour), DeadLetter: &queue.DeadLetter{Queue: "dead"}, Delay: new(time.Minute)}},
+		{"wait", queue.Policy{Paused: true, Retention: new(48 * time.Hour), DeadLetter: &queue.DeadLetter{Queue: "dead"}, Delay: new(time.Minute), Wait: new(time.Second)}},
+	} {
+		put := b.policy(t, c.policy)
+		if same := versions[put.Version]; same != "" || put.Version == 0 {
+			t.Errorf("%s: the version is %d as after %s", c.change, put.Version, same)
+		}
+		versions[put.Version] = c.change
+		if again := b.policy(t, c.policy); again.Version != put.Version {
+			t.Errorf("%s: put again, the version is %d, want %d", c.change, again.Version, put.Version)
+		}
+	}
+}
+
 func TestHistoryIsPrunedByThePolicysRetention(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

@@ -191,11 +191,15 @@ func TestReleaseMakesTheReceiptBeforeValidAgain(t *testing.T) {
 	b := setup(t, nil)
 	b.insertN(t, "", 1)
 	first := b.claimOne(t)
-	for range 3 { // each claim has the attempt number of the one before, and a receipt of its own
+	for i := range 4 { // each claim has the attempt number of the one before, and a receipt of its own
 		b.endLease(t, first.ID)
 		released := b.claimOne(t)
-		if err := b.Release(t.Context(), []queue.Lease{lease(released)}); err != nil {
-			t.Fatal(err)
+		if i%2 == 0 {
+			if err := b.Release(t.Context(), []queue.Lease{lease(released)}); err != nil {
+				t.Fatal(err)
+			}
+		} else if results, err := b.ReleaseEach(t.Context(), []queue.Lease{lease(released)}, 0, nil); err != nil || results[0].Err != nil {
+			t.Fatal(results, err)
 		}
 		if r := b.ack(t, lease(released)); !errors.Is(r.Err, queue.ErrLeaseLost) {
 			t.Errorf("the ack of a claim that was released returned %+v", r)
