@@ -167,19 +167,6 @@ func TestWaitEndsWhenSQLInserts(t *testing.T) {
 	}
 }
 
-func TestWaitEndsWhenSQLReleasesAnEvent(t *testing.T) {
-	t.Parallel()
-	b := setup(t, neverPolls)
-	runService(t, b.Service)
-	awaitListening(t, b)
-	b.insertN(t, "", 1)
-	e := b.claimOne(t)
-	got := whileWaiting(t, b, queue.ClaimParams{}, func() { b.exec(t, `select agent.release_event($1, $2)`, e.ID, e.Receipt) })
-	if len(got) != 1 || got[0].ID != e.ID {
-		t.Errorf("claimed %+v", got)
-	}
-}
-
 func TestWaitEndsWhenPlainInsertIsFoundByPolling(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.PollInterval = 20 * time.Millisecond })
@@ -223,6 +210,24 @@ func TestNackWakesWaitingClaims(t *testing.T) {
 	})
 	if len(got) != 1 {
 		t.Errorf("claimed %d events", len(got))
+	}
+}
+
+func TestReleaseWakesWaitingClaims(t *testing.T) {
+	t.Parallel()
+	b := setup(t, neverPolls)
+	b.insert(t, "", `{}`)
+	e := b.claimOne(t)
+	got := whileWaiting(t, b, queue.ClaimParams{}, func() {
+		if results, err := b.ReleaseEach(t.Context(), []queue.Lease{lease(e)}, 0, nil); err != nil || results[0].Err != nil {
+			t.Error(results, err)
+		}
+	})
+	if len(got) != 1 {
+		t.Errorf("claimed %d events", len(got))
+	}
+	if c := countersOf(b.Service, queue.Default); c.Released != 1 {
+		t.Errorf("counted %+v, want one release", c)
 	}
 }
 

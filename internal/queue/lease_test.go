@@ -152,8 +152,12 @@ func TestSQLReleasesAnEvent(t *testing.T) {
 	if _, err := b.sql.Exec(t.Context(), `select agent.release_event($1, 'x')`, e.ID); err == nil {
 		t.Error("a wrong receipt was taken")
 	}
+	listener := listen(t, b.url)
 	if vt := pgtest.Query[time.Time](t, b.sql, `select agent.release_event($1, $2)`, e.ID, e.Receipt); !vt.Equal(e.Claimed[0]) {
 		t.Errorf("it can be claimed from %v on, want %v", vt, e.Claimed[0])
+	}
+	if got := received(t, listener); got[queue.Default] != 1 {
+		t.Errorf("notified %v, want of the queue", got)
 	}
 	if again := b.claimOne(t); again.Attempts != 1 {
 		t.Errorf("claimed as attempt %d", again.Attempts)

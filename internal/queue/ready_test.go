@@ -86,6 +86,21 @@ func TestReadinessWritesWhereNothingElseDoes(t *testing.T) {
 	b.insert(t, "", `{}`)
 }
 
+func TestReadinessKnowsOfTheCommitsOfOtherPackages(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.exec(t, `
+		create function public.refuse() returns trigger language plpgsql as $$ begin raise exception 'no room' using errcode = 'disk_full'; end $$;
+		create trigger refuse before insert or update on agent.process_metric for each row execute function public.refuse()`)
+	op := joined{JointTicket: queue.JointTicket{Items: 1}, sql: `select 1::bigint`}
+	if err := jointOf(b, make(chan []*joined, 1)).Do(t.Context(), &op); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.CheckReady(t.Context()); err != nil {
+		t.Errorf("after a commit readiness tries a write of its own: %v", err)
+	}
+}
+
 func TestSchemaThatHasMovedBeyondTheProgramTurnsReadinessOff(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *queue.Config) { c.SchemaVersion = "1.10.0" })

@@ -179,6 +179,32 @@ func TestOnlyEventsThatWereNackedAreRunIfAskedFor(t *testing.T) {
 	}
 }
 
+func TestQueueIsRunWithoutTheEventsThatOthersHaveLocked(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	locked, free := b.insertLater(t, queue.InsertParams{}), b.insertLater(t, queue.InsertParams{})
+	tx, err := pgtest.Connect(t, b.url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `select from agent.event where id = $1 for update`, locked); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if n, err := b.RunQueue(ctx, queue.RunParams{Queue: queue.Default}); err != nil || n != 1 {
+		t.Errorf("%d events were run, %v; want the one that nobody has locked", n, err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[int64]queue.State{locked: queue.Scheduled, free: queue.Ready} {
+		if e := b.get(t, id); e.State != want {
+			t.Errorf("event %d is %s, want %s", id, e.State, want)
+		}
+	}
+}
+
 // A worker that fails at once must not keep a run going: each of its nacks schedules the event again.
 func TestEventsThatFailAtOnceAreRunOnce(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -100,12 +101,22 @@ func TestEventReturnedBelowTheWatermarkByTheServiceIsClaimedAtOnce(t *testing.T)
 	b := withWatermarks(t, always)
 	b.insert(t, "", `{}`)
 	released := b.claim(t, queue.ClaimParams{}, 1)[0]
-	raiseWatermark(t, b, now(t, b.sql))
-	if err := b.Release(t.Context(), []queue.Lease{lease(released)}); err != nil {
-		t.Fatal(err)
-	}
-	if e := b.claim(t, queue.ClaimParams{}, 1)[0]; e.ID != released.ID || e.Attempts != 1 {
-		t.Errorf("claimed %+v, want the released event", e)
+	for name, release := range map[string]func(l queue.Lease) error{
+		"what never reached its client": func(l queue.Lease) error { return b.Release(t.Context(), []queue.Lease{l}) },
+		"what its client gives back": func(l queue.Lease) error {
+			results, err := b.ReleaseEach(t.Context(), []queue.Lease{l}, 0, nil)
+			return errors.Join(err, results[0].Err)
+		},
+	} {
+		raiseWatermark(t, b, now(t, b.sql))
+		if err := release(lease(released)); err != nil {
+			t.Fatal(name, err)
+		}
+		e := b.claim(t, queue.ClaimParams{}, 1)[0]
+		if e.ID != released.ID || e.Attempts != 1 {
+			t.Fatalf("%s: claimed %+v, want the released event", name, e)
+		}
+		released = e
 	}
 
 	past := time.Now().Add(-time.Hour)

@@ -76,7 +76,7 @@ func TestRefillTakesWholeSeconds(t *testing.T) {
 	t.Parallel()
 	l := ratelimit.Renew(nil, 4, 100)
 	for tokens, want := range map[float64]time.Duration{
-		-1: 0, 0: 0, 0.5: time.Second, 4: time.Second, 5: 2 * time.Second, 100: 25 * time.Second,
+		-9: 0, 0: 0, 0.5: time.Second, 4: time.Second, 5: 2 * time.Second, 100: 25 * time.Second,
 	} {
 		if got := ratelimit.Refill(l, tokens); got != want {
 			t.Errorf("%v tokens in %v, want %v", tokens, got, want)
@@ -94,14 +94,18 @@ func TestWaitIsNoShorterThanTheTimeUntilTheNextToken(t *testing.T) {
 		if got := ratelimit.Wait(l, now); got != 0 {
 			t.Errorf("%v a second: a full limiter waits for %v", perSecond, got)
 		}
-		l.AllowN(now, 2)
+		l.AllowN(now, 1)
+		if got := ratelimit.Wait(l, now); got != 0 {
+			t.Errorf("%v a second: with one token left it waits for %v", perSecond, got)
+		}
+		l.AllowN(now, 1)
 		at := now.Add(time.Duration(0.25 / perSecond * float64(time.Second)))
 		got := ratelimit.Wait(l, at)
 		if exact := 0.75 / perSecond; math.Abs(got.Seconds()-exact) > 2e-6 {
 			t.Errorf("%v a second: waits for %v, want %v s", perSecond, got, exact)
 		}
-		if !l.AllowN(at.Add(got), 1) {
-			t.Errorf("%v a second: there is nothing to take after %v", perSecond, got)
+		if tokens := l.TokensAt(at.Add(got)); tokens < 1 || !l.AllowN(at.Add(got), 1) {
+			t.Errorf("%v a second: there are %v tokens after %v", perSecond, tokens, got)
 		}
 	}
 }
