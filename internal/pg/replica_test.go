@@ -152,6 +152,37 @@ func TestReplicaIsReadWhenTheDatabaseIsAnotherOne(t *testing.T) {
 	}
 }
 
+func TestReplicaOfTheSameVersionIsReadOnceAfterADoubtAndAfterAMinute(t *testing.T) {
+	t.Parallel()
+	db, _ := openTest(t)
+	r, reads := openReplica(t, db, "source", sourceNames)
+	for name, change := range map[string]func(){"a doubt": r.Doubt, "a minute": func() { r.Age(pg.RereadInterval) }} {
+		before := reads.Load()
+		change()
+		for range 2 {
+			if err := r.Renew(t.Context()); err != nil || reads.Load() != before+1 {
+				t.Errorf("after %s it was read %d times, %v, want once", name, reads.Load()-before, err)
+			}
+		}
+	}
+}
+
+func TestChangeOfThisProcessIsSeenThoughItCouldNotBeReadAtOnce(t *testing.T) {
+	t.Parallel()
+	db, exec := openTest(t)
+	r, _ := openReplica(t, db, "source", sourceNames)
+	runReplica(t, r)
+	exec(addSource, "a")
+	wantCopied(t, r, "a")
+	exec(`alter table agent.source disable trigger user`) // nobody is told
+	exec(addSource, "b")
+	exec(`update agent_private.replica_version set version = version + 1 where name = 'source'`)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	r.RenewNow(ended)
+	wantCopied(t, r, "b")
+}
+
 func TestReplicaIsReadWhenItsVersionGoesBack(t *testing.T) {
 	t.Parallel()
 	db, exec := openTest(t)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -213,18 +214,20 @@ func TestNackWakesWaitingClaims(t *testing.T) {
 	}
 }
 
-func TestReleaseWakesWaitingClaims(t *testing.T) {
+func TestReleaseIsToldToOtherProcesses(t *testing.T) {
 	t.Parallel()
 	b := setup(t, neverPolls)
-	b.insert(t, "", `{}`)
+	runService(t, b.Service)
+	b.exec(t, `insert into agent.event (event) values ('{}')`) // which notifies nobody
 	e := b.claimOne(t)
-	got := whileWaiting(t, b, queue.ClaimParams{}, func() {
-		if results, err := b.ReleaseEach(t.Context(), []queue.Lease{lease(e)}, 0, nil); err != nil || results[0].Err != nil {
-			t.Error(results, err)
-		}
-	})
-	if len(got) != 1 {
-		t.Errorf("claimed %d events", len(got))
+	listener := listen(t, b.url)
+	if results, err := b.ReleaseEach(t.Context(), []queue.Lease{lease(e)}, 0, nil); err != nil || results[0].Err != nil {
+		t.Fatal(results, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if n, err := listener.WaitForNotification(ctx); err != nil || !strings.HasPrefix(n.Payload, queue.Default+"|") {
+		t.Errorf("notified of %+v, %v", n, err)
 	}
 	if c := countersOf(b.Service, queue.Default); c.Released != 1 {
 		t.Errorf("counted %+v, want one release", c)
