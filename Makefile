@@ -91,21 +91,18 @@ fuzz: ## Fuzz each decoder for FUZZTIME (30s)
 	@for package in ./client ./internal/cloudevents ./internal/egress ./internal/http ./internal/match ./internal/schedule; do for target in $$(grep -ho '^func Fuzz[A-Za-z]*' $$package/*_test.go | cut -c6-); do \
 		go test -C $$package -run '^$$' -fuzz "^$$target$$" -fuzztime $(or $(FUZZTIME),30s); done; done
 
-# What the program is built for. Systems differ in what compiles, architectures do not, so check builds one of each system that the tests do not run
-# on. Windows has the fewest system calls in common with the others, so the tests are compiled for it, too.
+# What the program is built for. Systems differ in what compiles, architectures do not, so check reads the code once for each system that the tests do
+# not run on, tests included.
 TARGETS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
 CHECKED_TARGETS := darwin/arm64 windows/amd64
-# Nothing of what check builds is run, so that it need not be quick itself
-QUICK := -gcflags='all=-N -l'
-cross_build = for target in $(1); do CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target\#*/} go build $(2) -o /dev/null ./cmd/queued || \
-	{ echo "$$target: the build has failed"; exit 1; }; done
 
 .PHONY: builds
 builds: ## Build for every system and architecture, and keep nothing
-	@$(call cross_build,$(TARGETS))
+	@for target in $(TARGETS); do CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} go build -o /dev/null ./cmd/queued || \
+		{ echo "$$target: the build has failed"; exit 1; }; done
 
 .PHONY: check
-check: ## Lint, formatting, modules, builds for other systems: what CI runs beside the tests
+check: ## Lint, formatting, modules, functions that nothing calls, types on other systems: what CI runs beside the tests
 	@$(TOOL) golangci-lint run
 	@cd bench && go tool -modfile=../tools/go.mod golangci-lint run --config ../.golangci.yml
 	@$(TOOL) golangci-lint fmt --diff
@@ -116,8 +113,10 @@ check: ## Lint, formatting, modules, builds for other systems: what CI runs besi
 	@cd e2e && go mod tidy -diff
 	@cd client && go mod tidy -diff
 	@go mod verify >/dev/null
-	@$(call cross_build,$(CHECKED_TARGETS),$(QUICK))
-	@CGO_ENABLED=0 GOOS=windows go vet $(QUICK) ./...
+	@deadcode=$$($(TOOL) -n deadcode); \
+		uncalled=$$($$deadcode -test ./...); if [ -n "$$uncalled" ]; then echo "$$uncalled"; exit 1; fi; \
+		for target in $(CHECKED_TARGETS); do CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} $$deadcode -test ./... >/dev/null || \
+		{ echo "$$target: see above"; exit 1; }; done
 	@for script in build/images build/reruns build/secrets build/smoke build/postgres/entrypoint build/postgres/healthcheck .ci/run examples/worker.sh; do bash -n $$script; done
 
 .PHONY: fmt
