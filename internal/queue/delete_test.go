@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
@@ -179,6 +180,23 @@ func TestLargeQueueIsDeletedInSteps(t *testing.T) {
 	}
 	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event`); n != 0 {
 		t.Errorf("%d events are left", n)
+	}
+}
+
+func TestDeletionOfALargeQueueThatIsRefusedMovesNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.exec(t, `select agent.insert_events(array(select '{}'::jsonb from generate_series(1, 1500)), array(select 'work' from generate_series(1, 1500)))`)
+	b.exec(t, `select agent.put_queue('work', '{}')`)
+	if _, err := b.Delete(t.Context(), "work", true, []int64{1}); !errors.Is(err, queue.ErrStale) {
+		t.Errorf("of another version: %v", err)
+	}
+	b.claim(t, queue.ClaimParams{Queue: "work", InvisibleFor: time.Hour}, 1)
+	if _, err := b.Delete(t.Context(), "work", true, nil); !errors.Is(err, queue.ErrQueueLeased) {
+		t.Errorf("with a lease: %v", err)
+	}
+	if n := pgtest.Query[int](t, b.sql, `select count(*) from agent.event_hist`); n != 0 {
+		t.Errorf("%d events are in history", n)
 	}
 }
 
