@@ -142,21 +142,23 @@ func (c *Client) Do(ctx context.Context, req Request, out any) (*Response, error
 	if err != nil {
 		return nil, err
 	}
+	return repeat(ctx, c, req, func() (*Response, error) { return c.try(ctx, req, body, out) })
+}
+
+// repeat tries a call until it succeeds, or another try is not allowed or worth it.
+func repeat[T any](ctx context.Context, c *Client, req Request, try func() (T, error)) (answer T, err error) {
 	deadline := time.Now().Add(c.limits.retryFor)
-	for try := 0; ; try++ {
-		resp, err := c.try(ctx, req, body, out)
+	for n := 1; ; n++ {
+		answer, err = try()
 		if err == nil || ctx.Err() != nil {
-			return resp, err
+			return answer, err
 		}
 		if d := doubtOf(err); d == refused || d == uncertain && !req.isRepeatable() {
-			return nil, err
+			return answer, err
 		}
-		pause := pauseBefore(try+1, err)
-		if time.Now().Add(pause).After(deadline) {
-			return nil, err
-		}
-		if sleep(ctx, pause) != nil {
-			return nil, err
+		pause := pauseBefore(n, err)
+		if time.Now().Add(pause).After(deadline) || sleep(ctx, pause) != nil {
+			return answer, err
 		}
 	}
 }

@@ -27,16 +27,22 @@ var wires = map[string]wire{
 	"ack": {query: struct {
 		Receipt string `query:"receipt"`
 	}{}},
-	"ackWithResult":   {request: ackRequest{}, response: ackedEvent{}},
-	"ackBatch":        {request: ackBatchRequest{}, response: ackResults{}},
-	"nack":            {request: NackParams{}, response: Nacked{}},
-	"extend":          {request: extendRequest{}, response: extendedLease{}},
-	"extendBatch":     {request: extendBatchRequest{}, response: leaseResults{}},
-	"release":         {request: releaseRequest{}, response: extendedLease{}},
-	"releaseBatch":    {request: releaseBatchRequest{}, response: leaseResults{}},
-	"sweep":           {request: SweepParams{}, response: sweptEvents{}},
-	"listHistory":     {query: HistoryFilter{}, response: eventPage{}},
-	"historyStats":    {query: HistoryStatsParams{}, response: historyStats{}},
+	"ackWithResult": {request: ackRequest{}, response: ackedEvent{}},
+	"ackBatch":      {request: ackBatchRequest{}, response: ackResults{}},
+	"nack":          {request: NackParams{}, response: Nacked{}},
+	"extend":        {request: extendRequest{}, response: extendedLease{}},
+	"extendBatch":   {request: extendBatchRequest{}, response: leaseResults{}},
+	"release":       {request: releaseRequest{}, response: extendedLease{}},
+	"releaseBatch":  {request: releaseBatchRequest{}, response: leaseResults{}},
+	"sweep":         {request: SweepParams{}, response: sweptEvents{}},
+	"listHistory": {query: struct {
+		HistoryFilter
+		Format ExportFormat `query:"format"`
+	}{}, response: eventPage{}},
+	"historyStats": {query: struct {
+		HistoryStatsParams
+		Format ExportFormat `query:"format"`
+	}{}, response: historyStats{}},
 	"requeue":         {response: requeuedEvent{}},
 	"requeueMatching": {request: RequeueParams{}, response: Requeued{}},
 	"listQueues":      {query: pageSize{}, response: queuePage{}},
@@ -94,7 +100,10 @@ var wires = map[string]wire{
 	"patchKey":  {response: AccessKey{}}, // the request is a map
 	"revokeKey": {},
 	"rotateKey": {request: rotateRequest{}, response: IssuedKey{}},
-	"listAudit": {query: AuditFilter{}, response: auditPage{}},
+	"listAudit": {query: struct {
+		AuditFilter
+		Format ExportFormat `query:"format"`
+	}{}, response: auditPage{}},
 
 	"publish":           {query: NewPublication{}, response: Published{}},
 	"publishBatch":      {request: publishBatchRequest{}, response: publishedBatch{}},

@@ -14,12 +14,13 @@ type AuditCmd struct {
 	Target string `placeholder:"NAME" help:"Only what was done to this, such as the name of a queue."`
 	From   string `placeholder:"TIME" help:"Only what was done at or after this time: RFC 3339, or how long ago, such as 7d."`
 	To     string `placeholder:"TIME" help:"Only what was done before this time."`
-	Limit  int    `short:"n" default:"100" placeholder:"N" min:"0" help:"How many actions to list; 0 for all (default 100)."`
+	export `embed:""`
+	Limit  *int `short:"n" placeholder:"N" min:"0" help:"How many actions to list; 0 for all (default 100, and all with --export)."`
 }
 
 // Help returns the text below the usage.
 func (*AuditCmd) Help() string {
-	return examples(`queued audit --from 7d`, `queued audit --action 'key.*' -o jsonl`, `queued audit --target mail`) + "\nIt needs a key with the scope admin."
+	return examples(`queued audit --from 7d`, `queued audit --action 'key.*' -o jsonl`, `queued audit --target mail`, `queued audit --export csv > audit.csv`) + "\nIt needs a key with the scope admin."
 }
 
 // Run lists the actions, latest first.
@@ -37,9 +38,15 @@ func (c *AuditCmd) Run(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer conn.Close()
-	return listSome(env, c.Output, c.Limit, auditView, conn.ListAudit(ctx, client.AuditFilter{
-		Actor: c.Actor, Action: c.Action, Target: c.Target, From: from, To: to, PageSize: pageSize(c.Limit),
-	}))
+	filter := client.AuditFilter{Actor: c.Actor, Action: c.Action, Target: c.Target, From: from, To: to}
+	if c.Export != "" {
+		return c.write(env, c.Output, c.Limit, func(p client.ExportParams) (client.Exported, error) {
+			return conn.ExportAudit(ctx, env.Stdout, filter, p)
+		})
+	}
+	limit := listLimit(c.Limit)
+	filter.PageSize = pageSize(limit)
+	return listSome(env, c.Output, limit, auditView, conn.ListAudit(ctx, filter))
 }
 
 var auditView = view[client.AuditedAction]{

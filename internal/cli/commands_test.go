@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -218,4 +219,32 @@ func TestKeysOfAServerAreCreatedRotatedAndRevoked(t *testing.T) {
 	with("keys", "revoke", id).want(0)
 	h.run("queues", "--key", rotated).want(1)
 	with("keys", "revoke", "aaaaaaaa").want(3)
+}
+
+func TestExportsAreWholeOrFail(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	for range 3 {
+		h.run("post", `{"to":"ada"}`, "-q", "mail").want(0)
+	}
+	h.run("queue", "purge", "mail", "--yes").want(0)
+	c := h.run("history", "-q", "mail", "--export", "csv").want(0)
+	if got := c.stdout.String(); !strings.HasPrefix(got, "id,queue,outcome,") || !strings.Contains(got, "\r\n#end,3,,") || !strings.Contains(c.stderr.String(), "3 rows") {
+		t.Errorf("the export is %q, with the note %q", got, c.stderr.String())
+	}
+	c = h.run("history", "--export", "ndjson", "-n", "2").want(0)
+	if got := strings.Count(c.stdout.String(), "\n"); got != 3 || !strings.Contains(c.stderr.String(), "there are more") {
+		t.Errorf("the export has %d lines, with the note %q", got, c.stderr.String())
+	}
+	if c = h.run("audit", "--action", "queue.purge", "--export", "csv").want(0); !strings.Contains(c.stdout.String(), "\r\n#end,1,,") {
+		t.Errorf("the export is %q", c.stdout.String())
+	}
+	h.run("history", "--export", "csv", "-o", "json").want(2)
+	cut := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("id,queue\r\n1,mail\r\n")) }))
+	t.Cleanup(cut.Close)
+	h.url = cut.URL
+	if c = h.run("history", "--export", "csv").want(1); !strings.Contains(c.stderr.String(), "cut short after 1 row") {
+		t.Errorf("an export without its end says %q", c.stderr.String())
+	}
 }

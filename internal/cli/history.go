@@ -39,7 +39,8 @@ func (f *historyFilter) params(env *Env) (client.HistoryFilter, error) {
 type HistoryCmd struct {
 	server        `embed:""`
 	historyFilter `embed:""`
-	Limit         int `short:"n" default:"100" placeholder:"N" min:"0" help:"How many events to list; 0 for all (default 100)."`
+	export        `embed:""`
+	Limit         *int `short:"n" placeholder:"N" min:"0" help:"How many events to list; 0 for all (default 100, and all with --export)."`
 }
 
 // Help returns the text below the usage.
@@ -48,6 +49,7 @@ func (*HistoryCmd) Help() string {
 		`queued history -q mail --outcome failed --from 24h`,
 		`queued history --contains '{"order": 4711}' -o json`,
 		`queued history -q mail -n 0 -o jsonl | jq -r .last_error | sort | uniq -c`,
+		`queued history --from 30d --export csv > history.csv`,
 	) + "\nFor one event with its attempts: queued events ID"
 }
 
@@ -57,13 +59,19 @@ func (c *HistoryCmd) Run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	filter.PageSize = pageSize(c.Limit)
 	conn, err := c.client()
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	return listSome(env, c.Output, c.Limit, historyView, conn.ListHistory(ctx, filter))
+	if c.Export != "" {
+		return c.write(env, c.Output, c.Limit, func(p client.ExportParams) (client.Exported, error) {
+			return conn.ExportHistory(ctx, env.Stdout, filter, p)
+		})
+	}
+	limit := listLimit(c.Limit)
+	filter.PageSize = pageSize(limit)
+	return listSome(env, c.Output, limit, historyView, conn.ListHistory(ctx, filter))
 }
 
 var historyView = view[client.Event]{

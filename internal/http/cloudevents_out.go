@@ -23,8 +23,8 @@ type cloudEventPage interface {
 	setHeader(h http.Header, u *url.URL)
 }
 
-// wantsCloudEvents reports whether a request names a media type of CloudEvents, and would rather have it than JSON.
-func wantsCloudEvents(r *http.Request, mediaType string) bool {
+// prefers reports whether a request names a media type, and would rather have it than JSON.
+func prefers(r *http.Request, mediaType string) bool {
 	given := r.Header["Accept"]
 	if len(given) == 0 || !strings.Contains(strings.ToLower(strings.Join(given, ",")), mediaType) {
 		return false

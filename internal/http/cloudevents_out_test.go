@@ -127,13 +127,13 @@ func TestAcceptSaysWhetherEventsComeAsCloudEvents(t *testing.T) {
 		if accept != "" {
 			r.Header.Set("Accept", accept)
 		}
-		if got := wantsCloudEvents(r, structured); got != want {
+		if got := prefers(r, structured); got != want {
 			t.Errorf("%q: got %v", accept, got)
 		}
 	}
 	r := httptest.NewRequest("GET", "/", nil)
 	r.Header["Accept"] = []string{"application/json;q=0.1", structured}
-	if !wantsCloudEvents(r, structured) {
+	if !prefers(r, structured) {
 		t.Error("two lines of Accept: got false")
 	}
 }
@@ -143,7 +143,7 @@ func TestRequestForJSONIsNotSlowerThanBefore(t *testing.T) {
 	r := httptest.NewRequest("GET", "/", nil)
 	for _, accept := range []string{"", "*/*", "application/json, application/problem+json"} {
 		r.Header["Accept"] = []string{accept}
-		if n := testing.AllocsPerRun(100, func() { wantsCloudEvents(r, structured) }); n > 0 {
+		if n := testing.AllocsPerRun(100, func() { prefers(r, structured) }); n > 0 {
 			t.Errorf("%q: %v allocations", accept, n)
 		}
 	}

@@ -26,7 +26,7 @@ import (
 
 // spec is api/openapi.yaml, validated against OpenAPI 3.1, including its examples.
 var spec = sync.OnceValues(func() (*openapi3.T, error) {
-	for _, media := range []string{"text/html", "text/css", "text/javascript", "image/png", "text/event-stream", "application/x-ndjson"} {
+	for _, media := range []string{"text/html", "text/css", "text/javascript", "image/png", "text/event-stream", "application/x-ndjson", "text/csv"} {
 		openapi3filter.RegisterBodyDecoder(media, openapi3filter.FileBodyDecoder)
 	}
 	for _, media := range []string{"application/cloudevents+json", "application/cloudevents-batch+json"} {

@@ -68,7 +68,12 @@ type boundHandler struct {
 // endpoint makes a route of a handler that returns its answer, and that has a limited time for it. The answer is encoded before any of it is
 // written.
 func endpoint[Req any](s *Server, lim bind.Limits, handle func(*http.Request, Req) (reply, error)) boundHandler {
-	return handler(s, lim, func(w http.ResponseWriter, r *http.Request, req Req) error {
+	return handler(s, lim, answering(s, handle))
+}
+
+// answering makes a handler that answers of one that returns its answer.
+func answering[Req any](s *Server, handle func(*http.Request, Req) (reply, error)) func(http.ResponseWriter, *http.Request, Req) error {
+	return func(w http.ResponseWriter, r *http.Request, req Req) error {
 		limit := s.cfg.RequestTimeout
 		ctx := r.Context()
 		if req, ok := any(&req).(policyWaiting); ok {
@@ -94,7 +99,7 @@ func endpoint[Req any](s *Server, lim bind.Limits, handle func(*http.Request, Re
 			respond(w, r, rep)
 		}
 		return err
-	})
+	}
 }
 
 // withoutParameters makes a route of a handler that takes nothing: an unknown parameter is an error there, too.
@@ -151,7 +156,7 @@ func write(w http.ResponseWriter, r *http.Request, rep reply) error {
 	var body []byte
 	var err error
 	media := jsonType
-	if events, ok := rep.body.(cloudEventBody); ok && wantsCloudEvents(r, events.cloudEventType()) {
+	if events, ok := rep.body.(cloudEventBody); ok && prefers(r, events.cloudEventType()) {
 		media = []string{events.cloudEventType()}
 		body = append(events.appendCloudEvents((*buffer)[:0]), '\n')
 		if page, ok := events.(cloudEventPage); ok {

@@ -38,19 +38,25 @@ func checkSpan(from, to *time.Time, report func(field, detail string)) {
 
 type listHistoryRequest struct {
 	filter `in:"query"`
-	paging
+	exportPaging
 }
 
 func (s *Server) listHistory(r *http.Request, req listHistoryRequest) (reply, error) {
+	page, err := s.historyPage(r, req)
+	return reply{body: eventPage(page)}, err
+}
+
+func (s *Server) historyPage(r *http.Request, req listHistoryRequest) (queue.Page, error) {
 	filter := queue.HistoryFilter(req.filter)
 	page, err := s.svc.History(r.Context(), queue.HistoryParams{HistoryFilter: filter, Limit: req.Limit, Cursor: req.Cursor})
 	if req.Cursor == "" {
 		err = s.requireIfEmpty(r, req.Queue, int64(len(page.Events)), err)
 	}
-	return reply{body: eventPage(page)}, err
+	return page, err
 }
 
 type historyStatsRequest struct {
+	exportable
 	Bucket time.Duration `query:"bucket" default:"1h" validate:"min=1s,max=8760h"`
 	From   *time.Time    `query:"from"`
 	To     *time.Time    `query:"to"`
@@ -96,14 +102,18 @@ type bucket struct {
 }
 
 func (s *Server) historyStats(r *http.Request, req historyStatsRequest) (reply, error) {
+	stats, err := s.countHistory(r, req)
+	return listOf("buckets", stats, func(b queue.StatsBucket) bucket { return bucket(b) }), err
+}
+
+func (s *Server) countHistory(r *http.Request, req historyStatsRequest) ([]queue.StatsBucket, error) {
 	from, to := req.span()
 	stats, err := s.svc.HistoryStats(r.Context(), queue.StatsParams{Bucket: req.Bucket, From: from, To: to, Queue: req.Queue, Queues: req.Queues})
 	var events int64
 	for _, b := range stats {
 		events += b.Done + b.Failed + b.Expired + b.Cancelled
 	}
-	err = s.requireIfEmpty(r, req.Queue, events, err)
-	return listOf("buckets", stats, func(b queue.StatsBucket) bucket { return bucket(b) }), err
+	return stats, s.requireIfEmpty(r, req.Queue, events, err)
 }
 
 type requeueRequest struct {

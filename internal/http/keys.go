@@ -221,12 +221,18 @@ type listAuditRequest struct {
 	Target string     `query:"target" validate:"min=1,max=255"`
 	From   *time.Time `query:"from"`
 	To     *time.Time `query:"to"`
-	paging
+	exportPaging
 }
 
 // Check implements bind.Checker.
 func (req *listAuditRequest) Check(report func(field, detail string)) {
 	checkSpan(req.From, req.To, report)
+}
+
+func (req *listAuditRequest) params() access.AuditParams {
+	return access.AuditParams{
+		Actor: req.Actor, Action: req.Action, Target: req.Target, From: req.From, To: req.To, Limit: req.Limit, Cursor: req.Cursor,
+	}
 }
 
 // An action is an entry of the audit.
@@ -246,8 +252,6 @@ type listAuditResponse struct {
 }
 
 func (s *Server) listAudit(r *http.Request, req listAuditRequest) (reply, error) {
-	page, err := s.access.Audit(r.Context(), access.AuditParams{
-		Actor: req.Actor, Action: req.Action, Target: req.Target, From: req.From, To: req.To, Limit: req.Limit, Cursor: req.Cursor,
-	})
+	page, err := s.access.Audit(r.Context(), req.params())
 	return reply{body: listAuditResponse{convert(page.Actions, func(a access.Entry) action { return action(a) }), nextOf(page.Next)}}, err
 }

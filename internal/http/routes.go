@@ -91,8 +91,8 @@ func (s *Server) routes() *router {
 	r.Post("/release", access.Claim, endpoint(s, lim, s.releaseBatch))
 	r.Post("/sweep", access.Manage, endpoint(s, lim, s.sweep))
 
-	r.Get("/history", access.Read, endpoint(s, lim, s.listHistory))
-	r.Get("/history/stats", access.Read, endpoint(s, lim, s.historyStats))
+	r.Get("/history", access.Read, listing(s, lim, s.listHistory, s.exportHistory))
+	r.Get("/history/stats", access.Read, listing(s, lim, s.historyStats, s.exportHistoryStats))
 	r.Post("/history/{id}/requeue", access.Manage, endpoint(s, lim, s.requeue))
 	r.Post("/history/requeue", access.Manage, endpoint(s, lim, s.requeueMatching))
 	r.Get("/queues", access.Read, endpoint(s, lim, s.listQueues))
@@ -160,7 +160,7 @@ func (s *Server) routes() *router {
 	r.Patch("/keys/{id}", access.Admin, endpoint(s, lim, s.patchKey))
 	r.Post("/keys/{id}/rotate", access.Admin, endpoint(s, lim, s.rotateKey))
 	r.Delete("/keys/{id}", access.Admin, endpoint(s, lim, s.revokeKey))
-	r.Get("/audit", access.Admin, endpoint(s, lim, s.listAudit))
+	r.Get("/audit", access.Admin, listing(s, lim, s.listAudit, s.exportAudit))
 
 	r.Get("/sources", access.Read, endpoint(s, lim, s.listSources))
 	r.Put("/sources/{name}", access.Manage, endpoint(s, lim, s.putSource))

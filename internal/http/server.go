@@ -103,6 +103,7 @@ type Server struct {
 	metrics   *metrics
 	version   versionResponse
 	draining  atomic.Bool
+	exports   chan struct{} // has an element for each export that is being written
 	handler   http.Handler
 
 	heartbeat, blockedLimit time.Duration // of streams
@@ -116,6 +117,7 @@ func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, svc: cfg.Service, schedules: cfg.Schedules, topics: cfg.Topics, access: cfg.Access, pushes: cfg.Pushes, sources: cfg.Sources, log: cfg.Logger, version: versionOf(cfg.Version)}
 	s.heartbeat, s.blockedLimit, s.slowAfter = heartbeat, blockedLimit, slowAfter
 	s.bodies = body.NewBudget(cfg.bodies())
+	s.exports = make(chan struct{}, maxExports)
 	s.metrics = newMetrics(cfg, s.version, s.bodies)
 	routes := s.routes().mux
 	s.handler = s.observe(routes, s.checkHost(s.checkClient(s.checkOutdated(s.authenticate(checkOrigin(routes))))))

@@ -118,7 +118,7 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, options streamOpti
 		return err
 	}
 	defer st.Close()
-	out := newStreamWriter(w, r, format, s.blockedLimit)
+	out := &streamWriter{chunkWriter: newChunkWriter(w, r, s.blockedLimit), format: format}
 	defer func() {
 		s.metrics.streamed.Add(float64(out.events))
 		logOf(r).add("events", out.events)
@@ -180,15 +180,20 @@ func (s *Server) copyStream(ctx context.Context, r *http.Request, st eventSource
 
 // A streamWriter writes a stream to a client.
 type streamWriter struct {
-	w       http.ResponseWriter
-	r       *http.Request
-	format  streamFormat
-	control *http.ResponseController
-	limit   time.Duration // of one write
-	events  int
+	*chunkWriter
+	format streamFormat
+	events int
 }
 
-func newStreamWriter(w http.ResponseWriter, r *http.Request, format streamFormat, limit time.Duration) *streamWriter {
+// A chunkWriter writes an answer to a client bit by bit, and gives up a client that does not make room for more.
+type chunkWriter struct {
+	w       http.ResponseWriter
+	r       *http.Request
+	control *http.ResponseController
+	limit   time.Duration // of one write
+}
+
+func newChunkWriter(w http.ResponseWriter, r *http.Request, limit time.Duration) *chunkWriter {
 	if conn, ok := r.Context().Value(connKey{}).(net.Conn); ok && r.ProtoMajor == 1 { // the connection of HTTP/2 is not the stream's alone
 		if secured, ok := conn.(*tls.Conn); ok {
 			conn = secured.NetConn()
@@ -197,7 +202,7 @@ func newStreamWriter(w http.ResponseWriter, r *http.Request, format streamFormat
 			_ = conn.SetWriteBuffer(socketBuffer) // without it the stream takes more memory, and that is all
 		}
 	}
-	return &streamWriter{w: w, r: r, format: format, control: http.NewResponseController(w), limit: limit}
+	return &chunkWriter{w: w, r: r, control: http.NewResponseController(w), limit: limit}
 }
 
 // begin writes the header.
@@ -247,7 +252,7 @@ func (o *streamWriter) end(cause string) error {
 var streamChunks = sync.Pool{New: func() any { return new([]byte) }}
 
 // write writes the bytes that fill appends, and sends them to the client.
-func (o *streamWriter) write(fill func([]byte) []byte) error {
+func (o *chunkWriter) write(fill func([]byte) []byte) error {
 	buffer := streamChunks.Get().(*[]byte)
 	b := fill((*buffer)[:0])
 	defer func() {

@@ -164,9 +164,9 @@ type Document struct {
 	Required  *Required    `json:"required,omitempty"`
 }
 
-// Write answers with p.
-func (p *Problem) Write(w http.ResponseWriter, requestID string) {
-	body, err := json.Marshal(Document{
+// Document returns p as it goes over the wire.
+func (p *Problem) Document(requestID string) Document {
+	return Document{
 		Type:      "urn:queued:problem:" + p.Type.Code,
 		Title:     p.Type.Title,
 		Status:    p.Type.Status,
@@ -175,7 +175,12 @@ func (p *Problem) Write(w http.ResponseWriter, requestID string) {
 		RequestID: requestID,
 		Errors:    p.Errors[:min(len(p.Errors), MaxFieldErrors)],
 		Required:  p.Required,
-	}, jsontext.AllowInvalidUTF8(true)) // details quote values of the request
+	}
+}
+
+// Write answers with p.
+func (p *Problem) Write(w http.ResponseWriter, requestID string) {
+	body, err := json.Marshal(p.Document(requestID), jsontext.AllowInvalidUTF8(true)) // details quote values of the request
 	if err != nil {
 		panic(err) // strings and an integer always encode
 	}
