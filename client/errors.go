@@ -109,6 +109,8 @@ var (
 	ErrWrongDelivery error = &errorKind{code: "wrong_delivery", text: "wrong kind of subscription for this call"}
 	// ErrScheduleEnded: the schedule is cancelled or completed.
 	ErrScheduleEnded error = &errorKind{code: "schedule_ended", text: "the schedule has ended"}
+	// ErrRedriveEnded: the redrive is done, was cancelled, or has failed.
+	ErrRedriveEnded error = &errorKind{code: "redrive_ended", text: "the redrive has ended"}
 	// ErrQueueNotEmpty: the queue has events; ErrQueueLeased: some are under a lease; ErrQueueInUse: schedules, sources, subscriptions or the
 	// policies of other queues name it. See
 	// [Client.DeleteQueue].

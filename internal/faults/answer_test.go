@@ -181,9 +181,9 @@ func TestBrokenBuildWithRememberedScanIsCaughtByLostAnswers(t *testing.T) {
 // readOnly are the functions that the service calls and that write nothing, or only what they would write again: locks, and times of reading.
 var readOnly = strings.Fields(`
 	begin_read busiest_queues check_watermarks check_zone_rules count_deliveries count_ready declared_queues event_queues expansion_start find_ended queue_waits
-	first_events get_event get_identity get_log_settings get_owner get_published get_queue get_raw_body get_route get_schedule
+	first_events get_event get_identity get_log_settings get_owner get_published get_queue get_raw_body get_redrive get_route get_schedule
 	history_stats is_key_required last_published leave_step list_api_keys list_attempts list_audit list_events list_executions list_filters
-	list_history list_occurrences list_owners list_processes list_proof_fields list_pushers list_pushes list_routes list_schedules list_sealed
+	list_history list_occurrences list_owners list_processes list_proof_fields list_pushers list_pushes list_redrives list_routes list_schedules list_sealed
 	list_sources list_subscriptions list_topics list_upkeep lock_due_schedules locked_events log_bounds log_gap_reason log_holder log_origin log_position next_due
 	next_publication next_vt next_vts old_history oldest_beside queue_stats read_api_keys read_filters read_log_page read_pushes read_routes read_sources replica_versions require_queue_of_schedule require_queues resolve_locals undeclared_queues
 	schedule_position schedule_zone slowest_subscriptions subscription_allowed watch_subscriptions`)
@@ -193,7 +193,7 @@ var readOnly = strings.Fields(`
 var repeated = strings.Fields(`
 	adopt_database count_topics delete_old_history drop_forwarding_functions drop_history drop_log_segment end_routing keep_raw_body leave_router maintain_log notify_queues
 	pause_faulty_schedules prepare_history probe_write prune_api_keys prune_audit prune_executions prune_history prune_keys prune_occurrences
-	prune_processes prune_publication_keys prune_raw_bodies prune_subscriptions record_key_use record_push_seen record_refusals record_server
+	prune_processes prune_publication_keys prune_raw_bodies prune_redrives prune_subscriptions record_key_use record_push_seen record_refusals record_server
 	record_upkeep release_events report_process reseal route_changes`)
 
 // A lostCall is a call whose answer from the database is lost: the client is told 503. It is repeated, unless what it does is to happen once, and then the
@@ -343,6 +343,15 @@ func (c *answerless) run() {
 	c.must(put, "/queues/deleted", "{}", nil)
 	c.lose(lostCall{"delete_queue", del, "/queues/deleted", "", nil, false, count(`agent.queue where name = 'deleted'`), 0, 0})
 	c.lose(lostCall{"requeue_events", post, "/history/requeue", `{"queue":"purged"}`, nil, true, count(`agent.event where queue = 'purged' and requeued_from is not null`), 1, 0})
+	for range 3 {
+		c.must(post, "/events?queue=redriven", `{}`, nil)
+	}
+	c.must(post, "/queues/redriven/purge", "", nil)
+	c.lose(lostCall{"create_redrive", post, "/redrives", `{"filter":{"queue":"redriven"},"rate":0.01}`, []string{"Idempotency-Key: k"}, false, count(`agent.redrive`), 1, 0})
+	redrive := fmt.Sprintf("/redrives/%d", query[int](c.t, c.server.AdminURL(), `select max(id)::int from agent.redrive`))
+	c.lose(lostCall{"pause_redrive", post, redrive + "/pause", "", nil, false, "", 0, 0})
+	c.lose(lostCall{"resume_redrive", post, redrive + "/resume", "", nil, false, "", 0, 0})
+	c.lose(lostCall{"cancel_redrive", post, redrive + "/cancel", "", nil, false, "", 0, 0})
 	c.lose(lostCall{"put_queue", put, "/queues/q", `{"max_attempts":7}`, nil, false, count(`agent.queue where name = 'q' and max_attempts = 7`), 1, 0})
 	c.lose(lostCall{"pause_queue", post, "/queues/q/pause", "", nil, false, count(`agent.queue where name = 'q' and paused`), 1, 0})
 
@@ -472,6 +481,16 @@ func (c *answerless) background() {
 	}
 
 	happens("sweep_events", func() {})
+	c.must(http.MethodPost, "/redrives", `{"filter":{"queue":"pushed"},"to":"again","rate":2}`, nil)
+	for range 3 {
+		happens("redrive_step", func() {})
+	}
+	redriven := query[int](c.t, c.server.AdminURL(), `select max(id)::int from agent.redrive`)
+	c.must(http.MethodPost, fmt.Sprintf("/redrives/%d/cancel", redriven), "", nil)
+	if n := query[int](c.t, c.server.AdminURL(), fmt.Sprintf(`select (count(*) - count(distinct requeued_from))::int + abs(count(*) - (select requeued from agent.redrive where id = %d))::int
+		from agent.event where queue = 'again'`, redriven)); n != 0 {
+		c.ledger.violated("a redrive and its copies differ by %d", n)
+	}
 	happens("record_executions", func() {
 		e := c.claimed("executed") // the statistics go with the next ack
 		_, _ = c.call(http.MethodDelete, fmt.Sprintf("/events/%d?receipt=%s", e.ID, e.Receipt), "")

@@ -164,6 +164,12 @@ var restrictedCalls = map[string]struct {
 	"historyStats":    {"/history/stats?queue=SIDE.q", "", refused},
 	"requeue":         {"/history/DONE/requeue", "", notFound},
 	"requeueMatching": {"/history/requeue", `{"queue":"SIDE.q"}`, refused},
+	"createRedrive":   {"/redrives", `{"filter":{"queue":"in.q"},"to":"SIDE.q"}`, refused},
+	"listRedrives":    {"/redrives", "", filtered},
+	"getRedrive":      {"/redrives/REDRIVE", "", notFound},
+	"pauseRedrive":    {"/redrives/REDRIVE/pause", "", notFound},
+	"resumeRedrive":   {"/redrives/REDRIVE/resume", "", notFound},
+	"cancelRedrive":   {"/redrives/REDRIVE/cancel", "", notFound},
 	"listQueues":      {"/queues", "", filtered},
 	"getQueue":        {"/queues/SIDE.q", "", refused},
 	"putQueue":        {"/queues/SIDE.q", "{}", refused},
@@ -278,6 +284,12 @@ func (d *side) fill(text string, known map[string]string) string {
 			d.admin.try("DELETE", fmt.Sprintf("/events/%d", id), "").want(http.StatusNoContent)
 			known["DONE"] = strconv.FormatInt(id, 10)
 		},
+		"REDRIVE": func() {
+			d.admin.try("POST", "/events?queue="+d.name+".redriven", "{}").want(http.StatusCreated)
+			d.admin.try("POST", "/queues/"+d.name+".redriven/purge", "").want(http.StatusOK)
+			made := d.admin.try("POST", "/redrives", `{"filter":{"queue":"`+d.name+`.redriven"},"rate":0.01}`).want(http.StatusAccepted)
+			known["REDRIVE"] = strconv.FormatInt(decode[redrive](made).ID, 10)
+		},
 		"SCHEDULE": func() {
 			target := []string{`"queue":"` + d.name + `.q"`, `"topic":"` + d.name + `.t"`}[d.n%2]
 			made := d.admin.try("POST", "/schedules", `{"event":{},`+target+`,"cron":"@yearly","timezone":"UTC"}`).want(http.StatusCreated)
@@ -308,7 +320,7 @@ func (d *side) fill(text string, known map[string]string) string {
 			known["DELIVERED"] = name + "d"
 		},
 	}
-	for _, word := range []string{"EVENT", "LATER", "RAW", "LEASED", "DONE", "SCHEDULE", "POSITION", "SOURCE", "READER", "DELIVERED", "PUSHED", "UNUSED"} {
+	for _, word := range []string{"EVENT", "LATER", "RAW", "LEASED", "DONE", "REDRIVE", "SCHEDULE", "POSITION", "SOURCE", "READER", "DELIVERED", "PUSHED", "UNUSED"} {
 		if strings.Contains(text, word) && known[word] == "" {
 			makers[word]()
 		}
@@ -327,7 +339,7 @@ func TestRestrictedKeyUsesWhatItMayAndNothingElse(t *testing.T) {
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
 	in, out := &side{name: "in", admin: admin}, &side{name: "out", admin: admin}
 	for _, d := range []*side{in, out} {
-		d.fill("EVENT DONE SCHEDULE POSITION SOURCE READER DELIVERED", make(map[string]string))
+		d.fill("EVENT DONE REDRIVE SCHEDULE POSITION SOURCE READER DELIVERED", make(map[string]string))
 	}
 	h.topics.Drain() // so that streams end
 	all := slices.DeleteFunc(slices.Clone(access.Scopes), func(s access.Scope) bool { return s == access.Admin })

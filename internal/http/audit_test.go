@@ -33,6 +33,7 @@ func (c *client) audit(query string) []seenAction {
 var audited = map[string]string{
 	"sweep": "", "runEvent": "event.run", "runQueue": "queue.run", "requeue": "event.requeue", "requeueMatching": "history.requeue",
 	"putQueue": "queue.put", "deleteQueue": "queue.delete", "pauseQueue": "queue.pause", "resumeQueue": "queue.resume", "purgeQueue": "queue.purge", "moveEvents": "queue.move",
+	"createRedrive": "redrive.create", "pauseRedrive": "redrive.pause", "resumeRedrive": "redrive.resume", "cancelRedrive": "redrive.cancel",
 	"putPush": "push.put", "deletePush": "push.delete", "rotatePushSecret": "push.rotate", "enablePush": "push.enable", "testPush": "",
 	"createSchedule": "schedule.create", "patchSchedule": "schedule.update", "deleteSchedule": "schedule.delete",
 	"pauseSchedule": "schedule.pause", "resumeSchedule": "schedule.resume", "runSchedule": "schedule.run",
@@ -69,6 +70,8 @@ func TestAuditSaysWhoManagedWhat(t *testing.T) {
 		switch r.id {
 		case "purgeQueue":
 			admin.call("POST", "/events?queue=in.purged", "{}").want(http.StatusCreated)
+		case "resumeRedrive":
+			admin.call("POST", "/redrives/"+known["REDRIVE"]+"/pause", "").want(http.StatusOK)
 		case "resumeSchedule":
 			admin.call("POST", "/schedules/"+known["SCHEDULE"]+"/pause", "").want(http.StatusOK)
 		case "deleteOwner":

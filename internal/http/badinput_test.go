@@ -59,7 +59,7 @@ func TestBadBodiesAreProblemsAndStoreNothing(t *testing.T) {
 				h.try(r.method, r.path, body).wantProblem(problem.InvalidCloudEvent)
 			}
 			continue
-		case r.id == "requeueMatching" || r.id == "previewSchedule": // {} lacks a filter, or a time
+		case r.id == "requeueMatching" || r.id == "createRedrive" || r.id == "previewSchedule": // {} lacks a filter, or a time
 			h.try(r.method, r.path, "").wantProblem(problem.ValidationFailed)
 		case r.body != "":
 			h.try(r.method, r.path, "").wantProblem(problem.InvalidJSON)
@@ -75,7 +75,8 @@ func TestBadBodiesAreProblemsAndStoreNothing(t *testing.T) {
 func wantNoRow(h *environment) {
 	h.t.Helper()
 	n := h.count(`select (select count(*) from agent.event) + (select count(*) from agent.event_hist) + (select count(*) from agent.queue)
-		+ (select count(*) from agent.log) + (select count(*) from agent.subscription) + (select count(*) from agent.idempotency) + (select count(*) from agent.schedule) + (select count(*) from agent.owner)`)
+		+ (select count(*) from agent.log) + (select count(*) from agent.subscription) + (select count(*) from agent.idempotency) + (select count(*) from agent.schedule) + (select count(*) from agent.owner)
+		+ (select count(*) from agent.redrive)`)
 	if n != 0 {
 		h.t.Errorf("%d rows were stored", n)
 	}
@@ -127,6 +128,14 @@ func TestBadFieldsAreProblemsAndStoreNothing(t *testing.T) {
 		"/events/7/release": {`{}`, `{"receipt":7}`, `{"receipt":"x","delay":"-1s"}`, `{"receipt":"x","delay":"87601h"}`, `{"receipt":"x","error":"e"}`},
 		"/queues/q/run":     {`{"types":"a"}`, `{"types":[""]}`, `{"nacked_only":1}`, `{"limit":0}`, `{"limit":-1}`, `{"name":"q"}`},
 		"/sweep":            {`{"max_attempts":0}`, `{"max_vt_age":"-1s"}`, `{"max_vt_age":3600}`, `{"max_vt_age":"1 hour"}`, `{"queue":"ä"}`, `{"max_attempts":null}`},
+		"/redrives": {
+			`{}`, `{"dry_run":true}`, `{"filter":{}}`, `{"filter":null}`, `{"filter":[]}`, `{"filter":{"queue":"a","limit":1}}`, `{"filter":{"id":1}}`, `{"filter":{"outcome":"gone"}}`, `{"filter":{"queue":"ä"}}`,
+			`{"filter":{"from":"2026-02-01T00:00:00Z","to":"2026-01-01T00:00:00Z"}}`, `{"filter":{"contains":[]}}`, `{"filter":{"meta":null}}`, `{"filter":{"contains":{"a":"\u0000"}}}`,
+			`{"filter":{"queue":"a"},"to":"queued.publish"}`, `{"filter":{"queue":"a"},"to":"a b"}`, `{"filter":{"queue":"a"},"to":"origin"}`, `{"filter":{"queue":"a"},"to":null}`, `{"filter":{"queue":"a"},"to":""}`,
+			`{"filter":{"queue":"a"},"rate":-1}`, `{"filter":{"queue":"a"},"rate":0.001}`, `{"filter":{"queue":"a"},"rate":1000001}`, `{"filter":{"queue":"a"},"rate":"5"}`, `{"filter":{"queue":"a"},"idempotency_key":""}`,
+			`{"queue":"queued.publish"}`, `{"queue":"a.dead","to":"a.dead"}`, `{"queue":"a.dead","filter":{"outcome":"failed"}}`, `{"queue":"a.dead","filter":{"queue":"a"}}`, `{"queue":"a.dead","filter":{"worker":"w"}}`,
+			`{"filter":{"queue":"a"},"dry_run":"yes"}`, `{"filter":{"queue":"a"},"state":"paused"}`,
+		},
 		"/history/requeue": {
 			`{}`, `{"dry_run":true}`, `{"outcome":"gone"}`, `{"from":"yesterday"}`, `{"from":"2026-02-01T00:00:00Z","to":"2026-01-01T00:00:00Z"}`, `{"contains":[]}`, `{"contains":{"a":"\u0000"}}`,
 			`{"id":0}`, `{"id":9223372036854775808}`, `{"outcome":"done","limit":0}`, `{"outcome":"done","limit":-5}`, `{"outcome":"done","limit":1001}`, `{"outcome":"done","dry_run":1}`,

@@ -55,6 +55,8 @@ func provokeUndeclared(t *testing.T, h *environment) {
 		{"POST", "/cloudevents?queue=ordres", "application/cloudevents-batch+json", "[" + event + "]", "?queue"},
 		{"POST", "/claim", "", `{"queue":"ordres","wait":"30s"}`, "#/queue"},
 		{"POST", "/queues/orders/move", "", `{"to":"ordres"}`, "#/to"},
+		{"POST", "/redrives", "", `{"filter":{"queue":"orders"},"to":"ordres"}`, "#/to"},
+		{"POST", "/redrives", "", `{"filter":{"queue":"orders"},"to":"ordres","dry_run":true}`, "#/to"},
 		{"POST", "/queues/ordres/pause", "", ``, "{name}"},
 		{"POST", "/queues/ordres/resume", "", ``, "{name}"},
 		{"PUT", "/queues/orders", "", `{"dead_letter":{"queue":"ordres"}}`, "#/dead_letter/queue"},

@@ -43,6 +43,7 @@ func everyRoute(t *testing.T) []route {
 		"release":         `{"receipt":"7.1.1"}`,
 		"releaseBatch":    `{"events":[{"id":7,"receipt":"7.1.1"}]}`,
 		"requeueMatching": `{"outcome":"failed"}`,
+		"createRedrive":   `{"filter":{"outcome":"failed"}}`,
 		"moveEvents":      `{"to":"elsewhere"}`,
 		"putPush":         `{"url":"http://127.0.0.1:1"}`,
 		"createSchedule":  `{"event":{},"at":"2100-01-01T00:00:00","timezone":"Europe/Berlin"}`,
@@ -98,6 +99,7 @@ func TestEveryDocumentedResponseIsReturned(t *testing.T) {
 	provokeConflicts(open)
 	provokeSchedules(open)
 	provokeJobs(open)
+	provokeRedrives(open)
 	provokeTopics(open)
 	provokeStreams(open)
 	provokeSubscriptions(open)
@@ -257,6 +259,33 @@ func provokeJobs(h *environment) {
 	h.call("POST", "/events/1152921504606846976/ack", `{"receipt":"x"}`).wantProblem(problem.EventNotFound)
 	h.call("GET", "/events/1152921504606846976/attempts", "").wantProblem(problem.EventNotFound)
 	h.call("GET", "/events/1152921504606846976/raw", "").wantProblem(problem.RawBodyNotFound)
+}
+
+func provokeRedrives(h *environment) {
+	for range 3 {
+		h.insertWith("queue=redriven")
+	}
+	h.call("POST", "/queues/redriven/purge", "").want(200)
+	h.call("POST", "/redrives", `{"filter":{"queue":"redriven"},"dry_run":true}`).want(200)
+	const body = `{"filter":{"queue":"redriven","outcome":"cancelled","from":"2026-01-01T00:00:00Z"},"to":"redriven.again","rate":0.01}`
+	h.call("POST", "/redrives", `{"queue":"redriven","to":"redriven"}`).wantProblem(problem.ValidationFailed)
+	var made redrive
+	for _, status := range []int{202, 200} {
+		made = decode[redrive](h.with("Idempotency-Key", "r1").call("POST", "/redrives", body).want(status))
+	}
+	h.with("Idempotency-Key", "r1").call("POST", "/redrives", `{"filter":{"queue":"redriven"}}`).wantProblem(problem.KeyReused)
+	path := fmt.Sprintf("/redrives/%d", made.ID)
+	h.call("GET", path, "").want(200)
+	h.call("GET", "/redrives?state=running&limit=1", "").want(200)
+	for _, verb := range []string{"pause", "resume", "cancel"} {
+		h.call("POST", path+"/"+verb, "").want(200)
+		h.call("POST", "/redrives/1152921504606846976/"+verb, "").wantProblem(problem.RedriveNotFound)
+	}
+	h.call("GET", "/redrives/1152921504606846976", "").wantProblem(problem.RedriveNotFound)
+	h.sql("update agent.redrive set state = 'done'")
+	for _, verb := range []string{"pause", "resume", "cancel"} {
+		h.call("POST", path+"/"+verb, "").wantProblem(problem.RedriveEnded)
+	}
 }
 
 func provokeConflicts(h *environment) {

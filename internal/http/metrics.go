@@ -146,6 +146,7 @@ var (
 	deadLettered   = counter("queued_dead_lettered_total",
 		"Events that this process nacked or swept into history and whose dead letters were inserted, by the queue that they ended in.", "queue")
 	eventsRequeued = counter("queued_events_requeued_total", "Events that this process requeued from history.", "queue")
+	eventsRedriven = counter("queued_redriven_total", "Events that redrives of this process requeued, by the queue that they went to.", "queue")
 
 	endWaits = gauge("queued_event_waits", "Requests to this process that wait for the end of an event.")
 
@@ -346,6 +347,7 @@ func (c *collector) collectServices(send func(m metric, value float64, labels ..
 		send(eventsExpired, float64(n.Expired), n.Queue)
 		send(deadLettered, float64(n.DeadLettered), n.Queue)
 		send(eventsRequeued, float64(n.Requeued), n.Queue)
+		send(eventsRedriven, float64(n.Redriven), n.Queue)
 	}
 	for _, pool := range c.svc.Database().PoolStats() {
 		send(poolConnections, float64(pool.InUse), pool.Name, "in_use")

@@ -84,6 +84,8 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 		"lease_lost":             h.try("DELETE", fmt.Sprintf("/events/%d?receipt=x", id), ""),
 		"event_leased":           failWith(t, fmt.Errorf("running: %w", queue.ErrLeased)),
 		"event_ended":            failWith(t, fmt.Errorf("running: %w", queue.ErrEnded)),
+		"redrive_not_found":      h.try("GET", "/redrives/4711", ""),
+		"redrive_ended":          failWith(t, fmt.Errorf("pausing: %w", queue.ErrRedriveEnded)),
 		"queue_not_found":        h.try("DELETE", "/queues/nothing", ""),
 		"queue_not_empty":        h.try("DELETE", "/queues/default", ""),
 		"queue_not_declared":     failWith(t, fmt.Errorf("inserting: %w", &queue.UndeclaredError{Queue: "ordres"})),

@@ -99,3 +99,6 @@ func LooksForEnds(s *Service) bool {
 	defer s.ends.mu.Unlock()
 	return s.ends.isLooking
 }
+
+// RestsFromRedrives reports whether the next look for redrives comes after redriveRest, or when a notification tells of one.
+func RestsFromRedrives(s *Service) bool { return time.Duration(s.redrives.pause.Load()) == redriveRest }

@@ -110,6 +110,7 @@ type Service struct {
 	isOutdated atomic.Bool // the schema has moved beyond this program
 	pollsIdle  atomic.Bool // pollIdle looks at the queues of the dispatchers that sleep
 	adopted    pg.Signal   // the database may have been adopted
+	redrives   redrives
 
 	mu          sync.Mutex
 	dispatchers map[string]*dispatcher // one per queue that has waiting claims
@@ -135,6 +136,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 		name:        rand.Text(),
 		started:     time.Now(),
 		adopted:     pg.NewSignal(),
+		redrives:    redrives{added: pg.NewSignal()},
 		watermarks:  watermark.New(cfg.WatermarkInterval, cfg.WatermarkScanTime),
 		dispatchers: make(map[string]*dispatcher),
 		writes:      writes{checking: make(chan struct{}, 1)},
@@ -168,6 +170,7 @@ func (s *Service) Run(ctx context.Context) error {
 		{Doing: "looking for what becomes claimable", Pass: s.pollIdle, Pause: s.cfg.PollInterval},
 		{Doing: "looking whether the database is a copy", Pass: s.CheckIdentity, Pause: serverInterval, Retry: time.Second, Wakes: s.adopted.Received},
 		{Doing: "looking for late events", Pass: s.scanBelowWatermarks, Pause: s.cfg.WatermarkInterval, DelayFirst: true},
+		s.redriveLoop(),
 		{Doing: "upkeep", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval, Retry: s.cfg.UpkeepRetry},
 		{Doing: "recording executions", Pass: s.recordLeft, Pause: recordInterval, DelayFirst: true},
 		{Doing: "reporting this process", Pass: s.reportAndPrune, Pause: reportInterval},
@@ -180,7 +183,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.cfg.SweepInterval > 0 {
 		loops = append(loops, pg.Loop{Doing: "sweep", Pass: s.sweepAll, Pause: s.cfg.SweepInterval, DelayFirst: true})
 	}
-	s.db.RunLoops(ctx, s.cfg.Logger, []pg.Subscriber{s.subscriber()}, loops...)
+	s.db.RunLoops(ctx, s.cfg.Logger, []pg.Subscriber{s.subscriber(), s.redriveSubscriber()}, loops...)
 	s.watermarks.Enable(false) // at once, as nothing scans below them any more
 	s.pollsIdle.Store(false)
 	s.wakeAll()

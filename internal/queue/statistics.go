@@ -17,8 +17,8 @@ import (
 
 // Counters counts events of one queue.
 type Counters struct {
-	Queue                                                                               string
-	Inserted, Claimed, Released, Acked, Nacked, Failed, Expired, Requeued, DeadLettered int64
+	Queue                                                                                         string
+	Inserted, Claimed, Released, Acked, Nacked, Failed, Expired, Requeued, DeadLettered, Redriven int64
 }
 
 // add adds the counts of another one.
@@ -31,6 +31,7 @@ func (c *Counters) add(o Counters) {
 	c.Failed += o.Failed
 	c.Expired += o.Expired
 	c.Requeued += o.Requeued
+	c.Redriven += o.Redriven
 	c.DeadLettered += o.DeadLettered
 }
 

@@ -417,6 +417,8 @@ var (
 	ErrQueueLeased     = errors.New("the queue has events under a lease")             // the error is a *RefusedError
 	ErrDeadLetterChain = errors.New("a dead-letter queue has dead letters")           // a policy would give a dead-letter queue dead letters of its own
 	ErrNotDeclared     = pg.ErrNotDeclared                                            // it has no policy, and Config.DeclaredOnly wants one; the error is an *UndeclaredError
+	ErrRedriveNotFound = errors.New("no such redrive")                                // or it is about queues of others
+	ErrRedriveEnded    = errors.New("the redrive has ended")                          // it is done, was cancelled, or has failed
 	ErrKeyReused       = pg.ErrKeyReused                                              // the idempotency key stands for an event with another payload or other options
 	ErrInvalid         = pg.ErrInvalid                                                // the database refused a value; the error is an *InvalidError
 	ErrUnrepresentable = pg.ErrUnrepresentable                                        // PostgreSQL cannot hold the event as it is
@@ -458,6 +460,8 @@ var sqlstates = pg.States{
 	"QD062": ErrQueueInUse,
 	"QD063": ErrQueueLeased,
 	"QD065": ErrDeadLetterChain,
+	"QD066": ErrRedriveNotFound,
+	"QD067": ErrRedriveEnded,
 }
 
 func wrap(doing string, err error) error { return sqlstates.Wrap(doing, err) }

@@ -30,6 +30,8 @@
 --   QD063  the queue has events under a lease
 --   QD064  the queue is not declared
 --   QD065  a dead-letter queue would have dead letters of its own
+--   QD066  no such redrive
+--   QD067  the redrive has ended
 
 -- Converts epoch seconds to a timestamp, to the microsecond. Raises 22008 when the result is out of timestamptz's range.
 create or replace function agent.to_timestamptz(_ts numeric)

@@ -582,8 +582,14 @@ begin
 end
 $func$;
 
--- Copies events of history that the caller has locked, or that nobody else requeues, into their queues.
-create or replace function agent_private.requeue_rows(_ids int8[])
+-- Copies events of history that the caller has locked, or that nobody else requeues, into their queues, or into _to: 'origin' is the queue where each dead letter came from. In
+-- another queue than its own a dead letter is none any more. The times of the events are from _first to _last: partitions of other times are not looked at.
+create or replace function agent_private.requeue_rows
+( _ids int8[]
+, _to text default null
+, _first timestamptz default '-infinity'
+, _last timestamptz default 'infinity'
+)
 returns table (old_id int8, new_id int8, queue text)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -592,27 +598,29 @@ as $func$
 declare
   _old int8[];
   _new int8[];
+  _into text[];
 begin
   with copied as
   ( insert into agent.event overriding user value -- the ids are the sequence's
     select e.*
     from agent.event_hist h
     cross join lateral agent_private.new_event
-    ( null, now(), h.event, h.event_ts, h.queue
+    ( null, now(), h.event, h.event_ts, case when _to = 'origin' then h.meta -> 'dead_letter' ->> 'queue' else coalesce(_to, h.queue) end
     , _type => h.type, _source => h.source, _priority => h.priority, _max_attempts => h.max_attempts, _occurrence => h.occurrence, _requeued_from => h.id
-    , _meta => h.meta, _publication => h.publication, _dead_letter_of => h.dead_letter_of
+    , _meta => case when _to is not null and h.dead_letter_of is not null then nullif(h.meta - 'dead_letter', '{}') else h.meta end
+    , _publication => h.publication, _dead_letter_of => case when _to is null then h.dead_letter_of end
     ) as e
-    where h.id = any(_ids)
+    where h.id = any(_ids) and h.event_ts between _first and _last
     order by h.event_ts, h.id
     returning id, queue, requeued_from
   )
-  select array_agg(c.requeued_from), array_agg(c.id) into _old, _new from copied c;
+  select array_agg(c.requeued_from), array_agg(c.id), array_agg(c.queue) into _old, _new, _into from copied c;
 
   return query
   update agent.event_hist h
   set requeued_as = r.new_id
-  from unnest(_old, _new) as r (old_id, new_id)
-  where h.id = r.old_id and h.id = any(_old)
-  returning r.old_id, r.new_id, h.queue;
+  from unnest(_old, _new, _into) as r (old_id, new_id, queue)
+  where h.id = r.old_id and h.id = any(_old) and h.event_ts between _first and _last
+  returning r.old_id, r.new_id, r.queue;
 end
 $func$;

@@ -35,6 +35,9 @@ var serviceErrors = []struct {
 	{queue.ErrQueueLeased, QueueLeased, "Events of the queue are under a lease."},
 	{queue.ErrDeadLetterChain, DeadLetterChain, "A dead-letter queue can have no dead letters of its own: the one that is named has some, or is this queue, or this queue is one. Name another queue."},
 
+	{queue.ErrRedriveNotFound, RedriveNotFound, "No redrive has this id: it never existed, or ended more than 30 days ago."},
+	{queue.ErrRedriveEnded, RedriveEnded, "The redrive is done, was cancelled, or has failed: GET /redrives/{id} says which. One that has failed can be resumed or cancelled; else create a new one."},
+
 	{schedule.ErrNotFound, ScheduleNotFound, "No schedule has this id."},
 	{schedule.ErrOwnerNotFound, OwnerNotFound, "No owner has this id."},
 	{schedule.ErrEnded, ScheduleEnded, "The schedule was cancelled or is completed. Create a new one."},

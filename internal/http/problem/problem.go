@@ -39,6 +39,7 @@ var (
 	PositionNotFound     = Type{404, "position_not_found", "Position not found"}
 	SubscriptionNotFound = Type{404, "subscription_not_found", "Subscription not found"}
 	FilterNotFound       = Type{404, "filter_not_found", "Filter not found"}
+	RedriveNotFound      = Type{404, "redrive_not_found", "Redrive not found"}
 	QueueNotFound        = Type{404, "queue_not_found", "Queue not found"}
 	QueueNotDeclared     = Type{404, "queue_not_declared", "Queue not declared"}
 	PushNotFound         = Type{404, "push_not_found", "Push not found"}
@@ -51,6 +52,7 @@ var (
 	CursorLost           = Type{409, "cursor_lost", "Cursor lost"}
 	WrongDelivery        = Type{409, "wrong_delivery", "Wrong delivery"}
 	ScheduleEnded        = Type{409, "schedule_ended", "Schedule ended"}
+	RedriveEnded         = Type{409, "redrive_ended", "Redrive ended"}
 	LastAdminKey         = Type{409, "last_admin_key", "Last admin key"}
 	KeyEnded             = Type{409, "key_ended", "Key ended"}
 	QueueNotEmpty        = Type{409, "queue_not_empty", "Queue not empty"}
