@@ -21,6 +21,8 @@ type Commands struct {
 	Events        EventsCmd        `cmd:"" group:"Client:" help:"List the events in queues, or show one event."`
 	History       HistoryCmd       `cmd:"" group:"Client:" help:"List the events in history."`
 	Requeue       RequeueCmd       `cmd:"" group:"Client:" help:"Requeue events from history, by id or by filter."`
+	Redrive       RedriveCmd       `cmd:"" group:"Client:" help:"Requeue all events of history that a filter matches, or dead letters, in the background."`
+	Redrives      RedrivesCmd      `cmd:"" group:"Client:" help:"List redrives; show, pause, resume or cancel one."`
 	Schedules     SchedulesCmd     `cmd:"" group:"Client:" help:"List schedules; show, create, preview, pause, resume, run or cancel one."`
 	Owners        OwnersCmd        `cmd:"" group:"Client:" help:"List owners of schedules with their time zones; show, put or delete one."`
 	Topics        TopicsCmd        `cmd:"" group:"Client:" help:"List the topics that have events in the log."`

@@ -248,3 +248,32 @@ func TestExportsAreWholeOrFail(t *testing.T) {
 		t.Errorf("an export without its end says %q", c.stderr.String())
 	}
 }
+
+func TestRedriveByCommands(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	for range 3 {
+		h.run("post", "{}", "-q", "mail").want(0)
+	}
+	h.run("queue", "purge", "mail", "--yes").want(0)
+	h.run("redrive").want(2)
+	h.run("redrive", "--dead-letters", "mail.dead", "-q", "mail").want(2)
+	h.run("redrive", "-q", "mail", "--dry-run", "--wait").want(2)
+	if c := h.run("redrive", "-q", "mail", "--outcome", "cancelled", "--dry-run", "-o", "json").want(0); strings.Join(strings.Fields(c.stdout.String()), "") != `{"matched":3,"estimate":false}` {
+		t.Errorf("a dry run wrote %s", c.stdout.String())
+	}
+	c := h.run("redrive", "-q", "mail", "--outcome", "cancelled", "--from", "1h", "--to-queue", "again", "--rate", "100", "--wait", "-o", "jsonl").want(0)
+	for _, want := range []string{`"state":"done"`, `"requeued":3`, `"to":"again"`, `"rate":100`} {
+		if !strings.Contains(c.stdout.String(), want) {
+			t.Errorf("the redrive is %s, want %s", c.stdout.String(), want)
+		}
+	}
+	if c := h.run("redrives", "-o", "table").want(0); !strings.Contains(c.stdout.String(), "done") || !strings.Contains(c.stdout.String(), "100/s") {
+		t.Errorf("the list is %s", c.stdout.String())
+	}
+	h.run("redrives", "1").want(0)
+	h.run("redrives", "4711").want(3)
+	h.run("redrives", "pause", "1").want(1)
+	h.run("redrives", "cancel", "4711").want(3)
+}
