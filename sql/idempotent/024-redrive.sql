@@ -205,6 +205,7 @@ begin
   end if;
   update agent.redrive r
   set (matched, is_estimate) = (select c.matched, c.is_estimate from agent_private.count_redrive(_made, interval '2 seconds') c)
+  , next_at = clock_timestamp() -- the time that counting took is not made good for
   where r.id = _made.id
   returning r.* into strict _made;
   perform agent_private.record_audit('redrive.create', _made.id::text, jsonb_strip_nulls(jsonb_build_object
