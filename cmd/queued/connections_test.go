@@ -75,24 +75,9 @@ func TestProcessOpensNoMoreConnectionsThanDocumented(t *testing.T) {
 	}
 
 	sql := pgtest.Connect(t, db.URL)
-	tx, err := sql.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := pgtest.LockTables(t, sql)
 	unlock := func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }
 	t.Cleanup(unlock)
-	if _, err := tx.Exec(t.Context(), `
-		do $$
-		declare
-		  _table regclass;
-		begin
-		  for _table in select c.oid from pg_class c where c.relnamespace in ('agent'::regnamespace, 'agent_private'::regnamespace) and c.relkind in ('r', 'p') loop
-		    execute format('lock table %s in access exclusive mode', _table);
-		  end loop;
-		end
-		$$`); err != nil {
-		t.Fatal(err)
-	}
 	var calls sync.WaitGroup
 	for _, call := range []struct{ method, path, body string }{
 		{http.MethodPost, "/events", `{}`},

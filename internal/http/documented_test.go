@@ -1,7 +1,6 @@
 package http
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"net/http"
@@ -14,10 +13,10 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
 	"github.com/queued/queued/internal/webhook"
@@ -149,7 +148,7 @@ func TestEveryDocumentedResponseIsReturned(t *testing.T) {
 	broken.try("GET", "/readyz", "").wantProblem(problem.NotReady)
 
 	away := setupWith(t, settings{seen: seen})
-	disconnectDatabase(away)
+	away.db.Disconnect(t)
 	for _, r := range routes {
 		if r.usesDatabase() {
 			if got := away.try(r.method, r.path, r.body); got.header.Get("Retry-After") == "" {
@@ -303,34 +302,6 @@ func provokeConflicts(h *environment) {
 	h.call("POST", "/history/1152921504606846976/requeue", "").wantProblem(problem.EventNotFound)
 }
 
-// disconnectDatabase ends every connection to the test's database and refuses new ones, until
-// the end of the test.
-func disconnectDatabase(h *environment) {
-	h.t.Helper()
-	cfg, err := pgx.ParseConfig(h.db.URL)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	database := cfg.Database
-	cfg.Database = "postgres"
-	ctx := context.WithoutCancel(h.t.Context())
-	conn, err := pgx.ConnectConfig(ctx, cfg)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	name := pgx.Identifier{database}.Sanitize()
-	if _, err := conn.Exec(ctx, "alter database "+name+" allow_connections false"); err != nil {
-		h.t.Fatal(err)
-	}
-	h.t.Cleanup(func() {
-		_, _ = conn.Exec(ctx, "alter database "+name+" allow_connections true")
-		_ = conn.Close(ctx)
-	})
-	if _, err := conn.Exec(ctx, "select pg_terminate_backend(pid) from pg_stat_activity where datname = $1 and pid <> pg_backend_pid()", database); err != nil {
-		h.t.Fatal(err)
-	}
-}
-
 func TestSlowQueryIsAProblem(t *testing.T) {
 	t.Parallel()
 	h := setupWith(t, settings{queue: func(cfg *queue.Config) { cfg.QueryTimeout = 50 * time.Millisecond }})
@@ -361,21 +332,7 @@ func TestEveryCallIsAnsweredInTimeWhenTheDatabaseHangs(t *testing.T) {
 		plans:   func(cfg *schedule.Config) { cfg.QueryTimeout = time.Hour },
 		sources: func(cfg *webhook.Config) { cfg.QueryTimeout, cfg.TimeLimit = time.Hour, 500*time.Millisecond },
 	})
-	conn := h.connect()
-	if _, err := conn.Exec(t.Context(), `begin`); err != nil {
-		t.Fatal(err)
-	}
-	_, err := conn.Exec(t.Context(), `
-		do $$ declare name text; begin
-			for name in select c.oid::regclass from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-				where n.nspname = 'agent' and c.relkind in ('r', 'p')
-			loop
-				execute pg_catalog.format('lock table %s in access exclusive mode', name);
-			end loop;
-		end $$`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	locked := pgtest.LockTables(t, h.connect())
 	var all sync.WaitGroup
 	for _, r := range everyRoute(t) {
 		if !r.usesDatabase() || r.id == "previewSchedule" { // reads no table
@@ -390,7 +347,7 @@ func TestEveryCallIsAnsweredInTimeWhenTheDatabaseHangs(t *testing.T) {
 	}
 	all.Wait() // none of them got a connection
 	h.try("GET", "/livez", "").want(http.StatusOK)
-	if _, err := conn.Exec(t.Context(), `rollback`); err != nil {
+	if err := locked.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }

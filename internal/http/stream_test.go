@@ -443,7 +443,7 @@ func TestBrowserThatResumesIsSentBackWhileTheServerCannotAnswer(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
-	disconnectDatabase(h)
+	h.db.Disconnect(t)
 	away := func(name string, h *client) {
 		first := h.with("Accept", "text/event-stream").try("GET", "/stream", "")
 		if first.status != http.StatusServiceUnavailable {

@@ -143,7 +143,7 @@ func TestBrowserIsSentBackToTheStreamOfASubscription(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
-	disconnectDatabase(h)
+	h.db.Disconnect(t)
 	starting := httptest.NewServer(Starting(Config{}).Handler())
 	t.Cleanup(starting.Close)
 	early := *h.client

@@ -234,6 +234,33 @@ func stopServer() error {
 	return shared.server.Stop(ctx)
 }
 
+// Disconnect ends every connection to the database and refuses new ones, until the end of the test.
+func (db *DB) Disconnect(tb testing.TB) {
+	tb.Helper()
+	cfg, err := pgx.ParseConfig(db.URL)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	database := cfg.Database
+	cfg.Database = "postgres"
+	ctx := context.WithoutCancel(tb.Context())
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	name := pgx.Identifier{database}.Sanitize()
+	if _, err := conn.Exec(ctx, "alter database "+name+" allow_connections false"); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		_, _ = conn.Exec(ctx, "alter database "+name+" allow_connections true")
+		_ = conn.Close(ctx)
+	})
+	if _, err := conn.Exec(ctx, "select pg_terminate_backend(pid) from pg_stat_activity where datname = $1 and pid <> pg_backend_pid()", database); err != nil {
+		tb.Fatal(err)
+	}
+}
+
 // Connect returns a connection of its own, which the test's end closes.
 func Connect(tb testing.TB, url string) *pgx.Conn {
 	tb.Helper()
@@ -243,6 +270,39 @@ func Connect(tb testing.TB, url string) *pgx.Conn {
 	}
 	tb.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
+}
+
+// LockTables begins a transaction and locks every table of the schemas agent and agent_private. It starts anew when another session would wait for one of
+// its locks while it waits for one of that session's.
+func LockTables(tb testing.TB, conn *pgx.Conn) pgx.Tx {
+	tb.Helper()
+	tx, err := conn.Begin(tb.Context())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	_, err = tx.Exec(tb.Context(), `
+		do $$
+		declare
+		  _table regclass;
+		begin
+		  loop
+		    begin
+		      for _table in
+		        select c.oid from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+		        where n.nspname in ('agent', 'agent_private') and c.relkind in ('r', 'p')
+		      loop
+		        execute pg_catalog.format('lock table %s in access exclusive mode', _table);
+		      end loop;
+		      exit;
+		    exception when deadlock_detected then null; -- which has released the locks
+		    end;
+		  end loop;
+		end
+		$$`)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return tx
 }
 
 // Query returns the single value of a statement.

@@ -49,6 +49,6 @@ func awaitListening(t *testing.T, b env) {
 	eventually(t, "a session listens", func() bool {
 		return pgtest.Query[bool](t, b.sql, `
 			select exists (select from pg_catalog.pg_stat_activity
-				where datname = pg_catalog.current_database() and query like '%listen agent_event' and state = 'idle')`)
+				where datname = pg_catalog.current_database() and query like '%listen agent_event%' and state = 'idle')`)
 	})
 }
