@@ -49,6 +49,7 @@ var normalizers = []normalizer{
 	{"process", regexp.MustCompile(`^\[\d+\] (\d+)$`), false, nil},
 	{"count of a process", regexp.MustCompile(`^ +"(?:posted|claimed|acked|nacked|failed)": (\d+),$`), false, nil}, // reported every few seconds
 	{"pause", regexp.MustCompile(`^retry: (\d+)$`), false, nil},
+	{"length", regexp.MustCompile(`^Content-Length: (\d+)\r?$`), false, nil}, // of a body with times, whose last digits are left out when they are zeros
 	{"identity", regexp.MustCompile(`\b(?:system|database|table) (\d{5,})`), false, nil},
 	{"position", regexp.MustCompile(`\b\d{10,}\b`), true, nil},
 	{"padding", regexp.MustCompile(`\S( {2,})\S`), false, nil},
