@@ -18,7 +18,7 @@ const (
 		from agent_service.insert_and_claim_events($1::text[]::jsonb[], $2::text[], $3::interval[], $4::timestamptz[], $5::interval[], $6::text[], $7::text[]::jsonb[], $8, $9::text[])`
 	claimStatement = `
 		select id, attempts, claim_token, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
-			type, source, priority, key, max_attempts, expires_at, worker, occurrence, meta, publication, prior_vt
+			type, source, priority, key, max_attempts, expires_at, worker, occurrence, meta, publication, dead_letter_of, prior_vt
 		from agent_service.claim_from_watermarks($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, _with_tokens => true, _max_bytes => $12)`
 	ackStatement = `
 		select ord, status, queue, repeated, type, worker, took
@@ -125,7 +125,7 @@ func sqlInsert(ctx context.Context, conn *pgx.Conn, queue, payload string) error
 func sqlClaim(ctx context.Context, conn *pgx.Conn, queue string) (id int64, receipt string, err error) {
 	var attempts int32
 	var token string
-	columns := make([]any, 21)
+	columns := make([]any, 22)
 	columns[0], columns[1], columns[2] = &id, &attempts, &token
 	rows, _ := conn.Query(ctx, claimStatement, queue, 1, 3, 24*time.Hour, "fifo", nil, nil, nil, nil, nil, nil, 8<<20)
 	_, err = pgx.ForEachRow(rows, columns, func() error {
