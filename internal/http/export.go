@@ -107,7 +107,7 @@ func (s *Server) export(w http.ResponseWriter, r *http.Request, format exportFor
 			break
 		}
 		rows += len(page.rows)
-		if page.next == "" || rows == ex.Limit {
+		if page.next == "" || ex.Limit > 0 && rows == ex.Limit {
 			w.Header().Set(exportRows, strconv.Itoa(rows)) // the trailer
 			if err = out.write(func(b []byte) []byte { return format.end(b, rows, page.next) }); err == nil {
 				return nil
