@@ -138,13 +138,13 @@ func (s *Server) createRedrive(r *http.Request, req createRedriveRequest) (reply
 		matched, isEstimate, err := s.svc.CountRedrive(r.Context(), p)
 		return reply{body: countedRedrive{matched, isEstimate}}, err
 	}
-	made, isReplayed, err := s.svc.CreateRedrive(r.Context(), p)
+	made, isDeduplicated, err := s.svc.CreateRedrive(r.Context(), p)
 	if err != nil {
 		return reply{}, err
 	}
 	logOf(r).add("redrive", made.ID)
-	rep := created(redriveOf(made), "/redrives/"+strconv.FormatInt(made.ID, 10), isReplayed)
-	if !isReplayed {
+	rep := created(redriveOf(made), "/redrives/"+strconv.FormatInt(made.ID, 10), isDeduplicated)
+	if !isDeduplicated {
 		rep.status = http.StatusAccepted
 	}
 	return rep, nil

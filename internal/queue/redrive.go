@@ -65,9 +65,9 @@ const redriveColumns = `id, created_at, created_by, coalesce(idempotency_key, ''
 	to_ts as "to", contains, type, source, worker, min_duration, meta, queues, to_queue, rate, state, reason, matched, is_estimate, requeued, skipped,
 	updated_at, finished_at`
 
-// CreateRedrive creates a redrive, which processes that Run go on with, and returns it. isReplayed reports that the key stands for it already. It fails with ErrKeyReused, an
+// CreateRedrive creates a redrive, which processes that Run go on with, and returns it. isDeduplicated reports that the key stands for it already. It fails with ErrKeyReused, an
 // *InvalidError, or an *UndeclaredError about ToQueue.
-func (s *Service) CreateRedrive(ctx context.Context, p RedriveParams) (made Redrive, isReplayed bool, err error) {
+func (s *Service) CreateRedrive(ctx context.Context, p RedriveParams) (made Redrive, isDeduplicated bool, err error) {
 	return s.createRedrive(ctx, p, false)
 }
 
@@ -80,7 +80,7 @@ func (s *Service) CountRedrive(ctx context.Context, p RedriveParams) (matched in
 func (s *Service) createRedrive(ctx context.Context, p RedriveParams, isDryRun bool) (Redrive, bool, error) {
 	type created struct {
 		Redrive
-		IsReplayed bool
+		IsDeduplicated bool
 	}
 	required := "true"
 	if p.ToQueue != "" && p.ToQueue != Origin {
@@ -90,7 +90,7 @@ func (s *Service) createRedrive(ctx context.Context, p RedriveParams, isDryRun b
 	asked := time.Now()
 	err := s.bounded(ctx, func(tx pgx.Tx) (err error) {
 		rows, _ := tx.Query(ctx, `
-			select coalesce(r.id, 0) as `+redriveColumns+`, c.is_replayed
+			select coalesce(r.id, 0) as `+redriveColumns+`, c.is_replayed as is_deduplicated
 			from agent.create_redrive(nullif($1, ''), nullif($2, ''), $3, $4, $5, nullif($6, ''), nullif($7, ''), nullif($8, ''), $9, $10, nullif($11, ''), nullif($12, ''),
 				nullif($13::float8, 0), nullif($14, ''), $15, $16) c, lateral (select (c.redrive).*) r where `+required,
 			p.Queue, string(p.Outcome), p.From, p.To, pg.JSONArg(p.Contains), p.Type, p.Source, p.Worker, p.MinDuration, pg.JSONArg(p.Meta), p.DeadLetterQueue,
@@ -98,7 +98,7 @@ func (s *Service) createRedrive(ctx context.Context, p RedriveParams, isDryRun b
 		made, err = pg.CollectOne[created](rows)
 		return err
 	})
-	return made.Redrive, made.IsReplayed, s.noteRefusal(asked, wrap("creating a redrive", err))
+	return made.Redrive, made.IsDeduplicated, s.noteRefusal(asked, wrap("creating a redrive", err))
 }
 
 // RedrivesParams asks for one page of the redrives, the latest first.

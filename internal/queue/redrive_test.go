@@ -479,9 +479,9 @@ func TestRedriveIsCreatedOnceUnderAKey(t *testing.T) {
 	b := setupHistory(t, 3, nil)
 	p := queue.RedriveParams{HistoryFilter: failedOfA, IdempotencyKey: "k", Rate: 5}
 	first := b.redrive(t, p)
-	again, isReplayed, err := b.CreateRedrive(t.Context(), p)
-	if err != nil || !isReplayed || again.ID != first.ID {
-		t.Errorf("the second call returned %+v, %t, %v", again, isReplayed, err)
+	again, isDeduplicated, err := b.CreateRedrive(t.Context(), p)
+	if err != nil || !isDeduplicated || again.ID != first.ID {
+		t.Errorf("the second call returned %+v, %t, %v", again, isDeduplicated, err)
 	}
 	p.Rate = 6
 	if _, _, err := b.CreateRedrive(t.Context(), p); !errors.Is(err, queue.ErrKeyReused) {
