@@ -29,7 +29,11 @@ type applied struct {
 	checksum []byte
 }
 
-const incrementalFolder, idempotentFolder = "incremental", "idempotent"
+const (
+	incrementalFolder, idempotentFolder = "incremental", "idempotent"
+	// lastNumber is what the last of the idempotent scripts may have instead of the next number, so that it stays the last when others are added.
+	lastNumber = "099"
+)
 
 var scriptName = regexp.MustCompile(`^[0-9]{3}-[a-z0-9-]+\.sql$`)
 
@@ -47,8 +51,10 @@ func load(files fs.FS) (scripts, error) {
 				return nil, fmt.Errorf("%w: %s is not named NNN-name.sql: three digits, then lower-case letters, digits and hyphens",
 					ErrBadScripts, s.path())
 			}
-			if number := fmt.Sprintf("%03d", i+1); s.name[:3] != number {
-				return nil, fmt.Errorf("%w: %s must have the number %s: numbers start at 001, without gaps or duplicates", ErrBadScripts, s.path(), number)
+			isLast := folder == idempotentFolder && i == len(entries)-1 && s.name[:3] == lastNumber
+			if number := fmt.Sprintf("%03d", i+1); s.name[:3] != number && !isLast {
+				return nil, fmt.Errorf("%w: %s must have the number %s: numbers start at 001, without gaps or duplicates; only the last idempotent script may have %s",
+					ErrBadScripts, s.path(), number, lastNumber)
 			}
 			body, err := fs.ReadFile(files, path.Join(folder, s.name))
 			if err != nil {
