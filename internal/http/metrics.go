@@ -148,6 +148,13 @@ var (
 	eventsRequeued = counter("queued_events_requeued_total", "Events that this process requeued from history.", "queue")
 	eventsRedriven = counter("queued_redriven_total", "Events that redrives of this process requeued, by the queue that they went to.", "queue")
 
+	eventWait = prometheus.NewDesc("queued_event_wait_seconds",
+		"How long events that this process claimed for the first time had been due before.", []string{"queue"}, nil)
+	eventProcessing = prometheus.NewDesc("queued_event_processing_seconds",
+		"How long after their last claim events ended by an ack or a nack of this process.", []string{"queue"}, nil)
+
+	redrives = gauge("queued_redrives", "Redrives that are running, paused, or failed and to be resumed. Every process on one database reports the same.", "state")
+
 	endWaits = gauge("queued_event_waits", "Requests to this process that wait for the end of an event.")
 
 	databaseUp    = gauge("queued_database_up", "1 when the database answered this scrape, else 0; the gauges of the queues are missing then.")
@@ -257,7 +264,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	send := func(m metric, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(m.desc, m.kind, value, labels...)
 	}
-	c.collectServices(send)
+	c.collectServices(ch, send)
 	send(endWaits, float64(c.svc.EndWaits()))
 	bodies := c.bodies.Stats()
 	send(bodyBytes, float64(bodies.Verified), "verified")
@@ -336,7 +343,7 @@ func (c *collector) collectLog(send func(m metric, value float64, labels ...stri
 	send(subscriptionsLeftOut, float64(leftOut))
 }
 
-func (c *collector) collectServices(send func(m metric, value float64, labels ...string)) {
+func (c *collector) collectServices(ch chan<- prometheus.Metric, send func(m metric, value float64, labels ...string)) {
 	for _, n := range c.svc.Counters() {
 		send(eventsInserted, float64(n.Inserted), n.Queue)
 		send(eventsClaimed, float64(n.Claimed), n.Queue)
@@ -348,6 +355,8 @@ func (c *collector) collectServices(send func(m metric, value float64, labels ..
 		send(deadLettered, float64(n.DeadLettered), n.Queue)
 		send(eventsRequeued, float64(n.Requeued), n.Queue)
 		send(eventsRedriven, float64(n.Redriven), n.Queue)
+		sendDurations(ch, eventWait, &n.Waits, n.Queue)
+		sendDurations(ch, eventProcessing, &n.Processing, n.Queue)
 	}
 	for _, pool := range c.svc.Database().PoolStats() {
 		send(poolConnections, float64(pool.InUse), pool.Name, "in_use")
@@ -377,12 +386,36 @@ func (c *collector) collectServices(send func(m metric, value float64, labels ..
 	send(clockSetBack, server.SetBack.Seconds())
 }
 
+// sendDurations sends a histogram, unless nothing was counted.
+func sendDurations(ch chan<- prometheus.Metric, desc *prometheus.Desc, d *queue.Durations, queueName string) {
+	buckets := make(map[float64]uint64, len(queue.DurationBounds))
+	total := uint64(0)
+	for i, n := range d.Counts {
+		total += uint64(n)
+		if i < len(queue.DurationBounds) {
+			buckets[queue.DurationBounds[i].Seconds()] = total
+		}
+	}
+	if total > 0 {
+		ch <- prometheus.MustNewConstHistogram(desc, total, d.Sum, buckets, queueName)
+	}
+}
+
 // collectQueues asks the database. The other metrics are worth having at just such a time as that fails.
 func (c *collector) collectQueues(send func(m metric, value float64, labels ...string)) {
 	up := answers(c.svc.Ping)
 	send(databaseUp, number(up))
 	if !up {
 		return
+	}
+	var counts map[queue.RedriveState]int64
+	if answers(func(ctx context.Context) (err error) {
+		counts, err = c.svc.CountRedrives(ctx)
+		return err
+	}) {
+		for state, n := range counts {
+			send(redrives, float64(n), string(state))
+		}
 	}
 	var queues []queue.QueueStats
 	var leftOut int64

@@ -28,6 +28,8 @@ func TestMetricsCountRequestsByPatternAndEventsByQueue(t *testing.T) {
 	h.call("POST", fmt.Sprintf("/history/%d/requeue", a.ID), "").want(201)
 	h.call("POST", "/sweep", `{"max_vt_age":"0s","max_attempts":100}`).want(200)
 	h.call("POST", fmt.Sprintf("/events/%d/nack", b.ID), fmt.Sprintf(`{"receipt":%q,"final":true}`, b.Receipt)).want(200)
+	redrive := decode[struct{ ID int64 }](h.call("POST", "/redrives", `{"filter":{"queue":"default"},"to":"late","rate":0.01}`).want(202)).ID
+	h.call("POST", fmt.Sprintf("/redrives/%d/pause", redrive), "").want(200)
 	h.try("BREW", "/coffee/1", "")
 	h.try("BREW", "/coffee/2", "")
 	got := h.call("GET", "/metrics", "").want(200).body
@@ -45,6 +47,13 @@ func TestMetricsCountRequestsByPatternAndEventsByQueue(t *testing.T) {
 		`queued_events_requeued_total{queue="default"} 1`,
 		`queued_events_expired_total{queue="default"} 2`,
 		`queued_events_released_total{queue="default"} 0`,
+		`queued_event_wait_seconds_bucket{queue="default",le="+Inf"} 3`,
+		`queued_event_wait_seconds_bucket{queue="default",le="43200"} 3`,
+		`queued_event_wait_seconds_count{queue="default"} 3`,
+		`queued_event_processing_seconds_count{queue="default"} 2`,
+		`queued_redrives{state="running"} 0`,
+		`queued_redrives{state="paused"} 1`,
+		`queued_redrives{state="failed"} 0`,
 		`queued_events{queue="late",state="scheduled"} 1`,
 		`queued_events{queue="default",state="ready"} 0`,
 		`queued_oldest_ready_age_seconds{queue="default"} 0`,

@@ -276,7 +276,7 @@ func (s *Service) Sweep(ctx context.Context, p SweepParams) (total int64, err er
 					Msg("history does not take an event that is to expire: it is left alone for an hour")
 				return nil
 			}
-			s.counters.add(queue, Counters{Expired: n, DeadLettered: deadLettered})
+			s.counters.add(queue, &Counters{Expired: n, DeadLettered: deadLettered})
 			return nil
 		})
 		if err != nil {
@@ -297,7 +297,7 @@ func (s *Service) Requeue(ctx context.Context, id int64, queues []string) (copie
 	if err != nil {
 		return 0, s.noteRefusal(asked, wrap("requeueing an event", err))
 	}
-	s.counters.add(queue, Counters{Requeued: 1})
+	s.counters.add(queue, &Counters{Requeued: 1})
 	s.wake(map[string]bool{queue: true})
 	return copied, nil
 }
@@ -332,7 +332,7 @@ func (s *Service) RequeueMatching(ctx context.Context, p RequeueParams) (result 
 		result.Matched += q.Matched
 		result.Requeued += q.Requeued
 		if q.Requeued > 0 {
-			s.counters.add(q.Queue, Counters{Requeued: q.Requeued})
+			s.counters.add(q.Queue, &Counters{Requeued: q.Requeued})
 			readyQueues[q.Queue] = true
 		}
 	}

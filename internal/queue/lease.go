@@ -25,27 +25,32 @@ func (s *Service) Nack(ctx context.Context, p NackParams) (NackResult, error) {
 		attempts    int
 		most        *int
 		deadLetters *string // the queue that a dead letter went to
+		took        *time.Duration
 	)
 	err := s.row(ctx, `
-		select vt, outcome, queue, repeated, attempts, max_attempts, dead_letter_queue
+		select vt, outcome, queue, repeated, attempts, max_attempts, dead_letter_queue, took
 		from agent.nack_event($1, nullif($2, ''), $3, nullif($4, ''), $5, _notify => false, _retryable => $6, _queues => $7, _notify_dead_letters => false)`,
-		[]any{p.ID, p.Receipt, p.Delay, p.Error, p.Final, p.Retryable, p.Queues}, &vt, &outcome, &queue, &repeated, &attempts, &most, &deadLetters)
+		[]any{p.ID, p.Receipt, p.Delay, p.Error, p.Final, p.Retryable, p.Queues}, &vt, &outcome, &queue, &repeated, &attempts, &most, &deadLetters, &took)
 	if err != nil {
 		return NackResult{}, wrap("nacking an event", err)
 	}
 	if outcome != nil {
 		if !repeated {
-			s.counters.add(queue, Counters{Failed: 1})
+			n := &Counters{Failed: 1}
+			if took != nil {
+				n.Processing.observe(*took)
+			}
+			s.counters.add(queue, n)
 		}
 		if deadLetters != nil {
-			s.counters.add(queue, Counters{DeadLettered: 1})
+			s.counters.add(queue, &Counters{DeadLettered: 1})
 			s.wake(map[string]bool{*deadLetters: true})
 		}
 		s.ends.wake(p.ID)
 		return NackResult{Outcome: *outcome}, nil
 	}
 	if !repeated {
-		s.counters.add(queue, Counters{Nacked: 1})
+		s.counters.add(queue, &Counters{Nacked: 1})
 	}
 	s.wake(map[string]bool{queue: true})
 	return NackResult{VT: *vt, IsExhausted: most == nil && attempts >= s.cfg.MaxAttempts}, nil
@@ -75,7 +80,7 @@ func (s *Service) Release(ctx context.Context, leases []Lease) error {
 		var lane watermark.Lane
 		var vt time.Time
 		_, err := pgx.ForEachRow(rows, []any{&lane.Queue, &lane.Type, &lane.Priority, &vt}, func() error {
-			s.counters.add(lane.Queue, Counters{Released: 1})
+			s.counters.add(lane.Queue, &Counters{Released: 1})
 			s.watermarks.Lower(time.Now(), lane, vt)
 			readyQueues[lane.Queue] = true
 			return nil
@@ -111,7 +116,7 @@ func (s *Service) ReleaseEach(ctx context.Context, leases []Lease, delay time.Du
 			result := leaseResult(id, status, vt)
 			results = append(results, result)
 			if result.Err == nil {
-				s.counters.add(lane.Queue, Counters{Released: 1})
+				s.counters.add(lane.Queue, &Counters{Released: 1})
 				s.watermarks.Lower(time.Now(), lane, result.VT)
 				readyQueues[lane.Queue] = true
 			}

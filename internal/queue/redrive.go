@@ -129,6 +129,20 @@ func (s *Service) GetRedrive(ctx context.Context, id int64, queues []string) (Re
 	return s.redriveOf(ctx, "reading a redrive", `agent.get_redrive($1, $2)`, id, queues)
 }
 
+// CountRedrives returns how many redrives are in each of the states RedriveRunning, RedrivePaused and RedriveFailed.
+func (s *Service) CountRedrives(ctx context.Context) (map[RedriveState]int64, error) {
+	type count struct {
+		State    RedriveState
+		Redrives int64
+	}
+	counts, err := collect[count](ctx, s, `select state, redrives from agent_service.count_redrives()`)
+	byState := make(map[RedriveState]int64, len(counts))
+	for _, c := range counts {
+		byState[c.State] = c.Redrives
+	}
+	return byState, wrap("counting redrives", err)
+}
+
 // PauseRedrive pauses a redrive and returns it: no more events go until ResumeRedrive. It fails as GetRedrive does, and with ErrRedriveEnded.
 func (s *Service) PauseRedrive(ctx context.Context, id int64, queues []string) (Redrive, error) {
 	return s.redriveOf(ctx, "pausing a redrive", `agent.pause_redrive($1, $2)`, id, queues)
@@ -202,7 +216,7 @@ func (s *Service) redriveStep(ctx context.Context) error {
 	}
 	ready := make(map[string]bool, len(step.Queues))
 	for i, queue := range step.Queues {
-		s.counters.add(queue, Counters{Requeued: step.Counts[i], Redriven: step.Counts[i]})
+		s.counters.add(queue, &Counters{Requeued: step.Counts[i], Redriven: step.Counts[i]})
 		ready[queue] = true
 	}
 	s.wake(ready)

@@ -19,10 +19,12 @@ import (
 type Counters struct {
 	Queue                                                                                         string
 	Inserted, Claimed, Released, Acked, Nacked, Failed, Expired, Requeued, DeadLettered, Redriven int64
+	Waits                                                                                         Durations // from when events were due to their first claim
+	Processing                                                                                    Durations // from the last claim of events to their ack, or to the nack that ended them
 }
 
 // add adds the counts of another one.
-func (c *Counters) add(o Counters) {
+func (c *Counters) add(o *Counters) {
 	c.Inserted += o.Inserted
 	c.Claimed += o.Claimed
 	c.Released += o.Released
@@ -33,13 +35,15 @@ func (c *Counters) add(o Counters) {
 	c.Requeued += o.Requeued
 	c.Redriven += o.Redriven
 	c.DeadLettered += o.DeadLettered
+	c.Waits.add(&o.Waits)
+	c.Processing.add(&o.Processing)
 }
 
 const (
 	// maxCounted is how many queues have counters of their own: those that something happened in the latest.
 	maxCounted = 500
-	// OtherQueues stands for all queues that have no counters of their own any more. No queue can have this name.
-	OtherQueues = "(other)"
+	// OtherQueues stands for all queues that have no counters of their own any more. A queue of this name is counted among them.
+	OtherQueues = "other"
 )
 
 // counters counts events by queue since the service was opened.
@@ -56,9 +60,13 @@ type counted struct {
 }
 
 // add adds to the counts of a queue.
-func (c *counters) add(queue string, done Counters) {
+func (c *counters) add(queue string, done *Counters) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if queue == OtherQueues {
+		c.addOthers(done)
+		return
+	}
 	if c.byQueue == nil {
 		c.byQueue = make(map[string]*counted)
 	}
@@ -80,7 +88,12 @@ func (c *counters) add(queue string, done Counters) {
 		}
 	}
 	delete(c.byQueue, oldest.Queue)
-	c.others.add(oldest.Counters)
+	c.addOthers(&oldest.Counters)
+}
+
+// addOthers adds to the counts of the queues that have none of their own. The caller holds mu.
+func (c *counters) addOthers(done *Counters) {
+	c.others.add(done)
 	c.others.Queue = OtherQueues
 }
 
@@ -90,8 +103,7 @@ func (c *counters) forget(queue string) {
 	defer c.mu.Unlock()
 	if n := c.byQueue[queue]; n != nil {
 		delete(c.byQueue, queue)
-		c.others.add(n.Counters)
-		c.others.Queue = OtherQueues
+		c.addOthers(&n.Counters)
 	}
 }
 
@@ -250,7 +262,7 @@ func (s *Service) Executions(ctx context.Context, typ, worker *string) ([]Execut
 func (s *Service) report(ctx context.Context) error {
 	var sum Counters
 	for _, c := range s.Counters() {
-		sum.add(c)
+		sum.add(&c)
 	}
 	var categories, values []string
 	for category, value := range map[string]any{

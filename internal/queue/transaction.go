@@ -150,7 +150,7 @@ func (tx *transaction) undo() {
 func (tx *transaction) announce() {
 	s := tx.svc
 	for queue, n := range tx.counts {
-		s.counters.add(queue, *n)
+		s.counters.add(queue, n)
 	}
 	s.executions.add(tx.acked)
 	for lane, vt := range tx.lanes {
@@ -376,7 +376,9 @@ func (tx *transaction) readInserted(r *pg.RowReader, in *pendingInsert) error {
 			result.VT = e.EnqueuedAt
 			in.waiter.claim.events = append(in.waiter.claim.events, e)
 			in.waiter.claim.noteThrough(&e, e.EnqueuedAt)
-			tx.count(in.queue).Claimed++
+			n := tx.count(in.queue)
+			n.Claimed++
+			n.Waits.observeWait(&e, result.VT)
 		} else {
 			tx.later[in.queue] = true // the queue may delay its events: the waiters have to look when they are due
 		}
@@ -490,8 +492,10 @@ func (tx *transaction) addAcks(ops []*operation) {
 			case err != nil:
 				a.op.unreadable(err)
 			case !repeated:
-				tx.count(queue).Acked++
+				n := tx.count(queue)
+				n.Acked++
 				if took != untimed {
+					n.Processing.observe(took)
 					addExecution(tx.acked, key, executionSum{cycles: 1, total: took, fastest: took, longest: took, latest: took})
 				}
 			}
@@ -531,6 +535,7 @@ func (tx *transaction) addClaim(op *operation) {
 	c := op.claim
 	var token string
 	var priorVT time.Time
+	var waits Durations
 	bytes := 0
 	tx.query(`
 		select id, attempts, claim_token, claimed, event_ts, enqueued_at, vt, event, last_error, requeued_from,
@@ -557,6 +562,7 @@ func (tx *transaction) addClaim(op *operation) {
 				op.unreadable(fmt.Errorf("event %d: %w", e.ID, err))
 			} else {
 				c.noteThrough(e, priorVT)
+				waits.observeWait(e, priorVT)
 			}
 			isBeyond := e.Payload == nil // see agent_service.claim_from_watermarks
 			if bytes += len(e.Payload) + len(e.Meta) + len(e.Publication); isBeyond || bytes > maxCommitBytes && n > 0 {
@@ -565,7 +571,9 @@ func (tx *transaction) addClaim(op *operation) {
 			}
 		}, func() {
 			if n := c.count(); n > 0 {
-				tx.count(c.Queue).Claimed += int64(n)
+				counts := tx.count(c.Queue)
+				counts.Claimed += int64(n)
+				counts.Waits.add(&waits)
 			}
 		})
 }

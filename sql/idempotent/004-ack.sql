@@ -163,7 +163,7 @@ $func$;
 -- 65,536 characters, as its last error. It goes into history as failed if it is _final or not _retryable, or if it has had its
 -- max_attempts by the event or the policy. Returns the new vt, or the outcome failed, with the attempts and that max_attempts. Repeated with the same
 -- receipt it changes nothing and answers the same. dead_letter_queue is the queue that its dead letter was inserted into; waiting claims on that are woken unless
--- _notify_dead_letters is false. Raises QD001 and QD002 as delete_event does. Only an event of the queues that _queues stands for is found (null:
+-- _notify_dead_letters is false. took is the time from the claim to the end of the event, null unless this call has ended it. Raises QD001 and QD002 as delete_event does. Only an event of the queues that _queues stands for is found (null:
 -- all; see is_queue_allowed).
 create or replace function agent.nack_event
 ( _id int8
@@ -176,7 +176,7 @@ create or replace function agent.nack_event
 , _queues text[] default null
 , _notify_dead_letters boolean default true
 )
-returns table (vt timestamptz, outcome text, queue text, repeated boolean, attempts int4, max_attempts int4, dead_letter_queue text)
+returns table (vt timestamptz, outcome text, queue text, repeated boolean, attempts int4, max_attempts int4, dead_letter_queue text, took interval)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -193,6 +193,7 @@ declare
   _outcome text;
   _queue text;
   _dead_letter int8;
+  _took interval;
 begin
   if _delay < interval '0' then
     perform agent_private.raise_invalid('delay', 'must not be negative');
@@ -205,7 +206,7 @@ begin
   perform from agent.event e where e.id = _id for update;
   if not found then
     return query
-    select null::timestamptz, h.outcome, h.queue, true, h.attempts, h.max_attempts, null::text
+    select null::timestamptz, h.outcome, h.queue, true, h.attempts, h.max_attempts, null::text, null::interval
     from agent.event_hist h
     where h.id = _id and h.outcome = 'failed' and agent_private.is_receipt(_receipt, h.id, h.attempts, h.claimed, h.receipt_hash)
     and (_queues is null or agent_private.is_queue_allowed(h.queue, _queues))
@@ -220,14 +221,14 @@ begin
   select q.* into _policy from agent.queue q where q.name = _event.queue;
   _max = coalesce(_event.max_attempts, _policy.max_attempts);
   if _is_final or _event.nacked_at is null and _event.attempts >= _max then
-    select m.outcome, m.queue, m.dead_lettered_as into strict _outcome, _queue, _dead_letter
+    select m.outcome, m.queue, m.dead_lettered_as, m.took into strict _outcome, _queue, _dead_letter, _took
     from agent_private.move_to_history(array[_id], 'failed', _error, coalesce(_retryable, not _is_final), _notify => _notify_dead_letters) m;
     return query
-    select null::timestamptz, _outcome, _queue, false, _event.attempts, _max, (select e.queue from agent.event e where e.id = _dead_letter);
+    select null::timestamptz, _outcome, _queue, false, _event.attempts, _max, (select e.queue from agent.event e where e.id = _dead_letter), _took;
     return;
   end if;
   if _event.nacked_at is not null then
-    return query select _event.vt, null::text, _event.queue, true, _event.attempts, _max, null::text;
+    return query select _event.vt, null::text, _event.queue, true, _event.attempts, _max, null::text, null::interval;
     return;
   end if;
   return query
@@ -237,7 +238,7 @@ begin
     , last_error = coalesce(_error, e.last_error)
     , past_attempts = agent_private.append_attempt(e.past_attempts, e.attempts, e.worker, _now, 'nacked', _error)
   where e.id = _id
-  returning vt, null::text, queue, false, attempts, _max, null::text;
+  returning vt, null::text, queue, false, attempts, _max, null::text, null::interval;
   if _notify then
     perform agent.notify_queues(array[_event.queue]);
   end if;

@@ -487,6 +487,20 @@ begin
 end
 $func$;
 
+-- How many redrives are in each of the states in which they have something left to requeue: running, paused, failed. Up to 10,000 redrives are looked at.
+create or replace function agent_service.count_redrives()
+returns table (state text, redrives int8)
+language sql stable
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+as $func$
+  select s.state, count(r.state)
+  from unnest(array['running', 'paused', 'failed']) as s (state)
+  left join (select r.state from agent.redrive r limit 10000) r on r.state = s.state
+  group by s.state
+$func$;
+
 -- Makes a step of a redrive that is due, and that this process goes on with, or no process any more. With _required it fails when a queue that its events are to go to is not
 -- declared. Returns the redrive, null if none is due; by queue how many events went there; and in wait how long it is until the next step of one that this process may go on with, null if there is
 -- none. It notifies nobody.
