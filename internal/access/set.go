@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -321,6 +323,25 @@ func (s *Service) HasLiveAdmin() bool {
 		}
 	}
 	return false
+}
+
+// An Expiration is when a live key expires.
+type Expiration struct {
+	ID, Name string
+	At       time.Time
+}
+
+// Expirations returns up to limit live keys that expire, the next first.
+func (s *Service) Expirations(limit int) []Expiration {
+	now := s.now()
+	var all []Expiration
+	for id, k := range s.keys.Load().byID {
+		if k.ExpiresAt != nil && k.liveAt(k.current, now) == nil {
+			all = append(all, Expiration{id, k.Name, *k.ExpiresAt})
+		}
+	}
+	slices.SortFunc(all, func(a, b Expiration) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.ID, b.ID)) })
+	return all[:min(limit, len(all))]
 }
 
 // Count returns how many keys are live.

@@ -216,7 +216,12 @@ var (
 
 	keysLive = gauge("queued_keys", "Keys in the database that were not revoked and have not expired, as far as this process knows.")
 
-	pushes         = counter("queued_pushes_total", "Requests to the endpoints of queues by this process, by what came of them: delivered, failed, final, held or gone.", "queue", "result")
+	pushes        = counter("queued_pushes_total", "Requests to the endpoints of queues by this process, by what came of them: delivered, failed, final, held or gone.", "queue", "result")
+	keyExpiration = gauge("queued_key_expiration_timestamp_seconds",
+		"When the key expires, in seconds since 1970: for the live keys that do, the 100 that are next.", "id", "name")
+
+	pushStatus = gauge("queued_push_status",
+		"1 for the status of the push of each queue: enabled, open while its endpoint fails, or disabled. Up to 1,000 queues, those that are not enabled first.", "queue", "status")
 	pushesInFlight = gauge("queued_pushes_in_flight", "Requests to the endpoints of queues by this process that are under way.")
 	webhooks       = counter("queued_webhooks_total",
 		"Deliveries to sources of webhooks in this process, by what became of them: received, duplicate, challenge, rejected, invalid, rate_limited, paused or failed. "+
@@ -243,6 +248,10 @@ const (
 	maxQueueSeries = 500
 	// maxSubscriptionSeries is how many subscriptions a metric has series for.
 	maxSubscriptionSeries = 500
+	// maxPushSeries is how many pushes have a status among the metrics.
+	maxPushSeries = 1000
+	// maxKeySeries is how many keys have the time of their expiration among the metrics.
+	maxKeySeries = 100
 )
 
 // A collector reports the counts of the services of this process, and the state of the queues and the database.
@@ -293,10 +302,17 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	send(streamsTail, float64(streams.TailBytes))
 	if c.access != nil {
 		send(keysLive, float64(c.access.Count()))
+		for _, e := range c.access.Expirations(maxKeySeries) {
+			send(keyExpiration, float64(e.At.Unix()), e.ID, e.Name)
+		}
 	}
 	if c.pushes != nil {
 		for _, n := range c.pushes.Counts() {
 			send(pushes, float64(n.Pushes), n.Queue, n.Result)
+		}
+		statuses := c.pushes.Statuses(maxPushSeries)
+		for name, status := range statuses {
+			send(pushStatus, 1, name, string(status))
 		}
 		send(pushesInFlight, float64(c.pushes.InFlight()))
 	}

@@ -4,10 +4,13 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/push"
 )
@@ -178,11 +181,42 @@ func TestPushesAreCounted(t *testing.T) {
 	to := endpointOf(t, http.StatusOK, "")
 	h.call("PUT", "/queues/mail/push", `{"url":"`+to.URL+`"}`).want(http.StatusCreated)
 	h.call("POST", "/events?queue=mail", `{"a":1}`).want(http.StatusCreated)
+	h.scrape(`queued_pushes_total{queue="mail",result="delivered"} 1`, `queued_push_status{queue="mail",status="enabled"} 1`)
+	gone := endpointOf(t, http.StatusGone, "")
+	h.call("PUT", "/queues/lost/push", `{"url":"`+gone.URL+`"}`).want(http.StatusCreated)
+	h.call("POST", "/events?queue=lost", `{"a":1}`).want(http.StatusCreated)
+	got := h.scrape(`queued_push_status{queue="lost",status="disabled"} 1`)
+	if n := strings.Count(got, "\nqueued_push_status{"); n != 2 {
+		t.Errorf("two pushes have %d statuses", n)
+	}
+}
+
+func TestKeysThatExpireNextAreAmongTheMetrics(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
+	at := time.Now().Add(time.Hour).Truncate(time.Second)
+	h.createKey(access.CreateParams{Name: "soon", Scopes: []access.Scope{access.Read}, ExpiresAt: &at})
+	h.createKey(access.CreateParams{Name: "never", Scopes: []access.Scope{access.Read}})
+	got := admin.scrape(`",name="soon"} `)
+	if want := strconv.FormatFloat(float64(at.Unix()), 'g', -1, 64); !strings.Contains(got, `",name="soon"} `+want+"\n") || strings.Contains(got, `name="never"`) {
+		t.Errorf("want one key that expires at %s in\n%s", want, got)
+	}
+}
+
+// scrape returns the metrics, as soon as they have all of the texts.
+func (c *client) scrape(texts ...string) string {
+	c.t.Helper()
 	deadline := time.After(busyTimeout)
-	for !strings.Contains(h.try("GET", "/metrics", "").body, `queued_pushes_total{queue="mail",result="delivered"} 1`) {
+	for {
+		got := c.try("GET", "/metrics", "").body
+		missing := slices.DeleteFunc(slices.Clone(texts), func(text string) bool { return strings.Contains(got, text) })
+		if len(missing) == 0 {
+			return got
+		}
 		select {
 		case <-deadline:
-			t.Fatal("the push is not counted")
+			c.t.Fatalf("the metrics lack %q in\n%s", missing, got)
 		case <-time.After(5 * time.Millisecond):
 		}
 	}

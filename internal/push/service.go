@@ -541,6 +541,28 @@ func (s *Service) Counts() []Count {
 	return all
 }
 
+// Statuses returns up to limit pushes by queue, as this process knows them: whether each pushes, is open or disabled. Those that do not push come first. A hold, which ends by itself soon, is not told apart.
+func (s *Service) Statuses(limit int) map[string]Status {
+	statuses := make(map[string]Status)
+	rows := s.pushes.Load().rows
+	for _, isStopped := range []bool{true, false} {
+		for i := range rows {
+			switch r := &rows[i]; {
+			case isStopped != (r.IsDisabled || r.IsOpen):
+			case len(statuses) == limit:
+				return statuses
+			case r.IsDisabled:
+				statuses[r.Queue] = StatusDisabled
+			case r.IsOpen:
+				statuses[r.Queue] = StatusOpen
+			default:
+				statuses[r.Queue] = StatusEnabled
+			}
+		}
+	}
+	return statuses
+}
+
 // InFlight returns how many requests of this service are in flight.
 func (s *Service) InFlight() (n int) {
 	s.mu.Lock()
