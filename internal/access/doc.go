@@ -1,4 +1,4 @@
-// Package access decides who may do what: keys of callers, what they are allowed, and the audit. It calls the functions of the schema agent
+// Package access decides who may do what: keys of callers, their sessions, what they are allowed, and the audit. It calls the functions of the schema agent
 // and knows nothing of HTTP.
 //
 // # Files
@@ -10,6 +10,7 @@
 //	set.go      all keys in memory, and the authentication of a text
 //	limit.go    rate limits
 //	token.go    tokens for streams, which browsers put into a URL
+//	session.go  sessions of people in a browser
 //	keys.go     creating, listing, changing, rotating and revoking keys
 //	use.go      when keys were used, and what was refused
 //	audit.go    reading the audit
@@ -17,5 +18,5 @@
 // # State and locks
 //
 // A set is immutable but for the usage of keys and the texts that were refused; it is a pg.Replica, which replaces it as a whole. Service.mu guards the refusals that
-// go into the audit. A call of a known key holds no lock.
+// go into the audit, sessions.mu the sessions with open streams; neither is held while another lock is taken. A call of a known key holds no lock.
 package access

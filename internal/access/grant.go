@@ -3,10 +3,13 @@ package access
 import (
 	"context"
 	"crypto/ed25519"
+	"crypto/sha256"
 	"encoding/json"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/queued/queued/internal/match"
 	"github.com/queued/queued/internal/pg"
@@ -21,10 +24,13 @@ type Grant struct {
 	scopes         []Scope
 	queues, topics []string // patterns; nil: all
 	counted        *usage   // nil: nobody counts
+	logIns         *rate.Limiter
 
 	ended context.Context //nolint:containedctx // it ends when the key is changed, with the cause
 	until time.Time       // when it expires by itself, by the service's clock; zero: never
 	svc   *Service
+
+	session *[sha256.Size]byte // of one that was let in by a session: the hash of its token
 
 	match  json.RawMessage    // of a token: a match that the events have to meet, too
 	signer ed25519.PrivateKey // of one that signs tokens without a key of its own
@@ -76,19 +82,24 @@ func (g *Grant) AllowsTopics(patterns []string) bool {
 }
 
 // Watch returns a context that ends with ctx, or as soon as this process knows that the caller may not go on: context.Cause then says why.
-// That is within seconds of a change of the key in any process. The caller calls cancel when it is done.
+// That is within seconds of a change of the key, or the end of the session, in any process. The caller calls cancel when it is done.
 func (g *Grant) Watch(ctx context.Context) (watched context.Context, cancel context.CancelFunc) {
 	if g == nil || g.ended == nil {
 		return context.WithCancel(ctx)
 	}
 	watched, cancelWith := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(g.ended, func() { cancelWith(context.Cause(g.ended)) })
+	leave := func() {}
+	if g.session != nil {
+		leave = g.svc.sessions.watch(*g.session, cancelWith)
+	}
 	var expiry *time.Timer
 	if !g.until.IsZero() {
 		expiry = time.AfterFunc(g.until.Sub(g.svc.now()), func() { cancelWith(ErrExpired) })
 	}
 	return watched, func() {
 		stop()
+		leave()
 		if expiry != nil {
 			expiry.Stop()
 		}

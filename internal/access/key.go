@@ -28,9 +28,19 @@ func newKeyText(id string) string {
 	if id == "" {
 		id = randomText(idLength)
 	}
-	text := keyPrefix + id + "_" + randomText(secretLength)
+	return withSum(keyPrefix + id + "_" + randomText(secretLength))
+}
+
+func withSum(text string) string {
 	sum := sumOf(text)
 	return text + string(sum[:])
+}
+
+// hasSum reports whether a text, of more than sumLength, ends with the sum of what is before that.
+func hasSum(text string) bool {
+	before := text[:len(text)-sumLength]
+	sum := sumOf(before)
+	return text[len(before):] == string(sum[:])
 }
 
 // randomText returns n random characters of the alphabet, 5 bits each.
@@ -52,8 +62,7 @@ func keyID(text string) string {
 	if len(text) != keyLength || !strings.HasPrefix(text, keyPrefix) || text[len(keyPrefix)+idLength] != '_' {
 		return ""
 	}
-	sum := sumOf(text[:keyLength-sumLength])
-	if text[keyLength-sumLength:] != string(sum[:]) {
+	if !hasSum(text) {
 		return ""
 	}
 	id := text[len(keyPrefix) : len(keyPrefix)+idLength]

@@ -61,7 +61,8 @@ type Service struct {
 	endOpen    context.CancelCauseFunc
 	neverDone  context.Context //nolint:containedctx // it never ends
 
-	keys pg.Replica[set]
+	keys     pg.Replica[set]
+	sessions sessions
 
 	mu       sync.Mutex // guards the fields below
 	refusals map[refusal]int
@@ -81,7 +82,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	s.open = &Grant{IsOpen: true, ended: ended, svc: s, signer: signer}
 	if cfg.Key != "" {
 		s.configuredHash = hashOf(cfg.Key)
-		s.configured = &Grant{actor: "QUEUED_API_KEY", svc: s, signer: signerOf(cfg.Key)}
+		s.configured = &Grant{actor: "QUEUED_API_KEY", svc: s, signer: signerOf(cfg.Key), logIns: logInLimiter()}
 	}
 	if cfg.Key != "" || cfg.IsRequired {
 		s.require()
@@ -93,6 +94,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	}
 	s.keys.Database, s.keys.Pool, s.keys.Names, s.keys.Doing = cfg.Database, s.lookUpPool, []string{"access"}, "reading the keys"
 	s.keys.Timeout, s.keys.Poll = cfg.QueryTimeout, cfg.PollInterval
+	s.sessions.prepare(s)
 	s.keys.Read, s.keys.Swapped, s.keys.Differs = s.read, s.endReplaced, s.hasOthers
 	if err := s.keys.Renew(ctx); err != nil {
 		_ = s.pools.CloseBy(ctx) // nothing is lost with them
@@ -101,12 +103,13 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Run reads the keys when they have changed, records their use, and prunes, until ctx ends. A Service that is not running knows the keys of when it was opened,
+// Run reads the keys when they have changed, records their use, looks whether sessions with open streams have ended, and prunes, until ctx ends. A Service that is not running knows the keys of when it was opened,
 // and looks up those that it does not know. Faults of the database are logged and tried again; Run returns nil once ctx has ended.
 func (s *Service) Run(ctx context.Context) error {
 	s.keys.Run(ctx, s.cfg.Logger,
 		pg.Loop{Doing: "recording the use of keys", Pass: s.record, Pause: s.cfg.RecordInterval, DelayFirst: true},
-		pg.Loop{Doing: "pruning keys and the audit", Pass: s.prune, Pause: pruneInterval, Retry: time.Minute},
+		pg.Loop{Doing: "looking whether sessions have ended", Pass: s.checkWatched, Pause: cmp.Or(s.cfg.PollInterval, pg.DefaultReplicaPoll), DelayFirst: true},
+		pg.Loop{Doing: "pruning keys, sessions and the audit", Pass: s.prune, Pause: pruneInterval, Retry: time.Minute},
 	)
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
 	defer cancel()
@@ -122,19 +125,26 @@ func (*Service) Drain() {}
 // Close closes the connections, by the end of ctx. Run must have returned. Known keys can be authenticated after Close.
 func (s *Service) Close(ctx context.Context) error { return s.pools.CloseBy(ctx) }
 
-// prune deletes keys that were revoked long ago, and entries that the audit keeps no longer.
+// prune deletes keys that were revoked long ago, sessions that have expired, and entries that the audit keeps no longer.
 func (s *Service) prune(ctx context.Context) error {
 	if err := s.writes.Exec(ctx, `select agent.prune_api_keys()`); err != nil {
 		return wrap("pruning keys", err)
 	}
-	for s.cfg.AuditRetention > 0 {
+	if err := s.pruneBatches(ctx, "pruning sessions", `select agent_service.prune_sessions($1)`, pruneBatch); err != nil || s.cfg.AuditRetention <= 0 {
+		return err
+	}
+	return s.pruneBatches(ctx, "pruning the audit", `select agent.prune_audit($2, $1)`, pruneBatch, s.cfg.AuditRetention)
+}
+
+// pruneBatches makes a call, which returns how many rows it has deleted, until that is less than pruneBatch.
+func (s *Service) pruneBatches(ctx context.Context, doing, call string, args ...any) error {
+	for {
 		var n int64
-		if err := s.writes.Row(ctx, `select agent.prune_audit($1, $2)`, []any{s.cfg.AuditRetention, pruneBatch}, &n); err != nil {
-			return wrap("pruning the audit", err)
+		if err := s.writes.Row(ctx, call, args, &n); err != nil {
+			return wrap(doing, err)
 		}
 		if n < pruneBatch {
-			break
+			return nil
 		}
 	}
-	return nil
 }

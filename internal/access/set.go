@@ -69,7 +69,10 @@ func (s *Service) cache(r row, before *cachedKey) *cachedKey {
 	for i, scope := range r.Scopes {
 		scopes[i] = Scope(scope)
 	}
-	grant := Grant{KeyID: r.ID, actor: "key:" + r.ID, scopes: scopes, counted: k.counted, ended: ended, svc: s}
+	grant := Grant{KeyID: r.ID, actor: "key:" + r.ID, scopes: scopes, counted: k.counted, logIns: logInLimiter(), ended: ended, svc: s}
+	if before != nil {
+		grant.logIns = before.current.logIns
+	}
 	grant.queues, grant.topics = normalize(r.Queues, r.Topics)
 	if r.ExpiresAt != nil {
 		grant.until = *r.ExpiresAt
@@ -92,12 +95,12 @@ func (k *cachedKey) isSame(r *row) bool {
 	return reflect.DeepEqual(&a, &b)
 }
 
-// verify returns the grant of the key for a text that has its id. It fails with ErrUnauthorized, ErrRevoked or ErrExpired.
-func (k *cachedKey) verify(hash *[sha256.Size]byte, now time.Time) (*Grant, error) {
+// verify returns the grant of the key for the text whose hash isOf knows. It fails with ErrUnauthorized, ErrRevoked or ErrExpired.
+func (k *cachedKey) verify(isOf func(textHash []byte) bool, now time.Time) (*Grant, error) {
 	switch {
-	case subtle.ConstantTimeCompare(hash[:], k.Hash) == 1:
+	case isOf(k.Hash):
 		return k.current, k.liveAt(k.current, now)
-	case k.previous != nil && subtle.ConstantTimeCompare(hash[:], k.PreviousHash) == 1:
+	case k.previous != nil && isOf(k.PreviousHash):
 		return k.previous, k.liveAt(k.previous, now)
 	}
 	return nil, ErrUnauthorized
@@ -116,10 +119,8 @@ func (k *cachedKey) liveAt(g *Grant, now time.Time) error {
 
 // A set is all keys as the database had them at one time. It is immutable but for the texts that it remembers.
 type set struct {
-	byID map[string]*cachedKey
-
-	mu      sync.Mutex
-	refused map[[sha256.Size]byte]time.Time // texts that were looked up since, and when: they are those of no key
+	byID    map[string]*cachedKey
+	refused *recentHashes // of texts that were looked up since: they are those of no key
 }
 
 // maxRefused bounds the texts that a set remembers. It is for callers that go on with a wrong key, not for those who try many.
@@ -128,28 +129,47 @@ const maxRefused = 1024
 // refusedFor is how long a text is remembered: keys may have been restored without another version.
 const refusedFor = 3 * time.Second
 
-// isRefused reports whether a text was looked up lately.
-func (k *set) isRefused(hash *[sha256.Size]byte) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	at, isKnown := k.refused[*hash]
-	if isKnown && time.Since(at) >= refusedFor {
-		delete(k.refused, *hash)
+// recentHashes remembers hashes for a time, as many as there may be.
+type recentHashes struct {
+	most  int
+	lasts time.Duration
+
+	mu sync.Mutex
+	at map[[sha256.Size]byte]time.Time // when each was added last
+}
+
+func newRecentHashes(most int, lasts time.Duration) *recentHashes {
+	return &recentHashes{most: most, lasts: lasts, at: make(map[[sha256.Size]byte]time.Time)}
+}
+
+// has reports whether a hash was added lately.
+func (r *recentHashes) has(hash *[sha256.Size]byte) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at, isKnown := r.at[*hash]
+	if isKnown && time.Since(at) >= r.lasts {
+		delete(r.at, *hash)
 		isKnown = false
 	}
 	return isKnown
 }
 
-// refuse remembers that a text is that of no key.
-func (k *set) refuse(hash *[sha256.Size]byte) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if len(k.refused) >= maxRefused {
-		maps.DeleteFunc(k.refused, func(_ [sha256.Size]byte, at time.Time) bool { return time.Since(at) >= refusedFor })
+// add remembers a hash, unless there are too many.
+func (r *recentHashes) add(hash *[sha256.Size]byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.at) >= r.most {
+		maps.DeleteFunc(r.at, func(_ [sha256.Size]byte, at time.Time) bool { return time.Since(at) >= r.lasts })
 	}
-	if len(k.refused) < maxRefused {
-		k.refused[*hash] = time.Now()
+	if _, isKnown := r.at[*hash]; isKnown || len(r.at) < r.most {
+		r.at[*hash] = time.Now()
 	}
+}
+
+func (r *recentHashes) remove(hash *[sha256.Size]byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.at, *hash)
 }
 
 // now returns the time of the database, about.
@@ -172,17 +192,20 @@ func (s *Service) Authenticate(ctx context.Context, text string) (*Grant, error)
 	if id == "" {
 		return s.withoutKey(ErrUnauthorized)
 	}
-	keys := s.keys.Load()
-	g, err := keys.verify(id, &hash, s.now())
-	if !errors.Is(err, ErrUnauthorized) {
-		return s.refused(g, err)
-	}
-	if keys.isRefused(&hash) {
-		return s.withoutKey(ErrUnauthorized)
-	}
-	g, err = s.lookUp(ctx, id, &hash) // it is new, or was rotated just now, or it is wrong
+	g, err := s.verify(ctx, id, &hash, func(textHash []byte) bool { return subtle.ConstantTimeCompare(hash[:], textHash) == 1 })
 	if errors.Is(err, ErrUnauthorized) {
 		return s.withoutKey(err)
+	}
+	return g, err
+}
+
+// verify returns the grant of the key with this id for the text whose hash isOf knows, and looks the key up if that is needed. No text under which a wrong one
+// is remembered is looked up again soon. It fails as Authenticate does.
+func (s *Service) verify(ctx context.Context, id string, remembered *[sha256.Size]byte, isOf func(textHash []byte) bool) (*Grant, error) {
+	keys := s.keys.Load()
+	g, err := keys.verify(id, isOf, s.now())
+	if errors.Is(err, ErrUnauthorized) && !keys.refused.has(remembered) {
+		g, err = s.lookUp(ctx, id, remembered, isOf) // it is new, or was rotated just now, or it is wrong
 	}
 	return s.refused(g, err)
 }
@@ -216,16 +239,16 @@ func reasonOf(err error) string {
 	return "unauthorized"
 }
 
-// verify returns the grant of the key for a text that has this id. It fails with ErrUnauthorized, ErrRevoked or ErrExpired.
-func (k *set) verify(id string, hash *[sha256.Size]byte, now time.Time) (*Grant, error) {
+// verify returns the grant of the key with this id, see cachedKey. It fails with ErrUnauthorized, ErrRevoked or ErrExpired.
+func (k *set) verify(id string, isOf func(textHash []byte) bool, now time.Time) (*Grant, error) {
 	if known := k.byID[id]; known != nil {
-		return known.verify(hash, now)
+		return known.verify(isOf, now)
 	}
 	return nil, ErrUnauthorized
 }
 
-// lookUp is Authenticate for a text that the set does not know.
-func (s *Service) lookUp(ctx context.Context, id string, hash *[sha256.Size]byte) (*Grant, error) {
+// lookUp is verify for a text that the set does not know.
+func (s *Service) lookUp(ctx context.Context, id string, remembered *[sha256.Size]byte, isOf func(textHash []byte) bool) (*Grant, error) {
 	if err := s.keys.LookUp(ctx, id); err != nil {
 		if errors.Is(err, pg.ErrLookUps) {
 			return nil, ErrLookUps
@@ -233,9 +256,9 @@ func (s *Service) lookUp(ctx context.Context, id string, hash *[sha256.Size]byte
 		return nil, fmt.Errorf("%w: %w", pg.ErrUnavailable, err) // whatever failed, the caller may have a key
 	}
 	keys := s.keys.Load() // which has the key, if there is one
-	g, err := keys.verify(id, hash, s.now())
+	g, err := keys.verify(id, isOf, s.now())
 	if errors.Is(err, ErrUnauthorized) {
-		keys.refuse(hash)
+		keys.refused.add(remembered)
 	}
 	return g, err
 }
@@ -267,7 +290,7 @@ func (s *Service) read(ctx context.Context, before *set) (*set, error) {
 	if err != nil {
 		return nil, err
 	}
-	after := &set{byID: make(map[string]*cachedKey, len(found)), refused: make(map[[sha256.Size]byte]time.Time)}
+	after := &set{byID: make(map[string]*cachedKey, len(found)), refused: newRecentHashes(maxRefused, refusedFor)}
 	for _, r := range found {
 		var known *cachedKey
 		if before != nil {

@@ -26,7 +26,7 @@ var Scopes = []Scope{Publish, Claim, Read, Manage, Metrics, Admin}
 
 // The errors of this package besides those of package pg.
 var (
-	// ErrUnauthorized: the text is that of no key.
+	// ErrUnauthorized: the text is that of no key, or of no session, or of one that has ended.
 	ErrUnauthorized = errors.New("no such key")
 	// ErrExpired: the key, or its text, or the token, has expired.
 	ErrExpired = errors.New("the key has expired")
@@ -34,6 +34,8 @@ var (
 	ErrRevoked = errors.New("the key was revoked")
 	// ErrChanged: the rights of the key have changed since the caller was let in.
 	ErrChanged = errors.New("the key was changed")
+	// ErrRateLimited: the key has logged in, or has made requests, more often than it may in this process.
+	ErrRateLimited = errors.New("too many log-ins")
 	// ErrNotFound: there is no key with this id.
 	ErrNotFound = errors.New("no key has this id")
 	// ErrLastAdmin: there would be no live admin key any more.
@@ -44,7 +46,7 @@ var (
 	ErrNotFirst = errors.New("there has been a key")
 	// ErrStale: the key has changed since the version that a change was meant for.
 	ErrStale = errors.New("the key has another version")
-	// ErrLookUps: so many unknown keys were asked for that this one was not looked up. It is a pg.ErrUnavailable.
+	// ErrLookUps: so many unknown keys or sessions were asked for that this one was not looked up. It is a pg.ErrUnavailable.
 	ErrLookUps = errors.Join(errors.New("too many unknown keys"), pg.ErrUnavailable)
 )
 

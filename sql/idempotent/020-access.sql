@@ -1,4 +1,4 @@
--- Keys of callers over HTTP, and the audit of changes of how the service works. See docs/access.md.
+-- Keys of callers over HTTP, sessions that were begun with them, and the audit of changes of how the service works. See docs/access.md.
 --
 -- Everybody who changes keys locks the row of agent.access first, so that no two changes together leave no live admin key.
 
@@ -141,6 +141,7 @@ begin
   set revoked_at = clock_timestamp(), version = k.version + 1, updated_at = clock_timestamp()
   where k.id = _id;
   perform agent_private.check_admin_left(_key);
+  delete from agent_private.session s where s.key_id = _id;
   perform agent_private.record_audit('key.revoke', _id);
 end
 $func$;
@@ -383,6 +384,140 @@ begin
           ('^' || case when starts_with(a.pattern, '*') then '(?!queued[.])' else '' end || replace(replace(replace(replace(a.pattern, '.', '[.]'), '**', '#'), '*', '([A-Za-z0-9_:-]+|[*])'), '#', '.+') || '$')
       )
     );
+end
+$func$;
+
+-- Sessions: log-ins of people in a browser. A session has the rights of its key; who authenticates one asks the database each time.
+
+-- Creates a session of the key of this id, empty for the key of the configuration, and returns when it expires. _token_hash is the SHA-256 of its token, _proof
+-- see agent_private.session. A key has at most 100; the oldest end. Raises QD003, and QD033 if the key was revoked or has expired.
+create or replace function agent_service.create_session(_token_hash bytea, _proof bytea, _key_id text)
+returns timestamptz
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _expires_at timestamptz;
+begin
+  if coalesce(octet_length(_token_hash) <> 32 or octet_length(_proof) <> 32 or _key_id !~ '^([a-z2-7]{8})?$', true) then
+    perform agent_private.raise_invalid('token', 'must have a hash and a proof of 32 bytes each, and the id of a key or none');
+  end if;
+  perform from agent.access a for update; -- two at a time could leave more than 100, and one beside a revocation a session of that key
+  if _key_id <> '' and not exists (select from agent.api_key k where k.id = _key_id and agent_private.is_live_api_key(k)) then
+    raise exception 'the key % was revoked or has expired', _key_id using errcode = 'QD033';
+  end if;
+  insert into agent_private.session as s (token_hash, proof, key_id, place, expires_at)
+  values (_token_hash, _proof, _key_id, agent_private.session_place(), agent_private.add_utc(clock_timestamp(), interval '12 hours'))
+  returning s.expires_at into _expires_at;
+  delete from agent_private.session s
+  where s.token_hash in
+  (select o.token_hash from agent_private.session o where o.key_id = _key_id order by o.created_at desc, o.token_hash offset 100);
+  perform agent_private.record_session('session.create', _key_id, _token_hash);
+  return _expires_at;
+end
+$func$;
+
+-- Those of the sessions with these hashes of tokens that have neither ended nor expired. The caller judges the keys.
+create or replace function agent_service.read_sessions(_token_hashes bytea[])
+returns table (token_hash bytea, proof bytea, key_id text, expires_at timestamptz)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _place int8 = agent_private.session_place();
+begin
+  return query
+  select s.token_hash, s.proof, s.key_id::text, s.expires_at
+  from agent_private.session s
+  where s.token_hash = any (_token_hashes) and s.place = _place and s.expires_at > clock_timestamp();
+end
+$func$;
+
+-- Ends the session with this hash of its token. Repeating it changes nothing.
+create or replace function agent_service.end_session(_token_hash bytea)
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _key_id text;
+begin
+  delete from agent_private.session s where s.token_hash = _token_hash returning s.key_id into _key_id;
+  if found then
+    perform agent_private.record_session('session.end', _key_id, _token_hash);
+  end if;
+end
+$func$;
+
+-- Ends all sessions of the key of this id, empty for the key of the configuration, and returns how many.
+create or replace function agent_service.end_sessions(_key_id text)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _n int8;
+begin
+  delete from agent_private.session s where s.key_id = _key_id;
+  get diagnostics _n = row_count;
+  if _n > 0 then
+    perform agent_private.record_audit('session.end', coalesce(nullif(_key_id, ''), 'QUEUED_API_KEY'), jsonb_build_object('sessions', _n));
+  end if;
+  return _n;
+end
+$func$;
+
+-- Deletes up to _limit sessions that have expired, and returns how many.
+create or replace function agent_service.prune_sessions(_limit int4)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _n int8;
+begin
+  delete from agent_private.session s
+  where s.token_hash in
+  ( select o.token_hash from agent_private.session o
+    where o.expires_at <= clock_timestamp() order by o.expires_at, o.token_hash limit _limit for update skip locked
+  );
+  get diagnostics _n = row_count;
+  return _n;
+end
+$func$;
+
+-- Where a session is good: in this database, and on this timeline of its server. In a restored database, and after a failover, a session would be there again
+-- that had ended meanwhile. Where the server does not show its timeline, each start of it may be a failover.
+create or replace function agent_private.session_place()
+returns int8
+language sql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+  select hashtextextended
+  ( concat_ws
+    ('/', coalesce(i.system_identifier, 0), i.database_oid, i.table_oid, coalesce(nullif(agent_private.current_timeline(), 0), agent_private.server_mark()))
+  , 0
+  )
+  from agent_private.database_identity() i
+$func$;
+
+-- Records in the audit what was done with a session by itself: the actor is its key.
+create or replace function agent_private.record_session(_action text, _key_id text, _token_hash bytea)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  insert into agent.audit (actor, role, action, target, detail)
+  values
+  ( coalesce('key:' || nullif(_key_id, ''), 'QUEUED_API_KEY'), session_user, _action, coalesce(nullif(_key_id, ''), 'QUEUED_API_KEY')
+  , jsonb_build_object('session', encode(substr(_token_hash, 1, 8), 'hex'))
+  );
 end
 $func$;
 
