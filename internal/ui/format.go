@@ -1,0 +1,238 @@
+package ui
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html/template"
+	"math"
+	"net/url"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// functions are those that templates call.
+var functions = template.FuncMap{
+	"live": live, "endlive": endLive,
+	"num": number, "duration": Duration, "ms": milliseconds, "time": timestamp, "clock": clock, "bytes": byteSize, "plural": plural, "percent": percent,
+	"json": indent, "path": url.PathEscape, "query": queryString, "dict": dict, "join": strings.Join, "zero": isZero, "asset": assetPath,
+	"bars": Bars, "lines": Lines, "spark": Spark, "short": shorten, "list": func(items ...any) []any { return items },
+	"seconds": func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) },
+}
+
+// number writes a count with commas: 48,211. Counts have all their digits, however large they are.
+func number(n any) string {
+	var digits string
+	switch v := reflect.ValueOf(n); v.Kind() {
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		digits = strconv.FormatInt(v.Int(), 10)
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		digits = strconv.FormatUint(v.Uint(), 10)
+	case reflect.Float32, reflect.Float64:
+		return decimal(v.Float())
+	case reflect.Pointer:
+		if v.IsNil() {
+			return "–"
+		}
+		return number(v.Elem().Interface())
+	default:
+		return fmt.Sprint(n)
+	}
+	sign := ""
+	if strings.HasPrefix(digits, "-") {
+		sign, digits = "−", digits[1:]
+	}
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return sign + digits
+}
+
+// decimal writes a number with three digits that count, or all of its whole part.
+func decimal(f float64) string {
+	switch abs := math.Abs(f); {
+	case f == 0:
+		return "0"
+	case abs >= 100:
+		return number(int64(math.Round(f)))
+	case abs >= 10:
+		return strconv.FormatFloat(f, 'f', 1, 64)
+	default:
+		return strconv.FormatFloat(f, 'g', 2, 64)
+	}
+}
+
+// Duration writes a duration for people, in its largest unit or its two largest: 4 ms, 8.4 s, 14 min, 2 h 5 min, 3 d 4 h.
+func Duration(d time.Duration) string {
+	if d < 0 {
+		return "−" + Duration(-d)
+	}
+	two := func(large, small time.Duration, a, b string) string {
+		whole, rest := d/large, (d%large)/small
+		if rest == 0 {
+			return fmt.Sprintf("%s %s", number(int64(whole)), a)
+		}
+		return fmt.Sprintf("%s %s %d %s", number(int64(whole)), a, rest, b)
+	}
+	const day = 24 * time.Hour
+	switch {
+	case d == 0:
+		return "0 s"
+	case d < time.Millisecond:
+		return decimal(float64(d)/float64(time.Millisecond)) + " ms"
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Round(time.Millisecond)/time.Millisecond)
+	case d < time.Minute:
+		return strconv.FormatFloat(d.Round(100*time.Millisecond).Seconds(), 'f', -1, 64) + " s"
+	case d < time.Hour:
+		return two(time.Minute, time.Second, "min", "s")
+	case d < day:
+		return two(time.Hour, time.Minute, "h", "min")
+	default:
+		return two(day, time.Hour, "d", "h")
+	}
+}
+
+// milliseconds writes a time in milliseconds; nil, which may also be a *float64, is a dash.
+func milliseconds(ms any) string {
+	switch v := ms.(type) {
+	case *float64:
+		if v == nil {
+			return "–"
+		}
+		return Duration(time.Duration(*v * float64(time.Millisecond)))
+	case float64:
+		return Duration(time.Duration(v * float64(time.Millisecond)))
+	}
+	return "–"
+}
+
+// timestamp writes a time in UTC, in an element that the script adds the local and the relative time to; a zero time, or nil, is a dash.
+func timestamp(t any) template.HTML {
+	var at time.Time
+	switch v := t.(type) {
+	case time.Time:
+		at = v
+	case *time.Time:
+		if v != nil {
+			at = *v
+		}
+	}
+	if at.IsZero() {
+		return "–"
+	}
+	at = at.UTC()
+	return template.HTML(fmt.Sprintf(`<time datetime="%s">%s</time>`, at.Format("2006-01-02T15:04:05.999Z"), at.Format("2006-01-02 15:04:05 UTC"))) //nolint:gosec // of digits
+}
+
+// clock writes the time of day in UTC.
+func clock(t time.Time) string { return t.UTC().Format("15:04:05 UTC") }
+
+// byteSize writes a number of bytes in binary units.
+func byteSize(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	f, i := float64(n), 0
+	for f >= 1024 && i < len(units)-1 {
+		f, i = f/1024, i+1
+	}
+	if i == 0 {
+		return number(n) + " B"
+	}
+	return strconv.FormatFloat(f, 'f', 1, 64) + " " + units[i]
+}
+
+// plural writes a count with its noun: 1 queue, 2 queues.
+func plural(n any, one, many string) string {
+	text := number(n)
+	if text == "1" {
+		return text + " " + one
+	}
+	return text + " " + many
+}
+
+// percent writes part of all, with two digits that count.
+func percent(part, all any) string {
+	a, b := toFloat(part), toFloat(all)
+	if b == 0 {
+		return "–"
+	}
+	share := 100 * a / b
+	if share > 0 && share < 0.01 {
+		return "< 0.01 %"
+	}
+	return strings.TrimSuffix(strings.TrimRight(strconv.FormatFloat(share, 'f', 2, 64), "0"), ".") + " %"
+}
+
+func toFloat(n any) float64 {
+	switch v := reflect.ValueOf(n); {
+	case v.CanInt():
+		return float64(v.Int())
+	case v.CanUint():
+		return float64(v.Uint())
+	case v.CanFloat():
+		return v.Float()
+	}
+	return 0
+}
+
+// indent writes JSON over several lines. Numbers keep all their digits.
+func indent(text json.RawMessage) string {
+	var b bytes.Buffer
+	if len(text) == 0 || json.Indent(&b, text, "", "  ") != nil {
+		return string(text)
+	}
+	return b.String()
+}
+
+// shorten returns the first n characters of a text, and an ellipsis where there are more.
+func shorten(n int, text string) string {
+	count := 0
+	for i := range text {
+		if count == n {
+			return text[:i] + "…"
+		}
+		count++
+	}
+	return text
+}
+
+// queryString returns the query of a URL with some parameters set, or, where the value is empty, left out: names and values in turn.
+func queryString(values url.Values, namesAndValues ...any) template.URL {
+	changed := url.Values{}
+	for name, all := range values {
+		changed[name] = all
+	}
+	for i := 0; i+1 < len(namesAndValues); i += 2 {
+		name, value := fmt.Sprint(namesAndValues[i]), fmt.Sprint(namesAndValues[i+1])
+		if value == "" {
+			changed.Del(name)
+		} else {
+			changed.Set(name, value)
+		}
+	}
+	return template.URL("?" + changed.Encode()) //nolint:gosec // Encode escapes
+}
+
+var errDict = errors.New("dict takes names and values in turn")
+
+// dict makes a map of names and values in turn, to pass several to a template.
+func dict(namesAndValues ...any) (map[string]any, error) {
+	if len(namesAndValues)%2 != 0 {
+		return nil, errDict
+	}
+	m := make(map[string]any, len(namesAndValues)/2)
+	for i := 0; i < len(namesAndValues); i += 2 {
+		name, ok := namesAndValues[i].(string)
+		if !ok {
+			return nil, errDict
+		}
+		m[name] = namesAndValues[i+1]
+	}
+	return m, nil
+}
+
+// isZero reports whether a number is 0, so that a table can write it in grey.
+func isZero(n any) bool { return toFloat(n) == 0 }

@@ -1,0 +1,132 @@
+// What the pages do beyond plain HTML: live parts, relative times, shortcuts, copying. Every page and form works without it.
+"use strict";
+(() => {
+  const root = document.body.dataset.root;
+  document.documentElement.classList.add("script");
+
+  // A notice is said once: going back, or loading the page again, does not say it again.
+  const here = new URL(location.href);
+  if (here.searchParams.has("did")) {
+    here.searchParams.delete("did");
+    here.searchParams.delete("n");
+    history.replaceState(null, "", here);
+  }
+
+  // Times are in UTC as they come; the title has the local time, and <time data-relative> shows how long ago.
+  const units = [["year", 31536000], ["month", 2592000], ["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
+  const relative = new Intl.RelativeTimeFormat("en", {numeric: "always", style: "narrow"});
+  const sayTimes = (within) => {
+    for (const el of within.querySelectorAll("time[datetime]")) {
+      const at = new Date(el.dateTime);
+      const seconds = (at - Date.now()) / 1000;
+      const [unit, size] = units.find(([, size]) => Math.abs(seconds) >= size) || ["second", 1];
+      el.title = `${relative.format(Math.round(seconds / size), unit)} · ${at.toLocaleString(undefined, {timeZoneName: "short"})}`;
+    }
+  };
+
+  // Buttons with data-copy copy the text of the element whose id they name.
+  const offerCopies = (within) => {
+    for (const button of within.querySelectorAll("button[data-copy]")) {
+      button.onclick = async () => {
+        const source = document.getElementById(button.dataset.copy);
+        await navigator.clipboard.writeText(source.value ?? source.textContent);
+        const text = button.textContent;
+        button.textContent = "Copied";
+        setTimeout(() => { button.textContent = text; }, 1500);
+      };
+    }
+  };
+
+  const enliven = (within) => { sayTimes(within); offerCopies(within); };
+  enliven(document);
+
+  // Checkboxes with data-all check all of their table.
+  document.addEventListener("change", (e) => {
+    if (!e.target.matches("input[data-all]")) return;
+    for (const box of e.target.closest("table").querySelectorAll("tbody input[type=checkbox]")) box.checked = e.target.checked;
+  });
+
+  // Live parts: the server sends the HTML of those that have changed, rendered as the page itself was. One that is in use stays as it is until it is not.
+  const path = document.body.dataset.live;
+  const state = document.getElementById("live-state");
+  let stream = null;
+  let waiting = {}; // parts that could not be replaced yet
+  const say = (text, mode) => {
+    if (!state) return;
+    state.classList.toggle("on", mode === "on");
+    state.classList.toggle("off", mode === "off");
+    state.querySelector("[data-live-text]").textContent = text;
+  };
+  const isInUse = (el) => {
+    const active = document.activeElement;
+    if (active && el.contains(active) && active.matches("input, textarea, select")) return true;
+    const selection = getSelection();
+    return selection && !selection.isCollapsed && el.contains(selection.anchorNode);
+  };
+  const replace = (regions) => {
+    Object.assign(waiting, regions);
+    for (const [name, html] of Object.entries(waiting)) {
+      const el = document.getElementById("live-" + name);
+      if (el && isInUse(el)) continue;
+      delete waiting[name];
+      if (!el) continue;
+      const active = document.activeElement;
+      const focused = active && el.contains(active) ? active.getAttribute("href") || active.id : null;
+      const open = [...el.querySelectorAll("details")].map((d) => d.open);
+      const row = [...el.querySelectorAll("tr.current a[href]")].map((a) => a.getAttribute("href"))[0];
+      el.innerHTML = html;
+      el.querySelectorAll("details").forEach((d, i) => { d.open = open[i] ?? d.open; });
+      if (focused) (el.querySelector(`[href="${CSS.escape(focused)}"]`) || document.getElementById(focused))?.focus({preventScroll: true});
+      if (row) el.querySelector(`a[href="${CSS.escape(row)}"]`)?.closest("tr")?.classList.add("current");
+      enliven(el);
+    }
+  };
+  const close = () => { stream?.close(); stream = null; };
+  const open = () => {
+    if (path === undefined || stream || document.hidden) return;
+    stream = new EventSource(`${root}live?page=${encodeURIComponent(path)}`);
+    stream.addEventListener("parts", (e) => {
+      const message = JSON.parse(e.data);
+      replace(message.parts);
+      say(`live, ${message.at}`, "on");
+    });
+    stream.addEventListener("problem", (e) => say(JSON.parse(e.data).title, "off"));
+    stream.addEventListener("ended", () => { close(); say("logged out", "off"); location.reload(); });
+    stream.onerror = () => say("not connected; trying again", "off");
+  };
+  document.addEventListener("visibilitychange", () => { if (document.hidden) { close(); say("paused", ""); } else open(); });
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", open);
+  open();
+
+  // Shortcuts.
+  const help = document.getElementById("help");
+  document.querySelector("[data-help]")?.addEventListener("click", () => help.showModal());
+  const move = (by) => {
+    const rows = [...document.querySelectorAll("table[data-rows] tbody tr")];
+    if (!rows.length) return;
+    const at = rows.findIndex((r) => r.classList.contains("current"));
+    rows[at]?.classList.remove("current");
+    const next = rows[Math.min(Math.max(at + by, 0), rows.length - 1)];
+    next.classList.add("current");
+    next.scrollIntoView({block: "nearest"});
+  };
+  let isGoing = false;
+  document.addEventListener("keydown", (e) => {
+    if (e.ctrlKey || e.metaKey || e.altKey || e.target.matches("input, textarea, select") || help.open) return;
+    if (isGoing) {
+      isGoing = false;
+      const link = [...document.querySelectorAll(".bar a[data-key]")].find((a) => a.dataset.key === e.key);
+      if (link) { e.preventDefault(); link.click(); }
+      return;
+    }
+    switch (e.key) {
+      case "g": isGoing = true; setTimeout(() => { isGoing = false; }, 1500); break;
+      case "/": { const field = document.querySelector("[data-search]"); if (field) { e.preventDefault(); field.focus(); field.select(); } break; }
+      case "j": move(1); break;
+      case "k": move(-1); break;
+      case "Enter": if (e.target === document.body || e.target.id === "main") document.querySelector("tr.current a[href]")?.click(); break;
+      case "?": help.showModal(); break;
+    }
+  });
+})();

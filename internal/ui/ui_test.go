@@ -1,0 +1,111 @@
+package ui
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"html/template"
+	"io"
+	"maps"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/queued/queued/client"
+)
+
+func TestNumbersKeepAllTheirDigits(t *testing.T) {
+	t.Parallel()
+	for want, n := range map[string]any{
+		"0": 0, "999": 999, "1,000": 1000, "9,223,372,036,854,775,807": int64(math.MaxInt64), "−12,345": -12345, "–": (*int64)(nil), "47.6": 47.6, "0.15": 0.15,
+	} {
+		if got := number(n); got != want {
+			t.Errorf("%v is written %q, want %q", n, got, want)
+		}
+	}
+	if got, want := indent([]byte(`{"id":12345678901234567890.10}`)), "{\n  \"id\": 12345678901234567890.10\n}"; got != want {
+		t.Errorf("JSON is written %q, want %q", got, want)
+	}
+}
+
+func TestDurationsAreWrittenForPeople(t *testing.T) {
+	t.Parallel()
+	for want, d := range map[string]time.Duration{
+		"0 s": 0, "0.25 ms": 250 * time.Microsecond, "4 ms": 4 * time.Millisecond, "8.4 s": 8400 * time.Millisecond, "14 min": 14 * time.Minute,
+		"14 min 5 s": 14*time.Minute + 5*time.Second, "2 h 5 min": 125 * time.Minute, "3 d 4 h": 76 * time.Hour, "36,500 d": 36500 * 24 * time.Hour,
+	} {
+		if got := Duration(d); got != want {
+			t.Errorf("%d ns is written %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestLiveRegionsAreThePartsBetweenTheirMarks(t *testing.T) {
+	t.Parallel()
+	text := "a" + string(live("one")) + "<p>1</p>" + string(endLive("one")) + "b" + string(live("two")) + "" + string(endLive("two"))
+	want := map[string]string{"one": "<p>1</p>", "two": ""}
+	if got := LiveRegions([]byte(text)); !maps.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestWhatIsShownCannotEndALivePart has a queue whose events have types that look like the mark.
+func TestWhatIsShownCannotEndALivePart(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	hostile := string(endLive("events")) + "<b>"
+	err := Render(&b, &Page{Name: "queue", Title: "q", Root: "../", View: Queue{Events: []client.Event{{ID: 1, Type: hostile}, {ID: 2, Type: "last"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if region := LiveRegions(b.Bytes())["events"]; strings.Contains(region, "<b>") || !strings.Contains(region, "last") {
+		t.Errorf("the part is %q", region)
+	}
+}
+
+func TestChartsAreWellFormed(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 24, 14, 0, 0, 0, time.UTC)
+	var buckets []Bucket
+	var times []time.Time
+	points := make([]float64, 60)
+	for i := range 60 {
+		when := at.Add(time.Duration(i) * time.Minute)
+		buckets = append(buckets, Bucket{At: when, Done: int64(i * 70), Failed: int64(i % 2)})
+		times = append(times, when)
+		points[i] = float64(i)
+	}
+	points[7] = math.NaN()
+	for name, chart := range map[string]template.HTML{
+		"bars": Bars(buckets), "one bar": Bars(buckets[:1]), "no event": Bars([]Bucket{{At: at}}),
+		"lines": Lines("Depth", times, Series{Name: `<"ready">`, Class: "a", Points: points}, Series{Name: "leased", Class: "b", Points: points}),
+		"spark": Spark(`from "3" to <48>`, points, true),
+	} {
+		decoder := xml.NewDecoder(strings.NewReader("<r>" + string(chart) + "</r>"))
+		for {
+			_, err := decoder.Token()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s: %v: %s", name, err, chart)
+			}
+		}
+		if strings.Contains(string(chart), "NaN") || strings.Contains(string(chart), "style=") || chart == "" {
+			t.Errorf("%s: %s", name, chart)
+		}
+	}
+	if got := strings.Count(string(Bars(buckets)), `class="hit"`); got != 60+narrowBars {
+		t.Errorf("%d bars are drawn, want 60 for wide screens and %d for narrow ones", got, narrowBars)
+	}
+}
+
+func TestAxesEndAtRoundNumbers(t *testing.T) {
+	t.Parallel()
+	for v, want := range map[float64]float64{0: 1, 1: 1, 3: 4, 48: 50, 101: 200, 4812: 5000, 0.3: 0.4} {
+		if got := ceiling(v); math.Abs(got-want) > want/1e9 {
+			t.Errorf("an axis for %g ends at %g, want %g", v, got, want)
+		}
+	}
+}

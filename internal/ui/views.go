@@ -1,0 +1,32 @@
+package ui
+
+import "github.com/queued/queued/client"
+
+// A Pager leads to other pages of a list by their queries; empty: there is none.
+type Pager struct{ First, Next string }
+
+// Confirm is a question before something that cannot be undone.
+type Confirm struct {
+	Question, Consequence, Button string
+	Action, Back                  string // paths under /ui/
+	Fields                        []Hidden
+}
+
+// Hidden is a field of a form that nobody sees.
+type Hidden struct{ Name, Value string }
+
+// Queues is the page of all queues.
+type Queues struct {
+	Queues []client.QueueStats
+	Pager  Pager
+}
+
+// Queue is the page of one queue.
+type Queue struct {
+	client.Queue
+	Events  []client.Event
+	PostKey string // the idempotency key of the form, so that sending it twice posts one event
+}
+
+// Count writes a count with its noun: 1 queue, 2 queues.
+func Count(n int, one, many string) string { return plural(n, one, many) }
