@@ -105,13 +105,9 @@ func (s *Server) serveDocsAsset(w http.ResponseWriter, r *http.Request) {
 	a.ServeHTTP(w, r)
 }
 
-// index is for those who open the server's address: people get the docs, programs where to find them.
+// index tells programs that open the server's address where to find the documentation. Browsers are led to the pages; see servePages.
 func (s *Server) index(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Vary", "Accept")
-	if strings.Contains(r.Header.Get("Accept"), "text/html") {
-		http.Redirect(w, r, "docs", http.StatusSeeOther)
-		return
-	}
 	respond(w, r, reply{body: indexResponse{Name: "queued", Version: s.version.Version, Docs: "/docs", OpenAPI: "/openapi.yaml"}})
 }
 

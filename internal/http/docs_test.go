@@ -86,12 +86,12 @@ func TestDocsAreServedCompressedOrPlain(t *testing.T) {
 	}
 }
 
-func TestIndexRedirectsBrowsersToTheDocs(t *testing.T) {
+func TestIndexRedirectsBrowsersToThePages(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	got := h.with("Accept", "text/html,application/xhtml+xml,*/*;q=0.8").call("GET", "/", "").want(303)
-	if got.header.Get("Location") != "/docs" {
+	if got.header.Get("Location") != "ui/" {
 		t.Errorf("Location is %q", got.header.Get("Location"))
 	}
 	if got := h.call("GET", "/", "").want(200).body; got != `{"name":"queued","version":"1.2.3","docs":"/docs","openapi":"/openapi.yaml"}` {

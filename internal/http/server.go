@@ -103,6 +103,7 @@ type Server struct {
 	metrics   *metrics
 	version   versionResponse
 	draining  atomic.Bool
+	drained   chan struct{} // is closed when it drains
 	exports   chan struct{} // has an element for each export that is being written
 	handler   http.Handler
 
@@ -120,7 +121,9 @@ func New(cfg Config) *Server {
 	s.exports = make(chan struct{}, maxExports)
 	s.metrics = newMetrics(cfg, s.version, s.bodies)
 	routes := s.routes().mux
-	s.handler = s.observe(routes, s.checkHost(s.checkClient(s.checkOutdated(s.authenticate(checkOrigin(routes))))))
+	s.drained = make(chan struct{})
+	pages := s.newPages(routes)
+	s.handler = s.observe(routes, s.checkHost(s.checkClient(s.checkOutdated(servePages(checkOrigin(pages), s.authenticate(checkOrigin(routes)))))))
 	return s
 }
 
@@ -129,7 +132,11 @@ func (s *Server) Handler() http.Handler { return s.handler }
 
 // Drain makes /readyz answer 503 from now on, so that load balancers look elsewhere. Other
 // calls are answered as before. It may be repeated.
-func (s *Server) Drain() { s.draining.Store(true) }
+func (s *Server) Drain() {
+	if !s.draining.Swap(true) {
+		close(s.drained)
+	}
+}
 
 // HTTPServer returns a server of Handler with every timeout set: none is shorter than the
 // longest call, and none is absent. Streams, which have no longest time, set the time of each write.

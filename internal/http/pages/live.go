@@ -1,0 +1,284 @@
+package pages
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+
+	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/failure"
+	"github.com/queued/queued/internal/ui"
+)
+
+const (
+	// liveInterval is the time between two looks at a page that somebody has open.
+	liveInterval = 2 * time.Second
+	// liveWrite bounds one write to a viewer. One that takes nothing is given up, and comes back.
+	liveWrite = 10 * time.Second
+	// liveCheck is how often a session of an open page is looked up again: log-outs elsewhere end its stream within this time. Revoked keys end it at once.
+	liveCheck = 5 * time.Second
+	// renderTimeout bounds the rendering of a page, with the calls that it makes.
+	renderTimeout = 15 * time.Second
+	// maxViews bounds the different pages that are rendered again and again.
+	maxViews = 500
+)
+
+// A hub renders the pages that are open, each once for all viewers with the same rights, and tells them which parts have changed.
+type hub struct {
+	h  *Handler
+	mu sync.Mutex
+	// views are the pages that somebody has open. Each has a goroutine, which ends with its last viewer.
+	views map[viewKey]*openView
+}
+
+// A viewKey names a page with the rights of those who look at it. Grants are compared by identity: a key that is changed has another one.
+type viewKey struct {
+	grant *access.Grant
+	path  string
+}
+
+// An openView is a page that somebody has open.
+type openView struct {
+	viewers int
+	cancel  context.CancelFunc
+
+	mu      sync.Mutex
+	parts   map[string]string // as they are now
+	changed map[string]int    // the number of the look that each part has changed at
+	look    int
+	at      time.Time
+	problem *ui.Problem   // why the latest look failed; nil: it did not
+	news    chan struct{} // is closed at the next look
+}
+
+func newHub(h *Handler) *hub { return &hub{h: h, views: make(map[viewKey]*openView)} }
+
+var errTooManyViews = problem(http.StatusServiceUnavailable, "Too many open pages", "The page is not live: too many different pages are open. It can be loaded again.")
+
+// join adds a viewer to a page. The caller calls leave when it has gone.
+func (b *hub) join(key viewKey, r *http.Request) (v *openView, leave func(), err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v = b.views[key]
+	if v == nil {
+		if len(b.views) >= maxViews {
+			return nil, nil, errTooManyViews
+		}
+		ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context())) // it serves the viewers that come later, too
+		v = &openView{cancel: cancel, parts: map[string]string{}, changed: map[string]int{}, news: make(chan struct{})}
+		b.views[key] = v
+		go b.run(ctx, key, v, r)
+	}
+	v.viewers++
+	return v, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if v.viewers--; v.viewers == 0 {
+			v.cancel()
+			delete(b.views, key)
+		}
+	}, nil
+}
+
+// run looks at a page again and again until ctx ends.
+func (b *hub) run(ctx context.Context, key viewKey, v *openView, first *http.Request) {
+	for {
+		b.look(ctx, key, v, first)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(liveInterval):
+		}
+	}
+}
+
+// look renders a page, and notes which parts are not as they were.
+func (b *hub) look(ctx context.Context, key viewKey, v *openView, first *http.Request) {
+	parts, failed := b.render(ctx, key, first)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.look++
+	v.at = time.Now()
+	v.problem = failed
+	if failed == nil {
+		for name, html := range parts {
+			if v.parts[name] != html {
+				v.parts[name], v.changed[name] = html, v.look
+			}
+		}
+	}
+	close(v.news)
+	v.news = make(chan struct{})
+}
+
+// render returns the parts of a page that change, or why it cannot be read.
+func (b *hub) render(ctx context.Context, key viewKey, first *http.Request) (parts map[string]string, failed *ui.Problem) {
+	ctx, cancel := context.WithTimeout(ctx, renderTimeout)
+	defer cancel()
+	defer func() { // a fault of one page ends neither the process nor the other pages
+		if cause := recover(); cause != nil {
+			b.h.cfg.Logger.Error().Any("panic", cause).Bytes("stack", debug.Stack()).Msg("a live page could not be rendered")
+			failed = problemOf(problem(http.StatusInternalServerError, "Internal error", "The log of the server has the reason."))
+		}
+	}()
+	target, err := url.Parse(Prefix + key.path)
+	if err != nil || !strings.HasPrefix(target.Path, Prefix) {
+		return nil, problemOf(problem(http.StatusBadRequest, "No such page", "The page of the stream is not a path."))
+	}
+	seen := &rendered{grant: key.grant}
+	ctx = context.WithValue(ctx, renderedKey{}, seen)
+	ctx = context.WithValue(ctx, chi.RouteCtxKey, chi.NewRouteContext())
+	r := first.Clone(ctx)
+	r.Method, r.URL, r.Body = http.MethodGet, target, http.NoBody
+	answer := &recorder{header: make(http.Header), status: http.StatusOK}
+	b.h.mux.ServeHTTP(answer, r)
+	if seen.problem != nil {
+		return nil, seen.problem
+	}
+	return ui.LiveRegions(answer.body.Bytes()), nil
+}
+
+// renderedKey is the key of a *rendered in the context of a page that is rendered for a hub.
+type renderedKey struct{}
+
+// rendered is a page that is rendered for a hub.
+type rendered struct {
+	grant   *access.Grant // the rights of the viewers
+	problem *ui.Problem   // why it could not be read; nil: it could
+}
+
+// renderedFor returns the page that is rendered for a hub; nil: it is rendered for the one who made the request.
+func renderedFor(r *http.Request) *rendered {
+	page, _ := r.Context().Value(renderedKey{}).(*rendered)
+	return page
+}
+
+// parts is what a viewer is told of one look: the HTML of the parts that have changed since the one before, and when it was.
+type parts struct {
+	At    string            `json:"at"`
+	Parts map[string]string `json:"parts"`
+}
+
+// since returns what has changed after the look that a viewer knows, and the number of the latest one. The channel is closed at the next.
+func (v *openView) since(known int) (parts, *ui.Problem, int, <-chan struct{}) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	news := parts{At: v.at.UTC().Format("15:04:05 UTC"), Parts: make(map[string]string)}
+	for name, at := range v.changed {
+		if at > known {
+			news.Parts[name] = v.parts[name]
+		}
+	}
+	return news, v.problem, v.look, v.news
+}
+
+// serveLive answers with a stream of Server-Sent Events that says which parts of a page have changed.
+func (h *Handler) serveLive(w http.ResponseWriter, r *http.Request) {
+	grant, err := h.authenticate(r)
+	out := &eventWriter{w: w, control: http.NewResponseController(w)}
+	out.begin()
+	if err != nil {
+		if isLoggedOut(err) {
+			_ = out.send("ended", struct{}{})
+			return
+		}
+		_ = out.send("problem", ui.Problem{Title: "not available"})
+		return
+	}
+	h.cfg.Identify(r, grant)
+	ctx, stop := grant.Watch(r.Context())
+	defer stop()
+	v, leave, err := h.live.join(viewKey{grant, r.URL.Query().Get("page")}, r)
+	if err != nil {
+		_ = out.send("problem", problemOf(err))
+		return
+	}
+	defer leave()
+	err = h.follow(ctx, r, v, out)
+	if ctx.Err() != nil && r.Context().Err() == nil {
+		err = out.send("ended", struct{}{})
+	}
+	if err != nil && r.Context().Err() == nil {
+		h.cfg.Logger.Debug().Func(failure.Of(err)).Msg("a live page was given up: its viewer takes nothing any more")
+	}
+}
+
+// follow tells a viewer what changes until the viewer goes, or has to.
+func (h *Handler) follow(ctx context.Context, r *http.Request, v *openView, out *eventWriter) error {
+	known := 0
+	checked := time.Now()
+	for {
+		news, failed, look, next := v.since(known)
+		var err error
+		switch {
+		case look == 0: // the first look is under way
+		case failed != nil:
+			err = out.send("problem", failed)
+		default:
+			err = out.send("parts", news)
+			known = look
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return nil
+		case <-h.cfg.Draining:
+			return nil
+		}
+		if time.Since(checked) >= liveCheck {
+			checked = time.Now()
+			if _, err := h.authenticate(r); isLoggedOut(err) {
+				return out.send("ended", struct{}{})
+			}
+		}
+	}
+}
+
+// isLoggedOut reports whether an error of an authentication says that the viewer has to log in again.
+func isLoggedOut(err error) bool {
+	return errors.Is(err, access.ErrUnauthorized) || errors.Is(err, access.ErrExpired) || errors.Is(err, access.ErrRevoked)
+}
+
+// An eventWriter writes Server-Sent Events.
+type eventWriter struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+}
+
+func (o *eventWriter) begin() {
+	header := o.w.Header()
+	header.Set("Content-Type", "text/event-stream")
+	header.Set("X-Accel-Buffering", "no") // nginx would gather the stream otherwise
+	o.w.WriteHeader(http.StatusOK)
+}
+
+// send writes one event, whose data are JSON, and has it sent.
+func (o *eventWriter) send(name string, data any) error {
+	var b bytes.Buffer
+	b.WriteString("event: " + name + "\ndata: ")
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false) // HTML in it is for the script to parse
+	if err := encoder.Encode(data); err != nil {
+		return err
+	}
+	b.WriteString("\n")
+	if err := o.control.SetWriteDeadline(time.Now().Add(liveWrite)); err != nil {
+		return err
+	}
+	if _, err := o.w.Write(b.Bytes()); err != nil {
+		return err
+	}
+	return o.control.Flush()
+}

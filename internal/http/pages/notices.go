@@ -1,0 +1,29 @@
+package pages
+
+import (
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// notices say what an action has done, by the parameter did of the page that it leads to. They are texts of the program, so that nobody can make a link that
+// says something else; {n} stands for the number in the parameter n.
+var notices = map[string]string{
+	"queue.paused":  "The queue is paused: events come in, and none can be claimed.",
+	"queue.resumed": "The queue is no longer paused.",
+	"queue.purged":  "Events purged: {n}.",
+	"event.posted":  "Posted the event {n}.",
+}
+
+// notice returns the notice that the parameters of a page ask for; empty: none.
+func notice(query url.Values) string {
+	text := notices[query.Get("did")]
+	if !strings.Contains(text, "{n}") {
+		return text
+	}
+	n, err := strconv.ParseInt(query.Get("n"), 10, 64)
+	if err != nil {
+		return ""
+	}
+	return strings.ReplaceAll(text, "{n}", strconv.FormatInt(n, 10))
+}

@@ -1,0 +1,206 @@
+// Package pages serves the pages at /ui/. It has no way to the data of its own: whatever a page shows, it reads through the API, with the rights of whoever
+// looks at it, and whatever a form does is a call of the API, too. Package ui makes the HTML.
+//
+// A page is a function of a [visit] that returns what to show, in the file of its subject, and a form is one that makes the call and says where to go on:
+// see routes. Pages with parts that change are rendered again for those who look at them, every two seconds, once for all viewers with the same key; see
+// live.go.
+package pages
+
+import (
+	"cmp"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/rs/zerolog"
+
+	"github.com/queued/queued/client"
+	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/failure"
+	"github.com/queued/queued/internal/ui"
+)
+
+// Config has what the pages need. All but Access and Draining must be set.
+type Config struct {
+	// Call answers a call of the API in the name of the bearer of a grant; nil: of anybody.
+	Call func(w http.ResponseWriter, r *http.Request, grant *access.Grant)
+	// Identify notes whose request it is, for its line of the log.
+	Identify func(r *http.Request, grant *access.Grant)
+	Access   *access.Service // who may look; nil: anyone
+	Draining <-chan struct{} // is closed when the server stops: open pages are told to come back; nil: never
+	Version  string
+	// HidePayloads has events shown without their payloads and results.
+	HidePayloads bool
+	Logger       zerolog.Logger
+}
+
+// Prefix is the path that the pages are under.
+const Prefix = "/ui/"
+
+// maxForm bounds the body of a form, in bytes. The largest has an event; the API bounds that.
+const maxForm = 4 << 20
+
+// policy lets a page load, call and send forms to nothing but this server, and run nothing that stands in the page itself.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// A Handler serves the pages. It is safe for concurrent use.
+type Handler struct {
+	cfg   Config
+	mux   *chi.Mux
+	reads *readCache
+	live  *hub
+}
+
+// New returns a Handler.
+func New(cfg Config) *Handler {
+	h := &Handler{cfg: cfg, mux: chi.NewRouter(), reads: newReadCache()}
+	h.live = newHub(h)
+	h.routes()
+	return h
+}
+
+// ServeHTTP implements http.Handler for paths that begin with Prefix.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Content-Security-Policy", policy)
+	header.Set("Referrer-Policy", "same-origin")
+	header.Set("Cross-Origin-Opener-Policy", "same-origin")
+	header.Set("Cache-Control", "no-store")
+	h.mux.ServeHTTP(w, r)
+}
+
+// A view is what a page shows.
+type view struct {
+	name   string // of the template
+	title  string
+	nav    string // the entry of the navigation
+	isLive bool
+	body   any
+}
+
+// A page reads what a view shows. Its errors are those of the client, or of the page itself.
+type page func(v *visit) (view, error)
+
+// An action does what a form asks for. It returns where to go on: a path under Prefix, with the parameters did and n, which say what was done; see notices.
+type action func(v *visit) (next string, err error)
+
+// page serves a page.
+func (h *Handler) page(show page) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		v, ok := h.visit(w, r)
+		if !ok {
+			return
+		}
+		h.show(w, v, show, nil) //nolint:contextcheck // a visit has the context of its request
+	}
+}
+
+// action serves a form of a page: when the action fails, the page is shown again, with the problem and what was entered.
+func (h *Handler) action(do action, again page) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		v, ok := h.visit(w, r)
+		if !ok {
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		err := r.ParseForm()
+		next := ""
+		if err == nil {
+			v.form = r.PostForm
+			next, err = do(v)
+			h.reads.clear() // whoever did something sees it done
+		} else {
+			err = &client.Error{Status: http.StatusBadRequest, Title: "The form could not be read", Detail: err.Error() + "."}
+		}
+		if err != nil {
+			h.show(w, v, again, err) //nolint:contextcheck // a visit has the context of its request
+			return
+		}
+		// The reference is relative, because nobody knows under which prefix a proxy has the server.
+		w.Header().Set("Location", v.root()+next)
+		w.WriteHeader(http.StatusSeeOther)
+	}
+}
+
+// show renders a page, or what is left of it when it cannot be read. failed is why an action failed; nil: none did.
+func (h *Handler) show(w http.ResponseWriter, v *visit, read page, failed error) {
+	p, status := h.build(v, read, failed)
+	if live := renderedFor(v.r); live != nil {
+		live.problem = p.Problem
+	}
+	h.write(w, p, status)
+}
+
+// build returns a page as it is to be shown, and its status.
+func (h *Handler) build(v *visit, read page, failed error) (*ui.Page, int) {
+	shown, err := read(v)
+	status := http.StatusOK
+	p := &ui.Page{
+		Root: v.root(), Path: v.path(), Viewer: v.viewer(), Server: ui.Server{Version: h.cfg.Version}, At: time.Now(),
+		Name: shown.name, Title: shown.title, Nav: shown.nav, IsLive: shown.isLive && failed == nil, View: shown.body, Notice: notice(v.r.URL.Query()),
+	}
+	if err != nil { // what could not be read is never shown as if there were nothing
+		p.Name, p.IsLive, p.View = "error", false, nil
+	}
+	if failed == nil {
+		failed = err
+	}
+	if failed != nil {
+		p.Problem = problemOf(failed)
+		p.Title = cmp.Or(p.Title, p.Problem.Title)
+		p.Form, p.Notice, status = v.form, "", p.Problem.Status
+	}
+	return p, status
+}
+
+// showProblem answers with a page that has nothing but a problem, whoever asks.
+func (h *Handler) showProblem(w http.ResponseWriter, r *http.Request, err error) {
+	p := &ui.Page{Name: "error", Root: rootOf(r), Server: ui.Server{Version: h.cfg.Version}, At: time.Now(), Viewer: ui.Viewer{IsOpen: true, Can: func(string) bool { return false }}}
+	p.Problem = problemOf(err)
+	if isLoggedOut(err) {
+		p.Problem = &ui.Problem{Status: http.StatusUnauthorized, Title: "Not logged in", Detail: "The log-in has ended. Log in, and send the form again: nothing was done."}
+	}
+	p.Title = p.Problem.Title
+	h.write(w, p, p.Problem.Status)
+}
+
+// write renders a page.
+func (h *Handler) write(w http.ResponseWriter, p *ui.Page, status int) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	if err := ui.Render(w, p); err != nil {
+		h.cfg.Logger.Error().Func(failure.Of(err)).Str("page", p.Name).Msg("a page could not be rendered")
+	}
+}
+
+// problemOf returns an error as a page shows it.
+func problemOf(err error) *ui.Problem {
+	if answer, ok := errors.AsType[*client.Error](err); ok {
+		p := &ui.Problem{Status: answer.Status, Title: cmp.Or(answer.Title, http.StatusText(answer.Status)), Detail: answer.Detail, RequestID: answer.RequestID}
+		for _, f := range answer.Errors {
+			p.Fields = append(p.Fields, ui.Field{Name: strings.TrimLeft(f.Pointer, "#/?"), Detail: f.Detail})
+		}
+		return p
+	}
+	return &ui.Problem{Status: http.StatusServiceUnavailable, Title: "The page could not be read", Detail: "The server did not answer in time. Load the page again."}
+}
+
+// problem returns an error that a page finds itself.
+func problem(status int, title, detail string) error {
+	return &client.Error{Status: status, Title: title, Detail: detail}
+}
+
+// did returns a path with the notice of what was done there; n is the number that the notice has, if any.
+func did(path, what, n string) string {
+	query := url.Values{"did": {what}}
+	if n != "" {
+		query.Set("n", n)
+	}
+	if strings.Contains(path, "?") {
+		return path + "&" + query.Encode()
+	}
+	return path + "?" + query.Encode()
+}

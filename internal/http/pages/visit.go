@@ -1,0 +1,102 @@
+package pages
+
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/queued/queued/client"
+	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/ui"
+)
+
+// A visit is one request for a page, or the making of a page for those who look at it.
+type visit struct {
+	h     *Handler
+	r     *http.Request
+	grant *access.Grant  // the rights of the viewer; nil: all
+	api   *client.Client // which calls in the name of the viewer
+	form  url.Values     // what was sent; nil: nothing was
+}
+
+// visit returns the visit of a request. It answers those who have to log in first, and then returns false.
+func (h *Handler) visit(w http.ResponseWriter, r *http.Request) (*visit, bool) {
+	grant, err := h.authenticate(r)
+	if err != nil {
+		h.refuse(w, r, err)
+		return nil, false
+	}
+	if renderedFor(r) == nil {
+		h.cfg.Identify(r, grant)
+	}
+	return &visit{h: h, r: r, grant: grant, api: h.clientFor(r, grant)}, true
+}
+
+// path returns the path of the page under Prefix, with its query but for the notice.
+func (v *visit) path() string {
+	path := strings.TrimPrefix(v.r.URL.EscapedPath(), Prefix)
+	query := v.r.URL.Query()
+	query.Del("did")
+	query.Del("n")
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	return path
+}
+
+// root returns the reference to Prefix that is relative to the page.
+func (v *visit) root() string { return rootOf(v.r) }
+
+func rootOf(r *http.Request) string {
+	depth := strings.Count(strings.TrimPrefix(r.URL.Path, Prefix), "/")
+	return cmp.Or(strings.Repeat("../", depth), "./")
+}
+
+// parameter returns a parameter of the path.
+func (v *visit) parameter(name string) string { return v.r.PathValue(name) }
+
+// query returns a parameter of the query.
+func (v *visit) query(name string) string { return v.r.URL.Query().Get(name) }
+
+// viewer returns who looks at the page.
+func (v *visit) viewer() ui.Viewer {
+	if v.grant == nil || v.grant.IsOpen {
+		return ui.Viewer{IsOpen: true}
+	}
+	return ui.Viewer{Name: v.keyName(), Can: func(scope string) bool { return v.grant.Has(access.Scope(scope)) }}
+}
+
+// keyName returns the name of the viewer's key.
+func (v *visit) keyName() string {
+	if v.grant.KeyID == "" {
+		return "the configured key"
+	}
+	self, err := v.api.GetOwnKey(v.r.Context())
+	if err != nil || self.Key == nil {
+		return v.grant.KeyID
+	}
+	return self.Key.Name
+}
+
+// authenticate returns the rights of whoever makes a request; nil: all.
+func (h *Handler) authenticate(r *http.Request) (*access.Grant, error) {
+	if page := renderedFor(r); page != nil {
+		return page.grant, nil
+	}
+	if h.cfg.Access == nil {
+		return nil, nil //nolint:nilnil // a nil Grant has all rights
+	}
+	return h.cfg.Access.Authenticate(r.Context(), "")
+}
+
+// refuse answers a request for a page whose viewer has to log in, or cannot be told from others now.
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if isLoggedOut(err) && r.Method == http.MethodGet {
+		to := strings.TrimPrefix(r.URL.RequestURI(), Prefix)
+		w.Header().Set("Location", rootOf(r)+"login?"+url.Values{"to": {to}}.Encode())
+		w.WriteHeader(http.StatusSeeOther)
+		return
+	}
+	h.showProblem(w, r, err)
+}

@@ -1,0 +1,253 @@
+package http
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/queued/queued/internal/pgtest"
+)
+
+// A browser opens pages of a server as people's browsers do, without a script: it keeps cookies, and follows no redirect by itself.
+type browser struct {
+	t    *testing.T
+	http *http.Client
+	base string
+}
+
+// A pageSeen is a page as a browser has it.
+type pageSeen struct {
+	t      *testing.T
+	status int
+	header http.Header
+	body   string
+}
+
+// browse returns a browser for the pages of a server.
+func (h *environment) browse(t *testing.T) *browser {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &browser{t: t, base: h.url, http: &http.Client{
+		Transport: h.raw, Jar: jar, Timeout: busyTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// get opens the page at a path under /ui/.
+func (b *browser) get(path string) *pageSeen { return b.send(http.MethodGet, path, nil) }
+
+// post sends a form to a path under /ui/.
+func (b *browser) post(path string, form url.Values) *pageSeen {
+	return b.send(http.MethodPost, path, form)
+}
+
+// follow sends a form, and returns the page that it leads to.
+func (b *browser) follow(path string, form url.Values) *pageSeen {
+	b.t.Helper()
+	sent := b.post(path, form).want(http.StatusSeeOther)
+	at, err := url.Parse(b.base + "/ui/" + path)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	next, err := at.Parse(sent.header.Get("Location"))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return b.get(strings.TrimPrefix(next.RequestURI(), "/ui/"))
+}
+
+func (b *browser) send(method, path string, form url.Values) *pageSeen {
+	b.t.Helper()
+	var body io.Reader
+	if form != nil {
+		body = strings.NewReader(form.Encode())
+	}
+	req, err := http.NewRequestWithContext(b.t.Context(), method, b.base+"/ui/"+path, body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if method == http.MethodPost {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		req.Header.Set("Sec-Fetch-Site", "same-origin")
+	}
+	resp, err := b.http.Do(req)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	content, err := io.ReadAll(resp.Body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return &pageSeen{b.t, resp.StatusCode, resp.Header, string(content)}
+}
+
+// want fails the test unless the page has this status.
+func (p *pageSeen) want(status int) *pageSeen {
+	p.t.Helper()
+	if p.status != status {
+		p.t.Fatalf("status %d, want %d: %s", p.status, status, p.body)
+	}
+	return p
+}
+
+// says fails the test unless the page has all these texts, as its HTML has them.
+func (p *pageSeen) says(texts ...string) *pageSeen {
+	p.t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(p.body, text) {
+			p.t.Errorf("the page does not say %q: %s", text, p.body)
+		}
+	}
+	return p
+}
+
+// saysNot fails the test if the page has one of these texts.
+func (p *pageSeen) saysNot(texts ...string) *pageSeen {
+	p.t.Helper()
+	for _, text := range texts {
+		if strings.Contains(p.body, text) {
+			p.t.Errorf("the page says %q: %s", text, p.body)
+		}
+	}
+	return p
+}
+
+func TestBrowsersAreLedToThePages(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	b := h.browse(t)
+	b.get("").want(200).says("<title>Queues · queued</title>")
+	for path, location := range map[string]string{"/": "ui/", "/ui": "ui/"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.url+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept", "text/html")
+		resp, err := b.http.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if got := resp.Header.Get("Location"); resp.StatusCode != http.StatusSeeOther || got != location {
+			t.Errorf("%s: %d to %q, want 303 to %q", path, resp.StatusCode, got, location)
+		}
+	}
+	b.get("nothing/here").want(404).says("No such page")
+}
+
+func TestPagesRunNothingOfOthers(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	const script = `<script>alert(1)</script>`
+	h.call("POST", "/events?queue=evil&type="+url.QueryEscape(script), `{"a":1}`).want(201)
+	b := h.browse(t)
+	page := b.get("queues/evil").want(200).says("&lt;script&gt;alert(1)&lt;/script&gt;").saysNot(script, "style=", "onclick=")
+	policy := page.header.Get("Content-Security-Policy")
+	for _, part := range []string{"default-src 'none'", "script-src 'self';", "style-src 'self';", "frame-ancestors 'none'"} {
+		if !strings.Contains(policy, part) {
+			t.Errorf("the policy %q lacks %q", policy, part)
+		}
+	}
+}
+
+func TestFormsActThroughTheAPI(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	h.call("POST", "/events?queue=mail", `{"a":1}`).want(201)
+	b := h.browse(t)
+	b.follow("queues/mail/pause", nil).want(200).says("The queue is paused", `<span class="tag paused">`, "/resume")
+	b.follow("queues/mail/resume", nil).want(200).says("no longer paused").saysNot(`<span class="tag paused">`)
+	b.get("queues/mail/purge").want(200).says("deletes the 1 event that")
+	b.follow("queues/mail/purge", nil).want(200).says("Events purged: 1", "No event is in this queue now")
+
+	form := url.Values{"event": {`{"n":12345678901234567890}`}, "type": {"mail.new"}, "key": {"once"}}
+	b.follow("queues/mail/post", form).want(200).says("Posted the event 2")
+	b.follow("queues/mail/post", form).want(200).says("Posted the event 2") // sent twice, and stored once
+	if got := h.call("GET", "/events/2", "").want(200).body; !strings.Contains(got, "12345678901234567890") {
+		t.Errorf("the event lost digits: %s", got)
+	}
+	b.post("queues/mail/post", url.Values{"event": {"{"}, "type": {"kept"}}).want(400).says("must be JSON", `value="kept"`)
+	b.post("queues/mail/post", url.Values{"event": {"[]"}}).want(422).says("Validation failed")
+	b.post("queues/mail/post", url.Values{"event": {"{}"}, "delay": {"soon"}}).want(400).says("must be a duration")
+}
+
+func TestPagesOfOtherOriginsSendNoForms(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.url+"/ui/queues/mail/pause", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Sec-Fetch-Site", "cross-site")
+	resp, err := (&http.Client{Transport: h.raw}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusForbidden {
+		t.Errorf("status %d, want 403", resp.StatusCode)
+	}
+}
+
+func TestOpenPagesAreToldWhatChanges(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	h.call("POST", "/events?queue=mail", `{"a":1}`).want(201)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.url+"/ui/live?page=queues%2Fmail", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := (&http.Client{Transport: h.raw}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 1<<20)
+	next := func() map[string]string {
+		t.Helper()
+		for lines.Scan() {
+			if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+				var message struct{ Parts map[string]string }
+				if err := json.Unmarshal([]byte(data), &message); err != nil {
+					t.Fatal(err)
+				}
+				return message.Parts
+			}
+		}
+		t.Fatalf("the stream ended: %v", lines.Err())
+		return nil
+	}
+	first := next()
+	if !strings.Contains(first["state"]+first["figures"], "ready now") || first["state"] != "" {
+		t.Fatalf("the first parts are %q", first)
+	}
+	h.call("POST", "/queues/mail/pause", "").want(200)
+	deadline := time.Now().Add(busyTimeout)
+	for parts := next(); !strings.Contains(parts["state"], "paused"); parts = next() {
+		if time.Now().After(deadline) {
+			t.Fatal("the page was not told of the pause")
+		}
+		if parts["events"] != "" {
+			t.Errorf("a part that did not change was sent: %q", parts["events"])
+		}
+	}
+}
