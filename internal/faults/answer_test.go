@@ -185,16 +185,16 @@ var readOnly = strings.Fields(`
 	history_stats is_key_required last_published leave_step list_api_keys list_attempts list_audit list_events list_executions list_filters
 	list_history list_occurrences list_owners list_processes list_proof_fields list_pushers list_pushes list_redrives list_routes list_schedules list_sealed
 	list_sources list_subscriptions list_topics list_upkeep lock_due_schedules locked_events log_bounds log_gap_reason log_holder log_origin log_position next_due
-	next_publication next_vt next_vts old_history oldest_beside queue_stats read_api_keys read_filters read_log_page read_pushes read_routes read_sessions read_sources replica_versions require_queue_of_schedule require_queues resolve_locals undeclared_queues
+	next_publication next_vt next_vts old_history oldest_beside outcome_series queue_overview queue_series queue_stats read_api_keys read_filters read_log_page read_pushes read_routes read_sessions read_sources replica_versions require_queue_of_schedule require_queues resolve_locals undeclared_queues
 	schedule_position schedule_zone slowest_subscriptions subscription_allowed watch_subscriptions`)
 
 // repeated are those that a process calls again and again whatever the answer was, and whose effect is the same when they are called twice: they count, delete
 // what is old, prepare what is needed later, or say that a process lives.
 var repeated = strings.Fields(`
-	adopt_database count_topics delete_old_history drop_forwarding_functions drop_history drop_log_segment end_routing keep_raw_body leave_router maintain_log notify_queues
+	adopt_database count_outcomes count_topics delete_old_history drop_forwarding_functions drop_history drop_log_segment end_routing keep_raw_body leave_router maintain_log notify_queues
 	pause_faulty_schedules prepare_history probe_write prune_api_keys prune_audit prune_executions prune_history prune_keys prune_occurrences
-	prune_processes prune_publication_keys prune_raw_bodies prune_redrives prune_sessions prune_subscriptions record_key_use record_push_seen record_refusals record_server
-	record_upkeep release_events report_process reseal route_changes`)
+	prune_processes prune_publication_keys prune_queue_samples prune_raw_bodies prune_redrives prune_sessions prune_subscriptions record_key_use record_push_seen record_refusals record_server
+	record_upkeep release_events report_process reseal route_changes sample_queues`)
 
 // ofSessions are those that the log-in and the log-out of browsers call. A log-in whose answer was lost leaves a session whose token nobody has, which is not used and expires; a log-out
 // may be repeated.

@@ -18,13 +18,14 @@
 //	read.go         Get, List, History, Attempts, counts
 //	admin.go        policies, pause, purge, deletion, requeue, sweep
 //	redrive.go      redrives: what goes on with them, and the calls about them
+//	series.go       samples of the queues once a minute, outcomes by minute, and the statistics over time made of them
 //	upkeep.go       partitions, retention, pruning of history, keys and statistics
 //	background.go   passes of the other loops: sweeps, watermark scans, the watch of the server
 //	statistics.go   counters, executions, and the report of this process
 //
 // # Goroutines
 //
-// Run starts one for each pg.Loop: the notifier, the poll for the dispatchers that sleep, the watch of the server, sweeps, redrives, upkeep, watermark scans, the recording of executions and the report of
+// Run starts one for each pg.Loop: the notifier, the poll for the dispatchers that sleep, the watch of the server, sweeps, redrives, samples, upkeep, watermark scans, the recording of executions and the report of
 // this process; and two that are told of notifications. A queue has a dispatcher while claims wait for it, and
 // for a second after. While callers wait for the ends of events, and for a moment after, one goroutine looks for these. The group commit has its writers, see package groupcommit. A dispatcher whose queue is slow to look ahead in has one goroutine
 // that does it. Close waits for all of them.
@@ -41,5 +42,5 @@
 //
 // # Decisions
 //
-// docs/decisions: 001 receipts, 004 group commit, 005 watermarks, 006 cost of a row, 007 lanes, 008 statistics, 020 waits for ends, 021 redrives.
+// docs/decisions: 001 receipts, 004 group commit, 005 watermarks, 006 cost of a row, 007 lanes, 008 statistics, 020 waits for ends, 021 redrives, 022 statistics of queues.
 package queue

@@ -102,3 +102,11 @@ func LooksForEnds(s *Service) bool {
 
 // RestsFromRedrives reports whether the next look for redrives comes after redriveRest, or when a notification tells of one.
 func RestsFromRedrives(s *Service) bool { return time.Duration(s.redrives.pause.Load()) == redriveRest }
+
+// SampleQueues samples the queues and counts outcomes, as a running service does each minute.
+func SampleQueues(t *testing.T, s *Service) {
+	t.Helper()
+	if err := s.sampleQueues(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}

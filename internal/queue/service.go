@@ -171,6 +171,7 @@ func (s *Service) Run(ctx context.Context) error {
 		{Doing: "looking whether the database is a copy", Pass: s.CheckIdentity, Pause: serverInterval, Retry: time.Second, Wakes: s.adopted.Received},
 		{Doing: "looking for late events", Pass: s.scanBelowWatermarks, Pause: s.cfg.WatermarkInterval, DelayFirst: true},
 		s.redriveLoop(),
+		s.sampleLoop(),
 		{Doing: "upkeep", Pass: s.doUpkeep, Pause: s.cfg.UpkeepInterval, Retry: s.cfg.UpkeepRetry},
 		{Doing: "recording executions", Pass: s.recordLeft, Pause: recordInterval, DelayFirst: true},
 		{Doing: "reporting this process", Pass: s.reportAndPrune, Pause: reportInterval},

@@ -57,7 +57,9 @@ begin atomic
   , case when _lease is not null and _token is not null then agent_private.token_hash(_token) end -- receipt_hash
   , null::text -- claim_token
   , null::int4 -- text_size, which check_event sets
-  , _dead_letter_of;
+  , _dead_letter_of
+  , case when _lease is null and (_vt is not null or _delay is not null)
+      then nullif(greatest(coalesce(_vt, agent_private.add_utc(now(), _delay)), now()), now()) end; -- due_at
 end;
 
 -- Inserts one event and returns its id. It can be claimed after _delay, or from _vt on, else after the delay of its queue's policy, or at once. A null _event_ts is taken from the

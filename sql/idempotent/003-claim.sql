@@ -174,7 +174,7 @@ $func$;
 -- Claims up to _limit events of _queue that have fewer than _max_attempts attempts, by priority, the lowest number first, and within it
 -- by vt (_order 'fifo') or neighbours from a random place ('random'): of _types only (null: all), none of _exclude_ids, for _worker. The
 -- max_attempts of the event or its queue's policy take precedence. Events locked by other sessions are skipped. A paused queue gives
--- none. Rows come in the order of the claim, as they are after it.
+-- none. Rows come in the order of the claim, as they are after it, without receipt_hash and due_at.
 create or replace function agent.claim_events
 ( _queue text default 'default'
 , _limit int4 default 1
@@ -192,7 +192,7 @@ set search_path to pg_catalog, pg_temp
 as $func$
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
   , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence, t.meta, t.publication
-  , null::bytea, t.claim_token, t.text_size, t.dead_letter_of
+  , null::bytea, t.claim_token, t.text_size, t.dead_letter_of, null::timestamptz
   from agent_service.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), _limit, _max_attempts, _invisible_for, _order, _types, _exclude_ids
   , case when _worker is not null then array_fill(_worker, array[least(_limit, 100000)]) end, _with_tokens => true
@@ -216,7 +216,7 @@ set search_path to pg_catalog, pg_temp
 as $func$
   select t.id, t.event_ts, t.attempts, t.vt, t.claimed, t.event, t.queue, t.enqueued_at, t.nacked_at, t.last_error, t.requeued_from
   , t.type, t.source, t.priority, t.key, t.max_attempts, t.expires_at, t.worker, t.past_attempts, t.occurrence, t.meta, t.publication
-  , null::bytea, t.claim_token, t.text_size, t.dead_letter_of
+  , null::bytea, t.claim_token, t.text_size, t.dead_letter_of, null::timestamptz
   from agent_service.claim_from_watermarks
   ( agent_private.unreserved_queue(_queue), 1, _max_attempts, _invisible_for, 'random', _types
   , _workers => case when _worker is not null then array[_worker] end, _with_tokens => true

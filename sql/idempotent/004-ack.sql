@@ -524,14 +524,14 @@ begin
   ( insert into agent.event_hist
     ( id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, nacked_at, last_error, requeued_from
     , type, source, priority, key, max_attempts, expires_at, worker, past_attempts, occurrence
-    , meta, publication, receipt_hash, dead_letter_of
+    , meta, publication, receipt_hash, dead_letter_of, due_at
     , outcome, finished_at, result, retryable, dead_lettered_as
     )
     select
       g.id, agent_private.bounded_time(g.event_ts), g.attempts, g.vt, g.claimed, g.event, g.queue, g.enqueued_at, g.nacked_at
     , case when g.fault is null then coalesce(_error, g.last_error) else concat_ws('; ', coalesce(_error, g.last_error), g.fault) end, g.requeued_from
     , g.type, g.source, g.priority, g.key, g.max_attempts, g.expires_at, g.worker, g.past_attempts, g.occurrence
-    , g.meta, g.publication, g.receipt_hash, g.dead_letter_of
+    , g.meta, g.publication, g.receipt_hash, g.dead_letter_of, g.due_at
     , g.outcome, g.finished_at, g.result, _retryable, g.dead_letter
     from gone g
   )

@@ -510,7 +510,10 @@ begin
   if _state = 'leased' then
     raise exception 'event % is leased until %', _id, _event.vt using errcode = 'QD006';
   elsif _state = 'scheduled' then
-    update agent.event e set vt = clock_timestamp() where e.id = _id returning e.vt into strict _event.vt;
+    update agent.event e
+    set vt = clock_timestamp(), due_at = case when e.due_at > clock_timestamp() then clock_timestamp() else e.due_at end
+    where e.id = _id
+    returning e.vt into strict _event.vt;
     if _notify then
       perform agent.notify_queues(array[_event.queue]);
     end if;
@@ -603,6 +606,7 @@ begin
     ), moved as
     ( update agent.event e
       set vt = _now + (run + c.n - _limit) * interval '1 us' -- which keeps their order
+        , due_at = case when e.due_at > _now then _now else e.due_at end
       from chosen c
       where e.ctid = c.place
     )

@@ -61,6 +61,7 @@ as $func$
   , ('prune_executions')
   , ('prune_history')
   , ('prune_keys')
+  , ('prune_queue_samples')
   , ('prune_raw_bodies')
   , ('prune_redrives')
   , ('purge_queue')

@@ -1,0 +1,755 @@
+-- Statistics of queues over time: samples of what waits, outcomes by minute, and the series made of them.
+--
+-- Wait is the time from when an event was due, the later of its insert and its scheduled time, to its first claim. Processing is the time from its last
+-- claim to its end as done or failed. Both count in the minute in which the event ended.
+
+-- The bin of a duration: 0 is up to 1 ms, and each bin i above goes from 1.1^(i-1) ms to 1.1^i ms. Null for null. Inlined, like agent.receipt.
+create or replace function agent_private.duration_bin(_duration interval)
+returns int2
+language sql immutable parallel safe
+return case
+  when _duration is null then null
+  when date_part('epoch', _duration) <= 0.001 then 0::int2
+  else least(ceil(ln(date_part('epoch', _duration) * 1000) / ln(1.1::float8)), 400)::int2
+end;
+
+-- A duration that stands for those of a bin: it differs from each by less than 5 %, or by less than 1 ms. Inlined, like agent.receipt.
+create or replace function agent_private.bin_duration(_bin int2)
+returns interval
+language sql immutable parallel safe
+return case when _bin = 0 then interval '1 ms' else make_interval(secs => power(1.1::float8, _bin) / 1050) end;
+
+-- What ended from _from (inclusive) to _to (exclusive), by queue and minute. It counts up to _limit events of history.
+create or replace function agent_private.count_outcomes_of(_from timestamptz, _to timestamptz, _limit int4)
+returns setof agent.queue_outcome
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set jit to off
+set max_parallel_workers_per_gather to 0 -- starting workers takes longer than the query
+set enable_seqscan to off
+set enable_bitmapscan to on -- the block-range index needs it
+as $func$
+begin
+  return query
+  with ended as materialized
+  ( select h.queue, date_bin('1 minute', h.finished_at, 'epoch') as at, h.outcome
+    , agent_private.duration_bin(agent_private.elapsed(greatest(h.due_at, h.enqueued_at), h.claimed[1])) as wait
+    , case when h.outcome in ('done', 'failed')
+        then agent_private.duration_bin(agent_private.elapsed(h.claimed[cardinality(h.claimed)], h.finished_at)) end as processing
+    from agent.event_hist h
+    where h.finished_at >= _from and h.finished_at < _to
+    limit _limit
+  )
+  , grouped as
+  ( select d.queue, d.at, d.outcome, d.wait, d.processing, count(*) as n
+    from ended d
+    group by d.queue, d.at, d.outcome, d.wait, d.processing
+  )
+  , outcomes as
+  ( select g.queue, g.at
+    , coalesce(sum(g.n) filter (where g.outcome = 'done'), 0)::int8 as done
+    , coalesce(sum(g.n) filter (where g.outcome = 'failed'), 0)::int8 as failed
+    , coalesce(sum(g.n) filter (where g.outcome = 'expired'), 0)::int8 as expired
+    , coalesce(sum(g.n) filter (where g.outcome = 'cancelled'), 0)::int8 as cancelled
+    from grouped g
+    group by g.queue, g.at
+  )
+  , waits as
+  ( select b.queue, b.at, array_agg(b.bin) as bins, array_agg(b.n) as counts
+    from (select g.queue, g.at, g.wait as bin, sum(g.n)::int8 as n from grouped g where g.wait is not null group by g.queue, g.at, g.wait) as b
+    group by b.queue, b.at
+  )
+  , processings as
+  ( select b.queue, b.at, array_agg(b.bin) as bins, array_agg(b.n) as counts
+    from
+    ( select g.queue, g.at, g.processing as bin, sum(g.n)::int8 as n
+      from grouped g
+      where g.processing is not null
+      group by g.queue, g.at, g.processing
+    ) as b
+    group by b.queue, b.at
+  )
+  select o.queue, o.at, o.done, o.failed, o.expired, o.cancelled, w.bins, w.counts, p.bins, p.counts
+  from outcomes o
+  left join waits w on w.queue = o.queue and w.at = o.at
+  left join processings p on p.queue = o.queue and p.at = o.at;
+end
+$func$;
+
+-- The first minute whose outcomes are not counted yet, at most an hour ago; null if the queues were never sampled.
+create or replace function agent_private.next_uncounted_minute(_now timestamptz)
+returns timestamptz
+language sql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select greatest
+  ( coalesce
+    ( (select s.at from agent.queue_sampling s where s.counted_at is not null order by s.at desc limit 1) + interval '1 minute'
+    , (select s.at from agent.queue_sampling s order by s.at limit 1)
+    )
+  , date_bin('1 minute', _now, 'epoch') - interval '60 minutes'
+  )
+  from (select s.at from agent.queue_sampling s limit 1) as any_sampling
+$func$;
+
+-- What waits now in each queue that has events. Of a small table all events are read; of a larger one, see waiting_counts.
+create or replace function agent_private.queue_depths(_now timestamptz)
+returns table (queue text, ready int8, scheduled int8, leased int8, oldest_ready_at timestamptz, is_estimate boolean)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set jit to off
+set max_parallel_workers_per_gather to 0
+as $func$
+#variable_conflict use_column
+declare
+  _names text[];
+begin
+  if agent_private.is_event_table_small() then
+    return query
+    select e.queue, count(*) filter (where e.vt <= _now)
+    , count(*) filter (where e.vt > _now and not (e.attempts > 0 and e.nacked_at is null))
+    , count(*) filter (where e.vt > _now and e.attempts > 0 and e.nacked_at is null)
+    , min(e.vt) filter (where e.vt <= _now)
+    , false
+    from agent.event e
+    group by e.queue;
+    return;
+  end if;
+  _names = array(select w.name from agent_private.waiting_queues() as w (name));
+  return query
+  select c.queue, c.ready, c.scheduled, c.leased, agent_private.oldest_ready_at(c.queue, _now), c.estimated
+  from agent_private.waiting_counts(_now, _names) c;
+end
+$func$;
+
+-- Whether agent.event is so small that reading all of it is faster than going from queue to queue: 20 MB.
+create or replace function agent_private.is_event_table_small()
+returns boolean
+language sql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select pg_relation_size('agent.event') <= 2500 * current_setting('block_size')::int8
+$func$;
+
+-- Since when the oldest ready event of a queue has been claimable; null: none is ready.
+create or replace function agent_private.oldest_ready_at(_queue text, _now timestamptz)
+returns timestamptz
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set enable_bitmapscan to off
+set enable_sort to off
+set jit to off
+as $func$
+begin
+  return
+  ( select min(o.vt)
+    from agent_private.list_lanes(_queue) as l
+    cross join lateral
+    ( select e.vt
+      from agent.event e
+      where e.queue = _queue and e.priority = l.priority and e.vt <= _now
+      order by e.vt, e.id
+      limit 1
+    ) as o
+  );
+end
+$func$;
+
+-- Samples the queues, if nobody has in this minute, and returns whether it has. Raises lock_not_available (55P03) while another session does it. For the
+-- service, which calls it once a minute.
+create or replace function agent_service.sample_queues()
+returns boolean
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+as $func$
+declare
+  _now timestamptz;
+  _minute timestamptz = date_bin('1 minute', clock_timestamp(), 'epoch');
+begin
+  if exists (select from agent.queue_sampling s where s.at = _minute) then
+    return false;
+  end if;
+  perform agent_private.lock_upkeep('queue_samples');
+  _now = clock_timestamp();
+  -- The id of this transaction was given out after the minute had begun: whoever has written something before that has a lesser one.
+  insert into agent.queue_sampling (at, sampled_at, horizon) values (_minute, _now, pg_current_xact_id()) on conflict do nothing;
+  if not found then
+    return false;
+  end if;
+
+  with changed as
+  ( select coalesce(d.queue, l.queue) as queue, coalesce(d.ready, 0) as ready, coalesce(d.scheduled, 0) as scheduled, coalesce(d.leased, 0) as leased
+    , d.oldest_ready_at, coalesce(d.is_estimate, false) as is_estimate
+    from agent_private.queue_depths(_now) d
+    full join agent.queue_latest l on l.queue = d.queue
+    where (coalesce(d.ready, 0), coalesce(d.scheduled, 0), coalesce(d.leased, 0), d.oldest_ready_at, coalesce(d.is_estimate, false))
+      is distinct from (l.ready, l.scheduled, l.leased, l.oldest_ready_at, l.is_estimate)
+    -- Old samples are deleted: what has not changed since is said again.
+    or l.at < _minute - interval '1 day' and l.ready + l.scheduled + l.leased > 0
+  )
+  , latest as
+  ( insert into agent.queue_latest as l (queue, at, ready, scheduled, leased, oldest_ready_at, is_estimate)
+    select c.queue, _minute, c.ready, c.scheduled, c.leased, c.oldest_ready_at, c.is_estimate from changed c
+    on conflict (queue) do update
+    set at = excluded.at, ready = excluded.ready, scheduled = excluded.scheduled, leased = excluded.leased
+      , oldest_ready_at = excluded.oldest_ready_at, is_estimate = excluded.is_estimate
+  )
+  insert into agent.queue_sample (queue, at, ready, scheduled, leased, oldest_ready_at, is_estimate)
+  select c.queue, _minute, c.ready, c.scheduled, c.leased, c.oldest_ready_at, c.is_estimate from changed c
+  on conflict do nothing; -- a row of a minute that a set-back clock shows once more
+  return true;
+end
+$func$;
+
+-- Counts the outcomes of the next minute that is over, and returns 'counted', or 'none' if all are counted, or 'waiting' if a transaction still runs that may have
+-- ended events in it: then it is counted 15 s after its end all the same, and once more when that transaction has ended, if this is within an hour. It reads up to
+-- _limit events. With _skip it counts nothing, and the minute is incomplete: for a minute that cannot be counted in time. Minutes in which no process ran are counted
+-- later, unless they are more than an hour ago. Raises lock_not_available (55P03) while another session does it. For the service.
+create or replace function agent_service.count_outcomes(_skip boolean default false, _limit int4 default 1000000)
+returns text
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+as $func$
+declare
+  _minute timestamptz;
+  _is_settled boolean;
+  _now timestamptz;
+  _events int8;
+begin
+  perform agent_private.lock_upkeep('queue_samples');
+  _now = clock_timestamp();
+  select s.at into _minute
+  from agent.queue_sampling s
+  where not s.is_settled and s.at >= _now - interval '1 hour' and agent_private.is_minute_settled(s.at)
+  order by s.at
+  limit 1;
+  _is_settled = found;
+  if not found then
+    _minute = agent_private.next_uncounted_minute(_now);
+    if coalesce(_minute >= date_bin('1 minute', _now, 'epoch'), true) then
+      return 'none';
+    end if;
+    _is_settled = agent_private.is_minute_settled(_minute);
+    if not _is_settled and _now < _minute + interval '75 seconds' then
+      return 'waiting';
+    end if;
+  end if;
+
+  -- The snapshot of this statement is later than that of the look whether the minute is settled.
+  delete from agent.queue_outcome o where o.at = _minute;
+  if not _skip then
+    insert into agent.queue_outcome select c.* from agent_private.count_outcomes_of(_minute, _minute + interval '1 minute', _limit) c;
+  end if;
+  select coalesce(sum(o.done + o.failed + o.expired + o.cancelled), 0) into strict _events from agent.queue_outcome o where o.at = _minute;
+  insert into agent.queue_sampling as s (at, counted_at, events, is_complete, is_settled)
+  values (_minute, _now, _events, not _skip and _events < _limit, _is_settled or _skip)
+  on conflict (at) do update
+  set counted_at = excluded.counted_at, events = excluded.events, is_complete = excluded.is_complete, is_settled = excluded.is_settled;
+  return 'counted';
+end
+$func$;
+
+-- Whether all transactions have ended that wrote something in this minute or before. An event ends after its transaction got its id.
+create or replace function agent_private.is_minute_settled(_minute timestamptz)
+returns boolean
+language sql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select coalesce
+  ( (select s.horizon from agent.queue_sampling s where s.at > _minute and s.horizon is not null order by s.at limit 1) <= pg_snapshot_xmin(pg_current_snapshot())
+  , false
+  )
+$func$;
+
+-- Deletes up to _limit rows of statistics of queues over time that are older than seven days, and returns how many. The service calls it now and then.
+create or replace function agent.prune_queue_samples(_limit int4 default 1000)
+returns int8
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set jit to off
+as $func$
+declare
+  _cutoff timestamptz = clock_timestamp() - interval '7 days';
+  _n int8;
+  _total int8 = 0;
+begin
+  if coalesce(_limit, 0) < 1 then
+    perform agent_private.raise_invalid('limit', 'must be at least 1');
+  end if;
+  -- A day longer: the last sample before the cutoff says what waited at the cutoff.
+  delete from agent.queue_sample s
+  where s.ctid = any (array(select o.ctid from agent.queue_sample o where o.at < _cutoff - interval '25 hours' order by o.at limit _limit for update skip locked));
+  get diagnostics _total = row_count;
+  delete from agent.queue_outcome s
+  where s.ctid = any (array(select o.ctid from agent.queue_outcome o where o.at < _cutoff order by o.at limit _limit - _total for update skip locked));
+  get diagnostics _n = row_count;
+  _total = _total + _n;
+  delete from agent.queue_sampling s
+  where s.ctid = any (array(select o.ctid from agent.queue_sampling o where o.at < _cutoff order by o.at limit _limit - _total for update skip locked));
+  get diagnostics _n = row_count;
+  _total = _total + _n;
+  delete from agent.queue_latest s
+  where s.ctid = any (array
+  ( select o.ctid from agent.queue_latest o
+    where o.at < _cutoff and o.ready + o.scheduled + o.leased = 0
+    limit _limit - _total
+    for update skip locked
+  ));
+  get diagnostics _n = row_count;
+  return _total + _n;
+end
+$func$;
+
+-- The outcomes since the last minute that was counted, if these are not many, and the time up to which outcomes are known then. With more than 20,000 events, or if
+-- that minute was more than ten minutes ago, there are none, and through is the end of that minute; since is infinite then, and else the first minute that they are
+-- of. Null: the queues were never sampled.
+create or replace function agent_private.recent_outcomes
+(_now timestamptz, out since timestamptz, out through timestamptz, out outcomes agent.queue_outcome[])
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set jit to off
+as $func$
+declare
+  _limit int4 = 20000; -- events
+  _events int8;
+begin
+  through = agent_private.next_uncounted_minute(_now);
+  since = 'infinity';
+  outcomes = '{}';
+  if through > _now - interval '10 minutes' then
+    select coalesce(array_agg(c), '{}'), coalesce(sum(c.done + c.failed + c.expired + c.cancelled), 0)
+    into outcomes, _events
+    from agent_private.count_outcomes_of(through, _now, _limit) c;
+    if _events < _limit then
+      since = through;
+      through = _now;
+    else
+      outcomes = '{}';
+    end if;
+  end if;
+end
+$func$;
+
+-- How many minutes of a span have begun.
+create or replace function agent_private.minutes_of(_from timestamptz, _to timestamptz)
+returns int8
+language sql immutable parallel safe
+return case when isfinite(_from) and _to > _from then ceil(extract(epoch from _to - _from) / 60)::int8 else 0 end;
+
+-- The percentiles of durations that are counted by key and bin: no row of a key without any.
+create or replace function agent_private.bin_percentiles(_keys text[], _bins int2[], _counts int8[])
+returns table (key text, p50 interval, p95 interval)
+language sql immutable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select c.key
+  , agent_private.bin_duration(min(c.bin) filter (where c.so_far >= c.total * 0.5))
+  , agent_private.bin_duration(min(c.bin) filter (where c.so_far >= c.total * 0.95))
+  from
+  ( select b.key, b.bin, sum(b.n) over (partition by b.key order by b.bin) as so_far, sum(b.n) over (partition by b.key) as total
+    from (select a.key, a.bin, sum(a.n) as n from unnest(_keys, _bins, _counts) as a (key, bin, n) group by a.key, a.bin) as b
+  ) as c
+  group by c.key
+$func$;
+
+-- Raises QD003 unless these are bounds and a length of buckets: multiples of a minute, and at most _max_buckets.
+create or replace function agent_private.check_buckets(_from timestamptz, _to timestamptz, _bucket interval, _max_buckets int4)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  if _bucket is null or _bucket < interval '1 minute' or extract(month from _bucket) <> 0 or extract(year from _bucket) <> 0
+    or extract(epoch from _bucket) % 60 <> 0
+  then
+    perform agent_private.raise_invalid('bucket', 'must be whole minutes');
+  elsif not coalesce(isfinite(_from) and isfinite(_to) and _from < _to, false) then
+    perform agent_private.raise_invalid('from', 'must be finite, and before to');
+  elsif extract(epoch from _to - _from) / extract(epoch from _bucket) > _max_buckets then
+    perform agent_private.raise_invalid('bucket', format('must be longer: from and to would be more than %s buckets apart', _max_buckets));
+  end if;
+end
+$func$;
+
+-- What is known of queues over time: since when, the latest sample, and the time up to which outcomes are counted. Null: they were never sampled.
+create or replace function agent_private.statistics_bounds(out since timestamptz, out sampled_at timestamptz)
+language sql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select (select s.at from agent.queue_sampling s order by s.at limit 1)
+  , (select s.sampled_at from agent.queue_sampling s where s.sampled_at is not null order by s.at desc limit 1)
+$func$;
+
+-- Statistics of a queue in the buckets from _from to _to, which have to be multiples of _bucket since 1970-01-01 UTC; none of those that begin after now. In each row:
+-- samples is how many minutes of the bucket were sampled; ready to is_estimate are of the last of them, and null if there is none, as is max_ready, the most; the
+-- percentiles are null if nothing ended that has such a duration; is_complete says that all that ended in it up to now is counted; events is how many events were
+-- counted, of all queues; since, sampled_at and through are the same in each row, see statistics_bounds and recent_outcomes. The last row has the whole time, and no bucket.
+create or replace function agent_service.queue_series(_queue text, _from timestamptz, _to timestamptz, _bucket interval, _max_buckets int4 default 1500)
+returns table
+( bucket timestamptz, samples int8, ready int8, scheduled int8, leased int8, oldest_ready_age interval, is_estimate boolean, max_ready int8
+, done int8, failed int8, expired int8, cancelled int8
+, wait_p50 interval, wait_p95 interval, processing_p50 interval, processing_p95 interval
+, is_complete boolean, events int8, since timestamptz, sampled_at timestamptz, through timestamptz
+)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set timezone to 'UTC' -- days of 24 hours
+set jit to off
+set max_parallel_workers_per_gather to 0
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _recent record;
+  _bounds record;
+begin
+  perform agent_private.check_buckets(_from, _to, _bucket, _max_buckets);
+  select r.* into strict _recent from agent_private.recent_outcomes(_now) r;
+  select b.* into strict _bounds from agent_private.statistics_bounds() b;
+  return query
+  with outcomes as materialized
+  ( select date_bin(_bucket, o.at, 'epoch') as bucket, o.done, o.failed, o.expired, o.cancelled
+    , o.wait_bins, o.wait_counts, o.processing_bins, o.processing_counts
+    from agent.queue_outcome o
+    where o.queue = _queue and o.at >= _from and o.at < least(_to, _recent.since)
+    union all
+    select date_bin(_bucket, r.at, 'epoch'), r.done, r.failed, r.expired, r.cancelled, r.wait_bins, r.wait_counts, r.processing_bins, r.processing_counts
+    from unnest(_recent.outcomes) r
+    where r.queue = _queue and r.at >= _from and r.at < _to
+  )
+  , counts as
+  ( select grouping(o.bucket) = 1 as is_all, o.bucket
+    , sum(o.done)::int8 as done, sum(o.failed)::int8 as failed, sum(o.expired)::int8 as expired, sum(o.cancelled)::int8 as cancelled
+    from outcomes o
+    group by grouping sets ((o.bucket), ())
+  )
+  , wait_bins as materialized
+  ( select o.bucket, b.bin, sum(b.n)::int8 as n from outcomes o cross join lateral unnest(o.wait_bins, o.wait_counts) as b (bin, n) group by o.bucket, b.bin
+  )
+  , processing_bins as materialized
+  ( select o.bucket, b.bin, sum(b.n)::int8 as n from outcomes o cross join lateral unnest(o.processing_bins, o.processing_counts) as b (bin, n) group by o.bucket, b.bin
+  )
+  , waits as materialized
+  ( select p.*
+    from (select array_agg(x.key) as keys, array_agg(x.bin) as bins, array_agg(x.n) as counts
+          from (select w.bucket::text as key, w.bin, w.n from wait_bins w union all select 'all', w.bin, w.n from wait_bins w) as x) as a
+    cross join lateral agent_private.bin_percentiles(a.keys, a.bins, a.counts) as p
+  )
+  , processings as materialized
+  ( select p.*
+    from (select array_agg(x.key) as keys, array_agg(x.bin) as bins, array_agg(x.n) as counts
+          from (select w.bucket::text as key, w.bin, w.n from processing_bins w union all select 'all', w.bin, w.n from processing_bins w) as x) as a
+    cross join lateral agent_private.bin_percentiles(a.keys, a.bins, a.counts) as p
+  )
+  , samplings as materialized
+  ( select date_bin(_bucket, s.at, 'epoch') as bucket, count(s.sampled_at) as samples, max(s.at) filter (where s.sampled_at is not null) as last_at
+    , (array_agg(s.sampled_at order by s.at desc) filter (where s.sampled_at is not null))[1] as last_sampled_at
+    , count(*) filter (where s.is_complete and s.at < _recent.since) as complete_minutes
+    , sum(s.events) filter (where s.at < _recent.since)::int8 as events
+    from agent.queue_sampling s
+    where s.at >= _from and s.at < _to
+    group by 1
+  )
+  , highest as materialized
+  ( select date_bin(_bucket, s.at, 'epoch') as bucket, max(s.ready) as ready
+    from agent.queue_sample s
+    where s.queue = _queue and s.at >= _from and s.at < _to
+    group by 1
+  )
+  , recent as materialized
+  ( select date_bin(_bucket, r.at, 'epoch') as bucket, sum(r.done + r.failed + r.expired + r.cancelled)::int8 as events from unnest(_recent.outcomes) r group by 1
+  )
+  , buckets as
+  ( select false as is_all, b.start, least(b.start + _bucket, _now) as ends, s.samples, s.last_at, s.last_sampled_at
+    , coalesce(s.complete_minutes, 0) + agent_private.minutes_of(greatest(b.start, _recent.since), least(b.start + _bucket, _now))
+      >= agent_private.minutes_of(b.start, least(b.start + _bucket, _now)) as is_complete
+    , coalesce(s.events, 0) + coalesce(r.events, 0) as events
+    from generate_series(_from, least(_to, _now) - interval '1 us', _bucket) as b (start)
+    left join samplings s on s.bucket = b.start
+    left join recent r on r.bucket = b.start
+  )
+  select b.start, coalesce(b.samples, 0)
+  , case when b.samples > 0 then coalesce(d.ready, 0) end, case when b.samples > 0 then coalesce(d.scheduled, 0) end
+  , case when b.samples > 0 then coalesce(d.leased, 0) end
+  , case when b.samples > 0 then greatest(least(agent_private.elapsed(d.oldest_ready_at, b.last_sampled_at), interval '100000 days'), interval '0') end
+  , case when b.samples > 0 then coalesce(d.is_estimate, false) end
+  , case when b.samples > 0 then greatest(h.ready, f.ready, 0) end
+  , coalesce(c.done, 0), coalesce(c.failed, 0), coalesce(c.expired, 0), coalesce(c.cancelled, 0)
+  , w.p50, w.p95, p.p50, p.p95
+  , coalesce(b.is_complete, false), b.events, _bounds.since, _bounds.sampled_at, _recent.through
+  from buckets b
+  left join lateral
+  ( select s.* from agent.queue_sample s where s.queue = _queue and s.at <= b.last_at order by s.at desc limit 1
+  ) as d on true
+  left join lateral
+  ( select s.ready from agent.queue_sample s where s.queue = _queue and s.at <= b.start order by s.at desc limit 1
+  ) as f on true
+  left join highest h on h.bucket = b.start
+  left join counts c on c.bucket = b.start and not c.is_all
+  left join waits w on w.key = b.start::text
+  left join processings p on p.key = b.start::text
+  union all
+  select null, coalesce((select sum(s.samples) from samplings s), 0)::int8, null, null, null, null, null, null
+  , coalesce(c.done, 0), coalesce(c.failed, 0), coalesce(c.expired, 0), coalesce(c.cancelled, 0)
+  , w.p50, w.p95, p.p50, p.p95
+  , coalesce((select bool_and(b.is_complete) from buckets b), true), coalesce((select sum(b.events) from buckets b), 0)::int8
+  , _bounds.since, _bounds.sampled_at, _recent.through
+  from counts c
+  left join waits w on w.key = 'all'
+  left join processings p on p.key = 'all'
+  where c.is_all
+  order by 1;
+end
+$func$;
+
+-- What waits in all queues, of those that a pattern of _queues stands for (null: all): counted now where that is cheap, else as it was sampled last.
+create or replace function agent_private.current_depths(_now timestamptz, _queues text[])
+returns table (queue text, ready int8, scheduled int8, leased int8, oldest_ready_at timestamptz, is_estimate boolean)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set jit to off
+as $func$
+#variable_conflict use_column
+begin
+  if agent_private.is_event_table_small() then
+    return query
+    select d.queue, d.ready, d.scheduled, d.leased, d.oldest_ready_at, d.is_estimate
+    from agent_private.queue_depths(_now) d
+    where _queues is null or agent_private.is_queue_allowed(d.queue, _queues);
+  else
+    return query
+    select l.queue, l.ready, l.scheduled, l.leased, l.oldest_ready_at, l.is_estimate
+    from agent.queue_latest l
+    where _queues is null or agent_private.is_queue_allowed(l.queue, _queues);
+  end if;
+end
+$func$;
+
+-- Statistics of the queues that hold events, have a policy, or have had events in the last seven days, of those that a pattern of _queues stands for (null: all), from
+-- _from to _to, which have to be multiples of _bucket since 1970-01-01 UTC. The first row, whose queue is null, is of all of them, and total says how many they are. The
+-- others are up to _limit after the first _offset, in the order of _order: failed (most failed or expired first), waiting (most ready first), oldest (the oldest ready event
+-- first) or name. push is null without one, else enabled, open (its breaker is) or disabled. ready_series has the ready events at the end of each bucket, null where none was
+-- sampled, up to now. is_live says that the counts of all queues are of now; else those of the rows of single queues are, and the others and the order are of the latest sample.
+create or replace function agent_service.queue_overview
+( _from timestamptz
+, _to timestamptz
+, _bucket interval
+, _order text default 'failed'
+, _limit int4 default 50
+, _offset int4 default 0
+, _queues text[] default null
+, _max_buckets int4 default 120
+)
+returns table
+( queue text, total int8, ready int8, scheduled int8, leased int8, oldest_ready_age interval, is_estimate boolean, paused boolean, push text
+, done int8, failed int8, expired int8, cancelled int8, wait_p95 interval, processing_p95 interval, ready_series int8[]
+, is_live boolean, since timestamptz, sampled_at timestamptz, through timestamptz
+)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set timezone to 'UTC'
+set jit to off
+set max_parallel_workers_per_gather to 0
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _is_live boolean = agent_private.is_event_table_small();
+  _recent record;
+  _bounds record;
+  _names text[];
+  _all record;
+begin
+  perform agent_private.check_buckets(_from, _to, _bucket, _max_buckets);
+  if _order is null or _order not in ('failed', 'waiting', 'oldest', 'name') then
+    perform agent_private.raise_invalid('order', 'must be failed, waiting, oldest or name');
+  elsif coalesce(_limit, 0) not between 1 and 200 then
+    perform agent_private.raise_invalid('limit', 'must be from 1 to 200');
+  elsif coalesce(_offset, -1) < 0 then
+    perform agent_private.raise_invalid('offset', 'must not be negative');
+  end if;
+  select r.* into strict _recent from agent_private.recent_outcomes(_now) r;
+  select b.* into strict _bounds from agent_private.statistics_bounds() b;
+
+  with outcomes as
+  ( select o.queue, o.done, o.failed, o.expired, o.cancelled from agent.queue_outcome o where o.at >= _from and o.at < least(_to, _recent.since)
+    union all
+    select r.queue, r.done, r.failed, r.expired, r.cancelled from unnest(_recent.outcomes) r where r.at >= _from and r.at < _to
+  )
+  , counts as materialized
+  ( select s.*
+    from
+    ( select o.queue, sum(o.done)::int8 as done, sum(o.failed)::int8 as failed, sum(o.expired)::int8 as expired, sum(o.cancelled)::int8 as cancelled
+      from outcomes o
+      group by o.queue
+    ) as s
+    where _queues is null or agent_private.is_queue_allowed(s.queue, _queues)
+  )
+  , depths as materialized (select d.* from agent_private.current_depths(_now, _queues) d)
+  , names as
+  ( select d.queue as name from depths d
+    union select c.queue from counts c
+    union select q.name from agent.queue q where _queues is null or agent_private.is_queue_allowed(q.name, _queues)
+    union select l.queue from agent.queue_latest l where _queues is null or agent_private.is_queue_allowed(l.queue, _queues)
+  )
+  , figures as
+  ( select n.name, d.ready, d.scheduled, d.leased, d.oldest_ready_at, d.is_estimate, c.done, c.failed, c.expired, c.cancelled
+    from names n
+    left join depths d on d.queue = n.name
+    left join counts c on c.queue = n.name
+  )
+  , page as
+  ( select f.name
+    from figures f
+    order by case _order when 'failed' then coalesce(f.failed, 0) + coalesce(f.expired, 0) when 'waiting' then coalesce(f.ready, 0) end desc
+    , case when _order in ('failed', 'oldest') then f.oldest_ready_at end
+    , f.name
+    limit _limit offset _offset
+  )
+  select
+    (select array_agg(p.name) from page p) as names
+  , count(*) as total, coalesce(sum(f.ready), 0)::int8 as ready, coalesce(sum(f.scheduled), 0)::int8 as scheduled, coalesce(sum(f.leased), 0)::int8 as leased
+  , min(f.oldest_ready_at) as oldest_ready_at, coalesce(bool_or(f.is_estimate), false) as is_estimate
+  , coalesce(sum(f.done), 0)::int8 as done, coalesce(sum(f.failed), 0)::int8 as failed, coalesce(sum(f.expired), 0)::int8 as expired
+  , coalesce(sum(f.cancelled), 0)::int8 as cancelled
+  into strict _all
+  from figures f;
+  _names = coalesce(_all.names, '{}');
+
+  return query
+  select null::text, _all.total, _all.ready, _all.scheduled, _all.leased, least(_now - _all.oldest_ready_at, interval '100000 days'), _all.is_estimate
+  , null::boolean, null::text, _all.done, _all.failed, _all.expired, _all.cancelled, null::interval, null::interval, null::int8[]
+  , _is_live, _bounds.since, _bounds.sampled_at, _recent.through;
+
+  return query
+  with outcomes as materialized
+  ( select o.* from unnest(_names) as n (name)
+    cross join lateral (select o.* from agent.queue_outcome o where o.queue = n.name and o.at >= _from and o.at < least(_to, _recent.since) offset 0) as o
+    union all
+    select r.* from unnest(_recent.outcomes) r where r.queue = any (_names) and r.at >= _from and r.at < _to
+  )
+  , counts as
+  ( select o.queue, sum(o.done)::int8 as done, sum(o.failed)::int8 as failed, sum(o.expired)::int8 as expired, sum(o.cancelled)::int8 as cancelled
+    from outcomes o
+    group by o.queue
+  )
+  , waits as materialized
+  ( select p.key, p.p95
+    from (select array_agg(x.queue) as keys, array_agg(x.bin) as bins, array_agg(x.n) as counts
+          from (select o.queue, b.bin, sum(b.n)::int8 as n from outcomes o cross join lateral unnest(o.wait_bins, o.wait_counts) as b (bin, n) group by o.queue, b.bin) as x) as a
+    cross join lateral agent_private.bin_percentiles(a.keys, a.bins, a.counts) as p
+  )
+  , processings as materialized
+  ( select p.key, p.p95
+    from (select array_agg(x.queue) as keys, array_agg(x.bin) as bins, array_agg(x.n) as counts
+          from (select o.queue, b.bin, sum(b.n)::int8 as n from outcomes o cross join lateral unnest(o.processing_bins, o.processing_counts) as b (bin, n) group by o.queue, b.bin) as x) as a
+    cross join lateral agent_private.bin_percentiles(a.keys, a.bins, a.counts) as p
+  )
+  , depths as materialized
+  ( select d.queue, d.ready, d.scheduled, d.leased, least(_now - d.oldest_ready_at, interval '100000 days') as oldest_ready_age, d.is_estimate
+    from agent_private.queue_depths(_now) d
+    where _is_live and d.queue = any (_names)
+    union all
+    select s.queue, s.ready, s.scheduled, s.leased, s.oldest_ready_age, s.estimated from agent.queue_stats(null, _names => _names) s where not _is_live
+  )
+  , ends as materialized
+  ( select b.start, (select max(s.at) from agent.queue_sampling s where s.at >= b.start and s.at < b.start + _bucket and s.sampled_at is not null) as last_at
+    from generate_series(_from, least(_to, _now) - interval '1 us', _bucket) as b (start)
+  )
+  select n.name, null::int8, coalesce(d.ready, 0), coalesce(d.scheduled, 0), coalesce(d.leased, 0), d.oldest_ready_age, coalesce(d.is_estimate, false)
+  , coalesce(q.paused, false)
+  , case when p.queue is not null then case when s.disabled_at is not null then 'disabled' when s.opened_at is not null then 'open' else 'enabled' end end
+  , coalesce(c.done, 0), coalesce(c.failed, 0), coalesce(c.expired, 0), coalesce(c.cancelled, 0), w.p95, g.p95
+  , array
+    ( select case when e.last_at is not null then coalesce
+      ( (select s.ready from agent.queue_sample s where s.queue = n.name and s.at <= e.last_at order by s.at desc limit 1), 0) end
+      from ends e
+      order by e.start
+    )
+  , _is_live, _bounds.since, _bounds.sampled_at, _recent.through
+  from unnest(_names) with ordinality as n (name, place)
+  left join depths d on d.queue = n.name
+  left join counts c on c.queue = n.name
+  left join waits w on w.key = n.name
+  left join processings g on g.key = n.name
+  left join agent.queue q on q.name = n.name
+  left join agent.push p on p.queue = n.name
+  left join agent.push_state s on s.queue = n.name
+  order by n.place;
+end
+$func$;
+
+-- Outcomes of all queues that a pattern of _queues stands for (null: all), in the buckets from _from to _to: see queue_overview; none of those that begin after now. For
+-- is_complete and events see queue_series.
+create or replace function agent_service.outcome_series
+( _from timestamptz
+, _to timestamptz
+, _bucket interval
+, _queues text[] default null
+, _max_buckets int4 default 120
+)
+returns table (bucket timestamptz, done int8, failed int8, expired int8, cancelled int8, is_complete boolean, events int8)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set timezone to 'UTC'
+set jit to off
+set max_parallel_workers_per_gather to 0
+as $func$
+#variable_conflict use_column
+declare
+  _now timestamptz = clock_timestamp();
+  _recent record;
+begin
+  perform agent_private.check_buckets(_from, _to, _bucket, _max_buckets);
+  select r.* into strict _recent from agent_private.recent_outcomes(_now) r;
+  return query
+  with outcomes as materialized
+  ( select o.queue, o.at, o.done, o.failed, o.expired, o.cancelled from agent.queue_outcome o where o.at >= _from and o.at < least(_to, _recent.since)
+    union all
+    select r.queue, r.at, r.done, r.failed, r.expired, r.cancelled from unnest(_recent.outcomes) r where r.at >= _from and r.at < _to
+  )
+  , counts as
+  ( select date_bin(_bucket, o.at, 'epoch') as bucket
+    , sum(o.done)::int8 as done, sum(o.failed)::int8 as failed, sum(o.expired)::int8 as expired, sum(o.cancelled)::int8 as cancelled
+    from outcomes o
+    where _queues is null or o.queue in -- each queue is looked at once
+    ( select d.queue from (select distinct a.queue from outcomes a offset 0) as d where agent_private.is_queue_allowed(d.queue, _queues)
+    )
+    group by 1
+  )
+  , samplings as
+  ( select date_bin(_bucket, s.at, 'epoch') as bucket
+    , count(*) filter (where s.is_complete) as complete_minutes, sum(s.events)::int8 as events
+    from agent.queue_sampling s
+    where s.at >= _from and s.at < least(_to, _recent.since)
+    group by 1
+  )
+  , recent as
+  ( select date_bin(_bucket, r.at, 'epoch') as bucket, sum(r.done + r.failed + r.expired + r.cancelled)::int8 as events
+    from unnest(_recent.outcomes) r
+    where r.at >= _from and r.at < _to
+    group by 1
+  )
+  select b.start, coalesce(c.done, 0), coalesce(c.failed, 0), coalesce(c.expired, 0), coalesce(c.cancelled, 0)
+  , coalesce(s.complete_minutes, 0) + agent_private.minutes_of(greatest(b.start, _recent.since), least(b.start + _bucket, _now))
+    >= agent_private.minutes_of(b.start, least(b.start + _bucket, _now)) and _recent.through is not null
+  , coalesce(s.events, 0) + coalesce(r.events, 0)
+  from generate_series(_from, least(_to, _now) - interval '1 us', _bucket) as b (start)
+  left join counts c on c.bucket = b.start
+  left join samplings s on s.bucket = b.start
+  left join recent r on r.bucket = b.start
+  order by b.start;
+end
+$func$;
