@@ -172,6 +172,8 @@ var restrictedCalls = map[string]struct {
 	"cancelRedrive":   {"/redrives/REDRIVE/cancel", "", notFound},
 	"listQueues":      {"/queues", "", filtered},
 	"getQueue":        {"/queues/SIDE.q", "", refused},
+	"queueStats":      {"/queues/SIDE.q/stats", "", refused},
+	"queuesOverview":  {"/stats/queues", "", filtered},
 	"putQueue":        {"/queues/SIDE.q", "{}", refused},
 	"deleteQueue":     {"/queues/UNUSED?purge=true", "", refused},
 	"pauseQueue":      {"/queues/SIDE.paused/pause", "", refused},

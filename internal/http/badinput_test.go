@@ -184,6 +184,15 @@ func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
 			"id=0", "id=-1", "id=x", "id=9223372036854775808", "limit=1001", "type=", "type=%ff", "source=%00", "worker=" + strings.Repeat("w", 256),
 			"min_duration=-1s", "min_duration=5", "min_duration=87601h", "cursor=bGlzdCAxIDE", "cursor=%00",
 		},
+		"/queues/q/stats": {
+			"from=yesterday", "to=1", "bucket=1", "bucket=0s", "bucket=-1m", "bucket=59s", "bucket=90s", "bucket=169h", "bucket=1m&bucket=2m", "limit=1", "name=q",
+			"from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z", "from=2026-01-01T00:00:00Z&to=2026-01-01T00:00:00Z", "from=2026-01-01T00:00:00Z&to=2026-01-03T00:00:00Z",
+			"from=0001-01-01T00:00:00Z&bucket=168h", "from=1969-12-31T23:59:59Z&bucket=168h", "from=2026-01-01T00:00:00Z&to=9999-12-31T23:59:59Z&bucket=168h",
+		},
+		"/stats/queues": {
+			"order=", "order=size", "limit=0", "limit=201", "offset=-1", "offset=1000001", "offset=x", "bucket=30s", "bucket=1m30s", "bucket=1m&from=2026-01-01T00:00:00Z&to=2026-01-01T03:00:00Z",
+			"bucket=24h&from=2026-01-01T00:00:00Z&to=2026-02-01T00:00:00Z", "from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z", "cursor=x", "queue=a", "queues=a",
+		},
 		"/stats/executions": {"type=%ff", "worker=%00", "worker=" + strings.Repeat("w", 256), "type=a&type=b", "queue=a"},
 		"/history/stats": {
 			"bucket=0s", "bucket=-1h", "bucket=1", "bucket=10%20minutes", "bucket=1ns", "bucket=9000h", "from=x", "to=x", "from=2100-01-01T00:00:00Z",

@@ -181,6 +181,8 @@ var requests = map[string][]bind.Field{
 	"requeueMatching": fieldsOf[requeueMatchingRequest](),
 	"listQueues":      fieldsOf[paging](),
 	"getQueue":        fieldsOf[queueRequest](),
+	"queueStats":      fieldsOf[queueSeriesRequest](),
+	"queuesOverview":  fieldsOf[queuesOverviewRequest](),
 	"putQueue":        fieldsOf[putQueueRequest](),
 	"deleteQueue":     fieldsOf[deleteQueueRequest](),
 	"pauseQueue":      fieldsOf[queueRequest](),

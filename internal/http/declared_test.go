@@ -28,6 +28,7 @@ func setupDeclared(t *testing.T) *environment {
 // callsThatFindNothing are the calls that are refused if they find nothing in the queue ordres, which nobody has made.
 var callsThatFindNothing = []struct{ method, path, body string }{
 	{"GET", "/queues/ordres", ""},
+	{"GET", "/queues/ordres/stats", ""},
 	{"GET", "/events?queue=ordres", ""},
 	{"GET", "/history?queue=ordres", ""},
 	{"GET", "/history/stats?queue=ordres", ""},

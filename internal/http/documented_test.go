@@ -250,6 +250,8 @@ func provokeJobs(h *environment) {
 	h.call("DELETE", "/queues/unwanted?purge=true", "").want(200)
 	h.call("DELETE", "/queues/unwanted?purge=true", "").wantProblem(problem.QueueNotFound)
 	h.call("GET", "/stats/executions?type=a&worker=", "").want(200)
+	h.call("GET", "/queues/a/stats?from=2026-01-01T00:00:00Z&to=2026-01-01T01:00:00Z&bucket=10m", "").want(200)
+	h.call("GET", "/stats/queues?from=2026-01-01T00:00:00Z&to=2026-01-01T01:00:00Z&bucket=10m&order=oldest&limit=1&offset=1", "").want(200)
 	h.call("GET", "/stats/processes", "").want(200)
 
 	h.with("Idempotency-Key", "k1").call("POST", "/events?queue=work", `{"n":4}`).wantProblem(problem.KeyReused)

@@ -116,6 +116,8 @@ func (s *Server) routes() *router {
 	r.Post("/queues/{name}/push/secret", access.Manage, endpoint(s, lim, s.rotatePushSecret))
 	r.Post("/queues/{name}/push/test", access.Manage, endpoint(s, lim, s.testPush))
 	r.Post("/queues/{name}/push/enable", access.Manage, endpoint(s, lim, s.enablePush))
+	r.Get("/queues/{name}/stats", access.Read, endpoint(s, lim, s.queueStats))
+	r.Get("/stats/queues", access.Read, endpoint(s, lim, s.queuesOverview))
 	r.Get("/stats/executions", access.Read, endpoint(s, lim, s.listExecutions))
 	r.Get("/stats/processes", access.Read, endpoint(s, lim, s.listProcesses))
 
