@@ -180,19 +180,19 @@ func TestBrokenBuildWithRememberedScanIsCaughtByLostAnswers(t *testing.T) {
 
 // readOnly are the functions that the service calls and that write nothing, or only what they would write again: locks, and times of reading.
 var readOnly = strings.Fields(`
-	begin_read busiest_queues check_watermarks check_zone_rules count_deliveries count_ready declared_queues event_queues expansion_start find_ended queue_waits
+	begin_read busiest_queues check_watermarks check_zone_rules count_deliveries count_ready declared_queues dropped_push_deliveries dropped_source_deliveries event_queues expansion_start find_ended queue_waits
 	first_events get_event get_identity get_log_settings get_owner get_published get_queue get_raw_body get_redrive get_route get_schedule
 	history_stats is_key_required last_published leave_step list_api_keys list_attempts list_audit list_events list_executions list_filters
-	list_history list_occurrences list_owners list_processes list_proof_fields list_pushers list_pushes list_redrives list_routes list_schedules list_sealed
-	list_sources list_subscriptions list_topics list_upkeep lock_due_schedules locked_events log_bounds log_gap_reason log_holder log_origin log_position next_due
+	list_history list_occurrences list_owners list_processes list_proof_fields list_push_deliveries list_pushers list_pushes list_redrives list_routes list_schedules list_sealed
+	list_source_deliveries list_sources list_subscriptions list_topics list_upkeep lock_due_schedules locked_events log_bounds log_gap_reason log_holder log_origin log_position next_due
 	next_publication next_vt next_vts old_history oldest_beside outcome_series queue_overview queue_series queue_stats read_api_keys read_filters read_log_page read_pushes read_routes read_sessions read_sources replica_versions require_queue_of_schedule require_queues resolve_locals undeclared_queues
 	schedule_position schedule_zone slowest_subscriptions subscription_allowed watch_subscriptions`)
 
 // repeated are those that a process calls again and again whatever the answer was, and whose effect is the same when they are called twice: they count, delete
 // what is old, prepare what is needed later, or say that a process lives.
 var repeated = strings.Fields(`
-	adopt_database count_outcomes count_topics delete_old_history drop_forwarding_functions drop_history drop_log_segment end_routing keep_raw_body leave_router maintain_log notify_queues
-	pause_faulty_schedules prepare_history probe_write prune_api_keys prune_audit prune_executions prune_history prune_keys prune_occurrences
+	adopt_database count_outcomes count_topics delete_old_history drop_forwarding_functions drop_history drop_log_segment end_routing keep_raw_body leave_router log_deliveries log_pushes maintain_log notify_queues
+	pause_faulty_schedules prepare_history probe_write prune_api_keys prune_audit prune_deliveries prune_executions prune_history prune_keys prune_occurrences
 	prune_processes prune_publication_keys prune_queue_samples prune_raw_bodies prune_redrives prune_sessions prune_subscriptions record_key_use record_push_seen record_refusals record_server
 	record_upkeep release_events report_process reseal route_changes sample_queues`)
 

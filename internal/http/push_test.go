@@ -65,6 +65,8 @@ func provokePushes(h *environment) {
 		`"rate":{"per_second":100,"burst":20},"final_statuses":[400,422],"disable_after":"72h"}`).want(http.StatusOK)
 	h.with("If-Match", made.header.Get("Etag")).call("PUT", path, body).wantProblem(problem.PreconditionFailed)
 	h.call("GET", path, "").want(http.StatusOK)
+	h.call("GET", path+"/deliveries", "").want(http.StatusOK)
+	h.call("GET", "/queues/nothing/push/deliveries", "").wantProblem(problem.PushNotFound)
 	h.call("POST", path+"/secret", `{"keep":"1h"}`).want(http.StatusOK)
 	h.try("POST", path+"/secret", `{"keep":"1 hour"}`).wantProblem(problem.ValidationFailed)
 	h.call("POST", path+"/test", "").want(http.StatusOK)

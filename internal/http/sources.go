@@ -320,12 +320,18 @@ type challengeResponse struct {
 	Challenge string `json:"challenge"`
 }
 
-// receive takes a delivery: any content type, any query, and of the body no more than the source allows.
+// receive takes a delivery: any content type, any query, and of the body no more than the source allows. The log of the source gets what it answered.
 func (s *Server) receive(w http.ResponseWriter, r *http.Request) {
-	err := s.receiveDelivery(w, r)
-	if err == nil {
-		return
+	answered := webhook.Answered{Source: chi.URLParam(r, "name")}
+	err := s.receiveDelivery(w, r, &answered)
+	if answered.Err = err; err != nil {
+		failDelivery(w, r, err)
 	}
+	s.logDelivery(r, &answered)
+}
+
+// failDelivery answers a delivery that is refused.
+func failDelivery(w http.ResponseWriter, r *http.Request, err error) {
 	if rejection, ok := errors.AsType[*webhook.RejectedError](err); ok {
 		logOf(r).add("rejected", rejection.Code)
 		logOf(r).add("reason", rejection.Reason)
@@ -354,13 +360,13 @@ func problemOfDelivery(err error) error {
 	return err
 }
 
-func (s *Server) receiveDelivery(w http.ResponseWriter, r *http.Request) error {
-	log := logOf(r)
-	name := chi.URLParam(r, "name")
+func (s *Server) receiveDelivery(w http.ResponseWriter, r *http.Request, answered *webhook.Answered) error {
+	log, name := logOf(r), answered.Source
 	admission, err := s.sources.Admit(r.Context(), name, log.id)
 	if !errors.Is(err, webhook.ErrNotFound) {
 		log.add("source", name)
 	}
+	answered.Admission = admission
 	isProven := false
 	if err == nil {
 		isProven, err = admission.VerifyHeader(r.Header)
@@ -386,6 +392,7 @@ func (s *Server) receiveDelivery(w http.ResponseWriter, r *http.Request) error {
 		}
 		return err
 	}
+	answered.Body = sent
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		query = nil
@@ -397,6 +404,7 @@ func (s *Server) receiveDelivery(w http.ResponseWriter, r *http.Request) error {
 			return bind.BodyError(log.body.TakeDecoded(sent), limit)
 		},
 	})
+	answered.Result = result
 	if err != nil {
 		return err
 	}

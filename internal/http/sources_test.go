@@ -1017,6 +1017,8 @@ func provokeSources(h *environment, seen map[string]bool) {
 	h.with("If-Match", `"9"`).call("PUT", "/sources/shop", `{"kind":"token","queue":"in"}`).wantProblem(problem.PreconditionFailed)
 	h.call("GET", "/sources/shop", "").want(200)
 	h.call("GET", "/sources/nothing", "").wantProblem(problem.SourceNotFound)
+	h.call("GET", "/sources/shop/deliveries", "").want(200)
+	h.call("GET", "/sources/nothing/deliveries", "").wantProblem(problem.SourceNotFound)
 	h.call("GET", "/sources?limit=1", "").want(200)
 	h.call("GET", "/sources?cursor=x", "").wantProblem(problem.InvalidCursor)
 	h.call("POST", "/sources/shop/test", `{"headers":{"Authorization":"s"},"body":"{}"}`).want(200)

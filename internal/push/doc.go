@@ -11,10 +11,11 @@
 //	state.go     how an endpoint does: the breaker, holds, when it is disabled
 //	endpoint.go  a push ready for use, its secrets opened
 //	message.go   an event as a request
+//	attempts.go  the log of attempts
 //
 // # Goroutines
 //
-// Run follows the pushes with a pg.Replica, and starts two loops: one reports whether this process pushes, one records how endpoints do. A queue that this process pushes has a worker, which is one goroutine that claims and one for each event that
+// Run follows the pushes with a pg.Replica, and starts three loops: one reports whether this process pushes, one records how endpoints do, one logs attempts. A queue that this process pushes has a worker, which is one goroutine that claims and one for each event that
 // is in flight or waits for its ack to be written. A worker that is stopped ends when these have ended.
 //
 // # State and locks
@@ -27,5 +28,5 @@
 //
 // # Decisions
 //
-// docs/decisions: 016 outgoing requests, 017 pushes.
+// docs/decisions: 016 outgoing requests, 017 pushes, 023 delivery logs.
 package push

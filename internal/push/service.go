@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/time/rate"
 
+	"github.com/queued/queued/internal/deliverylog"
 	"github.com/queued/queued/internal/egress"
 	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/pg"
@@ -81,6 +82,7 @@ type Service struct {
 	pushes     pg.Replica[set]
 	mustReport pg.Signal // there may be something to report
 	tests      *rate.Limiter
+	attempts   *deliverylog.Buffer[attemptRow] // that are not written yet
 
 	sending context.Context //nolint:containedctx // of the requests in flight, which outlive the workers that have claimed their events
 	cut     context.CancelFunc
@@ -102,6 +104,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	s := &Service{
 		cfg: cfg, workerName: "push:" + cfg.Queue.Name(), mustReport: pg.NewSignal(), tests: rate.NewLimiter(testsPerSec, testsBurst),
 		workers: make(map[string]*worker), sealed: make(map[string]sealedRow), results: make(map[string]map[string]int64),
+		attempts: deliverylog.New[attemptRow](deliveredLimit, undeliveredLimit),
 	}
 	s.sending, s.cut = context.WithCancel(context.Background())
 	var err error
@@ -129,6 +132,7 @@ func (s *Service) Run(ctx context.Context) error {
 		s.pushes.Run(ctx, s.cfg.Logger,
 			pg.Loop{Doing: "reporting that this process pushes", Pass: s.report, Pause: recordInterval, Wakes: s.mustReport.Received},
 			pg.Loop{Doing: "recording how endpoints do", Pass: s.recordSeen, Pause: recordInterval, DelayFirst: true},
+			pg.Loop{Doing: "logging attempts", Pass: s.writeAttempts, Pause: logInterval, Retry: recordInterval, DelayFirst: true},
 		)
 	}
 	s.Drain()
@@ -141,6 +145,9 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	if err := s.recordSeen(ending); err != nil {
 		s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("how endpoints did lately was not recorded")
+	}
+	if err := s.writeAttempts(ending); err != nil {
+		s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("the last attempts of pushes were not logged")
 	}
 	return nil
 }

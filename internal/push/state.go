@@ -26,6 +26,7 @@ type outcome struct {
 	retryIn   time.Duration // of a throttled one: how long the endpoint asked for; zero: it did not say
 	detail    string        // of what is not delivered, as the event and the push keep it
 	status    int           // zero: there was no answer
+	excerpt   string        // the beginning of the body of the answer
 	took      time.Duration
 }
 

@@ -273,7 +273,8 @@ func (w *worker) deliver(ctx context.Context, e *endpoint, round int, event queu
 	settle := w.note(e, round, &event, &o)
 	w.svc.count(w.queue, o.verdict)
 	w.ended(true)
-	settle(context.WithoutCancel(ctx))
+	end := settle(context.WithoutCancel(ctx))
+	w.svc.logAttempt(&event, &o, end)
 	w.mu.Lock()
 	w.settling--
 	w.mu.Unlock()
@@ -291,9 +292,15 @@ func (w *worker) ended(isSettling bool) {
 	w.changed.Send()
 }
 
+// An attemptEnd is what became of an event after an attempt to push it.
+type attemptEnd struct {
+	outcome AttemptOutcome
+	nextAt  time.Time // when it is due again; zero: it is not, or that is not known
+}
+
 // note takes an outcome into the state, and returns the function that settles the event. It changes the verdict of an event that is refused again and again
 // while others are taken.
-func (w *worker) note(e *endpoint, round int, event *queue.Event, o *outcome) (settle func(context.Context)) {
+func (w *worker) note(e *endpoint, round int, event *queue.Event, o *outcome) (settle func(context.Context) attemptEnd) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if o.verdict == throttled && w.isAtFault(event.ID, o.isFailure) {
@@ -313,11 +320,18 @@ func (w *worker) note(e *endpoint, round int, event *queue.Event, o *outcome) (s
 	}
 	switch o.verdict {
 	case delivered:
-		return func(ctx context.Context) { w.ack(ctx, event, o) }
+		return func(ctx context.Context) attemptEnd { return w.ack(ctx, event, o) }
 	case throttled, gone:
-		return func(ctx context.Context) { w.release(ctx, []queue.Event{*event}) }
+		end := attemptEnd{outcome: AttemptHeld}
+		if w.state.disabledReason == "" {
+			end.nextAt = w.state.until
+		}
+		return func(ctx context.Context) attemptEnd {
+			w.release(ctx, []queue.Event{*event})
+			return end
+		}
 	}
-	return func(ctx context.Context) { w.nack(ctx, event, o) }
+	return func(ctx context.Context) attemptEnd { return w.nack(ctx, event, o) }
 }
 
 // isAtFault notes that the endpoint has refused an event for now, and reports whether that is because of the event: it was refused more than
@@ -345,45 +359,58 @@ func (w *worker) isAtFault(id int64, isFailure bool) bool {
 }
 
 // ack acks an event that was delivered.
-func (w *worker) ack(ctx context.Context, event *queue.Event, o *outcome) {
+func (w *worker) ack(ctx context.Context, event *queue.Event, o *outcome) attemptEnd {
 	result, _ := json.Marshal(map[string]int64{"status": int64(o.status), "ms": o.took.Milliseconds()}) // two numbers
-	w.settle(ctx, event, func(ctx context.Context) error {
+	isSettled := w.settle(ctx, event, func(ctx context.Context) error {
 		results, err := w.svc.cfg.Queue.Ack(ctx, []queue.Ack{{Lease: leaseOf(event), Result: result}})
 		if err == nil {
 			err = results[0].Err
 		}
 		return err
 	})
+	if !isSettled {
+		return attemptEnd{outcome: AttemptLeaseLost}
+	}
+	return attemptEnd{outcome: AttemptDelivered}
 }
 
 // nack nacks an event that was not.
-func (w *worker) nack(ctx context.Context, event *queue.Event, o *outcome) {
-	w.settle(ctx, event, func(ctx context.Context) error {
-		_, err := w.svc.cfg.Queue.Nack(ctx, queue.NackParams{Lease: leaseOf(event), Error: o.detail, Final: o.verdict == final})
+func (w *worker) nack(ctx context.Context, event *queue.Event, o *outcome) attemptEnd {
+	var result queue.NackResult
+	isSettled := w.settle(ctx, event, func(ctx context.Context) (err error) {
+		result, err = w.svc.cfg.Queue.Nack(ctx, queue.NackParams{Lease: leaseOf(event), Error: o.detail, Final: o.verdict == final})
 		return err
 	})
+	switch {
+	case !isSettled:
+		return attemptEnd{outcome: AttemptLeaseLost}
+	case result.Outcome != "":
+		return attemptEnd{outcome: AttemptFailed}
+	}
+	return attemptEnd{AttemptRetried, result.VT}
 }
 
 func leaseOf(event *queue.Event) queue.Lease {
 	return queue.Lease{ID: event.ID, Receipt: event.Receipt}
 }
 
-// settle makes a call about an event until it succeeds, as long as the event has its lease: a delivered event that is not acked would be sent again.
-func (w *worker) settle(ctx context.Context, event *queue.Event, call func(context.Context) error) {
+// settle makes a call about an event until it succeeds, and reports whether it has, as long as the event has its lease: a delivered event that is not acked would be sent
+// again.
+func (w *worker) settle(ctx context.Context, event *queue.Event, call func(context.Context) error) bool {
 	ctx, cancel := context.WithTimeout(ctx, event.VT.Sub(w.svc.cfg.Database.Now()))
 	defer cancel()
 	for {
 		err := call(ctx)
 		switch {
 		case err == nil:
-			return
+			return true
 		case errors.Is(err, queue.ErrLeaseLost), errors.Is(err, queue.ErrNotFound): // it was taken away, by whoever may do that
 			w.svc.cfg.Logger.Debug().Str("queue", w.queue).Int64("id", event.ID).Msg("the lease of an event that was pushed is lost")
-			return
+			return false
 		case !errors.Is(err, queue.ErrUnavailable) || ctx.Err() != nil || !w.svc.pauseSettling(ctx):
 			w.svc.cfg.Logger.Error().Func(failure.Of(err)).Str("queue", w.queue).Int64("id", event.ID).
 				Msg("what came of a push could not be written: the event is pushed again when its lease has run out")
-			return
+			return false
 		}
 	}
 }
@@ -469,7 +496,7 @@ func (s *Service) send(ctx context.Context, e *endpoint, event *queue.Event, fir
 	case err != nil:
 		o.verdict, o.isFailure, o.detail = failed, true, err.Error()
 	default:
-		o.status, o.detail = response.Status, response.Failure()
+		o.status, o.detail, o.excerpt = response.Status, response.Failure(), response.Excerpt
 		o.judge(&response, e)
 	}
 	return o, false

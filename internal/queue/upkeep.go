@@ -55,6 +55,7 @@ func (s *Service) addUpkeepTasks() {
 	add("raw_bodies", s.deleteBatches(`select agent.prune_raw_bodies($1)`))
 	add("redrives", s.deleteBatches(`select agent.prune_redrives($1)`))
 	add("queue_samples", s.deleteBatches(`select agent.prune_queue_samples($1)`))
+	add("deliveries", s.deleteBatches(`select agent.prune_deliveries($1)`))
 	add("executions", s.oneStep(`select agent.prune_executions()`))
 	add("forwarding_functions", s.oneStep(`select agent_service.drop_forwarding_functions()`))
 }

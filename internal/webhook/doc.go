@@ -16,6 +16,8 @@
 //	map.go      the event that a delivery becomes; pure
 //	template.go the texts that sources map with; pure
 //	counts.go   what has come in, for the database and for metrics
+//	log.go      the log of deliveries
+//	redact.go   what of a refused body may be shown; pure
 //	sources.go  putting, getting, listing, deleting and testing sources
 //
 // # State and locks

@@ -24,6 +24,7 @@ type Admission struct {
 	spent     time.Duration // of the time limit
 	isProven  bool          // by its header
 	isCounted bool          // by the rate limit of the source
+	code      string        // why it was rejected; empty: it was not
 }
 
 // Admit returns the admission of a delivery. It fails with ErrNotFound, ErrPaused, ErrSealing, and with ErrUnavailable for a name that is not known and
@@ -58,7 +59,7 @@ func (a *Admission) VerifyHeader(header http.Header) (isProven bool, err error) 
 // refuse counts a delivery without a proof, and returns its error. Refusals have a limit of their own: none of them takes anything of the source's.
 func (a *Admission) refuse(err error) error {
 	refusal := asRefusal(err)
-	a.svc.reject(a.source.Name, rejected, refusal.Code, a.requestID)
+	a.Reject(refusal.Code)
 	return &RejectedError{refusal.Code, refusal.Reason, ratelimit.Take(a.source.refusals, time.Now())}
 }
 
@@ -100,7 +101,10 @@ func (a *Admission) MaxBody(limit int64) int64 {
 }
 
 // Reject counts that a delivery was refused before it was read whole.
-func (a *Admission) Reject(code string) { a.svc.reject(a.source.Name, rejected, code, a.requestID) }
+func (a *Admission) Reject(code string) {
+	a.code = code
+	a.svc.reject(a.source.Name, rejected, code, a.requestID)
+}
 
 // RatePerMinute returns how many deliveries a minute the source takes; zero: any number.
 func (a *Admission) RatePerMinute() int {
@@ -138,6 +142,7 @@ func (a *Admission) Receive(ctx context.Context, d Delivery) (Result, error) {
 	if err := h.verifier.Verify(d.Header, d.Body, s.cfg.Now()); err != nil {
 		return Result{}, a.refuse(err)
 	}
+	a.isProven = true
 	if err := a.takeRate(); err != nil {
 		return Result{}, err
 	}
@@ -158,6 +163,9 @@ func (a *Admission) Receive(ctx context.Context, d Delivery) (Result, error) {
 	}
 	result, err := s.store(ctx, h, &d, all)
 	result.IsBatch = isBatch
+	if len(all) > 0 {
+		result.Key = all[0].Key
+	}
 	switch {
 	case errors.Is(err, pg.ErrInvalid), errors.Is(err, pg.ErrUnrepresentable):
 		s.reject(h.Name, invalid, "invalid_body", a.requestID)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/queued/queued/internal/deliverylog"
 	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/queue"
@@ -57,7 +58,8 @@ type Service struct {
 	writes pg.Writes
 	pools  pg.Pools
 
-	sources pg.Replica[set]
+	sources    pg.Replica[set]
+	deliveries *deliverylog.Buffer[deliveryRow] // that are not logged yet
 
 	mu      sync.Mutex        // guards the fields below
 	tallies map[string]*tally // by source, also of those that were deleted since
@@ -70,6 +72,7 @@ func Open(ctx context.Context, cfg Config) (s *Service, err error) {
 	s = &Service{
 		cfg:     cfg.withDefaults(),
 		tallies: make(map[string]*tally), labels: make(map[string]*[len(results)]int64),
+		deliveries: deliverylog.New[deliveryRow](takenLimit, refusedLimit, unprovenLimit),
 	}
 	s.pools, err = cfg.Database.OpenPools(ctx, append([]pg.PoolSpec{{To: &s.pool, Config: pg.ControlPool}},
 		s.writes.Specs(pg.ControlPool, s.cfg.QueryTimeout)...)...)
@@ -86,16 +89,20 @@ func Open(ctx context.Context, cfg Config) (s *Service, err error) {
 	return s, nil
 }
 
-// Run reads the sources when they have changed, and writes the counts of deliveries, until ctx ends. A Service that is not running knows the sources of when it was opened,
+// Run reads the sources when they have changed, and writes the counts and the log of deliveries, until ctx ends. A Service that is not running knows the sources of when it was opened,
 // and looks up those that it does not know. Faults of the database are logged and tried again; Run returns nil once ctx has ended.
 func (s *Service) Run(ctx context.Context) error {
 	s.sources.Run(ctx, s.cfg.Logger,
 		pg.Loop{Doing: "counting deliveries", Pass: s.record, Pause: s.cfg.RecordInterval, DelayFirst: true},
+		pg.Loop{Doing: "logging deliveries", Pass: s.writeDeliveries, Pause: s.cfg.RecordInterval, Retry: logRetry, DelayFirst: true},
 	)
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
 	defer cancel()
 	if err := s.record(ending); err != nil {
 		s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("the last deliveries of sources were not counted")
+	}
+	if err := s.writeDeliveries(ending); err != nil {
+		s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("the last deliveries of sources were not logged")
 	}
 	return nil
 }

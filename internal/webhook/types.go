@@ -143,7 +143,8 @@ type Result struct {
 	IDs          []int64 // of the events; nil: they were published
 	Positions    []int64 // of the events in the log
 	IsBatch      bool
-	Deduplicated bool // the keys of all events were known: nothing was inserted
+	Key          string // of the first event; empty: it has none
+	Deduplicated bool   // the keys of all events were known: nothing was inserted
 }
 
 // A Trial is the result that a delivery would have.
