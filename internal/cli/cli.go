@@ -29,8 +29,8 @@ type Commands struct {
 	Publish       PublishCmd       `cmd:"" group:"Client:" help:"Publish an event, or a file of events, to a topic."`
 	Tail          TailCmd          `cmd:"" group:"Client:" help:"Write events as they are published."`
 	Subscriptions SubscriptionsCmd `cmd:"" group:"Client:" help:"List subscriptions; show, put, read, commit, seek, replay, pause, resume or delete one."`
-	Sources       SourcesCmd       `cmd:"" group:"Client:" help:"List sources of webhooks; get, put, test or delete one."`
-	Push          PushCmd          `cmd:"" group:"Client:" help:"Show where the events of a queue are pushed to; set, test, rotate, enable or delete that."`
+	Sources       SourcesCmd       `cmd:"" group:"Client:" help:"List sources of webhooks; get, put, test or delete one, and list its deliveries."`
+	Push          PushCmd          `cmd:"" group:"Client:" help:"Show where the events of a queue are pushed to; set, test, rotate, enable or delete that, and list the attempts."`
 	Work          WorkCmd          `cmd:"" group:"Client:" help:"Run a command for each event of a queue."`
 	Audit         AuditCmd         `cmd:"" group:"Client:" help:"List who managed what."`
 	Top           TopCmd           `cmd:"" group:"Client:" help:"Watch queues live."`

@@ -13,12 +13,13 @@ import (
 
 // PushCmd is about where the events of a queue are pushed to.
 type PushCmd struct {
-	Get    pushGetCmd    `cmd:"" default:"withargs" help:"Show where the events of a queue are pushed to, and how the endpoint does; what \"queued push QUEUE\" does."`
-	Set    pushSetCmd    `cmd:"" help:"Push the events of a queue, or change settings of the push; the others stay."`
-	Test   pushTestCmd   `cmd:"" help:"Send a test event to the endpoint. Nothing is stored."`
-	Rotate pushRotateCmd `cmd:"" help:"Give the push another secret, which is shown once."`
-	Enable pushEnableCmd `cmd:"" help:"Begin anew at once: the push is disabled, or its endpoint failed or asked for a pause."`
-	Delete pushDeleteCmd `cmd:"" help:"Push no more. The events of the queue stay."`
+	Get        pushGetCmd        `cmd:"" default:"withargs" help:"Show where the events of a queue are pushed to, and how the endpoint does; what \"queued push QUEUE\" does."`
+	Set        pushSetCmd        `cmd:"" help:"Push the events of a queue, or change settings of the push; the others stay."`
+	Deliveries pushDeliveriesCmd `cmd:"" help:"List the latest attempts to push the events of a queue."`
+	Test       pushTestCmd       `cmd:"" help:"Send a test event to the endpoint. Nothing is stored."`
+	Rotate     pushRotateCmd     `cmd:"" help:"Give the push another secret, which is shown once."`
+	Enable     pushEnableCmd     `cmd:"" help:"Begin anew at once: the push is disabled, or its endpoint failed or asked for a pause."`
+	Delete     pushDeleteCmd     `cmd:"" help:"Push no more. The events of the queue stay."`
 }
 
 // push makes a call about the push of the queue and shows the push that it returns.

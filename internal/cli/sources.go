@@ -18,11 +18,12 @@ import (
 
 // SourcesCmd is about sources of webhooks.
 type SourcesCmd struct {
-	List   sourcesListCmd  `cmd:"" default:"withargs" help:"List sources; what \"queued sources\" does."`
-	Get    sourceGetCmd    `cmd:"" help:"Show a source and what has come in from it."`
-	Put    sourcePutCmd    `cmd:"" help:"Make a source, or replace its settings."`
-	Test   sourceTestCmd   `cmd:"" help:"Show what would become of a delivery. Nothing is stored."`
-	Delete sourceDeleteCmd `cmd:"" help:"Delete a source: its deliveries are refused."`
+	List       sourcesListCmd      `cmd:"" default:"withargs" help:"List sources; what \"queued sources\" does."`
+	Get        sourceGetCmd        `cmd:"" help:"Show a source and what has come in from it."`
+	Put        sourcePutCmd        `cmd:"" help:"Make a source, or replace its settings."`
+	Deliveries sourceDeliveriesCmd `cmd:"" help:"List what has come in from a source lately."`
+	Test       sourceTestCmd       `cmd:"" help:"Show what would become of a delivery. Nothing is stored."`
+	Delete     sourceDeleteCmd     `cmd:"" help:"Delete a source: its deliveries are refused."`
 }
 
 type sourcesListCmd struct {
