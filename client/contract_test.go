@@ -53,6 +53,8 @@ var wires = map[string]wire{
 	"cancelRedrive":   {response: Redrive{}},
 	"listQueues":      {query: pageSize{}, response: queuePage{}},
 	"getQueue":        {response: Queue{}},
+	"queueStats":      {query: SeriesParams{}, response: QueueSeries{}},
+	"queuesOverview":  {query: OverviewParams{}, response: QueuesOverview{}},
 	"putQueue":        {request: QueueSettings{}, response: Policy{}},
 	"deleteQueue": {query: struct {
 		Purge bool `query:"purge"`

@@ -49,6 +49,7 @@ var queuesView = view[client.QueueStats]{
 // QueueCmd is about one queue.
 type QueueCmd struct {
 	Show   queueShowCmd   `cmd:"" default:"withargs" help:"Show the counts and the policy of a queue; what \"queued queue NAME\" does."`
+	Stats  queueStatsCmd  `cmd:"" help:"Show what waited in a queue, what ended in it and how long that took, over time."`
 	Set    queueSetCmd    `cmd:"" help:"Change settings of a queue; the others stay."`
 	Pause  queuePauseCmd  `cmd:"" help:"Pause a queue: no event can be claimed until it is resumed."`
 	Resume queueResumeCmd `cmd:"" help:"Resume a queue."`
