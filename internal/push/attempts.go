@@ -120,6 +120,11 @@ func (s *Service) logAttempt(event *queue.Event, o *outcome, end attemptEnd) {
 	})
 }
 
+// logPass writes the log in the loop. A write that has begun is brought to its end when the loop ends: cut off, it may be committed all the same, and its rows would be written twice.
+func (s *Service) logPass(ctx context.Context) error {
+	return s.writeAttempts(context.WithoutCancel(ctx))
+}
+
 // writeAttempts writes the attempts since the last time, in one statement. Those of a push that another transaction has locked wait for the next time.
 func (s *Service) writeAttempts(ctx context.Context) error {
 	batch := s.attempts.Take()

@@ -175,6 +175,11 @@ func (d *Answered) code() string {
 	return d.Code
 }
 
+// logPass writes the log in the loop. A write that has begun is brought to its end when the loop ends: cut off, it may be committed all the same, and its rows would be written twice.
+func (s *Service) logPass(ctx context.Context) error {
+	return s.writeDeliveries(context.WithoutCancel(ctx))
+}
+
 // writeDeliveries writes the deliveries since the last time, in one statement. Those of a source that another transaction has locked wait for the next time.
 func (s *Service) writeDeliveries(ctx context.Context) error {
 	batch := s.deliveries.Take()

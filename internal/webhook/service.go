@@ -94,7 +94,7 @@ func Open(ctx context.Context, cfg Config) (s *Service, err error) {
 func (s *Service) Run(ctx context.Context) error {
 	s.sources.Run(ctx, s.cfg.Logger,
 		pg.Loop{Doing: "counting deliveries", Pass: s.record, Pause: s.cfg.RecordInterval, DelayFirst: true},
-		pg.Loop{Doing: "logging deliveries", Pass: s.writeDeliveries, Pause: s.cfg.RecordInterval, Retry: logRetry, DelayFirst: true},
+		pg.Loop{Doing: "logging deliveries", Pass: s.logPass, Pause: s.cfg.RecordInterval, Retry: logRetry, DelayFirst: true},
 	)
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
 	defer cancel()
