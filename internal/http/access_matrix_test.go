@@ -162,6 +162,7 @@ var restrictedCalls = map[string]struct {
 	"sweep":           {"/sweep", `{"queue":"SIDE.q"}`, refused},
 	"listHistory":     {"/history", "", filtered},
 	"historyStats":    {"/history/stats?queue=SIDE.q", "", refused},
+	"historyErrors":   {"/history/errors?queue=SIDE.q", "", refused},
 	"requeue":         {"/history/DONE/requeue", "", notFound},
 	"requeueMatching": {"/history/requeue", `{"queue":"SIDE.q"}`, refused},
 	"createRedrive":   {"/redrives", `{"filter":{"queue":"in.q"},"to":"SIDE.q"}`, refused},
@@ -183,6 +184,8 @@ var restrictedCalls = map[string]struct {
 	"runQueue":        {"/queues/SIDE.q/run", "", refused},
 	"listExecutions":  {"/stats/executions", "", global},
 	"listProcesses":   {"/stats/processes", "", global},
+	"listWorkers":     {"/stats/workers", "", filtered},
+	"listHolders":     {"/stats/holders", "", filtered},
 
 	"putPush":            {"/queues/SIDE.pushed/push", `{"url":"http://127.0.0.1:1"}`, refused},
 	"getPush":            {"/queues/PUSHED/push", "", refused},
@@ -345,6 +348,11 @@ func TestRestrictedKeyUsesWhatItMayAndNothingElse(t *testing.T) {
 	for _, d := range []*side{in, out} {
 		d.fill("EVENT DONE REDRIVE SCHEDULE POSITION SOURCE READER DELIVERED", make(map[string]string))
 	}
+	for _, d := range []*side{in, out} { // a lease that holds others back
+		d.admin.try("POST", "/events?queue="+d.name+".stuck", "{}").want(http.StatusCreated)
+		d.admin.try("POST", "/claim", `{"queue":"`+d.name+`.stuck"}`).want(http.StatusOK)
+	}
+	pgtest.Query[int](t, pgtest.Connect(t, h.db.URL), `update agent.event set claimed = array[now() - interval '1 day'] where queue like '%.stuck' returning 1`)
 	h.topics.Drain() // so that streams end
 	all := slices.DeleteFunc(slices.Clone(access.Scopes), func(s access.Scope) bool { return s == access.Admin })
 	key := h.key(h.createKey(access.CreateParams{Scopes: all, Queues: []string{"in.*"}, Topics: []string{"in.**"}}))

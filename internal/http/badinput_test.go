@@ -194,6 +194,11 @@ func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
 			"bucket=24h&from=2026-01-01T00:00:00Z&to=2026-02-01T00:00:00Z", "from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z", "cursor=x", "queue=a", "queues=a",
 		},
 		"/stats/executions": {"type=%ff", "worker=%00", "worker=" + strings.Repeat("w", 256), "type=a&type=b", "queue=a"},
+		"/stats/workers":    {"lately=0s", "lately=25h", "lately=1", "limit=0", "limit=1001", "queue=a"},
+		"/stats/holders":    {"queue=a", "limit=1"},
+		"/history/errors": {
+			"queue=a%20b", "type=", "type=%00", "from=x", "to=x", "from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z", "limit=0", "limit=101", "cursor=a", "outcome=done",
+		},
 		"/history/stats": {
 			"bucket=0s", "bucket=-1h", "bucket=1", "bucket=10%20minutes", "bucket=1ns", "bucket=9000h", "from=x", "to=x", "from=2100-01-01T00:00:00Z",
 			"bucket=1s&from=2026-01-01T00:00:00Z&to=2026-01-01T01:00:00Z", "from=0001-01-01T00:00:00Z", "from=0000-01-01T00:00:00Z",

@@ -177,6 +177,7 @@ var requests = map[string][]bind.Field{
 	"sweep":           fieldsOf[sweepRequest](),
 	"listHistory":     fieldsOf[listHistoryRequest](),
 	"historyStats":    fieldsOf[historyStatsRequest](),
+	"historyErrors":   fieldsOf[historyErrorsRequest](),
 	"requeue":         fieldsOf[eventRequest](),
 	"requeueMatching": fieldsOf[requeueMatchingRequest](),
 	"listQueues":      fieldsOf[paging](),
@@ -192,6 +193,8 @@ var requests = map[string][]bind.Field{
 	"runEvent":        fieldsOf[runEventRequest](),
 	"runQueue":        fieldsOf[runQueueRequest](),
 	"listExecutions":  fieldsOf[listExecutionsRequest](),
+	"listWorkers":     fieldsOf[listWorkersRequest](),
+	"listHolders":     fieldsOf[listHoldersRequest](),
 	"listProcesses":   fieldsOf[noRequest](),
 
 	"putPush":            fieldsOf[putPushRequest](),

@@ -32,6 +32,7 @@ var callsThatFindNothing = []struct{ method, path, body string }{
 	{"GET", "/events?queue=ordres", ""},
 	{"GET", "/history?queue=ordres", ""},
 	{"GET", "/history/stats?queue=ordres", ""},
+	{"GET", "/history/errors?queue=ordres", ""},
 	{"GET", "/schedules?queue=ordres", ""},
 	{"POST", "/queues/ordres/run", ""},
 	{"POST", "/queues/ordres/move", `{"to":"orders"}`},

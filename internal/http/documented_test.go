@@ -253,6 +253,9 @@ func provokeJobs(h *environment) {
 	h.call("GET", "/queues/a/stats?from=2026-01-01T00:00:00Z&to=2026-01-01T01:00:00Z&bucket=10m", "").want(200)
 	h.call("GET", "/stats/queues?from=2026-01-01T00:00:00Z&to=2026-01-01T01:00:00Z&bucket=10m&order=oldest&limit=1&offset=1", "").want(200)
 	h.call("GET", "/stats/processes", "").want(200)
+	h.call("GET", "/stats/workers?lately=2h&limit=10", "").want(200)
+	h.call("GET", "/stats/holders", "").want(200)
+	h.call("GET", "/history/errors?type=a&limit=5", "").want(200)
 
 	h.with("Idempotency-Key", "k1").call("POST", "/events?queue=work", `{"n":4}`).wantProblem(problem.KeyReused)
 	h.call("POST", "/events/batch", `{"events":[{"event":{},"queue":"work","key":"k1"}]}`).wantProblem(problem.KeyReused)

@@ -93,6 +93,7 @@ func (s *Server) routes() *router {
 
 	r.Get("/history", access.Read, listing(s, lim, s.listHistory, s.exportHistory))
 	r.Get("/history/stats", access.Read, listing(s, lim, s.historyStats, s.exportHistoryStats))
+	r.Get("/history/errors", access.Read, endpoint(s, lim, s.historyErrors))
 	r.Post("/history/{id}/requeue", access.Manage, endpoint(s, lim, s.requeue))
 	r.Post("/history/requeue", access.Manage, endpoint(s, lim, s.requeueMatching))
 	r.Post("/redrives", access.Manage, endpoint(s, lim, s.createRedrive))
@@ -121,6 +122,8 @@ func (s *Server) routes() *router {
 	r.Get("/stats/queues", access.Read, endpoint(s, lim, s.queuesOverview))
 	r.Get("/stats/executions", access.Read, endpoint(s, lim, s.listExecutions))
 	r.Get("/stats/processes", access.Read, endpoint(s, lim, s.listProcesses))
+	r.Get("/stats/workers", access.Read, endpoint(s, lim, s.listWorkers))
+	r.Get("/stats/holders", access.Read, endpoint(s, lim, s.listHolders))
 
 	r.Post("/schedules", access.Manage, endpoint(s, lim, s.createSchedule))
 	r.Get("/schedules", access.Read, endpoint(s, lim, s.listSchedules))
