@@ -20,6 +20,7 @@ type Commands struct {
 	Queue         QueueCmd         `cmd:"" group:"Client:" help:"Show or set the policy of a queue; pause, resume, purge or delete it, or move its events."`
 	Events        EventsCmd        `cmd:"" group:"Client:" help:"List the events in queues, or show one event."`
 	History       HistoryCmd       `cmd:"" group:"Client:" help:"List the events in history."`
+	Errors        ErrorsCmd        `cmd:"" group:"Client:" help:"Group the failures in history by cause."`
 	Requeue       RequeueCmd       `cmd:"" group:"Client:" help:"Requeue events from history, by id or by filter."`
 	Redrive       RedriveCmd       `cmd:"" group:"Client:" help:"Requeue all events of history that a filter matches, or dead letters, in the background."`
 	Redrives      RedrivesCmd      `cmd:"" group:"Client:" help:"List redrives; show, pause, resume or cancel one."`
@@ -32,6 +33,8 @@ type Commands struct {
 	Sources       SourcesCmd       `cmd:"" group:"Client:" help:"List sources of webhooks; get, put, test or delete one, and list its deliveries."`
 	Push          PushCmd          `cmd:"" group:"Client:" help:"Show where the events of a queue are pushed to; set, test, rotate, enable or delete that, and list the attempts."`
 	Work          WorkCmd          `cmd:"" group:"Client:" help:"Run a command for each event of a queue."`
+	Workers       WorkersCmd       `cmd:"" group:"Client:" help:"List workers with their leases."`
+	Holders       HoldersCmd       `cmd:"" group:"Client:" help:"List what holds others back, such as transactions and leases that do not end."`
 	Audit         AuditCmd         `cmd:"" group:"Client:" help:"List who managed what."`
 	Top           TopCmd           `cmd:"" group:"Client:" help:"Watch queues live."`
 	Context       ContextCmd       `cmd:"" group:"Client:" help:"List, use, set, show or delete contexts: servers under a name, with their keys."`
