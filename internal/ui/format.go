@@ -20,6 +20,7 @@ var functions = template.FuncMap{
 	"num": number, "duration": Duration, "ms": milliseconds, "time": timestamp, "clock": clock, "bytes": byteSize, "plural": plural, "percent": percent,
 	"json": indent, "path": url.PathEscape, "query": queryString, "dict": dict, "join": strings.Join, "zero": isZero, "asset": assetPath,
 	"bars": Bars, "lines": Lines, "spark": Spark, "short": shorten, "list": func(items ...any) []any { return items },
+	"schedule": ScheduleName, "rule": ruleOf, "bounds": boundsOf, "local": localText,
 	"seconds": func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) },
 }
 

@@ -13,6 +13,15 @@ var notices = map[string]string{
 	"queue.resumed": "The queue is no longer paused.",
 	"queue.purged":  "Events purged: {n}.",
 	"event.posted":  "Posted the event {n}.",
+
+	"schedule.created":   "The schedule is stored.",
+	"schedule.changed":   "The change is stored.",
+	"schedule.unchanged": "Nothing was entered that is not so already.",
+	"schedule.paused":    "The schedule is paused: it does not run until it is resumed.",
+	"schedule.resumed":   "The schedule is no longer paused. Runs that it missed are treated as its misfire policy says.",
+	"schedule.run":       "The schedule has made the event {n} now.",
+	"schedule.published": "The schedule has published now.",
+	"schedule.deleted":   "The schedule is deleted: it does not run again.",
 }
 
 // notice returns the notice that the parameters of a page ask for; empty: none.

@@ -105,15 +105,11 @@ func (h *Handler) action(do action, again page) http.HandlerFunc {
 		if !ok {
 			return
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-		err := r.ParseForm()
+		err := v.readForm(w)
 		next := ""
 		if err == nil {
-			v.form = r.PostForm
 			next, err = do(v)
 			h.reads.clear() // whoever did something sees it done
-		} else {
-			err = &client.Error{Status: http.StatusBadRequest, Title: "The form could not be read", Detail: err.Error() + "."}
 		}
 		if err != nil {
 			h.show(w, v, again, err) //nolint:contextcheck // a visit has the context of its request
@@ -123,6 +119,36 @@ func (h *Handler) action(do action, again page) http.HandlerFunc {
 		w.Header().Set("Location", v.root()+next)
 		w.WriteHeader(http.StatusSeeOther)
 	}
+}
+
+// trial serves a form that stores nothing, with a page that has what was entered and what comes of it. When that fails, the page again is shown, with the problem.
+func (h *Handler) trial(try, again page) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		v, ok := h.visit(w, r)
+		if !ok {
+			return
+		}
+		err := v.readForm(w)
+		var tried view
+		if err == nil {
+			tried, err = try(v)
+		}
+		if err != nil {
+			h.show(w, v, again, err) //nolint:contextcheck // a visit has the context of its request
+			return
+		}
+		h.show(w, v, func(*visit) (view, error) { return tried, nil }, nil) //nolint:contextcheck // a visit has the context of its request
+	}
+}
+
+// readForm reads the form of a visit.
+func (v *visit) readForm(w http.ResponseWriter) error {
+	v.r.Body = http.MaxBytesReader(w, v.r.Body, maxForm)
+	if err := v.r.ParseForm(); err != nil {
+		return &client.Error{Status: http.StatusBadRequest, Title: "The form could not be read", Detail: err.Error() + "."}
+	}
+	v.form = v.r.PostForm
+	return nil
 }
 
 // show renders a page, or what is left of it when it cannot be read. failed is why an action failed; nil: none did.
@@ -140,7 +166,7 @@ func (h *Handler) build(v *visit, read page, failed error) (*ui.Page, int) {
 	status := http.StatusOK
 	p := &ui.Page{
 		Root: v.root(), Path: v.path(), Viewer: v.viewer(), Server: ui.Server{Version: h.cfg.Version}, At: time.Now(),
-		Name: shown.name, Title: shown.title, Nav: shown.nav, IsLive: shown.isLive && failed == nil, View: shown.body, Notice: notice(v.r.URL.Query()),
+		Name: shown.name, Title: shown.title, Nav: shown.nav, IsLive: shown.isLive && v.form == nil, View: shown.body, Notice: notice(v.r.URL.Query()), Form: v.form,
 	}
 	if err != nil { // what could not be read is never shown as if there were nothing
 		p.Name, p.IsLive, p.View = "error", false, nil
@@ -151,7 +177,7 @@ func (h *Handler) build(v *visit, read page, failed error) (*ui.Page, int) {
 	if failed != nil {
 		p.Problem = problemOf(failed)
 		p.Title = cmp.Or(p.Title, p.Problem.Title)
-		p.Form, p.Notice, status = v.form, "", p.Problem.Status
+		p.Notice, status = "", p.Problem.Status
 	}
 	return p, status
 }

@@ -27,9 +27,26 @@ func (h *Handler) routes() {
 	r.Get(Prefix+"queues/{name}/purge", h.page(confirmPurge))
 	r.Post(Prefix+"queues/{name}/purge", h.action(purgeQueue, confirmPurge))
 	r.Post(Prefix+"queues/{name}/post", h.action(postEvent, showQueue))
+
+	r.Get(Prefix+"schedules", h.page(listSchedules))
+	r.Get(Prefix+"schedules/new", h.page(newSchedule))
+	r.Post(Prefix+"schedules/preview", h.trial(previewNewSchedule, newSchedule))
+	r.Post(Prefix+"schedules/create", h.action(createSchedule, newSchedule))
+	r.Get(Prefix+"schedules/{id}", h.page(showSchedule))
+	r.Get(Prefix+"schedules/{id}/change", h.page(changeSchedule))
+	r.Post(Prefix+"schedules/{id}/preview", h.trial(previewChange, changeSchedule))
+	r.Post(Prefix+"schedules/{id}/change", h.action(storeChange, changeSchedule))
+	r.Post(Prefix+"schedules/{id}/pause", h.action(pauseSchedule, showSchedule))
+	r.Post(Prefix+"schedules/{id}/resume", h.action(resumeSchedule, showSchedule))
+	r.Post(Prefix+"schedules/{id}/run", h.action(runSchedule, showSchedule))
+	r.Get(Prefix+"schedules/{id}/delete", h.page(confirmDelete))
+	r.Post(Prefix+"schedules/{id}/delete", h.action(deleteSchedule, confirmDelete))
+	r.Get(Prefix+"owners", h.page(listOwners))
 }
+
+var errNoPage = problem(http.StatusNotFound, "No such page", "The address leads to no page. Something may have been deleted, or the address is incomplete.")
 
 // notFound is the page of an address that there is not.
 func notFound(*visit) (view, error) {
-	return view{name: "error"}, problem(http.StatusNotFound, "No such page", "The address leads to no page. Something may have been deleted, or the address is incomplete.")
+	return view{name: "error"}, errNoPage
 }

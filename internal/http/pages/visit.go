@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/queued/queued/client"
@@ -55,6 +56,15 @@ func rootOf(r *http.Request) string {
 
 // parameter returns a parameter of the path.
 func (v *visit) parameter(name string) string { return v.r.PathValue(name) }
+
+// id returns the parameter id of the path.
+func (v *visit) id() (int64, error) {
+	id, err := strconv.ParseInt(v.parameter("id"), 10, 64)
+	if err != nil || id < 1 {
+		return 0, errNoPage
+	}
+	return id, nil
+}
 
 // query returns a parameter of the query.
 func (v *visit) query(name string) string { return v.r.URL.Query().Get(name) }
