@@ -65,7 +65,7 @@ func runContainer(ctx context.Context, pool *dockertest.Pool, kept durability) (
 		Repository:  imageName,
 		Tag:         imageTag,
 		Env:         []string{"POSTGRES_PASSWORD=" + containerPassword},
-		Cmd:         arguments(kept.settings()),
+		Cmd:         arguments(kept.settings("timescaledb")),
 		Labels:      map[string]string{"queued.pgtest": fmt.Sprint(os.Getpid())},
 		SecurityOpt: []string{"no-new-privileges"},
 		PortBindings: map[docker.Port][]docker.PortBinding{

@@ -110,7 +110,7 @@ func (s *Server) grantService(ctx context.Context, database string) error {
 
 // clone makes a database as a copy of another.
 func (s *Server) clone(ctx context.Context, name, template string) error {
-	return s.admin(ctx, func(conn *pgx.Conn) error {
+	return s.maintain(ctx, func(conn *pgx.Conn) error {
 		if err := s.makeRoles(ctx, conn); err != nil {
 			return err
 		}
@@ -155,7 +155,7 @@ func isInUse(err error) bool {
 
 // drop drops a database and ends the sessions in it.
 func (s *Server) drop(ctx context.Context, name string) error {
-	return s.admin(ctx, func(conn *pgx.Conn) error {
+	return s.maintain(ctx, func(conn *pgx.Conn) error {
 		return execAll(ctx, conn, "drop database "+pgx.Identifier{name}.Sanitize()+" with (force)")
 	})
 }

@@ -72,7 +72,7 @@ func Main(m *testing.M) {
 func Run(m *testing.M) int {
 	shared.inMain = true
 	code := m.Run()
-	if shared.private {
+	if shared.server != nil {
 		if err := stopShared(); err != nil {
 			_, _ = fmt.Fprintln(os.Stderr, "pgtest:", err)
 			code = max(code, 1)

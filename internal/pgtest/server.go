@@ -32,6 +32,10 @@ type Server struct {
 	stopOnce sync.Once
 	stop     func(context.Context) error
 	stopErr  error
+
+	mu       sync.Mutex  // guards the fields below
+	idle     []*pgx.Conn // of maintain
+	hasRoles bool
 }
 
 // Start starts a server of the flavour that may lose its data in a crash, and keeps them in memory where it can: Plain from the machine's
@@ -80,10 +84,11 @@ func Attach(ctx context.Context, rawURL string) (*Server, error) {
 	return s, nil
 }
 
-// Stop ends a server that Start has started, with all its databases, whoever is connected. A call on a
+// Stop closes the connections of s, and ends a server that Start has started, with all its databases, whoever is connected. A call on a
 // stopped server returns the result of the first one.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stopOnce.Do(func() {
+		s.closeIdle(ctx)
 		if s.stop != nil {
 			s.stopErr = s.stop(ctx)
 		}
@@ -102,13 +107,19 @@ const (
 	durable    durability = true
 )
 
-// settings returns those that make commits durable, as PostgreSQL's defaults do, or those that make a database per test cheap.
-func (d durability) settings() map[string]string {
+// settings returns those that make commits durable, as PostgreSQL's defaults do, or those that make a database per test cheap. preloaded are the
+// libraries that the flavour needs.
+func (d durability) settings(preloaded ...string) map[string]string {
 	value := "off"
 	if d == durable {
 		value = "on"
+	} else {
+		// A session of a test calls a few functions and ends. A tenth of its processor time would be the loading of this library.
+		preloaded = append(preloaded, "plpgsql")
 	}
 	return map[string]string{
+		"shared_preload_libraries": strings.Join(preloaded, ","),
+
 		"fsync":              value,
 		"full_page_writes":   value,
 		"synchronous_commit": value,
@@ -209,9 +220,14 @@ func patient(databaseURL string) string {
 	return u.String()
 }
 
-// makeRoles makes the roles of tests, unless another test binary has.
+// makeRoles makes the roles of tests, unless they are known to be there.
 func (s *Server) makeRoles(ctx context.Context, conn *pgx.Conn) error {
-	return execAll(ctx, conn, `do $do$
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hasRoles {
+		return nil
+	}
+	err := execAll(ctx, conn, `do $do$
 		begin
 			perform pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('`+ownerRole+`', 0));
 			if not exists (select from pg_catalog.pg_roles where rolname = '`+ownerRole+`') then
@@ -223,6 +239,8 @@ func (s *Server) makeRoles(ctx context.Context, conn *pgx.Conn) error {
 			end if;
 		end
 		$do$`)
+	s.hasRoles = err == nil
+	return err
 }
 
 // admin calls f with a connection to the server's own database.
@@ -233,6 +251,56 @@ func (s *Server) admin(ctx context.Context, f func(*pgx.Conn) error) error {
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	return f(conn)
+}
+
+// maintain calls f with a connection as admin does, but keeps it for the next call: a test makes two, and to connect costs as much as a tenth of making
+// a database.
+func (s *Server) maintain(ctx context.Context, f func(*pgx.Conn) error) error {
+	conn := s.takeIdle()
+	if conn == nil {
+		var err error
+		if conn, err = pgx.Connect(ctx, s.URL); err != nil {
+			return err
+		}
+	}
+	err := f(conn)
+	if err == nil && s.putIdle(conn) {
+		return nil
+	}
+	_ = conn.Close(context.WithoutCancel(ctx))
+	return err
+}
+
+// maxIdle is how many connections wait for the next call of maintain: as many tests as make test runs at a time in one test binary.
+const maxIdle = 4
+
+func (s *Server) takeIdle() *pgx.Conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.idle) > 0 {
+		conn := s.idle[len(s.idle)-1]
+		s.idle = s.idle[:len(s.idle)-1]
+		if !conn.IsClosed() {
+			return conn
+		}
+	}
+	return nil
+}
+
+func (s *Server) putIdle(conn *pgx.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.idle) == maxIdle {
+		return false
+	}
+	s.idle = append(s.idle, conn)
+	return true
+}
+
+func (s *Server) closeIdle(ctx context.Context) {
+	for conn := s.takeIdle(); conn != nil; conn = s.takeIdle() {
+		_ = conn.Close(ctx)
+	}
 }
 
 // execAll runs statements in order, up to the first that fails.
