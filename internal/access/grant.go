@@ -31,6 +31,7 @@ type Grant struct {
 	svc   *Service
 
 	session *[sha256.Size]byte // of one that was let in by a session: the hash of its token
+	ofKey   *Grant             // of one that was let in by a session: that of its key
 
 	match  json.RawMessage    // of a token: a match that the events have to meet, too
 	signer ed25519.PrivateKey // of one that signs tokens without a key of its own
@@ -105,6 +106,15 @@ func (g *Grant) Watch(ctx context.Context) (watched context.Context, cancel cont
 		}
 		cancelWith(context.Canceled)
 	}
+}
+
+// OfKey returns the grant of the caller's key, which all sessions of the key share: callers with the same one have the same rights. The grant of a key that is
+// changed is another one.
+func (g *Grant) OfKey() *Grant {
+	if g == nil || g.ofKey == nil {
+		return g
+	}
+	return g.ofKey
 }
 
 // Actor returns the name that the audit has for the caller; empty: the role of the session.

@@ -121,7 +121,7 @@ func (s *Service) authenticateSession(ctx context.Context, token string) (*Grant
 	}
 	s.sessions.known.add(&hash)
 	g := *of
-	g.session = &hash
+	g.session, g.ofKey = &hash, of
 	if until := found[hash].ExpiresAt; g.until.IsZero() || until.Before(g.until) {
 		g.until = until
 	}

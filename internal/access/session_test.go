@@ -57,6 +57,9 @@ func TestSessionHasTheRightsOfItsKeyInEveryProcess(t *testing.T) {
 			t.Error("the session has not the rate limit of its key")
 		}
 	}
+	if one, another := wantSession(t, here, token, nil), wantSession(t, here, logIn(t, here, text), nil); one == another || one.OfKey() != another.OfKey() {
+		t.Error("two sessions do not share the grant of their key, or share more than that")
+	}
 	if _, err := here.Update(t.Context(), id, Change{Scopes: &[]Scope{Claim}}, nil); err != nil {
 		t.Fatal(err)
 	}

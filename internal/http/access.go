@@ -38,7 +38,7 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 			setRateLimit(w.Header(), limit)
 		}
 		if !ok {
-			s.metrics.keys.WithLabelValues("rate_limited").Inc()
+			s.metrics.keys.WithLabelValues(refusalOf(access.ErrRateLimited)).Inc()
 			fail(w, r, problem.New(problem.RateLimited, "The key has made more requests than its rate limit allows in this process.").
 				With("Retry-After", fmt.Sprint(int(limit.Retry/time.Second))))
 			return
@@ -85,6 +85,8 @@ func refusalOf(err error) string {
 		return "revoked"
 	case errors.Is(err, access.ErrUnauthorized):
 		return "unauthorized"
+	case errors.Is(err, access.ErrRateLimited):
+		return "rate_limited"
 	}
 	return "unavailable"
 }

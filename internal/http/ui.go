@@ -51,6 +51,13 @@ func (s *Server) newPages(routes *chi.Mux) *pages.Handler {
 				l.add("key", grant.KeyID)
 			}
 		},
+		Count: func(err error) {
+			if err == nil {
+				s.metrics.accepted.Inc()
+			} else {
+				s.metrics.keys.WithLabelValues(refusalOf(err)).Inc()
+			}
+		},
 		Access: s.access, Draining: s.drained, Version: s.version.Version, Logger: s.log,
 	})
 }

@@ -38,9 +38,34 @@ func (h *environment) browse(t *testing.T) *browser {
 		t.Fatal(err)
 	}
 	return &browser{t: t, base: h.url, http: &http.Client{
-		Transport: h.raw, Jar: jar, Timeout: busyTimeout,
+		Transport: h.raw, Jar: localJar{jar}, Timeout: busyTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
+}
+
+// browseAs returns a browser that has logged in with a key.
+func (h *environment) browseAs(t *testing.T, key string) *browser {
+	t.Helper()
+	b := h.browse(t)
+	b.follow("login", url.Values{"key": {key}}).want(http.StatusSeeOther)
+	return b
+}
+
+// localJar keeps cookies for secure origins, as browsers do for localhost.
+type localJar struct{ http.CookieJar }
+
+// SetCookies implements http.CookieJar.
+func (j localJar) SetCookies(u *url.URL, cookies []*http.Cookie) {
+	j.CookieJar.SetCookies(secure(u), cookies)
+}
+
+// Cookies implements http.CookieJar.
+func (j localJar) Cookies(u *url.URL) []*http.Cookie { return j.CookieJar.Cookies(secure(u)) }
+
+func secure(u *url.URL) *url.URL {
+	changed := *u
+	changed.Scheme = "https"
+	return &changed
 }
 
 // get opens the page at a path under /ui/.
@@ -55,15 +80,25 @@ func (b *browser) post(path string, form url.Values) *pageSeen {
 func (b *browser) follow(path string, form url.Values) *pageSeen {
 	b.t.Helper()
 	sent := b.post(path, form).want(http.StatusSeeOther)
+	return b.get(b.resolve(path, sent.header.Get("Location")))
+}
+
+// resolve returns the path under /ui/ that a location in the answer of a path stands for. It fails the test if that is not under /ui/ of this server.
+func (b *browser) resolve(path, location string) string {
+	b.t.Helper()
 	at, err := url.Parse(b.base + "/ui/" + path)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	next, err := at.Parse(sent.header.Get("Location"))
+	next, err := at.Parse(location)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return b.get(strings.TrimPrefix(next.RequestURI(), "/ui/"))
+	under, ok := strings.CutPrefix(next.String(), b.base+"/ui/")
+	if !ok {
+		b.t.Fatalf("%s leads to %q, which is %s", path, location, next)
+	}
+	return under
 }
 
 func (b *browser) send(method, path string, form url.Values) *pageSeen {

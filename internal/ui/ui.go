@@ -58,6 +58,8 @@ type Problem struct {
 	Detail    string
 	Fields    []Field
 	RequestID string
+	// RetryAfter is when to try again; 0: nobody knows.
+	RetryAfter time.Duration
 }
 
 // A Field is what is wrong with one field of a form.
@@ -80,18 +82,18 @@ func (p *Page) Entered(name string, otherwise any) string {
 // Link is an entry of the navigation.
 type Link struct {
 	Path, Text, Key string
-	Scope           string // that it takes to see the page; empty: read
+	Scope           string // that it takes to see the page
 }
 
 // navigation are the pages that the bar at the top leads to, with the letter that leads there after g.
 var navigation = []Link{
-	{"", "Overview", "o", ""},
-	{"queues", "Queues", "q", ""},
-	{"history", "History", "h", ""},
-	{"schedules", "Schedules", "s", ""},
-	{"subscriptions", "Subscriptions", "t", ""},
-	{"sources", "Sources", "w", ""},
-	{"fleet", "Fleet", "f", ""},
+	{"", "Overview", "o", "read"},
+	{"queues", "Queues", "q", "read"},
+	{"history", "History", "h", "read"},
+	{"schedules", "Schedules", "s", "read"},
+	{"subscriptions", "Subscriptions", "t", "read"},
+	{"sources", "Sources", "w", "read"},
+	{"fleet", "Fleet", "f", "read"},
 	{"keys", "Keys", "k", "admin"},
 	{"audit", "Audit", "a", "admin"},
 }
@@ -99,7 +101,7 @@ var navigation = []Link{
 // Navigation returns the links that the viewer may follow.
 func (p *Page) Navigation() (links []Link) {
 	for _, l := range navigation {
-		if l.Scope == "" || p.Can(l.Scope) {
+		if p.Can(l.Scope) {
 			links = append(links, l)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"net/url"
 	"runtime/debug"
@@ -24,8 +23,6 @@ const (
 	liveInterval = 2 * time.Second
 	// liveWrite bounds one write to a viewer. One that takes nothing is given up, and comes back.
 	liveWrite = 10 * time.Second
-	// liveCheck is how often a session of an open page is looked up again: log-outs elsewhere end its stream within this time. Revoked keys end it at once.
-	liveCheck = 5 * time.Second
 	// renderTimeout bounds the rendering of a page, with the calls that it makes.
 	renderTimeout = 15 * time.Second
 	// maxViews bounds the different pages that are rendered again and again.
@@ -183,7 +180,7 @@ func (v *openView) since(known int) (parts, *ui.Problem, int, <-chan struct{}) {
 
 // serveLive answers with a stream of Server-Sent Events that says which parts of a page have changed.
 func (h *Handler) serveLive(w http.ResponseWriter, r *http.Request) {
-	grant, err := h.authenticate(r)
+	grant, err := h.admit(r)
 	out := &eventWriter{w: w, control: http.NewResponseController(w)}
 	out.begin()
 	if err != nil {
@@ -191,19 +188,18 @@ func (h *Handler) serveLive(w http.ResponseWriter, r *http.Request) {
 			_ = out.send("ended", struct{}{})
 			return
 		}
-		_ = out.send("problem", ui.Problem{Title: "not available"})
+		_ = out.send("problem", problemOf(err))
 		return
 	}
-	h.cfg.Identify(r, grant)
 	ctx, stop := grant.Watch(r.Context())
 	defer stop()
-	v, leave, err := h.live.join(viewKey{grant, r.URL.Query().Get("page")}, r)
+	v, leave, err := h.live.join(viewKey{grant.OfKey(), r.URL.Query().Get("page")}, r)
 	if err != nil {
 		_ = out.send("problem", problemOf(err))
 		return
 	}
 	defer leave()
-	err = h.follow(ctx, r, v, out)
+	err = h.follow(ctx, v, out)
 	if ctx.Err() != nil && r.Context().Err() == nil {
 		err = out.send("ended", struct{}{})
 	}
@@ -213,9 +209,8 @@ func (h *Handler) serveLive(w http.ResponseWriter, r *http.Request) {
 }
 
 // follow tells a viewer what changes until the viewer goes, or has to.
-func (h *Handler) follow(ctx context.Context, r *http.Request, v *openView, out *eventWriter) error {
+func (h *Handler) follow(ctx context.Context, v *openView, out *eventWriter) error {
 	known := 0
-	checked := time.Now()
 	for {
 		news, failed, look, next := v.since(known)
 		var err error
@@ -237,18 +232,7 @@ func (h *Handler) follow(ctx context.Context, r *http.Request, v *openView, out 
 		case <-h.cfg.Draining:
 			return nil
 		}
-		if time.Since(checked) >= liveCheck {
-			checked = time.Now()
-			if _, err := h.authenticate(r); isLoggedOut(err) {
-				return out.send("ended", struct{}{})
-			}
-		}
 	}
-}
-
-// isLoggedOut reports whether an error of an authentication says that the viewer has to log in again.
-func isLoggedOut(err error) bool {
-	return errors.Is(err, access.ErrUnauthorized) || errors.Is(err, access.ErrExpired) || errors.Is(err, access.ErrRevoked)
 }
 
 // An eventWriter writes Server-Sent Events.

@@ -140,7 +140,7 @@ func (c *readCache) clear() {
 
 // get returns the answer of a request, from memory if it is young enough. Requests for the same that come meanwhile wait for one answer.
 func (c *readCache) get(r *http.Request, grant *access.Grant, call func(*http.Request) (*http.Response, error)) (*http.Response, error) {
-	key := readKey{grant, r.URL.RequestURI()}
+	key := readKey{grant.OfKey(), r.URL.RequestURI()}
 	c.mu.Lock()
 	a := c.answers[key]
 	if a == nil || time.Since(a.at) >= statisticsAge {

@@ -9,6 +9,11 @@ import (
 // notices say what an action has done, by the parameter did of the page that it leads to. They are texts of the program, so that nobody can make a link that
 // says something else; {n} stands for the number in the parameter n.
 var notices = map[string]string{
+	"logout":        "Logged out.",
+	"session.ended": "The log-in has ended: its time was over, it was ended elsewhere, or its key was changed.",
+	"key.expired":   "The log-in has ended: its key has expired.",
+	"key.revoked":   "The log-in has ended: its key was revoked.",
+
 	"queue.paused":  "The queue is paused: events come in, and none can be claimed.",
 	"queue.resumed": "The queue is no longer paused.",
 	"queue.purged":  "Events purged: {n}.",

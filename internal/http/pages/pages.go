@@ -11,6 +11,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,6 +30,8 @@ type Config struct {
 	Call func(w http.ResponseWriter, r *http.Request, grant *access.Grant)
 	// Identify notes whose request it is, for its line of the log.
 	Identify func(r *http.Request, grant *access.Grant)
+	// Count counts a request by what became of its log-in, or of its key: nil if it was accepted.
+	Count    func(err error)
 	Access   *access.Service // who may look; nil: anyone
 	Draining <-chan struct{} // is closed when the server stops: open pages are told to come back; nil: never
 	Version  string
@@ -145,7 +148,7 @@ func (h *Handler) trial(try, again page) http.HandlerFunc {
 func (v *visit) readForm(w http.ResponseWriter) error {
 	v.r.Body = http.MaxBytesReader(w, v.r.Body, maxForm)
 	if err := v.r.ParseForm(); err != nil {
-		return &client.Error{Status: http.StatusBadRequest, Title: "The form could not be read", Detail: err.Error() + "."}
+		return unreadable(err)
 	}
 	v.form = v.r.PostForm
 	return nil
@@ -184,18 +187,27 @@ func (h *Handler) build(v *visit, read page, failed error) (*ui.Page, int) {
 
 // showProblem answers with a page that has nothing but a problem, whoever asks.
 func (h *Handler) showProblem(w http.ResponseWriter, r *http.Request, err error) {
-	p := &ui.Page{Name: "error", Root: rootOf(r), Server: ui.Server{Version: h.cfg.Version}, At: time.Now(), Viewer: ui.Viewer{IsOpen: true, Can: func(string) bool { return false }}}
+	p := h.pageOfNobody(r)
+	p.Name = "error"
 	p.Problem = problemOf(err)
-	if isLoggedOut(err) {
-		p.Problem = &ui.Problem{Status: http.StatusUnauthorized, Title: "Not logged in", Detail: "The log-in has ended. Log in, and send the form again: nothing was done."}
-	}
 	p.Title = p.Problem.Title
 	h.write(w, p, p.Problem.Status)
+}
+
+// pageOfNobody returns a page for who is not logged in: it leads to no other pages.
+func (h *Handler) pageOfNobody(r *http.Request) *ui.Page {
+	return &ui.Page{Root: rootOf(r), Server: ui.Server{Version: h.cfg.Version}, At: time.Now(), Viewer: ui.Viewer{IsOpen: true, Can: func(string) bool { return false }}}
 }
 
 // write renders a page.
 func (h *Handler) write(w http.ResponseWriter, p *ui.Page, status int) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	if p.Problem != nil && p.Problem.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(p.Problem.RetryAfter/time.Second)))
+	}
+	if status == http.StatusUnauthorized {
+		w.Header().Set("Www-Authenticate", "Cookie") // there is no registered scheme for this; a 401 has to name one
+	}
 	w.WriteHeader(status)
 	if err := ui.Render(w, p); err != nil {
 		h.cfg.Logger.Error().Func(failure.Of(err)).Str("page", p.Name).Msg("a page could not be rendered")
@@ -205,13 +217,36 @@ func (h *Handler) write(w http.ResponseWriter, p *ui.Page, status int) {
 // problemOf returns an error as a page shows it.
 func problemOf(err error) *ui.Problem {
 	if answer, ok := errors.AsType[*client.Error](err); ok {
-		p := &ui.Problem{Status: answer.Status, Title: cmp.Or(answer.Title, http.StatusText(answer.Status)), Detail: answer.Detail, RequestID: answer.RequestID}
+		p := &ui.Problem{Status: answer.Status, Title: cmp.Or(answer.Title, http.StatusText(answer.Status)), Detail: answer.Detail, RequestID: answer.RequestID, RetryAfter: answer.RetryAfter}
+		if answer.Required != nil {
+			p.Title, p.Detail = "Not allowed", lacking(*answer.Required)
+		}
 		for _, f := range answer.Errors {
 			p.Fields = append(p.Fields, ui.Field{Name: strings.TrimLeft(f.Pointer, "#/?"), Detail: f.Detail})
 		}
 		return p
 	}
 	return &ui.Problem{Status: http.StatusServiceUnavailable, Title: "The page could not be read", Detail: "The server did not answer in time. Load the page again."}
+}
+
+// lacking says what the viewer's key may not do.
+func lacking(right client.Requirement) string {
+	switch {
+	case right.Scope != "":
+		return "The key that you are logged in with does not have the scope " + right.Scope + ". Log out, and log in with a key that has it."
+	case right.Queue == "*":
+		return "The page is about all queues, and the key that you are logged in with may use some of them."
+	case right.Queue != "":
+		return "The key that you are logged in with may not use the queue " + right.Queue + "."
+	case right.Topic == "**":
+		return "The page is about all topics, and the key that you are logged in with may use some of them."
+	}
+	return "The key that you are logged in with may not use the topic " + right.Topic + "."
+}
+
+// unreadable is the problem with a form that err is the reason of.
+func unreadable(err error) error {
+	return problem(http.StatusBadRequest, "The form could not be read", err.Error()+".")
 }
 
 // problem returns an error that a page finds itself.

@@ -18,6 +18,9 @@ func (h *Handler) routes() {
 		}
 	})
 	r.Get(Prefix+"live", h.serveLive)
+	r.Get(Prefix+"login", h.showLogIn)
+	r.Post(Prefix+"login", h.logIn)
+	r.Post(Prefix+"logout", h.logOut)
 
 	r.Get(Prefix, h.page(listQueues))
 	r.Get(Prefix+"queues", h.page(listQueues))

@@ -21,15 +21,12 @@ type visit struct {
 	form  url.Values     // what was sent; nil: nothing was
 }
 
-// visit returns the visit of a request. It answers those who have to log in first, and then returns false.
+// visit returns the visit of a request. It answers those who have to log in first, or to wait, and then returns false.
 func (h *Handler) visit(w http.ResponseWriter, r *http.Request) (*visit, bool) {
-	grant, err := h.authenticate(r)
+	grant, err := h.admit(r)
 	if err != nil {
 		h.refuse(w, r, err)
 		return nil, false
-	}
-	if renderedFor(r) == nil {
-		h.cfg.Identify(r, grant)
 	}
 	return &visit{h: h, r: r, grant: grant, api: h.clientFor(r, grant)}, true
 }
@@ -50,7 +47,7 @@ func (v *visit) path() string {
 func (v *visit) root() string { return rootOf(v.r) }
 
 func rootOf(r *http.Request) string {
-	depth := strings.Count(strings.TrimPrefix(r.URL.Path, Prefix), "/")
+	depth := strings.Count(strings.TrimPrefix(r.URL.EscapedPath(), Prefix), "/")
 	return cmp.Or(strings.Repeat("../", depth), "./")
 }
 
@@ -87,26 +84,4 @@ func (v *visit) keyName() string {
 		return v.grant.KeyID
 	}
 	return self.Key.Name
-}
-
-// authenticate returns the rights of whoever makes a request; nil: all.
-func (h *Handler) authenticate(r *http.Request) (*access.Grant, error) {
-	if page := renderedFor(r); page != nil {
-		return page.grant, nil
-	}
-	if h.cfg.Access == nil {
-		return nil, nil //nolint:nilnil // a nil Grant has all rights
-	}
-	return h.cfg.Access.Authenticate(r.Context(), "")
-}
-
-// refuse answers a request for a page whose viewer has to log in, or cannot be told from others now.
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	if isLoggedOut(err) && r.Method == http.MethodGet {
-		to := strings.TrimPrefix(r.URL.RequestURI(), Prefix)
-		w.Header().Set("Location", rootOf(r)+"login?"+url.Values{"to": {to}}.Encode())
-		w.WriteHeader(http.StatusSeeOther)
-		return
-	}
-	h.showProblem(w, r, err)
 }

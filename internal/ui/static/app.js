@@ -48,7 +48,7 @@
 
   // Live parts: the server sends the HTML of those that have changed, rendered as the page itself was. One that is in use stays as it is until it is not.
   const path = document.body.dataset.live;
-  const state = document.getElementById("live-state");
+  const state = document.getElementById("stream-state");
   let stream = null;
   let waiting = {}; // parts that could not be replaced yet
   const say = (text, mode) => {

@@ -1,0 +1,250 @@
+package pages
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/queued/queued/client"
+	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/failure"
+	"github.com/queued/queued/internal/ui"
+)
+
+// cookieName is the cookie with the token of a session. By its beginning browsers take it from a secure origin only, for its host alone and for all paths: nothing else
+// that is served under the domain can set it.
+const cookieName = "__Host-queued"
+
+const (
+	maxLogIn  = 32 << 10 // bytes of the form
+	maxTarget = 8 << 10  // bytes of the path that a log-in leads to
+	// logInRetry is after how long a key that has logged in too often may do so again: access lets it log in 20 times a minute.
+	logInRetry = 3 * time.Second
+)
+
+// tokenOf returns the token of the session that a request has; empty: none.
+func tokenOf(r *http.Request) string {
+	cookie, err := r.Cookie(cookieName)
+	if err != nil {
+		return ""
+	}
+	return cookie.Value
+}
+
+// setCookie has the browser keep the token of a session until it ends, or forget it: then it is empty.
+func setCookie(w http.ResponseWriter, token string, until time.Time) {
+	seconds := -1
+	if token != "" {
+		seconds = max(60, int(time.Until(until).Seconds())) // the clock of the database, which ends it, may be another one
+	}
+	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: token, Path: "/", MaxAge: seconds, HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode})
+}
+
+// authenticate returns the rights of whoever makes a request; nil: all.
+func (h *Handler) authenticate(r *http.Request) (*access.Grant, error) {
+	if page := renderedFor(r); page != nil {
+		return page.grant, nil
+	}
+	if h.cfg.Access == nil {
+		return nil, nil //nolint:nilnil // a nil Grant has all rights
+	}
+	return h.cfg.Access.AuthenticateSession(r.Context(), tokenOf(r))
+}
+
+// admit is authenticate for a request that counts: for the metrics, the log, and the rate limit of the key. What a page reads through the API does not count again.
+func (h *Handler) admit(r *http.Request) (*access.Grant, error) {
+	grant, err := h.authenticate(r)
+	if h.cfg.Access == nil || renderedFor(r) != nil {
+		return grant, err
+	}
+	if err != nil {
+		h.cfg.Count(err)
+		return nil, err
+	}
+	h.cfg.Identify(r, grant)
+	if limit, ok := grant.Take(); !ok {
+		h.cfg.Count(access.ErrRateLimited)
+		return nil, &client.Error{
+			Status: http.StatusTooManyRequests, Title: "Rate limited", RetryAfter: limit.Retry,
+			Detail: "The key that you are logged in with has made more requests than its rate limit allows. Nothing was done. Load the page again in " + ui.Duration(limit.Retry) + ".",
+		}
+	}
+	h.cfg.Count(nil)
+	return grant, nil
+}
+
+// refuse answers a request of a viewer who has to log in, has made too many requests, or cannot be told from others now. What a form asks for is not done.
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	switch {
+	case !isLoggedOut(err):
+		if _, ok := errors.AsType[*client.Error](err); !ok {
+			if r.Context().Err() == nil {
+				h.cfg.Logger.Error().Func(failure.Of(err)).Msg("a log-in could not be checked")
+			}
+			err = unchecked("The log-in", "Nothing was done. Load the page again; the log-in goes on.")
+		}
+		h.showProblem(w, r, err)
+	case r.Method != http.MethodGet:
+		h.showProblem(w, r, problem(http.StatusUnauthorized, "Not logged in", "The log-in has ended, and nothing was done. Log in, go back, and send the form again."))
+	default:
+		query := url.Values{"to": {strings.TrimPrefix(r.URL.RequestURI(), Prefix)}}
+		if tokenOf(r) != "" {
+			query.Set("did", endingOf(err))
+			setCookie(w, "", time.Time{})
+		}
+		h.redirect(w, r, "login?"+query.Encode())
+	}
+}
+
+// redirect leads to a path under Prefix. The reference is relative, because nobody knows under which prefix a proxy has the server.
+func (h *Handler) redirect(w http.ResponseWriter, r *http.Request, path string) {
+	w.Header().Set("Location", rootOf(r)+path)
+	w.WriteHeader(http.StatusSeeOther)
+}
+
+// endingOf returns the notice that says why a log-in has ended.
+func endingOf(err error) string {
+	switch {
+	case errors.Is(err, access.ErrExpired):
+		return "key.expired"
+	case errors.Is(err, access.ErrRevoked):
+		return "key.revoked"
+	}
+	return "session.ended"
+}
+
+// isLoggedOut reports whether an error of an authentication says that the viewer has to log in again.
+func isLoggedOut(err error) bool {
+	return errors.Is(err, access.ErrUnauthorized) || errors.Is(err, access.ErrExpired) || errors.Is(err, access.ErrRevoked)
+}
+
+// unchecked is the problem with a log-in that may be good.
+func unchecked(what, next string) error {
+	return &client.Error{
+		Status: http.StatusServiceUnavailable, Title: "Database unavailable", RetryAfter: time.Second,
+		Detail: what + " cannot be checked, because the database cannot be reached, or does not answer in time. " + next,
+	}
+}
+
+var errNotKept = problem(http.StatusUnauthorized, "The browser did not keep the log-in",
+	"Over plain HTTP, browsers keep a log-in for localhost at most. Open the server by its https:// address, or by http://localhost through a tunnel on this computer (Safari needs https:// there, too). "+
+		"If the address is right, allow cookies for it.")
+
+// showLogIn is the page of the log-in. Whoever needs none is led on.
+func (h *Handler) showLogIn(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	to := targetOf(query.Get("to"))
+	switch _, err := h.authenticate(r); {
+	case err == nil:
+		h.redirect(w, r, to)
+	case !isLoggedOut(err):
+		h.refuse(w, r, err)
+	case !query.Has("kept"):
+		h.writeLogIn(w, r, to, query, nil)
+	case tokenOf(r) == "": // a log-in that was right leads here
+		h.writeLogIn(w, r, to, nil, errNotKept)
+	default:
+		h.writeLogIn(w, r, to, url.Values{"did": {endingOf(err)}}, nil)
+	}
+}
+
+// writeLogIn writes the page of the log-in, with a notice, or why the one before failed; nil: it did not. It never has what was entered.
+func (h *Handler) writeLogIn(w http.ResponseWriter, r *http.Request, to string, did url.Values, failed error) {
+	p := h.pageOfNobody(r)
+	p.Name, p.Title, p.View, p.Notice = "login", "Log in", ui.LogIn{To: to}, notice(did)
+	status := http.StatusOK
+	if failed != nil {
+		p.Problem = problemOf(failed)
+		status = p.Problem.Status
+	}
+	h.write(w, p, status)
+}
+
+// logIn begins a session with a key, and leads to the page of the log-in, which leads on if the browser has kept the session.
+func (h *Handler) logIn(w http.ResponseWriter, r *http.Request) {
+	if h.cfg.Access == nil || !h.cfg.Access.IsRequired() {
+		h.redirect(w, r, "")
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxLogIn)
+	if err := r.ParseForm(); err != nil {
+		h.writeLogIn(w, r, "", nil, unreadable(err))
+		return
+	}
+	to := targetOf(r.PostForm.Get("to"))
+	text := strings.TrimSpace(r.PostForm.Get("key"))
+	if text == "" {
+		h.writeLogIn(w, r, to, nil, problem(http.StatusBadRequest, "No key", "Enter the key."))
+		return
+	}
+	token, until, err := h.cfg.Access.CreateSession(r.Context(), text)
+	h.cfg.Count(err)
+	switch {
+	case err != nil:
+		h.writeLogIn(w, r, to, nil, h.refusalOf(err))
+	case token == "":
+		h.redirect(w, r, to)
+	default:
+		setCookie(w, token, until)
+		h.redirect(w, r, "login?"+url.Values{"kept": {""}, "to": {to}}.Encode())
+	}
+}
+
+// refusalOf returns the problem with a key that is not let in.
+func (h *Handler) refusalOf(err error) error {
+	switch {
+	case errors.Is(err, access.ErrRateLimited):
+		return &client.Error{
+			Status: http.StatusTooManyRequests, Title: "Too many log-ins", RetryAfter: logInRetry,
+			Detail: "The key has logged in too often, or has made more requests than its rate limit allows. Log in again in some seconds.",
+		}
+	case errors.Is(err, access.ErrExpired):
+		return problem(http.StatusUnauthorized, "Key expired", "The key, or its text from before the latest rotation, has expired. Log in with another one.")
+	case errors.Is(err, access.ErrRevoked):
+		return problem(http.StatusUnauthorized, "Key revoked", "The key was revoked. Log in with another one.")
+	case errors.Is(err, access.ErrUnauthorized):
+		return problem(http.StatusUnauthorized, "No such key", "No key has this text. Check that it was copied in full.")
+	case errors.Is(err, access.ErrLookUps):
+		return &client.Error{
+			Status: http.StatusServiceUnavailable, Title: "Server overloaded", RetryAfter: time.Second,
+			Detail: "So many unknown keys were sent that this one was not looked up. It may be right: log in again in some seconds.",
+		}
+	}
+	h.cfg.Logger.Error().Func(failure.Of(err)).Msg("a log-in failed")
+	return unchecked("The key", "It may be right: log in again when the database is back.")
+}
+
+// logOut ends the session of a viewer.
+func (h *Handler) logOut(w http.ResponseWriter, r *http.Request) {
+	if h.cfg.Access == nil || !h.cfg.Access.IsRequired() {
+		h.redirect(w, r, "")
+		return
+	}
+	if err := h.cfg.Access.EndSession(r.Context(), tokenOf(r)); err != nil {
+		h.cfg.Logger.Error().Func(failure.Of(err)).Msg("a log-out failed")
+		h.showProblem(w, r, &client.Error{
+			Status: http.StatusServiceUnavailable, Title: "Not logged out", RetryAfter: time.Second,
+			Detail: "The log-in goes on, because the database cannot be reached, or does not answer in time. Go back, and log out again.",
+		})
+		return
+	}
+	setCookie(w, "", time.Time{})
+	h.redirect(w, r, "login?did=logout")
+}
+
+// targetOf returns the path under Prefix, with its query, that a log-in leads to: that of a link, if it is one, else empty. Whoever makes a link can lead to
+// no other place.
+func targetOf(link string) string {
+	u, err := url.Parse(link)
+	if err != nil || len(link) > maxTarget || u.IsAbs() || u.Host != "" || u.User != nil || strings.HasPrefix(u.Path, "/") || strings.ContainsRune(link+u.Path, '\\') {
+		return ""
+	}
+	if slices.ContainsFunc(strings.Split(u.Path, "/"), func(segment string) bool { return segment == "." || segment == ".." }) {
+		return ""
+	}
+	to := url.URL{Path: u.Path, RawPath: u.RawPath, RawQuery: u.RawQuery}
+	return strings.TrimPrefix(to.String(), "./")
+}
