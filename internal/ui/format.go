@@ -20,7 +20,7 @@ var functions = template.FuncMap{
 	"num": number, "duration": Duration, "ms": milliseconds, "time": timestamp, "clock": clock, "bytes": byteSize, "plural": plural, "percent": percent,
 	"json": indent, "path": url.PathEscape, "query": queryString, "dict": dict, "join": strings.Join, "zero": isZero, "asset": assetPath,
 	"bars": Bars, "lines": Lines, "spark": Spark, "short": shorten, "list": func(items ...any) []any { return items },
-	"schedule": ScheduleName, "rule": ruleOf, "bounds": boundsOf, "local": localText,
+	"coarse": coarse, "schedule": ScheduleName, "rule": ruleOf, "bounds": boundsOf, "local": localText,
 	"seconds": func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) },
 }
 
@@ -94,6 +94,18 @@ func Duration(d time.Duration) string {
 		return two(time.Hour, time.Minute, "h", "min")
 	default:
 		return two(day, time.Hour, "d", "h")
+	}
+}
+
+// coarse writes an age that grows while the page is open, so that it is not another one each time.
+func coarse(d time.Duration) string {
+	switch {
+	case d < 10*time.Second:
+		return "under 10 s"
+	case d < time.Minute:
+		return Duration(d.Truncate(10 * time.Second))
+	default:
+		return Duration(d.Truncate(time.Minute))
 	}
 }
 
@@ -185,8 +197,14 @@ func indent(text json.RawMessage) string {
 	if len(text) == 0 || json.Indent(&b, text, "", "  ") != nil {
 		return string(text)
 	}
-	return b.String()
+	return unescape(b.String())
 }
+
+// escapedInJSON are the characters that encoders of JSON escape for the sake of HTML, which templates do themselves. An escaped backslash is no beginning of another escape.
+var escapedInJSON = strings.NewReplacer(`\\`, `\\`, `\u003c`, "<", `\u003e`, ">", `\u0026`, "&")
+
+// unescape writes JSON with <, > and & as they are.
+func unescape(text string) string { return escapedInJSON.Replace(text) }
 
 // shorten returns the first n characters of a text, and an ellipsis where there are more.
 func shorten(n int, text string) string {

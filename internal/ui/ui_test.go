@@ -29,6 +29,39 @@ func TestNumbersKeepAllTheirDigits(t *testing.T) {
 	}
 }
 
+func TestJSONIsWrittenWithoutEscapesForHTML(t *testing.T) {
+	t.Parallel()
+	if got, want := indent([]byte(`{"a":"\u003c\u0026\u003e \\u003c \u00e4"}`)), "{\n  \"a\": \"<&> \\\\u003c \\u00e4\"\n}"; got != want {
+		t.Errorf("JSON is written %q, want %q", got, want)
+	}
+}
+
+func TestAgesAreCoarse(t *testing.T) {
+	t.Parallel()
+	for want, d := range map[string]time.Duration{
+		"under 10 s": 9999 * time.Millisecond, "10 s": 19 * time.Second, "1 min": 119 * time.Second, "1 h 1 min": 3719 * time.Second,
+	} {
+		if got := coarse(d); got != want {
+			t.Errorf("%v is written %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestRunsSayWhereTheOffsetChanges(t *testing.T) {
+	t.Parallel()
+	at := func(local string, utc time.Time) client.Instant { return client.Instant{Local: local, UTC: utc} }
+	march := time.Date(2026, 3, 28, 8, 0, 0, 0, time.UTC)
+	runs := Runs([]client.Instant{at("2026-03-28T09:00:00", march), at("2026-03-29T09:00:00", march.Add(23*time.Hour)), at("2026-03-30T09:00:00", march.Add(47*time.Hour)), at("odd", march)})
+	if runs[0].Offset != "UTC+01:00" || runs[0].Note != "" || runs[1].Offset != "UTC+02:00" || runs[1].Note == "" || runs[2].Note != "" || runs[3].Offset != "" {
+		t.Errorf("got %+v", runs)
+	}
+	for want, d := range map[string]time.Duration{"UTC": 0, "UTC−03:30": -210 * time.Minute, "UTC+00:53:28": 53*time.Minute + 28*time.Second} {
+		if got := offset(d); got != want {
+			t.Errorf("%v is written %q, want %q", d, got, want)
+		}
+	}
+}
+
 func TestDurationsAreWrittenForPeople(t *testing.T) {
 	t.Parallel()
 	for want, d := range map[string]time.Duration{

@@ -19,6 +19,13 @@ var notices = map[string]string{
 	"queue.purged":  "Events purged: {n}.",
 	"event.posted":  "Posted the event {n}.",
 
+	"subscription.paused":   "The subscription is paused: it gets nothing until it is resumed.",
+	"subscription.resumed":  "The subscription is no longer paused.",
+	"subscription.sought":   "The subscription goes on after position {n}.",
+	"subscription.replayed": "Events that are delivered once more, in the background: {n}.",
+	"subscription.deleted":  "The subscription is deleted.",
+	"topic.published":       "Published at position {n}.",
+
 	"schedule.created":   "The schedule is stored.",
 	"schedule.changed":   "The change is stored.",
 	"schedule.unchanged": "Nothing was entered that is not so already.",

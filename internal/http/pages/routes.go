@@ -45,6 +45,22 @@ func (h *Handler) routes() {
 	r.Get(Prefix+"schedules/{id}/delete", h.page(confirmDelete))
 	r.Post(Prefix+"schedules/{id}/delete", h.action(deleteSchedule, confirmDelete))
 	r.Get(Prefix+"owners", h.page(listOwners))
+
+	r.Get(Prefix+"subscriptions", h.page(listSubscriptions))
+	r.Get(Prefix+"subscriptions/{name}", h.page(showSubscription))
+	r.Post(Prefix+"subscriptions/{name}/pause", h.action(pauseSubscription, showSubscription))
+	r.Post(Prefix+"subscriptions/{name}/resume", h.action(resumeSubscription, showSubscription))
+	r.Post(Prefix+"subscriptions/{name}/seek", h.trial(confirmSeek, showSubscription))
+	r.Post(Prefix+"subscriptions/{name}/seek/confirmed", h.action(seekSubscription, showSubscription))
+	r.Post(Prefix+"subscriptions/{name}/replay", h.trial(confirmReplay, showSubscription))
+	r.Post(Prefix+"subscriptions/{name}/replay/confirmed", h.action(replaySubscription, showSubscription))
+	r.Get(Prefix+"subscriptions/{name}/delete", h.page(confirmUnsubscribe))
+	r.Post(Prefix+"subscriptions/{name}/delete", h.action(deleteSubscription, confirmUnsubscribe))
+	r.Get(Prefix+"topics", h.page(listTopics))
+	r.Post(Prefix+"topics/publish", h.action(publish, listTopics))
+	r.Get(Prefix+"topics/{topic}", h.page(showTopic))
+	r.Post(Prefix+"topics/{topic}/publish", h.action(publish, showTopic))
+	r.Get(Prefix+"log/{position}", h.page(showPublished))
 }
 
 var errNoPage = problem(http.StatusNotFound, "No such page", "The address leads to no page. Something may have been deleted, or the address is incomplete.")

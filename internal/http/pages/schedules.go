@@ -220,7 +220,10 @@ func (v *visit) schedulePatch(s *client.Schedule) (map[string]any, error) {
 // isSameJSON reports whether two texts are the same JSON, but for white space.
 func isSameJSON(a, b json.RawMessage) bool {
 	var one, other bytes.Buffer
-	return json.Compact(&one, a) == nil && json.Compact(&other, b) == nil && bytes.Equal(one.Bytes(), other.Bytes())
+	json.HTMLEscape(&one, a)
+	json.HTMLEscape(&other, b)
+	var compact, otherCompact bytes.Buffer
+	return json.Compact(&compact, one.Bytes()) == nil && json.Compact(&otherCompact, other.Bytes()) == nil && bytes.Equal(compact.Bytes(), otherCompact.Bytes())
 }
 
 func pauseSchedule(v *visit) (string, error) {
