@@ -111,6 +111,7 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, reader *settingsReade
 		MaxBatch:       c.MaxBatch,
 		MaxDepth:       c.MaxDepth,
 		LogAll:         c.AccessLog == "all",
+		HidePayloads:   c.UIPayloads == "hidden",
 		LoopbackOnly:   !isPublic,
 		Hosts:          c.Hosts,
 	}

@@ -55,7 +55,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 		serverSettings: serverSettings{StartTimeout: 5 * time.Minute, Adopt: "ask", Background: "on"},
 		httpSettings: httpSettings{
 			listenSettings:  listenSettings{Listen: "127.0.0.1:8080"},
-			ShutdownTimeout: 30 * time.Second, AuditRetention: 2160 * time.Hour, AccessLog: "slow",
+			ShutdownTimeout: 30 * time.Second, AuditRetention: 2160 * time.Hour, AccessLog: "slow", UIPayloads: "shown",
 		},
 		queueSettings: queueSettings{Queues: "any", MaxAttempts: 3, SweepInterval: 10 * time.Second, KeyRetention: 24 * time.Hour, MisfireGrace: time.Minute, OccurrenceRetention: 2160 * time.Hour},
 		limitSettings: limitSettings{
@@ -78,7 +78,7 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 		"misfire-grace": "5m", "occurrence-retention": "49h",
 		"push-allow": "10.1.0.0/16, billing.internal,*.svc.cluster.local",
 		"max-body":   "64KiB", "max-batch-body": "2097152", "max-body-memory": "32MiB", "max-batch": "10", "max-depth": "9", "query-timeout": "250ms",
-		"request-timeout": "4s", "max-pending": "2MiB", "max-conns": "20", "access-log": "all", "audit-retention": "50h", "log-level": "DEBUG", "log-format": "json",
+		"request-timeout": "4s", "max-pending": "2MiB", "max-conns": "20", "access-log": "all", "ui-payloads": "hidden", "audit-retention": "50h", "log-level": "DEBUG", "log-format": "json",
 	}
 	secrets := map[string]string{
 		"database-url": "postgres://app@db/queued", "listen-url": "postgres://app@direct/queued", "api-key": "sixteen-characters", "push-proxy": "http://u:p@proxy:3128",
@@ -90,7 +90,7 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 		secretSettings:   secretSettings{SecretKey: []string{"the-first-key-of-two", "the-other-key-of-two"}},
 		httpSettings: httpSettings{
 			listenSettings: listenSettings{Listen: "[::1]:9", TLSCert: "/tls/cert.pem"}, Hosts: []string{"a.example", "10.0.0.5", "::1"}, TLSKey: "/tls/key.pem", TLSClientCA: "/tls/ca.pem", APIKey: secrets["api-key"], DrainDelay: time.Second, ShutdownTimeout: 2 * time.Second,
-			AuditRetention: 50 * time.Hour, AccessLog: "all",
+			AuditRetention: 50 * time.Hour, AccessLog: "all", UIPayloads: "hidden",
 		},
 		queueSettings: queueSettings{
 			Queues:      "declared",

@@ -51,6 +51,8 @@ type Config struct {
 	MaxBatch       int   // elements of a batch; zero, or beyond the queue's limit: queue.MaxBatch
 	MaxDepth       int   // how deeply an event may be nested, itself included; zero: 64
 	LogAll         bool  // log every request at info; false: successful busy calls at debug
+	// HidePayloads has the pages at /ui/ show events without payloads, metadata, results and raw bodies.
+	HidePayloads bool
 	// VerifyClient returns the subject of the certificate that a client has shown over TLS, or an error for the client, who is then
 	// refused; nil: clients need no certificate. Health checks need none.
 	VerifyClient func(*tls.ConnectionState) (subject string, err error)

@@ -58,7 +58,7 @@ func (s *Server) newPages(routes *chi.Mux) *pages.Handler {
 				s.metrics.keys.WithLabelValues(refusalOf(err)).Inc()
 			}
 		},
-		Access: s.access, Draining: s.drained, Version: s.version.Version, Logger: s.log,
+		Access: s.access, Draining: s.drained, Version: s.version.Version, HidePayloads: s.cfg.HidePayloads, Logger: s.log,
 	})
 }
 

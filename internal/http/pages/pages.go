@@ -35,7 +35,7 @@ type Config struct {
 	Access   *access.Service // who may look; nil: anyone
 	Draining <-chan struct{} // is closed when the server stops: open pages are told to come back; nil: never
 	Version  string
-	// HidePayloads has events shown without their payloads and results.
+	// HidePayloads has events shown without their payloads, metadata, results and raw bodies.
 	HidePayloads bool
 	Logger       zerolog.Logger
 }
@@ -84,7 +84,8 @@ type view struct {
 	body   any
 }
 
-// A page reads what a view shows. Its errors are those of the client, or of the page itself.
+// A page reads what a view shows. Its errors are those of the client, or of the page itself. With an error, the view is shown only if it has a body: that of a
+// form, which is shown as it was sent.
 type page func(v *visit) (view, error)
 
 // An action does what a form asks for. It returns where to go on: a path under Prefix, with the parameters did and n, which say what was done; see notices.
@@ -169,9 +170,9 @@ func (h *Handler) build(v *visit, read page, failed error) (*ui.Page, int) {
 	status := http.StatusOK
 	p := &ui.Page{
 		Root: v.root(), Path: v.path(), Viewer: v.viewer(), Server: ui.Server{Version: h.cfg.Version}, At: time.Now(),
-		Name: shown.name, Title: shown.title, Nav: shown.nav, IsLive: shown.isLive && v.form == nil, View: shown.body, Notice: notice(v.r.URL.Query()), Form: v.form,
+		Name: shown.name, Title: shown.title, Nav: shown.nav, IsLive: shown.isLive && v.form == nil && err == nil, View: shown.body, Notice: notice(v.r.URL.Query()), Form: v.form,
 	}
-	if err != nil { // what could not be read is never shown as if there were nothing
+	if err != nil && shown.body == nil { // what could not be read is never shown as if there were nothing; a page with a form shows that
 		p.Name, p.IsLive, p.View = "error", false, nil
 	}
 	if failed == nil {
