@@ -1,8 +1,6 @@
 package ui
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"html/template"
@@ -189,15 +187,6 @@ func toFloat(n any) float64 {
 		return v.Float()
 	}
 	return 0
-}
-
-// indent writes JSON over several lines. Numbers keep all their digits.
-func indent(text json.RawMessage) string {
-	var b bytes.Buffer
-	if len(text) == 0 || json.Indent(&b, text, "", "  ") != nil {
-		return string(text)
-	}
-	return unescape(b.String())
 }
 
 // escapedInJSON are the characters that encoders of JSON escape for the sake of HTML, which templates do themselves. An escaped backslash is no beginning of another escape.

@@ -28,5 +28,8 @@ type Queue struct {
 	PostKey string // the idempotency key of the form, so that sending it twice posts one event
 }
 
+// Short returns the first n characters of a text, and an ellipsis where there are more.
+func Short(n int, text string) string { return shorten(n, text) }
+
 // Count writes a count with its noun: 1 queue, 2 queues.
 func Count(n int, one, many string) string { return plural(n, one, many) }

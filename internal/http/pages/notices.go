@@ -26,6 +26,10 @@ var notices = map[string]string{
 	"subscription.deleted":  "The subscription is deleted.",
 	"topic.published":       "Published at position {n}.",
 
+	"event.run":      "The event can be claimed now.",
+	"event.ended":    "The event is in history.",
+	"event.requeued": "This is the new event. The record of the event {n}, which it is a copy of, stays.",
+
 	"schedule.created":   "The schedule is stored.",
 	"schedule.changed":   "The change is stored.",
 	"schedule.unchanged": "Nothing was entered that is not so already.",

@@ -31,6 +31,16 @@ func (h *Handler) routes() {
 	r.Post(Prefix+"queues/{name}/purge", h.action(purgeQueue, confirmPurge))
 	r.Post(Prefix+"queues/{name}/post", h.action(postEvent, showQueue))
 
+	r.Get(Prefix+"find", h.answer(findEvent))
+	r.Get(Prefix+"events/{id}", h.page(showEvent))
+	r.Get(Prefix+"events/{id}/payload", h.answer(downloadPayload))
+	r.Get(Prefix+"events/{id}/raw", h.download(rawBodyOf))
+	r.Post(Prefix+"events/{id}/run", h.action(runEvent, showEvent))
+	r.Get(Prefix+"events/{id}/cancel", h.page(confirmCancel))
+	r.Post(Prefix+"events/{id}/cancel", h.action(cancelEvent, confirmCancel))
+	r.Get(Prefix+"events/{id}/requeue", h.page(confirmRequeue))
+	r.Post(Prefix+"events/{id}/requeue", h.action(requeueEvent, confirmRequeue))
+
 	r.Get(Prefix+"schedules", h.page(listSchedules))
 	r.Get(Prefix+"schedules/new", h.page(newSchedule))
 	r.Post(Prefix+"schedules/preview", h.trial(previewNewSchedule, newSchedule))

@@ -1,0 +1,171 @@
+package http
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/queued/queued/internal/pgtest"
+)
+
+// hidden returns the value of a hidden field of a form of a page.
+func (p *pageSeen) hidden(name string) string {
+	p.t.Helper()
+	found := regexp.MustCompile(`name="` + name + `" value="([^"]*)"`).FindStringSubmatch(p.body)
+	if found == nil {
+		p.t.Fatalf("the page has no hidden field %s: %s", name, p.body)
+	}
+	return found[1]
+}
+
+// afresh returns the browser once the server has forgotten what pages have read in the last seconds: whatever was done meanwhile is seen.
+func (b *browser) afresh() *browser {
+	b.t.Helper()
+	b.post("events/none/run", nil).want(http.StatusNotFound)
+	return b
+}
+
+// answer sends the form of a page that asks a question, and returns the page that it leads to.
+func (b *browser) answer(path string) *pageSeen {
+	b.t.Helper()
+	return b.follow(path, url.Values{"seen": {b.afresh().get(path).want(200).hidden("seen")}})
+}
+
+func TestEventPageShowsAWaitingEvent(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	h.call("POST", "/events?queue=mail&type=mail.new&source=shop&key=k1&delay=1h&keep_raw=1h&meta="+url.QueryEscape(`{"trace":"4bf9"}`), `{"n":12345678901234567890.10, "to":"ada"}`).want(201)
+	b := h.browse(t)
+	page := b.afresh().get("events/1").want(200).says("Event 1 · queued", `<span class="tag scheduled">`, "Waits until", "12345678901234567890.10", "4bf9", "mail.new", "shop", "k1",
+		"No worker has claimed it yet", "Run now", "Cancel…", `data-live="events/1"`, "Raw body, 4").saysNot("Requeue…")
+	if got := b.afresh().get("events/1/payload").want(200); got.body != `{"n": 12345678901234567890.10, "to": "ada"}` && !strings.Contains(got.body, "12345678901234567890.10") ||
+		!strings.HasPrefix(got.header.Get("Content-Disposition"), "attachment") {
+		t.Errorf("the payload is %q, %v", got.body, got.header)
+	}
+	if got := b.afresh().get("events/1/raw").want(200); got.body != `{"n":12345678901234567890.10, "to":"ada"}` || !strings.HasPrefix(got.header.Get("Content-Disposition"), "attachment") {
+		t.Errorf("the raw body is %q, %v", got.body, got.header)
+	}
+	if page.header.Get("Cache-Control") != "no-store" {
+		t.Error("browsers may keep the page")
+	}
+	b.follow("events/1/run", nil).want(200).says("The event can be claimed now", "Ready since").saysNot("Run now")
+	h.call("POST", "/queues/mail/pause", "").want(200)
+	b.afresh().get("events/1").want(200).says("The queue is paused")
+	b.answer("events/1/cancel").want(200).says("The event is in history", `<span class="tag cancelled">`, "No worker has claimed it.", "Requeue…").saysNot("Cancel…", "Run now")
+	b.post("events/1/run", nil).want(409)
+	b.afresh().get("events/1/cancel").want(409).says("is in history as cancelled")
+}
+
+func TestEventPageShowsAttemptsOfAnEvent(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	h.insert(`{"a":1}`)
+	claimed := h.claim(`{"worker":"worker-7"}`)[0]
+	b := h.browse(t)
+	b.afresh().get("events/1").want(200).says("Leased by", "worker-7", "Mark as done…", `<span class="tag leased">running</span>`).saysNot("Run now", "Raw body")
+	long := strings.Repeat("no such mailbox <b>&", 50)
+	h.call("POST", "/events/1/nack", fmt.Sprintf(`{"receipt":%q,"error":%q}`, claimed.Receipt, long)).want(200)
+	b.afresh().get("events/1").want(200).says("nacked", "<details><summary>no such mailbox &lt;b&gt;", "Mark as done…").saysNot("mailbox <b>")
+
+	claimed = h.claim(`{"worker":"worker-8"}`)[0]
+	question := b.afresh().get("events/1/cancel").want(200).says("The worker worker-8 has it until", "its own ack is refused")
+	h.call("POST", "/events/1/nack", fmt.Sprintf(`{"receipt":%q,"error":"again"}`, claimed.Receipt)).want(200)
+	b.post("events/1/cancel", url.Values{"seen": {question.hidden("seen")}}).want(409).says("The event has changed", "into history as done, because it was claimed before")
+	b.answer("events/1/cancel").want(200).says(`<span class="tag done">`, "worker-7", "worker-8")
+}
+
+func TestEventPageRequeuesOnce(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	h.call("PUT", "/queues/mail", `{"dead_letter":{"queue":"mail.dead"}}`).want(200)
+	h.call("POST", "/events?queue=mail", `{"a":1}`).want(201)
+	claimed := h.claim(`{"queue":"mail"}`)[0]
+	h.call("POST", "/events/1/nack", fmt.Sprintf(`{"receipt":%q,"error":"bounced","final":true}`, claimed.Receipt)).want(200)
+	b := h.browse(t)
+	b.afresh().get("events/1").want(200).says(`<span class="tag failed">`, "Failed: a worker has given it up", "bounced", `<dt>dead letter</dt><dd><a href="../events/2">2</a>`)
+	b.afresh().get("events/2").want(200).says(`<a href="../events/1">1</a> in <a href="../queues/mail">mail</a>, failed after 1 attempt: bounced`)
+
+	question := b.afresh().get("events/1/requeue").want(200).says("posts a new event into mail", "stays in history as failed").saysNot("requeued before")
+	form := url.Values{"seen": {question.hidden("seen")}}
+	b.follow("events/1/requeue", form).want(200).says("Event 3", "The record of the event 1", `<dt>requeued from</dt><dd><a href="../events/1">1</a>`)
+	b.post("events/1/requeue", form).want(409).says("The event has changed", "the latest copy is the event 3")
+	if got := h.count("select count(*) from agent.event where queue = 'mail'"); got != 1 {
+		t.Errorf("%d events wait, want 1", got)
+	}
+	b.afresh().get("events/1").want(200).says(`<dt>requeued as</dt><dd><a href="../events/3">3</a>`)
+	b.answer("events/1/requeue").want(200).says("Event 4")
+	b.afresh().get("events/3/requeue").want(409).says("has not ended")
+}
+
+func TestEventPageOfNoEvent(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	b := h.browse(t)
+	for _, path := range []string{"events/1", "events/0", "events/-1", "events/x", "events/9223372036854775808", "events/1/payload", "events/1/raw", "events/1/cancel", "events/1/requeue"} {
+		b.get(path).want(404).says("To the overview").saysNot("%!")
+	}
+	for _, path := range []string{"events/1/run", "events/1/cancel", "events/x/requeue"} {
+		b.post(path, nil).want(404)
+	}
+	for entered, location := range map[string]string{"1042": "./events/1042", " #7 ": "./events/7", "1,042": "./events/1042"} {
+		if got := b.get("find?id=" + url.QueryEscape(entered)).want(303).header.Get("Location"); got != location {
+			t.Errorf("%q leads to %q, want %q", entered, got, location)
+		}
+	}
+	b.get("find?id="+url.QueryEscape("<b>x")).want(400).says("Not an event id", "&lt;b&gt;x")
+	b.get("find").want(400)
+}
+
+func TestEventPageRunsNothingOfOthers(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	const script = `<script>alert(1)</script>`
+	quoted, entered := `"`+script+`"`, url.QueryEscape(script)
+	h.call("POST", "/events?type="+entered+"&source="+entered+"&key="+entered+"&keep_raw=1h&meta="+url.QueryEscape(`{"`+script+`":1}`), `{"a":`+quoted+`}`).want(201)
+	claimed := h.claim(`{"worker":` + quoted + `}`)[0]
+	h.call("POST", "/events/1/nack", fmt.Sprintf(`{"receipt":%q,"error":%s}`, claimed.Receipt, quoted)).want(200)
+	b := h.browse(t)
+	b.afresh().get("events/1").want(200).says("&lt;script&gt;").saysNot(script, "style=", "onclick=")
+	claimed = h.claim(`{"worker":` + quoted + `}`)[0]
+	b.afresh().get("events/1/cancel").want(200).says("&lt;script&gt;").saysNot(script)
+	h.call("POST", "/events/1/ack", fmt.Sprintf(`{"receipt":%q,"result":{"x":%s}}`, claimed.Receipt, quoted)).want(200)
+	b.afresh().get("events/1").want(200).says("Result", "&lt;script&gt;").saysNot(script, "style=", "onclick=")
+}
+
+func TestLongPayloadsAreCut(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	text := strings.Repeat("long ", 150_000)
+	h.insert(`{"a":"` + text + `"}`)
+	b := h.browse(t)
+	page := b.afresh().get("events/1").want(200).says("the first 64 KiB are shown", "…</pre>").saysNot("data-copy")
+	if len(page.body) > 100_000 {
+		t.Errorf("the page has %d bytes", len(page.body))
+	}
+	if got := b.afresh().get("events/1/payload").want(200).body; !strings.Contains(got, text) {
+		t.Errorf("the payload is cut in its download: %d bytes", len(got))
+	}
+}
+
+func TestPayloadsCanBeHidden(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setupWith(t, settings{http: func(c *Config) { c.HidePayloads = true }})
+	h.call("POST", "/events?keep_raw=1h&meta="+url.QueryEscape(`{"m":"secret"}`), `{"p":"secret"}`).want(201)
+	b := h.browse(t)
+	b.afresh().get("events/1").want(200).says("QUEUED_UI_PAYLOADS=hidden").saysNot("secret", "/payload", "/raw", "data-copy")
+	claimed := h.claim(`{}`)[0]
+	h.call("POST", "/events/1/ack", fmt.Sprintf(`{"receipt":%q,"result":{"r":"secret"}}`, claimed.Receipt)).want(200)
+	b.afresh().get("events/1").want(200).says("Done").saysNot("secret")
+	b.afresh().get("events/1/payload").want(403).says("Payloads are hidden").saysNot("secret")
+	b.afresh().get("events/1/raw").want(403).says("Payloads are hidden").saysNot("secret")
+}
