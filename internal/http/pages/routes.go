@@ -71,6 +71,7 @@ func (h *Handler) routes() {
 	r.Get(Prefix+"topics/{topic}", h.page(showTopic))
 	r.Post(Prefix+"topics/{topic}/publish", h.action(publish, showTopic))
 	r.Get(Prefix+"log/{position}", h.page(showPublished))
+	r.Get(Prefix+"fleet", h.page(showFleet))
 }
 
 var errNoPage = problem(http.StatusNotFound, "No such page", "The address leads to no page. Something may have been deleted, or the address is incomplete.")

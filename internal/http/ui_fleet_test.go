@@ -1,0 +1,40 @@
+package http
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/queued/queued/internal/pgtest"
+)
+
+func TestTheFleetIsShown(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	b := h.browse(t)
+	b.get("fleet").want(200).says("Processes", "No worker holds a lease", "No event is done yet")
+	const evil = `<script>alert(1)</script>`
+	for range 2 {
+		h.call("POST", "/events?queue=mail&type=%3Cscript%3Ealert(1)%3C%2Fscript%3E", `{}`).want(201)
+	}
+	claimed := decode[struct {
+		Events []struct {
+			ID      int64
+			Receipt string
+		}
+	}](h.call("POST", "/claim", `{"queue":"mail","limit":2,"worker":"`+evil+`"}`).want(200)).Events
+	h.call("POST", "/events/"+strconv.FormatInt(claimed[0].ID, 10)+"/ack", `{"receipt":"`+claimed[0].Receipt+`"}`).want(200)
+	deadline := time.Now().Add(busyTimeout)
+	for { // the statistics of acks are written in the background
+		page := b.get("fleet").want(200).says("&lt;script&gt;alert(1)&lt;/script&gt;", "queues/mail").saysNot("<script>alert", "style=")
+		if !strings.Contains(page.body, "No event is done yet") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the execution is not shown")
+		}
+	}
+	b.get("fleet?worker=nobody").want(200).says("No event is done yet")
+}

@@ -1,0 +1,64 @@
+package http
+
+import (
+	"net/url"
+	"testing"
+
+	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/pgtest"
+)
+
+func TestPagesOfferWhatTheKeyAllows(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	admin := h.key(h.adminKey())
+	admin.call("POST", "/schedules", `{"name":"Report","queue":"mail","event":{},"cron":"@daily","timezone":"UTC"}`).want(201)
+	admin.call("POST", "/schedules", `{"name":"Secret","queue":"payroll","event":{},"cron":"@daily","timezone":"UTC"}`).want(201)
+	admin.call("POST", "/topics/order.placed", `{"n":1}`).want(201)
+	admin.call("POST", "/topics/payroll.run", `{"salary":1}`).want(201)
+	admin.call("PUT", "/subscriptions/orders", `{"filters":[{"topics":["order.*"]}],"deliver":{"queue":"mail"}}`).want(201)
+	admin.call("PUT", "/subscriptions/payroll", `{"filters":[{"topics":["payroll.*"]}],"deliver":{"queue":"payroll"}}`).want(201)
+
+	reader := h.browseAs(t, h.createKey(access.CreateParams{Scopes: []access.Scope{access.Read}}))
+	reader.get("schedules").want(200).says("Report", "Secret").saysNot("New schedule")
+	reader.get("schedules/1").want(200).says("Next runs").saysNot("Run now", "Pause", "Change…", "Delete…")
+	reader.get("schedules/new").want(200).says("Preview the next runs").saysNot("Create the schedule")
+	reader.post("schedules/preview", scheduleForm()).want(200).says("nothing is stored yet")
+	reader.get("subscriptions/orders").want(200).saysNot("Pause", "Seek…", "Replay…", "Delete…")
+	reader.get("topics").want(200).saysNot("Publish an event")
+	reader.get("topics/order.placed").want(200).saysNot("Publish an event")
+	reader.get("fleet").want(200)
+	for path, form := range map[string]url.Values{
+		"schedules/create": scheduleForm(), "schedules/1/change": scheduleForm("version", "1", "name", "Other"), "schedules/1/pause": nil, "schedules/1/resume": nil, "schedules/1/run": nil,
+		"schedules/1/delete": {"version": {"1"}}, "subscriptions/orders/pause": nil, "subscriptions/orders/resume": nil, "subscriptions/orders/seek/confirmed": {"to": {"latest"}},
+		"subscriptions/orders/replay/confirmed": {"from": {"earliest"}}, "subscriptions/orders/delete": {"version": {"1"}}, "topics/publish": {"topic": {"a"}, "event": {"{}"}},
+		"topics/order.placed/publish": {"event": {"{}"}},
+	} {
+		reader.post(path, form).want(403).says(`role="alert"`)
+	}
+
+	some := h.browseAs(t, h.createKey(access.CreateParams{Scopes: []access.Scope{access.Read, access.Manage, access.Publish}, Queues: []string{"mail"}, Topics: []string{"order.*"}}))
+	some.get("schedules").want(200).says("Report", "New schedule").saysNot("Secret")
+	some.get("schedules/1").want(200).says("Run now")
+	some.get("subscriptions").want(200).says("subscriptions/orders").saysNot("payroll")
+	some.get("topics").want(200).says("order.placed", "Publish an event").saysNot("payroll")
+	for _, path := range []string{"schedules/2", "schedules/2/change", "schedules/2/delete", "subscriptions/payroll", "subscriptions/payroll/delete", "topics/payroll.run", "log/4294967298"} {
+		page := some.get(path).saysNot("salary", "Secret")
+		if page.status != 403 && page.status != 404 {
+			t.Errorf("%s: status %d, want 403 or 404", path, page.status)
+		}
+	}
+	for path, form := range map[string]url.Values{
+		"schedules/2/run": nil, "schedules/2/delete": {"version": {"1"}}, "schedules/create": scheduleForm("queue", "payroll"), "schedules/1/change": scheduleForm("queue", "payroll", "version", "1"),
+		"subscriptions/payroll/pause": nil, "topics/payroll.run/publish": {"event": {"{}"}},
+	} {
+		page := some.post(path, form).says(`role="alert"`)
+		if page.status != 403 && page.status != 404 {
+			t.Errorf("%s: status %d, want 403 or 404", path, page.status)
+		}
+	}
+	if got := decode[pageOfMany](admin.call("GET", "/schedules", "").want(200)).Schedules; len(got) != 2 || got[0].Status != "active" || got[1].Status != "active" {
+		t.Errorf("the schedules are %+v", got)
+	}
+}
