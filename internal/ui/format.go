@@ -19,6 +19,7 @@ var functions = template.FuncMap{
 	"json": indent, "path": url.PathEscape, "query": queryString, "dict": dict, "join": strings.Join, "zero": isZero, "asset": assetPath,
 	"bars": Bars, "lines": Lines, "spark": Spark, "short": shorten, "list": func(items ...any) []any { return items },
 	"coarse": coarse, "schedule": ScheduleName, "rule": ruleOf, "bounds": boundsOf, "local": localText,
+	"actorpath": actorPath, "targetpath": targetPath, "patterns": patternsText,
 	"seconds": func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) },
 }
 

@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"time"
 )
@@ -77,6 +78,15 @@ func (p *Page) Entered(name string, otherwise any) string {
 		return ""
 	}
 	return fmt.Sprint(otherwise)
+}
+
+// Chosen reports whether a box or a button of a choice is on that stands for a value of a field: as it was entered when the action failed, else as is given.
+// always is a field that its form sends in any case.
+func (p *Page) Chosen(always, name, value string, otherwise bool) bool {
+	if p.Form.Has(always) {
+		return slices.Contains(p.Form[name], value)
+	}
+	return otherwise
 }
 
 // Link is an entry of the navigation.

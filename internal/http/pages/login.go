@@ -107,13 +107,10 @@ func (h *Handler) redirect(w http.ResponseWriter, r *http.Request, path string) 
 
 // endingOf returns the notice that says why a log-in has ended.
 func endingOf(err error) string {
-	switch {
-	case errors.Is(err, access.ErrExpired):
+	if errors.Is(err, access.ErrExpired) {
 		return "key.expired"
-	case errors.Is(err, access.ErrRevoked):
-		return "key.revoked"
 	}
-	return "session.ended"
+	return "session.ended" // as revoked keys end their sessions
 }
 
 // isLoggedOut reports whether an error of an authentication says that the viewer has to log in again.

@@ -10,9 +10,11 @@ import (
 // says something else; {n} stands for the number in the parameter n.
 var notices = map[string]string{
 	"logout":        "Logged out.",
-	"session.ended": "The log-in has ended: its time was over, it was ended elsewhere, or its key was changed.",
+	"session.ended": "The log-in has ended: its time was over, it was ended elsewhere, or its key was revoked, or has another text.",
 	"key.expired":   "The log-in has ended: its key has expired.",
-	"key.revoked":   "The log-in has ended: its key was revoked.",
+
+	"key.changed": "The key is changed.",
+	"key.revoked": "The key is revoked.",
 
 	"queue.paused":  "The queue is paused: events come in, and none can be claimed.",
 	"queue.resumed": "The queue is no longer paused.",

@@ -55,6 +55,7 @@ type Handler struct {
 	mux   *chi.Mux
 	reads *readCache
 	live  *hub
+	sent  nonces
 }
 
 // New returns a Handler.

@@ -72,6 +72,15 @@ func (h *Handler) routes() {
 	r.Post(Prefix+"topics/{topic}/publish", h.action(publish, showTopic))
 	r.Get(Prefix+"log/{position}", h.page(showPublished))
 	r.Get(Prefix+"fleet", h.page(showFleet))
+
+	r.Get(Prefix+"keys", h.page(listKeys))
+	r.Get(Prefix+"keys/new", h.page(newKey))
+	r.Post(Prefix+"keys/create", h.reveal(createKey, newKey))
+	r.Get(Prefix+"keys/{id}", h.page(showKey))
+	r.Post(Prefix+"keys/{id}/change", h.action(storeKey, showKey))
+	r.Post(Prefix+"keys/{id}/rotate", h.reveal(rotateKey, showKey))
+	r.Get(Prefix+"keys/{id}/revoke", h.page(confirmRevoke))
+	r.Post(Prefix+"keys/{id}/revoke", h.action(revokeKey, confirmRevoke))
 }
 
 var errNoPage = problem(http.StatusNotFound, "No such page", "The address leads to no page. Something may have been deleted, or the address is incomplete.")

@@ -12,6 +12,19 @@
     history.replaceState(null, "", here);
   }
 
+  // A page with a secret answers a form: loading it again shows what is at data-instead, and does not send the form again.
+  const once = document.querySelector("[data-instead]");
+  if (once) history.replaceState(null, "", once.dataset.instead);
+
+  // A form is sent once, however often its button is pressed, until the page is shown again.
+  document.addEventListener("submit", (e) => {
+    if (e.target.method !== "post") return;
+    if ("sent" in e.target.dataset) e.preventDefault();
+    e.target.dataset.sent = "";
+    setTimeout(() => delete e.target.dataset.sent, 10000); // the browser may have been stopped
+  });
+  addEventListener("pageshow", () => { for (const form of document.querySelectorAll("form[data-sent]")) delete form.dataset.sent; });
+
   // Times are in UTC as they come; the title has the local time, and <time data-relative> shows how long ago.
   const units = [["year", 31536000], ["month", 2592000], ["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
   const relative = new Intl.RelativeTimeFormat("en", {numeric: "always", style: "narrow"});
