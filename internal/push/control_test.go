@@ -515,7 +515,7 @@ func TestTestEventIsSignedStoredNowhereAndBounded(t *testing.T) {
 		t.Errorf("got %+v, %v", result, err)
 	}
 	var limit *TestLimitError
-	for range testsBurst {
+	for range 10 * testsBurst { // more of them are allowed while a busy machine makes them
 		if _, err = p.Test(t.Context(), "mail"); err != nil {
 			break
 		}

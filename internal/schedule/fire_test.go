@@ -284,7 +284,7 @@ func TestCrashBetweenTheStepsLeavesAllOrNothing(t *testing.T) {
 			failed <- err
 		}()
 		for pgtest.Query[int](t, env.sql, `
-			select count(pg_terminate_backend(l.pid)) from pg_locks l
+			select count(pg_terminate_backend(l.pid, 60000)) from pg_locks l -- and wait: until it has ended, its locks keep schedules from the next firing
 			join pg_database d on d.oid = l.database and d.datname = current_database()
 			where l.relation = $1::regclass and not l.granted`, table) == 0 {
 			if err := t.Context().Err(); err != nil || len(failed) > 0 {
