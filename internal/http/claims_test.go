@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/pgtest"
 )
 
 // waiting starts a waiting claim, and returns a channel with its response.
@@ -25,6 +26,7 @@ func (h *environment) waiting(body string) <-chan answer {
 }
 
 func TestWaitingClaimIsAnsweredWhenAnEventIsInserted(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	for name, post := range map[string]func(h *environment){
 		"by HTTP": func(h *environment) { h.insert(`{"n":1}`) },
@@ -48,6 +50,7 @@ func TestWaitingClaimIsAnsweredWhenAnEventIsInserted(t *testing.T) {
 }
 
 func TestWaitingClaimIsAnsweredEmptyAtTheEndOfWait(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	began := time.Now()
@@ -60,6 +63,7 @@ func TestWaitingClaimIsAnsweredEmptyAtTheEndOfWait(t *testing.T) {
 }
 
 func TestDrainAnswersWaitingClaimsAndTurnsReadinessOff(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("GET", "/readyz", "").want(200)
@@ -75,6 +79,7 @@ func TestDrainAnswersWaitingClaimsAndTurnsReadinessOff(t *testing.T) {
 }
 
 func TestDisconnectedClientEndsItsWaitAndLosesNothing(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	ctx, leave := context.WithCancel(t.Context())
@@ -105,6 +110,7 @@ func (h *environment) wantClaimable(id int64) {
 }
 
 func TestConnectionResetDuringAClaimLosesNothing(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	host := strings.TrimPrefix(h.url, "http://")
@@ -154,6 +160,7 @@ func (w *brokenWriter) Write(b []byte) (int, error) {
 func (w *brokenWriter) FlushError() error { return syscall.ECONNRESET }
 
 func TestClaimsAreReleasedWhenTheResponseCannotBeWritten(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	for name, w := range map[string]*brokenWriter{
 		"writing fails":  {header: make(http.Header), failWrite: true},
@@ -177,6 +184,7 @@ func TestClaimsAreReleasedWhenTheResponseCannotBeWritten(t *testing.T) {
 }
 
 func TestLongWaitIsNotCutOffByTheReadTimeout(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	server := httptest.NewUnstartedServer(h.srv.Handler())

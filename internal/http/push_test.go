@@ -12,6 +12,7 @@ import (
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/push"
 )
 
@@ -76,6 +77,7 @@ func provokePushes(h *environment) {
 }
 
 func TestPushIsShownWithoutSecrets(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	to := endpointOf(t, http.StatusOK, "")
@@ -98,6 +100,7 @@ func TestPushIsShownWithoutSecrets(t *testing.T) {
 }
 
 func TestBadPushesAreRefusedInTheirPlace(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for body, pointer := range map[string]string{
@@ -133,6 +136,7 @@ func TestBadPushesAreRefusedInTheirPlace(t *testing.T) {
 }
 
 func TestTestOfAPushSaysWhatCameOfIt(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	teapot, away := endpointOf(t, http.StatusTeapot, "short\nand stout"), endpointOf(t, http.StatusOK, "")
@@ -162,6 +166,7 @@ func TestTestOfAPushSaysWhatCameOfIt(t *testing.T) {
 }
 
 func TestWithoutASealingKeyNothingIsPut(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setupWith(t, settings{push: func(cfg *push.Config) { cfg.Sealer = nil }})
 	for method, path := range map[string]string{"PUT": "/queues/mail/push", "POST": "/queues/mail/push/secret"} {

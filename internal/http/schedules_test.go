@@ -115,6 +115,7 @@ func (c *client) occurrences(at string) []seenOccurrence {
 }
 
 func TestScheduleIsStoredAsGiven(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/owners/ada", `{"timezone":"Europe/London"}`).want(201)
@@ -153,6 +154,7 @@ func TestScheduleIsStoredAsGiven(t *testing.T) {
 }
 
 func TestPreviewReturnsOccurrences(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/owners/lord", `{"timezone":"Australia/Lord_Howe"}`).want(201)
@@ -262,6 +264,7 @@ var badSchedules = map[string]string{
 }
 
 func TestInvalidSchedulesAreRefusedNamingTheField(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for _, fields := range slices.Sorted(maps.Keys(badSchedules)) {
@@ -310,6 +313,7 @@ func TestInvalidSchedulesAreRefusedNamingTheField(t *testing.T) {
 }
 
 func TestPatchChangesGivenFieldsAndNullRemovesThem(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/owners/ada", `{"timezone":"Asia/Tokyo"}`).want(201)
@@ -350,6 +354,7 @@ func TestPatchChangesGivenFieldsAndNullRemovesThem(t *testing.T) {
 }
 
 func TestStaleVersionIsRefusedAndOneConcurrentChangeSucceeds(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	made, at := h.createSchedule(`{"event":{},"cron":"@yearly","timezone":"UTC"}`)
@@ -405,6 +410,7 @@ func TestStaleVersionIsRefusedAndOneConcurrentChangeSucceeds(t *testing.T) {
 }
 
 func TestScheduleUnderOneKeyIsCreatedOnce(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	const body = `{"event":{"a":1},"cron":"@yearly","timezone":"UTC"}`
@@ -619,6 +625,7 @@ func TestPatchMovesAScheduleToATopicAndBack(t *testing.T) {
 }
 
 func TestPausedScheduleDoesNotFire(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	made, at := h.createSchedule(`{"event":{},"at":"2035-07-01T09:00:00Z"}`)
@@ -638,6 +645,7 @@ func TestPausedScheduleDoesNotFire(t *testing.T) {
 }
 
 func TestSchedulesAreListedByFilterInPages(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/owners/ada", `{"timezone":"UTC"}`).want(201)
@@ -706,6 +714,7 @@ func TestSchedulesAreListedByFilterInPages(t *testing.T) {
 }
 
 func TestPathParametersAreUnescaped(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for sent, want := range map[string]string{"ada%40example.com": "ada@example.com", "a%2Bb": "a+b", "c+d": "c+d", "%61da": "ada"} {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/pgtest"
 )
 
 // provokeSubscriptions provokes every documented response about subscriptions.
@@ -107,6 +108,7 @@ func (h *environment) readSubscription(name, body string) seenSubscribed {
 }
 
 func TestSubscriptionIsReadByItsFiltersUntilItIsCommitted(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("POST", "/topics/order.placed", `{"total":1}`).want(http.StatusCreated)
@@ -131,6 +133,7 @@ func TestSubscriptionIsReadByItsFiltersUntilItIsCommitted(t *testing.T) {
 }
 
 func TestSubscriptionStartsWhereItIsTold(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("POST", "/topics/a", `{}`).want(http.StatusCreated)
@@ -158,6 +161,7 @@ func TestSubscriptionStartsWhereItIsTold(t *testing.T) {
 }
 
 func TestSubscriptionIsChangedAtItsVersionOnly(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	tag := h.call("PUT", "/subscriptions/s", `{"filters":[]}`).want(http.StatusCreated).header.Get("Etag")
@@ -269,6 +273,7 @@ func TestRefusedSubscriptionsPointToEachMistake(t *testing.T) {
 }
 
 func TestSubscriptionsArePaged(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for _, name := range []string{"c", "a", "b"} {
@@ -291,6 +296,7 @@ func TestSubscriptionsArePaged(t *testing.T) {
 }
 
 func TestMetricsShowHowFarSubscriptionsAreBehind(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("PUT", "/subscriptions/s", `{"filters":[{}]}`).want(http.StatusCreated)
@@ -307,6 +313,7 @@ func TestMetricsShowHowFarSubscriptionsAreBehind(t *testing.T) {
 }
 
 func TestSubscriptionIsDeliveredIntoAQueue(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	const body = `{"filters":[{"name":"placed","topics":["order.placed"]}],"deliver":{"queue":"mail","type":"order","priority":3},"max_waiting":50}`

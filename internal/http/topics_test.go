@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/pgtest"
 )
 
 // provokeTopics provokes every documented response about topics and the log.
@@ -88,6 +89,7 @@ func TestPublishedEventComesBackAsItWasSent(t *testing.T) {
 }
 
 func TestLogTakesFiltersAsLargeAsTheyMayBe(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("POST", "/topics/a", `{"name":"ü5999"}`).want(http.StatusCreated)
@@ -113,6 +115,7 @@ func TestLogTakesFiltersAsLargeAsTheyMayBe(t *testing.T) {
 }
 
 func TestLogIsFilteredByTopicsAndPayloads(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	h.call("POST", "/publish", `{"events":[{"topic":"order.placed","event":{"total":10}},{"topic":"order.paid.late","event":{"total":200}},
@@ -153,6 +156,7 @@ func TestWaitingReadOfTheLogIsAnsweredWhenSomethingIsPublished(t *testing.T) {
 }
 
 func TestDelayedPublicationIsAcceptedAndPublishedLater(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	for i := range 2 {
@@ -199,6 +203,7 @@ func TestReaderBehindAHeldHeadIsToldWhoHoldsIt(t *testing.T) {
 }
 
 func TestBadRequestsAboutTopicsSayWhatIsWrong(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	long := strings.Repeat("x", 256)
@@ -254,6 +259,7 @@ func TestBadRequestsAboutTopicsSayWhatIsWrong(t *testing.T) {
 }
 
 func TestFilterIsTriedBeforeItIsUsed(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	got := h.call("POST", "/match", `{"filter":{"topics":["order.*"],"match":{"total":[{"numeric":[">",100]}]}},
@@ -272,6 +278,7 @@ func TestFilterIsTriedBeforeItIsUsed(t *testing.T) {
 }
 
 func TestSettingsOfTheLogTakeEffectByTheirVersion(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
 	t.Parallel()
 	h := setup(t)
 	tag := h.call("GET", "/log/settings", "").want(http.StatusOK).header.Get("Etag")
