@@ -135,6 +135,9 @@ type PreviewParams struct {
 type Instant struct {
 	Local string    `json:"local"`
 	UTC   time.Time `json:"utc"`
+	// Note is "skipped" for a local time that the clocks of the zone skip, which Gap has moved, "repeated" for one that they show twice, of which Overlap has
+	// chosen one, and else empty. Versions before 0.8.0 do not say.
+	Note string `json:"note,omitzero"`
 }
 
 // PreviewSchedule returns the next occurrences that a schedule would have. It stores nothing, and needs no Payload.

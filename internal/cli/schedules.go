@@ -358,8 +358,8 @@ func scheduleFields(s client.Schedule) [][2]string {
 }
 
 var upcomingView = view[client.Instant]{
-	columns: columns("NEXT, LOCAL", "UTC"),
-	row:     func(i client.Instant) []string { return []string{i.Local, moment(i.UTC)} },
+	columns: columns("NEXT, LOCAL", "UTC", "NOTE?"),
+	row:     func(i client.Instant) []string { return []string{i.Local, moment(i.UTC), dash(i.Note)} },
 }
 
 var occurrencesView = view[client.Occurrence]{

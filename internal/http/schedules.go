@@ -249,11 +249,14 @@ func occurrenceOf(o schedule.Occurrence) occurrence {
 
 // An instant is a time to come.
 type instant struct {
-	Local localTime `json:"local"`
-	UTC   timestamp `json:"utc"`
+	Local localTime     `json:"local"`
+	UTC   timestamp     `json:"utc"`
+	Note  schedule.Note `json:"note,omitzero"`
 }
 
-func instantOf(at schedule.Instant) instant { return instant{localTime(at.Local), timestamp(at.UTC)} }
+func instantOf(at schedule.Upcoming) instant {
+	return instant{localTime(at.Local), timestamp(at.UTC), at.Note}
+}
 
 type listOccurrencesRequest struct {
 	ID int64 `path:"id" validate:"min=1" log:"schedule" restrict:"schedule"`

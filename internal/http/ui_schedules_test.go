@@ -156,4 +156,8 @@ func TestPagesSayWhereTheClocksChange(t *testing.T) {
 	if n := strings.Count(page.body, "the clocks change"); n < 1 {
 		t.Errorf("%d changes of the clocks are shown: %s", n, page.body)
 	}
+	b.post("schedules/preview", scheduleForm("cron", "", "at", "2031-03-09T02:30:00", "timezone", "America/New_York")).want(200).says("the clocks skip this local time", "07:30:00 UTC")
+	b.post("schedules/preview", scheduleForm("cron", "", "at", "2031-11-02T01:30:00", "timezone", "America/New_York")).want(200).says("the clocks show this local time twice")
+	_, at := h.createSchedule(`{"event":{},"at":"2031-03-09T02:30:00","timezone":"America/New_York"}`)
+	b.get(strings.TrimPrefix(at, "/")).want(200).says("the clocks skip this local time")
 }

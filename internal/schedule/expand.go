@@ -153,6 +153,35 @@ func (e *expander) take(r *row, from time.Time, n int) ([]civilTime, error) {
 	return times, nil
 }
 
+// noted returns occurrences of a schedule with what the clocks of its zone do with their civil times.
+func (e *expander) noted(r *row, instants []Instant) ([]Upcoming, error) {
+	policy := func(overlap Overlap) *row { // with only what resolve takes
+		return &row{Schedule: Schedule{Zone: r.Zone, Spec: Spec{Gap: GapSkip, Overlap: overlap}}}
+	}
+	first, last := policy(OverlapFirst), policy(OverlapLast)
+	n := len(instants)
+	times := make([]civilTime, 2*n)
+	for i, at := range instants {
+		times[i], times[n+i] = civilTime{first, at.Local}, civilTime{last, at.Local}
+	}
+	resolutions, err := resolve(e.ctx, e.q, times)
+	if err != nil {
+		return nil, err
+	}
+	upcoming := make([]Upcoming, n)
+	for i, at := range instants {
+		upcoming[i].Instant = at
+		switch a, b := resolutions[i], resolutions[n+i]; {
+		case a.Fault != nil:
+		case a.At == nil:
+			upcoming[i].Note = NoteSkipped
+		case b.At != nil && !a.At.Equal(*b.At):
+			upcoming[i].Note = NoteRepeated
+		}
+	}
+	return upcoming, nil
+}
+
 // draft is a schedule that is not stored yet.
 type draft struct {
 	row

@@ -21,7 +21,7 @@ type OccurrencesParams struct {
 type Occurrences struct {
 	Past     []Occurrence
 	Next     string
-	Upcoming []Instant
+	Upcoming []Upcoming
 }
 
 // occurrenceColumns are the columns of an Occurrence.
@@ -51,8 +51,11 @@ func (s *Service) Occurrences(ctx context.Context, p OccurrencesParams) (result 
 	}
 	r, err := s.row(ctx, "listing occurrences to come", `agent.get_schedule($1) s`, p.ID)
 	if err == nil && r.NextAt != nil && !r.IsUnplanned {
-		err = s.expand(ctx, s.pool, func(e *expander) (err error) {
-			result.Upcoming, err = e.upcoming(&r, min(p.Upcoming, MaxUpcoming))
+		err = s.expand(ctx, s.pool, func(e *expander) error {
+			instants, err := e.upcoming(&r, min(p.Upcoming, MaxUpcoming))
+			if err == nil {
+				result.Upcoming, err = e.noted(&r, instants)
+			}
 			return err
 		})
 		if errors.Is(err, ErrInvalid) { // of a schedule that cannot be expanded none is known

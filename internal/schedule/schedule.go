@@ -125,6 +125,22 @@ type Instant struct {
 	UTC   time.Time
 }
 
+// Upcoming is an Instant of a schedule with what is special about it.
+type Upcoming struct {
+	Instant
+	Note Note
+}
+
+// Note says what the clocks of a zone do with a civil time.
+type Note string
+
+const (
+	// NoteSkipped is of a time that the clocks skip, as they go forward: the Gap policy has moved it.
+	NoteSkipped Note = "skipped"
+	// NoteRepeated is of a time that the clocks show twice, as they go back: the Overlap policy has chosen one of the two.
+	NoteRepeated Note = "repeated"
+)
+
 // Owner is a person or thing whose schedules can follow their time zone.
 type Owner struct {
 	ID         string

@@ -96,11 +96,11 @@ type PreviewParams struct {
 }
 
 // Preview returns when a schedule would come, and stores nothing. It fails as Create does.
-func (s *Service) Preview(ctx context.Context, p PreviewParams) ([]Instant, error) {
+func (s *Service) Preview(ctx context.Context, p PreviewParams) ([]Upcoming, error) {
 	if p.Event == nil {
 		p.Event = json.RawMessage(`{}`)
 	}
-	var instants []Instant
+	var upcoming []Upcoming
 	err := s.expand(ctx, s.pool, func(e *expander) error {
 		d, err := e.draft(p.Spec, p.After)
 		if err != nil {
@@ -110,10 +110,13 @@ func (s *Service) Preview(ctx context.Context, p PreviewParams) ([]Instant, erro
 		if d.Count > 0 {
 			n = min(n, d.Count)
 		}
-		instants, err = e.following(&d.row, Instant{UTC: d.at, Local: lastTime}, d.floor, n)
+		instants, err := e.following(&d.row, Instant{UTC: d.at, Local: lastTime}, d.floor, n)
+		if err == nil {
+			upcoming, err = e.noted(&d.row, instants)
+		}
 		return d.fieldOf(err)
 	})
-	return instants, wrap("previewing a schedule", err)
+	return upcoming, wrap("previewing a schedule", err)
 }
 
 // request returns the values that distinguish requests under one idempotency key, as JSON: all of them, with their defaults. oldHash is the one that versions

@@ -64,7 +64,7 @@ type Owners struct {
 type Run struct {
 	client.Instant
 	Offset string // of the local time from UTC, such as UTC+05:30
-	Note   string // what is special about it; empty: nothing
+	Says   string // what is special about it; empty: nothing
 }
 
 // Runs returns the times to come as a page shows them. A change of the clocks is seen where the offset is not that of the run before.
@@ -72,13 +72,20 @@ func Runs(instants []client.Instant) []Run {
 	runs := make([]Run, len(instants))
 	for i, at := range instants {
 		runs[i] = Run{Instant: at}
+		switch at.Note {
+		case "skipped":
+			runs[i].Says = "the clocks skip this local time: it is moved"
+			continue // the offset is that of no clock
+		case "repeated":
+			runs[i].Says = "the clocks show this local time twice"
+		}
 		local, err := time.Parse("2006-01-02T15:04:05.999999", at.Local)
 		if err != nil {
 			continue
 		}
 		runs[i].Offset = offset(local.Sub(at.UTC.UTC()))
-		if i > 0 && runs[i-1].Offset != "" && runs[i-1].Offset != runs[i].Offset {
-			runs[i].Note = "another offset than the run before: the clocks change"
+		if runs[i].Says == "" && i > 0 && runs[i-1].Offset != "" && runs[i-1].Offset != runs[i].Offset {
+			runs[i].Says = "another offset than the run before: the clocks change"
 		}
 	}
 	return runs

@@ -52,7 +52,7 @@ func TestRunsSayWhereTheOffsetChanges(t *testing.T) {
 	at := func(local string, utc time.Time) client.Instant { return client.Instant{Local: local, UTC: utc} }
 	march := time.Date(2026, 3, 28, 8, 0, 0, 0, time.UTC)
 	runs := Runs([]client.Instant{at("2026-03-28T09:00:00", march), at("2026-03-29T09:00:00", march.Add(23*time.Hour)), at("2026-03-30T09:00:00", march.Add(47*time.Hour)), at("odd", march)})
-	if runs[0].Offset != "UTC+01:00" || runs[0].Note != "" || runs[1].Offset != "UTC+02:00" || runs[1].Note == "" || runs[2].Note != "" || runs[3].Offset != "" {
+	if runs[0].Offset != "UTC+01:00" || runs[0].Says != "" || runs[1].Offset != "UTC+02:00" || runs[1].Says == "" || runs[2].Says != "" || runs[3].Offset != "" {
 		t.Errorf("got %+v", runs)
 	}
 	for want, d := range map[string]time.Duration{"UTC": 0, "UTC−03:30": -210 * time.Minute, "UTC+00:53:28": 53*time.Minute + 28*time.Second} {
