@@ -12,6 +12,9 @@ type CauseFilter struct {
 	// From, inclusive, and To, exclusive, bound EventTS.
 	From time.Time `query:"from"`
 	To   time.Time `query:"to"`
+	// FinishedFrom, inclusive, and FinishedTo, exclusive, bound when the events ended: such as the last hour.
+	FinishedFrom time.Time `query:"finished_from"`
+	FinishedTo   time.Time `query:"finished_to"`
 	// Limit is how many causes to return at most, up to 100; 0: 20.
 	Limit int `query:"limit"`
 }

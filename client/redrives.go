@@ -29,6 +29,9 @@ type RedriveFilter struct {
 	// From, inclusive, and To, exclusive, bound EventTS.
 	From time.Time `json:"from,omitzero"`
 	To   time.Time `json:"to,omitzero"`
+	// FinishedFrom, inclusive, and FinishedTo, exclusive, bound FinishedAt.
+	FinishedFrom time.Time `json:"finished_from,omitzero"`
+	FinishedTo   time.Time `json:"finished_to,omitzero"`
 	// Contains and Meta are JSON objects that the payload or the metadata contains, as PostgreSQL's operator @> has it.
 	Contains json.RawMessage `json:"contains,omitzero"`
 	Meta     json.RawMessage `json:"meta,omitzero"`

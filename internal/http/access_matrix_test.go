@@ -488,6 +488,9 @@ func TestRestrictedKeyFindsNoWayAround(t *testing.T) {
 	if n := decode[requeueMatchingResponse](key.try("POST", "/history/requeue", `{"from":"2000-01-01T00:00:00Z"}`).want(http.StatusOK)); n.Matched != 0 {
 		t.Errorf("requeueing all of history matched %d events of others", n.Matched)
 	}
+	if n := decode[requeueMatchingResponse](key.try("POST", "/history/requeue", `{"finished_from":"2000-01-01T00:00:00Z"}`).want(http.StatusOK)); n.Matched != 0 {
+		t.Errorf("requeueing all of history matched %d events of others", n.Matched)
+	}
 
 	// A publication for later waits in a queue of the service's own, which is for nobody who may not use all.
 	waits := decode[seenEvent](admin.try("POST", "/topics/out.t?delay=1h", `{"secret":"out"}`).want(http.StatusAccepted))

@@ -134,10 +134,12 @@ func TestBadFieldsAreProblemsAndStoreNothing(t *testing.T) {
 			`{"filter":{"queue":"a"},"to":"queued.publish"}`, `{"filter":{"queue":"a"},"to":"a b"}`, `{"filter":{"queue":"a"},"to":"origin"}`, `{"filter":{"queue":"a"},"to":null}`, `{"filter":{"queue":"a"},"to":""}`,
 			`{"filter":{"queue":"a"},"rate":-1}`, `{"filter":{"queue":"a"},"rate":0.001}`, `{"filter":{"queue":"a"},"rate":1000001}`, `{"filter":{"queue":"a"},"rate":"5"}`, `{"filter":{"queue":"a"},"idempotency_key":""}`,
 			`{"queue":"queued.publish"}`, `{"queue":"a.dead","to":"a.dead"}`, `{"queue":"a.dead","filter":{"outcome":"failed"}}`, `{"queue":"a.dead","filter":{"queue":"a"}}`, `{"queue":"a.dead","filter":{"worker":"w"}}`,
-			`{"filter":{"queue":"a"},"dry_run":"yes"}`, `{"filter":{"queue":"a"},"state":"paused"}`,
+			`{"filter":{"finished_from":"yesterday"}}`, `{"filter":{"finished_from":"2026-02-01T00:00:00Z","finished_to":"2026-01-01T00:00:00Z"}}`, `{"filter":{"finished_at":"2026-01-01T00:00:00Z"}}`,
+			`{"queue":"a.dead","filter":{"finished_from":"2026-02-01T00:00:00Z"}}`, `{"queue":"a.dead","filter":{"finished_to":"2026-02-01T00:00:00Z"}}`, `{"filter":{"queue":"a"},"dry_run":"yes"}`, `{"filter":{"queue":"a"},"state":"paused"}`,
 		},
 		"/history/requeue": {
 			`{}`, `{"dry_run":true}`, `{"outcome":"gone"}`, `{"from":"yesterday"}`, `{"from":"2026-02-01T00:00:00Z","to":"2026-01-01T00:00:00Z"}`, `{"contains":[]}`, `{"contains":{"a":"\u0000"}}`,
+			`{"finished_from":"1h"}`, `{"finished_to":1770091507}`, `{"finished_from":"2026-02-01T00:00:00Z","finished_to":"2026-02-01T00:00:00Z"}`,
 			`{"id":0}`, `{"id":9223372036854775808}`, `{"outcome":"done","limit":0}`, `{"outcome":"done","limit":-5}`, `{"outcome":"done","limit":1001}`, `{"outcome":"done","dry_run":1}`,
 			`{"meta":[]}`, `{"meta":null}`, `{"type":""}`, `{"worker":1}`, `{"min_duration":"-1s"}`, `{"min_duration":5}`,
 		},
@@ -183,6 +185,7 @@ func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
 			"from=2026-01-01T00:00:00+01:00", "contains=", "contains=x", "contains=[]", "contains=" + q(`{"a":1,"a":2}`), "contains=" + q(`{} {}`),
 			"id=0", "id=-1", "id=x", "id=9223372036854775808", "limit=1001", "type=", "type=%ff", "source=%00", "worker=" + strings.Repeat("w", 256),
 			"min_duration=-1s", "min_duration=5", "min_duration=87601h", "cursor=bGlzdCAxIDE", "cursor=%00",
+			"finished_from=1h", "finished_to=", "finished_to=infinity", "finished_from=2026-01-01T00:00:00Z&finished_to=2026-01-01T00:00:00Z", "finished_from=0000-01-01T00:00:00Z", "finished_at=2026-01-01T00:00:00Z",
 		},
 		"/queues/q/stats": {
 			"from=yesterday", "to=1", "bucket=1", "bucket=0s", "bucket=-1m", "bucket=59s", "bucket=90s", "bucket=169h", "bucket=1m&bucket=2m", "limit=1", "name=q",
@@ -198,6 +201,7 @@ func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
 		"/stats/holders":    {"queue=a", "limit=1"},
 		"/history/errors": {
 			"queue=a%20b", "type=", "type=%00", "from=x", "to=x", "from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z", "limit=0", "limit=101", "cursor=a", "outcome=done",
+			"finished_from=x", "finished_to=%00", "finished_from=2026-02-01T00:00:00Z&finished_to=2026-01-01T00:00:00Z",
 		},
 		"/history/stats": {
 			"bucket=0s", "bucket=-1h", "bucket=1", "bucket=10%20minutes", "bucket=1ns", "bucket=9000h", "from=x", "to=x", "from=2100-01-01T00:00:00Z",

@@ -10,24 +10,46 @@ import (
 	"github.com/queued/queued/internal/queue"
 )
 
-// A filter selects events of history, in a query or in a body.
-type filter struct {
-	Queue       string          `json:"queue" validate:"queue" restrict:"queue,any"`
-	Outcome     queue.Outcome   `json:"outcome" validate:"oneof=done failed expired cancelled"`
-	From        *time.Time      `json:"from"`
-	To          *time.Time      `json:"to"`
-	Contains    json.RawMessage `json:"contains"`
-	ID          *int64          `json:"id" validate:"min=1" restrict:"statement"`
-	Type        string          `json:"type" validate:"min=1,max=255"`
-	Source      string          `json:"source" validate:"min=1,max=255"`
-	Worker      string          `json:"worker" validate:"min=1,max=255"`
-	MinDuration *time.Duration  `json:"min_duration" validate:"min=0s,max=87600h"`
-	Meta        json.RawMessage `json:"meta"`
-	Queues      []string        `restrict:"allowed_queues"`
+// A historyFilter selects events of history: in a query, in a body, and in a response.
+type historyFilter struct {
+	Queue        string          `json:"queue,omitzero" validate:"queue" restrict:"queue,any"`
+	Outcome      queue.Outcome   `json:"outcome,omitzero" validate:"oneof=done failed expired cancelled"`
+	From         *time.Time      `json:"from,omitzero"`
+	To           *time.Time      `json:"to,omitzero"`
+	FinishedFrom *time.Time      `json:"finished_from,omitzero"`
+	FinishedTo   *time.Time      `json:"finished_to,omitzero"`
+	Contains     json.RawMessage `json:"contains,omitzero"`
+	Type         string          `json:"type,omitzero" validate:"min=1,max=255"`
+	Source       string          `json:"source,omitzero" validate:"min=1,max=255"`
+	Worker       string          `json:"worker,omitzero" validate:"min=1,max=255"`
+	MinDuration  *time.Duration  `json:"min_duration,omitzero" validate:"min=0s,max=87600h"`
+	Meta         json.RawMessage `json:"meta,omitzero"`
+}
+
+// isZero reports whether the filter selects everything.
+func (f *historyFilter) isZero() bool { return reflect.ValueOf(*f).IsZero() }
+
+// params returns the filter for one event (nil: any) and for a caller that may use some queues alone (nil: all).
+func (f *historyFilter) params(id *int64, queues []string) queue.HistoryFilter {
+	return queue.HistoryFilter{
+		Queue: f.Queue, Outcome: f.Outcome, From: f.From, To: f.To, FinishedFrom: f.FinishedFrom, FinishedTo: f.FinishedTo, Contains: f.Contains, ID: id,
+		Type: f.Type, Source: f.Source, Worker: f.Worker, MinDuration: f.MinDuration, Meta: f.Meta, Queues: queues,
+	}
+}
+
+// historyFilterOf returns a filter as it goes over the wire.
+func historyFilterOf(f *queue.HistoryFilter) historyFilter {
+	return historyFilter{
+		Queue: f.Queue, Outcome: f.Outcome, From: f.From, To: f.To, FinishedFrom: f.FinishedFrom, FinishedTo: f.FinishedTo, Contains: f.Contains,
+		Type: f.Type, Source: f.Source, Worker: f.Worker, MinDuration: f.MinDuration, Meta: f.Meta,
+	}
 }
 
 // Check implements bind.Checker.
-func (f *filter) Check(report func(field, detail string)) { checkSpan(f.From, f.To, report) }
+func (f *historyFilter) Check(report func(field, detail string)) {
+	checkSpan(f.From, f.To, report)
+	checkFinished(f.FinishedFrom, f.FinishedTo, report)
+}
 
 // checkSpan refuses a span of time in which nothing can be.
 func checkSpan(from, to *time.Time, report func(field, detail string)) {
@@ -36,9 +58,17 @@ func checkSpan(from, to *time.Time, report func(field, detail string)) {
 	}
 }
 
+// checkFinished is checkSpan for times of the end of events.
+func checkFinished(from, to *time.Time, report func(field, detail string)) {
+	checkSpan(from, to, func(string, string) { report("finished_from", "must be before finished_to") })
+}
+
 type listHistoryRequest struct {
-	filter `in:"query"`
+	historyFilter `in:"query"`
+	ID            *int64 `query:"id" validate:"min=1" restrict:"statement"`
 	exportPaging
+
+	Queues []string `restrict:"allowed_queues"`
 }
 
 func (s *Server) listHistory(r *http.Request, req listHistoryRequest) (reply, error) {
@@ -47,8 +77,7 @@ func (s *Server) listHistory(r *http.Request, req listHistoryRequest) (reply, er
 }
 
 func (s *Server) historyPage(r *http.Request, req listHistoryRequest) (queue.Page, error) {
-	filter := queue.HistoryFilter(req.filter)
-	page, err := s.svc.History(r.Context(), queue.HistoryParams{HistoryFilter: filter, Limit: req.Limit, Cursor: req.Cursor})
+	page, err := s.svc.History(r.Context(), queue.HistoryParams{HistoryFilter: req.params(req.ID, req.Queues), Limit: req.Limit, Cursor: req.Cursor})
 	if req.Cursor == "" {
 		err = s.requireIfEmpty(r, req.Queue, int64(len(page.Events)), err)
 	}
@@ -127,17 +156,20 @@ func (s *Server) requeue(r *http.Request, req requeueRequest) (reply, error) {
 }
 
 type requeueMatchingRequest struct {
-	filter
-	Limit  int  `json:"limit" default:"1000" validate:"min=1,max=1000"`
-	DryRun bool `json:"dry_run"`
+	historyFilter
+	ID     *int64 `json:"id" validate:"min=1" restrict:"statement"`
+	Limit  int    `json:"limit" default:"1000" validate:"min=1,max=1000"`
+	DryRun bool   `json:"dry_run"`
+
+	Queues []string `restrict:"allowed_queues"`
 }
 
 // Check refuses a request without a filter: an empty POST sent by mistake must not requeue all of history.
 func (req *requeueMatchingRequest) Check(report func(field, detail string)) {
-	if reflect.ValueOf(req.filter).IsZero() {
-		report("", "must have a filter: at least one of queue, outcome, from, to, contains, id, type, source, worker, min_duration, meta")
+	if req.isZero() && req.ID == nil {
+		report("", "must have a filter: at least one of queue, outcome, from, to, finished_from, finished_to, contains, id, type, source, worker, min_duration, meta")
 	}
-	req.filter.Check(report)
+	req.historyFilter.Check(report)
 }
 
 type requeueMatchingResponse struct {
@@ -146,8 +178,7 @@ type requeueMatchingResponse struct {
 }
 
 func (s *Server) requeueMatching(r *http.Request, req requeueMatchingRequest) (reply, error) {
-	filter := queue.HistoryFilter(req.filter)
-	result, err := s.svc.RequeueMatching(r.Context(), queue.RequeueParams{HistoryFilter: filter, Limit: req.Limit, DryRun: req.DryRun})
+	result, err := s.svc.RequeueMatching(r.Context(), queue.RequeueParams{HistoryFilter: req.params(req.ID, req.Queues), Limit: req.Limit, DryRun: req.DryRun})
 	logOf(r).add("events", result.Requeued)
 	return reply{body: requeueMatchingResponse(result)}, s.requireIfEmpty(r, req.Queue, result.Matched, err)
 }

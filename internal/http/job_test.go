@@ -499,6 +499,7 @@ func TestHistoryIsFilteredByJobFields(t *testing.T) {
 	h.nack(events[1], `,"final":true`)
 	h.claim(`{"worker":"w2"}`)
 	h.call("DELETE", fmt.Sprintf("/events/%d", c), "").want(204)
+	hourAgo := time.Now().Add(-time.Hour).UTC().Format(time.RFC3339Nano)
 	filters := map[string][]int64{
 		"type=mail":                {b, a},
 		"type=Mail":                nil,
@@ -508,8 +509,11 @@ func TestHistoryIsFilteredByJobFields(t *testing.T) {
 		"min_duration=30s":         {a},
 		"min_duration=0s":          {c, b, a},
 		"min_duration=1h":          nil,
-		"type=mail&source=shop":    {a},
-		"worker=w1&outcome=failed": {b},
+		"finished_from=" + hourAgo: {c, b, a},
+		"finished_to=" + hourAgo:   nil,
+		"outcome=failed&finished_from=" + hourAgo + "&finished_to=9999-01-01T00:00:00Z": {b},
+		"type=mail&source=shop":                         {a},
+		"worker=w1&outcome=failed":                      {b},
 		"queue=default&source=shop&id=" + fmt.Sprint(c): {c},
 	}
 	for query, want := range filters {
@@ -517,7 +521,8 @@ func TestHistoryIsFilteredByJobFields(t *testing.T) {
 			t.Errorf("%s (-want +got)\n%s", query, diff)
 		}
 	}
-	for body, want := range map[string]int{`{"type":"mail"}`: 2, `{"source":"shop","worker":"w1"}`: 1, `{"worker":"w2"}`: 1, `{"min_duration":"30s"}`: 1} {
+	for body, want := range map[string]int{`{"type":"mail"}`: 2, `{"source":"shop","worker":"w1"}`: 1, `{"worker":"w2"}`: 1, `{"min_duration":"30s"}`: 1,
+		`{"finished_from":"` + hourAgo + `"}`: 3, `{"finished_to":"` + hourAgo + `"}`: 0} {
 		got := h.call("POST", "/history/requeue", strings.TrimSuffix(body, "}")+`,"dry_run":true}`).want(200).body
 		if got != fmt.Sprintf(`{"matched":%d,"requeued":0}`, want) {
 			t.Errorf("%s: %s, want %d", body, got, want)

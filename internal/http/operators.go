@@ -13,7 +13,11 @@ type historyErrorsRequest struct {
 	Type  string     `query:"type" validate:"min=1,max=255"`
 	From  *time.Time `query:"from"`
 	To    *time.Time `query:"to"`
-	Limit int        `query:"limit" default:"20" validate:"min=1,max=100"`
+
+	FinishedFrom *time.Time `query:"finished_from"`
+	FinishedTo   *time.Time `query:"finished_to"`
+
+	Limit int `query:"limit" default:"20" validate:"min=1,max=100"`
 
 	Queues []string `restrict:"allowed_queues"`
 }
@@ -21,6 +25,7 @@ type historyErrorsRequest struct {
 // Check implements bind.Checker.
 func (req *historyErrorsRequest) Check(report func(field, detail string)) {
 	checkSpan(req.From, req.To, report)
+	checkFinished(req.FinishedFrom, req.FinishedTo, report)
 }
 
 // A cause is what the errors of some failures have in common.

@@ -3,45 +3,18 @@ package http
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"net/http"
-	"reflect"
 	"strconv"
 	"time"
 
 	"github.com/queued/queued/internal/queue"
 )
 
-// A redriveFilter is the filter of a redrive in a request and in a response.
-type redriveFilter struct {
-	Queue       string          `json:"queue,omitzero" validate:"queue" log:"queue" restrict:"queue,any"`
-	Outcome     queue.Outcome   `json:"outcome,omitzero" validate:"oneof=done failed expired cancelled"`
-	From        *time.Time      `json:"from,omitzero"`
-	To          *time.Time      `json:"to,omitzero"`
-	Contains    json.RawMessage `json:"contains,omitzero"`
-	Type        string          `json:"type,omitzero" validate:"min=1,max=255"`
-	Source      string          `json:"source,omitzero" validate:"min=1,max=255"`
-	Worker      string          `json:"worker,omitzero" validate:"min=1,max=255"`
-	MinDuration *time.Duration  `json:"min_duration,omitzero" validate:"min=0s,max=87600h"`
-	Meta        json.RawMessage `json:"meta,omitzero"`
-}
-
-// params returns the filter for a caller that may use some queues alone.
-func (f *redriveFilter) params(queues []string) queue.HistoryFilter {
-	return queue.HistoryFilter{
-		Queue: f.Queue, Outcome: f.Outcome, From: f.From, To: f.To, Contains: f.Contains, Type: f.Type, Source: f.Source, Worker: f.Worker,
-		MinDuration: f.MinDuration, Meta: f.Meta, Queues: queues,
-	}
-}
-
-// Check implements bind.Checker.
-func (f *redriveFilter) Check(report func(field, detail string)) { checkSpan(f.From, f.To, report) }
-
 // A redrive as it goes over the wire. What was not given is absent.
 type redrive struct {
 	ID         int64              `json:"id"`
 	Queue      string             `json:"queue,omitzero"`
-	Filter     redriveFilter      `json:"filter"`
+	Filter     historyFilter      `json:"filter"`
 	To         string             `json:"to,omitzero"`
 	Rate       float64            `json:"rate,omitzero"`
 	State      queue.RedriveState `json:"state"`
@@ -56,14 +29,10 @@ type redrive struct {
 }
 
 func redriveOf(r queue.Redrive) redrive {
-	f := r.HistoryFilter
 	return redrive{
-		ID:    r.ID,
-		Queue: r.DeadLetterQueue,
-		Filter: redriveFilter{
-			Queue: f.Queue, Outcome: f.Outcome, From: f.From, To: f.To, Contains: f.Contains, Type: f.Type, Source: f.Source, Worker: f.Worker,
-			MinDuration: f.MinDuration, Meta: f.Meta,
-		},
+		ID:         r.ID,
+		Queue:      r.DeadLetterQueue,
+		Filter:     historyFilterOf(&r.HistoryFilter),
 		To:         r.ToQueue,
 		Rate:       r.Rate,
 		State:      r.State,
@@ -80,7 +49,7 @@ func redriveOf(r queue.Redrive) redrive {
 
 type createRedriveRequest struct {
 	Queue     string         `json:"queue" validate:"queue,unreserved" log:"dead_letter_queue" restrict:"queue,any"`
-	Filter    redriveFilter  `json:"filter"`
+	Filter    historyFilter  `json:"filter"`
 	To        string         `json:"to" validate:"queue,unreserved" log:"to" restrict:"method"`
 	Rate      float64        `json:"rate" validate:"min=0,max=1000000"`
 	DryRun    bool           `json:"dry_run"`
@@ -96,9 +65,9 @@ func (req *createRedriveRequest) Check(report func(field, detail string)) {
 	switch {
 	case req.Key != "" && req.HeaderKey != "" && req.Key != string(req.HeaderKey):
 		report("idempotency_key", "must be the same as the header Idempotency-Key")
-	case req.Queue == "" && reflect.ValueOf(*f).IsZero():
-		report("filter", "must have at least one of queue, outcome, from, to, contains, type, source, worker, min_duration, meta; or give the queue of the dead letters")
-	case req.Queue != "" && (f.Queue != "" || f.Outcome != "" || f.Worker != "" || f.MinDuration != nil):
+	case req.Queue == "" && f.isZero():
+		report("filter", "must have at least one of queue, outcome, from, to, finished_from, finished_to, contains, type, source, worker, min_duration, meta; or give the queue of the dead letters")
+	case req.Queue != "" && (f.Queue != "" || f.Outcome != "" || f.Worker != "" || f.MinDuration != nil || f.FinishedFrom != nil || f.FinishedTo != nil):
 		report("filter", "must have none but from, to, contains, type, source and meta for the dead letters of a queue")
 	case req.Queue != "" && req.To == req.Queue:
 		report("to", "must be another queue")
@@ -128,7 +97,7 @@ type countedRedrive struct {
 
 func (s *Server) createRedrive(r *http.Request, req createRedriveRequest) (reply, error) {
 	p := queue.RedriveParams{
-		HistoryFilter:   req.Filter.params(req.Queues),
+		HistoryFilter:   req.Filter.params(nil, req.Queues),
 		DeadLetterQueue: req.Queue,
 		ToQueue:         req.To,
 		Rate:            req.Rate,

@@ -27,8 +27,12 @@ const (
 type CausesParams struct {
 	Queue, Type string     // empty: any
 	From, To    *time.Time // bounds of event_ts: From inclusive, To exclusive
-	Limit       int        // causes to return at most
-	Queues      []string   // patterns as in ListParams; nil: all
+
+	// FinishedFrom and FinishedTo are bounds of finished_at: FinishedFrom inclusive, FinishedTo exclusive.
+	FinishedFrom, FinishedTo *time.Time
+
+	Limit  int      // causes to return at most
+	Queues []string // patterns as in ListParams; nil: all
 }
 
 // A Cause is what the errors of some failures have in common: their text without what varies.
@@ -65,8 +69,8 @@ func (s *Service) Causes(ctx context.Context, p CausesParams) (found Causes, err
 	g := causeGroups{byText: make(map[string]*causeGroup)}
 	err = s.bounded(ctx, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, `select id, queue, type, finished_at, error, is_bound
-			from agent_service.list_failures(nullif($1, ''), nullif($2, ''), $3, $4, $5, $6, $7, $8)`,
-			p.Queue, p.Type, p.From, p.To, p.Queues, MaxFailures+1, MaxLooked, maxErrorStart)
+			from agent_service.list_failures(nullif($1, ''), nullif($2, ''), $3, $4, $5, $6, $7, $8, $9, $10)`,
+			p.Queue, p.Type, p.From, p.To, p.Queues, MaxFailures+1, MaxLooked, maxErrorStart, p.FinishedFrom, p.FinishedTo)
 		found.Complete = true
 		for f, err := range pg.Each[failedEvent](rows) {
 			if err != nil {

@@ -219,7 +219,11 @@ type ListParams struct {
 type HistoryFilter struct {
 	Queue    string
 	Outcome  Outcome
-	From, To *time.Time      // bounds of event_ts: From inclusive, To exclusive
+	From, To *time.Time // bounds of event_ts: From inclusive, To exclusive
+
+	// FinishedFrom and FinishedTo are bounds of finished_at: FinishedFrom inclusive, FinishedTo exclusive.
+	FinishedFrom, FinishedTo *time.Time
+
 	Contains json.RawMessage // a JSON object the event contains, as jsonb's @> has it
 	ID       *int64
 

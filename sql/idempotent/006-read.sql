@@ -346,9 +346,10 @@ $func$;
 
 -- Up to _limit events of history, newest event_ts first, before (_before_ts, _before_id). Each filter may be null: queue, outcome,
 -- event_ts from (inclusive) and to (exclusive), a JSON object that the event contains (as by @>), id, type, source, worker of the last
--- attempt, how long that attempt took at least, and a JSON object that the metadata contains. For each outcome, this reads one range of
--- an index; only _contains and the filters after _id read events that are not returned. Only queues that a pattern of _queues stands for
--- are listed (null: all). _max_bytes bounds the page as that of list_events.
+-- attempt, how long that attempt took at least, a JSON object that the metadata contains, and finished_at from (inclusive) and to
+-- (exclusive). For each outcome, this reads one range of an index; only _contains and the filters after _id read events that are not
+-- returned. Where up to 200,000 events have finished within the time that _finished_from and _finished_to say, it reads those instead. Only
+-- queues that a pattern of _queues stands for are listed (null: all). _max_bytes bounds the page as that of list_events.
 create or replace function agent.list_history
 ( _queue text default null
 , _outcome text default null
@@ -366,6 +367,8 @@ create or replace function agent.list_history
 , _meta jsonb default null
 , _queues text[] default null
 , _max_bytes int8 default null
+, _finished_from timestamptz default null
+, _finished_to timestamptz default null
 )
 returns setof agent.look
 language plpgsql volatile
@@ -378,7 +381,9 @@ begin
   open _found for
   select h.*
   from agent_private.find_history
-    (_queue, _outcome, _from, _to, _contains, _id, _limit, _before_ts, _before_id, _type, _source, _worker, _min_duration, _meta, _queues) h;
+  ( _queue, _outcome, _from, _to, _contains, _id, _limit, _before_ts, _before_id, _type, _source, _worker, _min_duration, _meta, _queues
+  , _finished_from, _finished_to
+  ) h;
   return query select p.* from agent_private.bounded_page(_found, _max_bytes) p;
 end
 $func$;
@@ -400,6 +405,8 @@ create or replace function agent_private.find_history
 , _min_duration interval default null
 , _meta jsonb default null
 , _queues text[] default null
+, _finished_from timestamptz default null
+, _finished_to timestamptz default null
 )
 returns setof agent.look
 language plpgsql volatile
@@ -407,8 +414,10 @@ set search_path to pg_catalog, pg_temp
 set datestyle to 'ISO' -- as in history_filter
 set intervalstyle to 'postgres'
 set enable_seqscan to off -- a page is a range of an index, whatever the statistics say
+set enable_indexscan to on
+set enable_bitmapscan to on
 set enable_sort to off
-set jit to off            -- the two settings above make every plan look expensive enough to compile
+set jit to off            -- the settings above make every plan look expensive enough to compile
 as $func$
 #variable_conflict use_column
 declare
@@ -419,8 +428,10 @@ declare
     order by h.event_ts desc, h.id desc
     limit $1
   $sql$;
-  _filter text = agent_private.history_filter(_queue, _from, _to, _contains, _type, _source, _worker, _min_duration, _meta, _queues)
-    || case when _before_ts is null then '' else format(' and h.event_ts <= %L and (h.event_ts, h.id) < (%1$L, %L)', _before_ts, _before_id) end;
+  _before text = case when _before_ts is null then '' else format(' and h.event_ts <= %L and (h.event_ts, h.id) < (%1$L, %L)', _before_ts, _before_id) end;
+  _window text = agent_private.finished_window(_from, _to, _finished_from, _finished_to) || _before;
+  _filter text = agent_private.history_filter
+    (_queue, _from, _to, _contains, _type, _source, _worker, _min_duration, _meta, _queues, _finished_from, _finished_to) || _before;
 begin
   if _outcome not in ('done', 'failed', 'expired', 'cancelled') then
     perform agent_private.raise_invalid('outcome', 'must be done, failed, expired or cancelled');
@@ -434,6 +445,21 @@ begin
       'select v.* from (select * from agent.event_hist h where h.id = $1 offset 0) h cross join lateral agent_private.event_view(h.*) as v where true'
         || _filter || case when _outcome is null then '' else format(' and h.outcome = %L', _outcome) end
       using _id;
+    return;
+  end if;
+
+  if agent_private.is_small_window(_window) then
+    perform agent_private.read_by_finished_at();
+    return query execute format
+    ( $sql$
+        select v.*
+        from (select * from (%s) h where true%s%s order by h.event_ts desc, h.id desc limit $1) h
+        cross join lateral agent_private.event_view(h.*) as v
+        order by h.event_ts desc, h.id desc
+      $sql$
+    , agent_private.window_rows(_window), _filter, case when _outcome is null then '' else format(' and h.outcome = %L', _outcome) end
+    )
+    using _limit;
     return;
   end if;
 
@@ -463,6 +489,8 @@ create or replace function agent_private.history_filter
 , _min_duration interval default null
 , _meta jsonb default null
 , _queues text[] default null
+, _finished_from timestamptz default null
+, _finished_to timestamptz default null
 )
 returns text
 language sql stable
@@ -482,7 +510,61 @@ as $func$
     end
   , case when _meta is not null then format(' and h.meta @> %L::jsonb', _meta) end
   , case when _queues is not null then format(' and agent_private.is_queue_allowed(h.queue, %L)', _queues) end
+  , case when _finished_from is not null then format(' and h.finished_at >= %L', _finished_from) end
+  , case when _finished_to is not null then format(' and h.finished_at < %L', _finished_to) end
   )
+$func$;
+
+-- The conditions of history_filter that bound how much of history is read through the index of finished_at; null without a bound of finished_at.
+create or replace function agent_private.finished_window(_from timestamptz, _to timestamptz, _finished_from timestamptz, _finished_to timestamptz)
+returns text
+language sql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select case when num_nonnulls(_finished_from, _finished_to) > 0 then
+    agent_private.history_filter(null, _from, _to, null, _finished_from => _finished_from, _finished_to => _finished_to)
+  end
+$func$;
+
+-- The events of a finished_window, as the text of a query. The offset keeps the planner from using other filters, and their indexes, which may hold more.
+create or replace function agent_private.window_rows(_window text)
+returns text
+language sql immutable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select 'select * from agent.event_hist h where true' || _window || ' offset 0'
+$func$;
+
+-- Makes the planner read history through the block-range index of finished_at, which needs a bitmap scan. The settings are the caller's to restore: it has them in its header.
+create or replace function agent_private.read_by_finished_at()
+returns void
+language sql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+  select set_config('enable_seqscan', 'off', true), set_config('enable_indexscan', 'off', true), set_config('enable_bitmapscan', 'on', true)
+  , set_config('enable_sort', 'on', true)
+$func$;
+
+-- Whether a finished_window (null: false) holds so few events that reading all of them costs little, whatever order they are wanted in.
+create or replace function agent_private.is_small_window(_window text, _limit int4 default 200000)
+returns boolean
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set enable_indexscan to off
+set enable_bitmapscan to on
+set max_parallel_workers_per_gather to 0
+set jit to off
+as $func$
+declare
+  _n int8;
+begin
+  if _window is null then
+    return false;
+  end if;
+  execute format('select count(*) from (select from agent.event_hist h where true%s limit %s) h', _window, _limit + 1) into _n;
+  return _n <= _limit;
+end
 $func$;
 
 -- Requeues one event of history and returns the id of the copy. Raises QD002 if history has no such event, or it is not of the queues that
@@ -532,16 +614,25 @@ create or replace function agent.requeue_events
 , _min_duration interval default null
 , _meta jsonb default null
 , _queues text[] default null
+, _finished_from timestamptz default null
+, _finished_to timestamptz default null
 )
 returns table (queue text, matched int8, requeued int8)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
+set datestyle to 'ISO' -- as in history_filter
+set intervalstyle to 'postgres'
+set enable_seqscan to on -- these may change until the function ends
+set enable_indexscan to on
+set enable_bitmapscan to on
+set enable_sort to on
 as $func$
 #variable_conflict use_column
 declare
   _where text = ' from agent.event_hist h where h.requeued_as is null'
-    || agent_private.history_filter(_queue, _from, _to, _contains, _type, _source, _worker, _min_duration, _meta, _queues)
+    || agent_private.history_filter
+      (_queue, _from, _to, _contains, _type, _source, _worker, _min_duration, _meta, _queues, _finished_from, _finished_to)
     || case when _outcome is null then '' else format(' and h.outcome = %L', _outcome) end
     || case when _id is null then '' else format(' and h.id = %L', _id) end;
   _queues text[];
@@ -557,6 +648,9 @@ begin
     perform agent_private.confirm_durably();
   end if;
 
+  if _id is null and agent_private.is_small_window(agent_private.finished_window(_from, _to, _finished_from, _finished_to)) then
+    perform agent_private.read_by_finished_at();
+  end if;
   execute 'select array_agg(m.queue), array_agg(m.n) from (select h.queue, count(*)' || _where || ' group by h.queue) m (queue, n)'
     into _queues, _matched;
   if not _dry_run then
@@ -565,6 +659,7 @@ begin
       || ' and agent_private.is_valid_event(h.event, h.queue, h.type, h.source, null, h.max_attempts, null, agent_private.sender_meta(h.meta, h.dead_letter_of)) order by h.event_ts, h.id limit $1 for update) c'
       into _chosen using _limit;
   end if;
+  perform set_config('enable_seqscan', 'on', true), set_config('enable_indexscan', 'on', true);
 
   return query
   with copied as materialized

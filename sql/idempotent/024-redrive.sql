@@ -41,7 +41,7 @@ begin
       limit %s
       $sql$
     , _r.created_at
-    , _matches || agent_private.history_filter(null, null, null, null, _queues => _r.queues)
+    , _matches || agent_private.history_filter(null, null, null, null, _queues => _r.queues, _finished_from => _r.finished_from, _finished_to => _r.finished_to)
       || case when _r.to_queue is null then '' else ' and not starts_with(h.queue, ''queued.'')' end
     , o.outcome
     , agent_private.history_filter(_r.queue, _r.from_ts, _r.to_ts, null)
@@ -51,6 +51,33 @@ begin
     from unnest(array['done', 'failed', 'expired', 'cancelled']) as o (outcome)
     where _r.outcome is null or o.outcome = _r.outcome
   );
+end
+$func$;
+
+-- The first and the last event_ts of the events that a new redrive matches among those that finished within the time of its filter; null where there are none. No row if it
+-- has no such time, or more events finished within it than is_small_window allows: it goes through all of history by event_ts then.
+create or replace function agent_private.redrive_span(_r agent.redrive)
+returns table (first_ts timestamptz, last_ts timestamptz)
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set datestyle to 'ISO' -- as in history_filter
+set intervalstyle to 'postgres'
+set enable_seqscan to off
+set enable_indexscan to off
+set enable_bitmapscan to on
+set max_parallel_workers_per_gather to 0
+set jit to off
+as $func$
+declare
+  _window text = agent_private.finished_window(_r.from_ts, _r.to_ts, _r.finished_from, _r.finished_to);
+begin
+  if not agent_private.is_small_window(_window) then
+    return;
+  end if;
+  return query execute format('select min(h.event_ts), max(h.event_ts) from (%s) h where h.requeued_as is null%s%s'
+  , agent_private.window_rows(_window)
+  , agent_private.history_filter(_r.queue, null, null, _r.contains, _r.type, _r.source, _r.worker, _r.min_duration, _r.meta, _r.queues)
+  , case when _r.outcome is null then '' else format(' and h.outcome = %L', _r.outcome) end);
 end
 $func$;
 
@@ -115,6 +142,8 @@ create or replace function agent.create_redrive
 , _key text default null
 , _dry_run boolean default false
 , _queues text[] default null
+, _finished_from timestamptz default null
+, _finished_to timestamptz default null
 )
 returns table (redrive agent.redrive, is_replayed boolean)
 language plpgsql volatile
@@ -126,14 +155,19 @@ as $func$
 declare
   _r agent.redrive;
   _made agent.redrive;
+  _cursor_ts timestamptz;
+  _cursor_id int8;
+  _last_ts timestamptz;
 begin
   if _outcome not in ('done', 'failed', 'expired', 'cancelled') then
     perform agent_private.raise_invalid('outcome', 'must be done, failed, expired or cancelled');
   elsif not coalesce(_rate between 0.01 and 1000000, true) then
     perform agent_private.raise_invalid('rate', 'must be 0.01 to 1000000 events a second');
-  elsif _dead_letter_queue is null and num_nonnulls(_queue, _outcome, _from, _to, _contains, _type, _source, _worker, _min_duration, _meta) = 0 then
-    perform agent_private.raise_invalid('filter', 'must have at least one of queue, outcome, from, to, contains, type, source, worker, min_duration, meta');
-  elsif _dead_letter_queue is not null and num_nonnulls(_queue, _outcome, _worker, _min_duration) > 0 then
+  elsif _dead_letter_queue is null and num_nonnulls
+    (_queue, _outcome, _from, _to, _contains, _type, _source, _worker, _min_duration, _meta, _finished_from, _finished_to) = 0 then
+    perform agent_private.raise_invalid('filter'
+    , 'must have at least one of queue, outcome, from, to, finished_from, finished_to, contains, type, source, worker, min_duration, meta');
+  elsif _dead_letter_queue is not null and num_nonnulls(_queue, _outcome, _worker, _min_duration, _finished_from, _finished_to) > 0 then
     perform agent_private.raise_invalid('filter', 'must have none but from, to, contains, type, source and meta for the dead letters of a queue');
   elsif length(_key) not between 1 and 255 then
     perform agent_private.raise_invalid('idempotency_key', 'must be 1 to 255 characters');
@@ -160,6 +194,8 @@ begin
   _r.outcome = _outcome;
   _r.from_ts = _from;
   _r.to_ts = _to;
+  _r.finished_from = _finished_from;
+  _r.finished_to = _finished_to;
   _r.contains = _contains;
   _r.type = _type;
   _r.source = _source;
@@ -172,6 +208,14 @@ begin
   _r.last_id = coalesce(pg_sequence_last_value(pg_get_serial_sequence('agent.event', 'id')::regclass), 0);
   _r.last_ts = (select max(m.ts) from unnest(array['done', 'failed', 'expired', 'cancelled']) as o (outcome)
     cross join lateral (select h.event_ts from agent.event_hist h where h.outcome = o.outcome order by h.event_ts desc, h.id desc limit 1) as m (ts));
+  if num_nonnulls(_finished_from, _finished_to) > 0 then
+    select coalesce(s.first_ts, '-infinity'), 0, coalesce(s.last_ts, '-infinity') into _cursor_ts, _cursor_id, _last_ts from agent_private.redrive_span(_r) s;
+    if found then -- the scan begins before the first event that matches, and ends at the last
+      _r.cursor_ts = _cursor_ts;
+      _r.cursor_id = _cursor_id;
+      _r.last_ts = least(_r.last_ts, _last_ts);
+    end if;
+  end if;
   if _dry_run then
     select c.matched, c.is_estimate into strict _r.matched, _r.is_estimate from agent_private.count_redrive(_r, interval '2 seconds') c;
     return query select _r, false;
@@ -181,15 +225,16 @@ begin
   _r.idempotency_key = _key;
   _r.request_hash = case when _key is not null then agent_private.hash_json(jsonb_build_array
   ( _queue, _outcome, extract(epoch from _from), extract(epoch from _to), _contains, _type, _source, _worker, extract(epoch from _min_duration), _meta
-  , _dead_letter_queue, _to_queue, _rate, _queues
+  , _dead_letter_queue, _to_queue, _rate, _queues, extract(epoch from _finished_from), extract(epoch from _finished_to)
   )) end;
   insert into agent.redrive as r
   ( created_at, created_by, idempotency_key, request_hash, dead_letter_queue, queue, outcome, from_ts, to_ts, contains, type, source, worker, min_duration, meta
-  , queues, to_queue, rate, last_id, last_ts
+  , queues, to_queue, rate, last_id, last_ts, finished_from, finished_to, cursor_ts, cursor_id
   )
   values
   ( _r.created_at, _r.created_by, _r.idempotency_key, _r.request_hash, _r.dead_letter_queue, _r.queue, _r.outcome, _r.from_ts, _r.to_ts, _r.contains, _r.type
   , _r.source, _r.worker, _r.min_duration, _r.meta, _r.queues, _r.to_queue, _r.rate, _r.last_id, _r.last_ts
+  , _r.finished_from, _r.finished_to, _r.cursor_ts, _r.cursor_id
   )
   on conflict (idempotency_key) where idempotency_key is not null do nothing
   returning r.* into _made;
@@ -209,7 +254,8 @@ begin
   where r.id = _made.id
   returning r.* into strict _made;
   perform agent_private.record_audit('redrive.create', _made.id::text, jsonb_strip_nulls(jsonb_build_object
-  ( 'dead_letter_queue', _dead_letter_queue, 'queue', _queue, 'outcome', _outcome, 'from', _from, 'to', _to, 'type', _type, 'source', _source, 'worker', _worker
+  ( 'dead_letter_queue', _dead_letter_queue, 'queue', _queue, 'outcome', _outcome, 'from', _from, 'to', _to, 'finished_from', _finished_from
+  , 'finished_to', _finished_to, 'type', _type, 'source', _source, 'worker', _worker
   , 'to_queue', _to_queue, 'rate', _rate, 'matched', _made.matched
   )));
   perform pg_notify('agent_redrive', '');

@@ -2,7 +2,8 @@
 
 -- The latest events of history, by event_ts, that ended as failed or expired and have an error: up to _limit of those that the filters take (see list_history), the newest
 -- first, with the first _max_length characters of the error. At most _max_looked failed and expired events are looked at: if there are more, the last row has is_bound, and is one
--- of those that the filters take only if it has an id.
+-- of those that the filters take only if it has an id. _finished_from (inclusive) and _finished_to (exclusive) bound finished_at: where up to 200,000 events have finished within
+-- that time, only those count as looked at.
 create or replace function agent_service.list_failures
 ( _queue text default null
 , _type text default null
@@ -12,6 +13,8 @@ create or replace function agent_service.list_failures
 , _limit int4 default 10000
 , _max_looked int4 default 20000
 , _max_length int4 default 600
+, _finished_from timestamptz default null
+, _finished_to timestamptz default null
 )
 returns table (id int8, queue text, type text, finished_at timestamptz, error text, is_bound boolean)
 language plpgsql volatile
@@ -20,6 +23,7 @@ set search_path to pg_catalog, pg_temp
 set datestyle to 'ISO' -- as in history_filter
 set intervalstyle to 'postgres'
 set enable_seqscan to off -- as in find_history
+set enable_indexscan to on
 set enable_bitmapscan to off
 set enable_sort to off
 set jit to off
@@ -27,10 +31,25 @@ as $func$
 #variable_conflict use_column
 declare
   _range text = agent_private.history_filter(_queue, _from, _to, null);
-  _matches text = 'h.last_error is not null' || agent_private.history_filter(null, null, null, null, _type, _queues => _queues);
+  _window text = agent_private.finished_window(_from, _to, _finished_from, _finished_to);
+  _matches text = 'h.last_error is not null'
+    || agent_private.history_filter(null, null, null, null, _type, _queues => _queues, _finished_from => _finished_from, _finished_to => _finished_to);
+  _rows text;
 begin
   if coalesce(_limit, 0) < 1 then
     perform agent_private.raise_invalid('limit', 'must be at least 1');
+  end if;
+  if agent_private.is_small_window(_window) then
+    perform agent_private.read_by_finished_at();
+    _rows = format($sql$select h.* from (%s) h where h.outcome in ('failed', 'expired')%s$sql$, agent_private.window_rows(_window), _range);
+  else
+    _rows = format
+    ( $sql$
+        (select h.* from agent.event_hist h where h.outcome = 'failed'%s order by h.event_ts desc, h.id desc limit $2)
+        union all
+        (select h.* from agent.event_hist h where h.outcome = 'expired'%1$s order by h.event_ts desc, h.id desc limit $2)
+      $sql$
+    , _range);
   end if;
   -- Errors are cut before they are sent: PostgreSQL reads the beginning of a long one alone.
   return query execute format
@@ -39,9 +58,7 @@ begin
       from
       ( select h.id, h.queue::text, h.type::text, h.finished_at, h.last_error, h.event_ts, (%s) as matches, row_number() over (order by h.event_ts desc, h.id desc) as n
         from
-        ( (select h.* from agent.event_hist h where h.outcome = 'failed'%s order by h.event_ts desc, h.id desc limit $2)
-          union all
-          (select h.* from agent.event_hist h where h.outcome = 'expired'%2$s order by h.event_ts desc, h.id desc limit $2)
+        ( %s
           order by event_ts desc, id desc
           limit $2
         ) as h
@@ -50,7 +67,7 @@ begin
       order by f.event_ts desc, f.id desc
       limit $3
     $sql$
-  , _matches, _range
+  , _matches, _rows
   )
   using _max_length, _max_looked, _limit;
 end
