@@ -92,6 +92,11 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, reader *settingsReade
 		return err
 	}
 	defer closeCert()
+	tracer, err := openTracer(ctx, env.environ, logger)
+	if err != nil {
+		return err
+	}
+	defer closeTracer(ctx, tracer, logger)
 	listener, err := listen(ctx, reader.name("listen"), c.Listen)
 	if err != nil {
 		return err
@@ -110,6 +115,7 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, reader *settingsReade
 		MaxBodyMemory:  c.MaxBodyMemory,
 		MaxBatch:       c.MaxBatch,
 		MaxDepth:       c.MaxDepth,
+		Tracer:         tracer,
 		LogAll:         c.AccessLog == "all",
 		HidePayloads:   c.UIPayloads == "hidden",
 		LoopbackOnly:   !isPublic,
@@ -133,7 +139,7 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, reader *settingsReade
 	}
 	defer func() { err = errors.Join(err, db.close(ctx)) }()
 
-	opened, err := c.openServices(ctx, db, tcp, logger)
+	opened, err := c.openServices(ctx, db, tcp, tracer, logger)
 	if err != nil {
 		return err
 	}

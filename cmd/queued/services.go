@@ -22,6 +22,7 @@ import (
 	"github.com/queued/queued/internal/schedule"
 	"github.com/queued/queued/internal/seal"
 	"github.com/queued/queued/internal/topic"
+	"github.com/queued/queued/internal/trace"
 	"github.com/queued/queued/internal/webhook"
 	"github.com/queued/queued/sql"
 )
@@ -50,10 +51,10 @@ type services struct {
 
 // openServices migrates the database and opens the services on it; when others than this machine reach tcp, where it listens, no caller is served without a key. While the database cannot be reached, or none of its servers takes
 // writes, it tries again for StartTimeout. Permanent errors, such as a wrong password, are returned at once.
-func (c *serveCmd) openServices(ctx context.Context, db *database, tcp *net.TCPAddr, logger zerolog.Logger) (*services, error) {
+func (c *serveCmd) openServices(ctx context.Context, db *database, tcp *net.TCPAddr, tracer *trace.Tracer, logger zerolog.Logger) (*services, error) {
 	started := time.Now()
 	for pause := minStartPause; ; pause = min(2*pause, maxStartPause) {
-		s, err := c.openServicesOnce(ctx, db, tcp, logger)
+		s, err := c.openServicesOnce(ctx, db, tcp, tracer, logger)
 		switch {
 		case err == nil, ctx.Err() != nil, pg.IsPermanent(err), !pg.IsUnavailable(err):
 			return s, err
@@ -70,7 +71,7 @@ func (c *serveCmd) openServices(ctx context.Context, db *database, tcp *net.TCPA
 }
 
 // openServicesOnce is one attempt of openServices.
-func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, tcp *net.TCPAddr, logger zerolog.Logger) (s *services, err error) {
+func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, tcp *net.TCPAddr, tracer *trace.Tracer, logger zerolog.Logger) (s *services, err error) {
 	if err := c.migrate(ctx, db, logger); err != nil {
 		return nil, err
 	}
@@ -161,6 +162,7 @@ func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, tcp *net.
 	}
 	if s.pushes, err = push.Open(ctx, push.Config{
 		Database: connections, Queue: s.queue, Guard: guard, Sender: s.sender, Sealer: sealer, QueryTimeout: c.QueryTimeout, IsQuiet: isQuiet, Logger: logger,
+		Tracer: tracer,
 	}); err != nil {
 		return s, err
 	}

@@ -272,8 +272,8 @@ func TestWelcomeOverTLSNamesTheCertificate(t *testing.T) {
 	}
 }
 
-// trace reports the connections that a client's requests use.
-func trace(ctx context.Context, addresses chan<- string) context.Context {
+// traceConnections reports the connections that a client's requests use.
+func traceConnections(ctx context.Context, addresses chan<- string) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { addresses <- info.Conn.LocalAddr().String() }})
 }
 
@@ -286,7 +286,7 @@ func TestSlowReaderOfOneStreamHoldsUpNoOther(t *testing.T) {
 	connections := make(chan string, 1000)
 	send := func(method, path, body string) *http.Response {
 		t.Helper()
-		req, err := http.NewRequestWithContext(trace(t.Context(), connections), method, "https://"+s.addr+path, strings.NewReader(body))
+		req, err := http.NewRequestWithContext(traceConnections(t.Context(), connections), method, "https://"+s.addr+path, strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}

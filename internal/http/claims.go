@@ -63,10 +63,12 @@ func (s *Server) release(ctx context.Context, log *accessLog, claimed []queue.Ev
 func (s *Server) claim(r *http.Request, req claimRequest) (reply, error) {
 	log := logOf(r)
 	req.Worker = cmp.Or(req.Worker, req.HeaderWorker)
+	began := time.Now()
 	claimed, err := s.svc.Claim(r.Context(), queue.ClaimParams{
 		Queue: req.Queue, Limit: req.Limit, MaxAttempts: req.MaxAttempts, InvisibleFor: req.InvisibleFor, Wait: *req.Wait, Order: req.Order,
 		Types: req.Types, ExcludeIDs: req.ExcludeIDs, Worker: req.Worker,
 	})
+	s.traceClaim(r, req.Queue, req.Limit > 1, began, claimed, err)
 	log.add("events", len(claimed))
 	rep := reply{body: eventList(claimed)}
 	if len(claimed) > 0 {
@@ -95,11 +97,17 @@ func (s *Server) ackOne(r *http.Request, ack queue.Ack) (queue.AckResult, error)
 	if err := s.mayAck(r, ack.Receipt); err != nil {
 		return queue.AckResult{}, err
 	}
+	began := time.Now()
+	ack.WantsTrace = s.cfg.Tracer.IsOn()
+	result := queue.AckResult{ID: ack.ID}
 	results, err := s.svc.Ack(r.Context(), []queue.Ack{ack})
-	if err != nil {
-		return queue.AckResult{}, err
+	if err == nil {
+		result, err = results[0], results[0].Err
 	}
-	return results[0], results[0].Err
+	if ack.WantsTrace {
+		s.traceSettling(r, "ack", false, began, []int64{ack.ID}, []queue.EventTrace{result.Trace}, result.Outcome, err)
+	}
+	return result, err
 }
 
 type ackWithResultRequest struct {
@@ -155,15 +163,19 @@ func ackResultOf(acked queue.AckResult) ackResult {
 
 func (s *Server) ackBatch(r *http.Request, req ackBatchRequest) (reply, error) {
 	logOf(r).add("events", len(req.Events))
+	began, wantsTrace := time.Now(), s.cfg.Tracer.IsOn()
 	var acks []queue.Ack
 	results := make([]queue.AckResult, len(req.Events))
 	for i, item := range req.Events {
 		results[i] = queue.AckResult{ID: item.ID, Err: s.mayAck(r, item.Receipt)}
 		if results[i].Err == nil {
-			acks = append(acks, queue.Ack{Lease: leaseOf(r, item.ID, item.Receipt), Result: []byte(item.Result)})
+			acks = append(acks, queue.Ack{Lease: leaseOf(r, item.ID, item.Receipt), Result: []byte(item.Result), WantsTrace: wantsTrace})
 		}
 	}
 	acked, err := s.svc.Ack(r.Context(), acks)
+	if wantsTrace {
+		s.traceAcks(r, began, acks, acked, err)
+	}
 	if err != nil {
 		return reply{}, err
 	}
@@ -193,13 +205,18 @@ type nackResponse struct {
 }
 
 func (s *Server) nack(r *http.Request, req nackRequest) (reply, error) {
+	began, wantsTrace := time.Now(), s.cfg.Tracer.IsOn()
 	result, err := s.svc.Nack(r.Context(), queue.NackParams{
-		Lease:     leaseOf(r, req.ID, req.Receipt),
-		Delay:     req.Delay,
-		Error:     req.Error,
-		Retryable: req.Retryable,
-		Final:     req.Final,
+		Lease:      leaseOf(r, req.ID, req.Receipt),
+		Delay:      req.Delay,
+		Error:      req.Error,
+		Retryable:  req.Retryable,
+		Final:      req.Final,
+		WantsTrace: wantsTrace,
 	})
+	if wantsTrace {
+		s.traceSettling(r, "nack", false, began, []int64{req.ID}, []queue.EventTrace{result.Trace}, result.Outcome, err)
+	}
 	resp := nackResponse{ID: req.ID, Exhausted: result.IsExhausted, Outcome: result.Outcome}
 	if result.Outcome == "" {
 		resp.VT = (*timestamp)(&result.VT)

@@ -166,7 +166,7 @@ func (s *Server) insertCloudEvents(r *http.Request, req postCloudEventsRequest, 
 		}
 		params[i] = p
 	}
-	inserted, err := s.svc.Insert(r.Context(), params)
+	inserted, err := s.insertTraced(r, isBatch, params)
 	switch {
 	case err != nil:
 		return reply{}, timeRefused(err, in)
@@ -202,7 +202,7 @@ func (s *Server) publishCloudEvents(r *http.Request, name string, in []cloudeven
 	for i := range in {
 		publications[i] = topic.Publication{Topic: name, Event: in[i].Event, Meta: metas[i], IdempotencyKey: in[i].Key(), OnDuplicate: queue.First}
 	}
-	published, err := s.topics.Publish(r.Context(), publications)
+	published, err := s.publishTraced(r, isBatch, publications)
 	switch {
 	case err != nil:
 		return reply{}, err

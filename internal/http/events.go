@@ -99,7 +99,7 @@ func (s *Server) insert(r *http.Request, req insertRequest) (reply, error) {
 	if req.KeepRaw != 0 {
 		params.Raw = &queue.RawBody{Body: req.Sent, MediaType: mediaType(r), Keep: req.KeepRaw}
 	}
-	inserted, err := s.svc.Insert(r.Context(), []queue.InsertParams{params})
+	inserted, err := s.insertTraced(r, false, []queue.InsertParams{params})
 	if err != nil {
 		return reply{}, err
 	}
@@ -134,7 +134,7 @@ func (s *Server) insertBatch(r *http.Request, req insertBatchRequest) (reply, er
 		}
 		params[i] = req.Events[i].params(req.Events[i].Event)
 	}
-	inserted, err := s.svc.Insert(r.Context(), params)
+	inserted, err := s.insertTraced(r, true, params)
 	if err != nil {
 		return reply{}, err
 	}

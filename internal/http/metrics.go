@@ -17,6 +17,7 @@ import (
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
 	"github.com/queued/queued/internal/topic"
+	"github.com/queued/queued/internal/trace"
 	"github.com/queued/queued/internal/webhook"
 )
 
@@ -54,7 +55,7 @@ func newMetrics(cfg Config, build versionResponse, bodies *body.Budget) *metrics
 	})
 	info.Set(1)
 	cfg.Registry.MustRegister(
-		m.requests, m.duration, m.streamed, m.gaps, m.blocked, m.keys, info, &collector{cfg.Service, cfg.Schedules, cfg.Topics, cfg.Access, cfg.Pushes, cfg.Sources, bodies},
+		m.requests, m.duration, m.streamed, m.gaps, m.blocked, m.keys, info, &collector{cfg.Service, cfg.Schedules, cfg.Topics, cfg.Access, cfg.Pushes, cfg.Sources, cfg.Tracer, bodies},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
@@ -227,6 +228,10 @@ var (
 		"Deliveries to sources of webhooks in this process, by what became of them: received, duplicate, challenge, rejected, invalid, rate_limited, paused or failed. "+
 			"At most 1,000 sources have series of their own; the rest is counted as other.", "source", "result")
 
+	spansEnded    = counter("queued_trace_spans_total", "Sampled spans of this process that have ended. Only with a collector of traces, like the following ones.")
+	spansExported = counter("queued_trace_spans_exported_total", "Spans of this process that the collector of traces has taken.")
+	spansFailed   = counter("queued_trace_spans_failed_total", "Spans of this process that the collector of traces has refused, or that never reached it.")
+
 	serverUnsafe = gauge("queued_database_unsafe_setting",
 		"1 when the database server has this setting so that committed data can be lost, else 0.", "setting")
 	serverListening = gauge("queued_database_listening",
@@ -262,6 +267,7 @@ type collector struct {
 	access    *access.Service
 	pushes    *push.Service
 	sources   *webhook.Service
+	tracer    *trace.Tracer
 	bodies    *body.Budget
 }
 
@@ -318,6 +324,12 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if c.sources != nil {
 		c.sources.Each(func(name, result string, n int64) { send(webhooks, float64(n), name, result) })
+	}
+	if c.tracer.IsOn() {
+		ended, exported, failed := c.tracer.Counts()
+		send(spansEnded, float64(ended))
+		send(spansExported, float64(exported))
+		send(spansFailed, float64(failed))
 	}
 	c.collectQueues(send)
 }

@@ -82,10 +82,10 @@ var (
 	labelName    = regexp.MustCompile(`(\w+)="`)
 )
 
-// TestMetricsHaveTheLabelsThatAreDocumented compares the table of docs/operations.md with a scrape.
+// TestMetricsHaveTheLabelsThatAreDocumented compares the table of docs/observability.md with a scrape.
 func TestMetricsHaveTheLabelsThatAreDocumented(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/operations.md")
+	text, err := os.ReadFile("../../docs/observability.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,12 +128,12 @@ func TestMetricsHaveTheLabelsThatAreDocumented(t *testing.T) {
 	for name, labels := range has {
 		slices.Sort(labels)
 		if want, ok := documented[name]; ok && !slices.Equal(labels, want) {
-			t.Errorf("%s has the labels %q, and docs/operations.md says %q", name, labels, want)
+			t.Errorf("%s has the labels %q, and docs/observability.md says %q", name, labels, want)
 		}
 	}
 	for name, labels := range documented {
 		if len(labels) > 0 && has[name] == nil && strings.Contains(scrape, "\n"+name+" ") {
-			t.Errorf("%s has no labels, and docs/operations.md says %q", name, labels)
+			t.Errorf("%s has no labels, and docs/observability.md says %q", name, labels)
 		}
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
 	"github.com/queued/queued/internal/topic"
+	"github.com/queued/queued/internal/trace"
 	"github.com/queued/queued/internal/webhook"
 )
 
@@ -42,6 +43,7 @@ type Config struct {
 	Sources   *webhook.Service     // whose webhooks come in; nil: there are none
 	Version   string               // of the program, for /version; empty: that of the build
 	Logger    zerolog.Logger       // zero: silent
+	Tracer    *trace.Tracer        // nil: there are no spans
 	Registry  *prometheus.Registry // where the metrics are registered; nil: a registry of its own
 	// RequestTimeout is how long a request may take once it has been read, besides the time that it asks to wait; zero: DefaultRequestTimeout.
 	RequestTimeout time.Duration
@@ -125,7 +127,7 @@ func New(cfg Config) *Server {
 	routes := s.routes().mux
 	s.drained = make(chan struct{})
 	pages := s.newPages(routes)
-	s.handler = s.observe(routes, s.checkHost(s.checkClient(s.checkOutdated(servePages(checkOrigin(pages), s.authenticate(checkOrigin(routes)))))))
+	s.handler = s.observe(routes, s.checkHost(s.checkClient(s.checkOutdated(servePages(checkOrigin(pages), s.authenticate(checkOrigin(s.traceRequests(routes))))))))
 	return s
 }
 

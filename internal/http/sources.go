@@ -398,7 +398,7 @@ func (s *Server) receiveDelivery(w http.ResponseWriter, r *http.Request, answere
 		query = nil
 	}
 	result, err := admission.Receive(r.Context(), webhook.Delivery{
-		Header: r.Header, Query: query, Body: sent, Check: s.checkEvent,
+		Header: r.Header, Query: query, Body: sent, Check: s.checkEvent, Sending: s.sendingDelivery(r),
 		Verified: func() error {
 			log.body.Verified()
 			return bind.BodyError(log.body.TakeDecoded(sent), limit)

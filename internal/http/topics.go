@@ -47,13 +47,16 @@ func (s *Server) publish(r *http.Request, req publishRequest) (reply, error) {
 	case req.Delay != nil && req.At != nil:
 		return reply{}, errDelayAndAt
 	case req.Delay != nil || req.At != nil:
-		waits, err := s.topics.PublishLater(r.Context(), p, *cmp.Or(req.Delay, new(time.Duration)), req.At)
+		one := []topic.Publication{p}
+		sent := s.startPublishing(r, false, one)
+		waits, err := s.topics.PublishLater(r.Context(), one[0], *cmp.Or(req.Delay, new(time.Duration)), req.At)
+		sent.end(waits.ID, err)
 		if err == nil && waits.Published != nil {
 			return s.published(r, req.Topic, *waits.Published), nil
 		}
 		return reply{status: http.StatusAccepted, body: delayedResponse{waits.ID, waits.At}, location: eventPath(waits.ID), deduplicated: waits.Deduplicated}, err
 	}
-	published, err := s.topics.Publish(r.Context(), []topic.Publication{p})
+	published, err := s.publishTraced(r, false, []topic.Publication{p})
 	if err != nil {
 		return reply{}, err
 	}
@@ -94,7 +97,7 @@ func (s *Server) publishBatch(r *http.Request, req publishBatchRequest) (reply, 
 			return reply{}, err
 		}
 	}
-	published, err := s.topics.Publish(r.Context(), convert(req.Events, func(p publication) topic.Publication {
+	published, err := s.publishTraced(r, true, convert(req.Events, func(p publication) topic.Publication {
 		return topic.Publication{Topic: p.Topic, Event: p.Event, Meta: p.Meta, Key: p.Key, IdempotencyKey: p.IdempotencyKey, Subscription: p.Subscription}
 	}))
 	if err != nil {

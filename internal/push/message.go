@@ -9,6 +9,7 @@ import (
 
 	"github.com/queued/queued/internal/cloudevents"
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/trace"
 )
 
 // DefaultType is the type, in a body of the format Standard, of an event that has neither a type nor a topic.
@@ -34,7 +35,7 @@ func (e *endpoint) messageOf(event *queue.Event, first int64) (header http.Heade
 	if err != nil {
 		return nil, nil, err
 	}
-	addTrace(header, event.Meta)
+	trace.OfMeta(event.Meta).AddTo(header)
 	return header, body, nil
 }
 
@@ -66,24 +67,4 @@ func standardBody(event *queue.Event) ([]byte, error) {
 	}
 	body = append(body, `,"data":`...)
 	return append(append(body, event.Payload...), '}'), nil
-}
-
-// addTrace adds the trace context that the metadata of an event has, if it is valid.
-func addTrace(header http.Header, meta json.RawMessage) {
-	if len(meta) == 0 {
-		return
-	}
-	var trace struct{ Traceparent, Tracestate any }
-	if json.Unmarshal(meta, &trace) != nil {
-		return
-	}
-	parent, _ := trace.Traceparent.(string)
-	state, _ := trace.Tracestate.(string)
-	if parent, state = cloudevents.TraceContext(http.Header{"Traceparent": {parent}, "Tracestate": {state}}); parent == "" {
-		return
-	}
-	header["Traceparent"] = []string{parent}
-	if state != "" {
-		header["Tracestate"] = []string{state}
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/trace"
 )
 
 func TestInvalidTraceContextsAreNotSent(t *testing.T) {
@@ -14,7 +15,7 @@ func TestInvalidTraceContextsAreNotSent(t *testing.T) {
 	for parent, isSent := range map[string]bool{valid: true, " " + valid: true, "ff" + valid[2:]: false, valid + "-x": false, "": false} {
 		meta, _ := json.Marshal(map[string]string{"traceparent": parent, "tracestate": "a=1"})
 		header := make(http.Header)
-		addTrace(header, meta)
+		trace.OfMeta(meta).AddTo(header)
 		if sent := header.Get("Traceparent") == valid; sent != isSent || sent != (header.Get("Tracestate") == "a=1") {
 			t.Errorf("%q is sent: %t, want %t", parent, sent, isSent)
 		}
@@ -24,14 +25,14 @@ func TestInvalidTraceContextsAreNotSent(t *testing.T) {
 	for rest, isSent := range map[string]bool{"": true, "-": true, "-more-!~": true, "-\x01": false, "-\x7f": false, "-a\tb": false, "-a b": false, "-é": false, "-a\r\nX: y": false} {
 		meta, _ := json.Marshal(map[string]string{"traceparent": later + rest})
 		header := make(http.Header)
-		addTrace(header, meta)
+		trace.OfMeta(meta).AddTo(header)
 		if sent := header.Get("Traceparent") == later+rest; sent != isSent || !sent && len(header) > 0 {
 			t.Errorf("%q: sent is %v", later+rest, sent)
 		}
 	}
 	for _, meta := range []string{`{}`, `{"traceparent":1}`, `{"traceparent":null}`, `{"traceparent":{"a":1}}`} {
 		header := make(http.Header)
-		if addTrace(header, json.RawMessage(meta)); len(header) > 0 {
+		if trace.OfMeta(json.RawMessage(meta)).AddTo(header); len(header) > 0 {
 			t.Errorf("%s: sent %v", meta, header)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/seal"
+	"github.com/queued/queued/internal/trace"
 )
 
 // DefaultKeep is how long the secret before a rotation goes on signing.
@@ -181,7 +182,7 @@ func (s *Service) Test(ctx context.Context, name string) (TestResult, error) {
 	at := s.cfg.Database.Now().UTC().Truncate(time.Millisecond)
 	event := queue.Event{Queue: name, Type: TestType, Source: "queued", EventTS: at, EnqueuedAt: at, Payload: payload}
 	started := time.Now()
-	response, err := s.request(ctx, e, &event, 0, "test_"+rand.Text())
+	response, err := s.request(ctx, e, &event, 0, "test_"+rand.Text(), trace.Context{})
 	if err != nil {
 		return TestResult{Took: time.Since(started), Error: err.Error()}, ctx.Err()
 	}

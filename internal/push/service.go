@@ -16,6 +16,7 @@ import (
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/seal"
+	"github.com/queued/queued/internal/trace"
 )
 
 // Defaults and bounds.
@@ -55,6 +56,7 @@ type Config struct {
 	HoldPause    time.Duration    // zero: DefaultHoldPause
 	MaxPause     time.Duration    // zero: DefaultMaxPause
 	IsQuiet      bool             // Run pushes nothing
+	Tracer       *trace.Tracer    // nil: there are no spans
 	Now          func() time.Time // nil: time.Now
 	Logger       zerolog.Logger   // zero: silent
 }

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/ratelimit"
+	"github.com/queued/queued/internal/trace"
 )
 
 const (
@@ -486,8 +489,10 @@ func (w *worker) replaceState(st state) {
 // send makes one request, and returns the outcome. isOver: ctx has ended meanwhile.
 func (s *Service) send(ctx context.Context, e *endpoint, event *queue.Event, first int64) (o outcome, isOver bool) {
 	started := time.Now()
-	response, err := s.request(ctx, e, event, first, webhookID(first))
+	span := s.startSpan(ctx, event)
+	response, err := s.request(ctx, e, event, first, webhookID(first), span.Context())
 	o.took = time.Since(started)
+	defer func() { endSpan(span, e, &o, isOver) }()
 	switch {
 	case ctx.Err() != nil && err != nil:
 		return o, true
@@ -502,12 +507,49 @@ func (s *Service) send(ctx context.Context, e *endpoint, event *queue.Event, fir
 	return o, false
 }
 
+// startSpan starts the span of a request, which is a part of the trace of its event.
+func (s *Service) startSpan(ctx context.Context, event *queue.Event) trace.Span {
+	if !s.cfg.Tracer.IsOn() {
+		return trace.Span{}
+	}
+	return s.cfg.Tracer.Start(ctx, &trace.Operation{
+		Kind: trace.Push, Name: "push", Destination: event.Queue, Messages: []trace.Message{{ID: event.ID, Context: trace.OfMeta(event.Meta)}},
+	})
+}
+
+// endSpan ends it with the outcome. isOver: nobody knows of one.
+func endSpan(span trace.Span, e *endpoint, o *outcome, isOver bool) {
+	if span.IsZero() {
+		return
+	}
+	if u, err := url.Parse(e.url); err == nil {
+		span.SetResponse(u.Hostname(), o.status)
+	}
+	failure := ""
+	switch {
+	case isOver:
+		failure = "interrupted"
+	case o.verdict != delivered:
+		if failure = strconv.Itoa(o.status); o.status == 0 {
+			failure = "no_response"
+		}
+	}
+	if !isOver {
+		span.SetOutcome(string(o.verdict))
+	}
+	span.End(failure)
+}
+
 // errMessage is wrapped by errors of events of which no request can be made.
 var errMessage = errors.New("no request can be made of the event")
 
-// request sends an event to an endpoint, as the webhook of this id.
-func (s *Service) request(ctx context.Context, e *endpoint, event *queue.Event, first int64, id string) (egress.Response, error) {
+// request sends an event to an endpoint, as the webhook of this id, and with a trace context; a zero one: that of the event, if it has one.
+func (s *Service) request(ctx context.Context, e *endpoint, event *queue.Event, first int64, id string, traced trace.Context) (egress.Response, error) {
 	header, body, err := e.messageOf(event, first)
+	if err == nil && !traced.IsZero() {
+		delete(header, "Tracestate")
+		traced.AddTo(header)
+	}
 	if err == nil {
 		var signer *egress.Signer
 		if signer, err = e.signer(s.cfg.Database.Now()); err == nil {

@@ -26,13 +26,17 @@ func (s *Service) Nack(ctx context.Context, p NackParams) (NackResult, error) {
 		most        *int
 		deadLetters *string // the queue that a dead letter went to
 		took        *time.Duration
+		trace       EventTrace
 	)
+	if p.WantsTrace {
+		trace = s.eventTrace(ctx, p.ID)
+	}
 	err := s.row(ctx, `
 		select vt, outcome, queue, repeated, attempts, max_attempts, dead_letter_queue, took
 		from agent.nack_event($1, nullif($2, ''), $3, nullif($4, ''), $5, _notify => false, _retryable => $6, _queues => $7, _notify_dead_letters => false)`,
 		[]any{p.ID, p.Receipt, p.Delay, p.Error, p.Final, p.Retryable, p.Queues}, &vt, &outcome, &queue, &repeated, &attempts, &most, &deadLetters, &took)
 	if err != nil {
-		return NackResult{}, wrap("nacking an event", err)
+		return NackResult{Trace: trace}, wrap("nacking an event", err)
 	}
 	if outcome != nil {
 		if !repeated {
@@ -47,13 +51,19 @@ func (s *Service) Nack(ctx context.Context, p NackParams) (NackResult, error) {
 			s.wake(map[string]bool{*deadLetters: true})
 		}
 		s.ends.wake(p.ID)
-		return NackResult{Outcome: *outcome}, nil
+		return NackResult{Outcome: *outcome, Trace: trace}, nil
 	}
 	if !repeated {
 		s.counters.add(queue, &Counters{Nacked: 1})
 	}
 	s.wake(map[string]bool{queue: true})
-	return NackResult{VT: *vt, IsExhausted: most == nil && attempts >= s.cfg.MaxAttempts}, nil
+	return NackResult{VT: *vt, IsExhausted: most == nil && attempts >= s.cfg.MaxAttempts, Trace: trace}, nil
+}
+
+// eventTrace returns the trace of an event, which nothing hangs on: none if it cannot be read.
+func (s *Service) eventTrace(ctx context.Context, id int64) (trace EventTrace) {
+	_ = s.row(ctx, tracesSQL, []any{[]int64{id}}, new(int64), &trace.Queue, &trace.Parent, &trace.State)
+	return trace
 }
 
 // Extend makes the lease last until invisibleFor from now (zero: as the queue's policy says, or DefaultInvisibleFor) and returns

@@ -457,6 +457,13 @@ func (tx *transaction) addAcks(ops []*operation) {
 		return
 	}
 	tx.hasAcks = true
+	var traced []int64
+	for _, a := range acks {
+		if a.WantsTrace {
+			traced = append(traced, a.ID)
+		}
+	}
+	traces := tx.addTraces(traced)
 	slices.SortStableFunc(acks, func(a, b pendingAck) int { return cmp.Compare(a.ID, b.ID) })
 	ids, receipts := make([]int64, len(acks)), make([]*string, len(acks))
 	var results, allowed []*string
@@ -487,6 +494,9 @@ func (tx *transaction) addAcks(ops []*operation) {
 			a := acks[ord-1]
 			if err == nil {
 				*a.result, err = ackResult(a.ID, status)
+				if a.WantsTrace {
+					a.result.Trace = traces[a.ID]
+				}
 			}
 			switch {
 			case err != nil:
@@ -506,6 +516,25 @@ func (tx *transaction) addAcks(ops []*operation) {
 				}
 			}
 		})
+}
+
+// tracesSQL returns the EventTrace of events that are in their queue.
+const tracesSQL = `select id, queue, traceparent, tracestate from agent_service.event_traces($1)`
+
+// addTraces has the traces of events read before anything becomes of them. The map has them once the statement has run.
+func (tx *transaction) addTraces(ids []int64) map[int64]EventTrace {
+	if len(ids) == 0 {
+		return nil
+	}
+	traces := make(map[int64]EventTrace, len(ids))
+	tx.query(tracesSQL, []any{ids}, func(r *pg.RowReader) {
+		var id int64
+		var trace EventTrace
+		if r.Read(&id, &trace.Queue, &trace.Parent, &trace.State) == nil {
+			traces[id] = trace
+		}
+	}, func() {})
+	return traces
 }
 
 // ackResult is the meaning of a status of agent_service.ack_events.

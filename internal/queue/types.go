@@ -170,6 +170,13 @@ type ClaimParams struct {
 type Ack struct {
 	Lease
 	Result json.RawMessage // kept in history; nil: none
+
+	WantsTrace bool // see AckResult.Trace
+}
+
+// An EventTrace is the trace context in the metadata of an event, as it was written there, and the queue of the event; zero: they were not asked for, or there is no event.
+type EventTrace struct {
+	Queue, Parent, State string
 }
 
 // AckResult is the result of an Ack for one lease.
@@ -177,6 +184,7 @@ type AckResult struct {
 	ID      int64
 	Outcome Outcome // Done or Cancelled when Err is nil
 	Err     error   // nil, ErrNotFound or ErrLeaseLost
+	Trace   EventTrace
 }
 
 // NackParams nacks one claimed event.
@@ -186,6 +194,8 @@ type NackParams struct {
 	Error     string         // kept as the event's last error; empty: the last one stays
 	Final     bool           // move it to history as Failed instead
 	Retryable *bool          // whether another attempt might succeed; false: move it to history as Failed; nil: not said
+
+	WantsTrace bool // see NackResult.Trace
 }
 
 // NackResult says where a nacked event went: Outcome is Failed after a final nack, or one on the last attempt that the
@@ -195,6 +205,7 @@ type NackResult struct {
 	VT          time.Time
 	Outcome     Outcome
 	IsExhausted bool
+	Trace       EventTrace
 }
 
 // SweepParams says which events an explicit sweep expires.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -161,8 +162,7 @@ func (a *Admission) Receive(ctx context.Context, d Delivery) (Result, error) {
 		s.count(h.Name, challenge, nil)
 		return Result{Challenge: all[0].Challenge}, nil
 	}
-	result, err := s.store(ctx, h, &d, all)
-	result.IsBatch = isBatch
+	result, err := s.store(ctx, h, &d, all, isBatch)
 	if len(all) > 0 {
 		result.Key = all[0].Key
 	}
@@ -248,12 +248,27 @@ func (*cachedSource) fit(d *Delivery, mapped *Mapped, now time.Time) error {
 }
 
 // store inserts or publishes the events of a delivery, all or none.
-func (s *Service) store(ctx context.Context, h *cachedSource, d *Delivery, all []Mapped) (result Result, err error) {
+func (s *Service) store(ctx context.Context, h *cachedSource, d *Delivery, all []Mapped, isBatch bool) (result Result, err error) {
+	result.IsBatch = isBatch
 	metas := make([]json.RawMessage, len(all))
 	for i := range all {
 		if metas[i], err = metaOf(h, &all[i]); err != nil {
 			return Result{}, err
 		}
+	}
+	if d.Sending != nil {
+		destination := h.Topic
+		if destination == nil {
+			destination = h.Queue
+		}
+		sent := d.Sending(h.Topic != nil, *destination, isBatch, metas)
+		defer func() {
+			id := int64(0)
+			if made := slices.Concat(result.IDs, result.Positions); err == nil && !isBatch && len(made) > 0 {
+				id = made[0]
+			}
+			sent(id, err)
+		}()
 	}
 	result.Deduplicated = len(all) > 0
 	if h.Topic != nil {

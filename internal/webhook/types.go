@@ -133,6 +133,9 @@ type Delivery struct {
 	Body   []byte
 	// Verified is called once the sender is known, before anything is made of the body; nil: nothing is. When it fails, so does the delivery.
 	Verified func() error
+	// Sending is called before the events are inserted or published into a queue or a topic, and may change their metadata; what it returns is called afterwards, with the
+	// id or the position of the event if it is no batch, else with 0. Nil: nothing is.
+	Sending func(isTopic bool, destination string, isBatch bool, metas []json.RawMessage) (sent func(id int64, err error))
 	// Check returns an error for an object that cannot be an event; nil: all can be.
 	Check func(json.RawMessage) error
 }

@@ -159,6 +159,20 @@ begin
 end
 $func$;
 
+-- The queues of those of these events that are in one, and the trace context in their metadata: empty where that is none, or too long for one.
+create or replace function agent_service.event_traces(_ids int8[])
+returns table (id int8, queue text, traceparent text, tracestate text)
+language sql stable
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set jit to off
+as $func$
+  select e.id, e.queue, coalesce(left(e.meta->>'traceparent', 512), ''), coalesce(left(e.meta->>'tracestate', 512), '')
+  from agent.event e
+  where e.id = any(_ids)
+$func$;
+
 -- Ends an attempt by failure: the event is claimable again after _delay (null: by its queue's policy, or at once), with _error, up to
 -- 65,536 characters, as its last error. It goes into history as failed if it is _final or not _retryable, or if it has had its
 -- max_attempts by the event or the policy. Returns the new vt, or the outcome failed, with the attempts and that max_attempts. Repeated with the same
