@@ -102,7 +102,7 @@ builds: ## Build for every system and architecture, and keep nothing
 		{ echo "$$target: the build has failed"; exit 1; }; done
 
 .PHONY: check
-check: ## Lint, formatting, modules, functions that nothing calls, types on other systems: what CI runs beside the tests
+check: ## Lint, formatting, modules, functions that nothing calls, types on other systems, alerts (with promtool): what CI runs beside the tests
 	@$(TOOL) golangci-lint run
 	@cd bench && go tool -modfile=../tools/go.mod golangci-lint run --config ../.golangci.yml
 	@$(TOOL) golangci-lint fmt --diff
@@ -117,6 +117,8 @@ check: ## Lint, formatting, modules, functions that nothing calls, types on othe
 		uncalled=$$($$deadcode -test ./...); if [ -n "$$uncalled" ]; then echo "$$uncalled"; exit 1; fi; \
 		for target in $(CHECKED_TARGETS); do CGO_ENABLED=0 GOOS=$${target%/*} GOARCH=$${target#*/} $$deadcode -test ./... >/dev/null || \
 		{ echo "$$target: see above"; exit 1; }; done
+	@if command -v promtool >/dev/null; then promtool check rules deploy/prometheus/alerts.yml >/dev/null && promtool test rules deploy/prometheus/alerts_test.yml >/dev/null || \
+		{ promtool test rules deploy/prometheus/alerts_test.yml; exit 1; }; fi
 	@for script in build/images build/reruns build/secrets build/smoke build/postgres/entrypoint build/postgres/healthcheck .ci/run examples/worker.sh; do bash -n $$script; done
 
 .PHONY: fmt
