@@ -28,6 +28,12 @@ var notices = map[string]string{
 	"subscription.deleted":  "The subscription is deleted.",
 	"topic.published":       "Published at position {n}.",
 
+	"history.requeued":  "Events requeued: {n}. Those that were requeued before were left out.",
+	"redrive.created":   "The redrive goes on in the background.",
+	"redrive.paused":    "The redrive is paused: no more events go until it is resumed.",
+	"redrive.resumed":   "The redrive goes on.",
+	"redrive.cancelled": "The redrive is cancelled. What it has requeued stays so.",
+
 	"event.run":      "The event can be claimed now.",
 	"event.ended":    "The event is in history.",
 	"event.requeued": "This is the new event. The record of the event {n}, which it is a copy of, stays.",

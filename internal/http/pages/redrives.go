@@ -1,0 +1,178 @@
+package pages
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/queued/queued/client"
+	"github.com/queued/queued/internal/duration"
+	"github.com/queued/queued/internal/ui"
+)
+
+// deadLetters is the parameter that names the queue whose dead letters a redrive is about; without it a redrive is about history.
+const deadLetters = "dead_letters"
+
+// redriveFields are the parameters of a question about a redrive.
+var redriveFields = append([]string{deadLetters}, historyFields...)
+
+// listRedrives is the page of all redrives, the latest first.
+func listRedrives(v *visit) (view, error) {
+	query := pick(v.r.URL.Query(), []string{"state", "cursor"})
+	shown := ui.Redrives{State: query.Get("state")}
+	page := view{name: "redrives", title: "Redrives", nav: "history", isLive: true, body: &shown}
+	query.Set("limit", "50")
+	var answer struct {
+		Redrives []client.Redrive `json:"redrives"`
+		Next     *string          `json:"next"`
+	}
+	if _, err := v.api.Do(v.r.Context(), client.Request{Path: "/redrives", Query: query}, &answer); err != nil {
+		return view{}, err
+	}
+	for _, r := range answer.Redrives {
+		shown.Redrives = append(shown.Redrives, ui.Redrive{Redrive: r})
+	}
+	shown.Pager = v.pager(answer.Next)
+	return page, nil
+}
+
+// redrive reads the redrive that the visit is about.
+func (v *visit) redrive() (ui.Redrive, error) {
+	id, err := v.id()
+	if err != nil {
+		return ui.Redrive{}, err
+	}
+	r, err := v.api.GetRedrive(v.r.Context(), id)
+	return ui.Redrive{Redrive: r}, err
+}
+
+// showRedrive is the page of one redrive.
+func showRedrive(v *visit) (view, error) {
+	r, err := v.redrive()
+	if err != nil {
+		return view{}, err
+	}
+	return view{name: "redrive", title: fmt.Sprintf("Redrive %d", r.ID), nav: "history", isLive: true, body: r}, nil
+}
+
+// newRedrive returns the redrive that a question or its form is about.
+func newRedrive(values url.Values) (client.NewRedrive, error) {
+	query, err := parseFilter(pick(values, redriveFields), time.Now())
+	if err != nil {
+		return client.NewRedrive{}, err
+	}
+	if query.Has("id") {
+		return client.NewRedrive{}, invalid("id", "must not be given: one event is requeued from its own page")
+	}
+	r := client.NewRedrive{Queue: query.Get(deadLetters), Filter: client.RedriveFilter{
+		Queue: query.Get("queue"), Outcome: query.Get("outcome"), Type: query.Get("type"), Source: query.Get("source"), Worker: query.Get("worker"),
+	}}
+	for field, object := range map[string]*json.RawMessage{"contains": &r.Filter.Contains, "meta": &r.Filter.Meta} {
+		if text := query.Get(field); text != "" {
+			*object = json.RawMessage(text)
+		}
+	}
+	for field, at := range map[string]*time.Time{"from": &r.Filter.From, "to": &r.Filter.To} {
+		if text := query.Get(field); text != "" {
+			*at, _ = parseInstant(text, time.Time{}) // parseFilter has made it a time
+		}
+	}
+	if text := query.Get("min_duration"); text != "" {
+		r.Filter.MinDuration, _ = duration.Parse(text) // parseFilter has made it a duration
+	}
+	return r, nil
+}
+
+// askRedrive is the question before all events that match a filter, or the dead letters of a queue, are requeued, with their number.
+func askRedrive(v *visit) (view, error) {
+	values := v.r.URL.Query()
+	if v.form != nil {
+		values = v.form
+	}
+	r, err := newRedrive(values)
+	if err != nil {
+		return view{}, err
+	}
+	matched, isEstimate, err := v.api.CountRedrive(v.r.Context(), r)
+	if err != nil {
+		return view{}, err
+	}
+	shown := ui.NewRedrive{
+		Redrive: ui.Redrive{Redrive: client.Redrive{Queue: r.Queue, Filter: r.Filter, Matched: matched, Estimate: isEstimate}},
+		Query:   ui.RedriveQuery(r.Filter), Key: rand.Text(), Back: "history",
+	}
+	nav := "history"
+	if len(shown.Query) > 0 {
+		shown.Back += "?" + shown.Query.Encode()
+	}
+	if r.Queue != "" {
+		shown.Query.Set(deadLetters, r.Queue)
+		shown.Back, nav = "queues/"+url.PathEscape(r.Queue), "queues"
+	}
+	return view{name: "redrive-new", title: "Requeue", nav: nav, body: shown}, nil
+}
+
+func createRedrive(v *visit) (string, error) {
+	r, err := newRedrive(v.form)
+	if err != nil {
+		return "", err
+	}
+	r.To, r.IdempotencyKey = v.form.Get("target"), v.idempotencyKey()
+	if text := v.form.Get("rate"); text != "" {
+		if r.Rate, err = strconv.ParseFloat(text, 64); err != nil || r.Rate <= 0 {
+			return "", invalid("rate", "must be a number of events a second, more than 0; empty: no limit")
+		}
+	}
+	made, err := v.api.CreateRedrive(v.r.Context(), r)
+	return did(redrivePath(made.ID), "redrive.created", ""), err
+}
+
+func redrivePath(id int64) string { return "redrives/" + strconv.FormatInt(id, 10) }
+
+func pauseRedrive(v *visit) (string, error) {
+	id, err := v.id()
+	if err != nil {
+		return "", err
+	}
+	_, err = v.api.PauseRedrive(v.r.Context(), id)
+	return did(redrivePath(id), "redrive.paused", ""), err
+}
+
+func resumeRedrive(v *visit) (string, error) {
+	id, err := v.id()
+	if err != nil {
+		return "", err
+	}
+	_, err = v.api.ResumeRedrive(v.r.Context(), id)
+	return did(redrivePath(id), "redrive.resumed", ""), err
+}
+
+// confirmCancelRedrive asks before a redrive is ended.
+func confirmCancelRedrive(v *visit) (view, error) {
+	r, err := v.redrive()
+	if err != nil {
+		return view{}, err
+	}
+	if r.State == client.RedriveDone || r.State == client.RedriveCancelled {
+		return view{}, problem(http.StatusConflict, "The redrive has ended", fmt.Sprintf("The redrive %d is %s: there is nothing to cancel.", r.ID, r.State))
+	}
+	return view{name: "confirm", title: "Cancel", nav: "history", body: ui.Confirm{
+		Question: fmt.Sprintf("Cancel the redrive %d?", r.ID),
+		Consequence: fmt.Sprintf("It has requeued %s of %s. These stay requeued, and the others stay where they are. A redrive that was cancelled cannot be resumed; one that is paused can.",
+			ui.Count(int(r.Requeued), "event", "events"), r.MatchedText()),
+		Button: "Cancel the redrive", Action: redrivePath(r.ID) + "/cancel", Back: redrivePath(r.ID),
+	}}, nil
+}
+
+func cancelRedrive(v *visit) (string, error) {
+	id, err := v.id()
+	if err != nil {
+		return "", err
+	}
+	_, err = v.api.CancelRedrive(v.r.Context(), id)
+	return did(redrivePath(id), "redrive.cancelled", ""), err
+}
