@@ -260,6 +260,20 @@ func TestRedriveByCommands(t *testing.T) {
 	h.run("redrive").want(2)
 	h.run("redrive", "--dead-letters", "mail.dead", "-q", "mail").want(2)
 	h.run("redrive", "-q", "mail", "--dry-run", "--wait").want(2)
+	for ended, want := range map[string]string{"--finished-from": "3", "--finished-to": "0"} {
+		if c := h.run("redrive", "-q", "mail", ended, "1h", "--dry-run", "-o", "json").want(0); strings.Join(strings.Fields(c.stdout.String()), "") != `{"matched":`+want+`,"estimate":false}` {
+			t.Errorf("a redrive with %s 1h would match %s", ended, c.stdout.String())
+		}
+		if c := h.run("requeue", "-q", "mail", ended, "1h", "--dry-run", "-o", "json").want(0); !strings.Contains(strings.Join(strings.Fields(c.stdout.String()), ""), `"matched":`+want) {
+			t.Errorf("a requeue with %s 1h would match %s", ended, c.stdout.String())
+		}
+		if c := h.run("history", "-q", "mail", ended, "1h", "-o", "jsonl").want(0); strconv.Itoa(strings.Count(c.stdout.String(), "\n")) != want {
+			t.Errorf("history with %s 1h is %s", ended, c.stdout.String())
+		}
+		h.run("errors", ended, "1h").want(0)
+		h.run("errors", ended, "soon").want(2)
+		h.run("redrive", "--dead-letters", "dead", ended, "1h").want(2)
+	}
 	if c := h.run("redrive", "-q", "mail", "--outcome", "cancelled", "--dry-run", "-o", "json").want(0); strings.Join(strings.Fields(c.stdout.String()), "") != `{"matched":3,"estimate":false}` {
 		t.Errorf("a dry run wrote %s", c.stdout.String())
 	}

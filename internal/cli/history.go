@@ -19,7 +19,23 @@ type historyFilter struct {
 	Source      string        `help:"Only events from this source."`
 	Worker      string        `help:"Only events that this worker claimed last."`
 	MinDuration time.Duration `placeholder:"DURATION" min:"0s" help:"Only done and failed events whose last attempt took at least this long."`
+	finished    `embed:""`
 	payloads    `embed:""`
+}
+
+// finished bounds when events ended.
+type finished struct {
+	FinishedFrom string `placeholder:"TIME" help:"Only events that ended at or after this time: RFC 3339, or how long ago, such as 1h."`
+	FinishedTo   string `placeholder:"TIME" help:"Only events that ended before this time."`
+}
+
+// times returns the bounds; zero: none.
+func (f *finished) times(env *Env) (from, to time.Time, err error) {
+	if from, err = parseTime("finished-from", f.FinishedFrom, env.Now()); err != nil {
+		return from, to, err
+	}
+	to, err = parseTime("finished-to", f.FinishedTo, env.Now())
+	return from, to, err
 }
 
 // params returns the filter as package client has it.
@@ -29,8 +45,12 @@ func (f *historyFilter) params(env *Env) (client.HistoryFilter, error) {
 		return client.HistoryFilter{}, err
 	}
 	to, err := parseTime("to", f.To, env.Now())
+	if err != nil {
+		return client.HistoryFilter{}, err
+	}
+	finishedFrom, finishedTo, err := f.times(env)
 	return client.HistoryFilter{
-		Queue: f.Queue, Outcome: f.Outcome, From: from, To: to, Contains: f.Contains.raw(), Meta: f.Meta.raw(), Type: f.Type, Source: f.Source,
+		Queue: f.Queue, Outcome: f.Outcome, From: from, To: to, FinishedFrom: finishedFrom, FinishedTo: finishedTo, Contains: f.Contains.raw(), Meta: f.Meta.raw(), Type: f.Type, Source: f.Source,
 		Worker: f.Worker, MinDuration: f.MinDuration,
 	}, err
 }
@@ -47,6 +67,7 @@ type HistoryCmd struct {
 func (*HistoryCmd) Help() string {
 	return examples(
 		`queued history -q mail --outcome failed --from 24h`,
+		`queued history --outcome failed --finished-from 1h`,
 		`queued history --contains '{"order": 4711}' -o json`,
 		`queued history -q mail -n 0 -o jsonl | jq -r .last_error | sort | uniq -c`,
 		`queued history --from 30d --export csv > history.csv`,
@@ -104,6 +125,7 @@ func (*RequeueCmd) Help() string {
 		`queued requeue 1042 1043`,
 		`queued requeue -q mail --outcome failed --from 24h --dry-run`,
 		`queued requeue -q mail --outcome failed --from 24h`,
+		`queued requeue -q mail --outcome failed --finished-from 1h`,
 	) + "\nBy filter, events that were requeued before are left out, so the command can be repeated. By id, every call makes another copy."
 }
 
@@ -148,7 +170,7 @@ func (c *RequeueCmd) Run(ctx context.Context, env *Env) error {
 
 func (f *historyFilter) isZero() bool {
 	return f.Queue == "" && f.Outcome == "" && f.From == "" && f.To == "" && f.Type == "" && f.Source == "" && f.Worker == "" &&
-		f.MinDuration == 0 && f.Contains == nil && f.Meta == nil
+		f.FinishedFrom == "" && f.FinishedTo == "" && f.MinDuration == 0 && f.Contains == nil && f.Meta == nil
 }
 
 func (c *RequeueCmd) requeueIDs(ctx context.Context, env *Env, conn *client.Client) error {

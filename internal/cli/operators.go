@@ -16,12 +16,14 @@ type ErrorsCmd struct {
 	Type   string `short:"t" help:"Only events of this type."`
 	From   string `placeholder:"TIME" help:"Only events whose time is at or after this one: RFC 3339, or how long ago, such as 90m."`
 	To     string `placeholder:"TIME" help:"Only events whose time is before this one."`
-	Limit  int    `short:"n" default:"20" placeholder:"N" help:"How many causes to list, up to 100."`
+
+	finished `embed:""`
+	Limit    int `short:"n" default:"20" placeholder:"N" help:"How many causes to list, up to 100."`
 }
 
 // Help returns the text below the usage.
 func (*ErrorsCmd) Help() string {
-	return examples(`queued errors --from 24h`, `queued errors -q mail -o jsonl`) +
+	return examples(`queued errors --finished-from 1h`, `queued errors -q mail -o jsonl`) +
 		"\nA cause is the text of an error with placeholders for what varies. The latest 10,000 failures are looked at.\nFor the events themselves: queued history --outcome failed"
 }
 
@@ -35,12 +37,18 @@ func (c *ErrorsCmd) Run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
+	finishedFrom, finishedTo, err := c.times(env)
+	if err != nil {
+		return err
+	}
 	conn, err := c.client()
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	found, err := conn.HistoryErrors(ctx, client.CauseFilter{Queue: c.Queue, Type: c.Type, From: from, To: to, Limit: c.Limit})
+	found, err := conn.HistoryErrors(ctx, client.CauseFilter{
+		Queue: c.Queue, Type: c.Type, From: from, To: to, FinishedFrom: finishedFrom, FinishedTo: finishedTo, Limit: c.Limit,
+	})
 	if err != nil {
 		return err
 	}

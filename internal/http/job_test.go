@@ -521,8 +521,10 @@ func TestHistoryIsFilteredByJobFields(t *testing.T) {
 			t.Errorf("%s (-want +got)\n%s", query, diff)
 		}
 	}
-	for body, want := range map[string]int{`{"type":"mail"}`: 2, `{"source":"shop","worker":"w1"}`: 1, `{"worker":"w2"}`: 1, `{"min_duration":"30s"}`: 1,
-		`{"finished_from":"` + hourAgo + `"}`: 3, `{"finished_to":"` + hourAgo + `"}`: 0} {
+	for body, want := range map[string]int{
+		`{"type":"mail"}`: 2, `{"source":"shop","worker":"w1"}`: 1, `{"worker":"w2"}`: 1, `{"min_duration":"30s"}`: 1,
+		`{"finished_from":"` + hourAgo + `"}`: 3, `{"finished_to":"` + hourAgo + `"}`: 0,
+	} {
 		got := h.call("POST", "/history/requeue", strings.TrimSuffix(body, "}")+`,"dry_run":true}`).want(200).body
 		if got != fmt.Sprintf(`{"matched":%d,"requeued":0}`, want) {
 			t.Errorf("%s: %s, want %d", body, got, want)
