@@ -22,6 +22,10 @@ func (h *Handler) answer(serve func(v *visit, w http.ResponseWriter) error) http
 		if !ok {
 			return
 		}
+		if page := renderedFor(r); page != nil { // it would be kept in memory again and again
+			page.problem = problemOf(errNoPage)
+			return
+		}
 		if err := serve(v, w); err != nil {
 			h.show(w, v, func(*visit) (view, error) { return view{}, err }, nil) //nolint:contextcheck // a visit has the context of its request
 		}

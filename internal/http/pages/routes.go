@@ -96,6 +96,9 @@ func (h *Handler) routes() {
 	r.Post(Prefix+"keys/{id}/rotate", h.reveal(rotateKey, showKey))
 	r.Get(Prefix+"keys/{id}/revoke", h.page(confirmRevoke))
 	r.Post(Prefix+"keys/{id}/revoke", h.action(revokeKey, confirmRevoke))
+	r.Get(Prefix+"audit", h.page(listAudit))
+	r.Get(Prefix+"audit.csv", h.download(exportAudit("csv")))
+	r.Get(Prefix+"audit.ndjson", h.download(exportAudit("ndjson")))
 }
 
 var errNoPage = problem(http.StatusNotFound, "No such page", "The address leads to no page. Something may have been deleted, or the address is incomplete.")
