@@ -92,7 +92,11 @@ func (b *browser) forms(path string, p *pageSeen) map[string]url.Values {
 	b.t.Helper()
 	found := make(map[string]url.Values)
 	for _, form := range formShown.FindAllStringSubmatch(p.body, -1) {
-		for _, action := range append([]string{form[1]}, submatches(otherAction, form[2])...) {
+		actions := submatches(otherAction, form[2])
+		if strings.Count(form[2], "<button") > len(actions) {
+			actions = append(actions, form[1])
+		}
+		for _, action := range actions {
 			if to := b.resolve(path, action); to != "logout" {
 				found[to] = url.Values{}
 			}

@@ -3,6 +3,7 @@ package pages
 import (
 	"net/http"
 
+	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/ui"
 )
 
@@ -27,7 +28,7 @@ func (h *Handler) routes() {
 	r.Get(Prefix+"queues/{name}", h.page(showQueue))
 	r.Post(Prefix+"queues/{name}/pause", h.action(pauseQueue, showQueue))
 	r.Post(Prefix+"queues/{name}/resume", h.action(resumeQueue, showQueue))
-	r.Get(Prefix+"queues/{name}/purge", h.page(confirmPurge))
+	r.Get(Prefix+"queues/{name}/purge", h.page(needs(access.Manage, confirmPurge)))
 	r.Post(Prefix+"queues/{name}/purge", h.action(purgeQueue, confirmPurge))
 	r.Post(Prefix+"queues/{name}/post", h.action(postEvent, showQueue))
 
@@ -51,13 +52,13 @@ func (h *Handler) routes() {
 	r.Get(Prefix+"events/{id}/payload", h.answer(downloadPayload))
 	r.Get(Prefix+"events/{id}/raw", h.download(rawBodyOf))
 	r.Post(Prefix+"events/{id}/run", h.action(runEvent, showEvent))
-	r.Get(Prefix+"events/{id}/cancel", h.page(confirmCancel))
+	r.Get(Prefix+"events/{id}/cancel", h.page(needs(access.Manage, confirmCancel)))
 	r.Post(Prefix+"events/{id}/cancel", h.action(cancelEvent, confirmCancel))
-	r.Get(Prefix+"events/{id}/requeue", h.page(confirmRequeue))
+	r.Get(Prefix+"events/{id}/requeue", h.page(needs(access.Manage, confirmRequeue)))
 	r.Post(Prefix+"events/{id}/requeue", h.action(requeueEvent, confirmRequeue))
 
 	r.Get(Prefix+"schedules", h.page(listSchedules))
-	r.Get(Prefix+"schedules/new", h.page(newSchedule))
+	r.Get(Prefix+"schedules/new", h.page(needs(access.Read, newSchedule)))
 	r.Post(Prefix+"schedules/preview", h.trial(previewNewSchedule, newSchedule))
 	r.Post(Prefix+"schedules/create", h.action(createSchedule, newSchedule))
 	r.Get(Prefix+"schedules/{id}", h.page(showSchedule))
@@ -67,7 +68,7 @@ func (h *Handler) routes() {
 	r.Post(Prefix+"schedules/{id}/pause", h.action(pauseSchedule, showSchedule))
 	r.Post(Prefix+"schedules/{id}/resume", h.action(resumeSchedule, showSchedule))
 	r.Post(Prefix+"schedules/{id}/run", h.action(runSchedule, showSchedule))
-	r.Get(Prefix+"schedules/{id}/delete", h.page(confirmDelete))
+	r.Get(Prefix+"schedules/{id}/delete", h.page(needs(access.Manage, confirmDelete)))
 	r.Post(Prefix+"schedules/{id}/delete", h.action(deleteSchedule, confirmDelete))
 	r.Get(Prefix+"owners", h.page(listOwners))
 
@@ -75,11 +76,11 @@ func (h *Handler) routes() {
 	r.Get(Prefix+"subscriptions/{name}", h.page(showSubscription))
 	r.Post(Prefix+"subscriptions/{name}/pause", h.action(pauseSubscription, showSubscription))
 	r.Post(Prefix+"subscriptions/{name}/resume", h.action(resumeSubscription, showSubscription))
-	r.Post(Prefix+"subscriptions/{name}/seek", h.trial(confirmSeek, showSubscription))
+	r.Post(Prefix+"subscriptions/{name}/seek", h.trial(needs(access.Manage, confirmSeek), showSubscription))
 	r.Post(Prefix+"subscriptions/{name}/seek/confirmed", h.action(seekSubscription, showSubscription))
-	r.Post(Prefix+"subscriptions/{name}/replay", h.trial(confirmReplay, showSubscription))
+	r.Post(Prefix+"subscriptions/{name}/replay", h.trial(needs(access.Manage, confirmReplay), showSubscription))
 	r.Post(Prefix+"subscriptions/{name}/replay/confirmed", h.action(replaySubscription, showSubscription))
-	r.Get(Prefix+"subscriptions/{name}/delete", h.page(confirmUnsubscribe))
+	r.Get(Prefix+"subscriptions/{name}/delete", h.page(needs(access.Manage, confirmUnsubscribe)))
 	r.Post(Prefix+"subscriptions/{name}/delete", h.action(deleteSubscription, confirmUnsubscribe))
 	r.Get(Prefix+"topics", h.page(listTopics))
 	r.Post(Prefix+"topics/publish", h.action(publish, listTopics))
@@ -89,12 +90,12 @@ func (h *Handler) routes() {
 	r.Get(Prefix+"fleet", h.page(showFleet))
 
 	r.Get(Prefix+"keys", h.page(listKeys))
-	r.Get(Prefix+"keys/new", h.page(newKey))
+	r.Get(Prefix+"keys/new", h.page(needs(access.Admin, newKey)))
 	r.Post(Prefix+"keys/create", h.reveal(createKey, newKey))
 	r.Get(Prefix+"keys/{id}", h.page(showKey))
 	r.Post(Prefix+"keys/{id}/change", h.action(storeKey, showKey))
 	r.Post(Prefix+"keys/{id}/rotate", h.reveal(rotateKey, showKey))
-	r.Get(Prefix+"keys/{id}/revoke", h.page(confirmRevoke))
+	r.Get(Prefix+"keys/{id}/revoke", h.page(needs(access.Admin, confirmRevoke)))
 	r.Post(Prefix+"keys/{id}/revoke", h.action(revokeKey, confirmRevoke))
 	r.Get(Prefix+"audit", h.page(listAudit))
 	r.Get(Prefix+"audit.csv", h.download(exportAudit("csv")))

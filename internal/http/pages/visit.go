@@ -31,6 +31,16 @@ func (h *Handler) visit(w http.ResponseWriter, r *http.Request) (*visit, bool) {
 	return &visit{h: h, r: r, grant: grant, api: h.clientFor(r, grant)}, true
 }
 
+// needs makes a page for viewers whose key has a scope: one with a form that is refused without it, although the page reads nothing that is.
+func needs(scope access.Scope, show page) page {
+	return func(v *visit) (view, error) {
+		if v.grant != nil && !v.grant.Has(scope) {
+			return view{}, &client.Error{Status: http.StatusForbidden, Required: &client.Requirement{Scope: string(scope)}}
+		}
+		return show(v)
+	}
+}
+
 // path returns the path of the page under Prefix, with its query but for the notice.
 func (v *visit) path() string {
 	path := strings.TrimPrefix(v.r.URL.EscapedPath(), Prefix)
