@@ -2,6 +2,8 @@ package http
 
 import (
 	"net/url"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/queued/queued/internal/access"
@@ -60,5 +62,31 @@ func TestPagesOfferWhatTheKeyAllows(t *testing.T) {
 	}
 	if got := decode[pageOfMany](admin.call("GET", "/schedules", "").want(200)).Schedules; len(got) != 2 || got[0].Status != "active" || got[1].Status != "active" {
 		t.Errorf("the schedules are %+v", got)
+	}
+}
+
+func TestPagesOfSchedulesAndTopicsHidePayloads(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setupWith(t, settings{http: func(c *Config) { c.HidePayloads = true }})
+	b := h.browse(t)
+	_, at := h.createSchedule(`{"name":"Report","queue":"reports","event":{"secret":17},"cron":"30 7 * * 1-5","timezone":"Asia/Kolkata"}`)
+	at = strings.TrimPrefix(at, "/")
+	h.call("POST", "/publish", `{"events":[{"topic":"order.placed","event":{"secret":17},"meta":{"secret":18}}]}`).want(201)
+	position := decode[struct {
+		Topics []struct {
+			Last int64 `json:"last_position"`
+		}
+	}](h.call("GET", "/topics", "").want(200)).Topics[0].Last
+	for _, path := range []string{"schedules", at, at + "/change", "topics/order.placed", "log/" + strconv.FormatInt(position, 10)} {
+		b.get(path).want(200).saysNot("secret")
+	}
+	b.get(at).says("QUEUED_UI_PAYLOADS=hidden")
+	b.get("log/" + strconv.FormatInt(position, 10)).says("QUEUED_UI_PAYLOADS=hidden")
+	form := scheduleForm("name", "Other", "version", "1", "event", "", "queue", "reports", "type", "")
+	b.post(at+"/preview", form).want(200).says("nothing is stored yet").saysNot("secret")
+	b.follow(at+"/change", form).want(200).says("The change is stored")
+	if got := h.call("GET", "/"+at, "").want(200).body; !strings.Contains(got, `"secret":17`) || !strings.Contains(got, `"Other"`) {
+		t.Errorf("the payload is not as it was: %s", got)
 	}
 }

@@ -1,6 +1,8 @@
 package http
 
 import (
+	"encoding/json"
+	"html"
 	"net/url"
 	"regexp"
 	"strings"
@@ -144,6 +146,29 @@ func TestPagesOfSchedulesShowWhatUsersEnterAsText(t *testing.T) {
 		b.get(page).want(200).saysNot("<script>alert", "style=").says("&lt;script&gt;")
 	}
 	b.post("schedules/preview", scheduleForm("name", evil, "type", evil)).want(200).saysNot("<script>alert")
+}
+
+// TestLongPayloadsAreKeptByForms changes the name of a schedule whose payload is longer than what pages show of it.
+func TestLongPayloadsAreKeptByForms(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	b := h.browse(t)
+	long := `{"text":"` + strings.Repeat("y", 100_000) + `","the end":"here"}`
+	_, at := h.createSchedule(`{"name":"Report","queue":"reports","event":` + long + `,"cron":"@daily","timezone":"UTC"}`)
+	at = strings.TrimPrefix(at, "/")
+	b.get(at).want(200).says("the first 64 KiB are shown").saysNot("here&#34;")
+	page := b.get(at + "/change").want(200)
+	_, entered, _ := strings.Cut(page.body, `spellcheck="false">`)
+	entered, _, _ = strings.Cut(entered, "</textarea>")
+	entered = html.UnescapeString(entered)
+	if !json.Valid([]byte(entered)) || !strings.Contains(entered, `"here"`) {
+		t.Fatalf("the form has %d bytes of the payload", len(entered))
+	}
+	b.follow(at+"/change", scheduleForm("version", "1", "event", entered, "name", "Other", "type", "", "cron", "@daily", "timezone", "UTC")).want(200).says("The change is stored")
+	if got := h.call("GET", "/"+at, "").want(200).body; !strings.Contains(got, `"here"`) || !strings.Contains(got, `"Other"`) {
+		t.Error("the schedule is not as it was entered")
+	}
 }
 
 // TestPagesSayWhereTheClocksChange looks at a schedule across the end of summer time.

@@ -54,6 +54,20 @@ func (f *ScheduleForm) CountText() string {
 	return strconv.Itoa(f.Count)
 }
 
+// PayloadText is the payload as it can be changed: all of it, over several lines unless it is long. Empty: it is not to be shown.
+func (f *ScheduleForm) PayloadText() string {
+	if f.Hidden {
+		return ""
+	}
+	if shown, isCut := indentUpTo(f.Payload, MaxShown); !isCut {
+		return shown
+	}
+	return unescape(string(f.Payload))
+}
+
+// Data is the payload as the page shows it.
+func (s *Schedule) Data() *JSONText { return NewJSONText(s.Payload) }
+
 // Owners is the page of all owners.
 type Owners struct {
 	Owners []client.Owner

@@ -32,5 +32,8 @@ type Topic struct {
 // Published is the page of one event of the log.
 type Published struct {
 	client.PublishedEvent
-	Hidden bool // the payload is not to be shown
+	Hidden bool // the payload and the metadata are not to be shown
 }
+
+// Data is the payload as the page shows it.
+func (p *Published) Data() *JSONText { return NewJSONText(p.Payload) }

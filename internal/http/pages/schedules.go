@@ -53,7 +53,7 @@ func showSchedule(v *visit) (view, error) {
 		return view{}, err
 	}
 	asked, _ := strconv.Atoi(query.Get("n")) // the API has refused what is no number
-	shown := ui.Schedule{
+	shown := &ui.Schedule{
 		Schedule: s, Hidden: v.h.cfg.HidePayloads, Runs: ui.Runs(answer.Upcoming), Asked: asked, Occurrences: answer.Occurrences, Pager: v.pager(answer.Next),
 	}
 	return view{name: "schedule", title: ui.ScheduleName(s), nav: "schedules", isLive: true, body: shown}, nil

@@ -95,7 +95,7 @@ func showPublished(v *visit) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	return view{name: "published", title: "Position " + strconv.FormatInt(position, 10), nav: "subscriptions", body: ui.Published{PublishedEvent: e, Hidden: v.h.cfg.HidePayloads}}, nil
+	return view{name: "published", title: "Position " + strconv.FormatInt(position, 10), nav: "subscriptions", body: &ui.Published{PublishedEvent: e, Hidden: v.h.cfg.HidePayloads}}, nil
 }
 
 // publish publishes one event, once however often the form is sent.
