@@ -61,6 +61,8 @@ func TestHistoryPageFilters(t *testing.T) {
 	only("queue=mail&outcome=failed&type=t&worker=w&from=1h&contains="+contains, true)
 	only("queue=mail&from=2020-01-01+00:00&to=2020-01-02", false)
 	only("queue=mail&min_duration=1h", false)
+	only("queue=mail&finished_from=1h&finished_to=2100-01-01", true)
+	only("queue=mail&finished_to=1h", false)
 	only("id=1", true)
 	b.get("history?queue=mail&outcome=failed").want(200).says("Requeue all that match…", `redrives/new?outcome=failed&amp;queue=mail`, `value="mail"`, "<option selected>failed</option>")
 	b.get("history?contains="+contains).want(200).says("looked for event by event", `value="{&#34;user&#34;:{&#34;id&#34;:4711}}"`)
@@ -160,8 +162,8 @@ func TestRedriveIsAskedForWithItsNumber(t *testing.T) {
 	h.fail("mail", `{"user":{"id":4711}}`, "bounced", 3)
 	b := h.browse(t)
 	b.get("redrives").want(200).says("No redrive was made")
-	query := "outcome=failed&queue=mail&from=1d&min_duration=0s&contains=" + url.QueryEscape(`{"user":{"id":4711}}`)
-	question := b.get("redrives/new?"+query).want(200).says("Requeue 3 events?", "The events of mail, that ended as failed, whose payload contains {&#34;user&#34;:{&#34;id&#34;:4711}}, with an event time from 2",
+	query := "outcome=failed&queue=mail&finished_from=2h&from=1d&min_duration=0s&contains=" + url.QueryEscape(`{"user":{"id":4711}}`)
+	question := b.get("redrives/new?"+query).want(200).says("Requeue 3 events?", "The events of mail, that ended as failed, whose payload contains {&#34;user&#34;:{&#34;id&#34;:4711}}, that ended from 2", "with an event time from 2",
 		"They were counted just now", "The records in history stay")
 	if got := h.count("select count(*) from agent.event"); got != 0 {
 		t.Fatalf("the question has requeued %d events", got)
@@ -252,6 +254,6 @@ func TestCausesOfFailuresAreGrouped(t *testing.T) {
 	h.fail("mail", `{}`, "no mailbox <b>17", 2)
 	h.fail("work", `{}`, "other", 1)
 	b.afresh().get("history/errors").want(200).says("2 of 2, from all 3 failures", "no mailbox &lt;b&gt;", `history?outcome=failed&amp;queue=mail`, "../events/").saysNot("<b>17")
-	b.get("history/errors?queue=work&from=1d").want(200).says("1 of 1, from all 1 failure", "other").saysNot("mailbox")
+	b.get("history/errors?queue=work&from=1d&finished_from=1h").want(200).says("1 of 1, from all 1 failure", "other").saysNot("mailbox")
 	b.get("history/errors?from=soon").want(http.StatusBadRequest).says("must be a time", "see above")
 }

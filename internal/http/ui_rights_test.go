@@ -22,6 +22,10 @@ func TestPagesOfferWhatTheKeyAllows(t *testing.T) {
 	admin.call("PUT", "/subscriptions/orders", `{"filters":[{"topics":["order.*"]}],"deliver":{"queue":"mail"}}`).want(201)
 	admin.call("PUT", "/subscriptions/payroll", `{"filters":[{"topics":["payroll.*"]}],"deliver":{"queue":"payroll"}}`).want(201)
 
+	admin.call("POST", "/events?queue=mail&keep_raw=1h", `{"n":1}`).want(201)
+	admin.call("POST", "/events?queue=payroll&keep_raw=1h", `{"salary":1}`).want(201)
+	admin.call("POST", "/queues/mail/purge", "").want(200)
+
 	reader := h.browseAs(t, h.createKey(access.CreateParams{Scopes: []access.Scope{access.Read}}))
 	reader.get("schedules").want(200).says("Report", "Secret").saysNot("New schedule")
 	reader.get("schedules/1").want(200).says("Next runs").saysNot("Run now", "Pause", "Change…", "Delete…")
@@ -31,11 +35,16 @@ func TestPagesOfferWhatTheKeyAllows(t *testing.T) {
 	reader.get("topics").want(200).saysNot("Publish an event")
 	reader.get("topics/order.placed").want(200).saysNot("Publish an event")
 	reader.get("fleet").want(200)
+	reader.get("events/1").want(200).says("Raw body").saysNot("Requeue")
+	reader.get("events/2").want(200).saysNot("Run now", "Cancel…")
+	reader.get("history?queue=mail").want(200).says("events/1").saysNot("Requeue", `type="checkbox"`)
+	reader.get("redrives").want(200)
 	for path, form := range map[string]url.Values{
 		"schedules/create": scheduleForm(), "schedules/1/change": scheduleForm("version", "1", "name", "Other"), "schedules/1/pause": nil, "schedules/1/resume": nil, "schedules/1/run": nil,
 		"schedules/1/delete": {"version": {"1"}}, "subscriptions/orders/pause": nil, "subscriptions/orders/resume": nil, "subscriptions/orders/seek/confirmed": {"to": {"latest"}},
 		"subscriptions/orders/replay/confirmed": {"from": {"earliest"}}, "subscriptions/orders/delete": {"version": {"1"}}, "topics/publish": {"topic": {"a"}, "event": {"{}"}},
-		"topics/order.placed/publish": {"event": {"{}"}},
+		"topics/order.placed/publish": {"event": {"{}"}}, "events/2/run": nil, "events/1/requeue": {"seen": {"cancelled 0 0"}}, "history/requeue": {"id": {"1"}},
+		"redrives": {"queue": {"mail"}},
 	} {
 		reader.post(path, form).want(403).says(`role="alert"`)
 	}
@@ -44,8 +53,13 @@ func TestPagesOfferWhatTheKeyAllows(t *testing.T) {
 	some.get("schedules").want(200).says("Report", "New schedule").saysNot("Secret")
 	some.get("schedules/1").want(200).says("Run now")
 	some.get("subscriptions").want(200).says("subscriptions/orders").saysNot("payroll")
+	some.get("history").want(200).says("events/1").saysNot("events/2", "salary")
+	some.get("history/errors").want(200)
+	some.get("events/1").want(200).says("Raw body", "Requeue…")
+	some.get("history/download?format=ndjson").want(200).saysNot("salary")
+	some.get("redrives/new?outcome=cancelled").want(200).says("Requeue 1 event?")
 	some.get("topics").want(200).says("order.placed", "Publish an event").saysNot("payroll")
-	for _, path := range []string{"schedules/2", "schedules/2/change", "schedules/2/delete", "subscriptions/payroll", "subscriptions/payroll/delete", "topics/payroll.run", "log/4294967298"} {
+	for _, path := range []string{"schedules/2", "schedules/2/change", "schedules/2/delete", "subscriptions/payroll", "subscriptions/payroll/delete", "topics/payroll.run", "log/4294967298", "events/2", "events/2/payload", "events/2/raw", "events/2/cancel", "events/2/requeue", "queues/payroll/events", "history?queue=payroll"} {
 		page := some.get(path).saysNot("salary", "Secret")
 		if page.status != 403 && page.status != 404 {
 			t.Errorf("%s: status %d, want 403 or 404", path, page.status)

@@ -105,12 +105,10 @@ func (r Redrive) Words() string {
 	if f.MinDuration > 0 {
 		add("whose last attempt took at least", Duration(f.MinDuration))
 	}
+	add("that ended from", timeText(f.FinishedFrom))
+	add("that ended before", timeText(f.FinishedTo))
 	add("with an event time from", timeText(f.From))
-	if f.From.IsZero() {
-		add("with an event time before", timeText(f.To))
-	} else {
-		add("to before", timeText(f.To))
-	}
+	add("with an event time before", timeText(f.To))
 	return strings.Join(words, ", ")
 }
 
@@ -158,7 +156,7 @@ func RedriveQuery(f client.RedriveFilter) url.Values {
 	set("worker", f.Worker)
 	set("contains", string(f.Contains))
 	set("meta", string(f.Meta))
-	for name, at := range map[string]time.Time{"from": f.From, "to": f.To} {
+	for name, at := range map[string]time.Time{"from": f.From, "to": f.To, "finished_from": f.FinishedFrom, "finished_to": f.FinishedTo} {
 		if !at.IsZero() {
 			query.Set(name, at.UTC().Format(time.RFC3339Nano))
 		}

@@ -21,7 +21,7 @@ const historyPageSize = 50
 const maxSelected = 100
 
 // historyFields are the parameters of a page of history that filter it, which are those of GET /history.
-var historyFields = []string{"queue", "type", "outcome", "worker", "source", "from", "to", "contains", "meta", "min_duration", "id"}
+var historyFields = []string{"queue", "type", "outcome", "worker", "source", "from", "to", "finished_from", "finished_to", "contains", "meta", "min_duration", "id"}
 
 // pick returns the parameters of these names that have a value.
 func pick(values url.Values, names []string) url.Values {
@@ -50,6 +50,9 @@ func parseInstant(text string, now time.Time) (time.Time, error) {
 	return now.Add(-ago).UTC().Truncate(time.Second), nil
 }
 
+// instantFields are the parameters of filters that are times.
+var instantFields = []string{"from", "to", "finished_from", "finished_to"}
+
 // parseFilter checks what the API could not say of a filter as it was entered, and returns it as the API takes it: with times for durations.
 func parseFilter(entered url.Values, now time.Time) (url.Values, error) {
 	query := make(url.Values)
@@ -58,7 +61,7 @@ func parseFilter(entered url.Values, now time.Time) (url.Values, error) {
 	}
 	var wrong []client.FieldError
 	report := func(field, detail string) { wrong = append(wrong, client.FieldError{Pointer: field, Detail: detail}) }
-	for _, field := range []string{"from", "to"} {
+	for _, field := range instantFields {
 		if text := entered.Get(field); text != "" {
 			at, err := parseInstant(text, now)
 			if err != nil {
@@ -97,7 +100,7 @@ func showHistory(v *visit) (view, error) {
 	entered := pick(v.r.URL.Query(), historyFields)
 	shown := ui.History{Filter: entered, IsHidden: v.h.cfg.HidePayloads}
 	for _, span := range [][2]string{{"last hour", "1h"}, {"24 hours", "1d"}, {"7 days", "7d"}, {"all", ""}} {
-		shown.Spans = append(shown.Spans, ui.Span{Text: span[0], Since: span[1], IsCurrent: entered.Get("from") == span[1]})
+		shown.Spans = append(shown.Spans, ui.Span{Text: span[0], Since: span[1], IsCurrent: entered.Get("finished_from") == span[1]})
 	}
 	page := view{name: "history", title: "History", nav: "history", body: &shown}
 	query, err := parseFilter(entered, time.Now())
@@ -105,7 +108,7 @@ func showHistory(v *visit) (view, error) {
 		return page, err
 	}
 	shown.Query = query
-	shown.IsScan = !query.Has("from") && !query.Has("id") && len(pick(query, []string{"type", "worker", "source", "contains", "meta", "min_duration"})) > 0
+	shown.IsScan = !query.Has("from") && !query.Has("finished_from") && !query.Has("id") && len(pick(query, []string{"type", "worker", "source", "contains", "meta", "min_duration"})) > 0
 	next, err := v.list("/history", query, historyPageSize, &shown.Events)
 	if err == nil {
 		shown.Pager = pagerOf(query, v.query("cursor") != "", next)
@@ -251,7 +254,7 @@ func showWaitingEvents(v *visit) (view, error) {
 }
 
 // causeFields are the parameters of the page of the causes of failures.
-var causeFields = []string{"queue", "type", "from", "to"}
+var causeFields = []string{"queue", "type", "from", "to", "finished_from", "finished_to"}
 
 // showCauses is the page of the causes of failures, those of most failures first.
 func showCauses(v *visit) (view, error) {
@@ -263,7 +266,7 @@ func showCauses(v *visit) (view, error) {
 	}
 	shown.Query = query
 	filter := client.CauseFilter{Queue: query.Get("queue"), Type: query.Get("type")}
-	for field, at := range map[string]*time.Time{"from": &filter.From, "to": &filter.To} {
+	for field, at := range map[string]*time.Time{"from": &filter.From, "to": &filter.To, "finished_from": &filter.FinishedFrom, "finished_to": &filter.FinishedTo} {
 		if text := query.Get(field); text != "" {
 			*at, _ = parseInstant(text, time.Time{}) // parseFilter has made it a time
 		}

@@ -76,7 +76,7 @@ func newRedrive(values url.Values) (client.NewRedrive, error) {
 			*object = json.RawMessage(text)
 		}
 	}
-	for field, at := range map[string]*time.Time{"from": &r.Filter.From, "to": &r.Filter.To} {
+	for field, at := range map[string]*time.Time{"from": &r.Filter.From, "to": &r.Filter.To, "finished_from": &r.Filter.FinishedFrom, "finished_to": &r.Filter.FinishedTo} {
 		if text := query.Get(field); text != "" {
 			*at, _ = parseInstant(text, time.Time{}) // parseFilter has made it a time
 		}
