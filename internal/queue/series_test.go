@@ -322,6 +322,27 @@ func TestOverviewShowsProblemsFirst(t *testing.T) {
 	}
 }
 
+func TestQueueWithoutReadyEventsHasNoOldestOne(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	loadQueue(t, b, "held", 2, queue.Leased, queue.Scheduled)
+	b.sampleMinute(t)
+	queue.SampleQueues(t, b.Service)
+	at := b.thisMinute(t)
+	found, err := b.Overview(t.Context(), queue.OverviewParams{Order: queue.OrderName, Limit: 10, From: at.Add(-4 * time.Minute), To: at.Add(time.Minute), Bucket: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found.Queues) != 1 || found.Queues[0].OldestReadyAge != nil || found.All.OldestReadyAge != nil {
+		t.Errorf("the overview is %+v, of all %+v", found.Queues, found.All)
+	}
+	for _, bucket := range b.series(t, 4).Buckets {
+		if bucket.OldestReadyAge != nil {
+			t.Errorf("a bucket has an oldest ready event: %+v", bucket)
+		}
+	}
+}
+
 // TestOverviewOfALargeTableIsOfTheLatestSample has more events than are counted for each overview.
 func TestOverviewOfALargeTableIsOfTheLatestSample(t *testing.T) {
 	t.Parallel()

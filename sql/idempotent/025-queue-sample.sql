@@ -481,7 +481,8 @@ begin
   select b.start, coalesce(b.samples, 0)
   , case when b.samples > 0 then coalesce(d.ready, 0) end, case when b.samples > 0 then coalesce(d.scheduled, 0) end
   , case when b.samples > 0 then coalesce(d.leased, 0) end
-  , case when b.samples > 0 then greatest(least(agent_private.elapsed(d.oldest_ready_at, b.last_sampled_at), interval '100000 days'), interval '0') end
+  , case when b.samples > 0 and d.oldest_ready_at is not null
+      then greatest(least(agent_private.elapsed(d.oldest_ready_at, b.last_sampled_at), interval '100000 days'), interval '0') end
   , case when b.samples > 0 then coalesce(d.is_estimate, false) end
   , case when b.samples > 0 then greatest(h.ready, f.ready, 0) end
   , coalesce(c.done, 0), coalesce(c.failed, 0), coalesce(c.expired, 0), coalesce(c.cancelled, 0)
@@ -628,7 +629,8 @@ begin
   _names = coalesce(_all.names, '{}');
 
   return query
-  select null::text, _all.total, _all.ready, _all.scheduled, _all.leased, least(_now - _all.oldest_ready_at, interval '100000 days'), _all.is_estimate
+  select null::text, _all.total, _all.ready, _all.scheduled, _all.leased
+  , case when _all.oldest_ready_at is not null then least(_now - _all.oldest_ready_at, interval '100000 days') end, _all.is_estimate
   , null::boolean, null::text, _all.done, _all.failed, _all.expired, _all.cancelled, null::interval, null::interval, null::int8[]
   , _is_live, _bounds.since, _bounds.sampled_at, _recent.through;
 
@@ -657,7 +659,7 @@ begin
     cross join lateral agent_private.bin_percentiles(a.keys, a.bins, a.counts) as p
   )
   , depths as materialized
-  ( select d.queue, d.ready, d.scheduled, d.leased, least(_now - d.oldest_ready_at, interval '100000 days') as oldest_ready_age, d.is_estimate
+  ( select d.queue, d.ready, d.scheduled, d.leased, case when d.oldest_ready_at is not null then least(_now - d.oldest_ready_at, interval '100000 days') end as oldest_ready_age, d.is_estimate
     from agent_private.queue_depths(_now) d
     where _is_live and d.queue = any (_names)
     union all
