@@ -249,7 +249,9 @@ func (b *browser) live(path string) <-chan string {
 	go func() {
 		defer close(names)
 		defer func() { _ = resp.Body.Close() }()
-		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		lines := bufio.NewScanner(resp.Body)
+		lines.Buffer(nil, 1<<20) // a part may be large
+		for lines.Scan() {
 			if name, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
 				names <- name
 			}

@@ -32,7 +32,7 @@ const (
 	chartHeight = 132.0
 	chartTop    = 10.0
 	chartBottom = 110.0 // above it are the values, below it the times
-	chartLeft   = 44.0
+	chartLeft   = 56.0
 	wideChart   = 1128.0
 	narrowChart = 328.0
 	narrowBars  = 20 // a chart on a narrow screen is drawn anew with fewer bars
@@ -138,8 +138,8 @@ func drawLines(b *strings.Builder, class string, width float64, label string, ti
 			}
 			x, y := chartLeft+float64(i)*step, chartBottom-height(v, top)
 			fmt.Fprintf(&path, "%s%.1f %.1f", pen, x, y)
-			if pen == "M" && (i+1 == len(s.Points) || math.IsNaN(s.Points[i+1])) {
-				path.WriteString("h1") // a point by itself is seen, too
+			if pen == "M" && (i+1 == len(s.Points) || math.IsNaN(s.Points[i+1])) { // a point by itself is seen, too
+				fmt.Fprintf(b, `<circle class="point %s" cx="%.1f" cy="%.1f" r="2.5"/>`, s.Class, x, y)
 			}
 			pen = "L"
 		}

@@ -15,10 +15,12 @@ import (
 // functions are those that templates call.
 var functions = template.FuncMap{
 	"live": live, "endlive": endLive,
-	"num": number, "duration": Duration, "ms": milliseconds, "time": timestamp, "clock": clock, "bytes": byteSize, "plural": plural, "percent": percent,
+	"num": number, "duration": Duration, "age": Age, "ms": milliseconds, "time": timestamp, "clock": clock, "bytes": byteSize, "plural": plural, "percent": percent,
 	"json": indent, "path": url.PathEscape, "query": queryString, "dict": dict, "join": strings.Join, "zero": isZero, "asset": assetPath,
 	"bars": Bars, "lines": Lines, "spark": Spark, "short": shorten, "list": func(items ...any) []any { return items },
-	"coarse": coarse, "schedule": ScheduleName, "rule": ruleOf, "bounds": boundsOf, "local": localText,
+	"schedule": ScheduleName, "rule": ruleOf, "bounds": boundsOf, "local": localText,
+	"windows": func() []Window { return Windows }, "sum": sum, "deref": func(s *string) string { return *s },
+	"millis":    func(ms *float64) time.Duration { return time.Duration(*ms * float64(time.Millisecond)) },
 	"actorpath": actorPath, "targetpath": targetPath, "patterns": patternsText,
 	"seconds": func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) },
 }
@@ -96,16 +98,18 @@ func Duration(d time.Duration) string {
 	}
 }
 
-// coarse writes an age that grows while the page is open, so that it is not another one each time.
-func coarse(d time.Duration) string {
-	switch {
-	case d < 10*time.Second:
-		return "under 10 s"
-	case d < time.Minute:
-		return Duration(d.Truncate(10 * time.Second))
-	default:
-		return Duration(d.Truncate(time.Minute))
+// Age writes how long something has lasted, in whole units of the largest: 42 s, 14 min, 2 h, 3 d. It changes seldom, so that live parts do, too.
+func Age(d time.Duration) string {
+	const day = 24 * time.Hour
+	for _, unit := range []struct {
+		size time.Duration
+		name string
+	}{{day, "d"}, {time.Hour, "h"}, {time.Minute, "min"}, {time.Second, "s"}} {
+		if d >= unit.size {
+			return number(int64(d/unit.size)) + " " + unit.name
+		}
 	}
+	return "< 1 s"
 }
 
 // milliseconds writes a time in milliseconds; nil, which may also be a *float64, is a dash.
@@ -241,6 +245,14 @@ func dict(namesAndValues ...any) (map[string]any, error) {
 		m[name] = namesAndValues[i+1]
 	}
 	return m, nil
+}
+
+// sum adds up counts.
+func sum(counts ...int) (total int) {
+	for _, n := range counts {
+		total += n
+	}
+	return total
 }
 
 // isZero reports whether a number is 0, so that a table can write it in grey.

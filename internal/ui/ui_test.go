@@ -39,9 +39,9 @@ func TestJSONIsWrittenWithoutEscapesForHTML(t *testing.T) {
 func TestAgesAreCoarse(t *testing.T) {
 	t.Parallel()
 	for want, d := range map[string]time.Duration{
-		"under 10 s": 9999 * time.Millisecond, "10 s": 19 * time.Second, "1 min": 119 * time.Second, "1 h 1 min": 3719 * time.Second,
+		"< 1 s": 999 * time.Millisecond, "19 s": 19900 * time.Millisecond, "1 min": 119 * time.Second, "1 h": 7199 * time.Second, "3 d": 90 * time.Hour,
 	} {
-		if got := coarse(d); got != want {
+		if got := Age(d); got != want {
 			t.Errorf("%v is written %q, want %q", d, got, want)
 		}
 	}
@@ -88,7 +88,7 @@ func TestWhatIsShownCannotEndALivePart(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
 	hostile := string(endLive("events")) + "<b>"
-	err := Render(&b, &Page{Name: "queue", Title: "q", Root: "../", View: Queue{Events: []client.Event{{ID: 1, Type: hostile}, {ID: 2, Type: "last"}}}})
+	err := Render(&b, &Page{Name: "queue", Title: "q", Root: "../", View: &Queue{Events: []client.Event{{ID: 1, Type: hostile}, {ID: 2, Type: "last"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,5 @@
 package ui
 
-import "github.com/queued/queued/client"
-
 // A Pager leads to other pages of a list by their queries; empty: there is none.
 type Pager struct{ First, Next string }
 
@@ -14,19 +12,6 @@ type Confirm struct {
 
 // Hidden is a field of a form that nobody sees.
 type Hidden struct{ Name, Value string }
-
-// Queues is the page of all queues.
-type Queues struct {
-	Queues []client.QueueStats
-	Pager  Pager
-}
-
-// Queue is the page of one queue.
-type Queue struct {
-	client.Queue
-	Events  []client.Event
-	PostKey string // the idempotency key of the form, so that sending it twice posts one event
-}
 
 // Short returns the first n characters of a text, and an ellipsis where there are more.
 func Short(n int, text string) string { return shorten(n, text) }

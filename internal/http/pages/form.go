@@ -85,9 +85,7 @@ func inUTC(text string) string {
 // pager leads from a page of a list to the next, which begins at a cursor of the API; nil: there is none.
 func (v *visit) pager(next *string) ui.Pager {
 	var p ui.Pager
-	query := v.r.URL.Query()
-	query.Del("did")
-	query.Del("n")
+	query := v.parameters()
 	if query.Has("cursor") {
 		query.Del("cursor")
 		p.First = "?" + query.Encode()

@@ -21,6 +21,9 @@ import (
 const (
 	// liveInterval is the time between two looks at a page that somebody has open.
 	liveInterval = 2 * time.Second
+	// liveSlots is how many pages are rendered at once for those who have them open. A slot rests for liveRest times as long as its page took, so that these
+	// pages take at most two fifths of a processor. With many or slow pages, each is looked at less often than every liveInterval.
+	liveSlots, liveRest = 2, 4
 	// liveWrite bounds one write to a viewer. One that takes nothing is given up, and comes back.
 	liveWrite = 10 * time.Second
 	// renderTimeout bounds the rendering of a page, with the calls that it makes.
@@ -33,6 +36,8 @@ const (
 type hub struct {
 	h  *Handler
 	mu sync.Mutex
+	// slots has an element for each page that is being rendered. A slot rests after its page, so that open pages take a small part of the server however many they are.
+	slots chan struct{}
 	// views are the pages that somebody has open. Each has a goroutine, which ends with its last viewer.
 	views map[viewKey]*openView
 }
@@ -57,7 +62,9 @@ type openView struct {
 	news    chan struct{} // is closed at the next look
 }
 
-func newHub(h *Handler) *hub { return &hub{h: h, views: make(map[viewKey]*openView)} }
+func newHub(h *Handler) *hub {
+	return &hub{h: h, slots: make(chan struct{}, liveSlots), views: make(map[viewKey]*openView)}
+}
 
 var errTooManyViews = problem(http.StatusServiceUnavailable, "Too many open pages", "The page is not live: too many different pages are open. It can be loaded again.")
 
@@ -89,11 +96,19 @@ func (b *hub) join(key viewKey, r *http.Request) (v *openView, leave func(), err
 // run looks at a page again and again until ctx ends.
 func (b *hub) run(ctx context.Context, key viewKey, v *openView, first *http.Request) {
 	for {
-		b.look(ctx, key, v, first)
+		next := time.Now().Add(liveInterval)
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(liveInterval):
+		case b.slots <- struct{}{}:
+		}
+		began := time.Now()
+		b.look(ctx, key, v, first)
+		time.AfterFunc(liveRest*time.Since(began), func() { <-b.slots })
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Until(next)):
 		}
 	}
 }

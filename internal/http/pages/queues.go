@@ -1,6 +1,7 @@
 package pages
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"net/url"
@@ -10,19 +11,33 @@ import (
 	"github.com/queued/queued/internal/ui"
 )
 
-// listQueues is the page of all queues, by name.
+// queuesPage is how many queues a page lists.
+const queuesPage = 100
+
+// listQueues is the page of all queues.
 func listQueues(v *visit) (view, error) {
-	var shown ui.Queues
-	query := url.Values{"limit": {"100"}}
-	setIf(query, "cursor", v.query("cursor"))
-	var answer struct {
-		Queues []client.QueueStats `json:"queues"`
-		Next   *string             `json:"next"`
+	shown := &ui.Queues{Query: v.parameters(), Window: ui.WindowOf(v.query("range")), Order: cmp.Or(v.query("order"), "name")}
+	if text := v.query("offset"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return view{}, invalid("offset", "must be a number, 0 or more")
+		}
+		shown.Offset = n
 	}
-	if _, err := v.api.Do(v.r.Context(), client.Request{Path: "/queues", Query: query}, &answer); err != nil {
+	var err error
+	shown.Stats, err = v.api.QueuesOverview(v.r.Context(), overviewOf(shown.Window, shown.Order, queuesPage, shown.Offset))
+	if err != nil {
 		return view{}, err
 	}
-	shown.Queues, shown.Pager = answer.Queues, v.pager(answer.Next)
+	query := v.parameters()
+	if shown.Offset > 0 {
+		query.Del("offset")
+		shown.Pager.First = "?" + query.Encode()
+	}
+	if shown.Last() < shown.Stats.Total {
+		query.Set("offset", strconv.Itoa(shown.Last()))
+		shown.Pager.Next = "?" + query.Encode()
+	}
 	return view{name: "queues", title: "Queues", nav: "queues", isLive: true, body: shown}, nil
 }
 
@@ -33,7 +48,12 @@ func showQueue(v *visit) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	shown := ui.Queue{Queue: q, PostKey: "ui-" + rand.Text()}
+	shown := &ui.Queue{Queue: q, Query: v.parameters(), Window: ui.WindowOf(v.query("range")), PostKey: "ui-" + rand.Text()}
+	window := overviewOf(shown.Window, "", 0, 0)
+	shown.Stats, err = v.api.QueueStats(v.r.Context(), name, client.SeriesParams{From: window.From, To: window.To, Bucket: window.Bucket})
+	if err != nil {
+		return view{}, err
+	}
 	var answer struct {
 		Events []client.Event `json:"events"`
 	}

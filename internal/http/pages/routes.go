@@ -23,7 +23,7 @@ func (h *Handler) routes() {
 	r.Post(Prefix+"login", h.logIn)
 	r.Post(Prefix+"logout", h.logOut)
 
-	r.Get(Prefix, h.page(listQueues))
+	r.Get(Prefix, h.page(showOverview))
 	r.Get(Prefix+"queues", h.page(listQueues))
 	r.Get(Prefix+"queues/{name}", h.page(showQueue))
 	r.Post(Prefix+"queues/{name}/pause", h.action(pauseQueue, showQueue))

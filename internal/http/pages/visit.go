@@ -44,13 +44,18 @@ func needs(scope access.Scope, show page) page {
 // path returns the path of the page under Prefix, with its query but for the notice.
 func (v *visit) path() string {
 	path := strings.TrimPrefix(v.r.URL.EscapedPath(), Prefix)
-	query := v.r.URL.Query()
-	query.Del("did")
-	query.Del("n")
-	if len(query) > 0 {
+	if query := v.parameters(); len(query) > 0 {
 		path += "?" + query.Encode()
 	}
 	return path
+}
+
+// parameters returns those of the query but for the notice.
+func (v *visit) parameters() url.Values {
+	query := v.r.URL.Query()
+	query.Del("did")
+	query.Del("n")
+	return query
 }
 
 // root returns the reference to Prefix that is relative to the page.
