@@ -1,0 +1,356 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	cdplog "github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// audit.js returns what is wrong with the page that is open: controls without names, text without contrast, and so on.
+//
+//go:embed audit.js
+var auditScript string
+
+// hostile is a text that a page must show as it is, and never run.
+const hostile = `"><script>window.hacked=1</script><img src=x onerror="window.hacked=1">`
+
+// A tab is a browser's tab with the pages of a server. Whatever the browser reports as an error fails the test.
+type tab struct {
+	t    *testing.T
+	ctx  context.Context //nolint:containedctx // chromedp has the tab in it
+	base string          // the URL of /ui/, without it
+
+	mu       sync.Mutex
+	reported []string
+}
+
+// openTab opens a tab for the pages of a server.
+func openTab(t *testing.T, base string) *tab {
+	t.Helper()
+	browser := findBrowser(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*limit)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewExecAllocator(ctx, chromedp.ExecPath(browser), chromedp.NoSandbox, chromedp.Headless)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	b := &tab{t: t, ctx: ctx, base: base}
+	if err := chromedp.Listen(ctx, b.hear); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := chromedp.Call(ctx, cdplog.Enable, cdp.Empty{}); err != nil {
+		t.Fatal(err)
+	}
+	// The tab counts as the one that is being looked at, whatever other tabs there are: hidden pages are not live.
+	if _, err := chromedp.Call(ctx, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true}); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// hear notes what the browser reports. A page that answers with an error status is reported, too, and is looked at by the tests.
+func (b *tab) hear(event any) {
+	report := ""
+	switch e := event.(type) {
+	case *cdplog.EventEntryAdded:
+		if e.Entry.Level == cdplog.EntryLevelError && e.Entry.Source != cdplog.EntrySourceNetwork {
+			report = fmt.Sprintf("%s: %s (%s)", e.Entry.Source, e.Entry.Text, e.Entry.URL)
+		}
+	case *runtime.EventExceptionThrown:
+		report = "exception: " + e.ExceptionDetails.Text
+		if e.ExceptionDetails.Exception != nil {
+			report += " " + e.ExceptionDetails.Exception.Description
+		}
+	case *runtime.EventConsoleAPICalled:
+		if e.Type == runtime.ConsoleAPICalledTypeError {
+			report = fmt.Sprintf("console: %v", e.Args)
+		}
+	}
+	if report != "" {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.reported = append(b.reported, report)
+	}
+}
+
+// do makes actions in the tab.
+func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	if err := chromedp.Do(b.ctx, actions...); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// open opens the page at a path under /ui/.
+func (b *tab) open(path string) {
+	b.t.Helper()
+	b.do(chromedp.Navigate(b.base + "/ui/" + path))
+}
+
+// look sets the width of the window, in pixels, and the colour scheme: light or dark.
+func (b *tab) look(width int64, scheme string) {
+	b.t.Helper()
+	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}},
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.do(chromedp.EmulateViewport(width, 900))
+}
+
+// await waits until an expression is true in the page.
+func (b *tab) await(condition string) {
+	b.t.Helper()
+	if _, err := chromedp.Run(b.ctx, chromedp.Poll[bool](condition, chromedp.WithPollingTimeout(limit))); err != nil {
+		b.t.Fatalf("%s: %v\n%s", condition, err, b.text())
+	}
+}
+
+// text returns the text of the page.
+func (b *tab) text() string { return evaluate[string](b.ctx, b.t, "document.body.innerText") }
+
+// submit presses the button of the first form that sends to an action ending with suffix, and waits for the page that it leads to.
+func (b *tab) submit(suffix string) {
+	b.t.Helper()
+	evaluate[any](b.ctx, b.t, `window.isOld = true; []`)
+	b.await(`document.querySelector('form[action$="` + suffix + `"] button') !== null`)
+	b.do(chromedp.Click(chromedp.CSS(`form[action$="` + suffix + `"] button`)))
+	b.await(`window.isOld === undefined && document.readyState === "complete"`)
+}
+
+// check fails the test for what the browser has reported, and for what is wrong with the page that is open.
+func (b *tab) check(what string) {
+	b.t.Helper()
+	for _, wrong := range evaluate[[]string](b.ctx, b.t, auditScript) {
+		b.t.Errorf("%s: %s", what, wrong)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, report := range b.reported {
+		b.t.Errorf("%s: the browser reports: %s", what, report)
+	}
+	b.reported = nil
+}
+
+// picture keeps a picture of the page, when QUEUED_E2E_PICTURES names a folder for them.
+func (b *tab) picture(name string) {
+	b.t.Helper()
+	folder := os.Getenv("QUEUED_E2E_PICTURES")
+	if folder == "" {
+		return
+	}
+	png, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
+	if err == nil {
+		err = os.MkdirAll(folder, 0o755)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(folder, name+".png"), png, 0o644)
+	}
+	if err != nil {
+		b.t.Error(err)
+	}
+}
+
+// call makes a call of the API, which has to succeed, and returns its answer.
+func (p *process) request(t *testing.T, method, path, body string) []byte {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+p.address+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode >= 300 {
+		t.Fatalf("%s %s: %d %s, %v", method, path, resp.StatusCode, answer, err)
+	}
+	return answer
+}
+
+// fill gives a server what pages show: events in each state and with each end, and texts of the longest and the worst kind.
+func fill(t *testing.T, p *process) {
+	t.Helper()
+	long := strings.Repeat("a-very-long-name.", 8)[:128]
+	p.request(t, "PUT", "/queues/mail", `{"max_attempts":3,"backoff":{"kind":"exponential","base":"5s"},"dead_letter":{"queue":"mail.dead"}}`)
+	for i := range 40 {
+		p.request(t, "POST", fmt.Sprintf("/events?queue=mail&type=mail.welcome&delay=%dm", i%3), fmt.Sprintf(`{"to":"user%d@example.com","big":12345678901234567890}`, i))
+	}
+	p.request(t, "POST", "/events?queue="+long+"&type="+url.QueryEscape(strings.Repeat("long.type.", 25)), `{"text":"`+strings.Repeat("word ", 20)+`"}`)
+	p.request(t, "POST", "/events?queue=large", `{"text":"`+strings.Repeat("x", 1_000_000)+`"}`)
+	p.request(t, "POST", "/events?queue=hostile&type="+url.QueryEscape(hostile)+"&source="+url.QueryEscape(hostile)+"&key="+url.QueryEscape(hostile), string(encode(t, map[string]string{hostile: hostile})))
+	var claimed struct {
+		Events []struct {
+			ID      int64  `json:"id"`
+			Receipt string `json:"receipt"`
+		} `json:"events"`
+	}
+	if err := json.Unmarshal(p.request(t, "POST", "/claim", `{"queue":"mail","limit":12,"worker":"worker-1"}`), &claimed); err != nil {
+		t.Fatal(err)
+	}
+	for i, e := range claimed.Events {
+		switch {
+		case i < 6:
+			p.request(t, "POST", fmt.Sprintf("/events/%d/ack", e.ID), fmt.Sprintf(`{"receipt":%q,"result":{"sent":true}}`, e.Receipt))
+		case i < 9:
+			p.request(t, "POST", fmt.Sprintf("/events/%d/nack", e.ID), string(encode(t, map[string]any{"receipt": e.Receipt, "error": "SMTP 421: try again later " + hostile, "final": true})))
+		case i < 11:
+			p.request(t, "POST", fmt.Sprintf("/events/%d/nack", e.ID), string(encode(t, map[string]any{"receipt": e.Receipt, "error": "connection refused by 10.0.0.7:25"})))
+		}
+	}
+	p.request(t, "POST", "/queues/large/pause", "")
+	p.request(t, "POST", "/schedules", `{"queue":"reports","event":{"report":"daily"},"cron":"0 9 * * *","timezone":"Europe/Berlin"}`)
+	p.request(t, "PUT", "/subscriptions/billing", `{"filters":[{"topics":["order.**"]}],"deliver":{"queue":"billing"}}`)
+	p.request(t, "POST", "/topics/order.created", `{"total":"12.50"}`)
+}
+
+func encode(t *testing.T, value any) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := json.NewEncoder(&b).Encode(value); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// unfit is what the name of a picture has no place for.
+var unfit = regexp.MustCompile(`[^a-z0-9]+`)
+
+// numbers are the parts of a path that name one of many: pages that differ in these alone are alike.
+var numbers = regexp.MustCompile(`[0-9]+`)
+
+// TestEachPageIsSoundInBothSchemesAndAtThreeWidths follows the links from the overview, and looks at one or two pages of each kind.
+func TestEachPageIsSoundInBothSchemesAndAtThreeWidths(t *testing.T) {
+	t.Parallel()
+	findBrowser(t)
+	p := start(t, build(t), newDatabase(t), freeAddress(t))
+	empty := openTab(t, "http://"+p.address)
+	for _, page := range []string{"", "queues", "history"} {
+		empty.look(1280, "light")
+		empty.open(page)
+		empty.check("the empty page /ui/" + page)
+		empty.picture("empty-" + strings.Trim(page, "/"))
+	}
+	fill(t, p)
+	b := openTab(t, "http://"+p.address)
+	seen := map[string]int{}
+	waiting := []string{""}
+	for visited := 0; len(waiting) > 0 && visited < 60; visited++ {
+		path := waiting[0]
+		waiting = waiting[1:]
+		b.look(1280, "light")
+		b.open(path)
+		for _, look := range []struct {
+			width  int64
+			scheme string
+		}{{1280, "light"}, {1280, "dark"}, {768, "light"}, {360, "dark"}} {
+			b.look(look.width, look.scheme)
+			b.check(fmt.Sprintf("/ui/%s, %d px, %s", path, look.width, look.scheme))
+			if look.width != 768 {
+				b.picture(fmt.Sprintf("%s-%d-%s", strings.Trim(unfit.ReplaceAllString(shorten(path), "-"), "-"), look.width, look.scheme))
+			}
+		}
+		if evaluate[bool](b.ctx, t, `window.hacked !== undefined`) {
+			t.Fatalf("/ui/%s has run what somebody else wrote", path)
+		}
+		for _, link := range evaluate[[]string](b.ctx, t, `[...document.querySelectorAll("main a[href], nav a[href]")].map(a => a.href)`) {
+			next, isPage := strings.CutPrefix(link, b.base+"/ui/")
+			kind := numbers.ReplaceAllString(kindOf(next), "0")
+			if !isPage || seen[kind] >= 2 || slices.Contains(waiting, next) || strings.Contains(next, ".csv") || strings.Contains(next, "format=") {
+				continue
+			}
+			seen[kind]++
+			waiting = append(waiting, next)
+		}
+	}
+	for _, kind := range []string{"queues/*", "queues/*/purge"} {
+		if seen[kind] == 0 {
+			t.Errorf("no link leads to a page like %q: %v", kind, seen)
+		}
+	}
+}
+
+// kindOf returns the path of a page with * for the names in it, and the names of its parameters.
+func kindOf(path string) string {
+	path, query, _ := strings.Cut(path, "?")
+	parts := strings.Split(path, "/")
+	for i := 1; i < len(parts); i += 2 {
+		parts[i] = "*"
+	}
+	values, _ := url.ParseQuery(query)
+	names := make([]string, 0, len(values))
+	for name := range values {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return strings.Join(parts, "/") + strings.TrimSuffix("?"+strings.Join(names, "&"), "?")
+}
+
+func shorten(path string) string { return path[:min(len(path), 60)] }
+
+// TestOpenPageShowsWhatHappensMeanwhile has events come in and a queue be paused while its page is open.
+func TestOpenPageShowsWhatHappensMeanwhile(t *testing.T) {
+	t.Parallel()
+	findBrowser(t)
+	p := start(t, build(t), newDatabase(t), freeAddress(t))
+	p.request(t, "POST", "/events?queue=mail", `{}`)
+	b := openTab(t, "http://"+p.address)
+	b.open("queues/mail")
+	b.await(`document.querySelector("#connection").classList.contains("on")`)
+	p.request(t, "POST", "/queues/mail/pause", "")
+	began := time.Now()
+	b.await(`document.querySelector(".head .tag.paused") !== null`)
+	t.Logf("the pause was seen after %s", time.Since(began).Round(10*time.Millisecond))
+	b.check("the page of a queue")
+	b.submit("/resume")
+	b.await(`document.body.innerText.includes("no longer paused")`)
+	b.check("the page of a queue that was resumed")
+}
+
+// TestPagesWorkWithoutScripts pauses, posts to and purges a queue in a browser that runs no script.
+func TestPagesWorkWithoutScripts(t *testing.T) {
+	t.Parallel()
+	findBrowser(t)
+	p := start(t, build(t), newDatabase(t), freeAddress(t))
+	p.request(t, "POST", "/events?queue=mail", `{}`)
+	b := openTab(t, "http://"+p.address)
+	if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
+		t.Fatal(err)
+	}
+	b.open("queues/mail")
+	press := func(suffix, want string) {
+		t.Helper()
+		b.do(chromedp.Click(chromedp.CSS(`form[action$="`+suffix+`"] button`)), chromedp.WaitVisible(chromedp.CSS(".notice")))
+		notice, err := chromedp.Run(b.ctx, chromedp.Text(chromedp.CSS(".notice")))
+		if err != nil || !strings.Contains(notice, want) {
+			t.Fatalf("%s says %q, %v, want %q", suffix, notice, err, want)
+		}
+	}
+	press("/pause", "paused")
+	press("/post", "Posted the event")
+	b.open("queues/mail/purge")
+	press("/purge", "Events purged: 2")
+}
