@@ -31,7 +31,7 @@ func TestAuditIsFilteredPagedAndDownloaded(t *testing.T) {
 	next, _, _ := strings.Cut(after, `"`)
 	b.get("audit"+strings.ReplaceAll(next, "&amp;", "&")).want(200).says("50 shown", "First page").saysNot(`rel="next"`)
 
-	csv := b.get("audit.csv?actor=many").want(200) .says("#end,150")
+	csv := b.get("audit.csv?actor=many").want(200).says("#end,150")
 	if got := strings.Count(csv.body, "\n"); got != 152 || !strings.HasPrefix(csv.header.Get("Content-Disposition"), "attachment") || !strings.HasPrefix(csv.header.Get("Content-Type"), "text/csv") {
 		t.Errorf("the file has %d lines, and %v", got, csv.header)
 	}
