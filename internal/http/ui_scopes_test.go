@@ -57,6 +57,7 @@ func (h *environment) uiSide(c *client, side string) map[string]string {
 	published := decode[made](c.call("POST", "/topics/"+side+".t", `{"secret":"`+side+`-payload"}`).want(201))
 	c.call("PUT", "/subscriptions/"+side+"-reader", `{"filters":[{"topics":["`+side+`.t"]}]}`).want(201)
 	c.call("PUT", "/queues/"+side+".q", `{}`).want(200)
+	c.putSource(side+"-source", `{"kind":"token","queue":"`+side+`.q","secrets":["the-token"]}`)
 	return map[string]string{
 		"queues": side + ".q", "events": fmt.Sprint(event.ID), "history": fmt.Sprint(event.ID), "schedules": fmt.Sprint(schedule.ID), "subscriptions": side + "-reader",
 		"topics": side + ".t", "log": fmt.Sprint(published.Position), "keys": "aaaaaaaa", "sources": side + "-source", "redrives": "1",
@@ -212,7 +213,7 @@ func TestPagesOfRestrictedKeysHaveNothingOfOthers(t *testing.T) {
 		} else {
 			p = b.post(path, url.Values{"event": {"{}"}, "to": {"earliest"}, "from": {"earliest"}, "grace": {"1h"}})
 		}
-		for _, secret := range []string{"out-payload", "out-schedule", `>out-reader<`, `>out.q<`, `>out.t<`} {
+		for _, secret := range []string{"out-payload", "out-schedule", `>out-reader<`, `>out-source<`, `>out.q<`, `>out.t<`} {
 			if p.status == http.StatusOK && strings.Contains(p.body, secret) {
 				t.Errorf("%s %s shows %s", r.method, r.pattern, secret)
 			}

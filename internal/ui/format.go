@@ -22,6 +22,7 @@ var functions = template.FuncMap{
 	"windows": func() []Window { return Windows }, "sum": sum, "deref": func(s *string) string { return *s },
 	"millis":    func(ms *float64) time.Duration { return time.Duration(*ms * float64(time.Millisecond)) },
 	"actorpath": actorPath, "targetpath": targetPath, "patterns": patternsText,
+	"span": span, "visible": visible, "kinds": func() [][2]string { return sourceKinds }, "less": func(n int) int { return n - 1 }, "nonzero": nonzero,
 	"seconds": func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) },
 }
 

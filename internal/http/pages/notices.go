@@ -46,6 +46,12 @@ var notices = map[string]string{
 	"schedule.run":       "The schedule has made the event {n} now.",
 	"schedule.published": "The schedule has published now.",
 	"schedule.deleted":   "The schedule is deleted: it does not run again.",
+
+	"source.created": "The source is stored: its sender can post to its address.",
+	"source.changed": "The change is stored.",
+	"source.paused":  "The source is paused: deliveries get 503, and their sender tries again.",
+	"source.resumed": "The source is no longer paused.",
+	"source.deleted": "The source is deleted: its sender gets 404.",
 }
 
 // notice returns the notice that the parameters of a page ask for; empty: none.

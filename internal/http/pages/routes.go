@@ -100,6 +100,19 @@ func (h *Handler) routes() {
 	r.Get(Prefix+"audit", h.page(listAudit))
 	r.Get(Prefix+"audit.csv", h.download(exportAudit("csv")))
 	r.Get(Prefix+"audit.ndjson", h.download(exportAudit("ndjson")))
+
+	r.Get(Prefix+"sources", h.page(listSources))
+	r.Get(Prefix+"new/source", h.page(needs(access.Read, needs(access.Manage, newSource)))) // not below sources: a source may be named new
+	r.Post(Prefix+"new/source", h.action(createSource, needs(access.Manage, newSource)))
+	r.Get(Prefix+"sources/{name}", h.page(showSource))
+	r.Get(Prefix+"sources/{name}/change", h.page(needs(access.Manage, changeSource)))
+	r.Post(Prefix+"sources/{name}/change", h.action(storeSource, needs(access.Manage, changeSource)))
+	r.Post(Prefix+"sources/{name}/pause", h.action(pauseSource, showSource))
+	r.Post(Prefix+"sources/{name}/resume", h.action(resumeSource, showSource))
+	r.Get(Prefix+"sources/{name}/test", h.page(needs(access.Manage, testSource)))
+	r.Post(Prefix+"sources/{name}/test", h.trial(tryDelivery, needs(access.Manage, testSource)))
+	r.Get(Prefix+"sources/{name}/delete", h.page(needs(access.Manage, confirmDeleteSource)))
+	r.Post(Prefix+"sources/{name}/delete", h.action(deleteSource, needs(access.Manage, confirmDeleteSource)))
 }
 
 var errNoPage = problem(http.StatusNotFound, "No such page", "The address leads to no page. Something may have been deleted, or the address is incomplete.")

@@ -85,10 +85,10 @@
       if (!el) continue;
       const active = document.activeElement;
       const focused = active && el.contains(active) ? active.getAttribute("href") || active.id : null;
-      const open = [...el.querySelectorAll("details")].map((d) => d.open);
+      const open = new Map([...el.querySelectorAll("details")].map((d, i) => [d.id || i, d.open]));
       const row = [...el.querySelectorAll("tr.current a[href]")].map((a) => a.getAttribute("href"))[0];
       el.innerHTML = html;
-      el.querySelectorAll("details").forEach((d, i) => { d.open = open[i] ?? d.open; });
+      el.querySelectorAll("details").forEach((d, i) => { d.open = open.get(d.id || i) ?? d.open; });
       if (focused) (el.querySelector(`[href="${CSS.escape(focused)}"]`) || document.getElementById(focused))?.focus({preventScroll: true});
       if (row) el.querySelector(`a[href="${CSS.escape(row)}"]`)?.closest("tr")?.classList.add("current");
       enliven(el);
