@@ -47,6 +47,12 @@ var notices = map[string]string{
 	"schedule.published": "The schedule has published now.",
 	"schedule.deleted":   "The schedule is deleted: it does not run again.",
 
+	"push.changed":  "The change is stored.",
+	"push.enabled":  "The push begins anew: its events are sent at once.",
+	"push.deleted":  "The push is deleted. Its events are still in the queue.",
+	"push.run":      "The event {n} is due now, and is sent again.",
+	"push.requeued": "A copy of the event is in the queue, the event {n}, and is sent.",
+
 	"source.created": "The source is stored: its sender can post to its address.",
 	"source.changed": "The change is stored.",
 	"source.paused":  "The source is paused: deliveries get 503, and their sender tries again.",
