@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 )
 
@@ -19,8 +20,8 @@ type QueueSeries struct {
 	Queue string    `json:"queue"`
 	From  time.Time `json:"from"`
 	To    time.Time `json:"to"`
-	// Bucket is the length of a bucket, as [time.ParseDuration] reads it.
-	Bucket string `json:"bucket"`
+	// Bucket is the length of a bucket.
+	Bucket time.Duration `json:"bucket"`
 	// Since is the time before which there are no statistics.
 	Since *time.Time `json:"since"`
 	// SampledAt is the time of the latest sample of all queues.
@@ -68,6 +69,27 @@ type SeriesBucket struct {
 	Complete bool `json:"complete"`
 }
 
+// UnmarshalJSON implements [json.Unmarshaler].
+func (s *QueueSeries) UnmarshalJSON(text []byte) error {
+	type plain QueueSeries
+	in := struct {
+		*plain
+		Bucket duration `json:"bucket"`
+	}{plain: (*plain)(s)}
+	err := json.Unmarshal(text, &in)
+	s.Bucket = time.Duration(in.Bucket)
+	return err
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (s QueueSeries) MarshalJSON() ([]byte, error) {
+	type plain QueueSeries
+	return encodeJSON(struct {
+		plain
+		Bucket duration `json:"bucket"`
+	}{plain(s), duration(s.Bucket)})
+}
+
 // QueueStats returns the statistics of a queue over time.
 func (c *Client) QueueStats(ctx context.Context, queue string, p SeriesParams) (QueueSeries, error) {
 	var series QueueSeries
@@ -91,12 +113,12 @@ type OverviewParams struct {
 
 // A QueuesOverview is the statistics of many queues, and of all of them together. For the times, Complete and Counted see [QueueSeries].
 type QueuesOverview struct {
-	From           time.Time  `json:"from"`
-	To             time.Time  `json:"to"`
-	Bucket         string     `json:"bucket"`
-	Since          *time.Time `json:"since"`
-	SampledAt      *time.Time `json:"sampled_at"`
-	CountedThrough *time.Time `json:"counted_through"`
+	From           time.Time     `json:"from"`
+	To             time.Time     `json:"to"`
+	Bucket         time.Duration `json:"bucket"`
+	Since          *time.Time    `json:"since"`
+	SampledAt      *time.Time    `json:"sampled_at"`
+	CountedThrough *time.Time    `json:"counted_through"`
 	// Live says that what waits is of now in Totals, too, and for the order; else these are of the latest sample.
 	Live     bool `json:"live"`
 	Complete bool `json:"complete"`
@@ -142,6 +164,27 @@ type OverviewQueue struct {
 	ProcessingP95MS *float64 `json:"processing_p95_ms"`
 	// ReadySeries are the ready events at the end of each of the buckets of Outcomes, nil if none was sampled.
 	ReadySeries []*int `json:"ready_series"`
+}
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (o *QueuesOverview) UnmarshalJSON(text []byte) error {
+	type plain QueuesOverview
+	in := struct {
+		*plain
+		Bucket duration `json:"bucket"`
+	}{plain: (*plain)(o)}
+	err := json.Unmarshal(text, &in)
+	o.Bucket = time.Duration(in.Bucket)
+	return err
+}
+
+// MarshalJSON implements [json.Marshaler].
+func (o QueuesOverview) MarshalJSON() ([]byte, error) {
+	type plain QueuesOverview
+	return encodeJSON(struct {
+		plain
+		Bucket duration `json:"bucket"`
+	}{plain(o), duration(o.Bucket)})
 }
 
 // QueuesOverview returns statistics of many queues at once, those with problems first.

@@ -151,7 +151,8 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, reader *settingsReade
 	httpConfig.Service, httpConfig.Schedules, httpConfig.Topics, httpConfig.Access = opened.queue, opened.schedules, opened.topics, opened.access
 	httpConfig.Pushes, httpConfig.Sources = opened.pushes, opened.sources
 	needsKey := opened.access.IsRequired()
-	s := &server{settings: &c.settings, services: opened, api: httpapi.New(httpConfig), http: front, db: db, logger: logger}
+	api := httpapi.New(httpConfig) //nolint:contextcheck // its calls have the contexts of their requests
+	s := &server{settings: &c.settings, services: opened, api: api, http: front, db: db, logger: logger}
 	return s.run(ctx, func() {
 		logger.Info().Str("addr", tcp.String()).Str("url", url).Str("database", db.about).
 			Bool("needs_key", needsKey).Msg("serving")

@@ -114,9 +114,9 @@ func TestEventPageOfNoEvent(t *testing.T) {
 	for _, path := range []string{"events/1/run", "events/1/cancel", "events/x/requeue"} {
 		b.post(path, nil).want(404)
 	}
-	for entered, location := range map[string]string{"1042": "./events/1042", " #7 ": "./events/7", "1,042": "./events/1042"} {
-		if got := b.get("find?id=" + url.QueryEscape(entered)).want(303).header.Get("Location"); got != location {
-			t.Errorf("%q leads to %q, want %q", entered, got, location)
+	for _, c := range []struct{ entered, location string }{{"1042", "./events/1042"}, {" #7 ", "./events/7"}, {"1,042", "./events/1042"}} {
+		if got := b.get("find?id=" + url.QueryEscape(c.entered)).want(303).header.Get("Location"); got != c.location {
+			t.Errorf("%q leads to %q, want %q", c.entered, got, c.location)
 		}
 	}
 	b.get("find?id="+url.QueryEscape("<b>x")).want(400).says("Not an event id", "&lt;b&gt;x")

@@ -84,7 +84,7 @@ func (c *causeWriter) word(w string) {
 	switch {
 	case kind == someNumber && len(w) <= 5 && tellsCode(c.last):
 		c.write(w)
-	case kind == someTime && (strings.HasSuffix(string(c.out), someTime+" ")): // a date and a time of day
+	case kind == someTime && strings.HasSuffix(string(c.out), someTime+" "): // a date and a time of day
 		c.out = c.out[:len(c.out)-1]
 	case kind != "":
 		c.write(kind)

@@ -3,7 +3,6 @@ package webhook_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"runtime"
 	"strings"
@@ -231,7 +230,7 @@ func FuzzRedactedTextCanBeStored(f *testing.F) {
 	f.Add([]byte("\xff\x00password=1"))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if got := webhook.Redact(body); len(got) > 1024 || strings.Contains(got, "\x00") || strings.ToValidUTF8(got, "") != got {
-			t.Error(fmt.Sprintf("%q became %q", body, got))
+			t.Errorf("%q became %q", body, got)
 		}
 	})
 }
