@@ -118,11 +118,17 @@ func (b *tab) look(width int64, scheme string) {
 	b.do(chromedp.EmulateViewport(width, 900))
 }
 
-// await waits until an expression is true in the page.
+// await waits until an expression is true in the page, also while one page gives way to another.
 func (b *tab) await(condition string) {
 	b.t.Helper()
-	if _, err := chromedp.Run(b.ctx, chromedp.Poll[bool](condition, chromedp.WithPollingTimeout(limit))); err != nil {
-		b.t.Fatalf("%s: %v\n%s", condition, err, b.text())
+	for deadline := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) { //nolint:forbidigo // there is no signal to wait on
+		is, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool]("Boolean("+condition+")"))
+		if err == nil && is {
+			return
+		}
+		if time.Now().After(deadline) {
+			b.t.Fatalf("%s: %t, %v\n%s", condition, is, err, b.text())
+		}
 	}
 }
 
