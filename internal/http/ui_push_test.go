@@ -32,6 +32,8 @@ func TestPushesAreMadeAndChangedByForms(t *testing.T) {
 	h := setup(t)
 	b := h.browse(t)
 	to := endpointOf(t, http.StatusOK, "thanks")
+	h.call("PUT", "/queues/mail", `{}`).want(200)
+	b.get("queues/mail").want(200).says(`queues/mail/push"`)
 	b.get("queues/mail/push").want(200).says("This queue is not pushed", "push/new")
 	b.get("queues/mail/push/new").want(200).says("Begin to push").saysNot("&lt;nil&gt;")
 	made := b.post("queues/mail/push/new", pushForm(to.URL)).want(200).says("shown this once", "whsec_", to.URL)
