@@ -553,7 +553,11 @@ func (s *Service) Counts() []Count {
 // Statuses returns up to limit pushes by queue, as this process knows them: whether each pushes, is open or disabled. Those that do not push come first. A hold, which ends by itself soon, is not told apart.
 func (s *Service) Statuses(limit int) map[string]Status {
 	statuses := make(map[string]Status)
-	rows := s.pushes.Load().rows
+	known := s.pushes.Load()
+	if known == nil { // a process that pushes nothing has none
+		return statuses
+	}
+	rows := known.rows
 	for _, isStopped := range []bool{true, false} {
 		for i := range rows {
 			switch r := &rows[i]; {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,7 +14,8 @@ import (
 	"github.com/queued/queued/internal/access"
 )
 
-// statisticsAge is how old an answer may be that several viewers of a page share: what is counted is counted once in this time, however many look.
+// statisticsAge is how old an answer may be that several viewers of a page share: what is counted is counted once in this time, however many look, and so is what
+// open pages show.
 const statisticsAge = 2 * time.Second
 
 // maxCached bounds the answers in a readCache, in bytes. Beyond it they are forgotten.
@@ -40,13 +42,18 @@ type local struct {
 
 // RoundTrip implements http.RoundTripper.
 func (l *local) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Method == http.MethodGet {
+	if r.Method == http.MethodGet && (renderedFor(l.origin) != nil || isStatistics(r.URL.Path)) {
 		return l.h.reads.get(r, l.grant, l.call)
 	}
 	return l.call(r)
 }
 
 var errAborted = errors.New("the answer was aborted")
+
+// isStatistics reports whether an answer is counted from many events. Whoever loads a page gets all else as it is now.
+func isStatistics(path string) bool {
+	return strings.HasPrefix(path, "/stats/") || path == "/history/errors" || path == "/history/stats" || strings.HasPrefix(path, "/queues/") && strings.HasSuffix(path, "/stats")
+}
 
 // call has the server answer a request. It fails when the server gives up the answer: whoever asked has gone, or half of it was written.
 func (l *local) call(r *http.Request) (resp *http.Response, err error) {
