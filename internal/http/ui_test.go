@@ -206,7 +206,7 @@ func TestFormsActThroughTheAPI(t *testing.T) {
 	b := h.browse(t)
 	b.follow("queues/mail/pause", nil).want(200).says("The queue is paused", `<span class="tag paused">`, "/resume")
 	b.follow("queues/mail/resume", nil).want(200).says("no longer paused").saysNot(`<span class="tag paused">`)
-	b.get("queues/mail/purge").want(200).says("deletes the 1 event that")
+	b.get("queues/mail/purge").want(200).says("moves the 1 event that")
 	b.follow("queues/mail/purge", nil).want(200).says("Events purged: 1", "No event is in this queue now")
 
 	form := url.Values{"event": {`{"n":12345678901234567890}`}, "type": {"mail.new"}, "key": {"once"}}

@@ -19,6 +19,9 @@ var notices = map[string]string{
 	"queue.paused":  "The queue is paused: events come in, and none can be claimed.",
 	"queue.resumed": "The queue is no longer paused.",
 	"queue.purged":  "Events purged: {n}.",
+	"queue.changed": "The policy is stored.",
+	"queue.moved":   "Events moved: {n}.",
+	"queue.deleted": "The queue is deleted. Events that went into history as cancelled: {n}.",
 	"event.posted":  "Posted the event {n}.",
 
 	"subscription.paused":   "The subscription is paused: it gets nothing until it is resumed.",

@@ -42,7 +42,7 @@ func showOverview(v *visit) (view, error) {
 			return err
 		},
 		func(ctx context.Context) (err error) {
-			shown.Errors, err = v.api.HistoryErrors(ctx, client.CauseFilter{From: time.Now().Add(-shown.Window.Length).Truncate(time.Minute), Limit: 5})
+			shown.Errors, err = v.api.HistoryErrors(ctx, client.CauseFilter{FinishedFrom: time.Now().Add(-shown.Window.Length).Truncate(time.Minute), Limit: 5})
 			return err
 		},
 		func(ctx context.Context) (err error) {
@@ -117,7 +117,7 @@ func findings(shown *ui.Overview, oldest []client.OverviewQueue, holders []clien
 				IsBad: true, Subject: q.Queue, Link: "queues/" + url.PathEscape(q.Queue),
 				Text:   " has " + ui.Count(bad, "failure", "failures") + " among " + ui.Count(bad+q.Done, "event", "events") + " of the " + shown.Window.Text,
 				More:   causesOf(shown.Errors.Errors, q.Queue),
-				Button: "See them", Target: "history?" + url.Values{"queue": {q.Queue}, "outcome": {"failed"}}.Encode(),
+				Button: "See them", Target: "history?" + url.Values{"queue": {q.Queue}, "outcome": {"failed"}, "finished_from": {shown.Window.Name}}.Encode(),
 			})
 		}
 	}

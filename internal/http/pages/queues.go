@@ -84,14 +84,12 @@ func confirmPurge(v *visit) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	count := "the " + ui.Count(q.Ready+q.Scheduled, "event", "events")
-	if q.Estimated {
-		count += " (an estimate)"
-	}
+	count := "the " + ui.Count(q.Ready+q.Scheduled, "event", "events") + estimate(q.Estimated)
 	return view{name: "confirm", title: "Purge " + name, nav: "queues", body: ui.Confirm{
-		Question:    "Purge " + name + "?",
-		Consequence: "This deletes " + count + " that wait in the queue, and cannot be undone: they do not go into history. The " + ui.Count(q.Leased, "event", "events") + " that workers hold stay.",
-		Button:      "Purge", Action: queuePath(v) + "/purge", Back: queuePath(v),
+		Question: "Purge " + name + "?",
+		Consequence: "This moves " + count + " that wait in the queue into history as cancelled. They can be requeued from there, and are deleted with their history. The " +
+			ui.Count(q.Leased, "event", "events") + " that workers hold stay.",
+		Button: "Purge", Action: queuePath(v) + "/purge", Back: queuePath(v),
 	}}, nil
 }
 

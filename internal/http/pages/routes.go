@@ -30,6 +30,12 @@ func (h *Handler) routes() {
 	r.Post(Prefix+"queues/{name}/resume", h.action(resumeQueue, showQueue))
 	r.Get(Prefix+"queues/{name}/purge", h.page(needs(access.Manage, confirmPurge)))
 	r.Post(Prefix+"queues/{name}/purge", h.action(purgeQueue, confirmPurge))
+	r.Get(Prefix+"queues/{name}/policy", h.page(needs(access.Manage, changePolicy)))
+	r.Post(Prefix+"queues/{name}/policy", h.action(storePolicy, changePolicy))
+	r.Get(Prefix+"queues/{name}/move", h.page(needs(access.Manage, askMove)))
+	r.Post(Prefix+"queues/{name}/move", h.action(moveEvents, askMove))
+	r.Get(Prefix+"queues/{name}/delete", h.page(needs(access.Manage, confirmDeleteQueue)))
+	r.Post(Prefix+"queues/{name}/delete", h.action(deleteQueue, confirmDeleteQueue))
 	r.Post(Prefix+"queues/{name}/post", h.action(postEvent, showQueue))
 
 	r.Get(Prefix+"queues/{name}/events", h.page(showWaitingEvents))
