@@ -78,6 +78,11 @@ test-client: ## Test the module client/ without a server; internal/clienttest te
 test-bench: ## Test the module bench/, on a plain PostgreSQL that is private to the run
 	@$(call gotest_in,bench,./...,-shuffle=on -parallel 4 -timeout 10m $(ARGS),$(PGTEST) -flavour plain --)
 
+.PHONY: pictures
+pictures: ## Take the pictures of docs/dashboard.md anew: needs Chromium
+	@rm -rf docs/pictures
+	@QUEUED_E2E_PICTURES=$(CURDIR)/docs/pictures $(MAKE) --no-print-directory test-browser ARGS='-run ^TestPicturesOfTheDocumentation$$$$'
+
 .PHONY: test-browser
 test-browser: ## Test the module e2e/ with a browser: needs Chromium (apt-get install chromium); make test leaves it out where there is none
 	@$(call gotest_in,e2e,./...,-count=1 -timeout 10m $(ARGS),$(PGTEST) -flavour plain --)

@@ -8,11 +8,14 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -161,11 +164,17 @@ func (b *tab) check(what string) {
 // picture keeps a picture of the page, when QUEUED_E2E_PICTURES names a folder for them.
 func (b *tab) picture(name string) {
 	b.t.Helper()
+	b.keep(name, chromedp.FullScreenshot(100))
+}
+
+// keep keeps a picture, when QUEUED_E2E_PICTURES names a folder for them.
+func (b *tab) keep(name string, take chromedp.Action[[]byte]) {
+	b.t.Helper()
 	folder := os.Getenv("QUEUED_E2E_PICTURES")
 	if folder == "" {
 		return
 	}
-	png, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
+	png, err := chromedp.Run(b.ctx, take)
 	if err == nil {
 		err = os.MkdirAll(folder, 0o755)
 	}
@@ -359,4 +368,106 @@ func TestPagesWorkWithoutScripts(t *testing.T) {
 	press("/post", "Posted the event")
 	b.open("queues/mail/purge")
 	press("/purge", "Events purged: 2")
+}
+
+// behindProxy serves a server under the prefix /ops, as a proxy does that takes the prefix away, and returns its URL.
+func behindProxy(t *testing.T, p *process) string {
+	t.Helper()
+	target := &url.URL{Scheme: "http", Host: p.address}
+	proxy := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
+	front := httptest.NewServer(http.StripPrefix("/ops", proxy))
+	t.Cleanup(front.Close)
+	return front.URL + "/ops"
+}
+
+// enter puts a text into a field.
+func (b *tab) enter(selector, text string) {
+	b.t.Helper()
+	b.await(`document.querySelector(` + strconv.Quote(selector) + `) !== null`)
+	evaluate[any](b.ctx, b.t, `document.querySelector(`+strconv.Quote(selector)+`).value = ""; []`)
+	b.do(chromedp.SendKeys(chromedp.CSS(selector), text))
+}
+
+// logIn logs in with a key.
+func (b *tab) logIn(key string) {
+	b.t.Helper()
+	b.enter("#key", key)
+	b.submit("login")
+}
+
+// TestOperatorLogsInAndPutsAFailureRight goes the way of somebody who is called at night: log in behind a proxy, see the failure, look at one, requeue all of them.
+func TestOperatorLogsInAndPutsAFailureRight(t *testing.T) {
+	t.Parallel()
+	findBrowser(t)
+	const admin = "the-admin-key-of-this-test-0123456789"
+	p := start(t, build(t), newDatabase(t), freeAddress(t), "QUEUED_API_KEY="+admin)
+	asAdmin := []string{"Authorization", "Bearer " + admin}
+	var ids []int64
+	for range 3 {
+		p.call(t, http.StatusCreated, "POST", "/events?queue=mail&type=mail.welcome", `{"to":"ada@example.com"}`, asAdmin...)
+	}
+	var claimed struct {
+		Events []struct {
+			ID      int64  `json:"id"`
+			Receipt string `json:"receipt"`
+		} `json:"events"`
+	}
+	if err := json.Unmarshal(p.call(t, http.StatusOK, "POST", "/claim", `{"queue":"mail","limit":3,"worker":"w1"}`, asAdmin...).body, &claimed); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range claimed.Events {
+		ids = append(ids, e.ID)
+		body := encode(t, map[string]any{"receipt": e.Receipt, "error": "SMTP 550: no such user", "final": true})
+		p.call(t, http.StatusOK, "POST", fmt.Sprintf("/events/%d/nack", e.ID), string(body), asAdmin...)
+	}
+	var reader struct {
+		Key string `json:"key"`
+	}
+	if err := json.Unmarshal(p.call(t, http.StatusCreated, "POST", "/keys", `{"name":"night","scopes":["read"]}`, asAdmin...).body, &reader); err != nil {
+		t.Fatal(err)
+	}
+
+	b := openTab(t, behindProxy(t, p))
+	b.open("queues/mail")
+	b.await(`location.pathname.endsWith("/ui/login")`)
+	b.logIn("qk_wrong")
+	b.await(`document.querySelector("[role=alert]") !== null`)
+	b.check("the log-in with a wrong key")
+	b.logIn(reader.Key)
+	b.await(`location.pathname === "/ops/ui/queues/mail"`)
+	if n := evaluate[int](b.ctx, t, `document.querySelectorAll("main form[method=post]").length`); n != 0 {
+		t.Errorf("a key that may only read is shown %d forms", n)
+	}
+	b.check("the page of a queue for a key that may only read")
+	b.picture("read-only")
+
+	// A key that is revoked ends what is open.
+	b.await(`document.querySelector("#stream-state").classList.contains("on")`)
+	p.call(t, http.StatusNoContent, "DELETE", "/keys/"+reader.Key[3:11], "", asAdmin...)
+	b.await(`location.pathname.endsWith("/ui/login")`)
+
+	b.logIn(admin)
+	b.open("")
+	b.await(`document.body.innerText.includes("has 3 failures among 3 events")`)
+	b.check("the overview with a failure")
+	b.picture("overview-failure")
+	b.do(chromedp.Click(chromedp.CSS(".alert.bad a.button")))
+	b.await(`location.pathname.endsWith("/ui/history") && document.querySelectorAll("tbody tr").length === 3`)
+	b.do(chromedp.Click(chromedp.CSS(`a[href*="redrives/new"]`)))
+	b.await(`document.querySelector("h1")?.textContent.includes("Requeue 3 events?")`)
+	b.check("the question before a redrive")
+	b.submit("redrives")
+	b.await(`/\/ui\/redrives\/\d+$/.test(location.pathname)`)
+	b.await(`document.querySelector("main").innerText.includes("done")`)
+	b.check("the page of a redrive")
+	b.picture("redrive")
+	if got := string(p.call(t, http.StatusOK, "GET", "/queues/mail", "", asAdmin...).body); !strings.Contains(got, `"ready":3`) {
+		t.Errorf("the events are not in their queue: %s", got)
+	}
+	if got := string(p.call(t, http.StatusOK, "GET", fmt.Sprintf("/events/%d", ids[0]), "", asAdmin...).body); !strings.Contains(got, `"requeued_as"`) {
+		t.Errorf("the record does not say what it was requeued as: %s", got)
+	}
+	b.submit("logout")
+	b.open("history")
+	b.await(`location.pathname.endsWith("/ui/login")`)
 }
