@@ -166,6 +166,9 @@ func TestOutcomesOfATransactionThatCommitsLateAreCounted(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	b.sampleMinute(t)
+	for _, e := range b.insertN(t, "other", 1) { // TimescaleDB makes a chunk now: nothing gets into history beside a transaction that makes one
+		b.exec(t, `select agent.delete_event($1)`, e)
+	}
 	ids := b.insertN(t, "a", 2)
 	b.claim(t, queue.ClaimParams{Queue: "a", Limit: 2}, 2)
 	late := pgtest.Connect(t, b.url)
@@ -186,7 +189,7 @@ func TestOutcomesOfATransactionThatCommitsLateAreCounted(t *testing.T) {
 	shift()
 	b.exec(t, `select agent_service.sample_queues()`)
 	sum := func() int {
-		return pgtest.Query[int](t, b.sql, `select coalesce(sum(done), 0)::int from agent.queue_outcome`)
+		return pgtest.Query[int](t, b.sql, `select coalesce(sum(done), 0)::int from agent.queue_outcome where queue = 'a'`)
 	}
 	count := func() {
 		for {
