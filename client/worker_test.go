@@ -313,19 +313,21 @@ func TestWhatIsNotBegunWhenTheWorkerStopsIsReleased(t *testing.T) {
 	t.Parallel()
 	var claims atomic.Int32
 	extending, stopping, released := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	// Both the heartbeat and the start of the work may extend the lease, and a call without an answer in time is repeated.
+	extends, stops, releases := sync.OnceFunc(func() { close(extending) }), sync.OnceFunc(func() { close(stopping) }), sync.OnceFunc(func() { close(released) })
 	c := answering(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/claim":
 			_, _ = io.Copy(io.Discard, r.Body)
 			if claims.Add(1) > 1 {
 				<-r.Context().Done()
-				close(stopping)
+				stops()
 				return
 			}
 			_ = sleep(r.Context(), 1500*time.Millisecond) // so that the lease is extended before the work
 			_, _ = io.WriteString(w, `{"events":[{"id":1,"receipt":"r","event":{}}]}`)
 		case "/events/1/extend":
-			close(extending)
+			extends()
 			<-stopping
 			_ = sleep(r.Context(), 500*time.Millisecond) // until the grace, which is none, is over
 			_, _ = io.WriteString(w, `{"id":1,"vt":"2026-02-03T04:05:06Z"}`)
@@ -335,7 +337,7 @@ func TestWhatIsNotBegunWhenTheWorkerStopsIsReleased(t *testing.T) {
 				t.Errorf("%+v, %v", body, err)
 			}
 			_, _ = io.WriteString(w, `{"results":[{"id":1,"status":200,"vt":"2026-02-03T04:05:06Z"}]}`)
-			close(released)
+			releases()
 		default:
 			t.Errorf("%s was called", r.URL.Path)
 			problem(w, http.StatusServiceUnavailable, "database_unavailable")
