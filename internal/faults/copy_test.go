@@ -122,7 +122,8 @@ func insertedIDs(t *testing.T, c *client, n int) []int64 {
 		events[i] = map[string]any{"event": map[string]any{}, "queue": "ids"}
 	}
 	var answer struct{ IDs []int64 }
-	if status := c.call(t.Context(), http.MethodPost, "/events/batch", map[string]any{"events": events}, &answer); status != http.StatusCreated {
+	own := c.newClient(300) // the other's goroutine uses its random numbers meanwhile
+	if status := own.call(t.Context(), http.MethodPost, "/events/batch", map[string]any{"events": events}, &answer); status != http.StatusCreated {
 		t.Fatalf("inserting returned %d", status)
 	}
 	return answer.IDs

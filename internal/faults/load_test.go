@@ -135,7 +135,7 @@ func (d *load) finish(url string) {
 	d.ledger.check(d.t, url)
 }
 
-// client is one inserter or worker.
+// client is one inserter or worker. One goroutine at a time uses it.
 type client struct {
 	*load
 	rand *rand.Rand
