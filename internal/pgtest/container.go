@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -39,13 +40,14 @@ func startTimescale(ctx context.Context, kept durability) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		URL:     containerURL(container),
+		URL:     containerURL(container.GetHostPort("5432/tcp")),
 		Flavour: Timescale,
 		stop:    func(context.Context) error { return pool.Purge(container) },
 	}
 	if err := waitUntilReady(ctx, s, pool, container); err != nil {
 		return nil, errors.Join(err, s.Stop(context.WithoutCancel(ctx)))
 	}
+	s.URL = directURL(ctx, s.URL, container)
 	return s, nil
 }
 
@@ -99,15 +101,33 @@ func runContainer(ctx context.Context, pool *dockertest.Pool, kept durability) (
 // containerPassword guards nothing: the port is on the loopback interface, the data are made up.
 const containerPassword = "pgtest"
 
-func containerURL(container *dockertest.Resource) string {
+func containerURL(address string) string {
 	u := url.URL{
 		Scheme:   "postgres",
 		User:     url.UserPassword("postgres", containerPassword),
-		Host:     container.GetHostPort("5432/tcp"),
+		Host:     address,
 		Path:     "/postgres",
 		RawQuery: "sslmode=disable",
 	}
 	return u.String()
+}
+
+// directURL returns the URL of a container by its own address, where that can be reached, as it can on Linux with an engine that runs on the same machine, and
+// otherwise published. What goes to a published port is copied by a process of Docker's.
+func directURL(ctx context.Context, published string, container *dockertest.Resource) string {
+	address := container.Container.NetworkSettings.IPAddress
+	if address == "" {
+		return published
+	}
+	direct := containerURL(net.JoinHostPort(address, "5432"))
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, direct)
+	if err != nil {
+		return published
+	}
+	_ = conn.Close(ctx)
+	return direct
 }
 
 // waitUntilReady returns when the server answers, or an error that holds its log.
