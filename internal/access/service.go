@@ -107,7 +107,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 // and looks up those that it does not know. Faults of the database are logged and tried again; Run returns nil once ctx has ended.
 func (s *Service) Run(ctx context.Context) error {
 	s.keys.Run(ctx, s.cfg.Logger,
-		pg.Loop{Doing: "recording the use of keys", Pass: s.record, Pause: s.cfg.RecordInterval, DelayFirst: true},
+		pg.Loop{Doing: "recording the use of keys", Pass: s.record, Pause: s.cfg.RecordInterval, DelayFirst: true, Completes: true},
 		pg.Loop{Doing: "looking whether sessions have ended", Pass: s.checkWatched, Pause: cmp.Or(s.cfg.PollInterval, pg.DefaultReplicaPoll), DelayFirst: true},
 		pg.Loop{Doing: "pruning keys, sessions and the audit", Pass: s.prune, Pause: pruneInterval, Retry: time.Minute},
 	)

@@ -3,6 +3,7 @@ package deliverylog
 
 import (
 	"cmp"
+	"encoding/json"
 	"slices"
 	"strings"
 	"sync"
@@ -27,15 +28,15 @@ type Entry[R any] struct {
 
 // A Dropped is how many rows of a class were dropped of the log of a queue or source.
 type Dropped struct {
-	Name  string
-	Class int
-	Count int64
+	Name  string `json:"name"`
+	Class int    `json:"class"`
+	Count int64  `json:"count"`
 }
 
 // A Batch is what a Buffer has gathered.
 type Batch[R any] struct {
 	Entries []Entry[R] // by class, each in the order in which they were added
-	Dropped []Dropped
+	Dropped []Dropped  // not nil
 }
 
 // IsEmpty reports whether there is nothing to write.
@@ -97,7 +98,7 @@ func (b *Buffer[R]) add(e Entry[R]) {
 func (b *Buffer[R]) Take() (batch Batch[R]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	batch.Entries = slices.Concat(b.entries...)
+	batch.Entries, batch.Dropped = slices.Concat(b.entries...), []Dropped{}
 	for at, n := range b.dropped {
 		batch.Dropped = append(batch.Dropped, Dropped{at.name, at.class, n})
 	}
@@ -130,6 +131,32 @@ func (b *Buffer[R]) Restore(batch *Batch[R], isLeft func(name string) bool) {
 			b.dropped[place{d.Name, d.Class}] += d.Count
 		}
 	}
+}
+
+// Flush takes all that was gathered and has it written, as two arrays of JSON: of the rows, and of Dropped. When write fails all of it is put back, else what write has left,
+// by the names.
+func (b *Buffer[R]) Flush(write func(rows, dropped string) (left []string, err error)) error {
+	batch := b.Take()
+	if batch.IsEmpty() {
+		return nil
+	}
+	rows := make([]R, len(batch.Entries))
+	for i := range batch.Entries {
+		rows[i] = batch.Entries[i].Row
+	}
+	rowsText, err := json.Marshal(rows)
+	if err != nil {
+		return err // it would fail again
+	}
+	droppedText, err := json.Marshal(batch.Dropped)
+	if err != nil {
+		return err
+	}
+	left, err := write(string(rowsText), string(droppedText))
+	if err != nil || len(left) > 0 {
+		b.Restore(&batch, func(name string) bool { return err != nil || slices.Contains(left, name) })
+	}
+	return err
 }
 
 // Text returns the beginning of a text, at most limit bytes, as the database can store it: in UTF-8 and without NUL, in whose place a blank is.

@@ -1,7 +1,9 @@
 package deliverylog
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -39,6 +41,39 @@ func TestRestoredRowsComeFirstAndWithinTheLimits(t *testing.T) {
 	batch = b.Take()
 	if got := fmt.Sprint(batch); got != "{[{a 0 1} {a 0 3}] [{a 0 2}]}" {
 		t.Errorf("got %s", got)
+	}
+}
+
+func TestFlushPutsBackWhatWasNotWritten(t *testing.T) {
+	t.Parallel()
+	b := New[int](Limit{Name: 1, All: 9})
+	for i, name := range []string{"a", "b", "b"} {
+		b.Add(name, 0, func() int { return i })
+	}
+	var written []string
+	flush := func(left []string, err error) error {
+		return b.Flush(func(rows, dropped string) ([]string, error) {
+			written = append(written, rows+dropped)
+			return left, err
+		})
+	}
+	failed := errors.New("on purpose")
+	if err := flush(nil, failed); !errors.Is(err, failed) {
+		t.Errorf("a write that failed returned %v", err)
+	}
+	for _, left := range [][]string{{"b"}, nil, nil} { // the last one has nothing to write
+		if err := flush(left, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	all := `[0,1][{"name":"b","class":0,"count":1}]`
+	if want := []string{all, all, `[1][{"name":"b","class":0,"count":1}]`}; !slices.Equal(written, want) {
+		t.Errorf("written is %q, want %q", written, want)
+	}
+	b.Add("a", 0, func() int { return 3 })
+	_ = flush(nil, nil)
+	if got := written[len(written)-1]; got != "[3][]" {
+		t.Errorf("written without anything dropped is %q", got)
 	}
 }
 

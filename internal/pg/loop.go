@@ -21,6 +21,9 @@ type Loop struct {
 	Retry time.Duration // the same after a pass that failed; zero: Pause
 	// DelayFirst has the first pass come after a pause, too.
 	DelayFirst bool
+	// Completes has a pass that has begun come to its end when ctx ends, within limits of its own: a write that is cut off may be committed all the same, and then what it has
+	// written is written twice by whoever puts it back, or is lost by whoever does not.
+	Completes bool
 	// Next returns the pause after a pass that succeeded, exactly; nil: it is Pause.
 	Next func(context.Context) time.Duration
 	// Wakes is called before each pass. The pause after it ends when the channel is closed or receives. Nil: nothing ends it.
@@ -29,6 +32,10 @@ type Loop struct {
 
 // Run runs passes until ctx ends.
 func (l Loop) Run(ctx context.Context, log zerolog.Logger) {
+	passContext := ctx
+	if l.Completes {
+		passContext = context.WithoutCancel(ctx)
+	}
 	reported, passes := "", 0 // the error of the last pass, and how many have failed since one succeeded
 	for isDue := !l.DelayFirst; ; isDue = true {
 		pause := Jittered(l.Pause)
@@ -37,7 +44,7 @@ func (l Loop) Run(ctx context.Context, log zerolog.Logger) {
 			wakes = l.Wakes()
 		}
 		if isDue {
-			err := l.Pass(ctx)
+			err := l.Pass(passContext)
 			switch {
 			case ctx.Err() != nil:
 				return

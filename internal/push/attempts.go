@@ -2,8 +2,6 @@ package push
 
 import (
 	"context"
-	"encoding/json"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -95,13 +93,6 @@ type attemptRow struct {
 	NextAt  time.Time      `json:"next_at,omitzero"`
 }
 
-// A droppedRows is a deliverylog.Dropped as the database takes it.
-type droppedRows struct {
-	Queue string `json:"queue"`
-	Class int    `json:"class"`
-	Count int64  `json:"count"`
-}
-
 // logAttempt keeps an attempt for the next write of the log.
 func (s *Service) logAttempt(event *queue.Event, o *outcome, end attemptEnd) {
 	class := classUndelivered
@@ -120,43 +111,18 @@ func (s *Service) logAttempt(event *queue.Event, o *outcome, end attemptEnd) {
 	})
 }
 
-// logPass writes the log in the loop. A write that has begun is brought to its end when the loop ends: cut off, it may be committed all the same, and its rows would be written twice.
-func (s *Service) logPass(ctx context.Context) error {
-	return s.writeAttempts(context.WithoutCancel(ctx))
-}
-
 // writeAttempts writes the attempts since the last time, in one statement. Those of a push that another transaction has locked wait for the next time.
 func (s *Service) writeAttempts(ctx context.Context) error {
-	batch := s.attempts.Take()
-	if batch.IsEmpty() {
-		return nil
-	}
-	rows, dropped := make([]attemptRow, len(batch.Entries)), make([]droppedRows, len(batch.Dropped))
-	for i := range batch.Entries {
-		rows[i] = batch.Entries[i].Row
-	}
-	for i, d := range batch.Dropped {
-		dropped[i] = droppedRows{d.Name, d.Class, d.Count}
-	}
-	rowsText, err := json.Marshal(rows)
-	if err != nil {
-		return err
-	}
-	droppedText, err := json.Marshal(dropped)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()
-	var locked []string
-	err = s.writes.Do(ctx, func(pool *pg.Pool) error {
-		found, _ := pool.Query(ctx, `select q from agent_service.log_pushes($1::text::jsonb, $2::text::jsonb) as q`, string(rowsText), string(droppedText))
-		locked, err = pgx.CollectRows(found, pgx.RowTo[string])
-		return err
+	err := s.attempts.Flush(func(rows, dropped string) (locked []string, err error) {
+		err = s.writes.Do(ctx, func(pool *pg.Pool) error {
+			found, _ := pool.Query(ctx, `select q from agent_service.log_pushes($1::text::jsonb, $2::text::jsonb) as q`, rows, dropped)
+			locked, err = pgx.CollectRows(found, pgx.RowTo[string])
+			return err
+		})
+		return locked, err
 	})
-	if err != nil || len(locked) > 0 {
-		s.attempts.Restore(&batch, func(name string) bool { return err != nil || slices.Contains(locked, name) })
-	}
 	return wrap("logging attempts", err)
 }
 

@@ -134,7 +134,7 @@ func (s *Service) Run(ctx context.Context) error {
 		s.pushes.Run(ctx, s.cfg.Logger,
 			pg.Loop{Doing: "reporting that this process pushes", Pass: s.report, Pause: recordInterval, Wakes: s.mustReport.Received},
 			pg.Loop{Doing: "recording how endpoints do", Pass: s.recordSeen, Pause: recordInterval, DelayFirst: true},
-			pg.Loop{Doing: "logging attempts", Pass: s.logPass, Pause: logInterval, Retry: recordInterval, DelayFirst: true},
+			pg.Loop{Doing: "logging attempts", Pass: s.writeAttempts, Pause: logInterval, Retry: recordInterval, DelayFirst: true, Completes: true},
 		)
 	}
 	s.Drain()

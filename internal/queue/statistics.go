@@ -221,12 +221,15 @@ func (s *Service) recordArgs(sums map[executionKey]*executionSum) []any {
 	return []any{types, workers, total, s.name, cycles, fastest, longest, latest}
 }
 
-// record writes the statistics of executions, unless that was done within interval.
-func (s *Service) record(ctx context.Context, interval time.Duration) error {
+// record writes the statistics of executions, unless that was done within interval. It outlives ctx's cancellation, for limit at most: a write that is cut off may be committed all the
+// same, and its sums would be added twice.
+func (s *Service) record(ctx context.Context, interval, limit time.Duration) error {
 	sums := s.executions.take(interval)
 	if len(sums) == 0 {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
 	if _, err := s.loops.Exec(ctx, recordSQL, s.recordArgs(sums)...); err != nil {
 		s.executions.restore(sums)
 		return wrap("recording executions", err)
@@ -235,13 +238,13 @@ func (s *Service) record(ctx context.Context, interval time.Duration) error {
 }
 
 // recordLeft writes the statistics that no ack took along.
-func (s *Service) recordLeft(ctx context.Context) error { return s.record(ctx, 2*recordInterval) }
+func (s *Service) recordLeft(ctx context.Context) error {
+	return s.record(ctx, 2*recordInterval, s.cfg.QueryTimeout)
+}
 
-// recordLast writes the statistics that are left. It outlives ctx's cancellation.
+// recordLast writes the statistics that are left.
 func (s *Service) recordLast(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalTimeout)
-	defer cancel()
-	if err := s.record(ctx, 0); err != nil {
+	if err := s.record(ctx, 0, finalTimeout); err != nil {
 		s.cfg.Logger.Warn().Func(failure.Of(err)).Msg("the statistics of the latest executions are lost")
 	}
 }
@@ -249,7 +252,7 @@ func (s *Service) recordLast(ctx context.Context) {
 // Executions returns the statistics of executions by type and worker, of one type or worker only unless that is nil. Executions of other
 // processes are there about two seconds after their end at most.
 func (s *Service) Executions(ctx context.Context, typ, worker *string) ([]Execution, error) {
-	if err := s.record(ctx, 0); err != nil {
+	if err := s.record(ctx, 0, s.cfg.QueryTimeout); err != nil {
 		return nil, err
 	}
 	all, err := shortCall(ctx, &s.pools, pg.Collect[Execution], `

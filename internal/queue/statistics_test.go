@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"testing"
 	"time"
@@ -153,5 +154,35 @@ func TestRunningProcessesAreListedWithTheirMetrics(t *testing.T) {
 	}
 	if n := len(processes()); n != 1 {
 		t.Errorf("%d processes are listed after one has ended", n)
+	}
+}
+
+// A caller who gives up while what was gathered is written must not have it written again.
+func TestExecutionsAreCountedOnceWhenACallerGivesUpDuringTheWrite(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.insertEvents(t, queue.InsertParams{Type: "a"})
+	events, err := b.Claim(t.Context(), queue.ClaimParams{Worker: "w"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := b.Ack(t.Context(), acks(queue.Lease{ID: events[0].ID})); err != nil || r[0].Err != nil {
+		t.Fatal(r, err)
+	}
+	held := pgtest.HoldWrites(t, b.url, "agent.execution", true)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := b.Executions(ctx, nil, nil)
+		ended <- err
+	}()
+	held.Await()
+	cancel()
+	held.Release()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the caller who gave up got %v", err)
+	}
+	if all := executions(t, b.Service); len(all) != 1 || all[0].Cycles != 1 {
+		t.Errorf("got %+v, want one execution", all)
 	}
 }

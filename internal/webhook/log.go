@@ -2,9 +2,7 @@ package webhook
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -99,13 +97,6 @@ type deliveryRow struct {
 	Body      string    `json:"body,omitzero"`
 }
 
-// A droppedRows is a deliverylog.Dropped as the database takes it.
-type droppedRows struct {
-	Source string `json:"source"`
-	Class  int    `json:"class"`
-	Count  int64  `json:"count"`
-}
-
 // maxText bounds the texts of a row, in bytes, besides the body.
 const maxText = 255
 
@@ -175,43 +166,18 @@ func (d *Answered) code() string {
 	return d.Code
 }
 
-// logPass writes the log in the loop. A write that has begun is brought to its end when the loop ends: cut off, it may be committed all the same, and its rows would be written twice.
-func (s *Service) logPass(ctx context.Context) error {
-	return s.writeDeliveries(context.WithoutCancel(ctx))
-}
-
 // writeDeliveries writes the deliveries since the last time, in one statement. Those of a source that another transaction has locked wait for the next time.
 func (s *Service) writeDeliveries(ctx context.Context) error {
-	batch := s.deliveries.Take()
-	if batch.IsEmpty() {
-		return nil
-	}
-	rows, dropped := make([]deliveryRow, len(batch.Entries)), make([]droppedRows, len(batch.Dropped))
-	for i := range batch.Entries {
-		rows[i] = batch.Entries[i].Row
-	}
-	for i, d := range batch.Dropped {
-		dropped[i] = droppedRows{d.Name, d.Class, d.Count}
-	}
-	rowsText, err := json.Marshal(rows)
-	if err != nil {
-		return err
-	}
-	droppedText, err := json.Marshal(dropped)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
 	defer cancel()
-	var locked []string
-	err = s.writes.Do(ctx, func(pool *pg.Pool) error {
-		found, _ := pool.Query(ctx, `select s from agent_service.log_deliveries($1::text::jsonb, $2::text::jsonb) as s`, string(rowsText), string(droppedText))
-		locked, err = pgx.CollectRows(found, pgx.RowTo[string])
-		return err
+	err := s.deliveries.Flush(func(rows, dropped string) (locked []string, err error) {
+		err = s.writes.Do(ctx, func(pool *pg.Pool) error {
+			found, _ := pool.Query(ctx, `select s from agent_service.log_deliveries($1::text::jsonb, $2::text::jsonb) as s`, rows, dropped)
+			locked, err = pgx.CollectRows(found, pgx.RowTo[string])
+			return err
+		})
+		return locked, err
 	})
-	if err != nil || len(locked) > 0 {
-		s.deliveries.Restore(&batch, func(name string) bool { return err != nil || slices.Contains(locked, name) })
-	}
 	return wrap("logging deliveries", err)
 }
 

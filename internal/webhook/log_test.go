@@ -73,12 +73,9 @@ func (h *env) deliveries(p webhook.DeliveriesParams, n int) webhook.DeliveriesPa
 	}
 }
 
-func (h *env) putGitHub(name string, change ...func(*webhook.Params)) {
+func (h *env) putGitHub(name string) {
 	h.t.Helper()
 	p := webhook.Params{Kind: webhook.GitHub, Queue: "in", Secrets: []string{"secret"}, DedupFor: time.Hour, Tolerance: time.Minute}
-	for _, c := range change {
-		c(&p)
-	}
 	h.put(name, p)
 }
 

@@ -93,8 +93,8 @@ func Open(ctx context.Context, cfg Config) (s *Service, err error) {
 // and looks up those that it does not know. Faults of the database are logged and tried again; Run returns nil once ctx has ended.
 func (s *Service) Run(ctx context.Context) error {
 	s.sources.Run(ctx, s.cfg.Logger,
-		pg.Loop{Doing: "counting deliveries", Pass: s.record, Pause: s.cfg.RecordInterval, DelayFirst: true},
-		pg.Loop{Doing: "logging deliveries", Pass: s.logPass, Pause: s.cfg.RecordInterval, Retry: logRetry, DelayFirst: true},
+		pg.Loop{Doing: "counting deliveries", Pass: s.record, Pause: s.cfg.RecordInterval, DelayFirst: true, Completes: true},
+		pg.Loop{Doing: "logging deliveries", Pass: s.writeDeliveries, Pause: s.cfg.RecordInterval, Retry: logRetry, DelayFirst: true, Completes: true},
 	)
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.QueryTimeout)
 	defer cancel()

@@ -23,7 +23,7 @@ set search_path to pg_catalog, pg_temp
 as $func$ select case _class when 0 then 1000 when 1 then 500 else 100 end $func$;
 
 -- Logs attempts of pushes, and adds to how many were dropped. _deliveries is an array of objects with the columns of agent.push_delivery but number, oldest
--- first, and _dropped one of {queue, class, count}. Those of queues without a push are passed over. Returns the queues whose push another transaction
+-- first, and _dropped one of {name, class, count}. Those of queues without a push are passed over. Returns the queues whose push another transaction
 -- has locked: theirs are not written. For the service.
 create or replace function agent_service.log_pushes(_deliveries jsonb, _dropped jsonb)
 returns setof text
@@ -38,7 +38,7 @@ declare
   _log record;
 begin
   select array_agg(distinct n.queue) into _names
-  from (select d ->> 'queue' from jsonb_array_elements(_deliveries) d union all select d ->> 'queue' from jsonb_array_elements(_dropped) d) as n (queue);
+  from (select d ->> 'queue' from jsonb_array_elements(_deliveries) d union all select d ->> 'name' from jsonb_array_elements(_dropped) d) as n (queue);
   select array_agg(f.queue) into _free
   from (select p.queue from agent.push p where p.queue = any (_names) order by p.queue for key share skip locked) as f (queue);
 
@@ -47,7 +47,7 @@ begin
     from
     ( select d ->> 'queue', (d ->> 'class')::int2, 1, 0 from jsonb_array_elements(_deliveries) d
       union all
-      select d ->> 'queue', (d ->> 'class')::int2, 0, (d ->> 'count')::int8 from jsonb_array_elements(_dropped) d
+      select d ->> 'name', (d ->> 'class')::int2, 0, (d ->> 'count')::int8 from jsonb_array_elements(_dropped) d
     ) as n (queue, class, logged, dropped)
     where n.queue = any (_free)
     group by n.queue, n.class
@@ -93,7 +93,7 @@ begin
 end
 $func$;
 
--- The same for the deliveries of sources, of which _deliveries has the columns of agent.source_delivery but number, and _dropped {source, class, count}. Returns the sources
+-- The same for the deliveries of sources, of which _deliveries has the columns of agent.source_delivery but number, and _dropped {name, class, count}. Returns the sources
 -- that another transaction has locked. For the service.
 create or replace function agent_service.log_deliveries(_deliveries jsonb, _dropped jsonb)
 returns setof text
@@ -108,7 +108,7 @@ declare
   _log record;
 begin
   select array_agg(distinct n.source) into _names
-  from (select d ->> 'source' from jsonb_array_elements(_deliveries) d union all select d ->> 'source' from jsonb_array_elements(_dropped) d) as n (source);
+  from (select d ->> 'source' from jsonb_array_elements(_deliveries) d union all select d ->> 'name' from jsonb_array_elements(_dropped) d) as n (source);
   select array_agg(f.name) into _free
   from (select s.name from agent.source s where s.name = any (_names) order by s.name for key share skip locked) as f (name);
 
@@ -117,7 +117,7 @@ begin
     from
     ( select d ->> 'source', (d ->> 'class')::int2, 1, 0 from jsonb_array_elements(_deliveries) d
       union all
-      select d ->> 'source', (d ->> 'class')::int2, 0, (d ->> 'count')::int8 from jsonb_array_elements(_dropped) d
+      select d ->> 'name', (d ->> 'class')::int2, 0, (d ->> 'count')::int8 from jsonb_array_elements(_dropped) d
     ) as n (source, class, logged, dropped)
     where n.source = any (_free)
     group by n.source, n.class
