@@ -688,6 +688,8 @@ create or replace function agent_private.requeue_rows
 returns table (old_id int8, new_id int8, queue text)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
+set enable_nestloop to off -- the planner expects one row of history on TimescaleDB, and would compare each with all ids
+set jit to off
 as $func$
 #variable_conflict use_column
 declare
