@@ -59,7 +59,7 @@ begin
     )
   from unnest(_names) as n (name)
   left join agent.queue p on p.name = n.name
-  left join agent_private.waiting_counts(_now, _names) w on w.queue = n.name
+  left join agent_private.count_waiting(_now, _names) w on w.queue = n.name
   left join
   ( select c.queue, sum(c.done)::int8 as done, sum(c.expired)::int8 as expired, bool_or(c.estimated) as estimated
     from agent_private.finished_counts(_now - _lately, _names) c
@@ -148,8 +148,10 @@ begin
 end
 $func$;
 
--- How many events wait in these queues, by state.
-create or replace function agent_private.waiting_counts(_now timestamptz, _names text[])
+drop function if exists agent_private.waiting_counts(timestamptz, text[]); -- of versions before 0.8.0
+
+-- How many events wait in these queues, by state: exactly in the smallest ones, up to _exact events in all, and as an estimate in the others.
+create or replace function agent_private.count_waiting(_now timestamptz, _names text[], _exact int8 default 100000)
 returns table (queue text, ready int8, scheduled int8, leased int8, estimated boolean)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -160,7 +162,6 @@ set enable_bitmapscan to off
 as $func$
 #variable_conflict use_column
 declare
-  _exact int8 = 100000; -- events
   _blocks float8 = pg_relation_size('agent.event') / current_setting('block_size')::int4;
   _share float8 = least(1, 250 / greatest(_blocks, 1)); -- of the blocks in the sample
 begin

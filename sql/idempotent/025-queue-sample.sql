@@ -92,7 +92,7 @@ as $func$
   from (select s.at from agent.queue_sampling s limit 1) as any_sampling
 $func$;
 
--- What waits now in each queue that has events. Of a small table all events are read; of a larger one, see waiting_counts.
+-- What waits now in each queue that has events. Of a small table all events are read; of a larger one, see count_waiting.
 create or replace function agent_private.queue_depths(_now timestamptz)
 returns table (queue text, ready int8, scheduled int8, leased int8, oldest_ready_at timestamptz, is_estimate boolean)
 language plpgsql volatile
@@ -118,7 +118,7 @@ begin
   _names = array(select w.name from agent_private.waiting_queues() as w (name));
   return query
   select c.queue, c.ready, c.scheduled, c.leased, agent_private.oldest_ready_at(c.queue, _now), c.estimated
-  from agent_private.waiting_counts(_now, _names) c;
+  from agent_private.count_waiting(_now, _names) c;
 end
 $func$;
 
@@ -220,10 +220,13 @@ declare
   _minute timestamptz;
   _is_settled boolean;
   _now timestamptz;
+  _latest timestamptz; -- hour of which a minute was counted before
+  _all record;
   _events int8;
 begin
   perform agent_private.lock_upkeep('queue_samples');
   _now = clock_timestamp();
+  _latest = agent_private.latest_outcome_hour();
   select s.at into _minute
   from agent.queue_sampling s
   where not s.is_settled and s.at >= _now - interval '1 hour' and agent_private.is_minute_settled(s.at)
@@ -246,12 +249,76 @@ begin
   if not _skip then
     insert into agent.queue_outcome select c.* from agent_private.count_outcomes_of(_minute, _minute + interval '1 minute', _limit) c;
   end if;
-  select coalesce(sum(o.done + o.failed + o.expired + o.cancelled), 0) into strict _events from agent.queue_outcome o where o.at = _minute;
-  insert into agent.queue_sampling as s (at, counted_at, events, is_complete, is_settled)
-  values (_minute, _now, _events, not _skip and _events < _limit, _is_settled or _skip)
+  select coalesce(sum(o.done), 0)::int8 as done, coalesce(sum(o.failed), 0)::int8 as failed, coalesce(sum(o.expired), 0)::int8 as expired
+  , coalesce(sum(o.cancelled), 0)::int8 as cancelled
+  into strict _all
+  from agent.queue_outcome o
+  where o.at = _minute;
+  _events = _all.done + _all.failed + _all.expired + _all.cancelled;
+  insert into agent.queue_sampling as s (at, counted_at, events, done, failed, expired, cancelled, is_complete, is_settled)
+  values (_minute, _now, _events, _all.done, _all.failed, _all.expired, _all.cancelled, not _skip and _events < _limit, _is_settled or _skip)
   on conflict (at) do update
-  set counted_at = excluded.counted_at, events = excluded.events, is_complete = excluded.is_complete, is_settled = excluded.is_settled;
+  set counted_at = excluded.counted_at, events = excluded.events, done = excluded.done, failed = excluded.failed, expired = excluded.expired
+  , cancelled = excluded.cancelled, is_complete = excluded.is_complete, is_settled = excluded.is_settled;
+
+  if _minute < _latest then -- counted once more
+    perform agent_private.sum_outcome_hours(date_bin('1 hour', _minute, 'epoch'), date_bin('1 hour', _minute, 'epoch') + interval '1 hour');
+  elsif _minute >= _latest + interval '1 hour' then
+    perform agent_private.sum_outcome_hours(_latest, date_bin('1 hour', _minute, 'epoch'));
+  end if;
   return 'counted';
+end
+$func$;
+
+-- The hour of the latest minute that is counted; null: none is. All hours before it are in agent.queue_outcome_hour.
+create or replace function agent_private.latest_outcome_hour()
+returns timestamptz
+language sql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+  select date_bin('1 hour', (select s.at from agent.queue_sampling s where s.counted_at is not null order by s.at desc limit 1), 'epoch')
+$func$;
+
+-- Adds up the outcomes of the hours from _from (inclusive) to _to (exclusive), in place of what these hours had.
+create or replace function agent_private.sum_outcome_hours(_from timestamptz, _to timestamptz)
+returns void
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set jit to off
+set max_parallel_workers_per_gather to 0
+as $func$
+begin
+  delete from agent.queue_outcome_hour h where h.at >= _from and h.at < _to;
+  insert into agent.queue_outcome_hour
+  with outcomes as materialized
+  ( select o.*, date_bin('1 hour', o.at, 'epoch') as hour from agent.queue_outcome o where o.at >= _from and o.at < _to
+  )
+  , waits as
+  ( select w.queue, w.hour, array_agg(w.bin) as bins, array_agg(w.n) as counts
+    from
+    ( select o.queue, o.hour, b.bin, sum(b.n)::int8 as n
+      from outcomes o cross join lateral unnest(o.wait_bins, o.wait_counts) as b (bin, n)
+      group by o.queue, o.hour, b.bin
+    ) as w
+    group by w.queue, w.hour
+  )
+  , processings as
+  ( select p.queue, p.hour, array_agg(p.bin) as bins, array_agg(p.n) as counts
+    from
+    ( select o.queue, o.hour, b.bin, sum(b.n)::int8 as n
+      from outcomes o cross join lateral unnest(o.processing_bins, o.processing_counts) as b (bin, n)
+      group by o.queue, o.hour, b.bin
+    ) as p
+    group by p.queue, p.hour
+  )
+  select c.queue, c.hour, c.done, c.failed, c.expired, c.cancelled, w.bins, w.counts, p.bins, p.counts
+  from
+  ( select o.queue, o.hour, sum(o.done)::int8 as done, sum(o.failed)::int8 as failed, sum(o.expired)::int8 as expired, sum(o.cancelled)::int8 as cancelled
+    from outcomes o
+    group by o.queue, o.hour
+  ) as c
+  left join waits w on w.queue = c.queue and w.hour = c.hour
+  left join processings p on p.queue = c.queue and p.hour = c.hour;
 end
 $func$;
 
@@ -291,6 +358,10 @@ begin
   get diagnostics _total = row_count;
   delete from agent.queue_outcome s
   where s.ctid = any (array(select o.ctid from agent.queue_outcome o where o.at < _cutoff order by o.at limit _limit - _total for update skip locked));
+  get diagnostics _n = row_count;
+  _total = _total + _n;
+  delete from agent.queue_outcome_hour s
+  where s.ctid = any (array(select o.ctid from agent.queue_outcome_hour o where o.at < _cutoff order by o.at limit _limit - _total for update skip locked));
   get diagnostics _n = row_count;
   _total = _total + _n;
   delete from agent.queue_sampling s
@@ -344,6 +415,21 @@ create or replace function agent_private.minutes_of(_from timestamptz, _to times
 returns int8
 language sql immutable parallel safe
 return case when isfinite(_from) and _to > _from then ceil(extract(epoch from _to - _from) / 60)::int8 else 0 end;
+
+-- The whole hours between two times that are in agent.queue_outcome_hour; where there are none, both are _from.
+create or replace function agent_private.outcome_hours(_from timestamptz, _to timestamptz, out hours_from timestamptz, out hours_to timestamptz)
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  hours_from = date_bin('1 hour', _from - interval '1 us', 'epoch') + interval '1 hour';
+  hours_to = least(coalesce(agent_private.latest_outcome_hour(), '-infinity'), date_bin('1 hour', _to, 'epoch'));
+  if hours_from >= hours_to then
+    hours_from = _from;
+    hours_to = _from;
+  end if;
+end
+$func$;
 
 -- The percentiles of durations that are counted by key and bin: no row of a key without any.
 create or replace function agent_private.bin_percentiles(_keys text[], _bins int2[], _counts int8[])
@@ -569,6 +655,8 @@ declare
   _is_live boolean = agent_private.is_event_table_small();
   _recent record;
   _bounds record;
+  _end timestamptz; -- of what is counted
+  _hours record;
   _names text[];
   _all record;
 begin
@@ -582,9 +670,15 @@ begin
   end if;
   select r.* into strict _recent from agent_private.recent_outcomes(_now) r;
   select b.* into strict _bounds from agent_private.statistics_bounds() b;
+  _end = least(_to, _recent.since);
+  select h.* into strict _hours from agent_private.outcome_hours(_from, _end) h;
 
   with outcomes as
-  ( select o.queue, o.done, o.failed, o.expired, o.cancelled from agent.queue_outcome o where o.at >= _from and o.at < least(_to, _recent.since)
+  ( select o.queue, o.done, o.failed, o.expired, o.cancelled from agent.queue_outcome_hour o where o.at >= _hours.hours_from and o.at < _hours.hours_to
+    union all
+    select o.queue, o.done, o.failed, o.expired, o.cancelled from agent.queue_outcome o where o.at >= _from and o.at < _hours.hours_from
+    union all
+    select o.queue, o.done, o.failed, o.expired, o.cancelled from agent.queue_outcome o where o.at >= _hours.hours_to and o.at < _end
     union all
     select r.queue, r.done, r.failed, r.expired, r.cancelled from unnest(_recent.outcomes) r where r.at >= _from and r.at < _to
   )
@@ -637,7 +731,13 @@ begin
   return query
   with outcomes as materialized
   ( select o.* from unnest(_names) as n (name)
-    cross join lateral (select o.* from agent.queue_outcome o where o.queue = n.name and o.at >= _from and o.at < least(_to, _recent.since) offset 0) as o
+    cross join lateral
+    ( select o.* from agent.queue_outcome_hour o where o.queue = n.name and o.at >= _hours.hours_from and o.at < _hours.hours_to
+      union all
+      select o.* from agent.queue_outcome o where o.queue = n.name and o.at >= _from and o.at < _hours.hours_from
+      union all
+      select o.* from agent.queue_outcome o where o.queue = n.name and o.at >= _hours.hours_to and o.at < _end
+    ) as o
     union all
     select r.* from unnest(_recent.outcomes) r where r.queue = any (_names) and r.at >= _from and r.at < _to
   )
@@ -663,7 +763,9 @@ begin
     from agent_private.queue_depths(_now) d
     where _is_live and d.queue = any (_names)
     union all
-    select s.queue, s.ready, s.scheduled, s.leased, s.oldest_ready_age, s.estimated from agent.queue_stats(null, _names => _names) s where not _is_live
+    select w.queue, w.ready, w.scheduled, w.leased, least(_now - agent_private.oldest_ready_at(w.queue, _now), interval '100000 days'), w.estimated
+    from agent_private.count_waiting(_now, _names, 20000) w
+    where not _is_live
   )
   , ends as materialized
   ( select b.start, (select max(s.at) from agent.queue_sampling s where s.at >= b.start and s.at < b.start + _bucket and s.sampled_at is not null) as last_at
@@ -718,7 +820,13 @@ begin
   select r.* into strict _recent from agent_private.recent_outcomes(_now) r;
   return query
   with outcomes as materialized
-  ( select o.queue, o.at, o.done, o.failed, o.expired, o.cancelled from agent.queue_outcome o where o.at >= _from and o.at < least(_to, _recent.since)
+  ( select null::text as queue, s.at, s.done, s.failed, s.expired, s.cancelled
+    from agent.queue_sampling s
+    where _queues is null and s.at >= _from and s.at < least(_to, _recent.since) and s.counted_at is not null
+    union all
+    select o.queue, o.at, o.done, o.failed, o.expired, o.cancelled
+    from agent.queue_outcome o
+    where _queues is not null and o.at >= _from and o.at < least(_to, _recent.since)
     union all
     select r.queue, r.at, r.done, r.failed, r.expired, r.cancelled from unnest(_recent.outcomes) r where r.at >= _from and r.at < _to
   )

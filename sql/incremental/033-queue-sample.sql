@@ -7,6 +7,10 @@ create table agent.queue_sampling
 , horizon xid8                              -- every transaction that wrote something before this minute has a lesser id
 , counted_at timestamptz                    -- when its outcomes were counted last; null: not yet
 , events int8                               -- how many events of history that took
+, done int8                                 -- and of them, in all queues
+, failed int8
+, expired int8
+, cancelled int8
 , is_complete boolean                       -- all that had ended were counted
 , is_settled boolean                        -- nothing that ended in the minute can be committed after the count
 );
@@ -53,6 +57,22 @@ create table agent.queue_outcome
 , primary key (queue, at)
 );
 create index queue_outcome_at on agent.queue_outcome (at);
+
+-- agent.queue_outcome_hour: what ended in a queue in an hour: the sum of its rows in agent.queue_outcome. An hour is here once a minute of a later one is counted.
+create table agent.queue_outcome_hour
+( queue text collate "C" not null
+, at timestamptz not null                   -- the start of the hour
+, done int8 not null
+, failed int8 not null
+, expired int8 not null
+, cancelled int8 not null
+, wait_bins int2[]
+, wait_counts int8[]
+, processing_bins int2[]
+, processing_counts int8[]
+, primary key (queue, at)
+);
+create index queue_outcome_hour_at on agent.queue_outcome_hour (at);
 
 -- When an event was first due, if that was after it was inserted: claims move vt.
 alter table agent.event
