@@ -58,24 +58,29 @@ func NewTarget(text, key string) (*Target, error) {
 
 // Get requests a page over a connection of its own. It fails with a *StatusError when the status is not 200.
 func (t *Target) Get(ctx context.Context, path string) ([]byte, error) {
+	return t.call(ctx, "GET", path, nil, 200)
+}
+
+// call makes one request over a connection of its own, and returns the body of the response. It fails with a *StatusError when the status is another than that.
+func (t *Target) call(ctx context.Context, method, path string, body []byte, want int) ([]byte, error) {
 	c, err := dial(ctx, t)
 	if err != nil {
 		return nil, err
 	}
 	defer c.close()
-	status, body, err := c.do(t.appendRequest(nil, "GET", path, nil), 0)
+	status, answer, err := c.do(t.appendRequest(nil, method, path, body), 0)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("asking %s for %s: %w", t.Address, path, err)
 	case status == 401:
 		return nil, fmt.Errorf("the server at %s requires an API key: give the right one with --api-key or QUEUED_API_KEY", t.Address)
-	case status != 200:
-		return nil, &StatusError{Path: path, Status: status, Code: problemCode(body)}
+	case status != want:
+		return nil, &StatusError{Path: path, Status: status, Code: problemCode(answer)}
 	}
-	return bytes.Clone(body), nil
+	return bytes.Clone(answer), nil
 }
 
-// StatusError is a response with another status than 200.
+// StatusError is a response with another status than that of success.
 type StatusError struct {
 	Path   string
 	Status int

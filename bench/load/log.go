@@ -218,18 +218,8 @@ func (r *SubscriptionReader) Page() (events int, err error) {
 
 // Deliver makes a subscription to a topic, from a place of the log on, that is delivered into the queue of its name, however many events are there.
 func (t *Target) Deliver(ctx context.Context, name, topic, start string) error {
-	c, err := dial(ctx, t)
-	if err != nil {
-		return err
-	}
-	defer c.close()
-	path := "/subscriptions/" + name
 	body := fmt.Appendf(nil, `{"filters":[{"topics":[%q]}],"start":%q,"deliver":{"queue":%q},"max_waiting":1000000000}`, topic, start, name)
-	status, answer, err := c.do(t.appendRequest(nil, "PUT", path, body), 0)
-	if err == nil && status != 201 {
-		err = &StatusError{Path: path, Status: status, Code: problemCode(answer)}
-	}
-	if err != nil {
+	if _, err := t.call(ctx, "PUT", "/subscriptions/"+name, body, 201); err != nil {
 		return fmt.Errorf("making a subscription: %w", err)
 	}
 	return nil
@@ -237,18 +227,8 @@ func (t *Target) Deliver(ctx context.Context, name, topic, start string) error {
 
 // Push has the events of a queue pushed to a URL, with so many requests in flight.
 func (t *Target) Push(ctx context.Context, queue, url string, inFlight int) error {
-	c, err := dial(ctx, t)
-	if err != nil {
-		return err
-	}
-	defer c.close()
-	path := "/queues/" + queue + "/push"
 	body := fmt.Appendf(nil, `{"url":%q,"max_in_flight":%d}`, url, inFlight)
-	status, answer, err := c.do(t.appendRequest(nil, "PUT", path, body), 0)
-	if err == nil && status != 201 {
-		err = &StatusError{Path: path, Status: status, Code: problemCode(answer)}
-	}
-	if err != nil {
+	if _, err := t.call(ctx, "PUT", "/queues/"+queue+"/push", body, 201); err != nil {
 		return fmt.Errorf("setting a push: %w", err)
 	}
 	return nil

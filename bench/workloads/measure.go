@@ -27,8 +27,19 @@ type measurement struct {
 	clients  []clients
 	duration time.Duration
 	events   int64                                        // ends it before duration, when so many are acked; 0: never
+	over     <-chan struct{}                              // ends it before duration, when closed; nil: never
 	during   func(ctx context.Context) error              // runs beside the clients, when not nil
 	second   func(ctx context.Context, at *report.Second) // adds to a second of the series, when not nil
+}
+
+// isOver reports whether a measurement in which so many events were acked ends before its duration.
+func (m *measurement) isOver(acked int64) bool {
+	select {
+	case <-m.over:
+		return true
+	default:
+		return m.events > 0 && acked >= m.events
+	}
 }
 
 // measure runs a measurement and returns its result.
@@ -100,7 +111,7 @@ func (s *session) observe(ctx context.Context, m measurement, queue string, open
 	result := &report.Result{Label: m.label, Values: map[string]float64{}}
 	total := load.NewCounts()
 	deadline := before.at.Add(m.duration)
-	for end := before.at; end.Before(deadline) && working.Err() == nil && (m.events == 0 || total.Events[load.Ack] < m.events); {
+	for end := before.at; end.Before(deadline) && working.Err() == nil && !m.isOver(total.Events[load.Ack]); {
 		if end = end.Add(time.Second); deadline.Sub(end) < time.Second/2 {
 			end = deadline // the remainder is no second of its own
 		}

@@ -38,9 +38,35 @@ func (w *Snapshot) run(ctx context.Context, s *session) error {
 	if err != nil {
 		return err
 	}
-	arrivals := load.NewArrivals(w.Rate, false)
+	result, err := s.measure(ctx, measurement{
+		label: fmt.Sprintf("%g/s", w.Rate), server: srv, clients: s.steady(w.Rate, w.Inserters, w.Connections),
+		duration: w.Before + w.Hold + w.After,
+		during: func(ctx context.Context) error {
+			if !load.Pause(ctx, s.cfg.Warmup+w.Before) {
+				return nil
+			}
+			return holdSnapshot(ctx, srv.db, w.Hold)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	s.add(result)
+	begin, end := w.Before.Seconds(), (w.Before + w.Hold).Seconds()
+	s.comparePhases(result, []phase{
+		{"before", 0, begin},
+		{"hold", begin, end},
+		{"last tenth of hold", end - w.Hold.Seconds()/10, end},
+		{"after", end, end + w.After.Seconds() + 1},
+	})
+	return nil
+}
+
+// steady are clients that insert events at a rate, and others that claim and ack them.
+func (s *session) steady(rate float64, inserters, connections int) []clients {
+	arrivals := load.NewArrivals(rate, false)
 	pairs := pairing{times: map[int64]time.Time{}}
-	inserters := clients{w.Inserters, func(srv *server, queue string) cycle {
+	inserting := clients{inserters, func(srv *server, queue string) cycle {
 		insert := srv.target.InsertRequest(queue, s.payload)
 		return func(ctx context.Context, c *load.Client) {
 			planned, ok := arrivals.Wait(ctx, c)
@@ -54,7 +80,7 @@ func (w *Snapshot) run(ctx context.Context, s *session) error {
 			}
 		}
 	}}
-	claimers := clients{w.Connections, func(srv *server, queue string) cycle {
+	claiming := clients{connections, func(srv *server, queue string) cycle {
 		claim := srv.target.ClaimRequest(queue, 1, "", time.Second)
 		return func(ctx context.Context, c *load.Client) {
 			if leases, _ := c.Claim(ctx, claim); len(leases) > 0 && c.Ack(ctx, leases[0]) {
@@ -65,38 +91,20 @@ func (w *Snapshot) run(ctx context.Context, s *session) error {
 			}
 		}
 	}}
-	result, err := s.measure(ctx, measurement{
-		label: fmt.Sprintf("%g/s", w.Rate), server: srv, clients: []clients{inserters, claimers},
-		duration: w.Before + w.Hold + w.After,
-		during: func(ctx context.Context) error {
-			if !load.Pause(ctx, s.cfg.Warmup+w.Before) {
-				return nil
-			}
-			return holdSnapshot(ctx, srv.db, w.Hold)
-		},
-	})
-	if err != nil {
-		return err
-	}
-	s.add(result)
-	w.comparePhases(s, result)
-	return nil
+	return []clients{inserting, claiming}
 }
 
-// comparePhases compares the phases of the series.
-func (w *Snapshot) comparePhases(s *session, result *report.Result) {
-	begin, end := w.Before.Seconds(), (w.Before + w.Hold).Seconds()
-	result.Marks = []float64{begin, end}
+// A phase is a part of a series, in seconds from its beginning.
+type phase struct {
+	name     string
+	from, to float64
+}
+
+// comparePhases compares the phases of a series with the first one. The marks of the series are where the second one begins and ends.
+func (s *session) comparePhases(result *report.Result, phases []phase) {
+	result.Marks = []float64{phases[1].from, phases[1].to}
 	var before float64
-	for _, phase := range []struct {
-		name     string
-		from, to float64
-	}{
-		{"before", 0, begin},
-		{"hold", begin, end},
-		{"last tenth of hold", end - w.Hold.Seconds()/10, end},
-		{"after", end, end + w.After.Seconds() + 1},
-	} {
+	for i, phase := range phases {
 		var events, seconds, last float64
 		var claimP99, endToEndP99 []float64
 		for _, at := range result.Series {
@@ -115,7 +123,7 @@ func (w *Snapshot) comparePhases(s *session, result *report.Result) {
 		result.Values[name+"_claim_p99_ms"] = report.Median(claimP99)
 		result.Values[name+"_end_to_end_p99_ms"] = report.Median(endToEndP99)
 		switch {
-		case phase.name == "before":
+		case i == 0:
 			before = rate
 		case before > 0:
 			s.compare(phase.name+" over before", rate/before)

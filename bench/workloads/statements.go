@@ -46,7 +46,16 @@ const (
 	publishedStatement = `
 		select min(a.position), max(a.position), count(*)
 		from agent_service.append_log(array_fill($2::text, array[$3::int]), array_fill($1::text::jsonb, array[$3::int])) a`
-	leaseStatement = `select count(*) from agent.claim_events($1, $2, 3, interval '24 hours')`
+	// Events that have failed, spread over a day. Those of TimescaleDB are in a chunk or two.
+	failedStatement = `
+		with failed as
+		( insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, queue, enqueued_at, outcome, finished_at)
+			select nextval(pg_get_serial_sequence('agent.event', 'id')), at, 1, at, array[at], $1::text::jsonb, $2::text, at, 'failed', at
+			from (select now() - interval '1 day' * random() as at from generate_series(1, $3::int)) a
+			returning 1 )
+		select count(*) from failed`
+	countRedrivenStatement = `select count(*), count(distinct requeued_from) from agent.event where queue = $1`
+	leaseStatement         = `select count(*) from agent.claim_events($1, $2, 3, interval '24 hours')`
 
 	checkpointStatement     = `checkpoint`
 	vacuumOffStatement      = `alter table agent.event set (autovacuum_enabled = off)`

@@ -67,6 +67,7 @@ type Commands struct {
 	HeldLog     HeldLog     `cmd:"" name:"heldlog" help:"Publishing and reading beside a session that holds an old snapshot."`
 	Catchup     Catchup     `cmd:"" help:"Reading a log from its beginning, over HTTP and in SQL."`
 	Stream      Stream      `cmd:"" help:"How soon streams have what is published, how much many of them get, and their memory."`
+	Redrive     Redrive     `cmd:"" help:"A steady load beside a redrive of history."`
 	Push        Push        `cmd:"" help:"A queue that pushes its events to a receiver."`
 	Compare     Compare     `cmd:"" help:"Several programs side by side, in turns: single events and batches."`
 }

@@ -38,6 +38,7 @@ func TestEveryWorkloadMeasuresAndAccounts(t *testing.T) {
 			"insert_http_minus_sql_p50_ms", "claim_http_minus_sql_p50_ms", "ack_http_minus_sql_p50_ms",
 		}},
 		{&Snapshot{Rate: 50, Before: brief, Hold: brief, After: brief, Inserters: 2, Connections: 2}, 1, nil},
+		{&Redrive{Events: 400, RedriveRate: 200, Rate: 50, Before: 1500 * time.Millisecond, After: brief, Inserters: 2, Connections: 2}, 2, []string{"redrive over before", "redrive over before, claim_p99_ms", "rate over the one asked for"}},
 		{&Claimers{Claimers: []int{1, 4}, Duration: brief, Feeders: 1}, 2, []string{"1 claimer over the best", "4 claimers over the best"}},
 		{&Wakeup{Rounds: 2, Gap: 2 * time.Millisecond, Waiters: 2}, 4, []string{
 			"same process p50 over a commit", "two processes p50 over a commit", "SQL p50 over a commit",
@@ -362,9 +363,8 @@ func TestDatabaseIsReplacedInURLAndKeywords(t *testing.T) {
 	}
 }
 
-func TestSnapshotComparesItsPhases(t *testing.T) {
+func TestPhasesAreComparedWithTheFirst(t *testing.T) {
 	t.Parallel()
-	w := &Snapshot{Before: 10 * time.Second, Hold: 20 * time.Second, After: 5 * time.Second}
 	result := &report.Result{Values: map[string]float64{}}
 	for i := range 35 {
 		at := report.Second{Second: float64(i + 1), Events: 100, EndToEndP99: 5}
@@ -377,7 +377,7 @@ func TestSnapshotComparesItsPhases(t *testing.T) {
 		result.Series = append(result.Series, at)
 	}
 	s := new(session)
-	w.comparePhases(s, result)
+	s.comparePhases(result, []phase{{"before", 0, 10}, {"hold", 10, 30}, {"last tenth of hold", 28, 30}, {"after", 30, 36}})
 	want := []comparedValue{{"hold over before", (18*95 + 2*20) / 2000.0}, {"last tenth of hold over before", 0.2}, {"after over before", 1}}
 	if !slices.Equal(s.comparisons, want) {
 		t.Errorf("got %v, want %v", s.comparisons, want)
