@@ -305,5 +305,5 @@ func TestOverviewNamesWhatIsWrong(t *testing.T) {
 	b.get("queues?order=failed").want(200).says("1 to 2 of 2", `aria-current="true">most failures`)
 	b.get("queues?order=size").want(400).says("order")
 	b.get("queues?offset=-1").want(400).says("must be a number, 0 or more")
-	b.get("queues/mail?range=7d").want(200).says("each 2 hours", "1 failed or expired")
+	b.get("queues/mail?range=7d").want(200).says(`<span class="each wide">2 hours</span>`, "1 failed or expired")
 }

@@ -45,13 +45,12 @@ func Bars(buckets []Bucket) template.HTML {
 	}
 	var b strings.Builder
 	drawBars(&b, "wide", wideChart, buckets)
-	merged := buckets
-	if per := (len(buckets) + narrowBars - 1) / narrowBars; per > 1 {
-		merged = mergeBuckets(buckets, per)
-	}
-	drawBars(&b, "narrow", narrowChart, merged)
+	drawBars(&b, "narrow", narrowChart, mergeBuckets(buckets, perNarrowBar(len(buckets))))
 	return template.HTML(b.String()) //nolint:gosec // of numbers and times
 }
+
+// perNarrowBar is how many of so many buckets are one bar on a narrow screen.
+func perNarrowBar(buckets int) int { return (buckets + narrowBars - 1) / narrowBars }
 
 // mergeBuckets adds up each per buckets.
 func mergeBuckets(buckets []Bucket, per int) (merged []Bucket) {

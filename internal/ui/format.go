@@ -15,9 +15,9 @@ import (
 // functions are those that templates call.
 var functions = template.FuncMap{
 	"live": live, "endlive": endLive,
-	"num": number, "duration": Duration, "age": Age, "ms": milliseconds, "time": timestamp, "clock": clock, "bytes": byteSize, "plural": plural, "percent": percent,
+	"num": number, "duration": Duration, "age": Age, "ms": milliseconds, "time": timestamp, "clock": clock, "bytes": byteSize, "plural": Count, "percent": percent,
 	"json": indent, "path": url.PathEscape, "query": queryString, "dict": dict, "join": strings.Join, "zero": isZero, "asset": assetPath,
-	"bars": Bars, "lines": Lines, "spark": Spark, "short": shorten, "list": func(items ...any) []any { return items },
+	"bars": Bars, "lines": Lines, "spark": Spark, "short": Short, "list": func(items ...any) []any { return items },
 	"schedule": ScheduleName, "rule": ruleOf, "bounds": boundsOf, "local": localText,
 	"windows": func() []Window { return Windows }, "sum": sum, "deref": func(s *string) string { return *s },
 	"millis":    func(ms *float64) time.Duration { return time.Duration(*ms * float64(time.Millisecond)) },
@@ -161,8 +161,8 @@ func byteSize(n int64) string {
 	return strconv.FormatFloat(f, 'f', 1, 64) + " " + units[i]
 }
 
-// plural writes a count with its noun: 1 queue, 2 queues.
-func plural(n any, one, many string) string {
+// Count writes a count with its noun: 1 queue, 2 queues.
+func Count(n any, one, many string) string {
 	text := number(n)
 	if text == "1" {
 		return text + " " + one
@@ -201,8 +201,8 @@ var escapedInJSON = strings.NewReplacer(`\\`, `\\`, `\u003c`, "<", `\u003e`, ">"
 // unescape writes JSON with <, > and & as they are.
 func unescape(text string) string { return escapedInJSON.Replace(text) }
 
-// shorten returns the first n characters of a text, and an ellipsis where there are more.
-func shorten(n int, text string) string {
+// Short returns the first n characters of a text, and an ellipsis where there are more.
+func Short(n int, text string) string {
 	count := 0
 	for i := range text {
 		if count == n {

@@ -133,9 +133,9 @@ func timeText(t time.Time) string {
 // MatchedText is how many events match.
 func (r Redrive) MatchedText() string {
 	if r.Estimate {
-		return "about " + plural(r.Matched, "event", "events")
+		return "about " + Count(r.Matched, "event", "events")
 	}
-	return plural(r.Matched, "event", "events")
+	return Count(r.Matched, "event", "events")
 }
 
 // HistoryQuery returns the parameters of the page of history that shows the events of a redrive.
@@ -174,7 +174,7 @@ func EventIDs(ids []int64) string {
 		texts = append(texts, strconv.FormatInt(id, 10))
 	}
 	if more := len(ids) - 10; more > 0 {
-		texts = append(texts, plural(more, "other", "others"))
+		texts = append(texts, Count(more, "other", "others"))
 	}
 	return strings.Join(texts, ", ")
 }

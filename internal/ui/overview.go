@@ -36,6 +36,15 @@ func WindowOf(name string) Window {
 	return Windows[0]
 }
 
+// NarrowEach is Each for a narrow screen, where charts have fewer bars.
+func (w Window) NarrowEach() string {
+	bar := time.Duration(perNarrowBar(int(w.Length/w.Bucket))) * w.Bucket
+	if bar%time.Hour == 0 {
+		return Count(int(bar/time.Hour), "hour", "hours")
+	}
+	return Count(int(bar/time.Minute), "minute", "minutes")
+}
+
 // Overview is the page that says how all queues are. Parts of it whose read failed have a problem in their place.
 type Overview struct {
 	Query    url.Values // of the page

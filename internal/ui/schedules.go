@@ -148,7 +148,7 @@ func boundsOf(s client.Schedule) string {
 		parts = append(parts, "not after "+localText(s.Ends))
 	}
 	if s.Count != 0 {
-		parts = append(parts, "at most "+plural(s.Count, "time", "times"))
+		parts = append(parts, "at most "+Count(s.Count, "time", "times"))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -88,7 +88,7 @@ func TestWhatIsShownCannotEndALivePart(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
 	hostile := string(endLive("events")) + "<b>"
-	err := Render(&b, &Page{Name: "queue", Title: "q", Root: "../", View: &Queue{Events: []client.Event{{ID: 1, Type: hostile}, {ID: 2, Type: "last"}}}})
+	err := Render(&b, &Page{Name: "queue", Title: "q", Root: "../", View: &Queue{Window: Windows[0], Events: []client.Event{{ID: 1, Type: hostile}, {ID: 2, Type: "last"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,6 +139,15 @@ func TestAxesEndAtRoundNumbers(t *testing.T) {
 	for v, want := range map[float64]float64{0: 1, 1: 1, 3: 4, 48: 50, 101: 200, 4812: 5000, 0.3: 0.4} {
 		if got := ceiling(v); math.Abs(got-want) > want/1e9 {
 			t.Errorf("an axis for %g ends at %g, want %g", v, got, want)
+		}
+	}
+}
+
+func TestNarrowChartsSayHowLongTheirBarsAre(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{"1h": "3 minutes", "6h": "20 minutes", "24h": "75 minutes", "7d": "10 hours"} {
+		if got := WindowOf(name).NarrowEach(); got != want {
+			t.Errorf("%s: a narrow chart has a bar each %s, want %s", name, got, want)
 		}
 	}
 }

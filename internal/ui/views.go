@@ -12,9 +12,3 @@ type Confirm struct {
 
 // Hidden is a field of a form that nobody sees.
 type Hidden struct{ Name, Value string }
-
-// Short returns the first n characters of a text, and an ellipsis where there are more.
-func Short(n int, text string) string { return shorten(n, text) }
-
-// Count writes a count with its noun: 1 queue, 2 queues.
-func Count(n int, one, many string) string { return plural(n, one, many) }
