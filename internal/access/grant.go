@@ -17,8 +17,9 @@ import (
 
 // A Grant is the rights of a caller. Grants of a key are shared by its calls, and nobody may change them.
 type Grant struct {
-	KeyID  string // of the key; empty: it is the one of the configuration, or the caller needs none
-	IsOpen bool   // callers need no key
+	KeyID   string // of the key; empty: it is the one of the configuration, or the caller needs none
+	KeyName string // of the key; empty as KeyID is
+	IsOpen  bool   // callers need no key
 
 	actor          string
 	scopes         []Scope

@@ -69,7 +69,7 @@ func (s *Service) cache(r row, before *cachedKey) *cachedKey {
 	for i, scope := range r.Scopes {
 		scopes[i] = Scope(scope)
 	}
-	grant := Grant{KeyID: r.ID, actor: "key:" + r.ID, scopes: scopes, counted: k.counted, logIns: logInLimiter(), ended: ended, svc: s}
+	grant := Grant{KeyID: r.ID, KeyName: r.Name, actor: "key:" + r.ID, scopes: scopes, counted: k.counted, logIns: logInLimiter(), ended: ended, svc: s}
 	if before != nil {
 		grant.logIns = before.current.logIns
 	}

@@ -278,6 +278,40 @@ func wantEvent(t *testing.T, names <-chan string, want string) {
 	}
 }
 
+func TestEscapedNamesLeadToTheirPages(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	admin := h.adminKey()
+	h.key(admin).call("POST", "/events?queue=mail:eu", `{}`).want(201)
+	b := h.browseAs(t, admin)
+	for _, path := range []string{"queues/mail:eu", "queues/mail%3Aeu", "queues/mail%3aeu/events", "events/%31"} {
+		b.get(path).want(200).says("mail:eu")
+	}
+	b.post("queues/mail%3Aeu/pause", nil).want(http.StatusSeeOther)
+	if paused := h.key(admin).call("GET", "/queues/mail:eu", "").want(200); !strings.Contains(paused.body, `"paused":true`) {
+		t.Errorf("the queue is not paused: %s", paused.body)
+	}
+	b.get("queues/mail%2Feu").want(400)
+}
+
+func TestOnlyPagesAreLive(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	admin := h.adminKey()
+	h.key(admin).call("POST", "/events?queue=mail", `{}`).want(201)
+	b := h.browseAs(t, h.createKey(access.CreateParams{Scopes: []access.Scope{access.Read}}))
+	for _, path := range []string{
+		"live", "live?page=queues", "live?page=live%3Fpage%3Dqueues", "login", "login?to=queues", "static/app.js", "queues/mail/pause", "history/download?format=csv", "find?id=1",
+	} {
+		if first := <-b.live(path); first != "problem" {
+			t.Errorf("the stream of %s began with %q", path, first)
+		}
+	}
+	wantEvent(t, b.live("queues"), "parts")
+}
+
 func TestWhatEndsASessionEndsItsPages(t *testing.T) {
 	pgtest.SameInEachFlavour(t)
 	t.Parallel()

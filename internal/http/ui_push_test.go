@@ -97,6 +97,7 @@ func TestPushesAreTestedEnabledAndSentAgainByButtons(t *testing.T) {
 	h.logUntil("/queues/tea/push/deliveries?outcome=failed", 1)
 	b.until("queues/tea/push", "events/1\"").says("&lt;script&gt;alert(1)", `<span class="tag failed">`, "418", `name="requeue" value="1"`, "events/1").saysNot("<script>alert", "\u202e", "\x00", "\x1b", "style=")
 	b.follow("queues/tea/push/again?outcome=failed", url.Values{"requeue": {"1"}}).want(200).says("the event 2", `<option selected>failed</option>`)
+	b.post("queues/tea/push/again", url.Values{"requeue": {"1"}}).want(409).says("Its latest copy is the event 2")
 	h.logUntil("/queues/tea/push/deliveries?event=2", 1)
 	b.get("queues/tea/push?event=2&status=418").want(200).says("events/2", "Show all").saysNot("events/1\"")
 	b.get("queues/tea/push?status=503").want(200).says("No attempt in the log passes the filter")

@@ -21,16 +21,8 @@ func (v *visit) auditQuery() url.Values {
 
 // listAudit is the page of the audit, the latest first.
 func listAudit(v *visit) (view, error) {
-	query := v.auditQuery()
-	query.Set("limit", "100")
-	setIf(query, "cursor", v.query("cursor"))
-	var answer struct {
-		Actions []client.AuditedAction `json:"actions"`
-		Next    *string                `json:"next"`
-	}
-	shown := &ui.Audit{Filter: v.r.URL.Query()}
-	_, err := v.api.Do(v.r.Context(), client.Request{Path: "/audit", Query: query}, &answer)
-	shown.Actions, shown.Pager = answer.Actions, v.pager(answer.Next)
+	actions, next, err := pageOf[client.AuditedAction](v, "/audit", "actions", v.auditQuery(), pageSize)
+	shown := &ui.Audit{Filter: v.r.URL.Query(), Actions: actions, Pager: v.pager(next)}
 	return view{name: "audit", title: "Audit", nav: "audit", isLive: v.query("cursor") == "", body: shown}, err
 }
 

@@ -17,19 +17,15 @@ type source func(v *visit) (path string, query url.Values, err error)
 
 // answer serves something that is no page. An error of it is a page that says why.
 func (h *Handler) answer(serve func(v *visit, w http.ResponseWriter) error) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
+	return exceptLive(func(w http.ResponseWriter, r *http.Request) {
 		v, ok := h.visit(w, r)
 		if !ok {
 			return
 		}
-		if page := renderedFor(r); page != nil { // it would be kept in memory again and again
-			page.problem = problemOf(errNoPage)
-			return
-		}
 		if err := serve(v, w); err != nil {
-			h.show(w, v, func(*visit) (view, error) { return view{}, err }, nil) //nolint:contextcheck // a visit has the context of its request
+			h.show(w, v, func(*visit) (view, error) { return view{}, err }, nil)
 		}
-	}
+	})
 }
 
 // download serves the answer of a call as it comes, with the rights of the viewer.

@@ -150,7 +150,6 @@ func standing(e *client.Event) string {
 
 // asSeen returns the event of a question that was answered, or an error if the question would be another one now.
 func (v *visit) asSeen() (client.Event, error) {
-	v.h.reads.clear() // the question may have been read in the same second
 	e, err := v.event()
 	if err == nil && v.form.Get("seen") != standing(&e) {
 		err = problem(http.StatusConflict, "The event has changed", "It is no longer as it was when the question was asked, so nothing was done. Read the question again.")
@@ -204,7 +203,6 @@ func findEvent(v *visit, w http.ResponseWriter) error {
 	if err != nil || id < 1 {
 		return problem(http.StatusBadRequest, "Not an event id", strconv.Quote(ui.Short(40, text))+" is not an id: ids of events are numbers, such as 1042. The history can be searched by what events carry.")
 	}
-	w.Header().Set("Location", v.root()+eventPath(id))
-	w.WriteHeader(http.StatusSeeOther)
+	redirect(w, v.r, eventPath(id))
 	return nil
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/queued/queued/client"
 	"github.com/queued/queued/internal/duration"
-	"github.com/queued/queued/internal/ui"
 )
 
 // setIf sets a parameter that has a value.
@@ -80,19 +79,4 @@ func inUTC(text string) string {
 		}
 	}
 	return text
-}
-
-// pager leads from a page of a list to the next, which begins at a cursor of the API; nil: there is none.
-func (v *visit) pager(next *string) ui.Pager {
-	var p ui.Pager
-	query := v.parameters()
-	if query.Has("cursor") {
-		query.Del("cursor")
-		p.First = "?" + query.Encode()
-	}
-	if next != nil {
-		query.Set("cursor", *next)
-		p.Next = "?" + query.Encode()
-	}
-	return p
 }

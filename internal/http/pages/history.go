@@ -14,8 +14,8 @@ import (
 	"github.com/queued/queued/internal/ui"
 )
 
-// historyPageSize is how many events a page of history has. Each has its payload, which the page does not show.
-const historyPageSize = 50
+// eventsPage is how many events a page lists. Each has its payload, which the page does not show.
+const eventsPage = 50
 
 // maxSelected is how many events of a page can be requeued at once by their boxes.
 const maxSelected = 100
@@ -95,6 +95,15 @@ func parseFilter(entered url.Values, now time.Time) (url.Values, error) {
 	return query, nil
 }
 
+// setInstants sets the times, in the order of instantFields, that a query of parseFilter has.
+func setInstants(query url.Values, times ...*time.Time) {
+	for i, field := range instantFields {
+		if text := query.Get(field); text != "" {
+			*times[i], _ = parseInstant(text, time.Time{}) // parseFilter has made it a time
+		}
+	}
+}
+
 // showHistory is the page of the events that have ended, newest event time first.
 func showHistory(v *visit) (view, error) {
 	entered := pick(v.r.URL.Query(), historyFields)
@@ -109,42 +118,10 @@ func showHistory(v *visit) (view, error) {
 	}
 	shown.Query = query
 	shown.IsScan = !query.Has("from") && !query.Has("finished_from") && !query.Has("id") && len(pick(query, []string{"type", "worker", "source", "contains", "meta", "min_duration"})) > 0
-	next, err := v.list("/history", query, historyPageSize, &shown.Events)
-	if err == nil {
-		shown.Pager = pagerOf(query, v.query("cursor") != "", next)
-	}
+	var next *string
+	shown.Events, next, err = pageOf[client.Event](v, "/history", "events", query, eventsPage)
+	shown.Pager = v.pagerOf(query, next)
 	return page, err
-}
-
-// list reads the page of a listing of events that begins at the cursor of the visit.
-func (v *visit) list(path string, filter url.Values, size int, into *[]client.Event) (next *string, err error) {
-	query := url.Values{"limit": {strconv.Itoa(size)}}
-	for name, values := range filter {
-		query[name] = values
-	}
-	setIf(query, "cursor", v.query("cursor"))
-	var answer struct {
-		Events []client.Event `json:"events"`
-		Next   *string        `json:"next"`
-	}
-	_, err = v.api.Do(v.r.Context(), client.Request{Path: path, Query: query}, &answer)
-	*into = answer.Events
-	return answer.Next, err
-}
-
-// pagerOf leads to the next page of a list, and to the first from others.
-func pagerOf(query url.Values, isLater bool, next *string) ui.Pager {
-	var p ui.Pager
-	if isLater {
-		p.First = "?" + query.Encode()
-	}
-	if next != nil {
-		following := pick(query, historyFields)
-		setIf(following, "state", query.Get("state"))
-		following.Set("cursor", *next)
-		p.Next = "?" + following.Encode()
-	}
-	return p
 }
 
 // historyExport is the call that answers with all events of a filter.
@@ -246,10 +223,9 @@ func showWaitingEvents(v *visit) (view, error) {
 		return page, err
 	}
 	setIf(query, "queue", shown.Queue)
-	next, err := v.list("/events", query, historyPageSize, &shown.Events)
-	if err == nil {
-		shown.Pager = pagerOf(shown.Filter, v.query("cursor") != "", next)
-	}
+	var next *string
+	shown.Events, next, err = pageOf[client.Event](v, "/events", "events", query, eventsPage)
+	shown.Pager = v.pagerOf(shown.Filter, next)
 	return page, err
 }
 
@@ -266,11 +242,7 @@ func showCauses(v *visit) (view, error) {
 	}
 	shown.Query = query
 	filter := client.CauseFilter{Queue: query.Get("queue"), Type: query.Get("type")}
-	for field, at := range map[string]*time.Time{"from": &filter.From, "to": &filter.To, "finished_from": &filter.FinishedFrom, "finished_to": &filter.FinishedTo} {
-		if text := query.Get(field); text != "" {
-			*at, _ = parseInstant(text, time.Time{}) // parseFilter has made it a time
-		}
-	}
+	setInstants(query, &filter.From, &filter.To, &filter.FinishedFrom, &filter.FinishedTo)
 	shown.Found, err = v.api.HistoryErrors(v.r.Context(), filter)
 	return page, err
 }

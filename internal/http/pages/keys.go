@@ -18,16 +18,11 @@ import (
 
 // listKeys is the page of all keys, by id.
 func listKeys(v *visit) (view, error) {
-	query := url.Values{"limit": {"100"}}
-	setIf(query, "cursor", v.query("cursor"))
-	var answer struct {
-		Keys []client.AccessKey `json:"keys"`
-		Next *string            `json:"next"`
-	}
-	if _, err := v.api.Do(v.r.Context(), client.Request{Path: "/keys", Query: query}, &answer); err != nil {
+	keys, next, err := pageOf[client.AccessKey](v, "/keys", "keys", nil, pageSize)
+	if err != nil {
 		return view{}, err
 	}
-	return view{name: "keys", title: "Keys", nav: "keys", isLive: true, body: ui.Keys{Keys: answer.Keys, Pager: v.pager(answer.Next)}}, nil
+	return view{name: "keys", title: "Keys", nav: "keys", isLive: true, body: ui.Keys{Keys: keys, Pager: v.pager(next)}}, nil
 }
 
 // newKey is the form of a new key.

@@ -24,12 +24,14 @@ const (
 	// liveSlots is how many pages are rendered at once for those who have them open. A slot rests for liveRest times as long as its page took, so that these
 	// pages take at most two fifths of a processor. With many or slow pages, each is looked at less often than every liveInterval.
 	liveSlots, liveRest = 2, 4
+	// maxLiveRest bounds that rest: a page that takes long waits for the database, and once that answers again, the open pages do not go on resting.
+	maxLiveRest = 5 * time.Second
 	// liveWrite bounds one write to a viewer. One that takes nothing is given up, and comes back.
 	liveWrite = 10 * time.Second
 	// renderTimeout bounds the rendering of a page, with the calls that it makes.
 	renderTimeout = 15 * time.Second
-	// maxViews bounds the different pages that are rendered again and again.
-	maxViews = 500
+	// maxViews bounds the different pages that are rendered again and again, and maxViewsOfKey those of one key: no key takes the places of all others.
+	maxViews, maxViewsOfKey = 500, 250
 )
 
 // A hub renders the pages that are open, each once for all viewers with the same rights, and tells them which parts have changed.
@@ -40,6 +42,15 @@ type hub struct {
 	slots chan struct{}
 	// views are the pages that somebody has open. Each has a goroutine, which ends with its last viewer.
 	views map[viewKey]*openView
+	// keys are the keys with open pages, by their rights. Where no key is needed, there is one.
+	keys map[*access.Grant]*openKey
+}
+
+// An openKey is what the open pages of a key share.
+type openKey struct {
+	views int
+	// turn has an element while a page of the key waits for a slot. The others wait for their turn, so the slots go to all keys in turn, however many pages one has open.
+	turn chan struct{}
 }
 
 // A viewKey names a page with the rights of those who look at it. Grants are compared by identity: a key that is changed has another one.
@@ -63,7 +74,7 @@ type openView struct {
 }
 
 func newHub(h *Handler) *hub {
-	return &hub{h: h, slots: make(chan struct{}, liveSlots), views: make(map[viewKey]*openView)}
+	return &hub{h: h, slots: make(chan struct{}, liveSlots), views: make(map[viewKey]*openView), keys: make(map[*access.Grant]*openKey)}
 }
 
 var errTooManyViews = problem(http.StatusServiceUnavailable, "Too many open pages", "The page is not live: too many different pages are open. It can be loaded again.")
@@ -74,13 +85,19 @@ func (b *hub) join(key viewKey, r *http.Request) (v *openView, leave func(), err
 	defer b.mu.Unlock()
 	v = b.views[key]
 	if v == nil {
-		if len(b.views) >= maxViews {
+		of := b.keys[key.grant]
+		if of == nil {
+			of = &openKey{turn: make(chan struct{}, 1)}
+		}
+		if len(b.views) >= maxViews || key.grant != nil && of.views >= maxViewsOfKey {
 			return nil, nil, errTooManyViews
 		}
+		b.keys[key.grant] = of
+		of.views++
 		ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context())) // it serves the viewers that come later, too
 		v = &openView{cancel: cancel, parts: map[string]string{}, changed: map[string]int{}, news: make(chan struct{})}
 		b.views[key] = v
-		go b.run(ctx, key, v, r)
+		go b.run(ctx, key, of, v, r)
 	}
 	v.viewers++
 	return v, func() {
@@ -89,22 +106,25 @@ func (b *hub) join(key viewKey, r *http.Request) (v *openView, leave func(), err
 		if v.viewers--; v.viewers == 0 {
 			v.cancel()
 			delete(b.views, key)
+			if of := b.keys[key.grant]; of.views > 1 {
+				of.views--
+			} else {
+				delete(b.keys, key.grant)
+			}
 		}
 	}, nil
 }
 
 // run looks at a page again and again until ctx ends.
-func (b *hub) run(ctx context.Context, key viewKey, v *openView, first *http.Request) {
+func (b *hub) run(ctx context.Context, key viewKey, of *openKey, v *openView, first *http.Request) {
 	for {
 		next := time.Now().Add(liveInterval)
-		select {
-		case <-ctx.Done():
+		if !b.takeSlot(ctx, of) {
 			return
-		case b.slots <- struct{}{}:
 		}
 		began := time.Now()
 		b.look(ctx, key, v, first)
-		time.AfterFunc(liveRest*time.Since(began), func() { <-b.slots })
+		time.AfterFunc(restAfter(time.Since(began)), func() { <-b.slots })
 		select {
 		case <-ctx.Done():
 			return
@@ -112,6 +132,25 @@ func (b *hub) run(ctx context.Context, key viewKey, v *openView, first *http.Req
 		}
 	}
 }
+
+// takeSlot waits until a page of a key may be rendered, and returns false if ctx has ended before.
+func (b *hub) takeSlot(ctx context.Context, of *openKey) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case of.turn <- struct{}{}:
+	}
+	defer func() { <-of.turn }()
+	select {
+	case <-ctx.Done():
+		return false
+	case b.slots <- struct{}{}:
+		return true
+	}
+}
+
+// restAfter is how long a slot rests after a page that took so long.
+func restAfter(took time.Duration) time.Duration { return min(liveRest*took, maxLiveRest) }
 
 // look renders a page, and notes which parts are not as they were.
 func (b *hub) look(ctx context.Context, key viewKey, v *openView, first *http.Request) {
@@ -172,6 +211,18 @@ type rendered struct {
 func renderedFor(r *http.Request) *rendered {
 	page, _ := r.Context().Value(renderedKey{}).(*rendered)
 	return page
+}
+
+// exceptLive serves what is no page: to whoever asks for it, but not to a hub. A hub would keep a download in memory again and again, and would wait for the
+// end of a live stream, with a slot that other open pages need.
+func exceptLive(serve http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if page := renderedFor(r); page != nil {
+			page.problem = problemOf(errNoPage)
+			return
+		}
+		serve(w, r)
+	}
 }
 
 // parts is what a viewer is told of one look: the HTML of the parts that have changed since the one before, and when it was.

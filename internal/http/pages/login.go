@@ -95,14 +95,8 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 			query.Set("did", endingOf(err))
 			setCookie(w, "", time.Time{})
 		}
-		h.redirect(w, r, "login?"+query.Encode())
+		redirect(w, r, "login?"+query.Encode())
 	}
-}
-
-// redirect leads to a path under Prefix. The reference is relative, because nobody knows under which prefix a proxy has the server.
-func (h *Handler) redirect(w http.ResponseWriter, r *http.Request, path string) {
-	w.Header().Set("Location", rootOf(r)+path)
-	w.WriteHeader(http.StatusSeeOther)
 }
 
 // endingOf returns the notice that says why a log-in has ended.
@@ -136,7 +130,7 @@ func (h *Handler) showLogIn(w http.ResponseWriter, r *http.Request) {
 	to := targetOf(query.Get("to"))
 	switch _, err := h.authenticate(r); {
 	case err == nil:
-		h.redirect(w, r, to)
+		redirect(w, r, to)
 	case !isLoggedOut(err):
 		h.refuse(w, r, err)
 	case !query.Has("kept"):
@@ -163,7 +157,7 @@ func (h *Handler) writeLogIn(w http.ResponseWriter, r *http.Request, to string, 
 // logIn begins a session with a key, and leads to the page of the log-in, which leads on if the browser has kept the session.
 func (h *Handler) logIn(w http.ResponseWriter, r *http.Request) {
 	if h.cfg.Access == nil || !h.cfg.Access.IsRequired() {
-		h.redirect(w, r, "")
+		redirect(w, r, "")
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxLogIn)
@@ -183,10 +177,10 @@ func (h *Handler) logIn(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		h.writeLogIn(w, r, to, nil, h.refusalOf(err))
 	case token == "":
-		h.redirect(w, r, to)
+		redirect(w, r, to)
 	default:
 		setCookie(w, token, until)
-		h.redirect(w, r, "login?"+url.Values{"kept": {""}, "to": {to}}.Encode())
+		redirect(w, r, "login?"+url.Values{"kept": {""}, "to": {to}}.Encode())
 	}
 }
 
@@ -217,7 +211,7 @@ func (h *Handler) refusalOf(err error) error {
 // logOut ends the session of a viewer.
 func (h *Handler) logOut(w http.ResponseWriter, r *http.Request) {
 	if h.cfg.Access == nil || !h.cfg.Access.IsRequired() {
-		h.redirect(w, r, "")
+		redirect(w, r, "")
 		return
 	}
 	if err := h.cfg.Access.EndSession(r.Context(), tokenOf(r)); err != nil {
@@ -229,7 +223,7 @@ func (h *Handler) logOut(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	setCookie(w, "", time.Time{})
-	h.redirect(w, r, "login?did=logout")
+	redirect(w, r, "login?did=logout")
 }
 
 // targetOf returns the path under Prefix, with its query, that a log-in leads to: that of a link, if it is one, else empty. Whoever makes a link can lead to

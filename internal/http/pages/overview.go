@@ -3,7 +3,6 @@ package pages
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
@@ -38,7 +37,8 @@ func showOverview(v *visit) (view, error) {
 			return err
 		},
 		func(ctx context.Context) (err error) {
-			oldest, err = v.api.QueuesOverview(ctx, overviewOf(shown.Window, "oldest", 10, 0))
+			thisMinute := ui.Window{Length: time.Minute, Bucket: time.Minute} // what ended is in the first call
+			oldest, err = v.api.QueuesOverview(ctx, overviewOf(thisMinute, "oldest", 10, 0))
 			return err
 		},
 		func(ctx context.Context) (err error) {
@@ -46,12 +46,12 @@ func showOverview(v *visit) (view, error) {
 			return err
 		},
 		func(ctx context.Context) (err error) {
-			shown.Subscriptions, err = firstOf[client.Subscription](ctx, v.api, "/subscriptions", "subscriptions", url.Values{"limit": {"200"}})
+			shown.Subscriptions, _, err = listOf[client.Subscription](ctx, v.api, "/subscriptions", "subscriptions", url.Values{"limit": {"200"}})
 			return err
 		},
 		func(ctx context.Context) (err error) {
 			due := time.Now().Add(shown.Window.Length).UTC().Truncate(time.Minute).Format(time.RFC3339)
-			shown.Schedules, err = firstOf[client.Schedule](ctx, v.api, "/schedules", "schedules", url.Values{"status": {"active"}, "due_before": {due}, "limit": {"5"}})
+			shown.Schedules, _, err = listOf[client.Schedule](ctx, v.api, "/schedules", "schedules", url.Values{"status": {"active"}, "due_before": {due}, "limit": {"5"}})
 			return err
 		},
 		func(ctx context.Context) (err error) {
@@ -90,17 +90,6 @@ func together(ctx context.Context, calls ...func(context.Context) error) []error
 	}
 	group.Wait()
 	return errs
-}
-
-// firstOf returns the first page of a listing of the API.
-func firstOf[T any](ctx context.Context, api *client.Client, path, member string, query url.Values) ([]T, error) {
-	var answer map[string]json.RawMessage
-	if _, err := api.Do(ctx, client.Request{Path: path, Query: query}, &answer); err != nil {
-		return nil, err
-	}
-	var items []T
-	err := json.Unmarshal(answer[member], &items)
-	return items, err
 }
 
 // isForbidden reports whether the viewer's key may not make a call: what it would show is left out.

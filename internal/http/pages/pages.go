@@ -99,7 +99,7 @@ func (h *Handler) page(show page) http.HandlerFunc {
 		if !ok {
 			return
 		}
-		h.show(w, v, show, nil) //nolint:contextcheck // a visit has the context of its request
+		h.show(w, v, show, nil)
 	}
 }
 
@@ -117,12 +117,10 @@ func (h *Handler) action(do action, again page) http.HandlerFunc {
 			h.reads.clear() // whoever did something sees it done
 		}
 		if err != nil {
-			h.show(w, v, again, err) //nolint:contextcheck // a visit has the context of its request
+			h.show(w, v, again, err)
 			return
 		}
-		// The reference is relative, because nobody knows under which prefix a proxy has the server.
-		w.Header().Set("Location", v.root()+next)
-		w.WriteHeader(http.StatusSeeOther)
+		redirect(w, r, next)
 	}
 }
 
@@ -139,10 +137,10 @@ func (h *Handler) trial(try, again page) http.HandlerFunc {
 			tried, err = try(v)
 		}
 		if err != nil {
-			h.show(w, v, again, err) //nolint:contextcheck // a visit has the context of its request
+			h.show(w, v, again, err)
 			return
 		}
-		h.show(w, v, func(*visit) (view, error) { return tried, nil }, nil) //nolint:contextcheck // a visit has the context of its request
+		h.show(w, v, func(*visit) (view, error) { return tried, nil }, nil)
 	}
 }
 
@@ -194,6 +192,12 @@ func (h *Handler) showProblem(w http.ResponseWriter, r *http.Request, err error)
 	p.Problem = problemOf(err)
 	p.Title = p.Problem.Title
 	h.write(w, p, p.Problem.Status)
+}
+
+// redirect leads to a path under Prefix. The reference is relative, because nobody knows under which prefix a proxy has the server.
+func redirect(w http.ResponseWriter, r *http.Request, path string) {
+	w.Header().Set("Location", rootOf(r)+path)
+	w.WriteHeader(http.StatusSeeOther)
 }
 
 // pageOfNobody returns a page for who is not logged in: it leads to no other pages.

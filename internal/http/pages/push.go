@@ -3,6 +3,7 @@ package pages
 import (
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -34,7 +35,7 @@ func isNotPushed(err error) bool {
 
 // showPush is the page of the push of a queue. One that is not pushed has a page, too, which says so.
 func showPush(v *visit) (view, error) {
-	shown := &ui.Push{Filter: v.filter()}
+	shown := &ui.Push{Filter: v.parameters()}
 	shownView := view{name: "push", title: "Push of " + v.parameter("name"), nav: "queues", isLive: true, body: shown}
 	p, err := v.push()
 	if isNotPushed(err) {
@@ -51,14 +52,6 @@ func showPush(v *visit) (view, error) {
 	}
 	shown.Pager = v.pager(shown.Log.Next)
 	return shownView, nil
-}
-
-// filter returns the query of the visit without the notice.
-func (v *visit) filter() url.Values {
-	query := v.r.URL.Query()
-	query.Del("did")
-	query.Del("n")
-	return query
 }
 
 // isFree returns nil if the queue that the visit is about is not pushed.
@@ -212,10 +205,11 @@ func deletePush(v *visit) (string, error) {
 	return did(v.pushPath(), "push.deleted", ""), v.callPush(http.MethodDelete, "", v.ifVersion(), nil, nil)
 }
 
-// sendAgain has an event pushed again: at once if it waits for its next attempt, and as a copy if it has ended.
+// sendAgain has an event pushed again: at once if it waits for its next attempt, and as a copy if it has ended. One that has a copy already is left alone, so that
+// a form that is sent twice makes one.
 func sendAgain(v *visit) (string, error) {
 	next := v.pushPath()
-	if query := v.filter(); len(query) > 0 {
+	if query := v.parameters(); len(query) > 0 {
 		next += "?" + query.Encode()
 	}
 	if v.form.Has("requeue") {
@@ -223,8 +217,15 @@ func sendAgain(v *visit) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		made, err := v.api.Requeue(v.r.Context(), id)
-		return did(next, "push.requeued", strconv.FormatInt(made, 10)), err
+		answer, err := v.api.RequeueMatching(v.r.Context(), client.RequeueParams{HistoryFilter: client.HistoryFilter{ID: id}})
+		if err != nil {
+			return "", err
+		}
+		e, err := v.api.GetEvent(v.r.Context(), id)
+		if err == nil && answer.Requeued == 0 {
+			err = problem(http.StatusConflict, "The event was sent again before", fmt.Sprintf("Its latest copy is the event %d. Requeue the event %d from its own page to send it once more.", e.RequeuedAs, id))
+		}
+		return did(next, "push.requeued", strconv.FormatInt(e.RequeuedAs, 10)), err
 	}
 	id, err := v.number("run", 64)
 	if err != nil {

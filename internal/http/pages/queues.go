@@ -54,13 +54,9 @@ func showQueue(v *visit) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	var answer struct {
-		Events []client.Event `json:"events"`
-	}
-	if _, err := v.api.Do(v.r.Context(), client.Request{Path: "/events", Query: url.Values{"queue": {name}, "limit": {"20"}}}, &answer); err != nil {
+	if shown.Events, _, err = listOf[client.Event](v.r.Context(), v.api, "/events", "events", url.Values{"queue": {name}, "limit": {"20"}}); err != nil {
 		return view{}, err
 	}
-	shown.Events = answer.Events
 	return view{name: "queue", title: name, nav: "queues", isLive: true, body: shown}, nil
 }
 

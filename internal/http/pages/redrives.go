@@ -1,6 +1,7 @@
 package pages
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
@@ -17,27 +18,24 @@ import (
 // deadLetters is the parameter that names the queue whose dead letters a redrive is about; without it a redrive is about history.
 const deadLetters = "dead_letters"
 
+// redrivesPage is how many redrives a page lists.
+const redrivesPage = 50
+
 // redriveFields are the parameters of a question about a redrive.
 var redriveFields = append([]string{deadLetters}, historyFields...)
 
 // listRedrives is the page of all redrives, the latest first.
 func listRedrives(v *visit) (view, error) {
-	query := pick(v.r.URL.Query(), []string{"state", "cursor"})
-	shown := ui.Redrives{State: query.Get("state")}
-	page := view{name: "redrives", title: "Redrives", nav: "history", isLive: true, body: &shown}
-	query.Set("limit", "50")
-	var answer struct {
-		Redrives []client.Redrive `json:"redrives"`
-		Next     *string          `json:"next"`
-	}
-	if _, err := v.api.Do(v.r.Context(), client.Request{Path: "/redrives", Query: query}, &answer); err != nil {
+	filter := pick(v.r.URL.Query(), []string{"state"})
+	redrives, next, err := pageOf[client.Redrive](v, "/redrives", "redrives", filter, redrivesPage)
+	if err != nil {
 		return view{}, err
 	}
-	for _, r := range answer.Redrives {
+	shown := ui.Redrives{State: filter.Get("state"), Pager: v.pager(next)}
+	for _, r := range redrives {
 		shown.Redrives = append(shown.Redrives, ui.Redrive{Redrive: r})
 	}
-	shown.Pager = v.pager(answer.Next)
-	return page, nil
+	return view{name: "redrives", title: "Redrives", nav: "history", isLive: true, body: &shown}, nil
 }
 
 // redrive reads the redrive that the visit is about.
@@ -76,11 +74,7 @@ func newRedrive(values url.Values) (client.NewRedrive, error) {
 			*object = json.RawMessage(text)
 		}
 	}
-	for field, at := range map[string]*time.Time{"from": &r.Filter.From, "to": &r.Filter.To, "finished_from": &r.Filter.FinishedFrom, "finished_to": &r.Filter.FinishedTo} {
-		if text := query.Get(field); text != "" {
-			*at, _ = parseInstant(text, time.Time{}) // parseFilter has made it a time
-		}
-	}
+	setInstants(query, &r.Filter.From, &r.Filter.To, &r.Filter.FinishedFrom, &r.Filter.FinishedTo)
 	if text := query.Get("min_duration"); text != "" {
 		r.Filter.MinDuration, _ = duration.Parse(text) // parseFilter has made it a duration
 	}
@@ -133,22 +127,22 @@ func createRedrive(v *visit) (string, error) {
 
 func redrivePath(id int64) string { return "redrives/" + strconv.FormatInt(id, 10) }
 
-func pauseRedrive(v *visit) (string, error) {
+// changeRedrive calls the API about the redrive that the visit is about. what names what was done.
+func (v *visit) changeRedrive(change func(context.Context, int64) (client.Redrive, error), what string) (string, error) {
 	id, err := v.id()
 	if err != nil {
 		return "", err
 	}
-	_, err = v.api.PauseRedrive(v.r.Context(), id)
-	return did(redrivePath(id), "redrive.paused", ""), err
+	_, err = change(v.r.Context(), id)
+	return did(redrivePath(id), what, ""), err
+}
+
+func pauseRedrive(v *visit) (string, error) {
+	return v.changeRedrive(v.api.PauseRedrive, "redrive.paused")
 }
 
 func resumeRedrive(v *visit) (string, error) {
-	id, err := v.id()
-	if err != nil {
-		return "", err
-	}
-	_, err = v.api.ResumeRedrive(v.r.Context(), id)
-	return did(redrivePath(id), "redrive.resumed", ""), err
+	return v.changeRedrive(v.api.ResumeRedrive, "redrive.resumed")
 }
 
 // confirmCancelRedrive asks before a redrive is ended.
@@ -163,16 +157,11 @@ func confirmCancelRedrive(v *visit) (view, error) {
 	return view{name: "confirm", title: "Cancel", nav: "history", body: ui.Confirm{
 		Question: fmt.Sprintf("Cancel the redrive %d?", r.ID),
 		Consequence: fmt.Sprintf("It has requeued %s of %s. These stay requeued, and the others stay where they are. A redrive that was cancelled cannot be resumed; one that is paused can.",
-			ui.Count(int(r.Requeued), "event", "events"), r.MatchedText()),
+			ui.Count(r.Requeued, "event", "events"), r.MatchedText()),
 		Button: "Cancel the redrive", Action: redrivePath(r.ID) + "/cancel", Back: redrivePath(r.ID),
 	}}, nil
 }
 
 func cancelRedrive(v *visit) (string, error) {
-	id, err := v.id()
-	if err != nil {
-		return "", err
-	}
-	_, err = v.api.CancelRedrive(v.r.Context(), id)
-	return did(redrivePath(id), "redrive.cancelled", ""), err
+	return v.changeRedrive(v.api.CancelRedrive, "redrive.cancelled")
 }

@@ -11,15 +11,15 @@ import (
 func (h *Handler) routes() {
 	r := h.mux
 	r.NotFound(h.page(notFound))
-	r.MethodNotAllowed(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusMethodNotAllowed) })
-	r.Get(Prefix+"static/{file}", func(w http.ResponseWriter, r *http.Request) {
+	r.MethodNotAllowed(exceptLive(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusMethodNotAllowed) }))
+	r.Get(Prefix+"static/{file}", exceptLive(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Del("Cache-Control")
 		if !ui.ServeAsset(w, r, r.PathValue("file")) {
 			http.NotFound(w, r)
 		}
-	})
-	r.Get(Prefix+"live", h.serveLive)
-	r.Get(Prefix+"login", h.showLogIn)
+	}))
+	r.Get(Prefix+"live", exceptLive(h.serveLive))
+	r.Get(Prefix+"login", exceptLive(h.showLogIn))
 	r.Post(Prefix+"login", h.logIn)
 	r.Post(Prefix+"logout", h.logOut)
 

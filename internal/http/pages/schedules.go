@@ -18,21 +18,15 @@ const endOfTime = "9999-12-31T23:59:59Z"
 // listSchedules is the page of all schedules, or of those that a filter lets through, by id or by their next runs.
 func listSchedules(v *visit) (view, error) {
 	shown := ui.Schedules{Filter: v.r.URL.Query(), IsBySoon: v.query("order") == "next" || v.query("due_before") != ""}
-	query := url.Values{"limit": {"100"}}
-	for _, name := range []string{"owner", "queue", "status", "cursor"} {
-		setIf(query, name, v.query(name))
-	}
+	filter := pick(shown.Filter, []string{"owner", "queue", "status"})
 	if shown.IsBySoon {
-		query.Set("due_before", cmp.Or(inUTC(v.query("due_before")), endOfTime))
+		filter.Set("due_before", cmp.Or(inUTC(v.query("due_before")), endOfTime))
 	}
-	var answer struct {
-		Schedules []client.Schedule `json:"schedules"`
-		Next      *string           `json:"next"`
-	}
-	if _, err := v.api.Do(v.r.Context(), client.Request{Path: "/schedules", Query: query}, &answer); err != nil {
+	schedules, next, err := pageOf[client.Schedule](v, "/schedules", "schedules", filter, pageSize)
+	if err != nil {
 		return view{}, err
 	}
-	shown.Schedules, shown.Pager = answer.Schedules, v.pager(answer.Next)
+	shown.Schedules, shown.Pager = schedules, v.pager(next)
 	return view{name: "schedules", title: "Schedules", nav: "schedules", isLive: true, body: shown}, nil
 }
 
@@ -261,22 +255,19 @@ func confirmDelete(v *visit) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	var answer struct {
-		Occurrences []client.Occurrence `json:"occurrences"`
-	}
-	const looked = 100
-	query := url.Values{"n": {"0"}, "limit": {strconv.Itoa(looked)}}
-	if _, err := v.api.Do(v.r.Context(), client.Request{Path: "/schedules/" + v.parameter("id") + "/occurrences", Query: query}, &answer); err != nil {
+	latest := url.Values{"n": {"0"}, "limit": {"100"}}
+	occurrences, _, err := listOf[client.Occurrence](v.r.Context(), v.api, "/schedules/"+v.parameter("id")+"/occurrences", "occurrences", latest)
+	if err != nil {
 		return view{}, err
 	}
 	pending := 0
-	for i := range answer.Occurrences {
-		if answer.Occurrences[i].Status == "pending" {
+	for i := range occurrences {
+		if occurrences[i].Status == "pending" {
 			pending++
 		}
 	}
 	text := "It does not run again, and stays to be looked at, as cancelled. This cannot be undone. Its events that nobody has claimed yet are cancelled with it: " +
-		ui.Count(pending, "event", "events") + " of its latest " + ui.Count(len(answer.Occurrences), "run", "runs") + "."
+		ui.Count(pending, "event", "events") + " of its latest " + ui.Count(len(occurrences), "run", "runs") + "."
 	return view{name: "confirm", title: "Delete " + ui.ScheduleName(s), nav: "schedules", body: ui.Confirm{
 		Question: "Delete " + ui.ScheduleName(s) + "?", Consequence: text, Button: "Delete", Action: v.schedulePath() + "/delete", Back: v.schedulePath(),
 		Fields: []ui.Hidden{{Name: "version", Value: strconv.FormatInt(s.Version, 10)}},
@@ -301,14 +292,9 @@ func (v *visit) schedulePath() string { return "schedules/" + url.PathEscape(v.p
 
 // listOwners is the page of all owners.
 func listOwners(v *visit) (view, error) {
-	query := url.Values{"limit": {"100"}}
-	setIf(query, "cursor", v.query("cursor"))
-	var answer struct {
-		Owners []client.Owner `json:"owners"`
-		Next   *string        `json:"next"`
-	}
-	if _, err := v.api.Do(v.r.Context(), client.Request{Path: "/owners", Query: query}, &answer); err != nil {
+	owners, next, err := pageOf[client.Owner](v, "/owners", "owners", nil, pageSize)
+	if err != nil {
 		return view{}, err
 	}
-	return view{name: "owners", title: "Owners", nav: "schedules", isLive: true, body: ui.Owners{Owners: answer.Owners, Pager: v.pager(answer.Next)}}, nil
+	return view{name: "owners", title: "Owners", nav: "schedules", isLive: true, body: ui.Owners{Owners: owners, Pager: v.pager(next)}}, nil
 }

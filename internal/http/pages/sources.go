@@ -17,16 +17,11 @@ const deliveriesOnPage = "50"
 
 // listSources is the page of all sources, by name.
 func listSources(v *visit) (view, error) {
-	query := url.Values{"limit": {"100"}}
-	setIf(query, "cursor", v.query("cursor"))
-	var answer struct {
-		Sources []client.Source `json:"sources"`
-		Next    *string         `json:"next"`
-	}
-	if _, err := v.api.Do(v.r.Context(), client.Request{Path: "/sources", Query: query}, &answer); err != nil {
+	sources, next, err := pageOf[client.Source](v, "/sources", "sources", nil, pageSize)
+	if err != nil {
 		return view{}, err
 	}
-	return view{name: "sources", title: "Sources", nav: "sources", isLive: true, body: ui.Sources{Sources: answer.Sources, Pager: v.pager(answer.Next)}}, nil
+	return view{name: "sources", title: "Sources", nav: "sources", isLive: true, body: ui.Sources{Sources: sources, Pager: v.pager(next)}}, nil
 }
 
 // source returns the source that the visit is about.
@@ -143,7 +138,6 @@ func resumeSource(v *visit) (string, error) {
 // setPaused pauses a source, or resumes it, and leaves all else as it is.
 func (v *visit) setPaused(isPaused bool) error {
 	for tries := 0; ; tries++ {
-		v.h.reads.clear()
 		s, err := v.source()
 		if err != nil || s.Paused == isPaused && (v.grant == nil || v.grant.Has(access.Manage)) {
 			return err
@@ -166,7 +160,7 @@ func confirmDeleteSource(v *visit) (view, error) {
 	}
 	return view{name: "confirm", title: "Delete " + s.Name, nav: "sources", body: ui.Confirm{
 		Question: "Delete the source " + s.Name + "?",
-		Consequence: "Its secrets, its settings, its counts (" + ui.Count(int(s.Received), "delivery", "deliveries") + " received) and its delivery log go, and cannot be brought back. " +
+		Consequence: "Its secrets, its settings, its counts (" + ui.Count(s.Received, "delivery", "deliveries") + " received) and its delivery log go, and cannot be brought back. " +
 			"Its sender gets 404 from then on. The events that it has made stay.",
 		Button: "Delete", Action: v.sourcePath() + "/delete", Back: v.sourcePath(), Fields: []ui.Hidden{{Name: "version", Value: strconv.FormatInt(s.Version, 10)}},
 	}}, nil

@@ -15,16 +15,11 @@ const shownFilters = 100
 
 // listSubscriptions is the page of all subscriptions, by name.
 func listSubscriptions(v *visit) (view, error) {
-	query := url.Values{"limit": {"100"}}
-	setIf(query, "cursor", v.query("cursor"))
-	var answer struct {
-		Subscriptions []client.Subscription `json:"subscriptions"`
-		Next          *string               `json:"next"`
-	}
-	if _, err := v.api.Do(v.r.Context(), client.Request{Path: "/subscriptions", Query: query}, &answer); err != nil {
+	subscriptions, next, err := pageOf[client.Subscription](v, "/subscriptions", "subscriptions", nil, pageSize)
+	if err != nil {
 		return view{}, err
 	}
-	shown := ui.Subscriptions{Subscriptions: answer.Subscriptions, Pager: v.pager(answer.Next)}
+	shown := ui.Subscriptions{Subscriptions: subscriptions, Pager: v.pager(next)}
 	return view{name: "subscriptions", title: "Subscriptions", nav: "subscriptions", isLive: true, body: shown}, nil
 }
 
@@ -87,14 +82,14 @@ func confirmSeek(v *visit) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	text := fmt.Sprintf("It is at position %d, and %s after it in the log. ", s.Position, isOrAre(s.Lag.Events, "place is", "places are"))
+	text := fmt.Sprintf("It is at position %d, and %s after it in the log. ", s.Position, ui.Count(s.Lag.Events, "place is", "places are"))
 	if to == client.Latest {
 		text += "It goes on at the end of the log: it gets none of those."
 	} else {
 		text += "What lies between is passed over, or, if the new place is before the old one, got once more."
 		if s.Deliver != nil { // the API counts, for subscriptions that are delivered
 			if n, err := v.api.ReplaySubscription(v.r.Context(), s.Name, client.Replay{From: to, To: client.After(s.Position), DryRun: true}); err == nil {
-				text += fmt.Sprintf(" It gets %s again.", ui.Count(int(n), "event", "events"))
+				text += fmt.Sprintf(" It gets %s again.", ui.Count(n, "event", "events"))
 			}
 		}
 	}
@@ -128,8 +123,8 @@ func confirmReplay(v *visit) (view, error) {
 		return view{}, err
 	}
 	text := fmt.Sprintf("This inserts %s of the log, from %s to %s, into the queue %s once more, in the background. Workers get each of them again.",
-		ui.Count(int(n), "event", "events"), v.form.Get("from"), v.form.Get("to"), s.Deliver.Queue)
-	return v.confirmInPlace("Replay "+ui.Count(int(n), "event", "events")+" to "+s.Name+"?", text, "Replay", "/replay/confirmed",
+		ui.Count(n, "event", "events"), v.form.Get("from"), v.form.Get("to"), s.Deliver.Queue)
+	return v.confirmInPlace("Replay "+ui.Count(n, "event", "events")+" to "+s.Name+"?", text, "Replay", "/replay/confirmed",
 		ui.Hidden{Name: "from", Value: v.form.Get("from")}, ui.Hidden{Name: "to", Value: v.form.Get("to")})
 }
 
@@ -160,7 +155,7 @@ func confirmUnsubscribe(v *visit) (view, error) {
 		return view{}, err
 	}
 	text := fmt.Sprintf("This forgets its position and %s, and cannot be undone: %s after its position, which it gets no more. The log keeps them.",
-		ui.Count(len(s.Filters), "filter", "filters"), isOrAre(s.Lag.Events, "place of the log is", "places of the log are"))
+		ui.Count(len(s.Filters), "filter", "filters"), ui.Count(s.Lag.Events, "place of the log is", "places of the log are"))
 	if s.Deliver != nil {
 		text += " Events that it has delivered stay in the queue " + s.Deliver.Queue + "."
 	}
@@ -182,6 +177,3 @@ func (v *visit) confirmInPlace(question, text, button, to string, fields ...ui.H
 		Question: question, Consequence: text, Button: button, Action: v.subscriptionPath() + to, Back: v.subscriptionPath(), Fields: fields,
 	}}, nil
 }
-
-// isOrAre writes a count with what is said of one or of many.
-func isOrAre(n int64, one, many string) string { return ui.Count(int(n), one, many) }

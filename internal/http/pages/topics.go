@@ -21,16 +21,11 @@ const (
 
 // listTopics is the page of the topics that have events in the log, by name.
 func listTopics(v *visit) (view, error) {
-	query := url.Values{"limit": {"100"}}
-	setIf(query, "cursor", v.query("cursor"))
-	var answer struct {
-		Topics []client.Topic `json:"topics"`
-		Next   *string        `json:"next"`
-	}
-	if _, err := v.api.Do(v.r.Context(), client.Request{Path: "/topics", Query: query}, &answer); err != nil {
+	topics, next, err := pageOf[client.Topic](v, "/topics", "topics", nil, pageSize)
+	if err != nil {
 		return view{}, err
 	}
-	shown := ui.Topics{Topics: answer.Topics, Key: rand.Text(), Pager: v.pager(answer.Next)}
+	shown := ui.Topics{Topics: topics, Key: rand.Text(), Pager: v.pager(next)}
 	return view{name: "topics", title: "Topics", nav: "subscriptions", isLive: true, body: shown}, nil
 }
 

@@ -67,7 +67,13 @@ func rootOf(r *http.Request) string {
 }
 
 // parameter returns a parameter of the path.
-func (v *visit) parameter(name string) string { return v.r.PathValue(name) }
+func (v *visit) parameter(name string) string {
+	value := v.r.PathValue(name)
+	if v.r.URL.RawPath != "" { // then chi matches that, and its values are escaped
+		value, _ = url.PathUnescape(value) // it was valid when it was parsed
+	}
+	return value
+}
 
 // id returns the parameter id of the path.
 func (v *visit) id() (int64, error) {
@@ -86,17 +92,5 @@ func (v *visit) viewer() ui.Viewer {
 	if v.grant == nil || v.grant.IsOpen {
 		return ui.Viewer{IsOpen: true}
 	}
-	return ui.Viewer{Name: v.keyName(), Can: func(scope string) bool { return v.grant.Has(access.Scope(scope)) }}
-}
-
-// keyName returns the name of the viewer's key.
-func (v *visit) keyName() string {
-	if v.grant.KeyID == "" {
-		return "the configured key"
-	}
-	self, err := v.api.GetOwnKey(v.r.Context())
-	if err != nil || self.Key == nil {
-		return v.grant.KeyID
-	}
-	return self.Key.Name
+	return ui.Viewer{Name: cmp.Or(v.grant.KeyName, "the configured key"), Can: func(scope string) bool { return v.grant.Has(access.Scope(scope)) }}
 }
