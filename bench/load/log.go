@@ -258,25 +258,35 @@ type Stream struct {
 
 // Follow opens a stream of the events after the head of the log that match a query such as topic=a. It must be closed.
 func (t *Target) Follow(ctx context.Context, query string) (*Stream, error) {
-	c, err := dial(ctx, t)
+	c, lines, err := t.openStream(ctx, "/stream?"+query)
 	if err != nil {
 		return nil, err
 	}
-	if _, err = c.net.Write(t.appendRequest(nil, "GET", "/stream?"+query, nil)); err == nil {
-		err = c.response.Header.Read(c.reader)
-	}
-	if status := c.response.StatusCode(); err == nil && status != 200 {
-		err = &StatusError{Path: "/stream", Status: status}
-	}
-	s := &Stream{connection: c, lines: bufio.NewReader(httputil.NewChunkedReader(c.reader))}
-	if err == nil {
-		err = s.begin()
-	}
-	if err != nil {
+	s := &Stream{connection: c, lines: lines}
+	if err := s.begin(); err != nil {
 		c.close()
 		return nil, fmt.Errorf("opening a stream: %w", err)
 	}
 	return s, nil
+}
+
+// openStream requests Server-Sent Events over a connection of its own, which must be closed, and returns what reads their lines.
+func (t *Target) openStream(ctx context.Context, path string) (*connection, *bufio.Reader, error) {
+	c, err := dial(ctx, t)
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err = c.net.Write(t.appendRequest(nil, "GET", path, nil)); err == nil {
+		err = c.response.Header.Read(c.reader)
+	}
+	if status := c.response.StatusCode(); err == nil && status != 200 {
+		err = &StatusError{Path: path, Status: status}
+	}
+	if err != nil {
+		c.close()
+		return nil, nil, fmt.Errorf("opening a stream: %w", err)
+	}
+	return c, bufio.NewReader(httputil.NewChunkedReader(c.reader)), nil
 }
 
 // begin reads the first frame, which says where the stream begins.

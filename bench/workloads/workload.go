@@ -68,6 +68,7 @@ type Commands struct {
 	Catchup     Catchup     `cmd:"" help:"Reading a log from its beginning, over HTTP and in SQL."`
 	Stream      Stream      `cmd:"" help:"How soon streams have what is published, how much many of them get, and their memory."`
 	Redrive     Redrive     `cmd:"" help:"A steady load beside a redrive of history."`
+	Viewers     Viewers     `cmd:"" help:"A steady load while pages at /ui/ are open."`
 	Push        Push        `cmd:"" help:"A queue that pushes its events to a receiver."`
 	Compare     Compare     `cmd:"" help:"Several programs side by side, in turns: single events and batches."`
 }

@@ -39,6 +39,7 @@ func TestEveryWorkloadMeasuresAndAccounts(t *testing.T) {
 		}},
 		{&Snapshot{Rate: 50, Before: brief, Hold: brief, After: brief, Inserters: 2, Connections: 2}, 1, nil},
 		{&Redrive{Events: 400, RedriveRate: 200, Rate: 50, Before: 1500 * time.Millisecond, After: brief, Inserters: 2, Connections: 2}, 2, []string{"redrive over before", "redrive over before, claim_p99_ms", "rate over the one asked for"}},
+		{&Viewers{Tabs: 7, Queues: 3, History: 40, Rate: 50, Before: 1500 * time.Millisecond, Open: 2500 * time.Millisecond, After: brief, Inserters: 2, Connections: 2}, 1, []string{"open over before", "open over before, claim_p99_ms"}},
 		{&Claimers{Claimers: []int{1, 4}, Duration: brief, Feeders: 1}, 2, []string{"1 claimer over the best", "4 claimers over the best"}},
 		{&Wakeup{Rounds: 2, Gap: 2 * time.Millisecond, Waiters: 2}, 4, []string{
 			"same process p50 over a commit", "two processes p50 over a commit", "SQL p50 over a commit",
