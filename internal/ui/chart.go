@@ -49,6 +49,14 @@ func Bars(buckets []Bucket) template.HTML {
 	return template.HTML(b.String()) //nolint:gosec // of numbers and times
 }
 
+// outcomeRows writes the rows of the table behind Bars.
+func outcomeRows(buckets []Bucket) template.HTML {
+	return rows(len(buckets), func(row int) []string {
+		b := &buckets[row]
+		return []string{string(timestamp(b.At)), number(b.Done), number(b.Failed), number(b.Expired), number(b.Cancelled)}
+	})
+}
+
 // perNarrowBar is how many of so many buckets are one bar on a narrow screen.
 func perNarrowBar(buckets int) int { return (buckets + narrowBars - 1) / narrowBars }
 

@@ -153,6 +153,17 @@ func (q *Queue) Depth() any {
 		Series{Name: "leased", Class: "c", Points: q.points(func(b *client.SeriesBucket) *float64 { return floatOf(b.Leased) })})
 }
 
+// DepthRows writes the rows of the table behind Depth and Times.
+func (q *Queue) DepthRows() any {
+	return rows(len(q.Stats.Buckets), func(row int) []string {
+		b := &q.Stats.Buckets[row]
+		return []string{
+			string(timestamp(b.Start)), number(b.Ready), number(b.Scheduled), number(b.Leased),
+			milliseconds(b.WaitP50MS), milliseconds(b.WaitP95MS), milliseconds(b.ProcessingP50MS), milliseconds(b.ProcessingP95MS),
+		}
+	})
+}
+
 // Times draws how long events waited and were worked on.
 func (q *Queue) Times() any {
 	format := func(ms float64) string { return Duration(time.Duration(ms * float64(time.Millisecond))) }

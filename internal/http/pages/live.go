@@ -71,6 +71,7 @@ type openView struct {
 	at      time.Time
 	problem *ui.Problem   // why the latest look failed; nil: it did not
 	news    chan struct{} // is closed at the next look
+	latest  []byte        // the event for those who know the look before; nil: nobody has asked for it yet
 }
 
 func newHub(h *Handler) *hub {
@@ -168,7 +169,7 @@ func (b *hub) look(ctx context.Context, key viewKey, v *openView, first *http.Re
 		}
 	}
 	close(v.news)
-	v.news = make(chan struct{})
+	v.news, v.latest = make(chan struct{}), nil
 }
 
 // render returns the parts of a page that change, or why it cannot be read.
@@ -231,17 +232,32 @@ type parts struct {
 	Parts map[string]string `json:"parts"`
 }
 
-// since returns what has changed after the look that a viewer knows, and the number of the latest one. The channel is closed at the next.
-func (v *openView) since(known int) (parts, *ui.Problem, int, <-chan struct{}) {
+// since returns the event that says what has changed after the look that a viewer knows, and the look that the viewer knows then; empty: no look has ended yet. The channel
+// is closed at the next. Most viewers know the look before, so the event for those is written once.
+func (v *openView) since(known int) (event []byte, then int, next <-chan struct{}, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	news := parts{At: v.at.UTC().Format("15:04:05 UTC"), Parts: make(map[string]string)}
-	for name, at := range v.changed {
-		if at > known {
-			news.Parts[name] = v.parts[name]
+	then = v.look
+	switch {
+	case v.look == 0:
+	case v.problem != nil:
+		event, err = encodeEvent("problem", v.problem)
+		then = known
+	case known == v.look-1 && v.latest != nil:
+		event = v.latest
+	default:
+		news := parts{At: v.at.UTC().Format("15:04:05 UTC"), Parts: make(map[string]string)}
+		for name, at := range v.changed {
+			if at > known {
+				news.Parts[name] = v.parts[name]
+			}
+		}
+		event, err = encodeEvent("parts", news)
+		if known == v.look-1 {
+			v.latest = event
 		}
 	}
-	return news, v.problem, v.look, v.news
+	return event, then, v.news, err
 }
 
 // serveLive answers with a stream of Server-Sent Events that says which parts of a page have changed.
@@ -278,19 +294,14 @@ func (h *Handler) serveLive(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) follow(ctx context.Context, v *openView, out *eventWriter) error {
 	known := 0
 	for {
-		news, failed, look, next := v.since(known)
-		var err error
-		switch {
-		case look == 0: // the first look is under way
-		case failed != nil:
-			err = out.send("problem", failed)
-		default:
-			err = out.send("parts", news)
-			known = look
+		event, then, next, err := v.since(known)
+		if err == nil && len(event) > 0 {
+			err = out.write(event)
 		}
 		if err != nil {
 			return err
 		}
+		known = then
 		select {
 		case <-next:
 		case <-ctx.Done():
@@ -314,21 +325,35 @@ func (o *eventWriter) begin() {
 	o.w.WriteHeader(http.StatusOK)
 }
 
-// send writes one event, whose data are JSON, and has it sent.
+// send writes one event.
 func (o *eventWriter) send(name string, data any) error {
+	event, err := encodeEvent(name, data)
+	if err != nil {
+		return err
+	}
+	return o.write(event)
+}
+
+// write writes one event of encodeEvent, and has it sent.
+func (o *eventWriter) write(event []byte) error {
+	if err := o.control.SetWriteDeadline(time.Now().Add(liveWrite)); err != nil {
+		return err
+	}
+	if _, err := o.w.Write(event); err != nil {
+		return err
+	}
+	return o.control.Flush()
+}
+
+// encodeEvent returns one event, whose data are JSON.
+func encodeEvent(name string, data any) ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteString("event: " + name + "\ndata: ")
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false) // HTML in it is for the script to parse
 	if err := encoder.Encode(data); err != nil {
-		return err
+		return nil, err
 	}
-	b.WriteString("\n")
-	if err := o.control.SetWriteDeadline(time.Now().Add(liveWrite)); err != nil {
-		return err
-	}
-	if _, err := o.w.Write(b.Bytes()); err != nil {
-		return err
-	}
-	return o.control.Flush()
+	b.WriteByte('\n')
+	return b.Bytes(), nil
 }

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -106,4 +107,30 @@ func TestPlacesOfClosedPagesAreFree(t *testing.T) {
 	if len(b.views) != 0 || len(b.keys) != 0 {
 		t.Errorf("%d pages and %d keys are left", len(b.views), len(b.keys))
 	}
+}
+
+// A viewer who comes while a page cannot be read must get every part once it can: nobody else has told what changed before.
+func TestViewersGetAllThatChangedSinceTheLookTheyKnow(t *testing.T) {
+	t.Parallel()
+	v := &openView{parts: map[string]string{"a": "1", "b": "2"}, changed: map[string]int{"a": 1, "b": 3}, news: make(chan struct{}), look: 3}
+	expect := func(known, wantThen int, want string) {
+		t.Helper()
+		for range 2 { // the second time the event may be there already
+			event, then, _, err := v.since(known)
+			_, data, _ := strings.Cut(string(event), `"parts":`)
+			if err != nil || then != wantThen || strings.TrimSpace(data) != want {
+				t.Errorf("after the look %d: %q, then %d, %v; want %q, then %d", known, event, then, err, want, wantThen)
+			}
+		}
+	}
+	expect(0, 3, `{"a":"1","b":"2"}}`)
+	expect(2, 3, `{"b":"2"}}`)
+	expect(3, 3, `{}}`)
+	v.problem, v.look, v.latest = problemOf(errTooManyViews), 4, nil
+	expect(0, 0, "")
+	expect(3, 3, "")
+	v.problem, v.look, v.parts["a"], v.changed["a"] = nil, 5, "3", 5
+	expect(0, 5, `{"a":"3","b":"2"}}`)
+	expect(3, 5, `{"a":"3"}}`)
+	expect(4, 5, `{"a":"3"}}`)
 }
