@@ -26,14 +26,14 @@ var Windows = []Window{
 	{"7d", "last 7 days", "2 hours", 7 * 24 * time.Hour, 2 * time.Hour},
 }
 
-// WindowOf returns the window of a name, or the first one.
-func WindowOf(name string) Window {
+// WindowOf returns the window of a name, the first one if that is empty, and whether there is one.
+func WindowOf(name string) (w Window, ok bool) {
 	for _, w := range Windows {
-		if w.Name == name {
-			return w
+		if name == "" || w.Name == name {
+			return w, true
 		}
 	}
-	return Windows[0]
+	return Window{}, false
 }
 
 // NarrowEach is Each for a narrow screen, where charts have fewer bars.

@@ -146,7 +146,8 @@ func TestAxesEndAtRoundNumbers(t *testing.T) {
 func TestNarrowChartsSayHowLongTheirBarsAre(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{"1h": "3 minutes", "6h": "20 minutes", "24h": "75 minutes", "7d": "10 hours"} {
-		if got := WindowOf(name).NarrowEach(); got != want {
+		w, _ := WindowOf(name)
+		if got := w.NarrowEach(); got != want {
 			t.Errorf("%s: a narrow chart has a bar each %s, want %s", name, got, want)
 		}
 	}

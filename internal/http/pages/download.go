@@ -15,21 +15,25 @@ const maxDownloadProblem = 64 << 10
 // A source is the call of the API that a download is the answer of: its path and its query.
 type source func(v *visit) (path string, query url.Values, err error)
 
-// answer serves something that is no page. An error of it is a page that says why.
-func (h *Handler) answer(serve func(v *visit, w http.ResponseWriter) error) http.HandlerFunc {
+// answer serves something that is no page. An error of it is a page that says why. parameters are as those of page.
+func (h *Handler) answer(serve func(v *visit, w http.ResponseWriter) error, parameters ...string) http.HandlerFunc {
 	return exceptLive(func(w http.ResponseWriter, r *http.Request) {
 		v, ok := h.visit(w, r)
 		if !ok {
 			return
 		}
-		if err := serve(v, w); err != nil {
+		err := v.checkQuery(parameters)
+		if err == nil {
+			err = serve(v, w)
+		}
+		if err != nil {
 			h.show(w, v, func(*visit) (view, error) { return view{}, err }, nil)
 		}
 	})
 }
 
-// download serves the answer of a call as it comes, with the rights of the viewer.
-func (h *Handler) download(from source) http.HandlerFunc {
+// download serves the answer of a call as it comes, with the rights of the viewer. parameters are as those of page.
+func (h *Handler) download(from source, parameters ...string) http.HandlerFunc {
 	return h.answer(func(v *visit, w http.ResponseWriter) error {
 		path, query, err := from(v)
 		if err != nil {
@@ -46,7 +50,7 @@ func (h *Handler) download(from source) http.HandlerFunc {
 			return answer.problem()
 		}
 		return nil
-	})
+	}, parameters...)
 }
 
 // A downloadWriter passes on an answer that succeeds, and keeps one that does not.

@@ -14,6 +14,9 @@ import (
 // pageSize is how many items of most lists a page has.
 const pageSize = 100
 
+// withCursor returns the parameters of a list that goes on over several pages.
+func withCursor(names []string) []string { return append([]string{"cursor"}, names...) }
+
 // listOf reads a listing of the API, whose items are the named member of the answer. next is the cursor that the listing goes on from; nil: it has ended.
 func listOf[T any](ctx context.Context, api *client.Client, path, member string, query url.Values) (items []T, next *string, err error) {
 	var answer map[string]json.RawMessage

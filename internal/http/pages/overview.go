@@ -27,7 +27,11 @@ const (
 
 // showOverview is the page of how everything is: what is wrong, what waits and what ended.
 func showOverview(v *visit) (view, error) {
-	shown := &ui.Overview{Query: v.parameters(), Window: ui.WindowOf(v.query("range"))}
+	window, err := v.window()
+	if err != nil {
+		return view{}, err
+	}
+	shown := &ui.Overview{Query: v.parameters(), Window: window}
 	ctx := v.r.Context()
 	var oldest client.QueuesOverview
 	var holders client.Holders

@@ -92,14 +92,19 @@ type page func(v *visit) (view, error)
 // An action does what a form asks for. It returns where to go on: a path under Prefix, with the parameters did and n, which say what was done; see notices.
 type action func(v *visit) (next string, err error)
 
-// page serves a page.
-func (h *Handler) page(show page) http.HandlerFunc {
+// page serves a page. parameters are the names of what its address may have after the question mark; see checkQuery.
+func (h *Handler) page(show page, parameters ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v, ok := h.visit(w, r)
 		if !ok {
 			return
 		}
-		h.show(w, v, show, nil)
+		h.show(w, v, func(v *visit) (view, error) {
+			if err := v.checkQuery(parameters); err != nil {
+				return view{}, err
+			}
+			return show(v)
+		}, nil)
 	}
 }
 

@@ -16,7 +16,11 @@ const queuesPage = 100
 
 // listQueues is the page of all queues.
 func listQueues(v *visit) (view, error) {
-	shown := &ui.Queues{Query: v.parameters(), Window: ui.WindowOf(v.query("range")), Order: cmp.Or(v.query("order"), "name")}
+	window, err := v.window()
+	if err != nil {
+		return view{}, err
+	}
+	shown := &ui.Queues{Query: v.parameters(), Window: window, Order: cmp.Or(v.query("order"), "name")}
 	if text := v.query("offset"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 {
@@ -24,7 +28,6 @@ func listQueues(v *visit) (view, error) {
 		}
 		shown.Offset = n
 	}
-	var err error
 	shown.Stats, err = v.api.QueuesOverview(v.r.Context(), overviewOf(shown.Window, shown.Order, queuesPage, shown.Offset))
 	if err != nil {
 		return view{}, err
@@ -44,13 +47,17 @@ func listQueues(v *visit) (view, error) {
 // showQueue is the page of one queue.
 func showQueue(v *visit) (view, error) {
 	name := v.parameter("name")
+	window, err := v.window()
+	if err != nil {
+		return view{}, err
+	}
 	q, err := v.api.GetQueue(v.r.Context(), name)
 	if err != nil {
 		return view{}, err
 	}
-	shown := &ui.Queue{Queue: q, Query: v.parameters(), Window: ui.WindowOf(v.query("range")), PostKey: "ui-" + rand.Text()}
-	window := overviewOf(shown.Window, "", 0, 0)
-	shown.Stats, err = v.api.QueueStats(v.r.Context(), name, client.SeriesParams{From: window.From, To: window.To, Bucket: window.Bucket})
+	shown := &ui.Queue{Queue: q, Query: v.parameters(), Window: window, PostKey: "ui-" + rand.Text()}
+	span := overviewOf(window, "", 0, 0)
+	shown.Stats, err = v.api.QueueStats(v.r.Context(), name, client.SeriesParams{From: span.From, To: span.To, Bucket: span.Bucket})
 	if err != nil {
 		return view{}, err
 	}

@@ -17,6 +17,9 @@ const endOfTime = "9999-12-31T23:59:59Z"
 
 // listSchedules is the page of all schedules, or of those that a filter lets through, by id or by their next runs.
 func listSchedules(v *visit) (view, error) {
+	if order := v.query("order"); order != "" && order != "next" {
+		return view{}, invalid("order", "must be next, or left out")
+	}
 	shown := ui.Schedules{Filter: v.r.URL.Query(), IsBySoon: v.query("order") == "next" || v.query("due_before") != ""}
 	filter := pick(shown.Filter, []string{"owner", "queue", "status"})
 	if shown.IsBySoon {

@@ -2,8 +2,10 @@ package pages
 
 import (
 	"cmp"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -39,6 +41,41 @@ func needs(scope access.Scope, show page) page {
 		}
 		return show(v)
 	}
+}
+
+// maxFieldProblems is how many parameters or fields a problem lists.
+const maxFieldProblems = 20
+
+// checkQuery returns the problem with a query that cannot be read, has other parameters than these and the notice, or one of them twice: a filter that were ignored would
+// leave a page that shows more than was asked for, and a question about more than was meant. A name that ends in + may be given more than once.
+func (v *visit) checkQuery(names []string) error {
+	query, err := url.ParseQuery(v.r.URL.RawQuery)
+	if err != nil {
+		return problem(http.StatusBadRequest, "The address could not be read", "What is after its question mark is not right: "+err.Error()+".")
+	}
+	var wrong []client.FieldError
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		isOnce := slices.Contains(names, name) || name == "did" || name == "n"
+		switch {
+		case isOnce && len(query[name]) > 1:
+			wrong = append(wrong, client.FieldError{Pointer: name, Detail: "is given more than once"})
+		case !isOnce && !slices.Contains(names, name+"+"):
+			wrong = append(wrong, client.FieldError{Pointer: ui.Short(40, name), Detail: "is no parameter of this page"})
+		}
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	return &client.Error{Status: http.StatusBadRequest, Title: "Invalid parameter", Errors: wrong[:min(len(wrong), maxFieldProblems)]}
+}
+
+// window returns the time that the charts of a page are of.
+func (v *visit) window() (ui.Window, error) {
+	w, ok := ui.WindowOf(v.query("range"))
+	if !ok {
+		return w, invalid("range", "must be 1h, 6h, 24h or 7d")
+	}
+	return w, nil
 }
 
 // path returns the path of the page under Prefix, with its query but for the notice.

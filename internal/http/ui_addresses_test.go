@@ -1,0 +1,75 @@
+package http
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/queued/queued/internal/pgtest"
+)
+
+func TestPagesIgnoreNoPartOfTheirAddress(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	words := h.uiSide(h.client, "in")
+	h.fail("in.q", `{}`, "broken", 2)
+	b := h.browse(t)
+	for _, r := range pageRoutes(t) {
+		if r.method != http.MethodGet {
+			continue
+		}
+		for query, says := range map[string]string{
+			"queue=%zz":           "The address could not be read",
+			"type=a;b":            "The address could not be read",
+			"bogus=1":             "<code>bogus</code>",
+			"cursor=a&cursor=b":   "<code>cursor</code>",
+			"did=logout&did=more": "<code>did</code>",
+		} {
+			b.get(r.path(words) + "?" + query).want(400).says(says)
+		}
+	}
+	for _, path := range []string{
+		"?range=2h", "queues?range=2h", "queues?order=size", "queues/in.q?range=2h", "schedules?order=last", "history?queue=in.q&queue=in.r", "redrives/new?outcome=failed&queue=in.q&queue=in.r",
+		"history/download?format=csv&queue=%zz", "history/download?format=csv&state=done", "queues/in.q/events?outcome=failed",
+	} {
+		b.get(path).want(400)
+	}
+}
+
+// Whatever a page leads to takes the address that the page has for it.
+func TestPagesLeadToPagesThatTheyKnow(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	words := h.uiSide(h.client, "in")
+	h.fail("in.q", `{}`, "broken", 60)
+	b := h.browse(t)
+	var paths []string
+	for _, r := range pageRoutes(t) {
+		if r.method == http.MethodGet {
+			paths = append(paths, r.path(words))
+		}
+	}
+	paths = append(paths, "history?queue=in.q&outcome=failed&finished_from=1h", "schedules?order=next", "redrives?state=running", "queues/in.q/events?state=ready", "queues?order=failed&range=6h")
+	known, most := len(paths), 400
+	for i := 0; i < len(paths) && i < most; i++ {
+		p := b.get(paths[i])
+		if i >= known && p.status == http.StatusBadRequest {
+			t.Errorf("a page leads to %s, which is refused: %s", paths[i], p.body)
+		}
+		if p.status != http.StatusOK || !strings.Contains(p.header.Get("Content-Type"), "html") {
+			continue
+		}
+		for _, link := range submatches(linkShown, p.body) {
+			if strings.HasSuffix(link, "../docs") {
+				continue
+			}
+			to := b.resolve(paths[i], strings.ReplaceAll(unescaped(link), " ", "%20"))
+			if !slices.Contains(paths, to) {
+				paths = append(paths, to)
+			}
+		}
+	}
+}
