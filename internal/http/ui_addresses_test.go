@@ -2,6 +2,7 @@ package http
 
 import (
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -35,6 +36,25 @@ func TestPagesIgnoreNoPartOfTheirAddress(t *testing.T) {
 		"history/download?format=csv&queue=%zz", "history/download?format=csv&state=done", "queues/in.q/events?outcome=failed",
 	} {
 		b.get(path).want(400)
+	}
+}
+
+func TestTimesThatCannotBeAreNoFilters(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	h.fail("mail", `{}`, "broken", 1)
+	b := h.browse(t)
+	for _, at := range []string{"9999-12-31T23:59:59-23:59", "0000-01-01T00:00:00+23:00", "0001-01-01", "0000-06-01"} {
+		for _, field := range []string{"from", "to", "finished_from", "finished_to"} {
+			for _, path := range []string{"history?", "history/errors?", "history/download?format=csv&", "redrives/new?outcome=failed&"} {
+				b.get(path + field + "=" + url.QueryEscape(at)).want(400).says("<code>" + field + "</code>")
+			}
+			b.post("redrives", url.Values{"outcome": {"failed"}, field: {at}}).want(400).says("<code>" + field + "</code>")
+		}
+	}
+	if n := h.count(`select count(*) from agent.redrive`); n != 0 {
+		t.Errorf("%d redrives were made", n)
 	}
 }
 

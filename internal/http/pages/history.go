@@ -35,12 +35,15 @@ func pick(values url.Values, names []string) url.Values {
 // instantLayouts are the ways to write a time, which is in UTC unless it says otherwise.
 var instantLayouts = []string{time.RFC3339Nano, "2006-01-02 15:04:05.999999999Z07:00", "2006-01-02T15:04:05.999999999", "2006-01-02 15:04:05.999999999", "2006-01-02T15:04", "2006-01-02 15:04", "2006-01-02"}
 
-// parseInstant reads a time, or a duration that stands for the time so long ago.
+// parseInstant reads a time, or a duration that stands for the time so long ago. The zero time is none: for the client it stands for no time.
 func parseInstant(text string, now time.Time) (time.Time, error) {
 	text = strings.TrimSuffix(text, " UTC")
 	for _, layout := range instantLayouts {
 		if at, err := time.ParseInLocation(layout, text, time.UTC); err == nil {
-			return at.UTC(), nil
+			if at = at.UTC(); !isInstant(at) {
+				return time.Time{}, fmt.Errorf("%q is out of range", text)
+			}
+			return at, nil
 		}
 	}
 	ago, err := duration.Parse(text)
@@ -49,6 +52,9 @@ func parseInstant(text string, now time.Time) (time.Time, error) {
 	}
 	return now.Add(-ago).UTC().Truncate(time.Second), nil
 }
+
+// isInstant reports whether the API takes a time: the year in UTC has to be 1 to 9999.
+func isInstant(at time.Time) bool { return !at.IsZero() && at.Year() >= 1 && at.Year() <= 9999 }
 
 // instantFields are the parameters of filters that are times.
 var instantFields = []string{"from", "to", "finished_from", "finished_to"}
