@@ -93,3 +93,22 @@ func TestPagesLeadToPagesThatTheyKnow(t *testing.T) {
 		}
 	}
 }
+
+// What is wrong with a form is said as that, and not as a server that does not answer.
+func TestFormsRefuseWhatCannotBeSent(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	h.fail("mail", `{}`, "broken", 1)
+	b := h.browse(t)
+	for _, rate := range []string{"NaN", "Inf", "-inf", "1e400", "0", "-1", "fast"} {
+		b.post("redrives", url.Values{"outcome": {"failed"}, "rate": {rate}}).want(400).says("<code>rate</code>", "more than 0")
+	}
+	for field, value := range map[string]string{"per_second": "NaN", "expires": "9999-12-31T23:59:59-23:59"} {
+		b.post("keys/create", url.Values{"name": {"x"}, "scope": {"admin"}, field: {value}}).want(400).says("<code>" + field + "</code>")
+	}
+	b.post("queues/mail/post", url.Values{"event": {`{"a":"` + strings.Repeat("x", 5<<20) + `"}`}}).want(413).says("The form is too large", "4,096 KiB")
+	if n := h.count(`select count(*) from agent.redrive`) + h.count(`select count(*) from agent.api_key`); n != 0 {
+		t.Errorf("%d things were made", n)
+	}
+}

@@ -109,7 +109,7 @@ func TestLogInRefusesAndSaysWhy(t *testing.T) {
 			t.Errorf("%.20q: the header is %v", key, page.header)
 		}
 	}
-	b.logIn(strings.Repeat("x", 40_000), "").want(400).says("could not be read")
+	b.logIn(strings.Repeat("x", 40_000), "").want(413).says("too large", "32 KiB")
 	b.send(http.MethodPost, "login?key="+admin, url.Values{}).want(400).says("Enter the key") // never by the URL
 	b.logIn(slow, "").want(http.StatusSeeOther)
 	if page := b.logIn(slow, "").want(429).says("Too many log-ins"); page.header.Get("Retry-After") != "3" {

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -43,6 +44,19 @@ func (v *visit) number(field string, bits int) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, bits)
 	if err != nil {
 		return 0, invalid(field, "must be an integer")
+	}
+	return n, nil
+}
+
+// decimal returns a number that was entered; 0: none was. JSON has neither infinity nor what is no number.
+func (v *visit) decimal(field string) (float64, error) {
+	text := strings.TrimSpace(v.form.Get(field))
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || math.IsNaN(n) || math.IsInf(n, 0) {
+		return 0, invalid(field, "must be a number such as 50, or 0.5")
 	}
 	return n, nil
 }

@@ -2,11 +2,9 @@ package pages
 
 import (
 	"crypto/rand"
-	"math"
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -203,7 +201,7 @@ func (v *visit) expiry() (time.Time, error) {
 		return time.Now().Add(d).UTC().Truncate(time.Second), nil
 	}
 	at, err := time.Parse(time.RFC3339Nano, inUTC(text))
-	if err != nil {
+	if err != nil || !isInstant(at.UTC()) {
 		return time.Time{}, invalid("expires", "must be a time in UTC such as 2027-01-31T00:00:00Z, or how long from now, such as 90d")
 	}
 	return at.UTC(), nil
@@ -215,16 +213,15 @@ func (v *visit) rateLimit() (*client.RateLimit, error) {
 	if err != nil {
 		return nil, err
 	}
-	text := strings.TrimSpace(v.form.Get("per_second"))
-	if text == "" {
+	if strings.TrimSpace(v.form.Get("per_second")) == "" {
 		if burst != 0 {
 			return nil, invalid("per_second", "is missing: a limit has the requests of a second, too")
 		}
 		return nil, nil //nolint:nilnil // there is no limit
 	}
-	perSecond, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsNaN(perSecond) || math.IsInf(perSecond, 0) {
-		return nil, invalid("per_second", "must be a number such as 50, or 0.5")
+	perSecond, err := v.decimal("per_second")
+	if err != nil {
+		return nil, err
 	}
 	return &client.RateLimit{PerSecond: perSecond, Burst: int(burst)}, nil
 }

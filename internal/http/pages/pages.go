@@ -257,6 +257,9 @@ func lacking(right client.Requirement) string {
 
 // unreadable is the problem with a form that err is the reason of.
 func unreadable(err error) error {
+	if long, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return problem(http.StatusRequestEntityTooLarge, "The form is too large", "It may have "+ui.Count(long.Limit>>10, "KiB", "KiB")+" at most, and nothing was done. Send what is larger to the API.")
+	}
 	return problem(http.StatusBadRequest, "The form could not be read", err.Error()+".")
 }
 

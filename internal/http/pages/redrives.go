@@ -116,10 +116,8 @@ func createRedrive(v *visit) (string, error) {
 		return "", err
 	}
 	r.To, r.IdempotencyKey = v.form.Get("target"), v.idempotencyKey()
-	if text := v.form.Get("rate"); text != "" {
-		if r.Rate, err = strconv.ParseFloat(text, 64); err != nil || r.Rate <= 0 {
-			return "", invalid("rate", "must be a number of events a second, more than 0; empty: no limit")
-		}
+	if r.Rate, err = v.decimal("rate"); err != nil || r.Rate <= 0 && v.form.Get("rate") != "" {
+		return "", invalid("rate", "must be a number of events a second, more than 0; empty: no limit")
 	}
 	made, err := v.api.CreateRedrive(v.r.Context(), r)
 	return did(redrivePath(made.ID), "redrive.created", ""), err
