@@ -130,7 +130,7 @@ type Queue struct {
 	Stats   client.QueueSeries
 	Events  []client.Event
 	Push    *client.Push // nil: it does not push
-	PostKey string       // the idempotency key of the form, so that sending it twice posts one event
+	PostKey string       // the nonce of the form, so that sending it twice posts one event
 }
 
 // Buckets are the outcomes of the queue, as a chart has them.

@@ -55,7 +55,7 @@ func showQueue(v *visit) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	shown := &ui.Queue{Queue: q, Query: v.parameters(), Window: window, PostKey: "ui-" + rand.Text()}
+	shown := &ui.Queue{Queue: q, Query: v.parameters(), Window: window, PostKey: rand.Text()}
 	span := overviewOf(window, "", 0, 0)
 	shown.Stats, err = v.api.QueueStats(v.r.Context(), name, client.SeriesParams{From: span.From, To: span.To, Bucket: span.Bucket})
 	if err != nil {
@@ -106,7 +106,7 @@ func postEvent(v *visit) (string, error) {
 	if !json.Valid(payload) {
 		return "", invalid("event", `must be JSON: an object such as {"order": 17}`)
 	}
-	event := client.NewEvent{Payload: json.RawMessage(payload), Queue: v.parameter("name"), Type: v.form.Get("type"), Key: v.form.Get("key")}
+	event := client.NewEvent{Payload: json.RawMessage(payload), Queue: v.parameter("name"), Type: v.form.Get("type"), Key: v.idempotencyKey()}
 	delay, err := v.duration("delay")
 	if err != nil {
 		return "", err
