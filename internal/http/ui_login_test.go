@@ -376,3 +376,18 @@ func (j oneSession) Cookies(*url.URL) (cookies []*http.Cookie) {
 
 // SetCookies implements http.CookieJar.
 func (oneSession) SetCookies(*url.URL, []*http.Cookie) {}
+
+func TestLogInEndsTheSessionThatItReplaces(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	b := h.browseAs(t, h.adminKey())
+	before := b.http.Jar.Cookies(parse(t, h.url))
+	reader := h.createKey(access.CreateParams{Scopes: []access.Scope{access.Read}})
+	b.logIn("qk_aaaaaaaa_wrong", "").want(http.StatusUnauthorized)
+	b.get("keys").want(200) // whoever does not get in stays logged in
+	b.logIn(reader, "").want(http.StatusSeeOther)
+	b.get("keys").want(403)
+	b.http.Jar.SetCookies(parse(t, h.url), before)
+	b.get("keys").leadsTo(b, "keys", "login?did=session.ended&to=keys")
+}

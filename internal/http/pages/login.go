@@ -179,8 +179,21 @@ func (h *Handler) logIn(w http.ResponseWriter, r *http.Request) {
 	case token == "":
 		redirect(w, r, to)
 	default:
+		h.endReplaced(r)
 		setCookie(w, token, until)
 		redirect(w, r, "login?"+url.Values{"kept": {""}, "to": {to}}.Encode())
+	}
+}
+
+// endReplaced ends the session whose cookie the browser is about to forget for that of another one: nobody could log out of it any more. If it cannot be ended, it goes on until it
+// expires.
+func (h *Handler) endReplaced(r *http.Request) {
+	token := tokenOf(r)
+	if token == "" {
+		return
+	}
+	if err := h.cfg.Access.EndSession(r.Context(), token); err != nil {
+		h.cfg.Logger.Error().Func(failure.Of(err)).Msg("a log-in that another one replaces could not be ended")
 	}
 }
 
