@@ -226,3 +226,23 @@ func TestPagesOfRestrictedKeysHaveNothingOfOthers(t *testing.T) {
 		t.Errorf("something of others has changed: %s, before %s", after, before)
 	}
 }
+
+// What the pages of a restricted key lead to, they show.
+func TestPagesOfRestrictedKeysShowTheirOwn(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	admin := h.key(h.adminKey())
+	h.uiSide(admin, "in")
+	h.uiSide(admin, "out")
+	for _, side := range []string{"in", "out"} {
+		admin.call("POST", "/claim", `{"queue":"`+side+`.q","worker":"`+side+`-worker"}`).want(200)
+	}
+	b := h.browseAs(t, h.createKey(access.CreateParams{
+		Scopes: []access.Scope{access.Read}, Queues: []string{"in.*"}, Topics: []string{"in.**"},
+	}))
+	b.get("fleet").want(200).says(">in-worker<", "Processes and executions are of all queues").saysNot("out-worker", "<h2>Processes", "<h2>Executions")
+	b.get("topics").want(200).says("topics/in.t")
+	b.get("topics/in.t").want(200).says("in-payload")
+	b.get("topics/out.t").want(403).saysNot("out-payload")
+}

@@ -13,6 +13,7 @@ type Fleet struct {
 	Holders    client.Holders
 	Executions []client.Execution // those of most events
 	AllKinds   int                // how many types and workers there are, with those beyond the executions shown
+	IsOfSome   bool               // the viewer may use some queues: processes and executions, which are of all, are not known
 }
 
 // Up is how long a process has run, in minutes, so that a page does not change all the time.

@@ -14,21 +14,22 @@ const (
 	shownExecutions = 100
 )
 
-// showFleet is the page of processes, workers, and what holds others back.
+// showFleet is the page of processes, workers, and what holds others back. Processes and executions are about all queues, and left out for keys that may use some.
 func showFleet(v *visit) (view, error) {
 	var shown ui.Fleet
 	var err error
 	if shown.Holders, err = v.api.ListHolders(v.r.Context()); err != nil {
 		return view{}, err
 	}
-	if shown.Processes, err = v.api.ListProcesses(v.r.Context()); err != nil {
+	if shown.Processes, err = v.api.ListProcesses(v.r.Context()); err != nil && !isForbidden(err) {
 		return view{}, err
 	}
+	shown.IsOfSome = err != nil
 	if shown.Workers, err = v.api.ListWorkers(v.r.Context(), client.WorkersParams{Limit: shownWorkers}); err != nil {
 		return view{}, err
 	}
 	executions, err := v.api.ListExecutions(v.r.Context(), client.ExecutionFilter{Type: v.query("type"), Worker: v.query("worker")})
-	if err != nil {
+	if err != nil && !isForbidden(err) {
 		return view{}, err
 	}
 	shown.AllKinds = len(executions)
