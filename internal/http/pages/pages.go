@@ -7,6 +7,7 @@
 package pages
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"net/http"
@@ -210,8 +211,21 @@ func (h *Handler) pageOfNobody(r *http.Request) *ui.Page {
 	return &ui.Page{Root: rootOf(r), Server: ui.Server{Version: h.cfg.Version}, At: time.Now(), Viewer: ui.Viewer{IsOpen: true, Can: func(string) bool { return false }}}
 }
 
-// write renders a page.
+// write renders a page, or, where that fails, one that says so.
 func (h *Handler) write(w http.ResponseWriter, p *ui.Page, status int) {
+	var page bytes.Buffer
+	if err := ui.Render(&page, p); err != nil {
+		h.cfg.Logger.Error().Func(failure.Of(err)).Str("page", p.Name).Msg("a page could not be rendered")
+		page.Reset()
+		status = http.StatusInternalServerError
+		failed := *p
+		failed.Name, failed.IsLive, failed.View, failed.Form, failed.Notice = "error", false, nil, nil, ""
+		failed.Problem = &ui.Problem{Status: status, Title: "Internal error", Detail: "The page could not be rendered. The log of the server has the reason."}
+		p = &failed
+		if err := ui.Render(&page, p); err != nil {
+			h.cfg.Logger.Error().Func(failure.Of(err)).Str("page", p.Name).Msg("a page could not be rendered")
+		}
+	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	if p.Problem != nil && p.Problem.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(p.Problem.RetryAfter/time.Second)))
@@ -220,9 +234,7 @@ func (h *Handler) write(w http.ResponseWriter, p *ui.Page, status int) {
 		w.Header().Set("Www-Authenticate", "Cookie") // there is no registered scheme for this; a 401 has to name one
 	}
 	w.WriteHeader(status)
-	if err := ui.Render(w, p); err != nil {
-		h.cfg.Logger.Error().Func(failure.Of(err)).Str("page", p.Name).Msg("a page could not be rendered")
-	}
+	_, _ = page.WriteTo(w) // a browser that has gone misses nothing but this
 }
 
 // problemOf returns an error as a page shows it.
