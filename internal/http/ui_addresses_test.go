@@ -112,3 +112,53 @@ func TestFormsRefuseWhatCannotBeSent(t *testing.T) {
 		t.Errorf("%d things were made", n)
 	}
 }
+
+func TestPagesSayWhichMethodsTheirAddressesTake(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	key := h.adminKey()
+	words := h.uiSide(h.key(key), "in")
+	b := h.browseAs(t, key)
+	named := []string{"schedules/preview", "schedules/create", "topics/publish", "keys/create"} // as something could be that has a page
+	takes := make(map[string][]string)                                                          // by path
+	for _, r := range pageRoutes(t) {
+		path := r.path(words)
+		if slices.Contains(named, path) {
+			continue
+		}
+		takes[path] = append(takes[path], r.method)
+		if r.method == http.MethodGet {
+			takes[path] = append(takes[path], http.MethodHead)
+		}
+	}
+	for path, methods := range takes {
+		isPage := slices.Contains(methods, http.MethodGet)
+		others := []string{http.MethodPut, http.MethodDelete, http.MethodOptions, "QUERY"}
+		if !isPage {
+			others = append(others, http.MethodGet, http.MethodHead)
+		}
+		for _, method := range others {
+			p := b.send(method, path, nil).want(405)
+			if got, want := p.header.Get("Allow"), strings.Join(methods, ", "); got != want {
+				t.Errorf("%s %s: Allow is %q, want %q", method, path, got, want)
+			}
+			if method != http.MethodHead && !strings.Contains(p.body, "<title>") {
+				t.Errorf("%s %s: the page is %q", method, path, p.body)
+			}
+		}
+		if isPage {
+			head := b.send(http.MethodHead, path, nil)
+			if page := b.get(path); head.status != page.status || head.body != "" || head.header.Get("Content-Type") != page.header.Get("Content-Type") {
+				t.Errorf("HEAD %s: status %d, want %d as of GET; %q, of %q", path, head.status, page.status, head.body, head.header.Get("Content-Type"))
+			}
+		}
+	}
+	b.get("queues/in.q/pause").want(405).says("Not a page", "where a form is sent")
+	b.send(http.MethodPut, "queues", nil).want(405).says("The address takes GET, HEAD.")
+	b.send(http.MethodPut, "nothing/here", nil).want(404)
+	if live := b.send(http.MethodHead, "live?page=", nil).want(200); live.header.Get("Content-Type") != "text/event-stream" {
+		t.Errorf("the type of the stream is %q", live.header.Get("Content-Type"))
+	}
+	h.browse(t).send(http.MethodHead, "queues", nil).want(http.StatusSeeOther)
+}

@@ -265,6 +265,9 @@ func (h *Handler) serveLive(w http.ResponseWriter, r *http.Request) {
 	grant, err := h.admit(r)
 	out := &eventWriter{w: w, control: http.NewResponseController(w)}
 	out.begin()
+	if r.Method == http.MethodHead { // nothing of the stream would be sent, and it would not end
+		return
+	}
 	if err != nil {
 		if isLoggedOut(err) {
 			_ = out.send("ended", struct{}{})

@@ -87,7 +87,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 			err = unchecked("The log-in", "Nothing was done. Load the page again; the log-in goes on.")
 		}
 		h.showProblem(w, r, err)
-	case r.Method != http.MethodGet:
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		h.showProblem(w, r, problem(http.StatusUnauthorized, "Not logged in", "The log-in has ended, and nothing was done. Log in, go back, and send the form again."))
 	default:
 		query := url.Values{"to": {strings.TrimPrefix(r.URL.RequestURI(), Prefix)}}

@@ -1,7 +1,12 @@
 package pages
 
 import (
+	"cmp"
 	"net/http"
+	"strings"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/ui"
@@ -10,8 +15,9 @@ import (
 // routes is every page and every form there is.
 func (h *Handler) routes() {
 	r := h.mux
+	r.Use(middleware.GetHead)
 	r.NotFound(h.page(notFound))
-	r.MethodNotAllowed(exceptLive(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusMethodNotAllowed) }))
+	r.MethodNotAllowed(exceptLive(h.refuseMethod))
 	r.Get(Prefix+"static/{file}", exceptLive(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Del("Cache-Control")
 		if !ui.ServeAsset(w, r, r.PathValue("file")) {
@@ -139,4 +145,29 @@ var errNoPage = problem(http.StatusNotFound, "No such page", "The address leads 
 // notFound is the page of an address that there is not.
 func notFound(*visit) (view, error) {
 	return view{name: "error"}, errNoPage
+}
+
+// refuseMethod is the page of an address that is opened and not sent to, as that of a form is when it is loaded again, or of one that takes no other method.
+func (h *Handler) refuseMethod(w http.ResponseWriter, r *http.Request) {
+	path := cmp.Or(r.URL.RawPath, r.URL.Path)
+	var allowed []string
+	isForm := false
+	if h.mux.Match(chi.NewRouteContext(), http.MethodGet, path) {
+		allowed = append(allowed, http.MethodGet, http.MethodHead)
+	}
+	if h.mux.Match(chi.NewRouteContext(), http.MethodPost, path) {
+		isForm = len(allowed) == 0
+		allowed = append(allowed, http.MethodPost)
+	}
+	if len(allowed) == 0 { // chi knows some methods only, and looks no further for others
+		h.showProblem(w, r, errNoPage)
+		return
+	}
+	list := strings.Join(allowed, ", ")
+	w.Header().Set("Allow", list)
+	err := problem(http.StatusMethodNotAllowed, "Method not allowed", "The address takes "+list+".")
+	if isForm {
+		err = problem(http.StatusMethodNotAllowed, "Not a page", "The address is where a form is sent, and nothing was sent now. Go back to the page that has the form.")
+	}
+	h.showProblem(w, r, err)
 }
