@@ -53,6 +53,8 @@ func TestTimesThatCannotBeAreNoFilters(t *testing.T) {
 			b.post("redrives", url.Values{"outcome": {"failed"}, field: {at}}).want(400).says("<code>" + field + "</code>")
 		}
 	}
+	b.get("redrives/new?outcome=cancelled&min_duration=0s").want(400).says("<code>min_duration</code>", "more than 0")
+	b.post("redrives", url.Values{"outcome": {"cancelled"}, "min_duration": {"0"}}).want(400)
 	if n := h.count(`select count(*) from agent.redrive`); n != 0 {
 		t.Errorf("%d redrives were made", n)
 	}

@@ -162,7 +162,7 @@ func TestRedriveIsAskedForWithItsNumber(t *testing.T) {
 	h.fail("mail", `{"user":{"id":4711}}`, "bounced", 3)
 	b := h.browse(t)
 	b.get("redrives").want(200).says("No redrive was made")
-	query := "outcome=failed&queue=mail&finished_from=2h&from=1d&min_duration=0s&contains=" + url.QueryEscape(`{"user":{"id":4711}}`)
+	query := "outcome=failed&queue=mail&finished_from=2h&from=1d&contains=" + url.QueryEscape(`{"user":{"id":4711}}`)
 	question := b.get("redrives/new?"+query).want(200).says("Requeue 3 events?", "The events of mail, that ended as failed, whose payload contains {&#34;user&#34;:{&#34;id&#34;:4711}}, that ended from 2", "with an event time from 2",
 		"They were counted just now", "The records in history stay")
 	if got := h.count("select count(*) from agent.event"); got != 0 {

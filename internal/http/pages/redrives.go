@@ -77,6 +77,9 @@ func newRedrive(values url.Values) (client.NewRedrive, error) {
 	setInstants(query, &r.Filter.From, &r.Filter.To, &r.Filter.FinishedFrom, &r.Filter.FinishedTo)
 	if text := query.Get("min_duration"); text != "" {
 		r.Filter.MinDuration, _ = duration.Parse(text) // parseFilter has made it a duration
+		if r.Filter.MinDuration == 0 {                 // which is none for the client: the redrive would be about events that nobody claimed, too
+			return client.NewRedrive{}, invalid("min_duration", "must be more than 0")
+		}
 	}
 	return r, nil
 }
