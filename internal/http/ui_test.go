@@ -305,7 +305,22 @@ func TestOverviewNamesWhatIsWrong(t *testing.T) {
 		t.Error("what may do harm stands before what does")
 	}
 	b.get("queues?order=failed").want(200).says("1 to 2 of 2", `aria-current="true">most failures`)
+	b.get("queues?offset=2").want(200).says("The list has 2 queues, and none is this far down").saysNot("No queue has events")
 	b.get("queues?order=size").want(400).says("order")
 	b.get("queues?offset=-1").want(400).says("must be a number, 0 or more")
 	b.get("queues/mail?range=7d").want(200).says(`<span class="each wide">2 hours</span>`, "1 failed or expired")
+}
+
+func TestOverviewLeadsToWhatItCounts(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setup(t)
+	h.call("POST", "/events?queue=old&max_attempts=1", `{}`).want(201)
+	h.claim(`{"queue":"old"}`)
+	h.sql(`update agent.event set vt = now() - interval '1 second'`)
+	h.call("POST", "/sweep", `{}`).want(200)
+	b := h.browse(t)
+	link := "history?finished_from=1h&outcome=expired&queue=old"
+	b.get("").want(200).says("has 1 failure among 1 event", strings.ReplaceAll(link, "&", "&amp;"))
+	b.get(link).want(200).says(`events/1"`)
 }

@@ -106,11 +106,15 @@ func isForbidden(err error) bool {
 func findings(shown *ui.Overview, oldest []client.OverviewQueue, holders []client.Holder) (found []ui.Finding) {
 	for _, q := range shown.Stats.Queues {
 		if bad := q.Failed + q.Expired; bad > 0 {
+			outcome := client.OutcomeFailed
+			if q.Failed == 0 {
+				outcome = client.OutcomeExpired
+			}
 			found = append(found, ui.Finding{
 				IsBad: true, Subject: q.Queue, Link: "queues/" + url.PathEscape(q.Queue),
 				Text:   " has " + ui.Count(bad, "failure", "failures") + " among " + ui.Count(bad+q.Done, "event", "events") + " of the " + shown.Window.Text,
 				More:   causesOf(shown.Errors.Errors, q.Queue),
-				Button: "See them", Target: "history?" + url.Values{"queue": {q.Queue}, "outcome": {"failed"}, "finished_from": {shown.Window.Name}}.Encode(),
+				Button: "See them", Target: "history?" + url.Values{"queue": {q.Queue}, "outcome": {outcome}, "finished_from": {shown.Window.Name}}.Encode(),
 			})
 		}
 	}
