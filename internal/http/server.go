@@ -127,7 +127,7 @@ func New(cfg Config) *Server {
 	routes := s.routes().mux
 	s.drained = make(chan struct{})
 	pages := s.newPages(routes)
-	s.handler = s.observe(routes, s.checkHost(s.checkClient(s.checkOutdated(servePages(checkOrigin(pages), s.authenticate(checkOrigin(s.traceRequests(routes))))))))
+	s.handler = s.observe(routes, s.checkHost(s.checkClient(s.checkOutdated(servePages(pages, s.authenticate(checkOrigin(s.traceRequests(routes))))))))
 	return s
 }
 

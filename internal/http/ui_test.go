@@ -235,9 +235,16 @@ func TestPagesOfOtherOriginsSendNoForms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = resp.Body.Close()
-	if resp.StatusCode != http.StatusForbidden {
-		t.Errorf("status %d, want 403", resp.StatusCode)
+	defer func() { _ = resp.Body.Close() }()
+	page, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != http.StatusForbidden || !strings.Contains(string(page), "<title>") || !strings.Contains(string(page), "a proxy in front of it") {
+		t.Errorf("status %d, want 403 and a page: %s", resp.StatusCode, page)
+	}
+	if n := h.count(`select count(*) from agent.queue`); n != 0 {
+		t.Error("the form was done")
 	}
 }
 

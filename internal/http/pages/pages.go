@@ -57,23 +57,31 @@ type Handler struct {
 	reads *readCache
 	live  *hub
 	sent  nonces
+	forms *http.CrossOriginProtection
 }
 
 // New returns a Handler.
 func New(cfg Config) *Handler {
-	h := &Handler{cfg: cfg, mux: chi.NewRouter(), reads: newReadCache()}
+	h := &Handler{cfg: cfg, mux: chi.NewRouter(), reads: newReadCache(), forms: http.NewCrossOriginProtection()}
 	h.live = newHub(h)
 	h.routes()
 	return h
 }
 
-// ServeHTTP implements http.Handler for paths that begin with Prefix.
+var errOtherOrigin = problem(http.StatusForbidden, "Cross-origin request refused",
+	"The browser reports that a page of another origin sent this, and nothing was done. If it was a page of this server, a proxy in front of it changes the header Host: it has to pass on that of the browser.")
+
+// ServeHTTP implements http.Handler for paths that begin with Prefix. Forms of pages of other origins are refused.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Content-Security-Policy", policy)
 	header.Set("Referrer-Policy", "same-origin")
 	header.Set("Cross-Origin-Opener-Policy", "same-origin")
 	header.Set("Cache-Control", "no-store")
+	if err := h.forms.Check(r); err != nil {
+		h.showProblem(w, r, errOtherOrigin)
+		return
+	}
 	h.mux.ServeHTTP(w, r)
 }
 
