@@ -51,7 +51,7 @@ var wires = map[string]wire{
 	"pauseRedrive":    {response: Redrive{}},
 	"resumeRedrive":   {response: Redrive{}},
 	"cancelRedrive":   {response: Redrive{}},
-	"listQueues":      {query: pageSize{}, response: queuePage{}},
+	"listQueues":      {query: queueQuery{}, response: queuePage{}},
 	"getQueue":        {response: Queue{}},
 	"queueStats":      {query: SeriesParams{}, response: QueueSeries{}},
 	"queuesOverview":  {query: OverviewParams{}, response: QueuesOverview{}},

@@ -52,7 +52,23 @@ func (s *QueueStats) UnmarshalJSON(text []byte) error {
 
 // ListQueues returns every queue that has a policy or events, also in history, by name. An error is the last thing it returns.
 func (c *Client) ListQueues(ctx context.Context) iter.Seq2[QueueStats, error] {
-	return listOf(ctx, c, "/queues", largePages, func(p queuePage) page[QueueStats] { return page[QueueStats]{p.Queues, p.Next} })
+	return c.FilterQueues(ctx, QueueFilter{})
+}
+
+// A QueueFilter says which queues to list. The zero value takes all.
+type QueueFilter struct {
+	// NameContains is what their names have in them, in upper or lower case.
+	NameContains string `query:"name_contains"`
+}
+
+type queueQuery struct {
+	pageSize
+	QueueFilter
+}
+
+// FilterQueues is ListQueues of the queues that the filter takes.
+func (c *Client) FilterQueues(ctx context.Context, filter QueueFilter) iter.Seq2[QueueStats, error] {
+	return listOf(ctx, c, "/queues", queueQuery{largePages, filter}, func(p queuePage) page[QueueStats] { return page[QueueStats]{p.Queues, p.Next} })
 }
 
 type queuePage struct {

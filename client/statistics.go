@@ -109,6 +109,8 @@ type OverviewParams struct {
 	// Limit is up to 200 queues; 0: 50. Offset is how many queues to leave out.
 	Limit  int `query:"limit"`
 	Offset int `query:"offset"`
+	// NameContains leaves queues out that do not have it in their names, in upper or lower case, also from the totals.
+	NameContains string `query:"name_contains"`
 }
 
 // A QueuesOverview is the statistics of many queues, and of all of them together. For the times, Complete and Counted see [QueueSeries].
@@ -123,7 +125,7 @@ type QueuesOverview struct {
 	Live     bool `json:"live"`
 	Complete bool `json:"complete"`
 	Counted  int  `json:"counted"`
-	// Total is how many queues there are; Totals are of all of them.
+	// Total is how many queues there are, of those that the call is about; Totals are of all of them.
 	Total    int              `json:"total"`
 	Totals   OverviewFigures  `json:"totals"`
 	Outcomes []OverviewBucket `json:"outcomes"`

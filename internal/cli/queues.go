@@ -15,12 +15,13 @@ import (
 
 // QueuesCmd lists queues.
 type QueuesCmd struct {
-	server `embed:""`
+	server       `embed:""`
+	NameContains string `placeholder:"TEXT" help:"Only queues with this in their names, in upper or lower case."`
 }
 
 // Help returns the text below the usage.
 func (*QueuesCmd) Help() string {
-	return examples(`queued queues`, `queued queues -o jsonl | jq -r 'select(.ready > 1000) | .queue'`) +
+	return examples(`queued queues`, `queued queues --name-contains mail`, `queued queues -o jsonl | jq -r 'select(.ready > 1000) | .queue'`) +
 		"\nCounts that begin with ~ are estimates."
 }
 
@@ -31,7 +32,11 @@ func (c *QueuesCmd) Run(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer conn.Close()
-	return list(env, c.Output, queuesView, conn.ListQueues(ctx))
+	v := queuesView
+	if c.NameContains != "" {
+		v.empty = "no queue has " + strconv.Quote(c.NameContains) + " in its name"
+	}
+	return list(env, c.Output, v, conn.FilterQueues(ctx, client.QueueFilter{NameContains: c.NameContains}))
 }
 
 var queuesView = view[client.QueueStats]{

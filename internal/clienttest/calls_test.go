@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -274,6 +275,14 @@ func TestLifeOfAnEvent(t *testing.T) {
 		if q.Queue == "q" && (q.Ready != 1 || q.Scheduled != 2 || q.OldestReadyAge <= 0) {
 			t.Errorf("%+v", q)
 		}
+	}
+	var named []string
+	for q, err := range c.FilterQueues(ctx, client.QueueFilter{NameContains: "Q"}) {
+		fatal(err)
+		named = append(named, q.Queue)
+	}
+	if !slices.Equal(named, []string{"q"}) {
+		t.Errorf("queues with a q in their names: %v", named)
 	}
 	for _, call := range []func(context.Context, string) (client.Policy, error){c.PauseQueue, c.ResumeQueue} {
 		_, err := call(ctx, "q")

@@ -195,6 +195,7 @@ func TestBadParametersAreProblemsAndStoreNothing(t *testing.T) {
 		"/stats/queues": {
 			"order=", "order=size", "limit=0", "limit=201", "offset=-1", "offset=1000001", "offset=x", "bucket=30s", "bucket=1m30s", "bucket=1m&from=2026-01-01T00:00:00Z&to=2026-01-01T03:00:00Z",
 			"bucket=24h&from=2026-01-01T00:00:00Z&to=2026-02-01T00:00:00Z", "from=2026-02-01T00:00:00Z&to=2026-01-01T00:00:00Z", "cursor=x", "queue=a", "queues=a",
+			"name_contains=%00", "name_contains=%ff", "name_contains=" + strings.Repeat("n", 129), "name_contains=a&name_contains=b",
 		},
 		"/stats/executions": {"type=%ff", "worker=%00", "worker=" + strings.Repeat("w", 256), "type=a&type=b", "queue=a"},
 		"/stats/workers":    {"lately=0s", "lately=25h", "lately=1", "limit=0", "limit=1001", "queue=a"},

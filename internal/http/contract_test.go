@@ -180,7 +180,7 @@ var requests = map[string][]bind.Field{
 	"historyErrors":   fieldsOf[historyErrorsRequest](),
 	"requeue":         fieldsOf[eventRequest](),
 	"requeueMatching": fieldsOf[requeueMatchingRequest](),
-	"listQueues":      fieldsOf[paging](),
+	"listQueues":      fieldsOf[listQueuesRequest](),
 	"getQueue":        fieldsOf[queueRequest](),
 	"queueStats":      fieldsOf[queueSeriesRequest](),
 	"queuesOverview":  fieldsOf[queuesOverviewRequest](),

@@ -38,11 +38,14 @@ func queueStatsOf(q queue.QueueStats) queueStats {
 
 type listQueuesRequest struct {
 	paging
-	Queues []string `restrict:"allowed_queues"`
+	NameContains string   `query:"name_contains" validate:"max=128"` // empty: any name
+	Queues       []string `restrict:"allowed_queues"`
 }
 
 func (s *Server) listQueues(r *http.Request, req listQueuesRequest) (reply, error) {
-	page, err := s.svc.Queues(r.Context(), queue.QueuesParams{Lately: time.Hour, Limit: req.Limit, Cursor: req.Cursor, Queues: req.Queues})
+	page, err := s.svc.Queues(r.Context(), queue.QueuesParams{
+		Lately: time.Hour, Limit: req.Limit, Cursor: req.Cursor, Queues: req.Queues, NameContains: req.NameContains,
+	})
 	return reply{body: listQueuesResponse{convert(page.Queues, queueStatsOf), nextOf(page.Next)}}, err
 }
 

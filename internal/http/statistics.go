@@ -149,6 +149,8 @@ type queuesOverviewRequest struct {
 	Limit  int                 `query:"limit" default:"50" validate:"min=1,max=200"`
 	Offset int                 `query:"offset" validate:"min=0,max=1000000"`
 
+	NameContains string `query:"name_contains" validate:"max=128"` // empty: any name
+
 	Queues []string `restrict:"allowed_queues"`
 }
 
@@ -228,6 +230,7 @@ func (s *Server) queuesOverview(r *http.Request, req queuesOverviewRequest) (rep
 	from, to := req.whole(req.Bucket)
 	found, err := s.svc.Overview(r.Context(), queue.OverviewParams{
 		From: from, To: to, Bucket: req.Bucket, Order: req.Order, Limit: req.Limit, Offset: req.Offset, Queues: req.Queues,
+		NameContains: req.NameContains,
 	})
 	body := queuesOverview{
 		From: timestamp(from), To: timestamp(to), Bucket: req.Bucket,

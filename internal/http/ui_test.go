@@ -314,6 +314,9 @@ func TestOverviewNamesWhatIsWrong(t *testing.T) {
 	b.get("queues?order=failed").want(200).says("1 to 2 of 2", `aria-current="true">most failures`)
 	b.get("queues?offset=2").want(200).says("The list has 2 queues, and none is this far down").saysNot("No queue has events")
 	b.get("queues?order=size").want(400).says("order")
+	b.get("queues?order=failed&range=6h&name_contains=MA").want(200).says("1 to 1 of 1", `name="name_contains" maxlength="128" value="MA"`, `name="order" value="failed"`, `name="range" value="6h"`,
+		`href="?name_contains=MA&amp;order=oldest&amp;range=6h"`, `href="./queues/mail"`).saysNot(`href="./queues/slow"`)
+	b.get("queues?name_contains=%3Cb%3E").want(200).says("No queue has <code>&lt;b&gt;</code> in its name").saysNot("No queue has events or a policy yet")
 	b.get("queues?offset=-1").want(400).says("must be a number, 0 or more")
 	b.get("queues/mail?range=7d").want(200).says(`<span class="each wide">2 hours</span>`, "1 failed or expired")
 }

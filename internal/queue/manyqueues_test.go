@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,6 +109,34 @@ func TestQueuesArePaged(t *testing.T) {
 	}
 	if len(names) != 131 || !slices.IsSorted(names) || len(slices.Compact(names)) != 131 {
 		t.Errorf("the pages have %d queues: %v", len(names), names)
+	}
+	for _, c := range []struct {
+		part, want string
+		queues     []string
+	}{
+		{"00000", "q000001 q000002 q000003 q000004 q000005 q000006 q000007 q000008 q000009", nil},
+		{"Q00002", "q000020 q000021 q000022 q000023 q000024 q000025 q000026 q000027 q000028 q000029", nil},
+		{"WITH a", "gone with a blank", nil},
+		{"_", "", nil},
+		{"é", "", nil},
+		{"1", "q000001 q000010 q000011 q000012 q000013 q000014 q000015 q000016 q000017 q000018 q000019", []string{"q00000*", "q00001*"}},
+	} {
+		var found []string
+		for cursor := ""; ; {
+			page, err := b.Queues(t.Context(), queue.QueuesParams{Limit: 4, Cursor: cursor, NameContains: c.part, Queues: c.queues})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, q := range page.Queues {
+				found = append(found, q.Queue)
+			}
+			if cursor = page.Next; cursor == "" {
+				break
+			}
+		}
+		if got := strings.Join(found, " "); got != c.want {
+			t.Errorf("queues with %q in their names: %s, want %s", c.part, got, c.want)
+		}
 	}
 	for _, bad := range []string{"x", "bGlzdCAxIDE", "cXVldWVz"} {
 		if _, err := b.Queues(t.Context(), queue.QueuesParams{Cursor: bad}); err == nil {

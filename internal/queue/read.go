@@ -103,8 +103,8 @@ const statsColumns = `queue, ready, scheduled, leased, oldest_ready_age, done_la
 // ErrQueryTimeout.
 func (s *Service) Queues(ctx context.Context, p QueuesParams) (page QueuesPage, err error) {
 	page.Queues, page.Next, err = pg.ReadPage("queues", p.Cursor, p.Limit, func(after pg.Cursor, n int) ([]QueueStats, error) {
-		return collect[QueueStats](ctx, s, `select `+statsColumns+` from agent.queue_stats(nullif($1, interval '0'), coalesce($2, ''), $3, _queues => $4)`,
-			p.Lately, after.Name, n, p.Queues)
+		return collect[QueueStats](ctx, s, `select `+statsColumns+` from agent.queue_stats(nullif($1, interval '0'), coalesce($2, ''), $3, _queues => $4, _name_contains => nullif($5, ''))`,
+			p.Lately, after.Name, n, p.Queues, p.NameContains)
 	}, func(q *QueueStats) pg.Cursor { return pg.Cursor{Name: &q.Queue} })
 	return page, wrap("counting queues", err)
 }

@@ -108,6 +108,8 @@ type OverviewParams struct {
 	Limit    int      // from 1 to MaxOverviewPage
 	Offset   int      // how many queues to leave out
 	Queues   []string // only those that one of these patterns stands for; nil: all
+
+	NameContains string // only those with this in their names, in upper or lower case; empty: all
 }
 
 // Overview is the statistics of the queues that hold events, have a policy, or have had events in the last seven days.
@@ -159,8 +161,8 @@ func (s *Service) Overview(ctx context.Context, p OverviewParams) (found Overvie
 		rows, _ := tx.Query(ctx, `
 			select coalesce(queue, '') as queue, total, ready, scheduled, leased, oldest_ready_age, is_estimate, coalesce(paused, false) as paused,
 				coalesce(push, '') as push, done, failed, expired, cancelled, wait_p95, processing_p95, ready_series, is_live, since, sampled_at, through
-			from agent_service.queue_overview($1, $2, $3, $4, $5, $6, $7, $8)`,
-			p.From, p.To, p.Bucket, string(p.Order), p.Limit, p.Offset, p.Queues, MaxOverviewBuckets)
+			from agent_service.queue_overview($1, $2, $3, $4, $5, $6, $7, $8, nullif($9, ''))`,
+			p.From, p.To, p.Bucket, string(p.Order), p.Limit, p.Offset, p.Queues, MaxOverviewBuckets, p.NameContains)
 		all, err := pg.Collect[row](rows)
 		if err != nil {
 			return err
@@ -175,7 +177,7 @@ func (s *Service) Overview(ctx context.Context, p OverviewParams) (found Overvie
 		}
 		rows, _ = tx.Query(ctx, `
 			select bucket as start, done, failed, expired, cancelled, is_complete, events
-			from agent_service.outcome_series($1, $2, $3, $4, $5)`, p.From, p.To, p.Bucket, p.Queues, MaxOverviewBuckets)
+			from agent_service.outcome_series($1, $2, $3, $4, $5, nullif($6, ''))`, p.From, p.To, p.Bucket, p.Queues, MaxOverviewBuckets, p.NameContains)
 		buckets, err := pg.Collect[outcomes](rows)
 		for _, b := range buckets {
 			found.Outcomes = append(found.Outcomes, SeriesBucket{

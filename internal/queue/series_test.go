@@ -296,6 +296,10 @@ func TestOverviewShowsProblemsFirst(t *testing.T) {
 		{queue.OverviewParams{Order: queue.OrderName, Limit: 2, Offset: 4}, "", 4},
 		{queue.OverviewParams{Order: queue.OrderFailed, Limit: 10, Queues: []string{"b*"}}, "bad busy", 2},
 		{queue.OverviewParams{Order: queue.OrderFailed, Limit: 10, Queues: []string{}}, "", 0},
+		{queue.OverviewParams{Order: queue.OrderName, Limit: 10, NameContains: "B"}, "bad busy", 2},
+		{queue.OverviewParams{Order: queue.OrderName, Limit: 1, Offset: 1, NameContains: "s"}, "slow", 2},
+		{queue.OverviewParams{Order: queue.OrderFailed, Limit: 10, Queues: []string{"b*"}, NameContains: "us"}, "busy", 1},
+		{queue.OverviewParams{Order: queue.OrderFailed, Limit: 10, NameContains: "%"}, "", 0},
 	} {
 		c.params.From, c.params.To, c.params.Bucket = at.Add(-4*time.Minute), at.Add(time.Minute), time.Minute
 		found, err := b.Overview(t.Context(), c.params)

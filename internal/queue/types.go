@@ -397,6 +397,8 @@ type QueuesParams struct {
 	Limit  int           // zero: DefaultPage
 	Cursor string        // a QueuesPage.Next, or empty for the first page
 	Queues []string      // patterns as in ListParams; nil: all
+
+	NameContains string // only queues with this in their names, in upper or lower case; empty: all
 }
 
 // QueuesPage is one page of the queues. Next is the cursor of the following page, empty at the end.

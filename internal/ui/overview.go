@@ -106,7 +106,7 @@ func sparkOf(q client.OverviewQueue, w Window) any {
 	return Spark(fmt.Sprintf("ready, %s: from %s to %s", w.Text, first, last), points, q.Failed+q.Expired > 0)
 }
 
-// Queues is the page of all queues.
+// Queues is the page of all queues, or of those with some text in their names.
 type Queues struct {
 	Query  url.Values // of the page
 	Window Window

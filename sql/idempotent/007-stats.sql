@@ -4,13 +4,15 @@
 -- event has been claimable (null: none is; at most 100,000 days), how many events became done and expired within _lately (null: not
 -- counted), whether the queue is paused, and the queues whose dead letters it takes, the first hundred of those that a pattern of _queues stands for. Counting takes as long as there is to count: counts are exact up to some 100,000 waiting
 -- events and some 100,000 that ended lately. Beyond that the large counts are estimated from random blocks of the table, and estimated
--- is true. Of all queues, only those are counted that a pattern of _queues stands for (null: all).
+-- is true. Of all queues, only those are counted that a pattern of _queues stands for (null: all) and that have _name_contains in their names, in upper or lower
+-- case (null: all). To find these takes as long as there are queues after _after.
 create or replace function agent.queue_stats
 ( _lately interval default interval '1 hour'
 , _after text default null
 , _limit int4 default null
 , _names text[] default null
 , _queues text[] default null
+, _name_contains text default null
 )
 returns table
 ( queue text, ready int8, scheduled int8, leased int8, oldest_ready_age interval, done_lately int8, expired_lately int8
@@ -32,7 +34,7 @@ begin
     perform agent_private.raise_invalid('limit', 'must be at least 1');
   end if;
   if _names is null then
-    _names = array(select n from agent_private.queue_names(_after, _limit, _queues) n);
+    _names = array(select n from agent_private.queue_names(_after, _limit, _queues, _name_contains) n);
   end if;
   return query
   select n.name, coalesce(w.ready, 0), coalesce(w.scheduled, 0), coalesce(w.leased, 0)
@@ -119,9 +121,20 @@ begin
 end
 $func$;
 
--- The names of up to _limit queues (null: all) after _after that have an event, waiting or in history, or a policy, and that a pattern of
--- _queues stands for (null: all).
-create or replace function agent_private.queue_names(_after text default null, _limit int4 default null, _queues text[] default null)
+-- Whether a name of a queue has _part (null: any) in it, in upper or lower case.
+create or replace function agent_private.is_part_of_name(_part text, _name text)
+returns boolean
+language sql immutable parallel safe
+return _part is null or strpos(lower(_name collate "C"), lower(_part collate "C")) > 0;
+
+-- The names of up to _limit queues (null: all) after _after that have an event, waiting or in history, or a policy, that a pattern of
+-- _queues stands for (null: all), and that have _name_contains in their names (null: all).
+create or replace function agent_private.queue_names
+( _after text default null
+, _limit int4 default null
+, _queues text[] default null
+, _name_contains text default null
+)
 returns setof text
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -141,7 +154,7 @@ begin
     , (select q.name from agent.queue q where q.name > _queue order by q.name limit 1)
     );
     exit when _queue is null;
-    continue when not agent_private.is_queue_allowed(_queue, _queues);
+    continue when not agent_private.is_part_of_name(_name_contains, _queue) or not agent_private.is_queue_allowed(_queue, _queues);
     return next _queue;
     _n = _n + 1;
   end loop;

@@ -599,8 +599,9 @@ begin
 end
 $func$;
 
--- What waits in all queues, of those that a pattern of _queues stands for (null: all): counted now where that is cheap, else as it was sampled last.
-create or replace function agent_private.current_depths(_now timestamptz, _queues text[])
+-- What waits in all queues, of those that a pattern of _queues stands for (null: all) and that have _name_contains in their names (null: all): counted now where that is
+-- cheap, else as it was sampled last.
+create or replace function agent_private.current_depths(_now timestamptz, _queues text[], _name_contains text)
 returns table (queue text, ready int8, scheduled int8, leased int8, oldest_ready_at timestamptz, is_estimate boolean)
 language plpgsql volatile
 set search_path to pg_catalog, pg_temp
@@ -612,18 +613,18 @@ begin
     return query
     select d.queue, d.ready, d.scheduled, d.leased, d.oldest_ready_at, d.is_estimate
     from agent_private.queue_depths(_now) d
-    where _queues is null or agent_private.is_queue_allowed(d.queue, _queues);
+    where agent_private.is_part_of_name(_name_contains, d.queue) and (_queues is null or agent_private.is_queue_allowed(d.queue, _queues));
   else
     return query
     select l.queue, l.ready, l.scheduled, l.leased, l.oldest_ready_at, l.is_estimate
     from agent.queue_latest l
-    where _queues is null or agent_private.is_queue_allowed(l.queue, _queues);
+    where agent_private.is_part_of_name(_name_contains, l.queue) and (_queues is null or agent_private.is_queue_allowed(l.queue, _queues));
   end if;
 end
 $func$;
 
--- Statistics of the queues that hold events, have a policy, or have had events in the last seven days, of those that a pattern of _queues stands for (null: all), from
--- _from to _to, which have to be multiples of _bucket since 1970-01-01 UTC. The first row, whose queue is null, is of all of them, and total says how many they are. The
+-- Statistics of the queues that hold events, have a policy, or have had events in the last seven days, of those that a pattern of _queues stands for (null: all) and that
+-- have _name_contains in their names, in upper or lower case (null: all), from _from to _to, which have to be multiples of _bucket since 1970-01-01 UTC. The first row, whose queue is null, is of all of them, and total says how many they are. The
 -- others are up to _limit after the first _offset, in the order of _order: failed (most failed or expired first), waiting (most ready first), oldest (the oldest ready event
 -- first) or name. push is null without one, else enabled, open (its breaker is) or disabled. ready_series has the ready events at the end of each bucket, null where none was
 -- sampled, up to now. is_live says that the counts of all queues are of now; else those of the rows of single queues are, and the others and the order are of the latest sample.
@@ -636,6 +637,7 @@ create or replace function agent_service.queue_overview
 , _offset int4 default 0
 , _queues text[] default null
 , _max_buckets int4 default 120
+, _name_contains text default null
 )
 returns table
 ( queue text, total int8, ready int8, scheduled int8, leased int8, oldest_ready_age interval, is_estimate boolean, paused boolean, push text
@@ -689,14 +691,20 @@ begin
       from outcomes o
       group by o.queue
     ) as s
-    where _queues is null or agent_private.is_queue_allowed(s.queue, _queues)
+    where agent_private.is_part_of_name(_name_contains, s.queue) and (_queues is null or agent_private.is_queue_allowed(s.queue, _queues))
   )
-  , depths as materialized (select d.* from agent_private.current_depths(_now, _queues) d)
+  , depths as materialized (select d.* from agent_private.current_depths(_now, _queues, _name_contains) d)
   , names as
   ( select d.queue as name from depths d
     union select c.queue from counts c
-    union select q.name from agent.queue q where _queues is null or agent_private.is_queue_allowed(q.name, _queues)
-    union select l.queue from agent.queue_latest l where _queues is null or agent_private.is_queue_allowed(l.queue, _queues)
+    union
+    select q.name
+    from agent.queue q
+    where agent_private.is_part_of_name(_name_contains, q.name) and (_queues is null or agent_private.is_queue_allowed(q.name, _queues))
+    union
+    select l.queue
+    from agent.queue_latest l
+    where agent_private.is_part_of_name(_name_contains, l.queue) and (_queues is null or agent_private.is_queue_allowed(l.queue, _queues))
   )
   , figures as
   ( select n.name, d.ready, d.scheduled, d.leased, d.oldest_ready_at, d.is_estimate, c.done, c.failed, c.expired, c.cancelled
@@ -794,7 +802,30 @@ begin
 end
 $func$;
 
--- Outcomes of all queues that a pattern of _queues stands for (null: all), in the buckets from _from to _to: see queue_overview; none of those that begin after now. For
+-- The queues that something ended in, in the last seven days, of those that a pattern of _queues stands for (null: all) and that have _name_contains in their names (null: all).
+-- It takes one look into an index for each queue that there is.
+create or replace function agent_private.ended_queues(_queues text[], _name_contains text)
+returns setof text
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set enable_bitmapscan to off
+set jit to off
+as $func$
+declare
+  _queue text = '';
+begin
+  loop
+    select o.queue into _queue from agent.queue_outcome o where o.queue > _queue order by o.queue limit 1;
+    exit when _queue is null;
+    continue when not agent_private.is_part_of_name(_name_contains, _queue) or not agent_private.is_queue_allowed(_queue, _queues);
+    return next _queue;
+  end loop;
+end
+$func$;
+
+-- Outcomes of all queues that a pattern of _queues stands for (null: all) and that have _name_contains in their names (null: all), in the buckets from _from to _to: see queue_overview; none of those that begin after now. For
 -- is_complete and events see queue_series.
 create or replace function agent_service.outcome_series
 ( _from timestamptz
@@ -802,6 +833,7 @@ create or replace function agent_service.outcome_series
 , _bucket interval
 , _queues text[] default null
 , _max_buckets int4 default 120
+, _name_contains text default null
 )
 returns table (bucket timestamptz, done int8, failed int8, expired int8, cancelled int8, is_complete boolean, events int8)
 language plpgsql volatile
@@ -815,35 +847,53 @@ as $func$
 declare
   _now timestamptz = clock_timestamp();
   _recent record;
+  _is_all boolean = _queues is null and _name_contains is null;
+  _end timestamptz; -- of what is counted
+  _hours record;
+  _names text[] = '{}'; -- of the queues
 begin
   perform agent_private.check_buckets(_from, _to, _bucket, _max_buckets);
   select r.* into strict _recent from agent_private.recent_outcomes(_now) r;
+  _end = least(_to, _recent.since);
+  -- Buckets of whole hours are sums of hours.
+  select h.* into strict _hours from agent_private.outcome_hours(_from, case when extract(epoch from _bucket) % 3600 = 0 then _end else _from end) h;
+  if not _is_all then
+    _names = array(select n from agent_private.ended_queues(_queues, _name_contains) n);
+  end if;
   return query
   with outcomes as materialized
-  ( select null::text as queue, s.at, s.done, s.failed, s.expired, s.cancelled
+  ( select s.at, s.done, s.failed, s.expired, s.cancelled
     from agent.queue_sampling s
-    where _queues is null and s.at >= _from and s.at < least(_to, _recent.since) and s.counted_at is not null
+    where _is_all and s.at >= _from and s.at < _end and s.counted_at is not null
     union all
-    select o.queue, o.at, o.done, o.failed, o.expired, o.cancelled
-    from agent.queue_outcome o
-    where _queues is not null and o.at >= _from and o.at < least(_to, _recent.since)
+    select o.at, o.done, o.failed, o.expired, o.cancelled
+    from unnest(_names) as n (name)
+    cross join lateral
+    ( select o.at, o.done, o.failed, o.expired, o.cancelled
+      from agent.queue_outcome_hour o
+      where o.queue = n.name and o.at >= _hours.hours_from and o.at < _hours.hours_to
+      union all
+      select o.at, o.done, o.failed, o.expired, o.cancelled from agent.queue_outcome o where o.queue = n.name and o.at >= _from and o.at < _hours.hours_from
+      union all
+      select o.at, o.done, o.failed, o.expired, o.cancelled from agent.queue_outcome o where o.queue = n.name and o.at >= _hours.hours_to and o.at < _end
+    ) as o
     union all
-    select r.queue, r.at, r.done, r.failed, r.expired, r.cancelled from unnest(_recent.outcomes) r where r.at >= _from and r.at < _to
+    select r.at, r.done, r.failed, r.expired, r.cancelled
+    from unnest(_recent.outcomes) r
+    where r.at >= _from and r.at < _to
+    and (_is_all or agent_private.is_part_of_name(_name_contains, r.queue) and agent_private.is_queue_allowed(r.queue, _queues))
   )
   , counts as
   ( select date_bin(_bucket, o.at, 'epoch') as bucket
     , sum(o.done)::int8 as done, sum(o.failed)::int8 as failed, sum(o.expired)::int8 as expired, sum(o.cancelled)::int8 as cancelled
     from outcomes o
-    where _queues is null or o.queue in -- each queue is looked at once
-    ( select d.queue from (select distinct a.queue from outcomes a offset 0) as d where agent_private.is_queue_allowed(d.queue, _queues)
-    )
     group by 1
   )
   , samplings as
   ( select date_bin(_bucket, s.at, 'epoch') as bucket
     , count(*) filter (where s.is_complete) as complete_minutes, sum(s.events)::int8 as events
     from agent.queue_sampling s
-    where s.at >= _from and s.at < least(_to, _recent.since)
+    where s.at >= _from and s.at < _end
     group by 1
   )
   , recent as

@@ -14,7 +14,7 @@ import (
 // queuesPage is how many queues a page lists.
 const queuesPage = 100
 
-// listQueues is the page of all queues.
+// listQueues is the page of all queues, or of those with some text in their names.
 func listQueues(v *visit) (view, error) {
 	window, err := v.window()
 	if err != nil {
@@ -28,7 +28,9 @@ func listQueues(v *visit) (view, error) {
 		}
 		shown.Offset = n
 	}
-	shown.Stats, err = v.api.QueuesOverview(v.r.Context(), overviewOf(shown.Window, shown.Order, queuesPage, shown.Offset))
+	asked := overviewOf(shown.Window, shown.Order, queuesPage, shown.Offset)
+	asked.NameContains = v.query("name_contains")
+	shown.Stats, err = v.api.QueuesOverview(v.r.Context(), asked)
 	if err != nil {
 		return view{}, err
 	}

@@ -30,7 +30,7 @@ func (h *Handler) routes() {
 	r.Post(Prefix+"logout", h.logOut)
 
 	r.Get(Prefix, h.page(showOverview, "range"))
-	r.Get(Prefix+"queues", h.page(listQueues, "range", "order", "offset"))
+	r.Get(Prefix+"queues", h.page(listQueues, "range", "order", "offset", "name_contains"))
 	r.Get(Prefix+"queues/{name}", h.page(showQueue, "range"))
 	r.Post(Prefix+"queues/{name}/pause", h.action(pauseQueue, showQueue))
 	r.Post(Prefix+"queues/{name}/resume", h.action(resumeQueue, showQueue))
