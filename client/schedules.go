@@ -84,6 +84,9 @@ type Schedule struct {
 	NextAt    *time.Time `json:"next_at"`
 	CreatedAt time.Time  `json:"created_at"`
 	UpdatedAt time.Time  `json:"updated_at"`
+	// LastOccurrence is the last one that has come, with what became of it. Nil: none has, or the server keeps it no more, or the call changed the schedule. Versions before 0.8.0 do
+	// not say.
+	LastOccurrence *Occurrence `json:"last_occurrence,omitzero"`
 }
 
 // CreateSchedule creates a schedule. The call is retried under s.IdempotencyKey, or under a key that the client makes.

@@ -300,13 +300,17 @@ func (c *scheduleOccurrencesCmd) Run(ctx context.Context, env *Env) error {
 const nextOccurrences = 5
 
 var schedulesView = view[client.Schedule]{
-	columns: columns("ID", "NAME…", "TO…", "WHEN…", "ZONE?", "STATUS", "FIRED?", "NEXT@"),
+	columns: columns("ID", "NAME…", "TO…", "WHEN…", "ZONE?", "STATUS", "FIRED?", "LAST?", "NEXT@"),
 	row: func(s client.Schedule) []string {
 		next := "-"
 		if s.NextAt != nil {
 			next = moment(*s.NextAt)
 		}
-		return []string{id(s.ID), dash(s.Name), target(s), when(s), s.Zone, s.Status, strconv.FormatInt(s.Fired, 10), next}
+		last := ""
+		if s.LastOccurrence != nil {
+			last = s.LastOccurrence.Status
+		}
+		return []string{id(s.ID), dash(s.Name), target(s), when(s), s.Zone, s.Status, strconv.FormatInt(s.Fired, 10), dash(last), next}
 	},
 	empty: "no schedules",
 }
@@ -335,6 +339,10 @@ func scheduleFields(s client.Schedule) [][2]string {
 	if s.Count > 0 {
 		count = strconv.Itoa(s.Count)
 	}
+	var last client.Occurrence
+	if s.LastOccurrence != nil {
+		last = *s.LastOccurrence
+	}
 	return [][2]string{
 		{"id", id(s.ID)},
 		{"name", s.Name},
@@ -352,6 +360,9 @@ func scheduleFields(s client.Schedule) [][2]string {
 		{"status", s.Status},
 		{"reason", s.StatusReason},
 		{"fired", strconv.FormatInt(s.Fired, 10)},
+		{"last@", moment(last.ScheduledFor)},
+		{"last status", last.Status},
+		{"last failure", last.FailureReason},
 		{"changed@", moment(s.UpdatedAt)},
 		{"event", string(s.Payload)},
 	}

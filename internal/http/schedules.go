@@ -24,6 +24,8 @@ type scheduleBody struct {
 	NextAt       *time.Time      `json:"next_at"`
 	CreatedAt    time.Time       `json:"created_at"`
 	UpdatedAt    time.Time       `json:"updated_at"`
+
+	LastOccurrence *occurrence `json:"last_occurrence,omitzero"` // in answers to calls that read schedules alone
 }
 
 func scheduleOf(s schedule.Schedule) scheduleBody {
@@ -120,7 +122,30 @@ func (s *Server) getSchedule(r *http.Request, req scheduleRequest) (reply, error
 	if err == nil && !mayUse(logOf(r).grant, &found.Spec) { // its target was changed since the look-up
 		found, err = schedule.Schedule{}, schedule.ErrNotFound
 	}
-	return replyOf(found), err
+	if err != nil {
+		return reply{}, err
+	}
+	bodies, err := s.withLast(r, []schedule.Schedule{found})
+	return reply{body: bodies[0], etag: etagOf(found.Version)}, err
+}
+
+// withLast returns schedules with the last occurrence of each.
+func (s *Server) withLast(r *http.Request, schedules []schedule.Schedule) ([]scheduleBody, error) {
+	bodies := convert(schedules, scheduleOf)
+	ids := make([]int64, len(schedules))
+	for i := range schedules {
+		ids[i] = schedules[i].ID
+	}
+	if len(ids) == 0 {
+		return bodies, nil
+	}
+	last, err := s.schedules.LastOccurrences(r.Context(), ids...)
+	for i := range bodies {
+		if o, ok := last[bodies[i].ID]; ok {
+			bodies[i].LastOccurrence = new(occurrenceOf(o))
+		}
+	}
+	return bodies, err
 }
 
 // A changeScheduleRequest is for a call that changes a schedule, whose statement finds only one that the caller may use.
@@ -167,7 +192,11 @@ func (s *Server) listSchedules(r *http.Request, req listSchedulesRequest) (reply
 	if req.Cursor == "" {
 		err = s.requireIfEmpty(r, req.Queue, int64(len(page.Schedules)), err)
 	}
-	return reply{body: listSchedulesResponse{convert(page.Schedules, scheduleOf), nextOf(page.Next)}}, err
+	if err != nil {
+		return reply{}, err
+	}
+	schedules, err := s.withLast(r, page.Schedules)
+	return reply{body: listSchedulesResponse{schedules, nextOf(page.Next)}}, err
 }
 
 type patchScheduleRequest struct {

@@ -46,6 +46,8 @@ type seenSchedule struct {
 	Version   int            `json:"version"`
 	NextLocal *string        `json:"next_local"`
 	NextAt    *time.Time     `json:"next_at"`
+
+	Last *seenOccurrence `json:"last_occurrence"`
 }
 
 // next summarizes the schedule's next occurrence.
@@ -497,6 +499,11 @@ func TestOccurrenceStatusFollowsItsEvent(t *testing.T) {
 		got := h.occurrences(at)
 		if len(got) != 1 || got[0].Status != status || got[0].EventID == nil || *got[0].EventID != *extra.EventID {
 			t.Fatalf("the occurrences are %+v, want one with the status %s", got, status)
+		}
+		listed := decode[pageOfMany](h.call("GET", "/schedules?queue=greetings", "").want(200)).Schedules
+		read := decode[seenSchedule](h.call("GET", at, "").want(200))
+		if len(listed) != 1 || !cmp.Equal(listed[0].Last, &got[0]) || !cmp.Equal(read.Last, &got[0]) {
+			t.Errorf("the last occurrence is %+v and %+v, want %+v", listed, read.Last, got[0])
 		}
 		return got[0]
 	}

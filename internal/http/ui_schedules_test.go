@@ -110,6 +110,7 @@ func TestSchedulesAreRunPausedAndDeletedByButtons(t *testing.T) {
 	if event == nil {
 		t.Fatalf("no link to the event: %s", page.body)
 	}
+	b.get("schedules?queue=reports").want(200).says(`<td class="text"><span class="tag pending">pending</span> <time`, "by hand")
 	b.follow(to+"/run", nil).want(200).says("has published now", `<span class="tag published">`, "topics/report.due")
 	b.get(at+"/delete").want(200).says("Delete Report?", "1 event of its latest 1 run", `name="version" value="3"`)
 	b.post(at+"/delete", url.Values{"version": {"1"}}).want(412).says("Precondition failed")

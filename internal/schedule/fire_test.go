@@ -484,6 +484,21 @@ func TestOccurrencesFollowTheirEventsLife(t *testing.T) {
 		t.Errorf("after a failed occurrence the schedule does not go on: %+v", got)
 	}
 
+	extra, err := env.Within(nil, nil).RunNow(t.Context(), s.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	never := env.create(t, hourly("UTC"))
+	last, err := env.LastOccurrences(t.Context(), s.ID, never.ID, s.ID, s.ID+100)
+	if err != nil || len(last) != 1 || !last[s.ID].NominalAt.Equal(extra.NominalAt) || last[s.ID].Status != schedule.OccurrencePending || !last[s.ID].Manual {
+		t.Errorf("the last occurrences are %+v, %v; want %+v", last, err, extra)
+	}
+	env.exec(t, `delete from agent.occurrence where is_manual`)
+	env.exec(t, `delete from agent.event where id = $1`, *extra.EventID)
+	if last, err = env.LastOccurrences(t.Context(), s.ID); err != nil || !last[s.ID].NominalAt.Equal(past[6].NominalAt) {
+		t.Errorf("the last occurrence is %+v, %v; want %+v", last, err, past[6])
+	}
+
 	// In pages, and with those to come.
 	var seen []time.Time
 	p := schedule.OccurrencesParams{ID: s.ID, Limit: 2, Upcoming: 3}
@@ -506,7 +521,7 @@ func TestOccurrencesFollowTheirEventsLife(t *testing.T) {
 	if len(seen) != 7 || !slices.IsSortedFunc(seen, func(a, b time.Time) int { return b.Compare(a) }) {
 		t.Errorf("pages have %v", seen)
 	}
-	if _, err := env.Occurrences(t.Context(), schedule.OccurrencesParams{ID: s.ID + 1}); !errors.Is(err, schedule.ErrNotFound) {
+	if _, err := env.Occurrences(t.Context(), schedule.OccurrencesParams{ID: never.ID + 1}); !errors.Is(err, schedule.ErrNotFound) {
 		t.Errorf("of a schedule there is not: %v", err)
 	}
 }

@@ -65,6 +65,16 @@ func (s *Service) Occurrences(ctx context.Context, p OccurrencesParams) (result 
 	return result, wrap("listing occurrences to come", err)
 }
 
+// LastOccurrences returns the last occurrence of each of these schedules that has one in the past, by the id of the schedule. It fails with ErrQueryTimeout.
+func (s *Service) LastOccurrences(ctx context.Context, ids ...int64) (map[int64]Occurrence, error) {
+	found, err := list[Occurrence](ctx, s, "looking for last occurrences", `select `+occurrenceColumns+` from agent.last_occurrences($1)`, ids)
+	last := make(map[int64]Occurrence, len(found))
+	for i := range found {
+		last[found[i].ScheduleID] = found[i]
+	}
+	return last, err
+}
+
 // upcoming returns up to n occurrences of a schedule to come, from its next one on.
 func (e *expander) upcoming(r *row, n int) ([]Instant, error) {
 	if r.Count > 0 {

@@ -343,6 +343,32 @@ begin
 end
 $func$;
 
+-- The last past occurrence of each of these schedules that has one, as list_occurrences has it. It takes one look into an index for each schedule, and what became of the event.
+create or replace function agent.last_occurrences(_ids int8[])
+returns table
+( schedule_id int8, nominal_at timestamp, is_manual boolean, scheduled_for timestamptz, status text, event_id int8
+, fired_at timestamptz, executed_at timestamptz, failure_reason text, retry_count int4, topic text
+)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set enable_seqscan to off
+set enable_bitmapscan to off
+set jit to off
+as $func$
+#variable_conflict use_column
+begin
+  return query
+  select o.schedule_id, o.nominal_at, o.is_manual, o.scheduled_for
+  , coalesce(e.status, case when o.topic is null then o.status else 'published' end), coalesce(e.event_id, o.event_id), o.fired_at
+  , e.executed_at, coalesce(e.failure_reason, o.reason), coalesce(e.retry_count, 0), o.topic
+  from (select distinct i.id from unnest(_ids) as i (id)) as s
+  cross join lateral (select o.* from agent.occurrence o where o.schedule_id = s.id order by o.nominal_at desc limit 1) as o
+  left join lateral agent_private.occurrence_event(o.event_id) e on o.event_id is not null
+  order by o.schedule_id;
+end
+$func$;
+
 -- Deletes occurrences that were due longer ago than _retention, which is two days at least, and returns how many. With _blocks, only so
 -- many blocks of the table from _first_block on are read, so that each transaction is short; the result is null beyond the table's end.
 -- It goes by blocks because an index scan for the oldest would pass over all that was deleted before.

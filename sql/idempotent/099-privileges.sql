@@ -30,6 +30,7 @@ as $func$
   , ('get_schedule')
   , ('history_stats')
   , ('keep_raw_body')
+  , ('last_occurrences')
   , ('list_api_keys')
   , ('list_attempts')
   , ('list_audit')
