@@ -180,6 +180,8 @@ type ReadParams struct {
 	Limit int `query:"limit"`
 	// Wait is how long to wait for the first event, up to [MaxWait].
 	Wait time.Duration `query:"wait"`
+	// Last reads so many events at the end of the log, up to 1,000, in order. From, Limit and Wait are zero then. 0: it does not.
+	Last int `query:"last"`
 }
 
 // A LogPage is a part of the log.
@@ -188,6 +190,8 @@ type LogPage struct {
 	// Next is after which position to read on; Head is up to where the log was complete. There may be more until Next is Head.
 	Next int64 `json:"next"`
 	Head int64 `json:"head"`
+	// Complete is about [ReadParams].Last: false says that the log has so much else that no more events were looked for.
+	Complete bool `json:"complete,omitzero"`
 	// Gap is the part of the log that is missing before the events; nil: none.
 	Gap *Gap `json:"gap,omitzero"`
 	// HeldBy is the transaction that keeps the log from going on, if one has for longer than a second; nil: none.

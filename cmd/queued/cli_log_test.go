@@ -45,6 +45,10 @@ func TestPublishedEventsAreTailed(t *testing.T) {
 	if got := p.cli("tail", "--since", "1h", "-n", "3").published(); len(got) != 3 || string(got[1].Meta) != `{"a":1}` {
 		t.Errorf("tailed since an hour ago is %+v", got)
 	}
+	if got := p.cli("tail", "order.*", "--last", "1", "-n", "1").published(); len(got) != 1 || !strings.HasPrefix(got[0].Topic, "order.") || got[0].Position <= first.Position {
+		t.Errorf("the last one is %+v", got)
+	}
+	p.cli("tail", "--last", "1", "--subscription", "billing").wantError(exitUsage, "--last")
 	table := p.cli("tail", "--after", fmt.Sprint(first.Position), "-n", "1", "-o", "table").want(0).stdout
 	if !strings.HasSuffix(table, `  user.login  {"user":1}`+"\n") {
 		t.Errorf("for people it is %q", table)

@@ -19,6 +19,7 @@ type TailCmd struct {
 	Match        jsonValue `placeholder:"JSON" help:"Only events whose payload matches this pattern of Amazon EventBridge's language."`
 	After        string    `xor:"place" placeholder:"POSITION" help:"Begin after this position, or at earliest; at the end of the log if it is not given."`
 	Since        string    `xor:"place" placeholder:"TIME" help:"Begin with what was published since a time, such as 2026-02-03T04:05:06Z, or so long ago, such as 90m."`
+	Last         int       `xor:"place" placeholder:"N" min:"1" max:"1000" help:"Begin with so many events at the end of the log, up to 1,000."`
 	Subscription string    `placeholder:"NAME" help:"What this subscription gets, after its position, which does not move."`
 	Limit        int       `short:"n" placeholder:"N" min:"1" help:"End after so many events."`
 }
@@ -29,6 +30,7 @@ func (*TailCmd) Help() string {
 		`queued tail`,
 		`queued tail 'order.**' --match '{"total": [{"numeric": [">", 100]}]}'`,
 		`queued tail 'order.**' --since 1h -o jsonl | jq .event.total`,
+		`queued tail --last 20 order.placed`,
 		`queued tail --after 1041 -n 1 -o jsonl`,
 	) + `
 It connects again when the connection breaks, and misses nothing. What retention dropped before it could be read is said on standard
@@ -38,8 +40,8 @@ error. Each event has its position: --after goes on from there.
 
 // Run writes events until it is interrupted, which is no error.
 func (c *TailCmd) Run(ctx context.Context, env *Env) error {
-	if c.Subscription != "" && (len(c.Topics) > 0 || c.Match.raw() != nil) {
-		return usagef("--subscription has filters of its own; it goes without topics and --match")
+	if c.Subscription != "" && (len(c.Topics) > 0 || c.Match.raw() != nil || c.Last > 0) {
+		return usagef("--subscription has filters and a position of its own; it goes without topics, --match and --last")
 	}
 	place, err := c.place(env)
 	if err != nil {
@@ -80,7 +82,23 @@ func (c *TailCmd) events(ctx context.Context, conn *client.Client, place client.
 	if c.Subscription != "" {
 		return conn.StreamSubscription(ctx, c.Subscription, place)
 	}
-	return conn.Stream(ctx, client.StreamParams{LogFilter: client.LogFilter{Topics: c.Topics, Match: c.Match.raw()}, From: place})
+	filter := client.LogFilter{Topics: c.Topics, Match: c.Match.raw()}
+	if c.Last == 0 {
+		return conn.Stream(ctx, client.StreamParams{LogFilter: filter, From: place})
+	}
+	return func(yield func(client.PublishedEvent, error) bool) {
+		last, err := conn.ReadLog(ctx, client.ReadParams{LogFilter: filter, Last: c.Last})
+		if err != nil {
+			yield(client.PublishedEvent{}, err)
+			return
+		}
+		for _, e := range last.Events {
+			if !yield(e, nil) {
+				return
+			}
+		}
+		conn.Stream(ctx, client.StreamParams{LogFilter: filter, From: client.After(last.Next)})(yield)
+	}
 }
 
 // place returns where to begin; zero: where the server says.

@@ -185,7 +185,7 @@ var readOnly = strings.Fields(`
 	history_stats is_key_required last_occurrences last_published leave_step list_api_keys list_attempts list_audit list_events list_executions list_failures list_filters
 	list_history list_holders list_occurrences list_owners list_processes list_proof_fields list_push_deliveries list_pushers list_pushes list_redrives list_routes list_schedules list_sealed
 	list_source_deliveries list_sources list_subscriptions list_topics list_upkeep list_workers lock_due_schedules locked_events log_bounds log_gap_reason log_holder log_origin log_position next_due
-	next_publication next_vt next_vts old_history oldest_beside outcome_series queue_overview queue_series queue_stats read_api_keys read_filters read_log_page read_pushes read_routes read_sessions read_sources replica_versions require_queue_of_schedule require_queues resolve_locals undeclared_queues
+	next_publication next_vt next_vts old_history oldest_beside outcome_series queue_overview queue_series queue_stats read_api_keys read_filters read_log_back read_log_page read_pushes read_routes read_sessions read_sources replica_versions require_queue_of_schedule require_queues resolve_locals undeclared_queues
 	schedule_position schedule_zone slowest_subscriptions subscription_allowed watch_subscriptions`)
 
 // repeated are those that a process calls again and again whatever the answer was, and whose effect is the same when they are called twice: they count, delete

@@ -146,6 +146,7 @@ func (p *logPage) setHeader(h http.Header, u *url.URL) {
 	place := *u
 	query := place.Query()
 	query.Del("at")
+	query.Del("last")
 	place.RawQuery = query.Encode()
 	linkNext(h, &place, "after", strconv.FormatInt(p.Next, 10))
 	if p.Gap != nil {

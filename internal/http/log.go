@@ -98,6 +98,7 @@ type readLogRequest struct {
 	logQuery
 	Limit int           `query:"limit" default:"100" validate:"min=1,max=1000"`
 	Wait  time.Duration `query:"wait" validate:"min=0s,max=1m"`
+	Last  int           `query:"last" validate:"min=1,max=1000"` // 0: not the last ones
 }
 
 func (req *readLogRequest) waits() time.Duration { return req.Wait }
@@ -106,6 +107,7 @@ func (req *readLogRequest) waits() time.Duration { return req.Wait }
 type logPage struct {
 	topic.Page
 	headHeldBy *holder
+	isComplete *bool // of the last events; nil: it is of others
 }
 
 // A holder is the transaction that keeps the events after Position from being read.
@@ -125,6 +127,9 @@ func (s *Server) readLog(r *http.Request, req readLogRequest) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	if req.Last > 0 {
+		return s.readLast(r, &req, topic.LastParams{Filter: filter, Topics: names, N: req.Last})
+	}
 	after, err := s.position(r.Context(), req.logPlace, "earliest")
 	if err != nil {
 		return reply{}, err
@@ -141,6 +146,19 @@ func (s *Server) readLog(r *http.Request, req readLogRequest) (reply, error) {
 		}
 	}
 	return reply{body: &out}, nil
+}
+
+// readLast is readLog for the last events.
+func (s *Server) readLast(r *http.Request, req *readLogRequest, p topic.LastParams) (reply, error) {
+	if req.After != "" || req.At != nil || req.Wait > 0 || r.URL.Query().Has("limit") {
+		return reply{}, problem.InField(problem.InvalidParameter, "?last", "must not be given together with after, at, limit or wait")
+	}
+	page, isComplete, err := s.topics.ReadLast(r.Context(), p)
+	if err != nil {
+		return reply{}, err
+	}
+	logOf(r).add("events", len(page.Events))
+	return reply{body: &logPage{Page: page, isComplete: &isComplete}}, nil
 }
 
 // inQuery makes the problem with a position one of its parameter.
@@ -162,6 +180,9 @@ func (p *logPage) appendJSON(b []byte) []byte {
 	o := object(append(b, ']'))
 	o.int("next", p.Next)
 	o.int("head", p.Head)
+	if p.isComplete != nil {
+		o = strconv.AppendBool(o.name("complete"), *p.isComplete)
+	}
 	if p.Gap != nil {
 		o = gap(*p.Gap).appendJSON(o.name("gap"))
 	}

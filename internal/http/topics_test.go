@@ -25,6 +25,7 @@ func provokeTopics(h *environment) {
 	h.call("POST", "/publish", `{"events":[{"topic":"order.placed","event":{},"idempotency_key":"k"}]}`).wantProblem(problem.KeyReused)
 	h.call("GET", "/topics", "").want(200)
 	page := decode[seenLog](h.call("GET", "/log?topic=order.*", "").want(200))
+	h.call("GET", "/log?last=2&topic=order.*", "").want(200)
 	h.call("GET", fmt.Sprintf("/log/%d", page.Events[0].Position), "").want(200)
 	h.call("GET", "/log/7", "").wantProblem(problem.PositionNotFound)
 	h.call("GET", "/log?match="+url.QueryEscape(`{"n":[{"numerc":1}]}`), "").wantProblem(problem.FilterRefused)
@@ -44,8 +45,11 @@ type seenLog struct {
 		Meta     map[string]any `json:"meta"`
 		Event    map[string]any `json:"event"`
 	} `json:"events"`
-	Next int64     `json:"next"`
-	Head int64     `json:"head"`
+	Next int64 `json:"next"`
+	Head int64 `json:"head"`
+
+	Complete *bool `json:"complete"`
+
 	Gap  *struct{} `json:"gap"`
 	Held *struct {
 		Position int64 `json:"position"`
@@ -134,10 +138,25 @@ func TestLogIsFilteredByTopicsAndPayloads(t *testing.T) {
 		"after=earliest":                      "order.placed order.paid.late user.added order.placed",
 		"after=0":                             "order.placed order.paid.late user.added order.placed",
 		"at=2020-01-01T00:00:00Z":             "order.placed order.paid.late user.added order.placed",
+		"last=1000":                           "order.placed order.paid.late user.added order.placed",
+		"last=3":                              "order.paid.late user.added order.placed",
+		"last=1&topic=order.placed":           "order.placed",
+		"last=1&topic=order.**&topic=a":       "order.placed",
+		"last=2&topic=user.added&topic=a":     "user.added",
+		"last=2&match=" + big:                 "user.added order.placed",
+		"last=2&topic=order.*&match=" + big:   "order.placed",
 	} {
 		if got := strings.Join(h.readLog(query).topics(), " "); got != want {
 			t.Errorf("%s: %q, want %q", query, got, want)
 		}
+	}
+	last := h.readLog("last=1")
+	if last.Complete == nil || !*last.Complete || last.Next != last.Head || last.Events[0].Position != last.Head || h.readLog("limit=1").Complete != nil {
+		t.Errorf("the last event is %+v", last)
+	}
+	out := h.with("Accept", "application/cloudevents-batch+json").call("GET", "/log?last=1&topic=user.*", "").want(200)
+	if link := out.header.Get("Link"); !strings.Contains(link, fmt.Sprintf("after=%d&topic=", last.Head)) || strings.Contains(link, "last=") {
+		t.Errorf("the next page is at %s", link)
 	}
 }
 
@@ -237,6 +256,13 @@ func TestBadRequestsAboutTopicsSayWhatIsWrong(t *testing.T) {
 		{"GET", "/log?after=9007199254740992", "", problem.InvalidParameter, "?after"},
 		{"GET", "/log?after=1&at=2020-01-01T00:00:00Z", "", problem.InvalidParameter, "?at"},
 		{"GET", "/log?limit=0", "", problem.InvalidParameter, "?limit"},
+		{"GET", "/log?last=0", "", problem.InvalidParameter, "?last"},
+		{"GET", "/log?last=1001", "", problem.InvalidParameter, "?last"},
+		{"GET", "/log?last=1&after=earliest", "", problem.InvalidParameter, "?last"},
+		{"GET", "/log?last=1&at=2020-01-01T00:00:00Z", "", problem.InvalidParameter, "?last"},
+		{"GET", "/log?last=1&limit=1", "", problem.InvalidParameter, "?last"},
+		{"GET", "/log?last=1&wait=1s", "", problem.InvalidParameter, "?last"},
+		{"GET", "/log?last=1&topic=a..b", "", problem.FilterRefused, "?topic"},
 		{"GET", "/log?wait=2m", "", problem.InvalidParameter, "?wait"},
 		{"GET", "/log?topic=**.a", "", problem.FilterRefused, "?topic"},
 		{"GET", "/log?topic=", "", problem.InvalidParameter, "?topic"},

@@ -85,6 +85,8 @@ func TestTopicsShowTheirLatestEvents(t *testing.T) {
 	b.get("topics/rare").want(200).says("2 shown", "{&#34;n&#34;:1}", "{&#34;n&#34;:2}").saysNot("earlier ones")
 	b.get("topics/some").want(200).says("20 shown", "{&#34;n&#34;:130}", "{&#34;n&#34;:111}").saysNot("{&#34;n&#34;:110}")
 	b.get("topics/busy").want(200).says("20 shown", "{&#34;n&#34;:1299}").saysNot("{&#34;n&#34;:1279}")
+	h.publishMany(t, "twenty", 1, 20)
+	b.get("topics/twenty").want(200).says("20 shown", "{&#34;n&#34;:1}").saysNot("earlier ones")
 	b.get("topics/none").want(200).says("The log has no event of this topic")
 	b.get("topics/a%20b").want(422).says(`role="alert"`)
 	b.get("topics?cursor=x").want(400)

@@ -3,6 +3,7 @@ package topic
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -68,6 +69,73 @@ func (s *Service) Read(ctx context.Context, p ReadParams) (Page, error) {
 			return page, ctx.Err()
 		}
 	}
+}
+
+// ReadLast returns the last events of the log that match, in order, with texts of about 8 MiB. isComplete says that they are p.N events, or all there are: otherwise it has ended
+// before, as there is much in the log that does not match. Who reads on after Next misses nothing. It fails with ErrUnavailable.
+func (s *Service) ReadLast(ctx context.Context, p LastParams) (page Page, isComplete bool, err error) {
+	var before *int64
+	for scanned, bytes, size := 0, 0, min(p.N, readEvents); ; size = min(2*size, readEvents) {
+		part, err := s.readBack(ctx, before, size, p.Topics)
+		if err != nil {
+			return Page{}, false, err
+		}
+		if before == nil {
+			page.Next, page.Head = part.head, part.head
+		}
+		for i := range part.events {
+			e := &part.events[i]
+			if e.Subscription != "" || p.Filter != nil && !p.Filter.Matches(e.Topic, e.Event) {
+				continue
+			}
+			if bytes += e.size(); len(page.Events) > 0 && bytes > pageBytes {
+				slices.Reverse(page.Events)
+				return page, false, nil
+			}
+			if page.Events = append(page.Events, *e); len(page.Events) == p.N {
+				slices.Reverse(page.Events)
+				return page, true, nil
+			}
+		}
+		if scanned += len(part.events); part.isFirst || scanned >= scanEvents {
+			slices.Reverse(page.Events)
+			return page, part.isFirst, ctx.Err()
+		}
+		before = &part.events[len(part.events)-1].Position
+	}
+}
+
+// backPart is a part of the log that was read backwards, the latest event first.
+type backPart struct {
+	events  []Event
+	head    int64
+	isFirst bool // there is nothing before
+}
+
+// readBack reads a part of the log backwards, before a position or from its end on: all events, or those of topics.
+func (s *Service) readBack(ctx context.Context, before *int64, limit int, topics []string) (p backPart, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.QueryTimeout)
+	defer cancel()
+	rows, err := s.reads.Query(ctx, `select head, bytes, position, published_at, topic, event, meta, key, subscription from agent_service.read_log_back($1, $2, $3, $4)`,
+		before, limit, readBytes, topics)
+	if err != nil {
+		return p, wrap("reading the end of the log", err)
+	}
+	defer rows.Close()
+	r := pg.NewRowReader(rows)
+	var bytes int64
+	for rows.Next() {
+		var e Event
+		if err := r.Read(&p.head, &bytes, &e.Position, &e.PublishedAt, &e.Topic, (*[]byte)(&e.Event), (*[]byte)(&e.Meta), &e.Key, &e.Subscription); err != nil {
+			return p, wrap("reading the end of the log", err)
+		}
+		if e.Position != 0 {
+			p.events = append(p.events, e)
+		}
+	}
+	rows.Close()
+	p.isFirst = len(p.events) < limit && bytes < readBytes
+	return p, wrap("reading the end of the log", rows.Err())
 }
 
 // readPart is a page of the log as it was read.

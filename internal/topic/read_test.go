@@ -71,6 +71,78 @@ func TestOnlyWhatMatchesIsRead(t *testing.T) {
 	}
 }
 
+func TestLastEventsAreThoseThatMatch(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	if page, isComplete, err := env.ReadLast(t.Context(), topic.LastParams{N: 5}); err != nil || !isComplete || len(page.Events) != 0 {
+		t.Fatalf("the end of an empty log is %+v, %t, %v", page, isComplete, err)
+	}
+	all := env.publish(t, slices.Repeat([]string{"a", "b", "c"}, 700)...)
+	for name, c := range map[string]struct {
+		params topic.LastParams
+		want   func(i int) bool
+	}{
+		"all":                {topic.LastParams{N: 1000}, func(int) bool { return true }},
+		"one":                {topic.LastParams{N: 1}, func(int) bool { return true }},
+		"a topic":            {topic.LastParams{N: 300, Filter: filter(t, []string{"b"}, "")}, func(i int) bool { return i%3 == 1 }},
+		"a topic, by index":  {topic.LastParams{N: 300, Filter: filter(t, []string{"b"}, ""), Topics: []string{"b"}}, func(i int) bool { return i%3 == 1 }},
+		"topics, by index":   {topic.LastParams{N: 7, Filter: filter(t, []string{"c", "b"}, ""), Topics: []string{"c", "b"}}, func(i int) bool { return i%3 != 0 }},
+		"more than there is": {topic.LastParams{N: 1000, Filter: filter(t, []string{"b"}, ""), Topics: []string{"b"}}, func(i int) bool { return i%3 == 1 }},
+		"a match":            {topic.LastParams{N: 10, Filter: filter(t, nil, `{"n": [{"numeric": ["<", 100]}]}`)}, func(i int) bool { return i < 100 }},
+		"a match of a topic": {topic.LastParams{N: 10, Filter: filter(t, []string{"a"}, `{"n": [{"numeric": ["<", 100]}]}`), Topics: []string{"a"}}, func(i int) bool { return i < 100 && i%3 == 0 }},
+	} {
+		page, isComplete, err := env.ReadLast(t.Context(), c.params)
+		if err != nil || !isComplete || page.Head != all[len(all)-1] || page.Next != page.Head {
+			t.Fatalf("%s: %+v, %t, %v", name, page, isComplete, err)
+		}
+		var want []int64
+		for i, position := range all {
+			if c.want(i) {
+				want = append(want, position)
+			}
+		}
+		if want = want[max(0, len(want)-c.params.N):]; !slices.Equal(positions(page.Events), want) {
+			t.Errorf("%s: read %d, want %d", name, positions(page.Events), want)
+		}
+	}
+	env.exec(t, `select agent.publish('a', '{}', _subscription => 'some')`)
+	if page, _, err := env.ReadLast(t.Context(), topic.LastParams{N: 1}); err != nil || page.Events[0].Position != all[len(all)-1] {
+		t.Errorf("the last event is %+v, %v", page.Events, err)
+	}
+}
+
+func TestSearchForLastEventsIsBounded(t *testing.T) {
+	t.Parallel()
+	env := setupIdle(t)
+	env.publish(t, "rare")
+	env.exec(t, `select agent.publish_events(array_fill('common'::text, array[10000]), array_fill('{}'::jsonb, array[10000])) from generate_series(1, 6)`)
+	env.exec(t, `select agent.publish('large', jsonb_build_object('text', repeat('x', 1000000))) from generate_series(1, 20)`)
+	for name, c := range map[string]struct {
+		params     topic.LastParams
+		events     int
+		isComplete bool
+	}{
+		"rare, by index": {topic.LastParams{N: 2, Filter: filter(t, []string{"rare"}, ""), Topics: []string{"rare"}}, 1, true},
+		"rare":           {topic.LastParams{N: 2, Filter: filter(t, []string{"*", "*.a"}, `{"n": [0]}`)}, 0, false},
+		"large":          {topic.LastParams{N: 20}, 8, false},
+	} {
+		page, isComplete, err := env.ReadLast(t.Context(), c.params)
+		if err != nil || len(page.Events) != c.events || isComplete != c.isComplete {
+			t.Errorf("%s: %d events, %t, %v; want %d, %t", name, len(page.Events), isComplete, err, c.events, c.isComplete)
+		}
+	}
+	env.exec(t, `analyze agent.log`)
+	env.exec(t, `begin`)
+	if n := value[int](t, env, `select count(position) from agent_service.read_log_back(null, 1000, 1000000, '{rare,none}')`); n != 1 {
+		t.Errorf("%d events are read, want 1", n)
+	}
+	read := value[int](t, env, `select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::int4 from pg_stat_xact_user_tables where relname ~ '^log_[0-9]+$'`)
+	env.exec(t, `commit`)
+	if read > 100 {
+		t.Errorf("%d rows were looked at for one", read)
+	}
+}
+
 func TestSQLPatternsTakeTheTopicsThatTheyName(t *testing.T) {
 	t.Parallel()
 	env := setupIdle(t)
@@ -236,6 +308,7 @@ func TestPageCostsWhatItHoldsBeforeTheLogIsAnalyzed(t *testing.T) {
 	}
 	for _, read := range []string{
 		`select from agent.read_log(0, $1)`, `select from agent_service.read_log_page(0, $1, 1000000)`, `select from agent_service.read_log_page(0, $1, 1000000, array['a'])`,
+		`select from agent_service.read_log_back(null, $1, 1000000)`, `select from agent_service.read_log_back(null, $1, 1000000, array['a'])`,
 	} {
 		before := fetched()
 		tag, err := env.sql.Exec(t.Context(), read, limit)

@@ -123,6 +123,13 @@ type ReadParams struct {
 	Wait   time.Duration // how long to wait for the first event; zero: not at all
 }
 
+// LastParams say which events to read at the end of the log.
+type LastParams struct {
+	Filter *match.Filter // nil: all events
+	Topics []string      // as in ReadParams
+	N      int           // events
+}
+
 // FollowParams say which events to follow. All fields may be zero.
 type FollowParams struct {
 	After  int64         // the position to go on from; zero: the beginning

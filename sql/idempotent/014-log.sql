@@ -354,6 +354,72 @@ begin
 end
 $func$;
 
+-- A page of the log backwards, for the service: up to _limit events before a position (null: the last ones), the latest first, whose texts take about _max_bytes at most, but one
+-- at least. _topics, head and bytes are those of read_log_page; a page of fewer than _limit events and _max_bytes has all there is. A page without events is one row without a
+-- position.
+create or replace function agent_service.read_log_back(_before int8, _limit int4, _max_bytes int8, _topics text[] default null)
+returns table
+( head int8, bytes int8
+, "position" int8, published_at timestamptz, topic text, event jsonb, meta jsonb, key text, subscription text
+)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+set plan_cache_mode to force_custom_plan -- see log_page
+set enable_seqscan to off
+set enable_bitmapscan to off
+as $func$
+#variable_conflict use_column
+declare
+  _head int8 = agent_private.log_head();
+  _until int8 = least(_before - 1, _head);
+begin
+  if _topics is null then
+    return query
+    select _head, p.bytes, p.position, p.published_at, p.topic, p.event, p.meta, p.key, p.subscription
+    from
+    ( select l.position, l.published_at, l.topic, case when l.size >= 0 then l.event end as event, case when l.size >= 0 then l.meta end as meta, l.key, l.subscription
+      , greatest(l.size, 0) as size, sum(greatest(l.size, 0)) over (order by l.position desc rows unbounded preceding) as bytes
+      from
+      ( select l.*, coalesce(l.text_size, agent_private.stored_publication_size(l.event, l.meta), -1) as size
+        from agent.log l
+        where l.position <= _until
+        order by l.position desc
+        limit _limit
+      ) l
+    ) p
+    where p.bytes - p.size < _max_bytes
+    order by p.position desc;
+  else
+    return query
+    select _head, p.bytes, p.position, p.published_at, p.topic, p.event, p.meta, p.key, p.subscription
+    from
+    ( select l.position, l.published_at, l.topic, case when l.size >= 0 then l.event end as event, case when l.size >= 0 then l.meta end as meta, l.key, l.subscription
+      , greatest(l.size, 0) as size, sum(greatest(l.size, 0)) over (order by l.position desc rows unbounded preceding) as bytes
+      from
+      ( select l.*, coalesce(l.text_size, agent_private.stored_publication_size(l.event, l.meta), -1) as size
+        from (select distinct unnest(_topics)) as t (topic)
+        cross join lateral
+        ( select l.*
+          from agent.log l
+          where (l.topic, l.position) >= (t.topic, 0) and (l.topic, l.position) <= (t.topic, _until) and l.position <= _until
+          order by l.topic desc, l.position desc -- one topic: see log_page
+          limit _limit
+        ) l
+        order by l.position desc
+        limit _limit
+      ) l
+    ) p
+    where p.bytes - p.size < _max_bytes
+    order by p.position desc;
+  end if;
+  if not found then
+    return query select _head, 0::int8, null::int8, null::timestamptz, null, null::jsonb, null::jsonb, null, null;
+  end if;
+end
+$func$;
+
 -- The event at a position, unless it cannot be read yet, is for one subscription alone, or is gone. One that nobody can read has neither event nor
 -- meta.
 create or replace function agent_service.get_published(_position int8)

@@ -6,18 +6,13 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/queued/queued/client"
 	"github.com/queued/queued/internal/ui"
 )
 
-const (
-	// latestEvents is how many events the page of a topic shows.
-	latestEvents = 20
-	// latestLooked is how many events of the log are looked at for the latest ones of a topic, and how many one read returns that looks further back.
-	latestLooked = 200
-)
+// latestEvents is how many events the page of a topic shows.
+const latestEvents = 20
 
 // listTopics is the page of the topics that have events in the log, by name.
 func listTopics(v *visit) (view, error) {
@@ -32,52 +27,14 @@ func listTopics(v *visit) (view, error) {
 // showTopic is the page of one topic, with its latest events.
 func showTopic(v *visit) (view, error) {
 	shown := ui.Topic{Topic: v.parameter("topic"), Hidden: v.h.cfg.HidePayloads, Key: rand.Text()}
-	var err error
-	if shown.Events, shown.IsAll, err = v.latest(shown.Topic); err != nil {
+	last, err := v.api.ReadLog(v.r.Context(), client.ReadParams{LogFilter: client.LogFilter{Topics: []string{shown.Topic}}, Last: latestEvents + 1})
+	if err != nil {
 		return view{}, err
 	}
-	slices.Reverse(shown.Events)
+	slices.Reverse(last.Events)
+	shown.Events = last.Events[:min(len(last.Events), latestEvents)]
+	shown.IsAll = last.Complete && len(last.Events) <= latestEvents
 	return view{name: "topic", title: shown.Topic, nav: "subscriptions", isLive: true, body: shown}, nil
-}
-
-// latest returns the latest events of a topic, in order, and whether these are all that the log has. The API reads the log forwards, so they are looked for among the
-// latest of all topics, then in the last ten minutes, six hours, and in all of the log: a topic with more than a few in the one is found before it comes to the next.
-func (v *visit) latest(topic string) (events []client.PublishedEvent, isAll bool, err error) {
-	filter := client.LogFilter{Topics: []string{topic}}
-	last, err := v.api.Match(v.r.Context(), client.MatchParams{Filter: filter, Last: latestLooked})
-	if err != nil && !isForbidden(err) { // the latest of all topics are not for keys that may use some
-		return nil, false, err
-	}
-	var positions []int64
-	for i, matched := range last.Matched {
-		if matched {
-			positions = append(positions, last.Positions[i])
-		}
-	}
-	if len(positions) >= latestEvents {
-		read, err := v.api.ReadLog(v.r.Context(), client.ReadParams{LogFilter: filter, From: client.After(positions[len(positions)-latestEvents] - 1), Limit: latestEvents})
-		return read.Events, false, err
-	}
-	now := time.Now()
-	for _, from := range []client.Place{client.Since(now.Add(-10 * time.Minute)), client.Since(now.Add(-6 * time.Hour)), client.Earliest} {
-		read, err := v.api.ReadLog(v.r.Context(), client.ReadParams{LogFilter: filter, From: from, Limit: latestLooked})
-		if err != nil {
-			return nil, false, err
-		}
-		if read.Next < read.Head { // there are more than one read returns: those of a shorter time are the latest
-			if len(events) == 0 && len(positions) > 0 {
-				read, err = v.api.ReadLog(v.r.Context(), client.ReadParams{LogFilter: filter, From: client.After(positions[0] - 1), Limit: latestEvents})
-				events = read.Events
-			}
-			return events, false, err
-		}
-		isAll = from == client.Earliest && len(read.Events) <= latestEvents
-		events = read.Events[max(len(read.Events)-latestEvents, 0):]
-		if len(events) == latestEvents {
-			break
-		}
-	}
-	return events, isAll, nil
 }
 
 // showPublished is the page of one event of the log.
