@@ -109,6 +109,7 @@ func (s *Server) insert(r *http.Request, req insertRequest) (reply, error) {
 }
 
 type insertBatchRequest struct {
+	Atomic bool        `query:"atomic" default:"true"`
 	Events []batchItem `json:"events" validate:"required,min=1"`
 }
 
@@ -134,11 +135,44 @@ func (s *Server) insertBatch(r *http.Request, req insertBatchRequest) (reply, er
 		}
 		params[i] = req.Events[i].params(req.Events[i].Event)
 	}
+	if !req.Atomic {
+		return s.insertEach(r, params)
+	}
 	inserted, err := s.insertTraced(r, true, params)
 	if err != nil {
 		return reply{}, err
 	}
 	return batchOf("ids", inserted, func(e queue.Inserted) (int64, bool) { return e.ID, e.Deduplicated }), nil
+}
+
+// insertEach inserts the events of a batch each on its own.
+func (s *Server) insertEach(r *http.Request, params []queue.InsertParams) (reply, error) {
+	sent := s.startInserting(r, true, params)
+	results, err := s.svc.InsertEach(r.Context(), params)
+	sent.end(0, err)
+	return listOf("results", results, insertResultOf), err
+}
+
+// An insertResult is what became of one event of a batch that is not atomic.
+type insertResult struct {
+	Status int        `json:"status"`
+	ID     int64      `json:"id,omitzero"`
+	Queue  string     `json:"queue,omitzero"`
+	VT     *timestamp `json:"vt,omitzero"`
+	Code   string     `json:"code,omitzero"`
+	Detail string     `json:"detail,omitzero"`
+}
+
+func insertResultOf(result queue.InsertResult) insertResult {
+	if result.Err != nil {
+		p := problem.Of(result.Err)
+		return insertResult{Status: p.Type.Status, Code: p.Type.Code, Detail: p.Detail}
+	}
+	status := http.StatusCreated
+	if result.Deduplicated {
+		status = http.StatusOK
+	}
+	return insertResult{Status: status, ID: result.ID, Queue: result.Queue, VT: (*timestamp)(&result.VT)}
 }
 
 // nextOf is the cursor of a page as listings write it: null on the last one.

@@ -81,6 +81,67 @@ func TestBatchIsStoredInOrderOrNotAtAll(t *testing.T) {
 	}
 }
 
+func TestEventsOfABatchThatIsNotAtomicAreInsertedEachOnItsOwn(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	h.call("POST", "/events?queue=b&key=taken", `{"n":0}`).want(201)
+	var items []string
+	for n := range 20 {
+		options := ""
+		switch n {
+		case 3, 4, 17: // the same key for other events
+			options = `,"key":"taken"`
+		case 9: // further ahead than an event may be
+			options = `,"event_ts":"9000-01-01T00:00:00Z"`
+		case 11:
+			options = `,"key":"mine"`
+		}
+		items = append(items, fmt.Sprintf(`{"event":{"n":%d},"queue":"b"%s}`, n, options))
+	}
+	type result struct {
+		Status       int
+		ID           int64
+		Queue        string
+		VT           time.Time
+		Code, Detail string
+	}
+	post := func(items ...string) []result {
+		t.Helper()
+		return decode[struct{ Results []result }](h.call("POST", "/events/batch?atomic=false", `{"events":[`+strings.Join(items, ",")+`]}`).want(200)).Results
+	}
+	results := post(items...)
+	if len(results) != len(items) {
+		t.Fatalf("got %d results of %d events", len(results), len(items))
+	}
+	for n, r := range results {
+		switch n {
+		case 3, 4, 17:
+			if r.Status != 422 || r.Code != "idempotency_key_reused" || r.Detail == "" || r.ID != 0 {
+				t.Errorf("event %d: got %+v", n, r)
+			}
+		case 9:
+			if r.Status != 422 || r.Code != "validation_failed" || r.Detail == "" {
+				t.Errorf("event %d: got %+v", n, r)
+			}
+		default:
+			if e := h.get(r.ID); r.Status != 201 || r.Queue != "b" || !e.VT.Equal(r.VT) || string(e.Event) != fmt.Sprintf(`{"n":%d}`, n) {
+				t.Errorf("event %d: got %+v, which is %s", n, r, e.Event)
+			}
+		}
+	}
+	if n := h.count("select count(*) from agent.event"); n != 17 {
+		t.Errorf("there are %d events, want 17", n)
+	}
+	if again := post(items[11]); again[0].Status != 200 || again[0].ID != results[11].ID {
+		t.Errorf("an event that was inserted before: got %+v, want 200 and the id %d", again, results[11].ID)
+	}
+	h.try("POST", "/events/batch?atomic=false", `{"events":[{"event":{}},{"event":{},"queue":"a b"}]}`).wantProblem(problem.ValidationFailed)
+	h.try("POST", "/events/batch?atomic=perhaps", `{"events":[{"event":{}}]}`).wantProblem(problem.InvalidParameter)
+	if n := h.count("select count(*) from agent.event"); n != 17 {
+		t.Errorf("there are %d events after requests that were refused as a whole, want 17", n)
+	}
+}
+
 func TestClaimLeasesTheOldestEvent(t *testing.T) {
 	t.Parallel()
 	h := setup(t)

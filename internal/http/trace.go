@@ -79,10 +79,7 @@ func (t sending) end(id int64, err error) {
 
 // insertTraced inserts events as one call, with the trace of the request.
 func (s *Server) insertTraced(r *http.Request, isBatch bool, params []queue.InsertParams) ([]queue.Inserted, error) {
-	sent := s.startSending(r, "insert", isBatch, len(params), func(i int) (string, json.RawMessage) { return params[i].Queue, params[i].Meta })
-	for i := range params {
-		params[i].Meta = sent.context.InMeta(params[i].Meta)
-	}
+	sent := s.startInserting(r, isBatch, params)
 	inserted, err := s.svc.Insert(r.Context(), params)
 	id := int64(0)
 	if err == nil && !isBatch {
@@ -90,6 +87,15 @@ func (s *Server) insertTraced(r *http.Request, isBatch bool, params []queue.Inse
 	}
 	sent.end(id, err)
 	return inserted, err
+}
+
+// startInserting starts the trace of a call that inserts, and gives the events their trace contexts.
+func (s *Server) startInserting(r *http.Request, isBatch bool, params []queue.InsertParams) sending {
+	sent := s.startSending(r, "insert", isBatch, len(params), func(i int) (string, json.RawMessage) { return params[i].Queue, params[i].Meta })
+	for i := range params {
+		params[i].Meta = sent.context.InMeta(params[i].Meta)
+	}
+	return sent
 }
 
 // publishTraced publishes events as one call, with the trace of the request.

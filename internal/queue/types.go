@@ -153,6 +153,12 @@ type Inserted struct {
 	Deduplicated bool // the key stood for this event already: nothing was inserted
 }
 
+// An InsertResult is what became of one of several events that were inserted each on its own.
+type InsertResult struct {
+	Inserted
+	Err error // why it was not inserted; nil: it was
+}
+
 // ClaimParams says which events to claim and for how long.
 type ClaimParams struct {
 	Queue        string        // empty: Default

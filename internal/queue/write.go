@@ -76,6 +76,38 @@ func (s *Service) Insert(ctx context.Context, events []InsertParams) ([]Inserted
 	return op.inserted, nil
 }
 
+// InsertEach inserts each of events on its own; results are in the order of events. One that is refused, with an error that Insert has, leaves the others alone. All of them are
+// one operation as long as none is refused: then those that are are found by halves. It fails, with an error of Insert's, when nothing was inserted because of none of them.
+func (s *Service) InsertEach(ctx context.Context, events []InsertParams) ([]InsertResult, error) {
+	inserted, err := s.Insert(ctx, events)
+	if err != nil && !isRefused(err) {
+		return nil, err
+	}
+	results := make([]InsertResult, 0, len(events))
+	switch {
+	case err == nil:
+		for i := range inserted {
+			results = append(results, InsertResult{Inserted: inserted[i]})
+		}
+		return results, nil
+	case len(events) == 1:
+		return append(results, InsertResult{Err: err}), nil
+	}
+	for _, half := range [][]InsertParams{events[:len(events)/2], events[len(events)/2:]} {
+		of, err := s.InsertEach(ctx, half)
+		if err != nil { // of the others something may be inserted, so each has its result
+			of = slices.Repeat([]InsertResult{{Err: err}}, len(half))
+		}
+		results = append(results, of...)
+	}
+	return results, nil
+}
+
+// isRefused reports whether events were not inserted because of one of them.
+func isRefused(err error) bool {
+	return pg.Rejected(err) && !pg.LostRace(err) || errors.Is(err, ErrUnrepresentable)
+}
+
 // Ack acks each of acks on its own: events go into history as Done, or as Cancelled where nobody ever claimed the event. Results are in the order of
 // acks. A repeated ack with the receipt that succeeded succeeds again, and leaves the result in history as it is. It fails with an
 // *InvalidError, ErrUnrepresentable, ErrOverloaded or ErrUnavailable.
