@@ -40,6 +40,9 @@ type Config struct {
 	RetryFor time.Duration
 	// MaxResponse bounds a response, and one event of a stream, in bytes; 0: [DefaultMaxResponse].
 	MaxResponse int64
+	// SendInsertsAlone has [Client.Insert] send each event with a request of its own. Otherwise events that are inserted while others are on their way go with the next
+	// request. None waits for a timer, and what one goroutine inserts is sent at once.
+	SendInsertsAlone bool
 }
 
 // A Client calls a server. Many goroutines can use one.
@@ -50,6 +53,8 @@ type Client struct {
 	http   *http.Client
 	owned  *http.Transport // nil if http is the caller's
 	limits limits
+	// inserts has the inserts of several goroutines sent together; nil: each has a request of its own.
+	inserts *coalescer
 }
 
 // limits bound a call.
@@ -91,6 +96,9 @@ func New(cfg Config) (*Client, error) {
 		}
 		c.owned.MaxIdleConns, c.owned.MaxIdleConnsPerHost = 0, 100 // all of them lead to one host
 		c.http = &http.Client{Transport: c.owned}
+	}
+	if !cfg.SendInsertsAlone {
+		c.inserts = &coalescer{c: c}
 	}
 	return c, nil
 }

@@ -165,19 +165,27 @@ type Publication struct {
 	Matched []string `json:"matched"`
 }
 
-// Insert inserts an event. The call is retried under e.Key, or under a key that the client makes.
+// Insert inserts an event. The call is retried under e.Key, or under a key that the client makes. Inserts of many goroutines at a time are sent together, see
+// Config.SendInsertsAlone; each has its own result and error all the same. When ctx ends while an event is on its way, it may be inserted.
 func (c *Client) Insert(ctx context.Context, e NewEvent) (Inserted, error) {
 	if e.Key == "" && c.makesKeys() {
 		e.Key = newKey()
 	}
-	var inserted Inserted
 	payload, err := encodeJSON(e.Payload)
 	if err != nil {
-		return inserted, fmt.Errorf("client: the payload: %w", err)
+		return Inserted{}, fmt.Errorf("client: the payload: %w", err)
 	}
-	resp, err := c.Do(ctx, Request{
-		Method: http.MethodPost, Path: "/events", Query: queryOf(e), Body: json.RawMessage(payload), Repeatable: e.Key != "",
-	}, &inserted)
+	e.Payload = json.RawMessage(payload)
+	if c.inserts == nil || e.Key == "" || e.KeepRaw != 0 || len(payload) > maxCoalescedPayload {
+		return c.insertAlone(ctx, e)
+	}
+	return c.inserts.insert(ctx, e, len(payload)+len(e.Meta))
+}
+
+// insertAlone inserts an event whose payload is encoded, with a request of its own.
+func (c *Client) insertAlone(ctx context.Context, e NewEvent) (Inserted, error) {
+	var inserted Inserted
+	resp, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/events", Query: queryOf(e), Body: e.Payload, Repeatable: e.Key != ""}, &inserted)
 	if err == nil {
 		inserted.Replayed = resp.Replayed()
 	}

@@ -1,0 +1,229 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A numbered is the payload of an event that gets its number as id.
+type numbered struct {
+	N int64 `json:"n"`
+}
+
+// batches is a server that takes inserts one after the other. Its answers are held until it is released.
+type batches struct {
+	mu       sync.Mutex
+	requests int
+	largest  int
+	began    chan struct{}
+	release  chan struct{}
+	refuse   func(n int64) (status int, code string) // of an event in a batch; status 0: it is inserted
+}
+
+func newBatches() *batches {
+	return &batches{began: make(chan struct{}, 1000), release: make(chan struct{}), refuse: func(int64) (int, string) { return 0, "" }}
+}
+
+func (b *batches) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	b.began <- struct{}{}
+	<-b.release
+	text, _ := io.ReadAll(r.Body)
+	b.mu.Lock()
+	b.requests++
+	b.mu.Unlock()
+	if r.URL.Path == "/events" {
+		var one numbered
+		_ = json.Unmarshal(text, &one)
+		if status, code := b.refuse(one.N); status != 0 {
+			problem(w, status, code)
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+		_, _ = fmt.Fprintf(w, `{"id":%d,"queue":"q","vt":"2026-02-03T04:05:06Z"}`, one.N)
+		return
+	}
+	var all struct {
+		Events []struct {
+			Event numbered
+			Key   string
+		}
+	}
+	_ = json.Unmarshal(text, &all)
+	b.mu.Lock()
+	b.largest = max(b.largest, len(all.Events))
+	b.mu.Unlock()
+	var results []map[string]any
+	for _, e := range all.Events {
+		switch status, code := b.refuse(e.Event.N); {
+		case status == 0 && e.Key != "":
+			results = append(results, map[string]any{"status": 201, "id": e.Event.N, "queue": "q", "vt": "2026-02-03T04:05:06Z"})
+		case code == "idempotency_key_reused":
+			results = append(results, map[string]any{"status": status, "code": code, "detail": "used"})
+		default: // of the body, so the whole request is refused
+			problem(w, status, code)
+			return
+		}
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"results": results})
+}
+
+// insertMany inserts events of the numbers 1 to n at the same time, and returns their errors by number. The server answers nothing before all are on their way or wait.
+func insertMany(t *testing.T, b *batches, cfg Config, n int64) map[int64]error {
+	t.Helper()
+	c := answering(t, cfg, b.ServeHTTP)
+	errs := make(map[int64]error)
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			inserted, err := c.Insert(t.Context(), NewEvent{Payload: numbered{i + 1}})
+			if err == nil && (inserted.ID != i+1 || inserted.Queue != "q" || inserted.VT.IsZero()) {
+				err = fmt.Errorf("got %+v", inserted)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			errs[i+1] = err
+		})
+		if i < coalescedRequests {
+			<-b.began
+		}
+	}
+	if c.inserts != nil {
+		awaitWaiting(t, c, int(n)-coalescedRequests)
+	}
+	close(b.release)
+	all.Wait()
+	return errs
+}
+
+// awaitWaiting waits until so many inserts wait for the next request.
+func awaitWaiting(t *testing.T, c *Client, n int) {
+	t.Helper()
+	for limit := time.Now().Add(time.Minute); ; {
+		c.inserts.mu.Lock()
+		waiting := len(c.inserts.waiting)
+		c.inserts.mu.Unlock()
+		if waiting >= n {
+			return
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("%d inserts wait, want %d", waiting, n)
+		}
+		_ = sleep(t.Context(), time.Millisecond)
+	}
+}
+
+func TestInsertsOfManyGoroutinesGoTogether(t *testing.T) {
+	t.Parallel()
+	b := newBatches()
+	for n, err := range insertMany(t, b, Config{}, 64) {
+		if err != nil {
+			t.Errorf("event %d: %v", n, err)
+		}
+	}
+	if b.requests > 6 || b.largest < 32 {
+		t.Errorf("64 events took %d requests, the largest of %d", b.requests, b.largest)
+	}
+	alone := newBatches()
+	insertMany(t, alone, Config{SendInsertsAlone: true}, 64)
+	if alone.requests != 64 {
+		t.Errorf("64 events that are sent alone took %d requests", alone.requests)
+	}
+}
+
+func TestEachOfGatheredInsertsHasItsOwnError(t *testing.T) {
+	t.Parallel()
+	for name, refused := range map[string]struct {
+		status int
+		code   string
+		want   error
+	}{
+		"one event":   {422, "idempotency_key_reused", ErrKeyReused},
+		"the request": {403, "forbidden", ErrForbidden},
+		"the body":    {422, "validation_failed", ErrInvalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBatches()
+			b.refuse = func(n int64) (int, string) {
+				if n == 7 || n == 20 {
+					return refused.status, refused.code
+				}
+				return 0, ""
+			}
+			for n, err := range insertMany(t, b, Config{}, 30) {
+				if want := n == 7 || n == 20; want && !errors.Is(err, refused.want) || !want && err != nil {
+					t.Errorf("event %d: %v", n, err)
+				}
+			}
+		})
+	}
+}
+
+func TestServersThatKnowNoSuchBatchesGetSingleInserts(t *testing.T) {
+	t.Parallel()
+	var batched atomic.Int32
+	b := newBatches()
+	close(b.release)
+	c := answering(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/events/batch" {
+			batched.Add(1)
+			problem(w, http.StatusBadRequest, "unknown_parameter")
+			return
+		}
+		b.ServeHTTP(w, r)
+	})
+	for range 2 {
+		var all sync.WaitGroup
+		for i := range 50 {
+			all.Go(func() {
+				if _, err := c.Insert(t.Context(), NewEvent{Payload: numbered{int64(i)}}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+	}
+	if n := batched.Load(); n > 2*coalescedRequests {
+		t.Errorf("the server got %d batches that it does not know", n)
+	}
+}
+
+func TestInsertWhoseCallerHasGoneIsNotSent(t *testing.T) {
+	t.Parallel()
+	b := newBatches()
+	c := answering(t, Config{}, b.ServeHTTP)
+	var all sync.WaitGroup
+	for i := range coalescedRequests {
+		all.Go(func() {
+			if _, err := c.Insert(t.Context(), NewEvent{Payload: numbered{int64(i) + 1}}); err != nil {
+				t.Error(err)
+			}
+		})
+		<-b.began
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() {
+		_, err := c.Insert(ctx, NewEvent{Payload: numbered{9}})
+		gone <- err
+	}()
+	awaitWaiting(t, c, 1)
+	cancel()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("the caller who has gone got %v", err)
+	}
+	close(b.release)
+	all.Wait()
+	if b.requests != coalescedRequests {
+		t.Errorf("the server got %d requests, want %d", b.requests, coalescedRequests)
+	}
+}
