@@ -109,8 +109,18 @@ func TestFormsRefuseWhatCannotBeSent(t *testing.T) {
 	for field, value := range map[string]string{"per_second": "NaN", "expires": "9999-12-31T23:59:59-23:59"} {
 		b.post("keys/create", url.Values{"name": {"x"}, "scope": {"admin"}, field: {value}}).want(400).says("<code>" + field + "</code>")
 	}
+	for path, form := range map[string]url.Values{
+		"redrives":            {"worker": {"\xff"}},
+		"keys/create":         {"name": {"a\xc3("}, "scope": {"admin"}},
+		"schedules/create":    {"name": {"\xff"}, "queue": {"mail"}, "cron": {"@daily"}, "timezone": {"UTC"}, "event": {"{}"}},
+		"queues/mail/post":    {"event": {"{\"a\":\"\xff\"}"}},
+		"sources/none/change": {"type": {"\xff"}},
+	} {
+		b.post(path, form).want(400).says("must be UTF-8")
+	}
+	b.get("redrives/new?worker=%ff").want(400).says("<code>worker</code>", "must be UTF-8")
 	b.post("queues/mail/post", url.Values{"event": {`{"a":"` + strings.Repeat("x", 5<<20) + `"}`}}).want(413).says("The form is too large", "4,096 KiB")
-	if n := h.count(`select count(*) from agent.redrive`) + h.count(`select count(*) from agent.api_key`); n != 0 {
+	if n := h.count(`select count(*) from agent.redrive`) + h.count(`select count(*) from agent.api_key`) + h.count(`select count(*) from agent.schedule`); n != 0 {
 		t.Errorf("%d things were made", n)
 	}
 }

@@ -164,6 +164,9 @@ func (v *visit) readForm(w http.ResponseWriter) error {
 	if err := v.r.ParseForm(); err != nil {
 		return unreadable(err)
 	}
+	if err := checkText(v.r.PostForm); err != nil {
+		return err
+	}
 	v.form = v.r.PostForm
 	return nil
 }

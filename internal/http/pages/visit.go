@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/queued/queued/client"
 	"github.com/queued/queued/internal/access"
@@ -64,9 +65,19 @@ func (v *visit) checkQuery(names []string) error {
 		}
 	}
 	if len(wrong) == 0 {
-		return nil
+		return checkText(query)
 	}
 	return &client.Error{Status: http.StatusBadRequest, Title: "Invalid parameter", Errors: wrong[:min(len(wrong), maxFieldProblems)]}
+}
+
+// checkText returns the problem with values that are not UTF-8: JSON would have other characters in their place.
+func checkText(values url.Values) error {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if slices.ContainsFunc(values[name], func(value string) bool { return !utf8.ValidString(value) }) {
+			return invalid(ui.Short(40, name), "must be UTF-8")
+		}
+	}
+	return nil
 }
 
 // window returns the time that the charts of a page are of.
