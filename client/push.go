@@ -107,6 +107,11 @@ func (c *Client) PutPush(ctx context.Context, queue string, settings PushSetting
 	return c.push(ctx, Request{Method: http.MethodPut, Path: pushPath(queue, ""), Header: ifMatch(ifVersion), Body: settings})
 }
 
+// CreatePush is PutPush for a queue that is not pushed. Otherwise it returns [ErrPreconditionFailed]: so it does, too, when it is repeated after an answer that was lost.
+func (c *Client) CreatePush(ctx context.Context, queue string, settings PushSettings) (Push, error) {
+	return c.push(ctx, Request{Method: http.MethodPut, Path: pushPath(queue, ""), Header: ifAbsent(), Body: settings})
+}
+
 func (c *Client) push(ctx context.Context, req Request) (Push, error) {
 	var p Push
 	_, err := c.Do(ctx, req, &p)

@@ -147,6 +147,13 @@ func (c *Client) PutSource(ctx context.Context, name string, settings SourceSett
 	return s, err
 }
 
+// CreateSource creates a source, or returns [ErrPreconditionFailed] if there is one of that name: so it does, too, when it is repeated after an answer that was lost.
+func (c *Client) CreateSource(ctx context.Context, name string, settings SourceSettings) (Source, error) {
+	var s Source
+	_, err := c.Do(ctx, Request{Method: http.MethodPut, Path: "/sources/" + escape(name), Header: ifAbsent(), Body: settings}, &s)
+	return s, err
+}
+
 // GetSource returns a source, or [ErrNotFound].
 func (c *Client) GetSource(ctx context.Context, name string) (Source, error) {
 	var s Source

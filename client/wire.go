@@ -159,6 +159,9 @@ func historyPath(id int64) string { return "/history/" + strconv.FormatInt(id, 1
 // escape escapes a name in a path.
 func escape(name string) string { return url.PathEscape(name) }
 
+// ifAbsent returns the header of a call about what does not exist yet.
+func ifAbsent() http.Header { return http.Header{"If-None-Match": {"*"}} }
+
 // ifMatch returns the header of a call about a version; 0: about any.
 func ifMatch(version int64) http.Header {
 	header := make(http.Header)

@@ -36,6 +36,8 @@ func TestSourcesArePutTestedAndDeleted(t *testing.T) {
 		t.Errorf("put is\n%s", got)
 	}
 	p.cli("sources", "put", "shop", "--if-version", "1", "-f", file).want(exitFailure)
+	p.cli("sources", "put", "shop", "--if-absent", "-f", file).want(exitFailure)
+	p.cli("sources", "put", "shop", "--if-absent", "--if-version", "1", "-f", file).want(exitUsage)
 	for input, want := range map[string]string{
 		`{"kind":"token","queue":"in","secret":["one"]}`: "secret: unknown field",
 		`{"kind":"tokn","queue":"in"}`:                   "/kind: ",

@@ -137,7 +137,11 @@ func (c *pushSetCmd) Run(ctx context.Context, env *Env) error {
 		if err := c.change(&settings); err != nil {
 			return push, err
 		}
-		push, err = conn.PutPush(ctx, c.Queue, settings, push.Version)
+		if push.Version == 0 {
+			push, err = conn.CreatePush(ctx, c.Queue, settings)
+		} else {
+			push, err = conn.PutPush(ctx, c.Queue, settings, push.Version)
+		}
 		return push, renameFields(err)
 	})
 }

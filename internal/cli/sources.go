@@ -137,7 +137,8 @@ func (c *sourceGetCmd) Run(ctx context.Context, env *Env) error {
 type sourcePutCmd struct {
 	sourceArg `embed:""`
 	File      string `short:"f" placeholder:"FILE" default:"-" help:"The settings, a JSON object as the API takes it; standard input if it is \"-\" or not given."`
-	IfVersion int64  `placeholder:"N" min:"1" help:"Replace this version only, and fail if somebody has changed the source since."`
+	IfAbsent  bool   `xor:"precondition" help:"Make a source, and fail if there is one of that name."`
+	IfVersion int64  `xor:"precondition" placeholder:"N" min:"1" help:"Replace this version only, and fail if somebody has changed the source since."`
 }
 
 // Help returns the text below the usage.
@@ -167,6 +168,9 @@ func (c *sourcePutCmd) Run(ctx context.Context, env *Env) error {
 	header := http.Header{}
 	if c.IfVersion != 0 {
 		header.Set("If-Match", strconv.Quote(strconv.FormatInt(c.IfVersion, 10)))
+	}
+	if c.IfAbsent {
+		header.Set("If-None-Match", "*")
 	}
 	return c.call(env, func(conn *client.Client) (s client.Source, err error) {
 		// As they are, so that the server can name the field that is wrong.

@@ -23,13 +23,16 @@ func TestEventsOfAQueueArePushed(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	settings := client.PushSettings{URL: endpoint.URL, Headers: map[string]string{"X-A": "b"}, Timeout: 5 * time.Second, FinalStatuses: []int{422}, Rate: &client.RateLimit{PerSecond: 1000}}
-	push, err := c.PutPush(ctx, "mail", settings, 0)
+	push, err := c.CreatePush(ctx, "mail", settings)
 	if err != nil || !strings.HasPrefix(push.Secret, "whsec_") || push.Timeout != 5*time.Second || push.DisableAfter != 120*time.Hour || push.Status != "enabled" {
 		t.Fatalf("%+v, %v", push, err)
 	}
 	settings.MaxInFlight, settings.Headers = 20, nil
 	if push, err = c.PutPush(ctx, "mail", settings, push.Version); err != nil || push.Secret != "" || push.MaxInFlight != 20 || len(push.Headers) != 1 {
 		t.Errorf("%+v, %v", push, err)
+	}
+	if _, err := c.CreatePush(ctx, "mail", settings); !errors.Is(err, client.ErrPreconditionFailed) {
+		t.Errorf("%v", err)
 	}
 	if _, err := c.PutPush(ctx, "mail", settings, 1); !errors.Is(err, client.ErrPreconditionFailed) {
 		t.Errorf("%v", err)

@@ -13,15 +13,18 @@ func TestSourcesArePutTriedAndDeleted(t *testing.T) {
 	s := serve(t, "QUEUED_SECRET_KEY=a-key-that-only-tests-have", "QUEUED_API_KEY=secret-of-the-tests")
 	c := newClient(t, client.Config{URL: s.url, Key: "secret-of-the-tests"})
 	ctx := soon(t)
-	put, err := c.PutSource(ctx, "shop", client.SourceSettings{
+	put, err := c.CreateSource(ctx, "shop", client.SourceSettings{
 		Kind: "token", Queue: "orders", Secrets: []string{"a secret"}, Key: "{/id}", KeepRaw: time.Hour, DedupFor: 48 * time.Hour,
 		Headers: []string{"X-Shop"}, RateLimit: &client.RateLimit{PerSecond: 10},
-	}, 0)
+	})
 	if err != nil || put.Version != 1 || put.SecretCount != 1 || put.KeepRaw != time.Hour || put.DedupFor != 48*time.Hour || put.RateLimit.Burst != 10 {
 		t.Fatalf("%+v, %v", put, err)
 	}
 	if got, err := c.GetSource(ctx, "shop"); err != nil || got.Queue != "orders" || got.Tolerance != 5*time.Minute {
 		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := c.CreateSource(ctx, "shop", client.SourceSettings{Kind: "token", Queue: "orders"}); !errors.Is(err, client.ErrPreconditionFailed) {
+		t.Errorf("%v", err)
 	}
 	if _, err := c.PutSource(ctx, "shop", client.SourceSettings{Kind: "token", Queue: "orders"}, 7); !errors.Is(err, client.ErrPreconditionFailed) {
 		t.Errorf("%v", err)

@@ -71,6 +71,7 @@ type newPushBody struct {
 type putPushRequest struct {
 	Name          string          `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
 	IfMatch       *precondition   `header:"If-Match"`
+	IfNoneMatch   *absence        `header:"If-None-Match"`
 	URL           string          `json:"url" validate:"required,min=1,max=2048"`
 	Format        push.Format     `json:"format" default:"standard" validate:"oneof=standard cloudevents event"`
 	Headers       json.RawMessage `json:"headers"`
@@ -110,7 +111,7 @@ func (s *Server) putPush(r *http.Request, req putPushRequest) (reply, error) {
 	}
 	p := push.PutParams{
 		Queue: req.Name, URL: req.URL, Format: req.Format, Headers: headers, Timeout: req.Timeout, MaxInFlight: req.MaxInFlight, FinalStatuses: req.FinalStatuses,
-		DisableAfter: req.DisableAfter, IfVersions: req.IfMatch.versions(), IfExists: req.IfMatch.isAny(),
+		DisableAfter: req.DisableAfter, IfVersions: req.IfMatch.versions(), IfExists: req.IfMatch.isAny(), IfAbsent: req.IfNoneMatch != nil,
 	}
 	if limit := req.Rate.rate(); limit != nil {
 		p.Rate = &push.Rate{PerSecond: limit.PerSecond, Burst: limit.Burst}

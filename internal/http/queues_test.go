@@ -106,6 +106,35 @@ func TestOneOfManyWhoReplaceTheSameVersionOfAPolicySucceeds(t *testing.T) {
 	}
 }
 
+func TestOneOfManyWhoCreateASourceOrAPushSucceeds(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	const writers = 8
+	for _, path := range []string{"/sources/shop", "/queues/work/push", "/sources/other", "/queues/other/push"} {
+		body := `{"kind":"token","queue":"in","type":"%d","secrets":["a secret"]}`
+		if strings.HasSuffix(path, "push") {
+			body = `{"url":"http://127.0.0.1:9/%d"}`
+		}
+		statuses := make(chan int, writers)
+		for i := range writers {
+			go func() { statuses <- h.with("If-None-Match", "*").call("PUT", path, fmt.Sprintf(body, i)).status }()
+		}
+		seen := make(map[int]int)
+		for range writers {
+			seen[<-statuses]++
+		}
+		if seen[201] != 1 || seen[412] != writers-1 {
+			t.Errorf("%s: the statuses are %v", path, seen)
+		}
+		before := h.call("GET", path, "").want(200).body
+		h.with("If-None-Match", "*").call("PUT", path, fmt.Sprintf(strings.Replace(body, `,"secrets":["a secret"]`, "", 1), 9)).wantProblem(problem.PreconditionFailed)
+		h.with("If-None-Match", `"1"`).call("PUT", path, fmt.Sprintf(body, 9)).wantProblem(problem.InvalidParameter)
+		if after := h.call("GET", path, "").want(200).body; after != before {
+			t.Errorf("it was %s, and is %s", before, after)
+		}
+	}
+}
+
 func TestQueueHasTheCountsOfItsListing(t *testing.T) {
 	t.Parallel()
 	h := setup(t)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/webhook"
 )
 
@@ -96,6 +97,7 @@ func sourceBodyOf(s webhook.Source) sourceBody {
 type putSourceRequest struct {
 	Name      string         `path:"name" validate:"queue" log:"source" restrict:"source,new"`
 	IfMatch   *precondition  `header:"If-Match"`
+	IfNone    *absence       `header:"If-None-Match"`
 	Kind      webhook.Kind   `json:"kind" validate:"required,oneof=slack github stripe standard hmac token basic cloudevents"`
 	Queue     string         `json:"queue" validate:"queue,unreserved" restrict:"queue,default,unless=Topic"`
 	Topic     string         `json:"topic" validate:"topic" restrict:"topic,optional"`
@@ -142,7 +144,8 @@ func (s *Server) putSource(r *http.Request, req putSourceRequest) (reply, error)
 	if rate := req.RateLimit.rate(); rate != nil {
 		p.Rate = &webhook.Rate{PerSecond: rate.PerSecond, Burst: rate.Burst}
 	}
-	put, isNew, err := s.sources.Put(r.Context(), req.Name, p, req.IfMatch.versions(), req.IfMatch.isAny())
+	only := queue.Precondition{Versions: req.IfMatch.versions(), Exists: req.IfMatch.isAny(), Absent: req.IfNone != nil}
+	put, isNew, err := s.sources.Put(r.Context(), req.Name, p, only)
 	rep := reply{body: sourceBodyOf(put), etag: etagOf(put.Version), location: "/sources/" + put.Name}
 	if isNew {
 		rep.status = http.StatusCreated

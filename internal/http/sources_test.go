@@ -1031,6 +1031,7 @@ func provokeSources(h *environment, seen map[string]bool) {
 	h.call("PUT", "/sources/shop", `{"kind":"token","queue":"in","secrets":["s"],"rate_limit":{"per_second":0.001,"burst":9},"keep_raw":"1h","max_body":1000}`).want(201)
 	h.call("PUT", "/sources/shop", `{"kind":"token","queue":"in","rate_limit":{"per_second":0.001,"burst":9}}`).want(200)
 	h.with("If-Match", `"9"`).call("PUT", "/sources/shop", `{"kind":"token","queue":"in"}`).wantProblem(problem.PreconditionFailed)
+	h.with("If-None-Match", "*").call("PUT", "/sources/shop", `{"kind":"token","queue":"in"}`).wantProblem(problem.PreconditionFailed)
 	h.call("GET", "/sources/shop", "").want(200)
 	h.call("GET", "/sources/nothing", "").wantProblem(problem.SourceNotFound)
 	h.call("GET", "/sources/shop/deliveries", "").want(200)

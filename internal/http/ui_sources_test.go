@@ -48,7 +48,11 @@ func TestSourcesAreMadeAndChangedByForms(t *testing.T) {
 	b.follow("new/source", sourceForm()).want(200).says("The source is stored", "2 secrets, never shown", "order.{/status}", "X-Token", "X-Shop, X-Lane", "100,000 bytes", "2.5 a second, 9 at once", "kept for 1 h", "No delivery has come yet", "<code>/in/shop</code>").
 		saysNot("the-token", "the-next")
 	b.get("sources").want(200).says(`href="./sources/shop"`, "token")
-	b.post("new/source", sourceForm("kind", "github")).want(400).says("there is already").saysNot("the-token")
+	b.post("new/source", sourceForm("queue", "other")).want(400).says("there is already").saysNot("the-token")
+
+	if got := h.call("GET", "/sources/shop", "").want(200).body; strings.Contains(got, `"queue":"other"`) {
+		t.Errorf("the form of a new source has changed one: %s", got)
+	}
 
 	b.get("sources/shop/change").want(200).says("Change shop", `value="168h"`, `value="1h"`, `value="5m"`, `value="2.5"`, "X-Shop\nX-Lane", `name="version" value="1"`).saysNot("the-token", "&lt;nil&gt;")
 	form := sourceForm("version", "1", "secrets/0", "", "secrets/2", "", "queue", "", "topic", "orders.paid", "keep_raw", "", "paused", "on", "rate_limit/per_second", "", "rate_limit/burst", "")

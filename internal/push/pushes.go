@@ -62,9 +62,9 @@ func (s *Service) Put(ctx context.Context, p PutParams) (push Push, secret strin
 	secret = egress.NewSecret()
 	var isNew bool
 	push, err = s.change(ctx, p.Queue, func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, `select agent_service.put_push($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) where `+s.cfg.Queue.RequireQueue("$1"),
+		return tx.QueryRow(ctx, `select agent_service.put_push($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) where `+s.cfg.Queue.RequireQueue("$1"),
 			p.Queue, p.URL, string(p.Format), p.Timeout, p.MaxInFlight, perSecond, burst, p.FinalStatuses, p.DisableAfter, headers, names,
-			s.cfg.Sealer.Seal(secret, seal.PushSecret.Owner(p.Queue)), p.IfVersions, p.IfExists).Scan(&isNew)
+			s.cfg.Sealer.Seal(secret, seal.PushSecret.Owner(p.Queue)), p.IfVersions, p.IfExists, p.IfAbsent).Scan(&isNew)
 	})
 	if err != nil {
 		return Push{}, "", wrap("setting a push", err)

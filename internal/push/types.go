@@ -85,6 +85,7 @@ type PutParams struct {
 
 	IfVersions []int64 // it has one of these versions; nil: any, or there is none
 	IfExists   bool    // there is one
+	IfAbsent   bool    // there is none
 }
 
 // A TestResult is the result of a test event.

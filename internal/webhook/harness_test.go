@@ -79,7 +79,7 @@ func setupOn(t *testing.T, db *pgtest.DB, change ...func(*webhook.Config)) *env 
 // put puts a source.
 func (h *env) put(name string, p webhook.Params) webhook.Source {
 	h.t.Helper()
-	put, _, err := h.Put(h.t.Context(), name, p, nil, false)
+	put, _, err := h.Put(h.t.Context(), name, p, queue.Precondition{})
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/queued/queued/internal/pgtest"
+	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/webhook"
 )
 
@@ -100,8 +101,11 @@ func TestChangeOfASourceHoldsAtOnce(t *testing.T) {
 		t.Error(err)
 	}
 	params.Secrets, params.Paused = nil, true
-	if _, _, err := h.Put(t.Context(), "ci", params, []int64{put.Version + 7}, false); !errors.Is(err, webhook.ErrStale) {
+	if _, _, err := h.Put(t.Context(), "ci", params, queue.Precondition{Versions: []int64{put.Version + 7}}); !errors.Is(err, webhook.ErrStale) {
 		t.Errorf("for another version: %v", err)
+	}
+	if _, _, err := h.Put(t.Context(), "ci", params, queue.Precondition{Absent: true}); !errors.Is(err, webhook.ErrStale) {
+		t.Errorf("for none: %v", err)
 	}
 	if changed := h.put("ci", params); changed.SecretCount != 1 || changed.Version == put.Version {
 		t.Errorf("got %+v, want the secret to stay", changed)

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/queue"
 )
 
 // An infoRow is a source as the database shows it.
@@ -115,9 +116,9 @@ func (p *Params) check() error {
 	return err
 }
 
-// Put creates or replaces a source; isNew says which. Secrets that are left out stay. It changes one of ifVersions only (nil: any), and with ifExists only
-// a source that there is. It fails with an *InvalidError, a *queue.UndeclaredError, ErrStale and ErrSealing.
-func (s *Service) Put(ctx context.Context, name string, p Params, ifVersions []int64, ifExists bool) (put Source, isNew bool, err error) {
+// Put creates or replaces a source; isNew says which. Secrets that are left out stay. It does so only where the source is
+// as the precondition says. It fails with an *InvalidError, a *queue.UndeclaredError, ErrStale and ErrSealing.
+func (s *Service) Put(ctx context.Context, name string, p Params, only queue.Precondition) (put Source, isNew bool, err error) {
 	if err := p.check(); err != nil {
 		return Source{}, false, err
 	}
@@ -133,16 +134,18 @@ func (s *Service) Put(ctx context.Context, name string, p Params, ifVersions []i
 		for _, secret := range p.Secrets {
 			sealed = append(sealed, s.cfg.Sealer.Seal(secret, owner(name)))
 		}
-	} else if err := s.checkKept(ctx, name, &p); err != nil {
-		return Source{}, false, err
+	} else if !only.Absent { // of a new one the database says that it needs secrets
+		if err := s.checkKept(ctx, name, &p); err != nil {
+			return Source{}, false, err
+		}
 	}
 	type putRow struct {
 		infoRow
 		IsNew bool
 	}
 	r, err := pg.WriteOne[putRow](ctx, &s.writes,
-		`select (p.source).*, p.is_new from agent_service.put_source($1, $2, $3, $4, $5) p where `+s.cfg.Queue.RequireQueue("(p.source).queue"),
-		name, string(settings), sealed, ifVersions, ifExists)
+		`select (p.source).*, p.is_new from agent_service.put_source($1, $2, $3, $4, $5, $6) p where `+s.cfg.Queue.RequireQueue("(p.source).queue"),
+		name, string(settings), sealed, only.Versions, only.Exists, only.Absent)
 	if err != nil {
 		return Source{}, false, wrap("putting a source", err)
 	}

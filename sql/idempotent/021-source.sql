@@ -1,13 +1,15 @@
 -- Sources: senders of webhooks, and the counts of their deliveries. See docs/webhooks-in.md.
 
 -- Creates or replaces a source. _settings are its columns by name; one that is left out has its default. _secrets are sealed by the service; null: those
--- that it has stay. Raises QD003, and QD004 if _if_versions (null: any) has not its version, or if there is no source and it is given or _if_exists is true.
+-- that it has stay. Raises QD003, and QD004 if _if_versions (null: any) has not its version, if there is no source and it is given or _if_exists is true, or if there is one
+-- and _if_absent.
 create or replace function agent_service.put_source
 ( _name text
 , _settings jsonb
 , _secrets bytea[] default null
 , _if_versions int8[] default null
 , _if_exists boolean default false
+, _if_absent boolean default false
 )
 returns table (source agent.source_info, is_new boolean)
 language plpgsql volatile
@@ -27,7 +29,7 @@ begin
   _source.tolerance = coalesce(_source.tolerance, interval '5 minutes');
   _source.headers = coalesce(_source.headers, '{}');
   _source.paused = coalesce(_source.paused, false);
-  if _before.name is null and (_if_versions is not null or _if_exists) then
+  if _before.name is null and (_if_versions is not null or _if_exists) or _before.name is not null and _if_absent then
     perform agent_private.raise_version_mismatch('source ' || _name, _if_versions);
   end if;
   perform agent_private.check_source(_source), agent_private.check_json('signature', _source.signature);
@@ -48,7 +50,7 @@ begin
   , dedup_for = excluded.dedup_for, tolerance = excluded.tolerance, keep_raw = excluded.keep_raw, headers = excluded.headers
   , max_body = excluded.max_body, rate_per_second = excluded.rate_per_second, rate_burst = excluded.rate_burst, paused = excluded.paused
   , version = s.version + 1, updated_at = clock_timestamp()
-  where _if_versions is null or s.version = any (_if_versions)
+  where not _if_absent and (_if_versions is null or s.version = any (_if_versions))
   returning s.* into _source;
   if _source.version is null then
     perform agent_private.raise_version_mismatch('source ' || _name, _if_versions);

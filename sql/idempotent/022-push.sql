@@ -6,7 +6,7 @@
 -- Sets where the events of a queue are pushed to, and returns whether that is new. _headers is sealed, and null in both _headers and
 -- _header_names keeps those that there are, unless _url leads to another host. _secret, sealed, is that of a new push; another one keeps its own. The queue's policy gets 10 attempts
 -- and a backoff of about 27 hours where it says nothing of them, so that no event expires earlier. Raises QD003, and QD004 if the push has none of
--- _if_versions (null: any), or if there is none and _if_exists.
+-- _if_versions (null: any), if there is none and _if_exists, or if there is one and _if_absent.
 create or replace function agent_service.put_push
 ( _queue text
 , _url text
@@ -22,6 +22,7 @@ create or replace function agent_service.put_push
 , _secret bytea
 , _if_versions int8[] default null
 , _if_exists boolean default false
+, _if_absent boolean default false
 )
 returns boolean
 language plpgsql volatile
@@ -74,7 +75,7 @@ begin
     -- Later than any epoch of a push that the queue had before.
     insert into agent.push_state (queue, epoch) values (_queue, (extract(epoch from clock_timestamp()) * 1e6)::int8);
   else
-    if _before.version <> all (_if_versions) then
+    if _if_absent or _before.version <> all (_if_versions) then
       perform agent_private.raise_version_mismatch('push of ' || _queue, _if_versions);
     end if;
     if _headers is null and _header_names is null then

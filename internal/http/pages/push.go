@@ -61,10 +61,12 @@ func (v *visit) isFree() error {
 		return nil
 	}
 	if err == nil {
-		err = problem(http.StatusConflict, "The queue is pushed already", "Somebody has set up its push. It can be changed on its page.")
+		err = errPushed
 	}
 	return err
 }
+
+var errPushed = problem(http.StatusConflict, "The queue is pushed already", "Somebody has set up its push. It can be changed on its page.")
 
 // newPush is the form of a push for a queue that is not pushed.
 func newPush(v *visit) (view, error) {
@@ -118,15 +120,15 @@ func (v *visit) enteredPush() (settings, error) {
 
 // createPush stores a new push, and shows its secret, which nobody gets to see again.
 func createPush(v *visit) (view, error) {
-	if err := v.isFree(); err != nil {
-		return view{}, err
-	}
 	entered, err := v.enteredPush()
 	if err != nil {
 		return view{}, err
 	}
 	shown := &ui.PushSecret{IsNew: true}
-	err = v.callPush(http.MethodPut, "", nil, entered, &shown.Push)
+	err = v.callPush(http.MethodPut, "", ifAbsent(), entered, &shown.Push)
+	if errors.Is(err, client.ErrPreconditionFailed) {
+		err = errPushed
+	}
 	return view{name: "push-secret", title: "Push of " + v.parameter("name"), nav: "queues", body: shown}, err
 }
 

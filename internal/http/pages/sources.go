@@ -104,12 +104,9 @@ func createSource(v *visit) (string, error) {
 	if name == "" {
 		return "", invalid("name", "is missing: the sender posts to /in/ and this name")
 	}
-	_, err := v.api.GetSource(v.r.Context(), name)
-	if err == nil {
-		return "", invalid("name", "is that of a source that there is already; it can be changed on its page")
-	}
-	if errors.Is(err, client.ErrNotFound) {
-		_, err = v.api.Do(v.r.Context(), client.Request{Method: http.MethodPut, Path: "/sources/" + url.PathEscape(name), Body: v.enteredSource()}, nil)
+	_, err := v.api.Do(v.r.Context(), client.Request{Method: http.MethodPut, Path: "/sources/" + url.PathEscape(name), Header: ifAbsent(), Body: v.enteredSource()}, nil)
+	if errors.Is(err, client.ErrPreconditionFailed) {
+		err = invalid("name", "is that of a source that there is already; it can be changed on its page")
 	}
 	return did(sourcePath(name), "source.created", ""), err
 }
@@ -121,6 +118,9 @@ func storeSource(v *visit) (string, error) {
 	}, nil)
 	return did(v.sourcePath(), "source.changed", ""), err
 }
+
+// ifAbsent returns the header of a call about what does not exist yet.
+func ifAbsent() http.Header { return http.Header{"If-None-Match": {"*"}} }
 
 // ifVersion returns the header of a call that is about the version in the form. A form without one is about none.
 func (v *visit) ifVersion() http.Header {
