@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"sync"
+	"time"
 )
 
 const (
@@ -125,7 +126,7 @@ func (g *coalescer) send(batch []*gatheredInsert) {
 	for i, one := range batch {
 		events[i] = one.event
 	}
-	var answer insertedEach
+	var answer insertedBatch
 	_, err := g.c.Do(ctx, Request{
 		Method: http.MethodPost, Path: "/events/batch", Query: url.Values{"atomic": {"false"}}, Body: insertBatchRequest{events}, Repeatable: true,
 	}, &answer)
@@ -170,16 +171,14 @@ func (g *coalescer) sendEach(batch []*gatheredInsert, why *Error) {
 	all.Wait()
 }
 
-// insertedEach is the answer to inserts of a batch that is not atomic.
-type insertedEach struct {
-	Results []insertedResult `json:"results"`
-}
-
+// An insertedResult is the answer to one of the inserts of a batch that is not atomic.
 type insertedResult struct {
-	Inserted
-	Status int    `json:"status"`
-	Code   string `json:"code"`
-	Detail string `json:"detail"`
+	Status int       `json:"status"`
+	ID     int64     `json:"id,omitzero"`
+	Queue  string    `json:"queue,omitzero"`
+	VT     time.Time `json:"vt,omitzero"`
+	Code   string    `json:"code,omitzero"`
+	Detail string    `json:"detail,omitzero"`
 }
 
 // of returns what the call would have returned by itself.
@@ -190,6 +189,5 @@ func (r *insertedResult) of() (Inserted, error) {
 			Method: http.MethodPost, Path: "/events",
 		}
 	}
-	r.Replayed = r.Status == http.StatusOK
-	return r.Inserted, nil
+	return Inserted{ID: r.ID, Queue: r.Queue, VT: r.VT, Replayed: r.Status == http.StatusOK}, nil
 }

@@ -16,9 +16,11 @@ type wire struct{ query, request, response any }
 
 // wires has every operation of the contract that a method makes.
 var wires = map[string]wire{
-	"insert":      {query: NewEvent{}, response: Inserted{}},
-	"insertBatch": {request: insertBatchRequest{}, response: insertedBatch{}},
-	"listEvents":  {query: EventFilter{}, response: eventPage{}},
+	"insert": {query: NewEvent{}, response: Inserted{}},
+	"insertBatch": {query: struct {
+		Atomic bool `query:"atomic"`
+	}{}, request: insertBatchRequest{}, response: insertedBatch{}},
+	"listEvents": {query: EventFilter{}, response: eventPage{}},
 	"getEvent": {query: struct {
 		Wait time.Duration `query:"wait"`
 	}{}, response: Event{}},

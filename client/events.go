@@ -218,7 +218,8 @@ type insertBatchRequest struct {
 }
 
 type insertedBatch struct {
-	IDs []int64 `json:"ids"`
+	IDs     []int64          `json:"ids,omitzero"`     // of an atomic batch
+	Results []insertedResult `json:"results,omitzero"` // of another one
 }
 
 // newKey returns an idempotency key that nobody else has.
