@@ -32,7 +32,7 @@ func TestSchedulesAreMadeByForms(t *testing.T) {
 	b.get("schedules").want(200).says("No schedule is here", "New schedule")
 	b.get("schedules/new?queue=mail").want(200).says(`value="mail"`, "Preview the next runs", "Create the schedule")
 
-	tried := b.post("schedules/preview", scheduleForm()).want(200).says("nothing is stored yet", "UTC&#43;05:30", "07:30:00", "02:00:00 UTC", `value="30 7 * * 1-5"`, `value="nonce"`, "12345678901234567890")
+	tried := b.post("schedules/preview", scheduleForm()).want(200).says("nothing is stored yet", "UTC&#43;05:30", "07:30:00", `02:00:00<span class="utc"> UTC`, `value="30 7 * * 1-5"`, `value="nonce"`, "12345678901234567890")
 	if n := strings.Count(tried.body, "UTC&#43;05:30"); n != 10 {
 		t.Errorf("the preview has %d runs, want 10", n)
 	}
@@ -182,7 +182,7 @@ func TestPagesSayWhereTheClocksChange(t *testing.T) {
 	if n := strings.Count(page.body, "the clocks change"); n < 1 {
 		t.Errorf("%d changes of the clocks are shown: %s", n, page.body)
 	}
-	b.post("schedules/preview", scheduleForm("cron", "", "at", "2031-03-09T02:30:00", "timezone", "America/New_York")).want(200).says("the clocks skip this local time", "07:30:00 UTC")
+	b.post("schedules/preview", scheduleForm("cron", "", "at", "2031-03-09T02:30:00", "timezone", "America/New_York")).want(200).says("the clocks skip this local time", `07:30:00<span class="utc"> UTC`)
 	b.post("schedules/preview", scheduleForm("cron", "", "at", "2031-11-02T01:30:00", "timezone", "America/New_York")).want(200).says("the clocks show this local time twice")
 	_, at := h.createSchedule(`{"event":{},"at":"2031-03-09T02:30:00","timezone":"America/New_York"}`)
 	b.get(strings.TrimPrefix(at, "/")).want(200).says("the clocks skip this local time")

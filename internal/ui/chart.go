@@ -81,6 +81,9 @@ func drawBars(b *strings.Builder, class string, width float64, buckets []Bucket)
 	top := ceiling(float64(most))
 	openChart(b, class, width, "Events ended over time; the table below has the numbers")
 	drawGrid(b, width, top, compact)
+	if most == 0 {
+		drawNothing(b, width, "no event ended")
+	}
 	step := (width - chartLeft) / float64(len(buckets))
 	for i := range buckets {
 		one := &buckets[i]
@@ -120,10 +123,11 @@ func Lines(label string, times []time.Time, series ...Series) template.HTML {
 
 func drawLines(b *strings.Builder, class string, width float64, label string, times []time.Time, series []Series) {
 	var most float64
+	isKnown := false
 	for _, s := range series {
 		for _, v := range s.Points {
 			if !math.IsNaN(v) {
-				most = max(most, v)
+				most, isKnown = max(most, v), true
 			}
 		}
 	}
@@ -134,6 +138,9 @@ func drawLines(b *strings.Builder, class string, width float64, label string, ti
 	}
 	openChart(b, class, width, label+"; the table below has the numbers")
 	drawGrid(b, width, top, format)
+	if !isKnown {
+		drawNothing(b, width, "nothing is known of this time")
+	}
 	step := (width - chartLeft - 2) / float64(max(len(times)-1, 1))
 	for _, s := range series {
 		var path strings.Builder
@@ -218,9 +225,17 @@ func openChart(b *strings.Builder, class string, width float64, label string) {
 	fmt.Fprintf(b, `<svg class="plot %s" viewBox="0 0 %.0f %.0f" role="img" aria-label="%s">`, class, width, chartHeight, template.HTMLEscapeString(label))
 }
 
-// drawGrid draws three lines, at nothing, at half and at the top of the axis.
+// drawNothing says in the middle of a chart why it is empty.
+func drawNothing(b *strings.Builder, width float64, text string) {
+	fmt.Fprintf(b, `<text class="nothing" x="%.0f" y="%.0f" text-anchor="middle">%s</text>`, chartLeft+(width-chartLeft)/2, (chartTop+chartBottom)/2+4, text)
+}
+
+// drawGrid draws lines at nothing, at half and at the top of the axis.
 func drawGrid(b *strings.Builder, width, top float64, format func(float64) string) {
 	for _, share := range []float64{0, 0.5, 1} {
+		if top == 1 && share == 0.5 {
+			continue // there is no half of an event
+		}
 		y := chartBottom - share*(chartBottom-chartTop)
 		fmt.Fprintf(b, `<line class="grid" x1="%.0f" x2="%.0f" y1="%.1f" y2="%.1f"/><text class="axis" x="%.0f" y="%.0f" text-anchor="end">%s</text>`,
 			chartLeft, width, y, y, chartLeft-6, y+4, template.HTMLEscapeString(format(share*top)))

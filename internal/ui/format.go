@@ -15,7 +15,7 @@ import (
 // functions are those that templates call.
 var functions = template.FuncMap{
 	"live": live, "endlive": endLive,
-	"num": number, "duration": Duration, "age": Age, "ms": milliseconds, "time": timestamp, "clock": clock, "bytes": byteSize, "plural": Count, "percent": percent,
+	"num": number, "duration": Duration, "age": Age, "ms": milliseconds, "time": timestamp, "clock": clock, "bytes": byteSize, "plural": Count, "percent": percent, "rate": rate,
 	"json": indent, "path": url.PathEscape, "query": queryString, "dict": dict, "join": strings.Join, "zero": isZero, "asset": assetPath,
 	"bars": Bars, "lines": Lines, "spark": Spark, "short": Short, "list": func(items ...any) []any { return items },
 	"schedule": ScheduleName, "rule": ruleOf, "bounds": boundsOf, "local": localText,
@@ -66,6 +66,20 @@ func decimal(f float64) string {
 	default:
 		return strconv.FormatFloat(f, 'g', 2, 64)
 	}
+}
+
+// rate writes how many events there are in a second, in a minute or in an hour: in the shortest of them in which there is one.
+func rate(perSecond float64) string {
+	text := func(n float64, unit string) string { return strings.TrimSuffix(decimal(n), ".0") + unit }
+	switch {
+	case perSecond <= 0:
+		return "none"
+	case perSecond >= 1:
+		return text(perSecond, " a second")
+	case perSecond >= 1.0/60:
+		return text(60*perSecond, " a minute")
+	}
+	return text(3600*perSecond, " an hour")
 }
 
 // Duration writes a duration for people, in its largest unit or its two largest: 4 ms, 8.4 s, 14 min, 2 h 5 min, 3 d 4 h.
@@ -142,10 +156,10 @@ func timestamp(t any) template.HTML {
 		return "–"
 	}
 	at = at.UTC()
-	b := make([]byte, 0, 80)
+	b := make([]byte, 0, 120)
 	b = at.AppendFormat(append(b, `<time datetime="`...), "2006-01-02T15:04:05.999Z")
-	b = at.AppendFormat(append(b, `">`...), "2006-01-02 15:04:05 UTC")
-	return template.HTML(append(b, `</time>`...)) //nolint:gosec // of digits
+	b = at.AppendFormat(append(b, `">`...), "2006-01-02 15:04:05")
+	return template.HTML(append(b, `<span class="utc"> UTC</span></time>`...)) //nolint:gosec // of digits
 }
 
 // clock writes the time of day in UTC.

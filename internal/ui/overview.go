@@ -94,14 +94,18 @@ func (o *Overview) Waiting(q client.OverviewQueue) any {
 // sparkOf draws the ready events of a queue over a window.
 func sparkOf(q client.OverviewQueue, w Window) any {
 	points := make([]float64, len(q.ReadySeries))
-	first, last := "unknown", "unknown"
+	const unknown = "unknown"
+	first, last := unknown, unknown
 	for i, n := range q.ReadySeries {
 		if points[i] = math.NaN(); n != nil {
 			points[i] = float64(*n)
-			if last = number(*n); first == "unknown" {
+			if last = number(*n); first == unknown {
 				first = last
 			}
 		}
+	}
+	if last == unknown {
+		return "–"
 	}
 	return Spark(fmt.Sprintf("ready, %s: from %s to %s", w.Text, first, last), points, q.Failed+q.Expired > 0)
 }

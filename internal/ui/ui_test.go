@@ -36,6 +36,34 @@ func TestJSONIsWrittenWithoutEscapesForHTML(t *testing.T) {
 	}
 }
 
+func TestRatesAreOfATimeInWhichThereIsAnEvent(t *testing.T) {
+	t.Parallel()
+	for want, perSecond := range map[string]float64{"none": 0, "6.1 an hour": 0.0017, "1 a minute": 1.0 / 60, "30 a minute": 0.5, "47.6 a second": 47.6} {
+		if got := rate(perSecond); got != want {
+			t.Errorf("%v events a second are written %q, want %q", perSecond, got, want)
+		}
+	}
+}
+
+func TestChartsSayWhyTheyAreEmpty(t *testing.T) {
+	t.Parallel()
+	at := []time.Time{time.Date(2026, 2, 3, 4, 5, 0, 0, time.UTC), time.Date(2026, 2, 3, 4, 6, 0, 0, time.UTC)}
+	for name, c := range map[string]struct {
+		chart template.HTML
+		want  bool
+	}{
+		"no event":    {Bars([]Bucket{{At: at[0]}}), true},
+		"an event":    {Bars([]Bucket{{At: at[0], Done: 1}}), false},
+		"no point":    {Lines("Depth", at, Series{Points: []float64{math.NaN(), math.NaN()}}), true},
+		"a point":     {Lines("Depth", at, Series{Points: []float64{math.NaN(), 0}}), false},
+		"two columns": {Lines("Depth", at, Series{Points: []float64{3, 4}}), false},
+	} {
+		if got := strings.Contains(string(c.chart), `class="nothing"`); got != c.want {
+			t.Errorf("%s: the chart says that it is empty: %t, want %t", name, got, c.want)
+		}
+	}
+}
+
 func TestAgesAreCoarse(t *testing.T) {
 	t.Parallel()
 	for want, d := range map[string]time.Duration{

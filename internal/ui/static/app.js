@@ -4,6 +4,11 @@
   const root = document.body.dataset.root;
   document.documentElement.classList.add("script");
 
+  // On narrow screens the navigation scrolls sideways: it begins where this page is.
+  const nav = document.querySelector(".bar nav");
+  const entry = nav?.querySelector("[aria-current]");
+  if (entry) nav.scrollLeft = entry.offsetLeft - nav.offsetLeft - (nav.clientWidth - entry.offsetWidth) / 2;
+
   // A notice is said once: going back, or loading the page again, does not say it again.
   const here = new URL(location.href);
   if (here.searchParams.has("did")) {
@@ -76,6 +81,7 @@
     const selection = getSelection();
     return selection && !selection.isCollapsed && el.contains(selection.anchorNode);
   };
+  const controlsOf = (el) => [...el.querySelectorAll("a[href], button, summary, [tabindex]")];
   const replace = (regions) => {
     Object.assign(waiting, regions);
     for (const [name, html] of Object.entries(waiting)) {
@@ -84,12 +90,17 @@
       delete waiting[name];
       if (!el) continue;
       const active = document.activeElement;
-      const focused = active && el.contains(active) ? active.getAttribute("href") || active.id : null;
+      const focused = active && el.contains(active) ? active : null;
+      const controls = controlsOf(el);
       const open = new Map([...el.querySelectorAll("details")].map((d, i) => [d.id || i, d.open]));
       const row = [...el.querySelectorAll("tr.current a[href]")].map((a) => a.getAttribute("href"))[0];
       el.innerHTML = html;
       el.querySelectorAll("details").forEach((d, i) => { d.open = open.get(d.id || i) ?? d.open; });
-      if (focused) (el.querySelector(`[href="${CSS.escape(focused)}"]`) || document.getElementById(focused))?.focus({preventScroll: true});
+      if (focused) { // the same control has the focus again, or the one in its place, such as Resume for Pause
+        const now = controlsOf(el);
+        const same = now.find((c) => focused.id ? c.id === focused.id : focused.hasAttribute("href") ? c.getAttribute("href") === focused.getAttribute("href") : c.outerHTML === focused.outerHTML);
+        (same || (now.length === controls.length ? now[controls.indexOf(focused)] : null))?.focus({preventScroll: true});
+      }
       if (row) el.querySelector(`a[href="${CSS.escape(row)}"]`)?.closest("tr")?.classList.add("current");
       enliven(el);
     }
