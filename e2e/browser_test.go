@@ -159,6 +159,7 @@ func freeAddress(t *testing.T) string {
 type process struct {
 	cmd     *exec.Cmd
 	address string
+	key     string // that calls are made with; empty: none
 	log     bytes.Buffer
 	ended   bool
 }
@@ -216,4 +217,27 @@ func (p *process) publish(t *testing.T, event string) {
 	if err != nil || resp.StatusCode != http.StatusCreated || !json.Valid(body) {
 		t.Fatalf("publishing returned %d %s, %v", resp.StatusCode, body, err)
 	}
+}
+
+// request makes a call of the API, which has to succeed, and returns its answer.
+func (p *process) request(t *testing.T, method, path, body string) []byte {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+p.address+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if p.key != "" {
+		req.Header.Set("Authorization", "Bearer "+p.key)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode >= 300 {
+		t.Fatalf("%s %s: %d %s, %v", method, path[:min(len(path), 300)], resp.StatusCode, answer, err)
+	}
+	return answer
 }

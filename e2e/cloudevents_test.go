@@ -29,6 +29,9 @@ func (p *process) call(t *testing.T, status int, method, path, body string, head
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	if p.key != "" {
+		req.Header.Set("Authorization", "Bearer "+p.key)
+	}
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}

@@ -32,10 +32,33 @@ const lastHour = `
 	from minutes m cross join (values ('mail', 60, 7.0), ('orders', 140, 9.0), ('invoices', 25, 5.0)) as q (name, rate, wave)
 	on conflict do nothing`
 
+// sumOfLastHour adds up what ended in all queues.
+const sumOfLastHour = `
+	update agent.queue_sampling s
+	set done = o.done, failed = o.failed
+	from (select at, sum(done) as done, sum(failed) as failed from agent.queue_outcome group by at) o
+	where s.at = o.at`
+
+// liveAnHour gives a database the statistics of an hour.
+func liveAnHour(t *testing.T, database string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(t.Context()) }()
+	for _, statement := range []string{lastHour, sumOfLastHour} {
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestPicturesOfTheDocumentation takes the pictures of docs/dashboard.md, when QUEUED_E2E_PICTURES names a folder for them: see make pictures.
 func TestPicturesOfTheDocumentation(t *testing.T) {
 	t.Parallel()
-	if os.Getenv("QUEUED_E2E_PICTURES") == "" {
+	folder := os.Getenv("QUEUED_E2E_PICTURES")
+	if folder == "" {
 		t.Skip("QUEUED_E2E_PICTURES is not set: it names the folder of the pictures")
 	}
 	database := newDatabase(t)
@@ -68,14 +91,7 @@ func TestPicturesOfTheDocumentation(t *testing.T) {
 		}
 	}
 	p.request(t, "POST", "/schedules", `{"name":"nightly report","queue":"reports","event":{"report":"nightly"},"cron":"*/20 * * * *","timezone":"Europe/Berlin"}`)
-	conn, err := pgx.Connect(t.Context(), database)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(t.Context()) }()
-	if _, err := conn.Exec(t.Context(), lastHour); err != nil {
-		t.Fatal(err)
-	}
+	liveAnHour(t, database)
 	b := openTab(t, "http://"+p.address)
 	for _, shot := range []struct {
 		name, path, scheme string
@@ -92,6 +108,10 @@ func TestPicturesOfTheDocumentation(t *testing.T) {
 		b.look(shot.width, shot.scheme)
 		b.open(shot.path)
 		b.check(shot.name)
-		b.keep(shot.name, chromedp.CaptureScreenshot()) // of what the window shows
+		png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot()) // of what the window shows
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, folder, shot.name, png)
 	}
 }
