@@ -23,6 +23,13 @@ select
 , ts
 from (select i, now() - (1000000 - i) * interval '7 seconds' from generate_series(1, 1000000) i) as n (i, ts);
 
+-- The index of finished_at has a summary of all blocks, as it comes to have in life within a minute or so, by autovacuum: without, they are all read.
+select count(brin_summarize_new_values(i.indexrelid)) as indexes_summarized
+from pg_index i
+join pg_class c on c.oid = i.indexrelid and c.relkind = 'i'
+join pg_am m on m.oid = c.relam and m.amname = 'brin'
+join pg_inherits h on h.inhrelid = i.indrelid and h.inhparent = 'agent.event_hist'::regclass \gset
+
 create function pg_temp.measure(_what text, _call text, _times int4)
 returns table (what text, median numeric, slowest numeric)
 language plpgsql
@@ -51,6 +58,11 @@ insert into calls (what, call) values
 , ('outcome failed (5 in all)', $$agent.list_history(_outcome => 'failed')$$)
 , ('queue and outcome', $$agent.list_history(_queue => 'q' || $1 % 20, _outcome => 'expired')$$)
 , ('from and to, an hour', $$agent.list_history(_from => now() - $1 * interval '1 day', _to => now() - $1 * interval '1 day' + interval '1 hour')$$)
+, ('finished within an hour', $$agent.list_history(_finished_from => now() - $1 * interval '1 day', _finished_to => now() - $1 * interval '1 day' + interval '1 hour')$$)
+, ('queue and outcome, finished within a day', $$agent.list_history(_queue => 'q' || $1 % 20, _outcome => 'expired', _finished_from => now() - $1 * interval '1 day', _finished_to => now() - $1 * interval '1 day' + interval '1 day')$$)
+, ('contains, finished within a day, nothing matches', $$agent.list_history(_contains => jsonb_build_object('user', $1), _finished_from => now() - interval '1 day')$$)
+, ('finished since 50 days, page 1', $$agent.list_history(_finished_from => now() - interval '50 days')$$)
+, ('finished before 50 days, page 1', $$agent.list_history(_finished_to => now() - interval '50 days' - $1 * interval '1 minute')$$)
 , ('id', 'agent.list_history(_id => $1 * 1999)')
 , ('contains within a day, nothing matches', $$agent.list_history(_contains => jsonb_build_object('user', $1), _from => now() - interval '1 day')$$)
 , ('stats, 24 hours by hour', $$agent.history_stats('1 hour', now() - interval '1 day', now())$$);
