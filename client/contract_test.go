@@ -73,6 +73,7 @@ var wires = map[string]wire{
 	"listHolders":    {response: Holders{}},
 	"historyErrors":  {query: CauseFilter{}, response: HistoryErrors{}},
 	"showVersion":    {response: Version{}},
+	"getCell":        {response: Cell{}},
 	"livez":          {},
 	"readyz":         {},
 

@@ -149,7 +149,7 @@ func (c *serveCmd) serve(ctx context.Context, env *cliEnv, reader *settingsReade
 		return errors.Join(noKey(reader.name("listen"), tcp), opened.close(closing))
 	}
 	httpConfig.Service, httpConfig.Schedules, httpConfig.Topics, httpConfig.Access = opened.queue, opened.schedules, opened.topics, opened.access
-	httpConfig.Pushes, httpConfig.Sources = opened.pushes, opened.sources
+	httpConfig.Pushes, httpConfig.Sources, httpConfig.Cells = opened.pushes, opened.sources, opened.cells
 	needsKey := opened.access.IsRequired()
 	api := httpapi.New(httpConfig) //nolint:contextcheck // its calls have the contexts of their requests
 	s := &server{settings: &c.settings, services: opened, api: api, http: front, db: db, logger: logger}

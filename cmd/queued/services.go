@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/cell"
 	"github.com/queued/queued/internal/egress"
 	"github.com/queued/queued/internal/migrate"
 	"github.com/queued/queued/internal/pg"
@@ -39,6 +40,7 @@ type service interface {
 // services are those that the API serves. Those that could not be opened are nil.
 type services struct {
 	opened    []service // each after those that it uses; they are drained in the opposite order, so that nothing is pushed from a queue that waits no more
+	cells     *cell.Service
 	queue     *queue.Service
 	schedules *schedule.Service
 	topics    *topic.Service
@@ -92,6 +94,10 @@ func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, tcp *net.
 			s = nil
 		}
 	}()
+	if s.cells, err = cell.Open(ctx, cell.Config{Database: connections, Number: c.Cell, QueryTimeout: c.QueryTimeout, Logger: logger}); err != nil {
+		return s, err // before an id is given out
+	}
+	s.opened = append(s.opened, s.cells)
 	isQuiet := c.Background == "off"
 	if s.queue, err = queue.Open(ctx, queue.Config{
 		Database:      connections,

@@ -33,6 +33,7 @@ type serverSettings struct {
 	NoMigrate     bool          `type:"switch"`
 	Adopt         string        `type:"choice" choices:"ask,always" placeholder:"WHEN" default:"ask"`
 	Background    string        `type:"choice" choices:"on,off" placeholder:"STATE" default:"on"`
+	Cell          int           `type:"count" min:"0" max:"255" default:"0"`
 
 	migrateSettings `embed:""`
 }
@@ -123,6 +124,8 @@ var settingHelp = map[string]string{
 		"'queued adopt' is run; always adopts it at once.",
 	"background": "Whether this process pushes, fires schedules and delivers subscriptions: with off it only answers calls, and looks after the database, " +
 		"whatever the database is.",
+	"cell": "Which cell the database is, 0 to 255, where several are behind a gateway: it gives out ids of its own. A new database takes the number at its first start and keeps it; " +
+		"another number stops the start. 0 is home, and what a single database is.",
 	"force-migrate": "Migrate although processes are alive whose version cannot run on the new schema: their calls fail from then on.",
 
 	"secret-key": "What seals the secrets of webhooks in the database: one key or more of at least 16 bytes, separated by commas or white space. The first seals, " +

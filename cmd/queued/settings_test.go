@@ -72,7 +72,7 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 	t.Parallel()
 	given := map[string]string{
-		"data-dir": "/srv/queued", "start-timeout": "1m", "require-sync": "true", "no-migrate": "true", "force-migrate": "true", "adopt": "always", "background": "off",
+		"data-dir": "/srv/queued", "start-timeout": "1m", "require-sync": "true", "no-migrate": "true", "force-migrate": "true", "adopt": "always", "background": "off", "cell": "17",
 		"listen": "[::1]:9", "hosts": "a.example, 10.0.0.5,[::1]", "tls-cert": "/tls/cert.pem", "tls-key": "/tls/key.pem", "tls-client-ca": "/tls/ca.pem", "drain-delay": "1s", "shutdown-timeout": "2s",
 		"queues": "declared", "max-attempts": "7", "sweep-interval": "3s", "max-vt-age": "4h", "history-retention": "720h", "key-retention": "48h",
 		"misfire-grace": "5m", "occurrence-retention": "49h",
@@ -86,7 +86,7 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 	}
 	want := settings{
 		databaseSettings: databaseSettings{DatabaseURL: secrets["database-url"], DataDir: "/srv/queued"},
-		serverSettings:   serverSettings{ListenURL: secrets["listen-url"], StartTimeout: time.Minute, RequireSync: true, NoMigrate: true, Adopt: "always", Background: "off", migrateSettings: migrateSettings{ForceMigrate: true}},
+		serverSettings:   serverSettings{ListenURL: secrets["listen-url"], StartTimeout: time.Minute, RequireSync: true, NoMigrate: true, Adopt: "always", Background: "off", Cell: 17, migrateSettings: migrateSettings{ForceMigrate: true}},
 		secretSettings:   secretSettings{SecretKey: []string{"the-first-key-of-two", "the-other-key-of-two"}},
 		httpSettings: httpSettings{
 			listenSettings: listenSettings{Listen: "[::1]:9", TLSCert: "/tls/cert.pem"}, Hosts: []string{"a.example", "10.0.0.5", "::1"}, TLSKey: "/tls/key.pem", TLSClientCA: "/tls/ca.pem", APIKey: secrets["api-key"], DrainDelay: time.Second, ShutdownTimeout: 2 * time.Second,

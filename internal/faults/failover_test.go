@@ -14,7 +14,7 @@ const recoveryLimit = 15 * time.Second
 var (
 	commitLocal          = build{name: "commits that do not wait for the standby", setting: `alter database queued set synchronous_commit = local`}
 	sequencesNotAdvanced = build{name: "id sequences that are not moved ahead", sql: []edit{{
-		"advance_sequences", "perform setval(_sequence, nextval(_sequence) + _distance);", "null;",
+		"advance_sequences", "perform setval(_sequence, least(_latest, _end - _distance) + _distance, _is_called or _latest > _end - _distance);", "null;",
 	}}}
 	longConnectTimeout = build{name: "connections that wait a minute for a server", edits: []edit{
 		{"internal/pg/database.go", "ConnectTimeout = 3 * time.Second", "ConnectTimeout = time.Minute"},

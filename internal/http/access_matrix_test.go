@@ -252,6 +252,8 @@ var restrictedCalls = map[string]struct {
 	"revokeKey": {"/keys/k3x7q2ab", "", global},
 	"listAudit": {"/audit", "", global},
 
+	"getCell": {"/cell", "", global},
+
 	"livez":       {"/livez", "", unlimited},
 	"readyz":      {"/readyz", "", unlimited},
 	"showVersion": {"/version", "", unlimited},

@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/cell"
 	"github.com/queued/queued/internal/egress"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/pg"
@@ -44,6 +45,7 @@ type environment struct {
 	access    *access.Service
 	pushes    *push.Service
 	sources   *webhook.Service
+	cells     *cell.Service
 	srv       *Server
 	log       *logBuffer
 	raw       *http.Transport // what the client sends with, without the contract
@@ -56,6 +58,7 @@ type settings struct {
 	plans func(*schedule.Config)
 	keys  func(*access.Config)
 	push  func(*push.Config)
+	cell  func(*cell.Config)
 	seen  map[string]bool // records the responses seen, if not nil
 
 	sources func(*webhook.Config)
@@ -86,6 +89,14 @@ func setupWith(t *testing.T, set settings) *environment {
 		t.Fatal(err)
 	}
 	h.database = db
+	ccfg := cell.Config{Database: db, QueryTimeout: busyTimeout}
+	if set.cell != nil {
+		set.cell(&ccfg)
+	}
+	if h.cells, err = cell.Open(t.Context(), ccfg); err != nil {
+		t.Fatal(err)
+	}
+	keepRunning(t, h.cells.Run, h.cells.Close)
 	qcfg := queue.Config{Database: db, SweepInterval: -1, MaxConns: 4, QueryTimeout: busyTimeout}
 	if set.queue != nil {
 		set.queue(&qcfg)
@@ -149,7 +160,7 @@ func setupWith(t *testing.T, set settings) *environment {
 	}
 	keepRunning(t, h.sources.Run, h.sources.Close)
 
-	cfg := Config{Service: svc, Schedules: h.schedules, Topics: h.topics, Access: h.access, Pushes: h.pushes, Sources: h.sources, RequestTimeout: busyTimeout, Version: "1.2.3", Logger: zerolog.New(h.log).Level(zerolog.DebugLevel)}
+	cfg := Config{Service: svc, Schedules: h.schedules, Topics: h.topics, Access: h.access, Pushes: h.pushes, Sources: h.sources, Cells: h.cells, RequestTimeout: busyTimeout, Version: "1.2.3", Logger: zerolog.New(h.log).Level(zerolog.DebugLevel)}
 	if set.http != nil {
 		set.http(&cfg)
 	}

@@ -54,8 +54,12 @@ func newMetrics(cfg Config, build versionResponse, bodies *body.Budget) *metrics
 		ConstLabels: prometheus.Labels{"version": build.Version, "go": build.Go, "commit": build.Commit},
 	})
 	info.Set(1)
+	number := prometheus.NewGauge(prometheus.GaugeOpts{Name: "queued_cell", Help: "The number of the cell that the database is."})
+	if cfg.Cells != nil {
+		number.Set(float64(cfg.Cells.Number()))
+	}
 	cfg.Registry.MustRegister(
-		m.requests, m.duration, m.streamed, m.gaps, m.blocked, m.keys, info, &collector{cfg.Service, cfg.Schedules, cfg.Topics, cfg.Access, cfg.Pushes, cfg.Sources, cfg.Tracer, bodies},
+		m.requests, m.duration, m.streamed, m.gaps, m.blocked, m.keys, info, number, &collector{cfg.Service, cfg.Schedules, cfg.Topics, cfg.Access, cfg.Pushes, cfg.Sources, cfg.Tracer, bodies},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m

@@ -70,6 +70,7 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 		"event_not_found":        h.try("GET", "/events/4711", ""),
 		"raw_body_not_found":     h.try("GET", "/events/4711/raw", ""),
 		"source_not_found":       h.try("GET", "/sources/nothing", ""),
+		"ids_exhausted":          failWith(t, fmt.Errorf("inserting: %w", queue.ErrIDsExhausted)),
 		"source_paused":          failWith(t, fmt.Errorf("receiving: %w", webhook.ErrPaused)),
 		"webhook_rejected":       failWith(t, problemOfDelivery(&webhook.RejectedError{Code: "too_old", Reason: "secret text"})),
 		"schedule_not_found":     h.try("GET", "/schedules/4711", ""),

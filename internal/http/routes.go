@@ -183,6 +183,8 @@ func (s *Server) routes() *router {
 	r.Post("/in/{name}", public, http.HandlerFunc(s.receive))
 	r.add(http.MethodOptions, "/in/{name}", public, http.HandlerFunc(s.shakeHands))
 
+	r.Get("/cell", access.Read, endpoint(s, lim, s.getCell))
+
 	r.Get("/livez", public, withoutParameters(s, s.livez))
 	r.Get("/readyz", public, endpoint(s, lim, s.readyz))
 	r.Get("/version", anyKey, withoutParameters(s, s.showVersion))

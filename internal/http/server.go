@@ -1,5 +1,5 @@
 // Package http serves the HTTP/JSON API of the queue: it decodes and validates requests, calls
-// queue.Service, schedule.Service, topic.Service, access.Service or push.Service, and encodes the results. It holds no state of its own.
+// queue.Service, schedule.Service, topic.Service, access.Service, push.Service or cell.Service, and encodes the results. It holds no state of its own.
 package http
 
 import (
@@ -21,6 +21,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/cell"
 	"github.com/queued/queued/internal/failure"
 	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/body"
@@ -40,6 +41,7 @@ type Config struct {
 	Topics    *topic.Service
 	Access    *access.Service // who may call; nil: anyone
 	Pushes    *push.Service
+	Cells     *cell.Service        // which cell the database is
 	Sources   *webhook.Service     // whose webhooks come in; nil: there are none
 	Version   string               // of the program, for /version; empty: that of the build
 	Logger    zerolog.Logger       // zero: silent
@@ -102,6 +104,7 @@ type Server struct {
 	access    *access.Service
 	pushes    *push.Service
 	sources   *webhook.Service
+	cells     *cell.Service
 	bodies    *body.Budget
 	log       zerolog.Logger
 	metrics   *metrics
@@ -119,7 +122,7 @@ type Server struct {
 // of the process included; a registry serves one Server.
 func New(cfg Config) *Server {
 	cfg = cfg.withDefaults()
-	s := &Server{cfg: cfg, svc: cfg.Service, schedules: cfg.Schedules, topics: cfg.Topics, access: cfg.Access, pushes: cfg.Pushes, sources: cfg.Sources, log: cfg.Logger, version: versionOf(cfg.Version)}
+	s := &Server{cfg: cfg, svc: cfg.Service, schedules: cfg.Schedules, topics: cfg.Topics, access: cfg.Access, pushes: cfg.Pushes, sources: cfg.Sources, cells: cfg.Cells, log: cfg.Logger, version: versionOf(cfg.Version)}
 	s.heartbeat, s.blockedLimit, s.slowAfter = heartbeat, blockedLimit, slowAfter
 	s.bodies = body.NewBudget(cfg.bodies())
 	s.exports = make(chan struct{}, maxExports)

@@ -22,6 +22,8 @@ var (
 	ErrUnrepresentable = errors.New("not representable in PostgreSQL")
 	// ErrKeyReused: the idempotency key stands for another request.
 	ErrKeyReused = errors.New("the idempotency key stands for another request")
+	// ErrIDsExhausted: the database has given out all the ids that it may; nothing was written.
+	ErrIDsExhausted = errors.New("the ids are exhausted")
 	// ErrBadCursor: the cursor is not one that this listing returned.
 	ErrBadCursor = errors.New("not a cursor of this listing")
 	// ErrQueryTimeout: the statement took longer than its time limit.
@@ -65,6 +67,7 @@ var common = States{
 	"22003": ErrUnrepresentable, // numeric_value_out_of_range
 	"54000": ErrUnrepresentable, // program_limit_exceeded: a jsonb too large
 	"54001": ErrUnrepresentable, // statement_too_complex: a jsonb nested too deep
+	"2200H": ErrIDsExhausted,    // sequence_generator_limit_exceeded
 	"22008": ErrInvalid,         // datetime_field_overflow
 	"57014": ErrQueryTimeout,    // query_canceled
 	"57P01": ErrUnavailable,     // admin_shutdown

@@ -439,6 +439,7 @@ var (
 	ErrQueueInUse      = errors.New("the queue is in use")                            // schedules, sources, subscriptions or other queues name it; the error is a *RefusedError
 	ErrQueueLeased     = errors.New("the queue has events under a lease")             // the error is a *RefusedError
 	ErrDeadLetterChain = errors.New("a dead-letter queue has dead letters")           // a policy would give a dead-letter queue dead letters of its own
+	ErrIDsExhausted    = pg.ErrIDsExhausted                                           // there are no more ids for events
 	ErrNotDeclared     = pg.ErrNotDeclared                                            // it has no policy, and Config.DeclaredOnly wants one; the error is an *UndeclaredError
 	ErrRedriveNotFound = errors.New("no such redrive")                                // or it is about queues of others
 	ErrRedriveEnded    = errors.New("the redrive has ended")                          // it is done, was cancelled, or has failed

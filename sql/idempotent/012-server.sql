@@ -193,8 +193,9 @@ return hashtextextended(pg_relation_filepath('agent.server_mark'), (extract(epoc
 
 -- Moves all sequences of the schema ahead, by more than can have been lost, if ids were given out so far on another timeline or under another
 -- identity: by 2^20, and by 2^18 for each second since the server was recorded last. So many may have been given out that this database does not
--- know of, by the primary that it was a standby of, or by the original after it was dumped. Sequences are not transactional: this takes effect at
--- once, for everybody, even if the caller's transaction fails.
+-- know of, by the primary that it was a standby of, or by the original after it was dumped. A sequence whose end that would pass is at its end then: it gives
+-- out nothing any more (2200H), and nothing twice. One that has given out nothing stays so, further ahead: it has to be known of a database that is to be a cell.
+-- Sequences are not transactional: this takes effect at once, for everybody, even if the caller's transaction fails.
 create or replace function agent_private.advance_sequences()
 returns void
 language plpgsql volatile
@@ -206,6 +207,9 @@ declare
   _identity int8 = (select hashtextextended(concat_ws('/', i.system_identifier, i.database_oid, i.table_oid), 0) from agent_private.database_identity() i);
   _distance int8;
   _sequence regclass;
+  _latest int8;
+  _end int8;
+  _is_called boolean;
 begin
   lock table agent.server_change in exclusive mode;
   if agent_private.server_mark() = (select s.last_value from agent.server_mark s) then
@@ -216,13 +220,15 @@ begin
     or _identity <> (select s.last_value from agent.server_identity s) and 0 <> (select s.last_value from agent.server_identity s)
   then
     select 1048576 + (greatest(extract(epoch from clock_timestamp() - s.clock), 0) * 262144)::int8 into strict _distance from agent.server s;
-    for _sequence in
-      select c.oid
+    for _sequence, _end in
+      select c.oid, s.seqmax
       from pg_class c
+      join pg_sequence s on s.seqrelid = c.oid
       where c.relkind = 'S' and c.relnamespace = 'agent'::regnamespace
       and c.relname not in ('server_timeline', 'server_identity', 'server_mark', 'log_position_seq') -- for the last one see advance_log
     loop
-      perform setval(_sequence, nextval(_sequence) + _distance);
+      execute format('select s.last_value, s.is_called from %s s', _sequence) into strict _latest, _is_called;
+      perform setval(_sequence, least(_latest, _end - _distance) + _distance, _is_called or _latest > _end - _distance);
     end loop;
   end if;
   perform setval('agent.server_timeline', _timeline);

@@ -77,6 +77,7 @@ var serviceErrors = []struct {
 	{queue.ErrUnrepresentable, Unrepresentable, "PostgreSQL cannot store a value of the request."},
 	{queue.ErrInvalid, ValidationFailed, "The database refused a value."},
 	{queue.ErrBadCursor, InvalidCursor, "Send `next` of a page of the same listing with the same filters, unchanged, or no cursor for the first page."},
+	{queue.ErrIDsExhausted, IDsExhausted, "The database has given out all ids of its cell, and nothing was written. Place the queue on another cell; a single database gets more by agent.widen_ids, as docs/operations.md says."},
 	{queue.ErrQueryTimeout, QueryTimeout, "The query reached its time limit. Narrow `from` and `to`, or filter by `queue`."},
 	{queue.ErrOverloaded, Overloaded, "Too many calls wait for the database. Nothing was written; retry with growing pauses."},
 	{queue.ErrLocked, Locked, "Another transaction holds a lock and did not end in time. Nothing was written; retry."},
@@ -105,7 +106,7 @@ func Of(err error) *Problem {
 		if invalid != nil && invalid.Detail != "" {
 			p.Detail = invalid.Detail
 		}
-		if known.typ.Status == http.StatusServiceUnavailable && known.typ != QueryTimeout && known.typ != SealingUnavailable {
+		if known.typ.Status == http.StatusServiceUnavailable && known.typ != QueryTimeout && known.typ != SealingUnavailable && known.typ != IDsExhausted {
 			p = p.With("Retry-After", cmp.Or(retryAfter[known.typ], "1"))
 		}
 		return p

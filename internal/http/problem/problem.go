@@ -76,6 +76,7 @@ var (
 	DatabaseUnavailable  = Type{503, "database_unavailable", "Database unavailable"}
 	Overloaded           = Type{503, "overloaded", "Server overloaded"}
 	Locked               = Type{503, "locked", "Locked by another transaction"}
+	IDsExhausted         = Type{503, "ids_exhausted", "Ids exhausted"}
 	SourcePaused         = Type{503, "source_paused", "Source paused"}
 	SealingUnavailable   = Type{503, "sealing_unavailable", "Sealing unavailable"}
 	NotReady             = Type{503, "not_ready", "Server not ready"}

@@ -1,0 +1,162 @@
+package http
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/queued/queued/internal/cell"
+	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/pgtest"
+)
+
+// inCell has the database be a cell.
+func inCell(number int) func(*cell.Config) { return func(cfg *cell.Config) { cfg.Number = number } }
+
+// setIDs has the next event, schedule and redrive of a database have this id.
+func (h *environment) setIDs(next int64) {
+	h.t.Helper()
+	conn := pgtest.Connect(h.t, h.db.URL)
+	for _, name := range []string{"event", "schedule", "redrive"} {
+		pgtest.Query[int64](h.t, conn, fmt.Sprintf(`select setval('agent.%s_id_seq', $1, false)`, name), next)
+	}
+}
+
+func TestCellSaysWhichIDsItGivesOut(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	for number, want := range map[int]string{
+		0:   `{"cell":0,"is_home":true,"ids":{"first":1,"last":35184372088831,"left":35184372088831},"version":"1.2.3"}`,
+		3:   `{"cell":3,"is_home":false,"ids":{"first":105553116266496,"last":140737488355327,"left":35184372088832},"version":"1.2.3"}`,
+		255: `{"cell":255,"is_home":false,"ids":{"first":8972014882652160,"last":9007199254740991,"left":35184372088832},"version":"1.2.3"}`,
+	} {
+		h := setupWith(t, settings{cell: inCell(number)})
+		if got := h.call("GET", "/cell", "").want(http.StatusOK).body; got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		if got := h.call("GET", "/metrics", "").want(http.StatusOK).body; !strings.Contains(got, fmt.Sprintf("\nqueued_cell %d\n", number)) {
+			t.Errorf("/metrics does not say that it is cell %d", number)
+		}
+	}
+}
+
+// TestIDsAtTheEndsOfACellWorkEverywhere makes every call that takes the id of an event, a schedule or a redrive with the first and the last ids of cells.
+func TestIDsAtTheEndsOfACellWorkEverywhere(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	for _, number := range []int{0, 1, 255} {
+		h := setupWith(t, settings{cell: inCell(number)})
+		first, last := int64(max(1, number<<45)), int64(number+1)<<45-1
+		called := make(map[string]bool)
+		call := func(id, method, pattern string, thing int64, query, body string, status int) answer {
+			t.Helper()
+			called[id] = true
+			return h.call(method, strings.Replace(pattern, "{id}", fmt.Sprint(thing), 1)+query, body).want(status)
+		}
+		for range 2 { // first from the first id on, then up to the last
+			insert := func(query string) int64 {
+				t.Helper()
+				id := decode[seenEvent](h.call("POST", "/events?queue=q"+query, `{"n":1}`).want(http.StatusCreated)).ID
+				if id < first || id > last || id>>45 != int64(number) {
+					t.Fatalf("cell %d gave out the id %d", number, id)
+				}
+				return id
+			}
+			claim := func() (int64, string) {
+				t.Helper()
+				e := h.claim(`{"queue":"q"}`)[0]
+				return e.ID, fmt.Sprintf(`{"receipt":%q}`, e.Receipt)
+			}
+			later := insert("&delay=1h")
+			call("getEvent", "GET", "/events/{id}", later, "", "", 200)
+			call("runEvent", "POST", "/events/{id}/run", later, "", "", 200)
+			id, receipt := claim()
+			call("extend", "POST", "/events/{id}/extend", id, "", receipt, 200)
+			call("release", "POST", "/events/{id}/release", id, "", receipt, 200)
+			id, receipt = claim()
+			call("nack", "POST", "/events/{id}/nack", id, "", receipt, 200)
+			id, receipt = claim()
+			call("extendBatch", "POST", "/extend", id, "", `{"events":[{"id":`+fmt.Sprint(id)+`,`+receipt[1:]+`]}`, 200)
+			call("ackWithResult", "POST", "/events/{id}/ack", id, "", receipt, 200)
+			call("listAttempts", "GET", "/events/{id}/attempts", id, "", "", 200)
+			copied := decode[seenEvent](call("requeue", "POST", "/history/{id}/requeue", id, "", "", 201)).ID
+			call("ack", "DELETE", "/events/{id}", copied, "", "", 204)
+			raw := insert("&keep_raw=1h")
+			call("getRawBody", "GET", "/events/{id}/raw", raw, "", "", 200)
+			id, receipt = claim()
+			call("releaseBatch", "POST", "/release", id, "", `{"events":[{"id":`+fmt.Sprint(id)+`,`+receipt[1:]+`]}`, 200)
+			call("ackBatch", "POST", "/ack", id, "", fmt.Sprintf(`{"events":[{"id":%d}]}`, id), 200)
+
+			s := decode[seenEvent](h.call("POST", "/schedules", `{"event":{},"queue":"s","cron":"@yearly","timezone":"UTC"}`).want(http.StatusCreated)).ID
+			call("getSchedule", "GET", "/schedules/{id}", s, "", "", 200)
+			call("patchSchedule", "PATCH", "/schedules/{id}", s, "", `{"priority":1}`, 200)
+			call("pauseSchedule", "POST", "/schedules/{id}/pause", s, "", "", 200)
+			call("resumeSchedule", "POST", "/schedules/{id}/resume", s, "", "", 200)
+			call("runSchedule", "POST", "/schedules/{id}/run", s, "", "", 201)
+			call("listOccurrences", "GET", "/schedules/{id}/occurrences", s, "", "", 200)
+			call("deleteSchedule", "DELETE", "/schedules/{id}", s, "", "", 204)
+
+			r := decode[redrive](h.call("POST", "/redrives", `{"filter":{"queue":"q"},"to":"again","rate":0.01}`).want(http.StatusAccepted)).ID
+			call("getRedrive", "GET", "/redrives/{id}", r, "", "", 200)
+			for _, verb := range []string{"pause", "resume", "cancel"} {
+				call(verb+"Redrive", "POST", "/redrives/{id}/"+verb, r, "", "", 200)
+			}
+			for listing, things := range map[string][]int64{"/history?queue=q": {id, copied}, "/redrives": {r}, "/schedules?status=cancelled": {s}} {
+				page := h.call("GET", listing, "").want(http.StatusOK).body
+				for _, thing := range things {
+					if !strings.Contains(page, fmt.Sprintf(`"id":%d,`, thing)) {
+						t.Errorf("%s does not have %d: %s", listing, thing, page)
+					}
+				}
+			}
+			first = last - 7 // for three events, and those that a schedule and a redrive make
+			h.setIDs(first)
+		}
+		for _, r := range everyRoute(t) {
+			if strings.Contains(r.pattern, "{id}") && !called[r.id] && !strings.HasPrefix(r.pattern, "/keys/") && !strings.HasPrefix(r.pattern, "/owners/") {
+				t.Errorf("%s takes an id, and was not called", r.id)
+			}
+		}
+	}
+}
+
+func TestCallsThatNeedAnIDSayThatThereAreNone(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	h := setupWith(t, settings{cell: inCell(3)})
+	kept := h.insert(`{"n":1}`)
+	done := h.insert(`{"n":2}`)
+	h.call("DELETE", fmt.Sprintf("/events/%d", done), "").want(http.StatusNoContent)
+	schedule := decode[seenEvent](h.call("POST", "/schedules", `{"event":{},"cron":"@yearly","timezone":"UTC"}`).want(http.StatusCreated)).ID
+	h.setIDs(4<<45 - 1)
+	h.call("POST", "/events", `{"n":3}`).want(http.StatusCreated)
+	h.call("POST", "/schedules", `{"event":{},"cron":"@yearly","timezone":"UTC"}`).want(http.StatusCreated)
+	h.call("POST", "/redrives", `{"filter":{"queue":"nothing"}}`).want(http.StatusAccepted)
+	for path, body := range map[string]string{
+		"/events":                                `{"n":4}`,
+		"/events?key=k":                          `{"n":4}`,
+		"/events/batch":                          `{"events":[{"event":{}},{"event":{}}]}`,
+		"/cloudevents":                           ce("1", ""),
+		fmt.Sprintf("/history/%d/requeue", done): "",
+		"/history/requeue":                       `{"outcome":"cancelled"}`,
+		"/schedules":                             `{"event":{},"cron":"@yearly","timezone":"UTC"}`,
+		fmt.Sprintf("/schedules/%d/run", schedule): "",
+		"/redrives": `{"filter":{"queue":"nothing"}}`,
+	} {
+		got := h.call("POST", path, body)
+		if got.wantProblem(problem.IDsExhausted); got.header.Get("Retry-After") != "" {
+			t.Errorf("%s: a Retry-After, as if there were ids in a moment", path)
+		}
+	}
+	for range 2 { // everything else goes on
+		e := h.claim("")
+		h.call("POST", fmt.Sprintf("/events/%d/ack", e[0].ID), fmt.Sprintf(`{"receipt":%q}`, e[0].Receipt)).want(http.StatusOK)
+	}
+	if got := h.get(kept); got.Outcome != "done" {
+		t.Errorf("the event is %+v", got)
+	}
+	if got := h.call("GET", "/cell", "").want(http.StatusOK).body; !strings.Contains(got, `"left":0}`) {
+		t.Errorf("got %s", got)
+	}
+}
