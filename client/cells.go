@@ -1,6 +1,11 @@
 package client
 
-import "context"
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+)
 
 // A Cell is what a server says of its database as one of several behind a gateway.
 type Cell struct {
@@ -8,6 +13,10 @@ type Cell struct {
 	Number int     `json:"cell"`
 	IsHome bool    `json:"is_home"`
 	IDs    CellIDs `json:"ids"`
+	// PlacementVersion and KeysVersion are those of the latest changes of placements, at home, and of keys; Epoch is that of both.
+	PlacementVersion int64  `json:"placement_version"`
+	KeysVersion      int64  `json:"keys_version"`
+	Epoch            string `json:"epoch"`
 	// Version is that of the server.
 	Version string `json:"version"`
 }
@@ -25,4 +34,143 @@ func (c *Client) GetCell(ctx context.Context) (Cell, error) {
 	var cell Cell
 	_, err := c.Do(ctx, Request{Path: "/cell"}, &cell)
 	return cell, err
+}
+
+// Cells are numbers of cells; nil: all that take new queues.
+type Cells []int
+
+// MarshalJSON implements json.Marshaler.
+func (c Cells) MarshalJSON() ([]byte, error) {
+	if c == nil {
+		return []byte(`"all"`), nil
+	}
+	return json.Marshal([]int(c))
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (c *Cells) UnmarshalJSON(text []byte) error {
+	if string(text) == `"all"` {
+		*c = nil
+		return nil
+	}
+	return json.Unmarshal(text, (*[]int)(c))
+}
+
+// A Placement says which cells a queue is on.
+type Placement struct {
+	Queue string `json:"queue"`
+	// Cells are where new events go, since PlacedAt.
+	Cells    Cells     `json:"cells"`
+	PlacedAt time.Time `json:"placed_at"`
+	// Former are those that it was placed on before and that may hold some of its events still.
+	Former []FormerCells `json:"former"`
+	// Keys is where inserts with an idempotency key go for a time; nil: where all others go.
+	Keys *KeysPlacement `json:"keys"`
+	// Removed placements are only in listings of changes.
+	Removed   bool      `json:"removed,omitzero"`
+	UpdatedAt time.Time `json:"updated_at"`
+	// Version is greater than that of every earlier change of any placement.
+	Version int64 `json:"version"`
+}
+
+// FormerCells are cells that a queue was placed on until a time.
+type FormerCells struct {
+	Cells Cells     `json:"cells"`
+	Since time.Time `json:"since"`
+}
+
+// A KeysPlacement is where inserts with an idempotency key go until a time.
+type KeysPlacement struct {
+	Cells Cells     `json:"cells"`
+	Until time.Time `json:"until"`
+}
+
+// PlaceParams say where to place a queue.
+type PlaceParams struct {
+	Cells Cells `json:"cells"`
+	// Keys is "now" to have inserts with an idempotency key follow at once; empty: they stay for as long as keys are kept.
+	Keys string `json:"keys,omitzero"`
+	// IfVersion is the version that the placement must have; 0: any. With IfAbsent the queue must not be placed.
+	IfVersion int64 `json:"-"`
+	IfAbsent  bool  `json:"-"`
+}
+
+// PutPlacement places a queue, at home. It returns [ErrPreconditionFailed] if the placement is not as p says it must be.
+func (c *Client) PutPlacement(ctx context.Context, queue string, p PlaceParams) (Placement, error) {
+	header := ifMatch(p.IfVersion)
+	if p.IfAbsent {
+		header.Set("If-None-Match", "*")
+	}
+	var placed Placement
+	_, err := c.Do(ctx, Request{Method: http.MethodPut, Path: "/queues/" + escape(queue) + "/placement", Header: header, Body: p}, &placed)
+	return placed, err
+}
+
+// GetPlacement returns the placement of a queue, or [ErrNotFound].
+func (c *Client) GetPlacement(ctx context.Context, queue string) (Placement, error) {
+	var placed Placement
+	_, err := c.Do(ctx, Request{Path: "/queues/" + escape(queue) + "/placement"}, &placed)
+	return placed, err
+}
+
+// DrainPlacement says that former cells of a queue are empty, if its placement has this version (0: any).
+func (c *Client) DrainPlacement(ctx context.Context, queue string, cells Cells, ifVersion int64) (Placement, error) {
+	var placed Placement
+	_, err := c.Do(ctx, Request{
+		Method: http.MethodPost, Path: "/queues/" + escape(queue) + "/placement/drained", Header: ifMatch(ifVersion), Body: drainRequest{cells}, Repeatable: ifVersion == 0,
+	}, &placed)
+	return placed, err
+}
+
+type drainRequest struct {
+	Cells Cells `json:"cells"`
+}
+
+// DeletePlacement removes the placement of a queue that was deleted on every cell, if it has this version (0: any).
+func (c *Client) DeletePlacement(ctx context.Context, queue string, ifVersion int64) error {
+	_, err := c.Do(ctx, Request{Method: http.MethodDelete, Path: "/queues/" + escape(queue) + "/placement", Header: ifMatch(ifVersion)}, nil)
+	return err
+}
+
+// PlacementFilter says which changes of placements to list; its zero value is all placements.
+type PlacementFilter struct {
+	// AfterVersion and Epoch are those of an earlier listing: only what has changed since.
+	AfterVersion int64  `query:"after_version"`
+	Epoch        string `query:"epoch"`
+	// Wait is how long to wait for a change, at most a minute.
+	Wait time.Duration `query:"wait"`
+	// Limit is the size of the pages that are read.
+	Limit int `query:"limit"`
+}
+
+// Placements are those of queues, or what has changed of them.
+type Placements struct {
+	Placements []Placement `json:"placements"`
+	// Version and Epoch are those to list the next changes from.
+	Version int64  `json:"version"`
+	Epoch   string `json:"epoch"`
+	// Complete says that there are no other placements than these.
+	Complete bool    `json:"complete"`
+	Next     *string `json:"next"`
+}
+
+// ListPlacements returns placements, all pages of them.
+func (c *Client) ListPlacements(ctx context.Context, filter PlacementFilter) (Placements, error) {
+	var all Placements
+	query := queryOf(filter)
+	for first := true; ; first = false {
+		var page Placements
+		if _, err := c.Do(ctx, Request{Path: "/placements", Query: query, Wait: filter.Wait}, &page); err != nil {
+			return Placements{}, err
+		}
+		if first {
+			all = page
+		} else {
+			all.Placements = append(all.Placements, page.Placements...)
+		}
+		if all.Next = page.Next; all.Next == nil {
+			return all, nil
+		}
+		query.Set("cursor", *page.Next)
+	}
 }

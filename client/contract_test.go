@@ -74,8 +74,15 @@ var wires = map[string]wire{
 	"historyErrors":  {query: CauseFilter{}, response: HistoryErrors{}},
 	"showVersion":    {response: Version{}},
 	"getCell":        {response: Cell{}},
-	"livez":          {},
-	"readyz":         {},
+
+	"putPlacement":    {request: PlaceParams{}, response: Placement{}},
+	"getPlacement":    {response: Placement{}},
+	"drainPlacement":  {request: drainRequest{}, response: Placement{}},
+	"deletePlacement": {},
+	"listPlacements":  {query: PlacementFilter{}, response: Placements{}},
+
+	"livez":  {},
+	"readyz": {},
 
 	"createSchedule":  {request: NewSchedule{}, response: Schedule{}},
 	"listSchedules":   {query: ScheduleFilter{}, response: schedulePage{}},
@@ -221,7 +228,7 @@ func fieldsOfType(into map[string]string, path, tag string, t reflect.Type) {
 	case reflect.TypeFor[time.Time]():
 		into[path] = "time"
 		return
-	case reflect.TypeFor[json.RawMessage](), reflect.TypeFor[Place]():
+	case reflect.TypeFor[json.RawMessage](), reflect.TypeFor[Place](), reflect.TypeFor[Cells]():
 		into[path] = "any"
 		return
 	}

@@ -94,7 +94,7 @@ func (c *serveCmd) openServicesOnce(ctx context.Context, db *database, tcp *net.
 			s = nil
 		}
 	}()
-	if s.cells, err = cell.Open(ctx, cell.Config{Database: connections, Number: c.Cell, QueryTimeout: c.QueryTimeout, Logger: logger}); err != nil {
+	if s.cells, err = cell.Open(ctx, cell.Config{Database: connections, Number: c.Cell, QueryTimeout: c.QueryTimeout, KeyRetention: c.KeyRetention, Logger: logger}); err != nil {
 		return s, err // before an id is given out
 	}
 	s.opened = append(s.opened, s.cells)

@@ -36,7 +36,7 @@ func TestNewDatabaseTakesANumberOnceAndKeepsIt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := (Cell{number, first, int64(number+1)<<45 - 1, int64(number+1)<<45 - first}); c != want {
+			if want := (Cell{number, first, int64(number+1)<<45 - 1, int64(number+1)<<45 - first, c.PlacementVersion, c.KeysVersion, c.Epoch}); c != want {
 				t.Errorf("cell %d is %+v, want %+v", number, c, want)
 			}
 		}

@@ -4,9 +4,11 @@
 // # Files
 //
 //	service.go    Config, Open with the number of the cell, Run, Close
-//	types.go      results and errors
+//	placement.go  which cells queues are placed on
+//	types.go      parameters, results and errors
 //
 // # State and locks
 //
-// The number of the cell never changes. Everything else is asked of the database when it is needed: no call about events looks at it.
+// The number of the cell never changes. Everything else is asked of the database when it is needed: no call about events looks at it. Service.mu guards the
+// channel by which those who wait are told of changes.
 package cell

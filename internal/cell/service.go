@@ -3,6 +3,7 @@ package cell
 import (
 	"cmp"
 	"context"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -10,14 +11,18 @@ import (
 	"github.com/queued/queued/internal/pg"
 )
 
-// DefaultQueryTimeout bounds one statement.
-const DefaultQueryTimeout = 5 * time.Second
+// Defaults.
+const (
+	DefaultQueryTimeout = 5 * time.Second // of one statement
+	DefaultKeyRetention = 24 * time.Hour  // as that of the queue
+)
 
 // Config holds the settings of a Service. Database is required.
 type Config struct {
 	Database     *pg.Database
 	Number       int            // of the cell that the database is, or becomes if it is new; zero: home
 	QueryTimeout time.Duration  // zero: DefaultQueryTimeout
+	KeyRetention time.Duration  // how long inserts with an idempotency key go where they went before, when a queue is placed elsewhere; zero: DefaultKeyRetention
 	Logger       zerolog.Logger // zero: silent
 }
 
@@ -27,13 +32,20 @@ type Service struct {
 	pool   *pg.Pool
 	writes pg.Writes
 	pools  pg.Pools
+
+	drained chan struct{} // closed by Drain
+	drain   sync.Once
+
+	mu      sync.Mutex    // guards the field below
+	changed chan struct{} // closed when placements may have changed, and then another
 }
 
 // Open returns a Service on a migrated database, which is the cell of this number from then on. It fails with an *OtherCellError if it is another one, and with
 // ErrUnavailable when the database cannot be reached. Close it.
 func Open(ctx context.Context, cfg Config) (*Service, error) {
 	cfg.QueryTimeout = cmp.Or(cfg.QueryTimeout, DefaultQueryTimeout)
-	s := &Service{cfg: cfg}
+	cfg.KeyRetention = cmp.Or(cfg.KeyRetention, DefaultKeyRetention)
+	s := &Service{cfg: cfg, drained: make(chan struct{}), changed: make(chan struct{})}
 	var err error
 	s.pools, err = cfg.Database.OpenPools(ctx, append([]pg.PoolSpec{{To: &s.pool, Config: pg.ControlPool}}, s.writes.Specs(pg.ControlPool, cfg.QueryTimeout)...)...)
 	if err != nil {
@@ -69,19 +81,34 @@ func (s *Service) Number() int { return s.cfg.Number }
 
 // Get returns what is known of the cell.
 func (s *Service) Get(ctx context.Context) (Cell, error) {
-	rows, _ := s.pool.Query(ctx, `select number, first_id, last_id, ids_left from agent_service.get_cell()`)
+	rows, _ := s.pool.Query(ctx, `select number, first_id, last_id, ids_left, placement_version, keys_version, epoch from agent_service.get_cell()`)
 	c, err := pg.CollectOne[Cell](rows)
 	return c, wrap("reading the cell", err)
 }
 
-// Run returns once ctx has ended.
-func (*Service) Run(ctx context.Context) error {
-	<-ctx.Done()
+// Run tells those who wait of changes of placements, until ctx ends. Without it they look every second.
+func (s *Service) Run(ctx context.Context) error {
+	s.cfg.Database.Listen(ctx, pg.Subscriber{Channel: "agent_placement", Started: s.wake, Received: func(string) { s.wake() }, Failed: func(error) { s.wake() }})
 	return nil
 }
 
-// Drain does nothing: no call waits for anything.
-func (*Service) Drain() {}
+// wake has those who wait for changes look.
+func (s *Service) wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// changes returns a channel that is closed when placements may have changed.
+func (s *Service) changes() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+// Drain has those who wait for changes return. It may be repeated.
+func (s *Service) Drain() { s.drain.Do(func() { close(s.drained) }) }
 
 // Close closes the connections, by the end of ctx. Run must have returned.
 func (s *Service) Close(ctx context.Context) error { return s.pools.CloseBy(ctx) }

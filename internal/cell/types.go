@@ -3,6 +3,7 @@ package cell
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/queued/queued/internal/pg"
 )
@@ -34,8 +35,22 @@ func (e *OtherCellError) Error() string {
 // Unwrap makes errors.Is(err, ErrOther) true.
 func (e *OtherCellError) Unwrap() error { return ErrOther }
 
+// The errors about placements.
+var (
+	// ErrNotHome: the call is for home, and this is another cell.
+	ErrNotHome = errors.New("the cell is not home")
+	// ErrNotPlaced: the queue is placed nowhere yet, or was deleted.
+	ErrNotPlaced = errors.New("the queue is not placed")
+	// ErrStale: the placement is not at the version that was asked for.
+	ErrStale = errors.New("the placement has another version")
+)
+
 // sqlstates are those that the functions of the schema raise about cells.
-var sqlstates = pg.States{}
+var sqlstates = pg.States{
+	"QD004": ErrStale,
+	"QD070": ErrNotHome,
+	"QD071": ErrNotPlaced,
+}
 
 func wrap(doing string, err error) error { return sqlstates.Wrap(doing, err) }
 
@@ -45,7 +60,66 @@ type Cell struct {
 	FirstID int64 // that it gives out
 	LastID  int64
 	IDsLeft int64 // of events, schedules or redrives, whichever has the fewest left
+
+	PlacementVersion int64 // of the latest change of placements; at home
+	KeysVersion      int64 // of the latest change of keys
+	// Epoch is that of both versions: those of another one are not to be compared with them, as some may be lost.
+	Epoch string
 }
 
 // IsHome reports whether it is the cell that has what there is once.
 func (c Cell) IsHome() bool { return c.Number == Home }
+
+// A Set is numbers of cells, in ascending order; nil: all that take new queues.
+type Set []int
+
+// A Placement says which cells a queue is on.
+type Placement struct {
+	Queue    string
+	Cells    Set       // that new events go to
+	PlacedAt time.Time // since when they do
+	Former   []Former  // that it was placed on before, and that may hold some of its events still
+	// KeysUntil is until when inserts with an idempotency key go to KeysCells, where they went before; nil: they go where all others go.
+	KeysUntil *time.Time
+	KeysCells Set
+	IsRemoved bool
+	UpdatedAt time.Time
+	Version   int64
+}
+
+// Former is cells that a queue was placed on until a time.
+type Former struct {
+	Cells Set       `json:"cells"`
+	Since time.Time `json:"since"` // since when new events go elsewhere
+}
+
+// PlaceParams say where to place a queue.
+type PlaceParams struct {
+	Queue   string
+	Cells   Set
+	KeysNow bool // inserts with an idempotency key go there at once, too, and do not meet those before
+	// IfVersions are versions of which the placement must have one; nil: any. It must exist with IfExists, and must not with IfAbsent.
+	IfVersions []int64
+	IfExists   bool
+	IfAbsent   bool
+}
+
+// PlacementsParams say which placements to list.
+type PlacementsParams struct {
+	AfterVersion int64  // only those that have changed since; zero: all
+	Epoch        string // of AfterVersion; empty: it is not known
+	Limit        int
+	Cursor       string   // of another page; AfterVersion, Epoch and Wait do not count then
+	Queues       []string // patterns of the queues; nil: all
+	Wait         time.Duration
+}
+
+// A PlacementsPage is placements by their versions.
+type PlacementsPage struct {
+	Placements []Placement
+	Next       string // cursor of the next page; empty: this is the last one
+	// Version and Epoch of the first page are those to follow changes from when all pages are read.
+	Version    int64
+	Epoch      string
+	IsComplete bool // the pages are all placements that there are: what the caller knows besides is not so any more
+}

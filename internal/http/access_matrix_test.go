@@ -254,6 +254,12 @@ var restrictedCalls = map[string]struct {
 
 	"getCell": {"/cell", "", global},
 
+	"putPlacement":    {"/queues/SIDE.q/placement", `{"cells":[0]}`, refused},
+	"getPlacement":    {"/queues/PLACED/placement", "", refused},
+	"drainPlacement":  {"/queues/PLACED/placement/drained", `{"cells":[0]}`, refused},
+	"deletePlacement": {"/queues/PLACED/placement", "", refused},
+	"listPlacements":  {"/placements", "", filtered},
+
 	"livez":       {"/livez", "", unlimited},
 	"readyz":      {"/readyz", "", unlimited},
 	"showVersion": {"/version", "", unlimited},
@@ -308,6 +314,11 @@ func (d *side) fill(text string, known map[string]string) string {
 			d.admin.try("PUT", "/queues/"+name+"/push", `{"url":"http://127.0.0.1:1"}`).want(http.StatusCreated)
 			known["PUSHED"] = name
 		},
+		"PLACED": func() {
+			d.admin.try("PUT", "/queues/"+name+"/placement", `{"cells":[0]}`).want(http.StatusOK)
+			d.admin.try("PUT", "/queues/"+name+"/placement", `{"cells":[1]}`).want(http.StatusOK)
+			known["PLACED"] = name
+		},
 		"UNUSED": func() {
 			d.admin.try("PUT", "/queues/"+name+"u", "{}").want(http.StatusOK)
 			known["UNUSED"] = name + "u"
@@ -329,7 +340,7 @@ func (d *side) fill(text string, known map[string]string) string {
 			known["DELIVERED"] = name + "d"
 		},
 	}
-	for _, word := range []string{"EVENT", "LATER", "RAW", "LEASED", "DONE", "REDRIVE", "SCHEDULE", "POSITION", "SOURCE", "READER", "DELIVERED", "PUSHED", "UNUSED"} {
+	for _, word := range []string{"EVENT", "LATER", "RAW", "LEASED", "DONE", "REDRIVE", "SCHEDULE", "POSITION", "SOURCE", "READER", "DELIVERED", "PUSHED", "PLACED", "UNUSED"} {
 		if strings.Contains(text, word) && known[word] == "" {
 			makers[word]()
 		}
@@ -348,7 +359,7 @@ func TestRestrictedKeyUsesWhatItMayAndNothingElse(t *testing.T) {
 	admin := h.key(h.createKey(access.CreateParams{Scopes: []access.Scope{access.Admin}}))
 	in, out := &side{name: "in", admin: admin}, &side{name: "out", admin: admin}
 	for _, d := range []*side{in, out} {
-		d.fill("EVENT DONE REDRIVE SCHEDULE POSITION SOURCE READER DELIVERED", make(map[string]string))
+		d.fill("EVENT DONE REDRIVE SCHEDULE POSITION SOURCE READER DELIVERED PLACED", make(map[string]string))
 	}
 	for _, d := range []*side{in, out} { // a lease that holds others back
 		d.admin.try("POST", "/events?queue="+d.name+".stuck", "{}").want(http.StatusCreated)

@@ -44,6 +44,8 @@ func everyRoute(t *testing.T) []route {
 		"requeueMatching": `{"outcome":"failed"}`,
 		"createRedrive":   `{"filter":{"outcome":"failed"}}`,
 		"moveEvents":      `{"to":"elsewhere"}`,
+		"putPlacement":    `{"cells":[1]}`,
+		"drainPlacement":  `{"cells":[1]}`,
 		"putPush":         `{"url":"http://127.0.0.1:1"}`,
 		"createSchedule":  `{"event":{},"at":"2100-01-01T00:00:00","timezone":"Europe/Berlin"}`,
 		"previewSchedule": `{"cron":"@daily","timezone":"Europe/Berlin"}`,
@@ -105,6 +107,8 @@ func TestEveryDocumentedResponseIsReturned(t *testing.T) {
 	provokeSubscribedStreams(open)
 	provokePushes(open)
 	provokeSources(open, seen)
+	provokePlacements(open)
+	provokeNotHome(setupWith(t, settings{seen: seen, cell: inCell(3)}))
 	declared := setupWith(t, settings{seen: seen, queue: declaredOnly})
 	declared.call("PUT", "/queues/orders", `{}`).want(200)
 	provokeUndeclared(t, declared)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/cell"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/push"
@@ -95,6 +96,8 @@ func TestProblemDocumentsAreUnchanged(t *testing.T) {
 		"dead_letter_chain":      failWith(t, fmt.Errorf("setting: %w", queue.ErrDeadLetterChain)),
 		"key_expired":            failWith(t, fmt.Errorf("asking: %w", access.ErrExpired)),
 		"key_revoked":            failWith(t, fmt.Errorf("asking: %w", access.ErrRevoked)),
+		"placement_not_found":    h.try("GET", "/queues/nothing/placement", ""),
+		"not_home":               failWith(t, fmt.Errorf("placing: %w", cell.ErrNotHome)),
 		"push_not_found":         h.try("GET", "/queues/nothing/push", ""),
 		"sealing_unavailable":    failWith(t, fmt.Errorf("setting: %w", push.ErrNoSealer)),
 		"key_not_found":          failWith(t, fmt.Errorf("revoking: %w", access.ErrNotFound)),

@@ -32,6 +32,8 @@
 --   QD065  a dead-letter queue would have dead letters of its own
 --   QD066  no such redrive
 --   QD067  the redrive has ended
+--   QD070  this database is not home, which is cell 0
+--   QD071  the queue is not placed
 
 -- Converts epoch seconds to a timestamp, to the microsecond. Raises 22008 when the result is out of timestamptz's range.
 create or replace function agent.to_timestamptz(_ts numeric)

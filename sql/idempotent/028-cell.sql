@@ -58,10 +58,11 @@ as $func$
   values ('agent.event_id_seq'::regclass), ('agent.schedule_id_seq'::regclass), ('agent.redrive_id_seq'::regclass)
 $func$;
 
--- Which cell this database is; its ids, from the first to the last that it may give out, and how many are left of those that fewest are left of. For the
--- service.
+-- Which cell this database is; its ids, from the first to the last that it may give out, and how many are left of those that fewest are left of; and the versions
+-- of the latest changes of placements and of keys. Versions are to be compared with those of the same epoch alone, which is another one after each start
+-- of the server, and in another database: some may be lost. For the service.
 create or replace function agent_service.get_cell()
-returns table (number int4, first_id int8, last_id int8, ids_left int8)
+returns table (number int4, first_id int8, last_id int8, ids_left int8, placement_version int8, keys_version int8, epoch text)
 language plpgsql volatile
 security definer
 set search_path to pg_catalog, pg_temp
@@ -80,12 +81,15 @@ begin
     last_id = greatest(last_id, _last);
     ids_left = least(ids_left, _last - _next + 1);
   end loop;
+  select v.version into strict placement_version from agent_private.replica_version v where v.name = 'placement';
+  select v.version into strict keys_version from agent_private.replica_version v where v.name = 'access';
+  epoch = agent_private.epoch();
   return next;
 end
 $func$;
 
 -- Lets cell 0 give out the ids of all other cells, too, which it must never have beside it from then on, and returns the last of them. It is for a single
--- database whose ids are exhausted. Only for the owner of the schema. Raises QD003 if this is another cell.
+-- database whose ids are exhausted. Only for the owner of the schema. Raises QD003 if this is another cell, or a queue is placed on one.
 create or replace function agent.widen_ids()
 returns int8
 language plpgsql volatile
@@ -99,6 +103,12 @@ begin
   if exists (select from agent.cell c where c.number > 0) then
     perform agent_private.raise_invalid('cell', 'must be 0: ids of another one lie between those of its neighbours');
   end if;
+  perform from agent_private.replica_version v where v.name = 'placement' for update; -- as who places a queue does
+  if exists (select from agent.placement p where p.removed_at is null and coalesce(p.cells <> '{0}', true))
+    or exists (select from agent.former_cell f where f.cell <> 0)
+  then
+    perform agent_private.raise_invalid('cell', 'must be the only one: queues are placed on others');
+  end if;
   for _sequence in select s.sequence from agent_private.cell_sequences() as s (sequence) loop
     execute format('alter sequence %s maxvalue %s', _sequence, _last);
   end loop;
@@ -106,3 +116,269 @@ begin
   return _last;
 end
 $func$;
+
+-- The epoch of versions: see agent_service.get_cell().
+create or replace function agent_private.epoch()
+returns text
+language sql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+  select to_hex(agent_private.server_mark())
+$func$;
+
+-- Placements, which are at home. Everybody who changes them locks the row of their version first, so they take effect in the order of their versions, and who has
+-- seen one has seen those before it.
+
+-- Places a queue on cells (null: on all that take new queues), for its new events, from now on. Cells that it was placed on before and is no more are remembered as
+-- former until agent.drain_placement() says that they are empty. Inserts with an idempotency key go where they went for _key_retention more, so that they meet those
+-- before them; null: they follow at once. Placing it where it is changes nothing else. Raises QD070 if this is not home, QD003, and QD004 if the version of
+-- the placement is none of _if_versions (null: any), if there is none and _if_exists, or if there is one and _if_absent.
+create or replace function agent.place_queue
+( _queue text
+, _cells int4[]
+, _key_retention interval default null
+, _if_versions int8[] default null
+, _if_exists boolean default false
+, _if_absent boolean default false
+)
+returns agent.placement_info
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+as $func$
+declare
+  _now timestamptz;
+  _sorted int2[] = array(select distinct c::int2 from unnest(_cells) as c where c between 0 and 255 order by 1);
+  _before agent.placement;
+  _exists boolean;
+  _keys int2[];
+  _until timestamptz;
+begin
+  perform agent_private.check_is_home();
+  perform agent_private.check_queue_name(agent_private.unreserved_queue(_queue));
+  if _cells is not null and (cardinality(_cells) = 0 or cardinality(_cells) <> cardinality(_sorted)) then
+    perform agent_private.raise_invalid('cells', 'must be all, or one or more numbers from 0 to 255, none of them twice');
+  elsif coalesce(_sorted <> '{0}' or _cells is null, true)
+    and exists (select from agent_private.cell_sequences() c (sequence) join pg_sequence s on s.seqrelid = c.sequence where s.seqmax >= 1::int8 << 45)
+  then
+    perform agent_private.raise_invalid('cells', 'must be cell 0 alone: its ids reach into those of all other cells');
+  elsif _key_retention < interval '0' then
+    perform agent_private.raise_invalid('key_retention', 'must not be negative');
+  end if;
+  perform from agent_private.replica_version v where v.name = 'placement' for update;
+  _now = clock_timestamp();
+  select p.* into _before from agent.placement p where p.queue = _queue for update;
+  _exists = found and _before.removed_at is null;
+  if _exists and (_if_absent or _before.version <> all (_if_versions)) or not _exists and (_if_exists or _if_versions is not null) then
+    perform agent_private.raise_version_mismatch('placement of ' || _queue, _if_versions);
+  end if;
+  if _cells is null then
+    _sorted = null;
+  end if;
+  if not _exists then
+    insert into agent.placement as p (queue, cells, placed_at, updated_at)
+    values (_queue, _sorted, _now, _now)
+    on conflict on constraint placement_pkey do update
+    set cells = excluded.cells, placed_at = _now, keys_cells = null, keys_until = null, removed_at = null, updated_at = _now;
+  else
+    -- Where keys go now, they stay.
+    _keys = case when _before.keys_until > _now then _before.keys_cells else _before.cells end;
+    if _key_retention is not null and _before.cells is not distinct from _sorted then
+      _until = case when _before.keys_until > _now then _before.keys_until end;
+    elsif _key_retention > interval '0' and _keys is distinct from _sorted then
+      _until = agent_private.add_utc(_now, _key_retention);
+    end if;
+    if _before.cells is not distinct from _sorted and (_until is not null or coalesce(_before.keys_until <= _now, true)) then
+      return agent_private.placement_info(_before);
+    end if;
+    if _sorted is null then
+      delete from agent.former_cell f where f.queue = _queue;
+    else
+      delete from agent.former_cell f where f.queue = _queue and f.cell = any (_sorted);
+      insert into agent.former_cell as f (queue, cell, since)
+      select _queue, c, _now from unnest(coalesce(_before.cells, '{-1}')) as c where c <> all (_sorted)
+      on conflict on constraint former_cell_pkey do update set since = _now; -- all, once more
+    end if;
+    update agent.placement p
+    set cells = _sorted, keys_cells = case when _until is not null then _keys end, keys_until = _until, updated_at = _now
+    , placed_at = case when p.cells is distinct from _sorted then _now else p.placed_at end
+    where p.queue = _queue;
+  end if;
+  perform agent_private.record_audit('placement.put', _queue, jsonb_build_object('cells', coalesce(to_jsonb(_sorted), '"all"'), 'keys_until', _until));
+  return (select agent_private.placement_info(p) from agent.placement p where p.queue = _queue);
+end
+$func$;
+
+-- Says that cells (null: all) hold no events any more of a queue that was placed on them before. Raises QD070 if this is not home, QD071 if the queue is not
+-- placed, and QD004 as agent.place_queue() does.
+create or replace function agent.drain_placement(_queue text, _cells int4[], _if_versions int8[] default null)
+returns agent.placement_info
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _row agent.placement = agent_private.lock_placement(_queue, _if_versions);
+begin
+  delete from agent.former_cell f where f.queue = _queue and (_cells is null or f.cell = any (_cells));
+  if found then
+    update agent.placement p set updated_at = clock_timestamp() where p.queue = _queue returning p.* into _row;
+    perform agent_private.record_audit('placement.drain', _queue, jsonb_build_object('cells', coalesce(to_jsonb(_cells), '"all"')));
+  end if;
+  return agent_private.placement_info(_row);
+end
+$func$;
+
+-- Removes the placement of a queue, which is for when it was deleted on every cell: its next use places it anew. Raises as agent.drain_placement() does.
+create or replace function agent.delete_placement(_queue text, _if_versions int8[] default null)
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _row agent.placement = agent_private.lock_placement(_queue, _if_versions);
+  _now timestamptz = clock_timestamp();
+  _floor int8;
+begin
+  delete from agent.former_cell f where f.queue = _queue;
+  update agent.placement p set removed_at = _now, keys_cells = null, keys_until = null, updated_at = _now where p.queue = _queue;
+  with pruned as
+  ( delete from agent.placement p
+    where p.queue in (select o.queue from agent.placement o where o.removed_at < _now - interval '1 day' order by o.removed_at limit 100)
+    returning p.version
+  )
+  select max(r.version) into _floor from pruned r;
+  if _floor is not null then
+    update agent_private.placement_floor f set version = greatest(f.version, _floor);
+  end if;
+  perform agent_private.record_audit('placement.delete', _queue);
+end
+$func$;
+
+-- The placement of a queue; no row if it is not placed. Raises QD070 if this is not home.
+create or replace function agent.get_placement(_queue text)
+returns setof agent.placement_info
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent_private.check_is_home();
+  return query
+  select i.* from agent.placement p cross join lateral agent_private.placement_info(p) i where p.queue = _queue and p.removed_at is null;
+end
+$func$;
+
+-- The version of the latest change of placements; that of the latest one that is not remembered any more, so that who follows from an earlier one has to read all
+-- again; and the epoch of both. It is read before the placements. Raises QD070 if this is not home. For the service.
+create or replace function agent_service.placement_versions()
+returns table (latest int8, floor int8, epoch text)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent_private.check_is_home();
+  return query
+  select v.version, f.version, agent_private.epoch() from agent_private.replica_version v cross join agent_private.placement_floor f where v.name = 'placement';
+end
+$func$;
+
+-- Up to _limit placements with a version after _after_version, by their versions, of queues that one of the patterns stands for (null: of all). Those that were
+-- removed are among them if _with_removed. For the service.
+create or replace function agent_service.list_placements(_after_version int8, _limit int4, _with_removed boolean, _queues text[] default null)
+returns setof agent.placement_info
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+as $func$
+begin
+  perform agent_private.check_is_home();
+  return query
+  select i.*
+  from
+  ( select o from agent.placement o
+    where o.version > _after_version and (_with_removed or o.removed_at is null) and agent_private.is_queue_allowed(o.queue, _queues)
+    order by o.version
+    limit _limit
+  ) as p
+  cross join lateral agent_private.placement_info(p.o) i
+  order by i.version;
+end
+$func$;
+
+-- Raises QD070 unless this database is home.
+create or replace function agent_private.check_is_home()
+returns void
+language plpgsql stable
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _number int4 = (select c.number from agent.cell c);
+begin
+  if _number > 0 then
+    raise exception 'this is cell %, and not home', _number using errcode = 'QD070', detail = _number::text;
+  end if;
+end
+$func$;
+
+-- Locks the placement of a queue, and all changes of placements. Raises as agent.drain_placement() does.
+create or replace function agent_private.lock_placement(_queue text, _if_versions int8[])
+returns agent.placement
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _row agent.placement;
+begin
+  perform agent_private.check_is_home();
+  perform from agent_private.replica_version v where v.name = 'placement' for update;
+  select p.* into _row from agent.placement p where p.queue = _queue and p.removed_at is null for update;
+  if not found then
+    raise exception 'the queue % is not placed', _queue using errcode = 'QD071';
+  elsif _row.version <> all (_if_versions) then
+    perform agent_private.raise_version_mismatch('placement of ' || _queue, _if_versions);
+  end if;
+  return _row;
+end
+$func$;
+
+-- What may be shown of a placement. That keys stay is left out once that time is over.
+create or replace function agent_private.placement_info(_row agent.placement)
+returns agent.placement_info
+language sql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+  select _row.queue, _row.cells, _row.placed_at
+  , ( select coalesce(jsonb_agg(jsonb_build_object('cells', g.cells, 'since', g.since) order by g.since, g.cells), '[]')
+      from
+      ( select f.since, case when min(f.cell) >= 0 then array_agg(f.cell order by f.cell) end
+        from agent.former_cell f
+        where f.queue = _row.queue
+        group by f.since, f.cell < 0
+      ) as g (since, cells)
+    )
+  , case when k.is_live then _row.keys_cells end, case when k.is_live then _row.keys_until end
+  , _row.removed_at is not null, _row.updated_at, _row.version
+  from (select coalesce(_row.keys_until > clock_timestamp(), false)) as k (is_live)
+$func$;
+
+-- Trigger before each change of a placement, whoever makes it: gives it the next version, and tells processes.
+create or replace function agent_private.set_placement_version()
+returns trigger
+language plpgsql
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent_private.change_replica_version('placement');
+  select v.version into strict new.version from agent_private.replica_version v where v.name = 'placement';
+  return new;
+end
+$func$;
+
+create or replace trigger set_placement_version before insert or update on agent.placement
+for each row execute function agent_private.set_placement_version();

@@ -25,3 +25,48 @@ begin
   execute pg_catalog.format('alter sequence agent.redrive_id_seq maxvalue %s', _last);
 end
 $script$;
+
+-- agent.placement: at home, which cells the new events of a queue go to. A queue without a row is placed nowhere yet.
+create table agent.placement
+( queue text collate "C" not null
+, cells int2[]                              -- in ascending order; null: all that take new queues
+, placed_at timestamptz not null default clock_timestamp()
+, keys_cells int2[]                         -- where inserts with an idempotency key go until keys_until, as before; null: to all
+, keys_until timestamptz                    -- null: they go where all others go
+, removed_at timestamptz                    -- the placement is gone, and stays for those who follow changes by their versions
+, updated_at timestamptz not null default clock_timestamp()
+, version int8 not null                     -- greater than that of every earlier change of any placement
+, constraint placement_pkey primary key (queue)
+, constraint placement_cells check (cardinality(cells) between 1 and 256 and 0 <= all (cells) and 255 >= all (cells))
+) with (fillfactor = 70);
+create unique index placement_version on agent.placement (version);
+create index placement_removed_at on agent.placement (removed_at) where removed_at is not null;
+
+-- agent.former_cell: the cells that a queue was placed on before, and that may hold some of its events still.
+create table agent.former_cell
+( queue text collate "C" not null references agent.placement on delete cascade
+, cell int2 not null                        -- -1: all that there were
+, since timestamptz not null                -- since when new events go elsewhere
+, constraint former_cell_pkey primary key (queue, cell)
+);
+
+-- What may be shown of a placement.
+create type agent.placement_info as
+( queue text
+, cells int2[]                              -- null: all
+, placed_at timestamptz
+, former jsonb                              -- [{"cells": [1, 2], "since": …}], the longest first; cells are null for all
+, keys_cells int2[]                         -- null, with keys_until: all
+, keys_until timestamptz
+, is_removed boolean
+, updated_at timestamptz
+, version int8
+);
+
+-- agent_private.placement_floor: the version of the last placement that was removed and is not here any more: who follows from an earlier one reads all again.
+create table agent_private.placement_floor
+( version int8 not null
+);
+insert into agent_private.placement_floor (version) values (0);
+
+insert into agent_private.replica_version (name, version) values ('placement', 1 + (pg_catalog.random() * 2097151)::int8);

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/cell"
 	"github.com/queued/queued/internal/push"
 	"github.com/queued/queued/internal/queue"
 	"github.com/queued/queued/internal/schedule"
@@ -66,6 +67,10 @@ var serviceErrors = []struct {
 	{access.ErrInactive, KeyEnded, "The key was revoked, or has expired. Create a new one."},
 	{access.ErrStale, PreconditionFailed, "The current version is none of those in If-Match. Get it again, and send its ETag."},
 	{access.ErrLookUps, Overloaded, "So many unknown keys or sessions were sent that this one could not be looked up. Retry."},
+
+	{cell.ErrNotHome, NotHome, "The call is for cell 0, which is home, and this is another cell: GET /cell says which. Call home."},
+	{cell.ErrNotPlaced, PlacementNotFound, "The queue is not placed: it was never used through a gateway, or its placement was deleted."},
+	{cell.ErrStale, PreconditionFailed, "The current version is none of those in If-Match, or If-None-Match is sent and the queue is placed. Get its placement again, and send its ETag."},
 
 	{webhook.ErrNotFound, SourceNotFound, "No source has this name."},
 	{webhook.ErrStale, PreconditionFailed, "The current version is none of those in If-Match. Get it again, and send its ETag."},

@@ -42,6 +42,7 @@ var (
 	RedriveNotFound      = Type{404, "redrive_not_found", "Redrive not found"}
 	QueueNotFound        = Type{404, "queue_not_found", "Queue not found"}
 	QueueNotDeclared     = Type{404, "queue_not_declared", "Queue not declared"}
+	PlacementNotFound    = Type{404, "placement_not_found", "Placement not found"}
 	PushNotFound         = Type{404, "push_not_found", "Push not found"}
 	KeyNotFound          = Type{404, "key_not_found", "Key not found"}
 	SourceNotFound       = Type{404, "source_not_found", "Source not found"}
@@ -58,6 +59,7 @@ var (
 	QueueNotEmpty        = Type{409, "queue_not_empty", "Queue not empty"}
 	QueueInUse           = Type{409, "queue_in_use", "Queue in use"}
 	QueueLeased          = Type{409, "queue_leased", "Queue has leased events"}
+	NotHome              = Type{409, "not_home", "Not home"}
 	PreconditionFailed   = Type{412, "precondition_failed", "Precondition failed"}
 	BodyTooLarge         = Type{413, "body_too_large", "Body too large"}
 	UnsupportedMediaType = Type{415, "unsupported_media_type", "Unsupported media type"}

@@ -1,0 +1,172 @@
+package http
+
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/queued/queued/internal/cell"
+	"github.com/queued/queued/internal/http/bind"
+	"github.com/queued/queued/internal/http/problem"
+)
+
+// A cellSet is a cell.Set in a response: "all", or a list.
+type cellSet cell.Set
+
+// MarshalJSON implements json.Marshaler.
+func (c cellSet) MarshalJSON() ([]byte, error) {
+	if c == nil {
+		return []byte(`"all"`), nil
+	}
+	return json.Marshal([]int(c))
+}
+
+// parseCells returns the cells in a field of a body. It fails with a problem.
+func parseCells(given bind.Value) (cell.Set, error) {
+	var all string
+	if json.Unmarshal(given, &all) == nil && all == "all" {
+		return nil, nil
+	}
+	var cells []int
+	if err := json.Unmarshal(given, &cells); err != nil || len(cells) == 0 || len(cells) > cell.Last+1 {
+		return nil, errCells
+	}
+	seen := make(map[int]bool, len(cells))
+	for _, n := range cells {
+		if n < 0 || n > cell.Last || seen[n] {
+			return nil, errCells
+		}
+		seen[n] = true
+	}
+	return cells, nil
+}
+
+var errCells = problem.InField(problem.ValidationFailed, "#/cells", `must be "all", or a list of numbers from 0 to 255, none of them twice`)
+
+// A placement is a cell.Placement in a response.
+type placement struct {
+	Queue    string        `json:"queue"`
+	Cells    cellSet       `json:"cells"`
+	PlacedAt time.Time     `json:"placed_at"`
+	Former   []formerCells `json:"former"`
+	Keys     *keysPlace    `json:"keys"` // null: inserts with an idempotency key go where all others go
+	Removed  bool          `json:"removed,omitzero"`
+
+	UpdatedAt time.Time `json:"updated_at"`
+	Version   int64     `json:"version"`
+}
+
+type formerCells struct {
+	Cells cellSet   `json:"cells"`
+	Since time.Time `json:"since"`
+}
+
+type keysPlace struct {
+	Cells cellSet   `json:"cells"`
+	Until time.Time `json:"until"`
+}
+
+func placementOf(p cell.Placement) placement {
+	out := placement{
+		Queue: p.Queue, Cells: cellSet(p.Cells), PlacedAt: p.PlacedAt, Removed: p.IsRemoved, UpdatedAt: p.UpdatedAt, Version: p.Version,
+		Former: convert(p.Former, func(f cell.Former) formerCells { return formerCells{cellSet(f.Cells), f.Since} }),
+	}
+	if p.KeysUntil != nil {
+		out.Keys = &keysPlace{cellSet(p.KeysCells), *p.KeysUntil}
+	}
+	return out
+}
+
+func replyOfPlacement(p cell.Placement) reply {
+	return reply{body: placementOf(p), etag: etagOf(p.Version)}
+}
+
+type putPlacementRequest struct {
+	Name        string        `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
+	IfMatch     *precondition `header:"If-Match"`
+	IfNoneMatch *absence      `header:"If-None-Match"`
+	Cells       bind.Value    `json:"cells" validate:"required"`
+	Keys        string        `json:"keys" validate:"oneof=now"` // not given: inserts with an idempotency key stay where they are for a time
+}
+
+func (s *Server) putPlacement(r *http.Request, req putPlacementRequest) (reply, error) {
+	cells, err := parseCells(req.Cells)
+	if err != nil {
+		return reply{}, err
+	}
+	p, err := s.cells.Place(r.Context(), cell.PlaceParams{
+		Queue: req.Name, Cells: cells, KeysNow: req.Keys == "now",
+		IfVersions: req.IfMatch.versions(), IfExists: req.IfMatch.isAny(), IfAbsent: req.IfNoneMatch != nil,
+	})
+	return replyOfPlacement(p), err
+}
+
+type placementRequest struct {
+	Name string `path:"name" validate:"queue" log:"queue" restrict:"queue"`
+}
+
+func (s *Server) getPlacement(r *http.Request, req placementRequest) (reply, error) {
+	p, err := s.cells.Placement(r.Context(), req.Name)
+	return replyOfPlacement(p), err
+}
+
+type deletePlacementRequest struct {
+	Name    string        `path:"name" validate:"queue" log:"queue" restrict:"queue"`
+	IfMatch *precondition `header:"If-Match"`
+}
+
+func (s *Server) deletePlacement(r *http.Request, req deletePlacementRequest) (reply, error) {
+	return noContent, s.cells.DeletePlacement(r.Context(), req.Name, req.IfMatch.versions())
+}
+
+type drainPlacementRequest struct {
+	Name    string        `path:"name" validate:"queue" log:"queue" restrict:"queue"`
+	IfMatch *precondition `header:"If-Match"`
+	Cells   bind.Value    `json:"cells" validate:"required"`
+}
+
+func (s *Server) drainPlacement(r *http.Request, req drainPlacementRequest) (reply, error) {
+	cells, err := parseCells(req.Cells)
+	if err != nil {
+		return reply{}, err
+	}
+	p, err := s.cells.Drained(r.Context(), req.Name, cells, req.IfMatch.versions())
+	return replyOfPlacement(p), err
+}
+
+// following is the parameters of a listing of changes.
+type following struct {
+	AfterVersion int64  `query:"after_version" validate:"min=0"` // zero: from the beginning
+	Epoch        string `query:"epoch" validate:"min=1,max=64"`
+	paging
+}
+
+// followed is what the answer of such a listing has besides.
+type followed struct {
+	Next     *string `json:"next"`
+	Version  int64   `json:"version"`
+	Epoch    string  `json:"epoch"`
+	Complete bool    `json:"complete"`
+}
+
+type listPlacementsRequest struct {
+	following
+	Wait   time.Duration `query:"wait" validate:"min=0s,max=1m"`
+	Queues []string      `restrict:"allowed_queues"`
+}
+
+func (req *listPlacementsRequest) waits() time.Duration { return req.Wait }
+
+type listPlacementsResponse struct {
+	Placements []placement `json:"placements"`
+	followed
+}
+
+func (s *Server) listPlacements(r *http.Request, req listPlacementsRequest) (reply, error) {
+	page, err := s.cells.Placements(r.Context(), cell.PlacementsParams{
+		AfterVersion: req.AfterVersion, Epoch: req.Epoch, Limit: req.Limit, Cursor: req.Cursor, Queues: req.Queues, Wait: req.Wait,
+	})
+	return reply{body: listPlacementsResponse{
+		convert(page.Placements, placementOf), followed{nextOf(page.Next), page.Version, page.Epoch, page.IsComplete},
+	}}, err
+}
