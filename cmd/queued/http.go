@@ -29,6 +29,12 @@ func startHTTP(listener net.Listener, tlsConfig *tls.Config, starting *httpapi.S
 	s.setHandler(starting)
 	s.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*s.handler.Load()).ServeHTTP(w, r) })
 	s.server.WriteTimeout += queryTimeout // the answer to a query is written after it
+	s.start(listener, tlsConfig)
+	return s
+}
+
+// start serves a listener.
+func (s *httpServer) start(listener net.Listener, tlsConfig *tls.Config) {
 	s.server.TLSConfig = tlsConfig
 	s.serving = start(func() error {
 		if tlsConfig != nil {
@@ -36,7 +42,6 @@ func startHTTP(listener net.Listener, tlsConfig *tls.Config, starting *httpapi.S
 		}
 		return s.server.Serve(listener)
 	})
-	return s
 }
 
 // setHandler has api answer the requests from now on.

@@ -46,20 +46,25 @@ type serveCmd struct {
 
 // Run serves until ctx ends, then shuts down. It returns usage errors and logs others.
 func (c *serveCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
+	return runLogged(ctx, env, reader, app, &c.logSettings, func(logger zerolog.Logger) error { return c.serve(ctx, env, reader, logger) })
+}
+
+// runLogged runs a command that serves until ctx ends, with the logger of settings. It returns usage errors and logs others.
+func runLogged(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong, settings *logSettings, serve func(zerolog.Logger) error) error {
 	if !slices.ContainsFunc(env.environ, func(entry string) bool { return strings.HasPrefix(entry, "GOGC=") }) {
 		debug.SetGCPercent(gcPercent)
 	}
-	failures := failure.NewLimiter(c.format(env.stderr), time.Now)
+	failures := failure.NewLimiter(settings.format(env.stderr), time.Now)
 	limiting, stopLimiting := context.WithCancel(context.WithoutCancel(ctx)) // until everything else has ended
 	limited := start(func() error { failures.Run(limiting); return nil })
 	defer func() {
 		stopLimiting()
 		<-limited.done
 	}()
-	logger := c.logger(failures, time.Now)
+	logger := settings.logger(failures, time.Now)
 	reader.warnUnknown(logger, app.Model)
 
-	err := c.serve(ctx, env, reader, logger)
+	err := serve(logger)
 	switch {
 	case err == nil:
 		logger.Info().Msg("stopped")

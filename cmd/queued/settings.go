@@ -56,19 +56,24 @@ type listenSettings struct {
 	TLSCert string `type:"path"`
 }
 
-// httpSettings are about the HTTP server.
-type httpSettings struct {
+// frontSettings are about an HTTP server, of whichever command serves.
+type frontSettings struct {
 	listenSettings  `embed:""`
 	Hosts           []string      `type:"hosts" unset:"none: on loopback only localhost and addresses of it, elsewhere any"`
 	TLSKey          string        `type:"path"`
 	TLSClientCA     string        `type:"path"`
-	APIKey          string        `type:"api-key"`
-	APIKeyFile      string        `type:"path"`
 	DrainDelay      time.Duration `type:"duration" min:"0s" default:"0s"`
 	ShutdownTimeout time.Duration `type:"duration" default:"30s"`
-	AuditRetention  time.Duration `type:"duration" off:"" default:"2160h"`
 	AccessLog       string        `type:"choice" choices:"slow,all" placeholder:"WHICH" default:"slow"`
-	UIPayloads      string        `type:"choice" choices:"shown,hidden" placeholder:"HOW" default:"shown"`
+}
+
+// httpSettings are about the HTTP server of serve.
+type httpSettings struct {
+	frontSettings  `embed:""`
+	APIKey         string        `type:"api-key"`
+	APIKeyFile     string        `type:"path"`
+	AuditRetention time.Duration `type:"duration" off:"" default:"2160h"`
+	UIPayloads     string        `type:"choice" choices:"shown,hidden" placeholder:"HOW" default:"shown"`
 }
 
 // queueSettings are about events and schedules.

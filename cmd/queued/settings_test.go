@@ -46,7 +46,7 @@ func runHere(t *testing.T, args, environ []string) (code int, stdout, stderr str
 }
 
 // allowEmbedded has cmp compare the embedded structs, too.
-var allowEmbedded = cmp.AllowUnexported(settings{}, serverSettings{}, httpSettings{})
+var allowEmbedded = cmp.AllowUnexported(settings{}, serverSettings{}, httpSettings{}, frontSettings{})
 
 func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	t.Parallel()
@@ -54,8 +54,8 @@ func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	want := settings{
 		serverSettings: serverSettings{StartTimeout: 5 * time.Minute, Adopt: "ask", Background: "on"},
 		httpSettings: httpSettings{
-			listenSettings:  listenSettings{Listen: "127.0.0.1:8080"},
-			ShutdownTimeout: 30 * time.Second, AuditRetention: 2160 * time.Hour, AccessLog: "slow", UIPayloads: "shown",
+			frontSettings:  frontSettings{listenSettings: listenSettings{Listen: "127.0.0.1:8080"}, ShutdownTimeout: 30 * time.Second, AccessLog: "slow"},
+			AuditRetention: 2160 * time.Hour, UIPayloads: "shown",
 		},
 		queueSettings: queueSettings{Queues: "any", MaxAttempts: 3, SweepInterval: 10 * time.Second, KeyRetention: 24 * time.Hour, MisfireGrace: time.Minute, OccurrenceRetention: 2160 * time.Hour},
 		limitSettings: limitSettings{
@@ -89,8 +89,11 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 		serverSettings:   serverSettings{ListenURL: secrets["listen-url"], StartTimeout: time.Minute, RequireSync: true, NoMigrate: true, Adopt: "always", Background: "off", Cell: 17, migrateSettings: migrateSettings{ForceMigrate: true}},
 		secretSettings:   secretSettings{SecretKey: []string{"the-first-key-of-two", "the-other-key-of-two"}},
 		httpSettings: httpSettings{
-			listenSettings: listenSettings{Listen: "[::1]:9", TLSCert: "/tls/cert.pem"}, Hosts: []string{"a.example", "10.0.0.5", "::1"}, TLSKey: "/tls/key.pem", TLSClientCA: "/tls/ca.pem", APIKey: secrets["api-key"], DrainDelay: time.Second, ShutdownTimeout: 2 * time.Second,
-			AuditRetention: 50 * time.Hour, AccessLog: "all", UIPayloads: "hidden",
+			frontSettings: frontSettings{
+				listenSettings: listenSettings{Listen: "[::1]:9", TLSCert: "/tls/cert.pem"}, Hosts: []string{"a.example", "10.0.0.5", "::1"}, TLSKey: "/tls/key.pem", TLSClientCA: "/tls/ca.pem", DrainDelay: time.Second,
+				ShutdownTimeout: 2 * time.Second, AccessLog: "all",
+			},
+			APIKey: secrets["api-key"], AuditRetention: 50 * time.Hour, UIPayloads: "hidden",
 		},
 		queueSettings: queueSettings{
 			Queues:      "declared",

@@ -12,7 +12,7 @@ import (
 
 // openCertificate reads the certificate of these settings, and has it read again when it changes, until close is called. Without the
 // settings there is none, and close does nothing.
-func (s *httpSettings) openCertificate(ctx context.Context, reader *settingsReader, logger zerolog.Logger) (cert *certificate.Reloader, closeCert func(), err error) {
+func (s *frontSettings) openCertificate(ctx context.Context, reader *settingsReader, logger zerolog.Logger) (cert *certificate.Reloader, closeCert func(), err error) {
 	switch {
 	case s.TLSCert != "" && s.TLSKey == "":
 		return nil, nil, usagef("%s: a certificate needs its private key; set %s, too", reader.name("tls-cert"), envName("tls-key"))
