@@ -1,0 +1,214 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/queued/queued/internal/failure"
+)
+
+// A call is what is known of one request. It is the request's http.ResponseWriter, too, to see the answer.
+type call struct {
+	http.ResponseWriter
+
+	id        string
+	start     time.Time
+	route     *route // nil: there is none
+	target    *cell  // that the request is for; nil: none, or not known yet
+	claim     *claim // of a claim whose queue is not in one place
+	queue     string // that the request names, as far as the gateway had to look; empty: none
+	mayWait   bool   // it may be held for long before it is answered, or while it is
+	client    string // the subject of the client's certificate; empty: none
+	ownOrigin bool   // its Origin is that of the gateway itself
+	held      int64  // bytes of its body that count for Config.MaxBodyMemory
+
+	trailer http.Header // of the request, once its body was read
+
+	status  int // 0 until the answer begins
+	bytes   int64
+	err     error                 // why the answer is one of 500 or above, or was broken off
+	code    string                // of the problem that the gateway has answered; empty: none
+	bodyErr atomic.Pointer[error] // of reading the request's body
+	until   time.Time             // the deadline of writes
+
+	ctx callContext
+}
+
+// A callContext is the context of a request, with its call. It is part of the call, so that a request has one allocation for both.
+type callContext struct {
+	context.Context
+	call *call
+}
+
+type callKey struct{}
+
+// Value implements context.Context.
+func (c *callContext) Value(key any) any {
+	if key == (callKey{}) {
+		return c.call
+	}
+	return c.Context.Value(key)
+}
+
+// callOf returns the call of a context, which observe put there.
+func callOf(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
+
+// WriteHeader implements http.ResponseWriter.
+func (c *call) WriteHeader(status int) {
+	if c.status == 0 && status >= http.StatusOK {
+		c.status = status
+		c.extend(time.Now())
+	}
+	c.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter. A client that takes nothing for blockedLimit is given up.
+func (c *call) Write(b []byte) (int, error) {
+	if now := time.Now(); c.until.Sub(now) < blockedLimit-time.Second {
+		c.extend(now)
+	}
+	if c.status == 0 {
+		c.status = http.StatusOK
+	}
+	n, err := c.ResponseWriter.Write(b)
+	c.bytes += int64(n)
+	return n, err
+}
+
+// extend puts off the deadline of writes.
+func (c *call) extend(now time.Time) {
+	c.until = now.Add(blockedLimit)
+	_ = http.NewResponseController(c.ResponseWriter).SetWriteDeadline(c.until)
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (c *call) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+// pattern is the route's, for the log and the metrics, where nothing of the caller's has a place.
+func (c *call) pattern() string {
+	if c.route == nil {
+		return "unmatched"
+	}
+	return c.route.pattern
+}
+
+// observe gives each request its call, answers panics, and says in one line of the log and in the metrics how the request went.
+func (g *Gateway) observe(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := &call{ResponseWriter: w, id: requestID(r), start: time.Now(), trailer: r.Trailer}
+		c.ctx = callContext{r.Context(), c}
+		r = r.WithContext(&c.ctx) //nolint:contextcheck // it inherits from the context of r
+		defer g.finish(c, r)
+		defer g.bodies.release(c)
+		defer g.rescue(c, r)
+		next.ServeHTTP(c, r)
+	})
+}
+
+// requestID is the caller's id of the request, if that is fit for a log, else a new one. Cells take it over, so that their lines of the log and their problems have
+// it, too.
+func requestID(r *http.Request) string {
+	id := r.Header.Get("X-Request-Id")
+	unfit := func(c rune) bool { return c <= ' ' || c >= 0x7f || strings.ContainsRune(`"\<>`, c) }
+	if len(id) < 1 || len(id) > 128 || strings.ContainsFunc(id, unfit) {
+		return rand.Text()
+	}
+	return id
+}
+
+// finish notes in the log and in the metrics how r went.
+func (g *Gateway) finish(c *call, r *http.Request) {
+	took := time.Since(c.start)
+	number := ""
+	if c.target != nil {
+		number = c.target.label
+	}
+	g.metrics.observe(number, c.pattern(), r.Method, c.status, took)
+	level := g.level(c, took)
+	line := g.log.WithLevel(level)
+	if line == nil {
+		return
+	}
+	line = line.Err(c.err)
+	if level == zerolog.ErrorLevel && !g.cfg.LogAll {
+		line.Str(failure.Field, strings.TrimSpace(cmp.Or(c.code, strconv.Itoa(c.status))+" "+number+" "+failure.Reason(c.err)))
+	}
+	line.Str("request_id", c.id).Str("method", r.Method).Str("route", c.pattern()).Int("status", c.status).Dur("duration_ms", took).Int64("bytes", c.bytes)
+	for _, field := range [...][2]string{{"cell", number}, {"queue", c.queue}, {"code", c.code}, {"client", c.client}} {
+		if field[1] != "" {
+			line.Str(field[0], field[1])
+		}
+	}
+	line.Msg("request")
+}
+
+// slowAfter is how long a request may take before it counts as slow, unless it is one that may wait.
+const slowAfter = time.Second
+
+// level is that of the line of the log about a request: as of a server's, successful calls that are made for every event are at debug.
+func (g *Gateway) level(c *call, took time.Duration) zerolog.Level {
+	isHealth := c.route != nil && c.route.isHealth()
+	switch {
+	case c.code == notReady.code && !g.cfg.LogAll && !isHealth: // callers try again
+		return zerolog.DebugLevel
+	case c.code != "" && c.code != notReady.code && c.code != notOverCells.code && c.status >= http.StatusInternalServerError && !isHealth: // of cells, the cell's log has it
+		return zerolog.ErrorLevel
+	case !g.cfg.LogAll && c.route != nil && c.route.busy && c.status < http.StatusBadRequest && (took < slowAfter || c.mayWait):
+		return zerolog.DebugLevel
+	default:
+		return zerolog.InfoLevel
+	}
+}
+
+var errPanic = errors.New("the handler panicked")
+
+// rescue, deferred, answers a panic with a problem and leaves its stack in the log.
+func (g *Gateway) rescue(c *call, r *http.Request) {
+	cause := recover()
+	switch cause {
+	case nil:
+		return
+	case http.ErrAbortHandler:
+		if r.Context().Err() != nil {
+			c.status = statusClientGone
+		}
+		panic(cause)
+	}
+	g.log.Error().Str(failure.Field, "panic").Str("request_id", c.id).Any("panic", cause).Bytes("stack", debug.Stack()).Msg("panic")
+	g.fail(c, r, errPanic)
+}
+
+// fail answers r with the problem that err is. When the client has gone, or has the beginning of another answer, it ends the request without one.
+func (g *Gateway) fail(c *call, r *http.Request, err error) {
+	if r.Context().Err() != nil { // the client cannot read an answer any more
+		c.status = statusClientGone
+		panic(http.ErrAbortHandler)
+	}
+	if c.status != 0 { // half an answer must not look like a whole one
+		c.err = err
+		panic(http.ErrAbortHandler)
+	}
+	if whole, ok := errors.AsType[*answered](err); ok {
+		whole.write(c)
+		return
+	}
+	p, ok := errors.AsType[*problem](err)
+	if !ok {
+		p = &problem{problemType: internalError, detail: "The gateway's log has the cause, under this request_id.", cause: err}
+	}
+	if p.status >= http.StatusInternalServerError {
+		c.err = p.cause
+	}
+	c.code = p.code
+	p.write(c, c.id)
+}

@@ -1,0 +1,262 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/queued/queued/internal/failure"
+)
+
+// How cells are looked after.
+const (
+	lookEvery    = time.Second      // at a cell that can be used, and at one that cannot
+	lookTime     = 2 * time.Second  // that a look may take
+	missedLooks  = 2                // in a row, after which a cell that does not answer counts as away
+	verifyEvery  = time.Minute      // that the number of a cell is asked for again
+	dialTime     = 2 * time.Second  // that a connection may take
+	idleTime     = 90 * time.Second // less than servers keep connections that nobody uses
+	maxIdle      = 512              // connections to a cell that nobody uses
+	maxOwnAnswer = 1 << 20          // of an answer to a call of the gateway's own
+)
+
+// A cell is one of the deployments behind the gateway.
+type cell struct {
+	number int
+	label  string // the number, for the log and the metrics
+	url    *url.URL
+	origin string // of the URL, as browsers send it
+
+	transport *http.Transport
+	key       string // of an admin; empty: the cell needs none
+	calls     slots  // that are answered soon
+	waiting   slots  // that may wait
+	state     atomic.Pointer[state]
+	log       zerolog.Logger
+
+	drain context.Context // ends when the gateway drains
+	first chan struct{}   // closed after the first look
+}
+
+// A state is what is known of a cell.
+type state struct {
+	usable   bool
+	why      string // it cannot be used, for callers; empty if it can
+	verified time.Time
+	missed   int // looks in a row that were not answered in time
+
+	life, waitLife context.Context // of calls, and of those that may wait: they end when the cell goes away, and those that wait when the gateway drains
+	end            func(cause error)
+}
+
+// Causes of the end of a call's context.
+var (
+	errAway     = errors.New("the cell went away while the call was under way")
+	errDraining = errors.New("the gateway is shutting down")
+	errMoved    = errors.New("the queue was placed elsewhere while the claim waited")
+)
+
+// slots are how many calls a cell may hold at a time.
+type slots struct {
+	limit int64
+	used  atomic.Int64
+}
+
+func (s *slots) enter() bool {
+	if s.used.Add(1) > s.limit {
+		s.used.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (s *slots) leave() { s.used.Add(-1) }
+
+func newCell(cfg *Config, number int, base *url.URL, drain context.Context) *cell { //nolint:revive // the context is of the whole gateway
+	c := &cell{
+		number: number, label: strconv.Itoa(number), url: base, origin: base.Scheme + "://" + base.Host, key: cfg.Key, drain: drain, first: make(chan struct{}),
+		log: cfg.Logger.With().Int("cell", number).Logger(),
+		transport: &http.Transport{
+			DialContext:           (&net.Dialer{Timeout: dialTime, KeepAlive: 15 * time.Second}).DialContext,
+			TLSClientConfig:       cfg.TLS,
+			TLSHandshakeTimeout:   5 * time.Second,
+			ForceAttemptHTTP2:     true,
+			DisableCompression:    true,
+			MaxIdleConnsPerHost:   maxIdle,
+			IdleConnTimeout:       idleTime,
+			ResponseHeaderTimeout: cfg.AnswerTimeout,
+			ExpectContinueTimeout: time.Second,
+			// What an HTTP/2 stream may have on its way that its client has not read yet.
+			HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 256 << 10, SendPingTimeout: blockedLimit, WriteByteTimeout: blockedLimit},
+		},
+	}
+	c.calls.limit, c.waiting.limit = int64(cfg.MaxCalls), int64(cfg.MaxWaits)
+	c.state.Store(&state{why: "It was not reached yet.", life: drain, waitLife: drain})
+	return c
+}
+
+// isUp reports whether the cell can be used.
+func (c *cell) isUp() bool { return c.state.Load().usable }
+
+// watch looks at the cell until ctx ends.
+func (c *cell) watch(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for isFirst := true; ; isFirst = false {
+		c.look(ctx)
+		if isFirst {
+			close(c.first)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// look looks at the cell once: whether it answers, and now and then whether it is the one that it is said to be.
+func (c *cell) look(ctx context.Context) {
+	now := time.Now()
+	before := c.state.Load()
+	if !before.usable || now.Sub(before.verified) >= verifyEvery {
+		switch err := c.verify(ctx); {
+		case err == nil:
+			c.use(before, now)
+			return
+		case !before.usable || errors.As(err, new(*wrongCellError)):
+			c.leave(before, err)
+			return
+		}
+		// It is known, and cannot look at its database now: its own answers say so best.
+	}
+	err := c.ask(ctx, http.MethodGet, "/livez", nil)
+	var timeout net.Error
+	switch {
+	case ctx.Err() != nil:
+	case err == nil && before.missed > 0:
+		next := *before
+		next.missed = 0
+		c.state.Store(&next)
+	case err == nil:
+	case errors.As(err, &timeout) && timeout.Timeout() && before.missed+1 < missedLooks:
+		next := *before
+		next.missed++
+		c.state.Store(&next)
+	default:
+		c.leave(before, err)
+	}
+}
+
+// use has calls use the cell from now on.
+func (c *cell) use(before *state, now time.Time) {
+	next := &state{usable: true, verified: now, life: before.life, waitLife: before.waitLife, end: before.end}
+	if !before.usable {
+		life, end := context.WithCancelCause(context.Background())
+		waitLife, endWaits := context.WithCancelCause(life)
+		stop := context.AfterFunc(c.drain, func() { endWaits(errDraining) })
+		next.life, next.waitLife = life, waitLife
+		next.end = func(cause error) {
+			stop()
+			end(cause)
+		}
+		c.log.Info().Str("url", c.url.String()).Msg("the cell can be used")
+	}
+	c.state.Store(next)
+}
+
+// leave has no call use the cell until a later look, and ends those that wait for its answer.
+func (c *cell) leave(before *state, err error) {
+	why := "It does not answer."
+	wrong, isWrong := errors.AsType[*wrongCellError](err)
+	if isWrong {
+		why = wrong.why
+	}
+	next := &state{why: why, life: before.life, waitLife: before.waitLife}
+	c.state.Store(next)
+	if before.usable || before.why != why {
+		c.log.Error().Func(failure.Of(err)).Str("url", c.url.String()).Msg("the cell cannot be used")
+	}
+	if before.end != nil {
+		before.end(errAway)
+	}
+}
+
+// A wrongCellError is why a cell that answers is not used.
+type wrongCellError struct{ why, detail string }
+
+func (e *wrongCellError) Error() string { return e.detail }
+
+// verify asks the cell for its number. It fails with a *wrongCellError if that is another one, or if the cell does not say.
+func (c *cell) verify(ctx context.Context) error {
+	var got struct {
+		Cell *int `json:"cell"`
+	}
+	err := c.ask(ctx, http.MethodGet, "/cell", &got)
+	var refused *answered
+	switch {
+	case errors.As(err, &refused) && (refused.status == http.StatusUnauthorized || refused.status == http.StatusForbidden):
+		return &wrongCellError{"It refuses the gateway's key.", fmt.Sprintf("it refuses the gateway's key, which has to be an admin key of every cell: %d %s", refused.status, refused.body)}
+	case errors.As(err, &refused) && refused.status < http.StatusInternalServerError:
+		return &wrongCellError{"It does not say which cell it is.", fmt.Sprintf("it does not say which cell it is: GET /cell answered %d", refused.status)}
+	case err != nil:
+		return err
+	case got.Cell == nil || *got.Cell != c.number:
+		found := "none"
+		if got.Cell != nil {
+			found = strconv.Itoa(*got.Cell)
+		}
+		return &wrongCellError{"Its URL leads to another cell.", "its URL leads to another cell: " + found}
+	}
+	return nil
+}
+
+// ask makes a call of the gateway's own, with its key, and decodes the answer into out unless that is nil. An answer other than success is an *answered.
+func (c *cell) ask(ctx context.Context, method, path string, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	header := http.Header{}
+	if c.key != "" {
+		header.Set("Authorization", "Bearer "+c.key)
+	}
+	return c.do(ctx, method, path, header, nil, out)
+}
+
+// do makes a call of the gateway's own.
+func (c *cell) do(ctx context.Context, method, path string, header http.Header, body io.Reader, out any) error {
+	req, err := http.NewRequestWithContext(ctx, method, c.origin+path, body) //nolint:gosec // the operator has named the origin, and paths are the gateway's own
+	if err != nil {
+		return err
+	}
+	for name, values := range header {
+		req.Header[name] = values
+	}
+	resp, err := c.transport.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxOwnAnswer))
+	switch {
+	case err != nil:
+		return err
+	case resp.StatusCode >= http.StatusBadRequest:
+		return &answered{resp.StatusCode, resp.Header, text}
+	case out == nil:
+		return nil
+	}
+	if err := json.Unmarshal(text, out); err != nil {
+		return fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	return nil
+}

@@ -1,0 +1,324 @@
+package gateway
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// A chooser sets the target of a call, or its claim. It is asked where there are several cells.
+type chooser func(g *Gateway, c *call, r *http.Request) error
+
+// idBits are those of an id below the number of its cell.
+const idBits = 45
+
+// maxCell is the highest number of a cell.
+const maxCell = 255
+
+// pathValue returns what stands for {name} in the path of r.
+func pathValue(r *http.Request, name string) string {
+	value := chi.URLParam(r, name)
+	if r.URL.RawPath != "" { // then chi matches that, and its values are escaped
+		value, _ = url.PathUnescape(value) // it was valid when it was parsed
+	}
+	return value
+}
+
+// queryOf returns the first value of a parameter, absent if there is none. Cells refuse what is malformed, and parameters that are given twice.
+func queryOf(r *http.Request, name, absent string) string {
+	if r.URL.RawQuery == "" {
+		return absent
+	}
+	if values := r.URL.Query()[name]; len(values) > 0 {
+		return values[0]
+	}
+	return absent
+}
+
+// toHome is for what there is once.
+func toHome(g *Gateway, c *call, _ *http.Request) error {
+	c.target = g.cells[home]
+	return nil
+}
+
+// byID is for calls about what has an id: its cell is in it.
+func byID(g *Gateway, c *call, r *http.Request) error {
+	return g.toCellOf(c, pathValue(r, "id"))
+}
+
+// toCellOf sets the target to the cell that an id is of. One that is no id is for home, which says so, as is one of a cell that there is not.
+func (g *Gateway) toCellOf(c *call, text string) error {
+	id, err := strconv.ParseInt(text, 10, 64)
+	number := int(id >> idBits)
+	if err != nil || number < 0 || number > maxCell {
+		number = home
+	}
+	at, err := g.cellOf(number)
+	c.target = at
+	return err
+}
+
+// cellOf returns a cell. For one that this gateway was not told of it fails if queues are placed there; else nothing is, and home says so.
+func (g *Gateway) cellOf(number int) (*cell, error) {
+	if at := g.cells[number]; at != nil {
+		return at, nil
+	}
+	if g.placements.names(number) {
+		return nil, g.unknownCell(number)
+	}
+	return g.cells[home], nil
+}
+
+func (g *Gateway) unknownCell(number int) error {
+	return away(number, "Cell "+strconv.Itoa(number)+" is needed for this call, and this gateway was not told of it (QUEUED_GATEWAY_CELLS). Nothing was done.", nil)
+}
+
+// only returns the cell of a placement on one.
+func (g *Gateway) only(p *placement) (*cell, error) {
+	if len(p.Cells) > 1 {
+		return nil, refuse(notOverCells, "The queue %q is spread over the cells %v, and gateways do not do this over several cells yet. Place the queue on one.", p.Queue, p.Cells)
+	}
+	if at := g.cells[p.Cells[0]]; at != nil {
+		return at, nil
+	}
+	return nil, g.unknownCell(p.Cells[0])
+}
+
+// toQueue sets the target to the cell that a queue is placed on: home if it is placed nowhere, where it may have been before there was a gateway.
+func (g *Gateway) toQueue(c *call, queue string) error {
+	c.target = g.cells[home]
+	if !isQueue(queue) { // home says what is wrong, and has the service's own
+		return nil
+	}
+	c.queue = queue
+	p, err := g.placed(queue)
+	if p != nil {
+		c.target, err = g.only(p)
+	}
+	return err
+}
+
+// useQueue is toQueue for calls that use the queue: they place it.
+func (g *Gateway) useQueue(c *call, r *http.Request, queue string) (*placement, error) {
+	c.target = g.cells[home]
+	if !isQueue(queue) {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	c.queue = queue
+	p, err := g.place(c, r, queue)
+	if err == nil {
+		c.target, err = g.only(p)
+	}
+	return p, err
+}
+
+// byPathQueue is for calls about the queue in the path.
+func byPathQueue(g *Gateway, c *call, r *http.Request) error {
+	return g.toQueue(c, pathValue(r, "name"))
+}
+
+// usePathQueue is for calls that make something of the queue in the path.
+func usePathQueue(g *Gateway, c *call, r *http.Request) error {
+	_, err := g.useQueue(c, r, pathValue(r, "name"))
+	return err
+}
+
+// chooseInsert is for an event, with the queue in the query.
+func chooseInsert(g *Gateway, c *call, r *http.Request) error {
+	isKeyed := len(r.Header["Idempotency-Key"]) > 0 || queryOf(r, "key", "") != ""
+	return g.toInsert(c, r, queryOf(r, "queue", defaultQueue), isKeyed)
+}
+
+// chooseCloudEvents is for CloudEvents, with the queue or the topic in the query. Each has a key: its source and its id.
+func chooseCloudEvents(g *Gateway, c *call, r *http.Request) error {
+	if queryOf(r, "topic", "") != "" {
+		return toHome(g, c, r)
+	}
+	return g.toInsert(c, r, queryOf(r, "queue", defaultQueue), true)
+}
+
+// toInsert sets the target to the cell that new events of a queue go to; those with a key go where the queue was before as long as keys are kept there.
+func (g *Gateway) toInsert(c *call, r *http.Request, queue string, isKeyed bool) error {
+	p, err := g.useQueue(c, r, queue)
+	if err != nil || p == nil || !isKeyed || len(p.Former) == 0 {
+		return err
+	}
+	number := p.keyed(time.Now())
+	if c.target = g.cells[number]; c.target == nil {
+		return g.unknownCell(number)
+	}
+	return nil
+}
+
+// chooseSchedule is for a new schedule: beside the queue that it inserts into, or at home if it publishes.
+func chooseSchedule(g *Gateway, c *call, r *http.Request) error {
+	body, err := g.peek(c, r, maxPeekBody)
+	if err != nil {
+		return err
+	}
+	var members struct {
+		Queue jsontext.Value `json:"queue"`
+		Topic jsontext.Value `json:"topic"`
+	}
+	queue, isText := "", false
+	if decode(body, &members) && len(members.Topic) == 0 {
+		queue, isText = textOf(members.Queue, defaultQueue)
+	}
+	if !isText {
+		return toHome(g, c, r)
+	}
+	_, err = g.useQueue(c, r, queue)
+	return err
+}
+
+// chooseMove is for events of a queue that go to another one, which has to be on the same cell.
+func chooseMove(g *Gateway, c *call, r *http.Request) error {
+	body, err := g.peek(c, r, maxPeekBody)
+	if err != nil {
+		return err
+	}
+	if err := g.toQueue(c, pathValue(r, "name")); err != nil {
+		return err
+	}
+	var members struct {
+		To jsontext.Value `json:"to"`
+	}
+	if !decode(body, &members) {
+		return nil // the cell says what is wrong
+	}
+	to, _ := textOf(members.To, "")
+	return g.checkBeside(c, r, to)
+}
+
+// checkBeside makes sure that events can go to a queue from the target of a call: it is placed there, too, now if it was not before.
+func (g *Gateway) checkBeside(c *call, r *http.Request, queue string) error {
+	if !isQueue(queue) {
+		return nil
+	}
+	p, err := g.placed(queue)
+	at := c.target
+	if err == nil && p == nil {
+		p, err = g.placeOn(c, r, queue, at.number)
+		c.target = at
+	}
+	if err != nil {
+		return err
+	}
+	if len(p.Cells) != 1 || p.Cells[0] != at.number {
+		return refuse(notOverCells, "The queue %q is on the cells %v, and events of cell %d cannot go there: gateways do not do this over several cells yet.", queue, p.Cells, at.number)
+	}
+	return nil
+}
+
+// waitingIn is for listings of events that wait in the queue in the query.
+func waitingIn(g *Gateway, c *call, r *http.Request) error {
+	return g.toOnly(c, queryOf(r, "queue", ""), false)
+}
+
+// historyIn is for what has ended in the queue in the query, or has the id in it.
+func historyIn(g *Gateway, c *call, r *http.Request) error {
+	if id := queryOf(r, "id", ""); id != "" {
+		return g.toCellOf(c, id)
+	}
+	return g.toOnly(c, queryOf(r, "queue", ""), true)
+}
+
+// statisticsOf is for numbers of the queue in the path, past ones too.
+func statisticsOf(g *Gateway, c *call, r *http.Request) error {
+	return g.toOnly(c, pathValue(r, "name"), true)
+}
+
+// toOnly sets the target to the cell that has all there is of a queue: with the past, it must have been there always.
+func (g *Gateway) toOnly(c *call, queue string, withPast bool) error {
+	if queue == "" {
+		return refuse(notOverCells, "This is asked of all cells, which gateways do not do yet. Name a queue, if the call takes one, or ask the cells themselves.")
+	}
+	if err := g.toQueue(c, queue); err != nil {
+		return err
+	}
+	p, _ := g.placements.get(queue)
+	if p != nil && (len(p.undrained()) > 0 || withPast && len(p.Former) > 0) {
+		return refuse(notOverCells, "The queue %q was moved, and the cells that it was on before have a part of what is asked for: gateways do not ask several cells yet. Ask the cells themselves.", queue)
+	}
+	return nil
+}
+
+// bodyQueue is for calls with the queue in the body, and maybe another one that events go to.
+func bodyQueue(g *Gateway, c *call, r *http.Request) error {
+	body, err := g.peek(c, r, maxPeekBody)
+	if err != nil {
+		return err
+	}
+	var members struct {
+		Queue  jsontext.Value `json:"queue"`
+		ID     jsontext.Value `json:"id"`
+		To     jsontext.Value `json:"to"`
+		Filter struct {
+			Queue jsontext.Value `json:"queue"`
+		} `json:"filter"`
+	}
+	if !decode(body, &members) {
+		return toHome(g, c, r) // which says what is wrong
+	}
+	if len(members.ID) > 0 {
+		return g.toCellOf(c, string(members.ID))
+	}
+	queue, isText := textOf(members.Queue, "")
+	if queue == "" && isText {
+		queue, isText = textOf(members.Filter.Queue, "")
+	}
+	if !isText {
+		return toHome(g, c, r)
+	}
+	if err := g.toOnly(c, queue, true); err != nil {
+		return err
+	}
+	to, _ := textOf(members.To, "")
+	return g.checkBeside(c, r, to)
+}
+
+// bodyIDs is for calls about the events in the body, which are all of one cell.
+func bodyIDs(g *Gateway, c *call, r *http.Request) error {
+	body, err := g.peek(c, r, maxPeekBody)
+	if err != nil {
+		return err
+	}
+	var members struct {
+		Events []struct {
+			ID jsontext.Value `json:"id"`
+		} `json:"events"`
+	}
+	if !decode(body, &members) || len(members.Events) == 0 {
+		return toHome(g, c, r) // which says what is wrong
+	}
+	var numbers []int
+	for _, e := range members.Events {
+		if err := g.toCellOf(c, string(e.ID)); err != nil {
+			return err
+		}
+		if !slices.Contains(numbers, c.target.number) {
+			numbers = append(numbers, c.target.number)
+		}
+	}
+	if len(numbers) > 1 {
+		slices.Sort(numbers)
+		c.target = nil
+		return refuse(notOverCells, "The events are of the cells %v: gateways do not split batches yet. Send one for each cell, or each event alone.", numbers)
+	}
+	return nil
+}
+
+// overCells is for calls that all cells have a part of.
+func overCells(_ *Gateway, c *call, r *http.Request) error {
+	return refuse(notOverCells, "%s %s concerns all cells, and gateways do not do this over several cells yet. Ask the cells themselves.", r.Method, c.route.pattern)
+}
+
+// overBatch is for events that each name a queue.
+func overBatch(*Gateway, *call, *http.Request) error {
+	return refuse(notOverCells, "Gateways do not take batches of events over several cells yet. Insert each by POST /events, or as CloudEvents by POST /cloudevents?queue=…, which takes batches for one queue.")
+}

@@ -1,0 +1,221 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/queued/queued/internal/duration"
+)
+
+// How long a claim waits at the cell of a queue before the cells that may hold events of it from before are asked again.
+const (
+	formerEvery   = 2 * time.Second
+	unplacedEvery = 15 * time.Second // of a queue that is placed nowhere, whose events from before would be at home
+)
+
+// maxEmpty is the size of the largest answer that says that there is no event.
+const maxEmpty = 64
+
+// A claim is a claim whose queue the gateway has read.
+type claim struct {
+	queue   string
+	body    []byte
+	wait    time.Duration
+	hasWait bool // else the policy of the queue says how long the claim waits
+	begun   time.Time
+}
+
+// rest returns for how long the claim still waits.
+func (m *claim) rest() time.Duration { return max(0, m.wait-time.Since(m.begun)) }
+
+// chooseClaim reads the queue of a claim. Where it goes is looked at as it is sent, and again when that changes while it waits.
+func chooseClaim(g *Gateway, c *call, r *http.Request) error {
+	body, err := g.peek(c, r, maxClaimBody)
+	if err != nil {
+		return err
+	}
+	var members struct {
+		Queue jsontext.Value `json:"queue"`
+		Wait  jsontext.Value `json:"wait"`
+	}
+	made := &claim{body: body, begun: c.start}
+	isReadable := decode(body, &members)
+	isText := false
+	if isReadable {
+		if made.queue, isText = textOf(members.Queue, defaultQueue); isText {
+			isReadable = isQueue(made.queue)
+		}
+	}
+	if !isReadable || !isText {
+		c.target = g.cells[home] // which says what is wrong
+		return nil
+	}
+	if text, ok := textOf(members.Wait, ""); ok && text != "" {
+		if wait, err := duration.Parse(text); err == nil {
+			made.wait, made.hasWait = wait, true
+		}
+	}
+	c.queue, c.claim = made.queue, made
+	c.mayWait = !made.hasWait || made.wait > 0
+	return nil
+}
+
+// answerClaim has a claim answered: by the cell that its queue is placed on; and before, without a wait, by those that may hold events of it from before.
+func (g *Gateway) answerClaim(c *call, r *http.Request) (*http.Response, error) {
+	for {
+		resp, err := g.claimOnce(c, r)
+		if !errors.Is(err, errMoved) && err != nil || err == nil && resp != nil {
+			return resp, err
+		}
+	}
+}
+
+// claimOnce asks the cells once. It returns neither an answer nor an error, or errMoved, if they are to be asked again.
+func (g *Gateway) claimOnce(c *call, r *http.Request) (*http.Response, error) {
+	m := c.claim
+	ctx, cancel := context.WithCancelCause(r.Context())
+	stop := g.placements.watch(m.queue, func() { cancel(errMoved) }) // before it is looked up
+	isHandedOver := false
+	end := func() {
+		stop()
+		cancel(nil)
+	}
+	defer func() {
+		if !isHandedOver {
+			end()
+		}
+	}()
+	answer := func(resp *http.Response) *http.Response {
+		isHandedOver = true
+		stop() // what has begun is not broken off
+		resp.Body = &endBody{resp.Body, end}
+		return resp
+	}
+	current, before, every, err := g.claimFrom(m.queue)
+	if err != nil {
+		return nil, err
+	}
+	for _, at := range before {
+		body, err := withMember(m.body, "wait", jsontext.Value(`"0s"`))
+		if err != nil {
+			return nil, err
+		}
+		resp, err := g.sendClaim(c, at, r.WithContext(ctx), body)
+		switch {
+		case errors.Is(err, errMoved), err != nil && r.Context().Err() != nil:
+			return nil, err
+		case err != nil, resp.StatusCode >= http.StatusInternalServerError, resp.StatusCode == http.StatusNotFound:
+			if err == nil {
+				_ = resp.Body.Close()
+			}
+			continue // its events come later; those of the others need not wait for them
+		}
+		isEmpty, err := emptyClaim(resp)
+		if err != nil {
+			_ = resp.Body.Close()
+			return nil, away(at.number, "Cell "+at.label+" went away while it answered. The call can be repeated.", err)
+		}
+		if !isEmpty {
+			return answer(resp), nil
+		}
+		_ = resp.Body.Close()
+	}
+	body, isPart := m.body, false
+	switch rest := m.rest(); {
+	case !m.hasWait: // the policy of the queue says how long
+	case len(before) > 0 && rest > every:
+		isPart, rest = true, every
+		fallthrough
+	case rest < m.wait:
+		if body, err = withMember(m.body, "wait", jsontext.Value(`"`+rest.Round(time.Millisecond).String()+`"`)); err != nil {
+			return nil, err
+		}
+	}
+	resp, err := g.sendClaim(c, current, r.WithContext(ctx), body)
+	if err != nil {
+		return nil, err
+	}
+	if isPart && resp.StatusCode == http.StatusOK {
+		isEmpty, err := emptyClaim(resp)
+		if err == nil && isEmpty {
+			_ = resp.Body.Close()
+			return nil, nil //nolint:nilnil // again
+		}
+	}
+	return answer(resp), nil
+}
+
+// sendClaim sends a claim with a body to a cell.
+func (g *Gateway) sendClaim(c *call, to *cell, r *http.Request, body []byte) (*http.Response, error) {
+	c.target = to
+	resp, err := g.send(c, to, withBody(r, body))
+	if err != nil && errors.Is(context.Cause(r.Context()), errMoved) && callOf(r.Context()).ctx.Err() == nil {
+		err = errMoved
+	}
+	return resp, err
+}
+
+// claimFrom returns the cell that a queue is placed on, those that may hold events of it from before, and how often to ask these.
+func (g *Gateway) claimFrom(queue string) (current *cell, before []*cell, every time.Duration, err error) {
+	p, err := g.placed(queue)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	if p == nil {
+		current = g.chooseFor(queue) // which it will be placed on, most likely
+		if current == nil {
+			return nil, nil, 0, away(home, "The queue is placed nowhere yet, and no cell can be used. Retry.", nil)
+		}
+		if current.number != home {
+			before = []*cell{g.cells[home]}
+		}
+		return current, before, unplacedEvery, nil
+	}
+	if current, err = g.only(p); err != nil {
+		return nil, nil, 0, err
+	}
+	for _, number := range p.undrained() {
+		if at := g.cells[number]; at != nil {
+			before = append(before, at)
+		}
+	}
+	return current, before, formerEvery, nil
+}
+
+// emptyClaim reports whether the answer to a claim says that there is no event. The answer can be read as before.
+func emptyClaim(resp *http.Response) (bool, error) {
+	if resp.StatusCode != http.StatusOK || resp.ContentLength < 0 || resp.ContentLength > maxEmpty {
+		return false, nil
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxEmpty+1))
+	if err != nil {
+		return false, err
+	}
+	resp.Body = &endBody{readCloser{bytes.NewReader(body), resp.Body}, func() {}}
+	text := string(bytes.TrimSpace(body))
+	return text == `{"events":[]}` || text == `[]`, nil // as CloudEvents
+}
+
+// A readCloser reads from one and closes another.
+type readCloser struct {
+	io.Reader
+	io.Closer
+}
+
+// An endBody is a body that calls end once it is closed.
+type endBody struct {
+	io.ReadCloser
+	end func()
+}
+
+// Close implements io.Closer.
+func (b *endBody) Close() error {
+	defer b.end()
+	return b.ReadCloser.Close()
+}

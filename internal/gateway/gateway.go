@@ -1,0 +1,235 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	stdlog "log"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+)
+
+// Config holds the settings of a Gateway. Cells is required, with home among them.
+type Config struct {
+	Cells    map[int]*url.URL // by their numbers, 0 to 255; URLs without a path
+	Key      string           // an admin key of every cell; empty: they need none
+	TLS      *tls.Config      // of connections to cells; nil: the system's authorities, no certificate
+	Version  string           // of the program
+	Logger   zerolog.Logger   // zero: silent
+	Registry *prometheus.Registry
+
+	// AnswerTime is how long a cell may take to begin an answer once it has the request; it bounds how long a call of any kind waits. Zero: DefaultAnswerTimeout.
+	AnswerTimeout time.Duration
+	MaxCalls      int   // that one cell may hold at a time, besides those that wait; zero: DefaultMaxCalls
+	MaxWaits      int   // calls that wait, and streams, that one cell may hold at a time; zero: DefaultMaxWaits
+	MaxBodyMemory int64 // bytes of bodies that the gateway reads to find their cells; zero: 64 MiB
+
+	LogAll bool // log every request at info; false: successful busy calls at debug
+	// VerifyClient returns the subject of the certificate that a client has shown over TLS, or an error for the client, who is then refused; nil: clients need no
+	// certificate. Health checks need none.
+	VerifyClient func(*tls.ConnectionState) (subject string, err error)
+	LoopbackOnly bool     // listening on loopback: answer only requests that were made to a loopback host, or one of Hosts
+	Hosts        []string // other names that requests may be made to; one of AnyHost: all. None: on loopback no others, elsewhere all
+}
+
+// AnyHost in Config.Hosts stands for all names.
+const AnyHost = "*"
+
+// The limits unless Config says otherwise.
+const (
+	DefaultAnswerTimeout = 2 * time.Minute
+	DefaultMaxCalls      = 2048
+	DefaultMaxWaits      = 20_000
+	defaultBodyMemory    = 64 << 20
+)
+
+// blockedLimit is how long a client may take nothing of its answer, and a connection of HTTP/2 nothing at all.
+const blockedLimit = 30 * time.Second
+
+// A Gateway passes requests on to cells. It is safe for concurrent use.
+type Gateway struct {
+	cfg        Config
+	log        zerolog.Logger
+	cells      map[int]*cell
+	numbers    []int // of cells, sorted
+	single     *cell // the only one; nil: there are several
+	placements *placements
+	bodies     bodyBudget
+	proxy      *httputil.ReverseProxy
+	metrics    *metrics
+	callers    *callers
+	handler    http.Handler
+
+	drain   context.Context // ends when it drains
+	drained context.CancelFunc
+}
+
+// New returns a Gateway, which uses no cell before Run, and registers its metrics on cfg.Registry.
+func New(cfg Config) (*Gateway, error) {
+	cfg.AnswerTimeout = cmp.Or(cfg.AnswerTimeout, DefaultAnswerTimeout)
+	cfg.MaxCalls, cfg.MaxWaits = cmp.Or(cfg.MaxCalls, DefaultMaxCalls), cmp.Or(cfg.MaxWaits, DefaultMaxWaits)
+	cfg.MaxBodyMemory = cmp.Or(cfg.MaxBodyMemory, defaultBodyMemory)
+	if cfg.Registry == nil {
+		cfg.Registry = prometheus.NewRegistry()
+	}
+	g := &Gateway{cfg: cfg, log: cfg.Logger, cells: make(map[int]*cell), placements: newPlacements(), callers: newCallers()}
+	g.bodies.limit = cfg.MaxBodyMemory
+	g.drain, g.drained = context.WithCancel(context.Background())
+	for number, base := range cfg.Cells {
+		if number < 0 || number > maxCell {
+			return nil, fmt.Errorf("the number of a cell is 0 to %d, not %d", maxCell, number)
+		}
+		g.cells[number] = newCell(&cfg, number, base, g.drain)
+	}
+	if g.cells[home] == nil {
+		return nil, errors.New("there must be home, which is cell 0")
+	}
+	g.numbers = slices.Sorted(maps.Keys(g.cells))
+	if len(g.cells) == 1 {
+		g.single = g.cells[home]
+	}
+	g.metrics = newMetrics(g)
+	g.proxy = g.newProxy()
+	g.handler = g.observe(g.checkHost(g.checkClient(g.checkOrigin(g.newMux()))))
+	return g, nil
+}
+
+// Run looks after the cells and follows the placements of home, until ctx ends.
+func (g *Gateway) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	for _, c := range g.cells {
+		running.Go(func() { c.watch(ctx) })
+	}
+	if g.single == nil {
+		running.Go(func() { g.follow(ctx) })
+	}
+	<-ctx.Done()
+}
+
+// AwaitFirstLook waits until each cell was looked at once since Run was called, or ctx ends.
+func (g *Gateway) AwaitFirstLook(ctx context.Context) {
+	for _, c := range g.cells {
+		select {
+		case <-c.first:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Handler returns the handler of every route.
+func (g *Gateway) Handler() http.Handler { return g.handler }
+
+// Drain has /readyz answer 503 from now on, answers the calls that wait, so that their clients turn elsewhere, and ends streams. Other calls are answered as before. It may
+// be repeated.
+func (g *Gateway) Drain() { g.drained() }
+
+// StopReady has /readyz answer 503 from now on, before Drain.
+func (g *Gateway) StopReady() { g.callers.stopping.Store(true) }
+
+// Close closes the connections to cells that nobody uses.
+func (g *Gateway) Close() {
+	g.drained()
+	for _, c := range g.cells {
+		c.transport.CloseIdleConnections()
+	}
+}
+
+// HTTPServer returns a server of Handler with every timeout set.
+func (g *Gateway) HTTPServer() *http.Server {
+	return &http.Server{
+		Handler:           g.handler,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       time.Minute,                                     // the largest body over a slow line; net/http lifts it when the body has been read
+		WriteTimeout:      time.Minute + g.cfg.AnswerTimeout + time.Minute, // each write sets its own: see call.Write
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    256 << 10, // a filter of 64 KiB in a URL takes up to three times that
+		HTTP2:             &http.HTTP2Config{SendPingTimeout: blockedLimit, WriteByteTimeout: blockedLimit},
+		ErrorLog:          stdlog.New(warnings{g.log}, "", 0),
+	}
+}
+
+// checkClient requires a client certificate, where there is an authority for them, for every call but the health checks.
+func (g *Gateway) checkClient(next http.Handler) http.Handler {
+	if g.cfg.VerifyClient == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := callOf(r.Context())
+		if isHealth(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		subject, err := g.cfg.VerifyClient(r.TLS)
+		if err != nil {
+			text := err.Error()
+			g.fail(c, r, refuse(unauthorizedCert, "%s", strings.ToUpper(text[:1])+text[1:]+"."))
+			return
+		}
+		c.client = subject
+		next.ServeHTTP(w, r)
+	})
+}
+
+func isHealth(r *http.Request) bool { return r.URL.Path == "/livez" || r.URL.Path == "/readyz" }
+
+// checkOrigin keeps web pages of other origins from calling through the browser of someone who can reach the gateway. Cells cannot check that: for them the host is their own.
+func (g *Gateway) checkOrigin(next http.Handler) http.Handler {
+	protection := http.NewCrossOriginProtection()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := callOf(r.Context())
+		if err := protection.Check(r); err != nil {
+			g.fail(c, r, refuse(crossOrigin, "The browser reports that a page of another origin makes this call."))
+			return
+		}
+		c.ownOrigin = isOwnOrigin(r)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// checkHost answers on loopback, and wherever there are Hosts, only requests that were made to a loopback host or to one of these: a web page can have its own name resolve to
+// 127.0.0.1 (DNS rebinding), and is of the same origin then.
+func (g *Gateway) checkHost(next http.Handler) http.Handler {
+	if !g.cfg.LoopbackOnly && len(g.cfg.Hosts) == 0 || slices.Contains(g.cfg.Hosts, AnyHost) {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := withoutPort(r.Host)
+		if r.Host == "" || isHealth(r) || isLoopback(host) || slices.ContainsFunc(g.cfg.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		g.fail(callOf(r.Context()), r, refuse(hostNotAllowed, "The host must be localhost, in 127.0.0.0/8, [::1] or one of QUEUED_HOSTS, not %q.", r.Host))
+	})
+}
+
+// withoutPort returns the host of a Host header.
+func withoutPort(hostport string) string {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil { // no port
+		host = strings.TrimSuffix(strings.TrimPrefix(hostport, "["), "]")
+	}
+	return host
+}
+
+func isLoopback(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback()
+}

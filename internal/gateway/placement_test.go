@@ -1,0 +1,348 @@
+package gateway
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+// insertable has cells take events, and returns the cells that each queue's events came to.
+func insertable(fakes ...*fakeCell) func(queue string) []int {
+	var mu sync.Mutex
+	came := map[string][]int{}
+	for _, f := range fakes {
+		f.mux.HandleFunc("POST /events", func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.ReadAll(r.Body)
+			mu.Lock()
+			defer mu.Unlock()
+			queue := r.URL.Query().Get("queue")
+			came[queue] = append(came[queue], f.number)
+			w.WriteHeader(http.StatusCreated)
+		})
+	}
+	return func(queue string) []int {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(came[queue])
+	}
+}
+
+func TestFirstUseOfAQueuePlacesItOnceForAllGateways(t *testing.T) {
+	t.Parallel()
+	fakes := []*fakeCell{newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 2)}
+	cells := insertable(fakes...)
+	a := setup(t, nil, fakes...)
+	// The other gateway knows of fewer cells, and so chooses others.
+	b := setup(t, nil, fakes[0], fakes[1])
+	used := map[int]int{}
+	for i := range 24 {
+		queue := fmt.Sprintf("queue-%d", i)
+		home := fakes[0]
+		isReachable := a.gateway.chooseFor(queue).number < 2 // for both
+		var running sync.WaitGroup
+		for _, e := range []*environment{a, b} {
+			for range 4 {
+				running.Go(func() {
+					if got := e.call("POST", "/events?queue="+queue, "{}"); got.status != 201 && isReachable {
+						t.Errorf("answered %d %s", got.status, got.body)
+					}
+				})
+			}
+		}
+		running.Wait()
+		home.mu.Lock()
+		placed := home.placements[queue].Cells[0]
+		home.mu.Unlock()
+		used[placed]++
+		for _, number := range cells(queue) {
+			if number != placed {
+				t.Errorf("%s is placed on %d, and events came to %v", queue, placed, cells(queue))
+			}
+		}
+		if isReachable && len(cells(queue)) != 8 {
+			t.Errorf("%s got %d events, want 8", queue, len(cells(queue)))
+		}
+	}
+	if len(used) != 3 {
+		t.Errorf("queues were placed on %v", used)
+	}
+}
+
+func TestCallersWhomHomeRefusesPlaceNothing(t *testing.T) {
+	t.Parallel()
+	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
+	cells := insertable(home, one)
+	e := setup(t, nil, home, one)
+	for _, call := range [][3]string{
+		{"POST", "/events?queue=new", "{}"}, {"PUT", "/queues/new", "{}"}, {"POST", "/schedules", `{"queue":"new"}`}, {"POST", "/cloudevents?queue=new", "{}"},
+	} {
+		for _, key := range []string{"wrong", ""} {
+			got := e.want(401, "unauthorized", call[0], call[1], call[2], "Authorization: Bearer "+key, "X-Request-Id: mine")
+			if got.header.Get("X-Request-Id") != "mine" || got.header.Get("Www-Authenticate") != "Bearer" || !strings.Contains(got.body, `"request_id":"mine"`) {
+				t.Errorf("answered %v %s", got.header, got.body)
+			}
+		}
+	}
+	home.mu.Lock()
+	defer home.mu.Unlock()
+	if len(home.placements) > 0 || len(cells("new")) > 0 {
+		t.Errorf("placed %v, inserted %v", home.placements, cells("new"))
+	}
+}
+
+func TestCellsThatCannotBeUsedGetNoNewQueues(t *testing.T) {
+	t.Parallel()
+	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
+	cells := insertable(home, one)
+	e := setup(t, nil, home, one)
+	one.server.CloseClientConnections()
+	one.server.Close()
+	e.until("the cell counts as away", func() bool { return !e.gateway.cells[1].isUp() })
+	for i := range 8 {
+		queue := fmt.Sprint("q", i)
+		e.want(201, "", "POST", "/events?queue="+queue, "{}")
+		if got := cells(queue); !slices.Equal(got, []int{0}) {
+			t.Errorf("%s is on %v", queue, got)
+		}
+	}
+}
+
+func TestRendezvousHashMovesNoMoreThanItMust(t *testing.T) {
+	t.Parallel()
+	best := func(queue string, cells int) int {
+		most := 0
+		for number := range cells {
+			if weightOf(queue, number) > weightOf(queue, most) {
+				most = number
+			}
+		}
+		return most
+	}
+	const queues = 10_000
+	perCell, moved := make([]int, 5), 0
+	for i := range queues {
+		queue := fmt.Sprint("queue.", i)
+		before, after := best(queue, 4), best(queue, 5)
+		perCell[after]++
+		if before != after {
+			moved++
+			if after != 4 {
+				t.Errorf("%s moves from %d to %d", queue, before, after)
+			}
+		}
+	}
+	for number, n := range perCell {
+		if n < queues/5*9/10 || n > queues/5*11/10 {
+			t.Errorf("cell %d has %d of %d queues", number, n, queues)
+		}
+	}
+	if moved > queues/5*11/10 {
+		t.Errorf("%d of %d queues would move", moved, queues)
+	}
+}
+
+func TestMovedQueueIsFollowed(t *testing.T) {
+	t.Parallel()
+	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
+	cells := insertable(home, one)
+	home.put(placement{Queue: "q", Cells: []int{0}})
+	e := setup(t, nil, home, one)
+	e.want(201, "", "POST", "/events?queue=q", "{}")
+	home.put(placement{Queue: "q", Cells: []int{1}, Former: []former{{Cell: 0}}})
+	e.until("the gateway knows", func() bool { version, _ := e.gateway.placements.status(); return version == 2 })
+	e.want(201, "", "POST", "/events?queue=q", "{}")
+	if got := cells("q"); !slices.Equal(got, []int{0, 1}) {
+		t.Errorf("events went to %v", got)
+	}
+}
+
+func TestOlderPlacementsOfARestoredHomeAreTaken(t *testing.T) {
+	t.Parallel()
+	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
+	for i := range 5 {
+		home.put(placement{Queue: fmt.Sprint("q", i), Cells: []int{1}})
+	}
+	e := setup(t, nil, home, one)
+	home.mu.Lock()
+	home.placements = map[string]placement{}
+	home.version = 0
+	home.set(placement{Queue: "q0", Cells: []int{0}})
+	home.mu.Unlock()
+	e.until("the gateway knows", func() bool {
+		p, _ := e.gateway.placements.get("q0")
+		gone, _ := e.gateway.placements.get("q1")
+		return p != nil && p.Cells[0] == 0 && gone == nil
+	})
+}
+
+func TestKeyedInsertsStayWhereTheirKeysAre(t *testing.T) {
+	t.Parallel()
+	home, one, two := newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 2)
+	cells := insertable(home, one, two)
+	soon, later, past := time.Now().Add(time.Hour), time.Now().Add(2*time.Hour), time.Now().Add(-time.Hour)
+	home.put(placement{Queue: "moved", Cells: []int{2}, Former: []former{{Cell: 0, KeysUntil: &past, Drained: true}, {Cell: 1, KeysUntil: &later}}})
+	home.put(placement{Queue: "twice", Cells: []int{2}, Former: []former{{Cell: 1, KeysUntil: &later}, {Cell: 0, KeysUntil: &soon}}})
+	home.put(placement{Queue: "now", Cells: []int{2}, Former: []former{{Cell: 1}}})
+	e := setup(t, nil, home, one, two)
+	for _, queue := range []string{"moved", "twice", "now"} {
+		e.want(201, "", "POST", "/events?queue="+queue, "{}")
+		e.want(201, "", "POST", "/events?queue="+queue+"&key=k", "{}")
+		e.want(201, "", "POST", "/events?queue="+queue, "{}", "Idempotency-Key: k")
+	}
+	for queue, want := range map[string][]int{"moved": {2, 1, 1}, "twice": {2, 0, 0}, "now": {2, 2, 2}} {
+		if got := cells(queue); !slices.Equal(got, want) {
+			t.Errorf("%s: events went to %v, want %v", queue, got, want)
+		}
+	}
+}
+
+// claimable has a cell answer claims with the events that are put into the channel, one each, and otherwise with none after their wait. It returns the waits that were asked for.
+func claimable(f *fakeCell) (events chan string, waits func() []string) {
+	events = make(chan string, 10)
+	var mu sync.Mutex
+	var asked []string
+	f.mux.HandleFunc("POST /claim", func(w http.ResponseWriter, r *http.Request) {
+		var body struct {
+			Queue string
+			Wait  *string
+			Limit int
+		}
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil || body.Limit != 7 {
+			http.Error(w, fmt.Sprintf("limit %d, %v", body.Limit, err), http.StatusUnprocessableEntity)
+			return
+		}
+		wait := time.Minute
+		mu.Lock()
+		asked = append(asked, "policy")
+		if body.Wait != nil {
+			asked[len(asked)-1] = *body.Wait
+			wait, _ = time.ParseDuration(*body.Wait)
+		}
+		mu.Unlock()
+		select {
+		case event := <-events:
+			_, _ = fmt.Fprintf(w, `{"events":[{"id":%s}]}`+"\n", event)
+			return
+		default:
+		}
+		select {
+		case event := <-events:
+			_, _ = fmt.Fprintf(w, `{"events":[{"id":%s}]}`+"\n", event)
+		case <-time.After(wait):
+			_, _ = io.WriteString(w, `{"events":[]}`+"\n")
+		case <-r.Context().Done():
+		}
+	})
+	return events, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(asked)
+	}
+}
+
+func TestClaimsAskFormerCellsFirst(t *testing.T) {
+	t.Parallel()
+	home, one, two := newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 2)
+	atHome, homeWaits := claimable(home)
+	atOne, oneWaits := claimable(one)
+	atTwo, twoWaits := claimable(two)
+	home.put(placement{Queue: "q", Cells: []int{2}, Former: []former{{Cell: 0, Drained: true}, {Cell: 1}}})
+	e := setup(t, nil, home, one, two)
+	const claim = `{"queue":"q","limit":7,"wait":"30s"}`
+	atHome <- "1"
+	atOne <- "2"
+	atTwo <- "3"
+	e.want(200, `{"id":2}`, "POST", "/claim", claim)
+	e.want(200, `{"id":3}`, "POST", "/claim", claim)
+	if len(homeWaits()) > 0 || !slices.Equal(oneWaits(), []string{"0s", "0s"}) || !slices.Equal(twoWaits(), []string{"2s"}) {
+		t.Errorf("asked with the waits %v, %v and %v", homeWaits(), oneWaits(), twoWaits())
+	}
+	// What comes back to the former cell while the claim waits at the other one is found, too.
+	go func() {
+		e.until("the claim waits", func() bool { return len(twoWaits()) == 2 })
+		atOne <- "4"
+	}()
+	e.want(200, `{"id":4}`, "POST", "/claim", claim)
+	e.want(200, `{"events":[]}`, "POST", "/claim", `{"queue":"q","limit":7,"wait":"0s"}`)
+
+	one.server.CloseClientConnections()
+	one.server.Close()
+	atTwo <- "5"
+	e.want(200, `{"id":5}`, "POST", "/claim", claim)
+}
+
+func TestClaimFollowsItsQueueWhileItWaits(t *testing.T) {
+	t.Parallel()
+	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
+	_, homeWaits := claimable(home)
+	atOne, oneWaits := claimable(one)
+	home.put(placement{Queue: "q", Cells: []int{0}})
+	e := setup(t, nil, home, one)
+	var began atomic.Int32
+	go func() {
+		e.until("the claim waits", func() bool { return len(homeWaits()) == 1 })
+		began.Add(1)
+		home.put(placement{Queue: "q", Cells: []int{1}, Former: []former{{Cell: 0, Drained: true}}})
+		e.until("the claim waits at the other cell", func() bool { return len(oneWaits()) == 1 })
+		atOne <- "7"
+	}()
+	e.want(200, `{"id":7}`, "POST", "/claim", `{"queue":"q","limit":7,"wait":"50s"}`)
+	e.until("the cells hold nothing", func() bool {
+		return e.gateway.cells[0].waiting.used.Load()+e.gateway.cells[1].waiting.used.Load() == 0
+	})
+	e.gateway.placements.mu.RLock()
+	defer e.gateway.placements.mu.RUnlock()
+	if len(e.gateway.placements.watchers) > 0 {
+		t.Errorf("somebody still waits for %v", sortedKeys(e.gateway.placements.watchers))
+	}
+}
+
+func TestClaimsOfAQueueWithoutAPlacementAskHomeToo(t *testing.T) {
+	t.Parallel()
+	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
+	atHome, _ := claimable(home)
+	atOne, oneWaits := claimable(one)
+	e := setup(t, nil, home, one)
+	queue := ""
+	for i := 0; queue == ""; i++ {
+		if name := fmt.Sprint("q", i); e.gateway.chooseFor(name).number == 1 {
+			queue = name
+		}
+	}
+	claim := fmt.Sprintf(`{"queue":%q,"limit":7}`, queue)
+	atHome <- "1" // which was there before there was a gateway
+	e.want(200, `{"id":1}`, "POST", "/claim", claim)
+	go func() {
+		e.until("the claim waits", func() bool { return len(oneWaits()) == 1 })
+		atOne <- "2"
+	}()
+	e.want(200, `{"id":2}`, "POST", "/claim", claim)
+	if !slices.Equal(oneWaits(), []string{"policy"}) {
+		t.Errorf("asked with the waits %v", oneWaits())
+	}
+}
+
+func TestLargeBodiesOfClaimsAreRefused(t *testing.T) {
+	t.Parallel()
+	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
+	home.put(placement{Queue: "q", Cells: []int{1}})
+	claimable(one)
+	e := setup(t, func(cfg *Config) { cfg.MaxBodyMemory = 100 << 10 }, home, one)
+	body := func(size int) string {
+		return `{"queue":"q","limit":7,"wait":"0s","x":"` + strings.Repeat("x", size-50) + `"}`
+	}
+	e.want(200, "events", "POST", "/claim", body(40<<10))
+	e.wantProblem(bodyTooLarge, -1, "POST", "/claim", body(maxClaimBody+100))
+	e.wantProblem(overloaded, -1, "POST", "/claim", body(maxClaimBody-100)) // more than all may take
+	e.until("nothing is held", func() bool { return e.gateway.bodies.used.Load() == 0 })
+}

@@ -1,0 +1,223 @@
+package gateway
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
+)
+
+// A route is one of the API.
+type route struct {
+	method, pattern string
+	choose          chooser // where there are several cells; nil: the gateway answers itself
+	own             func(*Gateway, *call, *http.Request)
+
+	waits   bool // it may be held for long before it is answered
+	waitsIf bool // … if it has the parameter wait
+	streams bool // its answer has no end; it waits, too
+	busy    bool // it is called for every event, or every few seconds: the log of all of them would be most of the log
+}
+
+// isHealth reports whether the route is one that probes ask.
+func (r *route) isHealth() bool { return r.pattern == "/livez" || r.pattern == "/readyz" }
+
+// An option says something of a route.
+type option func(*route)
+
+func waits(r *route)   { r.waits = true }
+func waitsIf(r *route) { r.waitsIf = true }
+func streams(r *route) { r.waits, r.streams = true, true }
+func busy(r *route)    { r.busy = true }
+
+// table is every route of the API, as in internal/http/routes.go and api/openapi.yaml.
+func table() []*route {
+	var routes []*route
+	add := func(method, pattern string, choose chooser, options ...option) {
+		r := &route{method: method, pattern: pattern, choose: choose}
+		for _, set := range options {
+			set(r)
+		}
+		routes = append(routes, r)
+	}
+	own := func(pattern string, answer func(*Gateway, *call, *http.Request)) {
+		routes = append(routes, &route{method: http.MethodGet, pattern: pattern, own: answer, busy: true})
+	}
+	const get, post, put, patch, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete
+
+	add(post, "/events", chooseInsert, busy)
+	add(post, "/events/batch", overBatch, busy)
+	add(post, "/cloudevents", chooseCloudEvents)
+	add(get, "/events", waitingIn)
+	add(get, "/events/{id}", byID, waitsIf)
+	add(post, "/events/{id}/run", byID)
+	add(get, "/events/{id}/attempts", byID)
+	add(get, "/events/{id}/raw", byID)
+
+	add(post, "/claim", chooseClaim, waits, busy)
+	add(del, "/events/{id}", byID, busy)
+	add(post, "/events/{id}/ack", byID, busy)
+	add(post, "/ack", bodyIDs, busy)
+	add(post, "/events/{id}/nack", byID, busy)
+	add(post, "/events/{id}/extend", byID, busy)
+	add(post, "/extend", bodyIDs, busy)
+	add(post, "/events/{id}/release", byID, busy)
+	add(post, "/release", bodyIDs, busy)
+	add(post, "/sweep", bodyQueue)
+
+	add(get, "/history", historyIn)
+	add(get, "/history/stats", historyIn)
+	add(get, "/history/errors", historyIn)
+	add(post, "/history/{id}/requeue", byID)
+	add(post, "/history/requeue", bodyQueue)
+	add(post, "/redrives", bodyQueue)
+	add(get, "/redrives", overCells)
+	add(get, "/redrives/{id}", byID)
+	add(post, "/redrives/{id}/pause", byID)
+	add(post, "/redrives/{id}/resume", byID)
+	add(post, "/redrives/{id}/cancel", byID)
+	add(get, "/queues", overCells)
+	add(get, "/queues/{name}", byPathQueue)
+	add(put, "/queues/{name}", usePathQueue)
+	add(del, "/queues/{name}", byPathQueue)
+	add(post, "/queues/{name}/pause", usePathQueue)
+	add(post, "/queues/{name}/resume", usePathQueue)
+	add(post, "/queues/{name}/purge", byPathQueue)
+	add(post, "/queues/{name}/move", chooseMove)
+	add(post, "/queues/{name}/run", byPathQueue)
+	add(put, "/queues/{name}/push", usePathQueue)
+	add(get, "/queues/{name}/push", byPathQueue)
+	add(del, "/queues/{name}/push", byPathQueue)
+	add(post, "/queues/{name}/push/secret", byPathQueue)
+	add(post, "/queues/{name}/push/test", byPathQueue)
+	add(get, "/queues/{name}/push/deliveries", byPathQueue)
+	add(post, "/queues/{name}/push/enable", byPathQueue)
+	add(get, "/queues/{name}/stats", statisticsOf)
+	add(get, "/stats/queues", overCells)
+	add(get, "/stats/executions", overCells)
+	add(get, "/stats/processes", overCells)
+	add(get, "/stats/workers", overCells)
+	add(get, "/stats/holders", overCells)
+
+	add(post, "/schedules", chooseSchedule)
+	add(get, "/schedules", waitingIn)
+	add(post, "/schedules/preview", toHome)
+	add(get, "/schedules/{id}", byID)
+	add(patch, "/schedules/{id}", byID)
+	add(del, "/schedules/{id}", byID)
+	add(post, "/schedules/{id}/pause", byID)
+	add(post, "/schedules/{id}/resume", byID)
+	add(post, "/schedules/{id}/run", byID)
+	add(get, "/schedules/{id}/occurrences", byID)
+	add(get, "/owners", toHome)
+	add(put, "/owners/{id}", toHome)
+	add(get, "/owners/{id}", toHome)
+	add(del, "/owners/{id}", toHome)
+
+	add(post, "/topics/{topic}", toHome, busy)
+	add(get, "/topics", toHome)
+	add(post, "/publish", toHome, busy)
+	add(post, "/match", toHome)
+	add(get, "/log", toHome, waitsIf, busy)
+	add(get, "/log/settings", toHome)
+	add(put, "/log/settings", toHome)
+	add(get, "/log/{position}", toHome)
+	add(get, "/stream", toHome, streams)
+	add(post, "/stream/tokens", toHome)
+
+	add(get, "/subscriptions", toHome)
+	add(put, "/subscriptions/{name}", toHome)
+	add(get, "/subscriptions/{name}", toHome)
+	add(del, "/subscriptions/{name}", toHome)
+	add(put, "/subscriptions/{name}/filters/{filter}", toHome)
+	add(del, "/subscriptions/{name}/filters/{filter}", toHome)
+	add(post, "/subscriptions/{name}/read", toHome, waits, busy)
+	add(post, "/subscriptions/{name}/commit", toHome, busy)
+	add(post, "/subscriptions/{name}/seek", toHome)
+	add(post, "/subscriptions/{name}/replay", toHome)
+	add(post, "/subscriptions/{name}/pause", toHome)
+	add(post, "/subscriptions/{name}/resume", toHome)
+	add(get, "/subscriptions/{name}/stream", toHome, streams)
+
+	add(post, "/keys", toHome)
+	add(get, "/keys", toHome)
+	add(get, "/keys/self", toHome)
+	add(get, "/keys/{id}", toHome)
+	add(patch, "/keys/{id}", toHome)
+	add(post, "/keys/{id}/rotate", toHome)
+	add(del, "/keys/{id}", toHome)
+	add(get, "/audit", toHome)
+
+	add(get, "/sources", toHome)
+	add(put, "/sources/{name}", toHome)
+	add(get, "/sources/{name}", toHome)
+	add(del, "/sources/{name}", toHome)
+	add(get, "/sources/{name}/deliveries", toHome)
+	add(post, "/sources/{name}/test", toHome)
+	add(post, "/in/{name}", toHome, busy)
+	add(http.MethodOptions, "/in/{name}", toHome)
+
+	own("/livez", (*Gateway).livez)
+	own("/readyz", (*Gateway).readyz)
+	own("/version", (*Gateway).showVersion)
+	own("/metrics", (*Gateway).showMetrics)
+	add(get, "/openapi.yaml", toHome)
+	add(get, "/docs", toHome)
+	add(get, "/docs/{asset}", toHome)
+	add(get, "/", toHome)
+	return routes
+}
+
+// newMux returns the handler of all routes. What matches none goes to home, which says so as it says it of every path, and has the pages.
+func (g *Gateway) newMux() http.Handler {
+	mux := chi.NewRouter()
+	mux.Use(middleware.GetHead)
+	for _, found := range table() {
+		mux.Method(found.method, found.pattern, g.routed(found))
+	}
+	pages, live := g.routed(&route{pattern: "/ui/", choose: toHome}), g.routed(&route{pattern: "/ui/", choose: toHome, waits: true, streams: true})
+	rest := g.routed(nil)
+	unmatched := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch isPage := r.URL.Path == "/ui" || strings.HasPrefix(r.URL.Path, "/ui/"); {
+		case isPage && r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/event-stream"):
+			live.ServeHTTP(w, r)
+		case isPage:
+			pages.ServeHTTP(w, r)
+		default:
+			rest.ServeHTTP(w, r)
+		}
+	})
+	mux.NotFound(unmatched)
+	mux.MethodNotAllowed(unmatched)
+	return mux
+}
+
+// routed returns the handler of the requests of a route; nil: of those that have none.
+func (g *Gateway) routed(found *route) http.Handler {
+	return http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		c := callOf(r.Context())
+		c.route = found
+		if found != nil {
+			if found.own != nil {
+				found.own(g, c, r)
+				return
+			}
+			c.mayWait = found.waits || found.waitsIf && queryOf(r, "wait", "") != ""
+		}
+		var err error
+		switch {
+		case g.single != nil:
+			c.target = g.single
+		case found == nil:
+			c.target = g.cells[home]
+		default:
+			err = found.choose(g, c, r)
+		}
+		if err != nil {
+			g.fail(c, r, err)
+			return
+		}
+		g.proxy.ServeHTTP(c, r)
+	})
+}

@@ -1,0 +1,209 @@
+package gateway
+
+import (
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/queued/queued/api"
+)
+
+// The routes of a server, as its source has them.
+var (
+	addsRoute  = regexp.MustCompile(`\br\.(Get|Post|Put|Patch|Delete)\("([^"]+)"`)
+	addsMethod = regexp.MustCompile(`\br\.add\(http\.Method(\w+), "([^"]+)"`)
+)
+
+func TestTableHasEveryRouteOfTheServerAndOfTheContract(t *testing.T) {
+	t.Parallel()
+	source, err := os.ReadFile("../http/routes.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := map[string]bool{}
+	for _, pattern := range []*regexp.Regexp{addsRoute, addsMethod} {
+		for _, found := range pattern.FindAllStringSubmatch(string(source), -1) {
+			served[strings.ToUpper(found[1])+" "+found[2]] = true
+		}
+	}
+	documented := map[string]bool{}
+	path := ""
+	inPaths := false
+	for line := range strings.Lines(string(api.OpenAPI)) {
+		line = strings.TrimRight(line, "\n")
+		switch name := strings.TrimSuffix(strings.TrimSpace(line), ":"); {
+		case !strings.HasPrefix(line, " ") && line != "":
+			inPaths = line == "paths:"
+		case !inPaths:
+		case strings.HasPrefix(line, "  /"):
+			path = name
+		case strings.HasPrefix(line, "    ") && !strings.HasPrefix(line, "     ") && strings.HasSuffix(line, ":") && name != "parameters":
+			documented[strings.ToUpper(name)+" "+path] = true
+		}
+	}
+	known := map[string]bool{}
+	for _, r := range table() {
+		if known[r.method+" "+r.pattern] {
+			t.Errorf("%s %s is there twice", r.method, r.pattern)
+		}
+		known[r.method+" "+r.pattern] = true
+		if (r.own == nil) == (r.choose == nil) {
+			t.Errorf("%s %s goes nowhere, or to two places", r.method, r.pattern)
+		}
+	}
+	if len(known) < 100 {
+		t.Errorf("the table has %d routes", len(known))
+	}
+	if diff := cmp.Diff(sortedKeys(served), sortedKeys(known)); diff != "" {
+		t.Errorf("(-server +table)\n%s", diff)
+	}
+	for route := range documented {
+		if !known[route] {
+			t.Errorf("the contract has %s, and the table does not", route)
+		}
+	}
+	if len(documented) < 100 {
+		t.Errorf("the contract has %d operations", len(documented))
+	}
+}
+
+// idOf returns an id of a cell.
+func idOf(number int64) string { return itoa(number<<idBits + 1042) }
+
+func TestCallsGoToTheCellOfTheirIDQueueOrToHome(t *testing.T) {
+	t.Parallel()
+	fakes := []*fakeCell{newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 2)}
+	for _, f := range fakes {
+		f.mux.HandleFunc("/", func(http.ResponseWriter, *http.Request) {})
+	}
+	fakes[0].put(placement{Queue: "one", Cells: []int{1}})
+	fakes[0].put(placement{Queue: "two", Cells: []int{2}})
+	fakes[0].put(placement{Queue: "beside", Cells: []int{2}})
+	fakes[0].put(placement{Queue: "default", Cells: []int{1}})
+	fakes[0].put(placement{Queue: "moved", Cells: []int{2}, Former: []former{{Cell: 1, Drained: true}}})
+	fakes[0].put(placement{Queue: "moving", Cells: []int{2}, Former: []former{{Cell: 1}}})
+	fakes[0].put(placement{Queue: "wide", Cells: []int{1, 2}})
+	fakes[0].put(placement{Queue: "gone", Cells: []int{9}})
+	e := setup(t, nil, fakes...)
+	const refused = 501
+	for _, test := range []struct {
+		method, path, body string
+		want               int // the cell, or a status
+	}{
+		{"GET", "/events/" + idOf(0), "", 0},
+		{"GET", "/events/" + idOf(1) + "?wait=1s", "", 1},
+		{"DELETE", "/events/" + idOf(2), "", 2},
+		{"POST", "/events/" + idOf(2) + "/nack", "{}", 2},
+		{"POST", "/history/" + idOf(1) + "/requeue", "", 1},
+		{"GET", "/schedules/" + idOf(2) + "/occurrences", "", 2},
+		{"POST", "/redrives/" + idOf(1) + "/pause", "", 1},
+		{"HEAD", "/events/" + idOf(1), "", 1},
+		{"GET", "/events/" + idOf(9), "", 503}, // cell 9 has queues, and is not known here
+		{"GET", "/events/" + idOf(8), "", 0},   // there is no cell 8: home says so
+		{"GET", "/events/99999999999999999999", "", 0},
+		{"GET", "/events/x", "", 0},
+
+		{"POST", "/events", "{}", 1},
+		{"POST", "/events?queue=two", "{}", 2},
+		{"POST", "/events?queue=bad%20name", "{}", 0},
+		{"POST", "/events?queue=queued.own", "{}", 0},
+		{"POST", "/events?queue=wide", "{}", refused},
+		{"POST", "/events?queue=gone", "{}", 503},
+		{"POST", "/cloudevents?queue=two", "[]", 2},
+		{"POST", "/cloudevents?topic=a.b", "[]", 0},
+		{"POST", "/claim", "", 1},
+		{"POST", "/claim", ` {"limit":3,"queue":"two"} `, 2},
+		{"POST", "/claim", `{"queue":7}`, 0},
+		{"POST", "/claim", `{"queue":"two","queue":"one"}`, 0},
+		{"POST", "/claim", `{`, 0},
+		{"POST", "/claim", `{"queue":"wide"}`, refused},
+		{"GET", "/queues/two", "", 2},
+		{"PUT", "/queues/one", "{}", 1},
+		{"POST", "/queues/two/push/test", "{}", 2},
+		{"GET", "/queues/nowhere", "", 0},
+		{"GET", "/queues/two/stats", "", 2},
+		{"GET", "/queues/moved/stats", "", refused},
+		{"POST", "/queues/two/move", `{"to":"beside"}`, 2},
+		{"POST", "/queues/two/move", `{"to":"one"}`, refused},
+		{"POST", "/schedules", `{"queue":"two","event":{}}`, 2},
+		{"POST", "/schedules", `{"event":{}}`, 1},
+		{"POST", "/schedules", `{"topic":"a","event":{}}`, 0},
+		{"POST", "/sweep", `{"queue":"two"}`, 2},
+		{"POST", "/sweep", `{}`, refused},
+
+		{"GET", "/events?queue=one", "", 1},
+		{"GET", "/events?queue=moved", "", 2},
+		{"GET", "/events?queue=moving", "", refused},
+		{"GET", "/events", "", refused},
+		{"GET", "/history?queue=one", "", 1},
+		{"GET", "/history?queue=moved", "", refused},
+		{"GET", "/history?id=" + idOf(2), "", 2},
+		{"GET", "/history/errors?queue=two", "", 2},
+		{"POST", "/history/requeue", `{"queue":"two"}`, 2},
+		{"POST", "/history/requeue", `{"id":` + idOf(1) + `}`, 1},
+		{"POST", "/history/requeue", `{}`, refused},
+		{"POST", "/redrives", `{"filter":{"queue":"two"}}`, 2},
+		{"POST", "/redrives", `{"filter":{"queue":"two"},"to":"one"}`, refused},
+		{"POST", "/redrives", `{"queue":"two","to":"beside"}`, 2},
+		{"GET", "/queues", "", refused},
+		{"GET", "/stats/queues", "", refused},
+		{"POST", "/events/batch", `{"events":[]}`, refused},
+		{"POST", "/ack", `{"events":[{"id":` + idOf(2) + `},{"id":` + idOf(2) + `}]}`, 2},
+		{"POST", "/extend", `{"events":[{"id":` + idOf(2) + `},{"id":` + idOf(1) + `}]}`, refused},
+		{"POST", "/release", `{"events":[]}`, 0},
+
+		{"POST", "/topics/a.b", "{}", 0},
+		{"GET", "/log?wait=1s", "", 0},
+		{"POST", "/in/shop", "{}", 0},
+		{"OPTIONS", "/in/shop", "", 0},
+		{"GET", "/keys", "", 0},
+		{"GET", "/docs", "", 0},
+		{"GET", "/ui/queues", "", 0},
+		{"BREW", "/events", "", 0},
+		{"GET", "/no/such/path", "", 0},
+	} {
+		before := make([]int, len(fakes))
+		for i, f := range fakes {
+			before[i] = len(f.calls())
+		}
+		got := e.call(test.method, test.path, test.body)
+		if test.want >= 400 {
+			if got.status != test.want || test.want == refused && !strings.Contains(got.body, `"not_over_cells"`) {
+				t.Errorf("%s %s %s answered %d %s, want %d", test.method, test.path, test.body, got.status, got.body, test.want)
+			}
+			continue
+		}
+		for i, f := range fakes {
+			if asked := len(f.calls()) - before[i]; asked != map[bool]int{true: 1}[i == test.want] || got.status != 200 {
+				t.Errorf("%s %s %s: cell %d was asked %d times, want cell %d once; answered %d %s", test.method, test.path, test.body, i, asked, test.want, got.status, got.body)
+			}
+		}
+	}
+}
+
+func TestOneCellGetsEverythingAndNothingIsPlaced(t *testing.T) {
+	t.Parallel()
+	home := newFakeCell(t, 0)
+	home.mux.HandleFunc("/", func(http.ResponseWriter, *http.Request) {})
+	e := setup(t, nil, home)
+	want := 0
+	for _, r := range table() {
+		if r.own != nil {
+			continue
+		}
+		want++
+		e.want(200, "", r.method, strings.NewReplacer("{id}", idOf(3), "{name}", "n", "{topic}", "t", "{filter}", "f", "{position}", "1", "{asset}", "a").Replace(r.pattern), "{}")
+	}
+	if got := len(home.calls()); got < want-1 { // GET /keys/self is the fake's own
+		t.Errorf("%d calls arrived, want %d", got, want)
+	}
+	for _, call := range home.calls() {
+		if strings.HasSuffix(call, "/placement") {
+			t.Errorf("a queue was placed: %s", call)
+		}
+	}
+}
