@@ -110,6 +110,7 @@ type grammar struct {
 	Version kong.VersionFlag `help:"Show the version and exit."`
 
 	Serve       serveCmd       `cmd:"" default:"withargs" help:"Serve the queue over HTTP; the default command."`
+	Gateway     gatewayCmd     `cmd:"" help:"Serve the API in front of several cells, each a deployment with a database of its own: see docs/scaling.md."`
 	Keys        keysCmd        `cmd:"" group:"Client:" help:"List, show, create, set, rotate and revoke keys: over HTTP, or straight in the database."`
 	Secrets     secretsCmd     `cmd:"" help:"Seal the secrets of webhooks anew, straight on the database."`
 	Migrate     migrateCmd     `cmd:"" help:"Bring the database's schema to this program's version."`

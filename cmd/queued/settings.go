@@ -1,6 +1,9 @@
 package main
 
-import "time"
+import (
+	"net/url"
+	"time"
+)
 
 // settings are the settings of serve. Each field is a flag, named after the field, and an environment variable, named after the flag
 // in capitals with QUEUED_ before it. settingHelp has its help. The tag type is its kind (see kinds), which the tags min, max, off
@@ -56,7 +59,7 @@ type listenSettings struct {
 	TLSCert string `type:"path"`
 }
 
-// frontSettings are about an HTTP server, of whichever command serves.
+// frontSettings are about an HTTP server, of serve or of a gateway.
 type frontSettings struct {
 	listenSettings  `embed:""`
 	Hosts           []string      `type:"hosts" unset:"none: on loopback only localhost and addresses of it, elsewhere any"`
@@ -74,6 +77,31 @@ type httpSettings struct {
 	APIKeyFile     string        `type:"path"`
 	AuditRetention time.Duration `type:"duration" off:"" default:"2160h"`
 	UIPayloads     string        `type:"choice" choices:"shown,hidden" placeholder:"HOW" default:"shown"`
+}
+
+// gatewaySettings are the settings of gateway.
+type gatewaySettings struct {
+	frontSettings   `embed:"" group:"HTTP:"`
+	cellsSettings   `embed:"" group:"Cells:"`
+	passingSettings `embed:"" group:"Limits:"`
+	logSettings     `embed:"" group:"Log:"`
+}
+
+// cellsSettings say which cells a gateway is in front of, and how it reaches them. All but the first are those of commands that talk to a server.
+type cellsSettings struct {
+	Cells     map[int]*url.URL `type:"cells"`
+	Key       string           `type:"secret"`
+	KeyFile   string           `type:"path"`
+	CACert    string           `name:"cacert" type:"path"`
+	Cert      string           `type:"path"`
+	ClientKey string           `type:"path"`
+}
+
+// passingSettings bound what a gateway passes on.
+type passingSettings struct {
+	MaxCellCalls  int           `type:"count" min:"1" max:"1000000" default:"2048"`
+	MaxCellWaits  int           `type:"count" min:"1" max:"1000000" default:"20000"`
+	AnswerTimeout time.Duration `type:"duration" min:"1s" max:"24h" default:"2m"`
 }
 
 // queueSettings are about events and schedules.
@@ -194,6 +222,12 @@ var settingHelp = map[string]string{
 	"client-key": "A file with the private key of --cert in PEM, not encrypted.",
 	"context": "The context to use, as 'queued context' lists them: a server with its key and certificates. Variables do not count beside the flag; beside the variable those of " +
 		"keys and certificates do.",
+
+	"cells": "The cells that the gateway is in front of, each a number from 0 to 255 and the base URL of its servers, separated by commas, such as " +
+		"'0=https://a.internal:8080,1=https://b.internal:8080'. 0 is home, and must be there.",
+	"max-cell-calls": "The most calls that one cell may hold at a time, besides those that wait; beyond it calls for the cell are answered 503 overloaded.",
+	"max-cell-waits": "The most claims and other calls that wait, and streams, that one cell may hold at a time.",
+	"answer-timeout": "How long a cell may take to begin an answer, more than the longest wait of a call and QUEUED_REQUEST_TIMEOUT and QUEUED_QUERY_TIMEOUT of the cells, up to 24h.",
 
 	"log-level":  "The lowest level to log: trace, debug, info, warn or error.",
 	"log-format": "How lines are written: json, console (for people), or auto, which is console on a terminal and json otherwise.",

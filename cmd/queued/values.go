@@ -33,6 +33,7 @@ type kind struct {
 // kinds are the values of the tag type.
 var kinds = map[string]kind{
 	"allow-list":   {parseAllowList, "LIST"},     // of an egress.Guard, separated by commas
+	"cells":        {parseCells, "LIST"},         // numbers and URLs, separated by commas
 	"choice":       {parseChoice, ""},            // one of the tag choices
 	"context":      {parseContext, "NAME"},       // of a server
 	"count":        {parseCount, "N"},            // a whole number from the tag min to max
@@ -235,6 +236,29 @@ func parseServerURL(text string, _ *kong.Tag) (any, error) {
 		return nil, errors.New(`got a URL that does not fit; takes one such as "http://127.0.0.1:8080", without user, query and fragment`)
 	}
 	return text, nil
+}
+
+// parseCells returns the base URLs of cells by their numbers.
+func parseCells(text string, _ *kong.Tag) (any, error) {
+	const takes = `cells, each a number from 0 to 255 and a URL without a path, separated by commas, such as "0=https://a.internal:8080,1=https://b.internal:8080"`
+	cells := map[int]*url.URL{}
+	for entry := range strings.SplitSeq(text, ",") {
+		number, base, _ := strings.Cut(strings.TrimSpace(entry), "=")
+		n, err := strconv.ParseUint(number, 10, 8)
+		if err != nil {
+			return nil, refuse(entry, takes)
+		}
+		u, err := url.Parse(base)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "" {
+			return nil, fmt.Errorf("got a URL for cell %d that does not fit; takes %s", n, takes)
+		}
+		if cells[int(n)] != nil {
+			return nil, fmt.Errorf("got cell %d twice; takes %s", n, takes)
+		}
+		u.Path = ""
+		cells[int(n)] = u
+	}
+	return cells, nil
 }
 
 // parseAllowList returns the list without spaces.
