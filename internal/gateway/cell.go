@@ -225,11 +225,15 @@ func (c *cell) verify(ctx context.Context) error {
 func (c *cell) ask(ctx context.Context, method, path string, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	header := http.Header{}
-	if c.key != "" {
-		header.Set("Authorization", "Bearer "+c.key)
+	return c.do(ctx, method, path, c.ownHeader(), nil, out)
+}
+
+// ownHeader returns the header of a call of the gateway's own.
+func (c *cell) ownHeader() http.Header {
+	if c.key == "" {
+		return http.Header{}
 	}
-	return c.do(ctx, method, path, header, nil, out)
+	return http.Header{"Authorization": {"Bearer " + c.key}}
 }
 
 // do makes a call of the gateway's own.

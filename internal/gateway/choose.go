@@ -79,14 +79,17 @@ func (g *Gateway) unknownCell(number int) error {
 }
 
 // only returns the cell of a placement on one.
-func (g *Gateway) only(p *placement) (*cell, error) {
-	if len(p.Cells) > 1 {
-		return nil, refuse(notOverCells, "The queue %q is spread over the cells %v, and gateways do not do this over several cells yet. Place the queue on one.", p.Queue, p.Cells)
+func (g *Gateway) only(p *placement) (*cell, error) { return g.onlyOf(p.Queue, p.Cells) }
+
+// onlyOf returns the cell of a queue that is on one.
+func (g *Gateway) onlyOf(queue string, cells cellSet) (*cell, error) {
+	if len(cells) != 1 {
+		return nil, refuse(notOverCells, "The queue %q is spread over several cells, and gateways do not do that yet. Place it on one.", queue)
 	}
-	if at := g.cells[p.Cells[0]]; at != nil {
+	if at := g.cells[cells[0]]; at != nil {
 		return at, nil
 	}
-	return nil, g.unknownCell(p.Cells[0])
+	return nil, g.unknownCell(cells[0])
 }
 
 // toQueue sets the target to the cell that a queue is placed on: home if it is placed nowhere, where it may have been before there was a gateway.
@@ -145,14 +148,10 @@ func chooseCloudEvents(g *Gateway, c *call, r *http.Request) error {
 // toInsert sets the target to the cell that new events of a queue go to; those with a key go where the queue was before as long as keys are kept there.
 func (g *Gateway) toInsert(c *call, r *http.Request, queue string, isKeyed bool) error {
 	p, err := g.useQueue(c, r, queue)
-	if err != nil || p == nil || !isKeyed || len(p.Former) == 0 {
-		return err
+	if err == nil && p != nil && isKeyed {
+		c.target, err = g.onlyOf(queue, p.keyed(time.Now()))
 	}
-	number := p.keyed(time.Now())
-	if c.target = g.cells[number]; c.target == nil {
-		return g.unknownCell(number)
-	}
-	return nil
+	return err
 }
 
 // chooseSchedule is for a new schedule: beside the queue that it inserts into, or at home if it publishes.
@@ -210,14 +209,14 @@ func (g *Gateway) checkBeside(c *call, r *http.Request, queue string) error {
 		return err
 	}
 	if len(p.Cells) != 1 || p.Cells[0] != at.number {
-		return refuse(notOverCells, "The queue %q is on the cells %v, and events of cell %d cannot go there: gateways do not do this over several cells yet.", queue, p.Cells, at.number)
+		return refuse(notOverCells, "The queue %q is not on cell %d alone, from which events would go there: gateways do not do this over several cells yet.", queue, at.number)
 	}
 	return nil
 }
 
 // waitingIn is for listings of events that wait in the queue in the query.
 func waitingIn(g *Gateway, c *call, r *http.Request) error {
-	return g.toOnly(c, queryOf(r, "queue", ""), false)
+	return g.toOnly(c, queryOf(r, "queue", ""))
 }
 
 // historyIn is for what has ended in the queue in the query, or has the id in it.
@@ -225,16 +224,16 @@ func historyIn(g *Gateway, c *call, r *http.Request) error {
 	if id := queryOf(r, "id", ""); id != "" {
 		return g.toCellOf(c, id)
 	}
-	return g.toOnly(c, queryOf(r, "queue", ""), true)
+	return g.toOnly(c, queryOf(r, "queue", ""))
 }
 
 // statisticsOf is for numbers of the queue in the path, past ones too.
 func statisticsOf(g *Gateway, c *call, r *http.Request) error {
-	return g.toOnly(c, pathValue(r, "name"), true)
+	return g.toOnly(c, pathValue(r, "name"))
 }
 
-// toOnly sets the target to the cell that has all there is of a queue: with the past, it must have been there always.
-func (g *Gateway) toOnly(c *call, queue string, withPast bool) error {
+// toOnly sets the target to the cell that has all there is of a queue. While other cells may hold events of it, there is none.
+func (g *Gateway) toOnly(c *call, queue string) error {
 	if queue == "" {
 		return refuse(notOverCells, "This is asked of all cells, which gateways do not do yet. Name a queue, if the call takes one, or ask the cells themselves.")
 	}
@@ -242,7 +241,7 @@ func (g *Gateway) toOnly(c *call, queue string, withPast bool) error {
 		return err
 	}
 	p, _ := g.placements.get(queue)
-	if p != nil && (len(p.undrained()) > 0 || withPast && len(p.Former) > 0) {
+	if p != nil && len(p.Former) > 0 {
 		return refuse(notOverCells, "The queue %q was moved, and the cells that it was on before have a part of what is asked for: gateways do not ask several cells yet. Ask the cells themselves.", queue)
 	}
 	return nil
@@ -275,7 +274,7 @@ func bodyQueue(g *Gateway, c *call, r *http.Request) error {
 	if !isText {
 		return toHome(g, c, r)
 	}
-	if err := g.toOnly(c, queue, true); err != nil {
+	if err := g.toOnly(c, queue); err != nil {
 		return err
 	}
 	to, _ := textOf(members.To, "")

@@ -180,12 +180,7 @@ func (g *Gateway) claimFrom(queue string) (current *cell, before []*cell, every 
 	if current, err = g.only(p); err != nil {
 		return nil, nil, 0, err
 	}
-	for _, number := range p.undrained() {
-		if at := g.cells[number]; at != nil {
-			before = append(before, at)
-		}
-	}
-	return current, before, formerEvery, nil
+	return current, g.formerOf(p), formerEvery, nil
 }
 
 // emptyClaim reports whether the answer to a claim says that there is no event. The answer can be read as before.

@@ -28,6 +28,7 @@ const waitTimeout = time.Minute
 const (
 	gatewayKey = "the-key-of-the-gateway"
 	callerKey  = "the-key-of-a-caller"
+	managerKey = "the-key-of-a-manager" // who may not publish
 )
 
 // A fakeCell answers as a cell does, as far as the gateway asks by itself, and everything else as a test says.
@@ -41,6 +42,7 @@ type fakeCell struct {
 	seen       []string // "METHOD path" of the calls that are no look-ups of the gateway
 	placements map[string]placement
 	version    int64
+	epoch      string
 	changed    chan struct{}
 	isFrozen   chan struct{} // not nil: nothing is answered until it is closed
 }
@@ -58,10 +60,18 @@ func newFakeCell(t *testing.T, number int) *fakeCell {
 	})
 	f.mux.HandleFunc("GET /placements", f.listPlacements)
 	f.mux.HandleFunc("POST /queues/{name}/placement", f.place)
+	f.mux.HandleFunc("PUT /queues/{name}/placement", f.place)
+	f.mux.HandleFunc("GET /queues/{name}/placement", func(w http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		_ = json.NewEncoder(w).Encode(f.placements[r.PathValue("name")])
+	})
 	f.mux.HandleFunc("GET /keys/self", func(w http.ResponseWriter, r *http.Request) {
 		switch r.Header.Get("Authorization") {
 		case "Bearer " + callerKey:
 			_, _ = io.WriteString(w, `{"scopes":["publish"]}`)
+		case "Bearer " + gatewayKey:
+			_, _ = io.WriteString(w, `{"scopes":["admin"]}`)
 		case "Bearer metrics":
 			_, _ = io.WriteString(w, `{"scopes":["metrics"]}`)
 		default:
@@ -106,7 +116,11 @@ func (f *fakeCell) listPlacements(w http.ResponseWriter, r *http.Request) {
 	late := time.After(wait)
 	for {
 		f.mu.Lock()
-		page := placementsPage{Placements: []*placement{}, Version: f.version}
+		page := placementsPage{Placements: []*placement{}, Version: f.version, Epoch: f.epoch}
+		page.Complete = after == 0 || after > f.version || r.URL.Query().Get("epoch") != f.epoch
+		if page.Complete {
+			after = 0
+		}
 		for _, p := range f.placements {
 			if p.Version > after {
 				page.Placements = append(page.Placements, &p)
@@ -114,7 +128,7 @@ func (f *fakeCell) listPlacements(w http.ResponseWriter, r *http.Request) {
 		}
 		changed := f.changed
 		f.mu.Unlock()
-		if len(page.Placements) == 0 && page.Version >= after && wait > 0 {
+		if len(page.Placements) == 0 && !page.Complete && wait > 0 {
 			select {
 			case <-changed:
 				continue
@@ -128,21 +142,35 @@ func (f *fakeCell) listPlacements(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// place places a queue unless it is placed, for callers who may publish.
+// place places a queue unless it is placed: by POST for callers who may publish, and by PUT for those who manage.
 func (f *fakeCell) place(w http.ResponseWriter, r *http.Request) {
-	if r.Header.Get("Authorization") != "Bearer "+callerKey {
+	switch key := r.Header.Get("Authorization"); {
+	case key == "Bearer "+managerKey && r.Method == http.MethodPost:
+		w.WriteHeader(http.StatusForbidden)
+		return
+	case key != "Bearer "+callerKey && key != "Bearer "+managerKey:
 		refuseCaller(w, r)
 		return
 	}
-	var asked struct{ Cell int }
+	var asked struct {
+		Cell  int
+		Cells []int
+	}
 	_ = json.NewDecoder(r.Body).Decode(&asked)
+	if asked.Cells == nil {
+		asked.Cells = []int{asked.Cell}
+	}
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	name := r.PathValue("name")
 	p, isPlaced := f.placements[name]
-	if !isPlaced {
-		p = f.set(placement{Queue: name, Cells: []int{asked.Cell}})
+	switch {
+	case !isPlaced:
+		p = f.set(placement{Queue: name, Cells: asked.Cells})
+	case r.Header.Get("If-None-Match") == "*":
+		w.WriteHeader(http.StatusPreconditionFailed)
+		return
 	}
-	f.mu.Unlock()
 	_ = json.NewEncoder(w).Encode(p)
 }
 

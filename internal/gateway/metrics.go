@@ -127,7 +127,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		set(heldBy, float64(at.waiting.limit), at.label, "wait")
 	}
 	set(bodyBytes, float64(c.g.bodies.used.Load()))
-	version, known := c.g.placements.status()
+	version, _, known := c.g.placements.state()
 	if !known.IsZero() {
 		set(placementVersion, float64(version))
 		set(placementAge, time.Since(known).Seconds())

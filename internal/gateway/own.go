@@ -140,7 +140,7 @@ func (g *Gateway) readyz(c *call, r *http.Request) {
 
 func (g *Gateway) ready() error {
 	var detail string
-	_, known := g.placements.status()
+	_, _, known := g.placements.state()
 	switch {
 	case g.drain.Err() != nil, g.callers.stopping.Load():
 		detail = "The gateway is shutting down."

@@ -1,15 +1,17 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,49 +25,75 @@ const home = 0
 const (
 	followWait  = 25 * time.Second // that home may hold a request for changes
 	followSpare = 10 * time.Second // that it may take beside the wait
+	minFollow   = time.Second      // between two requests that were answered at once without a change
 	minPause    = 100 * time.Millisecond
 	maxPause    = 3 * time.Second
 )
 
+// A cellSet is numbers of cells; nil: all that take new queues.
+type cellSet []int
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *cellSet) UnmarshalJSON(text []byte) error {
+	if string(text) == `"all"` {
+		*s = nil
+		return nil
+	}
+	return json.Unmarshal(text, (*[]int)(s))
+}
+
+// MarshalJSON implements json.Marshaler.
+func (s cellSet) MarshalJSON() ([]byte, error) {
+	if s == nil {
+		return []byte(`"all"`), nil
+	}
+	return json.Marshal([]int(s))
+}
+
+// has reports whether a cell is among them.
+func (s cellSet) has(number int) bool { return s == nil || slices.Contains(s, number) }
+
 // A placement says which cells a queue's new events go to, and which others may still hold some.
 type placement struct {
 	Queue   string   `json:"queue"`
-	Cells   []int    `json:"cells"`
+	Cells   cellSet  `json:"cells"`
 	Former  []former `json:"former"`
+	Keys    *keys    `json:"keys"`
+	Removed bool     `json:"removed,omitzero"` // in listings of changes: the queue is placed nowhere any more
 	Version int64    `json:"version"`
 }
 
-// A former cell is one that a queue was placed on before.
+// Former cells are those that a queue was placed on until a time, and that may hold events of it still.
 type former struct {
-	Cell      int        `json:"cell"`
-	Since     time.Time  `json:"since"`      // that it is no longer
-	KeysUntil *time.Time `json:"keys_until"` // until when inserts with idempotency keys go to it; nil: they do not
-	Drained   bool       `json:"drained"`    // it has no events of the queue left
+	Cells cellSet   `json:"cells"`
+	Since time.Time `json:"since"`
 }
 
-// undrained returns the former cells that may still hold events, those that were left first first.
-func (p *placement) undrained() []int {
-	var cells []int
+// Keys are where inserts with idempotency keys go until a time: where a repetition meets its first.
+type keys struct {
+	Cells cellSet   `json:"cells"`
+	Until time.Time `json:"until"`
+}
+
+// formerOf returns the former cells of a placement that this gateway knows, those that were left first first.
+func (g *Gateway) formerOf(p *placement) []*cell {
+	var cells []*cell
 	for _, f := range p.Former {
-		if !f.Drained && !slices.Contains(p.Cells, f.Cell) && !slices.Contains(cells, f.Cell) {
-			cells = append(cells, f.Cell)
+		for _, number := range g.numbers {
+			if f.Cells.has(number) && !p.Cells.has(number) && !slices.Contains(cells, g.cells[number]) {
+				cells = append(cells, g.cells[number])
+			}
 		}
 	}
 	return cells
 }
 
-// keyed returns the cell that inserts with idempotency keys go to at a time: where a repetition meets its first.
-func (p *placement) keyed(now time.Time) int {
-	at := -1
-	for i, f := range p.Former {
-		if f.KeysUntil != nil && f.KeysUntil.After(now) && (at < 0 || f.KeysUntil.Before(*p.Former[at].KeysUntil)) {
-			at = i
-		}
+// keyed returns the cells that inserts with idempotency keys go to at a time.
+func (p *placement) keyed(now time.Time) cellSet {
+	if p.Keys != nil && p.Keys.Until.After(now) {
+		return p.Keys.Cells
 	}
-	if at >= 0 {
-		return p.Former[at].Cell
-	}
-	return p.Cells[0]
+	return p.Cells
 }
 
 // placements are those of home, as far as the gateway knows.
@@ -73,6 +101,7 @@ type placements struct {
 	mu       sync.RWMutex
 	byQueue  map[string]*placement
 	version  int64     // of the latest change; what is not known has a greater one
+	epoch    string    // that the version is of
 	known    time.Time // when home last said that nothing was missing; zero: never
 	watchers map[string]map[*watcher]struct{}
 }
@@ -91,23 +120,23 @@ func (p *placements) get(queue string) (found *placement, isKnown bool) {
 	return p.byQueue[queue], !p.known.IsZero()
 }
 
+// state returns the version and its epoch, and when home last confirmed them, zero if never.
+func (p *placements) state() (version int64, epoch string, known time.Time) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.version, p.epoch, p.known
+}
+
 // names reports whether a placement names a cell.
 func (p *placements) names(number int) bool {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	for _, placed := range p.byQueue {
-		if slices.Contains(placed.Cells, number) || slices.ContainsFunc(placed.Former, func(f former) bool { return f.Cell == number }) {
+		if slices.Contains(placed.Cells, number) || slices.ContainsFunc(placed.Former, func(f former) bool { return slices.Contains(f.Cells, number) }) {
 			return true
 		}
 	}
 	return false
-}
-
-// status returns the version, and when home last confirmed it, zero if never.
-func (p *placements) status() (version int64, known time.Time) {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return p.version, p.known
 }
 
 // put adds one placement, unless a later one is known.
@@ -126,18 +155,20 @@ func (p *placements) set(placed *placement) []*watcher {
 	if before != nil && before.Version >= placed.Version {
 		return nil
 	}
-	p.byQueue[placed.Queue] = placed
+	if p.byQueue[placed.Queue] = placed; placed.Removed {
+		delete(p.byQueue, placed.Queue)
+	}
 	return slices.Collect(maps.Keys(p.watchers[placed.Queue]))
 }
 
-// update adds placements that have changed up to a version; or replaces all of them, if isWhole.
-func (p *placements) update(changed []*placement, version int64, isWhole bool, now time.Time) {
+// update adds placements that have changed up to a version; or replaces all of them, if the page has all.
+func (p *placements) update(page *placementsPage, now time.Time) {
 	p.mu.Lock()
 	var notify []*watcher
-	if isWhole {
+	if page.Complete {
 		before := p.byQueue
-		p.byQueue = make(map[string]*placement, len(changed))
-		for _, placed := range changed {
+		p.byQueue = make(map[string]*placement, len(page.Placements))
+		for _, placed := range page.Placements {
 			p.byQueue[placed.Queue] = placed
 		}
 		for queue, watchers := range p.watchers {
@@ -146,22 +177,15 @@ func (p *placements) update(changed []*placement, version int64, isWhole bool, n
 			}
 		}
 	} else {
-		for _, placed := range changed {
+		for _, placed := range page.Placements {
 			notify = append(notify, p.set(placed)...)
 		}
 	}
-	p.version, p.known = version, now
+	p.version, p.epoch, p.known = page.Version, page.Epoch, now
 	p.mu.Unlock()
 	for _, w := range notify {
 		w.changed()
 	}
-}
-
-// confirm notes that home has said that nothing has changed.
-func (p *placements) confirm(now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.known = now
 }
 
 // watch has changed called, once or more, when the placement of a queue changes, until stop is called.
@@ -186,7 +210,10 @@ func (p *placements) watch(queue string, changed func()) (stop func()) {
 // A placementsPage is an answer of home to GET /placements.
 type placementsPage struct {
 	Placements []*placement `json:"placements"`
+	Next       *string      `json:"next"`
 	Version    int64        `json:"version"`
+	Epoch      string       `json:"epoch"`
+	Complete   bool         `json:"complete"` // there are no other placements
 }
 
 // follow keeps the placements like those of home, until ctx ends.
@@ -218,44 +245,55 @@ func (g *Gateway) follow(ctx context.Context) {
 
 // followOnce asks home for changes, and waits for them.
 func (g *Gateway) followOnce(ctx context.Context, at *cell) error {
-	version, known := g.placements.status()
-	isWhole := known.IsZero()
-	path := "/placements"
-	if !isWhole {
-		path += "?after_version=" + strconv.FormatInt(version, 10) + "&wait=" + followWait.String()
+	ctx, cancel := context.WithTimeout(ctx, followWait+followSpare)
+	defer cancel()
+	version, epoch, known := g.placements.state()
+	query := url.Values{"limit": {"1000"}}
+	if !known.IsZero() {
+		query.Set("after_version", strconv.FormatInt(version, 10))
+		query.Set("wait", followWait.String())
+		if epoch != "" {
+			query.Set("epoch", epoch)
+		}
 	}
-	page, err := g.readPlacements(ctx, at, path)
-	if err == nil && !isWhole && page.Version < version { // home has come back from a copy that is older
-		isWhole = true
-		page, err = g.readPlacements(ctx, at, "/placements")
-	}
+	began := time.Now()
+	all, err := g.readPlacements(ctx, at, query)
 	if err != nil {
 		return err
 	}
-	for _, placed := range page.Placements {
-		if placed == nil || placed.Queue == "" || len(placed.Cells) == 0 {
-			return fmt.Errorf("GET %s: a placement without a queue or without cells", path)
+	for next := all.Next; next != nil; {
+		query.Set("cursor", *next)
+		page, err := g.readPlacements(ctx, at, query)
+		if err != nil {
+			return err
+		}
+		all.Placements, next = append(all.Placements, page.Placements...), page.Next
+	}
+	g.placements.update(all, time.Now())
+	if all.Version == version && time.Since(began) < minFollow {
+		select {
+		case <-ctx.Done():
+		case <-time.After(minFollow):
 		}
 	}
-	now := time.Now()
-	if !isWhole && len(page.Placements) == 0 && page.Version == version {
-		g.placements.confirm(now)
-		return nil
-	}
-	g.placements.update(page.Placements, page.Version, isWhole, now)
 	return nil
 }
 
-func (g *Gateway) readPlacements(ctx context.Context, at *cell, path string) (*placementsPage, error) {
-	ctx, cancel := context.WithTimeout(ctx, followWait+followSpare)
-	defer cancel()
+func (g *Gateway) readPlacements(ctx context.Context, at *cell, query url.Values) (*placementsPage, error) {
 	page := new(placementsPage)
-	header := http.Header{}
-	if g.cfg.Key != "" {
-		header.Set("Authorization", "Bearer "+g.cfg.Key)
+	if err := at.do(ctx, http.MethodGet, "/placements?"+query.Encode(), at.ownHeader(), nil, page); err != nil {
+		return nil, err
 	}
-	return page, at.do(ctx, http.MethodGet, path, header, nil, page)
+	for _, placed := range page.Placements {
+		if placed == nil || placed.Queue == "" || !placed.isValid() {
+			return nil, errors.New("GET /placements: a placement without a queue or without cells")
+		}
+	}
+	return page, nil
 }
+
+// isValid reports whether a placement names a cell, or all.
+func (p *placement) isValid() bool { return p.Removed || p.Cells == nil || len(p.Cells) > 0 }
 
 // placed returns the placement of a queue, nil if it is placed nowhere.
 func (g *Gateway) placed(queue string) (*placement, error) {
@@ -293,30 +331,46 @@ func (g *Gateway) placeOn(c *call, r *http.Request, queue string, number int) (*
 	defer at.calls.leave()
 	ctx, cancel := context.WithTimeout(r.Context(), placeTime)
 	defer cancel()
+	made, err := askPlacement(ctx, c, r, at, queue, number)
+	var refused *answered
+	switch {
+	case err == nil && made.Queue == queue && !made.Removed && made.isValid():
+		g.placements.put(made)
+		return made, nil
+	case err == nil:
+		return nil, fmt.Errorf("home has placed the queue %q as %+v", queue, *made)
+	case errors.As(err, &refused):
+		c.target = at
+		return nil, refused
+	case r.Context().Err() != nil:
+		return nil, r.Context().Err()
+	}
+	return nil, away(home, "The queue is placed nowhere yet, and home, cell 0, which places queues, does not answer. Nothing was done; retry.", err)
+}
+
+// askPlacement asks home for a placement: as one who publishes, or where the call is for those who manage, as one of them.
+func askPlacement(ctx context.Context, c *call, r *http.Request, at *cell, queue string, number int) (*placement, error) {
 	header := http.Header{"Content-Type": {"application/json"}, "X-Request-Id": {c.id}}
 	if values := r.Header["Authorization"]; len(values) > 0 {
 		header["Authorization"] = values
 	}
-	body, err := json.Marshal(map[string]int{"cell": number})
-	if err != nil {
-		return nil, err
-	}
+	path := "/queues/" + queue + "/placement"
 	made := new(placement)
-	if err := at.do(ctx, http.MethodPost, "/queues/"+queue+"/placement", header, bytes.NewReader(body), made); err != nil {
-		if refused, ok := err.(*answered); ok { //nolint:errorlint // as do returns it
-			c.target = at
-			return nil, refused
+	err := at.do(ctx, http.MethodPost, path, header, strings.NewReader(fmt.Sprintf(`{"cell":%d}`, number)), made)
+	if isAnswer(err, http.StatusForbidden) && c.route.manages {
+		header["If-None-Match"] = []string{"*"}
+		err = at.do(ctx, http.MethodPut, path, header, strings.NewReader(fmt.Sprintf(`{"cells":[%d]}`, number)), made)
+		if isAnswer(err, http.StatusPreconditionFailed) { // it is placed by now; who may place it may know where
+			err = at.do(ctx, http.MethodGet, path, at.ownHeader(), nil, made)
 		}
-		if r.Context().Err() != nil {
-			return nil, r.Context().Err()
-		}
-		return nil, away(home, "The queue is placed nowhere yet, and home, cell 0, which places queues, does not answer. Nothing was done; retry.", err)
 	}
-	if made.Queue != queue || len(made.Cells) == 0 {
-		return nil, fmt.Errorf("home has placed the queue %q as %+v", queue, *made)
-	}
-	g.placements.put(made)
-	return made, nil
+	return made, err
+}
+
+// isAnswer reports whether err is an answer of a status.
+func isAnswer(err error, status int) bool {
+	whole, ok := errors.AsType[*answered](err)
+	return ok && whole.status == status
 }
 
 // placeTime is how long home may take to place a queue.

@@ -158,8 +158,8 @@ func TestMovedQueueIsFollowed(t *testing.T) {
 	home.put(placement{Queue: "q", Cells: []int{0}})
 	e := setup(t, nil, home, one)
 	e.want(201, "", "POST", "/events?queue=q", "{}")
-	home.put(placement{Queue: "q", Cells: []int{1}, Former: []former{{Cell: 0}}})
-	e.until("the gateway knows", func() bool { version, _ := e.gateway.placements.status(); return version == 2 })
+	home.put(placement{Queue: "q", Cells: []int{1}, Former: []former{{Cells: cellSet{0}}}})
+	e.until("the gateway knows", func() bool { version, _, _ := e.gateway.placements.state(); return version == 2 })
 	e.want(201, "", "POST", "/events?queue=q", "{}")
 	if got := cells("q"); !slices.Equal(got, []int{0, 1}) {
 		t.Errorf("events went to %v", got)
@@ -175,7 +175,7 @@ func TestOlderPlacementsOfARestoredHomeAreTaken(t *testing.T) {
 	e := setup(t, nil, home, one)
 	home.mu.Lock()
 	home.placements = map[string]placement{}
-	home.version = 0
+	home.version, home.epoch = 0, "restored"
 	home.set(placement{Queue: "q0", Cells: []int{0}})
 	home.mu.Unlock()
 	e.until("the gateway knows", func() bool {
@@ -189,10 +189,10 @@ func TestKeyedInsertsStayWhereTheirKeysAre(t *testing.T) {
 	t.Parallel()
 	home, one, two := newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 2)
 	cells := insertable(home, one, two)
-	soon, later, past := time.Now().Add(time.Hour), time.Now().Add(2*time.Hour), time.Now().Add(-time.Hour)
-	home.put(placement{Queue: "moved", Cells: []int{2}, Former: []former{{Cell: 0, KeysUntil: &past, Drained: true}, {Cell: 1, KeysUntil: &later}}})
-	home.put(placement{Queue: "twice", Cells: []int{2}, Former: []former{{Cell: 1, KeysUntil: &later}, {Cell: 0, KeysUntil: &soon}}})
-	home.put(placement{Queue: "now", Cells: []int{2}, Former: []former{{Cell: 1}}})
+	later, past := time.Now().Add(time.Hour), time.Now().Add(-time.Hour)
+	home.put(placement{Queue: "moved", Cells: []int{2}, Former: []former{{Cells: cellSet{1}}}, Keys: &keys{cellSet{1}, later}})
+	home.put(placement{Queue: "twice", Cells: []int{2}, Former: []former{{Cells: cellSet{0}}, {Cells: cellSet{1}}}, Keys: &keys{cellSet{0}, later}})
+	home.put(placement{Queue: "now", Cells: []int{2}, Former: []former{{Cells: cellSet{1}}}, Keys: &keys{cellSet{1}, past}})
 	e := setup(t, nil, home, one, two)
 	for _, queue := range []string{"moved", "twice", "now"} {
 		e.want(201, "", "POST", "/events?queue="+queue, "{}")
@@ -256,7 +256,7 @@ func TestClaimsAskFormerCellsFirst(t *testing.T) {
 	atHome, homeWaits := claimable(home)
 	atOne, oneWaits := claimable(one)
 	atTwo, twoWaits := claimable(two)
-	home.put(placement{Queue: "q", Cells: []int{2}, Former: []former{{Cell: 0, Drained: true}, {Cell: 1}}})
+	home.put(placement{Queue: "q", Cells: []int{2}, Former: []former{{Cells: cellSet{1}}}})
 	e := setup(t, nil, home, one, two)
 	const claim = `{"queue":"q","limit":7,"wait":"30s"}`
 	atHome <- "1"
@@ -292,7 +292,7 @@ func TestClaimFollowsItsQueueWhileItWaits(t *testing.T) {
 	go func() {
 		e.until("the claim waits", func() bool { return len(homeWaits()) == 1 })
 		began.Add(1)
-		home.put(placement{Queue: "q", Cells: []int{1}, Former: []former{{Cell: 0, Drained: true}}})
+		home.put(placement{Queue: "q", Cells: []int{1}})
 		e.until("the claim waits at the other cell", func() bool { return len(oneWaits()) == 1 })
 		atOne <- "7"
 	}()
@@ -345,4 +345,41 @@ func TestLargeBodiesOfClaimsAreRefused(t *testing.T) {
 	e.wantProblem(bodyTooLarge, -1, "POST", "/claim", body(maxClaimBody+100))
 	e.wantProblem(overloaded, -1, "POST", "/claim", body(maxClaimBody-100)) // more than all may take
 	e.until("nothing is held", func() bool { return e.gateway.bodies.used.Load() == 0 })
+}
+
+func TestManagersPlaceQueuesWithoutPublishing(t *testing.T) {
+	t.Parallel()
+	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
+	for _, f := range []*fakeCell{home, one} {
+		f.answers("PUT /queues/{name}", 200, strconv.Itoa(f.number))
+		f.answers("POST /events", 201, "")
+	}
+	e := setup(t, nil, home, one)
+	for i := range 8 {
+		name := fmt.Sprint("q", i)
+		got := e.want(200, "", "PUT", "/queues/"+name, "{}", "Authorization: Bearer "+managerKey)
+		home.mu.Lock()
+		placed := home.placements[name]
+		home.mu.Unlock()
+		if len(placed.Cells) != 1 || got.body != strconv.Itoa(placed.Cells[0]) {
+			t.Errorf("%s is placed on %v, and its policy went to %s", name, placed.Cells, got.body)
+		}
+		e.gateway.placements.put(&placement{Queue: name, Removed: true, Version: 1000}) // as if it was not known
+		if again := e.want(200, "", "PUT", "/queues/"+name, "{}", "Authorization: Bearer "+managerKey); again.body != got.body {
+			t.Errorf("the policy of %s went to %s, and then to %s", name, got.body, again.body)
+		}
+	}
+	e.want(403, "", "POST", "/events?queue=other", "{}", "Authorization: Bearer "+managerKey)
+}
+
+func TestRemovedPlacementIsForgotten(t *testing.T) {
+	t.Parallel()
+	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
+	home.put(placement{Queue: "q", Cells: []int{1}})
+	e := setup(t, nil, home, one)
+	home.put(placement{Queue: "q", Removed: true})
+	e.until("the gateway knows", func() bool {
+		p, isKnown := e.gateway.placements.get("q")
+		return p == nil && isKnown
+	})
 }

@@ -17,6 +17,7 @@ type route struct {
 	waits   bool // it may be held for long before it is answered
 	waitsIf bool // … if it has the parameter wait
 	streams bool // its answer has no end; it waits, too
+	manages bool // it is for callers with the scope manage
 	busy    bool // it is called for every event, or every few seconds: the log of all of them would be most of the log
 }
 
@@ -29,6 +30,7 @@ type option func(*route)
 func waits(r *route)   { r.waits = true }
 func waitsIf(r *route) { r.waitsIf = true }
 func streams(r *route) { r.waits, r.streams = true, true }
+func manages(r *route) { r.manages = true }
 func busy(r *route)    { r.busy = true }
 
 // table is every route of the API, as in internal/http/routes.go and api/openapi.yaml.
@@ -64,14 +66,14 @@ func table() []*route {
 	add(post, "/extend", bodyIDs, busy)
 	add(post, "/events/{id}/release", byID, busy)
 	add(post, "/release", bodyIDs, busy)
-	add(post, "/sweep", bodyQueue)
+	add(post, "/sweep", bodyQueue, manages)
 
 	add(get, "/history", historyIn)
 	add(get, "/history/stats", historyIn)
 	add(get, "/history/errors", historyIn)
 	add(post, "/history/{id}/requeue", byID)
-	add(post, "/history/requeue", bodyQueue)
-	add(post, "/redrives", bodyQueue)
+	add(post, "/history/requeue", bodyQueue, manages)
+	add(post, "/redrives", bodyQueue, manages)
 	add(get, "/redrives", overCells)
 	add(get, "/redrives/{id}", byID)
 	add(post, "/redrives/{id}/pause", byID)
@@ -79,14 +81,14 @@ func table() []*route {
 	add(post, "/redrives/{id}/cancel", byID)
 	add(get, "/queues", overCells)
 	add(get, "/queues/{name}", byPathQueue)
-	add(put, "/queues/{name}", usePathQueue)
+	add(put, "/queues/{name}", usePathQueue, manages)
 	add(del, "/queues/{name}", byPathQueue)
-	add(post, "/queues/{name}/pause", usePathQueue)
-	add(post, "/queues/{name}/resume", usePathQueue)
+	add(post, "/queues/{name}/pause", usePathQueue, manages)
+	add(post, "/queues/{name}/resume", usePathQueue, manages)
 	add(post, "/queues/{name}/purge", byPathQueue)
-	add(post, "/queues/{name}/move", chooseMove)
+	add(post, "/queues/{name}/move", chooseMove, manages)
 	add(post, "/queues/{name}/run", byPathQueue)
-	add(put, "/queues/{name}/push", usePathQueue)
+	add(put, "/queues/{name}/push", usePathQueue, manages)
 	add(get, "/queues/{name}/push", byPathQueue)
 	add(del, "/queues/{name}/push", byPathQueue)
 	add(post, "/queues/{name}/push/secret", byPathQueue)
@@ -100,7 +102,7 @@ func table() []*route {
 	add(get, "/stats/workers", overCells)
 	add(get, "/stats/holders", overCells)
 
-	add(post, "/schedules", chooseSchedule)
+	add(post, "/schedules", chooseSchedule, manages)
 	add(get, "/schedules", waitingIn)
 	add(post, "/schedules/preview", toHome)
 	add(get, "/schedules/{id}", byID)

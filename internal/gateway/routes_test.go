@@ -84,8 +84,8 @@ func TestCallsGoToTheCellOfTheirIDQueueOrToHome(t *testing.T) {
 	fakes[0].put(placement{Queue: "two", Cells: []int{2}})
 	fakes[0].put(placement{Queue: "beside", Cells: []int{2}})
 	fakes[0].put(placement{Queue: "default", Cells: []int{1}})
-	fakes[0].put(placement{Queue: "moved", Cells: []int{2}, Former: []former{{Cell: 1, Drained: true}}})
-	fakes[0].put(placement{Queue: "moving", Cells: []int{2}, Former: []former{{Cell: 1}}})
+	fakes[0].put(placement{Queue: "moving", Cells: []int{2}, Former: []former{{Cells: cellSet{1}}}})
+	fakes[0].put(placement{Queue: "everywhere"})
 	fakes[0].put(placement{Queue: "wide", Cells: []int{1, 2}})
 	fakes[0].put(placement{Queue: "gone", Cells: []int{9}})
 	e := setup(t, nil, fakes...)
@@ -112,6 +112,7 @@ func TestCallsGoToTheCellOfTheirIDQueueOrToHome(t *testing.T) {
 		{"POST", "/events?queue=bad%20name", "{}", 0},
 		{"POST", "/events?queue=queued.own", "{}", 0},
 		{"POST", "/events?queue=wide", "{}", refused},
+		{"POST", "/events?queue=everywhere", "{}", refused},
 		{"POST", "/events?queue=gone", "{}", 503},
 		{"POST", "/cloudevents?queue=two", "[]", 2},
 		{"POST", "/cloudevents?topic=a.b", "[]", 0},
@@ -126,7 +127,7 @@ func TestCallsGoToTheCellOfTheirIDQueueOrToHome(t *testing.T) {
 		{"POST", "/queues/two/push/test", "{}", 2},
 		{"GET", "/queues/nowhere", "", 0},
 		{"GET", "/queues/two/stats", "", 2},
-		{"GET", "/queues/moved/stats", "", refused},
+		{"GET", "/queues/moving/stats", "", refused},
 		{"POST", "/queues/two/move", `{"to":"beside"}`, 2},
 		{"POST", "/queues/two/move", `{"to":"one"}`, refused},
 		{"POST", "/schedules", `{"queue":"two","event":{}}`, 2},
@@ -136,11 +137,10 @@ func TestCallsGoToTheCellOfTheirIDQueueOrToHome(t *testing.T) {
 		{"POST", "/sweep", `{}`, refused},
 
 		{"GET", "/events?queue=one", "", 1},
-		{"GET", "/events?queue=moved", "", 2},
 		{"GET", "/events?queue=moving", "", refused},
 		{"GET", "/events", "", refused},
 		{"GET", "/history?queue=one", "", 1},
-		{"GET", "/history?queue=moved", "", refused},
+		{"GET", "/history?queue=moving", "", refused},
 		{"GET", "/history?id=" + idOf(2), "", 2},
 		{"GET", "/history/errors?queue=two", "", 2},
 		{"POST", "/history/requeue", `{"queue":"two"}`, 2},
@@ -196,7 +196,8 @@ func TestOneCellGetsEverythingAndNothingIsPlaced(t *testing.T) {
 			continue
 		}
 		want++
-		e.want(200, "", r.method, strings.NewReplacer("{id}", idOf(3), "{name}", "n", "{topic}", "t", "{filter}", "f", "{position}", "1", "{asset}", "a").Replace(r.pattern), "{}")
+		e.want(200, "", r.method, strings.NewReplacer("{id}", idOf(3), "{name}", "n", "{topic}", "t", "{filter}", "f", "{position}", "1", "{asset}", "a").Replace(r.pattern), "{}",
+			"Authorization: Bearer "+gatewayKey)
 	}
 	if got := len(home.calls()); got < want-1 { // GET /keys/self is the fake's own
 		t.Errorf("%d calls arrived, want %d", got, want)
