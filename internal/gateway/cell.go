@@ -27,6 +27,7 @@ const (
 	dialTime     = 2 * time.Second  // that a connection may take
 	idleTime     = 90 * time.Second // less than servers keep connections that nobody uses
 	maxIdle      = 512              // connections to a cell that nobody uses
+	bufferSize   = 2 << 10          // of a connection, each way: for headers; longer reads and writes go past it
 	maxOwnAnswer = 1 << 20          // of an answer to a call of the gateway's own
 )
 
@@ -96,6 +97,8 @@ func newCell(cfg *Config, number int, base *url.URL, drain context.Context) *cel
 			IdleConnTimeout:       idleTime,
 			ResponseHeaderTimeout: cfg.AnswerTimeout,
 			ExpectContinueTimeout: time.Second,
+			ReadBufferSize:        bufferSize,
+			WriteBufferSize:       bufferSize,
 			// What an HTTP/2 stream may have on its way that its client has not read yet.
 			HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 256 << 10, SendPingTimeout: blockedLimit, WriteByteTimeout: blockedLimit},
 		},

@@ -69,96 +69,93 @@ func chooseClaim(g *Gateway, c *call, r *http.Request) error {
 // answerClaim has a claim answered: by the cell that its queue is placed on; and before, without a wait, by those that may hold events of it from before.
 func (g *Gateway) answerClaim(c *call, r *http.Request) (*http.Response, error) {
 	for {
-		resp, err := g.claimOnce(c, r)
-		if !errors.Is(err, errMoved) && err != nil || err == nil && resp != nil {
-			return resp, err
+		ctx, cancel := context.WithCancelCause(r.Context())
+		end := func() { cancel(nil) }
+		stop := g.placements.watch(c.claim.queue, func() { cancel(errMoved) }) // before it is looked up
+		resp, again, err := g.claimOnce(c, r.WithContext(ctx))
+		stop() // what has begun is not broken off
+		if err == nil && !again {
+			resp.Body = &endBody{resp.Body, end}
+			return resp, nil
+		}
+		isMoved := errors.Is(context.Cause(ctx), errMoved)
+		end()
+		if !again && (!isMoved || r.Context().Err() != nil) {
+			return nil, err
 		}
 	}
 }
 
-// claimOnce asks the cells once. It returns neither an answer nor an error, or errMoved, if they are to be asked again.
-func (g *Gateway) claimOnce(c *call, r *http.Request) (*http.Response, error) {
-	m := c.claim
-	ctx, cancel := context.WithCancelCause(r.Context())
-	stop := g.placements.watch(m.queue, func() { cancel(errMoved) }) // before it is looked up
-	isHandedOver := false
-	end := func() {
-		stop()
-		cancel(nil)
+// claimOnce asks the cells once. They are to be asked again if their answers say that there is nothing yet.
+func (g *Gateway) claimOnce(c *call, r *http.Request) (resp *http.Response, again bool, err error) {
+	current, before, every, err := g.claimFrom(c.claim.queue)
+	if err != nil {
+		return nil, false, err
 	}
-	defer func() {
-		if !isHandedOver {
-			end()
+	if len(before) > 0 {
+		if resp, err := g.askFormer(c, r, before); resp != nil || err != nil {
+			return resp, false, err
 		}
-	}()
-	answer := func(resp *http.Response) *http.Response {
-		isHandedOver = true
-		stop() // what has begun is not broken off
-		resp.Body = &endBody{resp.Body, end}
-		return resp
 	}
-	current, before, every, err := g.claimFrom(m.queue)
+	body, isPart, err := c.claim.bodyFor(len(before) > 0, every)
+	if err != nil {
+		return nil, false, err
+	}
+	c.target = current
+	resp, err = g.send(c, current, withBody(r, body))
+	if err != nil || !isPart {
+		return resp, false, err
+	}
+	if isEmpty, err := emptyClaim(resp); err == nil && isEmpty {
+		_ = resp.Body.Close()
+		return nil, true, nil
+	}
+	return resp, false, nil
+}
+
+// bodyFor returns the body of a claim for the rest of its wait; for a part of that, if there are former cells to be asked again.
+func (m *claim) bodyFor(hasFormer bool, every time.Duration) (body []byte, isPart bool, err error) {
+	rest := m.rest()
+	switch {
+	case !m.hasWait: // the policy of the queue says how long
+		return m.body, false, nil
+	case hasFormer && rest > every:
+		rest, isPart = every, true
+	case m.wait-rest < time.Second: // it was not asked before
+		return m.body, false, nil
+	}
+	body, err = withMember(m.body, "wait", jsontext.Value(`"`+rest.Round(time.Millisecond).String()+`"`))
+	return body, isPart, err
+}
+
+// askFormer asks the cells that may hold events from before, without a wait. It returns no answer if they have none.
+func (g *Gateway) askFormer(c *call, r *http.Request, before []*cell) (*http.Response, error) {
+	body, err := withMember(c.claim.body, "wait", jsontext.Value(`"0s"`))
 	if err != nil {
 		return nil, err
 	}
 	for _, at := range before {
-		body, err := withMember(m.body, "wait", jsontext.Value(`"0s"`))
-		if err != nil {
-			return nil, err
-		}
-		resp, err := g.sendClaim(c, at, r.WithContext(ctx), body)
+		c.target = at
+		resp, err := g.send(c, at, withBody(r, body))
 		switch {
-		case errors.Is(err, errMoved), err != nil && r.Context().Err() != nil:
+		case err != nil && r.Context().Err() != nil:
 			return nil, err
-		case err != nil, resp.StatusCode >= http.StatusInternalServerError, resp.StatusCode == http.StatusNotFound:
-			if err == nil {
-				_ = resp.Body.Close()
-			}
+		case err != nil:
 			continue // its events come later; those of the others need not wait for them
+		case resp.StatusCode >= http.StatusInternalServerError, resp.StatusCode == http.StatusNotFound:
+			_ = resp.Body.Close()
+			continue
 		}
 		isEmpty, err := emptyClaim(resp)
-		if err != nil {
-			_ = resp.Body.Close()
-			return nil, away(at.number, "Cell "+at.label+" went away while it answered. The call can be repeated.", err)
-		}
-		if !isEmpty {
-			return answer(resp), nil
+		if err == nil && !isEmpty {
+			return resp, nil
 		}
 		_ = resp.Body.Close()
-	}
-	body, isPart := m.body, false
-	switch rest := m.rest(); {
-	case !m.hasWait: // the policy of the queue says how long
-	case len(before) > 0 && rest > every:
-		isPart, rest = true, every
-		fallthrough
-	case rest < m.wait:
-		if body, err = withMember(m.body, "wait", jsontext.Value(`"`+rest.Round(time.Millisecond).String()+`"`)); err != nil {
-			return nil, err
+		if err != nil {
+			return nil, away(at.number, "Cell "+at.label+" went away while it answered. The call can be repeated.", err)
 		}
 	}
-	resp, err := g.sendClaim(c, current, r.WithContext(ctx), body)
-	if err != nil {
-		return nil, err
-	}
-	if isPart && resp.StatusCode == http.StatusOK {
-		isEmpty, err := emptyClaim(resp)
-		if err == nil && isEmpty {
-			_ = resp.Body.Close()
-			return nil, nil //nolint:nilnil // again
-		}
-	}
-	return answer(resp), nil
-}
-
-// sendClaim sends a claim with a body to a cell.
-func (g *Gateway) sendClaim(c *call, to *cell, r *http.Request, body []byte) (*http.Response, error) {
-	c.target = to
-	resp, err := g.send(c, to, withBody(r, body))
-	if err != nil && errors.Is(context.Cause(r.Context()), errMoved) && callOf(r.Context()).ctx.Err() == nil {
-		err = errMoved
-	}
-	return resp, err
+	return nil, nil //nolint:nilnil // there is none
 }
 
 // claimFrom returns the cell that a queue is placed on, those that may hold events of it from before, and how often to ask these.

@@ -28,7 +28,7 @@ func (g *Gateway) newProxy() *httputil.ReverseProxy {
 		Rewrite:       rewrite,
 		Transport:     exchange{g},
 		FlushInterval: -1, // at once
-		BufferPool:    &copyBuffers{sync.Pool{New: func() any { return new([maxCopy]byte) }}},
+		BufferPool:    newCopyBuffers(),
 		ErrorLog:      stdlog.New(warnings{g.log}, "", 0),
 		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) {
 			c := callOf(r.Context())
@@ -48,6 +48,10 @@ func rewrite(p *httputil.ProxyRequest) {
 
 // copyBuffers are the buffers of answers on their way.
 type copyBuffers struct{ pool sync.Pool }
+
+func newCopyBuffers() *copyBuffers {
+	return &copyBuffers{sync.Pool{New: func() any { return new([maxCopy]byte) }}}
+}
 
 // Get implements httputil.BufferPool.
 func (b *copyBuffers) Get() []byte { return b.pool.Get().(*[maxCopy]byte)[:] }
@@ -156,8 +160,6 @@ func explain(c *call, to *cell, r *http.Request, err, cause error) error {
 	switch {
 	case r.Context().Err() != nil:
 		return r.Context().Err()
-	case errors.Is(cause, errMoved):
-		return errMoved
 	case errors.Is(cause, errDraining):
 		return &problem{problemType: notReady, detail: "The gateway is shutting down. Nothing was done; retry.", retry: 1, cause: errDraining}
 	case c.bodyErr.Load() != nil:
