@@ -35,6 +35,14 @@
     wrong.push(`the page is ${document.documentElement.scrollWidth} px wide, and the window ${width}: ${widest ? brief(widest) : ""}`);
   }
 
+  // The text of drawings is not shrunk until it cannot be read.
+  for (const el of document.querySelectorAll("svg text")) {
+    if (!isSeen(el)) continue;
+    const svg = el.ownerSVGElement;
+    const size = parseFloat(getComputedStyle(el).fontSize) * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+    if (size < 9.5) { wrong.push(`the text of a drawing is ${size.toFixed(1)} px high: ${brief(svg)}`); break; }
+  }
+
   // Text that is cut off can be read as a title, and ends with dots.
   for (const el of all) {
     if (el.scrollWidth <= el.clientWidth + 1 || el.clientWidth === 0 || el.closest("svg") || el.matches("input, select") || !isSeen(el)) continue;

@@ -34,17 +34,20 @@ const (
 	chartBottom = 110.0 // above it are the values, below it the times
 	chartLeft   = 56.0
 	wideChart   = 1128.0
+	mediumChart = 688.0
 	narrowChart = 328.0
 	narrowBars  = 20 // a chart on a narrow screen is drawn anew with fewer bars
 )
 
-// Bars draws the outcomes of events over time, one bar a bucket, all of the same width: once for wide screens and once, with fewer bars, for narrow ones.
+// Bars draws the outcomes of events over time, one bar a bucket, all of the same width: for wide and medium screens and, with fewer bars, for narrow
+// ones. A drawing is not shrunk to fit, which would make its text small.
 func Bars(buckets []Bucket) template.HTML {
 	if len(buckets) == 0 {
 		return ""
 	}
 	var b strings.Builder
 	drawBars(&b, "wide", wideChart, buckets)
+	drawBars(&b, "medium", mediumChart, buckets)
 	drawBars(&b, "narrow", narrowChart, mergeBuckets(buckets, perNarrowBar(len(buckets))))
 	return template.HTML(b.String()) //nolint:gosec // of numbers and times
 }
@@ -117,6 +120,7 @@ func Lines(label string, times []time.Time, series ...Series) template.HTML {
 	}
 	var b strings.Builder
 	drawLines(&b, "wide", wideChart, label, times, series)
+	drawLines(&b, "medium", mediumChart, label, times, series)
 	drawLines(&b, "narrow", narrowChart, label, times, series)
 	return template.HTML(b.String()) //nolint:gosec // of numbers and times; the label is escaped
 }

@@ -157,8 +157,8 @@ func TestChartsAreWellFormed(t *testing.T) {
 			t.Errorf("%s: %s", name, chart)
 		}
 	}
-	if got := strings.Count(string(Bars(buckets)), `class="hit"`); got != 60+narrowBars {
-		t.Errorf("%d bars are drawn, want 60 for wide screens and %d for narrow ones", got, narrowBars)
+	if got := strings.Count(string(Bars(buckets)), `class="hit"`); got != 60+60+narrowBars {
+		t.Errorf("%d bars are drawn, want 60 for wide and medium screens each and %d for narrow ones", got, narrowBars)
 	}
 }
 
