@@ -174,3 +174,68 @@ func (c *Client) ListPlacements(ctx context.Context, filter PlacementFilter) (Pl
 		query.Set("cursor", *page.Next)
 	}
 }
+
+// KeyCopyFilter says which changes of keys to read; its zero value is all keys.
+type KeyCopyFilter struct {
+	// AfterVersion and Epoch are those of an earlier listing: only what has changed since.
+	AfterVersion int64  `query:"after_version"`
+	Epoch        string `query:"epoch"`
+	// Limit is the size of the pages that are read.
+	Limit int `query:"limit"`
+}
+
+// KeyCopies are copies of keys for other cells, with the hashes of their texts.
+type KeyCopies struct {
+	Keys []json.RawMessage `json:"keys"`
+	// Version and Epoch are those to list the next changes from.
+	Version int64  `json:"version"`
+	Epoch   string `json:"epoch"`
+	// Complete says that there are no other keys than these.
+	Complete bool    `json:"complete"`
+	Next     *string `json:"next"`
+}
+
+// ListKeyCopies returns copies of keys, all pages of them, for [Client.PutKeyCopies] on another cell.
+func (c *Client) ListKeyCopies(ctx context.Context, filter KeyCopyFilter) (KeyCopies, error) {
+	var all KeyCopies
+	query := queryOf(filter)
+	for first := true; ; first = false {
+		var page KeyCopies
+		if _, err := c.Do(ctx, Request{Path: "/cell/keys", Query: query}, &page); err != nil {
+			return KeyCopies{}, err
+		}
+		if first {
+			all = page
+		} else {
+			all.Keys = append(all.Keys, page.Keys...)
+		}
+		if all.Next = page.Next; all.Next == nil {
+			return all, nil
+		}
+		query.Set("cursor", *page.Next)
+	}
+}
+
+// A PutKeyCopy is what became of a copy of a key.
+type PutKeyCopy struct {
+	ID *string `json:"id"`
+	// Result is "applied", "unchanged" if the key was there as new or newer, or "refused"; Code and Detail say why.
+	Result string `json:"result"`
+	Code   string `json:"code,omitzero"`
+	Detail string `json:"detail,omitzero"`
+}
+
+// PutKeyCopies puts copies of keys on a cell, at most 1,000, and returns what became of each.
+func (c *Client) PutKeyCopies(ctx context.Context, copies []json.RawMessage) ([]PutKeyCopy, error) {
+	var put putKeyCopies
+	_, err := c.Do(ctx, Request{Method: http.MethodPut, Path: "/cell/keys", Body: putKeyCopiesRequest{copies}}, &put)
+	return put.Keys, err
+}
+
+type putKeyCopiesRequest struct {
+	Keys []json.RawMessage `json:"keys"`
+}
+
+type putKeyCopies struct {
+	Keys []PutKeyCopy `json:"keys"`
+}

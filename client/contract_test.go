@@ -79,6 +79,8 @@ var wires = map[string]wire{
 	"getPlacement":    {response: Placement{}},
 	"drainPlacement":  {request: drainRequest{}, response: Placement{}},
 	"deletePlacement": {},
+	"listKeyCopies":   {query: KeyCopyFilter{}, response: KeyCopies{}},
+	"putKeyCopies":    {request: putKeyCopiesRequest{}, response: putKeyCopies{}},
 	"listPlacements":  {query: PlacementFilter{}, response: Placements{}},
 
 	"livez":  {},

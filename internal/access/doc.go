@@ -12,6 +12,7 @@
 //	token.go    tokens for streams, which browsers put into a URL
 //	session.go  sessions of people in a browser
 //	keys.go     creating, listing, changing, rotating and revoking keys
+//	copies.go   copies of keys, for other cells and from them
 //	use.go      when keys were used, and what was refused
 //	audit.go    reading the audit
 //

@@ -254,6 +254,9 @@ var restrictedCalls = map[string]struct {
 
 	"getCell": {"/cell", "", global},
 
+	"listKeyCopies": {"/cell/keys", "", global},
+	"putKeyCopies":  {"/cell/keys", `{"keys":[` + keyCopy + `]}`, global},
+
 	"putPlacement":    {"/queues/SIDE.q/placement", `{"cells":[0]}`, refused},
 	"getPlacement":    {"/queues/PLACED/placement", "", refused},
 	"drainPlacement":  {"/queues/PLACED/placement/drained", `{"cells":[0]}`, refused},

@@ -197,6 +197,8 @@ var requests = map[string][]bind.Field{
 	"listHolders":     fieldsOf[listHoldersRequest](),
 	"listProcesses":   fieldsOf[noRequest](),
 
+	"listKeyCopies":   fieldsOf[listKeyCopiesRequest](),
+	"putKeyCopies":    fieldsOf[putKeyCopiesRequest](),
 	"putPlacement":    fieldsOf[putPlacementRequest](),
 	"drainPlacement":  fieldsOf[drainPlacementRequest](),
 	"deletePlacement": fieldsOf[deletePlacementRequest](),

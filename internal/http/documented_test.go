@@ -45,6 +45,7 @@ func everyRoute(t *testing.T) []route {
 		"createRedrive":   `{"filter":{"outcome":"failed"}}`,
 		"moveEvents":      `{"to":"elsewhere"}`,
 		"putPlacement":    `{"cells":[1]}`,
+		"putKeyCopies":    `{"keys":[{"id":"k3x7q2ac"}]}`,
 		"drainPlacement":  `{"cells":[1]}`,
 		"putPush":         `{"url":"http://127.0.0.1:1"}`,
 		"createSchedule":  `{"event":{},"at":"2100-01-01T00:00:00","timezone":"Europe/Berlin"}`,
@@ -108,6 +109,7 @@ func TestEveryDocumentedResponseIsReturned(t *testing.T) {
 	provokePushes(open)
 	provokeSources(open, seen)
 	provokePlacements(open)
+	provokeKeyCopies(open)
 	provokeNotHome(setupWith(t, settings{seen: seen, cell: inCell(3)}))
 	declared := setupWith(t, settings{seen: seen, queue: declaredOnly})
 	declared.call("PUT", "/queues/orders", `{}`).want(200)
@@ -206,7 +208,7 @@ func provokeSuccesses(h *environment) {
 	h.call("POST", "/history/requeue", `{"outcome":"done"}`).want(200)
 	h.call("POST", "/ack", fmt.Sprintf(`{"events":[{"id":%d}]}`, copied)).want(200)
 	h.call("POST", "/sweep", "").want(200)
-	for _, path := range []string{"/livez", "/readyz", "/version", "/cell", "/metrics", "/"} {
+	for _, path := range []string{"/livez", "/readyz", "/version", "/cell", "/cell/keys", "/metrics", "/"} {
 		h.call("GET", path, "").want(200)
 	}
 	h.with("Accept", "text/html").call("GET", "/", "").want(303)

@@ -189,6 +189,8 @@ func (s *Server) routes() *router {
 	r.add(http.MethodOptions, "/in/{name}", public, http.HandlerFunc(s.shakeHands))
 
 	r.Get("/cell", access.Read, endpoint(s, lim, s.getCell))
+	r.Get("/cell/keys", access.Admin, endpoint(s, lim, s.listKeyCopies))
+	r.Put("/cell/keys", access.Admin, endpoint(s, batch, s.putKeyCopies))
 
 	r.Get("/livez", public, withoutParameters(s, s.livez))
 	r.Get("/readyz", public, endpoint(s, lim, s.readyz))

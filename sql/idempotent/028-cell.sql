@@ -382,3 +382,246 @@ $func$;
 
 create or replace trigger set_placement_version before insert or update on agent.placement
 for each row execute function agent_private.set_placement_version();
+
+-- Copies of keys: every cell checks its callers itself, so all of them have the keys of home. A gateway reads them at home and puts them on the other cells.
+
+-- Up to _limit copies of keys that have changed since _after_change, by their changes, each as an object: all that agent_service.put_key_copies() takes, with hashes
+-- and verifiers, which are no secrets of much use, and without texts, which nobody has. A key that was deleted is {"id", "deleted": true}; these are left out
+-- unless _with_deleted. For the service.
+create or replace function agent_service.read_key_copies(_after_change int8, _limit int4, _with_deleted boolean)
+returns table (change int8, copy jsonb)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+as $func$
+begin
+  return query
+  select c.change, c.copy
+  from
+  ( select k.change, agent_private.key_copy(k) from agent.api_key k where k.change > _after_change
+    union all
+    select d.change, jsonb_build_object('id', d.id, 'deleted', true) from agent_private.deleted_api_key d where _with_deleted and d.change > _after_change
+  ) as c (change, copy)
+  order by c.change
+  limit _limit;
+end
+$func$;
+
+-- The version of the latest change of keys, which is read before the copies, and its epoch: see agent_service.get_cell(). For the service.
+create or replace function agent_service.key_versions()
+returns table (latest int8, epoch text)
+language sql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+  select v.version, agent_private.epoch() from agent_private.replica_version v where v.name = 'access'
+$func$;
+
+-- Puts copies of keys on this cell, and returns what became of each, in the order given: applied; unchanged, when it is here as new or newer; or refused, with the
+-- SQLSTATE and the reason. Of two states of a key that of the greater version counts, and of the same version the one that was changed later; a key that was
+-- revoked stays revoked, and one that was deleted deleted, whatever comes after that. So copies may come in any order, and more than once, and the same is here at
+-- the end. A copy is refused when no live admin key would be left: put it again when another one is here. With _is_first it has to be the first key ever: raises
+-- QD032 if there has been one, and QD031 if there is no live admin key then, and nothing is done. For the service.
+create or replace function agent_service.put_key_copies(_copies jsonb, _is_first boolean default false)
+returns table (id text, result text, state text, reason text)
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+as $func$
+#variable_conflict use_column
+declare
+  _is_required boolean;
+  _copy jsonb;
+  _order int8;
+  _results jsonb = '{}';
+  _result jsonb;
+begin
+  if jsonb_typeof(_copies) is distinct from 'array' or jsonb_array_length(_copies) > 1000 then
+    perform agent_private.raise_invalid('keys', 'must be at most 1000');
+  end if;
+  select a.is_required into strict _is_required from agent.access a for update;
+  if _is_first and _is_required then
+    raise exception 'there has been a key' using errcode = 'QD032';
+  end if;
+  -- What may leave no live admin key comes last, and in one order, so that two calls do not wait for each other.
+  for _copy, _order in
+    select c.value, c.ordinality
+    from jsonb_array_elements(_copies) with ordinality as c
+    order by (c.value ? 'deleted' or c.value ->> 'revoked_at' is not null or not coalesce(c.value -> 'scopes' ? 'admin', false)), c.value ->> 'id', c.ordinality
+  loop
+    begin
+      _result = jsonb_build_object('result', case when agent_private.put_key_copy(_copy) then 'applied' else 'unchanged' end);
+    exception when sqlstate 'QD003' or sqlstate 'QD031' or integrity_constraint_violation or data_exception then
+      _result = jsonb_build_object('result', 'refused', 'state', sqlstate, 'reason', sqlerrm);
+    end;
+    _results = jsonb_set(_results, array[_order::text], _result);
+  end loop;
+  if _is_first and exists (select from agent.api_key)
+    and not exists (select from agent.api_key k where 'admin' = any (k.scopes) and agent_private.is_live_api_key(k))
+  then
+    raise exception 'no live admin key would be there' using errcode = 'QD031';
+  end if;
+  return query
+  select c.value ->> 'id', r.r ->> 'result', r.r ->> 'state', r.r ->> 'reason'
+  from jsonb_array_elements(_copies) with ordinality as c
+  cross join lateral (select _results -> c.ordinality::text) as r (r)
+  order by c.ordinality;
+end
+$func$;
+
+-- Puts one copy of a key on this cell, and returns whether anything has changed. The caller has locked agent.access. Raises QD003 and QD031.
+create or replace function agent_private.put_key_copy(_copy jsonb)
+returns boolean
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _id text = _copy ->> 'id';
+  _before agent.api_key;
+  _key agent.api_key;
+  _exists boolean;
+  _unknown text;
+begin
+  if not coalesce(_id ~ '^[a-z2-7]{8}$', false) then
+    perform agent_private.raise_invalid('id', 'must be 8 of a-z 2-7');
+  end if;
+  select k.* into _before from agent.api_key k where k.id = _id for update;
+  _exists = found;
+  if coalesce((_copy -> 'deleted')::boolean, false) then
+    if _exists then
+      delete from agent.api_key k where k.id = _id; -- the trigger remembers it
+      perform agent_private.check_admin_left(_before);
+      delete from agent_private.session s where s.key_id = _id;
+    elsif exists (select from agent_private.deleted_api_key d where d.id = _id) then
+      return false;
+    else
+      insert into agent_private.deleted_api_key (id, change) values (_id, agent_private.next_key_change());
+    end if;
+    perform agent_private.record_audit('key.copy', _id, '{"deleted": true}');
+    return true;
+  elsif exists (select from agent_private.deleted_api_key d where d.id = _id) then
+    return false;
+  end if;
+
+  for _unknown in select c from jsonb_object_keys(_copy) c where not agent_private.key_copy(_before) ? c loop
+    perform agent_private.raise_invalid(_unknown, 'is no member of a key');
+  end loop;
+  _key = jsonb_populate_record(null::agent.api_key, _copy - array['hash', 'verifier', 'previous_hash', 'previous_verifier']);
+  _key.hash = decode(_copy ->> 'hash', 'hex');
+  _key.verifier = decode(_copy ->> 'verifier', 'hex');
+  _key.previous_hash = decode(_copy ->> 'previous_hash', 'hex');
+  _key.previous_verifier = decode(_copy ->> 'previous_verifier', 'hex');
+  perform agent_private.check_api_key(_key);
+  if coalesce(octet_length(_key.hash) <> 32 or octet_length(_key.verifier) <> 32, true) or octet_length(_key.previous_hash) <> 32 or octet_length(_key.previous_verifier) <> 32
+    or num_nulls(_key.previous_hash, _key.previous_verifier, _key.previous_until) in (1, 2)
+  then
+    perform agent_private.raise_invalid('hash', 'must be of 32 bytes, and so must the verifier, and those before the latest rotation, if there was one');
+  elsif num_nulls(_key.version, _key.created_at, _key.updated_at) > 0 or _key.version < 1
+    or not (isfinite(_key.created_at) and isfinite(_key.updated_at) and coalesce(isfinite(_key.revoked_at) and isfinite(_key.previous_until), true))
+  then
+    perform agent_private.raise_invalid('version', 'must be there, as must created_at and updated_at, with times that are finite');
+  end if;
+
+  if _exists then
+    -- The same order everywhere, also of states that a failover has made out of one version.
+    if (_before.version, _before.updated_at, (agent_private.key_copy(_before) - 'revoked_at')::text collate "C")
+      >= (_key.version, _key.updated_at, (agent_private.key_copy(_key) - 'revoked_at')::text collate "C")
+    then
+      _key.revoked_at = least(_before.revoked_at, _key.revoked_at);
+      if _key.revoked_at is not distinct from _before.revoked_at then
+        return false;
+      end if;
+      update agent.api_key k set revoked_at = _key.revoked_at where k.id = _id;
+    else
+      _key.revoked_at = least(_before.revoked_at, _key.revoked_at);
+      update agent.api_key k
+      set name = _key.name, scopes = _key.scopes, queues = _key.queues, topics = _key.topics, rate_per_second = _key.rate_per_second, rate_burst = _key.rate_burst
+      , hash = _key.hash, verifier = _key.verifier, previous_hash = _key.previous_hash, previous_verifier = _key.previous_verifier
+      , previous_until = _key.previous_until, expires_at = _key.expires_at, revoked_at = _key.revoked_at, version = _key.version
+      , created_at = _key.created_at, updated_at = _key.updated_at
+      where k.id = _id;
+    end if;
+    perform agent_private.check_admin_left(_before);
+    if _key.revoked_at is not null and _before.revoked_at is null then
+      delete from agent_private.session s where s.key_id = _id;
+    end if;
+  else
+    insert into agent.api_key
+      ( id, name, scopes, queues, topics, rate_per_second, rate_burst, hash, verifier, previous_hash, previous_verifier, previous_until, expires_at, revoked_at
+      , version, created_at, updated_at
+      )
+    values
+      ( _id, _key.name, _key.scopes, _key.queues, _key.topics, _key.rate_per_second, _key.rate_burst, _key.hash, _key.verifier, _key.previous_hash
+      , _key.previous_verifier, _key.previous_until, _key.expires_at, _key.revoked_at, _key.version, _key.created_at, _key.updated_at
+      );
+  end if;
+  perform agent_private.record_audit
+    ('key.copy', _id, agent_private.api_key_detail(_key) || jsonb_strip_nulls(jsonb_build_object('version', _key.version, 'revoked_at', _key.revoked_at)));
+  return true;
+end
+$func$;
+
+-- A key as cells exchange it: everything but when it was used last, which each cell knows for itself.
+create or replace function agent_private.key_copy(_key agent.api_key)
+returns jsonb
+language sql stable
+set search_path to pg_catalog, pg_temp
+set timezone to 'UTC'
+as $func$
+  select jsonb_build_object
+  ( 'id', _key.id, 'name', _key.name, 'scopes', _key.scopes, 'queues', _key.queues, 'topics', _key.topics
+  , 'rate_per_second', _key.rate_per_second, 'rate_burst', _key.rate_burst
+  , 'hash', encode(_key.hash, 'hex'), 'verifier', encode(_key.verifier, 'hex')
+  , 'previous_hash', encode(_key.previous_hash, 'hex'), 'previous_verifier', encode(_key.previous_verifier, 'hex'), 'previous_until', _key.previous_until
+  , 'expires_at', _key.expires_at, 'revoked_at', _key.revoked_at, 'version', _key.version, 'created_at', _key.created_at, 'updated_at', _key.updated_at
+  )
+$func$;
+
+-- The number of a change of keys: greater than those before it, in the order of commits, as the row of their version is locked until the end of the transaction.
+create or replace function agent_private.next_key_change()
+returns int8
+language plpgsql volatile
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent_private.change_replica_version('access');
+  return (select v.version from agent_private.replica_version v where v.name = 'access');
+end
+$func$;
+
+-- Trigger before each change of a key, whoever makes it: numbers it.
+create or replace function agent_private.set_key_change()
+returns trigger
+language plpgsql
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  new.change = agent_private.next_key_change();
+  return new;
+end
+$func$;
+
+create or replace trigger set_key_change before insert or update of
+  id, name, scopes, queues, topics, rate_per_second, rate_burst, hash, verifier, previous_hash, previous_verifier, previous_until, expires_at, revoked_at, version
+, created_at, updated_at
+on agent.api_key
+for each row execute function agent_private.set_key_change();
+
+-- Trigger after each deletion of a key, whoever makes it: remembers it, so that no copy brings the key back.
+create or replace function agent_private.remember_deleted_key()
+returns trigger
+language plpgsql
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  insert into agent_private.deleted_api_key (id, change) values (old.id, agent_private.next_key_change()) on conflict do nothing;
+  return null;
+end
+$func$;
+
+create or replace trigger remember_deleted_key after delete on agent.api_key
+for each row execute function agent_private.remember_deleted_key();

@@ -70,3 +70,17 @@ create table agent_private.placement_floor
 insert into agent_private.placement_floor (version) values (0);
 
 insert into agent_private.replica_version (name, version) values ('placement', 1 + (pg_catalog.random() * 2097151)::int8);
+
+-- The number of the latest change of a key; below zero: there was none since keys have one.
+alter table agent.api_key add change int8 not null default 0;
+update agent.api_key k set change = -n.n from (select o.id, pg_catalog.row_number() over (order by o.id) from agent.api_key o) as n (id, n) where n.id = k.id;
+create index api_key_change on agent.api_key (change);
+
+-- agent_private.deleted_api_key: the ids of keys that were deleted. They stay, so that a copy of such a key that comes late, from a gateway or a cell that was away, does not
+-- bring it back.
+create table agent_private.deleted_api_key
+( id text collate "C" not null
+, change int8 not null                      -- the number of its deletion, among those of changes
+, constraint deleted_api_key_pkey primary key (id)
+);
+create index deleted_api_key_change on agent_private.deleted_api_key (change);

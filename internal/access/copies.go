@@ -1,0 +1,118 @@
+package access
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/queued/queued/internal/pg"
+)
+
+// CopiesParams say which copies of keys to read.
+type CopiesParams struct {
+	AfterVersion int64  // only of keys that have changed since; zero: of all
+	Epoch        string // of AfterVersion; empty: it is not known
+	Limit        int
+	Cursor       string // of another page; AfterVersion and Epoch do not count then
+}
+
+// A CopiesPage is copies of keys, in the order of their latest changes. A copy has the hashes and verifiers of the texts of its key, and is what PutCopies takes.
+type CopiesPage struct {
+	Copies []json.RawMessage
+	Next   string // cursor of the next page; empty: this is the last one
+	// Version and Epoch of the first page are those to follow changes from when all pages are read.
+	Version    int64
+	Epoch      string
+	IsComplete bool // the pages are all keys that there are
+}
+
+// Copies returns copies of keys. It fails with ErrBadCursor or ErrQueryTimeout.
+func (s *Service) Copies(ctx context.Context, p CopiesParams) (page CopiesPage, err error) {
+	cursor, err := pg.ParseCursor("copies", p.Cursor)
+	if err != nil {
+		return page, err
+	}
+	type copied struct {
+		Change int64
+		Copy   json.RawMessage
+	}
+	err = pg.Bounded(ctx, s.pool, s.cfg.QueryTimeout, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, `select latest, epoch from agent_service.key_versions()`).Scan(&page.Version, &page.Epoch); err != nil {
+			return err
+		}
+		after := p.AfterVersion
+		if cursor.ID != nil {
+			after = *cursor.ID
+		} else {
+			page.IsComplete = after == 0 || after > page.Version || p.Epoch != "" && p.Epoch != page.Epoch
+		}
+		if page.IsComplete {
+			after = math.MinInt64
+		}
+		size := pg.PageSize(p.Limit)
+		rows, _ := tx.Query(ctx, `select change, copy from agent_service.read_key_copies($1, $2, $3)`, after, size+1, !page.IsComplete)
+		found, err := pg.Collect[copied](rows)
+		if err != nil {
+			return err
+		}
+		found, page.Next = pg.Cut(found, size, "copies", func(c *copied) pg.Cursor { return pg.Cursor{ID: &c.Change} })
+		for _, c := range found {
+			page.Copies = append(page.Copies, c.Copy)
+		}
+		return nil
+	})
+	return page, wrap("reading copies of keys", err)
+}
+
+// What becomes of a copy.
+const (
+	CopyApplied   = "applied"
+	CopyUnchanged = "unchanged" // the key is here as new or newer
+	CopyRefused   = "refused"
+)
+
+// A PutCopy is what became of a copy.
+type PutCopy struct {
+	ID     string // empty: it had none
+	Result string // CopyApplied, CopyUnchanged or CopyRefused
+	Err    error  // why it was refused: ErrLastAdmin or an *InvalidError
+}
+
+// PutCopies puts copies of keys, which Copies of another cell has returned, on this one, each on its own. They may come in any order, and more than once. With isFirst
+// there must not have been a key before, and there has to be a live admin key then. It fails with ErrNotFirst, ErrLastAdmin and an *InvalidError.
+func (s *Service) PutCopies(ctx context.Context, copies []json.RawMessage, isFirst bool) ([]PutCopy, error) {
+	body, err := json.Marshal(copies)
+	if err != nil {
+		return nil, &InvalidError{Field: "keys", Detail: "must be JSON objects"}
+	}
+	type row struct {
+		ID     string
+		Result string
+		State  string
+		Reason string
+	}
+	var found []row
+	err = s.writes.Do(ctx, func(pool *pg.Pool) (err error) {
+		rows, _ := pool.Query(ctx, `select id, result, state, reason from agent_service.put_key_copies($1, $2)`, string(body), isFirst)
+		found, err = pg.Collect[row](rows)
+		return err
+	})
+	if err != nil {
+		return nil, wrap("putting copies of keys", err)
+	}
+	s.keys.RenewNow(ctx)
+	results := make([]PutCopy, len(found))
+	for i, r := range found {
+		results[i] = PutCopy{ID: r.ID, Result: r.Result}
+		switch {
+		case r.Result != CopyRefused:
+		case r.State == "QD031":
+			results[i].Err = ErrLastAdmin
+		default:
+			results[i].Err = &InvalidError{Field: "keys", Detail: r.Reason}
+		}
+	}
+	return results, nil
+}

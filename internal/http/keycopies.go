@@ -1,0 +1,66 @@
+package http
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/http/problem"
+)
+
+type listKeyCopiesRequest struct{ following }
+
+type listKeyCopiesResponse struct {
+	Keys []json.RawMessage `json:"keys"`
+	followed
+}
+
+func (s *Server) listKeyCopies(r *http.Request, req listKeyCopiesRequest) (reply, error) {
+	page, err := s.access.Copies(r.Context(), access.CopiesParams{AfterVersion: req.AfterVersion, Epoch: req.Epoch, Limit: req.Limit, Cursor: req.Cursor})
+	if err == nil && len(page.Copies) > 0 && logOf(r).grant.IsOpen { // another process has made a key seconds ago
+		err = challenge(r, access.ErrUnauthorized)
+	}
+	if page.Copies == nil {
+		page.Copies = []json.RawMessage{}
+	}
+	return reply{body: listKeyCopiesResponse{page.Copies, followed{nextOf(page.Next), page.Version, page.Epoch, page.IsComplete}}}, err
+}
+
+type putKeyCopiesRequest struct {
+	Keys []json.RawMessage `json:"keys" validate:"required,min=1,max=1000" restrict:"-"`
+}
+
+// A putKeyCopy is what became of one copy.
+type putKeyCopy struct {
+	ID     *string `json:"id"` // null: it had none
+	Result string  `json:"result"`
+	Code   string  `json:"code,omitzero"` // why it was refused
+	Detail string  `json:"detail,omitzero"`
+}
+
+type putKeyCopiesResponse struct {
+	Keys []putKeyCopy `json:"keys"`
+}
+
+// putKeyCopies takes copies of the keys of home. As with a first key, callers without one must not be left without an admin key.
+func (s *Server) putKeyCopies(r *http.Request, req putKeyCopiesRequest) (reply, error) {
+	results, err := s.access.PutCopies(r.Context(), req.Keys, logOf(r).grant.IsOpen)
+	applied := 0
+	body := putKeyCopiesResponse{convert(results, func(put access.PutCopy) putKeyCopy {
+		out := putKeyCopy{ID: nextOf(put.ID), Result: put.Result}
+		if put.Result == access.CopyApplied {
+			applied++
+		}
+		if put.Err != nil {
+			p := problem.Of(put.Err)
+			out.Code, out.Detail = p.Type.Code, p.Detail
+			if invalid, ok := errors.AsType[*access.InvalidError](put.Err); ok {
+				out.Detail = invalid.Detail
+			}
+		}
+		return out
+	})}
+	logOf(r).add("applied", applied)
+	return reply{body: body}, err
+}
