@@ -106,6 +106,18 @@ func (c *Client) PutPlacement(ctx context.Context, queue string, p PlaceParams) 
 	return placed, err
 }
 
+// PlaceNewQueue places a queue on a cell, at home, unless it is placed or home has it already, and returns the placement that holds. Gateways do that at the first use of
+// a queue.
+func (c *Client) PlaceNewQueue(ctx context.Context, queue string, cell int) (Placement, error) {
+	var placed Placement
+	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/queues/" + escape(queue) + "/placement", Body: placeNewQueueRequest{cell}, Repeatable: true}, &placed)
+	return placed, err
+}
+
+type placeNewQueueRequest struct {
+	Cell int `json:"cell"`
+}
+
 // GetPlacement returns the placement of a queue, or [ErrNotFound].
 func (c *Client) GetPlacement(ctx context.Context, queue string) (Placement, error) {
 	var placed Placement

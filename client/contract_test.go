@@ -76,6 +76,7 @@ var wires = map[string]wire{
 	"getCell":        {response: Cell{}},
 
 	"putPlacement":    {request: PlaceParams{}, response: Placement{}},
+	"placeNewQueue":   {request: placeNewQueueRequest{}, response: Placement{}},
 	"getPlacement":    {response: Placement{}},
 	"drainPlacement":  {request: drainRequest{}, response: Placement{}},
 	"deletePlacement": {},

@@ -350,6 +350,13 @@ func TestLargeBodiesOfClaimsAreRefused(t *testing.T) {
 func TestManagersPlaceQueuesWithoutPublishing(t *testing.T) {
 	t.Parallel()
 	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
+	home.mux.HandleFunc("GET /queues/{name}", func(w http.ResponseWriter, r *http.Request) {
+		if r.PathValue("name") == "old" {
+			_, _ = io.WriteString(w, `{"queue":"old","version":null,"ready":1,"scheduled":0}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{"queue":"new","version":null,"ready":0,"scheduled":0}`)
+	})
 	for _, f := range []*fakeCell{home, one} {
 		f.answers("PUT /queues/{name}", 200, strconv.Itoa(f.number))
 		f.answers("POST /events", 201, "")
@@ -370,6 +377,10 @@ func TestManagersPlaceQueuesWithoutPublishing(t *testing.T) {
 		}
 	}
 	e.want(403, "", "POST", "/events?queue=other", "{}", "Authorization: Bearer "+managerKey)
+	if e.gateway.chooseFor("old").number == 0 {
+		t.Fatal("the test needs a name that is not placed at home by its hash")
+	}
+	e.want(200, "0", "PUT", "/queues/old", "{}", "Authorization: Bearer "+managerKey)
 }
 
 func TestRemovedPlacementIsForgotten(t *testing.T) {

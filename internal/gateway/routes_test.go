@@ -192,14 +192,14 @@ func TestOneCellGetsEverythingAndNothingIsPlaced(t *testing.T) {
 	e := setup(t, nil, home)
 	want := 0
 	for _, r := range table() {
-		if r.own != nil {
+		if r.own != nil || strings.Contains(r.pattern, "placement") || r.pattern == "/cell" || r.pattern == "/keys/self" { // which the fake answers by itself
 			continue
 		}
 		want++
 		e.want(200, "", r.method, strings.NewReplacer("{id}", idOf(3), "{name}", "n", "{topic}", "t", "{filter}", "f", "{position}", "1", "{asset}", "a").Replace(r.pattern), "{}",
 			"Authorization: Bearer "+gatewayKey)
 	}
-	if got := len(home.calls()); got < want-1 { // GET /keys/self is the fake's own
+	if got := len(home.calls()); got != want {
 		t.Errorf("%d calls arrived, want %d", got, want)
 	}
 	for _, call := range home.calls() {

@@ -258,6 +258,7 @@ var restrictedCalls = map[string]struct {
 	"putKeyCopies":  {"/cell/keys", `{"keys":[` + keyCopy + `]}`, global},
 
 	"putPlacement":    {"/queues/SIDE.q/placement", `{"cells":[0]}`, refused},
+	"placeNewQueue":   {"/queues/SIDE.q/placement", `{"cell":0}`, refused},
 	"getPlacement":    {"/queues/PLACED/placement", "", refused},
 	"drainPlacement":  {"/queues/PLACED/placement/drained", `{"cells":[0]}`, refused},
 	"deletePlacement": {"/queues/PLACED/placement", "", refused},

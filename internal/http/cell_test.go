@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -167,6 +168,8 @@ func provokePlacements(h *environment) {
 	const path = "/queues/placed/placement"
 	h.call("GET", path, "").wantProblem(problem.PlacementNotFound)
 	h.call("POST", path+"/drained", `{"cells":"all"}`).wantProblem(problem.PlacementNotFound)
+	h.call("POST", "/queues/fresh/placement", `{"cell":2}`).want(http.StatusOK)
+	h.try("POST", "/queues/fresh/placement", `{"cell":256}`).wantProblem(problem.ValidationFailed)
 	h.call("DELETE", path, "").wantProblem(problem.PlacementNotFound)
 	h.with("If-None-Match", "*").call("PUT", path, `{"cells":[0]}`).want(http.StatusOK)
 	h.with("If-None-Match", "*").call("PUT", path, `{"cells":[1]}`).wantProblem(problem.PreconditionFailed)
@@ -189,6 +192,7 @@ func provokeNotHome(h *environment) {
 	const path = "/queues/placed/placement"
 	h.call("PUT", path, `{"cells":[0]}`).wantProblem(problem.NotHome)
 	h.call("GET", path, "").wantProblem(problem.NotHome)
+	h.call("POST", path, `{"cell":3}`).wantProblem(problem.NotHome)
 	h.call("DELETE", path, "").wantProblem(problem.NotHome)
 	h.call("POST", path+"/drained", `{"cells":[0]}`).wantProblem(problem.NotHome)
 	h.call("GET", "/placements", "").wantProblem(problem.NotHome)
@@ -202,4 +206,37 @@ func provokeKeyCopies(h *environment) {
 	h.try("PUT", "/cell/keys", `{"keys":[]}`).wantProblem(problem.ValidationFailed)
 	h.call("PUT", "/cell/keys", `{"keys":[{"id":"k3x7q2ad","deleted":true}]}`).want(http.StatusOK)
 	h.call("GET", "/cell/keys?cursor=x", "").wantProblem(problem.InvalidCursor)
+}
+
+func TestQueueIsPlacedOnceByWhoeverUsesItFirst(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	place := func(queue string, cell int) []int {
+		got := decode[struct{ Cells []int }](h.call("POST", "/queues/"+queue+"/placement", fmt.Sprintf(`{"cell":%d}`, cell)).want(http.StatusOK))
+		return got.Cells
+	}
+	answers := make(chan []int, 8)
+	for i := range cap(answers) {
+		go func() { answers <- place("new", i+1) }()
+	}
+	first := <-answers
+	for range cap(answers) - 1 {
+		if got := <-answers; !slices.Equal(got, first) {
+			t.Errorf("placed on %v and on %v", first, got)
+		}
+	}
+	if got := place("new", 77); !slices.Equal(got, first) || len(first) != 1 {
+		t.Errorf("placed on %v, and then on %v", first, got)
+	}
+	// What home had before there were other cells stays there.
+	h.call("POST", "/events?queue=filled", `{}`).want(http.StatusCreated)
+	h.call("PUT", "/queues/set", `{}`).want(http.StatusOK)
+	h.call("POST", "/events?queue=emptied", `{}`).want(http.StatusCreated)
+	e := h.claim(`{"queue":"emptied"}`)[0]
+	h.call("POST", fmt.Sprintf("/events/%d/ack", e.ID), fmt.Sprintf(`{"receipt":%q}`, e.Receipt)).want(http.StatusOK)
+	for _, queue := range []string{"filled", "set", "emptied"} {
+		if got := place(queue, 5); !slices.Equal(got, []int{0}) {
+			t.Errorf("%s is placed on %v", queue, got)
+		}
+	}
 }

@@ -200,6 +200,7 @@ var requests = map[string][]bind.Field{
 	"listKeyCopies":   fieldsOf[listKeyCopiesRequest](),
 	"putKeyCopies":    fieldsOf[putKeyCopiesRequest](),
 	"putPlacement":    fieldsOf[putPlacementRequest](),
+	"placeNewQueue":   fieldsOf[placeNewQueueRequest](),
 	"drainPlacement":  fieldsOf[drainPlacementRequest](),
 	"deletePlacement": fieldsOf[deletePlacementRequest](),
 	"listPlacements":  fieldsOf[listPlacementsRequest](),

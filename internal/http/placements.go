@@ -2,6 +2,7 @@ package http
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"time"
 
@@ -99,6 +100,35 @@ func (s *Server) putPlacement(r *http.Request, req putPlacementRequest) (reply, 
 		IfVersions: req.IfMatch.versions(), IfExists: req.IfMatch.isAny(), IfAbsent: req.IfNoneMatch != nil,
 	})
 	return replyOfPlacement(p), err
+}
+
+type placeNewQueueRequest struct {
+	Name string `path:"name" validate:"queue,unreserved" log:"queue" restrict:"queue"`
+	Cell int    `json:"cell" validate:"min=0,max=255"`
+}
+
+// usedBefore is how far back a queue counts as one that home has: as long as a repetition of an insert may meet its first there, unless keys are kept for longer.
+const usedBefore = 24 * time.Hour
+
+// placeNewQueue places a queue for whoever inserts into it, unless it is placed, and returns its placement. A queue that home has already, from before there were other
+// cells, stays there.
+func (s *Server) placeNewQueue(r *http.Request, req placeNewQueueRequest) (reply, error) {
+	placed, err := s.cells.Placement(r.Context(), req.Name)
+	if !errors.Is(err, cell.ErrNotPlaced) {
+		return replyOfPlacement(placed), err
+	}
+	policy, counts, err := s.svc.Queue(r.Context(), req.Name, usedBefore, nil)
+	if err != nil {
+		return reply{}, err
+	}
+	if policy.Version > 0 || counts.Ready+counts.Scheduled+counts.Leased+counts.DoneLately+counts.ExpiredLately > 0 {
+		req.Cell = cell.Home
+	}
+	placed, err = s.cells.Place(r.Context(), cell.PlaceParams{Queue: req.Name, Cells: cell.Set{req.Cell}, IfAbsent: true})
+	if errors.Is(err, cell.ErrStale) { // another caller was first
+		placed, err = s.cells.Placement(r.Context(), req.Name)
+	}
+	return replyOfPlacement(placed), err
 }
 
 type placementRequest struct {

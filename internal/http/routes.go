@@ -120,6 +120,7 @@ func (s *Server) routes() *router {
 	r.Post("/queues/{name}/push/enable", access.Manage, endpoint(s, lim, s.enablePush))
 	r.Get("/queues/{name}/stats", access.Read, endpoint(s, lim, s.queueStats))
 	r.Put("/queues/{name}/placement", access.Manage, endpoint(s, lim, s.putPlacement))
+	r.Post("/queues/{name}/placement", access.Publish, endpoint(s, lim, s.placeNewQueue))
 	r.Get("/queues/{name}/placement", access.Read, endpoint(s, lim, s.getPlacement))
 	r.Delete("/queues/{name}/placement", access.Manage, endpoint(s, lim, s.deletePlacement))
 	r.Post("/queues/{name}/placement/drained", access.Manage, endpoint(s, lim, s.drainPlacement))
