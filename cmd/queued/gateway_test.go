@@ -1,0 +1,227 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/queued/queued/internal/certtest"
+	"github.com/queued/queued/internal/pgtest"
+)
+
+// keyOfCells is an admin key of every cell.
+const keyOfCells = "an-admin-key-of-all-cells"
+
+// A fleet is a gateway in front of two cells, each with a database of its own.
+type fleet struct {
+	*program
+	cells []*program
+}
+
+// startFleet starts cells with environ, and a gateway.
+func startFleet(t *testing.T, environ ...string) *fleet {
+	t.Helper()
+	f := &fleet{}
+	var list []string
+	for number := range 2 {
+		cell := serve(t, nil, append([]string{
+			"QUEUED_DATABASE_URL=" + pgtest.New(t).ServiceURL, fmt.Sprintf("QUEUED_CELL=%d", number), "QUEUED_API_KEY=" + keyOfCells, "QUEUED_ACCESS_LOG=all",
+		}, environ...)...)
+		cell.wantReady()
+		f.cells = append(f.cells, cell)
+		list = append(list, fmt.Sprintf("%d=http://%s", number, cell.addr))
+	}
+	path := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(path, []byte(keyOfCells+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.program = serve(t, []string{"gateway", "--cells", strings.Join(list, ","), "--key-file", path}, "QUEUED_ACCESS_LOG=all")
+	f.wantReady()
+	return f
+}
+
+// call sends one request with the key and returns its response, which must have the status.
+func (f *fleet) call(status int, method, path, body string) answer {
+	f.t.Helper()
+	return f.want(status, method, path, body, "Authorization: Bearer "+keyOfCells)
+}
+
+// cellOf returns the cell of an id.
+func cellOf(id any) int { return int(id.(float64)) >> 45 }
+
+// queuesOn returns the names of a queue on each cell.
+func (f *fleet) queuesOn() (names [2]string) {
+	f.t.Helper()
+	for i := 0; names[0] == "" || names[1] == ""; i++ {
+		name := fmt.Sprint("queue-", i)
+		names[cellOf(f.call(http.StatusCreated, http.MethodPost, "/events?queue="+name+"&delay=1h", `{}`).decode(f.t)["id"])] = name
+	}
+	return names
+}
+
+// claim claims one event.
+func (f *fleet) claim(queue, wait string) map[string]any {
+	f.t.Helper()
+	events, _ := f.call(http.StatusOK, http.MethodPost, "/claim", fmt.Sprintf(`{"queue":%q,"wait":%q}`, queue, wait)).decode(f.t)["events"].([]any)
+	if len(events) != 1 {
+		f.t.Fatalf("claimed %d events of %s, want 1", len(events), queue)
+	}
+	event, _ := events[0].(map[string]any)
+	return event
+}
+
+func TestGatewayPassesOnToTheCellsOfQueuesAndIDs(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t)
+	for number, queue := range f.queuesOn() {
+		claimed := make(chan map[string]any, 1)
+		go func() { claimed <- f.claim(queue, "60s") }()
+		until(t, "the claim waits", func() bool {
+			return strings.Contains(f.call(http.StatusOK, http.MethodGet, "/metrics", "").body, fmt.Sprintf("queued_gateway_calls{cell=\"%d\",kind=\"wait\"} 1", number))
+		})
+		inserted := f.call(http.StatusCreated, http.MethodPost, "/events?queue="+queue, `{"n":1}`).decode(t)
+		event := <-claimed
+		if event["id"] != inserted["id"] || cellOf(event["id"]) != number {
+			t.Fatalf("inserted %v, claimed %v, on cell %d", inserted, event, number)
+		}
+		path := fmt.Sprintf("/events/%.0f", event["id"])
+		f.call(http.StatusOK, http.MethodPost, path+"/extend", fmt.Sprintf(`{"receipt":%q,"invisible_for":"1m"}`, event["receipt"]))
+		f.call(http.StatusOK, http.MethodPost, path+"/nack", fmt.Sprintf(`{"receipt":%q,"delay":"0s"}`, event["receipt"]))
+		event = f.claim(queue, "10s")
+		f.call(http.StatusNoContent, http.MethodDelete, path+"?receipt="+url.QueryEscape(event["receipt"].(string)), "")
+		if got := f.call(http.StatusOK, http.MethodGet, path, "").decode(t)["outcome"]; got != "done" {
+			t.Errorf("the outcome is %v, want done", got)
+		}
+		if got := f.call(http.StatusOK, http.MethodGet, "/history?queue="+queue, "").decode(t)["events"].([]any); len(got) != 1 {
+			t.Errorf("%d events in the history of %s", len(got), queue)
+		}
+	}
+	for _, key := range []string{"X-Worker: none", "Authorization: Bearer wrong"} {
+		got := f.want(http.StatusUnauthorized, http.MethodPost, "/events?queue=other", `{}`, key, "X-Request-Id: of-a-stranger").decode(t)
+		if got["request_id"] != "of-a-stranger" {
+			t.Errorf("a stranger got %v", got)
+		}
+	}
+	f.waitForLine("the request of the stranger", func(line string) bool { return strings.Contains(line, "of-a-stranger") })
+	if got := f.call(http.StatusNotImplemented, http.MethodGet, "/queues", "").decode(t); got["code"] != "not_over_cells" {
+		t.Errorf("the list of queues: %v", got)
+	}
+	f.signal(syscall.SIGTERM)
+	if code := f.wait(); code != exitOK {
+		t.Errorf("exit code %d after SIGTERM", code)
+	}
+}
+
+func TestGatewayPassesStreamsOnAndEndsThemWhenItStops(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+f.addr+"/stream?topic=a.b", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+keyOfCells)
+	req.Header.Set("Accept", "text/event-stream")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	lines := bufio.NewScanner(resp.Body)
+	f.call(http.StatusCreated, http.MethodPost, "/topics/a.b", `{"hello":"stream"}`)
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), "hello") {
+			break
+		}
+	}
+	f.signal(syscall.SIGTERM)
+	for lines.Scan() {
+		continue
+	}
+	if lines.Err() != nil {
+		t.Errorf("the stream ended with %v", lines.Err())
+	}
+	if code := f.wait(); code != exitOK {
+		t.Errorf("exit code %d after SIGTERM", code)
+	}
+}
+
+func TestGatewayGoesOnWithoutACellThatWasKilled(t *testing.T) {
+	t.Parallel()
+	for killed := range 2 {
+		t.Run(fmt.Sprint(killed), func(t *testing.T) {
+			t.Parallel()
+			f := startFleet(t)
+			queues := f.queuesOn()
+			f.cells[killed].signal(syscall.SIGKILL)
+			f.cells[killed].wait()
+			got := f.call(http.StatusServiceUnavailable, http.MethodPost, "/events?queue="+queues[killed], `{}`).decode(t)
+			if got["code"] != "cell_unavailable" || got["cell"] != float64(killed) {
+				t.Errorf("the killed cell: %v", got)
+			}
+			inserted := f.call(http.StatusCreated, http.MethodPost, "/events?queue="+queues[1-killed], `{}`).decode(t)
+			if event := f.claim(queues[1-killed], "10s"); event["id"] != inserted["id"] {
+				t.Errorf("inserted %v, claimed %v", inserted, event)
+			}
+			f.call(http.StatusOK, http.MethodGet, "/readyz", "")
+			f.waitForLine("the cell is away", func(line string) bool {
+				return strings.Contains(line, "the cell cannot be used") && strings.Contains(line, fmt.Sprintf(`"cell":%d`, killed))
+			})
+		})
+	}
+}
+
+func TestGatewayPlacesAQueueThatHomeHadAtHome(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t)
+	for i := range 6 { // of which some would be placed on cell 1
+		name := fmt.Sprint("before-", i)
+		f.cells[0].want(http.StatusCreated, http.MethodPost, "/events?queue="+name, `{}`, "Authorization: Bearer "+keyOfCells)
+		if id := f.claim(name, "5s")["id"]; cellOf(id) != 0 { // before it is placed
+			t.Errorf("%s: claimed %v", name, id)
+		}
+		if id := f.call(http.StatusCreated, http.MethodPost, "/events?queue="+name, `{}`).decode(t)["id"]; cellOf(id) != 0 {
+			t.Errorf("%s: inserted %v", name, id)
+		}
+	}
+}
+
+func TestGatewaySpeaksTLSAndHTTP2OnBothSides(t *testing.T) {
+	t.Parallel()
+	s := serveTLS(t, "QUEUED_TLS_CLIENT_CA=DIR/ca.pem", "QUEUED_API_KEY="+keyOfCells)
+	cert, key := s.authority.Issue(certtest.Request{Name: "gateway"})
+	file := func(name string) string { return filepath.Join(s.dir, name) }
+	certtest.Write(t, s.dir, "gateway.pem", cert)
+	certtest.Write(t, s.dir, "gateway-key.pem", key)
+	environ := []string{
+		"QUEUED_CELLS=0=https://" + s.addr, "QUEUED_KEY=" + keyOfCells, "QUEUED_CACERT=" + file("ca.pem"),
+		"QUEUED_TLS_CERT=" + file("cert.pem"), "QUEUED_TLS_KEY=" + file("key.pem"), "QUEUED_TLS_CLIENT_CA=" + file("ca.pem"),
+	}
+	without := serve(t, []string{"gateway"}, environ...)
+	without.waitForLine("the cell refuses a gateway without a certificate", func(line string) bool { return strings.Contains(line, "client_certificate_required") })
+	front := *s
+	front.program = serve(t, []string{"gateway"}, append(environ, "QUEUED_CERT="+file("gateway.pem"), "QUEUED_CLIENT_KEY="+file("gateway-key.pem"))...)
+	client := front.client(t, s.authority)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+front.addr+"/events", strings.NewReader(`{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+keyOfCells)
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusCreated || resp.ProtoMajor != 2 {
+		t.Errorf("answered %s with %s", resp.Status, resp.Proto)
+	}
+	resp = front.open(front.client(t, nil), http.MethodGet, "/topics", "")
+	if resp.StatusCode != http.StatusUnauthorized {
+		t.Errorf("a client without a certificate got %s", resp.Status)
+	}
+}
