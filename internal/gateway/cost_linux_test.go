@@ -52,23 +52,23 @@ func TestMain(m *testing.M) {
 }
 
 // inRole starts this program in a role, until the end of the test. It returns what the role reads and writes, a line at a time.
-func inRole(t testing.TB, role string, args ...string) (in io.WriteCloser, out *bufio.Reader) {
-	t.Helper()
+func inRole(tb testing.TB, role string, args ...string) (in io.WriteCloser, out *bufio.Reader) {
+	tb.Helper()
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Env = append(os.Environ(), roleVariable+"="+role)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	reader, err := cmd.StdoutPipe()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		_ = in.Close()
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -173,38 +173,38 @@ func playWaiters(args []string, in io.Reader, out io.Writer) error {
 }
 
 // processor returns the processor time that this process has taken.
-func processor(t testing.TB) time.Duration {
-	t.Helper()
+func processor(tb testing.TB) time.Duration {
+	tb.Helper()
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
 // fronts are what is measured: a gateway in front of one cell, of two cells, and a bare ReverseProxy with the same transport.
-func fronts(t testing.TB) map[string]func(t testing.TB) string {
-	t.Helper()
-	in, out := inRole(t, "cell")
+func fronts(tb testing.TB) map[string]func(tb testing.TB) string {
+	tb.Helper()
+	in, out := inRole(tb, "cell")
 	_ = in
 	line, err := out.ReadString('\n')
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	port := strings.TrimSpace(line)
-	serve := func(t testing.TB, handler http.Handler) string {
+	serve := func(tb testing.TB, handler http.Handler) string {
 		server := httptest.NewServer(handler)
-		t.Cleanup(func() {
+		tb.Cleanup(func() {
 			server.CloseClientConnections()
 			server.Close()
 		})
 		return server.URL
 	}
-	gatewayTo := func(cells map[int]*url.URL) func(t testing.TB) string {
-		return func(t testing.TB) string {
+	gatewayTo := func(cells map[int]*url.URL) func(tb testing.TB) string {
+		return func(tb testing.TB) string {
 			g, err := New(Config{Cells: cells, Key: gatewayKey})
 			if err != nil {
-				t.Fatal(err)
+				tb.Fatal(err)
 			}
 			ctx, cancel := context.WithCancel(context.Background())
 			ended := make(chan struct{})
@@ -212,7 +212,7 @@ func fronts(t testing.TB) map[string]func(t testing.TB) string {
 				defer close(ended)
 				g.Run(ctx)
 			}()
-			t.Cleanup(func() {
+			tb.Cleanup(func() {
 				g.Close()
 				cancel()
 				<-ended
@@ -221,16 +221,16 @@ func fronts(t testing.TB) map[string]func(t testing.TB) string {
 				runtime.Gosched()
 			}
 			g.AwaitFirstLook(ctx)
-			return serve(t, g.Handler())
+			return serve(tb, g.Handler())
 		}
 	}
 	// One process is both cells: by the host it tells which it is asked as.
 	at := func(host string) *url.URL { return &url.URL{Scheme: "http", Host: host + ":" + port} }
-	return map[string]func(t testing.TB) string{
-		"bare": func(t testing.TB) string {
+	return map[string]func(tb testing.TB) string{
+		"bare": func(tb testing.TB) string {
 			transport := newCell(&Config{MaxCalls: 1, MaxWaits: 1}, 1, at("127.0.0.1"), context.Background()).transport
-			t.Cleanup(transport.CloseIdleConnections)
-			return serve(t, &httputil.ReverseProxy{Transport: transport, FlushInterval: -1, BufferPool: newCopyBuffers(), Rewrite: func(p *httputil.ProxyRequest) {
+			tb.Cleanup(transport.CloseIdleConnections)
+			return serve(tb, &httputil.ReverseProxy{Transport: transport, FlushInterval: -1, BufferPool: newCopyBuffers(), Rewrite: func(p *httputil.ProxyRequest) {
 				p.SetURL(at("127.0.0.1"))
 				p.SetXForwarded()
 			}})
@@ -307,23 +307,23 @@ func BenchmarkWaiting(b *testing.B) {
 func goroutines() int { return runtime.NumGoroutine() }
 
 // memory returns what the heap and the stacks take.
-func memory(t testing.TB) uint64 {
-	t.Helper()
+func memory(tb testing.TB) uint64 {
+	tb.Helper()
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	return stats.HeapInuse + stats.StackInuse
 }
 
 // resident returns what the process takes.
-func resident(t testing.TB) int64 {
-	t.Helper()
+func resident(tb testing.TB) int64 {
+	tb.Helper()
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	pages, err := strconv.ParseInt(strings.Fields(string(text))[1], 10, 64)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return pages * int64(os.Getpagesize())
 }
