@@ -343,3 +343,30 @@ func TestFirstCopiesMustLeaveAnAdminKey(t *testing.T) {
 		t.Errorf("once more: %v", err)
 	}
 }
+
+func TestLaterOfTwoStatesOfOneVersionCounts(t *testing.T) {
+	t.Parallel()
+	homeDB := pgtest.New(t)
+	home := openOn(t, homeDB)
+	create(t, home, CreateParams{Scopes: []Scope{Admin}})
+	id, _ := create(t, home, CreateParams{Scopes: []Scope{Read}})
+	var states [][]json.RawMessage
+	for _, name := range []string{"z", "a", "m"} { // a failover loses the change, and another one gets its version
+		k, err := home.Update(t.Context(), id, Change{Name: &name}, nil)
+		if err != nil || k.Version != 2 {
+			t.Fatalf("got %+v, %v", k, err)
+		}
+		copies, _ := copiesOf(t, home, 0)
+		states = append(states, copies)
+		run(t, homeDB, `update agent.api_key set version = 1 where id = $1`, id)
+	}
+	for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}, {1, 2, 0}} {
+		cell := openOn(t, pgtest.New(t))
+		for _, i := range order {
+			put(t, cell, states[i]...)
+		}
+		if k, err := cell.Get(t.Context(), id); err != nil || k.Name != "m" {
+			t.Errorf("in the order %v: %+v, %v", order, k, err)
+		}
+	}
+}

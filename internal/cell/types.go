@@ -14,7 +14,7 @@ const Home = 0
 // Last is the greatest number that a cell may have.
 const Last = 255
 
-// ErrOther is that the database is another cell; the error is an *OtherCellError.
+// ErrOther is why a process does not start: the database is another cell. The error is an *OtherCellError.
 var ErrOther = errors.New("the database is another cell")
 
 // OtherCellError is why a process does not start.
