@@ -128,6 +128,9 @@ func TestOnlyWhatMayBeRepeatedIsRepeated(t *testing.T) {
 		{"a requeue after 503 overloaded", once, fail(503, "overloaded"), true},
 		{"a requeue after 503 locked", once, fail(503, "locked"), true},
 		{"a requeue after 503 not_ready", once, fail(503, "not_ready"), true},
+		{"a requeue after 503 cell_unavailable", once, fail(503, "cell_unavailable"), true},
+		{"a requeue after 502 outcome_unknown", once, fail(502, "outcome_unknown"), false},
+		{"an insert after 502 outcome_unknown", repeatable, fail(502, "outcome_unknown"), true},
 		{"a requeue after 429", once, fail(429, "rate_limited"), true},
 		{"a query that took too long", func(ctx context.Context, c *Client) error {
 			_, err := c.HistoryStats(ctx, HistoryStatsParams{})

@@ -186,7 +186,7 @@ func doubtOf(err error) doubt {
 	var e *Error
 	if errors.As(err, &e) {
 		switch {
-		case e.Status == http.StatusTooManyRequests, e.Code == "overloaded", e.Code == "locked", e.Code == "not_ready":
+		case e.Status == http.StatusTooManyRequests, e.Code == "overloaded", e.Code == "locked", e.Code == "not_ready", e.Code == "cell_unavailable":
 			return notDone
 		case e.Code == "query_timeout":
 			return refused // it would take as long the next time
