@@ -29,6 +29,35 @@ func TestReadmeHasEverySetting(t *testing.T) {
 	}
 }
 
+// TestScalingHasEverySettingOfTheGateway compares the table in docs/scaling.md with the settings of gateway that serve has not.
+func TestScalingHasEverySettingOfTheGateway(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/scaling.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared := map[string]bool{}
+	for _, flag := range flagsOf(t, "serve") {
+		shared[flag.Name] = true
+	}
+	for _, flag := range flagsOf(t, "gateway") {
+		name := "`" + envName(flag.Name) + "`"
+		if shared[flag.Name] {
+			if !strings.Contains(string(text), name) {
+				t.Errorf("docs/scaling.md does not mention %s", name)
+			}
+			continue
+		}
+		found := false
+		for line := range strings.Lines(string(text)) {
+			found = found || strings.HasPrefix(line, "| ") && strings.Contains(line, name) && strings.Contains(line, "`--"+flag.Name+"`") && strings.Contains(line, "`"+flag.Default+"`") == (flag.Default != "")
+		}
+		if !found {
+			t.Errorf("docs/scaling.md has no row with %s, --%s and the default %q", name, flag.Name, flag.Default)
+		}
+	}
+}
+
 // settingsTable returns the rows of a Markdown table of all settings.
 func settingsTable(t *testing.T) []string {
 	t.Helper()

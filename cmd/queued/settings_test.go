@@ -143,6 +143,12 @@ func TestEverySettingHasAFlagAndAVariable(t *testing.T) {
 // serveFlags returns the settings of serve, in the order of their declaration.
 func serveFlags(t *testing.T) []*kong.Flag {
 	t.Helper()
+	return flagsOf(t, "serve")
+}
+
+// flagsOf returns the settings of a command, in the order of their declaration.
+func flagsOf(t *testing.T, name string) []*kong.Flag {
+	t.Helper()
 	var g grammar
 	parser, err := newParser(&g, newSettingsReader(nil))
 	if err != nil {
@@ -150,14 +156,34 @@ func serveFlags(t *testing.T) []*kong.Flag {
 	}
 	var flags []*kong.Flag
 	for _, command := range parser.Model.Leaves(false) {
-		if command.Name == "serve" {
+		if command.Name == name {
 			flags = slices.DeleteFunc(command.Flags, func(flag *kong.Flag) bool { return !isSetting(flag.Value) })
 		}
 	}
 	if len(flags) == 0 {
-		t.Fatal("serve has no settings")
+		t.Fatalf("%s has no settings", name)
 	}
 	return flags
+}
+
+func TestWrongSettingsOfTheGatewayAreReported(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ args, want string }{
+		{"--cells=0=http://a,0=http://b", "--cells: got cell 0 twice"},
+		{"--cells=256=http://a", `--cells: got "256=http://a"; takes cells`},
+		{"--cells=0=http://a/path", "--cells: got a URL for cell 0 that does not fit"},
+		{"--cells=0=http://u:hunter2@a", "--cells: got a URL for cell 0 that does not fit"},
+		{"--cells=1=http://a", "--cells: there must be home, which is cell 0"},
+		{"--listen=:0 --cells=0=http://a", "--listen: [::]:"},
+		{"--listen=127.0.0.1:0 --cells=0=http://a --cert=/x", "--cert: a certificate needs its private key; set QUEUED_CLIENT_KEY, too"},
+		{"--listen=127.0.0.1:0 --cells=0=http://a --cacert=/no/such/file", "--cacert: open /no/such/file"},
+		{"--listen=127.0.0.1:0", "QUEUED_CELLS: there must be home"},
+	} {
+		code, _, stderr := runHere(t, append([]string{"gateway"}, strings.Fields(test.args)...), nil)
+		if code != exitUsage || !strings.HasPrefix(stderr, "queued: "+test.want) || strings.Contains(stderr, "hunter2") {
+			t.Errorf("%s: exit code %d, %q; want %q", test.args, code, stderr, test.want)
+		}
+	}
 }
 
 func TestFlagWinsOverVariable(t *testing.T) {
