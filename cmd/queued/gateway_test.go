@@ -24,15 +24,13 @@ type fleet struct {
 	cells []*program
 }
 
-// startFleet starts cells with environ, and a gateway.
-func startFleet(t *testing.T, environ ...string) *fleet {
+// startFleet starts two cells and a gateway.
+func startFleet(t *testing.T) *fleet {
 	t.Helper()
 	f := &fleet{}
 	var list []string
 	for number := range 2 {
-		cell := serve(t, nil, append([]string{
-			"QUEUED_DATABASE_URL=" + pgtest.New(t).ServiceURL, fmt.Sprintf("QUEUED_CELL=%d", number), "QUEUED_API_KEY=" + keyOfCells, "QUEUED_ACCESS_LOG=all",
-		}, environ...)...)
+		cell := serve(t, nil, "QUEUED_DATABASE_URL="+pgtest.New(t).ServiceURL, fmt.Sprintf("QUEUED_CELL=%d", number), "QUEUED_API_KEY="+keyOfCells, "QUEUED_ACCESS_LOG=all")
 		cell.wantReady()
 		f.cells = append(f.cells, cell)
 		list = append(list, fmt.Sprintf("%d=http://%s", number, cell.addr))
@@ -221,6 +219,7 @@ func TestGatewaySpeaksTLSAndHTTP2OnBothSides(t *testing.T) {
 		t.Errorf("answered %s with %s", resp.Status, resp.Proto)
 	}
 	resp = front.open(front.client(t, nil), http.MethodGet, "/topics", "")
+	_ = resp.Body.Close()
 	if resp.StatusCode != http.StatusUnauthorized {
 		t.Errorf("a client without a certificate got %s", resp.Status)
 	}

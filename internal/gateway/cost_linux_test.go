@@ -193,6 +193,7 @@ func fronts(tb testing.TB) map[string]func(tb testing.TB) string {
 	}
 	port := strings.TrimSpace(line)
 	serve := func(tb testing.TB, handler http.Handler) string {
+		tb.Helper()
 		server := httptest.NewServer(handler)
 		tb.Cleanup(func() {
 			server.CloseClientConnections()
@@ -202,6 +203,7 @@ func fronts(tb testing.TB) map[string]func(tb testing.TB) string {
 	}
 	gatewayTo := func(cells map[int]*url.URL) func(tb testing.TB) string {
 		return func(tb testing.TB) string {
+			tb.Helper()
 			g, err := New(Config{Cells: cells, Key: gatewayKey})
 			if err != nil {
 				tb.Fatal(err)
@@ -228,6 +230,7 @@ func fronts(tb testing.TB) map[string]func(tb testing.TB) string {
 	at := func(host string) *url.URL { return &url.URL{Scheme: "http", Host: host + ":" + port} }
 	return map[string]func(tb testing.TB) string{
 		"bare": func(tb testing.TB) string {
+			tb.Helper()
 			transport := newCell(&Config{MaxCalls: 1, MaxWaits: 1}, 1, at("127.0.0.1"), context.Background()).transport
 			tb.Cleanup(transport.CloseIdleConnections)
 			return serve(tb, &httputil.ReverseProxy{Transport: transport, FlushInterval: -1, BufferPool: newCopyBuffers(), Rewrite: func(p *httputil.ProxyRequest) {
