@@ -28,6 +28,8 @@ type Error struct {
 	RequestID string `json:"request_id"`
 	// Required is the right that the key lacks, if the call was forbidden; nil otherwise.
 	Required *Requirement `json:"required,omitempty"`
+	// Cell is the cell that the error is with, if a gateway has answered; nil otherwise.
+	Cell *int `json:"cell,omitempty"`
 	// Errors lists the invalid fields of the request, at most 20.
 	Errors []FieldError `json:"errors,omitempty"`
 	// Type is the URI of the problem type, "urn:queued:problem:" followed by the code.
