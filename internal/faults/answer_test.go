@@ -180,7 +180,7 @@ func TestBrokenBuildWithRememberedScanIsCaughtByLostAnswers(t *testing.T) {
 
 // readOnly are the functions that the service calls and that write nothing, or only what they would write again: locks, and times of reading.
 var readOnly = strings.Fields(`
-	begin_read busiest_queues check_watermarks check_zone_rules count_deliveries count_ready count_redrives declared_queues dropped_push_deliveries dropped_source_deliveries event_errors event_queues event_traces expansion_start find_ended queue_waits
+	begin_read busiest_queues check_watermarks check_zone_rules count_deliveries count_ready count_redrives declared_queues dropped_push_deliveries dropped_source_deliveries event_errors event_queues event_traces expansion_start find_ended get_cell get_placement key_versions list_placements placement_versions queue_waits read_key_copies
 	first_events get_event get_identity get_log_settings get_owner get_published get_queue get_raw_body get_redrive get_route get_schedule
 	history_stats is_key_required last_occurrences last_published leave_step list_api_keys list_attempts list_audit list_events list_executions list_failures list_filters
 	list_history list_holders list_occurrences list_owners list_processes list_proof_fields list_push_deliveries list_pushers list_pushes list_redrives list_routes list_schedules list_sealed
@@ -194,7 +194,7 @@ var repeated = strings.Fields(`
 	adopt_database count_outcomes count_topics delete_old_history drop_forwarding_functions drop_history drop_log_segment end_routing keep_raw_body leave_router log_deliveries log_pushes maintain_log notify_queues
 	pause_faulty_schedules prepare_history probe_write prune_api_keys prune_audit prune_deliveries prune_executions prune_history prune_keys prune_occurrences
 	prune_processes prune_publication_keys prune_queue_samples prune_raw_bodies prune_redrives prune_sessions prune_subscriptions record_key_use record_push_seen record_refusals record_server
-	record_upkeep release_events report_process reseal route_changes sample_queues`)
+	record_upkeep release_events report_process reseal route_changes sample_queues take_cell`)
 
 // ofSessions are those that the log-in and the log-out of browsers call. A log-in whose answer was lost leaves a session whose token nobody has, which is not used and expires; a log-out
 // may be repeated.
@@ -359,6 +359,10 @@ func (c *answerless) run() {
 	c.lose(lostCall{"put_queue", put, "/queues/q", `{"max_attempts":7}`, nil, false, count(`agent.queue where name = 'q' and max_attempts = 7`), 1, 0})
 	c.lose(lostCall{"pause_queue", post, "/queues/q/pause", "", nil, false, count(`agent.queue where name = 'q' and paused`), 1, 0})
 
+	c.lose(lostCall{"place_queue", put, "/queues/placed/placement", `{"cells":[1]}`, nil, false, count(`agent.placement where queue = 'placed' and cells = '{1}'`), 1, 0})
+	c.lose(lostCall{"drain_placement", post, "/queues/placed/placement/drained", `{"cells":[0]}`, nil, false, count(`agent.placement where queue = 'placed'`), 1, 0})
+	c.lose(lostCall{"delete_placement", del, "/queues/placed/placement", "", nil, false, count(`agent.placement where queue = 'placed' and removed_at is null`), 0, 0})
+
 	c.lose(lostCall{"append_log", post, "/topics/a.b", `{"n":1}`, []string{"Idempotency-Key: k"}, false, count(`agent.log where topic = 'a.b'`), 1, 0})
 	c.lose(lostCall{"publish_later", post, "/topics/a.c?delay=1h", `{"n":1}`, []string{"Idempotency-Key: k"}, false, count(`agent.event where queue = 'queued.publish'`), 1, 0})
 	c.lose(lostCall{"put_log_settings", put, "/log/settings", `{"retention":"48h","hold":"240h"}`, nil, false, count(`agent.log_settings where retention = interval '48 hours'`), 1, 0})
@@ -521,6 +525,10 @@ func (c *answerless) keys() {
 	c.lose(lostCall{"update_api_key", http.MethodPatch, path, `{"scopes":["publish"]}`, nil, false, count(`and scopes = '{publish}'`), 1, 0})
 	c.lose(lostCall{"rotate_api_key", http.MethodPost, path + "/rotate", `{}`, nil, true, "", 0, 0})
 	c.lose(lostCall{"revoke_api_key", http.MethodDelete, path, "", nil, false, count(`and revoked_at is not null`), 1, 0})
+	const copied = `{"keys":[{"id":"k3x7q2ac","name":"copied","scopes":["read"],"queues":null,"topics":null,"rate_per_second":null,"rate_burst":null,"hash":"%s","verifier":"%[1]s",` +
+		`"previous_hash":null,"previous_verifier":null,"previous_until":null,"expires_at":null,"revoked_at":null,"version":1,` +
+		`"created_at":"2026-02-03T04:05:06+00:00","updated_at":"2026-02-03T04:05:06+00:00"}]}`
+	c.lose(lostCall{"put_key_copies", http.MethodPut, "/cell/keys", fmt.Sprintf(copied, strings.Repeat("0a", 32)), nil, false, `select count(*)::int from agent.api_key where name = 'copied'`, 1, 0})
 	// This process's memory of keys agrees with the database.
 	if status, text := c.call(http.MethodGet, "/keys/self", "", "Authorization: Bearer "+other.Key); status != http.StatusUnauthorized {
 		c.ledger.violated("a key that was revoked is answered %d %s", status, text)
