@@ -45,14 +45,14 @@ func (g *coalescer) insert(ctx context.Context, e NewEvent, size int) (Inserted,
 	if g.isOff || g.sending == 0 {
 		g.sending++
 		g.mu.Unlock()
-		defer g.sent()
+		defer g.sent() //nolint:contextcheck // what is sent then is of other callers
 		return g.c.insertAlone(ctx, e)
 	}
 	one := &gatheredInsert{event: e, size: size, answered: make(chan struct{})}
 	g.waiting = append(g.waiting, one)
 	if g.sending < coalescedRequests {
 		g.sending++
-		go g.run()
+		go g.run() //nolint:contextcheck // as above
 	}
 	g.mu.Unlock()
 	select {
