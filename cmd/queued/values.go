@@ -18,8 +18,8 @@ import (
 
 	"github.com/queued/queued/internal/duration"
 	"github.com/queued/queued/internal/egress"
-	httpapi "github.com/queued/queued/internal/http"
 	"github.com/queued/queued/internal/pg"
+	"github.com/queued/queued/internal/request"
 	"github.com/queued/queued/internal/seal"
 )
 
@@ -204,7 +204,7 @@ func parseHosts(text string, _ *kong.Tag) (any, error) {
 	for i, host := range hosts {
 		host = strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(host), "["), "]")
 		_, err := netip.ParseAddr(host)
-		if err != nil && host != httpapi.AnyHost && !hostname.MatchString(host) {
+		if err != nil && host != request.AnyHost && !hostname.MatchString(host) {
 			return nil, refuse(host, `names or addresses without ports, separated by commas, such as "queue.example.com,10.0.0.5", or * for any`)
 		}
 		hosts[i] = host

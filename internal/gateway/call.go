@@ -3,7 +3,6 @@ package gateway
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"net/http"
 	"runtime/debug"
@@ -15,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/failure"
+	"github.com/queued/queued/internal/request"
 )
 
 // A call is what is known of one request. It is the request's http.ResponseWriter, too, to see the answer.
@@ -105,7 +105,7 @@ func (c *call) pattern() string {
 // observe gives each request its call, answers panics, and says in one line of the log and in the metrics how the request went.
 func (g *Gateway) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := &call{ResponseWriter: w, id: requestID(r), start: time.Now(), trailer: r.Trailer}
+		c := &call{ResponseWriter: w, id: request.ID(r), start: time.Now(), trailer: r.Trailer}
 		c.ctx = callContext{r.Context(), c}
 		r = r.WithContext(&c.ctx) //nolint:contextcheck // it inherits from the context of r
 		defer g.finish(c, r)
@@ -113,17 +113,6 @@ func (g *Gateway) observe(next http.Handler) http.Handler {
 		defer g.rescue(c, r)
 		next.ServeHTTP(c, r)
 	})
-}
-
-// requestID is the caller's id of the request, if that is fit for a log, else a new one. Cells take it over, so that their lines of the log and their problems have
-// it, too.
-func requestID(r *http.Request) string {
-	id := r.Header.Get("X-Request-Id")
-	unfit := func(c rune) bool { return c <= ' ' || c >= 0x7f || strings.ContainsRune(`"\<>`, c) }
-	if len(id) < 1 || len(id) > 128 || strings.ContainsFunc(id, unfit) {
-		return rand.Text()
-	}
-	return id
 }
 
 // finish notes in the log and in the metrics how r went.

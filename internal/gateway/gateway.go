@@ -8,10 +8,8 @@ import (
 	"fmt"
 	stdlog "log"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httputil"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -20,6 +18,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
+
+	"github.com/queued/queued/internal/request"
 )
 
 // Config holds the settings of a Gateway. Cells is required, with home among them.
@@ -42,11 +42,8 @@ type Config struct {
 	// certificate. Health checks need none.
 	VerifyClient func(*tls.ConnectionState) (subject string, err error)
 	LoopbackOnly bool     // listening on loopback: answer only requests that were made to a loopback host, or one of Hosts
-	Hosts        []string // other names that requests may be made to; one of AnyHost: all. None: on loopback no others, elsewhere all
+	Hosts        []string // other names that requests may be made to; one of request.AnyHost: all. None: on loopback no others, elsewhere all
 }
-
-// AnyHost in Config.Hosts stands for all names.
-const AnyHost = "*"
 
 // The limits unless Config says otherwise.
 const (
@@ -170,7 +167,7 @@ func (g *Gateway) checkClient(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := callOf(r.Context())
-		if isHealth(r) {
+		if request.IsHealth(r.URL.Path) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -184,8 +181,6 @@ func (g *Gateway) checkClient(next http.Handler) http.Handler {
 		next.ServeHTTP(w, r)
 	})
 }
-
-func isHealth(r *http.Request) bool { return r.URL.Path == "/livez" || r.URL.Path == "/readyz" }
 
 // checkOrigin keeps web pages of other origins from calling through the browser of someone who can reach the gateway. Cells cannot check that: for them the host is their own.
 func (g *Gateway) checkOrigin(next http.Handler) http.Handler {
@@ -201,35 +196,17 @@ func (g *Gateway) checkOrigin(next http.Handler) http.Handler {
 	})
 }
 
-// checkHost answers on loopback, and wherever there are Hosts, only requests that were made to a loopback host or to one of these: a web page can have its own name resolve to
-// 127.0.0.1 (DNS rebinding), and is of the same origin then.
+// checkHost answers only requests that were made to a host that they may be made to: see request.Hosts.
 func (g *Gateway) checkHost(next http.Handler) http.Handler {
-	if !g.cfg.LoopbackOnly && len(g.cfg.Hosts) == 0 || slices.Contains(g.cfg.Hosts, AnyHost) {
+	hosts := request.Hosts{LoopbackOnly: g.cfg.LoopbackOnly, Names: g.cfg.Hosts}
+	if hosts.AllowAll() {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host := withoutPort(r.Host)
-		if r.Host == "" || isHealth(r) || isLoopback(host) || slices.ContainsFunc(g.cfg.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
+		if hosts.Allow(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
 		g.fail(callOf(r.Context()), r, refuse(hostNotAllowed, "The host must be localhost, in 127.0.0.0/8, [::1] or one of QUEUED_HOSTS, not %q.", r.Host))
 	})
-}
-
-// withoutPort returns the host of a Host header.
-func withoutPort(hostport string) string {
-	host, _, err := net.SplitHostPort(hostport)
-	if err != nil { // no port
-		host = strings.TrimSuffix(strings.TrimPrefix(hostport, "["), "]")
-	}
-	return host
-}
-
-func isLoopback(host string) bool {
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	addr, err := netip.ParseAddr(host)
-	return err == nil && addr.Unmap().IsLoopback()
 }

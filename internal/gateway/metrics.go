@@ -9,6 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/queued/queued/internal/request"
 )
 
 // metrics counts requests. What there is of cells and placements is read at each scrape; see collector.
@@ -62,7 +64,7 @@ func newMetrics(g *Gateway) *metrics {
 
 // observe counts one request.
 func (m *metrics) observe(cell, route, method string, status int, took time.Duration) {
-	labels := requestLabels{cell, route, knownMethod(method), status}
+	labels := requestLabels{cell, route, request.KnownMethod(method), status}
 	m.mu.RLock()
 	series, ok := m.known[labels]
 	m.mu.RUnlock()
@@ -77,16 +79,6 @@ func (m *metrics) observe(cell, route, method string, status int, took time.Dura
 	}
 	series.count.Inc()
 	series.duration.Observe(took.Seconds())
-}
-
-// knownMethod keeps the methods that callers make up from becoming series.
-func knownMethod(method string) string {
-	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
-		return method
-	default:
-		return "other"
-	}
 }
 
 var (

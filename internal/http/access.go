@@ -9,6 +9,7 @@ import (
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/request"
 )
 
 // authenticate finds the grant of the caller, for every call but the health checks and deliveries of sources. Browsers may send a key for the docs as the password of HTTP Basic.
@@ -17,7 +18,7 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if isHealth(r.URL.Path) || isWebhook(r.URL.Path) {
+		if request.IsHealth(r.URL.Path) || isWebhook(r.URL.Path) {
 			next.ServeHTTP(w, r)
 			return
 		}

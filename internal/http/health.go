@@ -10,6 +10,7 @@ import (
 
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/request"
 )
 
 type noRequest struct{}
@@ -67,7 +68,7 @@ var errOutdated = problem.New(problem.DatabaseUnavailable, outdated).With("Retry
 // checkOutdated answers every call that may use the database 503 once the schema has moved beyond this program.
 func (s *Server) checkOutdated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.svc.IsOutdated() && !isHealth(r.URL.Path) && r.URL.Path != "/metrics" && r.URL.Path != "/version" {
+		if s.svc.IsOutdated() && !request.IsHealth(r.URL.Path) && r.URL.Path != "/metrics" && r.URL.Path != "/version" {
 			fail(w, r, errOutdated)
 			return
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/push"
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/request"
 	"github.com/queued/queued/internal/schedule"
 	"github.com/queued/queued/internal/topic"
 	"github.com/queued/queued/internal/trace"
@@ -99,7 +100,7 @@ func newRequestMetrics() *metrics {
 
 // observe counts one request.
 func (m *metrics) observe(route, method string, status int, took time.Duration) {
-	labels := requestLabels{route, knownMethod(method), status}
+	labels := requestLabels{route, request.KnownMethod(method), status}
 	m.mu.RLock()
 	series, ok := m.known[labels]
 	m.mu.RUnlock()
@@ -114,16 +115,6 @@ func (m *metrics) observe(route, method string, status int, took time.Duration) 
 	}
 	series.count.Inc()
 	series.duration.Observe(took.Seconds())
-}
-
-// knownMethod keeps the methods that callers make up from becoming series.
-func knownMethod(method string) string {
-	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
-		return method
-	default:
-		return "other"
-	}
 }
 
 // A metric is one that a collector reads at each scrape.

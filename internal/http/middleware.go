@@ -3,14 +3,10 @@ package http
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
-	"net"
 	"net/http"
-	"net/netip"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +19,7 @@ import (
 	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/body"
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/request"
 )
 
 // An accessLog gathers the fields of one request for the log and the metrics. It is the request's http.ResponseWriter, too, to see the
@@ -100,7 +97,7 @@ func (l *accessLog) Unwrap() http.ResponseWriter { return l.ResponseWriter }
 // request went.
 func (s *Server) observe(routes chi.Routes, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		l := &accessLog{ResponseWriter: w, start: time.Now(), id: requestID(r)}
+		l := &accessLog{ResponseWriter: w, start: time.Now(), id: request.ID(r)}
 		l.fields = l.fieldBuffer[:0]
 		h := w.Header()
 		h["X-Request-Id"] = []string{l.id}
@@ -156,25 +153,15 @@ func (s *Server) level(l *accessLog, pattern string, took time.Duration) zerolog
 	switch {
 	case l.isQuiet && !s.cfg.LogAll:
 		return zerolog.DebugLevel
-	case l.code == problem.NotReady.Code && !s.cfg.LogAll && !isHealth(strings.TrimPrefix(pattern, "GET ")): // callers try again until the process has started
+	case l.code == problem.NotReady.Code && !s.cfg.LogAll && !request.IsHealth(strings.TrimPrefix(pattern, "GET ")): // callers try again until the process has started
 		return zerolog.DebugLevel
-	case l.status >= http.StatusInternalServerError && l.code != problem.NotReady.Code && !isHealth(strings.TrimPrefix(pattern, "GET ")):
+	case l.status >= http.StatusInternalServerError && l.code != problem.NotReady.Code && !request.IsHealth(strings.TrimPrefix(pattern, "GET ")):
 		return zerolog.ErrorLevel
 	case !s.cfg.LogAll && busyRoutes[pattern] && l.status < http.StatusBadRequest && took < l.wait+s.slowAfter:
 		return zerolog.DebugLevel
 	default:
 		return zerolog.InfoLevel
 	}
-}
-
-// requestID is the caller's id of the request, if that is fit for a log, else a new one.
-func requestID(r *http.Request) string {
-	id := r.Header.Get("X-Request-Id")
-	unfit := func(c rune) bool { return c <= ' ' || c >= 0x7f || strings.ContainsRune(`"\<>`, c) }
-	if len(id) < 1 || len(id) > 128 || strings.ContainsFunc(id, unfit) {
-		return rand.Text()
-	}
-	return id
 }
 
 var errPanic = errors.New("the handler panicked")
@@ -216,7 +203,7 @@ func (s *Server) checkClient(next http.Handler) http.Handler {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if isHealth(r.URL.Path) {
+		if request.IsHealth(r.URL.Path) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -233,8 +220,6 @@ func (s *Server) checkClient(next http.Handler) http.Handler {
 
 // sentence makes a sentence of the text of an error.
 func sentence(text string) string { return strings.ToUpper(text[:1]) + text[1:] + "." }
-
-func isHealth(path string) bool { return path == "/livez" || path == "/readyz" }
 
 // isDocs reports whether r is for a page that people open in a browser.
 func isDocs(r *http.Request) bool {
@@ -254,38 +239,18 @@ func checkOrigin(next http.Handler) http.Handler {
 	})
 }
 
-// checkHost answers on loopback, and wherever there are Hosts, only requests that were made to a loopback host or to one of these. A web
-// page can have its own name resolve to 127.0.0.1 (DNS rebinding), and is of the same origin then: whatever keys the browser has for that
-// name, or the user is made to enter, would be of use to it.
+// checkHost answers only requests that were made to a host that they may be made to: see request.Hosts.
 func (s *Server) checkHost(next http.Handler) http.Handler {
-	if !s.cfg.LoopbackOnly && len(s.cfg.Hosts) == 0 || slices.Contains(s.cfg.Hosts, AnyHost) {
+	hosts := request.Hosts{LoopbackOnly: s.cfg.LoopbackOnly, Names: s.cfg.Hosts}
+	if hosts.AllowAll() {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// No browser sends a request without Host.
-		host := withoutPort(r.Host)
-		if r.Host == "" || isHealth(r.URL.Path) || isLoopback(host) || slices.ContainsFunc(s.cfg.Hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
+		if hosts.Allow(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
 		fail(w, r, problem.New(problem.HostNotAllowed,
 			"The host must be localhost, in 127.0.0.0/8, [::1] or one of QUEUED_HOSTS, not "+bind.Quote(r.Host)+"."))
 	})
-}
-
-// withoutPort returns the host of a Host header.
-func withoutPort(hostport string) string {
-	host, _, err := net.SplitHostPort(hostport)
-	if err != nil { // no port
-		host = strings.TrimSuffix(strings.TrimPrefix(hostport, "["), "]")
-	}
-	return host
-}
-
-func isLoopback(host string) bool {
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	addr, err := netip.ParseAddr(host)
-	return err == nil && addr.Unmap().IsLoopback()
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/request"
 )
 
 func TestRequestIsLoggedInOneLineWithoutItsBody(t *testing.T) {
@@ -264,7 +265,7 @@ func TestServerAnswersOnlyItsHostsAlsoWhenKeysAreNeeded(t *testing.T) {
 	public := keyed(func(cfg *Config) { cfg.Hosts = []string{"queue.example.com"} })
 	public.with("Host", "evil.example").try("GET", "/queues", "").wantProblem(problem.HostNotAllowed)
 	keyed(nil).with("Host", "evil.example").try("GET", "/queues", "").want(200)
-	keyed(func(cfg *Config) { cfg.LoopbackOnly, cfg.Hosts = true, []string{AnyHost} }).with("Host", "evil.example").try("GET", "/queues", "").want(200)
+	keyed(func(cfg *Config) { cfg.LoopbackOnly, cfg.Hosts = true, []string{request.AnyHost} }).with("Host", "evil.example").try("GET", "/queues", "").want(200)
 }
 
 // refuseClient is a Config.VerifyClient that refuses clients without a certificate, as all are over plain HTTP.

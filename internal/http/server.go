@@ -61,11 +61,8 @@ type Config struct {
 	// refused; nil: clients need no certificate. Health checks need none.
 	VerifyClient func(*tls.ConnectionState) (subject string, err error)
 	LoopbackOnly bool     // listening on loopback: answer only requests that were made to a loopback host, or one of Hosts
-	Hosts        []string // other names that requests may be made to, without a port; one of AnyHost: all names. None: on loopback no others, elsewhere all
+	Hosts        []string // other names that requests may be made to, without a port; one of request.AnyHost: all names. None: on loopback no others, elsewhere all
 }
-
-// AnyHost in Config.Hosts stands for all names.
-const AnyHost = "*"
 
 // DefaultRequestTimeout is how long a request may take.
 const DefaultRequestTimeout = 15 * time.Second

@@ -7,6 +7,7 @@ import (
 
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/request"
 	"github.com/queued/queued/internal/topic"
 	"github.com/queued/queued/internal/trace"
 )
@@ -18,7 +19,7 @@ func (s *Server) traceRequests(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		l := logOf(r)
-		if isHealth(r.URL.Path) || isWebhook(r.URL.Path) {
+		if request.IsHealth(r.URL.Path) || isWebhook(r.URL.Path) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -34,7 +35,7 @@ func (s *Server) traceRequests(next http.Handler) http.Handler {
 			if !isAnswered { // it panicked
 				status = http.StatusInternalServerError
 			}
-			span.EndServer(knownMethod(r.Method), r.Pattern, status)
+			span.EndServer(request.KnownMethod(r.Method), r.Pattern, status)
 		}()
 		next.ServeHTTP(w, r)
 		isAnswered = true
