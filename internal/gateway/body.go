@@ -31,16 +31,13 @@ func (b *bodyBudget) take(c *call, n int64) bool {
 		b.used.Add(-n)
 		return false
 	}
-	c.held += n
+	c.held.Add(n)
 	return true
 }
 
 // release gives back what c has taken.
 func (b *bodyBudget) release(c *call) {
-	if c.held > 0 {
-		b.used.Add(-c.held)
-		c.held = 0
-	}
+	b.used.Add(-c.held.Swap(0))
 }
 
 // peek reads the body of r, which is passed on later as it is. It fails beyond limit.

@@ -23,14 +23,15 @@ type call struct {
 
 	id        string
 	start     time.Time
-	route     *route // nil: there is none
-	target    *cell  // that the request is for; nil: none, or not known yet
-	claim     *claim // of a claim whose queue is not in one place
-	queue     string // that the request names, as far as the gateway had to look; empty: none
-	mayWait   bool   // it may be held for long before it is answered, or while it is
-	client    string // the subject of the client's certificate; empty: none
-	ownOrigin bool   // its Origin is that of the gateway itself
-	held      int64  // bytes of its body that count for Config.MaxBodyMemory
+	route     *route                    // nil: there is none
+	target    *cell                     // that the request is for; nil: none, or not known yet
+	claim     *claim                    // of a claim whose queue is not in one place
+	answer    func(*http.Request) error // of a call that several cells have a part of: it writes the answer, or fails before that; nil: one cell answers
+	queue     string                    // that the request names, as far as the gateway had to look; empty: none
+	mayWait   bool                      // it may be held for long before it is answered, or while it is
+	client    string                    // the subject of the client's certificate; empty: none
+	ownOrigin bool                      // its Origin is that of the gateway itself
+	held      atomic.Int64              // bytes of bodies, its own and of cells' answers to parts of it, that count for Config.MaxBodyMemory
 
 	trailer http.Header // of the request, once its body was read
 
@@ -119,7 +120,10 @@ func (g *Gateway) observe(next http.Handler) http.Handler {
 func (g *Gateway) finish(c *call, r *http.Request) {
 	took := time.Since(c.start)
 	number := ""
-	if c.target != nil {
+	switch {
+	case c.answer != nil:
+		number = "several"
+	case c.target != nil:
 		number = c.target.label
 	}
 	g.metrics.observe(number, c.pattern(), r.Method, c.status, took)

@@ -42,7 +42,7 @@ func queryOf(r *http.Request, name, absent string) string {
 
 // toHome is for what there is once.
 func toHome(g *Gateway, c *call, _ *http.Request) error {
-	c.target = g.cells[home]
+	c.target = g.home()
 	return nil
 }
 
@@ -65,13 +65,13 @@ func (g *Gateway) toCellOf(c *call, text string) error {
 
 // cellOf returns a cell. For one that this gateway was not told of it fails if queues are placed there; else nothing is, and home says so.
 func (g *Gateway) cellOf(number int) (*cell, error) {
-	if at := g.cells[number]; at != nil {
+	if at := g.cell(number); at != nil {
 		return at, nil
 	}
 	if g.placements.names(number) {
 		return nil, g.unknownCell(number)
 	}
-	return g.cells[home], nil
+	return g.home(), nil
 }
 
 func (g *Gateway) unknownCell(number int) error {
@@ -86,7 +86,7 @@ func (g *Gateway) onlyOf(queue string, cells cellSet) (*cell, error) {
 	if len(cells) != 1 {
 		return nil, refuse(notOverCells, "The queue %q is spread over several cells, and gateways do not do that yet. Place it on one.", queue)
 	}
-	if at := g.cells[cells[0]]; at != nil {
+	if at := g.cell(cells[0]); at != nil {
 		return at, nil
 	}
 	return nil, g.unknownCell(cells[0])
@@ -94,7 +94,7 @@ func (g *Gateway) onlyOf(queue string, cells cellSet) (*cell, error) {
 
 // toQueue sets the target to the cell that a queue is placed on: home if it is placed nowhere, where it may have been before there was a gateway.
 func (g *Gateway) toQueue(c *call, queue string) error {
-	c.target = g.cells[home]
+	c.target = g.home()
 	if !isQueue(queue) { // home says what is wrong, and has the service's own
 		return nil
 	}
@@ -108,7 +108,7 @@ func (g *Gateway) toQueue(c *call, queue string) error {
 
 // useQueue is toQueue for calls that use the queue: they place it.
 func (g *Gateway) useQueue(c *call, r *http.Request, queue string) (*placement, error) {
-	c.target = g.cells[home]
+	c.target = g.home()
 	if !isQueue(queue) {
 		return nil, nil //nolint:nilnil // there is none
 	}

@@ -53,7 +53,7 @@ func chooseClaim(g *Gateway, c *call, r *http.Request) error {
 		}
 	}
 	if !isReadable || !isText {
-		c.target = g.cells[home] // which says what is wrong
+		c.target = g.home() // which says what is wrong
 		return nil
 	}
 	if text, ok := textOf(members.Wait, ""); ok && text != "" {
@@ -170,7 +170,7 @@ func (g *Gateway) claimFrom(queue string) (current *cell, before []*cell, every 
 			return nil, nil, 0, away(home, "The queue is placed nowhere yet, and no cell can be used. Retry.", nil)
 		}
 		if current.number != home {
-			before = []*cell{g.cells[home]}
+			before = []*cell{g.home()}
 		}
 		return current, before, unplacedEvery, nil
 	}

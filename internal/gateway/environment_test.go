@@ -253,7 +253,7 @@ func setup(t *testing.T, change func(*Config), cells ...*fakeCell) *environment 
 	t.Helper()
 	e := start(t, change, cells...)
 	e.until("the cells can be used", func() bool {
-		return !slices.ContainsFunc(cells, func(f *fakeCell) bool { return !e.gateway.cells[f.number].isUp() }) && e.gateway.ready() == nil
+		return !slices.ContainsFunc(cells, func(f *fakeCell) bool { return !e.gateway.cell(f.number).isUp() }) && e.gateway.ready() == nil
 	})
 	return e
 }

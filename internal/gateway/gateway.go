@@ -7,13 +7,12 @@ import (
 	"errors"
 	"fmt"
 	stdlog "log"
-	"maps"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -60,9 +59,7 @@ const blockedLimit = 30 * time.Second
 type Gateway struct {
 	cfg        Config
 	log        zerolog.Logger
-	cells      map[int]*cell
-	numbers    []int // of cells, sorted
-	single     *cell // the only one; nil: there are several
+	known      atomic.Pointer[cellsNow]
 	placements *placements
 	bodies     bodyBudget
 	proxy      *httputil.ReverseProxy
@@ -82,22 +79,20 @@ func New(cfg Config) (*Gateway, error) {
 	if cfg.Registry == nil {
 		cfg.Registry = prometheus.NewRegistry()
 	}
-	g := &Gateway{cfg: cfg, log: cfg.Logger, cells: make(map[int]*cell), placements: newPlacements(), callers: newCallers()}
+	g := &Gateway{cfg: cfg, log: cfg.Logger, placements: newPlacements(), callers: newCallers()}
 	g.bodies.limit = cfg.MaxBodyMemory
 	g.drain, g.drained = context.WithCancel(context.Background())
+	given := make(map[int]*cell, len(cfg.Cells))
 	for number, base := range cfg.Cells {
 		if number < 0 || number > maxCell {
 			return nil, fmt.Errorf("the number of a cell is 0 to %d, not %d", maxCell, number)
 		}
-		g.cells[number] = newCell(&cfg, number, base, g.drain)
+		given[number] = newCell(&cfg, number, base, g.drain)
 	}
-	if g.cells[home] == nil {
+	if given[home] == nil {
 		return nil, errors.New("there must be home, which is cell 0")
 	}
-	g.numbers = slices.Sorted(maps.Keys(g.cells))
-	if len(g.cells) == 1 {
-		g.single = g.cells[home]
-	}
+	g.known.Store(newCellsNow(given))
 	g.metrics = newMetrics(g)
 	g.proxy = g.newProxy()
 	g.handler = g.observe(g.checkHost(g.checkClient(g.checkOrigin(g.newMux()))))
@@ -108,10 +103,10 @@ func New(cfg Config) (*Gateway, error) {
 func (g *Gateway) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	for _, c := range g.cells {
+	for _, c := range g.cells() {
 		running.Go(func() { c.watch(ctx) })
 	}
-	if g.single == nil {
+	if g.single() == nil {
 		running.Go(func() { g.follow(ctx) })
 	}
 	<-ctx.Done()
@@ -119,7 +114,7 @@ func (g *Gateway) Run(ctx context.Context) {
 
 // AwaitFirstLook waits until each cell was looked at once since Run was called, or ctx ends.
 func (g *Gateway) AwaitFirstLook(ctx context.Context) {
-	for _, c := range g.cells {
+	for _, c := range g.cells() {
 		select {
 		case <-c.first:
 		case <-ctx.Done():
@@ -141,7 +136,7 @@ func (g *Gateway) StopReady() { g.callers.stopping.Store(true) }
 // Close closes the connections to cells that nobody uses.
 func (g *Gateway) Close() {
 	g.drained()
-	for _, c := range g.cells {
+	for _, c := range g.cells() {
 		c.transport.CloseIdleConnections()
 	}
 }

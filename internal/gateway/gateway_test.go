@@ -239,7 +239,7 @@ func TestClaimWhoseClientGoesIsCancelledAtTheCell(t *testing.T) {
 				t.Error("the claim was not cancelled at the cell")
 			}
 			e.until("the log has the claim", func() bool { return strings.Contains(e.log.String(), `"status":499`) })
-			e.until("the cell holds nothing", func() bool { return e.gateway.cells[0].waiting.used.Load() == 0 })
+			e.until("the cell holds nothing", func() bool { return e.gateway.cell(0).waiting.used.Load() == 0 })
 		})
 	}
 }
@@ -287,7 +287,7 @@ func TestCellThatIsAwayFailsAlone(t *testing.T) {
 	address := one.server.Listener.Addr().String()
 	one.server.CloseClientConnections()
 	one.server.Close()
-	e.until("the cell counts as away", func() bool { return !e.gateway.cells[1].isUp() })
+	e.until("the cell counts as away", func() bool { return !e.gateway.cell(1).isUp() })
 	e.wantProblem(cellUnavailable, 1, "POST", "/events?queue=q1", "{}")
 	e.wantProblem(cellUnavailable, 1, "POST", "/claim", `{"queue":"q1"}`)
 	e.wantProblem(cellUnavailable, 1, "GET", id(1), "")
@@ -306,7 +306,7 @@ func TestCellThatIsAwayFailsAlone(t *testing.T) {
 	back.Listener = listener
 	back.Start()
 	t.Cleanup(back.Close)
-	e.until("the cell is back", func() bool { return e.gateway.cells[1].isUp() })
+	e.until("the cell is back", func() bool { return e.gateway.cell(1).isUp() })
 	e.want(201, "again", "POST", "/events?queue=q1", "{}")
 }
 
@@ -321,7 +321,7 @@ func TestFrozenCellIsFoundOutAndItsCallsEnd(t *testing.T) {
 	e.wantProblem(cellUnavailable, 1, "POST", "/events?queue=q", "{}")
 	e.want(200, "ok", "GET", "/readyz", "")
 	thaw()
-	e.until("the cell is back", func() bool { return e.gateway.cells[1].isUp() })
+	e.until("the cell is back", func() bool { return e.gateway.cell(1).isUp() })
 	e.want(404, "", "GET", "/queues/q", "")
 }
 
@@ -373,7 +373,7 @@ func TestPlacedQueuesGoOnWithoutHome(t *testing.T) {
 	e := setup(t, nil, home, one)
 	home.server.CloseClientConnections()
 	home.server.Close()
-	e.until("home counts as away", func() bool { return !e.gateway.cells[0].isUp() })
+	e.until("home counts as away", func() bool { return !e.gateway.cell(0).isUp() })
 	e.want(201, "", "POST", "/events?queue=q", "{}")
 	e.want(200, "events", "POST", "/claim", `{"queue":"q"}`)
 	e.want(200, "events", "POST", "/claim", `{"queue":"new"}`) // which waits where it will be placed
@@ -390,7 +390,7 @@ func TestConnectionThatWasRefusedIsTriedAgainOnce(t *testing.T) {
 	home.mux.HandleFunc("POST /events", func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
 	e := setup(t, nil, home)
 	var dials atomic.Int32
-	transport := e.gateway.cells[0].transport
+	transport := e.gateway.cell(0).transport
 	transport.CloseIdleConnections()
 	transport.DisableKeepAlives = true
 	dial := transport.DialContext
@@ -508,7 +508,7 @@ func TestMetricsAndVersionAreForThoseWhomHomeKnows(t *testing.T) {
 	}
 	home.server.CloseClientConnections()
 	home.server.Close()
-	e.until("home counts as away", func() bool { return !e.gateway.cells[0].isUp() })
+	e.until("home counts as away", func() bool { return !e.gateway.cell(0).isUp() })
 	e.want(200, `queued_cell_up{cell="0"} 0`, "GET", "/metrics", "", "Authorization: Bearer metrics")
 }
 

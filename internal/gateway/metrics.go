@@ -106,8 +106,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	set := func(desc *prometheus.Desc, value float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
 	}
-	for _, number := range c.g.numbers {
-		at := c.g.cells[number]
+	for _, at := range c.g.cells() {
 		up := 0.0
 		if at.isUp() {
 			up = 1

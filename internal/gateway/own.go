@@ -92,7 +92,7 @@ func (g *Gateway) check(c *call, r *http.Request, scopes ...string) error {
 
 // askCaller returns the scopes of the caller of r, as home says.
 func (g *Gateway) askCaller(c *call, r *http.Request, given string) ([]string, error) {
-	at := g.cells[home]
+	at := g.home()
 	if !at.isUp() {
 		return nil, errAway
 	}
@@ -144,9 +144,9 @@ func (g *Gateway) ready() error {
 	switch {
 	case g.drain.Err() != nil, g.callers.stopping.Load():
 		detail = "The gateway is shutting down."
-	case !slices.ContainsFunc(g.numbers, func(number int) bool { return g.cells[number].isUp() }):
+	case !slices.ContainsFunc(g.cells(), (*cell).isUp):
 		detail = "No cell can be used."
-	case g.single == nil && known.IsZero():
+	case g.single() == nil && known.IsZero():
 		detail = "It is not known yet where queues are placed, which home, cell 0, says."
 	default:
 		return nil

@@ -79,9 +79,9 @@ type keys struct {
 func (g *Gateway) formerOf(p *placement) []*cell {
 	var cells []*cell
 	for _, f := range p.Former {
-		for _, number := range g.numbers {
-			if f.Cells.has(number) && !p.Cells.has(number) && !slices.Contains(cells, g.cells[number]) {
-				cells = append(cells, g.cells[number])
+		for _, at := range g.cells() {
+			if f.Cells.has(at.number) && !p.Cells.has(at.number) && !slices.Contains(cells, at) {
+				cells = append(cells, at)
 			}
 		}
 	}
@@ -218,7 +218,7 @@ type placementsPage struct {
 
 // follow keeps the placements like those of home, until ctx ends.
 func (g *Gateway) follow(ctx context.Context) {
-	at := g.cells[home]
+	at := g.home()
 	pause := time.Duration(0)
 	for ctx.Err() == nil {
 		if pause > 0 {
@@ -320,7 +320,7 @@ func (g *Gateway) place(c *call, r *http.Request, queue string) (*placement, err
 
 // placeOn has home place a queue on a cell, unless it is placed already, in the name of the caller of r.
 func (g *Gateway) placeOn(c *call, r *http.Request, queue string, number int) (*placement, error) {
-	at := g.cells[home]
+	at := g.home()
 	if !at.isUp() {
 		return nil, away(home, "The queue is placed nowhere yet, and home, cell 0, which places queues, cannot be used. Nothing was done; retry.", nil)
 	}
@@ -402,12 +402,11 @@ const placeTime = 15 * time.Second
 func (g *Gateway) chooseFor(queue string) *cell {
 	var best *cell
 	var most uint64
-	for _, number := range g.numbers {
-		candidate := g.cells[number]
+	for _, candidate := range g.cells() {
 		if !candidate.isUp() {
 			continue
 		}
-		if weight := weightOf(queue, number); best == nil || weight > most {
+		if weight := weightOf(queue, candidate.number); best == nil || weight > most {
 			best, most = candidate, weight
 		}
 	}

@@ -217,18 +217,22 @@ func (g *Gateway) routed(found *route) http.Handler {
 			c.mayWait = found.waits || found.waitsIf && queryOf(r, "wait", "") != ""
 		}
 		var err error
+		only := g.single()
 		switch {
-		case g.single != nil:
-			c.target = g.single
+		case only != nil:
+			c.target = only
 		case found == nil:
-			c.target = g.cells[home]
+			c.target = g.home()
 		default:
 			err = found.choose(g, c, r)
 		}
+		if err == nil && c.answer != nil {
+			err = c.answer(r)
+		} else if err == nil {
+			g.proxy.ServeHTTP(c, r)
+		}
 		if err != nil {
 			g.fail(c, r, err)
-			return
 		}
-		g.proxy.ServeHTTP(c, r)
 	})
 }
