@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"time"
 )
 
@@ -34,6 +35,54 @@ func (c *Client) GetCell(ctx context.Context) (Cell, error) {
 	var cell Cell
 	_, err := c.Do(ctx, Request{Path: "/cell"}, &cell)
 	return cell, err
+}
+
+// A ListedCell is a cell that gateways are told of.
+type ListedCell struct {
+	Cell int `json:"cell"`
+	// URL is the base URL of its servers; nil: gateways have it from their settings.
+	URL *string `json:"url"`
+	// TakesNew says that new queues may be placed there.
+	TakesNew bool `json:"takes_new"`
+	// Placed is how many queues are on it, and Former how many were and may have events there still.
+	Placed int64 `json:"placed"`
+	Former int64 `json:"former"`
+	// UpdatedAt is nil for a cell that is in the settings of the gateway, and not listed.
+	UpdatedAt *time.Time `json:"updated_at"`
+	// State says through a gateway whether that can use the cell, "up" or "away", and Why why not.
+	State string `json:"state,omitzero"`
+	Why   string `json:"why,omitzero"`
+}
+
+// ListCells returns the cells that gateways are told of; through a gateway, all that it knows.
+func (c *Client) ListCells(ctx context.Context) ([]ListedCell, error) {
+	var listed cellList
+	_, err := c.Do(ctx, Request{Path: "/cells"}, &listed)
+	return listed.Cells, err
+}
+
+type cellList struct {
+	Cells []ListedCell `json:"cells"`
+}
+
+// PutCellParams say what to list of a cell.
+type PutCellParams struct {
+	// URL is the base URL of its servers; nil: gateways have it from their settings.
+	URL      *string `json:"url"`
+	TakesNew bool    `json:"takes_new"`
+}
+
+// PutCell lists a cell, or changes what is listed of it.
+func (c *Client) PutCell(ctx context.Context, number int, p PutCellParams) (ListedCell, error) {
+	var listed ListedCell
+	_, err := c.Do(ctx, Request{Method: http.MethodPut, Path: "/cells/" + strconv.Itoa(number), Body: p, Repeatable: true}, &listed)
+	return listed, err
+}
+
+// DeleteCell takes a cell off the list that no queue is on, or returns [ErrNotFound].
+func (c *Client) DeleteCell(ctx context.Context, number int) error {
+	_, err := c.Do(ctx, Request{Method: http.MethodDelete, Path: "/cells/" + strconv.Itoa(number)}, nil)
+	return err
 }
 
 // Cells are numbers of cells; nil: all that take new queues.
@@ -155,9 +204,18 @@ type PlacementFilter struct {
 	Limit int `query:"limit"`
 }
 
+// A FollowedCell is a cell that is listed, as gateways follow it.
+type FollowedCell struct {
+	Cell     int     `json:"cell"`
+	URL      *string `json:"url"`
+	TakesNew bool    `json:"takes_new"`
+}
+
 // Placements are those of queues, or what has changed of them.
 type Placements struct {
 	Placements []Placement `json:"placements"`
+	// Cells are those that are listed; nil for keys that are restricted to some queues.
+	Cells []FollowedCell `json:"cells,omitzero"`
 	// Version and Epoch are those to list the next changes from.
 	Version int64  `json:"version"`
 	Epoch   string `json:"epoch"`

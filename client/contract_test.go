@@ -75,6 +75,9 @@ var wires = map[string]wire{
 	"showVersion":    {response: Version{}},
 	"getCell":        {response: Cell{}},
 
+	"listCells":       {response: cellList{}},
+	"putCell":         {request: PutCellParams{}, response: ListedCell{}},
+	"deleteCell":      {},
 	"putPlacement":    {request: PlaceParams{}, response: Placement{}},
 	"placeNewQueue":   {request: placeNewQueueRequest{}, response: Placement{}},
 	"getPlacement":    {response: Placement{}},

@@ -82,7 +82,7 @@ func (s *Service) Placements(ctx context.Context, p PlacementsParams) (Placement
 	for {
 		changes := s.changes() // before the look, so that none is missed
 		page, err := s.placements(ctx, p)
-		if err != nil || p.Wait <= 0 || p.Cursor != "" || page.IsComplete || len(page.Placements) > 0 {
+		if err != nil || p.Wait <= 0 || p.Cursor != "" || page.IsComplete || page.Version != p.AfterVersion {
 			return page, err
 		}
 		poll := waitPoll
@@ -124,6 +124,12 @@ func (s *Service) placements(ctx context.Context, p PlacementsParams) (page Plac
 		}
 		if page.IsComplete {
 			after = 0
+		}
+		if cursor.ID == nil {
+			rows, _ := tx.Query(ctx, `select cell, url, takes_new from agent_service.listed_cells()`)
+			if page.Cells, err = pg.Collect[Followed](rows); err != nil {
+				return err
+			}
 		}
 		size := pg.PageSize(p.Limit)
 		rows, _ := tx.Query(ctx, `select `+placementColumns+` from agent_service.list_placements($1, $2, $3, $4)`, after, size+1, !page.IsComplete, p.Queues)

@@ -43,6 +43,10 @@ var (
 	ErrNotPlaced = errors.New("the queue is not placed")
 	// ErrStale: the placement is not at the version that was asked for.
 	ErrStale = errors.New("the placement has another version")
+	// ErrNotListed: the cell is not among those that gateways are told of.
+	ErrNotListed = errors.New("the cell is not listed")
+	// ErrInUse: queues are on the cell, or were and may have events there still.
+	ErrInUse = errors.New("the cell is in use")
 )
 
 // sqlstates are those that the functions of the schema raise about cells.
@@ -50,6 +54,8 @@ var sqlstates = pg.States{
 	"QD004": ErrStale,
 	"QD070": ErrNotHome,
 	"QD071": ErrNotPlaced,
+	"QD072": ErrInUse,
+	"QD073": ErrNotListed,
 }
 
 func wrap(doing string, err error) error { return sqlstates.Wrap(doing, err) }
@@ -69,6 +75,23 @@ type Cell struct {
 
 // IsHome reports whether it is the cell that has what there is once.
 func (c Cell) IsHome() bool { return c.Number == Home }
+
+// A Listed is a cell that gateways are told of.
+type Listed struct {
+	Cell      int
+	URL       *string // of its servers; nil: gateways have it from their settings
+	TakesNew  bool    // new queues may be placed there, and those that are on all cells go there
+	UpdatedAt time.Time
+	Placed    int64 // queues that are on it; those on all cells are not counted
+	Former    int64 // queues that were on it and may have events there still
+}
+
+// A Followed is what gateways follow of a cell that is listed.
+type Followed struct {
+	Cell     int
+	URL      *string
+	TakesNew bool
+}
 
 // A Set is numbers of cells, in ascending order; nil: all that take new queues.
 type Set []int
@@ -117,6 +140,7 @@ type PlacementsParams struct {
 // A PlacementsPage is placements by their versions.
 type PlacementsPage struct {
 	Placements []Placement
+	Cells      []Followed // that are listed; on the first page
 	Next       string // cursor of the next page; empty: this is the last one
 	// Version and Epoch of the first page are those to follow changes from when all pages are read.
 	Version    int64

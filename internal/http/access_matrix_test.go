@@ -254,6 +254,9 @@ var restrictedCalls = map[string]struct {
 
 	"getCell": {"/cell", "", global},
 
+	"listCells":     {"/cells", "", global},
+	"putCell":       {"/cells/9", `{"takes_new":false}`, global},
+	"deleteCell":    {"/cells/LISTED", "", global},
 	"listKeyCopies": {"/cell/keys", "", global},
 	"putKeyCopies":  {"/cell/keys", `{"keys":[` + keyCopy + `]}`, global},
 
@@ -323,6 +326,10 @@ func (d *side) fill(text string, known map[string]string) string {
 			d.admin.try("PUT", "/queues/"+name+"/placement", `{"cells":[1]}`).want(http.StatusOK)
 			known["PLACED"] = name
 		},
+		"LISTED": func() {
+			d.admin.try("PUT", "/cells/9", `{}`).want(http.StatusOK)
+			known["LISTED"] = "9"
+		},
 		"UNUSED": func() {
 			d.admin.try("PUT", "/queues/"+name+"u", "{}").want(http.StatusOK)
 			known["UNUSED"] = name + "u"
@@ -344,7 +351,7 @@ func (d *side) fill(text string, known map[string]string) string {
 			known["DELIVERED"] = name + "d"
 		},
 	}
-	for _, word := range []string{"EVENT", "LATER", "RAW", "LEASED", "DONE", "REDRIVE", "SCHEDULE", "POSITION", "SOURCE", "READER", "DELIVERED", "PUSHED", "PLACED", "UNUSED"} {
+	for _, word := range []string{"EVENT", "LATER", "RAW", "LEASED", "DONE", "REDRIVE", "SCHEDULE", "POSITION", "SOURCE", "READER", "DELIVERED", "PUSHED", "PLACED", "LISTED", "UNUSED"} {
 		if strings.Contains(text, word) && known[word] == "" {
 			makers[word]()
 		}

@@ -2,6 +2,7 @@ package http
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/queued/queued/internal/cell"
 )
@@ -27,6 +28,48 @@ type cellRange struct {
 
 func (s *Server) cellResponseOf(c cell.Cell) cellResponse {
 	return cellResponse{Cell: c.Number, IsHome: c.IsHome(), IDs: cellRange{c.FirstID, c.LastID, c.IDsLeft}, PlacementVersion: c.PlacementVersion, KeysVersion: c.KeysVersion, Epoch: c.Epoch, Version: s.version.Version}
+}
+
+// A listedCell is a cell that gateways are told of.
+type listedCell struct {
+	Cell      int       `json:"cell"`
+	URL       *string   `json:"url"`
+	TakesNew  bool      `json:"takes_new"`
+	Placed    int64     `json:"placed"`
+	Former    int64     `json:"former"`
+	UpdatedAt time.Time `json:"updated_at"`
+}
+
+func listedCellOf(l cell.Listed) listedCell {
+	return listedCell{l.Cell, l.URL, l.TakesNew, l.Placed, l.Former, l.UpdatedAt}
+}
+
+type listCellsResponse struct {
+	Cells []listedCell `json:"cells"`
+}
+
+func (s *Server) listCells(r *http.Request, _ noRequest) (reply, error) {
+	found, err := s.cells.List(r.Context())
+	return reply{body: listCellsResponse{convert(found, listedCellOf)}}, err
+}
+
+type putCellRequest struct {
+	Number   int     `path:"number" validate:"min=0,max=255"`
+	URL      *string `json:"url" validate:"min=1,max=1000"`
+	TakesNew bool    `json:"takes_new" default:"true"`
+}
+
+func (s *Server) putCell(r *http.Request, req putCellRequest) (reply, error) {
+	put, err := s.cells.Put(r.Context(), req.Number, req.URL, req.TakesNew)
+	return reply{body: listedCellOf(put)}, err
+}
+
+type deleteCellRequest struct {
+	Number int `path:"number" validate:"min=0,max=255"`
+}
+
+func (s *Server) deleteCell(r *http.Request, req deleteCellRequest) (reply, error) {
+	return noContent, s.cells.Delete(r.Context(), req.Number)
 }
 
 func (s *Server) getCell(r *http.Request, _ noRequest) (reply, error) {

@@ -188,6 +188,38 @@ func provokePlacements(h *environment) {
 	}
 }
 
+// provokeCells makes the calls about the list of cells that gateways are told of.
+func provokeCells(h *environment) {
+	h.call("PUT", "/cells/4", `{"url":"https://c.internal:8080"}`).want(http.StatusOK)
+	h.call("PUT", "/cells/0", `{"takes_new":false}`).want(http.StatusOK)
+	for _, url := range []string{`""`, `"c.internal"`, `"ftp://c"`, `"https://user@c"`, `"https://c/path"`, `"https://c?q"`, `"https://c d"`} {
+		h.try("PUT", "/cells/4", `{"url":`+url+`}`).wantProblem(problem.ValidationFailed)
+	}
+	h.try("PUT", "/cells/456", `{}`).wantProblem(problem.InvalidParameter)
+	h.call("DELETE", "/cells/9", "").wantProblem(problem.CellNotFound)
+	h.call("PUT", "/queues/listed/placement", `{"cells":[4]}`).want(http.StatusOK)
+	listed := decode[listCellsResponse](h.call("GET", "/cells", "").want(http.StatusOK)).Cells
+	if len(listed) != 2 || listed[0].Cell != 0 || listed[0].TakesNew || listed[0].URL != nil || listed[1].Placed != 1 || *listed[1].URL != "https://c.internal:8080" {
+		h.t.Errorf("the list is %+v", listed)
+	}
+	h.call("DELETE", "/cells/4", "").wantProblem(problem.CellInUse)
+	h.call("PUT", "/queues/listed/placement", `{"cells":[1]}`).want(http.StatusOK)
+	h.call("DELETE", "/cells/4", "").wantProblem(problem.CellInUse) // it may have events still
+	page := decode[listPlacementsResponse](h.call("GET", "/placements", "").want(http.StatusOK))
+	if len(page.Cells) != 2 || page.Cells[1] != (followedCell{4, page.Cells[1].URL, true}) {
+		h.t.Errorf("who follows placements sees the cells %+v", page.Cells)
+	}
+	h.call("DELETE", "/queues/listed/placement", "").want(http.StatusNoContent)
+	page = decode[listPlacementsResponse](h.call("GET", "/placements", "").want(http.StatusOK))
+	h.call("DELETE", "/cells/4", "").want(http.StatusNoContent)
+	// A change of the list alone ends the wait of who follows.
+	page = decode[listPlacementsResponse](h.call("GET", fmt.Sprintf("/placements?after_version=%d&epoch=%s&wait=1m", page.Version, page.Epoch), "").want(http.StatusOK))
+	if len(page.Cells) != 1 || page.Complete {
+		h.t.Errorf("who follows placements sees %+v", page)
+	}
+	h.call("DELETE", "/cells/0", "").want(http.StatusNoContent)
+}
+
 func provokeNotHome(h *environment) {
 	const path = "/queues/placed/placement"
 	h.call("PUT", path, `{"cells":[0]}`).wantProblem(problem.NotHome)
@@ -196,6 +228,9 @@ func provokeNotHome(h *environment) {
 	h.call("DELETE", path, "").wantProblem(problem.NotHome)
 	h.call("POST", path+"/drained", `{"cells":[0]}`).wantProblem(problem.NotHome)
 	h.call("GET", "/placements", "").wantProblem(problem.NotHome)
+	h.call("GET", "/cells", "").wantProblem(problem.NotHome)
+	h.call("PUT", "/cells/3", `{}`).wantProblem(problem.NotHome)
+	h.call("DELETE", "/cells/3", "").wantProblem(problem.NotHome)
 }
 
 // keyCopy is a copy of a key.

@@ -67,7 +67,7 @@ func everyRoute(t *testing.T) []route {
 	var routes []route
 	operations(loadSpec(t), func(method, path string, op *openapi3.Operation) {
 		pattern := path
-		path = strings.NewReplacer("/owners/{id}", "/owners/ada", "/keys/{id}", "/keys/k3x7q2ab", "{id}", "7", "{name}", "mail", "{asset}", "init.js", "{topic}", "a.b", "{filter}", "large", "{position}", "7").Replace(path)
+		path = strings.NewReplacer("/owners/{id}", "/owners/ada", "/keys/{id}", "/keys/k3x7q2ab", "{id}", "7", "{number}", "7", "{name}", "mail", "{asset}", "init.js", "{topic}", "a.b", "{filter}", "large", "{position}", "7").Replace(path)
 		routes = append(routes, route{op.OperationID, method, path, bodies[op.OperationID], pattern})
 	})
 	return routes
@@ -109,6 +109,7 @@ func TestEveryDocumentedResponseIsReturned(t *testing.T) {
 	provokePushes(open)
 	provokeSources(open, seen)
 	provokePlacements(open)
+	provokeCells(open)
 	provokeKeyCopies(open)
 	provokeNotHome(setupWith(t, settings{seen: seen, cell: inCell(3)}))
 	declared := setupWith(t, settings{seen: seen, queue: declaredOnly})

@@ -187,8 +187,16 @@ type listPlacementsRequest struct {
 
 func (req *listPlacementsRequest) waits() time.Duration { return req.Wait }
 
+// A followedCell is a cell that is listed, as gateways follow it.
+type followedCell struct {
+	Cell     int     `json:"cell"`
+	URL      *string `json:"url"`
+	TakesNew bool    `json:"takes_new"`
+}
+
 type listPlacementsResponse struct {
-	Placements []placement `json:"placements"`
+	Placements []placement    `json:"placements"`
+	Cells      []followedCell `json:"cells,omitzero"` // on the first page
 	followed
 }
 
@@ -196,7 +204,11 @@ func (s *Server) listPlacements(r *http.Request, req listPlacementsRequest) (rep
 	page, err := s.cells.Placements(r.Context(), cell.PlacementsParams{
 		AfterVersion: req.AfterVersion, Epoch: req.Epoch, Limit: req.Limit, Cursor: req.Cursor, Queues: req.Queues, Wait: req.Wait,
 	})
+	var cells []followedCell
+	if req.Queues == nil && req.Cursor == "" { // the others are of no use to who may see some queues alone
+		cells = convert(page.Cells, func(f cell.Followed) followedCell { return followedCell(f) })
+	}
 	return reply{body: listPlacementsResponse{
-		convert(page.Placements, placementOf), followed{nextOf(page.Next), page.Version, page.Epoch, page.IsComplete},
+		convert(page.Placements, placementOf), cells, followed{nextOf(page.Next), page.Version, page.Epoch, page.IsComplete},
 	}}, err
 }

@@ -190,6 +190,9 @@ func (s *Server) routes() *router {
 	r.add(http.MethodOptions, "/in/{name}", public, http.HandlerFunc(s.shakeHands))
 
 	r.Get("/cell", access.Read, endpoint(s, lim, s.getCell))
+	r.Get("/cells", access.Admin, endpoint(s, lim, s.listCells))
+	r.Put("/cells/{number}", access.Admin, endpoint(s, lim, s.putCell))
+	r.Delete("/cells/{number}", access.Admin, endpoint(s, lim, s.deleteCell))
 	r.Get("/cell/keys", access.Admin, endpoint(s, lim, s.listKeyCopies))
 	r.Put("/cell/keys", access.Admin, endpoint(s, batch, s.putKeyCopies))
 

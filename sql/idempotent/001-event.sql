@@ -34,6 +34,8 @@
 --   QD067  the redrive has ended
 --   QD070  this database is not home, which is cell 0
 --   QD071  the queue is not placed
+--   QD072  queues are on the cell, or were and may have events there still
+--   QD073  the cell is not listed
 
 -- Converts epoch seconds to a timestamp, to the microsecond. Raises 22008 when the result is out of timestamptz's range.
 create or replace function agent.to_timestamptz(_ts numeric)

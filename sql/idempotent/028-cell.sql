@@ -383,6 +383,98 @@ $func$;
 create or replace trigger set_placement_version before insert or update on agent.placement
 for each row execute function agent_private.set_placement_version();
 
+-- Lists a cell for gateways, or changes what is listed of it. url null: gateways have it from their settings. Raises QD070 if this is not home, and QD003.
+create or replace function agent.put_cell(_cell int4, _url text default null, _takes_new boolean default true)
+returns agent.listed_cell_info
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent_private.check_is_home();
+  if not coalesce(_cell between 0 and 255, false) then
+    perform agent_private.raise_invalid('cell', 'must be 0 to 255');
+  elsif _takes_new is null then
+    perform agent_private.raise_invalid('takes_new', 'must not be null');
+  elsif _url !~ '^https?://[^/?#@[:space:][:cntrl:]]+$' or length(_url) > 1000 then
+    perform agent_private.raise_invalid('url', 'must be an http or https URL without a user, a path or a query, of at most 1,000 characters');
+  elsif _cell > 0 and exists (select from agent_private.cell_sequences() c (sequence) join pg_sequence s on s.seqrelid = c.sequence where s.seqmax >= 1::int8 << 45)
+  then
+    perform agent_private.raise_invalid('cell', 'must be 0: its ids reach into those of all other cells');
+  end if;
+  perform from agent_private.replica_version v where v.name = 'placement' for update; -- as who changes a placement does
+  insert into agent.listed_cell as l (cell, url, takes_new) values (_cell, _url, _takes_new)
+  on conflict on constraint listed_cell_pkey do update
+  set url = excluded.url, takes_new = excluded.takes_new, updated_at = clock_timestamp()
+  where (l.url, l.takes_new) is distinct from (excluded.url, excluded.takes_new);
+  if found then
+    perform agent_private.record_audit('cell.put', _cell::text, jsonb_build_object('url', _url, 'takes_new', _takes_new));
+  end if;
+  return (select i from agent.list_cells() i where i.cell = _cell);
+end
+$func$;
+
+-- Takes a cell off the list. Raises QD070 if this is not home, QD073 if it is not listed, and QD072 if queues are placed there or were and may have events there still.
+create or replace function agent.delete_cell(_cell int4)
+returns void
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _info agent.listed_cell_info;
+begin
+  perform agent_private.check_is_home();
+  perform from agent_private.replica_version v where v.name = 'placement' for update;
+  select i.* into _info from agent.list_cells() i where i.cell = _cell;
+  if not found then
+    raise exception 'cell % is not listed', _cell using errcode = 'QD073';
+  elsif _info.placed + _info.former > 0 then
+    raise exception 'cell % is in use', _cell using errcode = 'QD072', detail = format('%s placed, %s former', _info.placed, _info.former);
+  end if;
+  delete from agent.listed_cell l where l.cell = _cell;
+  perform agent_private.record_audit('cell.delete', _cell::text);
+end
+$func$;
+
+-- Who follows placements follows the list, too.
+create or replace trigger change_replica after insert or update or delete on agent.listed_cell
+for each row execute function agent_private.change_replica('placement');
+
+-- The cells that are listed, by their numbers, with how many queues are on each. Raises QD070 if this is not home.
+create or replace function agent.list_cells()
+returns setof agent.listed_cell_info
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set jit to off
+as $func$
+begin
+  perform agent_private.check_is_home();
+  return query
+  select l.cell::int4, l.url, l.takes_new, l.updated_at, coalesce(p.queues, 0), coalesce(f.queues, 0)
+  from agent.listed_cell l
+  left join (select c.cell, count(*) from agent.placement o cross join unnest(o.cells) as c (cell) where o.removed_at is null group by c.cell) as p (cell, queues)
+    on p.cell = l.cell
+  left join (select c.cell, count(*) from agent.former_cell c group by c.cell) as f (cell, queues) on f.cell = l.cell
+  order by l.cell;
+end
+$func$;
+
+-- The cells that are listed, for gateways, which follow them with placements. Raises QD070 if this is not home. For the service.
+create or replace function agent_service.listed_cells()
+returns table (cell int4, url text, takes_new boolean)
+language plpgsql stable
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  perform agent_private.check_is_home();
+  return query
+  select l.cell::int4, l.url, l.takes_new from agent.listed_cell l order by l.cell;
+end
+$func$;
+
 -- Copies of keys: every cell checks its callers itself, so all of them have the keys of home. A gateway reads them at home and puts them on the other cells.
 
 -- Up to _limit copies of keys that have changed since _after_change, by their changes, each as an object: all that agent_service.put_key_copies() takes, with hashes

@@ -50,6 +50,26 @@ create table agent.former_cell
 , constraint former_cell_pkey primary key (queue, cell)
 );
 
+-- agent.listed_cell: at home, the cells that gateways are told of. A gateway may know others by its own settings, and its own URLs of these go before.
+create table agent.listed_cell
+( cell int2 not null
+, url text                                  -- the base URL of its servers; null: gateways have it from their settings
+, takes_new boolean not null                -- new queues may be placed there, and those that are on all cells go there
+, updated_at timestamptz not null default clock_timestamp()
+, constraint listed_cell_pkey primary key (cell)
+, constraint listed_cell_number check (cell between 0 and 255)
+);
+
+-- What may be shown of a listed cell.
+create type agent.listed_cell_info as
+( cell int4
+, url text
+, takes_new boolean
+, updated_at timestamptz
+, placed int8                               -- the queues that are on it; those on all cells are not counted
+, former int8                               -- the queues that were on it and may have events there still
+);
+
 -- What may be shown of a placement.
 create type agent.placement_info as
 ( queue text

@@ -42,6 +42,7 @@ var (
 	RedriveNotFound      = Type{404, "redrive_not_found", "Redrive not found"}
 	QueueNotFound        = Type{404, "queue_not_found", "Queue not found"}
 	QueueNotDeclared     = Type{404, "queue_not_declared", "Queue not declared"}
+	CellNotFound         = Type{404, "cell_not_found", "Cell not found"}
 	PlacementNotFound    = Type{404, "placement_not_found", "Placement not found"}
 	PushNotFound         = Type{404, "push_not_found", "Push not found"}
 	KeyNotFound          = Type{404, "key_not_found", "Key not found"}
@@ -57,6 +58,7 @@ var (
 	LastAdminKey         = Type{409, "last_admin_key", "Last admin key"}
 	KeyEnded             = Type{409, "key_ended", "Key ended"}
 	QueueNotEmpty        = Type{409, "queue_not_empty", "Queue not empty"}
+	CellInUse            = Type{409, "cell_in_use", "Cell in use"}
 	QueueInUse           = Type{409, "queue_in_use", "Queue in use"}
 	QueueLeased          = Type{409, "queue_leased", "Queue has leased events"}
 	NotHome              = Type{409, "not_home", "Not home"}
