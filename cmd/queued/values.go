@@ -18,6 +18,7 @@ import (
 
 	"github.com/queued/queued/internal/duration"
 	"github.com/queued/queued/internal/egress"
+	"github.com/queued/queued/internal/gateway"
 	"github.com/queued/queued/internal/pg"
 	"github.com/queued/queued/internal/request"
 	"github.com/queued/queued/internal/seal"
@@ -248,14 +249,13 @@ func parseCells(text string, _ *kong.Tag) (any, error) {
 		if err != nil {
 			return nil, refuse(entry, takes)
 		}
-		u, err := url.Parse(base)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "" {
+		u, err := gateway.ParseURL(base)
+		if err != nil {
 			return nil, fmt.Errorf("got a URL for cell %d that does not fit; takes %s", n, takes)
 		}
 		if cells[int(n)] != nil {
 			return nil, fmt.Errorf("got cell %d twice; takes %s", n, takes)
 		}
-		u.Path = ""
 		cells[int(n)] = u
 	}
 	return cells, nil

@@ -141,7 +141,7 @@ type PlacementsParams struct {
 type PlacementsPage struct {
 	Placements []Placement
 	Cells      []Followed // that are listed; on the first page
-	Next       string // cursor of the next page; empty: this is the last one
+	Next       string     // cursor of the next page; empty: this is the last one
 	// Version and Epoch of the first page are those to follow changes from when all pages are read.
 	Version    int64
 	Epoch      string

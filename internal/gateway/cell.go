@@ -44,6 +44,8 @@ type cell struct {
 	waiting   slots  // that may wait
 	state     atomic.Pointer[state]
 	log       zerolog.Logger
+	takesNew  atomic.Bool // new queues may be placed there, and queues on all cells are on it
+	stop      func()      // ends its watch
 
 	drain context.Context // ends when the gateway drains
 	first chan struct{}   // closed after the first look
@@ -103,6 +105,7 @@ func newCell(cfg *Config, number int, base *url.URL, drain context.Context) *cel
 			HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 256 << 10, SendPingTimeout: blockedLimit, WriteByteTimeout: blockedLimit},
 		},
 	}
+	c.takesNew.Store(true)
 	c.calls.limit, c.waiting.limit = int64(cfg.MaxCalls), int64(cfg.MaxWaits)
 	c.state.Store(&state{why: "It was not reached yet.", life: drain, waitLife: drain})
 	return c
@@ -136,6 +139,8 @@ func (c *cell) look(ctx context.Context) {
 		switch err := c.verify(ctx); {
 		case err == nil:
 			c.use(before, now)
+			return
+		case ctx.Err() != nil:
 			return
 		case !before.usable || errors.As(err, new(*wrongCellError)):
 			c.leave(before, err)

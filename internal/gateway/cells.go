@@ -1,8 +1,12 @@
 package gateway
 
 import (
+	"context"
+	"errors"
 	"maps"
+	"net/url"
 	"slices"
+	"strings"
 )
 
 // cellsNow are the cells that a gateway knows at a time. It is not changed: another one takes its place.
@@ -28,10 +32,100 @@ func (g *Gateway) home() *cell { return g.cell(home) }
 // cells returns all cells by their numbers. The caller must not change the slice.
 func (g *Gateway) cells() []*cell { return g.known.Load().sorted }
 
-// single returns the only cell, nil if there are several.
-func (g *Gateway) single() *cell {
-	if all := g.cells(); len(all) == 1 {
-		return all[0]
+// cellsIn returns the cells of a set by their numbers: those that this gateway was told of, and where the set is of all, those that take new queues.
+func (g *Gateway) cellsIn(set cellSet) []*cell {
+	var found []*cell
+	for _, at := range g.cells() {
+		if set == nil && at.takesNew.Load() || set != nil && set.has(at.number) {
+			found = append(found, at)
+		}
 	}
-	return nil
+	return found
+}
+
+// single returns the only cell that there is, to which everything goes; nil as long as that is not known, and if there are several.
+func (g *Gateway) single() *cell {
+	all := g.cells()
+	if len(all) > 1 || !g.placements.allAtHome.Load() {
+		return nil
+	}
+	return all[0]
+}
+
+// A listed is a cell as home lists it.
+type listed struct {
+	Cell     int     `json:"cell"`
+	URL      *string `json:"url"`
+	TakesNew bool    `json:"takes_new"`
+}
+
+// ParseURL returns the base URL of a cell's servers: http or https, without a user, a path or a query.
+func ParseURL(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "" {
+		return nil, errors.New("it must be an http or https URL without a user, a path or a query")
+	}
+	u.Path = ""
+	return u, nil
+}
+
+// setListed has the gateway know the cells that home lists, beside those of its settings, whose URLs go before. It is called by one goroutine.
+func (g *Gateway) setListed(ctx context.Context, list []listed) {
+	before := g.known.Load()
+	byNumber := maps.Clone(g.given)
+	takesNew := make(map[int]bool)
+	for _, l := range list {
+		takesNew[l.Cell] = l.TakesNew
+		if g.given[l.Cell] != nil || l.Cell < 0 || l.Cell > maxCell {
+			continue
+		}
+		if l.URL == nil {
+			g.complain(l.Cell, "the cell is listed without a URL, and is not in the settings of this gateway (QUEUED_CELLS)")
+			continue
+		}
+		base, err := ParseURL(*l.URL)
+		if err != nil {
+			g.complain(l.Cell, "the cell is listed with a URL that cannot be used: "+err.Error())
+			continue
+		}
+		if byNumber[l.Cell] = before.byNumber[l.Cell]; byNumber[l.Cell] == nil || byNumber[l.Cell].url.String() != base.String() {
+			byNumber[l.Cell] = newCell(&g.cfg, l.Cell, base, g.drain)
+		}
+	}
+	for number, at := range byNumber {
+		takes, isListed := takesNew[number]
+		at.takesNew.Store(takes || !isListed)
+	}
+	if maps.Equal(before.byNumber, byNumber) {
+		return
+	}
+	for number, at := range byNumber {
+		if before.byNumber[number] != at {
+			g.watch(ctx, at)
+		}
+	}
+	g.known.Store(newCellsNow(byNumber))
+	for number, at := range before.byNumber {
+		if byNumber[number] != at {
+			at.log.Info().Str("url", at.url.String()).Msg("the cell is not listed any more with this URL")
+			at.stop() // calls that it has are finished
+		}
+	}
+}
+
+// complain logs what is wrong with a cell, once.
+func (g *Gateway) complain(number int, text string) {
+	if g.complaints[number] != text {
+		g.complaints[number] = text
+		g.log.Error().Int("cell", number).Msg(text)
+	}
+}
+
+// watch looks after a cell until ctx ends, or the cell is not listed any more.
+func (g *Gateway) watch(ctx context.Context, at *cell) {
+	ctx, at.stop = context.WithCancel(ctx)
+	g.watching.Go(func() {
+		at.watch(ctx)
+		at.transport.CloseIdleConnections()
+	})
 }

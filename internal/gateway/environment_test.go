@@ -40,6 +40,7 @@ type fakeCell struct {
 
 	mu         sync.Mutex
 	seen       []string // "METHOD path" of the calls that are no look-ups of the gateway
+	listed     []listed
 	placements map[string]placement
 	version    int64
 	epoch      string
@@ -116,7 +117,7 @@ func (f *fakeCell) listPlacements(w http.ResponseWriter, r *http.Request) {
 	late := time.After(wait)
 	for {
 		f.mu.Lock()
-		page := placementsPage{Placements: []*placement{}, Version: f.version, Epoch: f.epoch}
+		page := placementsPage{Placements: []*placement{}, Version: f.version, Epoch: f.epoch, Cells: append([]listed{}, f.listed...)}
 		page.Complete = after == 0 || after > f.version || r.URL.Query().Get("epoch") != f.epoch
 		if page.Complete {
 			after = 0
@@ -128,7 +129,7 @@ func (f *fakeCell) listPlacements(w http.ResponseWriter, r *http.Request) {
 		}
 		changed := f.changed
 		f.mu.Unlock()
-		if len(page.Placements) == 0 && !page.Complete && wait > 0 {
+		if page.Version == after && !page.Complete && wait > 0 {
 			select {
 			case <-changed:
 				continue
@@ -182,6 +183,16 @@ func (f *fakeCell) set(p placement) placement {
 	close(f.changed)
 	f.changed = make(chan struct{})
 	return p
+}
+
+// list has the cell list others for gateways.
+func (f *fakeCell) list(cells ...listed) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.listed = cells
+	f.version++
+	close(f.changed)
+	f.changed = make(chan struct{})
 }
 
 // put sets a placement.

@@ -59,7 +59,10 @@ const blockedLimit = 30 * time.Second
 type Gateway struct {
 	cfg        Config
 	log        zerolog.Logger
+	given      map[int]*cell // of Config.Cells
 	known      atomic.Pointer[cellsNow]
+	watching   sync.WaitGroup
+	complaints map[int]string // about cells that are listed, as they were logged
 	placements *placements
 	bodies     bodyBudget
 	proxy      *httputil.ReverseProxy
@@ -79,42 +82,37 @@ func New(cfg Config) (*Gateway, error) {
 	if cfg.Registry == nil {
 		cfg.Registry = prometheus.NewRegistry()
 	}
-	g := &Gateway{cfg: cfg, log: cfg.Logger, placements: newPlacements(), callers: newCallers()}
+	g := &Gateway{cfg: cfg, given: make(map[int]*cell, len(cfg.Cells)), complaints: make(map[int]string), log: cfg.Logger, placements: newPlacements(), callers: newCallers()}
 	g.bodies.limit = cfg.MaxBodyMemory
 	g.drain, g.drained = context.WithCancel(context.Background())
-	given := make(map[int]*cell, len(cfg.Cells))
 	for number, base := range cfg.Cells {
 		if number < 0 || number > maxCell {
 			return nil, fmt.Errorf("the number of a cell is 0 to %d, not %d", maxCell, number)
 		}
-		given[number] = newCell(&cfg, number, base, g.drain)
+		g.given[number] = newCell(&cfg, number, base, g.drain)
 	}
-	if given[home] == nil {
+	if g.given[home] == nil {
 		return nil, errors.New("there must be home, which is cell 0")
 	}
-	g.known.Store(newCellsNow(given))
+	g.known.Store(newCellsNow(g.given))
 	g.metrics = newMetrics(g)
 	g.proxy = g.newProxy()
 	g.handler = g.observe(g.checkHost(g.checkClient(g.checkOrigin(g.newMux()))))
 	return g, nil
 }
 
-// Run looks after the cells and follows the placements of home, until ctx ends.
+// Run looks after the cells and follows the placements of home, and the list of cells there, until ctx ends. It is called once.
 func (g *Gateway) Run(ctx context.Context) {
-	var running sync.WaitGroup
-	defer running.Wait()
-	for _, c := range g.cells() {
-		running.Go(func() { c.watch(ctx) })
+	defer g.watching.Wait()
+	for _, at := range g.given {
+		g.watch(ctx, at)
 	}
-	if g.single() == nil {
-		running.Go(func() { g.follow(ctx) })
-	}
-	<-ctx.Done()
+	g.follow(ctx)
 }
 
-// AwaitFirstLook waits until each cell was looked at once since Run was called, or ctx ends.
+// AwaitFirstLook waits until each cell of Config.Cells was looked at once since Run was called, or ctx ends.
 func (g *Gateway) AwaitFirstLook(ctx context.Context) {
-	for _, c := range g.cells() {
+	for _, c := range g.given {
 		select {
 		case <-c.first:
 		case <-ctx.Done():

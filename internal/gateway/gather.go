@@ -129,16 +129,16 @@ func (g *Gateway) read(c *call, p *part, limit int64) ([]byte, error) {
 	}
 }
 
-// pass answers the call with the answer of one cell, as it is.
-func (g *Gateway) pass(c *call, p *part) error {
+// success reads the answer of a cell that must be one. Any other is an *answered: the answer to the caller.
+func (g *Gateway) success(c *call, p *part) ([]byte, error) {
 	if p.err != nil {
-		return p.err
+		return nil, p.err
 	}
 	body, err := g.read(c, p, maxOwnAnswer)
-	if err != nil {
-		return err
+	if err == nil && p.resp.StatusCode >= http.StatusMultipleChoices {
+		err = &answered{p.resp.StatusCode, p.resp.Header, body}
 	}
-	return &answered{p.resp.StatusCode, p.resp.Header, body}
+	return body, err
 }
 
 // missing notes that the parts of cells are missing from the answer: in its header. Bodies have unavailable_cells.

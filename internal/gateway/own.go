@@ -146,7 +146,7 @@ func (g *Gateway) ready() error {
 		detail = "The gateway is shutting down."
 	case !slices.ContainsFunc(g.cells(), (*cell).isUp):
 		detail = "No cell can be used."
-	case g.single() == nil && known.IsZero():
+	case known.IsZero():
 		detail = "It is not known yet where queues are placed, which home, cell 0, says."
 	default:
 		return nil

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/queued/queued/internal/failure"
@@ -78,12 +79,19 @@ type keys struct {
 // formerOf returns the former cells of a placement that this gateway knows, those that were left first first.
 func (g *Gateway) formerOf(p *placement) []*cell {
 	var cells []*cell
-	for _, f := range p.Former {
+	current := g.cellsIn(p.Cells)
+	add := func(set cellSet) {
 		for _, at := range g.cells() {
-			if f.Cells.has(at.number) && !p.Cells.has(at.number) && !slices.Contains(cells, at) {
+			if set.has(at.number) && !slices.Contains(current, at) && !slices.Contains(cells, at) {
 				cells = append(cells, at)
 			}
 		}
+	}
+	for _, f := range p.Former {
+		add(f.Cells)
+	}
+	if p.Cells == nil { // it was on those, too, that take no new queues any more
+		add(nil)
 	}
 	return cells
 }
@@ -104,6 +112,8 @@ type placements struct {
 	epoch    string    // that the version is of
 	known    time.Time // when home last said that nothing was missing; zero: never
 	watchers map[string]map[*watcher]struct{}
+
+	allAtHome atomic.Bool // it is known that no queue is placed elsewhere; false again only with a page of all placements
 }
 
 // A watcher waits for a change of the placement of one queue.
@@ -127,6 +137,12 @@ func (p *placements) state() (version int64, epoch string, known time.Time) {
 	return p.version, p.epoch, p.known
 }
 
+// isAtHome reports whether a queue is at home alone, and was.
+func (p *placement) isAtHome() bool {
+	isOther := func(set cellSet) bool { return set != nil && (len(set) != 1 || set[0] != home) }
+	return !isOther(p.Cells) && !slices.ContainsFunc(p.Former, func(f former) bool { return isOther(f.Cells) }) && (p.Keys == nil || !isOther(p.Keys.Cells))
+}
+
 // names reports whether a placement names a cell.
 func (p *placements) names(number int) bool {
 	p.mu.RLock()
@@ -137,6 +153,21 @@ func (p *placements) names(number int) bool {
 		}
 	}
 	return false
+}
+
+// count returns how many queues are on a cell, but for those that are on all, and how many were and may have events there still.
+func (p *placements) count(number int) (placed, before int64) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	for _, one := range p.byQueue {
+		if slices.Contains(one.Cells, number) {
+			placed++
+		}
+		if slices.ContainsFunc(one.Former, func(f former) bool { return slices.Contains(f.Cells, number) }) {
+			before++
+		}
+	}
+	return placed, before
 }
 
 // put adds one placement, unless a later one is known.
@@ -157,6 +188,8 @@ func (p *placements) set(placed *placement) []*watcher {
 	}
 	if p.byQueue[placed.Queue] = placed; placed.Removed {
 		delete(p.byQueue, placed.Queue)
+	} else if !placed.isAtHome() {
+		p.allAtHome.Store(false)
 	}
 	return slices.Collect(maps.Keys(p.watchers[placed.Queue]))
 }
@@ -182,6 +215,9 @@ func (p *placements) update(page *placementsPage, now time.Time) {
 		}
 	}
 	p.version, p.epoch, p.known = page.Version, page.Epoch, now
+	if page.Complete { // else set says so of each
+		p.allAtHome.Store(!slices.ContainsFunc(page.Placements, func(placed *placement) bool { return !placed.isAtHome() }))
+	}
 	p.mu.Unlock()
 	for _, w := range notify {
 		w.changed()
@@ -214,6 +250,7 @@ type placementsPage struct {
 	Version    int64        `json:"version"`
 	Epoch      string       `json:"epoch"`
 	Complete   bool         `json:"complete"` // there are no other placements
+	Cells      []listed     `json:"cells"`    // on the first page; nil: home does not say
 }
 
 // follow keeps the placements like those of home, until ctx ends.
@@ -245,7 +282,7 @@ func (g *Gateway) follow(ctx context.Context) {
 
 // followOnce asks home for changes, and waits for them.
 func (g *Gateway) followOnce(ctx context.Context, at *cell) error {
-	ctx, cancel := context.WithTimeout(ctx, followWait+followSpare)
+	asking, cancel := context.WithTimeout(ctx, followWait+followSpare)
 	defer cancel()
 	version, epoch, known := g.placements.state()
 	query := url.Values{"limit": {"1000"}}
@@ -257,17 +294,20 @@ func (g *Gateway) followOnce(ctx context.Context, at *cell) error {
 		}
 	}
 	began := time.Now()
-	all, err := g.readPlacements(ctx, at, query)
+	all, err := g.readPlacements(asking, at, query)
 	if err != nil {
 		return err
 	}
 	for next := all.Next; next != nil; {
 		query.Set("cursor", *next)
-		page, err := g.readPlacements(ctx, at, query)
+		page, err := g.readPlacements(asking, at, query)
 		if err != nil {
 			return err
 		}
 		all.Placements, next = append(all.Placements, page.Placements...), page.Next
+	}
+	if all.Cells != nil {
+		g.setListed(ctx, all.Cells) // before the placements, which may name them
 	}
 	g.placements.update(all, time.Now())
 	if all.Version == version && time.Since(began) < minFollow {
@@ -313,7 +353,7 @@ func (g *Gateway) place(c *call, r *http.Request, queue string) (*placement, err
 	}
 	chosen := g.chooseFor(queue)
 	if chosen == nil {
-		return nil, away(home, "No cell can be used that new queues could be placed on. Nothing was done; retry.", nil)
+		return nil, away(home, "No cell that takes new queues can be used. Nothing was done; retry.", nil)
 	}
 	return g.placeOn(c, r, queue, chosen.number)
 }
@@ -397,13 +437,13 @@ func isAnswer(err error, status int) bool {
 // placeTime is how long home may take to place a queue.
 const placeTime = 15 * time.Second
 
-// chooseFor returns the cell that a queue which is placed nowhere goes to: of those that can be used, the one with the highest hash of both (rendezvous hashing). So
-// gateways that know the same cells choose the same, and one cell more takes its share from all. It is nil if no cell can be used.
+// chooseFor returns the cell that a queue which is placed nowhere goes to: of those that can be used and take new queues, the one with the highest hash of both (rendezvous hashing). So
+// gateways that know the same cells choose the same, and one cell more takes its share from all. It is nil if there is no such cell.
 func (g *Gateway) chooseFor(queue string) *cell {
 	var best *cell
 	var most uint64
 	for _, candidate := range g.cells() {
-		if !candidate.isUp() {
+		if !candidate.isUp() || !candidate.takesNew.Load() {
 			continue
 		}
 		if weight := weightOf(queue, candidate.number); best == nil || weight > most {

@@ -23,6 +23,7 @@ var (
 	hostNotAllowed   = problemType{421, "host_not_allowed", "Host not allowed"}
 	invalidBody      = problemType{400, "invalid_json", "Invalid JSON"}
 	internalError    = problemType{500, "internal", "Internal error"}
+	validationFailed = problemType{422, "validation_failed", "Validation failed"}
 	notOverCells     = problemType{501, "not_over_cells", "Not over several cells"}
 	outcomeUnknown   = problemType{502, "outcome_unknown", "Outcome unknown"}
 	cellUnavailable  = problemType{503, "cell_unavailable", "Cell unavailable"}

@@ -43,8 +43,8 @@ func table() []*route {
 		}
 		routes = append(routes, r)
 	}
-	own := func(pattern string, answer func(*Gateway, *call, *http.Request)) {
-		routes = append(routes, &route{method: http.MethodGet, pattern: pattern, own: answer, busy: true})
+	own := func(method, pattern string, answer func(*Gateway, *call, *http.Request), options ...option) {
+		add(method, pattern, nil, append(options, func(r *route) { r.own = answer })...)
 	}
 	const get, post, put, patch, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete
 
@@ -103,8 +103,8 @@ func table() []*route {
 	add(post, "/queues/{name}/placement/drained", toHome)
 	add(get, "/placements", toHome, waitsIf)
 	add(get, "/cell", toHome)
-	add(get, "/cells", toHome)
-	add(put, "/cells/{number}", toHome)
+	own(get, "/cells", (*Gateway).showCells)
+	own(put, "/cells/{number}", (*Gateway).putCell)
 	add(del, "/cells/{number}", toHome)
 	add(get, "/cell/keys", toHome)
 	add(put, "/cell/keys", toHome)
@@ -172,10 +172,10 @@ func table() []*route {
 	add(post, "/in/{name}", toHome, busy)
 	add(http.MethodOptions, "/in/{name}", toHome)
 
-	own("/livez", (*Gateway).livez)
-	own("/readyz", (*Gateway).readyz)
-	own("/version", (*Gateway).showVersion)
-	own("/metrics", (*Gateway).showMetrics)
+	own(get, "/livez", (*Gateway).livez, busy)
+	own(get, "/readyz", (*Gateway).readyz, busy)
+	own(get, "/version", (*Gateway).showVersion, busy)
+	own(get, "/metrics", (*Gateway).showMetrics, busy)
 	add(get, "/openapi.yaml", toHome)
 	add(get, "/docs", toHome)
 	add(get, "/docs/{asset}", toHome)

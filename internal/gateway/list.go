@@ -1,0 +1,113 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// A shownCell is a cell as home lists it, and whether this gateway can use it.
+type shownCell struct {
+	Cell      int        `json:"cell"`
+	URL       *string    `json:"url"`
+	TakesNew  bool       `json:"takes_new"`
+	Placed    int64      `json:"placed"`
+	Former    int64      `json:"former"`
+	UpdatedAt *time.Time `json:"updated_at"` // nil: it is in the settings of this gateway alone
+	State     string     `json:"state"`
+	Why       string     `json:"why,omitempty"`
+}
+
+type shownCells struct {
+	Cells []shownCell `json:"cells"`
+}
+
+// showCells answers with the cells that home lists and those of the settings, and whether each can be used.
+func (g *Gateway) showCells(c *call, r *http.Request) {
+	c.target = g.home()
+	answer := g.ask(r.Context(), c, g.home(), c.partOf(r, http.MethodGet, "/cells", r.URL.Query(), nil))
+	body, err := g.success(c, answer)
+	if err != nil {
+		g.fail(c, r, err)
+		return
+	}
+	var shown shownCells
+	if err := json.Unmarshal(body, &shown); err != nil {
+		g.fail(c, r, fmt.Errorf("home's list of cells: %w", err))
+		return
+	}
+	for _, at := range g.cells() {
+		if !slices.ContainsFunc(shown.Cells, func(s shownCell) bool { return s.Cell == at.number }) {
+			placed, former := g.placements.count(at.number)
+			shown.Cells = append(shown.Cells, shownCell{Cell: at.number, TakesNew: true, Placed: placed, Former: former})
+		}
+	}
+	slices.SortFunc(shown.Cells, func(a, b shownCell) int { return cmp.Compare(a.Cell, b.Cell) })
+	for i := range shown.Cells {
+		one := &shown.Cells[i]
+		at := g.cell(one.Cell)
+		if at == nil {
+			one.State, one.Why = "away", "This gateway has no URL of it that can be used."
+			continue
+		}
+		text := at.url.String()
+		one.URL, one.State = &text, "up"
+		if s := at.state.Load(); !s.usable {
+			one.State, one.Why = "away", s.why
+		}
+	}
+	answerJSON(c, shown)
+}
+
+// putCell has home list a cell, after the cell at the URL has said that it is the one.
+func (g *Gateway) putCell(c *call, r *http.Request) {
+	c.target = g.home()
+	if err := g.checkListed(c, r); err != nil {
+		g.fail(c, r, err)
+		return
+	}
+	g.proxy.ServeHTTP(c, r)
+}
+
+// checkListed makes sure that a cell which is to be listed is at its URL. What home would refuse, it leaves to home.
+func (g *Gateway) checkListed(c *call, r *http.Request) error {
+	body, err := g.peek(c, r, maxPeekBody)
+	if err != nil {
+		return err
+	}
+	if err := g.check(c, r, "admin"); err != nil { // only for who may send the gateway's key somewhere
+		return err
+	}
+	var members struct {
+		URL jsontext.Value `json:"url"`
+	}
+	number, err := strconv.Atoi(pathValue(r, "number"))
+	if err != nil || number < 0 || number > maxCell || !decode(body, &members) || members.URL.Kind() != '"' {
+		return nil
+	}
+	text, _ := textOf(members.URL, "")
+	base, err := ParseURL(text)
+	if err != nil {
+		return nil //nolint:nilerr // home says it
+	}
+	at := newCell(&g.cfg, number, base, g.drain)
+	defer at.transport.CloseIdleConnections()
+	err = at.verify(r.Context())
+	switch wrong, isWrong := errors.AsType[*wrongCellError](err); {
+	case err == nil:
+		return nil
+	case r.Context().Err() != nil:
+		return context.Cause(r.Context())
+	case isWrong:
+		return refuse(validationFailed, "#/url: a cell answers there that cannot be cell %d: %s.", number, wrong.detail)
+	}
+	return refuse(validationFailed, "#/url: cell %d does not answer there: %s.", number, err)
+}

@@ -1,0 +1,144 @@
+package gateway
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// listedAt returns a cell as home lists it, at the URL of a fake one.
+func listedAt(f *fakeCell, takesNew bool) listed { return listed{f.number, &f.server.URL, takesNew} }
+
+func TestCellsThatHomeListsAreUsedWithoutARestart(t *testing.T) {
+	t.Parallel()
+	home, one, moved := newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 1)
+	for _, f := range []*fakeCell{home, one, moved} {
+		f.answers("POST /events", http.StatusCreated, f.server.URL)
+	}
+	e := setup(t, nil, home)
+	if e.gateway.single() == nil {
+		t.Fatal("with one cell and nothing placed elsewhere there are several")
+	}
+	e.want(http.StatusCreated, home.server.URL, "POST", "/events?queue=q", "{}")
+
+	// A queue on a cell that nobody has told the gateway of is not taken for one at home.
+	home.put(placement{Queue: "q", Cells: []int{1}})
+	e.until("the placement is known", func() bool { return e.gateway.single() == nil })
+	e.wantProblem(cellUnavailable, 1, "POST", "/events?queue=q", "{}")
+
+	inserts := func(at *fakeCell) func() bool {
+		return func() bool {
+			got := e.call("POST", "/events?queue=q", "{}")
+			return got.status == http.StatusCreated && got.body == at.server.URL
+		}
+	}
+	home.list(listedAt(one, true))
+	e.until("the cell that is listed is used", inserts(one))
+	home.list(listedAt(moved, true))
+	e.until("the cell is used at its other URL", inserts(moved))
+	home.list()
+	e.until("the cell is used no more", func() bool { return e.call("POST", "/events?queue=q", "{}").status == http.StatusServiceUnavailable })
+	home.list(listed{1, nil, true}, listed{2, new("ftp://x"), true})
+	e.until("the log says what is wrong with the list", func() bool {
+		return strings.Contains(e.log.String(), "listed without a URL") && strings.Contains(e.log.String(), "listed with a URL that cannot be used")
+	})
+}
+
+func TestSettingsOfAGatewayGoBeforeTheList(t *testing.T) {
+	t.Parallel()
+	home, one, other := newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 1)
+	e := setup(t, nil, home, one)
+	before := e.gateway.cell(1)
+	home.list(listedAt(other, false), listed{0, nil, true})
+	e.until("the list is known", func() bool { return !e.gateway.cell(1).takesNew.Load() })
+	if e.gateway.cell(1) != before {
+		t.Error("the cell of the settings was replaced by one that is listed")
+	}
+	home.list()
+	e.until("the list is known", func() bool { return e.gateway.cell(1).takesNew.Load() })
+}
+
+func TestCellsThatTakeNoNewQueuesGetNone(t *testing.T) {
+	t.Parallel()
+	fakes := []*fakeCell{newFakeCell(t, 0), newFakeCell(t, 1), newFakeCell(t, 2)}
+	e := setup(t, nil, fakes...)
+	fakes[0].list(listed{0, nil, false}, listed{1, nil, false})
+	e.until("the list is known", func() bool { return !e.gateway.cell(0).takesNew.Load() })
+	for i := range 50 {
+		if at := e.gateway.chooseFor("q" + itoa(int64(i))); at == nil || at.number != 2 {
+			t.Fatalf("a queue would be placed on %v", at)
+		}
+	}
+	if all := e.gateway.cellsIn(nil); len(all) != 1 || all[0].number != 2 {
+		t.Errorf("queues on all cells are on %v", all)
+	}
+	// A queue that is on all cells was on these, too, and may have events there.
+	former := e.gateway.formerOf(&placement{Queue: "q"})
+	if len(former) != 2 || former[0].number != 0 || former[1].number != 1 {
+		t.Errorf("its former cells are %v", former)
+	}
+	fakes[0].list(listed{0, nil, false}, listed{1, nil, false}, listed{2, nil, false})
+	e.until("the list is known", func() bool { return !e.gateway.cell(2).takesNew.Load() })
+	e.wantProblem(cellUnavailable, 0, "POST", "/events?queue=q", "{}")
+}
+
+func TestACellIsListedOnceItHasSaidThatItIsTheOne(t *testing.T) {
+	t.Parallel()
+	home, two := newFakeCell(t, 0), newFakeCell(t, 2)
+	home.answers("PUT /cells/{number}", http.StatusOK, `{"cell":2}`)
+	e := setup(t, nil, home)
+	var asked atomic.Int32
+	stranger := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		_, _ = io.WriteString(w, "hello")
+	}))
+	t.Cleanup(stranger.Close)
+	put := func(number, url, key string) answer {
+		body, _ := json.Marshal(map[string]string{"url": url})
+		return e.call("PUT", "/cells/"+number, string(body), "Authorization: Bearer "+key)
+	}
+	if got := put("2", stranger.URL, callerKey); got.status != http.StatusForbidden || asked.Load() > 0 {
+		t.Errorf("a caller who is no admin got %d %s, and the URL was asked %d times", got.status, got.body, asked.Load())
+	}
+	for name, got := range map[string]answer{
+		"another cell":       put("3", two.server.URL, gatewayKey),
+		"no cell":            put("2", stranger.URL, gatewayKey),
+		"nobody":             put("2", "http://127.0.0.1:1", gatewayKey),
+		"nobody in the name": put("2", "http://cell.invalid", gatewayKey),
+	} {
+		if got.status != http.StatusUnprocessableEntity {
+			t.Errorf("%s: got %d %s", name, got.status, got.body)
+		}
+	}
+	if got := home.calls(); slices.ContainsFunc(got, func(call string) bool { return call[:3] == "PUT" }) {
+		t.Errorf("home was asked to list a cell that is not there: %v", got)
+	}
+	if got := put("2", two.server.URL, gatewayKey); got.status != http.StatusOK {
+		t.Errorf("got %d %s", got.status, got.body)
+	}
+}
+
+func TestListOfCellsSaysWhetherTheGatewayCanUseThem(t *testing.T) {
+	t.Parallel()
+	home, one := newFakeCell(t, 0), newFakeCell(t, 1)
+	home.answers("GET /cells", http.StatusOK, `{"cells":[{"cell":3,"url":"http://127.0.0.1:1","takes_new":false,"placed":4,"former":5,"updated_at":"2026-02-03T04:05:06Z"},`+
+		`{"cell":4,"url":null,"takes_new":true,"placed":0,"former":0,"updated_at":"2026-02-03T04:05:06Z"}]}`)
+	home.put(placement{Queue: "a", Cells: []int{1}})
+	home.put(placement{Queue: "b", Cells: []int{0}, Former: []former{{Cells: []int{1}}}})
+	home.list(listed{3, new("http://127.0.0.1:1"), false})
+	e := setup(t, nil, home, one)
+	e.until("the list is known", func() bool { return e.gateway.cell(3) != nil })
+	want := `{"cells":[{"cell":0,"url":"` + home.server.URL + `","takes_new":true,"placed":1,"former":0,"updated_at":null,"state":"up"},` +
+		`{"cell":1,"url":"` + one.server.URL + `","takes_new":true,"placed":1,"former":1,"updated_at":null,"state":"up"},` +
+		`{"cell":3,"url":"http://127.0.0.1:1","takes_new":false,"placed":4,"former":5,"updated_at":"2026-02-03T04:05:06Z","state":"away","why":"It does not answer."},` +
+		`{"cell":4,"url":null,"takes_new":true,"placed":0,"former":0,"updated_at":"2026-02-03T04:05:06Z","state":"away","why":"This gateway has no URL of it that can be used."}]}` + "\n"
+	e.until("the cell that is away is known to be", func() bool { return e.gateway.cell(3).state.Load().why == "It does not answer." })
+	if got := e.call("GET", "/cells", ""); got.status != http.StatusOK || got.body != want {
+		t.Errorf("got  %d %s\nwant %s", got.status, got.body, want)
+	}
+}
