@@ -85,6 +85,30 @@ func (c *Client) DeleteCell(ctx context.Context, number int) error {
 	return err
 }
 
+// A QueueCopy is what a queue is set to on a cell, for other cells: its policy and its push, whose secrets are sealed.
+type QueueCopy struct {
+	Policy json.RawMessage `json:"policy"`
+	Push   json.RawMessage `json:"push"`
+}
+
+// GetQueueCopy returns what a queue is set to on a cell, for [Client.PutQueueCopy] on another one.
+func (c *Client) GetQueueCopy(ctx context.Context, queue string) (QueueCopy, error) {
+	var copied QueueCopy
+	_, err := c.Do(ctx, Request{Path: "/cell/queues/" + escape(queue)}, &copied)
+	return copied, err
+}
+
+// PutQueueCopy has a queue be set on a cell as on another one, and reports whether anything was different.
+func (c *Client) PutQueueCopy(ctx context.Context, queue string, copied QueueCopy) (changed bool, err error) {
+	var put putQueueCopy
+	_, err = c.Do(ctx, Request{Method: http.MethodPut, Path: "/cell/queues/" + escape(queue), Body: copied, Repeatable: true}, &put)
+	return put.Changed, err
+}
+
+type putQueueCopy struct {
+	Changed bool `json:"changed"`
+}
+
 // Cells are numbers of cells; nil: all that take new queues.
 type Cells []int
 

@@ -75,6 +75,8 @@ var wires = map[string]wire{
 	"showVersion":    {response: Version{}},
 	"getCell":        {response: Cell{}},
 
+	"getQueueCopy":    {response: QueueCopy{}},
+	"putQueueCopy":    {request: QueueCopy{}, response: putQueueCopy{}},
 	"listCells":       {response: cellList{}},
 	"putCell":         {request: PutCellParams{}, response: ListedCell{}},
 	"deleteCell":      {},

@@ -2,6 +2,9 @@ package cell
 
 import (
 	"context"
+	"encoding/json"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/queued/queued/internal/pg"
 )
@@ -19,6 +22,20 @@ func (s *Service) List(ctx context.Context) ([]Listed, error) {
 func (s *Service) Put(ctx context.Context, number int, url *string, takesNew bool) (Listed, error) {
 	put, err := pg.WriteOne[Listed](ctx, &s.writes, `select `+listedColumns+` from agent.put_cell($1, $2, $3)`, number, url, takesNew)
 	return put, wrap("listing a cell", err)
+}
+
+// QueueCopy returns what a queue is set to on this cell, its policy and its push with sealed secrets, for other cells.
+func (s *Service) QueueCopy(ctx context.Context, queue string) (json.RawMessage, error) {
+	rows, _ := s.pool.Query(ctx, `select agent_service.read_queue_copy($1)`, queue)
+	found, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[json.RawMessage])
+	return found, wrap("copying a queue", err)
+}
+
+// PutQueueCopy has a queue be set here as it is on another cell, and reports whether anything was different. It fails with an *InvalidError.
+func (s *Service) PutQueueCopy(ctx context.Context, queue string, copied json.RawMessage) (changed bool, err error) {
+	type put struct{ Changed bool }
+	got, err := pg.WriteOne[put](ctx, &s.writes, `select agent_service.put_queue_copy($1, $2) as changed`, queue, copied)
+	return got.Changed, wrap("putting a copy of a queue", err)
 }
 
 // Delete takes a cell off the list. It fails with ErrNotHome, ErrNotListed and ErrInUse.

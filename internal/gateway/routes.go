@@ -106,6 +106,8 @@ func table() []*route {
 	own(get, "/cells", (*Gateway).showCells)
 	own(put, "/cells/{number}", (*Gateway).putCell)
 	add(del, "/cells/{number}", toHome)
+	add(get, "/cell/queues/{name}", toHome)
+	add(put, "/cell/queues/{name}", toHome)
 	add(get, "/cell/keys", toHome)
 	add(put, "/cell/keys", toHome)
 	add(get, "/stats/queues", overCells)

@@ -220,6 +220,69 @@ func provokeCells(h *environment) {
 	h.call("DELETE", "/cells/0", "").want(http.StatusNoContent)
 }
 
+// provokeQueueCopies makes the calls that have a queue be set on one cell as on another.
+func provokeQueueCopies(h *environment) {
+	const path = "/cell/queues/copied"
+	if got := h.call("GET", path, "").want(http.StatusOK).body; got != `{"push":null,"policy":null}` && got != `{"push": null, "policy": null}` {
+		h.t.Errorf("a queue that is not there has the copy %s", got)
+	}
+	h.call("GET", "/cell/queues/queued.x", "").wantProblem(problem.InvalidParameter)
+	h.call("PUT", path, `{"policy":{"max_attempts":5},"push":null}`).want(http.StatusOK)
+	for _, body := range []string{
+		`{"policy":7}`, `{"policy":{"max_attempts":0}}`, `{"policy":{"max_attempts":"x"}}`, `{"policy":{"delay":"long"}}`, `{"policy":{"nonsense":1}}`, `{"push":7}`, `{"push":{}}`,
+		`{"push":{"secrets":[]}}`, `{"push":{"secrets":[{"secret":"xyz"}]}}`, `{"policy":{"dead_letter":{"queue":"copied"}}}`,
+	} {
+		h.try("PUT", path, body).wantProblem(problem.ValidationFailed)
+	}
+	h.call("PUT", path, `{"push":{"secrets":[{"secret":"0a"}]}}`).wantProblem(problem.SealingUnavailable)
+}
+
+func TestQueueIsSetAsOnTheCellThatItsCopyIsOf(t *testing.T) {
+	pgtest.SameInEachFlavour(t)
+	t.Parallel()
+	from, to := setup(t), setupWith(t, settings{cell: inCell(3)})
+	policy := `{"max_attempts":7,"invisible_for":"90s","backoff":{"kind":"exponential","base":"2s","factor":3,"max":"1h","jitter":0.5},"paused":true,` +
+		`"history_retention":"48h","dead_letter":{"queue":"mail.dead"},"delay":"1s","wait":"5s"}`
+	from.call("PUT", "/queues/mail", policy).want(http.StatusOK)
+	from.call("PUT", "/queues/mail/push", `{"url":"https://example.com/in","headers":{"X-Token":"t0p"},"timeout":"9s","max_in_flight":3,"rate":{"per_second":2,"burst":4},`+
+		`"final_statuses":[410,422],"disable_after":"24h"}`).want(http.StatusCreated)
+	from.call("POST", "/queues/mail/push/secret", `{"keep":"1h"}`).want(http.StatusOK)
+	put := func(want bool) string {
+		t.Helper()
+		copied := from.call("GET", "/cell/queues/mail", "").want(http.StatusOK).body
+		if strings.Contains(copied, "t0p") || strings.Contains(copied, "whsec_") {
+			t.Errorf("the copy has secrets that are not sealed: %s", copied)
+		}
+		if got := decode[putQueueCopyResponse](to.call("PUT", "/cell/queues/mail", copied).want(http.StatusOK)); got.Changed != want {
+			t.Errorf("putting the copy says %+v, want %t", got, want)
+		}
+		if got := to.call("GET", "/cell/queues/mail", "").want(http.StatusOK).body; got != copied {
+			t.Errorf("the cells differ:\n%s\n%s", copied, got)
+		}
+		return copied
+	}
+	put(true)
+	put(false)
+	changing := regexp.MustCompile(`"(version|updated_at|created_at)":("[^"]*"|[0-9]+)`)
+	for _, path := range []string{"/queues/mail", "/queues/mail/push"} {
+		a, b := from.call("GET", path, "").want(http.StatusOK).body, to.call("GET", path, "").want(http.StatusOK).body
+		if a, b = changing.ReplaceAllString(a, ""), changing.ReplaceAllString(b, ""); a != b {
+			t.Errorf("%s differs:\n%s\n%s", path, a, b)
+		}
+	}
+	secrets := func(h *environment) string {
+		return pgtest.Query[string](t, pgtest.Connect(t, h.db.URL), `select string_agg(encode(secret, 'hex'), ',' order by live_until desc nulls first) from agent.push_secret`)
+	}
+	if secrets(from) != secrets(to) {
+		t.Error("the secrets differ")
+	}
+	from.call("POST", "/queues/mail/resume", "").want(http.StatusOK)
+	from.call("DELETE", "/queues/mail/push", "").want(http.StatusNoContent)
+	put(true)
+	put(false)
+	to.call("GET", "/queues/mail/push", "").wantProblem(problem.PushNotFound)
+}
+
 func provokeNotHome(h *environment) {
 	const path = "/queues/placed/placement"
 	h.call("PUT", path, `{"cells":[0]}`).wantProblem(problem.NotHome)

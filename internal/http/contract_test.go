@@ -200,6 +200,8 @@ var requests = map[string][]bind.Field{
 	"listHolders":     fieldsOf[listHoldersRequest](),
 	"listProcesses":   fieldsOf[noRequest](),
 
+	"getQueueCopy":    fieldsOf[queueCopyRequest](),
+	"putQueueCopy":    fieldsOf[putQueueCopyRequest](),
 	"listCells":       fieldsOf[noRequest](),
 	"putCell":         fieldsOf[putCellRequest](),
 	"deleteCell":      fieldsOf[deleteCellRequest](),

@@ -110,6 +110,7 @@ func TestEveryDocumentedResponseIsReturned(t *testing.T) {
 	provokeSources(open, seen)
 	provokePlacements(open)
 	provokeCells(open)
+	provokeQueueCopies(open)
 	provokeKeyCopies(open)
 	provokeNotHome(setupWith(t, settings{seen: seen, cell: inCell(3)}))
 	declared := setupWith(t, settings{seen: seen, queue: declaredOnly})

@@ -475,6 +475,108 @@ begin
 end
 $func$;
 
+-- Copies of queues: a queue that is placed on another cell, or on several, has the same policy and the same push on each. A gateway reads them on one and puts them on the
+-- others.
+
+-- What a queue is set to on this cell: {"policy", "push"}, each null if there is none. The secrets and the header fields of the push are sealed, in hexadecimal digits, under
+-- keys that are not in the database, and which every cell has. For the service.
+create or replace function agent_service.read_queue_copy(_queue text)
+returns jsonb
+language plpgsql stable
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+begin
+  return jsonb_build_object
+  ( 'policy'
+  , ( select jsonb_strip_nulls(jsonb_build_object
+      ( 'max_attempts', q.max_attempts, 'invisible_for', q.invisible_for, 'paused', q.paused, 'history_retention', q.history_retention, 'delay', q.delay, 'wait', q.wait
+      , 'backoff', case when q.backoff_kind is not null then jsonb_build_object
+        ('kind', q.backoff_kind, 'base', q.backoff_base, 'factor', q.backoff_factor, 'max', q.backoff_max, 'jitter', q.backoff_jitter) end
+      , 'dead_letter', case when q.dead_letter_queue is not null then jsonb_build_object('queue', q.dead_letter_queue) end
+      ))
+      from agent.queue q
+      where q.name = _queue
+    )
+  , 'push'
+  , ( select jsonb_build_object
+      ( 'url', p.url, 'format', p.format, 'headers', encode(p.headers, 'hex'), 'header_names', p.header_names, 'timeout', p.timeout, 'max_in_flight', p.max_in_flight
+      , 'rate_per_second', p.rate_per_second, 'rate_burst', p.rate_burst, 'final_statuses', p.final_statuses, 'disable_after', p.disable_after
+      , 'secrets'
+      , ( select jsonb_agg
+          ( jsonb_build_object('secret', encode(s.secret, 'hex'), 'created_at', s.created_at at time zone 'UTC', 'live_until', s.live_until at time zone 'UTC')
+            order by s.live_until desc nulls first, s.created_at, s.secret
+          )
+          from agent.push_secret s
+          where s.queue = p.queue and coalesce(s.live_until > clock_timestamp(), true)
+        )
+      )
+      from agent.push p
+      where p.queue = _queue
+    )
+  );
+end
+$func$;
+
+-- Has a queue be set on this cell as it is on another one, whose copy it is, and returns whether anything was different. A policy that is not in the copy is not deleted but
+-- says nothing any more: the queue is in use here. Raises QD003 and as agent.put_queue() does. For the service.
+create or replace function agent_service.put_queue_copy(_queue text, _copy jsonb)
+returns boolean
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+as $func$
+declare
+  _policy jsonb = coalesce(nullif(_copy -> 'policy', 'null'), '{}');
+  _push jsonb = nullif(_copy -> 'push', 'null');
+  _before jsonb;
+  _is_changed boolean;
+begin
+  perform agent_private.check_queue_name(agent_private.unreserved_queue(_queue));
+  if coalesce(jsonb_typeof(_copy) <> 'object', true) or _copy - array['policy', 'push'] <> '{}' or jsonb_typeof(_policy) <> 'object'
+    or _push is not null and coalesce(jsonb_typeof(_push) <> 'object' or jsonb_typeof(_push -> 'secrets') <> 'array', true)
+  then
+    perform agent_private.raise_invalid('copy', 'must be one of a queue: its policy and its push, with secrets');
+  end if;
+  perform agent_private.lock_queue(_queue, true); -- as whoever puts a push does
+  _before = agent_service.read_queue_copy(_queue);
+  _is_changed = false;
+  if coalesce(_before -> 'policy' <> _policy, true) and (_before ->> 'policy' is not null or _policy <> '{}') then
+    perform agent.put_queue(_queue, _policy);
+    _is_changed = true;
+  end if;
+  if _before -> 'push' is not distinct from coalesce(_push, 'null') then
+    return _is_changed;
+  elsif _push is null then
+    perform agent.delete_push(_queue);
+    return true;
+  end if;
+  perform agent_service.put_push
+  ( _queue, _push ->> 'url', _push ->> 'format', (_push ->> 'timeout')::interval, (_push ->> 'max_in_flight')::int4, (_push ->> 'rate_per_second')::float8
+  , (_push ->> 'rate_burst')::int4, array(select s::int4 from jsonb_array_elements_text(_push -> 'final_statuses') with ordinality as e (s, n) order by n)
+  , (_push ->> 'disable_after')::interval, decode(_push ->> 'headers', 'hex')
+  , array(select h from jsonb_array_elements_text(_push -> 'header_names') with ordinality as e (h, n) order by n)
+  , decode(_push -> 'secrets' -> 0 ->> 'secret', 'hex')
+  );
+  delete from agent.push_secret s where s.queue = _queue;
+  insert into agent.push_secret (queue, secret, created_at, live_until)
+  select _queue, decode(s.s ->> 'secret', 'hex'), (s.s ->> 'created_at')::timestamp at time zone 'UTC', (s.s ->> 'live_until')::timestamp at time zone 'UTC'
+  from jsonb_array_elements(_push -> 'secrets') with ordinality as s (s, n)
+  order by s.n desc;
+  update agent.push p set version = p.version + 1 where p.queue = _queue; -- so that those who push read its secrets
+  return true;
+exception
+  when check_violation or unique_violation or not_null_violation or invalid_text_representation or invalid_parameter_value or datetime_field_overflow
+    or invalid_datetime_format or numeric_value_out_of_range
+  then
+    perform agent_private.raise_invalid('copy', 'must be one of a queue');
+    return null;
+  when sqlstate 'QD065' then
+    perform agent_private.raise_invalid('policy', 'must fit those of this cell: ' || sqlerrm);
+    return null;
+end
+$func$;
+
 -- Copies of keys: every cell checks its callers itself, so all of them have the keys of home. A gateway reads them at home and puts them on the other cells.
 
 -- Up to _limit copies of keys that have changed since _after_change, by their changes, each as an object: all that agent_service.put_key_copies() takes, with hashes
