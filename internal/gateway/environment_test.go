@@ -166,11 +166,16 @@ func (f *fakeCell) place(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	p, isPlaced := f.placements[name]
 	switch {
-	case !isPlaced:
-		p = f.set(placement{Queue: name, Cells: asked.Cells})
-	case r.Header.Get("If-None-Match") == "*":
+	case !isPlaced && r.Header.Get("If-Match") != "":
 		w.WriteHeader(http.StatusPreconditionFailed)
 		return
+	case !isPlaced:
+		p = f.set(placement{Queue: name, Cells: asked.Cells})
+	case r.Header.Get("If-None-Match") == "*", r.Header.Get("If-Match") == noVersion:
+		w.WriteHeader(http.StatusPreconditionFailed)
+		return
+	case r.Method == http.MethodPut:
+		p = f.set(placement{Queue: name, Cells: asked.Cells, Former: []former{{Cells: p.Cells, Since: time.Now()}}})
 	}
 	_ = json.NewEncoder(w).Encode(p)
 }

@@ -36,6 +36,8 @@ type Config struct {
 	MaxWaits      int   // calls that wait, and streams, that one cell may hold at a time; zero: DefaultMaxWaits
 	MaxBodyMemory int64 // bytes of bodies that the gateway reads to find their cells; zero: 64 MiB
 
+	emptyEvery, emptyAfter time.Duration // of tests; zero: the constants
+
 	LogAll bool // log every request at info; false: successful busy calls at debug
 	// VerifyClient returns the subject of the certificate that a client has shown over TLS, or an error for the client, who is then refused; nil: clients need no
 	// certificate. Health checks need none.
@@ -79,6 +81,7 @@ func New(cfg Config) (*Gateway, error) {
 	cfg.AnswerTimeout = cmp.Or(cfg.AnswerTimeout, DefaultAnswerTimeout)
 	cfg.MaxCalls, cfg.MaxWaits = cmp.Or(cfg.MaxCalls, DefaultMaxCalls), cmp.Or(cfg.MaxWaits, DefaultMaxWaits)
 	cfg.MaxBodyMemory = cmp.Or(cfg.MaxBodyMemory, defaultBodyMemory)
+	cfg.emptyEvery, cfg.emptyAfter = cmp.Or(cfg.emptyEvery, emptyEvery), cmp.Or(cfg.emptyAfter, emptyAfter)
 	if cfg.Registry == nil {
 		cfg.Registry = prometheus.NewRegistry()
 	}
@@ -107,6 +110,7 @@ func (g *Gateway) Run(ctx context.Context) {
 	for _, at := range g.given {
 		g.watch(ctx, at)
 	}
+	g.watching.Go(func() { g.findEmpty(ctx) })
 	g.follow(ctx)
 }
 

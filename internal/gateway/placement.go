@@ -155,6 +155,19 @@ func (p *placements) names(number int) bool {
 	return false
 }
 
+// withFormer returns the placements that have former cells.
+func (p *placements) withFormer() []*placement {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	var found []*placement
+	for _, one := range p.byQueue {
+		if len(one.Former) > 0 {
+			found = append(found, one)
+		}
+	}
+	return found
+}
+
 // count returns how many queues are on a cell, but for those that are on all, and how many were and may have events there still.
 func (p *placements) count(number int) (placed, before int64) {
 	p.mu.RLock()

@@ -96,7 +96,7 @@ func table() []*route {
 	add(get, "/queues/{name}/push/deliveries", byPathQueue)
 	add(post, "/queues/{name}/push/enable", byPathQueue)
 	add(get, "/queues/{name}/stats", statisticsOf)
-	add(put, "/queues/{name}/placement", toHome)
+	add(put, "/queues/{name}/placement", choosePlacement)
 	add(post, "/queues/{name}/placement", toHome)
 	add(get, "/queues/{name}/placement", toHome)
 	add(del, "/queues/{name}/placement", toHome)

@@ -1,0 +1,235 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+)
+
+// noVersion is an ETag that no placement has: their versions begin far above.
+const noVersion = `"1"`
+
+// choosePlacement is for the placement of the queue in the path on other cells, which are set as those that it is on before new events go there: see place.
+func choosePlacement(g *Gateway, c *call, r *http.Request) error {
+	c.target = g.home()
+	queue := pathValue(r, "name")
+	body, err := g.peek(c, r, maxPeekBody)
+	if err != nil || !isQueue(queue) {
+		return err
+	}
+	c.queue = queue
+	var members struct {
+		Cells *cellSet `json:"cells"`
+	}
+	if !decode(body, &members) || members.Cells == nil || *members.Cells != nil && len(*members.Cells) == 0 {
+		return nil // home says what is wrong
+	}
+	c.answer = func(r *http.Request) error { return g.move(c, r, queue, *members.Cells, body) }
+	return nil
+}
+
+// move places a queue on cells, for the caller of r. Those that it comes to get its policy and its push from one that it is on.
+func (g *Gateway) move(c *call, r *http.Request, queue string, cells cellSet, body []byte) error {
+	ctx, cancel := context.WithTimeout(r.Context(), placeTime)
+	defer cancel()
+	path := "/queues/" + url.PathEscape(queue) + "/placement"
+	// Who may not place it must change nothing on other cells: home is asked first, under a condition that is never met.
+	trial := c.partOf(r, http.MethodPut, path, nil, body)
+	trial.Header.Del("If-None-Match")
+	trial.Header.Set("If-Match", noVersion)
+	if _, err := g.success(c, g.ask(ctx, c, g.home(), trial)); !isAnswer(err, http.StatusPreconditionFailed) {
+		return err
+	}
+	source, targets, err := g.cellsToSet(queue, cells)
+	if err != nil {
+		return err
+	}
+	var copied []byte
+	if len(targets) > 0 {
+		if copied, err = g.copyOf(ctx, source, queue); err != nil {
+			return err
+		}
+		if err := g.setEach(ctx, targets, queue, copied); err != nil {
+			return err
+		}
+	}
+	placing := c.partOf(r, http.MethodPut, path, r.URL.Query(), body)
+	placing.Header["If-None-Match"] = r.Header["If-None-Match"]
+	answer := g.ask(ctx, c, g.home(), placing)
+	text, err := g.success(c, answer)
+	if err != nil {
+		return err
+	}
+	made := new(placement)
+	if err := json.Unmarshal(text, made); err == nil && made.Queue == queue && made.isValid() {
+		g.placements.put(made)
+	}
+	if len(targets) > 0 { // it may have been changed on the source since
+		if again, err := g.copyOf(ctx, source, queue); err == nil && !bytes.Equal(again, copied) {
+			_ = g.setEach(ctx, targets, queue, again) // what it was set to a moment before is there in any case
+		}
+	}
+	(&answered{answer.resp.StatusCode, answer.resp.Header, text}).write(c)
+	return nil
+}
+
+// cellsToSet returns the cells that a queue comes to when it is placed on these, and one that it is on. They must be usable.
+func (g *Gateway) cellsToSet(queue string, cells cellSet) (source *cell, targets []*cell, err error) {
+	for _, number := range cells {
+		if g.cell(number) == nil {
+			return nil, nil, away(number, fmt.Sprintf("The gateway was not told of cell %d: PUT /cells/%[1]d lists it. Nothing was done.", number), nil)
+		}
+	}
+	p, err := g.placed(queue)
+	if err != nil {
+		return nil, nil, err
+	}
+	current := []*cell{g.home()}
+	if p != nil {
+		current = g.cellsIn(p.Cells)
+	}
+	for _, at := range g.cellsIn(cells) {
+		switch {
+		case slices.Contains(current, at):
+		case !at.isUp():
+			return nil, nil, away(at.number, fmt.Sprintf("The queue cannot be placed on cell %d, which cannot be used. Nothing was done.", at.number), nil)
+		default:
+			targets = append(targets, at)
+		}
+	}
+	i := slices.IndexFunc(current, (*cell).isUp)
+	if i < 0 && len(targets) > 0 {
+		number := home
+		if len(current) > 0 {
+			number = current[0].number
+		}
+		return nil, nil, away(number, fmt.Sprintf("The queue %q cannot be moved with its policy and its push, which are on cell %d: that cannot be used. Nothing was done. "+
+			"The same call at home itself places the queue without them.", queue, number), nil)
+	}
+	if i >= 0 {
+		source = current[i]
+	}
+	return source, targets, nil
+}
+
+// copyOf returns what a queue is set to on a cell.
+func (g *Gateway) copyOf(ctx context.Context, at *cell, queue string) ([]byte, error) {
+	var copied json.RawMessage
+	err := at.do(ctx, http.MethodGet, "/cell/queues/"+url.PathEscape(queue), at.ownHeader(), nil, &copied)
+	return copied, notSet(at, queue, err)
+}
+
+// setEach has a queue be set on cells as a copy says.
+func (g *Gateway) setEach(ctx context.Context, cells []*cell, queue string, copied []byte) error {
+	for _, at := range cells {
+		header := at.ownHeader()
+		header.Set("Content-Type", "application/json")
+		if err := notSet(at, queue, at.do(ctx, http.MethodPut, "/cell/queues/"+url.PathEscape(queue), header, bytes.NewReader(copied), nil)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// notSet returns the problem with a copy of a queue that could not be read or put.
+func notSet(at *cell, queue string, err error) error {
+	refused, isAnswer := errors.AsType[*answered](err)
+	switch {
+	case err == nil:
+		return nil
+	case isAnswer && refused.status < http.StatusInternalServerError:
+		return away(at.number, fmt.Sprintf("Cell %d does not take the policy of the queue %q, or has no copy of it: it answered %d. The queue is where it was.", at.number, queue, refused.status), refused)
+	case isAnswer:
+		return refused
+	}
+	return away(at.number, fmt.Sprintf("Cell %d went away while the policy of the queue was read or put there. The queue is where it was; retry.", at.number), err)
+}
+
+// How gateways find out that former cells are empty.
+const (
+	emptyEvery = 10 * time.Second
+	emptyAfter = time.Minute // since it was left: every gateway that home answers knows by then
+)
+
+// findEmpty says at home which former cells have no events of their queues any more, until ctx ends. An event that comes there later is found as a stray.
+func (g *Gateway) findEmpty(ctx context.Context) {
+	tick := time.NewTicker(g.cfg.emptyEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, p := range g.placements.withFormer() {
+			if g.home().isUp() && ctx.Err() == nil {
+				g.findEmptyOf(ctx, p)
+			}
+		}
+	}
+}
+
+// findEmptyOf asks the former cells of a placement whether they have events, and tells home of those that have none.
+func (g *Gateway) findEmptyOf(ctx context.Context, p *placement) {
+	now := time.Now()
+	current := g.cellsIn(p.Cells)
+	for _, f := range p.Former {
+		if now.Sub(f.Since) < g.cfg.emptyAfter {
+			continue
+		}
+		var empty []int
+		isAll := true
+		for _, at := range g.cells() {
+			if !f.Cells.has(at.number) || slices.Contains(current, at) {
+				continue
+			}
+			if p.Keys != nil && p.Keys.Until.After(now) && p.Keys.Cells.has(at.number) || !g.isEmpty(ctx, at, p.Queue) {
+				isAll = false
+				continue
+			}
+			empty = append(empty, at.number)
+		}
+		if f.Cells == nil && !isAll || len(empty) == 0 {
+			continue
+		}
+		said := cellSet(empty)
+		if f.Cells == nil {
+			said = nil
+		}
+		body, err := json.Marshal(map[string]cellSet{"cells": said})
+		if err != nil {
+			panic(err) // numbers always encode
+		}
+		header := g.home().ownHeader()
+		header.Set("Content-Type", "application/json")
+		header.Set("If-Match", fmt.Sprintf(`"%d"`, p.Version))
+		made := new(placement)
+		err = g.home().do(ctx, http.MethodPost, "/queues/"+url.PathEscape(p.Queue)+"/placement/drained", header, bytes.NewReader(body), made)
+		if err == nil && made.Queue == p.Queue && made.isValid() {
+			g.placements.put(made)
+			g.log.Info().Str("queue", p.Queue).Ints("cells", empty).Msg("these cells have no events of the queue any more")
+		}
+		return // the version is another one now
+	}
+}
+
+// isEmpty reports whether a cell says that it has no event of a queue.
+func (g *Gateway) isEmpty(ctx context.Context, at *cell, queue string) bool {
+	if !at.isUp() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	var has struct {
+		Ready, Scheduled, Leased int64
+		Estimated                bool
+	}
+	err := at.do(ctx, http.MethodGet, "/queues/"+url.PathEscape(queue), at.ownHeader(), nil, &has)
+	return err == nil && !has.Estimated && has.Ready+has.Scheduled+has.Leased == 0 || isAnswer(err, http.StatusNotFound)
+}
