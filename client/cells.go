@@ -274,6 +274,8 @@ type KeyCopyFilter struct {
 	// AfterVersion and Epoch are those of an earlier listing: only what has changed since.
 	AfterVersion int64  `query:"after_version"`
 	Epoch        string `query:"epoch"`
+	// Wait is how long to wait for a change, at most a minute.
+	Wait time.Duration `query:"wait"`
 	// Limit is the size of the pages that are read.
 	Limit int `query:"limit"`
 }
@@ -295,7 +297,7 @@ func (c *Client) ListKeyCopies(ctx context.Context, filter KeyCopyFilter) (KeyCo
 	query := queryOf(filter)
 	for first := true; ; first = false {
 		var page KeyCopies
-		if _, err := c.Do(ctx, Request{Path: "/cell/keys", Query: query}, &page); err != nil {
+		if _, err := c.Do(ctx, Request{Path: "/cell/keys", Query: query, Wait: filter.Wait}, &page); err != nil {
 			return KeyCopies{}, err
 		}
 		if first {
@@ -313,7 +315,7 @@ func (c *Client) ListKeyCopies(ctx context.Context, filter KeyCopyFilter) (KeyCo
 // A PutKeyCopy is what became of a copy of a key.
 type PutKeyCopy struct {
 	ID *string `json:"id"`
-	// Result is "applied", "unchanged" if the key was there as new or newer, or "refused"; Code and Detail say why.
+	// Result is "applied", "unchanged" if the key was there as new or newer, "deleted" if it was deleted there, or "refused"; Code and Detail say why.
 	Result string `json:"result"`
 	Code   string `json:"code,omitzero"`
 	Detail string `json:"detail,omitzero"`

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -15,7 +16,8 @@ type CopiesParams struct {
 	AfterVersion int64  // only of keys that have changed since; zero: of all
 	Epoch        string // of AfterVersion; empty: it is not known
 	Limit        int
-	Cursor       string // of another page; AfterVersion and Epoch do not count then
+	Cursor       string        // of another page; AfterVersion, Epoch and Wait do not count then
+	Wait         time.Duration // for a change, where it goes on from a version
 }
 
 // A CopiesPage is copies of keys, in the order of their latest changes. A copy has the hashes and verifiers of the texts of its key, and is what PutCopies takes.
@@ -28,8 +30,44 @@ type CopiesPage struct {
 	IsComplete bool // the pages are all keys that there are
 }
 
-// Copies returns copies of keys. It fails with ErrBadCursor or ErrQueryTimeout.
-func (s *Service) Copies(ctx context.Context, p CopiesParams) (page CopiesPage, err error) {
+const (
+	copiesPoll      = time.Second      // between two looks of one who waits for changes, while notifications may not arrive
+	quietCopiesPoll = 30 * time.Second // the same while they do
+)
+
+// Copies returns copies of keys. Where it goes on from a version, it waits until a key has changed since, for Wait at most. It fails with ErrBadCursor or
+// ErrQueryTimeout.
+func (s *Service) Copies(ctx context.Context, p CopiesParams) (CopiesPage, error) {
+	until := time.NewTimer(p.Wait)
+	defer until.Stop()
+	for {
+		changes := s.changes() // before the look, so that none is missed
+		page, err := s.copies(ctx, p)
+		if err != nil || p.Wait <= 0 || p.Cursor != "" || page.IsComplete || len(page.Copies) > 0 {
+			return page, err
+		}
+		poll := copiesPoll
+		if s.cfg.Database.MissesNothing() {
+			poll = quietCopiesPoll
+		}
+		look := time.NewTimer(poll)
+		select {
+		case <-changes:
+		case <-look.C:
+		case <-s.drained:
+			p.Wait = 0
+		case <-until.C:
+			p.Wait = 0
+		case <-ctx.Done():
+			look.Stop()
+			return CopiesPage{}, wrap("waiting for changes of keys", ctx.Err())
+		}
+		look.Stop()
+	}
+}
+
+// copies is Copies without the wait.
+func (s *Service) copies(ctx context.Context, p CopiesParams) (page CopiesPage, err error) {
 	cursor, err := pg.ParseCursor("copies", p.Cursor)
 	if err != nil {
 		return page, err
@@ -70,13 +108,14 @@ func (s *Service) Copies(ctx context.Context, p CopiesParams) (page CopiesPage, 
 const (
 	CopyApplied   = "applied"
 	CopyUnchanged = "unchanged" // the key is here as new or newer
+	CopyDeleted   = "deleted"   // the key was deleted here, and stays so
 	CopyRefused   = "refused"
 )
 
 // A PutCopy is what became of a copy.
 type PutCopy struct {
 	ID     string // empty: it had none
-	Result string // CopyApplied, CopyUnchanged or CopyRefused
+	Result string // CopyApplied, CopyUnchanged, CopyDeleted or CopyRefused
 	Err    error  // why it was refused: ErrLastAdmin or an *InvalidError
 }
 

@@ -132,9 +132,13 @@ func TestKeysOfHomeWorkOnACellThatHasCopiesOfThem(t *testing.T) {
 	if _, err := cell.Get(t.Context(), id); !errors.Is(err, ErrNotFound) {
 		t.Errorf("after it was deleted: %v", err)
 	}
-	for _, result := range put(t, cell, late...) {
-		if result != CopyUnchanged {
-			t.Errorf("an old copy was %s", result)
+	for i, result := range put(t, cell, late...) {
+		want := CopyUnchanged
+		if strings.Contains(string(late[i]), id) {
+			want = CopyDeleted
+		}
+		if result != want {
+			t.Errorf("an old copy was %s, want %s", result, want)
 		}
 	}
 	if _, err := cell.Get(t.Context(), id); !errors.Is(err, ErrNotFound) {
@@ -142,6 +146,50 @@ func TestKeysOfHomeWorkOnACellThatHasCopiesOfThem(t *testing.T) {
 	}
 	if n := pgtest.Query[int](t, pgtest.Connect(t, cellDB.URL), `select count(*)::int4 from agent.audit where action = 'key.copy' and target = $1`, id); n != 6 {
 		t.Errorf("the audit has %d actions", n)
+	}
+}
+
+func TestWhoWaitsForChangesOfKeysIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	s, other := openOn(t, db), openOn(t, db)
+	runUntilEnd(t, s)
+	id, _ := create(t, s, CreateParams{})
+	create(t, s, CreateParams{})
+	first, err := s.Copies(t.Context(), CopiesParams{})
+	if err != nil || !first.IsComplete || len(first.Copies) != 2 {
+		t.Fatalf("got %+v, %v", first, err)
+	}
+	type answer struct {
+		page CopiesPage
+		err  error
+	}
+	wait := func(limit time.Duration) <-chan answer {
+		got := make(chan answer, 1)
+		go func() {
+			page, err := s.Copies(t.Context(), CopiesParams{AfterVersion: first.Version, Epoch: first.Epoch, Wait: limit})
+			got <- answer{page, err}
+		}()
+		return got
+	}
+	if got := <-wait(50 * time.Millisecond); got.err != nil || len(got.page.Copies) != 0 || got.page.IsComplete || got.page.Version != first.Version {
+		t.Errorf("when nothing happens: %+v", got)
+	}
+	waiting := wait(busyTimeout)
+	began := time.Now()
+	if err := other.Revoke(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	got := <-waiting
+	if got.err != nil || time.Since(began) > busyTimeout/3 || len(got.page.Copies) != 1 || !strings.Contains(string(got.page.Copies[0]), id) || got.page.Version <= first.Version {
+		t.Fatalf("got %+v", got)
+	}
+	first = got.page
+	waiting = wait(busyTimeout)
+	began = time.Now()
+	s.Drain()
+	if got := <-waiting; got.err != nil || len(got.page.Copies) != 0 || time.Since(began) > busyTimeout/2 {
+		t.Errorf("at the shutdown: %+v", got)
 	}
 }
 

@@ -19,5 +19,5 @@
 // # State and locks
 //
 // A set is immutable but for the usage of keys and the texts that were refused; it is a pg.Replica, which replaces it as a whole. Service.mu guards the refusals that
-// go into the audit, sessions.mu the sessions with open streams; neither is held while another lock is taken. A call of a known key holds no lock.
+// go into the audit and who waits for changes, sessions.mu the sessions with open streams; neither is held while another lock is taken. A call of a known key holds no lock.
 package access

@@ -64,15 +64,19 @@ type Service struct {
 	keys     pg.Replica[set]
 	sessions sessions
 
+	drained chan struct{} // closed by Drain
+	drain   sync.Once
+
 	mu       sync.Mutex // guards the fields below
 	refusals map[refusal]int
+	changed  chan struct{} // closed when keys may have changed, and then another
 }
 
 // Open returns a Service on a migrated database, with the keys that there are. It starts no loops: see Run. It fails with ErrUnavailable when the
 // database cannot be reached. Close it.
 func Open(ctx context.Context, cfg Config) (*Service, error) {
 	cfg = cfg.withDefaults()
-	s := &Service{cfg: cfg, refusals: make(map[refusal]int)}
+	s := &Service{cfg: cfg, refusals: make(map[refusal]int), drained: make(chan struct{}), changed: make(chan struct{})}
 	ended, end := context.WithCancelCause(context.Background())
 	s.endOpen, s.neverDone = end, context.Background()
 	_, signer, err := ed25519.GenerateKey(rand.Reader)
@@ -95,7 +99,7 @@ func Open(ctx context.Context, cfg Config) (*Service, error) {
 	s.keys.Database, s.keys.Pool, s.keys.Names, s.keys.Doing = cfg.Database, s.lookUpPool, []string{"access"}, "reading the keys"
 	s.keys.Timeout, s.keys.Poll = cfg.QueryTimeout, cfg.PollInterval
 	s.sessions.prepare(s)
-	s.keys.Read, s.keys.Swapped, s.keys.Differs = s.read, s.endReplaced, s.hasOthers
+	s.keys.Read, s.keys.Swapped, s.keys.Differs = s.read, s.swapped, s.hasOthers
 	if err := s.keys.Renew(ctx); err != nil {
 		_ = s.pools.CloseBy(ctx) // nothing is lost with them
 		return nil, err
@@ -119,8 +123,24 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// Drain does nothing: no call waits for anything.
-func (*Service) Drain() {}
+// swapped is called when the keys were read anew.
+func (s *Service) swapped(before, after *set) {
+	s.endReplaced(before, after)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// changes returns a channel that is closed when keys may have changed.
+func (s *Service) changes() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+// Drain has those who wait for changes of keys return. It may be repeated.
+func (s *Service) Drain() { s.drain.Do(func() { close(s.drained) }) }
 
 // Close closes the connections, by the end of ctx. Run must have returned. Known keys can be authenticated after Close.
 func (s *Service) Close(ctx context.Context) error { return s.pools.CloseBy(ctx) }

@@ -4,12 +4,18 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/queued/queued/internal/access"
 	"github.com/queued/queued/internal/http/problem"
 )
 
-type listKeyCopiesRequest struct{ following }
+type listKeyCopiesRequest struct {
+	following
+	Wait time.Duration `query:"wait" validate:"min=0s,max=1m"`
+}
+
+func (req *listKeyCopiesRequest) waits() time.Duration { return req.Wait }
 
 type listKeyCopiesResponse struct {
 	Keys []json.RawMessage `json:"keys"`
@@ -17,7 +23,7 @@ type listKeyCopiesResponse struct {
 }
 
 func (s *Server) listKeyCopies(r *http.Request, req listKeyCopiesRequest) (reply, error) {
-	page, err := s.access.Copies(r.Context(), access.CopiesParams{AfterVersion: req.AfterVersion, Epoch: req.Epoch, Limit: req.Limit, Cursor: req.Cursor})
+	page, err := s.access.Copies(r.Context(), access.CopiesParams{AfterVersion: req.AfterVersion, Epoch: req.Epoch, Limit: req.Limit, Cursor: req.Cursor, Wait: req.Wait})
 	if err == nil && len(page.Copies) > 0 && logOf(r).grant.IsOpen { // another process has made a key seconds ago
 		err = challenge(r, access.ErrUnauthorized)
 	}

@@ -612,8 +612,8 @@ as $func$
   select v.version, agent_private.epoch() from agent_private.replica_version v where v.name = 'access'
 $func$;
 
--- Puts copies of keys on this cell, and returns what became of each, in the order given: applied; unchanged, when it is here as new or newer; or refused, with the
--- SQLSTATE and the reason. Of two states of a key that of the greater version counts, and of the same version the one that was changed later; a key that was
+-- Puts copies of keys on this cell, and returns what became of each, in the order given: applied; unchanged, when it is here as new or newer; deleted, when it was
+-- deleted here and stays so; or refused, with the SQLSTATE and the reason. Of two states of a key that of the greater version counts, and of the same version the one that was changed later; a key that was
 -- revoked stays revoked, and one that was deleted deleted, whatever comes after that. So copies may come in any order, and more than once, and the same is here at
 -- the end. A copy is refused when no live admin key would be left: put it again when another one is here. With _is_first it has to be the first key ever: raises
 -- QD032 if there has been one, and QD031 if there is no live admin key then, and nothing is done. For the service.
@@ -646,7 +646,9 @@ begin
     order by (c.value ? 'deleted' or c.value ->> 'revoked_at' is not null or not coalesce(c.value -> 'scopes' ? 'admin', false)), c.value ->> 'id', c.ordinality
   loop
     begin
-      _result = jsonb_build_object('result', case when agent_private.put_key_copy(_copy) then 'applied' else 'unchanged' end);
+      _result = jsonb_build_object('result', case when agent_private.put_key_copy(_copy) then 'applied'
+        when not _copy ? 'deleted' and exists (select from agent_private.deleted_api_key d where d.id = _copy ->> 'id') then 'deleted'
+        else 'unchanged' end);
     exception when sqlstate 'QD003' or sqlstate 'QD031' or integrity_constraint_violation or data_exception then
       _result = jsonb_build_object('result', 'refused', 'state', sqlstate, 'reason', sqlerrm);
     end;
