@@ -224,3 +224,27 @@ func TestGatewaySpeaksTLSAndHTTP2OnBothSides(t *testing.T) {
 		t.Errorf("a client without a certificate got %s", resp.Status)
 	}
 }
+
+func TestKeysMadeThroughTheGatewayAreThoseOfEveryCell(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t)
+	made := f.call(http.StatusCreated, http.MethodPost, "/keys", `{"name":"reader","scopes":["read"]}`).decode(t)
+	bearer := "Authorization: Bearer " + made["key"].(string)
+	for _, cell := range f.cells {
+		cell.want(http.StatusOK, http.MethodGet, "/queues", "", bearer)
+	}
+	f.call(http.StatusNoContent, http.MethodDelete, "/keys/"+made["id"].(string), "")
+	for _, cell := range f.cells {
+		cell.want(http.StatusUnauthorized, http.MethodGet, "/queues", "", bearer)
+	}
+
+	// What is changed at home itself reaches the other cell, too, and the other way round.
+	for from, to := range []int{1, 0} {
+		made := f.cells[from].want(http.StatusCreated, http.MethodPost, "/keys", `{"name":"other","scopes":["read"]}`, "Authorization: Bearer "+keyOfCells).decode(t)
+		bearer := "Authorization: Bearer " + made["key"].(string)
+		until(t, "the key is on the other cell", func() bool {
+			got, err := f.cells[to].send(http.MethodGet, "/queues", "", bearer)
+			return err == nil && got.status == http.StatusOK
+		})
+	}
+}

@@ -29,6 +29,7 @@ const (
 	maxIdle      = 512              // connections to a cell that nobody uses
 	bufferSize   = 2 << 10          // of a connection, each way: for headers; longer reads and writes go past it
 	maxOwnAnswer = 1 << 20          // of an answer to a call of the gateway's own
+	maxOwnPage   = 16 << 20         // of one that is read at once: a hundred keys with all the patterns that there may be
 )
 
 // A cell is one of the deployments behind the gateway.
@@ -43,6 +44,8 @@ type cell struct {
 	calls     slots  // that are answered soon
 	waiting   slots  // that may wait
 	state     atomic.Pointer[state]
+	keys      *keyLevel
+	prepare   func(context.Context, *cell) error // before the cell is used; nil: nothing is done
 	log       zerolog.Logger
 	takesNew  atomic.Bool // new queues may be placed there, and queues on all cells are on it
 	stop      func()      // ends its watch
@@ -87,7 +90,7 @@ func (s *slots) leave() { s.used.Add(-1) }
 
 func newCell(cfg *Config, number int, base *url.URL, drain context.Context) *cell { //nolint:revive // the context is of the whole gateway
 	c := &cell{
-		number: number, label: strconv.Itoa(number), url: base, origin: base.Scheme + "://" + base.Host, key: cfg.Key, drain: drain, first: make(chan struct{}),
+		number: number, label: strconv.Itoa(number), url: base, origin: base.Scheme + "://" + base.Host, key: cfg.Key, drain: drain, first: make(chan struct{}), keys: newKeyLevel(),
 		log: cfg.Logger.With().Int("cell", number).Logger(),
 		transport: &http.Transport{
 			DialContext:           (&net.Dialer{Timeout: dialTime, KeepAlive: 15 * time.Second}).DialContext,
@@ -136,7 +139,11 @@ func (c *cell) look(ctx context.Context) {
 	now := time.Now()
 	before := c.state.Load()
 	if !before.usable || now.Sub(before.verified) >= verifyEvery {
-		switch err := c.verify(ctx); {
+		err := c.verify(ctx)
+		if err == nil && !before.usable && c.prepare != nil {
+			err = c.prepare(ctx, c)
+		}
+		switch {
 		case err == nil:
 			c.use(before, now)
 			return
@@ -155,18 +162,18 @@ func (c *cell) look(ctx context.Context) {
 	case err == nil && before.missed > 0:
 		next := *before
 		next.missed = 0
-		c.state.Store(&next)
+		c.state.CompareAndSwap(before, &next)
 	case err == nil:
 	case errors.As(err, &timeout) && timeout.Timeout() && before.missed+1 < missedLooks:
 		next := *before
 		next.missed++
-		c.state.Store(&next)
+		c.state.CompareAndSwap(before, &next)
 	default:
 		c.leave(before, err)
 	}
 }
 
-// use has calls use the cell from now on.
+// use has calls use the cell from now on, unless its state has changed since before.
 func (c *cell) use(before *state, now time.Time) {
 	next := &state{usable: true, verified: now, life: before.life, waitLife: before.waitLife, end: before.end}
 	if !before.usable {
@@ -180,24 +187,36 @@ func (c *cell) use(before *state, now time.Time) {
 		}
 		c.log.Info().Str("url", c.url.String()).Msg("the cell can be used")
 	}
-	c.state.Store(next)
+	if c.state.CompareAndSwap(before, next) && !before.usable {
+		c.wakeKeys() // they may have changed since it was prepared
+	}
 }
 
-// leave has no call use the cell until a later look, and ends those that wait for its answer.
-func (c *cell) leave(before *state, err error) {
+// fallBehind has no call use the cell until a later look, which prepares it anew.
+func (c *cell) fallBehind(err error) {
+	for before := c.state.Load(); before.usable && !c.leave(before, &wrongCellError{"It does not have the keys of home.", err.Error()}); {
+		before = c.state.Load()
+	}
+}
+
+// leave has no call use the cell until a later look, and ends those that wait for its answer. It does nothing, and returns false, if the state has changed since before.
+func (c *cell) leave(before *state, err error) bool {
 	why := "It does not answer."
 	wrong, isWrong := errors.AsType[*wrongCellError](err)
 	if isWrong {
 		why = wrong.why
 	}
 	next := &state{why: why, life: before.life, waitLife: before.waitLife}
-	c.state.Store(next)
+	if !c.state.CompareAndSwap(before, next) {
+		return false
+	}
 	if before.usable || before.why != why {
 		c.log.Error().Func(failure.Of(err)).Str("url", c.url.String()).Msg("the cell cannot be used")
 	}
 	if before.end != nil {
 		before.end(errAway)
 	}
+	return true
 }
 
 // A wrongCellError is why a cell that answers is not used.
@@ -258,7 +277,7 @@ func (c *cell) do(ctx context.Context, method, path string, header http.Header, 
 		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxOwnAnswer))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxOwnPage))
 	switch {
 	case err != nil:
 		return err

@@ -124,6 +124,10 @@ func (g *Gateway) complain(number int, text string) {
 // watch looks after a cell until ctx ends, or the cell is not listed any more.
 func (g *Gateway) watch(ctx context.Context, at *cell) {
 	ctx, at.stop = context.WithCancel(ctx)
+	if at.number != home {
+		at.prepare = g.prepare
+		g.watching.Go(func() { g.keepLevel(ctx, at) })
+	}
 	g.watching.Go(func() {
 		at.watch(ctx)
 		at.transport.CloseIdleConnections()

@@ -37,6 +37,7 @@ type fakeCell struct {
 	number int
 	server *httptest.Server
 	mux    *http.ServeMux
+	keys   *fakeKeys
 
 	mu         sync.Mutex
 	seen       []string // "METHOD path" of the calls that are no look-ups of the gateway
@@ -50,7 +51,7 @@ type fakeCell struct {
 
 func newFakeCell(t *testing.T, number int) *fakeCell {
 	t.Helper()
-	f := &fakeCell{t: t, number: number, mux: http.NewServeMux(), placements: make(map[string]placement), changed: make(chan struct{})}
+	f := &fakeCell{t: t, number: number, mux: http.NewServeMux(), keys: newFakeKeys(), placements: make(map[string]placement), changed: make(chan struct{})}
 	f.mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"status":"ok"}`) })
 	f.mux.HandleFunc("GET /cell", func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer "+gatewayKey {
@@ -60,6 +61,8 @@ func newFakeCell(t *testing.T, number int) *fakeCell {
 		_, _ = fmt.Fprintf(w, `{"cell":%d}`, f.number)
 	})
 	f.mux.HandleFunc("GET /placements", f.listPlacements)
+	f.mux.HandleFunc("GET /cell/keys", f.keys.list)
+	f.mux.HandleFunc("PUT /cell/keys", f.keys.put)
 	f.mux.HandleFunc("POST /queues/{name}/placement", f.place)
 	f.mux.HandleFunc("PUT /queues/{name}/placement", f.place)
 	f.mux.HandleFunc("GET /queues/{name}/placement", func(w http.ResponseWriter, r *http.Request) {
@@ -82,7 +85,7 @@ func newFakeCell(t *testing.T, number int) *fakeCell {
 	f.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
 		frozen := f.isFrozen
-		if !slices.Contains([]string{"/livez", "/cell", "/placements"}, r.URL.Path) {
+		if !slices.Contains([]string{"/livez", "/cell", "/cell/keys", "/placements"}, r.URL.Path) {
 			f.seen = append(f.seen, r.Method+" "+r.URL.Path)
 		}
 		f.mu.Unlock()

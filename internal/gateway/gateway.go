@@ -66,6 +66,7 @@ type Gateway struct {
 	watching   sync.WaitGroup
 	complaints map[int]string // about cells that are listed, as they were logged
 	placements *placements
+	homeKeys   atomic.Pointer[mark] // how far changes of home's keys are known; nil: not at all
 	bodies     bodyBudget
 	proxy      *httputil.ReverseProxy
 	metrics    *metrics
@@ -111,6 +112,7 @@ func (g *Gateway) Run(ctx context.Context) {
 		g.watch(ctx, at)
 	}
 	g.watching.Go(func() { g.findEmpty(ctx) })
+	g.watching.Go(func() { g.followHomeKeys(ctx) })
 	g.follow(ctx)
 }
 

@@ -88,6 +88,7 @@ var (
 
 	bodyBytes        = prometheus.NewDesc("queued_gateway_body_bytes", "Memory that bodies take which the gateway has read to find their cells.", nil, nil)
 	placementVersion = prometheus.NewDesc("queued_placement_version", "The version of the placements of queues that this gateway goes by.", nil, nil)
+	keysVersion      = prometheus.NewDesc("queued_cell_keys_version", "The version of home's keys that the cell is known to have; for home itself the latest one that is known. Missing until then, and with one cell.", []string{"cell"}, nil)
 	placementAge     = prometheus.NewDesc("queued_placement_age_seconds", "Time since home last confirmed the placements of queues; missing until it has, and with one cell.", nil, nil)
 )
 
@@ -96,7 +97,7 @@ type collector struct{ g *Gateway }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{cellUp, held, heldBy, bodyBytes, placementVersion, placementAge} {
+	for _, desc := range []*prometheus.Desc{cellUp, held, heldBy, bodyBytes, keysVersion, placementVersion, placementAge} {
 		out <- desc
 	}
 }
@@ -116,6 +117,12 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		set(held, float64(at.waiting.used.Load()), at.label, "wait")
 		set(heldBy, float64(at.calls.limit), at.label, "call")
 		set(heldBy, float64(at.waiting.limit), at.label, "wait")
+		if version, isKnown := at.keys.version(); isKnown {
+			set(keysVersion, float64(version), at.label)
+		}
+	}
+	if m := c.g.homeKeys.Load(); m != nil {
+		set(keysVersion, float64(m.version), c.g.home().label)
 	}
 	set(bodyBytes, float64(c.g.bodies.used.Load()))
 	version, _, known := c.g.placements.state()

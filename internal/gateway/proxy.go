@@ -84,7 +84,11 @@ func (e exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 	if c.claim != nil {
 		return e.g.answerClaim(c, r)
 	}
-	return e.g.send(c, c.target, r)
+	resp, err := e.g.send(c, c.target, r)
+	if err == nil && c.route != nil && c.route.keys && resp.StatusCode < http.StatusBadRequest && e.g.single() == nil {
+		e.g.spreadKeys(r.Context(), c)
+	}
+	return resp, err
 }
 
 // send sends r to a cell and returns its answer. An error is a *problem, or that of a client that has gone.

@@ -17,6 +17,7 @@ type route struct {
 	waits   bool // it may be held for long before it is answered
 	waitsIf bool // … if it has the parameter wait
 	streams bool // its answer has no end; it waits, too
+	keys    bool // it changes keys of home, of which all cells have copies
 	manages bool // it is for callers with the scope manage
 	busy    bool // it is called for every event, or every few seconds: the log of all of them would be most of the log
 }
@@ -30,6 +31,7 @@ type option func(*route)
 func waits(r *route)   { r.waits = true }
 func waitsIf(r *route) { r.waitsIf = true }
 func streams(r *route) { r.waits, r.streams = true, true }
+func ofKeys(r *route)  { r.keys = true }
 func manages(r *route) { r.manages = true }
 func busy(r *route)    { r.busy = true }
 
@@ -109,7 +111,7 @@ func table() []*route {
 	add(get, "/cell/queues/{name}", toHome)
 	add(put, "/cell/queues/{name}", toHome)
 	add(get, "/cell/keys", toHome)
-	add(put, "/cell/keys", toHome)
+	add(put, "/cell/keys", toHome, ofKeys)
 	add(get, "/stats/queues", overCells)
 	add(get, "/stats/executions", overCells)
 	add(get, "/stats/processes", overCells)
@@ -156,13 +158,13 @@ func table() []*route {
 	add(post, "/subscriptions/{name}/resume", toHome)
 	add(get, "/subscriptions/{name}/stream", toHome, streams)
 
-	add(post, "/keys", toHome)
+	add(post, "/keys", toHome, ofKeys)
 	add(get, "/keys", toHome)
 	add(get, "/keys/self", toHome)
 	add(get, "/keys/{id}", toHome)
-	add(patch, "/keys/{id}", toHome)
-	add(post, "/keys/{id}/rotate", toHome)
-	add(del, "/keys/{id}", toHome)
+	add(patch, "/keys/{id}", toHome, ofKeys)
+	add(post, "/keys/{id}/rotate", toHome, ofKeys)
+	add(del, "/keys/{id}", toHome, ofKeys)
 	add(get, "/audit", toHome)
 
 	add(get, "/sources", toHome)
