@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 )
@@ -107,6 +108,28 @@ func (c *Client) PutQueueCopy(ctx context.Context, queue string, copied QueueCop
 
 type putQueueCopy struct {
 	Changed bool `json:"changed"`
+}
+
+// ListCellQueues returns the names of all queues that have an event on the cell, waiting or leased.
+func (c *Client) ListCellQueues(ctx context.Context) ([]string, error) {
+	var all []string
+	query := url.Values{"limit": {"1000"}}
+	for {
+		var page cellQueues
+		if _, err := c.Do(ctx, Request{Path: "/cell/queues", Query: query}, &page); err != nil {
+			return nil, err
+		}
+		all = append(all, page.Queues...)
+		if page.Next == nil {
+			return all, nil
+		}
+		query.Set("cursor", *page.Next)
+	}
+}
+
+type cellQueues struct {
+	Queues []string `json:"queues"`
+	Next   *string  `json:"next"`
 }
 
 // Cells are numbers of cells; nil: all that take new queues.

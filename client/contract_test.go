@@ -85,9 +85,12 @@ var wires = map[string]wire{
 	"getPlacement":    {response: Placement{}},
 	"drainPlacement":  {request: drainRequest{}, response: Placement{}},
 	"deletePlacement": {},
-	"listKeyCopies":   {query: KeyCopyFilter{}, response: KeyCopies{}},
-	"putKeyCopies":    {request: putKeyCopiesRequest{}, response: putKeyCopies{}},
-	"listPlacements":  {query: PlacementFilter{}, response: Placements{}},
+	"listCellQueues": {query: struct {
+		Limit int `query:"limit"`
+	}{}, response: cellQueues{}},
+	"listKeyCopies":  {query: KeyCopyFilter{}, response: KeyCopies{}},
+	"putKeyCopies":   {request: putKeyCopiesRequest{}, response: putKeyCopies{}},
+	"listPlacements": {query: PlacementFilter{}, response: Placements{}},
 
 	"livez":  {},
 	"readyz": {},

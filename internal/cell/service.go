@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
 
 	"github.com/queued/queued/internal/pg"
@@ -84,6 +85,20 @@ func (s *Service) Get(ctx context.Context) (Cell, error) {
 	rows, _ := s.pool.Query(ctx, `select number, first_id, last_id, ids_left, placement_version, keys_version, epoch from agent_service.get_cell()`)
 	c, err := pg.CollectOne[Cell](rows)
 	return c, wrap("reading the cell", err)
+}
+
+// WaitingQueues returns the names of queues that have an event waiting, or leased, in order: up to limit after a cursor, and the cursor of the next page, empty on the
+// last one. It fails with ErrBadCursor and ErrQueryTimeout.
+func (s *Service) WaitingQueues(ctx context.Context, cursor string, limit int) (queues []string, next string, err error) {
+	queues, next, err = pg.ReadPage("waiting", cursor, limit, func(after pg.Cursor, n int) (found []string, err error) {
+		err = pg.Bounded(ctx, s.pool, s.cfg.QueryTimeout, func(tx pgx.Tx) error {
+			rows, _ := tx.Query(ctx, `select agent_service.list_waiting_queues($1, $2)`, after.Name, n)
+			found, err = pgx.CollectRows(rows, pgx.RowTo[string])
+			return err
+		})
+		return found, err
+	}, func(queue *string) pg.Cursor { return pg.Cursor{Name: queue} })
+	return queues, next, wrap("listing queues with events", err)
 }
 
 // Run tells those who wait of changes of placements, until ctx ends. Without it they look every second.

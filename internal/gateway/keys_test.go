@@ -148,7 +148,6 @@ func (k *fakeKeys) list(w http.ResponseWriter, r *http.Request) {
 			case <-changed:
 				continue
 			case <-late:
-				wait = 0
 			case <-r.Context().Done():
 				return
 			}

@@ -256,9 +256,11 @@ var restrictedCalls = map[string]struct {
 
 	"getQueueCopy":  {"/cell/queues/copied", "", global},
 	"putQueueCopy":  {"/cell/queues/copied", `{"policy":{"max_attempts":5}}`, global},
-	"listCells":     {"/cells", "", global},
-	"putCell":       {"/cells/9", `{"takes_new":false}`, global},
-	"deleteCell":    {"/cells/LISTED", "", global},
+	"listCells":      {"/cells", "", global},
+	"putCell":        {"/cells/9", `{"takes_new":false}`, global},
+	"deleteCell":     {"/cells/LISTED", "", global},
+	"listCellQueues": {"/cell/queues", "", global},
+
 	"listKeyCopies": {"/cell/keys", "", global},
 	"putKeyCopies":  {"/cell/keys", `{"keys":[` + keyCopy + `]}`, global},
 

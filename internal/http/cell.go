@@ -72,6 +72,21 @@ func (s *Server) deleteCell(r *http.Request, req deleteCellRequest) (reply, erro
 	return noContent, s.cells.Delete(r.Context(), req.Number)
 }
 
+type listCellQueuesRequest struct{ paging }
+
+type listCellQueuesResponse struct {
+	Queues []string `json:"queues"`
+	Next   *string  `json:"next"` // null on the last page
+}
+
+func (s *Server) listCellQueues(r *http.Request, req listCellQueuesRequest) (reply, error) {
+	queues, next, err := s.cells.WaitingQueues(r.Context(), req.Cursor, req.Limit)
+	if queues == nil {
+		queues = []string{}
+	}
+	return reply{body: listCellQueuesResponse{queues, nextOf(next)}}, err
+}
+
 func (s *Server) getCell(r *http.Request, _ noRequest) (reply, error) {
 	c, err := s.cells.Get(r.Context())
 	return reply{body: s.cellResponseOf(c)}, err

@@ -3,6 +3,7 @@ package http
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -304,6 +305,32 @@ func provokeKeyCopies(h *environment) {
 	h.try("PUT", "/cell/keys", `{"keys":[]}`).wantProblem(problem.ValidationFailed)
 	h.call("PUT", "/cell/keys", `{"keys":[{"id":"k3x7q2ad","deleted":true}]}`).want(http.StatusOK)
 	h.call("GET", "/cell/keys?cursor=x", "").wantProblem(problem.InvalidCursor)
+	h.call("GET", "/cell/queues?cursor=x", "").wantProblem(problem.InvalidCursor)
+}
+
+func TestQueuesOfACellAreThoseWithEvents(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	for _, queue := range []string{"c", "a", "b", "d"} {
+		h.call("POST", "/events?queue="+queue, "{}").want(http.StatusCreated)
+		h.call("POST", "/events?queue="+queue+"&delay=1h", "{}").want(http.StatusCreated)
+	}
+	h.call("POST", "/queues/d/purge", "").want(http.StatusOK)
+	h.call("PUT", "/queues/e", "{}").want(http.StatusOK)
+	h.call("POST", "/claim", `{"queue":"a"}`).want(http.StatusOK)
+	var got []string
+	cursor := ""
+	for range 10 {
+		page := decode[listCellQueuesResponse](h.call("GET", "/cell/queues?limit=2"+cursor, "").want(http.StatusOK))
+		got = append(got, page.Queues...)
+		if page.Next == nil {
+			break
+		}
+		cursor = "&cursor=" + url.QueryEscape(*page.Next)
+	}
+	if !slices.Equal(got, []string{"a", "b", "c"}) {
+		t.Errorf("listed %v", got)
+	}
 }
 
 func TestQueueIsPlacedOnceByWhoeverUsesItFirst(t *testing.T) {

@@ -210,7 +210,7 @@ func provokeSuccesses(h *environment) {
 	h.call("POST", "/history/requeue", `{"outcome":"done"}`).want(200)
 	h.call("POST", "/ack", fmt.Sprintf(`{"events":[{"id":%d}]}`, copied)).want(200)
 	h.call("POST", "/sweep", "").want(200)
-	for _, path := range []string{"/livez", "/readyz", "/version", "/cell", "/cell/keys", "/metrics", "/"} {
+	for _, path := range []string{"/livez", "/readyz", "/version", "/cell", "/cell/queues", "/cell/keys", "/metrics", "/"} {
 		h.call("GET", path, "").want(200)
 	}
 	h.with("Accept", "text/html").call("GET", "/", "").want(303)

@@ -577,6 +577,29 @@ exception
 end
 $func$;
 
+-- The names of up to _limit queues after _after that have an event waiting, or leased, by name. It takes a look into an index for each, however many events there are.
+-- For gateways, which look for queues with events on cells that they are not placed on. For the service.
+create or replace function agent_service.list_waiting_queues(_after text, _limit int4)
+returns setof text
+language plpgsql volatile
+security definer
+set search_path to pg_catalog, pg_temp
+set plan_cache_mode to force_generic_plan
+set enable_seqscan to off
+set enable_bitmapscan to off
+set jit to off
+as $func$
+declare
+  _queue text = coalesce(_after, '');
+begin
+  for _ in 1 .. _limit loop
+    _queue = (select e.queue from agent.event e where e.queue > _queue order by e.queue limit 1);
+    exit when _queue is null;
+    return next _queue;
+  end loop;
+end
+$func$;
+
 -- Copies of keys: every cell checks its callers itself, so all of them have the keys of home. A gateway reads them at home and puts them on the other cells.
 
 -- Up to _limit copies of keys that have changed since _after_change, by their changes, each as an object: all that agent_service.put_key_copies() takes, with hashes
