@@ -248,3 +248,18 @@ func TestKeysMadeThroughTheGatewayAreThoseOfEveryCell(t *testing.T) {
 		})
 	}
 }
+
+func TestClaimThroughTheGatewayFindsAnEventOnAnotherCell(t *testing.T) {
+	t.Parallel()
+	f := startFleet(t)
+	for number, queue := range f.queuesOn() {
+		claimed := make(chan map[string]any, 1)
+		go func() { claimed <- f.claim(queue, "60s") }()
+		inserted := f.cells[1-number].want(http.StatusCreated, http.MethodPost, "/events?queue="+queue, `{}`, "Authorization: Bearer "+keyOfCells).decode(t)
+		event := <-claimed
+		if event["id"] != inserted["id"] {
+			t.Errorf("inserted %v, claimed %v", inserted, event)
+		}
+		f.call(http.StatusNoContent, http.MethodDelete, fmt.Sprintf("/events/%.0f?receipt=%s", event["id"], url.QueryEscape(event["receipt"].(string))), "")
+	}
+}

@@ -128,6 +128,7 @@ func (g *Gateway) watch(ctx context.Context, at *cell) {
 		at.prepare = g.prepare
 		g.watching.Go(func() { g.keepLevel(ctx, at) })
 	}
+	g.watching.Go(func() { g.lookForStrays(ctx, at) })
 	g.watching.Go(func() {
 		at.watch(ctx)
 		at.transport.CloseIdleConnections()

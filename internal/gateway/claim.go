@@ -92,6 +92,9 @@ func (g *Gateway) claimOnce(c *call, r *http.Request) (resp *http.Response, agai
 	if err != nil {
 		return nil, false, err
 	}
+	if others := g.straysOf(c.claim.queue, current, before); len(others) > 0 {
+		before, every = append(others, before...), formerEvery
+	}
 	if len(before) > 0 {
 		if resp, err := g.askFormer(c, r, before); resp != nil || err != nil {
 			return resp, false, err

@@ -8,6 +8,7 @@
 //	choose.go     the cell that a request is for, where there are several
 //	claim.go      claims from queues that were moved, or are placed nowhere yet
 //	placement.go  the placements of queues that home has, followed by their version; the first use of a queue
+//	strays.go     events of queues on cells that they are not placed on
 //	keys.go       the copies of home's keys on all cells
 //	cell.go       one cell: its connections, its limits, whether it may be used
 //	proxy.go      requests and answers on their way, and what failed on it
@@ -19,9 +20,9 @@
 //
 // # Goroutines and state
 //
-// [Gateway.Run] has one goroutine for each cell, which looks after it (cell.watch). With more than one cell, it has one that follows the placements of home, one that follows home's keys, and for each
-// other cell two that keep its keys level with those of home. A request has the
-// goroutine of its handler, and those that net/http starts. Nothing is kept on disk.
+// [Gateway.Run] has one goroutine that follows the placements of home and the list of cells, and one that follows home's keys; and for each cell one that looks after it
+// (cell.watch), one that looks for stray events, and unless it is home two that keep its keys level. A request has the goroutine of its handler, and those that net/http
+// starts. Nothing is kept on disk.
 //
 // A cell's state is replaced as a whole, and never changed. placements.mu guards the placements and who waits for a change of one; no other lock is taken while
 // it is held.

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,6 +39,7 @@ type fakeCell struct {
 	server *httptest.Server
 	mux    *http.ServeMux
 	keys   *fakeKeys
+	queues atomic.Pointer[[]string] // with events
 
 	mu         sync.Mutex
 	seen       []string // "METHOD path" of the calls that are no look-ups of the gateway
@@ -61,6 +63,13 @@ func newFakeCell(t *testing.T, number int) *fakeCell {
 		_, _ = fmt.Fprintf(w, `{"cell":%d}`, f.number)
 	})
 	f.mux.HandleFunc("GET /placements", f.listPlacements)
+	f.mux.HandleFunc("GET /cell/queues", func(w http.ResponseWriter, _ *http.Request) {
+		names := []string{}
+		if held := f.queues.Load(); held != nil {
+			names = *held
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"queues": names, "next": nil})
+	})
 	f.mux.HandleFunc("GET /cell/keys", f.keys.list)
 	f.mux.HandleFunc("PUT /cell/keys", f.keys.put)
 	f.mux.HandleFunc("POST /queues/{name}/placement", f.place)
@@ -85,7 +94,7 @@ func newFakeCell(t *testing.T, number int) *fakeCell {
 	f.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
 		frozen := f.isFrozen
-		if !slices.Contains([]string{"/livez", "/cell", "/cell/keys", "/placements"}, r.URL.Path) {
+		if !slices.Contains([]string{"/livez", "/cell", "/cell/keys", "/cell/queues", "/placements"}, r.URL.Path) {
 			f.seen = append(f.seen, r.Method+" "+r.URL.Path)
 		}
 		f.mu.Unlock()

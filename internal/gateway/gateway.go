@@ -66,6 +66,7 @@ type Gateway struct {
 	watching   sync.WaitGroup
 	complaints map[int]string // about cells that are listed, as they were logged
 	placements *placements
+	strays     *strays
 	homeKeys   atomic.Pointer[mark] // how far changes of home's keys are known; nil: not at all
 	bodies     bodyBudget
 	proxy      *httputil.ReverseProxy
@@ -86,7 +87,7 @@ func New(cfg Config) (*Gateway, error) {
 	if cfg.Registry == nil {
 		cfg.Registry = prometheus.NewRegistry()
 	}
-	g := &Gateway{cfg: cfg, given: make(map[int]*cell, len(cfg.Cells)), complaints: make(map[int]string), log: cfg.Logger, placements: newPlacements(), callers: newCallers()}
+	g := &Gateway{cfg: cfg, given: make(map[int]*cell, len(cfg.Cells)), complaints: make(map[int]string), log: cfg.Logger, placements: newPlacements(), strays: newStrays(), callers: newCallers()}
 	g.bodies.limit = cfg.MaxBodyMemory
 	g.drain, g.drained = context.WithCancel(context.Background())
 	for number, base := range cfg.Cells {

@@ -88,6 +88,7 @@ var (
 
 	bodyBytes        = prometheus.NewDesc("queued_gateway_body_bytes", "Memory that bodies take which the gateway has read to find their cells.", nil, nil)
 	placementVersion = prometheus.NewDesc("queued_placement_version", "The version of the placements of queues that this gateway goes by.", nil, nil)
+	strayQueues      = prometheus.NewDesc("queued_cell_stray_queues", "Queues with events on the cell that are not placed there, as SQL or dead letters may bring about; claims find these events.", []string{"cell"}, nil)
 	keysVersion      = prometheus.NewDesc("queued_cell_keys_version", "The version of home's keys that the cell is known to have; for home itself the latest one that is known. Missing until then, and with one cell.", []string{"cell"}, nil)
 	placementAge     = prometheus.NewDesc("queued_placement_age_seconds", "Time since home last confirmed the placements of queues; missing until it has, and with one cell.", nil, nil)
 )
@@ -97,7 +98,7 @@ type collector struct{ g *Gateway }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{cellUp, held, heldBy, bodyBytes, keysVersion, placementVersion, placementAge} {
+	for _, desc := range []*prometheus.Desc{cellUp, held, heldBy, bodyBytes, strayQueues, keysVersion, placementVersion, placementAge} {
 		out <- desc
 	}
 }
@@ -117,6 +118,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		set(held, float64(at.waiting.used.Load()), at.label, "wait")
 		set(heldBy, float64(at.calls.limit), at.label, "call")
 		set(heldBy, float64(at.waiting.limit), at.label, "wait")
+		set(strayQueues, float64(c.g.strays.count(at)), at.label)
 		if version, isKnown := at.keys.version(); isKnown {
 			set(keysVersion, float64(version), at.label)
 		}

@@ -237,6 +237,16 @@ func (p *placements) update(page *placementsPage, now time.Time) {
 	}
 }
 
+// wake has those who wait for a change of the placement of a queue look again.
+func (p *placements) wake(queue string) {
+	p.mu.RLock()
+	watchers := slices.Collect(maps.Keys(p.watchers[queue]))
+	p.mu.RUnlock()
+	for _, w := range watchers {
+		w.changed()
+	}
+}
+
 // watch has changed called, once or more, when the placement of a queue changes, until stop is called.
 func (p *placements) watch(queue string, changed func()) (stop func()) {
 	w := &watcher{changed}
