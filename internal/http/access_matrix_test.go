@@ -254,8 +254,8 @@ var restrictedCalls = map[string]struct {
 
 	"getCell": {"/cell", "", global},
 
-	"getQueueCopy":  {"/cell/queues/copied", "", global},
-	"putQueueCopy":  {"/cell/queues/copied", `{"policy":{"max_attempts":5}}`, global},
+	"getQueueCopy":   {"/cell/queues/copied", "", global},
+	"putQueueCopy":   {"/cell/queues/copied", `{"policy":{"max_attempts":5}}`, global},
 	"listCells":      {"/cells", "", global},
 	"putCell":        {"/cells/9", `{"takes_new":false}`, global},
 	"deleteCell":     {"/cells/LISTED", "", global},
