@@ -133,14 +133,22 @@ func (g *coalescer) send(batch []*gatheredInsert) {
 	if err == nil && len(answer.Results) != len(batch) {
 		err = errNotJSON
 	}
-	var refused *Error
-	if errors.As(err, &refused) && refused.isOfSomeEvent() {
-		g.sendEach(batch, refused)
+	var whole *Error
+	if errors.As(err, &whole) && whole.isOfSomeEvent() {
+		g.sendEach(batch, whole)
 		return
 	}
 	for i, one := range batch {
 		if one.err = err; err == nil {
 			one.inserted, one.err = answer.Results[i].of()
+		}
+		if err == nil && one.err != nil && doubtOf(one.err) != refused && g.c.makesKeys() {
+			// Its cell is away; those of the others are not, and must not wait for it.
+			go func() {
+				one.inserted, one.err = g.c.insertAlone(ctx, one.event)
+				close(one.answered)
+			}()
+			continue
 		}
 		close(one.answered)
 	}
@@ -179,6 +187,7 @@ type insertedResult struct {
 	VT     time.Time `json:"vt,omitzero"`
 	Code   string    `json:"code,omitzero"`
 	Detail string    `json:"detail,omitzero"`
+	Cell   *int      `json:"cell,omitzero"` // that the error is with, of a gateway
 }
 
 // of returns what the call would have returned by itself.
@@ -186,7 +195,7 @@ func (r *insertedResult) of() (Inserted, error) {
 	if r.Status >= http.StatusBadRequest {
 		return Inserted{}, &Error{
 			Status: r.Status, Code: r.Code, Title: http.StatusText(r.Status), Detail: r.Detail, Type: "urn:queued:problem:" + r.Code,
-			Method: http.MethodPost, Path: "/events",
+			Cell: r.Cell, Method: http.MethodPost, Path: "/events",
 		}
 	}
 	return Inserted{ID: r.ID, Queue: r.Queue, VT: r.VT, Replayed: r.Status == http.StatusOK}, nil

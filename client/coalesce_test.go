@@ -67,6 +67,8 @@ func (b *batches) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			results = append(results, map[string]any{"status": 201, "id": e.Event.N, "queue": "q", "vt": "2026-02-03T04:05:06Z"})
 		case code == "idempotency_key_reused":
 			results = append(results, map[string]any{"status": status, "code": code, "detail": "used"})
+		case code == "cell_unavailable", code == "outcome_unknown":
+			results = append(results, map[string]any{"status": status, "code": code, "detail": "away", "cell": 2})
 		default: // of the body, so the whole request is refused
 			problem(w, status, code)
 			return
@@ -165,6 +167,63 @@ func TestEachOfGatheredInsertsHasItsOwnError(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestGatheredInsertsOfACellThatIsAwayAreRepeatedWithoutTheOthers(t *testing.T) {
+	t.Parallel()
+	for status, code := range map[int]string{503: "cell_unavailable", 502: "outcome_unknown"} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			const n = 30
+			b := newBatches()
+			back := make(chan struct{})
+			b.refuse = func(n int64) (int, string) {
+				select {
+				case <-back:
+				default:
+					if n%7 == 0 {
+						return status, code
+					}
+				}
+				return 0, ""
+			}
+			c := answering(t, Config{RetryFor: waitTimeout}, b.ServeHTTP)
+			var others, all sync.WaitGroup
+			insert := func(i int64) {
+				inserted, err := c.Insert(t.Context(), NewEvent{Payload: numbered{i}})
+				if err != nil || inserted.ID != i {
+					t.Errorf("event %d: %+v, %v", i, inserted, err)
+				}
+			}
+			for i := range int64(n) {
+				one := &others
+				if (i+1)%7 == 0 {
+					one = &all
+				}
+				one.Go(func() { insert(i + 1) })
+				if i < coalescedRequests {
+					<-b.began
+				}
+			}
+			awaitWaiting(t, c, n-coalescedRequests)
+			close(b.release)
+			others.Wait() // which do not wait for the cell
+			close(back)
+			all.Wait()
+		})
+	}
+	once := answering(t, Config{RetryFor: -1}, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"results":[{"status":503,"code":"cell_unavailable","cell":2},{"status":503,"code":"cell_unavailable","cell":2}]}`)
+	})
+	events := []*gatheredInsert{{answered: make(chan struct{})}, {answered: make(chan struct{})}}
+	once.inserts.send(events)
+	for _, one := range events {
+		<-one.answered
+		var e *Error
+		if !errors.As(one.err, &e) || e.Cell == nil || *e.Cell != 2 || !errors.Is(one.err, ErrUnavailable) {
+			t.Errorf("without repetitions: %v", one.err)
+		}
 	}
 }
 
