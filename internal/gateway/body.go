@@ -53,10 +53,14 @@ func (g *Gateway) peek(c *call, r *http.Request, limit int64) ([]byte, error) {
 	if r.ContentLength > 0 {
 		first = min(r.ContentLength+1, freeBody) // one more, so that the end is seen
 	}
+	longest := limit + 1
+	if r.ContentLength > 0 {
+		longest = r.ContentLength + 1
+	}
 	body := make([]byte, 0, first)
 	for {
 		if len(body) == cap(body) {
-			grown := min(max(2*int64(cap(body)), 512), limit+1)
+			grown := min(max(2*int64(cap(body)), 512), longest)
 			if grown > freeBody && !g.bodies.take(c, grown-max(int64(cap(body)), freeBody)) {
 				return nil, full("Bodies of requests take all the memory that they may in the gateway. Nothing was done; retry.")
 			}

@@ -154,6 +154,14 @@ func (g *Gateway) toInsert(c *call, r *http.Request, queue string, isKeyed bool)
 	return err
 }
 
+// insertAt returns the cell that an event of a placed queue goes to, under a key if that is not empty.
+func (g *Gateway) insertAt(p *placement, key string) (*cell, error) {
+	if key != "" {
+		return g.onlyOf(p.Queue, p.keyed(time.Now()))
+	}
+	return g.only(p)
+}
+
 // chooseSchedule is for a new schedule: beside the queue that it inserts into, or at home if it publishes.
 func chooseSchedule(g *Gateway, c *call, r *http.Request) error {
 	body, err := g.peek(c, r, maxPeekBody)
@@ -315,9 +323,4 @@ func bodyIDs(g *Gateway, c *call, r *http.Request) error {
 // overCells is for calls that all cells have a part of.
 func overCells(_ *Gateway, c *call, r *http.Request) error {
 	return refuse(notOverCells, "%s %s concerns all cells, and gateways do not do this over several cells yet. Ask the cells themselves.", r.Method, c.route.pattern)
-}
-
-// overBatch is for events that each name a queue.
-func overBatch(*Gateway, *call, *http.Request) error {
-	return refuse(notOverCells, "Gateways do not take batches of events over several cells yet. Insert each by POST /events, or as CloudEvents by POST /cloudevents?queue=…, which takes batches for one queue.")
 }

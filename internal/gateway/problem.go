@@ -21,6 +21,7 @@ var (
 	forbidden        = problemType{403, "forbidden", "Forbidden"}
 	bodyTooLarge     = problemType{413, "body_too_large", "Body too large"}
 	hostNotAllowed   = problemType{421, "host_not_allowed", "Host not allowed"}
+	batchNotAtomic   = problemType{422, "batch_not_atomic", "Batch not atomic"}
 	invalidBody      = problemType{400, "invalid_json", "Invalid JSON"}
 	internalError    = problemType{500, "internal", "Internal error"}
 	validationFailed = problemType{422, "validation_failed", "Validation failed"}

@@ -51,7 +51,7 @@ func table() []*route {
 	const get, post, put, patch, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete
 
 	add(post, "/events", chooseInsert, busy)
-	add(post, "/events/batch", overBatch, busy)
+	add(post, "/events/batch", chooseBatch, busy)
 	add(post, "/cloudevents", chooseCloudEvents)
 	add(get, "/events", waitingIn)
 	add(get, "/events/{id}", byID, waitsIf)

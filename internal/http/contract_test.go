@@ -139,7 +139,7 @@ var kinds = []problem.Type{
 }
 
 // gatewayKinds are those that only a gateway answers with: see internal/gateway/problem.go.
-var gatewayKinds = []problem.Type{{Status: 501, Code: "not_over_cells"}, {Status: 502, Code: "outcome_unknown"}, {Status: 503, Code: "cell_unavailable"}}
+var gatewayKinds = []problem.Type{{Status: 422, Code: "batch_not_atomic"}, {Status: 501, Code: "not_over_cells"}, {Status: 502, Code: "outcome_unknown"}, {Status: 503, Code: "cell_unavailable"}}
 
 func TestContractHasEveryCode(t *testing.T) {
 	t.Parallel()

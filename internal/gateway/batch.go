@@ -1,0 +1,199 @@
+package gateway
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"sync"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// maxBatchBody is the largest body of a batch of events that the gateway reads, in bytes: as servers take it unless they are set otherwise.
+const maxBatchBody = 8 << 20
+
+// A batch is the events of a call, each of which names a queue.
+type batch struct {
+	*listBody
+	query  url.Values
+	shares shares
+	failed map[int]error // why elements have no cell: a *problem, or home's refusal, an *answered
+}
+
+// A target is what an event of a batch says of where it goes.
+type target struct{ queue, key string }
+
+// chooseBatch is for events that each name a queue. Where all go to one cell, that gets the batch as it is. Else each event has to be inserted on its own.
+func chooseBatch(g *Gateway, c *call, r *http.Request) error {
+	body, err := g.peek(c, r, maxBatchBody)
+	if err != nil {
+		return err
+	}
+	list, isReadable := parseList(body)
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if !isReadable || err != nil || len(r.Header["Content-Encoding"]) > 0 {
+		return toHome(g, c, r) // which says what is wrong
+	}
+	targets, isReadable := list.targets()
+	if !isReadable {
+		return toHome(g, c, r)
+	}
+	b := &batch{listBody: list, query: query, failed: map[int]error{}}
+	isAtomic := query.Get("atomic") != "false"
+	switch err := g.chooseEach(c, r, b, targets, isAtomic); {
+	case err != nil:
+		return err
+	case len(b.shares) == 1 && len(b.failed) == 0:
+		c.target = b.shares[0].at
+		return nil
+	case isAtomic:
+		c.target = nil
+		return refuse(batchNotAtomic, "The queues of the events are on the cells %s, and a batch is all or nothing within one cell alone. Send atomic=false, "+
+			"and each event gets a result of its own, or a batch for each cell. Nothing was done.", listNumbers(b.shares.numbers()))
+	}
+	c.answer = func(r *http.Request) error { return g.answerBatch(c, r, b) }
+	return nil
+}
+
+// targets returns what each event says. It reports whether they can be read: no cell can read others.
+func (l *listBody) targets() ([]target, bool) {
+	targets := make([]target, len(l.elements))
+	for i, element := range l.elements {
+		var members struct {
+			Queue jsontext.Value `json:"queue"`
+			Key   jsontext.Value `json:"key"`
+		}
+		isQueueText, isKeyText := false, false
+		if decode(element, &members) {
+			targets[i].queue, isQueueText = textOf(members.Queue, defaultQueue)
+			targets[i].key, isKeyText = textOf(members.Key, "")
+		}
+		if !isQueueText || !isKeyText || !isQueue(targets[i].queue) {
+			return nil, false
+		}
+	}
+	return targets, true
+}
+
+// chooseEach finds the cell of each event of a batch, and places the queues that are not placed yet. A batch that is atomic fails as soon as one of its events has no cell.
+func (g *Gateway) chooseEach(c *call, r *http.Request, b *batch, targets []target, isAtomic bool) error {
+	type chosen struct {
+		placed *placement
+		err    error
+	}
+	queues := map[string]chosen{}
+	for i, to := range targets {
+		of, isKnown := queues[to.queue]
+		if !isKnown {
+			if of.placed, of.err = g.place(c, r, to.queue); r.Context().Err() != nil {
+				return r.Context().Err()
+			}
+			queues[to.queue] = of
+		}
+		at, err := (*cell)(nil), of.err
+		if err == nil {
+			at, err = g.insertAt(of.placed, to.key)
+		}
+		switch {
+		case err == nil:
+			b.shares.add(at, i)
+		case isAtomic:
+			return err
+		default:
+			b.failed[i] = err
+		}
+	}
+	if len(queues) == 1 {
+		c.queue = targets[0].queue
+	}
+	return nil
+}
+
+// answerBatch has each cell insert its share, and answers with the results of all events, in their order. It is refused as a whole if nobody takes any of them.
+func (g *Gateway) answerBatch(c *call, r *http.Request, b *batch) error {
+	all := make(results, len(b.elements))
+	size := int64(len(all)) * resultSize
+	for _, one := range b.shares {
+		size += int64(b.size(one.elements))
+	}
+	if !g.bodies.take(c, size) { // before anything is done, as what is done has to be answered
+		return full("Bodies of requests take all the memory that they may in the gateway. Nothing was done; retry.")
+	}
+	parts := g.askEach(r.Context(), c, b.shares.cells(), func(at *cell) *http.Request { return b.request(c, r, b.shares.of(at).elements) })
+	var refusal *answered // the first
+	var inserting sync.WaitGroup
+	refused := map[*share]*answered{}
+	for n, one := range b.shares {
+		answer, err := readResults(parts[n], len(one.elements))
+		switch no := refusalOf(err); {
+		case err == nil:
+			all.put(one.elements, answer)
+		case no != nil:
+			refused[one] = no
+			if refusal == nil {
+				refusal = one.pointTo(no)
+			}
+		default:
+			one.isMissing = true
+			all.set(one.elements, failureOf(err, one.at), nil)
+		}
+	}
+	for i, err := range b.failed {
+		all.set([]int{i}, failureOf(err, nil), nil)
+		if refusal == nil {
+			refusal = refusalOf(err)
+		}
+	}
+	if len(refused) == len(b.shares) && refusal != nil {
+		return refusal
+	}
+	for one, why := range refused {
+		inserting.Go(func() { g.insertHalves(c, r, b, one, why, all) })
+	}
+	inserting.Wait()
+	if r.Context().Err() != nil {
+		return r.Context().Err()
+	}
+	c.missing(b.shares.missing())
+	all.answer(c)
+	return nil
+}
+
+// request returns the part of the call that is about some of the events.
+func (b *batch) request(c *call, r *http.Request, elements []int) *http.Request {
+	return c.partOf(r, http.MethodPost, "/events/batch", b.query, b.with(elements))
+}
+
+// refusalOf returns the answer of a cell that has refused its whole share, because of one of its events or for a reason of its own; nil if err is another one. Nothing was
+// done.
+func refusalOf(err error) *answered {
+	whole, ok := errors.AsType[*answered](err)
+	if !ok || whole.status >= http.StatusInternalServerError || whole.status == http.StatusTooManyRequests {
+		return nil
+	}
+	return whole
+}
+
+// insertHalves has a cell insert a share that it has refused as a whole: it refuses requests that have one event which it cannot take. Others must not suffer from that: each
+// half is tried by itself, until single ones are left.
+func (g *Gateway) insertHalves(c *call, r *http.Request, b *batch, of *share, why *answered, all results) {
+	if len(of.elements) == 1 {
+		all.set(of.elements, failureOf(why, of.at), nil)
+		return
+	}
+	middle := len(of.elements) / 2
+	for _, elements := range [][]int{of.elements[:middle], of.elements[middle:]} {
+		half := &share{at: of.at, elements: elements}
+		answer, err := readResults(g.ask(r.Context(), c, of.at, b.request(c, r, elements)), len(elements))
+		switch no := refusalOf(err); {
+		case err == nil:
+			all.put(elements, answer)
+		case no != nil:
+			g.insertHalves(c, r, b, half, no, all)
+			of.isMissing = of.isMissing || half.isMissing
+		default:
+			all.set(elements, failureOf(err, of.at), nil)
+			of.isMissing = true
+		}
+	}
+}
