@@ -311,8 +311,9 @@ func (c *Client) events(ctx context.Context, path string, filter any) iter.Seq2[
 }
 
 type eventPage struct {
-	Events []Event `json:"events"`
-	Next   *string `json:"next"`
+	Events           []Event `json:"events"`
+	Next             *string `json:"next"`
+	UnavailableCells []int   `json:"unavailable_cells,omitzero"`
 }
 
 // An Attempt is one claim of an event.

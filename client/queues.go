@@ -72,8 +72,9 @@ func (c *Client) FilterQueues(ctx context.Context, filter QueueFilter) iter.Seq2
 }
 
 type queuePage struct {
-	Queues []QueueStats `json:"queues"`
-	Next   *string      `json:"next"`
+	Queues           []QueueStats `json:"queues"`
+	Next             *string      `json:"next"`
+	UnavailableCells []int        `json:"unavailable_cells,omitzero"`
 }
 
 // QueueSettings are the policy of a queue. Where a field is zero, the parameters of the calls apply, or the defaults of the server.

@@ -144,8 +144,9 @@ func (c *Client) ListRedrives(ctx context.Context, listing RedriveListing) iter.
 }
 
 type redrivePage struct {
-	Redrives []Redrive `json:"redrives"`
-	Next     *string   `json:"next"`
+	Redrives         []Redrive `json:"redrives"`
+	Next             *string   `json:"next"`
+	UnavailableCells []int     `json:"unavailable_cells,omitzero"`
 }
 
 // GetRedrive returns a redrive. It fails with [ErrNotFound].

@@ -121,8 +121,9 @@ func (c *Client) ListSchedules(ctx context.Context, filter ScheduleFilter) iter.
 }
 
 type schedulePage struct {
-	Schedules []Schedule `json:"schedules"`
-	Next      *string    `json:"next"`
+	Schedules        []Schedule `json:"schedules"`
+	Next             *string    `json:"next"`
+	UnavailableCells []int      `json:"unavailable_cells,omitzero"`
 }
 
 // PreviewParams say which occurrences to preview.

@@ -41,7 +41,10 @@ func (eventPage) cloudEventType() string       { return cloudevents.BatchMediaTy
 func (*logPage) cloudEventType() string        { return cloudevents.BatchMediaType }
 
 // appendCloudEvents appends the event as a CloudEvent, with its bookkeeping as extensions.
-func (e *event) appendCloudEvents(b []byte) []byte {
+func (e *event) appendCloudEvents(b []byte) []byte { return e.appendCloudEvent(b, "") }
+
+// appendCloudEvent is appendCloudEvents with the cursor that goes on after the event in a listing, and the time that this is in the order of; empty: without.
+func (e *event) appendCloudEvent(b []byte, cursor string) []byte {
 	at := func(t *time.Time) string {
 		if t == nil {
 			return ""
@@ -69,6 +72,9 @@ func (e *event) appendCloudEvents(b []byte) []byte {
 	if e.MaxAttempts != nil && *e.MaxAttempts >= 1 {
 		out.Extensions = append(out.Extensions, cloudevents.Extension{Name: "queuedmaxattempts", Value: *e.MaxAttempts})
 	}
+	if cursor != "" {
+		out.Extensions = append(out.Extensions, cloudevents.Extension{Name: "queuedcursor", Value: cursor}, cloudevents.Extension{Name: "queuedeventts", Value: at(&e.EventTS)})
+	}
 	if e.LastError != nil {
 		out.Extensions = append(out.Extensions, cloudevents.Extension{Name: "queuedlasterror", Value: *e.LastError})
 	}
@@ -80,7 +86,13 @@ func (es eventList) appendCloudEvents(b []byte) []byte {
 }
 
 func (p eventPage) appendCloudEvents(b []byte) []byte {
-	return eventList(p.Events).appendCloudEvents(b)
+	return appendBatch(b, len(p.Events), func(b []byte, i int) []byte {
+		cursor := ""
+		if p.Cursors != nil {
+			cursor = p.Cursors[i]
+		}
+		return (*event)(&p.Events[i]).appendCloudEvent(b, cursor)
+	})
 }
 
 func (p eventPage) setHeader(h http.Header, u *url.URL) {

@@ -133,8 +133,19 @@ func (es eventList) appendJSON(b []byte) []byte {
 type eventPage queue.Page
 
 func (p eventPage) appendJSON(b []byte) []byte {
-	b = eventList(p.Events).appendJSON(b)
-	b = append(b[:len(b)-1], `,"next":`...)
+	b = append(b, `{"events":[`...)
+	for i := range p.Events {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = (*event)(&p.Events[i]).appendJSON(b)
+		if p.Cursors != nil {
+			o := object(b[:len(b)-1])
+			o.text("cursor", p.Cursors[i])
+			b = append(o, '}')
+		}
+	}
+	b = append(b, `],"next":`...)
 	if p.Next == "" {
 		return append(b, "null}"...)
 	}

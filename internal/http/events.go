@@ -186,7 +186,12 @@ func nextOf(cursor string) *string {
 // paging is the parameters of every listing.
 type paging struct {
 	Limit  int    `query:"limit" default:"100" validate:"min=1,max=1000"`
-	Cursor string `query:"cursor" validate:"min=1,max=1024"`
+	Cursor string `query:"cursor" validate:"min=1,max=65536"`
+}
+
+// marking is the parameter of listings that can say where a page goes on after each of its elements.
+type marking struct {
+	Cursors bool `query:"cursors"`
 }
 
 type listEventsRequest struct {
@@ -195,12 +200,14 @@ type listEventsRequest struct {
 	Contains json.RawMessage `query:"contains"`
 	Meta     json.RawMessage `query:"meta"`
 	paging
+	marking
 	Queues []string `restrict:"allowed_queues"`
 }
 
 func (s *Server) listEvents(r *http.Request, req listEventsRequest) (reply, error) {
 	page, err := s.svc.List(r.Context(), queue.ListParams{
 		Queue: req.Queue, State: req.State, Contains: req.Contains, Meta: req.Meta, Limit: req.Limit, Cursor: req.Cursor, Queues: req.Queues,
+		WithCursors: req.Cursors,
 	})
 	if req.Cursor == "" {
 		err = s.requireIfEmpty(r, req.Queue, int64(len(page.Events)), err)

@@ -35,7 +35,7 @@ type exportable struct {
 type exportPaging struct {
 	exportable
 	Limit  int    `query:"limit" validate:"min=1"`
-	Cursor string `query:"cursor" validate:"min=1,max=1024"`
+	Cursor string `query:"cursor" validate:"min=1,max=65536"`
 }
 
 // An export is what a listing answers with when it is asked for all of its rows.
@@ -387,6 +387,9 @@ func columnsOf(names ...string) []column {
 
 func (s *Server) exportHistory(req listHistoryRequest) export {
 	return export{req.exportPaging, "history", historyColumns, func(r *http.Request, limit int, cursor string) (exportedPage, error) {
+		if req.Cursors {
+			return exportedPage{}, problem.InField(problem.InvalidParameter, "?cursors", "does not go with an export")
+		}
 		req.Limit, req.Cursor = limit, cursor
 		page, err := s.historyPage(r, req)
 		rows := make([]any, len(page.Events))

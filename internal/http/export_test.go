@@ -208,6 +208,7 @@ func TestColumnsOfExportsAreTheMembersInTheContract(t *testing.T) {
 		content := doc.Paths.Find(path).Get.Responses.Status(http.StatusOK).Value.Content
 		members := make(map[string]bool)
 		addMembers(members, content["application/json"].Schema.Value.Properties[c.list].Value.Items)
+		delete(members, "cursor") // which exports have not
 		names := convert(c.columns, func(c column) string { return c.name })
 		if diff := cmp.Diff(slices.Sorted(maps.Keys(members)), slices.Sorted(slices.Values(names))); diff != "" {
 			t.Errorf("%s (-contract +columns)\n%s", path, diff)

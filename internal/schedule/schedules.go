@@ -190,12 +190,15 @@ type ListParams struct {
 	Limit     int        // zero: DefaultPage
 	Cursor    string     // a Page.Next of a call with the same filters, or empty for the first page
 
+	WithCursors bool // the page has a cursor for each schedule
+
 	Queues, Topics []string // only schedules that insert into queues, or publish to topics, that one of these patterns stands for; nil, both: all
 }
 
 // Page is one page of schedules. Next is the cursor of the following page, empty at the end.
 type Page struct {
 	Schedules []Schedule
+	Cursors   []string // that go on after each of Schedules, if they were asked for
 	Next      string
 }
 
@@ -205,16 +208,20 @@ func (s *Service) List(ctx context.Context, p ListParams) (page Page, err error)
 	if p.DueBefore != nil {
 		listing = "due"
 	}
-	rows, next, err := pg.ReadPage(listing, p.Cursor, p.Limit, func(after pg.Cursor, n int) ([]row, error) {
-		return list[row](ctx, s, "listing schedules",
-			`select `+columns+` from agent.list_schedules(nullif($1, ''), nullif($2, ''), nullif($3, ''), $4, $5, $6, $7, $8, $9) s`,
-			p.Owner, p.Queue, string(p.Status), p.DueBefore, n, after.At, after.ID, p.Queues, p.Topics)
-	}, func(r *row) pg.Cursor {
+	end := func(r *row) pg.Cursor {
 		if p.DueBefore == nil {
 			return pg.Cursor{ID: &r.ID}
 		}
 		return pg.Cursor{ID: &r.ID, At: r.NextExact}
-	})
+	}
+	rows, next, err := pg.ReadPage(listing, p.Cursor, p.Limit, func(after pg.Cursor, n int) ([]row, error) {
+		return list[row](ctx, s, "listing schedules",
+			`select `+columns+` from agent.list_schedules(nullif($1, ''), nullif($2, ''), nullif($3, ''), $4, $5, $6, $7, $8, $9) s`,
+			p.Owner, p.Queue, string(p.Status), p.DueBefore, n, after.At, after.ID, p.Queues, p.Topics)
+	}, end)
+	if p.WithCursors {
+		page.Cursors = pg.Cursors(rows, listing, end)
+	}
 	for i := range rows {
 		rows[i].complete()
 		page.Schedules = append(page.Schedules, rows[i].Schedule)
