@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/queued/queued/internal/cloudevents"
@@ -21,17 +20,6 @@ type cloudEventBody interface {
 // A cloudEventPage is one that has something else to say, which has no place among CloudEvents: fields of the header of a call of u.
 type cloudEventPage interface {
 	setHeader(h http.Header, u *url.URL)
-}
-
-// prefers reports whether a request names a media type, and would rather have it than JSON.
-func prefers(r *http.Request, mediaType string) bool {
-	given := r.Header["Accept"]
-	if len(given) == 0 || !strings.Contains(strings.ToLower(strings.Join(given, ",")), mediaType) {
-		return false
-	}
-	accept := strings.Join(given, ",")
-	weight := acceptance(accept, mediaType)
-	return weight > 0 && weight >= acceptance(accept, "application/json")
 }
 
 func (*event) cloudEventType() string          { return cloudevents.MediaType }

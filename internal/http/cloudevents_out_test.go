@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -112,39 +111,5 @@ func TestEventsOfTheLogComeAsCloudEvents(t *testing.T) {
 	if e.Type != "order.paid" || e.Source != "/topics/order.paid" || e.ID != fmt.Sprint(position) || e.Attributes["queuedtopic"] != "order.paid" ||
 		e.Attributes["queuedposition"] != fmt.Sprint(position) || e.Attributes["queuedkey"] != "k" || string(e.Event) != `{"n":1}` || e.Time.IsZero() {
 		t.Errorf("got %+v", e)
-	}
-}
-
-func TestAcceptSaysWhetherEventsComeAsCloudEvents(t *testing.T) {
-	t.Parallel()
-	for accept, want := range map[string]bool{
-		"": false, "*/*": false, "application/*": false, "application/json": false, "application/cloudevents-batch+json": false, "text/html": false,
-		structured: true, "Application/CloudEvents+JSON": true, structured + ", */*": true, structured + "; charset=utf-8": true, "application/json, " + structured: true,
-		structured + ";q=0": false, structured + ";q=0.5, application/json": false, structured + ", application/json;q=0.9": true, structured + ";q=0.1, */*;q=0.2": false,
-		batched + ", " + structured: true, structured + "x": false,
-	} {
-		r := httptest.NewRequest("GET", "/", nil)
-		if accept != "" {
-			r.Header.Set("Accept", accept)
-		}
-		if got := prefers(r, structured); got != want {
-			t.Errorf("%q: got %v", accept, got)
-		}
-	}
-	r := httptest.NewRequest("GET", "/", nil)
-	r.Header["Accept"] = []string{"application/json;q=0.1", structured}
-	if !prefers(r, structured) {
-		t.Error("two lines of Accept: got false")
-	}
-}
-
-//nolint:paralleltest // it counts allocations
-func TestRequestForJSONIsNotSlowerThanBefore(t *testing.T) {
-	r := httptest.NewRequest("GET", "/", nil)
-	for _, accept := range []string{"", "*/*", "application/json, application/problem+json"} {
-		r.Header["Accept"] = []string{accept}
-		if n := testing.AllocsPerRun(100, func() { prefers(r, structured) }); n > 0 {
-			t.Errorf("%q: %v allocations", accept, n)
-		}
 	}
 }

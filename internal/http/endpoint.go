@@ -8,6 +8,7 @@ import (
 
 	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/request"
 )
 
 // A reply is the answer of a handler. The zero value is 200 with the body null.
@@ -156,7 +157,7 @@ func write(w http.ResponseWriter, r *http.Request, rep reply) error {
 	var body []byte
 	var err error
 	media := jsonType
-	if events, ok := rep.body.(cloudEventBody); ok && prefers(r, events.cloudEventType()) {
+	if events, ok := rep.body.(cloudEventBody); ok && request.Prefers(r, events.cloudEventType()) {
 		media = []string{events.cloudEventType()}
 		body = append(events.appendCloudEvents((*buffer)[:0]), '\n')
 		if page, ok := events.(cloudEventPage); ok {

@@ -20,6 +20,7 @@ import (
 	"github.com/queued/queued/internal/http/bind"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/request"
 )
 
 // maxExports is how many exports a process writes at a time. Each of them keeps a connection for listings busy while its reader is fast: further ones
@@ -195,18 +196,10 @@ type exportFormat interface {
 
 // exportFormatFor returns the maker of the format that a request asks for by name, or else by its Accept; nil: it asks for a page.
 func exportFormatFor(r *http.Request, name string) func([]column) exportFormat {
-	isCSV, isLines := name == "csv", name == "ndjson"
-	if name == "" {
-		isCSV, isLines = prefers(r, "text/csv"), prefers(r, ndjson{}.mediaType())
-		if isCSV && isLines {
-			accept := strings.Join(r.Header["Accept"], ",")
-			isCSV = acceptance(accept, "text/csv") > acceptance(accept, ndjson{}.mediaType())
-		}
-	}
-	switch {
-	case isCSV:
+	switch request.ExportFormat(r, name) {
+	case "csv":
 		return newCSVFormat
-	case isLines:
+	case "ndjson":
 		return func([]column) exportFormat { return lineFormat{} }
 	}
 	return nil

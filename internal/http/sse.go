@@ -2,15 +2,13 @@ package http
 
 import (
 	"bytes"
-	"errors"
-	"mime"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/queued/queued/internal/http/problem"
+	"github.com/queued/queued/internal/request"
 	"github.com/queued/queued/internal/topic"
 )
 
@@ -130,7 +128,7 @@ func streamFormatFor(header http.Header, payloadOnly bool) (streamFormat, error)
 	if accept == "" {
 		accept = "*/*"
 	}
-	events, lines := acceptance(accept, "text/event-stream"), acceptance(accept, "application/x-ndjson")
+	events, lines := request.Acceptance(accept, "text/event-stream"), request.Acceptance(accept, "application/x-ndjson")
 	switch {
 	case events == 0 && lines == 0:
 		return nil, errNotAcceptable
@@ -144,25 +142,3 @@ func streamFormatFor(header http.Header, payloadOnly bool) (streamFormat, error)
 }
 
 var errPayloadLines = problem.InField(problem.InvalidParameter, "?data", "must be omitted for application/x-ndjson: a line needs its envelope to be told from others")
-
-// acceptance returns the weight that an Accept gives to a media type (RFC 9110, section 12.5.1): that of the most specific range; 0: none.
-func acceptance(accept, mediaType string) (weight float64) {
-	kind, _, _ := strings.Cut(mediaType, "/")
-	ranges := []string{"*/*", kind + "/*", mediaType}
-	best := -1
-	for part := range strings.SplitSeq(accept, ",") {
-		name, params, err := mime.ParseMediaType(part)
-		if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {
-			continue
-		}
-		specific := slices.Index(ranges, name)
-		if specific < 0 || specific < best {
-			continue
-		}
-		best, weight = specific, 1
-		if q, err := strconv.ParseFloat(params["q"], 64); err == nil {
-			weight = q
-		}
-	}
-	return weight
-}

@@ -1,4 +1,5 @@
-// Package request has what a server and a gateway make of each request alike: its id, the hosts that it may be made to, and its method in metrics. It knows nothing else.
+// Package request has what a server and a gateway make of each request alike: its id, the hosts that it may be made to, its method in metrics, and the media types that it accepts. It knows
+// nothing else.
 package request
 
 import (
