@@ -22,9 +22,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/queued/queued/internal/access"
+	"github.com/queued/queued/internal/export"
 	"github.com/queued/queued/internal/http/problem"
 	"github.com/queued/queued/internal/pgtest"
 	"github.com/queued/queued/internal/queue"
+	"github.com/queued/queued/internal/request"
 )
 
 // hostileTexts are errors and types that break formats, or spreadsheets.
@@ -132,6 +134,9 @@ func (c *client) wantExports(path string, rows []json.RawMessage) {
 	}
 }
 
+// formulaStarts are the characters that a formula of a spreadsheet may begin with.
+const formulaStarts = "=+-@\t\r\n＝＋－＠"
+
 // cellOf is the cell that the contract has for a member, as encoding/csv reads it.
 func cellOf(name string, value json.RawMessage) string {
 	var text string
@@ -203,13 +208,13 @@ func TestColumnsOfExportsAreTheMembersInTheContract(t *testing.T) {
 	doc := loadSpec(t)
 	for path, c := range map[string]struct {
 		list    string
-		columns []column
-	}{"/history": {"events", historyColumns}, "/history/stats": {"buckets", statsColumns}, "/audit": {"actions", auditColumns}} {
+		columns []export.Column
+	}{"/history": {"events", export.HistoryColumns}, "/history/stats": {"buckets", export.StatsColumns}, "/audit": {"actions", export.AuditColumns}} {
 		content := doc.Paths.Find(path).Get.Responses.Status(http.StatusOK).Value.Content
 		members := make(map[string]bool)
 		addMembers(members, content["application/json"].Schema.Value.Properties[c.list].Value.Items)
 		delete(members, "cursor") // which exports have not
-		names := convert(c.columns, func(c column) string { return c.name })
+		names := convert(c.columns, func(c export.Column) string { return c.Name })
 		if diff := cmp.Diff(slices.Sorted(maps.Keys(members)), slices.Sorted(slices.Values(names))); diff != "" {
 			t.Errorf("%s (-contract +columns)\n%s", path, diff)
 		}
@@ -257,8 +262,8 @@ func TestFormatOfExportIsTheOneThatIsPreferred(t *testing.T) {
 			r.Header.Set("Accept", c.accept)
 		}
 		got := ""
-		if format := exportFormatFor(r, c.name); format != nil {
-			got = format(statsColumns).extension()
+		if format := export.New(request.ExportFormat(r, c.name), export.StatsColumns); format != nil {
+			got = format.Extension()
 		}
 		if got != c.want {
 			t.Errorf("format %q and Accept %q get %q, want %q", c.name, c.accept, got, c.want)
@@ -391,8 +396,12 @@ func TestHeadOfExportHasNoRows(t *testing.T) {
 func TestCellsOfCSVAreReadBackAndNoFormulas(t *testing.T) {
 	t.Parallel()
 	for _, text := range hostileTexts {
-		format := newCSVFormat(historyColumns)
-		b, err := format.row(format.begin(nil), (*event)(&queue.Event{ID: 1<<60 + 1, LastError: &text, Type: text, Result: json.RawMessage(`-5`), Priority: -7}))
+		format := export.New("csv", export.HistoryColumns)
+		row, err := encode(nil, (*event)(&queue.Event{ID: 1<<60 + 1, LastError: &text, Type: text, Result: json.RawMessage(`-5`), Priority: -7}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := format.Row(format.Begin(nil), row)
 		if err != nil {
 			t.Fatal(err)
 		}
