@@ -43,6 +43,65 @@ func (g *Gateway) cellsIn(set cellSet) []*cell {
 	return found
 }
 
+// cellsOf returns the cells where events of a queue may wait: those that it is placed on, and its former ones; of an empty name, all. A queue that is placed nowhere may have been at
+// home before there was a gateway; those of the service are on every cell. It fails with a *problem about a cell that this gateway was not told of.
+func (g *Gateway) cellsOf(queue string) ([]*cell, error) {
+	if !isQueue(queue) {
+		return g.cells(), nil
+	}
+	p, err := g.placed(queue)
+	if err != nil {
+		return nil, err
+	}
+	if p == nil {
+		return []*cell{g.home()}, nil
+	}
+	sets := []cellSet{p.Cells}
+	for _, f := range p.Former {
+		sets = append(sets, f.Cells)
+	}
+	for _, set := range sets {
+		for _, number := range set {
+			if g.cell(number) == nil {
+				return nil, g.unknownCell(number)
+			}
+		}
+	}
+	return g.among(sets), nil
+}
+
+// cellsEver returns the cells where events of a queue may have ended: those of cellsOf, and those that it was on at some time. Past cells that this gateway was not told of are there no more. A
+// queue that is placed nowhere may have been on any.
+func (g *Gateway) cellsEver(queue string) ([]*cell, error) {
+	now, err := g.cellsOf(queue)
+	if err != nil || !isQueue(queue) {
+		return now, err
+	}
+	p, _ := g.placements.get(queue)
+	if p == nil {
+		return g.cells(), nil
+	}
+	sets := make([]cellSet, 0, len(now)+1)
+	for _, at := range now {
+		sets = append(sets, cellSet{at.number})
+	}
+	if p.Past != nil {
+		sets = append(sets, *p.Past)
+	}
+	return g.among(sets), nil
+}
+
+// among returns the cells that one of the sets has, by their numbers.
+func (g *Gateway) among(sets []cellSet) []*cell {
+	var found []*cell
+	for _, at := range g.cells() {
+		if slices.ContainsFunc(sets, func(set cellSet) bool { return set.has(at.number) }) {
+			found = append(found, at)
+		}
+	}
+	return found
+}
+
 // single returns the only cell that there is, to which everything goes; nil as long as that is not known, and if there are several.
 func (g *Gateway) single() *cell {
 	all := g.cells()

@@ -222,11 +222,6 @@ func (g *Gateway) checkBeside(c *call, r *http.Request, queue string) error {
 	return nil
 }
 
-// waitingIn is for listings of events that wait in the queue in the query.
-func waitingIn(g *Gateway, c *call, r *http.Request) error {
-	return g.toOnly(c, queryOf(r, "queue", ""))
-}
-
 // historyIn is for what has ended in the queue in the query, or has the id in it.
 func historyIn(g *Gateway, c *call, r *http.Request) error {
 	if id := queryOf(r, "id", ""); id != "" {

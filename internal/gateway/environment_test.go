@@ -49,6 +49,14 @@ type fakeCell struct {
 	epoch      string
 	changed    chan struct{}
 	isFrozen   chan struct{} // not nil: nothing is answered until it is closed
+
+	override atomic.Pointer[override] // not nil: what is answered to all calls but the look-ups of the gateway
+}
+
+// An override is an answer.
+type override struct {
+	status int
+	body   string
 }
 
 func newFakeCell(t *testing.T, number int) *fakeCell {
@@ -103,6 +111,11 @@ func newFakeCell(t *testing.T, number int) *fakeCell {
 			case <-frozen:
 			case <-r.Context().Done():
 			}
+		}
+		if instead := f.override.Load(); instead != nil && !slices.Contains([]string{"/livez", "/cell", "/placements"}, r.URL.Path) {
+			w.WriteHeader(instead.status)
+			_, _ = io.WriteString(w, instead.body)
+			return
 		}
 		f.mux.ServeHTTP(w, r)
 	}))

@@ -70,6 +70,7 @@ type Gateway struct {
 	homeKeys   atomic.Pointer[mark] // how far changes of home's keys are known; nil: not at all
 	bodies     bodyBudget
 	proxy      *httputil.ReverseProxy
+	exports    chan struct{} // has one for each export that is made of those of several cells
 	metrics    *metrics
 	callers    *callers
 	handler    http.Handler
@@ -87,7 +88,10 @@ func New(cfg Config) (*Gateway, error) {
 	if cfg.Registry == nil {
 		cfg.Registry = prometheus.NewRegistry()
 	}
-	g := &Gateway{cfg: cfg, given: make(map[int]*cell, len(cfg.Cells)), complaints: make(map[int]string), log: cfg.Logger, placements: newPlacements(), strays: newStrays(), callers: newCallers()}
+	g := &Gateway{
+		cfg: cfg, given: make(map[int]*cell, len(cfg.Cells)), complaints: make(map[int]string), log: cfg.Logger, placements: newPlacements(), strays: newStrays(), callers: newCallers(),
+		exports: make(chan struct{}, maxExports),
+	}
 	g.bodies.limit = cfg.MaxBodyMemory
 	g.drain, g.drained = context.WithCancel(context.Background())
 	for number, base := range cfg.Cells {

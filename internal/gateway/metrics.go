@@ -19,6 +19,8 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	refused  *prometheus.CounterVec
+	merged   *prometheus.CounterVec
+	missing  *prometheus.CounterVec
 
 	mu    sync.RWMutex
 	known map[requestLabels]requestSeries // looking it up costs less than the vectors' own look-ups
@@ -53,11 +55,19 @@ func newMetrics(g *Gateway) *metrics {
 			Help: "Requests answered 503 overloaded because the cell held as many calls as it may.",
 		}, []string{"cell"}),
 	}
+	m.merged = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "queued_gateway_merged_answers_total",
+		Help: "Answers and pages that were made of those of several cells, by route.",
+	}, []string{"route"})
+	m.missing = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "queued_gateway_missing_parts_total",
+		Help: "Parts that were missing from such answers, because the cell did not answer or broke off.",
+	}, []string{"cell"})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "queued_gateway_build_info", Help: "Always 1; the label describes the build.", ConstLabels: prometheus.Labels{"version": g.cfg.Version},
 	})
 	info.Set(1)
-	g.cfg.Registry.MustRegister(m.requests, m.duration, m.refused, info, &collector{g},
+	g.cfg.Registry.MustRegister(m.requests, m.duration, m.refused, m.merged, m.missing, info, &collector{g},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -79,6 +89,13 @@ func (m *metrics) observe(cell, route, method string, status int, took time.Dura
 	}
 	series.count.Inc()
 	series.duration.Observe(took.Seconds())
+}
+
+// noteMissing counts the parts of cells that are missing from an answer.
+func (m *metrics) noteMissing(cells []int) {
+	for _, number := range cells {
+		m.missing.WithLabelValues(strconv.Itoa(number)).Inc()
+	}
 }
 
 var (

@@ -60,6 +60,7 @@ type placement struct {
 	Cells   cellSet  `json:"cells"`
 	Former  []former `json:"former"`
 	Keys    *keys    `json:"keys"`
+	Past    *cellSet `json:"past"`             // that it was on at some time; nil: home does not say
 	Removed bool     `json:"removed,omitzero"` // in listings of changes: the queue is placed nowhere any more
 	Version int64    `json:"version"`
 }

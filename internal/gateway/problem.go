@@ -23,6 +23,7 @@ var (
 	hostNotAllowed   = problemType{421, "host_not_allowed", "Host not allowed"}
 	batchNotAtomic   = problemType{422, "batch_not_atomic", "Batch not atomic"}
 	invalidBody      = problemType{400, "invalid_json", "Invalid JSON"}
+	invalidCursor    = problemType{400, "invalid_cursor", "Invalid cursor"}
 	internalError    = problemType{500, "internal", "Internal error"}
 	validationFailed = problemType{422, "validation_failed", "Validation failed"}
 	notOverCells     = problemType{501, "not_over_cells", "Not over several cells"}
@@ -82,12 +83,18 @@ type document struct {
 	Cell      *int   `json:"cell,omitempty"`
 }
 
-// write answers with p.
-func (p *problem) write(w http.ResponseWriter, requestID string) {
+// document returns p as it goes over the wire.
+func (p *problem) document(requestID string) []byte {
 	body, err := json.Marshal(document{"urn:queued:problem:" + p.code, p.title, p.status, p.detail, p.code, requestID, p.cell})
 	if err != nil {
 		panic(err) // strings and integers always encode
 	}
+	return body
+}
+
+// write answers with p.
+func (p *problem) write(w http.ResponseWriter, requestID string) {
+	body := p.document(requestID)
 	h := w.Header()
 	if p.retry > 0 {
 		h["Retry-After"] = []string{strconv.Itoa(p.retry)}
