@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strconv"
@@ -22,18 +23,21 @@ const (
 	closeTimeout = time.Second
 	// leaveFor is how long a server that has lost its role as primary is not dialled, not even for cancel requests.
 	leaveFor = 15 * time.Second
+	// maxLookup bounds the resolution of a name, which nobody waits for that long.
+	maxLookup = time.Minute
 )
 
 // dialer makes the network connections of an endpoint, and knows which of its hosts answered last.
 type dialer struct {
-	timeout time.Duration // for a connection, until its session is ready
-	net     net.Dialer
-	lookup  pgconn.LookupFunc
-	closed  func(*netConn) // called for each connection before it is closed
+	timeout  time.Duration // for a connection, until its session is ready
+	net      net.Dialer
+	resolver pgconn.LookupFunc
+	closed   func(*netConn) // called for each connection before it is closed
 
-	mu    sync.Mutex
-	hosts map[string][]string  // the IP addresses of each host when it was last resolved
-	peers map[string]peerState // by address: host:port or the path of a socket
+	mu      sync.Mutex
+	lookups map[string]*lookup   // of each host, the latest
+	hosts   map[string][]string  // the IP addresses of each host when it was last resolved
+	peers   map[string]peerState // by address: host:port or the path of a socket
 }
 
 // peerState is what is known of an address.
@@ -45,7 +49,7 @@ type peerState struct {
 
 func (p peerState) isLeft() bool { return !p.left.IsZero() && time.Since(p.left) < leaveFor }
 
-func newDialer(timeout time.Duration, lookup pgconn.LookupFunc, closed func(*netConn)) *dialer {
+func newDialer(timeout time.Duration, resolver pgconn.LookupFunc, closed func(*netConn)) *dialer {
 	return &dialer{
 		timeout: timeout,
 		net: net.Dialer{
@@ -53,10 +57,11 @@ func newDialer(timeout time.Duration, lookup pgconn.LookupFunc, closed func(*net
 			KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3},
 			Control:         setUserTimeout(tcpTimeout),
 		},
-		lookup: lookup,
-		closed: closed,
-		hosts:  make(map[string][]string),
-		peers:  make(map[string]peerState),
+		resolver: resolver,
+		closed:   closed,
+		lookups:  make(map[string]*lookup),
+		hosts:    make(map[string][]string),
+		peers:    make(map[string]peerState),
 	}
 }
 
@@ -109,15 +114,82 @@ func (d *dialer) update(address string, change func(*peerState)) {
 	d.peers[address] = peer
 }
 
-// resolve resolves a host and remembers the result for addresses.
-func (d *dialer) resolve(ctx context.Context, host string) ([]string, error) {
-	addrs, err := d.lookup(ctx, host)
-	if err == nil {
-		d.mu.Lock()
-		d.hosts[host] = addrs
-		d.mu.Unlock()
+// lookup is one resolution of the name of a host.
+type lookup struct {
+	began time.Time
+	done  chan struct{} // closed after it, when the fields below are set
+	ended time.Time
+	addrs []string
+	err   error
+}
+
+func (l *lookup) isDone() bool {
+	select {
+	case <-l.done:
+		return true
+	default:
+		return false
 	}
-	return addrs, err
+}
+
+// isLate reports whether a resolution that is done has succeeded after a limit for which callers waited, and so recently that it can be used still.
+func (l *lookup) isLate(limit time.Duration) bool {
+	return l.err == nil && l.ended.Sub(l.began) > limit && time.Since(l.ended) < limit
+}
+
+// errNotResolved is why a host is passed over. The error of the resolver, which comes later, is not waited for.
+var errNotResolved = errors.New("the name of the host was not resolved in time")
+
+// resolve resolves a host and remembers the result for addresses. It takes the time of a connection at most, and none if the latest resolution has taken that
+// already and goes on: pgconn resolves all hosts before it connects to the first, and a name that went away with its machine may take a resolver far longer than the
+// server that is the primary by now takes to answer. The latest addresses are not used instead: they may be another server's by now.
+func (d *dialer) resolve(ctx context.Context, host string) ([]string, error) {
+	if net.ParseIP(host) != nil {
+		return d.note(host, []string{host}), nil
+	}
+	l := d.look(ctx, host)
+	if !l.isDone() {
+		wait := time.NewTimer(time.Until(l.began.Add(d.timeout)))
+		defer wait.Stop()
+		select {
+		case <-l.done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-wait.C:
+			return nil, fmt.Errorf("%s: %w", host, errNotResolved)
+		}
+	}
+	if l.err != nil {
+		return nil, l.err
+	}
+	return d.note(host, l.addrs), nil
+}
+
+// note remembers the addresses of a host.
+func (d *dialer) note(host string, addrs []string) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.hosts[host] = addrs
+	return addrs
+}
+
+// look returns the resolution of a host that is under way, or one that nobody has waited for until its end, and begins one if there is neither.
+func (d *dialer) look(ctx context.Context, host string) *lookup {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if l := d.lookups[host]; l != nil && (!l.isDone() || l.isLate(d.timeout)) {
+		return l
+	}
+	l := &lookup{began: time.Now(), done: make(chan struct{})}
+	d.lookups[host] = l
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxLookup)
+	go func() {
+		defer cancel()
+		l.addrs, l.err = d.resolver(ctx, host)
+		l.ended = time.Now()
+		close(l.done)
+	}()
+	return l
 }
 
 // sortHosts sorts the hosts of cfg: the one that was writable last comes first, those that did not answer come last.

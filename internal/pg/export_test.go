@@ -1,6 +1,11 @@
 package pg
 
-import "time"
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
 
 // LostListenerAfter is how long it takes at most until notifications are known to arrive no longer.
 const LostListenerAfter = pingAfter + pingTimeout
@@ -16,4 +21,9 @@ func (r *Replica[S]) Age(by time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.readAt = r.readAt.Add(-by)
+}
+
+// NewResolver returns what resolves the hosts of a Database whose connections may take timeout.
+func NewResolver(timeout time.Duration, resolver pgconn.LookupFunc) func(ctx context.Context, host string) ([]string, error) {
+	return newDialer(timeout, resolver, nil).resolve
 }
