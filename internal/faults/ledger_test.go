@@ -5,6 +5,7 @@ package faults
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -29,7 +30,7 @@ type ledger struct {
 	acked      map[string]map[string]bool // by n: the receipts of successful acks
 	answers    map[string]int             // the number of each response, such as "POST /claim 200"
 	slowest    map[string]time.Duration   // of each route
-	lastInsert time.Time                  // time of the latest successful insert
+	lastInsert map[int64]time.Time        // by cell: time of the latest successful insert
 	violations []string
 	earlier    struct{ inserts, unknown, acks, again int } // in other databases
 }
@@ -54,7 +55,7 @@ func (l *lease) begin() time.Time { return l.Claimed[len(l.Claimed)-1] }
 func newLedger() *ledger {
 	return &ledger{
 		inserts: map[string]int64{}, byID: map[int64]string{}, leases: map[string][]*lease{}, acked: map[string]map[string]bool{},
-		answers: map[string]int{}, slowest: map[string]time.Duration{},
+		answers: map[string]int{}, slowest: map[string]time.Duration{}, lastInsert: map[int64]time.Time{},
 	}
 }
 
@@ -100,7 +101,7 @@ func (l *ledger) inserted(n string, id int64) {
 		l.violations = append(l.violations, fmt.Sprintf("the inserts %[2]s and %[3]s got the same id %[1]d", id, other, n))
 	}
 	l.byID[id] = n
-	l.lastInsert = time.Now()
+	l.lastInsert[id>>cellBits] = time.Now()
 }
 
 func (l *ledger) claimed(leases []*lease) {
@@ -135,11 +136,17 @@ func (l *ledger) counts() (inserts, acks int) {
 	return len(l.byID), len(l.acked)
 }
 
-// lastInserted returns when an insert last succeeded.
-func (l *ledger) lastInserted() time.Time {
+// anyCell stands for all cells.
+const anyCell = -1
+
+// lastInserted returns when an insert last succeeded on a cell.
+func (l *ledger) lastInserted(cell int) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.lastInsert
+	if cell != anyCell {
+		return l.lastInsert[int64(cell)]
+	}
+	return slices.MaxFunc(append(slices.Collect(maps.Values(l.lastInsert)), time.Time{}), time.Time.Compare)
 }
 
 // row is an event in the database.
@@ -149,36 +156,22 @@ type row struct {
 	lastClaim *time.Time // time of the latest claim
 }
 
-// check compares the responses to the clients with the database at url.
-func (l *ledger) check(t *testing.T, url string) {
+// check compares the responses to the clients with the databases at urls: one, or those of cells, in the order of their numbers.
+func (l *ledger) check(t *testing.T, urls ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(ctx) }()
-	rows, err := conn.Query(ctx, `
-		select e.event ->> 'n', e.id, '', e.claimed[cardinality(e.claimed)] from agent.event e where e.event ? 'n'
-		union all
-		select h.event ->> 'n', h.id, h.outcome, h.claimed[cardinality(h.claimed)] from agent.event_hist h where h.event ? 'n'`)
-	if err != nil {
-		t.Fatal(err)
-	}
 	found := map[string][]row{}
 	ids := map[int64]string{}
-	var n string
-	var r row
-	if _, err := pgx.ForEachRow(rows, []any{&n, &r.id, &r.outcome, &r.lastClaim}, func() error {
-		found[n] = append(found[n], r)
-		if other, known := ids[r.id]; known {
-			l.violated("the id %d belongs to the events %s and %s in the database", r.id, other, n)
-		}
-		ids[r.id] = n
-		return nil
-	}); err != nil {
-		t.Fatal(err)
+	for cell, url := range urls {
+		l.read(t, url, func(n string, r row) {
+			found[n] = append(found[n], r)
+			if other, known := ids[r.id]; known {
+				l.violated("the id %d belongs to the events %s and %s in the database", r.id, other, n)
+			}
+			ids[r.id] = n
+			if len(urls) > 1 && r.id>>cellBits != int64(cell) {
+				l.violated("the id %d of the event %s is in the database of cell %d", r.id, n, cell)
+			}
+		})
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -233,6 +226,34 @@ func (l *ledger) check(t *testing.T, url string) {
 				note("the event %s was leased with the receipt %s from %v, but the lease of %s lasted until %v", n, e.Receipt, e.begin(), before.Receipt, before.VT)
 			}
 		}
+	}
+}
+
+// read calls add for each event of a load in the database at url.
+func (l *ledger) read(t *testing.T, url string, add func(n string, r row)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	rows, err := conn.Query(ctx, `
+		select e.event ->> 'n', e.id, '', e.claimed[cardinality(e.claimed)] from agent.event e where e.event ? 'n'
+		union all
+		select h.event ->> 'n', h.id, h.outcome, h.claimed[cardinality(h.claimed)] from agent.event_hist h where h.event ? 'n'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n string
+	var r row
+	if _, err := pgx.ForEachRow(rows, []any{&n, &r.id, &r.outcome, &r.lastClaim}, func() error {
+		add(n, r)
+		r.lastClaim = nil
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -8,8 +8,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,6 +26,8 @@ const (
 	leaseTime = 2 * time.Second
 	claimWait = 500 * time.Millisecond
 
+	cellBits = 45 // of an id, below the number of its cell
+
 	// answerLimit bounds every response: QUEUED_REQUEST_TIMEOUT, the wait of a claim, and 10 s for a busy machine.
 	answerLimit = 15*time.Second + claimWait + 10*time.Second
 )
@@ -35,6 +39,9 @@ type load struct {
 	addrs  []string
 	client *http.Client
 	seed   uint64
+	queues []string // that it uses; none: the default one
+	// throughGateways: the addresses are those of gateways with several cells behind them.
+	throughGateways bool
 
 	clients       uint64
 	next          atomic.Int64    // the n of the latest insert
@@ -48,14 +55,28 @@ type load struct {
 // startLoad starts the clients. They end with the test, or with finish.
 func startLoad(t *testing.T, l *ledger, servers ...*queued) *load {
 	t.Helper()
+	d := newLoad(t, l, servers...)
+	d.start()
+	return d
+}
+
+// newLoad returns a load that has not started.
+func newLoad(t *testing.T, l *ledger, servers ...*queued) *load {
+	t.Helper()
 	transport := &http.Transport{MaxIdleConnsPerHost: inserters + workers}
 	d := &load{t: t, ledger: l, client: &http.Client{Transport: transport}, seed: uint64(time.Now().UnixNano())}
 	t.Logf("seed %d", d.seed)
 	for _, q := range servers {
 		d.addrs = append(d.addrs, q.addr)
 	}
-	inserting, stopInserting := context.WithCancel(t.Context())
-	working, stopWorking := context.WithCancel(t.Context())
+	t.Cleanup(transport.CloseIdleConnections)
+	return d
+}
+
+// start starts the clients.
+func (d *load) start() {
+	inserting, stopInserting := context.WithCancel(d.t.Context())
+	working, stopWorking := context.WithCancel(d.t.Context())
 	d.stopInserting, d.stopWorking = stopInserting, stopWorking
 	d.context = inserting
 	d.addInserters(inserters, true)
@@ -64,14 +85,12 @@ func startLoad(t *testing.T, l *ledger, servers ...*queued) *load {
 		c := d.newClient(d.clients)
 		d.working.Go(func() { c.work(working) })
 	}
-	t.Cleanup(func() {
+	d.t.Cleanup(func() {
 		d.stopInserting()
 		d.stopWorking()
 		d.inserting.Wait()
 		d.working.Wait()
-		transport.CloseIdleConnections()
 	})
-	return d
 }
 
 // addInserters starts clients that insert. Without pauses, they insert as fast as they get responses.
@@ -101,18 +120,24 @@ func (d *load) awaitInserts(n int) {
 // awaitInsertAfter waits for a successful insert after an instant, and returns how long after it that was.
 func (d *load) awaitInsertAfter(since time.Time) time.Duration {
 	d.t.Helper()
+	return d.awaitInsertOn(anyCell, since)
+}
+
+// awaitInsertOn is awaitInsertAfter for one of several cells.
+func (d *load) awaitInsertOn(cell int, since time.Time) time.Duration {
+	d.t.Helper()
 	for ; ; pause(5 * time.Millisecond) {
-		if last := d.ledger.lastInserted(); last.After(since) {
+		if last := d.ledger.lastInserted(cell); last.After(since) {
 			return last.Sub(since)
 		}
 		if time.Since(since) > startLimit {
-			d.t.Fatalf("no insert succeeded within %v", startLimit)
+			d.t.Fatalf("no insert succeeded within %v (cell %d)", startLimit, cell)
 		}
 	}
 }
 
-// finish stops the inserters, waits until the workers have emptied the queue, and compares the ledger with the database at url.
-func (d *load) finish(url string) {
+// finish stops the inserters, waits until the workers have emptied the queues, and compares the ledger with the databases at urls: one, or that of each cell.
+func (d *load) finish(urls ...string) {
 	d.t.Helper()
 	d.stopInserting()
 	d.inserting.Wait()
@@ -121,7 +146,10 @@ func (d *load) finish(url string) {
 		limit = 5 * time.Second // a violation is known already
 	}
 	for began := time.Now(); ; pause(50 * time.Millisecond) {
-		left := query[int](d.t, url, `select count(*)::int4 from agent.event where event ? 'n'`)
+		left := 0
+		for _, url := range urls {
+			left += query[int](d.t, url, `select count(*)::int4 from agent.event where event ? 'n'`)
+		}
 		if left == 0 {
 			break
 		}
@@ -132,7 +160,7 @@ func (d *load) finish(url string) {
 	}
 	d.stopWorking()
 	d.working.Wait()
-	d.ledger.check(d.t, url)
+	d.ledger.check(d.t, urls...)
 }
 
 // client is one inserter or worker. One goroutine at a time uses it.
@@ -148,7 +176,7 @@ func (d *load) newClient(number uint64) *client {
 	return &client{load: d, rand: rand.New(rand.NewPCG(d.seed, number))}
 }
 
-// call sends one request to one of the servers. After status 0 or 503 it is unknown whether the request took effect.
+// call sends one request to one of the servers. After status 0, 502 of a gateway, or 503, it is unknown whether the request took effect.
 func (c *client) call(ctx context.Context, method, path string, body, out any, headers ...string) int {
 	route, _, _ := strings.Cut(method+" "+path, "?")
 	if i := strings.IndexAny(route, "0123456789"); i > 0 {
@@ -202,6 +230,10 @@ func (c *client) call(ctx context.Context, method, path string, body, out any, h
 	}
 	switch status {
 	case http.StatusOK, http.StatusCreated, http.StatusNoContent, http.StatusConflict, http.StatusServiceUnavailable:
+	case http.StatusBadGateway:
+		if !c.throughGateways {
+			c.ledger.violated("%s returned %d %s", route, status, answer)
+		}
 	case http.StatusNotFound: // the insert of the event was lost
 		if !c.ledger.lossy {
 			c.ledger.violated("%s returned %d %s", route, status, answer)
@@ -218,7 +250,7 @@ func (c *client) pause(ctx context.Context, status int) {
 	if c.unthrottled {
 		d = 0
 	}
-	if status == 0 || status == http.StatusServiceUnavailable {
+	if status == 0 || status >= http.StatusInternalServerError {
 		d += 50 * time.Millisecond
 	}
 	select {
@@ -242,19 +274,19 @@ func (c *client) insert(ctx context.Context) {
 		case chance < 6:
 			n := c.name()
 			var answer struct{ ID int64 }
-			if status = c.call(calls, http.MethodPost, "/events", map[string]any{"n": n}, &answer); status == http.StatusCreated {
+			if status = c.call(calls, http.MethodPost, "/events"+c.inQueue(), map[string]any{"n": n}, &answer); status == http.StatusCreated {
 				c.ledger.inserted(n, answer.ID)
 			}
-		case chance < 8: // with a key, repeated until the result is known
-			n := c.name()
-			for range 200 {
+		case chance < 8 || c.throughGateways: // with a key, repeated until the result is known
+			n, path := c.name(), "/events"+c.inQueue()
+			for began := time.Now(); time.Since(began) < startLimit; {
 				var answer struct{ ID int64 }
-				status = c.call(calls, http.MethodPost, "/events", map[string]any{"n": n}, &answer, "Idempotency-Key: "+n)
+				status = c.call(calls, http.MethodPost, path, map[string]any{"n": n}, &answer, "Idempotency-Key: "+n)
 				if status == http.StatusCreated || status == http.StatusOK {
 					c.ledger.inserted(n, answer.ID)
 					break
 				}
-				c.pause(ctx, status)
+				c.pause(calls, status)
 			}
 		default:
 			events := make([]map[string]any, 1+c.rand.IntN(10))
@@ -274,13 +306,25 @@ func (c *client) insert(ctx context.Context) {
 	}
 }
 
+// inQueue returns the query of an insert into one of the load's queues.
+func (c *client) inQueue() string {
+	if len(c.queues) == 0 {
+		return ""
+	}
+	return "?queue=" + c.queues[c.rand.IntN(len(c.queues))]
+}
+
 func (c *client) work(ctx context.Context) {
 	for ctx.Err() == nil {
 		var claim struct{ Events []*lease }
-		status := c.call(ctx, http.MethodPost, "/claim", map[string]any{
+		body := map[string]any{
 			"limit": 1 + c.rand.IntN(10), "wait": claimWait.String(), "invisible_for": leaseTime.String(), "max_attempts": 100000,
 			"order": []string{"fifo", "random"}[c.rand.IntN(2)],
-		}, &claim)
+		}
+		if len(c.queues) > 0 {
+			body["queue"] = c.queues[c.rand.IntN(len(c.queues))]
+		}
+		status := c.call(ctx, http.MethodPost, "/claim", body, &claim)
 		c.ledger.claimed(claim.Events)
 		c.handle(ctx, claim.Events)
 		c.pause(ctx, status)
@@ -321,9 +365,17 @@ func (c *client) handle(ctx context.Context, leases []*lease) {
 	for len(c.slow) > 0 && time.Now().After(c.slow[0].late) {
 		batch, c.slow = append(batch, c.slow[0]), c.slow[1:]
 	}
-	if len(batch) == 0 {
-		return
+	// A batch is of events of one cell. A single database has all of them.
+	byCell := map[int64][]*lease{}
+	for _, l := range batch {
+		byCell[l.ID>>cellBits] = append(byCell[l.ID>>cellBits], l)
 	}
+	for _, number := range slices.Sorted(maps.Keys(byCell)) {
+		c.ackBatch(ctx, byCell[number])
+	}
+}
+
+func (c *client) ackBatch(ctx context.Context, batch []*lease) {
 	events := make([]map[string]any, len(batch))
 	for i, l := range batch {
 		events[i] = map[string]any{"id": l.ID, "receipt": l.Receipt}

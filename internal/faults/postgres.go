@@ -384,11 +384,7 @@ func (s *Server) queryRow(ctx context.Context, value any, query string, args ...
 func (s *Server) logFile() string { return filepath.Join(filepath.Dir(s.dir), "log") }
 
 // LastLog returns the end of the server's log.
-func (s *Server) LastLog() string {
-	text, _ := os.ReadFile(s.logFile())
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	return strings.Join(lines[max(0, len(lines)-30):], "\n")
-}
+func (s *Server) LastLog() string { return lastLines(s.logFile(), 30) }
 
 // Standby makes a standby of the server and starts it. It ends with the test.
 func (s *Server) Standby(cfg Config) *Server {
@@ -468,13 +464,26 @@ func (s *Server) PauseReplication() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	var pids []int32
-	if err := s.queryRow(ctx, &pids, `select coalesce(pg_catalog.array_agg(pid), '{}') from pg_catalog.pg_stat_replication`); err != nil {
+	conn, err := pgx.Connect(ctx, s.adminURL(""))
+	if err == nil {
+		err = pauseSenders(ctx, conn)
+		_ = conn.Close(ctx)
+	}
+	if err != nil {
 		s.t.Fatal(err)
+	}
+}
+
+// pauseSenders stops the processes that send the log of conn's server to its standbys.
+func pauseSenders(ctx context.Context, conn *pgx.Conn) error {
+	var pids []int32
+	if err := conn.QueryRow(ctx, `select coalesce(pg_catalog.array_agg(pid), '{}') from pg_catalog.pg_stat_replication`).Scan(&pids); err != nil {
+		return err
 	}
 	for _, pid := range pids {
 		if err := syscall.Kill(int(pid), syscall.SIGSTOP); err != nil {
-			s.t.Fatal(err)
+			return err
 		}
 	}
+	return nil
 }

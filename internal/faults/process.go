@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -50,17 +51,17 @@ func (p *process) running() bool {
 	}
 }
 
-// tree is the process and its children.
-func (p *process) tree() []int {
-	return append([]int{p.cmd.Process.Pid}, children(p.cmd.Process.Pid)...)
-}
+// tree is a process and its children.
+func tree(pid int) []int { return append([]int{pid}, children(pid)...) }
 
 // signalTree sends sig to the process, and then to its children, until no new ones are found.
-func (p *process) signalTree(sig syscall.Signal) error {
+func (p *process) signalTree(sig syscall.Signal) error { return signalTree(p.cmd.Process.Pid, sig) }
+
+func signalTree(pid int, sig syscall.Signal) error {
 	sent := map[int]bool{}
 	for {
 		found := false
-		for _, pid := range p.tree() {
+		for _, pid := range tree(pid) {
 			if sent[pid] {
 				continue
 			}
@@ -80,22 +81,29 @@ func (p *process) kill() error {
 	if !p.running() {
 		return nil
 	}
+	return killTree(p.cmd.Process.Pid, p.ended)
+}
+
+// killTree ends a process and its children at once, and waits until all are gone. ended is closed when the process was reaped; nil: others reap it.
+func killTree(pid int, ended <-chan struct{}) error {
 	deadline := time.Now().Add(time.Minute)
 	// A child forked after the list was made would survive its parent: a stopped process forks none.
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("send %s to process %d: %w", syscall.SIGSTOP, pid, err)
 	}
-	for !isStopped(p.cmd.Process.Pid) {
+	for !isStopped(pid) {
 		if time.Now().After(deadline) {
-			return fmt.Errorf("process %d does not stop", p.cmd.Process.Pid)
+			return fmt.Errorf("process %d does not stop", pid)
 		}
 		pause(time.Millisecond)
 	}
-	pids := p.tree()
-	if err := p.signalTree(syscall.SIGKILL); err != nil {
+	pids := tree(pid)
+	if err := signalTree(pid, syscall.SIGKILL); err != nil {
 		return err
 	}
-	<-p.ended
+	if ended != nil {
+		<-ended
+	}
 	for _, pid := range pids {
 		for !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 			if time.Now().After(deadline) {
@@ -126,3 +134,10 @@ func (p *process) stop(sig syscall.Signal, limit time.Duration) error {
 
 // pause waits between polls of another process's state.
 func pause(d time.Duration) { <-time.After(d) }
+
+// lastLines returns the end of a file.
+func lastLines(path string, n int) string {
+	text, _ := os.ReadFile(path) //nolint:gosec // a log of the test's own
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

@@ -3,7 +3,6 @@
 package faults
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -158,6 +157,7 @@ type queued struct {
 	t       *testing.T
 	program string
 	addr    string
+	command string // of the program: serve, or gateway
 	environ []string
 	log     string
 	process *process
@@ -171,11 +171,17 @@ func startQueued(t *testing.T, b build, databaseURL string, environ ...string) *
 
 func startProgram(t *testing.T, program, databaseURL string, environ ...string) *queued {
 	t.Helper()
+	return startCommand(t, program, "serve", append([]string{
+		"QUEUED_DATABASE_URL=" + databaseURL, "QUEUED_MAX_CONNS=8", "QUEUED_MAX_ATTEMPTS=100000", "QUEUED_SWEEP_INTERVAL=1s",
+	}, environ...)...)
+}
+
+// startCommand starts a command of the program and returns when it is ready. It ends with the test.
+func startCommand(t *testing.T, program, command string, environ ...string) *queued {
+	t.Helper()
 	q := &queued{
-		t: t, program: program, addr: "127.0.0.1:" + strconv.Itoa(freePort(t)), log: filepath.Join(t.TempDir(), "queued.log"),
-		environ: append([]string{
-			"QUEUED_DATABASE_URL=" + databaseURL, "QUEUED_LOG_FORMAT=json", "QUEUED_MAX_CONNS=8", "QUEUED_MAX_ATTEMPTS=100000", "QUEUED_SWEEP_INTERVAL=1s",
-		}, environ...),
+		t: t, program: program, command: command, addr: "127.0.0.1:" + strconv.Itoa(freePort(t)), log: filepath.Join(t.TempDir(), "queued.log"),
+		environ: append([]string{"QUEUED_LOG_FORMAT=json"}, environ...),
 	}
 	q.start()
 	q.awaitReady(startLimit)
@@ -184,7 +190,7 @@ func startProgram(t *testing.T, program, databaseURL string, environ ...string) 
 			_ = q.process.kill()
 		}
 		if t.Failed() {
-			t.Logf("queued on %s logged the errors:\n%s\nand its last lines are:\n%s", q.addr, q.errors(20), q.lastLog(20))
+			t.Logf("queued %s on %s logged the errors:\n%s\nand its last lines are:\n%s", q.command, q.addr, q.errors(20), q.lastLog(20))
 		}
 	})
 	return q
@@ -197,7 +203,7 @@ func (q *queued) start() {
 		q.t.Fatal(err)
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.CommandContext(context.Background(), q.program, "serve")
+	cmd := exec.CommandContext(context.Background(), q.program, q.command)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/nowhere", "QUEUED_LISTEN=" + q.addr}, q.environ...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -226,8 +232,30 @@ func (q *queued) awaitReady(limit time.Duration) time.Duration {
 
 // get sends one request over a new connection. Status 0 means that there was no response.
 func (q *queued) get(path string, limit time.Duration) (status int, body string, err error) {
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+q.addr+path, http.NoBody)
+	if err != nil {
+		return 0, "", err
+	}
+	return send(req, limit)
+}
+
+// put is get with a method and a body of JSON.
+func (q *queued) put(path, body string) (status int, answer string) {
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodPut, "http://"+q.addr+path, strings.NewReader(body))
+	if err != nil {
+		return 0, err.Error()
+	}
+	req.Header.Set("Content-Type", "application/json")
+	status, answer, err = send(req, time.Minute)
+	if err != nil {
+		answer = err.Error()
+	}
+	return status, answer
+}
+
+func send(req *http.Request, limit time.Duration) (status int, body string, err error) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: limit}
-	res, err := client.Get("http://" + q.addr + path)
+	res, err := client.Do(req)
 	if err != nil {
 		return 0, "", err
 	}
@@ -263,8 +291,4 @@ func (q *queued) errors(n int) string {
 	return strings.Join(found, "")
 }
 
-func (q *queued) lastLog(n int) string {
-	text, _ := os.ReadFile(q.log)
-	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
-	return string(bytes.Join(lines[max(0, len(lines)-n):], []byte("\n")))
-}
+func (q *queued) lastLog(n int) string { return lastLines(q.log, n) }
