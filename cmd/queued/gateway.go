@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"github.com/queued/queued/internal/cli"
 	"github.com/queued/queued/internal/gateway"
 	"github.com/queued/queued/sql"
 )
@@ -22,18 +23,31 @@ import (
 // firstLookTimeout is how long a gateway waits for its cells before it says that it serves. It serves without them, too.
 const firstLookTimeout = 3 * time.Second
 
-// gatewayCmd serves the API in front of several cells until it is told to stop.
+// gatewayCmd has what is about several cells.
 type gatewayCmd struct {
+	Start  gatewayStartCmd   `cmd:"" default:"withargs" help:"Serve the API in front of several cells; what \"queued gateway\" does."`
+	Cells  cli.GatewayCells  `cmd:"" name:"cells" group:"Client:" help:"List the cells of a gateway, and whether they can be used."`
+	Add    cli.GatewayAdd    `cmd:"" group:"Client:" help:"Have gateways use another cell, or one that was drained."`
+	Move   cli.GatewayMove   `cmd:"" group:"Client:" help:"Place a queue on another cell, or spread it over several."`
+	Drain  cli.GatewayDrain  `cmd:"" group:"Client:" help:"Move all queues away from a cell."`
+	Remove cli.GatewayRemove `cmd:"" group:"Client:" help:"Have gateways use a cell no more that was drained."`
+}
+
+// Help returns the text below the usage.
+func (*gatewayCmd) Help() string { return `The settings of a gateway are those of "queued gateway start --help".` }
+
+// gatewayStartCmd serves the API in front of several cells until it is told to stop.
+type gatewayStartCmd struct {
 	gatewaySettings `embed:""`
 }
 
 // Run serves until ctx ends, then shuts down. It returns usage errors and logs others.
-func (c *gatewayCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
+func (c *gatewayStartCmd) Run(ctx context.Context, env *cliEnv, reader *settingsReader, app *kong.Kong) error {
 	return runLogged(ctx, env, reader, app, &c.logSettings, func(logger zerolog.Logger) error { return c.serve(ctx, reader, logger) })
 }
 
 // serve opens the port and passes requests on.
-func (c *gatewayCmd) serve(ctx context.Context, reader *settingsReader, logger zerolog.Logger) error {
+func (c *gatewayStartCmd) serve(ctx context.Context, reader *settingsReader, logger zerolog.Logger) error {
 	if c.Cells[0] == nil {
 		return usagef("%s: there must be home, which is cell 0, such as 0=https://a.internal:8080,1=https://b.internal:8080", reader.name("cells"))
 	}

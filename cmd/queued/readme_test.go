@@ -40,7 +40,7 @@ func TestScalingHasEverySettingOfTheGateway(t *testing.T) {
 	for _, flag := range flagsOf(t, "serve") {
 		shared[flag.Name] = true
 	}
-	for _, flag := range flagsOf(t, "gateway") {
+	for _, flag := range flagsOf(t, "start") {
 		name := "`" + envName(flag.Name) + "`"
 		if shared[flag.Name] {
 			if !strings.Contains(string(text), name) {

@@ -43,7 +43,7 @@ func (g *Gateway) cellsIn(set cellSet) []*cell {
 	return found
 }
 
-// cellsOf returns the cells where events of a queue may wait: those that it is placed on, and its former ones; of an empty name, all. A queue that is placed nowhere may have been at
+// cellsOf returns the cells where events of a queue may wait: those that it is placed on, its former ones, and those where strays were found; of an empty name, all. A queue that is placed nowhere may have been at
 // home before there was a gateway; those of the service are on every cell. It fails with a *problem about a cell that this gateway was not told of.
 func (g *Gateway) cellsOf(queue string) ([]*cell, error) {
 	if !isQueue(queue) {
@@ -53,10 +53,14 @@ func (g *Gateway) cellsOf(queue string) ([]*cell, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p == nil {
-		return []*cell{g.home()}, nil
+	var sets []cellSet
+	for _, at := range g.strays.of(queue) {
+		sets = append(sets, cellSet{at.number})
 	}
-	sets := []cellSet{p.Cells}
+	if p == nil {
+		return g.among(append(sets, cellSet{home})), nil
+	}
+	sets = append(sets, p.Cells)
 	for _, f := range p.Former {
 		sets = append(sets, f.Cells)
 	}

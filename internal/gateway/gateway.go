@@ -121,13 +121,19 @@ func (g *Gateway) Run(ctx context.Context) {
 	g.follow(ctx)
 }
 
-// AwaitFirstLook waits until each cell of Config.Cells was looked at once since Run was called, or ctx ends.
+// AwaitFirstLook waits until each cell of Config.Cells was looked at once since Run was called, and where queues are placed is known, if home can say; or until ctx ends.
 func (g *Gateway) AwaitFirstLook(ctx context.Context) {
 	for _, c := range g.given {
 		select {
 		case <-c.first:
 		case <-ctx.Done():
 			return
+		}
+	}
+	if g.home().isUp() {
+		select {
+		case <-g.placements.first:
+		case <-ctx.Done():
 		}
 	}
 }

@@ -114,14 +114,15 @@ type placements struct {
 	known    time.Time // when home last said that nothing was missing; zero: never
 	watchers map[string]map[*watcher]struct{}
 
-	allAtHome atomic.Bool // it is known that no queue is placed elsewhere; false again only with a page of all placements
+	first     chan struct{} // closed once placements are known
+	allAtHome atomic.Bool   // it is known that no queue is placed elsewhere; false again only with a page of all placements
 }
 
 // A watcher waits for a change of the placement of one queue.
 type watcher struct{ changed func() }
 
 func newPlacements() *placements {
-	return &placements{byQueue: make(map[string]*placement), watchers: make(map[string]map[*watcher]struct{})}
+	return &placements{first: make(chan struct{}), byQueue: make(map[string]*placement), watchers: make(map[string]map[*watcher]struct{})}
 }
 
 // get returns the placement of a queue, nil if it is placed nowhere. isKnown is false as long as home has not said what there is.
@@ -227,6 +228,9 @@ func (p *placements) update(page *placementsPage, now time.Time) {
 		for _, placed := range page.Placements {
 			notify = append(notify, p.set(placed)...)
 		}
+	}
+	if p.known.IsZero() {
+		close(p.first)
 	}
 	p.version, p.epoch, p.known = page.Version, page.Epoch, now
 	if page.Complete { // else set says so of each
