@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -179,6 +180,22 @@ type FormerCells struct {
 type KeysPlacement struct {
 	Cells Cells     `json:"cells"`
 	Until time.Time `json:"until"`
+}
+
+// A MissingCellsError is returned beside an answer that a gateway has made of those of several cells: the part of some is missing, as they did not answer.
+type MissingCellsError struct{ Cells []int }
+
+// Error implements error.
+func (e *MissingCellsError) Error() string {
+	return fmt.Sprintf("the part of cells %v is missing", e.Cells)
+}
+
+// missing returns err, or else a *MissingCellsError if cells are missing.
+func missing(err error, cells []int) error {
+	if err == nil && len(cells) > 0 {
+		return &MissingCellsError{cells}
+	}
+	return err
 }
 
 // PlaceParams say where to place a queue.

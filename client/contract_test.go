@@ -170,16 +170,19 @@ var (
 	notSent = map[string][]string{
 		"stream": {"data", "token"}, "streamSubscription": {"data", "token"}, // the envelope is needed, and headers can be sent
 		"listEvents": {"cursors"}, "listHistory": {"cursors"}, "listQueues": {"cursors"}, "listRedrives": {"cursors"}, "listSchedules": {"cursors"}, // whole pages are read
+		"queueStats": {"bins"}, "queuesOverview": {"bins"}, // there are the percentiles
 	}
 	foreign = map[string][]string{
-		"listEvents":    {"events/cursor", "events/receipt", "events/outcome", "events/status", "events/finished_at", "events/first_attempted_at", "events/last_attempted_at", "events/processing_ms", "events/result", "events/retryable", "events/requeued_as", "events/dead_lettered_as"},
-		"claim":         {"events/state", "events/error_count", "events/outcome", "events/status", "events/finished_at", "events/first_attempted_at", "events/last_attempted_at", "events/processing_ms", "events/result", "events/retryable", "events/requeued_as", "events/dead_lettered_as"},
-		"listHistory":   {"events/cursor", "events/receipt", "events/state"},
-		"listQueues":    {"queues/cursor"},
-		"listRedrives":  {"redrives/cursor"},
-		"listSchedules": {"schedules/cursor"},
-		"getEvent":      {"cursor", "receipt"},
-		"createRedrive": {"cursor"}, "getRedrive": {"cursor"}, "pauseRedrive": {"cursor"}, "resumeRedrive": {"cursor"}, "cancelRedrive": {"cursor"},
+		"listEvents":     {"events/cursor", "events/receipt", "events/outcome", "events/status", "events/finished_at", "events/first_attempted_at", "events/last_attempted_at", "events/processing_ms", "events/result", "events/retryable", "events/requeued_as", "events/dead_lettered_as"},
+		"claim":          {"events/state", "events/error_count", "events/outcome", "events/status", "events/finished_at", "events/first_attempted_at", "events/last_attempted_at", "events/processing_ms", "events/result", "events/retryable", "events/requeued_as", "events/dead_lettered_as"},
+		"listHistory":    {"events/cursor", "events/receipt", "events/state"},
+		"listQueues":     {"queues/cursor"},
+		"queueStats":     {"totals/wait_bins", "totals/processing_bins", "buckets/wait_bins", "buckets/processing_bins"},
+		"queuesOverview": {"queues/wait_bins", "queues/processing_bins"},
+		"listRedrives":   {"redrives/cursor"},
+		"listSchedules":  {"schedules/cursor"},
+		"getEvent":       {"cursor", "receipt"},
+		"createRedrive":  {"cursor"}, "getRedrive": {"cursor"}, "pauseRedrive": {"cursor"}, "resumeRedrive": {"cursor"}, "cancelRedrive": {"cursor"},
 		"createSchedule": {"cursor"}, "getSchedule": {"cursor"}, "patchSchedule": {"cursor"}, "pauseSchedule": {"cursor"}, "resumeSchedule": {"cursor"},
 		"readLog":           {"events/matched"},
 		"getPublished":      {"matched"},

@@ -105,13 +105,15 @@ type HistoryBucket struct {
 	Cancelled int       `json:"cancelled"`
 }
 
-// HistoryStats counts the events of history by time and outcome, oldest first, empty buckets included.
+// HistoryStats counts the events of history by time and outcome, oldest first, empty buckets included. Of a gateway it counts those of the cells that answer, and returns a
+// [MissingCellsError] beside them if one does not.
 func (c *Client) HistoryStats(ctx context.Context, p HistoryStatsParams) ([]HistoryBucket, error) {
 	var stats historyStats
 	_, err := c.Do(ctx, Request{Path: "/history/stats", Query: queryOf(p)}, &stats)
-	return stats.Buckets, err
+	return stats.Buckets, missing(err, stats.UnavailableCells)
 }
 
 type historyStats struct {
-	Buckets []HistoryBucket `json:"buckets"`
+	Buckets          []HistoryBucket `json:"buckets"`
+	UnavailableCells []int           `json:"unavailable_cells,omitzero"`
 }

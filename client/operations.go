@@ -26,15 +26,16 @@ type ExecutionFilter struct {
 	Worker string `query:"worker"`
 }
 
-// ListExecutions returns how long events took, by type and worker.
+// ListExecutions returns how long events took, by type and worker. Of a gateway it returns what the cells say that answer, and a [MissingCellsError] if one does not.
 func (c *Client) ListExecutions(ctx context.Context, filter ExecutionFilter) ([]Execution, error) {
 	var list executionList
 	_, err := c.Do(ctx, Request{Path: "/stats/executions", Query: queryOf(filter)}, &list)
-	return list.Executions, err
+	return list.Executions, missing(err, list.UnavailableCells)
 }
 
 type executionList struct {
-	Executions []Execution `json:"executions"`
+	Executions       []Execution `json:"executions"`
+	UnavailableCells []int       `json:"unavailable_cells,omitzero"`
 }
 
 // A Process is one running server on the database, with its counts since its start.
@@ -56,17 +57,20 @@ type Process struct {
 	// WaitingClaims is how many claims wait for events.
 	WaitingClaims int64     `json:"waiting_claims"`
 	UpdatedAt     time.Time `json:"updated_at"`
+	// Cell is the one that it is of, in the answer of a gateway that has asked several; nil: it was not said.
+	Cell *int `json:"cell,omitzero"`
 }
 
-// ListProcesses returns the processes that serve the database.
+// ListProcesses returns the processes that serve the database. Of a gateway it returns those of the cells that answer, and a [MissingCellsError] if one does not.
 func (c *Client) ListProcesses(ctx context.Context) ([]Process, error) {
 	var list processList
 	_, err := c.Do(ctx, Request{Path: "/stats/processes"}, &list)
-	return list.Processes, err
+	return list.Processes, missing(err, list.UnavailableCells)
 }
 
 type processList struct {
-	Processes []Process `json:"processes"`
+	Processes        []Process `json:"processes"`
+	UnavailableCells []int     `json:"unavailable_cells,omitzero"`
 }
 
 // A Version is that of a server.

@@ -48,6 +48,8 @@ type HistoryErrors struct {
 	// LookedAt is how many failures the server looked at, those with the newest EventTS; Complete is whether these were all.
 	LookedAt int  `json:"looked_at"`
 	Complete bool `json:"complete"`
+	// UnavailableCells are, of the answer of a gateway, the cells whose part is missing.
+	UnavailableCells []int `json:"unavailable_cells,omitzero"`
 }
 
 // HistoryErrors groups failures by their cause. The server looks at up to 10,000 of them.
@@ -97,6 +99,8 @@ type Workers struct {
 	CountedSince time.Time `json:"counted_since"`
 	// Complete is false where there were too many waiting events to look at all leases.
 	Complete bool `json:"complete"`
+	// UnavailableCells are, of the answer of a gateway, the cells whose part is missing.
+	UnavailableCells []int `json:"unavailable_cells,omitzero"`
 }
 
 // ListWorkers returns the workers that hold a lease or were seen lately.
@@ -131,6 +135,8 @@ type Holder struct {
 	Events int `json:"events,omitzero"`
 	// OfKind is how many of the kind there are; up to a hundred are listed.
 	OfKind int `json:"of_kind"`
+	// Cell is the one that it is of, in the answer of a gateway that has asked several; nil: it was not said.
+	Cell *int `json:"cell,omitzero"`
 }
 
 // Holders are what holds others back, the oldest of each kind first.
@@ -138,6 +144,8 @@ type Holders struct {
 	Holders []Holder `json:"holders"`
 	// Complete is false where there were too many events to look at all leases or all exhausted events.
 	Complete bool `json:"complete"`
+	// UnavailableCells are, of the answer of a gateway, the cells whose part is missing.
+	UnavailableCells []int `json:"unavailable_cells,omitzero"`
 }
 
 // ListHolders returns what holds others back, such as transactions and leases that do not end, with what to do about it.

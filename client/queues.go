@@ -222,6 +222,8 @@ type Queue struct {
 	ExpiredLastHour int           `json:"expired_last_hour"`
 	Estimated       bool          `json:"estimated"`
 	DeadLettersOf   []string      `json:"dead_letters_of"`
+	// UnavailableCells are, of the answer of a gateway, the cells whose part is missing.
+	UnavailableCells []int `json:"unavailable_cells,omitzero"`
 }
 
 // queueCounts are the counts of a Queue as the server has them.
@@ -234,6 +236,8 @@ type queueCounts struct {
 	ExpiredLastHour int          `json:"expired_last_hour"`
 	Estimated       bool         `json:"estimated"`
 	DeadLettersOf   []string     `json:"dead_letters_of"`
+
+	UnavailableCells []int `json:"unavailable_cells,omitzero"`
 }
 
 // MarshalJSON implements [json.Marshaler]: one object, as the server has it.
@@ -242,7 +246,7 @@ func (q Queue) MarshalJSON() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	counts, err := encodeJSON(queueCounts{q.Ready, q.Scheduled, q.Leased, nullDuration(q.OldestReadyAge), q.DoneLastHour, q.ExpiredLastHour, q.Estimated, q.DeadLettersOf})
+	counts, err := encodeJSON(queueCounts{q.Ready, q.Scheduled, q.Leased, nullDuration(q.OldestReadyAge), q.DoneLastHour, q.ExpiredLastHour, q.Estimated, q.DeadLettersOf, q.UnavailableCells})
 	if err != nil {
 		return nil, err
 	}
@@ -255,7 +259,7 @@ func (q *Queue) UnmarshalJSON(text []byte) error {
 	if err := json.Unmarshal(text, &c); err != nil {
 		return err
 	}
-	*q = Queue{q.Policy, c.Ready, c.Scheduled, c.Leased, time.Duration(c.OldestReadyAge), c.DoneLastHour, c.ExpiredLastHour, c.Estimated, c.DeadLettersOf}
+	*q = Queue{q.Policy, c.Ready, c.Scheduled, c.Leased, time.Duration(c.OldestReadyAge), c.DoneLastHour, c.ExpiredLastHour, c.Estimated, c.DeadLettersOf, c.UnavailableCells}
 	return q.Policy.UnmarshalJSON(text)
 }
 

@@ -36,6 +36,8 @@ type QueueSeries struct {
 	Totals SeriesTotals `json:"totals"`
 	// Buckets come oldest first, without those that begin later than now.
 	Buckets []SeriesBucket `json:"buckets"`
+	// UnavailableCells are, of the answer of a gateway, the cells whose part is missing.
+	UnavailableCells []int `json:"unavailable_cells,omitzero"`
 }
 
 // SeriesTotals are the outcomes in a time, and the durations of the events that ended in it, in milliseconds, nil if there are none. Wait is the time from
@@ -130,6 +132,8 @@ type QueuesOverview struct {
 	Totals   OverviewFigures  `json:"totals"`
 	Outcomes []OverviewBucket `json:"outcomes"`
 	Queues   []OverviewQueue  `json:"queues"`
+	// UnavailableCells are, of the answer of a gateway, the cells whose part is missing.
+	UnavailableCells []int `json:"unavailable_cells,omitzero"`
 }
 
 // OverviewFigures are what waits now, and what ended in the time.

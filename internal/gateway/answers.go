@@ -40,7 +40,7 @@ func (g *Gateway) answersOf(c *call, r *http.Request, parts []*part) (*answers, 
 	case r.Context().Err() != nil:
 		err = r.Context().Err()
 	case refused != nil:
-		err = g.pass(c, refused)
+		_, err = g.success(c, refused)
 	case len(parts) > 0 && len(found.away) == len(parts):
 		err = g.allAway(c, parts)
 	}
@@ -55,22 +55,11 @@ func (g *Gateway) answersOf(c *call, r *http.Request, parts []*part) (*answers, 
 	return found, nil
 }
 
-// pass answers the call with the answer of one cell, as it is.
-func (g *Gateway) pass(c *call, p *part) error {
-	if p.err != nil {
-		return p.err
-	}
-	body, err := g.read(c, p, maxOwnAnswer)
-	if err != nil {
-		return err
-	}
-	return &answered{p.resp.StatusCode, p.resp.Header, body}
-}
-
 // allAway returns the problem of a call that no cell answers. That of a single one is the cell's own.
 func (g *Gateway) allAway(c *call, parts []*part) error {
 	if len(parts) == 1 {
-		return g.pass(c, parts[0])
+		_, err := g.success(c, parts[0])
+		return err
 	}
 	text := ""
 	for i, p := range parts {

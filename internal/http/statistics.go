@@ -61,6 +61,7 @@ func (s statsSpan) check(bucket time.Duration, maxBuckets int, report func(field
 type queueSeriesRequest struct {
 	Name   string        `path:"name" validate:"queue" log:"queue" restrict:"queue"`
 	Bucket time.Duration `query:"bucket" default:"1m" validate:"min=1m,max=168h"`
+	Bins   bool          `query:"bins"`
 	statsSpan
 }
 
@@ -93,6 +94,23 @@ type seriesTotals struct {
 	WaitP95MS       *milliseconds `json:"wait_p95_ms"`
 	ProcessingP50MS *milliseconds `json:"processing_p50_ms"`
 	ProcessingP95MS *milliseconds `json:"processing_p95_ms"`
+	WaitBins        bins          `json:"wait_bins,omitzero"` // if they are asked for
+	ProcessingBins  bins          `json:"processing_bins,omitzero"`
+}
+
+// bins are a queue.Bins: the number of a bin, and how many durations are in it.
+type bins [][2]int64
+
+// binsOf returns bins as they were asked for: nil if they were not.
+func binsOf(b queue.Bins, areAskedFor bool) bins {
+	if !areAskedFor {
+		return nil
+	}
+	out := make(bins, len(b.Numbers))
+	for i, number := range b.Numbers {
+		out[i] = [2]int64{int64(number), b.Counts[i]}
+	}
+	return out
 }
 
 type seriesBucket struct {
@@ -108,23 +126,24 @@ type seriesBucket struct {
 	Complete bool `json:"complete"`
 }
 
-func totalsOf(b queue.SeriesBucket) seriesTotals {
+func totalsOf(b queue.SeriesBucket, withBins bool) seriesTotals {
 	return seriesTotals{
 		Done: b.Done, Failed: b.Failed, Expired: b.Expired, Cancelled: b.Cancelled,
 		WaitP50MS: (*milliseconds)(b.WaitP50), WaitP95MS: (*milliseconds)(b.WaitP95),
 		ProcessingP50MS: (*milliseconds)(b.ProcessingP50), ProcessingP95MS: (*milliseconds)(b.ProcessingP95),
+		WaitBins: binsOf(b.Waits, withBins), ProcessingBins: binsOf(b.Processings, withBins),
 	}
 }
 
-func seriesBucketOf(b queue.SeriesBucket) seriesBucket {
+func seriesBucketOf(b queue.SeriesBucket, withBins bool) seriesBucket {
 	return seriesBucket{
-		timestamp(b.Start), b.Samples, b.Ready, b.Scheduled, b.Leased, (*milliseconds)(b.OldestReadyAge), b.IsEstimate, b.MaxReady, totalsOf(b), b.IsComplete,
+		timestamp(b.Start), b.Samples, b.Ready, b.Scheduled, b.Leased, (*milliseconds)(b.OldestReadyAge), b.IsEstimate, b.MaxReady, totalsOf(b, withBins), b.IsComplete,
 	}
 }
 
 func (s *Server) queueStats(r *http.Request, req queueSeriesRequest) (reply, error) {
 	from, to := req.whole(req.Bucket)
-	found, err := s.svc.Series(r.Context(), queue.SeriesParams{Queue: req.Name, From: from, To: to, Bucket: req.Bucket})
+	found, err := s.svc.Series(r.Context(), queue.SeriesParams{Queue: req.Name, From: from, To: to, Bucket: req.Bucket, WithBins: req.Bins})
 	known := found.Total.Done + found.Total.Failed + found.Total.Expired + found.Total.Cancelled
 	for _, b := range found.Buckets {
 		if b.Ready != nil {
@@ -138,7 +157,8 @@ func (s *Server) queueStats(r *http.Request, req queueSeriesRequest) (reply, err
 	return reply{body: queueSeries{
 		Queue: req.Name, From: timestamp(from), To: timestamp(to), Bucket: req.Bucket,
 		Since: (*timestamp)(found.Since), SampledAt: (*timestamp)(found.SampledAt), CountedThrough: (*timestamp)(found.CountedThrough),
-		Complete: found.Total.IsComplete, Counted: counted, Totals: totalsOf(found.Total), Buckets: convert(found.Buckets, seriesBucketOf),
+		Complete: found.Total.IsComplete, Counted: counted, Totals: totalsOf(found.Total, req.Bins),
+		Buckets: convert(found.Buckets, func(b queue.SeriesBucket) seriesBucket { return seriesBucketOf(b, req.Bins) }),
 	}}, s.requireIfEmpty(r, req.Name, known, err)
 }
 
@@ -150,6 +170,7 @@ type queuesOverviewRequest struct {
 	Offset int                 `query:"offset" validate:"min=0,max=1000000"`
 
 	NameContains string `query:"name_contains" validate:"max=128"` // empty: any name
+	Bins         bool   `query:"bins"`
 
 	Queues []string `restrict:"allowed_queues"`
 }
@@ -209,6 +230,8 @@ type overviewQueue struct {
 	WaitP95MS       *milliseconds `json:"wait_p95_ms"`
 	ProcessingP95MS *milliseconds `json:"processing_p95_ms"`
 	ReadySeries     []*int64      `json:"ready_series"`
+	WaitBins        bins          `json:"wait_bins,omitzero"` // if they are asked for
+	ProcessingBins  bins          `json:"processing_bins,omitzero"`
 }
 
 func figuresOf(q queue.OverviewQueue) overviewFigures {
@@ -217,12 +240,13 @@ func figuresOf(q queue.OverviewQueue) overviewFigures {
 	}
 }
 
-func overviewQueueOf(q queue.OverviewQueue) overviewQueue {
+func overviewQueueOf(q queue.OverviewQueue, withBins bool) overviewQueue {
 	if q.ReadySeries == nil { // all of the time is to come
 		q.ReadySeries = []*int64{}
 	}
 	return overviewQueue{
 		q.Queue, figuresOf(q), q.Paused, nextOf(q.Push), (*milliseconds)(q.WaitP95), (*milliseconds)(q.ProcessingP95), q.ReadySeries,
+		binsOf(q.Waits, withBins), binsOf(q.Processings, withBins),
 	}
 }
 
@@ -230,12 +254,13 @@ func (s *Server) queuesOverview(r *http.Request, req queuesOverviewRequest) (rep
 	from, to := req.whole(req.Bucket)
 	found, err := s.svc.Overview(r.Context(), queue.OverviewParams{
 		From: from, To: to, Bucket: req.Bucket, Order: req.Order, Limit: req.Limit, Offset: req.Offset, Queues: req.Queues,
-		NameContains: req.NameContains,
+		NameContains: req.NameContains, WithBins: req.Bins,
 	})
 	body := queuesOverview{
 		From: timestamp(from), To: timestamp(to), Bucket: req.Bucket,
 		Since: (*timestamp)(found.Since), SampledAt: (*timestamp)(found.SampledAt), CountedThrough: (*timestamp)(found.CountedThrough), Live: found.IsLive,
-		Complete: true, Total: found.Total, Totals: figuresOf(found.All), Queues: convert(found.Queues, overviewQueueOf),
+		Complete: true, Total: found.Total, Totals: figuresOf(found.All),
+		Queues: convert(found.Queues, func(q queue.OverviewQueue) overviewQueue { return overviewQueueOf(q, req.Bins) }),
 		Outcomes: convert(found.Outcomes, func(b queue.SeriesBucket) outcomeBucket {
 			return outcomeBucket{timestamp(b.Start), b.Done, b.Failed, b.Expired, b.Cancelled, b.IsComplete}
 		}),
