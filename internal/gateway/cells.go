@@ -43,8 +43,8 @@ func (g *Gateway) cellsIn(set cellSet) []*cell {
 	return found
 }
 
-// cellsOf returns the cells where events of a queue may wait: those that it is placed on, its former ones, and those where strays were found; of an empty name, all. A queue that is placed nowhere may have been at
-// home before there was a gateway; those of the service are on every cell. It fails with a *problem about a cell that this gateway was not told of.
+// cellsOf returns the cells where events of a queue may wait: those that it is placed on, its former ones, and others that were found to have some; of an empty name, all. A queue that is
+// placed nowhere may have been at home before there was a gateway; those of the service are on every cell. It fails with a *problem about a cell that this gateway was not told of.
 func (g *Gateway) cellsOf(queue string) ([]*cell, error) {
 	if !isQueue(queue) {
 		return g.cells(), nil

@@ -222,19 +222,6 @@ func (g *Gateway) checkBeside(c *call, r *http.Request, queue string) error {
 	return nil
 }
 
-// historyIn is for what has ended in the queue in the query, or has the id in it.
-func historyIn(g *Gateway, c *call, r *http.Request) error {
-	if id := queryOf(r, "id", ""); id != "" {
-		return g.toCellOf(c, id)
-	}
-	return g.toOnly(c, queryOf(r, "queue", ""))
-}
-
-// statisticsOf is for numbers of the queue in the path, past ones too.
-func statisticsOf(g *Gateway, c *call, r *http.Request) error {
-	return g.toOnly(c, pathValue(r, "name"))
-}
-
 // toOnly sets the target to the cell that has all there is of a queue. While other cells may hold events of it, there is none.
 func (g *Gateway) toOnly(c *call, queue string) error {
 	if queue == "" {
@@ -313,9 +300,4 @@ func bodyIDs(g *Gateway, c *call, r *http.Request) error {
 		return refuse(notOverCells, "The events are of the cells %v: gateways do not split batches yet. Send one for each cell, or each event alone.", numbers)
 	}
 	return nil
-}
-
-// overCells is for calls that all cells have a part of.
-func overCells(_ *Gateway, c *call, r *http.Request) error {
-	return refuse(notOverCells, "%s %s concerns all cells, and gateways do not do this over several cells yet. Ask the cells themselves.", r.Method, c.route.pattern)
 }

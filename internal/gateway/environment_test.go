@@ -42,7 +42,8 @@ type fakeCell struct {
 	queues atomic.Pointer[[]string] // with events
 
 	mu         sync.Mutex
-	seen       []string // "METHOD path" of the calls that are no look-ups of the gateway
+	queries    []url.Values // of the calls that told answers
+	seen       []string     // "METHOD path" of the calls that are no look-ups of the gateway
 	listed     []listed
 	placements map[string]placement
 	version    int64

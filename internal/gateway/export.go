@@ -129,3 +129,55 @@ func (m *merge) breakOff(w *bufio.Writer, format export.Format, failed error) er
 	}
 	return failed
 }
+
+// historyStats is for counts of what has ended, or an export of them.
+func historyStats(g *Gateway, c *call, r *http.Request) error {
+	cells, err := pastCells(g, r)
+	if err != nil {
+		return err
+	}
+	c.queue = queryOf(r, "queue", "")
+	g.answerFrom(c, cells, r, func(r *http.Request) error { return g.answerHistoryStats(c, r, cells) })
+	return nil
+}
+
+func (g *Gateway) answerHistoryStats(c *call, r *http.Request, cells []*cell) error {
+	query := r.URL.Query()
+	name := query.Get("format")
+	format := export.New(request.ExportFormat(r, name), export.StatsColumns)
+	if name != "" && format == nil || len(query["format"]) > 1 {
+		return g.answerFromHome(c, r) // which says what is wrong
+	}
+	query.Del("format")
+	untilNow(query)
+	said, err := g.statementsOf(c, r, cells, query)
+	if err != nil {
+		return err
+	}
+	joined, err := joinHistoryStats(query, said.parts)
+	if err != nil {
+		return err
+	}
+	if format == nil {
+		g.answerObject(c, said.away, joined)
+		return nil
+	}
+	if len(said.away) > 0 {
+		return away(said.away[0], "Cells have a part of the export and do not answer: "+numbersText(said.away)+". Retry.", nil)
+	}
+	rows, err := joined.list("buckets")
+	if err != nil {
+		return err
+	}
+	text := format.Begin(nil)
+	for _, row := range rows {
+		if text, err = format.Row(text, row.appendTo(nil)); err != nil {
+			return err
+		}
+	}
+	export.SetHeader(c.Header(), format, "history-stats", time.Now())
+	c.begin(format.MediaType())
+	c.Header().Set(export.Rows, strconv.Itoa(len(rows))) // the trailer
+	_, _ = c.Write(format.End(text, len(rows), ""))      // a client that has gone misses this only
+	return nil
+}

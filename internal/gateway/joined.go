@@ -83,6 +83,9 @@ func (g *Gateway) answerObject(c *call, away []int, body *object) {
 	g.metrics.merged.WithLabelValues(c.pattern()).Inc()
 	g.metrics.noteMissing(away)
 	c.missing(away)
+	if len(away) > 0 && body.get("complete") != nil {
+		body.set("complete", []byte("false"))
+	}
 	body.set(unavailableMember, []byte(numbersText(away)))
 	writeOwn(c, c.id, http.StatusOK, "application/json", append(body.appendTo(nil), '\n'))
 }

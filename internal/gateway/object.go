@@ -44,6 +44,12 @@ func (o *object) set(name string, value jsontext.Value) {
 	o.values[name] = value
 }
 
+// remove removes a member.
+func (o *object) remove(name string) {
+	delete(o.values, name)
+	o.names = slices.DeleteFunc(o.names, func(known string) bool { return known == name })
+}
+
 // appendTo appends the object as JSON.
 func (o *object) appendTo(b []byte) []byte {
 	b = append(b, '{')
