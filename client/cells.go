@@ -163,6 +163,8 @@ type Placement struct {
 	Former []FormerCells `json:"former"`
 	// Keys is where inserts with an idempotency key go for a time; nil: where all others go.
 	Keys *KeysPlacement `json:"keys"`
+	// Past are those that it was placed on before, whether they are Former still or were found empty: they have history of it.
+	Past Cells `json:"past"`
 	// Removed placements are only in listings of changes.
 	Removed   bool      `json:"removed,omitzero"`
 	UpdatedAt time.Time `json:"updated_at"`

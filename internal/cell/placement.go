@@ -22,7 +22,7 @@ type placementRow struct {
 	Former json.RawMessage
 }
 
-const placementColumns = `queue, cells, placed_at, former, keys_cells, keys_until, is_removed, updated_at, version`
+const placementColumns = `queue, cells, placed_at, former, keys_cells, keys_until, past, is_removed, updated_at, version`
 
 func (r *placementRow) placement() (Placement, error) {
 	p := r.Placement

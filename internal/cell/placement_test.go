@@ -115,6 +115,36 @@ func TestPlacementRemembersFormerCellsUntilTheyAreEmpty(t *testing.T) {
 	}
 }
 
+func TestPlacementRemembersPastCellsForGood(t *testing.T) {
+	t.Parallel()
+	s := open(t, pgtest.New(t), 0)
+	want := func(p Placement, err error, past ...int) {
+		t.Helper()
+		if err != nil || p.Past == nil || !slices.Equal(p.Past, past) {
+			t.Fatalf("the past is %v, want %v; %v", p.Past, past, err)
+		}
+	}
+	want(place(t, s, "mail", 3), nil)
+	want(place(t, s, "mail", 1), nil, 3)
+	want(place(t, s, "mail", 1), nil, 3) // where it is
+	want(place(t, s, "mail", 2, 3), nil, 1, 3)
+	want(place(t, s, "mail", 1), nil, 1, 2, 3)
+	p, err := s.Drained(t.Context(), "mail", nil, nil)
+	want(p, err, 1, 2, 3)
+	if err := s.DeletePlacement(t.Context(), "mail", nil); err != nil {
+		t.Fatal(err)
+	}
+	want(place(t, s, "mail", 4), nil, 1, 2, 3)
+	if all, err := s.Place(t.Context(), PlaceParams{Queue: "mail"}); err != nil || !slices.Equal(all.Past, Set{1, 2, 3, 4}) {
+		t.Fatalf("got %v, %v", all.Past, err)
+	}
+	for _, cells := range []Set{{5}, {6}} { // it was on all that there were
+		if p := place(t, s, "mail", cells...); p.Past != nil {
+			t.Errorf("on %v, the past is %v", cells, p.Past)
+		}
+	}
+}
+
 func TestKeysStayWhereTheyWereForTheirRetention(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

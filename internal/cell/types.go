@@ -105,6 +105,7 @@ type Placement struct {
 	// KeysUntil is until when inserts with an idempotency key go to KeysCells, where they went before; nil: they go where all others go.
 	KeysUntil *time.Time
 	KeysCells Set
+	Past      Set // that it was on before, whether Former still or empty: they have history of it
 	IsRemoved bool
 	UpdatedAt time.Time
 	Version   int64

@@ -51,6 +51,7 @@ type placement struct {
 	PlacedAt time.Time     `json:"placed_at"`
 	Former   []formerCells `json:"former"`
 	Keys     *keysPlace    `json:"keys"` // null: inserts with an idempotency key go where all others go
+	Past     cellSet       `json:"past"`
 	Removed  bool          `json:"removed,omitzero"`
 
 	UpdatedAt time.Time `json:"updated_at"`
@@ -69,7 +70,7 @@ type keysPlace struct {
 
 func placementOf(p cell.Placement) placement {
 	out := placement{
-		Queue: p.Queue, Cells: cellSet(p.Cells), PlacedAt: p.PlacedAt, Removed: p.IsRemoved, UpdatedAt: p.UpdatedAt, Version: p.Version,
+		Queue: p.Queue, Cells: cellSet(p.Cells), PlacedAt: p.PlacedAt, Past: cellSet(p.Past), Removed: p.IsRemoved, UpdatedAt: p.UpdatedAt, Version: p.Version,
 		Former: convert(p.Former, func(f cell.Former) formerCells { return formerCells{cellSet(f.Cells), f.Since} }),
 	}
 	if p.KeysUntil != nil {

@@ -130,7 +130,7 @@ $func$;
 -- seen one has seen those before it.
 
 -- Places a queue on cells (null: on all that take new queues), for its new events, from now on. Cells that it was placed on before and is no more are remembered as
--- former until agent.drain_placement() says that they are empty. Inserts with an idempotency key go where they went for _key_retention more, so that they meet those
+-- former until agent.drain_placement() says that they are empty, and as past for good: history of the queue is there. Inserts with an idempotency key go where they went for _key_retention more, so that they meet those
 -- before them; null: they follow at once. Placing it where it is changes nothing else. Raises QD070 if this is not home, QD003, and QD004 if the version of
 -- the placement is none of _if_versions (null: any), if there is none and _if_exists, or if there is one and _if_absent.
 create or replace function agent.place_queue
@@ -154,6 +154,7 @@ declare
   _exists boolean;
   _keys int2[];
   _until timestamptz;
+  _past int2[];
 begin
   perform agent_private.check_is_home();
   perform agent_private.check_queue_name(agent_private.unreserved_queue(_queue));
@@ -176,11 +177,18 @@ begin
   if _cells is null then
     _sorted = null;
   end if;
+  if _before.queue is null then
+    _past = '{}';
+  elsif _before.cells is not distinct from _sorted then
+    _past = _before.past;
+  elsif _before.cells is not null and _before.past is not null then
+    _past = array(select distinct c from unnest(_before.past || _before.cells) as c order by 1);
+  end if;
   if not _exists then
     insert into agent.placement as p (queue, cells, placed_at, updated_at)
     values (_queue, _sorted, _now, _now)
     on conflict on constraint placement_pkey do update
-    set cells = excluded.cells, placed_at = _now, keys_cells = null, keys_until = null, removed_at = null, updated_at = _now;
+    set cells = excluded.cells, past = _past, placed_at = _now, keys_cells = null, keys_until = null, removed_at = null, updated_at = _now;
   else
     -- Where keys go now, they stay.
     _keys = case when _before.keys_until > _now then _before.keys_cells else _before.cells end;
@@ -201,7 +209,7 @@ begin
       on conflict on constraint former_cell_pkey do update set since = _now; -- all, once more
     end if;
     update agent.placement p
-    set cells = _sorted, keys_cells = case when _until is not null then _keys end, keys_until = _until, updated_at = _now
+    set cells = _sorted, past = _past, keys_cells = case when _until is not null then _keys end, keys_until = _until, updated_at = _now
     , placed_at = case when p.cells is distinct from _sorted then _now else p.placed_at end
     where p.queue = _queue;
   end if;
@@ -361,7 +369,7 @@ as $func$
         group by f.since, f.cell < 0
       ) as g (since, cells)
     )
-  , case when k.is_live then _row.keys_cells end, case when k.is_live then _row.keys_until end
+  , case when k.is_live then _row.keys_cells end, case when k.is_live then _row.keys_until end, _row.past
   , _row.removed_at is not null, _row.updated_at, _row.version
   from (select coalesce(_row.keys_until > clock_timestamp(), false)) as k (is_live)
 $func$;

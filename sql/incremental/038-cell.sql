@@ -33,6 +33,7 @@ create table agent.placement
 , placed_at timestamptz not null default clock_timestamp()
 , keys_cells int2[]                         -- where inserts with an idempotency key go until keys_until, as before; null: to all
 , keys_until timestamptz                    -- null: they go where all others go
+, past int2[] default '{}'                   -- in ascending order, that it was on before, whether they are former still or empty; null: all
 , removed_at timestamptz                    -- the placement is gone, and stays for those who follow changes by their versions
 , updated_at timestamptz not null default clock_timestamp()
 , version int8 not null                     -- greater than that of every earlier change of any placement
@@ -78,6 +79,7 @@ create type agent.placement_info as
 , former jsonb                              -- [{"cells": [1, 2], "since": …}], the longest first; cells are null for all
 , keys_cells int2[]                         -- null, with keys_until: all
 , keys_until timestamptz
+, past int2[]                               -- null: all
 , is_removed boolean
 , updated_at timestamptz
 , version int8
