@@ -113,24 +113,40 @@ type Ack struct {
 // An AckResult is the result of [Client.AckBatch] for one event.
 type AckResult struct {
 	ID int64 `json:"id"`
-	// Status is 204 if the event is in history, else 404 or 409.
+	// Status is 204 if the event is in history, else 404 or 409; or 502 or 503 if the event is on a cell behind a gateway that is away.
 	Status int `json:"status"`
-	// Code says why it is not: "event_not_found" or "lease_lost".
+	// Code says why it is not: "event_not_found" or "lease_lost", or "cell_unavailable" or the like.
 	Code string `json:"code,omitzero"`
+	// Detail and Cell are of an error of a cell behind a gateway.
+	Detail string `json:"detail,omitzero"`
+	Cell   *int   `json:"cell,omitzero"`
 }
 
-// Err returns nil if the event was acked, else an [*Error] that is [ErrLeaseLost] or [ErrNotFound].
-func (r AckResult) Err() error {
-	if r.Status < http.StatusBadRequest {
+// Err returns nil if the event was acked, else an [*Error] that is [ErrLeaseLost], [ErrNotFound] or [ErrUnavailable].
+func (r AckResult) Err() error { return resultError("/ack", r.ID, r.Status, r.Code, r.Detail, r.Cell) }
+
+// resultError returns the error of a call about several events for one of them; nil if there is none.
+func resultError(path string, id int64, status int, code, detail string, cell *int) error {
+	if status < http.StatusBadRequest {
 		return nil
 	}
-	return &Error{Status: r.Status, Code: r.Code, Method: http.MethodPost, Path: "/ack", Detail: fmt.Sprintf("event %d", r.ID)}
+	about := fmt.Sprintf("event %d", id)
+	if detail != "" {
+		about += ": " + detail
+	}
+	return &Error{Status: status, Code: code, Method: http.MethodPost, Path: path, Detail: about, Cell: cell}
 }
 
-// AckBatch acks up to 1,000 events, each on its own, and returns the result of each in the same order. It can be repeated.
+// AckBatch acks up to 1,000 events, each on its own, and returns the result of each in the same order. It can be repeated. Through a gateway, the events of a cell that is away
+// have results that are [ErrUnavailable], unless there are no others.
 func (c *Client) AckBatch(ctx context.Context, acks []Ack) ([]AckResult, error) {
+	return c.ackBatch(ctx, acks, false)
+}
+
+// ackBatch is AckBatch. With cellsApart it fails at once if all events are of a cell behind a gateway that is away.
+func (c *Client) ackBatch(ctx context.Context, acks []Ack, cellsApart bool) ([]AckResult, error) {
 	var answer ackResults
-	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/ack", Body: ackBatchRequest{acks}, Repeatable: true}, &answer)
+	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: "/ack", Body: ackBatchRequest{acks}, Repeatable: true, cellsApart: cellsApart}, &answer)
 	if err == nil && len(answer.Results) != len(acks) {
 		return nil, fmt.Errorf("client: POST /ack: %w: %d results for %d events", errNotJSON, len(answer.Results), len(acks))
 	}
@@ -183,8 +199,13 @@ type Nacked struct {
 // Nack ends an attempt by failure: the event waits again, or goes into history as failed if that was asked for, or if no attempt is left. It
 // returns [ErrLeaseLost] if the event was claimed again since. It can be repeated.
 func (c *Client) Nack(ctx context.Context, id int64, p NackParams) (Nacked, error) {
+	return c.nack(ctx, id, p, false)
+}
+
+// nack is Nack. With cellsApart it fails at once if the event is of a cell behind a gateway that is away.
+func (c *Client) nack(ctx context.Context, id int64, p NackParams, cellsApart bool) (Nacked, error) {
 	var nacked Nacked
-	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: eventPath(id, "/nack"), Body: p, Repeatable: true}, &nacked)
+	_, err := c.Do(ctx, Request{Method: http.MethodPost, Path: eventPath(id, "/nack"), Body: p, Repeatable: true, cellsApart: cellsApart}, &nacked)
 	return nacked, err
 }
 
@@ -217,16 +238,21 @@ type Held struct {
 // A LeaseResult is the result of [Client.ExtendBatch] or [Client.ReleaseBatch] for one event.
 type LeaseResult struct {
 	ID int64 `json:"id"`
-	// Status is 200 if the call has succeeded for the event, else 404 or 409.
+	// Status is 200 if the call has succeeded for the event, else 404 or 409; or 502 or 503 if the event is on a cell behind a gateway that is away.
 	Status int `json:"status"`
 	// VT is when the lease ends, or from when the event can be claimed.
 	VT time.Time `json:"vt,omitzero"`
-	// Code says why it has not succeeded: "event_not_found" or "lease_lost".
+	// Code says why it has not succeeded: "event_not_found" or "lease_lost", or "cell_unavailable" or the like.
 	Code string `json:"code,omitzero"`
+	// Detail and Cell are of an error of a cell behind a gateway.
+	Detail string `json:"detail,omitzero"`
+	Cell   *int   `json:"cell,omitzero"`
 }
 
-// Err returns nil if the call has succeeded for the event, else an [*Error] that is [ErrLeaseLost] or [ErrNotFound].
-func (r LeaseResult) Err() error { return AckResult{ID: r.ID, Status: r.Status, Code: r.Code}.Err() }
+// Err returns nil if the call has succeeded for the event, else an [*Error] that is [ErrLeaseLost], [ErrNotFound] or [ErrUnavailable].
+func (r LeaseResult) Err() error {
+	return resultError("/extend", r.ID, r.Status, r.Code, r.Detail, r.Cell)
+}
 
 type leaseResults struct {
 	Results []LeaseResult `json:"results"`

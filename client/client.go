@@ -131,6 +131,8 @@ type Request struct {
 	// or status 502, 503 or 504. GET and HEAD always are, PUT and DELETE unless there is an If-Match; set it for other calls that do the same
 	// when they are made twice, or that have an idempotency key. A call that was certainly not carried out is repeated in any case.
 	Repeatable bool
+
+	cellsApart bool // the error of a cell behind a gateway is returned at once: calls to others need not wait for that cell
 }
 
 // A Response is the answer of the server without the body.
@@ -162,6 +164,9 @@ func repeat[T any](ctx context.Context, c *Client, req Request, try func() (T, e
 			return answer, err
 		}
 		if d := doubtOf(err); d == refused || d == uncertain && !req.isRepeatable() {
+			return answer, err
+		}
+		if req.cellsApart && cellOf(err) != nil {
 			return answer, err
 		}
 		pause := pauseBefore(n, err)

@@ -174,6 +174,15 @@ func retryAfter(h http.Header) time.Duration {
 	return 0
 }
 
+// cellOf returns the number of the cell behind a gateway that err is with; nil: of none.
+func cellOf(err error) *int {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Cell
+	}
+	return nil
+}
+
 // A doubt is whether a call that failed was carried out, as far as that is known.
 type doubt int
 

@@ -32,6 +32,7 @@ type lease struct {
 
 	isSettled atomic.Bool // an ack, a nack or a release is on its way
 	isBegun   bool        // the handler was called
+	unacked   error       // the cell of the event, behind a gateway, was away when it was acked
 
 	mu     sync.Mutex
 	until  time.Time   // it lasts at least until then, unless somebody else ended it
@@ -198,16 +199,51 @@ func (r *workerRun) log(l *lease, level slog.Level, message string, err error) {
 	r.cfg.Logger.Log(l.ctx, level, message, "queue", l.event.Queue, "id", l.event.ID, "type", l.event.Type, "attempt", l.event.Attempts, "error", err)
 }
 
-// nack nacks an event with the error of its handler.
+// nack nacks an event with the error of its handler. Where the event is on a cell behind a gateway that is away, it is nacked in the background, so that the slot of the handler
+// is free for events of others.
 func (r *workerRun) nack(l *lease, failure error) {
 	r.log(l, slog.LevelInfo, "the handler failed", failure)
-	nacked, err := r.client.Nack(r.settling, l.event.ID, nackOf(l.event.Receipt, failure))
+	params := nackOf(l.event.Receipt, failure)
+	nacked, err := r.client.nack(r.settling, l.event.ID, params, true)
+	if isOfCellAway(err) {
+		r.goApart(1, func() {
+			nacked, err := r.client.Nack(r.settling, l.event.ID, params)
+			r.noteNacked(l, failure, nacked, err)
+		})
+		return
+	}
+	r.noteNacked(l, failure, nacked, err)
+}
+
+// noteNacked notes the answer to a nack.
+func (r *workerRun) noteNacked(l *lease, failure error, nacked Nacked, err error) {
 	if err != nil {
 		r.log(l, slog.LevelWarn, "nacking failed", err)
 		r.noteRefusal(err)
 	}
 	r.ended(l, r.endOf(l, nacked, failure), failure, err)
 	r.drop(l)
+}
+
+// isOfCellAway reports whether err is of a cell behind a gateway, and the call can succeed later.
+func isOfCellAway(err error) bool { return cellOf(err) != nil && doubtOf(err) != refused }
+
+// goApart has calls about n events made in the background. They count until they have returned, as acks that are pending do.
+func (r *workerRun) goApart(n int, calls func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.settling.Err() != nil { // nobody waits for goroutines any more, and the calls end at once
+		go calls()
+		return
+	}
+	r.apart += n
+	r.background.Go(func() {
+		calls()
+		r.mu.Lock()
+		r.apart -= n
+		r.mu.Unlock()
+		wake(r.freed)
+	})
 }
 
 // release gives events back whose work has not begun, without using up their attempts. Where the server does not know that call, they are nacked.
@@ -284,40 +320,79 @@ func (r *workerRun) nextAcks() []*lease {
 	return slices.Clone(r.pending[:n])
 }
 
-// ackBatch acks events. When the server refuses the batch because of one of them, each is sent alone.
+// ackBatch acks events. When the server refuses the batch because of one of them, each is sent alone. Those of a cell behind a gateway that is away are sent in the background
+// until it answers, so that they hold up no others.
 func (r *workerRun) ackBatch(batch []*lease) {
+	away := map[int][]*lease{} // by their cells
+	results, err := r.client.ackBatch(r.settling, acksOf(batch), true)
+	if isOfCellAway(err) {
+		away[*cellOf(err)] = batch
+	} else {
+		for _, l := range r.noteAcks(batch, results, err) {
+			cell := *cellOf(l.unacked)
+			away[cell] = append(away[cell], l)
+		}
+	}
+	for _, leases := range away {
+		r.goApart(len(leases), func() { r.ackApart(leases) })
+	}
+}
+
+// ackApart acks events of one cell until it answers.
+func (r *workerRun) ackApart(batch []*lease) {
+	for try := 1; len(batch) > 0; try++ {
+		results, err := r.client.AckBatch(r.settling, acksOf(batch))
+		if batch = r.noteAcks(batch, results, err); len(batch) > 0 && sleep(r.settling, pauseBefore(try, nil)) != nil {
+			r.noteAcks(batch, nil, context.Cause(r.settling))
+			return
+		}
+	}
+}
+
+func acksOf(batch []*lease) []Ack {
 	acks := make([]Ack, len(batch))
 	for i, l := range batch {
 		acks[i] = Ack{ID: l.event.ID, Receipt: l.event.Receipt, Result: l.result}
 	}
-	results, err := r.client.AckBatch(r.settling, acks)
+	return acks
+}
+
+// noteAcks notes the answer to acks, and returns those of cells that are away.
+func (r *workerRun) noteAcks(batch []*lease, results []AckResult, err error) (away []*lease) {
 	var e *Error
 	if errors.As(err, &e) && isOfTheBody(e.Status) {
 		if len(batch) == 1 {
 			r.nack(batch[0], Final(&refusedResult{e}))
-			return
+			return nil
 		}
 		for _, l := range batch {
 			r.ackBatch([]*lease{l})
 		}
-		return
+		return nil
 	}
 	if err != nil {
 		r.noteRefusal(err)
 	}
 	for i, l := range batch {
-		if err == nil {
-			lost := results[i].Err()
-			if lost != nil {
-				r.log(l, slog.LevelWarn, "the work is done, but somebody else has the event", lost)
-			}
-			r.ended(l, EndDone, nil, lost)
-		} else {
+		if err != nil {
 			r.log(l, slog.LevelError, "acking failed", err)
 			r.ended(l, EndUnknown, nil, err)
+			r.drop(l)
+			continue
 		}
+		lost := results[i].Err()
+		if isOfCellAway(lost) {
+			l.unacked = lost
+			away = append(away, l)
+			continue
+		}
+		if lost != nil {
+			r.log(l, slog.LevelWarn, "the work is done, but somebody else has the event", lost)
+		}
+		r.ended(l, EndDone, nil, lost)
 		r.drop(l)
 	}
+	return away
 }
 
 // isOfTheBody reports whether a status says that something in the body is wrong.

@@ -178,9 +178,8 @@ func (w *Worker) Run(ctx context.Context) error {
 		Worker: w, client: &patient, handling: handling, settling: settling, refuse: stopClaiming,
 		held: make(map[int64]*lease), freed: make(chan struct{}, 1), ackable: make(chan struct{}, 1), noMoreAcks: make(chan struct{}),
 	}
-	var background sync.WaitGroup
-	background.Go(r.heartbeat)
-	background.Go(r.sendAcks)
+	r.background.Go(r.heartbeat)
+	r.background.Go(r.sendAcks)
 
 	r.claim(claiming)
 	var refusal error
@@ -197,8 +196,10 @@ func (w *Worker) Run(ctx context.Context) error {
 	left := r.giveBack()
 	close(r.noMoreAcks)
 	r.awaitAcks(stopLimit)
+	r.mu.Lock()
 	stopSettling()
-	background.Wait()
+	r.mu.Unlock()
+	r.background.Wait()
 	if left > 0 {
 		return fmt.Errorf("client: %d handlers ignore the end of their contexts", left)
 	}
@@ -206,7 +207,7 @@ func (w *Worker) Run(ctx context.Context) error {
 }
 
 // A workerRun is one call of Run. Its goroutines are: the caller's, which claims; one for each handler; one that extends leases; one that
-// sends acks. mu guards the fields after it, and nothing is called with it held.
+// sends acks; those that send acks and nacks to cells behind a gateway that are away, see goApart. mu guards the fields after it, and nothing is called with it held.
 type workerRun struct {
 	*Worker
 	client     *Client                 // retries until the context of a call ends
@@ -216,11 +217,13 @@ type workerRun struct {
 	freed      chan struct{}           // a slot is free
 	ackable    chan struct{}           // acks are pending
 	noMoreAcks chan struct{}           // closed when nothing adds acks any more
+	background sync.WaitGroup          // the other goroutines
 
 	mu      sync.Mutex
 	held    map[int64]*lease // from the claim to the end of its ack or nack
 	busy    int              // handlers, with their nacks
 	pending []*lease         // to be acked
+	apart   int              // to be acked or nacked on cells behind a gateway that are away
 }
 
 // claim claims events and starts their handlers until ctx ends.
@@ -313,7 +316,7 @@ func (r *workerRun) awaitSlots(ctx context.Context) int {
 	for ctx.Err() == nil {
 		r.mu.Lock()
 		free := r.cfg.Concurrency - r.busy
-		if len(r.pending) >= r.cfg.Concurrency+maxPending {
+		if len(r.pending)+r.apart >= r.cfg.Concurrency+maxPending {
 			free = 0
 		}
 		r.mu.Unlock()
@@ -385,7 +388,7 @@ func (r *workerRun) idleWithin(limit time.Duration) bool {
 
 // awaitAcks waits until no lease is held.
 func (r *workerRun) awaitAcks(limit time.Duration) {
-	r.awaitWithin(limit, func() bool { return len(r.pending) == 0 })
+	r.awaitWithin(limit, func() bool { return len(r.pending)+r.apart == 0 })
 }
 
 // awaitWithin waits until state, which mu guards, is true, and reports whether that came in time. Whatever changes the state signals freed.
