@@ -3,7 +3,6 @@ package gateway
 import (
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"time"
 
@@ -269,35 +268,4 @@ func bodyQueue(g *Gateway, c *call, r *http.Request) error {
 	}
 	to, _ := textOf(members.To, "")
 	return g.checkBeside(c, r, to)
-}
-
-// bodyIDs is for calls about the events in the body, which are all of one cell.
-func bodyIDs(g *Gateway, c *call, r *http.Request) error {
-	body, err := g.peek(c, r, maxPeekBody)
-	if err != nil {
-		return err
-	}
-	var members struct {
-		Events []struct {
-			ID jsontext.Value `json:"id"`
-		} `json:"events"`
-	}
-	if !decode(body, &members) || len(members.Events) == 0 {
-		return toHome(g, c, r) // which says what is wrong
-	}
-	var numbers []int
-	for _, e := range members.Events {
-		if err := g.toCellOf(c, string(e.ID)); err != nil {
-			return err
-		}
-		if !slices.Contains(numbers, c.target.number) {
-			numbers = append(numbers, c.target.number)
-		}
-	}
-	if len(numbers) > 1 {
-		slices.Sort(numbers)
-		c.target = nil
-		return refuse(notOverCells, "The events are of the cells %v: gateways do not split batches yet. Send one for each cell, or each event alone.", numbers)
-	}
-	return nil
 }

@@ -7,6 +7,7 @@
 //	routes.go     the table of every route of the API, and where each goes
 //	choose.go     the cell that a request is for, where there are several
 //	batch.go      batches of events over several cells
+//	ids.go        calls about several events by their ids
 //	elements.go   lists whose elements are for several cells, and the results of each
 //	claim.go      claims from queues that were moved, or are placed nowhere yet
 //	placement.go  the placements of queues that home has, followed by their version; the first use of a queue
