@@ -70,7 +70,7 @@ type cellList struct {
 // PutCellParams say what to list of a cell.
 type PutCellParams struct {
 	// URL is the base URL of its servers; nil: gateways have it from their settings.
-	URL      *string `json:"url"`
+	URL      *string `json:"url,omitzero"`
 	TakesNew bool    `json:"takes_new"`
 }
 
