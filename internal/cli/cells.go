@@ -228,6 +228,7 @@ type GatewayDrain struct {
 func (*GatewayDrain) Help() string {
 	return examples(`queued gateway drain 2`, `queued gateway drain 2 --wait`) +
 		"\nIt takes no new queues any more, and its queues are placed on the cells with the fewest. It may be interrupted, and repeated. Schedules stay: make them anew." +
+		"\nWithout --keys-now it takes inserts with an idempotency key for as long as keys are kept (QUEUED_KEY_RETENTION), so it is not empty before." +
 		"\nIts history can be read as long as it is listed; then: queued gateway remove 2"
 }
 
@@ -314,6 +315,10 @@ func (d *drain) run(ctx context.Context, done *drained) error {
 				return fmt.Errorf("after %d queues: %s: %w", done.Moved, one.Queue, err)
 			}
 			done.Moved++
+		} else if d.keys == "now" && one.Keys != nil && slices.Contains(one.Keys.Cells, d.number) { // it was moved before, and its keys were not
+			if _, err := d.conn.PutPlacement(ctx, one.Queue, client.PlaceParams{Cells: one.Cells, Keys: d.keys, IfVersion: one.Version}); err != nil && !errors.Is(err, client.ErrPreconditionFailed) {
+				return fmt.Errorf("after %d queues: %s: %w", done.Moved, one.Queue, err)
+			}
 		}
 	}
 	if d.number == 0 { // where queues may be from before there were gateways
