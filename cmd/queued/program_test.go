@@ -228,6 +228,7 @@ func closedAddress(t *testing.T) string {
 type answer struct {
 	status int
 	body   string
+	header http.Header
 }
 
 // decode decodes the body.
@@ -258,7 +259,7 @@ func (p *program) send(method, path, body string, headers ...string) (answer, er
 	}
 	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(res.Body)
-	return answer{res.StatusCode, string(text)}, err
+	return answer{res.StatusCode, string(text), res.Header}, err
 }
 
 // want sends one request and returns its response, which must have the status.

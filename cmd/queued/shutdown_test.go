@@ -189,5 +189,5 @@ func (x *exchange) read() answer {
 	if err != nil {
 		x.p.t.Error(err)
 	}
-	return answer{res.StatusCode, string(body)}
+	return answer{res.StatusCode, string(body), res.Header}
 }

@@ -91,7 +91,7 @@ func (s *secured) ask(client *http.Client, status int, method, path, body string
 	if res.StatusCode != status {
 		s.t.Fatalf("%s %s answered %d %s, want %d", method, path, res.StatusCode, text, status)
 	}
-	return answer{res.StatusCode, string(text)}
+	return answer{res.StatusCode, string(text), res.Header}
 }
 
 // shown returns the name in the certificate that a new connection is shown.
