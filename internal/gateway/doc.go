@@ -9,6 +9,19 @@
 //	batch.go      batches of events over several cells
 //	ids.go        calls about several events by their ids
 //	elements.go   lists whose elements are for several cells, and the results of each
+//	listings.go   which cells have a part of a listing
+//	merge.go      listings over several cells: the order, pages
+//	source.go     the part of a listing that one cell has, read as it comes
+//	orderkey.go   elements of listings, and what these are in the order of
+//	cursors.go    where a listing goes on in each cell
+//	export.go     exports over several cells
+//	statistics.go statistics over several cells, added up
+//	overview.go   the overview of the queues of all cells
+//	queues.go     queues that are on several cells
+//	joined.go     one answer of those that several cells give
+//	answers.go    the answers of several cells: which are there, and what the caller is told
+//	gather.go     parts of a call, asked of several cells
+//	object.go     JSON objects that are joined member by member
 //	claim.go      claims from queues that were moved, or are placed nowhere yet
 //	placement.go  the placements of queues that home has, followed by their version; the first use of a queue
 //	strays.go     events of queues on cells that they are not placed on

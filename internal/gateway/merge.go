@@ -34,13 +34,13 @@ type listing struct {
 	list    string              // the member of the answer that has the elements
 	names   members             // of an element
 	events  *members            // of an element as a CloudEvent; nil: it has no such form
-	compare func(a, b *key) int // the order
+	compare func(a, b *orderKey) int // the order
 	// join makes one element of those that have the same name on several cells; nil: each is its own. cells are where the elements are.
 	join func(g *Gateway, elements []element, cells []*cell) ([]byte, error)
 }
 
-func ascending(a, b *key) int  { return a.compare(b) }
-func descending(a, b *key) int { return b.compare(a) }
+func ascending(a, b *orderKey) int  { return a.compare(b) }
+func descending(a, b *orderKey) int { return b.compare(a) }
 
 // The listings that are merged.
 var (

@@ -18,15 +18,15 @@ var jsonOptions = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontex
 type element struct {
 	raw    []byte // as it was sent, valid until the next is read
 	cursor string // the cell's, that goes on after it
-	key    key
+	key    orderKey
 	cuts   []span // what of raw is not for the caller: the cursor
 }
 
 // A span is bytes of an element, from and to.
 type span struct{ from, to int }
 
-// A key is what a listing is in the order of.
-type key struct {
+// An orderKey is what a listing is in the order of.
+type orderKey struct {
 	time instantText
 	id   int64
 	name string
@@ -129,6 +129,6 @@ func (t instantText) compare(u instantText) int {
 }
 
 // compare compares keys by time, id and name.
-func (k *key) compare(l *key) int {
+func (k *orderKey) compare(l *orderKey) int {
 	return cmp.Or(k.time.compare(l.time), cmp.Compare(k.id, l.id), strings.Compare(k.name, l.name))
 }
