@@ -64,6 +64,11 @@ func (e *Env) notef(format string, args ...any) {
 	_, _ = fmt.Fprintln(e.Stderr, PrintableLines(fmt.Sprintf(format, args...))) // the answer matters more
 }
 
+// noteMissing notes that a gateway has answered without the part of some cells.
+func (e *Env) noteMissing(cells []int) {
+	e.notef("the part of cells %v is missing: they do not answer", cells)
+}
+
 // assent is the flag of the commands that ask before they act.
 type assent struct {
 	Yes bool `short:"y" help:"Do not ask."`

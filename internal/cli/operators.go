@@ -58,7 +58,9 @@ func (c *ErrorsCmd) Run(ctx context.Context, env *Env) error {
 	if len(found.Errors) < found.Causes {
 		env.notef("%d of %d causes", len(found.Errors), found.Causes)
 	}
-	if !found.Complete {
+	if len(found.UnavailableCells) > 0 {
+		env.noteMissing(found.UnavailableCells)
+	} else if !found.Complete {
 		env.notef("these are the causes of the latest failures, %d of them; there are more", found.LookedAt)
 	}
 	return nil
@@ -101,7 +103,9 @@ func (c *WorkersCmd) Run(ctx context.Context, env *Env) error {
 	if len(found.Workers) < found.Total {
 		env.notef("%d of %d workers", len(found.Workers), found.Total)
 	}
-	if !found.Complete {
+	if len(found.UnavailableCells) > 0 {
+		env.noteMissing(found.UnavailableCells)
+	} else if !found.Complete {
 		env.notef("there are too many waiting events to look at all leases")
 	}
 	return nil
@@ -152,7 +156,9 @@ func (c *HoldersCmd) Run(ctx context.Context, env *Env) error {
 	if err := list(env, c.Output, holderView, all(found.Holders)); err != nil {
 		return err
 	}
-	if !found.Complete {
+	if len(found.UnavailableCells) > 0 {
+		env.noteMissing(found.UnavailableCells)
+	} else if !found.Complete {
 		env.notef("there are too many events to look at all leases and all exhausted events")
 	}
 	return nil

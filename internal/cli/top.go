@@ -71,8 +71,8 @@ func take(ctx context.Context, conn *client.Client) (look, error) {
 		l.Queues = append(l.Queues, q)
 	}
 	var err error
-	if l.Processes, err = conn.ListProcesses(ctx); errors.Is(err, client.ErrForbidden) {
-		err = nil // a key for some queues may not ask this
+	if l.Processes, err = conn.ListProcesses(ctx); errors.Is(err, client.ErrForbidden) || errors.As(err, new(*client.MissingCellsError)) {
+		err = nil // a key for some queues may not ask this; processes of a cell that is away are not seen
 	}
 	return l, err
 }
